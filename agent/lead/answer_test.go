@@ -14,7 +14,7 @@ import (
 )
 
 // The API server may carry out a write of the target whose answer is lost. The lead continues from what is published.
-func TestAnswerToTargetIsLost(t *testing.T) {
+func TestLostTargetAnswer(t *testing.T) {
 	// line returns a fleet whose three gateways ran commitA. It rolls out commitB in two stages, from gw-0 on.
 	line := func(t *testing.T) *paper {
 		p := newPaper(t, 3)
@@ -37,14 +37,14 @@ func TestAnswerToTargetIsLost(t *testing.T) {
 		r := &p.Reports[0].Status
 		r.Phase, r.Reason, r.Commit, r.Target, r.Revision = phase, reason, commitB, commitB, p.held.Revision
 	}
-	t.Run("of the beginning", func(t *testing.T) {
+	t.Run("when the rollout begins", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := line(t)
 			p.loseAnswer = func() {}
 			p.lead(func() {
 				wait()
 				is := p.target()
-				assert.EqualValues(t, 2, is.Revision, "the rollout does not begin twice")
+				assert.EqualValues(t, 2, is.Revision, "the rollout begins once")
 				assert.EqualValues(t, 2, is.Rollout.Revision)
 				assert.EqualValues(t, 1, is.Rollout.Open)
 				gs, err := p.sync()
@@ -53,7 +53,7 @@ func TestAnswerToTargetIsLost(t *testing.T) {
 			})
 		})
 	})
-	t.Run("of an abort", func(t *testing.T) {
+	t.Run("when the rollout aborts", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := line(t)
 			p.lead(func() {
@@ -76,7 +76,7 @@ func TestAnswerToTargetIsLost(t *testing.T) {
 			})
 		})
 	})
-	t.Run("of an opened step", func(t *testing.T) {
+	t.Run("when a step opens", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := line(t)
 			p.lead(func() {
@@ -97,7 +97,7 @@ func TestAnswerToTargetIsLost(t *testing.T) {
 }
 
 // The same on a real API server: each write of the target of a rollout is carried out, and its first answer is lost.
-func TestAPIServerAnswerIsLost(t *testing.T) {
+func TestLostAPIServerAnswer(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1, func(gs *v1alpha1.GatewaySync) {
 		gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{{Name: "dev", Gateways: []string{"gw-0"}}}}

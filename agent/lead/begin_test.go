@@ -16,32 +16,32 @@ func TestRolloutOfChange(t *testing.T) {
 		having int
 		phase  v1alpha1.RolloutPhase
 	}{
-		"another commit":                   {func(l *line) { l.want.Commit = commitB }, 2, v1alpha1.RolloutSoaking},
-		"another mapping":                  {func(l *line) { l.gs.Spec.Sync.Profiles["x"] = v1alpha1.SyncProfile{}; l.gs.Generation++ }, 6, v1alpha1.RolloutSoaking},
-		"an agent that knows other fields": {func(l *line) { l.published.Rollout.Rules = "of another version" }, 6, v1alpha1.RolloutDone},
-		"another receiver of alerts":       {func(l *line) { l.gs.Spec.Alerting = &v1alpha1.AlertingSpec{} }, 6, v1alpha1.RolloutDone},
-		"another interval":                 {func(l *line) { l.gs.Spec.Polling.Interval, l.gs.Spec.Deployment.Stages[0].PostSyncWait = "1h", "2m" }, 6, v1alpha1.RolloutDone},
-		"a commit of the history":          {func(l *line) { l.gs.Status.History[0].Commit = commitB; l.want.Commit = commitB }, 6, v1alpha1.RolloutDone},
-		"a request until the ref moves":    {func(l *line) { l.want.Commit, l.rollback = commitB, true }, 2, v1alpha1.RolloutSoaking},
+		"another commit":                 {func(l *line) { l.want.Commit = commitB }, 2, v1alpha1.RolloutSoaking},
+		"another mapping":                {func(l *line) { l.gs.Spec.Sync.Profiles["x"] = v1alpha1.SyncProfile{}; l.gs.Generation++ }, 6, v1alpha1.RolloutSoaking},
+		"rules of another agent version": {func(l *line) { l.published.Rollout.Rules = "of another version" }, 6, v1alpha1.RolloutDone},
+		"another alert receiver":         {func(l *line) { l.gs.Spec.Alerting = &v1alpha1.AlertingSpec{} }, 6, v1alpha1.RolloutDone},
+		"another interval":               {func(l *line) { l.gs.Spec.Polling.Interval, l.gs.Spec.Deployment.Stages[0].PostSyncWait = "1h", "2m" }, 6, v1alpha1.RolloutDone},
+		"a commit of the history":        {func(l *line) { l.gs.Status.History[0].Commit = commitB; l.want.Commit = commitB }, 6, v1alpha1.RolloutDone},
+		"a request until the ref moves":  {func(l *line) { l.want.Commit, l.rollback = commitB, true }, 2, v1alpha1.RolloutSoaking},
 		"a rollback": {func(l *line) {
 			l.gs.Status.History[0].Commit, l.want.Commit, l.rollback = commitB, commitB, true
 			l.gs.Spec.Sync.Profiles["x"] = v1alpha1.SyncProfile{}
 			l.gs.Generation++
 		}, 6, v1alpha1.RolloutDone},
-		"stages are new":                 {func(l *line) { l.published.Rollout = nil }, 6, v1alpha1.RolloutDone},
-		"stages are new, another commit": {func(l *line) { l.published.Rollout = nil; l.want.Commit = commitB }, 2, v1alpha1.RolloutSoaking},
-		"the target was deleted":         {func(l *line) { l.published = v1alpha1.SyncTargetSpec{}; l.want.Commit = commitB }, 2, v1alpha1.RolloutSoaking},
+		"first stages":                 {func(l *line) { l.published.Rollout = nil }, 6, v1alpha1.RolloutDone},
+		"first stages, another commit": {func(l *line) { l.published.Rollout = nil; l.want.Commit = commitB }, 2, v1alpha1.RolloutSoaking},
+		"the target was deleted":       {func(l *line) { l.published = v1alpha1.SyncTargetSpec{}; l.want.Commit = commitB }, 2, v1alpha1.RolloutSoaking},
 		"a new fleet": {func(l *line) {
 			l.published, l.gs.Status.LastGood, l.want.Commit = v1alpha1.SyncTargetSpec{}, nil, commitB
 			for name := range l.at {
 				l.at[name] = ""
 			}
 		}, 6, v1alpha1.RolloutDone},
-		"nothing is known of a fleet": {func(l *line) {
+		"a fleet without status": {func(l *line) {
 			l.published, l.gs.Status, l.want.Commit = v1alpha1.SyncTargetSpec{}, v1alpha1.GatewaySyncStatus{}, commitB
 		}, 2, v1alpha1.RolloutSoaking},
 		"all at once":                      {func(l *line) { l.gs.Spec.Deployment.Strategy = v1alpha1.StrategyAllAtOnce; l.want.Commit = commitB }, 6, ""},
-		"another stage while it is over":   {func(l *line) { l.gs.Spec.Deployment.Stages = l.gs.Spec.Deployment.Stages[:1] }, 6, v1alpha1.RolloutDone},
+		"another stage after the rollout":  {func(l *line) { l.gs.Spec.Deployment.Stages = l.gs.Spec.Deployment.Stages[:1] }, 6, v1alpha1.RolloutDone},
 		"paused":                           {func(l *line) { l.gs.Spec.Paused = true; l.want.Commit = commitB }, 0, v1alpha1.RolloutProgressing},
 		"an empty canary holds":            {func(l *line) { delete(l.at, "dev-1"); delete(l.at, "dev-2"); l.want.Commit = commitB }, 0, v1alpha1.RolloutWaiting},
 		"a paused canary holds":            {func(l *line) { l.pauses("dev-1"); l.pauses("dev-2"); l.want.Commit = commitB }, 0, v1alpha1.RolloutWaiting},
@@ -75,7 +75,7 @@ func TestUpgradeKeepsTheRollout(t *testing.T) {
 		p := l.lead()
 		assert.EqualValues(t, 1, l.published.Rollout.Open)
 		assert.Equal(t, was, p.status)
-		assert.EqualValues(t, 8, l.published.Revision, "the gateways are told nothing")
+		assert.EqualValues(t, 8, l.published.Revision, "the target keeps its revision")
 		assert.Equal(t, rulesOf(l.gs), l.published.Rollout.Rules)
 	}
 	l.gs.Spec.Sync.Profiles["x"] = v1alpha1.SyncProfile{}
@@ -85,17 +85,17 @@ func TestUpgradeKeepsTheRollout(t *testing.T) {
 }
 
 // A rollout begins again if its stages have other gateways, not if a stage has other waits.
-func TestStagesChangeMeanwhile(t *testing.T) {
+func TestStageChangeDuringRollout(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(d *v1alpha1.DeploymentSpec)
 		open   int32
 	}{
-		"other gateways":        {func(d *v1alpha1.DeploymentSpec) { d.Stages[0].Gateways = []string{"line-*"} }, 0},
-		"another order":         {func(d *v1alpha1.DeploymentSpec) { d.Stages[0], d.Stages[1] = d.Stages[1], d.Stages[0] }, 0},
-		"another name":          {func(d *v1alpha1.DeploymentSpec) { d.Stages[1].Name = "test" }, 0},
-		"an order of gateways":  {func(d *v1alpha1.DeploymentSpec) { d.SyncOrder = []v1alpha1.SyncOrderEntry{{Name: "dev-1"}} }, 0},
-		"a shorter wait":        {func(d *v1alpha1.DeploymentSpec) { d.Stages[0].PostSyncWait = "10s" }, 1},
-		"no approval is needed": {func(d *v1alpha1.DeploymentSpec) { d.Stages[1].RequireApproval = false }, 1},
+		"other gateways": {func(d *v1alpha1.DeploymentSpec) { d.Stages[0].Gateways = []string{"line-*"} }, 0},
+		"another order":  {func(d *v1alpha1.DeploymentSpec) { d.Stages[0], d.Stages[1] = d.Stages[1], d.Stages[0] }, 0},
+		"another name":   {func(d *v1alpha1.DeploymentSpec) { d.Stages[1].Name = "test" }, 0},
+		"a sync order":   {func(d *v1alpha1.DeploymentSpec) { d.SyncOrder = []v1alpha1.SyncOrderEntry{{Name: "dev-1"}} }, 0},
+		"a shorter wait": {func(d *v1alpha1.DeploymentSpec) { d.Stages[0].PostSyncWait = "10s" }, 1},
+		"no approval":    {func(d *v1alpha1.DeploymentSpec) { d.Stages[1].RequireApproval = false }, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLine()

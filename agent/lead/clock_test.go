@@ -19,6 +19,7 @@ func TestDeadlineIgnoresLeadClocks(t *testing.T) {
 		p := newPaper(t, 2)
 		p.unreachable(1)
 		began := time.Now()
+		// sequence: each lead continues from the status of the one before
 		for i, wrong := range []time.Duration{-20 * time.Minute, 0, time.Hour, -time.Hour} {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error)

@@ -38,10 +38,10 @@ func TestLeadStartsWithExistingObject(t *testing.T) {
 		err   error
 		asked int
 	}{
-		{name: "the watch is not behind", is: "5", asked: 1},
-		{name: "it is behind by two versions", is: "7", comes: []string{"6", "7"}, after: 1400 * time.Millisecond, asked: 2},
-		{name: "it brings nothing", is: "7", after: maxReads * time.Second, err: errDeaf, asked: maxReads},
-		{name: "there is none any more", err: errGone, asked: 1},
+		{name: "current watch", is: "5", asked: 1},
+		{name: "watch two versions behind", is: "7", comes: []string{"6", "7"}, after: 1400 * time.Millisecond, asked: 2},
+		{name: "silent watch", is: "7", after: maxReads * time.Second, err: errDeaf, asked: maxReads},
+		{name: "deleted object", err: errGone, asked: 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

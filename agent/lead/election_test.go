@@ -48,13 +48,13 @@ func TestOneOfThreeLeads(t *testing.T) {
 			assert.Equal(t, before[id], c.wire.total(), "an agent that does not lead makes no request besides its watch")
 		}
 	}
-	assert.Equal(t, statuses, agents[lead].wire.count("PATCH status"), "a fleet in which nothing happens has no new status")
+	assert.Equal(t, statuses, agents[lead].wire.count("PATCH status"), "the status of an idle fleet is not written")
 	assert.LessOrEqual(t, agents[lead].wire.total()-before[lead], 2+int(time.Since(began)/renewEvery), "the lead renews its lock every 5 s")
 	assert.Equal(t, lead, s.leads())
 	assert.Equal(t, 1, s.events()["g:site:LeadElected"])
 }
 
-func TestALeadThatStopsHandsOverAtOnce(t *testing.T) {
+func TestLeadHandover(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 2)
 	one := s.candidate("gw-0")
@@ -82,7 +82,7 @@ func TestALeadThatStopsHandsOverAtOnce(t *testing.T) {
 		return gs.Status.LastGood != nil && gs.Status.LastGood.Commit == second
 	})
 	s.untilEvents(map[string]int{"g:site:LeadElected": 2, "g:site:RefUpdated": 1, "g:site:SyncCompleted": 2})
-	assert.Equal(t, 1, s.events()["g:site:RefResolved"], "a new lead does not repeat what the old one said")
+	assert.Equal(t, 1, s.events()["g:site:RefResolved"], "a new lead does not repeat the Events of the old one")
 }
 
 func TestCrashedLeadIsReplaced(t *testing.T) {
@@ -95,14 +95,14 @@ func TestCrashedLeadIsReplaced(t *testing.T) {
 	one.wire.cutIt()
 	began := time.Now()
 	require.Eventually(t, func() bool { return s.target().Lead.Holder == two.Identity() }, 10*lockDuration, 50*time.Millisecond)
-	assert.Greater(t, time.Since(began), lockDuration-2*renewEvery, "not before it may be taken for dead")
+	assert.Greater(t, time.Since(began), lockDuration-2*renewEvery, "no takeover before the lock expires")
 	t.Logf("taken over after %s", time.Since(began))
 	second := s.Commit("second")
 	s.untilTarget(second)
 }
 
 // C4: a frozen lead resumes after another agent took over. Its delayed writes must change nothing.
-func TestALeadThatWasFrozenOverwritesNothing(t *testing.T) {
+func TestFrozenLead(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 2)
 	one := s.candidate("gw-0")
@@ -135,12 +135,12 @@ func TestALeadThatWasFrozenOverwritesNothing(t *testing.T) {
 	assert.Equal(t, before.Lead.Transitions, after.Lead.Transitions)
 	now := s.sync()
 	assert.Equal(t, fresh, now.Status.Target.Commit)
-	assert.Equal(t, "True/ByBob", condition(&now.Status, "example.com/Approved"), "no condition of others is lost")
+	assert.Equal(t, "True/ByBob", condition(&now.Status, "example.com/Approved"), "conditions of other writers stay")
 	assert.Len(t, now.Status.Conditions, len(gs.Status.Conditions)+1)
 	assert.False(t, one.Leading())
 }
 
-func TestAnAgentThatCannotLeadDoesNotCampaign(t *testing.T) {
+func TestAgentThatCannotLead(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 2)
 	var said program.Log
@@ -153,7 +153,7 @@ func TestAnAgentThatCannotLeadDoesNotCampaign(t *testing.T) {
 	require.Error(t, err, "no agent leads")
 	requests := without.wire.total()
 	time.Sleep(3 * time.Second)
-	assert.Equal(t, requests, without.wire.total(), "and no agent asks")
+	assert.Equal(t, requests, without.wire.total(), "an agent that cannot lead makes no requests")
 	with := s.candidate("gw-1")
 	assert.Equal(t, with.Identity(), s.leads())
 }
@@ -209,7 +209,7 @@ func TestNewerAgentTakesLead(t *testing.T) {
 // After a rollback of the agent to an older version, all pods restarted: only the target of the newer version is left.
 func TestDowngradedAgentsLead(t *testing.T) {
 	t.Parallel()
-	for name, least := range map[string]int32{"that this version can follow": v1alpha1.TargetFormat, "that it cannot": v1alpha1.TargetFormat + 1} {
+	for name, least := range map[string]int32{"a format that this version can follow": v1alpha1.TargetFormat, "a newer format": v1alpha1.TargetFormat + 1} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, 1)
@@ -224,8 +224,8 @@ func TestDowngradedAgentsLead(t *testing.T) {
 			s.untilTarget(s.first)
 			target := s.target()
 			assert.Equal(t, v1alpha1.TargetFormat, target.Format)
-			assert.Equal(t, minFormat, target.MinFormat, "so that the agents of this version follow it")
-			assert.GreaterOrEqual(t, target.Revision, int64(7), "what was reported of an earlier target is not about this one")
+			assert.Equal(t, minFormat, target.MinFormat, "the agents of this version can follow it")
+			assert.GreaterOrEqual(t, target.Revision, int64(7), "reports on an earlier target do not count")
 			s.takes("gw-0")
 			s.untilReady("True/Synced")
 		})
@@ -271,7 +271,7 @@ func TestCandidateRetriesAfterAPIError(t *testing.T) {
 	c := s.candidateBy(troubled, "gw-0", func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&said, nil)) })
 	assert.Equal(t, c.Identity(), s.leads())
 	assert.Contains(t, said.String(), "etcdserver: leader changed")
-	assert.NotContains(t, said.String(), "does not campaign", "that is for one that is too old")
+	assert.NotContains(t, said.String(), "does not campaign", "the agent is not too old")
 	s.untilTarget(s.first)
 }
 
@@ -285,7 +285,7 @@ func TestLeadEndsWithGatewaySync(t *testing.T) {
 	s.deleteTarget()
 	time.Sleep(7 * time.Second) // longer than a renewal takes
 	_, err := s.targets().Get(t.Context(), "site")
-	require.Error(t, err, "the target is gone, and stays so")
+	require.Error(t, err, "the target stays deleted")
 
 	s.create("main")
 	s.untilTarget(s.first)
@@ -369,6 +369,6 @@ func TestFiftyCandidatesOneLead(t *testing.T) {
 	}
 	t.Logf("handed over in %s, with %d requests of %d candidates", took, requests, n-1)
 	assert.Equal(t, []string{lead, "", s.target().Lead.Holder}, holders(), "the holder released it; it did not expire")
-	assert.Less(t, requests, 3*n, "most see that it is taken before they ask")
+	assert.Less(t, requests, 3*n, "most candidates see the new holder before they send a request")
 	assert.EqualValues(t, 1, s.target().Lead.Transitions)
 }

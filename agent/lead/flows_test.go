@@ -86,7 +86,7 @@ func TestRequestOverridesSpec(t *testing.T) {
 	s.patch(map[string]any{"spec": map[string]any{"git": map[string]any{"ref": "main"}}})
 	assert.Equal(t, "main", s.untilTarget(v2).Ref)
 
-	t.Run("also for the lead that comes next", func(t *testing.T) {
+	t.Run("next lead", func(t *testing.T) {
 		c.stop()
 		s.candidate("gw-0")
 		require.Eventually(t, func() bool { l := s.target().Lead; return l.Holder != "" && l.Transitions == 1 }, tenfold, 20*time.Millisecond)
@@ -103,7 +103,7 @@ func TestAnnotationWithoutTime(t *testing.T) {
 	s.Branch("other", s.Commit("second"))
 	s.annotate(v1alpha1.AnnotationRequestedRef, "other")
 	s.untilTarget(s.Head())
-	s.until("it is noted beside what the spec said", func(gs *v1alpha1.GatewaySync) bool {
+	s.until("the request records the ref of the spec", func(gs *v1alpha1.GatewaySync) bool {
 		return gs.Status.Request != nil && gs.Status.Request.Over == "other@main"
 	})
 	s.Branch("release", s.first)
@@ -112,15 +112,15 @@ func TestAnnotationWithoutTime(t *testing.T) {
 	s.annotate(v1alpha1.AnnotationRequestedRef, "a..b")
 	gs := s.untilReady("False/RefNotFound")
 	assert.Contains(t, messageOf(&gs.Status, v1alpha1.ConditionReady), "annotation stoker.io/requested-ref")
-	assert.Equal(t, s.first, s.target().Commit, "a typing error moves no fleet")
+	assert.Equal(t, s.first, s.target().Commit, "an invalid ref does not change the target")
 	s.annotate(v1alpha1.AnnotationRequestedRef, "")
-	s.until("it is forgotten", func(gs *v1alpha1.GatewaySync) bool {
+	s.until("the ref of the spec resolves", func(gs *v1alpha1.GatewaySync) bool {
 		return condition(&gs.Status, v1alpha1.ConditionRefResolved) == "True/RefResolved"
 	})
 }
 
 // A rollback excludes one commit: once the branch moves on, the fleet follows the branch again.
-func TestARollbackHoldsUntilTheBranchMovesOn(t *testing.T) {
+func TestRollbackUntilBranchMoves(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
 	c := s.candidate("gw-0")
@@ -145,7 +145,7 @@ func TestARollbackHoldsUntilTheBranchMovesOn(t *testing.T) {
 	s.untilTarget(bad)
 }
 
-func TestARequestMayNameOnlyWhatIsAllowed(t *testing.T) {
+func TestAllowedRefsOfRequests(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1, slow, func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.AllowedRefs = []string{"main", "refs/tags/v*"} })
 	s.candidate("gw-0")
@@ -174,7 +174,7 @@ func TestARequestMayNameOnlyWhatIsAllowed(t *testing.T) {
 			at := fmt.Sprint(now(), i)
 			s.annotate(v1alpha1.AnnotationRequestedRef, c.ref, v1alpha1.AnnotationRequestedOver, desiredref.RequestOver(c.ref, "main", at), v1alpha1.AnnotationRequestedAt, at)
 			if c.want != "" {
-				s.until("the request for "+c.ref+" is looked at", func(gs *v1alpha1.GatewaySync) bool {
+				s.until("the request for "+c.ref+" is handled", func(gs *v1alpha1.GatewaySync) bool {
 					return gs.Status.Target.RequestedAt == at && gs.Status.Target.Commit == c.want
 				})
 				assert.Equal(t, c.want, s.target().Commit, c.ref)
@@ -190,7 +190,7 @@ func TestARequestMayNameOnlyWhatIsAllowed(t *testing.T) {
 }
 
 // The admission policy accepts only branches and tags as spec.refName, so the target of another ref has none.
-func TestTargetNamesBranchesAndTagsOnly(t *testing.T) {
+func TestTargetRefName(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
 	s.Git("update-ref", "refs/changes/1/head", s.first)
@@ -236,7 +236,7 @@ func TestHintBurst(t *testing.T) {
 	s.annotate(v1alpha1.AnnotationRequestedAt, last)
 	s.untilTarget(second)
 	require.Eventually(t, func() bool { return s.target().RequestedAt == last }, tenfold, 20*time.Millisecond)
-	assert.LessOrEqual(t, s.git.Stats().Advertisements, 2+int(time.Since(began)/minPoll), "however long the burst took")
+	assert.LessOrEqual(t, s.git.Stats().Advertisements, 2+int(time.Since(began)/minPoll), "polls keep their minimum distance")
 	assert.Zero(t, s.git.Stats().UploadPacks)
 }
 
@@ -258,11 +258,11 @@ func TestWrongSecretThenFixed(t *testing.T) {
 		}
 	}
 	told := s.target()
-	require.NotNil(t, told.Problem, "the agents know that a person is waited for")
+	require.NotNil(t, told.Problem, "the target tells agents that a user must act")
 	assert.Equal(t, v1alpha1.ReasonAuthFailed, told.Problem.Reason)
 	assert.EqualValues(t, 1, told.Problem.Generation)
 	assert.NotContains(t, told.Problem.Message, "S3CR3T")
-	assert.EqualValues(t, 1, told.Generation, "and which spec counts")
+	assert.EqualValues(t, 1, told.Generation, "the target names the generation of the spec")
 	assert.Equal(t, "main", told.Ref)
 	assert.Empty(t, told.Commit)
 
@@ -275,7 +275,7 @@ func TestWrongSecretThenFixed(t *testing.T) {
 	s.untilReady("True/Synced")
 }
 
-func TestSpecPublishedBeforeGitAnswers(t *testing.T) {
+func TestSpecDuringGitOutage(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1, slow)
 	s.git.Inject(gitserver.Status(503))
@@ -284,7 +284,7 @@ func TestSpecPublishedBeforeGitAnswers(t *testing.T) {
 	told := s.untilTarget("")
 	assert.Equal(t, "main", told.Ref)
 	assert.EqualValues(t, 1, told.Generation)
-	assert.Nil(t, told.Problem, "it passes by itself")
+	assert.Nil(t, told.Problem, "a transient error is not a problem of the target")
 	at := now()
 	s.annotate(v1alpha1.AnnotationRequestedAt, at) // before healing, so that an automatic retry sees the request
 	s.git.Heal()
@@ -300,7 +300,7 @@ func TestSpecPublishedBeforeGitAnswers(t *testing.T) {
 	told = s.target()
 	assert.EqualValues(t, 2, told.Problem.Generation)
 	told.Problem, told.Lead, first.Lead = nil, v1alpha1.LeadRecord{}, v1alpha1.LeadRecord{}
-	assert.Equal(t, first, told, "gateways that run a commit have nothing to do for it")
+	assert.Equal(t, first, told, "gateways keep the commit that they run")
 }
 
 func TestRevisionAfterTargetDeletion(t *testing.T) {
@@ -361,7 +361,7 @@ func TestReportBurst(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, problems)
 	c.stop()
-	assert.Zero(t, testutil.CollectAndCount(c.fleetOf(), families...), "who does not lead says nothing of the fleet")
+	assert.Zero(t, testutil.CollectAndCount(c.fleetOf(), families...), "an agent that does not lead exports no fleet metrics")
 }
 
 func TestStatusOfTwoThousandGateways(t *testing.T) {
@@ -399,7 +399,7 @@ func TestPodsWithoutAgentOrEnding(t *testing.T) {
 	})
 	assert.Equal(t, "0/2", gs.Status.GatewaysReady)
 	require.NoError(t, s.admin.Core.CoreV1().Pods(s.ns).Delete(t.Context(), "bare", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
-	s.until("it is gone", func(gs *v1alpha1.GatewaySync) bool {
+	s.until("the pod without an agent is gone", func(gs *v1alpha1.GatewaySync) bool {
 		return gs.Status.GatewaysReady == "0/1" && condition(&gs.Status, v1alpha1.ConditionSidecarInjected) == "True/SidecarInjected"
 	})
 }
@@ -411,8 +411,8 @@ func TestPauseReachesAgents(t *testing.T) {
 	s.untilTarget(s.first)
 	s.git.Inject(gitserver.Status(503))
 	s.annotate(v1alpha1.AnnotationPaused, "true", v1alpha1.AnnotationForceSync, "now", v1alpha1.AnnotationRequestedAt, now())
-	require.Eventually(t, func() bool { t := s.target(); return t.Paused && t.ForceSync == "now" }, tenfold, 20*time.Millisecond, "also while git is away")
-	s.until("it is said", func(gs *v1alpha1.GatewaySync) bool {
+	require.Eventually(t, func() bool { t := s.target(); return t.Paused && t.ForceSync == "now" }, tenfold, 20*time.Millisecond, "a pause does not need git")
+	s.until("Ready reports the pause", func(gs *v1alpha1.GatewaySync) bool {
 		return condition(&gs.Status, v1alpha1.ConditionReady) == "False/Paused" && condition(&gs.Status, v1alpha1.ConditionRefResolved) == "False/GitUnreachable"
 	})
 }
@@ -426,16 +426,16 @@ func TestNewSpecDuringGitOutage(t *testing.T) {
 	s.git.Inject(gitserver.Status(503))
 	s.patch(map[string]any{"spec": map[string]any{"sync": map[string]any{"defaults": map[string]any{"syncPeriod": 60}}}})
 	assert.EqualValues(t, 2, s.untilTarget(s.first).Generation)
-	s.until("git is away", func(gs *v1alpha1.GatewaySync) bool {
+	s.until("RefResolved is GitUnreachable", func(gs *v1alpha1.GatewaySync) bool {
 		return condition(&gs.Status, v1alpha1.ConditionRefResolved) == "False/GitUnreachable"
 	})
 	s.takes("gw-0")
 	s.untilReady("True/Synced")
 	s.patch(map[string]any{"spec": map[string]any{"git": map[string]any{"ref": "release"}}})
-	s.until("another ref is not known", func(gs *v1alpha1.GatewaySync) bool {
+	s.until("Ready is GitUnreachable at generation 3", func(gs *v1alpha1.GatewaySync) bool {
 		return condition(&gs.Status, v1alpha1.ConditionReady) == "False/GitUnreachable" && gs.Status.ObservedGeneration == 3
 	})
-	assert.EqualValues(t, 2, s.target().Generation, "its generation is not for the agents before its commit is known")
+	assert.EqualValues(t, 2, s.target().Generation, "the target gets the generation with its commit")
 }
 
 func TestDeadlineExceededKeepsWorking(t *testing.T) {
@@ -448,7 +448,7 @@ func TestDeadlineExceededKeepsWorking(t *testing.T) {
 		r.Phase, r.Reason, r.Message, r.Target, r.Generation = v1alpha1.GatewayApplied, v1alpha1.ReasonGatewayUnreachable, "refused", target.Commit, target.Generation
 		r.Revision = target.Revision
 	})
-	gs := s.until("what was reported is told when the deadline is over", func(gs *v1alpha1.GatewaySync) bool {
+	gs := s.until("Ready quotes the report after the deadline", func(gs *v1alpha1.GatewaySync) bool {
 		return condition(&gs.Status, v1alpha1.ConditionReady) == "False/ProgressDeadlineExceeded" &&
 			strings.Contains(messageOf(&gs.Status, v1alpha1.ConditionReady), "GatewayUnreachable")
 	})

@@ -67,7 +67,7 @@ func untyped(t *testing.T, v any) map[string]any {
 }
 
 // C13: whatever SyncTarget the API server admits, another agent takes over after a minute and can write it.
-func TestTakeoverOfAnyAdmittedSyncTarget(t *testing.T) {
+func TestTakeoverOfAnySyncTarget(t *testing.T) {
 	t.Parallel()
 	s := newUnwatchedSite(t, kubetest.Control(t), 1)
 	now := noon
@@ -126,7 +126,7 @@ func takeOver(t *testing.T, l *Lead, gs *v1alpha1.GatewaySync, do func() error) 
 }
 
 // C13: whatever status the API server admits, every reader can still read the spec, and the next summary replaces the status.
-func TestSummaryOverAnyAdmittedStatus(t *testing.T) {
+func TestSummaryOverAnyStatus(t *testing.T) {
 	t.Parallel()
 	s := newUnwatchedSite(t, kubetest.Control(t), 1)
 	scene := newFleet(1)
@@ -180,7 +180,7 @@ func (s *site) summed(t *testing.T, seen status.Seen, gs *v1alpha1.GatewaySync) 
 }
 
 // C13: whatever report the API server admits, the lead still writes the status of the other gateways.
-func TestSummaryOfAnyAdmittedReport(t *testing.T) {
+func TestSummaryOfAnyReport(t *testing.T) {
 	t.Parallel()
 	s := newUnwatchedSite(t, kubetest.Control(t), 1)
 	scene := newFleet(2)
@@ -219,7 +219,7 @@ func TestSummaryOfAnyAdmittedReport(t *testing.T) {
 
 // C13: the API server rejects times that Go cannot parse or would write back as null. Each time field of our kinds has its own
 // pattern; conditions have a rule of their own.
-func TestEveryTimeHasAPattern(t *testing.T) {
+func TestTimePatterns(t *testing.T) {
 	for plural, part := range map[string]string{"synctargets": "spec", "syncreports": "status", "gatewaysyncs": "status"} {
 		t.Run(plural, func(t *testing.T) {
 			for _, name := range limits.Times(t, plural, part) {
@@ -234,7 +234,7 @@ func TestEveryTimeHasAPattern(t *testing.T) {
 func TestUnreadableSyncTargetIsReplaced(t *testing.T) {
 	t.Parallel()
 	cluster := lax(t)
-	for name, spec := range map[string]any{"a number for a text": map[string]any{"ref": 5}, "no object": "x", "a time": map[string]any{"resolvedAt": "2020-01-01t00:00:00z"}} {
+	for name, spec := range map[string]any{"number instead of string": map[string]any{"ref": 5}, "string instead of object": "x", "invalid time": map[string]any{"resolvedAt": "2020-01-01t00:00:00z"}} {
 		t.Run(name, func(t *testing.T) {
 			s := newSiteIn(t, cluster, 1)
 			s.raw(kube.SyncTarget, map[string]any{"metadata": map[string]any{"name": "site", "finalizers": []any{"example.com/x"}}, "spec": spec})
@@ -244,7 +244,7 @@ func TestUnreadableSyncTargetIsReplaced(t *testing.T) {
 			require.NoError(t, err)
 			l.Saw(s.targets().Get(t.Context(), "site"))
 			assert.Contains(t, said.String(), "SyncTarget unreadable, to be replaced")
-			assert.False(t, l.lockWatch.state().free, "it may be of a newer agent")
+			assert.False(t, l.lockWatch.state().free, "the target may be from a newer agent")
 			now = now.Add(v1alpha1.MaxLeadDuration)
 			require.True(t, l.lockWatch.state().free)
 			require.NoError(t, takeOver(t, l, s.sync(), func() error { return nil }))
@@ -267,9 +267,9 @@ func TestUnreadableStatusIsReplaced(t *testing.T) {
 	s.untilReady("True/Synced")
 	all := s.admin.Dynamic.Resource(kube.GatewaySync.Resource()).Namespace(s.ns)
 	for name, status := range map[string]string{
-		"a time":    `{"lastGood":{"at":"2020-01-01t00:00:00z","commit":"` + commitA + `","junk":1},"junk":{"more":"junk"}}`,
-		"no time":   `{"conditions":[{"type":"Ready","status":"True","reason":"Synced","lastTransitionTime":"0001-01-01T00:00:00Z"}],"junk":1}`,
-		"no object": `"junk"`,
+		"invalid time":             `{"lastGood":{"at":"2020-01-01t00:00:00z","commit":"` + commitA + `","junk":1},"junk":{"more":"junk"}}`,
+		"zero time":                `{"conditions":[{"type":"Ready","status":"True","reason":"Synced","lastTransitionTime":"0001-01-01T00:00:00Z"}],"junk":1}`,
+		"string instead of object": `"junk"`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := all.Patch(t.Context(), "site", types.JSONPatchType, []byte(`[{"op":"replace","path":"/status","value":`+status+`}]`), metav1.PatchOptions{}, "status")
@@ -286,7 +286,7 @@ func TestUnreadableStatusIsReplaced(t *testing.T) {
 }
 
 // C13: the lead restores a target that another writer altered, without waiting for its next poll.
-func TestLeadRestoresAnAlteredTarget(t *testing.T) {
+func TestAlteredTargetIsRestored(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1, func(gs *v1alpha1.GatewaySync) { gs.Spec.Polling.Interval = "24h" })
 	s.candidate("gw-0")

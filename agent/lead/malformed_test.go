@@ -92,7 +92,7 @@ func TestMalformedObjectsAreIsolated(t *testing.T) {
 	second := s.Commit("second")
 	s.untilTarget(second)
 	s.takes("gw-0", "gw-1")
-	gs := s.until("the others are seen at the second commit, and what was written before", func(gs *v1alpha1.GatewaySync) bool {
+	gs := s.until("the other gateways run the second commit", func(gs *v1alpha1.GatewaySync) bool {
 		return gs.Status.Target != nil && gs.Status.Target.Commit == second && gs.Status.GatewaysReady == "2/3"
 	})
 	row := gs.Status.DiscoveredGateways[2]
@@ -114,7 +114,7 @@ func TestMalformedObjectsAreIsolated(t *testing.T) {
 	assert.Equal(t, second, s.target().Commit)
 	s.patch(map[string]any{"spec": map[string]any{"polling": map[string]any{"interval": "1s"}}})
 	s.takesAll(second, "gw-0", "gw-1")
-	s.until("it is good again", func(gs *v1alpha1.GatewaySync) bool {
+	s.until("the GatewaySync is valid again", func(gs *v1alpha1.GatewaySync) bool {
 		return condition(&gs.Status, v1alpha1.ConditionStalled) == "" && gs.Status.GatewaysReady == "2/3"
 	})
 }

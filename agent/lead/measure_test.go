@@ -55,7 +55,7 @@ func TestFleetMetrics(t *testing.T) {
 			time.Sleep(30 * time.Second)
 			assert.Equal(t, map[string]float64{"Synced": 1}, series(t, reg, "stoker_gatewaysync_reason", "reason"))
 			assert.NotContains(t, series(t, reg, "stoker_gatewaysync_condition", "type", "status"), "Reconciling True")
-			assert.Equal(t, map[string]float64{"": 1}, series(t, reg, "stoker_fleet_sync_seconds"), "once, when all run it")
+			assert.Equal(t, map[string]float64{"": 1}, series(t, reg, "stoker_fleet_sync_seconds"), "one observation, when all gateways run the commit")
 			set := p.target().ResolvedAt
 			assert.Equal(t, map[string]float64{"": float64(set.Unix())}, series(t, reg, "stoker_target_timestamp_seconds"))
 
@@ -120,7 +120,7 @@ func TestRolloutBegins(t *testing.T) {
 		{"after an earlier request", "2026-11-20T11:59:50Z", "2026-11-20T11:59:50Z", set},
 		{"a day ago", "", "2026-11-19T11:59:50Z", set},
 		{"ahead", "", "2026-11-20T12:59:50Z", set},
-		{"no time", "", "now", set},
+		{"invalid time", "", "now", set},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			at := metav1.NewTime(set)

@@ -47,10 +47,10 @@ func (s *site) aside(message string, edits ...gitserver.Edit) string {
 func TestRequestForMovedTagIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, spec := range map[string]func(*v1alpha1.GatewaySync){
-		"requested over a branch":    slow,
-		"the spec names it, too":     func(gs *v1alpha1.GatewaySync) { slow(gs); gs.Spec.Git.Ref = "v1" },
-		"polled":                     func(*v1alpha1.GatewaySync) {},
-		"only tags may be asked for": func(gs *v1alpha1.GatewaySync) { slow(gs); gs.Spec.Git.AllowedRefs = []string{"v*"} },
+		"spec names a branch":   slow,
+		"spec names the tag":    func(gs *v1alpha1.GatewaySync) { slow(gs); gs.Spec.Git.Ref = "v1" },
+		"polled":                func(*v1alpha1.GatewaySync) {},
+		"only tags are allowed": func(gs *v1alpha1.GatewaySync) { slow(gs); gs.Spec.Git.AllowedRefs = []string{"v*"} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -116,7 +116,7 @@ func TestMovedTagIsNotFollowed(t *testing.T) {
 	assert.Equal(t, chosen, s.target().Commit)
 }
 
-func TestACommitThatIsNoneMovesNoFleet(t *testing.T) {
+func TestRequestWithShortCommit(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1, slow)
 	s.Tag("v2", s.aside("second"))

@@ -21,7 +21,7 @@ import (
 )
 
 // C3, P6: an idle fleet costs polls, a single write of the target, and status writes that only confirm the status.
-func TestAnIdleFleetIsPolledAndConfirmed(t *testing.T) {
+func TestIdleFleet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaper(t, 50)
 		p.lead(func() {
@@ -34,12 +34,12 @@ func TestAnIdleFleetIsPolledAndConfirmed(t *testing.T) {
 			confirmed := p.times(&p.statuses)[statuses:]
 			assert.Len(t, confirmed, int(time.Hour/v1alpha1.ConfirmEvery))
 			for _, gap := range gaps(confirmed) {
-				assert.InDelta(t, v1alpha1.ConfirmEvery, gap, float64(minStatus), "a poll at that moment is written with it")
+				assert.InDelta(t, v1alpha1.ConfirmEvery, gap, float64(minStatus), "a poll may be confirmed by the same write")
 			}
 			gs, err := p.sync()
 			require.NoError(t, err)
 			assert.True(t, gs.Status.Confirmed(time.Now()))
-			assert.False(t, gs.Status.Confirmed(time.Now().Add(v1alpha1.ConfirmedFor+time.Second)), "a reader sees that the lead is gone")
+			assert.False(t, gs.Status.Confirmed(time.Now().Add(v1alpha1.ConfirmedFor+time.Second)), "a status without a lead is not confirmed")
 			assert.InDelta(t, 60, len(p.times(&p.polls))-polls, 7)
 			for _, gap := range gaps(p.times(&p.polls)) {
 				assert.InDelta(t, time.Minute, gap, float64(7*time.Second), "jittered by a tenth")
@@ -63,7 +63,7 @@ func TestFailedPollBacksOff(t *testing.T) {
 				assert.InDelta(t, nominal, gap-200*time.Millisecond, float64(nominal)/8+float64(200*time.Millisecond), "pause %d", i)
 			}
 			assert.InDelta(t, 14, len(p.times(&p.polls)), 3)
-			assert.LessOrEqual(t, len(p.times(&p.statuses)), 3+int(40*time.Minute/v1alpha1.ConfirmEvery), "what a server that is away says is written once; then the deadline is over")
+			assert.LessOrEqual(t, len(p.times(&p.statuses)), 3+int(40*time.Minute/v1alpha1.ConfirmEvery), "one write for the error, one for the deadline")
 			told := 0
 			for _, e := range p.heard() {
 				if e.Reason == v1alpha1.EventRefResolutionFailed {
@@ -83,7 +83,7 @@ func TestChangedSecretIsTriedOnce(t *testing.T) {
 		}
 		p.lead(func() {
 			time.Sleep(10 * time.Second)
-			require.Len(t, p.times(&p.polls), 1, "only a user can help, and it is asked again in a minute")
+			require.Len(t, p.times(&p.polls), 1, "the next poll is in a minute")
 			p.secrets.Add(1)
 			signal(p.wake)
 			time.Sleep(10 * time.Second)
@@ -157,9 +157,9 @@ func TestRefusedStatusBacksOff(t *testing.T) {
 		p.refuse = apierrors.NewForbidden(kube.GatewaySync.Resource().GroupResource(), "site", errors.New("no"))
 		p.lead(func() {
 			time.Sleep(10 * time.Minute)
-			assert.Equal(t, commitA, p.target().Commit, "the gateways are told all the same")
+			assert.Equal(t, commitA, p.target().Commit, "the target is published")
 			assert.InDelta(t, 16, len(p.times(&p.statuses)), 4)
-			assert.Empty(t, p.heard(), "and no Event goes out for what was not written")
+			assert.Empty(t, p.heard(), "no Event for a status that was not written")
 		})
 	})
 }
@@ -171,8 +171,8 @@ func TestSilentWatchIsNotReopened(t *testing.T) {
 		ends error
 		most int
 	}{
-		{"it is late", 20 * time.Second, nil, mostRefused + 1},
-		{"it never comes", time.Hour, errDeaf, mostRefused + 1},
+		{"late update", 20 * time.Second, nil, mostRefused + 1},
+		{"no update", time.Hour, errDeaf, mostRefused + 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -200,7 +200,7 @@ func TestSilentWatchIsNotReopened(t *testing.T) {
 				assert.Greater(t, writes, 1)
 				if c.ends == nil {
 					gs, _ := p.sync()
-					assert.Equal(t, "False/Progressing", condition(&gs.Status, v1alpha1.ConditionReady), "it is written at once when it comes")
+					assert.Equal(t, "False/Progressing", condition(&gs.Status, v1alpha1.ConditionReady), "the lead writes the status as soon as the watch delivers")
 					cancel()
 				}
 				assert.ErrorIs(t, <-done, c.ends)
@@ -210,7 +210,7 @@ func TestSilentWatchIsNotReopened(t *testing.T) {
 	}
 }
 
-func TestADeadlineIsNoticedThoughNothingHappens(t *testing.T) {
+func TestDeadlineOfIdleFleet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaper(t, 2)
 		p.unreachable(1)
@@ -225,7 +225,7 @@ func TestADeadlineIsNoticedThoughNothingHappens(t *testing.T) {
 	})
 }
 
-func TestAnotherPollingIntervalCountsAtOnce(t *testing.T) {
+func TestPollingIntervalChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaper(t, 1)
 		p.GatewaySync.Spec.Polling.Interval = "24h"
@@ -246,7 +246,7 @@ func TestAnotherPollingIntervalCountsAtOnce(t *testing.T) {
 }
 
 // C10: whatever is requested, polls keep their minimum distance, delays are bounded, and each request causes a poll.
-func TestLooksKeepTheirDistanceWhateverIsAsked(t *testing.T) {
+func TestPollSchedule(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 9))
 		var polls pollSchedule
@@ -259,7 +259,7 @@ func TestLooksKeepTheirDistanceWhateverIsAsked(t *testing.T) {
 			polls.setInterval(interval, r.IntN(2) == 0, now)
 			at := polls.next(q, now)
 			if q != polls.lastQuestion || polls.began.IsZero() {
-				require.False(t, at.IsZero(), "what is asked is looked at")
+				require.False(t, at.IsZero(), "a request causes a poll")
 			}
 			if at.IsZero() || at.After(now) {
 				if !at.IsZero() {
@@ -282,7 +282,7 @@ func TestLooksKeepTheirDistanceWhateverIsAsked(t *testing.T) {
 	}
 }
 
-func TestRetriesAreBoundedForAnyNumberOfFailures(t *testing.T) {
+func TestRetryBounds(t *testing.T) {
 	for _, n := range []int{-1, 0, 1, 2, 10, 63, 64, 1 << 30} {
 		for _, reason := range []v1alpha1.Reason{v1alpha1.ReasonGitUnreachable, v1alpha1.ReasonAuthFailed, v1alpha1.ReasonRefNotFound} {
 			t.Run(fmt.Sprintf("%s after %d failures", reason, n), func(t *testing.T) {
@@ -294,9 +294,9 @@ func TestRetriesAreBoundedForAnyNumberOfFailures(t *testing.T) {
 		}
 	}
 	_, ok := retryIn(v1alpha1.ReasonRefNotFound, 1, time.Minute, false)
-	assert.False(t, ok, "who does not poll is not polled for")
+	assert.False(t, ok, "no retry without polling")
 	_, ok = retryIn(v1alpha1.ReasonGitUnreachable, 1, time.Minute, false)
-	assert.True(t, ok, "what failed is tried again")
+	assert.True(t, ok, "a transient error is retried even without polling")
 }
 
 func TestRetryAfterAppliesToRequests(t *testing.T) {
@@ -304,5 +304,5 @@ func TestRetryAfterAppliesToRequests(t *testing.T) {
 	polls.begin(question{git: "g"}, noon)
 	polls.end(v1alpha1.ReasonGitThrottled, 10*time.Minute, time.Minute, true, noon)
 	assert.Equal(t, noon.Add(10*time.Minute), polls.next(question{git: "g", requestedAt: "now"}, noon.Add(time.Second)))
-	assert.Equal(t, noon.Add(minPoll), polls.next(question{git: "another"}, noon.Add(time.Second)), "another server did not ask for that")
+	assert.Equal(t, noon.Add(minPoll), polls.next(question{git: "another"}, noon.Add(time.Second)), "the delay applies to one server")
 }

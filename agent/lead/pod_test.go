@@ -20,8 +20,8 @@ func TestPodStuck(t *testing.T) {
 		status corev1.PodStatus
 		want   string
 	}{
-		{"it runs", corev1.PodStatus{Phase: corev1.PodRunning}, ""},
-		{"it just starts", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: waits("PodInitializing")}, ""},
+		{"running", corev1.PodStatus{Phase: corev1.PodRunning}, ""},
+		{"starting", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: waits("PodInitializing")}, ""},
 		{"no image", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: waits("ImagePullBackOff")}, "the image of container gateway cannot be pulled"},
 	} {
 		t.Run(c.about, func(t *testing.T) {

@@ -40,7 +40,7 @@ func TestInvalidProfileInUse(t *testing.T) {
 			st = now()
 			assert.Equal(t, "False/ProfilesInvalid", condition(st, v1alpha1.ConditionReady))
 			assert.Contains(t, messageOf(st, v1alpha1.ConditionReady), "spec.sync.profiles[default]")
-			assert.NotContains(t, messageOf(st, v1alpha1.ConditionReady), "next", "an unused profile does not hide the others")
+			assert.NotContains(t, messageOf(st, v1alpha1.ConditionReady), "next", "Ready does not report an unused profile")
 			p.change(func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Profiles["default"] = mapping("projects") })
 			assert.Equal(t, "True/Synced", condition(now(), v1alpha1.ConditionReady))
 

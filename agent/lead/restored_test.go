@@ -44,7 +44,7 @@ func TestLeadAfterEtcdRestore(t *testing.T) {
 	down(func() { copied(t, etcd, backup) })
 	second := s.Commit("second", gitserver.Write("projects/a/project.json", `{"title":"b"}`))
 	s.takesAll(second, "gw-0", "gw-1")
-	s.until("the second", func(gs *v1alpha1.GatewaySync) bool {
+	s.until("the second commit", func(gs *v1alpha1.GatewaySync) bool {
 		return gs.Status.LastGood.Commit == second && condition(&gs.Status, v1alpha1.ConditionReady) == "True/Synced"
 	})
 	for i := range 60 {
@@ -68,12 +68,12 @@ func TestLeadAfterEtcdRestore(t *testing.T) {
 
 	third := s.Commit("third", gitserver.Write("projects/a/project.json", `{"title":"c"}`))
 	s.untilTarget(third)
-	s.until("it is not ready", func(gs *v1alpha1.GatewaySync) bool {
+	s.until("Ready is false", func(gs *v1alpha1.GatewaySync) bool {
 		return gs.Status.Target.Commit == third && condition(&gs.Status, v1alpha1.ConditionReady) == "False/Progressing"
 	})
 	s.takes("gw-0", "gw-1")
 	gs := s.untilReady("True/Synced")
 	assert.Equal(t, third, gs.Status.LastGood.Commit)
-	assert.Less(t, agent.wire.count("PATCH status")-writes, 20, "what is refused is not written over and over")
-	assert.Less(t, version(), at, "its versions have not caught up")
+	assert.Less(t, agent.wire.count("PATCH status")-writes, 20, "rejected writes back off")
+	assert.Less(t, version(), at, "the resource versions are still older")
 }

@@ -116,7 +116,7 @@ func (l *line) having(commit string) []string {
 	return names
 }
 
-func TestRolloutRunsThroughItsStages(t *testing.T) {
+func TestRolloutStages(t *testing.T) {
 	l := newLine()
 	l.want.Commit = commitB
 	p := l.settle()
@@ -156,22 +156,22 @@ func TestRolloutFails(t *testing.T) {
 		says   string
 	}{
 		"a commit that cannot be rendered": {func(l *line) { l.fails("dev-1", v1alpha1.ReasonTemplateFailed) }, 0, v1alpha1.RolloutAborted, "stage dev: dev-1 TemplateFailed: so; "},
-		"a gateway that went back":         {func(l *line) { l.fails("dev-1", v1alpha1.ReasonRolledBack) }, 0, v1alpha1.RolloutAborted, "stage dev: dev-1 RolledBack: so; "},
-		"a scan may pass":                  {func(l *line) { l.fails("dev-1", v1alpha1.ReasonScanFailed) }, patience - time.Second, v1alpha1.RolloutProgressing, "step 1 of 3, stage dev: 1 of 2 gateways run bbbbbbb; waits for dev-1 (ScanFailed)"},
-		"a scan fails for long":            {func(l *line) { l.fails("dev-1", v1alpha1.ReasonScanFailed) }, patience, v1alpha1.RolloutAborted, "stage dev: dev-1 ScanFailed: so; "},
-		"git is away":                      {func(l *line) { l.fails("dev-1", v1alpha1.ReasonGitUnreachable) }, time.Hour, v1alpha1.RolloutProgressing, "step 1 of 3"},
-		"a gateway is away":                {func(l *line) { l.fails("dev-1", v1alpha1.ReasonGatewayUnreachable) }, time.Hour, v1alpha1.RolloutProgressing, "step 1 of 3"},
+		"a gateway that rolled back":       {func(l *line) { l.fails("dev-1", v1alpha1.ReasonRolledBack) }, 0, v1alpha1.RolloutAborted, "stage dev: dev-1 RolledBack: so; "},
+		"a recent scan failure":            {func(l *line) { l.fails("dev-1", v1alpha1.ReasonScanFailed) }, patience - time.Second, v1alpha1.RolloutProgressing, "step 1 of 3, stage dev: 1 of 2 gateways run bbbbbbb; waits for dev-1 (ScanFailed)"},
+		"a lasting scan failure":           {func(l *line) { l.fails("dev-1", v1alpha1.ReasonScanFailed) }, patience, v1alpha1.RolloutAborted, "stage dev: dev-1 ScanFailed: so; "},
+		"git unreachable":                  {func(l *line) { l.fails("dev-1", v1alpha1.ReasonGitUnreachable) }, time.Hour, v1alpha1.RolloutProgressing, "step 1 of 3"},
+		"gateway unreachable":              {func(l *line) { l.fails("dev-1", v1alpha1.ReasonGatewayUnreachable) }, time.Hour, v1alpha1.RolloutProgressing, "step 1 of 3"},
 		"a Designer is open": {func(l *line) {
 			l.as["dev-1"] = status.Standing{Phase: v1alpha1.GatewayHeld, Reason: v1alpha1.ReasonDesignerSessionActive}
 		}, time.Hour, v1alpha1.RolloutProgressing, "step 1 of 3"},
-		"a gateway of a closed step":             {func(l *line) { l.fails("line-1", v1alpha1.ReasonTemplateFailed) }, 30 * time.Second, v1alpha1.RolloutSoaking, "stage dev runs"},
-		"a gateway falls out while it soaks":     {func(l *line) { l.settle(); l.fails("dev-1", v1alpha1.ReasonGatewayUnreachable) }, patience, v1alpha1.RolloutAborted, "stage dev: dev-1 GatewayUnreachable: so; "},
-		"it falls out because of git":            {func(l *line) { l.settle(); l.fails("dev-1", v1alpha1.ReasonGitTimeout) }, time.Hour, v1alpha1.RolloutProgressing, "step 1 of 3"},
-		"its health check fails three times":     {func(l *line) { l.checks(false, 3) }, 0, v1alpha1.RolloutAborted, "stage dev: the health check failed 3 times: refused; "},
-		"its health check fails twice":           {func(l *line) { l.checks(false, 2) }, time.Hour, v1alpha1.RolloutSoaking, "stage dev runs bbbbbbb and waits until its health check succeeds (now: refused)"},
-		"its health check was not sent":          {func(l *line) { l.checks(false, 0); l.health = health{} }, time.Hour, v1alpha1.RolloutSoaking, "stage dev runs bbbbbbb and waits until its health check succeeds"},
-		"its health check succeeds":              {func(l *line) { l.checks(true, 0) }, time.Minute, v1alpha1.RolloutWaiting, "stage pilot waits"},
-		"a check of another step does not count": {func(l *line) { l.checks(true, 0); l.health.of = "x" }, time.Hour, v1alpha1.RolloutSoaking, "stage dev runs"},
+		"a gateway of a closed step":         {func(l *line) { l.fails("line-1", v1alpha1.ReasonTemplateFailed) }, 30 * time.Second, v1alpha1.RolloutSoaking, "stage dev runs"},
+		"a gateway fails during the soak":    {func(l *line) { l.settle(); l.fails("dev-1", v1alpha1.ReasonGatewayUnreachable) }, patience, v1alpha1.RolloutAborted, "stage dev: dev-1 GatewayUnreachable: so; "},
+		"git fails during the soak":          {func(l *line) { l.settle(); l.fails("dev-1", v1alpha1.ReasonGitTimeout) }, time.Hour, v1alpha1.RolloutProgressing, "step 1 of 3"},
+		"the health check fails three times": {func(l *line) { l.checks(false, 3) }, 0, v1alpha1.RolloutAborted, "stage dev: the health check failed 3 times: refused; "},
+		"the health check fails twice":       {func(l *line) { l.checks(false, 2) }, time.Hour, v1alpha1.RolloutSoaking, "stage dev runs bbbbbbb and waits until its health check succeeds (now: refused)"},
+		"the health check was not sent":      {func(l *line) { l.checks(false, 0); l.health = health{} }, time.Hour, v1alpha1.RolloutSoaking, "stage dev runs bbbbbbb and waits until its health check succeeds"},
+		"the health check succeeds":          {func(l *line) { l.checks(true, 0) }, time.Minute, v1alpha1.RolloutWaiting, "stage pilot waits"},
+		"a health check of another step":     {func(l *line) { l.checks(true, 0); l.health.of = "x" }, time.Hour, v1alpha1.RolloutSoaking, "stage dev runs"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLine()
@@ -219,9 +219,9 @@ func TestAbortedRollout(t *testing.T) {
 		p := l.settle()
 		assert.Equal(t, []string{"dev-1", "dev-2"}, l.having(commitB))
 		assert.Equal(t, "stage dev: dev-1 TemplateFailed: so; 2 of 6 got bbbbbbb and stay for inspection, 4 never got it", p.status.Message)
-		assert.EqualValues(t, 8, l.published.Revision, "nothing else is asked for")
+		assert.EqualValues(t, 8, l.published.Revision, "the target keeps its revision")
 	})
-	t.Run("a canary that had not got it", func(t *testing.T) {
+	t.Run("a canary without the commit", func(t *testing.T) {
 		l := newLine()
 		l.want.Commit = commitB
 		l.as["dev-2"] = status.Standing{Phase: v1alpha1.GatewayHeld, Reason: v1alpha1.ReasonDesignerSessionActive}
@@ -257,12 +257,12 @@ func TestAbortedRollout(t *testing.T) {
 	t.Run("retry", func(t *testing.T) {
 		l := failed(true)
 		l.want.Retry = annotation.RetryValue(commitC, noon)
-		assert.Equal(t, v1alpha1.RolloutAborted, l.settle().status.Phase, "of another commit")
+		assert.Equal(t, v1alpha1.RolloutAborted, l.settle().status.Phase, "the annotation names another commit")
 		l.want.Retry = annotation.RetryValue(commitB, noon)
 		assert.Equal(t, v1alpha1.RolloutSoaking, l.settle().status.Phase)
 		assert.Equal(t, []string{"dev-1", "dev-2"}, l.having(commitB))
 	})
-	t.Run("other stages do not end it", func(t *testing.T) {
+	t.Run("a change of the stages", func(t *testing.T) {
 		l := failed(false)
 		l.gs.Spec.Deployment.Stages = l.gs.Spec.Deployment.Stages[:1]
 		assert.Equal(t, v1alpha1.RolloutAborted, l.settle().status.Phase)
@@ -283,7 +283,7 @@ func TestDryRunBeforeRollout(t *testing.T) {
 	assert.Equal(t, v1alpha1.RolloutPlanning, p.status.Phase)
 	assert.Equal(t, "5 of 6 gateways made a dry run of bbbbbbb; waits for line-2 (GateClosed)", p.status.Message)
 	assert.Zero(t, l.published.Rollout.Open)
-	t.Run("one fails", func(t *testing.T) {
+	t.Run("a failed dry run", func(t *testing.T) {
 		broken := *l
 		broken.as = map[string]status.Standing{}
 		broken.published.Rollout, broken.gs = l.published.Rollout.DeepCopy(), l.gs.DeepCopy()

@@ -16,7 +16,7 @@ import (
 )
 
 // A stage proves nothing while none of its gateways runs the commit: neither a pod that is gone nor a gateway that a user pauses does.
-func TestStageLosesItsGateways(t *testing.T) {
+func TestStageWithoutGateways(t *testing.T) {
 	for name, lose := range map[string]func(l *line, name string){
 		"gone":   func(l *line, name string) { delete(l.at, name) },
 		"paused": func(l *line, name string) { l.pauses(name) },
@@ -52,7 +52,7 @@ func TestRetryAfterFailedHealthCheck(t *testing.T) {
 // Each push and each request makes a new revision of the target. While the agents answer it, a stage soaks on.
 func TestNewRevisionKeepsTheSoak(t *testing.T) {
 	asked := func(l *line) {
-		for _, name := range []string{"dev-1", "dev-2"} { // sequence: they have not answered yet
+		for _, name := range []string{"dev-1", "dev-2"} { // setup: the agents have not answered yet
 			l.as[name] = status.Standing{Phase: v1alpha1.GatewayPending, Reason: v1alpha1.ReasonProgressing, Stale: true}
 		}
 	}
@@ -73,14 +73,14 @@ func TestNewRevisionKeepsTheSoak(t *testing.T) {
 		assert.Equal(t, v1alpha1.RolloutWaiting, p.status.Phase)
 		assert.Equal(t, "pilot", p.status.Stage)
 	})
-	t.Run("an agent that does not answer", func(t *testing.T) {
+	t.Run("an agent without an answer", func(t *testing.T) {
 		l := newLine()
 		l.want.Commit = commitB
 		l.settle()
 		asked(l)
 		assert.Equal(t, v1alpha1.RolloutSoaking, l.lead().status.Phase)
 		l.now = l.now.Add(patience)
-		assert.Equal(t, v1alpha1.RolloutProgressing, l.lead().status.Phase, "the deadline counts")
+		assert.Equal(t, v1alpha1.RolloutProgressing, l.lead().status.Phase, "the soak ends if an agent does not answer in time")
 	})
 	t.Run("another spec", func(t *testing.T) {
 		l := newLine()

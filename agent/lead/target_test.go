@@ -21,7 +21,7 @@ func TestRevisionCounts(t *testing.T) {
 	s := v1alpha1.SyncTargetSpec{Format: 1, Ref: "main", Commit: commitA, Lead: v1alpha1.LeadRecord{Holder: "gw-0", Transitions: 3}}
 	tell := func(change func(*v1alpha1.SyncTargetSpec)) int64 {
 		want := *s.DeepCopy()
-		want.Lead = v1alpha1.LeadRecord{Holder: "as it was a while ago"}
+		want.Lead = v1alpha1.LeadRecord{Holder: "outdated"}
 		change(&want)
 		setTarget(&s, want, 0)
 		return s.Revision
@@ -48,14 +48,14 @@ func TestRevisionCounts(t *testing.T) {
 	assert.NotNil(t, s.Problem)
 	assert.EqualValues(t, 10, tell(func(s *v1alpha1.SyncTargetSpec) { s.Propose = "gw-0 now" }), "no report becomes outdated by a proposal")
 	assert.Equal(t, "gw-0 now", s.Propose)
-	assert.EqualValues(t, 10, tell(func(s *v1alpha1.SyncTargetSpec) { s.WindowApproved = true }), "nor by an approval")
+	assert.EqualValues(t, 10, tell(func(s *v1alpha1.SyncTargetSpec) { s.WindowApproved = true }), "no report becomes outdated by an approval")
 	assert.True(t, s.WindowApproved)
-	assert.Equal(t, v1alpha1.LeadRecord{Holder: "gw-0", Transitions: 3}, s.Lead, "the lock is not its to write")
+	assert.Equal(t, v1alpha1.LeadRecord{Holder: "gw-0", Transitions: 3}, s.Lead, "setTarget does not write the lock")
 
 	for _, odd := range []int64{math.MaxInt64, math.MinInt64, maxRevision} {
 		t.Run(fmt.Sprintf("after revision %d", odd), func(t *testing.T) {
 			s.Revision = odd
-			assert.EqualValues(t, 1, tell(func(s *v1alpha1.SyncTargetSpec) { s.Generation++ }), "the API would not take the next one")
+			assert.EqualValues(t, 1, tell(func(s *v1alpha1.SyncTargetSpec) { s.Generation++ }), "the revision starts again at 1, because the API rejects a larger one")
 		})
 	}
 }
@@ -114,11 +114,11 @@ func TestTransientErrorsAreNotReported(t *testing.T) {
 	assert.EqualValues(t, 4, got.Generation)
 	assert.Empty(t, got.Commit)
 
-	assert.Equal(t, got, of(got, nil, desired), "what was said stays while git is being asked again")
+	assert.Equal(t, got, of(got, nil, desired), "the problem stays during a poll")
 	away := of(got, nil, fail(v1alpha1.ReasonGitUnreachable))
 	assert.Nil(t, away.Problem)
 	assert.EqualValues(t, 4, away.Generation, "the deadline of the spec reaches the agents")
-	assert.Nil(t, of(none, nil, fail(v1alpha1.ReasonPodRestartNeeded)).Problem, "others may have what this one lacks")
+	assert.Nil(t, of(none, nil, fail(v1alpha1.ReasonPodRestartNeeded)).Problem, "other agents may have the credential")
 	assert.Equal(t, v1alpha1.ReasonProfilesInvalid, of(none, assert.AnError, status.Ref{Looked: true}).Problem.Reason)
 	odd := given(failure.New(v1alpha1.ReasonRefNotFound, "no ref"))
 	odd.Desired.Ref = "a..b"
@@ -128,5 +128,5 @@ func TestTransientErrorsAreNotReported(t *testing.T) {
 	got = of(running, nil, fail(v1alpha1.ReasonRefNotFound))
 	assert.EqualValues(t, 4, got.Problem.Generation)
 	got.Problem = nil
-	assert.Equal(t, running, got, "gateways that run a commit are told nothing else")
+	assert.Equal(t, running, got, "the rest of the target stays")
 }
