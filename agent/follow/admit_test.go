@@ -39,7 +39,7 @@ func TestFollowerRefusesTarget(t *testing.T) {
 			target: func(s *v1alpha1.SyncTargetSpec, strange string) { s.Ref, s.RefName = strange, "" }},
 		"a commit other than the requested one": {request: "first", reason: v1alpha1.ReasonRefNotAllowed, says: "the SyncTarget says commit",
 			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.RefName = "" }},
-		"a forced sync that is not asked for": {says: "forceSync",
+		"a forced sync that is not requested": {says: "forceSync",
 			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.ForceSync = "x" }},
 		"a proposal that is not requested": {says: "says propose",
 			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.Propose = "line 2026-01-02T12:00:00Z" }},
@@ -75,7 +75,7 @@ func TestFollowerRefusesTarget(t *testing.T) {
 				s := p.await("refused", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == c.reason })
 				assert.Contains(t, s.Message, c.says)
 			}
-			eventually(t, "it is said", func() bool { return strings.Contains(p.agent.log.String(), c.says) })
+			eventually(t, "the agent logs the rejection", func() bool { return strings.Contains(p.agent.log.String(), c.says) })
 			assert.Equal(t, "one", p.title())
 			assert.Equal(t, first, p.report().Status.Commit)
 			second := w.commit("two")
@@ -88,8 +88,8 @@ func TestFollowerRefusesTarget(t *testing.T) {
 	}
 }
 
-// C14: the agent runs a target that the spec or a request confirms, also a commit that its branch has passed. It does not read again what
-// it knows.
+// C14: the agent runs a target that the spec or a request confirms, also a commit that its branch has passed.
+// It does not read a confirmed spec again.
 func TestFollowerAdmitsTarget(t *testing.T) {
 	w := onSharedCluster(t)
 	p := w.pod("line-0")
@@ -114,12 +114,12 @@ func TestFollowerAdmitsTarget(t *testing.T) {
 	asked := w.git.Stats().Requests
 	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "again" })
 	p.await("the echo", func(s v1alpha1.SyncReportStatus) bool { return s.HandledRequest == "again" })
-	assert.Equal(t, read, p.agent.traffic.count("GET gatewaysyncs"), "what is known is not asked for again")
+	assert.Equal(t, read, p.agent.traffic.count("GET gatewaysyncs"), "the agent does not read the spec again")
 	assert.Equal(t, asked, w.git.Stats().Requests)
 }
 
 // C14, F16: the agent does not run a tag that moved since it was chosen, whatever the target says.
-func TestFollowerHoldsTargetToRequestedCommit(t *testing.T) {
+func TestRequestedCommit(t *testing.T) {
 	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
@@ -133,14 +133,14 @@ func TestFollowerHoldsTargetToRequestedCommit(t *testing.T) {
 	w.annotate(v1alpha1.AnnotationRequestedRef, "v2")
 	w.annotate(v1alpha1.AnnotationRequestedCommit, chosen)
 	w.lead(targetCommit(moved), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "v2", "refs/tags/v2" })
-	eventually(t, "it is said", func() bool { return strings.Contains(p.agent.log.String(), "which is requested at "+chosen) })
+	eventually(t, "the agent logs the rejection", func() bool { return strings.Contains(p.agent.log.String(), "which is requested at "+chosen) })
 	assert.Equal(t, "one", p.title())
 
 	w.repo.Git("tag", "--force", "v2", chosen)
 	w.lead(targetCommit(chosen))
 	p.awaitSynced(chosen, "chosen")
 	w.lead(targetCommit(moved))
-	eventually(t, "it is said again", func() bool { return strings.Count(p.agent.log.String(), "SyncTarget not followed") == 2 })
+	eventually(t, "the agent logs the second rejection", func() bool { return strings.Count(p.agent.log.String(), "SyncTarget not followed") == 2 })
 	assert.Equal(t, "chosen", p.title())
 }
 
@@ -169,12 +169,12 @@ func TestRefusedRequestKeepsEarlierOne(t *testing.T) {
 	// A pod that never ran v2 may not run it now, and reports what an operator must do.
 	fresh := w.pod("line-1")
 	fresh.start()
-	s = fresh.await("it waits for a person", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonRefMoved })
+	s = fresh.await("the agent waits for an operator", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonRefMoved })
 	assert.Equal(t, "v3 has moved", s.Message)
 }
 
 // The git server that a follower reaches may lag behind the one that the lead polled. This is not a failure.
-func TestFollowerWaitsForGitThatLags(t *testing.T) {
+func TestLaggingGitServer(t *testing.T) {
 	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
@@ -185,7 +185,7 @@ func TestFollowerWaitsForGitThatLags(t *testing.T) {
 	second := w.commit("two")
 	w.annotate(v1alpha1.AnnotationRequestedRef, "v2")
 	w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "v2", "refs/tags/v2" })
-	s := p.await("it waits", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWaitingForLead })
+	s := p.await("the agent waits for the lead", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWaitingForLead })
 	assert.Equal(t, v1alpha1.GatewayPending, s.Phase)
 	assert.Contains(t, s.Message, "is asked again")
 	w.repo.Git("tag", "v2", second)

@@ -117,12 +117,12 @@ func TestAgentLifecycle(t *testing.T) {
 	assert.Equal(t, http.StatusOK, code)
 
 	first := w.commit("one")
-	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Polling.Interval = "5s" }) // it also leads
+	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Polling.Interval = "5s" }) // the agent also leads
 	assert.Contains(t, a.opens(), "Applied")
 	assert.Equal(t, "one", p.title())
 	require.NoError(t, p.gw.SetState(simulator.Running))
 	p.awaitSynced(first, "one")
-	assert.LessOrEqual(t, a.anonymous(), 40<<10, "KiB of its own: it shares a small pod with a gateway")
+	assert.LessOrEqual(t, a.anonymous(), 40<<10, "KiB of anonymous memory; the agent shares a small pod with a gateway")
 	code, body := a.get("/state")
 	assert.Equal(t, http.StatusOK, code)
 	assert.Contains(t, body, first)
@@ -159,10 +159,10 @@ func TestSIGTERMDuringSync(t *testing.T) {
 	eventually(t, "the files are written", func() bool { return p.title() == "two" })
 	assert.Less(t, a.stop(), grace)
 	s := p.report().Status
-	assert.Equal(t, second, s.Commit, "what lies on the disk is what was reported last")
+	assert.Equal(t, second, s.Commit, "the report is never ahead of the disk")
 	assert.Contains(t, []v1alpha1.GatewaySyncState{v1alpha1.GatewaySynced, v1alpha1.GatewayApplied, v1alpha1.GatewayPending}, s.Phase)
 	if s.Phase == v1alpha1.GatewaySynced {
-		assert.NotEmpty(t, s.Scan, "Synced is said of what was verified only")
+		assert.NotEmpty(t, s.Scan, "a verified sync has a scan")
 	}
 
 	// Stop while git sends data.
@@ -170,7 +170,7 @@ func TestSIGTERMDuringSync(t *testing.T) {
 	p.awaitSynced(second, "two")
 	w.git.Inject(gitserver.Stall(0).On(gitserver.UploadPack))
 	third := w.commit("three")
-	s = p.await("it is under way", func(s v1alpha1.SyncReportStatus) bool { return s.Phase == v1alpha1.GatewaySyncing })
+	s = p.await("the sync has started", func(s v1alpha1.SyncReportStatus) bool { return s.Phase == v1alpha1.GatewaySyncing })
 	assert.Equal(t, second, s.Commit)
 	assert.Equal(t, third, s.Target)
 	assert.Less(t, a.stop(), grace)

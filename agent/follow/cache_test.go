@@ -37,7 +37,7 @@ func TestCompleteVolumeStartsWithoutCache(t *testing.T) {
 	code, _ := a.get("/healthz")
 	assert.Equal(t, http.StatusOK, code)
 
-	s := p.await("what is wrong is reported", func(s v1alpha1.SyncReportStatus) bool {
+	s := p.await("the agent reports the error", func(s v1alpha1.SyncReportStatus) bool {
 		return s.Target == second && s.Reason == v1alpha1.ReasonWriteFailed
 	})
 	assert.Equal(t, v1alpha1.GatewayError, s.Phase)
@@ -63,7 +63,7 @@ func TestEmptyVolumeWaitsForCache(t *testing.T) {
 	w.commit("one")
 	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Polling.Interval = "5s" })
 	a := p.run(w.cluster.Kubeconfig())
-	p.await("what is wrong is reported", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWriteFailed })
+	p.await("the agent reports the error", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWriteFailed })
 	code, why := a.get("/startupz")
 	assert.Equal(t, http.StatusServiceUnavailable, code, why)
 	require.NoError(t, os.Remove(place))

@@ -30,7 +30,7 @@ func TestTargetOfNewerGenerationWaits(t *testing.T) {
 	second := w.commit("two")
 	w.lead(targetCommit(second), generation(gs.Generation+1))
 	before := p.agent.traffic.count("GET gatewaysyncs")
-	eventually(t, "a try to read it", func() bool { return p.agent.traffic.count("GET gatewaysyncs") > before+1 })
+	eventually(t, "the agent reads the GatewaySync again", func() bool { return p.agent.traffic.count("GET gatewaysyncs") > before+1 })
 	assert.Equal(t, "one", p.title(), "the old target and spec stay in force")
 	assert.Equal(t, first, p.report().Status.Commit)
 
@@ -42,7 +42,7 @@ func TestTargetOfNewerGenerationWaits(t *testing.T) {
 }
 
 // A commit that returns needs a new report: only the agent knows that its files were checked again.
-func TestEveryTargetRevisionIsAnswered(t *testing.T) {
+func TestTargetRevisions(t *testing.T) {
 	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
@@ -61,8 +61,8 @@ func TestEveryTargetRevisionIsAnswered(t *testing.T) {
 	before := p.agent.traffic.writes()
 	s = answered(42)
 	assert.Equal(t, first, s.Commit)
-	assert.LessOrEqual(t, p.agent.traffic.writes()-before, 1, "in one write")
-	assert.Equal(t, v1alpha1.FileCounts{Added: 1}, s.Files, "of the sync that did something")
+	assert.LessOrEqual(t, p.agent.traffic.writes()-before, 1, "one write of the report")
+	assert.Equal(t, v1alpha1.FileCounts{Added: 1}, s.Files, "the counts are those of the last sync with changes")
 
 	second := w.commit("two")
 	w.lead(targetCommit(second))
@@ -80,7 +80,7 @@ func TestSpecWaitsForResolvedRef(t *testing.T) {
 	gs := w.gatewaySync(p)
 	w.lead(generation(0), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "", "" })
 	p.start()
-	eventually(t, "a report that it waits", func() bool {
+	eventually(t, "the agent reports that it waits", func() bool {
 		r, err := kube.SyncReports(w.clients.Dynamic, w.ns).Get(t.Context(), p.name)
 		return err == nil && strings.Contains(r.Status.Message, "has not resolved its ref yet")
 	})
@@ -144,7 +144,7 @@ func TestRequestAcknowledgement(t *testing.T) {
 	w.git.Inject(gitserver.Status(http.StatusServiceUnavailable))
 	second := w.commit("two")
 	w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "2" })
-	s := p.await("git is away", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonGitUnreachable })
+	s := p.await("git is unreachable", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonGitUnreachable })
 	assert.Equal(t, "2026-01-01T00:00:00.000000001Z", s.HandledRequest)
 	assert.Equal(t, second, s.Target)
 	assert.Equal(t, first, s.Commit)
@@ -168,7 +168,7 @@ func TestRequestAcknowledgement(t *testing.T) {
 	w.annotate(v1alpha1.AnnotationForceSync, "now")
 	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.ForceSync = "now" })
 	s = p.await("the forced sync", func(s v1alpha1.SyncReportStatus) bool { return s.HandledForceSync == "now" })
-	assert.Zero(t, s.Drift.Files, "what was repaired is no longer drift")
+	assert.Zero(t, s.Drift.Files, "repaired drift is not counted")
 	assert.Equal(t, v1alpha1.GatewaySynced, s.Phase)
 	assert.Equal(t, "three", p.title())
 }
@@ -229,22 +229,22 @@ func TestPauseWithInvalidSpec(t *testing.T) {
 	assert.Equal(t, "by hand", p.title())
 
 	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Paused = false })
-	stays("its end under the same spec", gs.Generation, false)
-	eventually(t, "what was in force is so again", func() bool { return p.title() == "one" })
+	stays("the end of the pause, same spec", gs.Generation, false)
+	eventually(t, "the agent repairs the file under the last valid spec", func() bool { return p.title() == "one" })
 
 	gs = w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.Paused = true })
 	w.lead(generation(gs.Generation))
 	stays("a pause of the profile", gs.Generation, true)
 	gs = w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.Paused = false })
 	w.lead(generation(gs.Generation))
-	stays("the old spec is not gone back to by a new one", gs.Generation, true)
+	stays("the end of the pause, another invalid spec", gs.Generation, true)
 	require.NoError(t, os.WriteFile(file, []byte(fmt.Sprintf(project, "by hand again")), 0o600))
 	p.await("drift", func(s v1alpha1.SyncReportStatus) bool { return s.Drift.Files == 1 })
 	assert.Equal(t, "by hand again", p.title())
 
 	gs = w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Auth.Token.SecretRef.Name = "git" })
 	w.lead(generation(gs.Generation))
-	eventually(t, "the spec is followed", func() bool { return p.title() == "one" })
+	eventually(t, "the agent repairs the file under the valid spec", func() bool { return p.title() == "one" })
 	assert.False(t, p.awaitSynced(first, "one").Paused)
 
 	w.lead(targetCommit(""), func(s *v1alpha1.SyncTargetSpec) { s.Paused = true })
@@ -261,11 +261,11 @@ func TestPauseOfProfileAndDefaults(t *testing.T) {
 		edit   func(*v1alpha1.GatewaySync)
 		says   map[string]string
 	}{
-		"the profile is gone and the defaults pause": {v1alpha1.ReasonProfileNotFound, func(gs *v1alpha1.GatewaySync) {
+		"missing profile, paused defaults": {v1alpha1.ReasonProfileNotFound, func(gs *v1alpha1.GatewaySync) {
 			gs.Spec.Sync.Defaults.Paused = true
 			delete(gs.Spec.Sync.Profiles, "default")
 		}, nil},
-		"the profile pauses and an annotation of the pod is wrong": {v1alpha1.ReasonInvalidAnnotation, func(gs *v1alpha1.GatewaySync) {
+		"paused profile, invalid annotation of the pod": {v1alpha1.ReasonInvalidAnnotation, func(gs *v1alpha1.GatewaySync) {
 			gs.Spec.Sync.Profiles["default"] = v1alpha1.SyncProfile{Mappings: gs.Spec.Sync.Profiles["default"].Mappings, Paused: &yes}
 		}, map[string]string{"stoker.io/sync-period": "banana"}},
 	} {
@@ -274,15 +274,15 @@ func TestPauseOfProfileAndDefaults(t *testing.T) {
 			p.writePodInfo(nil, c.says)
 			gs := w.edit(c.edit)
 			w.lead(generation(gs.Generation))
-			p.await("it is paused", func(s v1alpha1.SyncReportStatus) bool {
+			p.await("the agent is paused", func(s v1alpha1.SyncReportStatus) bool {
 				return s.Generation == gs.Generation && s.Reason == c.reason && s.Paused
 			})
-			p.staysAsMendedByHand()
+			p.keepsManualEdit()
 
 			q := w.pod("line-1") // has no earlier spec to keep
 			q.writePodInfo(nil, c.says)
 			q.start()
-			q.await("it is paused", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == c.reason && s.Paused })
+			q.await("the agent is paused", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == c.reason && s.Paused })
 		})
 	}
 }
@@ -291,21 +291,21 @@ func TestPauseOfProfileAndDefaults(t *testing.T) {
 func TestPauseWithInvalidTarget(t *testing.T) {
 	w, p, first := repairing(t)
 	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Paused, s.RefName = true, "refs/heads/../x" })
-	p.await("it is paused", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWaitingForLead && s.Paused })
-	p.staysAsMendedByHand()
+	p.await("the agent is paused", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWaitingForLead && s.Paused })
+	p.keepsManualEdit()
 	w.lead(func(s *v1alpha1.SyncTargetSpec) {
 		s.Format, s.MinFormat = v1alpha1.TargetFormat+1, v1alpha1.TargetFormat+1
 	})
-	p.await("it is paused still", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonPodRestartNeeded && s.Paused })
+	p.await("the agent is still paused", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonPodRestartNeeded && s.Paused })
 	w.lead(func(s *v1alpha1.SyncTargetSpec) {
 		s.Format, s.MinFormat, s.RefName, s.Paused = 1, 1, "refs/heads/main", false
 	})
-	eventually(t, "it is resumed", func() bool { return p.title() == "one" })
+	eventually(t, "the agent repairs the file after the pause", func() bool { return p.title() == "one" })
 	assert.False(t, p.awaitSynced(first, "one").Paused)
 }
 
-// staysAsMendedByHand changes a file and checks that the agent does not repair it.
-func (p *pod) staysAsMendedByHand() {
+// keepsManualEdit changes a file and checks that the agent does not repair it.
+func (p *pod) keepsManualEdit() {
 	p.w.t.Helper()
 	file := filepath.Join(p.data, "projects", "line", "project.json")
 	require.NoError(p.w.t, os.WriteFile(file, []byte(fmt.Sprintf(project, "by hand")), 0o600))
@@ -324,7 +324,7 @@ func TestTargetBurstSyncsLast(t *testing.T) {
 		age[last], titles[fmt.Sprintf("burst %d", i)] = i+1, i+1
 		w.lead(targetCommit(last))
 	}
-	eventually(t, "the last", func() bool {
+	eventually(t, "the last title", func() bool {
 		said := p.report().Status.Commit
 		require.GreaterOrEqual(t, titles[p.title()], age[said], "a report is never ahead of the disk")
 		return said == last
@@ -338,7 +338,7 @@ func TestDeletedTargetKeepsGateway(t *testing.T) {
 	p, first := w.syncedPod("one")
 	second := w.commit("two")
 	require.NoError(t, kube.SyncTargets(w.clients.Dynamic, w.ns).Delete(t.Context(), crName, metav1.DeleteOptions{}))
-	s := p.await("it is said", func(s v1alpha1.SyncReportStatus) bool { return strings.Contains(s.Message, "is gone") })
+	s := p.await("the agent reports the deleted target", func(s v1alpha1.SyncReportStatus) bool { return strings.Contains(s.Message, "is gone") })
 	assert.Equal(t, v1alpha1.GatewayPending, s.Phase)
 	assert.Equal(t, first, s.Commit)
 	require.NoError(t, kube.GatewaySyncs(w.clients.Dynamic, w.ns).Delete(t.Context(), crName, metav1.DeleteOptions{}))
@@ -362,7 +362,7 @@ func TestUnmountedSecretIsReported(t *testing.T) {
 	assert.Equal(t, v1alpha1.GatewayError, s.Phase)
 	assert.Contains(t, s.Message, "spec.git.auth.token")
 	assert.Contains(t, s.Message, "renewed")
-	assert.Equal(t, gs.Generation, s.Generation, "it is this generation that cannot be followed")
+	assert.Equal(t, gs.Generation, s.Generation, "the report names the generation that the agent cannot follow")
 	assert.Equal(t, second, s.Target)
 	assert.Equal(t, first, s.Commit)
 	assert.Equal(t, "1", s.HandledRequest)
@@ -399,10 +399,10 @@ func TestReportAcrossRestarts(t *testing.T) {
 	before := p.report()
 
 	a := p.start()
-	eventually(t, "it is synced", func() bool { return a.follower.State().Phase == v1alpha1.GatewaySynced })
-	eventually(t, "it has read its report", func() bool { return a.traffic.count("GET syncreports") == 1 })
+	eventually(t, "the agent is synced", func() bool { return a.follower.State().Phase == v1alpha1.GatewaySynced })
+	eventually(t, "the agent has read its report", func() bool { return a.traffic.count("GET syncreports") == 1 })
 	turns := gathered(t, a, "stoker_reconcile_total")
-	eventually(t, "a look more", func() bool { return gathered(t, a, "stoker_reconcile_total") > turns })
+	eventually(t, "one more iteration", func() bool { return gathered(t, a, "stoker_reconcile_total") > turns })
 	a.end()
 	assert.Zero(t, a.traffic.writes())
 	assert.Equal(t, before.ResourceVersion, p.report().ResourceVersion)
@@ -426,7 +426,7 @@ func TestTwoAgentsOnOneVolume(t *testing.T) {
 	p.start()
 	p.awaitSynced(first, "one")
 	q.start()
-	s := q.await("it says so", func(s v1alpha1.SyncReportStatus) bool {
+	s := q.await("the agent reports the other one", func(s v1alpha1.SyncReportStatus) bool {
 		return strings.Contains(s.Message, "another agent uses the data directory")
 	})
 	assert.Equal(t, v1alpha1.GatewayError, s.Phase)
@@ -454,12 +454,12 @@ func TestCredentialsNeverLogged(t *testing.T) {
 		w.git.Inject(fault)
 		next := w.commit("next")
 		w.lead(targetCommit(next))
-		s := p.await("it fails", func(s v1alpha1.SyncReportStatus) bool { return s.Target == next && s.Phase == v1alpha1.GatewayError })
+		s := p.await("the sync fails", func(s v1alpha1.SyncReportStatus) bool { return s.Target == next && s.Phase == v1alpha1.GatewayError })
 		assert.NotEmpty(t, s.Message)
 		w.git.Heal()
 	}
 	p.writeSecretFile("gateway", "apiKey", "stoker:S3CR3T-wrong")
 	last := w.commit("last")
 	w.lead(targetCommit(last))
-	p.await("the gateway refuses", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonGatewayForbidden })
+	p.await("the gateway rejects the token", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonGatewayForbidden })
 }

@@ -61,7 +61,7 @@ func held(reason v1alpha1.Reason) func(v1alpha1.SyncReportStatus) bool {
 }
 
 // A gateway of a closed step keeps its commit and its spec, repairs drift, and follows when its step opens. A restart changes nothing.
-func TestFollowerWaitsForItsStep(t *testing.T) {
+func TestClosedStep(t *testing.T) {
 	w := onSharedCluster(t)
 	p, first := w.staged()
 	second := w.commit("two")
@@ -88,11 +88,11 @@ func TestFollowerWaitsForItsStep(t *testing.T) {
 }
 
 // C19: a SyncTarget that another pod forged opens no stage that needs an approval, and an approval of another commit does not count.
-func TestFollowerVerifiesItsApproval(t *testing.T) {
+func TestStageApproval(t *testing.T) {
 	w := onSharedCluster(t)
 	p, first := w.staged(func(gs *v1alpha1.GatewaySync) { gs.Spec.Deployment.Stages[1].RequireApproval = true })
 	second := w.commit("two")
-	// sequence: each forges more
+	// sequence: one agent follows one forged target after the other
 	for _, forged := range []func(*v1alpha1.SyncTargetSpec){rollout(3, 1, first), rollout(3, 2, first), rollout(3, 3, ""), func(s *v1alpha1.SyncTargetSpec) { s.Rollout = nil }} {
 		target := w.lead(targetCommit(second), forged)
 		s := p.await("an approval that is needed", func(s v1alpha1.SyncReportStatus) bool {
@@ -111,7 +111,7 @@ func TestFollowerVerifiesItsApproval(t *testing.T) {
 	p.awaitSynced(second, "two")
 }
 
-func TestFollowerMakesADryRun(t *testing.T) {
+func TestFollowerDryRun(t *testing.T) {
 	w := onSharedCluster(t)
 	p, first := w.staged(func(gs *v1alpha1.GatewaySync) { gs.Spec.Validation = &v1alpha1.ValidationSpec{DryRunBefore: true} })
 	second := w.commit("two")
@@ -129,14 +129,14 @@ func TestFollowerMakesADryRun(t *testing.T) {
 	p.awaitSynced(second, "two")
 }
 
-func TestFollowerGoesBackWithItsRollout(t *testing.T) {
+func TestRolloutGoesBack(t *testing.T) {
 	w := onSharedCluster(t)
 	p, first := w.staged()
 	second := w.commit("two")
 	w.lead(targetCommit(second), rollout(3, 2, first))
 	p.awaitSynced(second, "two")
 	third := w.commit("three")
-	t.Run("not to a commit that never ran everywhere", func(t *testing.T) {
+	t.Run("the commit never ran on all gateways", func(t *testing.T) {
 		w.lead(rollout(3, 2, third, goesBack))
 		p.await("a wrong origin", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWaitingForLead })
 		assert.Equal(t, "two", p.title())
@@ -150,14 +150,14 @@ func TestFollowerGoesBackWithItsRollout(t *testing.T) {
 	assert.Equal(t, "one", p.title())
 	p.agent.end()
 	p.start()
-	p.await("it stays after a restart", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonRolledBack })
+	p.await("the rollback after a restart", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonRolledBack })
 	assert.Equal(t, "one", p.title())
 	w.lead(targetCommit(third), rollout(3, 2, first))
 	p.awaitSynced(third, "three")
 }
 
-// No guard against mass deletion holds a rollout that goes back. What else holds it is in the row.
-func TestFollowerGoesBackFromAddedProject(t *testing.T) {
+// The mass deletion guard does not hold a rollout that goes back; an open Designer session does.
+func TestRolloutGoesBackFromAddedProject(t *testing.T) {
 	w := onSharedCluster(t)
 	p, first := w.staged(func(gs *v1alpha1.GatewaySync) {
 		gs.Spec.Sync.Defaults.DesignerSessionPolicy, gs.Spec.Sync.Defaults.DesignerSessionScope = v1alpha1.DesignerWait, v1alpha1.DesignerScopeGateway
@@ -184,7 +184,7 @@ func TestFollowerGoesBackFromAddedProject(t *testing.T) {
 func fails(r *v1alpha1.TargetRollout) { r.Failed = "stage line: line-1 ScanFailed" }
 
 // An aborted rollout reaches no other gateway, also if a changed spec puts it into an open step.
-func TestAbortedRolloutGoesNoFurther(t *testing.T) {
+func TestAbortedRollout(t *testing.T) {
 	w := onSharedCluster(t)
 	p, first := w.staged()
 	second := w.commit("two")
@@ -202,8 +202,8 @@ func TestAbortedRolloutGoesNoFurther(t *testing.T) {
 	p.awaitSynced(third, "three")
 }
 
-// A sync that waits is not made any more when its step closes.
-func TestClosedStepEndsAWaitingSync(t *testing.T) {
+// A sync that waits is canceled when its step closes.
+func TestClosedStepOfWaitingSync(t *testing.T) {
 	w := onSharedCluster(t)
 	p, first := w.staged(func(gs *v1alpha1.GatewaySync) {
 		period := int32(5)
@@ -223,7 +223,7 @@ func TestClosedStepEndsAWaitingSync(t *testing.T) {
 
 // No gate holds a first start.
 func TestClosedStepOfNewGateway(t *testing.T) {
-	for name, known := range map[string]bool{"takes what ran everywhere": true, "takes the target if nothing did": false, "takes no commit of an aborted rollout": true} {
+	for name, known := range map[string]bool{"runs the last commit of the fleet": true, "runs the target of a new fleet": false, "does not run a commit of an aborted rollout": true} {
 		t.Run(name, func(t *testing.T) {
 			w := onSharedCluster(t)
 			p := w.pod("line-0")
@@ -241,7 +241,7 @@ func TestClosedStepOfNewGateway(t *testing.T) {
 			}
 			w.ran(first)
 			reason := v1alpha1.ReasonApprovalNeeded
-			if name == "takes no commit of an aborted rollout" {
+			if name == "does not run a commit of an aborted rollout" {
 				reason = v1alpha1.ReasonGateClosed
 				w.lead(targetCommit(second), rollout(3, 2, first, fails))
 			} else {
@@ -255,14 +255,14 @@ func TestClosedStepOfNewGateway(t *testing.T) {
 	}
 }
 
-// C13: a rollout that cannot be is not followed.
+// C13: the agent does not follow an impossible rollout.
 func TestHostileRollout(t *testing.T) {
 	for name, r := range map[string]v1alpha1.TargetRollout{
-		"no steps":            {},
-		"less than none open": {Steps: 3, Open: -1},
-		"more than all open":  {Steps: 3, Open: 4},
-		"from no commit":      {Steps: 3, From: &v1alpha1.TargetCommit{Commit: "HEAD"}},
-		"from an option":      {Steps: 3, From: &v1alpha1.TargetCommit{Commit: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", Ref: "--upload-pack=sh"}},
+		"no steps":                   {},
+		"negative open steps":        {Steps: 3, Open: -1},
+		"more open steps than steps": {Steps: 3, Open: 4},
+		"invalid commit":             {Steps: 3, From: &v1alpha1.TargetCommit{Commit: "HEAD"}},
+		"option as ref":              {Steps: 3, From: &v1alpha1.TargetCommit{Commit: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", Ref: "--upload-pack=sh"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := parseRollout(&r)

@@ -55,7 +55,7 @@ func TestGenerationOfRecreatedGatewaySync(t *testing.T) {
 			f.targets.failed(errors.New("connection refused"))
 			w.lead(renewed)
 		},
-		"where the revision went down": func(w *world, _ *Follower) {
+		"after the revision decreased": func(w *world, _ *Follower) {
 			w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Revision -= 3 })
 		},
 	} {
@@ -77,23 +77,23 @@ func TestGenerationOfRecreatedGatewaySync(t *testing.T) {
 				for range 2 {
 					turns := gathered(t, a, "stoker_reconcile_total")
 					a.follower.wake()
-					eventually(t, "a look more", func() bool { return gathered(t, a, "stoker_reconcile_total") > turns })
+					eventually(t, "one more iteration", func() bool { return gathered(t, a, "stoker_reconcile_total") > turns })
 				}
 			}
 
 			heard := a.follower.targets.currentEpoch()
 			was := a.follower.State().Of.Connections.Remote
 			happens(w, a.follower)
-			eventually(t, "the agent has heard of it", func() bool { return a.follower.targets.currentEpoch() > heard })
+			eventually(t, "the epoch increases", func() bool { return a.follower.targets.currentEpoch() > heard })
 			looks()
-			assert.Equal(t, 2, api.count(), "once for each time that this may be so")
-			assert.Same(t, was, a.follower.State().Of.Connections.Remote, "the same spec is the same connection")
+			assert.Equal(t, 2, api.count(), "one read of the spec in each epoch")
+			assert.Same(t, was, a.follower.State().Of.Connections.Remote, "the agent keeps the connection of an unchanged spec")
 
 			w.edit(func(gs *v1alpha1.GatewaySync) {
 				gs.Spec.Sync.Profiles["default"] = v1alpha1.SyncProfile{Mappings: []v1alpha1.Mapping{{Source: "other/projects", Destination: "projects"}}}
 			})
 			happens(w, a.follower)
-			eventually(t, "the spec of today is followed", func() bool { return p.title() == "one of other" })
+			eventually(t, "the agent follows the new spec", func() bool { return p.title() == "one of other" })
 			p.awaitSynced(first, "one of other")
 			looks()
 			assert.Equal(t, 3, api.count())

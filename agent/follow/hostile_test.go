@@ -56,7 +56,7 @@ func TestReadTarget(t *testing.T) {
 			in, err := parse(&v1alpha1.SyncTarget{ObjectMeta: owned, Spec: bad})
 			assert.True(t, failure.Is(err, v1alpha1.ReasonWaitingForLead), "%s: %v", field, err)
 			assert.ErrorContains(t, err, "spec."+field)
-			assert.Equal(t, paused, in, "a pause counts")
+			assert.Equal(t, paused, in, "a pause is in force even in an invalid target")
 		})
 	}
 	newer := good
@@ -66,7 +66,7 @@ func TestReadTarget(t *testing.T) {
 	assert.Equal(t, paused, in)
 }
 
-func TestTheDownwardAPIsFilesAreRead(t *testing.T) {
+func TestDownwardAPI(t *testing.T) {
 	m, err := parsePodInfo("app=\"line\"\nexample.com/text=\"a\\nb=\\\"c\\\" \\u00e9\"\nempty=\"\"\n")
 	require.NoError(t, err)
 	assert.Equal(t, map[string]string{"app": "line", "example.com/text": "a\nb=\"c\" é", "empty": ""}, m)
@@ -136,7 +136,7 @@ func FuzzSyncTarget(f *testing.F) {
 		require.LessOrEqual(t, encodedSize(&s), maxStatus)
 		require.Equal(t, in.Generation, s.Generation)
 		require.Equal(t, in.Revision, s.Revision)
-		require.GreaterOrEqual(t, s.Revision, int64(0), "the API takes no other")
+		require.GreaterOrEqual(t, s.Revision, int64(0), "the API rejects a negative revision")
 		require.LessOrEqual(t, len(in.problem.Message), maxMessage)
 		if p, ok := in.unresolved(in.problem.generation); ok {
 			require.Contains(t, []v1alpha1.Class{v1alpha1.ClassStalled, v1alpha1.ClassHeld}, p.Reason.Class())
@@ -183,7 +183,7 @@ func TestTruncatedMessageIsMarked(t *testing.T) {
 	s := worst("short", "projects/a", "main", 3)
 	before := *s.DeepCopy()
 	boundReport(&s)
-	assert.Equal(t, before, s, "what fits stays as it is")
+	assert.Equal(t, before, s, "a report within the limit is unchanged")
 }
 
 func TestGatewayAddress(t *testing.T) {

@@ -68,8 +68,8 @@ func TestReportWritesOverHours(t *testing.T) {
 		}
 		got := take()
 		assert.Equal(t, 1, got["create"])
-		assert.Zero(t, got["update"], "time alone is nothing")
-		assert.LessOrEqual(t, got["get"], 10, "now and then it looks whether the report is there")
+		assert.Zero(t, got["update"], "a changed time alone is not written")
+		assert.LessOrEqual(t, got["get"], 10, "the reporter checks now and then that the report exists")
 
 		for i := range 600 {
 			status.Message = fmt.Sprint(i)
@@ -84,7 +84,7 @@ func TestReportWritesOverHours(t *testing.T) {
 			r.set(status)
 			time.Sleep(100 * time.Millisecond)
 		}
-		assert.LessOrEqual(t, take()["update"], 61, "once a second at most")
+		assert.LessOrEqual(t, take()["update"], 61, "at most one write a second")
 
 		mu.Lock()
 		broken = true
@@ -104,8 +104,8 @@ func TestReportWritesOverHours(t *testing.T) {
 
 		require.NoError(t, client.Resource(kube.SyncReport.Resource()).Namespace("ns").Delete(ctx, "p", metav1.DeleteOptions{}))
 		time.Sleep(checkEvery + checkEvery/10 + 30*time.Second)
-		assert.Less(t, checkEvery+checkEvery/10+30*time.Second, v1alpha1.DefaultProgressDeadline, "before the lead has waited long enough")
-		assert.Equal(t, "while it was away", stored().Message, "a report that was deleted is written again")
+		assert.Less(t, checkEvery+checkEvery/10+30*time.Second, v1alpha1.DefaultProgressDeadline, "the check comes before the lead's deadline")
+		assert.Equal(t, "while it was away", stored().Message, "a deleted report is written again")
 
 		status.Phase = v1alpha1.GatewaySyncing
 		r.set(status)
@@ -117,14 +117,14 @@ func TestReportWritesOverHours(t *testing.T) {
 		status.Phase = v1alpha1.GatewaySyncing
 		r.set(status)
 		time.Sleep(2 * minSyncing)
-		assert.Equal(t, v1alpha1.GatewaySyncing, stored().Phase, "a long sync is told")
+		assert.Equal(t, v1alpha1.GatewaySyncing, stored().Phase, "a long sync is reported")
 		assert.Equal(t, 1, take()["update"])
 		status.Phase, status.Message = v1alpha1.GatewaySynced, "the end"
 		r.set(status)
 		cancel()
 		synctest.Wait()
 		r.flush(context.WithoutCancel(ctx))
-		assert.Equal(t, "the end", stored().Message, "what the agent says last is written when it ends")
+		assert.Equal(t, "the end", stored().Message, "the last report is written at shutdown")
 	})
 }
 
@@ -152,7 +152,7 @@ func TestReportRewrittenAfterEtcdRestore(t *testing.T) {
 		r.scheduleRead()
 		time.Sleep(minorPause + minorPause) // a change of the message alone is written after ten seconds
 		synctest.Wait()
-		assert.EqualValues(t, 2, sent.Load(), "it is read once and written once")
+		assert.EqualValues(t, 2, sent.Load(), "one read and one write")
 		now, err := reports.Get(ctx, "p")
 		require.NoError(t, err)
 		assert.Equal(t, "of today", now.Status.Message)
@@ -161,7 +161,7 @@ func TestReportRewrittenAfterEtcdRestore(t *testing.T) {
 		r.scheduleRead()
 		time.Sleep(minorPause)
 		synctest.Wait()
-		assert.EqualValues(t, 1, sent.Load(), "where it is as it was it is read once")
+		assert.EqualValues(t, 1, sent.Load(), "one read of an unchanged report")
 		cancel()
 		synctest.Wait()
 	})

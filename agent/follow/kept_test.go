@@ -34,7 +34,7 @@ func (p *pod) restart() {
 }
 
 // No gate holds a restore, and the restore does not happen again when the gate opens.
-func TestClosedStepRestoresASnapshot(t *testing.T) {
+func TestClosedStepRestore(t *testing.T) {
 	for name, c := range map[string]struct {
 		restart bool
 		change  func(*v1alpha1.GatewaySync)
@@ -62,14 +62,14 @@ func TestClosedStepRestoresASnapshot(t *testing.T) {
 			back := func(s v1alpha1.SyncReportStatus) bool {
 				return held(v1alpha1.ReasonGateClosed)(s) && s.Commit == first && assert.ObjectsAreEqual("one", p.title())
 			}
-			p.await("a gateway that is back", back)
+			p.await("the restored gateway", back)
 			s := p.await("the outcome", func(s v1alpha1.SyncReportStatus) bool { return back(s) && len(s.Message) > 150 })
 			assert.Contains(t, s.Message, "1 of 3 steps are open")
 			assert.Contains(t, s.Message, "back at the snapshot "+snapshot)
 			assert.Equal(t, third, s.Target)
 
 			p.restart()
-			s = p.await("it stays after a restart", func(s v1alpha1.SyncReportStatus) bool { return back(s) && len(s.Message) > 150 })
+			s = p.await("the restored gateway after a restart", func(s v1alpha1.SyncReportStatus) bool { return back(s) && len(s.Message) > 150 })
 			assert.Contains(t, s.Message, second[:7]+" is held off")
 			w.lead(rollout(3, 2, second))
 			p.awaitSynced(third, title)
@@ -101,7 +101,7 @@ func TestClosedStepForcedSync(t *testing.T) {
 }
 
 // A forced sync does not take the commit that a Designer held when its step closed.
-func TestClosedStepForcesNoWaitingSync(t *testing.T) {
+func TestClosedStepForcedSyncWhileWaiting(t *testing.T) {
 	w := onSharedCluster(t)
 	p, first := w.staged(func(gs *v1alpha1.GatewaySync) {
 		gs.Spec.Sync.Defaults.DesignerSessionPolicy, gs.Spec.Sync.Defaults.DesignerSessionScope = v1alpha1.DesignerWait, v1alpha1.DesignerScopeGateway

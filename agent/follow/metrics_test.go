@@ -54,7 +54,7 @@ func TestMetricsCardinality(t *testing.T) {
 		bad := w.repo.Commit("bad", gitserver.Write(fmt.Sprintf("gw/projects/p%d/project.json", i), "{"))
 		w.repo.Git("branch", "--force", branch, bad)
 		w.lead(targetCommit(bad))
-		p.await("the bad one", func(s v1alpha1.SyncReportStatus) bool {
+		p.await("the invalid commit", func(s v1alpha1.SyncReportStatus) bool {
 			return s.Target == bad && s.Reason == v1alpha1.ReasonConfigSyntaxError
 		})
 		w.repo.Commit("fixed", gitserver.Delete(fmt.Sprintf("gw/projects/p%d/project.json", i)))

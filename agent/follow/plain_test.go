@@ -29,7 +29,7 @@ func TestPlainReportHasNoNewFields(t *testing.T) {
 	p.awaitSynced(second, "two")
 	after, err := reports.Get(t.Context(), p.name, metav1.GetOptions{})
 	require.NoError(t, err)
-	assert.LessOrEqual(t, after.GetGeneration()-before.GetGeneration(), int64(2), "it works, and it is done")
+	assert.LessOrEqual(t, after.GetGeneration()-before.GetGeneration(), int64(2), "one write for Syncing, one for Synced")
 	status, _ := after.Object["status"].(map[string]any)
 	assert.Equal(t, []string{"agentVersion", "commit", "drift", "duration", "files", "format", "gateway", "generation", "message", "phase", "profile", "projects", "reason", "ref",
 		"revision", "scan", "started", "syncHistory", "target", "term"}, slices.Sorted(maps.Keys(status)))

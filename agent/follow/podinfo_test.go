@@ -21,10 +21,10 @@ func TestUnreadablePodInfoIsLoggedOnce(t *testing.T) {
 		p.reload(log)
 	}
 	assert.Equal(t, 1, strings.Count(out.String(), "level=WARN"), out.String())
-	assert.Equal(t, labels, p.labels, "the last values stay")
+	assert.Equal(t, labels, p.labels, "the last values stay in force")
 
 	require.NoError(t, os.WriteFile(filepath.Join(p.dir, "labels"), []byte("line=\"2\"\n"), 0o600))
 	p.reload(log)
-	assert.Equal(t, map[string]string{"line": "2"}, p.labels, "one file is read without the other")
+	assert.Equal(t, map[string]string{"line": "2"}, p.labels, "one file is missing, the other is read")
 	assert.Equal(t, 2, strings.Count(out.String(), "level=WARN"), "another error: %s", out.String())
 }

@@ -54,7 +54,7 @@ func TestOutcomeOfEarlierOrder(t *testing.T) {
 			assert.Equal(t, v1alpha1.GatewayPending, r.Phase)
 			assert.Equal(t, v1alpha1.ReasonProgressing, r.Reason)
 			assert.Equal(t, "t1", r.HandledRequest)
-			assert.Equal(t, commit, r.Commit, "what lies there is known all the same")
+			assert.Equal(t, commit, r.Commit, "the report still names the commit on the disk")
 		})
 	}
 	s.Phase, s.Of = sync.Synced, f.current.order
@@ -100,34 +100,34 @@ func TestInheritedReportDuringWrite(t *testing.T) {
 }
 
 // C3: reports that differ only in times are equal.
-func TestWhatIsWrittenWhen(t *testing.T) {
+func TestReportTiming(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	r := &reporter{now: func() time.Time { return now }, woken: make(chan struct{}, 1)}
-	assert.True(t, r.next().After(now.Add(time.Minute)), "there is nothing to report yet")
+	assert.True(t, r.next().After(now.Add(time.Minute)), "nothing to report yet")
 	status := v1alpha1.SyncReportStatus{Phase: v1alpha1.GatewaySynced, Message: "one", Commit: "a"}
 	r.set(status)
-	assert.False(t, r.next().After(now), "what the API server has is read first")
+	assert.False(t, r.next().After(now), "the stored report is read first")
 	r.loaded, r.check = true, now.Add(checkEvery)
-	assert.False(t, r.next().After(now), "there is none yet")
+	assert.False(t, r.next().After(now), "the first report is due at once")
 
 	r.stored, r.wrote = &v1alpha1.SyncReport{Status: status}, now
 	at := metav1.NewTime(now)
 	status.Started, status.Duration = &at, "3s"
 	r.set(status)
-	assert.Equal(t, r.check, r.next(), "only time differs")
+	assert.Equal(t, r.check, r.next(), "a report that differs only in times is not due")
 	status.Message = "two"
 	r.set(status)
-	assert.Equal(t, now.Add(minorPause), r.next(), "words can wait")
+	assert.Equal(t, now.Add(minorPause), r.next(), "a message is written late")
 	status.Drift.Files = 3
 	r.set(status)
-	assert.Equal(t, now.Add(minorPause), r.next(), "and so can drift")
+	assert.Equal(t, now.Add(minorPause), r.next(), "drift is written late")
 	status.Proposal = &v1alpha1.Proposal{State: v1alpha1.ProposalSettling}
 	r.set(status)
-	assert.Equal(t, now.Add(minPause), r.next(), "a proposal cannot")
+	assert.Equal(t, now.Add(minPause), r.next(), "a proposal is written soon")
 	r.stored = &v1alpha1.SyncReport{Status: *status.DeepCopy()}
 	status.Proposal = &v1alpha1.Proposal{State: v1alpha1.ProposalSettling, Message: "two files", Files: 2}
 	r.set(status)
-	assert.Equal(t, now.Add(minorPause), r.next(), "its message can")
+	assert.Equal(t, now.Add(minorPause), r.next(), "the message of a proposal is written late")
 	status.Commit = "b"
 	r.set(status)
 	assert.Equal(t, now.Add(minPause), r.next())
@@ -135,9 +135,9 @@ func TestWhatIsWrittenWhen(t *testing.T) {
 	r.check = now.Add(checkEvery)
 	status.Phase = v1alpha1.GatewaySyncing
 	r.set(status)
-	assert.Equal(t, now.Add(minSyncing), r.next(), "a sync that is over soon is told by its outcome")
+	assert.Equal(t, now.Add(minSyncing), r.next(), "a short sync is reported only by its outcome")
 	r.retry = now.Add(7 * time.Second)
-	assert.Equal(t, r.retry, r.next(), "after a failure nothing is sent before its time")
+	assert.Equal(t, r.retry, r.next(), "the delay after a failed write is kept")
 }
 
 func TestLastSyncStaysReported(t *testing.T) {
@@ -168,15 +168,15 @@ func TestLastSyncStaysReported(t *testing.T) {
 			failed := &sync.Report{Phase: sync.Error, Reason: reason, Message: "no", Commit: one, Target: plan.ID{2}, Started: time.Now(), Err: assert.AnError}
 			s := f.composed(state(failed))
 			assert.Equal(t, handled, s.HandledRequest == "2")
-			assert.Equal(t, "f", s.HandledForceSync, "only what is done is done")
+			assert.Equal(t, "f", s.HandledForceSync, "a failed sync does not handle a forced sync")
 			assert.Equal(t, one.String(), s.Commit, "a report is never ahead of the disk")
-			assert.Equal(t, reason == v1alpha1.ReasonWaitingForGateway, len(s.Notes) > 0, "waiting for a gateway that starts is not an outcome")
+			assert.Equal(t, reason == v1alpha1.ReasonWaitingForGateway, len(s.Notes) > 0, "the notes stay while the agent waits for the gateway")
 		})
 	}
 }
 
 // C9: every added route needs a row here.
-func TestEveryRouteOnlyReads(t *testing.T) {
+func TestRoutesAreReadOnly(t *testing.T) {
 	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	a := p.start()
@@ -188,7 +188,7 @@ func TestEveryRouteOnlyReads(t *testing.T) {
 		delete(rows, r.Pattern)
 		_, path, _ := strings.Cut(r.Pattern, " ")
 		for _, method := range []string{"POST", "PUT", "PATCH", "DELETE"} {
-			t.Run(method, func(t *testing.T) {
+			t.Run(method+" "+path, func(t *testing.T) {
 				for _, credential := range []string{"", "Bearer wrong"} {
 					assert.Equal(t, 405, request(t, a, method, path, credential), "%s %s", method, path)
 				}
@@ -196,7 +196,7 @@ func TestEveryRouteOnlyReads(t *testing.T) {
 		}
 		assert.Contains(t, codes, request(t, a, "GET", path, ""), path)
 	}
-	assert.Empty(t, rows, "routes that are not there")
+	assert.Empty(t, rows, "missing routes")
 	assert.Equal(t, 404, request(t, a, "GET", "/debug/pprof/", ""))
 	assert.Equal(t, 404, request(t, a, "GET", "/", ""))
 }
@@ -218,7 +218,7 @@ func TestReportedProposal(t *testing.T) {
 		f.report.want = &v1alpha1.SyncReportStatus{Proposal: open}
 		assert.Nil(t, f.composed(loop.State{Phase: sync.Synced, Report: done}).Proposal)
 	})
-	t.Run("kept until a restarted agent has looked", func(t *testing.T) {
+	t.Run("kept until a restarted agent has checked", func(t *testing.T) {
 		f := follower()
 		f.report.want = &v1alpha1.SyncReportStatus{}
 		f.report.inherit(&v1alpha1.SyncReport{Status: v1alpha1.SyncReportStatus{Commit: "other", Proposal: open}})
@@ -230,10 +230,10 @@ func TestReportedProposal(t *testing.T) {
 		in   v1alpha1.Proposal
 		want v1alpha1.Proposal
 	}{
-		{"message that is too long", v1alpha1.Proposal{State: "Refused", Message: strings.Repeat("m", 5000)}, v1alpha1.Proposal{State: "Refused", Message: strings.Repeat("m", 297) + "…"}},
-		{"address that is too long", v1alpha1.Proposal{State: "Open", URL: "https://" + strings.Repeat("a", 512), Branch: "a"}, v1alpha1.Proposal{State: "Open", Branch: "a"}},
-		{"branch that is not one", v1alpha1.Proposal{State: "Open", Branch: "a b"}, v1alpha1.Proposal{State: "Open"}},
-		{"commit that is not one", v1alpha1.Proposal{State: "Open", Commit: strings.ToUpper(strings.Repeat("a", 40))}, v1alpha1.Proposal{State: "Open"}},
+		{"long message", v1alpha1.Proposal{State: "Refused", Message: strings.Repeat("m", 5000)}, v1alpha1.Proposal{State: "Refused", Message: strings.Repeat("m", 297) + "…"}},
+		{"long address", v1alpha1.Proposal{State: "Open", URL: "https://" + strings.Repeat("a", 512), Branch: "a"}, v1alpha1.Proposal{State: "Open", Branch: "a"}},
+		{"invalid branch", v1alpha1.Proposal{State: "Open", Branch: "a b"}, v1alpha1.Proposal{State: "Open"}},
+		{"invalid commit", v1alpha1.Proposal{State: "Open", Commit: strings.ToUpper(strings.Repeat("a", 40))}, v1alpha1.Proposal{State: "Open"}},
 		{"negative numbers", v1alpha1.Proposal{State: "Open", Number: -1, Files: -1, Refused: -1}, v1alpha1.Proposal{State: "Open"}},
 		{"branch and address together", v1alpha1.Proposal{State: "Open", Branch: strings.Repeat("b", 255), URL: "https://" + strings.Repeat("a", 500), Number: 1},
 			v1alpha1.Proposal{State: "Open", Branch: strings.Repeat("b", 255), Number: 1}},

@@ -18,7 +18,7 @@ import (
 )
 
 // A snapshot is reported, restored on request, and held until another commit is the target.
-func TestFollowerRestoresASnapshot(t *testing.T) {
+func TestFollowerRestore(t *testing.T) {
 	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
@@ -55,7 +55,7 @@ stoker_rollback_triggered_total{by="snapshot"} 1
 	p.awaitSynced(third, "three")
 }
 
-// F21: the history of a gateway is in its report, and outlives the pod. The record that it comes from may say anything.
+// F21: the history of a gateway is in its report, and outlives the pod. The agent does not trust the record that it comes from.
 func TestReportedHistory(t *testing.T) {
 	w := onSharedCluster(t)
 	p := w.pod("line-0")
@@ -75,7 +75,7 @@ func TestReportedHistory(t *testing.T) {
 	assert.Positive(t, is.FilesChanged)
 	assert.NotEmpty(t, is.Duration)
 	assert.False(t, is.Timestamp.IsZero())
-	assert.Empty(t, s.SyncHistory[1].SnapshotID, "there was nothing before")
+	assert.Empty(t, s.SyncHistory[1].SnapshotID, "the first sync has no snapshot")
 	p.agent.end()
 
 	record := filepath.Join(p.data, ".stoker", "audit.jsonl")

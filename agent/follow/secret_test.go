@@ -32,7 +32,7 @@ func TestMissingSecretKeyYieldsLead(t *testing.T) {
 	gs := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Auth.Token.SecretRef.Key = "token-2" })
 	old.writeSecretFile("git", "token-2", "S3CR3T-git") // a real pod would not even get the file
 	// The lead first reports the missing key, then yields to pods that were created later.
-	eventually(t, "the lead says what it lacks", func() bool {
+	eventually(t, "the lead reports the missing key", func() bool {
 		gs, err := kube.GatewaySyncs(w.clients.Dynamic, w.ns).Get(t.Context(), crName)
 		if err != nil {
 			return false
@@ -43,17 +43,17 @@ func TestMissingSecretKeyYieldsLead(t *testing.T) {
 	young := w.pod("line-1")
 	young.writeSecretFile("git", "token-2", "S3CR3T-git")
 	young.run(w.cluster.Kubeconfig())
-	s := old.await("it is reported", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonPodRestartNeeded })
+	s := old.await("the agent reports the missing key", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonPodRestartNeeded })
 	assert.Contains(t, s.Message, "spec.git.auth.token names key token-2 of Secret git")
 	eventually(t, "another agent leads", func() bool { return strings.HasPrefix(holder(), "line-1_") }, holder)
 	second := w.commit("two")
-	young.await("it goes on with the key", func(s v1alpha1.SyncReportStatus) bool { return s.Target == second && s.Generation == gs.Generation })
-	assert.Equal(t, "one", old.title(), "a gateway whose agent lacks the key stays as it is")
+	young.await("the agent with the key follows", func(s v1alpha1.SyncReportStatus) bool { return s.Target == second && s.Generation == gs.Generation })
+	assert.Equal(t, "one", old.title(), "the gateway without the key keeps its commit")
 	assert.Less(t, a.stop(), grace)
 }
 
 // A rejected credential is retried once a minute. If the kubelet updates it, lead and agent retry at once.
-func TestFixedCredentialIsPickedUp(t *testing.T) {
+func TestFixedCredential(t *testing.T) {
 	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
@@ -65,7 +65,7 @@ func TestFixedCredentialIsPickedUp(t *testing.T) {
 		c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionRefResolved)
 		return c != nil && c.Reason == string(v1alpha1.ReasonAuthFailed)
 	}
-	eventually(t, "it is said", func() bool {
+	eventually(t, "the lead reports AuthFailed", func() bool {
 		gs, err := kube.GatewaySyncs(w.clients.Dynamic, w.ns).Get(t.Context(), crName)
 		return err == nil && refused(gs)
 	}, func() string { return "" })
@@ -73,7 +73,7 @@ func TestFixedCredentialIsPickedUp(t *testing.T) {
 	p.awaitSynced(first, "one")
 }
 
-func TestAnAgentTriesAnotherCredentialAtOnce(t *testing.T) {
+func TestFixedCredentialWithoutLead(t *testing.T) {
 	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
@@ -83,7 +83,7 @@ func TestAnAgentTriesAnotherCredentialAtOnce(t *testing.T) {
 	gs := w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.SyncPeriod = &hour })
 	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Generation, s.Commit = gs.Generation, first })
 	p.start(func(c *Config) { c.SecretFiles = []string{filepath.Join(p.dir, "secrets", "git", "..data")} })
-	p.await("the git server refuses it", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonAuthFailed })
+	p.await("the agent reports AuthFailed", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonAuthFailed })
 	p.mountSecret("git", "token", "S3CR3T-git")
 	p.awaitSynced(first, "one")
 }

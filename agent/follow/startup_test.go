@@ -94,7 +94,7 @@ func TestFirstSyncBeforeStart(t *testing.T) {
 	assert.Equal(t, v1alpha1.ReasonWaitingForGateway, s.Reason)
 	require.NoError(t, p.gw.SetState(simulator.Running))
 	s = p.awaitSynced(first, "one")
-	assert.Empty(t, s.Scan, "its start has read everything")
+	assert.Empty(t, s.Scan, "a gateway that starts needs no scan")
 }
 
 func TestCompleteVolumeStartsWithoutAPIServer(t *testing.T) {
@@ -111,7 +111,7 @@ func TestCompleteVolumeStartsWithoutAPIServer(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Join(p.dir, "repo"), 0o755))
 	a := p.start(withoutAPIServer(t))
 	assert.Contains(t, a.opens(), "holds "+first[:7])
-	eventually(t, "it says why it does nothing", func() bool {
+	eventually(t, "the agent says why it waits", func() bool {
 		s := a.follower.State()
 		return s.Reason == v1alpha1.ReasonWaitingForLead && s.Commit.String() == first
 	})
@@ -127,10 +127,10 @@ func TestNotSyncedBeforeGatewayStart(t *testing.T) {
 	waits := func() {
 		t.Helper()
 		a := p.start()
-		assert.Contains(t, a.opens(), "the ", "its volume holds the commit, or it was let start before")
-		eventually(t, "it has looked for its gateway", func() bool { return a.follower.State().Of != nil })
+		assert.Contains(t, a.opens(), "the ", "the volume holds the commit, or the gateway was already let start")
+		eventually(t, "the agent has tried its gateway", func() bool { return a.follower.State().Of != nil })
 		turns := gathered(t, a, "stoker_reconcile_total")
-		eventually(t, "two looks more", func() bool { return gathered(t, a, "stoker_reconcile_total") >= turns+2 })
+		eventually(t, "two more iterations", func() bool { return gathered(t, a, "stoker_reconcile_total") >= turns+2 })
 		s := a.follower.State()
 		assert.Equal(t, v1alpha1.GatewayApplied, s.Phase, s.Line())
 		assert.Equal(t, v1alpha1.ReasonWaitingForGateway, s.Reason)
@@ -150,7 +150,7 @@ func TestNotSyncedBeforeGatewayStart(t *testing.T) {
 	require.NoError(t, p.gw.SetState(simulator.Down))
 	p.gw.Requests.Reset()
 	a := p.start()
-	eventually(t, "it is synced", func() bool { return a.follower.State().Phase == v1alpha1.GatewaySynced })
+	eventually(t, "the agent is synced", func() bool { return a.follower.State().Phase == v1alpha1.GatewaySynced })
 	assert.Empty(t, p.gw.Requests.List())
 }
 
@@ -162,11 +162,11 @@ func TestUnseededVolumeUntouchedBeforeStart(t *testing.T) {
 	w.lead(targetCommit(first))
 	a := p.start()
 	assert.Contains(t, a.opens(), "seed")
-	s := p.await("it waits", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWaitingForGateway })
-	assert.Contains(t, s.Message, "spec.gateway.port right?", "it may run, and listen elsewhere")
+	s := p.await("the agent waits", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWaitingForGateway })
+	assert.Contains(t, s.Message, "spec.gateway.port right?", "the gateway may listen on another port")
 	there, err := os.ReadDir(p.data)
 	require.NoError(t, err)
-	assert.Empty(t, there, "Ignition seeds an empty directory only")
+	assert.Empty(t, there, "the directory stays empty, or Ignition would not seed it")
 
 	// The agent's container restarts while the gateway starts for the first time: the agent still waits.
 	a.end()
@@ -174,7 +174,7 @@ func TestUnseededVolumeUntouchedBeforeStart(t *testing.T) {
 	p.write("data/ignition.conf", "")
 	a = p.start()
 	assert.Contains(t, a.opens(), "before")
-	eventually(t, "it waits again", func() bool { return a.follower.State().Reason == v1alpha1.ReasonWaitingForGateway })
+	eventually(t, "the agent waits again", func() bool { return a.follower.State().Reason == v1alpha1.ReasonWaitingForGateway })
 	assert.NoDirExists(t, filepath.Join(p.data, "projects", "line"))
 	require.NoError(t, os.Remove(filepath.Join(p.data, "ignition.conf")))
 	if _, err := os.Stat(filepath.Join(p.data, ".stoker")); err == nil {
@@ -203,7 +203,7 @@ func TestStartupWait(t *testing.T) {
 	p.recreate()
 	var clock ahead
 	a := p.start(withoutAPIServer(t), clock.set)
-	a.staysClosed("it says what is wrong", func() bool { return strings.Contains(a.follower.State().Message, "connection refused") })
+	a.staysClosed("the agent reports the error", func() bool { return strings.Contains(a.follower.State().Message, "connection refused") })
 	clock.advanceTo(a, time.Hour)
 	assert.Contains(t, a.opens(), "waited for 1h")
 }
@@ -228,11 +228,11 @@ func TestStartupByReason(t *testing.T) {
 	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Paused = false })
 	var clock ahead
 	a := r.start(clock.set)
-	a.staysClosed("git is away", func() bool { return a.follower.State().Reason == v1alpha1.ReasonGitUnreachable })
+	a.staysClosed("git is unreachable", func() bool { return a.follower.State().Reason == v1alpha1.ReasonGitUnreachable })
 	clock.advanceTo(a, time.Hour)
 	assert.Contains(t, a.opens(), "waited for 1h")
 	w.git.Heal()
-	eventually(t, "it is synced all the same", func() bool { return r.title() == "one" })
+	eventually(t, "the agent syncs after the gateway started", func() bool { return r.title() == "one" })
 }
 
 func TestStartupWithoutRights(t *testing.T) {
@@ -244,7 +244,7 @@ func TestStartupWithoutRights(t *testing.T) {
 	require.NoError(t, err)
 	var clock ahead
 	a := p.start(clock.set, func(c *Config) { c.API = clients.Dynamic })
-	why := a.staysClosed("it says what is wrong", func() bool { return strings.Contains(a.follower.State().Message, "forbidden") })
+	why := a.staysClosed("the agent reports the error", func() bool { return strings.Contains(a.follower.State().Message, "forbidden") })
 	assert.Contains(t, why, "bind the ClusterRole stoker-agent")
 	clock.advanceTo(a, bindTimeout)
 	assert.Contains(t, a.opens(), "waits for a person: the agent may not read its SyncTarget")
@@ -282,7 +282,7 @@ func TestPreStartOrderAfterStart(t *testing.T) {
 	w.git.Inject(gitserver.Status(http.StatusServiceUnavailable))
 	w.lead(targetCommit(first))
 	a := p.start()
-	a.staysClosed("git is away", func() bool { return a.follower.State().Reason == v1alpha1.ReasonGitUnreachable })
+	a.staysClosed("git is unreachable", func() bool { return a.follower.State().Reason == v1alpha1.ReasonGitUnreachable })
 	rename := func(from, to string) {
 		gs := w.edit(func(gs *v1alpha1.GatewaySync) {
 			gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{to: gs.Spec.Sync.Profiles[from]}
@@ -294,7 +294,7 @@ func TestPreStartOrderAfterStart(t *testing.T) {
 	require.NoError(t, p.gw.SetState(simulator.Running))
 	p.gw.Requests.Reset()
 	w.git.Heal()
-	eventually(t, "the order that was in force is carried out, and the gateway told", func() bool {
+	eventually(t, "the agent syncs the pending order and scans", func() bool {
 		return p.title() == "one" && p.gw.Requests.Count("POST /data/api/v1/scan/projects") == 1
 	})
 	rename("renamed", "default")
@@ -314,13 +314,13 @@ func TestAgentBesideRunningGateway(t *testing.T) {
 	assert.NotEmpty(t, s.Scan)
 }
 
-func TestAFollowerThatEndsLeavesNothingBehind(t *testing.T) {
+func TestFollowerShutdown(t *testing.T) {
 	w := newWorld(t, kubetest.Control(t))
 	p := w.stopped("line-0")
 	before := goleak.IgnoreCurrent()
 	for range 3 {
 		a := p.start(withoutAPIServer(t), func(c *Config) { c.Period = 100 * time.Millisecond })
-		eventually(t, "it turns", func() bool { return gathered(t, a, "stoker_reconcile_total") > 1 })
+		eventually(t, "the loop runs", func() bool { return gathered(t, a, "stoker_reconcile_total") > 1 })
 		a.end()
 	}
 	leak.None(t, before)
@@ -342,15 +342,15 @@ func TestStartupIgnoresRefThatNeedsAction(t *testing.T) {
 	assert.Equal(t, "it waits for a person: git refused the token", strings.TrimSpace(a.opens()))
 	s := p.await("AuthFailed", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonAuthFailed })
 	assert.Equal(t, v1alpha1.GatewayError, s.Phase)
-	assert.Equal(t, gs.Generation, s.Generation, "it is this spec that cannot be followed")
+	assert.Equal(t, gs.Generation, s.Generation, "the report names the generation that the agent cannot follow")
 	assert.EqualValues(t, 1, s.Revision)
 	assert.Empty(t, s.Target)
 
 	writes, gets := a.traffic.writes(), a.traffic.count("GET gatewaysyncs")
 	turns := gathered(t, a, "stoker_reconcile_total")
 	w.lead(func(s *v1alpha1.SyncTargetSpec) { now := metav1.NowMicro(); s.Lead.Renewed = &now })
-	eventually(t, "looks more", func() bool { return gathered(t, a, "stoker_reconcile_total") >= turns+2 })
-	assert.Equal(t, writes, a.traffic.writes(), "it is said once")
+	eventually(t, "two more iterations", func() bool { return gathered(t, a, "stoker_reconcile_total") >= turns+2 })
+	assert.Equal(t, writes, a.traffic.writes(), "the problem is reported once")
 	assert.Equal(t, gets, a.traffic.count("GET gatewaysyncs"))
 	assert.Equal(t, 1, strings.Count(a.log.String(), "reason=AuthFailed"))
 
@@ -368,7 +368,7 @@ func TestStartupWaitsForMissingRef(t *testing.T) {
 	w.lead() // git is unavailable: the target has the ref, but no commit
 	var clock ahead
 	a := p.start(clock.set)
-	a.staysClosed("it says what it waits for", func() bool { // each iteration of the loop determines this again
+	a.staysClosed("the agent says what it waits for", func() bool { // each iteration of the loop determines this again
 		_, why := a.startup()
 		return strings.Contains(why, "no commit is known") && strings.Contains(why, "main")
 	})
@@ -377,7 +377,7 @@ func TestStartupWaitsForMissingRef(t *testing.T) {
 
 	q := w.stopped("line-1")
 	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Paused = true })
-	assert.Contains(t, q.start().opens(), "paused", "that is a person's to end")
+	assert.Contains(t, q.start().opens(), "paused", "only an operator ends a pause")
 }
 
 // The gateways run a commit, the spec names a ref that does not exist, and a pod starts on a new volume.
@@ -390,16 +390,16 @@ func TestNewPodStartsBehindSpec(t *testing.T) {
 	gs := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Ref = "release" })
 	var clock ahead
 	a := p.start(clock.set)
-	a.staysClosed("it waits", func() bool { return strings.Contains(a.follower.State().Message, "waiting until they agree") })
+	a.staysClosed("the agent waits", func() bool { return strings.Contains(a.follower.State().Message, "waiting until they agree") })
 	clock.advanceTo(a, 5*time.Minute)
-	assert.Contains(t, a.opens(), "waited for 5m", "the deadline of the spec counts")
+	assert.Contains(t, a.opens(), "waited for 5m", "the deadline is that of the spec")
 	a.end()
 
 	q := w.stopped("line-1")
 	w.edit(deadline("1h"))
-	w.lead(problemOf(gs.Generation, v1alpha1.ReasonRefNotFound, "of a spec before"))
+	w.lead(problemOf(gs.Generation, v1alpha1.ReasonRefNotFound, "of an earlier spec"))
 	b := q.start()
-	b.staysClosed("it is not of this spec", func() bool { return strings.Contains(b.follower.State().Message, "waiting until they agree") })
+	b.staysClosed("the problem belongs to another spec", func() bool { return strings.Contains(b.follower.State().Message, "waiting until they agree") })
 	w.lead(problemOf(gs.Generation+1, v1alpha1.ReasonRefNotFound, "there is no ref release"))
 	assert.Contains(t, b.opens(), "there is no ref release")
 	q.await("RefNotFound", func(s v1alpha1.SyncReportStatus) bool {
@@ -409,7 +409,7 @@ func TestNewPodStartsBehindSpec(t *testing.T) {
 	eventually(t, "the iteration under way ends", func() bool { return gathered(t, b, "stoker_reconcile_total") >= turns+1 })
 	gets := b.traffic.count("GET gatewaysyncs")
 	eventually(t, "more iterations", func() bool { return gathered(t, b, "stoker_reconcile_total") >= turns+3 })
-	assert.Equal(t, gets, b.traffic.count("GET gatewaysyncs"), "the target says when there is more to read")
+	assert.Equal(t, gets, b.traffic.count("GET gatewaysyncs"), "the spec is not read again for the same generation")
 	assert.Empty(t, q.title())
 	assert.Greater(t, gs.Generation, old.Generation)
 }

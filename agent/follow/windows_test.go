@@ -14,7 +14,7 @@ import (
 )
 
 // A gateway keeps its commit while no window allows another one. A rollback that is requested does not wait.
-func TestFollowerWaitsForItsWindow(t *testing.T) {
+func TestClosedWindow(t *testing.T) {
 	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
@@ -28,7 +28,7 @@ func TestFollowerWaitsForItsWindow(t *testing.T) {
 
 	second := w.commit("two")
 	w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "2026-11-24T12:00:00Z" })
-	s := p.await("a gateway that waits", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonMaintenanceWindow })
+	s := p.await("a closed window", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonMaintenanceWindow })
 	assert.Equal(t, v1alpha1.GatewayHeld, s.Phase)
 	assert.Equal(t, first, s.Commit)
 	assert.Equal(t, second, s.Target)
@@ -38,7 +38,7 @@ func TestFollowerWaitsForItsWindow(t *testing.T) {
 
 	w.annotate(v1alpha1.AnnotationRequestedRef, second)
 	w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = second, "" })
-	p.await("a request alone waits", func(s v1alpha1.SyncReportStatus) bool {
+	p.await("a request without an approval waits", func(s v1alpha1.SyncReportStatus) bool {
 		return s.Reason == v1alpha1.ReasonMaintenanceWindow && s.Ref == second
 	})
 	third := w.commit("three")
@@ -65,11 +65,11 @@ func TestFollowerWaitsForItsWindow(t *testing.T) {
 	p.awaitSynced(third, "three")
 	record = p.audit()
 	require.Len(t, record, 3)
-	assert.Equal(t, sync.Request{}, record[2].Request, "git asked for it")
+	assert.Equal(t, sync.Request{}, record[2].Request, "a change of the branch is not a request")
 }
 
 // C19: a SyncTarget that another pod forged lets no commit through a closed window, and an approval of another commit does not count.
-func TestFollowerVerifiesItsWindowApproval(t *testing.T) {
+func TestWindowApproval(t *testing.T) {
 	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
@@ -105,7 +105,7 @@ func TestFollowerVerifiesItsWindowApproval(t *testing.T) {
 }
 
 // An approval of the windows costs a gateway without windows of its own no request, which would panic here.
-func TestUncoveredGatewayAsksNothing(t *testing.T) {
+func TestGatewayWithoutWindows(t *testing.T) {
 	g := &gate{gateway: "line-0", spec: &specReader{}}
 	windows := []v1alpha1.MaintenanceWindow{{Name: "nights", Schedule: "0 22 * * *", Duration: "8h", Gateways: []string{"area-*"}}}
 	assert.False(t, g.passesWindow(t.Context(), plan.ID{}, windows))
