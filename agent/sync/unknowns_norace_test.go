@@ -16,7 +16,7 @@ import (
 )
 
 // ofGit matches tests of git, the store and approvals, whose gateway requests other tests cover, and the simulated hour.
-const ofGit = "^(Fuzz|TestAnHour|TestLooksAtDrift|TestALookAtDrift|TestWithTheStoreLost|TestMassDeletionApproval)"
+const ofGit = "^(Fuzz|TestIdleHour|TestDriftCheck|TestLostStore|TestMassDeletionApproval)"
 
 // An unknown property of the real gateway must not matter. Every test must pass whatever the unknowns are. By default,
 // the package runs once more with half of them flipped, so that all pairs of values occur, though not in every test.
