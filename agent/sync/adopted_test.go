@@ -28,31 +28,28 @@ func TestExistingFilesAreValidated(t *testing.T) {
 		"a good file":  {"good.json", `{}`, v1alpha1.ReasonSynced},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, simulator.Options{})
-			edits := append(firstCommit(), gitserver.Write(viewDir+"/"+c.file, c.content))
-			b.push(edits...)
-			at := filepath.Join(b.data, viewDir, c.file)
-			for _, there := range []bool{true, false} {
-				if there {
-					require.NoError(t, os.MkdirAll(filepath.Dir(at), 0o755))
-					require.NoError(t, os.WriteFile(at, []byte(c.content), 0o644))
-				} else {
-					require.NoError(t, os.Remove(at))
-				}
-				for _, dry := range []bool{true, false} {
-					b.target.Profile.DryRun = dry
-					r := b.sync()
-					switch {
-					case c.reason != v1alpha1.ReasonSynced:
-						assert.Equal(t, c.reason, r.Reason, "there %v, dry run %v: %s", there, dry, r)
-						assert.Zero(t, r.Files.Total, "nothing is ours")
-					case !dry:
-						assert.Equal(t, sync.Synced, r.Phase, "%s", r)
+			for place, there := range map[string]bool{"on the gateway": true, "only in git": false} {
+				t.Run(place, func(t *testing.T) {
+					b := newBench(t, simulator.Options{})
+					b.push(append(firstCommit(), gitserver.Write(viewDir+"/"+c.file, c.content))...)
+					if there {
+						at := filepath.Join(b.data, viewDir, c.file)
+						require.NoError(t, os.MkdirAll(filepath.Dir(at), 0o755))
+						require.NoError(t, os.WriteFile(at, []byte(c.content), 0o644))
 					}
-				}
-				if c.reason == v1alpha1.ReasonSynced {
-					break
-				}
+					b.target.Profile.DryRun = true
+					planned := b.sync()
+					b.target.Profile.DryRun = false
+					r := b.sync()
+					assert.Equal(t, c.reason, r.Reason, "%s", r)
+					if c.reason == v1alpha1.ReasonSynced {
+						assert.Equal(t, sync.Synced, r.Phase, "%s", r)
+						return
+					}
+					assert.Equal(t, c.reason, planned.Reason, "dry run: %s", planned)
+					assert.Zero(t, planned.Files.Total)
+					assert.Zero(t, r.Files.Total, "the agent owns no file")
+				})
 			}
 		})
 	}

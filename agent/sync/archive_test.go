@@ -38,7 +38,7 @@ func (b *bench) upload() {
 	require.NoError(b.t, u.Pass(b.t.Context(), b.engine.UploadJob(b.conn, &b.target)))
 }
 
-// F22: what object storage has is restored only if it is whole.
+// F22: the agent restores only a complete, undamaged archive.
 func TestRestoreFromStorage(t *testing.T) {
 	// begin syncs two commits and uploads the snapshot between them.
 	begin := func(t *testing.T) (b *bench, m *archivetest.Memory, id string) {
@@ -63,12 +63,12 @@ func TestRestoreFromStorage(t *testing.T) {
 		l.target.Restore = request
 		return l
 	}
-	t.Run("the volume is lost, and git with it", func(t *testing.T) {
+	t.Run("volume and git are lost", func(t *testing.T) {
 		b, m, id := begin(t)
 		l := lost(t, b, m, id)
 		r := l.ended(sync.Error, v1alpha1.ReasonRolledBack)
 		assert.Equal(t, `{"one": 1}`, l.read(view))
-		assert.NotNil(t, l.gw.Data.Loaded(db), "the gateway has loaded it")
+		assert.NotNil(t, l.gw.Data.Loaded(db), "the gateway has loaded the resource")
 		assert.Contains(t, strings.Join(r.Notes, "\n"), "comes from object storage")
 		assert.Equal(t, 5, r.Files.Total)
 		require.NoError(t, l.gw.Canaries.Check())
@@ -77,9 +77,9 @@ func TestRestoreFromStorage(t *testing.T) {
 		assert.Zero(t, d.Files)
 		m.Calls()
 		assert.False(t, l.ended(sync.Error, v1alpha1.ReasonRolledBack).Wrote())
-		assert.Empty(t, m.Calls(), "it is done once")
+		assert.Empty(t, m.Calls(), "the restore happens once")
 	})
-	t.Run("the snapshot was removed from the volume", func(t *testing.T) {
+	t.Run("snapshot removed from the volume", func(t *testing.T) {
 		b, _, id := begin(t)
 		b.push(gitserver.Write(view, `{"one": 3}`))
 		b.synced()
@@ -88,22 +88,22 @@ func TestRestoreFromStorage(t *testing.T) {
 		r := b.ended(sync.Error, v1alpha1.ReasonRolledBack)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 		assert.NotNil(t, b.gw.Data.Loaded(db))
-		require.Len(t, r.Snapshots, 2, "the restore has one of its own")
+		require.Len(t, r.Snapshots, 2, "the restore takes a snapshot, too")
 		b.target.Restore = r.Snapshots[1].ID
 		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
 		assert.Equal(t, `{"one": 3}`, b.read(view))
 	})
-	t.Run("a Designer that is waited for", func(t *testing.T) {
+	t.Run("an open Designer session", func(t *testing.T) {
 		b, m, id := begin(t)
 		require.NoError(t, os.RemoveAll(b.data+"/.stoker/snapshots/"+id))
 		b.target.Profile.DesignerSessionPolicy = v1alpha1.DesignerWait
 		session := b.designer("maria", "line")
 		b.target.Restore = id
 		m.Calls()
-		for range 3 { // sequence: the sync is tried again
+		for range 3 { // sequence: retries of one sync
 			b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
 		}
-		assert.Len(t, m.Calls(), 2, "the label and the archive are read once")
+		assert.Len(t, m.Calls(), 2, "retries do not read the label and the archive again")
 		require.NoError(t, b.gw.Designers.Close(session))
 		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
@@ -115,7 +115,7 @@ func TestRestoreFromStorage(t *testing.T) {
 		assert.Contains(t, r.Message, "object storage does not have the snapshot")
 		assert.Equal(t, `{"one": 2}`, b.read(view))
 	})
-	t.Run("storage that fails is asked again", func(t *testing.T) {
+	t.Run("failing storage is retried", func(t *testing.T) {
 		b, m, id := begin(t)
 		m.Fail(func(context.Context, string, string) error { return errors.New("403 AccessDenied") })
 		l := lost(t, b, m, id)
@@ -126,7 +126,7 @@ func TestRestoreFromStorage(t *testing.T) {
 		l.ended(sync.Error, v1alpha1.ReasonRolledBack)
 		assert.Equal(t, `{"one": 1}`, l.read(view))
 	})
-	t.Run("a damaged snapshot, and storage that fails", func(t *testing.T) {
+	t.Run("damaged snapshot and failing storage", func(t *testing.T) {
 		b, m, id := begin(t)
 		require.NoError(t, os.Truncate(b.data+"/.stoker/snapshots/"+id+"/journal", 1))
 		m.Fail(func(context.Context, string, string) error { return errors.New("403 AccessDenied") })
@@ -159,7 +159,7 @@ func TestRestoreFromStorage(t *testing.T) {
 		l = lost(t, b, m, annotation.RestoreValue(id, time.Now().Add(-time.Hour)))
 		l.ended(sync.Error, v1alpha1.ReasonRolledBack)
 	})
-	t.Run("another gateway has a place of its own", func(t *testing.T) {
+	t.Run("snapshot of another gateway", func(t *testing.T) {
 		b, m, id := begin(t)
 		b.target.Facts.GatewayName = "area-5"
 		b.upload()

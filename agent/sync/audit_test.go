@@ -63,7 +63,7 @@ func TestAudit(t *testing.T) {
 		got := list[1]
 		assert.NotZero(t, got.Time)
 		assert.NotEmpty(t, got.Duration)
-		assert.Contains(t, got.Author, "@", "the author of the commit, as in git")
+		assert.Contains(t, got.Author, "@", "the author of the commit")
 		raw, err := disk.ReadDiff(b.data, got.Diff)
 		require.NoError(t, err)
 		var d sync.Diff
@@ -138,14 +138,14 @@ func TestAudit(t *testing.T) {
 		b.sync()
 		assert.Len(t, b.audited(), 1)
 	})
-	t.Run("any text of a request gives one valid line", func(t *testing.T) {
+	t.Run("hostile text of a request", func(t *testing.T) {
 		b, _ := begin(t)
 		b.target.Request = sync.Request{By: strings.Repeat("\x01", 1<<16), For: strings.Repeat("\"\u2028<", 1<<16), At: "\xff\xfe"}
 		b.push(gitserver.Write(view, `{"one": 2}`))
 		assert.Empty(t, b.synced().Notes)
 		assert.Len(t, b.audited(), 2)
 	})
-	t.Run("a directory in the place of the record stops no sync", func(t *testing.T) {
+	t.Run("a directory at the path of the record", func(t *testing.T) {
 		b, _ := begin(t)
 		name := filepath.Join(b.data, ".stoker/audit.jsonl")
 		require.NoError(t, os.Remove(name))

@@ -25,11 +25,11 @@ const (
 	schedule    = "config/resources/core/ignition/schedule/night"
 )
 
-// judged is a bench whose gateway goes back by itself. Time passes only between its syncs.
+// judged is a bench with automatic rollback. Time passes only between its syncs.
 type judged struct {
 	*bench
 	now  time.Time
-	good plan.ID // what it ran first
+	good plan.ID // the first commit of the gateway
 }
 
 func newJudged(t *testing.T, o simulator.Options) *judged {
@@ -87,14 +87,14 @@ var triggers = map[string]struct {
 	reason  v1alpha1.Reason
 	trigger v1alpha1.AutoRollbackTrigger
 }{
-	"scans of projects fail":   {bad(), simulator.LoadFault{Path: "projects/line", While: refused, Scan: true}, v1alpha1.ReasonScanFailed, v1alpha1.TriggerScanFailure},
-	"scans of config fail":     {bad(), simulator.LoadFault{Path: db, While: refused, Scan: true}, v1alpha1.ReasonScanFailed, v1alpha1.TriggerScanFailure},
-	"the project is missing":   {bad(), simulator.LoadFault{Path: "projects/line", While: refused, Hide: true}, v1alpha1.ReasonVerificationFailed, v1alpha1.TriggerProjectLoadError},
-	"the resource is missing":  {bad(), simulator.LoadFault{Path: db, While: refused, Hide: true}, v1alpha1.ReasonVerificationFailed, v1alpha1.TriggerConfigError},
-	"a new one does not show":  {bad(), simulator.LoadFault{Path: schedule, Hide: true}, v1alpha1.ReasonVerificationFailed, v1alpha1.TriggerConfigError},
-	"a deleted project stays":  {[]gitserver.Edit{gitserver.Delete("projects/line")}, simulator.LoadFault{Path: "projects/line", Keep: true}, v1alpha1.ReasonVerificationFailed, v1alpha1.TriggerProjectLoadError},
-	"a project without parent": {[]gitserver.Edit{gitserver.Write(projectJSON, `{"title":"Line","parent":"gone","enabled":true}`)}, simulator.LoadFault{Path: "projects/none", Hide: true}, v1alpha1.ReasonVerificationFailed, v1alpha1.TriggerProjectLoadError},
-	"a new project is missing": {[]gitserver.Edit{gitserver.Write("projects/new/project.json", `{"title":"New","parent":"","enabled":true}`)}, simulator.LoadFault{Path: "projects/new", Hide: true}, v1alpha1.ReasonVerificationFailed, v1alpha1.TriggerProjectLoadError},
+	"scans of projects fail":    {bad(), simulator.LoadFault{Path: "projects/line", While: refused, Scan: true}, v1alpha1.ReasonScanFailed, v1alpha1.TriggerScanFailure},
+	"scans of config fail":      {bad(), simulator.LoadFault{Path: db, While: refused, Scan: true}, v1alpha1.ReasonScanFailed, v1alpha1.TriggerScanFailure},
+	"the project is missing":    {bad(), simulator.LoadFault{Path: "projects/line", While: refused, Hide: true}, v1alpha1.ReasonVerificationFailed, v1alpha1.TriggerProjectLoadError},
+	"the resource is missing":   {bad(), simulator.LoadFault{Path: db, While: refused, Hide: true}, v1alpha1.ReasonVerificationFailed, v1alpha1.TriggerConfigError},
+	"a new resource is missing": {bad(), simulator.LoadFault{Path: schedule, Hide: true}, v1alpha1.ReasonVerificationFailed, v1alpha1.TriggerConfigError},
+	"a deleted project stays":   {[]gitserver.Edit{gitserver.Delete("projects/line")}, simulator.LoadFault{Path: "projects/line", Keep: true}, v1alpha1.ReasonVerificationFailed, v1alpha1.TriggerProjectLoadError},
+	"a project without parent":  {[]gitserver.Edit{gitserver.Write(projectJSON, `{"title":"Line","parent":"gone","enabled":true}`)}, simulator.LoadFault{Path: "projects/none", Hide: true}, v1alpha1.ReasonVerificationFailed, v1alpha1.TriggerProjectLoadError},
+	"a new project is missing":  {[]gitserver.Edit{gitserver.Write("projects/new/project.json", `{"title":"New","parent":"","enabled":true}`)}, simulator.LoadFault{Path: "projects/new", Hide: true}, v1alpha1.ReasonVerificationFailed, v1alpha1.TriggerProjectLoadError},
 }
 
 func TestAutomaticRollback(t *testing.T) {
@@ -120,12 +120,12 @@ func TestAutomaticRollback(t *testing.T) {
 			j.gw.Requests.Reset()
 			j.now = j.now.Add(time.Hour)
 			assert.False(t, j.back(tt.trigger).Wrote())
-			assert.Empty(t, j.gw.Requests.List(), "it is held off without a request")
+			assert.Empty(t, j.gw.Requests.List(), "the commit is held off without requests to the gateway")
 			j.restart(t.TempDir())
 			j.clock()
-			assert.False(t, j.back(tt.trigger).Wrote(), "a restart does not take the commit again")
+			assert.False(t, j.back(tt.trigger).Wrote(), "a restarted agent does not sync the commit again")
 			j.target.BeforeStart = true
-			assert.Equal(t, j.good, j.sync().Commit, "nor does a new pod on the volume")
+			assert.Equal(t, j.good, j.sync().Commit, "a new pod does not sync the commit again")
 			j.target.BeforeStart = false
 			j.push(append(tt.edits, gitserver.Write(projectJSON, `{"title":"Fixed","parent":"","enabled":true}`), gitserver.Write(view, `{"one": 2}`),
 				gitserver.Write(db+"/config.json", `{}`))...)
@@ -151,7 +151,7 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		}
 		require.Equal(j.t, j.target.Commit, j.sync().Commit)
 	}
-	t.Run("what passes in time", func(t *testing.T) {
+	t.Run("a short failure", func(t *testing.T) {
 		j := newJudged(t, simulator.Options{})
 		j.faults(triggers["the project is missing"].fault)
 		j.push(bad()...)
@@ -174,15 +174,15 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		require.NoError(t, j.gw.SetState(simulator.Starting))
 		lasts(j)
 		require.NoError(t, j.gw.SetState(simulator.Running))
-		j.fails(v1alpha1.ReasonVerificationFailed, 30*time.Second) // the time begins again
+		j.fails(v1alpha1.ReasonVerificationFailed, 30*time.Second) // the grace period starts again
 		j.back(v1alpha1.TriggerProjectLoadError)
 	})
 	for name, fault := range map[string]simulator.Fault{
-		"a gateway that breaks off": {Route: "GET /data/api/v1/projects/*", Reset: true},
-		"401":                       {Route: "* /data/*", Status: http.StatusUnauthorized},
-		"403":                       {Route: "POST /data/*", Status: http.StatusForbidden},
-		"a foreign scan lock":       {Route: "POST /data/api/v1/scan/*", Status: http.StatusConflict},
-		"a lock that is refused":    {Route: "POST /data/api/v1/scan-lock/*", Status: http.StatusConflict},
+		"a broken connection": {Route: "GET /data/api/v1/projects/*", Reset: true},
+		"401":                 {Route: "* /data/*", Status: http.StatusUnauthorized},
+		"403":                 {Route: "POST /data/*", Status: http.StatusForbidden},
+		"a foreign scan lock": {Route: "POST /data/api/v1/scan/*", Status: http.StatusConflict},
+		"a refused scan lock": {Route: "POST /data/api/v1/scan-lock/*", Status: http.StatusConflict},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := newJudged(t, simulator.Options{})
@@ -191,7 +191,7 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 			lasts(j)
 		})
 	}
-	t.Run("what was broken before", func(t *testing.T) {
+	t.Run("an earlier failure", func(t *testing.T) {
 		j := newJudged(t, simulator.Options{})
 		orphan := gitserver.Write("projects/orphan/project.json", `{"title":"Orphan","parent":"gone","enabled":true}`)
 		j.target.Profile.AutoRollback = nil
@@ -207,7 +207,7 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		j.now = j.now.Add(time.Second)
 		j.sync()
 		j.now = j.now.Add(time.Minute)
-		assert.Equal(t, v1alpha1.TriggerProjectLoadError, j.sync().AutoRollback.Trigger, "another project counts")
+		assert.Equal(t, v1alpha1.TriggerProjectLoadError, j.sync().AutoRollback.Trigger, "a newly broken project counts")
 	})
 	t.Run("a disabled project", func(t *testing.T) {
 		j := newJudged(t, simulator.Options{})
@@ -215,7 +215,7 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		j.push(gitserver.Write(projectJSON, `{"title":"Line","parent":"gone","enabled":false}`))
 		lasts(j)
 	})
-	t.Run("types that are not listed", func(t *testing.T) {
+	t.Run("types without a list of names", func(t *testing.T) {
 		j := newJudged(t, simulator.Options{})
 		require.NoError(t, j.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/resources/names/*", Status: http.StatusNotFound}))
 		j.faults(triggers["the resource is missing"].fault)
@@ -277,7 +277,7 @@ func TestRetry(t *testing.T) {
 		j.back(v1alpha1.TriggerScanFailure)
 		return j, commit
 	}
-	t.Run("takes the commit again", func(t *testing.T) {
+	t.Run("syncs the commit again", func(t *testing.T) {
 		j, commit := begin(t)
 		j.faults()
 		j.target.Retry = annotation.RetryValue(commit, j.now)
@@ -285,12 +285,12 @@ func TestRetry(t *testing.T) {
 		j.restart(t.TempDir())
 		j.synced()
 	})
-	t.Run("of another commit changes nothing", func(t *testing.T) {
+	t.Run("of another commit", func(t *testing.T) {
 		j, _ := begin(t)
 		j.target.Retry = annotation.RetryValue(j.good.String(), j.now)
 		j.back(v1alpha1.TriggerScanFailure)
 	})
-	t.Run("goes back only once for each commit", func(t *testing.T) {
+	t.Run("rolls back once for each commit", func(t *testing.T) {
 		j, commit := begin(t)
 		j.target.Retry = annotation.RetryValue(commit, j.now)
 		for range 10 { // sequence: time passes
@@ -324,7 +324,7 @@ func TestRetry(t *testing.T) {
 	})
 }
 
-// The restored files may not load either, as when the gateway itself is broken. They stay, and nothing goes on in circles.
+// If the gateway itself is broken, the restored files do not load either. They stay, and the agent does not roll back again.
 func TestRestoredStateFailsToo(t *testing.T) {
 	t.Parallel() // it waits for the gateway most of the time
 	j := newJudged(t, simulator.Options{})
@@ -343,7 +343,7 @@ func TestRestoredStateFailsToo(t *testing.T) {
 	j.back(v1alpha1.TriggerScanFailure)
 }
 
-// A commit that arrives while the one before it fails is judged by what ran before both.
+// If a commit arrives while the one before it fails, a rollback goes back to the commit before both.
 func TestAutomaticRollbackOfTwoCommits(t *testing.T) {
 	j := newJudged(t, simulator.Options{})
 	j.faults(triggers["the project is missing"].fault)
@@ -355,7 +355,7 @@ func TestAutomaticRollbackOfTwoCommits(t *testing.T) {
 	assert.NoFileExists(t, filepath.Join(j.data, "projects/line/other.json"))
 }
 
-// F14: an automatic rollback that was interrupted is completed after a restart, and done once.
+// F14: a restarted agent completes an interrupted automatic rollback, once.
 func TestInterruptedAutomaticRollback(t *testing.T) {
 	t.Parallel() // it waits for the gateway most of the time
 	begin := func(t *testing.T, keep int32) *judged {
@@ -372,7 +372,7 @@ func TestInterruptedAutomaticRollback(t *testing.T) {
 		j.back(v1alpha1.TriggerScanFailure)
 		assert.False(t, j.back(v1alpha1.TriggerScanFailure).Wrote())
 	}
-	t.Run("before the files", func(t *testing.T) {
+	t.Run("before the files are written", func(t *testing.T) {
 		j := begin(t, 5)
 		ctx, cancel := context.WithCancel(t.Context())
 		j.engine.Progress = func(step string, _, _ int) {
@@ -386,7 +386,7 @@ func TestInterruptedAutomaticRollback(t *testing.T) {
 		again(t, j)
 	})
 	for _, keep := range []int32{1, 5} {
-		t.Run("before the end of the note", func(t *testing.T) {
+		t.Run("before the note is removed", func(t *testing.T) {
 			j := begin(t, keep)
 			j.back(v1alpha1.TriggerScanFailure)
 			note := j.read(".stoker/note-restored")
@@ -400,7 +400,7 @@ func TestInterruptedAutomaticRollback(t *testing.T) {
 func TestPairAutomaticRollback(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	now := time.Now()
-	for _, b := range []*bench{p.master, p.backup} { // setup: both agents may go back by themselves
+	for _, b := range []*bench{p.master, p.backup} { // setup: automatic rollback on both nodes
 		b.target.Facts.GatewayName = "area-4"
 		b.target.Profile.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true, RetentionCount: 5, MaxSize: "1Gi"}
 		b.target.Profile.AutoRollback = []v1alpha1.AutoRollbackTrigger{v1alpha1.TriggerProjectLoadError}

@@ -50,9 +50,9 @@ func TestGatewayBackup(t *testing.T) {
 		require.NoError(b.t, err)
 		return list
 	}
-	t.Run("before the first sync and each other", func(t *testing.T) {
+	t.Run("before each sync", func(t *testing.T) {
 		b := begin(t)
-		require.Len(t, backups(b), 1, "of the gateway before Stoker came")
+		require.Len(t, backups(b), 1, "the backup of the gateway before its first sync")
 		b.push(gitserver.Write(view, `{"one": 2}`))
 		r := b.synced()
 		raw, err := os.ReadFile(filepath.Join(b.data, ".stoker", "backups", r.Snapshots[0].ID+".gwbk"))
@@ -69,10 +69,10 @@ func TestGatewayBackup(t *testing.T) {
 		b.synced()
 		b.push(gitserver.Write("README.md", "not for the gateway"))
 		b.synced()
-		assert.Zero(t, b.gw.Requests.Count(backupRoute), "no file changes")
+		assert.Zero(t, b.gw.Requests.Count(backupRoute), "no backup without changes")
 		b.target.Restore = r.Snapshots[0].ID
 		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
-		assert.Zero(t, b.gw.Requests.Count(backupRoute), "a restore does not wait")
+		assert.Zero(t, b.gw.Requests.Count(backupRoute), "no backup before a restore")
 	})
 	t.Run("in object storage", func(t *testing.T) {
 		m := &archivetest.Memory{}
@@ -83,7 +83,7 @@ func TestGatewayBackup(t *testing.T) {
 		b.push(gitserver.Write(view, `{"one": 2}`))
 		m.Fail(func(context.Context, string, string) error { return errors.New("no bucket") })
 		id := b.synced().Snapshots[0].ID
-		assert.Len(t, backups(b), 2, "no sync waits for a bucket")
+		assert.Len(t, backups(b), 2, "a failing bucket does not stop a sync")
 		m.Fail(nil)
 		b.upload()
 		assert.Equal(t, `{"one": 1}`, inBackup(t, m.Objects()["stoker/plant/line/area-4/"+id+".gwbk"], view))
@@ -127,9 +127,9 @@ func TestGatewayBackup(t *testing.T) {
 		r := b.ended(sync.Error, v1alpha1.ReasonLimitExceeded)
 		assert.Contains(t, r.Message, "spec.snapshots.maxSize")
 		assert.Equal(t, `{"one": 1}`, b.read(view))
-		assert.Len(t, backups(b), 1, "the one before, and no part of another")
+		assert.Len(t, backups(b), 1, "the earlier backup only")
 	})
-	t.Run("a sync that moves no file keeps none", func(t *testing.T) {
+	t.Run("no backup for a sync that changes no file", func(t *testing.T) {
 		b := begin(t)
 		before := backups(b)
 		b.target.Profile.DesignerSessionPolicy = v1alpha1.DesignerWait
@@ -146,7 +146,7 @@ func TestGatewayBackup(t *testing.T) {
 		assert.Equal(t, 2, made)
 		assert.Equal(t, before, backups(b))
 		b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
-		assert.Equal(t, 2, b.gw.Requests.Count(backupRoute), "a sync that waits asks for none")
+		assert.Equal(t, 2, b.gw.Requests.Count(backupRoute), "no backup for a sync that waits")
 	})
 	t.Run("removed with the snapshots", func(t *testing.T) {
 		b := begin(t)
@@ -157,7 +157,7 @@ func TestGatewayBackup(t *testing.T) {
 		b.synced()
 		assert.NoDirExists(t, filepath.Join(b.data, ".stoker", "backups"))
 	})
-	t.Run("a stopped gateway makes none", func(t *testing.T) {
+	t.Run("no backup of a stopped gateway", func(t *testing.T) {
 		b := begin(t)
 		b.push(gitserver.Write(view, `{"one": 2}`))
 		b.connect(ignition.Config{URL: "http://127.0.0.1:1"})

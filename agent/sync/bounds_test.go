@@ -31,7 +31,7 @@ func (b *bench) treeBomb(levels int) string {
 }
 
 // F11: a tree bomb hits a limit, at the first sync and at later ones, and the files on the gateway stay. The next commit syncs.
-func TestTreeBombLeavesTheGatewayAsItIs(t *testing.T) {
+func TestTreeBomb(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.engine.Limits = plan.Limits{Files: 1000}
 	b.push(gitserver.Graft("projects/bomb", b.treeBomb(12)))
@@ -67,8 +67,8 @@ func TestSyncStopsWhilePlanning(t *testing.T) {
 	assert.JSONEq(t, `{"two": 2}`, b.read(view))
 }
 
-// F11: the error names a file above the size limit. Such a file matters only if a mapping includes it.
-func TestLargeFileMattersOnlyWhereItIsMapped(t *testing.T) {
+// F11: the error names a file above the size limit. A file outside the mappings does not count.
+func TestLargeFile(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	large := strings.Repeat("0123456789abcdef", 1<<17) // twice MaxBlob
 	b.push(append(firstCommit(), gitserver.Write("videos/tour.bin", large))...)

@@ -40,7 +40,7 @@ func (b *bench) flip(object string) {
 }
 
 // F12: a flipped bit in the cache costs another fetch, but the sync succeeds.
-func TestDamagedCacheIsFetchedAgainWithinTheSync(t *testing.T) {
+func TestDamagedCache(t *testing.T) {
 	for name, object := range map[string]string{"a file": ":" + view, "a directory": ":" + viewDir, "a commit": ""} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, simulator.Options{})

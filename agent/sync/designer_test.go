@@ -38,11 +38,11 @@ func TestDesignerSaveDuringRepair(t *testing.T) {
 	}
 	b.target.Repair = true
 	r := b.synced()
-	assert.Equal(t, 2, saves, "it is planned once more, and now with its resource.json: %s", r)
-	assert.Len(t, r.Notes, 1, "said once: %v", r.Notes)
+	assert.Equal(t, 2, saves, "the sync plans again, with resource.json: %s", r)
+	assert.Len(t, r.Notes, 1, "one note: %v", r.Notes)
 	assert.Equal(t, git, b.read(view))
 	is := sha256.Sum256([]byte(git))
-	assert.Equal(t, hex.EncodeToString(is[:]), b.gw.Data.Loaded(viewDir)["view.json"], "what lies on the disk is what the gateway runs")
+	assert.Equal(t, hex.EncodeToString(is[:]), b.gw.Data.Loaded(viewDir)["view.json"], "the gateway has loaded the file on the disk")
 	d, err := b.engine.Open()
 	require.NoError(t, err)
 	lost, err := d.LostAndFound()
@@ -54,7 +54,7 @@ func TestDesignerSaveDuringRepair(t *testing.T) {
 		saved = append(saved, filepath.Base(l.Path)+" "+string(content[:min(len(content), 11)]))
 	}
 	slices.Sort(saved)
-	assert.Len(t, saved, 2, "the last save, whole: the one before it was replaced by the Designer itself")
+	assert.Len(t, saved, 2, "both files of the last save; the Designer replaced the earlier one")
 	assert.Contains(t, saved, `view.json {"anna": 2}`)
 	assert.True(t, slices.ContainsFunc(saved, func(s string) bool { return strings.HasPrefix(s, "resource.json ") }), "%v", saved)
 }

@@ -26,7 +26,7 @@ func TestDryRunOfUnscannedFiles(t *testing.T) {
 	b.target.Profile.DryRun = true
 	r := b.ended(sync.Applied, v1alpha1.ReasonDryRun)
 	assert.True(t, r.DryRun)
-	assert.NoError(t, r.Err, "it is answered, and a retry would change nothing")
+	assert.NoError(t, r.Err, "no retry, because it would change nothing")
 	assert.Contains(t, r.Message, "has not confirmed them")
 	assert.Equal(t, b.target.Commit, r.Commit)
 	assert.Empty(t, b.gw.Requests.List())
@@ -73,7 +73,7 @@ func TestPausedGatewayPhase(t *testing.T) {
 		return r
 	}
 	b.gw.Requests.Reset()
-	r := paused(sync.Synced, "it runs the target")
+	r := paused(sync.Synced, "the gateway runs the target")
 	require.NoError(t, r.Err)
 	assert.Empty(t, b.gw.Requests.List())
 
@@ -82,7 +82,7 @@ func TestPausedGatewayPhase(t *testing.T) {
 	paused(sync.Held, "other rules")
 	b.target = was
 	b.target.ForceID = "again"
-	paused(sync.Held, "a request to force a sync that was not dealt with")
+	paused(sync.Held, "a forced sync that is not handled")
 	b.target = was
 	b.push(gitserver.Write(view, `{"two": 2}`))
 	paused(sync.Held, "another commit")
@@ -91,15 +91,15 @@ func TestPausedGatewayPhase(t *testing.T) {
 	b.ended(sync.Error, v1alpha1.ReasonScanFailed)
 	b.gw.Faults.Clear()
 	good = b.target.Commit
-	paused(sync.Held, "the gateway has not confirmed it")
+	paused(sync.Held, "the gateway has not confirmed the commit")
 	b.synced()
-	paused(sync.Synced, "it has")
+	paused(sync.Synced, "the gateway has confirmed the commit")
 
 	require.NoError(t, b.gw.SetState(simulator.Down))
 	b.target.Start, b.target.Profile.Paused = "two", true
 	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
 	require.NoError(t, b.gw.SetState(simulator.Running))
-	paused(sync.Synced, "it was seen running")
+	paused(sync.Synced, "the gateway runs after a restart")
 }
 
 func TestPausedNodeOfPair(t *testing.T) {
@@ -128,5 +128,5 @@ func TestPausedNodeOfPair(t *testing.T) {
 	// A backup that took over keeps its access if the gateway fails to answer once.
 	require.NoError(t, p.backup.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/redundancy*", Status: 500, Times: 1}))
 	p.backup.ended(sync.Synced, v1alpha1.ReasonPaused)
-	assert.Empty(t, p.backup.gw.Faults.List(), "it was asked")
+	assert.Empty(t, p.backup.gw.Faults.List(), "the agent has polled the gateway")
 }

@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-func TestCommitWithAnEmbeddedSecret(t *testing.T) {
+func TestEmbeddedSecret(t *testing.T) {
 	const planted = `{"url": "jdbc", "password": {"type": "Embedded", "data": {"encrypted_key": "planted-k", "iv": "i", "ciphertext": "planted-c"}}}`
 	says := func(r *sync.Report) (n int) {
 		for _, note := range r.Notes {
@@ -29,7 +29,7 @@ func TestCommitWithAnEmbeddedSecret(t *testing.T) {
 		assert.Equal(t, 1, says(b.synced()))
 		assert.Equal(t, planted, b.read(db+"/config.json"))
 		b.push(gitserver.Write(view, `{"one": 2}`))
-		assert.Zero(t, says(b.synced()), "only what a sync writes counts")
+		assert.Zero(t, says(b.synced()), "no note about a file that the sync does not write")
 	})
 	t.Run("refuse", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})
@@ -44,7 +44,7 @@ func TestCommitWithAnEmbeddedSecret(t *testing.T) {
 		b.push(gitserver.Write(db+"/config.json", `{"url": "other"}`))
 		require.Empty(t, b.synced().Notes)
 	})
-	t.Run("a file that is there already", func(t *testing.T) {
+	t.Run("a file of an earlier commit", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})
 		b.target.Profile.EmbeddedSecretPolicy = v1alpha1.EmbeddedSecretRefuse
 		b.push(append(firstCommit(), gitserver.Write(db+"/config.json", planted))...)
@@ -52,6 +52,6 @@ func TestCommitWithAnEmbeddedSecret(t *testing.T) {
 		b.synced()
 		b.target.Profile.EmbeddedSecretPolicy = v1alpha1.EmbeddedSecretRefuse
 		b.push(gitserver.Write(view, `{"one": 2}`))
-		b.synced() // an earlier commit brought it: a change of the policy stops no plant
+		b.synced() // the policy does not apply to files of earlier commits
 	})
 }

@@ -56,7 +56,7 @@ func TestEndlessFileIsNotRead(t *testing.T) {
 	require.NoError(t, os.Truncate(path, 2<<40))
 	r := b.sync()
 	assert.NotEqual(t, sync.Synced, r.Phase)
-	assert.Contains(t, r.Message, "lost+found may hold", "it is larger than what may be saved")
+	assert.Contains(t, r.Message, "lost+found may hold", "the file is larger than lost+found may hold")
 	fi, err := os.Stat(path)
 	require.NoError(t, err)
 	assert.EqualValues(t, 2<<40, fi.Size())

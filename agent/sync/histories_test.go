@@ -25,7 +25,7 @@ import (
 func TestPairSyncedHasCommit(t *testing.T) {
 	t.Parallel() // it waits for the gateway most of the time
 	if os.Getenv(flipEnv) != "" {
-		t.Skip("the histories are long, and were lived through without")
+		t.Skip("takes long, and runs without flipped unknowns")
 	}
 	policies := []v1alpha1.ConflictPolicy{v1alpha1.ConflictGitWins, v1alpha1.ConflictHold, v1alpha1.ConflictGatewayWins}
 	alone, among := []uint64{2, 14, 15, 28, 34, 58}, []uint64{0, 1, 2, 3, 4, 5}
@@ -38,7 +38,7 @@ func TestPairSyncedHasCommit(t *testing.T) {
 	}
 	for _, seed := range among {
 		policy := policies[seed%3]
-		t.Run(fmt.Sprintf("%d %s among people", seed, policy), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d %s with users", seed, policy), func(t *testing.T) {
 			h := newHistory(t, seed, policy)
 			h.invite(seed >= 3)
 			h.run(40)
@@ -68,8 +68,8 @@ func newHistory(t *testing.T, seed uint64, policy v1alpha1.ConflictPolicy) *hist
 	}
 	h.commit(map[string]string{
 		"projects/line/project.json":         project("", false),
-		"config/resources/core/kept.txt":     "so that the source stays",
-		"config/resources/external/kept.txt": "this one, too",
+		"config/resources/core/kept.txt":     "keeps the source",
+		"config/resources/external/kept.txt": "keeps this source, too",
 		view:                                 `{"n":0}`,
 		viewDir + "/resource.json":           listing("view.json"),
 	})
@@ -178,7 +178,7 @@ func (h *history) sync(node int) *sync.Report {
 	for dir, file := range resources {
 		path := dir + "/" + file
 		if got := b.read(path); h.want[path] == "" && got != "" && !h.edited(got) && !h.inherited(node, dir) {
-			require.Contains(h.t, r.Message, dir, "node %d, %s is there and not in git\n%s", node, path, h)
+			require.Contains(h.t, r.Message, dir, "node %d does not report %s, which is not in git\n%s", node, path, h)
 		}
 	}
 	h.met(node)

@@ -57,7 +57,7 @@ func realTrees(t *testing.T) map[string]realTree {
 
 // A gateway scans on its own timer and rewrites files for an hour. None of this is drift, a conflict, or a reason to write or scan.
 // Then a commit with one changed file changes only that resource, even if the gateway had rewritten it.
-func TestIdleHourChangesNothing(t *testing.T) {
+func TestIdleHour(t *testing.T) {
 	if testing.Short() {
 		t.Skip("simulates an hour")
 	}
@@ -87,19 +87,19 @@ func TestIdleHourChangesNothing(t *testing.T) {
 			kept, _, err := b.engine.LostAndFound()
 			require.NoError(t, err)
 			assert.Equal(t, lost, kept, "nothing went to lost+found")
-			assert.GreaterOrEqual(t, b.gw.Scans.Timed(), 12, "one each five minutes, and this takes a while, too")
+			assert.GreaterOrEqual(t, b.gw.Scans.Timed(), 12, "the gateway scans every five minutes")
 			assert.Empty(t, b.gw.Data.LoadErrors())
 
 			b.gw.Requests.Reset()
 			b.push(gitserver.Write(edit, tree.change(files[edit])))
 			r := b.synced()
-			assert.LessOrEqual(t, r.Files.Modified, 3, "the file, and its resource.json and thumbnail where noise had been")
+			assert.LessOrEqual(t, r.Files.Modified, 3, "the file, and its resource.json and thumbnail if the gateway had rewritten them")
 			assert.Zero(t, r.Files.Saved+r.Files.Kept+r.Files.Added+r.Files.Deleted)
 			posts := 0
 			for route := range tree.posts {
 				posts += b.gw.Requests.Count(route)
 			}
-			assert.Equal(t, 1, posts, "one tree changed, and is scanned once")
+			assert.Equal(t, 1, posts, "one scan of the changed tree")
 		})
 	}
 }
@@ -126,7 +126,7 @@ func (b *bench) hour() {
 		assert.False(b.t, r.Wrote(), "step %d: %s", step, r.Message)
 	}
 	assert.Zero(b.t, repairs)
-	assert.GreaterOrEqual(b.t, b.writtenSince(began), 5, "the gateway did write")
+	assert.GreaterOrEqual(b.t, b.writtenSince(began), 5, "the gateway has rewritten files")
 	for _, q := range b.gw.Requests.List() {
 		assert.NotEqual(b.t, http.MethodPost, q.Method, "%s %s", q.Method, q.Path)
 	}

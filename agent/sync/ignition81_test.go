@@ -13,8 +13,8 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-func TestAGatewayBefore83IsScannedByTheModule(t *testing.T) {
-	for name, token := range map[string]bool{"with a token": true, "without": false} {
+func TestScanByModule(t *testing.T) {
+	for name, token := range map[string]bool{"with token": true, "without token": false} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, simulator.Options{Version: "8.1.44", ScanModule: true})
 			b.conn.HasAPIToken = token
@@ -28,7 +28,7 @@ func TestAGatewayBefore83IsScannedByTheModule(t *testing.T) {
 			assert.NotNil(t, b.gw.Data.Loaded(viewDir))
 			assert.Equal(t, 1, b.gw.Designers.Notifications())
 			require.Len(t, r.Notes, 1, "%q", r.Notes)
-			assert.Contains(t, r.Notes[0], "database", "files of config mean nothing to it")
+			assert.Contains(t, r.Notes[0], "database", "the gateway does not read files of config")
 
 			b.gw.Requests.Reset()
 			b.synced()
@@ -45,10 +45,10 @@ func TestOldGatewayWithoutModule(t *testing.T) {
 	assert.Contains(t, r.Message, "8.1.44")
 	assert.Nil(t, b.gw.Data.Loaded(viewDir))
 	require.NoError(t, b.gw.Advance(301*time.Second))
-	assert.NotNil(t, b.gw.Data.Loaded(viewDir), "its own timer reads them")
+	assert.NotNil(t, b.gw.Data.Loaded(viewDir), "the gateway's timer reads the files")
 }
 
-func TestAModuleThatFailsIsAskedAgain(t *testing.T) {
+func TestScanByModuleIsRetried(t *testing.T) {
 	b := newBench(t, simulator.Options{Version: "8.1.44", ScanModule: true})
 	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/project-scan-endpoint/scan", Status: 200, Times: 1,
 		Body: `{"gatewayProjectScanSuccess":false,"sentDesignerUpdateNotification":false}`}))
@@ -59,7 +59,7 @@ func TestAModuleThatFailsIsAskedAgain(t *testing.T) {
 }
 
 // On 8.3, the agent uses the gateway's own scan, which it can verify, and not the module.
-func TestOn83TheModuleIsNotUsed(t *testing.T) {
+func TestScanModuleOn83(t *testing.T) {
 	b := newBench(t, simulator.Options{ScanModule: true})
 	b.push(firstCommit()...)
 	b.synced()

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestInheritanceIsFollowedUpwardsAndThroughACircle(t *testing.T) {
+func TestChangedAncestor(t *testing.T) {
 	parents := map[string]string{"c": "b", "b": "a", "x": "y", "y": "x", "lost": "nowhere"}
 	for _, c := range []struct {
 		open, touched, from string
@@ -15,7 +15,7 @@ func TestInheritanceIsFollowedUpwardsAndThroughACircle(t *testing.T) {
 		{"c", "a", "a", true}, {"c", "c", "c", true}, {"a", "c", "", false}, {"x", "y", "y", true}, {"x", "a", "", false},
 		{"lost", "a", "", false}, {"lost", "nowhere", "nowhere", true}, {"", "a", "", false},
 	} {
-		t.Run(c.open, func(t *testing.T) {
+		t.Run(c.touched+" changed, "+c.open+" open", func(t *testing.T) {
 			from, counts := changedAncestor(c.open, []string{c.touched}, parents)
 			assert.Equal(t, c.counts, counts, c)
 			assert.Equal(t, c.from, from, c)

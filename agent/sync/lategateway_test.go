@@ -22,5 +22,5 @@ func TestLateGatewayAddressScans(t *testing.T) {
 	assert.NotNil(t, b.gw.Data.Loaded(db))
 	b.gw.Requests.Reset()
 	b.synced()
-	assert.Empty(t, b.gw.Requests.List(), "it is told once")
+	assert.Empty(t, b.gw.Requests.List(), "one scan only")
 }

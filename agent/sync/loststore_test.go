@@ -65,25 +65,25 @@ func TestLostStoreFetchesTreesAndChanges(t *testing.T) {
 	assert.Less(t, r.Fetch.Objects, 20, "one commit, its trees and two blobs")
 	assert.JSONEq(t, `{"one": 2}`, b.read(view))
 
-	t.Run("the next commit too", func(t *testing.T) {
+	t.Run("next commit", func(t *testing.T) {
 		b.push(gitserver.Write(view, `{"one": 3}`))
 		r := b.synced()
 		assert.Equal(t, string(repo.FetchTreesOnly), r.Fetch.Kind)
 		assert.JSONEq(t, `{"one": 3}`, b.read(view))
 	})
-	t.Run("after a restart drift is still judged by what git has, without a fetch", func(t *testing.T) {
+	t.Run("drift after a restart, without a fetch", func(t *testing.T) {
 		const file = "projects/line/com.inductiveautomation.perspective/more/5.json"
 		other := strings.Replace(b.read(file), ":", " : ", 1)
 		require.NoError(t, os.WriteFile(filepath.Join(b.data, file), []byte(other), 0o644))
 		b.restart(filepath.Dir(b.engine.Store.Dir()))
 		r := b.synced()
-		assert.Empty(t, r.Fetch.Kind, "the commit is there: nothing was asked for")
+		assert.Empty(t, r.Fetch.Kind, "no fetch of a commit that the store has")
 		drift, err := b.engine.Drift(t.Context(), true)
 		require.NoError(t, err)
-		assert.Empty(t, drift.Files, "it says the same in other words, and what git has was fetched to see it")
+		assert.Empty(t, drift.Files, "the file is equivalent JSON; the agent fetched the blob to compare")
 		assert.Positive(t, drift.Adopted)
 	})
-	t.Run("a file that the gateway changed is judged by what git has", func(t *testing.T) {
+	t.Run("a file that the gateway changed", func(t *testing.T) {
 		b.loseStore()
 		b.target.Repair = true
 		require.NoError(t, os.WriteFile(filepath.Join(b.data, db, "config.json"), []byte(`{"url": "from the gateway"}`), 0o644))
@@ -93,7 +93,7 @@ func TestLostStoreFetchesTreesAndChanges(t *testing.T) {
 		assert.JSONEq(t, `{"url": "other"}`, b.read(db+"/config.json"))
 		assert.JSONEq(t, `{"one": 4}`, b.read(view))
 	})
-	t.Run("a resource with many files is signed again from what lies on the disk", func(t *testing.T) {
+	t.Run("a resource with many files is signed from the disk", func(t *testing.T) {
 		const dir = "projects/line/com.inductiveautomation.vision/templates/many"
 		names := make([]string, 20)
 		files := map[string]string{}
@@ -112,7 +112,7 @@ func TestLostStoreFetchesTreesAndChanges(t *testing.T) {
 		r := b.synced()
 		assert.Equal(t, string(repo.FetchTreesOnly), r.Fetch.Kind)
 		assert.Less(t, r.Fetch.Objects, 20, "the commit, its trees and one blob")
-		assert.Equal(t, 2, r.Files.Modified, "it and its resource.json")
+		assert.Equal(t, 2, r.Files.Modified, "the file and its resource.json")
 		assert.NotContains(t, b.read(dir+"/resource.json"), "00ff")
 	})
 	t.Run("force-sync fetches everything", func(t *testing.T) {
@@ -145,17 +145,17 @@ func TestLostStoreSignedResources(t *testing.T) {
 		require.NoError(t, err)
 		return d
 	}
-	assert.NotZero(t, look().Adopted, "it was signed at the first scan")
+	assert.NotZero(t, look().Adopted, "the gateway signed the file at the first scan")
 	b.loseStore()
 	assert.Empty(t, b.synced().Fetch.Kind)
 	assert.Zero(t, look().Files)
-	assert.False(t, b.engine.Store.Has(b.target.Commit), "nothing is fetched without a reader")
+	assert.False(t, b.engine.Store.Has(b.target.Commit), "no fetch before a reader needs the commit")
 	signs()
 	d := look()
 	assert.Empty(t, d.Paths)
 	assert.Equal(t, 1, d.Adopted)
 
-	t.Run("where git cannot be asked it is drift until it can", func(t *testing.T) {
+	t.Run("drift while git is unreachable", func(t *testing.T) {
 		b.loseStore()
 		b.synced()
 		signs()
@@ -164,7 +164,7 @@ func TestLostStoreSignedResources(t *testing.T) {
 		assert.Equal(t, 1, look().Files)
 		require.NoError(t, os.Rename(away, b.repo.Dir))
 		b.later(time.Minute)
-		assert.Zero(t, look().Files, "no sync is needed for that")
+		assert.Zero(t, look().Files, "the drift ends without a sync")
 	})
 }
 
@@ -206,9 +206,9 @@ func TestDriftCheckWithFailingGitServer(t *testing.T) {
 		fault gitserver.Fault
 		quiet time.Duration // after the first failure
 	}{
-		"that fails":                 {gitserver.Status(http.StatusServiceUnavailable), 500 * time.Millisecond},
-		"that says when to be asked": {gitserver.Throttle(30 * time.Minute), 29 * time.Minute},
-		"that wants far too much":    {gitserver.Throttle(24 * time.Hour), 59 * time.Minute},
+		"unavailable":           {gitserver.Status(http.StatusServiceUnavailable), 500 * time.Millisecond},
+		"Retry-After":           {gitserver.Throttle(30 * time.Minute), 29 * time.Minute},
+		"excessive Retry-After": {gitserver.Throttle(24 * time.Hour), 59 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, simulator.Options{})
@@ -226,14 +226,14 @@ func TestDriftCheckWithFailingGitServer(t *testing.T) {
 			assert.Equal(t, 1, look())
 			b.synced()
 			assert.Equal(t, 1, look())
-			assert.Len(t, srv.Requests(), once, "a sync that has nothing to do changes nothing of that")
+			assert.Len(t, srv.Requests(), once, "a sync without changes does not end the pause")
 			for range 20 {
 				now = now.Add(time.Hour + 6*time.Minute)
 				assert.Equal(t, 1, look())
 				now = now.Add(500 * time.Millisecond)
 				assert.Equal(t, 1, look())
 			}
-			assert.Len(t, srv.Requests(), 21*once, "once after each pause")
+			assert.Len(t, srv.Requests(), 21*once, "one fetch after each pause")
 			now = now.Add(4 * time.Minute)
 			assert.Equal(t, 1, look())
 			assert.Len(t, srv.Requests(), 21*once, "the pauses grow")
@@ -274,7 +274,7 @@ func TestDriftCheckWithSilentGitServer(t *testing.T) {
 	srv.Heal()
 	b.engine.DriftFetchTimeout = time.Minute
 	b.later(time.Minute)
-	assert.Equal(t, 1, look(), "what came may have been thrown away for want of time: that is not tried again soon")
+	assert.Equal(t, 1, look(), "a fetch that timed out is not retried soon")
 	b.later(10 * time.Minute)
 	assert.Zero(t, look())
 }
@@ -302,19 +302,19 @@ func TestDriftCheckBlobTimeout(t *testing.T) {
 	assert.Positive(t, asked)
 	for range 5 {
 		assert.Equal(t, 1, look())
-		b.synced() // with nothing to do
+		b.synced() // a sync without changes
 	}
-	assert.Equal(t, asked, requests(), "not again soon")
+	assert.Equal(t, asked, requests(), "no retry soon")
 	srv.Heal()
 	b.engine.DriftFetchTimeout = time.Minute
-	b.push(gitserver.Write("README.md", "the next sync asks again"))
+	b.push(gitserver.Write("README.md", "the next sync fetches again"))
 	b.synced()
 	assert.Zero(t, look())
 }
 
 // Until the next commit is on disk, the files belong to the previous commit and are compared with it.
 func TestLostStoreWhileHeld(t *testing.T) {
-	t.Run("for git", func(t *testing.T) {
+	t.Run("git is unreachable", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})
 		srv, look := b.unlike()
 		b.push(gitserver.Write(db+"/config.json", `{"url": "other"}`))
@@ -323,14 +323,14 @@ func TestLostStoreWhileHeld(t *testing.T) {
 		srv.Heal()
 		assert.Zero(t, look())
 	})
-	t.Run("for a person", func(t *testing.T) {
+	t.Run("the sync is held", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})
 		_, look := b.unlike()
 		b.push(gitserver.Delete("projects/line/project.json"), gitserver.Delete(view), gitserver.Delete(viewDir+"/resource.json"))
 		b.ended(sync.Held, v1alpha1.ReasonMassDeletion)
 		assert.Zero(t, look())
 	})
-	t.Run("and no longer", func(t *testing.T) {
+	t.Run("after the next sync", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})
 		_, look := b.unlike()
 		before := b.target.Commit
@@ -339,6 +339,6 @@ func TestLostStoreWhileHeld(t *testing.T) {
 		file := filepath.Join(b.data, db, "config.json")
 		require.NoError(t, os.WriteFile(file, []byte(strings.Replace(b.read(db+"/config.json"), ":", " :", 1)), 0o644))
 		assert.Zero(t, look())
-		assert.False(t, b.engine.Store.Has(before), "the earlier commit is not needed any more")
+		assert.False(t, b.engine.Store.Has(before), "no fetch of the earlier commit")
 	})
 }

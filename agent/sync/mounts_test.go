@@ -93,7 +93,7 @@ func TestMountedSecretOverGitFile(t *testing.T) {
 	b.push(gitserver.Write(db+"/config.json", `{"url": "other"}`), gitserver.Write(view, `{"two": 2}`))
 	r := b.synced()
 	assert.Equal(t, "SECRET", gateway.sees())
-	assert.Equal(t, `{"url": "jdbc"}`, b.read(db+"/config.json"), "the file beneath is left as it was")
+	assert.Equal(t, `{"url": "jdbc"}`, b.read(db+"/config.json"), "the file below the mount is unchanged")
 	assert.Equal(t, `{"two": 2}`, b.read(view))
 	assert.Contains(t, r.Message, "not synced because the gateway has mounts there: "+db+"/config.json")
 	assert.Contains(t, strings.Join(r.Notes, "\n"), "remove it from git")
@@ -103,7 +103,7 @@ func TestMountedSecretOverGitFile(t *testing.T) {
 	assert.Equal(t, "SECRET", gateway.sees())
 	drift, err := b.engine.Drift(t.Context(), true)
 	require.NoError(t, err)
-	assert.Zero(t, drift.Files, "it is not ours any more")
+	assert.Zero(t, drift.Files, "the file is not owned any more")
 }
 
 // A file mounted from a ConfigMap in the agent's container, too, cannot be replaced. It must not block the rest of the commit.
@@ -126,5 +126,5 @@ func TestMountedFileDoesNotBlock(t *testing.T) {
 	require.NoError(t, unix.Unmount(file, 0))
 	b.target.Profile.ConflictPolicy = v1alpha1.ConflictGitWins
 	require.Equal(t, sync.Synced, b.sync().Phase)
-	assert.Equal(t, `{"url": "other"}`, b.read(db+"/config.json"), "without the mount git's version comes, without a new commit")
+	assert.Equal(t, `{"url": "other"}`, b.read(db+"/config.json"), "without the mount, the same commit replaces the file")
 }

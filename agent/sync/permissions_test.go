@@ -42,13 +42,13 @@ func TestRefusalAfterFirstBootIsRetried(t *testing.T) {
 	assert.Contains(t, r.Message, "first boot")
 	assert.Equal(t, granted, b.read(permissions+"/config.json"))
 	r = b.ended(sync.Applied, v1alpha1.ReasonWaitingForCommissioning)
-	assert.Empty(t, r.Notes, "they are put back once")
+	assert.Empty(t, r.Notes, "the agent restores the permissions once")
 
 	require.NoError(t, b.gw.Restart(0))
 	b.synced()
 }
 
-func TestARefusalIsNotWaitedOutForEver(t *testing.T) {
+func TestRefusalAfterFirstBootIsBounded(t *testing.T) {
 	b := newBench(t, simulator.Options{Down: true, Seeding: simulator.SeedChart, ResetPermissions: true})
 	b.push(firstCommit()...)
 	b.target.BeforeStart = true
@@ -109,7 +109,7 @@ func TestTokenInCommitNeedsRestart(t *testing.T) {
 
 // It is unknown whether an expired trial stops scans. The agent reports the expired trial either way.
 func TestExpiredTrialIsReported(t *testing.T) {
-	t.Run("of a gateway that took its files", func(t *testing.T) {
+	t.Run("gateway that has loaded the files", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})
 		b.push(firstCommit()...)
 		assert.Empty(t, b.synced().Notes)
@@ -118,7 +118,7 @@ func TestExpiredTrialIsReported(t *testing.T) {
 		r := b.sync()
 		assert.Contains(t, strings.Join(append(r.Notes, r.Message), "\n"), "trial has expired")
 	})
-	t.Run("of one that does not scan any more", func(t *testing.T) {
+	t.Run("gateway that refuses scans", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})
 		b.push(firstCommit()...)
 		b.gw.Trial.SetExpired(true)

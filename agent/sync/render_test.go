@@ -115,7 +115,7 @@ func TestRefNameOfSameCommit(t *testing.T) {
 // It is not drift if the gateway signs a rendered resource again, even for an agent that has just started and rendered nothing. An
 // edit is drift.
 func TestDriftOfRenderedFilesAfterRestart(t *testing.T) {
-	for name, restart := range map[string]bool{"the same engine": false, "after a restart": true} {
+	for name, restart := range map[string]bool{"same engine": false, "after a restart": true} {
 		t.Run(name, func(t *testing.T) {
 			b := rendering(t, simulator.Options{})
 			b.push(sealedFiles(t)...)
@@ -131,7 +131,7 @@ func TestDriftOfRenderedFilesAfterRestart(t *testing.T) {
 			d, err := b.engine.Drift(t.Context(), false)
 			require.NoError(t, err)
 			assert.Zero(t, d.Files, "%+v", d)
-			assert.GreaterOrEqual(t, d.Adopted, 2, "and what else the gateway signed")
+			assert.GreaterOrEqual(t, d.Adopted, 2, "all files that the gateway signed")
 
 			require.NoError(t, os.WriteFile(filepath.Join(b.data, view), []byte(`{"title":"by hand"}`), 0o644))
 			d, err = b.engine.Drift(t.Context(), false)

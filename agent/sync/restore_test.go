@@ -38,7 +38,7 @@ func TestRestore(t *testing.T) {
 			gitserver.Write(other+"/config.json", "{}"), gitserver.Write(other+"/resource.json", `{"scope":"G","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`))
 		r := b.synced()
 		require.Len(t, r.Snapshots, 1)
-		assert.Equal(t, 4, r.Snapshots[0].Files, "the view, its signature, and the deleted files")
+		assert.Equal(t, 4, r.Snapshots[0].Files, "the view, its resource.json, and the deleted files")
 		assert.NotNil(t, b.gw.Data.Loaded(other))
 		return b, r.Snapshots[0].ID
 	}
@@ -51,7 +51,7 @@ func TestRestore(t *testing.T) {
 		assert.NotEqual(t, b.target.Commit, r.Commit)
 		assert.Equal(t, sync.Counts{Added: 2, Modified: 2, Deleted: 2, Total: 5}, r.Files)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
-		assert.NotNil(t, b.gw.Data.Loaded(db), "the gateway has loaded it again")
+		assert.NotNil(t, b.gw.Data.Loaded(db), "the gateway has loaded the resource again")
 		assert.Nil(t, b.gw.Data.Loaded(other))
 		require.NoError(t, b.gw.Canaries.Check())
 		assert.Empty(t, b.gw.Requests.Violations())
@@ -59,16 +59,16 @@ func TestRestore(t *testing.T) {
 		b.gw.Requests.Reset()
 		r = b.ended(sync.Error, v1alpha1.ReasonRolledBack)
 		assert.False(t, r.Wrote())
-		assert.Empty(t, b.gw.Requests.List(), "it is done once")
-		assert.Len(t, r.Snapshots, 2, "the restore has a snapshot of its own")
+		assert.Empty(t, b.gw.Requests.List(), "the restore happens once")
+		assert.Len(t, r.Snapshots, 2, "the restore takes a snapshot, too")
 		d, err := b.engine.Drift(t.Context(), true)
 		require.NoError(t, err)
 		assert.Zero(t, d.Files)
 		b.restart(t.TempDir())
 		b.engine.Resume(t.Context(), b.conn, sync.Task{Profile: b.target.Profile, Facts: b.target.Facts})
-		assert.False(t, b.ended(sync.Error, v1alpha1.ReasonRolledBack).Wrote(), "a restart does not take the target again")
+		assert.False(t, b.ended(sync.Error, v1alpha1.ReasonRolledBack).Wrote(), "a restarted agent does not sync the target again")
 	})
-	t.Run("another commit ends it", func(t *testing.T) {
+	t.Run("another commit ends the restore", func(t *testing.T) {
 		b, id := begin(t)
 		b.target.Restore = id
 		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
@@ -79,7 +79,7 @@ func TestRestore(t *testing.T) {
 		b.synced()
 		assert.Equal(t, `{"one": 3}`, b.read(view), "the request has lapsed")
 	})
-	t.Run("a forced sync ends it", func(t *testing.T) {
+	t.Run("a forced sync ends the restore", func(t *testing.T) {
 		b, id := begin(t)
 		b.target.Restore = id
 		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
@@ -87,7 +87,7 @@ func TestRestore(t *testing.T) {
 		b.synced()
 		assert.Equal(t, `{"one": 2}`, b.read(view))
 	})
-	t.Run("a sync that was forced before does not", func(t *testing.T) {
+	t.Run("an earlier forced sync does not end the restore", func(t *testing.T) {
 		b, id := begin(t)
 		b.target.ForceID = "before"
 		b.target.Restore = id
@@ -119,12 +119,12 @@ func TestRestore(t *testing.T) {
 		b, id := begin(t)
 		b.target.Restore = "area-4-20200101-000000"
 		r := b.ended(sync.Error, v1alpha1.ReasonSnapshotFailed)
-		assert.Contains(t, r.Message, id, "it names those that there are")
+		assert.Contains(t, r.Message, id, "the message lists the snapshots")
 		assert.Equal(t, `{"one": 2}`, b.read(view))
 		b.push(gitserver.Write(view, `{"one": 3}`))
 		b.synced() // a wrong request does not stop later commits
 	})
-	t.Run("a gateway that starts", func(t *testing.T) {
+	t.Run("starting gateway", func(t *testing.T) {
 		b, id := begin(t)
 		b.target.Restore = id
 		b.connect(ignition.Config{URL: "http://127.0.0.1:1"}) // refused
@@ -132,7 +132,7 @@ func TestRestore(t *testing.T) {
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 		assert.Contains(t, r.Message, id)
 	})
-	t.Run("a Designer that is waited for", func(t *testing.T) {
+	t.Run("open Designer session", func(t *testing.T) {
 		b, id := begin(t)
 		b.target.Profile.DesignerSessionPolicy = v1alpha1.DesignerWait
 		session := b.designer("maria", "line")
@@ -150,7 +150,7 @@ func TestRestore(t *testing.T) {
 		b.sync()
 		assert.Equal(t, `{"one": 2}`, b.read(view))
 	})
-	t.Run("a damaged note holds off a target that is not on the disk", func(t *testing.T) {
+	t.Run("damaged note, target not on the disk", func(t *testing.T) {
 		b, id := begin(t)
 		b.target.Restore = id
 		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
@@ -161,7 +161,7 @@ func TestRestore(t *testing.T) {
 		b.target.ForceID = "now"
 		b.synced()
 	})
-	t.Run("a damaged note of a target on the disk holds off no later one", func(t *testing.T) {
+	t.Run("damaged note, target on the disk", func(t *testing.T) {
 		b, _ := begin(t)
 		b.put(".stoker/note-restored", "{")
 		b.synced()
@@ -170,7 +170,7 @@ func TestRestore(t *testing.T) {
 	})
 }
 
-func TestSnapshotOfASync(t *testing.T) {
+func TestSnapshotOfSync(t *testing.T) {
 	t.Run("none without the setting", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})
 		b.push(firstCommit()...)
@@ -203,7 +203,7 @@ func TestSnapshotOfASync(t *testing.T) {
 	})
 }
 
-func TestRestoreOutlivesANewProfile(t *testing.T) {
+func TestRestoreWithNewProfile(t *testing.T) {
 	b := newSnapshotBench(t, simulator.Options{})
 	b.push(firstCommit()...)
 	b.synced()

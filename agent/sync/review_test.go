@@ -80,7 +80,7 @@ func reviewed(t *testing.T) (*bench, *validator) {
 	b.target.Profile.Profile = "edge"
 	b.push(append(firstCommit(), gitserver.Write("projects/line/old.txt", "old"))...)
 	b.synced()
-	require.Empty(t, v.asked, "the first sync of a gateway is not asked about")
+	require.Empty(t, v.asked, "no review of the first sync")
 	b.push(gitserver.Write(view, `{"one": 2}`), gitserver.Write("projects/line/new.txt", "new"), gitserver.Delete("projects/line/old.txt"))
 	return b, v
 }
@@ -101,7 +101,7 @@ func TestValidationWebhook(t *testing.T) {
 			Files: []sync.ReviewFile{{viewDir + "/resource.json", "modified"}, {view, "modified"}, {"projects/line/new.txt", "added"}, {"projects/line/old.txt", "deleted"}},
 		}, q)
 		assert.NotContains(t, string(v.bodies[0]), `"one"`, "no content leaves the gateway")
-		assert.Empty(t, v.header[0].Get("X-Hub-Signature-256"), "there is no key")
+		assert.Empty(t, v.header[0].Get("X-Hub-Signature-256"), "no signature without a key")
 		b.synced()
 		assert.Len(t, v.asked, 1)
 	})
@@ -116,7 +116,7 @@ func TestValidationWebhook(t *testing.T) {
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 
 		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
-		assert.Len(t, v.asked, 1, "it is not asked again at once")
+		assert.Len(t, v.asked, 1, "the webhook is not called again at once")
 		now = r.RetryAt
 		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
 		require.Len(t, v.asked, 2)
@@ -124,7 +124,7 @@ func TestValidationWebhook(t *testing.T) {
 
 		b.push(gitserver.Write(view, `{"one": 3}`))
 		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
-		require.Len(t, v.asked, 3, "another commit is another question")
+		require.Len(t, v.asked, 3, "another commit needs another review")
 		assert.NotEqual(t, v.asked[1].UID, v.asked[2].UID)
 		now = now.Add(5 * time.Minute)
 		v.answer = answers(true, "")
@@ -139,7 +139,7 @@ func TestValidationWebhook(t *testing.T) {
 		assert.Len(t, v.asked, 1)
 		b.target.ConfirmDeletion = b.target.Commit.String()
 		b.sync()
-		assert.Len(t, v.asked, 1, "the plan that a user approves is the one that was allowed")
+		assert.Len(t, v.asked, 1, "an allowed plan is not reviewed again")
 	})
 	t.Run("another address", func(t *testing.T) {
 		b, v := reviewed(t)
@@ -154,7 +154,7 @@ func TestValidationWebhook(t *testing.T) {
 	})
 }
 
-func TestWhatTheWebhookIsNotAskedAbout(t *testing.T) {
+func TestSyncsWithoutWebhook(t *testing.T) {
 	t.Run("a requested rollback", func(t *testing.T) {
 		b, v := reviewed(t)
 		b.target.RequestedRollback = true
@@ -185,7 +185,7 @@ func TestWhatTheWebhookIsNotAskedAbout(t *testing.T) {
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 		assert.Len(t, v.asked, 1)
 	})
-	t.Run("a commit that changes no file here", func(t *testing.T) {
+	t.Run("a commit without changes for this gateway", func(t *testing.T) {
 		b, v := reviewed(t)
 		b.synced()
 		v.answer = answers(false, "")
@@ -199,7 +199,7 @@ func TestWhatTheWebhookIsNotAskedAbout(t *testing.T) {
 		b.sync()
 		assert.Empty(t, v.asked)
 	})
-	t.Run("a forced sync of another commit is asked about", func(t *testing.T) {
+	t.Run("a forced sync of another commit is reviewed", func(t *testing.T) {
 		b, v := reviewed(t)
 		v.answer = answers(false, "")
 		b.target.ForceID = "now"
@@ -207,7 +207,7 @@ func TestWhatTheWebhookIsNotAskedAbout(t *testing.T) {
 	})
 }
 
-// TestWebhookFaults: C17, C18: whatever the service does, the gateway stays as it is, or is changed with a note.
+// TestWebhookFaults: C17, C18: whatever the webhook answers, the gateway does not change, or the sync has a note.
 func TestWebhookFaults(t *testing.T) {
 	elsewhere := newValidator(t)
 	b, v := reviewed(t)
@@ -274,7 +274,7 @@ func TestWebhookFaults(t *testing.T) {
 		})
 	}
 	assert.Empty(t, elsewhere.asked)
-	t.Run("it comes back", func(t *testing.T) {
+	t.Run("recovery", func(t *testing.T) {
 		b, v := reviewed(t)
 		v.answer = says("")
 		b.ended(sync.Error, v1alpha1.ReasonValidationUnavailable)

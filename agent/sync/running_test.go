@@ -22,7 +22,7 @@ func TestVolumeAlreadyAtTarget(t *testing.T) {
 	b.synced()
 	b.again()
 	b.synced()
-	assert.Empty(t, b.gw.Requests.List(), "an agent that starts again beside a gateway that ran has nothing to ask")
+	assert.Empty(t, b.gw.Requests.List(), "a restarted agent sends no request to a gateway that ran")
 
 	require.NoError(t, b.gw.SetState(simulator.Down))
 	b.synced() // later failures are reported by its probes
@@ -31,7 +31,7 @@ func TestVolumeAlreadyAtTarget(t *testing.T) {
 		r := b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
 		assert.Equal(t, b.target.Commit, r.Commit)
 		assert.Contains(t, r.Message, "has not run since its pod started")
-		b.again() // also for the next agent of this pod
+		b.again() // the next agent of this pod waits, too
 	}
 	require.NoError(t, b.gw.SetState(simulator.Starting))
 	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
@@ -46,7 +46,7 @@ func TestVolumeAlreadyAtTarget(t *testing.T) {
 	}
 	b.gw.Requests.Reset()
 	r := b.synced()
-	assert.Empty(t, r.Scans, "it read the files when it started")
+	assert.Empty(t, r.Scans, "the gateway read the files when it started")
 	assert.Equal(t, 1, b.gw.Requests.Count(asked))
 	assert.Len(t, b.gw.Requests.List(), 1)
 	b.synced()
@@ -67,7 +67,7 @@ func TestSyncedByFilesWithoutGateway(t *testing.T) {
 	b.synced()
 }
 
-func TestAGatewayBefore83IsSyncedOnceItRan(t *testing.T) {
+func TestRestartOfGateway81(t *testing.T) {
 	b := newBench(t, simulator.Options{Version: "8.1.44", ScanModule: true})
 	b.push(firstCommit()...)
 	b.synced()
@@ -80,7 +80,7 @@ func TestAGatewayBefore83IsSyncedOnceItRan(t *testing.T) {
 	assert.Len(t, b.gw.Requests.List(), 1)
 }
 
-func TestABackupIsOnStandbyOnceItRan(t *testing.T) {
+func TestRestartOfStandby(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	p.push(firstCommit()...)
 	p.master.synced()
@@ -92,7 +92,7 @@ func TestABackupIsOnStandbyOnceItRan(t *testing.T) {
 	p.backup.standby()
 }
 
-func TestWrittenBeforeStartSyncedAfter(t *testing.T) {
+func TestAppliedBeforeStart(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(firstCommit()...)
 	b.synced()

@@ -45,7 +45,7 @@ func (b *bench) designer(user, project string) string {
 
 const theme = "projects/base/com.inductiveautomation.perspective/views/theme/view.json"
 
-func TestADesignerHoldsWhatItShows(t *testing.T) {
+func TestDesignerHoldsProjects(t *testing.T) {
 	for _, c := range []struct {
 		name, open string
 		scope      v1alpha1.DesignerSessionScope
@@ -53,15 +53,15 @@ func TestADesignerHoldsWhatItShows(t *testing.T) {
 		held       bool
 	}{
 		{"the project itself", "base", "", gitserver.Write(theme, `{}`), true},
-		{"a child, when its parent changes", "child", "", gitserver.Write(theme, `{}`), true},
-		{"a grandchild", "grandchild", "", gitserver.Write(theme, `{}`), true},
-		{"not the parent, when a child changes", "base", "", gitserver.Write("projects/child/x.json", `{}`), false},
-		{"not a stranger", "stranger", "", gitserver.Write(theme, `{}`), false},
+		{"a child of a changed parent", "child", "", gitserver.Write(theme, `{}`), true},
+		{"a grandchild of a changed parent", "grandchild", "", gitserver.Write(theme, `{}`), true},
+		{"not the parent of a changed child", "base", "", gitserver.Write("projects/child/x.json", `{}`), false},
+		{"not an unrelated project", "stranger", "", gitserver.Write(theme, `{}`), false},
 		{"not a Designer without a project", "", "", gitserver.Write(theme, `{}`), false},
 		{"not the configuration", "base", "", gitserver.Write(db+"/config.json", `{"url":"x"}`), false},
-		{"a stranger, of the whole gateway", "stranger", v1alpha1.DesignerScopeGateway, gitserver.Write(theme, `{}`), true},
-		{"the configuration, of the whole gateway", "", v1alpha1.DesignerScopeGateway, gitserver.Write(db+"/config.json", `{"url":"x"}`), true},
-		{"nothing that is not mapped", "base", v1alpha1.DesignerScopeGateway, gitserver.Write("README.md", "x"), false},
+		{"an unrelated project, scope gateway", "stranger", v1alpha1.DesignerScopeGateway, gitserver.Write(theme, `{}`), true},
+		{"the configuration, scope gateway", "", v1alpha1.DesignerScopeGateway, gitserver.Write(db+"/config.json", `{"url":"x"}`), true},
+		{"not a file outside the mappings", "base", v1alpha1.DesignerScopeGateway, gitserver.Write("README.md", "x"), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := family(t, v1alpha1.DesignerWait)
@@ -78,7 +78,7 @@ func TestADesignerHoldsWhatItShows(t *testing.T) {
 			assert.Equal(t, good, r.Commit)
 			assert.Contains(t, r.Message, "maria")
 			assert.NotContains(t, r.Message, "192.0.2.10", "the address of a user is private")
-			assert.Zero(t, b.gw.Requests.Count("POST /data/api/v1/scan/projects")+b.gw.Requests.Count("POST /data/api/v1/scan-lock/projects"), "the scan lock is not taken")
+			assert.Zero(t, b.gw.Requests.Count("POST /data/api/v1/scan/projects")+b.gw.Requests.Count("POST /data/api/v1/scan-lock/projects"), "the agent does not take the scan lock")
 
 			b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
 			require.NoError(t, b.gw.Designers.Close(id))
@@ -88,7 +88,7 @@ func TestADesignerHoldsWhatItShows(t *testing.T) {
 }
 
 // While a sync is held, the agent stages and validates its files only once.
-func TestAHeldSyncStagesOnce(t *testing.T) {
+func TestHeldSyncStagesOnce(t *testing.T) {
 	for reason, hold := range map[v1alpha1.Reason]func(b *bench) gitserver.Edit{
 		v1alpha1.ReasonDesignerSessionActive: func(b *bench) gitserver.Edit {
 			b.designer("maria", "base")
@@ -161,7 +161,7 @@ func TestDesignerPolicyFail(t *testing.T) {
 	b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
 }
 
-func TestProceedWritesAndNotesWhoWasThere(t *testing.T) {
+func TestDesignerPolicyProceed(t *testing.T) {
 	b := family(t, v1alpha1.DesignerProceed)
 	b.designer("maria", "child")
 	b.push(gitserver.Write(theme, `{}`))
@@ -187,14 +187,14 @@ func TestDesignerOpensUnderLock(t *testing.T) {
 	note, err := os.ReadDir(b.data + "/.stoker")
 	require.NoError(t, err)
 	for _, f := range note {
-		assert.NotEqual(t, "note-unloaded", f.Name(), "nothing is recorded for files that were not written")
+		assert.NotEqual(t, "note-unloaded", f.Name(), "no pending scan for files that were not written")
 	}
 	require.NoError(t, b.gw.Designers.Close(id))
 	b.synced()
 }
 
 // If the agent cannot list the Designer sessions, it must not assume that there are none.
-func TestWhoIsThereCannotBeAskedFor(t *testing.T) {
+func TestDesignersCannotBeListed(t *testing.T) {
 	refuse := func(status int) func(b *bench) {
 		return func(b *bench) {
 			require.NoError(b.t, b.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/designers", Status: status}))
@@ -208,13 +208,13 @@ func TestWhoIsThereCannotBeAskedFor(t *testing.T) {
 		phase  sync.Phase
 		reason v1alpha1.Reason
 	}{
-		{"proceed goes on", v1alpha1.DesignerProceed, refuse(403), gitserver.Write(theme, `{}`), sync.Synced, v1alpha1.ReasonSynced},
-		{"wait does not, where it may not ask", v1alpha1.DesignerWait, refuse(403), gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonGatewayForbidden},
-		{"wait does not, if the gateway does not answer", v1alpha1.DesignerWait, refuse(500), gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonGatewayUnreachable},
-		{"wait cannot, where there is no list", v1alpha1.DesignerWait, refuse(404), gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonProfilesInvalid},
-		{"fail cannot either", v1alpha1.DesignerFail, refuse(404), gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonProfilesInvalid},
-		{"wait cannot without a token", v1alpha1.DesignerWait, func(b *bench) { b.conn.HasAPIToken = false }, gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonProfilesInvalid},
-		{"a change of the configuration does not ask for Designers", v1alpha1.DesignerWait, refuse(403), gitserver.Write(db+"/config.json", `{"url":"x"}`), sync.Synced, v1alpha1.ReasonSynced},
+		{"proceed: synced", v1alpha1.DesignerProceed, refuse(403), gitserver.Write(theme, `{}`), sync.Synced, v1alpha1.ReasonSynced},
+		{"wait: forbidden", v1alpha1.DesignerWait, refuse(403), gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonGatewayForbidden},
+		{"wait: gateway fails", v1alpha1.DesignerWait, refuse(500), gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonGatewayUnreachable},
+		{"wait: no such route", v1alpha1.DesignerWait, refuse(404), gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonProfilesInvalid},
+		{"fail: no such route", v1alpha1.DesignerFail, refuse(404), gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonProfilesInvalid},
+		{"wait: no token", v1alpha1.DesignerWait, func(b *bench) { b.conn.HasAPIToken = false }, gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonProfilesInvalid},
+		{"wait: configuration only", v1alpha1.DesignerWait, refuse(403), gitserver.Write(db+"/config.json", `{"url":"x"}`), sync.Synced, v1alpha1.ReasonSynced},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := family(t, c.policy)
@@ -237,7 +237,7 @@ func TestCommitDeliversToken(t *testing.T) {
 	assert.Contains(t, r.Notes[0], "grants the access that the check needs")
 }
 
-func TestAGatewayThatIsStoppedHasNoDesigners(t *testing.T) {
+func TestDesignersOfStoppedGateway(t *testing.T) {
 	b := family(t, v1alpha1.DesignerWait)
 	b.designer("maria", "base")
 	require.NoError(t, b.gw.SetState(simulator.Down))

@@ -19,7 +19,7 @@ import (
 )
 
 // F24: a commit that is not signed is never planned, and what is on the gateway stays.
-func TestOnlySignedCommitsAreDelivered(t *testing.T) {
+func TestSignedCommits(t *testing.T) {
 	if _, err := exec.LookPath("ssh-keygen"); err != nil {
 		t.Skip("no ssh-keygen on this machine")
 	}
@@ -57,7 +57,7 @@ func TestOnlySignedCommitsAreDelivered(t *testing.T) {
 
 		for name, change := range map[string]func(*sync.Task){
 			"forced": func(t *sync.Task) { t.ForceID = "now" }, "a rollback": func(t *sync.Task) { t.RequestedRollback = true },
-			"a dry run": func(t *sync.Task) { t.Profile.DryRun = true }, "before its start": func(t *sync.Task) { t.BeforeStart = true },
+			"a dry run": func(t *sync.Task) { t.Profile.DryRun = true }, "before the start": func(t *sync.Task) { t.BeforeStart = true },
 		} {
 			t.Run(name, func(t *testing.T) {
 				was := b.target
@@ -69,9 +69,9 @@ func TestOnlySignedCommitsAreDelivered(t *testing.T) {
 		}
 		signed(gitserver.Write(view, `{"one": 3}`))
 		b.synced()
-		assert.Equal(t, `{"one": 3}`, b.read(view), "a signed commit on top of an unsigned one")
+		assert.Equal(t, `{"one": 3}`, b.read(view), "a signed commit after an unsigned one")
 	})
-	t.Run("what was delivered before", func(t *testing.T) {
+	t.Run("delivered before verification", func(t *testing.T) {
 		b, _ := begin(t)
 		v := b.conn.Verifier
 		b.conn.Verifier = nil
@@ -82,6 +82,6 @@ func TestOnlySignedCommitsAreDelivered(t *testing.T) {
 		b.put(view, `{"edited": true}`)
 		b.target.Repair = true
 		b.ended(sync.Error, v1alpha1.ReasonSignatureInvalid)
-		assert.Equal(t, `{"edited": true}`, b.read(view), "nothing of it is written again")
+		assert.Equal(t, `{"edited": true}`, b.read(view), "no file of the unsigned commit is written again")
 	})
 }

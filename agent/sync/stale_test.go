@@ -21,6 +21,7 @@ func TestHandEditedResource(t *testing.T) {
 	b := newBench(t, simulator.Options{Unknowns: simulator.Unknowns{SkipUnchanged: true}})
 	b.push(append(firstCommit(), gitserver.Write(viewDir+"/resource.json", signed("view.json")), gitserver.Write(db+"/resource.json", signed("config.json")))...)
 	b.synced()
+	// sequence: one edit after the other
 	for _, edited := range []string{`{"two": 2}`, `{"three": 3}`} {
 		b.push(gitserver.Write(view, edited), gitserver.Write(db+"/config.json", edited))
 		b.synced()
@@ -34,5 +35,5 @@ func TestHandEditedResource(t *testing.T) {
 	b.gw.Requests.Reset()
 	b.target.ForceID = "again"
 	r := b.synced()
-	assert.Zero(t, r.Files.Modified, "and it stays: %s", r)
+	assert.Zero(t, r.Files.Modified, "a forced sync changes nothing: %s", r)
 }

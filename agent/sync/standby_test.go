@@ -102,12 +102,12 @@ func TestBackupWritesUnreplicatedFiles(t *testing.T) {
 	p.push(append(firstCommit(), night()...)...)
 	r := p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
 	assert.Contains(t, r.Message, "5 replicated files")
-	assert.True(t, r.Commit.IsZero(), "the commit that is reported is never ahead of the disk")
+	assert.True(t, r.Commit.IsZero(), "the reported commit is never ahead of the disk")
 	assert.Empty(t, p.backup.read(view))
 	assert.Equal(t, `{"at":"22:00"}`, p.backup.read(external+"/config.json"))
 
 	p.master.synced()
-	assert.Equal(t, `{"one": 1}`, p.backup.read(view), "the pair copied it")
+	assert.Equal(t, `{"one": 1}`, p.backup.read(view), "the pair replicated the file")
 	p.backup.gw.Requests.Reset()
 	p.backup.standby()
 	assert.Zero(t, p.backup.gw.Requests.Count("POST /data/api/v1/scan/projects"))
@@ -118,12 +118,12 @@ func TestBackupWritesUnreplicatedFiles(t *testing.T) {
 	r = p.backup.standby()
 	assert.Zero(t, r.Files.Kept+r.Files.Saved)
 	r = p.backup.standby()
-	assert.Nil(t, r.Changes, "nothing to do is not a plan")
+	assert.Nil(t, r.Changes, "no plan without changes")
 }
 
 func TestBackupSyncsAfterMaster(t *testing.T) {
 	p := newPair(t, simulator.Options{})
-	good := p.push(append(firstCommit(), gitserver.Write("config/resources/core/kept.txt", "so that the source stays"))...)
+	good := p.push(append(firstCommit(), gitserver.Write("config/resources/core/kept.txt", "keeps the source"))...)
 	p.master.synced()
 	p.backup.standby()
 	p.push(gitserver.Write(view, `{"two": 2}`), gitserver.Delete(db+"/config.json"), gitserver.Delete(db+"/resource.json"))
@@ -149,12 +149,12 @@ func TestFailoverActivatesBackup(t *testing.T) {
 	p.Failover(true)
 	r := p.backup.synced()
 	assert.Equal(t, 2, r.Files.Modified, "the view, and its resource.json with it")
-	assert.Zero(t, r.Files.Saved, "what the pair brought was adopted, and is not a conflict")
+	assert.Zero(t, r.Files.Saved, "replicated files were adopted, and are not a conflict")
 	assert.Equal(t, 1, p.backup.gw.Requests.Count("POST /data/api/v1/scan/projects"))
 	p.master.standby()
 	assert.Equal(t, `{"two": 2}`, p.master.read(view))
 
-	// After failing back, the master, which had nothing to do on standby, is asked again and synced.
+	// After failing back, the master, which had nothing to do on standby, syncs again.
 	p.Failover(true)
 	p.master.synced()
 }
@@ -251,7 +251,7 @@ func TestPairRendersTheSame(t *testing.T) {
 	assert.JSONEq(t, `{"title":"042"}`, p.backup.read(view))
 	p.backup.target.Profile.Vars = map[string]string{"site": "043"}
 	r = p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
-	assert.Contains(t, r.Message, viewDir, "a value of its own is never that of the other node")
+	assert.Contains(t, r.Message, viewDir, "a file with the node's own value never matches the other node")
 	p.backup.target.Profile.DryRun = true
 	p.backup.ended(sync.Pending, v1alpha1.ReasonDryRun)
 }
@@ -268,7 +268,7 @@ func TestDriftOnStandbyIsReported(t *testing.T) {
 	p.backup.target.Repair = true
 	r := p.backup.standby()
 	assert.Equal(t, `{"mine": 1}`, p.backup.read(view))
-	assert.Equal(t, `{"at":"22:00"}`, p.backup.read(external+"/config.json"), "what the agent writes here, it repairs here")
+	assert.Equal(t, `{"at":"22:00"}`, p.backup.read(external+"/config.json"), "the agent repairs files that it writes on this node")
 	require.NotEmpty(t, r.Notes)
 	assert.Contains(t, r.Notes[0], "not restored")
 	p.backup.target.Repair, p.backup.target.ForceID = false, "again"
@@ -292,7 +292,7 @@ func TestStoppedBackupByFile(t *testing.T) {
 	assert.NotNil(t, p.backup.gw.Data.Loaded(external))
 }
 
-func TestUnreadableRedundancyFileIsANote(t *testing.T) {
+func TestUnreadableRedundancyFile(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	require.NoError(t, os.WriteFile(filepath.Join(b.data, "redundancy.xml"), []byte("<properties><entry"), 0o644))
 	require.NoError(t, b.gw.Canaries.Record())

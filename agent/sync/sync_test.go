@@ -180,8 +180,8 @@ func TestFilesMoveUnderScanLock(t *testing.T) {
 	assert.Equal(t, []string{"scan-lock/config", "scan-lock/projects", "scan/config", "scan/projects"}, order)
 }
 
-func TestForeignScanLockIsANote(t *testing.T) {
-	for name, o := range map[string]simulator.Options{"refused at once": {}, "waited for": {Unknowns: simulator.Unknowns{LockWaits: true}}} {
+func TestForeignScanLock(t *testing.T) {
+	for name, o := range map[string]simulator.Options{"refused": {}, "timeout": {Unknowns: simulator.Unknowns{LockWaits: true}}} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, o)
 			require.NoError(t, b.gw.Locks.Hold("projects", "Designer of Maria", time.Minute))
@@ -211,7 +211,7 @@ func TestFailedApplyIsRolledBack(t *testing.T) {
 	b.engine.Progress = func(string, int, int) {}
 	assert.Equal(t, sync.Error, r.Phase, r.String())
 	assert.Equal(t, good, r.Commit)
-	assert.Equal(t, `{"url": "jdbc"}`, b.read(db+"/config.json"), "what had moved already is taken back")
+	assert.Equal(t, `{"url": "jdbc"}`, b.read(db+"/config.json"), "replaced files are restored")
 	assert.Equal(t, 1, b.gw.Requests.Count("POST /data/api/v1/scan-lock/projects"))
 	assert.Equal(t, 1, b.gw.Requests.Count("POST /data/api/v1/scan/projects"), "the scan releases the lock")
 
@@ -270,7 +270,7 @@ func TestReplacedDataDirectoryIsReopened(t *testing.T) {
 	b.conn.Gateway = nil
 	r := b.sync()
 	require.Equal(t, sync.Synced, r.Phase, r.String())
-	assert.Equal(t, `{"one": 1}`, b.read(view), "the new one is synced from its start")
+	assert.Equal(t, `{"one": 1}`, b.read(view), "the new directory is synced")
 	require.NoError(t, os.RemoveAll(filepath.Join(b.data, ".stoker")))
 	r = b.sync()
 	require.Equal(t, sync.Synced, r.Phase, r.String())
@@ -289,8 +289,8 @@ func TestSyncBeforeGatewayStart(t *testing.T) {
 	b.target.BeforeStart = false
 	require.NoError(t, b.gw.SetState(simulator.Running))
 	r := b.synced()
-	assert.Empty(t, r.Scans, "it read the files when it started")
-	assert.Equal(t, []string{"line"}, r.Projects, "and was asked whether it took them")
+	assert.Empty(t, r.Scans, "the gateway read the files when it started")
+	assert.Equal(t, []string{"line"}, r.Projects, "the projects are verified")
 }
 
 func TestStartingGatewayIsNotScanned(t *testing.T) {
@@ -327,7 +327,7 @@ func TestFailedScanStaysPending(t *testing.T) {
 	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
 	r := b.sync()
 	assert.Equal(t, sync.Error, r.Phase, r.String())
-	assert.Equal(t, commit, r.Commit, "the files are there, and that is said")
+	assert.Equal(t, commit, r.Commit, "the report names the commit on the disk")
 	assert.Contains(t, r.Message, "the gateway has not loaded them")
 	require.NoError(t, b.engine.Close())
 
@@ -335,7 +335,7 @@ func TestFailedScanStaysPending(t *testing.T) {
 	b.gw.Requests.Reset()
 	b.synced()
 	assert.Equal(t, 1, b.gw.Requests.Count("POST /data/api/v1/scan/projects"))
-	assert.Zero(t, b.gw.Requests.Count("POST /data/api/v1/scan/config"), "what was done is not done again")
+	assert.Zero(t, b.gw.Requests.Count("POST /data/api/v1/scan/config"), "a successful scan is not repeated")
 }
 
 func TestMissingConfigResourceIsNotSynced(t *testing.T) {
@@ -364,7 +364,7 @@ func TestGatewayLogErrorsInReport(t *testing.T) {
 	r := b.synced()
 	notes := strings.Join(r.Notes, "\n")
 	assert.Contains(t, notes, "the gateway logged: Some.Logger: error number 0")
-	assert.Contains(t, notes, "more errors", "ten of them are enough")
+	assert.Contains(t, notes, "more errors", "the report has at most ten errors")
 	assert.NotContains(t, notes, "from before")
 }
 
@@ -377,7 +377,7 @@ func TestFileSizeLimit(t *testing.T) {
 	assert.Empty(t, b.read(view))
 }
 
-func TestADryRunWritesNothingAtAll(t *testing.T) {
+func TestDryRunWritesNothing(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	require.NoError(t, os.RemoveAll(filepath.Join(b.data, ".ignition-seed-complete")))
 	before := list(t, b.data)
@@ -386,18 +386,18 @@ func TestADryRunWritesNothingAtAll(t *testing.T) {
 	r := b.ended(sync.Pending, v1alpha1.ReasonDryRun)
 	assert.True(t, r.DryRun)
 	assert.Equal(t, 5, r.Changes.Counts().Added)
-	assert.Equal(t, before, list(t, b.data), "no file, no lock, no folder")
+	assert.Equal(t, before, list(t, b.data), "a dry run writes no file, lock or directory")
 	assert.Empty(t, r.Notes)
 
 	b.engine.DataDir = t.TempDir()
 	r = b.ended(sync.Pending, v1alpha1.ReasonDryRun)
-	require.Len(t, r.Notes, 1, "what a sync would do is to wait")
+	require.Len(t, r.Notes, 1, "a note says that a sync would wait")
 	assert.Contains(t, r.Notes[0], "a sync would wait: the data directory is not seeded yet")
 	assert.Len(t, list(t, b.engine.DataDir), 1)
 }
 
 // Once files are written, the agent finishes the scan even if it is stopped, because the scan releases the gateway's lock.
-func TestAStopAfterTheFilesMovedStillScans(t *testing.T) {
+func TestStopBeforeScan(t *testing.T) {
 	b := newBench(t, simulator.Options{ScanDelay: 200 * time.Millisecond})
 	b.push(firstCommit()...)
 	ctx, stop := context.WithCancel(t.Context())

@@ -57,14 +57,14 @@ func TestTakeoverDuringRevert(t *testing.T) {
 	assert.Zero(t, p.backup.synced().Files.Saved)
 }
 
-func TestReplicatedFileIsNoEdit(t *testing.T) {
+func TestReplicatedFileUnderConflictPolicy(t *testing.T) {
 	ofPairs(t)
 	edits := func(edits ...gitserver.Edit) []gitserver.Edit { return edits }
 	for _, policy := range []v1alpha1.ConflictPolicy{v1alpha1.ConflictGitWins, v1alpha1.ConflictHold, v1alpha1.ConflictGatewayWins} {
 		t.Run(string(policy), func(t *testing.T) {
 			p := behind(t, policy,
 				edits(gitserver.Write(second+"/view.json", `{}`), gitserver.Write(second+"/resource.json", listing("view.json")),
-					gitserver.Write("config/resources/core/kept.txt", "so that the source stays")),
+					gitserver.Write("config/resources/core/kept.txt", "keeps the source")),
 				edits(gitserver.Write(view, `{"two": 2}`), gitserver.Write(db+"/config.json", `{"url": "other"}`),
 					gitserver.Delete(second+"/view.json"), gitserver.Delete(second+"/resource.json")),
 				edits(gitserver.Write(view, `{"three": 3}`), gitserver.Delete(db+"/config.json"), gitserver.Delete(db+"/resource.json"),
@@ -100,7 +100,7 @@ func TestTakeoverAfterReplication(t *testing.T) {
 	assert.True(t, r.Paired)
 	p.Failover(true)
 	r = p.master.synced()
-	assert.True(t, r.Paired, "it is asked again")
+	assert.True(t, r.Paired, "the agent polls the role again")
 	assert.Equal(t, `{"two": 2}`, p.master.read(view))
 }
 
@@ -127,12 +127,12 @@ func TestReplicatedDriftIsReported(t *testing.T) {
 	now = now.Add(time.Minute)
 	r = p.backup.standby()
 	assert.Contains(t, r.Message, "that were changed on the gateway ("+viewDir)
-	assert.Contains(t, p.backup.standby().Message, "changed on the gateway", "also by a look that has nothing to do")
+	assert.Contains(t, p.backup.standby().Message, "changed on the gateway", "also from a sync without changes")
 
 	p.push(gitserver.Write(db+"/config.json", `{"url": "third"}`))
 	p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
 	p.master.synced()
-	assert.Contains(t, p.backup.standby().Message, "changed on the gateway", "it was waited for once")
+	assert.Contains(t, p.backup.standby().Message, "changed on the gateway", "the standby waits only once")
 	p.master.put(view, `{"mine": 2}`)
 	require.NoError(t, p.Replicate())
 	p.push(gitserver.Write(db+"/config.json", `{"url": "fourth"}`))
@@ -149,9 +149,9 @@ func TestReplicatedDriftIsReported(t *testing.T) {
 func TestReplicatedFileIsReported(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
-	p.push(append(firstCommit(), gitserver.Write("config/resources/core/kept.txt", "so that the source stays"))...)
+	p.push(append(firstCommit(), gitserver.Write("config/resources/core/kept.txt", "keeps the source"))...)
 	p.master.synced()
-	assert.NotContains(t, p.backup.standby().Message, "the pair copied", "the first files belong to no pair")
+	assert.NotContains(t, p.backup.standby().Message, "the pair copied", "the first files are not replicated files")
 	p.push(gitserver.Write(second+"/view.json", `{"bad": 1}`), gitserver.Write(second+"/resource.json", listing("view.json")))
 	p.master.synced()
 	p.push(gitserver.Delete(second+"/view.json"), gitserver.Delete(second+"/resource.json"))
@@ -161,7 +161,7 @@ func TestReplicatedFileIsReported(t *testing.T) {
 		assert.Contains(t, p.backup.synced().Message, second+" first")
 	}
 	r := p.master.ended(sync.Pending, v1alpha1.ReasonProgressing)
-	assert.Contains(t, r.Message, second, "this one knows that it has to go")
+	assert.Contains(t, r.Message, second, "the message names the view to be deleted")
 
 	require.NoError(t, os.RemoveAll(filepath.Join(p.backup.data, second)))
 	require.NoError(t, p.Replicate())
@@ -185,5 +185,5 @@ func TestActiveBackupWithoutRole(t *testing.T) {
 	r := p.backup.synced()
 	assert.True(t, r.Paired)
 	p.backup.synced()
-	assert.Equal(t, `{"mine": 1}`, p.backup.read(view), "drift, and no node took over")
+	assert.Equal(t, `{"mine": 1}`, p.backup.read(view), "the edit is drift, because no node took over")
 }

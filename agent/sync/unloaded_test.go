@@ -39,18 +39,18 @@ func TestPendingScanRecord(t *testing.T) {
 	require.NoError(t, unloaded{Commit: plan.ID{1, 2}}.save(d))
 	note, err := d.Note(unloadedNote)
 	require.NoError(t, err)
-	assert.Nil(t, note, "a commit alone is not a debt")
+	assert.Nil(t, note, "a commit alone needs no scan")
 }
 
 // F17: an unreadable note must not count as a missing one.
-func TestADamagedNoteStillOwesBothScans(t *testing.T) {
+func TestDamagedPendingScanRecord(t *testing.T) {
 	for name, damage := range map[string]func(path string) error{
 		"torn": func(path string) error { return os.WriteFile(path, []byte("{torn"), 0o600) },
-		"a resource without a name": func(path string) error {
+		"resource without name": func(path string) error {
 			return os.WriteFile(path, []byte(`{"resources":[{"collection":"core","module":"ignition","type":"x","name":""}]}`), 0o600)
 		},
-		"a project outside": func(path string) error { return os.WriteFile(path, []byte(`{"gone":["../../x"]}`), 0o600) },
-		"a directory":       func(path string) error { return os.MkdirAll(path+"/x", 0o700) },
+		"project outside the directory": func(path string) error { return os.WriteFile(path, []byte(`{"gone":["../../x"]}`), 0o600) },
+		"a directory":                   func(path string) error { return os.MkdirAll(path+"/x", 0o700) },
 		"oversized": func(path string) error {
 			if err := os.WriteFile(path, nil, 0o600); err != nil {
 				return err
@@ -96,7 +96,7 @@ func TestPendingScansAccumulate(t *testing.T) {
 	assert.Empty(t, o.Projects)
 	assert.Empty(t, o.Deleted)
 	assert.Empty(t, o.Resources)
-	assert.True(t, o.ScanProjects, "a scan too many does no harm")
+	assert.True(t, o.ScanProjects, "a superfluous scan does no harm")
 }
 
 // If a sync fails before the first file moves, the record from before it is in force again.
@@ -115,7 +115,7 @@ func TestPendingScansOfFailedSync(t *testing.T) {
 	assert.Equal(t, []configID{a, b}, before.Resources)
 }
 
-func TestDebtsAreBounded(t *testing.T) {
+func TestPendingScanLimit(t *testing.T) {
 	changes := &plan.Changes{}
 	for i := range maxUnloaded + 50 {
 		changes.List = append(changes.List, plan.Change{Op: plan.Create, Path: fmt.Sprintf("config/resources/core/ignition/database-connection/db%05d/resource.json", i)})

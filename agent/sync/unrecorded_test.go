@@ -45,7 +45,7 @@ func TestNewBackupBesideDrift(t *testing.T) {
 	p.edit(view, `{"mine": 1}`)
 	assert.Contains(t, waiting(p.backup).Message, viewDir)
 	*now = now.Add(4 * time.Minute)
-	assert.True(t, waiting(p.backup).Commit.IsZero(), "the commit that is reported is never ahead of the disk")
+	assert.True(t, waiting(p.backup).Commit.IsZero(), "the reported commit is never ahead of the disk")
 	*now = now.Add(time.Minute)
 	assert.Contains(t, p.backup.standby().Message, "that were changed on the gateway ("+viewDir)
 	assert.Equal(t, `{"mine": 1}`, p.backup.read(view))
@@ -53,7 +53,7 @@ func TestNewBackupBesideDrift(t *testing.T) {
 	p.push(gitserver.Write(db+"/config.json", `{"url": "other"}`))
 	waiting(p.backup)
 	p.master.synced()
-	assert.Contains(t, p.backup.standby().Message, "changed on the gateway", "it was waited for once")
+	assert.Contains(t, p.backup.standby().Message, "changed on the gateway", "the standby waits only once")
 
 	p.push(gitserver.Write(view, `{"two": 2}`))
 	waiting(p.backup)
@@ -98,10 +98,10 @@ func TestUnrecordedFileOfPairIsNotDrift(t *testing.T) {
 	p.push(firstCommit()...)
 	p.master.synced() // the backup's agent misses this commit
 	p.push(gitserver.Write(view, `{"two": 2}`), gitserver.Write(second+"/view.json", `{}`), gitserver.Write(second+"/resource.json", listing("view.json")))
-	look("the second view is not there")
+	look("the second view is missing")
 	p.Pause(true)
 	p.master.synced()
-	look("the copying is pending")
+	look("the replication is pending")
 	p.backup.gw.Redundancy.SetConfigAccess(false, false)
 	p.backup.ended(sync.Held, v1alpha1.ReasonNoConfigAccess)
 	*now = now.Add(4 * time.Minute)
@@ -112,12 +112,12 @@ func TestUnrecordedFileOfPairIsNotDrift(t *testing.T) {
 	waiting(p.backup)
 	*now = now.Add(4 * time.Minute)
 	p.edit(view, `{"mine": 2}`)
-	look("it has become another")
+	look("the file was edited again")
 	p.backup.standby()
 	assert.Equal(t, `{}`, p.backup.read(second+"/view.json"))
 
 	p.push(gitserver.Write(view, `{"three": 3}`))
-	look("git has changed it since")
+	look("a new commit changes the file")
 }
 
 func TestActiveNodeFileIsDriftOnStandby(t *testing.T) {
@@ -155,7 +155,7 @@ func TestLateViewUnderMirror(t *testing.T) {
 	p.master.synced()
 	p.edit(second+"/resource.json", listing("view.json"))
 	p.edit(second+"/view.json", `{"mine": 1}`)
-	assert.Contains(t, p.backup.standby().Message, second, "it is named")
+	assert.Contains(t, p.backup.standby().Message, second, "the message names the view")
 
 	p.push(gitserver.Write(view, `{"three": 3}`))
 	p.master.synced()

@@ -26,7 +26,7 @@ import (
 // In random order, files and directories in git replace each other, the gateway writes and deletes, also during apply, and
 // mappings, rules and agents change. The sync must lose no version of the gateway and fail only to refuse a change. A Synced
 // gateway must have the commit except for reported drift.
-func TestRandomHistoriesLoseNothing(t *testing.T) {
+func TestRandomHistories(t *testing.T) {
 	seeds := []uint64{3, 6, 16, 22, 30}
 	if testing.Short() {
 		seeds = seeds[:2]
@@ -125,7 +125,7 @@ func (w *walk) commit(changes int) {
 		takePlace(w.want, p, w.content("git", p))
 	}
 	files := maps.Clone(w.want)
-	files["README"] = "so that it is never empty"
+	files["README"] = "keeps the commit from being empty"
 	id, err := plan.ParseID(w.git.Orphan("c", gitserver.Files(files)))
 	require.NoError(w.t, err)
 	w.target.Commit = id
@@ -194,7 +194,7 @@ func (w *walk) run(steps int) {
 			w.compare()
 		}
 	}
-	require.Greater(w.t, synced, steps/4, "it is not always held")
+	require.Greater(w.t, synced, steps/4, "some syncs are not held")
 }
 
 func (w *walk) sync(step int) sync.Phase {
@@ -213,7 +213,7 @@ func (w *walk) sync(step int) sync.Phase {
 	after := w.versions()
 	for v, path := range before {
 		if _, kept := after[v]; !kept {
-			w.fail("lost: %s, which lay at %s", v, path)
+			w.fail("lost: %s, which was at %s", v, path)
 		}
 	}
 	if r.Reason == v1alpha1.ReasonWriteFailed {

@@ -38,16 +38,16 @@ func TestMaintenanceWindows(t *testing.T) {
 		assert.Equal(t, time.Date(2026, 11, 24, 22, 0, 0, 0, time.UTC), r.RetryAt.UTC())
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 		assert.Empty(t, b.gw.Requests.List())
-		assert.Empty(t, r.Fetch.Kind, "git is not asked")
+		assert.Empty(t, r.Fetch.Kind, "no fetch")
 		assert.False(t, worked)
 
 		b.engine.Now = func() time.Time { return night }
 		b.synced()
 		assert.Equal(t, `{"one": 2}`, b.read(view))
 		b.engine.Now = func() time.Time { return noon.Add(24 * time.Hour) }
-		b.synced() // what was delivered stays Synced
+		b.synced() // the delivered commit stays Synced
 	})
-	t.Run("what was delivered in the window is still loaded", func(t *testing.T) {
+	t.Run("a commit delivered in the window is scanned later", func(t *testing.T) {
 		b := begin(t)
 		b.engine.Now = func() time.Time { return night }
 		require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
@@ -61,7 +61,7 @@ func TestMaintenanceWindows(t *testing.T) {
 		assert.Equal(t, `{"one": 2}`, b.read(view))
 		b.gw.Requests.Reset()
 		b.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
-		assert.Empty(t, b.gw.Requests.List(), "it is loaded once")
+		assert.Empty(t, b.gw.Requests.List(), "the scan happens once")
 	})
 	t.Run("a window of another gateway", func(t *testing.T) {
 		b := begin(t)
@@ -80,7 +80,7 @@ func TestMaintenanceWindows(t *testing.T) {
 			assert.Equal(t, `{"one": 2}`, b.read(view))
 		})
 	}
-	t.Run("other settings wait, too", func(t *testing.T) {
+	t.Run("other settings wait", func(t *testing.T) {
 		b := begin(t)
 		b.engine.Now = func() time.Time { return night }
 		b.synced()
@@ -114,7 +114,7 @@ func TestMaintenanceWindows(t *testing.T) {
 		b.target.Profile.DryRun = true
 		assert.Equal(t, v1alpha1.ReasonDryRun, b.sync().Reason)
 	})
-	t.Run("a file that is lost is written before the gateway starts", func(t *testing.T) {
+	t.Run("a lost file is written before the gateway starts", func(t *testing.T) {
 		b := begin(t)
 		b.target.BeforeStart = true
 		b.conn.Gateway = nil
@@ -122,7 +122,7 @@ func TestMaintenanceWindows(t *testing.T) {
 		assert.NotEqual(t, v1alpha1.ReasonMaintenanceWindow, r.Reason, r.String())
 		assert.Equal(t, `{"one": 2}`, b.read(view))
 	})
-	t.Run("windows that are not valid change nothing", func(t *testing.T) {
+	t.Run("invalid windows", func(t *testing.T) {
 		b := begin(t)
 		b.target.Profile.Windows[0].TimeZone = "Local"
 		r := b.ended(sync.Error, v1alpha1.ReasonProfilesInvalid)
