@@ -16,7 +16,7 @@ import (
 
 func TestDiffReports(t *testing.T) {
 	noon := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
-	t.Run("the last ten are kept", func(t *testing.T) {
+	t.Run("ten reports are kept", func(t *testing.T) {
 		root := seeded(t)
 		d := open(t, root, Options{})
 		var ids []string
@@ -26,7 +26,7 @@ func TestDiffReports(t *testing.T) {
 			ids = append(ids, id)
 		}
 		assert.Equal(t, "area-4-diff-20261124-120000.json", ids[0])
-		assert.Equal(t, "area-4-diff-20261124-120011.json", ids[11], "one second, one report")
+		assert.Equal(t, "area-4-diff-20261124-120011.json", ids[11], "one report a second")
 		for i, id := range ids {
 			b, err := ReadDiff(root, id)
 			require.NoError(t, err)
@@ -69,7 +69,7 @@ func TestDiffReports(t *testing.T) {
 		require.NoError(t, err)
 		assert.NotEqual(t, one, two)
 	})
-	t.Run("a link in the place of the folder", func(t *testing.T) {
+	t.Run("a link instead of the directory", func(t *testing.T) {
 		root := seeded(t)
 		d := open(t, root, Options{})
 		require.NoError(t, os.Symlink("../projects", filepath.Join(root, ".stoker/history")))
@@ -88,7 +88,7 @@ func TestAudit(t *testing.T) {
 		require.NoError(t, err)
 		return string(b)
 	}
-	t.Run("lines stay over a restart", func(t *testing.T) {
+	t.Run("a restart keeps the lines", func(t *testing.T) {
 		root := seeded(t)
 		assert.Empty(t, read(t, root))
 		d, err := Open(root, Options{})
@@ -98,7 +98,7 @@ func TestAudit(t *testing.T) {
 		require.NoError(t, open(t, root, Options{}).AddAudit([]byte(`{"a":2}`)))
 		assert.Equal(t, "{\"a\":1}\n{\"a\":2}\n", read(t, root))
 	})
-	t.Run("the oldest lines go", func(t *testing.T) {
+	t.Run("the oldest lines are dropped", func(t *testing.T) {
 		root := seeded(t)
 		d := open(t, root, Options{})
 		pad := strings.Repeat("x", 8000)
@@ -109,22 +109,22 @@ func TestAudit(t *testing.T) {
 		assert.LessOrEqual(t, len(got), records.MaxAudit)
 		lines := strings.Split(strings.TrimSpace(got), "\n")
 		assert.Greater(t, len(got), records.MaxAudit-10_000)
-		assert.True(t, strings.HasPrefix(lines[0], fmt.Sprint(140-len(lines), " ")), "a whole line")
+		assert.True(t, strings.HasPrefix(lines[0], fmt.Sprint(140-len(lines), " ")), "the record starts with a complete line")
 		assert.True(t, strings.HasPrefix(lines[len(lines)-1], "139 "))
 	})
-	t.Run("a line that is too long, or two", func(t *testing.T) {
+	t.Run("a line that is too long, two lines", func(t *testing.T) {
 		d := open(t, seeded(t), Options{})
 		assert.Error(t, d.AddAudit(make([]byte, records.MaxAuditLine+1)))
 		assert.Error(t, d.AddAudit([]byte("a\nb")))
 	})
-	t.Run("a record without an end", func(t *testing.T) {
+	t.Run("a record without a final newline", func(t *testing.T) {
 		root := seeded(t)
 		d := open(t, root, Options{})
 		put(t, root, ".stoker/audit.jsonl", `{"a":`)
 		require.NoError(t, d.AddAudit([]byte("b")))
 		assert.Equal(t, "{\"a\":\nb\n", read(t, root))
 	})
-	t.Run("a link in the place of .stoker", func(t *testing.T) {
+	t.Run("a link instead of .stoker", func(t *testing.T) {
 		root := seeded(t)
 		put(t, root, "elsewhere/audit.jsonl", "a user's")
 		require.NoError(t, os.Symlink("elsewhere", filepath.Join(root, ".stoker")))
@@ -139,7 +139,7 @@ func TestAudit(t *testing.T) {
 			require.NoError(t, os.WriteFile(name, make([]byte, records.MaxAudit+1), 0o600))
 		},
 	} {
-		t.Run("a "+name+" in its place is set aside", func(t *testing.T) {
+		t.Run("set aside/"+name, func(t *testing.T) {
 			root := seeded(t)
 			d := open(t, root, Options{})
 			place(t, filepath.Join(root, ".stoker/audit.jsonl"))

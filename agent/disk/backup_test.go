@@ -75,7 +75,7 @@ func TestBackups(t *testing.T) {
 		_, err = d.OpenBackup("../manifest")
 		require.ErrorIs(t, err, fs.ErrNotExist)
 	})
-	t.Run("maxSize is that of snapshots and backups", func(t *testing.T) {
+	t.Run("maxSize counts snapshots and backups", func(t *testing.T) {
 		d, _ := begin(t)
 		o := anySnapshots
 		o.MaxBytes = 1000
@@ -83,11 +83,11 @@ func TestBackups(t *testing.T) {
 		for i := range 4 { // sequence: each displaces the one before
 			all = append(all, syncs(t, d, content(i), 400, o))
 		}
-		assert.Equal(t, all[2:], backedUp(t, d), "the oldest go first")
-		assert.Len(t, ids(t, d), 3, "snapshots of a byte fit")
+		assert.Equal(t, all[2:], backedUp(t, d), "the oldest backups are removed")
+		assert.Len(t, ids(t, d), 3, "small snapshots are kept")
 		o.MaxBytes = 402
 		all = append(all, syncs(t, d, content(4), 400, o))
-		assert.Equal(t, all[4:], backedUp(t, d), "the newest stays")
+		assert.Equal(t, all[4:], backedUp(t, d), "the newest backup is kept")
 		assert.Len(t, ids(t, d), 2)
 	})
 	t.Run("too large", func(t *testing.T) {
@@ -113,7 +113,7 @@ func TestBackups(t *testing.T) {
 		require.NoError(t, err)
 		assert.Empty(t, left)
 	})
-	t.Run("what others put there", func(t *testing.T) {
+	t.Run("foreign files", func(t *testing.T) {
 		d, root := begin(t)
 		apply(t, d, content(1))
 		folder := filepath.Join(root, ".stoker", snapshot.BackupsDir)
@@ -121,7 +121,7 @@ func TestBackups(t *testing.T) {
 		require.NoError(t, os.WriteFile(outside, []byte("a user's"), 0o600))
 		require.NoError(t, os.Symlink(filepath.Dir(outside), folder))
 		id := syncs(t, d, content(2), 10, anySnapshots)
-		assert.Equal(t, []string{id}, backedUp(t, d), "a link is set aside and not followed")
+		assert.Equal(t, []string{id}, backedUp(t, d), "the agent sets a link aside and does not follow it")
 		require.NoError(t, os.Symlink(outside, filepath.Join(folder, "site-20200101-000000.gwbk")))
 		require.NoError(t, os.WriteFile(filepath.Join(folder, "notes.gwbk"), nil, 0o600))
 		require.NoError(t, os.WriteFile(filepath.Join(folder, "site-20200101-000001.gwbk.new"), nil, 0o600))
@@ -131,9 +131,9 @@ func TestBackups(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, "a user's", string(b))
 		assert.FileExists(t, filepath.Join(folder, "notes.gwbk"))
-		assert.NoFileExists(t, filepath.Join(folder, "site-20200101-000001.gwbk.new"), "left by a crash")
+		assert.NoFileExists(t, filepath.Join(folder, "site-20200101-000001.gwbk.new"), "the rest of a crash is removed")
 	})
-	t.Run("ids go on behind backups", func(t *testing.T) {
+	t.Run("the next id follows the newest backup", func(t *testing.T) {
 		d, _ := begin(t)
 		apply(t, d, content(1))
 		require.NoError(t, backUp(d, "site-20990101-000000", 10, 1000))
@@ -143,7 +143,7 @@ func TestBackups(t *testing.T) {
 	})
 	t.Run("removed", func(t *testing.T) {
 		d, root := begin(t)
-		require.NoError(t, d.DropBackups(), "there are none")
+		require.NoError(t, d.DropBackups(), "no backups to remove")
 		require.NoError(t, d.DropBackup("site-20260101-000000"))
 		apply(t, d, content(1))
 		require.NoError(t, backUp(d, "site-20260101-000000", 10, 1000))

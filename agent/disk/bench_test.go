@@ -73,8 +73,8 @@ func BenchmarkApplyOneFileOf100k(b *testing.B) {
 	}
 }
 
-// BenchmarkTakeBack100Files measures going back by a sync of 100 files among 10,000.
-func BenchmarkTakeBack100Files(b *testing.B) {
+// BenchmarkRestore100Files measures the restore of a snapshot of 100 files among 10,000.
+func BenchmarkRestore100Files(b *testing.B) {
 	_, d, want := synced(b, 10_000)
 	other := maps.Clone(want)
 	for _, p := range slices.Sorted(maps.Keys(want))[:100] {

@@ -102,13 +102,13 @@ func TestRecoveryWithoutStagedFile(t *testing.T) {
 	})
 	copyByFile(t, root)
 	put(t, root, "projects/a", "of an older backup")
-	put(t, root, ".stoker/staging/0", "of who knows what")
+	put(t, root, ".stoker/staging/0", "unknown content")
 
 	d = open(t, root, Options{})
 	assert.False(t, d.Manifest().Header().Complete)
 	assert.Equal(t, "of an older backup", contents(t, root)["projects/a"])
 	assert.Equal(t, "2", contents(t, root)["projects/b"])
-	assert.True(t, everything(t, root)["of who knows what"], "saved")
+	assert.True(t, everything(t, root)["unknown content"], "saved")
 	assertNoLeftovers(t, root)
 }
 
@@ -131,11 +131,11 @@ func TestRecoveryWithoutManifest(t *testing.T) {
 			b[len(b)/2] ^= 1
 			require.NoError(t, os.WriteFile(m, b, 0o600))
 		}},
-		"the new one is there": {
+		"new manifest in place": {
 			at:     func(e safe.Effect) bool { return e.Op == "remove" && e.Path == ".stoker/"+journalFile },
 			damage: func(*testing.T, string) {}, want: true,
 		},
-		"never was one": {first: true, at: moved, damage: func(*testing.T, string) {}, want: true},
+		"no manifest before": {first: true, at: moved, damage: func(*testing.T, string) {}, want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := seeded(t)

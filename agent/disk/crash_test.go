@@ -110,7 +110,7 @@ func (w *crashWorld) build(t testing.TB) string {
 	root := seededIn(t, memory(t))
 	d, err := Open(root, Options{around: quick})
 	require.NoError(t, err)
-	put(t, root, "projects/q/half/theirs.json", "theirs") // so that the sync does not create the directory and must not remove it
+	put(t, root, "projects/q/half/theirs.json", "theirs") // the sync does not create the directory and must not remove it
 	apply(t, d, w.one)
 	require.NoError(t, d.Close())
 	if !w.quiet {
@@ -193,7 +193,7 @@ func (w *crashWorld) check(t *testing.T, root string) (forward bool) {
 	d.vol.Around = func(safe.Effect, func() error) error { steps++; return errCut }
 	res, err := w.sync(t, d)
 	require.NoError(t, err)
-	assert.Zero(t, steps, "INV6: the second run does nothing")
+	assert.Zero(t, steps, "INV6: the second sync does nothing")
 	assert.Empty(t, res.Saved)
 	d.vol.Around = quick
 	if w.snapshots {
@@ -437,7 +437,7 @@ func TestCrashDuringSnapshotRemoval(t *testing.T) {
 					left := ids(t, d)
 					for _, id := range left {
 						if at := slices.Index(names, id); at >= 0 {
-							assert.Subset(t, left, names[at:], "%s are left of %s", left, names)
+							assert.Subset(t, left, names[at:], "%s remain of %s", left, names)
 						}
 					}
 					syncTo(t, d, tree{"projects/p/a": {content: "newer"}}, anySnapshots)

@@ -14,7 +14,7 @@ import (
 )
 
 // F14: if the data directory was moved or replaced, the agent stops writing to it. After it is opened again, syncs continue.
-func TestReplacedDataDirectoryIsNotWritten(t *testing.T) {
+func TestReplacedDataDirectory(t *testing.T) {
 	one, two := text(map[string]string{"projects/a": "1"}), text(map[string]string{"projects/a": "2"})
 	for name, move := range map[string]func(t *testing.T, root string){
 		"another directory": func(t *testing.T, root string) {
@@ -68,20 +68,20 @@ func TestReplacedDataDirectoryIsNotWritten(t *testing.T) {
 
 // A copy over the files of .stoker keeps every inode, but the manifest may now be older, damaged or missing. The agent must neither
 // plan with a stale manifest nor overwrite the one on disk.
-func TestOverwrittenManifestIsReadAgain(t *testing.T) {
+func TestOverwrittenManifest(t *testing.T) {
 	one, two, three := text(map[string]string{"projects/a": "1"}), text(map[string]string{"projects/a": "2"}), text(map[string]string{"projects/a": "3"})
 	for name, c := range map[string]struct {
 		over func(t *testing.T, path string, older []byte)
 		late bool // detected only by reading it
 		want plan.ID
 	}{
-		"by an older one": {over: func(t *testing.T, path string, older []byte) {
+		"older manifest": {over: func(t *testing.T, path string, older []byte) {
 			require.NoError(t, os.WriteFile(path, older, 0o600))
 			require.NoError(t, os.Chtimes(path, testTime, testTime))
 		}, want: one.id()},
-		"by half of one": {over: func(t *testing.T, path string, _ []byte) { require.NoError(t, os.Truncate(path, 40)) }},
-		"by nothing":     {over: func(t *testing.T, path string, _ []byte) { require.NoError(t, os.Remove(path)) }},
-		"by a bad block": {over: func(t *testing.T, path string, _ []byte) {
+		"truncated manifest": {over: func(t *testing.T, path string, _ []byte) { require.NoError(t, os.Truncate(path, 40)) }},
+		"no manifest":        {over: func(t *testing.T, path string, _ []byte) { require.NoError(t, os.Remove(path)) }},
+		"damaged block": {over: func(t *testing.T, path string, _ []byte) {
 			fi, err := os.Stat(path)
 			require.NoError(t, err)
 			b, err := os.ReadFile(path)
@@ -95,12 +95,12 @@ func TestOverwrittenManifestIsReadAgain(t *testing.T) {
 			root := seeded(t)
 			path := filepath.Join(root, safe.OwnDir, manifestFile)
 			d := open(t, root, Options{})
-			require.NoError(t, d.Current(), "there is none, and none was read")
+			require.NoError(t, d.Current(), "no manifest exists, and none was read")
 			apply(t, d, one)
 			older, err := os.ReadFile(path)
 			require.NoError(t, err)
 			apply(t, d, two)
-			require.NoError(t, d.Current(), "it is our own that was written")
+			require.NoError(t, d.Current(), "the agent wrote the manifest itself")
 			changes := planFor(t, d, three)
 			staged, err := d.Stage(t.Context(), changes, nil, three.source())
 			require.NoError(t, err)
@@ -144,11 +144,11 @@ func TestNewManifestIsReadFirst(t *testing.T) {
 	looking, err := Open(root, Options{ReadOnly: true})
 	require.NoError(t, err)
 	require.NoError(t, os.Remove(filepath.Join(root, safe.OwnDir, manifestFile)))
-	assert.NoError(t, looking.Current(), "who only looks has what it opened")
+	assert.NoError(t, looking.Current(), "a read-only Dir keeps the manifest that it opened")
 	require.NoError(t, looking.Close())
 }
 
-func TestDeletedDataDirectoryIsErrMoved(t *testing.T) {
+func TestDeletedDataDirectory(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "data")
 	d := open(t, seededIn(t, root), Options{ReadOnly: true})
 	require.NoError(t, d.Current())

@@ -241,7 +241,7 @@ func TestSyncDeliversTwoCommits(t *testing.T) {
 	got = readTree(t, root)
 	assert.Equal(t, "-rw-r--r-- 22", got["projects/p/v/view.json"])
 	assert.Equal(t, "-rw-r--r-- #!", got["projects/p/run.sh"])
-	assert.NotContains(t, got, "config/resources/core/x/", "a directory that we made and that is empty goes")
+	assert.NotContains(t, got, "config/resources/core/x/", "an empty directory that the agent created is removed")
 	assert.Contains(t, got, "config/resources/core/")
 	assert.Equal(t, 5, d.Manifest().Header().Files)
 	assert.Equal(t, two.id(), d.Manifest().Header().Commit)

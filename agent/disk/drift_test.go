@@ -333,7 +333,7 @@ func TestTooLargeFileGoesToLostFound(t *testing.T) {
 }
 
 // F15: the gateway writes a file again and again. Each drift check reports the file, and changes no file.
-func TestDriftCheckNeverChangesAFile(t *testing.T) {
+func TestDriftCheckIsReadOnly(t *testing.T) {
 	root, d := syncedViews(t)
 	for i := range 50 {
 		put(t, root, "projects/p/a/view.json", fmt.Sprintf(`{"n":%d}`, i))

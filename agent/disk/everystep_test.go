@@ -33,7 +33,7 @@ func TestCrashAfterAnyStep(t *testing.T) {
 		{name: "power cut, no exchange", cut: true, plain: true},
 		{name: "process dies, copied by file", copied: copyByFile},
 		{name: "process dies, copied by file, no exchange", plain: true, copied: copyByFile},
-		{name: "power cut, copied by file to where the inodes have the same numbers", cut: true, copied: copyToSameInodes},
+		{name: "power cut, copied by file, same inode numbers", cut: true, copied: copyToSameInodes},
 	}
 	type world struct{ plain, quiet, snapshots bool }
 	same := map[world]int{} // the number of modes whose sync takes the same steps

@@ -10,17 +10,17 @@ import (
 	"stoker.io/stoker/agent/disk/safe"
 )
 
-// In git, a file becomes a directory or vice versa, and the parent directories, all ours, contain nothing else. The sync must not
+// In git, a file becomes a directory or vice versa, and the parent directories, which the agent created, contain nothing else. The sync must not
 // remove these parents, and a rollback must restore the previous state.
-func TestFileAndDirectorySwapPlaces(t *testing.T) {
+func TestFileDirectorySwap(t *testing.T) {
 	inner := "projects/p/ignition/scripts"
 	for name, change := range map[string]struct{ from, to []string }{
-		"a directory becomes a file":              {[]string{inner + "/code.py"}, []string{inner}},
-		"a deep directory becomes a file":         {[]string{inner + "/a/b/code.py", inner + "/a/c"}, []string{inner}},
-		"a file becomes a directory":              {[]string{inner}, []string{inner + "/code.py"}},
-		"a file becomes a deep directory":         {[]string{inner}, []string{inner + "/a/b/code.py"}},
-		"one each way":                            {[]string{inner, "projects/p/x/y/z"}, []string{inner + "/code.py", "projects/p/x/y"}},
-		"a directory becomes a file, one is left": {[]string{inner + "/code.py", "projects/p/ignition/a/b"}, []string{inner}},
+		"a directory becomes a file":                {[]string{inner + "/code.py"}, []string{inner}},
+		"a deep directory becomes a file":           {[]string{inner + "/a/b/code.py", inner + "/a/c"}, []string{inner}},
+		"a file becomes a directory":                {[]string{inner}, []string{inner + "/code.py"}},
+		"a file becomes a deep directory":           {[]string{inner}, []string{inner + "/a/b/code.py"}},
+		"both ways":                                 {[]string{inner, "projects/p/x/y/z"}, []string{inner + "/code.py", "projects/p/x/y"}},
+		"a directory becomes a file, another stays": {[]string{inner + "/code.py", "projects/p/ignition/a/b"}, []string{inner}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := seededIn(t, memory(t))
@@ -46,7 +46,7 @@ func TestFileAndDirectorySwapPlaces(t *testing.T) {
 			fail = safe.OwnDir + "/" + manifestFile + ".new"
 			_, err := tryApply(t, d, two)
 			require.ErrorContains(t, err, "not now")
-			assert.Equal(t, before, readTree(t, root), "taken back")
+			assert.Equal(t, before, readTree(t, root), "the failed sync is rolled back")
 
 			fail = ""
 			apply(t, d, two)
@@ -57,7 +57,7 @@ func TestFileAndDirectorySwapPlaces(t *testing.T) {
 			assertManifest(t, d)
 			assertNoLeftovers(t, root)
 			apply(t, d, tree{})
-			assert.Equal(t, start, readTree(t, root), "no directory of ours is left behind")
+			assert.Equal(t, start, readTree(t, root), "all created directories are removed")
 		})
 	}
 }

@@ -117,9 +117,9 @@ func TestRefuseForeignInRecovery(t *testing.T) {
 		write   bool
 		forward bool
 	}{
-		"before a file moved":     {at: safe.Effect{Op: "exchange"}, write: true},
-		"after all files moved":   {at: safe.Effect{Op: "syncdir", Path: "projects/p"}, forward: true},
-		"after the manifest came": {at: safe.Effect{Op: "remove", Path: ".stoker/" + journalFile}, forward: true},
+		"before a file moved":            {at: safe.Effect{Op: "exchange"}, write: true},
+		"after all files moved":          {at: safe.Effect{Op: "syncdir", Path: "projects/p"}, forward: true},
+		"after the manifest is in place": {at: safe.Effect{Op: "remove", Path: ".stoker/" + journalFile}, forward: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := seeded(t)
@@ -155,7 +155,7 @@ func TestRefuseForeignInRecovery(t *testing.T) {
 
 // If the gateway saves a resource after a plan that keeps its resource.json, the sync must not replace only part of it. The next
 // plan sees the whole resource. The same holds after a crash. A file that is not part of such a save is saved and replaced.
-func TestSavedResourceIsNotPartlyReplaced(t *testing.T) {
+func TestSavedResource(t *testing.T) {
 	const meta, view, other = "projects/p/v/resource.json", "projects/p/v/view.json", "projects/p/v/other.json"
 	one := text(map[string]string{meta: `{"n":1}`, view: "1", other: "1"})
 	two := text(map[string]string{meta: `{"n":1}`, view: "2", other: "1"})
@@ -164,11 +164,11 @@ func TestSavedResourceIsNotPartlyReplaced(t *testing.T) {
 		dies    bool
 		applied bool
 	}{
-		"the resource":                    {wrote: []string{view, meta}},
-		"the resource, and a crash":       {wrote: []string{view, meta}, dies: true},
-		"a file without a new signature":  {wrote: []string{view}, applied: true},
-		"the file that is not replaced":   {wrote: []string{other, meta}, applied: true},
-		"one more look at the same bytes": {applied: true},
+		"the resource":                   {wrote: []string{view, meta}},
+		"the resource, then a crash":     {wrote: []string{view, meta}, dies: true},
+		"a file without a new signature": {wrote: []string{view}, applied: true},
+		"a file that is not replaced":    {wrote: []string{other, meta}, applied: true},
+		"the same bytes again":           {applied: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := seededIn(t, memory(t))

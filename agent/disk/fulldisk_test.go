@@ -49,9 +49,9 @@ func inChildProcess(t *testing.T, namespaces bool) bool {
 	return false
 }
 
-// F13 of docs/internals/threats.md: the disk or its inodes run out at various points of a sync. The old commit stays. When there is space again, the next sync delivers
-// the new commit.
-func TestFullDiskKeepsTheLastGoodCommit(t *testing.T) {
+// F13 of docs/internals/threats.md: the disk or its inodes run out at various points of a sync. The old commit stays. When there is
+// space again, the next sync delivers the new commit.
+func TestFullDisk(t *testing.T) {
 	if !inChildProcess(t, true) {
 		return
 	}
@@ -68,38 +68,40 @@ func TestFullDiskKeepsTheLastGoodCommit(t *testing.T) {
 	tried, failed := 0, 0
 	for _, limit := range []string{"size", "nr_inodes"} {
 		for step := 0; step < 25; step += every {
-			tried++
-			root := t.TempDir()
-			require.NoError(t, unix.Mount("none", root, "tmpfs", 0, "size=4m,nr_inodes=1000"))
-			seededIn(t, root)
-			d, err := Open(root, Options{})
-			require.NoError(t, err)
-			apply(t, d, one)
-			put(t, root, "projects/p/v00/view.json", "gateway")
-			before := contents(t, root)
-			var fs unix.Statfs_t
-			require.NoError(t, unix.Statfs(root, &fs))
-			limited := (fs.Blocks-fs.Bfree)*uint64(fs.Bsize) + uint64(step)*(16<<10)
-			if limit == "nr_inodes" {
-				limited = fs.Files - fs.Ffree + uint64(step)*5
-			}
-			require.NoError(t, unix.Mount("none", root, "tmpfs", unix.MS_REMOUNT, fmt.Sprintf("%s=%d", limit, limited)))
-			if _, err = tryApply(t, d, two); err != nil {
-				failed++
-				assert.True(t, failure.Is(err, v1alpha1.ReasonNoSpace), "%v", err)
-				require.Empty(t, cmp.Diff(before, contents(t, root)))
-				require.NoError(t, unix.Mount("none", root, "tmpfs", unix.MS_REMOUNT, "size=8m,nr_inodes=2000"))
-				assertNothingStaged(t, root)
-				require.Len(t, apply(t, d, two).Saved, 1, "the gateway's file")
-			}
-			got := contents(t, root)
-			for p, f := range two {
-				require.Equal(t, f.content, got[p])
-			}
-			assertNoLeftovers(t, root)
-			require.NoError(t, d.Close())
-			// The garbage collector closes replaced manifests. Before that, the file system is busy.
-			require.Eventually(t, func() bool { runtime.GC(); return unix.Unmount(root, 0) == nil }, 10*time.Second, time.Millisecond)
+			t.Run(fmt.Sprintf("%s %d", limit, step), func(t *testing.T) {
+				tried++
+				root := t.TempDir()
+				require.NoError(t, unix.Mount("none", root, "tmpfs", 0, "size=4m,nr_inodes=1000"))
+				seededIn(t, root)
+				d, err := Open(root, Options{})
+				require.NoError(t, err)
+				apply(t, d, one)
+				put(t, root, "projects/p/v00/view.json", "gateway")
+				before := contents(t, root)
+				var fs unix.Statfs_t
+				require.NoError(t, unix.Statfs(root, &fs))
+				limited := (fs.Blocks-fs.Bfree)*uint64(fs.Bsize) + uint64(step)*(16<<10)
+				if limit == "nr_inodes" {
+					limited = fs.Files - fs.Ffree + uint64(step)*5
+				}
+				require.NoError(t, unix.Mount("none", root, "tmpfs", unix.MS_REMOUNT, fmt.Sprintf("%s=%d", limit, limited)))
+				if _, err = tryApply(t, d, two); err != nil {
+					failed++
+					assert.True(t, failure.Is(err, v1alpha1.ReasonNoSpace), "%v", err)
+					require.Empty(t, cmp.Diff(before, contents(t, root)))
+					require.NoError(t, unix.Mount("none", root, "tmpfs", unix.MS_REMOUNT, "size=8m,nr_inodes=2000"))
+					assertNothingStaged(t, root)
+					require.Len(t, apply(t, d, two).Saved, 1, "the gateway's file")
+				}
+				got := contents(t, root)
+				for p, f := range two {
+					require.Equal(t, f.content, got[p])
+				}
+				assertNoLeftovers(t, root)
+				require.NoError(t, d.Close())
+				// The garbage collector closes replaced manifests. Before that, the file system is busy.
+				require.Eventually(t, func() bool { runtime.GC(); return unix.Unmount(root, 0) == nil }, 10*time.Second, time.Millisecond)
+			})
 		}
 	}
 	assert.Greater(t, failed, 2*tried/5, "most limits must stop the sync")
@@ -114,7 +116,7 @@ func assertNothingStaged(t *testing.T, root string) {
 }
 
 // F13: the volume becomes read-only. The old commit stays, and the next sync on a writable volume delivers the new one.
-func TestReadOnlyVolumeKeepsTheLastGoodCommit(t *testing.T) {
+func TestReadOnlyVolume(t *testing.T) {
 	if !inChildProcess(t, true) {
 		return
 	}
@@ -136,7 +138,7 @@ func TestReadOnlyVolumeKeepsTheLastGoodCommit(t *testing.T) {
 
 // Files can only be renamed within a mount. So each mount in the data directory gets its own staging folder while a sync runs. No staging
 // folder may be below a project, so a mount in a project is an error.
-func TestFilesOfSeveralMountsAreSynced(t *testing.T) {
+func TestSeveralMounts(t *testing.T) {
 	if !inChildProcess(t, true) {
 		return
 	}
@@ -175,7 +177,7 @@ func TestFilesOfSeveralMountsAreSynced(t *testing.T) {
 	for _, l := range res.Saved {
 		b, err := os.ReadFile(filepath.Join(root, safe.OwnDir, lostfound.DirName, l.File))
 		require.NoError(t, err)
-		assert.Contains(t, string(b), "gateway's", "lost+found is on another mount")
+		assert.Contains(t, string(b), "gateway's", "the gateway's file is in lost+found, on another mount")
 	}
 	for p, f := range two {
 		assert.Equal(t, f.content, contents(t, root)[p])
@@ -262,7 +264,7 @@ func TestRecoveryWithUnmountedVolume(t *testing.T) {
 }
 
 // F13: a limit on the file size makes a write fail halfway. The old commit stays.
-func TestFileSizeLimitKeepsTheLastGoodCommit(t *testing.T) {
+func TestFileSizeLimitOfProcess(t *testing.T) {
 	if !inChildProcess(t, false) {
 		return
 	}

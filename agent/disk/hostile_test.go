@@ -20,7 +20,7 @@ import (
 )
 
 // F2: the agent never follows links in the data directory.
-func TestPlantedLinksAreNeverFollowed(t *testing.T) {
+func TestPlantedLinks(t *testing.T) {
 	root, canary := seeded(t), t.TempDir()
 	put(t, canary, "x.json", "canary")
 	put(t, root, "inside/real.json", "inside")
@@ -31,18 +31,20 @@ func TestPlantedLinksAreNeverFollowed(t *testing.T) {
 	before := readTree(t, canary)
 
 	for _, link := range []string{"projects/out", "projects/in"} {
-		st, err := d.Stat(link + "/x.json")
-		require.NoError(t, err)
-		assert.Equal(t, plan.Stat{}, st)
-		at, kind, err := d.Blocked(link + "/deep/x.json")
-		require.NoError(t, err)
-		assert.Equal(t, link, at)
-		assert.Equal(t, plan.Link, kind)
-		_, err = d.Read(link+"/real.json", 100)
-		require.Error(t, err)
-		_, err = tryApply(t, d, text(map[string]string{link + "/new.json": "1"}))
-		assert.True(t, failure.Is(err, v1alpha1.ReasonUnsafePath), "%v", err)
-		assert.ErrorContains(t, err, link)
+		t.Run(link, func(t *testing.T) {
+			st, err := d.Stat(link + "/x.json")
+			require.NoError(t, err)
+			assert.Equal(t, plan.Stat{}, st)
+			at, kind, err := d.Blocked(link + "/deep/x.json")
+			require.NoError(t, err)
+			assert.Equal(t, link, at)
+			assert.Equal(t, plan.Link, kind)
+			_, err = d.Read(link+"/real.json", 100)
+			require.Error(t, err)
+			_, err = tryApply(t, d, text(map[string]string{link + "/new.json": "1"}))
+			assert.True(t, failure.Is(err, v1alpha1.ReasonUnsafePath), "%v", err)
+			assert.ErrorContains(t, err, link)
+		})
 	}
 	_, err := d.BlobID("projects/x.json")
 	require.Error(t, err)
@@ -52,7 +54,7 @@ func TestPlantedLinksAreNeverFollowed(t *testing.T) {
 		assert.NotContains(t, f.Path, "/out/")
 	}
 	res := apply(t, d, text(map[string]string{"projects/x.json": "git"}))
-	assert.Len(t, res.Saved, 1, "the link itself is replaced and kept")
+	assert.Len(t, res.Saved, 1, "the link is replaced and saved")
 	assert.Equal(t, "git", contents(t, root)["projects/x.json"])
 	assert.Equal(t, before, readTree(t, canary))
 }
@@ -75,7 +77,7 @@ func changesFor(want tree) *plan.Changes {
 }
 
 // F3: no path may leave the data directory.
-func TestNoPathLeavesTheDataDirectory(t *testing.T) {
+func TestPathsOutsideDataDirectory(t *testing.T) {
 	root, canary := seeded(t), t.TempDir()
 	put(t, canary, "x", "canary")
 	for link, to := range map[string]string{
@@ -106,8 +108,8 @@ func TestNoPathLeavesTheDataDirectory(t *testing.T) {
 }
 
 // The agent does not touch an unseeded volume, because Ignition seeds only an empty one.
-func TestUnseededDirectoryIsNotTouched(t *testing.T) {
-	for name, path := range map[string]string{"empty": "", "lost+found of the volume": "lost+found/x", "projects alone": "projects/p/project.json"} {
+func TestUnseededDirectory(t *testing.T) {
+	for name, path := range map[string]string{"empty": "", "lost+found of the file system": "lost+found/x", "projects alone": "projects/p/project.json"} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
 			if path != "" {
@@ -123,7 +125,7 @@ func TestUnseededDirectoryIsNotTouched(t *testing.T) {
 	}
 }
 
-func TestSeededDirectoryIsRecognised(t *testing.T) {
+func TestSeededDirectory(t *testing.T) {
 	for _, paths := range [][]string{
 		{".ignition-seed-complete"}, {"ignition.conf"}, {"gateway.xml"}, {"gateway.xml_clean"},
 		{"config/resources/core/config-mode.json"}, {"db/config.idb", "projects/p/project.json"}, {".stoker/manifest"},
@@ -137,7 +139,7 @@ func TestSeededDirectoryIsRecognised(t *testing.T) {
 }
 
 // The error for a second agent on the same volume names the process that holds the lock.
-func TestSecondAgentIsRefused(t *testing.T) {
+func TestSecondAgent(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	_, err := Open(root, Options{})
@@ -146,7 +148,7 @@ func TestSecondAgentIsRefused(t *testing.T) {
 	require.NoError(t, herr)
 	assert.ErrorContains(t, err, fmt.Sprintf("process %d on %s", os.Getpid(), host))
 	_, err = open(t, root, Options{ReadOnly: true}).Stage(t.Context(), &plan.Changes{}, nil, nil)
-	require.ErrorIs(t, err, ErrReadOnly, "looking is allowed beside it")
+	require.ErrorIs(t, err, ErrReadOnly, "a read-only Dir needs no lock")
 	require.NoError(t, d.Close())
 	_ = open(t, root, Options{})
 }
@@ -164,7 +166,7 @@ func TestReadOnlyLeavesNoTrace(t *testing.T) {
 }
 
 // If a source fails or returns bytes that do not match the commit, nothing changes.
-func TestFailingSourceChangesNothing(t *testing.T) {
+func TestFailingSource(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	before := readTree(t, root)

@@ -24,7 +24,7 @@ const (
 func TestKilledProcess(t *testing.T) {
 	root := os.Getenv(envKillRoot)
 	if root == "" {
-		t.Skip("it is run by TestSIGKILLAtAnyStep")
+		t.Skip("runs in a process of TestSIGKILLAtAnyStep")
 	}
 	stop, err := strconv.Atoi(os.Getenv(envKillStep))
 	require.NoError(t, err)
@@ -48,6 +48,7 @@ func TestSIGKILLAtAnyStep(t *testing.T) {
 	for stop := 2; stop <= n; stop += stride(6) {
 		ok := t.Run(strconv.Itoa(stop), func(t *testing.T) {
 			root := w.build(t)
+			// sequence: the second process recovers, and is killed, too
 			for _, s := range []int{stop, stop / 2} {
 				cmd := exec.Command(os.Args[0], "-test.run=^TestKilledProcess$")
 				cmd.Env = append(os.Environ(), envKillRoot+"="+root, envKillStep+"="+strconv.Itoa(s))

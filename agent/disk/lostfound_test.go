@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-func TestConflictIsRecordedInLostAndFound(t *testing.T) {
+func TestConflictInLostAndFound(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{Now: fixed})
 	apply(t, d, text(map[string]string{"projects/p/a.json": "1", "projects/p/b.json": "1"}))
@@ -68,7 +68,7 @@ func TestLostAndFoundDropsTheOldest(t *testing.T) {
 		}
 		list, err := os.ReadDir(filepath.Join(root, safe.OwnDir, lostfound.DirName))
 		require.NoError(t, err)
-		assert.Len(t, list, 2*len(lost), "a folder and an index each")
+		assert.Len(t, list, 2*len(lost), "one directory and one index for each run")
 		return got
 	}
 	conflict := func(c string) (Result, error) {
@@ -82,14 +82,14 @@ func TestLostAndFoundDropsTheOldest(t *testing.T) {
 			require.NoError(t, err)
 		})
 	}
-	assert.Equal(t, []string{"2", "3"}, kept(), "25 bytes hold two")
+	assert.Equal(t, []string{"2", "3"}, kept(), "two versions fit into 25 bytes")
 
 	before := readTree(t, root)
 	_, err := conflict(strings.Repeat("4", 26))
 	assert.True(t, failure.Is(err, v1alpha1.ReasonLimitExceeded), "%v", err)
 	delete(before, "projects/p/a")
 	after := readTree(t, root)
-	assert.Equal(t, "-rw-r--r-- "+strings.Repeat("4", 26), after["projects/p/a"], "refused before anything is touched")
+	assert.Equal(t, "-rw-r--r-- "+strings.Repeat("4", 26), after["projects/p/a"], "the sync is refused before it changes a file")
 	assert.Equal(t, []string{"2", "3"}, kept())
 
 	_, err = conflict(strings.Repeat("5", 25))
@@ -185,7 +185,7 @@ func TestLostAndFoundWithClockJump(t *testing.T) {
 	assert.Equal(t, []string{"1", "2", "3"}, c.kept())
 	c.now = testTime.Add(34 * day)
 	c.restart()
-	assert.Equal(t, []string{"3"}, c.kept(), "the newest stays")
+	assert.Equal(t, []string{"3"}, c.kept(), "the newest run is kept")
 }
 
 // Lost+found drops a run after at most twice its maximum age: at a start, at a sync, and even if the run has no index.

@@ -56,14 +56,14 @@ func TestOwnFilesFitInMemory(t *testing.T) {
 		"sparse note":     {records.NotePrefix + "x", sparse},
 		"sparse areas":    {areasFile, sparse},
 		"sparse lock":     {lock.FileName, sparse},
-		"journal of more changes than there can be": {journalFile, func(t *testing.T, path string) {
+		"journal of too many changes": {journalFile, func(t *testing.T, path string) {
 			writeJournal(t, path, 2_000_000, func(i int) string { return fmt.Sprintf("p%07d", i) })
 		}},
 		"journal of long paths": {journalFile, func(t *testing.T, path string) {
 			long := strings.Repeat("x/", 60) + strings.Repeat("y", 60_000)
 			writeJournal(t, path, 5500, func(i int) string { return fmt.Sprintf("p%07d/%s", i, long) })
 		}},
-		"manifest of long paths that share all": {manifestFile, func(t *testing.T, path string) {
+		"manifest of long paths with a common prefix": {manifestFile, func(t *testing.T, path string) {
 			long := strings.Repeat("x", safe.MaxPath-10)
 			var block []byte
 			for i := range 12_000 { // a directory whose path shares all but its number with the previous one

@@ -42,7 +42,7 @@ func wantsExec(content string) tree {
 }
 
 func TestVolumeWithoutModesHasNoModeDrift(t *testing.T) {
-	for name, bits := range map[string]os.FileMode{"all executable": 0o777, "none executable": 0o644, "as the lock file": 0o600} {
+	for name, bits := range map[string]os.FileMode{"all executable": 0o777, "none executable": 0o644, "mode of the lock file": 0o600} {
 		t.Run(name, func(t *testing.T) {
 			root := seeded(t)
 			o := Options{around: modeless(root, bits, nil)}
@@ -69,7 +69,7 @@ func TestVolumeWithoutModesHasNoModeDrift(t *testing.T) {
 			put(t, root, "projects/p/a", "2")
 			got, err := d.Drift(t.Context(), false)
 			require.NoError(t, err)
-			assert.Equal(t, []Drifted{{"projects/p/a", Modified}}, got.Paths, "bytes count there, too")
+			assert.Equal(t, []Drifted{{"projects/p/a", Modified}}, got.Paths, "a changed content is still drift")
 		})
 	}
 }
@@ -100,7 +100,7 @@ func TestVolumeWithModesIsDetected(t *testing.T) {
 		}
 		return refused.around(e, do)
 	}}
-	// sequence: each agent finds what the one before left
+	// sequence: each agent opens the directory that the one before left
 	for i, o := range []Options{refused, {}, {}, refused, refused, full} {
 		if i == 4 { // left by a crash and then opened to all
 			put(t, root, safe.OwnDir+"/"+modesFile, "")
@@ -235,7 +235,7 @@ func TestCrashOnVolumeWithoutModes(t *testing.T) {
 		return err
 	}))
 	d = open(t, root, o)
-	assert.True(t, d.Manifest().Header().Complete, "nothing is in doubt")
+	assert.True(t, d.Manifest().Header().Complete, "the manifest is complete")
 	assert.Equal(t, wantsExec("2").id(), d.Manifest().Header().Commit)
 	assert.Equal(t, "2", contents(t, root)["projects/p/run"])
 	assertNoLeftovers(t, root)

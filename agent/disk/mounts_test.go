@@ -64,12 +64,12 @@ func TestMountOverFileDuringSyncRollsBack(t *testing.T) {
 		assert.False(t, res.Applied)
 		assert.Equal(t, "1", contents(t, root)["projects/p/a"])
 	})
-	assert.Equal(t, "1", contents(t, root)["config/x"], "what the mount hid is as it was")
+	assert.Equal(t, "1", contents(t, root)["config/x"], "the file below the mount is unchanged")
 	assertNoLeftovers(t, root)
 }
 
-// An empty directory of ours stays if something is mounted on it.
-func TestDirectoryThatBecameMountStays(t *testing.T) {
+// An empty directory that the agent created stays if it is a mount point.
+func TestDirectoryBecomesMount(t *testing.T) {
 	if !inChildProcess(t, true) {
 		return
 	}

@@ -66,7 +66,7 @@ func TestUnexpectedFilesInOwnFolder(t *testing.T) {
 				put(t, root, "projects/victim", "victim")
 				require.NoError(t, os.Chmod(filepath.Join(root, "projects/victim"), 0o640))
 				if kind == "second name of a file" && name == "" {
-					t.Skip("as a file")
+					t.Skip("the same as a file")
 				}
 				if name != "" {
 					require.NoError(t, os.Mkdir(filepath.Join(root, safe.OwnDir), 0o700))
@@ -169,7 +169,7 @@ func TestDamagedJournalMovesStagingToLostAndFound(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(root, safe.OwnDir, lostfound.DirName, lost[0].File))
 	require.NoError(t, err)
 	assert.Equal(t, "perhaps the gateway's", string(b))
-	assert.False(t, d.Manifest().Header().Complete, "the next plan has to compare every file")
+	assert.False(t, d.Manifest().Header().Complete, "the next plan must compare every file")
 	assert.Equal(t, 1, d.Manifest().Header().Files)
 	require.NoError(t, os.Remove(filepath.Join(root, safe.OwnDir, journalFile+safe.AsideSuffix)))
 	assertNoLeftovers(t, root)

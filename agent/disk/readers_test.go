@@ -51,11 +51,11 @@ func TestReaderSeesWholeFiles(t *testing.T) {
 			}
 			for k := range files {
 				b, err := os.ReadFile(filepath.Join(root, fmt.Sprintf("projects/p/f%d.json", k)))
-				if !assert.NoError(t, err, "never missing") {
+				if !assert.NoError(t, err, "the file always exists") {
 					return
 				}
 				line, _, _ := strings.Cut(string(b), "\n")
-				if !assert.Equal(t, strings.Repeat(line+"\n", 2000), string(b), "never half") {
+				if !assert.Equal(t, strings.Repeat(line+"\n", 2000), string(b), "the file is always complete") {
 					return
 				}
 				reads.Add(1)
@@ -76,7 +76,7 @@ func TestReaderSeesWholeFiles(t *testing.T) {
 
 // After staging, the gateway writes, creates and deletes files, and replaces files with directories and links. The sync must save
 // everything that the gateway wrote.
-func TestWritesAfterThePlanAreSaved(t *testing.T) {
+func TestWritesAfterPlan(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
 			root := seeded(t)
@@ -136,7 +136,7 @@ func TestWritesAfterThePlanAreSaved(t *testing.T) {
 }
 
 // If the gateway creates a non-empty directory where git has a file, the sync fails and changes nothing.
-func TestDirectoryInUseIsNotReplacedByAFile(t *testing.T) {
+func TestDirectoryInUse(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	apply(t, d, text(map[string]string{"projects/p/a": "1"}))
@@ -147,14 +147,14 @@ func TestDirectoryInUseIsNotReplacedByAFile(t *testing.T) {
 	before := readTree(t, root)
 	_, err = s.Apply(t.Context(), head(two))
 	require.ErrorContains(t, err, "projects/p/b/theirs")
-	assert.Equal(t, before, readTree(t, root), "a is as it was")
+	assert.Equal(t, before, readTree(t, root), "a failed sync changes nothing")
 	assertNoLeftovers(t, root)
 }
 
 // A replaced file keeps its mode and owner. A new file gets the owner of its directory.
-func TestModeAndOwnerAreKept(t *testing.T) {
+func TestModeAndOwner(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("only root can give files away")
+		t.Skip("needs root for chown")
 	}
 	root := seeded(t)
 	put(t, root, "projects/p/a.sh", "1")
@@ -216,7 +216,7 @@ func TestCanceledContext(t *testing.T) {
 	assert.Equal(t, "1", contents(t, root)["projects/p/b"])
 }
 
-func TestNoChangesWriteNothing(t *testing.T) {
+func TestEmptyPlan(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	want := text(map[string]string{"projects/p/a": "1"})
@@ -234,12 +234,12 @@ func TestNoChangesWriteNothing(t *testing.T) {
 	require.NoError(t, err)
 	_, err = s.Apply(t.Context(), h)
 	require.NoError(t, err)
-	assert.Equal(t, "other", d.Manifest().Header().Ref, "a header alone is written")
+	assert.Equal(t, "other", d.Manifest().Header().Ref, "a changed header is written")
 	_, err = s.Apply(t.Context(), h)
-	require.Error(t, err, "a stage is applied once")
+	require.Error(t, err, "a stage can be applied only once")
 }
 
-func TestNotesAreKept(t *testing.T) {
+func TestNotes(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	b, err := d.Note("owed")
@@ -295,7 +295,7 @@ func TestGatewayWritesDuringRollback(t *testing.T) {
 			assert.Equal(t, "written into new", got["projects/p/new"])
 			lost, err := d.LostAndFound()
 			require.NoError(t, err)
-			assert.Empty(t, lost, "git has all that is gone")
+			assert.Empty(t, lost, "git has every file that was removed")
 			assert.Equal(t, one.id(), d.Manifest().Header().Commit)
 			assertNoLeftovers(t, root)
 		})
@@ -347,7 +347,7 @@ func TestWriteBeforeCrashInRollback(t *testing.T) {
 	}
 	res, err := tryApply(t, d, text(map[string]string{"projects/p/a": "2"}))
 	require.ErrorIs(t, err, syscall.EIO)
-	assert.True(t, res.Applied, "it is not known how it ends")
+	assert.True(t, res.Applied, "the outcome is unknown, so the sync counts as applied")
 	require.NoError(t, d.Close())
 	d = open(t, root, Options{})
 	assert.False(t, d.Recovered().Forward)
@@ -411,7 +411,7 @@ func TestReplacedDirectoryIsSeen(t *testing.T) {
 }
 
 // Stage requests the bytes in the given order, which is that of the store.
-func TestBytesAreStagedInTheGivenOrder(t *testing.T) {
+func TestStagingOrder(t *testing.T) {
 	d := open(t, seeded(t), Options{})
 	want := text(map[string]string{"projects/a": "3", "projects/b": "1", "projects/c": "2"})
 	rank := map[plan.ID]int64{}
@@ -447,7 +447,7 @@ func TestInterruptedSyncIsRecovered(t *testing.T) {
 	require.NoError(t, d.Close())
 
 	look := open(t, root, Options{ReadOnly: true})
-	assert.Equal(t, plan.ID{}, look.Manifest().Header().Commit, "looking finishes nothing")
+	assert.Equal(t, plan.ID{}, look.Manifest().Header().Commit, "a read-only Dir does not finish the sync")
 	d = open(t, root, Options{})
 	assert.Equal(t, &Recovery{Commit: want.id(), Forward: true, Paths: []string{"projects/a", "projects/b"}}, d.Recovered())
 	assert.Equal(t, want.id(), d.Manifest().Header().Commit)

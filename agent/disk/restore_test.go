@@ -57,7 +57,7 @@ func TestRestoreToEachMount(t *testing.T) {
 		require.NoError(t, d.RestoreLost(l))
 		fi, err := os.Stat(filepath.Join(root, l.Path))
 		require.NoError(t, err)
-		assert.Equal(t, os.FileMode(0o640), fi.Mode().Perm(), "a copy on another mount keeps it, too: %s", l.Path)
+		assert.Equal(t, os.FileMode(0o640), fi.Mode().Perm(), "a copy on another mount keeps the mode, too: %s", l.Path)
 		assert.Equal(t, "the gateway's "+l.Path, contents(t, root)[l.Path])
 	}
 	assert.NoDirExists(t, filepath.Join(root, "projects", safe.OwnDir))
@@ -69,7 +69,7 @@ func TestRestoreToEachMount(t *testing.T) {
 		}
 		return do()
 	}
-	assert.Len(t, apply(t, d, one).Saved, len(files), "the bytes are what counts")
+	assert.Len(t, apply(t, d, one).Saved, len(files), "a failed chmod does not lose the file")
 
 	// Restore must not remove the staging folder of an interrupted sync.
 	staging := filepath.Join(root, "projects", safe.OwnDir, stagingDir)
@@ -80,7 +80,7 @@ func TestRestoreToEachMount(t *testing.T) {
 }
 
 // A restored file keeps its mode: a private key stays private, and a script stays executable.
-func TestRestoreKeepsTheMode(t *testing.T) {
+func TestRestoreKeepsMode(t *testing.T) {
 	for _, mode := range []os.FileMode{0o600, 0o644, 0o755, 0o400} {
 		t.Run(mode.String(), func(t *testing.T) {
 			root := seeded(t)
@@ -105,6 +105,7 @@ func TestRestoreOfNonUTF8Names(t *testing.T) {
 	apply(t, d, text(map[string]string{"projects/p/a": "1"}))
 	names := []string{"projects/p/caf\xe8.txt", "projects/p/caf\xe9.txt", "projects/p/caf\ufffd.txt"}
 	changes := &plan.Changes{To: text(map[string]string{"x": "y"}).id()}
+	// setup: one conflict for each name
 	for _, name := range names {
 		put(t, root, name, "the only copy of "+name)
 		st, err := d.Stat(name)

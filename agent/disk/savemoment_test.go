@@ -21,10 +21,10 @@ import (
 func TestSaveByRenameBeforeAnyStep(t *testing.T) {
 	const path = "projects/p/a"
 	for _, plain := range []bool{false, true} {
-		for i, end := range []string{"delivered", "taken back", "dies", "dies while taken back"} {
+		for i, end := range []string{"delivered", "rolled back", "dies", "dies in rollback"} {
 			t.Run(fmt.Sprintf("plain=%v %s", plain, end), func(t *testing.T) {
 				at, every := 1, 1
-				if testing.Short() { // the ends share the steps; otherwise each takes them all
+				if testing.Short() { // the ends share the steps; otherwise each has all of them
 					at, every = 1+i%3, 3
 				}
 				for saved := true; saved; at += every {
@@ -44,8 +44,8 @@ func TestSaveByRenameBeforeAnyStep(t *testing.T) {
 							put(t, root, path+".tmp", "gateway 2")
 							assert.NoError(t, os.Rename(filepath.Join(root, path+".tmp"), filepath.Join(root, path)))
 						}
-						switch back := end == "taken back" || end == "dies while taken back"; {
-						case dead, n == at+2 && (end == "dies" || end == "dies while taken back"):
+						switch back := end == "rolled back" || end == "dies in rollback"; {
+						case dead, n == at+2 && (end == "dies" || end == "dies in rollback"):
 							dead = true
 							return errCut
 						case back && e.Op == "create" && e.Path == safe.OwnDir+"/"+manifestFile+".new":

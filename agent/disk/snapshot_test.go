@@ -33,7 +33,7 @@ func syncTo(t testing.TB, d *Dir, want tree, o Snapshots) {
 	require.NoError(t, err)
 }
 
-// takeBack takes back a snapshot, which itself takes one.
+// takeBack restores a snapshot, which itself takes one.
 func takeBack(t testing.TB, d *Dir, id string, blobs plan.Objects) (Result, error) {
 	t.Helper()
 	b, err := d.PlanRestore(t.Context(), id, blobs)
@@ -82,7 +82,7 @@ func TestSnapshots(t *testing.T) {
 		root := seeded(t)
 		d := open(t, root, Options{Now: fixed})
 		syncTo(t, d, one, anySnapshots)
-		assert.Empty(t, ids(t, d), "the first sync has nothing before it")
+		assert.Empty(t, ids(t, d), "the first sync takes no snapshot")
 		return root, d
 	}
 	t.Run("describes the sync", func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestSnapshots(t *testing.T) {
 			ID: "site-20261120-063000", Time: testTime, Ref: "main", Commit: one.id(), To: two.id(), Files: 3, Bytes: 6,
 		}}, list)
 	})
-	t.Run("takes back files and records", func(t *testing.T) {
+	t.Run("restores files and records", func(t *testing.T) {
 		root, d := begin(t)
 		before := readTree(t, root)
 		syncTo(t, d, two, anySnapshots)
@@ -110,10 +110,10 @@ func TestSnapshots(t *testing.T) {
 		assert.Equal(t, []string{"site-20261120-063000", "site-20261120-063001"}, ids(t, d))
 		_, err = takeBack(t, d, "site-20261120-063001", nil)
 		require.NoError(t, err)
-		assert.Empty(t, cmp.Diff(after, readTree(t, root)), "taking back is a sync, and can be taken back")
+		assert.Empty(t, cmp.Diff(after, readTree(t, root)), "a restore can be undone like a sync")
 		assert.Empty(t, planFor(t, d, two).List)
 	})
-	t.Run("takes back several syncs at once", func(t *testing.T) {
+	t.Run("restores several syncs at once", func(t *testing.T) {
 		root, d := begin(t)
 		before := readTree(t, root)
 		three := text(map[string]string{"projects/q/project.json": "q", "projects/p/a": "a3", "projects/p/b": "b3"})
@@ -125,7 +125,7 @@ func TestSnapshots(t *testing.T) {
 		assert.Empty(t, cmp.Diff(before, readTree(t, root)))
 		assertManifest(t, d)
 	})
-	t.Run("the gateway's own versions return as they were", func(t *testing.T) {
+	t.Run("restores the gateway's versions", func(t *testing.T) {
 		root, d := begin(t)
 		put(t, root, "projects/p/a", "edited")
 		put(t, root, "projects/p/c", "mine")
@@ -137,7 +137,7 @@ func TestSnapshots(t *testing.T) {
 		rec, owned, err := d.Manifest().Get("projects/p/a")
 		require.NoError(t, err)
 		assert.True(t, owned)
-		assert.Equal(t, safe.BlobID([]byte("a1")), rec.Have, "so the next sync finds it changed")
+		assert.Equal(t, safe.BlobID([]byte("a1")), rec.Have, "the next sync sees a change on the gateway")
 		_, owned, err = d.Manifest().Get("projects/p/c")
 		require.NoError(t, err)
 		assert.False(t, owned)
@@ -159,7 +159,7 @@ func TestSnapshots(t *testing.T) {
 		all := everything(t, root)
 		assert.True(t, all["edited later"] && all["edited, too"])
 	})
-	t.Run("a user's file in place of a delivered one stays", func(t *testing.T) {
+	t.Run("a user's file at the path of a delivered one stays", func(t *testing.T) {
 		root, d := begin(t)
 		syncTo(t, d, two, anySnapshots) // brings c
 		syncTo(t, d, one, anySnapshots) // removes it
@@ -168,7 +168,7 @@ func TestSnapshots(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, "mine", contents(t, root)["projects/p/c"])
 	})
-	t.Run("a failed sync leaves none", func(t *testing.T) {
+	t.Run("a failed sync leaves no snapshot", func(t *testing.T) {
 		root, d := begin(t)
 		s, err := d.Stage(t.Context(), planFor(t, d, two), nil, two.source())
 		require.NoError(t, err)
@@ -179,20 +179,20 @@ func TestSnapshots(t *testing.T) {
 		require.Error(t, err)
 		assert.Empty(t, ids(t, d))
 	})
-	t.Run("a sync without one removes all", func(t *testing.T) {
+	t.Run("a sync without a snapshot removes all", func(t *testing.T) {
 		_, d := begin(t)
 		syncTo(t, d, two, anySnapshots)
 		apply(t, d, one)
-		assert.Empty(t, ids(t, d), "they could not be taken back any more")
+		assert.Empty(t, ids(t, d), "older snapshots cannot be restored without a later one")
 	})
 	t.Run("retention", func(t *testing.T) {
 		for name, tt := range map[string]struct {
 			o    Snapshots
 			want int
 		}{
-			"count":                        {Snapshots{Gateway: "site", Keep: 3, MaxBytes: 1 << 20}, 3},
-			"size":                         {Snapshots{Gateway: "site", Keep: 5, MaxBytes: 16}, 2},
-			"the newest stays at any size": {Snapshots{Gateway: "site", Keep: 5, MaxBytes: 8}, 1},
+			"count":                          {Snapshots{Gateway: "site", Keep: 3, MaxBytes: 1 << 20}, 3},
+			"size":                           {Snapshots{Gateway: "site", Keep: 5, MaxBytes: 16}, 2},
+			"the newest is kept at any size": {Snapshots{Gateway: "site", Keep: 5, MaxBytes: 8}, 1},
 		} {
 			t.Run(name, func(t *testing.T) {
 				_, d := begin(t)
@@ -205,14 +205,14 @@ func TestSnapshots(t *testing.T) {
 			})
 		}
 	})
-	t.Run("a sync that displaces more than fits is refused", func(t *testing.T) {
+	t.Run("a sync that replaces more than maxSize fails", func(t *testing.T) {
 		root, d := begin(t)
 		before := readTree(t, root)
 		_, err := tryApplyWith(t, d, two, Snapshots{Gateway: "site", Keep: 5, MaxBytes: 5})
 		assert.True(t, failure.Is(err, v1alpha1.ReasonLimitExceeded), "%v", err)
 		assert.Empty(t, cmp.Diff(before, readTree(t, root)))
 	})
-	t.Run("a clock that goes back", func(t *testing.T) {
+	t.Run("a clock that is set back", func(t *testing.T) {
 		now := testTime
 		d := open(t, seeded(t), Options{Now: func() time.Time { return now }})
 		syncTo(t, d, one, anySnapshots)
@@ -244,7 +244,7 @@ func TestSnapshots(t *testing.T) {
 				_, err = takeBack(t, d, ids(t, d)[0], blobMap{})
 				require.True(t, failure.Is(err, v1alpha1.ReasonSnapshotFailed), "%v", err)
 				assert.Contains(t, err.Error(), blob.String())
-				assert.Empty(t, cmp.Diff(after, readTree(t, root)), "nothing half restored")
+				assert.Empty(t, cmp.Diff(after, readTree(t, root)), "a failed restore changes nothing")
 
 				_, err = takeBack(t, d, ids(t, d)[0], blobMap{blob: "a1"})
 				require.NoError(t, err)
@@ -252,7 +252,7 @@ func TestSnapshots(t *testing.T) {
 			})
 		}
 	})
-	t.Run("files that no sync put into a snapshot", func(t *testing.T) {
+	t.Run("stray files in a snapshot", func(t *testing.T) {
 		root, d := begin(t)
 		before := contents(t, root)
 		syncTo(t, d, two, anySnapshots)
@@ -301,7 +301,7 @@ func TestSnapshots(t *testing.T) {
 	})
 }
 
-// TestChainOfSnapshots syncs to random trees, with edits of the gateway in between, and takes back any snapshot that is left: the
+// TestChainOfSnapshots syncs to random trees, with edits of the gateway in between, and restores any snapshot that remains: the
 // files are those from before its sync.
 func TestChainOfSnapshots(t *testing.T) {
 	for seed := range uint64(chains(60)) {
@@ -359,7 +359,7 @@ func TestChainOfSnapshots(t *testing.T) {
 			require.NoError(t, err)
 			got := contents(t, root)
 			assert.Empty(t, cmp.Diff(states[id], got), "%s of %s", id, names)
-			assert.Equal(t, "blob", got["projects/.resources/cafe"], "what is not owned stays")
+			assert.Equal(t, "blob", got["projects/.resources/cafe"], "a file that is not owned stays")
 		})
 	}
 }
@@ -392,7 +392,7 @@ func randomTree(chance *rand.Rand) tree {
 }
 
 // F20: a damaged journal restores nothing.
-func TestJournalOfASnapshot(t *testing.T) {
+func TestSnapshotJournal(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{Now: fixed})
 	syncTo(t, d, text(map[string]string{"projects/p/a": "1"}), anySnapshots)
@@ -412,7 +412,7 @@ func TestJournalOfASnapshot(t *testing.T) {
 	}
 }
 
-// A snapshot makes two directories durable beside what a sync without one does, whatever it keeps: its own, and that of all snapshots.
+// A snapshot syncs two directories more than a sync without one, whatever its size: its own, and that of all snapshots.
 func TestSnapshotSyncs(t *testing.T) {
 	for name, files := range map[string]int{"one file": 1, "a hundred files": 100} {
 		t.Run(name, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 
 // F14, F18: if the agent may not access one file or folder, the sync changes nothing and names it. It succeeds once access is
 // restored. A file whose mode changes after staging counts as changed on the gateway: the sync saves it, and succeeds.
-func TestInaccessiblePathFailsTheWholeSync(t *testing.T) {
+func TestInaccessiblePath(t *testing.T) {
 	unprivileged(t)
 	one, two := tree{}, tree{}
 	for _, name := range []string{"a", "b/c", "b/d", "e/f", "g"} {
@@ -31,7 +31,7 @@ func TestInaccessiblePathFailsTheWholeSync(t *testing.T) {
 		"a file that is deleted":        {"projects/p/h/gone", 0o200},
 		"a folder that is not writable": {"projects/p/b", 0o555},
 		"a folder that is not readable": {"projects/p/e", 0},
-		"the folder of all":             {"projects/p", 0o555},
+		"the parent folder":             {"projects/p", 0o555},
 	}
 	for name, c := range cases {
 		for when, late := range map[string]bool{"before the sync": false, "after it was staged": true} {
@@ -42,7 +42,7 @@ func TestInaccessiblePathFailsTheWholeSync(t *testing.T) {
 				at := filepath.Join(root, c.path)
 				fi, err := os.Stat(at)
 				require.NoError(t, err)
-				t.Cleanup(func() { _ = os.Chmod(at, fi.Mode()) }) // so that cleanup can remove it
+				t.Cleanup(func() { _ = os.Chmod(at, fi.Mode()) }) // for the removal of the directory
 				changes := planFor(t, d, two)
 				var s *Staged
 				if late {
