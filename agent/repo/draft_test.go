@@ -69,18 +69,18 @@ func TestDraft(t *testing.T) {
 
 	for name, tc := range map[string]struct {
 		edits []Edit
-		want  map[string]string // path → mode and content; "" for a path that is gone
+		want  map[string]string // path → mode and content; "" for a deleted path
 	}{
-		"change a file":              {[]Edit{{Path: "a/b/one", Content: []byte("new")}}, map[string]string{"a/b/one": "100644 new"}},
-		"add a directory":            {[]Edit{{Path: "a/n/m/f", Content: []byte("f")}}, map[string]string{"a/n/m/f": "100644 f"}},
-		"delete the last file":       {[]Edit{{Path: "a/b/one", Delete: true}, {Path: "a/b/two", Delete: true}}, map[string]string{"a/b/one": "", "a": ""}},
-		"keep the executable bit":    {[]Edit{{Path: "run.sh", Content: []byte("x"), Exec: true}}, map[string]string{"run.sh": "100755 x"}},
-		"drop the executable bit":    {[]Edit{{Path: "run.sh", Content: []byte("x")}}, map[string]string{"run.sh": "100644 x"}},
-		"keep a mode that is odd":    {[]Edit{{Path: "odd/touched", Content: []byte("t")}}, map[string]string{"odd/touched": "100644 t", "odd/odd": "100644 old mode"}},
-		"sort as git sorts":          {[]Edit{{Path: "a-", Content: []byte("-")}, {Path: "a/z", Content: []byte("z")}}, map[string]string{"a-": "100644 -", "a/z": "100644 z"}},
-		"delete what is not there":   {[]Edit{{Path: "no/such", Delete: true}}, map[string]string{"no": ""}},
-		"an empty file":              {[]Edit{{Path: "empty"}}, map[string]string{"empty": "100644 "}},
-		"a file beside its old name": {[]Edit{{Path: "top", Delete: true}, {Path: "top2", Content: []byte("z")}}, map[string]string{"top": "", "top2": "100644 z"}},
+		"change a file":           {[]Edit{{Path: "a/b/one", Content: []byte("new")}}, map[string]string{"a/b/one": "100644 new"}},
+		"add a directory":         {[]Edit{{Path: "a/n/m/f", Content: []byte("f")}}, map[string]string{"a/n/m/f": "100644 f"}},
+		"delete the last file":    {[]Edit{{Path: "a/b/one", Delete: true}, {Path: "a/b/two", Delete: true}}, map[string]string{"a/b/one": "", "a": ""}},
+		"keep the executable bit": {[]Edit{{Path: "run.sh", Content: []byte("x"), Exec: true}}, map[string]string{"run.sh": "100755 x"}},
+		"drop the executable bit": {[]Edit{{Path: "run.sh", Content: []byte("x")}}, map[string]string{"run.sh": "100644 x"}},
+		"keep an unusual mode":    {[]Edit{{Path: "odd/touched", Content: []byte("t")}}, map[string]string{"odd/touched": "100644 t", "odd/odd": "100644 old mode"}},
+		"sort as git sorts":       {[]Edit{{Path: "a-", Content: []byte("-")}, {Path: "a/z", Content: []byte("z")}}, map[string]string{"a-": "100644 -", "a/z": "100644 z"}},
+		"delete a missing file":   {[]Edit{{Path: "no/such", Delete: true}}, map[string]string{"no": ""}},
+		"an empty file":           {[]Edit{{Path: "empty"}}, map[string]string{"empty": "100644 "}},
+		"rename a file":           {[]Edit{{Path: "top", Delete: true}, {Path: "top2", Content: []byte("z")}}, map[string]string{"top": "", "top2": "100644 z"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, err := NewDraft(store, root, tc.edits)

@@ -20,17 +20,17 @@ import (
 
 // bothWays runs a test over HTTP and on the directory of the repository.
 func bothWays(t *testing.T, test func(t *testing.T, g *site, r *Remote)) {
-	t.Run("over http", func(t *testing.T) {
+	t.Run("http", func(t *testing.T) {
 		g := newSite(t)
 		test(t, g, g.remote())
 	})
-	t.Run("from a directory", func(t *testing.T) {
+	t.Run("directory", func(t *testing.T) {
 		g := newSite(t)
 		test(t, g, g.directory())
 	})
 }
 
-func TestFetchBringsEveryObjectAsGitHasIt(t *testing.T) {
+func TestFetch(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
 		first := g.Push("first", repotest.Views(60), gitserver.Script("run.sh", "#!/bin/sh\n"), gitserver.Symlink("l", "README.md"),
 			gitserver.Submodule("sub", strings.Repeat("1", 40)), gitserver.Write("empty", ""))
@@ -78,7 +78,7 @@ func TestOneFileCommitCost(t *testing.T) {
 		assert.Equal(t, FetchIncremental, stats.Kind)
 		served := g.Served()
 		assert.Less(t, served.PackBytes, int64(1000+len(repotest.View(10+i, 1))))
-		assert.Equal(t, 1, served.Advertisements, "one advertisement a sync")
+		assert.Equal(t, 1, served.Advertisements, "one advertisement for each sync")
 		assert.Equal(t, 1, served.UploadPacks)
 		repotest.RequireSame(t, g, s, commit)
 	}
@@ -114,34 +114,34 @@ func TestFetchFollowsRewrittenHistory(t *testing.T) {
 		s := openStore(t, t.TempDir())
 		pull(t, s, r, "main")
 
-		t.Run("a force push to an older commit is synced", func(t *testing.T) {
+		t.Run("force push to an older commit", func(t *testing.T) {
 			g.ForcePush(a.String())
 			res, _ := pull(t, s, r, "main")
 			assert.Equal(t, a, res.Commit)
 			repotest.RequireSame(t, g, s, a)
 		})
-		t.Run("and forward again costs nothing", func(t *testing.T) {
+		t.Run("forward again, without a fetch", func(t *testing.T) {
 			g.ForcePush(b.String())
 			_, stats := pull(t, s, r, "main")
 			assert.Equal(t, FetchNone, stats.Kind)
 			repotest.RequireSame(t, g, s, b)
 		})
-		t.Run("rewritten history is synced", func(t *testing.T) {
+		t.Run("rewritten history", func(t *testing.T) {
 			orphan := repotest.ParseID(t, g.Orphan("unrelated", repotest.Views(5), gitserver.Write("new.txt", "new")))
 			res, _ := pull(t, s, r, "main")
 			assert.Equal(t, orphan, res.Commit)
 			repotest.RequireSame(t, g, s, orphan)
 		})
-		t.Run("a moved tag is followed", func(t *testing.T) {
+		t.Run("moved tag", func(t *testing.T) {
 			g.Tag("v1", a.String())
 			res, _ := pull(t, s, r, "v1")
 			assert.Equal(t, Resolution{"refs/tags/v1", a}, res)
 			g.AnnotatedTag("v1", b.String())
 			res, _ = pull(t, s, r, "v1")
-			assert.Equal(t, Resolution{"refs/tags/v1", b}, res, "the commit, not the tag")
+			assert.Equal(t, Resolution{"refs/tags/v1", b}, res, "an annotated tag resolves to its commit")
 			repotest.RequireSame(t, g, s, b)
 		})
-		t.Run("a deleted branch is RefNotFound and what was fetched stays", func(t *testing.T) {
+		t.Run("a deleted branch is RefNotFound, and the store keeps its commit", func(t *testing.T) {
 			g.Branch("gone", b.String())
 			pull(t, s, r, "gone")
 			g.DeleteBranch("gone")
@@ -153,7 +153,7 @@ func TestFetchFollowsRewrittenHistory(t *testing.T) {
 }
 
 func TestFetchByCommitID(t *testing.T) {
-	t.Run("any commit of the history is fetched by its id", func(t *testing.T) {
+	t.Run("any commit of the history", func(t *testing.T) {
 		bothWays(t, func(t *testing.T, g *site, r *Remote) {
 			old := g.Push("old", repotest.Views(10))
 			g.Push("new", repotest.EditView(1, 1))
@@ -163,7 +163,7 @@ func TestFetchByCommitID(t *testing.T) {
 			repotest.RequireSame(t, g, s, old)
 		})
 	})
-	t.Run("a server that refuses ids gives it through the branch", func(t *testing.T) {
+	t.Run("a server that refuses ids: fetch through the branch", func(t *testing.T) {
 		g := newSite(t)
 		old := g.Push("old", repotest.Views(10))
 		g.History(100, func(int) string { return "more.txt" }, strconv.Itoa)
@@ -188,9 +188,9 @@ func TestFetchByCommitID(t *testing.T) {
 		assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotFound), "%v", err)
 		_, err = s.Fetch(t.Context(), g.remote(), other, "nowhere")
 		assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotFound), "%v", err)
-		assert.Empty(t, repotest.PackFiles(t, s, packExt), "what is of no use is not kept")
+		assert.Empty(t, repotest.PackFiles(t, s, packExt), "the store keeps no useless pack")
 	})
-	t.Run("a server that refuses ids gives a bare id through its main branch, or through any branch or tag", func(t *testing.T) {
+	t.Run("a server that refuses ids: fetch a bare id through any ref", func(t *testing.T) {
 		g := newSite(t)
 		old := g.Push("old", repotest.Views(10))
 		g.History(100, func(int) string { return "more.txt" }, strconv.Itoa)
@@ -211,7 +211,7 @@ func TestFetchByCommitID(t *testing.T) {
 			})
 		}
 	})
-	t.Run("the search for it is bounded", func(t *testing.T) {
+	t.Run("the search is bounded", func(t *testing.T) {
 		g := newSite(t)
 		old := g.Push("old", repotest.Views(10))
 		g.Push("new", repotest.Views(300))
@@ -229,7 +229,7 @@ func TestFetchByCommitID(t *testing.T) {
 			assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotFound), "%v", err)
 		})
 	})
-	t.Run("the id of something else than a commit is said to be one", func(t *testing.T) {
+	t.Run("the id of a tree or tag", func(t *testing.T) {
 		bothWays(t, func(t *testing.T, g *site, r *Remote) {
 			commit := g.Push("first", repotest.Views(3))
 			tree := repotest.ParseID(t, g.Git("rev-parse", commit.String()+"^{tree}"))
@@ -237,7 +237,7 @@ func TestFetchByCommitID(t *testing.T) {
 			tag := repotest.ParseID(t, g.AnnotatedTag("v1", commit.String()))
 			s := openStore(t, t.TempDir())
 			res, err := r.Resolve(t.Context(), parseRef(t, "tree"))
-			require.NoError(t, err, "an advertisement does not tell")
+			require.NoError(t, err, "an advertisement does not show the kind of an object")
 			_, err = s.Fetch(t.Context(), r, res.Commit, res.Ref)
 			assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotFound), "%v", err)
 			assert.ErrorContains(t, err, "is a tree, not a commit")
@@ -255,7 +255,7 @@ func TestFetchFromLimitedServers(t *testing.T) {
 		"Azure DevOps, without ids":                      {gitserver.SingleAck, gitserver.SHAWants, gitserver.Filter},
 		"no shallow":                                     {gitserver.Shallow},
 		"neither":                                        {gitserver.Thin, gitserver.Shallow},
-		"nothing at all, and no sha":                     {gitserver.Thin, gitserver.Shallow, gitserver.Filter, gitserver.SHAWants},
+		"no optional feature":                            {gitserver.Thin, gitserver.Shallow, gitserver.Filter, gitserver.SHAWants},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newSite(t)
@@ -269,7 +269,7 @@ func TestFetchFromLimitedServers(t *testing.T) {
 			repotest.RequireSame(t, g, s, third)
 		})
 	}
-	t.Run("what was advertised and is refused all the same", func(t *testing.T) {
+	t.Run("advertised, but refused", func(t *testing.T) {
 		g := newSite(t)
 		g.Push("first", repotest.Views(30))
 		s, r := openStore(t, t.TempDir()), g.remote()
@@ -293,13 +293,13 @@ func TestBranchMovesBeforeFetch(t *testing.T) {
 	require.NoError(t, err)
 	g.Push("second", repotest.EditView(1, 1))
 	_, err = s.Fetch(t.Context(), r, res.Commit, res.Ref)
-	require.NoError(t, err, "the commit that was resolved is fetched, not the branch")
+	require.NoError(t, err, "the fetch asks for the resolved commit, not for the branch")
 	repotest.RequireSame(t, g, s, first)
 }
 
 // F6: nothing in a repository is ever executed. The agent starts no process, because it does not import os/exec; a test of the
 // import rules checks this.
-func TestNothingOfARepositoryIsExecuted(t *testing.T) {
+func TestHostileRepositoryConfig(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
 		canary := filepath.Join(t.TempDir(), "canary")
 		touch := "touch " + canary
@@ -332,7 +332,7 @@ func TestNothingOfARepositoryIsExecuted(t *testing.T) {
 
 // F11: a fetch does not limit the size of files, because most files of a repository are not mapped to a gateway. The only limit
 // is for the scratch space beside the packs.
-func TestLargeBlobsAreFetched(t *testing.T) {
+func TestLargeBlobs(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
 		commit := g.Push("first", repotest.Views(3), gitserver.Write("large", strings.Repeat("large", 20_000)))
 		s := openStoreWith(t, t.TempDir(), StoreOptions{Limits: Limits{DeltaBytes: 9000}})

@@ -19,7 +19,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-func TestEveryKindOfDirectoryIsRead(t *testing.T) {
+func TestDirectories(t *testing.T) {
 	g := newSite(t)
 	commit := g.Push("first", repotest.Views(20), gitserver.Symlink("l", "README.md"))
 	g.AnnotatedTag("v1", commit.String())
@@ -35,30 +35,32 @@ func TestEveryKindOfDirectoryIsRead(t *testing.T) {
 	git(tmp, "clone", "-q", "--shared", g.Dir, "shared")
 	git(tmp, "clone", "-q", "--separate-git-dir", path("separate.git"), g.Dir, "separate")
 	git(tmp, "clone", "-q", "--depth=1", "--no-tags", "file://"+g.Dir, "shallow")
-	require.NoError(t, os.Symlink(path("tree"), path("by link")))
+	require.NoError(t, os.Symlink(path("tree"), path("via link")))
 
-	for _, name := range []string{"tree", "tree/.git", "linked", "packed.git", "shared", "separate", "separate.git", "shallow", "by link"} {
+	for _, name := range []string{"tree", "tree/.git", "linked", "packed.git", "shared", "separate", "separate.git", "shallow", "via link"} {
 		t.Run(name, func(t *testing.T) {
 			before := listing(t, path(name))
 			s := openStore(t, t.TempDir())
-			for _, address := range []string{path(name), "file://" + filepath.ToSlash(tmp) + "/" + escapeSpace(name)} {
-				r := newRemote(t, parseURL(t, address), Auth{}, RemoteOptions{})
-				res, _ := pull(t, s, r, "main")
-				assert.Equal(t, Resolution{"refs/heads/main", commit}, res)
-				if name != "shallow" {
-					res, _ = pull(t, s, r, "v1")
-					assert.Equal(t, Resolution{"refs/tags/v1", commit}, res)
-				}
+			for kind, address := range map[string]string{"path": path(name), "URL": "file://" + filepath.ToSlash(tmp) + "/" + escapeSpace(name)} {
+				t.Run(kind, func(t *testing.T) {
+					r := newRemote(t, parseURL(t, address), Auth{}, RemoteOptions{})
+					res, _ := pull(t, s, r, "main")
+					assert.Equal(t, Resolution{"refs/heads/main", commit}, res)
+					if name != "shallow" {
+						res, _ = pull(t, s, r, "v1")
+						assert.Equal(t, Resolution{"refs/tags/v1", commit}, res)
+					}
+				})
 			}
 			repotest.RequireSame(t, g, s, commit)
-			assert.Equal(t, before, listing(t, path(name)), "nothing is written to it")
+			assert.Equal(t, before, listing(t, path(name)), "the repository is not changed")
 		})
 	}
 }
 
 func escapeSpace(s string) string {
-	if s == "by link" {
-		return "by%20link"
+	if s == "via link" {
+		return "via%20link"
 	}
 	return s
 }
@@ -73,7 +75,7 @@ func listing(t *testing.T, dir string) []string {
 	return names
 }
 
-func TestDirectoriesThatCannotBeRead(t *testing.T) {
+func TestUnreadableDirectories(t *testing.T) {
 	tmp := t.TempDir()
 	write := func(name, text string) string {
 		full := filepath.Join(tmp, name)
@@ -92,13 +94,13 @@ func TestDirectoriesThatCannotBeRead(t *testing.T) {
 		dir  string
 		want v1alpha1.Reason
 	}{
-		"no directory is GitUnreachable":                    {filepath.Join(tmp, "missing"), v1alpha1.ReasonGitUnreachable},
-		"no repository is GitUnreachable":                   {write("plain/file.txt", "x"), v1alpha1.ReasonGitUnreachable},
-		"a .git file to nowhere is GitUnreachable":          {write("nowhere/.git", "gitdir: /nonexistent/x\n"), v1alpha1.ReasonGitUnreachable},
-		"a .git file with no path is UnsupportedRepository": {write("broken/.git", "nonsense"), v1alpha1.ReasonUnsupportedRepository},
-		"a .git file with a NUL is UnsupportedRepository":   {write("nul/.git", "gitdir: /a\x00b\n"), v1alpha1.ReasonUnsupportedRepository},
-		"refs as a table is UnsupportedRepository":          {configured("reftable.git", "extensions.refStorage"), v1alpha1.ReasonUnsupportedRepository},
-		"a path through a file is GitUnreachable":           {write("plain/file.txt", "x") + "/file.txt/x", v1alpha1.ReasonGitUnreachable},
+		"a missing directory is GitUnreachable":               {filepath.Join(tmp, "missing"), v1alpha1.ReasonGitUnreachable},
+		"a directory without a repository is GitUnreachable":  {write("plain/file.txt", "x"), v1alpha1.ReasonGitUnreachable},
+		"a .git file with a missing target is GitUnreachable": {write("nowhere/.git", "gitdir: /nonexistent/x\n"), v1alpha1.ReasonGitUnreachable},
+		"a .git file with no path is UnsupportedRepository":   {write("broken/.git", "nonsense"), v1alpha1.ReasonUnsupportedRepository},
+		"a .git file with a NUL is UnsupportedRepository":     {write("nul/.git", "gitdir: /a\x00b\n"), v1alpha1.ReasonUnsupportedRepository},
+		"reftable is UnsupportedRepository":                   {configured("reftable.git", "extensions.refStorage"), v1alpha1.ReasonUnsupportedRepository},
+		"a path through a file is GitUnreachable":             {write("plain/file.txt", "x") + "/file.txt/x", v1alpha1.ReasonGitUnreachable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRemote(t, parseURL(t, tt.dir), Auth{}, RemoteOptions{})
@@ -108,7 +110,7 @@ func TestDirectoriesThatCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestADirectoryOfAnotherObjectFormatIsNamed(t *testing.T) {
+func TestDirectoryOfObjectFormatSHA256(t *testing.T) {
 	g := newSiteWith(t, gitserver.Options{}, "--object-format=sha256")
 	g.Commit("first", repotest.Views(1))
 	_, err := newRemote(t, parseURL(t, g.Dir), Auth{}, RemoteOptions{}).Resolve(t.Context(), parseRef(t, "main"))
@@ -116,7 +118,7 @@ func TestADirectoryOfAnotherObjectFormatIsNamed(t *testing.T) {
 	assert.ErrorContains(t, err, "sha256")
 }
 
-func TestADamagedDirectoryIsNamed(t *testing.T) {
+func TestDamagedDirectory(t *testing.T) {
 	g := newSite(t)
 	// loose returns the path of a loose object.
 	loose := func(id string) string { return filepath.Join(g.Dir, "objects", id[:2], id[2:]) }
@@ -128,7 +130,7 @@ func TestADamagedDirectoryIsNamed(t *testing.T) {
 	commit := repotest.ParseID(t, g.CommitTree("first", tree))
 	r := newRemote(t, parseURL(t, g.Dir), Auth{}, RemoteOptions{})
 
-	t.Run("an object with the content of another one is refused", func(t *testing.T) {
+	t.Run("an object with other content", func(t *testing.T) {
 		right, err := os.ReadFile(loose(good))
 		require.NoError(t, err)
 		wrong, err := os.ReadFile(loose(other))
@@ -138,13 +140,13 @@ func TestADamagedDirectoryIsNamed(t *testing.T) {
 		s := openStore(t, t.TempDir())
 		_, err = s.Fetch(t.Context(), r, commit, "main")
 		repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
-		assert.Empty(t, repotest.PackFiles(t, s, ""), "half a commit is not kept")
+		assert.Empty(t, repotest.PackFiles(t, s, ""), "the store does not keep an incomplete commit")
 		require.NoError(t, os.WriteFile(loose(good), right, 0o600))
 		_, err = s.Fetch(t.Context(), r, commit, "main")
 		require.NoError(t, err)
 		assert.Equal(t, "good\n", repotest.ReadBlob(t, s, repotest.ParseID(t, good)))
 	})
-	t.Run("an object that is missing is refused", func(t *testing.T) {
+	t.Run("a missing object", func(t *testing.T) {
 		require.NoError(t, os.Remove(loose(good)))
 		s := openStore(t, t.TempDir())
 		_, err := s.Fetch(t.Context(), r, commit, "main")
@@ -154,7 +156,7 @@ func TestADamagedDirectoryIsNamed(t *testing.T) {
 }
 
 // F11: a repository in a directory must respect the limits.
-func TestADirectoryIsHeldToTheLimits(t *testing.T) {
+func TestDirectoryLimits(t *testing.T) {
 	g := newSite(t)
 	commit := g.Push("first", repotest.Views(50))
 	r := newRemote(t, parseURL(t, g.Dir), Auth{}, RemoteOptions{})
@@ -176,7 +178,7 @@ func TestADirectoryIsHeldToTheLimits(t *testing.T) {
 }
 
 // As on a server, a tag stands for the object at the end of its chain.
-func TestTagOfTagsOfADirectory(t *testing.T) {
+func TestNestedTags(t *testing.T) {
 	g := newSite(t)
 	commit := g.Push("first", repotest.Views(3))
 	g.AnnotatedTag("t1", commit.String())
@@ -184,27 +186,29 @@ func TestTagOfTagsOfADirectory(t *testing.T) {
 		g.AnnotatedTag(fmt.Sprintf("t%d", i+2), fmt.Sprintf("refs/tags/t%d", i+1))
 	}
 	for _, packed := range []bool{false, true} {
-		if packed {
-			g.Repack()
-			g.Git("pack-refs", "--all")
-		}
-		for _, u := range []URL{parseURL(t, g.Dir), g.url()} {
-			res, _ := pull(t, openStore(t, t.TempDir()), newRemote(t, u, Auth{}, RemoteOptions{}), "t13")
-			assert.Equal(t, Resolution{"refs/tags/t13", commit}, res, "%s, packed %t", u, packed)
-		}
+		t.Run(fmt.Sprintf("packed %t", packed), func(t *testing.T) {
+			if packed {
+				g.Repack()
+				g.Git("pack-refs", "--all")
+			}
+			for _, u := range []URL{parseURL(t, g.Dir), g.url()} {
+				res, _ := pull(t, openStore(t, t.TempDir()), newRemote(t, u, Auth{}, RemoteOptions{}), "t13")
+				assert.Equal(t, Resolution{"refs/tags/t13", commit}, res, "%s", u)
+			}
+		})
 	}
 }
 
 // F11: objects from a directory are verified like those from a server. A matching id is not enough if the header lies.
-func TestLooseObjectThatLiesIsRefused(t *testing.T) {
+func TestFalseLooseObjects(t *testing.T) {
 	for name, raw := range map[string]string{
-		"longer than it claims":     "blob 3\x00good",
-		"shorter than it claims":    "blob 5\x00good",
-		"another kind":              "tree 4\x00good",
-		"a kind that git has not":   "file 4\x00good",
-		"a size that is not one":    "blob +4\x00good",
-		"a head without an end":     "blob " + strings.Repeat("4", 100),
-		"a size that nothing holds": "blob 9223372036854775807\x00good",
+		"longer than it claims":  "blob 3\x00good",
+		"shorter than it claims": "blob 5\x00good",
+		"another kind":           "tree 4\x00good",
+		"an unknown kind":        "file 4\x00good",
+		"a malformed size":       "blob +4\x00good",
+		"an endless header":      "blob " + strings.Repeat("4", 100),
+		"a huge size":            "blob 9223372036854775807\x00good",
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newSite(t)
@@ -227,7 +231,7 @@ func TestLooseObjectThatLiesIsRefused(t *testing.T) {
 	}
 }
 
-func TestAlternatesOfADirectory(t *testing.T) {
+func TestAlternates(t *testing.T) {
 	g := newSite(t)
 	commit := g.Push("first", repotest.Views(20))
 	g.AnnotatedTag("v1", commit.String())
@@ -241,11 +245,11 @@ func TestAlternatesOfADirectory(t *testing.T) {
 		return dir
 	}
 	for name, dir := range map[string]string{
-		"absolute":         borrow("a.git", filepath.Join(g.Dir, "objects")),
-		"relative":         borrow("b.git", "../../site.git/objects"),
-		"chained":          borrow("c.git", "../../b.git/objects"),
-		"in a circle":      borrow("d.git", "../../d.git/objects", "../../a.git/objects"),
-		"one is not there": borrow("e.git", "../../gone/objects", "../../a.git/objects"),
+		"absolute":    borrow("a.git", filepath.Join(g.Dir, "objects")),
+		"relative":    borrow("b.git", "../../site.git/objects"),
+		"chained":     borrow("c.git", "../../b.git/objects"),
+		"in a cycle":  borrow("d.git", "../../d.git/objects", "../../a.git/objects"),
+		"one missing": borrow("e.git", "../../gone/objects", "../../a.git/objects"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := openStore(t, t.TempDir())
@@ -253,7 +257,7 @@ func TestAlternatesOfADirectory(t *testing.T) {
 			repotest.RequireSame(t, g, s, commit)
 		})
 	}
-	t.Run("the only one is not there", func(t *testing.T) {
+	t.Run("the only one missing", func(t *testing.T) {
 		r := newRemote(t, parseURL(t, borrow("f.git", "../../gone/objects")), Auth{}, RemoteOptions{})
 		_, err := openStore(t, t.TempDir()).Fetch(t.Context(), r, commit, "main")
 		repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
@@ -262,7 +266,7 @@ func TestAlternatesOfADirectory(t *testing.T) {
 }
 
 // An index in an unsupported version is not damage, so fetching again does not help.
-func TestIndexOfVersionOneIsNamed(t *testing.T) {
+func TestIndexVersionOne(t *testing.T) {
 	g := newSite(t)
 	commit := g.Push("first", repotest.Views(3))
 	g.Git("-c", "pack.indexVersion=1", "repack", "-a", "-d", "-q")

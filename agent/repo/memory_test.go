@@ -100,9 +100,9 @@ func TestMemoryIgnoresBlobSize(t *testing.T) {
 	repotest.RunGit(t, g.Dir, nil, "-c", "core.bigFileThreshold=1g", "-c", "pack.threads=1", "repack", "-a", "-d", "-q", "-f", "--window=2")
 	g.Server.Forget()
 	increment := peakMemory(t, g.Server.URL("site.git"), dir, id(second))
-	assert.Less(t, g.Served().PackBytes, int64(size/10), "it came as a delta")
+	assert.Less(t, g.Served().PackBytes, int64(size/10), "the blob arrives as a delta")
 	assert.Less(t, increment, bound, "a delta of 48 MiB")
 	chained := peakMemory(t, g.Server.URL("site.git"), t.TempDir(), id(second))
-	assert.Less(t, chained, bound, "a first fetch of it")
+	assert.Less(t, chained, bound, "a first fetch of the delta")
 	t.Logf("peak resident memory in MiB: small repository %d, whole blob %d, delta %d, first fetch %d", floor, got, increment, chained)
 }

@@ -53,7 +53,7 @@ func TestLostStoreFetchesRequestedBlobs(t *testing.T) {
 		want := []plan.ID{g.blobOf(second, repotest.ViewPath(3)), g.blobOf(second, repotest.ViewPath(5)), g.blobOf(second, repotest.ViewPath(3))}
 		stats, err = s.FetchBlobs(t.Context(), append(want, repotest.BlobID("not of this commit"), g.blobOf(first, repotest.ViewPath(3))))
 		require.NoError(t, err)
-		assert.Equal(t, 2, stats.Objects, "each once, and nothing that the commit does not name")
+		assert.Equal(t, 2, stats.Objects, "each blob once, and only blobs of the commit")
 		for i, id := range map[int]plan.ID{3: want[0], 5: want[1]} {
 			text, err := read(t, s, id)
 			require.NoError(t, err)
@@ -61,27 +61,27 @@ func TestLostStoreFetchesRequestedBlobs(t *testing.T) {
 		}
 		stats, err = s.FetchBlobs(t.Context(), want)
 		require.NoError(t, err)
-		assert.Equal(t, FetchStats{Kind: FetchNone}, stats, "what is there is not asked for")
+		assert.Equal(t, FetchStats{Kind: FetchNone}, stats, "the store does not fetch blobs that it has")
 
-		t.Run("the next commit is an increment of trees", func(t *testing.T) {
+		t.Run("the next commit: an incremental fetch of trees", func(t *testing.T) {
 			third := g.Push("third", repotest.EditView(7, 1))
 			stats := fetchTrees(t, s, r, third)
 			assert.Equal(t, FetchTreesOnly, stats.Kind)
 			assert.Less(t, stats.Objects, 20)
 			text, err := read(t, s, g.blobOf(third, repotest.ViewPath(7)))
-			require.NoError(t, err, "read without having asked: it comes alone")
+			require.NoError(t, err, "a read fetches a missing blob alone")
 			assert.Equal(t, repotest.View(7, 1), text)
 			assert.True(t, s.Partial())
 		})
-		t.Run("a plain fetch makes the store whole", func(t *testing.T) {
+		t.Run("a plain fetch completes the store", func(t *testing.T) {
 			fourth := g.Push("fourth", repotest.EditView(8, 1))
 			_, stats := pull(t, s, r, "main")
 			assert.Equal(t, FetchRenewed, stats.Kind)
 			assert.False(t, s.Partial())
 			repotest.RequireSame(t, g, s, fourth)
-			assert.Empty(t, repotest.PackFiles(t, s, partialExt), "the marks go with their packs")
+			assert.Empty(t, repotest.PackFiles(t, s, partialExt), "the marks are removed with their packs")
 		})
-		t.Run("and a whole store stays whole", func(t *testing.T) {
+		t.Run("a complete store stays complete", func(t *testing.T) {
 			fifth := g.Push("fifth", repotest.EditView(9, 1))
 			stats := fetchTrees(t, s, r, fifth)
 			assert.Equal(t, FetchIncremental, stats.Kind)
@@ -143,7 +143,7 @@ func TestManyMissingBlobsFetchAll(t *testing.T) {
 	})
 }
 
-func TestServerWithoutFilterSendsEverything(t *testing.T) {
+func TestServerWithoutFilter(t *testing.T) {
 	for name, refused := range map[string][]gitserver.Feature{
 		"no filter":  {gitserver.Filter},
 		"no shallow": {gitserver.Shallow},
@@ -171,7 +171,7 @@ func TestServerWithoutFilterSendsEverything(t *testing.T) {
 		repotest.RequireSame(t, g, s, commit)
 	})
 	for _, code := range []int{http.StatusBadRequest, http.StatusRequestEntityTooLarge} {
-		t.Run(fmt.Sprintf("a list of blobs that is answered by HTTP %d", code), func(t *testing.T) {
+		t.Run(fmt.Sprintf("HTTP %d for a list of blobs", code), func(t *testing.T) {
 			g := newSite(t)
 			commit := g.Push("first", repotest.Views(30))
 			s, r := openStore(t, t.TempDir()), g.remote()
@@ -243,7 +243,7 @@ func TestUnreachableServerBlobRequests(t *testing.T) {
 		for i := range maxSingle + 1 {
 			_, err := read(t, s, repotest.BlobID(repotest.View(i, 0)))
 			repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
-			assert.ErrorContains(t, err, "503", "why is said to each")
+			assert.ErrorContains(t, err, "503", "each error has the reason")
 		}
 		return g.Served().Requests
 	}
@@ -253,7 +253,7 @@ func TestUnreachableServerBlobRequests(t *testing.T) {
 	assert.Zero(t, asked())
 	for range 3 * maxSingle { // retries become rarer, but never stop
 		now = now.Add(backoff.MaxRetry + backoff.MaxRetry/10)
-		assert.Equal(t, once, asked(), "one try, for one blob")
+		assert.Equal(t, once, asked(), "one request for one blob")
 	}
 	now = now.Add(time.Minute)
 	assert.Zero(t, asked())
@@ -261,7 +261,7 @@ func TestUnreachableServerBlobRequests(t *testing.T) {
 	g.Server.Heal()
 	assert.Equal(t, FetchNone, fetchTrees(t, s, r, commit).Kind)
 	text, err := read(t, s, g.blobOf(commit, repotest.ViewPath(2)))
-	require.NoError(t, err, "the next sync asks again")
+	require.NoError(t, err, "the next sync fetches again")
 	assert.Equal(t, repotest.View(2, 0), text)
 	assert.True(t, s.Partial())
 }
@@ -302,7 +302,7 @@ func TestLimitedFetchPauses(t *testing.T) {
 	assert.False(t, s.CanFetchBlobs(r, commit))
 	fetchTrees(t, s, r, commit)
 	assert.True(t, s.CanFetchBlobs(r, commit))
-	assert.False(t, s.CanFetchBlobs(g.remote(), commit), "another one")
+	assert.False(t, s.CanFetchBlobs(g.remote(), commit), "another remote")
 
 	one, two := g.blobOf(commit, repotest.ViewPath(1)), g.blobOf(commit, repotest.ViewPath(2))
 	g.Server.Inject(gitserver.Stall(0))
@@ -327,7 +327,7 @@ func TestLimitedFetchPauses(t *testing.T) {
 	now = now.Add(2 * time.Minute)
 	_, err = read(t, s, two)
 	repotest.RequireReason(t, v1alpha1.ReasonGitTimeout, err)
-	assert.Zero(t, g.Served().Requests, "its time was over before")
+	assert.Zero(t, g.Served().Requests, "no request after the deadline")
 	off()
 	text, err := read(t, s, two)
 	require.NoError(t, err)

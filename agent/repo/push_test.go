@@ -41,14 +41,14 @@ func TestCommitText(t *testing.T) {
 			text, err := s.CommitText(t.Context(), g.remote(), tip)
 			require.NoError(t, err)
 			assert.Equal(t, g.Git("cat-file", "commit", tip.String()), strings.TrimSpace(string(text)))
-			assert.False(t, s.Has(tip), "the store has got a commit without its tree")
+			assert.False(t, s.Has(tip), "the store has a commit without its tree")
 			_, err = s.CommitText(t.Context(), g.remote(), plan.ID{1})
 			require.Error(t, err)
 		})
 	}
 }
 
-func TestDirectoryReceivesNoPush(t *testing.T) {
+func TestPushToDirectory(t *testing.T) {
 	g := newSite(t)
 	commit := g.Push("first", repotest.Views(1))
 	r := newRemote(t, parseURL(t, g.Dir), Auth{Token: repotest.Token("S3CR3T")}, RemoteOptions{})

@@ -26,7 +26,7 @@ func (s *site) refsOf(r *Remote) *Refs {
 	return a
 }
 
-func TestOneAdvertisementAnswersForManyRefs(t *testing.T) {
+func TestRefsFromOneAdvertisement(t *testing.T) {
 	g := newSite(t)
 	first := g.Push("first", repotest.Views(3))
 	g.AnnotatedTag("v1", first.String())
@@ -48,7 +48,7 @@ func TestOneAdvertisementAnswersForManyRefs(t *testing.T) {
 	for name, id := range a.All() {
 		all[name] = id
 	}
-	assert.Equal(t, map[string]plan.ID{"refs/heads/main": second, "refs/tags/v1": first}, all, "an annotated tag stands for its commit")
+	assert.Equal(t, map[string]plan.ID{"refs/heads/main": second, "refs/tags/v1": first}, all, "an annotated tag resolves to its commit")
 	assert.Equal(t, 1, g.Served().Advertisements)
 }
 
@@ -85,7 +85,7 @@ func TestReaches(t *testing.T) {
 				assert.Equal(t, c.want, got)
 			})
 		}
-		assert.Empty(t, repotest.PackFiles(t, s, packExt), "what was looked through is gone")
+		assert.Empty(t, repotest.PackFiles(t, s, packExt), "the store keeps no pack of the search")
 		assert.Empty(t, repotest.PackFiles(t, s, indexExt))
 		pull(t, s, r, "main")
 		repotest.RequireSame(t, g, s, tip)
@@ -103,7 +103,7 @@ func (u *unrelated) Reaches(_ context.Context, _ *store.Transfer, tips []plan.ID
 	return false, nil
 }
 
-// A "no" that is not known would refuse a commit that a request may name.
+// A false "no" would refuse a commit that a request may name.
 func TestReachesTooManyRefs(t *testing.T) {
 	commit := repotest.ParseID(t, strings.Repeat("f", 40))
 	for name, c := range map[string]struct {
@@ -163,7 +163,7 @@ func TestReachesDuringFetch(t *testing.T) {
 	assert.True(t, found)
 	select {
 	case err := <-fetched:
-		t.Errorf("it waited for the fetch: %v", err)
+		t.Errorf("the search waited for the fetch: %v", err)
 	default:
 	}
 	cancel()
@@ -211,7 +211,7 @@ func TestWaitForFetchIsCanceled(t *testing.T) {
 	repotest.RequireSame(t, g, s, commit)
 }
 
-func TestReachingBringsCommitsAndNoFiles(t *testing.T) {
+func TestReachesFetchesCommitsOnly(t *testing.T) {
 	g := newSite(t)
 	old := g.Push("old", repotest.Views(700))
 	g.Push("new", repotest.EditView(1, 1))
@@ -222,7 +222,7 @@ func TestReachingBringsCommitsAndNoFiles(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, found)
 	assert.Less(t, g.Served().PackBytes, int64(2000))
-	assert.Equal(t, 1, g.Served().Advertisements, "the one that was asked for before counts")
+	assert.Equal(t, 1, g.Served().Advertisements, "the search uses the earlier advertisement")
 }
 
 // Without filter support, as in git's default without uploadpack.allowFilter, the server sends the files with the history.
@@ -248,21 +248,21 @@ func TestReachesWithoutFilter(t *testing.T) {
 					assert.Equal(t, c.want, found)
 				})
 			}
-			assert.Empty(t, repotest.PackFiles(t, s, packExt), "what was looked through is gone")
+			assert.Empty(t, repotest.PackFiles(t, s, packExt), "the store keeps no pack of the search")
 			before := g.Served().Requests
 			for range 5 {
 				found, err := s.Reaches(t.Context(), r, a, []string{"refs/heads/main"}, foreign)
 				require.NoError(t, err)
 				assert.False(t, found)
 			}
-			assert.Equal(t, before, g.Served().Requests, "a commit that is not there is looked for once")
+			assert.Equal(t, before, g.Served().Requests, "a missing commit is searched once")
 			g.Branch("main", foreign.String())
 			found, err := s.Reaches(t.Context(), r, g.refsOf(r), []string{"refs/heads/main"}, foreign)
 			require.NoError(t, err)
-			assert.True(t, found, "until a ref moves")
+			assert.True(t, found, "a moved ref is searched again")
 		})
 	}
-	t.Run("more than is looked through", func(t *testing.T) {
+	t.Run("over SearchBytes", func(t *testing.T) {
 		g := newSite(t)
 		old := g.Push("old", repotest.Views(30))
 		g.Push("new", repotest.EditView(1, 1))

@@ -19,7 +19,7 @@ import (
 var sha = strings.Repeat("0123456789", 4)
 
 // F8, F5: ParseRef accepts the names that git accepts.
-func TestParseRefTakesWhatGitTakes(t *testing.T) {
+func TestParseRef(t *testing.T) {
 	for _, good := range []string{"main", "v1.2.3", "feature/a-b_c", "refs/heads/main", "refs/tags/v1", "refs/pull/1/head", "HEAD", "ü", "a@b", "a.b",
 		"deadbeef", sha[:39], sha + "0", "@x", "a{b}"} {
 		t.Run(good, func(t *testing.T) {
@@ -65,7 +65,7 @@ func FuzzParseRef(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, r, again)
 		_, isCommit := r.Commit()
-		require.Equal(t, isCommit, syntax.IsCommit(s), "the API's rule gives the same answer")
+		require.Equal(t, isCommit, syntax.IsCommit(s), "the rule of the API agrees")
 		if !isCommit {
 			require.False(t, strings.HasPrefix(s, "-") || strings.Contains(s, "..") || strings.ContainsAny(s, "\x00\n ~^:?*[\\"))
 		}
@@ -161,7 +161,7 @@ func TestEmptyRepositoryOverSSH(t *testing.T) {
 }
 
 // F8: hostile ref names of a fake server do no harm.
-func TestHostileRefNamesAreNotRepeated(t *testing.T) {
+func TestHostileRefNames(t *testing.T) {
 	g := newSite(t)
 	g.Push("first", repotest.Views(1))
 	g.Branch("mainxx", g.Head())

@@ -133,7 +133,7 @@ func TestErrorsContainNoSecrets(t *testing.T) {
 		}
 	}
 	for _, service := range []gitserver.Service{gitserver.Advertisement, gitserver.UploadPack, gitserver.PushAdvertisement, gitserver.ReceivePack} {
-		remove := web.Inject(echo.On(service)) // it echoes the token of this attempt
+		remove := web.Inject(echo.On(service)) // the server echoes the token of this attempt
 		attempt(plain, tokens)
 		remove()
 	}
@@ -175,10 +175,10 @@ func TestErrorsContainNoSecrets(t *testing.T) {
 	}
 
 	text := said.String()
-	require.Greater(t, len(text), 50_000, "much was said")
+	require.Greater(t, len(text), 50_000, "the test has collected much output")
 	for _, wire := range wires {
 		if i := strings.Index(text, wire); i >= 0 {
-			assert.Fail(t, "a secret was said", "%q in: …%s…", wire, text[max(0, i-300):min(len(text), i+60)])
+			assert.Fail(t, "a secret leaked", "%q in: …%s…", wire, text[max(0, i-300):min(len(text), i+60)])
 		}
 	}
 	issued := app.Issued()

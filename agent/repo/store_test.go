@@ -23,7 +23,7 @@ import (
 )
 
 // F12: whatever damage the store has, a new commit is available after at most two syncs, and nothing panics.
-func TestADamagedStoreHeals(t *testing.T) {
+func TestDamagedStore(t *testing.T) {
 	newest := func(t *testing.T, s *Store, ext string) string {
 		files := repotest.PackFiles(t, s, ext)
 		require.NotEmpty(t, files)
@@ -38,8 +38,8 @@ func TestADamagedStoreHeals(t *testing.T) {
 	zero := func(b []byte) []byte { return make([]byte, len(b)) }
 	half := func(b []byte) []byte { return b[:len(b)/2] }
 	damages := map[string]func(t *testing.T, s *Store){
-		"a pack is cut short": func(t *testing.T, s *Store) { overwrite(t, newest(t, s, packExt), half) },
-		"all packs are cut short": func(t *testing.T, s *Store) {
+		"a pack is truncated": func(t *testing.T, s *Store) { overwrite(t, newest(t, s, packExt), half) },
+		"all packs are truncated": func(t *testing.T, s *Store) {
 			each(repotest.PackFiles(t, s, packExt), func(p string) { overwrite(t, p, half) })
 		},
 		"all packs are zeroed": func(t *testing.T, s *Store) {
@@ -49,13 +49,13 @@ func TestADamagedStoreHeals(t *testing.T) {
 			each(repotest.PackFiles(t, s, packExt), func(p string) { overwrite(t, p, func([]byte) []byte { return nil }) })
 		},
 		"an index is zeroed": func(t *testing.T, s *Store) { overwrite(t, newest(t, s, indexExt), zero) },
-		"all indexes are cut": func(t *testing.T, s *Store) {
+		"all indexes are truncated": func(t *testing.T, s *Store) {
 			each(repotest.PackFiles(t, s, indexExt), func(p string) { overwrite(t, p, half) })
 		},
-		"an index is empty": func(t *testing.T, s *Store) { overwrite(t, newest(t, s, indexExt), func([]byte) []byte { return nil }) },
-		"an index is gone":  func(t *testing.T, s *Store) { require.NoError(t, os.Remove(newest(t, s, indexExt))) },
-		"a pack is gone":    func(t *testing.T, s *Store) { require.NoError(t, os.Remove(newest(t, s, packExt))) },
-		"a pair is gone": func(t *testing.T, s *Store) {
+		"an index is empty":   func(t *testing.T, s *Store) { overwrite(t, newest(t, s, indexExt), func([]byte) []byte { return nil }) },
+		"an index is missing": func(t *testing.T, s *Store) { require.NoError(t, os.Remove(newest(t, s, indexExt))) },
+		"a pack is missing":   func(t *testing.T, s *Store) { require.NoError(t, os.Remove(newest(t, s, packExt))) },
+		"a pack and its index are missing": func(t *testing.T, s *Store) {
 			p := newest(t, s, packExt)
 			require.NoError(t, os.Remove(p))
 			require.NoError(t, os.Remove(strings.TrimSuffix(p, packExt)+indexExt))
@@ -72,16 +72,16 @@ func TestADamagedStoreHeals(t *testing.T) {
 			require.NoError(t, os.Remove(p))
 			require.NoError(t, os.Mkdir(p, 0o700))
 		},
-		"objects are gone": func(t *testing.T, s *Store) { require.NoError(t, os.RemoveAll(bare(s, "objects"))) },
+		"objects is missing": func(t *testing.T, s *Store) { require.NoError(t, os.RemoveAll(bare(s, "objects"))) },
 		"objects is a file": func(t *testing.T, s *Store) {
 			require.NoError(t, os.RemoveAll(bare(s, "objects")))
 			touch(t, bare(s, "objects"))
 		},
-		"the repository is gone":   func(t *testing.T, s *Store) { require.NoError(t, os.RemoveAll(s.Dir())) },
-		"the repository is a file": func(t *testing.T, s *Store) { require.NoError(t, os.RemoveAll(s.Dir())); touch(t, s.Dir()) },
-		"everything is gone":       func(t *testing.T, s *Store) { require.NoError(t, os.RemoveAll(filepath.Dir(s.Dir()))) },
-		"the tip is gone":          func(t *testing.T, s *Store) { require.NoError(t, os.Remove(bare(s, tipFile))) },
-		"the tip is nonsense":      func(t *testing.T, s *Store) { overwrite(t, bare(s, tipFile), zero) },
+		"the repository is missing": func(t *testing.T, s *Store) { require.NoError(t, os.RemoveAll(s.Dir())) },
+		"the repository is a file":  func(t *testing.T, s *Store) { require.NoError(t, os.RemoveAll(s.Dir())); touch(t, s.Dir()) },
+		"the directory is missing":  func(t *testing.T, s *Store) { require.NoError(t, os.RemoveAll(filepath.Dir(s.Dir()))) },
+		"the tip is missing":        func(t *testing.T, s *Store) { require.NoError(t, os.Remove(bare(s, tipFile))) },
+		"the tip is zeroed":         func(t *testing.T, s *Store) { overwrite(t, bare(s, tipFile), zero) },
 		"the tip is unknown": func(t *testing.T, s *Store) {
 			overwrite(t, bare(s, tipFile), func([]byte) []byte { return []byte(sha) })
 		},
@@ -208,7 +208,7 @@ func packBytes(t *testing.T, s *Store) int64 {
 	return total
 }
 
-func TestAStoreThatHasGrownIsRenewed(t *testing.T) {
+func TestLargeStoreIsRenewed(t *testing.T) {
 	g := newSite(t)
 	g.Git("config", "core.compression", "0") // random bytes do not compress
 	g.Push("first", repotest.Views(5))
@@ -240,7 +240,7 @@ func TestReadMissingObjects(t *testing.T) {
 	commit := g.Push("first", repotest.Views(2))
 	s, r := openStore(t, t.TempDir()), g.remote()
 	_, err := s.RootTree(commit)
-	assert.True(t, store.IsNotFound(err), "an empty store has nothing")
+	assert.True(t, store.IsNotFound(err), "an empty store has no object")
 	pull(t, s, r, "main")
 	assert.True(t, s.Has(commit))
 	assert.False(t, s.Has(plan.ID{1}))
@@ -258,17 +258,17 @@ func TestReadMissingObjects(t *testing.T) {
 	assert.ErrorContains(t, err, "is a tree, not a commit")
 
 	_, stats := pull(t, s, r, "main")
-	assert.Equal(t, FetchNone, stats.Kind, "questions of that kind are not a sign of damage")
+	assert.Equal(t, FetchNone, stats.Kind, "a wrong kind of object is not damage")
 	_, err = s.Tree(plan.ID{1})
 	assert.True(t, store.IsNotFound(err))
 	_, stats = pull(t, s, r, "main")
-	assert.Equal(t, FetchRepaired, stats.Kind, "but a tree that is missing is")
+	assert.Equal(t, FetchRepaired, stats.Kind, "a missing tree is damage")
 
 	writeErr := fmt.Errorf("disk full")
 	_, err = s.WriteBlob(failingWriter{writeErr}, repotest.BlobID("site\n"))
 	require.ErrorIs(t, err, writeErr)
 	_, stats = pull(t, s, r, "main")
-	assert.Equal(t, FetchNone, stats.Kind, "the caller's trouble is not damage")
+	assert.Equal(t, FetchNone, stats.Kind, "an error of the caller's writer is not damage")
 }
 
 type failingWriter struct{ err error }
@@ -276,7 +276,7 @@ type failingWriter struct{ err error }
 func (f failingWriter) Write([]byte) (int, error) { return 0, f.err }
 
 func TestOpen(t *testing.T) {
-	t.Run("a store that another one has open is refused", func(t *testing.T) {
+	t.Run("a store in use is refused", func(t *testing.T) {
 		dir := t.TempDir()
 		s := openStore(t, dir)
 		_, err := Open(dir, StoreOptions{})
@@ -284,7 +284,7 @@ func TestOpen(t *testing.T) {
 		require.NoError(t, s.Close())
 		openStore(t, dir)
 	})
-	t.Run("what else lies in the directory is not touched", func(t *testing.T) {
+	t.Run("foreign files stay", func(t *testing.T) {
 		dir := t.TempDir()
 		for _, name := range []string{"objects/pack/tmp-x", "HEAD", "notes.txt"} {
 			touch(t, filepath.Join(dir, name))
@@ -303,7 +303,7 @@ func TestOpen(t *testing.T) {
 		require.Error(t, err)
 		assert.FileExists(t, path)
 	})
-	t.Run("one that cannot be opened has nothing, says why, and is tried again", func(t *testing.T) {
+	t.Run("a store that cannot be opened is empty, and opens later", func(t *testing.T) {
 		g := newSite(t)
 		commit := g.Push("first", repotest.Views(1))
 		path := filepath.Join(t.TempDir(), "repo")
@@ -318,7 +318,7 @@ func TestOpen(t *testing.T) {
 		pull(t, s, g.remote(), "main")
 		assert.True(t, s.Has(commit))
 	})
-	t.Run("what was fetched before is there at the first question", func(t *testing.T) {
+	t.Run("objects of earlier fetches are available at once", func(t *testing.T) {
 		g := newSite(t)
 		commit := g.Push("first", repotest.Views(1))
 		dir := t.TempDir()
@@ -330,10 +330,10 @@ func TestOpen(t *testing.T) {
 		require.NoError(t, s.Close())
 		s = New(dir, StoreOptions{})
 		require.NoError(t, s.Close())
-		assert.False(t, s.Has(commit), "a closed one is not opened again")
+		assert.False(t, s.Has(commit), "a closed store is not opened again")
 		openStore(t, dir)
 	})
-	t.Run("one that was replaced by a file is created again", func(t *testing.T) {
+	t.Run("a store replaced by a file is created again", func(t *testing.T) {
 		g := newSite(t)
 		g.Push("first", repotest.Views(1))
 		dir := t.TempDir()
@@ -345,7 +345,7 @@ func TestOpen(t *testing.T) {
 		_, stats := pull(t, openStore(t, dir), g.remote(), "main")
 		assert.Equal(t, FetchFirst, stats.Kind)
 	})
-	t.Run("one that cannot be read is set aside", func(t *testing.T) {
+	t.Run("an unreadable store is set aside", func(t *testing.T) {
 		if os.Geteuid() == 0 {
 			t.Skip("root reads everything")
 		}
@@ -380,7 +380,7 @@ func TestSortKeysFollowThePack(t *testing.T) {
 	pull(t, s, r, "main")
 	changed := repotest.ParseID(t, g.Git("rev-parse", second.String()+":projects/p1/views/v0001/view.json"))
 	old := repotest.ParseID(t, g.Git("rev-parse", first.String()+":projects/p2/views/v0002/view.json"))
-	assert.Greater(t, s.SortKey(changed), s.SortKey(old), "later packs come later")
+	assert.Greater(t, s.SortKey(changed), s.SortKey(old), "the key follows the order of the packs")
 	offsets := map[int64]bool{}
 	for _, l := range strings.Fields(g.Git("rev-list", "--objects", "--no-object-names", "--no-walk", first.String())) {
 		offsets[s.SortKey(repotest.ParseID(t, l))] = true
@@ -389,7 +389,7 @@ func TestSortKeysFollowThePack(t *testing.T) {
 }
 
 // F12: whichever bit of a pack flips, every read returns the bytes of git or fails, and damaged objects are fetched again.
-func TestEveryFlippedBitOfAPackIsDetected(t *testing.T) {
+func TestFlippedBitsOfPack(t *testing.T) {
 	g := newSite(t)
 	g.Push("first", repotest.Views(4))
 	commit := g.Push("second", repotest.EditView(1, 1))
@@ -423,7 +423,7 @@ func TestEveryFlippedBitOfAPackIsDetected(t *testing.T) {
 		err = readEverything(s, commit)
 		if err != nil {
 			require.True(t, IsDamaged(err) && s.Damaged(), "flipped at %d: %v", n, err)
-		} else { // the bit has no meaning
+		} else { // the bit does not matter
 			for id, text := range content {
 				require.Equal(t, text, repotest.ReadBlob(t, s, id), "flipped at %d", n)
 			}

@@ -108,7 +108,7 @@ func authorKeys(t testing.TB) map[string]repotest.SigningKey {
 	}
 }
 
-// F24: what real git signs verifies, and nothing else does.
+// F24: only commits that git signed with a trusted key verify.
 func TestVerifyCommit(t *testing.T) {
 	other := repotest.NewSSHKey(t, "ecdsa", "")
 	for name, key := range authorKeys(t) {
@@ -148,12 +148,12 @@ func TestVerifyCommit(t *testing.T) {
 
 			raw := g.Git("cat-file", "commit", good.String()) + "\n"
 			for what, text := range map[string]string{
-				"another message":     strings.Replace(raw, "\n\none", "\n\none more", 1),
-				"another tree":        strings.Replace(raw, raw[5:45], g.Git("rev-parse", unsigned.String()+"^{tree}"), 1),
-				"a header is added":   strings.Replace(raw, "\ngpgsig ", "\nencoding UTF-8\ngpgsig ", 1),
-				"a second signature":  strings.Replace(raw, "\n\none", "\ngpgsig -----BEGIN\n\none", 1),
-				"an unsigned parent":  strings.Replace(raw, "\nauthor ", "\nparent "+unsigned.String()+"\nauthor ", 1),
-				"an end of the lines": strings.Replace(raw, "\n\none", "\n\none\r", 1),
+				"another message":    strings.Replace(raw, "\n\none", "\n\none more", 1),
+				"another tree":       strings.Replace(raw, raw[5:45], g.Git("rev-parse", unsigned.String()+"^{tree}"), 1),
+				"an added header":    strings.Replace(raw, "\ngpgsig ", "\nencoding UTF-8\ngpgsig ", 1),
+				"a second signature": strings.Replace(raw, "\n\none", "\ngpgsig -----BEGIN\n\none", 1),
+				"an unsigned parent": strings.Replace(raw, "\nauthor ", "\nparent "+unsigned.String()+"\nauthor ", 1),
+				"another line end":   strings.Replace(raw, "\n\none", "\n\none\r", 1),
 			} {
 				t.Run(what, func(t *testing.T) {
 					require.NotEqual(t, raw, text)
@@ -164,7 +164,7 @@ func TestVerifyCommit(t *testing.T) {
 					repotest.RequireReason(t, v1alpha1.ReasonSignatureInvalid, s.Verify(t.Context(), trusting, r, id, "tampered"))
 				})
 			}
-			t.Run("the format is not admitted", func(t *testing.T) {
+			t.Run("format not admitted", func(t *testing.T) {
 				formats := []v1alpha1.SigningFormat{v1alpha1.SigningSSH, v1alpha1.SigningOpenPGP}
 				for i, format := range formats {
 					if format == key.Format {
@@ -194,13 +194,13 @@ func TestVerifyTag(t *testing.T) {
 			a.git("tag", "-s", "-m", "a tag of a tag", "nested", "v1")
 			a.git("tag", "-s", "-m", "a folder", "folder", "HEAD^{tree}")
 			a.push()
-			// Someone who may push gives the old signature a new name, and another commit.
+			// A user who may push gives the old signature a new name, and another commit.
 			old := g.Git("rev-parse", "refs/tags/v1")
 			g.Git("update-ref", "refs/tags/v9", old)
 			raw := g.Git("cat-file", "tag", old) + "\n"
 			forged := strings.TrimSpace(string(repotest.RunGit(t, g.Dir, []byte(strings.Replace(raw, first.String(), second.String(), 1)), "mktag")))
 			g.Git("update-ref", "refs/tags/forged", forged)
-			for way, r := range map[string]*Remote{"over http": g.remote(), "from a directory": g.directory()} {
+			for way, r := range map[string]*Remote{"http": g.remote(), "directory": g.directory()} {
 				t.Run(way, func(t *testing.T) {
 					s := openStore(t, t.TempDir())
 					for _, commit := range []plan.ID{first, second} { // setup: both are in the store
@@ -230,7 +230,7 @@ func TestVerifyTag(t *testing.T) {
 							assert.ErrorContains(t, err, c.says)
 						})
 					}
-					t.Run("forged under the signed name", func(t *testing.T) {
+					t.Run("forged, with the signed name", func(t *testing.T) {
 						g.Git("update-ref", "refs/tags/v1", forged)
 						defer g.Git("update-ref", "refs/tags/v1", old)
 						err := s.Verify(t.Context(), verifier(v1alpha1.VerifyTag, key.Public), g.remote(), second, "v1")
@@ -247,7 +247,7 @@ func TestVerifyTag(t *testing.T) {
 	}
 }
 
-func TestTagIsFetchedOnceAndAlone(t *testing.T) {
+func TestTagFetchCost(t *testing.T) {
 	g := newSite(t)
 	g.Push("base", repotest.Views(100))
 	key := repotest.NewSSHKey(t, "ed25519", "")
@@ -264,12 +264,12 @@ func TestTagIsFetchedOnceAndAlone(t *testing.T) {
 			keys := key.Public
 			v := NewVerifier(v1alpha1.GitVerify{Mode: v1alpha1.VerifyTag}, keysName, func() ([]byte, error) { return []byte(keys), nil })
 			before := g.Served()
-			for range 3 { // sequence: only the first one asks git
+			for range 3 { // sequence: only the first one fetches
 				require.NoError(t, s.Verify(t.Context(), v, r, commit, "v1"))
 			}
 			assert.Less(t, g.Served().PackBytes-before.PackBytes, int64(2000))
 			assert.Equal(t, 1, g.Served().UploadPacks-before.UploadPacks)
-			assert.Len(t, repotest.PackFiles(t, s, packExt), 1, "the tag does not stay")
+			assert.Len(t, repotest.PackFiles(t, s, packExt), 1, "the store does not keep the tag")
 			keys = repotest.NewSSHKey(t, "ed25519", "").Public
 			require.ErrorContains(t, s.Verify(t.Context(), v, r, commit, "v1"), "not one of the keys", "a rotated key takes effect")
 		})
@@ -299,7 +299,7 @@ func checkKeys(keys string, payload, signature []byte, now time.Time) error {
 }
 
 // F24: keys of every kind, as OpenSSH's files have them.
-func TestSSHKeysOfAFile(t *testing.T) {
+func TestSSHKeyFiles(t *testing.T) {
 	now := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 	for _, kind := range []string{"ed25519", "ecdsa", "rsa"} {
 		t.Run(kind, func(t *testing.T) {
@@ -351,7 +351,7 @@ func TestSSHKeysOfAFile(t *testing.T) {
 	}
 }
 
-// F24: a signature for another purpose, of another form, or of a weak key counts for nothing.
+// F24: a signature for another purpose, of another form, or of a weak key does not verify.
 func TestOtherSignatures(t *testing.T) {
 	key := repotest.NewSSHKey(t, "ed25519", "")
 	weakKey := repotest.NewSSHKey(t, "weak", "")
@@ -382,23 +382,23 @@ func TestOtherSignatures(t *testing.T) {
 		signature []byte
 		says      string
 	}{
-		"good":                     {key.Public + pgp.Public, good, ""},
-		"good OpenPGP":             {key.Public + pgp.Public, goodPGP, ""},
-		"another namespace":        {key.Public, key.SSHSignature(t, "file", payload, nil), "for the namespace"},
-		"weak ssh key":             {weakKey.Public, weakKey.SSHSignature(t, "git", payload, nil), "weak ssh key"},
-		"ssh certificate":          {key.Public, key.SSHSignature(t, "git", payload, certified), "ssh certificate"},
-		"x509":                     {key.Public, []byte("-----BEGIN SIGNED MESSAGE-----\n"), "not supported"},
-		"no armor":                 {key.Public, []byte("-----BEGIN SSH SIGNATURE-----\n"), "malformed ssh"},
-		"cut":                      {key.Public, good[:len(good)/2], "malformed ssh"},
-		"more after it":            {key.Public, append(bytes.Clone(good), "more"...), "malformed ssh"},
-		"too large":                {key.Public, append(bytes.Clone(good), make([]byte, maxSignature)...), "too large"},
-		"OpenPGP, cut":             {pgp.Public, goodPGP[:len(goodPGP)/2], "malformed OpenPGP"},
-		"OpenPGP, expired key":     {expired.Public, pgpSign(expired, false, &packet.Config{Time: past}), "OpenPGP key that is not"},
-		"OpenPGP, revoked key":     {repotest.Public(t, revoked), goodPGP, "OpenPGP key that is not"},
-		"OpenPGP, text":            {pgp.Public, pgpSign(pgp, true, nil), "does not cover every byte"},
-		"OpenPGP, small RSA key":   {small.Public, pgpSign(small, false, nil), "weak OpenPGP key"},
-		"OpenPGP, from tomorrow":   {pgp.Public, pgpSign(pgp, false, &packet.Config{Time: func() time.Time { return time.Now().Add(24 * time.Hour) }}), "not valid now"},
-		"OpenPGP, key of a friend": {repotest.NewOpenPGPKey(t, "", nil).Public, goodPGP, "not one of the keys"},
+		"good":                   {key.Public + pgp.Public, good, ""},
+		"good OpenPGP":           {key.Public + pgp.Public, goodPGP, ""},
+		"another namespace":      {key.Public, key.SSHSignature(t, "file", payload, nil), "for the namespace"},
+		"weak ssh key":           {weakKey.Public, weakKey.SSHSignature(t, "git", payload, nil), "weak ssh key"},
+		"ssh certificate":        {key.Public, key.SSHSignature(t, "git", payload, certified), "ssh certificate"},
+		"x509":                   {key.Public, []byte("-----BEGIN SIGNED MESSAGE-----\n"), "not supported"},
+		"no armor":               {key.Public, []byte("-----BEGIN SSH SIGNATURE-----\n"), "malformed ssh"},
+		"truncated":              {key.Public, good[:len(good)/2], "malformed ssh"},
+		"trailing bytes":         {key.Public, append(bytes.Clone(good), "more"...), "malformed ssh"},
+		"too large":              {key.Public, append(bytes.Clone(good), make([]byte, maxSignature)...), "too large"},
+		"OpenPGP, truncated":     {pgp.Public, goodPGP[:len(goodPGP)/2], "malformed OpenPGP"},
+		"OpenPGP, expired key":   {expired.Public, pgpSign(expired, false, &packet.Config{Time: past}), "OpenPGP key that is not"},
+		"OpenPGP, revoked key":   {repotest.Public(t, revoked), goodPGP, "OpenPGP key that is not"},
+		"OpenPGP, text":          {pgp.Public, pgpSign(pgp, true, nil), "does not cover every byte"},
+		"OpenPGP, small RSA key": {small.Public, pgpSign(small, false, nil), "weak OpenPGP key"},
+		"OpenPGP, in the future": {pgp.Public, pgpSign(pgp, false, &packet.Config{Time: func() time.Time { return time.Now().Add(24 * time.Hour) }}), "not valid now"},
+		"OpenPGP, unknown key":   {repotest.NewOpenPGPKey(t, "", nil).Public, goodPGP, "not one of the keys"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := checkKeys(c.keys, payload, c.signature, time.Now())
@@ -417,7 +417,7 @@ func certified(key ssh.PublicKey) ssh.PublicKey {
 	return &ssh.Certificate{Key: key, SignatureKey: key, CertType: ssh.UserCert, Signature: &ssh.Signature{Format: key.Type()}}
 }
 
-// F24: gpg still signs with SHA-1 if it is told to.
+// F24: gpg can still sign with SHA-1.
 func TestWeakHash(t *testing.T) {
 	key := repotest.NewOpenPGPKeyFor(t, "author@example.com", "", &packet.Config{RSABits: 2048})
 	a := newAuthor(t, newSite(t), key)
@@ -452,7 +452,7 @@ func TestUnreadableKeys(t *testing.T) {
 	}
 }
 
-// F24: objects and signatures are bytes of strangers.
+// F24: objects and signatures are foreign bytes.
 func FuzzSignature(f *testing.F) {
 	key, pgp := repotest.NewSSHKey(f, "ed25519", ""), repotest.NewOpenPGPKey(f, "", nil)
 	keys, err := parseKeys([]byte(key.Public + pgp.Public))
@@ -471,7 +471,7 @@ func FuzzSignature(f *testing.F) {
 				continue
 			}
 			if keys.verify(payload, signature, nil, time.Now()) == nil {
-				assert.Contains(t, string(payload), commitText, "only what was signed verifies")
+				assert.Contains(t, string(payload), commitText, "only the signed text verifies")
 			}
 			if other, err := parseKeys(list); err == nil {
 				_ = other.verify(payload, signature, nil, time.Now())

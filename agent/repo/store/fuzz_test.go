@@ -41,7 +41,7 @@ func receiveOnly(t testing.TB, root *os.Root, l Limits, stream []byte, have map[
 		return kindBlob, c, err
 	}}
 	order, trailer, err := r.run(context.Background(), bytes.NewReader(stream), file)
-	require.Zero(t, sc.memoryUsed, "every object is given back")
+	require.Zero(t, sc.memoryUsed, "every object is released")
 	require.Empty(t, sc.regions)
 	if err != nil {
 		return nil, nil, err
@@ -51,7 +51,7 @@ func receiveOnly(t testing.TB, root *os.Root, l Limits, stream []byte, have map[
 	require.NoError(t, writeIndex(idx, r.recs, order, trailer))
 	require.NoError(t, idx.Close())
 	p, err := openPack(root, "x")
-	require.NoError(t, err, "what was accepted can be opened")
+	require.NoError(t, err, "an accepted pack can be opened")
 	return p, r.recs, nil
 }
 

@@ -156,7 +156,7 @@ func TestParseTree(t *testing.T) {
 	entry := func(mode, name string) string { return mode + " " + name + "\x00" + strings.Repeat("i", 20) }
 	for name, tree := range map[string]string{
 		"an unknown mode":              entry("777777", "a"),
-		"a mode that is not a number":  entry("10064x", "a"),
+		"a malformed mode":             entry("10064x", "a"),
 		"no mode":                      entry("", "a"),
 		"no name":                      entry("100644", ""),
 		"a slash in a name":            entry("100644", "a/b"),

@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-func TestReceiveResolvesDeltasOfEveryKind(t *testing.T) {
+func TestReceiveDeltas(t *testing.T) {
 	g := repotest.NewSite(t, gitserver.Options{})
 	g.Push("first", repotest.Views(50), gitserver.Write("big.txt", strings.Repeat("line of a large file\n", 5000)))
 	commit := g.History(120, func(i int) string { return []string{"big.txt", "projects/p0/views/v0000/view.json"}[i%2] }, func(i int) string {
@@ -56,9 +56,9 @@ func TestReceiveResolvesDeltasOfEveryKind(t *testing.T) {
 	}
 }
 
-func TestReceiveCompletesThinPacks(t *testing.T) {
+func TestReceiveThinPacks(t *testing.T) {
 	base := strings.Repeat("0123456789", 30)
-	t.Run("with a base in an older pack", func(t *testing.T) {
+	t.Run("base in an older pack", func(t *testing.T) {
 		s := openStore(t, t.TempDir())
 		var first, second, third rawPack
 		first.object(kindBlob, base)
@@ -77,7 +77,7 @@ func TestReceiveCompletesThinPacks(t *testing.T) {
 		assert.Equal(t, base+"a", repotest.ReadBlob(t, s, repotest.BlobID(base+"a")))
 		repotest.RequireVerified(t, s)
 	})
-	t.Run("but not for a transfer without a base", func(t *testing.T) {
+	t.Run("transfer without a base", func(t *testing.T) {
 		s := openStore(t, t.TempDir())
 		var first, second rawPack
 		first.object(kindBlob, base)
@@ -88,7 +88,7 @@ func TestReceiveCompletesThinPacks(t *testing.T) {
 		var missing *MissingBaseError
 		require.ErrorAs(t, err, &missing)
 	})
-	t.Run("with a base that the pack brings, too, as a delta of another", func(t *testing.T) {
+	t.Run("base that is also a delta in the pack", func(t *testing.T) {
 		s := openStore(t, t.TempDir())
 		var first, second rawPack
 		first.object(kindBlob, base)
@@ -105,7 +105,7 @@ func TestReceiveCompletesThinPacks(t *testing.T) {
 			repotest.RequireVerified(t, s)
 		}
 	})
-	t.Run("two deltas that are each other's base are refused", func(t *testing.T) {
+	t.Run("two deltas that are each other's base", func(t *testing.T) {
 		s := openStore(t, t.TempDir())
 		var first, second rawPack
 		first.object(kindBlob, base)
@@ -121,7 +121,7 @@ func TestReceiveCompletesThinPacks(t *testing.T) {
 }
 
 // F11: the receiver rejects false sizes and counts, and content that expands beyond the limits.
-func TestReceiveRefusesHostilePacks(t *testing.T) {
+func TestReceiveHostilePacks(t *testing.T) {
 	base := strings.Repeat("b", 1000)
 	small := Limits{Objects: 50, DeltaBytes: 1 << 20, TreeBytes: 1 << 10, PackBytes: 1 << 20, InflatedBytes: 4 << 20, DeltaDepth: 10}
 	build := func(f func(p *rawPack)) []byte {
@@ -144,24 +144,24 @@ func TestReceiveRefusesHostilePacks(t *testing.T) {
 		pack []byte
 		want string
 	}{
-		"an object that is longer than it claims":  {build(func(p *rawPack) { p.entry(kindBlob, 10, nil, []byte(base)) }), bad},
-		"an object that is shorter than it claims": {build(func(p *rawPack) { p.entry(kindBlob, 2000, nil, []byte(base)) }), bad},
-		"a bomb with its true size":                {build(func(p *rawPack) { p.object(kindBlob, strings.Repeat("\x00", 5<<20)) }), over},
-		"a bomb with a false size":                 {build(func(p *rawPack) { p.entry(kindBlob, 5, nil, bytes.Repeat([]byte{0}, 8<<20)) }), bad},
-		"an object that claims to be endless":      {build(func(p *rawPack) { p.entry(kindBlob, 1<<50, nil, []byte(base)) }), over},
-		"a tree that is too large for memory":      {build(func(p *rawPack) { p.object(kindTree, strings.Repeat("t", 2000)) }), over},
+		"an object that is longer than its size":  {build(func(p *rawPack) { p.entry(kindBlob, 10, nil, []byte(base)) }), bad},
+		"an object that is shorter than its size": {build(func(p *rawPack) { p.entry(kindBlob, 2000, nil, []byte(base)) }), bad},
+		"a bomb with its true size":               {build(func(p *rawPack) { p.object(kindBlob, strings.Repeat("\x00", 5<<20)) }), over},
+		"a bomb with a false size":                {build(func(p *rawPack) { p.entry(kindBlob, 5, nil, bytes.Repeat([]byte{0}, 8<<20)) }), bad},
+		"an object with a huge size":              {build(func(p *rawPack) { p.entry(kindBlob, 1<<50, nil, []byte(base)) }), over},
+		"a tree that is too large for memory":     {build(func(p *rawPack) { p.object(kindTree, strings.Repeat("t", 2000)) }), over},
 		"many objects that add up": {build(func(p *rawPack) {
 			for i := range 5 {
 				p.object(kindBlob, strings.Repeat(string(rune('a'+i)), 1<<20))
 			}
 		}), over},
-		"a delta whose result is longer than it claims": {build(func(p *rawPack) {
+		"a delta whose result is longer than its size": {build(func(p *rawPack) {
 			p.ofsDelta(p.object(kindBlob, base), append(deltaOf(1000, 5), appendText(base, "")[4:]...))
 		}), bad},
-		"a delta whose result is shorter than it claims": {build(func(p *rawPack) {
+		"a delta whose result is shorter than its size": {build(func(p *rawPack) {
 			p.ofsDelta(p.object(kindBlob, base), deltaOf(1000, 500, 1, 'x'))
 		}), bad},
-		"a delta whose result claims to be endless": {build(func(p *rawPack) {
+		"a delta whose result has a huge size": {build(func(p *rawPack) {
 			p.ofsDelta(p.object(kindBlob, base), deltaOf(1000, 1<<40, 1, 'x'))
 		}), over},
 		"a delta that explodes": {build(func(p *rawPack) {
@@ -183,7 +183,7 @@ func TestReceiveRefusesHostilePacks(t *testing.T) {
 			p.ofsDelta(p.object(kindBlob, base), deltaOf(1000, 1, 0, 1, 'x'))
 		}), bad},
 		"an empty delta": {build(func(p *rawPack) { p.ofsDelta(p.object(kindBlob, base), nil) }), bad},
-		"a delta that is longer than it claims": {build(func(p *rawPack) {
+		"a delta that is longer than its size": {build(func(p *rawPack) {
 			off := p.object(kindBlob, base)
 			p.entry(kindOffset, 4, backward(int64(packHeaderSize+p.buf.Len())-off), deltaOf(1000, 1, 1, 'x', 1, 'y'))
 		}), bad},
@@ -197,12 +197,12 @@ func TestReceiveRefusesHostilePacks(t *testing.T) {
 		"fewer objects than announced": {func() []byte { var p rawPack; p.object(kindBlob, base); return p.claiming(2) }(), bad},
 		"more objects than announced":  {func() []byte { var p rawPack; p.object(kindBlob, base); p.object(kindBlob, "x"); return p.claiming(1) }(), bad},
 		"too many objects announced":   {func() []byte { var p rawPack; return p.claiming(1 << 31) }(), over},
-		"something after the pack":     {append(bytes.Clone(valid), 'x'), bad},
+		"bytes after the pack":         {append(bytes.Clone(valid), 'x'), bad},
 		"another magic":                {append([]byte("JUNK"), valid[4:]...), bad},
 		"another version":              {append([]byte("PACK\x00\x00\x00\x09"), valid[8:]...), bad},
 		"nothing":                      {nil, bad},
 		"a pack of too many bytes":     {append(bytes.Clone(valid), make([]byte, 2<<20)...), "any"},
-		"a base that is missing":       {build(func(p *rawPack) { p.refDelta(plan.ID{9}, deltaOf(1, 1, 1, 'x')) }), "missing"},
+		"a missing base":               {build(func(p *rawPack) { p.refDelta(plan.ID{9}, deltaOf(1, 1, 1, 'x')) }), "missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := openStoreWith(t, t.TempDir(), Options{Limits: small})
@@ -221,11 +221,11 @@ func TestReceiveRefusesHostilePacks(t *testing.T) {
 	}
 	s := openStoreWith(t, t.TempDir(), Options{Limits: small})
 	_, err := receive(t, s, valid, false)
-	require.NoError(t, err, "the limits admit what is in order")
+	require.NoError(t, err, "a valid pack is within the limits")
 	assert.Equal(t, base+"xxx", repotest.ReadBlob(t, s, repotest.BlobID(base+"xxx")))
 }
 
-func TestReceiveRefusesDamagedPacks(t *testing.T) {
+func TestReceiveDamagedPacks(t *testing.T) {
 	var p rawPack
 	off := p.object(kindBlob, "some content of a blob")
 	p.ofsDelta(off, appendText("some content of a blob", "!"))

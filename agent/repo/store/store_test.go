@@ -57,7 +57,7 @@ func (s *testStore) pull(g *repotest.Site, commit plan.ID) Condition {
 	return f.Condition()
 }
 
-func TestReadersAreNotDisturbedByATransfer(t *testing.T) {
+func TestReadersDuringTransfer(t *testing.T) {
 	g := repotest.NewSite(t, gitserver.Options{})
 	first := g.Push("first", repotest.Views(60))
 	s := openStoreWith(t, t.TempDir(), Options{MaxPacks: 1}) // packs are replaced all the time
@@ -105,7 +105,7 @@ func TestReadersAreNotDisturbedByATransfer(t *testing.T) {
 }
 
 // Large files, deltas of large files and many packs need only bounded memory, because the store uses scratch files.
-func TestLargeObjectsAreCopiedThroughTheScratch(t *testing.T) {
+func TestLargeObjects(t *testing.T) {
 	g := repotest.NewSite(t, gitserver.Options{})
 	var text strings.Builder
 	for i := range 100_000 {
@@ -124,7 +124,7 @@ func TestLargeObjectsAreCopiedThroughTheScratch(t *testing.T) {
 	}
 }
 
-func TestSetAsideMakesRoomForANewStore(t *testing.T) {
+func TestSetAside(t *testing.T) {
 	g := repotest.NewSite(t, gitserver.Options{})
 	commit := g.Push("first", repotest.Views(1))
 	dir := t.TempDir()
@@ -195,6 +195,6 @@ func TestPublishKeepsTemporaryFiles(t *testing.T) {
 	require.NoError(t, s.Close())
 	openStore(t, dir)
 	_, err = root.Stat(name)
-	require.ErrorIs(t, err, fs.ErrNotExist, "the next start removes it")
+	require.ErrorIs(t, err, fs.ErrNotExist, "the next start removes the file")
 	require.NoError(t, root.Close())
 }

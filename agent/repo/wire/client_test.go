@@ -45,8 +45,8 @@ func TestServerFaultReasons(t *testing.T) {
 		"500 is GitUnreachable":                     {gitserver.Status(500), v1alpha1.ReasonGitUnreachable},
 		"503 is GitUnreachable":                     {gitserver.Status(503), v1alpha1.ReasonGitUnreachable},
 		"504 is GitTimeout":                         {gitserver.Status(504), v1alpha1.ReasonGitTimeout},
-		"an answer cut at once is GitUnreachable":   {gitserver.Truncate(0), v1alpha1.ReasonGitUnreachable},
-		"an answer cut short is GitUnreachable":     {gitserver.Truncate(300), v1alpha1.ReasonGitUnreachable},
+		"an empty answer is GitUnreachable":         {gitserver.Truncate(0), v1alpha1.ReasonGitUnreachable},
+		"a truncated answer is GitUnreachable":      {gitserver.Truncate(300), v1alpha1.ReasonGitUnreachable},
 		"an answer that stalls is GitTimeout":       {gitserver.Stall(100), v1alpha1.ReasonGitTimeout},
 		"an answer that never starts is GitTimeout": {gitserver.Stall(0), v1alpha1.ReasonGitTimeout},
 		"an answer that is not git is GitUnreachable": {
@@ -76,7 +76,7 @@ func TestServerFaultReasons(t *testing.T) {
 					_, err = s.Fetch(t.Context(), r, res.Commit, res.Ref)
 				}
 				repotest.RequireReason(t, tt.want, err)
-				assert.Empty(t, repotest.PackFiles(t, s, ""), "nothing is left behind")
+				assert.Empty(t, repotest.PackFiles(t, s, ""), "the store keeps no pack")
 
 				g.Server.Heal()
 				pull(t, s, newClient(t, g.url(), auth, Options{}), "main") // the client recovers
@@ -178,11 +178,11 @@ func TestNonGitServers(t *testing.T) {
 		})
 	}
 	for name, answer := range map[string]string{
-		"no HTTP":                   "220 mail.example.com ESMTP\r\n",
-		"no packets":                "HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-advertisement\r\nContent-Length: 9\r\n\r\nnot a pkt",
-		"packets of something else": "HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-advertisement\r\nContent-Length: 16\r\n\r\n0008oops0008oops",
+		"not HTTP":      "220 mail.example.com ESMTP\r\n",
+		"not packets":   "HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-advertisement\r\nContent-Length: 9\r\n\r\nnot a pkt",
+		"other packets": "HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-advertisement\r\nContent-Length: 16\r\n\r\n0008oops0008oops",
 	} {
-		t.Run(name+" does not count as away", func(t *testing.T) {
+		t.Run(name+" is not GitUnreachable", func(t *testing.T) {
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			require.NoError(t, err)
 			defer func() { _ = l.Close() }()
@@ -214,7 +214,7 @@ func TestNonGitServers(t *testing.T) {
 func TestCredentials(t *testing.T) {
 	g := newSiteWith(t, gitserver.Options{Auth: gitserver.Basic("git", tripwire)})
 	g.Push("first", repotest.Views(3))
-	t.Run("a token is sent as basic authentication and read again at every use", func(t *testing.T) {
+	t.Run("a token is sent as basic authentication, and read for each request", func(t *testing.T) {
 		var mu sync.Mutex
 		current := "S3CR3T-old"
 		r := newClient(t, g.url(), Auth{Token: func() (secret.String, error) {
@@ -229,17 +229,17 @@ func TestCredentials(t *testing.T) {
 		mu.Unlock()
 		pull(t, openStore(t, store.Options{}), r, "main")
 	})
-	t.Run("credentials in the address are used and not printed", func(t *testing.T) {
+	t.Run("credentials in the address are used, and not printed", func(t *testing.T) {
 		u := parseURL(t, strings.Replace(g.Server.URL("site.git"), "://", "://git:"+tripwire+"@", 1))
 		pull(t, openStore(t, store.Options{}), newClient(t, u, Auth{}, Options{}), "main")
 		assert.Equal(t, g.Server.URL("site.git"), u.String())
 	})
-	t.Run("none, although some are needed, says so", func(t *testing.T) {
+	t.Run("missing credentials", func(t *testing.T) {
 		_, err := g.client().Resolve(t.Context(), "main")
 		repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
 		assert.ErrorContains(t, err, "git.auth")
 	})
-	t.Run("an ssh key with an https address says what is wrong", func(t *testing.T) {
+	t.Run("an ssh key with an https address", func(t *testing.T) {
 		_, err := newClient(t, g.url(), Auth{Key: repotest.Token(tripwire)}, Options{}).Resolve(t.Context(), "main")
 		repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
 		assert.ErrorContains(t, err, "ssh:// address")
@@ -252,7 +252,7 @@ func TestCredentials(t *testing.T) {
 			repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
 		}
 	})
-	t.Run("what a server echoes of a token is redacted", func(t *testing.T) {
+	t.Run("an echoed token is redacted", func(t *testing.T) {
 		defer g.Server.Heal()
 		basic := base64.StdEncoding.EncodeToString([]byte("git:" + tripwire))
 		echo := gitserver.Rewrite(func([]byte) []byte {
@@ -272,7 +272,7 @@ func TestCredentials(t *testing.T) {
 		assert.ErrorContains(t, err, "no such user REDACTED of Basic REDACTED")
 		assert.NotContains(t, err.Error(), basic)
 	})
-	t.Run("no log line holds them", func(t *testing.T) {
+	t.Run("the log has no credentials", func(t *testing.T) {
 		var log bytes.Buffer
 		l := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		u := parseURL(t, strings.Replace(g.Server.URL("site.git"), "://", "://git:"+tripwire+"@", 1))
@@ -284,9 +284,9 @@ func TestCredentials(t *testing.T) {
 	})
 }
 
-// A text of the server is cut and escaped. A secret that is cut or escaped with it is no longer found, so it must be removed before.
+// The client truncates and escapes a text of the server. It must redact secrets before, because it would not find a truncated or escaped one.
 func TestEchoedSecretsAreRemovedFirst(t *testing.T) {
-	for name, token := range map[string]string{"a secret that is cut": strings.Repeat("s3cr3t-", 20), "a secret that is escaped": `s3cr3t-"\-end`} {
+	for name, token := range map[string]string{"truncated secret": strings.Repeat("s3cr3t-", 20), "escaped secret": `s3cr3t-"\-end`} {
 		t.Run(name, func(t *testing.T) {
 			g := newSiteWith(t, gitserver.Options{Auth: gitserver.Basic("git", token), Pushes: true})
 			commit := g.Push("first", gitserver.Write("a", "1"))
@@ -388,8 +388,8 @@ func TestRedirectDropsCredentials(t *testing.T) {
 		"another name, same address":  "http://localhost:" + thiefURL.Port(),
 		"credentials in the location": "http://x:" + tripwire + "@" + thiefURL.Host,
 	} {
-		t.Run(name, func(t *testing.T) {
-			for _, service := range []gitserver.Service{gitserver.Advertisement, gitserver.UploadPack} {
+		for _, service := range []gitserver.Service{gitserver.Advertisement, gitserver.UploadPack} {
+			t.Run(name+" during "+string(service), func(t *testing.T) {
 				g.Server.Heal()
 				g.Server.Inject(gitserver.Redirect(to).On(service))
 				r := newClient(t, g.url(), Auth{Token: repotest.Token(tripwire)}, Options{})
@@ -400,12 +400,12 @@ func TestRedirectDropsCredentials(t *testing.T) {
 				}
 				repotest.RequireReason(t, v1alpha1.ReasonRedirectRefused, err)
 				assert.ErrorContains(t, err, "redirected to another host")
-			}
-		})
+			})
+		}
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	assert.Empty(t, seen, "no request of any kind reaches the other host")
+	assert.Empty(t, seen, "no request reaches the other host")
 }
 
 func TestRedirectOnSameHost(t *testing.T) {
@@ -428,7 +428,7 @@ func TestRedirectOnSameHost(t *testing.T) {
 	repotest.RequireSame(t, g, s, first)
 }
 
-func TestRedirectsWithoutEndAreRefused(t *testing.T) {
+func TestEndlessRedirects(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "/x"+r.URL.String(), http.StatusFound)
 	}))
@@ -462,7 +462,7 @@ func TestTLS(t *testing.T) {
 		repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
 		assert.ErrorContains(t, err, "certificate")
 	})
-	t.Run("https to a server of http says so", func(t *testing.T) {
+	t.Run("https to an http server", func(t *testing.T) {
 		plain := newSite(t)
 		_, err := newClient(t, parseURL(t, strings.Replace(plain.Server.URL("site.git"), "http:", "https:", 1)), Auth{}, Options{}).
 			Resolve(t.Context(), "main")
@@ -472,7 +472,7 @@ func TestTLS(t *testing.T) {
 }
 
 // F11: a server cannot make the client read without limit.
-func TestAdvertisementsAreBounded(t *testing.T) {
+func TestAdvertisementLimits(t *testing.T) {
 	g := newSite(t)
 	g.Push("first", repotest.Views(1))
 	for i := range 30 {

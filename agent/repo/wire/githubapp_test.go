@@ -82,7 +82,7 @@ func TestGitHubAppUsesOneToken(t *testing.T) {
 		require.NoError(t, g.resolve(r))
 	}
 	issued := g.app.Issued()
-	assert.Equal(t, 1, issued, "a token is kept while it lasts")
+	assert.Equal(t, 1, issued, "a valid token is kept")
 	for _, req := range g.Server.Requests() {
 		assert.Equal(t, appUser, req.User)
 	}
@@ -101,7 +101,7 @@ func TestGitHubAppRenewsToken(t *testing.T) {
 	issued := g.app.Issued()
 	assert.Equal(t, 2, issued)
 
-	t.Run("and used to its end if the API is away", func(t *testing.T) {
+	t.Run("a token is used until it expires if the API is unreachable", func(t *testing.T) {
 		g.api.Close()
 		tokens.mu.Lock()
 		tokens.expires = time.Now().Add(renewBefore - time.Second)
@@ -121,7 +121,7 @@ func TestGitHubAppReplacesRefusedToken(t *testing.T) {
 	g.app.Revoke()
 	err := g.resolve(r)
 	repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
-	require.NoError(t, g.resolve(r), "the next attempt has a new one")
+	require.NoError(t, g.resolve(r), "the next attempt has a new token")
 }
 
 func TestGitHubAppErrors(t *testing.T) {
@@ -153,8 +153,8 @@ func TestGitHubAppErrors(t *testing.T) {
 		"a key that cannot be read": {func(_ *appSite, a *GitHubApp) {
 			a.Key = func() (secret.String, error) { return secret.String{}, errors.New("no such file") }
 		}, v1alpha1.ReasonAuthFailed, "no such file"},
-		"an API that is away":            {func(g *appSite, _ *GitHubApp) { g.api.Close() }, v1alpha1.ReasonGitUnreachable, "cannot be reached"},
-		"an API address that is not one": {func(_ *appSite, a *GitHubApp) { a.APIBaseURL = "https://user:" + tripwire + "@h/" }, v1alpha1.ReasonAuthFailed, "apiBaseURL"},
+		"an unreachable API":             {func(g *appSite, _ *GitHubApp) { g.api.Close() }, v1alpha1.ReasonGitUnreachable, "cannot be reached"},
+		"an invalid API address":         {func(_ *appSite, a *GitHubApp) { a.APIBaseURL = "https://user:" + tripwire + "@h/" }, v1alpha1.ReasonAuthFailed, "apiBaseURL"},
 		"a token that has ended already": {func(g *appSite, _ *GitHubApp) { g.app.Life = -time.Minute }, v1alpha1.ReasonGitUnreachable, "clock"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -179,7 +179,7 @@ func TestGitHubAppErrors(t *testing.T) {
 		})
 		repotest.RequireReason(t, want, g.resolve(g.client(g.auth())))
 	}
-	t.Run("an API that slows us down says for how long", func(t *testing.T) {
+	t.Run("a throttled API says for how long", func(t *testing.T) {
 		g.renew(t)
 		g.api.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "90")
@@ -191,7 +191,7 @@ func TestGitHubAppErrors(t *testing.T) {
 		assert.True(t, ok)
 		assert.Equal(t, 90*time.Second, after)
 	})
-	t.Run("an API that says nothing is GitTimeout", func(t *testing.T) {
+	t.Run("a silent API is GitTimeout", func(t *testing.T) {
 		g.renew(t)
 		done := make(chan struct{})
 		defer close(done)
@@ -226,15 +226,15 @@ func TestGitHubAppPermissions(t *testing.T) {
 		_, err := withWrite(g).APIToken(t.Context())
 		repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
 		require.ErrorContains(t, err, "Contents: Write and Pull requests: Write")
-		require.NoError(t, g.resolve(g.client(g.auth())), "reading needs less")
+		require.NoError(t, g.resolve(g.client(g.auth())), "reading needs fewer permissions")
 	})
 	t.Run("not in the answer", func(t *testing.T) {
 		now := time.Now()
 		for name, tt := range map[string]struct{ granted, says string }{
-			"read only":       {`{"contents":"read","pull_requests":"write"}`, "lacks the permission Contents: Write"},
-			"one is missing":  {`{"contents":"write"}`, "lacks the permission Pull requests: Write"},
-			"all are granted": {`{"contents":"write","pull_requests":"admin"}`, ""},
-			"none are listed": {`{}`, ""},
+			"read only":   {`{"contents":"read","pull_requests":"write"}`, "lacks the permission Contents: Write"},
+			"one missing": {`{"contents":"write"}`, "lacks the permission Pull requests: Write"},
+			"all granted": {`{"contents":"write","pull_requests":"admin"}`, ""},
+			"none listed": {`{}`, ""},
 		} {
 			t.Run(name, func(t *testing.T) {
 				body := `{"token":"ghs_S3CR3T","expires_at":"` + now.Add(time.Hour).Format(time.RFC3339) + `","permissions":` + tt.granted + `}`
@@ -248,7 +248,7 @@ func TestGitHubAppPermissions(t *testing.T) {
 			})
 		}
 	})
-	t.Run("address of another API names the field", func(t *testing.T) {
+	t.Run("address of another API", func(t *testing.T) {
 		a := newAppSite(t).auth()
 		a.App.APIBaseURL, a.Field = "ftp://api", "spec.bidirectional.auth"
 		_, err := newClient(t, parseURL(t, "https://git.example.com/a/b"), a, Options{}).APIToken(t.Context())

@@ -85,7 +85,7 @@ func TestBuiltInHostKeys(t *testing.T) {
 	assert.Equal(t, 10, strings.Count(strings.TrimSpace(publicHosts), "\n")+1, "no other key is built in")
 }
 
-// F10: an unknown host receives nothing, and the error has the fingerprint to compare and the line to add.
+// F10: the client sends no data to an unknown host, and the error has the fingerprint to compare and the line to add.
 func TestHostKeys(t *testing.T) {
 	shown, other := newKey(t), newKey(t)
 	g := newShellSite(t, gitserver.SSHOptions{HostKeys: []ssh.Signer{shown}})
@@ -100,30 +100,30 @@ func TestHostKeys(t *testing.T) {
 		want  v1alpha1.Reason // "" if the key is accepted
 		says  []string
 	}{
-		"the right line is taken":                         {good, "", nil},
-		"also among others, with comments":                {"# hosts\n\n" + line("example.com", other.PublicKey()) + good, "", nil},
-		"also hashed":                                     {line(knownhosts.HashHostname(name), shown.PublicKey()), "", nil},
-		"also by a pattern":                               {line("[127.0.0.?]:*", shown.PublicKey()), "", nil},
-		"also with Windows' line ends":                    {strings.ReplaceAll("# x\n"+good, "\n", "\r\n"), "", nil},
-		"also beside a line that cannot be read":          {"example.com ssh-rsa garbage\n" + good, "", nil},
-		"an old key beside the new one does no harm":      {bad + good, "", nil},
-		"an empty list refuses everything":                {"", v1alpha1.ReasonHostKeyUnknown, []string{fingerprint, strings.TrimSpace(good)}},
-		"a list of comments refuses everything":           {"# none\n", v1alpha1.ReasonHostKeyUnknown, []string{fingerprint}},
-		"another host's line is none of this":             {line("example.com", shown.PublicKey()), v1alpha1.ReasonHostKeyUnknown, []string{fingerprint, strings.TrimSpace(good)}},
-		"another port's line is none of this":             {line("127.0.0.1", shown.PublicKey()), v1alpha1.ReasonHostKeyUnknown, []string{name}},
-		"another host's hash is none of this":             {line(knownhosts.HashHostname("127.0.0.1"), shown.PublicKey()), v1alpha1.ReasonHostKeyUnknown, nil},
-		"a pattern with an exception rules it out":        {line("[127.0.0.?]:*,!"+name, shown.PublicKey()), v1alpha1.ReasonHostKeyUnknown, nil},
-		"the line that cannot be read is named":           {"\nfoo ssh-rsa garbage\n", v1alpha1.ReasonHostKeyUnknown, []string{"line 2"}},
-		"a changed key is a mismatch with both":           {bad, v1alpha1.ReasonHostKeyMismatch, []string{fingerprint, ssh.FingerprintSHA256(other.PublicKey())}},
-		"a key of another type alone is a mismatch":       {line(name, newECDSAKey(t).PublicKey()), v1alpha1.ReasonHostKeyMismatch, []string{"ecdsa-sha2-nistp256"}},
-		"a revoked key is a mismatch":                     {"@revoked " + good, v1alpha1.ReasonHostKeyMismatch, []string{fingerprint, "revokes"}},
-		"a revoked key is revoked although it is known":   {good + "@revoked * " + strings.SplitN(good, " ", 2)[1], v1alpha1.ReasonHostKeyMismatch, []string{"revokes"}},
-		"a key revoked for another host is revoked":       {good + "@revoked " + line("example.com", shown.PublicKey()), v1alpha1.ReasonHostKeyMismatch, nil},
-		"a revocation that cannot be read refuses all":    {good + "@revoked * ssh-ed25519 garbage\n", v1alpha1.ReasonHostKeyUnknown, []string{"line 2"}},
-		"an unknown marker refuses all":                   {good + "@trusted " + good, v1alpha1.ReasonHostKeyUnknown, []string{"line 2"}},
-		"an authority does not vouch for a plain key":     {"@cert-authority " + good, v1alpha1.ReasonHostKeyMismatch, nil},
-		"a list that is too long refuses everything":      {strings.Repeat("#\n", maxKnownHosts), v1alpha1.ReasonHostKeyUnknown, []string{"bytes"}},
-		"a key in the wrong type's clothes is not a line": {strings.Replace(good, "ssh-ed25519", "ssh-rsa", 1), v1alpha1.ReasonHostKeyUnknown, []string{"line 1"}},
+		"a matching line": {good, "", nil},
+		"a matching line among others, with comments": {"# hosts\n\n" + line("example.com", other.PublicKey()) + good, "", nil},
+		"a hashed name":     {line(knownhosts.HashHostname(name), shown.PublicKey()), "", nil},
+		"a pattern":         {line("[127.0.0.?]:*", shown.PublicKey()), "", nil},
+		"Windows line ends": {strings.ReplaceAll("# x\n"+good, "\n", "\r\n"), "", nil},
+		"a matching line after an unreadable one":     {"example.com ssh-rsa garbage\n" + good, "", nil},
+		"an old and a new key":                        {bad + good, "", nil},
+		"an empty list refuses everything":            {"", v1alpha1.ReasonHostKeyUnknown, []string{fingerprint, strings.TrimSpace(good)}},
+		"a list of comments refuses everything":       {"# none\n", v1alpha1.ReasonHostKeyUnknown, []string{fingerprint}},
+		"a line of another host does not match":       {line("example.com", shown.PublicKey()), v1alpha1.ReasonHostKeyUnknown, []string{fingerprint, strings.TrimSpace(good)}},
+		"a line of another port does not match":       {line("127.0.0.1", shown.PublicKey()), v1alpha1.ReasonHostKeyUnknown, []string{name}},
+		"a hash of another host does not match":       {line(knownhosts.HashHostname("127.0.0.1"), shown.PublicKey()), v1alpha1.ReasonHostKeyUnknown, nil},
+		"a pattern that excludes the host":            {line("[127.0.0.?]:*,!"+name, shown.PublicKey()), v1alpha1.ReasonHostKeyUnknown, nil},
+		"the error names an unreadable line":          {"\nfoo ssh-rsa garbage\n", v1alpha1.ReasonHostKeyUnknown, []string{"line 2"}},
+		"a changed key is a mismatch that shows both": {bad, v1alpha1.ReasonHostKeyMismatch, []string{fingerprint, ssh.FingerprintSHA256(other.PublicKey())}},
+		"a key of another type alone is a mismatch":   {line(name, newECDSAKey(t).PublicKey()), v1alpha1.ReasonHostKeyMismatch, []string{"ecdsa-sha2-nistp256"}},
+		"a revoked key is a mismatch":                 {"@revoked " + good, v1alpha1.ReasonHostKeyMismatch, []string{fingerprint, "revokes"}},
+		"a key that is known and revoked":             {good + "@revoked * " + strings.SplitN(good, " ", 2)[1], v1alpha1.ReasonHostKeyMismatch, []string{"revokes"}},
+		"a key that is revoked for another host":      {good + "@revoked " + line("example.com", shown.PublicKey()), v1alpha1.ReasonHostKeyMismatch, nil},
+		"an unreadable revocation refuses everything": {good + "@revoked * ssh-ed25519 garbage\n", v1alpha1.ReasonHostKeyUnknown, []string{"line 2"}},
+		"an unknown marker refuses everything":        {good + "@trusted " + good, v1alpha1.ReasonHostKeyUnknown, []string{"line 2"}},
+		"an authority does not accept a plain key":    {"@cert-authority " + good, v1alpha1.ReasonHostKeyMismatch, nil},
+		"a list that is too long refuses everything":  {strings.Repeat("#\n", maxKnownHosts), v1alpha1.ReasonHostKeyUnknown, []string{"bytes"}},
+		"a key with a wrong type":                     {strings.Replace(good, "ssh-ed25519", "ssh-rsa", 1), v1alpha1.ReasonHostKeyUnknown, []string{"line 1"}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			err := g.resolve(Auth{Key: repotest.Token(g.Key), KnownHosts: hosts(tt.lines)}, Options{})
@@ -137,28 +137,28 @@ func TestHostKeys(t *testing.T) {
 			}
 		})
 	}
-	t.Run("the key is not shown to a host that is not known", func(t *testing.T) {
+	t.Run("the client offers no key to an unknown host", func(t *testing.T) {
 		before := len(g.Server.Users())
 		require.Error(t, g.resolve(Auth{Key: repotest.Token(g.Key), KnownHosts: hosts("")}, Options{}))
 		assert.Len(t, g.Server.Users(), before)
 	})
-	t.Run("known hosts that cannot be read refuse everything", func(t *testing.T) {
+	t.Run("unreadable known hosts refuse everything", func(t *testing.T) {
 		err := g.resolve(Auth{Key: repotest.Token(g.Key), KnownHosts: func() ([]byte, error) { return nil, net.ErrClosed }}, Options{})
 		repotest.RequireReason(t, v1alpha1.ReasonHostKeyUnknown, err)
 	})
-	t.Run("without a list of its own a private host is unknown", func(t *testing.T) {
+	t.Run("a private host is unknown without known hosts", func(t *testing.T) {
 		err := g.resolve(Auth{Key: repotest.Token(g.Key)}, Options{})
 		repotest.RequireReason(t, v1alpha1.ReasonHostKeyUnknown, err)
 		assert.ErrorContains(t, err, "built in")
 	})
-	t.Run("the line of the message is the line to add", func(t *testing.T) {
+	t.Run("the line of the message makes the host known", func(t *testing.T) {
 		err := g.resolve(Auth{Key: repotest.Token(g.Key), KnownHosts: hosts("")}, Options{})
 		require.Error(t, err)
 		_, add, ok := strings.Cut(err.Error(), "git.auth.sshKey.knownHosts: ")
 		require.True(t, ok, "%v", err)
 		require.NoError(t, g.resolve(Auth{Key: repotest.Token(g.Key), KnownHosts: hosts(add)}, Options{}))
 	})
-	t.Run("insecureIgnoreHostKey takes any", func(t *testing.T) {
+	t.Run("insecureIgnoreHostKey accepts any key", func(t *testing.T) {
 		require.NoError(t, g.resolve(Auth{Key: repotest.Token(g.Key), KnownHosts: hosts(bad), InsecureIgnoreHostKey: true}, Options{}))
 	})
 }
@@ -175,7 +175,7 @@ func TestOfferedHostKeyAlgorithms(t *testing.T) {
 	u := parseURL(t, "git@github.com:a/b")
 	k, err := parseKnownHosts([]byte(publicHosts), u, "git.auth")
 	require.NoError(t, err)
-	assert.ElementsMatch(t, []string{ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256}, k.algorithms(), "and no SHA-1")
+	assert.ElementsMatch(t, []string{ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256}, k.algorithms(), "no algorithm with SHA-1")
 }
 
 func TestHostCertificates(t *testing.T) {
@@ -196,13 +196,13 @@ func TestHostCertificates(t *testing.T) {
 		more   string
 		want   v1alpha1.Reason
 	}{
-		"one of a known authority is taken":       {func(*ssh.Certificate) {}, "", ""},
-		"an expired one is refused":               {func(c *ssh.Certificate) { c.ValidBefore = uint64(time.Now().Add(-time.Minute).Unix()) }, "", v1alpha1.ReasonHostKeyMismatch},
-		"one for another host is refused":         {func(c *ssh.Certificate) { c.ValidPrincipals = []string{"example.com"} }, "", v1alpha1.ReasonHostKeyMismatch},
-		"one for users is refused":                {func(c *ssh.Certificate) { c.CertType = ssh.UserCert }, "", v1alpha1.ReasonHostKeyMismatch},
-		"one of a revoked authority is refused":   {func(*ssh.Certificate) {}, "@revoked " + line("*", authority.PublicKey()), v1alpha1.ReasonHostKeyMismatch},
-		"one for a revoked host key is refused":   {func(*ssh.Certificate) {}, "@revoked " + line("*", host.PublicKey()), v1alpha1.ReasonHostKeyMismatch},
-		"one of an unknown authority is a change": {func(*ssh.Certificate) {}, "only", v1alpha1.ReasonHostKeyMismatch},
+		"known authority":   {func(*ssh.Certificate) {}, "", ""},
+		"expired":           {func(c *ssh.Certificate) { c.ValidBefore = uint64(time.Now().Add(-time.Minute).Unix()) }, "", v1alpha1.ReasonHostKeyMismatch},
+		"another host":      {func(c *ssh.Certificate) { c.ValidPrincipals = []string{"example.com"} }, "", v1alpha1.ReasonHostKeyMismatch},
+		"user certificate":  {func(c *ssh.Certificate) { c.CertType = ssh.UserCert }, "", v1alpha1.ReasonHostKeyMismatch},
+		"revoked authority": {func(*ssh.Certificate) {}, "@revoked " + line("*", authority.PublicKey()), v1alpha1.ReasonHostKeyMismatch},
+		"revoked host key":  {func(*ssh.Certificate) {}, "@revoked " + line("*", host.PublicKey()), v1alpha1.ReasonHostKeyMismatch},
+		"unknown authority": {func(*ssh.Certificate) {}, "only", v1alpha1.ReasonHostKeyMismatch},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newShellSite(t, gitserver.SSHOptions{HostKeys: []ssh.Signer{certify(tt.change)}})

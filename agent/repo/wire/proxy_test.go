@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -98,8 +99,8 @@ func TestEnvironmentProxies(t *testing.T) {
 		address string // not a loopback address, because clients use no proxy for those
 		want    string
 	}{
-		"http":              {plain, "http://git.example:8080/site.git", "GET git.example:8080"},
-		"https by a tunnel": {safe, "https://localhost.:8443/site.git", "CONNECT localhost.:8443"},
+		"http":                   {plain, "http://git.example:8080/site.git", "GET git.example:8080"},
+		"https through a tunnel": {safe, "https://localhost.:8443/site.git", "CONNECT localhost.:8443"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t, tt.g.Server.URL(""))
@@ -118,27 +119,33 @@ func TestEnvironmentProxies(t *testing.T) {
 			pull(t, openStore(t, store.Options{}), fresh(), "main")
 			assert.Contains(t, p.hosts(), tt.want)
 
-			t.Run("wrong credentials of the proxy are AuthFailed and name it", func(t *testing.T) {
+			t.Run("wrong credentials are AuthFailed, and the error names the proxy", func(t *testing.T) {
 				repotest.ProxyEnvironment(t, both(p.url("me:S3CR3T-old@")))
 				err := resolve()
 				repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
 				assert.ErrorContains(t, err, p.Listener.Addr().String())
 			})
-			t.Run("a proxy that refuses or fails is named", func(t *testing.T) {
+			t.Run("the error names a proxy that refuses or fails", func(t *testing.T) {
 				repotest.ProxyEnvironment(t, both(p.url("me:"+tripwire+"@")))
 				for _, status := range []int{403, 502} {
-					p.mu.Lock()
-					p.status = status
-					p.mu.Unlock()
-					err := resolve()
-					require.Error(t, err)
-					repotest.RequireReason(t, map[bool]v1alpha1.Reason{true: v1alpha1.ReasonAuthFailed, false: v1alpha1.ReasonGitUnreachable}[name == "http" && status == 403], err)
-					if name != "http" { // without a tunnel, the git host itself could have sent the answer
-						assert.ErrorContains(t, err, p.Listener.Addr().String())
-					}
+					t.Run(strconv.Itoa(status), func(t *testing.T) {
+						p.mu.Lock()
+						p.status = status
+						p.mu.Unlock()
+						err := resolve()
+						require.Error(t, err)
+						want := v1alpha1.ReasonGitUnreachable
+						if name == "http" && status == 403 {
+							want = v1alpha1.ReasonAuthFailed
+						}
+						repotest.RequireReason(t, want, err)
+						if name != "http" { // without a tunnel, the git host itself could have sent the answer
+							assert.ErrorContains(t, err, p.Listener.Addr().String())
+						}
+					})
 				}
 			})
-			t.Run("one that is not there is GitUnreachable and named", func(t *testing.T) {
+			t.Run("a missing proxy is GitUnreachable, and the error names it", func(t *testing.T) {
 				p.Close()
 				err := resolve()
 				repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
@@ -146,7 +153,7 @@ func TestEnvironmentProxies(t *testing.T) {
 			})
 		})
 	}
-	t.Run("NO_PROXY and loopback addresses go straight", func(t *testing.T) {
+	t.Run("NO_PROXY and loopback addresses use no proxy", func(t *testing.T) {
 		p := newProxy(t, plain.Server.URL(""))
 		repotest.ProxyEnvironment(t, map[string]string{"HTTP_PROXY": p.URL, "NO_PROXY": ".example"})
 		pull(t, openStore(t, store.Options{}), plain.client(), "main")
@@ -154,7 +161,7 @@ func TestEnvironmentProxies(t *testing.T) {
 		repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
 		assert.Empty(t, p.hosts())
 	})
-	t.Run("an address that is not one is not repeated", func(t *testing.T) {
+	t.Run("an invalid address is not printed", func(t *testing.T) {
 		repotest.ProxyEnvironment(t, map[string]string{"HTTP_PROXY": "http://me:" + tripwire + "@[::1/"})
 		_, err := newClient(t, parseURL(t, "http://git.example:1/site.git"), Auth{}, Options{}).Resolve(t.Context(), "main")
 		repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)

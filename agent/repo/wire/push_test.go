@@ -109,13 +109,13 @@ func TestPush(t *testing.T) {
 		assert.Equal(t, p.third.String(), p.tip())
 		p.Git("fsck", "--strict")
 
-		require.NoError(t, p.client.Push(t.Context(), branch, p.second, p.third, nil), "a repeated push has nothing to do")
+		require.NoError(t, p.client.Push(t.Context(), branch, p.second, p.third, nil), "a repeated push succeeds")
 		require.NoError(t, p.client.Push(t.Context(), "refs/heads/again", plan.ID{}, p.third, nil), "the server has every object")
 		assert.Equal(t, p.third.String(), p.Git("rev-parse", "refs/heads/again"))
 
 		require.NoError(t, p.client.Push(t.Context(), branch, p.third, plan.ID{}, nil))
 		assert.Empty(t, p.tip())
-		require.NoError(t, p.client.Push(t.Context(), branch, p.third, plan.ID{}, nil), "a repeated deletion has nothing to do")
+		require.NoError(t, p.client.Push(t.Context(), branch, p.third, plan.ID{}, nil), "a repeated deletion succeeds")
 	})
 }
 
@@ -171,7 +171,7 @@ func TestDeclinedPush(t *testing.T) {
 			})
 		})
 	}
-	t.Run("the words of the server are bounded and without secrets", func(t *testing.T) {
+	t.Run("the text of the server is bounded and redacted", func(t *testing.T) {
 		p := newPusher(t)
 		p.hook("pre-receive", `echo `+tripwire+`; head -c 300000 /dev/zero | tr '\0' x; exit 1`)
 		err := p.create()
@@ -224,7 +224,7 @@ func TestPushCredentials(t *testing.T) {
 		repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
 		assert.ErrorContains(t, err, "set spec.bidirectional.auth")
 	})
-	t.Run("token that may only read", func(t *testing.T) {
+	t.Run("read-only token", func(t *testing.T) {
 		g := newSite(t)
 		p := fillPusher(t, &pusher{Repo: g.Repo.Repo, client: newClient(t, g.url(), Auth{Token: repotest.Token(tripwire)}, Options{})})
 		for _, err := range []error{p.create(), func() error { _, err := p.client.PushRefs(t.Context()); return err }()} {
@@ -233,7 +233,7 @@ func TestPushCredentials(t *testing.T) {
 			assert.ErrorContains(t, err, "write access")
 		}
 	})
-	t.Run("ssh key that may only read", func(t *testing.T) {
+	t.Run("read-only ssh key", func(t *testing.T) {
 		g := newShellSite(t, gitserver.SSHOptions{})
 		err := fillPusher(t, &pusher{Repo: g.Repo.Repo, client: g.client()}).create()
 		repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
@@ -257,7 +257,7 @@ func TestPushRedirectedElsewhere(t *testing.T) {
 			assert.Empty(t, p.tip())
 		})
 	}
-	t.Run("a push within the host", func(t *testing.T) {
+	t.Run("redirect on the same host", func(t *testing.T) {
 		p := newPusher(t)
 		p.web.Inject(gitserver.Redirect(p.web.URL("")).On(gitserver.ReceivePack))
 		err := p.create()
@@ -296,8 +296,8 @@ func TestPushFaultReasons(t *testing.T) {
 		"404":               {gitserver.Status(404), v1alpha1.ReasonRefNotFound},
 		"429":               {gitserver.Throttle(time.Minute), v1alpha1.ReasonGitThrottled},
 		"500":               {gitserver.Status(500), v1alpha1.ReasonGitUnreachable},
-		"cut at once":       {gitserver.Truncate(0), v1alpha1.ReasonGitUnreachable},
-		"cut short":         {gitserver.Truncate(20), v1alpha1.ReasonGitUnreachable},
+		"empty":             {gitserver.Truncate(0), v1alpha1.ReasonGitUnreachable},
+		"truncated":         {gitserver.Truncate(20), v1alpha1.ReasonGitUnreachable},
 		"stalls":            {gitserver.Stall(20), v1alpha1.ReasonGitTimeout},
 		"never starts":      {gitserver.Stall(0), v1alpha1.ReasonGitTimeout},
 		"not git":           {gitserver.Rewrite(func([]byte) []byte { return []byte("0008oops" + tripwire) }), v1alpha1.ReasonGitUnreachable},
@@ -383,7 +383,7 @@ func (slowBody) Read([]byte) (int, error) {
 	return 10, nil
 }
 
-func TestSlowPushIsNoStall(t *testing.T) {
+func TestSlowPush(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, dog, stop := watch(t.Context(), time.Hour, 10, time.Minute)
 		defer stop()

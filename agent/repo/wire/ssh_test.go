@@ -91,14 +91,16 @@ func TestRefusedCommitByBranchOverSSH(t *testing.T) {
 	require.NoError(t, err)
 	repotest.RequireSame(t, g, s, old)
 	g.AnnotatedTag("v1", old.String()) // the tagged commit is not a tip for such a server
-	for _, ref := range []string{"refs/tags/v1", ""} {
-		s := openStore(t, store.Options{})
-		stats, err := s.Fetch(t.Context(), g.client(), old, ref)
-		require.NoError(t, err)
-		repotest.RequireSame(t, g, s, old)
-		if ref != "" {
-			assert.Less(t, stats.Objects, 60, "the tagged commit alone")
-		}
+	for name, ref := range map[string]string{"tag": "refs/tags/v1", "no ref": ""} {
+		t.Run(name, func(t *testing.T) {
+			s := openStore(t, store.Options{})
+			stats, err := s.Fetch(t.Context(), g.client(), old, ref)
+			require.NoError(t, err)
+			repotest.RequireSame(t, g, s, old)
+			if ref != "" {
+				assert.Less(t, stats.Objects, 60, "the fetch brings only the tagged commit")
+			}
+		})
 	}
 	_, err = openStore(t, store.Options{}).Fetch(t.Context(), g.client(), repotest.ParseID(t, strings.Repeat("1", 40)), "main")
 	repotest.RequireReason(t, v1alpha1.ReasonRefNotFound, err)
@@ -125,7 +127,7 @@ func TestServerMessageBeforeDisconnect(t *testing.T) {
 			run.in = &lateWriter{run.in, t, run.session}
 			_, err = run.request((&advertisement{caps: capability.NewList()}).request(step{wants: []plan.ID{commit}}))
 			require.ErrorContains(t, err, words)
-			assert.True(t, IsRefused(err), "another way to ask may have more luck")
+			assert.True(t, IsRefused(err), "the client may ask for another ref")
 
 			_, err = openStore(t, store.Options{}).Fetch(t.Context(), g.client(), repotest.ParseID(t, strings.Repeat("1", 40)), "main")
 			repotest.RequireReason(t, v1alpha1.ReasonRefNotFound, err)
@@ -152,11 +154,11 @@ func (w *lateWriter) Write(p []byte) (int, error) {
 }
 
 func TestUnreadableRepositoriesOverSSH(t *testing.T) {
-	t.Run("without a key is AuthFailed", func(t *testing.T) {
+	t.Run("no key is AuthFailed", func(t *testing.T) {
 		err := newShellSite(t, gitserver.SSHOptions{}).resolve(Auth{}, Options{})
 		repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
 	})
-	t.Run("an empty one has no refs, and a fetch is RefNotFound", func(t *testing.T) {
+	t.Run("an empty repository has no refs, and a fetch is RefNotFound", func(t *testing.T) {
 		c := newShellSite(t, gitserver.SSHOptions{}).client()
 		refs, err := c.Refs(t.Context())
 		require.NoError(t, err)
@@ -165,7 +167,7 @@ func TestUnreadableRepositoriesOverSSH(t *testing.T) {
 		repotest.RequireReason(t, v1alpha1.ReasonRefNotFound, err)
 		assert.ErrorContains(t, err, "is empty")
 	})
-	t.Run("one that is not there is RefNotFound with the server's words", func(t *testing.T) {
+	t.Run("a missing repository is RefNotFound with the server's message", func(t *testing.T) {
 		g := newShellSite(t, gitserver.SSHOptions{})
 		r := newClient(t, parseURL(t, g.Server.URL("git", "other.git")), g.auth(), Options{})
 		_, err := r.Resolve(t.Context(), "main")
@@ -190,7 +192,7 @@ func TestUnreadableRepositoriesOverSSH(t *testing.T) {
 	})
 }
 
-// F5: whatever a path contains, the shell of the server sees one word.
+// F5: any path is a single word for the shell of the server.
 func TestSSHPathIsQuoted(t *testing.T) {
 	for in, want := range map[string]string{
 		"ssh://h/a.git":             `git-upload-pack '/a.git'`,
@@ -225,14 +227,14 @@ func TestSSHKeys(t *testing.T) {
 		key  func() (secret.String, error)
 		says string
 	}{
-		"none says which field":              {nil, "git.auth.sshKey"},
-		"one with a passphrase says so":      {repotest.Token(string(pem.EncodeToMemory(locked))), "passphrase"},
-		"one that is not a key says so":      {repotest.Token(tripwire), "not a private key"},
-		"a public key says so":               {repotest.Token(string(ssh.MarshalAuthorizedKey(g.Public))), "is a public key"},
-		"one that the host does not take":    {repotest.Token(other), "does not take the ssh key"},
-		"one that cannot be read says so":    {func() (secret.String, error) { return secret.String{}, errors.New("no such file") }, "no such file"},
-		"one cut in the middle is not a key": {repotest.Token(g.Key[:len(g.Key)/2]), "not a private key"},
-		"an empty one is an invalid key":     {repotest.Token(""), "not a private key"},
+		"no key":                    {nil, "git.auth.sshKey"},
+		"passphrase":                {repotest.Token(string(pem.EncodeToMemory(locked))), "passphrase"},
+		"not a key":                 {repotest.Token(tripwire), "not a private key"},
+		"public key":                {repotest.Token(string(ssh.MarshalAuthorizedKey(g.Public))), "is a public key"},
+		"key that the host rejects": {repotest.Token(other), "does not take the ssh key"},
+		"unreadable file":           {func() (secret.String, error) { return secret.String{}, errors.New("no such file") }, "no such file"},
+		"half a key":                {repotest.Token(g.Key[:len(g.Key)/2]), "not a private key"},
+		"empty key":                 {repotest.Token(""), "not a private key"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := g.auth()
@@ -242,7 +244,7 @@ func TestSSHKeys(t *testing.T) {
 			assert.ErrorContains(t, err, tt.says)
 		})
 	}
-	t.Run("a rotated one counts at once, with or without its last newline", func(t *testing.T) {
+	t.Run("a rotated key is used at once, with or without a final newline", func(t *testing.T) {
 		current := other
 		r := newClient(t, g.url(), Auth{Key: func() (secret.String, error) { return secret.New(current), nil }, KnownHosts: hosts(g.Server.KnownHosts())}, Options{})
 		_, err := r.Resolve(t.Context(), "main")
@@ -251,7 +253,7 @@ func TestSSHKeys(t *testing.T) {
 		_, err = r.Resolve(t.Context(), "main")
 		require.NoError(t, err)
 	})
-	t.Run("another user is not let in", func(t *testing.T) {
+	t.Run("another user is refused", func(t *testing.T) {
 		_, err := newClient(t, parseURL(t, g.Server.URL("root", "site.git")), g.auth(), Options{}).Resolve(t.Context(), "main")
 		repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
 		assert.Contains(t, g.Server.Users(), "root")
@@ -291,7 +293,7 @@ func TestMachineSSHConfigIsIgnored(t *testing.T) {
 	repotest.RequireReason(t, v1alpha1.ReasonHostKeyUnknown, g.resolve(Auth{Key: repotest.Token(g.Key)}, Options{}))
 	u := parseURL(t, strings.Replace(g.Server.URL("git", "site.git"), "git@", "", 1))
 	_, err = newClient(t, u, g.auth(), Options{}).Resolve(t.Context(), "main")
-	require.NoError(t, err, "the user is git if the address has none")
+	require.NoError(t, err, "the default user is git")
 	assert.NotContains(t, g.Server.Users(), "thief")
 	assert.Empty(t, asked)
 	assert.NoFileExists(t, filepath.Join(home, "canary"))
@@ -302,12 +304,12 @@ func TestSilentSSHServers(t *testing.T) {
 		server gitserver.SSHOptions
 		client Options
 	}{
-		"before the handshake":        {gitserver.SSHOptions{StallHello: true}, Options{Handshake: 100 * time.Millisecond}},
-		"before the refs":             {gitserver.SSHOptions{StallAfter: 1}, Options{StallWindow: 150 * time.Millisecond}},
-		"in the middle of the refs":   {gitserver.SSHOptions{StallAfter: 100}, Options{StallWindow: 150 * time.Millisecond}},
-		"the refs take too long":      {gitserver.SSHOptions{StallAfter: 100}, Options{Advertise: 100 * time.Millisecond}},
-		"in the middle of the pack":   {gitserver.SSHOptions{StallAfter: 5000}, Options{StallWindow: 150 * time.Millisecond}},
-		"the whole fetch is too long": {gitserver.SSHOptions{StallAfter: 5000}, Options{Total: 500 * time.Millisecond}},
+		"before the handshake":      {gitserver.SSHOptions{StallHello: true}, Options{Handshake: 100 * time.Millisecond}},
+		"before the refs":           {gitserver.SSHOptions{StallAfter: 1}, Options{StallWindow: 150 * time.Millisecond}},
+		"in the middle of the refs": {gitserver.SSHOptions{StallAfter: 100}, Options{StallWindow: 150 * time.Millisecond}},
+		"over the time for refs":    {gitserver.SSHOptions{StallAfter: 100}, Options{Advertise: 100 * time.Millisecond}},
+		"in the middle of the pack": {gitserver.SSHOptions{StallAfter: 5000}, Options{StallWindow: 150 * time.Millisecond}},
+		"over the total time":       {gitserver.SSHOptions{StallAfter: 5000}, Options{Total: 500 * time.Millisecond}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -323,7 +325,7 @@ func TestSilentSSHServers(t *testing.T) {
 			repotest.RequireReason(t, v1alpha1.ReasonGitTimeout, err)
 		})
 	}
-	t.Run("a server that is not there is GitUnreachable", func(t *testing.T) {
+	t.Run("a missing server is GitUnreachable", func(t *testing.T) {
 		g := newShellSite(t, gitserver.SSHOptions{})
 		u, a := g.url(), g.auth()
 		require.NoError(t, g.Server.Close())
@@ -332,7 +334,7 @@ func TestSilentSSHServers(t *testing.T) {
 	})
 }
 
-func TestNoLogLineHoldsTheSSHKey(t *testing.T) {
+func TestSSHKeyIsNotLogged(t *testing.T) {
 	g := newShellSite(t, gitserver.SSHOptions{})
 	g.Push("first", repotest.Views(3))
 	var log bytes.Buffer

@@ -43,7 +43,7 @@ func TestParseURLAccepts(t *testing.T) {
 			require.NoError(t, err, in)
 			assert.Equal(t, want, u.String(), in)
 			again, err := ParseURL(u.String())
-			require.NoError(t, err, "what is printed can be read")
+			require.NoError(t, err, "the printed address can be parsed")
 			assert.Equal(t, want, again.String())
 		})
 	}
@@ -61,8 +61,8 @@ func TestParseURLAccepts(t *testing.T) {
 	assert.Equal(t, "[2001:db8::1]:2222", parseURL(t, "ssh://[2001:db8::1]:2222/a").dialAddress())
 }
 
-// F5: the parser rejects anything that a program or a transport helper could take for an option or a command.
-func TestParseURLRefusesHostileAddresses(t *testing.T) {
+// F5: the parser rejects any address that a program or a transport helper could read as an option or a command.
+func TestParseURLRefuses(t *testing.T) {
 	for _, in := range []string{
 		"", " ", "-", "--upload-pack=touch /tmp/x", "-oProxyCommand=S3CR3T", "ext::sh -c S3CR3T", "ext::S3CR3T", "fd::17/S3CR3T",
 		"ssh://-oProxyCommand=x/S3CR3T", "-oProxyCommand=x:S3CR3T", "git@-oProxyCommand=x:S3CR3T", "-u@host:S3CR3T", "git@host:-S3CR3T",

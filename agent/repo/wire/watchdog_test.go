@@ -46,7 +46,7 @@ func TestWatchdog(t *testing.T) {
 			assert.GreaterOrEqual(t, time.Since(began), time.Hour)
 		})
 	})
-	t.Run("time in which nothing is read is not a stall", func(t *testing.T) {
+	t.Run("time without a read is not a stall", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, dog, stop := start(t.Context())
 			defer stop()
