@@ -49,7 +49,7 @@ func TestFileEventsAreHints(t *testing.T) {
 	}
 
 	h.watch(owned("config.json"))
-	assert.Equal(t, map[string]bool{".": true}, h.dirs, "what is no longer ours is no longer watched")
+	assert.Equal(t, map[string]bool{".": true}, h.dirs, "directories without owned files are not watched")
 }
 
 func TestWatchLimitIsLoggedOnce(t *testing.T) {
@@ -76,7 +76,7 @@ func TestHintsAreRateLimited(t *testing.T) {
 	now := time.Now()
 	l := &Loop{Config: Config{Now: func() time.Time { return now }}}
 	l.onFileEvent()
-	assert.True(t, l.drift.due.IsZero(), "before the first sync there is nothing to look for")
+	assert.True(t, l.drift.due.IsZero(), "no drift check before the first sync")
 	l.drift.due = now.Add(time.Hour)
 	l.onFileEvent()
 	assert.Equal(t, now.Add(eventDelay), l.drift.due)

@@ -38,13 +38,13 @@ func TestBlockedLoopDoesNotSpin(t *testing.T) {
 	src := &wants{decision: Decision{Order: &Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{1}, Ref: "main"}}}}}
 	pause := l.Iterate(t.Context(), src, false)
 	assert.Equal(t, v1alpha1.ReasonWaitingForGateway, l.State().Reason)
-	assert.Less(t, pause, 3*time.Second, "it is tried again")
+	assert.Less(t, pause, 3*time.Second, "the sync is retried")
 
 	for name, decision := range map[string]Decision{
-		"nothing is known":      {Problems: []Problem{{v1alpha1.ReasonWaitingForLead, "no agent leads"}}},
-		"the gateway is left":   {Order: src.decision.Order, HandsOff: true},
-		"no commit is known":    {Order: &Order{Task: sync.Task{Target: sync.Target{Ref: "main"}}}},
-		"it is paused, is held": {Order: src.decision.Order, HandsOff: true, Problems: []Problem{{v1alpha1.ReasonPodRestartNeeded, "too new"}}},
+		"no target":                 {Problems: []Problem{{v1alpha1.ReasonWaitingForLead, "no agent leads"}}},
+		"hands off":                 {Order: src.decision.Order, HandsOff: true},
+		"no commit":                 {Order: &Order{Task: sync.Task{Target: sync.Target{Ref: "main"}}}},
+		"hands off, with a problem": {Order: src.decision.Order, HandsOff: true, Problems: []Problem{{v1alpha1.ReasonPodRestartNeeded, "too new"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			now = now.Add(time.Hour)
@@ -59,7 +59,7 @@ func TestBlockedLoopDoesNotSpin(t *testing.T) {
 	assert.GreaterOrEqual(t, l.Iterate(t.Context(), src, false), minPause)
 }
 
-// A gateway that takes minutes to start is asked many times. The first error among its answers counts as a first failure, with
+// The agent polls a gateway that takes minutes to start many times. The first error among the answers counts as a first failure, with
 // a short retry delay.
 func TestNewFailureResetsBackoff(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -79,7 +79,7 @@ func TestNewFailureResetsBackoff(t *testing.T) {
 	for range 20 {
 		pause(v1alpha1.ReasonGatewayUnreachable)
 	}
-	assert.Greater(t, pause(v1alpha1.ReasonGatewayUnreachable), time.Minute, "the same again and again is tried less and less")
+	assert.Greater(t, pause(v1alpha1.ReasonGatewayUnreachable), time.Minute, "the same failure backs off")
 }
 
 // I3: a dry run that follows may run beside an agent, or after a crash: it locks, repairs and writes nothing.
@@ -102,13 +102,14 @@ func TestContinuousDryRunWritesNothing(t *testing.T) {
 	assert.Nil(t, l.State().Drift)
 }
 
-// Both nodes of a redundant pair are asked for their role once a period. This does not prevent drift checks.
+// The agents poll the role of both nodes of a redundant pair once a period. This does not prevent drift checks.
 func TestPairNodeIsPolled(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	log := slog.New(slog.DiscardHandler)
 	l := New(Config{Name: "follow", Gateway: "g", Log: log, Now: func() time.Time { return now }, Period: time.Minute,
 		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"), Engine: sync.New(sync.Config{DataDir: t.TempDir(), Log: log})})
 	o := &Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{1}}}}
+	// sequence: one period after the other
 	for _, phase := range []sync.Phase{sync.Synced, sync.Standby, sync.Standby} {
 		l.recordOutcome(o, &sync.Report{Phase: phase, Reason: v1alpha1.ReasonSynced, Paired: true})
 		assert.Equal(t, now.Add(time.Minute), l.attempt.due)
@@ -116,6 +117,6 @@ func TestPairNodeIsPolled(t *testing.T) {
 		now = now.Add(time.Minute)
 	}
 	l.recordOutcome(&Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{2}}}}, &sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced})
-	assert.True(t, l.attempt.due.IsZero(), "a gateway that is alone keeps its place")
+	assert.True(t, l.attempt.due.IsZero(), "a gateway without a peer is not polled")
 	assert.Equal(t, now.Add(time.Minute), l.drift.due)
 }

@@ -151,7 +151,7 @@ func TestDamagedManifest(t *testing.T) {
 	b[20] ^= 1
 	require.NoError(t, os.WriteFile(path, b, 0o600))
 	require.NoError(t, os.Chtimes(path, fi.ModTime(), fi.ModTime()))
-	require.NoError(t, os.WriteFile(filepath.Join(d.data, titled), []byte(`{"title": "of who knows whom"}`), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(d.data, titled), []byte(`{"title": "of an unknown writer"}`), 0o600))
 	d.turn() // detects the damage
 	d.turn() // starts a new sync
 	d.runs(d.second, "two")
@@ -168,8 +168,8 @@ func TestUnreadableFilesAreNotSynced(t *testing.T) {
 		return d.loop.State()
 	}
 	denied := errors.New("look at projects: permission denied")
-	assert.Equal(t, sync.Synced, look(denied).Phase, "a file may have vanished during one comparison; only two failures in a row count")
-	assert.Less(t, d.loop.drift.due.Sub(d.now), 2*time.Second, "it is tried again soon")
+	assert.Equal(t, sync.Synced, look(denied).Phase, "only two failures in a row count, because a file may vanish during a comparison")
+	assert.Less(t, d.loop.drift.due.Sub(d.now), 2*time.Second, "the next check is soon")
 	s := look(denied)
 	assert.Equal(t, sync.Error, s.Phase)
 	assert.Equal(t, v1alpha1.ReasonWriteFailed, s.Reason)
@@ -177,7 +177,7 @@ func TestUnreadableFilesAreNotSynced(t *testing.T) {
 	assert.Equal(t, d.second, s.Commit)
 	assert.Equal(t, v1alpha1.ReasonNoSpace, look(failure.New(v1alpha1.ReasonNoSpace, "no room")).Reason)
 	d.loop.decision.Problems = []Problem{{v1alpha1.ReasonWaitingForLead, "no agent leads"}}
-	assert.Equal(t, v1alpha1.ReasonWaitingForLead, look(denied).Reason, "what keeps it from following is graver")
+	assert.Equal(t, v1alpha1.ReasonWaitingForLead, look(denied).Reason, "the problem of the target takes precedence")
 	d.loop.decision.Problems = nil
 	assert.Equal(t, sync.Synced, look(nil).Phase)
 	assert.Equal(t, time.Hour, d.loop.drift.due.Sub(d.now))
@@ -198,7 +198,7 @@ func TestEmptiedVolumeIsNotSynced(t *testing.T) {
 	d.runs(d.second, "two")
 }
 
-func TestADirectoryThatStaysIsNotSyncedAgain(t *testing.T) {
+func TestUnchangedDirectory(t *testing.T) {
 	d := deliveredTwice(t, func(string) {})
 	was := d.loop.State().Report
 	for range 10 {
@@ -225,7 +225,7 @@ func TestFailedRepairIsReported(t *testing.T) {
 		}
 	}
 	assert.Equal(t, []sync.Phase{sync.Error}, said)
-	assert.Zero(t, d.loop.drift.repairs, "a repair that failed does not count")
+	assert.Zero(t, d.loop.drift.repairs, "a failed repair does not count")
 
 	require.NoError(t, os.RemoveAll(file))
 	require.NoError(t, os.WriteFile(file, []byte(`{"title": "by hand"}`), 0o600))
@@ -240,5 +240,5 @@ func TestFailedRepairIsReported(t *testing.T) {
 	for range 3 {
 		d.turn()
 	}
-	assert.Zero(t, d.loop.drift.repairs, "nothing was changed since")
+	assert.Zero(t, d.loop.drift.repairs, "no file has changed since")
 }

@@ -73,7 +73,7 @@ func TestInvalidProfile(t *testing.T) {
 		"a template that gives an empty system name": {
 			func(e *effective.Settings) { e.SystemNameTemplate = "{{.TagProvider}}" }, v1alpha1.ReasonTemplateFailed, "not a valid gateway name",
 		},
-		"a variable that leads out of the directory": {
+		"a variable that leaves the directory": {
 			func(e *effective.Settings) {
 				e.Mappings[1].Destination, e.Vars = "p/{{.up}}/x", map[string]string{"up": ".."}
 			},
@@ -284,7 +284,7 @@ func TestOptionalPathPart(t *testing.T) {
 	}
 }
 
-func TestFingerprintIgnoresTheCommit(t *testing.T) {
+func TestFingerprintIgnoresCommit(t *testing.T) {
 	e := lineSettings()
 	set(&e, "*.json", "a", "{{.Commit}} {{.Ref}}")
 	e.Mappings[1].Template = true

@@ -56,20 +56,20 @@ func TestValidateRefuses(t *testing.T) {
 		change func(*v1alpha1.SyncProfile)
 		field  string
 	}{
-		"a pattern with a slash first":     {excludes("/projects/x"), field + "excludePatterns[0]"},
+		"a pattern with a leading slash":   {excludes("/projects/x"), field + "excludePatterns[0]"},
 		"a pattern that is a slash":        {excludes("/"), field + "excludePatterns[0]"},
 		"a pattern with many alternatives": {excludes("{a,b,c,d,e,f,g,h,i}{a,b,c,d,e,f,g,h,i}"), field + "excludePatterns[0]"},
 		"a pattern of 513 letters":         {excludes(strings.Repeat("ä", 513)), field + "excludePatterns[0]"},
-		"a template that is open":          {mapping("a/{{.GatewayName", "projects"), field + "mappings[0].source"},
+		"an unclosed template":             {mapping("a/{{.GatewayName", "projects"), field + "mappings[0].source"},
 		"an unknown function":              {mapping("a", "projects/{{title .GatewayName}}"), field + "mappings[0].destination"},
-		"git's own folder":                 {mapping("a/.git", "projects"), field + "mappings[0].source"},
+		"the .git directory":               {mapping("a/.git", "projects"), field + "mappings[0].source"},
 		"a drive":                          {mapping("a", "c:/x"), field + "mappings[0].destination"},
 		"a path of 65 folders":             {mapping("a", strings.Repeat("a/", 64)+"a"), field + "mappings[0].destination"},
 		"a path of many bytes":             {mapping("a", strings.Repeat("ä", 600)), field + "mappings[0].destination"},
 		"a mirror of everything": {func(p *v1alpha1.SyncProfile) {
 			p.Mappings[0].Destination, p.Prune = "./", v1alpha1.PruneMirror
 		}, field + "mappings[0].destination"},
-		"a value whose template is open": {func(p *v1alpha1.SyncProfile) {
+		"an unclosed template of a value": {func(p *v1alpha1.SyncProfile) {
 			p.Mappings[0].Patches = []v1alpha1.Patch{{File: "x", Set: map[string]v1alpha1.PatchValue{"a": "{{if}}"}}}
 		}, field + "mappings[0].patches[0].set[a]"},
 		"a patch's pattern with many alternatives": {func(p *v1alpha1.SyncProfile) {
@@ -93,7 +93,7 @@ func TestValidateRefuses(t *testing.T) {
 			if err == nil {
 				_, err = plan.ParseRules(e, plantest.Facts(), plan.Limits{})
 			}
-			assert.Error(t, err, "an agent takes it")
+			assert.Error(t, err, "an agent rejects the GatewaySync, too")
 		})
 	}
 }

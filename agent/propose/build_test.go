@@ -99,7 +99,7 @@ func (s *scene) merged(c *Changes) {
 	}
 	after, err := Build(Base{Commit: c.Draft.Root, Root: c.Draft.Root, Objects: draftTrees{c}, Desired: d, Manifest: s.manifest, State: s.disk}, paths, generous, noGuard)
 	require.NoError(s.t, err)
-	require.Empty(s.t, after.Files, "something is left to propose")
+	require.Empty(s.t, after.Files, "the merge leaves changes to propose")
 	require.Empty(s.t, after.Refused)
 }
 
@@ -175,7 +175,7 @@ func (s *scene) save(json string) {
 }
 
 func TestBuild(t *testing.T) {
-	t.Run("a saved view goes to its source, whole and verbatim", func(t *testing.T) {
+	t.Run("a saved view goes to its source, byte for byte", func(t *testing.T) {
 		s := newScene(t, withView(t, `{"v":1}`))
 		s.save(`{"v":2}`)
 		c := s.build(view + "view.json")
@@ -204,7 +204,7 @@ func TestBuild(t *testing.T) {
 		s.disk.Write(view+"thumbnail.png", "drawn again")
 		assert.Empty(t, s.build(view+"thumbnail.png").Files)
 	})
-	t.Run("a new view goes where its siblings are", func(t *testing.T) {
+	t.Run("a new view goes to the source of its siblings", func(t *testing.T) {
 		s := newScene(t, withView(t, `{"v":1}`), mapping("shared/projects", "projects"), mapping("site/projects", "projects"))
 		s.disk.Write("projects/line/com.inductiveautomation.perspective/views/New/view.json", "{}")
 		s.disk.Write("projects/line/com.inductiveautomation.perspective/views/New/resource.json", signed(t, "maria", map[string]string{"view.json": "{}"}))
@@ -214,7 +214,7 @@ func TestBuild(t *testing.T) {
 		assert.Equal(t, "{}", gitHas(t, c, "site/projects/line/com.inductiveautomation.perspective/views/New/view.json"))
 		s.merged(c)
 	})
-	t.Run("of an overlay, the source that won changes", func(t *testing.T) {
+	t.Run("an overlay: the source in force changes", func(t *testing.T) {
 		s := newScene(t, withView(t, `{"v":1}`), mapping("shared/projects", "projects"), mapping("site/projects", "projects"))
 		s.save(`{"v":2}`)
 		c := s.build(view + "view.json")
@@ -243,7 +243,7 @@ func TestBuild(t *testing.T) {
 		require.NotEmpty(t, c.Refused)
 		assert.Contains(t, c.Refused[0].Why, "changed again by the merge")
 	})
-	t.Run("a source that two destinations share is refused", func(t *testing.T) {
+	t.Run("a source of two destinations is refused", func(t *testing.T) {
 		s := newScene(t, withView(t, `{"v":1}`), mapping("site/projects/line", "projects/line"), mapping("site/projects/line", "projects/copy"))
 		s.save(`{"v":2}`)
 		c := s.build(view + "view.json")
@@ -259,7 +259,7 @@ func TestBuild(t *testing.T) {
 		assert.Equal(t, `{"tags":[1]}`, gitHas(t, c, string(m.Source)))
 		s.merged(c)
 	})
-	t.Run("of a patched file, git keeps its own value", func(t *testing.T) {
+	t.Run("a patched file: git keeps its value", func(t *testing.T) {
 		m := mapping("site/projects", "projects")
 		m.Patches = []plan.Patch{{Files: "**/view.json", Set: []plan.Setting{{Path: "v", Value: "7"}}}}
 		s := newScene(t, withView(t, `{"v":1,"name":"a"}`), m)
@@ -352,7 +352,7 @@ func TestBuildLimits(t *testing.T) {
 }
 
 func TestBuildGuard(t *testing.T) {
-	t.Run("one finding refuses all", func(t *testing.T) {
+	t.Run("one finding refuses all changes", func(t *testing.T) {
 		s := newScene(t, withView(t, `{"v":1}`))
 		s.save(`{"v":"hunter2"}`)
 		s.disk.Write("config/resources/core/ignition/tag-definition/default/tags.json", `{"tags":[1]}`)

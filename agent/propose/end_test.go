@@ -2,6 +2,7 @@ package propose
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -15,8 +16,8 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// TestEndOfAProposal: P1, P2, P7.
-func TestEndOfAProposal(t *testing.T) {
+// TestEndOfProposal: P1, P2, P7.
+func TestEndOfProposal(t *testing.T) {
 	t.Run("merged with a commit of the reviewer", func(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")
@@ -37,7 +38,7 @@ func TestEndOfAProposal(t *testing.T) {
 		assert.Equal(t, v1alpha1.ProposalOpen, g.state())
 		assert.Len(t, pl.hub.open(), 1)
 	})
-	t.Run("main went on between merge and deployment", func(t *testing.T) {
+	t.Run("new commits between merge and deployment", func(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")
 		g.save(`{"v":2}`)
@@ -52,7 +53,7 @@ func TestEndOfAProposal(t *testing.T) {
 		g.settle(20 * minute)
 		assert.Len(t, pl.hub.open(), 1)
 	})
-	t.Run("a shared pull request is merged and not deployed yet", func(t *testing.T) {
+	t.Run("a shared pull request is merged, not deployed", func(t *testing.T) {
 		pl := newPlant(t)
 		a, b := pl.gateway("a"), pl.gateway("b")
 		a.save(`{"v":2}`)
@@ -67,12 +68,12 @@ func TestEndOfAProposal(t *testing.T) {
 		b.settle(minute)
 		assert.Equal(t, v1alpha1.ProposalMerged, b.state(), "%+v", b.last)
 	})
-	t.Run("another gateway opens one first, and the forge fails", func(t *testing.T) {
+	t.Run("another gateway opens a pull request first, and the forge fails", func(t *testing.T) {
 		for call := 4; call < 7; call++ {
 			pl := newPlant(t)
 			b := pl.gateway("b")
 			b.save(`{"v":2}`)
-			// the other gateway creates between our look and our creation
+			// the other gateway creates one after this agent has looked for one
 			h := &racing{failing: &failing{hub: pl.hub, at: call - 1, err: failure.New(v1alpha1.ReasonGitUnreachable, "down")}, pl: pl, t: t}
 			b.settings.Forge = h
 			b.settle(minute)
@@ -130,7 +131,7 @@ func TestEndOfAProposal(t *testing.T) {
 		assert.Equal(t, v1alpha1.ProposalWithdrawn, g.state())
 		assert.Empty(t, pl.repo.Git("for-each-ref", "refs/heads/gateway-changes"))
 	})
-	t.Run("undone while the forge is down", func(t *testing.T) {
+	t.Run("undone while the forge is unreachable", func(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")
 		before := g.disk.Files()
@@ -236,7 +237,7 @@ func (r *racing) Create(ctx context.Context, d forge.Draft) (forge.PullRequest, 
 	return r.failing.Create(ctx, d)
 }
 
-func TestExistingPullRequestIsUnreadable(t *testing.T) {
+func TestUnreadablePullRequest(t *testing.T) {
 	pl := newPlant(t)
 	g := pl.gateway("a")
 	g.settings.Forge = &hidden{hub: pl.hub}
@@ -245,7 +246,7 @@ func TestExistingPullRequestIsUnreadable(t *testing.T) {
 	assert.Equal(t, v1alpha1.ReasonAuthFailed, g.last.Reason, "%+v", g.last)
 }
 
-// hidden is a forge that has a pull request of the branch already and does not show it.
+// hidden is a forge that has a pull request of the branch, but does not list it.
 type hidden struct {
 	*hub
 	created bool
@@ -269,9 +270,11 @@ func TestMergedExecutableBit(t *testing.T) {
 	e, err := lookup(g.store, g.root, source)
 	require.NoError(t, err)
 	for _, exec := range []bool{false, true} {
-		g.p.rec = record{Digest: "d", Files: map[plan.Path]proposed{source: {ID: e.ID, Exec: exec}}}
-		merged, err := g.p.merged(Base{Commit: g.commit, Root: g.root, Objects: g.store})
-		require.NoError(t, err)
-		assert.Equal(t, !exec, merged, "the file in git is not executable")
+		t.Run(fmt.Sprintf("executable %t", exec), func(t *testing.T) {
+			g.p.rec = record{Digest: "d", Files: map[plan.Path]proposed{source: {ID: e.ID, Exec: exec}}}
+			merged, err := g.p.merged(Base{Commit: g.commit, Root: g.root, Objects: g.store})
+			require.NoError(t, err)
+			assert.Equal(t, !exec, merged, "the file in git is not executable")
+		})
 	}
 }

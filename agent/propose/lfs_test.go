@@ -13,16 +13,16 @@ func TestBuildRefusesLFS(t *testing.T) {
 		at, rules string
 		refused   bool
 	}{
-		"by its extension":          {".gitattributes", "*.png filter=lfs diff=lfs merge=lfs -text\n", true},
-		"by a macro":                {".gitattributes", "[attr]large filter=lfs\n*.png large\n", true},
-		"in a directory":            {"site/projects/.gitattributes", "line/** filter=lfs\n", true},
-		"another extension":         {".gitattributes", "*.jar filter=lfs\n", false},
-		"taken back in a directory": {"site/projects/.gitattributes", "*.png -filter\n", false},
+		"by its extension":     {".gitattributes", "*.png filter=lfs diff=lfs merge=lfs -text\n", true},
+		"by a macro":           {".gitattributes", "[attr]large filter=lfs\n*.png large\n", true},
+		"in a directory":       {"site/projects/.gitattributes", "line/** filter=lfs\n", true},
+		"another extension":    {".gitattributes", "*.jar filter=lfs\n", false},
+		"unset in a directory": {"site/projects/.gitattributes", "*.png -filter\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			files := withView(t, `{"v":1}`)
 			files[".gitattributes"] = "*.png text\n"
-			if name == "taken back in a directory" {
+			if name == "unset in a directory" {
 				files[".gitattributes"] = "*.png filter=lfs\n"
 			}
 			files[c.at] = c.rules

@@ -53,7 +53,7 @@ type hub struct {
 	list  []forge.PullRequest
 	calls int
 	fail  error // of the next call
-	lose  bool  // the answer of the next Create is lost
+	lose  bool  // whether the answer of the next Create is lost
 }
 
 func (h *hub) begin() (func(), error) {
@@ -273,7 +273,7 @@ func (g *gateway) step() time.Time {
 	return due
 }
 
-// settle steps until nothing is under way, with the clock going on for at most d.
+// settle steps until the proposer is idle, and advances the clock by at most d.
 func (g *gateway) settle(d time.Duration) {
 	g.t.Helper()
 	end := g.clock.Add(d)
@@ -284,7 +284,7 @@ func (g *gateway) settle(d time.Duration) {
 			select {
 			case <-g.p.Done():
 			case <-time.After(time.Minute):
-				g.t.Fatal("the work beside the loop does not end")
+				g.t.Fatal("the background work does not end")
 			}
 		case due.IsZero() || due.After(end):
 			g.clock = end
@@ -295,7 +295,7 @@ func (g *gateway) settle(d time.Duration) {
 			g.clock = g.clock.Add(time.Second)
 		}
 	}
-	g.t.Fatalf("it does not settle: %+v", g.last)
+	g.t.Fatalf("the proposer does not become idle: %+v", g.last)
 }
 
 func (g *gateway) state() v1alpha1.ProposalState {

@@ -53,10 +53,10 @@ func TestProposal(t *testing.T) {
 			assert.Zero(t, g.pull(), "the merge writes files")
 			g.settle(minute)
 			assert.Equal(t, v1alpha1.ProposalMerged, g.state())
-			assert.Empty(t, pl.repo.Git("for-each-ref", "refs/heads/gateway-changes"), "the branch is left over")
+			assert.Empty(t, pl.repo.Git("for-each-ref", "refs/heads/gateway-changes"), "the branch is not deleted")
 			calls := pl.hub.calls
 			g.settle(time.Hour)
-			assert.Equal(t, calls, pl.hub.calls, "the forge is asked about nothing")
+			assert.Equal(t, calls, pl.hub.calls, "no further calls to the forge")
 		})
 	}
 	t.Run("more saves add commits to one pull request", func(t *testing.T) {
@@ -70,7 +70,7 @@ func TestProposal(t *testing.T) {
 		assert.Equal(t, "2", pl.repo.Git("rev-list", "--count", "main..gateway-changes/plants/a"))
 		assert.Equal(t, `{"v":3}`, pl.repo.Content("gateway-changes/plants/a", "site/"+view+"view.json"))
 	})
-	t.Run("a newer commit does not get into the branch", func(t *testing.T) {
+	t.Run("the branch does not include newer commits", func(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")
 		g.save(`{"v":2}`)
@@ -118,18 +118,18 @@ func TestProposal(t *testing.T) {
 		require.NotZero(t, g.pull())
 		g.settle(minute)
 		branch := "gateway-changes/plants/a"
-		assert.Equal(t, "1", pl.repo.Git("rev-list", "--count", "main.."+branch), "nothing new is pushed")
+		assert.Equal(t, "1", pl.repo.Git("rev-list", "--count", "main.."+branch), "no second push")
 		g.restart()
 		g.disk.Write("config/resources/core/a/data.bin", "more from a user")
 		g.settle(2 * minute)
 		assert.Equal(t, "2", pl.repo.Git("rev-list", "--count", "main.."+branch))
-		assert.Equal(t, `{"v":2}`, pl.repo.Content(branch, "site/"+view+"view.json"), "the change that was overwritten is still proposed")
+		assert.Equal(t, `{"v":2}`, pl.repo.Content(branch, "site/"+view+"view.json"), "the overwritten change is still proposed")
 		assert.Equal(t, "more from a user", pl.repo.Content(branch, "site/config/resources/core/a/data.bin"))
 		g.settle(20 * minute)
 		assert.Equal(t, "2", pl.repo.Git("rev-list", "--count", "main.."+branch))
 		g.save(`{"v":10}`)
 		g.settle(2 * minute)
-		assert.Equal(t, `{"v":10}`, pl.repo.Content(branch, "site/"+view+"view.json"), "a newer save replaces it")
+		assert.Equal(t, `{"v":10}`, pl.repo.Content(branch, "site/"+view+"view.json"), "a newer save replaces the change")
 		assert.Len(t, pl.hub.list, 1)
 	})
 	t.Run("closed is not proposed again, but another change is", func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestProposal(t *testing.T) {
 		require.Len(t, pl.hub.list, 2)
 		assert.Equal(t, v1alpha1.ProposalOpen, g.state())
 	})
-	t.Run("the branch belongs to others after their commit", func(t *testing.T) {
+	t.Run("a foreign commit takes over the branch", func(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")
 		g.save(`{"v":2}`)
@@ -162,7 +162,7 @@ func TestProposal(t *testing.T) {
 		assert.Equal(t, v1alpha1.ReasonBranchTaken, g.last.Reason)
 		assert.Equal(t, tip, pl.repo.Git("rev-parse", "gateway-changes/plants/a"))
 	})
-	t.Run("a branch that is there already", func(t *testing.T) {
+	t.Run("an existing branch", func(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")
 		pl.repo.Branch("gateway-changes/plants/a", pl.repo.Head())
@@ -207,7 +207,7 @@ func TestProposal(t *testing.T) {
 		assert.Equal(t, forge.Open, pl.hub.list[0].State)
 		assert.Equal(t, title, pl.hub.list[0].Title)
 	})
-	t.Run("a restart shows what the record tells", func(t *testing.T) {
+	t.Run("the record after a restart", func(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")
 		assert.Nil(t, g.p.Recall(g.notes))
@@ -218,7 +218,7 @@ func TestProposal(t *testing.T) {
 		require.NotNil(t, shown)
 		assert.Equal(t, v1alpha1.ProposalOpen, shown.State)
 	})
-	t.Run("without a forge only the branch", func(t *testing.T) {
+	t.Run("only the branch, without a forge", func(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")
 		g.settings.Forge = nil
@@ -231,7 +231,7 @@ func TestProposal(t *testing.T) {
 		g.settle(minute)
 		assert.Equal(t, v1alpha1.ProposalMerged, g.state())
 	})
-	t.Run("saving that never stops is proposed after ten minutes", func(t *testing.T) {
+	t.Run("endless saves are proposed after ten minutes", func(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")
 		for i := range 13 {
@@ -268,7 +268,7 @@ func TestProposal(t *testing.T) {
 		assert.Equal(t, v1alpha1.ReasonChangesRefused, g.last.Reason)
 		assert.Zero(t, pl.server.Stats().Requests)
 	})
-	t.Run("renew proposes again from today's commit", func(t *testing.T) {
+	t.Run("renew proposes again from the current commit", func(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")
 		g.save(`{"v":2}`)
@@ -376,20 +376,20 @@ func TestProposalSurvivesFailures(t *testing.T) {
 		g.notes.fail = errors.New("the disk is full")
 		g.notes.mu.Unlock()
 		g.settle(minute)
-		assert.Empty(t, pl.repo.Git("for-each-ref", "refs/heads/gateway-changes"), "nothing is pushed that is not recorded")
+		assert.Empty(t, pl.repo.Git("for-each-ref", "refs/heads/gateway-changes"), "no push without a record")
 		g.notes.mu.Lock()
 		g.notes.fail = nil
 		g.notes.mu.Unlock()
 		g.settle(time.Hour)
 		assert.Len(t, pl.hub.open(), 1)
 	})
-	t.Run("the agent ends after a push that it has not noted", func(t *testing.T) {
+	t.Run("the agent ends between a push and its record", func(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")
 		g.settings.Forge = nil
 		g.save(`{"v":2}`)
 		g.settle(minute)
-		// As if the process had ended between the push and the note after it.
+		// The process ends between the push and the record of it.
 		rec, err := loadRecord(g.notes)
 		require.NoError(t, err)
 		rec.Pending, rec.Tip = rec.Tip, plan.ID{}
@@ -416,7 +416,7 @@ func TestLostRecord(t *testing.T) {
 		g.restart()
 		return pl, g
 	}
-	t.Run("with the same changes the branch is adopted", func(t *testing.T) {
+	t.Run("the same changes: the branch is adopted", func(t *testing.T) {
 		pl, g := lose(t)
 		tip := pl.repo.Git("rev-parse", branch)
 		g.settle(2 * minute)
@@ -432,7 +432,7 @@ func TestLostRecord(t *testing.T) {
 		g.settle(minute)
 		assert.Equal(t, v1alpha1.ProposalMerged, g.state())
 	})
-	t.Run("with other changes the branch is left alone", func(t *testing.T) {
+	t.Run("other changes: the branch stays", func(t *testing.T) {
 		pl, g := lose(t)
 		tip := pl.repo.Git("rev-parse", branch)
 		g.save(`{"v":3}`)
@@ -441,7 +441,7 @@ func TestLostRecord(t *testing.T) {
 		assert.Equal(t, tip, pl.repo.Git("rev-parse", branch))
 		assert.Len(t, pl.hub.open(), 1)
 	})
-	t.Run("after its pull request the branch begins again", func(t *testing.T) {
+	t.Run("closed pull request: the branch starts again", func(t *testing.T) {
 		pl, g := lose(t)
 		require.NoError(t, pl.hub.Close(t.Context(), 1, ""))
 		g.save(`{"v":3}`)

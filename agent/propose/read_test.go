@@ -99,7 +99,7 @@ func TestCompareLargeJSON(t *testing.T) {
 	c, differs, err := x.compare("projects/line/" + page)
 	require.NoError(t, err)
 	assert.True(t, differs)
-	assert.False(t, c.noise, "compared by meaning")
+	assert.False(t, c.noise, "the file is equivalent JSON")
 }
 
 // TestLongGatewayName: an agent recognizes its own commits after a restart.

@@ -16,10 +16,10 @@ func TestDebounce(t *testing.T) {
 		saved time.Duration // before the comparison; negative if there was no file event
 		want  v1alpha1.ProposalState
 	}{
-		"without a file event":            {-1, v1alpha1.ProposalSettling},
-		"an event less than it ago":       {time.Second, v1alpha1.ProposalSettling},
-		"an event longer ago":             {minute, v1alpha1.ProposalPushing},
-		"an event of a clock that is off": {-minute, v1alpha1.ProposalSettling},
+		"no file event":       {-1, v1alpha1.ProposalSettling},
+		"recent event":        {time.Second, v1alpha1.ProposalSettling},
+		"older event":         {minute, v1alpha1.ProposalPushing},
+		"event in the future": {-minute, v1alpha1.ProposalSettling},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newPlant(t).gateway("a")

@@ -48,7 +48,7 @@ func TestSignedProposal(t *testing.T) {
 			assert.Len(t, pl.hub.list, 1)
 		})
 	}
-	t.Run("nothing is pushed without a usable key", func(t *testing.T) {
+	t.Run("no push without a usable key", func(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")
 		text := repotest.NewSSHKey(t, "ed25519", "S3CR3T").Private

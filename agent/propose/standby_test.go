@@ -22,21 +22,21 @@ func TestStandby(t *testing.T) {
 		g.settle(minute)
 		return pl, g
 	}
-	t.Run("nothing is withdrawn", func(t *testing.T) {
+	t.Run("no proposal is withdrawn", func(t *testing.T) {
 		pl, g := open(t)
 		g.standby = false
 		g.settle(minute)
 		assert.Equal(t, v1alpha1.ProposalOpen, g.state())
 		assert.Len(t, pl.hub.open(), 1)
 	})
-	t.Run("a merge is seen", func(t *testing.T) {
+	t.Run("a merge ends the proposal", func(t *testing.T) {
 		pl, g := open(t)
 		pl.merge("merge")
 		g.pull()
 		g.settle(minute)
 		assert.Equal(t, v1alpha1.ProposalMerged, g.state())
 	})
-	t.Run("nothing is proposed", func(t *testing.T) {
+	t.Run("no proposal", func(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")
 		g.standby = true

@@ -11,8 +11,8 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// TestBodyStartsWithTheChange: lists of Azure DevOps have only the first 400 characters of a body.
-func TestBodyStartsWithTheChange(t *testing.T) {
+// TestPullRequestBody: lists of Azure DevOps have only the first 400 characters of a body, so it starts with the change.
+func TestPullRequestBody(t *testing.T) {
 	long := Identity{strings.Repeat("n", 63), strings.Repeat("g", 253)}
 	c := &Changes{Files: []File{{Path: "projects/line/project.json", Op: Modified}}, Digest: strings.Repeat("0a", 32)}
 	text := []rune(body(long, c, plan.ID{1}))
@@ -20,9 +20,9 @@ func TestBodyStartsWithTheChange(t *testing.T) {
 	assert.Equal(t, c.Digest, digestOf(string(text[:400])))
 }
 
-// TestInterruptedPushIsNotPushed: after a restart, nothing counts as pushed that the record does not know to be on the server. Otherwise a
+// TestInterruptedPush: after a restart, a push counts only if the record says that it succeeded. Otherwise a
 // sync would replace it.
-func TestInterruptedPushIsNotPushed(t *testing.T) {
+func TestInterruptedPush(t *testing.T) {
 	g := newPlant(t).gateway("a")
 	r := record{Branch: g.settings.Branch, Digest: strings.Repeat("0a", 32), Pending: plan.ID{1}, Files: map[plan.Path]proposed{"a": {Path: "b"}}}
 	require.NoError(t, r.save(g.notes))

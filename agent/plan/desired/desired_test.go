@@ -31,7 +31,7 @@ func walk(t *testing.T, objects *plantest.Objects, d *desired.Tree) map[string]s
 		assert.Equal(t, w, found)
 	}
 	assert.True(t, slices.IsSorted(paths), "%v", paths)
-	assert.Len(t, got, len(paths), "no path comes twice")
+	assert.Len(t, got, len(paths), "each path occurs once")
 	return got
 }
 
@@ -77,7 +77,7 @@ func TestMappingOverlays(t *testing.T) {
 			[]string{"all/x/a", "all", "all/y/a", "all", "x/a", "x", "x/c", "x"},
 			map[string]string{"projects/x/a": "all", "projects/x/c": "x", "projects/y/a": "all"},
 		},
-		"a destination whose parents no layer has": {
+		"a destination without parents in any layer": {
 			[]string{"all", "projects", "deep", "projects/a/b/c", "a.txt", "projects/a.txt"},
 			[]string{"all/z", "all", "deep/f", "deep", "a.txt", "text"},
 			map[string]string{"projects/z": "all", "projects/a/b/c/f": "deep", "projects/a.txt": "text"},
@@ -97,7 +97,7 @@ func TestMappingOverlays(t *testing.T) {
 			[]string{"one/x", "1", "two/x/a", "2"},
 			map[string]string{"d/x/a": "2"},
 		},
-		"a file in between hides what is below it only": {
+		"a file in between hides only the layers below it": {
 			[]string{"one", "d", "two", "d", "three", "d"},
 			[]string{"one/x/a", "1", "two/x", "2", "three/x/b", "3"},
 			map[string]string{"d/x/b": "3"},
@@ -112,12 +112,12 @@ func TestMappingOverlays(t *testing.T) {
 			[]string{"one/a", "1", "two/x", "2", "two/z", "2"},
 			map[string]string{"d/x/y/a": "1", "d/z": "2"},
 		},
-		"names around a slash are in the order of paths": {
+		"names around a slash sort as paths": {
 			[]string{"one", "d", "two", "d"},
 			[]string{"one/a/x", "1", "one/a-b", "1", "one/a.b/x", "1", "two/a/0", "2", "two/a0", "2"},
 			map[string]string{"d/a/x": "1", "d/a-b": "1", "d/a.b/x": "1", "d/a/0": "2", "d/a0": "2"},
 		},
-		"one source in two places": {
+		"one source, two destinations": {
 			[]string{"s", "one", "s", "two"},
 			[]string{"s/a", "1"},
 			map[string]string{"one/a": "1", "two/a": "1"},
@@ -141,7 +141,7 @@ func TestExcludesBeforeOverlays(t *testing.T) {
 	d, err := desired.NewTree(o, o.Commit(plantest.Pairs("one/x/a", "1", "two/x", "2", "one/b.bak", "1", "one/gone/a", "1", "one/keep", "1")), r)
 	require.NoError(t, err)
 	assert.Equal(t, map[string]string{"d/x/a": "1", "d/keep": "1"}, walk(t, o, d), "an excluded file hides nothing")
-	assert.Len(t, d.Warnings(), 1, "a pattern that looks as if it meant a directory: %v", d.Warnings())
+	assert.Len(t, d.Warnings(), 1, "a warning about a pattern that looks like a directory: %v", d.Warnings())
 }
 
 func TestEmptyDirectoryHidesNoFile(t *testing.T) {
@@ -150,8 +150,8 @@ func TestEmptyDirectoryHidesNoFile(t *testing.T) {
 		commit  []string
 		want    map[string]string
 	}{
-		"nothing is left":         {"**/*.md", []string{"one/x", "file", "two/x/README.md", "no", "two/x/in/deep.md", "no"}, map[string]string{"d/x": "file"}},
-		"a file is left":          {"**/*.md", []string{"one/x", "file", "two/x/README.md", "no", "two/x/in/deep", "yes"}, map[string]string{"d/x/in/deep": "yes"}},
+		"no file remains":         {"**/*.md", []string{"one/x", "file", "two/x/README.md", "no", "two/x/in/deep.md", "no"}, map[string]string{"d/x": "file"}},
+		"a file remains":          {"**/*.md", []string{"one/x", "file", "two/x/README.md", "no", "two/x/in/deep", "yes"}, map[string]string{"d/x/in/deep": "yes"}},
 		"the directory itself":    {"d/x/", []string{"one/x", "file", "two/x/a", "no"}, map[string]string{"d/x": "file"}},
 		"a directory before it":   {"**/*.md", []string{"two/x", "file", "one/x/a", "hidden"}, map[string]string{"d/x": "file"}},
 		"a destination below it":  {"**/*.md", []string{"one/x", "file", "three/a.md", "no"}, map[string]string{"d/x": "file"}},
@@ -167,7 +167,7 @@ func TestEmptyDirectoryHidesNoFile(t *testing.T) {
 	}
 }
 
-func TestAnExcludedDirectoryIsNotRead(t *testing.T) {
+func TestExcludedDirectory(t *testing.T) {
 	o := plantest.NewObjects()
 	broken := o.RawTree([]plan.Entry{{Name: "b", Mode: plan.Regular}, {Name: "a", Mode: plan.Regular}})
 	good := o.Blob([]byte("x"))
@@ -315,7 +315,7 @@ func TestCollidingNames(t *testing.T) {
 	})
 }
 
-func TestADamagedTreeIsRefused(t *testing.T) {
+func TestDamagedTree(t *testing.T) {
 	o := plantest.NewObjects()
 	blob := o.Blob([]byte("x"))
 	for name, entries := range map[string][]plan.Entry{

@@ -53,7 +53,7 @@ func TestCaseRename(t *testing.T) {
 					assert.Equal(t, 2, c.Total)
 
 					c = s.sync(plantest.Pairs("projects/p/project.json", "{}", lower, content), mode)
-					assert.Equal(t, map[string]plan.Op{upper: plan.Delete, lower: plan.Create}, done(c), "where case counts")
+					assert.Equal(t, map[string]plan.Op{upper: plan.Delete, lower: plan.Create}, done(c), "on a volume that keeps case")
 				})
 			})
 		}
@@ -68,10 +68,10 @@ func TestCaseRenameOfEditedFile(t *testing.T) {
 		want       plan.Op
 		held       []string
 	}{
-		"as we wrote it, and changed in git":  {"1", "2", plan.Update, nil},
-		"changed on the gateway, and in git":  {"by hand", "2", plan.Update, []string{lower}},
-		"changed on the gateway, not in git":  {"by hand", "1", plan.Update, []string{lower}},
-		"changed on the gateway as it is now": {"2", "2", plan.Adopt, nil},
+		"unchanged on the gateway, changed in git": {"1", "2", plan.Update, nil},
+		"changed on the gateway and in git":        {"by hand", "2", plan.Update, []string{lower}},
+		"changed on the gateway, not in git":       {"by hand", "1", plan.Update, []string{lower}},
+		"changed on the gateway as in git":         {"2", "2", plan.Adopt, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
@@ -107,6 +107,6 @@ func TestCaseRenameUnderMirror(t *testing.T) {
 	assert.Equal(t, plan.Adopt, done(c)[lower])
 	assert.Equal(t, plan.Delete, done(c)["projects/p/views/Mine/view.json"])
 	for _, mode := range []func(*planner.Input){nothing, full} {
-		assert.NotContains(t, done(s.sync(files, ignored, mode)), upper, "nor later")
+		assert.NotContains(t, done(s.sync(files, ignored, mode)), upper, "the next plan does not delete the file either")
 	}
 }

@@ -37,7 +37,7 @@ func TestTouches(t *testing.T) {
 
 	adopted := newScene(t, map[string]string{"projects/a/project.json": "{}"}).sync(plantest.Pairs("projects/a/project.json", "{}"))
 	projects, config = adopted.Touches()
-	assert.False(t, projects || config, "what is adopted needs no scan")
+	assert.False(t, projects || config, "adopted files need no scan")
 	assert.Empty(t, adopted.Projects())
 	assert.False(t, adopted.Writes())
 

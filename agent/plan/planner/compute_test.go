@@ -92,7 +92,7 @@ func TestEmptyDirectoryInPlaceOfFile(t *testing.T) {
 }
 
 // F2: the plan never follows a link above a desired path.
-func TestALinkAboveADesiredPathIsUnsafe(t *testing.T) {
+func TestLinkAboveDesiredPath(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
 		s := newScene(t, nil)
 		s.sync(plantest.Pairs("projects/p/a", "1"))
@@ -104,7 +104,7 @@ func TestALinkAboveADesiredPathIsUnsafe(t *testing.T) {
 }
 
 // F2: a link at a desired path is replaced if the policy allows it. Nothing is written through it.
-func TestALinkAtADesiredPathIsAConflict(t *testing.T) {
+func TestLinkAtDesiredPath(t *testing.T) {
 	s := newScene(t, nil)
 	s.disk.Put(file, plan.Link)
 	c := s.sync(plantest.Pairs(file, "one"))
@@ -153,7 +153,7 @@ func TestDeletedProjectIsHeld(t *testing.T) {
 	})
 }
 
-func TestARenamedProjectIsHeld(t *testing.T) {
+func TestRenamedProjectIsHeld(t *testing.T) {
 	s := newScene(t, nil)
 	s.sync(merged(project("old", 2), project("line2", 100)))
 	c, err := s.plan(merged(project("new", 2), project("line2", 100)))
@@ -181,8 +181,8 @@ func TestDeletedProjectFileIsHeld(t *testing.T) {
 func TestProjectFileFromAnotherMapping(t *testing.T) {
 	s := newScene(t, nil)
 	s.rules = plantest.Rules(t, plan.Rules{Mappings: plantest.Mappings(t, "projects", "projects", "heads", "projects")})
-	s.sync(merged(project("p", 2), plantest.Pairs("heads/README", "so that the source stays")))
-	c := s.sync(merged(without(project("p", 2), "projects/p/project.json"), plantest.Pairs("heads/README", "so that the source stays", "heads/p/project.json", "{}")))
+	s.sync(merged(project("p", 2), plantest.Pairs("heads/README", "keeps the source")))
+	c := s.sync(merged(without(project("p", 2), "projects/p/project.json"), plantest.Pairs("heads/README", "keeps the source", "heads/p/project.json", "{}")))
 	assert.Zero(t, c.Counts().Deleted)
 }
 
@@ -220,11 +220,11 @@ func TestLostSourceIsHeld(t *testing.T) {
 		require.NotNil(t, c.Held)
 		assert.Equal(t, v1alpha1.ReasonMassDeletion, c.Held.Reason)
 		assert.Contains(t, c.Held.Message, "the commit no longer has config")
-		assert.Equal(t, 2, c.Counts().Deleted, "the plan says what would happen")
+		assert.Equal(t, 2, c.Counts().Deleted, "a held plan still counts its changes")
 	})
 }
 
-func TestFirstSyncWithoutAnySource(t *testing.T) {
+func TestFirstSyncWithoutSources(t *testing.T) {
 	s := newScene(t, nil)
 	_, err := s.plan(merged(plantest.Pairs("services/line/projects/x", "1"), plantest.Pairs("README.md", "2")))
 	require.Equal(t, v1alpha1.ReasonSourceMissing, failure.Reason(err, ""), "%v", err)
@@ -287,7 +287,7 @@ func TestOtherManifestMakesFullPlan(t *testing.T) {
 	}
 }
 
-func TestErrorsEndThePlan(t *testing.T) {
+func TestErrorsEndPlan(t *testing.T) {
 	broken := errors.New("input/output error")
 	s := newScene(t, nil)
 	s.sync(plantest.Pairs(file, "one", "projects/p/b", "b"))
@@ -316,7 +316,7 @@ func TestRecordsKeepTheirMapping(t *testing.T) {
 	s.sync(files)
 	s.rules.Mappings = plantest.Mappings(t, "d", "d", "c", "c", "a", "a")
 	c := s.sync(files)
-	assert.Equal(t, map[string]plan.Op{"b/1": plan.Release, "d/1": plan.Create}, done(c), "no record is renewed")
+	assert.Equal(t, map[string]plan.Op{"b/1": plan.Release, "d/1": plan.Create}, done(c), "no record is updated")
 	for path, rec := range s.manifest.Records {
 		assert.Equal(t, path[:1], s.manifest.Head.Mappings[rec.Origin].Source, path)
 	}
@@ -324,7 +324,7 @@ func TestRecordsKeepTheirMapping(t *testing.T) {
 	s.rules.Mappings = plantest.Mappings(t, "e", "e", "d", "d", "c", "c", "a", "a")
 	assert.Equal(t, []plan.Origin{
 		{Source: "a", Destination: "a"}, {Source: "e", Destination: "e"}, {Source: "c", Destination: "c"}, {Source: "d", Destination: "d"},
-	}, s.sync(files).Mappings, "the place of b is free by now")
+	}, s.sync(files).Mappings, "the index of b is free again")
 }
 
 func TestFileMovesToAnotherMapping(t *testing.T) {
@@ -390,7 +390,7 @@ func TestFileFromOtherNodeIsReplaced(t *testing.T) {
 			assert.Equal(t, map[string]plan.Op{
 				changed: plan.Update, drifted: plan.Update, missing: plan.Create, gone: plan.Delete, foreign: plan.Update,
 			}, done(c))
-			assert.Equal(t, 1, c.Drifted, "a person's file is drift, as ever")
+			assert.Equal(t, 1, c.Drifted, "a user's file is drift")
 			assert.Equal(t, map[string]string{changed: "pair", drifted: "pair", gone: "pair", foreign: "pair"}, s.lost)
 			s.has(mine, "person")
 		})
@@ -404,7 +404,7 @@ func TestVolumeWithoutModesIgnoresModes(t *testing.T) {
 	s.disk.Chmod("projects/p/old", true)
 	files := plantest.Pairs(file, "one", "projects/p/old", "old")
 	c := s.sync(files)
-	assert.Equal(t, map[string]plan.Op{file: plan.Create, "projects/p/old": plan.Adopt}, done(c), "what was there is not written")
+	assert.Equal(t, map[string]plan.Op{file: plan.Create, "projects/p/old": plan.Adopt}, done(c), "an existing equal file is not written")
 	s.disk.Chmod(file, true) // the mode that the volume reports
 	for _, mode := range []func(*planner.Input){full, repair} {
 		c = s.sync(files, mode)

@@ -79,8 +79,8 @@ func (s stats) Blocked(string) (string, plan.Kind, error) { return "", plan.Miss
 func (s stats) Walk(string) iter.Seq2[plan.Found, error] {
 	return func(func(plan.Found, error) bool) {}
 }
-func (s stats) BlobID(string) (plan.ID, error)     { panic("nothing has to be hashed") }
-func (s stats) Read(string, int64) ([]byte, error) { panic("nothing has to be read") }
+func (s stats) BlobID(string) (plan.ID, error)     { panic("unexpected BlobID") }
+func (s stats) Read(string, int64) ([]byte, error) { panic("unexpected Read") }
 
 type cost struct {
 	objects       *plantest.Objects
@@ -150,14 +150,14 @@ func TestOneFileCommitReadsChangedDirectories(t *testing.T) {
 	c := newCost(t, 9000)
 	c.objects.Reads = 0
 	assert.Equal(t, plan.Counts{Modified: 1}, c.oneFile(t).Counts())
-	assert.LessOrEqual(t, c.objects.Reads, 3*8, "trees read: one a level in each commit, and the way to the resource's directory again")
+	assert.LessOrEqual(t, c.objects.Reads, 3*8, "trees read: one for each level of each commit, and the path to the resource's directory again")
 }
 
 func TestOneFileCommitRendersNothing(t *testing.T) {
 	c := newRenderedCost(t, 9000)
 	c.objects.Reads, c.objects.BlobReads = 0, 0
 	assert.Equal(t, plan.Counts{Modified: 1}, c.oneFile(t).Counts())
-	assert.LessOrEqual(t, c.objects.Reads, 2*10+6, "as without them, and a look at the file that proves the pattern")
+	assert.LessOrEqual(t, c.objects.Reads, 2*10+6, "as without templates, plus the file that matches the pattern")
 	assert.Zero(t, c.objects.BlobReads)
 }
 

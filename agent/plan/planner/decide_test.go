@@ -42,7 +42,7 @@ func TestEquivalentJSONIsAdopted(t *testing.T) {
 	rec := s.manifest.Records[path]
 	assert.Equal(t, plantest.BlobID([]byte(`{"b":1.50,"a":"\u003d"}`)), rec.Have)
 	assert.NotEqual(t, rec.Want, rec.Have)
-	assert.Empty(t, s.sync(plantest.Pairs(path, `{ "a": "=", "b": 1.50 }`), full).List, "the second sync has nothing to do")
+	assert.Empty(t, s.sync(plantest.Pairs(path, `{ "a": "=", "b": 1.50 }`), full).List, "the second sync changes nothing")
 }
 
 func TestDifferentJSONGoesToLostAndFound(t *testing.T) {
@@ -152,7 +152,7 @@ func TestVerifyHashesForgedStat(t *testing.T) {
 	s := newScene(t, nil)
 	s.sync(plantest.Pairs(file, "one"))
 	s.disk.Forge(file, "uno")
-	assert.Zero(t, s.sync(plantest.Pairs(file, "one"), full).Drifted, "stat cannot see it")
+	assert.Zero(t, s.sync(plantest.Pairs(file, "one"), full).Drifted, "stat does not show the change")
 	assert.Equal(t, 1, s.sync(plantest.Pairs(file, "one"), verify).Drifted)
 }
 
@@ -160,7 +160,7 @@ func TestTouchedFileIsHashedOnce(t *testing.T) {
 	s := newScene(t, nil)
 	s.sync(plantest.Pairs(file, "one"))
 	s.disk.Touch(file)
-	assert.Equal(t, map[string]plan.Op{file: plan.Adopt}, done(s.sync(plantest.Pairs(file, "one"), full)), "its record is renewed")
+	assert.Equal(t, map[string]plan.Op{file: plan.Adopt}, done(s.sync(plantest.Pairs(file, "one"), full)), "its record is updated")
 	hashed := s.disk.Hashed
 	assert.Empty(t, s.sync(plantest.Pairs(file, "one"), full).List)
 	assert.Equal(t, hashed, s.disk.Hashed)
@@ -191,7 +191,7 @@ func TestConflictHold(t *testing.T) {
 		assert.Equal(t, v1alpha1.ReasonConflictDetected, c.Held.Reason)
 		assert.Equal(t, []string{file}, c.Held.Paths)
 		assert.Contains(t, c.Held.Message, file)
-		assert.Equal(t, map[string]plan.Op{file: plan.Update, "projects/p/b": plan.Update}, done(c), "the plan is there to be read")
+		assert.Equal(t, map[string]plan.Op{file: plan.Update, "projects/p/b": plan.Update}, done(c), "a held plan has its changes")
 	})
 }
 
@@ -203,9 +203,9 @@ func TestConflictGatewayWins(t *testing.T) {
 		s.disk.Write(file, "gateway's")
 		c := s.sync(plantest.Pairs(file, "two"), mode)
 		assert.Equal(t, map[string]plan.Op{file: plan.Keep}, done(c))
-		assert.Equal(t, 1, c.Total, "it stays ours")
+		assert.Equal(t, 1, c.Total, "the file stays owned")
 		s.has(file, "gateway's")
-		assert.Empty(t, s.sync(plantest.Pairs(file, "two"), full).List, "it was said once")
+		assert.Empty(t, s.sync(plantest.Pairs(file, "two"), full).List, "the conflict is reported once")
 	})
 }
 
@@ -252,7 +252,7 @@ func TestDeletedOnGatewayChangedInGit(t *testing.T) {
 				s.disk.Remove(file)
 				c := s.sync(plantest.Pairs(file, "two", "projects/p/b", "b"), mode)
 				assert.Equal(t, map[string]plan.Op{file: want}, done(c))
-				assert.False(t, change(t, c, file).Conflict, "there is nothing to keep")
+				assert.False(t, change(t, c, file).Conflict, "no file to save")
 			})
 		})
 	}
@@ -296,7 +296,7 @@ func TestRemovedFromGitChangedOnGateway(t *testing.T) {
 
 func TestRemovedFromGitAndGateway(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		for name, kind := range map[string]plan.Kind{"nothing there": plan.Missing, "a link": plan.Link, "a directory": plan.Dir} {
+		for name, kind := range map[string]plan.Kind{"no file": plan.Missing, "a link": plan.Link, "a directory": plan.Dir} {
 			t.Run(name, func(t *testing.T) {
 				s := newScene(t, nil)
 				s.sync(plantest.Pairs(file, "one", "projects/p/b", "b"))
@@ -307,7 +307,7 @@ func TestRemovedFromGitAndGateway(t *testing.T) {
 				assert.Equal(t, map[string]plan.Op{file: plan.Release}, done(c))
 				st, err := s.disk.Stat(file)
 				require.NoError(t, err)
-				assert.Equal(t, kind, st.Kind, "what lies there now is not ours")
+				assert.Equal(t, kind, st.Kind, "the agent does not own what is at the path now")
 			})
 		}
 	})
@@ -320,7 +320,7 @@ func TestNewlyExcludedFileIsReleased(t *testing.T) {
 	c := s.sync(plantest.Pairs(file, "one", "projects/p/b", "b", "projects/q/x", "x"))
 	assert.Equal(t, map[string]plan.Op{file: plan.Release, "projects/q/x": plan.Release}, done(c))
 	assert.Contains(t, c.String(), "= "+file+" (released: the file stays)")
-	assert.True(t, c.Full, "other rules are another plan")
+	assert.True(t, c.Full, "changed rules need a full plan")
 	s.has(file, "one")
 }
 
@@ -334,7 +334,7 @@ func TestUnmappedFileIsReleased(t *testing.T) {
 	assert.Equal(t, 1, c.Total)
 }
 
-func TestPruneNoneReleasesWhatLeftGit(t *testing.T) {
+func TestPruneNone(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
 		s := newScene(t, nil)
 		s.rules.Prune = plan.PruneNone

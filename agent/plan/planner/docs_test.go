@@ -73,7 +73,7 @@ func TestDocumentedExamples(t *testing.T) {
 		t.Run(heading, func(t *testing.T) {
 			e.run(t)
 			for path := range e.git {
-				assert.Contains(t, string(raw), "In git, `"+path+"`:\n", "a reader does not see the info string of a block")
+				assert.Contains(t, string(raw), "In git, `"+path+"`:\n", "the text names the path, because readers do not see the info string of a block")
 			}
 			for path := range e.gateway {
 				assert.Contains(t, string(raw), "On the gateway, `"+path+"`:\n")
@@ -108,7 +108,7 @@ func (e *example) run(t *testing.T) {
 	}
 	require.NotEmpty(t, files)
 	if e.reason != "" {
-		_, err := plan.ParseRules(s.profile, s.facts, s.limits) // some mappings are refused before a commit is known
+		_, err := plan.ParseRules(s.profile, s.facts, s.limits) // some mappings are refused without a commit
 		if err == nil {
 			err = s.refused(files)
 		}

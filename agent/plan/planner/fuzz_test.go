@@ -300,7 +300,7 @@ func (c *check) desired() {
 			drifted++
 			continue
 		}
-		c.t.Fatalf("%s is not what git wants but %q\n%s", want.Path, content, c.changes)
+		c.t.Fatalf("%s is not as in git but %q\n%s", want.Path, content, c.changes)
 	}
 	if c.changes.Full && drifted < c.changes.Drifted-c.chmods() {
 		c.t.Fatalf("%d files drifted, the plan says %d\n%s", drifted, c.changes.Drifted, c.changes)
@@ -334,7 +334,7 @@ func (c *check) noise(want desired.File, content string) bool {
 	return err == nil && same
 }
 
-// foreign checks that files that are neither desired nor ours are unchanged.
+// foreign checks that files that are neither desired nor owned are unchanged.
 func (c *check) foreign() {
 	wanted := make(map[string]bool)
 	for want, err := range c.in.Desired.Walk() {
@@ -348,7 +348,7 @@ func (c *check) foreign() {
 			continue
 		}
 		now, ok := c.disk.Content(path)
-		require.True(c.t, ok && now == content, "%s is not ours and was changed\n%s", path, c.changes)
+		require.True(c.t, ok && now == content, "%s is not owned and was changed\n%s", path, c.changes)
 	}
 }
 
@@ -414,7 +414,7 @@ func (c *check) second() {
 	in := c.in
 	in.Manifest, in.From = c.next, c.next.Head.Commit
 	if in.Desired.Rules().Conflict == plan.GatewayWins {
-		in.Repair = false // if git reverts to what we last wrote, a kept file becomes plain drift
+		in.Repair = false // if git reverts to the last written version, a kept file becomes plain drift
 	}
 	previous := []*desired.Tree{in.Desired}
 	if c.changes.Full {

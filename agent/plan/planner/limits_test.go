@@ -31,7 +31,7 @@ func bomb(o *plantest.Objects, levels int, last plan.Entry) plan.ID {
 }
 
 // F11: a commit with few objects can have more paths than the agent can visit. Every walk of a plan stops at the limits.
-func TestTreeBombEndsAtTheLimits(t *testing.T) {
+func TestTreeBomb(t *testing.T) {
 	const levels = 10
 	file := func(o *plantest.Objects) plan.Entry {
 		return plan.Entry{Mode: plan.Regular, ID: o.Blob([]byte("x"))}
@@ -91,7 +91,7 @@ func TestTreeBombEndsAtTheLimits(t *testing.T) {
 				_, err = planner.Compute(in)
 				assert.Equal(t, v1alpha1.ReasonLimitExceeded, failure.Reason(err, ""))
 				require.ErrorContains(t, err, c.says)
-				assert.Less(t, s.objects.Reads, 100_000, "trees that were read")
+				assert.Less(t, s.objects.Reads, 100_000, "trees read")
 			})
 		}
 	}
@@ -113,11 +113,11 @@ func TestSyncedTreeBombIsNotWalked(t *testing.T) {
 	c := s.sync(plantest.Pairs("a/x", "2"))
 	assert.True(t, c.Full)
 	s.has("projects/x", "2")
-	assert.Less(t, s.objects.Reads, 100_000, "trees that were read")
+	assert.Less(t, s.objects.Reads, 100_000, "trees read")
 }
 
 // F1: a link below a mapped path fails the sync before anything is written, whatever its target.
-func TestASymbolicLinkIsUnsafe(t *testing.T) {
+func TestSymbolicLinkIsUnsafe(t *testing.T) {
 	for _, target := range []string{"/etc/passwd", "../../..", "b", "self", "gone", strings.Repeat("long/", 1000)} {
 		t.Run(fmt.Sprintf("%.40q", target), func(t *testing.T) {
 			files := plantest.Pairs("projects/p/a", "1")
@@ -145,11 +145,11 @@ func TestSubmoduleIsSkipped(t *testing.T) {
 	c := s.sync(files)
 	assert.Equal(t, map[string]plan.Op{"projects/p/a": plan.Create}, done(c))
 	assert.Contains(t, strings.Join(c.Warnings, "\n"), "submodule projects/p/sub00 is skipped")
-	assert.Less(t, len(c.Warnings), 30, "warnings are bounded")
+	assert.Less(t, len(c.Warnings), 30, "the number of warnings is limited")
 }
 
 // F11: the message for each limit names that limit.
-func TestEachLimitIsNamedWhenExceeded(t *testing.T) {
+func TestLimitMessages(t *testing.T) {
 	for name, c := range map[string]struct {
 		limits plan.Limits
 		files  plantest.Files

@@ -45,7 +45,7 @@ func TestMountIsNotSynced(t *testing.T) {
 				c = s.sync(plantest.Pairs(mountedFile, "other", sibling, `{"version": 2}`, mountedDir+"/a", "A", mountedDir+"s", "s", "projects/p/x", "1"), mode)
 				assert.Equal(t, map[string]plan.Op{sibling: plan.Update}, done(c))
 				c = s.sync(plantest.Pairs(sibling, `{"version": 2}`, mountedDir+"s", "s", "projects/p/x", "2"), mode)
-				assert.Equal(t, map[string]plan.Op{"projects/p/x": plan.Update}, done(c), "the mounted files are gone from git, and the agent does not delete them")
+				assert.Equal(t, map[string]plan.Op{"projects/p/x": plan.Update}, done(c), "git has deleted the mounted files, and the agent does not")
 				assert.Empty(t, c.Mounted)
 				c = s.sync(plantest.Pairs(mountedFile, "third", sibling, `{"version": 2}`, mountedDir+"s", "s", "projects/p/x", "3"), mode)
 				assert.Equal(t, map[string]plan.Op{"projects/p/x": plan.Update}, done(c))

@@ -13,7 +13,7 @@ import (
 
 func id(b byte) plan.ID { return plan.ID{b, b, b, b} }
 
-func TestAPlanReadsWell(t *testing.T) {
+func TestPlanText(t *testing.T) {
 	c := &plan.Changes{
 		From: id(0xab), To: id(0xcd),
 		List: []plan.Change{
@@ -46,7 +46,7 @@ held (MassDeletion): 2 files of 3 would be deleted
 warning: submodule x is skipped
 `
 	assert.Equal(t, want, c.String())
-	assert.Equal(t, c.String(), c.String(), "it is the same every time")
+	assert.Equal(t, c.String(), c.String(), "the text is deterministic")
 }
 
 func TestEmptyPlanText(t *testing.T) {
@@ -61,6 +61,6 @@ func TestLargePlanTextIsBounded(t *testing.T) {
 	c.List = append(c.List, plan.Change{Op: plan.Create, Path: "b"})
 	text := c.String()
 	assert.Equal(t, 202, strings.Count(text, "\n"))
-	assert.Contains(t, text, "\n+ b\n", "what is written comes first")
+	assert.Contains(t, text, "\n+ b\n", "written files come first")
 	assert.True(t, strings.HasSuffix(text, "… and 801 more\n"))
 }

@@ -65,7 +65,7 @@ func (s *studio) deliver(files plantest.Files, with ...func(*planner.Input)) *pl
 			require.NoError(s.t, err)
 			second, err := planner.Compute(again)
 			require.NoError(s.t, err)
-			assert.Empty(s.t, second.List, "a second plan has nothing to do")
+			assert.Empty(s.t, second.List, "a second plan is empty")
 		}
 	}
 	return c
@@ -113,7 +113,7 @@ func TestTemplateMappingRendersTextFiles(t *testing.T) {
 
 		s.profile.Vars["host"] = "other"
 		c = s.deliver(files, mode)
-		assert.Equal(t, map[string]plan.Op{"projects/a/deep/y.json": plan.Update}, done(c), "what the variable is in, and nothing else")
+		assert.Equal(t, map[string]plan.Op{"projects/a/deep/y.json": plan.Update}, done(c), "only the file that uses the variable")
 		assert.True(t, c.Full)
 
 		files["a/x.txt"] = plantest.File{Content: "no template any more"}
@@ -147,7 +147,7 @@ func TestPatchesAfterTemplates(t *testing.T) {
 }
 
 // Only files that use the commit are rendered again for each commit, and the plan visits no others for this.
-func TestCommitTemplatesFollowTheCommit(t *testing.T) {
+func TestTemplatesOfCommit(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
 		s := newStudio(t, templates(dir("t", "projects/t")), patches(dir("p", "projects/p"), "*/v.json", "commit", "{{slice .Commit 0 7}}"), dir("q", "projects/q"))
 		files := plantest.Pairs("t/a/version.txt", "{{.Ref}}@{{.Commit}}", "t/b/x.txt", "{{.site}}", "p/a/v.json", `{}`, "p/a/w.json", `{}`, "q/x", "1")
@@ -166,7 +166,7 @@ func TestCommitTemplatesFollowTheCommit(t *testing.T) {
 
 		s.facts.Ref = "release"
 		c = s.deliver(files, mode)
-		assert.Equal(t, map[string]plan.Op{"projects/t/a/version.txt": plan.Update}, done(c), "the same commit under another ref")
+		assert.Equal(t, map[string]plan.Op{"projects/t/a/version.txt": plan.Update}, done(c), "the same commit, another ref")
 	})
 }
 
@@ -227,7 +227,7 @@ func TestInvalidRendering(t *testing.T) {
 		"a bomb":        {single, plantest.Pairs("f", "{{range 2000000000}}{{end}}"), v1alpha1.ReasonLimitExceeded, []string{"projects/f"}},
 		"large before":  {single, plantest.Pairs("f", "{{.site}}"+strings.Repeat("x", 5000)), v1alpha1.ReasonLimitExceeded, []string{"projects/f", "max-rendered"}},
 		"large after":   {single, plantest.Pairs("f", "{{range 5000}}x{{end}}"), v1alpha1.ReasonLimitExceeded, []string{"projects/f"}},
-		"a pattern of nothing": {
+		"a pattern without a match": {
 			patches(dir("a", "projects/a"), "*/nothing.json", "x", "1"), plantest.Pairs("a/x.json", "{}", "a/b/c/nothing.json", "{}"), v1alpha1.ReasonPatchFailed,
 			[]string{"mappings[0].patches[0]", "*/nothing.json"},
 		},
@@ -246,7 +246,7 @@ func TestInvalidRendering(t *testing.T) {
 		"a file with a pattern": {
 			patches(v1alpha1.Mapping{Source: "f", Destination: "projects/f"}, "*.json", "n", "1"), plantest.Pairs("f", "{}"), v1alpha1.ReasonPatchFailed, []string{"remove file"},
 		},
-		"a pattern of what is excluded": {
+		"a pattern of an excluded file": {
 			patches(dir("a", "projects/a"), "skip/*.json", "n", "1"), plantest.Pairs("a/skip/x.json", "{}", "a/y", ""), v1alpha1.ReasonPatchFailed, []string{"skip/*.json"},
 		},
 	} {
@@ -297,7 +297,7 @@ func TestRenderingIsCached(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, plan.Counts{Modified: 1}, c.Counts())
 	assert.Zero(t, s.objects.BlobReads)
-	assert.Less(t, s.objects.Reads, 220, "the templates are looked through once for what asks for the commit")
+	assert.Less(t, s.objects.Reads, 220, "the plan searches the templates once for uses of the commit")
 
 	s.manifest, _ = plantest.Apply(t, c, s.rules, in.Desired, s.disk, s.manifest)
 	s.previous = in.Desired
@@ -306,7 +306,7 @@ func TestRenderingIsCached(t *testing.T) {
 	s.objects.Reads = 0
 	_, err = planner.Compute(in)
 	require.NoError(t, err)
-	assert.Less(t, s.objects.Reads, 12, "and then they are not looked at")
+	assert.Less(t, s.objects.Reads, 12, "later plans do not read the templates")
 
 	full := in
 	full.Previous = nil
@@ -317,7 +317,7 @@ func TestRenderingIsCached(t *testing.T) {
 }
 
 // A caller that compares the disk with the wanted bytes also finds rendered bytes, even after a restart.
-func TestRenderedBytesAreFoundByTheirID(t *testing.T) {
+func TestRenderedBytesByID(t *testing.T) {
 	s := newStudio(t, templates(dir("t", "projects/t")), dir("q", "projects/q"))
 	files := plantest.Pairs("t/a/x.txt", "{{.site}}", "q/x", "1")
 	s.deliver(files)
@@ -326,7 +326,7 @@ func TestRenderedBytesAreFoundByTheirID(t *testing.T) {
 	d := s.at(files).Desired
 	var b strings.Builder
 	_, err := d.WriteBlob(&b, want)
-	require.Error(t, err, "no plan has walked there yet")
+	require.Error(t, err, "no plan has rendered the file yet")
 	b.Reset()
 	n, err := d.WriteWanted(&b, want)
 	require.NoError(t, err)
@@ -339,7 +339,7 @@ func TestRenderedBytesAreFoundByTheirID(t *testing.T) {
 	missed := s.objects.Missed
 	_, err = d.WriteWanted(&b, plan.ID{1})
 	assert.Error(t, err)
-	assert.Equal(t, missed, s.objects.Missed, "the store is not asked for what was never in it")
+	assert.Equal(t, missed, s.objects.Missed, "the store is not asked for rendered bytes")
 }
 
 // If a result does not fit into the cache, it is rendered again when needed.

@@ -89,7 +89,7 @@ func TestSavedViewIsWrittenWithResourceJSON(t *testing.T) {
 
 func TestResignedResourceJSONIsWrittenWithView(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		for name, adopt := range map[string]bool{"adopted before": true, "signed again since": false} {
+		for name, adopt := range map[string]bool{"adopted before": true, "signed again": false} {
 			t.Run(name, func(t *testing.T) {
 				s := newScene(t, nil)
 				s.rules.Conflict = plan.Hold
@@ -100,7 +100,7 @@ func TestResignedResourceJSONIsWrittenWithView(t *testing.T) {
 				}
 				c := s.sync(with(oneView(), view, "v2"), mode)
 				assert.Equal(t, map[string]plan.Op{view: plan.Update, meta: plan.Update}, done(c))
-				assert.Empty(t, s.lost, "a signature is nothing to keep")
+				assert.Empty(t, s.lost, "a signature is not saved")
 				s.has(meta, signed)
 				assert.Empty(t, s.sync(with(oneView(), view, "v2"), full).List)
 			})
@@ -165,10 +165,10 @@ func TestThumbnailChangedOnGateway(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t, map[string]string{view: "v1", code: "c1", thumb: "drawn", meta: resigned})
 			s.rules.Conflict = conflict
-			assert.False(t, s.sync(oneView()).Writes(), "as it was there before us")
+			assert.False(t, s.sync(oneView()).Writes(), "an existing thumbnail is adopted")
 			s.disk.Write(thumb, "drawn again")
 			c := s.sync(oneView(), full)
-			assert.Equal(t, map[string]plan.Op{thumb: plan.Adopt}, done(c), "and as it was drawn since")
+			assert.Equal(t, map[string]plan.Op{thumb: plan.Adopt}, done(c), "a new thumbnail is adopted")
 			assert.Zero(t, c.Drifted)
 			assert.Empty(t, s.sync(oneView(), full).List)
 		})

@@ -111,7 +111,7 @@ func TestRenderedResourceKeepsSignatureForm(t *testing.T) {
 }
 
 // resource.json itself is a template, and the signature covers its rendered text.
-func TestARenderedDescriptionIsSigned(t *testing.T) {
+func TestRenderedResourceJSONIsSigned(t *testing.T) {
 	s := newStudio(t, templates(dir("p", "projects/p")))
 	s.deliver(plantest.Pairs("p/v/view.json", "{}", "p/v/resource.json", sealedJSON(t, resource.Form83, "of {{.GatewayName}}", map[string]string{"view.json": "{}"})))
 	got, _ := s.disk.Content("projects/p/v/resource.json")
@@ -190,7 +190,7 @@ func TestRewrittenRenderedResourceIsAdopted(t *testing.T) {
 		assert.Nil(t, c.Held, "%s", c)
 		assert.Equal(t, plan.Update, change(t, c, path).Op)
 		assert.False(t, change(t, c, path).Conflict)
-		assert.Zero(t, s.objects.Missed, "rendered bytes are not asked of the store")
+		assert.Zero(t, s.objects.Missed, "the store is not asked for rendered bytes")
 	})
 }
 

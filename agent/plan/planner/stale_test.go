@@ -48,23 +48,24 @@ func TestHandEditedViewIsSigned(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
 		s := newScene(t, nil)
 		s.rules.Conflict = plan.Hold
-		assert.Empty(t, s.sync(byHand("v1")).Signed, "what is new to the gateway is as in git")
+		assert.Empty(t, s.sync(byHand("v1")).Signed, "a new resource is written as in git")
 		s.has(meta, listing("1", "aa"))
 		seen := map[string]bool{listing("1", "aa"): true}
+		// sequence: one edit after the other
 		for _, content := range []string{"v2", "v3", "v1"} {
 			c := s.sync(byHand(content), mode)
 			assert.Equal(t, map[string]plan.Op{view: plan.Update, meta: plan.Update}, done(c), content)
 			assert.Equal(t, map[string]plan.ID{meta: plantest.BlobID([]byte(listing("1", "aa")))}, c.Signed)
 			doc := s.fits()
-			assert.False(t, seen[doc], "the gateway knows this one: %s", doc)
+			assert.False(t, seen[doc], "the gateway has already seen this one: %s", doc)
 			seen[doc] = true
 			assert.Equal(t, c.Signed[meta], s.manifest.Records[meta].Want)
-			assert.Empty(t, s.sync(byHand(content), full).List, "and it stays")
+			assert.Empty(t, s.sync(byHand(content), full).List, "the next plan is empty")
 			assert.Empty(t, s.sync(byHand(content), verify).List)
 		}
 		assert.Empty(t, s.lost)
 
-		t.Run("the gateway's own signing of it is not a conflict with git", func(t *testing.T) {
+		t.Run("a new signature of the gateway is not a conflict", func(t *testing.T) {
 			s.disk.Write(meta, listing("1", "bb"))
 			c := s.sync(plantest.Pairs(view, "v1", meta, listing("2", "cc")), mode)
 			assert.Equal(t, map[string]plan.Op{meta: plan.Update}, done(c))
@@ -79,7 +80,7 @@ func TestForeignViewIsSigned(t *testing.T) {
 	c := s.sync(byHand("v1"))
 	assert.Equal(t, map[string]plan.Op{view: plan.Update, meta: plan.Update}, done(c))
 	s.fits()
-	assert.Equal(t, map[string]string{view: "gateway", meta: listing("1", "aa")}, s.lost, "the whole resource")
+	assert.Equal(t, map[string]string{view: "gateway", meta: listing("1", "aa")}, s.lost, "lost+found gets the whole resource")
 	assert.Empty(t, s.sync(byHand("v1"), full).List)
 }
 

@@ -38,7 +38,7 @@ func TestDocumentedFactsAndFunctions(t *testing.T) {
 		functions = append(functions, row[0])
 		got, _, err := Text(row[0], row[1], &f)
 		require.NoError(t, err)
-		assert.Contains(t, row[1], row[0], "the example of %s shows it", row[0])
+		assert.Contains(t, row[1], row[0], "the example of %s uses it", row[0])
 		assert.Equal(t, strings.Trim(row[2], "`"), strings.TrimSpace(got), row[0])
 	}
 	assert.ElementsMatch(t, slices.Collect(maps.Keys(f.values())), facts)

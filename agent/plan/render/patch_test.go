@@ -34,29 +34,29 @@ func patched(t *testing.T, doc string, edits ...Edit) string {
 	require.True(t, json.Valid(bytes.TrimPrefix(out, []byte(byteOrderMark))), "%s", out)
 	again, err := Patch("config/x.json", out, edits)
 	require.NoError(t, err)
-	assert.Equal(t, string(out), string(again), "a second time changes nothing")
+	assert.Equal(t, string(out), string(again), "a second patch changes nothing")
 	return string(out)
 }
 
-func TestPatchChangesOnlyTheValue(t *testing.T) {
+func TestPatch(t *testing.T) {
 	for name, c := range map[string]struct{ path, value, old, new string }{
 		"text":                        {"systemName", "a'b", `"old\u003dname"`, `"a\u0027b"`},
-		"text that is the same":       {"systemName", "old=name", `"old\u003dname"`, `"old\u003dname"`},
-		"a version stays a text":      {"version", "1.10", `"1.9"`, `"1.10"`},
-		"a quoted text":               {"version", `"1.10"`, `"1.9"`, `"1.10"`},
+		"equal text":                  {"systemName", "old=name", `"old\u003dname"`, `"old\u003dname"`},
+		"a version stays a string":    {"version", "1.10", `"1.9"`, `"1.10"`},
+		"a quoted string":             {"version", `"1.10"`, `"1.9"`, `"1.10"`},
 		"number":                      {"port", "1e3", "8088", "1e3"},
 		"boolean":                     {"tls", " true ", "false", "true"},
 		"element":                     {"list.0", "-7", "1,", "-7,"},
-		"null takes a literal":        {"list.1.a", "3", "null", "3"},
-		"null takes a text":           {"list.1.a", "x y", "null", `"x y"`},
+		"null becomes a literal":      {"list.1.a", "3", "null", "3"},
+		"null becomes a string":       {"list.1.a", "x y", "null", `"x y"`},
 		"list":                        {"list", `["x"]`, "[\n    1,\n    {\"a\": null}\n  ]", `["x"]`},
 		"object":                      {"empty", `{"x": 1}`, "{}", `{"x": 1}`},
 		"a name with a dot":           {`a\.b.0`, "one", `"zero"`, `"one"`},
-		"a number that is a name":     {`a\.b.:0`, "one", `"zero"`, `"one"`},
+		"a name that is a number":     {`a\.b.:0`, "one", `"zero"`, `"one"`},
 		"new member":                  {"new", "1.10", "\"zero\"}\n", "\"zero\"},\n  \"new\": 1.10\n"},
-		"new member that is a text":   {"new", `"1.10"`, "\"zero\"}\n", "\"zero\"},\n  \"new\": \"1.10\"\n"},
-		"new member below":            {`a\.b.1`, "x", `"zero"}`, `"zero","1": "x"}`},
-		"new members, one in another": {"n.o", "x y", "\"zero\"}\n", "\"zero\"},\n  \"n\": {\n    \"o\": \"x y\"\n  }\n"},
+		"new member with a string":    {"new", `"1.10"`, "\"zero\"}\n", "\"zero\"},\n  \"new\": \"1.10\"\n"},
+		"new nested member":           {`a\.b.1`, "x", `"zero"}`, `"zero","1": "x"}`},
+		"new member of a new object":  {"n.o", "x y", "\"zero\"}\n", "\"zero\"},\n  \"n\": {\n    \"o\": \"x y\"\n  }\n"},
 		"a member of an empty object": {"empty.x", "true", "{},", "{\n    \"x\": true\n  },"},
 		"an element at the end":       {"list.2", `"x"`, "{\"a\": null}\n", "{\"a\": null},\n    \"x\"\n"},
 	} {
@@ -77,13 +77,13 @@ func TestPatchKeepsLayout(t *testing.T) {
 	assert.Equal(t, "{\n  \"b\": 2\n}\n", patched(t, "{\n}\n", Edit{Path: "b", Value: "2"}))
 	assert.Equal(t, `{"a":"1.10"}`, patched(t, `{}`, Edit{Path: "a", Value: "1.10", Text: true}))
 	assert.Equal(t, `{"a":"\"7\""}`, patched(t, `{"a":null}`, Edit{Path: "a", Value: `"7"`, Text: true}))
-	assert.Equal(t, `{"a":1,"a":3}`, patched(t, `{"a":1,"a":2}`, Edit{Path: "a", Value: "3"}), "the last of two counts")
+	assert.Equal(t, `{"a":1,"a":3}`, patched(t, `{"a":1,"a":2}`, Edit{Path: "a", Value: "3"}), "the last of two equal names is patched")
 	assert.Equal(t, `{"a":{"b":2},"c":"x"}`, patched(t, `{"a":{"b":1}}`, Edit{Path: "a.b", Value: "2"}, Edit{Path: "c", Value: "x"}))
 }
 
 func TestInvalidPatch(t *testing.T) {
 	for name, c := range map[string]struct{ doc, path, value, says string }{
-		"no JSON":               {"{", "a", "1", "not valid JSON"},
+		"not JSON":              {"{", "a", "1", "not valid JSON"},
 		"empty":                 {"", "a", "1", "not valid JSON"},
 		"number by text":        {pretty, "port", "x", "a number"},
 		"number by boolean":     {pretty, "port", "true", "a number"},
@@ -199,5 +199,5 @@ func TestPatchMemory(t *testing.T) {
 	require.NoError(t, err)
 	runtime.ReadMemStats(&after)
 	assert.InDelta(t, len(doc), len(out), 50)
-	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8*len(doc)), "all that was ever allocated")
+	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8*len(doc)), "total allocations")
 }

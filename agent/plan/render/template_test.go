@@ -33,7 +33,7 @@ func execute(text string, limit int64) (string, error) {
 	return string(out), err
 }
 
-func TestATemplateIsRendered(t *testing.T) {
+func TestTemplate(t *testing.T) {
 	for text, want := range map[string]string{
 		"nothing to do":                                      "nothing to do",
 		"{{.GatewayName}}":                                   "line-1",
@@ -110,7 +110,7 @@ func TestInvalidTemplate(t *testing.T) {
 }
 
 // F11: a hostile template can neither run long nor use much memory.
-func TestATemplateBombIsStopped(t *testing.T) {
+func TestTemplateBomb(t *testing.T) {
 	chain := "{{define \"t0\"}}x{{end}}"
 	for i := range 60 {
 		chain += fmt.Sprintf("{{define \"t%d\"}}{{template \"t%d\" .}}{{template \"t%d\" .}}{{end}}", i+1, i, i)
@@ -124,7 +124,7 @@ func TestATemplateBombIsStopped(t *testing.T) {
 		"a format that repeats":    `{{$x := printf "%999s" ""}}{{printf "` + strings.Repeat("%[1]q", 1000) + `" $x}}`,
 		"a replacement that grows": `{{$x := "aaaaaaaaaa"}}{{range 20}}{{$x = replace "a" "aaaaaaaaaa" $x}}{{end}}`,
 		"templates that fan out":   chain + `{{template "t60" .}}`,
-		"a split into nothing":     `{{range 1000000}}{{$x := split "" "` + strings.Repeat("x", 4000) + `"}}{{end}}`,
+		"a split at nothing":       `{{range 1000000}}{{$x := split "" "` + strings.Repeat("x", 4000) + `"}}{{end}}`,
 		"too many actions":         strings.Repeat("{{1}}", maxActions+1),
 		"a literal too long":       `{{$x := "` + strings.Repeat("x", maxValue+1) + `"}}`,
 		"many comparisons":         `{{$a := "` + strings.Repeat("x", 60000) + `a"}}{{$b := "` + strings.Repeat("x", 60000) + `b"}}{{range 1000000}}{{if eq $a $b $b $b $b}}{{end}}{{end}}`,
@@ -140,7 +140,7 @@ func TestATemplateBombIsStopped(t *testing.T) {
 			require.Error(t, err)
 			assert.Equal(t, v1alpha1.ReasonLimitExceeded, failure.Reason(err, ""), "%v", err)
 			assert.ErrorContains(t, err, "projects/p/x.json")
-			assert.Less(t, time.Since(started), 10*time.Minute, "it would take days")
+			assert.Less(t, time.Since(started), 10*time.Minute, "rendering stops early; a full run would take days")
 			runtime.ReadMemStats(&after)
 			assert.Less(t, int64(after.HeapSys)-int64(before.HeapSys), int64(256<<20))
 		})
@@ -157,10 +157,10 @@ func TestNestedBlocks(t *testing.T) {
 		fmt.Fprintf(&b, `{{define "t%d"}}{{template "t%d" .}}{{end}}`, i, i+1)
 	}
 	_, err = execute(b.String(), 100)
-	require.Error(t, err, "three actions each are too many")
+	require.Error(t, err, "three actions for each block exceed the limit")
 }
 
-func TestTemplateUsesTheCommit(t *testing.T) {
+func TestTemplateUsesCommit(t *testing.T) {
 	for text, want := range map[string]bool{
 		"{{.GatewayName}}": false, "{{.Vars.Commit}}": false, "{{range $k, $v := .Labels}}{{$v}}{{end}}": false,
 		`{{define "x"}}{{.host}}{{end}}{{template "x" .}}`: false, `{{template "x" $}}{{define "x"}}{{end}}`: false,
@@ -220,7 +220,7 @@ func TestUnknownFact(t *testing.T) {
 	tmpl, err := Parse("a", "{{.GatewayName}}{{if false}}{{.Labels}}{{end}}")
 	require.NoError(t, err)
 	_, err = tmpl.Execute(f, 1<<10)
-	assert.NoError(t, err, "what is not asked for is not missed")
+	assert.NoError(t, err, "an unused fact may be missing")
 }
 
 // FuzzTemplate checks that rendering ends within its limits and is deterministic. If a template is not reported to use the commit,

@@ -32,7 +32,7 @@ func TestContent(t *testing.T) {
 		assert.True(t, found)
 		assert.Equal(t, "GitHub token", rule)
 	})
-	t.Run("in any place of a file of several pieces", func(t *testing.T) {
+	t.Run("at any offset of a file of several chunks", func(t *testing.T) {
 		secret := guardtest.Secrets()["GitHub token"].Text
 		for _, at := range []int{0, pieceSize - overlap - 3, pieceSize - overlap, pieceSize - 5, pieceSize, 2*pieceSize - overlap - 3, 3 * pieceSize} {
 			t.Run(fmt.Sprint(at), func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestContent(t *testing.T) {
 			})
 		}
 		_, found := Content("config.json", []byte(`{"ciphertext":"a"`+strings.Repeat(" ", 3*pieceSize)+`,"encrypted_key":"b"}`))
-		assert.True(t, found, "an embedded secret in two pieces")
+		assert.True(t, found, "an embedded secret across two chunks")
 	})
 	token := guardtest.Secrets()["GitHub token"].Text
 	embedded := `{"ciphertext":"AAAA","encrypted_key":"BBBB"}`
@@ -103,7 +103,7 @@ func TestPath(t *testing.T) {
 			assert.True(t, denied)
 		})
 	}
-	t.Run("the path on the gateway counts, too", func(t *testing.T) {
+	t.Run("the path on the gateway", func(t *testing.T) {
 		for _, dest := range []string{"config/local/x", "config/resources/core/ignition/api-token/x/config.json", "projects/x/server.pem"} {
 			t.Run(dest, func(t *testing.T) {
 				_, denied := Path(dest, "site/harmless")
