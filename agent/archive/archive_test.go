@@ -187,7 +187,7 @@ func TestArchive(t *testing.T) {
 	}
 	t.Run("tar unpacks it", func(t *testing.T) {
 		if _, err := exec.LookPath("tar"); err != nil {
-			t.Skip("there is no tar")
+			t.Skip("no tar on this machine")
 		}
 		s, dir := threeSyncs(t), t.TempDir()
 		tar := exec.Command("tar", "-xzf", "-", "-C", dir)
@@ -204,15 +204,18 @@ func TestArchive(t *testing.T) {
 	})
 	t.Run("restore on an empty volume", func(t *testing.T) {
 		s := threeSyncs(t)
-		for i, want := range []map[string]string{first, second} { // sequence: all snapshots of one site
-			fresh := newSite(t)
-			fresh.restore(s.pack(s.snapshots()[i]))
-			assert.Equal(t, want, fresh.files())
-			assert.Equal(t, len(want), fresh.dir.Manifest().Header().Files)
-			assert.Equal(t, blobID(fmt.Sprint(want)), fresh.dir.Manifest().Header().Commit)
-			d, err := fresh.dir.Drift(t.Context(), true)
-			require.NoError(t, err)
-			assert.Zero(t, d.Files)
+		for i, want := range []map[string]string{first, second} {
+			packed := s.pack(s.snapshots()[i])
+			t.Run(fmt.Sprintf("snapshot %d", i+1), func(t *testing.T) {
+				fresh := newSite(t)
+				fresh.restore(packed)
+				assert.Equal(t, want, fresh.files())
+				assert.Equal(t, len(want), fresh.dir.Manifest().Header().Files)
+				assert.Equal(t, blobID(fmt.Sprint(want)), fresh.dir.Manifest().Header().Commit)
+				d, err := fresh.dir.Drift(t.Context(), true)
+				require.NoError(t, err)
+				assert.Zero(t, d.Files)
+			})
 		}
 	})
 	t.Run("restore after later syncs keeps the files of users", func(t *testing.T) {
@@ -244,7 +247,7 @@ func TestArchive(t *testing.T) {
 		fresh.restore(b)
 		assert.Equal(t, map[string]string{"projects/p/project.json": "{}", "projects/p/a": "edited and replaced", "projects/p/b": "edited and deleted",
 			"projects/ü/x": "edited and not touched since"}, fresh.files())
-		assert.Equal(t, 1, fresh.dir.Manifest().Header().Files, "edited files are restored, but they are not what git wants, so the agent does not own them")
+		assert.Equal(t, 1, fresh.dir.Manifest().Header().Files, "the restore does not make the agent own edited files")
 	})
 	t.Run("a sync changes the files while they are archived", func(t *testing.T) {
 		s := threeSyncs(t)
@@ -316,7 +319,7 @@ func forge(t *testing.T, entries []entry, records string) []byte {
 	return b.Bytes()
 }
 
-// F22: a user who can write to the bucket may have made the archive. No forged archive changes a file, and each error says so.
+// F22: a user who can write to the bucket may have made the archive. No forged archive changes a file, and each error says that.
 func TestHostileArchive(t *testing.T) {
 	one := []entry{{name: "files/projects/p/a", text: "a"}}
 	line := fmt.Sprintf(`{"path":"projects/p/a","id":"%s"}`, blobID("a"))
@@ -324,11 +327,11 @@ func TestHostileArchive(t *testing.T) {
 		b    []byte
 		want string
 	}{
-		"a path out of the data directory": {forge(t, []entry{{name: "files/../x", text: "a"}}, matching), ".."},
-		"a path with dots in the middle":   {forge(t, []entry{{name: "files/projects/../../x", text: "a"}}, matching), ".."},
-		"an absolute path":                 {forge(t, []entry{{name: "files//etc/passwd", text: "a"}}, matching), "absolute"},
-		"a backslash":                      {forge(t, []entry{{name: `files/..\x`, text: "a"}}, matching), "backslash"},
-		"a path in .stoker":                {forge(t, []entry{{name: "files/.stoker/manifest", text: "a"}}, matching), "clean path"},
+		"a path outside the data directory": {forge(t, []entry{{name: "files/../x", text: "a"}}, matching), ".."},
+		"a path with dots in the middle":    {forge(t, []entry{{name: "files/projects/../../x", text: "a"}}, matching), ".."},
+		"an absolute path":                  {forge(t, []entry{{name: "files//etc/passwd", text: "a"}}, matching), "absolute"},
+		"a backslash":                       {forge(t, []entry{{name: `files/..\x`, text: "a"}}, matching), "backslash"},
+		"a path in .stoker":                 {forge(t, []entry{{name: "files/.stoker/manifest", text: "a"}}, matching), "clean path"},
 		"a path that agents never write": {forge(t, []entry{{name: "files/db/config.idb", text: "a"}}, matching),
 			"never writes"},
 		"an entry of another name":   {forge(t, []entry{{name: "../x", text: "a"}}, matching), "not part of a snapshot"},
@@ -346,7 +349,7 @@ func TestHostileArchive(t *testing.T) {
 		"an unknown mapping":         {forge(t, one, strings.Replace(line, "}", fmt.Sprintf(`,"want":"%s","origin":7}`, blobID("a")), 1)), "unknown mapping"},
 		"another format":             {forge(t, []entry{{name: "snapshot.json", text: `{"format":2}`}}, matching), "update the agent"},
 		"an invalid snapshot.json":   {forge(t, []entry{{name: "snapshot.json", text: "{"}}, matching), "snapshot.json"},
-		"a file that is too large":   {forge(t, []entry{{name: "files/projects/p/a", text: "a", size: 2 << 20}}, matching), "--max-blob"},
+		"a large file":               {forge(t, []entry{{name: "files/projects/p/a", text: "a", size: 2 << 20}}, matching), "--max-blob"},
 		"too many files":             {forge(t, []entry{one[0], {name: "files/projects/p/b"}, {name: "files/projects/p/c"}, {name: "files/projects/p/d"}}, matching), "--max-files"},
 		"a file that ends early":     {forge(t, []entry{{name: "files/projects/p/a", text: "a", size: 1 << 10}}, matching), "unexpected EOF"},
 		"not an archive":             {[]byte("<Error>AccessDenied</Error>"), "gzip"},
@@ -368,12 +371,12 @@ func TestHostileArchive(t *testing.T) {
 			assert.Equal(t, map[string]string{"projects/p/a": "live"}, s.files())
 		})
 	}
-	t.Run("cut at each byte", func(t *testing.T) {
+	t.Run("truncated at each byte", func(t *testing.T) {
 		s := newSite(t)
 		s.sync(first)
 		s.sync(second)
 		b := s.pack(s.snapshots()[0])
-		for n := range b { // sequence: thousands of cuts of one archive
+		for n := range b {
 			_, err := open(t, b[:n], archive.Limits{})
 			require.Error(t, err, "%d of %d bytes", n, len(b))
 		}

@@ -80,10 +80,10 @@ func TestUpload(t *testing.T) {
 
 	m.Calls()
 	require.NoError(t, u.Pass(t.Context(), j))
-	assert.Equal(t, []string{"list " + prefix}, m.Calls(), "nothing is left to do")
+	assert.Equal(t, []string{"list " + prefix}, m.Calls(), "no further upload")
 
 	u = archive.NewUploader(slog.New(slog.DiscardHandler)) // a restart
-	m.Set(prefix+ids[1]+".json", nil)                      // its upload had not ended
+	m.Set(prefix+ids[1]+".json", nil)                      // an interrupted upload
 	m.Set(prefix+"area-4-20200101-000000.tar.gz", []byte("left by an upload long ago"))
 	foreign := []string{"notes.txt", "area-40-20200101-000000.tar.gz", "area-4-20200101-000000.tar.gz/x", "deep/area-4-20200101-000000.json", "area-4-20200101-000000.gz"}
 	for _, name := range foreign { // setup: objects of others
@@ -93,12 +93,14 @@ func TestUpload(t *testing.T) {
 	require.NoError(t, u.Pass(t.Context(), j))
 	ids = s.snapshots()[1:]
 	assert.ElementsMatch(t, append([]string{ids[0] + ".json", ids[0] + ".tar.gz", ids[1] + ".json", ids[1] + ".tar.gz"}, foreign...), stored(m),
-		"two are kept, what an upload left is gone, and what is not ours stays")
+		"two snapshots are kept, the rest of an old upload is removed, and foreign objects stay")
 
-	for i, want := range []map[string]string{second, third} { // sequence: the kept snapshots
-		got, err := download(t, j, ids[i])
-		require.NoError(t, err)
-		assert.Equal(t, want, got)
+	for i, want := range []map[string]string{second, third} {
+		t.Run(ids[i], func(t *testing.T) {
+			got, err := download(t, j, ids[i])
+			require.NoError(t, err)
+			assert.Equal(t, want, got)
+		})
 	}
 	_, err = download(t, j, "area-4-20200101-000000")
 	require.ErrorIs(t, err, fs.ErrNotExist)
@@ -122,29 +124,29 @@ func TestDamagedObjects(t *testing.T) {
 		b    []byte
 		want string
 	}{
-		"a flipped bit":           {packed, flipped, "checksum"},
-		"a cut archive":           {packed, objects[packed][:100], "checksum"},
-		"a longer archive":        {packed, append(bytes.Clone(objects[packed]), 0), "more than"},
-		"another archive":         {packed, objects[prefix+ids[1]+".tar.gz"], ".tar.gz"},
-		"no archive":              {packed, nil, fs.ErrNotExist.Error()},
-		"a label of another":      {label, objects[prefix+ids[1]+".json"], "label is damaged"},
-		"a label that is not one": {label, []byte("<html>"), "label is damaged"},
-		"a long label":            {label, bytes.Repeat([]byte(" "), 1<<20), "more than"},
+		"a flipped bit":       {packed, flipped, "checksum"},
+		"a truncated archive": {packed, objects[packed][:100], "checksum"},
+		"a longer archive":    {packed, append(bytes.Clone(objects[packed]), 0), "more than"},
+		"another archive":     {packed, objects[prefix+ids[1]+".tar.gz"], ".tar.gz"},
+		"no archive":          {packed, nil, fs.ErrNotExist.Error()},
+		"a label of another":  {label, objects[prefix+ids[1]+".json"], "label is damaged"},
+		"a malformed label":   {label, []byte("<html>"), "label is damaged"},
+		"a long label":        {label, bytes.Repeat([]byte(" "), 1<<20), "more than"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			for key, b := range objects { // setup: as they were
+			for key, b := range objects { // setup: undamaged objects
 				m.Set(key, b)
 			}
 			m.Set(c.key, c.b)
 			_, err := download(t, j, ids[0])
 			require.ErrorContains(t, err, c.want)
 			got, err := download(t, j, ids[1])
-			require.NoError(t, err, "the other one is whole")
+			require.NoError(t, err, "the other snapshot is undamaged")
 			assert.Equal(t, second, got)
 		})
 	}
-	t.Run("the archive of another snapshot with a right checksum", func(t *testing.T) {
+	t.Run("the archive of another snapshot with a valid checksum", func(t *testing.T) {
 		other := strings.ReplaceAll(string(objects[prefix+ids[1]+".json"]), ids[1], ids[0])
 		m.Set(label, []byte(other))
 		m.Set(packed, objects[prefix+ids[1]+".tar.gz"])
@@ -152,7 +154,7 @@ func TestDamagedObjects(t *testing.T) {
 		require.ErrorContains(t, err, "is the archive of")
 		assert.True(t, failure.Is(err, v1alpha1.ReasonSnapshotFailed))
 	})
-	t.Run("a listing leaves out what is damaged", func(t *testing.T) {
+	t.Run("the list omits damaged snapshots", func(t *testing.T) {
 		m.Set(label, []byte("{"))
 		list, err := j.Snapshots(t.Context(), nil)
 		require.NoError(t, err)
@@ -161,7 +163,7 @@ func TestDamagedObjects(t *testing.T) {
 	})
 }
 
-// F23: a store that refuses, fails or hangs delays no sync, and is asked again.
+// F23: a store that refuses, fails or hangs delays no sync, and the upload is retried.
 func TestUploadFaults(t *testing.T) {
 	var logged bytes.Buffer
 	s, m := newSite(t), &archivetest.Memory{}
@@ -194,7 +196,7 @@ func TestUploadFaults(t *testing.T) {
 	require.Error(t, u.Pass(t.Context(), j))
 	list, err := j.Snapshots(t.Context(), nil)
 	require.NoError(t, err)
-	assert.Empty(t, list, "without its label it does not count")
+	assert.Empty(t, list, "a snapshot without its label is not listed")
 	m.Fail(nil)
 	require.NoError(t, u.Pass(t.Context(), j))
 	assert.Equal(t, 0, pending)
@@ -239,8 +241,8 @@ func TestUploadInTheBackground(t *testing.T) {
 		return nil
 	})
 	u.Follow(s.job(m, 2))
-	require.Eventually(t, func() bool { return len(m.Objects()) == 2 }, 20*time.Second, 10*time.Millisecond, "it tries again")
-	for _, want := range []map[string]string{third, second, third} { // sequence: syncs while the bucket is behind
+	require.Eventually(t, func() bool { return len(m.Objects()) == 2 }, 20*time.Second, 10*time.Millisecond, "the uploader retries")
+	for _, want := range []map[string]string{third, second, third} { // setup: syncs without an upload
 		s.sync(want)
 	}
 	u.Wake()
@@ -256,7 +258,7 @@ func TestUploadInTheBackground(t *testing.T) {
 }
 
 // Write makes an archive without a copy on the volume, and without holding large files in memory.
-func TestArchiveOfALargeFile(t *testing.T) {
+func TestArchiveOfLargeFile(t *testing.T) {
 	s := newSite(t)
 	large := strings.Repeat("0123456789abcdef", 2<<20) // 32 MiB
 	s.sync(map[string]string{"projects/p/large": large, "projects/p/a": "1"})
@@ -322,7 +324,7 @@ func TestUploadOfBackups(t *testing.T) {
 		}))
 	}
 	s.sync(first)
-	save("area-4-20200101-000000", "before Stoker came")
+	save("area-4-20200101-000000", "before the first sync")
 	s.sync(second)
 	id := s.snapshots()[0]
 	save(id, "the gateway")
@@ -333,7 +335,7 @@ func TestUploadOfBackups(t *testing.T) {
 		return nil
 	})
 	require.ErrorContains(t, u.Pass(t.Context(), j), "no space")
-	assert.Equal(t, []string{id + ".json", id + ".tar.gz"}, stored(m), "a backup that cannot be uploaded does not delay the archive")
+	assert.Equal(t, []string{id + ".json", id + ".tar.gz"}, stored(m), "a failed upload of a backup does not delay the archive")
 	assert.Equal(t, []int{2, 2}, []int{failed, pending})
 	m.Fail(nil)
 	require.NoError(t, u.Pass(t.Context(), j))
@@ -346,7 +348,7 @@ func TestUploadOfBackups(t *testing.T) {
 	again := archive.NewUploader(slog.New(slog.DiscardHandler)) // a restart
 	m.Calls()
 	require.NoError(t, again.Pass(t.Context(), j))
-	assert.Equal(t, []string{"list " + prefix, "get " + prefix + id + ".json"}, m.Calls(), "nothing is left to do")
+	assert.Equal(t, []string{"list " + prefix, "get " + prefix + id + ".json"}, m.Calls(), "no further upload")
 	known, _ := again.Remote(j)
 	assert.Equal(t, remote, known)
 

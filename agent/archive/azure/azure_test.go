@@ -102,8 +102,8 @@ func TestHostileServer(t *testing.T) {
 		{"huge list", answer(http.StatusOK, "", "<EnumerationResults>"+strings.Repeat("x", 9<<20)), list, "has more than 8388608 bytes"},
 		{"huge refusal", answer(http.StatusBadRequest, "", strings.Repeat("x", 9<<20)), list, "the container backups answers 400"},
 		{"long refusal", answer(http.StatusConflict, strings.Repeat("c", 300), "<Error><Message>"+strings.Repeat("é", 300)+"</Message></Error>"), put(1), "answers 409"},
-		{"answer without a list", answer(http.StatusOK, "", "<html></html>"), list, "did not answer with a list of blobs"},
-		{"pages without an end", answer(http.StatusOK, "", "<EnumerationResults><Blobs>"+strings.Repeat("<Blob><Name>p/a</Name></Blob>", 1000)+
+		{"no list", answer(http.StatusOK, "", "<html></html>"), list, "did not answer with a list of blobs"},
+		{"endless pages", answer(http.StatusOK, "", "<EnumerationResults><Blobs>"+strings.Repeat("<Blob><Name>p/a</Name></Blob>", 1000)+
 			"</Blobs><NextMarker>again</NextMarker></EnumerationResults>"), list, "more than 10000 objects below p/"},
 		{"hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); panic(http.ErrAbortHandler) }, list, "the transfer stalls"},
 		{"wrong credentials", answer(http.StatusForbidden, "AuthenticationFailed", ""), list,
@@ -111,11 +111,11 @@ func TestHostileServer(t *testing.T) {
 		{"missing container", answer(http.StatusNotFound, "ContainerNotFound", ""), put(blockSize + 1), `spec.snapshots.storage.azure.container: there is no container backups ("ContainerNotFound")`},
 		{"missing container of a blob", answer(http.StatusNotFound, "ContainerNotFound", ""), get, "there is no container backups"},
 		{"missing blob", answer(http.StatusNotFound, "BlobNotFound", ""), get, fs.ErrNotExist.Error()},
-		{"the signature is repeated", func(w http.ResponseWriter, r *http.Request) {
+		{"echoed signature", func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusBadRequest)
 			_, _ = io.WriteString(w, "<Error><Message>"+r.URL.Query().Get("sig")+" "+strings.ReplaceAll(r.URL.RawQuery, "&", " ")+"</Message></Error>")
 		}, list, "REDACTED"},
-		{"no HTTP", func(w http.ResponseWriter, _ *http.Request) {
+		{"not HTTP", func(w http.ResponseWriter, _ *http.Request) {
 			conn, _, _ := http.NewResponseController(w).Hijack()
 			_ = conn.Close()
 		}, func(ctx context.Context, s archive.Store) error { return s.Put(ctx, "a", strings.NewReader("x")) }, "spec.snapshots.storage.azure: "},
@@ -134,13 +134,13 @@ func TestHostileServer(t *testing.T) {
 			assert.NotContains(t, err.Error(), "S3CR3T")
 		})
 	}
-	assert.Zero(t, elsewhere.Load(), "no redirect is followed")
-	t.Run("empty pages without an end", func(t *testing.T) {
+	assert.Zero(t, elsewhere.Load(), "the client follows no redirect")
+	t.Run("endless empty pages", func(t *testing.T) {
 		server := httptest.NewServer(answer(http.StatusOK, "", "<EnumerationResults><NextMarker>again</NextMarker></EnumerationResults>"))
 		defer server.Close()
 		assert.True(t, failure.Is(list(t.Context(), open(t, server.URL, sas)), v1alpha1.ReasonLimitExceeded))
 	})
-	t.Run("a source that fails like an end", func(t *testing.T) {
+	t.Run("source that fails with io.ErrUnexpectedEOF", func(t *testing.T) {
 		server := httptest.NewServer(answer(http.StatusCreated, "", ""))
 		defer server.Close()
 		broken := io.MultiReader(bytes.NewReader(make([]byte, blockSize+1)), failing{io.ErrUnexpectedEOF})
@@ -153,7 +153,7 @@ type failing struct{ err error }
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
 func TestWrongSecret(t *testing.T) {
-	for name, text := range map[string]string{"empty": "", "no base64": "S3CR3T-KEY!", "a connection string": "AccountName=plants;AccountKey=S3CR3T=="} {
+	for name, text := range map[string]string{"empty": "", "not base64": "S3CR3T-KEY!", "a connection string": "AccountName=plants;AccountKey=S3CR3T=="} {
 		t.Run(name, func(t *testing.T) {
 			_, err := open(t, "", text).List(t.Context(), "")
 			require.ErrorContains(t, err, "the Secret of spec.snapshots.storage.azure.secretRef needs an access key")
@@ -162,7 +162,7 @@ func TestWrongSecret(t *testing.T) {
 	}
 }
 
-func TestIdentityOfThePod(t *testing.T) {
+func TestPodIdentity(t *testing.T) {
 	var seen, refusal atomic.Pointer[string]
 	accepted := "Bearer S3CR3T-POD"
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -203,17 +203,17 @@ func TestIdentityOfThePod(t *testing.T) {
 	require.NoError(t, list())
 	assert.Equal(t, accepted, *seen.Load())
 	assert.Equal(t, 1, asked)
-	t.Run("a token that has expired", func(t *testing.T) {
+	t.Run("expired token", func(t *testing.T) {
 		accepted = "another"
 		err := list()
 		require.ErrorContains(t, err, `spec.snapshots.storage.azure: the container backups refuses the identity of the pod ("InvalidAuthenticationInfo"): check that it has the rights`)
-		assert.Equal(t, 2, asked, "a new one is tried once")
+		assert.Equal(t, 2, asked, "one retry with a new token")
 		assert.NotContains(t, err.Error(), "S3CR3T")
 	})
 	t.Run("no token", func(t *testing.T) {
 		text := `{"error": "invalid_client", "error_description": "S3CR3T-PROOF"}`
 		refusal.Store(&text)
-		_ = list() // the token that failed is still kept
+		_ = list() // the client still has the failed token
 		s, err = New(&v1alpha1.AzureStorage{Account: "plants", Container: "backups", Endpoint: server.URL}, nil)
 		require.NoError(t, err)
 		err := list()

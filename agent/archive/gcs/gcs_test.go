@@ -101,7 +101,7 @@ func TestUploadInChunks(t *testing.T) {
 	}{
 		{"no fault", 2*chunkSize + 7, all, ""},
 		{"full chunks only", 2 * chunkSize, all, ""},
-		{"a chunk is stored in part", 2*chunkSize + 7, second(half, false), ""},
+		{"a chunk is partly stored", 2*chunkSize + 7, second(half, false), ""},
 		{"a chunk is not stored", 2*chunkSize + 7, second(none, false), ""},
 		{"a failure before a chunk is stored", 2*chunkSize + 7, second(none, true), ""},
 		{"a failure after a chunk is stored", 2*chunkSize + 7, second(whole, true), ""},
@@ -167,8 +167,8 @@ func TestHostileServer(t *testing.T) {
 		{"huge list", answer(http.StatusOK, `{"items": [{"name": "`+strings.Repeat("x", 9<<20)+`"}]}`), list, "has more than 8388608 bytes"},
 		{"huge refusal", answer(http.StatusBadRequest, `{"error": {"message": "`+strings.Repeat("x", 9<<20)+`"}}`), list, "the bucket backups answers 400"},
 		{"long refusal", answer(http.StatusBadRequest, `{"error": {"message": "`+strings.Repeat("\x1b", 300)+`", "errors": [{"reason": "`+strings.Repeat("r", 300)+`"}]}}`), list, "answers 400"},
-		{"answer without a list", answer(http.StatusOK, "<html>"), list, "answers no list of objects"},
-		{"pages without an end", answer(http.StatusOK, `{"items": [`+strings.Repeat(`{"name": "p/a"}, `, 999)+`{"name": "p/a"}], "nextPageToken": "again"}`), list, "more than 10000 objects below p/"},
+		{"no list", answer(http.StatusOK, "<html>"), list, "answers no list of objects"},
+		{"endless pages", answer(http.StatusOK, `{"items": [`+strings.Repeat(`{"name": "p/a"}, `, 999)+`{"name": "p/a"}], "nextPageToken": "again"}`), list, "more than 10000 objects below p/"},
 		{"hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); panic(http.ErrAbortHandler) }, list, "the transfer stalls"},
 		{"wrong rights", answer(http.StatusForbidden, `{"error": {"message": "no", "errors": [{"reason": "forbidden"}]}}`), list,
 			`spec.snapshots.storage.gcs.secretRef: the bucket backups refuses the credentials ("forbidden"): check that they are right`},
@@ -182,18 +182,18 @@ func TestHostileServer(t *testing.T) {
 				w.WriteHeader(http.StatusPermanentRedirect)
 			}
 		}, put(chunkSize + 1), "has stored 100000000 bytes of an upload"},
-		{"upload that is gone", func(w http.ResponseWriter, r *http.Request) {
+		{"lost upload", func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Location", "/upload?upload_id=1")
 			if r.Method == http.MethodPut {
 				w.WriteHeader(http.StatusNotFound)
 			}
 		}, put(chunkSize + 1), "the bucket backups no longer knows an upload that was begun"},
 		{"complete too early", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Location", "/upload?upload_id=1") }, put(chunkSize + 1), "has stored -1 bytes"},
-		{"the token is repeated", func(w http.ResponseWriter, r *http.Request) {
+		{"echoed token", func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusBadRequest)
 			_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"message": r.Header.Get("Authorization")}})
 		}, list, "Bearer REDACTED"},
-		{"cut", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "10") }, list, "unexpected EOF"},
+		{"truncated", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "10") }, list, "unexpected EOF"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			server := httptest.NewServer(c.handler)
@@ -210,14 +210,14 @@ func TestHostileServer(t *testing.T) {
 			assert.NotContains(t, err.Error(), "\x1b")
 		})
 	}
-	assert.Zero(t, elsewhere.Load(), "no redirect is followed")
+	assert.Zero(t, elsewhere.Load(), "the client follows no redirect")
 
 	t.Run("no server", func(t *testing.T) {
 		_, err := open(t, "http://127.0.0.1:1", newTokens(t)).List(t.Context(), "")
 		require.ErrorContains(t, err, `spec.snapshots.storage.gcs: "127.0.0.1:1": `)
 		require.ErrorContains(t, err, "refused")
 	})
-	t.Run("an object that is cut", func(t *testing.T) {
+	t.Run("truncated object", func(t *testing.T) {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "10") }))
 		defer server.Close()
 		r, err := open(t, server.URL, newTokens(t)).Get(t.Context(), "a")
@@ -226,7 +226,7 @@ func TestHostileServer(t *testing.T) {
 		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 		require.NoError(t, r.Close())
 	})
-	t.Run("a source that fails like an end", func(t *testing.T) {
+	t.Run("source that fails with io.ErrUnexpectedEOF", func(t *testing.T) {
 		server := httptest.NewServer(&uploads{fault: func(int, int) (int, bool) { panic("an upload") }})
 		defer server.Close()
 		err := open(t, server.URL, newTokens(t)).Put(t.Context(), "a", io.MultiReader(strings.NewReader("part"), failing{io.ErrUnexpectedEOF}))
@@ -257,7 +257,7 @@ func TestBusyServer(t *testing.T) {
 	assert.Equal(t, "bytes", string(b))
 }
 
-func TestLimitOfList(t *testing.T) {
+func TestListLimit(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"nextPageToken": "a"}`) }))
 	defer server.Close()
 	_, err := open(t, server.URL, newTokens(t)).List(t.Context(), "p/")

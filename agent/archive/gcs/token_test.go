@@ -36,10 +36,10 @@ var rsaKey = sync.OnceValue(func() *rsa.PrivateKey {
 	return k
 })
 
-// tokenServer gives tokens to who signs with rsaKey.
+// tokenServer issues tokens for requests that rsaKey has signed.
 type tokenServer struct {
 	*httptest.Server
-	answer atomic.Pointer[string] // in place of a token
+	answer atomic.Pointer[string] // instead of a token
 	given  atomic.Int32
 	claims chan map[string]any
 }
@@ -118,7 +118,7 @@ func TestServiceAccountKey(t *testing.T) {
 	assert.Equal(t, tokens.URL+"/token", claims["aud"])
 	assert.Equal(t, "S3CR3T-TOKEN-1", *bucket.seen.Load())
 
-	// sequence: the token is kept, and replaced once the bucket does not accept it.
+	// The client keeps the token, and replaces it when the bucket rejects it.
 	require.NoError(t, ask())
 	assert.EqualValues(t, 1, tokens.given.Load())
 	second := "S3CR3T-TOKEN-2"
@@ -142,12 +142,12 @@ func TestServiceAccountKey(t *testing.T) {
 func TestWrongSecret(t *testing.T) {
 	tokens := newTokens(t)
 	for name, c := range map[string]struct{ text, want string }{
-		"no JSON":          {"S3CR3T", "needs the key of a service account"},
-		"another type":     {`{"type": "authorized_user", "refresh_token": "S3CR3T"}`, "needs the key of a service account"},
-		"no private key":   {`{"type": "service_account", "client_email": "S3CR3T"}`, "needs the key of a service account"},
-		"a damaged key":    {`{"type": "service_account", "client_email": "a@b", "private_key": "S3CR3T"}`, "private key should be a PEM"},
-		"no token server":  {strings.Replace(tokens.key(t), tokens.URL, "http://127.0.0.1:1", 1), "refused"},
-		"no address of it": {strings.Replace(tokens.key(t), tokens.URL, "S3CR3T:", 1), "there is no token for the service account"},
+		"not JSON":        {"S3CR3T", "needs the key of a service account"},
+		"another type":    {`{"type": "authorized_user", "refresh_token": "S3CR3T"}`, "needs the key of a service account"},
+		"no private key":  {`{"type": "service_account", "client_email": "S3CR3T"}`, "needs the key of a service account"},
+		"a damaged key":   {`{"type": "service_account", "client_email": "a@b", "private_key": "S3CR3T"}`, "private key should be a PEM"},
+		"no token server": {strings.Replace(tokens.key(t), tokens.URL, "http://127.0.0.1:1", 1), "refused"},
+		"invalid address": {strings.Replace(tokens.key(t), tokens.URL, "S3CR3T:", 1), "there is no token for the service account"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := New(&v1alpha1.GCSStorage{Bucket: "backups"}, func() (secret.String, error) { return secret.New(c.text), nil })
@@ -155,7 +155,7 @@ func TestWrongSecret(t *testing.T) {
 			_, err = s.List(t.Context(), "")
 			require.ErrorContains(t, err, c.want)
 			require.ErrorContains(t, err, "spec.snapshots.storage.gcs.secretRef")
-			if name != "no address of it" { // it is shown: it is not secret
+			if name != "invalid address" { // the error shows the address, which is not secret
 				require.NotContains(t, err.Error(), "S3CR3T")
 			}
 		})
@@ -166,9 +166,9 @@ func TestWrongSecret(t *testing.T) {
 		require.NoError(t, err)
 		require.ErrorIs(t, s.Delete(t.Context(), "a"), missing)
 	})
-	t.Run("a token server that hangs", func(t *testing.T) {
+	t.Run("hanging token server", func(t *testing.T) {
 		hang := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			_, _ = io.Copy(io.Discard, r.Body) // only then the server sees that the client has gone
+			_, _ = io.Copy(io.Discard, r.Body) // the server notices only then that the client has closed the connection
 			<-r.Context().Done()
 			panic(http.ErrAbortHandler) // an empty answer could still arrive
 		}))
@@ -184,7 +184,7 @@ func TestWrongSecret(t *testing.T) {
 	})
 }
 
-func TestIdentityOfThePod(t *testing.T) {
+func TestPodIdentity(t *testing.T) {
 	bucket := &lists{}
 	server := httptest.NewServer(bucket)
 	defer server.Close()
@@ -213,12 +213,12 @@ func TestIdentityOfThePod(t *testing.T) {
 	require.NoError(t, list())
 	assert.Equal(t, "S3CR3T-POD", *bucket.seen.Load())
 	assert.Equal(t, 1, asked)
-	t.Run("a token that has expired", func(t *testing.T) {
+	t.Run("expired token", func(t *testing.T) {
 		life, asked = 0, 0
 		require.NoError(t, list())
 		assert.Equal(t, 2, asked)
 	})
-	t.Run("an identity without rights", func(t *testing.T) {
+	t.Run("identity without rights", func(t *testing.T) {
 		never := "never"
 		bucket.accepted.Store(&never)
 		err := list()
