@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-func TestOneOfThreeLeads(t *testing.T) {
+func TestElection(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 3)
 	agents := map[string]*candidate{}

@@ -303,81 +303,78 @@ func TestDryRunBeforeRollout(t *testing.T) {
 // commit and what the stage asks for is there, and a rollout ends or says what it waits for.
 func TestRolloutModel(t *testing.T) {
 	const seeds = 300
-	// setup: each seed is a history of its own
 	for seed := range uint64(seeds) {
-		random := rand.New(rand.NewPCG(seed, 1))
-		l := newLine()
-		if seed%2 == 0 {
-			l.gs.Spec.Deployment.Stages[0].PostSyncWait, l.gs.Spec.Deployment.Stages[1].RequireApproval = "0s", false
-		}
-		commits := 0
-		// sequence: one history
-		for range 120 {
-			names := []string{"dev-1", "dev-2", "pilot-1", "pilot-2", "line-1", "line-2"}
-			name := names[random.IntN(len(names))]
-			switch random.IntN(12) {
-			case 0:
-				commits++
-				l.want.Commit = fmt.Sprintf("%040x", commits)
-			case 1:
-				l.fails(name, []v1alpha1.Reason{v1alpha1.ReasonTemplateFailed, v1alpha1.ReasonScanFailed, v1alpha1.ReasonGitTimeout, v1alpha1.ReasonGatewayUnreachable}[random.IntN(4)])
-			case 2, 3:
-				delete(l.as, name)
-			case 4:
-				l.pauses(name)
-			case 5, 6:
-				l.now = l.now.Add(time.Duration(random.IntN(90)) * time.Second)
-			case 7:
-				l.approve([]string{"dev", "pilot"}[random.IntN(2)])
-			case 8: // another lead, which has not seen the last status
-				l.failing = nil
-				if random.IntN(2) == 0 {
-					l.gs.Status.Rollout = nil
-				}
-			case 9:
-				l.want.Retry = annotation.RetryValue(l.want.Commit, l.now)
-			case 10:
-				l.now = l.now.Add(-time.Duration(random.IntN(60)) * time.Second)
-			default:
-				l.sync()
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 1))
+			l := newLine()
+			if seed%2 == 0 {
+				l.gs.Spec.Deployment.Stages[0].PostSyncWait, l.gs.Spec.Deployment.Stages[1].RequireApproval = "0s", false
 			}
-			was := l.published
-			want := l.want.Commit
-			p := l.lead()
-			require.NotNil(t, p.status, "seed %d", seed)
-			require.NotEmpty(t, p.status.Message, "seed %d", seed)
-			require.NotEmpty(t, p.status.Phase, "seed %d", seed)
-			if l.published.Rollout.Done && (was.Rollout.Done && was.Commit == want || l.gs.Status.RanEverywhere(want)) {
-				continue
-			}
-			from := 0
-			if was.Rollout != nil && was.Commit == want {
-				from = int(was.Rollout.Open)
-			}
-			// sequence: the steps that opened
-			for step := from; step < int(l.published.Rollout.Open); step++ {
-				// sequence: the gateways of one rollout
-				for _, g := range l.gateways {
-					if schedule.StepOf(l.gs, g.Name) <= step {
-						require.True(t, l.at[g.Name] == want || leftOut(g), "seed %d: step %d opened, %s is %s/%s", seed, step+1, g.Name, g.Phase, g.Reason)
+			commits := 0
+			for range 120 {
+				names := []string{"dev-1", "dev-2", "pilot-1", "pilot-2", "line-1", "line-2"}
+				name := names[random.IntN(len(names))]
+				switch random.IntN(12) {
+				case 0:
+					commits++
+					l.want.Commit = fmt.Sprintf("%040x", commits)
+				case 1:
+					l.fails(name, []v1alpha1.Reason{v1alpha1.ReasonTemplateFailed, v1alpha1.ReasonScanFailed, v1alpha1.ReasonGitTimeout, v1alpha1.ReasonGatewayUnreachable}[random.IntN(4)])
+				case 2, 3:
+					delete(l.as, name)
+				case 4:
+					l.pauses(name)
+				case 5, 6:
+					l.now = l.now.Add(time.Duration(random.IntN(90)) * time.Second)
+				case 7:
+					l.approve([]string{"dev", "pilot"}[random.IntN(2)])
+				case 8: // another lead, which has not seen the last status
+					l.failing = nil
+					if random.IntN(2) == 0 {
+						l.gs.Status.Rollout = nil
 					}
+				case 9:
+					l.want.Retry = annotation.RetryValue(l.want.Commit, l.now)
+				case 10:
+					l.now = l.now.Add(-time.Duration(random.IntN(60)) * time.Second)
+				default:
+					l.sync()
 				}
-				require.True(t, step != 1 || seed%2 == 0 || annotation.Approved(l.gs, "pilot", want), "seed %d: stage pilot opened without an approval", seed)
+				was := l.published
+				want := l.want.Commit
+				p := l.lead()
+				require.NotNil(t, p.status)
+				require.NotEmpty(t, p.status.Message)
+				require.NotEmpty(t, p.status.Phase)
+				if l.published.Rollout.Done && (was.Rollout.Done && was.Commit == want || l.gs.Status.RanEverywhere(want)) {
+					continue
+				}
+				from := 0
+				if was.Rollout != nil && was.Commit == want {
+					from = int(was.Rollout.Open)
+				}
+				for step := from; step < int(l.published.Rollout.Open); step++ {
+					for _, g := range l.gateways {
+						if schedule.StepOf(l.gs, g.Name) <= step {
+							require.True(t, l.at[g.Name] == want || leftOut(g), "step %d opened, %s is %s/%s", step+1, g.Name, g.Phase, g.Reason)
+						}
+					}
+					require.True(t, step != 1 || seed%2 == 0 || annotation.Approved(l.gs, "pilot", want), "stage pilot opened without an approval")
+				}
 			}
-		}
-		// It ends if all goes well.
-		clear(l.as)
-		l.approve("dev")
-		l.approve("pilot")
-		// sequence: time passes
-		for range 5 {
-			l.settle()
-			l.now = l.now.Add(2 * time.Minute)
-		}
-		phase := l.lead().status.Phase
-		require.Contains(t, []v1alpha1.RolloutPhase{v1alpha1.RolloutDone, v1alpha1.RolloutAborted}, phase, "seed %d", seed)
-		if phase == v1alpha1.RolloutDone {
-			require.Len(t, l.having(l.published.Commit), 6)
-		}
+			// The rollout ends if all goes well.
+			clear(l.as)
+			l.approve("dev")
+			l.approve("pilot")
+			for range 5 {
+				l.settle()
+				l.now = l.now.Add(2 * time.Minute)
+			}
+			phase := l.lead().status.Phase
+			require.Contains(t, []v1alpha1.RolloutPhase{v1alpha1.RolloutDone, v1alpha1.RolloutAborted}, phase)
+			if phase == v1alpha1.RolloutDone {
+				require.Len(t, l.having(l.published.Commit), 6)
+			}
+		})
 	}
 }
