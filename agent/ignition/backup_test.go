@@ -42,7 +42,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// F25: a gateway whose backup is cut, never comes, has no end or is something else.
+// F25: a gateway whose backup is truncated, late, endless or not a backup.
 func TestHostileBackup(t *testing.T) {
 	part := append([]byte("PK\x03\x04"), make([]byte, 1<<20)...)
 	send := func(w http.ResponseWriter, p []byte) {
@@ -53,14 +53,14 @@ func TestHostileBackup(t *testing.T) {
 		answer func(w http.ResponseWriter, r *http.Request)
 		want   string
 	}{
-		"empty":  {func(http.ResponseWriter, *http.Request) {}, "did not answer with a backup"},
-		"a page": {func(w http.ResponseWriter, _ *http.Request) { send(w, []byte("<html>")) }, "did not answer with a backup"},
-		"cut":    {func(w http.ResponseWriter, _ *http.Request) { send(w, part); panic(http.ErrAbortHandler) }, "EOF"},
-		"shorter than it says": {func(w http.ResponseWriter, _ *http.Request) {
+		"empty":     {func(http.ResponseWriter, *http.Request) {}, "did not answer with a backup"},
+		"a page":    {func(w http.ResponseWriter, _ *http.Request) { send(w, []byte("<html>")) }, "did not answer with a backup"},
+		"truncated": {func(w http.ResponseWriter, _ *http.Request) { send(w, part); panic(http.ErrAbortHandler) }, "EOF"},
+		"shorter than its length": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "2000000")
 			send(w, part)
 		}, "EOF"},
-		"never comes": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); panic(http.ErrAbortHandler) }, "no bytes came"},
+		"no answer": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); panic(http.ErrAbortHandler) }, "no bytes came"},
 		"stalls": {func(w http.ResponseWriter, r *http.Request) {
 			send(w, part)
 			<-r.Context().Done()
@@ -83,7 +83,7 @@ func TestHostileBackup(t *testing.T) {
 			assert.ErrorContains(t, err, c.want)
 		})
 	}
-	t.Run("without an end", func(t *testing.T) {
+	t.Run("endless", func(t *testing.T) {
 		endless := func(w http.ResponseWriter, r *http.Request) {
 			for r.Context().Err() == nil {
 				send(w, part)
@@ -94,7 +94,7 @@ func TestHostileBackup(t *testing.T) {
 		limit := bounded(64 << 20)
 		require.ErrorIs(t, ask(t, endless, time.Minute, &limit), errFull)
 		runtime.ReadMemStats(&after)
-		assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(16<<20), "none of it is kept")
+		assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(16<<20), "the client keeps no part of the backup")
 	})
 	t.Run("canceled", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

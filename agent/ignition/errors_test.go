@@ -20,7 +20,7 @@ import (
 	"stoker.io/stoker/test/gateway/simulator"
 )
 
-func TestTokenRefusalsSayWhatToDo(t *testing.T) {
+func TestTokenRefusals(t *testing.T) {
 	g := start(t, simulator.Options{})
 	issue := func(spec simulator.TokenSpec) string {
 		token, err := g.Administrator.IssueToken(spec)
@@ -34,7 +34,7 @@ func TestTokenRefusalsSayWhatToDo(t *testing.T) {
 	}{
 		"unknown token":         {"nobody:S3CR3T", []string{"401", "rejects the API token", "config scan"}},
 		"wrong key":             {"stoker:S3CR3T", []string{"401", "rejects the API token"}},
-		"key without its name":  {"S3CR3T", []string{"401", "its name is missing", "<name>:<key>"}},
+		"key without a name":    {"S3CR3T", []string{"401", "its name is missing", "<name>:<key>"}},
 		"empty key":             {"", []string{"401", "requires an API token"}},
 		"token without a level": {issue(simulator.TokenSpec{Name: "bare"}), []string{"403", "permission Read", "secureChannelRequired", "first boot"}},
 		"token with a role":     {issue(simulator.TokenSpec{Name: "role", Levels: []string{"Authenticated/Roles/Administrator"}}), []string{"403"}},
@@ -47,7 +47,7 @@ func TestTokenRefusalsSayWhatToDo(t *testing.T) {
 				assert.ErrorContains(t, err, part)
 			}
 			assert.NotContains(t, err.Error(), "S3CR3T")
-			assert.NotContains(t, err.Error(), "<t", "no markup of the error page")
+			assert.NotContains(t, err.Error(), "<t", "the error has no markup of the page")
 		})
 	}
 }
@@ -61,10 +61,10 @@ func TestReadOnlyTokenCannotScan(t *testing.T) {
 	_, err = c.Scan(t.Context(), ignition.Projects)
 	requireReason(t, v1alpha1.ReasonGatewayForbidden, err)
 	assert.ErrorContains(t, err, "permission Write")
-	assert.Equal(t, 1, g.Requests.Count(postProjects), "a refused token is not tried again")
+	assert.Equal(t, 1, g.Requests.Count(postProjects), "a refused token is not retried")
 }
 
-func TestForbiddenAfterFirstBootEndsWithTheGrant(t *testing.T) {
+func TestForbiddenAfterFirstBoot(t *testing.T) {
 	g := start(t, simulator.Options{ResetPermissions: true})
 	c := client(t, g)
 	_, err := c.Info(t.Context())
@@ -74,7 +74,7 @@ func TestForbiddenAfterFirstBootEndsWithTheGrant(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestKeyIsReadForEachRequest(t *testing.T) {
+func TestKeyRotation(t *testing.T) {
 	g := start(t, simulator.Options{})
 	var key atomic.Value
 	key.Store("stoker:old")
@@ -119,13 +119,13 @@ func TestGatewayStates(t *testing.T) {
 			require.NoError(t, g.SetState(state))
 			_, err := client(t, g).Info(t.Context())
 			requireReason(t, want, err)
-			assert.Zero(t, g.Requests.Count("GET /welcome"), "a redirect is never followed")
+			assert.Zero(t, g.Requests.Count("GET /welcome"), "the client follows no redirect")
 		})
 	}
 }
 
 // F9: the client sends credentials only to the configured host.
-func TestRedirectToAnotherHostIsNotFollowed(t *testing.T) {
+func TestRedirectToAnotherHost(t *testing.T) {
 	var asked atomic.Int32
 	thief := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
 	defer thief.Close()
@@ -150,7 +150,7 @@ func TestRedirectToHTTPSError(t *testing.T) {
 	assert.ErrorContains(t, err, "127.0.0.1:8043")
 }
 
-func TestOlderGatewayIsNamedWithItsVersion(t *testing.T) {
+func TestOlderGateway(t *testing.T) {
 	g := start(t, simulator.Options{Version: "8.1.44"})
 	_, err := client(t, g).ScanStatus(t.Context(), ignition.Projects)
 	requireReason(t, v1alpha1.ReasonGatewayUnreachable, err)
@@ -159,7 +159,7 @@ func TestOlderGatewayIsNamedWithItsVersion(t *testing.T) {
 	assert.ErrorIs(t, err, ignition.ErrNotFound)
 }
 
-func TestUnknownRouteIsNotFound(t *testing.T) {
+func TestUnknownRoute(t *testing.T) {
 	g := start(t, simulator.Options{})
 	_, err := client(t, g).ScanStatus(t.Context(), "nothing")
 	require.ErrorIs(t, err, ignition.ErrNotFound)
@@ -169,7 +169,7 @@ func TestUnknownRouteIsNotFound(t *testing.T) {
 	assert.Equal(t, "No route match for path: /v1/scan/nothing", status.Message)
 }
 
-func TestErrorBodiesBecomeOneBoundedLine(t *testing.T) {
+func TestErrorBodies(t *testing.T) {
 	g := start(t, simulator.Options{})
 	long := strings.Repeat("x", 100_000)
 	for name, c := range map[string]struct{ body, want string }{
@@ -177,7 +177,7 @@ func TestErrorBodiesBecomeOneBoundedLine(t *testing.T) {
 		"page with markup": {"<tr><th>MESSAGE:</th><td>a<script>b</script>\n c</td>", "a b c"},
 		"page in latin-1":  {"<th>MESSAGE:</th><td>Ger\xe4t</td>", "Gerät"},
 		"page of another":  {"<html><body>nginx" + long, ""},
-		"cut off":          {"<th>MESSAGE:</th><td>never ends", ""},
+		"truncated":        {"<th>MESSAGE:</th><td>never ends", ""},
 		"json":             {`{"message":"no","url":"/x","status":"500"}`, "no"},
 		"json with number": {`{"message":7,"status":500}`, "7"},
 		"validation":       {`{"messages":["a","b"],"fieldMessages":[]}`, "a; b"},
@@ -219,9 +219,9 @@ func TestAnswersOfOtherServers(t *testing.T) {
 		body string
 		says string
 	}{
-		"no JSON":   {"<html>", "is another server on this port?"},
-		"too large": {strings.Repeat(" ", 9<<20) + "{}", "more than 8 MiB"},
-		"no object": {"[1]", "is another server on this port?"},
+		"not JSON":      {"<html>", "is another server on this port?"},
+		"too large":     {strings.Repeat(" ", 9<<20) + "{}", "more than 8 MiB"},
+		"not an object": {"[1]", "is another server on this port?"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := start(t, simulator.Options{})

@@ -116,7 +116,7 @@ func checkError(t *testing.T, name string, err error) {
 	case !utf8.ValidString(text):
 		t.Errorf("%s: the error is not UTF-8: %q", name, text)
 	case strings.ContainsAny(text, "\n\r\x1b\x00"):
-		t.Errorf("%s: the error is more than a line: %q", name, text)
+		t.Errorf("%s: the error has more than one line: %q", name, text)
 	case len(text) > 4000:
 		t.Errorf("%s: the error has %d bytes", name, len(text))
 	case name != "ping" && name != "platform" && strings.Contains(text, "n:S3CR3T"): // the status page gets no token

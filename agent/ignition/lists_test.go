@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/test/gateway/simulator"
 )
 
-func TestInfoGivesNameVersionAndMode(t *testing.T) {
+func TestInfo(t *testing.T) {
 	dir := t.TempDir()
 	g := start(t, simulator.Options{Data: dir, Name: "press-7", Mode: "dev", Version: "8.3.6"})
 	info, err := client(t, g).Info(t.Context())
@@ -26,7 +26,7 @@ func TestInfoGivesNameVersionAndMode(t *testing.T) {
 	assert.Empty(t, cmp.Diff(want, info))
 }
 
-func TestParseVersionReadsWhatGatewaysWrite(t *testing.T) {
+func TestParseVersion(t *testing.T) {
 	for text, want := range map[string]ignition.Version{
 		"8.3.6 (b2026042713)": {Major: 8, Minor: 3, Patch: 6}, "8.1.44": {Major: 8, Minor: 1, Patch: 44},
 		"8.3.0-rc1 (b1)": {Major: 8, Minor: 3}, "9.0": {Major: 9}, "": {}, "x": {}, "8.x": {}, "-1.2": {}, "99999999.1": {},
@@ -50,7 +50,7 @@ func TestRedundancyMayChangeConfiguration(t *testing.T) {
 	}
 }
 
-func TestProjectsAreReadPageByPage(t *testing.T) {
+func TestProjects(t *testing.T) {
 	dir := t.TempDir()
 	g := start(t, simulator.Options{Data: dir})
 	const many = 503
@@ -67,7 +67,7 @@ func TestProjectsAreReadPageByPage(t *testing.T) {
 	assert.Equal(t, 2, g.Requests.Count("GET /data/api/v1/projects/list"))
 }
 
-func TestProjectsWithABrokenParentSaySo(t *testing.T) {
+func TestProjectsWithInvalidParent(t *testing.T) {
 	dir := t.TempDir()
 	g := start(t, simulator.Options{Data: dir})
 	for name, doc := range map[string]string{
@@ -120,7 +120,7 @@ func TestResourceNames(t *testing.T) {
 	assert.ErrorIs(t, err, ignition.ErrNotFound)
 }
 
-func TestDesignersTellUserAndProject(t *testing.T) {
+func TestDesigners(t *testing.T) {
 	g := start(t, simulator.Options{})
 	c := client(t, g)
 	none, err := c.Designers(t.Context())
@@ -136,7 +136,7 @@ func TestDesignersTellUserAndProject(t *testing.T) {
 	assert.WithinDuration(t, time.Now(), some[0].LastSeen, time.Minute)
 }
 
-func TestErrorsSinceGivesOnlyNewErrors(t *testing.T) {
+func TestErrorsSince(t *testing.T) {
 	for _, skew := range []time.Duration{0, 24 * time.Hour, -24 * time.Hour} {
 		t.Run("skew "+skew.String(), func(t *testing.T) {
 			dir := t.TempDir()
@@ -161,7 +161,7 @@ func TestErrorsSinceGivesOnlyNewErrors(t *testing.T) {
 	}
 }
 
-func TestPendingRestartsAreListed(t *testing.T) {
+func TestPendingRestarts(t *testing.T) {
 	g := start(t, simulator.Options{})
 	c := client(t, g)
 	pending, err := c.PendingRestarts(t.Context())
@@ -173,7 +173,7 @@ func TestPendingRestartsAreListed(t *testing.T) {
 	assert.Equal(t, []string{"modules", "3"}, pending)
 }
 
-func TestListWithoutAnEndIsAnError(t *testing.T) {
+func TestEndlessList(t *testing.T) {
 	g := start(t, simulator.Options{})
 	require.NoError(t, g.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/projects/list", Status: 200,
 		Body: `{"items":[{"name":"again"}],"metadata":{"total":1000000000}}`}))
@@ -194,5 +194,5 @@ func TestTrialExpired(t *testing.T) {
 	require.NoError(t, g.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/trial", Status: 200, Body: `{"licenseMode":"Activated","expired":true}`}))
 	got, err := c.TrialExpired(t.Context())
 	require.NoError(t, err)
-	assert.False(t, got, "a license counts")
+	assert.False(t, got, "a licensed gateway has no expired trial")
 }

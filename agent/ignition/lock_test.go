@@ -61,16 +61,16 @@ func TestLockLapsesByItself(t *testing.T) {
 		_, held, err := c.LockHolder(t.Context(), ignition.ConfigScan)
 		return err == nil && !held
 	}, bound, 10*time.Millisecond)
-	assert.GreaterOrEqual(t, time.Since(requested), time.Second, "the gateway holds the lock for at least as long as the client asked for")
+	assert.GreaterOrEqual(t, time.Since(requested), time.Second, "the gateway holds the lock for at least the requested time")
 }
 
-func TestLockHeldNamesTheHolder(t *testing.T) {
+func TestLockHeld(t *testing.T) {
 	for name, c := range map[string]struct {
 		unknown simulator.Unknowns
 		want    error
 	}{
-		"refused at once": {simulator.Unknowns{}, ignition.ErrLockHeld},
-		"not in time":     {simulator.Unknowns{LockWaits: true}, ignition.ErrLockTimeout},
+		"refused": {simulator.Unknowns{}, ignition.ErrLockHeld},
+		"timeout": {simulator.Unknowns{LockWaits: true}, ignition.ErrLockTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := start(t, simulator.Options{Unknowns: c.unknown})
@@ -84,7 +84,7 @@ func TestLockHeldNamesTheHolder(t *testing.T) {
 	}
 }
 
-func TestLockRefusedKeepsTheReason(t *testing.T) {
+func TestLockRefused(t *testing.T) {
 	g := start(t, simulator.Options{Commissioning: true})
 	err := client(t, g).Lock(t.Context(), ignition.Projects, time.Minute)
 	requireReason(t, v1alpha1.ReasonWaitingForCommissioning, err)

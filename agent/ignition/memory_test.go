@@ -42,7 +42,7 @@ var lists = map[string]func(ctx context.Context, c *ignition.Client) (any, error
 func TestListInChildProcess(t *testing.T) {
 	ask := lists[os.Getenv(envAsk)]
 	if ask == nil {
-		t.Skip("runs as a child of the test of lists")
+		t.Skip("runs in a process of TestListMemory")
 	}
 	debug.SetGCPercent(20) // as the agent does
 	limit := syscall.Rlimit{Cur: 512 << 20, Max: 512 << 20}
@@ -66,16 +66,16 @@ func TestListMemory(t *testing.T) {
 	half := many("{}")[:size/2-size/2%3-1]
 	const endless = `"metadata":{"total":1000000000}}`
 	for name, body := range map[string][]byte{
-		"items of nothing": fmt.Appendf(nil, `{"items":[%s],"pending":[%s],%s`, half, half, endless),
-		"long items":       fmt.Appendf(nil, `{"items":[{"name":"%s"}],"pending":{},%s`, bytes.Repeat([]byte("x"), 4<<20), endless),
-		"parts of nothing": fmt.Appendf(nil, `{"items":[{"modes":[%s]}],"pending":[%s],%s`, half, half, endless),
-		"deep parts":       fmt.Appendf(nil, `{"items":[{"modes":%s`, bytes.Repeat([]byte("["), size)),
-		"no end":           fmt.Appendf(nil, `{"items":[%s`, many("{}")),
+		"empty items": fmt.Appendf(nil, `{"items":[%s],"pending":[%s],%s`, half, half, endless),
+		"long items":  fmt.Appendf(nil, `{"items":[{"name":"%s"}],"pending":{},%s`, bytes.Repeat([]byte("x"), 4<<20), endless),
+		"empty parts": fmt.Appendf(nil, `{"items":[{"modes":[%s]}],"pending":[%s],%s`, half, half, endless),
+		"deep parts":  fmt.Appendf(nil, `{"items":[{"modes":%s`, bytes.Repeat([]byte("["), size)),
+		"endless":     fmt.Appendf(nil, `{"items":[%s`, many("{}")),
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body) }))
 		for list := range lists {
-			if list == "errors" && (name == "long items" || name == "parts of nothing") {
-				continue // it has one page and no parts
+			if list == "errors" && (name == "long items" || name == "empty parts") {
+				continue // the log has one page, and no parts
 			}
 			t.Run(name+" of "+list, func(t *testing.T) {
 				cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestListInChildProcess$")

@@ -32,7 +32,7 @@ func TestRoleFromRedundancyXML(t *testing.T) {
 			assert.Equal(t, c.want, got)
 		})
 	}
-	t.Run("invalid character is refused, not a backup", func(t *testing.T) {
+	t.Run("invalid character", func(t *testing.T) {
 		_, err := ignition.NodeRole([]byte(head + `<entry key="redundancy.noderole">Tertiary&#x1b;</entry></properties>`))
 		require.Error(t, err)
 	})

@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/test/gateway/simulator"
 )
 
-func TestScanLoadsTheNewTree(t *testing.T) {
+func TestScan(t *testing.T) {
 	for _, skew := range []time.Duration{0, time.Hour, -time.Hour} {
 		t.Run("clock off by "+skew.String(), func(t *testing.T) {
 			dir := t.TempDir()
@@ -35,7 +35,7 @@ func TestScanLoadsTheNewTree(t *testing.T) {
 	}
 }
 
-func TestScanOfConfigScansConfig(t *testing.T) {
+func TestScanOfConfig(t *testing.T) {
 	g := start(t, simulator.Options{})
 	before := g.Scans.Completed("projects")
 	_, err := client(t, g).Scan(t.Context(), ignition.ConfigScan)
@@ -44,7 +44,7 @@ func TestScanOfConfigScansConfig(t *testing.T) {
 	assert.Equal(t, before, g.Scans.Completed("projects"))
 }
 
-func TestScanThatFailsIsTriedAgain(t *testing.T) {
+func TestScanRetry(t *testing.T) {
 	reset := simulator.Fault{Route: postProjects, Reset: true, Times: 2}
 	lost := simulator.Fault{Route: postProjects, Reset: true, Times: 2, After: true}
 	for name, fail := range map[string]func(*simulator.Gateway) error{
@@ -72,7 +72,7 @@ func TestScanThatFailsIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestScanGivesUpAfterFourTries(t *testing.T) {
+func TestScanRetryLimit(t *testing.T) {
 	for name, fail := range map[string]func(*simulator.Gateway) error{
 		"scan without a result": func(g *simulator.Gateway) error {
 			return g.Scans.Fault("projects", simulator.ScanFault{Fails: 100})
@@ -107,7 +107,7 @@ func TestEndlessScanPostsOnce(t *testing.T) {
 
 func TestScanSurvivesPollErrors(t *testing.T) {
 	for name, f := range map[string]simulator.Fault{
-		"server error": {Status: 500}, "starting": {Status: 503}, "reset": {Reset: true}, "no JSON": {Status: 200, Body: "<html>"},
+		"server error": {Status: 500}, "starting": {Status: 503}, "reset": {Reset: true}, "not JSON": {Status: 200, Body: "<html>"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := start(t, simulator.Options{})
@@ -139,11 +139,11 @@ func TestScanDuringAnotherScan(t *testing.T) {
 				return assert.Eventually(t, func() bool { return g.Requests.Count(postProjects) == n }, bound, time.Millisecond)
 			}
 			require.True(t, posted(1))
-			require.Eventually(t, func() bool { // a request is counted before its scan begins
+			require.Eventually(t, func() bool { // the simulator counts a request before its scan begins
 				status, err := other.ScanStatus(t.Context(), ignition.Projects)
 				return err == nil && status.Active
 			}, bound, time.Millisecond)
-			go func() { // ends the current scan once the second POST has joined it
+			go func() { // ends the current scan after the second POST
 				posted(2)
 				done <- g.Scans.Fault("projects", simulator.ScanFault{})
 			}()
@@ -156,9 +156,9 @@ func TestScanDuringAnotherScan(t *testing.T) {
 	}
 }
 
-func TestRestartDuringAScanIsSurvived(t *testing.T) {
+func TestRestartDuringScan(t *testing.T) {
 	for name, unknown := range map[string]simulator.Unknowns{
-		"the start counts as a scan": {}, "scans are forgotten": {ForgetScans: true},
+		"start counts as scan": {}, "scans forgotten": {ForgetScans: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -46,7 +46,7 @@ func TestUntrustedGatewayGetsNoToken(t *testing.T) {
 			tls: func(g *simulator.Gateway) ignition.TLS {
 				return ignition.TLS{CA: ca(g), ServerName: "gateway.example"}
 			}},
-		"no PEM": {tls: func(*simulator.Gateway) ignition.TLS {
+		"not PEM": {tls: func(*simulator.Gateway) ignition.TLS {
 			return ignition.TLS{CA: func() ([]byte, error) { return []byte("none"), nil }}
 		}, says: "no PEM certificate"},
 		"unreadable CA": {tls: func(*simulator.Gateway) ignition.TLS {

@@ -22,21 +22,21 @@ const viewPath = "projects/p/com.inductiveautomation.perspective/views/v/"
 
 func TestValidFiles(t *testing.T) {
 	for name, c := range map[string]struct{ path, content string }{
-		"view":                          {viewPath + "view.json", `{"custom": {}, "root": {"x": [1, -2.5e+3, true, null, "\u003d"]}}`},
-		"resource":                      {viewPath + "resource.json", `{"scope":"G","files":["view.json"],"attributes":{}}`},
-		"resource without files":        {viewPath + "resource.json", `{"attributes":{"lastModification":{}}}`},
-		"tags of a folder":              {"config/resources/core/ignition/tag-definition/p/unary-resource.json", `{"files":["tags.json"]}`},
-		"a resource.json of others":     {"data/x/resource.json", `{"name":"not Ignition's"}`},
-		"byte order mark":               {viewPath + "view.json", "\xef\xbb\xbf{}"},
-		"byte order mark in resource":   {viewPath + "resource.json", "\xef\xbb\xbf{\"attributes\":{}}"},
-		"a value that is not an object": {"projects/p/x.json", " 7 \n"},
-		"binary":                        {viewPath + "thumbnail.png", "\x89PNG\x00"},
-		"empty script":                  {viewPath + "code.py", ""},
-		"broken, but no JSON by name":   {viewPath + "notes.txt", `{"a":`},
-		"no object of LFS":              {"projects/p/a.txt", "version https://git-lfs.github.com/spec/v1\nsize 1\n"},
-		"no size of LFS":                {"projects/p/a.txt", "version https://git-lfs.github.com/spec/v1\noid sha256:ab\n"},
-		"text about LFS":                {"projects/p/notes.md", "see version https://git-lfs.github.com/spec/v1"},
-		"a long file that begins so":    {"projects/p/a.bin", lfsHeader + strings.Repeat("x", 2000)},
+		"view":                               {viewPath + "view.json", `{"custom": {}, "root": {"x": [1, -2.5e+3, true, null, "\u003d"]}}`},
+		"resource":                           {viewPath + "resource.json", `{"scope":"G","files":["view.json"],"attributes":{}}`},
+		"resource without files":             {viewPath + "resource.json", `{"attributes":{"lastModification":{}}}`},
+		"tags of a folder":                   {"config/resources/core/ignition/tag-definition/p/unary-resource.json", `{"files":["tags.json"]}`},
+		"a foreign resource.json":            {"data/x/resource.json", `{"name":"not Ignition's"}`},
+		"byte order mark":                    {viewPath + "view.json", "\xef\xbb\xbf{}"},
+		"byte order mark in resource":        {viewPath + "resource.json", "\xef\xbb\xbf{\"attributes\":{}}"},
+		"a value that is not an object":      {"projects/p/x.json", " 7 \n"},
+		"binary":                             {viewPath + "thumbnail.png", "\x89PNG\x00"},
+		"empty script":                       {viewPath + "code.py", ""},
+		"broken JSON with another extension": {viewPath + "notes.txt", `{"a":`},
+		"LFS header without an object":       {"projects/p/a.txt", "version https://git-lfs.github.com/spec/v1\nsize 1\n"},
+		"LFS header without a size":          {"projects/p/a.txt", "version https://git-lfs.github.com/spec/v1\noid sha256:ab\n"},
+		"text about LFS":                     {"projects/p/notes.md", "see version https://git-lfs.github.com/spec/v1"},
+		"a long file with an LFS header":     {"projects/p/a.bin", lfsHeader + strings.Repeat("x", 2000)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			assert.NoError(t, check(c.path, strings.NewReader(c.content)))
@@ -52,7 +52,7 @@ func TestInvalidFiles(t *testing.T) {
 		reason        v1alpha1.Reason
 		text          string
 	}{
-		"cut off":                {view, "{\n  \"a\": [1,\n", v1alpha1.ReasonConfigSyntaxError, "view.json:3:1: the file ends in the middle"},
+		"truncated":              {view, "{\n  \"a\": [1,\n", v1alpha1.ReasonConfigSyntaxError, "view.json:3:1: the file ends in the middle"},
 		"trailing comma":         {view, "{\n  \"a\": 1,\n}\n", v1alpha1.ReasonConfigSyntaxError, "view.json:3:1: unexpected '}'; want a key"},
 		"conflict marker":        {view, "{\n<<<<<<< HEAD\n", v1alpha1.ReasonConfigSyntaxError, "view.json:2:1: unexpected '<'"},
 		"two values":             {view, "{} {}", v1alpha1.ReasonConfigSyntaxError, ":1:4: unexpected '{' after the end"},
@@ -69,29 +69,31 @@ func TestInvalidFiles(t *testing.T) {
 		"LFS pointer": {
 			viewPath + "thumbnail.png", "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 1\n", v1alpha1.ReasonLFSPointer, "thumbnail.png is a Git LFS pointer",
 		},
-		"LFS pointer for JSON":           {view, "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 1\n", v1alpha1.ReasonLFSPointer, "LFS"},
-		"no attributes":                  {meta, `{"scope":"G","files":[]}`, v1alpha1.ReasonConfigSyntaxError, `"attributes" is missing`},
-		"no attributes in config":        {"config/resources/core/ignition/x/resource.json", `{}`, v1alpha1.ReasonConfigSyntaxError, `"attributes" is missing`},
-		"attributes null":                {meta, `{"attributes":null}`, v1alpha1.ReasonConfigSyntaxError, `"attributes" must be an object`},
-		"attributes a list":              {meta, `{"attributes":[]}`, v1alpha1.ReasonConfigSyntaxError, `"attributes" must be an object`},
-		"a list":                         {meta, `[]`, v1alpha1.ReasonConfigSyntaxError, "must be a JSON object"},
-		"null":                           {meta, `null`, v1alpha1.ReasonConfigSyntaxError, "must be a JSON object"},
-		"files a string":                 {meta, `{"attributes":{},"files":"view.json"}`, v1alpha1.ReasonConfigSyntaxError, `"files" must be a list`},
-		"files null":                     {meta, `{"attributes":{},"files":null}`, v1alpha1.ReasonConfigSyntaxError, `"files" must be a list`},
-		"files of numbers":               {meta, `{"attributes":{},"files":[1]}`, v1alpha1.ReasonConfigSyntaxError, `"files" must be a list`},
-		"files that climb":               {meta, `{"attributes":{},"files":["../x"]}`, v1alpha1.ReasonConfigSyntaxError, `names "../x"`},
-		"files in folders":               {meta, `{"attributes":{},"files":["a/b"]}`, v1alpha1.ReasonConfigSyntaxError, `names "a/b"`},
-		"files without a name":           {meta, `{"attributes":{},"files":[""]}`, v1alpha1.ReasonConfigSyntaxError, `names ""`},
-		"unary-resource.json of nothing": {viewPath + "unary-resource.json", `3`, v1alpha1.ReasonConfigSyntaxError, "must be a JSON object"},
-		"a resource.json of 5 MiB":       {meta, `{"attributes":{"a":"` + strings.Repeat("a", 5<<20) + `"}}`, v1alpha1.ReasonLimitExceeded, "resource.json"},
+		"LFS pointer for JSON":            {view, "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 1\n", v1alpha1.ReasonLFSPointer, "LFS"},
+		"no attributes":                   {meta, `{"scope":"G","files":[]}`, v1alpha1.ReasonConfigSyntaxError, `"attributes" is missing`},
+		"no attributes in config":         {"config/resources/core/ignition/x/resource.json", `{}`, v1alpha1.ReasonConfigSyntaxError, `"attributes" is missing`},
+		"attributes null":                 {meta, `{"attributes":null}`, v1alpha1.ReasonConfigSyntaxError, `"attributes" must be an object`},
+		"attributes a list":               {meta, `{"attributes":[]}`, v1alpha1.ReasonConfigSyntaxError, `"attributes" must be an object`},
+		"a list":                          {meta, `[]`, v1alpha1.ReasonConfigSyntaxError, "must be a JSON object"},
+		"null":                            {meta, `null`, v1alpha1.ReasonConfigSyntaxError, "must be a JSON object"},
+		"files a string":                  {meta, `{"attributes":{},"files":"view.json"}`, v1alpha1.ReasonConfigSyntaxError, `"files" must be a list`},
+		"files null":                      {meta, `{"attributes":{},"files":null}`, v1alpha1.ReasonConfigSyntaxError, `"files" must be a list`},
+		"files of numbers":                {meta, `{"attributes":{},"files":[1]}`, v1alpha1.ReasonConfigSyntaxError, `"files" must be a list`},
+		"files in a parent directory":     {meta, `{"attributes":{},"files":["../x"]}`, v1alpha1.ReasonConfigSyntaxError, `names "../x"`},
+		"files in folders":                {meta, `{"attributes":{},"files":["a/b"]}`, v1alpha1.ReasonConfigSyntaxError, `names "a/b"`},
+		"files without a name":            {meta, `{"attributes":{},"files":[""]}`, v1alpha1.ReasonConfigSyntaxError, `names ""`},
+		"unary-resource.json of a number": {viewPath + "unary-resource.json", `3`, v1alpha1.ReasonConfigSyntaxError, "must be a JSON object"},
+		"a resource.json of 5 MiB":        {meta, `{"attributes":{"a":"` + strings.Repeat("a", 5<<20) + `"}}`, v1alpha1.ReasonLimitExceeded, "resource.json"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, r := range []io.Reader{strings.NewReader(c.content), iotest.OneByteReader(strings.NewReader(c.content))} {
-				err := check(c.path, r)
-				require.Error(t, err)
-				assert.Equal(t, c.reason, failure.Reason(err, ""), "%v", err)
-				assert.ErrorContains(t, err, c.text)
-				assert.ErrorContains(t, err, c.path)
+			for split, r := range map[string]io.Reader{"whole": strings.NewReader(c.content), "byte by byte": iotest.OneByteReader(strings.NewReader(c.content))} {
+				t.Run(split, func(t *testing.T) {
+					err := check(c.path, r)
+					require.Error(t, err)
+					assert.Equal(t, c.reason, failure.Reason(err, ""), "%v", err)
+					assert.ErrorContains(t, err, c.text)
+					assert.ErrorContains(t, err, c.path)
+				})
 			}
 		})
 	}
@@ -123,7 +125,7 @@ func TestHugeFileMemory(t *testing.T) {
 }
 
 // A check that refuses a file that the gateway accepts would block a plant. Every file of real repositories must pass.
-func TestEveryFileOfRealTreesPasses(t *testing.T) {
+func TestRealTrees(t *testing.T) {
 	files, resources := 0, 0
 	for at, text := range trees.Files(t, trees.Root(t)) {
 		content, name := []byte(text), path.Base(at)

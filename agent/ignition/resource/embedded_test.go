@@ -14,7 +14,7 @@ import (
 const embedded = `{"password": {"type": "Embedded", "data": {"encrypted_key": "x", "iv": "y", "ciphertext": "z"}}}`
 
 func TestEmbeddedSecrets(t *testing.T) {
-	// check writes content in pieces of n bytes.
+	// check writes content in chunks of n bytes.
 	check := func(e *EmbeddedSecrets, path, content string, n int) error {
 		c := NewChecker(path)
 		for len(content) > 0 {
@@ -32,23 +32,23 @@ func TestEmbeddedSecrets(t *testing.T) {
 		"a secret":                {"config/resources/core/ignition/database-connection/db/config.json", embedded, true},
 		"far apart":               {"a.json", strings.Replace(embedded, `"y"`, `"`+strings.Repeat("y", 100_000)+`"`, 1), true},
 		"a reference":             {"a.json", `{"type": "Referenced", "data": {"providerName": "files", "secretName": "db"}}`, false},
-		"one of the two names":    {"a.json", `{"ciphertext": "z"}`, false},
-		"the words in a text":     {"a.json", `{"text": "ciphertext and encrypted_key"}`, false},
+		"one of the two keys":     {"a.json", `{"ciphertext": "z"}`, false},
+		"the keys in a string":    {"a.json", `{"text": "ciphertext and encrypted_key"}`, false},
 		"a file that is not JSON": {"code.py", embedded, false},
-		"names in other cases":    {"a.JSON", embedded, true},
+		"extension in other case": {"a.JSON", embedded, true},
 		"an empty object":         {"a.json", `{}`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, n := range []int{1, 7, 14, 64, 1 << 20} {
 				e := &EmbeddedSecrets{}
 				require.NoError(t, check(e, tt.path, tt.content, n))
-				assert.Equal(t, tt.found, e.Warning() != "", "in pieces of %d bytes", n)
+				assert.Equal(t, tt.found, e.Warning() != "", "in chunks of %d bytes", n)
 			}
 			err := check(&EmbeddedSecrets{Refuse: true}, tt.path, tt.content, 64)
 			assert.Equal(t, tt.found, failure.Is(err, v1alpha1.ReasonEmbeddedSecret), "%v", err)
 		})
 	}
-	t.Run("a broken file is an error of its own", func(t *testing.T) {
+	t.Run("a broken file", func(t *testing.T) {
 		err := check(&EmbeddedSecrets{Refuse: true}, "a.json", embedded[:len(embedded)-1], 64)
 		assert.True(t, failure.Is(err, v1alpha1.ReasonConfigSyntaxError), "%v", err)
 	})

@@ -47,7 +47,7 @@ func TestNeverTouchLeavesGitFiles(t *testing.T) {
 	}
 }
 
-func FuzzNeverTouchHoldsForAllThatIsBelow(f *testing.F) {
+func FuzzNeverTouch(f *testing.F) {
 	f.Add("config/local", "x")
 	f.Add("projects/p", "a/.GIT/b")
 	f.Fuzz(func(t *testing.T, dir, below string) {
@@ -55,10 +55,10 @@ func FuzzNeverTouchHoldsForAllThatIsBelow(f *testing.F) {
 			return
 		}
 		if NeverTouch(dir) && strings.Contains(dir, "/") && !NeverTouch(dir+"/"+below) {
-			t.Fatalf("%q is closed, but %q is not", dir, dir+"/"+below)
+			t.Fatalf("%q is never touched, but %q is", dir, dir+"/"+below)
 		}
 		if NeverTouch(dir) != NeverTouch(strings.ToUpper(dir)) && isASCII(dir) {
-			t.Fatalf("case counts for %q", dir)
+			t.Fatalf("the case of %q matters", dir)
 		}
 	})
 }
@@ -102,5 +102,5 @@ func TestNeverTouchDocumentation(t *testing.T) {
 		}
 		delete(holds, row[1])
 	}
-	assert.Empty(t, holds, "rows that the page lacks")
+	assert.Empty(t, holds, "rows missing from the page")
 }

@@ -28,7 +28,7 @@ func beside(dir string) func(io.Writer, string) error {
 }
 
 // The signatures in real repositories must match the ones that we compute, except for one known difference.
-func TestSignaturesOfRealTreesMatch(t *testing.T) {
+func TestSignaturesOfRealTrees(t *testing.T) {
 	for version, want := range map[string]struct {
 		tree            func(testing.TB) string
 		form            Form
@@ -94,14 +94,14 @@ func signature(t testing.TB, raw string, form Form, file string) string {
 	return sum
 }
 
-func TestSignatureCoversEverythingElse(t *testing.T) {
+func TestSignatureCoverage(t *testing.T) {
 	want := signature(t, signedJSON, Form83, "{}")
 	assert.Equal(t, want, signature(t, "\xef\xbb\xbf"+string(bytes.ReplaceAll([]byte(signedJSON), []byte("00ff"), []byte("aa"))), Form83, "{}"))
 	var loose bytes.Buffer
 	require.NoError(t, json.Compact(&loose, []byte(signedJSON)))
-	assert.Equal(t, want, signature(t, loose.String(), Form83, "{}"), "layout does not count")
+	assert.Equal(t, want, signature(t, loose.String(), Form83, "{}"), "the layout does not matter")
 	assert.NotEqual(t, want, signature(t, signedJSON, Form81, "{}"))
-	assert.NotEqual(t, want, signature(t, signedJSON, Form83, "{ }"), "a file")
+	assert.NotEqual(t, want, signature(t, signedJSON, Form83, "{ }"), "a changed file")
 	for _, change := range [][2]string{
 		{"DG", "G"}, {"a <b>", "a"}, {"\"version\": 1", "\"version\": 2"}, {"false", "true"}, {"true", "false"},
 		{"view.json", "code.py"}, {"hara", "hare"}, {"05Z", "06Z"}, {"1.0", "1"}, {"\"hint\"", "\"hunt\""},
@@ -113,7 +113,7 @@ func TestSignatureCoversEverythingElse(t *testing.T) {
 	}
 }
 
-func TestOnlyTheSignatureIsWritten(t *testing.T) {
+func TestWithSignature(t *testing.T) {
 	for _, mark := range []string{"", "\xef\xbb\xbf"} {
 		s, err := ParseSigned([]byte(mark + signedJSON))
 		require.NoError(t, err)
@@ -124,7 +124,7 @@ func TestOnlyTheSignatureIsWritten(t *testing.T) {
 	s, err := ParseSigned([]byte(unsigned))
 	require.NoError(t, err)
 	assert.Empty(t, s.Stored())
-	assert.Equal(t, unsigned, string(s.WithSignature("cafe")), "none is added")
+	assert.Equal(t, unsigned, string(s.WithSignature("cafe")), "no signature is added")
 }
 
 func TestSignatureErrors(t *testing.T) {
@@ -145,7 +145,7 @@ func TestSignatureErrors(t *testing.T) {
 	}
 }
 
-func TestTheFormFollowsTheVersion(t *testing.T) {
+func TestFormOfVersion(t *testing.T) {
 	for version, want := range map[[2]int]Form{
 		{0, 0}: Form83, {7, 9}: Form81, {8, 0}: Form81, {8, 1}: Form81, {8, 3}: Form83, {8, 4}: Form83, {9, 0}: Form83,
 	} {
