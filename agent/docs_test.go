@@ -22,12 +22,12 @@ func document(t *testing.T, name string) string {
 	return reference.Page(t, "../docs/"+name)
 }
 
-func TestTheReferenceListsEveryFlagWithItsDefault(t *testing.T) {
+func TestFlagReference(t *testing.T) {
 	var s settings
 	reference.Flags(t, "../docs/reference/agent.md", s.flags(io.Discard))
 }
 
-func TestTheReferenceListsEveryVariableOfTheEnvironment(t *testing.T) {
+func TestEnvironmentReference(t *testing.T) {
 	rows := reference.Rows(document(t, "reference/agent.md"), 3)
 	comment, err := os.ReadFile("main.go")
 	require.NoError(t, err)
@@ -39,24 +39,24 @@ func TestTheReferenceListsEveryVariableOfTheEnvironment(t *testing.T) {
 		if assert.True(t, ok, "docs/reference/agent.md does not list %s", v.name) {
 			assert.Equal(t, v.required, row[0] == "required", v.name)
 		}
-		assert.Contains(t, string(comment), v.name, "the package comment lists them all")
+		assert.Contains(t, string(comment), v.name, "the package comment lists the variable")
 	}
 	variable := regexp.MustCompile(`^[A-Z][A-Z_]+$`)
 	for name := range rows {
 		if variable.MatchString(name) {
-			assert.Contains(t, names, name, "docs/reference/agent.md lists a variable that is not there")
+			assert.Contains(t, names, name, "docs/reference/agent.md lists a variable that does not exist")
 		}
 	}
 }
 
-func TestTheReferenceListsEveryMetric(t *testing.T) {
+func TestMetricReference(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	metrics.NewAgent(reg, "v", "n", "s", "g")
 	metrics.NewFleet(reg, "n", "s")
 	reference.Metrics(t, "../docs/reference/agent.md", reg)
 }
 
-func TestTroubleshootingCoversEveryReason(t *testing.T) {
+func TestTroubleshooting(t *testing.T) {
 	var class string
 	sections := map[string]string{}
 	classes := map[string]bool{}
@@ -75,10 +75,10 @@ func TestTroubleshootingCoversEveryReason(t *testing.T) {
 		assert.Equal(t, string(r.Class), sections[string(r.Reason)], "docs/how-to/troubleshooting.md: ### %s", r.Reason)
 		delete(sections, string(r.Reason))
 	}
-	assert.Empty(t, sections, "docs/how-to/troubleshooting.md has sections for reasons that are not there")
+	assert.Empty(t, sections, "docs/how-to/troubleshooting.md has sections for reasons that do not exist")
 }
 
-func TestExitCodesAreThoseOfTheReference(t *testing.T) {
+func TestExitCodeReference(t *testing.T) {
 	rows := document(t, "reference/agent.md")
 	for _, code := range []int{exitDone, exitFailed, exitUsage, exitTimeout, exitHeld} {
 		assert.True(t, slices.ContainsFunc(strings.Split(rows, "\n"), func(l string) bool {

@@ -130,7 +130,7 @@ func TestRestoreStaysInDirectory(t *testing.T) {
 	}
 }
 
-func TestLostAndFoundExplainsWhatItCannotDo(t *testing.T) {
+func TestLostAndFoundUsage(t *testing.T) {
 	data, _ := lostSite(t)
 	for problem, args := range map[string][]string{
 		`no verb ""`:            nil,

@@ -36,9 +36,9 @@ func shown(s settings, onTerminal bool) (out, talk string) {
 func TestTerminalOutput(t *testing.T) {
 	out, talk := shown(settings{}, true)
 	assert.Equal(t, "first sync → ab00000: 1 created\n+ projects/p/project.json\nwarning: no config; skipped\nnote: without the lock\ng: Synced at ab00000 (main): done\n", out)
-	assert.Contains(t, talk, "\r\x1b[Kstage 5/10\r\x1b[K", "a log line does not run into the progress")
+	assert.Contains(t, talk, "\r\x1b[Kstage 5/10\r\x1b[K", "the progress is erased before a log line")
 	assert.Contains(t, talk, "something is odd")
-	assert.NotContains(t, talk, "following", "the plans say it")
+	assert.NotContains(t, talk, "following", "a terminal shows the plan instead of the log event")
 }
 
 func TestJSONLogsWithoutTerminal(t *testing.T) {
@@ -52,7 +52,7 @@ func TestJSONLogsWithoutTerminal(t *testing.T) {
 	assert.NotContains(t, talk, "\x1b")
 }
 
-func TestOnceAnswersOnStandardOutputWhereverThatGoes(t *testing.T) {
+func TestOnceOutput(t *testing.T) {
 	out, talk := shown(settings{Once: true}, false)
 	assert.Contains(t, out, "+ projects/p/project.json")
 	assert.Contains(t, out, "g: Synced")

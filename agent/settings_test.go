@@ -27,7 +27,7 @@ func TestCommandLineErrors(t *testing.T) {
 	assert.NotContains(t, out.String(), "S3CR3T")
 }
 
-func TestHelpIsNoError(t *testing.T) {
+func TestHelp(t *testing.T) {
 	var out bytes.Buffer
 	assert.Equal(t, exitDone, run(t.Context(), []string{"--help"}, nil, io.Discard, &out))
 	assert.Contains(t, out.String(), "--data-dir")
@@ -57,7 +57,7 @@ func TestPodEnvironment(t *testing.T) {
 	for _, want := range []string{"POD_NAMESPACE is required", "POD_UID is required", "GATEWAY_NAME is required", "DATA_PATH is required", `CR_NAME: "Site"`, "GATEWAY_PORT", "GATEWAY_TLS", "SYNC_PERIOD", "SECRETS", `GATEWAY_MOUNTS: "config" is not a list`} {
 		assert.Contains(t, out.String(), want)
 	}
-	assert.NotContains(t, out.String(), "--file", "in a pod no file is required")
+	assert.NotContains(t, out.String(), "--file", "a pod needs no --file")
 
 	env := []string{"POD_NAME=line-0", "POD_NAMESPACE=plant", "POD_UID=u", "CR_NAME=site", "GATEWAY_NAME=line", "DATA_PATH=/data", "GATEWAY_PORT=8043",
 		"GATEWAY_TLS=true", "SYNC_PERIOD=60", "GIT_TOKEN_FILE=/s/token", "PROFILE=", "SECRETS=git/token,gateway.api/API_key-1.x,configmap_authors/keys", `GATEWAY_MOUNTS=["config/a, b","modules"]`}
@@ -86,18 +86,18 @@ func TestPodEnvironment(t *testing.T) {
 
 	s, err = parse([]string{"--file", "f", "--data-dir", "d", "--gateway-name", "n"}, env, &out)
 	require.NoError(t, err)
-	assert.False(t, s.Sidecar, "a file wins over the environment")
+	assert.False(t, s.Sidecar, "--file takes precedence over the environment")
 }
 
-func TestABootThatHangsNamesItsStep(t *testing.T) {
+func TestBootTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("it hangs"))
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("boot takes too long"))
 		defer cancel()
 		require.NoError(t, bootStep(ctx, "one", func() error { return nil }))
 		require.EqualError(t, bootStep(ctx, "fails", func() error { return errors.New("no") }), "fails: no")
 		release := make(chan struct{})
 		err := bootStep(ctx, "open the cache", func() error { <-release; return nil })
-		require.EqualError(t, err, "open the cache: it hangs")
+		require.EqualError(t, err, "open the cache: boot takes too long")
 		close(release)
 		synctest.Wait()
 	})

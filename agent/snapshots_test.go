@@ -30,7 +30,7 @@ func TestSnapshotsCommand(t *testing.T) {
 	t.Run("usage", func(t *testing.T) {
 		code, _, talk := list("restore", "--data-dir", data)
 		assert.Equal(t, exitUsage, code)
-		assert.Contains(t, talk, "stoker.io/restore", "it says how to restore one")
+		assert.Contains(t, talk, "stoker.io/restore", "the usage says how to restore a snapshot")
 	})
 	t.Run("none", func(t *testing.T) {
 		code, out, _ := list("list", "--data-dir", data)
@@ -101,10 +101,10 @@ area-4-20260212-102000  0100000  0200000  1      3     yes
 			require.NoError(t, err)
 			files[h.Name] = string(b)
 		}
-		assert.Equal(t, "one", files["files/projects/a"], "it was deleted since")
-		assert.Len(t, files, 3, "besides what describes it")
+		assert.Equal(t, "one", files["files/projects/a"], "the export has the deleted file")
+		assert.Len(t, files, 3, "one file, snapshot.json and files.jsonl")
 	})
-	t.Run("export of an unknown one", func(t *testing.T) {
+	t.Run("export of an unknown snapshot", func(t *testing.T) {
 		for _, id := range []string{"area-4-20260212-999999", "area-4-20260101-000000", "../x"} {
 			code, out, talk := list("export", "--data-dir", data, id)
 			assert.Equal(t, exitFailed, code)
@@ -119,7 +119,7 @@ area-4-20260212-102000  0100000  0200000  1      3     yes
 		assert.Equal(t, exitFailed, code)
 		assert.Contains(t, talk, "the file has changed")
 	})
-	t.Run("a damaged one is left out", func(t *testing.T) {
+	t.Run("a damaged snapshot is not listed", func(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(data, ".stoker/snapshots/area-4-20260212-102000/manifest"), nil, 0o600))
 		code, out, _ := list("list", "--data-dir", data)
 		assert.Equal(t, exitDone, code)

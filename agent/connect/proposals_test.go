@@ -138,12 +138,12 @@ func TestProposalCredentialsOfWrongKind(t *testing.T) {
 		spec    *v1alpha1.GatewaySyncSpec
 		message string
 	}{
-		"https with a key":       {bidirectional(overHTTP, nil, &v1alpha1.ProposalAuth{SSHKey: key}), "spec.bidirectional.auth.sshKey pushes to an ssh address only"},
-		"https, key of syncs":    {bidirectional(overHTTP, &v1alpha1.GitAuth{SSHKey: key}, nil), "git.auth.sshKey pushes to an ssh address only"},
-		"ssh with a token":       {bidirectional(overSSH, &v1alpha1.GitAuth{SSHKey: key}, &v1alpha1.ProposalAuth{Token: token}), "set spec.bidirectional.auth.sshKey"},
-		"ssh with a GitHub App":  {bidirectional(overSSH, nil, &v1alpha1.ProposalAuth{GitHubApp: app}), "set spec.bidirectional.auth.sshKey"},
-		"ssh without any":        {bidirectional(overSSH, nil, nil), "set spec.bidirectional.auth.sshKey"},
-		"ssh with an empty auth": {bidirectional(overSSH, nil, &v1alpha1.ProposalAuth{}), "set spec.bidirectional.auth.sshKey"},
+		"https with a key":        {bidirectional(overHTTP, nil, &v1alpha1.ProposalAuth{SSHKey: key}), "spec.bidirectional.auth.sshKey pushes to an ssh address only"},
+		"https, key of syncs":     {bidirectional(overHTTP, &v1alpha1.GitAuth{SSHKey: key}, nil), "git.auth.sshKey pushes to an ssh address only"},
+		"ssh with a token":        {bidirectional(overSSH, &v1alpha1.GitAuth{SSHKey: key}, &v1alpha1.ProposalAuth{Token: token}), "set spec.bidirectional.auth.sshKey"},
+		"ssh with a GitHub App":   {bidirectional(overSSH, nil, &v1alpha1.ProposalAuth{GitHubApp: app}), "set spec.bidirectional.auth.sshKey"},
+		"ssh without credentials": {bidirectional(overSSH, nil, nil), "set spec.bidirectional.auth.sshKey"},
+		"ssh with an empty auth":  {bidirectional(overSSH, nil, &v1alpha1.ProposalAuth{}), "set spec.bidirectional.auth.sshKey"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := NewProposalRemote(tt.spec, tt.spec.Bidirectional, LocalSecrets{Dir: t.TempDir()}, repo.RemoteOptions{})
@@ -151,7 +151,7 @@ func TestProposalCredentialsOfWrongKind(t *testing.T) {
 			assert.ErrorContains(t, err, tt.message)
 		})
 	}
-	t.Run("a repository that is a directory", func(t *testing.T) {
+	t.Run("a repository in a directory", func(t *testing.T) {
 		_, err := push(t, bidirectional(t.TempDir(), nil, nil), LocalSecrets{}, plan.ID{1})
 		repotest.RequireReason(t, v1alpha1.ReasonUnsupportedRepository, err)
 	})
@@ -228,7 +228,7 @@ func TestSigningKey(t *testing.T) {
 	}{
 		"mounted":    {Mounted{Dir: dir}, "create it"},
 		"standalone": {LocalSecrets{Dir: dir}, "pass --secret sign/id=FILE"},
-		"by a flag":  {LocalSecrets{Files: map[string]string{"sign/id": file}}, "cannot read the file that --secret sign/id=FILE names"},
+		"flag":       {LocalSecrets{Files: map[string]string{"sign/id": file}}, "cannot read the file that --secret sign/id=FILE names"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			write(t, file, key.Private)

@@ -75,7 +75,7 @@ func TestFilesToWatch(t *testing.T) {
 	assert.Equal(t, []string{"/a", "/b"}, m.FilesToWatch(), "a file may be missing, but not its directory")
 }
 
-func TestSecretNamesStayInTheirDirectory(t *testing.T) {
+func TestHostileSecretNames(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "git", "token"), "S3CR3T-1\n")
 	m := Mounted{Dir: dir}
@@ -100,11 +100,13 @@ func TestChangedSecretKeyNeedsRestart(t *testing.T) {
 	require.NoError(t, err)
 
 	for _, key := range []string{"password", "beside"} {
-		_, err = m.Read(secretrefs.GitToken, ref("git", key))
-		require.True(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded), "%v", err)
-		require.ErrorContains(t, err, "spec.git.auth.token names key "+key+" of Secret git")
-		spec := v1alpha1.GatewaySyncSpec{Git: v1alpha1.GitSpec{Auth: &v1alpha1.GitAuth{Token: &v1alpha1.TokenAuth{SecretRef: ref("git", key)}}}}
-		assert.True(t, failure.Is(Reachable(&spec, m), v1alpha1.ReasonPodRestartNeeded), "an agent that lacks it does not lead")
+		t.Run(key, func(t *testing.T) {
+			_, err := m.Read(secretrefs.GitToken, ref("git", key))
+			require.True(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded), "%v", err)
+			require.ErrorContains(t, err, "spec.git.auth.token names key "+key+" of Secret git")
+			spec := v1alpha1.GatewaySyncSpec{Git: v1alpha1.GitSpec{Auth: &v1alpha1.GitAuth{Token: &v1alpha1.TokenAuth{SecretRef: ref("git", key)}}}}
+			assert.True(t, failure.Is(Reachable(&spec, m), v1alpha1.ReasonPodRestartNeeded), "an agent without the key does not lead")
+		})
 	}
 
 	_, err = m.Read(secretrefs.GitToken, ref("git", "later"))
@@ -152,7 +154,7 @@ func TestSecretValueInsteadOfPath(t *testing.T) {
 	}
 }
 
-func TestEverySecretOfSpecIsChecked(t *testing.T) {
+func TestReachable(t *testing.T) {
 	git := ref("git", "key")
 	api, ca := ref("api", "key"), ref("ca", "key")
 	for name, spec := range map[string]v1alpha1.GatewaySyncSpec{
@@ -184,7 +186,7 @@ func TestEverySecretOfSpecIsChecked(t *testing.T) {
 }
 
 // The keys of signed commits may be in a ConfigMap that has the name of a Secret.
-func TestConfigMapIsReadLikeASecret(t *testing.T) {
+func TestConfigMap(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "keys", "list"), "of the Secret\n")
 	file := write(t, filepath.Join(dir, "configmap_keys", "list"), "of the ConfigMap\n")

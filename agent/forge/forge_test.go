@@ -45,7 +45,7 @@ func TestRefusals(t *testing.T) {
 		"broken":          {http.StatusBadGateway, [2]string{}, `<html>`, v1alpha1.ReasonGitUnreachable},
 		"a sign-in page":  {http.StatusNonAuthoritativeInfo, [2]string{"Content-Type", "text/html"}, `<html>`, v1alpha1.ReasonAuthFailed}, // from Azure DevOps
 		"a page":          {http.StatusOK, [2]string{"Content-Type", "text/html"}, `<html>`, v1alpha1.ReasonUnsupportedRepository},
-		"no JSON":         {http.StatusOK, [2]string{"Content-Type", "application/json"}, `{"value`, v1alpha1.ReasonGitUnreachable},
+		"not JSON":        {http.StatusOK, [2]string{"Content-Type", "application/json"}, `{"value`, v1alpha1.ReasonGitUnreachable},
 		"an endless list": {http.StatusOK, [2]string{"Content-Type", "application/json"}, "[" + strings.Repeat(`{"title":"x"},`, 8<<20/10), v1alpha1.ReasonLimitExceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestRefusals(t *testing.T) {
 					assert.True(t, ok)
 					assert.Equal(t, 90*time.Second, after)
 				}
-				assert.Len(t, f.Requests(), 1, "it is asked once: the agent decides when again")
+				assert.Len(t, f.Requests(), 1, "one request, because the agent decides about retries")
 			})
 		})
 	}
@@ -82,10 +82,10 @@ func TestRefusals(t *testing.T) {
 		for name, tc := range map[string]struct {
 			contentType, body string
 		}{
-			"as its message": {"application/json", message("no such user " + token)},
-			"cut":            {"application/json", message(strings.Repeat("x", 190) + token)},
-			"in a list":      {"application/json", message([]string{token})},
-			"as its type":    {"text/" + token, "x"},
+			"message":      {"application/json", message("no such user " + token)},
+			"cut":          {"application/json", message(strings.Repeat("x", 190) + token)},
+			"list":         {"application/json", message([]string{token})},
+			"content type": {"text/" + token, "x"},
 		} {
 			t.Run(name, func(t *testing.T) {
 				each(t, func(t *testing.T, f *forgetest.Fake) {
@@ -138,7 +138,7 @@ func TestRefusals(t *testing.T) {
 			assert.Equal(t, v1alpha1.ReasonAuthFailed, failure.Reason(err, ""), "%v", err)
 		})
 	})
-	t.Run("a token that is not one", func(t *testing.T) {
+	t.Run("a malformed token", func(t *testing.T) {
 		each(t, func(t *testing.T, f *forgetest.Fake) {
 			_, err := f.Forge(t, "two\nlines").Open(t.Context(), "main")
 			assert.Equal(t, v1alpha1.ReasonAuthFailed, failure.Reason(err, ""), "%v", err)
@@ -147,7 +147,7 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-func TestTokenStaysAtHome(t *testing.T) {
+func TestRedirectToAnotherHost(t *testing.T) {
 	var seen []string
 	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen = append(seen, r.URL.Path) }))
 	defer other.Close()
@@ -162,7 +162,7 @@ func TestTokenStaysAtHome(t *testing.T) {
 	assert.Empty(t, seen)
 }
 
-func TestUnchangedListsAreNotSentAgain(t *testing.T) {
+func TestUnchangedLists(t *testing.T) {
 	each(t, func(t *testing.T, f *forgetest.Fake) {
 		c := f.Forge(t, forgetest.Token)
 		_, err := c.Create(t.Context(), forge.Draft{Branch: "a", Base: "main", Title: "t"})
@@ -200,13 +200,13 @@ func TestAddresses(t *testing.T) {
 		})
 	}
 	for name, tc := range map[string]struct{ provider, repository, api string }{
-		"no owner":             {forge.GitHub, "https://github.com/r", ""},
-		"a token in the clear": {forge.GitHub, "https://github.com/o/r", "http://api.example.com"},
-		"credentials in it":    {forge.GitLab, "https://gitlab.com/o/r", "https://user:S3CR3T@gitlab.com/api/v4"},
-		"a query":              {forge.Gitea, "https://git.example.com/o/r", "https://git.example.com/?x=S3CR3T"},
-		"no project":           {forge.AzureDevOps, "https://dev.azure.com/o/r", ""},
-		"a folder":             {forge.GitHub, "/srv/git/r", ""},
-		"an unknown provider":  {"sourceforge", "https://github.com/o/r", ""},
+		"no owner":               {forge.GitHub, "https://github.com/r", ""},
+		"a token in the clear":   {forge.GitHub, "https://github.com/o/r", "http://api.example.com"},
+		"credentials in the URL": {forge.GitLab, "https://gitlab.com/o/r", "https://user:S3CR3T@gitlab.com/api/v4"},
+		"a query":                {forge.Gitea, "https://git.example.com/o/r", "https://git.example.com/?x=S3CR3T"},
+		"no project":             {forge.AzureDevOps, "https://dev.azure.com/o/r", ""},
+		"a directory":            {forge.GitHub, "/srv/git/r", ""},
+		"an unknown provider":    {"sourceforge", "https://github.com/o/r", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := forge.New(tc.provider, forge.Config{Repository: tc.repository, APIBaseURL: tc.api})

@@ -73,7 +73,7 @@ func TestUnresolvedRefKeepsLastOrder(t *testing.T) {
 
 	// A pause and a forced sync take effect at once.
 	stopped := d.saved("stoker.io/force-sync: now", "mian", "  paused: true", mirror).Order
-	assert.Same(t, stopped, d.loop.Decide(t.Context(), false).Order, "the same one is not delivered again")
+	assert.Same(t, stopped, d.loop.Decide(t.Context(), false).Order, "an unchanged order is returned again")
 	want := *good
 	want.Profile.Paused, want.ForceID = true, "now"
 	assert.Equal(t, want, *stopped)
@@ -82,10 +82,10 @@ func TestUnresolvedRefKeepsLastOrder(t *testing.T) {
 
 	name := d.loop.Gateway.Name
 	assert.Equal(t, name+" now", d.saved("stoker.io/propose: "+name+" now", "mian", "", mirror).Order.Propose)
-	assert.Empty(t, d.saved("stoker.io/propose: other now", "mian", "", mirror).Order.Propose, "of another gateway")
+	assert.Empty(t, d.saved("stoker.io/propose: other now", "mian", "", mirror).Order.Propose, "a request for another gateway")
 	id := name + "-20260212-102000"
 	assert.Equal(t, id, d.saved("stoker.io/restore: "+id, "mian", "", mirror).Order.Restore)
-	assert.Empty(t, d.saved("stoker.io/restore: other-20260212-102000", "mian", "", mirror).Order.Restore, "of another gateway")
+	assert.Empty(t, d.saved("stoker.io/restore: other-20260212-102000", "mian", "", mirror).Order.Restore, "a request for another gateway")
 
 	d.repo.Branch("mian", first)
 	next := d.saved("", "mian", "", mirror)
@@ -110,7 +110,7 @@ func TestRestoredSpecFile(t *testing.T) {
 	w = d.loop.Decide(t.Context(), false)
 	assert.Empty(t, w.Problems)
 	assert.Equal(t, first, w.Order.Commit.String())
-	assert.Same(t, w.Order, d.loop.Decide(t.Context(), false).Order, "it is delivered once")
+	assert.Same(t, w.Order, d.loop.Decide(t.Context(), false).Order, "the new order is returned again")
 }
 
 // Some volumes send no events, so each call of Decide notices a changed secret and returns a new order.
@@ -125,10 +125,11 @@ func TestDecideNoticesChangedSecrets(t *testing.T) {
 
 	key := filepath.Join(d.loop.Secrets.Dir, "gateway", "apiKey")
 	require.NoError(t, os.Mkdir(filepath.Dir(key), 0o700))
+	// sequence: one value after the other
 	for _, value := range []string{"one", "two"} {
 		require.NoError(t, os.WriteFile(key, []byte(value), 0o600))
 		next := d.loop.Decide(t.Context(), false).Order
-		assert.NotSame(t, order, next, "another secret is another order")
+		assert.NotSame(t, order, next, "a changed secret is a new order")
 		assert.Same(t, next, d.loop.Decide(t.Context(), false).Order)
 		order = next
 	}

@@ -58,7 +58,7 @@ func TestRollbackEndsWhenSpecRefMoves(t *testing.T) {
 	third := d.repo.Commit("third", gitserver.Write("a/x", "3"))
 	requireOrder(t, later(), "main", third)
 	d.repo.ForcePush(second)
-	requireOrder(t, later(), "main", second) // a request that has lapsed never comes back
+	requireOrder(t, later(), "main", second) // a lapsed request stays lapsed
 }
 
 func TestRollbackStaysIfSpecRefDoesNotExist(t *testing.T) {
@@ -102,7 +102,7 @@ func TestRefusedRequestStaysRefused(t *testing.T) {
 	d.repo.Branch("v2", first)
 	w = later()
 	requireMoved(t, w, first)
-	assert.Equal(t, "main", w.Order.Ref, "the ref is not followed, even if it returns")
+	assert.Equal(t, "main", w.Order.Ref, "the refused ref is not followed, even if it returns")
 	requireMoved(t, d.saved(requestAt("v2", first), "main", "", ", prune: mirror"), first)
 	requireOrder(t, d.saved(requestAt("v2", first)+", stoker.io/requested-over: v2@main again", "main", "", ""), "v2", first)
 }
