@@ -154,7 +154,7 @@ func unprivileged(t testing.TB) {
 	})
 }
 
-func TestDamagedJournalMovesStagingToLostAndFound(t *testing.T) {
+func TestStagingOfDamagedJournal(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	apply(t, d, text(map[string]string{"projects/p/a.json": "1"}))

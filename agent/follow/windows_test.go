@@ -68,7 +68,7 @@ func TestClosedWindow(t *testing.T) {
 	assert.Equal(t, sync.Request{}, record[2].Request, "a change of the branch is not a request")
 }
 
-// C19: a SyncTarget that another pod forged lets no commit through a closed window, and an approval of another commit does not count.
+// C19: a SyncTarget that another pod forged opens no window, and an approval of another commit does not count.
 func TestWindowApproval(t *testing.T) {
 	w := onSharedCluster(t)
 	p := w.pod("line-0")
@@ -104,7 +104,7 @@ func TestWindowApproval(t *testing.T) {
 	assert.Equal(t, "two", p.title())
 }
 
-// An approval of the windows costs a gateway without windows of its own no request, which would panic here.
+// A gateway without windows does not read the GatewaySync for an approval. A request would panic here.
 func TestGatewayWithoutWindows(t *testing.T) {
 	g := &gate{gateway: "line-0", spec: &specReader{}}
 	windows := []v1alpha1.MaintenanceWindow{{Name: "nights", Schedule: "0 22 * * *", Duration: "8h", Gateways: []string{"area-*"}}}

@@ -248,7 +248,7 @@ func TestNewerReportDelaysOlderAgents(t *testing.T) {
 }
 
 // An evicted pod keeps its report until the pod is deleted.
-func TestReportOfEndedPodDoesNotBlockLead(t *testing.T) {
+func TestReportOfEndedPod(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 2)
 	s.reportsNewer("gw-0")

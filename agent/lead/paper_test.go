@@ -37,7 +37,7 @@ type paper struct {
 	refuse       error                    // returned by every write of the status
 	refuseTarget error                    // and of the target
 	loseAnswer   func()                   // if set, called after the next write of the target, whose answer is lost
-	outdated     *v1alpha1.SyncTargetSpec // what the lead still takes for the target then
+	outdated     *v1alpha1.SyncTargetSpec // the target that the lead still sees then
 	stuck        *v1alpha1.GatewaySync    // if set, the watch shows nothing newer
 	secrets      atomic.Int64
 }

@@ -13,8 +13,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// A GatewaySync without stages, windows, snapshots and the like costs what it did before there were any: the target has no field of them, and
-// one commit is one write of the target.
+// If a GatewaySync has no stages, windows or snapshots, the target has no fields for them, and one commit is one write of the target.
 func TestPlainTargetHasNoNewFields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaper(t, 3)

@@ -24,7 +24,7 @@ func copied(t *testing.T, from, to string) {
 	require.NoError(t, err, string(out))
 }
 
-// The backup says Ready for an old commit. The lead has seen resource versions that do not exist any more.
+// The backup has Ready for an old commit. The lead has seen resource versions that do not exist any more.
 func TestLeadAfterEtcdRestore(t *testing.T) {
 	t.Parallel()
 	s := newSiteIn(t, kubetest.Control(t, kubetest.Private()), 2)

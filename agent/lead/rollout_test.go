@@ -52,7 +52,7 @@ func (l *line) sync() {
 		case l.as[name].Phase != "":
 		case r != nil && r.Back && schedule.StepOf(l.gs, name) <= int(r.Open):
 			l.at[name] = r.From.Commit
-		case r != nil && r.Failed != "": // it goes no further
+		case r != nil && r.Failed != "": // the rollout does not continue
 		case r == nil || schedule.StepOf(l.gs, name) <= int(r.Open):
 			l.at[name] = l.published.Commit
 		}
@@ -299,8 +299,8 @@ func TestDryRunBeforeRollout(t *testing.T) {
 	assert.Len(t, l.having(commitB), 6)
 }
 
-// Whatever gateways report, and however often the lead and the clock change: no step opens before the gateways of the steps before it run the
-// commit and what the stage asks for is there, and a rollout ends or says what it waits for.
+// Random reports, leads and clocks: no step opens before the gateways of the earlier steps run the commit and their stages allow it. Each
+// rollout ends, or its status says what it waits for.
 func TestRolloutModel(t *testing.T) {
 	const seeds = 300
 	for seed := range uint64(seeds) {

@@ -128,7 +128,7 @@ func TestOlderVolumeRestored(t *testing.T) {
 	d.src.decision.Problems = []Problem{{v1alpha1.ReasonWaitingForLead, "the target is gone"}}
 	s := d.turn()
 	assert.Equal(t, d.first, s.Commit, s.Line())
-	assert.Nil(t, s.Report, "the outcome of the sync to the other commit says nothing about this one")
+	assert.Nil(t, s.Report, "the report of the sync to the other commit is dropped")
 }
 
 // A copy over existing files keeps every inode.

@@ -20,8 +20,7 @@ func TestPullRequestBody(t *testing.T) {
 	assert.Equal(t, c.Digest, digestOf(string(text[:400])))
 }
 
-// TestInterruptedPush: after a restart, a push counts only if the record says that it succeeded. Otherwise a
-// sync would replace it.
+// TestInterruptedPush: after a restart, a push counts only if the record says that it succeeded. Otherwise a sync would replace the change.
 func TestInterruptedPush(t *testing.T) {
 	g := newPlant(t).gateway("a")
 	r := record{Branch: g.settings.Branch, Digest: strings.Repeat("0a", 32), Pending: plan.ID{1}, Files: map[plan.Path]proposed{"a": {Path: "b"}}}

@@ -103,13 +103,13 @@ func TestFetchCompletesPartialCommits(t *testing.T) {
 		require.NoError(t, s.Close())
 
 		s = openStore(t, dir)
-		assert.True(t, s.Partial(), "also after a restart")
+		assert.True(t, s.Partial(), "the store is still partial after a restart")
 		_, err := read(t, s, g.blobOf(commit, repotest.ViewPath(1)))
 		assert.True(t, store.IsNotFound(err), "%v", err)
 		stats := fetchTrees(t, s, r, commit)
-		assert.Equal(t, FetchNone, stats.Kind, "the trees are there")
+		assert.Equal(t, FetchNone, stats.Kind, "the store has the trees")
 		_, err = read(t, s, g.blobOf(commit, repotest.ViewPath(1)))
-		require.NoError(t, err, "and the blobs can be had again")
+		require.NoError(t, err, "the store can fetch blobs again")
 		_, stats = pull(t, s, r, "main")
 		assert.Equal(t, FetchRenewed, stats.Kind)
 		repotest.RequireSame(t, g, s, commit)
@@ -130,16 +130,16 @@ func TestManyMissingBlobsFetchAll(t *testing.T) {
 		}
 		repotest.RequireSame(t, g, s, commit)
 	})
-	t.Run("a blob that the commit does not have is not asked for", func(t *testing.T) {
+	t.Run("no request for a blob that is not in the commit", func(t *testing.T) {
 		g := newSite(t)
 		commit := g.Push("first", repotest.Views(3))
 		s := openStore(t, t.TempDir())
 		fetchTrees(t, s, g.remote(), commit)
 		g.Server.Forget()
-		_, err := read(t, s, repotest.BlobID("somewhere else"))
+		_, err := read(t, s, repotest.BlobID("of another commit"))
 		assert.True(t, store.IsNotFound(err), "%v", err)
 		assert.Zero(t, g.Served().Requests)
-		assert.Equal(t, FetchNone, fetchTrees(t, s, g.remote(), commit).Kind, "and it is not damage")
+		assert.Equal(t, FetchNone, fetchTrees(t, s, g.remote(), commit).Kind, "a foreign blob is not damage")
 	})
 }
 
@@ -159,7 +159,7 @@ func TestServerWithoutFilter(t *testing.T) {
 			repotest.RequireSame(t, g, s, commit)
 		})
 	}
-	t.Run("blobs that are refused by their ids", func(t *testing.T) {
+	t.Run("server that refuses ids of blobs", func(t *testing.T) {
 		g := newSite(t)
 		commit := g.Push("first", repotest.Views(30))
 		s, r := openStore(t, t.TempDir()), g.remote()
@@ -183,7 +183,7 @@ func TestServerWithoutFilter(t *testing.T) {
 			repotest.RequireSame(t, g, s, commit)
 		})
 	}
-	t.Run("over ssh, with git's own defaults, and with all that is allowed", func(t *testing.T) {
+	t.Run("ssh, with git's defaults and with all options", func(t *testing.T) {
 		g := repotest.NewShellSite(t, gitserver.SSHOptions{})
 		commit := g.Push("first", repotest.Views(30))
 		s := openStore(t, t.TempDir())

@@ -61,7 +61,7 @@ func TestRollbackEndsWhenSpecRefMoves(t *testing.T) {
 	requireOrder(t, later(), "main", second) // a lapsed request stays lapsed
 }
 
-func TestRollbackStaysIfSpecRefDoesNotExist(t *testing.T) {
+func TestRollbackWithMissingSpecRef(t *testing.T) {
 	d := newDesk(t)
 	later := clocked(d)
 	first := d.repo.Commit("first", gitserver.Write("a/x", "1"))

@@ -86,7 +86,7 @@ func TestIdleHour(t *testing.T) {
 			b.hour()
 			kept, _, err := b.engine.LostAndFound()
 			require.NoError(t, err)
-			assert.Equal(t, lost, kept, "nothing went to lost+found")
+			assert.Equal(t, lost, kept, "no file is moved to lost+found")
 			assert.GreaterOrEqual(t, b.gw.Scans.Timed(), 12, "the gateway scans every five minutes")
 			assert.Empty(t, b.gw.Data.LoadErrors())
 

@@ -171,7 +171,7 @@ func TestRestore(t *testing.T) {
 }
 
 func TestSnapshotOfSync(t *testing.T) {
-	t.Run("none without the setting", func(t *testing.T) {
+	t.Run("no snapshot without the setting", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})
 		b.push(firstCommit()...)
 		b.synced()

@@ -41,7 +41,7 @@ func TestSignedCommits(t *testing.T) {
 		b.push(firstCommit()...)
 		r := b.ended(sync.Error, v1alpha1.ReasonSignatureInvalid)
 		assert.Equal(t, v1alpha1.ClassStalled, r.Class())
-		assert.Nil(t, r.Changes, "nothing is planned")
+		assert.Nil(t, r.Changes, "no plan")
 		assert.Empty(t, b.read(view))
 	})
 	t.Run("a later commit", func(t *testing.T) {

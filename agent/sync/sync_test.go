@@ -151,7 +151,7 @@ func TestScanOnlyChangedTrees(t *testing.T) {
 
 	b.gw.Requests.Reset()
 	b.synced()
-	assert.Empty(t, b.gw.Requests.List(), "nothing to do sends no request")
+	assert.Empty(t, b.gw.Requests.List(), "a sync without changes sends no request")
 
 	b.push(gitserver.Write(db+"/config.json", `{"url": "other"}`))
 	b.synced()

@@ -37,7 +37,7 @@ func open(t *testing.T, server string, tokens *tokenServer) archive.Store {
 	return s
 }
 
-// uploads is the part of the API that takes resumable uploads. fault is asked before each part, with the number of the request; it returns
+// uploads is the part of the API that takes resumable uploads. fault is called before each part, with the number of the request; it returns
 // how many bytes to store, and whether to fail afterwards.
 type uploads struct {
 	mu    sync.Mutex

@@ -195,7 +195,7 @@ func TestRewrittenRenderedResourceIsAdopted(t *testing.T) {
 }
 
 // After a patch, every signed resource of real repositories has a valid signature in its own form.
-func TestPatchedResourcesOfRealTreesAreSigned(t *testing.T) {
+func TestPatchedRealTrees(t *testing.T) {
 	for version, want := range map[string]struct {
 		tree  func(testing.TB) string
 		form  resource.Form
