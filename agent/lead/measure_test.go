@@ -68,7 +68,7 @@ func TestFleetMetrics(t *testing.T) {
 			assert.NotContains(t, series(t, reg, "stoker_gatewaysync_condition", "type", "status"), "FromElsewhere True", "C8")
 			assert.Equal(t, map[string]float64{"Unknown": 1}, series(t, reg, "stoker_gatewaysync_reason", "reason"), "C8")
 		})
-		// setup: all series of a lead are gone
+		// All series of a lead are removed at its end.
 		for _, gone := range []string{"stoker_gatewaysync_condition", "stoker_gatewaysync_reason", "stoker_gateways", "stoker_gateways_discovered",
 			"stoker_gateways_synced", "stoker_target_timestamp_seconds", "stoker_fleet_sync_seconds"} {
 			assert.Empty(t, series(t, reg, gone), gone)
