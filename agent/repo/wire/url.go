@@ -39,7 +39,7 @@ func ParseURL(s string) (URL, error) {
 	case len(s) > maxURL:
 		return URL{}, badURL("it is longer than %d bytes", maxURL)
 	case !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl):
-		return URL{}, badURL("it holds a control character or bytes that are no UTF-8")
+		return URL{}, badURL("it holds a control character or bytes that are not UTF-8")
 	case strings.HasPrefix(s, "-"):
 		return URL{}, badURL("it starts with a dash")
 	case filepath.IsAbs(s):
@@ -148,7 +148,7 @@ func parseAddress(s string) (*url.URL, error) {
 	case !validPort(p.Host, p.Port()):
 		return nil, badURL("its port is not a number from 1 to 65535")
 	case strings.ContainsFunc(p.Path, unicode.IsControl) || !utf8.ValidString(p.Path):
-		return nil, badURL("its path holds an encoded control character or bytes that are no UTF-8")
+		return nil, badURL("its path holds an encoded control character or bytes that are not UTF-8")
 	}
 	if p.Path != "" && !strings.HasPrefix(p.Path, "/") {
 		return nil, badURL("its path does not start with a slash")
