@@ -31,7 +31,7 @@ const (
 func argoCD(t *testing.T) lua.VM {
 	t.Helper()
 	var cm struct{ Data map[string]string }
-	read(t, root+"/kustomize/components/argocd/argocd-cm.yaml", &cm)
+	read(t, root+"/charts/stoker/files/argocd/argocd-cm.yaml", &cm)
 	overrides := map[string]v1alpha1.ResourceOverride{}
 	for _, kind := range []string{"GatewaySync", "ConfigSync"} {
 		overrides["stoker.io/"+kind] = v1alpha1.ResourceOverride{

@@ -1,5 +1,5 @@
-// Command configmaps generates patches of Argo CD's ConfigMaps from the scripts in resource_customizations, for the chart and for
-// kustomize. `go generate ./hooks/argocd/...` runs it.
+// Command configmaps generates patches of Argo CD's ConfigMaps from the scripts in resource_customizations. The chart and
+// kustomize/components/argocd read them. `go generate ./hooks/argocd/...` runs it.
 package main
 
 import (
@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-//go:generate go run . ../resource_customizations/stoker.io ../../../charts/stoker/files/argocd ../../../kustomize/components/argocd
+//go:generate go run . ../resource_customizations/stoker.io ../../../charts/stoker/files/argocd
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
@@ -17,30 +17,17 @@ func main() {
 	}
 }
 
-// run reads the scripts in the first folder. It writes the patches to the second folder, the chart's, and to the third, that of
-// kustomize.
+// run reads the scripts in the first folder, and writes the patches to the second.
 func run(args []string) error {
-	if len(args) != 3 {
-		return fmt.Errorf("want three folders: the scripts, the chart's and kustomize's; got %d", len(args))
+	if len(args) != 2 {
+		return fmt.Errorf("want two folders, the scripts and the output; got %d", len(args))
 	}
 	patches, err := render(os.DirFS(args[0]))
 	if err != nil {
 		return err
 	}
-	for _, dir := range args[1:] {
-		if err := write(dir, patches); err != nil {
-			return err
-		}
-	}
-	return write(args[2], map[string]string{"kustomization.yaml": component})
-}
-
-func write(dir string, files map[string]string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+	for name, text := range patches {
+		if err := os.WriteFile(filepath.Join(args[1], name), []byte(text), 0o644); err != nil {
 			return err
 		}
 	}

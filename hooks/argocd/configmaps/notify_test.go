@@ -149,7 +149,9 @@ func TestComponentMergesConfigMaps(t *testing.T) {
 		files := filesys.MakeFsInMemory()
 		patches, err := render(os.DirFS(kinds))
 		require.NoError(t, err)
-		patches["kustomization.yaml"] = component
+		component, err := os.ReadFile(shipped + "/kustomization.yaml")
+		require.NoError(t, err)
+		patches["kustomization.yaml"] = string(component)
 		for name, text := range patches {
 			require.NoError(t, files.WriteFile("/component/"+name, []byte(text)))
 		}

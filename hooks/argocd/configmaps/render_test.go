@@ -13,21 +13,17 @@ import (
 const (
 	kinds   = "../resource_customizations/stoker.io"
 	scripts = kinds + "/GatewaySync"
+	shipped = "../../../charts/stoker/files/argocd"
 )
 
 func TestTheConfigMapsAreWhatTheScriptsSay(t *testing.T) {
 	patches, err := render(os.DirFS(kinds))
 	require.NoError(t, err)
-	for _, dir := range []string{"../../../charts/stoker/files/argocd", "../../../kustomize/components/argocd"} {
-		for name, want := range patches {
-			got, err := os.ReadFile(filepath.Join(dir, name))
-			require.NoError(t, err)
-			assert.Equal(t, want, string(got), "run go generate ./hooks/argocd/...")
-		}
+	for name, want := range patches {
+		got, err := os.ReadFile(filepath.Join(shipped, name))
+		require.NoError(t, err)
+		assert.Equal(t, want, string(got), "run go generate ./hooks/argocd/...")
 	}
-	got, err := os.ReadFile("../../../kustomize/components/argocd/kustomization.yaml")
-	require.NoError(t, err)
-	assert.Equal(t, component, string(got), "run go generate ./hooks/argocd/...")
 }
 
 // Argo CD must run exactly the files that the tests cover, byte for byte.
