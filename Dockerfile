@@ -1,14 +1,14 @@
-# Images of the project's parts, one target each, for releases. Nothing is fetched but Go modules and the two base images.
+# The images of a release, one target for each. The build downloads only Go modules and the two base images.
 #
 #   docker build --target injector --tag ghcr.io/stoker-io/injector:0.1.0 --build-arg VERSION=0.1.0 .
 #   docker buildx build --platform linux/amd64,linux/arm64 --target agent --tag … --push .
 #
-# A release pins both base images by digest (--build-arg GO=…@sha256:…, BASE=…@sha256:…): a tag of theirs moves, and two
-# builds of one commit would differ. The digests stand in the release's notes and not here, where nobody would renew them.
+# A release pins both base images by digest (--build-arg GO=…@sha256:…, BASE=…@sha256:…): their tags move, so that two
+# builds of one commit could differ. The release notes list the digests.
 ARG GO=docker.io/library/golang:1.26
 ARG BASE=gcr.io/distroless/static-debian12:nonroot
 
-# The compiler runs on the builder's own platform, whatever the image is for.
+# Cross-compile: the compiler runs on the platform of the builder, not on that of the image.
 FROM --platform=$BUILDPLATFORM ${GO} AS build
 ARG TARGETOS=linux
 ARG TARGETARCH
@@ -20,11 +20,11 @@ RUN --mount=type=cache,target=/cache \
     GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$VERSION" -o /out/ ./agent ./injector ./receiver && \
     GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$VERSION" -o /out/stoker ./hooks
 
-# A static program, certificate authorities and time zones: no shell, no package manager, no other program.
+# An image contains one static program, CA certificates and time zones; no shell and no package manager.
 FROM ${BASE} AS base
 LABEL org.opencontainers.image.source="https://github.com/stoker-io/stoker" org.opencontainers.image.licenses="Apache-2.0"
-# By number, so that runAsNonRoot can be checked. A gateway's pod runs the agent as the gateway's own user, whichever that
-# is: it needs no entry in a list of users and no home.
+# A number, so that the kubelet can check runAsNonRoot. In the pod of a gateway, the agent runs as the user of the gateway: it needs
+# neither an entry in /etc/passwd nor a home directory.
 USER 65532:65532
 
 FROM base AS agent
@@ -39,7 +39,7 @@ FROM base AS receiver
 COPY --from=build /out/receiver /receiver
 ENTRYPOINT ["/receiver"]
 
-# The verbs, for Jobs: `args: [wait, line]`.
+# The CLI, for Jobs: `args: [wait, line]`.
 FROM base AS hooks
 COPY --from=build /out/stoker /stoker
 ENTRYPOINT ["/stoker"]

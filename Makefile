@@ -13,22 +13,22 @@ GOLANGCI  := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15
 GOTESTSUM := go run gotest.tools/gotestsum@v1.13.0
 FORMAT    := pkgname-and-test-fails
 
-# The tests of some files, as a pattern.
+# $(call tests,FILES) is a pattern for -run that matches the tests of these files.
 tests = ^($(shell grep -ho '^func Test[A-Za-z0-9]*' $(1) | cut -c6- | paste -sd '|'))$$
 
 # These packages keep a processor and a disk busy. They come last, so that continuous integration can run pods beside them. With the
 # race detector, which takes many times as long, they try fewer steps of a sync than without.
 BUSY  := ./agent/disk/... ./agent/sync/... ./agent/repo/... ./agent/plan/...
 
-# The race detector needs cgo and a C compiler. Tests that only enumerate say !race: they run after the others, without it.
+# The race detector needs cgo and a C compiler. Tests with the build tag !race run after the others, without it.
 RACE  := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
 PLAIN := $(if $(RACE),$(filter-out $(BUSY:./%/...=%/%),$(shell grep -rl --include='*_test.go' '^//go:build.*!race' agent api hooks injector internal receiver test)))
 
-# A program with the race detector waits a second when it ends, for reports of others. That is long for hundreds of them.
+# By default, a program with the race detector sleeps for a second before it exits, and the tests start hundreds of programs.
 export GORACE ?= atexit_sleep_ms=50
 
-# Most packages wait for something real, so twice as many run at a time as there are processors. The longest come first.
-# Heavy dependencies of tests live in modules of their own.
+# Most packages spend their time waiting, so run two for each processor, the slowest first. Tests with heavy dependencies are
+# separate modules.
 ATATIME := -p $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 MODULES := test/gitea test/forge test/prometheus test/ui test/charts test/crd test/storage test/argocd test/argocd/v3
 FIRST   := ./agent/follow ./injector ./hooks/configsync ./test/fleet ./hooks ./test/bench ./agent/lead ./test/bench/fleet ./test/scenario
@@ -51,15 +51,14 @@ build: ## build the binaries into bin/
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./agent ./injector ./receiver
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/stoker ./hooks
 
-demo: ## two gateways, a git server and the agents on this machine: see what it does (KEEP=1 leaves it running)
+demo: ## run two gateways with their agents, and a git server, on this machine (KEEP=1 keeps them running)
 	@go run ./test/demo
 
-# A first run is faster without cgo, as in releases.
-# The folders left out hold tests that need a cluster, and the tests of the benchmarks and of the test cluster itself: make
-# test-cluster runs them, and make lint compiles them.
-# Tests build the programs, too. Compile them first, or the go commands of tests compile the same packages at the same time.
+# A first run is faster without cgo, as in releases. The excluded folders contain tests that need a cluster, and the tests of the
+# benchmarks and of the test cluster: make test-cluster runs them, and make lint compiles them. Compile the programs first: tests
+# build them, too, and would compile the same packages at the same time.
 test: export CGO_ENABLED = 0
-test: ## what each commit passes, in minutes, without Kubernetes or root
+test: ## the tests that every commit passes: minutes, no Kubernetes, no root
 	go list -deps -export ./agent ./hooks ./receiver >/dev/null
 	go test -short $(QUICK) $(ATATIME) ./agent/sync ./agent/repo ./agent/disk ./test/scenario \
 	  $$(go list ./... | grep -v '/test/\(bench\|cluster\|e2e\|fleet\)\(/\|$$\)')
@@ -83,11 +82,11 @@ test-modules:
 	set -e; for module in $(MODULES); do (cd $$module && GOWORK=off $(call gotest,-ldflags='-s -w' -count=1 -timeout 20m,./...)); done
 
 e2e: FORMAT = standard-verbose
-e2e: ## the chart, agents and gateways in pods; needs root, and Debian or what is like it (E2E='Argo CD' for some scenarios)
+e2e: ## the chart, agents and gateways in pods; needs root, and Debian or similar (E2E='Argo CD' runs only these scenarios)
 	$(if $(E2E),,go test -tags e2e -count=1 -p 1 -timeout 20m -run '$(call tests,test/cluster/*/*_e2e_test.go)' ./test/cluster/keeper ./test/cluster/kubetest)
 	STOKER_E2E=$(if $(E2E),some,all) $(call gotest,-count=1 -parallel 20 -timeout 50m -v $(if $(E2E),-run 'Fleet/(side by side|$(E2E))/$(E2E)'),./test/e2e)
 
-lint: ## golangci-lint with .golangci.yml, and the rules of language
+lint: ## golangci-lint, and the language rules of test/rules
 	$(GOLANGCI) run ./...
 	@set -o pipefail; go test -count=1 -run Language -v ./test/rules | grep -v "^=== "
 
@@ -97,7 +96,7 @@ fuzz: ## every fuzz target for FUZZTIME (20s)
 	    echo "== ./$$d $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime=5x ./$$d; \
 	  done; done
 
-bench: ## measure against git, checkout and rsync, then fleets, proposals, safe changes, pages and ConfigSyncs, and print the goals (BENCH='-sizes S -n 1', 'fleet', 'proposals', 'safe', 'observe' or 'config' for a part)
+bench: ## compare with git, checkout and rsync; measure fleets, proposals, safe changes, pages and ConfigSyncs; print the goals (BENCH='-sizes S -n 1', 'fleet', 'proposals', 'safe', 'observe' or 'config' runs a part)
 	go run ./test/bench $(BENCH)
 	$(if $(BENCH),,go run ./test/bench proposals)
 	$(if $(BENCH),,go run ./test/bench safe)
@@ -105,5 +104,5 @@ bench: ## measure against git, checkout and rsync, then fleets, proposals, safe 
 	$(if $(BENCH),,go run ./test/bench observe)
 	$(if $(BENCH),,go run ./test/bench config)
 
-generate: ## CRD, deepcopy and generated documentation; leaves a clean tree where nothing changed
+generate: ## CRDs, deepcopy and generated documentation; if nothing changed, the tree stays clean
 	go generate ./...
