@@ -220,7 +220,7 @@ func TestStageVerification(t *testing.T) {
 		{"another ref", always(phase("Superseded", "")), failed, 1},
 		{"a receiver that restarts", then(yes, answer{}, broken, yes), "Successful", 6},
 		{"a wrong secret", always(says(401, `{"message": "no"}`)), "Error", 3},
-		{"no answer of the receiver", always(says(200, `{}`)), "Inconclusive", 2},
+		{"no answer from the receiver", always(says(200, `{}`)), "Inconclusive", 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -84,7 +84,7 @@ func TestDocumentedMessages(t *testing.T) {
 	text := section(t, "## When it does not work")
 	b, err := os.ReadFile(files + "stoker-request.yaml")
 	require.NoError(t, err)
-	for _, said := range []string{"no answer of the receiver; look at the var receiver", "is not a string, or empty"} {
+	for _, said := range []string{"no answer from the receiver; check the var receiver", "is not a string, or empty"} {
 		assert.Contains(t, text, said)
 		assert.Contains(t, string(b), said)
 	}

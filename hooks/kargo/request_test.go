@@ -148,9 +148,9 @@ func TestPermanentFailureMessage(t *testing.T) {
 		{"another ref", accepted, always(phase("Superseded", `, "message": "the desired ref is main (requested by cli) and no longer v1.0.0"`)), 1, 1, "Superseded: the desired ref is main (requested by cli)"},
 		{"a secret that is changed while it waits", accepted, then(phase("Progressing", ""), says(401, `{"message": "the secret is not the one"}`)), 1, 2, "the secret is not the one"},
 		{"an object that is deleted while it waits", accepted, then(phase("Progressing", ""), says(404, `{"message": "there is no GatewaySync plant/site"}`)), 1, 2, "there is no GatewaySync"},
-		{"a page that asks to sign in", always(login), always(login), 1, 1, "no answer of the receiver; look at the var receiver"},
-		{"a list", accepted, always(says(200, `["Succeeded"]`)), 1, 1, "no answer of the receiver"},
-		{"a text", accepted, always(answer{200, "text/plain", "Succeeded"}), 1, 1, "no answer of the receiver"},
+		{"a page that asks to sign in", always(login), always(login), 1, 1, "no answer from the receiver; check the var receiver"},
+		{"a list", accepted, always(says(200, `["Succeeded"]`)), 1, 1, "no answer from the receiver"},
+		{"a text", accepted, always(answer{200, "text/plain", "Succeeded"}), 1, 1, "no answer from the receiver"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -222,7 +222,7 @@ func TestNothingIsTriedForEver(t *testing.T) {
 		p.scale = 100
 		require.NoError(t, p.run(t.Context(), nil))
 		assert.Equal(t, failed, p.phase)
-		assert.Contains(t, fmt.Sprintf("%q", p.message), "not taken within five minutes: busy")
+		assert.Contains(t, fmt.Sprintf("%q", p.message), "not accepted within five minutes: busy")
 	})
 	for _, last := range []answer{
 		phase("Progressing", `, "reason": "DesignerSessionActive", "message": "gw-0 waits for a Designer session"`),
