@@ -43,7 +43,7 @@ spec: `+spec)
 	for _, who := range []string{"setter", "editor"} {
 		t.Run(who+" does not approve", func(t *testing.T) {
 			_, err := as[who].Patch(t.Context(), "plant", types.MergePatchType, annotated(`"prod@`+a+`"`), metav1.PatchOptions{})
-			denied(t, err, "stoker-approvals", who+" may not approve: changing the annotation stoker.io/approved takes the verb approve on gatewaysyncs")
+			denied(t, err, "stoker-approvals", who+" may not approve: changing the annotation stoker.io/approved requires the verb approve on gatewaysyncs")
 		})
 	}
 	t.Run("an editor creates no approved object", func(t *testing.T) {

@@ -1,4 +1,4 @@
-{{- /* Once for the cluster, and once for the Job that looks at it before. */ -}}
+{{- /* Used twice: for the cluster, and for the preflight Job, which checks it before. */ -}}
 {{- define "gatewaysync" -}}
 apiVersion: stoker.io/v1alpha1
 kind: GatewaySync
