@@ -30,7 +30,7 @@ var configSyncs = []struct {
 	observed              int64 // generation; that of the spec is 2
 	conditions            []metav1.Condition
 }{
-	{"new", "Progressing", "no run yet: switch stoker config run on, or use stoker config apply", -1, nil},
+	{"new", "Progressing", "no run yet: enable stoker config run, or use stoker config apply", -1, nil},
 	{"synced", "Healthy", "6 objects of aaaaaaa are applied and healthy", 2, []metav1.Condition{
 		ofConfig(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonSynced, "6 objects of aaaaaaa are applied and healthy"),
 	}},

@@ -79,7 +79,7 @@ func badCommit(s *scene) {
 }
 
 var menu = []menuRow{
-	{"approve", false, "fa fa-fw fa-check-circle", "Approve the stage that waits"},
+	{"approve", false, "fa fa-fw fa-check-circle", "Approve the waiting stage"},
 	{"approve-window", false, "fa fa-fw fa-clock", "Deliver outside the maintenance windows"},
 	{"force-sync", false, "fa fa-fw fa-sync", "Force sync"},
 	{"pause", false, "fa fa-fw fa-pause-circle", "Pause"},

@@ -302,7 +302,7 @@ func TestAbsentLeadIsNotConfirmed(t *testing.T) {
 	s := uitest.New(t, kubetest.Control(t))
 	gs := s.Fleet("line", 3, 0)
 	r := open(t, s.Agents.Config(), s.Namespace)
-	r.shows("/", "All 3 gateways run what they should")
+	r.shows("/", "All 3 gateways are up to date")
 	client, err := kube.ConnectTo(s.Cluster.RESTConfig(), "test")
 	require.NoError(t, err)
 	require.NoError(t, kube.SyncTargets(client.Dynamic, s.Namespace).Delete(t.Context(), gs.Name, metav1.DeleteOptions{}))

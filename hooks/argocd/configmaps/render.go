@@ -31,7 +31,7 @@ func render(scripts fs.FS) (map[string]string, error) {
 		return nil, err
 	}
 	return map[string]string{
-		"argocd-cm.yaml": configMap("argocd-cm", "when a GatewaySync or a ConfigSync is healthy, which actions it has, and that a change of its status alone does not refresh an Application",
+		"argocd-cm.yaml": configMap("argocd-cm", "health and actions of GatewaySyncs and ConfigSyncs. A change of only their status does not refresh an Application",
 			[2]string{"resource.customizations.health.stoker.io_GatewaySync", string(health)},
 			[2]string{"resource.customizations.health.stoker.io_ConfigSync", string(config)},
 			[2]string{"resource.customizations.actions.stoker.io_GatewaySync", gatewayMenu},
@@ -39,7 +39,7 @@ func render(scripts fs.FS) (map[string]string, error) {
 			[2]string{"resource.customizations.ignoreResourceUpdates.stoker.io_GatewaySync", "jsonPointers:\n- /status\n"},
 			[2]string{"resource.customizations.ignoreResourceUpdates.stoker.io_ConfigSync", "jsonPointers:\n- /status\n"},
 		),
-		"argocd-notifications-cm.yaml": configMap("argocd-notifications-cm", "after a sync, the agents poll git at once, and users hear of gateways that fail or wait; docs/how-to/argocd.md says how to subscribe",
+		"argocd-notifications-cm.yaml": configMap("argocd-notifications-cm", "after a sync, the agents poll git at once; users learn of gateways that fail or wait. docs/how-to/argocd.md shows how to subscribe",
 			[2]string{"service.webhook.stoker", service},
 			[2]string{"template.stoker-health", healthTemplate},
 			[2]string{"template.stoker-sync", syncTemplate},

@@ -1,4 +1,4 @@
-// Keeps an open page current: when the server says that something changed, load the same address again and take over the differences.
+// Keeps an open page current: when the server reports a change, load the same address again and apply the differences.
 "use strict";
 (() => {
   const address = document.body.dataset.live;
@@ -7,7 +7,7 @@
 
   const say = (text) => { if (state.textContent !== text) state.textContent = text; };
 
-  // take makes a node equal to another, and leaves alone what is equal already: focus, selection and the place in the page stay.
+  // take makes a node equal to another. It keeps equal nodes, and with them focus, selection and scroll position.
   const take = (old, now) => {
     if (old.isEqualNode(now)) return;
     if (old.nodeType !== now.nodeType || old.nodeName !== now.nodeName) { old.replaceWith(document.importNode(now, true)); return; }
@@ -23,7 +23,7 @@
   const load = () => {
     if (loading) { again = true; return; }
     loading = true;
-    const request = new XMLHttpRequest(); // it parses a document without a string that becomes HTML
+    const request = new XMLHttpRequest(); // parses a document without assigning a string as HTML
     request.responseType = "document";
     request.timeout = 20000;
     request.open("GET", location.pathname + location.search);
@@ -33,7 +33,7 @@
         take(document.getElementById("main"), page.getElementById("main"));
         take(document.querySelector("footer"), page.querySelector("footer"));
       }
-      if (request.status === 401) say("This page has ended: open the new address");
+      if (request.status === 401) say("This session has ended: open the new address");
     };
     request.onloadend = () => { loading = false; if (again) { again = false; load(); } };
     request.send();
@@ -44,11 +44,11 @@
     source = new EventSource(address);
     source.addEventListener("open", () => say("Live, read-only"));
     source.addEventListener("changed", load);
-    source.onerror = () => say(source && source.readyState === EventSource.CLOSED ? "No live updates: load the page again" : "Not connected to stoker ui: trying again");
+    source.onerror = () => say(source && source.readyState === EventSource.CLOSED ? "No live updates: reload the page" : "Not connected to stoker ui: reconnecting");
   };
   const close = () => { if (source) { source.close(); source = undefined; } };
 
-  // A browser has few connections for one server: a page in the background keeps none.
+  // Browsers limit the connections to a server, so a page in the background closes its own.
   document.addEventListener("visibilitychange", () => { if (document.hidden) close(); else { load(); open(); } });
   if (!document.hidden) open();
 })();

@@ -1,4 +1,4 @@
--- Health of a ConfigSync: its condition Ready, if it is about the current spec.
+-- Health of a ConfigSync: its condition Ready, if it describes the current spec.
 -- Argo CD waits while the health is Progressing or Suspended, and fails a sync when it is Degraded.
 local function map(value)
   if type(value) == "table" then return value end
@@ -20,7 +20,7 @@ for _, c in ipairs(map(status.conditions)) do
 end
 
 if ready.status == nil then
-  return {status = "Progressing", message = "no run yet: switch stoker config run on, or use stoker config apply"}
+  return {status = "Progressing", message = "no run yet: enable stoker config run, or use stoker config apply"}
 end
 if status.observedGeneration ~= meta.generation then
   return {status = "Progressing", message = "no run of the current spec yet"}

@@ -43,6 +43,6 @@ local health = {Succeeded = "Healthy", Paused = "Healthy", Held = "Suspended", F
 local said = {Synced = true, Progressing = true, RolledBack = true, Paused = true} -- the message says it in words
 local reason, message = text(outcome.reason), text(outcome.message)
 if reason ~= "" and not said[reason] then message = reason .. ": " .. message end
--- In an early sync wave the gateways come in a later one.
+-- If the GatewaySync is in an early sync wave, Argo CD creates the gateways in a later one.
 if outcome.reason == "NoGateways" then return {status = "Healthy", message = message} end
 return {status = health[text(outcome.phase)] or "Progressing", message = message}

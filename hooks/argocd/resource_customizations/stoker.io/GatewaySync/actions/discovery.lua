@@ -17,7 +17,7 @@ end
 closed = closed and type(target.commit) == "string" and #target.commit == 40
 
 return {
-  ["approve"] = {displayName = "Approve the stage that waits", iconClass = "fa fa-fw fa-check-circle", disabled = not waits},
+  ["approve"] = {displayName = "Approve the waiting stage", iconClass = "fa fa-fw fa-check-circle", disabled = not waits},
   ["approve-window"] = {displayName = "Deliver outside the maintenance windows", iconClass = "fa fa-fw fa-clock", disabled = not closed},
   ["force-sync"] = {displayName = "Force sync", iconClass = "fa fa-fw fa-sync", disabled = false},
   ["pause"] = {displayName = "Pause", iconClass = "fa fa-fw fa-pause-circle", disabled = paused or map(obj.spec).paused == true},

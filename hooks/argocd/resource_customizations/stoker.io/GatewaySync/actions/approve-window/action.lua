@@ -15,7 +15,7 @@ if not waits or type(target.commit) ~= "string" or #target.commit ~= 40 then
   error("no gateway waits for a maintenance window", 0)
 end
 
--- The last 17 entries count, at most 2048 bytes of them. Scripts have no string library.
+-- The last 17 entries count, at most 2048 bytes. Scripts have no string library.
 local entry, have = "window@" .. target.commit, notes["stoker.io/approved"]
 if type(have) ~= "string" or have == "" or #have + 1 + #entry > 2048 then
   notes["stoker.io/approved"] = entry

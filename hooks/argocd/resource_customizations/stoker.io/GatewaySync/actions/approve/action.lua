@@ -12,7 +12,7 @@ if rollout.phase ~= "Waiting" or type(rollout.stage) ~= "string" or rollout.stag
   error("nothing waits for an approval", 0)
 end
 
--- The API server holds the entries to stage@commit; the last 17 count, at most 2048 bytes of them. Scripts have no string library.
+-- The API server accepts only entries of the form stage@commit. The last 17 of them count, at most 2048 bytes. Scripts have no string library.
 local entry, have = rollout.stage .. "@" .. rollout.commit, notes["stoker.io/approved"]
 if type(have) ~= "string" or have == "" or #have + 1 + #entry > 2048 then
   notes["stoker.io/approved"] = entry

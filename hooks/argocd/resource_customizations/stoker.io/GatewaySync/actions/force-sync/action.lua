@@ -8,7 +8,7 @@ obj.metadata = map(obj.metadata)
 obj.metadata.annotations = map(obj.metadata.annotations)
 local notes = obj.metadata.annotations
 
--- The fraction of the second is from the version of the object, which each write changes: two clicks are two requests.
+-- The fraction of the second comes from the resource version, which each write changes, so that two clicks are two requests.
 local digits = tostring((tonumber(obj.metadata.resourceVersion) or 0) % 1000000000)
 while #digits < 9 do digits = "0" .. digits end
 local at = require("os").date("!%Y-%m-%dT%H:%M:%S") .. "." .. digits .. "Z"

@@ -1,4 +1,4 @@
--- Asks the gateways that went back from the target commit to take it again, as stoker retry does.
+-- Asks the gateways that went back from the target commit to try it again, as stoker retry does.
 local function map(value)
   if type(value) == "table" then return value end
   return {}

@@ -1,4 +1,4 @@
--- Requests what status.rollback says, as stoker rollback does, if the status describes the current spec and request.
+-- Requests the commit in status.rollback, as stoker rollback does, if the status describes the current spec and request.
 local function map(value)
   if type(value) == "table" then return value end
   return {}
@@ -22,12 +22,12 @@ local known = status.rollback ~= nil and (spec.source ~= nil or status.outcome ~
 if status.observedGeneration ~= meta.generation or (status.observedRequest or "") ~= request or not known then
   error("the desired ref is not resolved yet: try again soon", 0)
 end
-if back.commit == nil or back.commit == "" then return obj end -- it is the desired commit already
+if back.commit == nil or back.commit == "" then return obj end -- already the desired commit
 
 local git = map(source.git)
 local ref = map(spec.git).ref or git.revision or git.branch or (spec.source ~= nil and "HEAD" or "")
 
--- The fraction of the second is from the version of the object, which each write changes: two clicks are two requests.
+-- The fraction of the second comes from the resource version, which each write changes, so that two clicks are two requests.
 local digits = tostring((tonumber(meta.resourceVersion) or 0) % 1000000000)
 while #digits < 9 do digits = "0" .. digits end
 local at = require("os").date("!%Y-%m-%dT%H:%M:%S") .. "." .. digits .. "Z"
