@@ -201,7 +201,7 @@ type GatewaySnapshot struct {
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`
 	Timestamp *metav1.Time `json:"timestamp,omitempty"`
-	// Where the snapshot is, if spec.snapshots.storage names object storage: local (only on the data volume), remote (only in object
+	// Location of the snapshot, if spec.snapshots.storage names object storage: local (only on the data volume), remote (only in object
 	// storage) or both.
 	// +optional
 	Stored SnapshotStored `json:"stored,omitempty"`

@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// maxLookup bounds the lookup of a name that the proxy will resolve, too. Where a proxy is needed, the local name server often cannot
+// maxLookup bounds the lookup of a name that the proxy will resolve, too. If a proxy is needed, the local name server often cannot
 // resolve the names of the internet.
 const maxLookup = 2 * time.Second
 

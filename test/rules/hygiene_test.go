@@ -24,7 +24,7 @@ const (
 	maxGoLines   = 500
 )
 
-var generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
+var generated = regexp.MustCompile(`(?m)^(// Code generated|# Code generated|# Generated) .* DO NOT EDIT\.$`)
 
 // words are patterns that no file may contain. They are split so that this file does not contain them
 // either. A pattern is tried only on lines that contain one of its needles.

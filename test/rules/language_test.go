@@ -16,12 +16,15 @@ import (
 )
 
 // riddles are words that name no actor or that a reader of technical English does not expect. CONTRIBUTING.md has the rules.
-var riddles = regexp.MustCompile(`(?i)\b(nobody|somebody|whoever|anew|mend(s|ed|ing)?)\b`)
+var riddles = regexp.MustCompile(`(?i)\b(nobody|somebody|anybody|everybody|whoever|anew|mend(s|ed|ing)?)\b`)
 
-var riddle = regexp.MustCompile(`No` + `body|Some` + `body|Who` + `ever|An` + `ew([A-Z]|$)|Mend`)
+var riddle = regexp.MustCompile(`(No|Some|Any|Every)` + `body|Who` + `ever|An` + `ew([A-Z]|$)|Mend`)
 
 // negations are predicates such as "main is no tag", which English puts as "is not a tag". "There is no tag" and "no longer" are fine.
 var negations = regexp.MustCompile(`(?i)\b(?:(there) )?(?:is|are|was|were) no (?:(longer|more|such|different|better)\b|\w+)`)
+
+// conditions are sentences such as "Where the disk is full, the sync fails". `where` is a place.
+var conditions = regexp.MustCompile(`(?m)(^\W*|[.!?:;#>] *)Where [a-z]`)
 
 // names are riddles that are not prose, such as a name of a user.
 var names = regexp.MustCompile("`[^`]*`|\"[^\"]*\"|https?://\\S+|nobody:x?|\\bno" + "body's\\b|http\\.No" + "Body")
@@ -62,8 +65,14 @@ func messages(t *testing.T, f file) (all []text) {
 	return all
 }
 
-// documents returns the paragraphs of a Markdown file.
+// documents returns the paragraphs of a Markdown file, or the lines of another text file, such as YAML. There, quotes enclose prose, too.
 func documents(f file) (all []text) {
+	if !strings.HasSuffix(f.path, ".md") {
+		for i, line := range strings.Split(string(f.content), "\n") {
+			all = append(all, text{f.path, i + 1, strings.ReplaceAll(line, `"`, " ")})
+		}
+		return all
+	}
 	for number, line := range prose(f.content) {
 		if !strings.HasPrefix(line, "    ") {
 			all = append(all, text{f.path, number, line})
@@ -77,6 +86,9 @@ func broken(all []text) (found []string) {
 		prose := names.ReplaceAllString(x.content, "")
 		if m := riddles.FindString(prose); m != "" {
 			found = append(found, fmt.Sprintf("%s:%d: %q: name the actor, or use the field's word (CONTRIBUTING.md)", x.path, x.line, m))
+		}
+		if m := conditions.FindString(prose); m != "" {
+			found = append(found, fmt.Sprintf("%s:%d: %q: a condition is `if` or `when`", x.path, x.line, m))
 		}
 		for _, m := range negations.FindAllStringSubmatch(strings.Join(strings.Fields(prose), " "), -1) {
 			if m[1] == "" && m[2] == "" {
@@ -126,29 +138,49 @@ func TestLanguage(t *testing.T) {
 					violations = append(violations, fmt.Sprintf("%s: %s%s: name the feature", f.path, m[1], m[2]))
 				}
 			}
-		case strings.HasSuffix(f.path, ".md"):
+		case f.isText():
 			docs = append(docs, documents(f)...)
 		}
 	}
 	for _, all := range [][]text{product, others, docs, sentences} {
 		violations = append(violations, broken(all)...)
 	}
-	conditions, places := 0, 0
+	nIfs, nWheres := 0, 0
 	for _, c := range product {
-		conditions += len(ifs.FindAllString(c.content, -1))
-		places += len(wheres.FindAllString(c.content, -1))
+		nIfs += len(ifs.FindAllString(c.content, -1))
+		nWheres += len(wheres.FindAllString(c.content, -1))
 	}
-	t.Logf("language: if and when : where in product comments %d : %d; test names over %d words %d", conditions, places, maxTestName, longNames)
-	assert.GreaterOrEqual(t, conditions, 5*places, "a condition is `if` or `when`; `where` is a place")
+	t.Logf("language: if and when : where in product comments %d : %d; test names over %d words %d", nIfs, nWheres, maxTestName, longNames)
+	assert.GreaterOrEqual(t, nIfs, 5*nWheres, "a condition is `if` or `when`; `where` is a place")
 	report(t, violations)
 }
 
 func TestLanguageRuleFindsRiddles(t *testing.T) {
-	for name, line := range map[string]string{"actor": "Nobody asks", "verb": "the ref is mended", "again": "it is made anew", "negation": "main is no tag"} {
-		t.Run(name, func(t *testing.T) { assert.NotEmpty(t, broken([]text{{"a.md", 1, line}})) })
+	for name, f := range map[string]file{
+		"actor":             {"a.md", []byte("Nobody asks")},
+		"every actor":       {"a.md", []byte("It tells everybody")},
+		"verb":              {"a.md", []byte("the ref is mended")},
+		"again":             {"a.md", []byte("it is made anew")},
+		"negation":          {"a.md", []byte("main is no tag")},
+		"condition":         {"a.md", []byte("Where the disk is full, the sync fails")},
+		"second sentence":   {"a.md", []byte("The sync fails. Where the disk is full, it stops")},
+		"YAML comment":      {"a.yaml", []byte("ref: main # nobody asks")},
+		"condition in YAML": {"a.yaml", []byte("ref: main\n  # Where the disk is full, the sync fails")},
+		"JSON description":  {"a.json", []byte(`"description": "everybody reads it"`)},
+		"inline comment":    {"a.yaml", []byte("ref: main # Where the value is empty, it is main")},
+		"Helm comment":      {"a.tpl", []byte("{{- /* Where the value is empty, it is main. */ -}}")},
+	} {
+		t.Run(name, func(t *testing.T) { assert.NotEmpty(t, broken(documents(f))) })
 	}
-	for name, line := range map[string]string{"code": "the user `nobody`", "other words": "a recommendation to amend", "existence": "there is no tag", "no longer": "the tag is no longer there"} {
-		t.Run(name, func(t *testing.T) { assert.Empty(t, broken([]text{{"a.md", 1, line}})) })
+	for name, f := range map[string]file{
+		"code":        {"a.md", []byte("the user `nobody`")},
+		"other words": {"a.md", []byte("a recommendation to amend")},
+		"existence":   {"a.md", []byte("there is no tag")},
+		"no longer":   {"a.md", []byte("the tag is no longer there")},
+		"place":       {"a.md", []byte("the folder where the files are")},
+		"cell":        {"a.html", []byte("<th>Where</th>")},
+	} {
+		t.Run(name, func(t *testing.T) { assert.Empty(t, broken(documents(f))) })
 	}
 	assert.Equal(t, 2, wordsOf("APIServerOutage"))
 }

@@ -159,9 +159,9 @@ func (k *knownHosts) hint() string {
 
 func (k *knownHosts) remedy() string {
 	if k.builtIn {
-		return ". Where the owner has published a new key, give it in " + k.field
+		return ". If the owner has published a new key, give it in " + k.field
 	}
-	return ". Where the owner has published the new key, put it into " + k.field
+	return ". If the owner has published the new key, put it into " + k.field
 }
 
 // knownHostsLine returns the line that a user can add to known_hosts.

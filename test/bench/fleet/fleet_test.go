@@ -81,7 +81,7 @@ func TestIdleFleetWrites(t *testing.T) {
 	w := b.since(began)
 
 	assert.Len(t, was, agents)
-	assert.Equal(t, was, versions(), "nothing was written by anybody")
+	assert.Equal(t, was, versions(), "no program writes to an object")
 	assert.Zero(t, w.git.UploadPacks)
 	require.False(t, w.leadsChanged, "the lead stays")
 	assert.Empty(t, writers(w.sum(followers)))
@@ -189,7 +189,7 @@ func TestMissedGoals(t *testing.T) {
 	assert.Empty(t, missed(plain(10, 1, 2, 1), plain(50, 1, 3, 1)))
 	assert.Len(t, missed(plain(10, 1, 2, 1), plain(50, 3, 3, 1)), 2, "requests and bytes grow")
 	assert.Len(t, missed(plain(10, 1, 4, 1)), 1, "too many statuses")
-	assert.Len(t, missed(plain(10, 1, 2, 10)), 1, "everybody asks git")
+	assert.Len(t, missed(plain(10, 1, 2, 10)), 1, "every agent asks git")
 	assert.Len(t, missed(plain(10, 3, 2, 1)), 1, "too many reports")
 	busy := plain(10, 1, 2, 1)
 	busy.idle = busy.syncs[0]

@@ -102,7 +102,7 @@ func TestCanaries(t *testing.T) {
 	}
 }
 
-func TestCanariesLetEverybodyElsesFilesBe(t *testing.T) {
+func TestCanariesIgnoreOtherFiles(t *testing.T) {
 	b := start(t, simulator.Options{})
 	b.put(".stoker/manifest", "x")
 	b.put(".stoker/lost+found/valueStore.idb", "x")
