@@ -143,7 +143,7 @@ func TestPermanentFailureMessage(t *testing.T) {
 		{"a request that is not a request", always(says(400, `{"message": "ref is a number"}`)), nil, 1, 0, "HTTP (400) response met failure criteria: \\\"ref is a number"},
 		{"no such object", always(says(404, `{"message": "there is no GatewaySync plant/site"}`)), nil, 1, 0, "there is no GatewaySync"},
 		{"an older promotion", always(says(409, `{"message": "promotion a is older than b"}`)), nil, 1, 0, "promotion a is older than b"},
-		{"another server's 404", always(answer{404, "text/plain", "default backend - 404"}), nil, 1, 0, "look at the var receiver"},
+		{"another server's 404", always(answer{404, "text/plain", "default backend - 404"}), nil, 1, 0, "check the var receiver"},
 		{"a failure", accepted, then(phase("Progressing", ""), phase("Failed", `, "reason": "RefNotFound", "message": "no branch or tag v1.0.0"`)), 1, 2, "HTTP (200) response met failure criteria: \\\"RefNotFound: no branch or tag v1.0.0"},
 		{"another ref", accepted, always(phase("Superseded", `, "message": "the desired ref is main (requested by cli) and no longer v1.0.0"`)), 1, 1, "Superseded: the desired ref is main (requested by cli)"},
 		{"a secret that is changed while it waits", accepted, then(phase("Progressing", ""), says(401, `{"message": "the secret is not the one"}`)), 1, 2, "the secret is not the one"},
