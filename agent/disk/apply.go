@@ -87,12 +87,17 @@ func (r *run) moveAndCommit() (committed bool, err error) {
 	return r.commit()
 }
 
-// commit writes the manifest, which is the point of no return, and removes the journal.
+// commit writes the manifest, which is the point of no return, and removes the journal. In between, it removes the snapshots that
+// are useless from then on: not before, because the run may still need or keep them, and not later, because a crash must not
+// leave them.
 func (r *run) commit() (committed bool, err error) {
 	h := r.Header
 	h.Complete = h.Complete && !r.doubtful // an incomplete manifest makes the next plan a full one
 	if committed, err = r.writeManifest(h); err != nil {
 		return committed, err
+	}
+	if err := r.dropSnapshots(); err != nil {
+		return true, err
 	}
 	return true, r.d.own.Drop(journalFile)
 }

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -22,8 +21,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// The tests in this file fail or interrupt a sync, its rollback, the restore of a snapshot and the removal of snapshots, restart, and
-// check the files and .stoker. Most use the sync of crashWorld; TestCrashAfterAnyStep (everystep_test.go) interrupts it at each step. The
+// The tests in this file fail or interrupt a sync, its rollback and the restore of a snapshot, restart, and check the files and .stoker. Most use the sync of crashWorld; TestCrashAfterAnyStep (everystep_test.go) interrupts it at each step. The
 // invariants INV1 to INV6 are those of test/scenario/invariants_test.go.
 
 // crashWorld describes a sync. It changes about thirty files with every kind of operation: from commit one, with later edits by the
@@ -397,85 +395,6 @@ func TestGatewayWritesBeforeRecovery(t *testing.T) {
 			for _, s := range append(wrote, "d-gateway", "f-gateway") {
 				assert.Contains(t, all, s)
 			}
-		})
-		if !ok {
-			return
-		}
-	}
-}
-
-// fiveSnapshots is a data directory with five snapshots of one file. It returns their ids, the oldest first.
-func fiveSnapshots(t *testing.T) (root string, names []string) {
-	t.Helper()
-	root = seeded(t)
-	d := open(t, root, Options{around: quick})
-	for i := range 6 { // the first sync replaces nothing and takes no snapshot
-		syncTo(t, d, tree{"projects/p/a": {content: fmt.Sprint(i)}}, anySnapshots)
-	}
-	names = ids(t, d)
-	require.Len(t, names, 5)
-	require.NoError(t, d.Close())
-	return root, names
-}
-
-// F14: a snapshot needs all later ones. Whenever the power fails while snapshots are removed, those that are left have no gap.
-func TestCrashDuringSnapshotRemoval(t *testing.T) {
-	for name, o := range map[string]Snapshots{"retention": {Gateway: "site", Keep: 2, MaxBytes: 1 << 20}, "disabled": {}} {
-		for stop, done := 1, false; !done; stop += stride(1) {
-			for _, strict := range []bool{false, true} {
-				ok := t.Run(fmt.Sprintf("%s strict=%v %d", name, strict, stop), func(t *testing.T) {
-					root, names := fiveSnapshots(t)
-					c := newPowerCut(t, root)
-					c.stop, c.strict = stop, strict
-					if d, err := Open(root, Options{around: c.around}); err == nil {
-						_, _ = tryApplyWith(t, d, tree{"projects/p/a": {content: "new"}}, o)
-						_ = d.Close()
-					}
-					done = !c.dead
-					c.cut()
-					d := open(t, root, Options{around: quick})
-					left := ids(t, d)
-					for _, id := range left {
-						if at := slices.Index(names, id); at >= 0 {
-							assert.Subset(t, left, names[at:], "%s remain of %s", left, names)
-						}
-					}
-					syncTo(t, d, tree{"projects/p/a": {content: "newer"}}, anySnapshots)
-					assert.Subset(t, ids(t, d), left[max(0, len(left)-4):], "the next sync keeps the newest four")
-				})
-				if !ok {
-					return
-				}
-			}
-		}
-	}
-}
-
-// F14: the snapshot of a sync that is rolled back is removed durably, so that a power cut does not cost the older ones.
-func TestCrashAfterRollbackKeepsSnapshots(t *testing.T) {
-	want := tree{"projects/p/a": {content: "new"}}
-	root, _ := fiveSnapshots(t)
-	c := newPowerCut(t, root)
-	d := open(t, root, Options{around: c.around})
-	syncTo(t, d, want, anySnapshots)
-	for fail := 1; fail <= c.steps; fail++ {
-		ok := t.Run(fmt.Sprint(fail), func(t *testing.T) {
-			root, names := fiveSnapshots(t)
-			c := newPowerCut(t, root)
-			c.fail, c.err, c.strict = fail, syscall.ENOSPC, true
-			d, err := Open(root, Options{around: c.around})
-			if err != nil {
-				return
-			}
-			_, err = tryApplyWith(t, d, want, anySnapshots)
-			require.NoError(t, d.Close())
-			c.cut()
-			if err == nil {
-				return
-			}
-			d = open(t, root, Options{around: quick})
-			syncTo(t, d, want, anySnapshots)
-			assert.Subset(t, ids(t, d), names[1:])
 		})
 		if !ok {
 			return

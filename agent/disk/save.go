@@ -42,11 +42,12 @@ func (r *run) keepDisplaced() error {
 			return safe.WriteError(err, "clear lost+found")
 		}
 	}
-	shot, err := r.beginSnapshot()
-	if err != nil {
-		return err
-	}
-	if shot != nil {
+	var shot *snapshot.Saver
+	if r.hasSnapshot() {
+		var err error
+		if shot, err = r.d.snapshots.NewSaver(r.Snapshot, r.redo); err != nil {
+			return err
+		}
 		defer shot.Close()
 	}
 	r.saver = r.d.lost.NewSaver(r.LostFolder, r.Header.Commit)
@@ -69,22 +70,25 @@ func (r *run) keepDisplaced() error {
 	if err := r.saver.Sync(); err != nil {
 		return err
 	}
-	switch {
-	case shot == nil:
+	if !r.hasSnapshot() { // also if it became doubtful meanwhile
 		return nil
-	case r.doubtful: // it became so meanwhile
-		return r.d.snapshots.DropAll()
 	}
 	return shot.Complete(r.d.manifest().Header(), r.Header.Commit)
 }
 
-// beginSnapshot begins the snapshot of the run. If the run takes none, or does not know what it displaced, beginSnapshot removes
-// all snapshots and returns nil.
-func (r *run) beginSnapshot() (*snapshot.Saver, error) {
-	if r.Snapshot == "" || r.doubtful {
-		return nil, r.d.snapshots.DropAll()
+// hasSnapshot reports whether the run takes a snapshot. A doubtful run takes none, because it does not know what it displaced.
+func (r *run) hasSnapshot() bool { return r.Snapshot != "" && !r.doubtful }
+
+// dropSnapshots removes the snapshots that a committed run without one of its own makes useless: they could not be restored past
+// it. If the run restored a snapshot, this one and older ones stay: the files are again those from before its sync.
+func (r *run) dropSnapshots() error {
+	switch {
+	case r.hasSnapshot():
+		return nil
+	case r.Restores != "":
+		return r.d.snapshots.DropNewer(r.Restores)
 	}
-	return r.d.snapshots.NewSaver(r.Snapshot, r.redo)
+	return r.d.snapshots.DropAll()
 }
 
 // saveIfLost is save for callers that do not need the id.

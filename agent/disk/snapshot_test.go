@@ -36,6 +36,12 @@ func syncTo(t testing.TB, d *Dir, want tree, o Snapshots) {
 // takeBack restores a snapshot, which itself takes one.
 func takeBack(t testing.TB, d *Dir, id string, blobs plan.Objects) (Result, error) {
 	t.Helper()
+	return takeBackWith(t, d, id, blobs, anySnapshots)
+}
+
+// takeBackWith is takeBack, and takes a snapshot only if o keeps any.
+func takeBackWith(t testing.TB, d *Dir, id string, blobs plan.Objects, o Snapshots) (Result, error) {
+	t.Helper()
 	b, err := d.PlanRestore(t.Context(), id, blobs)
 	if err != nil {
 		return Result{}, err
@@ -45,7 +51,9 @@ func takeBack(t testing.TB, d *Dir, id string, blobs plan.Objects) (Result, erro
 	if err != nil {
 		return Result{}, err
 	}
-	require.NoError(t, s.Snapshot(anySnapshots))
+	if o.Keep > 0 {
+		require.NoError(t, s.Snapshot(o))
+	}
 	s.RestoreManifest(b)
 	return s.Apply(t.Context(), b.Header)
 }
@@ -334,7 +342,7 @@ func TestChainOfSnapshots(t *testing.T) {
 					blobs[safe.BlobID([]byte(f.content))] = f.content
 				}
 				if back {
-					_, err := takeBack(t, d, names[chance.IntN(len(names))], blobs)
+					_, err := takeBackWith(t, d, names[chance.IntN(len(names))], blobs, []Snapshots{o, {}}[chance.IntN(2)])
 					require.NoError(t, err)
 				} else if _, err := tryApplyWith(t, d, want, o); err != nil {
 					require.True(t, failure.Is(err, v1alpha1.ReasonPathCollision), "%v", err) // with an edit that has returned
@@ -344,7 +352,9 @@ func TestChainOfSnapshots(t *testing.T) {
 						put(t, root, p, content)
 					}
 				}
-				if names := ids(t, d); len(names) > 0 {
+				names = ids(t, d)
+				maps.DeleteFunc(states, func(id string, _ map[string]string) bool { return !slices.Contains(names, id) })
+				if len(names) > 0 {
 					if _, known := states[names[len(names)-1]]; !known {
 						states[names[len(names)-1]] = before
 					}

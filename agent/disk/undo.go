@@ -60,7 +60,15 @@ func (r rollback) undo() error {
 	if err := r.syncNames(); err != nil {
 		return err
 	}
-	if r.doubtful || r.redo && format.BaseOf(d.manifest()) != r.Base {
+	m := d.manifest()
+	changed := r.redo && format.BaseOf(m) != r.Base
+	if changed && !m.Missing() && r.Restores != "" && !r.hasSnapshot() {
+		// The run committed before a crash, and may have removed snapshots that are needed now.
+		if err := d.snapshots.DropAll(); err != nil {
+			return err
+		}
+	}
+	if changed || r.doubtful {
 		if err := (recovery{d}).distrust(); err != nil {
 			return err
 		}

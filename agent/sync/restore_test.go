@@ -143,6 +143,31 @@ func TestRestore(t *testing.T) {
 		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 	})
+	t.Run("after snapshots were switched off", func(t *testing.T) {
+		b, id := begin(t)
+		b.push(gitserver.Write(view, `{"one": 3}`))
+		newer := b.synced().Snapshots[1].ID
+		off := b.target.Profile.Snapshots
+		b.target.Profile.Snapshots = nil
+		b.target.Restore = id
+		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		assert.Equal(t, `{"one": 1}`, b.read(view))
+		assert.False(t, b.ended(sync.Error, v1alpha1.ReasonRolledBack).Wrote(), "it is done once")
+		assert.DirExists(t, b.data+"/.stoker/snapshots/"+id)
+		assert.NoDirExists(t, b.data+"/.stoker/snapshots/"+newer, "it has a gap")
+
+		b.target.Profile.Snapshots = off
+		b.push(gitserver.Write(view, `{"one": 4}`))
+		require.Len(t, b.synced().Snapshots, 2)
+		b.target.Restore = annotation.RestoreValue(id, restoreTime)
+		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		assert.Equal(t, `{"one": 1}`, b.read(view), "again")
+
+		b.target.Profile.Snapshots = nil
+		b.push(gitserver.Write(view, `{"one": 5}`))
+		b.synced()
+		assert.NoDirExists(t, b.data+"/.stoker/snapshots")
+	})
 	t.Run("a dry run restores nothing", func(t *testing.T) {
 		b, id := begin(t)
 		b.target.Profile.DryRun = true

@@ -16,12 +16,12 @@ import (
 // the snapshot and of the backup; "" if there is none.
 func (f *files) snapshot(ctx context.Context, staged *disk.Staged) (id, backup string, err error) {
 	switch {
-	case f.t.Profile.Snapshots == nil && staged.Moves():
-		err = f.dir.DropBackups()
 	case f.t.Profile.Snapshots != nil:
 		if err = staged.Snapshot(snapshotLimits(&f.t)); err == nil {
 			backup, err = f.backUp(ctx, staged)
 		}
+	case f.header == nil && staged.Moves(): // a restore keeps the backups, and the snapshots up to the restored one
+		err = f.dir.DropBackups()
 	}
 	if err != nil {
 		return "", "", errors.Join(err, staged.Discard())

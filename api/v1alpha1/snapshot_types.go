@@ -9,7 +9,7 @@ import (
 // SnapshotsSpec says whether the agent keeps the files that a sync replaces or deletes.
 type SnapshotsSpec struct {
 	// If true, every sync that changes files keeps the replaced and deleted files on the data volume, so that the gateway can be rolled back
-	// without git. If it is changed to false, the next such sync removes all snapshots.
+	// without git. If it is changed to false, the next such sync that is not a restore removes all snapshots.
 	// +optional
 	Enabled bool `json:"enabled,omitempty"`
 	// How many snapshots a gateway keeps.

@@ -83,7 +83,7 @@ var ErrChanged = errors.New("a sync changed files while they were read")
 // Each calls each for every file, sorted by path. In the call, write writes the bytes of the file. If a sync changes files before
 // Each returns, the error is ErrChanged, and the caller must discard what it has read.
 func (c *Contents) Each(ctx context.Context, each func(f Content, size int64, write func(io.Writer) error) error) error {
-	before, err := c.prior.store.newestAtRest()
+	before, err := c.prior.store.lastSync()
 	if err != nil {
 		return err
 	}
@@ -110,15 +110,15 @@ func (c *Contents) Each(ctx context.Context, each func(f Content, size int64, wr
 			return err
 		}
 	}
-	if after, err := c.prior.store.newestAtRest(); err != nil || after != before {
+	if after, err := c.prior.store.lastSync(); err != nil || after != before {
 		return errors.Join(ErrChanged, err)
 	}
 	return nil
 }
 
-// newestAtRest returns the id of the newest snapshot, or ErrChanged while a sync moves files. Every sync that moves files takes a
-// snapshot or removes all snapshots. So if two calls return the same id, no sync moved files in between.
-func (s *Store) newestAtRest() (string, error) {
+// lastSync identifies the last sync, or returns ErrChanged while a sync moves files. Every sync that moves files replaces the
+// manifest. So if two calls return the same text, no sync moved files in between.
+func (s *Store) lastSync() (string, error) {
 	if s.own.Has(format.JournalFile) || s.own.Has(format.UndoFile) {
 		return "", ErrChanged
 	}
@@ -126,7 +126,11 @@ func (s *Store) newestAtRest() (string, error) {
 	if err != nil || len(ids) == 0 {
 		return "", errors.Join(ErrChanged, err)
 	}
-	return ids[len(ids)-1], nil
+	last := ids[len(ids)-1]
+	if fi, err := s.own.Root.Lstat(format.ManifestFile); err == nil { // if there is none, a sync writes one
+		last += fi.ModTime().String()
+	}
+	return last, nil
 }
 
 // file calls each for one path, unless there was no file. rec is the record of the path in the manifest, if recorded is true.

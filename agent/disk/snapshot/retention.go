@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"slices"
@@ -89,15 +90,29 @@ func (s *Store) size(id string) (bytes int64, complete bool, err error) {
 	return bytes, n.Has(format.ManifestFile), err
 }
 
-// Drop removes the snapshot of a sync that is rolled back. It does so durably: older snapshots stay, and if a crash brought the
-// folder back, it would count as incomplete and make them useless.
-func (s *Store) Drop(id string) error {
+// Drop removes the newest snapshots, for example that of a sync that is rolled back. It does so durably: older snapshots stay, and
+// if a crash brought a folder back, it would count as incomplete and make them useless.
+func (s *Store) Drop(ids ...string) error {
 	all, err := s.own.OpenExisting(DirName)
 	if err != nil || all == nil {
 		return err
 	}
 	defer all.Close()
-	return errors.Join(s.drop(id), s.own.Vol.SyncDir(all))
+	return errors.Join(s.drop(ids...), s.own.Vol.SyncDir(all))
+}
+
+// DropNewer removes the snapshots that are newer than id, because a sync that takes none restored id.
+func (s *Store) DropNewer(id string) error {
+	ids, err := s.ids()
+	if err != nil {
+		return fmt.Errorf("remove snapshots: %w", err)
+	}
+	newer := ids[slices.Index(ids, id)+1:]
+	if len(newer) == 0 {
+		return nil
+	}
+	s.own.Vol.Log.Warn("newer snapshots removed, because a restore takes none", "snapshots", len(newer))
+	return safe.WriteError(s.Drop(newer...), "remove snapshots")
 }
 
 // DropAll removes all snapshots, because a sync takes none.

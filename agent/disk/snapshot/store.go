@@ -8,7 +8,8 @@
 //
 // So a snapshot copies no file, and its cost depends on the sync and not on the size of the gateway. Restoring the newest
 // snapshot undoes the last sync, and restoring an older one undoes all syncs since. That is right only if each of these syncs has
-// a snapshot. Therefore a sync that takes none removes all of them.
+// a snapshot. Therefore a sync that takes none removes all of them. If it restores a snapshot, this one and older ones stay: the
+// files are again what they were before its sync.
 package snapshot
 
 import (
