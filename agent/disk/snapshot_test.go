@@ -332,8 +332,13 @@ func TestChainOfSnapshots(t *testing.T) {
 				was := contents(t, root)
 				if !back && chance.IntN(3) == 0 {
 					for _, c := range planFor(t, d, want).List {
-						if c.Owned && !c.Conflict && c.Found.Kind == plan.File && c.Op != plan.Adopt && chance.IntN(3) == 0 { // a sync replaces this edit
-							put(t, root, c.Path, fmt.Sprint("edit ", chance.IntN(1000)))
+						if !c.Owned || c.Conflict || c.Found.Kind != plan.File || c.Op == plan.Adopt || chance.IntN(3) > 0 {
+							continue
+						}
+						if c.Op == plan.Update && chance.IntN(2) == 0 {
+							require.NoError(t, os.Remove(filepath.Join(root, c.Path))) // the sync writes it again
+						} else {
+							put(t, root, c.Path, fmt.Sprint("edit ", chance.IntN(1000))) // the sync replaces it
 						}
 					}
 				}

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/plan"
 )
 
 // errDead is the error of a step that fails, and of all steps after a crash.
@@ -157,4 +161,87 @@ func TestRestoreWithoutSnapshot(t *testing.T) {
 		})
 		require.ErrorIs(t, err, ErrChanged)
 	})
+}
+
+// A file that only later syncs touched is restored as the manifest of the snapshot records it.
+func TestRestoreOfUntouchedFile(t *testing.T) {
+	const path = "projects/p/f"
+	with := func(a, f string) tree { return text(map[string]string{"projects/p/a": a, path: f}) }
+	for name, tt := range map[string]struct {
+		user  string   // what a user writes after the snapshot; "" removes the file
+		later []string // what later syncs deliver
+		git   blobMap
+		want  string // "" if there is no file
+	}{
+		"deleted by a user, and on the gateway again": {later: []string{"f1"}, want: "f1"},
+		"deleted by a user, and in a later snapshot":  {later: []string{"f1", "f2"}, want: "f1"},
+		"deleted by a user, and in git":               {later: []string{"f2"}, git: blobMap{safe.BlobID([]byte("f1")): "f1"}, want: "f1"},
+		"deleted by a user, and lost":                 {later: []string{"f2"}},
+		"edited by a user, and on the gateway again":  {user: "mine", later: []string{"f1"}, want: "f1"},
+		"edited by a user, and lost":                  {user: "mine", later: []string{"f2"}, want: "mine"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := seeded(t)
+			d := open(t, root, Options{Now: fixed})
+			syncTo(t, d, with("a1", "f1"), anySnapshots)
+			syncTo(t, d, with("a2", "f1"), anySnapshots)
+			id := ids(t, d)[0]
+			if tt.user == "" {
+				require.NoError(t, os.Remove(filepath.Join(root, path)))
+			} else {
+				put(t, root, path, tt.user)
+			}
+			for _, f := range tt.later { // setup: later syncs
+				syncTo(t, d, with("a2", f), anySnapshots)
+			}
+			c, err := d.Contents(id, tt.git)
+			require.NoError(t, err)
+			archived := map[string]string{}
+			require.NoError(t, c.Each(t.Context(), func(f Content, _ int64, write func(io.Writer) error) error {
+				var b strings.Builder
+				err := write(&b)
+				archived[f.Path] = b.String()
+				return err
+			}))
+			require.NoError(t, c.Close())
+			assert.Equal(t, tt.want, archived[path])
+
+			b, err := d.PlanRestore(t.Context(), id, tt.git)
+			require.NoError(t, err)
+			assert.Equal(t, tt.want != "f1", slices.Contains(b.Edited, path))
+			b.Close()
+			_, err = takeBack(t, d, id, tt.git)
+			require.NoError(t, err)
+			assert.Equal(t, tt.want, contents(t, root)[path])
+			if tt.want == "f1" {
+				assert.Empty(t, planFor(t, d, with("a1", "f1")).List)
+			}
+		})
+	}
+	for name, tt := range map[string]struct {
+		later func(t *testing.T, root string, d *Dir)
+		want  string
+	}{
+		"missing at the snapshot, and delivered later":           {func(t *testing.T, _ string, d *Dir) { syncTo(t, d, with("a2", "f1"), anySnapshots) }, ""},
+		"missing at the snapshot, and written by the user later": {func(t *testing.T, root string, _ *Dir) { put(t, root, path, "mine") }, "mine"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := seeded(t)
+			d := open(t, root, Options{Now: fixed})
+			syncTo(t, d, with("a1", "f1"), anySnapshots)
+			require.NoError(t, os.Remove(filepath.Join(root, path)))
+			_, err := tryApplyWith(t, d, with("a2", "f2"), anySnapshots, func(c *plan.Change) {
+				if c.Path == path {
+					c.Op = plan.Keep // the user's deletion
+				}
+			})
+			require.NoError(t, err)
+			tt.later(t, root, d)
+			_, err = takeBack(t, d, ids(t, d)[0], nil)
+			require.NoError(t, err)
+			got := contents(t, root)
+			assert.Equal(t, "a1", got["projects/p/a"])
+			assert.Equal(t, tt.want, got[path])
+		})
+	}
 }

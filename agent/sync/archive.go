@@ -57,7 +57,7 @@ func (j restorer) plan(ctx context.Context, id string) (restorePlan, error) {
 	}
 	if err == nil {
 		if len(local.Edited) > 0 {
-			j.note("%s: a user has changed these files, and neither a snapshot nor git has the delivered version; the user's version is restored",
+			j.note("%s: a user has changed or deleted these files, and neither a snapshot nor git has the delivered version; they are restored as the user left them",
 				firstNames(local.Edited))
 		}
 		return restorePlan{changes: local.Changes, header: local.Header, source: local.Source, local: local}, nil

@@ -143,12 +143,21 @@ func (c *Contents) file(ctx context.Context, path string, rec plan.Owned, record
 	var err error
 	first, touched := c.prior.find(path)
 	if touched {
-		v := c.prior.version(first, rec, recorded)
-		if v.absent {
+		var v version
+		v, err = c.prior.version(first, rec, recorded, func() (live bool, err error) {
+			if in, err = c.openLive(ctx, &f); in != nil && f.ID != rec.Have {
+				in, err = nil, in.Close()
+			}
+			return in != nil, err
+		})
+		switch {
+		case err != nil:
+		case v.absent:
 			return nil
+		case !v.live:
+			in, err = c.prior.open(ctx, v)
 		}
 		f.ID, f.Exec = v.id, v.exec
-		in, err = c.prior.open(ctx, v)
 	} else if in, err = c.openLive(ctx, &f); in == nil && err == nil {
 		return nil // a user removed the file, or replaced it with a directory or link
 	}

@@ -28,9 +28,10 @@ type priorState struct {
 	buf     []byte
 }
 
-// touch is what one sync found at a path that it changed.
+// touch is what one sync found at a path.
 type touch struct {
 	path string
+	left bool // a recorded file was missing, and the sync of the first snapshot left it so
 	version
 }
 
@@ -42,6 +43,7 @@ type version struct {
 	exec      bool
 	missing   bool // the snapshot should have the file, but does not
 	git       bool // git has the bytes, and no snapshot
+	live      bool // the live file has the bytes, and no snapshot
 }
 
 // priorState reads what the sync of the snapshot id and all later ones displaced. ids are those of all snapshots, oldest first.
@@ -59,6 +61,13 @@ func (s *Store) priorState(id string, ids []string, blobs plan.Objects) (*priorS
 		}
 	}
 	slices.SortStableFunc(p.touches, func(a, b touch) int { return strings.Compare(a.path, b.path) })
+	moved := p.touches[:0]
+	for i, t := range p.touches { // what the first sync left counts only if a later one changed it
+		if !t.left || i+1 < len(p.touches) && p.touches[i+1].path == t.path {
+			moved = append(moved, t)
+		}
+	}
+	p.touches = moved
 	return p, nil
 }
 
@@ -90,7 +99,8 @@ func (p *priorState) add(id string) error {
 	}
 	p.touches = slices.Grow(p.touches, len(files))
 	_, err = n.journal(p.store.limits.JournalBytes, func(i int, c plan.Change) error {
-		if !format.Moves(c.Op) {
+		left := !format.Moves(c.Op)
+		if left && (at > 0 || c.Found.Kind != plan.Missing) {
 			return nil
 		}
 		if resource.NeverTouch(c.Path) {
@@ -99,7 +109,7 @@ func (p *priorState) add(id string) error {
 		for len(files) > 0 && int(files[0].change) < i {
 			files = files[1:]
 		}
-		t := touch{c.Path, version{displaced: displaced{int32(i), c.FoundID}, folder: at, exec: c.Found.Exec}}
+		t := touch{c.Path, left, version{displaced: displaced{int32(i), c.FoundID}, folder: at, exec: c.Found.Exec}}
 		switch {
 		case len(files) > 0 && int(files[0].change) == i: // also for a new file: the gateway created one at the last moment
 			t.id = files[0].id
@@ -131,29 +141,34 @@ func (p *priorState) find(path string) (first int, found bool) {
 }
 
 // version returns what was at a path before the sync of the snapshot. first is the path's first touch, and rec its record in the
-// manifest of the snapshot, if recorded is true.
+// manifest of the snapshot, if recorded is true. isLive reports whether the live file is the recorded one.
 //
-// If only later syncs touched the path, the first of them may have displaced what a user wrote after the snapshot. Then version
-// returns the recorded file, if a snapshot or git has its bytes. Otherwise it returns the user's version and appends the path to
-// p.edited.
-func (p *priorState) version(first int, rec plan.Owned, recorded bool) version {
+// If only later syncs touched the path, the first of them may have found what a user did after the snapshot: another file, or none.
+// Then version returns the recorded file, if a snapshot, the gateway or git has its bytes. Otherwise it returns what the user left
+// and appends the path to p.edited.
+func (p *priorState) version(first int, rec plan.Owned, recorded bool, isLive func() (bool, error)) (version, error) {
 	t := p.touches[first]
-	if t.folder == 0 || t.absent || !recorded || rec.Have == t.id {
-		return t.version
+	if t.folder == 0 || !recorded || !t.absent && rec.Have == t.id {
+		return t.version, nil
 	}
 	for _, later := range p.touches[first:] {
 		if later.path != t.path {
 			break
 		}
 		if later.id == rec.Have && !later.absent && !later.missing {
-			return later.version
+			return later.version, nil
 		}
 	}
-	if p.blobs != nil && p.blobs.Has(rec.Have) {
-		return version{displaced: displaced{t.change, rec.Have}, exec: rec.Exec, git: true}
+	v := version{displaced: displaced{t.change, rec.Have}, exec: rec.Exec}
+	var err error
+	if v.live, err = isLive(); v.live || err != nil {
+		return v, err
+	}
+	if v.git = p.blobs != nil && p.blobs.Has(rec.Have); v.git {
+		return v, nil
 	}
 	p.edited = append(p.edited, t.path)
-	return t.version
+	return t.version, nil
 }
 
 // open opens a version, after it has checked the bytes. It returns nil if the bytes come from git, and the reason SnapshotFailed

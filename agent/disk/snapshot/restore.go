@@ -24,8 +24,8 @@ type Restore struct {
 	// Done reports that the last sync restored the snapshot already. Its own snapshot may have made this one surplus. Then the
 	// other fields are zero.
 	Done bool
-	// Edited are the paths that get the version that a user made after the snapshot, because neither the snapshots nor git have
-	// the one from before.
+	// Edited are the paths that get what a user left there after the snapshot, because neither the snapshots nor git have the file
+	// from before.
 	Edited []string
 
 	prior   *priorState // nil if Done
@@ -133,13 +133,19 @@ func (r *Restore) change(ctx context.Context, first int, before plan.Manifest) e
 	if err != nil {
 		return err
 	}
-	v := r.prior.version(first, was, recorded)
 	c, err := r.live.find(path, now, owned)
 	if err != nil {
 		return err
 	}
+	isLive := func(id plan.ID, exec bool) bool {
+		return c.Found.Kind == plan.File && c.FoundID == id && (c.Found.NoModes || c.Found.Exec == exec)
+	}
+	v, err := r.prior.version(first, was, recorded, func() (bool, error) { return isLive(was.Have, was.Exec), nil })
+	if err != nil {
+		return err
+	}
 	recorded = recorded && was.Have == v.id
-	same := c.Found.Kind == plan.File && c.FoundID == v.id && (c.Found.NoModes || c.Found.Exec == v.exec)
+	same := isLive(v.id, v.exec)
 	var from source
 	switch {
 	case v.absent && (!owned || c.Found.Kind == plan.Missing || c.Found.Kind == plan.Dir), same && !recorded:
