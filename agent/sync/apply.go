@@ -37,7 +37,7 @@ func (f *files) apply(ctx context.Context, changes *plan.Changes, staged *disk.S
 	present, deleted, err := f.projects(changes)
 	if err == nil {
 		f.unloaded = before.add(changes, present, deleted)
-		f.unloaded.FirstStart = f.unloaded.FirstStart || f.before == stopped
+		f.unloaded.FirstStart = f.unloaded.FirstStart || f.before == stopped && f.from.IsZero()
 		f.unloaded.Baseline = f.recordBaseline(ctx, snapshot, before)
 		err = f.unloaded.save(f.dir)
 	}

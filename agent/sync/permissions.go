@@ -83,6 +83,9 @@ func (l loader) restorePermissions(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := l.takeSnapshot(staged); err != nil {
+		return errors.Join(err, staged.Discard())
+	}
 	h.Mappings = changes.Mappings
 	if _, err := staged.Apply(ctx, h); err != nil {
 		return err

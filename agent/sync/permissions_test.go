@@ -48,6 +48,43 @@ func TestRefusalAfterFirstBootIsRetried(t *testing.T) {
 	b.synced()
 }
 
+// What the agent restores after the first boot is a sync, which keeps earlier snapshots.
+func TestSnapshotOfRestoredPermissions(t *testing.T) {
+	b := newBench(t, simulator.Options{Down: true, Seeding: simulator.SeedChart, ResetPermissions: true})
+	b.target.Facts.GatewayName = "area-4"
+	b.target.Profile.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true, RetentionCount: 5, MaxSize: "1Gi"}
+	b.push(withPermissions()...)
+	b.target.BeforeStart = true
+	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	b.push(gitserver.Write(view, `{"one": 2}`))
+	before := b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway).Snapshots
+	require.Len(t, before, 1)
+	b.target.BeforeStart = false
+	require.NoError(t, b.gw.SetState(simulator.Running))
+	r := b.ended(sync.Applied, v1alpha1.ReasonWaitingForCommissioning)
+	assert.Equal(t, granted, b.read(permissions+"/config.json"))
+	require.Len(t, r.Snapshots, 2)
+	assert.Equal(t, before[0].ID, r.Snapshots[0].ID)
+}
+
+// A start with files from git that is not the first one changes no permissions.
+func TestRefusalAfterLaterStart(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.push(withPermissions()...)
+	b.synced()
+	require.NoError(t, b.gw.Administrator.Grant())
+	taken := b.read(permissions + "/config.json")
+	require.NotEqual(t, granted, taken)
+	require.NoError(t, b.gw.SetState(simulator.Down))
+	b.push(gitserver.Write(view, `{"two": 2}`))
+	b.target.BeforeStart = true
+	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	b.target.BeforeStart = false
+	require.NoError(t, b.gw.SetState(simulator.Running))
+	b.ended(sync.Error, v1alpha1.ReasonGatewayForbidden)
+	assert.Equal(t, taken, b.read(permissions+"/config.json"))
+}
+
 func TestRefusalAfterFirstBootIsBounded(t *testing.T) {
 	b := newBench(t, simulator.Options{Down: true, Seeding: simulator.SeedChart, ResetPermissions: true})
 	b.push(firstCommit()...)

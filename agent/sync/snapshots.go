@@ -17,7 +17,7 @@ import (
 func (f *files) snapshot(ctx context.Context, staged *disk.Staged) (id, backup string, err error) {
 	switch {
 	case f.t.Profile.Snapshots != nil:
-		if err = staged.Snapshot(snapshotLimits(&f.t)); err == nil {
+		if err = f.takeSnapshot(staged); err == nil {
 			backup, err = f.backUp(ctx, staged)
 		}
 	case f.header == nil && staged.Moves(): // a restore keeps the backups, and the snapshots up to the restored one
@@ -27,6 +27,14 @@ func (f *files) snapshot(ctx context.Context, staged *disk.Staged) (id, backup s
 		return "", "", errors.Join(err, staged.Discard())
 	}
 	return staged.SnapshotID(), backup, nil
+}
+
+// takeSnapshot makes the sync keep what it displaces, if the spec asks for that. Otherwise the sync removes all snapshots.
+func (j *job) takeSnapshot(staged *disk.Staged) error {
+	if j.t.Profile.Snapshots == nil {
+		return nil
+	}
+	return staged.Snapshot(snapshotLimits(&j.t))
 }
 
 func snapshotLimits(t *Task) disk.Snapshots {

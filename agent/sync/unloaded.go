@@ -25,7 +25,8 @@ type unloaded struct {
 	Projects  []string   `json:"projects,omitempty"`
 	Deleted   []string   `json:"gone,omitempty"`
 	Resources []configID `json:"resources,omitempty"`
-	// FirstStart reports that the gateway did not run when the files were written, so its next start may be its first.
+	// FirstStart reports that the gateway did not run when the first files of the volume were written, so its next start may be its
+	// first.
 	FirstStart bool `json:"fresh,omitempty"`
 	// FirstRefused is when such a gateway first refused the agent's API token. PermissionsRestored reports that the agent
 	// has restored its permissions since.
