@@ -31,6 +31,22 @@ func stored(t *testing.T, m *archivetest.Memory) *bench {
 	return b
 }
 
+// deletedOpen counts the deleted files below a directory that this process keeps open.
+func deletedOpen(t *testing.T, dir string) (n int) {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip("needs /proc")
+	}
+	for _, e := range list {
+		name, _ := os.Readlink("/proc/self/fd/" + e.Name()) // it may be closed by now
+		if strings.HasPrefix(name, dir+"/") && strings.HasSuffix(name, "scratch (deleted)") {
+			n++
+		}
+	}
+	return n
+}
+
 // upload copies the snapshots.
 func (b *bench) upload() {
 	b.t.Helper()
@@ -107,6 +123,18 @@ func TestRestoreFromStorage(t *testing.T) {
 		require.NoError(t, b.gw.Designers.Close(session))
 		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
+	})
+	t.Run("a request that lapses frees the space of its archive", func(t *testing.T) {
+		b, _, id := begin(t)
+		require.NoError(t, os.RemoveAll(b.data+"/.stoker/snapshots/"+id))
+		b.target.Profile.DesignerSessionPolicy = v1alpha1.DesignerWait
+		b.designer("maria", "line")
+		b.target.Restore = id
+		b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
+		require.Equal(t, 1, deletedOpen(t, b.data))
+		b.push(gitserver.Write(view, `{"one": 3}`))
+		b.sync()
+		assert.Zero(t, deletedOpen(t, b.data))
 	})
 	t.Run("an unknown snapshot", func(t *testing.T) {
 		b, _, _ := begin(t)

@@ -114,6 +114,11 @@ func (j restorer) run(ctx context.Context) (bool, error) {
 			return false, err
 		}
 	}
+	if n.Snapshot != j.download.id { // the restore that needed it has lapsed
+		if err := j.download.Close(); err != nil {
+			return false, err
+		}
+	}
 	if n.Snapshot == "" {
 		return false, nil
 	}
