@@ -98,6 +98,34 @@ func TestLostAndFoundDropsTheOldest(t *testing.T) {
 
 }
 
+// A restore replaces a directory only if lost+found can hold all its files.
+func TestLostAndFoundLimitCountsDirectories(t *testing.T) {
+	for name, tt := range map[string]struct {
+		size int
+		fits bool
+	}{"fits": {12, true}, "too large": {13, false}} {
+		t.Run(name, func(t *testing.T) {
+			root := seeded(t)
+			d := open(t, root, Options{Now: fixed, LostFoundMax: 25})
+			syncTo(t, d, text(map[string]string{"projects/p/a": "git", "projects/p/b": "git"}), anySnapshots)
+			syncTo(t, d, text(map[string]string{"projects/p/b": "git"}), anySnapshots)
+			user := []string{strings.Repeat("1", tt.size), strings.Repeat("2", 13)}
+			put(t, root, "projects/p/a/1", user[0])
+			put(t, root, "projects/p/a/deep/2", user[1])
+			_, err := takeBack(t, d, ids(t, d)[0], nil)
+			if tt.fits {
+				require.NoError(t, err)
+				assert.Equal(t, "git", contents(t, root)["projects/p/a"])
+			} else {
+				require.True(t, failure.Is(err, v1alpha1.ReasonLimitExceeded), "%v", err)
+				assert.Equal(t, user[0], contents(t, root)["projects/p/a/1"])
+			}
+			all := everything(t, root)
+			assert.True(t, all[user[0]] && all[user[1]])
+		})
+	}
+}
+
 // lostClock saves versions of one file at given times and sets the mtime of each index to that time.
 type lostClock struct {
 	t    *testing.T

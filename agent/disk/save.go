@@ -22,10 +22,14 @@ func (r stager) checkLostFound() error {
 			continue
 		}
 		for f, err := range r.d.Walk(c.Path) {
+			var st plan.Stat // Walk sets only the kind
+			if err == nil {
+				st, err = r.d.Stat(f.Path)
+			}
 			if err != nil {
 				return err
 			}
-			sum += f.Stat.Size
+			sum += st.Size
 		}
 	}
 	if limit := r.d.o.LostFoundMax; sum > limit {
