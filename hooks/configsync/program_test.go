@@ -96,7 +96,7 @@ func (w *world) program(system string, wrap func(http.RoundTripper) http.RoundTr
 	var ended sync.WaitGroup
 	ended.Go(func() { assert.NoError(w.t, seen.Run(ctx)) })
 	ended.Go(func() { assert.NoError(w.t, gateways.Run(ctx)) })
-	ended.Go(func() { assert.NoError(w.t, l.Elect(ctx, r.Run)) })
+	ended.Go(func() { assert.NoError(w.t, l.Elect(ctx, func(ctx context.Context) error { r.Run(ctx); return nil })) })
 	p.stop = sync.OnceFunc(func() { cancel(); ended.Wait() })
 	w.t.Cleanup(func() {
 		p.stop()
