@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/metadata"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -22,7 +23,7 @@ const maxListed = 200_000
 // Orphans returns the objects that carry the mark of a ConfigSync and match no entry of its inventory, for example after a restore
 // without the status. A run never prunes them, and adopts those that git names again. An entry without a UID, which an interrupted run
 // leaves, matches an object that a ConfigSync has applied, as when a run prunes. Orphans lists only metadata, in all namespaces that the
-// caller may list. unseen names the kinds that could not be listed.
+// caller may list. unseen names the kinds and API groups that could not be listed.
 func (e *Engine) Orphans(ctx context.Context, cs *v1alpha1.ConfigSync) (orphans []manifest.ID, unseen []string, err error) {
 	clients, err := e.Connect()
 	if err != nil {
@@ -33,8 +34,12 @@ func (e *Engine) Orphans(ctx context.Context, cs *v1alpha1.ConfigSync) (orphans 
 		return nil, nil, err
 	}
 	served, err := clients.Core.Discovery().ServerPreferredResources()
-	if len(served) == 0 && err != nil {
+	failed, partial := discovery.GroupDiscoveryFailedErrorGroups(err)
+	if err != nil && !partial {
 		return nil, nil, fmt.Errorf("ask the API server for its kinds: %w", err)
+	}
+	for gv := range failed {
+		unseen = append(unseen, gv.String())
 	}
 	entries := inventoryEntries(cs)
 	left := maxListed

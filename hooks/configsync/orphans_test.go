@@ -19,13 +19,13 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// configMapServer is an API server that serves the metadata of ConfigMaps and nothing else.
-func configMapServer(t *testing.T, objects ...metav1.PartialObjectMetadata) kube.Clients {
+// configMapServer is an API server that serves the metadata of ConfigMaps, and lists groups whose kinds it cannot list.
+func configMapServer(t *testing.T, groups []metav1.APIGroup, objects ...metav1.PartialObjectMetadata) kube.Clients {
 	t.Helper()
 	kind := metav1.APIResource{Name: "configmaps", Namespaced: true, Kind: "ConfigMap", Verbs: metav1.Verbs{"list", "patch"}}
 	answers := map[string]any{
 		"/api":  metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}},
-		"/apis": metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}},
+		"/apis": metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: groups},
 		"/api/v1": metav1.APIResourceList{
 			TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: "v1", APIResources: []metav1.APIResource{kind},
 		},
@@ -69,7 +69,7 @@ func TestOrphansOfInventoryEntries(t *testing.T) {
 			for _, e := range c.entries { // setup: the inventory
 				cs.Status.Inventory = append(cs.Status.Inventory, e.String())
 			}
-			clients := configMapServer(t, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+			clients := configMapServer(t, nil, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 				Namespace: id.Namespace, Name: id.Name, UID: types.UID("u-1"), ManagedFields: c.applied,
 				Annotations: map[string]string{v1alpha1.AnnotationConfigSync: cs.Owner()},
 			}})
@@ -84,4 +84,13 @@ func TestOrphansOfInventoryEntries(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestOrphansOfUnlistedGroup(t *testing.T) {
+	version := metav1.GroupVersionForDiscovery{GroupVersion: "extension.example.com/v1", Version: "v1"}
+	clients := configMapServer(t, []metav1.APIGroup{{Name: "extension.example.com", Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version}})
+	engine := &configsync.Engine{Connect: func() (kube.Clients, error) { return clients, nil }}
+	_, unseen, err := engine.Orphans(t.Context(), &v1alpha1.ConfigSync{ObjectMeta: metav1.ObjectMeta{Namespace: "site", Name: "plant"}})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"extension.example.com/v1"}, unseen)
 }

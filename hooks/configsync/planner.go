@@ -173,12 +173,17 @@ func (p *planner) removals(ctx context.Context, objects []*object) ([]*removal, 
 	for _, x := range removals {
 		g.Go(func() error {
 			var err error
-			if x.live, err = p.client.GetEntry(ctx, x.Entry); err != nil {
-				if !apierrors.IsForbidden(err) {
-					return fmt.Errorf("%s: %w", x.ID, err)
-				}
+			x.live, err = p.client.GetEntry(ctx, x.Entry)
+			unknown, isUnknown := errors.AsType[*failure.Error](err)
+			switch {
+			case err == nil:
+			case isUnknown:
+				x.fault = unknown
+			case apierrors.IsForbidden(err):
 				x.forbidden = true
 				x.fault = failure.New(v1alpha1.ReasonApplyForbidden, "the caller may not read it: grant it the verbs get and delete")
+			default:
+				return fmt.Errorf("%s: %w", x.ID, err)
 			}
 			return nil
 		})

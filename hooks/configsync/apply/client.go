@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,6 +30,7 @@ import (
 // Client reads and writes objects of any kind. It is safe for concurrent use.
 type Client struct {
 	objects dynamic.Interface
+	kinds   *kindList
 	mapper  *restmapper.DeferredDiscoveryRESTMapper
 	// namespace is that of the ConfigSync, for objects that name none.
 	namespace string
@@ -38,8 +40,9 @@ type Client struct {
 
 // New returns a client. It sends nothing yet.
 func New(objects dynamic.Interface, kinds discovery.DiscoveryInterface, cs *v1alpha1.ConfigSync) *Client {
+	list := &kindList{CachedDiscoveryInterface: memory.NewMemCacheClient(kinds)}
 	return &Client{
-		objects: objects, mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(kinds)),
+		objects: objects, kinds: list, mapper: restmapper.NewDeferredDiscoveryRESTMapper(list),
 		namespace: cs.Namespace, force: cs.Spec.Apply.ConflictPolicy != v1alpha1.ConfigHold,
 	}
 }
@@ -48,7 +51,7 @@ func New(objects dynamic.Interface, kinds discovery.DiscoveryInterface, cs *v1al
 func (c *Client) Refresh() { c.mapper.Reset() }
 
 // ResolveNamespace sets the namespace in which an object is applied: its own, that of the ConfigSync, or none for a cluster-scoped kind.
-// The reason of the error is KindUnknown if the cluster does not serve the kind.
+// The reason of the error is KindUnknown if the cluster does not serve the kind, or cannot say whether it does.
 func (c *Client) ResolveNamespace(o manifest.Object) error {
 	m, err := c.mapping(o.ID(), o.GroupVersionKind().Version)
 	switch {
@@ -64,15 +67,52 @@ func (c *Client) ResolveNamespace(o manifest.Object) error {
 
 func (c *Client) mapping(id manifest.ID, versions ...string) (*meta.RESTMapping, error) {
 	m, err := c.mapper.RESTMapping(schema.GroupKind{Group: id.Group, Kind: id.Kind}, versions...)
-	if meta.IsNoMatchError(err) {
-		version := ""
-		if len(versions) > 0 {
-			version = " in version " + failure.Quote(versions[0])
-		}
-		return nil, failure.New(v1alpha1.ReasonKindUnknown, "the cluster does not serve %s%s: install its CustomResourceDefinition, or correct apiVersion and kind",
-			failure.Quote(id.Type()), version)
+	if !meta.IsNoMatchError(err) {
+		return m, err
 	}
-	return m, err
+	if err := c.kinds.check(id.Group); err != nil {
+		return nil, failure.New(v1alpha1.ReasonKindUnknown, "the API server cannot say whether it serves %s: %w", failure.Quote(id.Type()), err)
+	}
+	version := ""
+	if len(versions) > 0 {
+		version = " in version " + failure.Quote(versions[0])
+	}
+	return nil, failure.New(v1alpha1.ReasonKindUnknown, "the cluster does not serve %s%s: install its CustomResourceDefinition, or correct apiVersion and kind",
+		failure.Quote(id.Type()), version)
+}
+
+// errIncomplete means that the API server could not list the kinds of a group.
+var errIncomplete = errors.New("its list of kinds is incomplete, check the APIService of the group")
+
+// kindList is the list of the kinds that the API server serves. It keeps the error of the list that the mapper uses: the mapper ignores
+// the error, and takes the kinds of a group that could not be listed for kinds that do not exist.
+type kindList struct {
+	discovery.CachedDiscoveryInterface
+	err atomic.Pointer[error]
+}
+
+func (k *kindList) ServerGroupsAndResources() ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
+	groups, kinds, err := k.CachedDiscoveryInterface.ServerGroupsAndResources()
+	k.err.Store(&err)
+	return groups, kinds, err
+}
+
+// check returns an errIncomplete if the list lacks the kinds of a group, for example because the extension that serves them does not answer.
+func (k *kindList) check(group string) error {
+	err := k.err.Load()
+	if err == nil || *err == nil {
+		return nil
+	}
+	failed, partial := discovery.GroupDiscoveryFailedErrorGroups(*err)
+	if !partial {
+		return fmt.Errorf("%w: %w", errIncomplete, *err)
+	}
+	for gv, err := range failed {
+		if gv.Group == group {
+			return fmt.Errorf("%w: %w", errIncomplete, err)
+		}
+	}
+	return nil
 }
 
 // resource returns access to the objects of a mapping.
@@ -101,10 +141,11 @@ func (c *Client) Get(ctx context.Context, o manifest.Object) (*unstructured.Unst
 	return ignoreNotFound(r.Get(ctx, o.GetName(), metav1.GetOptions{}))
 }
 
-// GetEntry reads an object of the inventory, or returns nil if there is none, or if the cluster no longer serves its kind.
+// GetEntry reads an object of the inventory, or returns nil if there is none, or if the cluster no longer serves its kind. The reason of
+// the error is KindUnknown if the API server cannot say whether it serves the kind: the object may exist.
 func (c *Client) GetEntry(ctx context.Context, e manifest.Entry) (*unstructured.Unstructured, error) {
 	m, err := c.mapping(e.ID)
-	if failure.Is(err, v1alpha1.ReasonKindUnknown) {
+	if failure.Is(err, v1alpha1.ReasonKindUnknown) && !errors.Is(err, errIncomplete) {
 		return nil, nil
 	}
 	if err != nil {
