@@ -31,30 +31,30 @@ const (
 // Text renders the content of a resource file. tainted means that the text may hold values of Secrets.
 type Text func(path string, content []byte) (text []byte, tainted bool, err error)
 
-// Build builds the kustomization. It renders resources with text, but not the files of generators and patches. If the files mention
-// Secrets, errors do not quote them.
-func (s *Sources) Build(ctx context.Context, text Text) ([]manifest.Object, error) {
-	b := &build{Sources: s, dirs: slices.Sorted(maps.Keys(s.specs)), objects: map[string]int{}, text: map[string][]byte{}}
-	if err := b.renderResources(text); err != nil {
+// Build builds a kustomization. It renders resources with text, but not the files of generators and patches. If the files mention
+// Secrets, errors do not quote them. After a build whose context has ended, b must not be used for another one.
+func (b *Builder) Build(ctx context.Context, s *Sources, text Text) ([]manifest.Object, error) {
+	in := &build{Sources: s, dirs: slices.Sorted(maps.Keys(s.specs)), objects: map[string]int{}, text: map[string][]byte{}}
+	if err := in.renderResources(text); err != nil {
 		return nil, err
 	}
-	if _, err := b.measure(s.root); err != nil {
+	if _, err := in.measure(s.root); err != nil {
 		return nil, err
 	}
-	if err := b.checkReplacementLoops(); err != nil {
+	if err := in.checkReplacementLoops(); err != nil {
 		return nil, err
 	}
-	files, err := b.write()
+	files, err := in.write()
 	if err != nil {
 		return nil, err
 	}
-	made, err := run(ctx, files, "/"+b.folderName(s.root))
+	made, err := b.run(ctx, files, "/"+in.folderName(s.root))
 	if err != nil {
-		return nil, b.explain(ctx, err)
+		return nil, in.explain(ctx, err)
 	}
 	list, err := manifest.Parse(s.File(), made)
 	for i := range list {
-		list[i].Tainted = b.tainted
+		list[i].Tainted = in.tainted
 	}
 	return list, err
 }

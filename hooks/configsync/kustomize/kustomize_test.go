@@ -62,11 +62,20 @@ func (tr tree) Fetch(_ context.Context, paths []string) (map[string][]byte, erro
 func plain(_ string, content []byte) ([]byte, bool, error) { return content, false, nil }
 
 func build(ctx context.Context, files tree, dir string) ([]manifest.Object, error) {
+	return buildWith(ctx, files, dir, plain)
+}
+
+func buildWith(ctx context.Context, files tree, dir string, text kustomize.Text) ([]manifest.Object, error) {
 	s, err := kustomize.Read(ctx, files, dir)
 	if err != nil {
 		return nil, err
 	}
-	return s.Build(ctx, plain)
+	b, err := kustomize.NewBuilder(context.WithoutCancel(ctx))
+	if err != nil {
+		return nil, err
+	}
+	defer b.Close()
+	return b.Build(ctx, s, text)
 }
 
 const (
@@ -409,9 +418,8 @@ func TestBuildTaints(t *testing.T) {
 		"copy of ConfigMap": {strings.ReplaceAll(copied, "kind: Secret, name: s, fieldPath: data.k", "kind: ConfigMap, name: a, fieldPath: data.x"), false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := kustomize.Read(t.Context(), tree{"k/kustomization.yaml": c.text, "k/a.yaml": configMap + "---\n{apiVersion: v1, kind: Secret, metadata: {name: s}, data: {k: eA==}}"}, "k")
-			require.NoError(t, err)
-			list, err := s.Build(t.Context(), func(_ string, content []byte) ([]byte, bool, error) { return content, c.template, nil })
+			files := tree{"k/kustomization.yaml": c.text, "k/a.yaml": configMap + "---\n{apiVersion: v1, kind: Secret, metadata: {name: s}, data: {k: eA==}}"}
+			list, err := buildWith(t.Context(), files, "k", func(_ string, content []byte) ([]byte, bool, error) { return content, c.template, nil })
 			require.NoError(t, err)
 			assert.Equal(t, c.want, list[0].Tainted)
 		})

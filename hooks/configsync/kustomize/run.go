@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/types"
@@ -101,27 +103,48 @@ func (w *writer) addSources(from *types.KvPairSources) {
 	}
 }
 
-// buildLock allows one build at a time, because kustomize keeps its schema in a global variable. A build holds it until kustomize returns,
-// even if its context ended before.
-var buildLock = make(chan struct{}, 1)
+// Builder builds kustomizations. There is one at a time, because kustomize keeps its schema in a global variable.
+type Builder struct {
+	running sync.WaitGroup // the calls of kustomize
+}
 
-// run builds the kustomization in dir, and returns the objects as JSON documents. It returns when ctx ends, even if kustomize does not.
-func run(ctx context.Context, files filesys.FileSystem, dir string) ([]byte, error) {
+// builders has room for one Builder.
+var builders = make(chan struct{}, 1)
+
+// maxWait bounds the wait for other Builders.
+const maxWait = time.Minute
+
+// NewBuilder waits until the last Builder is closed and its builds have ended, but not longer than a minute. The caller must call Close.
+func NewBuilder(ctx context.Context) (*Builder, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, maxWait, fmt.Errorf("the kustomizations of other ConfigSyncs are still being built after %s", maxWait))
+	defer cancel()
 	select {
-	case buildLock <- struct{}{}:
+	case builders <- struct{}{}:
+		return &Builder{}, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+}
+
+// Close lets the next Builder begin as soon as kustomize has returned, which may be after the context of a build has ended.
+func (b *Builder) Close() {
+	go func() {
+		b.running.Wait()
+		<-builders
+	}()
+}
+
+// run builds the kustomization in dir, and returns the objects as JSON documents. It returns when ctx ends, even if kustomize does not.
+func (b *Builder) run(ctx context.Context, files filesys.FileSystem, dir string) ([]byte, error) {
 	type result struct {
 		objects []byte
 		err     error
 	}
 	done := make(chan result, 1)
-	go func() {
-		defer func() { <-buildLock }()
+	b.running.Go(func() {
 		objects, err := runKustomize(files, dir)
 		done <- result{objects, err}
-	}()
+	})
 	select {
 	case r := <-done:
 		return r.objects, r.err

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// maxTime bounds the rendering of all files.
+	// maxTime bounds the rendering of all files, without the wait for kustomizations of other ConfigSyncs.
 	maxTime = 10 * time.Second
 	// maxSteps bounds the executed parts of all templates together.
 	maxSteps = 10_000_000
@@ -56,12 +56,26 @@ type Input struct {
 	Namespace string
 }
 
-// Objects renders all objects, in the order of the files. An error carries a reason, names the file, and shows no value of a Secret.
+// Objects renders all objects, in the order of the files. An error about the input carries a reason, names the file, and shows no value
+// of a Secret. Only one call at a time builds kustomizations; others that have some wait.
 func Objects(ctx context.Context, in Input) ([]manifest.Object, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, maxTime,
-		failure.New(v1alpha1.ReasonLimitExceeded, "the manifests do not render within %s; split them over several ConfigSyncs", maxTime))
-	defer cancel()
+	return objects(ctx, in, maxTime)
+}
+
+// objects is Objects with another bound on the time.
+func objects(ctx context.Context, in Input, limit time.Duration) ([]manifest.Object, error) {
 	r := &rendering{Input: in, remaining: manifest.MaxBytes, index: map[manifest.ID]int{}}
+	if slices.ContainsFunc(slices.Concat(in.Layers...), func(f File) bool { return f.Kustomization != nil }) {
+		builder, err := kustomize.NewBuilder(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer builder.Close()
+		r.builder = builder
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit,
+		failure.New(v1alpha1.ReasonLimitExceeded, "the manifests do not render within %s; split them over several ConfigSyncs", limit))
+	defer cancel()
 	for i, layer := range in.Layers {
 		if err := r.addLayer(ctx, i, layer); err != nil {
 			return nil, err
@@ -75,6 +89,7 @@ func Objects(ctx context.Context, in Input) ([]manifest.Object, error) {
 
 type rendering struct {
 	Input
+	builder   *kustomize.Builder // nil without kustomizations
 	list      []manifest.Object
 	index     map[manifest.ID]int // indexes of list
 	remaining int64
@@ -114,7 +129,7 @@ func (r *rendering) addLayer(ctx context.Context, number int, files []File) erro
 // fileObjects returns the objects of a file or a kustomization.
 func (r *rendering) fileObjects(ctx context.Context, f File) ([]manifest.Object, error) {
 	if f.Kustomization != nil {
-		return f.Kustomization.Build(ctx, r.renderText)
+		return r.builder.Build(ctx, f.Kustomization, r.renderText)
 	}
 	text, tainted, err := r.renderText(f.Path, f.Content)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/configsync/kustomize"
 	"stoker.io/stoker/hooks/configsync/source"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/test/gitserver"
@@ -88,7 +89,10 @@ func TestReadFetchesWhatIsBuilt(t *testing.T) {
 	require.Len(t, layers[0], 2)
 	assert.Equal(t, "sites/a.yaml", layers[0][0].Path)
 	require.NotNil(t, layers[0][1].Kustomization)
-	list, err := layers[0][1].Kustomization.Build(t.Context(), func(_ string, content []byte) ([]byte, bool, error) { return content, false, nil })
+	builder, err := kustomize.NewBuilder(t.Context())
+	require.NoError(t, err)
+	defer builder.Close()
+	list, err := builder.Build(t.Context(), layers[0][1].Kustomization, func(_ string, content []byte) ([]byte, bool, error) { return content, false, nil })
 	require.NoError(t, err)
 	require.Len(t, list, 2)
 	assert.Equal(t, "sites/north/kustomization.yaml", list[0].File)
