@@ -100,7 +100,7 @@ func (a *applier) waitForKinds(ctx context.Context, later []*object) error {
 			}
 			live, err := a.client.Get(ctx, x.want)
 			if err != nil {
-				return err
+				return apply.Redact(x.want, err)
 			}
 			if live == nil || !apply.HealthOf(live).Healthy {
 				missing = x.want.GetName()
@@ -189,7 +189,7 @@ func (a *applier) deleteRemovals(ctx context.Context, removals []*removal) error
 		case apply.IsRefusal(err):
 			x.fault = failure.New(v1alpha1.ReasonPruneFailed, "the API server refuses it (%s)", apierrors.ReasonForError(err))
 		default:
-			return fmt.Errorf("%s: %w", x.ID, err)
+			return apply.RedactRemoval(x.ID, err)
 		}
 		failures = append(failures, x.ID.String()+": "+x.fault.Error())
 	}
@@ -243,13 +243,14 @@ func (a *applier) waitHealthy(ctx context.Context, commit string, deadline time.
 		}
 		if err := forEach(ctx, waiting, func(ctx context.Context, x *object) error {
 			live, err := a.client.Get(ctx, x.want)
-			if err == nil && live == nil {
-				err = failure.New(v1alpha1.ReasonProgressing, "%s was deleted in the meantime", x.want.ID())
+			if err != nil {
+				return apply.Redact(x.want, err)
 			}
-			if live != nil {
-				x.live = live
+			if live == nil {
+				return failure.New(v1alpha1.ReasonProgressing, "%s was deleted in the meantime", x.want.ID())
 			}
-			return err
+			x.live = live
+			return nil
 		}); err != nil {
 			return err
 		}

@@ -183,7 +183,7 @@ func (p *planner) removals(ctx context.Context, objects []*object) ([]*removal, 
 				x.forbidden = true
 				x.fault = failure.New(v1alpha1.ReasonApplyForbidden, "the caller may not read it: grant it the verbs get and delete")
 			default:
-				return fmt.Errorf("%s: %w", x.ID, err)
+				return apply.RedactRemoval(x.ID, err)
 			}
 			return nil
 		})

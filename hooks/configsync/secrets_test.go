@@ -1,12 +1,19 @@
 package configsync_test
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/configsync"
@@ -56,6 +63,48 @@ func TestPlantedSecretsAppearNowhere(t *testing.T) {
 			}
 			assert.NotContains(t, text, "S3CR3T")
 			assert.NotContains(t, text, "UzNDUjNU", "nor in base64")
+		})
+	}
+}
+
+// echoing is an API server that fails requests of one method for objects with the name s, and repeats one of their values.
+type echoing struct {
+	http.RoundTripper
+	method string
+}
+
+func (e echoing) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Method != e.method || !strings.HasSuffix(req.URL.Path, "/s") {
+		return e.RoundTripper.RoundTrip(req)
+	}
+	status := apierrors.NewInternalError(errors.New("cannot store S3CR3T-1")).Status()
+	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	text, err := json.Marshal(status)
+	return &http.Response{
+		StatusCode: http.StatusInternalServerError, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(text)), Request: req,
+	}, err
+}
+
+// G4: what the API server answers about an object that git no longer has is not shown.
+func TestPrunedSecretsAppearNowhere(t *testing.T) {
+	for name, c := range map[string]struct{ text, method, kind string }{
+		"Secret, read":      {"{apiVersion: v1, kind: Secret, metadata: {name: s}, stringData: {password: S3CR3T-1}}", http.MethodGet, "Secret"},
+		"Secret, deleted":   {"{apiVersion: v1, kind: Secret, metadata: {name: s}, stringData: {password: S3CR3T-1}}", http.MethodDelete, "Secret"},
+		"template, deleted": {"{apiVersion: v1, kind: ConfigMap, metadata: {name: s}, data: {a: '{{.Vars.password}}'}}", http.MethodDelete, "ConfigMap"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.ApplyYAML(t, w.namespace, "{apiVersion: v1, kind: Secret, metadata: {name: site}, stringData: {password: S3CR3T-1}}")
+			w.create("render: {template: true, varsFrom: [{secretRef: {name: site}}]}")
+			w.commit("k8s/a.yaml", configMap("a", "1")+c.text)
+			w.must()
+			w.commit("k8s/a.yaml", configMap("a", "1"))
+			config := w.RESTConfig()
+			config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return echoing{rt, c.method} })
+			_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
+			require.ErrorContains(t, err, c.kind+" "+w.namespace+"/s: InternalError (500)")
+			assert.True(t, apierrors.IsInternalError(err), "the next run tries again")
+			assert.NotContains(t, err.Error(), "S3CR3T")
 		})
 	}
 }

@@ -226,7 +226,13 @@ func Redact(o manifest.Object, err error) error {
 	if !o.Confidential() {
 		return fmt.Errorf("%s: %w", o.ID(), err)
 	}
-	return &redactedError{o.ID().String() + ": " + answerText(o, err), err}
+	return RedactRemoval(o.ID(), err)
+}
+
+// RedactRemoval is Redact for an object that the commit does not have. It never shows the text of err, because the inventory does not say
+// whether the object may hold values of Secrets.
+func RedactRemoval(id manifest.ID, err error) error {
+	return &redactedError{id.String() + ": " + redactedText(err), err}
 }
 
 type redactedError struct {

@@ -54,13 +54,22 @@ func (c *Client) wouldCreate(ctx context.Context, o manifest.Object) bool {
 // answerText returns the part of an API server's answer that may be shown.
 func answerText(o manifest.Object, err error) string {
 	status := apierrors.APIStatus(nil)
+	if !o.Confidential() && errors.As(err, &status) {
+		return oneLine(status.Status().Message)
+	}
+	return redactedText(err)
+}
+
+// redactedText returns what may be shown of any error of a request: not the text of an API server's answer.
+func redactedText(err error) string {
+	if own, ok := errors.AsType[*failure.Error](err); ok {
+		return own.Error()
+	}
+	status := apierrors.APIStatus(nil)
 	if !errors.As(err, &status) {
 		return "no answer"
 	}
 	s := status.Status()
-	if !o.Confidential() {
-		return oneLine(s.Message)
-	}
 	var fields []string
 	if s.Details != nil {
 		for _, cause := range s.Details.Causes {
