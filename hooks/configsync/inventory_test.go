@@ -1,15 +1,25 @@
 package configsync
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic/fake"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/configsync/manifest"
 	"stoker.io/stoker/hooks/configsync/plan"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/clientset"
 )
 
 // configMap returns a ConfigMap with the mark of an owner.
@@ -65,8 +75,44 @@ func TestMergeInventory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := &record{cs: &v1alpha1.ConfigSync{}, lastInventory: []string{ours, pruned}}
 			r.cs.Status.Inventory = []string{ours}
-			r.mergeInventory(c.now, gone)
+			require.NoError(t, r.mergeInventory(c.now, gone))
 			assert.Equal(t, c.want, r.cs.Status.Inventory)
 		})
 	}
+	t.Run("too many together", func(t *testing.T) {
+		r := &record{cs: &v1alpha1.ConfigSync{}}
+		r.cs.Status.Inventory = []string{ours}
+		var now []string
+		for n := range maxInventory {
+			now = append(now, fmt.Sprintf("_ConfigMap_plant_theirs%d_3", n))
+		}
+		err := r.mergeInventory(now, gone)
+		assert.True(t, failure.Is(err, v1alpha1.ReasonLimitExceeded), "%v", err)
+		require.NoError(t, r.mergeInventory(now[1:], gone))
+		assert.Len(t, r.cs.Status.Inventory, maxInventory)
+	})
+}
+
+// A run that would own too many objects changes nothing, and the status says so.
+func TestTooManyObjects(t *testing.T) {
+	cs := &v1alpha1.ConfigSync{ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: "site"}}
+	cs.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(v1alpha1.KindConfigSync))
+	stored, err := runtime.DefaultUnstructuredConverter.ToUnstructured(cs)
+	require.NoError(t, err)
+	clients := kube.Clients{Core: clientset.New(), Dynamic: fake.NewSimpleDynamicClient(runtime.NewScheme(), &unstructured.Unstructured{Object: stored})}
+	r := (&Engine{}).newRun(cs, clients)
+	r.rendered = &Rendered{Commit: strings.Repeat("a", 40)}
+	for n := range maxInventory + 1 {
+		want := manifest.Object{Unstructured: configMap(fmt.Sprintf("a%d", n), cs.Owner(), "")}
+		r.targets.objects = append(r.targets.objects, &object{want: want, item: plan.Item{ID: want.ID(), Action: plan.Create}, state: v1alpha1.ConfigPending})
+	}
+	r.setPlan(&planner{cs: cs}, v1alpha1.PruneOwned)
+	err = r.execute(t.Context(), Options{})
+	assert.True(t, failure.Is(err, v1alpha1.ReasonLimitExceeded), "%v", err)
+	written, err := kube.ConfigSyncs(clients.Dynamic, cs.Namespace).Get(t.Context(), cs.Name)
+	require.NoError(t, err)
+	ready := meta.FindStatusCondition(written.Status.Conditions, v1alpha1.ConditionReady)
+	require.NotNil(t, ready)
+	assert.Equal(t, string(v1alpha1.ReasonLimitExceeded), ready.Reason)
+	assert.Empty(t, written.Status.Inventory)
 }

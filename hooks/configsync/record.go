@@ -111,7 +111,9 @@ func (c *record) replace(ctx context.Context, gone map[manifest.ID]bool) (before
 		return nil, nil
 	}
 	before = now.DeepCopy()
-	c.mergeInventory(now.Status.Inventory, gone)
+	if err := c.mergeInventory(now.Status.Inventory, gone); err != nil {
+		return nil, err
+	}
 	now.Status = c.cs.Status
 	if _, err = syncs.Update(ctx, now, metav1.UpdateOptions{}, "status"); err != nil {
 		return nil, err
@@ -119,10 +121,11 @@ func (c *record) replace(ctx context.Context, gone map[manifest.ID]bool) (before
 	return before, nil
 }
 
-// mergeInventory adds the lines that other runs wrote since the inventory was read, so that it has every object that they applied.
-func (c *record) mergeInventory(now []string, gone map[manifest.ID]bool) {
+// mergeInventory adds the lines that other runs wrote since the inventory was read, so that it has every object that they applied. If both
+// together have too many, it fails: without a line, an object would stay in the cluster forever.
+func (c *record) mergeInventory(now []string, gone map[manifest.ID]bool) error {
 	if slices.Equal(now, c.lastInventory) {
-		return
+		return nil
 	}
 	ours := map[manifest.ID]bool{}
 	for _, line := range c.cs.Status.Inventory {
@@ -136,8 +139,13 @@ func (c *record) mergeInventory(now []string, gone map[manifest.ID]bool) {
 			merged = append(merged, line)
 		}
 	}
+	if len(merged) > maxInventory {
+		return failure.New(v1alpha1.ReasonLimitExceeded, "the ConfigSync would own %d objects, with those of another run; at most %d are allowed: prune some, or split it",
+			len(merged), maxInventory)
+	}
 	slices.Sort(merged)
-	c.cs.Status.Inventory = merged[:min(len(merged), maxInventory)]
+	c.cs.Status.Inventory = merged
+	return nil
 }
 
 // event is an Event about the ConfigSync.

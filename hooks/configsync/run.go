@@ -171,7 +171,11 @@ func (r *Run) execute(ctx context.Context, o Options) error {
 		return r.executePrune(ctx)
 	}
 	if r.Plan.Changes() {
-		if err := r.writeIntent(ctx); err != nil {
+		switch err := r.writeIntent(ctx); {
+		case failure.Is(err, v1alpha1.ReasonLimitExceeded): // nothing was written yet
+			r.setOutcome(err)
+			return r.report(ctx, err)
+		case err != nil:
 			return err
 		}
 	}
