@@ -2,6 +2,7 @@
 package s3
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -50,7 +51,7 @@ func New(spec *v1alpha1.S3Storage, secrets func() (secret.String, error)) (archi
 		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext, TLSHandshakeTimeout: 10 * time.Second,
 		ResponseHeaderTimeout: time.Minute, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 2, ForceAttemptHTTP2: true,
 	}
-	o := &minio.Options{Secure: secure, Transport: transport, Region: region, MaxRetries: 3, BucketLookup: minio.BucketLookupAuto}
+	o := &minio.Options{Secure: secure, Transport: bounded{transport}, Region: region, MaxRetries: 3, BucketLookup: minio.BucketLookupAuto}
 	if spec.PathStyle {
 		o.BucketLookup = minio.BucketLookupPath
 	}
@@ -64,6 +65,44 @@ func New(spec *v1alpha1.S3Storage, secrets func() (secret.String, error)) (archi
 		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, "spec.snapshots.storage.s3.endpoint: %w", err)
 	}
 	return store{client, spec.Bucket}, nil
+}
+
+const (
+	// maxAnswer bounds the bytes of an answer that is not an object: a thousand keys of 1 KiB, escaped.
+	maxAnswer = 8 << 20
+	// maxTags bounds its XML tags: a thousand keys with fifteen elements each have 30,000. A tag can take a hundred times its bytes in memory.
+	maxTags = 64_000
+)
+
+var errTooLarge = fmt.Errorf("the answer of the server has more than %d bytes, or more than %d XML tags", maxAnswer, maxTags)
+
+// bounded bounds the answers of a server, except the bytes of objects. minio-go decodes a page of a listing as it arrives, without a bound.
+type bounded struct{ http.RoundTripper }
+
+func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := b.RoundTripper.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	if isObject := req.Method == http.MethodGet && req.URL.RawQuery == "" && res.StatusCode == http.StatusOK; !isObject {
+		res.Body = &boundedBody{ReadCloser: res.Body}
+	}
+	return res, nil
+}
+
+// boundedBody is a body that fails with errTooLarge.
+type boundedBody struct {
+	io.ReadCloser
+	size, tags int
+}
+
+func (b *boundedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.size, b.tags = b.size+n, b.tags+bytes.Count(p[:n], []byte("<"))
+	if b.size > maxAnswer || b.tags > maxTags {
+		return 0, errTooLarge
+	}
+	return n, err
 }
 
 // fromSecret implements credentials.Provider. It reads a Secret with lines as in ~/.aws/credentials.
@@ -114,10 +153,8 @@ func (s store) Get(ctx context.Context, key string) (io.ReadCloser, error) {
 }
 
 func (s store) List(ctx context.Context, prefix string) ([]string, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // ends the listing
 	var keys []string
-	for o := range s.client.ListObjects(ctx, s.bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true}) {
+	for o := range s.client.ListObjectsIter(ctx, s.bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true}) {
 		if o.Err != nil {
 			return nil, s.explain(o.Err)
 		}

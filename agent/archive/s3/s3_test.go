@@ -1,0 +1,144 @@
+package s3
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/archive"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/secret"
+	"stoker.io/stoker/test/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// open returns the bucket backups of a server.
+func open(t *testing.T, server string) archive.Store {
+	t.Helper()
+	s, err := New(&v1alpha1.S3Storage{Bucket: "backups", Endpoint: server, PathStyle: true}, func() (secret.String, error) {
+		return secret.New("aws_access_key_id=stoker\naws_secret_access_key=S3CR3T-KEY"), nil
+	})
+	require.NoError(t, err)
+	return s
+}
+
+// endless writes begin, and then part until the client has gone.
+func endless(w http.ResponseWriter, begin, part string) {
+	part = strings.Repeat(part, 1000)
+	_, err := io.WriteString(w, begin)
+	for err == nil {
+		_, err = io.WriteString(w, part)
+	}
+}
+
+// F23: a server that is hostile or broken.
+func TestHostileServer(t *testing.T) {
+	var elsewhere atomic.Int32
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
+	defer other.Close()
+	list := func(ctx context.Context, s archive.Store) error {
+		_, err := s.List(ctx, "p/")
+		return err
+	}
+	put := func(ctx context.Context, s archive.Store) error { return s.Put(ctx, "a", strings.NewReader("text")) }
+	get := func(ctx context.Context, s archive.Store) error {
+		_, err := s.Get(ctx, "a")
+		return err
+	}
+	answer := func(status int, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, body)
+		}
+	}
+	refusal := func(status int, code, message string) http.HandlerFunc {
+		return answer(status, "<Error><Code>"+code+"</Code><Message>"+message+"</Message></Error>")
+	}
+	contents := func(items string) string { return "<ListBucketResult>" + items + "</ListBucketResult>" }
+	const item = "<Contents><Key>p/a</Key></Contents>"
+	const tooLarge = "the answer of the server has more than"
+	for _, c := range []struct {
+		name    string
+		handler http.HandlerFunc
+		call    func(ctx context.Context, s archive.Store) error
+		err     string
+	}{
+		{"redirect", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
+		}, list, "the bucket backups answers 307"},
+		{"list without an end", func(w http.ResponseWriter, _ *http.Request) { endless(w, "<ListBucketResult>", item) }, list, tooLarge},
+		{"list of empty items", answer(http.StatusOK, contents(strings.Repeat("<Contents/>", maxTags))), list, tooLarge},
+		{"huge key", answer(http.StatusOK, contents("<Contents><Key>"+strings.Repeat("x", maxAnswer)+"</Key></Contents>")), list, tooLarge},
+		{"pages without an end", answer(http.StatusOK, contents(
+			strings.Repeat(item, 1000)+"<IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>",
+		)), list, "more than 10000 objects below p/"},
+		{"upload without an end", func(w http.ResponseWriter, _ *http.Request) {
+			endless(w, "<InitiateMultipartUploadResult>", "<x/>")
+		}, put, tooLarge},
+		{"refusal without an end", func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusBadRequest)
+			endless(w, "", "no")
+		}, get, "the bucket backups answers 400"},
+		{"long refusal", refusal(http.StatusBadRequest, strings.Repeat("r", 300), strings.Repeat("\x1b", 300)), list, "the bucket backups answers 400"},
+		{"answer without a list", answer(http.StatusOK, "<html>"), list, "unexpected EOF"},
+		{"hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); panic(http.ErrAbortHandler) }, list, "context canceled"},
+		{"wrong rights", refusal(http.StatusForbidden, "AccessDenied", "no"), list, `the bucket backups refuses access ("AccessDenied"): give the credentials the rights`},
+		{"missing bucket", refusal(http.StatusNotFound, "NoSuchBucket", "no"), list, `the bucket backups answers 404 ("NoSuchBucket")`},
+		{"cut", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "10") }, list, "unexpected EOF"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			server := httptest.NewServer(c.handler)
+			defer server.Close()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if c.name == "hang" {
+				time.AfterFunc(100*time.Millisecond, cancel)
+			}
+			err := c.call(ctx, open(t, server.URL))
+			require.ErrorContains(t, err, c.err)
+			assert.Less(t, len(err.Error()), 1000)
+			assert.NotContains(t, err.Error(), "S3CR3T")
+			assert.NotContains(t, err.Error(), "\x1b")
+		})
+	}
+	assert.Zero(t, elsewhere.Load(), "no redirect is followed")
+}
+
+// The bounds are not those of objects, and a page as large as S3 sends it is within them.
+func TestWithinBounds(t *testing.T) {
+	item := `<Contents><Key>%s%04d</Key><LastModified>2026-11-20T06:30:00.000Z</LastModified><ETag>&quot;0&quot;</ETag><ChecksumAlgorithm>CRC32</ChecksumAlgorithm>` +
+		`<ChecksumType>FULL_OBJECT</ChecksumType><Size>1</Size><Owner><ID>a</ID><DisplayName>b</DisplayName></Owner><StorageClass>STANDARD</StorageClass>` +
+		`<RestoreStatus><IsRestoreInProgress>false</IsRestoreInProgress><RestoreExpiryDate>2026-11-20T06:30:00.000Z</RestoreExpiryDate></RestoreStatus></Contents>`
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.RawQuery == "" {
+			w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
+			_, _ = io.WriteString(w, strings.Repeat("<", maxAnswer+1))
+			return
+		}
+		_, _ = io.WriteString(w, "<ListBucketResult>")
+		for i := range 1000 {
+			_, _ = fmt.Fprintf(w, item, strings.Repeat("%C3%A4", 500), i)
+		}
+		_, _ = io.WriteString(w, "<EncodingType>url</EncodingType></ListBucketResult>")
+	}))
+	defer server.Close()
+	keys, err := open(t, server.URL).List(t.Context(), "")
+	require.NoError(t, err)
+	assert.Len(t, keys, 1000)
+	r, err := open(t, server.URL).Get(t.Context(), "a")
+	require.NoError(t, err)
+	n, err := io.Copy(io.Discard, r)
+	require.NoError(t, err)
+	require.NoError(t, r.Close())
+	assert.EqualValues(t, maxAnswer+1, n)
+}
