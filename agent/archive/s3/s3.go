@@ -174,7 +174,7 @@ func (s store) Delete(ctx context.Context, key string) error {
 	return err
 }
 
-// explain returns fs.ErrNotExist for a missing object. It bounds the text of the server in other errors.
+// explain returns fs.ErrNotExist for a missing object. In other errors it bounds the text of the server, and hides credentials.
 func (s store) explain(err error) error {
 	if err == nil {
 		return nil
@@ -186,7 +186,19 @@ func (s store) explain(err error) error {
 	case r.Code == minio.NoSuchKey:
 		return fs.ErrNotExist
 	case r.StatusCode == http.StatusForbidden || r.StatusCode == http.StatusUnauthorized:
-		return fmt.Errorf("the bucket %s refuses access (%s): give the credentials the rights to list, read, write and delete below its prefix", s.bucket, failure.Quote(r.Code))
+		return fmt.Errorf("the bucket %s refuses access (%s): give the credentials the rights to list, read, write and delete below its prefix", s.bucket, failure.Quote(s.hide(r.Code)))
 	}
-	return fmt.Errorf("the bucket %s answers %d (%s): %s", s.bucket, r.StatusCode, failure.Quote(r.Code), failure.Quote(r.Message))
+	return fmt.Errorf("the bucket %s answers %d (%s): %s", s.bucket, r.StatusCode, failure.Quote(s.hide(r.Code)), failure.Quote(s.hide(r.Message)))
+}
+
+// hide cuts a text of the server before the session token, the only secret that requests contain. The server may repeat it or a part of it.
+func (s store) hide(text string) string {
+	v, err := s.client.GetCreds()
+	if err != nil || v.SessionToken == "" {
+		return text
+	}
+	if before, _, found := strings.Cut(text, v.SessionToken[:min(16, len(v.SessionToken))]); found {
+		return before + "REDACTED"
+	}
+	return text
 }

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 func open(t *testing.T, server string) archive.Store {
 	t.Helper()
 	s, err := New(&v1alpha1.S3Storage{Bucket: "backups", Endpoint: server, PathStyle: true}, func() (secret.String, error) {
-		return secret.New("aws_access_key_id=stoker\naws_secret_access_key=S3CR3T-KEY"), nil
+		return secret.New("aws_access_key_id=stoker\naws_secret_access_key=S3CR3T-KEY\naws_session_token=S3CR3T-TOKEN-" + strings.Repeat("t", 1000)), nil
 	})
 	require.NoError(t, err)
 	return s
@@ -94,6 +94,12 @@ func TestHostileServer(t *testing.T) {
 		{"hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); panic(http.ErrAbortHandler) }, list, "context canceled"},
 		{"wrong rights", refusal(http.StatusForbidden, "AccessDenied", "no"), list, `the bucket backups refuses access ("AccessDenied"): give the credentials the rights`},
 		{"missing bucket", refusal(http.StatusNotFound, "NoSuchBucket", "no"), list, `the bucket backups answers 404 ("NoSuchBucket")`},
+		{"the token is repeated", func(w http.ResponseWriter, r *http.Request) {
+			refusal(http.StatusBadRequest, "InvalidToken", "the token "+r.Header.Get("X-Amz-Security-Token")+" is invalid")(w, r)
+		}, list, `the bucket backups answers 400 ("InvalidToken"): "the token REDACTED"`},
+		{"the token is repeated as text", func(w http.ResponseWriter, r *http.Request) {
+			http.Error(w, "invalid: "+r.Header.Get("X-Amz-Security-Token"), http.StatusBadRequest)
+		}, list, `"invalid: REDACTED"`},
 		{"cut", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "10") }, list, "unexpected EOF"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
