@@ -75,8 +75,16 @@ func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 		defer cancel()
 	}
 	task := o.Task
-	task.Repair, task.Working, task.Proposals = repair, func() { l.working(o) }, l.proposals.ofSync(o, l.Once, l.Now)
+	task.Repair, task.Working, task.Proposals = repair, func() { l.working(o) }, l.proposalsOf(syncCtx, o)
+	l.proposals.unseen = false
 	r := l.Engine.Sync(syncCtx, o.Connections, task)
+	if l.proposals.unseen { // a change that was saved after the last comparison: let the proposer see it, and ask again
+		l.proposals.walkDue = true
+		if l.compare(ctx) {
+			l.propose(ctx)
+			r = l.Engine.Sync(syncCtx, o.Connections, task)
+		}
+	}
 	if ctx.Err() != nil && r.Err != nil { // the agent is stopping, which is not an outcome
 		if l.attempt.working {
 			l.attempt.interrupted = r

@@ -25,15 +25,19 @@ type proposals struct {
 	comparisons       int       // since the last walk
 	handledComparison time.Time // the end of the last comparison that findAdded has handled
 	lastEvent         time.Time // when the last file event arrived
-	// waitOrder is the order whose sync waits until a change is pushed, waitSince when it began to wait.
+	// waitOrder is the order whose sync waits for changes to be proposed, waitSince when it began to wait.
 	waitOrder *Order
 	waitSince time.Time
+	// unseen is set if a sync is held only because the proposer has not dealt with changes that the sync would replace; unseenSince is
+	// since when.
+	unseen      bool
+	unseenSince time.Time
 }
 
 // walkEvery is the number of comparisons after which the agent looks for new files even without a file event.
 const walkEvery = 10
 
-// pushGrace is how much longer than the debounce a sync waits for a change to be pushed (conflictStrategy gitWins).
+// pushGrace is how much longer than the debounce a sync waits for a change to be pushed (conflictStrategy gitWins), or to be seen.
 const pushGrace = time.Minute
 
 func newProposals(c *Config) proposals {
@@ -141,47 +145,60 @@ func (p *proposals) findAdded(ctx context.Context, e *sync.Engine, ended time.Ti
 	return nil
 }
 
-// ofSync returns how a sync of the order o treats changes that are proposed to git; nil if o proposes none. If once is set, the
-// sync replaces no such change: this run does not propose it, and another run still can.
-func (p *proposals) ofSync(o *Order, once bool, now func() time.Time) *sync.Proposals {
-	s := o.ProposalSettings
+// proposalsOf returns how a sync of the order o treats changes that are proposed to git; nil if o proposes none. With Once the sync replaces
+// no such change: this run does not propose it, and another run still can.
+func (l *Loop) proposalsOf(ctx context.Context, o *Order) *sync.Proposals {
+	p, s := &l.proposals, o.ProposalSettings
 	if s == nil || o.Profile.Bidirectional == nil || o.Profile.DryRun {
 		return nil
 	}
+	describes := func(paths ...string) bool {
+		d := l.Engine.Notes()
+		return d != nil && p.proposer.Describes(d.Within(ctx), paths...)
+	}
 	return &sync.Proposals{
 		Watches: s.Watches,
-		Pending: func(path string) bool { return s.Watches(path) && !p.proposer.Settled() },
+		Pending: func(path string) bool { return s.Watches(path) && !(p.proposer.Settled() && describes(path)) },
 		Replace: func(paths []string) error {
-			if once {
+			if l.Once {
 				return conflictError(paths, "an agent with --once does not propose changes; run it without --once, or set %s to take git's version", v1alpha1.AnnotationForceSync)
 			}
-			return p.checkReplace(o, s.Debounce, paths, now())
+			return p.checkReplace(o, s.Debounce+pushGrace, paths, describes(paths...), l.Now())
 		},
 	}
 }
 
-// checkReplace returns nil if a sync may replace the changes at paths, and otherwise the error that holds the sync.
-func (p *proposals) checkReplace(o *Order, debounce time.Duration, paths []string, now time.Time) error {
+// checkReplace returns nil if a sync may replace the changes at paths, and otherwise the error that holds the sync. seen reports that the
+// state of the proposal is about these changes. If it is not, it says nothing about them, but the sync does not wait longer than limit for
+// it: the proposer may be unable to look at them before the sync has ended.
+func (p *proposals) checkReplace(o *Order, limit time.Duration, paths []string, seen bool, now time.Time) error {
+	if p.waitOrder != o {
+		p.waitOrder, p.waitSince, p.unseenSince = o, now, time.Time{}
+	}
+	trusted := func() bool {
+		if seen {
+			p.unseenSince = time.Time{}
+			return true
+		}
+		if p.unseen = true; p.unseenSince.IsZero() {
+			p.unseenSince = now
+		}
+		return now.Sub(p.unseenSince) >= limit
+	}
 	switch o.Profile.Bidirectional.ConflictStrategy {
 	case v1alpha1.StrategyManual:
 		return conflictError(paths, "merge the pull request, or set %s to take git's version", v1alpha1.AnnotationForceSync)
 	case v1alpha1.StrategyGatewayWins:
-		if p.proposer.Ended() {
+		if p.proposer.Ended() && trusted() {
 			return nil
 		}
 		return conflictError(paths, "the sync waits until the pull request is merged or closed; set %s to take git's version", v1alpha1.AnnotationForceSync)
 	}
 	// StrategyGitWins waits until the change is pushed, but not forever.
-	if p.proposer.Safe() {
+	if p.proposer.Safe() && trusted() || now.Sub(p.waitSince) >= limit {
 		return nil
 	}
-	if p.waitOrder != o {
-		p.waitOrder, p.waitSince = o, now
-	}
-	if wait := debounce + pushGrace; now.Sub(p.waitSince) < wait {
-		return conflictError(paths, "the sync waits until the change is pushed, at most %s", wait)
-	}
-	return nil
+	return conflictError(paths, "the sync waits until the change is pushed, at most %s", limit)
 }
 
 // conflictError returns the error that holds a sync of paths that both the gateway and git changed. The format says what to do.

@@ -31,7 +31,9 @@ type delivered struct {
 	now           time.Time
 	data          string
 	first, second plan.ID
-	commit        func(title string) plan.ID
+	// push makes the next iteration deliver a new commit, with an order that edit may change. commit also delivers it.
+	push, commit func(title string) plan.ID
+	edit         func(o *Order)
 }
 
 const titled = "projects/line/project.json"
@@ -39,7 +41,7 @@ const titled = "projects/line/project.json"
 func deliveredTwice(t *testing.T, between func(data string)) *delivered {
 	t.Helper()
 	dir := t.TempDir()
-	d := &delivered{t: t, data: filepath.Join(dir, "data"), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), src: &wants{}}
+	d := &delivered{t: t, data: filepath.Join(dir, "data"), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), src: &wants{}, edit: func(*Order) {}}
 	require.NoError(t, os.MkdirAll(filepath.Join(d.data, "config/resources/core"), 0o755))
 	git := gitserver.NewRepo(t, filepath.Join(dir, "git"))
 	url, err := repo.ParseURL(git.Dir)
@@ -56,13 +58,18 @@ func deliveredTwice(t *testing.T, between func(data string)) *delivered {
 	})
 	d.loop = New(Config{Name: "follow", Gateway: "g", Log: log, Now: func() time.Time { return d.now }, Engine: engine,
 		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g")})
-	d.commit = func(title string) plan.ID {
+	d.push = func(title string) plan.ID {
 		id, err := plan.ParseID(git.Commit(title, gitserver.Write(titled, `{"title": "`+title+`"}`)))
 		require.NoError(t, err)
 		d.src.decision.Order = &Order{Connections: sync.Connections{Remote: remote}, Task: sync.Task{
 			Target:  sync.Target{Commit: id, Ref: "main", Name: "refs/heads/main"},
 			Profile: effective.Settings{Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}},
 		}}
+		d.edit(d.src.decision.Order)
+		return id
+	}
+	d.commit = func(title string) plan.ID {
+		id := d.push(title)
 		d.turn()
 		d.runs(id, title)
 		return id

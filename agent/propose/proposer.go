@@ -76,6 +76,10 @@ type Proposer struct {
 	rec    record
 	status v1alpha1.Proposal
 
+	// described are the changed files that status is about, as they were then. standby is that of the last Input.
+	described map[string]plan.Stat
+	standby   bool
+
 	fingerprint string    // of the changed files, see fingerprint
 	stableSince time.Time // when fingerprint last changed
 	firstSeen   time.Time // when the first change after the last build was seen
@@ -178,6 +182,19 @@ func (p *Proposer) Safe() bool {
 	return false
 }
 
+// Describes reports whether the state is about the changes at paths as they are on the disk now, and not only about others or older ones. On
+// the standby node of a redundant pair, which proposes nothing, it is about all changes.
+func (p *Proposer) Describes(disk plan.State, paths ...string) bool {
+	return p.standby || !slices.ContainsFunc(paths, func(path string) bool {
+		was, known := p.described[path]
+		if !known {
+			return true
+		}
+		now, err := disk.Stat(path)
+		return err != nil || now != was
+	})
+}
+
 // Step does what is due. It returns the state, nil if there is nothing to show, and when to call it again; zero means after the next
 // comparison of the files, or when Done receives.
 func (p *Proposer) Step(ctx context.Context, s *Settings, in Input) (*v1alpha1.Proposal, time.Time) {
@@ -199,6 +216,7 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 			return time.Time{}, err
 		}
 	}
+	p.standby = in.Standby
 	if err := p.collect(in.Notes); err != nil || p.job != nil { // while a job runs, Done wakes the loop
 		return time.Time{}, err
 	}
@@ -257,10 +275,11 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 // follow moves the proposal to what is on the disk: it pushes the changes, withdraws the proposal, or polls the forge.
 func (p *Proposer) follow(ctx context.Context, s *Settings, in Input, base Base) (time.Time, error) {
 	now := p.Now()
-	c, wait, err := p.changes(s, in, base)
+	c, seen, wait, err := p.changes(s, in, base)
 	if err != nil || !wait.IsZero() {
 		return wait, err
 	}
+	p.described = seen
 	active := p.rec.active()
 	switch {
 	case active && p.rec.Merged:
@@ -285,7 +304,7 @@ func (p *Proposer) follow(ctx context.Context, s *Settings, in Input, base Base)
 		return p.poll(ctx, s)
 	case now.Before(p.nextAttempt) && (p.declined == "" || p.declined == p.builtFrom):
 		// Changes other than those that the server declined do not wait.
-		if p.status.State == v1alpha1.ProposalSettling {
+		if p.status.State != v1alpha1.ProposalPushing && p.status.State != v1alpha1.ProposalForeign {
 			p.status.State = v1alpha1.ProposalPushing
 			p.status.Message = "the last attempt failed; the next one is at " + p.nextAttempt.UTC().Format(time.TimeOnly)
 		}
@@ -314,16 +333,17 @@ func (p *Proposer) setState(s *Settings, state v1alpha1.ProposalState, files int
 	p.status = v1alpha1.Proposal{State: state, Branch: s.Branch, URL: p.rec.URL, Number: p.rec.Number, Files: int32(files), Message: message}
 }
 
-// changes returns the changes on the disk. If they have not been stable for Debounce yet, it returns when to call it again instead.
-func (p *Proposer) changes(s *Settings, in Input, base Base) (*Changes, time.Time, error) {
+// changes returns the changes on the disk, and the changed files. If they have not been stable for Debounce yet, it returns when to call it
+// again instead.
+func (p *Proposer) changes(s *Settings, in Input, base Base) (*Changes, map[string]plan.Stat, time.Time, error) {
 	now := p.Now()
 	if len(in.Changed) == 0 {
 		p.forgetChanges()
-		return &Changes{}, time.Time{}, nil
+		return &Changes{}, nil, time.Time{}, nil
 	}
-	current, err := fingerprint(base.State, in.Changed)
+	seen, current, err := fingerprint(base.State, in.Changed)
 	if err != nil {
-		return nil, time.Time{}, err
+		return nil, nil, time.Time{}, err
 	}
 	if current != p.fingerprint {
 		p.fingerprint, p.stableSince = current, now
@@ -336,7 +356,7 @@ func (p *Proposer) changes(s *Settings, in Input, base Base) (*Changes, time.Tim
 	}
 	from := current + " " + base.Commit.String()
 	if p.builtFrom == from {
-		return p.withOverwritten(s, base, p.built), time.Time{}, nil
+		return p.withOverwritten(s, base, p.built), seen, time.Time{}, nil
 	}
 	ready := p.stableSince.Add(s.Debounce)
 	if last := p.firstSeen.Add(maxWait); last.Before(ready) {
@@ -345,36 +365,37 @@ func (p *Proposer) changes(s *Settings, in Input, base Base) (*Changes, time.Tim
 	if now.Before(ready) {
 		n := len(in.Changed)
 		p.setState(s, v1alpha1.ProposalSettling, n, fmt.Sprintf("%d changed files; waiting until nothing changes for %s", n, s.Debounce))
-		return nil, ready, nil
+		return nil, nil, ready, nil
 	}
 	c, err := Build(base, in.Changed, s.Limits, s.Guard)
 	if errors.Is(err, errChanging) {
 		p.fingerprint = ""
-		return nil, now.Add(s.Debounce), nil
+		return nil, nil, now.Add(s.Debounce), nil
 	}
 	if err != nil {
-		return nil, time.Time{}, err
+		return nil, nil, time.Time{}, err
 	}
 	p.built, p.builtFrom, p.firstSeen = c, from, time.Time{}
-	return p.withOverwritten(s, base, c), time.Time{}, nil
+	return p.withOverwritten(s, base, c), seen, time.Time{}, nil
 }
 
-// fingerprint returns a hash over the Stat of files, in hexadecimal digits. It changes if one of them is written.
-func fingerprint(state plan.State, paths []string) (string, error) {
-	h := fnv.New128a()
+// fingerprint returns the Stat of files, and a hash over them in hexadecimal digits. It changes if one of them is written.
+func fingerprint(state plan.State, paths []string) (map[string]plan.Stat, string, error) {
+	h, seen := fnv.New128a(), make(map[string]plan.Stat, len(paths))
 	for _, p := range paths {
 		st, err := state.Stat(p)
 		if err != nil {
-			return "", err
+			return nil, "", err
 		}
+		seen[p] = st
 		fmt.Fprintf(h, "%q %+v\n", p, st)
 	}
-	return hex.EncodeToString(h.Sum(nil)), nil
+	return seen, hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // forgetChanges forgets changes that are gone.
 func (p *Proposer) forgetChanges() {
-	p.fingerprint, p.firstSeen, p.stableSince, p.built, p.builtFrom = "", time.Time{}, time.Time{}, nil, ""
+	p.fingerprint, p.firstSeen, p.stableSince, p.built, p.builtFrom, p.described = "", time.Time{}, time.Time{}, nil, "", nil
 }
 
 // begin starts a push of changes, or continues one that was interrupted.

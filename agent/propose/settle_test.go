@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 )
 
 // TestDebounce: the debounce runs from the save, as far as the file system reports it.
@@ -52,4 +53,48 @@ func TestContentIsReleased(t *testing.T) {
 	g.settle(minute)
 	assert.Equal(t, v1alpha1.ProposalOpen, g.state())
 	assert.Len(t, pl.hub.open(), 1)
+}
+
+// P8: what a sync may replace depends on the changes that are on the disk now, not on those of an earlier comparison.
+func TestStateDescribesChanges(t *testing.T) {
+	const file, other = view + "view.json", "projects/line/project.json"
+	g := newPlant(t).gateway("a")
+	g.save(`{"v":2}`)
+	assert.False(t, g.p.Describes(g.disk, file), "no step has seen it")
+	g.settle(minute)
+	require.True(t, g.p.Safe())
+	assert.True(t, g.p.Describes(g.disk, file))
+	assert.False(t, g.p.Describes(g.disk, file, other))
+	g.save(`{"v":3}`)
+	assert.False(t, g.p.Describes(g.disk, file), "it was saved again")
+	g.settle(minute)
+	require.True(t, g.p.Safe())
+	assert.True(t, g.p.Describes(g.disk, file))
+	g.standby = true
+	g.step()
+	assert.True(t, g.p.Describes(g.disk, other), "a standby node proposes nothing")
+}
+
+// P8: a failure of the forge does not hide that a newer change is not pushed.
+func TestUnpushedChangeAfterFailedPoll(t *testing.T) {
+	pl := newPlant(t)
+	g := pl.gateway("a")
+	g.save(`{"v":2}`)
+	g.settle(minute)
+	require.Equal(t, v1alpha1.ProposalOpen, g.state())
+	pl.hub.mu.Lock()
+	pl.hub.fail = failure.New(v1alpha1.ReasonGitUnreachable, "the forge is down")
+	pl.hub.mu.Unlock()
+	g.clock = g.clock.Add(10 * minute)
+	g.step()
+	<-g.p.Done()
+	g.save(`{"v":3}`)
+	g.saved = g.clock.Add(-minute)
+	g.step()
+	require.Equal(t, v1alpha1.ReasonGitUnreachable, g.last.Reason)
+	g.step()
+	assert.Equal(t, v1alpha1.ProposalPushing, g.state())
+	assert.False(t, g.p.Safe())
+	g.settle(minute)
+	assert.Equal(t, v1alpha1.ProposalOpen, g.state())
 }
