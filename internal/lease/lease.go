@@ -64,6 +64,9 @@ func (l Lease) Elect(ctx context.Context, lead func(context.Context) error) erro
 				OnStartedLeading: func(held context.Context) {
 					busy.Lock()
 					defer busy.Unlock()
+					if held.Err() != nil || ctx.Err() != nil { // the elector calls this in a goroutine: the Lease may be released already
+						return
+					}
 					held, end := context.WithCancel(held)
 					defer end()
 					defer context.AfterFunc(ctx, end)()

@@ -6,12 +6,15 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	clienttesting "k8s.io/client-go/testing"
 
 	"stoker.io/stoker/test/clientset"
 	"stoker.io/stoker/test/cluster/kubetest"
@@ -81,6 +84,26 @@ func TestElectReleasesWhenWorkEnds(t *testing.T) {
 			assert.Empty(t, *is.Spec.HolderIdentity, "another replica can take the Lease at once")
 		})
 	}
+}
+
+// The elector starts the work in a goroutine, and may release the Lease before it runs.
+func TestElectCanceledWhileAcquiring(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := clientset.New()
+		ctx, cancel := context.WithCancel(t.Context())
+		client.PrependReactor("create", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+			cancel()
+			return false, nil, nil
+		})
+		own := Lease{Client: client, Namespace: "stoker-system", Name: "one", Holder: "a"}
+		var led atomic.Bool
+		require.NoError(t, own.Elect(ctx, func(context.Context) error { led.Store(true); return nil }))
+		synctest.Wait()
+		assert.False(t, led.Load(), "the work begins although the Lease is released")
+		is, err := client.CoordinationV1().Leases(own.Namespace).Get(t.Context(), own.Name, metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.Empty(t, *is.Spec.HolderIdentity)
+	})
 }
 
 func TestReadWithoutLease(t *testing.T) {
