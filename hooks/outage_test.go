@@ -61,7 +61,7 @@ spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
 // ConfigSyncs adds only 1 MiB, because client-go's printers import most of kustomize anyway.
 const maxBinary = 58 << 20
 
-func TestTheReleaseBinaryStaysSmall(t *testing.T) {
+func TestReleaseBinarySize(t *testing.T) {
 	t.Parallel()
 	program.Small(t, "hooks", maxBinary)
 }

@@ -68,7 +68,7 @@ func TestAgentEnvironmentIsDocumented(t *testing.T) {
 }
 
 // SECRETS must list exactly the mounted keys, because the agent treats all other keys as unavailable.
-func TestSecretsVariableListsTheMountedKeys(t *testing.T) {
+func TestSecretsVariable(t *testing.T) {
 	several := false
 	for _, c := range podcase.All(t, "inject/testdata") {
 		t.Run(c.Name, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 )
 
 // I2: the shipped webhook configuration without a Service behind it.
-func TestPodsStartSoonWithoutTheService(t *testing.T) {
+func TestMissingService(t *testing.T) {
 	w := newWorld(t)
 	w.cluster.ApplyYAML(t, "", shipped(t, "injector-webhook.yaml"))
 	plant := w.cluster.Namespace(t)

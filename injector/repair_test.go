@@ -337,7 +337,7 @@ func (w *world) redirect(url string) {
 }
 
 // Without a webhook configuration, successors would get no agent, so no pod is evicted.
-func TestNoEvictionBeforeTheWebhookIsReady(t *testing.T) {
+func TestNoEvictionBeforeWebhookIsReady(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
 	in := w.start()
 	plant := w.cluster.Namespace(t)

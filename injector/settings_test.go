@@ -124,7 +124,7 @@ func TestReferenceOfMetrics(t *testing.T) {
 }
 
 // The page about pods must link every reason against injection, and list every annotation.
-func TestPodsPageNamesReasonsAndAnnotations(t *testing.T) {
+func TestPodsPageIsComplete(t *testing.T) {
 	page := readFile(t, "../docs/how-to/pods.md")
 	for _, r := range v1alpha1.Reasons {
 		if r.Class == v1alpha1.ClassNotInjected {

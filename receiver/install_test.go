@@ -27,7 +27,7 @@ import (
 )
 
 // The test runs the commands of the page unchanged and in order, except for the address of the receiver's Service.
-func TestTheCommandsOfThePageRun(t *testing.T) {
+func TestWebhookPageCommands(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("there is no curl")

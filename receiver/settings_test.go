@@ -35,7 +35,7 @@ func TestCommandLineErrors(t *testing.T) {
 	}
 }
 
-func TestHelpAndVersionAreNoErrors(t *testing.T) {
+func TestHelpAndVersion(t *testing.T) {
 	var out bytes.Buffer
 	assert.Equal(t, daemon.ExitDone, run(t.Context(), []string{"--help"}, noEnv, io.Discard, &out))
 	assert.Contains(t, out.String(), "receiver turns HTTP calls of git hosts, Argo CD, Kargo and scripts into requests to GatewaySyncs and ConfigSyncs.")
@@ -52,7 +52,7 @@ func TestHelpAndVersionAreNoErrors(t *testing.T) {
 	assert.Equal(t, "receiver: --install-secret-file: open /nowhere: no such file or directory\n", out.String())
 }
 
-func TestTheReferenceListsEveryFlagAndEveryMetric(t *testing.T) {
+func TestReferenceOfFlagsAndMetrics(t *testing.T) {
 	var s settings
 	reference.Flags(t, "../docs/reference/receiver.md", s.flags(io.Discard))
 	reg := prometheus.NewRegistry()
@@ -63,7 +63,7 @@ func TestTheReferenceListsEveryFlagAndEveryMetric(t *testing.T) {
 	assert.Empty(t, problems)
 }
 
-func TestTheShippedDeploymentRunsWithItsArguments(t *testing.T) {
+func TestShippedDeployment(t *testing.T) {
 	deployment := &appsv1.Deployment{}
 	require.NoError(t, yaml.UnmarshalStrict([]byte(shipped(t, "receiver/base/deployment.yaml")), deployment))
 	c := deployment.Spec.Template.Spec.Containers[0]
@@ -86,4 +86,4 @@ func TestTheShippedDeploymentRunsWithItsArguments(t *testing.T) {
 // maxBinary is a ceiling, not a goal. Most of the size is client-go.
 const maxBinary = 36 << 20
 
-func TestTheReleaseBinaryStaysSmall(t *testing.T) { program.Small(t, "receiver", maxBinary) }
+func TestReleaseBinarySize(t *testing.T) { program.Small(t, "receiver", maxBinary) }

@@ -51,7 +51,7 @@ const strangers = 10000
 
 // R1: bodies without an end, headers and bodies that never complete, thousands of connections. Memory stays bounded, health
 // answers, and senders with the secret are served meanwhile.
-func TestR1StrangersTakeNeitherMemoryNorPlaces(t *testing.T) {
+func TestR1UnauthenticatedLoad(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t)
 	namespace := line(t, cluster)

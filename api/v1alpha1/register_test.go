@@ -11,7 +11,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-func TestASchemeReadsAndWritesGatewaySyncs(t *testing.T) {
+func TestSchemeRoundTrip(t *testing.T) {
 	scheme := runtime.NewScheme()
 	require.NoError(t, v1alpha1.AddToScheme(scheme))
 	codec := json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme, scheme, json.SerializerOptions{})

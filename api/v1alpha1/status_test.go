@@ -32,7 +32,7 @@ func TestUnreadableStatusCountsAsEmpty(t *testing.T) {
 	assert.Equal(t, v1alpha1.GatewaySyncStatus{GatewaysReady: "1/1"}, gs.Status)
 }
 
-func TestPausedByThePersonOrTheSpec(t *testing.T) {
+func TestPausedByAnnotationOrSpec(t *testing.T) {
 	gs := smallest()
 	assert.False(t, gs.Paused())
 	gs.Annotations = map[string]string{v1alpha1.AnnotationPaused: "yes"}

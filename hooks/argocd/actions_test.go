@@ -226,7 +226,7 @@ func TestApproveWindowAction(t *testing.T) {
 	}
 }
 
-func TestTwoClicksInOneSecondAreTwoRequests(t *testing.T) {
+func TestTwoClicksWithinOneSecond(t *testing.T) {
 	for _, name := range []string{"force-sync", "rollback"} {
 		gs := &v1alpha1.GatewaySync{}
 		gs.Spec.Git.Ref, gs.ResourceVersion = commitB, "1234567890123"

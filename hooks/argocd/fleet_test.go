@@ -83,7 +83,7 @@ func (s *server) click(name string) error {
 
 // A failed canary is Degraded until the action retry. The gateways after it wait, Suspended, for the action approve, which needs a right of
 // its own.
-func TestRolloutOfAFleet(t *testing.T) {
+func TestFleetRollout(t *testing.T) {
 	var answer atomic.Int32
 	check := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(answer.Load())) }))
 	t.Cleanup(check.Close)

@@ -58,7 +58,7 @@ func (d dice) distort(v any) any {
 		[]any{[]any{}}, strings.Repeat("é", 600), "a\x00b", "\U0010ffff")
 }
 
-func TestNoShapeOfAnObjectIsAnError(t *testing.T) {
+func TestMalformedObjects(t *testing.T) {
 	t.Parallel()
 	health, discovery := load(t, "health.lua"), load(t, "actions/discovery.lua")
 	for seed := range uint64(600) {

@@ -272,7 +272,7 @@ func TestHealth(t *testing.T) {
 }
 
 // For every outcome, health.lua and "stoker wait" agree on the health.
-func TestHealthOfEveryOutcome(t *testing.T) {
+func TestHealthMatchesOutcome(t *testing.T) {
 	script := load(t, "health.lua")
 	for seed := range uint64(3000) {
 		gs := dice{rand.New(rand.NewPCG(seed, 7))}.gatewaySync()

@@ -242,7 +242,7 @@ func TestProgramRightsAreExact(t *testing.T) {
 }
 
 // G2: a ConfigSync acts as an account of its own namespace that admits the program, and reaches nothing that this account may not.
-func TestProgramCannotBeLedAstray(t *testing.T) {
+func TestProgramStaysWithinRights(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ spec, commit, says string }{
 		"another account":       {"{serviceAccountName: other}", configMap("a", "1"), "may not act as ServiceAccount other of namespace NS"},

@@ -225,7 +225,7 @@ func TestRollbackWhileRunWaits(t *testing.T) {
 }
 
 // A spec with the id of a commit asks git for nothing that is kept. Other credentials have to fetch it themselves.
-func TestKeptObjectsNeedTheirCredentials(t *testing.T) {
+func TestKeptObjectsNeedCredentials(t *testing.T) {
 	w := newWorld(t)
 	w.server.SetAuth(gitserver.Basic("git", "S3CR3T-right"))
 	commit := w.commit("k8s/a.yaml", configMap("a", "1"))

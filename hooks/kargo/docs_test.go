@@ -46,7 +46,7 @@ func listed(table string) []string {
 	return list
 }
 
-func TestTheDocumentListsEveryVarWithItsDefault(t *testing.T) {
+func TestDocumentedVars(t *testing.T) {
 	t.Parallel()
 	for name, one := range tasks(t) {
 		var want []string
@@ -97,7 +97,7 @@ func TestDocumentedMessages(t *testing.T) {
 var fenced = regexp.MustCompile("(?s)```yaml\n(.*?)```")
 
 // The snippets must be valid parts of a Stage.
-func TestTheDocumentsStepsArePromotions(t *testing.T) {
+func TestDocumentedSteps(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"stoker-request", "stoker-argocd"} {
 		snippet := fenced.FindStringSubmatch(section(t, "## The task "+name))
@@ -115,7 +115,7 @@ func TestTheDocumentsStepsArePromotions(t *testing.T) {
 
 // The test runs every command unchanged, in the order of a reader who starts with the example. The commands for Secrets, which both pages
 // have, run once. The CRDs of Kargo and Rollouts come from testdata. The test creates the Project's namespace, as Kargo would.
-func TestTheDocumentsCommandsRun(t *testing.T) {
+func TestDocumentedCommands(t *testing.T) {
 	t.Parallel()
 	lines := document.Open(t)
 	c := kubetest.Control(t)

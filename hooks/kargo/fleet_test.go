@@ -129,7 +129,7 @@ func (l *line) patch(patch string) {
 }
 
 // P5, R3, R4: promotions against the real receiver, a real API server, and agents that sync.
-func TestPromotionsReachAFleet(t *testing.T) {
+func TestPromotionsReachFleet(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, plant.New(t, 2, receivertest.SetSecret))
 	l.Start()
@@ -232,7 +232,7 @@ func TestFailedPromotionReason(t *testing.T) {
 }
 
 // A later change of spec.git.ref supersedes a request without any cleanup, even while a promotion waits.
-func TestGitAndPromotionsEndEachOthersRequests(t *testing.T) {
+func TestSpecChangeDuringPromotion(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, plant.New(t, 1, receivertest.SetSecret))
 	l.Start()

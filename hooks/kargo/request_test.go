@@ -167,7 +167,7 @@ func TestPermanentFailureMessage(t *testing.T) {
 	}
 }
 
-func TestWhatMayPassIsTriedAgain(t *testing.T) {
+func TestTransientErrorsAreRetried(t *testing.T) {
 	t.Parallel()
 	broken := answer{502, "text/html", "<html>bad gateway</html>"}
 	done := phase("Succeeded", `, "message": "done"`)
@@ -196,7 +196,7 @@ func TestWhatMayPassIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestNothingIsTriedForEver(t *testing.T) {
+func TestRetriesAreBounded(t *testing.T) {
 	t.Parallel()
 	t.Run("a receiver that is away", func(t *testing.T) {
 		t.Parallel()
@@ -306,7 +306,7 @@ func TestControllerRestartRepeatsRequest(t *testing.T) {
 
 // Kargo converts values that look like numbers, booleans or objects. quote() keeps them strings. Without quote(), the task must
 // fail without sending a request.
-func TestRefsArriveAsTheyAre(t *testing.T) {
+func TestRefsArriveUnchanged(t *testing.T) {
 	t.Parallel()
 	for _, tag := range []string{
 		"1.10", "2", "1e3", "0x10", "true", "t", "null", "inf", "{}", "[1]", "v1.0.0+build.1", "release/1.2", "refs/tags/1.10", "größe", "a&b=c", "a#b", "100%", `a"b`,
@@ -375,7 +375,7 @@ func TestMissingSecretIsRejected(t *testing.T) {
 	assert.Len(t, posts, 1)
 }
 
-func TestAPromotionThatIsAbortedStops(t *testing.T) {
+func TestAbortedPromotionStops(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())
 	s := newScript(t, accepted, func(n int) answer {

@@ -15,7 +15,7 @@ import (
 var expression = regexp.MustCompile(`(?s)\$\{\{(.*?)\}\}|\$\{%(.*?)%\}`)
 
 // Kargo reports a wrong field or an invalid expression only during a promotion, so this test checks them.
-func TestEveryTaskIsOneThatKargoTakes(t *testing.T) {
+func TestTasksAreValid(t *testing.T) {
 	t.Parallel()
 	for name, one := range tasks(t) {
 		assert.Equal(t, "kargo.akuity.io/v1alpha1", one.APIVersion, name)
@@ -74,7 +74,7 @@ func eachString(value any, do func(string)) {
 	}
 }
 
-func TestFieldsThatKargoRefusesAreFound(t *testing.T) {
+func TestInvalidTaskFields(t *testing.T) {
 	t.Parallel()
 	for text, wrong := range map[string]string{
 		"url: x\nsuccesExpression: a":                  "config.succesExpression is not a field",
@@ -95,7 +95,7 @@ func TestFieldsThatKargoRefusesAreFound(t *testing.T) {
 	require.Error(t, yaml.UnmarshalStrict([]byte("kind: ClusterPromotionTask\nspec: {steps: [{uses: http, retries: {}}]}"), &one))
 }
 
-func TestExpressionsAreEvaluatedAsKargoDoes(t *testing.T) {
+func TestExpressions(t *testing.T) {
 	t.Parallel()
 	env := map[string]any{"vars": map[string]any{"tag": "1.10", "on": true, "n": 3.0}}
 	for text, want := range map[string]any{

@@ -64,7 +64,7 @@ spec:
   versions: [{name: v1alpha1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
 `
 
-func TestDefinitionsOfAnEarlierProduct(t *testing.T) {
+func TestDefinitionsOfEarlierProduct(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t, kubetest.WithoutKinds())
 	namespace := cluster.Namespace(t)
@@ -154,7 +154,7 @@ webhooks:
     rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods]}]
 `
 
-func TestPodsWithAnotherProgramsAgent(t *testing.T) {
+func TestPodsWithForeignAgent(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t, kubetest.Private())
 	namespace := cluster.Namespace(t)

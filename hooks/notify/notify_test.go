@@ -197,7 +197,7 @@ func TestSlackMessages(t *testing.T) {
 	assert.NotContains(t, p.log.String(), "S3CR3T")
 }
 
-func TestFlappingIsNotTold(t *testing.T) {
+func TestFlappingIsNotReported(t *testing.T) {
 	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack")})
 	for range 20 {
 		p.fails()
@@ -209,7 +209,7 @@ func TestFlappingIsNotTold(t *testing.T) {
 }
 
 // R9: whatever a receiver does, it gets each notification once.
-func TestFaultsOfTheReceiver(t *testing.T) {
+func TestReceiverFaults(t *testing.T) {
 	answers := func(code int) func(http.ResponseWriter, *http.Request) bool {
 		return func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(code); return true }
 	}
@@ -359,7 +359,7 @@ func TestCloudEvents(t *testing.T) {
 	assert.Equal(t, "sha256="+hex.EncodeToString(mac.Sum(nil)), p.receiver.header.Get("X-Hub-Signature-256"), "as the receiver verifies it")
 }
 
-func TestNewsGrowOld(t *testing.T) {
+func TestOldEventsAreDropped(t *testing.T) {
 	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack"), On: []v1alpha1.AlertTopic{"Ready"}})
 	p.passes(time.Minute)
 	p.receiver.fails(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusBadGateway); return true })
@@ -398,7 +398,7 @@ func TestRefusedSecrets(t *testing.T) {
 	}
 }
 
-func TestEveryWordIsInTheTable(t *testing.T) {
+func TestAlertTopics(t *testing.T) {
 	for _, name := range v1alpha1.AlertTopics() {
 		t.Run(string(name), func(t *testing.T) {
 			w, ok := topicOf(name)

@@ -141,7 +141,7 @@ func TestMissingCommit(t *testing.T) {
 	assert.ErrorContains(t, err, "open the clone")
 }
 
-func TestEmbeddedSecretsInAPlan(t *testing.T) {
+func TestEmbeddedSecrets(t *testing.T) {
 	r := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "plant.git"))
 	r.Commit("c", gitserver.Write("projects/p/project.json", `{"a": {"encrypted_key": "x", "ciphertext": "planted"}}`))
 	c := open(t, r.Dir)

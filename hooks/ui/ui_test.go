@@ -184,7 +184,7 @@ func TestRoutesWithoutAPIServer(t *testing.T) {
 	}
 }
 
-func TestPagesOfAFleet(t *testing.T) {
+func TestFleetPages(t *testing.T) {
 	t.Parallel()
 	s := uitest.New(t, kubetest.Control(t))
 	s.Fleet("area", 50, 7)
@@ -242,7 +242,7 @@ func TestPagesOfAFleet(t *testing.T) {
 	assert.Equal(t, 404, r.send("GET", "/reasons/Unheard", nil).StatusCode)
 }
 
-func TestRolloutOfAFleet(t *testing.T) {
+func TestRolloutPages(t *testing.T) {
 	t.Parallel()
 	s := uitest.New(t, kubetest.Control(t))
 	for _, phase := range []v1alpha1.RolloutPhase{v1alpha1.RolloutWaiting, v1alpha1.RolloutSoaking, v1alpha1.RolloutAborted} {

@@ -133,7 +133,7 @@ func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 var line = known{list: []*v1alpha1.GatewaySync{gatewaySync("plant", "line")}}
 
-func TestReviewAddsTheAgent(t *testing.T) {
+func TestReviewAddsAgent(t *testing.T) {
 	h, counted := newHandler(line, quiet())
 	res := response(t, post(h.Routes(), "application/json", review(t, pod())))
 	assert.True(t, res.Allowed)

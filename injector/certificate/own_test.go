@@ -270,7 +270,7 @@ func TestOwnReadiness(t *testing.T) {
 
 // An installation switches to cert-manager. cert-manager's authority replaces ours in the bundle, and the injector no longer has
 // permission to restore it.
-func TestNotReadyWithoutItsAuthority(t *testing.T) {
+func TestNotReadyWithoutAuthority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := clientset.New(configuration())
 		var refuses atomic.Bool

@@ -84,7 +84,7 @@ func removed(before, after any, path string) string {
 }
 
 // I1: other injectors before or after ours change nothing about the agent, and a second admission adds nothing.
-func TestOtherInjectorsBeforeAndAfter(t *testing.T) {
+func TestOtherInjectors(t *testing.T) {
 	meshes := map[string]func(*corev1.Pod){
 		"proxy": func(p *corev1.Pod) {
 			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "proxy", Image: "example.com/proxy:1"})

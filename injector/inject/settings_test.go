@@ -106,7 +106,7 @@ func values(c corev1.Container) map[string]string {
 	return m
 }
 
-func TestForeignAgentIsLeftAloneWithAWarning(t *testing.T) {
+func TestForeignAgentWarning(t *testing.T) {
 	s := named(t, podcase.Base)
 	ops, _ := s.patch()
 	own, _ := apply(t, s.raw, ops)

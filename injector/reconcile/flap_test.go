@@ -105,7 +105,7 @@ func TestFlappingAgentKeepsDeadline(t *testing.T) {
 	}
 }
 
-func TestEachLongAbsenceIsReported(t *testing.T) {
+func TestRepeatedLongAbsence(t *testing.T) {
 	l := newLone(t)
 	for range 5 {
 		assert.Zero(t, l.leads(time.Minute)[request.Failed], "who was away for so long has time again")

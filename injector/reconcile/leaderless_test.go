@@ -121,7 +121,7 @@ func TestRemovedGateways(t *testing.T) {
 }
 
 // A lost node leaves pods that terminate forever. Because of them, the fleet must not count as empty, which would be healthy.
-func TestEndingPodsAreWaitedFor(t *testing.T) {
+func TestTerminatingPodsCountAsGateways(t *testing.T) {
 	terminating := podIndex{ending: []*corev1.Pod{podNamed("gw-0", true)}}
 	for name, gs := range map[string]*v1alpha1.GatewaySync{"known gateways": newGatewaySync(withGateways("gw")), "unknown gateways": newGatewaySync()} {
 		t.Run(name, func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestEndingPodsAreWaitedFor(t *testing.T) {
 
 // The lead reports AgentsAway while its own pod ends, and the reconciler takes over. Both must use the same deadline, which is
 // by default ten minutes after the lead's first report.
-func TestTakeoverKeepsTheDeadline(t *testing.T) {
+func TestTakeoverKeepsDeadline(t *testing.T) {
 	gs := newGatewaySync(withGateways("gw"))
 	gs.Status.ObservedGeneration = gs.Generation
 	for kind, status := range map[string]metav1.ConditionStatus{"Ready": "Unknown", "Reconciling": "True"} {
@@ -149,7 +149,7 @@ func TestTakeoverKeepsTheDeadline(t *testing.T) {
 	assert.Equal(t, "Unknown/NoGateways", conditionsOf(&gs.Status)["Ready"])
 }
 
-func TestAPodWithoutItsAgentIsNamed(t *testing.T) {
+func TestPodWithoutAgent(t *testing.T) {
 	s := leaderless(newGatewaySync(), podIndex{live: []*corev1.Pod{podNamed("gw-1", false), podNamed("gw-0", true)}}, noon)
 	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionSidecarInjected)
 	assert.Equal(t, metav1.ConditionFalse, c.Status)

@@ -28,7 +28,7 @@ func held(client kubernetes.Interface, holder string) lease.Lease {
 	return lease.Lease{Client: client, Namespace: "stoker-system", Name: "injector", Holder: holder}
 }
 
-func TestLedgerIsSharedThroughTheLease(t *testing.T) {
+func TestLedgerTakeover(t *testing.T) {
 	object := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "injector"}}
 	object.Spec.HolderIdentity = new("a")
 	client := clientset.New(object)

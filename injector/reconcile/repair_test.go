@@ -80,7 +80,7 @@ func TestEvictionIsRecordedFirst(t *testing.T) {
 
 // If a rollout of the Deployment is in progress when the GatewaySync appears, each ReplicaSet has a pod. The younger one existed
 // before the eviction.
-func TestOlderPodIsNoSuccessor(t *testing.T) {
+func TestOlderPodIsNotSuccessor(t *testing.T) {
 	now := noon.Add(time.Minute)
 	u, _ := evicting(t, &now, func(bool, string) error { return nil })
 	old := ownedPod("gw-1-a", "gw", "ReplicaSet", false, 0, ofDeployment("gw", "1"))
@@ -97,7 +97,7 @@ func TestOlderPodIsNoSuccessor(t *testing.T) {
 }
 
 // A StatefulSet scaled to 0 while a successor cannot start has no gateways. The reconciler must not wait for the evicted pod.
-func TestScaledDownOwnerEndsTheWait(t *testing.T) {
+func TestScaledDownOwnerEndsWait(t *testing.T) {
 	now := noon.Add(time.Minute)
 	u, repair := evicting(t, &now, func(bool, string) error { return nil })
 	_, _, err := repair()
@@ -216,7 +216,7 @@ func TestOwnersThatRecreatePods(t *testing.T) {
 }
 
 // Between two answers of the API server, only the clock of this node tells the time, and an operator may change it.
-func TestClockSetBackMakesNoPodYoung(t *testing.T) {
+func TestPodAgeAfterClockReset(t *testing.T) {
 	now := noon.Add(time.Minute)
 	_, repair := evicting(t, &now, func(dry bool, _ string) error {
 		assert.True(t, dry)

@@ -112,7 +112,7 @@ func TestReplacementOfEvictedPod(t *testing.T) {
 }
 
 // Repair must also wait for other disruptions, such as a drained node or a restart of the other node of a pair.
-func TestOnePodOfAGatewaySyncIsAway(t *testing.T) {
+func TestReplacementOfOtherPods(t *testing.T) {
 	up := ownedPod("site-1", "one", "StatefulSet", true, 0, hasStarted)
 	assert.Equal(t, replacement{}, otherReplacement(podIndex{live: []*corev1.Pod{up, podNamed("site-0", false)}}, noon))
 	ends := podIndex{live: []*corev1.Pod{up}, ending: []*corev1.Pod{ownedPod("pair-0", "p", "StatefulSet", true, 0, endsAt(time.Minute))}}
@@ -127,7 +127,7 @@ func TestOnePodOfAGatewaySyncIsAway(t *testing.T) {
 }
 
 // The reconciler keeps few fields of a pod without a request for an agent, but must keep its deletion.
-func TestSuccessorWithoutRequestEndsTheWait(t *testing.T) {
+func TestSuccessorWithoutRequestEndsWait(t *testing.T) {
 	w, err := watchPods(clientset.New(), "plant", func(*corev1.Pod) {}, func(error) {})
 	require.NoError(t, err)
 	u := &Reconciler{pods: []*podWatch{w}}

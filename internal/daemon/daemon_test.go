@@ -80,7 +80,7 @@ func TestHelp(t *testing.T) {
 	assert.Regexp(t, `(?s)^sweeper sweeps\.\n\n  sweeper \[flags\]\n\nFlags:\n  -health-addr address\n.*  -mood mood\n.*  -watch-namespace namespace\n.*\n\nEnvironment: none\.\n$`, talk.String())
 }
 
-func TestAllErrorsAtOnce(t *testing.T) {
+func TestAllErrorsAreReported(t *testing.T) {
 	var talk bytes.Buffer
 	_, err := parse(&talk, "--mood=odd", "--log-format=xml", "--log-level=loud", "--watch-namespace=a", "--watch-namespace=B", "--watch-label-selector=a=b=c", "extra")
 	require.ErrorIs(t, err, daemon.ErrUsage)

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestAddressesOfOneRepositoryAreTheSame(t *testing.T) {
+func TestSameRepository(t *testing.T) {
 	groups := [][]string{
 		{
 			"https://git.example.com/plants/line.git", "https://git.example.com/plants/line", "http://git.example.com:8080/plants/line/",

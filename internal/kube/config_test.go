@@ -85,7 +85,7 @@ func TestInClusterIgnoresProxy(t *testing.T) {
 	assert.ErrorIs(t, err, rest.ErrNotInCluster)
 }
 
-func TestBothClientsOfAPodHaveOneConnection(t *testing.T) {
+func TestClientsShareConnection(t *testing.T) {
 	var opened atomic.Int64
 	server := httptest.NewUnstartedServer(http.NotFoundHandler())
 	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {

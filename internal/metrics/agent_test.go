@@ -18,7 +18,7 @@ import (
 )
 
 // C8: closed sets of labels bound the number of series.
-func TestSeriesDoNotGrowWithWhatIsSynced(t *testing.T) {
+func TestAgentCardinality(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	a := metrics.NewAgent(reg, "v1", "plant", "line", "gw-1")
 	record := func() {

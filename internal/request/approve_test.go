@@ -94,7 +94,7 @@ func TestApproveWindow(t *testing.T) {
 }
 
 // A stage that gets requireApproval while a gateway of it is behind can be approved, although the rollout is over.
-func TestApproveAfterTheRollout(t *testing.T) {
+func TestApproveAfterRollout(t *testing.T) {
 	gs := plant("main")
 	gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{{Name: "prod", RequireApproval: true}}}
 	gs.Status.Rollout = &v1alpha1.RolloutStatus{Commit: commitA, Step: 2, Steps: 2, Phase: v1alpha1.RolloutDone}

@@ -64,7 +64,7 @@ func TestRequestRecordsSenderAndTime(t *testing.T) {
 }
 
 // P5: a repeated request changes nothing.
-func TestTheSameRequestTwiceIsOneChange(t *testing.T) {
+func TestRepeatedRequestChangesNothing(t *testing.T) {
 	gs := plant("main")
 	r := Request{Ref: "v2", By: "argocd", ID: "job-1"}
 	require.Equal(t, Set, ask(t, gs, r).Outcome)
@@ -121,7 +121,7 @@ func TestLapsedRequestCanBeRepeated(t *testing.T) {
 	assert.Equal(t, "v2", desired(t, gs).Ref, "also within the same tick of the clock")
 }
 
-func TestTheRefOfTheSpecEndsAnOverride(t *testing.T) {
+func TestRequestForSpecRefEndsOverride(t *testing.T) {
 	gs := plant("main")
 	ask(t, gs, Request{Ref: commitA, Unless: commitB, By: "cli"})
 	require.Equal(t, Set, ask(t, gs, Request{Ref: "main", By: "cli"}).Outcome)
@@ -153,7 +153,7 @@ const (
 	later   = "test.01hzbbbbbbbbbbbbbbbbbbbbbb.1234567"
 )
 
-func TestAnOlderPromotionNeverOverwritesANewerOne(t *testing.T) {
+func TestOlderPromotionIsSuperseded(t *testing.T) {
 	gs := plant("main")
 	require.Equal(t, Set, ask(t, gs, Request{Ref: "v1", By: "kargo", ID: earlier}).Outcome)
 	require.Equal(t, Set, ask(t, gs, Request{Ref: "v2", By: "kargo", ID: later}).Outcome)
@@ -213,7 +213,7 @@ func TestRepeatAfterOwnRequest(t *testing.T) {
 	assert.True(t, Taken(gs, "argocd", back.ID))
 }
 
-func TestAFollowedTagIsRememberedForSomeTime(t *testing.T) {
+func TestFollowedTagsAreBounded(t *testing.T) {
 	gs := plant("main")
 	for n := range keptTags + 3 {
 		ask(t, gs, Request{Ref: fmt.Sprintf("v1.%d", n), By: "github", Follows: true})
@@ -317,7 +317,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-func TestARequestForARefAtACommit(t *testing.T) {
+func TestRequestForRefAtCommit(t *testing.T) {
 	r := Request{Ref: "v2", Commit: commitA, By: "kargo", For: "stage prod,\tby ann\u0007\nx"}
 	gs := plant("main")
 	require.Equal(t, Set, ask(t, gs, r).Outcome)

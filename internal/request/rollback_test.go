@@ -50,7 +50,7 @@ func TestRollbackReadsStatus(t *testing.T) {
 	})
 }
 
-func TestRollbackToWhatRunsChangesNothing(t *testing.T) {
+func TestRollbackToRunningCommit(t *testing.T) {
 	for name, c := range map[string]struct {
 		to     string
 		change func(*v1alpha1.GatewaySync)
@@ -71,7 +71,7 @@ func TestRollbackToWhatRunsChangesNothing(t *testing.T) {
 	}
 }
 
-func TestRollbackWaitsForTheLead(t *testing.T) {
+func TestRollbackWaitsForLead(t *testing.T) {
 	for name, change := range map[string]func(*v1alpha1.GatewaySync){
 		"another generation": func(gs *v1alpha1.GatewaySync) { gs.Generation = 2 },
 		"another request":    func(gs *v1alpha1.GatewaySync) { annotate(gs, v1alpha1.AnnotationRequestedRef, "v2") },
@@ -87,7 +87,7 @@ func TestRollbackWaitsForTheLead(t *testing.T) {
 	}
 }
 
-func TestARollbackGoesOnlyToWhatRan(t *testing.T) {
+func TestRollbackTarget(t *testing.T) {
 	gs := rolled()
 	r, _, err := rollback(gs, "AAAAAAA0")
 	require.NoError(t, err)

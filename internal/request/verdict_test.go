@@ -172,7 +172,7 @@ func TestReadSuperseded(t *testing.T) {
 	})
 }
 
-func TestAt(t *testing.T) {
+func TestReadCommitOfRequest(t *testing.T) {
 	for name, c := range map[string]struct {
 		ref, commit string
 		annotations map[string]string
@@ -202,7 +202,7 @@ func TestAt(t *testing.T) {
 	})
 }
 
-func TestLook(t *testing.T) {
+func TestReadLock(t *testing.T) {
 	lock := func(holder string) runtime.Object {
 		return &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": v1alpha1.GroupVersion.String(), "kind": kube.SyncTarget.Name, "metadata": map[string]any{"name": "plant", "namespace": "line"},

@@ -48,7 +48,7 @@ func deliveries(t testing.TB) []delivered {
 	return all
 }
 
-func TestEachSenderIsUnderstood(t *testing.T) {
+func TestParseDeliveries(t *testing.T) {
 	for _, d := range deliveries(t) {
 		t.Run(d.name, func(t *testing.T) {
 			got, err := Parse(d.header(), d.Body)
@@ -60,7 +60,7 @@ func TestEachSenderIsUnderstood(t *testing.T) {
 	}
 }
 
-func TestAnIdThatCannotBeKeptIsNone(t *testing.T) {
+func TestInvalidDeliveryID(t *testing.T) {
 	for _, id := range []string{"", "a b", "ä", strings.Repeat("x", 101), "a\x7f"} {
 		t.Run(fmt.Sprintf("%.20q", id), func(t *testing.T) {
 			r, err := Parse(http.Header{"X-Github-Event": {"ping"}, "X-Github-Delivery": {id}}, nil)
@@ -138,7 +138,7 @@ func TestFreightCommitByRepository(t *testing.T) {
 	}
 }
 
-func TestARepositoryIsKnownInAllItsForms(t *testing.T) {
+func TestRepositoryAddresses(t *testing.T) {
 	for address, repo := range map[string]string{
 		"https://github.com/Plant-North/Line.git":                   "git@github.com:plant-north/line",
 		"ssh://git@bitbucket.plant.example:7999/north/line.git":     "ssh://git@bitbucket.plant.example/north/line",
@@ -182,7 +182,7 @@ func TestARepositoryIsKnownInAllItsForms(t *testing.T) {
 
 var update = flag.Bool("update", false, "write the table of senders in docs/how-to/webhooks.md")
 
-func TestSendersOfTheDocumentation(t *testing.T) {
+func TestDocumentedSenders(t *testing.T) {
 	const page, begin, end = "../../docs/how-to/webhooks.md", "<!-- senders: begin -->\n", "<!-- senders: end -->\n"
 	raw, err := os.ReadFile(page)
 	require.NoError(t, err)

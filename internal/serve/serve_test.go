@@ -52,7 +52,7 @@ func TestRunUntilCanceled(t *testing.T) {
 	}
 }
 
-func TestListenNamesTheAddressThatIsTaken(t *testing.T) {
+func TestListenErrorNamesAddress(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, l.Close()) }()
@@ -60,7 +60,7 @@ func TestListenNamesTheAddressThatIsTaken(t *testing.T) {
 	assert.ErrorContains(t, err, l.Addr().String())
 }
 
-func TestAMuxServesItsTableAndTellsIt(t *testing.T) {
+func TestMux(t *testing.T) {
 	m := serve.NewMux(map[string]http.HandlerFunc{
 		"POST /b/{name}": func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.PathValue("name")) },
 		"GET /a":         func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) },

@@ -20,7 +20,7 @@ func (s *scene) asks(at, commit string) {
 }
 
 // Agents that return with the commit that ran before have synced nothing, so no Event reports them.
-func TestAgentsThatAreBackAreNoNews(t *testing.T) {
+func TestReturningAgentsSendNoEvents(t *testing.T) {
 	s := newScene(t, 2)
 	s.write()
 	pods := s.Pods
@@ -80,7 +80,7 @@ func TestRequestDuringRestart(t *testing.T) {
 	assert.Equal(t, []string{"gw-0-0: SyncCompleted", "SyncCompleted"}, s.told())
 }
 
-func TestGatewaysThatDoNotComeBack(t *testing.T) {
+func TestLostGateways(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		given  func(*scene)
@@ -278,7 +278,7 @@ func TestRepeatedFailureIsOneEvent(t *testing.T) {
 	}
 }
 
-func TestAnAttemptAtSomethingElseStartsClean(t *testing.T) {
+func TestNewCommitClearsFailure(t *testing.T) {
 	s := newScene(t, 1)
 	s.write()
 	s.fails(0, v1alpha1.ReasonTemplateFailed, "x")

@@ -52,7 +52,7 @@ func TestFutureTimestamps(t *testing.T) {
 	assert.WithinDuration(t, right.Time, s.write().LastSyncTime.Time, 0, "what is earlier is not the last")
 }
 
-func TestWorkThatBeganInTheFutureBeginsNow(t *testing.T) {
+func TestFutureStartTime(t *testing.T) {
 	s := newScene(t, 1)
 	s.moves(commitB)
 	st := s.write()

@@ -13,7 +13,7 @@ import (
 
 var update = flag.Bool("update", false, "write the table of conditions in docs/reference/status.md")
 
-func TestConditionsOfTheDocumentation(t *testing.T) {
+func TestDocumentedConditions(t *testing.T) {
 	const page, begin, end = "../../docs/reference/status.md", "<!-- conditions: begin -->\n", "<!-- conditions: end -->\n"
 	raw, err := os.ReadFile(page)
 	require.NoError(t, err)
@@ -44,7 +44,7 @@ func TestEventsAreDocumented(t *testing.T) {
 	}
 }
 
-func TestOnlyListedConditionsAreSet(t *testing.T) {
+func TestConditionsAreListed(t *testing.T) {
 	s := newScene(t, 1)
 	s.GatewaySync.Spec.Git.Repo = "git@git.example.com:site.git"
 	listed := map[string]bool{}

@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-func TestGitThatIsAwayMakesNoGatewayUnready(t *testing.T) {
+func TestReadyDuringGitOutage(t *testing.T) {
 	s := newScene(t, 2)
 	s.asks("t1", commitA)
 	s.takes(0)
@@ -110,7 +110,7 @@ func TestLaterRequestsKeepDeadline(t *testing.T) {
 	assert.Equal(t, "True/Synced", condition(s.write(), v1alpha1.ConditionReady))
 }
 
-func TestAPausedFleetWaitsForNoGit(t *testing.T) {
+func TestPausedFleetDuringGitOutage(t *testing.T) {
 	s := newScene(t, 1)
 	s.pauses(true)
 	s.Ref.Err = failure.New(v1alpha1.ReasonGitTimeout, "slow")

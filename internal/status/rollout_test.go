@@ -38,7 +38,7 @@ func canary(t *testing.T) *scene {
 }
 
 // The Event of a stage names the approval that opened it.
-func TestStageOpenedNamesTheApproval(t *testing.T) {
+func TestStageOpenedNamesApproval(t *testing.T) {
 	for name, approved := range map[string]string{"approved": "; approved as dev@" + commitB, "without an approval": ""} {
 		t.Run(name, func(t *testing.T) {
 			s := canary(t)
@@ -106,7 +106,7 @@ func TestRolloutVerdict(t *testing.T) {
 	}
 }
 
-func TestEachStepHasTheDeadline(t *testing.T) {
+func TestDeadlinePerStep(t *testing.T) {
 	s := canary(t)
 	s.fails(0, v1alpha1.ReasonGatewayUnreachable, "refused")
 	s.rolls(v1alpha1.RolloutProgressing, 1, "dev", "waits for gw-0")
@@ -189,7 +189,7 @@ func TestLastStepSoaks(t *testing.T) {
 
 // The status is computed, whatever else happens while the last step soaks: all gateways run the target, and the rollout is not
 // done.
-func TestLastStepSoaksWhile(t *testing.T) {
+func TestLastStepSoaksDuringFailures(t *testing.T) {
 	for name, c := range map[string]struct {
 		happens    func(*scene)
 		ready, all string

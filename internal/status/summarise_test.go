@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-func TestAFleetThatRunsTheTargetIsReady(t *testing.T) {
+func TestSyncedFleetIsReady(t *testing.T) {
 	s := newScene(t, 3)
 	st := s.write()
 	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady))
@@ -75,7 +75,7 @@ func TestRefChangeEvent(t *testing.T) {
 	}
 }
 
-func TestANewCommitIsDeliveredGatewayByGateway(t *testing.T) {
+func TestNewCommitProgress(t *testing.T) {
 	s := newScene(t, 2)
 	s.write()
 	s.after(time.Hour).moves(commitB)
@@ -105,7 +105,7 @@ func TestANewCommitIsDeliveredGatewayByGateway(t *testing.T) {
 	assert.Equal(t, commitB, st.LastGood.Commit)
 }
 
-func TestEveryWayOfNotBeingReady(t *testing.T) {
+func TestNotReady(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		given func(*scene)
@@ -313,7 +313,7 @@ func TestSlowSyncIsStalled(t *testing.T) {
 	})
 }
 
-func TestHintsDoNotKeepADeadlineAway(t *testing.T) {
+func TestHintsKeepDeadline(t *testing.T) {
 	s := newScene(t, 2)
 	s.write()
 	s.moves(commitB)
@@ -365,7 +365,7 @@ func TestRollbackEvent(t *testing.T) {
 	assert.Len(t, st.History, 3)
 }
 
-func TestANewLeadRepeatsNothing(t *testing.T) {
+func TestNewLeadRepeatsNoEvents(t *testing.T) {
 	s := newScene(t, 2)
 	s.Ref.Err = failure.New(v1alpha1.ReasonGitUnreachable, "dial tcp 10.0.0.1:443: refused")
 	s.fails(1, v1alpha1.ReasonTemplateFailed, "x")
@@ -384,7 +384,7 @@ func TestANewLeadRepeatsNothing(t *testing.T) {
 	assert.Equal(t, []string{"RefResolved"}, s.told())
 }
 
-func TestConditionsOfOthersStay(t *testing.T) {
+func TestForeignConditionsStay(t *testing.T) {
 	s := newScene(t, 1)
 	theirs := metav1.Condition{Type: "example.com/Approved", Status: metav1.ConditionTrue, Reason: "ByBob", LastTransitionTime: metav1.NewTime(noon)}
 	s.GatewaySync.Status.Conditions = []metav1.Condition{theirs}
@@ -406,7 +406,7 @@ func TestDriftEventAndReady(t *testing.T) {
 	assert.Empty(t, s.told())
 }
 
-func TestARowRemembersWhatItsGatewayRan(t *testing.T) {
+func TestRowKeepsLastSync(t *testing.T) {
 	s := newScene(t, 1)
 	st := s.write()
 	last := st.DiscoveredGateways[0].LastSyncTime
@@ -424,7 +424,7 @@ func TestARowRemembersWhatItsGatewayRan(t *testing.T) {
 	assert.Equal(t, last, row.LastSyncTime)
 }
 
-func TestTheHistoryHasTen(t *testing.T) {
+func TestHistoryIsBounded(t *testing.T) {
 	s := newScene(t, 1)
 	for i := range 15 {
 		s.moves(strings.Repeat(fmt.Sprint(i%10), 40))
@@ -451,7 +451,7 @@ func TestLastGoodNeedsARunningGateway(t *testing.T) {
 }
 
 // The API server stores objects of up to 1.5 MiB, including the managed fields.
-func TestAHugeFleetFitsIntoTheObject(t *testing.T) {
+func TestHugeFleetFitsIntoObject(t *testing.T) {
 	s := newScene(t, 0)
 	for i := range 2500 {
 		r := s.gateway(fmt.Sprintf("gateway-%04d-%s", i, strings.Repeat("n", 40)))
@@ -491,7 +491,7 @@ func TestUnknownReportState(t *testing.T) {
 	assert.Equal(t, "1/2", s.GatewaySync.Status.GatewaysReady)
 }
 
-func TestAnErrorWithoutAReasonIsTriedAgain(t *testing.T) {
+func TestErrorWithoutReason(t *testing.T) {
 	s := newScene(t, 1)
 	s.Target.Commit = ""
 	s.Ref.Err = errors.New("odd")

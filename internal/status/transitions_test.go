@@ -16,7 +16,7 @@ import (
 )
 
 // Events with the same reason and object are counted as one and keep the first note.
-func TestOneEventNamesAllGatewaysThatFail(t *testing.T) {
+func TestFailedGatewaysShareEvent(t *testing.T) {
 	onTheFleet := func(s *scene) (notes []string) {
 		for _, e := range s.events {
 			if e.Pod == nil && e.Warning {

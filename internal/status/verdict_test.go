@@ -39,7 +39,7 @@ func TestMissingRefIsNotReady(t *testing.T) {
 }
 
 // A requested dry run runs once. No work is pending that could miss a deadline.
-func TestADryRunHasNoDeadline(t *testing.T) {
+func TestDryRunHasNoDeadline(t *testing.T) {
 	s := newScene(t, 1)
 	s.fails(0, v1alpha1.ReasonDryRun, "dry run, nothing was written: 1 file added")
 	s.report(0).Phase = v1alpha1.GatewayPending

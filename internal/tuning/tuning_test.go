@@ -35,7 +35,7 @@ func TestDefaultsAndChecks(t *testing.T) {
 		"--max-repository must be more than 0", "--max-lost-found must be more than 0", "--lost-found-age must be more than 0"}, said)
 }
 
-func TestSizesAreReadAndPrintedInTheirUnits(t *testing.T) {
+func TestSize(t *testing.T) {
 	for text, want := range map[string]int64{"0": 0, "17": 17, "1KiB": 1 << 10, "512MiB": 512 << 20, "8GiB": 8 << 30} {
 		t.Run(text, func(t *testing.T) {
 			var b Size

@@ -41,7 +41,7 @@ func revealed(list []secret.String) []string {
 	return all
 }
 
-func TestASecretHasOneValueALine(t *testing.T) {
+func TestSecretValues(t *testing.T) {
 	for text, want := range map[string][]string{
 		"":                      nil,
 		" \n\t\n":               nil,
@@ -72,7 +72,7 @@ func sign(key, body string) string {
 	return "sha256=" + hex.EncodeToString(h.Sum(nil))
 }
 
-func TestProofNeedsItsSecret(t *testing.T) {
+func TestProofNeedsSecret(t *testing.T) {
 	c := NewChecker()
 	const body = "body"
 	for _, h := range []http.Header{
@@ -104,7 +104,7 @@ func TestProofNeedsItsSecret(t *testing.T) {
 	assert.False(t, c.Verify(p, []byte(body), secrets(""), MaxValues))
 }
 
-func TestWhatCannotBeRightIsNoProof(t *testing.T) {
+func TestInvalidProof(t *testing.T) {
 	good := sign("key", "")
 	for name, h := range map[string]http.Header{
 		"nothing":                  {},
@@ -131,7 +131,7 @@ func TestWhatCannotBeRightIsNoProof(t *testing.T) {
 
 // R5: tokens of identity providers are not accepted. The receiver compares a token as plain text and never parses it, so no
 // issuer, audience or algorithm can be wrong.
-func TestR5IdentityTokenIsNoSecret(t *testing.T) {
+func TestR5IdentityTokenIsNotSecret(t *testing.T) {
 	c := NewChecker()
 	part := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
 	for name, jwt := range map[string]struct{ algorithm, key string }{
@@ -167,7 +167,7 @@ func TestR5IdentityTokenIsNoSecret(t *testing.T) {
 	}
 }
 
-func TestSecretsInFilesAreReadAgain(t *testing.T) {
+func TestSecretFilesAreReread(t *testing.T) {
 	dir := t.TempDir()
 	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	write := func(name, text string) { require.NoError(t, os.WriteFile(name, []byte(text), 0o600)) }

@@ -55,7 +55,7 @@ func TestBodyLimit(t *testing.T) {
 	}
 }
 
-func TestOnlyAFewLargeBodiesAreInMemory(t *testing.T) {
+func TestLargeBodiesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := NewBodies(1)
 		large := func() *http.Request {
@@ -170,7 +170,7 @@ func TestConnectionLimits(t *testing.T) {
 	assert.ErrorIs(t, <-ended, net.ErrClosed)
 }
 
-func TestAnAddressIsItsOwners(t *testing.T) {
+func TestAddressKey(t *testing.T) {
 	for address, want := range map[string]string{
 		"192.0.2.1:80": "192.0.2.1", "[::ffff:192.0.2.1]:80": "192.0.2.1", "[2001:db8:1:2:3:4:5:6]:80": "2001:db8:1:2::/64",
 		"[2001:db8:1:2::9]:81": "2001:db8:1:2::/64", "[fe80::1%eth0]:80": "fe80::/64", "@": "@", "": "",

@@ -88,7 +88,7 @@ func TestHintsDuringWorkAreCoalesced(t *testing.T) {
 	})
 }
 
-func TestHintsBecomeRareWhileTheyKeepComing(t *testing.T) {
+func TestHintRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{}
 		q := New(Config{Do: b.do})
@@ -250,7 +250,7 @@ func TestFollowedTagsAreJoined(t *testing.T) {
 	})
 }
 
-func TestRepeatedRefIsAHint(t *testing.T) {
+func TestRepeatedRefIsHint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{}
 		q := New(Config{Do: b.do})

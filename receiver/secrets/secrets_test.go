@@ -121,7 +121,7 @@ var (
 	errDown      = errors.New("connection refused")
 )
 
-func TestASecretIsReadSeldomAndAhead(t *testing.T) {
+func TestSecretReadInterval(t *testing.T) {
 	for name, c := range map[string]struct {
 		value string
 		err   error
@@ -159,7 +159,7 @@ func TestASecretIsReadSeldomAndAhead(t *testing.T) {
 	}
 }
 
-func TestWhatBecomesRightIsTakenUp(t *testing.T) {
+func TestCorrectedSecret(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newCluster(t, func(v *cluster) { v.err = errForbidden })
 		for range 30 {
@@ -209,7 +209,7 @@ func TestLastValueDuringOutage(t *testing.T) {
 }
 
 // While the API server cannot answer, the receiver asks senders to retry. A refusal would be final.
-func TestAPIServerErrorIsAnOutage(t *testing.T) {
+func TestAPIServerErrorIsOutage(t *testing.T) {
 	for name, err := range map[string]error{
 		"etcd timeout":         apierrors.NewServerTimeout(resource, "get", 2),
 		"timeout":              apierrors.NewTimeoutError("slow", 1),

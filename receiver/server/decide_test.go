@@ -56,7 +56,7 @@ func followed(tags string) func(*v1alpha1.GatewaySync) {
 func downgrades(gs *v1alpha1.GatewaySync) { gs.Spec.Webhook.AllowDowngrade = true }
 
 // The result of a push is "" for no effect, "hint" for a poll of git, or the requested ref.
-func TestWhatAPushComesTo(t *testing.T) {
+func TestPushRequests(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		gs   *v1alpha1.GatewaySync

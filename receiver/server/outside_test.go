@@ -200,7 +200,7 @@ func (w *world) try(method, path, token string) int {
 }
 
 // C9: every method on existing and on plausible paths.
-func TestC9EveryRouteAnswersItsMethodOnly(t *testing.T) {
+func TestC9Methods(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
 	for _, path := range []string{"/", "/webhook", "/webhook/a", "/webhook/a/b", "/webhook/a/b/c", "/status", "/status/a/b", "/metrics", "/healthz", "/debug/pprof/", "/shutdown"} {
@@ -258,7 +258,7 @@ func TestC7NoSecretIsLogged(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatIsServedIsThere(t *testing.T) {
+func TestUnservedGatewaySyncs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+strings.ReplaceAll(plant, "{name: plant}", "{name: line, labels: {serve: here}}"))
 	elsewhere := w.cluster.Namespace(t)

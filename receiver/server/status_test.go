@@ -99,7 +99,7 @@ func TestStatusOfCurrentRefAfterPoll(t *testing.T) {
 }
 
 // P6: without an agent, no one corrects the status. The receiver must detect this from the lock.
-func TestAFleetWithoutALeadIsNotDone(t *testing.T) {
+func TestStatusWithoutLead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
 	w.lead("plant", synced)
@@ -137,7 +137,7 @@ func TestAPIServerRequestTime(t *testing.T) {
 	}
 }
 
-func TestAStatusEndsSomeTime(t *testing.T) {
+func TestStatusDeadline(t *testing.T) {
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	asked := func(ago time.Duration) *v1alpha1.GatewaySync {
 		gs := &v1alpha1.GatewaySync{}
@@ -255,7 +255,7 @@ func FuzzStatusQuery(f *testing.F) {
 	})
 }
 
-func TestARequestForARefAtACommit(t *testing.T) {
+func TestRequestForRefAtCommit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
 	id, other := "test.01hz0000000000000000000002.abcdef0", strings.Repeat("2", 40)
@@ -286,7 +286,7 @@ func TestARequestForARefAtACommit(t *testing.T) {
 	assert.Equal(t, http.StatusBadRequest, w.post("plant", `{"ref":"v1","commit":"1111111"}`, bearer(ownSecret)).Code)
 }
 
-func TestAnAnswerIsHeldBackUntilTheEnd(t *testing.T) {
+func TestLongPollingStatus(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
 	require.Equal(t, http.StatusAccepted, w.post("plant", `{"ref":"v1"}`, bearer(ownSecret)).Code)

@@ -98,7 +98,7 @@ func TestPushOfDesiredBranchPolls(t *testing.T) {
 	assert.Empty(t, problems)
 }
 
-func TestAnAuthenticatedCallerAsksForARef(t *testing.T) {
+func TestAuthenticatedRefRequests(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others)
 	older, newer := "test.01hz0000000000000000000001.abcdef0", "test.01hz0000000000000000000002.abcdef0"
@@ -201,7 +201,7 @@ func TestFollowNewerTags(t *testing.T) {
 
 // R3: simultaneous deliveries, in any order and through any replica, must be judged by the current object at the time of the
 // write, not by the cache of a replica.
-func TestR3ManyTagsAtOnceNeverGoDown(t *testing.T) {
+func TestR3SimultaneousTagsNeverGoDown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others)
 	replicas := []string{w.url}

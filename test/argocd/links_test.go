@@ -14,7 +14,7 @@ import (
 )
 
 // The documented link leads from a GatewaySync to its page, and no other object has it.
-func TestLinkToThePage(t *testing.T) {
+func TestLinkToPage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/how-to/argocd.md")
 	require.NoError(t, err)
 	_, rest, found := strings.Cut(string(page), "```yaml\ndata:\n  resource.links:")

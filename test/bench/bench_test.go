@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-func TestMeasureSeesTheWholeTree(t *testing.T) {
+func TestMeasureCountsChildProcesses(t *testing.T) {
 	if _, err := os.Stat("/proc/self/status"); err != nil {
 		t.Skip("no /proc to read memory from")
 	}
@@ -41,7 +41,7 @@ func TestFailedCommandOutput(t *testing.T) {
 
 // Runs every case with only the peers on the smallest repository. The files on disk must be
 // those of the commit.
-func TestThePeersTakeTurnsThroughEveryCase(t *testing.T) {
+func TestPeersRunEveryCase(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs the bench")
 	}
@@ -99,7 +99,7 @@ func TestThePeersTakeTurnsThroughEveryCase(t *testing.T) {
 }
 
 // Runs the whole bench with the real agent on the smallest repository.
-func TestTheBenchRunsFromEndToEnd(t *testing.T) {
+func TestBench(t *testing.T) {
 	if testing.Short() {
 		t.Skip("measures for seconds")
 	}

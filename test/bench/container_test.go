@@ -46,13 +46,13 @@ func TestContainerMemoryLimit(t *testing.T) {
 	assert.True(t, s.killed)
 }
 
-func TestWhoFitsLivesInTheContainer(t *testing.T) {
+func TestContainerWithinLimit(t *testing.T) {
 	s, err := inContainer(t, 256<<20, hold).sync(t.Context())
 	require.NoError(t, err)
 	assert.False(t, s.killed)
 }
 
-func TestPageCacheDoesNotCountInTheContainer(t *testing.T) {
+func TestContainerPageCache(t *testing.T) {
 	dir, err := os.MkdirTemp("/var/tmp", "stoker-bench-") // on disk: files in a temporary file system would count as memory
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
@@ -61,7 +61,7 @@ func TestPageCacheDoesNotCountInTheContainer(t *testing.T) {
 	assert.False(t, s.killed)
 }
 
-func TestAFailureInTheContainerStaysAFailure(t *testing.T) {
+func TestContainerExitCode(t *testing.T) {
 	s, err := inContainer(t, 256<<20, "exit 3").sync(t.Context())
 	var exit *exec.ExitError
 	require.ErrorAs(t, err, &exit)

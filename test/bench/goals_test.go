@@ -34,7 +34,7 @@ func verdicts(r results, s settings) map[string]string {
 	return all
 }
 
-func TestGoalsAreMetOrMissedByTheirFigures(t *testing.T) {
+func TestGoals(t *testing.T) {
 	s := settingsFor(t, "-sizes", "L")
 	const (
 		floor  = ", agent --once: at most 1.25 × git fetch alone"
@@ -63,7 +63,7 @@ func verdictOf(t *testing.T, r results, size, phrase string) string {
 	return found[0]
 }
 
-func TestEachKindOfGoalCanBeMissed(t *testing.T) {
+func TestMissedGoals(t *testing.T) {
 	const met, missed = "met", "**missed**"
 	for _, c := range []struct {
 		name, size, phrase string
@@ -111,7 +111,7 @@ func TestGrowthBySize(t *testing.T) {
 	assert.Regexp(t, `\| 100000 +\| agent --once +\| 0\.210 .*\| 0\.200 `, out)
 }
 
-func TestAKilledContestantHasNoFigures(t *testing.T) {
+func TestKilledContestant(t *testing.T) {
 	r := results{}
 	r.add("H", "first", rsync, sample{wall: time.Second, killed: true})
 	r.add("H", "first", rsync, sample{wall: 5 * time.Second})
@@ -125,11 +125,11 @@ func report(t *testing.T, r results, args ...string) string {
 	return out.String()
 }
 
-func TestAGoalWithoutAMeasurementIsLeftOut(t *testing.T) {
+func TestUnmeasuredGoal(t *testing.T) {
 	assert.Empty(t, results{}.goals(settingsFor(t)))
 }
 
-func TestTheReportIsMarkdownWithMedians(t *testing.T) {
+func TestReportFormat(t *testing.T) {
 	r := large(210*time.Millisecond, 20<<20, 5900)
 	r.add("L", "one", fetch, sample{wall: 400 * time.Millisecond})
 	r.add("L", "one", fetch, sample{wall: 300 * time.Millisecond})
@@ -143,7 +143,7 @@ func TestTheReportIsMarkdownWithMedians(t *testing.T) {
 	}
 }
 
-func TestUnknownNamesOnTheCommandLineAreRefused(t *testing.T) {
+func TestUnknownArguments(t *testing.T) {
 	for _, args := range [][]string{{"-sizes", "X"}, {"-cases", "two"}, {"-n", "0"}, {"-n", "10"}, {"-sizes", "G", "-n", "5"}} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			_, err := parse(args, io.Discard, "S,M,L,H")

@@ -56,7 +56,7 @@ func (v verbs) forbidden(t *testing.T) {
 func second[T any](_ T, err error) error { return err }
 
 // C5: An agent can do nothing beyond its rights with the token of its pod.
-func TestAnAgentHasNoRightsBesideItsOwn(t *testing.T) {
+func TestAgentRights(t *testing.T) {
 	t.Parallel()
 	p := newPlant(t, installed(t))
 	theirs(t, p.server, p.namespace, "default")
@@ -189,7 +189,7 @@ func TestInjectorRights(t *testing.T) {
 }
 
 // C6: With two namespaces listed, a third one is out of reach.
-func TestWithNamespacesListedOthersAreOutOfReach(t *testing.T) {
+func TestInjectorRightsInOtherNamespaces(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, kubetest.Private())
 	s.namespaces(t, namespace, "north", "south", "east")

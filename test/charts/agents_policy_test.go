@@ -33,7 +33,7 @@ func target(gs *object, name string) *object {
 }
 
 // C11: The token of an agent cannot flood the API server or prevent the deletion of objects.
-func TestAgentsWriteNothingButTargetsOfGatewaySyncs(t *testing.T) {
+func TestSyncTargetPolicy(t *testing.T) {
 	t.Parallel()
 	p := policed(t)
 	gs, err := p.as(t, p.RESTConfig(), "gatewaysyncs").Get(t.Context(), "plant", metav1.GetOptions{})

@@ -42,7 +42,7 @@ func handed(t *testing.T, render func(revision string) objects) {
 	}
 }
 
-func TestTheHelmExampleHandsTheRevisionDown(t *testing.T) {
+func TestHelmExampleRevision(t *testing.T) {
 	t.Parallel()
 	handed(t, func(revision string) objects { return helmExample(t, values{"revision": revision}) })
 }
@@ -88,7 +88,7 @@ func TestHelmExampleValues(t *testing.T) {
 	assert.Contains(t, volumes, values{"name": "git-ca", "secret": values{"secretName": "plant-ca", "optional": true}})
 }
 
-func TestTheKustomizeExampleHandsTheRevisionDown(t *testing.T) {
+func TestKustomizeExampleRevision(t *testing.T) {
 	t.Parallel()
 	handed(t, func(revision string) objects {
 		dir := t.TempDir()

@@ -93,7 +93,7 @@ func (r *reader) enter(line string) {
 	}
 }
 
-func TestCommandsOfTheDocumentsWork(t *testing.T) {
+func TestDocumentedCommands(t *testing.T) {
 	t.Parallel()
 	lines := document.Open(t)
 	t.Run("installed with Helm, operated, uninstalled", func(t *testing.T) {

@@ -71,7 +71,7 @@ func exits(t *testing.T, part string, arguments ...string) (int, string) {
 
 // Each program parses the arguments that the chart passes. It exits with code 2 before it does anything
 // else if it does not know a flag or rejects a value.
-func TestProgramsTakeTheArgumentsTheyAreGiven(t *testing.T) {
+func TestProgramArguments(t *testing.T) {
 	t.Parallel()
 	missing, mounted := filepath.Join(t.TempDir(), "none"), t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(mounted, "install-secret"), 0o700))

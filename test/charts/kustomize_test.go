@@ -66,7 +66,7 @@ func same(t *testing.T, chart, kustomize objects) {
 	}
 }
 
-func TestBaseIsTheChartWithItsDefaults(t *testing.T) {
+func TestKustomizeBaseMatchesChart(t *testing.T) {
 	t.Parallel()
 	base := kustomized(t, filepath.Join(kustomizeDir, "base"))
 	maps.Copy(base, kustomized(t, filepath.Join(kustomizeDir, "crd")))
@@ -85,7 +85,7 @@ func TestNamespaceOverlayMatchesChart(t *testing.T) {
 	same(t, rendered(t, set("watchNamespaces", []any{"ignition"})), kustomized(t, filepath.Join(kustomizeDir, "overlays", "namespaced")))
 }
 
-func TestComponentsAreTheChartsValues(t *testing.T) {
+func TestComponentsMatchChart(t *testing.T) {
 	t.Parallel()
 	onHooks := with(set("hooks.namespaces", []any{"ignition"}), set("hooks.applications.names", []any{"plant"}))
 	for components, v := range map[string]values{

@@ -16,7 +16,7 @@ import (
 
 // Runs Helm itself to install, upgrade and uninstall the chart. Helm must keep the CA that the injector
 // wrote and, with the CRDs, every GatewaySync.
-func TestHelmInstallsUpgradesAndUninstalls(t *testing.T) {
+func TestHelmLifecycle(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, kubetest.Private(), kubetest.WithoutKinds())
 	getter := genericclioptions.NewConfigFlags(false)

@@ -11,7 +11,7 @@ import (
 )
 
 // A kustomization cannot turn a plain rules file into a PrometheusRule, so it has a copy of the alerts. `go test -update` writes it.
-func TestKustomizeHasTheAlerts(t *testing.T) {
+func TestKustomizeAlerts(t *testing.T) {
 	t.Parallel()
 	plain, err := os.ReadFile(filepath.Join(chartDir, "files/prometheus/rules.yaml"))
 	require.NoError(t, err)

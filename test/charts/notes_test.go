@@ -16,7 +16,7 @@ import (
 
 // Following the notes is enough: the API server accepts the GatewaySync, and an annotated gateway gets its
 // agent.
-func TestTheNotesLeadToAnAgent(t *testing.T) {
+func TestNotesLeadToAgent(t *testing.T) {
 	t.Parallel()
 	s := installed(t)
 	r, err := install(t, nil)

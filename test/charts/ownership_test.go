@@ -113,7 +113,7 @@ func dropped(entries []metav1.ManagedFieldsEntry, manager string) []metav1.Manag
 
 // C12: An account that may only request a ref cannot change what the next apply of another manager deletes
 // or keeps.
-func TestSettersDoNotChangeWhoOwnsFields(t *testing.T) {
+func TestSettersCannotChangeFieldOwners(t *testing.T) {
 	t.Parallel()
 	p := policed(t)
 	s := newShared(t, p, "shared")
@@ -188,7 +188,7 @@ func TestSettersDoNotChangeWhoOwnsFields(t *testing.T) {
 	t.Run("an apply afterwards deletes nothing", s.intact)
 }
 
-func TestOrdinaryRequestsOfSettersPass(t *testing.T) {
+func TestSetterRequests(t *testing.T) {
 	t.Parallel()
 	p := policed(t)
 	annotated := func(value any) string {
@@ -301,7 +301,7 @@ func TestOrdinaryRequestsOfSettersPass(t *testing.T) {
 // If the destination of an Application names a ServiceAccount, Argo CD syncs and runs actions with the
 // rights of this account. It needs get, create and patch for both. An account without update counts as a
 // setter.
-func TestDeployersThatAreImpersonated(t *testing.T) {
+func TestImpersonatedDeployers(t *testing.T) {
 	t.Parallel()
 	p := policed(t)
 	accounts(t, p.server, p.namespace, "deployer")

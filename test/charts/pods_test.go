@@ -93,7 +93,7 @@ func TestGracefulTermination(t *testing.T) {
 
 // The replicas of a component, its Services, its PodDisruptionBudget and its topology spread select the
 // same pods, and none of the other component.
-func TestSelectorsFindThePodsOfTheirPart(t *testing.T) {
+func TestSelectorsMatchPods(t *testing.T) {
 	t.Parallel()
 	all := rendered(t, with(on, set("metrics.serviceMonitor.enabled", true)))
 	labels := map[string]any{}

@@ -50,7 +50,7 @@ func table(t *testing.T) string {
 	return b.String()
 }
 
-func TestTheChartsReadmeListsItsValues(t *testing.T) {
+func TestReadmeListsValues(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(chartDir, "README.md")
 	data, err := os.ReadFile(path)

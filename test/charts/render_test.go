@@ -246,7 +246,7 @@ func at(v any, path string) (any, bool) {
 	return v, true
 }
 
-func TestTheNotesNameTheNextSteps(t *testing.T) {
+func TestNotesNameNextSteps(t *testing.T) {
 	t.Parallel()
 	notes := func(v values) string {
 		r, err := install(t, v)

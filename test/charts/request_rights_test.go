@@ -147,7 +147,7 @@ func TestDisabledReceiver(t *testing.T) {
 }
 
 // C6: With namespaces listed, the receiver cannot reach GatewaySyncs in other namespaces.
-func TestWithNamespacesListedTheReceiverAsksThereOnly(t *testing.T) {
+func TestReceiverRightsInListedNamespaces(t *testing.T) {
 	t.Parallel()
 	all := rendered(t, with(on, set("watchNamespaces", []any{"north", "south"})))
 	for name, o := range all {

@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "write the golden files again")
 
 // C5: The golden files list every right of an installation, one per line. Changing a golden file changes
 // the rights of Stoker. docs/internals/security.md has the reason for each line.
-func TestRightsAreThoseOfTheGoldenList(t *testing.T) {
+func TestGoldenRights(t *testing.T) {
 	t.Parallel()
 	for name, v := range map[string]values{
 		"rights-default": nil,
@@ -194,7 +194,7 @@ func TestInjectorRightsPerNamespace(t *testing.T) {
 }
 
 // The tables of docs/internals/security.md list exactly the rights of the roles.
-func TestTheDocumentOfSecurityListsTheRights(t *testing.T) {
+func TestSecurityPageListsRights(t *testing.T) {
 	t.Parallel()
 	for heading, role := range map[string]string{"The agent": "ClusterRole/stoker-agent", "The receiver": "ClusterRole/stoker-receiver"} {
 		t.Run(heading, func(t *testing.T) {

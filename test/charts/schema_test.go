@@ -167,13 +167,13 @@ func TestInvalidValue(t *testing.T) {
 }
 
 // Helm adds this key to every subchart.
-func TestGlobalValuesOfAParentChartAreAdmitted(t *testing.T) {
+func TestGlobalValuesOfParentChart(t *testing.T) {
 	t.Parallel()
 	_, err := install(t, set("global.anything", "x"))
 	assert.NoError(t, err)
 }
 
-func TestAnOlderKubernetesIsRefused(t *testing.T) {
+func TestOlderKubernetesIsRejected(t *testing.T) {
 	t.Parallel()
 	_, err := renderOn("v1.29.9", nil)
 	assert.ErrorContains(t, err, "1.30")
@@ -185,7 +185,7 @@ func TestAnOlderKubernetesIsRefused(t *testing.T) {
 	}
 }
 
-func TestTheSchemaKnowsWhatTheValuesAre(t *testing.T) {
+func TestSchemaCoversValues(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile(filepath.Join(chartDir, "values.schema.json"))
 	require.NoError(t, err)

@@ -16,7 +16,7 @@ import (
 )
 
 // C15: If the operator requires a label, an editor of GatewaySyncs cannot reference a Secret without it.
-func TestSecretsNeedTheLabelToBeNamed(t *testing.T) {
+func TestSecretLabelPolicy(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, kubetest.Private())
 	for _, o := range rendered(t, set("admissionPolicies.mountableSecretLabel", "example.com/for=gateways")) {

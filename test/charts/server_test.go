@@ -188,7 +188,7 @@ func installed(t *testing.T) *server {
 	return s
 }
 
-func TestAPIServerTakesWhateverIsRendered(t *testing.T) {
+func TestAPIServerAcceptsChart(t *testing.T) {
 	t.Parallel()
 	s := installed(t)
 	s.namespaces(t, "north", "south", "ignition", "line", "other", "plant", "argocd", "gitops")
@@ -303,7 +303,7 @@ func plainPod(annotations, labels map[string]string) *corev1.Pod {
 }
 
 // I2: If the injector is unavailable, pods start, except those that require an agent.
-func TestWithTheInjectorAwayPodsStart(t *testing.T) {
+func TestPodsStartWithoutInjector(t *testing.T) {
 	t.Parallel()
 	s := installed(t)
 	plant := s.Namespace(t)
@@ -341,7 +341,7 @@ func accounts(t *testing.T, s *server, namespace string, names ...string) {
 }
 
 // The API server type-checks the expressions of a policy and reports the result in its status.
-func TestPoliciesNameFieldsThatAreThere(t *testing.T) {
+func TestPolicyFieldsExist(t *testing.T) {
 	t.Parallel()
 	s := installed(t)
 	policies := s.core.AdmissionregistrationV1().ValidatingAdmissionPolicies()

@@ -14,7 +14,7 @@ import (
 )
 
 // docs/reference/gatewaysync.md says what happens to a misspelled field.
-func TestAnUnknownFieldOfAGatewaySync(t *testing.T) {
+func TestUnknownFieldOfGatewaySync(t *testing.T) {
 	t.Parallel()
 	s := installed(t)
 	s.namespaces(t, "unknown-fields")

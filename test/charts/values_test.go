@@ -357,7 +357,7 @@ func TestEveryValueHasACase(t *testing.T) {
 
 // Argo CD renders repeatedly and without a cluster. Output that changes between runs would be a permanent
 // difference.
-func TestRenderingDependsOnNothingButTheValues(t *testing.T) {
+func TestRenderingIsReproducible(t *testing.T) {
 	t.Parallel()
 	again, err := renderOn("v1.34.4", nil)
 	require.NoError(t, err)

@@ -79,7 +79,7 @@ func command(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	return out.String(), errs.String(), err
 }
 
-func TestAClusterLivesAsLongAsACommand(t *testing.T) {
+func TestClusterOfCommand(t *testing.T) {
 	runs := cacheOfItsOwn(t)
 	out, _, err := command(t, "run", "-control", "--", "sh", "-c", `test -s "$KUBECONFIG" && echo "with $KUBECONFIG"; exit 3`)
 	var exit *exec.ExitError
@@ -111,7 +111,7 @@ func TestInterruptEndsCluster(t *testing.T) {
 	assert.NoDirExists(t, filepath.Join(runs, "up-state"))
 }
 
-func TestAClusterStaysUntilDown(t *testing.T) {
+func TestClusterUpAndDown(t *testing.T) {
 	runs := cacheOfItsOwn(t)
 	out, said, err := command(t, "up", "-control")
 	require.NoError(t, err, said)
@@ -177,7 +177,7 @@ func everyVerb(t *testing.T) {
 	}
 }
 
-func TestCommandsThatMakeNoSenseSayWhatDoes(t *testing.T) {
+func TestUsageErrors(t *testing.T) {
 	cacheOfItsOwn(t)
 	for name, c := range map[string]struct {
 		args []string

@@ -73,7 +73,7 @@ func TestCRDMatchesGoValidation(t *testing.T) {
 // C7: The API server's message reaches the caller, and from there the status of tools that apply for a
 // user. It must not contain an address, which may hold a password, or a regular expression of 200
 // characters, which does not help.
-func TestMessagesSayWhatToWriteAndNoAddress(t *testing.T) {
+func TestValidationMessages(t *testing.T) {
 	server := newServer(t)
 	for name, c := range map[string]struct{ spec, says string }{
 		"a repository by ftp":          {`git: {repo: "ftp://user:S3CR3T@host/x"}`, "use https://host/path"},
@@ -255,7 +255,7 @@ func fromObject(t *testing.T, object map[string]any) *v1alpha1.GatewaySync {
 }
 
 // Short names and columns are a contract with kubectl users.
-func TestKubectlFindsAndShowsGatewaySyncs(t *testing.T) {
+func TestKubectlOutput(t *testing.T) {
 	crd, _ := load(t, "gatewaysyncs")
 	assert.Equal(t, []string{"gs", "gsync"}, crd.Spec.Names.ShortNames)
 	assert.Equal(t, apiextensions.NamespaceScoped, crd.Spec.Scope)

@@ -27,7 +27,7 @@ func (n named) ReturnTypes() []*cel.Type { return n.types }
 
 // To allow a rollback, an API server accepts in a new expression only what the previous version also
 // knows. The oldest version that the chart accepts is 1.30.
-func TestPoliciesCompileInTheOldestKubernetes(t *testing.T) {
+func TestPoliciesCompileInOldestKubernetes(t *testing.T) {
 	chart, err := os.ReadFile("../../charts/stoker/Chart.yaml")
 	require.NoError(t, err)
 	require.Contains(t, string(chart), `kubeVersion: ">=1.30.0-0"`, "another version is the oldest: compile for the one before it")

@@ -55,7 +55,7 @@ func TestParse(t *testing.T) {
 	}, Parse("page.md", page))
 }
 
-func TestAShellKeepsWhatWasSet(t *testing.T) {
+func TestShellKeepsVariables(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
 	require.NoError(t, err)
@@ -71,7 +71,7 @@ func TestAShellKeepsWhatWasSet(t *testing.T) {
 }
 
 // Other tests check what these commands do. This one checks only that make has the targets.
-func TestMakeKnowsItsTargets(t *testing.T) {
+func TestMakeTargets(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("make"); err != nil {
 		t.Skip("no make on this machine")
@@ -85,7 +85,7 @@ func TestMakeKnowsItsTargets(t *testing.T) {
 	}
 }
 
-func TestTheKeyIsOneForSSH(t *testing.T) {
+func TestDocumentedHostKeys(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("ssh-keygen"); err != nil {
 		t.Skip("no ssh-keygen on this machine")

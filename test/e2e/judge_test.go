@@ -11,7 +11,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-func TestTheWatcherBlamesAStatusThatContradictsItself(t *testing.T) {
+func TestWatcherFindsContradictions(t *testing.T) {
 	good := func() *v1alpha1.GatewaySync {
 		gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Generation: 2}}
 		gs.Status.Target = &v1alpha1.TargetStatus{Ref: "main", Commit: "b"}

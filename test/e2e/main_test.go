@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { kubetest.Main(m) }
 // scenario ends with the same diagnostics as after a failure.
 const asked = "STOKER_E2E"
 
-func TestAFleetOnARealCluster(t *testing.T) {
+func TestFleetOnCluster(t *testing.T) {
 	if os.Getenv(asked) == "" {
 		t.Skip("it needs root and takes minutes: make e2e runs it")
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 // What a user sees of gateways that are behind, and why: lines that fit a terminal.
-func TestColumnsOfKubectl(t *testing.T) {
+func TestKubectlColumns(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t)
 	s := uitest.New(t, cluster)

@@ -57,7 +57,7 @@ func office(t *testing.T, cluster *kubetest.Cluster, programs map[string]string)
 }
 
 // Runs the documented commands for plants in a real one with running agents.
-func TestTheCommandsOfAPlantWork(t *testing.T) {
+func TestDocumentedCommands(t *testing.T) {
 	t.Parallel()
 	lines := document.Open(t)
 	cluster := kubetest.Control(t, kubetest.Private())

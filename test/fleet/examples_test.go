@@ -225,7 +225,7 @@ func (e *example) names() map[string]*plant.Gateway {
 	return by
 }
 
-func TestTheExampleOfOneGateway(t *testing.T) {
+func TestExampleSingleGateway(t *testing.T) {
 	t.Parallel()
 	e := install(t, "single", document.Open(t))
 	e.run(e.First)
@@ -261,7 +261,7 @@ const systemProperties = "config/resources/core/ignition/system-properties/confi
 
 // Five gateways share one repository and two profiles. Each gets the files of its profile and of the
 // folder with its name.
-func TestTheExampleOfASiteAndItsAreas(t *testing.T) {
+func TestExampleSiteAndAreas(t *testing.T) {
 	t.Parallel()
 	e := install(t, "areas", document.Open(t))
 	e.run(e.First)
@@ -358,7 +358,7 @@ func (e *example) edit(change func(*v1alpha1.GatewaySync)) {
 
 // Replicas of one template have their own names. A later replica gets the commit that the others run. The backend gets
 // only its own folder.
-func TestTheExampleOfReplicatedFrontends(t *testing.T) {
+func TestExampleReplicatedFrontends(t *testing.T) {
 	t.Parallel()
 	e := install(t, "frontends", document.Open(t))
 	e.run(e.First)

@@ -201,7 +201,7 @@ const seedVariable = "STOKER_RACE_SEED"
 // The four ways race against each other, and each status must follow the rules. When they stop, the fleet
 // converges to the last state of the object. The next change of the spec wins without clearing any
 // annotation.
-func TestFourWaysInRaceAndTheRulesHold(t *testing.T) {
+func TestFourWaysRace(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	if given := os.Getenv(seedVariable); given != "" {

@@ -19,7 +19,7 @@ import (
 )
 
 // F14: One gateway cannot load a commit, goes back by itself and stays there until a user retries. The others run the commit.
-func TestGatewayGoesBackByItself(t *testing.T) {
+func TestAutomaticRollback(t *testing.T) {
 	t.Parallel()
 	lines := document.Open(t)
 	p := plant.NewAt(t, kubetest.Control(t), "goback", "line", 2, func(gs *v1alpha1.GatewaySync) {

@@ -81,7 +81,7 @@ func TestSuspendedLeadOverwritesNothing(t *testing.T) {
 }
 
 // An outage of the API server only delays the fleet. The gateways keep running.
-func TestAFleetOutlivesItsAPIServer(t *testing.T) {
+func TestFleetSurvivesAPIServerOutage(t *testing.T) {
 	t.Parallel()
 	p := plant.NewIn(t, kubetest.Control(t, kubetest.Private()), 2)
 	p.Start()

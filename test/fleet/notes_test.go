@@ -14,7 +14,7 @@ import (
 )
 
 // What users should know of a gateway reaches the GatewaySync: they need not read the log of its agent.
-func TestNotesReachTheCluster(t *testing.T) {
+func TestGatewayNotes(t *testing.T) {
 	t.Parallel()
 	p := plant.New(t, 2)
 	p.Start()

@@ -71,7 +71,7 @@ func codeOf(t *testing.T, err error) int {
 }
 
 // P4, P5: Runs the commands against working agents, with the rights of the shipped role.
-func TestAPersonAsksForRefsAndWaits(t *testing.T) {
+func TestRequestCommands(t *testing.T) {
 	t.Parallel()
 	p := plant.New(t, 2)
 	who := newPerson(t, p)
@@ -199,7 +199,7 @@ func TestRepeatedHookJobs(t *testing.T) {
 
 // P6: Gateways restart without agents while no injector runs. The status says Ready forever, but wait
 // and get must not report the fleet as done.
-func TestAFleetWithoutAgentsIsNotDone(t *testing.T) {
+func TestWaitWithoutAgents(t *testing.T) {
 	t.Parallel()
 	for name, signal := range map[string]syscall.Signal{"its agents are stopped": syscall.SIGTERM, "its agents are killed": syscall.SIGKILL} {
 		t.Run(name, func(t *testing.T) {

@@ -69,7 +69,7 @@ func TestTokenAndCertificateFiles(t *testing.T) {
 	assert.Equal(t, tokens[0], tokens[1])
 }
 
-func TestWrongArgumentsAreErrors(t *testing.T) {
+func TestUsageErrors(t *testing.T) {
 	for name, args := range map[string][]string{"none": {}, "unknown flag": {"--nothing"}, "not a flag": {"extra"}, "not a directory": {"--data", "/dev/null/x"}} {
 		t.Run(name, func(t *testing.T) {
 			assert.Error(t, run(t.Context(), args, io.Discard, io.Discard))

@@ -19,9 +19,9 @@ import (
 	"stoker.io/stoker/test/gateway/simulator"
 )
 
-// TestReplicasMakeTheSameChange: P1. Five gateways save the same view within a second. They end with one open pull request and its branch,
+// TestReplicasPropose: P1. Five gateways save the same view within a second. They end with one open pull request and its branch,
 // and after the merge all of them have nothing to write.
-func TestReplicasMakeTheSameChange(t *testing.T) {
+func TestReplicasPropose(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
 	at, first := s.Repository("site", site())

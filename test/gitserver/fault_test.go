@@ -20,7 +20,7 @@ func advertisement(srv *gitserver.Server) string {
 	return srv.URL("site.git") + "/info/refs?service=git-upload-pack"
 }
 
-func TestTruncateCutsTheAnswerOnceAndThenHeals(t *testing.T) {
+func TestTruncateOnce(t *testing.T) {
 	srv, _, _ := start(t, gitserver.Options{})
 	srv.Inject(gitserver.Truncate(5000).On(gitserver.UploadPack).Times(1))
 	clone := filepath.Join(t.TempDir(), "clone")
@@ -64,7 +64,7 @@ func TestStall(t *testing.T) {
 	assert.Equal(t, int64(20), srv.Requests()[0].Out)
 }
 
-func TestCloseEndsAStalledFetch(t *testing.T) {
+func TestCloseEndsStalledFetch(t *testing.T) {
 	srv, _, _ := start(t, gitserver.Options{})
 	srv.Inject(gitserver.Stall(0).On(gitserver.UploadPack))
 	cmd := exec.CommandContext(t.Context(), "git", "clone", "-q", srv.URL("site.git"), filepath.Join(t.TempDir(), "clone"))
@@ -75,7 +75,7 @@ func TestCloseEndsAStalledFetch(t *testing.T) {
 	require.Error(t, cmd.Wait())
 }
 
-func TestSlowTakesItsTime(t *testing.T) {
+func TestSlowAnswer(t *testing.T) {
 	srv, _, _ := start(t, gitserver.Options{})
 	srv.Inject(gitserver.Slow(40_000).On(gitserver.UploadPack))
 	began := time.Now()
@@ -85,7 +85,7 @@ func TestSlowTakesItsTime(t *testing.T) {
 	assert.GreaterOrEqual(t, time.Since(began), want)
 }
 
-func TestStatusesAreAnsweredWithoutGit(t *testing.T) {
+func TestStatusFault(t *testing.T) {
 	for _, code := range []int{401, 403, 404, 429, 500, 503} {
 		t.Run(strconv.Itoa(code), func(t *testing.T) {
 			srv, _, _ := start(t, gitserver.Options{})
@@ -117,14 +117,14 @@ func TestThrottleRetryAfter(t *testing.T) {
 	require.NoError(t, err, out)
 }
 
-func TestFaultsOfAnotherRepositoryDoNoHarm(t *testing.T) {
+func TestFaultsArePerRepository(t *testing.T) {
 	srv, _, _ := start(t, gitserver.Options{})
 	srv.Inject(gitserver.Status(500).For("other.git"))
 	out, err := git(t, "ls-remote", srv.URL("site.git"))
 	require.NoError(t, err, out)
 }
 
-func TestHealTakesBackEveryFault(t *testing.T) {
+func TestHealClearsFaults(t *testing.T) {
 	srv, _, _ := start(t, gitserver.Options{})
 	srv.Inject(gitserver.Status(500))
 	srv.Refuse(gitserver.Shallow)
@@ -133,7 +133,7 @@ func TestHealTakesBackEveryFault(t *testing.T) {
 	require.NoError(t, err, out)
 }
 
-func TestRedirectLeadsToTheOtherServer(t *testing.T) {
+func TestRedirect(t *testing.T) {
 	srv, _, _ := start(t, gitserver.Options{})
 	other, _, _ := start(t, gitserver.Options{})
 	srv.Inject(gitserver.Redirect(other.URL("")))

@@ -44,7 +44,7 @@ func TestRefusedFeaturesAreNotAdvertised(t *testing.T) {
 	assert.Subset(t, capabilities(t, srv), all)
 }
 
-func TestRefusedThinGivesAPackThatStandsAlone(t *testing.T) {
+func TestRefusedThinPack(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		refuse  []gitserver.Feature
@@ -91,7 +91,7 @@ func TestRefusedShallowForInsistingClient(t *testing.T) {
 	assert.Contains(t, string(answer), "ERR upload-pack")
 }
 
-func TestRefusedSHAWantsGivesTipsOnly(t *testing.T) {
+func TestRefusedSHAWants(t *testing.T) {
 	srv, repo, second := start(t, gitserver.Options{})
 	first := repo.Git("rev-parse", second+"^")
 	repo.AnnotatedTag("v1", second)
@@ -109,7 +109,7 @@ func TestRefusedSHAWantsGivesTipsOnly(t *testing.T) {
 	}
 }
 
-func TestRefusedFilterSendsEverything(t *testing.T) {
+func TestRefusedFilter(t *testing.T) {
 	srv, _, _ := start(t, gitserver.Options{})
 	srv.Refuse(gitserver.Filter)
 	out, err := git(t, "clone", "-q", "--bare", "--filter=blob:none", srv.URL("site.git"), filepath.Join(t.TempDir(), "c.git"))

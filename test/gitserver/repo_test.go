@@ -25,7 +25,7 @@ func tree(r *gitserver.Repo, commit string) []string {
 	return strings.Split(out, "\n")
 }
 
-func TestCommitsHoldWhatTheEditsSay(t *testing.T) {
+func TestCommit(t *testing.T) {
 	r := newRepo(t)
 	assert.Empty(t, r.Head())
 	first := r.Commit("first",
@@ -47,7 +47,7 @@ func TestCommitsHoldWhatTheEditsSay(t *testing.T) {
 	assert.Equal(t, first, r.Git("rev-parse", second+"^"))
 }
 
-func TestTheSameCallsGiveTheSameIDs(t *testing.T) {
+func TestCommitsAreReproducible(t *testing.T) {
 	build := func() string {
 		r := newRepo(t)
 		r.Commit("first", gitserver.Write("a", "1"))
@@ -57,7 +57,7 @@ func TestTheSameCallsGiveTheSameIDs(t *testing.T) {
 	assert.Equal(t, build(), build())
 }
 
-func TestMergeTakesWhatTheOtherBranchChanged(t *testing.T) {
+func TestMerge(t *testing.T) {
 	r := newRepo(t)
 	base := r.Commit("base", gitserver.Files(map[string]string{"keep": "0", "gone": "0", "edit": "0"}))
 	r.Branch("side", base)
@@ -71,7 +71,7 @@ func TestMergeTakesWhatTheOtherBranchChanged(t *testing.T) {
 	assert.Equal(t, merged+" "+main+" "+side, r.Git("rev-list", "-1", "--parents", merged))
 }
 
-func TestForcePushAndOrphanRewriteTheBranch(t *testing.T) {
+func TestForcePushAndOrphan(t *testing.T) {
 	r := newRepo(t)
 	first := r.Commit("first", gitserver.Write("a", "1"))
 	r.Commit("second", gitserver.Write("a", "2"))
@@ -82,7 +82,7 @@ func TestForcePushAndOrphanRewriteTheBranch(t *testing.T) {
 	assert.Equal(t, []string{"100644 b"}, tree(r, orphan))
 }
 
-func TestRefsAreMadeAndRemoved(t *testing.T) {
+func TestRefs(t *testing.T) {
 	r := newRepo(t)
 	first := r.Commit("first", gitserver.Write("a", "1"))
 	r.Tag("light", first)
@@ -116,7 +116,7 @@ func TestRawTrees(t *testing.T) {
 	assert.Equal(t, whole, r.Git("rev-parse", grafted+"^"))
 }
 
-func TestRepackLeavesOnePack(t *testing.T) {
+func TestRepack(t *testing.T) {
 	r := newRepo(t)
 	r.Commit("first", gitserver.Write("a", "1"))
 	r.Commit("second", gitserver.Write("a", "2"))
@@ -126,7 +126,7 @@ func TestRepackLeavesOnePack(t *testing.T) {
 	assert.Len(t, packs, 1)
 }
 
-func TestASHA256RepositoryCanBeMade(t *testing.T) {
+func TestSHA256Repository(t *testing.T) {
 	r := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "r.git"), "--object-format=sha256")
 	assert.Len(t, r.Commit("first", gitserver.Write("a", "1")), 64)
 }

@@ -56,7 +56,7 @@ func git(t *testing.T, args ...string) (string, error) {
 	return string(out), err
 }
 
-func TestCloneBringsTheTip(t *testing.T) {
+func TestClone(t *testing.T) {
 	srv, repo, second := start(t, gitserver.Options{})
 	clone := filepath.Join(t.TempDir(), "clone")
 	out, err := git(t, "clone", "-q", srv.URL("site.git"), clone)
@@ -81,7 +81,7 @@ func TestCloneBringsTheTip(t *testing.T) {
 	assert.Less(t, srv.Stats().PackBytes, int64(2000), "an incremental fetch is small")
 }
 
-func TestPackBytesAreThoseOfThePack(t *testing.T) {
+func TestPackBytes(t *testing.T) {
 	for name, args := range map[string][]string{"v0": {"-c", "protocol.version=0"}, "v2": {"-c", "protocol.version=2"}} {
 		t.Run(name, func(t *testing.T) {
 			srv, repo, _ := start(t, gitserver.Options{})
@@ -120,7 +120,7 @@ func TestPushIsRefused(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestAuthChangesWhileTheServerRuns(t *testing.T) {
+func TestAuthReload(t *testing.T) {
 	srv, _, _ := start(t, gitserver.Options{Auth: gitserver.Basic("git", "right")})
 	withUser := func(userinfo string) string {
 		return strings.Replace(srv.URL("site.git"), "://", "://"+userinfo+"@", 1)
@@ -166,7 +166,7 @@ func TestCertificateForOtherAddress(t *testing.T) {
 	require.NoError(t, err, out)
 }
 
-func TestAnExpiredCertificateIsExpired(t *testing.T) {
+func TestExpiredCertificate(t *testing.T) {
 	srv, _, _ := start(t, gitserver.Options{TLS: true, NotAfter: time.Now().Add(-time.Hour)})
 	pool := x509.NewCertPool()
 	require.True(t, pool.AppendCertsFromPEM(srv.CA()))
@@ -180,7 +180,7 @@ func TestAnExpiredCertificateIsExpired(t *testing.T) {
 	assert.Equal(t, x509.Expired, invalid.Reason)
 }
 
-func TestCloseEndsAHungGit(t *testing.T) {
+func TestCloseEndsHungGit(t *testing.T) {
 	root := t.TempDir()
 	repo := gitserver.NewRepo(t, filepath.Join(root, "site.git"))
 	repo.Commit("first", gitserver.Write("a", "b"))
@@ -229,7 +229,7 @@ func backends(t *testing.T, root string) int {
 	return n
 }
 
-func TestStartRefusesARootThatIsNotThere(t *testing.T) {
+func TestStartWithMissingRoot(t *testing.T) {
 	_, err := gitserver.Start(filepath.Join(t.TempDir(), "nothing"), gitserver.Options{})
 	require.ErrorIs(t, err, os.ErrNotExist)
 }

@@ -84,11 +84,11 @@ func openers(all []file) map[string]bool {
 	return found
 }
 
-func TestEveryCommandOfTheDocumentsIsTyped(t *testing.T) {
+func TestDocumentedCommandsAreTested(t *testing.T) {
 	report(t, untyped(files(t), document.Ledger))
 }
 
-func TestCommandRuleFindsGaps(t *testing.T) {
+func TestCommandRule(t *testing.T) {
 	page := file{"docs/a.md", []byte("# A\n\n    kubectl get pods\n    helm list\n")}
 	test := func(body string) file {
 		return file{"x/y_test.go", []byte("package y\n\nfunc TestA(t *testing.T) {\n\t" + body + "\n}\n")}

@@ -69,7 +69,7 @@ func staleNames(all []file) []string {
 	return stale
 }
 
-func TestCommentsMentionNamesThatExist(t *testing.T) {
+func TestCommentsMentionExistingNames(t *testing.T) {
 	report(t, staleNames(files(t)))
 }
 
@@ -106,7 +106,7 @@ func staleDocs(f file) ([]string, error) {
 	return stale, nil
 }
 
-func TestDocCommentsBeginWithTheirName(t *testing.T) {
+func TestDocCommentsStartWithName(t *testing.T) {
 	for _, f := range files(t) {
 		if f.isGo() && !f.isSample() {
 			stale, err := staleDocs(f)
@@ -116,7 +116,7 @@ func TestDocCommentsBeginWithTheirName(t *testing.T) {
 	}
 }
 
-func TestStaleDocsAreFound(t *testing.T) {
+func TestDocCommentRule(t *testing.T) {
 	for code, stale := range map[string]bool{
 		"// old runs.\nfunc run() {}":        true,
 		"// run runs.\nfunc run() {}":        false,
@@ -132,7 +132,7 @@ func TestStaleDocsAreFound(t *testing.T) {
 	}
 }
 
-func TestStaleNamesAreFound(t *testing.T) {
+func TestCommentNameRule(t *testing.T) {
 	for name, tt := range map[string]struct {
 		comment string
 		stale   bool

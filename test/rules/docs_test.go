@@ -121,9 +121,9 @@ func follow(from, link string, exists map[string]bool, docs map[string]file) str
 	return ""
 }
 
-func TestDocumentationLinksLeadSomewhere(t *testing.T) { report(t, brokenLinks(files(t))) }
+func TestDocumentationLinks(t *testing.T) { report(t, brokenLinks(files(t))) }
 
-func TestLinkRulesCatchWhatTheyForbid(t *testing.T) {
+func TestLinkRules(t *testing.T) {
 	target := file{"docs/b.md", []byte("# What `it` is, and why\n## Twice\n## Twice\n<a id=\"own\"></a>\n```\n# not a heading\n```\n")}
 	check := func(line string) []string {
 		return brokenLinks([]file{{"docs/a.md", []byte("# A\n" + line + "\n")}, target, {"examples/x/y.yaml", nil}})

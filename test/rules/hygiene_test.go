@@ -115,7 +115,7 @@ func TestFilesAreClean(t *testing.T) {
 	}
 }
 
-func TestHygieneCatchesWhatItForbids(t *testing.T) {
+func TestHygieneRules(t *testing.T) {
 	for name, f := range map[string]file{
 		"large":        {"a.bin", make([]byte, maxFileBytes+1)},
 		"long":         {"a.go", bytes.Repeat([]byte("\n"), maxGoLines)},
@@ -144,7 +144,7 @@ func TestHygieneCatchesWhatItForbids(t *testing.T) {
 	}
 }
 
-func TestTheLicenceIsThere(t *testing.T) {
+func TestLicense(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "LICENSE"))
 	require.NoError(t, err)
 	assert.Contains(t, string(text), "Apache License")

@@ -267,7 +267,7 @@ func brokenArrows(packages []pkg) []string {
 
 func TestImportsPointDown(t *testing.T) { report(t, brokenArrows(packages(t))) }
 
-func TestImportsKeepToTheirRoom(t *testing.T) { report(t, brokenBans(packages(t))) }
+func TestImportsBetweenParts(t *testing.T) { report(t, brokenBans(packages(t))) }
 
 func TestPackageNames(t *testing.T) {
 	for _, p := range packages(t) {
@@ -280,7 +280,7 @@ func TestPackageNames(t *testing.T) {
 	}
 }
 
-func TestImportRulesCatchWhatTheyForbid(t *testing.T) {
+func TestImportRules(t *testing.T) {
 	own := func(room string) string { return module + "/" + room }
 	for _, c := range []struct{ from, to string }{
 		{"agent/plan", "os"},

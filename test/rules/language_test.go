@@ -155,7 +155,7 @@ func TestLanguage(t *testing.T) {
 	report(t, violations)
 }
 
-func TestLanguageRuleFindsRiddles(t *testing.T) {
+func TestLanguageRule(t *testing.T) {
 	for name, f := range map[string]file{
 		"actor":             {"a.md", []byte("Nobody asks")},
 		"every actor":       {"a.md", []byte("It tells everybody")},

@@ -44,13 +44,13 @@ func brokenVersions(all []file) (version string, found int, broken []string) {
 	return version, found, broken
 }
 
-func TestAllThatUsersAreGivenNamesOneVersion(t *testing.T) {
+func TestOneVersion(t *testing.T) {
 	_, found, broken := brokenVersions(files(t))
 	report(t, broken)
 	assert.Greater(t, found, 10)
 }
 
-func TestVersionRulesCatchWhatTheyForbid(t *testing.T) {
+func TestVersionRules(t *testing.T) {
 	check := func(text string) []string {
 		version, _, broken := brokenVersions([]file{{"charts/stoker/Chart.yaml", []byte("name: stoker\nversion: 1.2.3\nappVersion: 1.2.3\n")}, {"README.md", []byte(text)}})
 		require.Equal(t, "1.2.3", version)

@@ -164,7 +164,7 @@ func matchesErrorText(call *ast.CallExpr, imports map[string]string) bool {
 	})
 }
 
-func TestProductCodeKeepsToTheRules(t *testing.T) {
+func TestProductCode(t *testing.T) {
 	for _, f := range files(t) {
 		if !f.isGo() || f.isTest() || f.isSample() {
 			continue
@@ -201,7 +201,7 @@ func TestGoFilesAreFormatted(t *testing.T) {
 	}
 }
 
-func TestSourceRulesCatchWhatTheyForbid(t *testing.T) {
+func TestSourceRules(t *testing.T) {
 	for name, code := range map[string]string{
 		"init":            `func init() {}`,
 		"global logger":   "import \"log/slog\"\nvar l = slog.New(nil)",

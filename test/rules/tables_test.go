@@ -97,7 +97,7 @@ func TestTablesRunSubtests(t *testing.T) {
 	}
 }
 
-func TestTableCheck(t *testing.T) {
+func TestTableRule(t *testing.T) {
 	const table = "for _, c := range []struct{ a int }{{1}} "
 	for name, c := range map[string]struct {
 		body string

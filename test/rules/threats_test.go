@@ -52,9 +52,9 @@ func brokenThreats(all []file) []string {
 	return broken
 }
 
-func TestEveryThreatHasALineAndATest(t *testing.T) { report(t, brokenThreats(files(t))) }
+func TestThreatsHaveTests(t *testing.T) { report(t, brokenThreats(files(t))) }
 
-func TestThreatRulesCatchWhatTheyForbid(t *testing.T) {
+func TestThreatRules(t *testing.T) {
 	page := file{threatPage, []byte("| | x |\n|---|---|\n| F1 | x |\n| C10 | x |\n")}
 	check := func(text string) []string { return brokenThreats([]file{page, {"a/a_test.go", []byte(text)}}) }
 	assert.Empty(t, check("// F1: links.\nfunc TestX() {} // C10, too\n"))

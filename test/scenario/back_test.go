@@ -32,8 +32,8 @@ func (p *plant) proposal(want string) state {
 	return p.await("proposal "+want, func(s state) bool { return s.Proposal != nil && s.Proposal.State == want })
 }
 
-// TestDesignerSaveBecomesABranch follows a save from the Designer to git and back.
-func TestDesignerSaveBecomesABranch(t *testing.T) {
+// TestDesignerSaveBecomesBranch follows a save from the Designer to git and back.
+func TestDesignerSaveBecomesBranch(t *testing.T) {
 	for name, inPlace := range map[string]bool{"files are replaced": false, "files are written in place": true} {
 		t.Run(name, func(t *testing.T) {
 			saveBecomesABranch(t, newPlant(t, func(_ *plant, o *simulator.Options) { o.Unknowns.SaveInPlace = inPlace }))
@@ -89,8 +89,8 @@ func TestProposalSurvivesKills(t *testing.T) {
 	assert.Equal(t, "1", p.repo.Git("rev-list", "--count", "main.."+branch))
 }
 
-// TestSecretsStayOnTheGateway: P3. It saves a view with a token, which must not get to git.
-func TestSecretsStayOnTheGateway(t *testing.T) {
+// TestSecretsStayOnGateway: P3. It saves a view with a token, which must not get to git.
+func TestSecretsStayOnGateway(t *testing.T) {
 	p := newPlant(t)
 	p.spec.back = back
 	first := p.repo.Commit("first", site()...)
@@ -107,8 +107,8 @@ func TestSecretsStayOnTheGateway(t *testing.T) {
 	}
 }
 
-// TestSyncWaitsForThePush changes a view on the gateway and in git at once: the sync waits until the gateway's version is pushed.
-func TestSyncWaitsForThePush(t *testing.T) {
+// TestSyncWaitsForPush changes a view on the gateway and in git at once: the sync waits until the gateway's version is pushed.
+func TestSyncWaitsForPush(t *testing.T) {
 	p := newPlant(t)
 	p.spec.back = "    createPR: false\n    debounce: 5s\n    watchPaths: [\"projects/line/**\"]\n"
 	p.repo.Commit("first", site()...)

@@ -83,7 +83,7 @@ func TestConflictUnderHold(t *testing.T) {
 	assert.Empty(t, p.lostAndFound())
 }
 
-func TestUnderGatewayWinsTheGatewaysVersionStays(t *testing.T) {
+func TestGatewayWins(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.spec.defaults = "      conflictPolicy: gatewayWins\n"
 	first := p.repo.Commit("first", site()...)
@@ -100,7 +100,7 @@ func TestUnderGatewayWinsTheGatewaysVersionStays(t *testing.T) {
 
 // On a gateway that already has files, equal files are adopted, different ones are conflicts, and files
 // that git does not have stay.
-func TestAGatewayThatWasThereBeforeIsAdopted(t *testing.T) {
+func TestExistingGatewayIsAdopted(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.write("projects/line/project.json", projectJSON("Line"))
 	p.write(viewPath, edited)
@@ -137,7 +137,7 @@ func TestMassDeletionHeldUntilConfirmed(t *testing.T) {
 	assert.Contains(t, out, "MassDeletion", third)
 }
 
-func TestForceSyncConfirmsNoMassDeletion(t *testing.T) {
+func TestForceSyncKeepsMassDeletionHeld(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	first := p.repo.Commit("first", site(gitserver.Write(inGit+"projects/other/project.json", projectJSON("Other")))...)
 	code, out := p.once()
@@ -162,7 +162,7 @@ func TestForceSyncConfirmsNoMassDeletion(t *testing.T) {
 
 // File events suffice: with a polling interval of hours, the agent still notices a changed spec and an
 // edit on the gateway.
-func TestEventsAreEnoughWhereTheClockIsSlow(t *testing.T) {
+func TestFileEventsWithoutPolling(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.spec.slow = true
 	p.spec.defaults = "      driftPolicy: repair\n"
@@ -194,7 +194,7 @@ func TestForceSyncRepairs(t *testing.T) {
 	p.synced(head)
 }
 
-func TestPausedSyncsNothingAndGoesOnAfterwards(t *testing.T) {
+func TestPauseAndResume(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	first := p.repo.Commit("first", site()...)
 	p.start()
@@ -212,7 +212,7 @@ func TestPausedSyncsNothingAndGoesOnAfterwards(t *testing.T) {
 }
 
 // F2: The agent does not trust symbolic links on the gateway's disk either.
-func TestSymbolicLinksOnTheGatewayAreNeverFollowed(t *testing.T) {
+func TestSymbolicLinksAreNotFollowed(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	canary := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(canary, "view.json"), []byte("outside"), 0o644))
@@ -235,7 +235,7 @@ func TestSymbolicLinksOnTheGatewayAreNeverFollowed(t *testing.T) {
 }
 
 // A path changes from a file to a directory and back in later commits.
-func TestAFileBecomesADirectoryAndBack(t *testing.T) {
+func TestFileBecomesDirectoryAndBack(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	asFile := p.repo.Commit("file", site(gitserver.Write(inGit+"projects/line/thing", "a file"))...)
 	p.start()

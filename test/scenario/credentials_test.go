@@ -65,7 +65,7 @@ func TestSSHRepository(t *testing.T) {
 }
 
 // A corrected Secret takes effect as soon as its file changes, independent of the polling interval.
-func TestCorrectedSecretCountsAtOnce(t *testing.T) {
+func TestCorrectedSecret(t *testing.T) {
 	t.Run("of git", func(t *testing.T) {
 		p := newPlant(t, withoutGateway)
 		p.git.SetAuth(gitserver.Basic("git", "S3CR3T-right"))

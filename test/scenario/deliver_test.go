@@ -78,7 +78,7 @@ func TestMovedMapping(t *testing.T) {
 	p.checkQuiet(first)
 }
 
-func TestAnotherRepositoryIsTakenUpWithoutARestart(t *testing.T) {
+func TestRepositoryChangeWithoutRestart(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.repo.Commit("first", site()...)
 	p.start()
@@ -163,7 +163,7 @@ func TestContinuousDryRunBesideAgent(t *testing.T) {
 }
 
 // The most likely mistake in a first setup: wrong paths in the mappings.
-func TestMappingsThatLeadNowhereAreNoSuccess(t *testing.T) {
+func TestMappingsWithoutSource(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.repo.Commit("first", site()...)
 	p.spec.mappings = [][2]string{{"service/gw/projects", "projects"}}

@@ -41,7 +41,7 @@ func (p *plant) script(name, text string) string {
 }
 
 // Runs the documented commands for an agent without Kubernetes next to a gateway.
-func TestTheCommandsForAnAgentAloneWork(t *testing.T) {
+func TestDocumentedCommands(t *testing.T) {
 	t.Parallel()
 	lines := document.Open(t)
 	t.Run("by the page on the agent", func(t *testing.T) {

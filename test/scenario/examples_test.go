@@ -17,7 +17,7 @@ import (
 const examples = "../../examples"
 
 // Every GatewaySync in the examples is valid and each of its profiles is usable.
-func TestEveryExampleIsAValidGatewaySync(t *testing.T) {
+func TestExamplesAreValid(t *testing.T) {
 	n := 0
 	require.NoError(t, filepath.WalkDir(examples, func(path string, d os.DirEntry, err error) error {
 		switch {

@@ -128,7 +128,7 @@ func TestGitOutage(t *testing.T) {
 }
 
 // F12: The object store is only a cache. Damaging it never endangers the published files.
-func TestADamagedStoreIsRebuilt(t *testing.T) {
+func TestDamagedStoreIsRebuilt(t *testing.T) {
 	short := []string{"it is gone", "every file is cut off", "foreign files lie there"} // a test of agent/repo has every kind of damage
 	for name, damage := range map[string]func(t *testing.T, store string){
 		"it is gone": func(t *testing.T, store string) { require.NoError(t, os.RemoveAll(store)) },
@@ -340,7 +340,7 @@ func TestSecondAgentIsRefused(t *testing.T) {
 }
 
 // F8: An ambiguous name is refused, never guessed.
-func TestAmbiguousAndHostileRefsAreRefused(t *testing.T) {
+func TestInvalidRefs(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	first := p.repo.Commit("first", site()...)
 	p.start()

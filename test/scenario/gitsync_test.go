@@ -41,7 +41,7 @@ var answer = regexp.MustCompile("^\\| ([a-z0-9_]+) \\| (no such option|`([a-z/]+
 
 // gitsync.md answers each test case of git-sync, a comparable sidecar. Every test that it names must
 // exist.
-func TestEveryCaseOfGitSyncIsAnswered(t *testing.T) {
+func TestGitSyncCases(t *testing.T) {
 	raw, err := os.ReadFile("gitsync.md")
 	require.NoError(t, err)
 	want := strings.Fields(gitSyncCases)

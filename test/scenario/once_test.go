@@ -36,7 +36,7 @@ func TestOnceExitCode(t *testing.T) {
 }
 
 // A full commit ID selects exactly this commit, even if a file or a branch has the same name, and whether or not the store has it.
-func TestOnceDeliversExactlyTheCommitThatIsNamed(t *testing.T) {
+func TestOnceDeliversNamedCommit(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	first := p.repo.Commit("first", site()...)
 	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
@@ -60,7 +60,7 @@ func TestOnceDeliversExactlyTheCommitThatIsNamed(t *testing.T) {
 	p.check(third)
 }
 
-func TestOddPathsOfTheDirectoriesAreTaken(t *testing.T) {
+func TestUnusualDirectoryPaths(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	outer := filepath.Join(p.dir, "outer")
 	gitserver.NewRepo(t, outer) // the cache is inside another repository
@@ -123,7 +123,7 @@ func entries(t *testing.T, dir string) map[string]bool {
 	return names
 }
 
-func TestHealthAndMetricsAnswerAlsoAfterARestart(t *testing.T) {
+func TestHealthAndMetricsAfterRestart(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	commit := p.repo.Commit("first", site()...)
 	for range 2 {

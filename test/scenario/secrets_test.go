@@ -84,7 +84,7 @@ func TestNoSecretIsLogged(t *testing.T) {
 }
 
 // F6, F7: The agent never starts another program. It runs without a PATH, and the test watches /proc.
-func TestTheAgentStartsNoOtherProgram(t *testing.T) {
+func TestAgentStartsNoOtherProgram(t *testing.T) {
 	p := newPlant(t)
 	first := p.repo.Commit("first", site(
 		gitserver.Write(inGit+"projects/line/.gitattributes", "* filter=evil diff=evil"),

@@ -13,7 +13,7 @@ import (
 
 // A commit waits until the Designer session that it affects is closed. A commit to another project does
 // not wait.
-func TestACommitWaitsUntilTheDesignerIsClosed(t *testing.T) {
+func TestCommitWaitsForDesigner(t *testing.T) {
 	p := newPlant(t)
 	p.spec.defaults = "      designerSessionPolicy: wait\n"
 	first := p.repo.Commit("first", site()...)
@@ -41,7 +41,7 @@ func TestACommitWaitsUntilTheDesignerIsClosed(t *testing.T) {
 	assert.Positive(t, s.Report.Files.Saved)
 }
 
-func TestTheExitCodeTellsWaitingFromFailing(t *testing.T) {
+func TestExitCodeOfHeldSync(t *testing.T) {
 	for policy, want := range map[string]int{"wait": 6, "fail": 1, "proceed": 0} {
 		t.Run(policy, func(t *testing.T) {
 			p := newPlant(t)
@@ -61,7 +61,7 @@ func TestTheExitCodeTellsWaitingFromFailing(t *testing.T) {
 
 // Each node of a redundant pair has its own agent. The backup is on standby while the pair copies files.
 // After a failover it takes over, even with a commit that the old master never had.
-func TestAPairFollowsGitThroughAFailover(t *testing.T) {
+func TestPairFailover(t *testing.T) {
 	role := func(r string) setup { return func(_ *plant, o *simulator.Options) { o.Role = r } }
 	master := newPlant(t, role("Master"))
 	backup := newPlant(t, role("Backup"))
@@ -100,7 +100,7 @@ func (p *plant) standby(commit string) {
 
 // The gateway's certificate is renewed while the agent runs. The agent uses the new CA in the secret's
 // file without a restart.
-func TestARenewedCertificateCountsWithoutARestart(t *testing.T) {
+func TestCertificateRenewalWithoutRestart(t *testing.T) {
 	p := newPlant(t, func(_ *plant, o *simulator.Options) { o.TLS = &simulator.TLSOptions{Names: []string{"gw.example"}} })
 	p.secret("gateway/ca", string(p.gw.CA()))
 	p.spec.gateway = "    tls: true\n    tlsConfig: {caSecretRef: {name: gateway, key: ca}, serverName: gw.example}\n"

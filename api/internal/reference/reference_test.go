@@ -20,7 +20,7 @@ const (
 	docs  = "../../../docs/reference/"
 )
 
-func TestReferenceIsWhatTheTypesSay(t *testing.T) {
+func TestReferenceIsCurrent(t *testing.T) {
 	for _, name := range []string{"gatewaysync.md", "configsync.md"} {
 		t.Run(name, func(t *testing.T) {
 			out := filepath.Join(t.TempDir(), name)
@@ -44,7 +44,7 @@ func TestConfigSyncExamplesAreValid(t *testing.T) {
 	}
 }
 
-func TestExamplesAreValidAsTheyStand(t *testing.T) {
+func TestGatewaySyncExamplesAreValid(t *testing.T) {
 	for name, text := range map[string]string{"minimal": minimal, "full": full} {
 		t.Run(name, func(t *testing.T) {
 			gs, err := decode.GatewaySync([]byte(text))
@@ -59,7 +59,7 @@ func TestExamplesAreValidAsTheyStand(t *testing.T) {
 	}
 }
 
-func TestEveryFieldAndAnnotationIsExplained(t *testing.T) {
+func TestFieldsAndAnnotationsAreDocumented(t *testing.T) {
 	api, err := parse(types)
 	require.NoError(t, err)
 	fields := 0

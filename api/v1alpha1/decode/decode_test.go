@@ -21,7 +21,7 @@ spec:
   git: {repo: "file:///srv/plant", ref: "1.10"}
 `
 
-func TestDecodeFindsTheOneGatewaySync(t *testing.T) {
+func TestDecodeGatewaySync(t *testing.T) {
 	for name, file := range map[string]string{
 		"alone":                    small,
 		"as JSON":                  `{"apiVersion":"stoker.io/v1alpha1","kind":"GatewaySync","metadata":{"name":"plant"},"spec":{"git":{"repo":"file:///srv/plant","ref":"1.10"}}}`,
@@ -38,7 +38,7 @@ func TestDecodeFindsTheOneGatewaySync(t *testing.T) {
 	}
 }
 
-func TestDecodeErrorsSayWhatToDo(t *testing.T) {
+func TestDecodeErrors(t *testing.T) {
 	for name, c := range map[string]struct{ file, says string }{
 		"an empty file":                {"", "kind GatewaySync"},
 		"a file of another kind":       {"kind: Secret\n", "kind GatewaySync"},

@@ -150,7 +150,7 @@ func TestDesiredRefInvalid(t *testing.T) {
 }
 
 // F5: an invalid commit must be an error. If it counted as no commit, gateways would follow the ref wherever it points.
-func TestDesiredRefRefusesACommitThatIsNone(t *testing.T) {
+func TestInvalidCommit(t *testing.T) {
 	for _, commit := range []string{"main", commit1[:7], commit1 + "1", " " + commit1, commit1 + "\n", strings.Repeat("x", 300), "\xff"} {
 		t.Run(commit, func(t *testing.T) {
 			gs := smallest()
@@ -176,7 +176,7 @@ func TestCheckCommit(t *testing.T) {
 	assert.Equal(t, v1alpha1.ReasonRefMoved, named.Reason)
 }
 
-func TestOnlyAFullIDIsACommit(t *testing.T) {
+func TestFullCommitID(t *testing.T) {
 	for _, ref := range []string{commit1, strings.Repeat("aF", 20)} {
 		assert.True(t, syntax.IsCommit(ref), "%q", ref)
 	}
@@ -187,7 +187,7 @@ func TestOnlyAFullIDIsACommit(t *testing.T) {
 	}
 }
 
-func TestRequestOverIsWhatDesiredRefReads(t *testing.T) {
+func TestRequestOver(t *testing.T) {
 	gs := smallest()
 	annotate(gs, v1alpha1.AnnotationRequestedRef, "v2")
 	for _, at := range []string{"", "2026-01-01T00:00:00.000000001Z", "not a\ntoken"} {
@@ -368,7 +368,7 @@ func (f *fleet) lead(t *testing.T) desiredref.Desired {
 
 // In any order of events: a later change of the spec always wins, A → B → A revives no request, a hint changes nothing, and a
 // repeated request takes effect.
-func TestDesiredRefInAnyOrderOfThings(t *testing.T) {
+func TestDesiredRefProperties(t *testing.T) {
 	for seed := range uint64(3000) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		f := &fleet{gs: smallest(), commits: map[string]string{}}

@@ -130,7 +130,7 @@ func entryFor(order []v1alpha1.SyncOrderEntry, gateway string) v1alpha1.SyncOrde
 	return entry("", v1alpha1.DefaultWeight)
 }
 
-func TestLoopIsNamed(t *testing.T) {
+func TestDependencyLoop(t *testing.T) {
 	errs := validation.GatewaySync(deployed(v1alpha1.DeploymentSpec{SyncOrder: []v1alpha1.SyncOrderEntry{entry("x", 100, "b"), entry("a", 100, "b"), entry("b", 100, "a")}}))
 	assert.Contains(t, errs.ToAggregate().Error(), "a → b → a")
 }

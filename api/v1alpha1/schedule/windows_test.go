@@ -72,7 +72,7 @@ func gateways(w v1alpha1.MaintenanceWindow, names ...string) v1alpha1.Maintenanc
 }
 
 // A start in the hour that a clock skips does not happen, and one in the hour that it repeats happens at least once.
-func TestWindowsWhenTheClockChanges(t *testing.T) {
+func TestWindowsAtClockChange(t *testing.T) {
 	w, errs := schedule.ParseWindows([]v1alpha1.MaintenanceWindow{{Name: "early", Schedule: "30 2 * * *", Duration: "1h", TimeZone: "Europe/Berlin"}}, "")
 	require.Empty(t, errs)
 	closed, until := w.Closed(time.Date(2026, 3, 29, 0, 0, 0, 0, time.UTC))

@@ -20,7 +20,7 @@ import (
 )
 
 // F4, F5: hostile paths, URLs and refs are refused before any use. test/crd checks the CRD against the same table.
-func TestValidateFollowsTheTable(t *testing.T) {
+func TestValidateGatewaySync(t *testing.T) {
 	for _, c := range verdicts.Table() {
 		t.Run(c.Name, func(t *testing.T) {
 			gs, err := decode.Unstructured(c.Object())
@@ -69,7 +69,7 @@ func TestValidateConfigSync(t *testing.T) {
 }
 
 // C7: the URL of the repository may contain a password.
-func TestNoMessageShowsTheRepository(t *testing.T) {
+func TestMessagesHideRepository(t *testing.T) {
 	gs := smallest()
 	gs.Spec.Git.Repo = "ftp://user:S3CR3T-1@host/a b"
 	assert.Contains(t, validation.GatewaySync(gs).ToAggregate().Error(), "spec.git.repo")
@@ -85,7 +85,7 @@ func TestNoMessageShowsTheRepository(t *testing.T) {
 	}
 }
 
-func TestWarningsNameWhatIsNotChecked(t *testing.T) {
+func TestInsecureSettingWarnings(t *testing.T) {
 	gs := smallest()
 	gs.Spec.Gateway.API = &v1alpha1.GatewayAPI{SecretName: "a"}
 	assert.Empty(t, validation.Warnings(gs))
@@ -102,7 +102,7 @@ func TestWarningsNameWhatIsNotChecked(t *testing.T) {
 
 // An object that no API server has validated may contain anything. Messages about it appear in a status and a log, so they must be
 // short.
-func TestMessagesAreShortWhateverTheObjectHolds(t *testing.T) {
+func TestMessageLength(t *testing.T) {
 	long := strings.Repeat("/ä", 1<<19)
 	gs := smallest()
 	gs.Name, gs.Spec.Git.Ref, gs.Spec.Polling.Interval = long, long, long
@@ -129,7 +129,7 @@ func TestMessagesAreShortWhateverTheObjectHolds(t *testing.T) {
 }
 
 // F26: the identity of a pod goes to hosts of its cloud only.
-func TestIdentityOfThePodGoesToItsCloud(t *testing.T) {
+func TestPodIdentityEndpoints(t *testing.T) {
 	own := &v1alpha1.SecretKeyRef{Name: "a", Key: "b"}
 	for _, c := range []struct {
 		name    string
@@ -167,7 +167,7 @@ func smallest() *v1alpha1.GatewaySync {
 }
 
 // C7: the URL of the API may contain a password.
-func TestNoMessageShowsTheAPIOfTheForge(t *testing.T) {
+func TestMessagesHideForgeAPI(t *testing.T) {
 	gs := smallest()
 	gs.Spec.Bidirectional = &v1alpha1.BidirectionalSpec{APIBaseURL: "ftp://user:S3CR3T@host"}
 	err := validation.GatewaySync(gs).ToAggregate()
@@ -208,7 +208,7 @@ func assertLocal(t *testing.T, p string) {
 	assert.True(t, joined == root || strings.HasPrefix(joined, root+"/"), "%q", p)
 }
 
-func TestLengthsAreInCharacters(t *testing.T) {
+func TestLengthInCharacters(t *testing.T) {
 	longest, tooLong := strings.Repeat("ä", 4096), strings.Repeat("ä", 4097)
 	for name, c := range map[string]struct {
 		profile v1alpha1.SyncProfile
@@ -245,7 +245,7 @@ func patchOf(key, value string) v1alpha1.SyncProfile {
 		Patches: []v1alpha1.Patch{{File: "x.json", Set: map[string]v1alpha1.PatchValue{key: v1alpha1.PatchValue(value)}}}}}}
 }
 
-func TestErrorsHaveOneOrder(t *testing.T) {
+func TestErrorOrder(t *testing.T) {
 	gs := smallest()
 	gs.Spec.Alerting = &v1alpha1.AlertingSpec{Webhooks: []v1alpha1.AlertWebhook{{
 		Type: v1alpha1.AlertWebhookCE, URLSecretRef: &v1alpha1.SecretKeyRef{}, SigningSecretRef: &v1alpha1.SecretKeyRef{}}}}

@@ -16,7 +16,7 @@ const (
 	shipped = "../../../charts/stoker/files/argocd"
 )
 
-func TestTheConfigMapsAreWhatTheScriptsSay(t *testing.T) {
+func TestConfigMapsAreCurrent(t *testing.T) {
 	patches, err := render(os.DirFS(kinds))
 	require.NoError(t, err)
 	for name, want := range patches {

@@ -148,7 +148,7 @@ configMapGenerator:
 }
 
 // What is built is what kustomize builds of the same files as they are.
-func TestBuildIsThatOfKustomize(t *testing.T) {
+func TestBuildMatchesKustomize(t *testing.T) {
 	for _, dir := range []string{"base", "site"} {
 		t.Run(dir, func(t *testing.T) {
 			list, err := build(t.Context(), rich, dir)
@@ -302,7 +302,7 @@ func bomb() string {
 }
 
 // G1: bases of bases, patches of many objects and replacements cannot make more than the bounds allow.
-func TestBuildHasBounds(t *testing.T) {
+func TestBuildIsBounded(t *testing.T) {
 	fan := tree{"l0/kustomization.yaml": "resources: [a.yaml]", "l0/a.yaml": configMap}
 	for i := range 7 {
 		for _, side := range []string{"t", "u", "v"} {

@@ -100,7 +100,7 @@ func TestCacheFetchesChangesOnly(t *testing.T) {
 	assert.Less(t, all, int64(changes)*8000+5*first, "a store that has grown is renewed without the files")
 }
 
-func TestCacheIsOfOneOwnerAndSource(t *testing.T) {
+func TestCachePerOwnerAndSource(t *testing.T) {
 	s := newSite(t)
 	s.large()
 	cache, dir := newCache(t, 64<<20)

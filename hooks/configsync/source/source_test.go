@@ -48,7 +48,7 @@ func (s site) open(t *testing.T, w source.CommitSpec) (*source.Commit, error) {
 
 const object = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
 
-func TestReadFetchesOnlyWhatIsNamed(t *testing.T) {
+func TestReadFetchesNamedFilesOnly(t *testing.T) {
 	s := newSite(t)
 	edits := []gitserver.Edit{
 		gitserver.Write("k8s/a.yaml", object), gitserver.Write("k8s/sub/b.yml", object), gitserver.Write("k8s/c.JSON", "{}"), gitserver.Write("k8s/README.md", "text"),
@@ -75,7 +75,7 @@ func TestReadFetchesOnlyWhatIsNamed(t *testing.T) {
 }
 
 // A build fetches what its kustomizations name, and nothing else of the repository.
-func TestReadFetchesWhatIsBuilt(t *testing.T) {
+func TestReadFetchesKustomizations(t *testing.T) {
 	s := newSite(t)
 	s.Commit("first", gitserver.Write("sites/north/kustomization.yaml", "resources: [../../base]\npatches: [{path: p.yaml}]"), gitserver.Write("sites/north/p.yaml", object),
 		gitserver.Write("sites/north/unused.yaml", "secret of git"), gitserver.Write("base/kustomization.yaml", "resources: [a.yaml]\nconfigMapGenerator: [{name: b, files: [theme.css]}]"),
@@ -235,7 +235,7 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-func TestCloneFindsItsRoot(t *testing.T) {
+func TestCloneFindsRoot(t *testing.T) {
 	root := t.TempDir()
 	gitserver.NewRepo(t, filepath.Join(root, "origin.git"))
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "clone", ".git"), 0o755))

@@ -141,7 +141,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-func TestRequestsAreNamedAsARoleNamesThem(t *testing.T) {
+func TestRequestNames(t *testing.T) {
 	for _, c := range []struct{ method, url, want string }{
 		{http.MethodGet, "/api/v1/namespaces/a/pods?watch=true", "watch pods"},
 		{http.MethodGet, "/api/v1/namespaces/a/pods?limit=500", "list pods"},
@@ -196,7 +196,7 @@ func TestMissedGoals(t *testing.T) {
 	assert.Len(t, missed(busy), 2)
 }
 
-func TestMissedGoalsOfARollout(t *testing.T) {
+func TestMissedRolloutGoals(t *testing.T) {
 	for name, c := range map[string]struct {
 		rollout
 		missed int

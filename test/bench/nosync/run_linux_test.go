@@ -37,7 +37,7 @@ func answers() string {
 	return fmt.Sprint("fsync ", made(unix.Fsync(-1)), ", fdatasync ", made(unix.Fdatasync(-1)), ", syncfs ", made(unix.Syncfs(-1)), ", close ", made(unix.Close(-1)))
 }
 
-func TestOnlySyncCallsAreSkipped(t *testing.T) {
+func TestSkippedSystemCalls(t *testing.T) {
 	assert.Equal(t, "fsync true, fdatasync true, syncfs true, close true", answers())
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), role+"=filter")

@@ -11,7 +11,7 @@ import (
 )
 
 // The plots in the documentation are those of its tables.
-func TestPlotsOfTheDocumentation(t *testing.T) {
+func TestDocumentedPlots(t *testing.T) {
 	const dir = "../../../docs/internals"
 	page, err := os.ReadFile(filepath.Join(dir, "performance.md"))
 	require.NoError(t, err)

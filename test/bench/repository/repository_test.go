@@ -31,7 +31,7 @@ func gitLines(t *testing.T, dir string, args ...string) []string {
 	return strings.Split(out, "\n")
 }
 
-func TestTheSameRepositoryIsMadeEveryTime(t *testing.T) {
+func TestGenerateIsReproducible(t *testing.T) {
 	refs := func(dir string) []string { return gitLines(t, dir, "for-each-ref") }
 	assert.Equal(t, refs(generated(t)), refs(generated(t)))
 }
@@ -95,7 +95,7 @@ func TestGeneratedJSONIsValid(t *testing.T) {
 	}
 }
 
-func TestLayoutNamesEveryFileOnce(t *testing.T) {
+func TestLayoutHasUniqueFiles(t *testing.T) {
 	var names []string
 	for _, p := range Layout(20_000) {
 		names = append(names, p.Name)

@@ -40,7 +40,7 @@ func TestConcurrentBuildsAreShared(t *testing.T) {
 	assert.EqualValues(t, 1, made.Load())
 }
 
-func TestAFailedBuildIsMadeAgain(t *testing.T) {
+func TestFailedBuildIsRepeated(t *testing.T) {
 	c := cache(t)
 	broken := errors.New("broken")
 	fill := func(dir string) error {
@@ -130,7 +130,7 @@ func TestBuildKey(t *testing.T) {
 }
 
 // The dependencies of Kubernetes and of the other cluster programs must stay in nested modules.
-func TestNestedModulesStayOutOfThisOne(t *testing.T) {
+func TestNestedModulesStayOutOfMainModule(t *testing.T) {
 	c := cache(t)
 	for _, name := range []string{"cluster/kubernetes", "cluster/coredns", "cluster/kwok", "cluster/kind", "argocd", "argocd/kustomize"} {
 		assert.FileExists(t, filepath.Join(c.SourceDir, "test", name, "go.mod"))

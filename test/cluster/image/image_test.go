@@ -58,7 +58,7 @@ func blob(t *testing.T, all map[string]entry, d descriptor) []byte {
 	return content
 }
 
-func TestAnImageHoldsItsFilesUnderItsName(t *testing.T) {
+func TestImageArchive(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "program")
 	require.NoError(t, os.WriteFile(program, []byte("binary"), 0o600))

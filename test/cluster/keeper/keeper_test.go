@@ -46,7 +46,7 @@ func controlConfig(t *testing.T) keeper.Config {
 	return keeper.Config{Run: filepath.Join(dir, "run"), Dir: filepath.Join(dir, "state"), Bin: bin}
 }
 
-func TestAControlPlaneThatStaysEndsByDown(t *testing.T) {
+func TestControlPlaneLifecycle(t *testing.T) {
 	t.Parallel()
 	c := controlConfig(t)
 	k, err := keeper.Start(t.Context(), os.Args[0], c, io.Discard)

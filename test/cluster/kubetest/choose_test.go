@@ -58,7 +58,7 @@ func TestKindNeedsDaemonAndImage(t *testing.T) {
 	}
 }
 
-func TestAGivenClusterComesFirst(t *testing.T) {
+func TestGivenClusterTakesPrecedence(t *testing.T) {
 	cache, err := build.Open(build.Cache{Dir: t.TempDir()})
 	require.NoError(t, err)
 	path := filepath.Join(t.TempDir(), "kubeconfig")

@@ -147,7 +147,7 @@ spec:
 	assert.Equal(t, strings.Repeat("start\n", 2)+"2003\n", string(said), "the second start found what the first had written")
 }
 
-func TestPodsReachTheTest(t *testing.T) {
+func TestPodsReachTestServers(t *testing.T) {
 	c := kubetest.Full(t, 2)
 	listener, err := net.Listen("tcp", net.JoinHostPort(c.HostAddress(t), "0"))
 	require.NoError(t, err)
@@ -158,7 +158,7 @@ func TestPodsReachTheTest(t *testing.T) {
 	assert.Equal(t, "from the test", run(t, c, namespace, "inward", "timeout 5 wget -q -O - http://"+listener.Addr().String()+"/"))
 }
 
-func TestPodsOutliveTheProgramsOfTheirNode(t *testing.T) {
+func TestPodsSurviveNodeRestart(t *testing.T) {
 	c := kubetest.Full(t, 2)
 	if !c.HasPrograms() {
 		t.Skip("the programs of a given cluster are not for this test to kill")

@@ -66,7 +66,7 @@ func TestProjectKinds(t *testing.T) {
 	assert.True(t, apierrors.IsNotFound(err), "%v", err)
 }
 
-func TestPodsCanBeMadeAndAreNotRun(t *testing.T) {
+func TestPodsAreNotRun(t *testing.T) {
 	t.Parallel()
 	c := kubetest.Control(t)
 	namespace := c.Namespace(t)
@@ -84,7 +84,7 @@ func TestPodsCanBeMadeAndAreNotRun(t *testing.T) {
 	assert.ErrorContains(t, err, "system:serviceaccount:"+namespace+":default")
 }
 
-func TestOwnersCollectWhatTheyOwn(t *testing.T) {
+func TestGarbageCollection(t *testing.T) {
 	t.Parallel()
 	c := kubetest.Control(t, kubetest.Controllers())
 	namespace := c.Namespace(t)
@@ -166,7 +166,7 @@ func TestControlPlanesAreIsolated(t *testing.T) {
 	assert.Error(t, err, "the authority of one is unknown to the other")
 }
 
-func TestNothingIsLeftAfterTheEnd(t *testing.T) {
+func TestCleanUpAfterTest(t *testing.T) {
 	kubetest.NotShort(t)
 	t.Parallel()
 	var pids []int
@@ -208,7 +208,7 @@ func lives(t *testing.T, pid int) bool {
 // its processes and waits.
 const holdVariable = "STOKER_TEST_HOLD"
 
-func TestAKilledTestLeavesNothing(t *testing.T) {
+func TestCleanUpAfterKilledTest(t *testing.T) {
 	if os.Getenv(holdVariable) != "" {
 		c := kubetest.Control(t, kubetest.Controllers(), kubetest.Scheduler())
 		fmt.Println("held", filepath.Dir(c.Kubeconfig()), programs(t, c))
@@ -216,7 +216,7 @@ func TestAKilledTestLeavesNothing(t *testing.T) {
 	}
 	kubetest.NotShort(t)
 	t.Parallel()
-	holder := exec.Command(os.Args[0], "-test.run=^TestAKilledTestLeavesNothing$", "-test.timeout=5m")
+	holder := exec.Command(os.Args[0], "-test.run=^TestCleanUpAfterKilledTest$", "-test.timeout=5m")
 	holder.Env = append(os.Environ(), holdVariable+"=1")
 	holder.Stderr = os.Stderr
 	out, err := holder.StdoutPipe()

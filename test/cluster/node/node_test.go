@@ -51,7 +51,7 @@ func TestConfigurationsAreWellFormed(t *testing.T) {
 	assert.ErrorContains(t, render("kubelet.yaml", filepath.Join(t.TempDir(), "x"), map[string]string{}), "Address", "a value that is missing is told")
 }
 
-func TestConfigurationsNameTheImagesThatAreBuilt(t *testing.T) {
+func TestConfigurationsNameBuiltImages(t *testing.T) {
 	for name, image := range map[string]string{"containerd.toml": build.PauseImage, "coredns.yaml": build.CoreDNSImage} {
 		content, err := files.ReadFile("files/" + name)
 		require.NoError(t, err)
@@ -62,7 +62,7 @@ func TestConfigurationsNameTheImagesThatAreBuilt(t *testing.T) {
 	assert.Contains(t, string(content), "clusterIP: "+control.ServiceDNS+"\n")
 }
 
-func TestAVolumeStaysBelowItsNode(t *testing.T) {
+func TestVolumePath(t *testing.T) {
 	dir := t.TempDir()
 	n := New(1, t.TempDir(), dir, nil)
 	path, err := n.Volume("data")
@@ -90,7 +90,7 @@ func TestMissingPrograms(t *testing.T) {
 	assert.ErrorContains(t, err, "containerd runc")
 }
 
-func TestAMachineHasRoomForAFewNodes(t *testing.T) {
+func TestNodeCountIsBounded(t *testing.T) {
 	assert.NoError(t, Check(1))
 	assert.NoError(t, Check(MaxNodes))
 	assert.Error(t, Check(0))

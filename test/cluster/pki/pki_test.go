@@ -58,7 +58,7 @@ func TestAuthorityTrust(t *testing.T) {
 	assert.Error(t, err, "the client does not know the server's authority")
 }
 
-func TestAKubeconfigIsRead(t *testing.T) {
+func TestKubeconfig(t *testing.T) {
 	own, err := pki.NewAuthority("own")
 	require.NoError(t, err)
 	authority, err := own.Pair()
@@ -75,7 +75,7 @@ func TestAKubeconfigIsRead(t *testing.T) {
 	assert.Equal(t, login.Key, config.KeyData)
 }
 
-func TestKeysAreForTheirOwnerAlone(t *testing.T) {
+func TestKeyFileMode(t *testing.T) {
 	dir := t.TempDir()
 	keys, err := pki.ServiceAccountKeys()
 	require.NoError(t, err)

@@ -129,7 +129,7 @@ func TestStopKillRestart(t *testing.T) {
 	assert.ErrorContains(t, g.Start(sleeper("c")), "closed")
 }
 
-func TestAProgramThatDoesNotListenIsKilled(t *testing.T) {
+func TestUnresponsiveProgramIsKilled(t *testing.T) {
 	g := group(t)
 	require.NoError(t, g.Start(Program{
 		Name: "deaf", Path: "/bin/sh", Args: []string{"-c", "trap '' TERM; echo deaf; while :; do sleep 1; done"},

@@ -47,7 +47,7 @@ func TestRouteFaults(t *testing.T) {
 	assert.Equal(t, 200, status)
 }
 
-func TestFaultAfterTheWorkLeavesItDone(t *testing.T) {
+func TestFaultAfterWork(t *testing.T) {
 	b := start(t, simulator.Options{})
 	before := b.Scans.Completed("projects")
 	require.NoError(t, b.Faults.Add(simulator.Fault{Route: "POST " + scanPath, Status: 500, After: true, Times: 1}))
@@ -56,7 +56,7 @@ func TestFaultAfterTheWorkLeavesItDone(t *testing.T) {
 	require.Eventually(t, func() bool { return b.Scans.Completed("projects") == before+1 }, bound, time.Millisecond)
 }
 
-func TestAdminRefusesWhatItDoesNotUnderstand(t *testing.T) {
+func TestInvalidAdminRequests(t *testing.T) {
 	b := start(t, simulator.Options{})
 	for path, body := range map[string]string{
 		"/faults":      `{"route":"GET /x","statsu":500}`,
@@ -83,7 +83,7 @@ func TestAdminRefusesWhatItDoesNotUnderstand(t *testing.T) {
 	assert.Contains(t, body, "POST /faults")
 }
 
-func TestAdminPlaysPeople(t *testing.T) {
+func TestAdminSimulatesUsers(t *testing.T) {
 	b := withProject(t, simulator.Options{})
 	id, _ := b.adminOK("POST", "/designers", `{"user":"ann","project":"P"}`)["id"].(string)
 	_, body := b.ask("GET", "/data/api/v1/designers", "")
@@ -142,7 +142,7 @@ func TestRequestLogCountsAndForgets(t *testing.T) {
 	assert.Zero(t, b.Requests.Count("GET /data/api/v1/trial"))
 }
 
-func TestRestartTaskNeedsItsConfirmation(t *testing.T) {
+func TestRestartTaskNeedsConfirmation(t *testing.T) {
 	b := start(t, simulator.Options{})
 	status, _ := b.ask("POST", "/data/api/v1/restart-tasks/restart", "")
 	assert.Equal(t, 400, status)

@@ -34,7 +34,7 @@ func TestProjectScanTimer(t *testing.T) {
 	assert.Zero(t, b.Scans.Timed())
 }
 
-func TestTheTimerRunsInRealTimeToo(t *testing.T) {
+func TestTimerInRealTime(t *testing.T) {
 	b := start(t, simulator.Options{ProjectsTimer: 10 * time.Millisecond})
 	require.Eventually(t, func() bool { return b.Scans.Timed() > 1 }, bound, time.Millisecond)
 }
@@ -86,13 +86,13 @@ func TestNoiseLeavesNothingToSign(t *testing.T) {
 	require.Error(t, b.Noise.Make("music"))
 }
 
-func TestNoiseCanBeMadeByATimer(t *testing.T) {
+func TestNoiseTimer(t *testing.T) {
 	b := withProject(t, simulator.Options{NoiseEvery: time.Millisecond})
 	dir := filepath.Join(b.dir, "config/resources/core/ignition/tag-definition/MQTT Engine")
 	require.Eventually(t, func() bool { _, err := os.Stat(dir); return err == nil }, bound, time.Millisecond)
 }
 
-func TestAPairCopiesAllButExternalAndLocal(t *testing.T) {
+func TestPairReplication(t *testing.T) {
 	master := withProject(t, simulator.Options{Role: "Master"})
 	backup := start(t, simulator.Options{Role: "Backup"})
 	pair, err := simulator.NewPair(master.Gateway, backup.Gateway)
@@ -130,7 +130,7 @@ func TestAPairCopiesAllButExternalAndLocal(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestACertificateIsRenewedForNewConnections(t *testing.T) {
+func TestCertificateRenewal(t *testing.T) {
 	b := start(t, simulator.Options{TLS: &simulator.TLSOptions{}})
 	get := func(ca []byte) error {
 		pool := x509.NewCertPool()
@@ -151,7 +151,7 @@ func TestACertificateIsRenewedForNewConnections(t *testing.T) {
 	require.Error(t, start(t, simulator.Options{}).RotateTLS(nil, time.Time{}))
 }
 
-func TestAGatewayBefore83HasNothingButTheModule(t *testing.T) {
+func TestGateway81WithScanModule(t *testing.T) {
 	b := withProject(t, simulator.Options{Version: "8.1.44", ScanModule: true})
 	assert.Empty(t, b.Token(), "8.1 has no API tokens")
 	status, _ := b.ask("GET", "/data/api/v1/gateway-info", "")
@@ -168,7 +168,7 @@ func TestAGatewayBefore83HasNothingButTheModule(t *testing.T) {
 	assert.Contains(t, b.read(viewDir+"/resource.json"), `"external"`)
 }
 
-func TestCommissioningRewritesThePermissionsOnce(t *testing.T) {
+func TestCommissioningRewritesPermissionsOnce(t *testing.T) {
 	for _, inMode := range []bool{false, true} {
 		t.Run(fmt.Sprintf("in mode %t", inMode), func(t *testing.T) {
 			b := start(t, simulator.Options{ResetPermissions: true, Commissioning: true, Mode: "dev", Unknowns: simulator.Unknowns{ResetInMode: inMode}})
@@ -190,7 +190,7 @@ func TestCommissioningRewritesThePermissionsOnce(t *testing.T) {
 	}
 }
 
-func TestWhatIsPendingGoesWithARestart(t *testing.T) {
+func TestRestartClearsPendingTasks(t *testing.T) {
 	b := start(t, simulator.Options{})
 	b.Restarts.SetPending("module X")
 	_, body := b.ask("GET", "/data/api/v1/restart-tasks/pending", "")
@@ -200,7 +200,7 @@ func TestWhatIsPendingGoesWithARestart(t *testing.T) {
 	assert.JSONEq(t, `{"pending":[]}`, body)
 }
 
-func TestAnExpiredTrialMayStopScans(t *testing.T) {
+func TestExpiredTrial(t *testing.T) {
 	for _, stops := range []bool{false, true} {
 		t.Run(fmt.Sprintf("stops %t", stops), func(t *testing.T) {
 			b := start(t, simulator.Options{Unknowns: simulator.Unknowns{TrialStopsScans: stops}})

@@ -82,7 +82,7 @@ var table = []struct {
 	{route: "GET /openapi.json", status: 200, shape: shape{"openapi": text, "info": shape{"title": text, "version": text}, "paths": anything}},
 }
 
-func TestRoutesAndShapesAreThoseOfTheTable(t *testing.T) {
+func TestRoutes(t *testing.T) {
 	b := withProject(t, simulator.Options{})
 	for range 2 {
 		_, err := b.Designers.Open("ann", "P")
@@ -164,7 +164,7 @@ func TestUnknownRoutes(t *testing.T) {
 	assert.NotEqual(t, 200, status, "a lock has no release but the scan")
 }
 
-func TestOpenAPINeedsAToken(t *testing.T) {
+func TestOpenAPINeedsToken(t *testing.T) {
 	for _, other := range []bool{false, true} {
 		t.Run(fmt.Sprintf("403 %t", other), func(t *testing.T) {
 			b := start(t, simulator.Options{Unknowns: simulator.Unknowns{OpenAPIIs403: other}})

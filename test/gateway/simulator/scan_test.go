@@ -40,7 +40,7 @@ func withProject(t *testing.T, opts simulator.Options) bench {
 	return b
 }
 
-func TestFilesCountOnlyAfterAScan(t *testing.T) {
+func TestFilesLoadAfterScan(t *testing.T) {
 	b := withProject(t, simulator.Options{})
 	before := b.Data.Loaded(viewDir)
 	b.put(viewDir+"/view.json", `{"v":2}`)
@@ -82,7 +82,7 @@ func TestTornWritesAreLoadErrors(t *testing.T) {
 	}
 }
 
-func TestProjectsScanSignsWhatWasChangedOutside(t *testing.T) {
+func TestProjectScanSigning(t *testing.T) {
 	b := withProject(t, simulator.Options{})
 	signed := b.read(viewDir + "/resource.json")
 	assert.Contains(t, signed, `"actor": "external"`)
@@ -99,7 +99,7 @@ func TestProjectsScanSignsWhatWasChangedOutside(t *testing.T) {
 	}
 }
 
-func TestWriteBackCanBeSwitchedOff(t *testing.T) {
+func TestWriteBackDisabled(t *testing.T) {
 	b := withProject(t, simulator.Options{NoWriteBack: true, NoBlobs: true})
 	assert.NotContains(t, b.read(viewDir+"/resource.json"), "external")
 	blobs, err := os.ReadDir(filepath.Join(b.dir, "projects/.resources"))
@@ -121,7 +121,7 @@ func TestConfigScanSigning(t *testing.T) {
 	}
 }
 
-func TestLaterCollectionsHideEarlierOnes(t *testing.T) {
+func TestLaterCollectionsOverrideEarlier(t *testing.T) {
 	b := start(t, simulator.Options{Mode: "dev"})
 	b.put("config/resources/dev/config-mode.json", `{"title":"Dev","parent":"core"}`)
 	for _, c := range []string{"external", "core", "dev"} {
@@ -135,7 +135,7 @@ func TestLaterCollectionsHideEarlierOnes(t *testing.T) {
 	assert.Contains(t, body, `"name":"dev","title":"Dev"`)
 }
 
-func TestScanIsAsynchronousAndItsTimesOnlyGrow(t *testing.T) {
+func TestScanIsAsynchronous(t *testing.T) {
 	b := start(t, simulator.Options{ClockSkew: -time.Hour})
 	require.NoError(t, b.Scans.Fault("projects", simulator.ScanFault{NeverEnds: true}))
 	_, body := b.ask("POST", scanPath, "")

@@ -11,7 +11,7 @@ import (
 	"stoker.io/stoker/test/gateway/simulator"
 )
 
-func TestEmptyDirectoryIsSeededAndTheGatewayRuns(t *testing.T) {
+func TestEmptyDirectoryIsSeeded(t *testing.T) {
 	for _, how := range []simulator.Seeding{simulator.SeedImage, simulator.SeedChart} {
 		b := start(t, simulator.Options{Seeding: how})
 		assert.Equal(t, "RUNNING", b.state())
@@ -40,7 +40,7 @@ func TestUnseededDirectoryFaults(t *testing.T) {
 	assert.NoDirExists(t, filepath.Join(dir, "config"))
 }
 
-func TestChartSeedsOverWhatIsThereOnce(t *testing.T) {
+func TestChartSeedsOnce(t *testing.T) {
 	dir := t.TempDir()
 	b := bench{t: t, dir: dir}
 	b.put("config/resources/core/ignition/system-properties/config.json", `{"systemName":"mine"}`)
@@ -51,7 +51,7 @@ func TestChartSeedsOverWhatIsThereOnce(t *testing.T) {
 	assert.Contains(t, b.read("config/resources/core/ignition/system-properties/config.json"), "mine")
 }
 
-func TestSecondStartKeepsTheDirectory(t *testing.T) {
+func TestSecondStartKeepsDirectory(t *testing.T) {
 	dir := t.TempDir()
 	first := start(t, simulator.Options{Data: dir})
 	first.put("projects/P/project.json", projectJSON)

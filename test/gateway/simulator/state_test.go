@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/test/gateway/simulator"
 )
 
-func TestEachStateAnswersInItsWay(t *testing.T) {
+func TestGatewayStates(t *testing.T) {
 	b := start(t, simulator.Options{})
 	for _, c := range []struct {
 		to     simulator.State
@@ -52,7 +52,7 @@ func TestGatewayRestartKeepsAddress(t *testing.T) {
 	assert.Equal(t, 200, status)
 }
 
-func TestRestartGoesThroughStartingAndReadsTheDisk(t *testing.T) {
+func TestGatewayRestartReloadsDisk(t *testing.T) {
 	b := start(t, simulator.Options{})
 	b.put("projects/P/project.json", projectJSON)
 	require.NoError(t, b.Restart(time.Hour))
@@ -109,7 +109,7 @@ func TestInvalidDirectoryFaults(t *testing.T) {
 }
 
 // An error that faults a cold start is only a load error for a running gateway.
-func TestMissingAttributesDoNotStopARunningGateway(t *testing.T) {
+func TestMissingAttributes(t *testing.T) {
 	b := start(t, simulator.Options{})
 	b.put("projects/P/project.json", projectJSON)
 	b.put("projects/P/"+view+"/resource.json", `{"scope":"G","version":1,"files":[]}`)

@@ -9,7 +9,7 @@ import (
 	"stoker.io/stoker/test/gateway/simulator"
 )
 
-func TestTokensOpenWhatTheirLevelsAdmit(t *testing.T) {
+func TestTokenPermissions(t *testing.T) {
 	const info, scan = "/data/api/v1/gateway-info", "/data/api/v1/scan/projects"
 	own := []string{"Authenticated/ApiKeys/Stoker"}
 	for name, c := range map[string]struct {
@@ -54,7 +54,7 @@ func issued(spec simulator.TokenSpec) func(bench) []string {
 }
 
 // A token file and changed permissions take effect after a config scan.
-func TestPermissionsOnDiskCountAfterAConfigScan(t *testing.T) {
+func TestPermissionsLoadAfterScan(t *testing.T) {
 	b := start(t, simulator.Options{})
 	const name = "config/resources/core/ignition/security-properties/config.json"
 	b.put(name, `{"readPermissions":{"type":"AnyOf","securityLevels":[]},"writePermissions":{"type":"AllOf","securityLevels":[`+
@@ -68,7 +68,7 @@ func TestPermissionsOnDiskCountAfterAConfigScan(t *testing.T) {
 	assert.Equal(t, 200, status)
 }
 
-func TestFirstStartCanDropTheGrants(t *testing.T) {
+func TestFirstStartDropsGrants(t *testing.T) {
 	b := start(t, simulator.Options{ResetPermissions: true})
 	status, _ := b.ask("GET", "/data/api/v1/gateway-info", "")
 	assert.Equal(t, 403, status)

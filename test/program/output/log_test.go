@@ -33,7 +33,7 @@ func TestAddressFromLogChunks(t *testing.T) {
 	}
 }
 
-func TestALogKeepsEverything(t *testing.T) {
+func TestLogKeepsEverything(t *testing.T) {
 	var log output.Log
 	long := strings.Repeat("x", 1<<20) + "\n"
 	for _, line := range []string{long, said} {
