@@ -25,8 +25,8 @@ func TestBackoffGrowsWithinBounds(t *testing.T) {
 			}
 		})
 	}
-	assert.Less(t, After(v1alpha1.ClassRetry, 1, time.Hour), 2*time.Second, "the first retry is soon")
-	assert.Greater(t, After(v1alpha1.ClassRetry, 30, time.Second), 4*time.Minute, "later retries are rare")
+	assert.Less(t, After(v1alpha1.ClassRetry, 1, time.Hour), 2*time.Second, "the first retry comes within seconds")
+	assert.Greater(t, After(v1alpha1.ClassRetry, 30, time.Second), 4*time.Minute, "later retries take minutes")
 	assert.Less(t, After(v1alpha1.ClassWorking, 1, time.Hour), 3*time.Second, "a starting gateway is polled often")
 	for _, d := range []time.Duration{0, 1, time.Hour, 1 << 61} {
 		t.Run(d.String(), func(t *testing.T) {
@@ -48,9 +48,9 @@ func TestSleep(t *testing.T) {
 		began = time.Now()
 		assert.False(t, Wait(ctx, time.Hour))
 		assert.Equal(t, time.Minute, time.Since(began))
-		assert.False(t, Wait(ctx, time.Hour), "nothing is waited for any more")
+		assert.False(t, Wait(ctx, time.Hour), "Wait must return false after its context ends")
 		assert.Equal(t, time.Minute, time.Since(began))
 		assert.True(t, Wait(t.Context(), -time.Second))
-		assert.Equal(t, time.Minute, time.Since(began), "a time that is past is there")
+		assert.Equal(t, time.Minute, time.Since(began), "Wait must return at once if the time is in the past")
 	})
 }

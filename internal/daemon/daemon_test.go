@@ -61,7 +61,7 @@ func TestExitCode(t *testing.T) {
 			_, err := parse(&talk, c.args...)
 			assert.Equal(t, c.code, daemon.Exit(err, "sweeper", &talk))
 			assert.Contains(t, talk.String(), c.told)
-			assert.NotContains(t, talk.String(), "usage:", "what was explained is not told again")
+			assert.NotContains(t, talk.String(), "usage:", "a usage error must not print the usage")
 			if c.told == "" {
 				assert.Empty(t, talk.String())
 			}
@@ -102,7 +102,7 @@ func TestSettingsAreRead(t *testing.T) {
 	assert.False(t, s.Selector.Matches(labels.Set{"tier": "live"}))
 	s, err = parse(io.Discard)
 	require.NoError(t, err)
-	assert.True(t, s.Selector.Matches(labels.Set{"tier": "live"}), "without a selector all are served")
+	assert.True(t, s.Selector.Matches(labels.Set{"tier": "live"}), "an empty selector matches every label")
 }
 
 func TestLogFormatAndLevel(t *testing.T) {
@@ -161,7 +161,7 @@ func (r *running) ends(t *testing.T) error {
 	case err := <-r.done:
 		return err
 	case <-time.After(time.Minute):
-		require.Fail(t, "it does not end", "%s", r.log)
+		require.Fail(t, "the daemon did not end", "%s", r.log)
 		return nil
 	}
 }
@@ -229,7 +229,7 @@ func TestRunUntilCanceled(t *testing.T) {
 
 	r.stop()
 	require.NoError(t, r.ends(t))
-	assert.Contains(t, r.log.String(), `"msg":"sweeping"`, "a loop finds the log in its context, as client-go does")
+	assert.Contains(t, r.log.String(), `"msg":"sweeping"`, "the context of a loop holds the logger")
 	assert.Contains(t, r.log.String(), `"namespace":"stoker-system"`)
 }
 
@@ -244,7 +244,7 @@ func TestListenErrorNamesFlag(t *testing.T) {
 		"metrics-addr": {Endpoints: own("127.0.0.1:0"), Settings: daemon.Settings{MetricsAddr: taken.Addr().String()}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c.Loops = []func(context.Context) error{func(context.Context) error { t.Error("it works"); return nil }}
+			c.Loops = []func(context.Context) error{func(context.Context) error { t.Error("the loop ran although the address is in use"); return nil }}
 			err := run(t, c).ends(t)
 			require.ErrorContains(t, err, "--"+name+": listen on "+taken.Addr().String())
 		})

@@ -18,7 +18,7 @@ func requireSignal(t *testing.T, w *Watcher, what string) {
 	select {
 	case <-w.Changed():
 	case <-time.After(20 * time.Second):
-		t.Fatalf("%s was not noticed", what)
+		t.Fatalf("no notification of %s", what)
 	}
 }
 

@@ -58,7 +58,7 @@ func TestCertificateReload(t *testing.T) {
 			return c.Leaf.SerialNumber.String()
 		}
 		synctest.Wait()
-		assert.False(t, m.Ready(), "nothing is there yet")
+		assert.False(t, m.Ready(), "not ready before the files exist")
 		_, err := m.GetCertificate(nil)
 		require.Error(t, err)
 

@@ -41,7 +41,8 @@ func TestServerTime(t *testing.T) {
 			_, err = SyncTargets(clients.Dynamic, "plant").Get(t.Context(), "x")
 			require.Error(t, err)
 		}
-		assert.Equal(t, time.Now(), clients.Now(), "before it has said anything")
+		assert.Equal(t, time.Now(), clients.Now(), "before the first answer, the local clock counts")
+		// sequence: each answer changes the clock of the next, and a synctest bubble has no sub-tests
 		for _, ahead := range []time.Duration{0, 20 * time.Minute, -20 * time.Minute, 10 * 365 * 24 * time.Hour, 300 * time.Millisecond, 0} {
 			server.ahead = ahead
 			for range 20 { // at different fractions of a second
@@ -51,7 +52,7 @@ func TestServerTime(t *testing.T) {
 				assert.WithinDuration(t, time.Now().Add(ahead), clients.Now(), time.Second+server.takes, "%s", ahead)
 			}
 		}
-		assert.Equal(t, time.Now(), clients.Now(), "clocks that agree are not corrected")
+		assert.Equal(t, time.Now(), clients.Now(), "a small difference is not corrected")
 
 		server.ahead = time.Hour
 		// sequence: each answer could change the clock of the next, and a synctest bubble has no sub-tests
@@ -61,8 +62,8 @@ func TestServerTime(t *testing.T) {
 		}{{maxRoundTrip + time.Millisecond, ""}, {0, "soon"}, {0, " "}} {
 			server.takes, server.date = c.takes, c.date
 			ask()
-			assert.Equal(t, time.Now(), clients.Now(), "%+v tells no time", c)
+			assert.Equal(t, time.Now(), clients.Now(), "an answer of %+v must not set the clock", c)
 		}
 	})
-	assert.WithinDuration(t, time.Now(), Clients{}.Now(), time.Minute, "who has no such clock has his own")
+	assert.WithinDuration(t, time.Now(), Clients{}.Now(), time.Minute, "the zero value uses the local clock")
 }

@@ -52,14 +52,14 @@ func TestInClusterIgnoresProxy(t *testing.T) {
 	ask(findConfig("", func() (*rest.Config, error) { return &rest.Config{Host: server}, nil }))
 	assert.Equal(t, []string{"10.96.0.1:443", "10.96.0.1:443"}, dialled)
 
-	t.Log("a kubeconfig is used outside of the cluster, and has the proxies that kubectl has")
+	t.Log("outside a pod, a kubeconfig applies with the proxies of the environment")
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, os.WriteFile(file, []byte("{apiVersion: v1, kind: Config, current-context: x, contexts: [{name: x, context: {cluster: x}}], clusters: [{name: x, cluster: {server: '"+server+"'}}]}"), 0o600))
 	dialled = nil
 	ask(findConfig(file, nil))
 	assert.Equal(t, []string{"proxy.invalid:3128", "proxy.invalid:3128"}, dialled)
 
-	t.Log("who looks as kubectl does, and finds the pod's own")
+	t.Log("the lookup of kubectl finds the API server of the pod")
 	pod := map[string]string{"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 	found := func(config *rest.Config) (*rest.Config, error) {
 		Directly(config, func(name string) string { return pod[name] })
@@ -70,16 +70,16 @@ func TestInClusterIgnoresProxy(t *testing.T) {
 	assert.Equal(t, []string{"10.96.0.1:443", "10.96.0.1:443"}, dialled)
 	dialled = nil
 	ask(found(&rest.Config{Host: "https://api.example.com:6443"}))
-	assert.Equal(t, []string{"proxy.invalid:3128", "proxy.invalid:3128"}, dialled, "another cluster's")
+	assert.Equal(t, []string{"proxy.invalid:3128", "proxy.invalid:3128"}, dialled, "another cluster uses the proxies of the environment")
 	named, err := url.Parse("http://named.invalid:3128")
 	require.NoError(t, err)
 	dialled = nil
 	ask(found(&rest.Config{Host: server, Proxy: http.ProxyURL(named)}))
-	assert.Equal(t, []string{"named.invalid:3128", "named.invalid:3128"}, dialled, "a kubeconfig names the proxy")
+	assert.Equal(t, []string{"named.invalid:3128", "named.invalid:3128"}, dialled, "the proxy of the kubeconfig applies")
 	pod = nil
 	dialled = nil
 	ask(found(&rest.Config{Host: server}))
-	assert.Equal(t, []string{"proxy.invalid:3128", "proxy.invalid:3128"}, dialled, "no pod")
+	assert.Equal(t, []string{"proxy.invalid:3128", "proxy.invalid:3128"}, dialled, "outside a pod, the proxies of the environment apply")
 
 	_, err = findConfig("", func() (*rest.Config, error) { return nil, rest.ErrNotInCluster })
 	assert.ErrorIs(t, err, rest.ErrNotInCluster)

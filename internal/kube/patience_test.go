@@ -106,7 +106,7 @@ func TestTransientAPIErrors(t *testing.T) {
 	}
 	for _, err := range []error{
 		apierrors.NewNotFound(syncs, "plant"), apierrors.NewForbidden(syncs, "plant", nil), apierrors.NewUnauthorized("who?"), apierrors.NewBadRequest("no"),
-		apierrors.NewConflict(syncs, "plant", nil), &UndecodableError{Err: errors.New("a list, and not a text")},
+		apierrors.NewConflict(syncs, "plant", nil), &UndecodableError{Err: errors.New("a list instead of a string")},
 	} {
 		t.Run(err.Error(), func(t *testing.T) {
 			assert.False(t, Passing(err), "%v", err)
@@ -142,22 +142,22 @@ func isBackSoon(t *testing.T, says error) {
 			seen func() bool
 			back func()
 		}{
-			{"the first list", in.HasSynced, func() {}},
-			{"a watch that ended", func() bool {
+			{"first list", in.HasSynced, func() {}},
+			{"ended watch", func() bool {
 				st, err := in.Get("plant", "line")
 				return err == nil && st.Spec.Ref == "release"
 			}, func() { (<-a.watches).Modify(target("release", "2")) }},
 		} {
 			a.refuses.Store(true)
 			before := a.tries.Load()
-			if c.name != "the first list" {
+			if c.name != "first list" {
 				(<-a.watches).Stop()
 			}
 			time.Sleep(10 * time.Minute)
 			assert.False(t, c.seen(), c.name)
 			tries := a.tries.Load() - before
-			assert.Greater(t, tries, int32(30), "%s: it is tried all the time", c.name)
-			assert.Less(t, tries, int32(150), "%s: and not all too often", c.name)
+			assert.Greater(t, tries, int32(30), "%s: the retries stopped", c.name)
+			assert.Less(t, tries, int32(150), "%s: too many retries", c.name)
 			a.refuses.Store(false)
 			began := time.Now()
 			go c.back()
@@ -166,7 +166,7 @@ func isBackSoon(t *testing.T, says error) {
 			}
 			assert.Less(t, time.Since(began), 2*maxPause+time.Second, c.name)
 		}
-		assert.Greater(t, told, 60, "each failure is told")
+		assert.Greater(t, told, 60, "each failure is reported")
 	})
 }
 
@@ -178,22 +178,22 @@ func TestInterruptedWatchRelists(t *testing.T) {
 		away  func(*away)
 		lists int32
 	}{
-		{name: "it went on in good order", away: func(*away) {}},
-		{name: "it was away", lists: 1, away: func(a *away) {
+		{name: "watch ended normally", away: func(*away) {}},
+		{name: "API server unavailable", lists: 1, away: func(a *away) {
 			a.refuses.Store(true)
 			time.AfterFunc(time.Minute, func() { a.refuses.Store(false) })
 		}},
-		{name: "it was away, and client-go has tried again by itself", lists: 1, away: func(a *away) {
+		{name: "API server unavailable during a retry of client-go", lists: 1, away: func(a *away) {
 			a.slow.Store(int64(maxResumeTime + time.Second))
 			time.AfterFunc(maxResumeTime, func() { a.slow.Store(0) })
 		}},
-		{name: "it went, and let the next watch begin before", lists: 1, away: func(a *away) {
+		{name: "API server unavailable after the start of the next watch", lists: 1, away: func(a *away) {
 			first := <-a.watches
 			first.Stop()
 			(<-a.watches).Stop()
 			a.watches <- first
 		}},
-		{name: "it began", lists: 1, away: func(a *away) { a.busy.Store(1) }},
+		{name: "API server busy", lists: 1, away: func(a *away) { a.busy.Store(1) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -204,7 +204,7 @@ func TestInterruptedWatchRelists(t *testing.T) {
 				synctest.Wait()
 				require.True(t, in.HasSynced())
 				require.EqualValues(t, 1, a.lists.Load())
-				assert.Equal(t, "0", a.asked.Load(), "the API server's memory is good enough to begin with")
+				assert.Equal(t, "0", a.asked.Load(), "the first list may come from the cache of the API server")
 
 				require.NoError(t, a.Tracker().Update(SyncTarget.Resource(), target("old", "100"), "plant"))
 				time.Sleep(time.Minute)
@@ -215,7 +215,7 @@ func TestInterruptedWatchRelists(t *testing.T) {
 				require.NoError(t, err)
 				assert.Equal(t, []string{"new", "old"}[c.lists], st.Spec.Ref)
 				assert.Equal(t, 1+c.lists, a.lists.Load())
-				assert.Equal(t, []string{"0", ""}[c.lists], a.asked.Load(), "no version is asked for that may not be there any more")
+				assert.Equal(t, []string{"0", ""}[c.lists], a.asked.Load(), "a list after an outage must not name a version that the API server may have dropped")
 			})
 		})
 	}
@@ -249,7 +249,7 @@ func TestBusyAPIServerIsNotRelisted(t *testing.T) {
 				time.Sleep(time.Minute)
 				st, err := in.Get("plant", "line")
 				require.NoError(t, err)
-				assert.Equal(t, "release", st.Spec.Ref, "the watch stays")
+				assert.Equal(t, "release", st.Spec.Ref, "the watch must continue")
 				assert.EqualValues(t, 2, a.lists.Load())
 			})
 		})

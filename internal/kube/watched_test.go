@@ -66,7 +66,7 @@ func TestWatchedNamespaces(t *testing.T) {
 			changed := make(chan string, 9)
 			w, err := Watch(plants(), c.listed, c.selector, func(namespace, _ string) { changed <- namespace }, nil)
 			require.NoError(t, err)
-			assert.False(t, w.HasSynced(), "nothing was seen yet")
+			assert.False(t, w.HasSynced(), "no namespace was listed yet")
 			w.run(t)
 			var seen []string
 			for _, gs := range w.List() {
@@ -74,13 +74,15 @@ func TestWatchedNamespaces(t *testing.T) {
 			}
 			assert.ElementsMatch(t, c.want, seen)
 			for _, ns := range []string{"a", "b", "c"} {
-				gs, err := w.Get(ns, "plant")
-				if !slices.Contains(c.want, ns) {
-					assert.ErrorIs(t, err, ErrNotSeen)
-					continue
-				}
-				require.NoError(t, err)
-				assert.Equal(t, ns, gs.Namespace)
+				t.Run(ns, func(t *testing.T) {
+					gs, err := w.Get(ns, "plant")
+					if !slices.Contains(c.want, ns) {
+						assert.ErrorIs(t, err, ErrNotSeen)
+						return
+					}
+					require.NoError(t, err)
+					assert.Equal(t, ns, gs.Namespace)
+				})
 			}
 			_, err = w.Get("b", "other")
 			assert.ErrorIs(t, err, ErrNotSeen)
@@ -89,13 +91,13 @@ func TestWatchedNamespaces(t *testing.T) {
 			for ns := range changed {
 				told = append(told, ns)
 			}
-			assert.ElementsMatch(t, c.want, told, "each is told once")
+			assert.ElementsMatch(t, c.want, told, "each namespace is reported once")
 		})
 	}
 }
 
 func TestWatchErrorIsReported(t *testing.T) {
-	client, refused := plants(), errors.New("no right")
+	client, refused := plants(), errors.New("forbidden")
 	client.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) { return true, nil, refused })
 	failed := make(chan error, 1)
 	w, err := Watch(client, nil, nil, nil, func(err error) {
@@ -128,7 +130,7 @@ func TestForbiddenNamespacesDoNotBlock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client := plants()
 			for _, ns := range c.refused {
-				forbidden := apierrors.NewForbidden(GatewaySync.Resource().GroupResource(), "", errors.New("no right in "+ns))
+				forbidden := apierrors.NewForbidden(GatewaySync.Resource().GroupResource(), "", errors.New("forbidden in "+ns))
 				in := func(a clienttesting.Action) bool { return a.GetNamespace() == ns }
 				client.PrependReactor("list", "*", func(a clienttesting.Action) (bool, runtime.Object, error) { return in(a), nil, forbidden })
 			}

@@ -39,7 +39,7 @@ func TestElect(t *testing.T) {
 		go func() {
 			defer close(ended)
 			assert.NoError(t, l.Elect(ctx, func(ctx context.Context) error {
-				assert.EqualValues(t, 1, leading.Add(1), "one at a time")
+				assert.EqualValues(t, 1, leading.Add(1), "only one replica may lead at a time")
 				began <- ctx
 				<-ctx.Done()
 				// What is written at the end is still written by the holder of the Lease.
@@ -59,7 +59,7 @@ func TestElect(t *testing.T) {
 	within(t, beganB)
 	text, err := b.Read(t.Context(), "stoker.io/sent")
 	require.NoError(t, err)
-	assert.Equal(t, "by a", text, "the next replica reads what the last one wrote")
+	assert.Equal(t, "by a", text, "the record must survive the change of the leader")
 	require.ErrorIs(t, a.Write(t.Context(), "stoker.io/sent", "late", "test"), ErrDeposed)
 	require.NoError(t, b.Write(t.Context(), "stoker.io/sent", "", "test"))
 	text, err = b.Read(t.Context(), "stoker.io/sent")
@@ -81,7 +81,7 @@ func TestElectReleasesWhenWorkEnds(t *testing.T) {
 			require.ErrorIs(t, err, cmp.Or(returned, errReturned))
 			is, err := client.CoordinationV1().Leases(own.Namespace).Get(t.Context(), own.Name, metav1.GetOptions{})
 			require.NoError(t, err)
-			assert.Empty(t, *is.Spec.HolderIdentity, "another replica can take the Lease at once")
+			assert.Empty(t, *is.Spec.HolderIdentity, "the Lease must be released")
 		})
 	}
 }
@@ -117,6 +117,6 @@ func within[T any](t *testing.T, c <-chan T) {
 	select {
 	case <-c:
 	case <-time.After(time.Minute):
-		require.Fail(t, "nothing happened")
+		require.Fail(t, "the election did not start")
 	}
 }

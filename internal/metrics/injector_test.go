@@ -42,5 +42,5 @@ func TestInjectorCardinality(t *testing.T) {
 	m.SetPodsWithoutAgent(map[v1alpha1.Reason]int{v1alpha1.ReasonNoDataVolume: 1})
 	n, err := testutil.GatherAndCount(reg, "stoker_pods_without_agent")
 	require.NoError(t, err)
-	assert.Equal(t, 1, n, "a reason that no pod has any more is gone")
+	assert.Equal(t, 1, n, "the series of an unused reason must be removed")
 }

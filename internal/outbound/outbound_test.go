@@ -53,7 +53,7 @@ func TestExchange(t *testing.T) {
 	assert.Equal(t, "/path?a=b", got.URL.String())
 	assert.Equal(t, "1", got.Header.Get("X-Mine"))
 	assert.Equal(t, "stoker", got.Header.Get("User-Agent"))
-	assert.Equal(t, http.Header{"X-Mine": {"1"}}, header, "the caller's header stays as it is")
+	assert.Equal(t, http.Header{"X-Mine": {"1"}}, header, "the exchange must not change the caller's header")
 
 	t.Run("unknown authority", func(t *testing.T) {
 		_, err := get(t, Client{Loopback: true}, s.URL)
@@ -63,7 +63,7 @@ func TestExchange(t *testing.T) {
 		_, err := get(t, Client{Loopback: true, InsecureSkipVerify: true}, s.URL)
 		assert.NoError(t, err)
 	})
-	t.Run("no certificate in the bundle", func(t *testing.T) {
+	t.Run("bundle without certificate", func(t *testing.T) {
 		_, err := get(t, Client{Loopback: true, CA: []byte("none")}, s.URL)
 		assert.ErrorContains(t, err, "no PEM certificate")
 	})
@@ -98,7 +98,7 @@ func TestHostileServers(t *testing.T) {
 		}, "too large"},
 		{"huge header", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("A", strings.Repeat("a", 1<<20)) }, "exceeded"},
 		{"cut", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "10") }, "unexpected EOF"},
-		{"a compressed bomb stays compressed", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Encoding", "gzip") }, ""},
+		{"compressed answer is not decompressed", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Encoding", "gzip") }, ""},
 		{"redirect", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
 		}, ""},
@@ -119,7 +119,7 @@ func TestHostileServers(t *testing.T) {
 	}
 	assert.Zero(t, elsewhere.Load(), "no redirect is followed")
 
-	t.Run("not HTTP, with control characters", func(t *testing.T) {
+	t.Run("no HTTP answer, control characters", func(t *testing.T) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		defer func() { _ = l.Close() }()
@@ -265,13 +265,13 @@ func TestGuard(t *testing.T) {
 			assert.Equal(t, kind, guard{}.forbidden(netip.MustParseAddr(address)))
 		})
 	}
-	t.Run("a test allows loopback alone", func(t *testing.T) {
+	t.Run("loopback allowed", func(t *testing.T) {
 		g := guard{loopback: true}
 		assert.Empty(t, g.forbidden(netip.MustParseAddr("127.0.0.1")))
 		assert.NotEmpty(t, g.forbidden(netip.MustParseAddr("169.254.169.254")))
 		assert.NotEmpty(t, g.forbidden(netip.MustParseAddr("0.0.0.0")))
 	})
-	t.Run("no other network", func(t *testing.T) {
+	t.Run("unknown network", func(t *testing.T) {
 		assert.Error(t, guard{}.control(t.Context(), "unix", "/run/docker.sock", nil))
 		assert.Error(t, guard{}.control(t.Context(), "tcp4", "plant.example.com:80", nil))
 	})

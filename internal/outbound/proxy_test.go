@@ -150,7 +150,7 @@ func TestRequestsThroughProxy(t *testing.T) {
 		return err
 	}
 
-	for name, address := range map[string]string{"a name that only the proxy knows": "https://hooks.example.com/T0?token=S3CR3T", "a name of a private address": "https://inside.example.com:8443/"} {
+	for name, address := range map[string]string{"name known to the proxy only": "https://hooks.example.com/T0?token=S3CR3T", "name of a private address": "https://inside.example.com:8443/"} {
 		t.Run(name, func(t *testing.T) {
 			bodies = nil
 			require.NoError(t, post(address))
@@ -161,11 +161,11 @@ func TestRequestsThroughProxy(t *testing.T) {
 			}
 			assert.Equal(t, []string{"CONNECT " + host}, proxy.took())
 			assert.Equal(t, "Basic dXNlcjpTM0NSM1Q=", proxy.header.Get("Proxy-Authorization"))
-			assert.NotContains(t, proxy.seen.String(), "question", "TLS ends at the server")
+			assert.NotContains(t, proxy.seen.String(), "question", "the proxy must not see the request inside TLS")
 			assert.NotContains(t, proxy.seen.String(), "S3CR3T")
 		})
 	}
-	t.Run("the proxy cannot be the server", func(t *testing.T) {
+	t.Run("proxy with its own certificate", func(t *testing.T) {
 		strict := c
 		strict.CA = nil
 		_, err := strict.Do(t.Context(), http.MethodGet, "https://hooks.example.com/", nil, nil)
@@ -183,10 +183,10 @@ func TestRequestsThroughProxy(t *testing.T) {
 	}
 	t.Run("NO_PROXY", func(t *testing.T) {
 		var forbidden *ForbiddenError
-		require.ErrorAs(t, post("https://direct.example.com/"), &forbidden, "it is dialed, where the guard holds")
+		require.ErrorAs(t, post("https://direct.example.com/"), &forbidden, "NO_PROXY applies, so the guard rejects the address")
 		assert.Empty(t, proxy.took())
 	})
-	t.Run("not for http", func(t *testing.T) {
+	t.Run("plain HTTP", func(t *testing.T) {
 		require.Error(t, post("http://hooks.example.com/"))
 		assert.Empty(t, proxy.took())
 	})

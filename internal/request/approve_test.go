@@ -26,18 +26,18 @@ func TestApprove(t *testing.T) {
 		stage, commit string
 		says          string
 	}{
-		"the stage that waits":         {rollout: &waiting},
-		"by its name":                  {rollout: &waiting, stage: "prod"},
-		"the commit, in short":         {rollout: &waiting, commit: "aaaaaaa"},
-		"in advance":                   {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Phase, r.Stage = v1alpha1.RolloutSoaking, "dev" }), stage: "prod"},
-		"no rollout":                   {says: "nothing waits for an approval: plant rolls out all gateways at once"},
-		"nothing waits":                {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Phase = v1alpha1.RolloutSoaking }), says: "is Soaking; name a stage"},
-		"the stage of the rest":        {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Stage = "" }), says: "nothing waits"},
-		"done":                         {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Phase = v1alpha1.RolloutDone }), stage: "prod", says: "is done"},
-		"aborted":                      {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Phase = v1alpha1.RolloutAborted }), says: "stoker retry plant"},
-		"another commit":               {rollout: &waiting, commit: commitB, says: "the rollout is of commit " + commitA + " and not of " + commitB},
-		"no such stage":                {rollout: &waiting, stage: "test", says: `has no stage "test": its stages are dev, prod`},
-		"a status that names no stage": {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Commit = "x" }), says: "nothing waits"},
+		"waiting stage":        {rollout: &waiting},
+		"stage by name":        {rollout: &waiting, stage: "prod"},
+		"short commit":         {rollout: &waiting, commit: "aaaaaaa"},
+		"in advance":           {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Phase, r.Stage = v1alpha1.RolloutSoaking, "dev" }), stage: "prod"},
+		"no rollout":           {says: "nothing waits for an approval: plant rolls out all gateways at once"},
+		"nothing waits":        {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Phase = v1alpha1.RolloutSoaking }), says: "is Soaking; name a stage"},
+		"unnamed last stage":   {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Stage = "" }), says: "nothing waits"},
+		"done":                 {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Phase = v1alpha1.RolloutDone }), stage: "prod", says: "is done"},
+		"aborted":              {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Phase = v1alpha1.RolloutAborted }), says: "stoker retry plant"},
+		"another commit":       {rollout: &waiting, commit: commitB, says: "the rollout is of commit " + commitA + " and not of " + commitB},
+		"no such stage":        {rollout: &waiting, stage: "test", says: `has no stage "test": its stages are dev, prod`},
+		"status without stage": {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Commit = "x" }), says: "nothing waits"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gs := plant("main")
@@ -68,14 +68,14 @@ func TestApproveWindow(t *testing.T) {
 		commit  string
 		says    string
 	}{
-		"a gateway waits":        {windows, target, []v1alpha1.DiscoveredGateway{synced, behind}, "", ""},
-		"for other settings":     {windows, target, []v1alpha1.DiscoveredGateway{settings}, "", ""},
-		"the commit, in short":   {windows, target, []v1alpha1.DiscoveredGateway{behind}, "aaaaaaa", ""},
-		"before a gateway is up": {windows, target, nil, "", ""},
-		"all run it":             {windows, target, []v1alpha1.DiscoveredGateway{synced}, "", "no gateway waits for a maintenance window: all run aaaaaaa"},
-		"no windows":             {nil, target, []v1alpha1.DiscoveredGateway{behind}, "", "plant has no maintenance windows"},
-		"another commit":         {windows, target, []v1alpha1.DiscoveredGateway{behind}, commitB, "the desired commit is " + commitA + " and not " + commitB},
-		"no commit":              {windows, nil, []v1alpha1.DiscoveredGateway{behind}, "", "the desired commit of "},
+		"gateway waits for its window":      {windows, target, []v1alpha1.DiscoveredGateway{synced, behind}, "", ""},
+		"gateway waits with other settings": {windows, target, []v1alpha1.DiscoveredGateway{settings}, "", ""},
+		"short commit":                      {windows, target, []v1alpha1.DiscoveredGateway{behind}, "aaaaaaa", ""},
+		"no gateways yet":                   {windows, target, nil, "", ""},
+		"all gateways run the commit":       {windows, target, []v1alpha1.DiscoveredGateway{synced}, "", "no gateway waits for a maintenance window: all run aaaaaaa"},
+		"no windows":                        {nil, target, []v1alpha1.DiscoveredGateway{behind}, "", "plant has no maintenance windows"},
+		"another commit":                    {windows, target, []v1alpha1.DiscoveredGateway{behind}, commitB, "the desired commit is " + commitA + " and not " + commitB},
+		"no commit":                         {windows, nil, []v1alpha1.DiscoveredGateway{behind}, "", "the desired commit of "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gs := plant("main")
@@ -129,11 +129,11 @@ func TestAPIServerApprovals(t *testing.T) {
 	for _, stage := range []string{"a", "b", "c"} {
 		t.Run(stage, func(t *testing.T) { assert.True(t, annotation.Approved(gs, stage, commitA)) })
 	}
-	assert.True(t, annotation.Approved(gs, "a", commitB), "what was approved before")
+	assert.True(t, annotation.Approved(gs, "a", commitB), "earlier approvals must stay")
 	answer, err := NewSetter(client, nil).Approve(t.Context(), namespace, "plant", "b", "")
 	require.NoError(t, err)
 	assert.Equal(t, Unchanged, answer.Outcome)
-	assert.Equal(t, gs.ResourceVersion, answer.GatewaySync().ResourceVersion, "not a byte was written")
+	assert.Equal(t, gs.ResourceVersion, answer.GatewaySync().ResourceVersion, "a repeated approval must not write the object")
 	_, err = NewSetter(client, nil).Approve(t.Context(), namespace, "plant", "b", "main")
 	assert.ErrorContains(t, err, "is not a commit")
 }

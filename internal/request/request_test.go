@@ -35,7 +35,7 @@ func ask(t *testing.T, gs *v1alpha1.GatewaySync, r Request) Answer {
 	write, answer, err := r.plan(gs, noon)
 	require.NoError(t, err)
 	if answer.Outcome != Set {
-		require.Empty(t, write, "nothing is written unless it says so")
+		require.Empty(t, write, "only the outcome Set may write")
 	}
 	gs.Annotations = annotated(gs.Annotations, write)
 	assert.Equal(t, answer.At, gs.Annotations[v1alpha1.AnnotationRequestedAt])
@@ -108,7 +108,7 @@ func TestRepeatAfterOtherRequest(t *testing.T) {
 	answer := ask(t, gs, Request{Ref: "v2", By: "argocd", ID: "job-1"})
 	require.Equal(t, Unchanged, answer.Outcome)
 	assert.Equal(t, "v3", desired(t, gs).Ref)
-	assert.Equal(t, "v2", answer.Ref, "who asks can see that it was overtaken")
+	assert.Equal(t, "v2", answer.Ref, "the answer must name the ref that superseded the request")
 	assert.Equal(t, "v3", ask(t, gs, Request{By: "github"}).Ref)
 }
 
@@ -118,7 +118,7 @@ func TestLapsedRequestCanBeRepeated(t *testing.T) {
 	gs.Status.Request = &v1alpha1.RequestStatus{Lapsed: gs.Annotations[v1alpha1.AnnotationRequestedOver]}
 	require.Equal(t, "main", desired(t, gs).Ref)
 	require.Equal(t, Set, ask(t, gs, Request{Ref: "v2", By: "cli"}).Outcome)
-	assert.Equal(t, "v2", desired(t, gs).Ref, "also within the same tick of the clock")
+	assert.Equal(t, "v2", desired(t, gs).Ref, "two requests within one tick of the clock must differ")
 }
 
 func TestRequestForSpecRefEndsOverride(t *testing.T) {
@@ -137,12 +137,12 @@ func TestHintKeepsRequest(t *testing.T) {
 	at := gs.Annotations[v1alpha1.AnnotationRequestedAt]
 	for range 3 {
 		require.Equal(t, Set, ask(t, gs, Request{By: "github"}).Outcome)
-		assert.NotEqual(t, at, gs.Annotations[v1alpha1.AnnotationRequestedAt], "each is a value that was not there")
+		assert.NotEqual(t, at, gs.Annotations[v1alpha1.AnnotationRequestedAt], "each poll needs a new value")
 		at = gs.Annotations[v1alpha1.AnnotationRequestedAt]
 	}
 	d := desired(t, gs)
 	assert.Equal(t, "v2", d.Ref)
-	assert.Equal(t, "kargo", d.RequestedBy, "who asked for the ref is still told")
+	assert.Equal(t, "kargo", d.RequestedBy, "a poll must not change the requester of the ref")
 	assert.NotContains(t, gs.Annotations, v1alpha1.AnnotationForceSync)
 	ask(t, gs, Request{By: "cli", Force: true})
 	assert.Equal(t, gs.Annotations[v1alpha1.AnnotationRequestedAt], gs.Annotations[v1alpha1.AnnotationForceSync])
@@ -159,7 +159,7 @@ func TestOlderPromotionIsSuperseded(t *testing.T) {
 	require.Equal(t, Set, ask(t, gs, Request{Ref: "v2", By: "kargo", ID: later}).Outcome)
 	require.Equal(t, Superseded, ask(t, gs, Request{Ref: "v1", By: "kargo", ID: earlier}).Outcome)
 	assert.Equal(t, "v2", desired(t, gs).Ref)
-	require.Equal(t, Set, ask(t, gs, Request{Ref: "v1", By: "argocd", ID: earlier}).Outcome, "ids of others have no order")
+	require.Equal(t, Set, ask(t, gs, Request{Ref: "v1", By: "argocd", ID: earlier}).Outcome, "only ids of Kargo are ordered")
 }
 
 // Kargo's clock was ahead for one promotion. Later promotions must still be accepted, and their order must hold again.
@@ -175,15 +175,15 @@ func TestFuturePromotionTime(t *testing.T) {
 	}
 	gs := plant("main")
 	require.Equal(t, Set, ask(t, gs, Request{Ref: "v1", By: "kargo", ID: ahead(time.Minute, 1)}).Outcome)
-	require.Equal(t, Superseded, ask(t, gs, Request{Ref: "v0", By: "kargo", ID: ahead(0, 1)}).Outcome, "clocks differ a little")
+	require.Equal(t, Superseded, ask(t, gs, Request{Ref: "v0", By: "kargo", ID: ahead(0, 1)}).Outcome, "an id from a clock that is a minute ahead counts")
 	require.Equal(t, Set, ask(t, gs, Request{Ref: "v2", By: "kargo", ID: ahead(time.Hour, 1)}).Outcome)
 	assert.False(t, NotTaken(gs, ahead(0, 3)))
 	require.Equal(t, Set, ask(t, gs, Request{Ref: "v3", By: "kargo", ID: ahead(0, 3)}).Outcome)
 	require.Equal(t, Superseded, ask(t, gs, Request{Ref: "v0", By: "kargo", ID: ahead(0, 2)}).Outcome)
 	require.Equal(t, Unchanged, ask(t, gs, Request{Ref: "v3", By: "kargo", ID: ahead(0, 3)}).Outcome)
-	require.Equal(t, Unchanged, ask(t, gs, Request{Ref: "v2", By: "kargo", ID: ahead(time.Hour, 1)}).Outcome, "also that one counts once")
+	require.Equal(t, Unchanged, ask(t, gs, Request{Ref: "v2", By: "kargo", ID: ahead(time.Hour, 1)}).Outcome, "an id from the future counts once")
 	assert.Equal(t, "v3", desired(t, gs).Ref)
-	assert.False(t, NotTaken(gs, ahead(time.Hour, 1)), "it was, though what was taken after it is older")
+	assert.False(t, NotTaken(gs, ahead(time.Hour, 1)), "a later id with an earlier time must not hide it")
 	assert.True(t, NotTaken(gs, ahead(time.Hour, 2)))
 }
 
@@ -199,7 +199,7 @@ func TestRepeatAfterOwnRequest(t *testing.T) {
 	for range 3 {
 		answer := ask(t, gs, forth)
 		require.Equal(t, Unchanged, answer.Outcome)
-		assert.Equal(t, commitB, answer.Ref, "who asks can see that it was overtaken")
+		assert.Equal(t, commitB, answer.Ref, "the answer must name the ref that superseded the request")
 		require.Equal(t, Unchanged, ask(t, gs, back).Outcome)
 	}
 	assert.Equal(t, before, gs.Annotations)
@@ -207,9 +207,9 @@ func TestRepeatAfterOwnRequest(t *testing.T) {
 		require.Equal(t, Set, ask(t, gs, Request{By: "argocd", ID: fmt.Sprint("look-", n)}).Outcome)
 	}
 	assert.True(t, Taken(gs, "argocd", forth.ID))
-	require.Equal(t, Unchanged, ask(t, gs, forth).Outcome, "so many are remembered")
+	require.Equal(t, Unchanged, ask(t, gs, forth).Outcome, "the last ids must be remembered")
 	require.Equal(t, Set, ask(t, gs, Request{By: "argocd", ID: "one-more-look"}).Outcome)
-	assert.False(t, Taken(gs, "argocd", forth.ID), "and no more, so that people can read it")
+	assert.False(t, Taken(gs, "argocd", forth.ID), "older ids must be dropped")
 	assert.True(t, Taken(gs, "argocd", back.ID))
 }
 
@@ -223,7 +223,7 @@ func TestFollowedTagsAreBounded(t *testing.T) {
 	assert.Equal(t, "v1.18", Followed(gs)[keptTags-1])
 	ask(t, gs, Request{Ref: "v1.10", By: "github", Follows: true})
 	assert.Equal(t, "v1.10", Followed(gs)[keptTags-1])
-	assert.Len(t, Followed(gs), keptTags, "each is there once")
+	assert.Len(t, Followed(gs), keptTags, "a tag must be listed once")
 	for n := range 9 {
 		ask(t, gs, Request{Ref: fmt.Sprintf("%0250d", n), By: "github", Follows: true})
 	}
@@ -245,7 +245,7 @@ func TestSenderIDsAreBounded(t *testing.T) {
 			ask(t, gs, Request{By: sender, ID: strings.Repeat(`"`, maxID-2) + fmt.Sprint(10+n)})
 		}
 	}
-	assert.Less(t, len(gs.Annotations[v1alpha1.AnnotationRequestedIDs]), maxIDs, "also where each character is written as two")
+	assert.Less(t, len(gs.Annotations[v1alpha1.AnnotationRequestedIDs]), maxIDs, "the limit must hold for escaped characters")
 	for _, foreign := range []string{"null", "[]", `{"kargo":1}`, "{", strings.Repeat("[", 40000)} {
 		t.Run(fmt.Sprintf("%.20s", foreign), func(t *testing.T) {
 			gs := plant("main")
@@ -327,39 +327,39 @@ func TestRequestForRefAtCommit(t *testing.T) {
 	assert.Equal(t, commitA, d.Commit)
 	assert.Equal(t, "kargo", d.RequestedBy)
 
-	t.Run("the same again is a look at git", func(t *testing.T) {
+	t.Run("repeated request polls", func(t *testing.T) {
 		gs := gs.DeepCopy()
 		over := gs.Annotations[v1alpha1.AnnotationRequestedOver]
 		assert.Contains(t, ask(t, gs, r).Message, "already")
 		assert.Equal(t, over, gs.Annotations[v1alpha1.AnnotationRequestedOver])
 	})
-	t.Run("the same again is another request once it was refused", func(t *testing.T) {
+	t.Run("repeated request after rejection", func(t *testing.T) {
 		gs := gs.DeepCopy()
 		gs.Status.Request = &v1alpha1.RequestStatus{Over: d.Over, Refused: d.Refuse(commitB)}
 		require.Equal(t, commitB, desired(t, gs).RefusedCommit)
 		assert.Empty(t, ask(t, gs, r).Message)
 		assert.Empty(t, desired(t, gs).RefusedCommit)
 	})
-	t.Run("another commit is another request", func(t *testing.T) {
+	t.Run("other commit", func(t *testing.T) {
 		gs := gs.DeepCopy()
 		ask(t, gs, Request{Ref: "v2", Commit: commitB, By: "cli"})
 		assert.Equal(t, commitB, desired(t, gs).Commit)
 		assert.Equal(t, "cli", desired(t, gs).RequestedBy)
 	})
-	t.Run("the ref alone drops the commit", func(t *testing.T) {
+	t.Run("ref without commit", func(t *testing.T) {
 		gs := gs.DeepCopy()
 		ask(t, gs, Request{Ref: "v2", By: "cli"})
 		assert.Empty(t, desired(t, gs).Commit)
 		assert.NotContains(t, gs.Annotations, v1alpha1.AnnotationRequestedCommit)
 		assert.NotContains(t, gs.Annotations, v1alpha1.AnnotationRequestedFor)
 	})
-	t.Run("a look at git leaves it", func(t *testing.T) {
+	t.Run("poll keeps the request", func(t *testing.T) {
 		gs := gs.DeepCopy()
 		ask(t, gs, Request{By: "github"})
 		assert.Equal(t, d.Commit, desired(t, gs).Commit)
 		assert.Equal(t, d.RequestedBy, desired(t, gs).RequestedBy)
 	})
-	t.Run("the ref of the spec is held to it, too", func(t *testing.T) {
+	t.Run("ref of the spec at a commit", func(t *testing.T) {
 		gs := plant("v2")
 		require.Equal(t, Set, ask(t, gs, r).Outcome)
 		assert.Equal(t, commitA, desired(t, gs).Commit)

@@ -43,7 +43,7 @@ func TestAPIServerRequestFieldManager(t *testing.T) {
 	gs := answer.GatewaySync()
 	assert.Equal(t, "v2", desired(t, gs).Ref)
 	assert.Equal(t, "theirs", gs.Annotations["note"])
-	assert.EqualValues(t, 1, gs.Generation, "the spec is not written")
+	assert.EqualValues(t, 1, gs.Generation, "the request must not write the spec")
 	var managers []string
 	for _, m := range gs.ManagedFields {
 		managers = append(managers, m.Manager)
@@ -54,7 +54,7 @@ func TestAPIServerRequestFieldManager(t *testing.T) {
 	answer, err = s.Ask(t.Context(), namespace, "plant", Request{Ref: "v2", By: "cli", ID: "a"})
 	require.NoError(t, err)
 	assert.Equal(t, Unchanged, answer.Outcome)
-	assert.Equal(t, version, answer.GatewaySync().ResourceVersion, "not a byte was written")
+	assert.Equal(t, version, answer.GatewaySync().ResourceVersion, "a repeated request must not write the object")
 }
 
 func TestAPIServerPauseAndResume(t *testing.T) {

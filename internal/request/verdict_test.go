@@ -102,9 +102,9 @@ func TestReadWithoutLead(t *testing.T) {
 		"lock released":                 {time.Second, released, false},
 		"no SyncTarget":                 {time.Second, &v1alpha1.SyncTarget{}, false},
 		"clock of the lead ahead":       {-v1alpha1.ConfirmedFor, nil, true},
-		"status of the future":          {-v1alpha1.ConfirmedFor - time.Second, nil, false},
-		"status of the far future":      {-70000 * time.Hour, led(0), false},
-		"lock of the future":            {time.Minute, led(-time.Hour), false},
+		"status from the future":        {-v1alpha1.ConfirmedFor - time.Second, nil, false},
+		"status from the far future":    {-70000 * time.Hour, led(0), false},
+		"lock from the future":          {time.Minute, led(-time.Hour), false},
 		"no SyncTarget, failed outcome": {time.Hour, &v1alpha1.SyncTarget{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -112,7 +112,7 @@ func TestReadWithoutLead(t *testing.T) {
 			gs.Status.ConfirmedAt = &metav1.Time{Time: noon.Add(-c.confirmed)}
 			if strings.Contains(name, "failed") {
 				gs.Status.Outcome.Phase = v1alpha1.OutcomeFailed
-				assert.Equal(t, Failed, Read(gs, "main", c.target, noon).Phase, "waiting does not help")
+				assert.Equal(t, Failed, Read(gs, "main", c.target, noon).Phase, "a failed outcome is final")
 				return
 			}
 			v := Read(gs, "main", c.target, noon)
@@ -123,7 +123,7 @@ func TestReadWithoutLead(t *testing.T) {
 			assert.Equal(t, Progressing, v.Phase)
 			assert.Equal(t, v1alpha1.ReasonAgentsAway, v.Reason)
 			assert.Equal(t, Count{Total: 3}, v.Gateways)
-			assert.Empty(t, v.Behind, "the rows are out of date")
+			assert.Empty(t, v.Behind, "outdated rows must not be listed")
 			if c.confirmed < 0 {
 				assert.Contains(t, v.Message, "no agent leads, so", "since when is not known")
 				assert.Zero(t, v.Since)
@@ -160,7 +160,7 @@ func TestReadSuperseded(t *testing.T) {
 	assert.Equal(t, "the desired ref is v2 (requested by kargo for stage prod) and no longer main", Read(gs, "main", nil, noon).Message)
 	assert.Equal(t, Succeeded, Read(gs, "v2", nil, noon).Phase)
 
-	t.Run("the lead has not looked", func(t *testing.T) {
+	t.Run("lead has not read the request", func(t *testing.T) {
 		gs := gs.DeepCopy()
 		gs.Annotations[v1alpha1.AnnotationRequestedRef] = "v3"
 		assert.Equal(t, Overtaken, Read(gs, "v2", nil, noon).Phase)
@@ -242,7 +242,7 @@ func TestReadLock(t *testing.T) {
 		client := client()
 		client.PrependReactor("get", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("no") })
 		v, err := Look(t.Context(), kube.Clients{Dynamic: client}, fleet(v1alpha1.OutcomeSucceeded), "main")
-		assert.Equal(t, Succeeded, v.Phase, "the age of the status counts")
+		assert.Equal(t, Succeeded, v.Phase, "without the lock, the age of the status decides")
 		assert.ErrorContains(t, err, "the SyncTarget cannot be read")
 	})
 }

@@ -17,21 +17,21 @@ func check(t *testing.T, h http.Header, body []byte) {
 		return
 	}
 	if from := senderOf(h); from.Name != Generic && (r.Kind == Ask || r.Ref != "" || r.Commits != nil) {
-		t.Fatalf("a git host asks for a ref: %+v", r)
+		t.Fatalf("a delivery of a git host became a request for a ref: %+v", r)
 	}
 	for _, ref := range r.Refs {
 		if !strings.HasPrefix(ref, "refs/") {
-			t.Fatalf("%q is not a full name", ref)
+			t.Fatalf("%q is not a full ref name", ref)
 		}
 	}
 	if len(r.ID) > 100 && r.Kind != Ask {
-		t.Fatal("the id is too long")
+		t.Fatal("the id exceeds its limit")
 	}
 	for _, repository := range r.Repositories {
 		_ = repository.Is("https://git.plant.example/north/line.git")
 	}
 	if ref, _, _, err := r.Choose("https://git.plant.example/north/line.git"); err == nil && ref != "" && !strings.Contains(string(body), `"`) {
-		t.Fatalf("%q comes from nowhere", ref)
+		t.Fatalf("the body does not contain the ref %q", ref)
 	}
 }
 

@@ -76,8 +76,8 @@ func TestBodyErrors(t *testing.T) {
 		body   string
 		want   string
 	}{
-		"a form":                  {http.Header{"X-Github-Event": {"push"}, "Content-Type": {"application/x-www-form-urlencoded"}}, "payload=%7B%7D", "application/json"},
-		"a number":                {nil, `{"ref": 1.10}`, "1.10 becomes 1.1"},
+		"form instead of JSON":    {http.Header{"X-Github-Event": {"push"}, "Content-Type": {"application/x-www-form-urlencoded"}}, "payload=%7B%7D", "application/json"},
+		"number as ref":           {nil, `{"ref": 1.10}`, "1.10 becomes 1.1"},
 		"null":                    {nil, `{"ref": null}`, "null"},
 		"not UTF-8":               {nil, "{\"ref\": \"\xff\"}", "UTF-8"},
 		"event header is missing": {nil, `{"ref":"refs/heads/main","repository":{}}`, "git host"},

@@ -87,9 +87,9 @@ func TestAbsenceBegun(t *testing.T) {
 }
 
 func TestAbsenceGone(t *testing.T) {
-	assert.True(t, Absence{}.Gone(0, 0), "there never were")
-	assert.False(t, Absence{}.Gone(1, 0), "they may come back")
-	assert.True(t, Absence{Over: true}.Gone(1, 0), "they do not")
+	assert.True(t, Absence{}.Gone(0, 0), "a fleet that never had gateways has none now")
+	assert.False(t, Absence{}.Gone(1, 0), "gateways may return before the deadline")
+	assert.True(t, Absence{Over: true}.Gone(1, 0), "gateways are gone after the deadline")
 	assert.False(t, Absence{}.Gone(0, 1))
-	assert.False(t, Absence{Over: true}.Gone(1, 1), "a node that is lost leaves pods that never end")
+	assert.False(t, Absence{Over: true}.Gone(1, 1), "pods of a lost node terminate forever, so their gateways still count")
 }

@@ -53,9 +53,9 @@ func TestRequestDuringRestart(t *testing.T) {
 	require.Len(t, st.DiscoveredGateways, 1)
 	row := st.DiscoveredGateways[0]
 	assert.Equal(t, "Pending/AgentsAway its pod ends", string(row.SyncStatus)+"/"+string(row.Reason)+" "+row.Message)
-	assert.Equal(t, commitA, row.SyncedCommit, "what lies there is still known")
+	assert.Equal(t, commitA, row.SyncedCommit, "the row keeps the commit on the disk")
 	assert.Equal(t, commitA, st.LastGood.Commit)
-	assert.Empty(t, s.told()[1:], "but for the commit that moved")
+	assert.Empty(t, s.told()[1:], "the only Event must be that of the new commit")
 	began := s.Now
 	assert.WithinDuration(t, began.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0)
 
@@ -88,9 +88,9 @@ func TestLostGateways(t *testing.T) {
 		rows   int
 		stalls string
 	}{
-		{name: "their workload is gone", given: func(s *scene) { s.Pods = nil }, ready: "Unknown/NoGateways"},
-		{name: "pods that have ended are left of them", given: func(s *scene) { s.Pods[0].Ending, s.Pods[1].Ending = false, false }, ready: "Unknown/NoGateways"},
-		{name: "their node is lost, and a pod ends for ever", given: func(s *scene) { s.Pods = s.Pods[:1] },
+		{name: "deleted workload", given: func(s *scene) { s.Pods = nil }, ready: "Unknown/NoGateways"},
+		{name: "ended pods", given: func(s *scene) { s.Pods[0].Ending, s.Pods[1].Ending = false, false }, ready: "Unknown/NoGateways"},
+		{name: "lost node with a terminating pod", given: func(s *scene) { s.Pods = s.Pods[:1] },
 			ready: "Unknown/ProgressDeadlineExceeded", rows: 2, stalls: "True/ProgressDeadlineExceeded"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestLostGateways(t *testing.T) {
 			assert.Equal(t, c.stalls, condition(st, v1alpha1.ConditionStalled))
 			assert.Empty(t, condition(st, v1alpha1.ConditionReconciling))
 			assert.Len(t, st.DiscoveredGateways, c.rows)
-			assert.Equal(t, "t1", st.LastHandledRequest, "no caller waits for ever")
+			assert.Equal(t, "t1", st.LastHandledRequest, "the request must count as handled, so that its caller stops waiting")
 			before := *st
 			assert.Equal(t, before, *s.after(time.Hour).write())
 		})
@@ -152,15 +152,15 @@ func TestGatewaysGoneAtDeadline(t *testing.T) {
 	st = s.after(time.Second).write()
 	assert.Equal(t, "Unknown/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionReady))
 	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled))
-	assert.Equal(t, "t1", st.LastHandledRequest, "it is given up")
+	assert.Equal(t, "t1", st.LastHandledRequest, "the request must be abandoned at the deadline")
 	assert.Len(t, st.DiscoveredGateways, 1)
 	assert.Equal(t, []string{"SyncFailed"}, s.told())
-	assert.WithinDuration(t, went.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0, "it is looked at again when they may be gone")
+	assert.WithinDuration(t, went.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0, "the next check must be when the gateways may be gone")
 
 	s.Pods = pods
 	st = s.after(time.Minute).write()
-	assert.Equal(t, "False/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionReady), "they were away for a moment")
-	assert.Empty(t, st.LastHandledRequest, "and have not dealt with it")
+	assert.Equal(t, "False/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionReady), "a short absence must not make the fleet empty")
+	assert.Empty(t, st.LastHandledRequest, "no gateway has handled the request")
 	assert.Empty(t, s.told())
 	s.Pods = nil
 	went = s.Now
@@ -191,8 +191,8 @@ func TestAbandonedRequestUntilPoll(t *testing.T) {
 	assert.Equal(t, "t1", st.LastHandledRequest)
 	s.asks("t1", commitB)
 	st = s.write()
-	assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady), "a request was made, and git has answered")
-	assert.Empty(t, st.LastHandledRequest, "no gateway has dealt with it")
+	assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady), "the request must be in progress after git has answered")
+	assert.Empty(t, st.LastHandledRequest, "no gateway has handled the request")
 	s.takes(0)
 	assert.Equal(t, "t1", s.write().LastHandledRequest)
 }
@@ -210,7 +210,7 @@ func TestAbandonedRequestStays(t *testing.T) {
 			c.Status, c.Reason = metav1.ConditionUnknown, string(ready)
 			s.Ref.Desired.RequestedAt = "t1"
 			st = s.write()
-			assert.Empty(t, st.LastHandledRequest, "git was not asked")
+			assert.Empty(t, st.LastHandledRequest, "without an answer of git, the request is not handled")
 			s.asks("t1", commitA)
 			assert.Empty(t, s.write().LastHandledRequest)
 			s.report(0).HandledRequest = "t1"
@@ -218,7 +218,7 @@ func TestAbandonedRequestStays(t *testing.T) {
 			s.report(1).HandledRequest = "t1"
 			assert.Equal(t, "t1", s.write().LastHandledRequest)
 			s.report(1).HandledRequest = ""
-			assert.Equal(t, "t1", s.write().LastHandledRequest, "a restarted gateway does not undo it")
+			assert.Equal(t, "t1", s.write().LastHandledRequest, "a restarted gateway must not reopen the request")
 		})
 	}
 }
@@ -260,7 +260,7 @@ func TestRepeatedFailureIsOneEvent(t *testing.T) {
 			row := st.DiscoveredGateways[0]
 			assert.Equal(t, v1alpha1.GatewaySyncing, row.SyncStatus)
 			assert.Equal(t, c.reason, row.Reason)
-			assert.Equal(t, "False/"+string(c.reason), condition(st, v1alpha1.ConditionReady), "an attempt is not a success yet")
+			assert.Equal(t, "False/"+string(c.reason), condition(st, v1alpha1.ConditionReady), "a retry must not clear the failure")
 
 			// Another lead knows only the status.
 			s.fails(0, c.another, "something else")
@@ -273,7 +273,7 @@ func TestRepeatedFailureIsOneEvent(t *testing.T) {
 			assert.Equal(t, []string{"gw-0-0: SyncCompleted", "SyncCompleted"}, s.told())
 			s.fails(0, c.reason, "once more")
 			s.write()
-			assert.Equal(t, []string{"gw-0-0: " + c.event, c.event}, s.told(), "after a success it is news")
+			assert.Equal(t, []string{"gw-0-0: " + c.event, c.event}, s.told(), "a failure after a success needs an Event")
 		})
 	}
 }
@@ -291,5 +291,5 @@ func TestNewCommitClearsFailure(t *testing.T) {
 	assert.Empty(t, condition(st, v1alpha1.ConditionStalled))
 	s.fails(0, v1alpha1.ReasonTemplateFailed, "x")
 	s.write()
-	assert.Equal(t, []string{"gw-0-0: SyncFailed", "SyncFailed"}, s.told(), "another commit fails for itself")
+	assert.Equal(t, []string{"gw-0-0: SyncFailed", "SyncFailed"}, s.told(), "a failure of another commit needs an Event")
 }

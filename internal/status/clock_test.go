@@ -18,7 +18,7 @@ func TestFutureTimestamps(t *testing.T) {
 	s.report(0).Started = &future
 	st := s.write()
 	assert.Equal(t, commitA, st.LastSyncCommit)
-	assert.WithinDuration(t, noon.Add(-time.Minute), st.LastSyncTime.Time, 0, "another one has a time that can be")
+	assert.WithinDuration(t, noon.Add(-time.Minute), st.LastSyncTime.Time, 0, "the time of another gateway must count")
 
 	s.moves(commitB)
 	s.after(time.Minute).takes(0) // its clock is right by now
@@ -29,27 +29,33 @@ func TestFutureTimestamps(t *testing.T) {
 	assert.WithinDuration(t, s.Now, s.write().LastSyncTime.Time, 0)
 
 	// Each sync counts for a single gateway whose clock is always ahead.
-	for _, ahead := range []time.Duration{maxClockLead / 2, 2 * maxClockLead, time.Hour} {
-		s = newScene(t, 1)
+	fast := func(t *testing.T, ahead time.Duration) *scene {
+		s := newScene(t, 1)
+		// sequence: each sync follows the one before
 		for i, commit := range []string{commitB, commitA, commitB} {
 			s.moves(commit)
 			s.after(10 * time.Minute).takes(0)
 			at := metav1.NewTime(s.Now.Add(ahead))
 			s.report(0).Started = &at
-			st = s.write()
-			assert.Equal(t, commit, st.LastSyncCommit, "%d, %s ahead", i, ahead)
+			st := s.write()
+			assert.Equal(t, commit, st.LastSyncCommit, "sync %d", i)
 			assert.WithinDuration(t, at.Time, st.LastSyncTime.Time, 0)
 		}
+		return s
 	}
+	for _, ahead := range []time.Duration{maxClockLead / 2, 2 * maxClockLead} {
+		t.Run(ahead.String()+" ahead", func(t *testing.T) { fast(t, ahead) })
+	}
+	s = fast(t, time.Hour)
 	right := metav1.NewTime(s.after(time.Minute).Now)
 	s.moves(commitA)
 	s.takes(0)
-	assert.WithinDuration(t, right.Time, s.write().LastSyncTime.Time, 0, "and when it is set right, it goes on from there")
+	assert.WithinDuration(t, right.Time, s.write().LastSyncTime.Time, 0, "after a correction of the clock, new times must count")
 	s.moves(commitB)
 	s.after(time.Minute).takes(0)
 	earlier := metav1.NewTime(s.Now.Add(-time.Hour))
 	s.report(0).Started = &earlier
-	assert.WithinDuration(t, right.Time, s.write().LastSyncTime.Time, 0, "what is earlier is not the last")
+	assert.WithinDuration(t, right.Time, s.write().LastSyncTime.Time, 0, "an earlier sync must not replace the last one")
 }
 
 func TestFutureStartTime(t *testing.T) {
@@ -62,5 +68,5 @@ func TestFutureStartTime(t *testing.T) {
 	assert.WithinDuration(t, s.Now, meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReconciling).LastTransitionTime.Time, 0)
 	assert.WithinDuration(t, s.Now.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0)
 	st = s.after(v1alpha1.DefaultProgressDeadline).write()
-	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled), "a deadline comes, whatever the clock was before")
+	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled), "the deadline must not depend on the earlier clock")
 }

@@ -36,7 +36,7 @@ func (f *fleetLife) write() *v1alpha1.GatewaySyncStatus {
 	if strings.HasPrefix(condition(st, v1alpha1.ConditionReady), "True/") {
 		for _, g := range gateways(&f.Seen) {
 			for _, p := range g.pods {
-				require.True(f.t, f.lies[p.Name] || f.disks[p.Name] == f.Target.Commit, "Ready, and %s has %s instead of %s", p.Name, f.disks[p.Name], f.Target.Commit)
+				require.True(f.t, f.lies[p.Name] || f.disks[p.Name] == f.Target.Commit, "Ready although %s has %s instead of %s", p.Name, f.disks[p.Name], f.Target.Commit)
 			}
 		}
 	}
@@ -211,7 +211,7 @@ func TestStatusInAnyOrder(t *testing.T) {
 			}
 		}
 	}
-	require.Greater(t, ready, 5*seeds/8, "the walk also meets fleets that are ready")
+	require.Greater(t, ready, 5*seeds/8, "too few fleets were ready")
 }
 
 // C2: summarising never fails, whatever SyncReports, SyncTarget and status the cluster contains.

@@ -20,10 +20,10 @@ func TestReadyDuringGitOutage(t *testing.T) {
 	s.write()
 	s.Ref.Err = failure.New(v1alpha1.ReasonGitUnreachable, "refused")
 	st := s.after(time.Hour).write()
-	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady), "what was asked for is handled")
+	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady), "a handled request must not make a fleet unready")
 	s.Ref.Desired.RequestedAt = "t2"
 	st = s.write()
-	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady), "git may be back: it was not asked since")
+	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady), "a new request must not make a fleet unready before git was polled")
 }
 
 // A wave, a Job or an operator waits for the answer to a request, and none of them should wait forever.
@@ -34,16 +34,17 @@ func TestRequestDeadlineDuringGitOutage(t *testing.T) {
 	s.after(time.Hour).write()
 
 	asked := func(at string) { s.Ref.Desired.RequestedAt, s.Ref.Answered = at, at }
+	// sequence: the second request meets a fleet that missed the deadline of the first
 	for _, at := range []string{"t1", "t2"} {
 		asked(at)
 		st := s.after(time.Minute).write()
 		assert.Equal(t, "False/GitUnreachable", condition(st, v1alpha1.ConditionReady), at)
 		assert.Equal(t, "True/GitUnreachable", condition(st, v1alpha1.ConditionReconciling), at)
-		assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionAllGatewaysSynced), "the gateways run what they ran")
+		assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionAllGatewaysSynced), "the gateways still run the target")
 		assert.Equal(t, "2/2", st.GatewaysReady)
 		assert.Empty(t, st.LastHandledRequest)
 		assert.Empty(t, s.told(), at)
-		assert.WithinDuration(t, s.Now.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0, "each has its own")
+		assert.WithinDuration(t, s.Now.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0, "each request must have its own deadline")
 		s.Ref.Looked = false // a new lead starts
 		st = s.after(v1alpha1.DefaultProgressDeadline - time.Second).write()
 		assert.Equal(t, "True/GitUnreachable", condition(st, v1alpha1.ConditionReconciling), at)
@@ -82,7 +83,7 @@ func TestLaterRequestsKeepDeadline(t *testing.T) {
 		s.Ref.Desired.RequestedAt = at
 		st := s.write()
 		if i > 0 {
-			assert.NotEqual(t, "True/Synced", condition(st, v1alpha1.ConditionReady), "%d: the one before was not answered", i)
+			assert.NotEqual(t, "True/Synced", condition(st, v1alpha1.ConditionReady), "%d: Ready although the earlier request is not answered", i)
 		}
 		asked = s.Now
 		s.Ref.Answered = at
@@ -101,7 +102,7 @@ func TestLaterRequestsKeepDeadline(t *testing.T) {
 			assert.Equal(t, "True/ProgressDeadlineExceeded", condition(&s.GatewaySync.Status, v1alpha1.ConditionStalled), "since %s, asked %s", began, asked)
 		}
 	}
-	assert.Greater(t, stalled, 8, "it is told again and again")
+	assert.Greater(t, stalled, 8, "every missed deadline must be reported")
 
 	s.Ref.Err = nil
 	s.asks("t29", commitA)

@@ -30,7 +30,7 @@ func TestHistoryOfARow(t *testing.T) {
 			}
 		})
 	}
-	t.Run("what the API server refuses", func(t *testing.T) {
+	t.Run("values that the API server rejects", func(t *testing.T) {
 		s := newScene(t, 1)
 		good := v1alpha1.SyncRecord{Timestamp: metav1.NewTime(s.Now), Commit: commitA, Result: v1alpha1.ReasonSynced}
 		for _, spoil := range []func(*v1alpha1.SyncRecord){ // setup: one record for each field

@@ -16,12 +16,12 @@ func TestReportBelongsToPod(t *testing.T) {
 		owners []metav1.OwnerReference
 		ready  string
 	}{
-		"its own pod":         {[]metav1.OwnerReference{{Kind: "Pod", UID: "uid-gw-0"}}, "True/Synced"},
-		"two owners":          {[]metav1.OwnerReference{{Kind: "Fleet", UID: "f"}, {Kind: "Pod", UID: "uid-gw-0"}}, "True/Synced"},
-		"an earlier pod":      {[]metav1.OwnerReference{{Kind: "Pod", UID: "uid-earlier"}}, "False/Progressing"},
-		"no owner":            {nil, "False/Progressing"},
-		"another kind":        {[]metav1.OwnerReference{{Kind: "Fleet", UID: "uid-gw-0"}}, "False/Progressing"},
-		"a pod without a UID": {[]metav1.OwnerReference{{Kind: "Pod"}}, "False/Progressing"},
+		"own pod":         {[]metav1.OwnerReference{{Kind: "Pod", UID: "uid-gw-0"}}, "True/Synced"},
+		"two owners":      {[]metav1.OwnerReference{{Kind: "Fleet", UID: "f"}, {Kind: "Pod", UID: "uid-gw-0"}}, "True/Synced"},
+		"an earlier pod":  {[]metav1.OwnerReference{{Kind: "Pod", UID: "uid-earlier"}}, "False/Progressing"},
+		"no owner":        {nil, "False/Progressing"},
+		"another kind":    {[]metav1.OwnerReference{{Kind: "Fleet", UID: "uid-gw-0"}}, "False/Progressing"},
+		"pod without UID": {[]metav1.OwnerReference{{Kind: "Pod"}}, "False/Progressing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t, 1)

@@ -13,10 +13,11 @@ import (
 func TestPausedFleetStaysReady(t *testing.T) {
 	s := newScene(t, 3)
 	s.write()
+	// sequence: each step changes the fleet of the step before
 	for _, paused := range []bool{true, false, true} {
 		s.annotates(paused)
 		st := s.write()
-		assert.Equal(t, "False/Paused", condition(st, v1alpha1.ConditionReady), "no agent has answered yet")
+		assert.Equal(t, "False/Paused", condition(st, v1alpha1.ConditionReady), "no agent has confirmed the pause yet")
 		for i := range s.Reports {
 			assert.Empty(t, s.told())
 			s.hears(i)
@@ -68,7 +69,7 @@ func TestPausedUnreachableGateway(t *testing.T) {
 			r.Phase, r.Reason, r.Message, r.Paused = c.phase, c.reason, "port 8088 is closed", true
 			for range 3 {
 				st := s.write()
-				assert.Empty(t, s.told(), "a person did that")
+				assert.Empty(t, s.told(), "a pause must not send Events")
 				assert.Equal(t, "False/Paused", condition(st, v1alpha1.ConditionReady))
 				assert.Contains(t, messageOf(st, v1alpha1.ConditionReady), "1 of 2 gateways run main at aaaaaaa; gw-1 (pod gw-1-0): paused; "+string(c.reason)+": port 8088 is closed")
 				assert.Empty(t, condition(st, v1alpha1.ConditionReconciling))
@@ -76,14 +77,14 @@ func TestPausedUnreachableGateway(t *testing.T) {
 				assert.Equal(t, v1alpha1.GatewayHeld, st.DiscoveredGateways[1].SyncStatus)
 				assert.Equal(t, v1alpha1.ReasonPaused, st.DiscoveredGateways[1].Reason)
 				assert.Equal(t, commitA, st.DiscoveredGateways[1].SyncedCommit)
-				assert.Equal(t, at, st.LastHandledRequest, "nothing follows from a request for what is paused")
+				assert.Equal(t, at, st.LastHandledRequest, "a request counts as handled while the fleet is paused")
 				s.after(v1alpha1.DefaultProgressDeadline)
 			}
 
 			r.Paused = false
 			st := s.write()
 			assert.Equal(t, "True/"+string(c.reason), condition(st, v1alpha1.ConditionReconciling))
-			assert.WithinDuration(t, s.Now.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0, "it begins when it is resumed")
+			assert.WithinDuration(t, s.Now.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0, "the deadline must start at the resume")
 			s.takes(1)
 			assert.Equal(t, "True/Synced", condition(s.after(time.Minute).write(), v1alpha1.ConditionReady))
 		})

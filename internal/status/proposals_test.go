@@ -94,7 +94,7 @@ func TestBidirectionalReady(t *testing.T) {
 		s.ends(0, true)
 		assert.Equal(t, "False/ChangesRefused", condition(s.write(), v1alpha1.ConditionBidirectionalReady))
 	})
-	t.Run("other text of a network error changes nothing", func(t *testing.T) {
+	t.Run("network error with another text changes nothing", func(t *testing.T) {
 		s := proposing(t, 2)
 		s.proposes(0, v1alpha1.ProposalPushing, v1alpha1.ReasonGitUnreachable, "port 1")
 		s.write()
@@ -180,16 +180,16 @@ func TestProposalEvents(t *testing.T) {
 			{state: v1alpha1.ProposalMerged, url: prAddress, want: "PRMerged PR #42 with gateway changes on gw-0 was merged: " + prAddress},
 			{state: v1alpha1.ProposalMerged, url: prAddress},
 		}},
-		{"number of the report", []step{{state: v1alpha1.ProposalOpen, number: 7, want: "PRCreated Created PR #7 for gateway changes on gw-0"}}},
+		{"number in the report", []step{{state: v1alpha1.ProposalOpen, number: 7, want: "PRCreated Created PR #7 for gateway changes on gw-0"}}},
 		{"no number", []step{{state: v1alpha1.ProposalOpen, url: "https://git/x", want: "PRCreated Created the pull request for gateway changes on gw-0: https://git/x"}}},
-		{"more changes of an open one", []step{
+		{"more changes of an open proposal", []step{
 			{state: v1alpha1.ProposalOpen, url: prAddress, want: "PRCreated Created PR #42 for gateway changes on gw-0: " + prAddress},
 			{state: v1alpha1.ProposalPushing, url: prAddress},
 			{state: v1alpha1.ProposalOpen, url: prAddress, want: "PRUpdated Updated PR #42 with newer gateway changes on gw-0: " + prAddress},
 			{state: v1alpha1.ProposalSettling, url: prAddress},
 			{state: v1alpha1.ProposalOpen, url: prAddress},
 		}},
-		{"another one", []step{
+		{"second proposal", []step{
 			{state: v1alpha1.ProposalOpen, url: prAddress, want: "PRCreated Created PR #42 for gateway changes on gw-0: " + prAddress},
 			{state: v1alpha1.ProposalOpen, url: other, want: "PRCreated Created PR #43 for gateway changes on gw-0: " + other},
 		}},
@@ -229,7 +229,7 @@ func TestProposalEvents(t *testing.T) {
 				}
 				require.Equal(t, []string{st.want}, pod, "step %d", i)
 				if reason, _, _ := strings.Cut(st.want, " "); st.want[0] == '!' {
-					assert.Equal(t, []string{reason}, fleet, "a warning is told on the GatewaySync, too")
+					assert.Equal(t, []string{reason}, fleet, "a warning must also be reported on the GatewaySync")
 				} else {
 					assert.Empty(t, fleet)
 				}

@@ -95,12 +95,12 @@ func TestRolloutVerdict(t *testing.T) {
 			if c.event == "" {
 				assert.Empty(t, events)
 			} else {
-				assert.Equal(t, []string{c.event}, events, "once, and none for gateways of closed steps")
+				assert.Equal(t, []string{c.event}, events, "one Event, and none for gateways of closed steps")
 			}
 			st = s.after(2 * v1alpha1.DefaultProgressDeadline).write()
 			assert.Equal(t, c.stalled, condition(st, v1alpha1.ConditionStalled))
 			for _, e := range s.events {
-				assert.NotContains(t, []string{v1alpha1.EventStageOpened, v1alpha1.EventCanaryStageFailed}, e.Reason, "not again")
+				assert.NotContains(t, []string{v1alpha1.EventStageOpened, v1alpha1.EventCanaryStageFailed}, e.Reason, "the Event must not be repeated")
 			}
 		})
 	}
@@ -111,7 +111,7 @@ func TestDeadlinePerStep(t *testing.T) {
 	s.fails(0, v1alpha1.ReasonGatewayUnreachable, "refused")
 	s.rolls(v1alpha1.RolloutProgressing, 1, "dev", "waits for gw-0")
 	st := s.write()
-	assert.Equal(t, "False/GatewayUnreachable", condition(st, v1alpha1.ConditionReady), "what blocks it is not hidden by closed gates")
+	assert.Equal(t, "False/GatewayUnreachable", condition(st, v1alpha1.ConditionReady), "closed steps must not hide the failure")
 	st = s.after(v1alpha1.DefaultProgressDeadline - time.Second).write()
 	assert.Empty(t, condition(st, v1alpha1.ConditionStalled))
 
@@ -119,9 +119,9 @@ func TestDeadlinePerStep(t *testing.T) {
 	s.fails(1, v1alpha1.ReasonGatewayUnreachable, "refused")
 	s.rolls(v1alpha1.RolloutProgressing, 2, "pilot", "waits for gw-1")
 	began := meta.FindStatusCondition(s.write().Conditions, v1alpha1.ConditionReconciling)
-	assert.WithinDuration(t, s.Now, began.LastTransitionTime.Time, 0, "the receiver counts from it")
+	assert.WithinDuration(t, s.Now, began.LastTransitionTime.Time, 0, "the receiver needs the start of the step")
 	st = s.after(v1alpha1.DefaultProgressDeadline - time.Second).write()
-	assert.Empty(t, condition(st, v1alpha1.ConditionStalled), "the second step has the whole time")
+	assert.Empty(t, condition(st, v1alpha1.ConditionStalled), "the second step must have the whole deadline")
 	st = s.after(2 * time.Second).write()
 	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled))
 	assert.Equal(t, v1alpha1.OutcomeFailed, st.Outcome.Phase)
@@ -130,7 +130,7 @@ func TestDeadlinePerStep(t *testing.T) {
 	s.fails(2, v1alpha1.ReasonGatewayUnreachable, "refused")
 	s.rolls(v1alpha1.RolloutProgressing, 3, "", "waits for gw-2")
 	st = s.write()
-	assert.Empty(t, condition(st, v1alpha1.ConditionStalled), "a step that opens late has its time, too")
+	assert.Empty(t, condition(st, v1alpha1.ConditionStalled), "a step that opens late must have the whole deadline")
 }
 
 // A window is not a delay, whichever name the gateway of the open step has.
@@ -162,7 +162,7 @@ func TestRetryReplacesFailedRollout(t *testing.T) {
 	s.GatewaySync.Annotations = map[string]string{v1alpha1.AnnotationRetry: annotation.RetryValue(commitB, s.Now)}
 	assert.False(t, desiredref.Answered(s.GatewaySync))
 	s.write()
-	assert.False(t, desiredref.Answered(s.GatewaySync), "the target could not be written")
+	assert.False(t, desiredref.Answered(s.GatewaySync), "the request is not answered until the target is written")
 
 	s.tells(func(target *v1alpha1.SyncTargetSpec) { target.Retry = annotation.Retry(s.GatewaySync) })
 	s.rolls(v1alpha1.RolloutProgressing, 1, "dev", "begins again")

@@ -205,16 +205,16 @@ func checkInvariants(t testing.TB, seen Seen, sum Summary) {
 		}
 		was := meta.FindStatusCondition(gs.Status.Conditions, c.Type)
 		if was != nil && was.Status == c.Status && c.Type != v1alpha1.ConditionReconciling {
-			require.True(t, was.LastTransitionTime.Equal(&c.LastTransitionTime), "%s moved its time without a transition", c.Type)
+			require.True(t, was.LastTransitionTime.Equal(&c.LastTransitionTime), "%s: LastTransitionTime changed without a transition", c.Type)
 		}
 	}
 	for _, name := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionRefResolved, v1alpha1.ConditionProfilesValid,
 		v1alpha1.ConditionAllGatewaysSynced, v1alpha1.ConditionSidecarInjected} {
-		require.True(t, types[name], "%s is always there", name)
+		require.True(t, types[name], "%s must always be set", name)
 	}
 	for _, name := range []string{v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled} {
 		if c := meta.FindStatusCondition(st.Conditions, name); c != nil {
-			require.Equal(t, metav1.ConditionTrue, c.Status, "%s is there only while it is true", name)
+			require.Equal(t, metav1.ConditionTrue, c.Status, "%s must be removed when it is not true", name)
 		}
 	}
 	require.False(t, types[v1alpha1.ConditionReconciling] && types[v1alpha1.ConditionStalled])
@@ -230,7 +230,7 @@ func checkInvariants(t testing.TB, seen Seen, sum Summary) {
 	require.LessOrEqual(t, len(st.History), maxHistory)
 	for i, g := range st.DiscoveredGateways {
 		require.NotEmpty(t, g.Name)
-		require.True(t, i == 0 || st.DiscoveredGateways[i-1].Name < g.Name, "rows are sorted and each name is there once: %q", g.Name)
+		require.True(t, i == 0 || st.DiscoveredGateways[i-1].Name < g.Name, "rows must be sorted, without duplicates: %q", g.Name)
 	}
 	require.LessOrEqual(t, size(st.DiscoveredGateways), 2*rowBytes)
 	checkWhoIsAway(t, seen, st)
@@ -247,7 +247,7 @@ func checkInvariants(t testing.TB, seen Seen, sum Summary) {
 	require.Empty(t, twice.Events, "no event is sent twice")
 	change, err := kube.StatusDifference(&again.GatewaySync.Status, &twice.Status)
 	require.NoError(t, err)
-	require.Nil(t, change, "what is seen again changes nothing")
+	require.Nil(t, change, "the same input must not change the status")
 }
 
 // checkProposalsChangeNothingElse compares a summary with that of the same fleet without proposals.
@@ -277,7 +277,7 @@ func checkWhoIsAway(t testing.TB, seen Seen, st *v1alpha1.GatewaySyncStatus) {
 	ready := condition(st, v1alpha1.ConditionReady)
 	ended := ready == "Unknown/NoGateways" || ready == "Unknown/ProgressDeadlineExceeded"
 	if len(was.DiscoveredGateways) > 0 && !ended {
-		require.NotEmpty(t, st.DiscoveredGateways, "rows are kept")
+		require.NotEmpty(t, st.DiscoveredGateways, "rows must stay until the deadline")
 	}
 	if ended && len(was.DiscoveredGateways) > 0 {
 		since := func(kind string) bool {
@@ -300,7 +300,7 @@ func checkWhoIsAway(t testing.TB, seen Seen, st *v1alpha1.GatewaySyncStatus) {
 			dealt = dealt || !p.Ended && r.Name == p.Name && (paused || r.Status.HandledRequest == st.LastHandledRequest)
 		}
 	}
-	require.True(t, dealt, "%s is never handled", st.LastHandledRequest)
+	require.True(t, dealt, "no gateway has handled %s", st.LastHandledRequest)
 }
 
 // checkEveryGatewayIsThere independently checks Ready: every live pod of the fleet has a report of its own that says that it

@@ -42,7 +42,7 @@ func TestSyncedFleetIsReady(t *testing.T) {
 	assert.Equal(t, "gw-1-0", row.PodName)
 	assert.Equal(t, commitA, row.SyncedCommit)
 	assert.Equal(t, "1.2s", row.LastSyncDuration)
-	assert.True(t, s.last.Again.IsZero(), "nothing changes by itself")
+	assert.True(t, s.last.Again.IsZero(), "a synced fleet needs no further check")
 }
 
 func TestRequestedCommitShownOnce(t *testing.T) {
@@ -114,97 +114,97 @@ func TestNotReady(t *testing.T) {
 		also  map[string]string
 		told  []string // in addition to the Events of a first status for the other gateways
 	}{
-		{name: "no pod asks for it", given: func(s *scene) { s.Pods, s.Reports = nil, nil },
+		{name: "no pods", given: func(s *scene) { s.Pods, s.Reports = nil, nil },
 			ready: "Unknown/NoGateways", says: `stoker.io/inject: "true"`, also: map[string]string{"AllGatewaysSynced": "Unknown/NoGateways", "Reconciling": ""}},
-		{name: "all pods terminate", given: func(s *scene) { s.ends(0, true); s.ends(1, true) },
+		{name: "all pods terminating", given: func(s *scene) { s.ends(0, true); s.ends(1, true) },
 			ready: "Unknown/AgentsAway", says: "terminating pods: gw-0-0, gw-1-0", also: map[string]string{"AllGatewaysSynced": "Unknown/AgentsAway", "Reconciling": "True/AgentsAway"}},
-		{name: "of several pods one terminates", given: func(s *scene) { s.ends(0, true) }, ready: "True/Synced", says: "gw-1 (pod gw-1-0) runs"},
-		{name: "all pods have ended", given: func(s *scene) { s.Pods[0].Ended, s.Pods[1].Ended = true, true },
+		{name: "one of several pods terminating", given: func(s *scene) { s.ends(0, true) }, ready: "True/Synced", says: "gw-1 (pod gw-1-0) runs"},
+		{name: "all pods ended", given: func(s *scene) { s.Pods[0].Ended, s.Pods[1].Ended = true, true },
 			ready: "Unknown/NoGateways"},
-		{name: "a pod is to have no agent", given: func(s *scene) {
+		{name: "pod opted out", given: func(s *scene) {
 			p := s.pod("gw-2")
 			p.Labels, p.Agent = map[string]string{v1alpha1.LabelInjection: "disabled"}, false
 			p.Annotations[v1alpha1.AnnotationCRName] = "site"
 		}, ready: "True/Synced"},
-		{name: "a pod is to have no agent, and has one", given: func(s *scene) {
+		{name: "pod opted out, with an agent", given: func(s *scene) {
 			p := s.pod("gw-2")
 			p.Labels = map[string]string{v1alpha1.LabelInjection: "disabled"}
 			p.Annotations[v1alpha1.AnnotationCRName] = "site"
 		}, ready: "False/Progressing"},
-		{name: "git was not looked at yet", given: func(s *scene) { s.Target.Commit, s.Ref.Looked, s.Ref.Asking = "", false, true },
+		{name: "git not polled yet", given: func(s *scene) { s.Target.Commit, s.Ref.Looked, s.Ref.Asking = "", false, true },
 			ready: "False/Progressing", says: "asking git for main", also: map[string]string{"RefResolved": "Unknown/Progressing", "Reconciling": "True/Progressing"}},
-		{name: "the target is of an older generation", given: func(s *scene) { s.GatewaySync.Generation = 2 },
+		{name: "target of an older generation", given: func(s *scene) { s.GatewaySync.Generation = 2 },
 			ready: "False/Progressing", also: map[string]string{"AllGatewaysSynced": "False/Progressing"}},
-		{name: "the target is of another ref", given: func(s *scene) { s.Ref.Desired.Ref = "v2" },
+		{name: "target of another ref", given: func(s *scene) { s.Ref.Desired.Ref = "v2" },
 			ready: "False/Progressing", says: "asking git for v2"},
-		{name: "a gateway followed an older generation", given: func(s *scene) {
+		{name: "gateway at an older generation", given: func(s *scene) {
 			s.GatewaySync.Generation, s.Target.Generation = 2, 2
 			s.takes(0)
 		}, ready: "False/Progressing", says: "1 of 2 gateways run main at aaaaaaa; gw-1 (pod gw-1-0): has not begun to sync the current target; before: Synced"},
-		{name: "a gateway has written files and not verified them", given: func(s *scene) {
+		{name: "gateway with unverified files", given: func(s *scene) {
 			s.report(1).Phase = v1alpha1.GatewayApplied
 			s.report(1).Reason = v1alpha1.ReasonWaitingForGateway
 		},
 			ready: "False/WaitingForGateway"},
-		{name: "an agent has not reported yet", given: func(s *scene) { s.Reports = s.Reports[:1] },
+		{name: "no report of an agent yet", given: func(s *scene) { s.Reports = s.Reports[:1] },
 			ready: "False/Progressing", says: "gw-1 (pod gw-1-0): its agent has not reported yet"},
-		{name: "an agent cannot report, because its pod does not run", given: func(s *scene) {
+		{name: "no report of an agent whose pod does not run", given: func(s *scene) {
 			s.Reports = s.Reports[:1]
 			s.Pods[1].Stuck = "the image of container gateway cannot be pulled"
 		}, ready: "False/Progressing", says: "gw-1 (pod gw-1-0): its agent has not reported yet: the image of container gateway cannot be pulled"},
-		{name: "a report of an earlier pod of that name counts for nothing", given: func(s *scene) { s.Pods[1].UID = "another" },
+		{name: "report of an earlier pod of the same name", given: func(s *scene) { s.Pods[1].UID = "another" },
 			ready: "False/Progressing", says: "gw-1 (pod gw-1-0): its agent has not reported yet"},
-		{name: "a gateway failed for good", given: func(s *scene) { s.fails(1, v1alpha1.ReasonTemplateFailed, "projects/a: no such variable") },
+		{name: "permanent failure", given: func(s *scene) { s.fails(1, v1alpha1.ReasonTemplateFailed, "projects/a: no such variable") },
 			ready: "False/TemplateFailed", says: "gw-1 (pod gw-1-0): projects/a: no such variable", also: map[string]string{"Stalled": "True/TemplateFailed", "Reconciling": ""},
 			told: []string{"gw-1-0: SyncFailed", "SyncFailed"}},
-		{name: "a gateway failed and tries again", given: func(s *scene) { s.fails(1, v1alpha1.ReasonScanFailed, "timed out") },
+		{name: "transient failure", given: func(s *scene) { s.fails(1, v1alpha1.ReasonScanFailed, "timed out") },
 			ready: "False/ScanFailed", also: map[string]string{"Stalled": "", "Reconciling": "True/ScanFailed"}, told: []string{"gw-1-0: SyncFailed", "SyncFailed"}},
-		{name: "a Designer is open", given: func(s *scene) { s.fails(1, v1alpha1.ReasonDesignerSessionActive, "by eng on PC7") },
+		{name: "open Designer", given: func(s *scene) { s.fails(1, v1alpha1.ReasonDesignerSessionActive, "by eng on PC7") },
 			ready: "False/DesignerSessionActive", also: map[string]string{"Reconciling": "True/DesignerSessionActive"},
 			told: []string{"gw-1-0: DesignerSessionActive", "DesignerSessionActive"}},
-		{name: "a conflict waits for a person", given: func(s *scene) { s.fails(1, v1alpha1.ReasonConflictDetected, "a.json") },
+		{name: "conflict waits for approval", given: func(s *scene) { s.fails(1, v1alpha1.ReasonConflictDetected, "a.json") },
 			ready: "False/ConflictDetected", told: []string{"gw-1-0: ConflictDetected", "ConflictDetected"}},
-		{name: "a mass deletion waits for a person", given: func(s *scene) { s.fails(1, v1alpha1.ReasonMassDeletion, "90 files") },
+		{name: "mass deletion waits for approval", given: func(s *scene) { s.fails(1, v1alpha1.ReasonMassDeletion, "90 files") },
 			ready: "False/MassDeletion", told: []string{"gw-1-0: SyncHeld", "SyncHeld"}},
-		{name: "what needs a person outweighs what is tried again", given: func(s *scene) {
+		{name: "failure that needs a user before transient failure", given: func(s *scene) {
 			s.fails(0, v1alpha1.ReasonScanFailed, "timed out")
 			s.fails(1, v1alpha1.ReasonPatchFailed, "no such path")
 		}, ready: "False/PatchFailed", says: "gw-1 (pod gw-1-0): no such path; 1 more", told: []string{"gw-0-0: SyncFailed", "gw-1-0: SyncFailed", "SyncFailed"}},
-		{name: "a dry run was made", given: func(s *scene) {
+		{name: "dry run", given: func(s *scene) {
 			for i := range s.Reports {
 				s.fails(i, v1alpha1.ReasonDryRun, "dry run, nothing was written: 1 file added")
 				s.report(i).Phase = v1alpha1.GatewayPending
 			}
 		}, ready: "False/DryRun", says: "0 of 2 gateways run main at aaaaaaa; gw-0 (pod gw-0-0): dry run, nothing was written: 1 file added; 1 more",
 			also: map[string]string{"Reconciling": "", "Stalled": ""}, told: nil},
-		{name: "it is paused and behind", given: func(s *scene) {
+		{name: "paused and behind", given: func(s *scene) {
 			s.moves(commitB)
 			s.takes(0)
 			s.pauses(true)
 		}, ready: "False/Paused", says: "paused; 1 of 2 gateways run main at bbbbbbb", also: map[string]string{"Reconciling": "", "Stalled": ""}},
-		{name: "it is paused and there", given: func(s *scene) { s.pauses(true) },
+		{name: "paused at the target", given: func(s *scene) { s.pauses(true) },
 			ready: "True/Paused", says: "all 2 gateways run main at aaaaaaa; paused"},
-		{name: "two pods have one name", given: func(s *scene) {
+		{name: "two pods with one gateway name", given: func(s *scene) {
 			s.Pods[1].Annotations[v1alpha1.AnnotationGatewayName], s.report(1).Gateway = "gw-0", "gw-0"
 		},
 			ready: "False/DuplicateGateway", says: "live pods gw-0-0, gw-1-0 have the name of one gateway",
 			told: []string{"gw-0-0: SyncHeld", "gw-1-0: SyncHeld", "SyncHeld"}},
-		{name: "a pod has no agent", given: func(s *scene) {
+		{name: "pod without agent", given: func(s *scene) {
 			p := s.pod("gw-2")
 			p.Labels, p.Agent = nil, false
 			p.Annotations[v1alpha1.AnnotationCRName] = "site"
 		}, ready: "False/MissingSidecar", says: "gw-2 (pod gw-2-0): the pod asks for an agent and has none", also: map[string]string{"SidecarInjected": "False/MissingSidecar", "Reconciling": "True/MissingSidecar"}},
-		{name: "a pod has no agent and is annotated the older way", given: func(s *scene) {
+		{name: "pod without agent, older annotations", given: func(s *scene) {
 			p := s.pod("gw-2")
 			p.Labels, p.Agent = nil, false
 			p.Annotations = map[string]string{"ignition-sync.io/inject": "true", "ignition-sync.io/cr-name": "site"}
 		}, ready: "False/MissingSidecar"},
-		{name: "a pod has no agent and names no GatewaySync, beside the only GatewaySync", given: func(s *scene) {
+		{name: "pod without agent, beside the only GatewaySync", given: func(s *scene) {
 			p := s.pod("gw-2")
 			p.Labels, p.Agent = nil, false
 			s.Sole = true
 		}, ready: "False/MissingSidecar"},
-		{name: "a pod of another GatewaySync is none of ours", given: func(s *scene) {
+		{name: "pod of another GatewaySync", given: func(s *scene) {
 			p := s.pod("gw-2")
 			p.Labels = map[string]string{v1alpha1.LabelCRName: "other"}
 			p = s.pod("gw-3")
@@ -213,33 +213,33 @@ func TestNotReady(t *testing.T) {
 			p = s.pod("gw-4")
 			p.Labels = nil
 		}, ready: "True/Synced"},
-		{name: "a name that is not one", given: func(s *scene) { s.Pods[1].Annotations[v1alpha1.AnnotationGatewayName] = "a/b" },
+		{name: "invalid gateway name", given: func(s *scene) { s.Pods[1].Annotations[v1alpha1.AnnotationGatewayName] = "a/b" },
 			ready: "False/InvalidAnnotation", says: "gw-1-0: annotation stoker.io/gateway-name", told: []string{"gw-1-0: SyncFailed", "SyncFailed"}},
-		{name: "the ref is gone", given: func(s *scene) { s.Ref.Err = failure.New(v1alpha1.ReasonRefNotFound, "no branch main") },
+		{name: "missing ref", given: func(s *scene) { s.Ref.Err = failure.New(v1alpha1.ReasonRefNotFound, "no branch main") },
 			ready: "False/RefNotFound", also: map[string]string{"RefResolved": "False/RefNotFound", "Stalled": "True/RefNotFound", "AllGatewaysSynced": "True/Synced"}},
-		{name: "the credentials are wrong", given: func(s *scene) { s.Ref.Err = failure.New(v1alpha1.ReasonAuthFailed, "401") },
+		{name: "wrong credentials", given: func(s *scene) { s.Ref.Err = failure.New(v1alpha1.ReasonAuthFailed, "401") },
 			ready: "False/AuthFailed", says: "401", also: map[string]string{"Stalled": "True/AuthFailed"}},
-		{name: "git is away, and the fleet runs the desired commit", given: func(s *scene) { s.Ref.Err = failure.New(v1alpha1.ReasonGitUnreachable, "refused") },
+		{name: "git outage, fleet at the desired commit", given: func(s *scene) { s.Ref.Err = failure.New(v1alpha1.ReasonGitUnreachable, "refused") },
 			ready: "True/Synced", also: map[string]string{"RefResolved": "False/GitUnreachable", "Reconciling": ""}},
-		{name: "git is away, and the fleet does not know what to run", given: func(s *scene) {
+		{name: "git outage, unknown desired commit", given: func(s *scene) {
 			s.Ref.Err, s.Target.Commit = failure.New(v1alpha1.ReasonGitUnreachable, "refused"), ""
 		}, ready: "False/GitUnreachable", also: map[string]string{"Reconciling": "True/GitUnreachable"}},
-		{name: "a request that is not a ref", given: func(s *scene) {
+		{name: "requested ref is invalid", given: func(s *scene) {
 			s.Ref = Ref{Looked: true, Err: failure.New(v1alpha1.ReasonRefNotFound, "annotation stoker.io/requested-ref: bad")}
 		}, ready: "False/RefNotFound", also: map[string]string{"RefResolved": "False/RefNotFound"}},
-		{name: "the spec is not valid", given: func(s *scene) {
+		{name: "invalid spec", given: func(s *scene) {
 			s.Invalid = failure.New(v1alpha1.ReasonProfilesInvalid, "spec.polling.interval: banana")
 		},
 			ready: "False/ProfilesInvalid", says: "banana", also: map[string]string{"ProfilesValid": "False/ProfilesInvalid", "Stalled": "True/ProfilesInvalid"}},
-		{name: "a host that is not checked does not count against Ready", given: func(s *scene) {
+		{name: "unverified host key does not affect Ready", given: func(s *scene) {
 			s.GatewaySync.Spec.Git.Repo = "git@git.example.com:site.git"
 			s.GatewaySync.Spec.Git.Auth = &v1alpha1.GitAuth{SSHKey: &v1alpha1.SSHKeyAuth{InsecureIgnoreHostKey: true}}
 		}, ready: "True/Synced", also: map[string]string{"SSHHostKeyVerification": "False/HostKeyUnknown"}},
-		{name: "a host key that changed", given: func(s *scene) {
+		{name: "changed host key", given: func(s *scene) {
 			s.GatewaySync.Spec.Git.Repo = "ssh://git@git.example.com/site.git"
 			s.Ref.Err = failure.New(v1alpha1.ReasonHostKeyMismatch, "SHA256:x")
 		}, ready: "False/HostKeyMismatch", also: map[string]string{"SSHHostKeyVerification": "False/HostKeyMismatch"}},
-		{name: "a host key that is trusted", given: func(s *scene) { s.GatewaySync.Spec.Git.Repo = "git@git.example.com:site.git" },
+		{name: "trusted host key", given: func(s *scene) { s.GatewaySync.Spec.Git.Repo = "git@git.example.com:site.git" },
 			ready: "True/Synced", also: map[string]string{"SSHHostKeyVerification": "True/HostKeyVerified"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -292,9 +292,9 @@ func TestSlowSyncIsStalled(t *testing.T) {
 	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled))
 	s.report(1).Message = "still refused"
 	s.write()
-	assert.Empty(t, s.told(), "what was said is not said again")
+	assert.Empty(t, s.told(), "the Event must not be repeated")
 
-	t.Run("until it is done", func(t *testing.T) {
+	t.Run("until the fleet is synced", func(t *testing.T) {
 		done := *s
 		done.t = t
 		done.takes(1)
@@ -302,7 +302,7 @@ func TestSlowSyncIsStalled(t *testing.T) {
 		assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady))
 		assert.Empty(t, condition(st, v1alpha1.ConditionStalled))
 	})
-	t.Run("or until another request", func(t *testing.T) {
+	t.Run("until the next request", func(t *testing.T) {
 		other := newScene(t, 2)
 		other.Seen = s.Seen
 		other.fails(1, v1alpha1.ReasonGatewayUnreachable, "refused")
@@ -334,7 +334,7 @@ func TestRequestHandledByAll(t *testing.T) {
 	const at = "2026-01-02T12:00:01.000000001Z"
 	s.Ref.Desired.RequestedAt, s.Ref.Answered, s.Target.RequestedAt = at, at, at
 	st := s.after(time.Second).write()
-	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady), "a fresh look at git that finds the same changes nothing")
+	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady), "a poll that finds the same commit must change nothing")
 	assert.Empty(t, st.LastHandledRequest)
 	assert.Equal(t, at, st.Target.RequestedAt)
 	s.report(0).HandledRequest = at
@@ -342,7 +342,7 @@ func TestRequestHandledByAll(t *testing.T) {
 	s.report(1).HandledRequest = at
 	assert.Equal(t, at, s.write().LastHandledRequest)
 	s.Ref.Desired.RequestedAt = "later"
-	assert.Equal(t, at, s.write().LastHandledRequest, "until the next one is handled")
+	assert.Equal(t, at, s.write().LastHandledRequest, "the last request counts until the next one is handled")
 }
 
 func TestRollbackEvent(t *testing.T) {
@@ -377,7 +377,7 @@ func TestNewLeadRepeatsNoEvents(t *testing.T) {
 
 	s.Ref.Looked, s.Ref.Err = true, failure.New(v1alpha1.ReasonGitUnreachable, "dial tcp 10.0.0.1:443: i/o timeout, local port 41234")
 	after = *s.after(time.Minute).write()
-	assert.Equal(t, before, after, "the words of a server that is away are not news")
+	assert.Equal(t, before, after, "another text of the same error must change nothing")
 	s.Ref.Err = nil
 	st := s.write()
 	assert.Equal(t, "True/RefResolved", condition(st, v1alpha1.ConditionRefResolved))
@@ -415,7 +415,7 @@ func TestRowKeepsLastSync(t *testing.T) {
 	started := metav1.NewTime(noon)
 	s.report(0).Started = &started
 	row := s.write().DiscoveredGateways[0]
-	assert.Equal(t, last, row.LastSyncTime, "a sync that failed is none")
+	assert.Equal(t, last, row.LastSyncTime, "a failed sync must not count as the last one")
 	s.Reports = nil
 	s.Pods[0].UID = "restarted"
 	row = s.write().DiscoveredGateways[0]
@@ -471,14 +471,14 @@ func TestHugeFleetFitsIntoObject(t *testing.T) {
 			failed++
 		}
 	}
-	assert.Equal(t, 500, failed, "those that are not synced come first")
+	assert.Equal(t, 500, failed, "rows of gateways that are not synced must come first")
 	assert.LessOrEqual(t, size(st.DiscoveredGateways), rowBytes)
-	assert.Len(t, s.events, 1, "whose row is left out is not told of each time that it comes back")
+	assert.Len(t, s.events, 1, "a gateway without a row must not send an Event in each status")
 
 	s = newScene(t, 1990)
 	s.write()
 	assert.Len(t, s.events, maxEvents-reservedEvents+1)
-	assert.Equal(t, "SyncCompleted", s.told()[len(s.events)-1], "what is about all of them is not left out")
+	assert.Equal(t, "SyncCompleted", s.told()[len(s.events)-1], "Events of the fleet must not be dropped")
 }
 
 func TestUnknownReportState(t *testing.T) {

@@ -25,16 +25,16 @@ func TestFailedGatewaysShareEvent(t *testing.T) {
 		}
 		return notes
 	}
-	t.Run("for the same", func(t *testing.T) {
+	t.Run("same failure", func(t *testing.T) {
 		s := newScene(t, 3)
 		s.write()
 		s.fails(1, v1alpha1.ReasonTemplateFailed, "no such variable")
 		s.fails(2, v1alpha1.ReasonTemplateFailed, "no such variable")
 		s.write()
 		assert.Equal(t, []string{"SyncFailed gw-1 (pod gw-1-0), gw-2 (pod gw-2-0): TemplateFailed: no such variable"}, onTheFleet(s))
-		assert.Len(t, s.events, 3, "and each pod has its own")
+		assert.Len(t, s.events, 3, "each pod must have its own Event")
 	})
-	t.Run("for something else", func(t *testing.T) {
+	t.Run("different failures", func(t *testing.T) {
 		s := newScene(t, 3)
 		s.write()
 		s.fails(0, v1alpha1.ReasonTemplateFailed, "no such variable")
@@ -43,7 +43,7 @@ func TestFailedGatewaysShareEvent(t *testing.T) {
 		s.write()
 		assert.Equal(t, []string{"SyncFailed gw-0 (pod gw-0-0): TemplateFailed: no such variable; gw-2 (pod gw-2-0): NoSpace: the disk is full", "SyncHeld gw-1 (pod gw-1-0): MassDeletion: 90 files"}, onTheFleet(s))
 	})
-	t.Run("many, each for something else", func(t *testing.T) {
+	t.Run("many different failures", func(t *testing.T) {
 		s := newScene(t, 40)
 		s.write()
 		for i := range s.Reports {
@@ -77,7 +77,7 @@ func TestAutomaticRollbackEvent(t *testing.T) {
 	s.fails(0, v1alpha1.ReasonRolledBack, "ScanFailed")
 	s.report(0).Commit, s.report(0).AutoRollback = commitA, commitB
 	st := s.write()
-	assert.Equal(t, 2, count(), "one on the pod, one on the GatewaySync")
+	assert.Equal(t, 2, count(), "one Event on the pod and one on the GatewaySync")
 	assert.Equal(t, commitB, st.DiscoveredGateways[0].AutoRollback)
 	assert.Empty(t, st.DiscoveredGateways[1].AutoRollback)
 	assert.Equal(t, "True/RolledBack", condition(st, v1alpha1.ConditionStalled))
@@ -90,7 +90,7 @@ func TestAutomaticRollbackEvent(t *testing.T) {
 	assert.Empty(t, st.DiscoveredGateways[0].AutoRollback)
 	assert.Empty(t, st.Retry)
 	s.report(0).Reason = v1alpha1.ReasonRolledBack
-	assert.Equal(t, commitB, s.write().Retry, "after a restore that was requested, too")
+	assert.Equal(t, commitB, s.write().Retry, "a requested restore must also end the retry")
 }
 
 // Work of a user that a sync replaced is one Event for each such sync, and the gateway's row counts the files.
@@ -110,7 +110,7 @@ func TestReplacedFilesEvent(t *testing.T) {
 	s.takes(0)
 	s.report(0).Files.Saved = 2
 	st := s.write()
-	require.Len(t, notes(), 2, "one on the pod, one on the GatewaySync")
+	require.Len(t, notes(), 2, "one Event on the pod and one on the GatewaySync")
 	assert.Contains(t, notes()[0], "replaced 2 files that a user had changed on gw-0; lost+found has the user's version")
 	assert.EqualValues(t, 2, st.DiscoveredGateways[0].FilesSaved)
 	s.report(0).Message = "an idle look"
@@ -146,7 +146,7 @@ func TestRefEventsNameTheRequester(t *testing.T) {
 	assert.Equal(t, "RefUpdated: main moved from bbbbbbb to aaaaaaa; requested by github at 1", note())
 	s.moves(commitB)
 	s.write()
-	assert.Equal(t, "RefUpdated: main moved from aaaaaaa to bbbbbbb", note(), "that request is answered")
+	assert.Equal(t, "RefUpdated: main moved from aaaaaaa to bbbbbbb", note(), "an answered request must not be named")
 	s.Ref.Desired = desiredref.Desired{Ref: "v2", Override: true, RequestedAt: "2", RequestedBy: "kargo"}
 	s.tells(func(t *v1alpha1.SyncTargetSpec) { t.Ref, t.Commit = "v2", commitA })
 	s.write()
@@ -164,7 +164,7 @@ func TestEventsCarryTheRequest(t *testing.T) {
 	s.write()
 	ofPods := func() (notes []string) {
 		for _, e := range s.events {
-			assert.LessOrEqual(t, len(e.Note), 1024, "the API server takes it")
+			assert.LessOrEqual(t, len(e.Note), 1024, "the API server limits notes to 1024 bytes")
 			if e.Pod != nil {
 				notes = append(notes, e.Note)
 			}
@@ -177,13 +177,13 @@ func TestEventsCarryTheRequest(t *testing.T) {
 	s.fails(1, v1alpha1.ReasonScanFailed, strings.Repeat("x", 1000))
 	s.write()
 	require.Len(t, ofPods(), 1)
-	assert.True(t, strings.HasSuffix(ofPods()[0], "x…; request "+at), "a long message is cut, and not the id")
+	assert.True(t, strings.HasSuffix(ofPods()[0], "x…; request "+at), "only the message may be truncated")
 	s.takes(1)
 	require.Equal(t, at, s.write().LastHandledRequest)
 	assert.Equal(t, []string{"gw-1 runs bbbbbbb; request " + at}, ofPods())
 	s.fails(1, v1alpha1.ReasonScanFailed, "later")
 	s.write()
-	assert.Equal(t, []string{"ScanFailed: later"}, ofPods(), "the request is not the cause")
+	assert.Equal(t, []string{"ScanFailed: later"}, ofPods(), "a later failure must not name the request")
 }
 
 // The summary says in a few words which gateway is behind, and why.
@@ -235,5 +235,5 @@ func TestNotesOfRowsAreBounded(t *testing.T) {
 	}
 	rows = many.write().DiscoveredGateways
 	assert.LessOrEqual(t, size(rows), rowBytes)
-	assert.Len(t, rows[0].Notes, 1, "a large fleet has fewer")
+	assert.Len(t, rows[0].Notes, 1, "a large fleet keeps fewer notes")
 }

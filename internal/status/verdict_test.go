@@ -34,8 +34,8 @@ func TestMissingRefIsNotReady(t *testing.T) {
 	s.Ref = Ref{Looked: true, Desired: desiredref.Desired{Ref: "v9"}, Err: failure.New(v1alpha1.ReasonRefNotFound, "v9 is neither a branch nor a tag")}
 	st := s.write()
 	assert.Equal(t, "0/3", st.GatewaysReady)
-	assert.Zero(t, s.last.Synced, "nor in the metrics")
-	assert.Equal(t, v1alpha1.GatewaySynced, st.DiscoveredGateways[0].SyncStatus, "its row says what it runs")
+	assert.Zero(t, s.last.Synced, "the metrics must not count the gateways as synced")
+	assert.Equal(t, v1alpha1.GatewaySynced, st.DiscoveredGateways[0].SyncStatus, "the row must name the commit that runs")
 }
 
 // A requested dry run runs once. No work is pending that could miss a deadline.
@@ -60,7 +60,7 @@ func TestMaintenanceWindowHasNoDeadline(t *testing.T) {
 		s.fails(1, v1alpha1.ReasonMaintenanceWindow, "bbbbbbb waits: syncs are allowed at 2026-01-02T22:00:00Z (maintenance window nights)")
 		return s
 	}
-	t.Run("nothing else is missing", func(t *testing.T) {
+	t.Run("all other gateways synced", func(t *testing.T) {
 		s := waiting(t)
 		s.write()
 		st := s.after(2 * v1alpha1.DefaultProgressDeadline).write()
@@ -73,7 +73,7 @@ func TestMaintenanceWindowHasNoDeadline(t *testing.T) {
 
 		s.report(1).Phase, s.report(1).Reason = v1alpha1.GatewaySyncing, v1alpha1.ReasonProgressing
 		st = s.write()
-		assert.Equal(t, "True/Progressing", condition(st, v1alpha1.ConditionReconciling), "the whole deadline is left")
+		assert.Equal(t, "True/Progressing", condition(st, v1alpha1.ConditionReconciling), "the deadline must start when the window opens")
 		st = s.after(v1alpha1.DefaultProgressDeadline - time.Second).write()
 		assert.Empty(t, condition(st, v1alpha1.ConditionStalled))
 		st = s.after(2 * time.Second).write()
@@ -83,7 +83,7 @@ func TestMaintenanceWindowHasNoDeadline(t *testing.T) {
 		s := waiting(t)
 		s.fails(0, v1alpha1.ReasonGatewayUnreachable, "refused")
 		st := s.write()
-		assert.Equal(t, "False/GatewayUnreachable", condition(st, v1alpha1.ConditionReady), "it is not hidden by the window")
+		assert.Equal(t, "False/GatewayUnreachable", condition(st, v1alpha1.ConditionReady), "the window must not hide the failure")
 		st = s.after(2 * v1alpha1.DefaultProgressDeadline).write()
 		assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled))
 	})
