@@ -13,11 +13,11 @@ import (
 // C13: agents write the status with the permissions of gateways. An invalid status must not hide the spec.
 func TestUnreadableStatusCountsAsEmpty(t *testing.T) {
 	for name, status := range map[string]string{
-		"a time that Go cannot read": `{"gatewaysReady":"1/1","lastSyncTime":"2020-01-01t00:00:00z"}`,
+		"invalid time":               `{"gatewaysReady":"1/1","lastSyncTime":"2020-01-01t00:00:00z"}`,
 		"a number beyond 32 bits":    `{"profileCount":4294967296}`,
-		"a list for an object":       `{"target":[]}`,
-		"a text":                     `"status"`,
-		"a time that cannot be kept": `{"history":[{"commit":"a","at":"0001-01-01T00:00:00Z"}]}`,
+		"list instead of an object":  `{"target":[]}`,
+		"string":                     `"status"`,
+		"zero time":                  `{"history":[{"commit":"a","at":"0001-01-01T00:00:00Z"}]}`,
 		"a condition without a time": `{"conditions":[{"type":"Ready","status":"True","reason":"Synced"}]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -36,7 +36,7 @@ func TestPausedByAnnotationOrSpec(t *testing.T) {
 	gs := smallest()
 	assert.False(t, gs.Paused())
 	gs.Annotations = map[string]string{v1alpha1.AnnotationPaused: "yes"}
-	assert.False(t, gs.Paused(), "only true is true")
+	assert.False(t, gs.Paused(), "only the value true pauses")
 	gs.Annotations[v1alpha1.AnnotationPaused] = "true"
 	assert.True(t, gs.Paused())
 	gs.Annotations = nil

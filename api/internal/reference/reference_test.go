@@ -70,10 +70,10 @@ func TestFieldsAndAnnotationsAreDocumented(t *testing.T) {
 			}
 			fields++
 			assert.NotEmpty(t, f.doc, "%s.%s", name, f.name)
-			assert.True(t, strings.HasSuffix(f.doc, "."), "%s.%s: %q is not a sentence", name, f.name, f.doc)
+			assert.True(t, strings.HasSuffix(f.doc, "."), "%s.%s: the description %q must be a sentence", name, f.name, f.doc)
 			_, required := f.markers["required"]
 			_, optional := f.markers["optional"]
-			assert.NotEqual(t, required, optional, "%s.%s is required or optional", name, f.name)
+			assert.NotEqual(t, required, optional, "%s.%s must be marked either required or optional", name, f.name)
 		}
 	}
 	assert.Greater(t, fields, 100)

@@ -20,20 +20,20 @@ func TestApproved(t *testing.T) {
 		value, stage, commit string
 		want                 bool
 	}{
-		"no annotation":              {"", "prod", a, false},
-		"approved":                   {"prod@" + a, "prod", a, true},
-		"one of several":             {"dev@" + a + ", prod@" + a, "prod", a, true},
-		"another commit":             {"prod@" + a, "prod", b, false},
-		"another stage":              {"prod@" + a, "dev", a, false},
-		"a short commit":             {"prod@aaaaaaa", "prod", a, false},
-		"a short commit is asked":    {"prod@aaaaaaa", "prod", "aaaaaaa", false},
-		"a part of a name":           {"pre-prod@" + a, "prod", a, false},
-		"a name with an entry in it": {"prod@" + a, "x,prod", a, false},
-		"an empty stage":             {"@" + a, "", a, false},
-		"among garbage":              {"\x00,@@,prod@" + a + ",*@" + a, "prod", a, true},
-		"the 18th from the end":      {strings.Join(many, ","), "s0", a, false},
-		"the 17th from the end":      {strings.Join(many, ","), "s1", a, true},
-		"too long":                   {"prod@" + a + strings.Repeat(",", 2048), "prod", a, false},
+		"no annotation":                  {"", "prod", a, false},
+		"approved":                       {"prod@" + a, "prod", a, true},
+		"one of several":                 {"dev@" + a + ", prod@" + a, "prod", a, true},
+		"another commit":                 {"prod@" + a, "prod", b, false},
+		"another stage":                  {"prod@" + a, "dev", a, false},
+		"a short commit":                 {"prod@aaaaaaa", "prod", a, false},
+		"short commit in the question":   {"prod@aaaaaaa", "prod", "aaaaaaa", false},
+		"suffix of a stage":              {"pre-prod@" + a, "prod", a, false},
+		"stage that contains an entry":   {"prod@" + a, "x,prod", a, false},
+		"an empty stage":                 {"@" + a, "", a, false},
+		"valid entry among invalid ones": {"\x00,@@,prod@" + a + ",*@" + a, "prod", a, true},
+		"18th entry from the end":        {strings.Join(many, ","), "s0", a, false},
+		"17th entry from the end":        {strings.Join(many, ","), "s1", a, true},
+		"too long":                       {"prod@" + a + strings.Repeat(",", 2048), "prod", a, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gs := &v1alpha1.GatewaySync{}
@@ -46,14 +46,14 @@ func TestApproved(t *testing.T) {
 func TestApprove(t *testing.T) {
 	a, b := strings.Repeat("a", 40), strings.Repeat("b", 40)
 	for name, tt := range map[string]struct{ value, stage, commit, want string }{
-		"the first":         {"", "prod", a, "prod@" + a},
-		"another stage":     {"dev@" + a, "prod", a, "dev@" + a + ",prod@" + a},
-		"again":             {"prod@" + a + ",dev@" + a, "prod", a, "dev@" + a + ",prod@" + a},
-		"capital digits":    {"", "prod", strings.ToUpper(b), "prod@" + b},
-		"garbage is left":   {"x,\n" + "dev@" + a + ",,\xff", "prod", b, "dev@" + a + ",prod@" + b},
-		"a value too long":  {strings.Repeat("x", 1<<20), "prod", a, "prod@" + a},
-		"a short commit":    {"dev@" + a, "prod", "aaaaaaa", "dev@" + a},
-		"two stages in one": {"dev@" + a, "x@" + b + ",prod", a, "dev@" + a},
+		"first approval":               {"", "prod", a, "prod@" + a},
+		"another stage":                {"dev@" + a, "prod", a, "dev@" + a + ",prod@" + a},
+		"again":                        {"prod@" + a + ",dev@" + a, "prod", a, "dev@" + a + ",prod@" + a},
+		"capital digits":               {"", "prod", strings.ToUpper(b), "prod@" + b},
+		"invalid entries are dropped":  {"x,\n" + "dev@" + a + ",,\xff", "prod", b, "dev@" + a + ",prod@" + b},
+		"a value too long":             {strings.Repeat("x", 1<<20), "prod", a, "prod@" + a},
+		"a short commit":               {"dev@" + a, "prod", "aaaaaaa", "dev@" + a},
+		"stage that contains an entry": {"dev@" + a, "x@" + b + ",prod", a, "dev@" + a},
 	} {
 		t.Run(name, func(t *testing.T) { assert.Equal(t, tt.want, Approve(tt.value, tt.stage, tt.commit)) })
 	}
@@ -61,7 +61,7 @@ func TestApprove(t *testing.T) {
 	for n := range 24 { // sequence: each approval is added to the ones before
 		value = Approve(value, strings.Repeat("s", 61)+fmt.Sprintf("%02d", n), a)
 	}
-	assert.Equal(t, 17, strings.Count(value, "@"), "a rollout has up to 16 stages, and windows")
+	assert.Equal(t, 17, strings.Count(value, "@"), "16 stages and the windows must fit")
 	assert.LessOrEqual(t, len(strings.ReplaceAll(value, ",", ", ")), maxApproved)
 	gs := &v1alpha1.GatewaySync{}
 	gs.Annotations = map[string]string{v1alpha1.AnnotationApproved: value}
@@ -75,7 +75,7 @@ func FuzzApprovals(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value, stage, commit string) {
 		after := Approve(value, stage, commit)
 		assert.LessOrEqual(t, len(after), maxApproved)
-		assert.Equal(t, after, Approve(after, "", ""), "what is written is read")
+		assert.Equal(t, after, Approve(after, "", ""), "a written value must be readable")
 		gs := &v1alpha1.GatewaySync{}
 		gs.Annotations = map[string]string{v1alpha1.AnnotationApproved: after}
 		assert.Equal(t, approval.MatchString(stage+"@"+strings.ToLower(commit)), Approved(gs, stage, strings.ToLower(commit)))

@@ -14,7 +14,7 @@ func TestProposeAnnotation(t *testing.T) {
 	value := ProposeValue("line-1", time.Date(2026, 1, 2, 3, 4, 5, 6, time.FixedZone("", 3600)))
 	assert.Equal(t, "line-1 2026-01-02T02:04:05Z", value)
 	assert.True(t, ProposesFor(value, "line-1"))
-	assert.True(t, ProposesFor("line-1", "line-1"), "written by hand without a time")
+	assert.True(t, ProposesFor("line-1", "line-1"), "a value without a time must count")
 	assert.False(t, ProposesFor(value, "line"))
 	assert.False(t, ProposesFor("", ""))
 	for name, c := range map[string]struct{ text, want string }{

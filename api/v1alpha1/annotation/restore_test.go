@@ -15,14 +15,14 @@ func TestRestoreRequest(t *testing.T) {
 	for name, tt := range map[string]struct {
 		annotation, spec, want string
 	}{
-		"none":                                 {},
-		"the annotation":                       {annotation: id + " 2026-02-13T00:00:00Z", want: id + " 2026-02-13T00:00:00Z"},
-		"the spec":                             {spec: id, want: id},
-		"the name of an archive":               {spec: id + ".tar.gz", want: id},
-		"the annotation comes first":           {annotation: id, spec: "area-4-20260101-000000", want: id},
-		"an annotation that names no snapshot": {annotation: "area-4", spec: id, want: id},
-		"control characters":                   {annotation: id + " \x1b[2J", spec: id, want: id},
-		"too long":                             {annotation: id + strings.Repeat(" ", 300)},
+		"none":                        {},
+		"the annotation":              {annotation: id + " 2026-02-13T00:00:00Z", want: id + " 2026-02-13T00:00:00Z"},
+		"the spec":                    {spec: id, want: id},
+		"file name of an archive":     {spec: id + ".tar.gz", want: id},
+		"annotation takes precedence": {annotation: id, spec: "area-4-20260101-000000", want: id},
+		"annotation without snapshot": {annotation: "area-4", spec: id, want: id},
+		"control characters":          {annotation: id + " \x1b[2J", spec: id, want: id},
+		"too long":                    {annotation: id + strings.Repeat(" ", 300)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gs := &v1alpha1.GatewaySync{}

@@ -18,11 +18,11 @@ func TestRetryRequest(t *testing.T) {
 		value string
 		valid bool
 	}{
-		"an empty value":        {"", false},
+		"empty":                 {"", false},
 		"a commit and a time":   {value, true},
 		"no time":               {commit, false},
 		"a short commit":        {commit[:7] + " 2026-02-13T00:00:00Z", false},
-		"no hexadecimal digits": {strings.Repeat("x", 40) + " 2026-02-13T00:00:00Z", false},
+		"not hexadecimal":       {strings.Repeat("x", 40) + " 2026-02-13T00:00:00Z", false},
 		"control characters":    {value + "\x1b[2J", false},
 		"too long":              {commit + " 2026-02-13T00:00:00." + strings.Repeat("1", 40) + "Z", false},
 		"more than one request": {value + " " + value, false},

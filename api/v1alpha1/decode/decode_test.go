@@ -23,11 +23,11 @@ spec:
 
 func TestDecodeGatewaySync(t *testing.T) {
 	for name, file := range map[string]string{
-		"alone":                    small,
-		"as JSON":                  `{"apiVersion":"stoker.io/v1alpha1","kind":"GatewaySync","metadata":{"name":"plant"},"spec":{"git":{"repo":"file:///srv/plant","ref":"1.10"}}}`,
-		"among others":             "# plant\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: a}\n---\n" + small + "---\n",
-		"with Windows line ends":   strings.ReplaceAll(small, "\n", "\r\n"),
-		"behind a document marker": "---\n" + small,
+		"alone":                   small,
+		"as JSON":                 `{"apiVersion":"stoker.io/v1alpha1","kind":"GatewaySync","metadata":{"name":"plant"},"spec":{"git":{"repo":"file:///srv/plant","ref":"1.10"}}}`,
+		"among other objects":     "# plant\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: a}\n---\n" + small + "---\n",
+		"Windows line endings":    strings.ReplaceAll(small, "\n", "\r\n"),
+		"after a document marker": "---\n" + small,
 	} {
 		t.Run(name, func(t *testing.T) {
 			gs, err := decode.GatewaySync([]byte(file))
@@ -40,26 +40,26 @@ func TestDecodeGatewaySync(t *testing.T) {
 
 func TestDecodeErrors(t *testing.T) {
 	for name, c := range map[string]struct{ file, says string }{
-		"an empty file":                {"", "kind GatewaySync"},
-		"a file of another kind":       {"kind: Secret\n", "kind GatewaySync"},
-		"two of them":                  {small + "---\n" + small, "more than one"},
-		"another version":              {strings.Replace(small, "v1alpha1", "v9", 1), "stoker.io/v1alpha1"},
-		"a ref that is a number":       {strings.Replace(small, `"1.10"`, "1.10", 1), "spec.git.ref must be text, not a number: put it in quotes"},
-		"a ref that is a word of YAML": {strings.Replace(small, `"1.10"`, "yes", 1), "spec.git.ref must be text, not true or false: put it in quotes"},
-		"a pause that is text":         {small + "  paused: \"true\"\n", "spec.paused must be true or false, not text"},
-		"profiles that are a list":     {small + "  sync: {profiles: [a]}\n", "spec.sync.profiles must be fields, not a list"},
-		"mappings without a list":      {small + "  sync: {profiles: {a: {mappings: {source: b}}}}\n", "mappings must be a list, not fields"},
-		"a period beyond 32 bits":      {small + "  sync: {defaults: {syncPeriod: 99999999999}}\n", "spec.sync.defaults.syncPeriod must be a whole number"},
-		"an unknown field":             {small + "  sync: {defaults: {conflictpolicy: hold}}\n", `unknown field "spec.sync.defaults.conflictpolicy"`},
-		"an unknown field of a list":   {small + "  sync: {profiles: {a: {mappings: [{sorce: b}]}}}\n", `unknown field "spec.sync.profiles.a.mappings[0].sorce"`},
-		"two unknown fields":           {small + "  syncs: {}\n  polling: {Interval: 5s}\n", `unknown field "spec.syncs"`},
-		"many unknown fields":          {small + "  a: 1\n  b: 1\n  c: 1\n  d: 1\n  e: 1\n  f: 1\n  g: 1\n", "2 more"},
-		"a field that is given twice":  {small + "  paused: true\n  paused: false\n", "paused"},
-		"a file that is not YAML":      {"\tkind: x", "document 1"},
-		"a file that is not an object": {"- a\n", "document 1"},
-		"an object with a bad bracket": {small + "  sync: {\n", "document 1"},
-		"a file that is too large":     {small + strings.Repeat("#", 2<<20), "at most"},
-		"very many documents":          {strings.Repeat("a: b\n---\n", 200), "file of its own"},
+		"an empty file":                    {"", "kind GatewaySync"},
+		"a file of another kind":           {"kind: Secret\n", "kind GatewaySync"},
+		"two GatewaySyncs":                 {small + "---\n" + small, "more than one"},
+		"another version":                  {strings.Replace(small, "v1alpha1", "v9", 1), "stoker.io/v1alpha1"},
+		"ref that YAML reads as a number":  {strings.Replace(small, `"1.10"`, "1.10", 1), "spec.git.ref must be text, not a number: put it in quotes"},
+		"ref that YAML reads as a boolean": {strings.Replace(small, `"1.10"`, "yes", 1), "spec.git.ref must be text, not true or false: put it in quotes"},
+		"paused as text":                   {small + "  paused: \"true\"\n", "spec.paused must be true or false, not text"},
+		"profiles as a list":               {small + "  sync: {profiles: [a]}\n", "spec.sync.profiles must be fields, not a list"},
+		"mappings as an object":            {small + "  sync: {profiles: {a: {mappings: {source: b}}}}\n", "mappings must be a list, not fields"},
+		"syncPeriod beyond 32 bits":        {small + "  sync: {defaults: {syncPeriod: 99999999999}}\n", "spec.sync.defaults.syncPeriod must be a whole number"},
+		"an unknown field":                 {small + "  sync: {defaults: {conflictpolicy: hold}}\n", `unknown field "spec.sync.defaults.conflictpolicy"`},
+		"an unknown field of a list":       {small + "  sync: {profiles: {a: {mappings: [{sorce: b}]}}}\n", `unknown field "spec.sync.profiles.a.mappings[0].sorce"`},
+		"two unknown fields":               {small + "  syncs: {}\n  polling: {Interval: 5s}\n", `unknown field "spec.syncs"`},
+		"many unknown fields":              {small + "  a: 1\n  b: 1\n  c: 1\n  d: 1\n  e: 1\n  f: 1\n  g: 1\n", "2 more"},
+		"duplicate field":                  {small + "  paused: true\n  paused: false\n", "paused"},
+		"not YAML":                         {"\tkind: x", "document 1"},
+		"not an object":                    {"- a\n", "document 1"},
+		"unclosed bracket":                 {small + "  sync: {\n", "document 1"},
+		"too large":                        {small + strings.Repeat("#", 2<<20), "at most"},
+		"very many documents":              {strings.Repeat("a: b\n---\n", 200), "file of its own"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gs, err := decode.GatewaySync([]byte(c.file))
@@ -77,7 +77,7 @@ func TestBadObjectInList(t *testing.T) {
 	require.ErrorContains(t, err, "spec.sync.defaults.syncPeriod must be a whole number")
 	banana := map[string]any{"metadata": map[string]any{"name": "banana"}, "spec": map[string]any{"polling": map[string]any{"interval": "banana"}}}
 	gs, err := decode.Unstructured(banana)
-	require.NoError(t, err, "a duration is text until it is used")
+	require.NoError(t, err, "durations are not parsed while decoding")
 	assert.Equal(t, "banana", gs.Spec.Polling.Interval)
 }
 
@@ -103,7 +103,7 @@ func FuzzDecode(f *testing.F) {
 		validation.Warnings(gs)
 		for name := range gs.Spec.Sync.Profiles {
 			_, err := effective.Of(gs, name, nil)
-			assert.True(t, err == nil || len(errs) > 0, "an object that is valid has profiles that work: %v", err)
+			assert.True(t, err == nil || len(errs) > 0, "a valid object must have valid profiles: %v", err)
 		}
 		written, err := json.Marshal(gs)
 		require.NoError(t, err)

@@ -31,71 +31,71 @@ func TestDesiredRef(t *testing.T) {
 		specCommit              string
 		want                    desiredref.Desired
 	}{
-		{name: "without a request the spec counts",
+		{name: "no request",
 			want: desiredref.Desired{Ref: "main"}},
 		{name: "leftovers without requested-ref are not a request", over: "v2@main", unless: commit1, status: &request{Over: "v2@main", Lapsed: "v2@main"},
 			want: desiredref.Desired{Ref: "main"}},
-		{name: "a request over today's spec is in force", requested: "v2", over: "v2@main",
+		{name: "request over the current spec", requested: "v2", over: "v2@main",
 			want: desiredref.Desired{Ref: "v2", Override: true, Over: "v2@main"}},
-		{name: "the time behind requested-over is part of the request and not of the ref", requested: "v2", over: "v2@main 2026-01-01T00:00:00.000000001Z",
+		{name: "requested-over with a time", requested: "v2", over: "v2@main 2026-01-01T00:00:00.000000001Z",
 			want: desiredref.Desired{Ref: "v2", Override: true, Over: "v2@main 2026-01-01T00:00:00.000000001Z"}},
-		{name: "a request over another spec lapses", requested: "v2", over: "v2@release",
+		{name: "request over another spec lapses", requested: "v2", over: "v2@release",
 			want: desiredref.Desired{Ref: "main", Over: "v2@release", Lapsed: "v2@release"}},
-		{name: "a request that has lapsed stays dead though the spec is back", requested: "v2", over: "v2@main", status: &request{Over: "v2@main", Lapsed: "v2@main"},
+		{name: "lapsed request stays lapsed when the spec returns", requested: "v2", over: "v2@main", status: &request{Over: "v2@main", Lapsed: "v2@main"},
 			want: desiredref.Desired{Ref: "main", Over: "v2@main", Lapsed: "v2@main"}},
-		{name: "a request that is made again after it lapsed is in force", requested: "v2", over: "v2@main t2", status: &request{Over: "v2@main t1", Lapsed: "v2@main t1"},
+		{name: "lapsed request is repeated", requested: "v2", over: "v2@main t2", status: &request{Over: "v2@main t1", Lapsed: "v2@main t1"},
 			want: desiredref.Desired{Ref: "v2", Override: true, Over: "v2@main t2"}},
-		{name: "a request for what the spec says is not an override", requested: "main", over: "main@main",
+		{name: "request for the ref of the spec", requested: "main", over: "main@main",
 			want: desiredref.Desired{Ref: "main", Over: "main@main"}},
-		{name: "a request for what the spec says needs no commit", requested: "main", over: "main@main", unless: commit1, specCommit: commit2,
+		{name: "request for the ref of the spec, with unless", requested: "main", over: "main@main", unless: commit1, specCommit: commit2,
 			want: desiredref.Desired{Ref: "main", Over: "main@main"}},
-		{name: "a request that the spec has caught up with lapses", requested: "main", over: "main@release",
+		{name: "spec changed to the requested ref", requested: "main", over: "main@release",
 			want: desiredref.Desired{Ref: "main", Over: "main@release", Lapsed: "main@release"}},
-		{name: "names are compared as they are", requested: "refs/heads/main", over: "refs/heads/main@main",
+		{name: "full and short name of one branch", requested: "refs/heads/main", over: "refs/heads/main@main",
 			want: desiredref.Desired{Ref: "refs/heads/main", Override: true, Over: "refs/heads/main@main"}},
-		{name: "a plain request is in force from when it is first seen", requested: "v2",
+		{name: "request without requested-over", requested: "v2",
 			want: desiredref.Desired{Ref: "v2", Override: true, Over: "v2@main"}},
-		{name: "a plain request beside leftovers of another one is in force", requested: "v3", over: "v2@release", status: &request{Over: "v2@release", Lapsed: "v2@release"},
+		{name: "request without requested-over, other annotations left", requested: "v3", over: "v2@release", status: &request{Over: "v2@release", Lapsed: "v2@release"},
 			want: desiredref.Desired{Ref: "v3", Override: true, Over: "v3@main"}},
-		{name: "a plain request over a rollback does not inherit its condition", requested: "v3", over: commit2 + "@main", unless: commit1, specCommit: commit2,
+		{name: "request without requested-over after a rollback", requested: "v3", over: commit2 + "@main", unless: commit1, specCommit: commit2,
 			want: desiredref.Desired{Ref: "v3", Override: true, Over: "v3@main"}},
-		{name: "a plain request lapses when the spec is no longer what it was first seen beside", requested: "v2", status: &request{Over: "v2@release"},
+		{name: "request without requested-over lapses when the spec changes", requested: "v2", status: &request{Over: "v2@release"},
 			want: desiredref.Desired{Ref: "main", Over: "v2@release", Lapsed: "v2@release"}},
-		{name: "a request that loses its requested-over does not come back to life", requested: "v2", status: &request{Over: "v2@release t1", Lapsed: "v2@release t1"},
+		{name: "lapsed request that loses its requested-over", requested: "v2", status: &request{Over: "v2@release t1", Lapsed: "v2@release t1"},
 			want: desiredref.Desired{Ref: "main", Over: "v2@release t1", Lapsed: "v2@release t1"}},
-		{name: "refs may hold an @", requested: "a@b", over: "a@b@main",
+		{name: "ref that contains @", requested: "a@b", over: "a@b@main",
 			want: desiredref.Desired{Ref: "a@b", Override: true, Over: "a@b@main"}},
-		{name: "with unless the spec must be resolved, and until then the request counts", requested: commit2, over: commit2 + "@main", unless: commit1,
+		{name: "unless, unresolved", requested: commit2, over: commit2 + "@main", unless: commit1,
 			want: desiredref.Desired{Ref: commit2, Override: true, ResolveSpec: true, Over: commit2 + "@main"}},
-		{name: "with unless the request is in force while the spec resolves to it", requested: commit2, over: commit2 + "@main", unless: commit1, specCommit: commit1,
+		{name: "unless, the spec resolves to it", requested: commit2, over: commit2 + "@main", unless: commit1, specCommit: commit1,
 			want: desiredref.Desired{Ref: commit2, Override: true, ResolveSpec: true, Over: commit2 + "@main"}},
-		{name: "with unless the request lapses when the branch moves on", requested: commit2, over: commit2 + "@main", unless: commit1, specCommit: commit2,
+		{name: "unless, the branch moved on", requested: commit2, over: commit2 + "@main", unless: commit1, specCommit: commit2,
 			want: desiredref.Desired{Ref: "main", Over: commit2 + "@main", Lapsed: commit2 + "@main unless " + commit1}},
-		{name: "with unless a request stays dead when the branch is back", requested: commit2, over: commit2 + "@main", unless: commit1, specCommit: commit1,
+		{name: "unless, lapsed request stays lapsed when the branch returns", requested: commit2, over: commit2 + "@main", unless: commit1, specCommit: commit1,
 			status: &request{Over: commit2 + "@main", Lapsed: commit2 + "@main unless " + commit1},
 			want:   desiredref.Desired{Ref: "main", Over: commit2 + "@main", Lapsed: commit2 + "@main unless " + commit1}},
-		{name: "an unless that is not a commit never holds", requested: commit2, over: commit2 + "@main", unless: "main", specCommit: commit1,
+		{name: "unless is not a commit", requested: commit2, over: commit2 + "@main", unless: "main", specCommit: commit1,
 			want: desiredref.Desired{Ref: "main", Over: commit2 + "@main", Lapsed: commit2 + "@main unless main"}},
-		{name: "a commit belongs to the request", requested: "v2", over: "v2@main t1", commit: commit1,
+		{name: "commit of the request", requested: "v2", over: "v2@main t1", commit: commit1,
 			want: desiredref.Desired{Ref: "v2", Override: true, Commit: commit1, Over: "v2@main t1"}},
-		{name: "a commit counts in letters of either size", requested: "v2", over: "v2@main t1", commit: strings.Repeat("aF", 20),
+		{name: "commit in capital letters", requested: "v2", over: "v2@main t1", commit: strings.Repeat("aF", 20),
 			want: desiredref.Desired{Ref: "v2", Override: true, Commit: strings.Repeat("af", 20), Over: "v2@main t1"}},
-		{name: "a commit counts beside the ref of the spec, too", requested: "main", over: "main@main t1", commit: commit1,
+		{name: "commit with the ref of the spec", requested: "main", over: "main@main t1", commit: commit1,
 			want: desiredref.Desired{Ref: "main", Commit: commit1, Over: "main@main t1"}},
-		{name: "a plain request over another one does not inherit its commit", requested: "v3", over: "v2@main t1", commit: commit1,
+		{name: "request without requested-over does not inherit a commit", requested: "v3", over: "v2@main t1", commit: commit1,
 			want: desiredref.Desired{Ref: "v3", Override: true, Over: "v3@main"}},
-		{name: "the commit of a request that has lapsed does not count", requested: "main", over: "main@release t1", commit: commit1,
+		{name: "commit of a lapsed request", requested: "main", over: "main@release t1", commit: commit1,
 			want: desiredref.Desired{Ref: "main", Over: "main@release t1", Lapsed: "main@release t1"}},
-		{name: "a commit without a requested ref does not count", commit: commit1,
+		{name: "commit without a requested ref", commit: commit1,
 			want: desiredref.Desired{Ref: "main"}},
-		{name: "a request that was refused stays refused", requested: "v2", over: "v2@main t1", commit: commit1,
+		{name: "rejected request stays rejected", requested: "v2", over: "v2@main t1", commit: commit1,
 			status: &request{Over: "v2@main t1", Refused: "v2@main t1 at " + commit1 + " not at " + commit2},
 			want: desiredref.Desired{Ref: "v2", Override: true, Commit: commit1, Over: "v2@main t1", RefusedCommit: commit2,
 				Refused: "v2@main t1 at " + commit1 + " not at " + commit2}},
-		{name: "a request that is made again is not the one that was refused", requested: "v2", over: "v2@main t2", commit: commit1,
+		{name: "rejected request is repeated", requested: "v2", over: "v2@main t2", commit: commit1,
 			status: &request{Over: "v2@main t1", Refused: "v2@main t1 at " + commit1 + " not at " + commit2},
 			want:   desiredref.Desired{Ref: "v2", Override: true, Commit: commit1, Over: "v2@main t2"}},
-		{name: "a request for another commit is not the one that was refused", requested: "v2", over: "v2@main t1", commit: commit2,
+		{name: "rejected request with another commit", requested: "v2", over: "v2@main t1", commit: commit2,
 			status: &request{Over: "v2@main t1", Refused: "v2@main t1 at " + commit1 + " not at " + commit2},
 			want:   desiredref.Desired{Ref: "v2", Override: true, Commit: commit2, Over: "v2@main t1"}},
 	} {
@@ -110,7 +110,7 @@ func TestDesiredRef(t *testing.T) {
 			got, err := desiredref.Of(gs, c.specCommit)
 			require.NoError(t, err)
 			assert.Equal(t, c.want, got)
-			assert.Equal(t, before, gs, "the object is left as it is")
+			assert.Equal(t, before, gs, "Of must not change the object")
 		})
 	}
 }
@@ -129,7 +129,7 @@ func TestDesiredRefRequester(t *testing.T) {
 	d, err = desiredref.Of(gs, "")
 	require.NoError(t, err)
 	assert.Empty(t, d.RequestedBy)
-	assert.Equal(t, "2026-01-01T00:00:00Z", d.RequestedAt, "a fresh look is asked for all the same")
+	assert.Equal(t, "2026-01-01T00:00:00Z", d.RequestedAt, "the request to poll must stay")
 }
 
 // F5: a requested ref must follow the same rules as the ref in the spec, and an invalid one changes nothing.
@@ -168,7 +168,7 @@ func TestInvalidCommit(t *testing.T) {
 }
 
 func TestCheckCommit(t *testing.T) {
-	require.NoError(t, desiredref.Desired{Ref: "v2"}.CheckCommit(commit1), "any commit will do")
+	require.NoError(t, desiredref.Desired{Ref: "v2"}.CheckCommit(commit1), "without a requested commit, every commit passes")
 	require.NoError(t, desiredref.Desired{Ref: "v2", Commit: commit1}.CheckCommit(commit1))
 	err := desiredref.Desired{Ref: "v2", Commit: commit1}.CheckCommit(commit2)
 	var named *v1alpha1.Error
@@ -216,12 +216,12 @@ func TestResolve(t *testing.T) {
 		specCommit   string
 		polled       []string
 	}{
-		"the commit of the condition": {"main", commit1, nil, "v2", commit1, []string{"main"}},
-		"another commit":              {"main", commit2, nil, "main", commit2, []string{"main"}},
-		"no such ref":                 {"main", "", nil, "v2", "", []string{"main"}},
-		"no answer":                   {"main", "", silent, "v2", "", []string{"main"}},
-		"the spec names a commit":     {strings.ToUpper(commit1), "", silent, "v2", commit1, nil},
-		"the spec names another one":  {commit2, "", silent, commit2, commit2, nil},
+		"commit of unless":          {"main", commit1, nil, "v2", commit1, []string{"main"}},
+		"another commit":            {"main", commit2, nil, "main", commit2, []string{"main"}},
+		"no such ref":               {"main", "", nil, "v2", "", []string{"main"}},
+		"git does not answer":       {"main", "", silent, "v2", "", []string{"main"}},
+		"spec names the commit":     {strings.ToUpper(commit1), "", silent, "v2", commit1, nil},
+		"spec names another commit": {commit2, "", silent, commit2, commit2, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var polled []string
@@ -259,7 +259,7 @@ func TestRequestWithLongRefLapses(t *testing.T) {
 				return gs
 			}
 			gs := rollback(commit2)
-			assert.Equal(t, commit1, desiredref.RequestsOf(gs).Unless(), "the condition of the rollback counts")
+			assert.Equal(t, commit1, desiredref.RequestsOf(gs).Unless(), "the unless of the rollback must be kept")
 			d, err := desiredref.Of(gs, commit1)
 			require.NoError(t, err)
 			assert.Equal(t, commit2, d.Ref)
@@ -271,7 +271,7 @@ func TestRequestWithLongRefLapses(t *testing.T) {
 			d, err = desiredref.Of(gs, "")
 			require.NoError(t, err)
 			assert.Equal(t, "main", d.Ref, "a later change of the spec always wins")
-			assert.LessOrEqual(t, utf8.RuneCountInString(d.Lapsed), 768, "it has room in status.request.lapsed")
+			assert.LessOrEqual(t, utf8.RuneCountInString(d.Lapsed), 768, "the value must fit into status.request.lapsed")
 		})
 	}
 }
@@ -382,7 +382,7 @@ func TestDesiredRefProperties(t *testing.T) {
 			require.Equal(t, f.want(), d.Ref, "seed %d: %s", seed, strings.Join(f.log, ", "))
 			require.Equal(t, d.Ref != f.gs.Spec.Git.Ref, d.Override)
 			again := f.lead(t)
-			require.Equal(t, d, again, "seed %d: to look again changes nothing", seed)
+			require.Equal(t, d, again, "seed %d: the second evaluation must give the same result", seed)
 		}
 	}
 }

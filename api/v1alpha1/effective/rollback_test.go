@@ -28,9 +28,9 @@ func TestAutoRollbackSettings(t *testing.T) {
 		"no rollout":        {spec: &v1alpha1.AutoRollbackSpec{Enabled: true, Scope: v1alpha1.AutoRollbackRollout}, refused: "spec.autoRollback.scope"},
 		"rollout triggers":  {spec: &v1alpha1.AutoRollbackSpec{Scope: v1alpha1.AutoRollbackRollout, Triggers: all}, refused: "spec.autoRollback.triggers"},
 		"without snapshots": {spec: &v1alpha1.AutoRollbackSpec{Enabled: true}, snapshots: &v1alpha1.SnapshotsSpec{}, scope: v1alpha1.AutoRollbackGateway, refused: "spec.autoRollback.enabled"},
-		"an odd trigger":    {spec: &v1alpha1.AutoRollbackSpec{Triggers: []v1alpha1.AutoRollbackTrigger{"logLine"}}, refused: "spec.autoRollback.triggers[0]"},
-		"a trigger twice":   {spec: &v1alpha1.AutoRollbackSpec{Triggers: []v1alpha1.AutoRollbackTrigger{all[0], all[0]}}, refused: "spec.autoRollback.triggers[1]"},
-		"an odd scope":      {spec: &v1alpha1.AutoRollbackSpec{Scope: "fleet"}, refused: "spec.autoRollback.scope"},
+		"unknown trigger":   {spec: &v1alpha1.AutoRollbackSpec{Triggers: []v1alpha1.AutoRollbackTrigger{"logLine"}}, refused: "spec.autoRollback.triggers[0]"},
+		"duplicate trigger": {spec: &v1alpha1.AutoRollbackSpec{Triggers: []v1alpha1.AutoRollbackTrigger{all[0], all[0]}}, refused: "spec.autoRollback.triggers[1]"},
+		"unknown scope":     {spec: &v1alpha1.AutoRollbackSpec{Scope: "fleet"}, refused: "spec.autoRollback.scope"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gs := &v1alpha1.GatewaySync{Spec: v1alpha1.GatewaySyncSpec{Git: v1alpha1.GitSpec{Repo: "https://git.example.com/plant.git", Ref: "main"}, AutoRollback: tt.spec, Snapshots: tt.snapshots}}

@@ -23,25 +23,25 @@ func TestGatewayName(t *testing.T) {
 		labels, annotations m
 		want                string
 	}{
-		{"without anything it is the pod's name", "gw-7d4b-x1", nil, nil, "gw-7d4b-x1"},
-		{"the annotation comes first", "p", m{name: "a", instance: "b"}, m{v1alpha1.AnnotationGatewayName: "blue"}, "blue"},
-		{"the older prefix is read", "p", nil, m{"ignition-sync.io/gateway-name": "blue"}, "blue"},
-		{"the newer prefix wins", "p", nil, m{"ignition-sync.io/gateway-name": "old", "stoker.io/gateway-name": "new"}, "new"},
-		{"an empty annotation is none", "p", m{name: "a"}, m{v1alpha1.AnnotationGatewayName: ""}, "a"},
-		{"the name label comes before the instance", "p", m{name: "a", instance: "b"}, nil, "a"},
-		{"the chart's generic name is passed over", "p", m{name: "ignition", instance: "site1"}, nil, "site1"},
-		{"a generic name without instance leaves the pod's name", "p-0", m{name: "ignition", index: "3", pod: "p-0"}, nil, "p-0"},
-		{"a label that cannot be a name is passed over", "p", m{name: "a b", instance: "c"}, nil, "c"},
-		{"the first pod of a StatefulSet has no number", "gw-0", m{name: "a", index: "0", pod: "gw-0"}, nil, "a"},
-		{"the second one has", "gw-1", m{name: "a", index: "1", pod: "gw-1"}, nil, "a-1"},
-		{"an annotation on a template is numbered, too", "gw-2", m{index: "2"}, m{v1alpha1.AnnotationGatewayName: "blue"}, "blue-2"},
-		{"the instance is numbered, too", "gw-12", m{name: "ignition", instance: "site1", index: "12"}, nil, "site1-12"},
-		{"the pod's name is not numbered again", "gw-1", m{index: "1", pod: "gw-1"}, nil, "gw-1"},
-		{"without the index the name's suffix counts", "gw-3", m{name: "a", pod: "gw-3"}, nil, "a-3"},
-		{"a broken index is not an index", "gw-3", m{name: "a", index: "-1", pod: "gw-3"}, nil, "a-3"},
-		{"a suffix of a Deployment's pod is none", "gw-7d4b-12345", m{name: "a"}, nil, "a"},
-		{"a suffix with leading zeros is none", "gw-03", m{name: "a", pod: "gw-03"}, nil, "a"},
-		{"a number beyond 31 bits is none", "gw-99999999999", m{name: "a", pod: "x"}, nil, "a"},
+		{"no labels, no annotations", "gw-7d4b-x1", nil, nil, "gw-7d4b-x1"},
+		{"annotation takes precedence", "p", m{name: "a", instance: "b"}, m{v1alpha1.AnnotationGatewayName: "blue"}, "blue"},
+		{"older prefix", "p", nil, m{"ignition-sync.io/gateway-name": "blue"}, "blue"},
+		{"both prefixes", "p", nil, m{"ignition-sync.io/gateway-name": "old", "stoker.io/gateway-name": "new"}, "new"},
+		{"empty annotation", "p", m{name: "a"}, m{v1alpha1.AnnotationGatewayName: ""}, "a"},
+		{"name label takes precedence over the instance", "p", m{name: "a", instance: "b"}, nil, "a"},
+		{"generic name of the chart", "p", m{name: "ignition", instance: "site1"}, nil, "site1"},
+		{"generic name of the chart without instance", "p-0", m{name: "ignition", index: "3", pod: "p-0"}, nil, "p-0"},
+		{"invalid label", "p", m{name: "a b", instance: "c"}, nil, "c"},
+		{"first pod of a StatefulSet", "gw-0", m{name: "a", index: "0", pod: "gw-0"}, nil, "a"},
+		{"second pod of a StatefulSet", "gw-1", m{name: "a", index: "1", pod: "gw-1"}, nil, "a-1"},
+		{"annotation of a pod template", "gw-2", m{index: "2"}, m{v1alpha1.AnnotationGatewayName: "blue"}, "blue-2"},
+		{"instance label of a pod template", "gw-12", m{name: "ignition", instance: "site1", index: "12"}, nil, "site1-12"},
+		{"pod name already has a number", "gw-1", m{index: "1", pod: "gw-1"}, nil, "gw-1"},
+		{"no index label", "gw-3", m{name: "a", pod: "gw-3"}, nil, "a-3"},
+		{"invalid index label", "gw-3", m{name: "a", index: "-1", pod: "gw-3"}, nil, "a-3"},
+		{"pod of a Deployment", "gw-7d4b-12345", m{name: "a"}, nil, "a"},
+		{"suffix with leading zeros", "gw-03", m{name: "a", pod: "gw-03"}, nil, "a"},
+		{"suffix beyond 31 bits", "gw-99999999999", m{name: "a", pod: "x"}, nil, "a"},
 	} {
 		t.Run(c.about, func(t *testing.T) {
 			got, err := gatewaypod.GatewayName(c.pod, c.labels, c.annotations)
@@ -53,10 +53,10 @@ func TestGatewayName(t *testing.T) {
 
 func TestGatewayLabel(t *testing.T) {
 	for _, c := range []struct{ about, name, pod, want string }{
-		{"the first pod of a StatefulSet", "line", "line-0", "line (pod line-0)"},
-		{"the second one", "line-1", "line-1", "line-1"},
-		{"a name of its own", "area-4", "ignition-0", "area-4 (pod ignition-0)"},
-		{"a row that does not hold its pod", "line", "", "line"},
+		{"first pod of a StatefulSet", "line", "line-0", "line (pod line-0)"},
+		{"second pod of a StatefulSet", "line-1", "line-1", "line-1"},
+		{"own name", "area-4", "ignition-0", "area-4 (pod ignition-0)"},
+		{"row without pod", "line", "", "line"},
 	} {
 		t.Run(c.about, func(t *testing.T) { assert.Equal(t, c.want, gatewaypod.GatewayLabel(c.name, c.pod)) })
 	}

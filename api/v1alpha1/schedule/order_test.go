@@ -30,9 +30,9 @@ func TestSteps(t *testing.T) {
 		steps string
 		of    map[string]int
 	}{
-		"nothing":            {steps: "-/100/0", of: map[string]int{"a": 1}},
-		"stages":             {v1alpha1.DeploymentSpec{Stages: stages}, "dev/100/0 pilot/100/0 -/100/0", map[string]int{"dev-1": 1, "hub": 2, "area-2": 3}},
-		"stages are ignored": {v1alpha1.DeploymentSpec{Strategy: v1alpha1.StrategyAllAtOnce, Stages: stages}, "-/100/0", map[string]int{"dev-1": 1, "area-2": 1}},
+		"nothing":               {steps: "-/100/0", of: map[string]int{"a": 1}},
+		"stages":                {v1alpha1.DeploymentSpec{Stages: stages}, "dev/100/0 pilot/100/0 -/100/0", map[string]int{"dev-1": 1, "hub": 2, "area-2": 3}},
+		"stages have no effect": {v1alpha1.DeploymentSpec{Strategy: v1alpha1.StrategyAllAtOnce, Stages: stages}, "-/100/0", map[string]int{"dev-1": 1, "area-2": 1}},
 		"a stage for the rest": {v1alpha1.DeploymentSpec{Stages: append(stages[:1:1], v1alpha1.Stage{Name: "rest", Gateways: []string{"*"}})},
 			"dev/100/0 rest/100/0", map[string]int{"dev-1": 1, "a": 2}},
 		"weights": {v1alpha1.DeploymentSpec{SyncOrder: []v1alpha1.SyncOrderEntry{entry("hub", 200), entry("area-*", 50)}}, "-/200/0 -/100/0 -/50/0",

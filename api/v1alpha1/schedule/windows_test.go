@@ -34,15 +34,15 @@ func TestWindows(t *testing.T) {
 		"the first of two":               {windows: []v1alpha1.MaintenanceWindow{nights, weekdays}, at: "2026-11-29T12:00:00Z", closed: "nights", until: "2026-11-29T22:00:00Z"},
 		"one of two is open":             {windows: []v1alpha1.MaintenanceWindow{nights, weekdays}, at: "2026-11-24T12:00:00Z"},
 		"denied":                         {windows: []v1alpha1.MaintenanceWindow{freeze}, at: "2026-12-25T12:00:00Z", closed: "freeze", until: "2026-12-27T00:00:00Z"},
-		"a window that denies alone":     {windows: []v1alpha1.MaintenanceWindow{freeze}, at: "2026-12-27T00:00:00Z"},
+		"denying window only":            {windows: []v1alpha1.MaintenanceWindow{freeze}, at: "2026-12-27T00:00:00Z"},
 		"denied beside allowed":          {windows: []v1alpha1.MaintenanceWindow{nights, freeze}, at: "2026-12-25T23:00:00Z", closed: "freeze", until: "2026-12-27T00:00:00Z"},
 		"denied, then not allowed":       {windows: []v1alpha1.MaintenanceWindow{weekdays, freeze}, at: "2026-12-25T23:00:00Z", closed: "freeze", until: "2026-12-28T06:00:00Z"},
-		"denied for ever":                {windows: []v1alpha1.MaintenanceWindow{always}, at: "2026-12-25T23:00:00Z", closed: "always"},
+		"always denied":                  {windows: []v1alpha1.MaintenanceWindow{always}, at: "2026-12-25T23:00:00Z", closed: "always"},
 		"winter time":                    {windows: []v1alpha1.MaintenanceWindow{berlin}, at: "2026-11-24T20:59:59Z", closed: "nights", until: "2026-11-24T21:00:00Z"},
 		"summer time":                    {windows: []v1alpha1.MaintenanceWindow{berlin}, at: "2026-07-24T19:59:59Z", closed: "nights", until: "2026-07-24T20:00:00Z"},
-		"8 hours, one of them twice":     {windows: []v1alpha1.MaintenanceWindow{berlin}, at: "2026-10-25T04:00:00Z", closed: "nights", until: "2026-10-25T21:00:00Z"},
-		"8 hours, although one is left":  {windows: []v1alpha1.MaintenanceWindow{berlin}, at: "2026-03-29T04:59:59Z"},
-		"its gateway":                    {windows: []v1alpha1.MaintenanceWindow{gateways(nights, "area-*")}, gateway: "area-4", at: "2026-11-24T12:00:00Z", closed: "nights", until: "2026-11-24T22:00:00Z"},
+		"8 hours, one hour repeated":     {windows: []v1alpha1.MaintenanceWindow{berlin}, at: "2026-10-25T04:00:00Z", closed: "nights", until: "2026-10-25T21:00:00Z"},
+		"8 hours, one hour skipped":      {windows: []v1alpha1.MaintenanceWindow{berlin}, at: "2026-03-29T04:59:59Z"},
+		"selected gateway":               {windows: []v1alpha1.MaintenanceWindow{gateways(nights, "area-*")}, gateway: "area-4", at: "2026-11-24T12:00:00Z", closed: "nights", until: "2026-11-24T22:00:00Z"},
 		"another gateway":                {windows: []v1alpha1.MaintenanceWindow{gateways(nights, "area-*", "x")}, gateway: "line-1", at: "2026-11-24T12:00:00Z"},
 		"another gateway of two windows": {windows: []v1alpha1.MaintenanceWindow{gateways(nights, "area-4"), gateways(freeze, "line-1")}, gateway: "line-1", at: "2026-12-24T12:00:00Z", closed: "freeze", until: "2026-12-27T00:00:00Z"},
 	} {
@@ -54,7 +54,7 @@ func TestWindows(t *testing.T) {
 			closed, until := w.Closed(at)
 			assert.Equal(t, tt.closed, closed)
 			if tt.closed == "" {
-				assert.True(t, at.Equal(until), "nothing to wait for")
+				assert.True(t, at.Equal(until), "an open window has no time to wait for")
 				return
 			}
 			got := ""
@@ -88,22 +88,22 @@ func TestWindowsValidation(t *testing.T) {
 		change func(*v1alpha1.MaintenanceWindow)
 		field  string
 	}{
-		"name":              {func(w *v1alpha1.MaintenanceWindow) { w.Name = "A b" }, "name"},
-		"no name":           {func(w *v1alpha1.MaintenanceWindow) { w.Name = "" }, "name"},
-		"kind":              {func(w *v1alpha1.MaintenanceWindow) { w.Kind = "maybe" }, "kind"},
-		"no duration":       {func(w *v1alpha1.MaintenanceWindow) { w.Duration = "" }, "duration"},
-		"short":             {func(w *v1alpha1.MaintenanceWindow) { w.Duration = "59s" }, "duration"},
-		"long":              {func(w *v1alpha1.MaintenanceWindow) { w.Duration = "169h" }, "duration"},
-		"four fields":       {func(w *v1alpha1.MaintenanceWindow) { w.Schedule = "0 22 * *" }, "schedule"},
-		"a word":            {func(w *v1alpha1.MaintenanceWindow) { w.Schedule = "@daily" }, "schedule"},
-		"a zone":            {func(w *v1alpha1.MaintenanceWindow) { w.Schedule = "TZ=UTC 0 22 * * *" }, "schedule"},
-		"the 25th hour":     {func(w *v1alpha1.MaintenanceWindow) { w.Schedule = "0 25 * * *" }, "schedule"},
-		"a day that is not": {func(w *v1alpha1.MaintenanceWindow) { w.Schedule = "0 0 30 2 *" }, "schedule"},
-		"unknown time zone": {func(w *v1alpha1.MaintenanceWindow) { w.TimeZone = "Europe/Atlantis" }, "timeZone"},
-		"local time zone":   {func(w *v1alpha1.MaintenanceWindow) { w.TimeZone = "Local" }, "timeZone"},
-		"a path as zone":    {func(w *v1alpha1.MaintenanceWindow) { w.TimeZone = "../../etc/passwd" }, "timeZone"},
-		"a broken pattern":  {func(w *v1alpha1.MaintenanceWindow) { w.Gateways = []string{"a", "[a"} }, "gateways[1]"},
-		"too many gateways": {func(w *v1alpha1.MaintenanceWindow) { w.Gateways = strings.Split(strings.Repeat("a,", 256)+"a", ",") }, "gateways"},
+		"name":                    {func(w *v1alpha1.MaintenanceWindow) { w.Name = "A b" }, "name"},
+		"no name":                 {func(w *v1alpha1.MaintenanceWindow) { w.Name = "" }, "name"},
+		"kind":                    {func(w *v1alpha1.MaintenanceWindow) { w.Kind = "maybe" }, "kind"},
+		"no duration":             {func(w *v1alpha1.MaintenanceWindow) { w.Duration = "" }, "duration"},
+		"short":                   {func(w *v1alpha1.MaintenanceWindow) { w.Duration = "59s" }, "duration"},
+		"long":                    {func(w *v1alpha1.MaintenanceWindow) { w.Duration = "169h" }, "duration"},
+		"four fields":             {func(w *v1alpha1.MaintenanceWindow) { w.Schedule = "0 22 * *" }, "schedule"},
+		"a word":                  {func(w *v1alpha1.MaintenanceWindow) { w.Schedule = "@daily" }, "schedule"},
+		"a zone":                  {func(w *v1alpha1.MaintenanceWindow) { w.Schedule = "TZ=UTC 0 22 * * *" }, "schedule"},
+		"hour 25":                 {func(w *v1alpha1.MaintenanceWindow) { w.Schedule = "0 25 * * *" }, "schedule"},
+		"day that does not exist": {func(w *v1alpha1.MaintenanceWindow) { w.Schedule = "0 0 30 2 *" }, "schedule"},
+		"unknown time zone":       {func(w *v1alpha1.MaintenanceWindow) { w.TimeZone = "Europe/Atlantis" }, "timeZone"},
+		"local time zone":         {func(w *v1alpha1.MaintenanceWindow) { w.TimeZone = "Local" }, "timeZone"},
+		"a path as zone":          {func(w *v1alpha1.MaintenanceWindow) { w.TimeZone = "../../etc/passwd" }, "timeZone"},
+		"a broken pattern":        {func(w *v1alpha1.MaintenanceWindow) { w.Gateways = []string{"a", "[a"} }, "gateways[1]"},
+		"too many gateways":       {func(w *v1alpha1.MaintenanceWindow) { w.Gateways = strings.Split(strings.Repeat("a,", 256)+"a", ",") }, "gateways"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := good

@@ -79,7 +79,7 @@ func TestMessagesHideRepository(t *testing.T) {
 	assert.NotContains(t, validation.GatewaySync(gs).ToAggregate().Error(), "S3CR3T")
 	gs.Spec.Git.Repo = "http://user:S3CR3T-1@host/a"
 	warnings := validation.Warnings(gs)
-	assert.Len(t, warnings, 3, "not encrypted, a password, no API token")
+	assert.Len(t, warnings, 3, "expected warnings: no TLS, password in the address, no API token")
 	for _, w := range warnings {
 		assert.NotContains(t, w, "S3CR3T")
 	}
@@ -138,10 +138,10 @@ func TestPodIdentityEndpoints(t *testing.T) {
 	}{
 		{"Google", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageGCS, GCS: &v1alpha1.GCSStorage{Bucket: "abc", Endpoint: "storage.googleapis.com"}}, ""},
 		{"Google without TLS", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageGCS, GCS: &v1alpha1.GCSStorage{Bucket: "abc", Endpoint: "http://storage.googleapis.com"}}, "gcs.endpoint"},
-		{"a server of the editor", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageGCS, GCS: &v1alpha1.GCSStorage{Bucket: "abc", Endpoint: "evil.example.com"}}, "gcs.endpoint"},
-		{"a server of the editor with a Secret", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageGCS, GCS: &v1alpha1.GCSStorage{Bucket: "abc", Endpoint: "evil.example.com", SecretRef: own}}, ""},
+		{"server chosen by the editor", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageGCS, GCS: &v1alpha1.GCSStorage{Bucket: "abc", Endpoint: "evil.example.com"}}, "gcs.endpoint"},
+		{"server chosen by the editor, with a Secret", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageGCS, GCS: &v1alpha1.GCSStorage{Bucket: "abc", Endpoint: "evil.example.com", SecretRef: own}}, ""},
 		{"Azure", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageAzure, Azure: &v1alpha1.AzureStorage{Account: "abc", Container: "abc", Endpoint: "abc.blob.core.windows.net"}}, ""},
-		{"a server like Azure", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageAzure, Azure: &v1alpha1.AzureStorage{Account: "abc", Container: "abc", Endpoint: "abc.blob.core.windows.net.example.com"}}, "azure.endpoint"},
+		{"host name that starts like that of Azure", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageAzure, Azure: &v1alpha1.AzureStorage{Account: "abc", Container: "abc", Endpoint: "abc.blob.core.windows.net.example.com"}}, "azure.endpoint"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			gs := smallest()
