@@ -115,11 +115,11 @@ func TestR6PushBurst(t *testing.T) {
 	}
 	t.Logf("%d accepted, %d refused, %d else, %d sent again in %s; %d writes; health took %s at most", accepted.Load(), refused.Load(), other.Load(), again.Load(), took, len(asked), time.Duration(slowest.Load()))
 	assert.EqualValues(t, burst, accepted.Load()+refused.Load()+other.Load())
-	assert.Zero(t, other.Load(), "every sender gets an answer: the outcome, or to send it again")
+	assert.Zero(t, other.Load(), "every sender must get the outcome or a request to retry")
 	for _, g := range p.Gateways() {
-		assert.LessOrEqual(t, g.Simulator.Scans.Completed("projects")-scans[g.Name], 2, "%s: one sync for each commit", g.Name)
+		assert.LessOrEqual(t, g.Simulator.Scans.Completed("projects")-scans[g.Name], 2, "%s: more than one sync for each commit", g.Name)
 	}
-	assert.Less(t, len(asked), burst/20, "a few writes")
+	assert.Less(t, len(asked), burst/20, "the requests must be coalesced into few writes")
 	for _, r := range replicas {
 		_, peak := r.memory()
 		t.Logf("memory: %d KiB before, %d KiB at most", before[r]>>10, peak>>10)

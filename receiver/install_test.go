@@ -30,7 +30,7 @@ import (
 func TestWebhookPageCommands(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
-		t.Skip("there is no curl")
+		t.Skip("no curl on this machine")
 	}
 	page, err := os.ReadFile("../docs/how-to/webhooks.md")
 	require.NoError(t, err)
@@ -110,14 +110,14 @@ func TestServesTLS(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, res.Body.Close())
 	assert.Equal(t, http.StatusAccepted, res.StatusCode)
-	assert.Equal(t, "HTTP/1.1", res.Proto, "a connection has one request at a time")
+	assert.Equal(t, "HTTP/1.1", res.Proto, "HTTP/2 must be off")
 
 	// The check must reject other servers.
 	plain := start(t, cluster)
 	require.NoError(t, checkOnce(t.Context(), client, plain.url+"/webhook/stoker-check/stoker-check"))
 	assert.ErrorContains(t, checkOnce(t.Context(), client, plain.health+"/healthz"), "405")
 	unknown, err := checkClient(filepath.Join(dir, "nowhere"))
-	require.NoError(t, err, "the certificate of a public authority has no file")
+	require.NoError(t, err, "a missing file of the authority must not be an error")
 	unknown.Timeout = time.Minute
 	assert.ErrorContains(t, checkOnce(t.Context(), unknown, url+"/webhook/stoker-check/stoker-check"), "certificate")
 	_, err = checkClient(filepath.Join(dir, "tls.key"))

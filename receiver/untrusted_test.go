@@ -63,17 +63,19 @@ func TestR1UnauthenticatedLoad(t *testing.T) {
 	// occupy the receiver.
 	right := func() {
 		for _, size := range []int{0, 40 << 10} {
-			code, said := http.StatusServiceUnavailable, []byte{}
-			for tries := 0; code == http.StatusServiceUnavailable && tries < 10; tries++ {
-				res, err := client.Do(paddedPushRequest(r.url+path, "https://git.example.com/plant/line", webhookSecret, "d", strings.Repeat("x", size)))
-				require.NoError(t, err)
-				code = res.StatusCode
-				said, err = io.ReadAll(res.Body)
-				require.NoError(t, err)
-				require.NoError(t, res.Body.Close())
-				require.NotContains(t, string(said), limit.ErrBusy.Error())
-			}
-			assert.Equal(t, http.StatusAccepted, code, "%d bytes: %s", size, said)
+			t.Run(fmt.Sprintf("%d bytes", size), func(t *testing.T) {
+				code, said := http.StatusServiceUnavailable, []byte{}
+				for tries := 0; code == http.StatusServiceUnavailable && tries < 10; tries++ {
+					res, err := client.Do(paddedPushRequest(r.url+path, "https://git.example.com/plant/line", webhookSecret, "d", strings.Repeat("x", size)))
+					require.NoError(t, err)
+					code = res.StatusCode
+					said, err = io.ReadAll(res.Body)
+					require.NoError(t, err)
+					require.NoError(t, res.Body.Close())
+					require.NotContains(t, string(said), limit.ErrBusy.Error())
+				}
+				assert.Equal(t, http.StatusAccepted, code, "%d bytes: %s", size, said)
+			})
 		}
 		assert.Equal(t, http.StatusOK, r.code(r.health+"/healthz"))
 	}
@@ -104,7 +106,7 @@ func TestR1UnauthenticatedLoad(t *testing.T) {
 	}
 	all.Wait()
 	assert.Contains(t, []int{http.StatusUnauthorized, http.StatusServiceUnavailable, 0}, endless(""))
-	assert.Less(t, sent.Load(), int64(41*8<<20), "and not taken in either")
+	assert.Less(t, sent.Load(), int64(41*8<<20), "the receiver must stop reading the body")
 	res, err := client.Do(&http.Request{Method: http.MethodPost, URL: mustURL(t, r.url+path), ContentLength: 1 << 30, Body: io.NopCloser(io.LimitReader(&zeros{&sent}, 1<<30)), Header: http.Header{}})
 	if err == nil {
 		assert.Equal(t, http.StatusRequestEntityTooLarge, res.StatusCode)
@@ -144,10 +146,10 @@ func TestR1UnauthenticatedLoad(t *testing.T) {
 	all.Wait()
 	times := health()
 	slices.Sort(times)
-	t.Logf("health was asked %d times: %s in the median, %s at most", len(times), times[len(times)/2], times[len(times)-1])
-	assert.Less(t, times[len(times)/2], time.Second, "ten times what it may take: other tests share the machine; none takes more than ten seconds")
+	t.Logf("%d health checks: median %s, maximum %s", len(times), times[len(times)/2], times[len(times)-1])
+	assert.Less(t, times[len(times)/2], time.Second, "the median of the health checks is too slow, even on a shared machine")
 	t.Logf("%d connections were closed within %s", closed.Load(), time.Since(began))
-	assert.Equal(t, int64(strangers), closed.Load(), "each of them was ended by the receiver within a minute")
+	assert.Equal(t, int64(strangers), closed.Load(), "the receiver must close each connection within a minute")
 
 	large, err := net.Dial("tcp", address)
 	require.NoError(t, err)
@@ -240,14 +242,14 @@ func TestAcceptedRequestsSurviveShutdown(t *testing.T) {
 			<-done
 			if end == syscall.SIGTERM {
 				assert.NoError(t, ended, r.Log.String())
-				assert.Less(t, time.Since(began), 2*drainTimeout, "a pod has thirty seconds")
+				assert.Less(t, time.Since(began), 2*drainTimeout, "the shutdown must fit into the grace period of the pod")
 			}
 			gs, err := kube.GatewaySyncs(admin.Dynamic, namespace).Get(t.Context(), "line")
 			require.NoError(t, err)
 			written, err := strconv.Atoi(strings.TrimPrefix(gs.Annotations[v1alpha1.AnnotationRequestedRef], "v"))
 			require.NoError(t, err)
 			assert.GreaterOrEqual(t, written, last)
-			assert.LessOrEqual(t, written, sent, "a later one may have been written and not answered, or answered that it is not known")
+			assert.LessOrEqual(t, written, sent, "only requests that were sent may be written")
 		})
 	}
 }

@@ -87,9 +87,9 @@ func TestProofNeedsSecret(t *testing.T) {
 			require.True(t, ok)
 			assert.True(t, c.Verify(p, []byte(body), secrets("key"), MaxValues))
 			assert.True(t, c.Verify(p, []byte(body), secrets("old", "key"), MaxValues))
-			assert.True(t, c.Verify(p, []byte(body), secrets("1", "2", "3", "4", "key"), MaxValues), "values beyond MaxValues count, too")
+			assert.True(t, c.Verify(p, []byte(body), secrets("1", "2", "3", "4", "key"), MaxValues), "Verify must try all values")
 			for name, none := range map[string][]secret.String{
-				"no secret": nil, "empty secret": secrets(""), "other end": secrets("kex"), "shorter": secrets("ke"), "with a space": secrets("key "),
+				"no secret": nil, "empty secret": secrets(""), "different last letter": secrets("kex"), "shorter": secrets("ke"), "with a space": secrets("key "),
 				"three empty secrets": make([]secret.String, 3),
 			} {
 				t.Run(name, func(t *testing.T) { assert.False(t, c.Verify(p, []byte(body), none, MaxValues)) })

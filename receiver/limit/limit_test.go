@@ -2,6 +2,7 @@ package limit
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -28,21 +29,23 @@ func TestBodyLimit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, known := range []bool{true, false} {
-				text := strings.Repeat("x", c.length)
-				r := httptest.NewRequest(http.MethodPost, "/", iotest.HalfReader(strings.NewReader(text)))
-				r.ContentLength = -1
-				if known {
-					r.ContentLength = int64(c.length)
-				}
-				body, release, err := b.Read(httptest.NewRecorder(), r)
-				assert.ErrorIs(t, err, c.want)
-				if c.want == nil {
-					assert.Equal(t, text, string(body))
-				}
-				release()
-				release() // a second call has no effect
-				assert.Empty(t, b.slots)
-				assert.LessOrEqual(t, len(b.buffers), 1, "its memory is used again")
+				t.Run(fmt.Sprintf("known length %t", known), func(t *testing.T) {
+					text := strings.Repeat("x", c.length)
+					r := httptest.NewRequest(http.MethodPost, "/", iotest.HalfReader(strings.NewReader(text)))
+					r.ContentLength = -1
+					if known {
+						r.ContentLength = int64(c.length)
+					}
+					body, release, err := b.Read(httptest.NewRecorder(), r)
+					assert.ErrorIs(t, err, c.want)
+					if c.want == nil {
+						assert.Equal(t, text, string(body))
+					}
+					release()
+					release() // a second call has no effect
+					assert.Empty(t, b.slots)
+					assert.LessOrEqual(t, len(b.buffers), 1, "the buffer must be reused")
+				})
 			}
 		})
 	}
@@ -69,7 +72,7 @@ func TestLargeBodiesAreBounded(t *testing.T) {
 		assert.Equal(t, slotTimeout, time.Since(began))
 		none()
 		_, none, err = b.Read(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", strings.NewReader("small")))
-		require.NoError(t, err, "small ones go on")
+		require.NoError(t, err, "small bodies must not wait")
 		none()
 		release()
 		_, release, err = b.Read(httptest.NewRecorder(), large())
@@ -100,16 +103,16 @@ func TestLargeBodiesPerAddress(t *testing.T) {
 			assert.Equal(t, slotTimeout, time.Since(began))
 		}
 		release, err := read("198.51.100.1:1")
-		require.NoError(t, err, "another address has its own")
+		require.NoError(t, err, "each address must have its own limit")
 		held[0]()
 		again, err := read("192.0.2.1:4")
 		require.NoError(t, err)
 		for _, release := range append(held, release, again) {
 			release()
 		}
-		assert.Empty(t, b.shares, "nothing is remembered")
+		assert.Empty(t, b.shares, "idle addresses must be dropped")
 		assert.Empty(t, b.slots)
-		assert.Len(t, b.buffers, 5, "as many as were read at a time")
+		assert.Len(t, b.buffers, 5, "the buffers must be reused")
 	})
 }
 
@@ -141,14 +144,14 @@ func TestConnectionLimits(t *testing.T) {
 		_, err := c.Read(make([]byte, 1))
 		require.Error(t, err)
 		var timeout net.Error
-		assert.False(t, errors.As(err, &timeout) && timeout.Timeout(), "it is closed at once")
+		assert.False(t, errors.As(err, &timeout) && timeout.Timeout(), "the connection must be closed at once")
 	}
 	dial("127.0.0.2")
 	first := <-accepted
 	dial("127.0.0.2")
 	<-accepted
 	isClosed(dial("127.0.0.2"))
-	require.Eventually(t, func() bool { return closed.Load() == 1 }, time.Minute, time.Millisecond, "it is counted after it was closed")
+	require.Eventually(t, func() bool { return closed.Load() == 1 }, time.Minute, time.Millisecond, "the closed connection must be counted")
 	dial("127.0.0.3")
 	<-accepted
 	assert.EqualValues(t, 3, open.Load())
@@ -156,7 +159,7 @@ func TestConnectionLimits(t *testing.T) {
 	waits := dial("127.0.0.4") // the limit is reached, so this connection waits
 	select {
 	case <-accepted:
-		t.Fatal("a fourth one is in")
+		t.Fatal("the limit must hold back the fourth connection")
 	case <-time.After(50 * time.Millisecond):
 	}
 	require.NoError(t, first.Close())
@@ -165,11 +168,12 @@ func TestConnectionLimits(t *testing.T) {
 	assert.Equal(t, waits.LocalAddr().String(), c.RemoteAddr().String())
 	assert.EqualValues(t, 3, open.Load())
 	require.NoError(t, c.Close())
-	assert.EqualValues(t, 2, open.Load(), "an Accept that waits is not a connection")
+	assert.EqualValues(t, 2, open.Load(), "a waiting Accept must not count as a connection")
 	require.NoError(t, l.Close())
 	assert.ErrorIs(t, <-ended, net.ErrClosed)
 }
 
+// An IPv4 address has its own limits. An IPv6 address shares them with its /64.
 func TestAddressKey(t *testing.T) {
 	for address, want := range map[string]string{
 		"192.0.2.1:80": "192.0.2.1", "[::ffff:192.0.2.1]:80": "192.0.2.1", "[2001:db8:1:2:3:4:5:6]:80": "2001:db8:1:2::/64",

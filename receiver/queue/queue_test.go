@@ -78,16 +78,17 @@ func TestHintsDuringWorkAreCoalesced(t *testing.T) {
 				var n int
 				_, err = fmt.Sscan(answer.At, &n)
 				assert.NoError(t, err)
-				assert.False(t, b.page(n).began.Before(came), "what began before it came says nothing of it")
+				assert.False(t, b.page(n).began.Before(came), "the work that answers a hint must begin after it")
 			})
 		}
 		all.Wait()
 		q.Close()
-		assert.Equal(t, []request.Request{pushed("0"), {By: "github"}}, b.requests(), "one at once, one for all others, which has no id that could be a repeat")
+		assert.Equal(t, []request.Request{pushed("0"), {By: "github"}}, b.requests(), "the hints after the first must be coalesced into one without id")
 		assert.GreaterOrEqual(t, b.pages[1].began.Sub(b.pages[0].began), q.Pace)
 	})
 }
 
+// While hints keep coming, at most four a second are carried out.
 func TestHintRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{}
@@ -97,7 +98,7 @@ func TestHintRate(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		q.Close()
-		assert.LessOrEqual(t, len(b.pages), 10*4+5, "four a second")
+		assert.LessOrEqual(t, len(b.pages), 10*4+5, "at most four hints a second")
 		assert.GreaterOrEqual(t, len(b.pages), 35)
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -111,7 +112,7 @@ func TestHintRate(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		q.mu.Lock()
-		assert.Empty(t, q.objects, "nothing is remembered")
+		assert.Empty(t, q.objects, "an idle queue must hold no object")
 		assert.Zero(t, q.busy)
 		q.mu.Unlock()
 		q.Close()
@@ -165,7 +166,7 @@ func TestHintWithOrderedIDStaysAlone(t *testing.T) {
 			ask(r)
 		}
 		_, err := q.Ask(t.Context(), plant, promoted(3))
-		assert.ErrorIs(t, err, ErrCrowded, "so many, and no more")
+		assert.ErrorIs(t, err, ErrCrowded, "the queue of an object must be bounded")
 		ask(pushed("d"))
 		all.Wait()
 		assert.Equal(t, []request.Request{pushed("a"), {By: "github"}, promoted(1), promoted(2)}, b.requests())
@@ -265,7 +266,7 @@ func TestRepeatedRefIsHint(t *testing.T) {
 		_, err := q.Ask(t.Context(), plant, v2)
 		require.NoError(t, err)
 		requests := b.requests()
-		assert.Equal(t, v2, requests[len(requests)-1], "what was asked for last stands")
+		assert.Equal(t, v2, requests[len(requests)-1], "the last request must be carried out last")
 		assert.Equal(t, v1, requests[len(requests)-2])
 		q.Close()
 		assert.Equal(t, requests, b.requests())
@@ -284,7 +285,7 @@ func TestQueueLimits(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		assert.Len(t, b.requests(), 2, "so many at once")
+		assert.Len(t, b.requests(), 2, "the number of requests at a time must be bounded")
 		_, err := q.Ask(t.Context(), Key{Namespace: "plant", Name: "4"}, pushed("a"))
 		assert.ErrorIs(t, err, ErrFull)
 		for i := range 2 {
@@ -302,7 +303,7 @@ func TestQueueLimits(t *testing.T) {
 		})
 		all.Wait()
 		_, err = q.Ask(t.Context(), Key{Namespace: "plant", Name: "4"}, pushed("a"))
-		assert.NoError(t, err, "there is room again")
+		assert.NoError(t, err, "the queue must accept requests again")
 		q.Close()
 	})
 }
@@ -373,7 +374,7 @@ func TestAbandonedRefIsNotWritten(t *testing.T) {
 		all.Wait()
 		time.Sleep(time.Minute)
 		mu.Lock()
-		assert.Equal(t, []string{"line tag", "line push"}, written, "what does no harm late is carried out")
+		assert.Equal(t, []string{"line tag", "line push"}, written, "requests that are safe late must be carried out")
 		mu.Unlock()
 
 		answer, err := q.Ask(t.Context(), plant, request.Request{Ref: "v2", By: "generic", ID: "build-9"})
@@ -395,7 +396,7 @@ func TestNoWriteAfterDeadline(t *testing.T) {
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.Equal(t, 2*time.Second, time.Since(began))
 		q.Close()
-		assert.Equal(t, 2*time.Second, time.Since(began), "nothing of it is left")
+		assert.Equal(t, 2*time.Second, time.Since(began), "Close must wait only until the deadline")
 		assert.Equal(t, []request.Request{{Ref: "v1"}}, b.requests())
 	})
 }

@@ -138,7 +138,7 @@ func TestSecretReadInterval(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				v := newCluster(t, func(v *cluster) { v.value, v.err = c.value, c.err })
-				assert.True(t, v.Unsure(), "nothing was read yet")
+				assert.True(t, v.Unsure(), "before the first read, the answer is unknown")
 				assert.False(t, v.Complete())
 				v.settle()
 				for range 1000 {
@@ -167,7 +167,7 @@ func TestCorrectedSecret(t *testing.T) {
 			time.Sleep(time.Minute / 2)
 		}
 		said := strings.Count(v.log.String(), "kubectl create rolebinding")
-		assert.Equal(t, 2, said, "a quarter of an hour: once, and once again")
+		assert.Equal(t, 2, said, "the command must be logged twice within 15 minutes")
 		assert.Contains(t, v.log.String(), "--serviceaccount=stoker-system:stoker-receiver")
 		v.set("S3CR3T", nil)
 		time.Sleep(maxRetryInterval)
@@ -179,7 +179,7 @@ func TestCorrectedSecret(t *testing.T) {
 		v.set("", errMissing)
 		time.Sleep(freshTime)
 		v.settle()
-		assert.Empty(t, v.get(), "a Secret that was deleted lets no caller in")
+		assert.Empty(t, v.get(), "a deleted Secret must not admit callers")
 	})
 }
 
@@ -194,12 +194,12 @@ func TestLastValueDuringOutage(t *testing.T) {
 		v.settle()
 		for range 100 {
 			assert.Equal(t, "S3CR3T", v.get())
-			assert.True(t, v.Unsure(), "all the time")
+			assert.True(t, v.Unsure(), "during the outage, the value is not certain")
 			time.Sleep(time.Second)
 		}
 		time.Sleep(staleTime)
 		v.settle()
-		assert.Empty(t, v.get(), "but not for ever")
+		assert.Empty(t, v.get(), "the last value must expire")
 		v.set("S3CR3T", nil)
 		time.Sleep(unsureTime)
 		v.settle()
@@ -247,7 +247,7 @@ func TestUndecryptableSecret(t *testing.T) {
 			c.broken, c.places = "broken", append(c.places, Ref{"other", "broken", "token"})
 		})
 		v.settle()
-		assert.True(t, v.Unsure(), "it may be a moment's matter")
+		assert.True(t, v.Unsure(), "an unreadable Secret may become readable")
 		assert.Equal(t, "S3CR3T", v.get())
 		time.Sleep(staleTime + freshTime + unsureTime)
 		for range 1000 {
@@ -286,7 +286,7 @@ func TestForbiddenSecretIsIsolated(t *testing.T) {
 		time.Sleep(freshTime)
 		v.settle()
 		for range 2 * int(staleTime/time.Second) {
-			require.True(t, v.Unsure(), "the store of all is away")
+			require.True(t, v.Unsure(), "an outage of the store concerns every Secret")
 			time.Sleep(time.Second)
 		}
 	})
@@ -301,7 +301,7 @@ func TestRevokedRightLocksOut(t *testing.T) {
 		v.set("", errForbidden)
 		time.Sleep(maxRetryInterval)
 		v.settle()
-		assert.Equal(t, "S3CR3T", v.get(), "how long it was away before says nothing")
+		assert.Equal(t, "S3CR3T", v.get(), "earlier outages must not shorten the use of the last value")
 		assert.NotContains(t, v.log.String(), "may not be read")
 		time.Sleep(forbiddenGrace + maxRetryInterval)
 		v.settle()
@@ -319,7 +319,7 @@ func TestNewReferenceIsReadAtOnce(t *testing.T) {
 		assert.False(t, v.Unsure())
 		fresh := Ref{"other", "new", "secret"}
 		v.names(fresh)
-		assert.True(t, v.Unsure(), "until then callers cannot be told apart")
+		assert.True(t, v.Unsure(), "before the first read, the receiver cannot judge callers")
 		time.Sleep(2 * v.takes)
 		assert.NotEmpty(t, v.Values(fresh))
 		assert.False(t, v.Unsure())
@@ -338,7 +338,7 @@ func TestReadsAreBounded(t *testing.T) {
 	for due := v.due(now); len(due) > 0; due = v.due(now) {
 		assert.LessOrEqual(t, len(due), maxRound)
 		for _, p := range due {
-			require.Nil(t, v.entries[p], "each is read once")
+			require.Nil(t, v.entries[p], "no Secret may be read twice in a round")
 			v.entries[p] = &entry{nextRead: now.Add(freshTime)}
 		}
 	}
@@ -348,6 +348,6 @@ func TestReadsAreBounded(t *testing.T) {
 	all = append(all[10:maxEntries:maxEntries], fresh)
 	due := v.due(now.Add(freshTime))
 	assert.Len(t, due, maxRound)
-	assert.Equal(t, fresh, due[0], "though all are due")
-	assert.Len(t, v.entries, maxEntries-10, "what is not named is forgotten")
+	assert.Equal(t, fresh, due[0], "a new reference must be read first")
+	assert.Len(t, v.entries, maxEntries-10, "unreferenced Secrets must be dropped")
 }

@@ -54,7 +54,7 @@ func TestFullQueueAnswers503(t *testing.T) {
 		all.Go(func() { answers <- w.post("plant", fmt.Sprintf(`{"ref":%q}`, ref), bearer(ownSecret)) })
 	}
 	ask("v0")
-	require.Eventually(t, func() bool { return len(arrived) > 0 }, liveness, firstRetry/50, "it is being carried out, and stays so")
+	require.Eventually(t, func() bool { return len(arrived) > 0 }, liveness, firstRetry/50, "the first request is in progress")
 	for i := range 3 {
 		ask(fmt.Sprintf("v%d", i+1))
 	}
@@ -78,7 +78,7 @@ func TestFullQueueAnswers503(t *testing.T) {
 	}
 	release()
 	all.Wait()
-	require.Eventually(t, func() bool { return w.post("rotated", "{}", bearer("S3CR3T-new")).Code == http.StatusAccepted }, liveness, firstRetry, "there is room again")
+	require.Eventually(t, func() bool { return w.post("rotated", "{}", bearer("S3CR3T-new")).Code == http.StatusAccepted }, liveness, firstRetry, "the queue accepts requests again")
 }
 
 // C8: values in requests, with or without a valid secret, create no metric series.
@@ -165,7 +165,7 @@ func TestC8SendersCannotGrowMetrics(t *testing.T) {
 		}
 	}
 	for _, value := range []string{unknownSource, sender.Generic, "accepted", "ignored", "refused"} {
-		assert.True(t, seen[value], "no request came to %s: the test tries too little", value)
+		assert.True(t, seen[value], "no request led to %s: the test covers too little", value)
 	}
 	problems, err := testutil.GatherAndLint(w.reg)
 	require.NoError(t, err)

@@ -80,7 +80,7 @@ func TestConfigSyncWebhooks(t *testing.T) {
 	assert.Equal(t, []string{"v2"}, request.Followed(get("site")))
 	assert.NotContains(t, get("follower").Annotations, v1alpha1.AnnotationRequestedRef)
 	assert.NotEmpty(t, get("follower").Annotations[v1alpha1.AnnotationRequestedAt])
-	assert.Empty(t, w.gs("plant").Annotations, "another kind of the same namespace")
+	assert.Empty(t, w.gs("plant").Annotations, "the GatewaySync of the same name must not change")
 
 	look := func() Status {
 		return w.send(http.MethodGet, "/status/"+w.ns+"/configsync/site?ref=v2", "", bearer(ownSecret)).S

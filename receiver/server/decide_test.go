@@ -1,6 +1,7 @@
 package server
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -63,30 +64,30 @@ func TestPushRequests(t *testing.T) {
 		refs []string
 		want string
 	}{
-		{"its branch", follows("main"), []string{"refs/heads/main"}, "hint"},
-		{"full ref of its branch", follows("refs/heads/main"), []string{"refs/heads/main"}, "hint"},
-		{"one of several", follows("main"), []string{"refs/heads/dev", "refs/heads/main"}, "hint"},
+		{"desired branch", follows("main"), []string{"refs/heads/main"}, "hint"},
+		{"full ref of the desired branch", follows("refs/heads/main"), []string{"refs/heads/main"}, "hint"},
+		{"desired branch among several", follows("main"), []string{"refs/heads/dev", "refs/heads/main"}, "hint"},
 		{"another branch", follows("main"), []string{"refs/heads/dev"}, ""},
 		{"branch with a common prefix", follows("main"), []string{"refs/heads/main2", "refs/heads/x/main"}, ""},
-		{"full tag ref of that name", follows("refs/tags/main"), []string{"refs/heads/main"}, ""},
-		{"a commit never moves", follows(commit), []string{"refs/heads/" + commit, "refs/heads/main"}, ""},
-		{"HEAD may be any branch", follows("HEAD"), []string{"refs/heads/main"}, "hint"},
+		{"tag with the name of the branch", follows("refs/tags/main"), []string{"refs/heads/main"}, ""},
+		{"desired commit", follows(commit), []string{"refs/heads/" + commit, "refs/heads/main"}, ""},
+		{"desired ref HEAD", follows("HEAD"), []string{"refs/heads/main"}, "hint"},
 		{"requested branch", follows("main", requested("dev", "")), []string{"refs/heads/dev"}, "hint"},
 		{"branch of the spec during a request", follows("main", requested("dev", "")), []string{"refs/heads/main"}, ""},
-		{"a rollback ends when the branch moves on", follows("main", requested(commit, other)), []string{"refs/heads/main"}, "hint"},
+		{"branch during a rollback", follows("main", requested(commit, other)), []string{"refs/heads/main"}, "hint"},
 		{"invalid requested ref", follows("main", requested("a..b", "")), []string{"refs/heads/main"}, "hint"},
 
-		{"the first tag", follows("main"), []string{"refs/tags/v1.0.0"}, "v1.0.0"},
-		{"the highest of several", follows("main"), []string{"refs/tags/v1.9.0", "refs/tags/v1.10.0", "refs/tags/v1.2.0", "refs/heads/x"}, "v1.10.0"},
-		{"a higher one", follows("v1.9.0"), []string{"refs/tags/v1.10.0"}, "v1.10.0"},
-		{"a lower one", follows("v1.10.0"), []string{"refs/tags/v1.9.0"}, ""},
-		{"a lower one than the tag written whole", follows("refs/tags/v1.10.0"), []string{"refs/tags/v1.9.0"}, ""},
-		{"a lower one that is allowed", follows("v1.10.0", downgrades), []string{"refs/tags/v1.9.0"}, "v1.9.0"},
-		{"a pre-release of the current one", follows("v2.0.0"), []string{"refs/tags/v2.0.0-rc.1"}, ""},
-		{"the release of the current pre-release", follows("v2.0.0-rc.1"), []string{"refs/tags/v2.0.0"}, "v2.0.0"},
-		{"the current one moved", follows("v2.0.0"), []string{"refs/tags/v2.0.0"}, "hint"},
-		{"a lower one than has run before a rollback", follows("main", requested(commit, other), ran("v1.2.0", "main", "v1.10.0")), []string{"refs/tags/v1.9.0"}, ""},
-		{"a higher one than has run", follows("main", ran("v1.2.0", commit)), []string{"refs/tags/v1.9.0"}, "v1.9.0"},
+		{"first tag", follows("main"), []string{"refs/tags/v1.0.0"}, "v1.0.0"},
+		{"highest of several tags", follows("main"), []string{"refs/tags/v1.9.0", "refs/tags/v1.10.0", "refs/tags/v1.2.0", "refs/heads/x"}, "v1.10.0"},
+		{"higher tag", follows("v1.9.0"), []string{"refs/tags/v1.10.0"}, "v1.10.0"},
+		{"lower tag", follows("v1.10.0"), []string{"refs/tags/v1.9.0"}, ""},
+		{"lower tag than the full ref of the current one", follows("refs/tags/v1.10.0"), []string{"refs/tags/v1.9.0"}, ""},
+		{"lower tag, downgrades allowed", follows("v1.10.0", downgrades), []string{"refs/tags/v1.9.0"}, "v1.9.0"},
+		{"pre-release of the current version", follows("v2.0.0"), []string{"refs/tags/v2.0.0-rc.1"}, ""},
+		{"release of the current pre-release", follows("v2.0.0-rc.1"), []string{"refs/tags/v2.0.0"}, "v2.0.0"},
+		{"current tag moved", follows("v2.0.0"), []string{"refs/tags/v2.0.0"}, "hint"},
+		{"lower tag than before a rollback", follows("main", requested(commit, other), ran("v1.2.0", "main", "v1.10.0")), []string{"refs/tags/v1.9.0"}, ""},
+		{"higher tag than before a rollback", follows("main", ran("v1.2.0", commit)), []string{"refs/tags/v1.9.0"}, "v1.9.0"},
 		{"rolled-back tag pushed again", follows("main", requested(commit, ""), ran("v1.0.0", "v2.0.0")), []string{"refs/tags/v2.0.0"}, ""},
 		{"earlier tag while following a branch", follows("main", ran("v2.0.0")), []string{"refs/tags/v2.0.0"}, ""},
 		{"rollback from a tag that never ran", follows("main", requested(commit, ""), ran("v1.0.0"), followed("v1.0.0 v2.0.0")), []string{"refs/tags/v2.0.0"}, ""},
@@ -96,49 +97,51 @@ func TestPushRequests(t *testing.T) {
 		{"full ref after rollback to version", follows("main", requested("refs/tags/v1.0.0", ""), ran("refs/tags/v2.0.0")), []string{"refs/tags/v2.0.0"}, ""},
 		{"higher than the rollback target", follows("main", requested("v1.0.0", ""), ran("v2.0.0", "v1.0.0")), []string{"refs/tags/v1.0.1"}, "v1.0.1"},
 		{"rolled-back tag with downgrades allowed", follows("main", requested(commit, ""), followed("v2.0.0"), downgrades), []string{"refs/tags/v2.0.0"}, "v2.0.0"},
-		{"the followed one moved", follows("main", requested("v2.0.0", ""), followed("v2.0.0")), []string{"refs/tags/v2.0.0"}, "hint"},
-		{"version of the same prefix", follows("line/v1.9.0"), []string{"refs/tags/line/v1.10.0"}, "line/v1.10.0"},
-		{"version of another prefix", follows("other/v9.0.0"), []string{"refs/tags/line/v1.0.0"}, "line/v1.0.0"},
-		{"lower version of the same prefix", follows("main", ran("line/v2", "v9")), []string{"refs/tags/line/v1.9.9"}, ""},
-		{"a version by the calendar", follows("2026.09.1"), []string{"refs/tags/2026.10.1"}, "2026.10.1"},
-		{"an older one by the calendar", follows("2026.10.1"), []string{"refs/tags/2026.09.30"}, ""},
-		{"no version", follows("main"), []string{"refs/tags/nightly"}, ""},
-		{"no version, and it is allowed", follows("main", downgrades), []string{"refs/tags/nightly"}, "nightly"},
-		{"a tag that is not followed", follows("main"), []string{"refs/tags/x1.0"}, ""},
+		{"followed tag moved", follows("main", requested("v2.0.0", ""), followed("v2.0.0")), []string{"refs/tags/v2.0.0"}, "hint"},
+		{"higher version with the same prefix", follows("line/v1.9.0"), []string{"refs/tags/line/v1.10.0"}, "line/v1.10.0"},
+		{"version with another prefix", follows("other/v9.0.0"), []string{"refs/tags/line/v1.0.0"}, "line/v1.0.0"},
+		{"lower version with the same prefix", follows("main", ran("line/v2", "v9")), []string{"refs/tags/line/v1.9.9"}, ""},
+		{"calendar version", follows("2026.09.1"), []string{"refs/tags/2026.10.1"}, "2026.10.1"},
+		{"older calendar version", follows("2026.10.1"), []string{"refs/tags/2026.09.30"}, ""},
+		{"tag without version", follows("main"), []string{"refs/tags/nightly"}, ""},
+		{"tag without version, downgrades allowed", follows("main", downgrades), []string{"refs/tags/nightly"}, "nightly"},
+		{"tag of a GatewaySync that follows none", follows("main"), []string{"refs/tags/x1.0"}, ""},
 		{"tag named like a commit", follows("main", downgrades), []string{"refs/tags/" + commit}, ""},
 		{"tag named like a branch", follows("main", downgrades), []string{"refs/tags/refs/heads/main"}, ""},
 		{"tag named HEAD", follows("main", downgrades), []string{"refs/tags/HEAD"}, ""},
-		{"a tag, and the branch", follows("main"), []string{"refs/heads/main", "refs/tags/v1.0.0"}, "v1.0.0"},
-		{"a lower tag, and the branch", follows("main", ran("v2.0.0")), []string{"refs/heads/main", "refs/tags/v1.0.0"}, "hint"},
+		{"higher tag and desired branch", follows("main"), []string{"refs/heads/main", "refs/tags/v1.0.0"}, "v1.0.0"},
+		{"lower tag and desired branch", follows("main", ran("v2.0.0")), []string{"refs/heads/main", "refs/tags/v1.0.0"}, "hint"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := sender.Request{Sender: "github", Kind: sender.Move, ID: "d", Repositories: []sender.Repository{{Address: "https://git.example.com/acme/plant"}}, Refs: c.refs}
 			for _, own := range []bool{true, false} {
-				ask, why, err := decide(c.gs, r, own)
-				require.NoError(t, err)
-				got, want := "", c.want
-				if why == "" {
-					got = ask.Ref
-					if got == "" {
-						got = "hint"
+				t.Run(fmt.Sprintf("own secret %t", own), func(t *testing.T) {
+					ask, why, err := decide(c.gs, r, own)
+					require.NoError(t, err)
+					got, want := "", c.want
+					if why == "" {
+						got = ask.Ref
+						if got == "" {
+							got = "hint"
+						}
+						assert.Equal(t, request.Request{Ref: ask.Ref, By: "github", ID: "d", Follows: ask.Ref != ""}, ask)
+						require.NoError(t, ask.Check())
 					}
-					assert.Equal(t, request.Request{Ref: ask.Ref, By: "github", ID: "d", Follows: ask.Ref != ""}, ask)
-					require.NoError(t, ask.Check())
-				}
-				if !own && want != "hint" { // a secret of the installation may only hint at the branch in the same push
-					require.Empty(t, ask.Ref)
-					want = ""
-					if got == "hint" {
-						want = "hint"
-						require.True(t, slices.ContainsFunc(c.refs, func(ref string) bool { return mayBeDesired(c.gs, ref) }))
+					if !own && want != "hint" { // a secret of the installation may only hint at the branch in the same push
+						require.Empty(t, ask.Ref)
+						want = ""
+						if got == "hint" {
+							want = "hint"
+							require.True(t, slices.ContainsFunc(c.refs, func(ref string) bool { return mayBeDesired(c.gs, ref) }))
+						}
 					}
-				}
-				assert.Equal(t, want, got, "%s (own: %t): %s", c.name, own, why)
+					assert.Equal(t, want, got, "%s (own: %t): %s", c.name, own, why)
+				})
 			}
 			r.Repositories[0].Address = "https://git.example.com/acme/else"
 			_, why, err := decide(c.gs, r, true)
 			require.NoError(t, err)
-			assert.NotEmpty(t, why, "of another repository")
+			assert.NotEmpty(t, why, "a push to another repository must have no effect")
 		})
 	}
 }

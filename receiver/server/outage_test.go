@@ -43,7 +43,7 @@ func TestAPIServerOutageAnswers503(t *testing.T) {
 	patches.Store(1 << 40)
 	w.server.queue.Timeout = time.Second
 	got = w.post("plant", `{"ref":"v2"}`, bearer(ownSecret))
-	assert.Equal(t, http.StatusServiceUnavailable, got.Code, "nothing is promised")
+	assert.Equal(t, http.StatusServiceUnavailable, got.Code, "the receiver must not accept what it cannot write")
 	assert.Equal(t, "failed", got.A.Result)
 	assert.Equal(t, "5", got.Header.Get("Retry-After"))
 	assert.Equal(t, "v1", w.desired("plant").Ref)
@@ -52,6 +52,7 @@ func TestAPIServerOutageAnswers503(t *testing.T) {
 	secrets.Store(1 << 40)
 	w.start() // the new replica has read no Secret yet
 	raw := ""
+	// sequence: each answer is compared with the one before
 	for _, name := range []string{"plant", "nobody", "plant"} {
 		got := w.post(name, "", bearer(ownSecret))
 		assert.Equal(t, http.StatusServiceUnavailable, got.Code, name)

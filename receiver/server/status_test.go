@@ -66,7 +66,7 @@ func TestStatusOfRequestedRef(t *testing.T) {
 	got = w.status("plant", "v1", "test.01hz0000000000000000000009.abcdef0")
 	assert.Equal(t, request.Failed, got.S.Phase)
 	assert.Contains(t, got.S.Message, "never taken")
-	assert.Equal(t, request.Succeeded, w.status("plant", "v1", "test.01hz0000000000000000000001.abcdef0").S.Phase, "an older promotion of the same ref is where it wanted to be")
+	assert.Equal(t, request.Succeeded, w.status("plant", "v1", "test.01hz0000000000000000000001.abcdef0").S.Phase, "an older promotion of the same ref has succeeded, too")
 
 	for _, query := range []string{"?ref=%zz", "?ref=a&ref=b", "?id=" + longText} {
 		t.Run(fmt.Sprintf("%.20s", query), func(t *testing.T) {
@@ -81,6 +81,7 @@ func TestStatusOfRequestedRef(t *testing.T) {
 func TestStatusOfCurrentRefAfterPoll(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
+	// sequence: each request must change the time of the one before
 	for _, body := range []string{`{"ref":"main"}`, `{"ref":"main"}`, `{"app":{"metadata":{"annotations":{"git.ref":"main"}}}}`, ``} {
 		w.lead("plant", synced)
 		require.Equal(t, request.Succeeded, w.status("plant", "main", "").S.Phase)
@@ -88,7 +89,7 @@ func TestStatusOfCurrentRefAfterPoll(t *testing.T) {
 		got := w.post("plant", body, bearer(ownSecret))
 		require.Equal(t, "accepted", got.A.Result, got.Raw)
 		assert.NotEqual(t, was[v1alpha1.AnnotationRequestedAt], got.A.RequestedAt)
-		assert.NotContains(t, w.gs("plant").Annotations, v1alpha1.AnnotationRequestedRef, "it is a hint")
+		assert.NotContains(t, w.gs("plant").Annotations, v1alpha1.AnnotationRequestedRef, "a repeated ref must become a poll")
 		assert.Equal(t, request.Progressing, w.status("plant", "main", "").S.Phase, body)
 	}
 	w.lead("plant", synced)
@@ -126,14 +127,16 @@ func TestAPIServerRequestTime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, strings.Replace(plant, "spec:", "spec:\n  progressDeadline: 5m", 1))
 	for _, at := range []string{"2001-01-01T00:00:00Z", "2099-01-01T00:00:00Z"} {
-		patch := `{"metadata":{"annotations":{"stoker.io/requested-ref":"v1","stoker.io/requested-at":"` + at + `"}}}`
-		_, err := kube.GatewaySyncs(w.admin.Dynamic, w.ns).Patch(t.Context(), "plant", types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "kubectl-annotate"})
-		require.NoError(t, err)
-		gs := w.gs("plant")
-		gs.CreationTimestamp = metav1.NewTime(gs.CreationTimestamp.Add(-24 * time.Hour))
-		since := requestTime(gs, time.Now())
-		assert.WithinDuration(t, time.Now(), since, liveness, at)
-		assert.Equal(t, request.Progressing, w.status("plant", "v1", "").S.Phase, at)
+		t.Run(at, func(t *testing.T) {
+			patch := `{"metadata":{"annotations":{"stoker.io/requested-ref":"v1","stoker.io/requested-at":"` + at + `"}}}`
+			_, err := kube.GatewaySyncs(w.admin.Dynamic, w.ns).Patch(t.Context(), "plant", types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "kubectl-annotate"})
+			require.NoError(t, err)
+			gs := w.gs("plant")
+			gs.CreationTimestamp = metav1.NewTime(gs.CreationTimestamp.Add(-24 * time.Hour))
+			since := requestTime(gs, time.Now())
+			assert.WithinDuration(t, time.Now(), since, liveness, at)
+			assert.Equal(t, request.Progressing, w.status("plant", "v1", "").S.Phase, at)
+		})
 	}
 }
 
@@ -167,18 +170,18 @@ func TestStatusDeadline(t *testing.T) {
 		want   request.Phase
 		reason v1alpha1.Reason
 	}{
-		{"it is under way", working, 9 * time.Minute, nil, request.Progressing, v1alpha1.ReasonProgressing},
+		{"in progress", working, 9 * time.Minute, nil, request.Progressing, v1alpha1.ReasonProgressing},
 		{"deadline exceeded", working, 10 * time.Minute, nil, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
 		{"longer deadline in the spec", working, 10 * time.Minute, func(gs *v1alpha1.GatewaySync) { gs.Spec.ProgressDeadline = "1h" }, request.Progressing, v1alpha1.ReasonProgressing},
-		{"a stage soaks", waits(v1alpha1.ReasonRolloutSoaking, request.Progressing), time.Hour, nil, request.Progressing, v1alpha1.ReasonRolloutSoaking},
-		{"a stage waits for an approval", waits(v1alpha1.ReasonApprovalNeeded, request.Held), time.Hour, nil, request.Progressing, v1alpha1.ReasonApprovalNeeded},
-		{"a gateway waits for its window", waits(v1alpha1.ReasonMaintenanceWindow, request.Progressing), time.Hour, begun(time.Hour), request.Progressing, v1alpha1.ReasonMaintenanceWindow},
-		{"a gateway waits for its step", waits(v1alpha1.ReasonGateClosed, request.Progressing), time.Hour, nil, request.Progressing, v1alpha1.ReasonGateClosed},
-		{"a Designer is open", waits(v1alpha1.ReasonDesignerSessionActive, request.Held), time.Hour, nil, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
-		{"a step has begun", working, time.Hour, begun(time.Minute), request.Progressing, v1alpha1.ReasonProgressing},
-		{"a step takes too long", working, time.Hour, begun(10 * time.Minute), request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
-		{"a step began in the future", working, time.Hour, begun(-time.Hour), request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
-		{"agents come and go", request.Verdict{Phase: request.Progressing, Ref: "main", Reason: v1alpha1.ReasonAgentsAway}, time.Hour, func(gs *v1alpha1.GatewaySync) {
+		{"stage soaks", waits(v1alpha1.ReasonRolloutSoaking, request.Progressing), time.Hour, nil, request.Progressing, v1alpha1.ReasonRolloutSoaking},
+		{"stage waits for approval", waits(v1alpha1.ReasonApprovalNeeded, request.Held), time.Hour, nil, request.Progressing, v1alpha1.ReasonApprovalNeeded},
+		{"gateway waits for its window", waits(v1alpha1.ReasonMaintenanceWindow, request.Progressing), time.Hour, begun(time.Hour), request.Progressing, v1alpha1.ReasonMaintenanceWindow},
+		{"gateway waits for its step", waits(v1alpha1.ReasonGateClosed, request.Progressing), time.Hour, nil, request.Progressing, v1alpha1.ReasonGateClosed},
+		{"open Designer", waits(v1alpha1.ReasonDesignerSessionActive, request.Held), time.Hour, nil, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"step has begun", working, time.Hour, begun(time.Minute), request.Progressing, v1alpha1.ReasonProgressing},
+		{"step deadline exceeded", working, time.Hour, begun(10 * time.Minute), request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"step start in the future", working, time.Hour, begun(-time.Hour), request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"flapping agents", request.Verdict{Phase: request.Progressing, Ref: "main", Reason: v1alpha1.ReasonAgentsAway}, time.Hour, func(gs *v1alpha1.GatewaySync) {
 			gs.Status.Conditions = []metav1.Condition{
 				{Type: v1alpha1.ConditionReady, LastTransitionTime: metav1.NewTime(now.Add(-time.Minute))},
 				{Type: v1alpha1.ConditionReconciling, LastTransitionTime: metav1.NewTime(now.Add(-10 * time.Minute))},
@@ -208,11 +211,11 @@ func TestStatusDeadline(t *testing.T) {
 			gs.ManagedFields = append(last, gs.ManagedFields...)
 		}, request.Progressing, v1alpha1.ReasonProgressing},
 		{"forged future time", working, 20 * time.Hour, written(now.Add(365 * 24 * time.Hour)), request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
-		{"the API server's clock is a moment ahead", working, 20 * time.Hour, written(now.Add(time.Second)), request.Progressing, v1alpha1.ReasonProgressing},
-		{"the agents left a moment ago", request.Verdict{Phase: request.Progressing, Ref: "main", Reason: v1alpha1.ReasonAgentsAway, Since: now.Add(-time.Minute)}, time.Hour, nil, request.Progressing, v1alpha1.ReasonAgentsAway},
-		{"the agents stay away", request.Verdict{Phase: request.Progressing, Ref: "main", Reason: v1alpha1.ReasonAgentsAway, Since: now.Add(-10 * time.Minute)}, time.Hour, nil, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"API server's clock is one second ahead", working, 20 * time.Hour, written(now.Add(time.Second)), request.Progressing, v1alpha1.ReasonProgressing},
+		{"agents away for a minute", request.Verdict{Phase: request.Progressing, Ref: "main", Reason: v1alpha1.ReasonAgentsAway, Since: now.Add(-time.Minute)}, time.Hour, nil, request.Progressing, v1alpha1.ReasonAgentsAway},
+		{"agents away past the deadline", request.Verdict{Phase: request.Progressing, Ref: "main", Reason: v1alpha1.ReasonAgentsAway, Since: now.Add(-10 * time.Minute)}, time.Hour, nil, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
 		{"succeeded is final", request.Verdict{Phase: request.Succeeded, Reason: v1alpha1.ReasonSynced}, time.Hour, nil, request.Succeeded, v1alpha1.ReasonSynced},
-		{"overtaken is final", request.Verdict{Phase: request.Overtaken}, time.Hour, nil, request.Overtaken, ""},
+		{"superseded is final", request.Verdict{Phase: request.Overtaken}, time.Hour, nil, request.Overtaken, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			gs := asked(c.ago)
@@ -273,7 +276,7 @@ func TestRequestForRefAtCommit(t *testing.T) {
 	assert.Equal(t, request.Succeeded, ask("ref=v1&id="+id).S.Phase)
 
 	got := ask("commit=" + other)
-	assert.Equal(t, request.Overtaken, got.S.Phase, "another commit under the same name is not what was asked for")
+	assert.Equal(t, request.Overtaken, got.S.Phase, "another commit must not count as the requested one")
 	assert.Contains(t, got.S.Message, "requested by kargo for project ignition, stage test, freight abcdef0, by ann")
 	require.Equal(t, http.StatusAccepted, w.post("plant", strings.NewReplacer(commit, other, "0002.", "0003.").Replace(body), bearer(ownSecret)).Code)
 	assert.Equal(t, request.Overtaken, ask("commit="+commit+"&id="+id).S.Phase)
@@ -293,10 +296,10 @@ func TestLongPollingStatus(t *testing.T) {
 	ask := func(wait string) said {
 		return w.send(http.MethodGet, "/status/"+w.ns+"/plant?ref=v1&wait="+wait, "", bearer(ownSecret))
 	}
-	t.Run("it is over", func(t *testing.T) {
+	t.Run("time is over", func(t *testing.T) {
 		assert.Equal(t, request.Progressing, ask("100ms").S.Phase)
 	})
-	t.Run("too many wait", func(t *testing.T) {
+	t.Run("too many callers wait", func(t *testing.T) {
 		for range maxWaiting {
 			w.server.waiting <- struct{}{}
 		}
@@ -307,7 +310,7 @@ func TestLongPollingStatus(t *testing.T) {
 			<-w.server.waiting
 		}
 	})
-	t.Run("the gateways get there", func(t *testing.T) {
+	t.Run("gateways sync", func(t *testing.T) {
 		answers := make(chan said, 1)
 		go func() { answers <- ask("10s") }()
 		require.Eventually(t, func() bool { return len(w.server.waiting) == 1 }, liveness, time.Millisecond)

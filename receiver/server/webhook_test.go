@@ -63,10 +63,10 @@ func TestPushOfDesiredBranchPolls(t *testing.T) {
 	require.Equal(t, http.StatusAccepted, got.Code, got.Raw)
 	assert.Equal(t, "accepted", got.A.Result)
 	gs := w.gs("plant")
-	assert.Equal(t, got.A.RequestedAt, gs.Annotations[v1alpha1.AnnotationRequestedAt], "it stands there when it is accepted")
+	assert.Equal(t, got.A.RequestedAt, gs.Annotations[v1alpha1.AnnotationRequestedAt], "the answer must come after the write")
 	assert.Equal(t, "github", gs.Annotations[v1alpha1.AnnotationRequestedBy])
 	assert.JSONEq(t, `{"github":"d1"}`, gs.Annotations[v1alpha1.AnnotationRequestedIDs])
-	assert.NotContains(t, gs.Annotations, v1alpha1.AnnotationRequestedRef, "R3: never a ref of the body")
+	assert.NotContains(t, gs.Annotations, v1alpha1.AnnotationRequestedRef, "R3: the ref of the body must not be requested")
 	assert.EqualValues(t, 1, gs.Generation)
 	for _, m := range gs.ManagedFields {
 		assert.Contains(t, []string{"kubetest", request.FieldManager}, m.Manager)
@@ -74,7 +74,7 @@ func TestPushOfDesiredBranchPolls(t *testing.T) {
 
 	again := w.post("plant", body, gitHub(ownSecret, "d1", body))
 	assert.Equal(t, http.StatusAccepted, again.Code)
-	assert.Equal(t, "repeated", again.A.Result, "R4: a delivery counts once")
+	assert.Equal(t, "repeated", again.A.Result, "R4: a repeated delivery must have no effect")
 	assert.Equal(t, gs.ResourceVersion, w.gs("plant").ResourceVersion)
 
 	for name, body := range map[string]string{
@@ -91,7 +91,7 @@ func TestPushOfDesiredBranchPolls(t *testing.T) {
 			assert.NotEmpty(t, got.A.Message)
 		})
 	}
-	assert.Equal(t, gs.ResourceVersion, w.gs("plant").ResourceVersion, "none of them wrote anything")
+	assert.Equal(t, gs.ResourceVersion, w.gs("plant").ResourceVersion, "none of the deliveries may write")
 	assert.Equal(t, 1.0, w.counted("stoker_webhook_received_total", "github", "accepted"))
 	problems, err := testutil.GatherAndLint(w.reg)
 	require.NoError(t, err)
@@ -143,7 +143,7 @@ func TestAuthenticatedRefRequests(t *testing.T) {
 	assert.Equal(t, "main", w.desired("plant").Ref)
 	got = w.post("open", `{}`, bearer(installSecret))
 	assert.Equal(t, http.StatusAccepted, got.Code, got.Raw)
-	assert.Equal(t, http.StatusNotFound, w.post("nobody", `{}`, bearer(installSecret)).Code, "404 for who is known")
+	assert.Equal(t, http.StatusNotFound, w.post("nobody", `{}`, bearer(installSecret)).Code, "an authenticated caller gets 404")
 	assert.Equal(t, http.StatusNotFound, w.post("closed", `{}`, bearer(installSecret)).Code)
 }
 
@@ -158,16 +158,16 @@ func TestFollowNewerTags(t *testing.T) {
 		w.sees(name)
 		return got
 	}
-	assert.Equal(t, "ignored", tag("plant", ownSecret, "refs/tags/v1.0.0").A.Result, "it follows no tags")
+	assert.Equal(t, "ignored", tag("plant", ownSecret, "refs/tags/v1.0.0").A.Result, "plant does not follow tags")
 	assert.Equal(t, "ignored", tag("tagged", ownSecret, "refs/tags/nightly").A.Result)
 	assert.Equal(t, "ignored", tag("tagged", installSecret, "refs/tags/v1.0.0").A.Result)
 	assert.Equal(t, "main", w.desired("tagged").Ref)
 	assert.Equal(t, "accepted", tag("tagged", ownSecret, "refs/tags/v1.9.0").A.Result)
 	assert.Equal(t, "v1.9.0", w.desired("tagged").Ref)
 	assert.Equal(t, "accepted", tag("tagged", ownSecret, "refs/tags/v1.10.0").A.Result)
-	assert.Equal(t, "v1.10.0", w.desired("tagged").Ref, "10 is more than 9")
+	assert.Equal(t, "v1.10.0", w.desired("tagged").Ref, "versions must be compared as numbers")
 	got := tag("tagged", ownSecret, "refs/tags/v1.9.0")
-	assert.Equal(t, "ignored", got.A.Result, "R3: a captured delivery takes no fleet back")
+	assert.Equal(t, "ignored", got.A.Result, "R3: a replayed delivery must not downgrade the fleet")
 	assert.Contains(t, got.A.Message, "lower version")
 	assert.Equal(t, "v1.10.0", w.desired("tagged").Ref)
 
@@ -177,7 +177,7 @@ func TestFollowNewerTags(t *testing.T) {
 	assert.Equal(t, "v1.11.0", w.desired("tagged").Ref)
 	w.sees("tagged")
 	at := w.gs("tagged").Annotations[v1alpha1.AnnotationRequestedAt]
-	assert.Equal(t, "accepted", tag("tagged", ownSecret, "refs/tags/v1.11.0").A.Result, "the tag itself has moved: a hint")
+	assert.Equal(t, "accepted", tag("tagged", ownSecret, "refs/tags/v1.11.0").A.Result, "a moved tag must lead to a poll")
 	assert.NotEqual(t, at, w.gs("tagged").Annotations[v1alpha1.AnnotationRequestedAt])
 	assert.Equal(t, "v1.11.0", w.desired("tagged").Ref)
 
@@ -192,10 +192,10 @@ func TestFollowNewerTags(t *testing.T) {
 	w.sees("tagged")
 	release = strings.Replace(release, "v1.11.0", "v1.12.0", 1)
 	got = w.post("tagged", release, gitHub(ownSecret, "ds", release), header("X-Github-Event", "release"))
-	assert.Equal(t, "ignored", got.A.Result, "what was gone back from stays where it is")
+	assert.Equal(t, "ignored", got.A.Result, "a rollback must stay after a push of the same tag")
 	assert.Contains(t, got.A.Message, "was requested before")
 	assert.Equal(t, commit, w.desired("tagged").Ref)
-	assert.Equal(t, "accepted", tag("tagged", ownSecret, "refs/tags/v1.12.1").A.Result, "and the next version is taken")
+	assert.Equal(t, "accepted", tag("tagged", ownSecret, "refs/tags/v1.12.1").A.Result, "the next version must be requested")
 	assert.Equal(t, "v1.9.0 v1.10.0 v1.11.0 v1.12.0 v1.12.1", w.gs("tagged").Annotations[v1alpha1.AnnotationRequestedTags])
 }
 
@@ -271,7 +271,7 @@ func TestDeliveriesAreCoalesced(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, why)
 	assert.Equal(t, request.Request{Ref: "v1.10.0", By: "gitea", Follows: true}, ask)
-	assert.Equal(t, of("v1.0.0", nil), first, "it stays as it was")
+	assert.Equal(t, of("v1.0.0", nil), first, "the first delivery must not change")
 	for name, change := range map[string]func(*delivery){
 		"another sender": func(d *delivery) { d.Sender = "github" },
 		"another secret": func(d *delivery) { d.own = false },
@@ -286,8 +286,8 @@ func TestDeliveriesAreCoalesced(t *testing.T) {
 			assert.False(t, ok)
 		})
 	}
-	assert.True(t, first.Lasting(), "a tag that comes late takes nothing from what was asked for since")
-	assert.False(t, newDelivery(follows("main", downgrades), first.Request, true).Lasting(), "unless it may be a lower one")
+	assert.True(t, first.Lasting(), "a late tag does not supersede a later request")
+	assert.False(t, newDelivery(follows("main", downgrades), first.Request, true).Lasting(), "a late tag may supersede a later request if downgrades are allowed")
 }
 
 type careless struct{}
@@ -308,7 +308,7 @@ func TestPanicCostsOneRequest(t *testing.T) {
 	got := w.post("plant", `{"ref":"v2"}`, bearer(ownSecret))
 	assert.Equal(t, http.StatusAccepted, got.Code, got.Raw)
 	assert.Equal(t, "v2", w.desired("plant").Ref)
-	assert.Equal(t, 1, strings.Count(w.log.String(), `"did":"written"`), "each write is logged once")
+	assert.Equal(t, 1, strings.Count(w.log.String(), `"did":"written"`), "each write must be logged once")
 }
 
 // The receiver must judge a push by the current spec.git.ref, not by its cache.
@@ -367,7 +367,7 @@ func TestR4SecretIsRequired(t *testing.T) {
 			all.Wait()
 		})
 	}
-	assert.Equal(t, http.StatusUnauthorized, w.send("GET", "/status/"+w.ns+"/plant", "", signed(ownSecret, "")).Code, "a signature of nothing is good for ever")
+	assert.Equal(t, http.StatusUnauthorized, w.send("GET", "/status/"+w.ns+"/plant", "", signed(ownSecret, "")).Code, "the signature of an empty body could be replayed")
 	assert.Equal(t, before, w.gs("plant").ResourceVersion)
 
 	for name, mod := range map[string]func(*http.Request){
@@ -384,10 +384,10 @@ func TestR4SecretIsRequired(t *testing.T) {
 		})
 	}
 	for _, value := range []string{"S3CR3T-new", "S3CR3T-old"} {
-		assert.Equal(t, http.StatusAccepted, w.post("rotated", "{}", bearer(value)).Code, "both count while it is rotated")
+		assert.Equal(t, http.StatusAccepted, w.post("rotated", "{}", bearer(value)).Code, "both values must be accepted during a rotation")
 	}
 	assert.Equal(t, http.StatusUnauthorized, w.post("rotated", "{}", bearer("S3CR3T-new S3CR3T-old")).Code)
-	assert.Equal(t, http.StatusUnauthorized, w.post("blank", "{}", bearer("anything")).Code, "an empty secret is none")
+	assert.Equal(t, http.StatusUnauthorized, w.post("blank", "{}", bearer("anything")).Code, "an empty secret must not admit callers")
 	assert.Contains(t, w.log.String(), "is empty")
 }
 
@@ -404,6 +404,6 @@ func TestMissingRightIsLogged(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(log, "kubectl create role "), log)
 	assert.Contains(t, log, "kubectl create role stoker-receiver-secrets-ungranted -n "+w.ns+" --verb=get --resource=secrets --resource-name=ungranted "+
 		`&& kubectl create rolebinding stoker-receiver-secrets-ungranted -n `+w.ns+" --role=stoker-receiver-secrets-ungranted --serviceaccount=stoker-system:stoker-receiver",
-		"beside the Role that is there for another Secret")
-	assert.Less(t, w.counted("stoker_webhook_secret_reads_total", "forbidden"), 10.0, "it is asked for seldom")
+		"the name must differ from the Role of another Secret")
+	assert.Less(t, w.counted("stoker_webhook_secret_reads_total", "forbidden"), 10.0, "the Secret must be read rarely")
 }

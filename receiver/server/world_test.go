@@ -154,7 +154,7 @@ func (w *world) start() {
 		require.NoError(w, <-done)
 		server.Close()
 	})
-	require.Eventually(w, w.server.Ready, liveness, 5*time.Millisecond, "the receiver never sees what there is: %s", w.log)
+	require.Eventually(w, w.server.Ready, liveness, 5*time.Millisecond, "the receiver did not become ready: %s", w.log)
 }
 
 // said is an answer of the receiver.
