@@ -31,18 +31,18 @@ func TestPodsAreInjected(t *testing.T) {
 	assert.Equal(t, corev1.ContainerRestartPolicyAlways, *agent.RestartPolicy)
 	assert.Equal(t, "line", p.Labels[v1alpha1.LabelCRName])
 	token := slices.IndexFunc(agent.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/var/run/secrets/kubernetes.io/serviceaccount" })
-	require.NotEqual(t, -1, token, "the agent has a token")
-	assert.Equal(t, "stoker-token", agent.VolumeMounts[token].Name, "the API server mounted no token of its own at this path")
+	require.NotEqual(t, -1, token, "the agent needs a token")
+	assert.Equal(t, "stoker-token", agent.VolumeMounts[token].Name, "the API server must not mount its own token at this path")
 
 	generated := gatewayPod("")
 	generated.GenerateName = "gw-"
 	delete(generated.Annotations, v1alpha1.AnnotationCRName)
 	p = w.pod(plant, generated)
 	require.True(t, inject.Has(p))
-	assert.Equal(t, "line", p.Annotations[v1alpha1.AnnotationCRName], "without a name, the only GatewaySync of the namespace is used")
+	assert.Equal(t, "line", p.Annotations[v1alpha1.AnnotationCRName], "the only GatewaySync of the namespace must be used")
 	agent = agentOf(t, p)
 	name := slices.IndexFunc(agent.Env, func(e corev1.EnvVar) bool { return e.Name == "GATEWAY_NAME" })
-	require.NotEqual(t, -1, name, "the agent knows its gateway's name")
+	require.NotEqual(t, -1, name, "the agent needs the name of its gateway")
 	assert.Equal(t, "metadata.name", agent.Env[name].ValueFrom.FieldRef.FieldPath)
 
 	// The annotations of the older prefix work, too (docs/how-to/migration.md).
@@ -101,7 +101,7 @@ func TestPodsStartWithoutAnInjector(t *testing.T) {
 	called := w.webhookCalls()
 	w.pod(plant, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "plain"}, Spec: gatewayPod("x").Spec})
 	w.pod(system, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "in-the-injectors-namespace", Annotations: gatewayPod("x").Annotations}, Spec: gatewayPod("x").Spec})
-	assert.Equal(t, called, w.webhookCalls(), "the API server calls no webhook for these")
+	assert.Equal(t, called, w.webhookCalls(), "the API server must not call the webhook for these pods")
 	t.Cleanup(func() {
 		assert.NoError(t, w.client.CoreV1().Pods(system).Delete(context.Background(), "in-the-injectors-namespace", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
 	})
@@ -123,7 +123,7 @@ func TestRequireAnnotation(t *testing.T) {
 	w.gatewaySync(plant)
 	required := gatewayPod("gw")
 	required.Annotations[v1alpha1.AnnotationRequire] = "true"
-	assert.True(t, inject.Has(w.pod(plant, required)), "the pod can have an agent")
+	assert.True(t, inject.Has(w.pod(plant, required)), "the pod must get an agent")
 
 	required.Name = "gw-root"
 	required.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: new(int64(0))}
@@ -132,7 +132,7 @@ func TestRequireAnnotation(t *testing.T) {
 	assert.ErrorContains(t, err, string(v1alpha1.ReasonGatewayRunsAsRoot))
 
 	delete(required.Annotations, v1alpha1.AnnotationRequire)
-	assert.False(t, inject.Has(w.pod(plant, required)), "without the annotation, the pod starts without an agent")
+	assert.False(t, inject.Has(w.pod(plant, required)), "without the annotation, the pod must start without an agent")
 }
 
 // A label that disables injection overrides the annotation. docs/how-to/pods.md documents this, and an Event reports it.
@@ -144,19 +144,19 @@ func TestInjectionLabelOverridesRequire(t *testing.T) {
 	required := gatewayPod("gw")
 	required.Annotations[v1alpha1.AnnotationRequire] = "true"
 	required.Labels = map[string]string{admission.LabelInjection: admission.InjectionDisabled}
-	assert.False(t, inject.Has(w.pod(plant, required)), "the pod's own label")
+	assert.False(t, inject.Has(w.pod(plant, required)), "the label of the pod must apply")
 
 	_, err := w.client.CoreV1().Namespaces().Patch(t.Context(), plant, types.MergePatchType, []byte(`{"metadata":{"labels":{"stoker.io/injection":"disabled"}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	required.Name, required.Labels = "gw-of-the-namespace", nil
-	w.eventually("the API server knows the label", func() bool {
+	w.eventually("the API server applies the label", func() bool {
 		made, err := w.client.CoreV1().Pods(plant).Create(t.Context(), required, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		require.NoError(t, err)
 		return !inject.Has(made)
 	})
 	assert.False(t, inject.Has(w.pod(plant, required)))
-	w.eventually("an Event says so", func() bool { return w.events(plant)["NotInjected Pod/gw-of-the-namespace"] == 1 })
-	assert.Zero(t, w.events(plant)["NotInjected Pod/gw"], "the pod's own label asks for no agent")
+	w.eventually("an Event reports the pod", func() bool { return w.events(plant)["NotInjected Pod/gw-of-the-namespace"] == 1 })
+	assert.Zero(t, w.events(plant)["NotInjected Pod/gw"], "a pod that opts out must not be reported")
 }
 
 // I3: a dry run writes nothing.
@@ -174,7 +174,7 @@ func TestDryRunChangesNothing(t *testing.T) {
 	require.NoError(t, err)
 
 	// The reconciler reports NoGateways only after it has seen the namespace.
-	w.eventually("the reconciler has looked", func() bool { return w.status(plant)["Ready"] == "Unknown/NoGateways" })
+	w.eventually("the reconciler has processed the namespace", func() bool { return w.status(plant)["Ready"] == "Unknown/NoGateways" })
 	assert.Empty(t, w.events(plant))
 	_, err = w.client.RbacV1().RoleBindings(plant).Get(t.Context(), "stoker-agent", metav1.GetOptions{})
 	assert.True(t, apierrors.IsNotFound(err), "%v", err)

@@ -89,7 +89,7 @@ func (w *world) may(want bool, what authorizationv1.ResourceAttributes) {
 // mayAs is may for any ServiceAccount.
 func (w *world) mayAs(namespace, account string, want bool, what authorizationv1.ResourceAttributes) {
 	w.Helper()
-	w.eventually(fmt.Sprintf("the API server has heard of a right: %v", what), func() bool {
+	w.eventually(fmt.Sprintf("the API server applies the permission: %v", what), func() bool {
 		review, err := w.client.AuthorizationV1().SubjectAccessReviews().Create(w.Context(), &authorizationv1.SubjectAccessReview{
 			Spec: authorizationv1.SubjectAccessReviewSpec{User: "system:serviceaccount:" + namespace + ":" + account, ResourceAttributes: &what},
 		}, metav1.CreateOptions{})
@@ -153,7 +153,7 @@ func (w *world) start(args ...string) *injector {
 		// C5: the shipped permissions must suffice.
 		for line := range strings.Lines(in.log.String()) {
 			if !in.restarted && (in.without == "" || !strings.Contains(line, in.without)) {
-				assert.NotContains(w, line, "in API group", "a right is missing")
+				assert.NotContains(w, line, "in API group", "a permission is missing")
 			}
 		}
 	})
@@ -209,7 +209,7 @@ func (w *world) install(in *injector, change ...func(*admissionregv1.MutatingWeb
 		return len(c.Webhooks[0].ClientConfig.CABundle) > 0 && len(c.Webhooks[1].ClientConfig.CABundle) > 0
 	})
 	probe := w.cluster.Namespace(w)
-	w.eventually("the API server asks the injector", func() bool {
+	w.eventually("the API server calls the injector", func() bool {
 		p := gatewayPod("probe")
 		p.Annotations[v1alpha1.AnnotationRequire] = "true"
 		_, err := w.client.CoreV1().Pods(probe).Create(w.Context(), p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
@@ -264,7 +264,7 @@ func (w *world) gatewaySync(namespace string, change ...func(*v1alpha1.GatewaySy
 // report that there is no GatewaySync.
 func (w *world) seen(namespace string) {
 	w.Helper()
-	w.eventually("the reconciler has heard of the GatewaySync", func() bool { return w.status(namespace)["Ready"] != "" })
+	w.eventually("the reconciler has processed the GatewaySync", func() bool { return w.status(namespace)["Ready"] != "" })
 }
 
 func (w *world) status(namespace string) map[string]string {

@@ -12,7 +12,7 @@ func TestSteady(t *testing.T) {
 	is := readyFor(func() bool { return ready }, 10*time.Second, func() time.Time { return now })
 	assert.False(t, is())
 	ready = true
-	assert.False(t, is(), "Services do not lead to it yet")
+	assert.False(t, is(), "the replica must stay ready for a time before it leads")
 	now = now.Add(9 * time.Second)
 	assert.False(t, is())
 	now = now.Add(time.Second)
@@ -20,5 +20,5 @@ func TestSteady(t *testing.T) {
 	ready = false
 	assert.False(t, is())
 	ready = true
-	assert.False(t, is(), "from the beginning")
+	assert.False(t, is(), "the time must start again")
 }

@@ -23,7 +23,7 @@ func TestMissingService(t *testing.T) {
 	w.gatewaySync(plant)
 	required := gatewayPod("required")
 	required.Annotations[v1alpha1.AnnotationRequire] = "true"
-	w.eventually("the configuration counts", func() bool {
+	w.eventually("the webhook configuration is in force", func() bool {
 		_, err := w.client.CoreV1().Pods(plant).Create(t.Context(), required, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err != nil && strings.Contains(err.Error(), "require.pods.stoker.io")
 	})
@@ -37,10 +37,10 @@ func TestMissingService(t *testing.T) {
 	made, err := w.client.CoreV1().Pods(system).Create(t.Context(), ours, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	require.NoError(t, err)
 	assert.False(t, inject.Has(made))
-	assert.Equal(t, called, w.webhookCalls(), "the API server calls no webhook for these")
-	assert.False(t, inject.Has(w.pod(plant, gatewayPod("gw"))), "the pod starts without an agent")
+	assert.Equal(t, called, w.webhookCalls(), "the API server must not call the webhook for these pods")
+	assert.False(t, inject.Has(w.pod(plant, gatewayPod("gw"))), "the pod must start without an agent")
 	assert.Greater(t, w.webhookCalls(), called)
-	assert.Less(t, time.Since(begun), time.Minute, "what an API server gives one request")
+	assert.Less(t, time.Since(begun), time.Minute, "the pod must start within the timeout of a request")
 }
 
 // webhookCalls returns how often the API server has called a webhook of the injector, including failed calls.
@@ -75,5 +75,5 @@ func TestInjectorSurvivesAPIServerOutage(t *testing.T) {
 	})
 	other := w.cluster.Namespace(t)
 	w.gatewaySync(other)
-	w.eventually("the reconciler goes on", func() bool { return w.status(other)["Ready"] == "Unknown/NoGateways" })
+	w.eventually("the reconciler continues", func() bool { return w.status(other)["Ready"] == "Unknown/NoGateways" })
 }

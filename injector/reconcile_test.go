@@ -56,15 +56,15 @@ func TestRoleBindingOfGatewayServiceAccounts(t *testing.T) {
 	press.Spec.ServiceAccountName = "press"
 	w.pod(plant, press)
 	w.pod(plant, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: gatewayPod("x").Spec})
-	w.eventually("press may work", func() bool { return slices.Equal(w.subjects(plant), []string{"press"}) })
+	w.eventually("the ServiceAccount press is bound", func() bool { return slices.Equal(w.subjects(plant), []string{"press"}) })
 
 	w.mayAs(plant, "press", true, authorizationv1.ResourceAttributes{Namespace: plant, Group: "stoker.io", Resource: "syncreports", Verb: "create"})
 
 	oven := gatewayPod("oven-0")
 	oven.Spec.ServiceAccountName = "oven"
 	w.pod(plant, oven)
-	w.eventually("oven too", func() bool { return slices.Equal(w.subjects(plant), []string{"oven", "press"}) })
-	assert.Empty(t, w.subjects(other), "no pod there asks for an agent")
+	w.eventually("the ServiceAccount oven is bound", func() bool { return slices.Equal(w.subjects(plant), []string{"oven", "press"}) })
+	assert.Empty(t, w.subjects(other), "a namespace without pods that request an agent needs no binding")
 }
 
 func TestForeignRoleBindingIsKept(t *testing.T) {
@@ -78,7 +78,7 @@ func TestForeignRoleBindingIsKept(t *testing.T) {
 	w.install(w.start())
 	w.gatewaySync(plant)
 	w.pod(plant, gatewayPod("gw"))
-	w.eventually("the reconciler has looked", func() bool { return w.status(plant)["Ready"] != "" })
+	w.eventually("the reconciler has processed the namespace", func() bool { return w.status(plant)["Ready"] != "" })
 	assert.Empty(t, w.subjects(plant))
 }
 
@@ -95,7 +95,7 @@ func TestStatusWithoutALead(t *testing.T) {
 	w.gatewaySync(plant, func(gs *v1alpha1.GatewaySync) {
 		gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedAt: asked}
 	})
-	w.eventually("it has no gateways", func() bool { return w.status(plant)["Ready"] == "Unknown/NoGateways" })
+	w.eventually("Ready is NoGateways", func() bool { return w.status(plant)["Ready"] == "Unknown/NoGateways" })
 	seen, err := kube.GatewaySyncs(w.dynamic, plant).Get(t.Context(), "line")
 	require.NoError(t, err)
 	assert.Equal(t, seen.Generation, seen.Status.ObservedGeneration)
@@ -126,7 +126,7 @@ func TestStatusWithoutALead(t *testing.T) {
 	_, err = kube.GatewaySyncs(w.dynamic, plant).Patch(t.Context(), "line", types.MergePatchType, []byte(led), metav1.PatchOptions{}, "status")
 	require.NoError(t, err)
 	w.pod(plant, gatewayPod("gw")) // makes the reconciler process the namespace
-	w.eventually("the reconciler has looked", func() bool { return w.events(plant)["NotInjected Pod/gw"] == 1 })
+	w.eventually("the reconciler has processed the namespace", func() bool { return w.events(plant)["NotInjected Pod/gw"] == 1 })
 	time.Sleep(2 * time.Second)
 	assert.Equal(t, map[string]string{"Ready": "True/Synced"}, w.status(plant))
 	alone := func() int { // other tests leave GatewaySyncs, too
@@ -140,9 +140,9 @@ func TestStatusWithoutALead(t *testing.T) {
 	leave()
 	_, err = targets.Patch(t.Context(), "line", types.MergePatchType, []byte(`{"spec":{"lead":{"holder":""}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
-	w.eventually("its agents are away", func() bool { return w.status(plant)["Ready"] == "Unknown/AgentsAway" })
+	w.eventually("Ready is AgentsAway", func() bool { return w.status(plant)["Ready"] == "Unknown/AgentsAway" })
 	assert.Equal(t, "True/AgentsAway", w.status(plant)["Reconciling"])
-	w.eventually("the metrics show it", func() bool { return alone() == before+1 })
+	w.eventually("the metrics count it", func() bool { return alone() == before+1 })
 }
 
 // The reconciler must not repeat what it has already reported.
@@ -153,14 +153,14 @@ func TestReconcilerWritesNothingWhenIdle(t *testing.T) {
 	w.gatewaySync(plant)
 	w.pod(plant, gatewayPod("gw"))
 	// The reconciler writes the status last.
-	w.eventually("the reconciler has looked", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
+	w.eventually("the reconciler has processed the namespace", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
 	versions := func() string {
 		gs, err := kube.GatewaySyncs(w.dynamic, plant).Get(t.Context(), "line")
 		require.NoError(t, err)
 		return gs.ResourceVersion + w.client.CoreV1().RESTClient().APIVersion().Version + fmt.Sprint(w.events(plant), w.subjects(plant))
 	}
 	before, looks, n := versions(), w.looks(in), 0
-	w.eventually("the reconciler looks again and again at a pod that is touched", func() bool {
+	w.eventually("the reconciler processes each change of the pod", func() bool {
 		n++
 		_, err := w.client.CoreV1().Pods(plant).Patch(t.Context(), "gw", types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"x":"%d"}}}`, n), metav1.PatchOptions{})
 		require.NoError(t, err)
@@ -197,12 +197,12 @@ func TestWatchedNamespaces(t *testing.T) {
 	assert.False(t, inject.Has(w.pod(other, gatewayPod("gw"))))
 	w.stateful(other, statefulSet("site", 1))
 	uids, _ := w.pods(other)
-	w.eventually("the watched one is looked after", func() bool {
+	w.eventually("the watched namespace is reconciled", func() bool {
 		return w.status(plant)["Ready"] == "Unknown/AgentsAway" && slices.Equal(w.subjects(plant), []string{"default"})
 	})
 	for _, in := range []*injector{one, two} {
-		w.eventually("it is ready", in.ready)
-		assert.Regexp(t, "watching GatewaySyncs failed.*namespace .{0,3}"+recreated, in.log.String(), "and says what it cannot serve")
+		w.eventually("the injector is ready", in.ready)
+		assert.Regexp(t, "watching GatewaySyncs failed.*namespace .{0,3}"+recreated, in.log.String(), "the log must name the namespace")
 	}
 	time.Sleep(time.Second)
 	assert.Empty(t, w.status(other))
@@ -244,7 +244,7 @@ func TestReplicasShareOneCertificate(t *testing.T) {
 	w.install(replicas[0])
 	served := map[string]bool{}
 	for _, in := range replicas {
-		w.eventually("it is ready", in.ready)
+		w.eventually("the injector is ready", in.ready)
 		served[serial(t, in.webhook)] = true
 	}
 	assert.Len(t, served, 1)
@@ -254,8 +254,8 @@ func TestReplicasShareOneCertificate(t *testing.T) {
 		}
 		return n
 	}
-	w.eventually("one of them runs the reconciler", func() bool { return begun() > 0 })
-	assert.Equal(t, 1, begun(), "and no other")
+	w.eventually("one replica runs the reconciler", func() bool { return begun() > 0 })
+	assert.Equal(t, 1, begun(), "only one replica may run the reconciler")
 
 	// The replica that runs the reconciler stops, and another one takes over.
 	for _, in := range replicas {
@@ -264,7 +264,7 @@ func TestReplicasShareOneCertificate(t *testing.T) {
 			break // another replica may already have taken over
 		}
 	}
-	w.eventually("another runs the reconciler", func() bool { return begun() >= 2 })
+	w.eventually("another replica runs the reconciler", func() bool { return begun() >= 2 })
 }
 
 // C1: a pod with odd annotations affects only itself. That holds for an injector that sees the pods appear, and for one that lists
@@ -291,7 +291,7 @@ func TestInvalidAnnotationsAffectOnePodOnly(t *testing.T) {
 	begun := time.Now()
 	assert.True(t, inject.Has(w.pod(plant, gatewayPod("good"))))
 	assert.Less(t, time.Since(begun), reviewed)
-	w.eventually("the reconciler has looked", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
+	w.eventually("the reconciler has processed the namespace", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
 
 	first.stop()
 	_, err := kube.GatewaySyncs(w.dynamic, plant).Patch(t.Context(), "line", types.MergePatchType, []byte(`{"status":{"conditions":null}}`), metav1.PatchOptions{}, "status")
@@ -301,8 +301,8 @@ func TestInvalidAnnotationsAffectOnePodOnly(t *testing.T) {
 	again := w.start()
 	w.install(again)
 	assert.True(t, inject.Has(w.pod(plant, gatewayPod("good-again"))))
-	w.eventually("the reconciler has looked again", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
-	assert.True(t, again.ready(), "it is alive")
+	w.eventually("the reconciler has processed the namespace again", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
+	assert.True(t, again.ready(), "the restarted injector must be ready")
 }
 
 func (in *injector) ready() bool {

@@ -61,7 +61,7 @@ func (w *world) stateful(namespace string, set *appsv1.StatefulSet) {
 	w.Helper()
 	_, err := w.client.AppsV1().StatefulSets(namespace).Create(w.Context(), set, metav1.CreateOptions{})
 	require.NoError(w, err)
-	w.eventually("the pods are there", func() bool {
+	w.eventually("the pods exist", func() bool {
 		uids, _ := w.pods(namespace)
 		for i := range *set.Spec.Replicas {
 			if uids[fmt.Sprintf("%s-%d", set.Name, i)] == "" {
@@ -81,17 +81,17 @@ func TestRepairStatefulSet(t *testing.T) {
 	before, injected := w.pods(plant)
 	require.Zero(t, injected)
 	told := map[string]int{"NotInjected Pod/site-0": 1, "NotInjected Pod/site-1": 1, "NotInjected Pod/site-2": 1}
-	w.eventually("they are told why", func() bool { return assert.ObjectsAreEqual(told, w.events(plant)) })
+	w.eventually("each pod has an Event NotInjected", func() bool { return assert.ObjectsAreEqual(told, w.events(plant)) })
 
 	w.gatewaySync(plant)
-	w.eventually("one has its agent", func() bool {
+	w.eventually("one pod has an agent", func() bool {
 		uids, injected := w.pods(plant)
 		return len(uids) == 3 && injected == 1
 	})
 	time.Sleep(3 * time.Second) // long enough for a second eviction
 	_, injected = w.pods(plant)
-	require.Equal(t, 1, injected, "the next is evicted only when an agent has started")
-	w.eventually("all have agents", func() bool {
+	require.Equal(t, 1, injected, "the next pod may be evicted only after the agent has started")
+	w.eventually("all pods have agents", func() bool {
 		w.startAgents(plant)
 		uids, injected := w.pods(plant)
 		return len(uids) == 3 && injected == 3
@@ -102,7 +102,7 @@ func TestRepairStatefulSet(t *testing.T) {
 		told["PodEvictedForRepair Pod/"+name] = 1
 	}
 	told["PodEvictedForRepair GatewaySync/line"] = 3
-	w.eventually("it is told once", func() bool { return assert.ObjectsAreEqual(told, w.events(plant)) })
+	w.eventually("one Event for each pod", func() bool { return assert.ObjectsAreEqual(told, w.events(plant)) })
 }
 
 // Before this product was installed, the webhook of another program injected its own container stoker-agent.
@@ -130,7 +130,7 @@ func TestRepairPodsWithForeignAgent(t *testing.T) {
 	})
 
 	w.install(w.start())
-	w.eventually("all have this agent", func() bool {
+	w.eventually("all pods have this agent", func() bool {
 		w.startAgents(plant)
 		uids, injected := w.pods(plant)
 		return len(uids) == 2 && injected == 2 && uids["site-0"] != foreign["site-0"] && uids["site-1"] != foreign["site-1"]
@@ -172,7 +172,7 @@ func TestRepairDeployment(t *testing.T) {
 		}
 		return n
 	}
-	w.eventually("it is told", func() bool { return evicted() >= 2 })
+	w.eventually("an Event reports the evictions", func() bool { return evicted() >= 2 })
 	assert.Equal(t, 2, evicted())
 }
 
@@ -198,7 +198,7 @@ func TestRepairStopsAfterRejectedSuccessor(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
 	runs, answers := w.start(), w.start()
 	reconciles := func(in *injector) bool { return strings.Contains(in.log.String(), "reconciler started") }
-	w.eventually("one of them runs the reconciler", func() bool { return reconciles(runs) || reconciles(answers) })
+	w.eventually("one replica runs the reconciler", func() bool { return reconciles(runs) || reconciles(answers) })
 	if reconciles(answers) {
 		runs, answers = answers, runs
 	}
@@ -225,24 +225,24 @@ func TestRepairStopsAfterRejectedSuccessor(t *testing.T) {
 		}
 		return len(after)
 	}
-	w.eventually("one is evicted", func() bool { return left() == 2 })
+	w.eventually("one pod is evicted", func() bool { return left() == 2 })
 	time.Sleep(3 * time.Second) // long enough for a second eviction
 	assert.Equal(t, 2, left())
-	w.eventually("the GatewaySync says so", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
+	w.eventually("the GatewaySync reports MissingSidecar", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
 
 	runs.stop()
-	w.eventually("the other runs the reconciler", func() bool { return reconciles(answers) })
+	w.eventually("the other replica runs the reconciler", func() bool { return reconciles(answers) })
 	time.Sleep(settled + 3*time.Second)
-	assert.Equal(t, 2, left(), "what the one before evicted is known")
+	assert.Equal(t, 2, left(), "the new replica must know the eviction of the old one")
 
 	require.NoError(t, limits.Delete(t.Context(), "least", metav1.DeleteOptions{}))
-	w.eventually("all have agents", func() bool {
+	w.eventually("all pods have agents", func() bool {
 		w.startAgents(plant)
 		_, injected := w.pods(plant)
 		return injected == 3
 	})
 	for name := range before {
-		w.eventually("it is told", func() bool { return w.events(plant)["PodEvictedForRepair Pod/"+name] > 0 })
+		w.eventually("an Event reports the evictions", func() bool { return w.events(plant)["PodEvictedForRepair Pod/"+name] > 0 })
 		assert.Equal(t, 1, w.events(plant)["PodEvictedForRepair Pod/"+name])
 	}
 }
@@ -258,7 +258,7 @@ func TestSuccessorWithoutAgentIsNotEvicted(t *testing.T) {
 	w.gatewaySync(plant)
 	w.seen(plant)
 	w.stateful(plant, statefulSet("site", 1))
-	w.eventually("it is evicted, and its successor is told why not", func() bool {
+	w.eventually("the pod is evicted, and an Event explains why its successor has no agent", func() bool {
 		e := w.events(plant)
 		return e["PodEvictedForRepair Pod/site-0"] == 1 && e["NotInjected Pod/site-0"] == 1
 	})
@@ -266,11 +266,11 @@ func TestSuccessorWithoutAgentIsNotEvicted(t *testing.T) {
 	assert.Zero(t, injected)
 	in.stop()
 	next := w.start()
-	w.eventually("another replica runs the reconciler, and its webhook is ready, as far as it can tell", func() bool { return strings.Contains(next.log.String(), "reconciler started") && next.ready() })
+	w.eventually("another replica runs the reconciler and considers its webhook ready", func() bool { return strings.Contains(next.log.String(), "reconciler started") && next.ready() })
 	time.Sleep(settled + 3*time.Second) // long enough for a second eviction
 	again, _ := w.pods(plant)
 	assert.Equal(t, uids, again)
-	w.eventually("the GatewaySync says so", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
+	w.eventually("the GatewaySync reports MissingSidecar", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
 	assert.Equal(t, 1, w.events(plant)["RepairStopped GatewaySync/line"])
 	assert.Regexp(t, `stoker_repairs_stopped [1-9]`, w.metrics(next))
 }
@@ -298,15 +298,15 @@ func TestNoEvictionWithUntrustedCertificate(t *testing.T) {
 	w.gatewaySync(plant)
 	w.stateful(plant, statefulSet("site", 1))
 	before, injected := w.pods(plant)
-	require.Zero(t, injected, "the API server cannot ask")
-	w.eventually("the reconciler has seen it", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
+	require.Zero(t, injected, "the API server must not trust the injector")
+	w.eventually("the reconciler has processed the pods", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
 	time.Sleep(settled + 3*time.Second) // long enough for an eviction
 	require.False(t, in.ready())
 	after, _ := w.pods(plant)
-	require.Equal(t, before, after, "its successor would have no agent either")
+	require.Equal(t, before, after, "a pod whose successor would have no agent must not be evicted")
 
 	brings(next)
-	w.eventually("it is repaired as soon as the API server trusts the injector", func() bool {
+	w.eventually("the pods get agents once the API server trusts the injector", func() bool {
 		_, injected := w.pods(plant)
 		return injected == 1
 	})
@@ -328,7 +328,7 @@ func (w *world) redirect(url string) {
 		return err
 	})
 	probe := w.cluster.Namespace(w)
-	w.eventually("the API server asks elsewhere", func() bool {
+	w.eventually("the API server calls another address", func() bool {
 		p := gatewayPod("probe")
 		p.Annotations[v1alpha1.AnnotationRequire] = "true"
 		_, err := w.client.CoreV1().Pods(probe).Create(w.Context(), p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
@@ -344,12 +344,12 @@ func TestNoEvictionBeforeWebhookIsReady(t *testing.T) {
 	w.gatewaySync(plant)
 	w.stateful(plant, statefulSet("site", 1))
 	before, _ := w.pods(plant)
-	w.eventually("the reconciler has looked", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
+	w.eventually("the reconciler has processed the namespace", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
 	time.Sleep(settled + 3*time.Second) // long enough for an eviction by a ready injector
 	after, _ := w.pods(plant)
 	assert.Equal(t, before, after)
 	w.install(in)
-	w.eventually("then it is repaired", func() bool {
+	w.eventually("the pods get agents once the webhook is ready", func() bool {
 		_, injected := w.pods(plant)
 		return injected == 1
 	})
@@ -365,11 +365,11 @@ func TestRepairKeepsJobs(t *testing.T) {
 		BackoffLimit: new(int32(0)), Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Annotations: p.Annotations}, Spec: p.Spec},
 	}}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	w.eventually("its pod is there", func() bool { uids, _ := w.pods(plant); return len(uids) == 1 })
+	w.eventually("the pod of the Job exists", func() bool { uids, _ := w.pods(plant); return len(uids) == 1 })
 	before, injected := w.pods(plant)
 	require.Zero(t, injected)
 	w.gatewaySync(plant)
-	w.eventually("the GatewaySync says so", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
+	w.eventually("the GatewaySync reports MissingSidecar", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
 	time.Sleep(settled + 3*time.Second) // long enough for an eviction
 	after, _ := w.pods(plant)
 	assert.Equal(t, before, after)
@@ -387,10 +387,10 @@ func TestRepairKeepsPodsWithoutOwner(t *testing.T) {
 	w.gatewaySync(plant)
 	w.seen(plant)
 	made := w.pod(plant, gatewayPod("gw"))
-	w.eventually("it is told why", func() bool { return w.events(plant)["NotInjected Pod/gw"] == 1 })
+	w.eventually("an Event explains why the pod has no agent", func() bool { return w.events(plant)["NotInjected Pod/gw"] == 1 })
 	uids, _ := w.pods(plant)
 	assert.Equal(t, made.UID, uids["gw"])
-	w.eventually("and the GatewaySync says so", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
+	w.eventually("the GatewaySync also reports MissingSidecar", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
 }
 
 func TestRepairReport(t *testing.T) {
@@ -401,7 +401,7 @@ func TestRepairReport(t *testing.T) {
 	w.seen(plant)
 	w.stateful(plant, statefulSet("site", 1))
 	before, _ := w.pods(plant)
-	w.eventually("it is told why", func() bool { return w.events(plant)["NotInjected Pod/site-0"] == 1 })
+	w.eventually("an Event explains why the pod has no agent", func() bool { return w.events(plant)["NotInjected Pod/site-0"] == 1 })
 	after, _ := w.pods(plant)
 	assert.Equal(t, before, after)
 	assert.Zero(t, w.events(plant)["PodEvictedForRepair Pod/site-0"])
@@ -421,16 +421,16 @@ func TestRepairRespectsDisruptionBudget(t *testing.T) {
 	w.stateful(plant, set)
 	before, _ := w.pods(plant)
 	w.run(plant, "site-0")
-	w.eventually("the budget counts it", func() bool {
+	w.eventually("the budget counts the pod", func() bool {
 		b, err := w.client.PolicyV1().PodDisruptionBudgets(plant).Get(t.Context(), "site", metav1.GetOptions{})
 		require.NoError(t, err)
 		return b.Status.CurrentHealthy == 1
 	})
 	w.gatewaySync(plant)
-	w.eventually("an eviction was tried", func() bool {
+	w.eventually("an eviction was attempted", func() bool {
 		return regexp.MustCompile(`stoker_repair_evictions_total\{result="blocked"\} [1-9]`).MatchString(w.metrics(in))
 	})
-	w.eventually("and an Event says why no pod is evicted", func() bool {
+	w.eventually("an Event explains why no pod is evicted", func() bool {
 		return strings.Contains(w.metrics(in), `stoker_pods_without_agent{reason="MissingSidecar"} 1`) && w.events(plant)["NotInjected Pod/site-0"] > 0
 	})
 	events, err := w.client.EventsV1().Events(plant).List(t.Context(), metav1.ListOptions{})
@@ -461,20 +461,20 @@ func TestRepairSkipsDisabledNamespaces(t *testing.T) {
 	off := gatewayPod("off")
 	off.Labels = map[string]string{"stoker.io/injection": "disabled"}
 	w.pod(plant, off)
-	w.eventually("it is told why", func() bool { return w.events(plant)["NotInjected Pod/site-0"] == 1 })
+	w.eventually("an Event explains why the pod has no agent", func() bool { return w.events(plant)["NotInjected Pod/site-0"] == 1 })
 	list, err := w.client.EventsV1().Events(plant).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	for _, e := range list.Items {
 		if e.Reason == v1alpha1.EventNotInjected {
-			assert.Equal(t, "site-0", e.Regarding.Name, "a pod that is labelled off asks for nothing")
+			assert.Equal(t, "site-0", e.Regarding.Name, "a pod that opts out must not be reported")
 			assert.Contains(t, e.Note, string(v1alpha1.ReasonNamespaceExcluded))
 			assert.Contains(t, e.Note, "stoker.io/injection=enabled")
 		}
 	}
-	w.eventually("and counted", func() bool {
+	w.eventually("the metrics count the pod", func() bool {
 		return strings.Contains(w.metrics(in), `stoker_pods_without_agent{reason="NamespaceExcluded"} 1`)
 	})
 	bindings, err := w.client.RbacV1().RoleBindings(plant).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
-	assert.Empty(t, bindings.Items, "who gets no agent gets no rights for one")
+	assert.Empty(t, bindings.Items, "a pod without an agent needs no permissions")
 }

@@ -101,14 +101,16 @@ func TestShippedWebhookConfiguration(t *testing.T) {
 	assert.Equal(t, admission.ConfigurationName, got.Name)
 	require.Len(t, got.Webhooks, 2)
 	for i, name := range []string{"pods.stoker.io", "require.pods.stoker.io"} {
-		w := got.Webhooks[i]
-		assert.Equal(t, name, w.Name)
-		assert.Equal(t, &admissionregv1.ServiceReference{Name: "stoker-injector", Namespace: system, Path: new(admission.Path), Port: new(int32(443))}, w.ClientConfig.Service)
-		for _, annotation := range []string{v1alpha1.AnnotationInject, v1alpha1.AnnotationRequire} {
-			assert.Contains(t, fmt.Sprint(w.MatchConditions), "annotations['"+annotation+"']")
-		}
-		assert.Contains(t, fmt.Sprint(w.NamespaceSelector), admission.LabelInjection)
-		assert.Contains(t, fmt.Sprint(w.ObjectSelector), admission.LabelInjection)
+		t.Run(name, func(t *testing.T) {
+			w := got.Webhooks[i]
+			assert.Equal(t, name, w.Name)
+			assert.Equal(t, &admissionregv1.ServiceReference{Name: "stoker-injector", Namespace: system, Path: new(admission.Path), Port: new(int32(443))}, w.ClientConfig.Service)
+			for _, annotation := range []string{v1alpha1.AnnotationInject, v1alpha1.AnnotationRequire} {
+				assert.Contains(t, fmt.Sprint(w.MatchConditions), "annotations['"+annotation+"']")
+			}
+			assert.Contains(t, fmt.Sprint(w.NamespaceSelector), admission.LabelInjection)
+			assert.Contains(t, fmt.Sprint(w.ObjectSelector), admission.LabelInjection)
+		})
 	}
 }
 

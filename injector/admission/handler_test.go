@@ -161,16 +161,16 @@ func TestReviewOfPodWithoutAgent(t *testing.T) {
 		in     string
 		reason v1alpha1.Reason
 	}{
-		"no GatewaySync": {find: known{}, change: func(*corev1.Pod) {}, reason: v1alpha1.ReasonGatewaySyncNotFound},
-		"another one":    {find: line, change: annotate(v1alpha1.AnnotationCRName, "other"), reason: v1alpha1.ReasonGatewaySyncNotFound},
-		"of another namespace": {find: known{list: []*v1alpha1.GatewaySync{gatewaySync("elsewhere", "line")}}, change: func(*corev1.Pod) {},
+		"no GatewaySync":      {find: known{}, change: func(*corev1.Pod) {}, reason: v1alpha1.ReasonGatewaySyncNotFound},
+		"another GatewaySync": {find: line, change: annotate(v1alpha1.AnnotationCRName, "other"), reason: v1alpha1.ReasonGatewaySyncNotFound},
+		"GatewaySync of another namespace": {find: known{list: []*v1alpha1.GatewaySync{gatewaySync("elsewhere", "line")}}, change: func(*corev1.Pod) {},
 			reason: v1alpha1.ReasonGatewaySyncNotFound},
-		"not known":        {find: known{err: context.DeadlineExceeded}, change: func(*corev1.Pod) {}, reason: v1alpha1.ReasonGatewaySyncNotFound},
-		"no volume":        {find: line, change: func(p *corev1.Pod) { p.Spec.Volumes, p.Spec.Containers[0].VolumeMounts = nil, nil }, reason: v1alpha1.ReasonNoDataVolume},
-		"ambiguous":        {find: known{list: []*v1alpha1.GatewaySync{gatewaySync("plant", "a"), gatewaySync("plant", "b")}}, change: func(p *corev1.Pod) { delete(p.Annotations, v1alpha1.AnnotationCRName) }, reason: v1alpha1.ReasonGatewaySyncAmbiguous},
-		"own namespace":    {find: line, change: func(*corev1.Pod) {}, in: "stoker-system", reason: v1alpha1.ReasonNamespaceExcluded},
-		"no namespace":     {find: line, change: func(*corev1.Pod) {}, in: " ", reason: v1alpha1.ReasonNamespaceExcluded},
-		"system namespace": {find: line, change: func(*corev1.Pod) {}, in: "kube-system", reason: v1alpha1.ReasonNamespaceExcluded},
+		"unknown GatewaySync": {find: known{err: context.DeadlineExceeded}, change: func(*corev1.Pod) {}, reason: v1alpha1.ReasonGatewaySyncNotFound},
+		"no volume":           {find: line, change: func(p *corev1.Pod) { p.Spec.Volumes, p.Spec.Containers[0].VolumeMounts = nil, nil }, reason: v1alpha1.ReasonNoDataVolume},
+		"ambiguous":           {find: known{list: []*v1alpha1.GatewaySync{gatewaySync("plant", "a"), gatewaySync("plant", "b")}}, change: func(p *corev1.Pod) { delete(p.Annotations, v1alpha1.AnnotationCRName) }, reason: v1alpha1.ReasonGatewaySyncAmbiguous},
+		"own namespace":       {find: line, change: func(*corev1.Pod) {}, in: "stoker-system", reason: v1alpha1.ReasonNamespaceExcluded},
+		"no namespace":        {find: line, change: func(*corev1.Pod) {}, in: " ", reason: v1alpha1.ReasonNamespaceExcluded},
+		"system namespace":    {find: line, change: func(*corev1.Pod) {}, in: "kube-system", reason: v1alpha1.ReasonNamespaceExcluded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			place := func(r *admissionv1.AdmissionRequest) {
@@ -267,7 +267,7 @@ func TestPanicFailsOneReview(t *testing.T) {
 type panics struct{}
 
 func (panics) For(context.Context, string, string) ([]*v1alpha1.GatewaySync, error) {
-	panic(errors.New("made to"))
+	panic(errors.New("deliberate panic"))
 }
 
 // I7: a thousand simultaneous reviews all get an answer.

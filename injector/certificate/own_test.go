@@ -128,11 +128,11 @@ func TestRotationBreaksNoConnection(t *testing.T) {
 			leaves[c.Leaf.SerialNumber.String()] = true
 			time.Sleep(10 * time.Minute)
 			now := bundles(t, client)
-			assert.Equal(t, now[0], now[1], "both entries trust the same")
+			assert.Equal(t, now[0], now[1], "both entries must trust the same authority")
 			time.Sleep(50 * time.Minute)
 			known = now[0]
 		}
-		assert.Greater(t, len(leaves), renewals, "it was renewed every 60 days")
+		assert.Greater(t, len(leaves), renewals, "the certificate must be renewed every 60 days")
 	})
 }
 
@@ -209,7 +209,7 @@ func TestUnusableCertificateIsReissued(t *testing.T) {
 			}
 			d["tls.crt"] = nil
 		},
-		"a broken next one": func(d map[string][]byte) { d["next.crt"], d["next-since"] = []byte("x"), []byte("never") },
+		"invalid next authority": func(d map[string][]byte) { d["next.crt"], d["next-since"] = []byte("x"), []byte("never") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := clientset.New(configuration())
@@ -299,9 +299,9 @@ func TestNotReadyWithoutAuthority(t *testing.T) {
 		}
 		_, err := client.AdmissionregistrationV1().MutatingWebhookConfigurations().Update(t.Context(), c, metav1.UpdateOptions{})
 		require.NoError(t, err)
-		assert.False(t, ready(10*time.Second), "the API server does not trust it")
+		assert.False(t, ready(10*time.Second), "not ready while the API server does not trust the certificate")
 		refuses.Store(false)
-		assert.True(t, ready(2*time.Minute), "it has put it back")
+		assert.True(t, ready(2*time.Minute), "ready after the trust is restored")
 	})
 }
 
@@ -333,14 +333,16 @@ func TestCertificateUsesAPIServerClock(t *testing.T) {
 func TestAuthorityExpiresByBothClocks(t *testing.T) {
 	const months = 120 * 24 * time.Hour
 	for _, apiServer := range []time.Duration{-months, months} {
-		synctest.Test(t, func(t *testing.T) {
-			client := clientset.New(configuration())
-			good := newOwn(client, time.Hour, 24*time.Hour)
-			start(t, good)
-			bad := newOwn(client, time.Hour, 24*time.Hour)
-			bad.Now = func() time.Time { return time.Now().Add(apiServer) }
-			start(t, bad)
-			require.NoError(t, verify(good, bundles(t, client)[0]), "the API server %s ahead", apiServer)
+		t.Run(fmt.Sprintf("API server %s ahead", apiServer), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := clientset.New(configuration())
+				good := newOwn(client, time.Hour, 24*time.Hour)
+				start(t, good)
+				bad := newOwn(client, time.Hour, 24*time.Hour)
+				bad.Now = func() time.Time { return time.Now().Add(apiServer) }
+				start(t, bad)
+				require.NoError(t, verify(good, bundles(t, client)[0]), "the API server %s ahead", apiServer)
+			})
 		})
 	}
 }

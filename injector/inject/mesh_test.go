@@ -28,7 +28,7 @@ func TestMeshProxyWarning(t *testing.T) {
 				assert.Empty(t, s.warnings)
 			} else if assert.Len(t, s.warnings, 1) {
 				assert.Contains(t, s.warnings[0], c.warn)
-				assert.Less(t, len(s.warnings[0]), 240, "an API server shows no more of it")
+				assert.Less(t, len(s.warnings[0]), 240, "the API server truncates longer warnings")
 			}
 		})
 	}

@@ -170,7 +170,7 @@ func TestGuaranteedPodResources(t *testing.T) {
 			}
 		})
 	}
-	assert.Equal(t, "64Mi", defaults.Resources.Requests.Memory().String(), "the defaults were changed")
+	assert.Equal(t, "64Mi", defaults.Resources.Requests.Memory().String(), "the defaults must not change")
 }
 
 func TestNoLimitOnEphemeralStorage(t *testing.T) {
@@ -254,7 +254,7 @@ func TestImageOfGatewaySync(t *testing.T) {
 				assert.Empty(t, decision.Warnings)
 				return
 			}
-			assert.Equal(t, "ghcr.io/stoker-io/agent:1.2.3", got, "the injector's own, in place of %v", c.image)
+			assert.Equal(t, "ghcr.io/stoker-io/agent:1.2.3", got, "the injector's image must replace %v", c.image)
 			require.Len(t, decision.Warnings, 1)
 			assert.Contains(t, decision.Warnings[0], "spec.agent.image of GatewaySync")
 		})

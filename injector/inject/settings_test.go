@@ -44,8 +44,8 @@ func TestAgentSettingsAreAdded(t *testing.T) {
 				return is
 			})
 			assert.Equal(t, []corev1.EnvVar{settings.Env[0], {Name: "NO_PROXY", Value: "a,$$(b)"}}, added)
-			assert.Equal(t, plain, pod, "nothing else differs")
-			assert.Len(t, settings.Args, 2, "the settings were changed")
+			assert.Equal(t, plain, pod, "the settings must change nothing else")
+			assert.Len(t, settings.Args, 2, "the settings must not be modified")
 		})
 	}
 }

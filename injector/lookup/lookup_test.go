@@ -71,10 +71,10 @@ func TestCacheMissQueriesOnce(t *testing.T) {
 
 	list, err = l.For(t.Context(), "plant", "")
 	require.NoError(t, err)
-	assert.Len(t, list, 1, "the only one of the namespace")
+	assert.Len(t, list, 1, "the GatewaySync of the namespace must be found")
 
 	list, err = l.For(t.Context(), "plant", "other")
-	require.NoError(t, err, "none is not an error")
+	require.NoError(t, err, "a missing GatewaySync must not be an error")
 	assert.Empty(t, list)
 }
 
@@ -111,7 +111,7 @@ func TestConcurrentQueriesAreShared(t *testing.T) {
 	l.Timeout = time.Minute
 	list, err := l.For(t.Context(), "plant", "line")
 	require.NoError(t, err)
-	assert.Len(t, list, 1, "an answer that did not come is not remembered")
+	assert.Len(t, list, 1, "a failed query must not be cached")
 }
 
 func TestExcludedNamespaces(t *testing.T) {
@@ -124,5 +124,5 @@ func TestExcludedNamespaces(t *testing.T) {
 	s.Watch = []string{"plant", "stoker-system"}
 	assert.Empty(t, s.Excluded("plant"))
 	assert.NotEmpty(t, s.Excluded("default"))
-	assert.NotEmpty(t, s.Excluded("stoker-system"), "its own stays its own")
+	assert.NotEmpty(t, s.Excluded("stoker-system"), "the injector's namespace must stay excluded")
 }

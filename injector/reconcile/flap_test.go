@@ -98,7 +98,7 @@ func TestFlappingAgentKeepsDeadline(t *testing.T) {
 				case l.now.Sub(noon) <= over:
 					assert.Zero(t, told[request.Failed], began)
 				case began >= over:
-					assert.Zero(t, told[request.Progressing], "%s: the failure is final", began)
+					assert.Zero(t, told[request.Progressing], "%s: the failure must be final", began)
 				}
 			}
 		})
@@ -108,10 +108,10 @@ func TestFlappingAgentKeepsDeadline(t *testing.T) {
 func TestRepeatedLongAbsence(t *testing.T) {
 	l := newLone(t)
 	for range 5 {
-		assert.Zero(t, l.leads(time.Minute)[request.Failed], "who was away for so long has time again")
+		assert.Zero(t, l.leads(time.Minute)[request.Failed], "after a long absence, the deadline must start again")
 		told := l.away(30*time.Minute, pod())
 		assert.NotZero(t, told[request.Failed])
-		assert.LessOrEqual(t, told[request.Progressing], 60, "ten minutes at most")
+		assert.LessOrEqual(t, told[request.Progressing], 60, "the deadline must be at most ten minutes")
 	}
 }
 
@@ -174,7 +174,7 @@ func TestFleetRestartAtDeadline(t *testing.T) {
 	assert.Equal(t, request.Failed, l.look())
 	assert.Len(t, l.gs.Status.DiscoveredGateways, 1)
 	l.leads(10 * time.Second)
-	assert.Equal(t, "False/ProgressDeadlineExceeded", conditionsOf(&l.gs.Status)["Ready"], "that it was started again is not work")
+	assert.Equal(t, "False/ProgressDeadlineExceeded", conditionsOf(&l.gs.Status)["Ready"], "a restart must not count as progress")
 
 	l.away(11*time.Minute, podIndex{})
 	assert.Equal(t, "Unknown/NoGateways", conditionsOf(&l.gs.Status)["Ready"])

@@ -78,23 +78,23 @@ func TestAbsentAgentsDeadline(t *testing.T) {
 	assert.Equal(t, away, conditionsOf(&gs.Status))
 	require.Len(t, gs.Status.DiscoveredGateways, 1)
 	row := gs.Status.DiscoveredGateways[0]
-	assert.Equal(t, "aaaaaaa", row.SyncedCommit, "what the last lead knew of the gateway stays")
-	assert.Equal(t, v1alpha1.GatewayPending, row.SyncStatus, "no agent says that the gateway runs today's spec")
+	assert.Equal(t, "aaaaaaa", row.SyncedCommit, "the row of the last lead must be kept")
+	assert.Equal(t, v1alpha1.GatewayPending, row.SyncStatus, "without a report of an agent, the row must not be Synced")
 	assert.Equal(t, v1alpha1.ReasonAgentsAway, row.Reason)
 	assert.Equal(t, "0/1", gs.Status.GatewaysReady)
 	large := newGatewaySync(withGateways("gw"), func(gs *v1alpha1.GatewaySync) { gs.Status.GatewaysReady = "2999/3000" })
-	assert.Equal(t, "0/3000", leaderless(large, pods, noon).GatewaysReady, "not all of a very large fleet have a row")
-	assert.Empty(t, gs.Status.LastHandledRequest, "no gateway has dealt with the request")
+	assert.Equal(t, "0/3000", leaderless(large, pods, noon).GatewaysReady, "the total must include gateways without a row")
+	assert.Empty(t, gs.Status.LastHandledRequest, "no gateway has handled the request")
 
 	before := gs.Status
 	gs.Status = *leaderless(gs, pods, noon.Add(5*time.Minute))
-	assert.Equal(t, before, gs.Status, "time alone changes nothing")
+	assert.Equal(t, before, gs.Status, "before the deadline, the status must not change")
 
 	gs.Status = *leaderless(gs, pods, noon.Add(11*time.Minute))
 	over := map[string]string{"Ready": "Unknown/ProgressDeadlineExceeded", "AllGatewaysSynced": "Unknown/AgentsAway", "Stalled": "True/ProgressDeadlineExceeded",
 		"SidecarInjected": "True/SidecarInjected", "RefResolved": "True/RefResolved"}
 	assert.Equal(t, over, conditionsOf(&gs.Status))
-	assert.Equal(t, "2026-11-20T11:00:00Z", gs.Status.LastHandledRequest, "the request counts as handled, so that a caller that waits for it ends")
+	assert.Equal(t, "2026-11-20T11:00:00Z", gs.Status.LastHandledRequest, "the request must count as handled, so that its caller stops waiting")
 	gs.Status = *leaderless(gs, pods, noon.Add(12*time.Minute))
 	assert.Equal(t, over, conditionsOf(&gs.Status))
 
@@ -105,7 +105,7 @@ func TestAbsentAgentsDeadline(t *testing.T) {
 	assert.Equal(t, "2026-11-20T11:00:00Z", gs.Status.LastHandledRequest)
 	gs.Annotations[v1alpha1.AnnotationRequestedAt] = "2026-11-20T12:35:00Z"
 	gs.Status = *leaderless(gs, pods, noon.Add(40*time.Minute))
-	assert.Equal(t, over, conditionsOf(&gs.Status), "a request before the deadline does not move it")
+	assert.Equal(t, over, conditionsOf(&gs.Status), "a request before the deadline must not move it")
 	assert.Equal(t, "2026-11-20T12:35:00Z", gs.Status.LastHandledRequest)
 }
 
@@ -156,7 +156,7 @@ func TestPodWithoutAgent(t *testing.T) {
 	assert.Equal(t, string(v1alpha1.ReasonMissingSidecar), c.Reason)
 	assert.Contains(t, c.Message, "gw-1")
 	assert.NotContains(t, c.Message, "gw-0")
-	assert.Equal(t, "Unknown/AgentsAway", conditionsOf(s)["Ready"], "a pod that should have an agent is a gateway")
+	assert.Equal(t, "Unknown/AgentsAway", conditionsOf(s)["Ready"], "a pod that requests an agent must count as a gateway")
 }
 
 // The status names what keeps an agent from running. ErrImagePull and ImagePullBackOff, between which the kubelet alternates,
@@ -172,13 +172,13 @@ func TestLeaderlessStatusExplainsPods(t *testing.T) {
 		status corev1.PodStatus
 		want   string
 	}{
-		"running":                     {corev1.PodStatus{Phase: corev1.PodRunning}, "pods: gw-0"},
-		"starting":                    {corev1.PodStatus{Phase: corev1.PodPending}, "pods: gw-0 (Pending)"},
-		"no node":                     {corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/3 nodes are available"}}}, "gw-0 (no node takes it: 0/3 nodes are available)"},
-		"no image":                    {waits("gateway", "ErrImagePull"), "gw-0 (the image of container gateway cannot be pulled)"},
-		"no image, between two tries": {waits("gateway", "ImagePullBackOff"), "gw-0 (the image of container gateway cannot be pulled)"},
-		"no Secret":                   {waits("gateway", "CreateContainerConfigError"), "gw-0 (container gateway cannot be created: secret plant-db not found)"},
-		"crashing":                    {corev1.PodStatus{Phase: corev1.PodRunning, InitContainerStatuses: []corev1.ContainerStatus{{Name: inject.Container, LastTerminationState: ended}}}, "gw-0 (container " + inject.Container + " ends again and again)"},
+		"running":                        {corev1.PodStatus{Phase: corev1.PodRunning}, "pods: gw-0"},
+		"starting":                       {corev1.PodStatus{Phase: corev1.PodPending}, "pods: gw-0 (Pending)"},
+		"no node":                        {corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/3 nodes are available"}}}, "gw-0 (no node takes it: 0/3 nodes are available)"},
+		"no image":                       {waits("gateway", "ErrImagePull"), "gw-0 (the image of container gateway cannot be pulled)"},
+		"no image, between two attempts": {waits("gateway", "ImagePullBackOff"), "gw-0 (the image of container gateway cannot be pulled)"},
+		"no Secret":                      {waits("gateway", "CreateContainerConfigError"), "gw-0 (container gateway cannot be created: secret plant-db not found)"},
+		"crashing":                       {corev1.PodStatus{Phase: corev1.PodRunning, InitContainerStatuses: []corev1.ContainerStatus{{Name: inject.Container, LastTerminationState: ended}}}, "gw-0 (container " + inject.Container + " ends again and again)"},
 		"crashing, and running now": {corev1.PodStatus{Phase: corev1.PodRunning, InitContainerStatuses: []corev1.ContainerStatus{{Name: inject.Container, Ready: true,
 			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, LastTerminationState: ended}}}, "gw-0 (container " + inject.Container + " ends again and again)"},
 		"crashed after an hour": {corev1.PodStatus{Phase: corev1.PodRunning, InitContainerStatuses: []corev1.ContainerStatus{{Name: inject.Container, Ready: true,

@@ -27,7 +27,7 @@ func TestLockIsFree(t *testing.T) {
 	t.Run("released", func(t *testing.T) {
 		var l lock
 		released := target("", noon, held)
-		assert.False(t, l.free(released, noon), "the lead may just have released it")
+		assert.False(t, l.free(released, noon), "a lock released now is not free")
 		assert.Equal(t, after(expired), l.nextRead)
 		assert.False(t, l.free(released, after(defaultLockDuration)))
 		assert.True(t, l.free(released, after(expired)))
@@ -36,15 +36,15 @@ func TestLockIsFree(t *testing.T) {
 	t.Run("renewed", func(t *testing.T) {
 		var l lock
 		yesterday := noon.Add(-24 * time.Hour) // the lead's clock is a day behind
-		assert.False(t, l.free(target("a", yesterday, held), noon), "the lead may just have renewed it")
+		assert.False(t, l.free(target("a", yesterday, held), noon), "a lock is not free when it is first seen")
 		second := defaultLockDuration * 4 / 3 // a lock that was never seen before is read again after 4/3 of its duration
 		assert.Equal(t, after(second), l.nextRead)
 		renewed := target("a", yesterday.Add(5*time.Second), held)
-		assert.False(t, l.free(renewed, after(second)), "the lead has renewed it")
+		assert.False(t, l.free(renewed, after(second)), "a renewed lock is not free")
 		third := second + lockReadInterval // one that is being renewed is read once in this interval
 		assert.Equal(t, after(third), l.nextRead)
 		assert.True(t, l.free(renewed, after(third)))
-		assert.False(t, l.free(target("b", noon, held), after(third+time.Second)), "another agent took it")
+		assert.False(t, l.free(target("b", noon, held), after(third+time.Second)), "a lock with a new holder is not free")
 	})
 	t.Run("handover", func(t *testing.T) { // the lock has no holder for a second
 		l := lock{holder: "b", renewed: "before", since: noon}
@@ -55,16 +55,16 @@ func TestLockIsFree(t *testing.T) {
 		assert.False(t, l.free(target("", noon, held), after(released+defaultLockDuration)))
 		assert.True(t, l.free(target("", noon, held), after(released+expired)))
 	})
-	t.Run("no duration", func(t *testing.T) { // defaultLockDuration counts
+	t.Run("lock without duration", func(t *testing.T) { // defaultLockDuration counts
 		var l lock
 		assert.False(t, l.free(target("a", noon, 0), noon))
 		assert.False(t, l.free(target("a", noon, 0), after(10*time.Second)))
 		assert.True(t, l.free(target("a", noon, 0), after(expired)))
 	})
-	t.Run("too long a duration", func(t *testing.T) {
+	t.Run("lock with a long duration", func(t *testing.T) {
 		var l lock
 		assert.False(t, l.free(target("gone", noon, 3600), noon))
 		assert.False(t, l.free(target("gone", noon, 3600), after(v1alpha1.MaxLeadDuration)))
-		assert.True(t, l.free(target("gone", noon, 3600), after(v1alpha1.MaxLeadDuration+time.Second)), "a longer duration than MaxLeadDuration does not count")
+		assert.True(t, l.free(target("gone", noon, 3600), after(v1alpha1.MaxLeadDuration+time.Second)), "the duration must be limited to MaxLeadDuration")
 	})
 }

@@ -51,7 +51,7 @@ func TestLedgerTakeover(t *testing.T) {
 	conflicts := 2 // the lock is renewed during the update
 	client.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
 		if conflicts--; conflicts >= 0 {
-			return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "leases"}, "injector", errors.New("it changed"))
+			return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "leases"}, "injector", errors.New("conflict"))
 		}
 		return false, nil, nil
 	})
@@ -63,7 +63,7 @@ func TestLedgerTakeover(t *testing.T) {
 	got, ok := b.of("line")
 	assert.True(t, ok)
 	assert.Equal(t, e, got)
-	require.ErrorIs(t, a.put(t.Context(), "oven", e), lease.ErrDeposed, "a replica that was replaced evicts no pod")
+	require.ErrorIs(t, a.put(t.Context(), "oven", e), lease.ErrDeposed, "a deposed replica must not evict pods")
 	_, ok = a.of("oven")
 	assert.False(t, ok)
 
@@ -74,7 +74,7 @@ func TestLedgerTakeover(t *testing.T) {
 	require.NoError(t, b.put(t.Context(), "line", e))
 	now = noon.Add(recordLifetime)
 	_, ok = b.of("line")
-	assert.False(t, ok, "its owner is gone on purpose")
+	assert.False(t, ok, "the record of a deleted owner must be removed")
 }
 
 func TestLedgerSizeIsBounded(t *testing.T) {
@@ -92,7 +92,7 @@ func TestLedgerSizeIsBounded(t *testing.T) {
 	require.ErrorIs(t, l.put(t.Context(), "one more", eviction{}), errFull)
 	l.now = func() time.Time { return noon.Add(recordLifetime) }
 	require.NoError(t, l.put(t.Context(), "one more", eviction{At: metav1.NewTime(noon.Add(recordLifetime))}))
-	assert.Len(t, l.evicted, 1, "what is expected no more makes room")
+	assert.Len(t, l.evicted, 1, "expired records must be dropped")
 }
 
 func TestLedgerDropsInvalidRecords(t *testing.T) {

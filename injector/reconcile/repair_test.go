@@ -72,7 +72,7 @@ func TestEvictionIsRecordedFirst(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, d.reason)
 	assert.Equal(t, []string{"may it", "go"}, asked)
-	assert.NotEmpty(t, replacements["line"].wait, "and no other of the same GatewaySync is evicted")
+	assert.NotEmpty(t, replacements["line"].wait, "no other pod of the GatewaySync may be evicted")
 	_, ok := u.ledger.of("line")
 	assert.True(t, ok)
 	assert.Equal(t, counted{"evicted": 1}, u.Metrics)
@@ -113,14 +113,14 @@ func TestScaledDownOwnerEndsWait(t *testing.T) {
 		require.NoError(t, err)
 		return replacements[gs.Name]
 	}
-	assert.True(t, look().absent, "it is not made again yet")
+	assert.True(t, look().absent, "the pod is not recreated yet")
 	now = noon.Add(20 * time.Minute)
-	assert.True(t, look().absent, "and whether it will be is not known")
+	assert.True(t, look().absent, "the pod may still be recreated")
 	got := look(successor)
 	assert.True(t, got.stuck)
 	assert.Contains(t, got.wait, "ErrImagePull")
 	now = now.Add(successorTimeout)
-	assert.True(t, look().absent, "it may be made again")
+	assert.True(t, look().absent, "the pod may be recreated after a scale-up")
 
 	// Another replica takes over without knowledge of the pods.
 	next := &Reconciler{Config: u.Config, limiter: u.limiter, namespaces: map[string]*namespace{}, ledger: &ledger{lease: u.ledger.lease, now: u.Now}}
@@ -152,7 +152,7 @@ func TestBlockedEvictionIsNotRecorded(t *testing.T) {
 
 	refused = apierrors.NewTooManyRequests("too many requests, please try again later", 1)
 	d, _, err = repair()
-	require.Error(t, err, "it is tried again")
+	require.Error(t, err, "a failed eviction must be retried")
 	assert.Empty(t, d.reason)
 	assert.Equal(t, counted{"blocked": 1, "failed": 1}, u.Metrics)
 }

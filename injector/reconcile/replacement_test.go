@@ -76,29 +76,29 @@ func TestReplacementOfEvictedPod(t *testing.T) {
 		absent  bool
 		message string
 	}{
-		{name: "its eviction is not seen yet", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0)}}, at: time.Second, message: "pod site-0 is evicted"},
-		{name: "it was never evicted", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0)}}, at: 31 * time.Second, over: true},
-		{name: "it ends", e: set, there: podIndex{ending: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0, endsAt(5*time.Minute))}}, at: 5 * time.Minute, message: "is still terminating"},
-		{name: "it does not end", e: set, there: podIndex{ending: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0, endsAt(5*time.Minute))}}, at: 6*time.Minute + time.Second, stuck: true, message: "is still terminating"},
+		{name: "eviction not observed yet", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0)}}, at: time.Second, message: "pod site-0 is evicted"},
+		{name: "never evicted", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0)}}, at: 31 * time.Second, over: true},
+		{name: "evicted pod terminating", e: set, there: podIndex{ending: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0, endsAt(5*time.Minute))}}, at: 5 * time.Minute, message: "is still terminating"},
+		{name: "evicted pod terminating for too long", e: set, there: podIndex{ending: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0, endsAt(5*time.Minute))}}, at: 6*time.Minute + time.Second, stuck: true, message: "is still terminating"},
 		{name: "not recreated yet", e: set, at: time.Minute, absent: true, message: "StatefulSet site has not recreated it"},
 		{name: "not recreated since it ended", e: set, ends: 5 * time.Minute, at: 6 * time.Minute, absent: true, message: "has not recreated it"},
 		{name: "never recreated", e: set, at: time.Minute + time.Second, absent: true, stuck: true, message: "LimitRange"},
-		{name: "where to look", e: set, at: time.Hour, absent: true, stuck: true, message: "kubectl --namespace plant describe statefulset site"},
-		{name: "the one after it came first", e: set, there: podIndex{live: []*corev1.Pod{next}}, at: 10 * time.Second, absent: true, message: "has not recreated it"},
-		{name: "it came without", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", false, time.Second)}}, at: 2 * time.Second, stuck: true, message: "check that the API server can reach the injector"},
-		{name: "it came and asks for nothing any more", e: set, exists: true, at: 2 * time.Second, over: true},
-		{name: "no node has it", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second)}}, at: 5 * time.Minute, message: "the agent of pod site-0 has not started"},
-		{name: "its image cannot be pulled", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second, waits("ErrImagePull"))}}, at: 5*time.Minute + 2*time.Second, stuck: true, message: "has not started (ErrImagePull)"},
-		{name: "it came up", e: set, there: podIndex{live: []*corev1.Pod{next, ownedPod("site-0", "new", "StatefulSet", true, time.Second, hasStarted)}}, at: 10 * time.Second, over: true},
-		{name: "an owner made again under its name", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second, hasStarted, func(p *corev1.Pod) { p.OwnerReferences[0].UID = "other" })}}, at: 10 * time.Second, over: true},
-		{name: "another pod that was there is no successor", e: e("ReplicaSet"), there: podIndex{live: []*corev1.Pod{ownedPod("gw-b", "b", "ReplicaSet", true, -time.Minute, hasStarted)}}, at: 10 * time.Second, absent: true, message: "ReplicaSet site has not recreated it"},
-		{name: "a younger one is", e: e("ReplicaSet"), there: podIndex{live: []*corev1.Pod{ownedPod("gw-c", "c", "ReplicaSet", true, 0, hasStarted)}}, at: 10 * time.Second, over: true},
-		{name: "or one of the Deployment's next ReplicaSet", e: rolled, there: podIndex{live: []*corev1.Pod{ownedPod("gw-d", "d", "ReplicaSet", true, 0, hasStarted, ofDeployment("gw", "2"))}}, at: 10 * time.Second, over: true},
-		{name: "but none of another Deployment", e: rolled, there: podIndex{live: []*corev1.Pod{ownedPod("oven-d", "d", "ReplicaSet", true, 0, hasStarted, ofDeployment("gw-oven", "2"))}}, at: 10 * time.Second, absent: true, message: "ReplicaSet gw-1 has not recreated it"},
-		{name: "nor of a ReplicaSet that has none", e: bare, there: podIndex{live: []*corev1.Pod{ownedPod("gw-d", "d", "ReplicaSet", true, 0, hasStarted, ofSet("gw-2"))}}, at: 10 * time.Second, absent: true, message: "ReplicaSet gw-1 has not recreated it"},
-		{name: "it came, and is not there for a moment", e: came, ends: 10 * time.Minute, at: 11 * time.Minute, absent: true, stuck: false, message: "has not recreated it"},
-		{name: "it came, and its owner released it", e: came, ends: 10 * time.Minute, at: 11*time.Minute + time.Second, over: true},
-		{name: "but not while it ends", e: e("ReplicaSet"), there: podIndex{ending: []*corev1.Pod{ownedPod("site-0", "old", "ReplicaSet", false, -time.Minute, endsAt(time.Minute))},
+		{name: "suggested command", e: set, at: time.Hour, absent: true, stuck: true, message: "kubectl --namespace plant describe statefulset site"},
+		{name: "next pod of the StatefulSet recreated first", e: set, there: podIndex{live: []*corev1.Pod{next}}, at: 10 * time.Second, absent: true, message: "has not recreated it"},
+		{name: "recreated without agent", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", false, time.Second)}}, at: 2 * time.Second, stuck: true, message: "check that the API server can reach the injector"},
+		{name: "recreated without request for an agent", e: set, exists: true, at: 2 * time.Second, over: true},
+		{name: "recreated and unscheduled", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second)}}, at: 5 * time.Minute, message: "the agent of pod site-0 has not started"},
+		{name: "recreated, image cannot be pulled", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second, waits("ErrImagePull"))}}, at: 5*time.Minute + 2*time.Second, stuck: true, message: "has not started (ErrImagePull)"},
+		{name: "recreated and started", e: set, there: podIndex{live: []*corev1.Pod{next, ownedPod("site-0", "new", "StatefulSet", true, time.Second, hasStarted)}}, at: 10 * time.Second, over: true},
+		{name: "recreated owner", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second, hasStarted, func(p *corev1.Pod) { p.OwnerReferences[0].UID = "other" })}}, at: 10 * time.Second, over: true},
+		{name: "older pod of the ReplicaSet", e: e("ReplicaSet"), there: podIndex{live: []*corev1.Pod{ownedPod("gw-b", "b", "ReplicaSet", true, -time.Minute, hasStarted)}}, at: 10 * time.Second, absent: true, message: "ReplicaSet site has not recreated it"},
+		{name: "younger pod of the ReplicaSet", e: e("ReplicaSet"), there: podIndex{live: []*corev1.Pod{ownedPod("gw-c", "c", "ReplicaSet", true, 0, hasStarted)}}, at: 10 * time.Second, over: true},
+		{name: "pod of the next ReplicaSet of the Deployment", e: rolled, there: podIndex{live: []*corev1.Pod{ownedPod("gw-d", "d", "ReplicaSet", true, 0, hasStarted, ofDeployment("gw", "2"))}}, at: 10 * time.Second, over: true},
+		{name: "pod of another Deployment", e: rolled, there: podIndex{live: []*corev1.Pod{ownedPod("oven-d", "d", "ReplicaSet", true, 0, hasStarted, ofDeployment("gw-oven", "2"))}}, at: 10 * time.Second, absent: true, message: "ReplicaSet gw-1 has not recreated it"},
+		{name: "pod of a ReplicaSet without Deployment", e: bare, there: podIndex{live: []*corev1.Pod{ownedPod("gw-d", "d", "ReplicaSet", true, 0, hasStarted, ofSet("gw-2"))}}, at: 10 * time.Second, absent: true, message: "ReplicaSet gw-1 has not recreated it"},
+		{name: "recreated, then absent", e: came, ends: 10 * time.Minute, at: 11 * time.Minute, absent: true, stuck: false, message: "has not recreated it"},
+		{name: "recreated, then absent past the deadline", e: came, ends: 10 * time.Minute, at: 11*time.Minute + time.Second, over: true},
+		{name: "successor while the evicted pod terminates", e: e("ReplicaSet"), there: podIndex{ending: []*corev1.Pod{ownedPod("site-0", "old", "ReplicaSet", false, -time.Minute, endsAt(time.Minute))},
 			live: []*corev1.Pod{ownedPod("gw-c", "c", "ReplicaSet", true, 0, hasStarted)}}, at: 10 * time.Second, message: "is still terminating"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestReplacementOfOtherPods(t *testing.T) {
 	assert.False(t, otherReplacement(starts, noon.Add(5*time.Minute)).stuck)
 	stuck := otherReplacement(starts, noon.Add(6*time.Minute))
 	assert.True(t, stuck.stuck)
-	assert.Contains(t, stuck.wait, "site-1 has not started (ImagePullBackOff)", "what will not come by itself is named first")
+	assert.Contains(t, stuck.wait, "site-1 has not started (ImagePullBackOff)", "a pod that needs a user must be named first")
 }
 
 // The reconciler keeps few fields of a pod without a request for an agent, but must keep its deletion.
@@ -151,11 +151,11 @@ func TestPodAgeUsesAPIServerClock(t *testing.T) {
 	d, soon, err := u.repair(t.Context(), newGatewaySync(), p, createdTooEarly, there, nil)
 	require.NoError(t, err)
 	assert.Empty(t, d.reason)
-	assert.True(t, soon, "it waits for the webhook")
+	assert.True(t, soon, "the pod must be checked again until the webhook is ready")
 	d, soon, err = u.repair(t.Context(), newGatewaySync(), p, createdTooEarly, there, map[string]replacement{"line": {wait: "pod gw-1 ends"}})
 	require.NoError(t, err)
 	assert.Empty(t, d.reason)
-	assert.False(t, soon, "its turn comes when something changes")
+	assert.False(t, soon, "a change of the other pod triggers the next check")
 	d, _, err = u.repair(t.Context(), newGatewaySync(), p, createdTooEarly, there, map[string]replacement{"line": {wait: "pod gw-1 ends", stuck: true}})
 	require.NoError(t, err)
 	assert.Equal(t, v1alpha1.ReasonMissingSidecar, d.reason)

@@ -68,7 +68,7 @@ func TestUnusedServiceAccountLosesRights(t *testing.T) {
 			bind()
 		}
 		assert.Nil(t, subjects())
-		assert.False(t, n.bound, "and the namespace is forgotten")
+		assert.False(t, n.bound, "the namespace must not count as bound")
 	})
 }
 
@@ -183,6 +183,6 @@ func TestUndecodableGatewaySyncKeepsRights(t *testing.T) {
 		for range 20 {
 			subjects()
 		}
-		require.Empty(t, subjects(), "and they lose them with it")
+		require.Empty(t, subjects(), "the subjects must be removed with the last GatewaySync")
 	})
 }
