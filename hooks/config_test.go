@@ -126,7 +126,7 @@ func TestConfigCommands(t *testing.T) {
 	_, err = s.Client(t).CoreV1().ConfigMaps(s.namespace).Get(t.Context(), "site", metav1.GetOptions{})
 	require.Error(t, err)
 	_, err = s.Client(t).CoreV1().ConfigMaps(s.namespace).Get(t.Context(), "other", metav1.GetOptions{})
-	require.Error(t, err, "prune applies nothing")
+	require.Error(t, err, "prune must not apply objects")
 	code, _, talk = s.run("config", "apply", "plant")
 	assert.Equal(t, exitDone, code, talk)
 	assert.Contains(t, talk, second[:7])
@@ -143,7 +143,7 @@ func TestConfigExitCodes(t *testing.T) {
 	syncs := kube.ConfigSyncs(kubeDynamic(t, s), s.namespace)
 	cs, err := syncs.Get(t.Context(), "plant")
 	require.NoError(t, err)
-	assert.Equal(t, v1alpha1.ConfigSyncStatus{ObservedGeneration: -1}, cs.Status, "a dry run does not write the status either")
+	assert.Equal(t, v1alpha1.ConfigSyncStatus{ObservedGeneration: -1}, cs.Status, "a dry run must not write the status")
 	for _, c := range []struct {
 		name string
 		args []string
@@ -159,7 +159,7 @@ func TestConfigExitCodes(t *testing.T) {
 		{"no directory", []string{"render", "./nowhere"}, exitUsage, "not a directory"},
 		{"broken commit", []string{"prune", "plant", "--confirm-deletion", "xyz"}, exitUsage, "use a commit"},
 		{"timeout", []string{"apply", "plant", "--timeout", "0s"}, exitUsage, "must be positive"},
-		{"orphans of none", []string{"status", "--orphans"}, exitUsage, "needs the name"},
+		{"orphans without a name", []string{"status", "--orphans"}, exitUsage, "needs the name"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			code, _, talk := s.run(append([]string{"config"}, c.args...)...)
@@ -244,7 +244,7 @@ func TestConfigOrphans(t *testing.T) {
 	assert.Equal(t, exitDone, code, talk)
 	code, out, talk = s.run("config", "status", "plant", "--orphans", "-o", "name")
 	assert.Equal(t, exitDone, code, talk)
-	assert.Equal(t, "Secret/licence\n", out, "the ConfigMap, which git names, is listed again")
+	assert.Equal(t, "Secret/licence\n", out, "the ConfigMap, which git names, must not be an orphan")
 	_, err = s.Client(t).CoreV1().Secrets(s.namespace).Get(t.Context(), "licence", metav1.GetOptions{})
 	require.NoError(t, err)
 }

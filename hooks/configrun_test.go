@@ -32,7 +32,7 @@ func TestConfigRunCommands(t *testing.T) {
 			case got := <-code:
 				assert.Equal(t, exitDone, got, talk.String())
 			case <-time.After(time.Minute):
-				require.Fail(t, "the command does not end", talk.String())
+				require.Fail(t, "the command did not end", talk.String())
 			}
 		})
 	}

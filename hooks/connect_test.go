@@ -70,7 +70,7 @@ func TestRetryUntilAPIServerAnswers(t *testing.T) {
 			asked.Store(0)
 			var said strings.Builder
 			code := run(t.Context(), append([]string{"stoker", "--kubeconfig", config}, args...), &said, &said)
-			assert.Equal(t, exitForbidden, code, "the third answer counts: %s", &said)
+			assert.Equal(t, exitForbidden, code, "the third answer must decide: %s", &said)
 			assert.Equal(t, int64(3), asked.Load())
 		})
 	}
@@ -226,5 +226,5 @@ func TestHookJobBypassesProxy(t *testing.T) {
 	}
 	pod := map[string]string{"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 	assert.Equal(t, []string{"10.96.0.1:443"}, asks(pod))
-	assert.Equal(t, []string{"proxy.invalid:3128"}, asks(nil), "outside a pod, the proxies of kubectl apply")
+	assert.Equal(t, []string{"proxy.invalid:3128"}, asks(nil), "outside a pod, the proxies of the environment must apply")
 }

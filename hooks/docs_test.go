@@ -138,7 +138,7 @@ func TestMigrationPageCommands(t *testing.T) {
 		switch c.Text {
 		case "stoker migrate -A":
 			assert.Contains(t, said, "remove finalizer", "a dry run")
-			assert.NotEmpty(t, shell.Type(t, "kubectl --namespace "+namespace+" get gatewaysync line --output 'jsonpath={.metadata.finalizers}'"), "a dry run changes nothing")
+			assert.NotEmpty(t, shell.Type(t, "kubectl --namespace "+namespace+" get gatewaysync line --output 'jsonpath={.metadata.finalizers}'"), "a dry run must not remove the finalizer")
 		case "stoker migrate -A --yes":
 			assert.Empty(t, shell.Type(t, "kubectl --namespace "+namespace+" get gatewaysync line --output 'jsonpath={.metadata.finalizers}'"))
 		}

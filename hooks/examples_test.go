@@ -101,11 +101,11 @@ func TestExampleHookJobs(t *testing.T) {
 				}
 				rules := job.Spec.PodFailurePolicy.Rules
 				require.Len(t, rules, 2, name)
-				assert.Equal(t, batchv1.PodFailurePolicyActionIgnore, rules[0].Action, "%s: an eviction does not count as a failure", name)
+				assert.Equal(t, batchv1.PodFailurePolicyActionIgnore, rules[0].Action, "%s: an eviction must not count as a failure", name)
 				assert.Equal(t, corev1.DisruptionTarget, rules[0].OnPodConditions[0].Type, name)
 				assert.Equal(t, batchv1.PodFailurePolicyActionFailJob, rules[1].Action, name)
 				assert.Equal(t, c.Name, *rules[1].OnExitCodes.ContainerName, name)
-				assert.NotContains(t, rules[1].OnExitCodes.Values, int32(exitRetry), "%s: a retry may help", name)
+				assert.NotContains(t, rules[1].OnExitCodes.Values, int32(exitRetry), "%s: exit codes that a retry may fix must not fail the Job", name)
 				assert.Contains(t, rules[1].OnExitCodes.Values, int32(exitFailed), name)
 				assert.Equal(t, corev1.RestartPolicyNever, pod.RestartPolicy, name)
 				assert.Equal(t, "stoker-hooks", pod.ServiceAccountName, name)
@@ -123,7 +123,7 @@ func TestExampleHookJobs(t *testing.T) {
 				require.NoError(t, found.ParseFlags(left), name)
 				require.NoError(t, found.ValidateArgs(found.Flags().Args()), name)
 				if timeout := found.Flags().Lookup("timeout"); timeout != nil && found.Name() == "sync" {
-					assert.Equal(t, "15m0s", timeout.DefValue, "%s: its deadline is longer than what it waits", name)
+					assert.Equal(t, "15m0s", timeout.DefValue, "%s: the deadline of the Job must be longer than the wait", name)
 					assert.Greater(t, *job.Spec.ActiveDeadlineSeconds, int64(15*60), name)
 				}
 			}
@@ -146,7 +146,7 @@ func TestExampleSyncWaves(t *testing.T) {
 				assert.Equal(t, "1", set.Annotations[waveOf])
 				if set.Kind == "StatefulSet" {
 					assert.Equal(t, "line", set.Spec.Template.Annotations[v1alpha1.AnnotationCRName])
-					assert.Equal(t, appsv1.ParallelPodManagement, set.Spec.PodManagementPolicy, "else Kubernetes keeps a pod that cannot start")
+					assert.Equal(t, appsv1.ParallelPodManagement, set.Spec.PodManagementPolicy, "with OrderedReady, Kubernetes keeps a pod that cannot start")
 				}
 			}
 			for _, document := range documents(t, dir+"/rights.yaml") {
@@ -164,7 +164,7 @@ func TestExampleSyncWaves(t *testing.T) {
 	require.NoError(t, yaml.Unmarshal(documents(t, "plain/preflight.yaml")[0], &before))
 	again, err := decode.GatewaySync([]byte(before.Data["gatewaysync.yaml"]))
 	require.NoError(t, err)
-	assert.Equal(t, gs, again, "what is looked at before is what is applied then")
+	assert.Equal(t, gs, again, "the checked GatewaySync must be the applied one")
 	assert.Equal(t, "-1", before.Annotations[waveOf])
 }
 

@@ -86,7 +86,7 @@ spec:
 		case m := <-messages:
 			return m
 		case <-time.After(3 * time.Minute):
-			require.Fail(t, "nothing is told", log.String())
+			require.Fail(t, "no message was sent", log.String())
 			return ""
 		}
 	}
@@ -98,7 +98,7 @@ spec:
 	require.NoError(t, lead(t.Context(), cluster, namespace, "line", repaired))
 	assert.Contains(t, told(), "NotReady resolved*: it has ended after ")
 	second()
-	assert.Empty(t, messages, "each is told once")
+	assert.Empty(t, messages, "each message must be sent once")
 	assert.NotContains(t, log.String(), "S3CR3T")
 	assert.Equal(t, 2, strings.Count(log.String(), `"msg":"notification sent"`), log.String())
 }
@@ -120,7 +120,7 @@ func TestNotifyCommands(t *testing.T) {
 			case got := <-code:
 				assert.Equal(t, exitDone, got, talk.String())
 			case <-time.After(time.Minute):
-				require.Fail(t, "the command does not end", talk.String())
+				require.Fail(t, "the command did not end", talk.String())
 			}
 		})
 	}

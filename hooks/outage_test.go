@@ -45,13 +45,13 @@ spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
 	cluster.Kill(t, kubetest.APIServer)
 	says("the API server does not answer, trying again")
 	cluster.Start(t, kubetest.APIServer)
-	require.Eventually(t, func() bool { return strings.Count(talk.String(), "0 of 1 gateways") == 2 }, time.Minute, 10*time.Millisecond, "the progress is printed again")
+	require.Eventually(t, func() bool { return strings.Count(talk.String(), "0 of 1 gateways") == 2 }, time.Minute, 10*time.Millisecond, "the progress must be printed again")
 	require.NoError(t, lead(t.Context(), cluster, namespace, "plant", there))
 	select {
 	case got := <-code:
 		assert.Equal(t, exitDone, got, talk.String())
 	case <-time.After(time.Minute):
-		require.Fail(t, "the wait does not end", talk.String())
+		require.Fail(t, "the wait did not end", talk.String())
 	}
 	assert.Equal(t, "line-1 (pod line-1-0) runs main at aaaaaaa\n", out.String())
 }

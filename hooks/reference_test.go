@@ -145,7 +145,7 @@ func TestCommandsHaveShortTextAndExample(t *testing.T) {
 	root := newCLI(io.Discard, io.Discard).root("stoker")
 	for _, c := range commands(root) {
 		assert.NotEmpty(t, c.Short, c.Name())
-		assert.False(t, strings.HasSuffix(c.Short, "."), "%s: a short text has no period", c.Name())
+		assert.False(t, strings.HasSuffix(c.Short, "."), "%s: the short text must not end with a period", c.Name())
 		assert.Contains(t, c.Example, c.CommandPath(), c.Name())
 		for line := range strings.Lines(c.Example) {
 			line = strings.TrimSpace(line)

@@ -38,23 +38,23 @@ func TestRollbackIfNeeded(t *testing.T) {
 		v               request.Verdict
 		want, undecided bool
 	}{
-		"a file that is not JSON":                        {v(broken, 1, broken), true, false},
-		"a source that is not there":                     {v(v1alpha1.ReasonSourceMissing, 1, v1alpha1.ReasonSourceMissing), true, false},
-		"the same, and others are on their way":          {v(broken, 1, broken, v1alpha1.ReasonProgressing), true, false},
-		"a ref that is not there":                        {v(v1alpha1.ReasonRefNotFound, 0), false, false},
-		"the same, and what gateways failed for once":    {v(v1alpha1.ReasonRefNotFound, 1, broken), false, false},
-		"credentials":                                    {v(v1alpha1.ReasonAuthFailed, 1, v1alpha1.ReasonAuthFailed), false, false},
-		"a login page in the place of git":               {v(login, 0), false, false},
-		"a login page that a gateway gets":               {v(login, 1, login), false, false},
-		"more refs than are looked at":                   {v(v1alpha1.ReasonLimitExceeded, 0, v1alpha1.ReasonProgressing), false, false},
-		"more files than are taken":                      {v(v1alpha1.ReasonLimitExceeded, 1, v1alpha1.ReasonLimitExceeded), true, false},
-		"a pod that has to be started again":             {v(restart, 1, restart), false, false},
-		"the same beside one that may still get it":      {v(restart, 1, restart, unverified), false, true},
-		"the same beside one that cannot":                {v(restart, 2, restart, broken), true, false},
-		"the same beside one that could not before":      {v(restart, 1, restart, broken), false, true},
-		"too late, and gateways are away":                {v(late, 0, away, v1alpha1.ReasonDesignerSessionActive), false, false},
-		"too late, and a gateway does not take it":       {v(late, 0, away, unverified), true, false},
-		"too late, and no gateway is known to be behind": {v(late, 0), false, false},
+		"invalid JSON file": {v(broken, 1, broken), true, false},
+		"missing source":    {v(v1alpha1.ReasonSourceMissing, 1, v1alpha1.ReasonSourceMissing), true, false},
+		"invalid JSON file, other gateways in progress": {v(broken, 1, broken, v1alpha1.ReasonProgressing), true, false},
+		"missing ref": {v(v1alpha1.ReasonRefNotFound, 0), false, false},
+		"missing ref, earlier failures of gateways": {v(v1alpha1.ReasonRefNotFound, 1, broken), false, false},
+		"credentials":               {v(v1alpha1.ReasonAuthFailed, 1, v1alpha1.ReasonAuthFailed), false, false},
+		"login page instead of git": {v(login, 0), false, false},
+		"login page for a gateway":  {v(login, 1, login), false, false},
+		"too many refs":             {v(v1alpha1.ReasonLimitExceeded, 0, v1alpha1.ReasonProgressing), false, false},
+		"too many files":            {v(v1alpha1.ReasonLimitExceeded, 1, v1alpha1.ReasonLimitExceeded), true, false},
+		"pod must be recreated":     {v(restart, 1, restart), false, false},
+		"pod must be recreated, another gateway may sync":      {v(restart, 1, restart, unverified), false, true},
+		"pod must be recreated, another gateway failed":        {v(restart, 2, restart, broken), true, false},
+		"pod must be recreated, another gateway failed before": {v(restart, 1, restart, broken), false, true},
+		"deadline exceeded, gateways unavailable":              {v(late, 0, away, v1alpha1.ReasonDesignerSessionActive), false, false},
+		"deadline exceeded, gateway rejects the commit":        {v(late, 0, away, unverified), true, false},
+		"deadline exceeded, no gateway behind":                 {v(late, 0), false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			assert.Equal(t, c.want, blamesCommit(c.v))
@@ -143,13 +143,13 @@ func TestRollbackIfNeededAfterDeadline(t *testing.T) {
 		before, after func(*v1alpha1.GatewaySyncStatus)
 		said          string
 	}{
-		"the API server goes away":                {late(unverified), nil, "nothing was rolled back: the API server does not answer"},
-		"a gateway does not take it":              {late(unverified), row(unverified), "rollback requested (to aaaaaaa until main moves on from bbbbbbb)"},
-		"a gateway was away, and still is":        {late(away), row(away), "nothing was rolled back: no verdict within"},
-		"a gateway did not take it, and now may":  {late(unverified), row(v1alpha1.ReasonProgressing), "nothing was rolled back: no verdict within"},
-		"the branch has moved on":                 {late(unverified), moved, "nothing was rolled back: no verdict within"},
-		"the branch was not polled again":         {late(unverified), unseen, "nothing was rolled back: no verdict within"},
-		"it was not late before it was asked for": {row(unverified), row(unverified), "nothing was rolled back: no verdict within"},
+		"API server unavailable":                   {late(unverified), nil, "nothing was rolled back: the API server does not answer"},
+		"gateway rejects the commit":               {late(unverified), row(unverified), "rollback requested (to aaaaaaa until main moves on from bbbbbbb)"},
+		"gateway stays unavailable":                {late(away), row(away), "nothing was rolled back: no verdict within"},
+		"gateway in progress again":                {late(unverified), row(v1alpha1.ReasonProgressing), "nothing was rolled back: no verdict within"},
+		"branch moved on":                          {late(unverified), moved, "nothing was rolled back: no verdict within"},
+		"branch not polled again":                  {late(unverified), unseen, "nothing was rolled back: no verdict within"},
+		"deadline not exceeded before the request": {row(unverified), row(unverified), "nothing was rolled back: no verdict within"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

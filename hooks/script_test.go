@@ -66,7 +66,7 @@ func TestCommands(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			outer, ok := env.T().(testing.TB)
 			if !ok {
-				return errors.New("this is not a test")
+				return errors.New("the script has no test")
 			}
 			namespace := cluster.Namespace(outer)
 			env.Vars = append(env.Vars, gitserver.Env()...)

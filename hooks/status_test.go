@@ -48,13 +48,13 @@ spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
 	require.NoError(t, lead(t.Context(), cluster, namespace, "line", repaired))
 	says(" line Succeeded, 1 of 1 gateways run main at aaaaaaa")
 	says(" line-1 (pod line-1-0) Synced at aaaaaaa\n")
-	assert.Equal(t, 4, strings.Count(out.String(), "\n"), "a line for each change: %s", &out)
+	assert.Equal(t, 4, strings.Count(out.String(), "\n"), "each change must print one line: %s", &out)
 	stop()
 	select {
 	case got := <-code:
 		assert.Equal(t, exitDone, got, talk.String())
 	case <-time.After(time.Minute):
-		require.Fail(t, "the command does not end")
+		require.Fail(t, "the command did not end")
 	}
 
 	var none program.Log

@@ -48,12 +48,12 @@ func TestWaitWhenRollbackLapses(t *testing.T) {
 		code int
 		said string
 	}{
-		"what is wanted":            {lapsed, nil, exitDone, "gw runs main at ccccccc"},
-		"that, and no rollback":     {lapsed, []string{"--no-rollback"}, exitDone, "gw runs main at ccccccc"},
-		"the commit by its name":    {lapsed, []string{"--ref", good}, exitSuperseded, "desired ref is main (spec.git.ref)"},
-		"another ref is requested":  {runs(other, "v3", fixed), nil, exitSuperseded, "desired ref is v3"},
-		"the same, and no rollback": {runs(other, "v3", fixed), []string{"--no-rollback"}, exitSuperseded, "desired ref is v3"},
-		"the rollback stays":        {runs(held, good, good), nil, exitDone, "gw runs bbbbbbb"},
+		"desired ref runs":                   {lapsed, nil, exitDone, "gw runs main at ccccccc"},
+		"desired ref runs, --no-rollback":    {lapsed, []string{"--no-rollback"}, exitDone, "gw runs main at ccccccc"},
+		"other commit desired":               {lapsed, []string{"--ref", good}, exitSuperseded, "desired ref is main (spec.git.ref)"},
+		"other ref requested":                {runs(other, "v3", fixed), nil, exitSuperseded, "desired ref is v3"},
+		"other ref requested, --no-rollback": {runs(other, "v3", fixed), []string{"--no-rollback"}, exitSuperseded, "desired ref is v3"},
+		"rollback in force":                  {runs(held, good, good), nil, exitDone, "gw runs bbbbbbb"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

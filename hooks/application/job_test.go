@@ -85,7 +85,7 @@ func TestParseMade(t *testing.T) {
 func TestOfPod(t *testing.T) {
 	assert.Equal(t, "stoker-pre-d71ae04-presync-1795150392", JobOfPod("stoker-pre-d71ae04-presync-1795150392-x7k2p"))
 	assert.Equal(t, "job", JobOfPod("job-abcde"))
-	assert.Empty(t, JobOfPod(strings.Repeat("a", 57)+"-abcde"), "the name may go on after a dash at which Kubernetes cut it")
+	assert.Empty(t, JobOfPod(strings.Repeat("a", 57)+"-abcde"), "Kubernetes may have truncated the name at a dash")
 	assert.Equal(t, strings.Repeat("a", 56), JobOfPod(strings.Repeat("a", 56)+"-abcde"))
 	for _, pod := range []string{"", "job", "job-abc", "job-ABCDE", "-abcde", strings.Repeat("a", 58) + "-abcde"} {
 		t.Run(pod, func(t *testing.T) { assert.Empty(t, JobOfPod(pod)) })

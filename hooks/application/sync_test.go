@@ -75,33 +75,33 @@ func TestEvaluate(t *testing.T) {
 		err               error
 		message           string
 	}{
-		"the Job is a running hook":                   {text: fresh, job: made, commit: newer},
-		"a Job with a fixed name is a running hook":   {text: with(fresh, made, "stoker-set-ref"), job: "stoker-set-ref", commit: newer},
-		"the revision is that in the name of the Job": {text: with(fresh, "hookPhase: Running", "hookPhase: Succeeded"), job: made, commit: newer},
-		"the result of the previous sync":             {text: stale, job: made, err: ErrStale, message: "d7faf59"},
-		"the previous sync had a Job of this name":    {text: with(stale, "stoker-pre-d7faf59-presync-1795150300", "stoker-set-ref"), job: "stoker-set-ref", err: ErrStale},
-		"a Job of another namespace":                  {text: with(fresh, made, "stoker-set-ref", "namespace: plant", "namespace: other"), job: "stoker-set-ref", err: ErrStale},
-		"a Pod of this name":                          {text: with(fresh, made, "stoker-set-ref", "kind: Job", "kind: Pod"), job: "stoker-set-ref", err: ErrStale},
-		"no result yet":                               {text: with(fresh, "syncResult:", "other:"), job: made, err: ErrStale, message: "no result"},
-		"the Application has never synced":            {text: `{spec: {source: {repoURL: x}}}`, job: made, err: ErrStale, message: "not synced"},
-		"another sync runs":                           {text: with(fresh, "04:53:12Z", "04:53:13Z"), job: made, err: ErrOvertaken, message: "started another one at 2026-11-20T04:53:13Z"},
-		"the sync has failed":                         {text: with(fresh, "phase: Running, startedAt", "phase: Failed, startedAt"), job: "stoker-set-ref", err: ErrOvertaken, message: "ended as Failed"},
-		"the sync is stopped":                         {text: with(fresh, "phase: Running, startedAt", "phase: Terminating, startedAt"), job: made, err: ErrOvertaken},
-		"another repository":                          {text: with(fresh, "plants/line", "plants/deployment"), job: made, err: ErrOtherRepository, message: "plants/deployment"},
-		"a chart":                                     {text: with(fresh, newer, "1.2.3", made, "stoker"), job: "stoker", err: ErrOtherRepository, message: "is not a git commit"},
-		"several sources, one matches":                {text: several, job: "stoker--presync-1795150392", commit: newer},
-		"several sources by position":                 {text: several, job: "stoker--presync-1795150392", source: "2", commit: newer},
-		"several sources by address":                  {text: several, job: "stoker--presync-1795150392", source: "ssh://git@git.example.com/plants/line", commit: newer},
-		"several sources, the chart is selected":      {text: several, job: "stoker--presync-1795150392", source: "1", err: ErrOtherRepository},
-		"several sources, none is selected":           {text: several, job: "stoker--presync-1795150392", source: "3", err: ErrOtherRepository, message: "--source"},
-		"several sources, none matches":               {text: with(several, repo, "https://git.example.com/other"), job: "stoker--presync-1795150392", err: ErrOtherRepository},
-		"one repository twice at one commit":          {text: with(several, "https://charts.example.com', chart: x", repo+"'", older, newer), job: "stoker--presync-1795150392", commit: newer},
-		"one repository twice at two commits":         {text: with(several, "https://charts.example.com', chart: x", repo+"'"), job: "stoker--presync-1795150392", err: ErrOtherRepository, message: "--source"},
-		"more sources than revisions":                 {text: with(several, "["+older+", ", "["), job: "stoker--presync-1795150392", err: ErrStale},
-		"only the spec has the sources":               {text: with(several, " sources:", " other:", "source: {", "sources: [{repoURL: a}, {", "line\"}}", "line\"}]}"), job: "stoker--presync-1795150392", commit: newer},
-		"no source at all":                            {text: with(fresh, "source:", "other:"), job: made, err: ErrOtherRepository, message: "no repository"},
-		"a password in an address is hidden":          {text: with(fresh, "git@git.example.com:plants/line", "https://user:S3CR3T@git.example.com/other"), job: made, err: ErrOtherRepository, message: "https://git.example.com/other"},
-		"a retry has not begun":                       {text: with(stale, "1795150300", "1795150392"), job: made, err: ErrStale},
+		"running hook":                              {text: fresh, job: made, commit: newer},
+		"running hook with a fixed name":            {text: with(fresh, made, "stoker-set-ref"), job: "stoker-set-ref", commit: newer},
+		"revision in the name of the Job":           {text: with(fresh, "hookPhase: Running", "hookPhase: Succeeded"), job: made, commit: newer},
+		"result of the previous sync":               {text: stale, job: made, err: ErrStale, message: "d7faf59"},
+		"Job of the same name in the previous sync": {text: with(stale, "stoker-pre-d7faf59-presync-1795150300", "stoker-set-ref"), job: "stoker-set-ref", err: ErrStale},
+		"Job of another namespace":                  {text: with(fresh, made, "stoker-set-ref", "namespace: plant", "namespace: other"), job: "stoker-set-ref", err: ErrStale},
+		"Pod of the same name":                      {text: with(fresh, made, "stoker-set-ref", "kind: Job", "kind: Pod"), job: "stoker-set-ref", err: ErrStale},
+		"no result yet":                             {text: with(fresh, "syncResult:", "other:"), job: made, err: ErrStale, message: "no result"},
+		"never synced":                              {text: `{spec: {source: {repoURL: x}}}`, job: made, err: ErrStale, message: "not synced"},
+		"another sync in progress":                  {text: with(fresh, "04:53:12Z", "04:53:13Z"), job: made, err: ErrOvertaken, message: "started another one at 2026-11-20T04:53:13Z"},
+		"failed sync":                               {text: with(fresh, "phase: Running, startedAt", "phase: Failed, startedAt"), job: "stoker-set-ref", err: ErrOvertaken, message: "ended as Failed"},
+		"stopped sync":                              {text: with(fresh, "phase: Running, startedAt", "phase: Terminating, startedAt"), job: made, err: ErrOvertaken},
+		"another repository":                        {text: with(fresh, "plants/line", "plants/deployment"), job: made, err: ErrOtherRepository, message: "plants/deployment"},
+		"a chart":                                   {text: with(fresh, newer, "1.2.3", made, "stoker"), job: "stoker", err: ErrOtherRepository, message: "is not a git commit"},
+		"several sources, one matches":              {text: several, job: "stoker--presync-1795150392", commit: newer},
+		"several sources by position":               {text: several, job: "stoker--presync-1795150392", source: "2", commit: newer},
+		"several sources by address":                {text: several, job: "stoker--presync-1795150392", source: "ssh://git@git.example.com/plants/line", commit: newer},
+		"several sources, chart selected":           {text: several, job: "stoker--presync-1795150392", source: "1", err: ErrOtherRepository},
+		"several sources, none selected":            {text: several, job: "stoker--presync-1795150392", source: "3", err: ErrOtherRepository, message: "--source"},
+		"several sources, none matches":             {text: with(several, repo, "https://git.example.com/other"), job: "stoker--presync-1795150392", err: ErrOtherRepository},
+		"one repository twice at one commit":        {text: with(several, "https://charts.example.com', chart: x", repo+"'", older, newer), job: "stoker--presync-1795150392", commit: newer},
+		"one repository twice at two commits":       {text: with(several, "https://charts.example.com', chart: x", repo+"'"), job: "stoker--presync-1795150392", err: ErrOtherRepository, message: "--source"},
+		"more sources than revisions":               {text: with(several, "["+older+", ", "["), job: "stoker--presync-1795150392", err: ErrStale},
+		"sources in the spec only":                  {text: with(several, " sources:", " other:", "source: {", "sources: [{repoURL: a}, {", "line\"}}", "line\"}]}"), job: "stoker--presync-1795150392", commit: newer},
+		"no source":                                 {text: with(fresh, "source:", "other:"), job: made, err: ErrOtherRepository, message: "no repository"},
+		"password in the address is hidden":         {text: with(fresh, "git@git.example.com:plants/line", "https://user:S3CR3T@git.example.com/other"), job: made, err: ErrOtherRepository, message: "https://git.example.com/other"},
+		"retry not started":                         {text: with(stale, "1795150300", "1795150392"), job: made, err: ErrStale},
 	} {
 		t.Run(name, func(t *testing.T) {
 			q := query(c.job)
@@ -160,12 +160,12 @@ func TestWaitForSyncTimeout(t *testing.T) {
 		reads = 0
 		_, err = WaitForSync(t.Context(), answers(t, &reads, stale, errors.New("rate: Wait(n=1) would exceed context deadline")), query(made))
 		require.ErrorIs(t, err, ErrStale)
-		require.ErrorContains(t, err, "d7faf59", "a failed read does not hide the message of an earlier one")
+		require.ErrorContains(t, err, "d7faf59", "a failed read must not hide the message of an earlier one")
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err = WaitForSync(ctx, answers(t, &reads, stale), query(made))
-		assert.ErrorIs(t, err, context.DeadlineExceeded, "the caller's context ends first")
+		assert.ErrorIs(t, err, context.DeadlineExceeded, "the context of the caller must end the wait")
 	})
 }
 

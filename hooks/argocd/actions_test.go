@@ -38,8 +38,8 @@ func (s *script) click(t testing.TB, gs *v1alpha1.GatewaySync) (*v1alpha1.Gatewa
 	after := map[string]any{}
 	require.NoError(t, json.Unmarshal(raw, &after))
 	before := object(t, gs)
-	require.Equal(t, before["spec"], withEmptyObjects(before["spec"], after["spec"]), "an action leaves the spec")
-	require.Equal(t, before["status"], withEmptyObjects(before["status"], after["status"]), "an action leaves the status")
+	require.Equal(t, before["spec"], withEmptyObjects(before["spec"], after["spec"]), "an action must not change the spec")
+	require.Equal(t, before["status"], withEmptyObjects(before["status"], after["status"]), "an action must not change the status")
 	meta := after["metadata"].(map[string]any)
 	notes, _ := meta["annotations"].(map[string]any)
 	out := gs.DeepCopy()
@@ -106,10 +106,10 @@ func TestRollbackActionMatchesCLI(t *testing.T) {
 		})
 		offered := !offers(t, discovery, gs)["rollback"].Disabled
 		if wantErr == nil {
-			require.Equal(t, answer.Outcome == request.Set, offered, "seed %d: it is offered if it does something", seed)
+			require.Equal(t, answer.Outcome == request.Set, offered, "seed %d: an action must be offered only if it has an effect", seed)
 		}
 		if wantErr != nil {
-			require.Error(t, err, "seed %d: the command line says %v", seed, wantErr)
+			require.Error(t, err, "seed %d: the command line reports %v", seed, wantErr)
 			seen["refused"]++
 			continue
 		}
@@ -119,7 +119,7 @@ func TestRollbackActionMatchesCLI(t *testing.T) {
 		if answer.Outcome == request.Set {
 			d, err := desiredref.Of(after, "")
 			require.NoError(t, err)
-			require.Equal(t, gs.Status.LastGood.Commit, d.Ref, "seed %d: the request is in force", seed)
+			require.Equal(t, gs.Status.LastGood.Commit, d.Ref, "seed %d: the request must be in force", seed)
 		}
 	}
 	for _, outcome := range []string{"refused", "Set", "Unchanged"} {
@@ -166,14 +166,14 @@ func TestApproveAction(t *testing.T) {
 		have    string
 		offered bool
 	}{
-		"the first":       {&waiting, "", true},
-		"beside another":  {&waiting, "dev@" + commitA, true},
-		"beside garbage":  {&waiting, "garbage", true},
-		"beside too much": {&waiting, strings.Repeat("dev@"+commitA+",", 25), true},
-		"no rollout":      {nil, "", false},
-		"soaking":         {&v1alpha1.RolloutStatus{Commit: commitB, Stage: "dev", Phase: v1alpha1.RolloutSoaking}, "", false},
-		"no stage":        {&v1alpha1.RolloutStatus{Commit: commitB, Phase: v1alpha1.RolloutWaiting}, "", false},
-		"no commit":       {&v1alpha1.RolloutStatus{Stage: "prod", Phase: v1alpha1.RolloutWaiting}, "", false},
+		"first approval":   {&waiting, "", true},
+		"another approval": {&waiting, "dev@" + commitA, true},
+		"invalid entries":  {&waiting, "garbage", true},
+		"too many entries": {&waiting, strings.Repeat("dev@"+commitA+",", 25), true},
+		"no rollout":       {nil, "", false},
+		"soaking":          {&v1alpha1.RolloutStatus{Commit: commitB, Stage: "dev", Phase: v1alpha1.RolloutSoaking}, "", false},
+		"no stage":         {&v1alpha1.RolloutStatus{Commit: commitB, Phase: v1alpha1.RolloutWaiting}, "", false},
+		"no commit":        {&v1alpha1.RolloutStatus{Stage: "prod", Phase: v1alpha1.RolloutWaiting}, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gs := &v1alpha1.GatewaySync{}
@@ -202,13 +202,13 @@ func TestApproveWindowAction(t *testing.T) {
 		have    string
 		offered bool
 	}{
-		"the first":       {waits, &v1alpha1.TargetStatus{Commit: commitB}, "", true},
-		"beside another":  {waits, &v1alpha1.TargetStatus{Commit: commitB}, "dev@" + commitA, true},
-		"beside too much": {waits, &v1alpha1.TargetStatus{Commit: commitB}, strings.Repeat("dev@"+commitA+",", 46), true},
-		"nothing waits":   {waits[:1], &v1alpha1.TargetStatus{Commit: commitB}, "", false},
-		"no gateways":     {nil, &v1alpha1.TargetStatus{Commit: commitB}, "", false},
-		"no commit":       {waits, &v1alpha1.TargetStatus{}, "", false},
-		"no target":       {waits, nil, "", false},
+		"first approval":   {waits, &v1alpha1.TargetStatus{Commit: commitB}, "", true},
+		"another approval": {waits, &v1alpha1.TargetStatus{Commit: commitB}, "dev@" + commitA, true},
+		"too many entries": {waits, &v1alpha1.TargetStatus{Commit: commitB}, strings.Repeat("dev@"+commitA+",", 46), true},
+		"nothing waits":    {waits[:1], &v1alpha1.TargetStatus{Commit: commitB}, "", false},
+		"no gateways":      {nil, &v1alpha1.TargetStatus{Commit: commitB}, "", false},
+		"no commit":        {waits, &v1alpha1.TargetStatus{}, "", false},
+		"no target":        {waits, nil, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gs := &v1alpha1.GatewaySync{}
@@ -238,7 +238,7 @@ func TestTwoClicksWithinOneSecond(t *testing.T) {
 		assert.Equal(t, "2026-01-02T12:00:00.567890123Z", desiredref.RequestsOf(once).At())
 		again, err := script.click(t, gs)
 		require.NoError(t, err)
-		assert.Equal(t, once, again, "one click that is sent twice is one request")
+		assert.Equal(t, once, again, "a repeated click must be one request")
 		for _, odd := range []string{"", "x", "99999999999999999999"} {
 			t.Run(odd, func(t *testing.T) {
 				gs.ResourceVersion = odd

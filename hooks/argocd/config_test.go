@@ -90,7 +90,7 @@ func TestConfigSyncHealth(t *testing.T) {
 	golden(t, "../ConfigSync/health_test.yaml", tests)
 	there, err := filepath.Glob(filepath.Join(folder, "..", "ConfigSync", "testdata", "*.yaml"))
 	require.NoError(t, err)
-	assert.Len(t, there, len(configSyncs), "a file in testdata belongs to no status; delete it")
+	assert.Len(t, there, len(configSyncs), "a file in testdata belongs to no status: delete it")
 }
 
 // The health follows from the class of the reason. Reasons that only GatewaySyncs have are not asked for.
@@ -202,7 +202,7 @@ func TestConfigSyncRollbackMatchesCLI(t *testing.T) {
 		"last good commit runs": {func(cs *v1alpha1.ConfigSync) {
 			cs.Status.SourceRevision, cs.Annotations = commitA, map[string]string{"plant.example.com/area": "north"}
 		}, false, ""},
-		"nothing good": {func(cs *v1alpha1.ConfigSync) { cs.Status.LastGood = nil }, false, "nothing to go back to"},
+		"no last good commit": {func(cs *v1alpha1.ConfigSync) { cs.Status.LastGood = nil }, false, "nothing to go back to"},
 		"not resolved": {func(cs *v1alpha1.ConfigSync) {
 			cs.Status.Conditions = []metav1.Condition{ofConfig(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonGitUnreachable, "")}
 		}, false, "try again soon"},

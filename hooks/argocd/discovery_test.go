@@ -159,7 +159,7 @@ func TestActionTestdata(t *testing.T) {
 	golden(t, "actions/action_test.yaml", tests)
 	there, err := filepath.Glob(filepath.Join(folder, "actions", "testdata", "*.yaml"))
 	require.NoError(t, err)
-	assert.Len(t, there, files, "a file belongs to no action; delete it")
+	assert.Len(t, there, files, "a file belongs to no action: delete it")
 }
 
 // The modules test/argocd and test/argocd/v3 run the same file with Argo CD.

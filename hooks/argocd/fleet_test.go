@@ -107,7 +107,7 @@ func TestFleetRollout(t *testing.T) {
 	answer.Store(http.StatusServiceUnavailable)
 	second := p.Push("second")
 	argo.shows("Degraded", "CanaryStageFailed: stage dev: the health check failed 1 times")
-	p.Eventually("the canary went back", func() bool { return canary.Title() == "first" })
+	p.Eventually("the canary runs the first commit again", func() bool { return canary.Title() == "first" })
 	assert.False(t, argo.offered("approve"))
 
 	answer.Store(http.StatusOK)

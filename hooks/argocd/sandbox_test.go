@@ -78,7 +78,7 @@ func (s *script) run(obj map[string]any, now time.Time) ([]byte, error) {
 					}
 					l.Push(lua.LString(text))
 				default:
-					l.RaiseError("no test knows the format %s", format)
+					l.RaiseError("unsupported format %s", format)
 				}
 				return 1
 			},

@@ -268,7 +268,7 @@ func TestHealth(t *testing.T) {
 	golden(t, "health_test.yaml", tests)
 	there, err := filepath.Glob(filepath.Join(folder, "testdata", "*.yaml"))
 	require.NoError(t, err)
-	assert.Len(t, there, len(files), "a file in testdata belongs to no status; delete it")
+	assert.Len(t, there, len(files), "a file in testdata belongs to no status: delete it")
 }
 
 // For every outcome, health.lua and "stoker wait" agree on the health.

@@ -290,10 +290,10 @@ func TestBindingsOfAgents(t *testing.T) {
 	cluster := kubetest.Control(t)
 	cluster.ApplyYAML(t, "", reportingRole)
 	for name, subject := range map[string]string{
-		"account":             "{kind: ServiceAccount, name: default, namespace: NAMESPACE}",
-		"group of namespace":  "{kind: Group, name: 'system:serviceaccounts:NAMESPACE', apiGroup: rbac.authorization.k8s.io}",
-		"user":                "{kind: User, name: 'system:serviceaccount:NAMESPACE:default', apiGroup: rbac.authorization.k8s.io}",
-		"another namespace's": "",
+		"account":            "{kind: ServiceAccount, name: default, namespace: NAMESPACE}",
+		"group of namespace": "{kind: Group, name: 'system:serviceaccounts:NAMESPACE', apiGroup: rbac.authorization.k8s.io}",
+		"user":               "{kind: User, name: 'system:serviceaccount:NAMESPACE:default', apiGroup: rbac.authorization.k8s.io}",
+		"another namespace":  "",
 	} {
 		for _, kind := range []string{"RoleBinding", "ClusterRoleBinding"} {
 			t.Run(kind+"/"+name, func(t *testing.T) {
@@ -394,7 +394,7 @@ func TestCheckAgentDoesNotStart(t *testing.T) {
 			require.NoError(t, err)
 			found := look(t, l)
 			assert.Contains(t, found[pods], want)
-			assert.Contains(t, found[bindings], "failed: no binding grants ClusterRole stoker-agent to ServiceAccount default", "the binding is needed in every state")
+			assert.Contains(t, found[bindings], "failed: no binding grants ClusterRole stoker-agent to ServiceAccount default", "the binding must be reported in every state of the agent")
 		})
 	}
 }

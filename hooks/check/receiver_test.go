@@ -178,13 +178,13 @@ func TestGrantsOfRules(t *testing.T) {
 		rule rbacv1.PolicyRule
 		want State
 	}{
-		"names it":        {rule("get", "", "secrets", "two", "one"), OK},
-		"names all words": {rule("*", "*", "*", "one"), OK},
-		"names none":      {rule("get", "", "secrets"), Warning},
-		"another":         {rule("get", "", "secrets", "two"), Failed},
-		"another verb":    {rule("list", "", "secrets", "one"), Failed},
-		"another group":   {rule("get", "apps", "secrets", "one"), Failed},
-		"another kind":    {rule("get", "", "configmaps", "one"), Failed},
+		"names the Secret":                      {rule("get", "", "secrets", "two", "one"), OK},
+		"names the Secret, wildcards elsewhere": {rule("*", "*", "*", "one"), OK},
+		"names no Secret":                       {rule("get", "", "secrets"), Warning},
+		"another":                               {rule("get", "", "secrets", "two"), Failed},
+		"another verb":                          {rule("list", "", "secrets", "one"), Failed},
+		"another group":                         {rule("get", "apps", "secrets", "one"), Failed},
+		"another kind":                          {rule("get", "", "configmaps", "one"), Failed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := &grants{namespace: "plant", secrets: map[string]bool{}}
@@ -231,14 +231,14 @@ func TestGrantCommand(t *testing.T) {
 		binding *rbacv1.RoleBinding
 		want    string
 	}{
-		"nothing":             {nil, nil, create + bind},
-		"an empty role":       {role(receiverSecrets), binding(receiverSecrets, receiverSecrets, receiverName), `kubectl patch role stoker-receiver-secrets --namespace plant --type=json --patch='[{"op":"add","path":"/rules","value":[` + strings.Replace(rule, `"two"`, `"one","two"`, 1) + `]}]'`},
-		"a role for one":      {role(receiverSecrets, one), binding(receiverSecrets, receiverSecrets, receiverName), `kubectl patch role stoker-receiver-secrets --namespace plant --type=json --patch='[{"op":"add","path":"/rules/-","value":` + rule + `}]'`},
-		"another's":           {role(receiverSecrets, one, two), binding(receiverSecrets, receiverSecrets, "other"), "kubectl set subject rolebinding stoker-receiver-secrets" + set},
-		"of another role":     {role(receiverSecrets, one, two), binding(receiverSecrets, "other", receiverName), "kubectl create rolebinding stoker-receiver-secrets-named --namespace plant --role=stoker-receiver-secrets --serviceaccount=stoker:stoker-receiver"},
-		"a binding of none":   {nil, binding(receiverSecrets, receiverSecrets, receiverName), create + bind},
-		"one's own":           {role(own, one), binding(own, own, receiverName), `kubectl patch role stoker-receiver-secrets-one --namespace plant --type=json --patch='[{"op":"add","path":"/rules/-","value":` + rule + `}]'`},
-		"one's own, not here": {role(own, one, two), binding(own, own, "other"), "kubectl set subject rolebinding stoker-receiver-secrets-one" + set},
+		"nothing":                            {nil, nil, create + bind},
+		"empty role":                         {role(receiverSecrets), binding(receiverSecrets, receiverSecrets, receiverName), `kubectl patch role stoker-receiver-secrets --namespace plant --type=json --patch='[{"op":"add","path":"/rules","value":[` + strings.Replace(rule, `"two"`, `"one","two"`, 1) + `]}]'`},
+		"role for one Secret":                {role(receiverSecrets, one), binding(receiverSecrets, receiverSecrets, receiverName), `kubectl patch role stoker-receiver-secrets --namespace plant --type=json --patch='[{"op":"add","path":"/rules/-","value":` + rule + `}]'`},
+		"another's":                          {role(receiverSecrets, one, two), binding(receiverSecrets, receiverSecrets, "other"), "kubectl set subject rolebinding stoker-receiver-secrets" + set},
+		"binding of another role":            {role(receiverSecrets, one, two), binding(receiverSecrets, "other", receiverName), "kubectl create rolebinding stoker-receiver-secrets-named --namespace plant --role=stoker-receiver-secrets --serviceaccount=stoker:stoker-receiver"},
+		"binding of a missing role":          {nil, binding(receiverSecrets, receiverSecrets, receiverName), create + bind},
+		"own role":                           {role(own, one), binding(own, own, receiverName), `kubectl patch role stoker-receiver-secrets-one --namespace plant --type=json --patch='[{"op":"add","path":"/rules/-","value":` + rule + `}]'`},
+		"own role, bound to another account": {role(own, one, two), binding(own, own, "other"), "kubectl set subject rolebinding stoker-receiver-secrets-one" + set},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := &grants{receivers: receivers{accounts: []account{{"stoker", receiverName}}}, namespace: "plant", roles: map[string]*rbacv1.Role{}, bindings: map[string]*rbacv1.RoleBinding{}}

@@ -40,16 +40,16 @@ func TestCompletions(t *testing.T) {
 		args []string
 		want string
 	}{
-		"name":                   {[]string{"set-ref", ""}, "line\tmain 2/2\n"},
-		"ref":                    {[]string{"set-ref", "line", ""}, "main\tspec.git.ref\nv1?\tran ago\n"},
-		"ref of an unknown name": {[]string{"set-ref", "other", ""}, ""},
-		"stage":                  {[]string{"approve", "line", ""}, "prod\tneeds an approval\n"},
-		"commit":                 {[]string{"approve", "line", "--to", ""}, "1f0c2d3\tv1?, ago\n"},
-		"commit without a name":  {[]string{"approve", "--to", ""}, ""},
-		"proposer":               {[]string{"approve", "line", "--renew", ""}, "area-1\tOpen url\n"},
-		"output":                 {[]string{"approve", "line", "--output", ""}, "table\njson\nyaml\nname\n"},
-		"namespace":              {[]string{"approve", "--namespace", ""}, "area\nplant\n"},
-		"context":                {[]string{"approve", "--context", ""}, "site\n"},
+		"name":                          {[]string{"set-ref", ""}, "line\tmain 2/2\n"},
+		"ref":                           {[]string{"set-ref", "line", ""}, "main\tspec.git.ref\nv1?\tran ago\n"},
+		"ref of an unknown GatewaySync": {[]string{"set-ref", "other", ""}, ""},
+		"stage":                         {[]string{"approve", "line", ""}, "prod\tneeds an approval\n"},
+		"commit":                        {[]string{"approve", "line", "--to", ""}, "1f0c2d3\tv1?, ago\n"},
+		"commit without a name":         {[]string{"approve", "--to", ""}, ""},
+		"proposer":                      {[]string{"approve", "line", "--renew", ""}, "area-1\tOpen url\n"},
+		"output":                        {[]string{"approve", "line", "--output", ""}, "table\njson\nyaml\nname\n"},
+		"namespace":                     {[]string{"approve", "--namespace", ""}, "area\nplant\n"},
+		"context":                       {[]string{"approve", "--context", ""}, "site\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := &cobra.Command{Use: "stoker"}
@@ -71,5 +71,5 @@ func TestCompletions(t *testing.T) {
 			assert.Equal(t, c.want+":4\n", out.String())
 		})
 	}
-	assert.Error(t, Register(&cobra.Command{Use: "stoker"}, source), "the flags --namespace and --context do not exist")
+	assert.Error(t, Register(&cobra.Command{Use: "stoker"}, source), "Register must fail without the flags --namespace and --context")
 }

@@ -69,15 +69,15 @@ func TestKilledAtEachRequest(t *testing.T) {
 				w.tracked()
 				if err == nil {
 					total = at
-					assert.Greater(t, at, int64(8), "the run took that many requests")
+					assert.Greater(t, at, int64(8), "the run must send enough requests to be interrupted")
 					break
 				}
 				_, err = w.engine(w.RESTConfig()).Apply(t.Context(), w.get(), configsync.Options{Confirm: commit})
-				require.NoError(t, err, "the next run completes what request %d ended", at)
+				require.NoError(t, err, "the next run must complete a run that ended at request %d", at)
 				w.tracked()
 				require.ElementsMatch(t, []string{"seed", fmt.Sprintf("a%d", at), fmt.Sprintf("b%d", at)}, w.ours())
 			}
-			require.Less(t, total, int64(most), "no run ended by itself")
+			require.Less(t, total, int64(most), "no run completed")
 			w.tracked()
 			assert.ElementsMatch(t, []string{"seed", fmt.Sprintf("a%d", total), fmt.Sprintf("b%d", total)}, w.ours())
 		})

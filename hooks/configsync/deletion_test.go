@@ -38,12 +38,12 @@ func TestProgramDeletes(t *testing.T) {
 		spec, patch string
 		stays       bool
 	}{
-		"Orphan":                      {"", "", true},
-		"Delete":                      {"{deletionPolicy: Delete, prune: none}", "", false},
-		"Orphan before":               {"", `{"spec":{"deletionPolicy":"Delete"}}`, false},
-		"Delete before":               {"{deletionPolicy: Delete}", `{"spec":{"deletionPolicy":"Orphan"}}`, true},
-		"Delete while it is paused":   {"{deletionPolicy: Delete}", `{"spec":{"paused":true}}`, false},
-		"Delete of a source that was": {"{deletionPolicy: Delete}", `{"spec":{"source":{"git":{"branch":"gone"}}}}`, false},
+		"Orphan":                        {"", "", true},
+		"Delete":                        {"{deletionPolicy: Delete, prune: none}", "", false},
+		"changed from Orphan to Delete": {"", `{"spec":{"deletionPolicy":"Delete"}}`, false},
+		"changed from Delete to Orphan": {"{deletionPolicy: Delete}", `{"spec":{"deletionPolicy":"Orphan"}}`, true},
+		"Delete while paused":           {"{deletionPolicy: Delete}", `{"spec":{"paused":true}}`, false},
+		"Delete with a missing source":  {"{deletionPolicy: Delete}", `{"spec":{"source":{"git":{"branch":"gone"}}}}`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -134,8 +134,8 @@ func TestProgramReleasesWithoutRights(t *testing.T) {
 			require.Eventually(t, func() bool {
 				c := w.condition(v1alpha1.ConditionReady)
 				return c != nil && c.Status == metav1.ConditionFalse
-			}, soon, 100*time.Millisecond, "the first attempt has failed")
-			assert.NotEmpty(t, w.get().Finalizers, "it waits for the rights first")
+			}, soon, 100*time.Millisecond, "the first attempt must fail")
+			assert.NotEmpty(t, w.get().Finalizers, "the finalizer must wait for the rights until the deadline")
 			w.gone()
 			assert.NotNil(t, w.data("a"))
 			assert.Contains(t, w.reasons(), "Warning Released: ServiceAccount stoker-config has no rights to delete the objects, 10s after the deletion of the ConfigSync; not deleted: ConfigMap "+w.namespace+"/a")

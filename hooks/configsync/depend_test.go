@@ -47,7 +47,7 @@ func TestDependsOnConfigSync(t *testing.T) {
 	w.create("dependsOn: [{name: base}]")
 
 	w.waits("plant", "waiting for ConfigSync base, which does not exist")
-	assert.Nil(t, w.data("a"), "nothing is applied")
+	assert.Nil(t, w.data("a"), "nothing may be applied")
 	cs := w.get()
 	ready := meta.FindStatusCondition(cs.Status.Conditions, v1alpha1.ConditionReady)
 	require.NotNil(t, ready)
@@ -63,7 +63,7 @@ func TestDependsOnConfigSync(t *testing.T) {
 
 	second := w.commit("k8s/a.yaml", configMap("a", "2"))
 	w.waits("plant", "and not "+second[:7])
-	assert.Equal(t, map[string]string{"a": "1"}, w.data("a"), "the dependency runs the former commit of the same ref")
+	assert.Equal(t, map[string]string{"a": "1"}, w.data("a"), "the dependency still runs the previous commit of the ref")
 	require.NoError(t, w.run("base"))
 	require.NoError(t, w.run("plant"))
 	assert.Equal(t, map[string]string{"a": "2"}, w.data("a"))
@@ -110,7 +110,7 @@ func TestDependencyCycle(t *testing.T) {
 	assert.True(t, meta.IsStatusConditionTrue(w.get().Status.Conditions, v1alpha1.ConditionStalled))
 	assert.Nil(t, w.data("a"))
 
-	t.Run("a cycle that it is not part of", func(*testing.T) {
+	t.Run("cycle of its dependencies", func(*testing.T) {
 		w.another("outside", "k8s", ", dependsOn: [{name: two}]")
 		w.waits("outside", "waiting for ConfigSync two: ")
 	})

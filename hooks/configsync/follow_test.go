@@ -49,12 +49,12 @@ func TestFollowedGatewaySync(t *testing.T) {
 		generation        int64
 		reason            v1alpha1.Reason
 	}{
-		{"a request that the spec overrules", "release/old", first, gs.Generation, v1alpha1.ReasonWaitingForLead},
+		{"request superseded by the spec", "release/old", first, gs.Generation, v1alpha1.ReasonWaitingForLead},
 		{"no commit", "main", "", gs.Generation, v1alpha1.ReasonWaitingForLead},
 		{"another generation", "main", first, gs.Generation + 1, v1alpha1.ReasonWaitingForLead},
-		{"a ref that nothing requests", "fork", fork, gs.Generation, v1alpha1.ReasonWaitingForLead},
-		{"a commit of a fork", "main", fork, gs.Generation, v1alpha1.ReasonRefNotAllowed},
-		{"the commit of the gateways", "main", first, gs.Generation, ""},
+		{"ref that was not requested", "fork", fork, gs.Generation, v1alpha1.ReasonWaitingForLead},
+		{"commit of a fork", "main", fork, gs.Generation, v1alpha1.ReasonRefNotAllowed},
+		{"commit of the gateways", "main", first, gs.Generation, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w.target(c.ref, c.commit, c.generation)
@@ -64,7 +64,7 @@ func TestFollowedGatewaySync(t *testing.T) {
 				assert.Nil(t, w.data("a"))
 				return
 			}
-			assert.Equal(t, map[string]string{"a": "1"}, w.data("a"), "the commit of the gateways, not the newest")
+			assert.Equal(t, map[string]string{"a": "1"}, w.data("a"), "the commit of the gateways must be applied, not the newest")
 			assert.Equal(t, first, w.get().Status.SourceRevision)
 			assert.Equal(t, "main", w.get().Status.SourceRef)
 		})

@@ -28,12 +28,12 @@ func TestUnhealthyNamesFailedObject(t *testing.T) {
 		example string
 		failed  bool
 	}{
-		"all healthy":           {[]*object{healthy}, nil, "", false},
-		"one progresses":        {[]*object{healthy, progressing}, []*object{progressing}, "Job.batch plant/progressing: ", false},
-		"a failed one first":    {[]*object{failed, progressing}, []*object{failed, progressing}, "Job.batch plant/failed: ", true},
-		"a failed one last":     {[]*object{progressing, failed}, []*object{progressing, failed}, "Job.batch plant/failed: ", true},
-		"a failed one between":  {[]*object{progressing, failed, slow}, []*object{progressing, failed, slow}, "Job.batch plant/failed: ", true},
-		"the first of two fail": {[]*object{failed, healthy, other}, []*object{failed, other}, "Job.batch plant/failed: ", true},
+		"all healthy":                  {[]*object{healthy}, nil, "", false},
+		"one in progress":              {[]*object{healthy, progressing}, []*object{progressing}, "Job.batch plant/progressing: ", false},
+		"failed object first":          {[]*object{failed, progressing}, []*object{failed, progressing}, "Job.batch plant/failed: ", true},
+		"failed object last":           {[]*object{progressing, failed}, []*object{progressing, failed}, "Job.batch plant/failed: ", true},
+		"failed object between others": {[]*object{progressing, failed, slow}, []*object{progressing, failed, slow}, "Job.batch plant/failed: ", true},
+		"first of several failed":      {[]*object{failed, healthy, other}, []*object{failed, other}, "Job.batch plant/failed: ", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			left, example, failed := unhealthy(c.objects)

@@ -51,7 +51,7 @@ func TestInventory(t *testing.T) {
 		"owned":                  {add(configMap("a", owner, "1"), plan.Unchanged, v1alpha1.ConfigUnchanged), complete, []string{"_ConfigMap_plant_a_1"}},
 		"to create":              {add(nil, plan.Create, v1alpha1.ConfigPending), intent, []string{"_ConfigMap_plant_a_"}},
 		"not created":            {add(nil, plan.Create, v1alpha1.ConfigFailed), complete, []string{}},
-		"of another owner":       {add(configMap("a", "plant/other", "1"), plan.Hold, v1alpha1.ConfigHeld), complete, []string{}},
+		"owned by others":        {add(configMap("a", "plant/other", "1"), plan.Hold, v1alpha1.ConfigHeld), complete, []string{}},
 		"to recreate":            {add(configMap("a", owner, "1"), plan.Recreate, v1alpha1.ConfigPending), intent, []string{"_ConfigMap_plant_a_"}},
 		"recreated":              {add(configMap("a", owner, "2"), plan.Recreate, v1alpha1.ConfigCreated), complete, []string{"_ConfigMap_plant_a_2"}},
 		"to prune":               {remove(false), intent, []string{"_ConfigMap_plant_a_1"}},
@@ -67,7 +67,7 @@ func TestMergeInventory(t *testing.T) {
 	const ours, pruned, theirs = "_ConfigMap_plant_ours_1", "_ConfigMap_plant_pruned_2", "_ConfigMap_plant_theirs_3"
 	gone := map[manifest.ID]bool{{Kind: "ConfigMap", Namespace: "plant", Name: "pruned"}: true}
 	for name, c := range map[string]struct{ now, want []string }{
-		"as it was read":    {[]string{ours, pruned}, []string{ours}},
+		"unchanged":         {[]string{ours, pruned}, []string{ours}},
 		"with a new object": {[]string{ours, pruned, theirs}, []string{ours, theirs}},
 		"with another UID":  {[]string{"_ConfigMap_plant_ours_9"}, []string{ours}},
 		"unreadable line":   {[]string{"x"}, []string{ours}},

@@ -61,7 +61,7 @@ func TestKustomization(t *testing.T) {
 	_, err := w.apply()
 	assert.True(t, failure.Is(err, v1alpha1.ReasonManifestInvalid), "%v", err)
 	assert.ErrorContains(t, err, `"base/kustomization.yaml": resources[1]`)
-	assert.Equal(t, second, env(), "nothing is changed")
+	assert.Equal(t, second, env(), "nothing may be changed")
 	w.create("render: {kustomize: Never}")
 	_, err = w.apply()
 	assert.ErrorContains(t, err, "spec.render.kustomize is Never")
@@ -98,11 +98,11 @@ func TestKustomizedSecretsAppearNowhere(t *testing.T) {
 				text += e.Message
 			}
 			assert.NotContains(t, text, "S3CR3T")
-			assert.NotContains(t, text, "UzNDUjNU", "nor in base64")
+			assert.NotContains(t, text, "UzNDUjNU", "the secret must not appear in base64")
 			if name == "copied" {
 				m, err := w.core.CoreV1().ConfigMaps(w.namespace).Get(t.Context(), "a", metav1.GetOptions{})
 				require.NoError(t, err)
-				assert.Empty(t, m.Annotations[v1alpha1.AnnotationConfigDigest], "what may hold a value has no digest")
+				assert.Empty(t, m.Annotations[v1alpha1.AnnotationConfigDigest], "an object that may hold a secret must not have a digest")
 			}
 		})
 	}

@@ -166,7 +166,7 @@ func TestProgramFollowsGit(t *testing.T) {
 	w.has("a", "2")
 	w.has("b", "")
 	w.reaches(metav1.ConditionTrue, v1alpha1.ReasonSynced)
-	assert.Equal(t, int32(1), p.pruned.Load(), "deleted objects are counted once")
+	assert.Equal(t, int32(1), p.pruned.Load(), "deleted objects must be counted once")
 	assert.Equal(t, second, w.get().Status.LastGood.Commit)
 
 	w.patch(`{"spec":{"refreshInterval":"24h"}}`)
@@ -184,7 +184,7 @@ func TestProgramFollowsGit(t *testing.T) {
 	w.tracked()
 	version := w.get().ResourceVersion
 	time.Sleep(2 * time.Second)
-	assert.Equal(t, version, w.get().ResourceVersion, "its own writes are not a reason to run again")
+	assert.Equal(t, version, w.get().ResourceVersion, "the program's own writes must not start a run")
 	assert.NotContains(t, p.log.String()+w.reasons(), "planted-value")
 	assert.Contains(t, w.reasons(), "Normal SyncCompleted: 2 objects of")
 }
@@ -221,16 +221,16 @@ func TestProgramRightsAreExact(t *testing.T) {
 		who rest.ImpersonationConfig
 		may bool
 	}{
-		"its account":          {rest.ImpersonationConfig{UserName: kube.AccountUser(w.namespace, "stoker-config")}, true},
-		"another account":      {rest.ImpersonationConfig{UserName: kube.AccountUser(w.namespace, "other")}, false},
-		"another namespace":    {rest.ImpersonationConfig{UserName: kube.AccountUser(elsewhere, "stoker-config")}, false},
-		"kube-system":          {rest.ImpersonationConfig{UserName: kube.AccountUser("kube-system", "stoker-config")}, false},
-		"a user":               {rest.ImpersonationConfig{UserName: "admin"}, false},
-		"a group beside it":    {rest.ImpersonationConfig{UserName: kube.AccountUser(w.namespace, "stoker-config"), Groups: []string{"system:masters"}}, false},
-		"the account's uid":    {rest.ImpersonationConfig{UserName: kube.AccountUser(w.namespace, "stoker-config"), UID: "1"}, false},
-		"a node":               {rest.ImpersonationConfig{UserName: "system:node:a"}, false},
-		"a name with a colon":  {rest.ImpersonationConfig{UserName: kube.AccountUser(w.namespace, "stoker-config:x")}, false},
-		"the program's rights": {rest.ImpersonationConfig{UserName: kube.AccountUser(system, "stoker-configsync")}, false},
+		"its account":               {rest.ImpersonationConfig{UserName: kube.AccountUser(w.namespace, "stoker-config")}, true},
+		"another account":           {rest.ImpersonationConfig{UserName: kube.AccountUser(w.namespace, "other")}, false},
+		"another namespace":         {rest.ImpersonationConfig{UserName: kube.AccountUser(elsewhere, "stoker-config")}, false},
+		"kube-system":               {rest.ImpersonationConfig{UserName: kube.AccountUser("kube-system", "stoker-config")}, false},
+		"user":                      {rest.ImpersonationConfig{UserName: "admin"}, false},
+		"account with a group":      {rest.ImpersonationConfig{UserName: kube.AccountUser(w.namespace, "stoker-config"), Groups: []string{"system:masters"}}, false},
+		"account with its UID":      {rest.ImpersonationConfig{UserName: kube.AccountUser(w.namespace, "stoker-config"), UID: "1"}, false},
+		"node":                      {rest.ImpersonationConfig{UserName: "system:node:a"}, false},
+		"account name with a colon": {rest.ImpersonationConfig{UserName: kube.AccountUser(w.namespace, "stoker-config:x")}, false},
+		"account of the program":    {rest.ImpersonationConfig{UserName: kube.AccountUser(system, "stoker-configsync")}, false},
 	} {
 		t.Run("impersonate "+name, func(t *testing.T) {
 			config := rest.CopyConfig(own)
@@ -245,11 +245,11 @@ func TestProgramRightsAreExact(t *testing.T) {
 func TestProgramStaysWithinRights(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ spec, commit, says string }{
-		"another account":       {"{serviceAccountName: other}", configMap("a", "1"), "may not act as ServiceAccount other of namespace NS"},
-		"no such account":       {"{serviceAccountName: absent}", configMap("a", "1"), "may not act as ServiceAccount absent of namespace NS"},
-		"another namespace":     {"", configMap("a", "1") + "{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: ELSEWHERE}}", "forbidden"},
-		"a Secret of another":   {"{source: {git: {authMethod: https, authSecretRef: {name: hidden}}}}", configMap("a", "1"), "may not get Secret hidden"},
-		"variables of a Secret": {"{render: {template: true, varsFrom: [{secretRef: {name: hidden}}]}}", configMap("a", "{{.Vars.x}}"), "may not get Secret hidden"},
+		"another account":           {"{serviceAccountName: other}", configMap("a", "1"), "may not act as ServiceAccount other of namespace NS"},
+		"missing account":           {"{serviceAccountName: absent}", configMap("a", "1"), "may not act as ServiceAccount absent of namespace NS"},
+		"another namespace":         {"", configMap("a", "1") + "{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: ELSEWHERE}}", "forbidden"},
+		"Secret of another account": {"{source: {git: {authMethod: https, authSecretRef: {name: hidden}}}}", configMap("a", "1"), "may not get Secret hidden"},
+		"variables of a Secret":     {"{render: {template: true, varsFrom: [{secretRef: {name: hidden}}]}}", configMap("a", "{{.Vars.x}}"), "may not get Secret hidden"},
 		"rights for itself": {"", "{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: x}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}," +
 			" subjects: [{kind: ServiceAccount, name: stoker-config, namespace: NS}]}", "forbidden"},
 	} {
@@ -268,7 +268,7 @@ func TestProgramStaysWithinRights(t *testing.T) {
 			p := w.program(system, nil)
 			ready := w.reaches(metav1.ConditionFalse, v1alpha1.ReasonApplyForbidden)
 			assert.Contains(t, ready.Message, strings.ReplaceAll(c.says, "NS", w.namespace))
-			assert.Empty(t, w.ours(), "nothing is applied")
+			assert.Empty(t, w.ours(), "no object was applied")
 			_, err = w.core.CoreV1().ConfigMaps(elsewhere).Get(t.Context(), "x", metav1.GetOptions{})
 			assert.Error(t, err)
 			assert.NotContains(t, p.log.String()+w.reasons(), "planted-value")
@@ -325,7 +325,7 @@ func TestProgramLosesItsLease(t *testing.T) {
 	select {
 	case <-first.applied:
 	case <-time.After(soon):
-		require.Fail(t, "nothing is applied")
+		require.Fail(t, "no object was applied")
 	}
 	w.tracked()
 	w.program(system, nil)
@@ -408,12 +408,12 @@ func TestProgramDrift(t *testing.T) {
 	assert.Contains(t, w.reaches(metav1.ConditionTrue, v1alpha1.ReasonSynced).Message, "; 2 of them were changed in the cluster and stay so")
 	version := w.get().ResourceVersion
 	time.Sleep(7 * time.Second)
-	assert.Equal(t, version, w.get().ResourceVersion, "it is reported once")
+	assert.Equal(t, version, w.get().ResourceVersion, "the drift must be reported once")
 	assert.Equal(t, "edited", w.data("a")["a"])
 	assert.Equal(t, "edited", secret())
 	w.commit("k8s/a.yaml", configMap("a", "2")+configMap("b", "1")+planted)
 	w.has("a", "2")
-	require.Eventually(t, func() bool { return w.get().Status.AppliedTargets == 3 }, soon, 100*time.Millisecond, "a new commit counts again")
+	require.Eventually(t, func() bool { return w.get().Status.AppliedTargets == 3 }, soon, 100*time.Millisecond, "after a new commit, the object must count as applied")
 	assert.Equal(t, "planted-value", secret())
 	assert.NotContains(t, w.reasons(), "planted-value")
 }
@@ -456,5 +456,5 @@ func TestProgramRunsAfterDependencies(t *testing.T) {
 	publish(w.commit("follow/f.yaml", configMap("f", "2")))
 	w.has("f", "2")
 	assert.Contains(t, p.log.String(), `msg="ConfigSync waits"`)
-	assert.NotContains(t, w.reasons(), "waiting for ConfigSync base", "to wait is not a failure")
+	assert.NotContains(t, w.reasons(), "waiting for ConfigSync base", "a wait must not be reported as a failure")
 }

@@ -61,7 +61,7 @@ func TestRecreate(t *testing.T) {
 			w.commit("k8s/a.yaml", configMap("other", "1"))
 			w.must()
 			_, err = objects.Get(t.Context(), "x", metav1.GetOptions{})
-			assert.Error(t, err, "it is pruned by its new UID")
+			assert.Error(t, err, "the recreated object must be pruned")
 		})
 	}
 }
@@ -95,14 +95,14 @@ func TestRecreateSpares(t *testing.T) {
 		rules         []rbacv1.PolicyRule
 		reason        v1alpha1.Reason
 	}{
-		"not enabled":           {sealed("x", "1", ""), sealed("x", "2", ""), nil, nil, v1alpha1.ReasonImmutableField},
-		"another value":         {sealed("x", "1", ""), sealed("x", "2", "stoker.io/recreate: disabled"), nil, nil, v1alpha1.ReasonImmutableField},
-		"claim":                 {claim("ReadWriteOnce"), claim("ReadWriteMany"), nil, nil, v1alpha1.ReasonImmutableField},
-		"definition of a kind":  {definition("Namespaced"), definition("Cluster"), nil, nil, v1alpha1.ReasonApplyRefused},
-		"mark removed":          {sealed("x", "1", recreate), sealed("x", "2", recreate), unmark, nil, v1alpha1.ReasonImmutableField},
-		"replaced by another":   {sealed("x", "1", recreate), sealed("x", "2", recreate), replace, nil, v1alpha1.ReasonImmutableField},
-		"invalid otherwise":     {sealed("x", "1", recreate), strings.Replace(sealed("x", "2", recreate), `"2"`, `"2", "a b": "c"`, 1), nil, nil, v1alpha1.ReasonApplyRefused},
-		"no right to delete it": {sealed("x", "1", recreate), sealed("x", "2", recreate), nil, []rbacv1.PolicyRule{rule("stoker.io", "configsyncs,configsyncs/status", "get", "update"), rule("", "configmaps", "get", "create", "patch")}, v1alpha1.ReasonApplyForbidden},
+		"not enabled":                {sealed("x", "1", ""), sealed("x", "2", ""), nil, nil, v1alpha1.ReasonImmutableField},
+		"another value":              {sealed("x", "1", ""), sealed("x", "2", "stoker.io/recreate: disabled"), nil, nil, v1alpha1.ReasonImmutableField},
+		"claim":                      {claim("ReadWriteOnce"), claim("ReadWriteMany"), nil, nil, v1alpha1.ReasonImmutableField},
+		"definition of a kind":       {definition("Namespaced"), definition("Cluster"), nil, nil, v1alpha1.ReasonApplyRefused},
+		"mark removed":               {sealed("x", "1", recreate), sealed("x", "2", recreate), unmark, nil, v1alpha1.ReasonImmutableField},
+		"replaced by another":        {sealed("x", "1", recreate), sealed("x", "2", recreate), replace, nil, v1alpha1.ReasonImmutableField},
+		"invalid otherwise":          {sealed("x", "1", recreate), strings.Replace(sealed("x", "2", recreate), `"2"`, `"2", "a b": "c"`, 1), nil, nil, v1alpha1.ReasonApplyRefused},
+		"no permission to delete it": {sealed("x", "1", recreate), sealed("x", "2", recreate), nil, []rbacv1.PolicyRule{rule("stoker.io", "configsyncs,configsyncs/status", "get", "update"), rule("", "configmaps", "get", "create", "patch")}, v1alpha1.ReasonApplyForbidden},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -124,7 +124,7 @@ func TestRecreateSpares(t *testing.T) {
 				return failure.Reason(err, "") == c.reason
 			}, 20*time.Second, 200*time.Millisecond, "%v", err)
 			assert.Equal(t, before, w.data("x"))
-			assert.Equal(t, map[string]string{"a": "1"}, w.data("other"), "nothing is changed")
+			assert.Equal(t, map[string]string{"a": "1"}, w.data("other"), "no other object may change")
 		})
 	}
 }
@@ -138,7 +138,7 @@ func TestRecreateKilledAtEachRequest(t *testing.T) {
 			const most = 100
 			// sequence: each iteration continues with what the one before left behind.
 			for at := int64(1); ; at++ {
-				require.Less(t, at, int64(most), "no run ended by itself")
+				require.Less(t, at, int64(most), "no run completed")
 				object := fmt.Sprintf("x%d", at)
 				w.commit("k8s/a.yaml", sealed(object, "1", recreate)+configMap("seed", "1"))
 				w.must()
@@ -150,16 +150,16 @@ func TestRecreateKilledAtEachRequest(t *testing.T) {
 				_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
 				w.tracked()
 				if err == nil {
-					assert.Greater(t, at, int64(8), "the run took that many requests")
+					assert.Greater(t, at, int64(8), "the run must send enough requests to be interrupted")
 					return
 				}
 				if at%2 == 0 {
 					w.must()
-					require.Equal(t, map[string]string{"a": "2"}, w.data(object), "the next run completes what request %d ended", at)
+					require.Equal(t, map[string]string{"a": "2"}, w.data(object), "the next run must complete a run that ended at request %d", at)
 				}
 				w.commit("k8s/a.yaml", configMap("seed", "1"))
 				w.must()
-				require.Nil(t, w.data(object), "a run that git overtakes after request %d prunes it", at)
+				require.Nil(t, w.data(object), "after an end at request %d, a new commit must prune the object", at)
 			}
 		})
 	}

@@ -44,13 +44,13 @@ func TestRequestedRef(t *testing.T) {
 	w.git.Tag("v1", first)
 	second := w.commit("k8s/a.yaml", configMap("a", "2"))
 	w.create("source: {git: {allowedRefs: [main, 'v*']}}")
-	assert.Equal(t, request.Progressing, w.verdict().Phase, "there was no run")
+	assert.Equal(t, request.Progressing, w.verdict().Phase, "no run has handled the spec yet")
 	w.must()
 	assert.Equal(t, request.Succeeded, w.verdict().Phase)
 
 	// sequence: each step starts with the state that the last one left
 	w.ask(request.Request{Ref: "v1", ID: "job-1"})
-	assert.Equal(t, request.Progressing, w.verdict().Phase, "the status is not about the request yet")
+	assert.Equal(t, request.Progressing, w.verdict().Phase, "no run has handled the request yet")
 	w.must()
 	cs := w.get()
 	assert.Equal(t, "1", w.data("a")["a"])
@@ -70,12 +70,12 @@ func TestRequestedRef(t *testing.T) {
 	assert.True(t, failure.Is(err, v1alpha1.ReasonRefMoved), "%v", err)
 	w.git.Tag("v1", second)
 	_, err = w.apply()
-	assert.True(t, failure.Is(err, v1alpha1.ReasonRefMoved), "a refused request stays refused: %v", err)
+	assert.True(t, failure.Is(err, v1alpha1.ReasonRefMoved), "a rejected request must stay rejected: %v", err)
 	assert.Equal(t, "1", w.data("a")["a"])
 
 	w.create("source: {git: {branch: null, revision: refs/heads/main, allowedRefs: [main, 'v*']}}")
 	w.must()
-	assert.Equal(t, "2", w.data("a")["a"], "a later change of the spec wins")
+	assert.Equal(t, "2", w.data("a")["a"], "a later change of the spec must supersede the request")
 	assert.NotEmpty(t, w.get().Status.Request.Lapsed)
 	assert.Equal(t, request.Succeeded, w.verdict().Phase)
 }
@@ -102,7 +102,7 @@ func TestRollbackRequest(t *testing.T) {
 	assert.Equal(t, "3", w.data("a")["a"])
 	w.git.ForcePush(second)
 	w.must()
-	assert.Equal(t, "2", w.data("a")["a"], "a rollback that has lapsed never comes back")
+	assert.Equal(t, "2", w.data("a")["a"], "a lapsed rollback must not return")
 }
 
 // A ConfigSync that follows a GatewaySync has no ref of its own.
@@ -142,7 +142,7 @@ func TestRollbackOnFailure(t *testing.T) {
 	_, err := w.apply()
 	require.Error(t, err)
 	assert.Equal(t, "1", w.data("a")["a"])
-	assert.NotContains(t, w.get().Annotations, v1alpha1.AnnotationRequestedRef, "nothing was changed, so there is nothing to go back from")
+	assert.NotContains(t, w.get().Annotations, v1alpha1.AnnotationRequestedRef, "a run that changed nothing must not request a rollback")
 
 	second := w.commit("k8s/a.yaml", configMap("a", "2")+broken)
 	_, err = w.apply()
@@ -159,7 +159,7 @@ func TestRollbackOnFailure(t *testing.T) {
 	w.git.Git("branch", "other", "main")
 	w.git.Git("update-ref", "-d", "refs/heads/main")
 	w.must()
-	assert.Equal(t, "1", w.data("a")["a"], "without its ref, the spec does not end the rollback")
+	assert.Equal(t, "1", w.data("a")["a"], "while the ref is missing, the rollback must stay")
 	w.git.Git("update-ref", "refs/heads/main", second)
 	_, err = w.core.AppsV1().StatefulSets(w.namespace).Get(t.Context(), "line", metav1.GetOptions{})
 	require.Error(t, err)
@@ -168,7 +168,7 @@ func TestRollbackOnFailure(t *testing.T) {
 
 	third := w.commit("k8s/a.yaml", configMap("a", "3"))
 	w.must()
-	assert.Equal(t, "3", w.data("a")["a"], "the ref has moved on")
+	assert.Equal(t, "3", w.data("a")["a"], "the rollback must end when the ref moves on")
 	assert.Equal(t, third, w.get().Status.LastGood.Commit)
 
 	w.commit("k8s/a.yaml", configMap("a", "4")+broken)
@@ -243,7 +243,7 @@ func TestKeptObjectsNeedCredentials(t *testing.T) {
 	require.NoError(t, run())
 	w.server.Forget()
 	require.NoError(t, run())
-	assert.Zero(t, w.server.Stats().UploadPacks, "it is kept")
+	assert.Zero(t, w.server.Stats().UploadPacks, "the cached commit must be used")
 	w.ApplyYAML(t, w.namespace, "{apiVersion: v1, kind: Secret, metadata: {name: git}, stringData: {username: git, password: S3CR3T-wrong}}")
 	assert.True(t, failure.Is(run(), v1alpha1.ReasonAuthFailed))
 }

@@ -56,6 +56,6 @@ func TestObjectsComeAndStay(t *testing.T) {
 	require.NoError(t, w.clients(w.RESTConfig()).Dynamic.Resource(kube.ConfigSync.Resource()).Namespace(w.namespace).Delete(t.Context(), "plant", metav1.DeleteOptions{}))
 	assert.Equal(t, map[string]string{"a": "1"}, w.data("a"))
 	w.create("")
-	assert.Contains(t, w.must().Plan.String(), "2 unchanged", "a ConfigSync of the same name has them again")
+	assert.Contains(t, w.must().Plan.String(), "2 unchanged", "a new ConfigSync of the same name must own the objects again")
 	w.tracked()
 }

@@ -47,7 +47,7 @@ func TestApplyCreatesChangesAndPrunes(t *testing.T) {
 	r = w.must()
 	assert.Contains(t, r.Plan.String(), "3 unchanged")
 	w.must()
-	assert.Equal(t, w.get().ResourceVersion, func() string { w.must(); return w.get().ResourceVersion }(), "what has not changed is not written")
+	assert.Equal(t, w.get().ResourceVersion, func() string { w.must(); return w.get().ResourceVersion }(), "an unchanged status must not be written")
 	assert.NotEmpty(t, before)
 
 	second := w.commit("k8s/a.yaml", configMap("a", "2"), "k8s/b/b.yaml", configMap("b", "1"))
@@ -131,7 +131,7 @@ func TestForeignObject(t *testing.T) {
 
 	w.commit("k8s/a.yaml", configMap("a", "1")+configMap("theirs", "other"))
 	w.must()
-	assert.ElementsMatch(t, []string{"a", "theirs"}, w.ours(), "an equal object becomes ours")
+	assert.ElementsMatch(t, []string{"a", "theirs"}, w.ours(), "an equal object must be adopted")
 
 	w.ApplyYAML(t, w.namespace, configMap("more", "other"))
 	w.commit("k8s/a.yaml", configMap("a", "1")+configMap("theirs", "other")+configMap("more", "1"))
@@ -142,8 +142,8 @@ func TestForeignObject(t *testing.T) {
 	w.ApplyYAML(t, w.namespace, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: marked, annotations: {stoker.io/configsync: other/plant}}\n")
 	w.commit("k8s/b.yaml", configMap("marked", "1"))
 	_, err = w.apply()
-	assert.True(t, failure.Is(err, v1alpha1.ReasonNotOwned), "another ConfigSync's object is never taken: %v", err)
-	assert.Equal(t, "3/4", w.get().Status.TargetsReady, "the others stay as git has them")
+	assert.True(t, failure.Is(err, v1alpha1.ReasonNotOwned), "the object of another ConfigSync must not be adopted: %v", err)
+	assert.Equal(t, "3/4", w.get().Status.TargetsReady, "the other objects must still be applied")
 }
 
 // G2: only what the inventory lists, by its mark and its UID, is deleted.
@@ -174,7 +174,7 @@ func TestPruneSparesOthers(t *testing.T) {
 	}
 	_, err = w.core.CoreV1().PersistentVolumeClaims(w.namespace).Get(t.Context(), "claim", metav1.GetOptions{})
 	require.NoError(t, err)
-	assert.Len(t, w.get().Status.Inventory, 3, "what could not be pruned stays listed")
+	assert.Len(t, w.get().Status.Inventory, 3, "objects that were not pruned must stay in the inventory")
 }
 
 // G2: a commit that deletes most objects, and a path that is gone, change nothing.
@@ -194,7 +194,7 @@ func TestMassDeletionWaits(t *testing.T) {
 	assert.Len(t, w.ours(), 7)
 	w.annotate(v1alpha1.AnnotationConfirmDeletion, "0000000")
 	_, err = w.apply()
-	assert.True(t, failure.Is(err, v1alpha1.ReasonMassDeletion), "another commit was confirmed: %v", err)
+	assert.True(t, failure.Is(err, v1alpha1.ReasonMassDeletion), "a confirmation must count for its commit only: %v", err)
 
 	moved := w.commit("k8s/a.yaml", "", "other/a.yaml", configMap("a", "1"))
 	w.annotate(v1alpha1.AnnotationConfirmDeletion, moved[:7])
@@ -239,7 +239,7 @@ func TestDriftIsRepaired(t *testing.T) {
 	require.NoError(t, err)
 	r := w.must()
 	assert.Contains(t, r.Plan.String(), "repair     ConfigMap "+w.namespace+"/a: data.a\n")
-	assert.Equal(t, map[string]string{"a": "1", "more": "x"}, w.data("a"), "fields that git does not set belong to others")
+	assert.Equal(t, map[string]string{"a": "1", "more": "x"}, w.data("a"), "fields that git does not set must stay")
 
 	_, err = w.core.CoreV1().ConfigMaps(w.namespace).Patch(t.Context(), "a", types.MergePatchType, []byte(`{"data":{"a":"edited"}}`), metav1.PatchOptions{FieldManager: "kubectl-edit"})
 	require.NoError(t, err)
@@ -264,7 +264,7 @@ func TestImmutableFieldIsNamed(t *testing.T) {
 	assert.True(t, failure.Is(err, v1alpha1.ReasonImmutableField), "%v", err)
 	w.commit("k8s/a.yaml", set("one, podManagementPolicy: Sideways"))
 	_, err = w.apply()
-	assert.True(t, failure.Is(err, v1alpha1.ReasonApplyRefused), "an invalid manifest is not an immutable field: %v", err)
+	assert.True(t, failure.Is(err, v1alpha1.ReasonApplyRefused), "an invalid manifest must not be reported as an immutable field: %v", err)
 }
 
 func TestKindsAndNamespacesComeFirst(t *testing.T) {
@@ -297,7 +297,7 @@ spec:
 	assert.Contains(t, r.Plan.String(), "5 to create")
 	_, err := w.core.CoreV1().ConfigMaps(w.namespace+"-made").Get(t.Context(), "a", metav1.GetOptions{})
 	require.NoError(t, err)
-	assert.Contains(t, r.Plan.String(), "Recipe."+w.namespace+".example.com "+w.namespace+"/own", "the inventory has the namespace before the kind is served")
+	assert.Contains(t, r.Plan.String(), "Recipe."+w.namespace+".example.com "+w.namespace+"/own", "the inventory must name the namespace before the kind is served")
 	assert.Contains(t, w.must().Plan.String(), "5 unchanged")
 }
 

@@ -33,7 +33,7 @@ func TestPlantedSecretsAppearNowhere(t *testing.T) {
 		"bad key":           {"", "{apiVersion: v1, kind: Secret, metadata: {name: s}, stringData: {\"S3CR3T 1\": x}}", v1alpha1.ReasonApplyRefused},
 		"bad type":          {"", "{apiVersion: v1, kind: Secret, metadata: {name: s}, type: kubernetes.io/tls, stringData: {tls.crt: S3CR3T}}", v1alpha1.ReasonApplyRefused},
 		"not base64":        {"", "{apiVersion: v1, kind: Secret, metadata: {name: s}, data: {a: S3CR3T-1}}", v1alpha1.ReasonApplyRefused},
-		"by a template":     {"{apiVersion: v1, kind: ConfigMap, metadata: {name: s}, data: {a: x}}", "{apiVersion: v1, kind: ConfigMap, metadata: {name: s}, data: {'{{.Vars.password}}': '{{.Vars.password}}'}}", ""},
+		"from a template":   {"{apiVersion: v1, kind: ConfigMap, metadata: {name: s}, data: {a: x}}", "{apiVersion: v1, kind: ConfigMap, metadata: {name: s}, data: {'{{.Vars.password}}': '{{.Vars.password}}'}}", ""},
 		"template, refused": {"", "{apiVersion: v1, kind: Service, metadata: {name: s}, spec: {type: '{{.Vars.password}}', ports: [{port: 1}]}}", v1alpha1.ReasonApplyRefused},
 		"template, schema":  {"", "{apiVersion: v1, kind: Service, metadata: {name: s}, spec: {ports: '{{.Vars.password}}'}}", v1alpha1.ReasonApplyRefused},
 		"template, error":   {"", "{apiVersion: v1, kind: ConfigMap, metadata: {name: s}, data: {a: '{{int .Vars.password}}'}}", v1alpha1.ReasonTemplateFailed},
@@ -62,7 +62,7 @@ func TestPlantedSecretsAppearNowhere(t *testing.T) {
 				text += e.Message
 			}
 			assert.NotContains(t, text, "S3CR3T")
-			assert.NotContains(t, text, "UzNDUjNU", "nor in base64")
+			assert.NotContains(t, text, "UzNDUjNU", "the secret must not appear in base64")
 		})
 	}
 }

@@ -53,7 +53,7 @@ func TestStatusAfterEachRun(t *testing.T) {
 			assert.Equal(t, cs.Generation, cs.Status.ObservedGeneration)
 			ready, reconciling, stalled := w.condition(v1alpha1.ConditionReady), w.condition(v1alpha1.ConditionReconciling), w.condition(v1alpha1.ConditionStalled)
 			require.NotNil(t, ready)
-			assert.False(t, reconciling != nil && stalled != nil, "work goes on, or stands still")
+			assert.False(t, reconciling != nil && stalled != nil, "Reconciling and Stalled must not be set together")
 			for _, condition := range cs.Status.Conditions {
 				assert.Equal(t, cs.Generation, condition.ObservedGeneration, condition.Type)
 				assert.NotEmpty(t, condition.Message, condition.Type)
@@ -63,7 +63,7 @@ func TestStatusAfterEachRun(t *testing.T) {
 				assert.Nil(t, reconciling)
 				assert.Nil(t, stalled)
 			} else {
-				assert.Equal(t, metav1.ConditionFalse, ready.Status, "what is not applied is not Ready")
+				assert.Equal(t, metav1.ConditionFalse, ready.Status, "Ready must be False until everything is applied")
 			}
 			if c.want != "" {
 				assert.Equal(t, c.want, w.kstatus())
@@ -81,7 +81,7 @@ func TestStatusAfterEachRun(t *testing.T) {
 		config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return afterIntent{rt, dead} })
 		_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
 		require.Error(t, err)
-		assert.Equal(t, status.InProgressStatus, w.kstatus(), "a run that was killed has not succeeded")
+		assert.Equal(t, status.InProgressStatus, w.kstatus(), "a killed run must not count as successful")
 		w.must()
 		assert.Equal(t, status.CurrentStatus, w.kstatus())
 	})

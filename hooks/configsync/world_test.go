@@ -168,7 +168,7 @@ func (w *world) tracked() {
 		listed[e.Name] = true
 	}
 	for _, name := range w.ours() {
-		assert.True(w.t, listed[name], "ConfigMap %s is marked and not in the inventory", name)
+		assert.True(w.t, listed[name], "ConfigMap %s has the mark but is missing from the inventory", name)
 	}
 }
 

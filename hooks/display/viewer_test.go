@@ -29,14 +29,14 @@ func TestViewerOnTerminal(t *testing.T) {
 		return out.String()
 	}
 	plain := draw(map[string]string{"NO_COLOR": "1"})
-	assert.Equal(t, 1, strings.Count(plain, "\x1b[H\x1b[J"), "an unchanged status is not drawn again at once")
+	assert.Equal(t, 1, strings.Count(plain, "\x1b[H\x1b[J"), "an unchanged status must not be drawn again at once")
 	lines := strings.Split(strings.TrimPrefix(plain, "\x1b[H\x1b[J"), "\n")
-	assert.Len(t, lines, 24, "it fits on the screen")
+	assert.Len(t, lines, 24, "the output must fit on the screen")
 	assert.NotContains(t, strings.TrimPrefix(plain, "\x1b[H\x1b[J"), "\x1b")
 	for _, line := range lines { // sequence: one screen
 		assert.LessOrEqual(t, len([]rune(line)), 80)
 	}
-	assert.Less(t, strings.Index(plain, "area-48"), strings.Index(plain, "area-00"), "gateways that are behind come first")
+	assert.Less(t, strings.Index(plain, "area-48"), strings.Index(plain, "area-00"), "gateways that are behind must come first")
 	assert.Contains(t, plain, "more lines: stoker status line shows all")
 	assert.NotContains(t, draw(map[string]string{"TERM": "dumb"}), "\x1b[33m")
 	bright := draw(nil)

@@ -187,7 +187,7 @@ func (m metric) measure(ctx context.Context) (string, error) {
 	}
 	found, err := path.FindResults(data)
 	if err != nil || len(found) != 1 || len(found[0]) != 1 {
-		return "", errors.Join(err, errors.New("one result is expected"))
+		return "", errors.Join(err, errors.New("the expression must have one result"))
 	}
 	env := map[string]any{"result": found[0][0].Interface()}
 	for _, c := range []struct{ code, outcome string }{{m.FailureCondition, failed}, {m.SuccessCondition, "Successful"}} {
@@ -213,14 +213,14 @@ func TestStageVerification(t *testing.T) {
 		want  string
 		looks int
 	}{
-		{"all is well", always(yes), "Successful", 4},
-		{"one gateway restarts", then(yes, busy, yes), "Successful", 4},
-		{"not there yet", always(busy), "Inconclusive", 2},
-		{"one that failed", then(yes, yes, phase("Failed", "")), failed, 3},
+		{"all gateways run the ref", always(yes), "Successful", 4},
+		{"gateway restarts", then(yes, busy, yes), "Successful", 4},
+		{"gateways behind", always(busy), "Inconclusive", 2},
+		{"failed gateway", then(yes, yes, phase("Failed", "")), failed, 3},
 		{"another ref", always(phase("Superseded", "")), failed, 1},
-		{"a receiver that restarts", then(yes, answer{}, broken, yes), "Successful", 6},
-		{"a wrong secret", always(says(401, `{"message": "no"}`)), "Error", 3},
-		{"no answer from the receiver", always(says(200, `{}`)), "Inconclusive", 2},
+		{"receiver restarts", then(yes, answer{}, broken, yes), "Successful", 6},
+		{"wrong secret", always(says(401, `{"message": "no"}`)), "Error", 3},
+		{"answer without phase", always(says(200, `{}`)), "Inconclusive", 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -238,7 +238,7 @@ func TestStageVerification(t *testing.T) {
 		})
 	}
 	_, err := analyse(t, "stoker-status", nil)
-	require.Error(t, err, "an argument without a value")
+	require.Error(t, err, "argument without a value")
 }
 
 func TestVerificationJobIsValid(t *testing.T) {
@@ -250,11 +250,11 @@ func TestVerificationJobIsValid(t *testing.T) {
 	pod := spec.Template.Spec
 	assert.Equal(t, []string{"wait", "site", "--namespace", "plant", "--commit", chosen, "--timeout", "10m"}, pod.Containers[0].Args)
 	assert.Equal(t, "stoker-hooks", pod.ServiceAccountName)
-	require.NotNil(t, pod.AutomountServiceAccountToken, "an account may keep its token from pods")
+	require.NotNil(t, pod.AutomountServiceAccountToken, "the account may disable the token mount")
 	assert.True(t, *pod.AutomountServiceAccountToken)
 	wait, err := time.ParseDuration(pod.Containers[0].Args[7])
 	require.NoError(t, err)
-	assert.Greater(t, float64(*spec.ActiveDeadlineSeconds), wait.Seconds()*float64(*spec.BackoffLimit+1), "no try is cut short")
+	assert.Greater(t, float64(*spec.ActiveDeadlineSeconds), wait.Seconds()*float64(*spec.BackoffLimit+1), "the deadline must allow all attempts")
 	text, err := yaml.Marshal(run)
 	require.NoError(t, err)
 	assert.NotContains(t, string(text), "{{args")
@@ -296,7 +296,7 @@ metadata: {name: kargo-verification}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: stoker-view}
 subjects: [{kind: ServiceAccount, name: %s, namespace: %s}]
 `, pod.ServiceAccountName, project))
-	p.Eventually("the Job ends well", func() bool {
+	p.Eventually("the Job succeeds", func() bool {
 		code, said = carryOut()
 		return code == 0
 	})

@@ -1,6 +1,7 @@
 package kargo
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -40,14 +41,16 @@ func TestGitPromotion(t *testing.T) {
 func TestGitPromotionRejectsNonStringRef(t *testing.T) {
 	t.Parallel()
 	for _, tag := range []string{"1.10", ""} {
-		p := promote(t, "stoker-argocd", variable{"ref", "${{ commitFrom('https://git.example.com/site.git').Tag }}"},
-			variable{"repoURL", "x"}, variable{"path", "x"}, variable{"application", "x"})
-		p.commits[0].Tag = tag
-		require.NoError(t, p.run(t.Context(), nil)) // others is nil, so each of these steps would return an error of its own
-		assert.Equal(t, failed, p.phase)
-		assert.Contains(t, p.message, "the var ref of task stoker-argocd is not a string, or empty")
-		for _, r := range p.done[1:] {
-			assert.Equal(t, skipped, r.status, r.alias)
-		}
+		t.Run(fmt.Sprintf("%q", tag), func(t *testing.T) {
+			p := promote(t, "stoker-argocd", variable{"ref", "${{ commitFrom('https://git.example.com/site.git').Tag }}"},
+				variable{"repoURL", "x"}, variable{"path", "x"}, variable{"application", "x"})
+			p.commits[0].Tag = tag
+			require.NoError(t, p.run(t.Context(), nil)) // others is nil, so each of these steps would return an error of its own
+			assert.Equal(t, failed, p.phase)
+			assert.Contains(t, p.message, "the var ref of task stoker-argocd is not a string, or empty")
+			for _, r := range p.done[1:] {
+				assert.Equal(t, skipped, r.status, r.alias)
+			}
+		})
 	}
 }

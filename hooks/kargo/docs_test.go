@@ -49,33 +49,37 @@ func listed(table string) []string {
 func TestDocumentedVars(t *testing.T) {
 	t.Parallel()
 	for name, one := range tasks(t) {
-		var want []string
-		for _, v := range one.Spec.Vars {
-			want = append(want, v.Name+"="+v.Value)
-		}
-		_, table, _ := strings.Cut(section(t, "## The task "+name), "| var | default | |")
-		table, _, _ = strings.Cut(table, "\n\n")
-		assert.Equal(t, want, listed(table), name)
+		t.Run(name, func(t *testing.T) {
+			var want []string
+			for _, v := range one.Spec.Vars {
+				want = append(want, v.Name+"="+v.Value)
+			}
+			_, table, _ := strings.Cut(section(t, "## The task "+name), "| var | default | |")
+			table, _, _ = strings.Cut(table, "\n\n")
+			assert.Equal(t, want, listed(table), name)
+		})
 	}
 	for _, name := range []string{"stoker-status", "stoker-wait"} {
-		b, err := os.ReadFile(files + "analysis/" + name + ".yaml")
-		require.NoError(t, err)
-		var one analysis
-		require.NoError(t, yaml.UnmarshalStrict(b, &one))
-		var want []string
-		for _, a := range one.Spec.Args {
-			value := ""
-			switch {
-			case a.Value != nil:
-				value = *a.Value
-			case a.ValueFrom != nil: // without the last backtick, which listed trims
-				value = fmt.Sprintf("key `%s` of the Secret `%s", a.ValueFrom.SecretKeyRef.Key, a.ValueFrom.SecretKeyRef.Name)
+		t.Run(name, func(t *testing.T) {
+			b, err := os.ReadFile(files + "analysis/" + name + ".yaml")
+			require.NoError(t, err)
+			var one analysis
+			require.NoError(t, yaml.UnmarshalStrict(b, &one))
+			var want []string
+			for _, a := range one.Spec.Args {
+				value := ""
+				switch {
+				case a.Value != nil:
+					value = *a.Value
+				case a.ValueFrom != nil: // without the last backtick, which listed trims
+					value = fmt.Sprintf("key `%s` of the Secret `%s", a.ValueFrom.SecretKeyRef.Key, a.ValueFrom.SecretKeyRef.Name)
+				}
+				want = append(want, a.Name+"="+value)
 			}
-			want = append(want, a.Name+"="+value)
-		}
-		_, table, _ := strings.Cut(section(t, "## Verification"), "| argument of `"+name+"` | default | |")
-		table, _, _ = strings.Cut(table, "\n\n")
-		assert.Equal(t, want, listed(table), name)
+			_, table, _ := strings.Cut(section(t, "## Verification"), "| argument of `"+name+"` | default | |")
+			table, _, _ = strings.Cut(table, "\n\n")
+			assert.Equal(t, want, listed(table), name)
+		})
 	}
 }
 
@@ -100,17 +104,19 @@ var fenced = regexp.MustCompile("(?s)```yaml\n(.*?)```")
 func TestDocumentedSteps(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"stoker-request", "stoker-argocd"} {
-		snippet := fenced.FindStringSubmatch(section(t, "## The task "+name))
-		require.NotNil(t, snippet)
-		var part struct{ Steps []step }
-		require.NoError(t, yaml.UnmarshalStrict([]byte(snippet[1]), &part), name)
-		p := &promotion{steps: part.Steps}
-		require.NoError(t, p.inflate(tasks(t)))
-		assert.Len(t, p.steps, len(tasks(t)[name].Spec.Steps))
+		t.Run(name, func(t *testing.T) {
+			snippet := fenced.FindStringSubmatch(section(t, "## The task "+name))
+			require.NotNil(t, snippet)
+			var part struct{ Steps []step }
+			require.NoError(t, yaml.UnmarshalStrict([]byte(snippet[1]), &part), name)
+			p := &promotion{steps: part.Steps}
+			require.NoError(t, p.inflate(tasks(t)))
+			assert.Len(t, p.steps, len(tasks(t)[name].Spec.Steps))
+		})
 	}
 	var part struct{ Verification verification }
 	require.NoError(t, yaml.UnmarshalStrict([]byte(fenced.FindStringSubmatch(section(t, "## Verification"))[1]), &part))
-	assert.Equal(t, stages(t)["test"].Spec.Verification, &part.Verification, "the example's")
+	assert.Equal(t, stages(t)["test"].Spec.Verification, &part.Verification, "the page must show the verification of the example")
 }
 
 // The test runs every command unchanged, in the order of a reader who starts with the example. The commands for Secrets, which both pages
@@ -140,7 +146,7 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 	for c := range lines.Of("docs/how-to/kargo.md") {
 		if strings.Contains(c.Text, "create secret") || strings.HasPrefix(c.Text, "TOKEN=") {
-			assert.Contains(t, typed, c.Text, "the example says the same")
+			assert.Contains(t, typed, c.Text, "the example must contain the same command")
 			continue
 		}
 		enter(c.Text)

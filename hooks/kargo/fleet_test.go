@@ -169,7 +169,7 @@ func TestPromotionsReachFleet(t *testing.T) {
 	posts, _ := l.counts()
 	assert.Equal(t, 2, posts)
 	require.NotEmpty(t, asked)
-	assert.Equal(t, asked, l.requests(), "the repeat wrote nothing")
+	assert.Equal(t, asked, l.requests(), "the repeated promotion must not write")
 	l.titles("first")
 
 	// A late old promotion must not overwrite a newer one.
@@ -186,7 +186,7 @@ func TestPromotionsReachFleet(t *testing.T) {
 	p.secrets["stoker-webhook"]["token"] = "wrong"
 	l.run(p, failed, "key token of Secret stoker-webhook in Project stoker-demo differs from the Secret")
 	posts, gets = l.counts()
-	assert.Equal(t, []int{1, 0}, []int{posts, gets}, "it is not asked again")
+	assert.Equal(t, []int{1, 0}, []int{posts, gets}, "the request must not be repeated")
 	assert.Equal(t, before, l.requests())
 
 	// So does a missing GatewaySync.
@@ -250,11 +250,11 @@ func TestSpecChangeDuringPromotion(t *testing.T) {
 	}))
 	assert.Equal(t, failed, p.phase)
 	assert.Contains(t, p.message, "(spec.git.ref)")
-	l.Eventually("the spec counts", func() bool { return l.follows("1.10") })
+	l.Eventually("the fleet follows the spec", func() bool { return l.follows("1.10") })
 	l.patch(`{"spec":{"git":{"ref":"main"}}}`)
-	l.Eventually("what was asked for does not come back", func() bool { return l.follows("main") })
+	l.Eventually("the request does not return", func() bool { return l.follows("main") })
 	l.Converges("second", second)
-	assert.Equal(t, "v1.0.0", l.requests()[v1alpha1.AnnotationRequestedRef], "it stands there, and counts for nothing")
+	assert.Equal(t, "v1.0.0", l.requests()[v1alpha1.AnnotationRequestedRef], "the superseded annotation must stay without effect")
 
 	// The promotion changes git first and then requests. A manual request stays in force while the spec does not change; a
 	// promotion to the ref of the spec must end it.
@@ -306,7 +306,7 @@ func TestHeldPromotionMessage(t *testing.T) {
 	l.Start()
 	l.Converges("first", l.First)
 	l.patch(`{"spec":{"paused":true}}`)
-	l.Eventually("the agents are told to wait", func() bool { return l.Target().Paused })
+	l.Eventually("the SyncTarget is paused", func() bool { return l.Target().Paused })
 	l.Tag("v2", l.Push("second"))
 	// The first promotions may time out before the lead reports the reason for v2.
 	for end := time.Now().Add(plant.Liveness); ; {

@@ -210,6 +210,7 @@ func TestExamplePipeline(t *testing.T) {
 	_, err := l.promote("prod", "v1.10.0+plant.2")
 	require.EqualError(t, err, "v1.10.0+plant.2 was not verified in test")
 	want := map[string]string{"dev": "first", "test": "first", "prod": "first"}
+	// sequence: a stage takes what the stage before it has verified
 	for _, name := range []string{"dev", "test", "prod"} {
 		p, err := l.promote(name, "v1.10.0+plant.2")
 		require.NoError(t, err)
@@ -231,5 +232,5 @@ func TestExamplePipeline(t *testing.T) {
 
 	p, err = l.promote("dev", "v1.10.0+plant.2")
 	require.NoError(t, err)
-	assert.Equal(t, succeeded, p.phase, "back to what ran: %s", p.message)
+	assert.Equal(t, succeeded, p.phase, "the promotion back must succeed: %s", p.message)
 }

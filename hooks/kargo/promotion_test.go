@@ -201,7 +201,7 @@ func (p *promotion) run(ctx context.Context, before func(visit int)) error {
 		case <-time.After(time.Duration(float64(again) / scale)):
 		}
 	}
-	return fmt.Errorf("promotion %s never ends", p.name)
+	return fmt.Errorf("promotion %s did not end", p.name)
 }
 
 // restart simulates a new controller pod: all steps run again with the existing state.
@@ -433,7 +433,7 @@ func (p *promotion) step(ctx context.Context, s step, config map[string]any) (st
 		status = succeeded
 		out, err = p.others[s.Uses](config)
 	default:
-		err = &terminalError{fmt.Errorf("no step %s here", s.Uses)}
+		err = &terminalError{fmt.Errorf("unsupported step %s", s.Uses)}
 	}
 	if terminal(err) {
 		return failed, nil, 0, err

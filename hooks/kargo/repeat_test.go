@@ -68,7 +68,7 @@ func (a *application) sync() error {
 	a.t.Helper()
 	a.syncs++
 	var v request.Verdict
-	a.Eventually("the wave of the GatewaySync ends", func() bool {
+	a.Eventually("the wave of the GatewaySync completes", func() bool {
 		v = request.Read(a.GatewaySync(), "", nil, time.Now())
 		return v.Phase != request.Progressing
 	})
@@ -118,6 +118,6 @@ func TestSecondPromotionOfBrokenVersion(t *testing.T) {
 
 	delete(a.hooks, "PostSync")
 	l.run(promoted(), succeeded, "")
-	assert.Contains(t, request.Read(l.GatewaySync(), "", nil, time.Now()).Message, "rolled back: v1.1.0 is held off at "+request.Short(broken), "the only sign of the rollback")
+	assert.Contains(t, request.Read(l.GatewaySync(), "", nil, time.Now()).Message, "rolled back: v1.1.0 is held off at "+request.Short(broken), "the status must show the rollback")
 	l.titles("first")
 }

@@ -126,7 +126,7 @@ func TestRequestMatchesRecording(t *testing.T) {
 	delete(p.state["stoker"].(map[string]any), "started")
 	assert.Equal(t, map[string]any{
 		"ref": "v1.0.0", "commit": "1111111111111111111111111111111111111111", "message": "2 of 2 gateways run v1.0.0", "gateways": float64(2),
-	}, p.state["stoker"], "what the Stage's next steps read as outputs.stoker")
+	}, p.state["stoker"], "the outputs of the task")
 }
 
 func TestPermanentFailureMessage(t *testing.T) {
@@ -140,17 +140,17 @@ func TestPermanentFailureMessage(t *testing.T) {
 		says      string
 	}{
 		{"a wrong secret", always(says(401, `{"message": "the secret is not the one"}`)), nil, 1, 0, "either the receiver does not serve site in namespace plant, or key token of Secret stoker-webhook in Project stoker-demo differs from the Secret that its spec.webhook.secretRef names: the secret is not the one"},
-		{"a request that is not a request", always(says(400, `{"message": "ref is a number"}`)), nil, 1, 0, "HTTP (400) response met failure criteria: \\\"ref is a number"},
+		{"invalid request", always(says(400, `{"message": "ref is a number"}`)), nil, 1, 0, "HTTP (400) response met failure criteria: \\\"ref is a number"},
 		{"no such object", always(says(404, `{"message": "there is no GatewaySync plant/site"}`)), nil, 1, 0, "there is no GatewaySync"},
-		{"an older promotion", always(says(409, `{"message": "promotion a is older than b"}`)), nil, 1, 0, "promotion a is older than b"},
-		{"another server's 404", always(answer{404, "text/plain", "default backend - 404"}), nil, 1, 0, "check the var receiver"},
-		{"a failure", accepted, then(phase("Progressing", ""), phase("Failed", `, "reason": "RefNotFound", "message": "no branch or tag v1.0.0"`)), 1, 2, "HTTP (200) response met failure criteria: \\\"RefNotFound: no branch or tag v1.0.0"},
+		{"older promotion", always(says(409, `{"message": "promotion a is older than b"}`)), nil, 1, 0, "promotion a is older than b"},
+		{"404 of another server", always(answer{404, "text/plain", "default backend - 404"}), nil, 1, 0, "check the var receiver"},
+		{"failed sync", accepted, then(phase("Progressing", ""), phase("Failed", `, "reason": "RefNotFound", "message": "no branch or tag v1.0.0"`)), 1, 2, "HTTP (200) response met failure criteria: \\\"RefNotFound: no branch or tag v1.0.0"},
 		{"another ref", accepted, always(phase("Superseded", `, "message": "the desired ref is main (requested by cli) and no longer v1.0.0"`)), 1, 1, "Superseded: the desired ref is main (requested by cli)"},
-		{"a secret that is changed while it waits", accepted, then(phase("Progressing", ""), says(401, `{"message": "the secret is not the one"}`)), 1, 2, "the secret is not the one"},
-		{"an object that is deleted while it waits", accepted, then(phase("Progressing", ""), says(404, `{"message": "there is no GatewaySync plant/site"}`)), 1, 2, "there is no GatewaySync"},
-		{"a page that asks to sign in", always(login), always(login), 1, 1, "no answer from the receiver; check the var receiver"},
-		{"a list", accepted, always(says(200, `["Succeeded"]`)), 1, 1, "no answer from the receiver"},
-		{"a text", accepted, always(answer{200, "text/plain", "Succeeded"}), 1, 1, "no answer from the receiver"},
+		{"secret changed during the wait", accepted, then(phase("Progressing", ""), says(401, `{"message": "the secret is not the one"}`)), 1, 2, "the secret is not the one"},
+		{"object deleted during the wait", accepted, then(phase("Progressing", ""), says(404, `{"message": "there is no GatewaySync plant/site"}`)), 1, 2, "there is no GatewaySync"},
+		{"login page", always(login), always(login), 1, 1, "no answer from the receiver; check the var receiver"},
+		{"list instead of an object", accepted, always(says(200, `["Succeeded"]`)), 1, 1, "no answer from the receiver"},
+		{"string instead of an object", accepted, always(answer{200, "text/plain", "Succeeded"}), 1, 1, "no answer from the receiver"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -162,7 +162,7 @@ func TestPermanentFailureMessage(t *testing.T) {
 			posts, gets, _ := s.seen()
 			assert.Len(t, posts, c.posts)
 			assert.Len(t, gets, c.gets)
-			assert.NotContains(t, p.state["stoker"], "commit", "no outputs")
+			assert.NotContains(t, p.state["stoker"], "commit", "a failed task must not have outputs")
 		})
 	}
 }
@@ -177,11 +177,11 @@ func TestTransientErrorsAreRetried(t *testing.T) {
 		posts     int
 		gets      int
 	}{
-		{"a receiver that is busy", then(says(503, `{"message": "busy"}`), says(429, `{"message": "slowly"}`), says(202, `{}`)), always(done), 3, 1},
-		{"a receiver that starts again", accepted, then(phase("Progressing", ""), answer{}, answer{}, broken, says(503, `{"message": "starting"}`), done), 1, 6},
-		{"an ingress without a backend", then(broken, answer{503, "text/plain", "no endpoints"}, answer{}, says(202, `{}`)), always(done), 4, 1},
+		{"receiver busy", then(says(503, `{"message": "busy"}`), says(429, `{"message": "slowly"}`), says(202, `{}`)), always(done), 3, 1},
+		{"receiver restarts", accepted, then(phase("Progressing", ""), answer{}, answer{}, broken, says(503, `{"message": "starting"}`), done), 1, 6},
+		{"ingress without backend", then(broken, answer{503, "text/plain", "no endpoints"}, answer{}, says(202, `{}`)), always(done), 4, 1},
 		{"a slow answer", then(says(408, ``), says(202, ``)), then(says(408, ``), done), 2, 2},
-		{"phases of later versions", accepted, then(phase("Held", `, "message": "paused"`), done), 1, 2},
+		{"unknown phase", accepted, then(phase("Held", `, "message": "paused"`), done), 1, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -198,7 +198,7 @@ func TestTransientErrorsAreRetried(t *testing.T) {
 
 func TestRetriesAreBounded(t *testing.T) {
 	t.Parallel()
-	t.Run("a receiver that is away", func(t *testing.T) {
+	t.Run("receiver unavailable", func(t *testing.T) {
 		t.Parallel()
 		s := newScript(t, always(answer{}), nil)
 		p := requestOf(t, s)
@@ -210,7 +210,7 @@ func TestRetriesAreBounded(t *testing.T) {
 		assert.Greater(t, p.clock, 5*time.Minute)
 		assert.Less(t, p.clock, 10*time.Minute)
 	})
-	t.Run("a receiver that is never ready", func(t *testing.T) {
+	t.Run("receiver never ready", func(t *testing.T) {
 		t.Parallel()
 		s := newScript(t, always(says(503, `{"message": "busy"}`)), nil)
 		p := requestOf(t, s)
@@ -228,7 +228,7 @@ func TestRetriesAreBounded(t *testing.T) {
 		phase("Progressing", `, "reason": "DesignerSessionActive", "message": "gw-0 waits for a Designer session"`),
 		says(503, `{"reason": "DesignerSessionActive", "message": "gw-0 waits for a Designer session"}`),
 	} {
-		t.Run("gateways that never get there", func(t *testing.T) {
+		t.Run("gateways never synced", func(t *testing.T) {
 			t.Parallel()
 			s := newScript(t, accepted, always(last))
 			p := requestOf(t, s, variable{"timeout", "1s"})
@@ -236,11 +236,11 @@ func TestRetriesAreBounded(t *testing.T) {
 			began := time.Now()
 			require.NoError(t, p.run(t.Context(), nil))
 			assert.Equal(t, failed, p.phase)
-			assert.Contains(t, p.message, "not done after 1s: DesignerSessionActive: gw-0 waits for a Designer session", "the reason is in the message of the end")
+			assert.Contains(t, p.message, "not done after 1s: DesignerSessionActive: gw-0 waits for a Designer session", "the message must contain the reason")
 			assert.Less(t, time.Since(began), 40*time.Second)
 		})
 	}
-	t.Run("nothing but errors while it waits", func(t *testing.T) {
+	t.Run("only errors during the wait", func(t *testing.T) {
 		t.Parallel()
 		s := newScript(t, accepted, always(answer{}))
 		p := requestOf(t, s)
@@ -249,7 +249,7 @@ func TestRetriesAreBounded(t *testing.T) {
 		assert.Equal(t, errored, p.phase)
 		assert.Contains(t, p.message, "timed out after 25h0m0s")
 	})
-	t.Run("outages while it waits", func(t *testing.T) {
+	t.Run("outages during the wait", func(t *testing.T) {
 		t.Parallel()
 		// A real Kargo counted 13 errors within 40 seconds and never reset the count.
 		s := newScript(t, accepted, func(n int) answer {
@@ -265,7 +265,7 @@ func TestRetriesAreBounded(t *testing.T) {
 		require.NoError(t, p.run(t.Context(), nil))
 		assert.Equal(t, succeeded, p.phase, p.message)
 	})
-	t.Run("more than the step below allows is refused at once", func(t *testing.T) {
+	t.Run("timeout beyond the limit of the step", func(t *testing.T) {
 		t.Parallel()
 		s := newScript(t, accepted, always(phase("Succeeded", `, "message": "done"`)))
 		p := requestOf(t, s, variable{"timeout", "48h"})
@@ -273,12 +273,12 @@ func TestRetriesAreBounded(t *testing.T) {
 		assert.Equal(t, failed, p.phase)
 		assert.Contains(t, p.message, "the var timeout of task stoker-request is more than 24h")
 		posts, _, _ := s.seen()
-		assert.Empty(t, posts, "nothing was asked for")
+		assert.Empty(t, posts, "no request may be sent")
 		p = requestOf(t, s, variable{"timeout", "24h"})
 		require.NoError(t, p.run(t.Context(), nil))
 		assert.Equal(t, succeeded, p.phase, p.message)
 	})
-	t.Run("a success that is late is one", func(t *testing.T) {
+	t.Run("late success", func(t *testing.T) {
 		t.Parallel()
 		s := newScript(t, accepted, always(phase("Succeeded", `, "message": "done"`)))
 		p := requestOf(t, s, variable{"timeout", "0s"})
@@ -339,7 +339,7 @@ func TestRefsArriveUnchanged(t *testing.T) {
 			assert.Equal(t, failed, p.phase)
 			assert.Contains(t, p.message, "quote()")
 			_, _, requests := s.seen()
-			assert.Empty(t, requests, "%s with %s: no request is sent", ref, tag)
+			assert.Empty(t, requests, "%s with %s: no request may be sent", ref, tag)
 		})
 	}
 }

@@ -18,44 +18,46 @@ var expression = regexp.MustCompile(`(?s)\$\{\{(.*?)\}\}|\$\{%(.*?)%\}`)
 func TestTasksAreValid(t *testing.T) {
 	t.Parallel()
 	for name, one := range tasks(t) {
-		assert.Equal(t, "kargo.akuity.io/v1alpha1", one.APIVersion, name)
-		assert.Equal(t, "ClusterPromotionTask", one.Kind, name)
-		assert.Equal(t, map[string]string{"app.kubernetes.io/name": "stoker", "app.kubernetes.io/part-of": "stoker"}, one.Metadata.Labels, name)
-		aliases, vars := map[string]bool{}, map[string]bool{}
-		for _, v := range one.Spec.Vars {
-			assert.Regexp(t, `^[a-zA-Z_]\w*$`, v.Name, name)
-			assert.False(t, vars[v.Name], "%s: var %s twice", name, v.Name)
-			vars[v.Name] = true
-		}
-		for _, s := range one.Spec.Steps {
-			at := name + "/" + s.As
-			assert.Nil(t, s.Task, "%s: a task does not call another one", at)
-			assert.NotEmpty(t, s.As, name)
-			assert.False(t, aliases[s.As], "%s: twice", at)
-			aliases[s.As] = true
-			if s.Uses != "compose-output" {
-				require.Contains(t, steps, s.Uses, at)
-				assert.Empty(t, steps[s.Uses].check("config", s.Config), at)
+		t.Run(name, func(t *testing.T) {
+			assert.Equal(t, "kargo.akuity.io/v1alpha1", one.APIVersion, name)
+			assert.Equal(t, "ClusterPromotionTask", one.Kind, name)
+			assert.Equal(t, map[string]string{"app.kubernetes.io/name": "stoker", "app.kubernetes.io/part-of": "stoker"}, one.Metadata.Labels, name)
+			aliases, vars := map[string]bool{}, map[string]bool{}
+			for _, v := range one.Spec.Vars {
+				assert.Regexp(t, `^[a-zA-Z_]\w*$`, v.Name, name)
+				assert.False(t, vars[v.Name], "%s: var %s twice", name, v.Name)
+				vars[v.Name] = true
 			}
-			if s.Uses == "http" {
-				require.NotNil(t, s.Retry, at)
-				assert.NotEmpty(t, s.Retry.Timeout, "%s: without it, it is tried for ever", at)
-				assert.Greater(t, s.Retry.ErrorThreshold, uint32(1), "%s: one broken connection would end it", at)
-				assert.NotEmpty(t, s.Config["failureExpression"], at)
-				assert.NotEmpty(t, s.Config["errorExpression"], at)
-			}
-			b, err := os.ReadFile(files + name + ".yaml")
-			require.NoError(t, err)
-			for _, used := range regexp.MustCompile(`vars\.(\w+)`).FindAllStringSubmatch(string(b), -1) {
-				assert.True(t, vars[used[1]], "%s: no var %s", name, used[1])
-			}
-			eachString(s.Config, func(text string) {
-				for _, m := range expression.FindAllStringSubmatch(text, -1) {
-					_, err := expr.Compile(m[1] + m[2])
-					assert.NoError(t, err, at)
+			for _, s := range one.Spec.Steps {
+				at := name + "/" + s.As
+				assert.Nil(t, s.Task, "%s: a task must not call another one", at)
+				assert.NotEmpty(t, s.As, name)
+				assert.False(t, aliases[s.As], "%s: twice", at)
+				aliases[s.As] = true
+				if s.Uses != "compose-output" {
+					require.Contains(t, steps, s.Uses, at)
+					assert.Empty(t, steps[s.Uses].check("config", s.Config), at)
 				}
-			})
-		}
+				if s.Uses == "http" {
+					require.NotNil(t, s.Retry, at)
+					assert.NotEmpty(t, s.Retry.Timeout, "%s: without a timeout, the step is retried forever", at)
+					assert.Greater(t, s.Retry.ErrorThreshold, uint32(1), "%s: one broken connection must not fail the step", at)
+					assert.NotEmpty(t, s.Config["failureExpression"], at)
+					assert.NotEmpty(t, s.Config["errorExpression"], at)
+				}
+				b, err := os.ReadFile(files + name + ".yaml")
+				require.NoError(t, err)
+				for _, used := range regexp.MustCompile(`vars\.(\w+)`).FindAllStringSubmatch(string(b), -1) {
+					assert.True(t, vars[used[1]], "%s: no var %s", name, used[1])
+				}
+				eachString(s.Config, func(text string) {
+					for _, m := range expression.FindAllStringSubmatch(text, -1) {
+						_, err := expr.Compile(m[1] + m[2])
+						assert.NoError(t, err, at)
+					}
+				})
+			}
+		})
 	}
 }
 

@@ -70,7 +70,7 @@ func TestDefinitionsOfEarlierProduct(t *testing.T) {
 	namespace := cluster.Namespace(t)
 	f := finder(t, cluster, namespace)
 	_, text := plan(t, f)
-	require.Empty(t, text, "an empty cluster")
+	require.Empty(t, text, "an empty cluster must need no migration")
 
 	cluster.ApplyYAML(t, namespace, definitions)
 	require.Eventually(t, func() bool {
@@ -104,7 +104,7 @@ metadata: {name: line, finalizers: [stoker.io/finalizer]}
 	apply(t, list)
 	again, err := crds.Get(t.Context(), "gatewaysyncs.stoker.io", metav1.GetOptions{})
 	require.NoError(t, err)
-	assert.Equal(t, crd.GetResourceVersion(), again.GetResourceVersion(), "another release's definition is left alone")
+	assert.Equal(t, crd.GetResourceVersion(), again.GetResourceVersion(), "the definition of another release must not change")
 }
 
 func TestFinalizers(t *testing.T) {
@@ -127,7 +127,7 @@ spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
 	syncs := kube.GatewaySyncs(f.Dynamic, namespace)
 	_, err := syncs.Patch(t.Context(), "line", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
-	require.Error(t, list[0].Apply(t.Context()), "it was written since")
+	require.Error(t, list[0].Apply(t.Context()), "a change of the object must make the step fail")
 	list, _ = plan(t, f)
 	apply(t, list)
 	gs, err := syncs.Get(t.Context(), "line")
@@ -137,7 +137,7 @@ spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
 	assert.Empty(t, text)
 	gs, err = kube.GatewaySyncs(f.Dynamic, other).Get(t.Context(), "line")
 	require.NoError(t, err)
-	assert.Contains(t, gs.Finalizers, migrate.Finalizer, "another namespace is left alone")
+	assert.Contains(t, gs.Finalizers, migrate.Finalizer, "objects of other namespaces must not change")
 }
 
 const webhook = `

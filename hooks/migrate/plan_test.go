@@ -63,7 +63,7 @@ func TestEvictionOrder(t *testing.T) {
 			now := metav1.Now()
 			p.DeletionTimestamp, p.Finalizers = &now, []string{"example.com/x"}
 		})}, []string{migrate.ByHand}},
-		"a finished pod": {[]runtime.Object{foreignPod("line-0", nil), foreignPod("old", func(p *corev1.Pod) {
+		"finished pod": {[]runtime.Object{foreignPod("line-0", nil), foreignPod("old", func(p *corev1.Pod) {
 			notReady(p)
 			p.Status.Phase = corev1.PodFailed
 		})}, []string{migrate.Evict}},
@@ -83,7 +83,7 @@ func TestEvictionOrder(t *testing.T) {
 func TestUnreadableWebhooks(t *testing.T) {
 	f, core := fakeFinder(foreignPod("line-0", nil))
 	core.PrependReactor("list", "mutatingwebhookconfigurations", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "mutatingwebhookconfigurations"}, "", errors.New("no right"))
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "mutatingwebhookconfigurations"}, "", errors.New("forbidden"))
 	})
 	list, err := f.Plan(t.Context())
 	require.Error(t, err)
@@ -99,7 +99,7 @@ func TestTruncatedPodList(t *testing.T) {
 	})
 	list, err := f.Plan(t.Context())
 	require.ErrorContains(t, err, "more than 5000 pods")
-	assert.Empty(t, list, "a pod that is not in the list may be down")
+	assert.Empty(t, list, "without a complete list, no pod may be evicted")
 }
 
 // fakeDiscovery is a client whose discovery is another one.

@@ -181,17 +181,17 @@ func (p *plant) fails() {
 
 func TestSlackMessages(t *testing.T) {
 	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack")})
-	assert.Empty(t, p.passes(time.Hour), "nothing is wrong")
+	assert.Empty(t, p.passes(time.Hour), "a healthy fleet must not send messages")
 	p.fails()
-	assert.Empty(t, p.passes(50*time.Second), "it may end by itself")
+	assert.Empty(t, p.passes(50*time.Second), "a problem must settle before it is sent")
 	got := p.passes(time.Hour)
-	require.Len(t, got, 1, "the beginning is sent once")
+	require.Len(t, got, 1, "the start must be sent once")
 	assert.JSONEq(t, `{"text": ":red_circle: *plant/line NotReady firing*: TemplateFailed: area-4: &lt;!channel&gt; no such field"}`, got[0])
 	p.restart()
-	assert.Empty(t, p.passes(time.Hour), "a restart repeats nothing")
+	assert.Empty(t, p.passes(time.Hour), "a restart must not repeat messages")
 	p.ready()
 	got = p.passes(time.Hour)
-	require.Len(t, got, 1, "the end is sent once")
+	require.Len(t, got, 1, "the end must be sent once")
 	assert.JSONEq(t, `{"text": ":large_green_circle: *plant/line NotReady resolved*: it has ended after 2h0m50s: 3 of 3 gateways run aaaaaaa"}`, got[0])
 	assert.Empty(t, p.record)
 	assert.NotContains(t, p.log.String(), "S3CR3T")
@@ -205,7 +205,7 @@ func TestFlappingIsNotReported(t *testing.T) {
 		p.ready()
 		assert.Empty(t, p.passes(30*time.Second))
 	}
-	assert.Equal(t, 1, p.saves, "the first comparison records, and no other")
+	assert.Equal(t, 1, p.saves, "only the first comparison may save")
 }
 
 // R9: whatever a receiver does, it gets each notification once.
@@ -237,7 +237,7 @@ func TestReceiverFaults(t *testing.T) {
 			p.restart()
 			assert.Empty(t, p.passes(90*time.Second))
 			p.receiver.fails(nil)
-			assert.Len(t, p.passes(time.Hour), 1, "sent once the receiver accepts it, and only once: %s", &p.log)
+			assert.Len(t, p.passes(time.Hour), 1, "the message must be delivered exactly once: %s", &p.log)
 			assert.Contains(t, p.log.String(), "notification failed; trying again")
 			assert.NotContains(t, p.log.String(), "S3CR3T")
 		})
@@ -263,7 +263,7 @@ func TestPagerDutyIncidents(t *testing.T) {
 		return true
 	})
 	p.ready()
-	assert.Len(t, p.passes(10*time.Minute), 2, "what was taken is not sent again")
+	assert.Len(t, p.passes(10*time.Minute), 2, "accepted messages must not be sent again")
 	assert.Empty(t, p.receiver.open)
 }
 
@@ -286,7 +286,7 @@ func TestDocumentedLimits(t *testing.T) {
 				p.set(v1alpha1.OutcomeFailed, metav1.ConditionFalse, v1alpha1.ReasonScanFailed, text, rows...)
 				p.gs.Status.Conditions = append(p.gs.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionRefResolved, Status: metav1.ConditionFalse, Reason: "RefNotFound", Message: text})
 				got := strings.Join(p.passes(2*time.Minute), "")
-				assert.NotContains(t, p.log.String(), "notification failed", "the receiver takes it")
+				assert.NotContains(t, p.log.String(), "notification failed", "the receiver must accept the message")
 				for _, w := range topics {
 					assert.Contains(t, got, string(w)+" firing")
 				}
@@ -330,7 +330,7 @@ func TestCloudEvents(t *testing.T) {
 		On: []v1alpha1.AlertTopic{"SyncFailed", "SyncCompleted", "RefUpdated"}})
 	p.gs.Status.LastGood = &v1alpha1.CommitRecord{Ref: "main", Commit: strings.Repeat("b", 40)}
 	p.gs.Status.Target = &v1alpha1.TargetStatus{Ref: "main", Commit: strings.Repeat("b", 40)}
-	assert.Empty(t, p.passes(time.Hour), "what happened before is not news")
+	assert.Empty(t, p.passes(time.Hour), "earlier events must not be sent")
 	p.restart()
 	assert.Empty(t, p.passes(time.Hour))
 
@@ -339,7 +339,7 @@ func TestCloudEvents(t *testing.T) {
 	good.Commit, target.Commit = strings.Repeat("a", 40), strings.Repeat("a", 40)
 	p.gs.Status.LastGood, p.gs.Status.Target = &good, &target
 	got := p.passes(time.Hour)
-	require.Len(t, got, 1, "one message for simultaneous changes")
+	require.Len(t, got, 1, "simultaneous changes must be one message")
 	var e struct {
 		SpecVersion, ID, Source, Type, DataContentType string
 		Time                                           time.Time
@@ -356,7 +356,7 @@ func TestCloudEvents(t *testing.T) {
 		{"RefUpdated", "news", "main is at aaaaaaa (spec.git.ref)"}}, e.Data.Changes)
 	mac := hmac.New(sha256.New, []byte("S3CR3T-KEY"))
 	mac.Write([]byte(got[0]))
-	assert.Equal(t, "sha256="+hex.EncodeToString(mac.Sum(nil)), p.receiver.header.Get("X-Hub-Signature-256"), "as the receiver verifies it")
+	assert.Equal(t, "sha256="+hex.EncodeToString(mac.Sum(nil)), p.receiver.header.Get("X-Hub-Signature-256"), "the signature must be valid")
 }
 
 func TestOldEventsAreDropped(t *testing.T) {
@@ -367,7 +367,7 @@ func TestOldEventsAreDropped(t *testing.T) {
 	p.ready()
 	p.passes(2 * time.Hour)
 	p.receiver.fails(nil)
-	assert.Empty(t, p.passes(time.Hour), "it is not news any more")
+	assert.Empty(t, p.passes(time.Hour), "old events must be dropped")
 }
 
 func TestRateIsBounded(t *testing.T) {
@@ -393,7 +393,7 @@ func TestRefusedSecrets(t *testing.T) {
 			assert.Empty(t, p.passes(10*time.Minute))
 			assert.Contains(t, p.log.String(), c.want)
 			assert.NotContains(t, p.log.String(), "S3CR3T")
-			assert.Less(t, strings.Count(p.log.String(), "notification failed"), 12, "it is tried less and less often")
+			assert.Less(t, strings.Count(p.log.String(), "notification failed"), 12, "the retries must become rarer")
 		})
 	}
 }
@@ -403,7 +403,7 @@ func TestAlertTopics(t *testing.T) {
 		t.Run(string(name), func(t *testing.T) {
 			w, ok := topicOf(name)
 			require.True(t, ok)
-			assert.NotEqual(t, w.state == nil, w.event == nil, "it is a state or an event")
+			assert.NotEqual(t, w.state == nil, w.event == nil, "a topic must be either a state or an event")
 			assert.Equal(t, w.event == nil, w.text == nil)
 		})
 	}
@@ -446,5 +446,5 @@ func TestRecordIsBounded(t *testing.T) {
 	text := n.encodeRecord()
 	assert.Less(t, len(text), 256<<10)
 	assert.Greater(t, len(n.decodeRecord(text)), 3000)
-	assert.Empty(t, n.decodeRecord("{"), "an invalid record is dropped")
+	assert.Empty(t, n.decodeRecord("{"), "an invalid record must be dropped")
 }

@@ -92,12 +92,12 @@ func TestPlanBetweenCommits(t *testing.T) {
 					var b bytes.Buffer
 					require.NoError(t, after.WriteFile(&b, ch.Path))
 					require.EqualValues(t, b.Len(), sizes[ch.Path])
-					require.NotEqual(t, files[ch.Path], b.String(), "%s does not change", ch.Path)
+					require.NotEqual(t, files[ch.Path], b.String(), "%s must change", ch.Path)
 					files[ch.Path] = b.String()
 				case plan.Delete:
 					delete(files, ch.Path)
 				}
-				require.False(t, ch.Conflict, "no other program wrote %s", ch.Path)
+				require.False(t, ch.Conflict, "%s must not be a conflict", ch.Path)
 			}
 			assert.Equal(t, content(t, after), files, "%s to %s", from, to)
 			if from == to {
@@ -167,7 +167,7 @@ func TestEmbeddedSecrets(t *testing.T) {
 			require.Len(t, changes.Warnings, 2, "and names is missing")
 			assert.Contains(t, changes.Warnings[1], "projects/p/project.json")
 			assert.NotContains(t, changes.String(), "planted")
-			assert.Contains(t, changes.String(), "embedded secrets are in git", "stoker diff prints it")
+			assert.Contains(t, changes.String(), "embedded secrets are in git", "the plan must warn about the secrets")
 		})
 	}
 }

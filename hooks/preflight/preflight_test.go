@@ -167,7 +167,7 @@ func TestRequestableRefs(t *testing.T) {
 		})
 	}
 	gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: "v1"}
-	assert.Contains(t, says(w.look(t, Input{GatewaySync: gs}).Problems), "RefNotAllowed", "allowedRefs applies to earlier requests, too")
+	assert.Contains(t, says(w.look(t, Input{GatewaySync: gs}).Problems), "RefNotAllowed", "allowedRefs must apply to earlier requests")
 	gs.Spec.Git.AllowedRefs, gs.Spec.Git.Ref = nil, first
 	gs.Annotations = nil
 	assert.Equal(t, first, w.look(t, Input{GatewaySync: gs}).Commit, "spec.git.ref may be any commit")
@@ -186,12 +186,12 @@ func TestPodMetadata(t *testing.T) {
 	assert.Equal(t, []Checked{{Gateway: "line-1", Profile: "default", Files: 1}}, found.Checked)
 	said := says(found.Problems)
 	assert.Contains(t, said, "SourceMissing: profile default: mappings[0]: the commit has no south, and the mapping is required line-2,line-3")
-	assert.Len(t, found.Problems, 1, "unreadable labels only warn")
+	assert.Len(t, found.Problems, 1, "unreadable labels must only warn")
 	assert.Contains(t, strings.Join(found.Warnings, "\n"), `line-4: profile default: mappings[0]`)
 	assert.Contains(t, strings.Join(found.Warnings, "\n"), "not checked, because the labels of its pod are unknown: pods cannot be listed")
 
 	found = w.look(t, Input{GatewaySync: gs})
-	assert.Empty(t, found.Problems, "a future gateway only warns")
+	assert.Empty(t, found.Problems, "a gateway that may be created later must only warn")
 	assert.Contains(t, strings.Join(found.Warnings, "\n"), "the profile has no known gateway: if one is expected, name it with --gateway NAME=default")
 
 	t.Run("service path without profiles", func(t *testing.T) {
@@ -236,7 +236,7 @@ func TestUnreadablePods(t *testing.T) {
 
 	found = w.look(t, Input{GatewaySync: gs, Gateways: []Gateway{{Name: "line-1", Labels: map[string]string{"area": "north"}}}})
 	assert.Len(t, found.Problems, 3)
-	assert.Empty(t, found.Warnings, "the labels are known")
+	assert.Empty(t, found.Warnings, "known labels must not warn")
 }
 
 // A missing label or mode leaves an empty path element, which is refused. If the gateway does not exist yet or its pod cannot be
@@ -257,7 +257,7 @@ func TestUnknownPathElementsOnlyWarn(t *testing.T) {
 	}
 	known := Gateway{Name: "line-1", Labels: map[string]string{"line": "a"}}
 	found := w.look(t, Input{GatewaySync: gs, Gateways: []Gateway{known}})
-	require.Len(t, found.Problems, 1, "the labels are known")
+	require.Len(t, found.Problems, 1, "known labels must not warn")
 	assert.Equal(t, v1alpha1.ReasonTemplateFailed, found.Problems[0].Reason)
 	assert.Contains(t, found.Problems[0].Message, `gives "config/resources/", a path with an empty part`)
 	known.Annotations = map[string]string{v1alpha1.AnnotationDeploymentMode: "dev"}
@@ -321,7 +321,7 @@ func TestSignedCommit(t *testing.T) {
 	w.mount(t, "authors/keys", key.Public)
 	found := w.look(t, Input{GatewaySync: gs})
 	assert.Contains(t, says(found.Problems), "SignatureInvalid: commit ")
-	assert.Empty(t, found.Checked, "nothing is planned")
+	assert.Empty(t, found.Checked, "no files may be checked")
 	w.repo.SignedCommit(file, "signed", gitserver.Write("projects/a/x.json", `{"a": 1}`))
 	assert.Empty(t, w.look(t, Input{GatewaySync: gs}).Problems)
 }

@@ -32,7 +32,7 @@ func TestAdvice(t *testing.T) {
 			assert.NotEmpty(t, found.Next)
 			assert.NotEmpty(t, found.Body)
 			text := regexp.MustCompile(`(?s)<code>.*?</code>|<[^>]*>`).ReplaceAllString(string(found.Body), "")
-			assert.NotRegexp(t, "`|\\]\\(|\\*\\*|^#|\\|", text, "markup that the renderer does not know")
+			assert.NotRegexp(t, "`|\\]\\(|\\*\\*|^#|\\|", text, "the text has markup that the renderer does not support")
 			assert.Equal(t, strings.Count(string(found.Body), "<ul>"), strings.Count(string(found.Body), "</ul>"))
 		})
 	}

@@ -153,18 +153,18 @@ func TestGuards(t *testing.T) {
 	}
 	assert.True(t, r.cookie.HttpOnly)
 	assert.Equal(t, http.SameSiteStrictMode, r.cookie.SameSite)
-	assert.NotContains(t, r.cookie.String(), r.page.token, "a cookie that leaks does not open another browser")
+	assert.NotContains(t, r.cookie.String(), r.page.token, "the cookie must not contain the token")
 
 	res := r.send("GET", "//evil.example.com/x?token="+r.page.token, without)
 	to, err := url.Parse(res.Header.Get("Location"))
 	require.NoError(t, err)
-	assert.Empty(t, to.Host, "the redirect stays on this server: %s", to)
+	assert.Empty(t, to.Host, "the redirect must stay on this server: %s", to)
 	assert.Empty(t, to.Query().Get("token"))
 
 	once, err := url.Parse(r.page.OpenURL(host, "/"))
 	require.NoError(t, err)
 	assert.Equal(t, 303, r.send("GET", once.RequestURI(), without).StatusCode)
-	assert.Equal(t, 401, r.send("GET", once.RequestURI(), without).StatusCode, "the token in the arguments of a program counts once")
+	assert.Equal(t, 401, r.send("GET", once.RequestURI(), without).StatusCode, "the one-time token must not count twice")
 }
 
 // Every route answers without an API server, and says so.
@@ -201,7 +201,7 @@ func TestFleetPages(t *testing.T) {
 	fleet := PathOf(s.Namespace, "area")
 	page = r.get(fleet)
 	assert.Contains(t, page, "7 of 50 gateways are behind")
-	assert.Less(t, strings.Index(page, ">area-14<"), strings.Index(page, ">area-1<"), "what needs attention is first")
+	assert.Less(t, strings.Index(page, ">area-14<"), strings.Index(page, ">area-1<"), "gateways that need attention must come first")
 	for query, want := range map[string][]string{
 		"?state=Held":                            {"area-7", "area-28", "area-42"},
 		"?state=behind&sort=name":                {"area-7", "area-14", "area-21", "area-28", "area-35", "area-42", "area-49"},
@@ -234,7 +234,7 @@ func TestFleetPages(t *testing.T) {
 	assert.Contains(t, r.get(fleet+"/sync?name=area-7&id=unheard"), "The agent does not answer")
 	page = r.get(fleet + "/gateway?name=area-1")
 	for _, want := range []string{"The pod is gone", "ScanFailed", "12 files", "341Ki; data volume, object storage", "--restore area-1-", "plant-snapshots", "saves a backup of itself"} {
-		assert.Contains(t, page, want, "the status has it, without the agent")
+		assert.Contains(t, page, want, "the status must provide the details without the agent")
 	}
 	assert.Contains(t, r.get(fleet+"/gateway?name=unheard"), "There is no such gateway")
 	assert.Contains(t, r.get("/fleets/"+s.Namespace+"/unheard"), "There is no such fleet")
@@ -354,8 +354,8 @@ func TestHostileContent(t *testing.T) {
 			assert.Contains(t, page, "</html>")
 		})
 	}
-	assert.Contains(t, r.get(fleet+"/gateway?name=.."), "&#43; &lt;script&gt;", "the agent was asked")
-	assert.Less(t, len(r.get(fleet)), 40_000, "a huge message is cut")
+	assert.Contains(t, r.get(fleet+"/gateway?name=.."), "&#43; &lt;script&gt;", "the page must show the answer of the agent")
+	assert.Less(t, len(r.get(fleet)), 40_000, "a large message must be truncated")
 }
 
 // U4: what a user may not read is missing from the page, which says so.
@@ -385,7 +385,7 @@ subjects: [{kind: ServiceAccount, name: default, namespace: `+s.Namespace+`}]
 	page = r.get(PathOf(s.Namespace, "line") + "/gateway?name=line-2")
 	assert.Contains(t, page, "You may not ask the agent")
 	assert.Contains(t, page, "get pods and pods/proxy in namespace "+s.Namespace)
-	assert.Contains(t, page, "A Designer session is open", "the rest is shown")
+	assert.Contains(t, page, "A Designer session is open", "the rest must be shown")
 
 	r = open(t, user, "")
 	page = r.shows("/", "You may not read GatewaySyncs")
@@ -471,12 +471,12 @@ func TestEvents(t *testing.T) {
 	began := time.Now()
 	assert.Equal(t, "changed", next(events))
 	if time.Since(began) < maxEventInterval/2 {
-		assert.Empty(t, other, "another fleet has changed")
+		assert.Empty(t, other, "a change of another fleet must not send an event")
 	}
 
 	for range maxStreams - 2 {
 		assert.Equal(t, "open", next(r.events("/live")))
 	}
 	res := r.send(http.MethodGet, "/live", nil)
-	assert.Equal(t, http.StatusServiceUnavailable, res.StatusCode, "there is a bound")
+	assert.Equal(t, http.StatusServiceUnavailable, res.StatusCode, "the number of event streams must be bounded")
 }

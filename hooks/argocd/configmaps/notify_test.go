@@ -63,7 +63,7 @@ func TestNotificationReachesReceiver(t *testing.T) {
 	assert.Equal(t, "Bearer $stoker-token", header.Get("Authorization"))
 	got, err := sender.Parse(header, []byte(filled(t, n.Webhook.Stoker.Body, app)))
 	require.NoError(t, err)
-	assert.Equal(t, sender.Request{Sender: sender.ArgoCD, Kind: sender.Ask, ID: "line/2026-01-02T12:00:00Z"}, got, "the request names no ref, because Argo CD syncs a commit of another repository")
+	assert.Equal(t, sender.Request{Sender: sender.ArgoCD, Kind: sender.Ask, ID: "line/2026-01-02T12:00:00Z"}, got, "Argo CD syncs a commit of another repository, so the request must not name a ref")
 }
 
 // Argo CD notifies the receiver once for each sync that succeeds.
@@ -107,7 +107,7 @@ func TestNotificationOfHealth(t *testing.T) {
 				"https://argocd.example.com/applications/argocd/line\n"},
 		"waiting": {health: "Suspended", resource: map[string]any{"status": "Suspended"}, sent: "Suspended",
 			message: "Application line is Suspended.\nGatewaySync plant/site is Suspended. See: stoker status site --namespace plant\n"},
-		"health is not kept": {health: "Degraded", sent: "Degraded",
+		"health of the resource is missing": {health: "Degraded", sent: "Degraded",
 			message: "Application line is Degraded.\nGatewaySync plant/site. See: stoker status site --namespace plant\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -125,16 +125,18 @@ func TestNotificationOfHealth(t *testing.T) {
 				status["health"] = map[string]any{"status": c.health}
 			}
 			for _, health := range []string{"Degraded", "Suspended"} {
-				var conditions []struct {
-					When string
-					Send []string
-				}
-				require.NoError(t, yaml.Unmarshal([]byte(healthTrigger("x", health)), &conditions))
-				require.Len(t, conditions, 1)
-				assert.Equal(t, []string{"stoker-health"}, conditions[0].Send)
-				got, err := expr.Eval(conditions[0].When, values)
-				require.NoError(t, err)
-				assert.Equal(t, c.sent == health, got, health)
+				t.Run(health, func(t *testing.T) {
+					var conditions []struct {
+						When string
+						Send []string
+					}
+					require.NoError(t, yaml.Unmarshal([]byte(healthTrigger("x", health)), &conditions))
+					require.Len(t, conditions, 1)
+					assert.Equal(t, []string{"stoker-health"}, conditions[0].Send)
+					got, err := expr.Eval(conditions[0].When, values)
+					require.NoError(t, err)
+					assert.Equal(t, c.sent == health, got, health)
+				})
 			}
 			if c.sent != "" {
 				assert.Equal(t, c.message, filled(t, n.Message, values))
@@ -146,28 +148,30 @@ func TestNotificationOfHealth(t *testing.T) {
 // The kustomize component adds keys to Argo CD's ConfigMaps. In the manifests of users these have a namespace or none, and data or none.
 func TestComponentMergesConfigMaps(t *testing.T) {
 	for _, metadata := range []string{"{name: NAME}", "{name: NAME, namespace: argocd}"} {
-		files := filesys.MakeFsInMemory()
-		patches, err := render(os.DirFS(kinds))
-		require.NoError(t, err)
-		component, err := os.ReadFile(shipped + "/kustomization.yaml")
-		require.NoError(t, err)
-		patches["kustomization.yaml"] = string(component)
-		for name, text := range patches {
-			require.NoError(t, files.WriteFile("/component/"+name, []byte(text)))
-		}
-		base := "apiVersion: v1\nkind: ConfigMap\nmetadata: " + metadata + "\n"
-		require.NoError(t, files.WriteFile("/argocd/cm.yaml", []byte(strings.ReplaceAll(base, "NAME", "argocd-cm")+"data: {url: https://argocd.example.com}\n---\n"+
-			strings.ReplaceAll(base, "NAME", "argocd-notifications-cm"))))
-		require.NoError(t, files.WriteFile("/argocd/kustomization.yaml", []byte("resources: [cm.yaml]\ncomponents: [../component]\n")))
-		found, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(files, "/argocd")
-		require.NoError(t, err)
-		require.Equal(t, 2, found.Size())
-		for i, keys := range []int{7, 6} { // argocd-cm: its own url and 6 keys of the component; argocd-notifications-cm: 6 keys of the component
-			data := found.Resources()[i].GetDataMap()
-			assert.Len(t, data, keys)
-		}
-		health, err := os.ReadFile(scripts + "/health.lua")
-		require.NoError(t, err)
-		assert.Equal(t, string(health), found.Resources()[0].GetDataMap()["resource.customizations.health.stoker.io_GatewaySync"])
+		t.Run(metadata, func(t *testing.T) {
+			files := filesys.MakeFsInMemory()
+			patches, err := render(os.DirFS(kinds))
+			require.NoError(t, err)
+			component, err := os.ReadFile(shipped + "/kustomization.yaml")
+			require.NoError(t, err)
+			patches["kustomization.yaml"] = string(component)
+			for name, text := range patches {
+				require.NoError(t, files.WriteFile("/component/"+name, []byte(text)))
+			}
+			base := "apiVersion: v1\nkind: ConfigMap\nmetadata: " + metadata + "\n"
+			require.NoError(t, files.WriteFile("/argocd/cm.yaml", []byte(strings.ReplaceAll(base, "NAME", "argocd-cm")+"data: {url: https://argocd.example.com}\n---\n"+
+				strings.ReplaceAll(base, "NAME", "argocd-notifications-cm"))))
+			require.NoError(t, files.WriteFile("/argocd/kustomization.yaml", []byte("resources: [cm.yaml]\ncomponents: [../component]\n")))
+			found, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(files, "/argocd")
+			require.NoError(t, err)
+			require.Equal(t, 2, found.Size())
+			for i, keys := range []int{7, 6} { // argocd-cm: its own url and 6 keys of the component; argocd-notifications-cm: 6 keys of the component
+				data := found.Resources()[i].GetDataMap()
+				assert.Len(t, data, keys)
+			}
+			health, err := os.ReadFile(scripts + "/health.lua")
+			require.NoError(t, err)
+			assert.Equal(t, string(health), found.Resources()[0].GetDataMap()["resource.customizations.health.stoker.io_GatewaySync"])
+		})
 	}
 }

@@ -54,7 +54,7 @@ func TestConfigMapHoldsScripts(t *testing.T) {
 	assert.Equal(t, file("actions/discovery.lua"), menu.Discovery)
 	folders, err := filepath.Glob(filepath.Join(scripts, "actions", "*", "action.lua"))
 	require.NoError(t, err)
-	require.Len(t, menu.Definitions, len(folders), "each action that has a script is offered")
+	require.Len(t, menu.Definitions, len(folders), "each action with a script must be offered")
 	for _, d := range menu.Definitions {
 		assert.Equal(t, file("actions/"+d.Name+"/action.lua"), d.Action)
 	}
@@ -63,7 +63,7 @@ func TestConfigMapHoldsScripts(t *testing.T) {
 	assert.Equal(t, file("../ConfigSync/actions/discovery.lua"), menu.Discovery)
 	require.Len(t, menu.Definitions, 4)
 	for _, d := range menu.Definitions {
-		assert.Equal(t, file("actions/"+d.Name+"/action.lua"), d.Action, "both kinds have the same annotations")
+		assert.Equal(t, file("actions/"+d.Name+"/action.lua"), d.Action, "both kinds must have the same action")
 	}
 	for _, kind := range []string{"GatewaySync", "ConfigSync"} {
 		var updates struct{ JSONPointers []string }

@@ -33,7 +33,7 @@ items:
 	assert.Equal(t, map[string]any{"name": "a"}, list[0].Object["metadata"])
 	assert.Equal(t, "1", list[0].Object["data"].(map[string]any)["other"])
 	assert.Equal(t, "Deployment.apps site/b", list[1].ID().String())
-	assert.Equal(t, map[string]any{"replicas": int64(3), "paused": true}, list[1].Object["spec"], "yes is true, as kubectl reads it")
+	assert.Equal(t, map[string]any{"replicas": int64(3), "paused": true}, list[1].Object["spec"], "yes must be read as true, as by kubectl")
 }
 
 // bomb is a document whose aliases are many gigabytes.

@@ -57,7 +57,7 @@ func TestDecide(t *testing.T) {
 		"ours":             {ours, "", plan.Unchanged, nil},
 		"git changed":      {old, "", plan.Configure, []string{"data.a"}},
 		"cluster changed":  {drifted, "", plan.Repair, []string{"data.a"}},
-		"of another":       {others, v1alpha1.ConfigAdoptAlways, plan.Hold, nil},
+		"owned by others":  {others, v1alpha1.ConfigAdoptAlways, plan.Hold, nil},
 		"equal":            {bare, v1alpha1.ConfigAdoptEqual, plan.Configure, nil},
 		"different":        {different, v1alpha1.ConfigAdoptEqual, plan.Hold, nil},
 		"different, taken": {different, v1alpha1.ConfigAdoptAlways, plan.Configure, []string{"data.a"}},
@@ -82,7 +82,7 @@ func TestSettled(t *testing.T) {
 	more := live(wanted.Unstructured)
 	more.Object["status"] = map[string]any{"phase": "x"}
 	more.Object["data"].(map[string]any)["list"].([]any)[0].(map[string]any)["defaulted"] = true
-	assert.True(t, plan.IsCurrent(wanted, more), "fields that git does not set belong to others")
+	assert.True(t, plan.IsCurrent(wanted, more), "fields that git does not set must be ignored")
 	for name, change := range map[string]func(map[string]any){
 		"value":        func(d map[string]any) { d["a"] = "2" },
 		"missing":      func(d map[string]any) { delete(d, "a") },
@@ -95,7 +95,7 @@ func TestSettled(t *testing.T) {
 			assert.False(t, plan.IsCurrent(wanted, changed))
 		})
 	}
-	assert.False(t, plan.IsCurrent(want(t, "ConfigMap", map[string]any{"a": "1"}), more), "the manifest was another")
+	assert.False(t, plan.IsCurrent(want(t, "ConfigMap", map[string]any{"a": "1"}), more), "another manifest must not be current")
 	assert.False(t, plan.IsCurrent(wanted, nil))
 }
 
@@ -147,14 +147,14 @@ func TestMassDeletion(t *testing.T) {
 		pruned, owned, wanted int
 		mass                  bool
 	}{
-		"nothing":            {0, 0, 0, false},
-		"all":                {1, 1, 0, true},
-		"one is renamed":     {1, 1, 1, false},
-		"five of five":       {5, 5, 5, false},
-		"six of six":         {6, 6, 6, true},
-		"six of twelve":      {6, 12, 6, false},
-		"seven of twelve":    {7, 12, 5, true},
-		"a few of very many": {40, 2000, 1960, false},
+		"nothing":         {0, 0, 0, false},
+		"all":             {1, 1, 0, true},
+		"one is renamed":  {1, 1, 1, false},
+		"five of five":    {5, 5, 5, false},
+		"six of six":      {6, 6, 6, true},
+		"six of twelve":   {6, 12, 6, false},
+		"seven of twelve": {7, 12, 5, true},
+		"40 of 2000":      {40, 2000, 1960, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := plan.Plan{Commit: "1f0c2d3aaaa", Owned: c.owned, Items: items(c.wanted, plan.Unchanged), Removals: items(c.pruned, plan.Prune)}

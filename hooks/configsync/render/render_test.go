@@ -57,7 +57,7 @@ func TestTemplates(t *testing.T) {
 	in.Template = false
 	list, err = render.Objects(t.Context(), in)
 	require.NoError(t, err)
-	assert.Contains(t, list[0].Object["data"].(map[string]any)["a"], "{{", "a manifest is a template only if the spec says so")
+	assert.Contains(t, list[0].Object["data"].(map[string]any)["a"], "{{", "manifests must not be templates by default")
 }
 
 func TestTargets(t *testing.T) {

@@ -74,10 +74,10 @@ func TestCacheFetchesChangesOnly(t *testing.T) {
 	cache, _ := newCache(t, 64<<20)
 	slot := source.Slot{Cache: cache, Owner: "a", Source: "plant"}
 	_, first := s.run(t, slot)
-	assert.Greater(t, first, int64(20_000), "the trees of two thousand files")
-	assert.Less(t, first, int64(400_000), "and not the files")
+	assert.Greater(t, first, int64(20_000), "the first fetch must contain the trees")
+	assert.Less(t, first, int64(400_000), "the first fetch must not contain all files")
 	_, again := s.run(t, slot)
-	assert.Less(t, again, int64(1000), "the refs only")
+	assert.Less(t, again, int64(1000), "the second fetch must contain only the refs")
 	var all int64
 	renewed := 0
 	changes := 60
@@ -97,7 +97,7 @@ func TestCacheFetchesChangesOnly(t *testing.T) {
 		}
 	}
 	assert.Positive(t, renewed)
-	assert.Less(t, all, int64(changes)*8000+5*first, "a store that has grown is renewed without the files")
+	assert.Less(t, all, int64(changes)*8000+5*first, "a renewed store must not fetch all files")
 }
 
 func TestCachePerOwnerAndSource(t *testing.T) {
@@ -113,7 +113,7 @@ func TestCachePerOwnerAndSource(t *testing.T) {
 		_, sent := s.run(t, source.Slot{Cache: cache, Owner: "a", Source: "another Secret"})
 		assert.InDelta(t, first, sent, 1000)
 	})
-	assert.Equal(t, 2, entries(t, dir), "the store of the old source is removed")
+	assert.Equal(t, 2, entries(t, dir), "the store of the old source must be removed")
 	t.Run("gone", func(t *testing.T) {
 		require.NoError(t, cache.Forget("a"))
 		require.NoError(t, cache.Forget("never there"))
@@ -158,7 +158,7 @@ func TestCacheDropsDamagedStore(t *testing.T) {
 func TestCacheIsBounded(t *testing.T) {
 	s := newSite(t)
 	s.large()
-	t.Run("the oldest goes", func(t *testing.T) {
+	t.Run("oldest store is removed", func(t *testing.T) {
 		cache, dir := newCache(t, 300_000)
 		for i := range 10 {
 			s.run(t, source.Slot{Cache: cache, Owner: fmt.Sprint(i)})
@@ -167,9 +167,9 @@ func TestCacheIsBounded(t *testing.T) {
 		assert.GreaterOrEqual(t, n, 1)
 		assert.Less(t, n, 10)
 		_, sent := s.run(t, source.Slot{Cache: cache, Owner: "9"})
-		assert.Less(t, sent, int64(1000), "the newest is there")
+		assert.Less(t, sent, int64(1000), "the newest store must be kept")
 	})
-	t.Run("too large to keep", func(t *testing.T) {
+	t.Run("store too large for the cache", func(t *testing.T) {
 		cache, dir := newCache(t, 100)
 		text, _ := s.run(t, source.Slot{Cache: cache, Owner: "a"})
 		assert.Contains(t, text, "# 9\n")

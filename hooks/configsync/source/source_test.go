@@ -71,7 +71,7 @@ func TestReadFetchesNamedFilesOnly(t *testing.T) {
 	}
 	assert.ElementsMatch(t, []string{"k8s/a.yaml", "k8s/c.JSON", "k8s/sub/b.yml"}, names)
 	assert.Equal(t, map[string][]byte{"certs/ca.pem": []byte("certificate")}, files)
-	assert.LessOrEqual(t, len(s.server.Requests()), 2, "all blobs at once")
+	assert.LessOrEqual(t, len(s.server.Requests()), 2, "all blobs must be fetched at once")
 }
 
 // A build fetches what its kustomizations name, and nothing else of the repository.
@@ -85,7 +85,7 @@ func TestReadFetchesKustomizations(t *testing.T) {
 	s.server.Forget()
 	layers, _, err := c.Read(t.Context(), []string{"sites"}, nil, true)
 	require.NoError(t, err)
-	assert.LessOrEqual(t, len(s.server.Requests()), 8, "files that are found together are fetched together")
+	assert.LessOrEqual(t, len(s.server.Requests()), 8, "files of one level must be fetched together")
 	require.Len(t, layers[0], 2)
 	assert.Equal(t, "sites/a.yaml", layers[0][0].Path)
 	require.NotNil(t, layers[0][1].Kustomization)
@@ -109,23 +109,23 @@ func TestReadRefuses(t *testing.T) {
 		reason v1alpha1.Reason
 		says   string
 	}{
-		"link":                 {gitserver.Symlink("k8s/link.yaml", "../../../etc/passwd"), "k8s", v1alpha1.ReasonUnsafePath, "k8s/link.yaml"},
-		"link as folder":       {gitserver.Symlink("k8s/sub", "../certs"), "k8s/sub", v1alpha1.ReasonUnsafePath, "k8s/sub"},
-		"link above":           {gitserver.Symlink("up", ".."), "up/k8s", v1alpha1.ReasonUnsafePath, "up"},
-		"submodule":            {gitserver.Submodule("k8s/mod", strings.Repeat("a", 40)), "k8s", v1alpha1.ReasonUnsupportedRepository, "k8s/mod"},
-		"remote base":          {gitserver.Write("k8s/kustomization.yaml", "resources: [\"https://example.com/a?ref=b\"]"), "k8s", v1alpha1.ReasonManifestInvalid, "k8s/kustomization.yaml\": resources[0]"},
-		"exec generator":       {gitserver.Write("k8s/sub/Kustomization", "generators: [exec.yaml]"), "k8s", v1alpha1.ReasonManifestInvalid, "k8s/sub/Kustomization\": generators"},
-		"base outside":         {gitserver.Write("k8s/kustomization.yml", "bases: [../../x]"), "k8s", v1alpha1.ReasonUnsafePath, "k8s/kustomization.yml\": resources[0]"},
-		"linked base":          {gitserver.Symlink("base", "k8s"), "site", v1alpha1.ReasonUnsafePath, "site/kustomization.yaml\": resources[0]"},
-		"base in a submodule":  {gitserver.Submodule("base", strings.Repeat("a", 40)), "site", v1alpha1.ReasonUnsupportedRepository, "site/kustomization.yaml\": resources[0]"},
-		"kustomization itself": {gitserver.Write("x", "x"), "site/kustomization.yaml", v1alpha1.ReasonManifestInvalid, "to its folder"},
-		"LFS pointer in data":  {gitserver.Write("k8s/kustomization.yaml", "configMapGenerator: [{name: a, files: [big]}]"), "k8s", v1alpha1.ReasonLFSPointer, "k8s/big"},
-		"LFS pointer":          {gitserver.Write("k8s/big.yaml", "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 1\n"), "k8s", v1alpha1.ReasonLFSPointer, "k8s/big.yaml"},
-		"more bytes":           {gitserver.Write("k8s/big.yaml", strings.Repeat("x", 17<<20)), "k8s", v1alpha1.ReasonLimitExceeded, "k8s/big.yaml"},
-		"more folders":         {gitserver.Write("k8s/"+strings.Repeat("d/", 40)+"a.yaml", object), "k8s", v1alpha1.ReasonLimitExceeded, "k8s"},
-		"missing path":         {gitserver.Write("x", "x"), "k8s2", v1alpha1.ReasonSourceMissing, "k8s2"},
-		"path below file":      {gitserver.Write("x", "x"), "k8s/a.yaml/b", v1alpha1.ReasonSourceMissing, "k8s/a.yaml/b"},
-		"path without objects": {gitserver.Write("docs/README.md", "x"), "docs", v1alpha1.ReasonSourceMissing, "docs"},
+		"link":                      {gitserver.Symlink("k8s/link.yaml", "../../../etc/passwd"), "k8s", v1alpha1.ReasonUnsafePath, "k8s/link.yaml"},
+		"link as folder":            {gitserver.Symlink("k8s/sub", "../certs"), "k8s/sub", v1alpha1.ReasonUnsafePath, "k8s/sub"},
+		"link to a parent folder":   {gitserver.Symlink("up", ".."), "up/k8s", v1alpha1.ReasonUnsafePath, "up"},
+		"submodule":                 {gitserver.Submodule("k8s/mod", strings.Repeat("a", 40)), "k8s", v1alpha1.ReasonUnsupportedRepository, "k8s/mod"},
+		"remote base":               {gitserver.Write("k8s/kustomization.yaml", "resources: [\"https://example.com/a?ref=b\"]"), "k8s", v1alpha1.ReasonManifestInvalid, "k8s/kustomization.yaml\": resources[0]"},
+		"exec generator":            {gitserver.Write("k8s/sub/Kustomization", "generators: [exec.yaml]"), "k8s", v1alpha1.ReasonManifestInvalid, "k8s/sub/Kustomization\": generators"},
+		"base outside":              {gitserver.Write("k8s/kustomization.yml", "bases: [../../x]"), "k8s", v1alpha1.ReasonUnsafePath, "k8s/kustomization.yml\": resources[0]"},
+		"linked base":               {gitserver.Symlink("base", "k8s"), "site", v1alpha1.ReasonUnsafePath, "site/kustomization.yaml\": resources[0]"},
+		"base in a submodule":       {gitserver.Submodule("base", strings.Repeat("a", 40)), "site", v1alpha1.ReasonUnsupportedRepository, "site/kustomization.yaml\": resources[0]"},
+		"path of the kustomization": {gitserver.Write("x", "x"), "site/kustomization.yaml", v1alpha1.ReasonManifestInvalid, "to its folder"},
+		"LFS pointer in data":       {gitserver.Write("k8s/kustomization.yaml", "configMapGenerator: [{name: a, files: [big]}]"), "k8s", v1alpha1.ReasonLFSPointer, "k8s/big"},
+		"LFS pointer":               {gitserver.Write("k8s/big.yaml", "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 1\n"), "k8s", v1alpha1.ReasonLFSPointer, "k8s/big.yaml"},
+		"more bytes":                {gitserver.Write("k8s/big.yaml", strings.Repeat("x", 17<<20)), "k8s", v1alpha1.ReasonLimitExceeded, "k8s/big.yaml"},
+		"more folders":              {gitserver.Write("k8s/"+strings.Repeat("d/", 40)+"a.yaml", object), "k8s", v1alpha1.ReasonLimitExceeded, "k8s"},
+		"missing path":              {gitserver.Write("x", "x"), "k8s2", v1alpha1.ReasonSourceMissing, "k8s2"},
+		"path below file":           {gitserver.Write("x", "x"), "k8s/a.yaml/b", v1alpha1.ReasonSourceMissing, "k8s/a.yaml/b"},
+		"path without objects":      {gitserver.Write("docs/README.md", "x"), "docs", v1alpha1.ReasonSourceMissing, "docs"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
