@@ -57,7 +57,7 @@ func TestExampleHooksAndWaves(t *testing.T) {
 			text, isHook := annotations[common.AnnotationKeyHook]
 			assert.Equal(t, isHook, hook.IsHook(obj), name)
 			if !isHook {
-				assert.Empty(t, obj.GetGenerateName(), "%s: only hooks may have generateName", name)
+				assert.Empty(t, obj.GetGenerateName(), "%s: only a hook may have generateName", name)
 				continue
 			}
 			assert.Len(t, hook.Types(obj), len(strings.Split(text, ",")), "%s: Argo CD drops words that it does not know: %s", name, text)
@@ -65,9 +65,9 @@ func TestExampleHooksAndWaves(t *testing.T) {
 			assert.Len(t, policies, len(strings.Split(annotations[common.AnnotationKeyHookDeletePolicy], ",")), name)
 			generated := obj.GetGenerateName() != ""
 			assert.NotEqual(t, generated, slices.Contains(policies, common.HookDeletePolicyBeforeHookCreation),
-				"%s: with generateName no sync would find the hook of the one before it; with a fixed name the next one would be in its way", name)
+				"%s: only a hook with a fixed name needs BeforeHookCreation, which makes room for the next one", name)
 			if generated {
-				assert.Subset(t, policies, []common.HookDeletePolicy{common.HookDeletePolicyHookSucceeded, common.HookDeletePolicyHookFailed}, "%s: nothing else takes it away", name)
+				assert.Subset(t, policies, []common.HookDeletePolicy{common.HookDeletePolicyHookSucceeded, common.HookDeletePolicyHookFailed}, "%s: nothing else deletes the hook", name)
 			}
 		}
 	}
@@ -76,22 +76,24 @@ func TestExampleHooksAndWaves(t *testing.T) {
 // Argo CD finishes a wave before it starts the next one.
 func TestExampleSyncOrder(t *testing.T) {
 	for _, name := range []string{"plain", "kustomize"} {
-		phases := map[common.HookType]int{}
-		found := map[string]int{}
-		for _, obj := range examples(t)[filepath.Clean(root+"/examples/argocd/"+name)] {
-			if !hook.IsHook(obj) {
-				found[obj.GetKind()] = syncwaves.Wave(obj)
-				continue
-			}
-			for _, phase := range hook.Types(obj) {
-				if obj.GetKind() == "Job" {
-					phases[phase]++
+		t.Run(name, func(t *testing.T) {
+			phases := map[common.HookType]int{}
+			found := map[string]int{}
+			for _, obj := range examples(t)[filepath.Clean(root+"/examples/argocd/"+name)] {
+				if !hook.IsHook(obj) {
+					found[obj.GetKind()] = syncwaves.Wave(obj)
+					continue
+				}
+				for _, phase := range hook.Types(obj) {
+					if obj.GetKind() == "Job" {
+						phases[phase]++
+					}
 				}
 			}
-		}
-		assert.Equal(t, map[common.HookType]int{common.HookTypePreSync: 1, common.HookTypePostSync: 1, common.HookTypeSyncFail: 1}, phases, name)
-		require.Contains(t, found, "GatewaySync", name)
-		require.Contains(t, found, "StatefulSet", name)
-		assert.Less(t, found["GatewaySync"], found["StatefulSet"], name)
+			assert.Equal(t, map[common.HookType]int{common.HookTypePreSync: 1, common.HookTypePostSync: 1, common.HookTypeSyncFail: 1}, phases, name)
+			require.Contains(t, found, "GatewaySync", name)
+			require.Contains(t, found, "StatefulSet", name)
+			assert.Less(t, found["GatewaySync"], found["StatefulSet"], name)
+		})
 	}
 }

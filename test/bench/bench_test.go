@@ -67,17 +67,17 @@ func TestPeersRunEveryCase(t *testing.T) {
 	for _, c := range cases {
 		samples := all[key{"T", c.name, fetch}]
 		if c.lost == loseManifest || c.only != "" {
-			assert.Empty(t, samples, "git has no manifest to lose, and is not the one that is asked for")
+			assert.Empty(t, samples, "git has no manifest to lose and was not selected")
 			continue
 		}
 		require.Len(t, samples, 2, c.name)
 		for _, s := range samples {
 			switch c.name {
 			case "nothing":
-				assert.LessOrEqual(t, s.pack, int64(32), "an empty pack")
+				assert.LessOrEqual(t, s.pack, int64(32), "an unchanged repository must give an empty pack")
 			case "one", "merge":
 				assert.Positive(t, s.changed)
-				assert.Less(t, s.pack, s.changed+1000, "a thin pack holds little besides the file")
+				assert.Less(t, s.pack, s.changed+1000, "a thin pack must contain little besides the file")
 				assert.Equal(t, 1, s.fetches)
 			default:
 				assert.Positive(t, s.pack, c.name)
@@ -113,7 +113,7 @@ func TestBench(t *testing.T) {
 	assert.Contains(t, out.String(), "| T: store lost, nothing changed: the ref advertisement only")
 	left, err := os.ReadDir(work)
 	require.NoError(t, err)
-	assert.Empty(t, left, "the work directories are removed")
+	assert.Empty(t, left, "the work directories must be removed")
 }
 
 // Runs what measures proposals on the smallest repository.
@@ -133,7 +133,7 @@ func TestProposals(t *testing.T) {
 	}
 	left, err := os.ReadDir(work)
 	require.NoError(t, err)
-	assert.Empty(t, left, "the work directories are removed")
+	assert.Empty(t, left, "the work directories must be removed")
 }
 
 // Runs what measures safe changes on the smallest repository.
@@ -153,5 +153,5 @@ func TestSafe(t *testing.T) {
 	}
 	left, err := os.ReadDir(work)
 	require.NoError(t, err)
-	assert.Empty(t, left, "the work directories are removed")
+	assert.Empty(t, left, "the work directories must be removed")
 }

@@ -42,7 +42,7 @@ const hold = `x=$(head -c 15000000 /dev/zero | tr "\0" x); y=$x$x; echo ${#y} >/
 
 func TestContainerMemoryLimit(t *testing.T) {
 	s, err := inContainer(t, 16<<20, hold).sync(t.Context())
-	require.NoError(t, err, "it is a result")
+	require.NoError(t, err, "a killed program must be a result, not an error")
 	assert.True(t, s.killed)
 }
 

@@ -79,11 +79,11 @@ func TestMissedGoals(t *testing.T) {
 		{name: "drift", size: "L", phrase: "drift check", benchCase: "drift", who: once, good: sample{wall: 1500 * time.Millisecond}, bad: sample{wall: 1501 * time.Millisecond}},
 		{name: "container", size: "H", phrase: "container of 64 MiB", benchCase: "first", who: once, good: sample{anon: 1}, bad: sample{anon: 1, killed: true}},
 		{name: "largest file", size: "H", phrase: "largest file", benchCase: "first", who: once, good: sample{anon: 39 << 20}, bad: sample{anon: 40 << 20}},
-		{name: "requests of a crowd", size: "S", phrase: "one fetch each", benchCase: "crowd", who: resident, good: sample{asked: 50, fetches: 50}, bad: sample{asked: 51, fetches: 50}},
-		{name: "time of a crowd", size: "S", phrase: "within 30 s", benchCase: "crowd", who: resident, good: sample{wall: 1500 * time.Millisecond}, bad: sample{wall: 1600 * time.Millisecond}},
+		{name: "requests of a fleet", size: "S", phrase: "one fetch each", benchCase: "crowd", who: resident, good: sample{asked: 50, fetches: 50}, bad: sample{asked: 51, fetches: 50}},
+		{name: "time of a fleet", size: "S", phrase: "within 30 s", benchCase: "crowd", who: resident, good: sample{wall: 1500 * time.Millisecond}, bad: sample{wall: 1600 * time.Millisecond}},
 		{name: "age", size: "M", phrase: "over 1000 commits", benchCase: "aged", who: resident,
 			good: sample{disk: 220}, bad: sample{disk: 221}, peerCase: "first", peer: fetch, peerSample: sample{pack: 100}},
-		{name: "a million", size: "G", phrase: "0.5 s", benchCase: "one", who: once, good: sample{wall: 500 * time.Millisecond}, bad: sample{wall: 501 * time.Millisecond}},
+		{name: "million files", size: "G", phrase: "0.5 s", benchCase: "one", who: once, good: sample{wall: 500 * time.Millisecond}, bad: sample{wall: 501 * time.Millisecond}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			judged := func(s sample) string {
@@ -157,27 +157,27 @@ func TestMissedGoalsOfSafeChanges(t *testing.T) {
 		change func(results, *safeFigures)
 		missed string
 	}{
-		"all met": {func(results, *safeFigures) {}, ""},
-		"a slow snapshot": {func(r results, _ *safeFigures) {
+		"all goals met": {func(results, *safeFigures) {}, ""},
+		"slow snapshot": {func(r results, _ *safeFigures) {
 			r[key{"M", "one", withSnapshots}] = []sample{{apply: 9 * time.Millisecond}, {apply: 9 * time.Millisecond}}
 		}, "one file changed"},
-		"a busy snapshot": {func(r results, _ *safeFigures) {
+		"snapshot with high CPU use": {func(r results, _ *safeFigures) {
 			r[key{"M", "hundred", withSnapshots}] = []sample{{cpu: 106 * time.Millisecond}}
 		}, "hundred files changed"},
-		"a slow restore": {func(r results, _ *safeFigures) {
+		"slow restore": {func(r results, _ *safeFigures) {
 			r[key{"M", "few", withSnapshots}] = []sample{{wall: 501 * time.Millisecond}}
 		}, "restore of hundred files"},
-		"a slow one": {func(r results, _ *safeFigures) {
+		"slow restore of all files": {func(r results, _ *safeFigures) {
 			r[key{"M", "all", withSnapshots}] = []sample{{wall: 7 * time.Second, anon: 1}}
 		}, "restore of all files: at most 6 s"},
-		"a large one": {func(r results, _ *safeFigures) {
+		"restore of all files with much memory": {func(r results, _ *safeFigures) {
 			r[key{"M", "all", withSnapshots}] = []sample{{wall: time.Second, anon: 2}}
 		}, "restore of all files: at most the anonymous memory"},
-		"not measured":     {func(r results, _ *safeFigures) { delete(r, key{"M", "few", withSnapshots}) }, "restore of hundred files"},
-		"bytes from git":   {func(_ results, f *safeFigures) { f.requests = 1 }, "restores: no request"},
-		"large snapshots":  {func(_ results, f *safeFigures) { f.snapshots = 5*(100+snapshotNotes) + 51 }, "5 snapshots of one file"},
-		"snapshots of off": {func(_ results, f *safeFigures) { f.left = []string{"a"} }, "nothing enabled"},
-		"a large agent":    {func(_ results, f *safeFigures) { f.binary = maxAgent + 1 }, "the agent"},
+		"not measured":             {func(r results, _ *safeFigures) { delete(r, key{"M", "few", withSnapshots}) }, "restore of hundred files"},
+		"bytes from git":           {func(_ results, f *safeFigures) { f.requests = 1 }, "restores: no request"},
+		"large snapshots":          {func(_ results, f *safeFigures) { f.snapshots = 5*(100+snapshotNotes) + 51 }, "5 snapshots of one file"},
+		"snapshots while disabled": {func(_ results, f *safeFigures) { f.left = []string{"a"} }, "nothing enabled"},
+		"large agent":              {func(_ results, f *safeFigures) { f.binary = maxAgent + 1 }, "the agent"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := results{}

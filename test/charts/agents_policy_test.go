@@ -16,10 +16,10 @@ import (
 // additions are patches that an agent's token could disturb others with: they make objects impossible to
 // delete or make them grow.
 var additions = map[string]string{
-	"a finalizer":           `{"metadata":{"finalizers":["example.com/stays"]}}`,
-	"an annotation":         `{"metadata":{"annotations":{"note":"mine"}}}`,
-	"an annotation of ours": `{"metadata":{"annotations":{"stoker.io/requested-ref":"v2"}}}`,
-	"a label":               `{"metadata":{"labels":{"note":"mine"}}}`,
+	"finalizer":            `{"metadata":{"finalizers":["example.com/stays"]}}`,
+	"annotation":           `{"metadata":{"annotations":{"note":"mine"}}}`,
+	"annotation of Stoker": `{"metadata":{"annotations":{"stoker.io/requested-ref":"v2"}}}`,
+	"label":                `{"metadata":{"labels":{"note":"mine"}}}`,
 }
 
 // target returns a SyncTarget like the one that the lead of a GatewaySync creates.
@@ -56,21 +56,21 @@ func TestSyncTargetPolicy(t *testing.T) {
 			"another name":   {target(gs, "invented"), "named after"},
 			"no owner":       {named(func(o *object) { o.SetOwnerReferences(nil) }), "named after"},
 			"owned by a pod": {named(func(o *object) { o.SetOwnerReferences(report("plant", p.pods[0]).GetOwnerReferences()) }), "named after"},
-			"a second owner": {named(func(o *object) {
+			"second owner": {named(func(o *object) {
 				o.SetOwnerReferences(append(o.GetOwnerReferences(), report("", p.pods[0]).GetOwnerReferences()...))
 			}), "named after"},
-			"a finalizer":                  {named(func(o *object) { o.SetFinalizers([]string{"example.com/stays"}) }), "no finalizer"},
-			"an annotation":                {named(func(o *object) { o.SetAnnotations(map[string]string{"a": "b"}) }), "no finalizer"},
-			"a label":                      {named(func(o *object) { o.SetLabels(map[string]string{"a": "b"}) }), "no finalizer"},
-			"a ref that hosts give anyone": {named(func(o *object) { o.Object["spec"].(map[string]any)["refName"] = "refs/pull/1/head" }), "is a branch or a tag"},
-			"HEAD":                         {named(func(o *object) { o.Object["spec"].(map[string]any)["refName"] = "HEAD" }), "is a branch or a tag"},
+			"finalizer":             {named(func(o *object) { o.SetFinalizers([]string{"example.com/stays"}) }), "no finalizer"},
+			"annotation":            {named(func(o *object) { o.SetAnnotations(map[string]string{"a": "b"}) }), "no finalizer"},
+			"label":                 {named(func(o *object) { o.SetLabels(map[string]string{"a": "b"}) }), "no finalizer"},
+			"ref of a pull request": {named(func(o *object) { o.Object["spec"].(map[string]any)["refName"] = "refs/pull/1/head" }), "is a branch or a tag"},
+			"HEAD":                  {named(func(o *object) { o.Object["spec"].(map[string]any)["refName"] = "HEAD" }), "is a branch or a tag"},
 		} {
 			t.Run(name, func(t *testing.T) {
 				_, err := targets.Create(t.Context(), c.object, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 				denied(t, err, "stoker-synctargets", c.words)
 			})
 		}
-		t.Run("token of no pod", func(t *testing.T) {
+		t.Run("token without pod", func(t *testing.T) {
 			_, err := p.as(t, p.As(t, p.namespace, "gateway", ""), "synctargets").Create(t.Context(), target(gs, "plant"), metav1.CreateOptions{})
 			denied(t, err, "stoker-synctargets", "tokens that are bound to these pods")
 		})
@@ -79,7 +79,7 @@ func TestSyncTargetPolicy(t *testing.T) {
 			denied(t, err, "stoker-synctargets", "server-side apply")
 		})
 	})
-	t.Run("the lead creates, renews and moves its target", func(t *testing.T) {
+	t.Run("lead creates and updates its target", func(t *testing.T) {
 		made, err := targets.Create(t.Context(), target(gs, "plant"), metav1.CreateOptions{FieldManager: "stoker-agent"})
 		require.NoError(t, err)
 		made.Object["spec"].(map[string]any)["lead"] = map[string]any{"holder": "line-0_abc", "durationSeconds": int64(15)}
@@ -95,19 +95,19 @@ func TestSyncTargetPolicy(t *testing.T) {
 		t.Run("another owner", func(t *testing.T) {
 			denied(t, patch(`{"metadata":{"ownerReferences":[]}}`), "stoker-synctargets", "named after")
 		})
-		t.Run("a ref that hosts give anyone", func(t *testing.T) {
+		t.Run("ref of a pull request", func(t *testing.T) {
 			denied(t, patch(`{"spec":{"refName":"refs/pull/1/head"}}`), "stoker-synctargets", "is a branch or a tag")
 		})
 		t.Run("server-side apply", func(t *testing.T) {
 			_, err := targets.Apply(t.Context(), "plant", target(gs, "plant"), metav1.ApplyOptions{FieldManager: "stoker-agent", Force: true})
 			denied(t, err, "stoker-synctargets", "server-side apply")
 		})
-		t.Run("token of no pod", func(t *testing.T) {
+		t.Run("token without pod", func(t *testing.T) {
 			_, err := p.as(t, p.As(t, p.namespace, "gateway", ""), "synctargets").Patch(t.Context(), "plant", types.MergePatchType, []byte(`{"spec":{"paused":true}}`), metav1.PatchOptions{})
 			denied(t, err, "stoker-synctargets", "tokens that are bound to these pods")
 		})
 	})
-	t.Run("what an administrator added stays and does not stop the lead", func(t *testing.T) {
+	t.Run("additions of an administrator stay", func(t *testing.T) {
 		root := p.as(t, p.RESTConfig(), "synctargets")
 		_, err := root.Patch(t.Context(), "plant", types.MergePatchType,
 			[]byte(`{"metadata":{"annotations":{"note":"theirs"},"labels":{"a":"b"},"finalizers":["example.com/stays"],"ownerReferences":[]}}`), metav1.PatchOptions{})
@@ -135,7 +135,7 @@ func TestSyncTargetPolicy(t *testing.T) {
 			denied(t, err, "stoker-syncreports", "server-side apply")
 		})
 	})
-	t.Run("a quota bounds how many there are", func(t *testing.T) {
+	t.Run("quota", func(t *testing.T) {
 		quotas := p.core.CoreV1().ResourceQuotas(p.namespace)
 		_, err := quotas.Create(t.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "stoker"},
 			Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"count/synctargets.stoker.io": resourcevalue.MustParse("1")}}}, metav1.CreateOptions{})
@@ -153,7 +153,7 @@ func TestSyncTargetPolicy(t *testing.T) {
 			return err == nil
 		}, eventually, pause)
 	})
-	t.Run("a target without its GatewaySync is collected", func(t *testing.T) {
+	t.Run("garbage collection", func(t *testing.T) {
 		absent := gs.DeepCopy()
 		absent.SetName("absent")
 		absent.SetUID("00000000-0000-0000-0000-000000000000")

@@ -46,7 +46,7 @@ spec: `+spec)
 			denied(t, err, "stoker-approvals", who+" may not approve: changing the annotation stoker.io/approved requires the verb approve on gatewaysyncs")
 		})
 	}
-	t.Run("an editor creates no approved object", func(t *testing.T) {
+	t.Run("editor creates an approved object", func(t *testing.T) {
 		_, err := as["editor"].Create(t.Context(), gs, metav1.CreateOptions{})
 		denied(t, err, "stoker-approvals", "ClusterRole stoker-approver")
 		nameless := gs.DeepCopy()
@@ -59,35 +59,35 @@ spec: `+spec)
 		_, err = as["editor"].Create(t.Context(), plain, metav1.CreateOptions{DryRun: dry})
 		assert.NoError(t, err)
 	})
-	t.Run("an approver approves", func(t *testing.T) {
+	t.Run("approver approves", func(t *testing.T) {
 		for _, value := range []string{`"prod@` + a + `"`, `"prod@` + a + `,prod@` + b + `"`} { // sequence: the second adds to the first
 			_, err := as["approver"].Patch(t.Context(), "plant", types.MergePatchType, annotated(value), metav1.PatchOptions{FieldManager: "stoker-request"})
 			require.NoError(t, err)
 		}
 	})
-	t.Run("an approver is held to annotations", func(t *testing.T) {
+	t.Run("approver changes the spec", func(t *testing.T) {
 		heldToAnnotations(t, as["approver"])
 		_, err := as["approver"].Create(t.Context(), gs, metav1.CreateOptions{})
 		assert.True(t, apierrors.IsForbidden(err), "%v", err)
 	})
-	t.Run("what is approved stays", func(t *testing.T) {
+	t.Run("approved object stays", func(t *testing.T) {
 		for _, who := range []string{"setter", "editor"} {
 			_, err := as[who].Patch(t.Context(), "plant", types.MergePatchType, annotated("null"), metav1.PatchOptions{})
 			denied(t, err, "stoker-approvals", who+" may not approve")
 			_, err = as[who].Patch(t.Context(), "plant", types.MergePatchType, []byte(`{"metadata":{"annotations":{"stoker.io/requested-ref":"v2"}}}`), metav1.PatchOptions{DryRun: dry})
-			assert.NoError(t, err, "other annotations")
+			assert.NoError(t, err, "other annotations must be allowed")
 		}
 		live, err := as["approver"].Get(t.Context(), "plant", metav1.GetOptions{})
 		require.NoError(t, err)
 		require.NoError(t, unstructured.SetNestedField(live.Object, true, "spec", "paused"))
 		live, err = as["editor"].Update(t.Context(), live, metav1.UpdateOptions{})
-		require.NoError(t, err, "an editor who leaves the approvals alone")
+		require.NoError(t, err, "an editor must be allowed to change other fields")
 		assert.Equal(t, "prod@"+a+",prod@"+b, live.GetAnnotations()["stoker.io/approved"])
 		live.SetAnnotations(nil)
 		_, err = as["editor"].Update(t.Context(), live, metav1.UpdateOptions{})
 		denied(t, err, "stoker-approvals", "editor may not approve")
 	})
-	t.Run("with the verb an editor creates it", func(t *testing.T) {
+	t.Run("editor with the verb approve", func(t *testing.T) {
 		_, err := p.core.RbacV1().Roles(p.namespace).Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "approve"},
 			Rules: []rbacv1.PolicyRule{{APIGroups: []string{"stoker.io"}, Resources: []string{"gatewaysyncs"}, Verbs: []string{"approve"}}}}, metav1.CreateOptions{})
 		require.NoError(t, err)

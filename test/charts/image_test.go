@@ -56,17 +56,17 @@ func TestImagesAreDockerfileTargets(t *testing.T) {
 			s := all[part]
 			entry := commands[*instructions.EntrypointCommand](s)
 			require.Len(t, entry, 1)
-			assert.Equal(t, []string{"/" + name}, entry[0].CmdLine, "the injector gives the agent arguments, and no command")
+			assert.Equal(t, []string{"/" + name}, entry[0].CmdLine, "the image must set the command, because the injector sets only arguments")
 			copies := commands[*instructions.CopyCommand](s)
 			require.Len(t, copies, 1)
 			assert.Equal(t, "build", copies[0].From)
 			assert.Equal(t, []string{"/out/" + name}, copies[0].SourcePaths)
-			assert.Empty(t, commands[*instructions.RunCommand](s), "there is no shell in it")
+			assert.Empty(t, commands[*instructions.RunCommand](s), "the image must not need a shell")
 			base := all[s.BaseName]
 			users := commands[*instructions.UserCommand](base)
 			require.Len(t, users, 1, "base %s", s.BaseName)
 			uid, _, _ := strings.Cut(users[0].User, ":")
-			assert.Regexp(t, "^[1-9][0-9]*$", uid, "by number: runAsNonRoot asks for it")
+			assert.Regexp(t, "^[1-9][0-9]*$", uid, "runAsNonRoot needs a numeric user")
 		})
 	}
 	assert.Equal(t, "$BUILDPLATFORM", all["build"].Platform)
@@ -100,7 +100,7 @@ func shipped(t *testing.T, part string) string {
 		programs.said, programs.err = cmd.CombinedOutput()
 	})
 	require.NoError(t, programs.err, "%s", programs.said)
-	require.NotEmpty(t, programs.dir, "the build was not started: see the first test that failed")
+	require.NotEmpty(t, programs.dir, "the build did not run: see the first failed test")
 	return filepath.Join(programs.dir, "out", part)
 }
 
@@ -116,7 +116,7 @@ func TestImageBuild(t *testing.T) {
 			require.NoError(t, err)
 			libraries, err := file.ImportedLibraries()
 			require.NoError(t, err)
-			assert.Empty(t, libraries, "it is static")
+			assert.Empty(t, libraries, "the binary must be static")
 			require.NoError(t, file.Close())
 			ask := "--version"
 			if name == "stoker" {
@@ -140,7 +140,7 @@ func buildContext(t *testing.T, to string) {
 			kept = append(kept, name)
 		}
 	}
-	require.Contains(t, string(text), "\n*\n", "nothing else")
+	require.Contains(t, string(text), "\n*\n", ".dockerignore must exclude everything else")
 	for _, name := range kept {
 		copyFiles(t, filepath.Join(root, name), filepath.Join(to, name), func(path string) bool {
 			return !strings.HasSuffix(path, "_test.go") && !slices.Contains(strings.Split(path, string(filepath.Separator)), "testdata")

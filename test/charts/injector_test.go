@@ -102,7 +102,7 @@ func TestProgramArguments(t *testing.T) {
 				tried[key]++
 				code, said := exits(t, part, arguments...)
 				assert.Equal(t, 1, code, "%s with %s: %s", name, c.path, said)
-				assert.Contains(t, said, ends, "%s with %s: without one it ends with 1, which is later", name, c.path)
+				assert.Contains(t, said, ends, "%s with %s: without a cluster, the program must fail only after the arguments are parsed", name, c.path)
 			}
 		}
 	}
@@ -124,7 +124,7 @@ func defaults(t *testing.T, help string, of map[string]string) {
 		_, after, found := strings.Cut(help, "-"+flag+" ")
 		require.True(t, found, flag)
 		usage, _, _ := strings.Cut(after, "\n  -")
-		assert.Contains(t, usage, `(default "`+value+`")`, "the chart counts on it")
+		assert.Contains(t, usage, `(default "`+value+`")`, "the chart relies on this default")
 	}
 }
 
@@ -142,7 +142,7 @@ func TestInjectorDefaultsMatchChart(t *testing.T) {
 	_, standard, found := strings.Cut(usage, `(default "`)
 	require.True(t, found)
 	standard, _, _ = strings.Cut(standard, `")`)
-	assert.JSONEq(t, strings.ReplaceAll(standard, `\"`, `"`), mustJSON(t, theChart(t).Values["agentResources"]), "chart and injector have one default")
+	assert.JSONEq(t, strings.ReplaceAll(standard, `\"`, `"`), mustJSON(t, theChart(t).Values["agentResources"]), "chart and injector must have the same default")
 }
 
 func mustJSON(t testing.TB, v any) string {

@@ -151,12 +151,14 @@ func TestArgoCDFilesMatchKustomize(t *testing.T) {
 	require.True(t, ok)
 	assert.Len(t, patches, len(names))
 	for _, name := range names {
-		patch := parseOne(t, patches.(values)[name+".yaml"].(string))
-		assert.Equal(t, name, patch.GetName())
-		want := maps.Clone(patch.Object["data"].(values))
-		assert.NotEmpty(t, want)
-		want["theirs"] = "kept"
-		assert.Equal(t, want, patched["ConfigMap/"+name].Object["data"], name)
+		t.Run(name, func(t *testing.T) {
+			patch := parseOne(t, patches.(values)[name+".yaml"].(string))
+			assert.Equal(t, name, patch.GetName())
+			want := maps.Clone(patch.Object["data"].(values))
+			assert.NotEmpty(t, want)
+			want["theirs"] = "kept"
+			assert.Equal(t, want, patched["ConfigMap/"+name].Object["data"], name)
+		})
 	}
 }
 

@@ -62,7 +62,7 @@ func TestHelmLifecycle(t *testing.T) {
 		}
 		interval, _ := at(made.Object, "spec/polling/interval")
 		return interval == "5m"
-	}, eventually, pause, "an upgrade reaches the CRDs")
+	}, eventually, pause, "an upgrade must update the CRDs")
 	kept, err := syncs.Get(t.Context(), "before", metav1.GetOptions{})
 	require.NoError(t, err)
 	look(t, objects{"before": kept}, "before", "spec/polling/interval", "60s")
@@ -78,7 +78,7 @@ func TestHelmLifecycle(t *testing.T) {
 	again := action.NewInstall(helm)
 	again.ReleaseName, again.Namespace = "stoker", namespace
 	_, err = again.Run(theChart(t), nil)
-	require.NoError(t, err, "the CRDs that were kept are the release's own again")
+	require.NoError(t, err, "the release must adopt the CRDs that were kept")
 	_, err = syncs.Get(t.Context(), "before", metav1.GetOptions{})
 	require.NoError(t, err)
 }

@@ -130,18 +130,18 @@ func TestSettersCannotChangeFieldOwners(t *testing.T) {
 		within(f, "f:spec", "f:git", "f:allowedRefs")
 	})
 	for name, change := range map[string]func(entries) entries{
-		"flux owns what the administrator set, alone": func(e entries) entries { return dropped(takes(e), "admin") },
-		"flux owns what the administrator set, too":   takes,
-		"the administrator owns nothing":              func(e entries) entries { return dropped(e, "admin") },
-		"flux owns nothing":                           func(e entries) entries { return dropped(e, "flux") },
-		"flux owns less":                              flux(func(f map[string]any) { delete(within(f, "f:spec", "f:git"), "f:ref") }),
-		"flux owns all of git":                        flux(func(f map[string]any) { within(f, "f:spec")["f:git"] = map[string]any{} }),
-		"flux owns all of spec":                       flux(func(f map[string]any) { f["f:spec"] = map[string]any{} }),
-		"flux owns a label of others":                 flux(func(f map[string]any) { within(f, "f:metadata", "f:labels", "f:team") }),
-		"flux owns a label less":                      flux(func(f map[string]any) { delete(within(f, "f:metadata", "f:labels"), "f:app") }),
-		"flux owns an annotation of others":           flux(func(f map[string]any) { within(f, "f:metadata", "f:annotations", "f:note") }),
-		"flux owns the status":                        flux(func(f map[string]any) { within(f, "f:status", "f:conditions") }),
-		"flux applied another version": func(e entries) entries {
+		"only flux owns the administrator's fields": func(e entries) entries { return dropped(takes(e), "admin") },
+		"flux also owns the administrator's fields": takes,
+		"the administrator owns nothing":            func(e entries) entries { return dropped(e, "admin") },
+		"flux owns nothing":                         func(e entries) entries { return dropped(e, "flux") },
+		"flux owns fewer fields":                    flux(func(f map[string]any) { delete(within(f, "f:spec", "f:git"), "f:ref") }),
+		"flux owns all of git":                      flux(func(f map[string]any) { within(f, "f:spec")["f:git"] = map[string]any{} }),
+		"flux owns all of spec":                     flux(func(f map[string]any) { f["f:spec"] = map[string]any{} }),
+		"flux owns a label of others":               flux(func(f map[string]any) { within(f, "f:metadata", "f:labels", "f:team") }),
+		"flux owns one label less":                  flux(func(f map[string]any) { delete(within(f, "f:metadata", "f:labels"), "f:app") }),
+		"flux owns an annotation of others":         flux(func(f map[string]any) { within(f, "f:metadata", "f:annotations", "f:note") }),
+		"flux owns the status":                      flux(func(f map[string]any) { within(f, "f:status", "f:conditions") }),
+		"flux with another version": func(e entries) entries {
 			for i := range e {
 				if e[i].Manager == "flux" {
 					e[i].APIVersion = "stoker.io/v9"
@@ -149,7 +149,7 @@ func TestSettersCannotChangeFieldOwners(t *testing.T) {
 			}
 			return e
 		},
-		"flux applied a subresource": func(e entries) entries {
+		"flux with a subresource": func(e entries) entries {
 			for i := range e {
 				if e[i].Manager == "flux" {
 					e[i].Subresource = "status"
@@ -157,16 +157,16 @@ func TestSettersCannotChangeFieldOwners(t *testing.T) {
 			}
 			return e
 		},
-		"another updated what flux applied": func(e entries) entries {
+		"update by another manager of fields of flux": func(e entries) entries {
 			return forged(e, metav1.ManagedFieldsOperationUpdate, `{"f:spec":{"f:git":{"f:ref":{}}}}`)
 		},
-		"another applied what is there": func(e entries) entries {
+		"apply by another manager": func(e entries) entries {
 			return forged(e, metav1.ManagedFieldsOperationApply, `{"f:spec":{"f:paused":{}}}`)
 		},
-		"another applied the note": func(e entries) entries {
+		"apply of the annotation by another manager": func(e entries) entries {
 			return forged(e, metav1.ManagedFieldsOperationApply, `{"f:metadata":{"f:annotations":{"f:note":{}}}}`)
 		},
-		"all are forgotten, by an empty entry": func(entries) entries { return entries{{}} },
+		"all owners removed by an empty entry": func(entries) entries { return entries{{}} },
 	} {
 		t.Run("refused/"+name, func(t *testing.T) {
 			patch := map[string]any{"metadata": map[string]any{"managedFields": change(s.owners(t)), "annotations": map[string]any{"stoker.io/requested-ref": "v2"}}}
@@ -185,7 +185,7 @@ func TestSettersCannotChangeFieldOwners(t *testing.T) {
 			denied(t, err, "stoker-gatewaysyncs", "not change who owns other fields")
 		}
 	})
-	t.Run("an apply afterwards deletes nothing", s.intact)
+	t.Run("later apply deletes nothing", s.intact)
 }
 
 func TestSetterRequests(t *testing.T) {
@@ -206,20 +206,20 @@ func TestSetterRequests(t *testing.T) {
 	t.Run("annotations", func(t *testing.T) {
 		s := newShared(t, p, "annotations")
 		assert.NoError(t, asks(s, "stoker-request", "v2"))
-		assert.NoError(t, asks(s, "flux", "v3"), "the name of a manager is free")
+		assert.NoError(t, asks(s, "flux", "v3"), "any manager name must be allowed")
 		assert.NoError(t, applies(s, "pipeline", "v4"))
-		assert.NoError(t, asks(s, "stoker-request", "v5"), "and takes it from who applied it")
+		assert.NoError(t, asks(s, "stoker-request", "v5"), "a request must take over a field that another manager applied")
 		_, err := s.setter.Patch(t.Context(), s.name, types.JSONPatchType, []byte(`[{"op":"add","path":"/metadata/annotations/stoker.io~1requested-at","value":"1"}]`), metav1.PatchOptions{})
 		assert.NoError(t, err)
 		_, err = s.setter.Patch(t.Context(), s.name, types.MergePatchType,
 			[]byte(`{"metadata":{"managedFields":[],"annotations":{"stoker.io/requested-ref":"v6"}}}`), metav1.PatchOptions{})
-		assert.NoError(t, err, "an empty list leaves the owners as they are")
+		assert.NoError(t, err, "an empty list must be allowed, because it changes no owner")
 		patch := map[string]any{"metadata": map[string]any{"managedFields": s.owners(t), "annotations": map[string]any{"stoker.io/requested-ref": "v7"}}}
 		_, err = s.setter.Patch(t.Context(), s.name, types.MergePatchType, []byte(mustJSON(t, patch)), metav1.PatchOptions{})
-		assert.NoError(t, err, "owners that are sent back unchanged")
+		assert.NoError(t, err, "unchanged owners must be allowed")
 		fromLua := strings.ReplaceAll(mustJSON(t, patch), "{}", "[]") // Lua has one empty table for both
 		_, err = s.setter.Patch(t.Context(), s.name, types.MergePatchType, []byte(strings.Replace(fromLua, "v7", "v8", 1)), metav1.PatchOptions{})
-		assert.NoError(t, err, "owners that a script of Argo CD sends back")
+		assert.NoError(t, err, "owners sent back by a script of Argo CD must be allowed")
 		s.intact(t)
 	})
 	t.Run("first and last annotation", func(t *testing.T) {
@@ -250,7 +250,7 @@ func TestSetterRequests(t *testing.T) {
 		assert.Contains(t, names, "ancient-changes")
 		s.intact(t)
 	})
-	t.Run("a manager too many, and those that update after it", func(t *testing.T) {
+	t.Run("more managers than the limit, and later updates", func(t *testing.T) {
 		s := newShared(t, p, "appliers")
 		var err error
 		for i := 0; i < 40 && err == nil; i++ {
@@ -265,7 +265,7 @@ func TestSetterRequests(t *testing.T) {
 		_, err = s.setter.Patch(t.Context(), s.name, types.MergePatchType, []byte(mustJSON(t, map[string]any{"metadata": map[string]any{"annotations": patch}})), metav1.PatchOptions{})
 		denied(t, err, "stoker-gatewaysyncs", "64 annotations")
 	})
-	t.Run("after a person reset the owners", func(t *testing.T) {
+	t.Run("after a user reset the owners", func(t *testing.T) {
 		s := newShared(t, p, "reset")
 		_, err := s.editor.Patch(t.Context(), s.name, types.MergePatchType, []byte(`{"metadata":{"managedFields":[{}]}}`), metav1.PatchOptions{})
 		require.NoError(t, err)
@@ -324,14 +324,14 @@ func TestImpersonatedDeployers(t *testing.T) {
 		_, err := deployer.Apply(t.Context(), "deployed", o, metav1.ApplyOptions{FieldManager: "argocd-controller", Force: true})
 		return err
 	}
-	require.NoError(t, apply("main"), "it creates")
-	require.NoError(t, apply("main"), "it applies what is there")
+	require.NoError(t, apply("main"), "the deployer must be allowed to create")
+	require.NoError(t, apply("main"), "the deployer must be allowed to apply an unchanged object")
 	_, err = deployer.Patch(t.Context(), "deployed", types.MergePatchType, []byte(`{"metadata":{"annotations":{"stoker.io/force-sync":"1"}}}`), metav1.PatchOptions{})
-	require.NoError(t, err, "an action")
+	require.NoError(t, err, "the deployer must be allowed to run actions")
 	denied(t, apply("v2"), "stoker-gatewaysyncs", "and not the spec")
 
 	role.Rules[0].Verbs = append(role.Rules[0].Verbs, "update")
 	_, err = p.core.RbacV1().Roles(p.namespace).Update(t.Context(), role, metav1.UpdateOptions{})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return apply("v2") == nil }, eventually, pause, "with update it is a deployer")
+	require.Eventually(t, func() bool { return apply("v2") == nil }, eventually, pause, "with the verb update, the deployer may change the spec")
 }

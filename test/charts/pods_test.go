@@ -26,7 +26,7 @@ func pods(t *testing.T, v values) map[string]corev1.PodTemplateSpec {
 			require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &d))
 			found[name] = d.Spec.Template
 		}
-		assert.NotContains(t, []string{"StatefulSet", "DaemonSet", "Job", "CronJob", "Pod"}, o.GetKind(), "this test does not look at it yet")
+		assert.NotContains(t, []string{"StatefulSet", "DaemonSet", "Job", "CronJob", "Pod"}, o.GetKind(), "this test does not cover the kind yet")
 	}
 	for _, hook := range r.Hooks {
 		for name, o := range parse(t, []byte(hook.Manifest)) {
@@ -46,7 +46,7 @@ func pods(t *testing.T, v values) map[string]corev1.PodTemplateSpec {
 	if all[configSync] != nil {
 		want = append(want, configSync)
 	}
-	require.ElementsMatch(t, want, slices.Collect(maps.Keys(found)), "the injector, the receiver, the notifier, stoker config run, and the pods of helm test")
+	require.ElementsMatch(t, want, slices.Collect(maps.Keys(found)), "unexpected set of pods")
 	return found
 }
 
@@ -65,7 +65,7 @@ func TestPodsAreRestricted(t *testing.T) {
 				assert.True(t, *c.SecurityContext.ReadOnlyRootFilesystem, name)
 				assert.False(t, c.Resources.Requests.Cpu().IsZero() || c.Resources.Limits.Memory().IsZero(), name)
 			}
-			assert.Empty(t, p.Spec.SecurityContext.RunAsUser, "%s: the image says which user; some clusters give one", name)
+			assert.Empty(t, p.Spec.SecurityContext.RunAsUser, "%s: the image sets the user, and some clusters assign one", name)
 		}
 	}
 }
@@ -76,18 +76,20 @@ func TestGracefulTermination(t *testing.T) {
 	t.Parallel()
 	all, found := rendered(t, on), pods(t, on)
 	for name, part := range map[string]string{deployment: "stoker-injector", receiver: "stoker-receiver"} {
-		spec := found[name].Spec
-		c := spec.Containers[0]
-		require.NotNil(t, c.Lifecycle.PreStop.Sleep)
-		assert.Positive(t, c.Lifecycle.PreStop.Sleep.Seconds)
-		assert.Less(t, c.Lifecycle.PreStop.Sleep.Seconds+20, *spec.TerminationGracePeriodSeconds, "time to answer what is under way")
-		for path, want := range map[string]any{
-			"spec/strategy/rollingUpdate/maxUnavailable": int64(0),
-			"spec/strategy/rollingUpdate/maxSurge":       int64(1),
-		} {
-			look(t, all, name, path, want)
-		}
-		look(t, all, "PodDisruptionBudget/stoker-system/"+part, "spec/maxUnavailable", int64(1))
+		t.Run(part, func(t *testing.T) {
+			spec := found[name].Spec
+			c := spec.Containers[0]
+			require.NotNil(t, c.Lifecycle.PreStop.Sleep)
+			assert.Positive(t, c.Lifecycle.PreStop.Sleep.Seconds)
+			assert.Less(t, c.Lifecycle.PreStop.Sleep.Seconds+20, *spec.TerminationGracePeriodSeconds, "the pod needs time for requests in progress")
+			for path, want := range map[string]any{
+				"spec/strategy/rollingUpdate/maxUnavailable": int64(0),
+				"spec/strategy/rollingUpdate/maxSurge":       int64(1),
+			} {
+				look(t, all, name, path, want)
+			}
+			look(t, all, "PodDisruptionBudget/stoker-system/"+part, "spec/maxUnavailable", int64(1))
+		})
 	}
 }
 
@@ -119,17 +121,19 @@ func TestSelectorsMatchPods(t *testing.T) {
 		require.True(t, ok, name)
 		assert.Subset(t, labels[mine], selector, name)
 		assert.NotSubset(t, labels[others], selector, name)
-		assert.NotContains(t, selector, "app.kubernetes.io/instance", "%s: Argo CD may write that label", name)
+		assert.NotContains(t, selector, "app.kubernetes.io/instance", "%s: Argo CD may change that label", name)
 		looked++
 	}
 	assert.Equal(t, 11, looked)
 	for _, name := range []string{deployment, receiver} {
-		spread, ok := at(all[name].Object, pod+"/topologySpreadConstraints")
-		require.True(t, ok)
-		for _, s := range spread.([]any) {
-			selector, _ := at(s, "labelSelector/matchLabels")
-			assert.Subset(t, labels[name], selector)
-		}
+		t.Run(name, func(t *testing.T) {
+			spread, ok := at(all[name].Object, pod+"/topologySpreadConstraints")
+			require.True(t, ok)
+			for _, s := range spread.([]any) {
+				selector, _ := at(s, "labelSelector/matchLabels")
+				assert.Subset(t, labels[name], selector)
+			}
+		})
 	}
 	for _, port := range []struct {
 		service, name, deployment, container string

@@ -88,7 +88,7 @@ func parseOne(t *testing.T, text string) *object {
 	for _, o := range parse(t, []byte(text)) {
 		return o
 	}
-	require.Fail(t, "no object")
+	require.Fail(t, "the object was not found")
 	return nil
 }
 
@@ -129,7 +129,7 @@ func denied(t *testing.T, err error, policy, words string) {
 func TestPolicies(t *testing.T) {
 	t.Parallel()
 	p := policed(t)
-	t.Run("an agent writes the report of its own pod", func(t *testing.T) {
+	t.Run("report of the own pod", func(t *testing.T) {
 		for i := range p.pods {
 			reports, name := p.agent(t, i, "syncreports"), p.pods[i].Name
 			made, err := reports.Create(t.Context(), report(name, p.pods[i]), metav1.CreateOptions{})
@@ -147,18 +147,18 @@ func TestPolicies(t *testing.T) {
 			require.NoError(t, err)
 		}
 	})
-	t.Run("an agent does not write the report of another pod of its ServiceAccount", func(t *testing.T) {
+	t.Run("report of another pod of the ServiceAccount", func(t *testing.T) {
 		reports := p.agent(t, 0, "syncreports")
 		_, err := reports.Patch(t.Context(), "line-1", types.MergePatchType, []byte(`{"status":{"phase":"Error"}}`), metav1.PatchOptions{})
 		denied(t, err, "stoker-syncreports", "only the agent of pod "+p.namespace+"/line-1 writes this SyncReport")
 		_, err = reports.Create(t.Context(), report("line-7", nil), metav1.CreateOptions{})
 		denied(t, err, "stoker-syncreports", "is pod line-0")
 	})
-	t.Run("a token that is bound to no pod writes no report", func(t *testing.T) {
+	t.Run("token without pod", func(t *testing.T) {
 		_, err := p.as(t, p.As(t, p.namespace, "gateway", ""), "syncreports").Create(t.Context(), report("line-0", nil), metav1.CreateOptions{})
 		denied(t, err, "stoker-syncreports", "came with a token that is bound to none")
 	})
-	t.Run("a pod of the same name in another namespace writes no report here", func(t *testing.T) {
+	t.Run("pod of the same name in another namespace", func(t *testing.T) {
 		elsewhere := newPlant(t, p.server)
 		_, err := p.core.RbacV1().RoleBindings(p.namespace).Create(t.Context(), &rbacv1.RoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: "stranger"},
@@ -173,7 +173,7 @@ func TestPolicies(t *testing.T) {
 		}, eventually, pause, "the binding is in force")
 		denied(t, err, "stoker-syncreports", "only the agent of pod "+p.namespace+"/line-0")
 	})
-	t.Run("a report is owned by its own pod only", func(t *testing.T) {
+	t.Run("owner of a report", func(t *testing.T) {
 		reports := p.agent(t, 0, "syncreports")
 		impostor := p.pods[0].DeepCopy()
 		impostor.UID = "00000000-0000-0000-0000-000000000000"
@@ -183,7 +183,7 @@ func TestPolicies(t *testing.T) {
 			denied(t, err, "stoker-syncreports", "owned by its own pod")
 		}
 	})
-	t.Run("a cluster administrator may put a report right", func(t *testing.T) {
+	t.Run("cluster administrator", func(t *testing.T) {
 		accounts(t, p.server, p.namespace, "root")
 		_, err := p.core.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: p.namespace},
@@ -197,7 +197,7 @@ func TestPolicies(t *testing.T) {
 			return err == nil
 		}, eventually, pause, "%v", err)
 	})
-	t.Run("a report goes with its pod", func(t *testing.T) {
+	t.Run("garbage collection", func(t *testing.T) {
 		zero := int64(0)
 		require.NoError(t, p.core.CoreV1().Pods(p.namespace).Delete(t.Context(), "line-1", metav1.DeleteOptions{GracePeriodSeconds: &zero}))
 		reports := p.as(t, p.RESTConfig(), "syncreports")
@@ -206,7 +206,7 @@ func TestPolicies(t *testing.T) {
 			return apierrors.IsNotFound(err)
 		}, eventually, pause)
 	})
-	t.Run("an agent writes status and nothing else of a GatewaySync", func(t *testing.T) {
+	t.Run("agent and GatewaySync", func(t *testing.T) {
 		syncs := p.agent(t, 0, "gatewaysyncs")
 		before, err := syncs.Get(t.Context(), "plant", metav1.GetOptions{})
 		require.NoError(t, err)
@@ -228,7 +228,7 @@ func TestPolicies(t *testing.T) {
 			assert.Equal(t, was, is, field)
 		}
 	})
-	t.Run("a setter changes annotations of Stoker and nothing else", func(t *testing.T) {
+	t.Run("setter and GatewaySync", func(t *testing.T) {
 		setter := p.as(t, p.As(t, p.namespace, "setter", ""), "gatewaysyncs")
 		for _, patch := range []string{
 			`{"metadata":{"annotations":{"stoker.io/requested-ref":"v2","stoker.io/requested-at":"2030-01-01T00:00:00Z"}}}`,
@@ -250,7 +250,7 @@ func TestPolicies(t *testing.T) {
 		assert.True(t, apierrors.IsForbidden(err), "%v", err)
 		assert.True(t, apierrors.IsForbidden(setter.Delete(t.Context(), "plant", metav1.DeleteOptions{})))
 	})
-	t.Run("who edits GatewaySyncs edits all of them", func(t *testing.T) {
+	t.Run("editor and GatewaySync", func(t *testing.T) {
 		editor := p.as(t, p.As(t, p.namespace, "editor", ""), "gatewaysyncs")
 		for _, patch := range everything {
 			_, err := editor.Patch(t.Context(), "plant", types.MergePatchType, []byte(patch), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})

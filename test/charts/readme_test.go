@@ -38,7 +38,7 @@ func table(t *testing.T) string {
 				walk(path+".", value)
 				continue
 			}
-			require.NotEmpty(t, comment, "%s: values.yaml does not say what it is", path)
+			require.NotEmpty(t, comment, "%s: values.yaml has no comment for it", path)
 			var plain any
 			require.NoError(t, value.Decode(&plain))
 			standard, err := json.Marshal(plain)

@@ -94,7 +94,7 @@ func TestReceiverRights(t *testing.T) {
 			return err
 		},
 		"list SyncReports": func() error { return second(p.as(t, who, "syncreports").List(ctx, list)) },
-		"get the Secret that was named": func() error {
+		"get the named Secret": func() error {
 			return second(c.CoreV1().Secrets(p.namespace).Get(ctx, "stoker-webhook", get))
 		},
 	}.allowed(t)
@@ -103,11 +103,11 @@ func TestReceiverRights(t *testing.T) {
 	live, err := syncs.Get(ctx, "plant", get)
 	require.NoError(t, err)
 	verbs{
-		"get another Secret":        func() error { return second(c.CoreV1().Secrets(p.namespace).Get(ctx, "theirs", get)) },
-		"list Secrets":              func() error { return second(c.CoreV1().Secrets(p.namespace).List(ctx, list)) },
-		"list Secrets of its own":   func() error { return second(c.CoreV1().Secrets(namespace).List(ctx, list)) },
-		"get a Secret of its own":   func() error { return second(c.CoreV1().Secrets(namespace).Get(ctx, "theirs", get)) },
-		"get a Secret of that name": func() error { return second(c.CoreV1().Secrets(elsewhere.namespace).Get(ctx, "stoker-webhook", get)) },
+		"get another Secret":                      func() error { return second(c.CoreV1().Secrets(p.namespace).Get(ctx, "theirs", get)) },
+		"list Secrets":                            func() error { return second(c.CoreV1().Secrets(p.namespace).List(ctx, list)) },
+		"list Secrets of its own":                 func() error { return second(c.CoreV1().Secrets(namespace).List(ctx, list)) },
+		"get a Secret of its own":                 func() error { return second(c.CoreV1().Secrets(namespace).Get(ctx, "theirs", get)) },
+		"get a Secret of the same name elsewhere": func() error { return second(c.CoreV1().Secrets(elsewhere.namespace).Get(ctx, "stoker-webhook", get)) },
 		"write the Secret it reads": func() error {
 			return second(c.CoreV1().Secrets(p.namespace).Patch(ctx, "stoker-webhook", types.MergePatchType, []byte(`{}`), patch))
 		},
@@ -156,7 +156,7 @@ func TestReceiverRightsInListedNamespaces(t *testing.T) {
 		}
 	}
 	inNamespace := rulesOf(t, all["Role/north/stoker-receiver-watch"])
-	assert.Equal(t, rulesOf(t, rendered(t, on)["ClusterRole/stoker-receiver"]), inNamespace, "the rights in it are the same")
+	assert.Equal(t, rulesOf(t, rendered(t, on)["ClusterRole/stoker-receiver"]), inNamespace, "the rules of the Role must match those of the ClusterRole")
 	look(t, all, "RoleBinding/south/stoker-receiver-watch", "subjects/0", values{"kind": "ServiceAccount", "name": "stoker-receiver", "namespace": namespace})
 	look(t, all, receiver, receiverArgs, has{element: "--watch-namespace=north"})
 	look(t, all, receiver, receiverArgs, has{element: "--watch-namespace=south"})
@@ -195,17 +195,17 @@ func TestHookRights(t *testing.T) {
 		"patch its Application": func() error {
 			return second(applications(argocd).Patch(ctx, "plant", types.MergePatchType, []byte(`{}`), patch))
 		},
-		"get one of that name": func() error { return second(applications(p.namespace).Get(ctx, "plant", get)) },
-		"ask elsewhere": func() error {
+		"get an Application of the same name elsewhere": func() error { return second(applications(p.namespace).Get(ctx, "plant", get)) },
+		"request a ref elsewhere": func() error {
 			return second(elsewhere.as(t, who, "gatewaysyncs").Patch(ctx, "plant", types.MergePatchType, []byte(`{"metadata":{"annotations":{"stoker.io/requested-by":"cli"}}}`), patch))
 		},
-		"get a GatewaySync there": func() error { return second(elsewhere.as(t, who, "gatewaysyncs").Get(ctx, "plant", get)) },
-		"get a Secret":            func() error { return second(c.CoreV1().Secrets(p.namespace).Get(ctx, "theirs", get)) },
-		"list Secrets":            func() error { return second(c.CoreV1().Secrets(p.namespace).List(ctx, list)) },
-		"list ConfigMaps":         func() error { return second(c.CoreV1().ConfigMaps(p.namespace).List(ctx, list)) },
-		"list pods":               func() error { return second(c.CoreV1().Pods(p.namespace).List(ctx, list)) },
-		"create a pod":            func() error { return second(c.CoreV1().Pods(p.namespace).Create(ctx, p.pods[0].DeepCopy(), create)) },
-		"delete a GatewaySync":    func() error { return syncs.Delete(ctx, "plant", metav1.DeleteOptions{}) },
+		"get a GatewaySync elsewhere": func() error { return second(elsewhere.as(t, who, "gatewaysyncs").Get(ctx, "plant", get)) },
+		"get a Secret":                func() error { return second(c.CoreV1().Secrets(p.namespace).Get(ctx, "theirs", get)) },
+		"list Secrets":                func() error { return second(c.CoreV1().Secrets(p.namespace).List(ctx, list)) },
+		"list ConfigMaps":             func() error { return second(c.CoreV1().ConfigMaps(p.namespace).List(ctx, list)) },
+		"list pods":                   func() error { return second(c.CoreV1().Pods(p.namespace).List(ctx, list)) },
+		"create a pod":                func() error { return second(c.CoreV1().Pods(p.namespace).Create(ctx, p.pods[0].DeepCopy(), create)) },
+		"delete a GatewaySync":        func() error { return syncs.Delete(ctx, "plant", metav1.DeleteOptions{}) },
 		"patch a SyncTarget": func() error {
 			return second(p.as(t, who, "synctargets").Patch(ctx, "plant", types.MergePatchType, []byte(`{}`), patch))
 		},

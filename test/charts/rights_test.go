@@ -93,38 +93,38 @@ func forbidden(role string, r rbacv1.PolicyRule) string {
 	}
 	switch {
 	case has(r.APIGroups, "*") || has(r.Resources, "*") || has(r.Verbs, "*"):
-		return "a star takes in what comes later"
+		return "a wildcard includes future resources"
 	case has(r.Verbs, "impersonate") && strings.HasPrefix(role, "Role/") && strings.HasSuffix(role, "/stoker-configsync-accounts"):
 		if !slices.Equal(r.Verbs, []string{"impersonate"}) || !slices.Equal(r.Resources, []string{"serviceaccounts"}) || len(r.ResourceNames) == 0 {
-			return "the accounts that an installation names, of one namespace"
+			return "only the named accounts of one namespace may be impersonated"
 		}
 	case has(r.Verbs, "escalate", "impersonate"):
-		return "it makes every other limit void"
+		return "the verb voids every other limit"
 	case has(r.Verbs, "bind") && !slices.Equal(r.ResourceNames, []string{"stoker-agent"}):
-		return "bind is for the agents' role alone"
+		return "only the role of the agents may be bound"
 	case has(r.Resources, "secrets") && has(r.Verbs, "list", "watch", "deletecollection"):
-		return "Secrets are read by name"
+		return "Secrets must be read by name"
 	case has(r.Resources, "secrets") && strings.HasPrefix(role, "Role/") &&
 		(strings.HasSuffix(role, "/stoker-receiver-secrets") || strings.HasSuffix(role, "/stoker-notifier-secrets")):
 		if !slices.Equal(r.Verbs, []string{"get"}) || len(r.ResourceNames) == 0 {
-			return "the Secrets that an installation names, and to read them"
+			return "only the named Secrets may be read"
 		}
 	case has(r.Resources, "secrets") && !has(r.Verbs, "create") && !slices.Equal(r.ResourceNames, []string{"stoker-injector-cert"}):
-		return "one Secret, its own"
+		return "only the injector's own Secret may be written"
 	case has(r.Resources, "applications") && (!slices.Equal(r.Verbs, []string{"get"}) || len(r.ResourceNames) == 0):
-		return "the Applications that an installation names, and to read them"
+		return "only the named Applications may be read"
 	case has(r.Resources, "gatewaysyncs") && has(r.Verbs, "update") && role != "ClusterRole/stoker-edit":
-		return "a setter may patch: with update it would be an editor, and the policy lets editors through"
+		return "a setter must not have update, because the policy admits editors"
 	case has(r.Verbs, "approve") && role != "ClusterRole/stoker-approver":
-		return "a role that requests refs or edits the spec must not approve what it brought"
+		return "a role that requests refs or edits the spec must not approve"
 	case has(r.Resources, "configmaps", "nodes", "nodes/proxy", "serviceaccounts/token", "pods/exec", "pods/attach", "pods/portforward", "pods/ephemeralcontainers", "pods/proxy", "certificatesigningrequests"):
-		return "no part has a use for it"
+		return "no program needs it"
 	case has(r.Resources, "pods") && has(r.Verbs, "create", "update", "patch", "delete"):
-		return "pods are changed at admission only"
+		return "pods must be changed at admission only"
 	case has(r.Resources, "clusterroles", "roles", "clusterrolebindings") && !slices.Equal(r.Verbs, []string{"bind"}):
-		return "roles are the chart's"
+		return "only the chart writes roles"
 	case has(r.Resources, "mutatingwebhookconfigurations") && len(r.ResourceNames) != 1:
-		return "one webhook configuration, its own"
+		return "only the injector's own webhook configuration may be written"
 	}
 	return ""
 }

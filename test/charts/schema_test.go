@@ -212,6 +212,6 @@ func TestSchemaCoversValues(t *testing.T) {
 			covered = covered || leaf == path || strings.HasPrefix(leaf, path+".") || strings.HasPrefix(path, leaf+".")
 		}
 		covered = covered || strings.Contains(strings.ToLower(path), "resources.")
-		assert.True(t, covered, "the schema admits %s, and values.yaml has no such key", path)
+		assert.True(t, covered, "the schema has %s, which values.yaml does not have", path)
 	}
 }

@@ -83,11 +83,11 @@ func TestSecretLabelPolicy(t *testing.T) {
 	}
 	places["signing key of proposals"] = `{git: {repo: "https://github.com/a/b.git", ref: main}, bidirectional: {signing: {format: ssh, keySecretRef: {name: theirs, key: k}}}}`
 	places["token"] = `{git: {repo: "https://git.example.com/a.git", ref: main, auth: {token: {secretRef: {name: theirs, key: k}}}}}`
-	require.Len(t, places, references(reflect.TypeFor[v1alpha1.GatewaySyncSpec]())-2, "every place but spec.webhook, which is the receiver's, and a ConfigMap")
+	require.Len(t, places, references(reflect.TypeFor[v1alpha1.GatewaySyncSpec]())-2, "every reference must have a case, except spec.webhook and the ConfigMap")
 	for name, spec := range places {
 		t.Run(name, func(t *testing.T) { denied(t, create(naming(spec)), "stoker-secrets", "Secret theirs lacks the label") })
 	}
-	t.Run("what was named before stays", func(t *testing.T) {
+	t.Run("reference from before the policy", func(t *testing.T) {
 		made, err := syncs.Create(t.Context(), with("later"), metav1.CreateOptions{})
 		require.NoError(t, err)
 		_, err = p.core.CoreV1().Secrets(p.namespace).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "later"}}, metav1.CreateOptions{})

@@ -106,6 +106,7 @@ func (s *server) apply(ctx context.Context, o *object, dryRun bool) (*object, er
 // force.
 func (s *server) install(t *testing.T, all objects) {
 	t.Helper()
+	// sequence: namespaces and kinds come first
 	for _, first := range []bool{true, false} {
 		for name, o := range all {
 			if _, foreign := other(o); !foreign && first == slices.Contains([]string{"Namespace", "CustomResourceDefinition"}, o.GetKind()) {
@@ -227,16 +228,18 @@ func TestAPIServerAcceptsChart(t *testing.T) {
 	})
 	t.Run("helm test", func(t *testing.T) {
 		accounts(t, s, namespace, "stoker-receiver") // the dry run does not create them
-		for _, v := range []values{on, onTLS} {
-			r, err := install(t, v)
-			require.NoError(t, err)
-			require.Len(t, r.Hooks, 2)
-			for _, hook := range r.Hooks {
-				for name, o := range parse(t, []byte(hook.Manifest)) {
-					_, err := s.apply(t.Context(), o, true)
-					assert.NoError(t, err, name)
+		for setting, v := range map[string]values{"defaults": on, "TLS": onTLS} {
+			t.Run(setting, func(t *testing.T) {
+				r, err := install(t, v)
+				require.NoError(t, err)
+				require.Len(t, r.Hooks, 2)
+				for _, hook := range r.Hooks {
+					for name, o := range parse(t, []byte(hook.Manifest)) {
+						_, err := s.apply(t.Context(), o, true)
+						assert.NoError(t, err, name)
+					}
 				}
-			}
+			})
 		}
 	})
 }

@@ -33,7 +33,7 @@ spec:
 `), u))
 		return u
 	}
-	t.Run("a request that asks for no validation loses it", func(t *testing.T) {
+	t.Run("no validation drops the field", func(t *testing.T) {
 		got, err := syncs.Create(t.Context(), object("lenient"), metav1.CreateOptions{})
 		require.NoError(t, err)
 		defaults, _, err := unstructured.NestedMap(got.Object, "spec", "sync", "defaults")
@@ -41,12 +41,12 @@ spec:
 		assert.NotContains(t, defaults, "conflictpolicy")
 		assert.NotEqual(t, "hold", defaults["conflictPolicy"])
 	})
-	t.Run("kubectl's strict validation refuses it", func(t *testing.T) {
+	t.Run("strict validation rejects the field", func(t *testing.T) {
 		_, err := syncs.Create(t.Context(), object("strict"), metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
 		require.True(t, apierrors.IsBadRequest(err), "%v", err)
 		assert.ErrorContains(t, err, `unknown field "spec.sync.defaults.conflictpolicy"`)
 	})
-	t.Run("server-side apply refuses it", func(t *testing.T) {
+	t.Run("server-side apply rejects the field", func(t *testing.T) {
 		_, err := syncs.Apply(t.Context(), "applied", object("applied"), metav1.ApplyOptions{FieldManager: "test"})
 		assert.ErrorContains(t, err, ".spec.sync.defaults.conflictpolicy: field not declared in schema")
 	})

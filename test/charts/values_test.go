@@ -372,7 +372,7 @@ func TestRenderingIsReproducible(t *testing.T) {
 		}
 	}
 	for name := range rendered(t, nil) {
-		assert.False(t, strings.HasPrefix(name, "Secret/"), "a Secret in a template is a secret in git")
+		assert.False(t, strings.HasPrefix(name, "Secret/"), "the chart must not render Secrets")
 	}
 }
 

@@ -84,7 +84,7 @@ func TestClusterOfCommand(t *testing.T) {
 	out, _, err := command(t, "run", "-control", "--", "sh", "-c", `test -s "$KUBECONFIG" && echo "with $KUBECONFIG"; exit 3`)
 	var exit *exec.ExitError
 	require.ErrorAs(t, err, &exit)
-	assert.Equal(t, 3, exit.ExitCode(), "what the command says is passed on")
+	assert.Equal(t, 3, exit.ExitCode(), "the exit code of the command must be returned")
 	kubeconfig, ok := strings.CutPrefix(strings.TrimSpace(out), "with ")
 	require.True(t, ok, out)
 	assert.NoFileExists(t, kubeconfig)
@@ -183,14 +183,14 @@ func TestUsageErrors(t *testing.T) {
 		args []string
 		want string
 	}{
-		"nothing":          {nil, `want one of ["up" "down"`},
-		"an unknown verb":  {[]string{"start"}, `"start": want one of`},
-		"no command":       {[]string{"run"}, "no command given"},
-		"too many nodes":   {[]string{"up", "-nodes", "9"}, "9 nodes: want 1 to 3"},
-		"another version":  {[]string{"build", "-kubernetes", "v1.0.0"}, `kubernetes "v1.0.0" has no module file`},
-		"first by hand":    {[]string{"first"}, "first process of a PID namespace"},
-		"no configuration": {[]string{"keep"}, "configuration"},
-		"nothing to ask":   {[]string{"ctl", "status"}, "no cluster runs"},
+		"nothing":           {nil, `want one of ["up" "down"`},
+		"unknown verb":      {[]string{"start"}, `"start": want one of`},
+		"no command":        {[]string{"run"}, "no command given"},
+		"too many nodes":    {[]string{"up", "-nodes", "9"}, "9 nodes: want 1 to 3"},
+		"unknown version":   {[]string{"build", "-kubernetes", "v1.0.0"}, `kubernetes "v1.0.0" has no module file`},
+		"first run by hand": {[]string{"first"}, "first process of a PID namespace"},
+		"no configuration":  {[]string{"keep"}, "configuration"},
+		"no cluster":        {[]string{"ctl", "status"}, "no cluster runs"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := command(t, c.args...)

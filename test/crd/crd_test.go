@@ -54,10 +54,10 @@ func TestCRDMatchesGoValidation(t *testing.T) {
 			goRefused := c.Undecodable || len(validation.GatewaySync(fromObject(t, object))) > 0
 			switch { // GoOnly and CRDOnly say why only one of the two refuses the object
 			case c.GoOnly != "":
-				assert.Empty(t, refused, "the CRD refuses it now: drop GoOnly from the table")
+				assert.Empty(t, refused, "the CRD rejects it now: remove GoOnly from the table")
 				assert.True(t, goRefused)
 			case c.CRDOnly != "":
-				assert.NotEmpty(t, refused, "the CRD takes it now: drop CRDOnly from the table")
+				assert.NotEmpty(t, refused, "the CRD accepts it now: remove CRDOnly from the table")
 				assert.False(t, goRefused)
 			case c.Refused != "" || c.Undecodable:
 				assert.NotEmpty(t, refused)
@@ -76,20 +76,20 @@ func TestCRDMatchesGoValidation(t *testing.T) {
 func TestValidationMessages(t *testing.T) {
 	server := newServer(t)
 	for name, c := range map[string]struct{ spec, says string }{
-		"a repository by ftp":          {`git: {repo: "ftp://user:S3CR3T@host/x"}`, "use https://host/path"},
-		"a repository with a query":    {`git: {repo: "https://host/x?token=S3CR3T"}`, "without ? and #"},
-		"a long repository":            {`git: {repo: "https://user:S3CR3T@host/` + strings.Repeat("x", 2048) + `"}`, "2048"},
-		"an API of an app by ftp":      {`git: {auth: {githubApp: {appId: 1, installationId: 2, privateKeySecretRef: {name: a, key: b}, apiBaseURL: "ftp://user:S3CR3T@h"}}}`, "use https://host/path of the API"},
-		"an API of a forge by ftp":     {`bidirectional: {apiBaseURL: "ftp://user:S3CR3T@h"}`, "use https://host/path of the API"},
-		"a debounce of 1h":             {`bidirectional: {debounce: 1h}`, "from 1s to 10m"},
-		"an author without an address": {`bidirectional: {authors: {admin: Jane}}`, "Name <mail@host>"},
-		"a ref with a space":           {`git: {ref: my branch}`, "nor hold a space"},
-		"a path with an empty part":    {`sync: {profiles: {default: {mappings: [{source: a//b, destination: a}]}}}`, "empty parts"},
-		"a path with backslashes":      {`sync: {profiles: {default: {mappings: [{source: a\b, destination: a}]}}}`, "no backslashes"},
-		"a duration in days":           {`progressDeadline: 1d`, "such as 30s, 5m or 1h30m"},
-		"a long duration":              {`progressDeadline: 99999999999999999999h`, "from 1s to 24h"},
-		"an interval without a unit":   {`polling: {interval: "600"}`, "such as 30s, 5m or 1h30m"},
-		"an image with a tag":          {`agent: {image: {repository: "registry/agent:1.0"}}`, "a tag goes into tag"},
+		"repository over FTP":     {`git: {repo: "ftp://user:S3CR3T@host/x"}`, "use https://host/path"},
+		"repository with a query": {`git: {repo: "https://host/x?token=S3CR3T"}`, "without ? and #"},
+		"long repository":         {`git: {repo: "https://user:S3CR3T@host/` + strings.Repeat("x", 2048) + `"}`, "2048"},
+		"API of an app over FTP":  {`git: {auth: {githubApp: {appId: 1, installationId: 2, privateKeySecretRef: {name: a, key: b}, apiBaseURL: "ftp://user:S3CR3T@h"}}}`, "use https://host/path of the API"},
+		"API of a forge over FTP": {`bidirectional: {apiBaseURL: "ftp://user:S3CR3T@h"}`, "use https://host/path of the API"},
+		"debounce of 1h":          {`bidirectional: {debounce: 1h}`, "from 1s to 10m"},
+		"author without address":  {`bidirectional: {authors: {admin: Jane}}`, "Name <mail@host>"},
+		"ref with a space":        {`git: {ref: my branch}`, "nor hold a space"},
+		"path with an empty part": {`sync: {profiles: {default: {mappings: [{source: a//b, destination: a}]}}}`, "empty parts"},
+		"path with backslashes":   {`sync: {profiles: {default: {mappings: [{source: a\b, destination: a}]}}}`, "no backslashes"},
+		"duration in days":        {`progressDeadline: 1d`, "such as 30s, 5m or 1h30m"},
+		"long duration":           {`progressDeadline: 99999999999999999999h`, "from 1s to 24h"},
+		"interval without unit":   {`polling: {interval: "600"}`, "such as 30s, 5m or 1h30m"},
+		"image with a tag":        {`agent: {image: {repository: "registry/agent:1.0"}}`, "a tag goes into tag"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			errs := server.create(asJSON(t, (&verdicts.Case{Spec: parse(t, c.spec)}).Object()))
@@ -119,7 +119,7 @@ func TestCRDDefaultsMatchCode(t *testing.T) {
 			object := asJSON(t, c.Object())
 			require.Empty(t, server.create(object))
 			stored := fromObject(t, object)
-			require.NotEqual(t, bare.Spec, stored.Spec, "the API server fills in defaults")
+			require.NotEqual(t, bare.Spec, stored.Spec, "the API server must apply defaults")
 			assert.Equal(t, inForce(t, bare), inForce(t, stored))
 		})
 	}
@@ -276,7 +276,7 @@ func TestKubectlOutput(t *testing.T) {
 	// The first columns are those of stoker get (docs/reference/status.md). The message can be long, so it is last.
 	assert.Equal(t, []string{"Ref", "Commit", "Gateways", "Ready", "Confirmed", "Age", "Status"}, narrow)
 	assert.Equal(t, []string{"Ref", "Commit", "Gateways", "Ready", "Confirmed", "Age", "Status", "Profiles", "Last Sync", "Last Ref", "Last Commit", "Repo", "Message"}, wide)
-	assert.Equal(t, ".status.target.refShort", paths["Ref"], "the desired ref, and not the last one that was synced")
+	assert.Equal(t, ".status.target.refShort", paths["Ref"], "the column must show the desired ref, not the last synced one")
 	assert.Equal(t, ".status.target.commitShort", paths["Commit"])
 	subresources := version.Subresources
 	if subresources == nil {
@@ -311,20 +311,22 @@ func fieldOf(root *apiextensions.JSONSchemaProps, path string) *apiextensions.JS
 func TestPrinterColumns(t *testing.T) {
 	columns := map[string][]string{}
 	for _, plural := range []string{"gatewaysyncs", "configsyncs", "synctargets", "syncreports"} {
-		crd, props := load(t, plural)
-		require.Len(t, crd.Spec.Versions, 1)
-		list := crd.Spec.Versions[0].AdditionalPrinterColumns
-		if len(list) == 0 {
-			list = crd.Spec.AdditionalPrinterColumns
-		}
-		require.NotEmpty(t, list, plural)
-		for _, c := range list {
-			columns[plural] = append(columns[plural], c.Name)
-			if c.JSONPath != ".metadata.creationTimestamp" { // every object has it
-				assert.NotNil(t, fieldOf(props, c.JSONPath), "%s: %s", plural, c.JSONPath)
+		t.Run(plural, func(t *testing.T) {
+			crd, props := load(t, plural)
+			require.Len(t, crd.Spec.Versions, 1)
+			list := crd.Spec.Versions[0].AdditionalPrinterColumns
+			if len(list) == 0 {
+				list = crd.Spec.AdditionalPrinterColumns
 			}
-		}
-		assert.Nil(t, fieldOf(props, ".status.conditions[?(@.type==\"Ready\")].verdict"), "%s: fieldOf finds no field that is missing", plural)
+			require.NotEmpty(t, list, plural)
+			for _, c := range list {
+				columns[plural] = append(columns[plural], c.Name)
+				if c.JSONPath != ".metadata.creationTimestamp" { // every object has it
+					assert.NotNil(t, fieldOf(props, c.JSONPath), "%s: %s", plural, c.JSONPath)
+				}
+			}
+			assert.Nil(t, fieldOf(props, ".status.conditions[?(@.type==\"Ready\")].verdict"), "%s: fieldOf must not find a missing field", plural)
+		})
 	}
 	assert.Equal(t, []string{"Revision", "Targets", "Ready", "Age", "Ref", "Path", "Last Sync", "Account", "Repo", "Status"}, columns["configsyncs"])
 	assert.Equal(t, []string{"Gateway", "Phase", "Reason", "Ref", "Drift", "Last Sync", "Commit", "Message"}, columns["syncreports"])

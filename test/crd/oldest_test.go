@@ -30,7 +30,7 @@ func (n named) ReturnTypes() []*cel.Type { return n.types }
 func TestPoliciesCompileInOldestKubernetes(t *testing.T) {
 	chart, err := os.ReadFile("../../charts/stoker/Chart.yaml")
 	require.NoError(t, err)
-	require.Contains(t, string(chart), `kubeVersion: ">=1.30.0-0"`, "another version is the oldest: compile for the one before it")
+	require.Contains(t, string(chart), `kubeVersion: ">=1.30.0-0"`, "the oldest version has changed: compile with the version before it")
 	text, err := os.ReadFile("../../kustomize/base/policies.yaml")
 	require.NoError(t, err)
 	policies := 0

@@ -61,7 +61,7 @@ func (d *deployment) checkResourceActions() {
 	d.press("pause")
 	d.waitForCondition(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonPaused)
 	assert.Equal(d.t, []string{"force-sync", "resume"}, d.offered())
-	d.shows("what a person has paused is Healthy", "Synced Healthy", "Healthy ", "; paused")
+	d.shows("a paused GatewaySync is Healthy", "Synced Healthy", "Healthy ", "; paused")
 	running := d.head()
 	d.push("pushed while it is paused")
 	d.requestPoll()
@@ -74,14 +74,14 @@ func (d *deployment) checkResourceActions() {
 
 	d.press("force-sync")
 	require.NotEmpty(d.t, d.get().Annotations[v1alpha1.AnnotationForceSync])
-	d.eventually(d.t, "the forced sync was dealt with", func() string {
+	d.eventually(d.t, "the forced sync is handled", func() string {
 		gs := d.get() // a sender may have made a request since
 		if gs.Status.LastHandledRequest != gs.Annotations[v1alpha1.AnnotationRequestedAt] || !isTrue(gs, v1alpha1.ConditionReady) {
 			return describe(gs)
 		}
 		return ""
 	})
-	assert.Len(d.t, d.operations(), syncs, "what is asked for by a button is not drift")
+	assert.Len(d.t, d.operations(), syncs, "a request of a button must not be drift")
 }
 
 // rollBackByAction runs the rollback action while one of two gateways runs a newer commit. Another sync then
@@ -92,7 +92,7 @@ func (d *deployment) rollBackByAction(good string) {
 	d.requestsOlder = true
 	d.mu.Unlock()
 	syncs := len(d.operations())
-	assert.NotContains(d.t, d.offered(), "rollback", "there is nothing to go back to")
+	assert.NotContains(d.t, d.offered(), "rollback", "without a good commit, rollback must not be offered")
 	d.tell("line-1", "/scan-faults", `{"kind":"projects","neverEnds":true}`)
 	bad := d.push("a bad commit")
 	d.press("force-sync") // also polls git; no manifest has changed, so Argo CD does not sync
@@ -106,10 +106,10 @@ func (d *deployment) rollBackByAction(good string) {
 	d.waitForRollback(good, bad)
 	gs := d.get()
 	assert.Equal(d.t, "argocd", gs.Annotations[v1alpha1.AnnotationRequestedBy])
-	assert.Equal(d.t, "main", gs.Spec.Git.Ref, "a button changes nothing that is git's")
-	d.shows("Argo CD says what is held off", "Synced Healthy", "Healthy rolled back: main is held off at "+short7(bad))
-	assert.NotContains(d.t, d.offered(), "rollback", "it is there already")
-	assert.Len(d.t, d.operations(), syncs, "what is asked for by a button is not drift")
+	assert.Equal(d.t, "main", gs.Spec.Git.Ref, "a button must not change the spec")
+	d.shows("Argo CD shows the commit that is held off", "Synced Healthy", "Healthy rolled back: main is held off at "+short7(bad))
+	assert.NotContains(d.t, d.offered(), "rollback", "rollback must not be offered for the running commit")
+	assert.Len(d.t, d.operations(), syncs, "a request of a button must not be drift")
 
 	d.push("what they wanted")
 	d.waitForSync(d.commitTo("a note", gitserver.Files(d.manifests(withNote("after the rollback")))), "Succeeded")

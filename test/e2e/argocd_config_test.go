@@ -47,7 +47,7 @@ spec:
 	d := p.deploy("plain", repo, name, "plain")
 	d.waitUntilHangs(d.repo.Head(), "waiting for healthy state of stoker.io/ConfigSync/site")
 	_, err = p.syncs().Get(p.ctx, "line")
-	require.True(t, apierrors.IsNotFound(err), "the next wave has begun: %v", err)
+	require.True(t, apierrors.IsNotFound(err), "the next wave must not start: %v", err)
 
 	_, err = p.client.RbacV1().Roles(p.namespace).Update(p.ctx, roleOfAccount("configmaps", "get", "create", "patch"), metav1.UpdateOptions{})
 	require.NoError(t, err)

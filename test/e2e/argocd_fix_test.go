@@ -52,8 +52,8 @@ func aCommitFixesGatewaysThatCannotStart(t *testing.T, w *world) {
 	app := d.waitForSync(fixed, "Succeeded")
 	d.checkRuns(p.head())
 	assert.Equal(t, generation, d.get().Generation)
-	assert.Equal(t, []string{"StatefulSet/line"}, applied(app), "the GatewaySync is as it was, and is not waited for")
-	assert.Contains(t, hooks(app), "Job/stoker-wait", "it is a sync as any other")
+	assert.Equal(t, []string{"StatefulSet/line"}, applied(app), "the sync must not apply the unchanged GatewaySync")
+	assert.Contains(t, hooks(app), "Job/stoker-wait", "the sync must run hooks")
 }
 
 // The chart writes the revision to the GatewaySync. Every commit therefore changes it, and the sync waits
@@ -69,7 +69,7 @@ func aChartsGatewaysAreFixedAlone(t *testing.T, w *world) {
 	second := p.push("second")
 	d.waitForSync(second, "Succeeded")
 	d.checkRuns(second)
-	assert.Equal(t, second, d.get().Spec.Git.Ref, "the chart was handed the revision")
+	assert.Equal(t, second, d.get().Spec.Git.Ref, "the chart must receive the revision")
 
 	stuck := d.commitManifests("an image that does not exist", gateways(nowhere))
 	d.waitUntilHangs(stuck, forGateways)
@@ -83,7 +83,7 @@ func aChartsGatewaysAreFixedAlone(t *testing.T, w *world) {
 	d.syncGatewaysAlone(fixed)
 	d.ready(2)
 	d.synced(fixed, 2)
-	d.shows("all is as the commit says", "Synced Healthy")
+	d.shows("the Application is Synced and Healthy", "Synced Healthy")
 	assert.Equal(t, fixed, d.get().Spec.Git.Ref)
 }
 
@@ -111,7 +111,7 @@ func (d *deployment) waitUntilHangs(revision, what string) {
 		refresh(app, revision)
 		o := app.Status.OperationState
 		if o != nil && o.SyncResult.Revision == revision {
-			require.False(d.t, o.Over(), "it does not hang: %s", summary(app))
+			require.False(d.t, o.Over(), "the sync must not wait: %s", summary(app))
 			for _, r := range o.SyncResult.Resources { // the message also names resources that are not applied yet
 				if r.HookPhase == "Running" && strings.HasSuffix(what, "/"+r.Kind+"/"+r.Name) {
 					return missingFrom(o.Message, what)
@@ -195,13 +195,13 @@ func (d *deployment) terminate(revision string) {
 func (d *deployment) syncGatewaysAlone(revision string) {
 	d.t.Helper()
 	d.sees("kubectl patch application ", "patched")
-	d.eventually(d.t, "the gateways alone are synced", func() string {
+	d.eventually(d.t, "only the gateways are synced", func() string {
 		app, err := argocd.Get(d.ctx, d.dynamic, d.namespace)
 		require.NoError(d.t, err)
 		o := app.Status.OperationState
 		if o.Phase == "Succeeded" && o.SyncResult.Revision == revision && len(o.Operation.Sync.Resources) == 1 {
 			assert.Equal(d.t, []string{"StatefulSet/line"}, applied(app))
-			assert.Empty(d.t, hooks(app), "such a sync runs no hook")
+			assert.Empty(d.t, hooks(app), "a partial sync must not run hooks")
 			return ""
 		}
 		return summary(app)

@@ -77,7 +77,7 @@ func selfHealKeepsRequests(t *testing.T, w *world) {
 	p.repo.Tag("v3", p.push("v3"))
 	d.waitForSync(d.commitManifests("v3", withWebhook, withNote("changed"), withRef("v3")), "Succeeded")
 	d.waitForNotified(p.head())
-	assert.Equal(t, "v3", d.get().Status.Target.Ref, "a later change of the spec wins over the request")
+	assert.Equal(t, "v3", d.get().Status.Target.Ref, "a later change of the spec must supersede the request")
 }
 
 // withWebhook sets the Secret that authenticates senders. It also sets the polling interval, so that git owns
@@ -213,13 +213,13 @@ func (d *deployment) checkNoReverts(before *v1alpha1.GatewaySync, requested []st
 		if gs.Generation < before.Generation {
 			continue
 		}
-		assert.Equal(d.t, "main", gs.Spec.Git.Ref, "only git changes the spec's ref")
+		assert.Equal(d.t, "main", gs.Spec.Git.Ref, "only git may change the ref of the spec")
 		if ref := gs.Annotations[v1alpha1.AnnotationRequestedRef]; ref != last {
 			seen, last = append(seen, ref), ref
 		}
 	}
-	assert.Equal(d.t, requested, seen, "another client changed a request")
-	assert.Equal(d.t, before.Generation+2, d.get().Generation, "the change by hand, and its revert")
+	assert.Equal(d.t, requested, seen, "no other client may change a request")
+	assert.Equal(d.t, before.Generation+2, d.get().Generation, "only the manual change and its revert may change the spec")
 	assert.Len(d.t, d.operations(), operations+2, "syncs of Argo CD:%s", distinctStates(d.applications.all()))
 	for _, a := range d.applications.all() {
 		assert.NotEqual(d.t, "Degraded", a.Status.Health.Status, summary(a))

@@ -54,7 +54,7 @@ func (d *deployment) setterStealsNoField() {
 	i := slices.IndexFunc(stolen, func(e metav1.ManagedFieldsEntry) bool {
 		return e.Manager == "argocd-controller" && e.Operation == metav1.ManagedFieldsOperationApply
 	})
-	require.GreaterOrEqual(d.t, i, 0, "Argo CD applied it: %v", stolen)
+	require.GreaterOrEqual(d.t, i, 0, "the managed fields must have an entry of Argo CD: %v", stolen)
 	fields := map[string]any{}
 	require.NoError(d.t, json.Unmarshal(stolen[i].FieldsV1.GetRawBytes(), &fields))
 	ensureMap(fields, "f:spec")["f:progressDeadline"] = map[string]any{}
@@ -64,7 +64,7 @@ func (d *deployment) setterStealsNoField() {
 
 	for what, owners := range map[string][]metav1.ManagedFieldsEntry{
 		"Argo CD owns what the administrator set": stolen,
-		"the owners are forgotten":                {{}},
+		"owners removed": {{}},
 	} {
 		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"managedFields": owners}})
 		require.NoError(d.t, err)
@@ -164,7 +164,7 @@ spec:
 	ends(deploys("v3"), "Succeeded")
 	ref, _, _ := unstructured.NestedString(line().Object, "spec", "git", "ref")
 	assert.Equal(t, "v3", ref)
-	assert.Equal(t, "true", line().GetAnnotations()[v1alpha1.AnnotationPaused], "a request is not Argo CD's to take away")
+	assert.Equal(t, "true", line().GetAnnotations()[v1alpha1.AnnotationPaused], "Argo CD must not remove a request")
 }
 
 // outcomes returns what a sync reports about each object.

@@ -24,7 +24,7 @@ func theCommitOfASyncIsAskedFor(t *testing.T, w *world) {
 
 	p.push("not synced")
 	d.press("force-sync") // also polls git
-	d.eventually(t, "git was looked at", func() string {
+	d.eventually(t, "git is polled", func() string {
 		gs := d.get()
 		if gs.Status.LastHandledRequest != gs.Annotations[v1alpha1.AnnotationRequestedAt] || !isTrue(gs, v1alpha1.ConditionReady) {
 			return describe(gs)
@@ -37,9 +37,9 @@ func theCommitOfASyncIsAskedFor(t *testing.T, w *world) {
 	second := d.commitTo("a note", gitserver.Files(d.manifests(p.looksAtItsCommit, withNote("second"), slower)))
 	app := d.waitForSync(second, "Succeeded")
 	assert.Contains(t, applied(app), "GatewaySync/line")
-	assert.Equal(t, deadline, d.get().Spec.ProgressDeadline, "Argo CD deletes what others have set")
-	d.shows("what others have set is not a difference", "Synced Healthy")
-	assert.Contains(t, hooks(app), "Role/stoker-hooks-line", "who looks at the commit may do so before anything is applied")
+	assert.Equal(t, deadline, d.get().Spec.ProgressDeadline, "Argo CD must keep fields of other managers")
+	d.shows("fields of other managers are not a difference", "Synced Healthy")
+	assert.Contains(t, hooks(app), "Role/stoker-hooks-line", "the rights of the preflight must be applied first")
 	d.asksFor(second)
 }
 

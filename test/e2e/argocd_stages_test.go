@@ -38,13 +38,13 @@ func stagesHoldASync(t *testing.T, w *world) {
 	p.repo.Tag("v3", third)
 	d.waitForSync(d.commitManifests("v3", inStages(p.git.URL("no-such-page")), withRef("v3")), "Failed")
 	assert.True(t, slices.ContainsFunc(d.applications.all(), func(a *argocd.Application) bool { return a.Status.Health.Status == "Degraded" }),
-		"Argo CD shows a failed canary:%s", distinctStates(d.applications.all()))
+		"Argo CD must show the failed canary:%s", distinctStates(d.applications.all()))
 	assert.True(t, slices.ContainsFunc(d.gatewaySyncs.all(), func(gs *v1alpha1.GatewaySync) bool {
 		return gs.Status.Outcome != nil && gs.Status.Outcome.Reason == v1alpha1.ReasonCanaryStageFailed
-	}), "the canary has failed")
+	}), "the canary must fail")
 	d.loads("line-0", third)
 	d.runs("line-1", second)
-	assert.Empty(t, d.get().Annotations[v1alpha1.AnnotationRequestedRef], "the canary stays for inspection")
+	assert.Empty(t, d.get().Annotations[v1alpha1.AnnotationRequestedRef], "the canary must stay for inspection")
 
 	fourth := p.push("fourth")
 	p.repo.Tag("v4", fourth)

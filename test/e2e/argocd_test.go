@@ -102,9 +102,9 @@ func (d *deployment) checkWaves() {
 		earlier, later metav1.Time
 		what           string
 	}{
-		{*preflight.Status.CompletionTime, gs.CreationTimestamp, "the preflight ends before the GatewaySync is applied"},
-		{gs.CreationTimestamp, gateways.CreationTimestamp, "the GatewaySync is created before its gateways"},
-		{gateways.CreationTimestamp, wait.CreationTimestamp, "the wait Job is created after the gateways"},
+		{*preflight.Status.CompletionTime, gs.CreationTimestamp, "the preflight must end before the GatewaySync is applied"},
+		{gs.CreationTimestamp, gateways.CreationTimestamp, "the GatewaySync must be created before its gateways"},
+		{gateways.CreationTimestamp, wait.CreationTimestamp, "the wait Job must be created after the gateways"},
 	} {
 		assert.False(d.t, order.later.Before(&order.earlier), "%s: %s, %s", order.what, order.earlier, order.later)
 	}
@@ -153,12 +153,12 @@ func brokenCommitIsRolledBack(t *testing.T, w *world) {
 	d.checkRuns(fixed)
 	gs := d.get()
 	assert.Equal(t, fixed, gs.Status.Target.Commit)
-	assert.Equal(t, "main", gs.Status.Target.Ref, "the branch is followed again, without a request")
+	assert.Equal(t, "main", gs.Status.Target.Ref, "the branch must be followed again, without a request")
 
 	d.rollBackByAction(fixed)
 	next := p.head()
 	d.checkRuns(next)
-	assert.Equal(t, "main", d.get().Status.Target.Ref, "the branch is followed again, without a request")
+	assert.Equal(t, "main", d.get().Status.Target.Ref, "the branch must be followed again, without a request")
 }
 
 // Kustomize sets spec.git.ref to the revision that Argo CD syncs. So every commit causes a sync, and the
@@ -181,14 +181,14 @@ func everyCommitIsSynced(t *testing.T, w *world) {
 	app := d.waitForSync(broken, "Failed")
 	d.checkPreflightFailed(app)
 	assert.Equal(t, second, d.get().Spec.Git.Ref)
-	assert.Empty(t, d.get().Annotations[v1alpha1.AnnotationRequestedRef], "no rollback was requested")
+	assert.Empty(t, d.get().Annotations[v1alpha1.AnnotationRequestedRef], "no rollback may be requested")
 	d.checkRuns(second)
 
 	fixed := p.commit("fixed", gitserver.Write(inGit, strings.Replace(p.repo.Content(first, inGit), "{", "{\n  \"fixed\": true,", 1)))
 	d.waitForSync(fixed, "Succeeded")
 	d.checkRuns(fixed)
-	assert.Equal(t, before, p.uids(), "a commit replaced a pod")
-	assert.Zero(t, p.restarts(), "a commit restarted a container")
+	assert.Equal(t, before, p.uids(), "a commit must not replace a pod")
+	assert.Zero(t, p.restarts(), "a commit must not restart a container")
 }
 
 // checkPreflightFailed checks that the preflight Job ended a sync, and that its log and its termination

@@ -72,7 +72,7 @@ func (a *argoCD) waitForTurn(ctx context.Context, t *testing.T) {
 	select {
 	case <-all:
 	case <-ctx.Done():
-		t.Fatalf("other deployments have not begun: %v", context.Cause(ctx))
+		t.Fatalf("other deployments did not start: %v", context.Cause(ctx))
 	}
 }
 

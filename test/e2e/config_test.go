@@ -165,7 +165,7 @@ func environmentAndScriptFromOneCommit(t *testing.T, w *world) {
 	twelve := p.repo.Commit("twelve hours", gitserver.Write("kubernetes/line.env", strings.Replace(files["kubernetes/line.env"], "=8", "=12", 1)), gitserver.Write(shiftScript, script))
 	s.waitFor("12/12")
 	p.configReady("line", twelve)
-	assert.Equal(t, "12/12", s.observe(), "still, after the ConfigSync is Ready")
+	assert.Equal(t, "12/12", s.observe(), "the pair must stay after the ConfigSync is Ready")
 	for _, pair := range s.order {
 		assert.Contains(t, []string{"", "8/8", "8/12", "12/12"}, pair, "12/8 must never be shown: a pod with the new environment must start with the new script; pairs in order: %q", s.order)
 	}
@@ -177,7 +177,7 @@ func environmentAndScriptFromOneCommit(t *testing.T, w *world) {
 	stoker("rollback", "line", "--to", eight)
 	s.waitFor("8/8")
 	p.configReady("line", eight)
-	p.eventually(t, "one environment is left", func() string {
+	p.eventually(t, "only one environment is left", func() string {
 		names := p.kubectl(t, "get", "configmaps", "--namespace", p.namespace, "--output", "name")
 		if strings.Count(names, "configmap/line-env-") != 1 {
 			return names
@@ -185,7 +185,7 @@ func environmentAndScriptFromOneCommit(t *testing.T, w *world) {
 		return ""
 	})
 	logs := p.kubectl(t, "logs", "--namespace", release, "--selector", "app.kubernetes.io/component=configsync", "--tail=-1")
-	assert.Contains(t, logs, "ConfigSync applied", "the ConfigSync program of the chart applied it")
+	assert.Contains(t, logs, "ConfigSync applied", "the program of the chart must apply the ConfigSync")
 	w.checkSaid(t, logs)
 }
 
@@ -238,7 +238,7 @@ func anUninstallLeavesWhatIsNotDeleted(t *testing.T, w *world) {
 	w.checkInstall(t)
 	w.uninstalled = true
 	w.helm(t, "uninstall", "stoker", "--namespace", release, "--wait", "--timeout", liveness.String())
-	w.eventually(t, "the programs are gone", func() string {
+	w.eventually(t, "the programs are removed", func() string {
 		return w.kubectl(t, "get", "deployments,pods,roles,rolebindings,serviceaccounts,services", "--namespace", release, "--selector", "app.kubernetes.io/managed-by=Helm", "--output", "name")
 	})
 	p.kubectl(t, "delete", "configsync.stoker.io", "plant", "--namespace", p.namespace, "--wait=false")

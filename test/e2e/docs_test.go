@@ -23,7 +23,7 @@ import (
 
 // The ledger assigns to this test the commands that need nodes. The Argo CD scenarios run the commands of
 // docs/how-to/argocd.md.
-func whatTheDocumentsShowIsTyped(t *testing.T, w *world) {
+func documentedNodeCommands(t *testing.T, w *world) {
 	p := w.plantIn(t, w.NamespaceNamed(t, "line"))
 	p.gatewaySync(func(gs *v1alpha1.GatewaySync) { gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true} })
 	p.gateways(replicas(2))
@@ -64,7 +64,7 @@ func whatTheDocumentsShowIsTyped(t *testing.T, w *world) {
 		}
 	}
 	require.Len(t, diffs, 2)
-	assert.NotContains(t, diffs[0], overview, "they run what this clone has")
+	assert.NotContains(t, diffs[0], overview, "the gateways must run the commit of the clone")
 	assert.Contains(t, diffs[1], overview+"/view.json")
 
 	for c := range w.lines.Of("docs/how-to/rollback.md") {
@@ -74,7 +74,7 @@ func whatTheDocumentsShowIsTyped(t *testing.T, w *world) {
 		said := shell.Type(t, strings.Replace(c.Text, "area-4", "line-1", 1))
 		assert.Contains(t, said, p.head()[:7])
 		if strings.Contains(c.Text, "area-4") {
-			assert.Regexp(t, `Synced +line-1-[0-9]+-[0-9]+\n`, said, "with its snapshot")
+			assert.Regexp(t, `Synced +line-1-[0-9]+-[0-9]+\n`, said, "the row must name the snapshot")
 			continue
 		}
 		assert.Regexp(t, `line-1 .* RolledBack`, said)
@@ -92,7 +92,7 @@ func whatTheDocumentsShowIsTyped(t *testing.T, w *world) {
 	for c := range w.lines.Of("docs/how-to/troubleshooting.md") {
 		said := shell.Type(t, c.Text)
 		if strings.Contains(c.Text, "component=receiver") {
-			assert.Equal(t, 2, strings.Count(said, `"for":"webhook-addr"`), "each of its pods has a log: %s", said)
+			assert.Equal(t, 2, strings.Count(said, `"for":"webhook-addr"`), "each pod must have a log: %s", said)
 		} else {
 			assert.Contains(t, said, "RefNotFound", c.Text)
 		}

@@ -27,18 +27,18 @@ func TestWatcherFindsContradictions(t *testing.T) {
 		change func(*v1alpha1.GatewaySync)
 		blamed string
 	}{
-		"nothing":                        {func(*v1alpha1.GatewaySync) {}, ""},
-		"a gateway at another commit":    {func(gs *v1alpha1.GatewaySync) { gs.Status.DiscoveredGateways[1].SyncedCommit = "a" }, "line-1 is Standby at a"},
-		"a gateway that is not verified": {func(gs *v1alpha1.GatewaySync) { gs.Status.DiscoveredGateways[0].SyncStatus = v1alpha1.GatewayApplied }, "line is Applied"},
-		"fewer gateways than rows":       {func(gs *v1alpha1.GatewaySync) { gs.Status.GatewaysReady = "1/2" }, "with 1/2 gateways"},
-		"a generation that is to come":   {func(gs *v1alpha1.GatewaySync) { gs.Status.Conditions[0].ObservedGeneration = 3 }, "generation 3"},
-		"a condition twice": {func(gs *v1alpha1.GatewaySync) {
+		"nothing":                      {func(*v1alpha1.GatewaySync) {}, ""},
+		"gateway at another commit":    {func(gs *v1alpha1.GatewaySync) { gs.Status.DiscoveredGateways[1].SyncedCommit = "a" }, "line-1 is Standby at a"},
+		"gateway that is not verified": {func(gs *v1alpha1.GatewaySync) { gs.Status.DiscoveredGateways[0].SyncStatus = v1alpha1.GatewayApplied }, "line is Applied"},
+		"fewer gateways than rows":     {func(gs *v1alpha1.GatewaySync) { gs.Status.GatewaysReady = "1/2" }, "with 1/2 gateways"},
+		"future generation":            {func(gs *v1alpha1.GatewaySync) { gs.Status.Conditions[0].ObservedGeneration = 3 }, "generation 3"},
+		"duplicate condition": {func(gs *v1alpha1.GatewaySync) {
 			gs.Status.Conditions = append(gs.Status.Conditions, gs.Status.Conditions[0])
 		}, "two conditions Ready"},
 		"stalled": {func(gs *v1alpha1.GatewaySync) {
 			gs.Status.Conditions = append(gs.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionStalled, Status: metav1.ConditionTrue})
 		}, "Ready and Stalled"},
-		"the same where Ready is not True": {func(gs *v1alpha1.GatewaySync) {
+		"Ready False and Stalled": {func(gs *v1alpha1.GatewaySync) {
 			gs.Status.Conditions[0].Status = metav1.ConditionFalse
 			gs.Status.DiscoveredGateways[1].SyncedCommit = "a"
 		}, ""},

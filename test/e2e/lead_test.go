@@ -35,7 +35,7 @@ func aKilledLeadIsReplaced(t *testing.T, w *world) {
 	before := p.target()
 	lead, _, _ := strings.Cut(before.Spec.Lead.Holder, "_")
 	second := p.push("second")
-	p.eventually(t, "a sync is under way", func() string {
+	p.eventually(t, "a sync is in progress", func() string {
 		reports, _, err := kube.SyncReports(p.dynamic, p.namespace).List(p.ctx, metav1.ListOptions{})
 		if err != nil {
 			return err.Error()
@@ -74,7 +74,7 @@ func aKilledLeadIsReplaced(t *testing.T, w *world) {
 		p.tell(pod.Name, "/scan-faults", `{"kind":"projects"}`)
 	}
 	p.synced(p.push("third"), 3)
-	assert.Equal(t, restarts, p.restarts(), "no container but the killed agent restarted")
+	assert.Equal(t, restarts, p.restarts(), "only the killed agent may restart")
 }
 
 func (p *plant) target() *v1alpha1.SyncTarget {

@@ -60,7 +60,7 @@ func deletedGatewaySyncLeavesGateways(t *testing.T, w *world) {
 	targets := kube.SyncTargets(p.dynamic, p.namespace)
 	p.eventually(t, "the SyncTarget is garbage collected", func() string {
 		if _, err := targets.Get(p.ctx, "line"); !apierrors.IsNotFound(err) {
-			return "it still exists"
+			return "the SyncTarget still exists"
 		}
 		return ""
 	})
@@ -141,8 +141,8 @@ func apiServerRestarts(t *testing.T, w *world) {
 	w.starting = append(w.starting, spell{began, time.Now().Add(2 * time.Second)})
 	w.say("the API server is back")
 	p.synced(p.head(), 3)
-	assert.Equal(t, before, p.uids(), "a pod was replaced")
-	assert.Zero(t, p.restarts(), "a container in a gateway's pod restarted")
+	assert.Equal(t, before, p.uids(), "no pod may be replaced")
+	assert.Zero(t, p.restarts(), "no container of a gateway's pod may restart")
 }
 
 // uids returns the UIDs of the pods, which differ after a pod was replaced.

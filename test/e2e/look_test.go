@@ -26,7 +26,7 @@ func (p *plant) isSeenByAPerson(t *testing.T, now, older string) {
 	} {
 		p.kubectl(t, append([]string{"create", "--namespace", p.namespace}, args...)...)
 	}
-	p.eventually(t, "the person may look, and ask agents", func() string {
+	p.eventually(t, "the user may read objects and query agents", func() string {
 		for _, what := range []authorizationv1.ResourceAttributes{{Group: "stoker.io", Resource: "gatewaysyncs"}, {Resource: "pods", Subresource: "proxy"}} {
 			what.Namespace, what.Verb = p.namespace, "get"
 			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: "system:serviceaccount:" + p.namespace + ":person", ResourceAttributes: &what}}
@@ -64,9 +64,9 @@ func (p *plant) isSeenByAPerson(t *testing.T, now, older string) {
 		Changes           []struct{ Op, Path string }
 	}
 	require.NoError(t, json.Unmarshal([]byte(stoker("diff", "line", "--repo", p.repo.Dir, "--ref", older, "--output", "json")), &all))
-	require.Len(t, all, 3, "one for each gateway")
+	require.Len(t, all, 3, "the output must have one entry for each gateway")
 	for _, d := range all {
-		assert.Equal(t, now, d.From, "%s: what its agent said", d.Gateway)
+		assert.Equal(t, now, d.From, "%s: the output must name the commit that the agent reported", d.Gateway)
 		assert.Equal(t, older, d.To)
 		var changes []string
 		for _, c := range d.Changes {

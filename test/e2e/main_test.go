@@ -77,23 +77,23 @@ var withArgoCD = []scenario{
 var laterWithArgoCD = []scenario{
 	{"Argo CD and gateways that cannot start: the commit that fixes them is synced once the sync is terminated", aCommitFixesGatewaysThatCannotStart},
 	{"Argo CD hands a chart the revision: gateways that cannot start are fixed alone", aChartsGatewaysAreFixedAlone},
-	{"Argo CD and a branch in the spec: the commit that is synced is asked for", theCommitOfASyncIsAskedFor},
+	{"Argo CD and a branch in the spec: the synced commit is requested", theCommitOfASyncIsAskedFor},
 	{"Argo CD and a ConfigSync: a wave waits until its objects are applied", aWaveWaitsForAConfigSync},
 	{"Argo CD and stages: a sync waits for an approval, and fails with a canary", stagesHoldASync},
-	{"Argo CD impersonates an account that may patch and not update: it is a setter", anImpersonatedAccountIsASetter},
+	{"Argo CD impersonates an account that may patch but not update: it is a setter", anImpersonatedAccountIsASetter},
 }
 
 // sideBySide lists scenarios that do not disturb the cluster or the injector. Each has its own namespace.
 var sideBySide = []scenario{
 	{"three gateways start at the commit and follow a push", threeGatewaysFollowAPush},
-	{"what the documents show of nodes is typed as it stands there", whatTheDocumentsShowIsTyped},
+	{"commands of the documents that need nodes work", documentedNodeCommands},
 	{"a gateway that seeds its volume itself is synced when it runs", anUnseededGatewayIsSynced},
 	{"a deleted pod starts again without git", podStartsWithoutGit},
 	{"unreachable git is reported, and the last good commit stays", unreachableGitIsReported},
-	{"a lead that is killed amid a sync is replaced, and all converge", aKilledLeadIsReplaced},
+	{"a lead killed during a sync is replaced, and the fleet converges", aKilledLeadIsReplaced},
 	{"gateways that started before their GatewaySync existed are repaired", gatewaysOlderThanGatewaySync},
 	{"a wrong secret is reported, and the corrected one is used", wrongSecretIsReported},
-	{"a deleted GatewaySync leaves the gateways as they are", deletedGatewaySyncLeavesGateways},
+	{"a deleted GatewaySync does not change the gateways", deletedGatewaySyncLeavesGateways},
 	{"two releases of the official chart are two gateways", twoReleasesAreTwoGateways},
 	{"a redundant pair is synced, its backup on standby", aPairIsSynced},
 	{"a Designer save is proposed as a branch and merged", designerSaveIsProposed},

@@ -361,12 +361,12 @@ func (p *plant) runs(pod, commit string) {
 	p.t.Helper()
 	digest, err := p.loaded(p.ctx, pod)
 	require.NoError(p.t, err, pod)
-	assert.Equal(p.t, p.view(commit), digest, "%s: the view that is loaded is that of commit %d, counted from 0, and not of %d", pod, p.running(digest), p.order(commit))
+	assert.Equal(p.t, p.view(commit), digest, "%s: the loaded view is that of commit %d, counted from 0, instead of %d", pod, p.running(digest), p.order(commit))
 	_, err = p.admin(p.ctx, pod, "/canaries")
-	require.NoError(p.t, err, "%s: the gateway's own files", pod)
+	require.NoError(p.t, err, "%s: the agent must not change the gateway's own files", pod)
 	problems, err := p.admin(p.ctx, pod, "/load-errors")
 	require.NoError(p.t, err, pod)
-	assert.JSONEq(p.t, "[]", string(problems), "%s: what could not be loaded", pod)
+	assert.JSONEq(p.t, "[]", string(problems), "%s: the gateway must load all files", pod)
 }
 
 // ready waits until the given number of gateways are ready.
@@ -417,7 +417,7 @@ func (p *plant) checkLogs() {
 	// Objects that a user with read access can see must not contain a secret either.
 	p.logs.WriteString(p.kubectl(p.t, "get", "gatewaysyncs.stoker.io,synctargets.stoker.io,syncreports.stoker.io,pods,events", "--namespace", p.namespace, "-o", "yaml"))
 	p.checkSaid(p.t, p.logs.String(), p.unbound()...)
-	assert.False(p.t, p.password != p.world.password && strings.Contains(p.logs.String(), p.password), "the wrong password is told")
+	assert.False(p.t, p.password != p.world.password && strings.Contains(p.logs.String(), p.password), "the log must not contain the wrong password")
 }
 
 // unbound returns the time before the injector bound the role of the plant's agents, which it does when it

@@ -87,7 +87,7 @@ func designerSaveIsProposed(t *testing.T, w *world) {
 	})
 	pushed := prefix + p.namespace + "/line-1"
 	assert.Equal(t, view, p.repo.Content(pushed, inGit))
-	assert.Equal(t, pushed, p.repo.Git("for-each-ref", "--format=%(refname:short)", "refs/heads/"+prefix), "only the changed gateway has a branch")
+	assert.Equal(t, pushed, p.repo.Git("for-each-ref", "--format=%(refname:short)", "refs/heads/"+prefix), "only the changed gateway may have a branch")
 	p.waitForCondition(v1alpha1.ConditionBidirectionalReady, metav1.ConditionTrue, v1alpha1.ReasonProposalsReady)
 	p.waitForCondition(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonSynced)
 	listed := p.run(t, p.module, p.stokerPath, "proposals", "line", "--namespace", p.namespace, "--kubeconfig", p.Kubeconfig())

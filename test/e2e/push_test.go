@@ -82,7 +82,7 @@ func (p *plant) projectsAtStart(pod string) string {
 			return strings.TrimRight(line, "\n ")
 		}
 	}
-	return "nothing was said at the start"
+	return "the log has no line of the start"
 }
 
 // restarts counts the container restarts in the plant.
@@ -110,7 +110,7 @@ func (p *plant) deletePod(name string) {
 			return err.Error()
 		}
 		if now.UID == pod.UID {
-			return "it is the same"
+			return "the pod is the same"
 		}
 		return ""
 	})

@@ -49,8 +49,8 @@ func startWatcher(t *testing.T, w *world) *watcher {
 		stop()
 		factory.Shutdown()
 		watcher.asking.Wait()
-		w.say("%d statuses were seen, and gateways were asked %d times whether one is true", watcher.statuses, watcher.asked)
-		assert.Empty(t, watcher.wrong, "a status that was not true")
+		w.say("%d statuses seen, %d of them compared with the gateways", watcher.statuses, watcher.asked)
+		assert.Empty(t, watcher.wrong, "a status contradicted the gateways")
 		if os.Getenv(asked) != "some" { // one scenario may have no gateway
 			assert.NotZero(t, watcher.statuses)
 			assert.NotZero(t, watcher.asked)
@@ -84,7 +84,7 @@ func (w *watcher) saw(ctx context.Context, now any) {
 	w.mu.Unlock()
 	switch {
 	case err != nil:
-		w.blame(&v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Namespace: u.GetNamespace()}}, "it cannot be read: %v", err)
+		w.blame(&v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Namespace: u.GetNamespace()}}, "the status cannot be read: %v", err)
 	case p != nil:
 		w.judge(gs)
 		w.asking.Go(func() { w.ask(ctx, p, gs) })
@@ -100,7 +100,7 @@ func (w *watcher) judge(gs *v1alpha1.GatewaySync) {
 		}
 		seen[c.Type] = true
 		if c.ObservedGeneration > gs.Generation {
-			w.blame(gs, "%s speaks of generation %d, and %d is the newest", c.Type, c.ObservedGeneration, gs.Generation)
+			w.blame(gs, "%s has generation %d, but the newest is %d", c.Type, c.ObservedGeneration, gs.Generation)
 		}
 	}
 	if !isTrue(gs, v1alpha1.ConditionReady) {

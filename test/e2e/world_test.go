@@ -160,7 +160,7 @@ func (w *world) checkInstall(t *testing.T) {
 	}
 	injector := said("injector")
 	if os.Getenv(asked) != "some" { // one scenario may have no gateway
-		assert.Contains(t, injector, "review", "it answers the API server")
+		assert.Contains(t, injector, "review", "the injector must answer the API server")
 	}
 	w.checkSaid(t, injector)
 	w.checkSaid(t, said("receiver"))
@@ -171,12 +171,12 @@ func (w *world) checkSaid(t *testing.T, said string, without ...spell) {
 	t.Helper()
 	for line := range strings.Lines(said) {
 		for _, secret := range []string{w.password, w.pushPassword, strings.TrimPrefix(w.gatewayToken, "e2e:"), w.webhookToken} {
-			assert.NotContains(t, line, secret, "a secret is told")
+			assert.NotContains(t, line, secret, "the log must not contain a secret")
 		}
 		// Only ServiceAccounts count: Kubernetes itself handles a kubelet that is refused for a moment. An
 		// API server that starts refuses everything until it has read its roles and bindings.
 		forbidden := strings.Contains(line, "system:serviceaccount:") && strings.Contains(line, " cannot ")
-		assert.False(t, forbidden && !during(line, slices.Concat(w.starting, without)), "beyond the rights: %s", line)
+		assert.False(t, forbidden && !during(line, slices.Concat(w.starting, without)), "a request exceeded the permissions: %s", line)
 	}
 }
 
@@ -225,7 +225,7 @@ func (w *world) eventually(t *testing.T, what string, missing func() string) {
 			return
 		}
 		if w.ctx.Err() != nil {
-			t.Fatalf("%s: not waited for any longer: %v", what, context.Cause(w.ctx))
+			t.Fatalf("%s: the wait was canceled: %v", what, context.Cause(w.ctx))
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: not after %s: %s", what, time.Since(began).Round(time.Second), last)

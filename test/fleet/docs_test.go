@@ -89,7 +89,7 @@ func TestDocumentedCommands(t *testing.T) {
 		}
 		p.Converges("second", second)
 		ran := slices.ContainsFunc(seen(), func(gs v1alpha1.GatewaySync) bool { return gs.Status.LastGood.Commit == p.First })
-		assert.True(t, ran, "v1.3.0 ran in between")
+		assert.True(t, ran, "v1.3.0 must run in between")
 
 		p.Commit("broken", gitserver.Files(map[string]string{"projects/line/project.json": `{"title": `}))
 		person.Type(t, "stoker sync line")
@@ -234,7 +234,7 @@ func (w *workplace) types(c document.Command) {
 	case "stoker rollback: stoker rollback line --wait": // the reason to roll back
 		w.broken = w.Commit("broken", gitserver.Files(map[string]string{"projects/line/project.json": `{"title": `}))
 		w.person.Type(t, "stoker set-ref line main")
-		w.Eventually("it is told", func() bool {
+		w.Eventually("the gateways report the failure", func() bool {
 			return w.Status().Target != nil && strings.Contains(w.GatewayMessages(), "ConfigSyntaxError")
 		})
 	case `stoker rollback: stoker rollback line --if-needed --by argocd --id "$JOB_NAME"`:
@@ -304,7 +304,7 @@ func (w *workplace) receives(lines *document.Commands) {
 	for c := range lines.Of(page, "Asking for a ref") {
 		said := w.admin.Type(t, c.Text)
 		if strings.Contains(c.Text, "/status/") {
-			w.Eventually("it is done", func() bool {
+			w.Eventually("the request succeeds", func() bool {
 				said = w.admin.Type(t, c.Text)
 				return strings.Contains(said, `"Succeeded"`)
 			})

@@ -181,14 +181,14 @@ func (e *example) has(g *plant.Gateway, from folders, set values) {
 	got := e.files(g)
 	for path, content := range want {
 		if signed[path] {
-			assert.NotEqual(e.t, signature(e.t, content), signature(e.t, got[path]), "%s: %s is signed again", g.Identity, path)
+			assert.NotEqual(e.t, signature(e.t, content), signature(e.t, got[path]), "%s: %s must be signed again", g.Identity, path)
 		} else {
 			assert.Equal(e.t, content, got[path], "%s: %s", g.Identity, path)
 		}
 		delete(got, path)
 		delete(e.before[g], path)
 	}
-	assert.Equal(e.t, e.before[g], got, "%s has nothing else that it had not before", g.Identity)
+	assert.Equal(e.t, e.before[g], got, "%s: no other file may change", g.Identity)
 	assert.Empty(e.t, g.Simulator.Data.LoadErrors())
 }
 
@@ -206,7 +206,7 @@ func signature(t *testing.T, resource string) string {
 func (e *example) run(commit string) {
 	e.t.Helper()
 	e.Start()
-	e.Eventually("all gateways run it", func() bool { return e.Ready(commit) })
+	e.Eventually("all gateways run the commit", func() bool { return e.Ready(commit) })
 	assert.Len(e.t, e.Status().DiscoveredGateways, len(e.Gateways()))
 	// Runs the commands of the example's README, which use a namespace named after the example.
 	person := terminal(e.t, e.Plant, e.t.TempDir())
@@ -250,7 +250,7 @@ func TestExampleServices(t *testing.T) {
 	require.NoError(t, err)
 	e.run(second)
 	assert.Equal(t, "[]\n", e.files(gateways["glass"])[udts+"/Ovens/udts.json"])
-	assert.Equal(t, was, e.files(gateways["bottling"]), "a commit of one folder changes one gateway")
+	assert.Equal(t, was, e.files(gateways["bottling"]), "a commit in one folder must change one gateway")
 }
 
 const udts = "config/resources/core/ignition/tag-type-definition/default"
@@ -288,7 +288,7 @@ func TestExampleSiteAndAreas(t *testing.T) {
 	e.run(second)
 	was["filling"][tags] = "[]\n"
 	for name, g := range gateways {
-		assert.Equal(t, was[name], e.files(g), "%s: a commit of one area changes one gateway", name)
+		assert.Equal(t, was[name], e.files(g), "%s: a commit of one area must change one gateway", name)
 	}
 }
 
@@ -306,7 +306,7 @@ func TestExampleStages(t *testing.T) {
 		d.Windows[0].Duration, d.Windows[0].TimeZone, gs.Spec.Polling.Interval = "1h", "UTC", "5s"
 	})
 	e.Start()
-	e.Eventually("the first commit waits for nothing", func() bool { return e.Ready(e.First) })
+	e.Eventually("the first commit skips the stages", func() bool { return e.Ready(e.First) })
 	require.Len(t, e.Gateways(), 4)
 	e.Allow("approver", "stoker-approver")
 	person := document.NewShell(t, t.TempDir(), map[string]string{"stoker": program.Build(t, "hooks")}, "KUBECONFIG="+e.Kubeconfig("approver", ""))
@@ -327,7 +327,7 @@ func TestExampleStages(t *testing.T) {
 		switch command := strings.Replace(c.Text, " --namespace pumps", "", 1); command {
 		case "stoker status pumps":
 			second = e.Commit("second", gitserver.Write(script, "# second\n"))
-			e.Eventually("prod waits for an approval", func() bool {
+			e.Eventually("prod waits for approval", func() bool {
 				r := e.Status().Rollout
 				return r != nil && r.Commit == second && r.Phase == v1alpha1.RolloutWaiting && r.Stage == "prod"
 			})
@@ -365,7 +365,7 @@ func TestExampleReplicatedFrontends(t *testing.T) {
 	require.Len(t, e.Gateways(), 4)
 	e.replica("frontends", 3)
 	e.Start()
-	e.Eventually("there is one more", func() bool { return e.Ready(e.First) && e.Status().GatewaysReady == "5/5" })
+	e.Eventually("a fifth gateway joins", func() bool { return e.Ready(e.First) && e.Status().GatewaysReady == "5/5" })
 	gateways := e.names()
 	for _, name := range []string{"frontends", "frontends-1", "frontends-2", "frontends-3"} {
 		t.Run(name, func(t *testing.T) {

@@ -82,6 +82,6 @@ func TestAgentFromBeforeRollouts(t *testing.T) {
 	require.NoError(t, gw[1].Agent.End(t, syscall.SIGTERM))
 	gw[1].Start()
 	p.Converges("second", second)
-	assert.EqualValues(t, 1, p.Target().MinFormat, "all steps are open")
-	assert.Contains(t, gw[3].Agent.Log.String(), "needs an agent of format 2", "it is the older agent that follows now")
+	assert.EqualValues(t, 1, p.Target().MinFormat, "with all steps open, older agents may follow")
+	assert.Contains(t, gw[3].Agent.Log.String(), "needs an agent of format 2", "the log must be that of the older agent")
 }

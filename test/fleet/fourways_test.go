@@ -174,7 +174,7 @@ func (w *ways) race(seed uint64, actions int) {
 func (w *ways) settles() desiredref.Desired {
 	w.t.Helper()
 	var want desiredref.Desired
-	w.Eventually("the fleet runs what the object asks for", func() bool {
+	w.Eventually("the fleet runs the desired ref", func() bool {
 		gs := w.GatewaySync()
 		d, err := desiredref.Of(gs, "")
 		if err != nil || gs.Status.Target == nil {
@@ -209,7 +209,7 @@ func TestFourWaysRace(t *testing.T) {
 		seed, err = strconv.ParseUint(given, 10, 64)
 		require.NoError(t, err)
 	}
-	t.Logf("%s=%d repeats it", seedVariable, seed)
+	t.Logf("repeat this run with %s=%d", seedVariable, seed)
 	p := plant.New(t, 3, receivertest.SetSecret)
 	w := newWays(t, p)
 	judge := newWitness(w)
@@ -235,12 +235,12 @@ func TestFourWaysRace(t *testing.T) {
 	w.settles()
 	require.NoError(t, w.promote("v1", fresh))
 	require.NoError(t, w.annotate(v1alpha1.AnnotationRequestedRef, "v2"))
-	require.Equal(t, "v2", w.settles().Ref, "the last request over today's spec")
+	require.Equal(t, "v2", w.settles().Ref, "the last request over the current spec must apply")
 	require.NoError(t, w.apply("release"))
-	require.Equal(t, "release", w.settles().Ref, "a change of the spec wins over a request")
+	require.Equal(t, "release", w.settles().Ref, "a change of the spec must supersede the request")
 	require.NoError(t, w.apply("main"))
-	require.Equal(t, "main", w.settles().Ref, "and a request that has lapsed does not come back")
-	assert.Equal(t, "v2", p.GatewaySync().Annotations[v1alpha1.AnnotationRequestedRef], "though it was not cleared")
-	p.Eventually("a reader has looked while nothing changed", func() bool { return judge.exact() > 0 })
+	require.Equal(t, "main", w.settles().Ref, "a lapsed request must not return")
+	assert.Equal(t, "v2", p.GatewaySync().Annotations[v1alpha1.AnnotationRequestedRef], "the lapsed annotation must stay")
+	p.Eventually("a reader has compared an unchanged fleet", func() bool { return judge.exact() > 0 })
 	judge.verdict(seen())
 }

@@ -32,7 +32,7 @@ func TestAutomaticRollback(t *testing.T) {
 	require.NoError(t, broken.Simulator.LoadFaults.Set(simulator.LoadFault{Path: "projects/line", While: `"bad"`, Hide: true}))
 	bad := p.Push("bad")
 	row := func() v1alpha1.DiscoveredGateway { return p.Status().DiscoveredGateways[0] }
-	p.Eventually("it went back", func() bool { return row().Reason == v1alpha1.ReasonRolledBack })
+	p.Eventually("the gateway rolls back", func() bool { return row().Reason == v1alpha1.ReasonRolledBack })
 	assert.Equal(t, bad, row().AutoRollback)
 	assert.Equal(t, p.First, row().SyncedCommit)
 	assert.Contains(t, row().Message, "went back by itself (projectLoadError")
@@ -49,7 +49,7 @@ func TestAutomaticRollback(t *testing.T) {
 
 	require.Error(t, broken.Agent.End(t, syscall.SIGKILL))
 	broken.Start()
-	p.Eventually("the restarted agent holds it off", func() bool { return strings.Contains(broken.Agent.Log.String(), "RolledBack") })
+	p.Eventually("the restarted agent holds the commit off", func() bool { return strings.Contains(broken.Agent.Log.String(), "RolledBack") })
 	assert.Equal(t, "first", broken.Title())
 
 	require.NoError(t, broken.Simulator.LoadFaults.Set())

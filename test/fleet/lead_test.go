@@ -29,7 +29,7 @@ func TestLeadFailover(t *testing.T) {
 	require.NotNil(t, lead)
 	require.Error(t, lead.Agent.End(t, syscall.SIGKILL))
 	second := p.Push("second")
-	p.Eventually("another one leads", func() bool { l := p.Lead(); return l != nil && l != lead })
+	p.Eventually("another agent leads", func() bool { l := p.Lead(); return l != nil && l != lead })
 	lead.Start()
 	p.Converges("second", second)
 
@@ -38,8 +38,8 @@ func TestLeadFailover(t *testing.T) {
 	began := time.Now()
 	old.Agent.Signal(t, syscall.SIGTERM)
 	require.NoError(t, old.Agent.Wait(t))
-	assert.NotEqual(t, held, p.Target().Lead.Holder, "it released the lock before it ended: no agent waits until it expires")
-	p.Eventually("another one leads", func() bool { l := p.Lead(); return l != nil && l != old })
+	assert.NotEqual(t, held, p.Target().Lead.Holder, "the agent must release the lock before it ends")
+	p.Eventually("another agent leads", func() bool { l := p.Lead(); return l != nil && l != old })
 	t.Logf("handed over in %s", time.Since(began))
 	third := p.Push("third")
 	old.Start()
@@ -57,22 +57,22 @@ func TestSuspendedLeadOverwritesNothing(t *testing.T) {
 	require.NotNil(t, old)
 	old.Agent.Signal(t, syscall.SIGSTOP)
 	second := p.Push("second")
-	p.Eventually("another one leads", func() bool { l := p.Lead(); return l != nil && l != old })
+	p.Eventually("another agent leads", func() bool { l := p.Lead(); return l != nil && l != old })
 	next := p.Lead()
-	p.Eventually("the one that runs has the commit", func() bool { return next.Title() == "second" })
+	p.Eventually("the running gateway has the commit", func() bool { return next.Title() == "second" })
 	target := p.Target()
 	assert.Equal(t, second, target.Commit)
 	// A watch starts with the current objects, so the new lead must have replaced the last status of the
 	// old one first.
-	p.Eventually("the status is the other one's", func() bool { st := p.Status(); return st.Target != nil && st.Target.Commit == second })
+	p.Eventually("the status names the second commit", func() bool { st := p.Status(); return st.Target != nil && st.Target.Commit == second })
 
 	seen := p.Watch()
 	old.Agent.Signal(t, syscall.SIGCONT)
 	p.Converges("second", second)
-	p.Eventually("it knows that it does not lead", func() bool { return strings.Contains(old.Agent.Log.String(), notLeading) })
+	p.Eventually("the suspended agent stops leading", func() bool { return strings.Contains(old.Agent.Log.String(), notLeading) })
 	require.NotEmpty(t, seen())
 	for _, gs := range seen() {
-		assert.Equal(t, second, gs.Status.Target.Commit, "no status of the one that was stopped")
+		assert.Equal(t, second, gs.Status.Target.Commit, "the suspended lead must not write a status")
 		assert.Len(t, gs.Status.DiscoveredGateways, 2)
 	}
 	assert.Equal(t, next, p.Lead())

@@ -36,7 +36,7 @@ func TestGatewayNotes(t *testing.T) {
 	one.Simulator.Restarts.SetPending("module Vision was installed")
 	second := p.Push("second")
 	p.Converges("second", second)
-	p.Eventually("the pending restart", func() bool { return noted("must be restarted for changes to take effect: module Vision was installed") })
+	p.Eventually("the note about the pending restart", func() bool { return noted("must be restarted for changes to take effect: module Vision was installed") })
 	who := newPerson(t, p)
 	said := who.types(0, "status", "site")
 	assert.Contains(t, said, "NOTE")
@@ -48,7 +48,7 @@ func TestGatewayNotes(t *testing.T) {
 	// A user changes a file that the next commit changes, too, and git wins.
 	require.NoError(t, os.WriteFile(one.Path("projects/line/project.json"), []byte(`{"title": "mine", "enabled": true}`), 0o600))
 	p.Converges("fourth", p.Push("fourth"))
-	p.Eventually("the row counts it", func() bool { return row().FilesSaved == 1 })
+	p.Eventually("the row counts the saved file", func() bool { return row().FilesSaved == 1 })
 	p.Eventually("an Event", func() bool {
 		return events(t, p, v1alpha1.EventGatewayFilesReplaced, "replaced 1 file that a user had changed on "+one.Name) == 2
 	})

@@ -114,10 +114,10 @@ func (w *witness) verdict(seen []v1alpha1.GatewaySync) {
 		}
 		exact++
 		for _, title := range s.titles {
-			assert.Equal(w.t, w.titles[s.commit], title, "Ready is true, and a gateway runs something else")
+			assert.Equal(w.t, w.titles[s.commit], title, "Ready is True although a gateway runs another commit")
 		}
 	}
-	w.t.Logf("%d states, %d statuses written, %d with a request in force, %d with one that had lapsed; %d times ready, %d of them looked at while nothing changed",
+	w.t.Logf("%d states, %d statuses written, %d with a request in force, %d with a lapsed one; %d times ready, %d of them compared while nothing changed",
 		len(seen), written, overrides, lapses, len(w.ready), exact)
 	assert.Positive(w.t, overrides)
 	assert.Positive(w.t, lapses)
@@ -134,7 +134,7 @@ func (w *witness) follows(gs *v1alpha1.GatewaySync, since []v1alpha1.GatewaySync
 	}
 	want, err := desiredref.Of(gs, "")
 	require.NoError(w.t, err)
-	assert.Equal(w.t, want.Ref, st.Target.Ref, "the target is what the pure function says of the object")
+	assert.Equal(w.t, want.Ref, st.Target.Ref, "the target must match desiredref.Of")
 	request := v1alpha1.RequestStatus{}
 	if st.Request != nil {
 		request = *st.Request
@@ -152,7 +152,7 @@ func (w *witness) follows(gs *v1alpha1.GatewaySync, since []v1alpha1.GatewaySync
 			return was.Annotations[v1alpha1.AnnotationRequestedRef] != st.Target.Ref
 		})
 		if !again && len(since) > 0 && since[0].Status.Request != nil && since[0].Status.Request.Lapsed != "" {
-			assert.NotEqual(w.t, since[0].Status.Request.Lapsed, request.Over, "a request that had lapsed is in force again")
+			assert.NotEqual(w.t, since[0].Status.Request.Lapsed, request.Over, "a lapsed request must not be in force again")
 		}
 	}
 	if !meta.IsStatusConditionTrue(st.Conditions, v1alpha1.ConditionReady) {

@@ -43,14 +43,14 @@ func TestExamplePaired(t *testing.T) {
 	job := document.NewShell(t, t.TempDir(), map[string]string{"stoker": program.Build(t, "hooks"), "kubectl": kubectl(t)}, "KUBECONFIG="+e.Kubeconfig("stoker-config", ""))
 
 	said, code := job.Try(t, "stoker config apply line")
-	assert.NotZero(t, code, "there is no gateway yet whose commit counts")
+	assert.NotZero(t, code, "without gateways, there is no commit to apply")
 	assert.Contains(t, said, "has no commit")
 	job.Type(t, "stoker config render line --ref main -o yaml | kubectl apply -f -")
 	first := e.environment("8")
 	g := e.replica("line", 0)
 	e.Start()
 	e.Eventually("the gateway runs the first commit", func() bool { return e.Ready(e.First) })
-	assert.Contains(t, job.Type(t, "stoker config apply line"), "3 to configure", "what is equal to git becomes its own")
+	assert.Contains(t, job.Type(t, "stoker config apply line"), "3 to configure", "equal objects must be adopted")
 	assert.Contains(t, job.Type(t, "stoker config apply line"), "3 unchanged")
 
 	script := "projects/line/ignition/script-python/shift/code.py"
@@ -61,12 +61,12 @@ func TestExamplePaired(t *testing.T) {
 	e.Eventually("the gateway runs the second commit", func() bool { return e.Ready(second) })
 	e.Commit("not yet on gateways", gitserver.Write("README.md", "x\n"), gitserver.Write("kubernetes/line.env", "SHIFT_HOURS=99\n"))
 	job.Type(t, "stoker config apply line")
-	assert.NotEqual(t, first, e.environment("12"), "the pods roll")
+	assert.NotEqual(t, first, e.environment("12"), "the pods must be recreated")
 	assert.Equal(t, "# twelve hours\n", e.files(g)[script])
 
 	_, err = setter.Ask(t.Context(), e.Namespace, e.Name, request.Request{By: "cli", Ref: e.First})
 	require.NoError(t, err)
-	e.Eventually("the gateway is back", func() bool { return e.Ready(e.First) })
+	e.Eventually("the gateway runs again", func() bool { return e.Ready(e.First) })
 	job.Type(t, "stoker config apply line")
 	assert.Equal(t, first, e.environment("8"))
 	assert.Contains(t, e.files(g)[script], "SHIFT_HOURS")

@@ -91,7 +91,7 @@ func (l *line) kill() {
 	lead := l.Lead()
 	require.NotNil(l.t, lead)
 	require.Error(l.t, lead.Agent.End(l.t, syscall.SIGKILL))
-	l.Eventually("another one leads", func() bool { next := l.Lead(); return next != nil && next != lead })
+	l.Eventually("another agent leads", func() bool { next := l.Lead(); return next != nil && next != lead })
 	lead.Start()
 }
 
@@ -123,7 +123,7 @@ func TestRolloutInStages(t *testing.T) {
 	mu.Unlock()
 
 	l.until(commit, v1alpha1.RolloutProgressing)
-	assert.Equal(t, v1alpha1.FormatRollout, l.Target().MinFormat, "an older agent leaves its gateway alone")
+	assert.Equal(t, v1alpha1.FormatRollout, l.Target().MinFormat, "older agents must not follow the rollout")
 	l.status.Store(http.StatusInternalServerError)
 	l.kill()
 	gw[0].Simulator.Faults.Clear()
@@ -143,7 +143,7 @@ func TestRolloutInStages(t *testing.T) {
 	l.approve("pilot", l.First)
 	l.until(commit, v1alpha1.RolloutWaiting)
 	mu.Lock()
-	assert.Empty(t, early, "a gateway of a closed step got the commit")
+	assert.Empty(t, early, "gateways of closed steps must not get the commit")
 	opened = true
 	mu.Unlock()
 	l.approve("pilot", commit)
@@ -152,7 +152,7 @@ func TestRolloutInStages(t *testing.T) {
 	assert.Equal(t, v1alpha1.OutcomeSucceeded, st.Outcome.Phase)
 	assert.EqualValues(t, 1, l.Target().MinFormat)
 
-	t.Run("going back skips the stages", func(t *testing.T) {
+	t.Run("rollback skips the stages", func(t *testing.T) {
 		l.Branch("main", l.First)
 		l.Converges("first", l.First)
 		assert.Equal(t, v1alpha1.RolloutDone, l.Status().Rollout.Phase)
@@ -171,18 +171,18 @@ func TestRolloutOfBadCommit(t *testing.T) {
 		title  string // of the canary in the end
 		says   string
 	}{
-		"a sync fails": {stay, func(l *line) string {
+		"failed sync": {stay, func(l *line) string {
 			return l.Commit("broken", gitserver.Write("projects/line/project.json", "{"))
 		}, "first", "stage dev: gw-0 ConfigSyntaxError: "},
-		"a scan fails": {back, func(l *line) string {
+		"failed scan": {back, func(l *line) string {
 			require.NoError(l.t, l.Gateways()[0].Simulator.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: http.StatusInternalServerError}))
 			return l.Push("second")
 		}, "first", "stage dev: gw-0 ScanFailed: "},
-		"a health check fails": {back, func(l *line) string {
+		"failed health check": {back, func(l *line) string {
 			l.status.Store(http.StatusServiceUnavailable)
 			return l.Push("second")
 		}, "first", "stage dev: the health check failed 3 times: the answer has status 503 instead of 200; 1 of 6 went back to "},
-		"it does not stay synced": {stay, func(l *line) string {
+		"gateway does not stay synced": {stay, func(l *line) string {
 			l.status.Store(http.StatusServiceUnavailable) // so that it soaks until it falls out
 			commit := l.Push("second")
 			l.until(commit, v1alpha1.RolloutSoaking)
@@ -203,7 +203,7 @@ func TestRolloutOfBadCommit(t *testing.T) {
 			assert.Equal(t, l.First, st.LastGood.Commit)
 			l.Eventually("the canary has its last commit", func() bool { return l.titles() == [2]string{c.title, "first"} })
 			l.kill()
-			assert.Equal(t, v1alpha1.RolloutAborted, l.until(commit, v1alpha1.RolloutAborted).Rollout.Phase, "the next lead says the same")
+			assert.Equal(t, v1alpha1.RolloutAborted, l.until(commit, v1alpha1.RolloutAborted).Rollout.Phase, "the next lead must report the same")
 
 			l.Gateways()[0].Simulator.Faults.Clear()
 			l.status.Store(http.StatusOK)
@@ -234,7 +234,7 @@ func TestForgedRollout(t *testing.T) {
 	for _, forged := range []string{`{"spec":{"minFormat":1,"rollout":{"open":3,"done":true}}}`, `{"spec":{"minFormat":1,"rollout":null}}`} {
 		_, err = kube.SyncTargets(clients.Dynamic, l.Namespace).Patch(t.Context(), l.Name, types.MergePatchType, []byte(forged), metav1.PatchOptions{})
 		require.NoError(t, err)
-		l.Eventually("the lead takes it back", func() bool { r := l.Target().Rollout; return r != nil && r.Open == 1 && !r.Done })
+		l.Eventually("the lead restores the rollout", func() bool { r := l.Target().Rollout; return r != nil && r.Open == 1 && !r.Done })
 	}
 	for _, g := range l.Gateways()[1:3] {
 		assert.Equal(t, "first", g.Title(), g.Name)

@@ -79,7 +79,7 @@ func TestRequestCommands(t *testing.T) {
 	titles := func(want string) {
 		t.Helper()
 		for _, g := range p.Gateways() {
-			assert.Equal(t, want, g.Title(), "when the command is done, the gateways are")
+			assert.Equal(t, want, g.Title(), "when the command ends, the gateways must run the ref")
 		}
 	}
 	who.types(0, "wait", "site")
@@ -93,14 +93,14 @@ func TestRequestCommands(t *testing.T) {
 	titles("first")
 	version := p.GatewaySync().Annotations
 	who.types(0, "set-ref", "site", "v1", "--wait", "--by", "argocd", "--id", "job-1")
-	assert.Equal(t, version, p.GatewaySync().Annotations, "a repeat changes nothing")
+	assert.Equal(t, version, p.GatewaySync().Annotations, "a repeat must change nothing")
 	who.types(0, "set-ref", "site", "main", "--wait")
 	titles("second")
 
 	p.Commit("broken", gitserver.Files(map[string]string{"projects/line/project.json": `{"title": `}))
 	began := time.Now()
 	assert.Contains(t, who.types(1, "sync", "site", "--wait"), "ConfigSyntaxError")
-	assert.Less(t, time.Since(began), plant.Liveness, "it ends at once, not when its time is over")
+	assert.Less(t, time.Since(began), plant.Liveness, "the command must end before its timeout")
 	assert.Contains(t, who.types(0, "rollback", "site", "--wait"), "until main moves on")
 	titles("second")
 	assert.Contains(t, who.types(0, "rollback", "site"), "already")
@@ -158,10 +158,10 @@ func TestRepeatedHookJobs(t *testing.T) {
 		requests[gs.Annotations[v1alpha1.AnnotationRequestedAt]] = true
 	}
 	delete(requests, "")
-	assert.Len(t, requests, 1, "three Jobs with one id ask once")
+	assert.Len(t, requests, 1, "three Jobs with one id must be one request")
 	resolved := "v1 is at " + p.First[:7] + "; before, all gateways ran main at " + second[:7] + "; requested by argocd"
 	p.Eventually("the event", func() bool { return events(t, p, "RefResolved", resolved) > 0 })
-	assert.Equal(t, 1, events(t, p, "RefResolved", resolved), "and move the fleet once")
+	assert.Equal(t, 1, events(t, p, "RefResolved", resolved), "the fleet must change once")
 
 	// A generation that no lead has observed yet, and then a gateway whose agent does not progress.
 	lead := p.Lead()
@@ -172,13 +172,13 @@ func TestRepeatedHookJobs(t *testing.T) {
 	behind.Agent.Signal(t, syscall.SIGSTOP)
 	patch(t, p, `{"spec": {"git": {"ref": "refs/heads/main"}}}`)
 	who.types(3, "wait", "site", "--timeout", "4s")
-	p.Eventually("the other gateway moves", func() bool { return lead.Title() == "second" })
-	p.Eventually("it is told who is behind", func() bool {
+	p.Eventually("the other gateway syncs", func() bool { return lead.Title() == "second" })
+	p.Eventually("the status names the gateway that is behind", func() bool {
 		v, err := request.Look(t.Context(), p.Kube, p.GatewaySync(), "")
 		require.NoError(t, err)
 		return v.Ref == "refs/heads/main" && len(v.Behind) == 1 && v.Behind[0].Name == behind.Name
 	})
-	assert.Contains(t, who.types(3, "wait", "site", "--timeout", "1s"), behind.Name, "who is behind")
+	assert.Contains(t, who.types(3, "wait", "site", "--timeout", "1s"), behind.Name, "the output must name the gateway that is behind")
 	assert.Equal(t, "first", behind.Title())
 	waiting, out := who.command("wait", "site")
 	require.NoError(t, waiting.Start())
@@ -194,14 +194,14 @@ func TestRepeatedHookJobs(t *testing.T) {
 	require.NoError(t, kube.GatewaySyncs(p.Kube.Dynamic, p.Namespace).Delete(t.Context(), "site", metav1.DeleteOptions{}))
 	require.Equal(t, 1, codeOf(t, waiting.Wait()), "%s", out)
 	assert.Contains(t, out.String(), "site")
-	assert.Equal(t, "second", behind.Title(), "its gateways stay as they are")
+	assert.Equal(t, "second", behind.Title(), "the gateways must not change")
 }
 
 // P6: Gateways restart without agents while no injector runs. The status says Ready forever, but wait
 // and get must not report the fleet as done.
 func TestWaitWithoutAgents(t *testing.T) {
 	t.Parallel()
-	for name, signal := range map[string]syscall.Signal{"its agents are stopped": syscall.SIGTERM, "its agents are killed": syscall.SIGKILL} {
+	for name, signal := range map[string]syscall.Signal{"agents stopped": syscall.SIGTERM, "agents killed": syscall.SIGKILL} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := plant.New(t, 2)
@@ -212,16 +212,16 @@ func TestWaitWithoutAgents(t *testing.T) {
 			for _, g := range p.Gateways() {
 				g.Agent.Signal(t, signal)
 			}
-			p.Eventually("their end", func() bool {
+			p.Eventually("all agents have ended", func() bool {
 				return !slices.ContainsFunc(p.Gateways(), func(g *plant.Gateway) bool { return !g.Agent.Ended() })
 			})
-			p.Eventually("it is seen that no agent leads", func() bool {
+			p.Eventually("the status reports that no agent leads", func() bool {
 				v, err := request.Look(t.Context(), p.Kube, p.GatewaySync(), "")
 				require.NoError(t, err)
 				return v.Phase == request.Progressing && v.Reason == v1alpha1.ReasonAgentsAway && strings.Contains(v.Message, "no agent leads")
 			})
 			// The API server may carry out a takeover that an agent sent right before its end. That lock expires.
-			p.Eventually("a wait that reports it", func() bool {
+			p.Eventually("the wait reports it", func() bool {
 				code, said := who.tries("wait", "site", "--timeout", "1s")
 				return code == 3 && strings.Contains(said, "no agent leads")
 			})

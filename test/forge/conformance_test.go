@@ -31,7 +31,7 @@ func TestConformance(t *testing.T) {
 			forgetest.Suite(t, f.Env(t))
 			_, err := f.Forge(t, "wrong").Open(t.Context(), "main")
 			require.Error(t, err)
-			assert.Empty(t, d.unused(), "operations that no request uses: remove them from the extract")
+			assert.Empty(t, d.unused(), "the extract has operations that no request uses")
 		})
 	}
 }

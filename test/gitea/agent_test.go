@@ -233,7 +233,7 @@ func TestSaveToMerge(t *testing.T) {
 			require.Eventually(t, func() bool {
 				code, _ := s.Call(http.MethodGet, "/repos/root/"+style+"/branches/gateway-changes%2Fstandalone%2Fmaria-line", nil)
 				return code == http.StatusNotFound
-			}, time.Minute, 100*time.Millisecond, "the branch is left over")
+			}, time.Minute, 100*time.Millisecond, "the branch must be deleted")
 		})
 	}
 }
@@ -250,5 +250,5 @@ func TestProtectedBranch(t *testing.T) {
 		return st.Proposal != nil && st.Proposal.State == "Pushing" && st.Proposal.Message != "pushing"
 	})
 	assert.Contains(t, st.Proposal.Message, "declined")
-	assert.Equal(t, "Synced", st.Phase, "a proposal never affects the sync")
+	assert.Equal(t, "Synced", st.Phase, "a proposal must not affect the sync")
 }

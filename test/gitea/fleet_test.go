@@ -53,7 +53,7 @@ func TestReplicasPropose(t *testing.T) {
 		open, err = f.Open(t.Context(), "main")
 		require.NoError(t, err)
 		return len(open) == 1 && len(s.list("/repos/root/site/branches")) == 2
-	}, 2*time.Minute, 100*time.Millisecond, "one pull request, which all gateways follow")
+	}, 2*time.Minute, 100*time.Millisecond, "the gateways must share one pull request")
 	for _, l := range lines {
 		assert.Equal(t, open[0].Number, l.proposal("Open").Proposal.Number, l.name)
 	}
@@ -98,7 +98,7 @@ func TestPairFailover(t *testing.T) {
 	}
 
 	pair.Failover(true)
-	require.Eventually(t, func() bool { return viewOf(backup) == view("one") }, time.Minute, 50*time.Millisecond, "the backup takes over")
+	require.Eventually(t, func() bool { return viewOf(backup) == view("one") }, time.Minute, 50*time.Millisecond, "the backup must take over")
 	require.NoError(t, pair.Replicate())
 	standby(master)
 	require.Equal(t, view("one"), viewOf(master))
@@ -124,7 +124,7 @@ func TestPairFailover(t *testing.T) {
 	master.proposal("Merged")
 	assert.Equal(t, view("saved on the master"), viewOf(backup))
 	assert.Equal(t, view("saved on the master"), viewOf(master))
-	require.Eventually(t, func() bool { return len(s.list("/repos/root/site/branches")) == 1 }, time.Minute, 100*time.Millisecond, "the branch is deleted")
+	require.Eventually(t, func() bool { return len(s.list("/repos/root/site/branches")) == 1 }, time.Minute, 100*time.Millisecond, "the branch must be deleted")
 }
 
 // TestPlantedSecretsStay: P3, C7. It plants secrets and files that CI executes beside an honest change. Nothing is pushed before they are

@@ -90,7 +90,7 @@ func TestPullRequests(t *testing.T) {
 			pr := open(style + "d")
 			s.Merge("site", pr.Number, style)
 			assert.Equal(t, forge.Merged, find(style+"d").State)
-			require.NoError(t, f.Close(t.Context(), pr.Number, ""), "closing what is merged is not an error")
+			require.NoError(t, f.Close(t.Context(), pr.Number, ""), "closing a merged pull request must succeed")
 		})
 	}
 	t.Run("close", func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestPullRequests(t *testing.T) {
 			assert.NotEqual(t, pr.Number, p.Number)
 		}
 	})
-	t.Run("after its branch is gone", func(t *testing.T) {
+	t.Run("deleted branch", func(t *testing.T) {
 		pr := open("gone")
 		s.Merge("site", pr.Number, "merge")
 		s.must(http.MethodDelete, "/repos/root/site/branches/gone", nil)
@@ -118,9 +118,9 @@ func TestPullRequests(t *testing.T) {
 			at, token string
 			want      v1alpha1.Reason
 		}{
-			"a wrong token":         {at, "0123456789012345678901234567890123456789", v1alpha1.ReasonAuthFailed},
-			"a token without scope": {at, s.Token("root", "read:repository"), v1alpha1.ReasonAuthFailed},
-			"no such repository":    {strings.Replace(at, "site", "none", 1), s.Token("root", "write:repository", "write:issue"), v1alpha1.ReasonUnsupportedRepository},
+			"wrong token":         {at, "0123456789012345678901234567890123456789", v1alpha1.ReasonAuthFailed},
+			"token without scope": {at, s.Token("root", "read:repository"), v1alpha1.ReasonAuthFailed},
+			"missing repository":  {strings.Replace(at, "site", "none", 1), s.Token("root", "write:repository", "write:issue"), v1alpha1.ReasonUnsupportedRepository},
 		} {
 			t.Run(name, func(t *testing.T) {
 				_, err := s.forge(tc.at, tc.token).Create(t.Context(), forge.Draft{Branch: "update", Base: "main", Title: "t"})

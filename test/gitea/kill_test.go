@@ -123,10 +123,10 @@ func TestKills(t *testing.T) {
 				branch := "gateway-changes/standalone/" + l.name
 				list, err := f.ByHead(t.Context(), branch, "")
 				require.NoError(t, err)
-				require.Len(t, list, 1, "one pull request, whatever its state")
+				require.Len(t, list, 1, "there must be one pull request in any state")
 				assert.Equal(t, forge.Open, list[0].State)
 				commit := s.must(http.MethodGet, "/repos/root/"+name+"/git/commits/"+list[0].Commit, nil)
-				assert.Equal(t, first, commit["parents"].([]any)[0].(map[string]any)["sha"], "one commit above the deployed one")
+				assert.Equal(t, first, commit["parents"].([]any)[0].(map[string]any)["sha"], "the branch must have one commit above the deployed one")
 				assert.Len(t, s.list("/repos/root/"+name+"/branches"), 2)
 			})
 		}

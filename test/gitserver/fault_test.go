@@ -99,7 +99,7 @@ func TestStatusFault(t *testing.T) {
 			res, err = http.Get(advertisement(srv))
 			require.NoError(t, err)
 			require.NoError(t, res.Body.Close())
-			assert.Equal(t, http.StatusOK, res.StatusCode, "the fault was for one request")
+			assert.Equal(t, http.StatusOK, res.StatusCode, "the fault must apply to one request")
 		})
 	}
 }

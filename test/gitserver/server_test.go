@@ -78,7 +78,7 @@ func TestClone(t *testing.T) {
 	out, err = git(t, "-C", clone, "rev-parse", "HEAD")
 	require.NoError(t, err, out)
 	assert.Equal(t, third, strings.TrimSpace(out))
-	assert.Less(t, srv.Stats().PackBytes, int64(2000), "an incremental fetch is small")
+	assert.Less(t, srv.Stats().PackBytes, int64(2000), "an incremental fetch must be small")
 }
 
 func TestPackBytes(t *testing.T) {
@@ -201,14 +201,14 @@ func TestCloseEndsHungGit(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool { return backends(t, root) > 0 }, 30*time.Second, time.Millisecond)
 	require.NoError(t, srv.Close())
-	assert.Zero(t, backends(t, root), "no git process outlives the server")
+	assert.Zero(t, backends(t, root), "no git process may outlive the server")
 	select {
 	case err := <-ended:
 		require.Error(t, err)
 	case <-time.After(30 * time.Second):
 		t.Fatal("the client still waits")
 	}
-	require.NoError(t, srv.Close(), "closing twice is fine")
+	require.NoError(t, srv.Close(), "a second Close must succeed")
 }
 
 // backends counts the git processes that serve root.

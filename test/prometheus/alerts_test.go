@@ -40,7 +40,7 @@ func testAlerts(t *testing.T, now time.Time, all []incident) {
 			assert.ElementsMatch(t, i.alerts, names(l.passes(stage{scrape: i.broken, lasts: lasts, every: i.every, again: i.again, was: i.before})))
 			l.passes(stage{scrape: i.fixed, lasts: settles})
 			l.passes(stage{scrape: i.fixed, lasts: time.Minute})
-			assert.Empty(t, l.firing(), "it is fixed")
+			assert.Empty(t, l.firing(), "no alert may fire after the fix")
 		})
 		for _, alert := range i.alerts {
 			tested[alert] = true
@@ -61,7 +61,7 @@ func testAlerts(t *testing.T, now time.Time, all []incident) {
 		assert.Empty(t, l.firing())
 	})
 	for _, r := range newTimeline(t, now).alerts() {
-		assert.True(t, tested[r.Name()], "no incident lets %s fire", r.Name())
+		assert.True(t, tested[r.Name()], "no incident fires %s", r.Name())
 	}
 }
 

@@ -107,8 +107,8 @@ func testPanels(t *testing.T, now time.Time, all []incident) {
 	l.groups = groups
 	for name, expr := range exprs {
 		t.Run(name, func(t *testing.T) {
-			assert.True(t, shown[name], "no value at any time: %s", expr)
-			assert.LessOrEqual(t, series[name], 20, "a panel with so many series shows nothing: %s", expr)
+			assert.True(t, shown[name], "the panel never shows a value: %s", expr)
+			assert.LessOrEqual(t, series[name], 20, "a panel with this many series is unreadable: %s", expr)
 		})
 	}
 }
@@ -159,7 +159,7 @@ func TestDashboards(t *testing.T) {
 				assert.Contains(t, names, v[1], "no such variable")
 			}
 			for _, link := range links.FindAllStringSubmatch(string(readFile(t, dashboardDir+uid+".json")), -1) {
-				assert.Contains(t, all, link[1], "a link leads nowhere")
+				assert.Contains(t, all, link[1], "the link must name an existing dashboard")
 			}
 			assert.NotEmpty(t, d.Links)
 		})
@@ -179,7 +179,7 @@ func checkLegend(t *testing.T, title, expr, format string) {
 	for _, m := range legend.FindAllStringSubmatch(format, -1) {
 		by := grouping.FindStringSubmatch(expr)
 		require.NotNil(t, by, "%s: %s", title, expr)
-		assert.Contains(t, strings.Split(by[1]+by[2], ", "), m[1], "%s: a label of the legend", title)
+		assert.Contains(t, strings.Split(by[1]+by[2], ", "), m[1], "%s: the legend must use a label of the expression", title)
 	}
 }
 
@@ -272,8 +272,8 @@ func TestMetricsAreShown(t *testing.T) {
 	}
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
-			assert.NotEqual(t, unshown[name] != "", shown[name], "it is on no panel, in no alert and not in the list of exceptions, or in the list and shown")
+			assert.NotEqual(t, unshown[name] != "", shown[name], "a metric must be either in a panel or an alert, or in the list of exceptions")
 		})
 	}
-	assert.Subset(t, names, slices.Collect(maps.Keys(unshown)), "the list of exceptions names a metric that is not there")
+	assert.Subset(t, names, slices.Collect(maps.Keys(unshown)), "the list of exceptions names an unknown metric")
 }

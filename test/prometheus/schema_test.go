@@ -49,7 +49,7 @@ func TestGrafanaSchema(t *testing.T) {
 			assert.NoError(t, err, out)
 		})
 	}
-	t.Run("a wrong type is found", func(t *testing.T) {
+	t.Run("wrong type", func(t *testing.T) {
 		write("wrong.ts", declaration+`{"schemaVersion": 39, "editable": "no", "panels": []};`+"\n")
 		_, err := check("wrong.ts")
 		assert.Error(t, err)

@@ -46,12 +46,12 @@ func TestComparePage(t *testing.T) {
 		check func(testing.TB)
 		fails bool
 	}{
-		"what is so":                {page, func(t testing.TB) { Flags(t, file, flags(720*time.Hour)); Metrics(t, file, metrics("kind", "why")) }, false},
-		"another default":           {page, func(t testing.TB) { Flags(t, file, flags(time.Hour)) }, true},
-		"a flag that is not listed": {page, func(t testing.TB) { Flags(t, file, flags(720*time.Hour, "new")) }, true},
-		"a flag that is not there":  {page + "| `--gone` | | |\n", func(t testing.TB) { Flags(t, file, flags(720*time.Hour)) }, true},
-		"other labels":              {page, func(t testing.TB) { Metrics(t, file, metrics("kind")) }, true},
-		"no metrics":                {page, func(t testing.TB) { Metrics(t, file, prometheus.NewRegistry()) }, true},
+		"correct page":  {page, func(t testing.TB) { Flags(t, file, flags(720*time.Hour)); Metrics(t, file, metrics("kind", "why")) }, false},
+		"wrong default": {page, func(t testing.TB) { Flags(t, file, flags(time.Hour)) }, true},
+		"missing flag":  {page, func(t testing.TB) { Flags(t, file, flags(720*time.Hour, "new")) }, true},
+		"unknown flag":  {page + "| `--gone` | | |\n", func(t testing.TB) { Flags(t, file, flags(720*time.Hour)) }, true},
+		"other labels":  {page, func(t testing.TB) { Metrics(t, file, metrics("kind")) }, true},
+		"no metrics":    {page, func(t testing.TB) { Metrics(t, file, prometheus.NewRegistry()) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, os.WriteFile(file, []byte(c.page), 0o644))

@@ -38,7 +38,7 @@ func untyped(all []file, ledger []document.Entry) []string {
 	for i, e := range ledger {
 		where := fmt.Sprintf("test/document/ledger.go: %s %s %q", e.Document, e.Heading, e.Lines)
 		if !used[i] {
-			wrong = append(wrong, where+": there is no such command, or one before it has them all")
+			wrong = append(wrong, where+": no command matches, or an earlier entry matches them all")
 		}
 		if !readers[e.Test] {
 			wrong = append(wrong, where+": "+e.Test+" is not there, or does not call document.Open itself")
@@ -97,10 +97,10 @@ func TestCommandRule(t *testing.T) {
 	good := test("for range document.Open(t).Of(`docs/a.md`) {\n}")
 	assert.Empty(t, untyped([]file{page, good}, []document.Entry{entry(`^kubectl `, "x TestA"), entry("", "x TestA")}))
 	for name, wrong := range map[string][]string{
-		"a command without an entry": untyped([]file{page, good}, []document.Entry{entry(`^kubectl `, "x TestA")}),
-		"an entry about nothing":     untyped([]file{page, good}, []document.Entry{entry("", "x TestA"), entry(`^helm `, "x TestA")}),
-		"a test that is not there":   untyped([]file{page, good}, []document.Entry{entry("", "x TestB")}),
-		"a test of its own mind":     untyped([]file{page, test("document.Read(t)")}, []document.Entry{entry("", "x TestA")}),
+		"command without entry":             untyped([]file{page, good}, []document.Entry{entry(`^kubectl `, "x TestA")}),
+		"entry without command":             untyped([]file{page, good}, []document.Entry{entry("", "x TestA"), entry(`^helm `, "x TestA")}),
+		"missing test":                      untyped([]file{page, good}, []document.Entry{entry("", "x TestB")}),
+		"test that does not use the ledger": untyped([]file{page, test("document.Read(t)")}, []document.Entry{entry("", "x TestA")}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			assert.Len(t, wrong, 1, name)

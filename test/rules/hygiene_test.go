@@ -36,27 +36,27 @@ var words = []struct {
 	{
 		[]string{"TO" + "DO", "FIX" + "ME", "XX" + "X"},
 		regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X)\b`),
-		"what is to be done is an issue, not a comment",
+		"open work belongs in an issue, not a comment",
 	},
 	{
 		[]string{"/ho" + "me/", "/ro" + "ot/", "/wo" + "rk/"},
 		regexp.MustCompile(`(^|[^\w.\-])/(ho` + `me|ro` + `ot|wo` + `rk)/[\w.]`),
-		"a path of one machine",
+		"the path exists on one machine only",
 	},
 	{
 		[]string{"golang" + ".org", "npm" + "js", "python" + "hosted", "pypi" + ".org", "ruby" + "gems", "crates" + ".io", "maven" + ".org"},
 		regexp.MustCompile(`(proxy|sum|index)\.golang` + `\.org|registry\.npm` + `js|(files\.python` + `hosted|pypi)` + `\.org|ruby` + `gems\.org|(index|static)\.crates` + `\.io|maven` + `\.org`),
-		"where packages come from is a setting of the machine",
+		"the source of packages is a setting of the machine",
 	},
 	{
 		[]string{"GO" + "PROXY"},
 		regexp.MustCompile(`GO` + `PROXY\s*[:=]\s*["']?(http|off|direct)`),
-		"where packages come from is a setting of the machine",
+		"the source of packages is a setting of the machine",
 	},
 	{
 		[]string{"<<<<<<" + "<", "======" + "=", ">>>>>>" + ">"},
 		regexp.MustCompile(`^(<{7} |={7}$|>{7} )`),
-		"a merge that was not finished",
+		"unfinished merge",
 	},
 }
 
@@ -163,7 +163,7 @@ func TestModuleGoVersion(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal(out, &mod))
 	assert.GreaterOrEqual(t, version.Compare("go"+mod.Go, "go1.26.5"), 0, "go %s", mod.Go)
-	assert.Empty(t, mod.Replace, "a replaced module builds elsewhere than it says")
+	assert.Empty(t, mod.Replace, "a replaced module builds from another source than it names")
 	assert.Empty(t, mod.Exclude)
 }
 

@@ -77,13 +77,13 @@ var bans = []ban{
 	{
 		rooms:   []string{"agent/plan", "agent/ignition/resource"},
 		imports: []string{"os", "net", "syscall", "io/ioutil", "golang.org/x/sys", "math/rand", "crypto/rand"},
-		why:     "it is pure: the same input gives the same plan, in the agent, in diff, in a dry run",
+		why:     "a plan is pure: agent, diff and dry run must get the same plan from the same input",
 	},
 	{
 		rooms:   []string{"agent/plan", "agent/ignition", "agent/repo", "agent/disk", "agent/archive", "agent/redundancy", "agent/sync", "agent/connect", "agent/loop", "agent/standalone"},
 		imports: []string{"k8s.io/client-go"},
 		deep:    true,
-		why:     "a sync runs without Kubernetes; only follow and lead talk to the API server",
+		why:     "a sync works without Kubernetes; only follow and lead call the API server",
 	},
 	{
 		rooms:   []string{"injector"},
@@ -101,19 +101,19 @@ var bans = []ban{
 	{
 		rooms:   []string{"internal/sender"},
 		imports: []string{"os", "net$", "syscall", "k8s.io/client-go"},
-		why:     "a parser of what strangers send is pure",
+		why:     "a parser of untrusted input is pure",
 	},
 	{
 		rooms:   []string{"hooks/configsync/manifest", "hooks/configsync/kustomize", "hooks/configsync/plan", "hooks/configsync/render"},
 		imports: []string{"os", "net", "syscall", "k8s.io/client-go", "math/rand", "crypto/rand"},
-		why:     "what happens to the objects of a commit follows from the commit and the live objects alone",
+		why:     "the plan depends on the commit and the live objects only",
 	},
 	{
 		rooms:   []string{"hooks/configsync"},
 		ships:   true,
 		imports: []string{module + "/agent/disk", module + "/agent/sync", module + "/agent/ignition$"},
 		deep:    true,
-		why:     "a ConfigSync reads git and talks to the API server; it touches no data directory",
+		why:     "a ConfigSync reads git and calls the API server; it needs no data directory",
 	},
 	{
 		rooms:   []string{""},
@@ -155,7 +155,7 @@ var bans = []ban{
 		rooms:   apiLogic,
 		imports: []string{module + "/agent", module + "/hooks", module + "/injector", module + "/internal", module + "/receiver"},
 		deep:    true,
-		why:     "what follows from a spec depends on the API alone: others import it as a library",
+		why:     "packages below the API depend on the API alone: others import them as a library",
 	},
 	{
 		rooms:   []string{""},
@@ -175,7 +175,7 @@ var bans = []ban{
 		but:     []string{"hooks/browser"},
 		ships:   true,
 		imports: []string{"os/exec", "plugin"},
-		why:     "the product starts no other program (trust F5 to F7), but for the user's browser",
+		why:     "the product starts no other program (trust F5 to F7), except the browser of a user",
 	},
 	{
 		rooms:   []string{""},
@@ -192,7 +192,7 @@ var bans = []ban{
 		rooms:   []string{""},
 		ships:   true,
 		imports: []string{module + "/test", "github.com/stretchr/testify", "testing"},
-		why:     "what is built for tests does not ship",
+		why:     "test helpers do not ship",
 	},
 }
 
@@ -253,7 +253,7 @@ func brokenArrows(packages []pkg) []string {
 			theirs, placed := floor[to]
 			switch {
 			case forTests(to):
-				broken = append(broken, fmt.Sprintf("%s imports %s: what is built for tests does not ship", from, to))
+				broken = append(broken, fmt.Sprintf("%s imports %s: test helpers do not ship", from, to))
 			case to == "" || within(to, []string{"internal"}) && !placed:
 			case !placed:
 				broken = append(broken, fmt.Sprintf("%s imports %s, which has no place among the rooms", from, to))
@@ -274,7 +274,7 @@ func TestPackageNames(t *testing.T) {
 		name := room(p.ImportPath)[strings.LastIndex(room(p.ImportPath), "/")+1:]
 		for _, empty := range []string{"util", "utils", "helper", "helpers", "common", "manager", "handler", "misc"} {
 			t.Run(empty, func(t *testing.T) {
-				assert.NotEqual(t, empty, name, "%s: a package is named after what it knows", p.ImportPath)
+				assert.NotEqual(t, empty, name, "%s: name the package after its subject", p.ImportPath)
 			})
 		}
 	}

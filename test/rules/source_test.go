@@ -24,13 +24,13 @@ var banned = []struct {
 	why   string
 }{
 	{"os", []string{"CopyFS"}, nil, "it copies symbolic links as they are (trust F3)"},
-	{"time", []string{"Now", "Since", "Until", "After", "Sleep", "NewTimer", "Tick"}, []string{"agent/plan", "agent/ignition/resource"}, "a plan does not depend on the clock"},
-	{"time", []string{"Sleep", "Tick"}, nil, "a wait ends with its context: use a timer and select"},
-	{"net/http", []string{"DefaultClient", "Get", "Post", "PostForm", "Head", "DefaultServeMux", "Handle", "HandleFunc", "ListenAndServe"}, nil, "it has no timeout, or is shared by the whole process"},
-	{"log/slog", []string{"Debug", "Info", "Warn", "Error", "Log", "DebugContext", "InfoContext", "WarnContext", "ErrorContext", "LogAttrs", "With", "SetDefault", "Default"}, nil, "a logger is handed in"},
-	{"github.com/prometheus/client_golang/prometheus", []string{"DefaultRegisterer", "DefaultGatherer", "MustRegister", "Register"}, nil, "a prometheus.Registerer is handed in"},
+	{"time", []string{"Now", "Since", "Until", "After", "Sleep", "NewTimer", "Tick"}, []string{"agent/plan", "agent/ignition/resource"}, "a plan must not depend on the clock"},
+	{"time", []string{"Sleep", "Tick"}, nil, "a wait must end with its context: use a timer and select"},
+	{"net/http", []string{"DefaultClient", "Get", "Post", "PostForm", "Head", "DefaultServeMux", "Handle", "HandleFunc", "ListenAndServe"}, nil, "it has no timeout, or the whole process shares it"},
+	{"log/slog", []string{"Debug", "Info", "Warn", "Error", "Log", "DebugContext", "InfoContext", "WarnContext", "ErrorContext", "LogAttrs", "With", "SetDefault", "Default"}, nil, "pass a logger to the constructor"},
+	{"github.com/prometheus/client_golang/prometheus", []string{"DefaultRegisterer", "DefaultGatherer", "MustRegister", "Register"}, nil, "pass a prometheus.Registerer to the constructor"},
 	{"github.com/prometheus/client_golang/prometheus/promhttp", []string{"Handler"}, nil, "it serves the registry of the whole process"},
-	{"github.com/go-git/go-git/v5", []string{"Clone", "CloneContext", "PlainClone", "PlainCloneContext", "PlainOpen", "PlainOpenWithOptions", "PlainInit", "Worktree"}, nil, "go-git's plumbing only: its work tree is where the cost and the holes are"},
+	{"github.com/go-git/go-git/v5", []string{"Clone", "CloneContext", "PlainClone", "PlainCloneContext", "PlainOpen", "PlainOpenWithOptions", "PlainInit", "Worktree"}, nil, "use only go-git's plumbing: its work tree is slow and had vulnerabilities"},
 	// R8
 	{"net/http", []string{"Client", "NewRequest", "NewRequestWithContext", "Transport", "DefaultTransport"}, receiverRooms, "the receiver calls only the API server"},
 	{"net", []string{"Dial", "DialTimeout", "Dialer", "LookupHost", "LookupIP", "Resolver", "DefaultResolver"}, receiverRooms, "the receiver calls only the API server"},
@@ -63,12 +63,12 @@ func brokenSource(f file) ([]string, error) {
 		switch d := decl.(type) {
 		case *ast.FuncDecl:
 			if d.Recv == nil && d.Name.Name == "init" {
-				bad(d, "func init: what a package needs is handed to its constructor")
+				bad(d, "func init: pass what a package needs to its constructor")
 			}
 		case *ast.GenDecl:
 			for path, constructs := range packageLevelNews(d, imports) {
 				if constructs && slices.Contains(global, path) {
-					bad(d, "a package-level value of %s: loggers, metrics, flags and clients are handed in", path)
+					bad(d, "a package-level value of %s: pass loggers, metrics, flags and clients to the constructor", path)
 				}
 			}
 		}
@@ -88,7 +88,7 @@ func brokenSource(f file) ([]string, error) {
 			}
 		case *ast.CallExpr:
 			if matchesErrorText(n, imports) {
-				bad(n, "an error is told by errors.Is, errors.As or its reason, never by its text")
+				bad(n, "test an error with errors.Is, errors.As or its reason, not by its text")
 			}
 		}
 		return true

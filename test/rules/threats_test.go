@@ -59,6 +59,6 @@ func TestThreatRules(t *testing.T) {
 	check := func(text string) []string { return brokenThreats([]file{page, {"a/a_test.go", []byte(text)}}) }
 	assert.Empty(t, check("// F1: links.\nfunc TestX() {} // C10, too\n"))
 	assert.Len(t, check("// F1: links.\n"), 1, "C10 has no test")
-	assert.Len(t, check("// F1, C10, R1\n"), 1, "R1 has no line")
-	assert.Len(t, check("x := F1 + C10\n"), 2, "a name is not a comment")
+	assert.Len(t, check("// F1, C10, R1\n"), 1, "R1 has no row")
+	assert.Len(t, check("x := F1 + C10\n"), 2, "an identifier must not count as a comment")
 }

@@ -34,7 +34,7 @@ func (p *plant) proposal(want string) state {
 
 // TestDesignerSaveBecomesBranch follows a save from the Designer to git and back.
 func TestDesignerSaveBecomesBranch(t *testing.T) {
-	for name, inPlace := range map[string]bool{"files are replaced": false, "files are written in place": true} {
+	for name, inPlace := range map[string]bool{"replaced files": false, "files written in place": true} {
 		t.Run(name, func(t *testing.T) {
 			saveBecomesABranch(t, newPlant(t, func(_ *plant, o *simulator.Options) { o.Unknowns.SaveInPlace = inPlace }))
 		})

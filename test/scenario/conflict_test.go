@@ -23,8 +23,8 @@ func TestGatewayEditEndsInLostFound(t *testing.T) {
 
 	p.write(viewPath, edited)
 	s := p.await("drift", func(s state) bool { return s.Drift != nil && s.Drift.Files == 1 })
-	assert.Equal(t, edited, p.read(viewPath), "drift is reported and left alone")
-	assert.Equal(t, "Synced", s.Phase, "delivery and drift are two figures")
+	assert.Equal(t, edited, p.read(viewPath), "the agent must report drift without a repair")
+	assert.Equal(t, "Synced", s.Phase, "drift must not change the phase")
 
 	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
 	s = p.synced(second)
@@ -70,12 +70,12 @@ func TestConflictUnderHold(t *testing.T) {
 	assert.Equal(t, "Held", s.Phase)
 	assert.Contains(t, s.Message, viewPath)
 	assert.Equal(t, edited, p.read(viewPath))
-	assert.Empty(t, p.read("projects/line/new.json"), "all or nothing")
+	assert.Empty(t, p.read("projects/line/new.json"), "a held sync must write nothing")
 	assert.Equal(t, first, s.Commit)
 
 	p.stop()
 	code, _ := p.once()
-	assert.Equal(t, 6, code, "held has its own exit code")
+	assert.Equal(t, 6, code, "a held sync must have its own exit code")
 	p.start()
 
 	third := p.repo.Commit("git takes the edit", gitserver.Write(inGit+viewPath, edited))
@@ -110,7 +110,7 @@ func TestExistingGatewayIsAdopted(t *testing.T) {
 	p.start()
 	s := p.synced(head)
 	assert.Contains(t, p.lostAndFound(), edited)
-	assert.Len(t, p.lostAndFound(), s.Report.Files.Saved, "what differs, and nothing that is equal or adopted")
+	assert.Len(t, p.lostAndFound(), s.Report.Files.Saved, "only files that differ may be saved")
 	p.stop()
 	p.checkQuiet(head)
 }
@@ -133,7 +133,7 @@ func TestMassDeletionHeldUntilConfirmed(t *testing.T) {
 
 	third := p.repo.Commit("and again", gitserver.Delete(inGit+"projects/other"))
 	code, out := p.once()
-	assert.Equal(t, 6, code, "the confirmation is for one commit: %s", out)
+	assert.Equal(t, 6, code, "the confirmation must count for one commit only: %s", out)
 	assert.Contains(t, out, "MassDeletion", third)
 }
 
@@ -170,7 +170,7 @@ func TestFileEventsWithoutPolling(t *testing.T) {
 	p.start()
 	p.synced(first)
 	p.write(viewPath, edited)
-	p.eventually("the edit is seen and repaired", func() bool { return p.read(viewPath) == view("one") })
+	p.eventually("the edit is repaired", func() bool { return p.read(viewPath) == view("one") })
 	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
 	p.saveSpec()
 	p.synced(second)
@@ -202,7 +202,7 @@ func TestPauseAndResume(t *testing.T) {
 	p.spec.annotations = map[string]string{"stoker.io/paused": "true"}
 	p.saveSpec()
 	s := p.reason("Paused")
-	assert.Equal(t, first, s.Commit, "what lies on the disk is said all the same")
+	assert.Equal(t, first, s.Commit, "a paused agent must report the commit on the disk")
 	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
 	p.await("the target moves", func(s state) bool { return s.Target == second })
 	assert.Equal(t, view("one"), p.read(viewPath))

@@ -51,7 +51,7 @@ func TestSSHRepository(t *testing.T) {
 	p.start()
 	s := p.reason("HostKeyUnknown")
 	assert.Contains(t, s.Message, "SHA256:")
-	assert.Empty(t, srv.Users(), "the key is not shown to a stranger")
+	assert.Empty(t, srv.Users(), "the agent must not send its key to an unknown host")
 	p.checkForeign()
 
 	p.secret("ssh/known_hosts", srv.KnownHosts())
@@ -124,7 +124,7 @@ func TestPasswordInURLIsNeverLogged(t *testing.T) {
 	p.git.SetAuth(gitserver.Basic("me", "S3CR3T-other"))
 	p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
 	s := p.reason("AuthFailed")
-	assert.Equal(t, first, s.Commit, "the last good commit stays")
+	assert.Equal(t, first, s.Commit, "the last good commit must stay")
 	assert.NotContains(t, fmt.Sprint(s), "S3CR3T")
 	assert.NotContains(t, p.agent.Log.String(), "S3CR3T")
 }

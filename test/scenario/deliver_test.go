@@ -28,14 +28,14 @@ func TestCommitsArrive(t *testing.T) {
 	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
 	s = p.synced(second)
 	assert.Equal(t, view("two"), p.read(viewPath))
-	assert.Equal(t, 1, p.gw.Requests.Count("POST /data/api/v1/scan/projects"), "one scan of the tree that changed")
-	assert.Zero(t, p.gw.Requests.Count("POST /data/api/v1/scan/config"), "none of the one that did not")
-	assert.LessOrEqual(t, s.Report.Fetch.Bytes, int64(2048), "a commit of one file costs one file")
+	assert.Equal(t, 1, p.gw.Requests.Count("POST /data/api/v1/scan/projects"), "the changed tree must be scanned once")
+	assert.Zero(t, p.gw.Requests.Count("POST /data/api/v1/scan/config"), "the unchanged tree must not be scanned")
+	assert.LessOrEqual(t, s.Report.Fetch.Bytes, int64(2048), "a commit of one file must fetch one file")
 
 	third := p.repo.Commit("third", gitserver.Delete(inGit+"projects/line/ignition/script-python/pkg3/mod/code.py"),
 		gitserver.Delete(inGit+"projects/line/ignition/script-python/pkg3/mod/resource.json"))
 	p.synced(third)
-	assert.NoDirExists(t, p.data+"/projects/line/ignition/script-python/pkg3", "directories that the agent made go with their files")
+	assert.NoDirExists(t, p.data+"/projects/line/ignition/script-python/pkg3", "the agent must remove the directories that it created")
 
 	p.stop()
 	p.checkQuiet(third)
@@ -72,7 +72,7 @@ func TestMovedMapping(t *testing.T) {
 	p.saveSpec() // the same commit, other rules
 	p.await("the new project", func(state) bool { return p.read("projects/common/project.json") != "" })
 	p.await("Synced", func(s state) bool { return s.Phase == "Synced" })
-	assert.NotEmpty(t, p.read("config/resources/core/ignition/database-connection/historian/config.json"), "unmapped files are released, not deleted")
+	assert.NotEmpty(t, p.read("config/resources/core/ignition/database-connection/historian/config.json"), "unmapped files must be released, not deleted")
 	p.stop()
 	p.check(first)
 	p.checkQuiet(first)
@@ -106,7 +106,7 @@ func TestForcePushAndDeletedBranch(t *testing.T) {
 
 	p.repo.DeleteBranch("main")
 	s := p.reason("RefNotFound")
-	assert.Equal(t, orphan, s.Commit, "the last good commit stays")
+	assert.Equal(t, orphan, s.Commit, "the last good commit must stay")
 	assert.Equal(t, view("rewritten"), p.read(viewPath))
 	p.checkForeign()
 
@@ -180,7 +180,7 @@ func TestUnseededVolume(t *testing.T) {
 	head := p.repo.Commit("first", site()...)
 	p.start()
 	p.reason("WaitingForGateway")
-	assert.Empty(t, p.entries(), "nothing is written into an empty data directory")
+	assert.Empty(t, p.entries(), "the agent must not write into an empty data directory")
 
 	require.NoError(t, p.gw.SetState(simulator.Running))
 	p.secret("gateway/apiKey", p.gw.Token())
@@ -215,7 +215,7 @@ func TestPendingScanAfterCrash(t *testing.T) {
 	require.NoError(t, p.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 500}))
 	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
 	p.await("the scan fails", func(s state) bool { return s.Phase == "Error" && s.Commit == second })
-	assert.Equal(t, view("two"), p.read(viewPath), "the files are there")
+	assert.Equal(t, view("two"), p.read(viewPath), "the files must be written")
 	p.kill()
 	p.gw.Faults.Clear()
 	p.gw.Requests.Reset()
@@ -266,7 +266,7 @@ func TestRealTrees(t *testing.T) {
 			require.Equal(t, 0, code, out)
 			after := p.fingerprint()
 			for path, was := range before {
-				assert.Equal(t, was, after[path], "adopted, not written: %s", path)
+				assert.Equal(t, was, after[path], "equal files must be adopted, not written: %s", path)
 			}
 			p.checkQuiet(head)
 		})

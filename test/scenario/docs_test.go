@@ -76,7 +76,7 @@ func TestDocumentedCommands(t *testing.T) {
 		saved, err := os.ReadFile(filepath.Join(p.dir, "saved.json"))
 		require.NoError(t, err)
 		assert.Contains(t, p.lostAndFound(), string(saved))
-		p.await("what was restored is drift", func(s state) bool { return s.Drift != nil && s.Drift.Files == 1 })
+		p.await("the restored file is drift", func(s state) bool { return s.Drift != nil && s.Drift.Files == 1 })
 		p.stop()
 	})
 	t.Run("by the tutorial", func(t *testing.T) {

@@ -61,7 +61,7 @@ func TestQuickStart(t *testing.T) {
 			assert.NoDirExists(t, filepath.Join(p.data, "projects", other))
 			assert.Empty(t, p.gw.Data.LoadErrors())
 			for path, id := range p.desired(head) {
-				assert.Equal(t, id, blobID(p.read(path)), "the gateway took %s as it is, its signature holds", path)
+				assert.Equal(t, id, blobID(p.read(path)), "the gateway must not change %s", path)
 			}
 			p.stop()
 		})

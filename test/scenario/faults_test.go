@@ -27,19 +27,19 @@ func TestBrokenCommitKeepsLastGood(t *testing.T) {
 		reason string
 		says   string
 	}{
-		"JSON that does not parse": {
+		"invalid JSON": {
 			[]gitserver.Edit{gitserver.Write(inGit+viewPath, "{\n  \"root\": {\n    \"type\": oops\n  }\n}")},
 			"ConfigSyntaxError", "view.json:3",
 		},
-		"a resource.json without attributes": { // it would fault the whole gateway at its next start
+		"resource.json without attributes": { // it would fault the whole gateway at its next start
 			[]gitserver.Edit{gitserver.Write(inGit+viewDir+"/resource.json", `{"scope": "G", "version": 1, "files": ["view.json"]}`)},
 			"ConfigSyntaxError", "attributes",
 		},
-		"a symbolic link": { // F1
+		"symbolic link": { // F1
 			[]gitserver.Edit{gitserver.Symlink(inGit+"projects/line/link.json", "/etc/passwd")},
 			"UnsafePath", "link.json",
 		},
-		"a link to a directory outside": { // F1
+		"link to a directory outside": { // F1
 			[]gitserver.Edit{gitserver.Symlink(inGit+"projects/line/up", "../../../..")},
 			"UnsafePath", "up",
 		},
@@ -47,7 +47,7 @@ func TestBrokenCommitKeepsLastGood(t *testing.T) {
 			[]gitserver.Edit{gitserver.Write(inGit+"projects/line/big.bin", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n")},
 			"LFSPointer", "big.bin",
 		},
-		"two paths that are one where case does not count": {
+		"paths that differ in case only": {
 			[]gitserver.Edit{gitserver.Write(inGit+"projects/line/A.json", "{}"), gitserver.Write(inGit+"projects/line/a.json", "{}")},
 			"PathCollision", "a.json",
 		},
@@ -60,7 +60,7 @@ func TestBrokenCommitKeepsLastGood(t *testing.T) {
 			assert.Equal(t, good, s.Commit)
 			assert.Equal(t, bad, s.Target)
 			p.check(good)
-			assert.Empty(t, p.read(added), "nothing of the commit is written")
+			assert.Empty(t, p.read(added), "no file of the commit may be written")
 
 			p.repo.ForcePush(good)
 			good = p.repo.Commit("fixed", gitserver.Write(inGit+added, "{}"))
@@ -89,14 +89,14 @@ func TestBrokenRemoteRecovers(t *testing.T) {
 		{"401", "AuthFailed", gitserver.Status(401)},
 		{"403", "AuthFailed", gitserver.Status(403)},
 		{"404", "RefNotFound", gitserver.Status(404)},
-		{"a redirect to another host", "RedirectRefused", gitserver.Redirect(elsewhere.URL(""))}, // F9
-		{"a pack that is cut off", "GitUnreachable", gitserver.Truncate(300).On(gitserver.UploadPack)},
+		{"redirect to another host", "RedirectRefused", gitserver.Redirect(elsewhere.URL(""))}, // F9
+		{"truncated pack", "GitUnreachable", gitserver.Truncate(300).On(gitserver.UploadPack)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p.git.Inject(c.fault)
 			next := p.repo.Commit(c.name, gitserver.Write(inGit+viewPath, view(fmt.Sprint("after ", c.name, i))))
 			s := p.await(c.name, func(s state) bool { return s.Reason == c.reason || c.name == "404" && s.Phase == "Error" })
-			assert.Equal(t, last, s.Commit, "the last good commit stays")
+			assert.Equal(t, last, s.Commit, "the last good commit must stay")
 			assert.NotEqual(t, "Synced", s.Phase)
 			p.checkForeign()
 			p.git.Heal()
@@ -129,30 +129,30 @@ func TestGitOutage(t *testing.T) {
 
 // F12: The object store is only a cache. Damaging it never endangers the published files.
 func TestDamagedStoreIsRebuilt(t *testing.T) {
-	short := []string{"it is gone", "every file is cut off", "foreign files lie there"} // a test of agent/repo has every kind of damage
+	short := []string{"missing store", "truncated files", "foreign files"} // a test of agent/repo has every kind of damage
 	for name, damage := range map[string]func(t *testing.T, store string){
-		"it is gone": func(t *testing.T, store string) { require.NoError(t, os.RemoveAll(store)) },
-		"it is a file": func(t *testing.T, store string) {
+		"missing store": func(t *testing.T, store string) { require.NoError(t, os.RemoveAll(store)) },
+		"file instead of a store": func(t *testing.T, store string) {
 			require.NoError(t, os.RemoveAll(store))
 			require.NoError(t, os.WriteFile(store, []byte("?"), 0o644))
 		},
-		"every file is cut off": func(t *testing.T, store string) {
+		"truncated files": func(t *testing.T, store string) {
 			eachFile(t, store, func(f string, n int64) error { return os.Truncate(f, n/2) })
 		},
-		"every file is emptied": func(t *testing.T, store string) {
+		"empty files": func(t *testing.T, store string) {
 			eachFile(t, store, func(f string, _ int64) error { return os.Truncate(f, 0) })
 		},
-		"every file is zeroed": func(t *testing.T, store string) {
+		"zeroed files": func(t *testing.T, store string) {
 			eachFile(t, store, func(f string, n int64) error { return os.WriteFile(f, make([]byte, n), 0o644) })
 		},
-		"foreign files lie there": func(t *testing.T, store string) {
+		"foreign files": func(t *testing.T, store string) {
 			eachDir(t, store, func(d string) error { return os.WriteFile(filepath.Join(d, "HEAD.lock"), nil, 0o644) })
 		},
 	} {
-		if testing.Short() && !slices.Contains(short, name) {
-			continue
-		}
 		t.Run(name, func(t *testing.T) {
+			if testing.Short() && !slices.Contains(short, name) {
+				t.Skip("left out by -short")
+			}
 			p := newPlant(t, withoutGateway)
 			head := p.repo.Commit("first", site()...)
 			code, out := p.once()
@@ -243,7 +243,7 @@ func TestKilledSyncIsFinished(t *testing.T) {
 		p.check(target)
 		p.checkManifest(target)
 	}
-	assert.Positive(t, midway, "no kill came while files moved")
+	assert.Positive(t, midway, "no kill happened while files moved")
 	p.checkQuiet(p.repo.Head())
 }
 
@@ -264,7 +264,7 @@ func (p *plant) awaitJournal(target string) {
 			return
 		}
 	}
-	p.t.Fatal("no sync came")
+	p.t.Fatal("the sync did not start")
 }
 
 // The next start recovers from a crash even if git is unavailable. Otherwise the gateway may read files of
@@ -282,7 +282,7 @@ func TestCrashRecoveryWithoutGit(t *testing.T) {
 	code, out := p.once()
 	require.Equal(t, 0, code, out)
 	for n := 1; ; n++ {
-		require.Less(t, n, 60, "no kill came while files moved")
+		require.Less(t, n, 60, "no kill happened while files moved")
 		commits = append(commits, p.repo.Commit(fmt.Sprint(n), edits(n)...))
 		p.start()
 		p.awaitJournal(commits[n])
@@ -295,7 +295,7 @@ func TestCrashRecoveryWithoutGit(t *testing.T) {
 	}
 	require.NoError(t, p.git.Close())
 	p.start()
-	s := p.await("what is on the disk is said", func(s state) bool { return s.Reason == "GitUnreachable" && s.Commit != strings.Repeat("0", 40) })
+	s := p.await("the commit on the disk is reported", func(s state) bool { return s.Reason == "GitUnreachable" && s.Commit != strings.Repeat("0", 40) })
 	assert.Contains(t, commits[len(commits)-2:], s.Commit)
 	p.check(s.Commit)
 	p.stop()
@@ -309,10 +309,10 @@ func TestSIGTERMDuringSync(t *testing.T) {
 	p.synced(first)
 	p.git.Inject(gitserver.Stall(200).On(gitserver.UploadPack))
 	p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
-	p.eventually("the fetch is under way", func() bool { return p.git.InFlight() > 0 })
+	p.eventually("the fetch is in progress", func() bool { return p.git.InFlight() > 0 })
 	began := time.Now()
 	p.stop()
-	assert.Less(t, time.Since(began), 30*time.Second, "a sync that fetches is dropped at once")
+	assert.Less(t, time.Since(began), 30*time.Second, "SIGTERM must end a fetch at once")
 	p.check(first)
 	p.checkManifest(first)
 }
@@ -323,9 +323,9 @@ func TestSecondAgentIsRefused(t *testing.T) {
 	p.start()
 	p.synced(head)
 	for name, args := range map[string][]string{
-		"for one sync":              {"--once"},
-		"as a daemon":               nil,
-		"with its own object store": {"--repo-dir", filepath.Join(p.dir, "objects-of-another")},
+		"single sync":        {"--once"},
+		"daemon":             nil,
+		"other object store": {"--repo-dir", filepath.Join(p.dir, "objects-of-another")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.Command(program.Build(t, "agent"), p.args(args...)...)
@@ -333,7 +333,7 @@ func TestSecondAgentIsRefused(t *testing.T) {
 			out, err := cmd.CombinedOutput() // without --once, the agent also exits
 			require.Error(t, err, "%s", out)
 			assert.Equal(t, 1, cmd.ProcessState.ExitCode())
-			assert.Contains(t, string(out), fmt.Sprint(p.agent.PID()), "the message names who holds it")
+			assert.Contains(t, string(out), fmt.Sprint(p.agent.PID()), "the message must name the process that holds the lock")
 		})
 	}
 	p.check(head)
@@ -369,9 +369,9 @@ func TestBrokenGatewaySyncKeepsLastGood(t *testing.T) {
 	p.start()
 	p.synced(first)
 	require.NoError(t, os.WriteFile(p.file(), []byte("apiVersion: stoker.io/v1alpha1\nkind: GatewaySync\nspec: {git: {repo: 7}}\n"), 0o644))
-	p.await("the field is named", func(s state) bool { return s.Reason == "ProfilesInvalid" && strings.Contains(s.Message, "repo") })
+	p.await("the error names the field", func(s state) bool { return s.Reason == "ProfilesInvalid" && strings.Contains(s.Message, "repo") })
 	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
-	p.await("the last good spec is followed", func(s state) bool { return s.Commit == second })
+	p.await("the last good spec applies", func(s state) bool { return s.Commit == second })
 	p.saveSpec()
 	p.synced(second)
 }

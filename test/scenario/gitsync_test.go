@@ -56,7 +56,7 @@ func TestGitSyncCases(t *testing.T) {
 		require.NotNil(t, m, "gitsync.md: not a row: %s", line)
 		got = append(got, m[1])
 		if m[3] == "" {
-			assert.Regexp(t, "^because .{20,}", m[5], "%s: say why", m[1])
+			assert.Regexp(t, "^because .{20,}", m[5], "%s: give the reason", m[1])
 			continue
 		}
 		if declared[m[3]] == nil {

@@ -30,7 +30,7 @@ func (p *plant) check(commit string) {
 	p.checkFiles(commit)
 	left, err := filepath.Glob(filepath.Join(p.data, ".stoker", "staging", "*"))
 	require.NoError(p.t, err)
-	assert.Empty(p.t, left, "INV3: nothing is left in staging")
+	assert.Empty(p.t, left, "INV3: staging must be empty")
 }
 
 // checkFiles is check for an agent that may be retrying and then has staged files.
@@ -61,7 +61,7 @@ func (p *plant) checkForeign() {
 		assert.Equal(p.t, content, p.read(path), "INV2: %s", path)
 	}
 	if p.gw != nil {
-		assert.NoError(p.t, p.gw.Canaries.Check(), "INV2: files that must not be touched")
+		assert.NoError(p.t, p.gw.Canaries.Check(), "INV2: the agent must not change files of the gateway")
 	}
 }
 
@@ -104,7 +104,7 @@ func (p *plant) checkManifest(commit string) {
 		}
 		delete(want, o.Path)
 	}
-	assert.Empty(p.t, want, "INV4: files of the commit that the manifest does not list")
+	assert.Empty(p.t, want, "INV4: the manifest must list all files of the commit")
 }
 
 // checkQuiet runs the agent again and asserts that it writes, fetches and scans nothing (INV6). The agent
@@ -119,8 +119,8 @@ func (p *plant) checkQuiet(commit string) {
 	p.git.Forget()
 	code, out := p.once()
 	require.Equal(p.t, 0, code, out)
-	assert.Equal(p.t, before, p.fingerprint(), "INV6: a second run writes nothing")
-	assert.Zero(p.t, p.git.Stats().UploadPacks, "INV6: a second run fetches nothing")
+	assert.Equal(p.t, before, p.fingerprint(), "INV6: a second run must write nothing")
+	assert.Zero(p.t, p.git.Stats().UploadPacks, "INV6: a second run must fetch nothing")
 	p.checkManifest(commit)
 }
 

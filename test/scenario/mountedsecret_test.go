@@ -59,7 +59,7 @@ func TestExampleOfMountedSecrets(t *testing.T) {
 	}
 	assert.Equal(t, secret.Name, set.Spec.Template.Spec.Volumes[0].Secret.SecretName)
 	assert.Equal(t, path.Dir(file), mounted[set.Spec.Template.Spec.Volumes[0].Name])
-	assert.NotContains(t, path.Dir(file), mounted["data"], "the Secret is outside of the data directory")
+	assert.NotContains(t, path.Dir(file), mounted["data"], "the Secret must be outside the data directory")
 
 	p := newPlant(t, func(_ *plant, o *simulator.Options) { o.Name = "mixer" })
 	at := filepath.Join(p.dir, "run", path.Base(file)) // the mount, beside the data directory

@@ -20,7 +20,7 @@ func TestOnceExitCode(t *testing.T) {
 	first := p.repo.Commit("first", site()...)
 	p.spec.ref = "nowhere"
 	code, out := p.once()
-	assert.Equal(t, 1, code, "a ref that is not there")
+	assert.Equal(t, 1, code, "missing ref")
 	assert.Contains(t, out, "RefNotFound")
 	p.checkForeign()
 	assert.Empty(t, p.read(viewPath))
@@ -31,7 +31,7 @@ func TestOnceExitCode(t *testing.T) {
 	p.check(first)
 	p.git.Inject(gitserver.Status(500))
 	code, _ = p.once()
-	assert.Equal(t, 1, code, "a server that is broken")
+	assert.Equal(t, 1, code, "broken server")
 	p.check(first)
 }
 
@@ -51,7 +51,7 @@ func TestOnceDeliversNamedCommit(t *testing.T) {
 	p.git.Forget()
 	code, out := p.once()
 	require.Equal(t, 0, code, out)
-	assert.Zero(t, p.git.Stats().Requests, "a commit that is there costs nothing, not even a look")
+	assert.Zero(t, p.git.Stats().Requests, "a commit in the store must need no request")
 
 	p.spec.ref = strings.Repeat("0123456789", 4)
 	code, out = p.once()
@@ -81,7 +81,7 @@ func TestUnusualDirectoryPaths(t *testing.T) {
 	}
 	after := entries(t, outer)
 	delete(after, "made")
-	assert.Equal(t, before, after, "the other repository is as it was")
+	assert.Equal(t, before, after, "the other repository must not change")
 }
 
 // A run with --once does not propose what was changed on the gateway, so it does not replace it either.
@@ -155,7 +155,7 @@ func TestLostCacheRefetch(t *testing.T) {
 	code, out = p.once()
 	require.Equal(t, 0, code, out)
 	p.check(second)
-	assert.Less(t, p.git.Stats().PackBytes, int64(8<<10), "neither the other files nor their history")
+	assert.Less(t, p.git.Stats().PackBytes, int64(8<<10), "the fetch must not contain other files or history")
 }
 
 // One run validates, writes files and scans. If the scan fails, the next run repeats it.
@@ -173,7 +173,7 @@ func TestOnceWithGateway(t *testing.T) {
 	assert.Equal(t, 1, code)
 	assert.Contains(t, out, "ConfigSyntaxError")
 	p.check(first)
-	assert.Equal(t, 1, p.gw.Requests.Count(scan), "nothing was written, nothing is scanned")
+	assert.Equal(t, 1, p.gw.Requests.Count(scan), "without changes, the agent must not scan")
 	p.repo.ForcePush(first)
 
 	require.NoError(t, p.gw.Faults.Add(simulator.Fault{Route: scan, Status: 500}))
@@ -202,9 +202,9 @@ func TestOnceComparesFilesWithGit(t *testing.T) {
 			require.NoError(t, os.RemoveAll(filepath.Join(p.data, "projects/line")))
 
 			code, out = p.once()
-			assert.Equal(t, 0, code, "drift is a figure of its own")
+			assert.Equal(t, 0, code, "drift must not change the exit code")
 			assert.Contains(t, last(out), missing)
-			assert.NoDirExists(t, filepath.Join(p.data, "projects/line"), "it is reported and left alone")
+			assert.NoDirExists(t, filepath.Join(p.data, "projects/line"), "the agent must report drift without a repair")
 
 			p.spec.defaults = "      driftPolicy: repair\n"
 			code, out = p.once("--dry-run")
@@ -218,7 +218,7 @@ func TestOnceComparesFilesWithGit(t *testing.T) {
 			p.check(commit)
 		})
 	}
-	t.Run("a repair that waits for a Designer", func(t *testing.T) {
+	t.Run("repair waits for a Designer", func(t *testing.T) {
 		p := newPlant(t)
 		p.repo.Commit("first", site()...)
 		code, out := p.once()

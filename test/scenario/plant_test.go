@@ -290,7 +290,7 @@ func (p *plant) await(what string, ok func(state) bool) state {
 	var last state
 	p.eventually(what, func() bool {
 		if p.agent.Ended() {
-			p.t.Fatalf("the agent ended while we waited for: %s", what)
+			p.t.Fatalf("the agent ended during the wait for: %s", what)
 		}
 		s, there := p.state()
 		last = s

@@ -82,7 +82,7 @@ func (p *plant) expect(name, site, area string) {
 	for _, path := range []string{viewPath, siteCode, systemDir + "/config.json"} {
 		want[path] = ""
 		signed := p.read(path[:strings.LastIndexByte(path, '/')] + "/resource.json")
-		assert.Contains(p.t, signed, `"actor": "maria"`, "the gateway wrote nothing back: %s", path)
+		assert.Contains(p.t, signed, `"actor": "maria"`, "the gateway must not change %s", path)
 	}
 	p.checkLoaded(want)
 	p.checkForeign()
@@ -122,6 +122,7 @@ func TestTwoGateways(t *testing.T) {
 	}
 	second := one.repo.Commit("second", gitserver.Write("services/line-1/"+notesFile, "second"), gitserver.Write("services/line-2/"+notesFile, "second"))
 	delivered(second)
+	// sequence: both gateways follow one repository, and each step follows the one before
 	for name, p := range plants {
 		after := p.fingerprint()
 		for _, m := range []map[string]string{before[name], after} {
@@ -153,19 +154,20 @@ func TestTwoGateways(t *testing.T) {
 	}
 	for name, p := range plants {
 		loaded := fmt.Sprintf("%x", sha256.Sum256([]byte(view("043: "+name))))
-		p.eventually("the gateway has other values", func() bool { return p.gw.Data.Loaded(viewDir)["view.json"] == loaded })
+		p.eventually("the gateway loads the new values", func() bool { return p.gw.Data.Loaded(viewDir)["view.json"] == loaded })
 		p.await("Synced", func(s state) bool { return s.Phase == "Synced" })
 		p.expect(name, "043", strings.TrimPrefix(name, "line-"))
 	}
 	assert.Equal(t, "043", two.read(notesFile))
 
+	// sequence: the gateways stop after the steps above
 	for name, p := range plants {
 		p.stop()
 		quiet := p.fingerprint()
 		p.git.Forget()
 		code, out := p.once(args(name)...)
 		require.Equal(t, 0, code, out)
-		assert.Equal(t, quiet, p.fingerprint(), "INV6: a second run writes nothing")
-		assert.Zero(t, p.git.Stats().UploadPacks, "INV6: a second run fetches nothing")
+		assert.Equal(t, quiet, p.fingerprint(), "INV6: a second run must write nothing")
+		assert.Zero(t, p.git.Stats().UploadPacks, "INV6: a second run must fetch nothing")
 	}
 }

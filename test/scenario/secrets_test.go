@@ -68,17 +68,17 @@ func TestNoSecretIsLogged(t *testing.T) {
 	require.NoError(t, p.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 403, Body: "you sent stoker:" + apiKey}))
 	next := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
 	p.saveSpec()
-	p.await("the token is refused", func(s state) bool { return s.Reason == "GatewayForbidden" })
+	p.await("the token is rejected", func(s state) bool { return s.Reason == "GatewayForbidden" })
 	listen()
 	p.gw.Faults.Clear()
 	p.synced(next)
 	p.stop()
 	said.WriteString(p.agent.Log.String())
 
-	assert.Greater(t, said.Len(), 10_000, "there was something to look through")
+	assert.Greater(t, said.Len(), 10_000, "the output must be long enough to search")
 	for _, secret := range []string{gitToken, urlToken, apiKey} {
 		if i := strings.Index(said.String(), secret); i >= 0 {
-			t.Errorf("%s was said: …%s…", secret, said.String()[max(0, i-200):i])
+			t.Errorf("the output contains %s: …%s…", secret, said.String()[max(0, i-200):i])
 		}
 	}
 }
@@ -93,7 +93,7 @@ func TestAgentStartsNoOtherProgram(t *testing.T) {
 		gitserver.Script(inGit+"projects/line/hooks/post-checkout", "#!/bin/sh\ntouch /tmp/canary\n"))...)
 	p.start()
 	pid := p.agent.PID()
-	assert.NotEmpty(t, childrenOf(os.Getpid()), "the agent itself is a child that is seen")
+	assert.NotEmpty(t, childrenOf(os.Getpid()), "the test must see the agent as a child process")
 	stop, done := make(chan struct{}), make(chan []string)
 	go func() {
 		var seen []string
@@ -101,7 +101,7 @@ func TestAgentStartsNoOtherProgram(t *testing.T) {
 			select {
 			case <-stop:
 				if looks < 50 {
-					seen = append(seen, "not looked at")
+					seen = append(seen, "too few observations")
 				}
 				done <- seen
 				return
@@ -117,7 +117,7 @@ func TestAgentStartsNoOtherProgram(t *testing.T) {
 	p.repo.Commit("broken", gitserver.Write(inGit+viewPath, "{"))
 	p.reason("ConfigSyntaxError")
 	close(stop)
-	assert.Empty(t, <-done, "child processes were seen")
+	assert.Empty(t, <-done, "the agent must not start child processes")
 	assert.NoFileExists(t, filepath.Join(p.data, "projects/line/x"))
 }
 

@@ -65,7 +65,7 @@ func TestStatusNeverAheadOfDisk(t *testing.T) {
 	wg.Go(func() { // a gateway that reads a thousand files a second
 		for i := 0; running(); i++ {
 			b, err := os.ReadFile(file(i % stampedFiles))
-			if !assert.NoError(t, err, "a file was not there for a moment") {
+			if !assert.NoError(t, err, "a file must never be missing") {
 				return
 			}
 			_, whole := number(b)
@@ -89,7 +89,7 @@ func TestStatusNeverAheadOfDisk(t *testing.T) {
 			}
 			want, known := numbers.Load(before.Commit)
 			got, _ := number(b)
-			if known && !assert.GreaterOrEqual(t, got, want, "the status was ahead of the disk") {
+			if known && !assert.GreaterOrEqual(t, got, want, "the status must not be ahead of the disk") {
 				return
 			}
 			looks.Add(1)
@@ -138,6 +138,7 @@ func TestFullDiskRecovers(t *testing.T) {
 		free := int(st.Bavail)*int(st.Bsize) - leave
 		require.NoError(t, os.WriteFile(filler, make([]byte, max(free, 0)), 0o644))
 	}
+	// sequence: each step fills the disk of the step before
 	for i, leave := range []int{0, 8 << 10, 64 << 10, 256 << 10} {
 		fill(leave)
 		next := p.repo.Commit("large", gitserver.Write(inGit+viewPath, view(fmt.Sprint(i))),

@@ -183,7 +183,7 @@ func stoker(t *testing.T, kubeconfig string, args ...string) string {
 			return strings.TrimSpace(line)
 		}
 	}
-	require.Fail(t, "it prints no address", p.Log.String())
+	require.Fail(t, "the command printed no address", p.Log.String())
 	return ""
 }
 
@@ -228,7 +228,7 @@ func TestPageInBrowser(t *testing.T) {
 	base, _, _ := strings.Cut(first, "/?")
 	b.look(first, 1280, "light")
 	b.until(t, `document.querySelectorAll(".list tbody tr").length === 7`)
-	assert.Equal(t, base+"/", value[string](b, "location.href"), "the token leaves the address")
+	assert.Equal(t, base+"/", value[string](b, "location.href"), "the token must be removed from the address")
 
 	fleets := base + "/fleets/" + s.Namespace + "/"
 	diff := value[string](b, `fetch("`+fleets+`area/gateway?name=area-3").then(r => r.text()).then(t => t.match(/href="([^"]*\/sync\?[^"]*)"/)[1].replaceAll("&amp;", "&"))`)
@@ -246,9 +246,9 @@ func TestPageInBrowser(t *testing.T) {
 					for _, width := range []int64{360, 1280} {
 						t.Run(fmt.Sprint(width), func(t *testing.T) {
 							b.look(address, width, scheme)
-							assert.LessOrEqual(t, value[int64](b, "document.documentElement.scrollWidth"), width, "nothing is wider than the screen")
+							assert.LessOrEqual(t, value[int64](b, "document.documentElement.scrollWidth"), width, "nothing may be wider than the screen")
 							raw := b.shot(0)
-							assert.Greater(t, shades(t, raw), 8, "the picture shows something")
+							assert.Greater(t, shades(t, raw), 8, "the screenshot must not be blank")
 							if dir != "" {
 								require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s-%s-%d.png", name, scheme, width)), raw, 0o644))
 							}
@@ -275,13 +275,13 @@ func TestPageInBrowser(t *testing.T) {
 		}
 		press(kb.Tab)
 		assert.Equal(t, "Skip to the content", value[string](b, "document.activeElement.textContent"))
-		assert.True(t, value[bool](b, "document.activeElement.getBoundingClientRect().left >= 0"), "the focused link is visible")
+		assert.True(t, value[bool](b, "document.activeElement.getBoundingClientRect().left >= 0"), "the focused link must be visible")
 		press(kb.Enter)
 		b.until(t, `document.activeElement.id === "main"`)
 		// sequence: each press moves the focus on
 		for n := 0; value[string](b, "document.activeElement.textContent") != three.Name && n < 60; n++ {
 			press(kb.Tab)
-			assert.NotEqual(t, "none", value[string](b, `getComputedStyle(document.activeElement).outlineStyle`), "the focus is visible")
+			assert.NotEqual(t, "none", value[string](b, `getComputedStyle(document.activeElement).outlineStyle`), "the focus must be visible")
 		}
 		press(kb.Enter)
 		b.until(t, `location.pathname.endsWith("/area")`)
@@ -299,7 +299,7 @@ func TestPageInBrowser(t *testing.T) {
 		}
 		s.Write(three, st)
 		b.until(t, `document.getElementById("headline").textContent === "All 3 gateways run main"`)
-		assert.Equal(t, "area", value[string](b, `document.activeElement.value`), "what the user types stays")
+		assert.Equal(t, "area", value[string](b, `document.activeElement.value`), "the input of the user must stay")
 		b.clean(t)
 	})
 

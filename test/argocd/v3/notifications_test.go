@@ -46,17 +46,19 @@ func TestNotificationsOfHealth(t *testing.T) {
 			}
 			app := map[string]any{"metadata": map[string]any{"name": "plant", "namespace": "argocd"}, "status": status}
 			for _, name := range []string{"on-stoker-degraded", "on-stoker-waiting"} {
-				results, err := notifications.RunTrigger(name, app)
-				require.NoError(t, err)
-				require.Len(t, results, 1)
-				assert.Equal(t, name == trigger, results[0].Triggered, name)
-				if !results[0].Triggered {
-					continue
-				}
-				people.messages = nil
-				require.NoError(t, notifications.Send(app, results[0].Templates, services.Destination{Service: "people", Recipient: "plant"}))
-				assert.Equal(t, []string{"Application plant is " + health + ".\nGatewaySync plant/line is " + health +
-					": area-4: ScanFailed. See: stoker status line --namespace plant\nhttps://argocd.example.com/applications/argocd/plant\n"}, people.messages)
+				t.Run(name, func(t *testing.T) {
+					results, err := notifications.RunTrigger(name, app)
+					require.NoError(t, err)
+					require.Len(t, results, 1)
+					assert.Equal(t, name == trigger, results[0].Triggered, name)
+					if !results[0].Triggered {
+						return
+					}
+					people.messages = nil
+					require.NoError(t, notifications.Send(app, results[0].Templates, services.Destination{Service: "people", Recipient: "plant"}))
+					assert.Equal(t, []string{"Application plant is " + health + ".\nGatewaySync plant/line is " + health +
+						": area-4: ScanFailed. See: stoker status line --namespace plant\nhttps://argocd.example.com/applications/argocd/plant\n"}, people.messages)
+				})
 			}
 		})
 	}

@@ -42,7 +42,7 @@ func TestIdleFleetWrites(t *testing.T) {
 	defer func() { assert.NoError(t, b.close()) }()
 	require.NoError(t, b.start(t.Context()))
 	require.NoError(t, b.waitVerifiedWithin(t.Context(), 2*time.Minute, b.repo.Head(), ""))
-	require.NoError(t, b.settle(t.Context(), 12*time.Second), "a report that differs in words alone comes ten seconds late")
+	require.NoError(t, b.settle(t.Context(), 12*time.Second), "a report that differs only in its text is delayed by ten seconds")
 
 	versions := func() map[string]string {
 		all := map[string]string{}
@@ -76,20 +76,20 @@ func TestIdleFleetWrites(t *testing.T) {
 	was, turned, began := versions(), turns(), b.mark()
 	require.Len(t, began.leads, 1)
 	require.NoError(t, sleep(t.Context(), idle))
-	require.Eventually(t, func() bool { return turns()-turned > 2*agents }, time.Minute, 100*time.Millisecond, "the followers are awake: they look at their files")
-	require.Eventually(t, func() bool { return b.since(began).git.Advertisements > 5 }, time.Minute, 100*time.Millisecond, "and the lead looks at git")
+	require.Eventually(t, func() bool { return turns()-turned > 2*agents }, time.Minute, 100*time.Millisecond, "the followers must check their files")
+	require.Eventually(t, func() bool { return b.since(began).git.Advertisements > 5 }, time.Minute, 100*time.Millisecond, "the lead must poll git")
 	w := b.since(began)
 
 	assert.Len(t, was, agents)
-	assert.Equal(t, was, versions(), "no program writes to an object")
+	assert.Equal(t, was, versions(), "an idle fleet must write nothing")
 	assert.Zero(t, w.git.UploadPacks)
-	require.False(t, w.leadsChanged, "the lead stays")
+	require.False(t, w.leadsChanged, "the lead must not change")
 	assert.Empty(t, writers(w.sum(followers)))
 	lock := writers(w.sum(leaders))
-	assert.Positive(t, lock["update synctargets"], "the lock is renewed")
+	assert.Positive(t, lock["update synctargets"], "the lead must renew its lock")
 	assert.LessOrEqual(t, lock["update synctargets"], int(w.duration/(5*time.Second))+2)
 	delete(lock, "update synctargets")
-	assert.LessOrEqual(t, lock[confirmRequest], w.allowedConfirms(), "the status is confirmed")
+	assert.LessOrEqual(t, lock[confirmRequest], w.allowedConfirms(), "the status must not be confirmed more often than allowed")
 	delete(lock, confirmRequest)
 	assert.Empty(t, lock)
 	assert.Zero(t, w.busyRequests(), "%v", w.sum(allAgents).requests)
@@ -118,7 +118,7 @@ func TestFleetBench(t *testing.T) {
 	}
 	_, goals, _ := strings.Cut(out.String(), "## Goals\n\n")
 	for row := range strings.Lines(goals) {
-		assert.Regexp(t, `^\|.+\|.+\| *(met|\*\*missed\*\*|-+)? *\|$`, strings.TrimSpace(row), "make bench says which: one sync beside other tests does not")
+		assert.Regexp(t, `^\|.+\|.+\| *(met|\*\*missed\*\*|-+)? *\|$`, strings.TrimSpace(row), "each row must have a verdict; make bench judges it")
 	}
 	left, err := os.ReadDir(work)
 	require.NoError(t, err)
@@ -189,7 +189,7 @@ func TestMissedGoals(t *testing.T) {
 	assert.Empty(t, missed(plain(10, 1, 2, 1), plain(50, 1, 3, 1)))
 	assert.Len(t, missed(plain(10, 1, 2, 1), plain(50, 3, 3, 1)), 2, "requests and bytes grow")
 	assert.Len(t, missed(plain(10, 1, 4, 1)), 1, "too many statuses")
-	assert.Len(t, missed(plain(10, 1, 2, 10)), 1, "every agent asks git")
+	assert.Len(t, missed(plain(10, 1, 2, 10)), 1, "too many requests to git")
 	assert.Len(t, missed(plain(10, 3, 2, 1)), 1, "too many reports")
 	busy := plain(10, 1, 2, 1)
 	busy.idle = busy.syncs[0]
@@ -201,11 +201,11 @@ func TestMissedRolloutGoals(t *testing.T) {
 		rollout
 		missed int
 	}{
-		"not measured":       {rollout{of: size{2, 5}}, 0},
-		"all met":            {rollout{of: size{2, 5}, staged: []map[string]int{{"a": 20, "b": 4}}, gaps: []time.Duration{nextStep}}, 0},
-		"one late step":      {rollout{of: size{2, 5}, staged: []map[string]int{{}}, gaps: []time.Duration{0, 0, nextStep + 1}}, 1},
-		"too many writes":    {rollout{of: size{2, 5}, staged: []map[string]int{{"a": 20, "b": 5}}}, 1},
-		"a field in a fleet": {rollout{of: size{2, 5}, staged: []map[string]int{{}}, unexpectedFields: []string{"status.rollout"}}, 1},
+		"not measured":                {rollout{of: size{2, 5}}, 0},
+		"all goals met":               {rollout{of: size{2, 5}, staged: []map[string]int{{"a": 20, "b": 4}}, gaps: []time.Duration{nextStep}}, 0},
+		"late step":                   {rollout{of: size{2, 5}, staged: []map[string]int{{}}, gaps: []time.Duration{0, 0, nextStep + 1}}, 1},
+		"too many writes":             {rollout{of: size{2, 5}, staged: []map[string]int{{"a": 20, "b": 5}}}, 1},
+		"status field without stages": {rollout{of: size{2, 5}, staged: []map[string]int{{}}, unexpectedFields: []string{"status.rollout"}}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			missed := 0

@@ -48,7 +48,7 @@ func TestRepositoryCache(t *testing.T) {
 	assert.FileExists(t, mark)
 	left, err := os.ReadDir(cache)
 	require.NoError(t, err)
-	assert.Len(t, left, 1, "nothing half made stays")
+	assert.Len(t, left, 1, "no partial repository may stay")
 }
 
 func TestRepositoryShape(t *testing.T) {
@@ -63,7 +63,7 @@ func TestRepositoryShape(t *testing.T) {
 	assert.Equal(t, 1, changed("refs/bench/late/9"))
 	assert.Greater(t, changed("refs/bench/hundred/1"), 20)
 	side := gitLines(t, dir, "rev-list", "-1", "--parents", "refs/bench/merge/1")
-	assert.Len(t, strings.Fields(side[0]), 3, "a merge")
+	assert.Len(t, strings.Fields(side[0]), 3, "the commit must be a merge")
 	assert.Equal(t, gitLines(t, dir, "rev-parse", "refs/bench/root"), gitLines(t, dir, "merge-base", "refs/bench/merge/1^1", "refs/bench/merge/1^2"))
 	assert.Equal(t, gitLines(t, dir, "rev-parse", Base), gitLines(t, dir, "rev-parse", "refs/bench/one/1^"))
 }
@@ -89,7 +89,7 @@ func TestGeneratedJSONIsValid(t *testing.T) {
 				require.NoError(t, err)
 				sum, err := signed.Signature(resource.Form83, func(to io.Writer, _ string) error { _, err := io.WriteString(to, before); return err })
 				require.NoError(t, err)
-				assert.Equal(t, sum, signed.Stored(), "a gateway would take it as it is")
+				assert.Equal(t, sum, signed.Stored(), "the signature must be valid")
 			}
 		}
 	}

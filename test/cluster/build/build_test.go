@@ -33,7 +33,7 @@ func TestConcurrentBuildsAreShared(t *testing.T) {
 				return os.WriteFile(filepath.Join(dir, "program"), nil, 0o700)
 			})
 			assert.NoError(t, err)
-			assert.FileExists(t, filepath.Join(dir, "program"), "half a build is never used")
+			assert.FileExists(t, filepath.Join(dir, "program"), "a partial build must not be used")
 		})
 	}
 	all.Wait()
@@ -91,9 +91,9 @@ func TestOldBuildsAreRemoved(t *testing.T) {
 	require.NoError(t, err)
 	assert.NoDirExists(t, old)
 	assert.NoDirExists(t, interrupted)
-	assert.FileExists(t, lock, "the lock is held")
-	assert.DirExists(t, used, "it was used a moment ago")
-	assert.DirExists(t, other, "it is another thing")
+	assert.FileExists(t, lock, "a locked build must stay")
+	assert.DirExists(t, used, "a recently used build must stay")
+	assert.DirExists(t, other, "other directories must stay")
 }
 
 func TestVersionsOfNestedModules(t *testing.T) {
@@ -126,7 +126,7 @@ func TestBuildKey(t *testing.T) {
 	second, err := c.key([]string{"x", "y"}, file)
 	require.NoError(t, err)
 	assert.NotEqual(t, first, second)
-	assert.NotEqual(t, first, moved, "the parts are delimited")
+	assert.NotEqual(t, first, moved, "the parts of the key must be delimited")
 }
 
 // The dependencies of Kubernetes and of the other cluster programs must stay in nested modules.

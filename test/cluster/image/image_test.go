@@ -35,7 +35,7 @@ func entries(t *testing.T, archive []byte) (names []string, all map[string]entry
 		require.NoError(t, err)
 		content, err := io.ReadAll(r)
 		require.NoError(t, err)
-		require.NotContains(t, all, h.Name, "twice in the archive")
+		require.NotContains(t, all, h.Name, "the archive must not contain a name twice")
 		names = append(names, h.Name)
 		all[h.Name] = entry{*h, content}
 	}
@@ -121,7 +121,7 @@ func TestImageArchive(t *testing.T) {
 	require.NoError(t, image.Write(again, spec))
 	same, err := os.ReadFile(again)
 	require.NoError(t, err)
-	assert.True(t, bytes.Equal(archive, same), "the same files give the same bytes")
+	assert.True(t, bytes.Equal(archive, same), "the archive must be reproducible")
 }
 
 func TestInvalidImage(t *testing.T) {
@@ -157,11 +157,11 @@ func TestLayerEntries(t *testing.T) {
 		assert.EqualValues(t, 0o4755, layer["su"].Mode)
 		assert.EqualValues(t, 0o2770, layer["d/"].Mode)
 	})
-	t.Run("one path twice", func(t *testing.T) {
+	t.Run("duplicate path", func(t *testing.T) {
 		_, err := write(image.File{Path: "/a"}, image.File{Path: "a"})
 		assert.ErrorContains(t, err, "twice")
 	})
-	t.Run("a link at a default directory", func(t *testing.T) {
+	t.Run("link instead of a default directory", func(t *testing.T) {
 		layer, err := write(image.File{Path: "/tmp", Link: "var"})
 		require.NoError(t, err)
 		assert.Equal(t, "var", layer["tmp"].Linkname)

@@ -129,7 +129,7 @@ func TestNoTraceAfterEnd(t *testing.T) {
 		assert.NoDirExists(t, c.Dir)
 	}
 
-	t.Run("stopped by its starter", func(t *testing.T) {
+	t.Run("starter stops the cluster", func(t *testing.T) {
 		k := start(t, c)
 		assert.NotEqual(t, before, machineState(t))
 		_, err := keeper.Start(t.Context(), os.Args[0], c, io.Discard)
@@ -138,28 +138,28 @@ func TestNoTraceAfterEnd(t *testing.T) {
 		assert.Empty(t, processes(t, c))
 		asBefore(t)
 	})
-	t.Run("stopped by down", func(t *testing.T) {
+	t.Run("down stops the cluster", func(t *testing.T) {
 		k := start(t, c)
 		require.NoError(t, k.Stay())
 		require.NoError(t, keeper.Down(t.Context(), c.Run))
 		assert.Empty(t, processes(t, c))
 		asBefore(t)
 	})
-	t.Run("its starter was killed", func(t *testing.T) {
+	t.Run("killed starter", func(t *testing.T) {
 		holdAndKill(t, c)
 		gone(t)
 		// Without a call of down, the keeper cleans up the machine.
 		assert.Eventually(t, func() bool { return slices.Equal(before, machineState(t)) }, 30*time.Second, 50*time.Millisecond)
 		asBefore(t)
 	})
-	t.Run("its keeper was killed", func(t *testing.T) {
+	t.Run("killed keeper", func(t *testing.T) {
 		k := start(t, c)
 		require.NoError(t, k.Stay())
 		killKeeper(t, c)
 		gone(t)
 		asBefore(t)
 	})
-	t.Run("it fails to start", func(t *testing.T) {
+	t.Run("failed start", func(t *testing.T) {
 		broken := c
 		broken.APIServer = []string{"--no-such-flag"}
 		_, err := keeper.Start(t.Context(), os.Args[0], broken, io.Discard)

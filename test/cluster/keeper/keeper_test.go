@@ -75,7 +75,7 @@ func TestControlPlaneLifecycle(t *testing.T) {
 	}
 	assert.NoDirExists(t, c.Run)
 	assert.NoDirExists(t, c.Dir)
-	require.NoError(t, keeper.Down(t.Context(), c.Run), "nothing to end is not an error")
+	require.NoError(t, keeper.Down(t.Context(), c.Run), "Down must succeed if no cluster runs")
 	_, err = client.States()
 	assert.ErrorContains(t, err, "does it run?")
 }
@@ -123,7 +123,7 @@ func TestKindClusterIsDeleted(t *testing.T) {
 	before := noted(t, notes)
 	require.Len(t, before, 2)
 	const deleted = "delete cluster --name stoker-test"
-	assert.Equal(t, deleted, before[0], "what an earlier one left")
+	assert.Equal(t, deleted, before[0], "the cluster of an earlier run must be deleted first")
 	assert.True(t, strings.HasPrefix(before[1], "create cluster --name stoker-test --image kindest/node:v1 "), before[1])
 	require.NoError(t, k.Stop())
 	assert.Equal(t, append(before, deleted), noted(t, notes))

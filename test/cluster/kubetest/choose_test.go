@@ -27,12 +27,12 @@ func TestKindNeedsDaemonAndImage(t *testing.T) {
 	const daemon = `[ "$1" = info ] && echo 28.2.2 && exit; `
 	const image = `[ "$1 $2" = "image inspect" ] && [ "$5" = kindest/node:v1 ] && echo sha256:1 && exit; `
 	for name, c := range map[string]struct{ docker, refused string }{
-		"no docker":                        {"", "executable file not found"},
-		"a client without a daemon":        {"echo Cannot connect >&2; exit 1", "Cannot connect"},
-		"a client that says nothing":       {"exit 0", "no answer"},
-		"a daemon without the node image":  {daemon + "echo No such image >&2; exit 1", "docker image inspect --format {{.Id}} kindest/node:v1: exit status 1: No such image"},
-		"a daemon and the image":           {daemon + image + "exit 1", ""},
-		"a daemon, and an image of others": {daemon + `[ "$5" = other ] && exit; echo nothing >&2; exit 1`, "nothing"},
+		"no docker":                 {"", "executable file not found"},
+		"client without daemon":     {"echo Cannot connect >&2; exit 1", "Cannot connect"},
+		"silent client":             {"exit 0", "no answer"},
+		"daemon without node image": {daemon + "echo No such image >&2; exit 1", "docker image inspect --format {{.Id}} kindest/node:v1: exit status 1: No such image"},
+		"daemon with node image":    {daemon + image + "exit 1", ""},
+		"daemon with another image": {daemon + `[ "$5" = other ] && exit; echo nothing >&2; exit 1`, "nothing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -48,7 +48,7 @@ func TestKindNeedsDaemonAndImage(t *testing.T) {
 			if c.refused != "" {
 				require.ErrorContains(t, err, c.refused)
 				if c.docker == "" {
-					assert.False(t, built, "without a daemon nothing is built for it")
+					assert.False(t, built, "without docker, nothing may be built")
 				}
 				return
 			}

@@ -112,7 +112,7 @@ func TestStatefulSetKeepsVolumes(t *testing.T) {
 	require.NoError(t, err)
 	second, err := pods.Get(t.Context(), "gateway-1", metav1.GetOptions{})
 	require.NoError(t, err)
-	assert.NotEqual(t, first.Spec.NodeName, second.Spec.NodeName, "each has its volume on another node")
+	assert.NotEqual(t, first.Spec.NodeName, second.Spec.NodeName, "the pods must run on different nodes")
 
 	// Reaches both nodes by name from the pod network.
 	run(t, c, namespace, "visitor", "for i in 0 1; do timeout 5 wget -q -O /dev/null http://gateway-$i.gateway:8088/StatusPing || exit 1; done")
@@ -144,7 +144,7 @@ spec:
 	})
 	said, err := pods.GetLogs("reader", &corev1.PodLogOptions{}).DoRaw(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, strings.Repeat("start\n", 2)+"2003\n", string(said), "the second start found what the first had written")
+	assert.Equal(t, strings.Repeat("start\n", 2)+"2003\n", string(said), "the second start must find the data of the first")
 }
 
 func TestPodsReachTestServers(t *testing.T) {
@@ -161,7 +161,7 @@ func TestPodsReachTestServers(t *testing.T) {
 func TestPodsSurviveNodeRestart(t *testing.T) {
 	c := kubetest.Full(t, 2)
 	if !c.HasPrograms() {
-		t.Skip("the programs of a given cluster are not for this test to kill")
+		t.Skip("the test must not kill programs of a given cluster")
 	}
 	namespace := c.Namespace(t)
 	c.ApplyYAML(t, namespace, `

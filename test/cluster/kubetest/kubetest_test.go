@@ -61,7 +61,7 @@ func TestProjectKinds(t *testing.T) {
 	require.NoError(t, err)
 	enabled, found, err := unstructured.NestedBool(made.Object, "spec", "polling", "enabled")
 	require.NoError(t, err)
-	assert.True(t, found && enabled, "the server fills in the defaults of the schema")
+	assert.True(t, found && enabled, "the API server must apply the defaults of the schema")
 	_, err = get(t, c, second, "plant")
 	assert.True(t, apierrors.IsNotFound(err), "%v", err)
 }
@@ -80,7 +80,7 @@ func TestPodsAreNotRun(t *testing.T) {
 	as, err := kubernetes.NewForConfig(c.As(t, namespace, "default", "gateway-0"))
 	require.NoError(t, err)
 	_, err = as.CoreV1().Pods(namespace).Get(t.Context(), "gateway-0", metav1.GetOptions{})
-	require.True(t, apierrors.IsForbidden(err), "a service account has no rights of its own: %v", err)
+	require.True(t, apierrors.IsForbidden(err), "a service account must have no permissions: %v", err)
 	assert.ErrorContains(t, err, "system:serviceaccount:"+namespace+":default")
 }
 
@@ -105,7 +105,7 @@ func TestGarbageCollection(t *testing.T) {
 		_, err := client.CoreV1().ConfigMaps(namespace).Get(t.Context(), "child", metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	}, time.Minute, 50*time.Millisecond)
-	assert.Less(t, time.Since(began), 35*time.Second, "the kinds were there before the controllers, which else may notice after 40 s")
+	assert.Less(t, time.Since(began), 35*time.Second, "the kinds must be installed before the controllers, which may otherwise see them 40 s late")
 }
 
 func TestControlPlaneRestart(t *testing.T) {
@@ -113,17 +113,18 @@ func TestControlPlaneRestart(t *testing.T) {
 	c := kubetest.Control(t, kubetest.Private())
 	namespace := c.Namespace(t)
 	c.ApplyYAML(t, namespace, gatewaySync)
+	// sequence: each step stops a program of the same control plane
 	for _, name := range []string{kubetest.APIServer, kubetest.Etcd} {
 		c.Kill(t, name)
 		assert.Zero(t, c.PID(t, name))
 		// Without etcd, the API server blocks a request for a minute.
 		_, err := getWithin(t, 2*time.Second, c, namespace, "plant")
-		require.Error(t, err, "%s is away", name)
+		require.Error(t, err, "%s must be stopped", name)
 		c.Start(t, name)
 		require.Eventually(t, func() bool {
 			_, err := getWithin(t, 2*time.Second, c, namespace, "plant")
 			return err == nil
-		}, time.Minute, 50*time.Millisecond, "%s is back", name)
+		}, time.Minute, 50*time.Millisecond, "%s must work again", name)
 	}
 	c.Stop(t, kubetest.APIServer)
 	c.Start(t, kubetest.APIServer)
@@ -145,7 +146,7 @@ func TestPausedAPIServer(t *testing.T) {
 	require.NoError(t, err)
 	c.Apply(t, filepath.Join("..", "..", "..", "charts", "stoker", "files", "crds"))
 	_, err = get(t, c, "kube-system", "plant")
-	assert.True(t, apierrors.IsNotFound(err), "the kinds are served: %v", err)
+	assert.True(t, apierrors.IsNotFound(err), "the kinds must be served: %v", err)
 }
 
 func TestControlPlanesAreIsolated(t *testing.T) {
@@ -163,7 +164,7 @@ func TestControlPlanesAreIsolated(t *testing.T) {
 	client, err := kubernetes.NewForConfig(foreign)
 	require.NoError(t, err)
 	_, err = client.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
-	assert.Error(t, err, "the authority of one is unknown to the other")
+	assert.Error(t, err, "each control plane must have its own authority")
 }
 
 func TestCleanUpAfterTest(t *testing.T) {
@@ -171,7 +172,7 @@ func TestCleanUpAfterTest(t *testing.T) {
 	t.Parallel()
 	var pids []int
 	var dir string
-	t.Run("a test with a control plane", func(t *testing.T) {
+	t.Run("with a control plane", func(t *testing.T) {
 		c := kubetest.Control(t, kubetest.Private(), kubetest.Controllers(), kubetest.Scheduler())
 		pids = programs(t, c)
 		dir = filepath.Dir(c.Kubeconfig())
@@ -240,5 +241,5 @@ func TestCleanUpAfterKilledTest(t *testing.T) {
 		assert.Eventually(t, func() bool { return !lives(t, pid) }, time.Minute, 10*time.Millisecond, "process %d outlived the test", pid)
 	}
 	kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds())
-	assert.NoDirExists(t, said[0], "the next control plane sweeps")
+	assert.NoDirExists(t, said[0], "the next control plane must clean up")
 }

@@ -48,7 +48,7 @@ func TestConfigurationsAreWellFormed(t *testing.T) {
 			}
 		}
 	}
-	assert.ErrorContains(t, render("kubelet.yaml", filepath.Join(t.TempDir(), "x"), map[string]string{}), "Address", "a value that is missing is told")
+	assert.ErrorContains(t, render("kubelet.yaml", filepath.Join(t.TempDir(), "x"), map[string]string{}), "Address", "the error must name the missing value")
 }
 
 func TestConfigurationsNameBuiltImages(t *testing.T) {
@@ -70,7 +70,7 @@ func TestVolumePath(t *testing.T) {
 	assert.Equal(t, filepath.Join(dir, "node1", "volumes", "data"), path)
 	info, err := os.Stat(path)
 	require.NoError(t, err)
-	assert.EqualValues(t, 0o777, info.Mode().Perm(), "any user of a pod may write to it")
+	assert.EqualValues(t, 0o777, info.Mode().Perm(), "every user of a pod must be able to write")
 	for _, name := range []string{"", "../x", "/x"} {
 		t.Run(name, func(t *testing.T) {
 			_, err := n.Volume(name)

@@ -53,9 +53,9 @@ func TestAuthorityTrust(t *testing.T) {
 	assert.Equal(t, "admin", who.Get("User"))
 	assert.ElementsMatch(t, []string{"a", "b"}, who["Group"])
 	_, err = get(other, own.Pool())
-	assert.Error(t, err, "the server does not know the client's authority")
+	assert.Error(t, err, "the server must reject a client of another authority")
 	_, err = get(own, other.Pool())
-	assert.Error(t, err, "the client does not know the server's authority")
+	assert.Error(t, err, "the client must reject a server of another authority")
 }
 
 func TestKubeconfig(t *testing.T) {

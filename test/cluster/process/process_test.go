@@ -112,14 +112,14 @@ func TestStopKillRestart(t *testing.T) {
 	require.NoError(t, g.Stop("a"))
 	assert.Equal(t, []State{{Name: "a"}}, g.States())
 	assert.False(t, lives(t, first))
-	assert.NoError(t, g.Stop("a"), "a program that has ended is stopped")
+	assert.NoError(t, g.Stop("a"), "Stop must succeed for a program that has ended")
 	assert.ErrorContains(t, g.Pause("a"), "does not run")
 
 	require.NoError(t, g.Restart("a"))
 	second := g.States()[0].PID
 	assert.NotEqual(t, first, second)
 	require.NoError(t, g.Pause("a"))
-	require.NoError(t, g.Stop("a"), "a paused program hears of its end")
+	require.NoError(t, g.Stop("a"), "Stop must end a paused program")
 	require.NoError(t, g.Restart("a"))
 	require.NoError(t, g.Kill("a"))
 	assert.False(t, lives(t, second))
@@ -175,5 +175,5 @@ func TestReservedPort(t *testing.T) {
 	_, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first)))
 	assert.ErrorIs(t, err, syscall.EADDRINUSE)
 	_, err = net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first)))
-	assert.ErrorIs(t, err, syscall.ECONNREFUSED, "no program listens on a port that is only kept")
+	assert.ErrorIs(t, err, syscall.ECONNREFUSED, "a reserved port must not listen")
 }

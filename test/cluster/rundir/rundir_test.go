@@ -59,8 +59,8 @@ func TestNewRemovesAbandonedDirectories(t *testing.T) {
 	second, err := rundir.New(parent, "x")
 	require.NoError(t, err)
 	assert.NoDirExists(t, theirs)
-	assert.DirExists(t, first.Path, "this process owns the directory")
-	assert.DirExists(t, filepath.Join(parent, "other"), "the name of the directory does not match the pattern")
+	assert.DirExists(t, first.Path, "the directory of a running process must stay")
+	assert.DirExists(t, filepath.Join(parent, "other"), "other directories must stay")
 
 	require.NoError(t, first.Remove())
 	assert.NoDirExists(t, first.Path)
@@ -81,7 +81,7 @@ func TestConcurrentOwners(t *testing.T) {
 				if err != nil {
 					continue // another goroutine owns the directory, or has just removed it
 				}
-				assert.EqualValues(t, 1, owners.Add(1), "owners at the same time")
+				assert.EqualValues(t, 1, owners.Add(1), "a directory must have one owner")
 				owned.Add(1)
 				owners.Add(-1)
 				assert.NoError(t, d.Remove())

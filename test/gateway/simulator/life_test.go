@@ -27,7 +27,7 @@ func TestProjectScanTimer(t *testing.T) {
 	assert.NotEqual(t, before, b.Data.Loaded(viewDir))
 	require.NoError(t, b.Advance(time.Hour))
 	assert.Equal(t, 13, b.Scans.Timed())
-	assert.Empty(t, b.Requests.Counts(), "they were not requested")
+	assert.Empty(t, b.Requests.Counts(), "timed scans must not count as requests")
 
 	b = withProject(t, simulator.Options{ProjectsTimer: -1})
 	require.NoError(t, b.Advance(24*time.Hour))
@@ -47,7 +47,7 @@ func TestTimerSkipsWhileLocked(t *testing.T) {
 			require.NoError(t, b.Advance(301*time.Second))
 			assert.Equal(t, map[bool]int{false: 0, true: 1}[ignores], b.Scans.Timed())
 			require.NoError(t, b.Advance(time.Hour))
-			assert.Positive(t, b.Scans.Timed(), "the lock has lapsed meanwhile")
+			assert.Positive(t, b.Scans.Timed(), "scans must continue after the lock expires")
 		})
 	}
 }
@@ -75,7 +75,7 @@ func TestNoiseLeavesNothingToSign(t *testing.T) {
 			assert.NotEqual(t, string(before), b.read(c.file))
 			signed := b.read(viewDir + "/resource.json")
 			require.NoError(t, b.Scans.Run("projects"))
-			assert.Equal(t, signed, b.read(viewDir+"/resource.json"), "a scan finds nothing to sign")
+			assert.Equal(t, signed, b.read(viewDir+"/resource.json"), "the scan must not sign anything")
 		})
 	}
 	require.NoError(t, b.Noise.Make(simulator.NoiseValueStore))
@@ -115,7 +115,7 @@ func TestPairReplication(t *testing.T) {
 		return backup.Data.Loaded("config/resources/core"+night) != nil && cmp.Equal(master.Data.Loaded(viewDir), backup.Data.Loaded(viewDir))
 	}, bound, time.Millisecond)
 	assert.NoFileExists(t, filepath.Join(backup.dir, "config/resources/external"+night, "config.json"))
-	assert.NoFileExists(t, filepath.Join(backup.dir, "projects/P/README.md"), "it is part of no resource")
+	assert.NoFileExists(t, filepath.Join(backup.dir, "projects/P/README.md"), "files outside resources must not be copied")
 	require.NoError(t, backup.Canaries.Check())
 
 	// After a failover, replication goes the other way, including deletions.
@@ -185,7 +185,7 @@ func TestCommissioningRewritesPermissionsOnce(t *testing.T) {
 			}
 			require.NoError(t, b.Restart(0))
 			status, _ = b.ask("GET", "/data/api/v1/gateway-info", "")
-			assert.Equal(t, 200, status, "only once")
+			assert.Equal(t, 200, status, "the permissions must be rewritten only once")
 		})
 	}
 }

@@ -157,11 +157,11 @@ func TestUnknownRoutes(t *testing.T) {
 		t.Run(path, func(t *testing.T) {
 			status, body := b.ask("GET", path, "")
 			assert.Equal(t, 404, status, path)
-			assert.Contains(t, body, `"status":"404"`, "the status is text")
+			assert.Contains(t, body, `"status":"404"`, "the status must be a string")
 		})
 	}
 	status, _ := b.ask("DELETE", "/data/api/v1/scan-lock/projects", "")
-	assert.NotEqual(t, 200, status, "a lock has no release but the scan")
+	assert.NotEqual(t, 200, status, "a lock must be released by the scan only")
 }
 
 func TestOpenAPINeedsToken(t *testing.T) {

@@ -52,21 +52,21 @@ func TestFilesLoadAfterScan(t *testing.T) {
 	assert.Nil(t, b.Data.Loaded(viewDir))
 	require.NoError(t, os.Remove(filepath.Join(b.dir, "projects/P/project.json")))
 	b.scanned("projects")
-	assert.Nil(t, b.Data.Loaded("projects/P"), "a directory without project.json is not a project")
+	assert.Nil(t, b.Data.Loaded("projects/P"), "a directory without project.json must not load as a project")
 }
 
 // A scan during a write reads the torn file. The resource loaded before stays, and the log reports the
 // error.
 func TestTornWritesAreLoadErrors(t *testing.T) {
 	for name, harm := range map[string]func(b bench){
-		"half a data file":     func(b bench) { b.put(viewDir+"/view.json", `{"v":`) },
-		"missing listed file":  func(b bench) { require.NoError(b.t, os.Remove(filepath.Join(b.dir, viewDir, "view.json"))) },
-		"half a resource.json": func(b bench) { b.put(viewDir+"/resource.json", `{"scope":`) },
-		"no attributes":        func(b bench) { b.put(viewDir+"/resource.json", `{"scope":"G","version":1,"files":["view.json"]}`) },
-		"a path as file": func(b bench) {
+		"truncated data file":     func(b bench) { b.put(viewDir+"/view.json", `{"v":`) },
+		"missing listed file":     func(b bench) { require.NoError(b.t, os.Remove(filepath.Join(b.dir, viewDir, "view.json"))) },
+		"truncated resource.json": func(b bench) { b.put(viewDir+"/resource.json", `{"scope":`) },
+		"no attributes":           func(b bench) { b.put(viewDir+"/resource.json", `{"scope":"G","version":1,"files":["view.json"]}`) },
+		"path in the list of files": func(b bench) {
 			b.put(viewDir+"/resource.json", `{"scope":"G","version":1,"files":["../x"],"attributes":{}}`)
 		},
-		"half a project.json": func(b bench) { b.put("projects/P/project.json", `{`) },
+		"truncated project.json": func(b bench) { b.put("projects/P/project.json", `{`) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := withProject(t, simulator.Options{})
@@ -88,7 +88,7 @@ func TestProjectScanSigning(t *testing.T) {
 	assert.Contains(t, signed, `"actor": "external"`)
 	assert.False(t, strings.HasSuffix(signed, "\n"))
 	b.scanned("projects")
-	assert.Equal(t, signed, b.read(viewDir+"/resource.json"), "what is signed stays as it is")
+	assert.Equal(t, signed, b.read(viewDir+"/resource.json"), "signed files must not change")
 	b.put(viewDir+"/view.json", `{"v":2}`)
 	b.scanned("projects")
 	again := b.read(viewDir + "/resource.json")
@@ -104,7 +104,7 @@ func TestWriteBackDisabled(t *testing.T) {
 	assert.NotContains(t, b.read(viewDir+"/resource.json"), "external")
 	blobs, err := os.ReadDir(filepath.Join(b.dir, "projects/.resources"))
 	require.NoError(t, err)
-	assert.Len(t, blobs, 1, "the one of the seed")
+	assert.Len(t, blobs, 1, "only the file of the seed may exist")
 }
 
 func TestConfigScanSigning(t *testing.T) {
@@ -149,7 +149,7 @@ func TestScanIsAsynchronous(t *testing.T) {
 		_, body := b.ask("GET", scanPath, "")
 		return !scanOf(t, body).ScanActive
 	}, bound, time.Millisecond)
-	assert.Equal(t, passes+2, b.Scans.Completed("projects"), "the second POST brought one more pass")
+	assert.Equal(t, passes+2, b.Scans.Completed("projects"), "the second POST must start one more scan")
 	_, body = b.ask("GET", scanPath, "")
 	assert.Greater(t, scanOf(t, body).LastScanTimestamp, first.LastScanTimestamp)
 }
@@ -202,7 +202,7 @@ func TestScanLock(t *testing.T) {
 	assert.Equal(t, 200, status)
 	b.scanned("projects")
 	status, _ = b.ask("GET", lockPath, "")
-	assert.Equal(t, 204, status, "a scan releases the lock")
+	assert.Equal(t, 204, status, "a scan must release the lock")
 	status, _ = b.ask("POST", "/data/api/v1/scan-lock/nothing", `{}`)
 	assert.Equal(t, 404, status)
 }
@@ -222,8 +222,8 @@ func TestDesignerSave(t *testing.T) {
 	assert.Contains(t, saved, `"actor": "ann"`)
 	assert.Len(t, b.Data.Loaded(viewDir), 2)
 	b.scanned("projects")
-	assert.Equal(t, saved, b.read(viewDir+"/resource.json"), "a save is signed: the scan leaves it alone")
-	require.NoError(t, save(false, `{"v":3}`), "the session knows its own save")
+	assert.Equal(t, saved, b.read(viewDir+"/resource.json"), "a scan must not sign a save again")
+	require.NoError(t, save(false, `{"v":3}`), "a session must not conflict with its own save")
 
 	b.put(viewDir+"/view.json", `{"v":"git"}`)
 	b.scanned("projects")

@@ -46,7 +46,7 @@ func TestGatewayRestartKeepsAddress(t *testing.T) {
 		require.NoError(t, resp.Body.Close())
 	}
 	require.Error(t, err)
-	assert.NoDirExists(t, filepath.Join(b.dir, "config"), "the image seeds when the gateway starts")
+	assert.NoDirExists(t, filepath.Join(b.dir, "config"), "the image must seed only when the gateway starts")
 	require.NoError(t, b.SetState(simulator.Running))
 	status, _ := b.ask("GET", "/data/api/v1/gateway-info", "")
 	assert.Equal(t, 200, status)

@@ -60,7 +60,7 @@ func TestPermissionsLoadAfterScan(t *testing.T) {
 	b.put(name, `{"readPermissions":{"type":"AnyOf","securityLevels":[]},"writePermissions":{"type":"AllOf","securityLevels":[`+
 		`{"name":"Authenticated","children":[]},{"name":"Authenticated","children":[{"name":"Nobody","children":[]}]}]}}`)
 	status, _ := b.ask("POST", "/data/api/v1/scan/projects", "")
-	assert.Equal(t, 200, status, "not scanned yet")
+	assert.Equal(t, 200, status, "before a scan, the old permissions must apply")
 	require.NoError(t, b.Scans.Run("config"))
 	status, _ = b.ask("POST", "/data/api/v1/scan/projects", "")
 	assert.Equal(t, 403, status)
@@ -76,5 +76,5 @@ func TestFirstStartDropsGrants(t *testing.T) {
 	require.NoError(t, b.Administrator.Grant("Authenticated/ApiKeys/Stoker"))
 	require.NoError(t, b.Restart(0))
 	status, _ = b.ask("GET", "/data/api/v1/gateway-info", "")
-	assert.Equal(t, 200, status, "a later start drops nothing")
+	assert.Equal(t, 200, status, "a later start must keep the grants")
 }

@@ -41,6 +41,6 @@ func TestLogKeepsEverything(t *testing.T) {
 		require.NoError(t, err)
 	}
 	assert.Equal(t, long+said, log.String())
-	assert.Equal(t, "127.0.0.1:4002", log.Address("metrics"), "a long line hides nothing")
+	assert.Equal(t, "127.0.0.1:4002", log.Address("metrics"), "a long line must not hide later lines")
 	assert.Equal(t, strings.TrimSpace(long+said), log.Tail())
 }
