@@ -19,9 +19,12 @@ var (
 	checking = regexp.MustCompile(`^(require\..*|assert\..*|t\.(Error|Fatal)f?)$`)
 	running  = regexp.MustCompile(`^t\.Run$`)
 	// exempted matches the comment above a loop that is not a table: its iterations depend on each other, or only prepare the test. It
-	// gives the reason.
+	// gives the reason, and covers the loops inside.
 	exempted = regexp.MustCompile(`^// (sequence|setup): \S`)
 )
+
+// longBody is the number of lines above which the body of a loop over any list counts as a test of its own.
+const longBody = 5
 
 // tablesWithoutSubtests returns the loops in tests that check the cases of a table, but run no sub-test.
 func tablesWithoutSubtests(f file) (broken []string, err error) {
@@ -41,7 +44,11 @@ func tablesWithoutSubtests(f file) (broken []string, err error) {
 			return strings.Contains(types.ExprString(n.Type), "*testing.T")
 		case *ast.RangeStmt:
 			line := set.Position(n.Pos()).Line
-			if !exempt[line] && isTable(n.X) && calls(n.Body, checking) && !calls(n.Body, running) {
+			if exempt[line] {
+				return false
+			}
+			long := set.Position(n.Body.Rbrace).Line-set.Position(n.Body.Lbrace).Line-1 > longBody
+			if isTable(n.X, long) && calls(n.Body, checking) && !calls(n.Body, running) {
 				broken = append(broken, fmt.Sprintf("%s:%d: run each case of this table with t.Run", f.path, line))
 			}
 		}
@@ -50,9 +57,9 @@ func tablesWithoutSubtests(f file) (broken []string, err error) {
 	return broken, nil
 }
 
-// isTable reports whether an expression lists structs, lists or functions, or is a map of three or more. A variable counts as its
-// first value.
-func isTable(e ast.Expr) bool {
+// isTable reports whether an expression lists structs, lists or functions, or is a map of three or more. If the body of the loop is
+// long, any list counts. A variable counts as its first value.
+func isTable(e ast.Expr, long bool) bool {
 	if id, ok := e.(*ast.Ident); ok && id.Obj != nil {
 		switch d := id.Obj.Decl.(type) {
 		case *ast.AssignStmt:
@@ -62,8 +69,8 @@ func isTable(e ast.Expr) bool {
 		}
 	}
 	lit, ok := e.(*ast.CompositeLit)
-	if !ok {
-		return false
+	if !ok || long {
+		return ok && len(lit.Elts) > 0
 	}
 	if _, ok := lit.Type.(*ast.MapType); ok {
 		return len(lit.Elts) >= 3
@@ -99,6 +106,7 @@ func TestTablesRunSubtests(t *testing.T) {
 
 func TestTableRule(t *testing.T) {
 	const table = "for _, c := range []struct{ a int }{{1}} "
+	body := func(lines int) string { return "{\n" + strings.Repeat("c++\n", lines-1) + "assert.Zero(t, c)\n}" }
 	for name, c := range map[string]struct {
 		body string
 		want int
@@ -111,6 +119,11 @@ func TestTableRule(t *testing.T) {
 		"table with sub-tests":    {table + "{ t.Run(``, func(t *testing.T) { assert.Equal(t, 1, c.a) }) }", 0},
 		"map of two":              {"for a, b := range map[int]int{1: 1, 2: 2} { assert.Equal(t, a, b) }", 0},
 		"list of strings":         {"for _, a := range []string{``, ``, ``} { assert.Empty(t, a) }", 0},
+		"list, five lines":        {"for c := range []bool{true, false} " + body(5), 0},
+		"list, six lines":         {"for c := range []bool{true, false} " + body(6), 1},
+		"map of two, six lines":   {"for c := range map[int]int{1: 1, 2: 2} " + body(6), 1},
+		"empty map, six lines":    {"all := map[int]int{}\nfor c := range all " + body(6), 0},
+		"loops of a sequence":     {"// sequence: each step reads the last\nfor range 3 {\n" + table + "{ t.Fatal(c.a) }\n}", 0},
 		"no assertion":            {table + "{ _ = c }", 0},
 		"sequence with a reason":  {"// sequence: each step reads the last\n" + table + "{ t.Fatal(c.a) }", 0},
 		"sequence without reason": {"// sequence:\n" + table + "{ t.Fatal(c.a) }", 1},
