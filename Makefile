@@ -86,9 +86,9 @@ e2e: ## the chart, agents and gateways in pods; needs root, and Debian or simila
 	$(if $(E2E),,go test -tags e2e -count=1 -p 1 -timeout 20m -run '$(call tests,test/cluster/*/*_e2e_test.go)' ./test/cluster/keeper ./test/cluster/kubetest)
 	STOKER_E2E=$(if $(E2E),some,all) $(call gotest,-count=1 -parallel 20 -timeout 50m -v $(if $(E2E),-run 'Fleet/(side by side|$(E2E))/$(E2E)'),./test/e2e)
 
-lint: ## golangci-lint, and the language rules of test/rules
+lint: ## golangci-lint, and the rules of test/rules for language and size
 	$(GOLANGCI) run ./...
-	@set -o pipefail; go test -count=1 -run Language -v ./test/rules | grep -v "^=== "
+	@set -o pipefail; go test -count=1 -run '^Test(Language|Structure)$$' -v ./test/rules | grep -v "^=== "
 
 fuzz: ## every fuzz target for FUZZTIME (20s)
 	@set -e; for d in $$(git grep -l --untracked 'func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u); do \
