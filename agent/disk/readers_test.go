@@ -374,6 +374,7 @@ func TestResourceIsCompleteAtAnyStep(t *testing.T) {
 		return string(b)
 	}
 	check := func() {
+		// sequence: each step of a sync checks all files
 		for _, dir := range []string{"projects/p/", "projects/q/"} {
 			for lead, files := range map[string][]string{"resource.json": {"a.bin", "view.json"}, "sub/project.json": {"sub/z"}} {
 				for _, f := range files {

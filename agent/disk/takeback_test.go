@@ -108,7 +108,8 @@ func TestRestoreWithoutSnapshot(t *testing.T) {
 			}
 			return do()
 		}})
-		for _, restores := range []bool{true, false} { // sequence: on one volume
+		// sequence: both on one volume
+		for _, restores := range []bool{true, false} {
 			var err error
 			if restores {
 				_, err = takeBackWith(t, d, names[1], nil, Snapshots{})

@@ -449,6 +449,7 @@ func TestCredentialsNeverLogged(t *testing.T) {
 	w.lead(targetCommit(first))
 	p.start()
 	p.awaitSynced(first, "one")
+	// sequence: one pod follows one commit after the other
 	for _, fault := range []gitserver.Fault{gitserver.Status(http.StatusUnauthorized), gitserver.Status(http.StatusBadGateway),
 		gitserver.Redirect("http://other.example"), gitserver.Truncate(10)} {
 		w.git.Inject(fault)
