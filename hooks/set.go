@@ -174,10 +174,13 @@ It approves no other commit.`,
 		}
 		return r.send(ctx, args[0], "sync requested", func(ctx context.Context, p target) (request.Answer, error) {
 			answer, err := p.setter().Ask(ctx, p.namespace, p.name, request.Request{By: r.by, ID: r.id, Force: *force, ConfirmDeletion: *confirm})
-			if err == nil && desiredref.RequestsOf(answer.Object).Unless() != "" {
+			if err != nil {
+				return answer, err
+			}
+			if d, err := desiredref.Of(answer.Object, ""); err == nil && d.Unless != "" {
 				answer.Ref = "" // the ref is that of a rollback, which may lapse after the requested poll
 			}
-			return answer, err
+			return answer, nil
 		})
 	})
 	r.addSenderFlags(command)

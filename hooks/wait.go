@@ -119,7 +119,7 @@ type waiter struct {
 // heldOffRef returns the ref of the spec while a rollback is in force, and "" otherwise.
 func heldOffRef(o v1alpha1.Requestable, v request.Verdict) string {
 	q := desiredref.RequestsOf(o)
-	if q.Unless() == "" || v.Ref == q.Spec || v.Ref != q.Annotations[v1alpha1.AnnotationRequestedRef] {
+	if d, err := q.Desired(""); err != nil || d.Unless == "" || v.Ref != d.Ref {
 		return ""
 	}
 	return q.Spec

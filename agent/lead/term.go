@@ -17,7 +17,6 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
-	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/status"
@@ -241,7 +240,7 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 		is.Revision = highestRevision(reports)
 	}
 	written := func() {
-		if want.Commit != is.Commit && ref.Desired.Override && desiredref.RequestsOf(gs).Unless() != "" {
+		if want.Commit != is.Commit && ref.Desired.Unless != "" {
 			t.metrics.RolledBack("request")
 		}
 		if want.Commit != is.Commit || want.Ref != is.Ref {

@@ -10,7 +10,6 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
-	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
@@ -54,8 +53,8 @@ func (r *Run) causedByCommit(err error) bool {
 func rollbackNote(cs *v1alpha1.ConfigSync) string {
 	q := desiredref.RequestsOf(cs)
 	d, err := q.Desired("")
-	if unless := q.Unless(); err == nil && d.Override && syntax.IsCommit(unless) {
-		return fmt.Sprintf("rolled back: %s is held off at %.7s; ", q.Spec, unless)
+	if err != nil || d.Unless == "" {
+		return ""
 	}
-	return ""
+	return fmt.Sprintf("rolled back: %s is held off at %.7s; ", q.Spec, d.Unless)
 }

@@ -195,8 +195,8 @@ func refOrigin(gs *v1alpha1.GatewaySync, ref string) string {
 	if ref != gs.Spec.Git.Ref {
 		s += "; spec.git.ref is " + gs.Spec.Git.Ref
 	}
-	if unless := desiredref.RequestsOf(gs).Unless(); unless != "" {
-		s += fmt.Sprintf(", until it moves on from %s", request.Short(unless))
+	if d, err := desiredref.Of(gs, ""); err == nil && d.Unless != "" {
+		s += fmt.Sprintf(", until it moves on from %s", request.Short(d.Unless))
 	}
 	return s + ")"
 }

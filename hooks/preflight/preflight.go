@@ -207,7 +207,7 @@ func (r *run) chooseRef(refs *repo.Refs) (requested bool, err error) {
 		return r.Ref != gs.Spec.Git.Ref, nil
 	}
 	r.result.Ref = desired.Ref
-	switch rollback := desired.Override && desired.ResolveSpec; {
+	switch rollback := desired.Unless != ""; {
 	case rollback && r.Unapplied:
 		// The sync brings the ref that the rollback holds back. If the check were of the rollback's commit, it would pass a sync that
 		// brings the broken commit again.

@@ -9,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/api/v1alpha1/syntax"
 )
@@ -213,7 +212,7 @@ func fleetEvents(f *facts, next *v1alpha1.GatewaySyncStatus, emit eventFunc) {
 	good := f.last.LastGood == nil || next.LastGood != nil && (f.last.LastGood.Commit != next.LastGood.Commit || f.last.LastGood.Ref != next.LastGood.Ref)
 	if is.Status == metav1.ConditionTrue && (good || was == nil || was.Status != is.Status && !rested(was.Reason)) {
 		emit(false, v1alpha1.EventSyncCompleted, "%s", is.Message)
-		if good && f.Ref.Desired.Override && desiredref.RequestsOf(f.GatewaySync).Unless() != "" {
+		if good && f.Ref.Desired.Unless != "" {
 			emit(false, v1alpha1.EventRollbackCompleted, "%s", is.Message)
 		}
 	}

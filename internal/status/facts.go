@@ -9,8 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/api/v1alpha1/desiredref"
-	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -118,8 +116,8 @@ func (f *facts) describeTarget() string {
 // rollbackPrefix returns how the message of Ready begins if a rollback is in force, else "". The fleet is healthy then, but does
 // not run what the spec says.
 func (f *facts) rollbackPrefix() string {
-	unless := desiredref.RequestsOf(f.GatewaySync).Unless()
-	if !f.Ref.Desired.Override || !syntax.IsCommit(unless) {
+	unless := f.Ref.Desired.Unless
+	if unless == "" {
 		return ""
 	}
 	return fmt.Sprintf("rolled back: %s is held off at %s; ", f.GatewaySync.Spec.Git.Ref, short(unless))

@@ -351,8 +351,7 @@ func TestRollbackEvent(t *testing.T) {
 	s.moves(commitB)
 	s.takes(0)
 	s.write()
-	s.GatewaySync.Annotations = map[string]string{v1alpha1.AnnotationRequestedUnless: commitB}
-	s.Ref.Desired = desiredref.Desired{Ref: commitA, Override: true, RequestedBy: "cli", Over: commitA + "@main"}
+	s.Ref.Desired = desiredref.Desired{Ref: commitA, Override: true, Unless: commitB, RequestedBy: "cli", Over: commitA + "@main"}
 	s.Target.Ref, s.Target.Commit = commitA, commitA
 	st := s.write()
 	assert.NotContains(t, s.told(), "RollbackCompleted")

@@ -16,7 +16,7 @@ func TestRollbackNamesHeldCommit(t *testing.T) {
 	s := newScene(t, 2)
 	s.GatewaySync.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: commitA, v1alpha1.AnnotationRequestedUnless: commitB,
 		v1alpha1.AnnotationRequestedOver: commitA + "@main"}
-	s.Ref.Desired = desiredref.Desired{Ref: commitA, Override: true, ResolveSpec: true}
+	s.Ref.Desired = desiredref.Desired{Ref: commitA, Override: true, ResolveSpec: true, Unless: commitB}
 	s.tells(func(t *v1alpha1.SyncTargetSpec) { t.Ref, t.RefName = commitA, "" })
 	s.takes(0)
 	s.takes(1)

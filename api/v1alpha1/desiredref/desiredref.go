@@ -18,6 +18,9 @@ type Desired struct {
 	Commit string
 	// Override reports whether Ref comes from a request and not from the spec.
 	Override bool
+	// Unless is set while a rollback is in force: the commit of the ref of the spec that the rollback holds off. The rollback lapses when that ref
+	// moves on. Otherwise it is "".
+	Unless string
 	// RequestedBy is the sender; empty if the request is not in force.
 	RequestedBy string
 	// RequestedAt is the time of the request. If it differs from the value that was handled last, git is polled at once, even if no
@@ -136,6 +139,9 @@ func (q Requests) Desired(specCommit string) (Desired, error) {
 		return d, nil
 	}
 	d.Ref, d.Override, d.Commit = requested, requested != q.Spec, commit
+	if d.Override && syntax.IsCommit(unless) {
+		d.Unless = unless
+	}
 	if q.Status != nil && commit != "" {
 		if resolved, refused := strings.CutPrefix(q.Status.Refused, d.refusal()); refused && syntax.IsCommit(resolved) {
 			d.Refused, d.RefusedCommit = q.Status.Refused, resolved
