@@ -63,4 +63,9 @@ type Rollback struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	Unless string `json:"unless,omitempty"`
+	// The commit, an @ and the ref of the spec: the annotation stoker.io/requested-over of the rollback, without its time. Empty if commit
+	// is.
+	// +optional
+	// +kubebuilder:validation:MaxLength=296
+	Over string `json:"over,omitempty"`
 }

@@ -230,7 +230,7 @@ func TestTwoClicksWithinOneSecond(t *testing.T) {
 	for _, name := range []string{"force-sync", "rollback"} {
 		gs := &v1alpha1.GatewaySync{}
 		gs.Spec.Git.Ref, gs.ResourceVersion = commitB, "1234567890123"
-		gs.Status.LastGood, gs.Status.Rollback = &v1alpha1.CommitRecord{Commit: commitA, At: metav1.NewTime(noon)}, &v1alpha1.Rollback{Commit: commitA, Unless: commitB}
+		gs.Status.LastGood, gs.Status.Rollback = &v1alpha1.CommitRecord{Commit: commitA, At: metav1.NewTime(noon)}, &v1alpha1.Rollback{Commit: commitA, Unless: commitB, Over: commitA + "@" + commitB}
 		gs.Status.Outcome = &v1alpha1.Outcome{Phase: v1alpha1.OutcomeFailed, Ref: commitB, Commit: commitB}
 		script := action(t, name)
 		once, err := script.click(t, gs)

@@ -217,7 +217,11 @@ func TestConfigSyncRollbackMatchesCLI(t *testing.T) {
 				ofConfig(v1alpha1.ConditionRefResolved, metav1.ConditionTrue, v1alpha1.ReasonRefResolved, ""),
 			}
 			c.change(cs)
-			cs.Status.ObservedRequest, cs.Status.Rollback = desiredref.Key(cs), desiredref.RollbackNow(cs)
+			cs.Status.ObservedRequest = desiredref.Key(cs)
+			q := desiredref.RequestsOf(cs)
+			desired, err := q.Desired("")
+			require.NoError(t, err)
+			cs.Status.Rollback = desired.Rollback(q, desiredref.StandingOf(cs).Commit, cs.Status.LastGood)
 			client := fake.NewSimpleDynamicClient(runtime.NewScheme(), &unstructured.Unstructured{Object: object(t, cs)})
 			setter := request.NewSetter(client, func() time.Time { return noon.Add(7) }).Of(kube.ConfigSync)
 			answer, wanted := setter.Rollback(t.Context(), "plant", "plant", "", "argocd", "")

@@ -72,7 +72,7 @@ func (d dice) gatewaySync() *v1alpha1.GatewaySync {
 	if good := mostly(d, commitA, commitB, ""); good != "" {
 		st.LastGood = &v1alpha1.CommitRecord{Ref: "main", Commit: good, At: metav1.NewTime(noon)}
 		if d.IntN(6) > 0 {
-			st.Rollback = &v1alpha1.Rollback{Commit: good, Unless: mostly(d, commitB, "")}
+			st.Rollback = &v1alpha1.Rollback{Commit: good, Unless: mostly(d, commitB, ""), Over: good + "@" + gs.Spec.Git.Ref}
 			if st.Outcome != nil && st.Outcome.Commit == good || want.Ref == good || st.Rollback.Unless == good {
 				st.Rollback.Commit = ""
 			}

@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/hooks/configsync/manifest"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
@@ -61,7 +60,7 @@ func (c *record) setCondition(kind string, status metav1.ConditionStatus, reason
 
 // writeIntent writes the status before a run changes anything. It fails if another client wrote the ConfigSync since it was read.
 func (c *record) writeIntent(ctx context.Context) error {
-	c.cs.Status.Rollback = desiredref.RollbackNow(c.cs)
+	derive(c.cs)
 	written, err := kube.ConfigSyncs(c.clients.Dynamic, c.cs.Namespace).Update(ctx, c.cs, metav1.UpdateOptions{}, "status")
 	switch {
 	case apierrors.IsConflict(err):
@@ -78,7 +77,7 @@ func (c *record) writeIntent(ctx context.Context) error {
 // write writes the status after a run, even if another client wrote it meanwhile. It returns the ConfigSync as it was before,
 // or nil if it already had this status. gone are the objects that the run removed from the inventory.
 func (c *record) write(ctx context.Context, gone map[manifest.ID]bool) (before *v1alpha1.ConfigSync, err error) {
-	c.cs.Status.Rollback = desiredref.RollbackNow(c.cs)
+	derive(c.cs)
 	before, err = c.replace(ctx, gone)
 	for range 2 {
 		if apierrors.IsConflict(err) {

@@ -214,7 +214,7 @@ func TestRollbackWhileRunWaits(t *testing.T) {
 		done <- err
 	}()
 	require.Eventually(t, func() bool { return w.get().Status.SourceRevision == bad }, soon, 50*time.Millisecond)
-	require.Equal(t, &v1alpha1.Rollback{Commit: good, Unless: bad}, w.get().Status.Rollback)
+	require.Equal(t, &v1alpha1.Rollback{Commit: good, Unless: bad, Over: good + "@main"}, w.get().Status.Rollback)
 	answer, err := w.setter().Rollback(t.Context(), w.namespace, "plant", "", "cli", "")
 	require.NoError(t, err)
 	assert.Equal(t, request.Set, answer.Outcome)

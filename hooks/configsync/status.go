@@ -74,6 +74,13 @@ func (r *Run) setOutcome(err error) {
 	}
 }
 
+// derive sets the fields of the status that follow from others.
+func derive(cs *v1alpha1.ConfigSync) {
+	q := desiredref.RequestsOf(cs)
+	d, _ := q.Desired("") // zero if the request is not valid
+	cs.Status.Rollback = d.Rollback(q, desiredref.StandingOf(cs).Commit, cs.Status.LastGood)
+}
+
 // message returns the text of an error for the status. An error without a reason means that the API server could not be reached.
 func message(err error) string {
 	if failure.Reason(err, "") == "" {

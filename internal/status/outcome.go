@@ -9,7 +9,6 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
-	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -113,33 +112,13 @@ func (rows fleet) count(polled bool, handled func(*gateway) bool) counts {
 	return c
 }
 
-// rollback returns status.rollback, what a rollback would request now. A rollback lapses when spec.git.ref moves on from the commit
-// that is rolled back. If a request led there, a rollback replaces it and keeps the condition of an earlier rollback.
+// rollback returns status.rollback, what a rollback would request now.
 func rollback(f *facts, good *v1alpha1.CommitRecord) *v1alpha1.Rollback {
-	d, spec := f.Ref.Desired, f.GatewaySync.Spec.Git.Ref
-	if good == nil || !syntax.IsCommit(good.Commit) {
-		return nil
+	commit := ""
+	if f.resolved {
+		commit = f.Target.Commit
 	}
-	r := &v1alpha1.Rollback{Commit: good.Commit}
-	runs := strings.EqualFold(d.Ref, good.Commit)
-	switch {
-	case d.Ref == "": // the request is not valid: a rollback replaces it
-	case d.Override:
-		if unless := desiredref.RequestsOf(f.GatewaySync).Unless(); syntax.IsCommit(unless) {
-			r.Unless = unless
-		}
-		runs = runs || f.resolved && f.Target.Commit == good.Commit
-	case syntax.IsCommit(spec):
-		r.Unless = strings.ToLower(spec)
-	case f.resolved:
-		r.Unless, runs = f.Target.Commit, runs || f.Target.Commit == good.Commit
-	default:
-		return nil // until git was polled
-	}
-	if runs {
-		r.Commit = ""
-	}
-	return r
+	return f.Ref.Desired.Rollback(desiredref.RequestsOf(f.GatewaySync), commit, good)
 }
 
 // retry returns status.retry, what a retry would request now.

@@ -136,7 +136,7 @@ func TestConfigSyncActions(t *testing.T) {
 			obj := object(t, configSyncDir+"/testdata/synced.yaml")
 			good, bad := strings.Repeat("1", 40), strings.Repeat("2", 40)
 			require.NoError(t, unstructured.SetNestedField(obj.Object, map[string]any{"commit": good}, "status", "lastGood"))
-			require.NoError(t, unstructured.SetNestedField(obj.Object, map[string]any{"commit": good, "unless": bad}, "status", "rollback"))
+			require.NoError(t, unstructured.SetNestedField(obj.Object, map[string]any{"commit": good, "unless": bad, "over": good + "@main"}, "status", "rollback"))
 			obj.SetResourceVersion("41")
 			annotations := map[string]string{"plant.example.com/area": "north"}
 			if name == "resume" {

@@ -56,6 +56,32 @@ func (d Desired) Refuse(commit string) string { return d.refusal() + commit }
 
 func (d Desired) refusal() string { return d.Over + " at " + d.Commit + " not at " }
 
+// Rollback returns what a rollback to the last good commit would request now, for status.rollback; nil if unknown. commit is what d.Ref resolves
+// to; "" if git was not polled yet. d is zero if the request is not valid.
+//
+// A rollback lapses when the ref of the spec moves on from the commit that is rolled back. If a request led there, a rollback replaces it, and keeps the
+// condition of an earlier rollback.
+func (d Desired) Rollback(q Requests, commit string, good *v1alpha1.CommitRecord) *v1alpha1.Rollback {
+	if q.Fixed != "" || q.Spec == "" || good == nil || !syntax.IsCommit(good.Commit) {
+		return nil
+	}
+	r := &v1alpha1.Rollback{Commit: good.Commit, Over: RequestOver(good.Commit, q.Spec, "")}
+	switch {
+	case d.Ref == "", d.Override:
+		r.Unless = d.Unless
+	case syntax.IsCommit(q.Spec):
+		r.Unless = strings.ToLower(q.Spec)
+	case commit != "":
+		r.Unless = commit
+	default:
+		return nil
+	}
+	if strings.EqualFold(d.Ref, good.Commit) || commit == good.Commit {
+		r.Commit, r.Over = "", ""
+	}
+	return r
+}
+
 // Requests has the inputs of Of: the request, the spec and the status of an object.
 type Requests struct {
 	// Annotations of the object.

@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 // RequestsOf returns the inputs of Of for an object.
@@ -118,32 +117,4 @@ func standingOfConfigSync(cs *v1alpha1.ConfigSync) Standing {
 		s.Commit = st.SourceRevision
 	}
 	return s
-}
-
-// RollbackNow returns what a rollback of a ConfigSync would request now, for status.rollback; nil if unknown. The rollback lapses when the
-// ref of the spec moves to another commit than Unless. If an earlier rollback is in force, the new one has the same Unless. Commit is "" if
-// the last good commit is the desired one.
-func RollbackNow(cs *v1alpha1.ConfigSync) *v1alpha1.Rollback {
-	q, standing := RequestsOf(cs), StandingOf(cs)
-	if q.Fixed != "" || standing.LastGood == nil || !syntax.IsCommit(standing.LastGood.Commit) {
-		return nil
-	}
-	r := &v1alpha1.Rollback{Commit: standing.LastGood.Commit}
-	switch d, err := q.Desired(""); {
-	case err != nil: // the request is invalid; a rollback replaces it without a condition
-	case d.Override:
-		if unless := q.Unless(); syntax.IsCommit(unless) {
-			r.Unless = unless
-		}
-	case syntax.IsCommit(q.Spec):
-		r.Unless = strings.ToLower(q.Spec)
-	case standing.Commit != "":
-		r.Unless = standing.Commit
-	default:
-		return nil // git was not polled yet
-	}
-	if strings.EqualFold(standing.Ref, r.Commit) || standing.Commit == r.Commit {
-		r.Commit = ""
-	}
-	return r
 }

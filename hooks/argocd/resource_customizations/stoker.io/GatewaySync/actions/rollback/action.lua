@@ -16,23 +16,18 @@ for _, name in ipairs({"requested-ref", "requested-over", "requested-unless", "r
 end
 if #request > 4096 then request = "too long" end
 if map(status.lastGood).commit == nil then error("no good commit is known yet: there is nothing to go back to", 0) end
-local spec = map(obj.spec)
-local source = map(spec.source) -- of a ConfigSync
-local known = status.rollback ~= nil and (spec.source ~= nil or status.outcome ~= nil)
+local known = status.rollback ~= nil and (map(obj.spec).source ~= nil or status.outcome ~= nil)
 if status.observedGeneration ~= meta.generation or (status.observedRequest or "") ~= request or not known then
   error("the desired ref is not resolved yet: try again soon", 0)
 end
 if back.commit == nil or back.commit == "" then return obj end -- already the desired commit
-
-local git = map(source.git)
-local ref = map(spec.git).ref or git.revision or git.branch or (spec.source ~= nil and "HEAD" or "")
 
 -- The fraction of the second comes from the resource version, which each write changes, so that two clicks are two requests.
 local digits = tostring((tonumber(meta.resourceVersion) or 0) % 1000000000)
 while #digits < 9 do digits = "0" .. digits end
 local at = require("os").date("!%Y-%m-%dT%H:%M:%S") .. "." .. digits .. "Z"
 notes["stoker.io/requested-ref"] = back.commit
-notes["stoker.io/requested-over"] = back.commit .. "@" .. ref .. " " .. at
+notes["stoker.io/requested-over"] = back.over .. " " .. at
 notes["stoker.io/requested-unless"] = back.unless
 notes["stoker.io/requested-commit"], notes["stoker.io/requested-for"] = nil, nil
 notes["stoker.io/requested-at"], notes["stoker.io/requested-by"] = at, "argocd"
