@@ -11,6 +11,9 @@ type ConfigSyncStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	ObservedRequest string `json:"observedRequest,omitempty"`
+	// How far the objects are with the desired ref. It is valid if observedGeneration and observedRequest match the object.
+	// +optional
+	Outcome *Outcome `json:"outcome,omitempty"`
 	// Ref that was resolved.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255

@@ -1,6 +1,6 @@
 package v1alpha1
 
-// OutcomePhase is how far the gateways are with the desired ref.
+// OutcomePhase is how far the gateways, or the objects of a ConfigSync, are with the desired ref.
 //
 // +kubebuilder:validation:Enum=Progressing;Succeeded;Failed;Held;Paused
 type OutcomePhase string
@@ -9,20 +9,22 @@ type OutcomePhase string
 const (
 	// OutcomeProgressing means that work is under way, or that there is no gateway yet.
 	OutcomeProgressing OutcomePhase = "Progressing"
-	// OutcomeSucceeded means that every gateway runs the commit and has handled the request.
+	// OutcomeSucceeded means that every gateway runs the commit and has handled the request, or that the last run of the ConfigSync succeeded.
 	OutcomeSucceeded OutcomePhase = "Succeeded"
 	// OutcomeFailed means that no retry succeeds until the spec, the request, the commit or a gateway changes.
 	OutcomeFailed OutcomePhase = "Failed"
-	// OutcomeHeld means that all gateways that do not run the commit wait for a user, for example to close a Designer.
+	// OutcomeHeld means that all gateways that do not run the commit wait for a user, for example to close a Designer, or that the last run of
+	// the ConfigSync waits for one.
 	OutcomeHeld OutcomePhase = "Held"
-	// OutcomePaused means that all gateways that do not run the commit are paused or make dry runs only.
+	// OutcomePaused means that all gateways that do not run the commit are paused or make dry runs only, or that the ConfigSync is paused or
+	// makes dry runs only.
 	OutcomePaused OutcomePhase = "Paused"
 )
 
-// Outcome says how far the gateways are with the desired ref. It is valid for the spec and the request that the status observed, while
-// the status is confirmed.
+// Outcome says how far the gateways, or the objects of a ConfigSync, are with the desired ref. It is valid for the spec and the request that
+// the status observed. That of a GatewaySync is valid while the status is confirmed.
 type Outcome struct {
-	// How far the gateways are: Progressing, Succeeded, Failed, Held or Paused.
+	// How far the gateways or the objects are: Progressing, Succeeded, Failed, Held or Paused.
 	// +required
 	Phase OutcomePhase `json:"phase"`
 	// Desired ref. Empty if the request names no valid ref.
@@ -33,7 +35,7 @@ type Outcome struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	Commit string `json:"commit,omitempty"`
-	// Number of gateways.
+	// Number of gateways. A ConfigSync has none.
 	// +optional
 	Total int32 `json:"total,omitempty"`
 	// Number of gateways that run the commit.

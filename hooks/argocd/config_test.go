@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -23,50 +22,54 @@ import (
 	"stoker.io/stoker/internal/request"
 )
 
-// configSyncs lists ConfigSyncs in the states that matter to Argo CD. They are written to testdata, where the modules test/argocd and
-// test/argocd/v3 check them with Argo CD's own code.
+// configSyncs lists ConfigSyncs in the states that matter to Argo CD. Each change alters one that was applied. They are written to testdata,
+// where the modules test/argocd and test/argocd/v3 check them with Argo CD's own code.
 var configSyncs = []struct {
 	name, health, message string
-	observed              int64 // generation; that of the spec is 2
-	conditions            []metav1.Condition
+	change                func(*v1alpha1.ConfigSync)
 }{
-	{"new", "Progressing", "no run yet: enable stoker config run, or use stoker config apply", -1, nil},
-	{"synced", "Healthy", "6 objects of aaaaaaa are applied and healthy", 2, []metav1.Condition{
-		ofConfig(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonSynced, "6 objects of aaaaaaa are applied and healthy"),
+	{"new", "Progressing", "no run yet: enable stoker config run, or use stoker config apply", func(cs *v1alpha1.ConfigSync) {
+		cs.Status = v1alpha1.ConfigSyncStatus{ObservedGeneration: -1}
 	}},
-	{"spec_not_seen", "Progressing", "no run of the current spec yet", 1, []metav1.Condition{
-		ofConfig(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonSynced, "6 objects of aaaaaaa are applied and healthy"),
+	{"synced", "Healthy", "6 objects of aaaaaaa are applied and healthy", func(*v1alpha1.ConfigSync) {}},
+	{"spec_not_seen", "Progressing", "no run of the current spec yet", func(cs *v1alpha1.ConfigSync) { cs.Generation++ }},
+	{"request_not_seen", "Progressing", "no run of the current request yet", func(cs *v1alpha1.ConfigSync) {
+		cs.Annotations = map[string]string{v1alpha1.AnnotationRequestedAt: requestedAt}
 	}},
-	{"failed_before_the_spec", "Progressing", "no run of the current spec yet", 1, []metav1.Condition{
-		ofConfig(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonManifestInvalid, "site.yaml: line 3: unexpected end"),
-		ofConfig(v1alpha1.ConditionStalled, metav1.ConditionTrue, v1alpha1.ReasonManifestInvalid, "site.yaml: line 3: unexpected end"),
+	{"failed_before_the_spec", "Progressing", "no run of the current spec yet", func(cs *v1alpha1.ConfigSync) {
+		ended(v1alpha1.OutcomeFailed, v1alpha1.ReasonManifestInvalid, "site.yaml: line 3: unexpected end")(cs)
+		cs.Generation++
 	}},
-	{"working", "Progressing", "a run is under way: 1 to create, 5 unchanged", 2, []metav1.Condition{
-		ofConfig(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "a run is under way: 1 to create, 5 unchanged"),
-		ofConfig(v1alpha1.ConditionReconciling, metav1.ConditionTrue, v1alpha1.ReasonProgressing, "a run is under way"),
-	}},
-	{"git_unreachable", "Progressing", "GitUnreachable: dial tcp: connection refused", 2, []metav1.Condition{
-		ofConfig(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonGitUnreachable, "dial tcp: connection refused"),
-		ofConfig(v1alpha1.ConditionReconciling, metav1.ConditionTrue, v1alpha1.ReasonGitUnreachable, "the next run tries again"),
-	}},
-	{"not_owned", "Suspended", "NotOwned: ConfigMap plant/site belongs to others", 2, []metav1.Condition{
-		ofConfig(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonNotOwned, "ConfigMap plant/site belongs to others"),
-		ofConfig(v1alpha1.ConditionStalled, metav1.ConditionTrue, v1alpha1.ReasonNotOwned, "ConfigMap plant/site belongs to others"),
-	}},
-	{"manifest_invalid", "Degraded", "ManifestInvalid: site.yaml: line 3: unexpected end", 2, []metav1.Condition{
-		ofConfig(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonManifestInvalid, "site.yaml: line 3: unexpected end"),
-		ofConfig(v1alpha1.ConditionStalled, metav1.ConditionTrue, v1alpha1.ReasonManifestInvalid, "site.yaml: line 3: unexpected end"),
-	}},
-	{"paused", "Healthy", "paused by spec.paused or by the annotation stoker.io/paused", 2, []metav1.Condition{
-		ofConfig(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonPaused, "paused by spec.paused or by the annotation stoker.io/paused"),
-	}},
-	{"dry_run", "Healthy", "nothing was changed: 1 to create, 5 unchanged", 2, []metav1.Condition{
-		ofConfig(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonDryRun, "nothing was changed: 1 to create, 5 unchanged"),
-	}},
+	{"working", "Progressing", "a run is under way: 1 to create, 5 unchanged",
+		ended(v1alpha1.OutcomeProgressing, v1alpha1.ReasonProgressing, "a run is under way: 1 to create, 5 unchanged")},
+	{"git_unreachable", "Progressing", "GitUnreachable: dial tcp: connection refused",
+		ended(v1alpha1.OutcomeProgressing, v1alpha1.ReasonGitUnreachable, "dial tcp: connection refused")},
+	{"not_owned", "Suspended", "NotOwned: ConfigMap plant/site belongs to others",
+		ended(v1alpha1.OutcomeHeld, v1alpha1.ReasonNotOwned, "ConfigMap plant/site belongs to others")},
+	{"manifest_invalid", "Degraded", "ManifestInvalid: site.yaml: line 3: unexpected end",
+		ended(v1alpha1.OutcomeFailed, v1alpha1.ReasonManifestInvalid, "site.yaml: line 3: unexpected end")},
+	{"paused", "Healthy", "paused by spec.paused or by the annotation stoker.io/paused",
+		ended(v1alpha1.OutcomePaused, v1alpha1.ReasonPaused, "paused by spec.paused or by the annotation stoker.io/paused")},
+	{"dry_run", "Healthy", "nothing was changed: 1 to create, 5 unchanged",
+		ended(v1alpha1.OutcomePaused, v1alpha1.ReasonDryRun, "nothing was changed: 1 to create, 5 unchanged")},
 }
 
-func ofConfig(kind string, is metav1.ConditionStatus, reason v1alpha1.Reason, message string) metav1.Condition {
-	return metav1.Condition{Type: kind, Status: is, Reason: string(reason), Message: message, LastTransitionTime: metav1.NewTime(noon)}
+// ended makes the last run of a ConfigSync end with an outcome.
+func ended(phase v1alpha1.OutcomePhase, reason v1alpha1.Reason, message string) func(*v1alpha1.ConfigSync) {
+	return func(cs *v1alpha1.ConfigSync) {
+		o := cs.Status.Outcome
+		o.Phase, o.Reason, o.Message = phase, reason, message
+	}
+}
+
+// applied returns a ConfigSync whose last run applied main.
+func applied() *v1alpha1.ConfigSync {
+	cs := configSync()
+	cs.CreationTimestamp, cs.ResourceVersion = metav1.NewTime(noon.Add(-time.Hour)), ""
+	cs.Status.ObservedGeneration, cs.Status.ObservedRequest = cs.Generation, desiredref.Key(cs)
+	cs.Status.Outcome = &v1alpha1.Outcome{Phase: v1alpha1.OutcomeSucceeded, Ref: "main", Commit: commitA, Reason: v1alpha1.ReasonSynced,
+		Message: "6 objects of aaaaaaa are applied and healthy"}
+	return cs
 }
 
 func TestConfigSyncHealth(t *testing.T) {
@@ -76,11 +79,8 @@ func TestConfigSyncHealth(t *testing.T) {
 	}
 	for _, c := range configSyncs {
 		t.Run(c.name, func(t *testing.T) {
-			cs := &v1alpha1.ConfigSync{}
-			cs.APIVersion, cs.Kind, cs.Namespace, cs.Name, cs.Generation = "stoker.io/v1alpha1", "ConfigSync", "plant", "plant", 2
-			cs.CreationTimestamp = metav1.NewTime(noon.Add(-time.Hour))
-			cs.Spec.Source.Git = &v1alpha1.ConfigGit{RepoURL: "https://git.example.com/plant.git", Branch: "main", Path: "kubernetes"}
-			cs.Status.ObservedGeneration, cs.Status.Conditions = c.observed, c.conditions
+			cs := applied()
+			c.change(cs)
 			want := health{c.health, c.message}
 			assert.Equal(t, want, script.health(t, object(t, cs)))
 			golden(t, "../ConfigSync/testdata/"+c.name+".yaml", cs)
@@ -93,33 +93,26 @@ func TestConfigSyncHealth(t *testing.T) {
 	assert.Len(t, there, len(configSyncs), "a file in testdata belongs to no status: delete it")
 }
 
-// The health follows from the class of the reason. Reasons that only GatewaySyncs have are not asked for.
-func TestConfigSyncHealthByReason(t *testing.T) {
+// For every outcome, health.lua and "stoker wait" agree on the health, also right after a request.
+func TestConfigSyncHealthOfEveryOutcome(t *testing.T) {
 	script := load(t, "../ConfigSync/health.lua")
-	own := []v1alpha1.Reason{v1alpha1.ReasonNotOwned, v1alpha1.ReasonApplyConflict, v1alpha1.ReasonMassDeletion}
-	for _, r := range v1alpha1.Reasons {
-		if r.Class == v1alpha1.ClassHeld && !slices.Contains(own, r.Reason) {
-			continue
-		}
-		t.Run(string(r.Reason), func(t *testing.T) {
-			cs := &v1alpha1.ConfigSync{}
-			cs.Generation, cs.Status.ObservedGeneration = 1, 1
-			cs.Status.Conditions = []metav1.Condition{ofConfig(v1alpha1.ConditionReady, metav1.ConditionFalse, r.Reason, "text")}
-			want := map[v1alpha1.Class]string{v1alpha1.ClassHeld: "Suspended", v1alpha1.ClassStalled: "Degraded"}[r.Class]
-			if want != "" {
-				cs.Status.Conditions = append(cs.Status.Conditions, ofConfig(v1alpha1.ConditionStalled, metav1.ConditionTrue, r.Reason, "text"))
+	phases := map[v1alpha1.OutcomePhase]string{v1alpha1.OutcomeProgressing: "Progressing", v1alpha1.OutcomeSucceeded: "Healthy",
+		v1alpha1.OutcomePaused: "Healthy", v1alpha1.OutcomeHeld: "Suspended", v1alpha1.OutcomeFailed: "Degraded"}
+	for phase, want := range phases {
+		t.Run(string(phase), func(t *testing.T) {
+			cs := applied()
+			ended(phase, v1alpha1.ReasonUnhealthy, "text")(cs)
+			assert.Equal(t, health{want, "Unhealthy: text"}, script.health(t, object(t, cs)))
+			assert.Equal(t, phase, v1alpha1.OutcomePhase(request.ReadConfig(cs, "").Phase))
+			for _, name := range []string{v1alpha1.AnnotationRequestedAt, v1alpha1.AnnotationPaused, v1alpha1.AnnotationRequestedRef} {
+				t.Run(name, func(t *testing.T) {
+					cs := applied()
+					ended(phase, v1alpha1.ReasonUnhealthy, "text")(cs)
+					cs.Annotations = map[string]string{name: "v2"}
+					assert.Equal(t, "Progressing", script.health(t, object(t, cs)).Status)
+					assert.Equal(t, request.Progressing, request.ReadConfig(cs, "").Phase)
+				})
 			}
-			switch {
-			case r.Reason == v1alpha1.ReasonPaused:
-				want = "Suspended"
-			case r.Reason == v1alpha1.ReasonDryRun:
-				want = "Healthy"
-			case want == "":
-				want = "Progressing"
-			}
-			got := script.health(t, object(t, cs))
-			assert.Equal(t, want, got.Status)
-			assert.Contains(t, got.Message, "text")
 		})
 	}
 }
@@ -192,30 +185,26 @@ func TestConfigSyncRollbackMatchesCLI(t *testing.T) {
 		fails  string
 	}{
 		"branch":         {func(*v1alpha1.ConfigSync) {}, true, ""},
-		"default branch": {func(cs *v1alpha1.ConfigSync) { cs.Spec.Source.Git.Branch, cs.Status.SourceRef = "", "HEAD" }, true, ""},
-		"tag":            {func(cs *v1alpha1.ConfigSync) { cs.Spec.Source.Git.Revision, cs.Status.SourceRef = "v2", "v2" }, true, ""},
-		"commit":         {func(cs *v1alpha1.ConfigSync) { cs.Spec.Source.Git.Revision, cs.Status.SourceRef = commitB, commitB }, true, ""},
+		"default branch": {func(cs *v1alpha1.ConfigSync) { cs.Spec.Source.Git.Branch, cs.Status.Outcome.Ref = "", "HEAD" }, true, ""},
+		"tag":            {func(cs *v1alpha1.ConfigSync) { cs.Spec.Source.Git.Revision, cs.Status.Outcome.Ref = "v2", "v2" }, true, ""},
+		"commit":         {func(cs *v1alpha1.ConfigSync) { cs.Spec.Source.Git.Revision, cs.Status.Outcome.Ref = commitB, commitB }, true, ""},
 		"requested ref": {func(cs *v1alpha1.ConfigSync) {
 			cs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: "v3", v1alpha1.AnnotationRequestedCommit: commitB, "plant.example.com/area": "north"}
-			cs.Status.SourceRef = "v3"
+			cs.Status.Outcome.Ref = "v3"
 		}, true, ""},
 		"last good commit runs": {func(cs *v1alpha1.ConfigSync) {
-			cs.Status.SourceRevision, cs.Annotations = commitA, map[string]string{"plant.example.com/area": "north"}
+			cs.Status.Outcome.Commit, cs.Annotations = commitA, map[string]string{"plant.example.com/area": "north"}
 		}, false, ""},
 		"no last good commit": {func(cs *v1alpha1.ConfigSync) { cs.Status.LastGood = nil }, false, "nothing to go back to"},
-		"not resolved": {func(cs *v1alpha1.ConfigSync) {
-			cs.Status.Conditions = []metav1.Condition{ofConfig(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonGitUnreachable, "")}
-		}, false, "try again soon"},
-		"older spec": {func(cs *v1alpha1.ConfigSync) { cs.Status.ObservedGeneration = 1 }, false, "try again soon"},
+		"not resolved":        {func(cs *v1alpha1.ConfigSync) { cs.Status.Outcome.Commit = "" }, false, "try again soon"},
+		"no run":              {func(cs *v1alpha1.ConfigSync) { cs.Status.Outcome = nil }, false, "try again soon"},
+		"older spec":          {func(cs *v1alpha1.ConfigSync) { cs.Status.ObservedGeneration = 1 }, false, "try again soon"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cs := configSync()
-			cs.Status.ObservedGeneration, cs.Status.SourceRef, cs.Status.SourceRevision = 2, "main", commitB
+			cs.Status.ObservedGeneration = 2
 			cs.Status.LastGood = &v1alpha1.CommitRecord{Ref: "main", Commit: commitA}
-			cs.Status.Conditions = []metav1.Condition{
-				ofConfig(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonUnhealthy, ""),
-				ofConfig(v1alpha1.ConditionRefResolved, metav1.ConditionTrue, v1alpha1.ReasonRefResolved, ""),
-			}
+			cs.Status.Outcome = &v1alpha1.Outcome{Phase: v1alpha1.OutcomeFailed, Ref: "main", Commit: commitB, Reason: v1alpha1.ReasonUnhealthy}
 			c.change(cs)
 			cs.Status.ObservedRequest = desiredref.Key(cs)
 			q := desiredref.RequestsOf(cs)

@@ -2,7 +2,6 @@ package configsync
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -190,9 +189,10 @@ func (r *Run) execute(ctx context.Context, o Options) error {
 	return r.requestRollback(ctx, r.report(ctx, err))
 }
 
-// executePrune prunes and applies nothing. A prune says nothing about the commit, so the conditions stay as they were before it.
+// executePrune prunes and applies nothing. A prune says nothing about the commit, so the status stays as it was before it, except for the
+// inventory.
 func (r *Run) executePrune(ctx context.Context) error {
-	conditions := slices.Clone(r.record.cs.Status.Conditions)
+	before := r.record.cs.Status.DeepCopy()
 	if r.Plan.Pruned() > 0 {
 		if err := r.writeIntent(ctx); err != nil {
 			return err
@@ -200,7 +200,8 @@ func (r *Run) executePrune(ctx context.Context) error {
 	}
 	r.pruneOnly = true
 	err := r.applier.prune(ctx)
-	r.record.cs.Status.Inventory, r.record.cs.Status.Conditions = r.targets.inventory(true), conditions
+	r.record.cs.Status = *before
+	r.record.cs.Status.Inventory = r.targets.inventory(true)
 	return r.report(ctx, err)
 }
 

@@ -74,11 +74,38 @@ func (r *Run) setOutcome(err error) {
 	}
 }
 
-// derive sets the fields of the status that follow from others.
+// derive sets the fields of the status that follow from others: the outcome, and what a rollback would request.
 func derive(cs *v1alpha1.ConfigSync) {
-	q := desiredref.RequestsOf(cs)
+	st, q := &cs.Status, desiredref.RequestsOf(cs)
 	d, _ := q.Desired("") // zero if the request is not valid
-	cs.Status.Rollback = d.Rollback(q, desiredref.StandingOf(cs).Commit, cs.Status.LastGood)
+	ref, commit := d.Ref, ""
+	if q.Fixed != "" {
+		ref = st.SourceRef
+	}
+	if ref == st.SourceRef && meta.IsStatusConditionTrue(st.Conditions, v1alpha1.ConditionRefResolved) {
+		commit = st.SourceRevision
+	}
+	st.Outcome = outcome(meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady), ref, commit)
+	st.Rollback = d.Rollback(q, commit, st.LastGood)
+}
+
+// outcome returns status.outcome, the answer for all readers; nil before the first run.
+func outcome(ready *metav1.Condition, ref, commit string) *v1alpha1.Outcome {
+	if ready == nil {
+		return nil
+	}
+	o := &v1alpha1.Outcome{Phase: v1alpha1.OutcomeProgressing, Ref: ref, Commit: commit, Reason: v1alpha1.Reason(ready.Reason), Message: ready.Message}
+	switch class := o.Reason.Class(); {
+	case o.Reason == v1alpha1.ReasonPaused, o.Reason == v1alpha1.ReasonDryRun:
+		o.Phase = v1alpha1.OutcomePaused
+	case ready.Status == metav1.ConditionTrue:
+		o.Phase = v1alpha1.OutcomeSucceeded
+	case class == v1alpha1.ClassStalled:
+		o.Phase = v1alpha1.OutcomeFailed
+	case class == v1alpha1.ClassHeld:
+		o.Phase = v1alpha1.OutcomeHeld
+	}
+	return o
 }
 
 // message returns the text of an error for the status. An error without a reason means that the API server could not be reached.

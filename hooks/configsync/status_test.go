@@ -13,6 +13,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/configsync"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/request"
 )
 
 // After every run, kstatus reads the outcome from the status, as Flux and kubectl wait do. The cases follow each other.
@@ -70,6 +71,13 @@ func TestStatusAfterEachRun(t *testing.T) {
 			} else {
 				assert.NotEqual(t, status.CurrentStatus, w.kstatus())
 			}
+			phase := map[status.Status]v1alpha1.OutcomePhase{status.CurrentStatus: v1alpha1.OutcomeSucceeded, status.InProgressStatus: v1alpha1.OutcomeProgressing,
+				status.FailedStatus: v1alpha1.OutcomeFailed, "": v1alpha1.OutcomePaused}[c.want]
+			if c.reason.Class() == v1alpha1.ClassHeld {
+				phase = v1alpha1.OutcomeHeld
+			}
+			assert.Equal(t, phase, cs.Status.Outcome.Phase)
+			assert.Equal(t, []string{ready.Reason, ready.Message}, []string{string(cs.Status.Outcome.Reason), cs.Status.Outcome.Message})
 		})
 	}
 	t.Run("interrupted", func(t *testing.T) {
@@ -82,8 +90,24 @@ func TestStatusAfterEachRun(t *testing.T) {
 		_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
 		require.Error(t, err)
 		assert.Equal(t, status.InProgressStatus, w.kstatus(), "a killed run must not count as successful")
+		assert.Equal(t, request.Progressing, w.verdict().Phase)
 		w.must()
 		assert.Equal(t, status.CurrentStatus, w.kstatus())
+	})
+	t.Run("only pruned", func(t *testing.T) {
+		w := *w
+		w.t = t
+		w.commit("k8s/z.yaml", configMap("z", "1"))
+		w.must()
+		before := w.get().Status
+		w.commit("k8s/z.yaml", "", "k8s/a.yaml", configMap("a", "4"))
+		_, err := w.engine(w.RESTConfig()).Apply(t.Context(), w.get(), configsync.Options{PruneOnly: true})
+		require.NoError(t, err)
+		after := w.get().Status
+		assert.Less(t, len(after.Inventory), len(before.Inventory))
+		after.Inventory = before.Inventory
+		assert.Equal(t, before, after, "nothing of the new commit was applied")
+		w.must()
 	})
 }
 

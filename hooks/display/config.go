@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/hooks/configsync/manifest"
 	"stoker.io/stoker/hooks/configsync/plan"
 	"stoker.io/stoker/hooks/output"
@@ -98,14 +99,14 @@ func Orphans(ids []manifest.ID) *output.Result {
 	return r
 }
 
-// readyState returns the status and the message of the condition Ready, or Unknown if it is not about the current spec.
+// readyState returns the status and the message of the condition Ready, or Unknown if it is not about the current spec and request.
 func readyState(cs *v1alpha1.ConfigSync) (status, message string) {
 	c := meta.FindStatusCondition(cs.Status.Conditions, v1alpha1.ConditionReady)
 	switch {
 	case c == nil:
 		return "Unknown", "no run yet: use 'stoker config apply " + cs.Name + "'"
-	case cs.Status.ObservedGeneration != cs.Generation:
-		return "Unknown", "the spec changed since the last run"
+	case !desiredref.Answered(cs):
+		return "Unknown", "the spec or the request changed since the last run"
 	}
 	return string(c.Status), c.Message
 }

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
@@ -70,30 +68,19 @@ type Behind struct {
 // describe the current spec and request, or that no agent confirms, never counts as done. target holds the lock of the lead; nil
 // if it was not read: then only the age of the status shows whether an agent leads.
 func Read(gs *v1alpha1.GatewaySync, ref string, target *v1alpha1.SyncTarget, now time.Time) Verdict {
-	v := Verdict{Phase: Progressing, Gateways: Count{Total: len(gs.Status.DiscoveredGateways)}, Reason: v1alpha1.ReasonWaitingForLead}
-	d, err := desiredref.Of(gs, "")
+	v, answered := begin(gs, ref)
 	o := gs.Status.Outcome
-	v.Ref = d.Ref
-	if desiredref.Answered(gs) {
-		v.Ref = o.Ref
-	}
-	switch {
-	case ref != "" && v.Ref != ref && v.Ref != "":
-		v.Phase, v.Reason = Overtaken, ""
-		v.Message = fmt.Sprintf("the desired ref is %s (%s) and no longer %s", v.Ref, Origin(gs, v.Ref), ref)
-		return v
-	case desiredref.Answered(gs):
-	case err != nil:
-		v.Phase, v.Reason, v.Message = Failed, v1alpha1.ReasonRefNotFound, err.Error()
-		return v
-	case o == nil:
-		v.Message = "neither an agent nor the injector has read this GatewaySync yet"
-		return v
-	case gs.Status.ObservedGeneration != gs.Generation:
-		v.Message = fmt.Sprintf("the lead has not read generation %d of the spec yet", gs.Generation)
-		return v
-	default:
-		v.Message = "the lead has not read the request yet"
+	if !answered {
+		v.Gateways.Total = len(gs.Status.DiscoveredGateways)
+		switch {
+		case v.Phase != Progressing:
+		case o == nil:
+			v.Message = "neither an agent nor the injector has read this GatewaySync yet"
+		case gs.Status.ObservedGeneration != gs.Generation:
+			v.Message = fmt.Sprintf("the lead has not read generation %d of the spec yet", gs.Generation)
+		default:
+			v.Message = "the lead has not read the request yet"
+		}
 		return v
 	}
 	v = Verdict{Phase: Phase(o.Phase), Ref: o.Ref, Commit: o.Commit, Gateways: Count{int(o.Total), int(o.Synced), int(o.Failed)}, Reason: o.Reason, Message: o.Message,
@@ -108,6 +95,28 @@ func Read(gs *v1alpha1.GatewaySync, ref string, target *v1alpha1.SyncTarget, now
 		}
 	}
 	return v
+}
+
+// begin returns the verdict on an object for a caller that waits for ref, unless answered says that its outcome decides: then it describes the
+// current spec and request, and the desired ref is the one that the caller waits for.
+func begin(o v1alpha1.Requestable, ref string) (v Verdict, answered bool) {
+	is := desiredref.StandingOf(o)
+	d, err := desiredref.Of(o, "")
+	v = Verdict{Phase: Progressing, Ref: d.Ref, Reason: v1alpha1.ReasonWaitingForLead}
+	if is.Answered {
+		v.Ref = is.Ref
+	}
+	bad, invalid := errors.AsType[*v1alpha1.Error](err)
+	switch {
+	case ref != "" && v.Ref != "" && v.Ref != ref:
+		v.Phase, v.Reason = Overtaken, ""
+		v.Message = fmt.Sprintf("the desired ref is %s (%s) and no longer %s", v.Ref, Origin(o, v.Ref), ref)
+	case is.Answered:
+		return v, true
+	case invalid:
+		v.Phase, v.Reason, v.Message = Failed, bad.Reason, bad.Error()
+	}
+	return v, false
 }
 
 // Origin returns who asked for ref, the desired ref: the field of the spec, or the sender of the request.
@@ -147,35 +156,13 @@ func At(o v1alpha1.Requestable, v Verdict, commit string) Verdict {
 // ReadConfig returns the outcome of a ConfigSync, for a caller that waits for ref, or for the desired ref if ref is "". An outcome that
 // does not describe the current spec and request never counts as done.
 func ReadConfig(cs *v1alpha1.ConfigSync, ref string) Verdict {
-	is := desiredref.StandingOf(cs)
-	v := Verdict{Phase: Progressing, Ref: is.Ref, Commit: is.Commit, Reason: v1alpha1.ReasonProgressing}
-	if _, err := desiredref.Of(cs, ""); err != nil {
-		v.Phase, v.Message = Failed, err.Error()
-		if bad, ok := errors.AsType[*v1alpha1.Error](err); ok {
-			v.Reason = bad.Reason
-		}
-		return v
-	}
-	if ref != "" && v.Ref != "" && v.Ref != ref {
-		v.Phase, v.Reason = Overtaken, ""
-		v.Message = fmt.Sprintf("the desired ref is %s (%s) and no longer %s", v.Ref, Origin(cs, v.Ref), ref)
-		return v
-	}
-	if !is.Answered {
+	v, answered := begin(cs, ref)
+	switch o := cs.Status.Outcome; {
+	case answered:
+		return Verdict{Phase: Phase(o.Phase), Ref: o.Ref, Commit: o.Commit, Reason: o.Reason, Message: o.Message}
+	case v.Phase == Progressing:
+		v.Reason = v1alpha1.ReasonProgressing
 		v.Message = "no run has handled the spec and the request yet: stoker config run makes runs, or stoker config apply " + cs.Name
-		return v
-	}
-	ready := meta.FindStatusCondition(cs.Status.Conditions, v1alpha1.ConditionReady)
-	v.Reason, v.Message = v1alpha1.Reason(ready.Reason), ready.Message
-	switch {
-	case v.Reason == v1alpha1.ReasonPaused, v.Reason == v1alpha1.ReasonDryRun:
-		v.Phase = Paused
-	case ready.Status == metav1.ConditionTrue:
-		v.Phase = Succeeded
-	case v.Reason.Class() == v1alpha1.ClassStalled:
-		v.Phase = Failed
-	case v.Reason.Class() == v1alpha1.ClassHeld:
-		v.Phase = Held
 	}
 	return v
 }

@@ -87,10 +87,8 @@ func TestConfigSyncWebhooks(t *testing.T) {
 	}
 	assert.Equal(t, request.Progressing, look().Phase, "no run has handled the request")
 	cs := get("site")
-	cs.Status = v1alpha1.ConfigSyncStatus{ObservedGeneration: cs.Generation, ObservedRequest: desiredref.Key(cs), SourceRef: "v2", SourceRevision: other, Conditions: []metav1.Condition{
-		{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: string(v1alpha1.ReasonSynced), LastTransitionTime: metav1.Now()},
-		{Type: v1alpha1.ConditionRefResolved, Status: metav1.ConditionTrue, Reason: string(v1alpha1.ReasonRefResolved), LastTransitionTime: metav1.Now()},
-	}}
+	cs.Status = v1alpha1.ConfigSyncStatus{ObservedGeneration: cs.Generation, ObservedRequest: desiredref.Key(cs),
+		Outcome: &v1alpha1.Outcome{Phase: v1alpha1.OutcomeSucceeded, Ref: "v2", Commit: other, Reason: v1alpha1.ReasonSynced}}
 	_, err := kube.ConfigSyncs(w.admin.Dynamic, w.ns).Update(t.Context(), cs, metav1.UpdateOptions{}, "status")
 	require.NoError(t, err)
 	assert.Equal(t, request.Succeeded, look().Phase)

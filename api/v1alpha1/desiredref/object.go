@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/meta"
-
 	"stoker.io/stoker/api/v1alpha1"
 )
 
@@ -64,17 +62,7 @@ func key(annotations map[string]string) string {
 }
 
 // Answered reports whether the status of an object describes its current spec and request. Otherwise its outcome means nothing.
-func Answered(o v1alpha1.Requestable) bool {
-	switch o := o.(type) {
-	case *v1alpha1.GatewaySync:
-		st := &o.Status
-		return st.Outcome != nil && st.ObservedGeneration == o.Generation && st.ObservedRequest == Key(o)
-	case *v1alpha1.ConfigSync:
-		st := &o.Status
-		return st.ObservedGeneration == o.Generation && st.ObservedRequest == Key(o) && meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady) != nil
-	}
-	panic(unknown(o))
-}
+func Answered(o v1alpha1.Requestable) bool { return StandingOf(o).Answered }
 
 // Standing is what the status of an object says about its desired ref.
 type Standing struct {
@@ -93,28 +81,19 @@ func StandingOf(o v1alpha1.Requestable) Standing {
 	switch o := o.(type) {
 	case *v1alpha1.GatewaySync:
 		st := &o.Status
-		s := Standing{Answered: Answered(o), Rollback: st.Rollback, LastGood: st.LastGood, History: st.History}
-		if st.Outcome != nil {
-			s.Ref, s.Commit = st.Outcome.Ref, st.Outcome.Commit
-		}
-		return s
+		return standing(o, st.ObservedGeneration, st.ObservedRequest, st.Outcome, Standing{Rollback: st.Rollback, LastGood: st.LastGood, History: st.History})
 	case *v1alpha1.ConfigSync:
-		return standingOfConfigSync(o)
+		st := &o.Status
+		return standing(o, st.ObservedGeneration, st.ObservedRequest, st.Outcome, Standing{Rollback: st.Rollback, LastGood: st.LastGood, History: st.History})
 	}
 	panic(unknown(o))
 }
 
-func standingOfConfigSync(cs *v1alpha1.ConfigSync) Standing {
-	st, q := &cs.Status, RequestsOf(cs)
-	s := Standing{Answered: Answered(cs), Rollback: st.Rollback, LastGood: st.LastGood, History: st.History}
-	if d, err := q.Desired(""); err == nil {
-		s.Ref = d.Ref
-	}
-	if q.Fixed != "" {
-		s.Ref = st.SourceRef
-	}
-	if s.Ref == st.SourceRef && meta.IsStatusConditionTrue(st.Conditions, v1alpha1.ConditionRefResolved) {
-		s.Commit = st.SourceRevision
+// standing adds to s what the outcome says, and whether it is about the current spec and request.
+func standing(o v1alpha1.Requestable, generation int64, request string, outcome *v1alpha1.Outcome, s Standing) Standing {
+	if outcome != nil {
+		s.Answered = generation == o.GetGeneration() && request == Key(o)
+		s.Ref, s.Commit = outcome.Ref, outcome.Commit
 	}
 	return s
 }

@@ -1,4 +1,4 @@
--- Health of a ConfigSync: its condition Ready, if it describes the current spec.
+-- Health of a ConfigSync: status.outcome, if it describes the current spec and request.
 -- Argo CD waits while the health is Progressing or Suspended, and fails a sync when it is Degraded.
 local function map(value)
   if type(value) == "table" then return value end
@@ -12,27 +12,28 @@ end
 
 obj = map(obj)
 local meta, status = map(obj.metadata), map(obj.status)
-local ready, stalled = {}, false
-for _, c in ipairs(map(status.conditions)) do
-  c = map(c)
-  if c.type == "Ready" then ready = c end
-  if c.type == "Stalled" and c.status == "True" then stalled = true end
-end
+local notes, outcome = map(meta.annotations), map(status.outcome)
 
-if ready.status == nil then
+-- The annotations that the outcome depends on, joined as api/v1alpha1/desiredref/object.go joins them.
+local request = ""
+for _, name in ipairs({"requested-ref", "requested-over", "requested-unless", "requested-commit", "requested-at", "paused", "retry"}) do
+  local value = text(notes["stoker.io/" .. name])
+  if value ~= "" then request = request .. name .. "=" .. value .. "\n" end
+end
+if #request > 4096 then request = "too long" end
+
+if outcome.phase == nil then
   return {status = "Progressing", message = "no run yet: enable stoker config run, or use stoker config apply"}
 end
 if status.observedGeneration ~= meta.generation then
   return {status = "Progressing", message = "no run of the current spec yet"}
 end
+if text(status.observedRequest) ~= request then
+  return {status = "Progressing", message = "no run of the current request yet"}
+end
 
+local health = {Succeeded = "Healthy", Paused = "Healthy", Held = "Suspended", Failed = "Degraded"}
 local said = {Synced = true, Progressing = true, Paused = true, DryRun = true} -- the message says it in words
-local reason, message = text(ready.reason), text(ready.message)
+local reason, message = text(outcome.reason), text(outcome.message)
 if reason ~= "" and not said[reason] then message = reason .. ": " .. message end
-if ready.status == "True" or reason == "DryRun" then return {status = "Healthy", message = message} end
-
--- A user or a policy has to act first.
-local held = {NotOwned = true, ApplyConflict = true, MassDeletion = true, Paused = true}
-if held[reason] then return {status = "Suspended", message = message} end
-if stalled then return {status = "Degraded", message = message} end
-return {status = "Progressing", message = message}
+return {status = health[text(outcome.phase)] or "Progressing", message = message}

@@ -16,7 +16,7 @@ for _, name in ipairs({"requested-ref", "requested-over", "requested-unless", "r
 end
 if #request > 4096 then request = "too long" end
 if map(status.lastGood).commit == nil then error("no good commit is known yet: there is nothing to go back to", 0) end
-local known = status.rollback ~= nil and (map(obj.spec).source ~= nil or status.outcome ~= nil)
+local known = status.outcome ~= nil and status.rollback ~= nil
 if status.observedGeneration ~= meta.generation or (status.observedRequest or "") ~= request or not known then
   error("the desired ref is not resolved yet: try again soon", 0)
 end
