@@ -54,6 +54,21 @@ type Outcome struct {
 	Message string `json:"message,omitempty"`
 }
 
+// Approval is what an approval would approve now.
+type Approval struct {
+	// Commit to approve: that of the desired ref.
+	// +required
+	// +kubebuilder:validation:MaxLength=40
+	Commit string `json:"commit"`
+	// Stage that waits for an approval. Empty if none does.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Stage string `json:"stage,omitempty"`
+	// Whether an approval can let the commit through the maintenance windows: there are some, and a gateway does not run the commit.
+	// +optional
+	Window bool `json:"window,omitempty"`
+}
+
 // Rollback is what a rollback would request now.
 type Rollback struct {
 	// Last good commit (status.lastGood). Empty if it is the desired commit.

@@ -52,6 +52,9 @@ type GatewaySyncStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	Retry string `json:"retry,omitempty"`
+	// What an approval would approve now. Absent if nothing can be approved.
+	// +optional
+	Approval *Approval `json:"approval,omitempty"`
 	// When the lead last confirmed this status. If this is more than five minutes ago, or in the future, no agent leads, and the status
 	// may be out of date.
 	// +optional

@@ -158,71 +158,44 @@ func TestActionsMatchCLI(t *testing.T) {
 }
 
 // An approval by a click counts like one by the command line, and what was approved before stays.
-func TestApproveAction(t *testing.T) {
-	waiting := v1alpha1.RolloutStatus{Commit: commitB, Stage: "prod", Step: 1, Steps: 2, Phase: v1alpha1.RolloutWaiting}
-	script, discovery := action(t, "approve"), load(t, "actions/discovery.lua")
-	for name, c := range map[string]struct {
-		rollout *v1alpha1.RolloutStatus
-		have    string
-		offered bool
+func TestApproveActions(t *testing.T) {
+	discovery := load(t, "actions/discovery.lua")
+	for _, kind := range []struct {
+		name, stage, nothing string
+		approval             v1alpha1.Approval
 	}{
-		"first approval":   {&waiting, "", true},
-		"another approval": {&waiting, "dev@" + commitA, true},
-		"invalid entries":  {&waiting, "garbage", true},
-		"too many entries": {&waiting, strings.Repeat("dev@"+commitA+",", 25), true},
-		"no rollout":       {nil, "", false},
-		"soaking":          {&v1alpha1.RolloutStatus{Commit: commitB, Stage: "dev", Phase: v1alpha1.RolloutSoaking}, "", false},
-		"no stage":         {&v1alpha1.RolloutStatus{Commit: commitB, Phase: v1alpha1.RolloutWaiting}, "", false},
-		"no commit":        {&v1alpha1.RolloutStatus{Stage: "prod", Phase: v1alpha1.RolloutWaiting}, "", false},
+		{"approve", "prod", "nothing waits for an approval", v1alpha1.Approval{Commit: commitB, Stage: "prod"}},
+		{"approve-window", v1alpha1.WindowApproval, "no gateway waits for a maintenance window", v1alpha1.Approval{Commit: commitB, Window: true}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			gs := &v1alpha1.GatewaySync{}
-			gs.Status.Rollout, gs.Annotations = c.rollout, map[string]string{v1alpha1.AnnotationApproved: c.have}
-			before := annotation.Approved(gs, "dev", commitA)
-			assert.Equal(t, c.offered, !offers(t, discovery, gs)["approve"].Disabled)
-			after, err := script.click(t, gs)
-			if !c.offered {
-				require.ErrorContains(t, err, "nothing waits for an approval")
-				return
-			}
-			require.NoError(t, err)
-			assert.True(t, annotation.Approved(after, "prod", commitB))
-			assert.False(t, annotation.Approved(after, "prod", commitA))
-			assert.Equal(t, before, annotation.Approved(after, "dev", commitA))
-		})
-	}
-}
-
-func TestApproveWindowAction(t *testing.T) {
-	script, discovery := action(t, "approve-window"), load(t, "actions/discovery.lua")
-	waits := []v1alpha1.DiscoveredGateway{{Name: "a", Reason: v1alpha1.ReasonSynced}, {Name: "b", Reason: v1alpha1.ReasonMaintenanceWindow}}
-	for name, c := range map[string]struct {
-		rows    []v1alpha1.DiscoveredGateway
-		target  *v1alpha1.TargetStatus
-		have    string
-		offered bool
-	}{
-		"first approval":   {waits, &v1alpha1.TargetStatus{Commit: commitB}, "", true},
-		"another approval": {waits, &v1alpha1.TargetStatus{Commit: commitB}, "dev@" + commitA, true},
-		"too many entries": {waits, &v1alpha1.TargetStatus{Commit: commitB}, strings.Repeat("dev@"+commitA+",", 46), true},
-		"nothing waits":    {waits[:1], &v1alpha1.TargetStatus{Commit: commitB}, "", false},
-		"no gateways":      {nil, &v1alpha1.TargetStatus{Commit: commitB}, "", false},
-		"no commit":        {waits, &v1alpha1.TargetStatus{}, "", false},
-		"no target":        {waits, nil, "", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			gs := &v1alpha1.GatewaySync{}
-			gs.Status.DiscoveredGateways, gs.Status.Target, gs.Annotations = c.rows, c.target, map[string]string{v1alpha1.AnnotationApproved: c.have}
-			assert.Equal(t, c.offered, !offers(t, discovery, gs)["approve-window"].Disabled)
-			after, err := script.click(t, gs)
-			if !c.offered {
-				require.ErrorContains(t, err, "no gateway waits for a maintenance window")
-				return
-			}
-			require.NoError(t, err)
-			assert.True(t, annotation.Approved(after, v1alpha1.WindowApproval, commitB))
-			assert.Equal(t, c.have == "dev@"+commitA, annotation.Approved(after, "dev", commitA))
-		})
+		script := action(t, kind.name)
+		for name, c := range map[string]struct {
+			approval *v1alpha1.Approval
+			have     string
+			offered  bool
+		}{
+			"first approval":         {&kind.approval, "", true},
+			"another approval":       {&kind.approval, "dev@" + commitA, true},
+			"invalid entries":        {&kind.approval, "garbage", true},
+			"too many entries":       {&kind.approval, strings.Repeat("dev@"+commitA+",", 46), true},
+			"nothing waits":          {nil, "", false},
+			"another approval waits": {&v1alpha1.Approval{Commit: commitB, Stage: map[string]string{"approve-window": "prod"}[kind.name], Window: kind.name == "approve"}, "", false},
+		} {
+			t.Run(kind.name+"/"+name, func(t *testing.T) {
+				gs := &v1alpha1.GatewaySync{}
+				gs.Status.Approval, gs.Annotations = c.approval, map[string]string{v1alpha1.AnnotationApproved: c.have}
+				before := annotation.Approved(gs, "dev", commitA)
+				assert.Equal(t, c.offered, !offers(t, discovery, gs)[kind.name].Disabled)
+				after, err := script.click(t, gs)
+				if !c.offered {
+					require.ErrorContains(t, err, kind.nothing)
+					return
+				}
+				require.NoError(t, err)
+				assert.True(t, annotation.Approved(after, kind.stage, commitB))
+				assert.False(t, annotation.Approved(after, kind.stage, commitA))
+				assert.Equal(t, before, annotation.Approved(after, "dev", commitA))
+			})
+		}
 	}
 }
 

@@ -34,8 +34,13 @@ var fleets = []struct {
 		s.annotate(v1alpha1.AnnotationPaused, "true")
 		s.write()
 	}},
-	{"waiting_for_approval", []string{"approve", "force-sync", "pause"}, []string{"approve"}, func(s *scene) {
-		s.GatewaySync.Status.Rollout = &v1alpha1.RolloutStatus{Commit: commitB, From: commitA, Stage: "prod", Step: 1, Steps: 2, Phase: v1alpha1.RolloutWaiting}
+	{"waiting_for_approval", []string{"approve", "force-sync", "pause", "rollback"}, []string{"approve"}, func(s *scene) {
+		s.GatewaySync.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{{Name: "dev", Gateways: []string{"line-0"}}, {Name: "prod", Gateways: []string{"line-1"}, RequireApproval: true}}}
+		s.resolve(commitB, nil)
+		s.reportSynced(0)
+		s.report(1, v1alpha1.GatewayHeld, v1alpha1.ReasonApprovalNeeded, "waits for an approval")
+		s.Rollout = &v1alpha1.RolloutStatus{Commit: commitB, From: commitA, Stage: "prod", Step: 1, Steps: 2, Phase: v1alpha1.RolloutWaiting}
+		s.write()
 	}},
 	{"waiting_for_window", []string{"approve-window", "force-sync", "pause", "rollback"}, []string{"approve-window"}, func(s *scene) {
 		s.GatewaySync.Spec.Deployment = &v1alpha1.DeploymentSpec{Windows: []v1alpha1.MaintenanceWindow{{Name: "nights", Schedule: "0 22 * * *", Duration: "8h"}}}

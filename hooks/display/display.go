@@ -167,7 +167,7 @@ func rolloutLine(gs *v1alpha1.GatewaySync) string {
 	if r.Message != "" {
 		s += ": " + r.Message
 	}
-	if r.Phase == v1alpha1.RolloutWaiting {
+	if a := gs.Status.Approval; a != nil && a.Stage != "" {
 		s += "; to approve: stoker approve " + gs.Name
 	}
 	return s

@@ -63,6 +63,8 @@ func (s *Server) newRollout(f fleet, now moment, link func(stage string) string)
 		r.Advice = s.advisor.advice(v1alpha1.ReasonRolloutSoaking)
 	case v1alpha1.RolloutWaiting:
 		r.State.Tone, r.Advice = toneHeld, s.advisor.advice(v1alpha1.ReasonApprovalNeeded)
+	}
+	if a := gs.Status.Approval; a != nil && a.Stage != "" {
 		r.Todo = append(r.Todo, todo{"To approve the stage:", command("approve")})
 	}
 	if status.Since != nil {

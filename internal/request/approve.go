@@ -48,22 +48,25 @@ func (s *Setter) approve(ctx context.Context, namespace, name, commit string, fi
 	})
 }
 
-// stageToApprove returns the stage and the commit that an approval is for.
+// stageToApprove returns the stage and the commit that an approval is for. A stage that is named can be approved in advance.
 func stageToApprove(gs *v1alpha1.GatewaySync, stage, commit string) (string, string, error) {
-	r := gs.Status.Rollout
+	r, waits := gs.Status.Rollout, ""
+	if a := gs.Status.Approval; a != nil {
+		waits = a.Stage
+	}
 	switch {
 	case r == nil:
 		return "", "", invalid("nothing waits for an approval: %s rolls out all gateways at once; spec.deployment.stages has stages with requireApproval", gs.Name)
-	case !syntax.IsCommit(r.Commit) || r.Phase == v1alpha1.RolloutDone && !waitsForApproval(gs):
-		return "", "", invalid("nothing waits for an approval: the rollout of %s is done", Short(r.Commit))
 	case r.Phase == v1alpha1.RolloutAborted:
 		return "", "", invalid("the rollout of %s was aborted, and an approval does not continue it: roll out another commit, or try this one again: stoker retry %s", Short(r.Commit), gs.Name)
+	case !syntax.IsCommit(r.Commit) || r.Phase == v1alpha1.RolloutDone && waits == "":
+		return "", "", invalid("nothing waits for an approval: the rollout of %s is done", Short(r.Commit))
 	case !strings.HasPrefix(r.Commit, commit):
 		return "", "", invalid("the rollout is of commit %s and not of %s: see what it brings, and approve that", r.Commit, commit)
-	case stage == "" && (r.Phase != v1alpha1.RolloutWaiting || r.Stage == ""):
+	case stage == "" && waits == "":
 		return "", "", invalid("nothing waits for an approval: the rollout of %s is %s; name a stage to approve it in advance", Short(r.Commit), r.Phase)
 	case stage == "":
-		return r.Stage, r.Commit, nil
+		return waits, r.Commit, nil
 	}
 	var names []string
 	if d := gs.Spec.Deployment; d != nil {
@@ -79,23 +82,16 @@ func stageToApprove(gs *v1alpha1.GatewaySync, stage, commit string) (string, str
 
 // windowToApprove returns what stands for the maintenance windows in an approval, and the target commit.
 func windowToApprove(gs *v1alpha1.GatewaySync, commit string) (string, string, error) {
-	t, rows := gs.Status.Target, gs.Status.DiscoveredGateways
+	a, t := gs.Status.Approval, gs.Status.Target
 	switch {
-	case gs.Spec.Deployment == nil || len(gs.Spec.Deployment.Windows) == 0:
+	case len(gs.MaintenanceWindows()) == 0:
 		return "", "", invalid("%s has no maintenance windows: spec.deployment.windows is empty", gs.Name)
 	case t == nil || !syntax.IsCommit(t.Commit):
 		return "", "", invalid("the desired commit of %s is not known yet", gs.Name)
 	case !strings.HasPrefix(t.Commit, commit):
 		return "", "", invalid("the desired commit is %s and not %s: check what it changes, and approve it", t.Commit, commit)
-	case len(rows) > 0 && !slices.ContainsFunc(rows, func(g v1alpha1.DiscoveredGateway) bool {
-		return g.SyncedCommit != t.Commit || g.SyncStatus != v1alpha1.GatewaySynced && g.SyncStatus != v1alpha1.GatewayStandby
-	}):
-		return "", "", invalid("no gateway waits for a maintenance window: all run %s", Short(t.Commit))
+	case !annotation.WindowApproved(gs, t.Commit) && (a == nil || !a.Window || a.Commit != t.Commit):
+		return "", "", invalid("no gateway waits for a maintenance window to get %s", Short(t.Commit))
 	}
 	return v1alpha1.WindowApproval, t.Commit, nil
-}
-
-// waitsForApproval reports whether a gateway waits for an approval although the rollout is over: its stage got requireApproval when it was behind.
-func waitsForApproval(gs *v1alpha1.GatewaySync) bool {
-	return slices.ContainsFunc(gs.Status.DiscoveredGateways, func(g v1alpha1.DiscoveredGateway) bool { return g.Reason == v1alpha1.ReasonApprovalNeeded })
 }

@@ -23,25 +23,29 @@ func TestApprove(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		rollout       *v1alpha1.RolloutStatus
+		waits         string // status.approval.stage
 		stage, commit string
 		says          string
 	}{
-		"waiting stage":        {rollout: &waiting},
-		"stage by name":        {rollout: &waiting, stage: "prod"},
-		"short commit":         {rollout: &waiting, commit: "aaaaaaa"},
-		"in advance":           {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Phase, r.Stage = v1alpha1.RolloutSoaking, "dev" }), stage: "prod"},
-		"no rollout":           {says: "nothing waits for an approval: plant rolls out all gateways at once"},
-		"nothing waits":        {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Phase = v1alpha1.RolloutSoaking }), says: "is Soaking; name a stage"},
-		"unnamed last stage":   {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Stage = "" }), says: "nothing waits"},
-		"done":                 {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Phase = v1alpha1.RolloutDone }), stage: "prod", says: "is done"},
-		"aborted":              {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Phase = v1alpha1.RolloutAborted }), says: "stoker retry plant"},
-		"another commit":       {rollout: &waiting, commit: commitB, says: "the rollout is of commit " + commitA + " and not of " + commitB},
-		"no such stage":        {rollout: &waiting, stage: "test", says: `has no stage "test": its stages are dev, prod`},
-		"status without stage": {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Commit = "x" }), says: "nothing waits"},
+		"waiting stage":              {rollout: &waiting, waits: "prod"},
+		"stage by name":              {rollout: &waiting, waits: "prod", stage: "prod"},
+		"short commit":               {rollout: &waiting, waits: "prod", commit: "aaaaaaa"},
+		"in advance":                 {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Phase, r.Stage = v1alpha1.RolloutSoaking, "dev" }), stage: "prod"},
+		"no rollout":                 {says: "nothing waits for an approval: plant rolls out all gateways at once"},
+		"nothing waits":              {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Phase = v1alpha1.RolloutSoaking }), says: "is Soaking; name a stage"},
+		"after the rollout":          {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Phase = v1alpha1.RolloutDone }), waits: "prod"},
+		"after the rollout, by name": {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Phase = v1alpha1.RolloutDone }), waits: "dev", stage: "prod"},
+		"done":                       {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Phase = v1alpha1.RolloutDone }), stage: "prod", says: "is done"},
+		"aborted":                    {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Phase = v1alpha1.RolloutAborted }), says: "stoker retry plant"},
+		"another commit":             {rollout: &waiting, waits: "prod", commit: commitB, says: "the rollout is of commit " + commitA + " and not of " + commitB},
+		"no such stage":              {rollout: &waiting, waits: "prod", stage: "test", says: `has no stage "test": its stages are dev, prod`},
+		"status without stage":       {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Commit = "x" }), says: "nothing waits"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gs := plant("main")
-			gs.Status.Rollout = tt.rollout
+			if gs.Status.Rollout = tt.rollout; tt.waits != "" {
+				gs.Status.Approval = &v1alpha1.Approval{Commit: commitA, Stage: tt.waits}
+			}
 			gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{{Name: "dev"}, {Name: "prod", RequireApproval: true}}}
 			stage, commit, err := stageToApprove(gs, tt.stage, tt.commit)
 			if tt.says != "" {
@@ -56,31 +60,28 @@ func TestApprove(t *testing.T) {
 }
 
 func TestApproveWindow(t *testing.T) {
-	behind := v1alpha1.DiscoveredGateway{Name: "line", SyncStatus: v1alpha1.GatewayHeld, Reason: v1alpha1.ReasonMaintenanceWindow, SyncedCommit: commitB}
-	synced := v1alpha1.DiscoveredGateway{Name: "area", SyncStatus: v1alpha1.GatewaySynced, SyncedCommit: commitA}
-	settings := behind // which changed
-	settings.SyncedCommit = commitA
 	target, windows := &v1alpha1.TargetStatus{Commit: commitA}, []v1alpha1.MaintenanceWindow{{Name: "nights"}}
+	waits := &v1alpha1.Approval{Commit: commitA, Window: true}
 	for name, tt := range map[string]struct {
-		windows []v1alpha1.MaintenanceWindow
-		target  *v1alpha1.TargetStatus
-		rows    []v1alpha1.DiscoveredGateway
-		commit  string
-		says    string
+		windows  []v1alpha1.MaintenanceWindow
+		target   *v1alpha1.TargetStatus
+		approval *v1alpha1.Approval
+		commit   string
+		says     string
 	}{
-		"gateway waits for its window":      {windows, target, []v1alpha1.DiscoveredGateway{synced, behind}, "", ""},
-		"gateway waits with other settings": {windows, target, []v1alpha1.DiscoveredGateway{settings}, "", ""},
-		"short commit":                      {windows, target, []v1alpha1.DiscoveredGateway{behind}, "aaaaaaa", ""},
-		"no gateways yet":                   {windows, target, nil, "", ""},
-		"all gateways run the commit":       {windows, target, []v1alpha1.DiscoveredGateway{synced}, "", "no gateway waits for a maintenance window: all run aaaaaaa"},
-		"no windows":                        {nil, target, []v1alpha1.DiscoveredGateway{behind}, "", "plant has no maintenance windows"},
-		"another commit":                    {windows, target, []v1alpha1.DiscoveredGateway{behind}, commitB, "the desired commit is " + commitA + " and not " + commitB},
-		"no commit":                         {windows, nil, []v1alpha1.DiscoveredGateway{behind}, "", "the desired commit of "},
+		"a gateway waits":    {windows, target, waits, "", ""},
+		"short commit":       {windows, target, waits, "aaaaaaa", ""},
+		"nothing waits":      {windows, target, nil, "", "no gateway waits for a maintenance window to get aaaaaaa"},
+		"only a stage waits": {windows, target, &v1alpha1.Approval{Commit: commitA, Stage: "prod"}, "", "no gateway waits"},
+		"an older target":    {windows, target, &v1alpha1.Approval{Commit: commitB, Window: true}, "", "no gateway waits"},
+		"no windows":         {nil, target, waits, "", "plant has no maintenance windows"},
+		"another commit":     {windows, target, waits, commitB, "the desired commit is " + commitA + " and not " + commitB},
+		"no commit":          {windows, nil, waits, "", "the desired commit of "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gs := plant("main")
 			gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Windows: tt.windows}
-			gs.Status.Target, gs.Status.DiscoveredGateways = tt.target, tt.rows
+			gs.Status.Target, gs.Status.Approval = tt.target, tt.approval
 			what, commit, err := windowToApprove(gs, tt.commit)
 			if tt.says != "" {
 				require.ErrorContains(t, err, tt.says)
@@ -91,19 +92,13 @@ func TestApproveWindow(t *testing.T) {
 			assert.Equal(t, "window@"+commitA, what+"@"+commit)
 		})
 	}
-}
-
-// A stage that gets requireApproval while a gateway of it is behind can be approved, although the rollout is over.
-func TestApproveAfterRollout(t *testing.T) {
-	gs := plant("main")
-	gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{{Name: "prod", RequireApproval: true}}}
-	gs.Status.Rollout = &v1alpha1.RolloutStatus{Commit: commitA, Step: 2, Steps: 2, Phase: v1alpha1.RolloutDone}
-	gs.Status.DiscoveredGateways = []v1alpha1.DiscoveredGateway{{Name: "line", SyncStatus: v1alpha1.GatewayHeld, Reason: v1alpha1.ReasonApprovalNeeded}}
-	stage, commit, err := stageToApprove(gs, "prod", "")
-	require.NoError(t, err)
-	assert.Equal(t, "prod@"+commitA, stage+"@"+commit)
-	_, _, err = stageToApprove(gs, "", "")
-	assert.ErrorContains(t, err, "name a stage")
+	t.Run("approved before", func(t *testing.T) {
+		gs := plant("main")
+		gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Windows: windows}
+		gs.Status.Target, gs.Annotations = target, map[string]string{v1alpha1.AnnotationApproved: "window@" + commitA}
+		_, _, err := windowToApprove(gs, "")
+		assert.NoError(t, err, "the answer is Unchanged")
+	})
 }
 
 // Approvals that several users give at the same time all stay.
@@ -113,7 +108,7 @@ func TestAPIServerApprovals(t *testing.T) {
 	_, err := syncs.Patch(t.Context(), "plant", types.MergePatchType, []byte(`{"spec":{"deployment":{"stages":[{"name":"a","gateways":["a"]},{"name":"b","gateways":["b"]},{"name":"c","gateways":["c"]}]}},
 		"metadata":{"annotations":{"stoker.io/approved":"a@`+commitB+`,garbage"}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
-	_, err = syncs.Patch(t.Context(), "plant", types.MergePatchType, []byte(`{"status":{"rollout":{"commit":"`+commitA+`","stage":"a","phase":"Waiting"}}}`), metav1.PatchOptions{}, "status")
+	_, err = syncs.Patch(t.Context(), "plant", types.MergePatchType, []byte(`{"status":{"rollout":{"commit":"`+commitA+`","stage":"a","phase":"Waiting"},"approval":{"commit":"`+commitA+`","stage":"a"}}}`), metav1.PatchOptions{}, "status")
 	require.NoError(t, err)
 	var all sync.WaitGroup
 	for _, stage := range []string{"", "b", "c"} { // setup: at the same time

@@ -60,7 +60,7 @@ func Without(l Leaderless) *v1alpha1.GatewaySyncStatus {
 	}
 	st.Outcome = outcome(f, meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady), st.LastHandledRequest)
 	st.Outcome.Total = int32(total)
-	st.Rollback, st.Retry = rollback(f, st.LastGood), retry(f)
+	st.Rollback, st.Retry, st.Approval = rollback(f, st.LastGood), retry(f), approval(f)
 	return st
 }
 

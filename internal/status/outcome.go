@@ -7,8 +7,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
+	"stoker.io/stoker/api/v1alpha1/schedule"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -119,6 +121,43 @@ func rollback(f *facts, good *v1alpha1.CommitRecord) *v1alpha1.Rollback {
 		commit = f.Target.Commit
 	}
 	return f.Ref.Desired.Rollback(desiredref.RequestsOf(f.GatewaySync), commit, good)
+}
+
+// approval returns status.approval, what an approval would approve now.
+func approval(f *facts) *v1alpha1.Approval {
+	if !f.resolved {
+		return nil
+	}
+	a := &v1alpha1.Approval{Commit: f.Target.Commit, Stage: f.waitingStage()}
+	if gs := f.GatewaySync; len(gs.MaintenanceWindows()) > 0 && !annotation.WindowApproved(gs, a.Commit) {
+		a.Window = len(f.fleet) == 0 || f.fleet.synced() < len(f.fleet)
+	}
+	if a.Stage == "" && !a.Window {
+		return nil
+	}
+	return a
+}
+
+// waitingStage returns the stage that waits for an approval, or "". After the rollout it is one that got requireApproval while a gateway of it was
+// behind.
+func (f *facts) waitingStage() string {
+	r := f.Rollout
+	if r == nil || r.Commit != f.Target.Commit {
+		return ""
+	}
+	switch r.Phase {
+	case v1alpha1.RolloutWaiting:
+		return r.Stage
+	case v1alpha1.RolloutDone:
+		for i := range f.fleet {
+			g := &f.fleet[i]
+			if stage := schedule.StageOf(f.GatewaySync, g.Name); g.Reason == v1alpha1.ReasonApprovalNeeded && stage != nil {
+				return stage.Name
+			}
+		}
+	case v1alpha1.RolloutPlanning, v1alpha1.RolloutProgressing, v1alpha1.RolloutSoaking, v1alpha1.RolloutAborted:
+	}
+	return ""
 }
 
 // retry returns status.retry, what a retry would request now.

@@ -216,3 +216,69 @@ func TestLastStepSoaksDuringFailures(t *testing.T) {
 		})
 	}
 }
+
+func TestApproval(t *testing.T) {
+	stage := &v1alpha1.Approval{Commit: commitB, Stage: "prod"}
+	window := &v1alpha1.Approval{Commit: commitB, Window: true}
+	windows := func(s *scene) {
+		s.GatewaySync.Spec.Deployment.Windows = []v1alpha1.MaintenanceWindow{{Name: "nights", Schedule: "0 22 * * *", Duration: "8h"}}
+	}
+	done := func(s *scene) {
+		for i := range 3 {
+			s.takes(i)
+		}
+		s.rolls(v1alpha1.RolloutDone, 3, "", "all steps are open")
+	}
+	for name, c := range map[string]struct {
+		arrange func(*scene)
+		want    *v1alpha1.Approval
+	}{
+		"a stage waits": {func(s *scene) { s.rolls(v1alpha1.RolloutWaiting, 1, "prod", "waits") }, stage},
+		"a stage soaks": {func(s *scene) { s.rolls(v1alpha1.RolloutSoaking, 1, "dev", "waits") }, nil},
+		"done":          {done, nil},
+		"a stage that got requireApproval after the rollout": {func(s *scene) {
+			done(s)
+			s.fails(2, v1alpha1.ReasonApprovalNeeded, "waits")
+		}, stage},
+		"a rollout of another commit": {func(s *scene) {
+			s.rolls(v1alpha1.RolloutWaiting, 1, "prod", "waits")
+			s.Rollout.Commit = commitA
+		}, nil},
+		"an unresolved ref": {func(s *scene) {
+			s.rolls(v1alpha1.RolloutWaiting, 1, "prod", "waits")
+			s.Ref.Desired.Ref = "release"
+		}, nil},
+		"a window": {func(s *scene) {
+			windows(s)
+			s.fails(1, v1alpha1.ReasonMaintenanceWindow, "waits")
+		}, window},
+		"a window for other settings": {func(s *scene) {
+			windows(s)
+			done(s)
+			s.fails(1, v1alpha1.ReasonMaintenanceWindow, "waits")
+			s.report(1).Commit = commitB
+		}, window},
+		"a window, before a gateway is up": {func(s *scene) {
+			windows(s)
+			s.Pods, s.Reports = nil, nil
+			s.GatewaySync.Status.DiscoveredGateways = nil
+		}, window},
+		"a window, and all run it": {func(s *scene) {
+			windows(s)
+			done(s)
+		}, nil},
+		"a window that is approved": {func(s *scene) {
+			windows(s)
+			s.GatewaySync.Annotations = map[string]string{v1alpha1.AnnotationApproved: "window@" + commitB}
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := canary(t)
+			s.GatewaySync = s.GatewaySync.DeepCopy()
+			s.GatewaySync.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{
+				{Name: "dev", Gateways: []string{"gw-0", "gw-1"}}, {Name: "prod", Gateways: []string{"*"}, RequireApproval: true}}}
+			c.arrange(s)
+			assert.Equal(t, c.want, s.write().Approval)
+		})
+	}
+}

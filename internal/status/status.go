@@ -98,7 +98,7 @@ func Summarise(s Seen) Summary {
 	setLastGood(st, f)
 	st.LastHandledRequest = handledRequest(f, p)
 	st.Outcome = outcome(f, meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady), st.LastHandledRequest)
-	st.Rollback, st.Retry = rollback(f, st.LastGood), retry(f)
+	st.Rollback, st.Retry, st.Approval = rollback(f, st.LastGood), retry(f), approval(f)
 	st.DiscoveredGateways = fitRows(f.fleet)
 	return Summary{
 		Status: *st, Events: transitions(f, st), Again: p.again, Discovered: len(f.fleet), Synced: f.running(), States: f.fleet.states(),

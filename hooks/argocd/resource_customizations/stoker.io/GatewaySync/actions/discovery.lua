@@ -7,18 +7,11 @@ end
 obj = map(obj)
 local paused = map(map(obj.metadata).annotations)["stoker.io/paused"] == "true"
 local commit, retry = map(map(obj.status).rollback).commit, map(obj.status).retry
-local rollout = map(map(obj.status).rollout)
-local waits = rollout.phase == "Waiting" and type(rollout.stage) == "string" and rollout.stage ~= ""
-  and type(rollout.commit) == "string" and #rollout.commit == 40
-local target, closed = map(map(obj.status).target), false
-for _, row in ipairs(map(map(obj.status).discoveredGateways)) do
-  closed = closed or map(row).reason == "MaintenanceWindow"
-end
-closed = closed and type(target.commit) == "string" and #target.commit == 40
+local approval = map(map(obj.status).approval)
 
 return {
-  ["approve"] = {displayName = "Approve the waiting stage", iconClass = "fa fa-fw fa-check-circle", disabled = not waits},
-  ["approve-window"] = {displayName = "Deliver outside the maintenance windows", iconClass = "fa fa-fw fa-clock", disabled = not closed},
+  ["approve"] = {displayName = "Approve the waiting stage", iconClass = "fa fa-fw fa-check-circle", disabled = type(approval.stage) ~= "string" or approval.stage == ""},
+  ["approve-window"] = {displayName = "Deliver outside the maintenance windows", iconClass = "fa fa-fw fa-clock", disabled = approval.window ~= true},
   ["force-sync"] = {displayName = "Force sync", iconClass = "fa fa-fw fa-sync", disabled = false},
   ["pause"] = {displayName = "Pause", iconClass = "fa fa-fw fa-pause-circle", disabled = paused or map(obj.spec).paused == true},
   ["resume"] = {displayName = "Resume", iconClass = "fa fa-fw fa-play-circle", disabled = not paused},

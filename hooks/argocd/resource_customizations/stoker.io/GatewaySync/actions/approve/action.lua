@@ -1,4 +1,4 @@
--- Approves the stage that waits, for the commit that is rolled out, as stoker approve does. Only users with the verb approve may.
+-- Approves the stage of status.approval for its commit, as stoker approve does. Only users with the verb approve may.
 local function map(value)
   if type(value) == "table" then return value end
   return {}
@@ -6,14 +6,11 @@ end
 
 obj.metadata = map(obj.metadata)
 obj.metadata.annotations = map(obj.metadata.annotations)
-local notes, rollout = obj.metadata.annotations, map(map(obj.status).rollout)
-
-if rollout.phase ~= "Waiting" or type(rollout.stage) ~= "string" or rollout.stage == "" or type(rollout.commit) ~= "string" or #rollout.commit ~= 40 then
-  error("nothing waits for an approval", 0)
-end
+local notes, approval = obj.metadata.annotations, map(map(obj.status).approval)
+if approval.stage == nil or approval.stage == "" then error("nothing waits for an approval", 0) end
 
 -- The API server accepts only entries of the form stage@commit. The last 17 of them count, at most 2048 bytes. Scripts have no string library.
-local entry, have = rollout.stage .. "@" .. rollout.commit, notes["stoker.io/approved"]
+local entry, have = approval.stage .. "@" .. approval.commit, notes["stoker.io/approved"]
 if type(have) ~= "string" or have == "" or #have + 1 + #entry > 2048 then
   notes["stoker.io/approved"] = entry
 else
