@@ -261,7 +261,7 @@ func exitCode(s loop.State, timedOut bool) int {
 	switch {
 	case timedOut:
 		return exitTimeout
-	case s.Phase == sync.Synced, s.Phase == sync.Standby, s.DryRun():
+	case s.Phase.Synced(), s.DryRun():
 		return exitDone
 	case s.Phase == sync.Held:
 		return exitHeld

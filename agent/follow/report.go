@@ -77,7 +77,7 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1
 			r.Phase, r.Reason, r.Message = sync.Pending, v1alpha1.ReasonProgressing, "the sync of the current target has not begun"
 		}
 	}
-	if f.reportTarget != nil && len(s.Problems) == 0 && (r.Phase == sync.Synced || r.Phase == sync.Standby) { // the next iteration reports that the gateway has gone back
+	if f.reportTarget != nil && len(s.Problems) == 0 && r.Phase.Synced() { // the next iteration reports that the gateway has gone back
 		r.Phase, r.Reason, r.Message = sync.Pending, v1alpha1.ReasonProgressing, "the gateway goes back to "+s.Commit.Short()
 	}
 	if s.Report != nil && f.current.dryRun.on && s.Of == f.current.order && s.DryRun() {
@@ -133,7 +133,7 @@ func addOutcome(r *v1alpha1.SyncReportStatus, was v1alpha1.SyncReportStatus, s l
 	} else if rep.Err == nil && r.Phase == was.Phase && r.Reason == was.Reason && r.Commit == was.Commit && r.Target == was.Target {
 		r.Message = was.Message // an idle sync is not worth a new message
 	}
-	if rep.Phase == sync.Synced || rep.Phase == sync.Standby {
+	if rep.Phase.Synced() {
 		r.HandledForceSync = s.Of.ForceID
 	}
 	if len(s.Problems) > 0 {

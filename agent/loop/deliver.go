@@ -173,7 +173,7 @@ func logOutcome(log *slog.Logger, o *Order, previous, r *sync.Report) {
 }
 
 func measureSync(m *metrics.Agent, r *sync.Report, now time.Time) {
-	m.Synced(string(r.Reason), r.Duration, r.Phase == sync.Synced || r.Phase == sync.Standby, now)
+	m.Synced(string(r.Reason), r.Duration, r.Phase.Synced(), now)
 	switch {
 	case !r.Wrote():
 	case r.AutoRollback != nil:

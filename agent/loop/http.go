@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"stoker.io/stoker/agent/disk"
-	"stoker.io/stoker/agent/sync"
 )
 
 // maxIteration is how long an iteration may take before /healthz reports that the process hangs. The longest sync that the
@@ -49,7 +48,7 @@ func (h handlers) healthz(w http.ResponseWriter, _ *http.Request) {
 
 func (h handlers) readyz(w http.ResponseWriter, _ *http.Request) {
 	s := h.loop.State()
-	if s.Phase != sync.Synced && s.Phase != sync.Standby {
+	if !s.Phase.Synced() {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 	fmt.Fprintln(w, s.Line())

@@ -140,7 +140,7 @@ func (l *Loop) nextState(previous State) State {
 		s.Phase, s.Reason, s.Commit = sync.Pending, v1alpha1.ReasonProgressing, r.Commit
 		s.Message = "stopped during the sync to " + r.Target.Short() + "; the next start goes on with it"
 	}
-	if l.drift.failures >= maxFailedComparisons && s.Reason.Class() == v1alpha1.ClassDone && (s.Phase == sync.Synced || s.Phase == sync.Standby) {
+	if l.drift.failures >= maxFailedComparisons && s.Reason.Class() == v1alpha1.ClassDone && s.Phase.Synced() {
 		s.Phase, s.Reason = sync.Error, failure.Reason(l.drift.err, v1alpha1.ReasonWriteFailed)
 		s.Message = "the files of " + s.Commit.Short() + " were written, but the agent cannot check whether they have changed since: " + l.drift.err.Error()
 	}

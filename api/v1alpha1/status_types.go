@@ -284,6 +284,9 @@ const (
 	GatewayMissingSidecar GatewaySyncState = "MissingSidecar"
 )
 
+// Synced reports whether a state counts as synced: Synced, or Standby of a redundant pair.
+func (s GatewaySyncState) Synced() bool { return s == GatewaySynced || s == GatewayStandby }
+
 // GatewayStates lists the states.
 var GatewayStates = []GatewaySyncState{GatewayPending, GatewayApplied, GatewaySyncing, GatewaySynced, GatewayStandby, GatewayHeld, GatewayError,
 	GatewayMissingSidecar}

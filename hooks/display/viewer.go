@@ -112,7 +112,7 @@ func unfinishedFirst(gs *v1alpha1.GatewaySync) *v1alpha1.GatewaySync {
 	c := *gs
 	c.Status.DiscoveredGateways = slices.Clone(gs.Status.DiscoveredGateways)
 	rank := func(g v1alpha1.DiscoveredGateway) int {
-		if g.SyncStatus == v1alpha1.GatewaySynced || g.SyncStatus == v1alpha1.GatewayStandby {
+		if g.SyncStatus.Synced() {
 			return 1
 		}
 		return 0

@@ -209,9 +209,9 @@ func gatewayState(row v1alpha1.DiscoveredGateway, behind, noLead bool) chip {
 		return chip{toneOff, "Paused"}
 	case row.SyncStatus == v1alpha1.GatewayHeld:
 		return chip{toneHeld, "Held"}
-	case behind && (row.SyncStatus == v1alpha1.GatewaySynced || row.SyncStatus == v1alpha1.GatewayStandby):
+	case behind && row.SyncStatus.Synced():
 		return chip{toneBusy, "Behind"}
-	case row.SyncStatus == v1alpha1.GatewaySynced, row.SyncStatus == v1alpha1.GatewayStandby:
+	case row.SyncStatus.Synced():
 		return chip{toneGood, string(row.SyncStatus)}
 	}
 	return chip{toneBusy, cmp.Or(clean(string(row.SyncStatus), 32), string(v1alpha1.GatewayPending))}

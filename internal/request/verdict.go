@@ -90,7 +90,7 @@ func Read(gs *v1alpha1.GatewaySync, ref string, target *v1alpha1.SyncTarget, now
 		return v
 	}
 	for _, g := range gs.Status.DiscoveredGateways {
-		if there := g.SyncStatus == v1alpha1.GatewaySynced || g.SyncStatus == v1alpha1.GatewayStandby; !there || g.SyncedCommit != o.Commit {
+		if !g.SyncStatus.Synced() || g.SyncedCommit != o.Commit {
 			v.Behind = append(v.Behind, Behind{Name: g.Name, Pod: g.PodName, Status: g.SyncStatus, Reason: g.Reason, Commit: g.SyncedCommit, Message: g.Message})
 		}
 	}

@@ -168,7 +168,7 @@ func (g *gateway) transitions(was *v1alpha1.DiscoveredGateway) []Event {
 	switch {
 	case g.AutoRollback != "" && g.AutoRollback != was.AutoRollback:
 		emit(true, v1alpha1.EventAutoRollbackPerformed, fmt.Sprintf("went back from %s by itself: %s", short(g.AutoRollback), why))
-	case g.synced && (changed && !done(was) && !rested || was.SyncedCommit != g.SyncedCommit):
+	case g.synced && (changed && !was.SyncStatus.Synced() && !rested || was.SyncedCommit != g.SyncedCommit):
 		emit(false, v1alpha1.EventSyncCompleted, fmt.Sprintf("%s runs %s", g.Name, short(g.SyncedCommit)))
 	case !changed, was.Reason == g.Reason && was.SyncStatus == v1alpha1.GatewaySyncing && failed(was): // it retried
 	case g.SyncStatus == v1alpha1.GatewayError:
@@ -200,10 +200,6 @@ func (g *gateway) transitions(was *v1alpha1.DiscoveredGateway) []Event {
 // paused. The end of such a state is not a sync.
 func rested(reason string) bool {
 	return reason == string(v1alpha1.ReasonAgentsAway) || reason == string(v1alpha1.ReasonPaused)
-}
-
-func done(g *v1alpha1.DiscoveredGateway) bool {
-	return g.SyncStatus == v1alpha1.GatewaySynced || g.SyncStatus == v1alpha1.GatewayStandby
 }
 
 func fleetEvents(f *facts, next *v1alpha1.GatewaySyncStatus, emit eventFunc) {

@@ -191,7 +191,7 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	if r.Planned != nil && r.Revision == s.Target.Revision {
 		g.planned = r.Planned.Commit
 	}
-	g.delivered = r.Phase == v1alpha1.GatewaySynced || r.Phase == v1alpha1.GatewayStandby
+	g.delivered = r.Phase.Synced()
 	switch { // the ref of the commit is known only while the commit is the target
 	case r.Commit == r.Target || r.Target == "":
 		g.SyncedRef = Cut(r.Ref, 255)
