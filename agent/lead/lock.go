@@ -22,7 +22,7 @@ import (
 
 const (
 	// lockDuration is how long the other agents wait for a lead that does not renew the lock.
-	lockDuration = 15 * time.Second
+	lockDuration = v1alpha1.LeadDuration
 	// renewDeadline is how long a lead continues without a successful renewal.
 	renewDeadline = 10 * time.Second
 	// renewEvery is the interval of renewals.

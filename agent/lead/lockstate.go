@@ -62,8 +62,7 @@ func (s *lockWatch) state() lockState {
 		st.free = true
 		return st
 	}
-	lasts := max(s.target.Spec.Lead.ValidFor(), time.Second) // a record with 0 would be free for every agent
-	st.expiresIn = s.since.Add(lasts).Sub(s.now())
+	st.expiresIn = s.since.Add(s.target.Spec.Lead.ValidFor()).Sub(s.now())
 	st.free = st.expiresIn <= 0
 	st.heldByOther = !st.free && s.target.Spec.Lead.Holder != s.identity
 	return st

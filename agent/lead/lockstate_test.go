@@ -15,7 +15,7 @@ func TestLockDurationIsCapped(t *testing.T) {
 	for _, c := range []struct {
 		says int32
 		free time.Duration
-	}{{15, 15 * time.Second}, {60, time.Minute}, {3600, time.Minute}, {1 << 30, time.Minute}, {0, time.Second}, {-1, time.Second}} {
+	}{{15, 15 * time.Second}, {60, time.Minute}, {3600, time.Minute}, {1 << 30, time.Minute}, {0, v1alpha1.LeadDuration}, {-1, v1alpha1.LeadDuration}} {
 		t.Run(fmt.Sprintf("%d seconds", c.says), func(t *testing.T) {
 			now := time.Unix(1, 0)
 			s := newLockWatch("gw-0_1", func() time.Time { return now })

@@ -228,11 +228,19 @@ type SyncTargetList struct {
 	Items           []SyncTarget `json:"items"`
 }
 
-// MaxLeadDuration limits how long a lock is valid after its last renewal. Agents write 15 s. The limit keeps other writers of the
-// SyncTarget from blocking the election with a large durationSeconds.
-const MaxLeadDuration = time.Minute
+const (
+	// LeadDuration is how long a lock that an agent writes is valid after its last renewal, and one that names no duration.
+	LeadDuration = 15 * time.Second
+	// MaxLeadDuration limits how long a lock is valid after its last renewal. The limit keeps other writers of the SyncTarget from blocking the
+	// election with a large durationSeconds.
+	MaxLeadDuration = time.Minute
+)
 
-// ValidFor returns how long the lock is valid after its last renewal: DurationSeconds, at most MaxLeadDuration.
+// ValidFor returns how long the lock is valid after its last renewal: DurationSeconds, at most MaxLeadDuration, or LeadDuration if it is not
+// positive.
 func (l LeadRecord) ValidFor() time.Duration {
-	return min(max(time.Duration(l.DurationSeconds)*time.Second, 0), MaxLeadDuration)
+	if l.DurationSeconds <= 0 {
+		return LeadDuration
+	}
+	return min(time.Duration(l.DurationSeconds)*time.Second, MaxLeadDuration)
 }

@@ -59,7 +59,7 @@ func (d dice) gatewaySync() *v1alpha1.GatewaySync {
 	if d.IntN(20) > 0 {
 		reason := mostly(d, v1alpha1.ReasonSynced, v1alpha1.ReasonNoGateways, v1alpha1.ReasonAgentsAway, v1alpha1.ReasonProgressing, v1alpha1.ReasonRolledBack, v1alpha1.ReasonPaused)
 		st.Outcome = &v1alpha1.Outcome{Phase: pick(d, v1alpha1.OutcomeProgressing, v1alpha1.OutcomeSucceeded, v1alpha1.OutcomeFailed, v1alpha1.OutcomeHeld, v1alpha1.OutcomePaused),
-			Ref: want.Ref, Commit: mostly(d, commitA, commitB, ""), Total: 3, Reason: reason, Message: "as it is"}
+			Ref: want.Ref, Commit: mostly(d, commitA, commitB, ""), Total: mostly(d, int32(3), int32(0)), Reason: reason, Message: "as it is"}
 		if reason == v1alpha1.ReasonNoGateways {
 			st.Outcome.Phase, st.Outcome.Total = v1alpha1.OutcomeProgressing, 0
 		}

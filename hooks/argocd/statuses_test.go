@@ -292,6 +292,18 @@ func TestHealthMatchesOutcome(t *testing.T) {
 	}
 }
 
+// health.lua has ConfirmedFor as a number, because scripts have no constants of Go.
+func TestConfirmedFor(t *testing.T) {
+	script := load(t, "health.lua")
+	for _, age := range []time.Duration{v1alpha1.ConfirmedFor, v1alpha1.ConfirmedFor + time.Second, -v1alpha1.ConfirmedFor, -v1alpha1.ConfirmedFor - time.Second} {
+		t.Run(age.String(), func(t *testing.T) {
+			gs := newScene(t).GatewaySync
+			gs.Status.ConfirmedAt = &metav1.Time{Time: noon.Add(-age)}
+			assert.Equal(t, gs.Status.Confirmed(noon), script.health(t, object(t, gs)).Status == "Healthy")
+		})
+	}
+}
+
 // golden compares a file of the folder with the expected content. With -update, golden writes the file first.
 func golden(t *testing.T, path string, v any) {
 	t.Helper()

@@ -6,12 +6,8 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-const (
-	// defaultLockDuration is the duration of a lock that names none, and how long a released lock is left to the next lead.
-	defaultLockDuration = 15 * time.Second
-	// lockReadInterval is how often a lock that is being renewed is read.
-	lockReadInterval = time.Minute
-)
+// lockReadInterval is how often a lock that is being renewed is read.
+const lockReadInterval = time.Minute
 
 // lock is the last seen state of a lead's lock. Its times are from our clock, because that of another pod may be wrong.
 type lock struct {
@@ -22,7 +18,7 @@ type lock struct {
 }
 
 // free updates the lock by the SyncTarget t, sets nextRead, and reports whether no agent leads at the time now: there is no holder, or
-// the holder has not renewed the lock within its duration. A released lock counts as free only after defaultLockDuration, because
+// the holder has not renewed the lock within its duration. A released lock counts as free only after LeadDuration, because
 // another agent usually takes it at once.
 func (l *lock) free(t *v1alpha1.SyncTarget, now time.Time) bool {
 	if t == nil {
@@ -34,16 +30,13 @@ func (l *lock) free(t *v1alpha1.SyncTarget, now time.Time) bool {
 		if l.holder != "" || l.since.IsZero() {
 			*l = lock{since: now}
 		}
-		return l.expired(defaultLockDuration, now)
+		return l.expired(v1alpha1.LeadDuration, now)
 	}
 	renewed := ""
 	if lead.Renewed != nil {
 		renewed = lead.Renewed.UTC().Format(time.RFC3339Nano)
 	}
 	holds := lead.ValidFor()
-	if holds == 0 {
-		holds = defaultLockDuration
-	}
 	if l.holder != lead.Holder || l.renewed != renewed {
 		first := l.holder == ""
 		*l = lock{holder: lead.Holder, renewed: renewed, since: now, nextRead: now.Add(lockReadInterval)}

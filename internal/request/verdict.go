@@ -193,9 +193,6 @@ func targetOf(ctx context.Context, clients kube.Clients, gs *v1alpha1.GatewaySyn
 	return t, nil
 }
 
-// lockFor is the duration of a lock that names none.
-const lockFor = 15 * time.Second
-
 // LeadGone reports whether no agent leads, so that no agent corrects the status of gs, and since when, if known. The lock shows it
 // within seconds. If target is nil, because it was not read, the age of the status decides.
 func LeadGone(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now time.Time) (since time.Time, gone bool) {
@@ -210,11 +207,7 @@ func LeadGone(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now time.Ti
 	if at.After(since) && !at.After(now) {
 		since = at
 	}
-	holds := lead.ValidFor()
-	if holds == 0 {
-		holds = lockFor
-	}
-	return since, lead.Holder == "" || now.Sub(at) > holds
+	return since, lead.Holder == "" || now.Sub(at) > lead.ValidFor()
 }
 
 // renewed returns when a lock was last renewed. It prefers the API server's record of the write in managedFields, because the clock of
