@@ -203,4 +203,4 @@ func blamesCommit(v request.Verdict) bool {
 }
 
 // rejectsCommit reports whether a gateway rejects the content of the commit.
-func rejectsCommit(b request.Behind) bool { return b.Reason.OfCommit() }
+func rejectsCommit(b request.Behind) bool { return b.Reason.Cause() == v1alpha1.CauseCommit }

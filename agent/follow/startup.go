@@ -267,9 +267,9 @@ func (s *startup) after(state loop.State, order *loop.Order) {
 	if r == nil || state.Of != order || order.Commit.IsZero() {
 		return
 	}
-	switch r.Reason {
-	case v1alpha1.ReasonGitUnreachable, v1alpha1.ReasonGitTimeout, v1alpha1.ReasonGitThrottled, v1alpha1.ReasonNoSpace, v1alpha1.ReasonWriteFailed,
-		v1alpha1.ReasonWaitingForLead:
+	away := r.Reason.Cause() == v1alpha1.CauseGit && r.Reason.Class() == v1alpha1.ClassRetry
+	switch {
+	case away, r.Reason == v1alpha1.ReasonNoSpace, r.Reason == v1alpha1.ReasonWriteFailed, r.Reason == v1alpha1.ReasonWaitingForLead:
 		s.wait("%s: %s", r.Reason, r.Message)
 	default:
 		s.allow(fmt.Sprintf("%s: %s", r.Phase, r.Message))

@@ -69,7 +69,9 @@ func (r *rolling) recordProbe(p probe, now time.Time) {
 
 // recordFailing records since when gateways report errors, or have not answered.
 func (r *rolling) recordFailing(gateways []status.Standing, now time.Time) {
-	r.failing = since(r.failing, gateways, now, func(g status.Standing) bool { return g.Phase == v1alpha1.GatewayError && !ofGit(g.Reason) })
+	r.failing = since(r.failing, gateways, now, func(g status.Standing) bool {
+		return g.Phase == v1alpha1.GatewayError && g.Reason.Cause() != v1alpha1.CauseGit
+	})
 	r.stale = since(r.stale, gateways, now, func(g status.Standing) bool { return g.Stale })
 }
 

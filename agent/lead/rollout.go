@@ -213,7 +213,7 @@ func (r *rollout) synced(open int) bool {
 		default:
 			rest = append(rest, waitsFor(g))
 			switch {
-			case ran && g.Phase == v1alpha1.GatewayError && !ofGit(g.Reason):
+			case ran && g.Phase == v1alpha1.GatewayError && g.Reason.Cause() != v1alpha1.CauseGit:
 				recovering++
 			case ran && r.answers(g):
 				stale++
@@ -260,10 +260,10 @@ func (r *rollout) faulty(g status.Standing, ran bool) bool {
 	if g.Phase != v1alpha1.GatewayError {
 		return false
 	}
-	switch reason := g.Reason; {
-	case reason == v1alpha1.ReasonRolledBack, reason.OfCommit() && reason.Class() == v1alpha1.ClassStalled:
+	switch reason, cause := g.Reason, g.Reason.Cause(); {
+	case reason == v1alpha1.ReasonRolledBack, cause == v1alpha1.CauseCommit && reason.Class() == v1alpha1.ClassStalled:
 		return true
-	case reason.OfCommit(), reason == v1alpha1.ReasonScanFailed, ran && !ofGit(reason):
+	case cause == v1alpha1.CauseCommit, reason == v1alpha1.ReasonScanFailed, ran && cause != v1alpha1.CauseGit:
 		since, ok := r.failing[g.Name]
 		if ok && r.now.Sub(since) >= patience {
 			return true
@@ -271,15 +271,6 @@ func (r *rollout) faulty(g status.Standing, ran bool) bool {
 		if ok {
 			r.wake(since.Add(patience))
 		}
-	}
-	return false
-}
-
-func ofGit(reason v1alpha1.Reason) bool {
-	switch reason {
-	case v1alpha1.ReasonGitUnreachable, v1alpha1.ReasonGitTimeout, v1alpha1.ReasonGitThrottled, v1alpha1.ReasonAuthFailed,
-		v1alpha1.ReasonHostKeyUnknown, v1alpha1.ReasonHostKeyMismatch, v1alpha1.ReasonRedirectRefused, v1alpha1.ReasonPodRestartNeeded:
-		return true
 	}
 	return false
 }

@@ -118,136 +118,154 @@ const (
 	ReasonInvalidAnnotation     Reason = "InvalidAnnotation"
 )
 
+// Cause says what a reason comes from, as far as a decision depends on it.
+type Cause int
+
+const (
+	// CauseOther is anything else.
+	CauseOther Cause = iota
+	// CauseCommit means that the content of the commit causes the failure, so that another commit helps. UnsupportedRepository is not one, because
+	// the login page of a git server can cause it, too.
+	CauseCommit
+	// CauseGit means that the git server, its address or the credentials for it cause the failure.
+	CauseGit
+	// CausePlan means that the wait is for a time that the spec names, for the rollout, or for an approval. While nothing else is missing, no
+	// deadline runs.
+	CausePlan
+)
+
 // ReasonInfo is one row of the list of reasons.
 //
 // +kubebuilder:object:generate=false
 type ReasonInfo struct {
 	Reason  Reason
 	Class   Class
+	Cause   Cause
 	Meaning string
 }
 
 // Reasons is the closed list, in the order of the documentation. ProfileNotFound is also used for a pod that is not
 // injected; its class stays stalled.
 var Reasons = []ReasonInfo{
-	{ReasonRefResolved, ClassDone, "the desired ref was resolved to a commit"},
-	{ReasonSynced, ClassDone, "the gateway runs the target commit, verified, or all objects of a ConfigSync are as git has them"},
-	{ReasonStandby, ClassDone, "the standby node of a redundant pair holds the target commit"},
-	{ReasonPaused, ClassDone, "syncing is paused in the spec or by an annotation"},
-	{ReasonDryRun, ClassDone, "the plan of a dry run was made, and nothing was written"},
-	{ReasonNoGateways, ClassDone, "no gateway was discovered for this GatewaySync"},
-	{ReasonProfilesValid, ClassDone, "the spec and all its profiles are valid"},
-	{ReasonSidecarInjected, ClassDone, "every pod that requests an agent has one"},
-	{ReasonHostKeyVerified, ClassDone, "the ssh host key of the git server is trusted"},
-	{ReasonProposalsReady, ClassDone, "changes made on gateways can be sent back to git"},
-	{ReasonProgressing, ClassWorking, "a sync is under way"},
-	{ReasonWaitingForGateway, ClassWorking, "the gateway does not run yet, or its volume is not seeded yet"},
-	{ReasonWaitingForCommissioning, ClassWorking, "the gateway waits for its commissioning steps"},
-	{ReasonWaitingForLead, ClassWorking, "no lead agent has published a target yet"},
-	{ReasonAgentsAway, ClassWorking, "no agent reports at the moment"},
-	{ReasonUnhealthy, ClassWorking, "objects of a ConfigSync are applied and not healthy yet"},
-	{ReasonDependencyNotReady, ClassWorking, "a ConfigSync waits for an object that it depends on"},
-	{ReasonGitUnreachable, ClassRetry, "the git server could not be reached or answered with a server error"},
-	{ReasonGitTimeout, ClassRetry, "the git server did not answer in time or stopped sending"},
-	{ReasonGitThrottled, ClassRetry, "the git server limits the rate of requests"},
-	{ReasonScanFailed, ClassRetry, "the gateway did not finish a scan"},
-	{ReasonGatewayUnreachable, ClassRetry, "the gateway's web server could not be reached"},
-	{ReasonGatewayForbidden, ClassRetry, "the gateway refused the API token"},
-	{ReasonNoSpace, ClassRetry, "the data directory has no space, no inodes left, or is read-only"},
-	{ReasonWriteFailed, ClassRetry, "the data directory could not be read or written"},
-	{ReasonVerificationFailed, ClassRetry, "files were written, but the gateway does not show them"},
-	{ReasonSnapshotFailed, ClassRetry, "a snapshot could not be taken, or one that was requested cannot be restored"},
-	{ReasonValidationUnavailable, ClassRetry, "the validation webhook could not be asked, or its answer was not valid"},
-	{ReasonApplyForbidden, ClassRetry, "the caller has no right to read or change an object of a ConfigSync"},
-	{ReasonKindUnknown, ClassRetry, "the cluster does not serve the kind of an object of a ConfigSync"},
-	{ReasonPruneFailed, ClassRetry, "an object that git no longer has could not be deleted"},
-	{ReasonDesignerSessionActive, ClassHeld, "a Designer session is open on what would change"},
-	{ReasonConflictDetected, ClassHeld, "a file was changed on the gateway and in git, and conflictPolicy is hold"},
-	{ReasonMassDeletion, ClassHeld, "the sync would delete a project or a large part of the owned files"},
-	{ReasonMaintenanceWindow, ClassHeld, "the maintenance windows do not allow a change now; the gateway follows when they do"},
-	{ReasonGateClosed, ClassHeld, "the rollout has not reached the step of the gateway; it keeps the commit that it runs"},
-	{ReasonApprovalNeeded, ClassHeld, "the stage of the gateway waits for an approval of the commit"},
-	{ReasonRolloutSoaking, ClassHeld, "the rollout waits for the time of postSyncWait, or for a health check"},
-	{ReasonValidationDenied, ClassHeld, "the validation webhook does not allow the change; the agent asks again"},
-	{ReasonChangesRefused, ClassHeld, "changes made on a gateway must not leave it, or cannot be expressed in git"},
-	{ReasonBranchTaken, ClassHeld, "another gateway or another author committed to the branch for a gateway's changes"},
-	{ReasonNoConfigAccess, ClassHeld, "this redundant node may not change its configuration now"},
-	{ReasonDuplicateGateway, ClassHeld, "two live pods have the name of one gateway"},
-	{ReasonNotOwned, ClassHeld, "an object of a ConfigSync exists already, and the ConfigSync does not own it"},
-	{ReasonApplyConflict, ClassHeld, "another manager owns fields that a ConfigSync sets, and conflictPolicy is hold"},
-	{ReasonRefNotFound, ClassStalled, "the repository has no such ref or commit"},
-	{ReasonAmbiguousRef, ClassStalled, "the name is both a branch and a tag"},
-	{ReasonRefNotAllowed, ClassStalled, "a request named a ref that spec.git.allowedRefs does not admit"},
-	{ReasonRefMoved, ClassStalled, "the requested ref points to another commit than the requested one"},
-	{ReasonAuthFailed, ClassStalled, "the git server refused the credentials, or there are none"},
-	{ReasonHostKeyUnknown, ClassStalled, "the ssh host key is not known"},
-	{ReasonHostKeyMismatch, ClassStalled, "the ssh host key is not the known one, or is revoked"},
-	{ReasonSignatureInvalid, ClassStalled, "the commit, or its tag, has no signature that spec.git.verify accepts"},
-	{ReasonRedirectRefused, ClassStalled, "the git server redirected to another host"},
-	{ReasonProfileNotFound, ClassStalled, "the GatewaySync has no such profile"},
-	{ReasonProfilesInvalid, ClassStalled, "a profile of the GatewaySync is not valid"},
-	{ReasonTemplateFailed, ClassStalled, "a template could not be rendered"},
-	{ReasonPatchFailed, ClassStalled, "a patch could not be applied"},
-	{ReasonConfigSyntaxError, ClassStalled, "a JSON file of the commit is invalid, or a resource.json lacks fields that a gateway needs"},
-	{ReasonSourceMissing, ClassStalled, "a required mapping source is not in the commit"},
-	{ReasonUnsafePath, ClassStalled, "a path or a symbolic link could leave the data directory"},
-	{ReasonPathCollision, ClassStalled, "two paths are equal on some file systems, or a file is in the place of a directory"},
-	{ReasonLimitExceeded, ClassStalled, "a size or count is over its limit"},
-	{ReasonLFSPointer, ClassStalled, "a file under a mapped path is a Git LFS pointer"},
-	{ReasonEmbeddedSecret, ClassStalled, "a file of the commit has an embedded secret, and embeddedSecretPolicy is refuse"},
-	{ReasonPushRejected, ClassStalled, "the git server declined the push of a gateway's changes"},
-	{ReasonUnsupportedRepository, ClassStalled, "the repository uses something that Stoker does not read"},
-	{ReasonPodRestartNeeded, ClassStalled, "the spec names a credential that the pod does not mount; restart the pod"},
-	{ReasonProgressDeadlineExceeded, ClassStalled, "the work took longer than spec.progressDeadline; it continues"},
-	{ReasonRolledBack, ClassStalled, "the request was rolled back, or the gateway was brought back to a snapshot"},
-	{ReasonCanaryStageFailed, ClassStalled, "a stage of the rollout failed; the gateways of later stages keep what they run"},
-	{ReasonManifestInvalid, ClassStalled, "a ConfigSync or a manifest of its commit is not valid"},
-	{ReasonApplyRefused, ClassStalled, "the API server refuses an object of a ConfigSync"},
-	{ReasonImmutableField, ClassStalled, "a manifest changes a field that the API server does not change"},
-	{ReasonDependencyCycle, ClassStalled, "ConfigSyncs depend on each other"},
-	{ReasonMissingSidecar, ClassNotInjected, "the pod asks for an agent and has none"},
-	{ReasonNotRequested, ClassNotInjected, "the pod does not ask for an agent"},
-	{ReasonNamespaceExcluded, ClassNotInjected, "the namespace is excluded from injection"},
-	{ReasonGatewaySyncNotFound, ClassNotInjected, "the named GatewaySync does not exist"},
-	{ReasonGatewaySyncAmbiguous, ClassNotInjected, "the pod names no GatewaySync and the namespace has more than one"},
-	{ReasonNoDataVolume, ClassNotInjected, "the pod has no volume for Ignition's data directory"},
-	{ReasonUnsupportedDataVolume, ClassNotInjected, "the data volume cannot be shared with a sidecar"},
-	{ReasonGatewayRunsAsRoot, ClassNotInjected, "the gateway container runs as root"},
-	{ReasonUnsupportedPod, ClassNotInjected, "the pod cannot run an agent"},
-	{ReasonAlreadyInjected, ClassNotInjected, "the pod has its agent already"},
-	{ReasonInvalidAnnotation, ClassNotInjected, "an annotation of the pod is not valid"},
+	{ReasonRefResolved, ClassDone, CauseOther, "the desired ref was resolved to a commit"},
+	{ReasonSynced, ClassDone, CauseOther, "the gateway runs the target commit, verified, or all objects of a ConfigSync are as git has them"},
+	{ReasonStandby, ClassDone, CauseOther, "the standby node of a redundant pair holds the target commit"},
+	{ReasonPaused, ClassDone, CauseOther, "syncing is paused in the spec or by an annotation"},
+	{ReasonDryRun, ClassDone, CauseOther, "the plan of a dry run was made, and nothing was written"},
+	{ReasonNoGateways, ClassDone, CauseOther, "no gateway was discovered for this GatewaySync"},
+	{ReasonProfilesValid, ClassDone, CauseOther, "the spec and all its profiles are valid"},
+	{ReasonSidecarInjected, ClassDone, CauseOther, "every pod that requests an agent has one"},
+	{ReasonHostKeyVerified, ClassDone, CauseOther, "the ssh host key of the git server is trusted"},
+	{ReasonProposalsReady, ClassDone, CauseOther, "changes made on gateways can be sent back to git"},
+	{ReasonProgressing, ClassWorking, CauseOther, "a sync is under way"},
+	{ReasonWaitingForGateway, ClassWorking, CauseOther, "the gateway does not run yet, or its volume is not seeded yet"},
+	{ReasonWaitingForCommissioning, ClassWorking, CauseOther, "the gateway waits for its commissioning steps"},
+	{ReasonWaitingForLead, ClassWorking, CauseOther, "no lead agent has published a target yet"},
+	{ReasonAgentsAway, ClassWorking, CauseOther, "no agent reports at the moment"},
+	{ReasonUnhealthy, ClassWorking, CauseOther, "objects of a ConfigSync are applied and not healthy yet"},
+	{ReasonDependencyNotReady, ClassWorking, CauseOther, "a ConfigSync waits for an object that it depends on"},
+	{ReasonGitUnreachable, ClassRetry, CauseGit, "the git server could not be reached or answered with a server error"},
+	{ReasonGitTimeout, ClassRetry, CauseGit, "the git server did not answer in time or stopped sending"},
+	{ReasonGitThrottled, ClassRetry, CauseGit, "the git server limits the rate of requests"},
+	{ReasonScanFailed, ClassRetry, CauseOther, "the gateway did not finish a scan"},
+	{ReasonGatewayUnreachable, ClassRetry, CauseOther, "the gateway's web server could not be reached"},
+	{ReasonGatewayForbidden, ClassRetry, CauseOther, "the gateway refused the API token"},
+	{ReasonNoSpace, ClassRetry, CauseOther, "the data directory has no space, no inodes left, or is read-only"},
+	{ReasonWriteFailed, ClassRetry, CauseOther, "the data directory could not be read or written"},
+	{ReasonVerificationFailed, ClassRetry, CauseCommit, "files were written, but the gateway does not show them"},
+	{ReasonSnapshotFailed, ClassRetry, CauseOther, "a snapshot could not be taken, or one that was requested cannot be restored"},
+	{ReasonValidationUnavailable, ClassRetry, CauseOther, "the validation webhook could not be asked, or its answer was not valid"},
+	{ReasonApplyForbidden, ClassRetry, CauseOther, "the caller has no right to read or change an object of a ConfigSync"},
+	{ReasonKindUnknown, ClassRetry, CauseOther, "the cluster does not serve the kind of an object of a ConfigSync"},
+	{ReasonPruneFailed, ClassRetry, CauseOther, "an object that git no longer has could not be deleted"},
+	{ReasonDesignerSessionActive, ClassHeld, CauseOther, "a Designer session is open on what would change"},
+	{ReasonConflictDetected, ClassHeld, CauseOther, "a file was changed on the gateway and in git, and conflictPolicy is hold"},
+	{ReasonMassDeletion, ClassHeld, CauseOther, "the sync would delete a project or a large part of the owned files"},
+	{ReasonMaintenanceWindow, ClassHeld, CausePlan, "the maintenance windows do not allow a change now; the gateway follows when they do"},
+	{ReasonGateClosed, ClassHeld, CausePlan, "the rollout has not reached the step of the gateway; it keeps the commit that it runs"},
+	{ReasonApprovalNeeded, ClassHeld, CausePlan, "the stage of the gateway waits for an approval of the commit"},
+	{ReasonRolloutSoaking, ClassHeld, CausePlan, "the rollout waits for the time of postSyncWait, or for a health check"},
+	{ReasonValidationDenied, ClassHeld, CauseOther, "the validation webhook does not allow the change; the agent asks again"},
+	{ReasonChangesRefused, ClassHeld, CauseOther, "changes made on a gateway must not leave it, or cannot be expressed in git"},
+	{ReasonBranchTaken, ClassHeld, CauseOther, "another gateway or another author committed to the branch for a gateway's changes"},
+	{ReasonNoConfigAccess, ClassHeld, CauseOther, "this redundant node may not change its configuration now"},
+	{ReasonDuplicateGateway, ClassHeld, CauseOther, "two live pods have the name of one gateway"},
+	{ReasonNotOwned, ClassHeld, CauseOther, "an object of a ConfigSync exists already, and the ConfigSync does not own it"},
+	{ReasonApplyConflict, ClassHeld, CauseOther, "another manager owns fields that a ConfigSync sets, and conflictPolicy is hold"},
+	{ReasonRefNotFound, ClassStalled, CauseOther, "the repository has no such ref or commit"},
+	{ReasonAmbiguousRef, ClassStalled, CauseOther, "the name is both a branch and a tag"},
+	{ReasonRefNotAllowed, ClassStalled, CauseOther, "a request named a ref that spec.git.allowedRefs does not admit"},
+	{ReasonRefMoved, ClassStalled, CauseOther, "the requested ref points to another commit than the requested one"},
+	{ReasonAuthFailed, ClassStalled, CauseGit, "the git server refused the credentials, or there are none"},
+	{ReasonHostKeyUnknown, ClassStalled, CauseGit, "the ssh host key is not known"},
+	{ReasonHostKeyMismatch, ClassStalled, CauseGit, "the ssh host key is not the known one, or is revoked"},
+	{ReasonSignatureInvalid, ClassStalled, CauseOther, "the commit, or its tag, has no signature that spec.git.verify accepts"},
+	{ReasonRedirectRefused, ClassStalled, CauseGit, "the git server redirected to another host"},
+	{ReasonProfileNotFound, ClassStalled, CauseOther, "the GatewaySync has no such profile"},
+	{ReasonProfilesInvalid, ClassStalled, CauseOther, "a profile of the GatewaySync is not valid"},
+	{ReasonTemplateFailed, ClassStalled, CauseCommit, "a template could not be rendered"},
+	{ReasonPatchFailed, ClassStalled, CauseCommit, "a patch could not be applied"},
+	{ReasonConfigSyntaxError, ClassStalled, CauseCommit, "a JSON file of the commit is invalid, or a resource.json lacks fields that a gateway needs"},
+	{ReasonSourceMissing, ClassStalled, CauseCommit, "a required mapping source is not in the commit"},
+	{ReasonUnsafePath, ClassStalled, CauseCommit, "a path or a symbolic link could leave the data directory"},
+	{ReasonPathCollision, ClassStalled, CauseCommit, "two paths are equal on some file systems, or a file is in the place of a directory"},
+	{ReasonLimitExceeded, ClassStalled, CauseCommit, "a size or count is over its limit"},
+	{ReasonLFSPointer, ClassStalled, CauseCommit, "a file under a mapped path is a Git LFS pointer"},
+	{ReasonEmbeddedSecret, ClassStalled, CauseCommit, "a file of the commit has an embedded secret, and embeddedSecretPolicy is refuse"},
+	{ReasonPushRejected, ClassStalled, CauseOther, "the git server declined the push of a gateway's changes"},
+	{ReasonUnsupportedRepository, ClassStalled, CauseOther, "the repository uses something that Stoker does not read"},
+	{ReasonPodRestartNeeded, ClassStalled, CauseGit, "the spec names a credential that the pod does not mount; restart the pod"},
+	{ReasonProgressDeadlineExceeded, ClassStalled, CauseOther, "the work took longer than spec.progressDeadline; it continues"},
+	{ReasonRolledBack, ClassStalled, CauseOther, "the request was rolled back, or the gateway was brought back to a snapshot"},
+	{ReasonCanaryStageFailed, ClassStalled, CauseOther, "a stage of the rollout failed; the gateways of later stages keep what they run"},
+	{ReasonManifestInvalid, ClassStalled, CauseOther, "a ConfigSync or a manifest of its commit is not valid"},
+	{ReasonApplyRefused, ClassStalled, CauseOther, "the API server refuses an object of a ConfigSync"},
+	{ReasonImmutableField, ClassStalled, CauseOther, "a manifest changes a field that the API server does not change"},
+	{ReasonDependencyCycle, ClassStalled, CauseOther, "ConfigSyncs depend on each other"},
+	{ReasonMissingSidecar, ClassNotInjected, CauseOther, "the pod asks for an agent and has none"},
+	{ReasonNotRequested, ClassNotInjected, CauseOther, "the pod does not ask for an agent"},
+	{ReasonNamespaceExcluded, ClassNotInjected, CauseOther, "the namespace is excluded from injection"},
+	{ReasonGatewaySyncNotFound, ClassNotInjected, CauseOther, "the named GatewaySync does not exist"},
+	{ReasonGatewaySyncAmbiguous, ClassNotInjected, CauseOther, "the pod names no GatewaySync and the namespace has more than one"},
+	{ReasonNoDataVolume, ClassNotInjected, CauseOther, "the pod has no volume for Ignition's data directory"},
+	{ReasonUnsupportedDataVolume, ClassNotInjected, CauseOther, "the data volume cannot be shared with a sidecar"},
+	{ReasonGatewayRunsAsRoot, ClassNotInjected, CauseOther, "the gateway container runs as root"},
+	{ReasonUnsupportedPod, ClassNotInjected, CauseOther, "the pod cannot run an agent"},
+	{ReasonAlreadyInjected, ClassNotInjected, CauseOther, "the pod has its agent already"},
+	{ReasonInvalidAnnotation, ClassNotInjected, CauseOther, "an annotation of the pod is not valid"},
 }
 
-var classes = func() map[Reason]Class {
-	m := make(map[Reason]Class, len(Reasons))
+var infos = func() map[Reason]ReasonInfo {
+	m := make(map[Reason]ReasonInfo, len(Reasons))
 	for _, r := range Reasons {
-		m[r.Reason] = r.Class
+		m[r.Reason] = r
 	}
 	return m
 }()
 
+// Info returns the row of a reason in the list, and whether it has one. The class is ClassRetry for a reason that is not in the list, such
+// as one of a newer agent, which must not stall a plant.
+func (r Reason) Info() (ReasonInfo, bool) {
+	if info, ok := infos[r]; ok {
+		return info, true
+	}
+	return ReasonInfo{Reason: r, Class: ClassRetry}, false
+}
+
 // Known reports whether a reason is in the list.
 func (r Reason) Known() bool {
-	_, ok := classes[r]
+	_, ok := r.Info()
 	return ok
 }
 
-// Class returns the class of a reason. It is ClassRetry for a reason that is not in the list, such as one of a newer agent, which must not
-// stall a plant.
+// Class returns the class of a reason.
 func (r Reason) Class() Class {
-	if c, ok := classes[r]; ok {
-		return c
-	}
-	return ClassRetry
+	info, _ := r.Info()
+	return info.Class
 }
 
-// OfCommit reports whether the content of the commit causes the failure, so that another commit helps. UnsupportedRepository is not one,
-// because the login page of a git server can cause it, too.
-func (r Reason) OfCommit() bool {
-	switch r {
-	case ReasonTemplateFailed, ReasonPatchFailed, ReasonConfigSyntaxError, ReasonSourceMissing, ReasonUnsafePath, ReasonPathCollision,
-		ReasonLimitExceeded, ReasonLFSPointer, ReasonEmbeddedSecret, ReasonVerificationFailed:
-		return true
-	}
-	return false
+// Cause returns what a reason comes from.
+func (r Reason) Cause() Cause {
+	info, _ := r.Info()
+	return info.Cause
 }

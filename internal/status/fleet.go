@@ -113,15 +113,8 @@ func rests(r v1alpha1.Reason) bool {
 	return r == v1alpha1.ReasonPaused || r == v1alpha1.ReasonDryRun
 }
 
-// Planned reports whether a gateway or a fleet with this reason waits for a time that the spec names, for the rollout, or for an
-// approval. While nothing else is missing, no deadline runs.
-func Planned(r v1alpha1.Reason) bool {
-	switch r {
-	case v1alpha1.ReasonMaintenanceWindow, v1alpha1.ReasonGateClosed, v1alpha1.ReasonApprovalNeeded, v1alpha1.ReasonRolloutSoaking:
-		return true
-	}
-	return false
-}
+// planned reports whether a gateway or a fleet with this reason waits as planned. While nothing else is missing, no deadline runs.
+func planned(r v1alpha1.Reason) bool { return r.Cause() == v1alpha1.CausePlan }
 
 // The weights of reasons of gateways that are not synced, from the lowest. Those that need a person are the highest.
 const (
@@ -140,7 +133,7 @@ func weight(r v1alpha1.Reason) int {
 	switch {
 	case r == v1alpha1.ReasonMaintenanceWindow:
 		return weightWindow
-	case Planned(r):
+	case planned(r):
 		return weightPlanned
 	case rests(r):
 		return weightResting
@@ -200,7 +193,7 @@ func failed(g *v1alpha1.DiscoveredGateway) bool {
 	switch g.SyncStatus {
 	case v1alpha1.GatewayError, v1alpha1.GatewayHeld, v1alpha1.GatewaySyncing:
 		class := g.Reason.Class()
-		return g.Reason != "" && !Planned(g.Reason) && class != v1alpha1.ClassDone && class != v1alpha1.ClassWorking
+		return g.Reason != "" && !planned(g.Reason) && class != v1alpha1.ClassDone && class != v1alpha1.ClassWorking
 	}
 	return false
 }

@@ -35,7 +35,7 @@ func progressOf(f *facts, v verdict) progress {
 	case class == v1alpha1.ClassStalled:
 		p.stalled = true
 		return p
-	case Planned(v.reason):
+	case planned(v.reason):
 		p.working = true
 		return p
 	}
@@ -107,7 +107,7 @@ func targetBegan(f *facts) (began time.Time, over bool) {
 		return f.now.Time, false
 	}
 	if c := f.lastCondition(v1alpha1.ConditionReconciling); c != nil && c.Status == metav1.ConditionTrue && !c.LastTransitionTime.After(f.now.Time) {
-		if Planned(v1alpha1.Reason(c.Reason)) { // the work begins now
+		if planned(v1alpha1.Reason(c.Reason)) { // the work begins now
 			return f.now.Time, false
 		}
 		return c.LastTransitionTime.Time, false

@@ -33,7 +33,7 @@ func (g *gateway) propose(p *v1alpha1.Proposal) {
 		return
 	}
 	safe := v1alpha1.Proposal{State: p.State, Number: max(p.Number, 0), Reason: p.Reason, Message: annotation.Line(p.Message)}
-	if _, listed := reasonOf(p.Reason); !listed && p.Reason != "" { // of a newer agent; the API server rejects some texts as a reason
+	if !p.Reason.Known() && p.Reason != "" { // of a newer agent; the API server rejects some texts as a reason
 		safe.Reason = ""
 		if p.State == v1alpha1.ProposalRefused {
 			safe.Reason = v1alpha1.ReasonChangesRefused
@@ -49,15 +49,6 @@ func (g *gateway) propose(p *v1alpha1.Proposal) {
 	if g.Proposal == "" {
 		g.Proposal = safe.Branch
 	}
-}
-
-// reasonOf returns the row of a reason in the closed list.
-func reasonOf(r v1alpha1.Reason) (v1alpha1.ReasonInfo, bool) {
-	i := slices.IndexFunc(v1alpha1.Reasons, func(info v1alpha1.ReasonInfo) bool { return info.Reason == r })
-	if i < 0 {
-		return v1alpha1.ReasonInfo{}, false
-	}
-	return v1alpha1.Reasons[i], true
 }
 
 // isAddress reports whether a text is the address of a web page that can be shown: ASCII, and without a password.
@@ -140,7 +131,7 @@ func bidirectionalReady(f *facts) *metav1.Condition {
 	message := label
 	if worst.proposal.Message != "" {
 		message += ": " + worst.proposal.Message
-	} else if info, ok := reasonOf(reason); ok {
+	} else if info, ok := reason.Info(); ok {
 		message += ": " + info.Meaning
 	}
 	if others > 0 {

@@ -64,7 +64,7 @@ func rolloutVerdict(f *facts) verdict {
 		return says(v1alpha1.ReasonProgressing)
 	}
 	v := f.fleet.behind(f.describeTarget())
-	if Planned(v.reason) && v.reason != v1alpha1.ReasonMaintenanceWindow { // the reports of the open step are on their way
+	if planned(v.reason) && v.reason != v1alpha1.ReasonMaintenanceWindow { // the reports of the open step are on their way
 		return says(v1alpha1.ReasonProgressing)
 	}
 	return v

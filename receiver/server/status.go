@@ -224,7 +224,7 @@ func withDeadline(gs *v1alpha1.GatewaySync, v request.Verdict, id string, now ti
 	if st.Phase != request.Progressing {
 		return st
 	}
-	if status.Planned(v.Reason) { // the spec asks for this wait: the caller's own timeout ends it
+	if v.Reason.Cause() == v1alpha1.CausePlan { // the spec asks for this wait: the caller's own timeout ends it
 		return st
 	}
 	since := requestTime(gs, now)
