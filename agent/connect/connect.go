@@ -8,6 +8,7 @@ import (
 	"iter"
 	"log/slog"
 
+	"stoker.io/stoker/agent/gitauth"
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/sync"
@@ -42,7 +43,7 @@ func New(spec *v1alpha1.GatewaySyncSpec, gatewayURL string, secrets Secrets, o r
 	}
 	if t := spec.Gateway.TLSConfig; t != nil {
 		cfg.TLS.ServerName, cfg.TLS.InsecureSkipVerify = t.ServerName, t.InsecureSkipVerify
-		cfg.TLS.CA = plainReader(secretrefs.GatewayCA, t.CASecretRef, secrets)
+		cfg.TLS.CA = gitauth.Plain(secretrefs.GatewayCA, t.CASecretRef, secrets)
 	}
 	client, err := ignition.New(cfg)
 	if err != nil {
@@ -61,7 +62,7 @@ func Verifier(v *v1alpha1.GitVerify, secrets Secrets) *repo.Verifier {
 	if ref == nil {
 		field, ref = secretrefs.GitKeysConfigMap, v.KeysConfigMapRef
 	}
-	keys := plainReader(field, ref, secrets)
+	keys := gitauth.Plain(field, ref, secrets)
 	if keys == nil { // validation rejects such a spec, but it must not admit every commit
 		keys = func() ([]byte, error) { return nil, errors.New("neither keysSecretRef nor keysConfigMapRef is set") }
 	}
@@ -75,10 +76,10 @@ func validation(v *v1alpha1.ValidationSpec, secrets Secrets) *sync.Webhook {
 	}
 	w := &sync.Webhook{
 		URL: v.Webhook.URL, Client: outbound.Client{Timeout: effective.ValidationTimeout(v.Webhook)}, IgnoreFailure: v.Webhook.FailurePolicy == v1alpha1.FailurePolicyIgnore,
-		CA: plainReader(secretrefs.ValidationCA, v.Webhook.CASecretRef, secrets),
+		CA: gitauth.Plain(secretrefs.ValidationCA, v.Webhook.CASecretRef, secrets),
 	}
 	if ref := v.Webhook.SecretRef; ref != nil {
-		w.Key = secretReader(secretrefs.Validation, *ref, secrets)
+		w.Key = gitauth.Secret(secretrefs.Validation, *ref, secrets)
 	}
 	return w
 }
@@ -89,9 +90,7 @@ func Git(git v1alpha1.GitSpec, secrets Secrets, o repo.RemoteOptions) (*repo.Rem
 	if err != nil {
 		return nil, err
 	}
-	auth := gitCredentials(git.Auth).auth(secrets)
-	auth.CA = plainReader(secretrefs.GitCA, git.CASecretRef, secrets)
-	return repo.NewRemote(u, auth, o)
+	return repo.NewRemote(u, gitauth.ForGit(git.Auth).Auth(git.CASecretRef, secrets), o)
 }
 
 // Reachable returns an error with the reason PodRestartNeeded if this process can never read a secret that a sync needs. An
@@ -133,20 +132,4 @@ func RepoName(git v1alpha1.GitSpec) string {
 		return "(invalid)"
 	}
 	return u.String()
-}
-
-// secretReader returns a function that reads a secret on each call, so that a rotated secret takes effect immediately.
-func secretReader(field secretrefs.Field, ref v1alpha1.SecretKeyRef, secrets Secrets) func() (secret.String, error) {
-	return func() (secret.String, error) { return secrets.Read(field, ref) }
-}
-
-// plainReader is secretReader for a value that is not secret, such as a CA bundle. It returns nil if ref is nil.
-func plainReader(field secretrefs.Field, ref *v1alpha1.SecretKeyRef, secrets Secrets) func() ([]byte, error) {
-	if ref == nil {
-		return nil
-	}
-	return func() ([]byte, error) {
-		v, err := secrets.Read(field, *ref)
-		return []byte(v.Reveal()), err
-	}
 }

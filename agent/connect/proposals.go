@@ -12,6 +12,7 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 
 	"stoker.io/stoker/agent/forge"
+	"stoker.io/stoker/agent/gitauth"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/render"
 	"stoker.io/stoker/agent/propose"
@@ -65,7 +66,7 @@ func Settings(gs *v1alpha1.GatewaySync, e effective.Settings, f plan.Facts, secr
 	}
 	if c := b.Signing; c != nil {
 		s.Sign = repo.NewSigner(c.Format, fmt.Sprintf("spec.bidirectional.signing: key %s of Secret %s", c.KeySecretRef.Key, c.KeySecretRef.Name),
-			secretReader(secretrefs.ProposalSigning, c.KeySecretRef, secrets))
+			gitauth.Secret(secretrefs.ProposalSigning, c.KeySecretRef, secrets))
 	}
 	s.Problem = connectForge(s, gs, b, secrets, o)
 	return s
@@ -208,21 +209,20 @@ func NewProposalRemote(gs *v1alpha1.GatewaySyncSpec, b *v1alpha1.BidirectionalSp
 	if err != nil {
 		return nil, nil, err
 	}
-	spec, cred := &v1alpha1.GatewaySyncSpec{Git: gs.Git, Bidirectional: b}, gitCredentials(gs.Git.Auth)
+	spec, cred := &v1alpha1.GatewaySyncSpec{Git: gs.Git, Bidirectional: b}, gitauth.ForGit(gs.Git.Auth)
 	switch {
 	case b.Auth != nil:
-		spec.Git.Auth, cred = nil, proposalCredentials(b.Auth)
+		spec.Git.Auth, cred = nil, gitauth.ForProposals(b.Auth)
 	case gs.Git.Auth == nil:
-		cred.field = proposalAuth // reads need no credentials here: errors name the field for those of pushes
+		cred.Field = gitauth.ProposalField // reads need no credentials here: errors name the field for those of pushes
 	}
 	if err := errors.Join(reachable(secretrefs.ForSync(spec), secrets), reachable(secretrefs.ForProposals(spec), secrets)); err != nil {
 		return nil, nil, err
 	}
-	if err := cred.checkPush(u); err != nil {
+	if err := cred.CheckPush(u); err != nil {
 		return nil, nil, err
 	}
-	auth := cred.auth(secrets)
-	auth.CA = plainReader(secretrefs.GitCA, gs.Git.CASecretRef, secrets)
+	auth := cred.Auth(gs.Git.CASecretRef, secrets)
 	if auth.App != nil {
 		auth.App.Permissions = proposalPermissions()
 	}

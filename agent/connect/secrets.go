@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"stoker.io/stoker/agent/gitauth"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/secretrefs"
 	"stoker.io/stoker/internal/failure"
@@ -18,9 +19,8 @@ import (
 
 // Secrets reads the secrets that a GatewaySync names.
 type Secrets interface {
-	// Read returns the value of ref, the secret named at field, without trailing white space. It reads the value again
-	// on each call, so that a rotated secret takes effect immediately. The error says what to do.
-	Read(field secretrefs.Field, ref v1alpha1.SecretKeyRef) (secret.String, error)
+	// Secrets reads a value again on each call, so that a rotated secret takes effect immediately.
+	gitauth.Secrets
 	// Reachable returns an error if this process can never read the value, even if a user creates the missing secret.
 	// It returns nil for a secret that is missing but can still appear.
 	Reachable(field secretrefs.Field, ref v1alpha1.SecretKeyRef) error

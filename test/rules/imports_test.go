@@ -30,7 +30,7 @@ var floors = [][]string{
 	{"agent/repo/wire", "agent/disk/format", "agent/disk/lock"},
 	{"agent/disk/lostfound", "agent/disk/records", "agent/disk/snapshot"},
 	{"agent/repo", "agent/disk", "agent/ignition"},
-	{"agent/forge", "agent/propose/guard", "agent/archive"},
+	{"agent/forge", "agent/gitauth", "agent/propose/guard", "agent/archive"},
 	{"agent/redundancy", "agent/propose", "agent/archive/s3", "agent/archive/rest"},
 	{"agent/archive/azure", "agent/archive/gcs"},
 	{"agent/sync"},
@@ -80,7 +80,8 @@ var bans = []ban{
 		why:     "a plan is pure: agent, diff and dry run must get the same plan from the same input",
 	},
 	{
-		rooms:   []string{"agent/plan", "agent/ignition", "agent/repo", "agent/disk", "agent/archive", "agent/redundancy", "agent/sync", "agent/connect", "agent/loop", "agent/standalone"},
+		rooms: []string{"agent/plan", "agent/ignition", "agent/repo", "agent/disk", "agent/archive", "agent/redundancy",
+			"agent/sync", "agent/gitauth", "agent/connect", "agent/loop", "agent/standalone"},
 		imports: []string{"k8s.io/client-go"},
 		deep:    true,
 		why:     "a sync works without Kubernetes; only follow and lead call the API server",

@@ -8,8 +8,10 @@ import (
 	"strconv"
 	"strings"
 
+	"stoker.io/stoker/agent/gitauth"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/secretrefs"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/secret"
 )
@@ -135,44 +137,24 @@ func GatewaySyncRemote(ctx context.Context, git *v1alpha1.GitSpec, read SecretRe
 	if u.Local() {
 		return nil, errLocalRepository()
 	}
-	value := func(ref v1alpha1.SecretKeyRef) func() (secret.String, error) {
-		return func() (secret.String, error) {
-			data, err := read(ctx, ref.Name)
-			if err != nil {
-				return secret.String{}, err
-			}
-			v, ok := secretKeys{ref.Name, data}.value(ref.Key)
-			if !ok {
-				return v, failure.New(v1alpha1.ReasonAuthFailed, "Secret %s has no key %s", ref.Name, ref.Key)
-			}
-			return v, nil
-		}
+	auth := gitauth.ForGit(git.Auth)
+	auth.Field = "spec.git.auth of the GatewaySync"
+	return repo.NewRemote(u, auth.Auth(git.CASecretRef, apiSecrets(func(name string) (map[string][]byte, error) { return read(ctx, name) })), o)
+}
+
+// apiSecrets returns the data of a Secret. It implements gitauth.Secrets.
+type apiSecrets func(name string) (map[string][]byte, error)
+
+func (s apiSecrets) Read(_ secretrefs.Field, ref v1alpha1.SecretKeyRef) (secret.String, error) {
+	data, err := s(ref.Name)
+	if err != nil {
+		return secret.String{}, err
 	}
-	public := func(ref v1alpha1.SecretKeyRef) func() ([]byte, error) {
-		return func() ([]byte, error) {
-			v, err := value(ref)()
-			return []byte(v.Reveal()), err
-		}
+	v, ok := secretKeys{ref.Name, data}.value(ref.Key)
+	if !ok {
+		return v, failure.New(v1alpha1.ReasonAuthFailed, "Secret %s has no key %s", ref.Name, ref.Key)
 	}
-	auth := repo.Auth{Field: "spec.git.auth of the GatewaySync"}
-	if git.CASecretRef != nil {
-		auth.CA = public(*git.CASecretRef)
-	}
-	if a := git.Auth; a != nil {
-		if a.Token != nil {
-			auth.Username, auth.Token = a.Token.User(), value(a.Token.SecretRef)
-		}
-		if k := a.SSHKey; k != nil {
-			auth.Key, auth.InsecureIgnoreHostKey = value(k.SecretRef), k.InsecureIgnoreHostKey
-			if k.KnownHosts != nil {
-				auth.KnownHosts = public(k.KnownHosts.SecretRef)
-			}
-		}
-		if app := a.GitHubApp; app != nil {
-			auth.App = &repo.GitHubApp{AppID: app.AppID, InstallationID: app.InstallationID, APIBaseURL: app.APIBaseURL, Key: value(app.PrivateKeySecretRef)}
-		}
-	}
-	return repo.NewRemote(u, auth, o)
+	return v, nil
 }
 
 // CloneRemote returns the remote of the local clone that contains a directory, and the path of the directory in it.
