@@ -40,7 +40,7 @@ func (c *cli) newRequester(command *cobra.Command, run func(context.Context, *re
 // addSenderFlags adds the flags of a request that names its sender, and on whose result the command can wait.
 func (r *requester) addSenderFlags(command *cobra.Command) {
 	f := command.Flags()
-	f.StringVar(&r.by, "by", "cli", "sender of the request: "+strings.Join(sender.Names(), ", "))
+	f.StringVar(&r.by, "by", sender.CLI, "sender of the request: "+strings.Join(sender.Names(), ", "))
 	f.StringVar(&r.id, "id", "", "id that distinguishes a repeated request from a new one, such as the name of a Job or promotion")
 	f.BoolVar(&r.wait, "wait", false, "wait until the gateways run the ref, as the command wait does")
 	r.waitFlags = addWaitFlags(command)
@@ -86,7 +86,7 @@ so a repeated Job requests only once. If the sync is already over, the command r
 		}
 		switch {
 		case fromSync.used() && len(args) == 2:
-			return exitErrorf(exitUsage, "REF and --application exclude each other")
+			return exitErrorf(exitUsage, "REF and --application cannot be used together")
 		case fromSync.used():
 			var err error
 			if ref, err = r.syncedCommit(ctx, command, args[0], fromSync); err != nil {
@@ -120,7 +120,7 @@ func (r *requester) syncedCommit(ctx context.Context, command *cobra.Command, na
 		return "", err
 	}
 	if !command.Flags().Changed("by") {
-		r.by = "argocd"
+		r.by = sender.ArgoCD
 	}
 	if r.id == "" {
 		r.id = requestID(job, sync)
@@ -219,7 +219,7 @@ func newResumeCommand(c *cli) *cobra.Command {
 		return r.send(ctx, args[0], "is not paused", func(ctx context.Context, p target) (request.Answer, error) {
 			answer, err := p.setter().Pause(ctx, p.namespace, p.name, false)
 			if err == nil && specPaused(answer.Object) {
-				return answer, errors.New("spec.paused is true: set it to false where the manifest is kept; these commands never write the spec")
+				return answer, errors.New("spec.paused is true: set it to false in the manifest; these commands never write the spec")
 			}
 			return answer, err
 		})
@@ -264,7 +264,7 @@ func (r *requester) send(ctx context.Context, arg, done string, write func(conte
 			return err
 		}
 		if d.Ref != answer.Ref {
-			return exitErrorf(exitSuperseded, "superseded: %s; the desired ref is %s by now", answer.Message, d.Ref)
+			return exitErrorf(exitSuperseded, "superseded: %s; the desired ref is now %s", answer.Message, d.Ref)
 		}
 	}
 	name := display.ResourceName(answer.Object)

@@ -14,7 +14,7 @@ const (
 	AnnotationRequestedCommit = "stoker.io/requested-commit"
 	// AnnotationRequestedAt is a time in RFC 3339 with nanoseconds. A new value makes the lead poll git.
 	AnnotationRequestedAt = "stoker.io/requested-at"
-	// AnnotationRequestedBy names the sender: github, gitlab, gitea, bitbucket, azuredevops, argocd, kargo, generic, cli or hook.
+	// AnnotationRequestedBy is the name of the sender, such as github, kargo or cli. The flag --by of stoker set-ref lists them.
 	AnnotationRequestedBy = "stoker.io/requested-by"
 	// AnnotationRequestedFor is a text that describes the origin of the request, such as the Stage, Freight, actor and link of a Kargo
 	// promotion. It is only displayed.

@@ -117,8 +117,8 @@ type GatewaySyncStatus struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=2000
 	DiscoveredGateways []DiscoveredGateway `json:"discoveredGateways,omitempty"`
-	// Ready, RefResolved, ProfilesValid, AllGatewaysSynced, SidecarInjected, SSHHostKeyVerification; Reconciling and
-	// Stalled only while they are true.
+	// The conditions that docs/reference/status.md lists. Reconciling and Stalled
+	// exist only while they are true.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

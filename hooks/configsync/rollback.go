@@ -13,6 +13,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
+	"stoker.io/stoker/internal/sender"
 )
 
 // requestRollback requests the last good commit after a run that failed with err, if the spec says so and the commit caused the failure.
@@ -28,7 +29,7 @@ func (r *Run) requestRollback(ctx context.Context, err error) error {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	setter := request.NewSetter(r.record.clients.Dynamic, r.record.clients.Now).Of(kube.ConfigSync)
-	answer, failed := setter.RollbackFrom(ctx, r.record.cs.Namespace, r.record.cs.Name, r.Commit(), "", "hook", "")
+	answer, failed := setter.RollbackFrom(ctx, r.record.cs.Namespace, r.record.cs.Name, r.Commit(), "", sender.Hook, "")
 	switch {
 	case errors.Is(failed, request.ErrTooEarly): // the spec or the request changed in the meantime; the next run decides again
 	case failed != nil:

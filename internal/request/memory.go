@@ -81,10 +81,10 @@ func knownOutcome(ids map[string][]string, by, id string, now time.Time) (Outcom
 		return "", ""
 	}
 	if last := newest(ids, by); older(by, id, last) && createdAt(last).Before(now.Add(maxClockSkew)) {
-		return Superseded, fmt.Sprintf("promotion %s is older than %s, which was asked for already", id, last)
+		return Superseded, fmt.Sprintf("promotion %s is older than %s, which was already requested", id, last)
 	}
 	if slices.Contains(ids[by], id) {
-		return Unchanged, fmt.Sprintf("request %s of %s was taken before", id, by)
+		return Unchanged, fmt.Sprintf("request %s of %s was already carried out", id, by)
 	}
 	return "", ""
 }
@@ -104,8 +104,8 @@ func Taken(o v1alpha1.Requestable, by, id string) bool {
 // NotTaken reports whether a request with this id was certainly never carried out: it would have left its id, and only older
 // ids are recorded. Nothing is certain about ids without an order.
 func NotTaken(o v1alpha1.Requestable, id string) bool {
-	last := newest(readIDs(o.GetAnnotations()[v1alpha1.AnnotationRequestedIDs]), "kargo")
-	return last != "" && older("kargo", last, id) && !Taken(o, "kargo", id)
+	last := newest(readIDs(o.GetAnnotations()[v1alpha1.AnnotationRequestedIDs]), sender.Kargo)
+	return last != "" && older(sender.Kargo, last, id) && !Taken(o, sender.Kargo, id)
 }
 
 // Followed returns the tags that were followed last, newest last.
@@ -120,7 +120,7 @@ func Followed(o v1alpha1.Requestable) []string {
 
 // Ordered reports whether ids of this kind have an order: the name of a Kargo promotion is <stage>.<ulid>.<freight>, and ULIDs
 // sort by time.
-func Ordered(by, id string) bool { return by == "kargo" && ulid(id) != "" }
+func Ordered(by, id string) bool { return by == sender.Kargo && ulid(id) != "" }
 
 // older reports whether a Kargo promotion is older than the last one. Ids of other senders have no order.
 func older(by, id, last string) bool {

@@ -23,6 +23,8 @@ const (
 	ArgoCD  = "argocd"
 	Kargo   = "kargo"
 	Generic = "generic"
+	Hook    = "hook"
+	CLI     = "cli"
 
 	azureDevOps = "azuredevops"
 )
@@ -46,8 +48,8 @@ func All() []Sender {
 		{ArgoCD, nil, bearer, "a notification: a poll of git", parseGeneric},
 		{Kargo, nil, bearer, "a promotion: a ref", parseGeneric},
 		{Generic, nil, bearer, "a ref, or a poll of git", parseGeneric},
-		{"hook", nil, "", "a Job that runs `stoker`", nil},
-		{"cli", nil, "", "a user of `stoker`", nil},
+		{Hook, nil, "", "a Job that runs `stoker`", nil},
+		{CLI, nil, "", "a user of `stoker`", nil},
 	}
 }
 
