@@ -147,7 +147,7 @@ func (d *ConfigDependency) EffectiveKind() ConfigDependencyKind {
 
 // ConfigSource is either a repository, or the commit that the gateways of a GatewaySync run.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.git), has(self.gatewaySync)].filter(x, x).size() == 1",message="give one of git and gatewaySync"
+// +kubebuilder:validation:XValidation:rule="[has(self.git), has(self.gatewaySync)].filter(x, x).size() == 1",message="set one of git and gatewaySync"
 type ConfigSource struct {
 	// A repository and a ref.
 	// +optional
@@ -320,7 +320,7 @@ type ConfigRender struct {
 
 // ConfigVars names an object whose keys are variables.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.configMapRef) != has(self.secretRef)",message="give one of configMapRef and secretRef"
+// +kubebuilder:validation:XValidation:rule="has(self.configMapRef) != has(self.secretRef)",message="set one of configMapRef and secretRef"
 type ConfigVars struct {
 	// A ConfigMap.
 	// +optional

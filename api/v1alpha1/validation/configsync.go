@@ -70,7 +70,7 @@ func ConfigSync(cs *v1alpha1.ConfigSync) field.ErrorList {
 
 func validateConfigSource(path *field.Path, source *v1alpha1.ConfigSource) field.ErrorList {
 	if (source.Git == nil) == (source.GatewaySync == nil) {
-		return field.ErrorList{field.Required(path, "give one of git and gatewaySync")}
+		return field.ErrorList{field.Required(path, "set one of git and gatewaySync")}
 	}
 	if f := source.GatewaySync; f != nil {
 		path = path.Child("gatewaySync")
@@ -161,7 +161,7 @@ func validateConfigRender(path *field.Path, r *v1alpha1.ConfigRender) field.Erro
 	}
 	for i, v := range r.VarsFrom {
 		if (v.ConfigMapRef == nil) == (v.SecretRef == nil) {
-			errs = append(errs, field.Required(path.Index(i), "give one of configMapRef and secretRef"))
+			errs = append(errs, field.Required(path.Index(i), "set one of configMapRef and secretRef"))
 		}
 		errs = append(errs, validateConfigRef(path.Index(i).Child("configMapRef"), v.ConfigMapRef)...)
 		errs = append(errs, validateConfigRef(path.Index(i).Child("secretRef"), v.SecretRef)...)
