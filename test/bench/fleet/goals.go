@@ -64,9 +64,9 @@ func judge(all []result) []goal {
 		}
 		sec := medianSync(r, func(w window) float64 { return w.verified.Seconds() })
 		n := medianSync(r, writes)
-		add(n <= sec+2, what+"a sync is told in one status write a second and one at each end", "%.1f in %.1f s", n, sec)
+		add(n <= sec+2, what+"a sync writes the status at most once a second and once at each end", "%.1f in %.1f s", n, sec)
 		looks := medianSync(r, r.looks)
-		add(looks <= 1.1, what+"one look at git per GatewaySync and sync", "%.2f", looks)
+		add(looks <= 1.1, what+"one poll of git per GatewaySync and sync", "%.2f", looks)
 		fetches := medianSync(r, func(w window) float64 { return per(int64(w.git.UploadPacks), r.size.total()) })
 		add(fetches <= 1, what+"one fetch per agent and sync", "%.2f", fetches)
 		sum := r.idle.sum(allAgents)

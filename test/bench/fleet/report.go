@@ -98,7 +98,7 @@ func table(out io.Writer, columns ...string) *tabwriter.Writer {
 func syncs(out io.Writer, all []result) error {
 	fmt.Fprint(out, "\n## A commit of one file\n\n")
 	t := table(out, "agents", "first sync, s", "all verified, s", "from – to", "requests per follower", "of a lead", "kB per follower", "of a lead",
-		"status writes", "looks at git", "fetches per agent")
+		"status writes", "git polls", "fetches per agent")
 	for _, r := range all {
 		took := func(w window) float64 { return w.verified.Seconds() }
 		low, high := r.syncs[0].verified, r.syncs[0].verified
