@@ -138,8 +138,8 @@ func TestProposalCredentialsOfWrongKind(t *testing.T) {
 		spec    *v1alpha1.GatewaySyncSpec
 		message string
 	}{
-		"https with a key":        {bidirectional(overHTTP, nil, &v1alpha1.ProposalAuth{SSHKey: key}), "spec.bidirectional.auth.sshKey pushes to an ssh address only"},
-		"https, key of syncs":     {bidirectional(overHTTP, &v1alpha1.GitAuth{SSHKey: key}, nil), "git.auth.sshKey pushes to an ssh address only"},
+		"https with a key":        {bidirectional(overHTTP, nil, &v1alpha1.ProposalAuth{SSHKey: key}), "spec.bidirectional.auth.sshKey works only with an ssh address"},
+		"https, key of syncs":     {bidirectional(overHTTP, &v1alpha1.GitAuth{SSHKey: key}, nil), "git.auth.sshKey works only with an ssh address"},
 		"ssh with a token":        {bidirectional(overSSH, &v1alpha1.GitAuth{SSHKey: key}, &v1alpha1.ProposalAuth{Token: token}), "set spec.bidirectional.auth.sshKey"},
 		"ssh with a GitHub App":   {bidirectional(overSSH, nil, &v1alpha1.ProposalAuth{GitHubApp: app}), "set spec.bidirectional.auth.sshKey"},
 		"ssh without credentials": {bidirectional(overSSH, nil, nil), "set spec.bidirectional.auth.sshKey"},

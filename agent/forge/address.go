@@ -47,7 +47,7 @@ func parseRepository(repository string) (*url.URL, error) {
 	}
 	u, err := url.Parse(repository)
 	if err != nil || u.Hostname() == "" {
-		return nil, failure.New(v1alpha1.ReasonUnsupportedRepository, "the repository is on no forge: give an https:// or ssh:// address") // err may repeat a password
+		return nil, failure.New(v1alpha1.ReasonUnsupportedRepository, "the repository is not on a forge: use an https:// or ssh:// address") // err may repeat a password
 	}
 	return u, nil
 }
@@ -67,7 +67,7 @@ func locate(provider, repository, base string) (address, error) {
 		return azureAddress(u, parts, base)
 	}
 	if len(parts) < 2 || provider != GitLab && len(parts) != 2 {
-		return address{}, failure.New(v1alpha1.ReasonUnsupportedRepository, "the path of the repository is not owner/name, as %s has it", provider)
+		return address{}, failure.New(v1alpha1.ReasonUnsupportedRepository, "the path of a repository on %s must be owner/name", provider)
 	}
 	last := len(parts) - 1
 	api, err := parseBase(cmp.Or(base, defaultAPI(provider, web)), web.Scheme)
@@ -104,7 +104,7 @@ func azureAddress(u *url.URL, parts []string, base string) (repo address, err er
 	case len(parts) == 4 && parts[0] == "v3":
 		repo.owner, repo.project, repo.name = parts[1], parts[2], parts[3]
 	default:
-		return repo, failure.New(v1alpha1.ReasonUnsupportedRepository, "the path of the repository is not organization/project/_git/name, as azuredevops has it")
+		return repo, failure.New(v1alpha1.ReasonUnsupportedRepository, "the path of a repository on azuredevops must be organization/project/_git/name")
 	}
 	repo.api, err = parseBase(cmp.Or(base, "https://dev.azure.com/"+url.PathEscape(repo.owner)), u.Scheme)
 	return repo, err
@@ -115,10 +115,10 @@ func azureAddress(u *url.URL, parts []string, base string) (repo address, err er
 func parseBase(base, scheme string) (*url.URL, error) {
 	u, err := url.Parse(strings.TrimRight(base, "/"))
 	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return nil, failure.New(v1alpha1.ReasonUnsupportedRepository, "spec.bidirectional.apiBaseURL is not the address of an API: give https://host/path, without credentials or query")
+		return nil, failure.New(v1alpha1.ReasonUnsupportedRepository, "spec.bidirectional.apiBaseURL is not a valid API address: use https://host/path, without credentials or query")
 	}
 	if u.Scheme != "https" && (u.Scheme != "http" || scheme != "http") {
-		return nil, failure.New(v1alpha1.ReasonUnsupportedRepository, "spec.bidirectional.apiBaseURL is not https://, and a token is not sent in the clear")
+		return nil, failure.New(v1alpha1.ReasonUnsupportedRepository, "spec.bidirectional.apiBaseURL is not https://: the token would be sent in the clear")
 	}
 	return u, nil
 }

@@ -19,8 +19,8 @@ import (
 // Forge accesses the pull requests of one repository. Several goroutines may use it.
 //
 // An error has a reason of v1alpha1: AuthFailed if the token is invalid or lacks a right (the text names the right),
-// GitThrottled if the forge asks to wait (RetryAfter returns how long), GitUnreachable if it does not answer or answers what
-// cannot be used, UnsupportedRepository if the forge has no such repository or the provider is the wrong one.
+// GitThrottled if the forge asks to wait (RetryAfter returns how long), GitUnreachable if it does not answer, or its answer is unusable, what
+// unusable, UnsupportedRepository if the forge has no such repository or the provider is the wrong one.
 type Forge interface {
 	// ByHead returns the pull requests from branch to base, newest first, at most MaxListed of them. An empty base matches all.
 	ByHead(ctx context.Context, branch, base string) ([]PullRequest, error)
@@ -134,7 +134,7 @@ var ErrExists = errors.New("an open pull request of this branch exists")
 // throttledError has the wait that a forge asked for.
 type throttledError struct{ after time.Duration }
 
-func (e *throttledError) Error() string { return "come back after " + e.after.String() }
+func (e *throttledError) Error() string { return "retry after " + e.after.String() }
 
 // RetryAfter returns how long the forge asked the client to wait, and whether it did.
 func RetryAfter(err error) (time.Duration, bool) {

@@ -117,7 +117,7 @@ func TestRefusals(t *testing.T) {
 		})
 		require.NoError(t, err)
 		_, err = gitea.Open(t.Context(), "main")
-		require.ErrorContains(t, err, "not the expected JSON")
+		require.ErrorContains(t, err, "the expected JSON")
 		assert.NotContains(t, err.Error(), "S3cr3t")
 	})
 	t.Run("an answer that echoes the header", func(t *testing.T) { // of Azure DevOps, which has the token in base64

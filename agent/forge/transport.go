@@ -55,7 +55,7 @@ func newTransport(provider string, api *url.URL, c Config) *transport {
 // sameOrigin implements http.Client.CheckRedirect: it refuses redirects to another host.
 func sameOrigin(req *http.Request, via []*http.Request) error {
 	if len(via) > 3 || req.URL.Host != via[0].URL.Host || req.URL.Scheme != via[0].URL.Scheme {
-		return failure.New(v1alpha1.ReasonRedirectRefused, "the API at %s redirects to another place, which gets no token: set spec.bidirectional.apiBaseURL", via[0].URL.Host)
+		return failure.New(v1alpha1.ReasonRedirectRefused, "the API at %s redirects to another host, which does not get the token: set spec.bidirectional.apiBaseURL", via[0].URL.Host)
 	}
 	return nil
 }
@@ -118,7 +118,7 @@ func (t *transport) authorize(req *http.Request) (secrets []string, err error) {
 	}
 	value := strings.TrimSpace(token.Reveal())
 	if value == "" || strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, failure.New(v1alpha1.ReasonAuthFailed, "the token for the API at %s is empty or holds characters that no token has", t.api.Host)
+		return nil, failure.New(v1alpha1.ReasonAuthFailed, "the token for the API at %s is empty or contains invalid characters", t.api.Host)
 	}
 	switch t.provider {
 	case Gitea:
@@ -191,7 +191,7 @@ func (t *transport) statusError(req *http.Request, res *http.Response, body []by
 	case code < 400:
 		return nil // CheckRedirect decides
 	case code == http.StatusTooManyRequests, throttled && code == http.StatusForbidden:
-		return failure.New(v1alpha1.ReasonGitThrottled, "the API at %s asks us to slow down: %w", host, &throttledError{after})
+		return failure.New(v1alpha1.ReasonGitThrottled, "the API at %s limits the rate of requests: %w", host, &throttledError{after})
 	case t.alreadyExists(req, code, body):
 		return ErrExists
 	case code == http.StatusUnauthorized:
@@ -207,7 +207,7 @@ func (t *transport) statusError(req *http.Request, res *http.Response, body []by
 }
 
 func (t *transport) tokenRefused(code int) error {
-	return failure.New(v1alpha1.ReasonAuthFailed, "the API at %s does not take the token (HTTP %d): is it right and not expired?", t.api.Host, code)
+	return failure.New(v1alpha1.ReasonAuthFailed, "the API at %s rejects the token (HTTP %d): is it right and not expired?", t.api.Host, code)
 }
 
 // requiredPermission is the permission that a token needs, as each provider names it.
@@ -361,7 +361,7 @@ func (r restClient) do(ctx context.Context, method, path string, query url.Value
 		return nil
 	}
 	if err := json.NewDecoder(res.Body).Decode(out); err != nil {
-		return failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s answers what is not the expected JSON", r.repo.api.Host)
+		return failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s did not answer with the expected JSON", r.repo.api.Host)
 	}
 	return nil
 }
@@ -387,7 +387,7 @@ func clientError(err error, host string) error {
 		return failure.New(v1alpha1.ReasonGitTimeout, "the API at %s did not answer in time", host)
 	}
 	// The library could not decode a 2xx answer. Its error may quote the answer, which may echo the token.
-	return failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s answers what is not the expected JSON", host)
+	return failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s did not answer with the expected JSON", host)
 }
 
 func isTimeout(err error) bool {

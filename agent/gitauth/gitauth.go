@@ -76,10 +76,10 @@ func (c Credentials) CheckPush(u repo.URL) error {
 		return nil // the remote refuses pushes
 	case u.SSH() && c.SSHKey == nil:
 		return failure.New(v1alpha1.ReasonAuthFailed,
-			"git.repo is an ssh address, and a push there needs an ssh key: set spec.bidirectional.auth.sshKey, or write the https:// address into git.repo")
+			"git.repo is an ssh address, where a push needs an ssh key: set spec.bidirectional.auth.sshKey, or set git.repo to the https:// address")
 	case !u.SSH() && c.SSHKey != nil && c.Token == nil:
 		return failure.New(v1alpha1.ReasonAuthFailed,
-			"%s.sshKey pushes to an ssh address only: set spec.bidirectional.auth.token, or write the ssh:// address into git.repo", c.Field)
+			"%s.sshKey works only with an ssh address: set spec.bidirectional.auth.token, or set git.repo to the ssh:// address", c.Field)
 	}
 	return nil
 }

@@ -83,11 +83,11 @@ func (l *local) supported(st *filesystem.Storage) error {
 	extensions := conf.Raw.Section("extensions")
 	if format := extensions.Option("objectformat"); format != "" && !strings.EqualFold(format, "sha1") {
 		return failure.New(v1alpha1.ReasonUnsupportedRepository,
-			"%s is a repository of object format %s; only sha1 is read", l.url, failure.Quote(format))
+			"%s is a repository of object format %s; only sha1 is supported", l.url, failure.Quote(format))
 	}
 	if refs := extensions.Option("refstorage"); refs != "" && !strings.EqualFold(refs, "files") {
 		return failure.New(v1alpha1.ReasonUnsupportedRepository,
-			"%s stores its refs as %s; only files are read", l.url, failure.Quote(refs))
+			"%s stores its refs as %s; only files are supported", l.url, failure.Quote(refs))
 	}
 	return nil
 }

@@ -213,5 +213,5 @@ func (l *local) APIToken(context.Context) (secret.String, error) {
 // readOnly is the error of requests that a directory does not support.
 func (l *local) readOnly() error {
 	return failure.New(v1alpha1.ReasonUnsupportedRepository,
-		"%s is a directory, and a repository in a directory receives no proposals: use an https:// or ssh:// address in git.repo", l.url)
+		"%s is a directory, and proposals need a git server: use an https:// or ssh:// address in git.repo", l.url)
 }

@@ -45,7 +45,7 @@ func (s *Store) FetchTrees(ctx context.Context, r *Remote, commit plan.ID, ref s
 	f.TreesOnly = true
 	err = f.run(ctx)
 	if wire.IsRefused(err) {
-		s.log.Debug("the git server does not leave out blobs; everything is fetched", "error", err)
+		s.log.Debug("server cannot omit blobs; fetching everything", "error", err)
 		stats, err := s.fetchAll(ctx, r, commit, ref)
 		stats.Bytes += f.Bytes
 		return stats, err
@@ -95,7 +95,7 @@ func (s *Store) FetchBlobs(ctx context.Context, ids []plan.ID) (FetchStats, erro
 	}
 	stats, err := s.fetchBlobs(ctx, p, missing)
 	if err != nil && (wire.IsRefused(err) || store.IsNotFound(err)) {
-		s.log.Debug("the git server does not give blobs by their ids; everything is fetched", "error", err)
+		s.log.Debug("server does not serve blobs; fetching everything", "error", err)
 		all, err := s.fetchAll(ctx, p.remote, p.commit, p.ref)
 		all.Bytes += stats.Bytes
 		return all, err

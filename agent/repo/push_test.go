@@ -54,7 +54,7 @@ func TestPushToDirectory(t *testing.T) {
 	r := newRemote(t, parseURL(t, g.Dir), Auth{Token: repotest.Token("S3CR3T")}, RemoteOptions{})
 	err := r.Push(t.Context(), "refs/heads/a", plan.ID{}, commit, nil)
 	repotest.RequireReason(t, v1alpha1.ReasonUnsupportedRepository, err)
-	assert.ErrorContains(t, err, "a repository in a directory receives no proposals")
+	assert.ErrorContains(t, err, "proposals need a git server")
 	assert.False(t, IsStale(err))
 	_, err = r.PushRefs(t.Context())
 	repotest.RequireReason(t, v1alpha1.ReasonUnsupportedRepository, err)

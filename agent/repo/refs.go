@@ -30,7 +30,7 @@ func ParseRef(s string) (Ref, error) {
 	}
 	if problem := refProblem(s); problem != "" {
 		return Ref{}, failure.New(v1alpha1.ReasonRefNotFound,
-			"git.ref %s is not a valid ref: %s; give a branch, a tag, refs/… or a full commit id", failure.Quote(s), problem)
+			"git.ref %s is not a valid ref: %s; use a branch, a tag, refs/… or a full commit id", failure.Quote(s), problem)
 	}
 	return Ref{name: s}, nil
 }

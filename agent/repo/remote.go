@@ -66,7 +66,7 @@ type source interface {
 // NewRemote returns the Remote of u. It sends nothing yet. If auth has no credentials, the Remote uses those of the URL.
 func NewRemote(u URL, auth Auth, o RemoteOptions) (*Remote, error) {
 	if u.IsZero() {
-		return nil, errors.New("no repository was given")
+		return nil, errors.New("no repository is set")
 	}
 	r := &Remote{url: u, opts: o.WithDefaults()}
 	if u.Local() {
@@ -108,7 +108,7 @@ func resolveCommit(ref Ref) (Resolution, bool, error) {
 		return Resolution{Commit: id}, true, nil
 	}
 	if ref.IsZero() {
-		return Resolution{}, false, failure.New(v1alpha1.ReasonRefNotFound, "git.ref is empty: give a branch, a tag or a commit id")
+		return Resolution{}, false, failure.New(v1alpha1.ReasonRefNotFound, "git.ref is empty: set a branch, a tag or a commit id")
 	}
 	return Resolution{}, false, nil
 }

@@ -42,7 +42,7 @@ func NewSigner(format v1alpha1.SigningFormat, name string, key func() (secret.St
 }
 
 var (
-	errLocked = errors.New("is protected by a passphrase, which an agent cannot type")
+	errLocked = errors.New("is protected by a passphrase, which the agent cannot enter")
 	errPublic = errors.New("is a public key")
 )
 
@@ -72,7 +72,7 @@ func signSSH(key, commit []byte) (string, error) {
 	}
 	signature, err := algorithm.SignWithAlgorithm(rand.Reader, sshSignedData(sshHash, sum[:]), name)
 	if err != nil {
-		return "", errors.New("does not sign")
+		return "", errors.New("cannot sign")
 	}
 	blob := ssh.Marshal(sshsig{1, signer.PublicKey().Marshal(), sshNamespace, "", sshHash, ssh.Marshal(signature)})
 	return string(pem.EncodeToMemory(&pem.Block{Type: "SSH SIGNATURE", Bytes: append([]byte(sshMagic), blob...)})), nil
@@ -99,7 +99,7 @@ func signOpenPGP(key, commit []byte) (string, error) {
 	}
 	var b strings.Builder
 	if err := openpgp.ArmoredDetachSign(&b, keys[0], bytes.NewReader(commit), nil); err != nil {
-		return "", errors.New("does not sign")
+		return "", errors.New("cannot sign")
 	}
 	return b.String(), nil
 }

@@ -147,7 +147,7 @@ func parseKeys(text []byte) (keyring, error) {
 		case bytes.Equal(plain, []byte("-----BEGIN PGP PUBLIC KEY BLOCK-----")):
 			block = append(append([]byte{}, plain...), '\n')
 		case bytes.HasPrefix(plain, []byte("-----BEGIN")):
-			return k, fmt.Errorf("line %d begins something else than a public key", number)
+			return k, fmt.Errorf("line %d is not the start of a public key", number)
 		default:
 			key, used, err := parseSSHKey(plain)
 			if err != nil {

@@ -92,7 +92,7 @@ func (m mutex) lock(ctx context.Context) error {
 	}
 	cause := context.Cause(ctx)
 	if errors.Is(cause, context.DeadlineExceeded) {
-		return failure.New(v1alpha1.ReasonGitTimeout, "what is fetched already took all of the time; trying again: %w", cause)
+		return failure.New(v1alpha1.ReasonGitTimeout, "another fetch took all of the time; trying again: %w", cause)
 	}
 	return cause
 }

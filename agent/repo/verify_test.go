@@ -328,7 +328,7 @@ func TestSSHKeyFiles(t *testing.T) {
 				"":                                                     "there is no public key",
 				"# %s":                                                 "there is no public key",
 				"%s\nS3CR3T":                                           "line 2 is not an OpenSSH public key",
-				"-----BEGIN OPENSSH PRIVATE KEY-----\n%s":              "line 1 begins something else than a public key",
+				"-----BEGIN OPENSSH PRIVATE KEY-----\n%s":              "line 1 is not the start of a public key",
 				"-----BEGIN PGP PUBLIC KEY BLOCK-----\n%s":             "has no end",
 				"-----BEGIN PGP PUBLIC KEY BLOCK-----\n\n-----END PGP PUBLIC KEY BLOCK-----\n%s": "ends in line 3 cannot be read",
 			} {

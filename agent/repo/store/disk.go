@@ -17,7 +17,7 @@ func asDiskError(err error) error {
 		return nil
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.EFBIG):
 		return failure.New(v1alpha1.ReasonNoSpace,
-			"the repository's store cannot be written: %w; free some space, or give it another directory", err)
+			"the repository's store cannot be written: %w; free some space, or use another directory", err)
 	}
 	return &DiskError{err}
 }

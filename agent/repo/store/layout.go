@@ -134,7 +134,7 @@ func (s *Store) load() error {
 	for _, name := range names {
 		p, err := openPack(root, name)
 		if err != nil {
-			s.log.Warn("a pack of the repository's store cannot be used; the store is fetched again", "pack", name, "error", err)
+			s.log.Warn("damaged pack; fetching the git store again", "pack", name, "error", err)
 			damaged = true
 			continue
 		}

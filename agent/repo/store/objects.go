@@ -43,7 +43,7 @@ const (
 // to a file that scratch creates. If scratch is nil, reads of objects that need such a file fail.
 func OpenObjects(ctx context.Context, dir string, limits Limits, scratch func() (*os.File, error)) (*Objects, error) {
 	if scratch == nil {
-		scratch = func() (*os.File, error) { return nil, OverLimit("an object is too large to look into") }
+		scratch = func() (*os.File, error) { return nil, OverLimit("an object is too large to read") }
 	}
 	o := &Objects{limits: limits.withDefaults(), inflate: newInflater(), scratch: newScratch(scratch, defaultScratch()), hasher: newObjectHasher()}
 	o.scratch.stop = ctx.Err // a chain of deltas may be long, and its results large
@@ -194,7 +194,7 @@ func (o *Objects) find(id plan.ID) (foundObject, error) {
 		}
 	}
 	if len(o.missing) > 0 {
-		return foundObject{}, failure.New(v1alpha1.ReasonGitUnreachable, "%w: its alternate %s is not there", NotFound(id), failure.Quote(o.missing[0]))
+		return foundObject{}, failure.New(v1alpha1.ReasonGitUnreachable, "%w: its alternate %s does not exist", NotFound(id), failure.Quote(o.missing[0]))
 	}
 	return foundObject{}, NotFound(id)
 }

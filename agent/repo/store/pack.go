@@ -209,7 +209,7 @@ func (o *packedObject) resultSize(f *inflater) (int64, error) {
 // parsePackHeader returns the number of objects that the header of a pack announces.
 func parsePackHeader(head []byte) (int64, error) {
 	if string(head[:4]) != packMagic {
-		return 0, corrupt("what came is not a pack: it does not start with %s", packMagic) // what it starts with may be a secret
+		return 0, corrupt("the answer is not a pack: it does not start with %s", packMagic) // what it starts with may be a secret
 	}
 	if v := binary.BigEndian.Uint32(head[4:]); v != packVersion {
 		return 0, corrupt("the pack has the unknown version %d", v)

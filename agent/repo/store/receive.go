@@ -51,7 +51,7 @@ func (s *savingReader) Read(p []byte) (int, error) {
 	if n > 0 {
 		s.n += int64(n)
 		if s.n > s.max {
-			s.err = OverLimit("what the server sends is more than %d bytes", s.max)
+			s.err = OverLimit("the server sends more than %d bytes", s.max)
 			return 0, s.err
 		}
 		if _, e := s.w.Write(p[:n]); e != nil {
@@ -134,7 +134,7 @@ func (r *receiver) scan(ctx context.Context) error {
 	}
 	if _, err := r.br.ReadByte(); !errors.Is(err, io.EOF) {
 		if err == nil {
-			err = corrupt("something follows after the pack")
+			err = corrupt("there is data after the pack")
 		}
 		return err
 	}

@@ -23,7 +23,7 @@ type resolver struct {
 type MissingBaseError struct{ err error }
 
 func (e *MissingBaseError) Error() string {
-	return "the pack builds on something that we do not have: " + e.err.Error()
+	return "the pack needs an object that the store does not have: " + e.err.Error()
 }
 func (e *MissingBaseError) Unwrap() error { return e.err }
 

@@ -69,7 +69,7 @@ func (s *Store) Open() error {
 	}
 	err = s.load()
 	if _, unreadable := errors.AsType[*DiskError](err); unreadable {
-		s.log.Warn("the repository's store cannot be read; it is set aside, and fetched again", "dir", s.dir, "error", err)
+		s.log.Warn("unreadable git store; fetching it again", "dir", s.dir, "error", err)
 		if moveErr := setAside(s.dir); moveErr != nil {
 			err = errors.Join(err, moveErr)
 		} else {
@@ -137,7 +137,7 @@ func (s *Store) noteFileDamage(err error) bool {
 		return false
 	}
 	if s.packs.markDamaged() {
-		s.log.Warn("the repository's store is damaged; it is fetched again", "dir", s.dir, "error", err)
+		s.log.Warn("damaged git store; fetching it again", "dir", s.dir, "error", err)
 	}
 	return true
 }

@@ -93,7 +93,7 @@ func TestServerErrorIsQuoted(t *testing.T) {
 	}).On(gitserver.Advertisement))
 	_, err := g.client().Resolve(t.Context(), "main")
 	repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
-	assert.ErrorContains(t, err, "shows no refs and answers: we are moving")
+	assert.ErrorContains(t, err, "sends no refs and answers: we are moving")
 }
 
 func TestThrottlingRetryAfter(t *testing.T) {
@@ -326,7 +326,7 @@ func TestEchoedSecretsOutsideRefusals(t *testing.T) {
 		"another host": {gitserver.Advertisement, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Location", "http://"+strings.ReplaceAll(token, `\`, "")+".example.com/")
 			w.WriteHeader(http.StatusFound)
-		}, "redirected to another host"},
+		}, "redirects to another host"},
 		"object format": {gitserver.Advertisement, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
 			line := strings.Repeat("1", 40) + " refs/heads/main\x00object-format=" + token + "\n"
@@ -399,7 +399,7 @@ func TestRedirectDropsCredentials(t *testing.T) {
 					_, err = openStore(t, store.Options{}).Fetch(t.Context(), r, res.Commit, res.Ref)
 				}
 				repotest.RequireReason(t, v1alpha1.ReasonRedirectRefused, err)
-				assert.ErrorContains(t, err, "redirected to another host")
+				assert.ErrorContains(t, err, "redirects to another host")
 			})
 		}
 	}

@@ -36,7 +36,7 @@ type throttledError struct {
 	after  time.Duration
 }
 
-func (e *throttledError) Error() string { return e.status + ", come back after " + e.after.String() }
+func (e *throttledError) Error() string { return e.status + ", retry after " + e.after.String() }
 
 // refusedError means that a server refused a request. A different request may succeed.
 type refusedError struct{ text string }
@@ -135,13 +135,13 @@ func describe(err error) string {
 	_, refused := errors.AsType[*pktline.ErrorLine](err)
 	switch {
 	case refused:
-		return " shows no refs and answers"
+		return " sends no refs and answers"
 	case aborted:
 		return " gave up in the middle"
 	case unknown:
-		return " shows a certificate of an unknown authority (git.caSecretRef names a private one)"
+		return " has a certificate of an unknown authority (trust a private one with git.caSecretRef)"
 	case invalid, host, verify:
-		return " shows a certificate that does not hold"
+		return " has an invalid certificate"
 	case record, errors.Is(err, http.ErrSchemeMismatch):
 		return " does not speak TLS (http:// and https:// mixed up?)"
 	case dns:

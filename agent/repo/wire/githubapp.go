@@ -128,7 +128,7 @@ func (a *appTokens) validToken(ctx context.Context, rt *http.Transport) (secret.
 	fresh, until, err := a.requestToken(ctx, rt, now)
 	if err != nil {
 		if now.Before(expires) && ctx.Err() == nil {
-			a.opts.Log.Warn("the GitHub App's token is not renewed yet; the last one is used until it ends", "repo", a.url, "expires", expires, "error", err)
+			a.opts.Log.Warn("GitHub App token not renewed; keeping the last", "repo", a.url, "expires", expires, "error", err)
 			return token, nil
 		}
 		return secret.String{}, err
@@ -158,7 +158,7 @@ func (a *appTokens) requestToken(ctx context.Context, rt *http.Transport, now ti
 	owner, name, ok := a.repository()
 	if !ok {
 		return none, time.Time{}, failure.New(v1alpha1.ReasonUnsupportedRepository,
-			"%s is not a GitHub repository, so a GitHub App has no token for it: the path is /owner/name", a.url)
+			"%s is not a GitHub repository, so a GitHub App has no access to it: the path must be /owner/name", a.url)
 	}
 	base, err := a.apiBase()
 	if err != nil {
@@ -195,7 +195,7 @@ func (a *appTokens) requestToken(ctx context.Context, rt *http.Transport, now ti
 	token, expires, err := readAppToken(body, a.app, owner+"/"+name, jwt, now)
 	if err != nil {
 		if _, hasReason := errors.AsType[*failure.Error](err); !hasReason {
-			err = failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s answered with something that is not a token: %w", base.Host, err)
+			err = failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s returned an invalid token: %w", base.Host, err)
 		}
 		return none, time.Time{}, err
 	}
@@ -244,10 +244,10 @@ func (a *appTokens) apiBase() (*url.URL, error) {
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.User != nil || u.RawQuery != "" || u.Fragment != "" || !validHost(u.Hostname()) {
-		return nil, failure.New(v1alpha1.ReasonAuthFailed, "%s.apiBaseURL is not the address of an API: give https://host/path, without credentials or query", a.field)
+		return nil, failure.New(v1alpha1.ReasonAuthFailed, "%s.apiBaseURL is not a valid API address: use https://host/path, without credentials or query", a.field)
 	}
 	if u.Scheme != "https" && (u.Scheme != "http" || !a.url.Plaintext()) {
-		return nil, failure.New(v1alpha1.ReasonAuthFailed, "%s.apiBaseURL is not https://, and a token is not sent in the clear", a.field)
+		return nil, failure.New(v1alpha1.ReasonAuthFailed, "%s.apiBaseURL is not https://: the token would be sent in the clear", a.field)
 	}
 	return u, nil
 }
@@ -260,19 +260,19 @@ func (a *appTokens) statusError(base *url.URL, res *http.Response, repository st
 	}
 	switch code := res.StatusCode; {
 	case code == http.StatusTooManyRequests, code == http.StatusForbidden && (asked || res.Header.Get("X-Ratelimit-Remaining") == "0"):
-		return failure.New(v1alpha1.ReasonGitThrottled, "the API at %s asks us to slow down: %w", base.Host, &throttledError{fmt.Sprintf("HTTP %d", code), after})
+		return failure.New(v1alpha1.ReasonGitThrottled, "the API at %s limits the rate of requests: %w", base.Host, &throttledError{fmt.Sprintf("HTTP %d", code), after})
 	case code == http.StatusUnauthorized:
-		return failed("the API at %s does not take the GitHub App's key (HTTP 401): is %s.appId %d right, the private key one of this app, and the clock right?", base.Host, a.field, a.app.AppID)
+		return failed("the API at %s rejects the GitHub App's key (HTTP 401): is %s.appId %d right, the private key one of this app, and the clock right?", base.Host, a.field, a.app.AppID)
 	case code == http.StatusForbidden:
-		return failed("the API at %s forbids a token (HTTP 403): is the installation %d suspended?", base.Host, a.app.InstallationID)
+		return failed("the API at %s refuses to issue a token (HTTP 403): is installation %d suspended?", base.Host, a.app.InstallationID)
 	case code == http.StatusNotFound, code == http.StatusGone:
-		return failed("the GitHub App %d has no installation %d (HTTP %d): install it for the owner of %s, and take the number from the installation's page",
+		return failed("GitHub App %d has no installation %d (HTTP %d): install it for the owner of %s, and use the number in the URL of the installation's page",
 			a.app.AppID, a.app.InstallationID, code, repository)
 	case code == http.StatusUnprocessableEntity:
-		return failed("the installation %d does not include %s, or lacks a permission (HTTP 422): add the repository to the installation, and the permission %s to the app, and accept it for the installation",
+		return failed("installation %d does not include %s, or lacks a permission (HTTP 422): add the repository to the installation, grant the app %s, and accept the change for the installation",
 			a.app.InstallationID, repository, a.app.permissionList())
 	case code >= 300 && code < 400:
-		return failure.New(v1alpha1.ReasonRedirectRefused, "the API at %s redirects; write the final address into %s.apiBaseURL", base.Host, a.field)
+		return failure.New(v1alpha1.ReasonRedirectRefused, "the API at %s redirects; set %s.apiBaseURL to the final address", base.Host, a.field)
 	default:
 		return failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s answers HTTP %d; trying again", base.Host, code)
 	}
@@ -310,7 +310,7 @@ func (a *appTokens) signJWT(now time.Time) (string, error) {
 	sum := sha256.Sum256([]byte(signed))
 	signature, err := rsa.SignPKCS1v15(rand.Reader, key, crypto.SHA256, sum[:])
 	if err != nil {
-		return "", failure.New(v1alpha1.ReasonAuthFailed, "the GitHub App's private key for %s does not sign: is it an RSA key of 2048 bits?", a.url)
+		return "", failure.New(v1alpha1.ReasonAuthFailed, "the GitHub App's private key for %s cannot sign: is it an RSA key of 2048 bits?", a.url)
 	}
 	return signed + "." + encode(signature), nil
 }
@@ -320,19 +320,19 @@ func (a *appTokens) signJWT(now time.Time) (string, error) {
 func parseAppKey(text []byte) (*rsa.PrivateKey, error) {
 	block, _ := pem.Decode(text)
 	if block == nil {
-		return nil, errors.New("it is not PEM: give the whole file that GitHub made, with its BEGIN and END lines")
+		return nil, errors.New("not PEM: use the whole file that GitHub generated, with its BEGIN and END lines")
 	}
 	if key, err := x509.ParsePKCS1PrivateKey(block.Bytes); err == nil {
 		return key, nil
 	}
 	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
-		return nil, errors.New("it is not a private key, or is protected by a passphrase")
+		return nil, errors.New("not a private key, or protected by a passphrase")
 	}
 	if k, ok := key.(*rsa.PrivateKey); ok {
 		return k, nil
 	}
-	return nil, errors.New("it is not an RSA key, which GitHub Apps use")
+	return nil, errors.New("not an RSA key: GitHub Apps use only RSA keys")
 }
 
 // readAppToken reads the answer of the API. It refuses an answer that names another repository, or permissions that lack one of
@@ -348,22 +348,22 @@ func readAppToken(body []byte, app GitHubApp, repository, jwt string, now time.T
 	}
 	switch err := json.Unmarshal(body, &answer); {
 	case len(body) > maxAPIAnswer:
-		return "", expires, errors.New("it is too long")
+		return "", expires, errors.New("the response is too long")
 	case err != nil:
-		return "", expires, errors.New("it is not JSON of the expected shape") // the text could contain a part of a token
+		return "", expires, errors.New("the response is not the expected JSON") // the text could contain a part of a token
 	case answer.Token == "" || len(answer.Token) > maxToken || strings.ContainsFunc(answer.Token, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return "", expires, errors.New("the token is empty, too long, or holds characters that no token has")
+		return "", expires, errors.New("the token is empty, too long, or contains invalid characters")
 	case !answer.ExpiresAt.After(now):
-		return "", expires, errors.New("the token has ended already: is the clock right?")
+		return "", expires, errors.New("the token has already expired: is the clock right?")
 	}
 	if lacking := app.missingPermission(answer.Permissions); len(answer.Permissions) > 0 && lacking != "" {
 		return "", expires, failure.New(v1alpha1.ReasonAuthFailed,
-			"the GitHub App lacks the permission %s: give it to the app, and accept it for the installation", lacking)
+			"the GitHub App lacks the permission %s: grant it to the app, and accept the change for the installation", lacking)
 	}
 	for _, r := range answer.Repositories {
 		if !strings.EqualFold(r.FullName, repository) {
 			return "", expires, failure.New(v1alpha1.ReasonAuthFailed,
-				"the installation's repository of that name is %s, and git.repo is %s: give the installation of the right owner", failure.Quote(secret.Redact(r.FullName, answer.Token, jwt)), failure.Quote(repository))
+				"the installation has access to %s, but git.repo is %s: use the installation of the right owner", failure.Quote(secret.Redact(r.FullName, answer.Token, jwt)), failure.Quote(repository))
 		}
 	}
 	expires = answer.ExpiresAt

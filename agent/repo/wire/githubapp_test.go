@@ -137,7 +137,7 @@ func TestGitHubAppErrors(t *testing.T) {
 		want   v1alpha1.Reason
 		says   string
 	}{
-		"another app's key":            {func(_ *appSite, a *GitHubApp) { a.Key = repotest.Token(otherKey) }, v1alpha1.ReasonAuthFailed, "does not take the GitHub App's key"},
+		"another app's key":            {func(_ *appSite, a *GitHubApp) { a.Key = repotest.Token(otherKey) }, v1alpha1.ReasonAuthFailed, "rejects the GitHub App's key"},
 		"another app's number":         {func(_ *appSite, a *GitHubApp) { a.AppID = 8 }, v1alpha1.ReasonAuthFailed, "appId 8"},
 		"an app that is not installed": {func(_ *appSite, a *GitHubApp) { a.InstallationID = 43 }, v1alpha1.ReasonAuthFailed, "no installation 43"},
 		"a repository not included":    {func(g *appSite, _ *GitHubApp) { g.app.Repositories = []string{"other"} }, v1alpha1.ReasonAuthFailed, "does not include plant/site"},
@@ -165,7 +165,7 @@ func TestGitHubAppErrors(t *testing.T) {
 			err := g.resolve(g.client(a))
 			repotest.RequireReason(t, tt.want, err)
 			assert.ErrorContains(t, err, tt.says)
-			assert.Equal(t, strings.Contains(name, "owner") || strings.Contains(name, "ended already"), g.app.Issued() > issued)
+			assert.Equal(t, strings.Contains(name, "owner") || strings.Contains(name, "already expired"), g.app.Issued() > issued)
 		})
 	}
 	for status, want := range map[int]v1alpha1.Reason{

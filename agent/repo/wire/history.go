@@ -40,7 +40,7 @@ func (c *Client) Reaches(ctx context.Context, t *store.Transfer, tips []plan.ID)
 		found, whole, err := f.searchStep(ctx, step{wants: tips, depth: depth, commitsOnly: true})
 		if t.Bytes >= t.MaxBytes {
 			return false, failure.New(v1alpha1.ReasonRefNotAllowed,
-				"whether commit %s belongs to an allowed ref of %s cannot be told within %d bytes of history: ask for a branch or a tag, or set uploadpack.allowFilter on the server",
+				"commit %s was not found in the allowed refs of %s within %d bytes of history: ask for a branch or a tag, or set uploadpack.allowFilter on the server",
 				t.Commit, c.url, t.MaxBytes)
 		}
 		if found || whole || err != nil {
@@ -128,7 +128,7 @@ func (f *fetch) search(ctx context.Context, ref string, refusal error) (*store.R
 			in, whole, err := f.attempt(ctx, step{wants: scope.tips, depth: depth})
 			if t.Bytes >= t.MaxBytes {
 				return nil, failure.New(v1alpha1.ReasonLimitExceeded,
-					"%s does not give commit %s by its id, and to look for it takes more than %d bytes: ask for a branch or a tag, or allow the server to serve commits by id",
+					"%s does not serve commit %s by its id, and the search for it takes more than %d bytes: ask for a branch or a tag, or allow the server to serve commits by id",
 					url, t.Commit, limit)
 			}
 			if in != nil || (err != nil && !IsRefused(err)) {
@@ -140,9 +140,9 @@ func (f *fetch) search(ctx context.Context, ref string, refusal error) (*store.R
 		}
 	}
 	if len(searched) == 0 {
-		searched = []string{"nothing, as there is no branch and no tag"}
+		searched = []string{"nothing, because there is no branch and no tag"}
 	}
-	return nil, failure.New(v1alpha1.ReasonRefNotFound, "%s does not have commit %s, or does not give it (%w); it was looked for in %s",
+	return nil, failure.New(v1alpha1.ReasonRefNotFound, "%s does not have commit %s, or does not serve it (%w); searched: %s",
 		url, t.Commit, refusal, strings.Join(searched, ", then in "))
 }
 

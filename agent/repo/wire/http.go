@@ -159,7 +159,7 @@ func (t *httpTransport) sharedTransport() (*http.Transport, error) {
 			pool = x509.NewCertPool()
 		}
 		if !pool.AppendCertsFromPEM(ca) {
-			return nil, failure.New(v1alpha1.ReasonGitUnreachable, "the CA bundle for %s holds no PEM certificate", t.url)
+			return nil, failure.New(v1alpha1.ReasonGitUnreachable, "the CA bundle for %s contains no PEM certificate", t.url)
 		}
 		conf.RootCAs = pool
 	}

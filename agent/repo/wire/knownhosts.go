@@ -119,7 +119,7 @@ func (k *knownHosts) callback(address string, remote net.Addr, key ssh.PublicKey
 		return err
 	}
 	return failure.New(v1alpha1.ReasonHostKeyMismatch,
-		"%s shows a host certificate that does not hold (%s); nothing was sent to it", k.url, failure.Quote(err.Error()))
+		"%s presents an invalid host certificate (%s); nothing was sent to it", k.url, failure.Quote(err.Error()))
 }
 
 // check returns nil if a key that is not a certificate is trusted.
@@ -128,29 +128,29 @@ func (k *knownHosts) check(key ssh.PublicKey) error {
 	switch {
 	case containsKey(k.revoked, key):
 		return failure.New(v1alpha1.ReasonHostKeyMismatch,
-			"%s shows the host key %s, which %s revokes; nothing was sent to it", k.url, shown, k.field)
+			"%s presents the host key %s, which %s revokes; nothing was sent to it", k.url, shown, k.field)
 	case containsKey(k.trusted, key):
 		return nil
 	case k.hasNoKeys():
 		return failure.New(v1alpha1.ReasonHostKeyUnknown,
-			"the ssh host key of %s is not known: it shows %s%s. Compare that with what the host's owner publishes; if it is right, add this line to %s: %s",
+			"the ssh host key of %s is unknown: it presents %s%s. Compare it with the key that the host's owner publishes; if they match, add this line to %s: %s",
 			k.url, shown, k.hint(), k.field, k.knownHostsLine(key))
 	}
 	return failure.New(v1alpha1.ReasonHostKeyMismatch,
-		"%s shows the host key %s, and known are %s: either its owner has changed the key, or another machine answers in its place; nothing was sent to it%s",
+		"%s presents the host key %s, but the known keys are %s: either its owner has changed the key, or another machine answers in its place; nothing was sent to it%s",
 		k.url, shown, k.fingerprints(), k.remedy())
 }
 
 // mismatch returns the error for a server that has no key of a known type.
 func (k *knownHosts) mismatch() error {
 	return failure.New(v1alpha1.ReasonHostKeyMismatch,
-		"%s shows no host key of the types that are known of it: known are %s; nothing was sent to it%s", k.url, k.fingerprints(), k.remedy())
+		"%s presents no host key of a known type: the known keys are %s; nothing was sent to it%s", k.url, k.fingerprints(), k.remedy())
 }
 
 func (k *knownHosts) hint() string {
 	switch {
 	case k.builtIn:
-		return ", and it is none of the public hosts whose keys are built in"
+		return ", and it is not one of the public hosts whose keys are built in"
 	case len(k.skipped) > 0:
 		return fmt.Sprintf(" (line %d of %s cannot be read)", k.skipped[0], k.field)
 	}
@@ -159,9 +159,9 @@ func (k *knownHosts) hint() string {
 
 func (k *knownHosts) remedy() string {
 	if k.builtIn {
-		return ". If the owner has published a new key, give it in " + k.field
+		return ". If the owner has published a new key, set it in " + k.field
 	}
-	return ". If the owner has published the new key, put it into " + k.field
+	return ". If the owner has published the new key, add it to " + k.field
 }
 
 // knownHostsLine returns the line that a user can add to known_hosts.

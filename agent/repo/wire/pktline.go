@@ -38,7 +38,7 @@ func peekCapabilities(br *bufio.Reader, u URL, quote func(string) string) (*capa
 	for _, format := range caps.Get("object-format") {
 		if format != "sha1" {
 			return nil, failure.New(v1alpha1.ReasonUnsupportedRepository,
-				"%s is a repository of object format %s; only sha1 is read", u, quote(format))
+				"%s is a repository of object format %s; only sha1 is supported", u, quote(format))
 		}
 	}
 	return caps, nil

@@ -36,9 +36,9 @@ func proxyStatusError(proxy *url.URL, code int) error {
 		return nil
 	case http.StatusProxyAuthRequired:
 		return failure.New(v1alpha1.ReasonAuthFailed,
-			"the proxy %s asks for other credentials than it was given (HTTP 407): they stand in HTTPS_PROXY or HTTP_PROXY of the agent's environment", proxy.Host)
+			"the proxy %s requires other credentials (HTTP 407): set them in HTTPS_PROXY or HTTP_PROXY of the agent's environment", proxy.Host)
 	case http.StatusForbidden:
-		return failure.New(v1alpha1.ReasonGitUnreachable, "the proxy %s does not let us through to the git host (HTTP 403): does it know the host, or should NO_PROXY name it?", proxy.Host)
+		return failure.New(v1alpha1.ReasonGitUnreachable, "the proxy %s does not allow the git host (HTTP 403): allow it there, or add it to NO_PROXY", proxy.Host)
 	}
 	return failure.New(v1alpha1.ReasonGitUnreachable, "the proxy %s answers HTTP %d; trying again", proxy.Host, code)
 }

@@ -253,7 +253,7 @@ func TestPushRedirectedElsewhere(t *testing.T) {
 			p.web.Inject(gitserver.Redirect(thief.URL).On(service))
 			err := p.create()
 			repotest.RequireReason(t, v1alpha1.ReasonRedirectRefused, err)
-			assert.ErrorContains(t, err, "redirected to another host")
+			assert.ErrorContains(t, err, "redirects to another host")
 			assert.Empty(t, p.tip())
 		})
 	}

@@ -160,24 +160,24 @@ func (g *roundTripper) checkRedirect(req *http.Request, res *http.Response, x *e
 	n := x.redirects
 	x.mu.Unlock()
 	if n > maxRedirects {
-		return failure.New(v1alpha1.ReasonRedirectRefused, "%s redirects again and again; write the final address into git.repo", g.url)
+		return failure.New(v1alpha1.ReasonRedirectRefused, "%s redirects again and again; set git.repo to the final address", g.url)
 	}
 	to, err := res.Location()
 	if err != nil {
-		return failure.New(v1alpha1.ReasonRedirectRefused, "%s redirects to nowhere (HTTP %d)", g.url, res.StatusCode)
+		return failure.New(v1alpha1.ReasonRedirectRefused, "%s redirects without a location (HTTP %d)", g.url, res.StatusCode)
 	}
 	if originOf(to) != g.url.origin() {
 		return g.otherOriginError(to, x)
 	}
 	if req.Method != http.MethodGet {
-		return failure.New(v1alpha1.ReasonRedirectRefused, "%s redirects a %s; write the final address into git.repo", g.url, x.service.request())
+		return failure.New(v1alpha1.ReasonRedirectRefused, "%s redirects a %s; set git.repo to the final address", g.url, x.service.request())
 	}
 	return nil
 }
 
 func (g *roundTripper) otherOriginError(to *url.URL, x *exchange) error {
 	return failure.New(v1alpha1.ReasonRedirectRefused,
-		"%s redirected to another host (%s), which gets neither credentials nor trust; if that is right, write that address into git.repo",
+		"%s redirects to another host (%s), which the agent does not trust; if that host is right, set git.repo to its address",
 		g.url, x.quote(to.Scheme+"://"+to.Host))
 }
 
@@ -185,7 +185,7 @@ func (g *roundTripper) otherOriginError(to *url.URL, x *exchange) error {
 func (g *roundTripper) checkAdvertisement(req *http.Request, res *http.Response, x *exchange) error {
 	if got := res.Header.Get("Content-Type"); !strings.EqualFold(mediaType(got), x.service.advertisementType()) {
 		return failure.New(v1alpha1.ReasonUnsupportedRepository,
-			"%s answers with %s and not with git's smart HTTP protocol: check the path in git.repo, and whether it wants credentials",
+			"%s answers with %s instead of git's smart HTTP protocol: check the path in git.repo, and whether the server requires credentials",
 			g.url, failure.Quote(mediaType(x.redact(got))))
 	}
 	br := bufio.NewReaderSize(res.Body, capsPeek)
@@ -203,7 +203,7 @@ func (g *roundTripper) checkAdvertisement(req *http.Request, res *http.Response,
 // checkResult checks the answer to a request. It returns a refusedError if the server refuses.
 func (g *roundTripper) checkResult(res *http.Response, x *exchange) error {
 	if got, s := res.Header.Get("Content-Type"), x.service; !strings.EqualFold(mediaType(got), s.resultType()) {
-		return failure.New(v1alpha1.ReasonGitUnreachable, "%s answers a %s with %s; is something between us and the server?", g.url, s.request(), failure.Quote(mediaType(x.redact(got))))
+		return failure.New(v1alpha1.ReasonGitUnreachable, "%s answers a %s with %s; is there a proxy in between?", g.url, s.request(), failure.Quote(mediaType(x.redact(got))))
 	}
 	br := bufio.NewReaderSize(res.Body, refusalPeek)
 	res.Body = peekedBody{br, res.Body}
@@ -232,14 +232,14 @@ func (g *roundTripper) statusError(res *http.Response, s service) error {
 	switch code := res.StatusCode; {
 	case code == http.StatusUnauthorized && !g.hasCredentials() && g.auth.Key != nil:
 		return failure.New(v1alpha1.ReasonAuthFailed,
-			"%s asks for credentials (HTTP 401), and %s.sshKey works with the ssh:// address only: write that into git.repo, or set %s.token", g.url, field, field)
+			"%s requires credentials (HTTP 401), and %s.sshKey works only with an ssh:// address: set git.repo to that, or set %s.token", g.url, field, field)
 	case code == http.StatusUnauthorized && !g.hasCredentials():
-		return failure.New(v1alpha1.ReasonAuthFailed, "%s asks for credentials (HTTP 401), and there are none: set %s", g.url, field)
+		return failure.New(v1alpha1.ReasonAuthFailed, "%s requires credentials (HTTP 401), and there are none: set %s", g.url, field)
 	case code == http.StatusUnauthorized && g.app != nil:
 		g.app.forget()
 		return failure.New(v1alpha1.ReasonAuthFailed, "%s refused the GitHub App's token (HTTP 401); the next attempt asks for a new one", g.url)
 	case code == http.StatusUnauthorized && s == receivePack:
-		return failure.New(v1alpha1.ReasonAuthFailed, "%s refused the credentials for a push (HTTP 401): is the token of %s right and not expired, and has it write access?", g.url, field)
+		return failure.New(v1alpha1.ReasonAuthFailed, "%s refused the credentials for a push (HTTP 401): is the token of %s right and not expired, and does it have write access?", g.url, field)
 	case code == http.StatusForbidden && s == receivePack:
 		return failure.New(v1alpha1.ReasonAuthFailed, "the token may not push to %s (HTTP 403): it needs write access to this repository (%s)", g.url, field)
 	case code == http.StatusUnauthorized:
@@ -250,9 +250,9 @@ func (g *roundTripper) statusError(res *http.Response, s service) error {
 		return failure.New(v1alpha1.ReasonRefNotFound,
 			"there is no repository at %s (HTTP %d), or the credentials may not see it: check git.repo and %s", g.url, code, field)
 	case code == http.StatusTooManyRequests && asked:
-		return failure.New(v1alpha1.ReasonGitThrottled, "%s asks us to slow down: %w", g.url, wait)
+		return failure.New(v1alpha1.ReasonGitThrottled, "%s limits the rate of requests: %w", g.url, wait)
 	case code == http.StatusTooManyRequests:
-		return failure.New(v1alpha1.ReasonGitThrottled, "%s asks us to slow down (HTTP 429)", g.url)
+		return failure.New(v1alpha1.ReasonGitThrottled, "%s limits the rate of requests (HTTP 429)", g.url)
 	case code == http.StatusRequestTimeout, code == http.StatusGatewayTimeout:
 		return failure.New(v1alpha1.ReasonGitTimeout, "%s did not answer in time (HTTP %d)", g.url, code)
 	case code == http.StatusServiceUnavailable && asked:

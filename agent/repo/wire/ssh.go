@@ -177,7 +177,7 @@ func (t *sshSession) start(x *exchange) error {
 		if isConnectionError(err) {
 			return err
 		}
-		return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s let us in and does not run %s: is it a git host?", t.url, t.service)
+		return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s accepts the login but does not run %s: is it a git host?", t.url, t.service)
 	}
 	return nil
 }

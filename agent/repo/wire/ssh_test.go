@@ -231,7 +231,7 @@ func TestSSHKeys(t *testing.T) {
 		"passphrase":                {repotest.Token(string(pem.EncodeToMemory(locked))), "passphrase"},
 		"not a key":                 {repotest.Token(tripwire), "not a private key"},
 		"public key":                {repotest.Token(string(ssh.MarshalAuthorizedKey(g.Public))), "is a public key"},
-		"key that the host rejects": {repotest.Token(other), "does not take the ssh key"},
+		"key that the host rejects": {repotest.Token(other), "rejects the ssh key"},
 		"unreadable file":           {func() (secret.String, error) { return secret.String{}, errors.New("no such file") }, "no such file"},
 		"half a key":                {repotest.Token(g.Key[:len(g.Key)/2]), "not a private key"},
 		"empty key":                 {repotest.Token(""), "not a private key"},

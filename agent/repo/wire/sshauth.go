@@ -19,7 +19,7 @@ const hostKeyNegotiation = "host key"
 func (s *sshTransport) signer() (ssh.Signer, error) {
 	if s.auth.Key == nil {
 		return nil, failure.New(v1alpha1.ReasonAuthFailed,
-			"%s is reached over ssh, which needs a private key: set %s.sshKey (a token works with the https:// address only)", s.url, s.auth.field())
+			"%s is reached over ssh, which needs a private key: set %s.sshKey (a token works only with an https:// address)", s.url, s.auth.field())
 	}
 	key, err := s.auth.Key()
 	if err != nil {
@@ -33,9 +33,9 @@ func (s *sshTransport) signer() (ssh.Signer, error) {
 	}
 	what := "is not a private key in PEM or OpenSSH format"
 	if _, locked := errors.AsType[*ssh.PassphraseMissingError](err); locked {
-		what = "is protected by a passphrase, which an agent cannot type: give a key without one, such as a deploy key that may only read"
+		what = "is protected by a passphrase, which the agent cannot enter: use a key without one, such as a read-only deploy key"
 	} else if _, _, _, _, err := ssh.ParseAuthorizedKey(pem); err == nil {
-		what = "is a public key: put the private key into the Secret, and give the public key to the git host"
+		what = "is a public key: put the private key into the Secret, and register the public key at the git host"
 	}
 	return nil, failure.New(v1alpha1.ReasonAuthFailed, "the ssh key for %s %s", s.url, what)
 }
@@ -78,7 +78,7 @@ func (s *sshTransport) explainHandshake(err error, known *knownHosts, accepted b
 	}
 	if accepted && !isConnectionError(err) {
 		return failure.New(v1alpha1.ReasonAuthFailed,
-			"%s does not take the ssh key for %s: is its public key a deploy key of this repository (or a key of an account that may read it)?",
+			"%s rejects the ssh key for %s: is its public key a deploy key of this repository (or a key of an account that may read it)?",
 			s.url, s.userDescription())
 	}
 	return fmt.Errorf("the ssh handshake failed: %w", err)

@@ -25,13 +25,13 @@ func parseSSH(s string) (URL, error) {
 		u.path = u.path[1:]
 	}
 	if u.path == "" {
-		return URL{}, badURL("it names no repository: a path comes after the host")
+		return URL{}, badURL("it names no repository: add a path after the host")
 	}
 	if p.User == nil {
 		return u, nil
 	}
 	if _, ok := p.User.Password(); ok {
-		return URL{}, badURL("it holds a password, which ssh has no use for: give a private key in git.auth.sshKey, and take the password for lost")
+		return URL{}, badURL("it contains a password, which ssh does not use: set a private key in git.auth.sshKey, and treat the password as compromised")
 	}
 	return u.withUser(p.User.Username())
 }
@@ -51,7 +51,7 @@ func parseSCP(s string) (URL, error) {
 	}
 	switch {
 	case !ok || strings.Contains(host, "/"):
-		return URL{}, badURL("it is neither https:// nor ssh:// nor user@host:path nor the absolute path of a directory (relative paths are not read)")
+		return URL{}, badURL("it is neither https:// nor ssh:// nor user@host:path nor the absolute path of a directory (relative paths are not supported)")
 	case slices.Contains([]string{"https", "http", "ssh", "file", "git", "ftp"}, strings.ToLower(host)):
 		return URL{}, badURL("two slashes are missing after the colon")
 	case !validHost(host):
@@ -82,7 +82,7 @@ func (u URL) withUser(name string) (URL, error) {
 		}
 	}
 	if !ok {
-		return URL{}, badURL("its user has characters that no user name has")
+		return URL{}, badURL("its user name contains invalid characters")
 	}
 	u.setLogin(name, "")
 	return u, nil

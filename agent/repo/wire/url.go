@@ -35,17 +35,17 @@ type login struct{ username, password secret.String }
 func ParseURL(s string) (URL, error) {
 	switch {
 	case s == "":
-		return URL{}, badURL("it is empty: give the address of the repository")
+		return URL{}, badURL("it is empty: set the address of the repository")
 	case len(s) > maxURL:
 		return URL{}, badURL("it is longer than %d bytes", maxURL)
 	case !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl):
-		return URL{}, badURL("it holds a control character or bytes that are not UTF-8")
+		return URL{}, badURL("it contains a control character or invalid UTF-8")
 	case strings.HasPrefix(s, "-"):
 		return URL{}, badURL("it starts with a dash")
 	case filepath.IsAbs(s):
 		return URL{scheme: "file", path: filepath.Clean(s)}, nil
 	case strings.ContainsFunc(s, unicode.IsSpace):
-		return URL{}, badURL("it holds a space")
+		return URL{}, badURL("it contains a space")
 	}
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {
@@ -142,13 +142,13 @@ func parseAddress(s string) (*url.URL, error) {
 	}
 	switch {
 	case p.RawQuery != "" || p.ForceQuery || p.Fragment != "" || strings.HasSuffix(s, "#"):
-		return nil, badURL("it has a query or a fragment, which no repository needs: give credentials as a secret")
+		return nil, badURL("it has a query or a fragment, which no repository needs: put credentials into a Secret")
 	case p.Opaque != "" || !validHost(p.Hostname()):
-		return nil, badURL("its host is empty or no host name (write international names in punycode)")
+		return nil, badURL("its host is empty or not a host name (write international names in punycode)")
 	case !validPort(p.Host, p.Port()):
 		return nil, badURL("its port is not a number from 1 to 65535")
 	case strings.ContainsFunc(p.Path, unicode.IsControl) || !utf8.ValidString(p.Path):
-		return nil, badURL("its path holds an encoded control character or bytes that are not UTF-8")
+		return nil, badURL("its path contains an encoded control character or invalid UTF-8")
 	}
 	if p.Path != "" && !strings.HasPrefix(p.Path, "/") {
 		return nil, badURL("its path does not start with a slash")

@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	errDeadline = errors.New("the time for it is over")
+	errDeadline = errors.New("the time limit is exceeded")
 	errStalled  = errors.New("the server stopped sending")
 )
 
@@ -88,7 +88,7 @@ func (b *receivedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.dog.progress.Add(int64(n))
 	if b.remaining -= int64(n); b.remaining < 0 {
-		return 0, store.OverLimit("what the server sends is more than %d bytes", b.limit)
+		return 0, store.OverLimit("the server sends more than %d bytes", b.limit)
 	}
 	return n, err
 }
