@@ -32,7 +32,7 @@ type invocation struct {
 	stdout io.Writer
 }
 
-// execute parses a command line, runs it and returns the exit code. Flags may stand before and after the verb and its arguments.
+// execute parses a command line, runs it and returns the exit code. Flags may come before and after the verb and its arguments.
 func (i inspection) execute(args []string, stdout, stderr io.Writer) int {
 	f := flag.NewFlagSet(i.name, flag.ContinueOnError)
 	f.SetOutput(stderr)

@@ -50,7 +50,7 @@ type settings struct {
 func (s *settings) flags(out io.Writer) *flag.FlagSet {
 	f := daemon.Flags("agent", out, "agent keeps an Ignition gateway's data directory at a commit of git.\n\n"+
 		"  agent --file gatewaysync.yaml --data-dir DIR --gateway-name NAME [flags]\n"+
-		"  agent                                      in a gateway's pod, told by its environment: docs/reference/agent.md\n"+
+		"  agent                                      in a gateway's pod, set up by its environment: docs/reference/agent.md\n"+
 		"  agent lost-and-found list|show|restore     what syncs replaced and git does not have",
 		"Exit codes: 0 done, 1 failed, 2 usage, 3 timeout, 6 held.")
 	l := plan.DefaultLimits
@@ -60,7 +60,7 @@ func (s *settings) flags(out io.Writer) *flag.FlagSet {
 		MaxBlob: 512 << 20, MaxRepository: 8 << 30, MaxLostFound: 256 << 20, LostFoundAge: 30 * 24 * time.Hour,
 	}
 
-	f.StringVar(&s.File, "file", "", "the GatewaySync to follow: a YAML `file`; it is watched, and a change is taken up")
+	f.StringVar(&s.File, "file", "", "the GatewaySync to follow: a YAML `file`; the agent applies each change of it")
 	f.StringVar(&s.Kubeconfig, "kubeconfig", "", "in a pod: how to reach the API server, a `file`; else the pod's own service account")
 	f.StringVar(&s.DataDir, "data-dir", "", "Ignition's data `directory`")
 	f.StringVar(&s.GatewayName, "gateway-name", "", "the `name` of this gateway")
@@ -140,7 +140,7 @@ func (s *settings) readPod(f *flag.FlagSet, env []string) []error {
 	f.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	for _, name := range standaloneFlags {
 		if given[name] {
-			errs = append(errs, fmt.Errorf("--%s: in a pod its environment and the GatewaySync say this", name))
+			errs = append(errs, fmt.Errorf("--%s: in a pod, the environment and the GatewaySync set this", name))
 		}
 	}
 	if !given["health-addr"] {
@@ -160,7 +160,7 @@ func (s *settings) repoDir() (string, error) {
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("no cache directory for git objects (%w): give --repo-dir", err)
+		return "", fmt.Errorf("no cache directory for git objects (%w): set --repo-dir", err)
 	}
 	abs, err := filepath.Abs(s.DataDir)
 	if err != nil {

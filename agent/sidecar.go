@@ -111,7 +111,7 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 			servers = append(servers, srv)
 			return nil
 		}
-		log.Error("metrics are not served; it is tried again", "error", err)
+		log.Error("metrics are not served; trying again", "error", err)
 		loops = append(loops, func(ctx context.Context) error { return serveMetricsLater(ctx, s.MetricsAddr, reg, log) })
 		return nil
 	})
@@ -145,7 +145,7 @@ func objectStore(s settings, log *slog.Logger) (*repo.Store, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(s.Env.RepoPath, 0o700); err != nil {
-		log.Warn("there is no place for git objects; what lies on the volume is not touched by that", "path", s.Env.RepoPath, "error", err)
+		log.Warn("cannot create the folder for git objects", "path", s.Env.RepoPath, "error", err)
 	}
 	return repo.New(dir, storeOptions(s, log)), nil
 }

@@ -174,7 +174,7 @@ func (r mover) moveOut(i int) error {
 		return err
 	}
 	if fi.IsDir() && c.Found.Kind != plan.Dir {
-		r.d.log.Warn("kept a directory in place of a deleted file", "path", c.Path)
+		r.d.log.Warn("kept a directory that replaces a deleted file", "path", c.Path)
 		return nil
 	}
 	r.recordTouched(n)

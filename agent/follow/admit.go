@@ -28,7 +28,7 @@ func checkRequests(gs *v1alpha1.GatewaySync, in *instruction, onDisk volume) err
 	case commit != "" && !in.Commit.IsZero() && commit != in.Commit.String():
 		err = failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says commit %s for %q, which is requested at %s: waiting for its lead", in.Commit, in.Ref, commit)
 	}
-	if p, ok := in.unresolved(gs.Generation); ok && err != nil { // the lead refuses the current request: only a person can help
+	if p, ok := in.unresolved(gs.Generation); ok && err != nil { // the lead refuses the current request: only an operator can help
 		err = failure.New(p.Reason, "%s", p.Message)
 	}
 	if err != nil {
@@ -74,7 +74,7 @@ func (a *admission) admit(ctx context.Context) (string, error) {
 	a.admitted, a.name = err == nil, name
 	if failure.Is(err, v1alpha1.ReasonRefNotFound) || failure.Is(err, v1alpha1.ReasonRefNotAllowed) {
 		if a.misses++; a.misses <= maxMisses {
-			return "", failure.New(v1alpha1.ReasonWaitingForLead, "git does not bear out the SyncTarget yet, and is asked again: %w", err)
+			return "", failure.New(v1alpha1.ReasonWaitingForLead, "git does not confirm the SyncTarget yet; retrying: %w", err)
 		}
 	}
 	return name, err

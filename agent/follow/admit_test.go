@@ -187,7 +187,7 @@ func TestLaggingGitServer(t *testing.T) {
 	w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "v2", "refs/tags/v2" })
 	s := p.await("the agent waits for the lead", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWaitingForLead })
 	assert.Equal(t, v1alpha1.GatewayPending, s.Phase)
-	assert.Contains(t, s.Message, "is asked again")
+	assert.Contains(t, s.Message, "retrying")
 	w.repo.Git("tag", "v2", second)
 	p.awaitSynced(second, "two")
 	assert.NotContains(t, p.agent.log.String(), "reason=RefNotFound")

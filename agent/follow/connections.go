@@ -17,7 +17,7 @@ type connections struct {
 	madeFor *v1alpha1.GatewaySync // nil before the first
 }
 
-// update makes the connections again if gs is another GatewaySync than before.
+// update makes new connections if gs is not the GatewaySync of the last call.
 func (c *connections) update(config *Config, gs *v1alpha1.GatewaySync) error {
 	if c.madeFor == gs {
 		return nil

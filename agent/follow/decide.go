@@ -89,7 +89,7 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 		f.current.pause(&in, in.paused)
 		f.reportTarget = &in
 		if in.paused {
-			passage.hold(v1alpha1.ReasonPaused, "syncing is paused; what is on the disk stays")
+			passage.hold(v1alpha1.ReasonPaused, "syncing is paused; the files on the disk stay")
 		}
 		if f.keep(ctx, gs, wanted, passage.held); f.lapses() {
 			return handsOff(*passage.held)
@@ -113,7 +113,7 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 	}
 	if in.Commit.IsZero() {
 		if m.profile.Paused {
-			f.startup.allow("it waits for a person: syncing is paused")
+			f.startup.allow("waiting for an operator: syncing is paused")
 		}
 		if p, ok := in.unresolved(gs.Generation); ok {
 			return stay(p)
@@ -148,13 +148,13 @@ func (f *Follower) readTarget() (in instruction, p *loop.Problem, leave bool) {
 		leave = failure.Is(err, v1alpha1.ReasonPodRestartNeeded)
 		why = loop.NewProblem(err, v1alpha1.ReasonWaitingForLead)
 	case errors.Is(err, kube.ErrNotSeen) && !f.listed:
-		var person bool
-		if why, person = f.targets.unanswered(); person {
-			f.startup.allow("it waits for a person: " + why.Message)
+		var operator bool
+		if why, operator = f.targets.unanswered(); operator {
+			f.startup.allow("waiting for an operator: " + why.Message)
 		}
 	case errors.Is(err, kube.ErrNotSeen) && f.current.order != nil:
 		leave = true
-		why = waiting("SyncTarget %s is gone: the gateway stays as it is until there is one again", f.GatewaySync)
+		why = waiting("SyncTarget %s is gone: the gateway stays as it is until it exists again", f.GatewaySync)
 	case errors.Is(err, kube.ErrNotSeen):
 		why = waiting("no lead has written SyncTarget %s yet", f.GatewaySync)
 	default:

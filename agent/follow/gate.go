@@ -95,7 +95,7 @@ func (g *gate) check(ctx context.Context, gs *v1alpha1.GatewaySync, in instructi
 	order := schedule.OrderOf(gs)
 	step, steps := order.StepOf(g.gateway), len(order.Steps())
 	if r.on && !r.done && r.steps != steps {
-		p.hold(v1alpha1.ReasonWaitingForLead, "the SyncTarget counts %d steps, this agent %d: waiting for its lead", r.steps, steps)
+		p.hold(v1alpha1.ReasonWaitingForLead, "the SyncTarget has %d steps, but this agent counts %d: waiting for its lead", r.steps, steps)
 		return p
 	}
 	open := !r.on || r.done || step <= r.open
@@ -103,15 +103,15 @@ func (g *gate) check(ctx context.Context, gs *v1alpha1.GatewaySync, in instructi
 	approval := stage != nil && stage.RequireApproval
 	switch {
 	case g.volume.unsynced():
-		if (!open || r.failed) && g.bearsOut(ctx, r.from) {
+		if (!open || r.failed) && g.confirms(ctx, r.from) {
 			p.in.goTo(r.from)
 		}
 	case open && r.rollback:
-		if p.rollback = g.bearsOut(ctx, r.from); p.rollback {
+		if p.rollback = g.confirms(ctx, r.from); p.rollback {
 			p.in.goTo(r.from)
 			break
 		}
-		p.hold(v1alpha1.ReasonWaitingForLead, "the rollout went back to a commit that the status does not know: the gateway stays as it is")
+		p.hold(v1alpha1.ReasonWaitingForLead, "the rollout went back to a commit that the status does not list: the gateway stays as it is")
 	case open && r.failed && !r.done && g.volume.commit() != in.Commit:
 		p.hold(v1alpha1.ReasonGateClosed, "the rollout of %s was aborted before this gateway got it", in.Commit.Short())
 	case open && approval && !g.approved(ctx, stage.Name, in.Commit):
@@ -142,8 +142,8 @@ func (g *gate) approved(ctx context.Context, stage string, commit plan.ID) bool 
 	})
 }
 
-// bearsOut reports whether the status of the GatewaySync confirms that a commit ran everywhere.
-func (g *gate) bearsOut(ctx context.Context, o origin) bool {
+// confirms reports whether the status of the GatewaySync confirms that a commit ran everywhere.
+func (g *gate) confirms(ctx context.Context, o origin) bool {
 	if o.commit.IsZero() {
 		return false
 	}

@@ -77,7 +77,7 @@ func parsePodInfo(text string) (map[string]string, error) {
 		}
 		value, err := strconv.Unquote(quoted)
 		if err != nil {
-			return nil, fmt.Errorf("the value of %.80q is not quoted well", key)
+			return nil, fmt.Errorf("the value of %.80q is not a quoted string", key)
 		}
 		m[key] = value
 	}

@@ -199,7 +199,7 @@ func (r *reporter) iterate(ctx context.Context) {
 	r.failures++
 	r.retry = r.now().Add(backoff.Retry(r.failures, maxReport))
 	if r.failures == 1 {
-		r.log.Warn("the report is not written; it is tried again", "error", err)
+		r.log.Warn("the report is not written; trying again", "error", err)
 	}
 }
 

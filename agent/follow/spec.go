@@ -129,9 +129,9 @@ func (s *specReader) read(ctx context.Context, in *instruction) (gs *v1alpha1.Ga
 	case undecodable:
 		return nil, false, false, failure.New(v1alpha1.ReasonProfilesInvalid, "%w", err)
 	case err != nil:
-		return nil, true, false, failure.New(v1alpha1.ReasonProgressing, "GatewaySync %s cannot be read, it is tried again: %w", s.name, err)
+		return nil, true, false, failure.New(v1alpha1.ReasonProgressing, "GatewaySync %s cannot be read; trying again: %w", s.name, err)
 	case in.owner != "" && gs.UID != in.owner:
-		return nil, false, false, failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget belongs to another GatewaySync that had the name %s: waiting for its own", s.name)
+		return nil, false, false, failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget belongs to an earlier GatewaySync %s: waiting for its lead", s.name)
 	case gs.Generation == in.Generation:
 		err = checkRequests(gs, in, s.volume)
 		return gs, err != nil, false, err

@@ -26,7 +26,7 @@ import (
 //
 // It allows the start at once in three cases: the volume holds a complete commit with a settled journal (startup: useExisting), Ignition has
 // not seeded the volume yet (then the agent does not touch it before the gateway runs), or only the agent's container was restarted.
-// Otherwise the first sync comes first. If that waits for a person, a gate or the gateway itself, startup allows the start. If it waits for
+// Otherwise it waits for the first sync. If that waits for an operator, a gate or the gateway itself, startup allows the start. If it waits for
 // something that may pass (a lead, git, space), startup waits at most for the progress deadline.
 //
 // It allows the start only between two syncs, so that no sync that relies on a stopped gateway writes while the gateway starts.
@@ -79,7 +79,7 @@ func newStartup(name, pod string, engine *sync.Engine, log *slog.Logger, now fun
 		s.save()
 	}
 	if s.state.Opened {
-		s.allow("the gateway was let start before")
+		s.allow("the gateway was allowed to start before")
 	}
 	return s
 }
@@ -91,7 +91,7 @@ func (s *startup) save() {
 		err = os.WriteFile(s.file, raw, 0o600)
 	}
 	if err != nil {
-		s.log.Warn("what was decided about the start of the gateway is not kept", "file", s.file, "error", err)
+		s.log.Warn("the startup decision is not saved", "file", s.file, "error", err)
 	}
 }
 
@@ -147,11 +147,11 @@ func (s *startup) checkVolume() {
 			}
 			s.wait("the volume holds %s; startup: wait waits for the commit of the target", h.Commit.Short())
 		} else {
-			s.wait("the volume holds no whole commit yet")
+			s.wait("the volume has no complete commit yet")
 		}
 	}
 	if !s.now().Before(s.due()) {
-		s.allow(fmt.Sprintf("it has waited for %s", s.policy.Deadline))
+		s.allow(fmt.Sprintf("waited for %s", s.policy.Deadline))
 	}
 }
 
@@ -190,7 +190,7 @@ func (s *startup) setPolicy(start v1alpha1.Startup, gs *v1alpha1.GatewaySync) {
 		raw, _ = json.Marshal(p) // two plain fields
 	}
 	if err := d.SetNote(policyNote, raw); err != nil {
-		s.log.Warn("what the spec says about the start of the gateway is not kept", "error", err)
+		s.log.Warn("the startup policy is not saved", "error", err)
 	}
 }
 
@@ -210,7 +210,7 @@ func (s *startup) beforeStart(ctx context.Context, gateway sync.Gateway) bool {
 	}
 	_, err := gateway.Ping(ctx)
 	if err == nil {
-		s.allow("the gateway runs already")
+		s.allow("the gateway is already running")
 	}
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
@@ -244,7 +244,7 @@ func (s *startup) holdFirstStart(ctx context.Context, d loop.Decision) loop.Deci
 	s.nextPing = s.now().Add(backoff.Jitter(pingEvery))
 	d.HandsOff = true
 	d.Problems = append([]loop.Problem{{
-		Reason: v1alpha1.ReasonWaitingForGateway, Message: fmt.Sprintf("the gateway starts with an empty volume; it is synced when it runs, and it does not answer yet: %v", err),
+		Reason: v1alpha1.ReasonWaitingForGateway, Message: fmt.Sprintf("the gateway starts with an empty volume; the agent syncs it when it runs, but it does not answer yet: %v", err),
 	}}, d.Problems...)
 	return d
 }
@@ -260,7 +260,7 @@ func (s *startup) after(state loop.State, order *loop.Order) {
 			s.wait("%s", p.Message)
 			return
 		}
-		s.allow("it waits for a person: " + p.Message)
+		s.allow("waiting for an operator: " + p.Message)
 		return
 	}
 	r := state.Report

@@ -247,7 +247,7 @@ func TestStartupWithoutRights(t *testing.T) {
 	why := a.staysClosed("the agent reports the error", func() bool { return strings.Contains(a.follower.State().Message, "forbidden") })
 	assert.Contains(t, why, "bind the ClusterRole stoker-agent")
 	clock.advanceTo(a, bindTimeout)
-	assert.Contains(t, a.opens(), "waits for a person: the agent may not read its SyncTarget")
+	assert.Contains(t, a.opens(), "waiting for an operator: the agent may not read its SyncTarget")
 }
 
 func TestStartupDeadlineEndsSync(t *testing.T) {
@@ -290,7 +290,7 @@ func TestPreStartOrderAfterStart(t *testing.T) {
 		w.lead(generation(gs.Generation))
 	}
 	rename("default", "renamed")
-	assert.Contains(t, a.opens(), "waits for a person")
+	assert.Contains(t, a.opens(), "waiting for an operator")
 	require.NoError(t, p.gw.SetState(simulator.Running))
 	p.gw.Requests.Reset()
 	w.git.Heal()
@@ -309,7 +309,7 @@ func TestAgentBesideRunningGateway(t *testing.T) {
 	first := w.commit("one")
 	w.gatewaySync(p)
 	w.lead(targetCommit(first))
-	assert.Contains(t, p.start().opens(), "runs already")
+	assert.Contains(t, p.start().opens(), "is already running")
 	s := p.awaitSynced(first, "one")
 	assert.NotEmpty(t, s.Scan)
 }
@@ -339,7 +339,7 @@ func TestStartupIgnoresRefThatNeedsAction(t *testing.T) {
 	gs := w.gatewaySync(p)
 	w.lead(problemOf(gs.Generation, v1alpha1.ReasonAuthFailed, "git refused the token"))
 	a := p.start()
-	assert.Equal(t, "it waits for a person: git refused the token", strings.TrimSpace(a.opens()))
+	assert.Equal(t, "waiting for an operator: git refused the token", strings.TrimSpace(a.opens()))
 	s := p.await("AuthFailed", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonAuthFailed })
 	assert.Equal(t, v1alpha1.GatewayError, s.Phase)
 	assert.Equal(t, gs.Generation, s.Generation, "the report names the generation that the agent cannot follow")

@@ -135,15 +135,15 @@ func (w *targetWatch) failed(err error) {
 		w.wake() // to report the error
 	}
 	if n == 1 || n%20 == 0 {
-		w.log.Warn("the SyncTarget cannot be watched; the gateway stays as it is", "error", err, "failures", n)
+		w.log.Warn("the SyncTarget cannot be watched", "error", err, "failures", n)
 	}
 }
 
 // bindTimeout is how long an agent waits for its rights, which the injector grants when it sees the pod.
 const bindTimeout = 2 * time.Minute
 
-// unanswered returns why the API server has not answered, if known, and whether a person must act.
-func (w *targetWatch) unanswered() (p loop.Problem, person bool) {
+// unanswered returns why the API server has not answered, if known, and whether an operator must act.
+func (w *targetWatch) unanswered() (p loop.Problem, operator bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {

@@ -30,7 +30,7 @@ func (c *Client) Backup(ctx context.Context, w io.Writer) error {
 	inner, cancel := context.WithCancelCause(timed)
 	defer cancel(nil)
 	stall := c.cfg.BackupStall
-	stalled := time.AfterFunc(stall, func() { cancel(fmt.Errorf("no bytes came for %s", stall)) })
+	stalled := time.AfterFunc(stall, func() { cancel(fmt.Errorf("no bytes arrived for %s", stall)) })
 	defer stalled.Stop()
 	interrupted := func(err error) error {
 		if inner.Err() != nil {

@@ -60,12 +60,12 @@ func TestHostileBackup(t *testing.T) {
 			w.Header().Set("Content-Length", "2000000")
 			send(w, part)
 		}, "EOF"},
-		"no answer": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); panic(http.ErrAbortHandler) }, "no bytes came"},
+		"no answer": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); panic(http.ErrAbortHandler) }, "no bytes arrived"},
 		"stalls": {func(w http.ResponseWriter, r *http.Request) {
 			send(w, part)
 			<-r.Context().Done()
 			panic(http.ErrAbortHandler)
-		}, "no bytes came"},
+		}, "no bytes arrived"},
 		"missing": {func(w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) }, "404"},
 	}
 	ask := func(t *testing.T, answer http.HandlerFunc, stall time.Duration, w io.Writer) error {

@@ -116,11 +116,11 @@ func parseBase(raw string) (*url.URL, error) {
 	}
 	switch {
 	case u.User != nil:
-		return nil, errors.New("the gateway's URL holds a user name: Ignition's interface takes an API token only; remove it")
+		return nil, errors.New("the gateway's URL contains a user name: remove it, because Ignition accepts only an API token")
 	case u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "":
 		return nil, fmt.Errorf("the gateway's URL %q is invalid: want http://host:port or https://host:port", u)
 	case u.RawQuery != "" || u.Fragment != "":
-		return nil, errors.New("the gateway's URL holds a query or a fragment: want http://host:port or https://host:port")
+		return nil, errors.New("the gateway's URL contains a query or a fragment: want http://host:port or https://host:port")
 	}
 	u.Path = strings.TrimRight(u.Path, "/")
 	u.RawPath = ""

@@ -20,7 +20,7 @@ import (
 // Sentinels for errors.Is.
 var (
 	// ErrLockHeld means that another actor holds the scan lock (409 [SPEC]).
-	ErrLockHeld = errors.New("another user holds the scan lock")
+	ErrLockHeld = errors.New("another client holds the scan lock")
 	// ErrLockTimeout means that the gateway could not grant the scan lock in time (408 [SPEC]).
 	ErrLockTimeout = errors.New("timed out waiting for the scan lock")
 	// ErrNotFound means that the gateway has no such route, project or resource type (404).

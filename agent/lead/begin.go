@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/internal/status"
 )
 
-// begin returns the published rollout if it is still about what is wanted. Otherwise it returns a new one, in which no step is open unless
+// begin returns the published rollout if it still fits the desired state. Otherwise it returns a new one, in which no step is open unless
 // there is nothing to try out: gateways that go back to what all of them ran do not wait.
 func (r *rollout) begin() (t *v1alpha1.TargetRollout, fresh bool) {
 	was, rules, steps := r.published.Rollout, rulesOf(r.gs), int32(len(r.order.Steps()))
@@ -41,7 +41,7 @@ func (r *rollout) begin() (t *v1alpha1.TargetRollout, fresh bool) {
 	return next, fresh
 }
 
-// first reports whether no gateway runs anything yet that a rollout could spare.
+// first reports whether no gateway runs anything yet, so that a rollout protects nothing.
 func (r *rollout) first() bool {
 	return r.published.Commit == "" && r.gs.Status.LastGood == nil && !slices.ContainsFunc(r.gateways, func(g status.Standing) bool { return g.Commit != "" })
 }
@@ -73,7 +73,7 @@ func (r *rollout) lastGood() *v1alpha1.TargetCommit {
 	return from
 }
 
-// rulesOf returns a hash of what decides, besides the commit, what gateways run. The other fields of the spec, and those that say how a
+// rulesOf returns a hash of the fields that decide, besides the commit, what gateways run. The other fields, and those that say how a
 // rollout goes, can change without one.
 func rulesOf(gs *v1alpha1.GatewaySync) string {
 	spec := gs.Spec.DeepCopy()
@@ -84,7 +84,7 @@ func rulesOf(gs *v1alpha1.GatewaySync) string {
 	return hash(spec)
 }
 
-// orderOf returns a hash of what decides which step a gateway is in, and which stage that is. What the stages wait for can change without one.
+// orderOf returns a hash of the fields that decide the step and the stage of a gateway. What the stages wait for can change without one.
 func orderOf(gs *v1alpha1.GatewaySync) string {
 	type stage struct {
 		Name     string

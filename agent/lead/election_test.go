@@ -220,7 +220,7 @@ func TestDowngradedAgentsLead(t *testing.T) {
 			var said program.Log
 			c := s.candidate("gw-0", func(c *Config) { c.patience = 2 * time.Second; c.Log = slog.New(slog.NewTextHandler(&said, nil)) })
 			assert.Equal(t, c.Identity(), s.leads())
-			assert.Contains(t, said.String(), "it waits whether a newer one leads")
+			assert.Contains(t, said.String(), "waiting for a newer agent to lead")
 			s.untilTarget(s.first)
 			target := s.target()
 			assert.Equal(t, v1alpha1.TargetFormat, target.Format)

@@ -333,7 +333,7 @@ var errNewer = errors.New("this agent is too old")
 // have been rolled back, or the report may be forged with a gateway's token. So the caller waits at most a minute.
 func (l *Lead) newer(ctx context.Context) error {
 	if t := l.lockWatch.state().target; t != nil && t.Spec.Format > v1alpha1.TargetFormat {
-		return fmt.Errorf("%w: the SyncTarget has format %d, this agent knows %d; it waits whether a newer one leads", errNewer, t.Spec.Format, v1alpha1.TargetFormat)
+		return fmt.Errorf("%w: the SyncTarget has format %d, this agent knows %d; waiting for a newer agent to lead", errNewer, t.Spec.Format, v1alpha1.TargetFormat)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
 	defer cancel()

@@ -184,7 +184,7 @@ func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 		return l.lostFor
 	}
 	if l.base == nil {
-		return errors.New("the target was not seen yet")
+		return errors.New("the target has not been seen yet")
 	}
 	t := l.base.DeepCopy()
 	if !l.held {

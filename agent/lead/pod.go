@@ -29,7 +29,7 @@ func stripped(obj any) (any, error) {
 		return s, nil // not a gateway
 	}
 	s.Spec.ServiceAccountName = p.Spec.ServiceAccountName
-	if why := kube.Stuck(p); why != kube.Pending { // the time between a pod and its first report needs no word of its own
+	if why := kube.Stuck(p); why != kube.Pending { // the time before a pod's first report needs no message
 		s.Status.Message = why
 	}
 	for _, containers := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {

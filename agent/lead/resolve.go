@@ -124,7 +124,7 @@ func (t *term) recordPoll(f pollResult) {
 	}
 	switch {
 	case f.err != nil && (before.err == nil || failure.Reason(before.err, v1alpha1.ReasonGitUnreachable) != reason):
-		t.log.Warn("the desired ref is not resolved; the gateways stay as they are", "reason", reason, "error", f.err)
+		t.log.Warn("the desired ref is not resolved", "reason", reason, "error", f.err)
 	case f.err == nil && (before.err != nil || before.commit != f.commit || before.desired != f.desired):
 		t.log.Info("resolved", "ref", f.desired, "commit", f.commit, "duration", f.took.Round(time.Millisecond).String(), "requestedAt", f.question.requestedAt)
 	}

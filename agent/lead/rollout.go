@@ -14,18 +14,18 @@ import (
 	"stoker.io/stoker/internal/status"
 )
 
-// observed is what a rollout is decided from. Nothing else is, so that a new lead comes to the same decision.
+// observed has all that a rollout depends on, so that a new lead makes the same decision.
 type observed struct {
 	gs *v1alpha1.GatewaySync
 	// The published target, and the one to publish without its rollout.
 	published, want v1alpha1.SyncTargetSpec
 	// rollback means that the desired ref is a rollback that an operator requested.
 	rollback bool
-	// gateways are the live gateways, as to the published target.
+	// gateways are the live gateways, with their state for the published target.
 	gateways []status.Standing
-	// failing says, by name, since when a gateway reports an error that may pass.
+	// failing has, by name, the time since which a gateway reports an error that may pass.
 	failing map[string]time.Time
-	// stale says, by name, since when a gateway that ran the target has not answered a new revision of it.
+	// stale has, by name, the time since which a gateway that ran the target has not answered a new revision.
 	stale  map[string]time.Time
 	health health
 	now    time.Time
@@ -53,7 +53,7 @@ type progress struct {
 // patience is how long a gateway may report an error that may pass before the rollout is aborted. The agent retries meanwhile.
 const patience = 30 * time.Second
 
-// rollout is a decision in the making.
+// rollout is the state of advance while it decides.
 type rollout struct {
 	observed
 	progress
@@ -112,7 +112,7 @@ func (r *rollout) phase(p v1alpha1.RolloutPhase, format string, args ...any) {
 	r.status.Phase, r.status.Message = p, status.Cut(fmt.Sprintf(format, args...), 1000)
 }
 
-// keepSince keeps the time of a phase that goes on. A step that opened begins a phase.
+// keepSince keeps the start of a phase that continues. A step that opened begins a phase.
 func (r *rollout) keepSince() {
 	at := metav1.NewTime(r.now.Truncate(time.Second))
 	r.status.Since = &at

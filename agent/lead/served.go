@@ -43,7 +43,7 @@ func (l *Lead) serve(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 	waiting, over := context.WithTimeout(ctx, maxList)
 	defer over()
 	if !waitUntil(waiting, func() bool { return s.reportInformer.HasSynced() && s.podInformer.HasSynced() }) {
-		return fmt.Errorf("SyncReports and pods cannot be listed: may the pods' ServiceAccount do so? (waited %s)", maxList)
+		return fmt.Errorf("SyncReports and pods cannot be listed: does the pods' ServiceAccount have the right? (waited %s)", maxList)
 	}
 	poll := &poller{connect: l.Connect, store: l.Store}
 	defer poll.close()

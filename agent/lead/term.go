@@ -338,7 +338,7 @@ func confirm(st *v1alpha1.GatewaySyncStatus, now time.Time) time.Time {
 }
 
 // errDeaf means that the watch does not deliver changes. The next campaign opens a new one.
-var errDeaf = errors.New("the watch of the GatewaySync does not bring what the API server has")
+var errDeaf = errors.New("the watch of the GatewaySync does not deliver changes")
 
 // mostRefused is how often a write may cause a conflict for the same version: half a minute with doubling pauses.
 const mostRefused = 7

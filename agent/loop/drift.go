@@ -86,9 +86,9 @@ func (l *Loop) compare(ctx context.Context) bool {
 	}
 	if l.drift.last == nil || l.drift.last.Files != d.Files {
 		if d.Files > 0 {
-			l.Log.Warn("files were changed on the gateway since they were written", "files", d.Files, "first", driftText(d))
+			l.Log.Warn("files changed on the gateway", "files", d.Files, "first", driftText(d))
 		} else if l.drift.last != nil && l.drift.last.Files > 0 {
-			l.Log.Info("no file differs from what was written any more")
+			l.Log.Info("all files are as written again")
 		}
 	}
 	l.drift.last = &d
@@ -119,7 +119,7 @@ func (l *Loop) recordComparison(err error) {
 	}
 	l.drift.failures++
 	l.drift.due = l.Now().Add(min(backoff.Retry(l.drift.failures, backoff.MaxRetry), l.period()))
-	l.Log.Warn("the files could not be compared with the manifest", "error", err)
+	l.Log.Warn("the drift check failed", "error", err)
 }
 
 // driftText names the first files that drifted.

@@ -34,7 +34,7 @@ func newFileEvents(root string, log *slog.Logger) *fileEvents {
 	f := &fileEvents{root: root, log: log, dirs: map[string]bool{}, changed: make(chan struct{}, 1)}
 	fs, err := fsnotify.NewWatcher()
 	if err != nil {
-		log.Warn("no file events; drift is looked for once a period", "error", err)
+		log.Warn("no file events; checking for drift periodically", "error", err)
 		return f
 	}
 	f.fs = fs
@@ -118,7 +118,7 @@ func (f *fileEvents) unwatch(dir string) {
 func (f *fileEvents) logLimit(why string) {
 	if !f.limitLogged {
 		f.limitLogged = true
-		f.log.Info("not all directories are watched for changes; what happens elsewhere is found once a period", "watched", len(f.dirs), "why", why)
+		f.log.Info("not all directories are watched", "watched", len(f.dirs), "why", why)
 	}
 }
 

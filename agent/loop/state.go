@@ -138,7 +138,7 @@ func (l *Loop) nextState(previous State) State {
 	}
 	if r := l.attempt.interrupted; r != nil {
 		s.Phase, s.Reason, s.Commit = sync.Pending, v1alpha1.ReasonProgressing, r.Commit
-		s.Message = "stopped during the sync to " + r.Target.Short() + "; the next start goes on with it"
+		s.Message = "stopped during the sync to " + r.Target.Short() + "; the next start continues it"
 	}
 	if l.drift.failures >= maxFailedComparisons && s.Reason.Class() == v1alpha1.ClassDone && s.Phase.Synced() {
 		s.Phase, s.Reason = sync.Error, failure.Reason(l.drift.err, v1alpha1.ReasonWriteFailed)

@@ -25,7 +25,7 @@ const (
 	Adopt
 	// Release writes nothing: it drops the record and leaves the file. Found is Missing if the file is already gone.
 	Release
-	// Keep writes nothing: the gateway's version stays in spite of git (conflictPolicy gatewayWins). An owned path
+	// Keep writes nothing: the gateway's version stays despite git (conflictPolicy gatewayWins). An owned path
 	// stays owned, with the new Want and the old Have.
 	Keep
 )

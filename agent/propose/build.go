@@ -402,7 +402,7 @@ func (x *builder) put(c change, src desired.Source, git []byte) {
 	}
 	if !c.deleted() {
 		if rule, found := x.guard.Content(c.path, git); found {
-			x.refuse(c.path, v1alpha1.ReasonChangesRefused, "holds what looks like a secret ("+rule+")")
+			x.refuse(c.path, v1alpha1.ReasonChangesRefused, "contains what looks like a secret ("+rule+")")
 			return
 		}
 		f.ID = blobID(git)

@@ -210,7 +210,7 @@ func body(id Identity, c *Changes, deployed plan.ID) string {
 	var b strings.Builder
 	// Lists of Azure DevOps have only the first 400 characters, so the change comes early.
 	fmt.Fprintf(&b, "Changes that were saved on the gateway `%s`, which runs `%s`.\n\n%s: `%s`\n\n", span(id.String(), 200), deployed.Short(), trailerChange, c.Digest)
-	b.WriteString("The users are those that the gateway names; it can claim any.\n\n")
+	b.WriteString("The gateway reports the users, and can report any name.\n\n")
 	b.WriteString("| resource | what | user | time |\n|---|---|---|---|\n")
 	groups := resources(c.Files)
 	for i, at := range slices.Sorted(maps.Keys(groups)) {

@@ -146,7 +146,7 @@ func (w *push) recover(ctx context.Context, rec record, tip plan.ID) (record, pl
 		ended = len(own) > 0 && !slices.ContainsFunc(own, func(pr forge.PullRequest) bool { return pr.State == forge.Open })
 	}
 	if !ended {
-		return branchTaken("it has changes of this gateway that the agent no longer knows")
+		return branchTaken("it has changes of this gateway that the agent has no record of")
 	}
 	if err := w.s.Remote.Push(ctx, branchRef(w.s.Branch), tip, plan.ID{}, nil); err != nil {
 		return rec, tip, err

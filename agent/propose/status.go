@@ -75,7 +75,7 @@ func (p *Proposer) setFromRecord() {
 	case r.Foreign:
 		st.State, st.Reason, st.Message = v1alpha1.ProposalForeign, v1alpha1.ReasonBranchTaken, "another author committed to the branch: the agent pushes nothing more until the pull request ends"
 	case !r.Pending.IsZero(): // the server may have the commit or not: the push did not end
-		st.State, st.Message = v1alpha1.ProposalPushing, "the push was interrupted, and is tried again"
+		st.State, st.Message = v1alpha1.ProposalPushing, "the push was interrupted; trying again"
 	case r.Number > 0:
 		st.State = v1alpha1.ProposalOpen
 	default:

@@ -62,7 +62,7 @@ const never = 10 * 365 * 24 * time.Hour
 func (l *Loop) recordFailure(ref string, reason v1alpha1.Reason, err error) {
 	t := &l.target
 	if t.err == nil || t.err.Error() != err.Error() {
-		l.Log.Warn("the desired ref is not resolved; what is on the disk stays", "ref", ref, "reason", reason, "error", err)
+		l.Log.Warn("the desired ref is not resolved", "ref", ref, "reason", reason, "error", err)
 	}
 	t.ref, t.err = ref, err
 	t.failures++

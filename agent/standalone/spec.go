@@ -80,9 +80,9 @@ func (l *Loop) reload() {
 		l.spec.err = l.apply(raw)
 	}
 	if l.spec.err != nil && (before == nil || before.Error() != l.spec.err.Error()) {
-		message := "the GatewaySync cannot be used; the last good one stays in force"
+		message := "invalid GatewaySync; using the last valid one"
 		if l.spec.gs == nil {
-			message = "the GatewaySync cannot be used; nothing is synced until it can"
+			message = "invalid GatewaySync; nothing is synced"
 		}
 		l.Log.Error(message, "reason", failure.Reason(l.spec.err, v1alpha1.ReasonProfilesInvalid), "error", l.spec.err)
 	}

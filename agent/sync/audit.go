@@ -126,7 +126,7 @@ func (j auditor) record() {
 		err = j.dir.AddAudit(b)
 	}
 	if err != nil {
-		j.note("the audit record on the data volume lacks this sync, the log has it: %v", err)
+		j.note("the audit record on the data volume lacks this sync; the log has it: %v", err)
 	}
 }
 

@@ -26,7 +26,7 @@ func (j *job) endDryRun(ctx context.Context) error {
 
 // paused ends a sync while syncing is paused. If the gateway already runs the target, the report says so.
 func (j *job) paused(ctx context.Context) error {
-	held := failure.New(v1alpha1.ReasonPaused, "syncing is paused; what is on the disk stays")
+	held := failure.New(v1alpha1.ReasonPaused, "syncing is paused; the files on the disk stay")
 	j.r.Phase = Held
 	if j.openDir() != nil || j.open() != nil || !j.filesDone() { // openDir first: invalid rules must not hide the commit
 		return held

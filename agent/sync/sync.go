@@ -219,7 +219,7 @@ func (e *Engine) Open() (*disk.Dir, error) {
 	e.dir, e.records = d, dirRecords{}
 	e.dirGeneration++
 	if r := d.Recovered(); r != nil {
-		e.Log.Warn("a sync that did not end was settled", "commit", r.Commit.String(), "finished", r.Forward, "files", len(r.Paths), "saved", len(r.Saved))
+		e.Log.Warn("settled an interrupted sync", "commit", r.Commit.String(), "finished", r.Forward, "files", len(r.Paths), "saved", len(r.Saved))
 	}
 	return d, nil
 }

@@ -1,6 +1,6 @@
 // Package azure keeps archives in Azure Blob Storage, through its REST API. It does not use Microsoft's library
 // (azblob 1.8), which would add 0.8 MiB to the agent: the library reads answers of any size, follows redirects, and
-// takes an io.ErrUnexpectedEOF from the source for the end of the data. The code to work around that would be longer
+// treats an io.ErrUnexpectedEOF from the source as the end of the data. The code to work around that would be longer
 // than the requests here, which share package rest with the store for Google Cloud Storage.
 package azure
 

@@ -112,7 +112,7 @@ func (s store) begin(ctx context.Context, key string) (*url.URL, error) {
 	}
 	location, err := url.Parse(header.Get("Location"))
 	if err != nil || location.RawQuery == "" {
-		return nil, fmt.Errorf("%s.endpoint: the server does not say how to go on with an upload", field)
+		return nil, fmt.Errorf("%s.endpoint: the server returns no address to continue an upload", field)
 	}
 	// The chunks go to the server of the spec, whatever host the answer names.
 	u := s.server
@@ -169,7 +169,7 @@ func (s store) put(ctx context.Context, r rest.Request) (int64, error) {
 	r.Method, r.Want = http.MethodPut, []int{http.StatusOK, http.StatusCreated, http.StatusPermanentRedirect}
 	res, err := s.client.Do(ctx, r)
 	if refused, ok := errors.AsType[*rest.StatusError](err); ok && refused.Status == http.StatusNotFound {
-		return 0, fmt.Errorf("%s: the bucket %s no longer knows an upload that was begun", field, s.bucket)
+		return 0, fmt.Errorf("%s: the bucket %s no longer knows the upload", field, s.bucket)
 	}
 	if err != nil {
 		return 0, err
@@ -207,7 +207,7 @@ func (s store) List(ctx context.Context, prefix string) ([]string, error) {
 			NextPageToken string
 		}
 		if err := json.Unmarshal(body, &page); err != nil {
-			return nil, "", fmt.Errorf("%s: the bucket %s answers no list of objects", field, s.bucket)
+			return nil, "", fmt.Errorf("%s: the bucket %s did not answer with a list of objects", field, s.bucket)
 		}
 		for _, o := range page.Items {
 			keys = append(keys, o.Name)

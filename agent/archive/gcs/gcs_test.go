@@ -167,14 +167,14 @@ func TestHostileServer(t *testing.T) {
 		{"huge list", answer(http.StatusOK, `{"items": [{"name": "`+strings.Repeat("x", 9<<20)+`"}]}`), list, "has more than 8388608 bytes"},
 		{"huge refusal", answer(http.StatusBadRequest, `{"error": {"message": "`+strings.Repeat("x", 9<<20)+`"}}`), list, "the bucket backups answers 400"},
 		{"long refusal", answer(http.StatusBadRequest, `{"error": {"message": "`+strings.Repeat("\x1b", 300)+`", "errors": [{"reason": "`+strings.Repeat("r", 300)+`"}]}}`), list, "answers 400"},
-		{"no list", answer(http.StatusOK, "<html>"), list, "answers no list of objects"},
+		{"no list", answer(http.StatusOK, "<html>"), list, "did not answer with a list of objects"},
 		{"endless pages", answer(http.StatusOK, `{"items": [`+strings.Repeat(`{"name": "p/a"}, `, 999)+`{"name": "p/a"}], "nextPageToken": "again"}`), list, "more than 10000 objects below p/"},
 		{"hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); panic(http.ErrAbortHandler) }, list, "the transfer stalls"},
 		{"wrong rights", answer(http.StatusForbidden, `{"error": {"message": "no", "errors": [{"reason": "forbidden"}]}}`), list,
 			`spec.snapshots.storage.gcs.secretRef: the bucket backups refuses the credentials ("forbidden"): check that they are right`},
 		{"missing bucket", answer(http.StatusNotFound, `{"error": {"errors": [{"reason": "notFound"}]}}`), put(10), `spec.snapshots.storage.gcs.bucket: there is no bucket backups ("notFound")`},
 		{"missing bucket of a large object", answer(http.StatusNotFound, `{}`), put(chunkSize + 1), "there is no bucket backups"},
-		{"upload without an address", answer(http.StatusOK, ""), put(chunkSize + 1), "does not say how to go on with an upload"},
+		{"upload without an address", answer(http.StatusOK, ""), put(chunkSize + 1), "returns no address to continue an upload"},
 		{"more stored than sent", func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Location", "/upload?upload_id=1")
 			if r.Method == http.MethodPut {
@@ -187,7 +187,7 @@ func TestHostileServer(t *testing.T) {
 			if r.Method == http.MethodPut {
 				w.WriteHeader(http.StatusNotFound)
 			}
-		}, put(chunkSize + 1), "the bucket backups no longer knows an upload that was begun"},
+		}, put(chunkSize + 1), "the bucket backups no longer knows the upload"},
 		{"complete too early", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Location", "/upload?upload_id=1") }, put(chunkSize + 1), "has stored -1 bytes"},
 		{"echoed token", func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusBadRequest)

@@ -301,7 +301,7 @@ func Blocks(r io.Reader, size int, send func(block []byte, last bool) error) err
 	return send(block[:n], true)
 }
 
-// fill reads until b is full or r ends. Unlike io.ReadFull, it does not take io.ErrUnexpectedEOF of r for the end of r.
+// fill reads until b is full or r ends. Unlike io.ReadFull, it does not treat io.ErrUnexpectedEOF of r as its end.
 func fill(r io.Reader, b []byte) (n int, end bool, err error) {
 	for n < len(b) {
 		m, err := r.Read(b[n:])

@@ -32,7 +32,7 @@ type Folder struct {
 	dir  *os.File // see dirFile
 }
 
-// BlockedError means that something else stands at a path that should be a directory.
+// BlockedError means that something else is at a path that should be a directory.
 type BlockedError struct {
 	Path string
 	Kind plan.Kind

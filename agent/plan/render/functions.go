@@ -74,7 +74,7 @@ var errDivision = errors.New("division by zero")
 
 // missing replaces a function of text/template that templates must not call.
 func missing(name string) func(...any) (string, error) {
-	return func(...any) (string, error) { return "", fmt.Errorf("there is no function %s here", name) }
+	return func(...any) (string, error) { return "", fmt.Errorf("the function %s is not available", name) }
 }
 
 func (m *meter) replace(what, with, s string) (string, error) {
@@ -106,7 +106,7 @@ func (m *meter) json(v any) (string, error) {
 	case bool, int, int64, float64:
 		return fmt.Sprint(v), nil
 	}
-	return "", fmt.Errorf("json takes a text, a number or true and false, not %T", v)
+	return "", fmt.Errorf("json takes text, a number or a boolean, not %T", v)
 }
 
 func (m *meter) print(args ...any) (string, error) {
@@ -163,7 +163,7 @@ func (m *meter) scalars(args []any) (longest int, err error) {
 			n = len(a)
 		case nil, bool, byte, rune, int, int64, float64:
 		default:
-			return 0, fmt.Errorf("a text can be made of texts and numbers, not of %T", a)
+			return 0, fmt.Errorf("arguments must be text or numbers, not %T", a)
 		}
 		sum += n + 1
 		longest = max(longest, n)

@@ -15,7 +15,7 @@ const indent = "  "
 func (e *Edit) add(doc string, into gjson.Result, path []segment) (string, error) {
 	for i, s := range path[1:] {
 		if s.index >= 0 {
-			return "", fmt.Errorf("there is no list %q to have an element %d; write :%d for a name", path[i].name, s.index, s.index)
+			return "", fmt.Errorf("there is no list %q for element %d; write :%d if it is a name", path[i].name, s.index, s.index)
 		}
 	}
 	l := layoutOf(doc, into)

@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Bounds of one template (trust F11). Templates written in good faith stay far below them.
+// Bounds of one template (threat F11). Templates written in good faith stay far below them.
 const (
 	// maxActions bounds the number of {{…}} in one file, and with it the nesting of blocks.
 	maxActions = 10_000
@@ -52,7 +52,7 @@ func Parse(name, text string) (*Template, error) {
 		}
 	}
 	if caller := recursive(trees); caller != "" {
-		return nil, failure.New(v1alpha1.ReasonTemplateFailed, "%s: the template %q calls itself; write it without", name, caller)
+		return nil, failure.New(v1alpha1.ReasonTemplateFailed, "%s: the template %q calls itself, which is not allowed", name, caller)
 	}
 	for _, root := range trees {
 		if calls(root, step) {
@@ -138,7 +138,7 @@ type meter struct {
 // step charges for a block. Every block calls it first.
 func (m *meter) step(weight int) (string, error) {
 	if m.steps += weight; m.steps > maxSteps {
-		return "", failure.New(v1alpha1.ReasonLimitExceeded, "%s: the template does not come to an end within %d steps", m.name, maxSteps)
+		return "", failure.New(v1alpha1.ReasonLimitExceeded, "%s: the template does not finish within %d steps", m.name, maxSteps)
 	}
 	return "", nil
 }

@@ -3,7 +3,7 @@ package guardtest
 
 import "strings"
 
-// random is text of high entropy, cut to a length. The literals of this file are split, so that no scanner takes them for secrets.
+// random is text of high entropy, cut to a length. The literals of this file are split, so that no scanner mistakes them for secrets.
 func random(n int) string {
 	const s = "a8Fk2Lq9Zx7Wc3Vb6Nm1Ty5Ru4Pe0Od8Sg2Hj7Ki3Lw9Xq6Cz1Bv5Mn4As0Df8Gh2Jk7Qw3Er9Ty6Ui1Op5"
 	return s[:n]
