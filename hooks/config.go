@@ -120,8 +120,8 @@ func withExitCode(err error) error {
 // isDir reports whether an argument is a directory and not the name of a ConfigSync, which has no slash.
 func isDir(arg string) bool { return arg == "." || arg == ".." || strings.Contains(arg, "/") }
 
-// splitArgs returns the name and the directory among the arguments of render and diff, in any order; "" for one that is not
-// there.
+// splitArgs returns the name and the directory among the arguments of render and diff, in any order; "" for a missing
+// one.
 func splitArgs(args []string) (name, dir string, err error) {
 	for _, arg := range args {
 		switch {
@@ -130,7 +130,7 @@ func splitArgs(args []string) (name, dir string, err error) {
 		case !isDir(arg) && name == "":
 			name = arg
 		default:
-			return "", "", exitErrorf(exitUsage, "give one name and one directory at most; a directory has a slash, as in ./kubernetes")
+			return "", "", exitErrorf(exitUsage, "use at most one name and one directory; a directory has a slash, as in ./kubernetes")
 		}
 	}
 	if dir != "" {

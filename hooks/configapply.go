@@ -27,7 +27,7 @@ records in the status what it is about to own, applies the objects in the order 
 and what is still the ConfigSync's own, and waits until all objects are healthy.
 
 All of it is done with the rights of the caller: it needs get, create, patch and delete for the kinds of the commit, get for
-configsyncs, and update for configsyncs/status. The right to create Events is of use.`,
+configsyncs, and update for configsyncs/status. The right to create Events is optional.`,
 		Example: `  stoker config apply plant
 
   # show the plan and change nothing
@@ -104,7 +104,7 @@ cluster without the status. No run deletes those: delete them yourself, or add t
   stoker config status plant --orphans`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	orphans := command.Flags().Bool("orphans", false, "list objects that are marked and not in the inventory")
+	orphans := command.Flags().Bool("orphans", false, "list marked objects that are not in the inventory")
 	x := &configFlags{cli: c}
 	x.setRun(command, func(ctx context.Context, args []string) error {
 		p, err := x.connected()
@@ -144,7 +144,7 @@ func (x *configFlags) listOrphans(ctx context.Context, cs *v1alpha1.ConfigSync) 
 		return err
 	}
 	if len(unlisted) > 0 {
-		fmt.Fprintf(x.stderr, "warning: not listed, for want of rights or of an answer: %s\n", output.Clean(strings.Join(unlisted, ", ")))
+		fmt.Fprintf(x.stderr, "warning: not listed, because a right or an answer is missing: %s\n", output.Clean(strings.Join(unlisted, ", ")))
 	}
 	return display.Orphans(orphans).Print(x.stdout, *x.output)
 }

@@ -25,8 +25,8 @@ const cacheSize = 256 << 20
 func newConfigRunCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "run",
-		Short: "Keep the ConfigSyncs of a cluster at git",
-		Long: `Keep the ConfigSyncs of a cluster at git.
+		Short: "Keep the objects of ConfigSyncs in step with git",
+		Long: `Keep the objects of ConfigSyncs in step with git.
 
 The command runs until it is stopped. It does what the command apply does for every ConfigSync: after a change of its spec or its
 annotations, when a GatewaySync that it follows or an object that it depends on is ready, and at its refreshInterval. The chart runs it in the cluster (configSync.enabled). Of several that run, one applies;

@@ -69,7 +69,7 @@ func (c *cli) connectTo(arg string) (target, error) {
 	}
 	kind, known := kindsByPrefix[strings.ToLower(prefix)]
 	if !known || name == "" {
-		return p, exitErrorf(exitUsage, "%.80q names no object: write NAME for a GatewaySync, or configsync/NAME", arg)
+		return p, exitErrorf(exitUsage, "%.80q is not the name of an object: use NAME for a GatewaySync, or configsync/NAME", arg)
 	}
 	p.kind, p.name = kind, name
 	return p, nil
@@ -149,9 +149,9 @@ func (p target) explain(name string, err error) error {
 	case errors.Is(err, request.ErrReplaced):
 		return fmt.Errorf("%s %s in namespace %s: %w: run the command again", p.kind.Name, name, p.namespace, request.ErrReplaced)
 	case apierrors.IsNotFound(err) && p.kind == kube.ConfigSync:
-		return fmt.Errorf("there is no ConfigSync %s in namespace %s: list all with 'stoker config status', choose a namespace with --namespace", name, p.namespace)
+		return fmt.Errorf("there is no ConfigSync %s in namespace %s: list all with 'stoker config status', or choose a namespace with --namespace", name, p.namespace)
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("there is no GatewaySync %s in namespace %s: list all with 'stoker get -A', choose a namespace with --namespace", name, p.namespace)
+		return fmt.Errorf("there is no GatewaySync %s in namespace %s: list all with 'stoker get -A', or choose a namespace with --namespace", name, p.namespace)
 	case apierrors.IsForbidden(err) && p.namespace == "":
 		return fmt.Errorf("%w\nThe ClusterRole stoker-view grants this right: bind it with a ClusterRoleBinding, or choose one namespace with --namespace", err)
 	case apierrors.IsForbidden(err):

@@ -27,7 +27,7 @@ func newGetCommand(c *cli) *cobra.Command {
 	format := addOutputFlag(command)
 	command.RunE = func(command *cobra.Command, args []string) error {
 		if *all && len(args) > 0 {
-			return exitErrorf(exitUsage, "NAME and --all-namespaces exclude each other")
+			return exitErrorf(exitUsage, "NAME and --all-namespaces cannot be used together")
 		}
 		p, err := c.connect()
 		if err != nil {

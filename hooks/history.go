@@ -44,7 +44,7 @@ agent through the API server, so it needs the right to get pods and pods/proxy. 
 	diff := command.Flags().String("diff", "", "list the files that the sync with this `id` changed; requires --gateway")
 	command.RunE = func(command *cobra.Command, args []string) error {
 		if *diff != "" && (*audit || *gateway == "") {
-			return exitErrorf(exitUsage, "--diff requires --gateway and excludes --audit")
+			return exitErrorf(exitUsage, "--diff requires --gateway and cannot be used with --audit")
 		}
 		ctx := command.Context()
 		p, gs, err := c.loadGatewaySync(ctx, args[0])

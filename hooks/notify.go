@@ -72,7 +72,7 @@ func daemonFlags(command *cobra.Command, kind string) func() (daemon.Settings, e
 	var s daemon.Settings
 	var watch []string
 	f := command.Flags()
-	f.StringArrayVar(&watch, "watch-namespace", nil, "a `namespace` to serve (repeatable); without any, all of them")
+	f.StringArrayVar(&watch, "watch-namespace", nil, "a `namespace` to serve (repeatable); default: all")
 	f.StringVar(&s.WatchLabelSelector, "watch-label-selector", "", "serve only "+kind+" that this label `selector` admits")
 	f.StringVar(&s.HealthAddr, "health-addr", "127.0.0.1:8082", "`address` of /healthz and /readyz")
 	f.StringVar(&s.MetricsAddr, "metrics-addr", "127.0.0.1:8083", "`address` of /metrics")

@@ -88,7 +88,7 @@ func (x *preflightFlags) run(ctx context.Context, args []string) error {
 	case name == "" && x.file == "":
 		return exitErrorf(exitUsage, "missing the name of a GatewaySync, or a file with -f FILE")
 	case x.fromSync.used() && (name == "" || x.ref != ""):
-		return exitErrorf(exitUsage, "--application needs the name of a GatewaySync and excludes --ref")
+		return exitErrorf(exitUsage, "--application needs the name of a GatewaySync and cannot be used with --ref")
 	case x.timeout <= 0:
 		return exitErrorf(exitUsage, "--timeout must be positive")
 	}

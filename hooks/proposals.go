@@ -18,7 +18,7 @@ func newProposalsCommand(c *cli) *cobra.Command {
 The list shows each gateway with changes that are proposed, refused or under way. If there is no pull request, it shows the
 branch. The command status shows why changes are refused.
 
-With --renew, the agent of that gateway closes its pull request and proposes today's changes from today's base. Use it if the
+With --renew, the agent of that gateway closes its pull request and proposes the current changes from the current base. Use it if the
 pull request conflicts with its base branch. The command writes an annotation, which Argo CD does not revert.`,
 		Example: `  stoker proposals line
 
@@ -26,7 +26,7 @@ pull request conflicts with its base branch. The command writes an annotation, w
   stoker proposals line --renew line-1`,
 		Args: cobra.ExactArgs(1),
 	}
-	renew := command.Flags().String("renew", "", "propose the changes of this `gateway` again, from today's base")
+	renew := command.Flags().String("renew", "", "propose the changes of this `gateway` again, from the current base")
 	c.newRequester(command, func(ctx context.Context, r *requester, args []string) error {
 		if command.Flags().Changed("renew") {
 			return r.send(ctx, args[0], "changes of "+*renew+" are proposed again", func(ctx context.Context, p target) (request.Answer, error) {

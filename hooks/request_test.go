@@ -38,7 +38,7 @@ func TestConfigSyncRequests(t *testing.T) {
 		{[]string{"resume", "configsync/plant", "-o", "name"}, exitDone, "configsync.stoker.io/plant\n", ""},
 		{[]string{"sync", "configsync/plant"}, exitDone, "configsync.stoker.io/plant sync requested", ""},
 		{[]string{"retry", "configsync/plant"}, exitUsage, "", "is not a GatewaySync"},
-		{[]string{"pause", "pod/plant"}, exitUsage, "", "names no object"},
+		{[]string{"pause", "pod/plant"}, exitUsage, "", "is not the name of an object"},
 		{[]string{"set-ref", "configsync/nothing", "v1"}, exitFailed, "", "there is no ConfigSync nothing in namespace"},
 	} {
 		code, out, talk := s.run(step.args...)

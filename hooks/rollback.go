@@ -102,7 +102,7 @@ func (r *requester) needsRollback(ctx context.Context, arg string, timeout time.
 		return false, "", p.explain(p.name, err)
 	case request.Taken(gs, r.by, r.id):
 		if v := request.Read(gs, "", nil, p.Now()); !syntax.IsCommit(v.Ref) {
-			return notNeeded("request %s rolled back before, and another ref is desired by now", r.id)
+			return notNeeded("request %s has already rolled back, and another ref is desired now", r.id)
 		}
 		return true, "", nil
 	case gs.Status.LastGood == nil:

@@ -37,7 +37,7 @@ The command writes an annotation, which Argo CD does not revert.`,
 	c.newRequester(command, func(ctx context.Context, r *requester, args []string) error {
 		if command.Flags().Changed("restore") {
 			if *gateway != "" {
-				return exitErrorf(exitUsage, "--restore excludes --gateway: the id names the gateway")
+				return exitErrorf(exitUsage, "--restore cannot be used with --gateway: the id names the gateway")
 			}
 			return r.send(ctx, args[0], "snapshot "+*restore+" is restored", func(ctx context.Context, p target) (request.Answer, error) {
 				return p.setter().Restore(ctx, p.namespace, p.name, *restore)

@@ -75,7 +75,7 @@ command prints its progress. It reads the status at least once, however short --
 		}
 		if fromSync.used() {
 			if *ref != "" {
-				return exitErrorf(exitUsage, "--ref and --application: name one of them")
+				return exitErrorf(exitUsage, "--ref and --application cannot be used together")
 			}
 			o, err := p.object(command.Context())
 			if err != nil {
@@ -221,7 +221,7 @@ func (w *waiter) finished(v request.Verdict, flags *waitFlags) (bool, error) {
 	switch v.Phase {
 	case request.Succeeded:
 		if flags.noRollback && w.heldOff != "" {
-			return true, exitErrorf(exitFailed, "failed: %s: %s is held off by a rollback to %s, until it moves on; to have it all the same: stoker set-ref %s %s%s",
+			return true, exitErrorf(exitFailed, "failed: %s: %s is held off by a rollback to %s, until it moves on; to run it anyway: stoker set-ref %s %s%s",
 				v1alpha1.ReasonRolledBack, w.heldOff, request.Short(v.Ref), w.argument(), w.heldOff, troubleshootingLink(v1alpha1.ReasonRolledBack))
 		}
 		return true, nil
@@ -229,7 +229,7 @@ func (w *waiter) finished(v request.Verdict, flags *waitFlags) (bool, error) {
 		return true, exitErrorf(exitSuperseded, "superseded: %s", v.Message)
 	case request.Paused:
 		if v.Reason == v1alpha1.ReasonPaused {
-			return true, exitErrorf(exitHeld, "%s; to go on: stoker resume, or set paused to false where the manifest is kept", v.Message)
+			return true, exitErrorf(exitHeld, "%s; to continue: stoker resume, or set paused to false in the manifest", v.Message)
 		}
 		return true, exitErrorf(exitHeld, "held: %s: %s", v.Reason, v.Message)
 	case request.Failed:

@@ -63,7 +63,7 @@ func checkClient(authority string) (*http.Client, error) {
 		}
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--tls-ca-file: %s holds no certificate", authority)
+			return nil, fmt.Errorf("--tls-ca-file: %s contains no certificate", authority)
 		}
 	}
 	return newClient(config), nil
@@ -101,7 +101,7 @@ func checkOnce(ctx context.Context, client *http.Client, address string) error {
 	}
 	var answer struct{ Result string }
 	if res.StatusCode != http.StatusUnauthorized || json.Unmarshal(body, &answer) != nil || answer.Result != "refused" {
-		return fmt.Errorf("%s answers %s, and not as a receiver rejects a request without a secret: %.200q", address, res.Status, body)
+		return fmt.Errorf("%s answers %s, unlike a receiver, which rejects a request without a secret: %.200q", address, res.Status, body)
 	}
 	return nil
 }

@@ -121,5 +121,5 @@ func TestServesTLS(t *testing.T) {
 	unknown.Timeout = time.Minute
 	assert.ErrorContains(t, checkOnce(t.Context(), unknown, url+"/webhook/stoker-check/stoker-check"), "certificate")
 	_, err = checkClient(filepath.Join(dir, "tls.key"))
-	assert.ErrorContains(t, err, "holds no certificate")
+	assert.ErrorContains(t, err, "contains no certificate")
 }

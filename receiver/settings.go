@@ -26,7 +26,7 @@ func (s *settings) flags(out io.Writer) *flag.FlagSet {
 	s.Register(f)
 	f.StringVar(&s.WebhookAddr, "webhook-addr", ":9444", "`address` of /webhook and /status")
 	f.StringVar(&s.TLSDir, "tls-dir", "", "`directory` with tls.crt and tls.key, read again when they change; without it plain HTTP is served")
-	f.Var(&s.InstallSecretFile, "install-secret-file", "a `file` with a secret for hints to all GatewaySyncs and ConfigSyncs, one value a line, read again when it changes (repeatable)")
+	f.Var(&s.InstallSecretFile, "install-secret-file", "a `file` with a secret for hints to all GatewaySyncs and ConfigSyncs, one value per line, read again when it changes (repeatable)")
 	return f
 }
 

@@ -189,7 +189,7 @@ func TestWaitForSyncPermanentErrors(t *testing.T) {
 	for message, answer := range map[string]any{
 		"stoker-hooks-applications": apierrors.NewForbidden(group, "line", errors.New("no")),
 		"there is no Application":   apierrors.NewNotFound(group, "line"),
-		"of another form":           `{spec: {source: [1]}}`,
+		"does not have the form":    `{spec: {source: [1]}}`,
 		"is over":                   strings.ReplaceAll(fresh, "phase: Running, startedAt", "phase: Error, startedAt"),
 	} {
 		t.Run(message, func(t *testing.T) {

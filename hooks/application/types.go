@@ -96,7 +96,7 @@ func decode(u *unstructured.Unstructured) (*Application, error) {
 type unreadableError struct{ err error }
 
 func (e *unreadableError) Error() string {
-	return "the Application is of another form than argoproj.io/v1alpha1 has: " + e.err.Error()
+	return "the Application does not have the form of argoproj.io/v1alpha1: " + e.err.Error()
 }
 
 func (e *unreadableError) Unwrap() error { return e.err }

@@ -127,7 +127,7 @@ var statuses = []struct {
 		s.report(1, v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway, "it starts")
 		s.write()
 	}},
-	{"resolving", "Progressing", "asking git for release", func(s *scene) {
+	{"resolving", "Progressing", "polling git for release", func(s *scene) {
 		s.editSpec(func(spec *v1alpha1.GatewaySyncSpec) { spec.Git.Ref = "release" })
 		s.Ref = status.Ref{Desired: desiredref.Desired{Ref: "release"}, Asking: true}
 		s.write()

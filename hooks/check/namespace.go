@@ -129,7 +129,7 @@ func hasForeignAgent(p *corev1.Pod) bool {
 }
 
 // agentWaitReason returns why the container of the agent waits, in the words of the kubelet: for example, its image cannot be
-// pulled, or it crashes again and again. It returns "" if the container does not wait, or waits as in each start.
+// pulled, or it crashes repeatedly. It returns "" if the container does not wait, or waits as in each start.
 func agentWaitReason(p *corev1.Pod) string {
 	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		w := c.State.Waiting

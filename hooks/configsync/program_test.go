@@ -393,7 +393,7 @@ func TestProgramDrift(t *testing.T) {
 	edit()
 	w.has("a", "1")
 	require.Eventually(t, func() bool { return secret() == "planted-value" && strings.Contains(w.reasons(), "DriftRepaired") }, soon, 100*time.Millisecond)
-	assert.Contains(t, w.reasons(), "Normal DriftRepaired: 1 objects were changed in the cluster, and are as git has them again: ConfigMap "+w.namespace+"/a (data.a)")
+	assert.Contains(t, w.reasons(), "Normal DriftRepaired: restored 1 objects that were changed in the cluster: ConfigMap "+w.namespace+"/a (data.a)")
 
 	w.patch(`{"spec":{"apply":{"driftPolicy":"report"}}}`)
 	w.reaches(metav1.ConditionTrue, v1alpha1.ReasonSynced)

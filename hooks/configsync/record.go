@@ -90,7 +90,7 @@ func (c *record) write(ctx context.Context, gone map[manifest.ID]bool) (before *
 	case apierrors.IsConflict(err):
 		return nil, ErrConcurrentChange
 	}
-	return nil, fmt.Errorf("the run is complete, and the status could not be written: %w", err)
+	return nil, fmt.Errorf("the run is complete, but the status could not be written: %w", err)
 }
 
 // replace replaces the status in the cluster once. Its first call after writeIntent uses the result of that write, which saves

@@ -50,9 +50,9 @@ func (p *planner) inventoryEntry(id manifest.ID) *manifest.Entry {
 // undeletable explains why the API server does not delete an object that has to be created again.
 func undeletable(err error) *failure.Error {
 	if apierrors.IsForbidden(err) {
-		return failure.New(v1alpha1.ReasonApplyForbidden, "a field of it cannot be changed, and the API server forbids to delete it: grant the caller the verb delete")
+		return failure.New(v1alpha1.ReasonApplyForbidden, "a field of it cannot be changed, and the API server does not allow its deletion: grant the caller the verb delete")
 	}
-	return failure.New(v1alpha1.ReasonImmutableField, "a field of it cannot be changed, and the API server refuses to delete it (%s): delete it yourself", apierrors.ReasonForError(err))
+	return failure.New(v1alpha1.ReasonImmutableField, "a field of it cannot be changed, and the API server refuses its deletion (%s): delete it yourself", apierrors.ReasonForError(err))
 }
 
 // deleteAndWait deletes an object that is created again, and waits until it is gone. It deletes only the object that was planned. If that
@@ -84,7 +84,7 @@ func (a *applier) deleteAndWait(ctx context.Context, x *object) error {
 		x.live = live
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, deletionTimeout, failure.New(v1alpha1.ReasonUnhealthy,
-		"%s is deleted to be created again, and its finalizers keep it: see metadata.finalizers, and run the command again when it is gone", id))
+		"%s is being recreated, but its finalizers keep it: see metadata.finalizers, and run the command again when it is gone", id))
 	defer cancel()
 	for {
 		live, err := a.client.Get(ctx, x.want)

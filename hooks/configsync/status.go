@@ -237,10 +237,10 @@ func (t *targets) events() (list []event) {
 	}
 	pruned, _ := t.pruned()
 	if len(repaired) > 0 {
-		list = append(list, event{corev1.EventTypeNormal, v1alpha1.EventDriftRepaired, fmt.Sprintf("%d objects were changed in the cluster, and are as git has them again: %s", len(repaired), joinFirst(repaired))})
+		list = append(list, event{corev1.EventTypeNormal, v1alpha1.EventDriftRepaired, fmt.Sprintf("restored %d objects that were changed in the cluster: %s", len(repaired), joinFirst(repaired))})
 	}
 	if len(pruned) > 0 {
-		list = append(list, event{corev1.EventTypeNormal, v1alpha1.EventPruned, fmt.Sprintf("%d objects that git no longer has were deleted: %s", len(pruned), joinFirst(pruned))})
+		list = append(list, event{corev1.EventTypeNormal, v1alpha1.EventPruned, fmt.Sprintf("deleted %d objects that git no longer has: %s", len(pruned), joinFirst(pruned))})
 	}
 	return list
 }

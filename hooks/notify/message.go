@@ -120,7 +120,7 @@ func (e *statusError) Error() string { return e.status }
 func post(ctx context.Context, client outbound.Client, to secret.String, header http.Header, body any) error {
 	u, err := url.Parse(to.Reveal())
 	if err != nil || u.Scheme != "https" || u.Host == "" {
-		return errors.New("the Secret does not hold an https URL") // err has the URL, which is a credential
+		return errors.New("the Secret does not contain an https URL") // err has the URL, which is a credential
 	}
 	text, err := json.Marshal(body)
 	if err != nil {

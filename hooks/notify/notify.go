@@ -324,7 +324,7 @@ func (n *Notifier) deliver(ctx context.Context, ch *channel, changes []change, n
 	return accepted, err
 }
 
-// credentials reads the Secrets of a receiver. It is called for each message, so that a new value counts at once.
+// credentials reads the Secrets of a receiver. It is called for each message, so that a new value takes effect at once.
 func (n *Notifier) credentials(ctx context.Context, ch *channel) (c credentials, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()

@@ -384,7 +384,7 @@ func TestRateIsBounded(t *testing.T) {
 
 func TestRefusedSecrets(t *testing.T) {
 	for name, c := range map[string]struct{ key, want string }{
-		"plain HTTP":  {"plain", "the Secret does not hold an https URL"},
+		"plain HTTP":  {"plain", "the Secret does not contain an https URL"},
 		"missing key": {"absent", "the key absent of the Secret alerts must have 1 to 4096 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {

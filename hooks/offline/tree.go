@@ -86,7 +86,7 @@ func (t *Tree) Stat(name string) (plan.Stat, error) {
 	return plan.Stat{}, nil
 }
 
-// Blocked implements plan.State. It returns the file that stands in place of a directory above name.
+// Blocked implements plan.State. It returns the file at the path of a directory above name.
 func (t *Tree) Blocked(name string) (string, plan.Kind, error) {
 	for i := range len(name) {
 		if name[i] != '/' {

@@ -174,13 +174,13 @@ func TestLeaderlessStatusExplainsPods(t *testing.T) {
 	}{
 		"running":                        {corev1.PodStatus{Phase: corev1.PodRunning}, "pods: gw-0"},
 		"starting":                       {corev1.PodStatus{Phase: corev1.PodPending}, "pods: gw-0 (Pending)"},
-		"no node":                        {corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/3 nodes are available"}}}, "gw-0 (no node takes it: 0/3 nodes are available)"},
+		"no node":                        {corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/3 nodes are available"}}}, "gw-0 (it cannot be scheduled: 0/3 nodes are available)"},
 		"no image":                       {waits("gateway", "ErrImagePull"), "gw-0 (the image of container gateway cannot be pulled)"},
 		"no image, between two attempts": {waits("gateway", "ImagePullBackOff"), "gw-0 (the image of container gateway cannot be pulled)"},
 		"no Secret":                      {waits("gateway", "CreateContainerConfigError"), "gw-0 (container gateway cannot be created: secret plant-db not found)"},
-		"crashing":                       {corev1.PodStatus{Phase: corev1.PodRunning, InitContainerStatuses: []corev1.ContainerStatus{{Name: inject.Container, LastTerminationState: ended}}}, "gw-0 (container " + inject.Container + " ends again and again)"},
+		"crashing":                       {corev1.PodStatus{Phase: corev1.PodRunning, InitContainerStatuses: []corev1.ContainerStatus{{Name: inject.Container, LastTerminationState: ended}}}, "gw-0 (container " + inject.Container + " keeps crashing)"},
 		"crashing, and running now": {corev1.PodStatus{Phase: corev1.PodRunning, InitContainerStatuses: []corev1.ContainerStatus{{Name: inject.Container, Ready: true,
-			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, LastTerminationState: ended}}}, "gw-0 (container " + inject.Container + " ends again and again)"},
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, LastTerminationState: ended}}}, "gw-0 (container " + inject.Container + " keeps crashing)"},
 		"crashed after an hour": {corev1.PodStatus{Phase: corev1.PodRunning, InitContainerStatuses: []corev1.ContainerStatus{{Name: inject.Container, Ready: true,
 			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, LastTerminationState: endedAfterAnHour}}}, "pods: gw-0"},
 	} {

@@ -69,7 +69,7 @@ func OneOf(name, value string, choices ...string) error {
 	if slices.Contains(choices, value) {
 		return nil
 	}
-	return fmt.Errorf("--%s: %q is none of %s", name, value, strings.Trim(strings.Join(choices, ", "), ", "))
+	return fmt.Errorf("--%s: %q is not one of %s", name, value, strings.Trim(strings.Join(choices, ", "), ", "))
 }
 
 // Exit returns the exit code for err. It prints err to talk unless Parse or Explain already did.

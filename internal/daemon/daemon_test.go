@@ -54,7 +54,7 @@ func TestExitCode(t *testing.T) {
 		{args: []string{"--version", "--mood=odd", "extra"}, code: daemon.ExitDone},
 		{args: []string{"--watch-namespace="}, code: daemon.ExitUsage, told: "it is empty"},
 		{args: []string{"--nonsense"}, code: daemon.ExitUsage, told: "flag provided but not defined: -nonsense\nsweeper sweeps."},
-		{args: []string{"--mood=odd"}, code: daemon.ExitUsage, told: "--mood: \"odd\" is none of good, bad\nSee sweeper --help.\n"},
+		{args: []string{"--mood=odd"}, code: daemon.ExitUsage, told: "--mood: \"odd\" is not one of good, bad\nSee sweeper --help.\n"},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
 			var talk bytes.Buffer
@@ -85,11 +85,11 @@ func TestAllErrorsAreReported(t *testing.T) {
 	_, err := parse(&talk, "--mood=odd", "--log-format=xml", "--log-level=loud", "--watch-namespace=a", "--watch-namespace=B", "--watch-label-selector=a=b=c", "extra")
 	require.ErrorIs(t, err, daemon.ErrUsage)
 	assert.Regexp(t, `^unexpected argument "extra"
---log-format: "xml" is none of json, text
---log-level: "loud" is none of debug, info, warn, error
+--log-format: "xml" is not one of json, text
+--log-level: "loud" is not one of debug, info, warn, error
 --watch-namespace: "B" is not a valid namespace name
 --watch-label-selector: .*
---mood: "odd" is none of good, bad
+--mood: "odd" is not one of good, bad
 See sweeper --help\.
 $`, talk.String())
 }

@@ -27,7 +27,7 @@ func Watch(log *slog.Logger, names ...string) *Watcher {
 	}
 	fs, err := fsnotify.NewWatcher()
 	if err != nil {
-		log.Warn("no file events; files are read once a period", "files", names, "error", err)
+		log.Warn("no file events; reading files periodically", "files", names, "error", err)
 		return w
 	}
 	w.fs = fs
@@ -47,7 +47,7 @@ func (w *Watcher) Add(names ...string) {
 		name = filepath.Clean(name)
 		err := w.fs.Add(filepath.Dir(name))
 		if _, known := w.watched[name]; err != nil && !known {
-			w.log.Warn("no file events; the file is read once a period", "file", name, "error", err)
+			w.log.Warn("no file events; reading the file periodically", "file", name, "error", err)
 		}
 		w.watched[name] = err == nil
 	}

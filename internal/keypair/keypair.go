@@ -59,7 +59,7 @@ func (m *Mounted) Run(ctx context.Context) error {
 			said = ""
 		} else if err.Error() != said {
 			said = err.Error()
-			m.log.Error("the certificate cannot be served; the last good one stays", "error", err)
+			m.log.Error("invalid certificate; serving the last valid one", "error", err)
 		}
 		if !backoff.Wait(ctx, m.every) {
 			return nil

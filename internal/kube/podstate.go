@@ -11,7 +11,7 @@ import (
 const (
 	// maxStuck bounds the text about one pod, in characters.
 	maxStuck = 160
-	// shortRun is the run time below which a container that ended and runs again counts as one that ends again and again.
+	// shortRun is the run time below which a container that ended and runs again counts as crashing repeatedly.
 	shortRun = time.Minute
 )
 
@@ -20,7 +20,7 @@ const (
 func Stuck(p *corev1.Pod) string {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return truncate("no node takes it: " + c.Message)
+			return truncate("it cannot be scheduled: " + c.Message)
 		}
 	}
 	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
@@ -31,7 +31,7 @@ func Stuck(p *corev1.Pod) string {
 		case w != nil && strings.HasPrefix(w.Reason, "CreateContainer"):
 			return truncate("container " + c.Name + " cannot be created: " + w.Message)
 		case last != nil && (!c.Ready || last.FinishedAt.Sub(last.StartedAt.Time) < shortRun) && (c.State.Terminated == nil || c.State.Terminated.ExitCode != 0):
-			return truncate("container " + c.Name + " ends again and again")
+			return truncate("container " + c.Name + " keeps crashing")
 		}
 	}
 	if p.Status.Phase == corev1.PodPending {

@@ -51,7 +51,7 @@ func NewAgent(reg prometheus.Registerer, version, namespace, gatewaySync, gatewa
 	a := &Agent{
 		reconciles: counter("reconcile_total", "Iterations of a loop, by outcome class.", "loop", "result"),
 		reconcile:  histogram("reconcile_duration_seconds", "Duration of an iteration of a loop.", "loop"),
-		resolve:    histogram("ref_resolve_duration_seconds", "Duration of asking git for a ref.", "result"),
+		resolve:    histogram("ref_resolve_duration_seconds", "Duration of a ref lookup in git.", "result"),
 		clone:      histogram("agent_clone_duration_seconds", "Duration of fetching a commit by kind of fetch.", "kind"),
 		sync:       histogram("sync_duration_seconds", "Duration of a sync by reason of its outcome.", "result"),
 		files:      counter("files_changed_total", "Files that syncs changed on the gateway.", "kind"),

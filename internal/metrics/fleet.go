@@ -29,7 +29,7 @@ type FleetState struct {
 	States map[v1alpha1.GatewaySyncState]int
 	// Conditions are those of the GatewaySync. Their types come from a closed list. The reason of Ready may come from a SyncReport.
 	Conditions []metav1.Condition
-	// Target is since when the current target stands; zero if there is none.
+	// Target is when the current target was set; zero if there is none.
 	Target time.Time
 }
 
@@ -46,7 +46,7 @@ func NewFleet(reg prometheus.Registerer, namespace, gatewaySync string) *Fleet {
 	f := &Fleet{
 		discovered: gauge("gateways_discovered", "Gateways that were discovered, as the lead sees them; no series while the agent does not lead."),
 		synced:     gauge("gateways_synced", "Gateways that run the target commit, verified, as the lead sees them; no series while the agent does not lead."),
-		target:     gauge("target_timestamp_seconds", "Unix time since when the current target stands; no series while the agent does not lead."),
+		target:     gauge("target_timestamp_seconds", "Unix time at which the current target was set; no series while the agent does not lead."),
 		conditions: gauge("gatewaysync_condition", "Whether a condition of the GatewaySync has a status: 0 or 1; no series while the agent does not lead.", "type", "status"),
 		reason:     gauge("gatewaysync_reason", "The reason of the condition Ready; always 1; no series while the agent does not lead.", "reason"),
 		states:     gauge("gateways", "Gateways by state, as the lead sees them; no series while the agent does not lead.", "state"),

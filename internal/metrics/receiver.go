@@ -33,7 +33,7 @@ func NewReceiver(reg prometheus.Registerer, version string) *Receiver {
 		statuses: counter("webhook_status_requests_total", "Requests to /status, by the phase that was returned, or the reason why none was.", "result"),
 		secrets:  counter("webhook_secret_reads_total", "Reads of Secrets by outcome.", "result"),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "stoker", Name: "webhook_panics_total",
-			Help: "Requests that made the receiver fail in a way that it does not know: a defect, please report it."}),
+			Help: "Panics during requests: a defect, please report it."}),
 		connections: gauge("webhook_connections", "Connections that are open."),
 		closed:      counter("webhook_connections_closed_total", "Connections that were closed because there were too many, by whose.", "reason"),
 		expiry:      gauge("certificate_expiry_timestamp_seconds", "Unix time at which the served certificate expires; 0 without TLS."),

@@ -68,9 +68,9 @@ func refusedByProxy(_ context.Context, proxy *url.URL, _ *http.Request, res *htt
 	case http.StatusOK:
 		return nil
 	case http.StatusProxyAuthRequired:
-		return fmt.Errorf("the proxy %s asks for other credentials (HTTP 407)", failure.Quote(proxy.Host))
+		return fmt.Errorf("the proxy %s requires other credentials (HTTP 407)", failure.Quote(proxy.Host))
 	case http.StatusForbidden:
-		return fmt.Errorf("the proxy %s does not allow this host (HTTP 403): allow it there, or name it in NO_PROXY", failure.Quote(proxy.Host))
+		return fmt.Errorf("the proxy %s does not allow this host (HTTP 403): allow it there, or add it to NO_PROXY", failure.Quote(proxy.Host))
 	}
 	return fmt.Errorf("the proxy %s refused the connection (HTTP %d)", failure.Quote(proxy.Host), res.StatusCode)
 }

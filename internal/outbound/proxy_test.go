@@ -190,7 +190,7 @@ func TestRequestsThroughProxy(t *testing.T) {
 		require.Error(t, post("http://hooks.example.com/"))
 		assert.Empty(t, proxy.took())
 	})
-	for want, answer := range map[string]int{"asks for other credentials (HTTP 407)": 407, "does not allow this host (HTTP 403)": 403, "refused the connection (HTTP 502)": 502, "no complete answer within 1s": -1} {
+	for want, answer := range map[string]int{"requires other credentials (HTTP 407)": 407, "does not allow this host (HTTP 403)": 403, "refused the connection (HTTP 502)": 502, "no complete answer within 1s": -1} {
 		t.Run(want, func(t *testing.T) {
 			proxy.mu.Lock()
 			proxy.answer = answer

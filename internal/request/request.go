@@ -192,7 +192,7 @@ func (r Request) plan(o v1alpha1.Requestable, now time.Time) (map[string]*string
 		return nil, Answer{}, &InvalidError{err}
 	}
 	if r.Ref != "" && (d.Ref != r.Ref || !strings.EqualFold(d.Commit, r.Commit)) {
-		return nil, Answer{}, fmt.Errorf("the request for %s would not be in force", r.Ref)
+		return nil, Answer{}, fmt.Errorf("the request for %s would have no effect", r.Ref)
 	}
 	answer.Outcome, answer.Ref, answer.At = Set, d.Ref, at
 	return write, answer, nil

@@ -39,14 +39,14 @@ func (s *Setter) back(ctx context.Context, namespace, name, failed, to, by, id s
 	}
 	return s.change(ctx, namespace, name, "", func(o v1alpha1.Requestable) (map[string]*string, Answer, error) {
 		if Taken(o, by, id) {
-			return nil, Answer{Outcome: Unchanged, At: o.GetAnnotations()[v1alpha1.AnnotationRequestedAt], Message: fmt.Sprintf("request %s of %s was taken before", id, by)}, nil
+			return nil, Answer{Outcome: Unchanged, At: o.GetAnnotations()[v1alpha1.AnnotationRequestedAt], Message: fmt.Sprintf("request %s of %s was already carried out", id, by)}, nil
 		}
 		r, answer, err := rollback(o, to)
 		if err != nil || answer.Outcome != "" {
 			return nil, answer, err
 		}
 		if still, err := desiresFailed(o, failed); !still || err != nil {
-			answer = Answer{Outcome: Unchanged, At: o.GetAnnotations()[v1alpha1.AnnotationRequestedAt], Message: "nothing was changed: another commit than the one that failed is desired by now"}
+			answer = Answer{Outcome: Unchanged, At: o.GetAnnotations()[v1alpha1.AnnotationRequestedAt], Message: "nothing was changed: the failed commit is no longer desired"}
 			return nil, answer, err
 		}
 		r.By, r.ID = by, id

@@ -114,7 +114,7 @@ func TestRollbackKeepsLaterCommit(t *testing.T) {
 	answer, err := s.RollbackFrom(t.Context(), namespace, "plant", other, "", "argocd", "job-1")
 	require.NoError(t, err)
 	assert.Equal(t, Unchanged, answer.Outcome)
-	assert.Contains(t, answer.Message, "another commit than the one that failed")
+	assert.Contains(t, answer.Message, "the failed commit is no longer desired")
 	assert.NotContains(t, answer.GatewaySync().Annotations, v1alpha1.AnnotationRequestedRef)
 	answer, err = s.RollbackFrom(t.Context(), namespace, "plant", commitB, "", "argocd", "job-1")
 	require.NoError(t, err)

@@ -55,7 +55,7 @@ func (s *Setter) Of(kind kube.Kind) *Setter {
 
 // ErrReplaced means that the object was deleted and another one has its name now. The error is also a NotFound, because the
 // request was not meant for the new object.
-var ErrReplaced = errors.New("it was deleted, and another one has its name by now")
+var ErrReplaced = errors.New("it was deleted, and another object now has its name")
 
 // Replaced returns ErrReplaced if o has another UID than uid. An empty uid matches any object.
 func Replaced(o v1alpha1.Requestable, uid types.UID) error {
@@ -239,5 +239,5 @@ func (s *Setter) change(ctx context.Context, namespace, name string, uid types.U
 		}
 		conflict = err
 	}
-	return Answer{}, fmt.Errorf("others wrote %s %s/%s each of %d times: %w", s.kind.Name, namespace, name, attempts, conflict)
+	return Answer{}, fmt.Errorf("%s %s/%s was changed during each of %d attempts: %w", s.kind.Name, namespace, name, attempts, conflict)
 }

@@ -13,7 +13,7 @@ const redacted = "REDACTED"
 // String is a secret text. Every way of printing it (all format verbs, slog, JSON, YAML, text) gives REDACTED;
 // only Reveal gives the value, so that a search for Reveal finds each place where a secret is used.
 //
-// The value is behind a function, because fmt calls no method on what lies in an unexported field of another type, and
+// The value is behind a function, because fmt calls no method of an unexported field of another type, and
 // prints its memory instead.
 type String struct{ reveal func() string }
 

@@ -36,7 +36,7 @@ func parseAzure(h http.Header, body []byte) (Request, error) {
 	case "":
 		return Request{}, invalid("eventType is missing")
 	default:
-		return nothing(id, "event %s says nothing about what to run", quote(b.EventType)), nil
+		return nothing(id, "event %s does not change what to run", quote(b.EventType)), nil
 	}
 	var p azurePush // decoded separately, because other events use these names for other types
 	if err := decode(h, body, &p); err != nil {
@@ -50,7 +50,7 @@ func parseAzure(h http.Header, body []byte) (Request, error) {
 		}
 	}
 	if len(r.Refs) == 0 {
-		return nothing(id, "no branch and no tag was made or moved"), nil
+		return nothing(id, "no branch or tag was created or moved"), nil
 	}
 	if len(r.Repositories) == 0 {
 		return Request{}, invalid("resource.repository.remoteUrl is missing")

@@ -20,7 +20,7 @@ func parseBitbucket(h http.Header, body []byte) (Request, error) {
 	case "repo:refs_changed", "mirror:repo_synchronized":
 		return parseBitbucketDataCenter(h, body, id)
 	default:
-		return nothing(id, "event %s says nothing about what to run", quote(event)), nil
+		return nothing(id, "event %s does not change what to run", quote(event)), nil
 	}
 }
 
@@ -61,7 +61,7 @@ func parseBitbucketCloud(h http.Header, body []byte, id string) (Request, error)
 		}
 	}
 	if len(r.Refs) == 0 {
-		return nothing(id, "no branch and no tag was made or moved"), nil
+		return nothing(id, "no branch or tag was created or moved"), nil
 	}
 	if len(r.Repositories) == 0 {
 		return Request{}, invalid("repository.links.html.href is missing")
@@ -124,7 +124,7 @@ func parseBitbucketDataCenter(h http.Header, body []byte, id string) (Request, e
 		}
 	}
 	if len(r.Refs) == 0 {
-		return nothing(id, "no branch and no tag was made or moved"), nil
+		return nothing(id, "no branch or tag was created or moved"), nil
 	}
 	if len(r.Repositories) == 0 {
 		return Request{}, invalid("repository has neither links.clone nor project.key and slug")

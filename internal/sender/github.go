@@ -46,9 +46,9 @@ func parseLikeGitHub(h http.Header, body []byte, event, id string) (Request, err
 		return Request{Kind: Ping, ID: id}, nil
 	case "push", "create", "release":
 	case "delete":
-		return nothing(id, "what is deleted is not synced"), nil
+		return nothing(id, "deletions are not synced"), nil
 	default:
-		return nothing(id, "event %s says nothing about what to run", quote(event)), nil
+		return nothing(id, "event %s does not change what to run", quote(event)), nil
 	}
 	var b gitHubBody
 	if err := decode(h, body, &b); err != nil {
@@ -58,19 +58,19 @@ func parseLikeGitHub(h http.Header, body []byte, event, id string) (Request, err
 	switch event {
 	case "push":
 		if b.Deleted || isZeros(b.After) {
-			return nothing(id, "what is deleted is not synced"), nil
+			return nothing(id, "deletions are not synced"), nil
 		}
 		if !isCommit(b.After) { // not used, but it tells a push from a deletion
-			return Request{}, invalid("after: a push has the id of a commit, and not %s", quote(b.After))
+			return Request{}, invalid("after: %s is not the id of a commit", quote(b.After))
 		}
 		if !strings.HasPrefix(b.Ref, "refs/") {
-			return Request{}, invalid("ref: a push has a full name, such as refs/heads/main, and not %s", quote(b.Ref))
+			return Request{}, invalid("ref: %s is not a full name such as refs/heads/main", quote(b.Ref))
 		}
 		r.Refs = []string{b.Ref}
 	case "create":
 		prefix := map[string]string{"branch": branches, "tag": tags}[b.RefType]
 		if prefix == "" {
-			return nothing(id, "a %s was made, and neither a branch nor a tag", quote(b.RefType)), nil
+			return nothing(id, "a %s was created, not a branch or a tag", quote(b.RefType)), nil
 		}
 		if b.Ref == "" {
 			return Request{}, invalid("ref is missing")
@@ -81,7 +81,7 @@ func parseLikeGitHub(h http.Header, body []byte, event, id string) (Request, err
 			return Request{}, invalid("release is missing")
 		}
 		if b.Action != "published" && b.Action != "released" || b.Release.Draft {
-			return nothing(id, "a release counts when it is published, and this one is %s", quote(b.Action)), nil
+			return nothing(id, "only published releases count; this one is %s", quote(b.Action)), nil
 		}
 		if b.Release.TagName == "" {
 			return Request{}, invalid("release.tag_name is missing")

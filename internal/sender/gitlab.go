@@ -27,7 +27,7 @@ func parseGitLab(h http.Header, body []byte) (Request, error) {
 	switch event := h.Get("X-Gitlab-Event"); event {
 	case "Push Hook", "Tag Push Hook", "Release Hook", "System Hook":
 	default:
-		return nothing(id, "event %s says nothing about what to run", quote(event)), nil
+		return nothing(id, "event %s does not change what to run", quote(event)), nil
 	}
 	var kind struct {
 		ObjectKind string `json:"object_kind"`
@@ -45,7 +45,7 @@ func parseGitLab(h http.Header, body []byte) (Request, error) {
 	case "":
 		return Request{}, invalid("object_kind is missing")
 	default:
-		return nothing(id, "%s says nothing about what to run", quote(what)), nil
+		return nothing(id, "%s does not change what to run", quote(what)), nil
 	}
 	var b gitLabBody // decoded separately, because other kinds use these names for other types
 	if err := decode(h, body, &b); err != nil {
@@ -54,17 +54,17 @@ func parseGitLab(h http.Header, body []byte) (Request, error) {
 	r := Request{Kind: Move, ID: id, Repositories: addresses(b.Project.GitHTTPURL, b.Project.GitSSHURL, b.Project.WebURL)}
 	switch {
 	case what == "release" && b.Action != "create":
-		return nothing(id, "a release counts when it is made, and this is %s", quote(b.Action)), nil
+		return nothing(id, "only created releases count; this one is %s", quote(b.Action)), nil
 	case what == "release" && b.Tag == "":
 		return Request{}, invalid("tag is missing")
 	case what == "release":
 		r.Refs = []string{tags + b.Tag}
 	case isZeros(b.After):
-		return nothing(id, "what is deleted is not synced"), nil
+		return nothing(id, "deletions are not synced"), nil
 	case !isCommit(b.After): // not used, but it tells a push from a deletion
-		return Request{}, invalid("after: a push has the id of a commit, and not %s", quote(b.After))
+		return Request{}, invalid("after: %s is not the id of a commit", quote(b.After))
 	case !strings.HasPrefix(b.Ref, "refs/"):
-		return Request{}, invalid("ref: a push has a full name, such as refs/heads/main, and not %s", quote(b.Ref))
+		return Request{}, invalid("ref: %s is not a full name such as refs/heads/main", quote(b.Ref))
 	default:
 		r.Refs = []string{b.Ref}
 	}

@@ -81,7 +81,7 @@ func Parse(h http.Header, body []byte) (Request, error) {
 		r.Sender = s.Name
 	}
 	if len(r.Refs) > maxRefs {
-		return Request{Sender: s.Name}, invalid("the delivery speaks of more than %d refs", maxRefs)
+		return Request{Sender: s.Name}, invalid("the delivery names more than %d refs", maxRefs)
 	}
 	return r, nil
 }

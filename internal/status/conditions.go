@@ -33,7 +33,7 @@ var Conditions = []Condition{
 		Unknown: "no gateway was discovered, or no agent runs"},
 	{Type: v1alpha1.ConditionRefResolved, True: "the desired ref has a commit", False: "git cannot be reached, or has no such ref", Unknown: "git was not polled yet",
 		compute: refResolved},
-	{Type: v1alpha1.ConditionSSHHostKeyVerification, True: "the git host showed a trusted key", False: "it did not, or it is not checked",
+	{Type: v1alpha1.ConditionSSHHostKeyVerification, True: "the git host presented a trusted key", False: "it did not, or it is not checked",
 		Unknown: "it was not reached yet; absent for repositories without ssh", compute: sshHostKeyVerification},
 	{Type: v1alpha1.ConditionProfilesValid, True: "the spec is valid; the message also names invalid profiles that no gateway uses",
 		False: "a field is wrong; the message names it", compute: profilesValid},

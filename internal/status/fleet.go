@@ -116,7 +116,7 @@ func rests(r v1alpha1.Reason) bool {
 // planned reports whether a gateway or a fleet with this reason waits as planned. While nothing else is missing, no deadline runs.
 func planned(r v1alpha1.Reason) bool { return r.Cause() == v1alpha1.CausePlan }
 
-// The weights of reasons of gateways that are not synced, from the lowest. Those that need a person are the highest.
+// The weights of reasons of gateways that are not synced, from the lowest. Those that need an operator are the highest.
 const (
 	weightPlanned = iota // explains a fleet only if nothing else is missing
 	weightWindow         // above other planned waits: a gateway reports it only after the rollout has let it go on

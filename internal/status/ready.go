@@ -38,7 +38,7 @@ func judge(f *facts) verdict {
 	case n == 0:
 		return say(metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, NoGateways(f.GatewaySync.Name))
 	case !f.resolved:
-		return say(metav1.ConditionFalse, v1alpha1.ReasonProgressing, "asking git for "+f.Ref.Desired.Ref)
+		return say(metav1.ConditionFalse, v1alpha1.ReasonProgressing, "polling git for "+f.Ref.Desired.Ref)
 	case f.rolling() && !paused:
 		return rolloutVerdict(f)
 	case synced == n && paused:

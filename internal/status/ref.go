@@ -55,9 +55,9 @@ func refResolved(f *facts) *metav1.Condition {
 		}
 		return f.condition(metav1.ConditionTrue, v1alpha1.ReasonRefResolved, message)
 	case v1alpha1.RefResolving:
-		return f.condition(metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "asking git for "+f.Ref.Desired.Ref)
+		return f.condition(metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "polling git for "+f.Ref.Desired.Ref)
 	}
-	return f.condition(metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "git was not asked yet")
+	return f.condition(metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "git has not been polled yet")
 }
 
 // refError returns the message of Ref.Err, with what the gateways do meanwhile.
@@ -100,7 +100,7 @@ func sshHostKeyVerification(f *facts) *metav1.Condition {
 		}
 	}
 	if f.Ref.HostKey || f.fleet.synced() > 0 || known != nil && known.Status == metav1.ConditionTrue && f.sameRef() {
-		return f.condition(metav1.ConditionTrue, v1alpha1.ReasonHostKeyVerified, "the git host showed a key that is trusted")
+		return f.condition(metav1.ConditionTrue, v1alpha1.ReasonHostKeyVerified, "the git host presented a trusted key")
 	}
-	return f.condition(metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "the git host was not reached yet")
+	return f.condition(metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "the git host has not been reached yet")
 }

@@ -8,7 +8,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 )
 
-// Standing is where a gateway stands with the published target. A rollout is decided from it.
+// Standing is the state of a gateway for the published target, from which a rollout is decided.
 type Standing struct {
 	Name string
 	// Label also names the pod if its name differs.
@@ -20,13 +20,13 @@ type Standing struct {
 	Phase   v1alpha1.GatewaySyncState
 	Reason  v1alpha1.Reason
 	Message string
-	// Commit is what lies on its disk.
+	// Commit is the commit on its disk.
 	Commit string
 	// Planned is the commit of its dry run.
 	Planned string
 }
 
-// Standings returns where the live gateways stand, sorted by name. A report about an earlier target says Pending.
+// Standings returns the states of the live gateways, sorted by name. A report about an earlier target says Pending.
 func Standings(s Seen) []Standing {
 	rows := gateways(&s)
 	out := make([]Standing, len(rows))

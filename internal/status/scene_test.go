@@ -122,7 +122,7 @@ func (s *scene) hears(i int) {
 	case s.Target.Paused && there:
 		r.Phase, r.Reason, r.Message = v1alpha1.GatewaySynced, v1alpha1.ReasonPaused, "syncing is paused; it is there already"
 	case s.Target.Paused:
-		r.Phase, r.Reason, r.Message = v1alpha1.GatewayHeld, v1alpha1.ReasonPaused, "syncing is paused; what is on the disk stays"
+		r.Phase, r.Reason, r.Message = v1alpha1.GatewayHeld, v1alpha1.ReasonPaused, "syncing is paused; the files on the disk stay"
 	case there:
 		r.Phase, r.Reason, r.Message = v1alpha1.GatewaySynced, v1alpha1.ReasonSynced, ""
 	}

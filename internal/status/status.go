@@ -1,7 +1,7 @@
 // Package status computes the status of a GatewaySync: conditions, rows, the outcome, and the Events of a change. The lead
 // calls it with everything that agents report. The injector calls it while no agent leads, with nothing but pods.
 //
-// Both first compute the facts: the fleet, and how it stands to the desired ref. Each part of the status is then a function of
+// Both first compute the facts: the fleet, and how far it is with the desired ref. Each part of the status is then a function of
 // these facts.
 package status
 

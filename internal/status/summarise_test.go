@@ -132,11 +132,11 @@ func TestNotReady(t *testing.T) {
 			p.Annotations[v1alpha1.AnnotationCRName] = "site"
 		}, ready: "False/Progressing"},
 		{name: "git not polled yet", given: func(s *scene) { s.Target.Commit, s.Ref.Looked, s.Ref.Asking = "", false, true },
-			ready: "False/Progressing", says: "asking git for main", also: map[string]string{"RefResolved": "Unknown/Progressing", "Reconciling": "True/Progressing"}},
+			ready: "False/Progressing", says: "polling git for main", also: map[string]string{"RefResolved": "Unknown/Progressing", "Reconciling": "True/Progressing"}},
 		{name: "target of an older generation", given: func(s *scene) { s.GatewaySync.Generation = 2 },
 			ready: "False/Progressing", also: map[string]string{"AllGatewaysSynced": "False/Progressing"}},
 		{name: "target of another ref", given: func(s *scene) { s.Ref.Desired.Ref = "v2" },
-			ready: "False/Progressing", says: "asking git for v2"},
+			ready: "False/Progressing", says: "polling git for v2"},
 		{name: "gateway at an older generation", given: func(s *scene) {
 			s.GatewaySync.Generation, s.Target.Generation = 2, 2
 			s.takes(0)

@@ -60,7 +60,7 @@ func (s *Settings) Problems(f *flag.FlagSet) []error {
 		case given.Name == "log-level":
 			errs = append(errs, daemon.LevelProblem(s.LogLevel))
 		case is && number <= 0:
-			errs = append(errs, fmt.Errorf("--%s must be more than 0", given.Name))
+			errs = append(errs, fmt.Errorf("--%s must be positive", given.Name))
 		case given.Name == "max-depth" && s.MaxDepth > deepest:
 			errs = append(errs, fmt.Errorf("--max-depth must be at most %d", deepest))
 		}

@@ -30,9 +30,9 @@ func TestDefaultsAndChecks(t *testing.T) {
 		"--max-repository=0", "--max-lost-found=0", "--lost-found-age=-1s") {
 		said = append(said, err.Error())
 	}
-	assert.ElementsMatch(t, []string{`--log-format: "xml" is none of auto, json, text`, `--log-level: "loud" is none of debug, info, warn, error`, "--max-files must be more than 0",
-		"--max-path must be more than 0", "--max-depth must be more than 0", "--max-blob must be more than 0", "--max-rendered must be more than 0",
-		"--max-repository must be more than 0", "--max-lost-found must be more than 0", "--lost-found-age must be more than 0"}, said)
+	assert.ElementsMatch(t, []string{`--log-format: "xml" is not one of auto, json, text`, `--log-level: "loud" is not one of debug, info, warn, error`, "--max-files must be positive",
+		"--max-path must be positive", "--max-depth must be positive", "--max-blob must be positive", "--max-rendered must be positive",
+		"--max-repository must be positive", "--max-lost-found must be positive", "--lost-found-age must be positive"}, said)
 }
 
 func TestSize(t *testing.T) {

@@ -44,7 +44,7 @@ func read(name string) ([]secret.String, error) {
 	}
 	values, ok := Values(content)
 	if !ok {
-		return nil, fmt.Errorf("%s has more than %d lines: a secret has one value a line", name, MaxValues)
+		return nil, fmt.Errorf("%s has more than %d lines: a secret has one value per line", name, MaxValues)
 	}
 	return values, nil
 }

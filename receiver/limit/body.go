@@ -24,7 +24,7 @@ var (
 	// ErrTooLarge means that a body is larger than MaxBody.
 	ErrTooLarge = errors.New("the body is larger than 1 MiB")
 	// ErrBusy means that too many large bodies arrive at the same time.
-	ErrBusy = errors.New("too many large requests come in at once")
+	ErrBusy = errors.New("too many large requests arrive at once")
 )
 
 // Bodies reads request bodies. It limits how many large ones are in memory, and gives one address at most a third of these

@@ -32,24 +32,24 @@ type Callbacks struct {
 }
 
 // New returns a Lookup for the objects that selector admits (nil for all) in namespaces (empty for all).
-func New(client dynamic.Interface, namespaces []string, selector labels.Selector, told Callbacks) (*Lookup, error) {
+func New(client dynamic.Interface, namespaces []string, selector labels.Selector, callbacks Callbacks) (*Lookup, error) {
 	l := &Lookup{namespaces: namespaces}
 	changed := func(kind kube.Kind) func(namespace, name string) {
 		return func(namespace, name string) {
 			o, problem := l.cached(kind, namespace, name)
 			if bad, ok := errors.AsType[*kube.UndecodableError](problem); ok {
-				told.Unreadable(bad)
+				callbacks.Unreadable(bad)
 			}
 			if problem == nil && o.WebhookSpec().IsEnabled() {
-				told.Changed(o)
+				callbacks.Changed(o)
 			}
 		}
 	}
 	var err error
-	if l.gateways, err = kube.Watch(client, namespaces, selector, changed(kube.GatewaySync), told.Failed); err != nil {
+	if l.gateways, err = kube.Watch(client, namespaces, selector, changed(kube.GatewaySync), callbacks.Failed); err != nil {
 		return nil, err
 	}
-	l.configs, err = kube.WatchConfigSyncs(client, namespaces, selector, changed(kube.ConfigSync), told.Failed)
+	l.configs, err = kube.WatchConfigSyncs(client, namespaces, selector, changed(kube.ConfigSync), callbacks.Failed)
 	return l, err
 }
 

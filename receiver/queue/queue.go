@@ -50,7 +50,7 @@ var (
 	// ErrCrowded means that too many different requests wait for one object.
 	ErrCrowded = errors.New("too many different requests for this object are waiting")
 	// ErrLate means that earlier requests took so long that this one may be obsolete.
-	ErrLate = errors.New("requests before this one took too long")
+	ErrLate = errors.New("earlier requests took too long")
 	// ErrClosed means that the queue is closed.
 	ErrClosed = errors.New("the receiver is stopping")
 )

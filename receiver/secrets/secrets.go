@@ -178,7 +178,7 @@ func (v *Cache) due(now time.Time) []Ref {
 	if len(named) > maxEntries {
 		if now.Sub(v.fullLogged) >= logInterval {
 			v.fullLogged = now
-			v.Log.Error("more secrets are named than are read; requests for the others are refused: serve fewer namespaces", "named", len(named), "read", maxEntries)
+			v.Log.Error("too many secrets; some requests are refused", "named", len(named), "read", maxEntries)
 		}
 		named = named[:maxEntries]
 	}
@@ -303,7 +303,7 @@ func valuesOf(s *corev1.Secret, p Ref) ([]secret.String, error) {
 	values, ok := credential.Values(content)
 	switch {
 	case !ok:
-		return nil, &contentError{fmt.Sprintf("its key %s has more than %d lines: a secret has one value a line", p.Key, credential.MaxValues)}
+		return nil, &contentError{fmt.Sprintf("its key %s has more than %d lines: a secret has one value per line", p.Key, credential.MaxValues)}
 	case len(values) == 0:
 		return nil, &contentError{fmt.Sprintf("its key %s is empty: an empty secret would admit every caller", p.Key)}
 	}
@@ -319,10 +319,10 @@ func (v *Cache) logProblem(p Ref, e *entry, err error, now time.Time) {
 	e.lastProblem, e.problemLogged = what, now
 	args := []any{"namespace", p.Namespace, "secret", p.Name, "key", p.Key, "error", what}
 	if apierrors.IsForbidden(err) {
-		v.Log.Error("this secret may not be read, so that requests are refused: give the right to read it", append(args, "do", v.grantCommand(p))...)
+		v.Log.Error("secret may not be read; requests are refused", append(args, "do", v.grantCommand(p))...)
 		return
 	}
-	v.Log.Error("this secret cannot be used, so that requests are refused", args...)
+	v.Log.Error("secret cannot be used; requests are refused", args...)
 }
 
 // grantCommand returns the command that grants the right to read a Secret.

@@ -343,7 +343,7 @@ func TestReadsAreBounded(t *testing.T) {
 		}
 	}
 	assert.Len(t, v.entries, maxEntries)
-	assert.Equal(t, 1, strings.Count(log.String(), "more secrets are named than are read"))
+	assert.Equal(t, 1, strings.Count(log.String(), "too many secrets; some requests are refused"))
 	fresh := Ref{"a", "new", "secret"}
 	all = append(all[10:maxEntries:maxEntries], fresh)
 	due := v.due(now.Add(freshTime))

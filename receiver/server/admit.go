@@ -59,7 +59,7 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, bodyless bool) (c
 			return c, release, "busy"
 		case err != nil: // the body was incomplete
 			w.Header().Set("Connection", "close")
-			writeResult(w, http.StatusBadRequest, "invalid", "the body did not come in whole")
+			writeResult(w, http.StatusBadRequest, "invalid", "the body is incomplete")
 			return c, release, "invalid"
 		}
 	}
@@ -78,7 +78,7 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, bodyless bool) (c
 	case !known && !install:
 		return c, release, s.reject(w, r, began)
 	case of == nil:
-		writeResult(w, http.StatusNotFound, "unknown", "there is no such "+c.key.Kind.Name+", or it says spec.webhook.enabled: false, or this receiver does not serve it")
+		writeResult(w, http.StatusNotFound, "unknown", "there is no such "+c.key.Kind.Name+", or it has spec.webhook.enabled: false, or this receiver does not serve it")
 		return c, release, "unknown"
 	}
 	c.object, c.ownSecret = of, known

@@ -43,7 +43,7 @@ func writeResult(w http.ResponseWriter, code int, result, message string) {
 func writeUnauthorized(w http.ResponseWriter) {
 	w.Header().Set("WWW-Authenticate", `Bearer realm="stoker"`)
 	w.Header().Set("Connection", "close")
-	writeResult(w, http.StatusUnauthorized, "refused", "no valid credential came with this request")
+	writeResult(w, http.StatusUnauthorized, "refused", "the request has no valid credential")
 }
 
 // writeBusy asks the sender to retry.

@@ -16,7 +16,7 @@ import (
 )
 
 // errHintsOnly means that a request needs the secret that the GatewaySync or ConfigSync names.
-var errHintsOnly = errors.New("an install-wide secret is for pushes only: to ask for a ref, or for the status, use the one of the object (spec.webhook.secretRef)")
+var errHintsOnly = errors.New("an install-wide secret is for pushes only: to request a ref or the status, use the secret of the object (spec.webhook.secretRef)")
 
 const (
 	branches = "refs/heads/"
@@ -70,7 +70,7 @@ func decide(o v1alpha1.Requestable, r sender.Request, own bool) (ask request.Req
 		case err != nil:
 			return ask, "", err
 		case !found:
-			return ask, "no commit of it is of the repository in " + repoField(o), nil
+			return ask, "none of its commits is of the repository in " + repoField(o), nil
 		case ref != "" && !own:
 			return ask, "", errHintsOnly
 		}
@@ -88,7 +88,7 @@ func decideMove(o v1alpha1.Requestable, r sender.Request, own bool, ask request.
 		return ask, fixed, nil
 	}
 	if !slices.ContainsFunc(r.Repositories, func(p sender.Repository) bool { return p.Is(desiredref.RequestsOf(o).Repo) }) {
-		return ask, "it is of another repository than " + repoField(o), nil
+		return ask, "it belongs to another repository than " + repoField(o), nil
 	}
 	why := ""
 	best := ""
@@ -169,7 +169,7 @@ func tagProblem(o v1alpha1.Requestable, tag string, own bool) string {
 	case !own:
 		return errHintsOnly.Error()
 	case syntax.IsCommit(tag), strings.HasPrefix(tag, "refs/"), tag == "HEAD", tag == "":
-		return fmt.Sprintf("a tag called %.100s would be taken for something else", tag)
+		return fmt.Sprintf("the tag name %.100s is ambiguous", tag)
 	case w.AllowDowngrade:
 		return ""
 	}

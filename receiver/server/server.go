@@ -96,7 +96,7 @@ func New(c Config) (*Server, error) {
 	s.secrets = secrets.New(secrets.Config{Client: c.Clients.Core, Namespace: c.Namespace, Log: c.Log, Refs: s.secretRefs, OnRead: c.Metrics.SecretRead})
 	s.queue, s.reads = queue.New(queue.Config{Do: s.recoveredDo(s.carryOut)}), queue.New(queue.Config{Do: s.recoveredDo(s.read)})
 	var err error
-	s.find, err = lookup.New(c.Clients.Dynamic, c.Watch, c.Selector, lookup.Callbacks{Changed: s.watchSecret, Unreadable: s.logUnreadable, Failed: kube.LogFailures(c.Log, "GatewaySyncs cannot be watched; what was seen last counts")})
+	s.find, err = lookup.New(c.Clients.Dynamic, c.Watch, c.Selector, lookup.Callbacks{Changed: s.watchSecret, Unreadable: s.logUnreadable, Failed: kube.LogFailures(c.Log, "GatewaySyncs cannot be watched; using the last state")})
 	return s, err
 }
 
@@ -168,7 +168,7 @@ func (s *Server) recovered(serve http.HandlerFunc) http.HandlerFunc {
 		defer func() {
 			if p := recover(); p != nil {
 				s.Metrics.Panic()
-				s.Log.Error("a request could not be handled; please report it", "path", r.URL.Path, "panic", p)
+				s.Log.Error("panic while handling a request; please report it", "path", r.URL.Path, "panic", p)
 				writeBusy(w, errPanic.Error())
 			}
 		}()
@@ -185,7 +185,7 @@ func (s *Server) recoveredDo(do func(context.Context, queue.Key, request.Request
 		defer func() {
 			if p := recover(); p != nil {
 				s.Metrics.Panic()
-				s.Log.Error("a request could not be carried out; please report it", "namespace", key.Namespace, logKey(key.Kind), key.Name, "panic", p)
+				s.Log.Error("panic while applying a request; please report it", "namespace", key.Namespace, logKey(key.Kind), key.Name, "panic", p)
 				err = errPanic
 			}
 		}()
@@ -253,7 +253,7 @@ func (s *Server) logRefused(ctx context.Context) {
 		s.refused = 0
 		s.mu.Unlock()
 		if n > 0 {
-			s.Log.Warn("requests were refused: no secret that the GatewaySync or this receiver knows", "number", n)
+			s.Log.Warn("requests with an unknown secret were refused", "number", n)
 		}
 	}
 }

@@ -76,7 +76,7 @@ func (s *Server) answerStatus(w http.ResponseWriter, r *http.Request) string {
 		return "unknown"
 	case err != nil:
 		s.Log.Error("the status was not read", "namespace", c.key.Namespace, logKey(c.key.Kind), c.key.Name, "error", err)
-		writeBusy(w, "the API server did not say where the gateways stand")
+		writeBusy(w, "the status could not be read from the API server")
 		return "failed"
 	}
 	writeJSON(w, http.StatusOK, status)
@@ -99,7 +99,7 @@ func parseQuery(raw string) (q query, err error) {
 	for name, into := range map[string]*string{"ref": &q.ref, "commit": &q.commit, "id": &q.id, "wait": &wait} {
 		list := values[name]
 		if len(list) > 1 {
-			return q, fmt.Errorf("%s is there %d times", name, len(list))
+			return q, fmt.Errorf("%s is given %d times, not once", name, len(list))
 		}
 		if len(list) == 1 {
 			*into = list[0]
@@ -171,7 +171,7 @@ func (s *Server) readStatus(ctx context.Context, c caller, q query) (Status, err
 	}
 	v, err := request.Look(ctx, s.statusClients, gs, q.ref)
 	if err != nil {
-		s.Log.Debug("a failure may be told late", "namespace", gs.Namespace, "gatewaysync", gs.Name, "error", err)
+		s.Log.Debug("a failure may be reported late", "namespace", gs.Namespace, "gatewaysync", gs.Name, "error", err)
 	}
 	return withDeadline(gs, request.At(gs, v, q.commit), q.id, s.statusClients.Clock.Now()), nil
 }
@@ -212,7 +212,7 @@ func summarize(o v1alpha1.Requestable, v request.Verdict, id string) Status {
 	}
 	if st.Phase != request.Overtaken && request.NotTaken(o, id) {
 		st.Phase, st.Reason = request.Failed, ""
-		st.Message = fmt.Sprintf("request %.100s was never taken: POST it to /webhook first, and read the answer", id)
+		st.Message = fmt.Sprintf("request %.100s was never accepted: POST it to /webhook first, and check the answer", id)
 	}
 	return st
 }

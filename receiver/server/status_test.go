@@ -65,7 +65,7 @@ func TestStatusOfRequestedRef(t *testing.T) {
 	assert.Equal(t, request.Overtaken, w.status("plant", "v0", "").S.Phase, "another ref is requested")
 	got = w.status("plant", "v1", "test.01hz0000000000000000000009.abcdef0")
 	assert.Equal(t, request.Failed, got.S.Phase)
-	assert.Contains(t, got.S.Message, "never taken")
+	assert.Contains(t, got.S.Message, "never accepted")
 	assert.Equal(t, request.Succeeded, w.status("plant", "v1", "test.01hz0000000000000000000001.abcdef0").S.Phase, "an older promotion of the same ref has succeeded, too")
 
 	for _, query := range []string{"?ref=%zz", "?ref=a&ref=b", "?id=" + longText} {

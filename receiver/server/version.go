@@ -45,11 +45,11 @@ func isNewer(tag, than string) bool {
 func versionProblem(o v1alpha1.Requestable, tag string) string {
 	of, v := version(tag)
 	if v == nil {
-		return fmt.Sprintf("the tag %.100s holds no version, so that it could be an older one: spec.webhook.allowDowngrade takes it all the same", tag)
+		return fmt.Sprintf("the tag %.100s contains no version, so it may be an older one: to allow it anyway, set spec.webhook.allowDowngrade", tag)
 	}
 	past := pastRefs(o)
 	if current, at := currentVersion(o, past, of); current != nil && v.LessThan(current) {
-		return fmt.Sprintf("%.100s is a lower version than %.100s: spec.webhook.allowDowngrade takes it all the same", tag, at)
+		return fmt.Sprintf("%.100s is a lower version than %.100s: to allow it anyway, set spec.webhook.allowDowngrade", tag, at)
 	}
 	if slices.Contains(past, tag) {
 		return fmt.Sprintf("%.100s was requested before, and another version since: request it by name to run it again, or set spec.webhook.allowDowngrade", tag)

@@ -41,7 +41,7 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) (source, result
 		return source, "invalid"
 	}
 	if request.Kind == sender.Ping {
-		writeResult(w, http.StatusOK, "pong", "the secret is right; pushes will be taken")
+		writeResult(w, http.StatusOK, "pong", "the secret is valid; pushes will be accepted")
 		return source, "pong"
 	}
 	key := c.key
@@ -131,8 +131,8 @@ func (s *Server) writeFailure(w http.ResponseWriter, key queue.Key, err error) s
 		writeBusy(w, err.Error())
 		return "busy"
 	}
-	s.Log.Error("a request was not carried out; the sender is told to send it again", "namespace", key.Namespace, logKey(key.Kind), key.Name, "error", err)
+	s.Log.Error("request not carried out; asking for redelivery", "namespace", key.Namespace, logKey(key.Kind), key.Name, "error", err)
 	w.Header().Set("Retry-After", "5")
-	writeResult(w, http.StatusServiceUnavailable, "failed", "the API server did not take it: see the log of the receiver")
+	writeResult(w, http.StatusServiceUnavailable, "failed", "the API server did not accept the request: see the log of the receiver")
 	return "failed"
 }

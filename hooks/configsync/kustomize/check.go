@@ -68,10 +68,10 @@ func (s *spec) check(tree Tree) error {
 		{"validators", len(s.Validators) > 0, "validators can start programs: the API server validates all objects before the first is changed"},
 		{"helmCharts", len(s.HelmCharts) > 0, "charts are not rendered: commit what 'helm template' prints"},
 		{"helmGlobals", s.HelmGlobals != nil, "charts are not rendered: commit what 'helm template' prints"},
-		{"openapi", len(s.OpenAPI) > 0, "the schema that is built in is used: remove the field"},
+		{"openapi", len(s.OpenAPI) > 0, "the built-in schema is used: remove the field"},
 		{"crds", len(s.Crds) > 0, "use configurations with nameReference"},
 		{"vars", len(s.Vars) > 0, "use replacements"},
-		{"buildMetadata", len(s.BuildMetadata) > 0, "the status says which file and commit an object is of: remove the field"},
+		{"buildMetadata", len(s.BuildMetadata) > 0, "the status shows the file and the commit of each object: remove the field"},
 	} {
 		if f.used {
 			return s.invalid(f.field, "%s", f.why)
@@ -212,7 +212,7 @@ func (s *spec) inlineFiles(files map[string][]byte) error {
 func (s *spec) inlinePatch(field string, p *types.Patch, files map[string][]byte) error {
 	at, text := s.file+": "+field, []byte(p.Patch)
 	if (p.Path == "") == (p.Patch == "") {
-		return s.invalid(field, "give one of patch and path")
+		return s.invalid(field, "set either patch or path")
 	}
 	if p.Path != "" {
 		at = s.repoPath(p.Path)
@@ -258,7 +258,7 @@ func (s *spec) inlineReplacements(files map[string][]byte) error {
 			continue
 		}
 		if r.Source != nil || r.SourceValue != nil || r.Targets != nil {
-			return s.invalid(field, "give one of path and source")
+			return s.invalid(field, "set either path or source")
 		}
 		file := s.repoPath(r.Path)
 		documents, err := manifest.Documents(file, files[file])
@@ -281,10 +281,10 @@ func (s *spec) inlineReplacements(files map[string][]byte) error {
 	s.Replacements = all
 	for i, r := range all {
 		if r.Source == nil && r.SourceValue == nil || len(r.Targets) == 0 {
-			return s.invalid(fmt.Sprintf("replacements[%d]", i), "give a source and at least one target")
+			return s.invalid(fmt.Sprintf("replacements[%d]", i), "set a source and at least one target")
 		}
 		if slices.ContainsFunc(r.Targets, func(t *types.TargetSelector) bool { return t == nil || t.Select == nil }) {
-			return s.invalid(fmt.Sprintf("replacements[%d].targets", i), "give each target a select")
+			return s.invalid(fmt.Sprintf("replacements[%d].targets", i), "set select in each target")
 		}
 	}
 	return nil

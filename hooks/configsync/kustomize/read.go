@@ -88,7 +88,7 @@ func Read(ctx context.Context, tree Tree, dir string) (*Sources, error) {
 		}
 	}
 	if s := r.specs[dir]; s.Kind == types.ComponentKind {
-		return nil, s.invalid("kind", "a Component is not built by itself: name it in components of a Kustomization, and set the path of the ConfigSync to that one")
+		return nil, s.invalid("kind", "a Component is not built by itself: name it in components of a Kustomization, and set the path of the ConfigSync to that Kustomization")
 	}
 	if err := r.checkNesting(dir, nil, map[string]int{}); err != nil {
 		return nil, err
@@ -188,7 +188,7 @@ func (r *reader) find(dir string) (string, error) {
 	}
 	switch len(found) {
 	case 0:
-		return "", failure.New(v1alpha1.ReasonSourceMissing, "%s: a kustomization names this folder, and it has no kustomization.yaml", failure.Quote(dir))
+		return "", failure.New(v1alpha1.ReasonSourceMissing, "%s: a kustomization names this folder, which has no kustomization.yaml", failure.Quote(dir))
 	case 1:
 		return found[0], nil
 	}
@@ -266,7 +266,7 @@ func (s *spec) resolveFile(tree Tree, field, p string) (reference, error) {
 	case ref.folder:
 		return ref, s.invalid(field, "%s is a folder: name a file", failure.Quote(ref.path))
 	case s.dir != "." && !strings.HasPrefix(ref.path, s.dir+"/"):
-		return ref, s.unsafePath(field, p, "files must be in or below the folder of their kustomization; only bases and components can lie beside it")
+		return ref, s.unsafePath(field, p, "files must be in or below the folder of their kustomization; only bases and components can be elsewhere")
 	case IsKustomization(path.Base(ref.path)):
 		return ref, s.invalid(field, "%s is a kustomization: name its folder", failure.Quote(ref.path))
 	}

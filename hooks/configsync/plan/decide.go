@@ -99,12 +99,12 @@ func Decide(want manifest.Object, live, dry *unstructured.Unstructured, adopt v1
 		item.Action = Create
 		return item
 	case by != "" && by != mine:
-		return item.hold("ConfigSync %s owns it: remove it from one of both", by)
+		return item.hold("ConfigSync %s owns it: remove it from one of the two", by)
 	case dry == nil:
 		return item
 	case by == "" && adopt != v1alpha1.ConfigAdoptAlways:
 		if differs := changedFields(want, live, dry); len(differs) > 0 {
-			return item.hold("it exists, and differs in %s: make git equal, delete it, or set spec.apply.adoptPolicy: always", strings.Join(differs[:min(len(differs), 3)], ", "))
+			return item.hold("it exists, and differs in %s: change git to match it, delete it, or set spec.apply.adoptPolicy: always", strings.Join(differs[:min(len(differs), 3)], ", "))
 		}
 		item.Action = Configure
 		return item

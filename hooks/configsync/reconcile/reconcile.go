@@ -369,7 +369,7 @@ func (r *Reconciler) engine(ctx context.Context, cs *v1alpha1.ConfigSync) *confi
 }
 
 // connect returns clients that act as the ServiceAccount of a ConfigSync. A SelfSubjectReview verifies them, so that a missing right of the
-// program to impersonate the account is not taken for a missing right of the account.
+// program to impersonate the account does not look like a missing right of the account.
 func (r *Reconciler) connect(ctx context.Context, cs *v1alpha1.ConfigSync) (kube.Clients, error) {
 	if err := configsync.Validate(cs); err != nil { // the name of the account becomes a part of a user name
 		return kube.Clients{}, err
@@ -387,7 +387,7 @@ func (r *Reconciler) connect(ctx context.Context, cs *v1alpha1.ConfigSync) (kube
 	case err != nil:
 		return kube.Clients{}, fmt.Errorf("act as ServiceAccount %s: %w", name, err)
 	case me.Status.UserInfo.Username != kube.AccountUser(cs.Namespace, name):
-		return kube.Clients{}, failure.New(v1alpha1.ReasonApplyForbidden, "the API server takes the program for %s and not for ServiceAccount %s", failure.Quote(me.Status.UserInfo.Username), name)
+		return kube.Clients{}, failure.New(v1alpha1.ReasonApplyForbidden, "the API server identifies the program as %s and not as ServiceAccount %s", failure.Quote(me.Status.UserInfo.Username), name)
 	}
 	return clients, nil
 }

@@ -111,7 +111,7 @@ func (r *rendering) addLayer(ctx context.Context, number int, files []File) erro
 			id := o.ID()
 			if o.Tainted && r.revealsSecret(o) {
 				return failure.New(v1alpha1.ReasonManifestInvalid,
-					"%s: kind, namespace or name of an object hold a value of a Secret, and plans and the status show them: take the value from vars or a ConfigMap", failure.Quote(o.File))
+					"%s: the kind, namespace or name of an object contains a value of a Secret, which plans and the status would show: take the value from vars or a ConfigMap", failure.Quote(o.File))
 			}
 			if before, twice := seen[id]; twice {
 				return failure.New(v1alpha1.ReasonManifestInvalid, "%s is in %s and in %s: keep one of them, or move the second one into an overlay",
@@ -167,7 +167,7 @@ func (r *rendering) renderText(file string, content []byte) (text []byte, tainte
 		}
 		text, err = t.ExecuteValues(r.Values, r.remaining)
 		if r.steps += t.Steps(); err == nil && r.steps > maxSteps {
-			err = failure.New(v1alpha1.ReasonLimitExceeded, "the templates do not come to an end within %d steps", maxSteps)
+			err = failure.New(v1alpha1.ReasonLimitExceeded, "the templates do not finish within %d steps", maxSteps)
 		}
 		if err != nil && tainted {
 			err = redacted(file, err)

@@ -59,7 +59,7 @@ func GitRemote(ctx context.Context, git *v1alpha1.ConfigGit, read SecretReader, 
 }
 
 func errLocalRepository() error {
-	return failure.New(v1alpha1.ReasonUnsupportedRepository, "the repository is a directory, which a ConfigSync does not read: name a git server")
+	return failure.New(v1alpha1.ReasonUnsupportedRepository, "the repository is a directory, which a ConfigSync does not read: use a git server")
 }
 
 // secretKeys are the contents of a Secret.
@@ -88,7 +88,7 @@ func (k secretKeys) positiveNumber(key string) (int64, error) {
 	v, _ := k.value(key)
 	n, err := strconv.ParseInt(v.Reveal(), 10, 64)
 	if err != nil || n < 1 {
-		return 0, failure.New(v1alpha1.ReasonAuthFailed, "%s: key %s of Secret %s must be there and be a positive number", authField, key, k.name)
+		return 0, failure.New(v1alpha1.ReasonAuthFailed, "%s: key %s of Secret %s is missing or not a positive number", authField, key, k.name)
 	}
 	return n, nil
 }
@@ -177,7 +177,7 @@ func CloneRemote(dir string, o repo.RemoteOptions) (*repo.Remote, string, error)
 			return remote, filepath.ToSlash(inside), err
 		}
 		if root == filepath.Dir(root) {
-			return nil, "", failure.New(v1alpha1.ReasonUnsupportedRepository, "%s is in no clone of a git repository", cmp.Or(dir, "."))
+			return nil, "", failure.New(v1alpha1.ReasonUnsupportedRepository, "%s is not in a clone of a git repository", cmp.Or(dir, "."))
 		}
 	}
 }

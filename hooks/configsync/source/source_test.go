@@ -245,5 +245,5 @@ func TestCloneFindsRoot(t *testing.T) {
 	require.NoError(t, remote.Close())
 	assert.Equal(t, "k8s/base", inside)
 	_, _, err = source.CloneRemote(t.TempDir(), repo.RemoteOptions{})
-	assert.ErrorContains(t, err, "no clone")
+	assert.ErrorContains(t, err, "not in a clone")
 }
