@@ -118,7 +118,7 @@ func TestDocumentedCommands(t *testing.T) {
 		r.enter("kubectl --namespace line auth can-i get secret/stoker-alerts --as=system:serviceaccount:stoker-system:stoker-notifier")
 		r.enter("! kubectl --namespace line auth can-i get secret/other --as=system:serviceaccount:stoker-system:stoker-notifier")
 		r.follows("docs/internals/security.md")
-		r.follows("docs/how-to/operations.md", "Look at it", "Ask for something", "Upgrade", "Credentials")
+		r.follows("docs/how-to/operations.md", "Check the state", "Make a request", "Upgrade", "Credentials")
 		r.enter("kubectl --namespace stoker-system create secret generic stoker-injector-cert") // no injector runs here
 		r.follows("docs/how-to/operations.md", "Certificates")
 		r.enter("kubectl --namespace stoker-system create secret generic stoker-injector-cert")
@@ -161,7 +161,7 @@ func TestDocumentedCommands(t *testing.T) {
 		r.enter("helm install stoker charts/stoker --namespace stoker-system --create-namespace")
 		r.enter("kubectl create namespace line")
 		r.enter("cp examples/kubernetes/gatewaysync.yaml .")
-		r.follows("docs/how-to/migration.md", "Gateways that are there already")
+		r.follows("docs/how-to/migration.md", "Existing gateways")
 		r.enter("touch allowed_signers ca.crt identity known_hosts private-key.pem signing") // other tests make keys
 		for _, page := range []string{"git", "pull-requests", "signed-commits", "ui", "validation"} {
 			r.follows("docs/how-to/" + page + ".md")
