@@ -153,9 +153,9 @@ func TestGitHubAppErrors(t *testing.T) {
 		"a key that cannot be read": {func(_ *appSite, a *GitHubApp) {
 			a.Key = func() (secret.String, error) { return secret.String{}, errors.New("no such file") }
 		}, v1alpha1.ReasonAuthFailed, "no such file"},
-		"an unreachable API":             {func(g *appSite, _ *GitHubApp) { g.api.Close() }, v1alpha1.ReasonGitUnreachable, "cannot be reached"},
-		"an invalid API address":         {func(_ *appSite, a *GitHubApp) { a.APIBaseURL = "https://user:" + tripwire + "@h/" }, v1alpha1.ReasonAuthFailed, "apiBaseURL"},
-		"a token that has ended already": {func(g *appSite, _ *GitHubApp) { g.app.Life = -time.Minute }, v1alpha1.ReasonGitUnreachable, "clock"},
+		"an unreachable API":               {func(g *appSite, _ *GitHubApp) { g.api.Close() }, v1alpha1.ReasonGitUnreachable, "cannot be reached"},
+		"an invalid API address":           {func(_ *appSite, a *GitHubApp) { a.APIBaseURL = "https://user:" + tripwire + "@h/" }, v1alpha1.ReasonAuthFailed, "apiBaseURL"},
+		"a token that has already expired": {func(g *appSite, _ *GitHubApp) { g.app.Life = -time.Minute }, v1alpha1.ReasonGitUnreachable, "clock"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g.renew(t)
