@@ -79,6 +79,7 @@ type Proposer struct {
 	// described are the changed files that status is about, as they were then. standby is that of the last Input.
 	described map[string]plan.Stat
 	standby   bool
+	overwrote bool // a sync has written files, and the record does not have it yet
 
 	fingerprint string    // of the changed files, see fingerprint
 	stableSince time.Time // when fingerprint last changed
@@ -216,15 +217,16 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 			return time.Time{}, err
 		}
 	}
-	p.standby = in.Standby
+	p.standby, p.overwrote = in.Standby, p.overwrote || in.Overwrote
 	if err := p.collect(in.Notes); err != nil || p.job != nil { // while a job runs, Done wakes the loop
 		return time.Time{}, err
 	}
-	if (in.Overwrote || in.Standby) && p.rec.markOverwritten(in.Changed) {
+	if (p.overwrote || in.Standby) && p.rec.markOverwritten(in.Changed) {
 		if err := p.rec.save(in.Notes); err != nil {
 			return time.Time{}, err
 		}
 	}
+	p.overwrote = false
 	if (len(in.Changed) == 0 || in.Standby) && !p.rec.active() {
 		p.forgetChanges()
 		p.setFromRecord()

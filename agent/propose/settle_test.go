@@ -9,6 +9,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/test/gitserver"
 )
 
 // TestDebounce: the debounce runs from the save, as far as the file system reports it.
@@ -97,4 +98,23 @@ func TestUnpushedChangeAfterFailedPoll(t *testing.T) {
 	assert.False(t, g.p.Safe())
 	g.settle(minute)
 	assert.Equal(t, v1alpha1.ProposalOpen, g.state())
+}
+
+// P8: a sync that overwrites a change while the agent asks the forge does not undo it.
+func TestOverwrittenDuringPoll(t *testing.T) {
+	pl := newPlant(t)
+	g := pl.gateway("a")
+	g.save(`{"v":2}`)
+	g.settle(minute)
+	pl.repo.Commit("second", gitserver.Files(withView(t, `{"v":9}`)))
+	g.clock = g.clock.Add(2 * pollEvery)
+	pl.hub.mu.Lock()
+	g.step()
+	require.NotNil(t, g.p.job)
+	require.NotZero(t, g.pull())
+	g.step()
+	pl.hub.mu.Unlock()
+	g.settle(minute)
+	assert.Equal(t, v1alpha1.ProposalOpen, g.state())
+	assert.Len(t, pl.hub.open(), 1)
 }
