@@ -78,7 +78,7 @@ func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 	task.Repair, task.Working, task.Proposals = repair, func() { l.working(o) }, l.proposalsOf(syncCtx, o)
 	l.proposals.unseen = false
 	r := l.Engine.Sync(syncCtx, o.Connections, task)
-	if l.proposals.unseen { // a change that was saved after the last comparison: let the proposer see it, and ask again
+	if l.proposals.unseen && !r.Wrote() { // a change that was saved after the last comparison: let the proposer see it, and ask again
 		l.proposals.walkDue = true
 		if l.compare(ctx) {
 			l.propose(ctx)

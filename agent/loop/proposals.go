@@ -25,13 +25,12 @@ type proposals struct {
 	comparisons       int       // since the last walk
 	handledComparison time.Time // the end of the last comparison that findAdded has handled
 	lastEvent         time.Time // when the last file event arrived
-	// waitOrder is the order whose sync waits for changes to be proposed, waitSince when it began to wait.
-	waitOrder *Order
-	waitSince time.Time
-	// unseen is set if a sync is held only because the proposer has not dealt with changes that the sync would replace; unseenSince is
-	// since when.
-	unseen      bool
-	unseenSince time.Time
+	// waitOrder is the order whose sync waits for changes to be proposed, waitSince when it began to wait, unseenSince when it began to wait
+	// only for changes that the state of the proposal is not about. A sync that may replace all of them ends the wait.
+	waitOrder              *Order
+	waitSince, unseenSince time.Time
+	// unseen is set if a sync is held only because the proposer has not dealt with changes that the sync would replace.
+	unseen bool
 }
 
 // walkEvery is the number of comparisons after which the agent looks for new files even without a file event.
@@ -175,30 +174,32 @@ func (p *proposals) checkReplace(o *Order, limit time.Duration, paths []string, 
 	if p.waitOrder != o {
 		p.waitOrder, p.waitSince, p.unseenSince = o, now, time.Time{}
 	}
-	trusted := func() bool {
-		if seen {
-			p.unseenSince = time.Time{}
-			return true
-		}
-		if p.unseen = true; p.unseenSince.IsZero() {
-			p.unseenSince = now
-		}
-		return now.Sub(p.unseenSince) >= limit
-	}
+	done := p.proposer.Ended()
+	err := conflictError(paths, "the sync waits until the pull request is merged or closed; set %s to take git's version", v1alpha1.AnnotationForceSync)
 	switch o.Profile.Bidirectional.ConflictStrategy {
 	case v1alpha1.StrategyManual:
 		return conflictError(paths, "merge the pull request, or set %s to take git's version", v1alpha1.AnnotationForceSync)
 	case v1alpha1.StrategyGatewayWins:
-		if p.proposer.Ended() && trusted() {
+	default: // StrategyGitWins waits until the change is pushed, but not forever.
+		done = p.proposer.Safe()
+		err = conflictError(paths, "the sync waits until the change is pushed, at most %s", limit)
+		if !done && now.Sub(p.waitSince) >= limit {
 			return nil
 		}
-		return conflictError(paths, "the sync waits until the pull request is merged or closed; set %s to take git's version", v1alpha1.AnnotationForceSync)
 	}
-	// StrategyGitWins waits until the change is pushed, but not forever.
-	if p.proposer.Safe() && trusted() || now.Sub(p.waitSince) >= limit {
+	switch {
+	case !done:
+		return err
+	case seen: // if something else holds this sync, changes that are saved meanwhile get the whole wait
+		p.waitOrder = nil
+		return nil
+	case p.unseenSince.IsZero():
+		p.unseenSince = now
+	case now.Sub(p.unseenSince) >= limit:
 		return nil
 	}
-	return conflictError(paths, "the sync waits until the change is pushed, at most %s", limit)
+	p.unseen = true
+	return err
 }
 
 // conflictError returns the error that holds a sync of paths that both the gateway and git changed. The format says what to do.

@@ -16,6 +16,24 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
+// proposes makes an order propose all changes to git. problem is why the agent cannot.
+func proposes(o *Order, strategy v1alpha1.ConflictStrategy, debounce time.Duration, problem error) {
+	o.Profile.Bidirectional = &v1alpha1.BidirectionalSpec{Enabled: true, ConflictStrategy: strategy}
+	o.ProposalSettings = &propose.Settings{
+		Identity: propose.Identity{Namespace: "plants", Gateway: "g"}, Branch: "gateway-changes/plants/g", BaseBranch: "main", Provider: "none",
+		Debounce: debounce, Limits: propose.Limits{FileBytes: 1 << 20, TotalBytes: 1 << 20, Files: 10}, Remote: o.Connections.Remote, Problem: problem,
+		Watches: func(string) bool { return true },
+		Guard: propose.Guard{
+			Path:    func(string, plan.Path) (string, bool) { return "", false },
+			Content: func(string, []byte) (string, bool) { return "", false },
+		},
+	}
+}
+
+// pushed is the record of a proposal of the delivered file whose branch was pushed.
+const pushed = `{"branch": "gateway-changes/plants/g", "tip": "1111111111111111111111111111111111111111", "digest": "x", "files": {"` + titled + `":
+	{"path": "` + titled + `", "op": "modified", "id": "2222222222222222222222222222222222222222"}}}`
+
 // P8: a change that was saved after the last comparison is not replaced because an earlier one was merged. If the agent cannot propose it,
 // the sync does not wait forever.
 func TestConflictWithUnseenChange(t *testing.T) {
@@ -24,18 +42,7 @@ func TestConflictWithUnseenChange(t *testing.T) {
 		for name, problem := range map[string]error{"can propose": nil, "cannot propose": errors.New("the pod does not mount the credential")} {
 			t.Run(string(strategy)+", "+name, func(t *testing.T) {
 				d := deliveredTwice(t, func(string) {})
-				d.edit = func(o *Order) {
-					o.Profile.Bidirectional = &v1alpha1.BidirectionalSpec{Enabled: true, ConflictStrategy: strategy}
-					o.ProposalSettings = &propose.Settings{
-						Identity: propose.Identity{Namespace: "plants", Gateway: "g"}, Branch: "gateway-changes/plants/g", BaseBranch: "main", Provider: "none",
-						Debounce: debounce, Limits: propose.Limits{FileBytes: 1 << 20, TotalBytes: 1 << 20, Files: 10}, Remote: o.Connections.Remote, Problem: problem,
-						Watches: func(string) bool { return true },
-						Guard: propose.Guard{
-							Path:    func(string, plan.Path) (string, bool) { return "", false },
-							Content: func(string, []byte) (string, bool) { return "", false },
-						},
-					}
-				}
+				d.edit = func(o *Order) { proposes(o, strategy, debounce, problem) }
 				require.NoError(t, d.loop.Engine.Notes().SetNote("proposal", []byte(`{"lastState": "Merged"}`)))
 				d.commit("three")
 				require.True(t, d.loop.proposals.proposer.Ended())
@@ -61,5 +68,58 @@ func TestConflictWithUnseenChange(t *testing.T) {
 				d.runs(next, "four")
 			})
 		}
+	}
+}
+
+// P8: a sync that replaces a change because it cannot be proposed reports what it wrote, and does not withdraw the pushed proposal.
+func TestReplacedUnseenChange(t *testing.T) {
+	const debounce = 10 * time.Minute
+	d := deliveredTwice(t, func(string) {})
+	problem := errors.New("the pod does not mount the credential")
+	d.edit = func(o *Order) { proposes(o, v1alpha1.StrategyGitWins, debounce, problem) }
+	require.NoError(t, d.loop.Engine.Notes().SetNote("proposal", []byte(pushed)))
+	d.commit("three")
+	require.True(t, d.loop.proposals.proposer.Safe())
+
+	require.NoError(t, os.WriteFile(filepath.Join(d.data, titled), []byte(`{"title": "mine"}`), 0o644))
+	next := d.push("four")
+	for began := d.now; d.now.Sub(began) < debounce+2*time.Minute; { // sequence: until the sync no longer waits
+		d.turn()
+	}
+	d.runs(next, "four")
+	files := d.loop.State().Report.Files
+	assert.Equal(t, 1, files.Modified)
+	assert.Equal(t, 1, files.Saved)
+
+	problem = nil
+	d.commit("five")
+	for range 3 { // sequence: the proposer has all the time that it needs
+		d.turn()
+	}
+	assert.Equal(t, v1alpha1.ProposalPushed, d.loop.State().Proposal.State)
+}
+
+// P8: the wait for a change begins with that change, and not with an earlier one that the sync was allowed to replace.
+func TestWaitForUnseenChange(t *testing.T) {
+	for strategy, record := range map[v1alpha1.ConflictStrategy]string{
+		v1alpha1.StrategyGitWins: pushed, v1alpha1.StrategyGatewayWins: `{"lastState": "Merged"}`,
+	} {
+		t.Run(string(strategy), func(t *testing.T) {
+			const limit = time.Minute
+			d := deliveredTwice(t, func(string) {})
+			require.NoError(t, d.loop.Engine.Notes().SetNote("proposal", []byte(record)))
+			p, o := newProposals(&d.loop.Config), d.src.decision.Order
+			proposes(o, strategy, limit, nil)
+			require.NotNil(t, p.proposer.Recall(d.loop.Engine.Notes()))
+
+			require.NoError(t, p.checkReplace(o, limit, []string{titled}, true, d.now))
+			later := d.now.Add(time.Hour) // an open Designer has held the sync until then
+			require.Error(t, p.checkReplace(o, limit, []string{titled}, false, later))
+			assert.True(t, p.unseen)
+			p.unseen = false
+			require.NoError(t, p.checkReplace(o, limit, []string{titled}, false, later.Add(limit)))
+			assert.False(t, p.unseen, "a sync that is allowed is not repeated")
+			require.NoError(t, p.checkReplace(o, limit, []string{titled}, false, later.Add(limit+time.Second)), "one wait is enough")
+		})
 	}
 }
