@@ -59,6 +59,7 @@ func TestStall(t *testing.T) {
 	_, err = io.ReadFull(res.Body, make([]byte, 20))
 	require.NoError(t, err)
 	assert.Equal(t, 1, srv.InFlight())
+	assert.Equal(t, int64(20), srv.Stats().Out, "the server counts what the client has before the request ends")
 	cancel()
 	require.Eventually(t, func() bool { return srv.InFlight() == 0 }, 30*time.Second, time.Millisecond)
 	assert.Equal(t, int64(20), srv.Requests()[0].Out)
@@ -70,7 +71,7 @@ func TestCloseEndsStalledFetch(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "git", "clone", "-q", srv.URL("site.git"), filepath.Join(t.TempDir(), "clone"))
 	cmd.Env = gitserver.Env()
 	require.NoError(t, cmd.Start())
-	require.Eventually(t, func() bool { return srv.Stats().Advertisements > 0 && srv.InFlight() > 0 }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return srv.Stats().UploadPacks > 0 }, 30*time.Second, time.Millisecond)
 	require.NoError(t, srv.Close())
 	require.Error(t, cmd.Wait())
 }

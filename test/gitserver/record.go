@@ -4,9 +4,9 @@ import (
 	"bufio"
 	"io"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -51,11 +51,16 @@ type Stats struct {
 	Out int64
 }
 
-// Requests returns the log since the start or the last Forget, oldest first. A request is logged when it ends.
+// Requests returns the log since the start or the last Forget, oldest first. A request is logged when its answer begins, and its entry counts
+// each byte before the client gets it. Backend is set when the request ends.
 func (s *Server) Requests() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.log)
+	list := make([]Request, 0, len(s.log))
+	for _, r := range s.log {
+		list = append(list, *r)
+	}
+	return list
 }
 
 // Stats returns the totals since the start or the last Forget.
@@ -77,8 +82,7 @@ func (s *Server) Stats() Stats {
 	return sum
 }
 
-// Forget clears the log. A client gets its answer before the server logs the request, so requests that are in flight
-// now will not be logged later.
+// Forget clears the log. A client gets its answer before the request ends, so requests that are in flight now will not be logged later.
 func (s *Server) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,13 +93,21 @@ func (s *Server) Forget() {
 // maxLog is the maximum length of the log, so that an agent in an endless loop does not use up the memory of its test.
 const maxLog = 100_000
 
-// record ends a request and logs it, unless the log was cleared since begin returned logClears.
-func (s *Server) record(logClears int, r Request) {
+// publish updates the entry of a request in the log. The first call adds it, unless the log was cleared since the request began.
+func (rec *recorder) publish() {
+	r, s := rec.Request, rec.server
+	r.In, r.Duration = rec.in.Load(), time.Since(rec.began)
+	if rec.Service == UploadPack {
+		r.Pack = rec.pack.bytes
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.inFlight--
-	if logClears == s.logClears && len(s.log) < maxLog {
-		s.log = append(s.log, r)
+	if rec.entry == nil && rec.logClears == s.logClears && len(s.log) < maxLog {
+		rec.entry = &Request{}
+		s.log = append(s.log, rec.entry)
+	}
+	if rec.entry != nil {
+		*rec.entry = r
 	}
 }
 
@@ -140,30 +152,27 @@ type peekedBody struct {
 type recorder struct {
 	http.ResponseWriter
 	Request
-	pack  packCounter
-	began time.Time
+	server    *Server
+	logClears int      // of the server when the request began
+	entry     *Request // in the log of the server, guarded by server.mu; nil before publish
+	in        atomic.Int64
+	pack      packCounter
+	began     time.Time
 }
 
-func newRecorder(w http.ResponseWriter, r *http.Request) *recorder {
-	rec := &recorder{ResponseWriter: w, began: time.Now()}
+func (s *Server) newRecorder(w http.ResponseWriter, r *http.Request, logClears int) *recorder {
+	rec := &recorder{ResponseWriter: w, server: s, logClears: logClears, began: time.Now()}
 	rec.Method, rec.Path = r.Method, r.URL.Path
 	rec.Authorization = r.Header.Get("Authorization") != ""
 	rec.User, _, _ = r.BasicAuth()
-	r.Body = &countingBody{ReadCloser: r.Body, n: &rec.In}
+	r.Body = &countingBody{ReadCloser: r.Body, n: &rec.in}
 	rec.Repo, rec.Service = classify(r)
 	return rec
 }
 
-func (rec *recorder) request() Request {
-	rec.Duration = time.Since(rec.began)
-	if rec.Service == UploadPack {
-		rec.Pack = rec.pack.bytes
-	}
-	return rec.Request
-}
-
 func (rec *recorder) WriteHeader(status int) {
 	rec.Status = status
+	rec.publish()
 	rec.ResponseWriter.WriteHeader(status)
 }
 
@@ -171,24 +180,24 @@ func (rec *recorder) Write(p []byte) (int, error) {
 	if rec.Status == 0 {
 		rec.Status = http.StatusOK
 	}
-	n, err := rec.ResponseWriter.Write(p)
-	rec.Out += int64(n)
+	rec.Out += int64(len(p))
 	if rec.Service == UploadPack {
-		rec.pack.count(p[:n])
+		rec.pack.count(p)
 	}
-	return n, err
+	rec.publish() // first, because a client may use its answer before Write returns
+	return rec.ResponseWriter.Write(p)
 }
 
 func (rec *recorder) Flush() { _ = http.NewResponseController(rec.ResponseWriter).Flush() }
 
 type countingBody struct {
 	io.ReadCloser
-	n *int64
+	n *atomic.Int64
 }
 
 func (c *countingBody) Read(p []byte) (int, error) {
 	n, err := c.ReadCloser.Read(p)
-	*c.n += int64(n)
+	c.n.Add(int64(n))
 	return n, err
 }
 

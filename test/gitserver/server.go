@@ -54,7 +54,7 @@ type Server struct {
 	auth      Auth
 	faults    []*Fault
 	refuse    Feature
-	log       []Request
+	log       []*Request
 	inFlight  int // requests in flight
 	logClears int // how often the log was cleared
 	closed    bool
@@ -141,6 +141,12 @@ func (s *Server) begin() (logClears int, ok bool) {
 	return s.logClears, !s.closed
 }
 
+func (s *Server) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inFlight--
+}
+
 // InFlight returns the number of unanswered requests, including stalled ones.
 func (s *Server) InFlight() int {
 	s.mu.Lock()
@@ -154,8 +160,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	defer s.running.Done()
-	rec := newRecorder(w, r)
-	defer func() { s.record(logClears, rec.request()) }()
+	defer s.end()
+	rec := s.newRecorder(w, r, logClears)
+	defer rec.publish()
 
 	s.mu.Lock()
 	faults, auth, refuse := s.takeFaults(rec.Repo, rec.Service), s.auth, s.refuse
