@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/dynamic/fake"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/configsync/apply"
 	"stoker.io/stoker/hooks/configsync/manifest"
 	"stoker.io/stoker/hooks/configsync/plan"
 	"stoker.io/stoker/internal/failure"
@@ -53,6 +54,7 @@ func TestInventory(t *testing.T) {
 		"not created":            {add(nil, plan.Create, v1alpha1.ConfigFailed), complete, []string{}},
 		"owned by others":        {add(configMap("a", "plant/other", "1"), plan.Hold, v1alpha1.ConfigHeld), complete, []string{}},
 		"to recreate":            {add(configMap("a", owner, "1"), plan.Recreate, v1alpha1.ConfigPending), intent, []string{"_ConfigMap_plant_a_"}},
+		"not recreated":          {add(configMap("a", owner, "1"), plan.Recreate, v1alpha1.ConfigPending), complete, []string{"_ConfigMap_plant_a_1"}},
 		"recreated":              {add(configMap("a", owner, "2"), plan.Recreate, v1alpha1.ConfigCreated), complete, []string{"_ConfigMap_plant_a_2"}},
 		"to prune":               {remove(false), intent, []string{"_ConfigMap_plant_a_1"}},
 		"could not be pruned":    {remove(false), complete, []string{"_ConfigMap_plant_a_1"}},
@@ -93,26 +95,55 @@ func TestMergeInventory(t *testing.T) {
 	})
 }
 
-// A run that would own too many objects changes nothing, and the status says so.
-func TestTooManyObjects(t *testing.T) {
+// runOf returns a run of a commit with n objects to create, with the clients that it uses. old are in its inventory and in the cluster.
+func runOf(t *testing.T, n int, old ...*unstructured.Unstructured) (*Run, kube.Clients) {
+	t.Helper()
 	cs := &v1alpha1.ConfigSync{ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: "site"}}
 	cs.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(v1alpha1.KindConfigSync))
 	stored, err := runtime.DefaultUnstructuredConverter.ToUnstructured(cs)
 	require.NoError(t, err)
-	clients := kube.Clients{Core: clientset.New(), Dynamic: fake.NewSimpleDynamicClient(runtime.NewScheme(), &unstructured.Unstructured{Object: stored})}
+	objects := []runtime.Object{&unstructured.Unstructured{Object: stored}}
+	for _, u := range old {
+		objects = append(objects, u)
+	}
+	core := clientset.New()
+	core.Resources = []*metav1.APIResourceList{{GroupVersion: "v1", APIResources: []metav1.APIResource{{Name: "configmaps", Kind: "ConfigMap", Namespaced: true}}}}
+	clients := kube.Clients{Core: core, Dynamic: fake.NewSimpleDynamicClient(runtime.NewScheme(), objects...)}
 	r := (&Engine{}).newRun(cs, clients)
 	r.rendered = &Rendered{Commit: strings.Repeat("a", 40)}
-	for n := range maxInventory + 1 {
+	for n := range n {
 		want := manifest.Object{Unstructured: configMap(fmt.Sprintf("a%d", n), cs.Owner(), "")}
 		r.targets.objects = append(r.targets.objects, &object{want: want, item: plan.Item{ID: want.ID(), Action: plan.Create}, state: v1alpha1.ConfigPending})
 	}
-	r.setPlan(&planner{cs: cs}, v1alpha1.PruneOwned)
-	err = r.execute(t.Context(), Options{})
+	for _, u := range old {
+		r.targets.removals = append(r.targets.removals, &removal{Entry: manifest.Entry{ID: manifest.IDOf(u), UID: u.GetUID()}, live: u})
+	}
+	r.setPlan(&planner{cs: cs, client: apply.New(clients.Dynamic, core.Discovery(), cs)}, v1alpha1.PruneOwned)
+	return r, clients
+}
+
+// A run that would own too many objects changes nothing, and the status says so.
+func TestTooManyObjects(t *testing.T) {
+	r, clients := runOf(t, maxInventory+1)
+	err := r.execute(t.Context(), Options{})
 	assert.True(t, failure.Is(err, v1alpha1.ReasonLimitExceeded), "%v", err)
-	written, err := kube.ConfigSyncs(clients.Dynamic, cs.Namespace).Get(t.Context(), cs.Name)
+	written, err := kube.ConfigSyncs(clients.Dynamic, "plant").Get(t.Context(), "site")
 	require.NoError(t, err)
 	ready := meta.FindStatusCondition(written.Status.Conditions, v1alpha1.ConditionReady)
 	require.NotNil(t, ready)
 	assert.Equal(t, string(v1alpha1.ReasonLimitExceeded), ready.Reason)
+	assert.Empty(t, written.Status.Inventory)
+}
+
+// A prune makes room for a commit that is too large together with what git no longer has.
+func TestPruneOfTooManyObjects(t *testing.T) {
+	old := configMap("old", "plant/site", "1")
+	r, clients := runOf(t, maxInventory, old)
+	require.NoError(t, r.execute(t.Context(), Options{PruneOnly: true}))
+	deleted, failed := r.Pruned()
+	assert.Equal(t, 1, deleted)
+	assert.Zero(t, failed)
+	written, err := kube.ConfigSyncs(clients.Dynamic, "plant").Get(t.Context(), "site")
+	require.NoError(t, err)
 	assert.Empty(t, written.Status.Inventory)
 }

@@ -192,13 +192,13 @@ func (r *Run) execute(ctx context.Context, o Options) error {
 // executePrune prunes and applies nothing. A prune says nothing about the commit, so the status stays as it was before it, except for the
 // inventory.
 func (r *Run) executePrune(ctx context.Context) error {
+	r.pruneOnly = true
 	before := r.record.cs.Status.DeepCopy()
 	if r.Plan.Pruned() > 0 {
 		if err := r.writeIntent(ctx); err != nil {
 			return err
 		}
 	}
-	r.pruneOnly = true
 	err := r.applier.prune(ctx)
 	r.record.cs.Status = *before
 	r.record.cs.Status.Inventory = r.targets.inventory(true)

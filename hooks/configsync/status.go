@@ -20,9 +20,9 @@ import (
 const maxHistory = 10
 
 // writeIntent writes the inventory that the run is about to own, before it applies the first object. If the run is interrupted, every
-// object that it applied is in the inventory.
+// object that it applied is in the inventory. A run that only prunes creates nothing.
 func (r *Run) writeIntent(ctx context.Context) error {
-	inventory := r.targets.inventory(false)
+	inventory := r.targets.inventory(r.pruneOnly)
 	if len(inventory) > maxInventory {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "the ConfigSync would own %d objects; at most %d are allowed: prune some, or split it", len(inventory), maxInventory)
 	}

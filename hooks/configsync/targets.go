@@ -60,7 +60,7 @@ func (t *targets) inventory(complete bool) []string {
 		if plan.Owned(x.live, t.owner) {
 			e.UID = x.live.GetUID()
 		}
-		if x.item.Action == plan.Recreate && x.state != v1alpha1.ConfigCreated {
+		if !complete && x.item.Action == plan.Recreate && x.state != v1alpha1.ConfigCreated {
 			e.UID = "" // the recreated object gets another UID
 		}
 		if e.UID != "" || !complete {
