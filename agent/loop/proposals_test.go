@@ -123,3 +123,32 @@ func TestWaitForUnseenChange(t *testing.T) {
 		})
 	}
 }
+
+// P8: a repair does not undo a change that the agent cannot propose, however long that takes.
+func TestRepairLeavesUnseenChange(t *testing.T) {
+	const saved = `{"title": "mine"}`
+	d := deliveredTwice(t, func(string) {})
+	problem := errors.New("the pod does not mount the credential")
+	d.edit = func(o *Order) {
+		proposes(o, v1alpha1.StrategyGitWins, 10*time.Minute, problem)
+		o.Profile.DriftPolicy, o.ProposalSettings.Revert = v1alpha1.DriftRepair, true
+	}
+	require.NoError(t, d.loop.Engine.Notes().SetNote("proposal", []byte(`{"lastState": "Closed"}`)))
+	next := d.commit("three")
+	file := filepath.Join(d.data, titled)
+	require.NoError(t, os.WriteFile(file, []byte(saved), 0o644))
+	for began := d.now; d.now.Sub(began) < 2*time.Hour; { // sequence: repairs are due
+		d.turn()
+	}
+	require.True(t, d.loop.proposals.proposer.Settled(), "an earlier pull request was closed")
+	content, err := os.ReadFile(file)
+	require.NoError(t, err)
+	assert.Equal(t, saved, string(content))
+	assert.Positive(t, d.loop.State().Drift.Files, "the change is reported")
+
+	d.src.decision.Order.ProposalSettings.Problem = nil
+	d.loop.drift.due = d.now
+	d.turn()
+	assert.Equal(t, v1alpha1.ProposalSettling, d.loop.State().Proposal.State)
+	assert.Equal(t, next, d.loop.State().Commit)
+}
