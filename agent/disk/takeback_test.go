@@ -77,7 +77,33 @@ func TestRestoreWithoutSnapshot(t *testing.T) {
 			require.NoError(t, err)
 			assert.Contains(t, version(1), rec.Path)
 		}
-		assert.Equal(t, names[:2], ids(t, d))
+		usable(t, root, d, names)
+	})
+	t.Run("the manifest is lost, and a user edited files", func(t *testing.T) {
+		root, names := begin(t)
+		put(t, root, safe.OwnDir+"/"+manifestFile, "damaged")
+		put(t, root, "projects/p/only4", "mine")
+		put(t, root, "projects/p/b", "mine, too")
+		d := open(t, root, Options{Now: fixed})
+		res, err := takeBack(t, d, names[1], nil)
+		require.NoError(t, err)
+		assert.Equal(t, "mine", contents(t, root)["projects/p/only4"], "it may be the user's own file")
+		require.Len(t, res.Saved, 1)
+		assert.Equal(t, "projects/p/b", res.Saved[0].Path)
+	})
+	t.Run("the manifest is lost, and a restore brought back an edit", func(t *testing.T) {
+		root, names := begin(t)
+		d := open(t, root, Options{Now: fixed})
+		put(t, root, "projects/p/only4", "mine")
+		syncTo(t, d, version(5), anySnapshots) // deletes it
+		_, err := takeBack(t, d, ids(t, d)[4], nil)
+		require.NoError(t, err)
+		require.NoError(t, d.Close())
+		put(t, root, safe.OwnDir+"/"+manifestFile, "damaged")
+		d = open(t, root, Options{Now: fixed})
+		_, err = takeBack(t, d, names[1], nil)
+		require.NoError(t, err)
+		assert.Equal(t, "mine", contents(t, root)["projects/p/only4"])
 	})
 	t.Run("a write by the gateway between a crash and the recovery", func(t *testing.T) {
 		root, names := begin(t)
@@ -164,6 +190,22 @@ func TestRestoreWithoutSnapshot(t *testing.T) {
 	})
 }
 
+// archived returns the content of each file of a snapshot, by path.
+func archived(t *testing.T, d *Dir, id string, git blobMap) map[string]string {
+	t.Helper()
+	c, err := d.Contents(id, git)
+	require.NoError(t, err)
+	files := map[string]string{}
+	require.NoError(t, c.Each(t.Context(), func(f Content, _ int64, write func(io.Writer) error) error {
+		var b strings.Builder
+		err := write(&b)
+		files[f.Path] = b.String()
+		return err
+	}))
+	require.NoError(t, c.Close())
+	return files
+}
+
 // A file that only later syncs touched is restored as the manifest of the snapshot records it.
 func TestRestoreOfUntouchedFile(t *testing.T) {
 	const path = "projects/p/f"
@@ -195,17 +237,7 @@ func TestRestoreOfUntouchedFile(t *testing.T) {
 			for _, f := range tt.later { // setup: later syncs
 				syncTo(t, d, with("a2", f), anySnapshots)
 			}
-			c, err := d.Contents(id, tt.git)
-			require.NoError(t, err)
-			archived := map[string]string{}
-			require.NoError(t, c.Each(t.Context(), func(f Content, _ int64, write func(io.Writer) error) error {
-				var b strings.Builder
-				err := write(&b)
-				archived[f.Path] = b.String()
-				return err
-			}))
-			require.NoError(t, c.Close())
-			assert.Equal(t, tt.want, archived[path])
+			assert.Equal(t, tt.want, archived(t, d, id, tt.git)[path])
 
 			b, err := d.PlanRestore(t.Context(), id, tt.git)
 			require.NoError(t, err)
@@ -219,26 +251,46 @@ func TestRestoreOfUntouchedFile(t *testing.T) {
 			}
 		})
 	}
+	deliver := func(f string) func(t *testing.T, root string, d *Dir) {
+		return func(t *testing.T, _ string, d *Dir) { syncTo(t, d, with("a2", f), anySnapshots) }
+	}
 	for name, tt := range map[string]struct {
+		kept  string // what the sync of the snapshot leaves; "" if the file is missing
 		later func(t *testing.T, root string, d *Dir)
 		want  string
 	}{
-		"missing at the snapshot, and delivered later":           {func(t *testing.T, _ string, d *Dir) { syncTo(t, d, with("a2", "f1"), anySnapshots) }, ""},
-		"missing at the snapshot, and written by the user later": {func(t *testing.T, root string, _ *Dir) { put(t, root, path, "mine") }, "mine"},
+		"missing at the snapshot, and delivered later":           {"", deliver("f1"), ""},
+		"missing at the snapshot, and written by the user later": {"", func(t *testing.T, root string, _ *Dir) { put(t, root, path, "mine") }, "mine"},
+		"edited at the snapshot, and replaced later":             {"mine", deliver("f2"), "mine"},
+		"edited at the snapshot, and edited later":               {"mine", func(t *testing.T, root string, _ *Dir) { put(t, root, path, "later") }, "later"},
+		"edited at the snapshot, lost, and replaced later": {"mine", func(t *testing.T, root string, d *Dir) {
+			put(t, root, path, "later")
+			deliver("f2")(t, root, d)
+		}, "later"},
+		"edited at the snapshot, replaced, and written again by the user": {"mine", func(t *testing.T, root string, d *Dir) {
+			deliver("f2")(t, root, d)
+			put(t, root, path, "mine")
+		}, "mine"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := seeded(t)
 			d := open(t, root, Options{Now: fixed})
 			syncTo(t, d, with("a1", "f1"), anySnapshots)
-			require.NoError(t, os.Remove(filepath.Join(root, path)))
+			if tt.kept == "" {
+				require.NoError(t, os.Remove(filepath.Join(root, path)))
+			} else {
+				put(t, root, path, tt.kept)
+			}
 			_, err := tryApplyWith(t, d, with("a2", "f2"), anySnapshots, func(c *plan.Change) {
 				if c.Path == path {
-					c.Op = plan.Keep // the user's deletion
+					c.Op = plan.Keep // what the user did
 				}
 			})
 			require.NoError(t, err)
 			tt.later(t, root, d)
-			_, err = takeBack(t, d, ids(t, d)[0], nil)
+			git := blobMap{safe.BlobID([]byte("f1")): "f1"}
+			assert.Equal(t, tt.want, archived(t, d, ids(t, d)[0], git)[path])
+			_, err = takeBack(t, d, ids(t, d)[0], git)
 			require.NoError(t, err)
 			got := contents(t, root)
 			assert.Equal(t, "a1", got["projects/p/a"])

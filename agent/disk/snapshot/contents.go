@@ -140,12 +140,12 @@ func (c *Contents) file(ctx context.Context, path string, rec plan.Owned, record
 	}
 	f := Content{Path: path, Exec: rec.Exec}
 	var in *os.File
+	var v version
 	var err error
 	first, touched := c.prior.find(path)
 	if touched {
-		var v version
-		v, err = c.prior.version(first, rec, recorded, func() (live bool, err error) {
-			if in, err = c.openLive(ctx, &f); in != nil && f.ID != rec.Have {
+		v, err = c.prior.version(first, rec, recorded, func(id plan.ID, _ bool) (live bool, err error) {
+			if in, err = c.openLive(ctx, &f); in != nil && f.ID != id {
 				in, err = nil, in.Close()
 			}
 			return in != nil, err
@@ -165,7 +165,7 @@ func (c *Contents) file(ctx context.Context, path string, rec plan.Owned, record
 		return fmt.Errorf("read %s of snapshot %s: %w", path, c.ID, err)
 	}
 	fromGit := in == nil
-	if recorded && (rec.Have == f.ID || !fromGit && c.rewritten(rec, f.ID)) {
+	if recorded && (rec.Have == f.ID || !fromGit && c.rewritten(rec, f.ID, touched, v)) {
 		f.Recorded, f.Want, f.Origin = true, rec.Want, rec.Origin
 	}
 	if fromGit {
@@ -209,12 +209,10 @@ func (c *Contents) openLive(ctx context.Context, f *Content) (*os.File, error) {
 }
 
 // rewritten reports whether the gateway itself rewrote the recorded file without changing its meaning. now is the blob id of the
-// file.
-func (c *Contents) rewritten(rec plan.Owned, now plan.ID) bool {
-	first, touched := c.prior.find(rec.Path)
-	if !touched {
+// file, which is v if touched is true, and otherwise the live file.
+func (c *Contents) rewritten(rec plan.Owned, now plan.ID, touched bool, v version) bool {
+	if !touched || v.live {
 		return c.live.rewritten(rec, now)
 	}
-	v := c.prior.touches[first].version
 	return c.live.Rewritten(c.prior.folders[v.folder].Folder, v.name(), rec, now)
 }

@@ -30,8 +30,9 @@ type priorState struct {
 
 // touch is what one sync found at a path.
 type touch struct {
-	path string
-	left bool // a recorded file was missing, and the sync of the first snapshot left it so
+	path  string
+	left  bool    // the sync of the first snapshot left the path as it was
+	wrote plan.ID // the recorded blob that the sync wrote, or zero
 	version
 }
 
@@ -100,7 +101,7 @@ func (p *priorState) add(id string) error {
 	p.touches = slices.Grow(p.touches, len(files))
 	_, err = n.journal(p.store.limits.JournalBytes, func(i int, c plan.Change) error {
 		left := !format.Moves(c.Op)
-		if left && (at > 0 || c.Found.Kind != plan.Missing) {
+		if left && (at > 0 || c.Found.Kind == plan.File && c.FoundID.IsZero()) {
 			return nil
 		}
 		if resource.NeverTouch(c.Path) {
@@ -109,7 +110,10 @@ func (p *priorState) add(id string) error {
 		for len(files) > 0 && int(files[0].change) < i {
 			files = files[1:]
 		}
-		t := touch{c.Path, left, version{displaced: displaced{int32(i), c.FoundID}, folder: at, exec: c.Found.Exec}}
+		t := touch{path: c.Path, left: left, version: version{displaced: displaced{int32(i), c.FoundID}, folder: at, exec: c.Found.Exec}}
+		if format.Writes(c.Op) && !c.Unrecorded {
+			t.wrote = c.ID
+		}
 		switch {
 		case len(files) > 0 && int(files[0].change) == i: // also for a new file: the gateway created one at the last moment
 			t.id = files[0].id
@@ -140,35 +144,54 @@ func (p *priorState) find(path string) (first int, found bool) {
 	return slices.BinarySearchFunc(p.touches, path, func(t touch, path string) int { return strings.Compare(t.path, path) })
 }
 
+// lastWritten returns a record of what the last sync that moved the file at a path wrote there, in place of the one that a lost
+// manifest had. first is the path's first touch. written is false if this sync deleted the file, or wrote one that it did not record.
+func (p *priorState) lastWritten(first int) (rec plan.Owned, written bool) {
+	last := p.touches[first]
+	for _, later := range p.touches[first:] {
+		if later.path != last.path {
+			break
+		}
+		last = later
+	}
+	return plan.Owned{Path: last.path, Want: last.wrote, Have: last.wrote, Size: -1}, !last.wrote.IsZero()
+}
+
 // version returns what was at a path before the sync of the snapshot. first is the path's first touch, and rec its record in the
-// manifest of the snapshot, if recorded is true. isLive reports whether the live file is the recorded one.
+// manifest of the snapshot, if recorded is true. isLive reports whether the live file has a blob id and a mode.
 //
-// If only later syncs touched the path, the first of them may have found what a user did after the snapshot: another file, or none.
-// Then version returns the recorded file, if a snapshot, the gateway or git has its bytes. Otherwise it returns what the user left
-// and appends the path to p.edited.
-func (p *priorState) version(first int, rec plan.Owned, recorded bool, isLive func() (bool, error)) (version, error) {
+// The journal of the snapshot's sync says what was at each path that it names. If only later syncs touched the path, the first of
+// them may have found what a user did after the snapshot: another file, or none. Then the recorded file was there.
+//
+// If the sync of the snapshot did not displace the file, a later snapshot, the gateway or git may have its bytes. Otherwise version
+// returns what the user left and appends the path to p.edited.
+func (p *priorState) version(first int, rec plan.Owned, recorded bool, isLive func(id plan.ID, exec bool) (bool, error)) (version, error) {
 	t := p.touches[first]
-	if t.folder == 0 || !recorded || !t.absent && rec.Have == t.id {
+	id, exec, found := rec.Have, rec.Exec, t.version
+	switch {
+	case t.left && !t.absent:
+		id, exec, found = t.id, t.exec, p.touches[first+1].version
+	case t.folder == 0 || !recorded || !t.absent && rec.Have == t.id:
 		return t.version, nil
 	}
 	for _, later := range p.touches[first:] {
 		if later.path != t.path {
 			break
 		}
-		if later.id == rec.Have && !later.absent && !later.missing {
+		if later.id == id && !later.absent && !later.missing {
 			return later.version, nil
 		}
 	}
-	v := version{displaced: displaced{t.change, rec.Have}, exec: rec.Exec}
+	v := version{displaced: displaced{t.change, id}, exec: exec}
 	var err error
-	if v.live, err = isLive(); v.live || err != nil {
+	if v.live, err = isLive(id, exec); v.live || err != nil {
 		return v, err
 	}
-	if v.git = p.blobs != nil && p.blobs.Has(rec.Have); v.git {
+	if v.git = p.blobs != nil && p.blobs.Has(id); v.git {
 		return v, nil
 	}
 	p.edited = append(p.edited, t.path)
-	return t.version, nil
+	return found, nil
 }
 
 // open opens a version, after it has checked the bytes. It returns nil if the bytes come from git, and the reason SnapshotFailed

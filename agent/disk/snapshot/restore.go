@@ -133,19 +133,26 @@ func (r *Restore) change(ctx context.Context, first int, before plan.Manifest) e
 	if err != nil {
 		return err
 	}
+	lost := !owned && !r.live.Manifest.Header().Complete
+	if lost { // the manifest is lost or of another commit: the snapshots know what is the agent's
+		now, owned = r.prior.lastWritten(first)
+	}
 	c, err := r.live.find(path, now, owned)
 	if err != nil {
 		return err
 	}
-	isLive := func(id plan.ID, exec bool) bool {
-		return c.Found.Kind == plan.File && c.FoundID == id && (c.Found.NoModes || c.Found.Exec == exec)
+	if lost && c.Conflict { // another file may be a user's
+		c.Owned, owned = false, false
 	}
-	v, err := r.prior.version(first, was, recorded, func() (bool, error) { return isLive(was.Have, was.Exec), nil })
+	isLive := func(id plan.ID, exec bool) (bool, error) {
+		return c.Found.Kind == plan.File && c.FoundID == id && (c.Found.NoModes || c.Found.Exec == exec), nil
+	}
+	v, err := r.prior.version(first, was, recorded, isLive)
 	if err != nil {
 		return err
 	}
 	recorded = recorded && was.Have == v.id
-	same := isLive(v.id, v.exec)
+	same, _ := isLive(v.id, v.exec)
 	var from source
 	switch {
 	case v.absent && (!owned || c.Found.Kind == plan.Missing || c.Found.Kind == plan.Dir), same && !recorded:
