@@ -40,6 +40,9 @@ func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) 
 	s.done = true
 	defer r.close()
 	r.Header = header
+	if m := d.manifest(); r.Restores != "" && !m.Missing() && !m.Header().Complete {
+		r.Header.Complete = false // unlike a full plan, a restore does not compare all files
+	}
 	if !s.Moves() {
 		err := r.recordOnly()
 		return Result{Applied: err == nil}, err

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/disk/snapshot"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -124,6 +125,9 @@ func TestRestoreWithoutSnapshot(t *testing.T) {
 		assert.False(t, d.Manifest().Header().Complete)
 		assert.Equal(t, "of the gateway", contents(t, root)["projects/p/b"])
 		put(t, root, "projects/p/b", "b0")
+		_, err = takeBack(t, d, names[1], nil)
+		require.NoError(t, err)
+		assert.False(t, d.Manifest().Header().Complete, "restoring it again moves nothing")
 		usable(t, root, d, names)
 	})
 	t.Run("a failure keeps all", func(t *testing.T) {
@@ -147,8 +151,9 @@ func TestRestoreWithoutSnapshot(t *testing.T) {
 			assert.Equal(t, names, ids(t, d))
 		}
 	})
-	t.Run("a crash while newer ones are removed, and then a failure", func(t *testing.T) {
-		root, names := begin(t)
+	// crashAndFail restores names[1] without a snapshot, crashes after it has removed names[2], and then fails to recover.
+	crashAndFail := func(t *testing.T, root string, names []string) *Dir {
+		t.Helper()
 		dead := false
 		d, err := Open(root, Options{Now: fixed, around: func(e safe.Effect, do func() error) error {
 			if dead = dead || e.Op == "remove" && strings.HasSuffix(e.Path, names[3]+"/"+manifestFile); dead {
@@ -161,15 +166,34 @@ func TestRestoreWithoutSnapshot(t *testing.T) {
 		require.ErrorIs(t, err, errDead)
 		require.NoError(t, d.Close())
 		failed := false
-		d = open(t, root, Options{Now: fixed, around: func(e safe.Effect, do func() error) error {
+		return open(t, root, Options{Now: fixed, around: func(e safe.Effect, do func() error) error {
 			if !failed && e.Op == "rename" && e.Dest == safe.OwnDir+"/"+manifestFile {
 				failed = true
 				return errDead
 			}
 			return do()
 		}})
+	}
+	t.Run("a crash while newer ones are removed, and then a failure", func(t *testing.T) {
+		root, names := begin(t)
+		d := crashAndFail(t, root, names)
 		is(t, root, 4)
 		assert.Empty(t, ids(t, d), "they have a gap")
+	})
+	t.Run("a crash while those of repairs are removed, and then a failure", func(t *testing.T) {
+		root := seeded(t)
+		d := open(t, root, Options{Now: fixed})
+		syncTo(t, d, version(4), anySnapshots)
+		for i := range 4 { // setup: the edits of users
+			put(t, root, "projects/p/b", fmt.Sprint("edit ", i))
+			syncTo(t, d, version(4), anySnapshots)
+		}
+		names := ids(t, d)
+		require.NoError(t, d.Close())
+		d = crashAndFail(t, root, names)
+		is(t, root, 4)
+		assert.Empty(t, ids(t, d), "they have a gap")
+		assert.False(t, d.Manifest().Header().Complete)
 	})
 	t.Run("a reader notices it", func(t *testing.T) {
 		root, names := begin(t)
@@ -188,6 +212,39 @@ func TestRestoreWithoutSnapshot(t *testing.T) {
 		})
 		require.ErrorIs(t, err, ErrChanged)
 	})
+}
+
+// F14: a sync that lost its manifest stays doubtful if its recovery is interrupted, too.
+func TestInterruptedRecoveryWithoutManifest(t *testing.T) {
+	one, two := text(map[string]string{"projects/p/a": "1", "projects/p/b": "1"}), text(map[string]string{"projects/p/a": "2", "projects/p/b": "1"})
+	root := seeded(t)
+	d := open(t, root, Options{Now: fixed})
+	for _, want := range []tree{one, two, one} { // setup: two snapshots
+		syncTo(t, d, want, anySnapshots)
+	}
+	require.NoError(t, d.Close())
+	// crash stops at the first step that matches.
+	crash := func(at func(e safe.Effect) bool) Options {
+		dead := false
+		return Options{Now: fixed, around: func(e safe.Effect, do func() error) error {
+			if dead = dead || at(e); dead {
+				return errDead
+			}
+			return do()
+		}}
+	}
+	d, err := Open(root, crash(func(e safe.Effect) bool { return e.Op == "rename" && e.Dest == safe.OwnDir+"/"+manifestFile }))
+	require.NoError(t, err)
+	_, err = tryApplyWith(t, d, two, anySnapshots)
+	require.ErrorIs(t, err, errDead)
+	require.NoError(t, d.Close())
+	put(t, root, safe.OwnDir+"/"+manifestFile, "damaged")
+	_, err = Open(root, crash(func(e safe.Effect) bool { return e.Op == "remove" && strings.Contains(e.Path, snapshot.DirName) }))
+	require.ErrorIs(t, err, errDead)
+
+	d = open(t, root, Options{Now: fixed})
+	assert.False(t, d.Manifest().Header().Complete, "it has no record of b")
+	assert.Empty(t, ids(t, d))
 }
 
 // archived returns the content of each file of a snapshot, by path.

@@ -84,7 +84,7 @@ func (j *Journal) Encode(to io.Writer) error {
 		}
 	}
 	b = append(b, j.Base.commit[:]...)
-	b = binary.AppendUvarint(b, uint64(j.Base.files))
+	b = binary.LittleEndian.AppendUint32(b, j.Base.sum)
 	b = binary.AppendUvarint(b, uint64(len(j.Areas)))
 	for _, a := range j.Areas {
 		b = appendString(b, a)
@@ -302,7 +302,7 @@ func (x *Directory) edit() Edit {
 type Base struct {
 	known  bool // there was a manifest
 	commit plan.ID
-	files  int
+	sum    uint32 // the checksum of the manifest's header and index
 }
 
 // BaseOf identifies a manifest.
@@ -310,12 +310,13 @@ func BaseOf(m *Manifest) Base {
 	if m.f == nil {
 		return Base{}
 	}
-	return Base{known: true, commit: m.header.Commit, files: m.header.Files}
+	return Base{known: true, commit: m.header.Commit, sum: m.sum}
 }
 
-// StartsOrEndsWith reports whether m is the manifest from before the run, or the one that the run ends with.
+// StartsOrEndsWith reports whether m is the manifest from before the run, or the one that the run ends with. A run that was
+// doubtful ends with an incomplete manifest, which may lack records.
 func (j *Journal) StartsOrEndsWith(m *Manifest) bool {
-	return BaseOf(m) == j.Base || !m.Missing() && m.Header().Commit == j.Header.Commit
+	return BaseOf(m) == j.Base || m.Header().Complete && m.Header().Commit == j.Header.Commit
 }
 
 // Names of files in .stoker.

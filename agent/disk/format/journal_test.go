@@ -20,7 +20,7 @@ import (
 func testJournal() *Journal {
 	return &Journal{
 		Header: testHeader, LostFolder: "20261120T063000.000Z-0123456", Areas: []string{"", "projects"},
-		RefuseForeign: true, Base: Base{known: true, commit: plan.ID{9}, files: 12},
+		RefuseForeign: true, Base: Base{known: true, commit: plan.ID{9}, sum: 12},
 		Snapshot: "area-4-20261120-063000", Restores: "area-4-20261119-063000",
 		Changes: []plan.Change{
 			{Op: plan.Create, Path: "a", ID: plan.ID{1}, Exec: true, Unrecorded: true},

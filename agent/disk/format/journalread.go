@@ -181,7 +181,7 @@ func (j *Journal) readHead(d *decoder) {
 	if flags&flagRestores != 0 {
 		j.Restores = d.snapshot()
 	}
-	j.Base = Base{known: flags&flagBase != 0, commit: d.id(), files: d.length(math.MaxInt32)}
+	j.Base = Base{known: flags&flagBase != 0, commit: d.id(), sum: d.uint32()}
 }
 
 func readChange(d *decoder, areas int) (c journalChange) {

@@ -57,6 +57,7 @@ type Manifest struct {
 	Info    fs.FileInfo  // of f when it was opened
 	Close   func() error // closes f
 	header  plan.Header
+	sum     uint32 // the checksum in the footer
 	blocks  []block
 	damaged atomic.Bool // a block could not be read since the manifest was opened
 
@@ -151,6 +152,7 @@ func (m *Manifest) load(size int64) error {
 	if crc32.Update(crc32.Checksum(b, castagnoli), castagnoli, foot[:20]) != sum {
 		return safe.Damaged("wrong checksum of the manifest's index")
 	}
+	m.sum = sum
 	var err error
 	if m.header, err = decodeHeader(b[:hlen]); err != nil {
 		return safe.Damaged("the manifest's header: %w", err)

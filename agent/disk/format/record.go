@@ -172,6 +172,13 @@ func (d *decoder) bytes(limit int) []byte { return d.raw(d.length(limit)) }
 
 func (d *decoder) string(limit int) string { return string(d.bytes(limit)) }
 
+func (d *decoder) uint32() uint32 {
+	if b := d.raw(4); b != nil {
+		return binary.LittleEndian.Uint32(b)
+	}
+	return 0
+}
+
 func (d *decoder) id() (id plan.ID) {
 	copy(id[:], d.raw(len(id)))
 	return id
