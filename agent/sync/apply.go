@@ -55,8 +55,10 @@ func (f *files) apply(ctx context.Context, changes *plan.Changes, staged *disk.S
 		return err
 	}
 	if f.t.BeforeStart {
-		// The gateway reads everything when it starts; only verification remains.
-		f.unloaded.ScanProjects, f.unloaded.ScanConfig = false, false
+		// The gateway reads everything when it starts; only verification remains. If no project is verified, a scan shows whether
+		// the first start kept the permissions of the API token.
+		f.unloaded.ScanProjects = false
+		f.unloaded.ScanConfig = f.unloaded.FirstStart && len(f.unloaded.Projects)+len(f.unloaded.Deleted) == 0
 		return f.unloaded.save(f.dir)
 	}
 	return nil

@@ -48,6 +48,31 @@ func TestRefusalAfterFirstBootIsRetried(t *testing.T) {
 	b.synced()
 }
 
+// The permissions are restored even if the first commit has nothing that can be verified, or only what cannot be.
+func TestRefusalAfterFirstBootWithoutProjects(t *testing.T) {
+	for name, collection := range map[string]string{"singletons": "", "resources of another deployment mode": "staging"} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, simulator.Options{Down: true, Seeding: simulator.SeedChart, ResetPermissions: true})
+			edits := withPermissions()[len(firstCommit()):]
+			if collection != "" {
+				at := "config/resources/" + collection + "/ignition/database-connection/db"
+				edits = append(edits, gitserver.Write(at+"/config.json", "{}"),
+					gitserver.Write(at+"/resource.json", `{"scope":"A","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`))
+			}
+			b.push(edits...)
+			b.target.BeforeStart = true
+			b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+			b.target.BeforeStart = false
+			require.NoError(t, b.gw.SetState(simulator.Running))
+			require.NotEqual(t, granted, b.read(permissions+"/config.json"), "the first boot rewrote them")
+			b.ended(sync.Applied, v1alpha1.ReasonWaitingForCommissioning)
+			assert.Equal(t, granted, b.read(permissions+"/config.json"))
+			require.NoError(t, b.gw.Restart(0))
+			b.synced()
+		})
+	}
+}
+
 // What the agent restores after the first boot is a sync, which keeps earlier snapshots.
 func TestSnapshotOfRestoredPermissions(t *testing.T) {
 	b := newBench(t, simulator.Options{Down: true, Seeding: simulator.SeedChart, ResetPermissions: true})
