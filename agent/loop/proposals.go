@@ -157,7 +157,7 @@ func (l *Loop) proposalsOf(ctx context.Context, o *Order) *sync.Proposals {
 	}
 	return &sync.Proposals{
 		Watches: s.Watches,
-		Pending: func(path string) bool { return s.Watches(path) && !(p.proposer.Settled() && describes(path)) },
+		Pending: func(path string) bool { return s.Watches(path) && (!p.proposer.Settled() || !describes(path)) },
 		Replace: func(paths []string) error {
 			if l.Once {
 				return conflictError(paths, "an agent with --once does not propose changes; run it without --once, or set %s to take git's version", v1alpha1.AnnotationForceSync)
