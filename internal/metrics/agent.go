@@ -1,5 +1,3 @@
-// Package metrics defines the metrics of the binaries. Label values come from closed sets only: no ref, path, URL or commit, so
-// that the number of series does not grow with what is synced.
 package metrics
 
 import (

@@ -6,17 +6,22 @@ package outbound
 import (
 	"bytes"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/secret"
 )
 
 const (
@@ -161,4 +166,13 @@ func (c Client) transport(timeout time.Duration) (*http.Transport, error) {
 		DisableCompression:     true, // the bound is on what arrives
 		MaxResponseHeaderBytes: maxHeaders,
 	}, nil
+}
+
+// Sign adds the HMAC-SHA-256 of a body in the header and the form of GitHub, which Stoker's own receiver checks. Of a key with several
+// lines, as during a rotation, the first one signs.
+func Sign(header http.Header, key secret.String, body []byte) {
+	first, _, _ := strings.Cut(strings.TrimSpace(key.Reveal()), "\n")
+	mac := hmac.New(sha256.New, []byte(strings.TrimSpace(first)))
+	mac.Write(body)
+	header.Set("X-Hub-Signature-256", "sha256="+hex.EncodeToString(mac.Sum(nil)))
 }

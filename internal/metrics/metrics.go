@@ -1,0 +1,38 @@
+// Package metrics defines the metrics of the binaries. Label values come from closed sets only: no ref, path, URL or commit, so
+// that the number of series does not grow with what is synced.
+package metrics
+
+import (
+	"runtime"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// built returns the metric that says which version runs.
+func built(version string) prometheus.Collector {
+	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stoker", Name: "build_info", Help: "Version that is running; the value is always 1."},
+		[]string{"version", "goversion"})
+	build.WithLabelValues(version, runtime.Version()).Set(1)
+	return build
+}
+
+// Label values that are not reasons.
+const (
+	none = "none" // no reason
+	// unknown replaces reasons that this version does not know, because reports of newer or malicious agents must not create
+	// labels.
+	unknown = "Unknown"
+)
+
+// label returns the label value of a reason.
+func label(r v1alpha1.Reason) string {
+	switch {
+	case r == "":
+		return none
+	case !r.Known():
+		return unknown
+	}
+	return string(r)
+}
