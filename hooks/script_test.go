@@ -212,6 +212,7 @@ func lead(ctx context.Context, cluster *kubetest.Cluster, namespace, name, text 
 		return err
 	}
 	status["confirmedAt"] = time.Now().UTC().Format(time.RFC3339)
+	status["approval"] = nil // a merge patch keeps what it does not name
 	if err := locked(ctx, kube.SyncTargets(client, namespace), name, "line-1-0_1"); err != nil {
 		return err
 	}
