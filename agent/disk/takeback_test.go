@@ -247,6 +247,35 @@ func TestInterruptedRecoveryWithoutManifest(t *testing.T) {
 	assert.Empty(t, ids(t, d))
 }
 
+// F14: a sync that leaves files out on purpose, as on a standby node, ends with an incomplete manifest. A crash right after that loses nothing.
+func TestCrashAfterIncompleteSync(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{Now: fixed})
+	for _, v := range []string{"1", "2", "3"} { // setup: two snapshots
+		syncTo(t, d, tree{"projects/p/a": {content: v}}, anySnapshots)
+	}
+	require.NoError(t, d.Close())
+	dead := false
+	d, err := Open(root, Options{Now: fixed, around: func(e safe.Effect, do func() error) error {
+		if dead = dead || e.Op == "remove" && e.Path == safe.OwnDir+"/"+journalFile; dead {
+			return errDead
+		}
+		return do()
+	}})
+	require.NoError(t, err)
+	want := tree{"projects/p/a": {content: "4"}}
+	s, err := d.Stage(t.Context(), planFor(t, d, want), nil, want.source())
+	require.NoError(t, err)
+	require.NoError(t, s.Snapshot(anySnapshots))
+	incomplete := head(want)
+	incomplete.Complete = false
+	_, err = s.Apply(t.Context(), incomplete)
+	require.ErrorIs(t, err, errDead)
+	require.NoError(t, d.Close())
+	d = open(t, root, Options{Now: fixed})
+	assert.Len(t, ids(t, d), 3)
+}
+
 // archived returns the content of each file of a snapshot, by path.
 func archived(t *testing.T, d *Dir, id string, git blobMap) map[string]string {
 	t.Helper()

@@ -314,9 +314,10 @@ func BaseOf(m *Manifest) Base {
 }
 
 // StartsOrEndsWith reports whether m is the manifest from before the run, or the one that the run ends with. A run that was
-// doubtful ends with an incomplete manifest, which may lack records.
+// doubtful ends with an incomplete manifest, which may lack records, although its header is complete.
 func (j *Journal) StartsOrEndsWith(m *Manifest) bool {
-	return BaseOf(m) == j.Base || m.Header().Complete && m.Header().Commit == j.Header.Commit
+	ends := !m.Missing() && m.Header().Commit == j.Header.Commit && (m.Header().Complete || !j.Header.Complete)
+	return ends || BaseOf(m) == j.Base
 }
 
 // Names of files in .stoker.
