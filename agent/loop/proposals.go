@@ -189,6 +189,7 @@ func (p *proposals) checkReplace(o *Order, limit time.Duration, paths []string, 
 	}
 	switch {
 	case !done:
+		p.unseenSince = time.Time{}
 		return err
 	case seen: // if something else holds this sync, changes that are saved meanwhile get the whole wait
 		p.waitOrder = nil
