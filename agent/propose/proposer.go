@@ -80,6 +80,7 @@ type Proposer struct {
 	described map[string]plan.Stat
 	standby   bool
 	overwrote bool // a sync has written files, and the record does not have it yet
+	restarted bool // no Step has compared the commit of the gateway with the record since the record was loaded
 
 	fingerprint string    // of the changed files, see fingerprint
 	stableSince time.Time // when fingerprint last changed
@@ -132,7 +133,7 @@ func (p *Proposer) Recall(n Notes) *v1alpha1.Proposal {
 func (p *Proposer) load(n Notes) error {
 	rec, err := loadRecord(n)
 	if err == nil {
-		p.rec, p.loaded = rec, true
+		p.rec, p.loaded, p.restarted = rec, true, true
 	}
 	return err
 }
@@ -226,6 +227,7 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 			return time.Time{}, err
 		}
 	}
+	overwrote := p.overwrote
 	p.overwrote = false
 	if (len(in.Changed) == 0 || in.Standby) && !p.rec.active() {
 		p.forgetChanges()
@@ -244,6 +246,9 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 	}
 	base, err := in.Base()
 	if err != nil {
+		return time.Time{}, err
+	}
+	if err := p.recordCommit(in, base.Commit, overwrote); err != nil {
 		return time.Time{}, err
 	}
 	if p.rec.FinalState != "" {
@@ -272,6 +277,21 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 		}
 	}
 	return p.follow(ctx, s, in, base)
+}
+
+// recordCommit records the commit that the gateway runs. If the gateway got another one while the agent was stopped, or just before, a
+// sync has written files that this Proposer was not told of.
+func (p *Proposer) recordCommit(in Input, commit plan.ID, overwrote bool) error {
+	restarted := p.restarted
+	p.restarted = false
+	if !p.rec.active() || p.rec.Commit == commit || !restarted && !overwrote {
+		return nil
+	}
+	if restarted && !p.rec.Commit.IsZero() {
+		p.rec.markOverwritten(in.Changed)
+	}
+	p.rec.Commit = commit
+	return p.rec.save(in.Notes)
 }
 
 // follow moves the proposal to what is on the disk: it pushes the changes, withdraws the proposal, or polls the forge.

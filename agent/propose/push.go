@@ -98,7 +98,7 @@ func (w *push) branch(ctx context.Context, rec record) (record, error) {
 		return rec, err
 	}
 	rec.Branch, rec.Pending, rec.Digest, rec.Files, rec.LastState = w.s.Branch, commit, w.c.Digest, filesOf(w.c), ""
-	rec.Tip = tip
+	rec.Tip, rec.Commit = tip, w.base.Commit
 	rec.Pushes = append(rec.Pushes, now)
 	if err := rec.save(w.notes); err != nil {
 		return rec, err
@@ -134,7 +134,7 @@ func (w *push) recover(ctx context.Context, rec record, tip plan.ID) (record, pl
 		return branchTaken("its tip " + tip.Short() + " is a commit of the gateway " + oneLine(t.gateway, 200))
 	case !ended && t.change == w.c.Digest:
 		rec.Branch, rec.BranchedFrom, rec.Tip, rec.Digest, rec.Files = w.s.Branch, t.base, tip, t.change, filesOf(w.c)
-		rec.verifiedTip = tip
+		rec.verifiedTip, rec.Commit = tip, w.base.Commit
 		w.log.Info("branch adopted", "branch", w.s.Branch, "commit", tip.String())
 		return rec, tip, rec.save(w.notes)
 	case !ended && w.s.Forge != nil:

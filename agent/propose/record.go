@@ -36,6 +36,8 @@ type record struct {
 	// Digest and Files are the changes of Pending, or else of Tip. Files is by source. Digest is "" if no proposal is active.
 	Digest string                 `json:"digest"`
 	Files  map[plan.Path]proposed `json:"files,omitempty"`
+	// Commit is what the gateway ran when the files were last checked for what a sync has replaced.
+	Commit plan.ID `json:"commit,omitzero"`
 	// Number and URL are those of the pull request; 0 before it is open.
 	Number int64  `json:"number,omitempty"`
 	URL    string `json:"url,omitempty"`

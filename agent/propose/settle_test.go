@@ -101,6 +101,32 @@ func TestUnpushedChangeAfterFailedPoll(t *testing.T) {
 }
 
 // P8: a sync that overwrites a change while the agent asks the forge does not undo it.
+// A sync that the agent did not survive has replaced the change, which no user has undone: the branch has the only copy.
+func TestOverwrittenBeforeRestart(t *testing.T) {
+	for name, again := range map[string]int{"one sync": 1, "two syncs, known and unknown": 2} {
+		t.Run(name, func(t *testing.T) {
+			pl := newPlant(t)
+			g := pl.gateway("a")
+			g.save(`{"v":2}`)
+			g.settle(minute)
+			if again == 2 {
+				pl.repo.Commit("elsewhere", gitserver.Write("unmapped/readme.md", "text"))
+				g.pull()
+				g.synced = true
+				g.settle(minute)
+			}
+			pl.repo.Commit("second", gitserver.Files(withView(t, `{"v":9}`)))
+			require.NotZero(t, g.pull())
+			g.synced = false
+			g.restart()
+			g.settle(minute)
+			assert.Equal(t, v1alpha1.ProposalOpen, g.state())
+			assert.Len(t, pl.hub.open(), 1)
+			assert.NotEmpty(t, pl.repo.Git("for-each-ref", "refs/heads/gateway-changes"))
+		})
+	}
+}
+
 func TestOverwrittenDuringPoll(t *testing.T) {
 	pl := newPlant(t)
 	g := pl.gateway("a")
