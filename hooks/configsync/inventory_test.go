@@ -122,6 +122,42 @@ func runOf(t *testing.T, n int, old ...*unstructured.Unstructured) (*Run, kube.C
 	return r, clients
 }
 
+// What another run wrote while a prune ran stays, except for the objects that the prune deleted.
+func TestStatusAfterPruneBesideAnotherRun(t *testing.T) {
+	r, clients := runOf(t, 0)
+	syncs := kube.ConfigSyncs(clients.Dynamic, "plant")
+	other, err := syncs.Get(t.Context(), "site")
+	require.NoError(t, err)
+	other.Status.SourceRevision, other.Status.Inventory = strings.Repeat("b", 40), []string{"_ConfigMap_plant_new_2", "_ConfigMap_plant_old_1"}
+	_, err = syncs.Update(t.Context(), other, metav1.UpdateOptions{}, "status")
+	require.NoError(t, err)
+	r.record.inventoryOnly = true
+	r.record.lastInventory = []string{"_ConfigMap_plant_old_1"}
+	_, err = r.record.write(t.Context(), map[manifest.ID]bool{{Kind: "ConfigMap", Namespace: "plant", Name: "old"}: true})
+	require.NoError(t, err)
+	now, err := syncs.Get(t.Context(), "site")
+	require.NoError(t, err)
+	assert.Equal(t, other.Status.SourceRevision, now.Status.SourceRevision)
+	assert.Equal(t, []string{"_ConfigMap_plant_new_2"}, now.Status.Inventory)
+}
+
+// If a request has lapsed since the last run, the condition Ready says nothing about the desired ref.
+func TestOutcomeOfAnotherRef(t *testing.T) {
+	cs := &v1alpha1.ConfigSync{}
+	cs.Status.SourceRef, cs.Status.SourceRevision = "v1", strings.Repeat("a", 40)
+	for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionRefResolved} { // setup: both are true
+		meta.SetStatusCondition(&cs.Status.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: string(v1alpha1.ReasonSynced)})
+	}
+	for ref, want := range map[string]v1alpha1.OutcomePhase{"v1": v1alpha1.OutcomeSucceeded, "main": v1alpha1.OutcomeProgressing} {
+		t.Run(ref, func(t *testing.T) {
+			cs.Spec.Source.Git = &v1alpha1.ConfigGit{Revision: ref}
+			derive(cs)
+			assert.Equal(t, want, cs.Status.Outcome.Phase)
+			assert.Equal(t, ref, cs.Status.Outcome.Ref)
+		})
+	}
+}
+
 // A run that would own too many objects changes nothing, and the status says so.
 func TestTooManyObjects(t *testing.T) {
 	r, clients := runOf(t, maxInventory+1)

@@ -40,6 +40,8 @@ type record struct {
 	lastInventory []string
 	// intent is the ConfigSync as writeIntent wrote it, until it is written again.
 	intent *v1alpha1.ConfigSync
+	// inventoryOnly reports that the run changes nothing else of a status that another run wrote meanwhile.
+	inventoryOnly bool
 }
 
 // newRecord returns a record that writes with the StatusClients of the engine, or else with the given clients.
@@ -97,7 +99,7 @@ func (c *record) write(ctx context.Context, gone map[manifest.ID]bool) (before *
 // a read.
 func (c *record) replace(ctx context.Context, gone map[manifest.ID]bool) (before *v1alpha1.ConfigSync, err error) {
 	syncs := kube.ConfigSyncs(c.clients.Dynamic, c.cs.Namespace)
-	now := c.intent
+	now, ours := c.intent, c.intent != nil
 	if c.intent = nil; now == nil {
 		now, err = syncs.Get(ctx, c.cs.Name)
 	}
@@ -106,13 +108,19 @@ func (c *record) replace(ctx context.Context, gone map[manifest.ID]bool) (before
 		return nil, err
 	case now.UID != c.cs.UID:
 		return nil, ErrConcurrentChange
-	case equality.Semantic.DeepEqual(now.Status, c.cs.Status):
-		return nil, nil
 	}
-	before = now.DeepCopy()
 	if err := c.mergeInventory(now.Status.Inventory, gone); err != nil {
 		return nil, err
 	}
+	if c.inventoryOnly && !ours {
+		inventory := c.cs.Status.Inventory
+		now.Status.DeepCopyInto(&c.cs.Status)
+		c.cs.Status.Inventory = inventory
+	}
+	if equality.Semantic.DeepEqual(now.Status, c.cs.Status) {
+		return nil, nil
+	}
+	before = now.DeepCopy()
 	now.Status = c.cs.Status
 	if _, err = syncs.Update(ctx, now, metav1.UpdateOptions{}, "status"); err != nil {
 		return nil, err

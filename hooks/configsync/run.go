@@ -2,6 +2,7 @@ package configsync
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -40,7 +41,11 @@ type Waiting struct {
 // kinds and namespaces first, and then dry-runs those objects. If Apply fails before it has a plan, the returned run is nil or has no Plan.
 func (e *Engine) Apply(ctx context.Context, cs *v1alpha1.ConfigSync, o Options) (*Run, error) {
 	if cs.Paused() {
-		return nil, failure.New(v1alpha1.ReasonPaused, "ConfigSync %s is paused: remove spec.paused and the annotation %s", cs.Name, v1alpha1.AnnotationPaused)
+		err := error(failure.New(v1alpha1.ReasonPaused, "ConfigSync %s is paused: remove spec.paused and the annotation %s", cs.Name, v1alpha1.AnnotationPaused))
+		if !o.DryRun {
+			err = errors.Join(err, e.Pause(ctx, cs))
+		}
+		return nil, err
 	}
 	clients, err := e.Connect()
 	if err != nil && e.StatusClients == nil {
@@ -200,6 +205,7 @@ func (r *Run) executePrune(ctx context.Context) error {
 		}
 	}
 	err := r.applier.prune(ctx)
+	r.record.inventoryOnly = true
 	r.record.cs.Status = *before
 	r.record.cs.Status.Inventory = r.targets.inventory(true)
 	return r.report(ctx, err)

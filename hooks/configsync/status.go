@@ -98,7 +98,7 @@ func outcome(ready *metav1.Condition, ref, commit string) *v1alpha1.Outcome {
 	switch class := o.Reason.Class(); {
 	case o.Reason == v1alpha1.ReasonPaused, o.Reason == v1alpha1.ReasonDryRun:
 		o.Phase = v1alpha1.OutcomePaused
-	case ready.Status == metav1.ConditionTrue:
+	case ready.Status == metav1.ConditionTrue && commit != "": // otherwise the condition is about another ref: a request has lapsed since
 		o.Phase = v1alpha1.OutcomeSucceeded
 	case class == v1alpha1.ClassStalled:
 		o.Phase = v1alpha1.OutcomeFailed
@@ -118,7 +118,14 @@ func message(err error) string {
 
 // Pause writes into the status that the ConfigSync is paused. Ready stays true if it was true for the same generation.
 func (e *Engine) Pause(ctx context.Context, cs *v1alpha1.ConfigSync) error {
-	r := e.newRun(cs, kube.Clients{})
+	var clients kube.Clients
+	if e.StatusClients == nil {
+		var err error
+		if clients, err = e.Connect(); err != nil {
+			return err
+		}
+	}
+	r := e.newRun(cs, clients)
 	st := &r.record.cs.Status
 	ready := metav1.ConditionFalse
 	if r.wasReady && st.ObservedGeneration == cs.Generation {

@@ -111,6 +111,21 @@ func TestStatusAfterEachRun(t *testing.T) {
 	})
 }
 
+// A run of a paused ConfigSync changes no object, and the status answers the request to pause.
+func TestApplyOfPausedConfigSync(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.create("")
+	w.must()
+	w.annotate(v1alpha1.AnnotationPaused, "true")
+	w.commit("k8s/a.yaml", configMap("a", "2"))
+	_, err := w.engine(w.RESTConfig()).Apply(t.Context(), w.get(), configsync.Options{})
+	assert.True(t, failure.Is(err, v1alpha1.ReasonPaused), "%v", err)
+	assert.Equal(t, request.Paused, w.verdict().Phase)
+	assert.Equal(t, map[string]string{"a": "1"}, w.data("a"))
+}
+
 // afterIntent is a client that dies when it has written what it intends.
 type afterIntent struct {
 	http.RoundTripper
