@@ -124,6 +124,26 @@ func TestWaitForUnseenChange(t *testing.T) {
 	}
 }
 
+// While a pull request is open, the sync waits for it, so the time of an earlier wait does not count for a change that is saved later.
+func TestWaitForUnseenChangeAfterOpenPullRequest(t *testing.T) {
+	const limit = time.Minute
+	d := deliveredTwice(t, func(string) {})
+	p, o := newProposals(&d.loop.Config), d.src.decision.Order
+	proposes(o, v1alpha1.StrategyGatewayWins, limit, nil)
+	is := func(record string) {
+		require.NoError(t, d.loop.Engine.Notes().SetNote("proposal", []byte(record)))
+		p.proposer = newProposals(&d.loop.Config).proposer
+		require.NotNil(t, p.proposer.Recall(d.loop.Engine.Notes()))
+	}
+	is(`{"lastState": "Merged"}`)
+	require.Error(t, p.checkReplace(o, limit, []string{titled}, false, d.now))
+	is(pushed)
+	require.Error(t, p.checkReplace(o, limit, []string{titled}, true, d.now.Add(limit/2)))
+	is(`{"lastState": "Merged"}`)
+	require.Error(t, p.checkReplace(o, limit, []string{titled}, false, d.now.Add(time.Hour)), "the wait begins again")
+	require.NoError(t, p.checkReplace(o, limit, []string{titled}, false, d.now.Add(time.Hour+limit)))
+}
+
 // P8: a repair does not undo a change that the agent cannot propose, however long that takes.
 func TestRepairLeavesUnseenChange(t *testing.T) {
 	const saved = `{"title": "mine"}`
