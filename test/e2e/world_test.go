@@ -20,6 +20,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -80,6 +81,7 @@ func newWorld(t *testing.T, lines *document.Commands) *world {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	ctx, cancel := context.WithTimeout(ctx, atMost)
+	ctx, abort := context.WithCancelCause(ctx)
 	t.Cleanup(func() { cancel(); stop() })
 	w := &world{ctx: ctx, began: time.Now(), lines: lines, password: randomSecret(), pushPassword: randomSecret(), gatewayToken: "e2e:" + randomSecret(), webhookToken: randomSecret()}
 	w.say("a cluster with %d nodes", nodes)
@@ -88,6 +90,7 @@ func newWorld(t *testing.T, lines *document.Commands) *world {
 	var err error
 	w.dynamic, err = dynamic.NewForConfig(w.RESTConfig())
 	require.NoError(t, err)
+	go w.watchNodes(abort)
 	w.prepare(t)
 	w.startGit(t)
 	w.startArgoCD(t)
@@ -99,6 +102,37 @@ func newWorld(t *testing.T, lines *document.Commands) *world {
 	})
 	w.watcher = startWatcher(t, w)
 	return w
+}
+
+// watchNodes ends all waits when a node has had too little disk, memory or process IDs for a minute. Its pods are then
+// evicted and new ones do not start, so every scenario would time out.
+func (w *world) watchNodes(abort context.CancelCauseFunc) {
+	since := map[string]time.Time{}
+	for {
+		select {
+		case <-w.ctx.Done():
+			return
+		case <-time.After(10 * time.Second):
+		}
+		found, err := w.client.CoreV1().Nodes().List(w.ctx, metav1.ListOptions{})
+		if err != nil {
+			continue // the API server is stopped
+		}
+		for i := range found.Items {
+			for _, c := range found.Items[i].Status.Conditions {
+				which := found.Items[i].Name + ": " + string(c.Type)
+				if c.Type == corev1.NodeReady || c.Status != corev1.ConditionTrue {
+					delete(since, which)
+				} else if began, known := since[which]; !known {
+					since[which] = time.Now()
+					w.say("node %s: %s", which, c.Message)
+				} else if time.Since(began) > time.Minute {
+					abort(fmt.Errorf("this machine cannot run pods: node %s: %s", which, c.Message))
+					return
+				}
+			}
+		}
+	}
 }
 
 // say prints a line of progress.
