@@ -473,3 +473,9 @@ func FuzzInvert(f *testing.F) {
 		s.merged(out)
 	})
 }
+
+// A parser that recurses without a bound would exceed the stack, which ends the program.
+func TestModificationOfNestedJSON(t *testing.T) {
+	nested := bytes.Repeat([]byte("["), 10<<20)
+	assert.Equal(t, len(nested), len(withoutModification(nested)))
+}

@@ -189,6 +189,18 @@ func hollow(v any) bool {
 }
 
 // F11: patching a file of the maximum size allocates only a few times its size.
+// A parser that recurses without a bound would exceed the stack, which ends the program.
+func TestUnpatchOfNestedJSON(t *testing.T) {
+	const edited = `{"a": 1}`
+	nested := bytes.Repeat([]byte("["), 10<<20)
+	for name, texts := range map[string][2][]byte{"in git": {nested, []byte(edited)}, "on the gateway": {[]byte(edited), nested}} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Unpatch("x.json", texts[0], texts[1], []Edit{{Path: "a", Value: "2"}})
+			assert.ErrorContains(t, err, "it is not JSON")
+		})
+	}
+}
+
 func TestPatchMemory(t *testing.T) {
 	doc := []byte(`{"tags":[` + strings.Repeat(`{"name":"a tag","value":1},`, 400_000) + `{}],"name":"x"}`)
 	edits := []Edit{{Path: "name", Value: "y"}, {Path: "tags.7.value", Value: "2"}, {Path: "new.deep", Value: "true"}}
