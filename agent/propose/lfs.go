@@ -1,6 +1,7 @@
 package propose
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
 	"io"
@@ -66,8 +67,21 @@ func (a *attributes) rules(dir []string, entries []plan.Entry) ([]gitattributes.
 		if _, err := a.objects.WriteBlob(b, entries[i].ID); err != nil {
 			return nil, fmt.Errorf("read %s: %w", file, err)
 		}
-		var err error
-		if list, err = gitattributes.ReadAttributes(&b.Buffer, slices.Clone(dir), len(dir) == 0); err != nil {
+		lines := bufio.NewScanner(&b.Buffer)
+		for lines.Scan() {
+			if strings.HasPrefix(strings.TrimSpace(lines.Text()), `""`) {
+				continue // go-git panics
+			}
+			rule, err := gitattributes.ParseAttributesLine(lines.Text(), slices.Clone(dir), len(dir) == 0)
+			if err != nil {
+				return nil, fmt.Errorf("read %s: %w", file, err)
+			}
+			// The attributes of a directory do not apply to its files, and go-git panics when it matches them.
+			if rule.Name != "" && !strings.HasSuffix(rule.Name, "/") {
+				list = append(list, rule)
+			}
+		}
+		if err := lines.Err(); err != nil {
 			return nil, fmt.Errorf("read %s: %w", file, err)
 		}
 	}
