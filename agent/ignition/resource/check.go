@@ -140,6 +140,9 @@ func (c *Checker) checkFiles(raw json.RawMessage) error {
 				`%s: "files" names %q, which is not a plain file name`, c.path, name)
 		}
 	}
+	if name, found := duplicate(files); found {
+		return failure.New(v1alpha1.ReasonConfigSyntaxError, `%s: "files" names %q twice`, c.path, name)
+	}
 	return nil
 }
 

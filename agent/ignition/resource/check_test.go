@@ -81,6 +81,7 @@ func TestInvalidFiles(t *testing.T) {
 		"files of numbers":                {meta, `{"attributes":{},"files":[1]}`, v1alpha1.ReasonConfigSyntaxError, `"files" must be a list`},
 		"files in a parent directory":     {meta, `{"attributes":{},"files":["../x"]}`, v1alpha1.ReasonConfigSyntaxError, `names "../x"`},
 		"files in folders":                {meta, `{"attributes":{},"files":["a/b"]}`, v1alpha1.ReasonConfigSyntaxError, `names "a/b"`},
+		"files with a duplicate":          {meta, `{"attributes":{},"files":["b","a","b"]}`, v1alpha1.ReasonConfigSyntaxError, `names "b" twice`},
 		"files without a name":            {meta, `{"attributes":{},"files":[""]}`, v1alpha1.ReasonConfigSyntaxError, `names ""`},
 		"unary-resource.json of a number": {viewPath + "unary-resource.json", `3`, v1alpha1.ReasonConfigSyntaxError, "must be a JSON object"},
 		"a resource.json of 5 MiB":        {meta, `{"attributes":{"a":"` + strings.Repeat("a", 5<<20) + `"}}`, v1alpha1.ReasonLimitExceeded, "resource.json"},

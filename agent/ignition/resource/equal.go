@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"slices"
+	"strings"
+	"unicode/utf8"
 )
 
 // File names with a meaning in a resource's directory.
@@ -19,8 +22,8 @@ const (
 
 // SameJSON reports whether two JSON texts mean the same: the order of keys, white space, escapes and a byte order mark
 // do not count. Numbers are equal only if they are spelled equally (1 is not 1.0), because it is not known which
-// spelling a gateway writes back. The last of duplicate keys counts, as in Gson. SameJSON returns an error if one of the
-// texts is not JSON.
+// spelling a gateway writes back. The last of duplicate keys counts, as in Gson. If the texts differ, SameJSON returns an
+// error if one of them is not JSON, or has a string with U+FFFD or invalid Unicode.
 func SameJSON(a, b []byte) (bool, error) {
 	return same(a, b, func(any) {})
 }
@@ -69,5 +72,26 @@ func decode(b []byte) (any, error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("invalid JSON: data after the value")
 	}
+	if replaced(v) {
+		return nil, errors.New("invalid JSON: a string is not valid Unicode")
+	}
 	return v, nil
+}
+
+// replaced reports whether a string of a decoded value contains U+FFFD. The decoder puts it in place of any invalid byte and of
+// half a surrogate pair, so that different texts would be equal.
+func replaced(v any) bool {
+	switch v := v.(type) {
+	case string:
+		return strings.ContainsRune(v, utf8.RuneError)
+	case []any:
+		return slices.ContainsFunc(v, replaced)
+	case map[string]any:
+		for key, value := range v {
+			if replaced(key) || replaced(value) {
+				return true
+			}
+		}
+	}
+	return false
 }

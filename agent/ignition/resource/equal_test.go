@@ -39,6 +39,21 @@ func TestDifferentJSON(t *testing.T) {
 	}
 }
 
+// The decoder replaces what is not Unicode, so different texts would seem equal.
+func TestInvalidUnicode(t *testing.T) {
+	for _, pair := range [][2]string{
+		{"{\"a\":\"\xe4\"}", "{\"a\":\"\xfc\"}"}, {`["\ud800"]`, `["\ud801"]`}, {`{"\udc00":1}`, `{"\udc01":1}`}, {`"\ufffd"`, "\"\xff\""},
+	} {
+		t.Run(fmt.Sprintf("%q and %q", pair[0], pair[1]), func(t *testing.T) {
+			_, err := SameJSON([]byte(pair[0]), []byte(pair[1]))
+			assert.Error(t, err)
+			same, err := SameJSON([]byte(pair[0]), []byte(pair[0]))
+			require.NoError(t, err)
+			assert.True(t, same, "equal bytes are not parsed")
+		})
+	}
+}
+
 func TestSameButModification(t *testing.T) {
 	const a = `{"scope":"G","attributes":{"enabled":true,"lastModification":{"actor":"x"},"lastModificationSignature":"aa"}}`
 	for other, want := range map[string]bool{

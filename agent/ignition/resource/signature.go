@@ -218,8 +218,21 @@ func fileNames(v gjson.Result) ([]string, error) {
 		}
 		names = append(names, name.Str)
 	}
-	slices.Sort(names)
+	if name, found := duplicate(names); found {
+		return nil, fmt.Errorf("%q is listed twice", name)
+	}
 	return names, nil
+}
+
+// duplicate sorts names and returns one that occurs twice. A gateway writes no duplicates, and each costs a read of the file.
+func duplicate(names []string) (string, bool) {
+	slices.Sort(names)
+	for i, name := range names[min(1, len(names)):] {
+		if name == names[i] {
+			return name, true
+		}
+	}
+	return "", false
 }
 
 func bit(v gjson.Result) byte {
