@@ -470,29 +470,3 @@ func TestTLS(t *testing.T) {
 		assert.ErrorContains(t, err, "mixed up")
 	})
 }
-
-// F11: a server cannot make the client read without limit.
-func TestAdvertisementLimits(t *testing.T) {
-	g := newSite(t)
-	g.Push("first", repotest.Views(1))
-	for i := range 30 {
-		g.Tag(fmt.Sprintf("t%d", i), g.Head())
-	}
-	for name, o := range map[string]Options{
-		"too many refs":  {MaxRefs: 20},
-		"too many bytes": {MaxBytes: 500},
-	} {
-		t.Run(name+" is LimitExceeded", func(t *testing.T) {
-			_, err := newClient(t, g.url(), Auth{}, o).Resolve(t.Context(), "main")
-			repotest.RequireReason(t, v1alpha1.ReasonLimitExceeded, err)
-		})
-	}
-	t.Run("a pack of too many bytes is LimitExceeded", func(t *testing.T) {
-		r := newClient(t, g.url(), Auth{}, Options{MaxBytes: 10_000})
-		g.Push("big", repotest.Views(300))
-		res, err := r.Resolve(t.Context(), "main")
-		require.NoError(t, err)
-		_, err = openStore(t, store.Options{}).Fetch(t.Context(), r, res.Commit, res.Ref)
-		repotest.RequireReason(t, v1alpha1.ReasonLimitExceeded, err)
-	})
-}

@@ -24,7 +24,8 @@ type exchange struct {
 	caps             *capability.List
 	secrets          []string // that were sent
 	redirects        int
-	advertisementURL *url.URL // http: the address of the advertisement, after redirects
+	body             *receivedBody // http: the answer to the last request
+	advertisementURL *url.URL      // http: the address of the advertisement, after redirects
 }
 
 type exchangeKey struct{}

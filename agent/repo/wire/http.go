@@ -91,7 +91,12 @@ func (t *httpTransport) readAdvertisement(ctx context.Context, x *exchange, sess
 }
 
 func (t *httpTransport) upload(ctx context.Context, x *exchange, a *advertisement, req *packp.UploadPackRequest) (*packp.UploadPackResponse, error) {
-	return a.session.UploadPack(withExchange(ctx, x), req)
+	res, err := a.session.UploadPack(withExchange(ctx, x), req)
+	if err != nil {
+		return nil, err
+	}
+	x.body.raise(t.opts.MaxBytes)
+	return res, nil
 }
 
 // push sends the request without go-git, which would copy the pack and drop the output of hooks.

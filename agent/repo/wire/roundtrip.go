@@ -19,8 +19,9 @@ import (
 )
 
 const (
-	refBytes     = 512 // of an advertisement, for each allowed ref
-	maxRedirects = 5
+	refBytes       = 256      // of an advertisement, for each allowed ref
+	maxNegotiation = 16 << 20 // bytes of an answer before the pack: go-git keeps the shallow commits that it lists
+	maxRedirects   = 5
 )
 
 // roundTripper is the http.RoundTripper below go-git. It sees every request, including those after a redirect. It adds the
@@ -140,8 +141,11 @@ func (g *roundTripper) checkResponse(req *http.Request, res *http.Response, x *e
 		limit = min(limit, int64(g.opts.MaxRefs)*refBytes)
 	case x.service == receivePack:
 		limit = min(limit, maxReport)
+	default:
+		limit = min(limit, maxNegotiation)
 	}
-	res.Body = &receivedBody{ReadCloser: res.Body, dog: x.dog, remaining: limit, limit: limit}
+	x.body = &receivedBody{ReadCloser: res.Body, x: x, remaining: limit, limit: limit}
+	res.Body = x.body
 	switch {
 	case res.StatusCode >= 300 && res.StatusCode < 400:
 		return g.checkRedirect(req, res, x)

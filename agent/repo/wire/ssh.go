@@ -171,7 +171,7 @@ func (t *sshSession) start(x *exchange) error {
 	}
 	t.session.Stderr = &t.stderr
 	limit := min(t.opts.MaxBytes, int64(t.opts.MaxRefs)*refBytes)
-	t.limit = &receivedBody{ReadCloser: io.NopCloser(out), dog: x.dog, remaining: limit, limit: limit}
+	t.limit = &receivedBody{ReadCloser: io.NopCloser(out), x: x, remaining: limit, limit: limit}
 	t.out = bufio.NewReaderSize(t.limit, capsPeek)
 	if err := t.session.Start(t.url.command(t.service)); err != nil {
 		if isConnectionError(err) {
@@ -231,7 +231,7 @@ func (t *sshSession) noOutputError() error {
 
 // exitedWithError waits for the end of the program and reports whether its exit code is an error.
 func (t *sshSession) exitedWithError() bool {
-	defer t.limit.dog.startWait()()
+	defer t.limit.x.dog.startWait()()
 	_, failed := errors.AsType[*ssh.ExitError](t.session.Wait())
 	return failed
 }
@@ -241,7 +241,8 @@ func (t *sshSession) request(req *packp.UploadPackRequest) (*packp.UploadPackRes
 	if _, err := t.advertisement(); err != nil {
 		return nil, err
 	}
-	t.limit.remaining, t.limit.limit = t.opts.MaxBytes, t.opts.MaxBytes
+	head := min(t.opts.MaxBytes, maxNegotiation)
+	t.limit.remaining, t.limit.limit = head, head
 	encoded, err := encodeRequest(req)
 	if err != nil {
 		return nil, err
@@ -257,6 +258,7 @@ func (t *sshSession) request(req *packp.UploadPackRequest) (*packp.UploadPackRes
 	if err := res.Decode(t); err != nil {
 		return nil, err
 	}
+	t.limit.raise(t.opts.MaxBytes)
 	return res, nil
 }
 
@@ -315,11 +317,11 @@ func encodeRequest(req *packp.UploadPackRequest) ([]byte, error) {
 
 // send writes a request and closes the standard input of the program.
 func (t *sshSession) send(request ...[]byte) error {
-	defer t.limit.dog.startWait()() // a server that does not read has stalled
+	defer t.limit.x.dog.startWait()() // a server that does not read has stalled
 	for _, part := range request {
 		for chunk := range slices.Chunk(part, sshChunk) {
 			n, err := t.in.Write(chunk)
-			t.limit.dog.progress.Add(int64(n))
+			t.limit.x.dog.progress.Add(int64(n))
 			if err != nil {
 				return err
 			}

@@ -78,17 +78,22 @@ func (s *sentBody) Read(p []byte) (int, error) {
 // receivedBody counts the bytes of an answer as progress, and limits them.
 type receivedBody struct {
 	io.ReadCloser
-	dog       *watchdog
+	x         *exchange
 	remaining int64
 	limit     int64
 }
 
+// raise allows an answer of more bytes, including those that were read.
+func (b *receivedBody) raise(limit int64) {
+	b.remaining, b.limit = b.remaining+limit-b.limit, limit
+}
+
 func (b *receivedBody) Read(p []byte) (int, error) {
-	defer b.dog.startWait()()
+	defer b.x.dog.startWait()()
 	n, err := b.ReadCloser.Read(p)
-	b.dog.progress.Add(int64(n))
+	b.x.dog.progress.Add(int64(n))
 	if b.remaining -= int64(n); b.remaining < 0 {
-		return 0, store.OverLimit("the server sends more than %d bytes", b.limit)
+		return 0, b.x.fail(store.OverLimit("the server sends more than %d bytes", b.limit))
 	}
 	return n, err
 }

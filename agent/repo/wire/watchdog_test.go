@@ -37,7 +37,7 @@ func TestWatchdog(t *testing.T) {
 			ctx, dog, stop := start(t.Context())
 			defer stop()
 			began := time.Now()
-			trickles := &receivedBody{ReadCloser: io.NopCloser(trickle{}), dog: dog, remaining: 1 << 20, limit: 1 << 20}
+			trickles := &receivedBody{ReadCloser: io.NopCloser(trickle{}), x: &exchange{dog: dog}, remaining: 1 << 20, limit: 1 << 20}
 			for ctx.Err() == nil {
 				_, err := trickles.Read(make([]byte, 100))
 				require.NoError(t, err)
