@@ -277,12 +277,9 @@ func (d *rewriteDetector) rewritten(n *safe.Folder, name string, rec plan.Owned,
 // sameMeaning reports whether a JSON file means the same as the content from git, rec.Want. The file is called name in n,
 // belongs to rec.Path and has the content rec.Have. sameMeaning returns false if the content from git is not available.
 func (d *rewriteDetector) sameMeaning(n *safe.Folder, name string, rec plan.Owned) bool {
-	compare := resource.SameJSON
-	switch {
-	case d.wanted == nil || path.Ext(rec.Path) != ".json":
+	compare := resource.Comparison(rec.Path)
+	if d.wanted == nil || compare == nil {
 		return false
-	case path.Base(rec.Path) == resource.File:
-		compare = resource.SameButModification
 	}
 	f, fi, err := n.File(name, os.O_RDONLY)
 	if err != nil {

@@ -292,8 +292,8 @@ var errChanging = errors.New("the files are changing")
 // sameMeaning reports whether a changed JSON file means the same as git's. In a resource.json, the modification and its signature do not
 // count.
 func (x *builder) sameMeaning(c change) bool {
-	name := path.Base(c.path)
-	if !strings.HasSuffix(name, ".json") || c.stat.Size > maxCompared {
+	same := resource.Comparison(c.path)
+	if same == nil || c.stat.Size > maxCompared {
 		return false
 	}
 	current, err := x.State.Read(c.path, maxCompared)
@@ -303,10 +303,6 @@ func (x *builder) sameMeaning(c change) bool {
 	git := &limitedBuffer{left: maxCompared}
 	if _, err := x.Desired.WriteBlob(git, c.want.ID); err != nil {
 		return false
-	}
-	same := resource.SameJSON
-	if name == resource.File {
-		same = resource.SameButModification
 	}
 	ok, err := same(current, git.Bytes())
 	return err == nil && ok

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"reflect"
 	"slices"
 	"strings"
@@ -33,6 +34,17 @@ func SameJSON(a, b []byte) (bool, error) {
 // JSON.
 func SameButModification(a, b []byte) (bool, error) {
 	return same(a, b, removeModification)
+}
+
+// Comparison returns the function that compares a file of the gateway by meaning, or nil if only bytes count.
+func Comparison(name string) func(a, b []byte) (bool, error) {
+	switch {
+	case path.Base(name) == File:
+		return SameButModification
+	case path.Ext(name) == ".json":
+		return SameJSON
+	}
+	return nil
 }
 
 // same compares two JSON texts after prepare has changed their values.

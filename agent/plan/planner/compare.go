@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"path"
 
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
@@ -92,15 +91,10 @@ func (r *comparer) compare(path string, with []byte, same func(a, b []byte) (boo
 
 // comparison returns the function that compares the file of a change by meaning, or nil if only bytes count.
 func comparison(c *plan.Change) func(a, b []byte) (bool, error) {
-	switch {
-	case c.Found.Size > maxCompared:
+	if c.Found.Size > maxCompared {
 		return nil
-	case relpath.Base(c.Path) == resource.File:
-		return resource.SameButModification
-	case path.Ext(c.Path) == ".json":
-		return resource.SameJSON
 	}
-	return nil
+	return resource.Comparison(c.Path)
 }
 
 // contentBefore returns the content that git wanted for the file at the last sync (rec.Want): read from git, or rendered
