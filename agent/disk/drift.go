@@ -258,9 +258,6 @@ func (c *driftCheck) record(h plan.Header) {
 	d.adoptFailed = err != nil
 }
 
-// maxCompared is the maximum size in bytes of a JSON file that is compared by meaning.
-const maxCompared = 4 << 20
-
 // rewriteDetector detects files that the gateway itself rewrote without changing their meaning.
 type rewriteDetector struct {
 	wanted func(w io.Writer, id plan.ID) (int64, error) // see Options.Wanted
@@ -286,10 +283,10 @@ func (d *rewriteDetector) sameMeaning(n *safe.Folder, name string, rec plan.Owne
 		return false
 	}
 	defer func() { _ = f.Close() }() // opened for reading
-	if fi.Size() > maxCompared {
+	if fi.Size() > resource.MaxCompared {
 		return false
 	}
-	now, err := io.ReadAll(io.LimitReader(f, maxCompared))
+	now, err := io.ReadAll(io.LimitReader(f, resource.MaxCompared))
 	if err != nil || safe.BlobID(now) != rec.Have {
 		return false
 	}
@@ -302,11 +299,11 @@ func (d *rewriteDetector) sameMeaning(n *safe.Folder, name string, rec plan.Owne
 	return err == nil && same
 }
 
-// limited is a buffer of at most maxCompared bytes.
+// limited is a buffer of at most resource.MaxCompared bytes.
 type limited struct{ bytes.Buffer }
 
 func (l *limited) Write(p []byte) (int, error) {
-	if l.Len()+len(p) > maxCompared {
+	if l.Len()+len(p) > resource.MaxCompared {
 		return 0, errors.New("the blob is too large to compare as JSON")
 	}
 	return l.Buffer.Write(p)

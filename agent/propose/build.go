@@ -104,9 +104,6 @@ func (c *Changes) withoutContent() *Changes {
 	return &Changes{Files: c.Files, Refused: c.Refused, Digest: c.Digest, bare: true}
 }
 
-// maxCompared is the size in bytes of the largest JSON file that is compared by meaning. Larger files are compared by hash.
-const maxCompared = 4 << 20
-
 // Build collects the changes of the resources that contain the candidates, which are paths in the data directory. If files change
 // meanwhile, the error is errChanging.
 func Build(b Base, candidates []string, limits Limits, guard Guard) (*Changes, error) {
@@ -293,14 +290,14 @@ var errChanging = errors.New("the files are changing")
 // count.
 func (x *builder) sameMeaning(c change) bool {
 	same := resource.Comparison(c.path)
-	if same == nil || c.stat.Size > maxCompared {
+	if same == nil || c.stat.Size > resource.MaxCompared {
 		return false
 	}
-	current, err := x.State.Read(c.path, maxCompared)
+	current, err := x.State.Read(c.path, resource.MaxCompared)
 	if err != nil {
 		return false
 	}
-	git := &limitedBuffer{left: maxCompared}
+	git := &limitedBuffer{left: resource.MaxCompared}
 	if _, err := x.Desired.WriteBlob(git, c.want.ID); err != nil {
 		return false
 	}

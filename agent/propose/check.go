@@ -106,7 +106,7 @@ func (x *builder) setActor(u unit) {
 	if u.file != "" {
 		return
 	}
-	b, err := x.State.Read(path.Join(u.dir, resource.File), maxCompared)
+	b, err := x.State.Read(path.Join(u.dir, resource.File), resource.MaxCompared)
 	if err != nil {
 		return
 	}

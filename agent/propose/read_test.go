@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -92,7 +93,7 @@ func TestBuildMemory(t *testing.T) {
 func TestCompareLargeJSON(t *testing.T) {
 	files := withView(t, `{"v":1}`)
 	const page = "com.inductiveautomation.perspective/page-config/config.json"
-	files["site/projects/line/"+page] = `{"pages":{}` + strings.Repeat(" ", maxCompared) + "}"
+	files["site/projects/line/"+page] = `{"pages":{}` + strings.Repeat(" ", resource.MaxCompared) + "}"
 	s := newScene(t, files)
 	s.disk.Write("projects/line/"+page, `{"pages":{}}`)
 	x := newBuilder(s.base(), generous, noGuard)

@@ -36,6 +36,10 @@ func SameButModification(a, b []byte) (bool, error) {
 	return same(a, b, removeModification)
 }
 
+// MaxCompared is the size in bytes of the largest file that is compared by meaning. The largest JSON file in public Ignition
+// repositories has a third of it.
+const MaxCompared = 4 << 20
+
 // Comparison returns the function that compares a file of the gateway by meaning, or nil if only bytes count.
 func Comparison(name string) func(a, b []byte) (bool, error) {
 	switch {

@@ -11,10 +11,6 @@ import (
 	"stoker.io/stoker/agent/plan/relpath"
 )
 
-// maxCompared is the largest file, in bytes, that is compared by meaning. The largest JSON in public Ignition
-// repositories is a third of that size.
-const maxCompared = 4 << 20
-
 // comparer compares files of the disk with versions of git.
 type comparer struct {
 	state    plan.State
@@ -78,7 +74,7 @@ func (r *comparer) isNoise(c plan.Change, rec plan.Owned) (bool, error) {
 func isThumbnail(path string) bool { return relpath.Base(path) == resource.Thumbnail }
 
 func (r *comparer) compare(path string, with []byte, same func(a, b []byte) (bool, error)) (bool, error) {
-	found, err := r.state.Read(path, maxCompared)
+	found, err := r.state.Read(path, resource.MaxCompared)
 	if err != nil {
 		return false, fmt.Errorf("read %s: %w", path, err)
 	}
@@ -91,7 +87,7 @@ func (r *comparer) compare(path string, with []byte, same func(a, b []byte) (boo
 
 // comparison returns the function that compares the file of a change by meaning, or nil if only bytes count.
 func comparison(c *plan.Change) func(a, b []byte) (bool, error) {
-	if c.Found.Size > maxCompared {
+	if c.Found.Size > resource.MaxCompared {
 		return nil
 	}
 	return resource.Comparison(c.Path)
@@ -114,10 +110,10 @@ func (r *comparer) contentBefore(rec plan.Owned) ([]byte, error) {
 	return readBlob(r.previous, rec.Want)
 }
 
-// errTooLarge is returned for a blob larger than maxCompared.
+// errTooLarge is returned for a blob larger than resource.MaxCompared.
 var errTooLarge = errors.New("too large to compare as JSON")
 
-// readBlob reads at most maxCompared bytes of a blob of a tree.
+// readBlob reads at most resource.MaxCompared bytes of a blob of a tree.
 func readBlob(tree *desired.Tree, id plan.ID) ([]byte, error) {
 	var b limitedBuffer
 	_, err := tree.WriteBlob(&b, id)
@@ -127,14 +123,14 @@ func readBlob(tree *desired.Tree, id plan.ID) ([]byte, error) {
 	return b.buf.Bytes(), err
 }
 
-// limitedBuffer is a buffer of at most maxCompared bytes. The buffer is a field, so that io.Copy cannot use its ReadFrom.
+// limitedBuffer is a buffer of at most resource.MaxCompared bytes. The buffer is a field, so that io.Copy cannot use its ReadFrom.
 type limitedBuffer struct {
 	buf        bytes.Buffer
 	overflowed bool
 }
 
 func (l *limitedBuffer) Write(b []byte) (int, error) {
-	if l.buf.Len()+len(b) > maxCompared {
+	if l.buf.Len()+len(b) > resource.MaxCompared {
 		l.overflowed = true
 		return 0, errTooLarge
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/desired"
 )
@@ -77,10 +78,10 @@ func (in *Input) replicated(path string) bool { return in.Replicated != nil && i
 // readLocally returns the content of a blob from the file that it was written to, so that a store that lost it need not fetch it.
 func (in *Input) readLocally(path string, id plan.ID) ([]byte, bool) {
 	rec, owned, err := in.Manifest.Get(path)
-	if err != nil || !owned || rec.Have != id || rec.Size > maxCompared {
+	if err != nil || !owned || rec.Have != id || rec.Size > resource.MaxCompared {
 		return nil, false
 	}
-	content, err := in.State.Read(path, maxCompared)
+	content, err := in.State.Read(path, resource.MaxCompared)
 	return content, err == nil && plan.BlobID(content) == id
 }
 
