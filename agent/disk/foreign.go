@@ -40,7 +40,7 @@ type foreignCheck struct{ *run }
 // check returns a *ForeignError if it finds such files.
 func (r foreignCheck) check() error {
 	// If the new manifest is already in place, the run was checked before the crash.
-	if r.redo && format.BaseOf(r.d.manifest()) != r.Base {
+	if r.replayed && format.BaseOf(r.d.manifest()) != r.Base {
 		return nil
 	}
 	f := &ForeignError{}

@@ -56,7 +56,7 @@ const maxAttempts = 100
 // moveIn moves the wanted bytes of a change into place. What was in that place, even if it just appeared, is in staging
 // afterwards.
 func (r mover) moveIn(i int) error {
-	if r.redo {
+	if r.replayed {
 		if in, err := r.inStaging(i); err != nil || !in {
 			return err
 		}
@@ -92,7 +92,7 @@ func (r mover) replace(i int, n *safe.Folder, name string) error {
 	if err != nil {
 		return err
 	}
-	if r.redo {
+	if r.replayed {
 		if slot, err := stg.Root.Lstat(format.SlotName(i)); err == nil && os.SameFile(fi, slot) { // linked before a crash
 			return r.d.vol.Remove(stg, format.SlotName(i))
 		}
@@ -154,7 +154,7 @@ func (r mover) checkReplaceDir(c *plan.Change, n *safe.Folder, name string) erro
 // moveOut moves a deleted file to staging.
 func (r mover) moveOut(i int) error {
 	c, stg := &r.Changes[i], r.stagingOf(i)
-	if r.redo {
+	if r.replayed {
 		if _, err := stg.Root.Lstat(format.SlotName(i)); err == nil {
 			return nil
 		}
@@ -195,7 +195,7 @@ func (r mover) makeDir(x *format.Directory) error {
 	err = r.d.vol.Mkdir(n, name, fs.FileMode(x.Perm))
 	if errors.Is(err, fs.ErrExist) {
 		// After a crash, this run may have made it before. Otherwise the gateway did, and it is not ours.
-		x.Kept = !r.redo
+		x.Kept = !r.replayed
 		return nil
 	}
 	if err != nil {
@@ -247,7 +247,7 @@ func (r mover) removeDir(x *format.Directory) error {
 
 // syncNames makes all changed names durable: directory by directory, or by syncing their file systems.
 func (r *run) syncNames() error {
-	if r.redo || safe.HaveSyncfs && len(r.touched) > r.d.o.FsyncFiles {
+	if r.replayed || safe.HaveSyncfs && len(r.touched) > r.d.o.FsyncFiles {
 		for _, a := range r.Areas {
 			if err := r.d.vol.SyncFS(r.staging.byArea[a]); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 				return safe.WriteError(err, "sync the new files to disk")

@@ -49,7 +49,7 @@ func (d recovery) recoverAndClean() error {
 func (d recovery) replay(j *format.Journal, name string) error {
 	d.needsRecovery = false // the end of the run must not call recoverAndClean again
 	defer func() { d.needsRecovery = true }()
-	r := &run{Journal: *j, d: d.Dir, redo: true}
+	r := &run{Journal: *j, d: d.Dir, replayed: true}
 	r.init()
 	defer r.close()
 	err := r.staging.openAll(&r.cur, r.Areas, false)

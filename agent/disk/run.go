@@ -30,7 +30,7 @@ type run struct {
 	cur         safe.Cursor
 	staging     *stagingFolders
 	touched     map[string]struct{} // directories with changed names that are not durable yet; see recordTouched
-	redo        bool                // after a crash
+	replayed    bool                // the run comes from a journal that a crash left
 	rollingBack bool
 	// doubtful reports that some files may not be what the new manifest says.
 	doubtful  bool

@@ -41,7 +41,7 @@ func (r stager) checkLostFound() error {
 // keepDisplaced gives the files that the run displaced a second name in lost+found, unless git has them, and another one in the
 // snapshot of the run, if it takes one. They also stay in staging, so that the run can be rolled back.
 func (r *run) keepDisplaced() error {
-	if r.redo {
+	if r.replayed {
 		if err := r.d.lost.Drop(r.LostFolder); err != nil {
 			return safe.WriteError(err, "clear lost+found")
 		}
@@ -49,7 +49,7 @@ func (r *run) keepDisplaced() error {
 	var shot *snapshot.Saver
 	if r.hasSnapshot() {
 		var err error
-		if shot, err = r.d.snapshots.NewSaver(r.Snapshot, r.redo); err != nil {
+		if shot, err = r.d.snapshots.NewSaver(r.Snapshot, r.replayed); err != nil {
 			return err
 		}
 		defer shot.Close()

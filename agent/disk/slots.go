@@ -71,7 +71,7 @@ func (r *run) hasWantedBytes(i int, n *safe.Folder, name string, fi fs.FileInfo)
 // doubt makes the run doubtful, because a staged file is missing. Without a crash, it does nothing: then the gateway replaced the
 // file.
 func (r *run) doubt(i int) {
-	if !r.redo {
+	if !r.replayed {
 		return
 	}
 	if !r.doubtful {
@@ -82,7 +82,7 @@ func (r *run) doubt(i int) {
 
 // displacedName returns the staging name of what a change replaced or removed, or "".
 func (r *run) displacedName(i int) (string, error) {
-	if !r.redo && !r.Slots[i].Displaced {
+	if !r.replayed && !r.Slots[i].Displaced {
 		return "", nil
 	}
 	stg := r.stagingOf(i)
@@ -101,7 +101,7 @@ func (r *run) displacedName(i int) (string, error) {
 	wanted := false // the slot still has the wanted bytes
 	switch {
 	case r.Changes[i].Op == plan.Delete:
-	case r.redo:
+	case r.replayed:
 		wanted, err = r.inStaging(i)
 	default:
 		a := safe.AttrsOf(fi)

@@ -61,7 +61,7 @@ func (r rollback) undo() error {
 		return err
 	}
 	m := d.manifest()
-	changed := r.redo && format.BaseOf(m) != r.Base
+	changed := r.replayed && format.BaseOf(m) != r.Base
 	if changed && !m.Missing() && r.Restores != "" && !r.hasSnapshot() {
 		// The run committed before a crash, and may have removed snapshots that are needed now.
 		if err := d.snapshots.DropAll(); err != nil {
@@ -87,7 +87,7 @@ func (r rollback) undoWrite(i int) error {
 		return err
 	}
 	if in {
-		if r.redo { // a rollback before the crash may have moved it here without this check
+		if r.replayed { // a rollback before the crash may have moved it here without this check
 			return r.saveForeign(i)
 		}
 		return nil
@@ -129,12 +129,12 @@ func (r rollback) undoWrite(i int) error {
 		return r.undoReplaceInTwo(i, n, name)
 	case old == "":
 		fi, lerr := n.Root.Lstat(name)
-		if lerr != nil || r.redo && !r.d.vol.SameExec(fi, c.Exec) { // the old file with the same bytes, moved back before a crash
+		if lerr != nil || r.replayed && !r.d.vol.SameExec(fi, c.Exec) { // the old file with the same bytes, moved back before a crash
 			return lerr
 		}
 		err = r.d.vol.Rename(n, name, stg, format.SlotName(i))
 	default:
-		if r.redo && c.Found.Kind == plan.Missing {
+		if r.replayed && c.Found.Kind == plan.Missing {
 			// Two copies of a new file, because the directory was copied while the file had two names.
 			if twin, err := r.hash(stg, old); err == nil && twin == c.ID {
 				r.doubt(i)
@@ -158,7 +158,7 @@ func (r rollback) undoWrite(i int) error {
 // undoHalfWrite undoes a write that stopped between its steps on a file system that cannot exchange: the old file was moved
 // aside without a replacement, or the wanted bytes have two names. It reports whether the wanted bytes are still in staging.
 func (r rollback) undoHalfWrite(i int) (in bool, err error) {
-	if !r.redo && !r.d.vol.NoExchange.Load() {
+	if !r.replayed && !r.d.vol.NoExchange.Load() {
 		return true, nil
 	}
 	stg := r.stagingOf(i)

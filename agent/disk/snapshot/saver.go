@@ -15,18 +15,18 @@ import (
 
 // Saver takes a snapshot. Taking the same snapshot again after a crash completes it.
 type Saver struct {
-	store   *Store
-	id      string
-	all, n  *safe.Folder // snapshots, and the folder of this one
-	created bool         // snapshots may not be durable
-	redo    bool
-	files   int
-	bytes   int64
-	buf     []byte // for copying
+	store    *Store
+	id       string
+	all, n   *safe.Folder // snapshots, and the folder of this one
+	created  bool         // snapshots may not be durable
+	replayed bool
+	files    int
+	bytes    int64
+	buf      []byte // for copying
 }
 
-// NewSaver begins a snapshot, which counts only after Complete. redo reports whether this may repeat what a crash interrupted.
-func (s *Store) NewSaver(id string, redo bool) (*Saver, error) {
+// NewSaver begins a snapshot, which counts only after Complete. replayed reports whether this may repeat what a crash interrupted.
+func (s *Store) NewSaver(id string, replayed bool) (*Saver, error) {
 	all, err := s.own.OpenExisting(DirName)
 	missing := all == nil
 	if err == nil && missing {
@@ -43,7 +43,7 @@ func (s *Store) NewSaver(id string, redo bool) (*Saver, error) {
 		all.Close()
 		return nil, saveError(err)
 	}
-	return &Saver{store: s, id: id, all: all, n: n, created: missing || redo, redo: redo, buf: make([]byte, 64<<10)}, nil
+	return &Saver{store: s, id: id, all: all, n: n, created: missing || replayed, replayed: replayed, buf: make([]byte, 64<<10)}, nil
 }
 
 // Close closes the folders. It does not complete the snapshot.
@@ -79,7 +79,7 @@ func (s *Saver) Complete(before plan.Header, to plan.ID) error {
 	if s.created {
 		err = errors.Join(err, vol.SyncDir(s.store.own.Folder))
 	}
-	if err == nil && !s.redo { // after a crash, the manifest may be the new one already
+	if err == nil && !s.replayed { // after a crash, the manifest may be the new one already
 		s.store.known.Store(s.id, Snapshot{
 			ID: s.id, Time: format.TimeOfSnapshot(s.id), Ref: before.Ref, Commit: before.Commit, To: to, Files: s.files, Bytes: s.bytes,
 		})
