@@ -242,28 +242,28 @@ func (p *layout) hasWrite(dir string) bool {
 // order creates the steps.
 func (p *layout) order() {
 	r := p.r
-	r.Tasks = make([]format.Task, 0, len(r.Changes)+len(r.Dirs))
-	add := func(kind format.TaskKind, indexFiles bool, selects func(i int) bool) {
+	r.Steps = make([]format.Step, 0, len(r.Changes)+len(r.Dirs))
+	add := func(kind format.StepKind, indexFiles bool, selects func(i int) bool) {
 		for i := range r.Changes {
 			if isIndexFile(r.Changes[i].Path) != indexFiles || !selects(i) {
 				continue
 			}
-			if kind == format.TaskWrite {
+			if kind == format.StepWrite {
 				p.mkdirs(r.Changes[i].Path)
 			}
-			r.Tasks = append(r.Tasks, format.Task{Kind: kind, Index: i})
+			r.Steps = append(r.Steps, format.Step{Kind: kind, Index: i})
 		}
 	}
 	remove := func(early bool) {
 		selects := func(i int) bool { return r.Changes[i].Op == plan.Delete && p.early[i] == early }
-		add(format.TaskRemove, true, selects)
-		add(format.TaskRemove, false, selects)
+		add(format.StepRemove, true, selects)
+		add(format.StepRemove, false, selects)
 		p.rmdirs(early)
 	}
 	writes := func(i int) bool { return format.Writes(r.Changes[i].Op) }
 	remove(true)
-	add(format.TaskWrite, false, writes)
-	add(format.TaskWrite, true, writes)
+	add(format.StepWrite, false, writes)
+	add(format.StepWrite, true, writes)
 	remove(false)
 }
 
@@ -275,17 +275,17 @@ func isIndexFile(p string) bool {
 
 // mkdirs adds the steps that make the missing parents of a path, outermost first.
 func (p *layout) mkdirs(path string) {
-	var steps []format.Task
+	var steps []format.Step
 	for dir, _ := safe.Split(path); dir != ""; dir, _ = safe.Split(dir) {
 		i, ok := p.made[dir]
 		if !ok {
 			break
 		}
 		delete(p.made, dir)
-		steps = append(steps, format.Task{Kind: format.TaskMkdir, Index: i})
+		steps = append(steps, format.Step{Kind: format.StepMkdir, Index: i})
 	}
 	slices.Reverse(steps)
-	p.r.Tasks = append(p.r.Tasks, steps...)
+	p.r.Steps = append(p.r.Steps, steps...)
 }
 
 // rmdirs adds the steps that remove our directories that may be empty after the early or the other deletes, innermost first.
@@ -311,7 +311,7 @@ func (p *layout) rmdirs(early bool) {
 	}
 	slices.Sort(dirs)
 	for _, dir := range slices.Backward(dirs) {
-		r.Tasks = append(r.Tasks, format.Task{Kind: format.TaskRmdir, Index: len(r.Dirs)})
+		r.Steps = append(r.Steps, format.Step{Kind: format.StepRmdir, Index: len(r.Dirs)})
 		r.Dirs = append(r.Dirs, format.Directory{Path: dir, Perm: 0o755})
 	}
 }

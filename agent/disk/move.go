@@ -19,23 +19,23 @@ type mover struct{ *run }
 
 // move does the steps, except those that were done before a crash.
 func (r mover) move() error {
-	for i, t := range r.Tasks {
+	for i, step := range r.Steps {
 		var err error
-		switch t.Kind {
-		case format.TaskWrite:
-			err = r.moveIn(t.Index)
-		case format.TaskRemove:
-			err = r.moveOut(t.Index)
-		case format.TaskMkdir:
-			err = r.makeDir(&r.Dirs[t.Index])
-		case format.TaskRmdir:
-			err = r.removeDir(&r.Dirs[t.Index])
+		switch step.Kind {
+		case format.StepWrite:
+			err = r.moveIn(step.Index)
+		case format.StepRemove:
+			err = r.moveOut(step.Index)
+		case format.StepMkdir:
+			err = r.makeDir(&r.Dirs[step.Index])
+		case format.StepRmdir:
+			err = r.removeDir(&r.Dirs[step.Index])
 		}
 		if errors.Is(err, syscall.EBUSY) { // the next plan detects a mount
 			err = fmt.Errorf("%w: a volume was mounted there, or the file server has the file open", err)
 		}
 		if err != nil {
-			return safe.WriteError(err, "step %d of %d, %s", i+1, len(r.Tasks), r.PathOf(t))
+			return safe.WriteError(err, "step %d of %d, %s", i+1, len(r.Steps), r.PathOf(step))
 		}
 	}
 	return nil

@@ -55,17 +55,17 @@ func (r *run) keepDisplaced() error {
 		defer shot.Close()
 	}
 	r.saver = r.d.lost.NewSaver(r.LostFolder, r.Header.Commit)
-	for _, t := range r.Tasks {
-		if t.Kind != format.TaskWrite && t.Kind != format.TaskRemove {
+	for _, step := range r.Steps {
+		if step.Kind != format.StepWrite && step.Kind != format.StepRemove {
 			continue
 		}
-		name, err := r.displacedName(t.Index)
+		name, err := r.displacedName(step.Index)
 		if err != nil {
 			return err
 		}
-		id, err := r.save(t.Index, name)
+		id, err := r.save(step.Index, name)
 		if err == nil && shot != nil && !id.IsZero() {
-			err = shot.Save(r.stagingOf(t.Index), name, t.Index, id)
+			err = shot.Save(r.stagingOf(step.Index), name, step.Index, id)
 		}
 		if err != nil {
 			return err

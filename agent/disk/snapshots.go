@@ -56,7 +56,7 @@ func (s *Staged) Snapshot(o Snapshots) error {
 func (s *Staged) SnapshotID() string { return s.run.Snapshot }
 
 // Moves reports whether the staged changes move files of the gateway.
-func (s *Staged) Moves() bool { return len(s.run.Tasks) > 0 }
+func (s *Staged) Moves() bool { return len(s.run.Steps) > 0 }
 
 // BackupID returns the id for a backup before this sync: that of its snapshot, if it takes one.
 func (s *Staged) BackupID(gateway string) (string, error) {

@@ -38,20 +38,20 @@ func (r rollback) undo() error {
 	}
 	r.saver = d.lost.NewSaver(r.LostFolder+lostfound.UndoSuffix, r.Header.Commit)
 	r.rollingBack = true
-	for i := len(r.Tasks) - 1; i >= 0; i-- {
+	for i := len(r.Steps) - 1; i >= 0; i-- {
 		var err error
-		switch t := r.Tasks[i]; t.Kind {
-		case format.TaskWrite:
-			err = r.undoWrite(t.Index)
-		case format.TaskRemove:
-			err = r.undoRemove(t.Index)
-		case format.TaskMkdir:
-			err = r.undoMkdir(&r.Dirs[t.Index])
-		case format.TaskRmdir:
-			err = r.undoRmdir(&r.Dirs[t.Index])
+		switch step := r.Steps[i]; step.Kind {
+		case format.StepWrite:
+			err = r.undoWrite(step.Index)
+		case format.StepRemove:
+			err = r.undoRemove(step.Index)
+		case format.StepMkdir:
+			err = r.undoMkdir(&r.Dirs[step.Index])
+		case format.StepRmdir:
+			err = r.undoRmdir(&r.Dirs[step.Index])
 		}
 		if err != nil {
-			return safe.WriteError(err, "roll back step %d of %d, %s", i+1, len(r.Tasks), r.PathOf(r.Tasks[i]))
+			return safe.WriteError(err, "roll back step %d of %d, %s", i+1, len(r.Steps), r.PathOf(r.Steps[i]))
 		}
 	}
 	if err := r.saver.Sync(); err != nil {

@@ -24,8 +24,8 @@ type Journal struct {
 	Changes       []plan.Change      // sorted by path
 	Signed        map[string]plan.ID // see plan.Changes.Signed
 	Slots         []Slot             // one per change
-	Dirs          []Directory        // that tasks make or remove
-	Tasks         []Task             // in order
+	Dirs          []Directory        // that steps create or remove
+	Steps         []Step             // in order
 	RefuseForeign bool               // roll back if the run displaces what the plan did not see
 	Base          Base               // the manifest from before the run
 	Snapshot      string             // the snapshot that keeps what the run displaces, or ""
@@ -105,10 +105,10 @@ func (j *Journal) Encode(to io.Writer) error {
 		b = binary.AppendUvarint(b, uint64(x.Perm))
 		flush()
 	}
-	b = binary.AppendUvarint(b, uint64(len(j.Tasks)))
-	for _, t := range j.Tasks {
-		b = append(b, byte(t.Kind))
-		b = binary.AppendUvarint(b, uint64(t.Index))
+	b = binary.AppendUvarint(b, uint64(len(j.Steps)))
+	for _, step := range j.Steps {
+		b = append(b, byte(step.Kind))
+		b = binary.AppendUvarint(b, uint64(step.Index))
 		flush()
 	}
 	if err := w.Flush(); err != nil {
@@ -180,29 +180,29 @@ type Directory struct {
 	Kept bool
 }
 
-// Task is one step of a run.
-type Task struct {
-	Kind  TaskKind
+// Step is one operation of a run on a name.
+type Step struct {
+	Kind  StepKind
 	Index int // in Journal.Changes or Journal.Dirs
 }
 
-// TaskKind is the kind of a step.
-type TaskKind uint8
+// StepKind is the kind of a step.
+type StepKind uint8
 
 // The kinds of a step.
 const (
-	TaskWrite TaskKind = iota + 1
-	TaskRemove
-	TaskMkdir
-	TaskRmdir
+	StepWrite StepKind = iota + 1
+	StepRemove
+	StepMkdir
+	StepRmdir
 )
 
 // PathOf returns the path of a step.
-func (j *Journal) PathOf(t Task) string {
-	if t.Kind == TaskWrite || t.Kind == TaskRemove {
-		return j.Changes[t.Index].Path
+func (j *Journal) PathOf(s Step) string {
+	if s.Kind == StepWrite || s.Kind == StepRemove {
+		return j.Changes[s.Index].Path
 	}
-	return j.Dirs[t.Index].Path
+	return j.Dirs[s.Index].Path
 }
 
 // Edits yields the run's changes to the manifest. A path may be both file and directory: a written file counts, and a directory

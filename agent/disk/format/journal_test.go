@@ -30,7 +30,7 @@ func testJournal() *Journal {
 		Signed: map[string]plan.ID{"a": {8}},
 		Slots:  []Slot{{Area: 1, Ino: 77, Size: 3, Mtime: 4}, {}, {}},
 		Dirs:   []Directory{{Path: "x", Made: true, Perm: 0o755}, {Path: "b", Perm: 0o755}},
-		Tasks:  []Task{{TaskMkdir, 0}, {TaskWrite, 0}, {TaskRemove, 1}, {TaskRmdir, 1}},
+		Steps:  []Step{{StepMkdir, 0}, {StepWrite, 0}, {StepRemove, 1}, {StepRmdir, 1}},
 	}
 }
 
@@ -129,7 +129,7 @@ func FuzzJournal(f *testing.F) {
 		_, changes, err := readBytes(sealed(b))
 		require.NoError(t, err)
 		require.True(t, slices.Equal(r.Changes, changes))
-		require.Equal(t, r.Tasks, again.Tasks)
+		require.Equal(t, r.Steps, again.Steps)
 		for _, c := range r.Changes {
 			require.NoError(t, safe.CheckPath(c.Path))
 		}

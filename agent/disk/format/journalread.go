@@ -46,9 +46,9 @@ func DecodeJournal(f io.ReaderAt, size, limit int64) (*Journal, error) {
 		d.hold(j.Dirs[i].Path)
 	}
 	n = d.length(len(j.Changes) + len(j.Dirs))
-	j.Tasks = make([]Task, 0, n)
+	j.Steps = make([]Step, 0, n)
 	for i := 0; i < n && d.err == nil; i++ {
-		j.Tasks = append(j.Tasks, j.readTask(d.decoder))
+		j.Steps = append(j.Steps, j.readStep(d.decoder))
 	}
 	if d.err == nil && !d.end() {
 		d.fail("the journal has trailing bytes")
@@ -204,21 +204,21 @@ func readChange(d *decoder, areas int) (c journalChange) {
 	return c
 }
 
-func (j *Journal) readTask(d *decoder) Task {
-	t := Task{Kind: TaskKind(d.byte()), Index: d.length(math.MaxInt32)}
+func (j *Journal) readStep(d *decoder) Step {
+	step := Step{Kind: StepKind(d.byte()), Index: d.length(math.MaxInt32)}
 	ok := false
-	switch t.Kind {
-	case TaskWrite:
-		ok = t.Index < len(j.Changes) && Writes(j.Changes[t.Index].Op)
-	case TaskRemove:
-		ok = t.Index < len(j.Changes) && j.Changes[t.Index].Op == plan.Delete
-	case TaskMkdir, TaskRmdir:
-		ok = t.Index < len(j.Dirs) && j.Dirs[t.Index].Made == (t.Kind == TaskMkdir)
+	switch step.Kind {
+	case StepWrite:
+		ok = step.Index < len(j.Changes) && Writes(j.Changes[step.Index].Op)
+	case StepRemove:
+		ok = step.Index < len(j.Changes) && j.Changes[step.Index].Op == plan.Delete
+	case StepMkdir, StepRmdir:
+		ok = step.Index < len(j.Dirs) && j.Dirs[step.Index].Made == (step.Kind == StepMkdir)
 	}
 	if !ok {
 		d.fail("the journal has an invalid step")
 	}
-	return t
+	return step
 }
 
 // path reads a path inside the data directory and outside our own folders. It may be empty only if empty is set.
