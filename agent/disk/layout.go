@@ -159,7 +159,7 @@ func (p *layout) addDirs(exists, dir string) {
 			return
 		}
 		p.made[dir] = len(p.r.Dirs)
-		p.r.Dirs = append(p.r.Dirs, format.Directory{Path: dir, Made: true, Perm: 0o755})
+		p.r.Dirs = append(p.r.Dirs, format.Directory{Path: dir, Create: true, Perm: 0o755})
 		dir, _ = safe.Split(dir)
 	}
 }

@@ -101,7 +101,7 @@ func (j *Journal) Encode(to io.Writer) error {
 	b = binary.AppendUvarint(b, uint64(len(j.Dirs)))
 	for _, x := range j.Dirs {
 		b = appendString(b, x.Path)
-		b = append(b, boolByte(x.Made))
+		b = append(b, boolByte(x.Create))
 		b = binary.AppendUvarint(b, uint64(x.Perm))
 		flush()
 	}
@@ -171,12 +171,12 @@ type Slot struct {
 	Displaced bool
 }
 
-// Directory is one that the run makes, or one of ours that it removes if empty.
+// Directory is a directory that the run creates, or one that the agent created and the run removes if it is empty.
 type Directory struct {
-	Path string
-	Made bool // to be made; otherwise to be removed
-	Perm uint32
-	// Kept reports that the directory to make already existed, or that the one to remove is not empty.
+	Path   string
+	Create bool // otherwise the run removes it
+	Perm   uint32
+	// Kept reports that the directory to create already existed, or that the one to remove is not empty.
 	Kept bool
 }
 
@@ -217,7 +217,7 @@ func (j *Journal) Edits() Edits {
 					return
 				}
 			}
-			for len(dirs) > 0 && dirs[0].Path == c.Path && (Writes(c.Op) || !dirs[0].Made) {
+			for len(dirs) > 0 && dirs[0].Path == c.Path && (Writes(c.Op) || !dirs[0].Create) {
 				dirs = dirs[1:] // the file counts
 			}
 			if len(dirs) > 0 && dirs[0].Path == c.Path {
@@ -292,7 +292,7 @@ func (j *Journal) editedDirs() []*Directory {
 
 func (x *Directory) edit() Edit {
 	e := Edit{op: editDrop, Rec: Record{Owned: plan.Owned{Path: x.Path}}}
-	if x.Made {
+	if x.Create {
 		e.op, e.Rec.Dir = editSet, true
 	}
 	return e

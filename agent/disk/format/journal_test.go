@@ -29,7 +29,7 @@ func testJournal() *Journal {
 		},
 		Signed: map[string]plan.ID{"a": {8}},
 		Slots:  []Slot{{Area: 1, Ino: 77, Size: 3, Mtime: 4}, {}, {}},
-		Dirs:   []Directory{{Path: "x", Made: true, Perm: 0o755}, {Path: "b", Perm: 0o755}},
+		Dirs:   []Directory{{Path: "x", Create: true, Perm: 0o755}, {Path: "b", Perm: 0o755}},
 		Steps:  []Step{{StepMkdir, 0}, {StepWrite, 0}, {StepRemove, 1}, {StepRmdir, 1}},
 	}
 }

@@ -42,7 +42,7 @@ func DecodeJournal(f io.ReaderAt, size, limit int64) (*Journal, error) {
 	n = d.count(minDirectory)
 	j.Dirs = make([]Directory, 0, n)
 	for i := 0; i < n && d.err == nil; i++ {
-		j.Dirs = append(j.Dirs, Directory{Path: d.path(false), Made: d.byte() == 1, Perm: uint32(d.uvarint(0o7777))})
+		j.Dirs = append(j.Dirs, Directory{Path: d.path(false), Create: d.byte() == 1, Perm: uint32(d.uvarint(0o7777))})
 		d.hold(j.Dirs[i].Path)
 	}
 	n = d.length(len(j.Changes) + len(j.Dirs))
@@ -213,7 +213,7 @@ func (j *Journal) readStep(d *decoder) Step {
 	case StepRemove:
 		ok = step.Index < len(j.Changes) && j.Changes[step.Index].Op == plan.Delete
 	case StepMkdir, StepRmdir:
-		ok = step.Index < len(j.Dirs) && j.Dirs[step.Index].Made == (step.Kind == StepMkdir)
+		ok = step.Index < len(j.Dirs) && j.Dirs[step.Index].Create == (step.Kind == StepMkdir)
 	}
 	if !ok {
 		d.fail("the journal has an invalid step")
