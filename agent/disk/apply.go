@@ -25,14 +25,14 @@ type Result struct {
 // either finishes or, after an error, rolls back.
 func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) {
 	d, r := s.d, s.run
-	d.work.Lock()
-	defer d.work.Unlock()
+	d.writing.Lock()
+	defer d.writing.Unlock()
 	if s.done {
 		return Result{}, errors.New("the staged changes were already applied or discarded")
 	}
 	err := ctx.Err()
 	if err == nil {
-		err = d.Current()
+		err = d.CheckOpen()
 	}
 	if err != nil {
 		return Result{}, errors.Join(err, s.discard())

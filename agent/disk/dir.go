@@ -27,7 +27,7 @@ var ErrLocked = lock.ErrHeld
 // ErrReadOnly means that the Dir was opened read-only.
 var ErrReadOnly = errors.New("the data directory is open read-only")
 
-// ErrMoved means that the path of the Dir, or of the agent's files in it, no longer leads to what is open; see Dir.Current.
+// ErrMoved means that the path of the Dir, or of the agent's files in it, no longer leads to what is open; see Dir.CheckOpen.
 var ErrMoved = errors.New("the data directory was replaced while it was open")
 
 // Options configure a Dir. The zero value is suitable for an agent.
@@ -104,7 +104,7 @@ type Dir struct {
 	lost      *lostfound.Folder // nil like own
 	snapshots *snapshot.Store   // empty if own is nil
 
-	// Guarded by work.
+	// Guarded by writing.
 	needsRecovery bool       // there may be a journal or leftovers
 	staged        *Staged    // the last one
 	compared      comparison // by the last Drift
@@ -132,7 +132,7 @@ func Open(root string, o Options) (*Dir, error) {
 		writeGuard:      writeGuard{readOnly: o.ReadOnly},
 		o:               o, log: o.Log, path: root, snapshots: snapshot.New(nil, o.snapshotLimits()),
 	}
-	d.agentRecords = records.New(nil, &d.work, d.exclusive)
+	d.agentRecords = records.New(nil, &d.writing, d.exclusive)
 	if err := d.open(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -198,15 +198,15 @@ func (d *Dir) openReadOnly() error {
 func (d *Dir) setOwn(n *safe.Folder) {
 	d.own = &safe.AgentFolder{Folder: n, Vol: d.vol, ReadOnly: d.o.ReadOnly}
 	d.in = d.own
-	d.agentRecords = records.New(d.own, &d.work, d.exclusive)
+	d.agentRecords = records.New(d.own, &d.writing, d.exclusive)
 	d.lost = lostfound.New(d.own, d.o.LostFoundMax, d.o.LostFoundAge)
 	d.snapshots = snapshot.New(d.own, d.o.snapshotLimits())
 }
 
 // Close closes the directory. It waits for a running Apply.
 func (d *Dir) Close() error {
-	d.work.Lock()
-	defer d.work.Unlock()
+	d.writing.Lock()
+	defer d.writing.Unlock()
 	d.reading.Lock()
 	defer d.reading.Unlock()
 	d.cur.Reset()

@@ -68,9 +68,9 @@ const (
 // calls continue. Because the ctime of some volumes is meaningless, each comparison also reads a share of all files, so that
 // each file is read once a cycle.
 func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
-	d.work.Lock()
-	defer d.work.Unlock()
-	if err := d.Current(); err != nil {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	if err := d.CheckOpen(); err != nil {
 		return Drift{}, err
 	}
 	c := &driftCheck{d: d, cur: safe.Cursor{Top: d.top}, dirs: map[string]bool{}, buf: make([]byte, 64<<10), suspectBytes: maxSuspects}

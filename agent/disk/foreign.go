@@ -29,8 +29,8 @@ func (e *ForeignError) Error() string {
 // not see, other than the gateway's own rewriting. This also applies to recovery. Without it, such files go to
 // lost+found and the sync continues. It must be called before Apply.
 func (s *Staged) RefuseForeign() {
-	s.d.work.Lock()
-	defer s.d.work.Unlock()
+	s.d.writing.Lock()
+	defer s.d.writing.Unlock()
 	s.run.RefuseForeign = true
 }
 

@@ -18,7 +18,7 @@ import (
 type recovery struct{ *Dir }
 
 // recoverAndClean finishes the run of the journal, if there is one, or rolls back the run of the undo file. Then it clears
-// staging. The caller must hold d.work, and no run may be moving files.
+// staging. The caller must hold d.writing, and no run may be moving files.
 func (d recovery) recoverAndClean() error {
 	if !d.needsRecovery {
 		return nil

@@ -33,8 +33,8 @@ var ErrChanged = snapshot.ErrChanged
 // before it, and takes no snapshot. It fails with LimitExceeded if the sync alone displaces more than o.MaxBytes.
 func (s *Staged) Snapshot(o Snapshots) error {
 	d, r := s.d, s.run
-	d.work.Lock()
-	defer d.work.Unlock()
+	d.writing.Lock()
+	defer d.writing.Unlock()
 	if d.manifest().Missing() || !s.Moves() {
 		return nil
 	}
@@ -69,8 +69,8 @@ func (s *Staged) BackupID(gateway string) (string, error) {
 // RestoreManifest makes Apply write the manifest from before the sync of a snapshot, and not only the records of the changes. It
 // must be called before Apply, with the header of the plan.
 func (s *Staged) RestoreManifest(of *SnapshotRestore) {
-	s.d.work.Lock()
-	defer s.d.work.Unlock()
+	s.d.writing.Lock()
+	defer s.d.writing.Unlock()
 	s.run.Restores = of.Snapshot()
 }
 
@@ -89,9 +89,9 @@ func (d *Dir) Contents(id string, blobs plan.Objects) (*Contents, error) {
 
 // PlanRestore plans to restore a snapshot; see snapshot.Store.PlanRestore.
 func (d *Dir) PlanRestore(ctx context.Context, id string, blobs plan.Objects) (*SnapshotRestore, error) {
-	d.work.Lock()
-	defer d.work.Unlock()
-	if err := d.Current(); err != nil {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	if err := d.CheckOpen(); err != nil {
 		return nil, err
 	}
 	return d.snapshots.PlanRestore(ctx, d.live(), id, blobs)
@@ -99,9 +99,9 @@ func (d *Dir) PlanRestore(ctx context.Context, id string, blobs plan.Objects) (*
 
 // PlanReplace plans to restore an archive; see snapshot.PlanReplace.
 func (d *Dir) PlanReplace(ctx context.Context, h plan.Header, list []Content) (*plan.Changes, error) {
-	d.work.Lock()
-	defer d.work.Unlock()
-	if err := d.Current(); err != nil {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	if err := d.CheckOpen(); err != nil {
 		return nil, err
 	}
 	return snapshot.PlanReplace(ctx, d.live(), h, list)

@@ -32,12 +32,12 @@ type Staged struct {
 // durable. The gateway does not see them. Stage calls src in the order of order(c.ID), or of the paths if order is nil.
 // src must write content with the change's blob id. After an error, or if ctx is done, Stage discards what it wrote.
 func (d *Dir) Stage(ctx context.Context, changes *plan.Changes, order func(plan.ID) int64, src Source) (*Staged, error) {
-	d.work.Lock()
-	defer d.work.Unlock()
+	d.writing.Lock()
+	defer d.writing.Unlock()
 	if d.o.ReadOnly {
 		return nil, ErrReadOnly
 	}
-	if err := d.Current(); err != nil {
+	if err := d.CheckOpen(); err != nil {
 		return nil, err
 	}
 	if err := (recovery{d}).recoverAndClean(); err != nil {
@@ -64,8 +64,8 @@ func (d *Dir) Stage(ctx context.Context, changes *plan.Changes, order func(plan.
 
 // Discard drops the staged bytes.
 func (s *Staged) Discard() error {
-	s.d.work.Lock()
-	defer s.d.work.Unlock()
+	s.d.writing.Lock()
+	defer s.d.writing.Unlock()
 	if s.done {
 		return nil
 	}

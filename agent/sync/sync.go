@@ -203,7 +203,7 @@ func (e *Engine) DirGeneration() int { return e.dirGeneration }
 // closes it and opens the new one.
 func (e *Engine) Open() (*disk.Dir, error) {
 	if e.dir != nil {
-		err := e.dir.Current()
+		err := e.dir.CheckOpen()
 		if err == nil {
 			return e.dir, nil
 		}

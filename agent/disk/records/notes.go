@@ -36,8 +36,8 @@ func (r *Records) Note(name string) ([]byte, error) {
 	case r.own.ReadOnly:
 		return []byte(DamagedNote), nil
 	}
-	r.work.Lock()
-	defer r.work.Unlock()
+	r.writing.Lock()
+	defer r.writing.Unlock()
 	if err := r.own.Vol.SetAside(r.own.Folder, name, err); err != nil {
 		return nil, err
 	}

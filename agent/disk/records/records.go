@@ -16,17 +16,17 @@ import (
 // Records are the records of a data directory.
 type Records struct {
 	own       *safe.AgentFolder // nil if .stoker does not exist
-	work      sync.Locker
+	writing   sync.Locker
 	exclusive func(do func() error) error
 }
 
-// New returns the records in own, or none if own is nil. Every method that writes in own holds work. exclusive calls do while it
-// holds work, or returns an error if nothing may be written.
-func New(own *safe.AgentFolder, work sync.Locker, exclusive func(do func() error) error) Records {
-	return Records{own, work, exclusive}
+// New returns the records in own, or none if own is nil. Every method that writes in own holds writing. exclusive calls do while it
+// holds writing, or returns an error if nothing may be written.
+func New(own *safe.AgentFolder, writing sync.Locker, exclusive func(do func() error) error) Records {
+	return Records{own, writing, exclusive}
 }
 
-// Close makes r empty. The caller must hold work, and closes the folder.
+// Close makes r empty. The caller must hold writing, and closes the folder.
 func (r *Records) Close() { r.own = nil }
 
 // readOwn reads at most limit bytes of a file in .stoker. It returns nil if there is no such file.

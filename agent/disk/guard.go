@@ -15,7 +15,7 @@ import (
 // writeGuard decides who may write: one method at a time, and only while the paths of the data directory lead to what is open.
 type writeGuard struct {
 	readOnly bool
-	work     sync.Mutex // held while writing
+	writing  sync.Mutex // held while writing
 	opened   []openedFile
 }
 
@@ -39,8 +39,8 @@ func (g *writeGuard) record(name string, opened, stat func() (fs.FileInfo, error
 // exclusive calls do, which writes in .stoker, while no other method writes. If the Dir is read-only or moved, exclusive does not
 // call do, and returns ErrReadOnly or ErrMoved.
 func (g *writeGuard) exclusive(do func() error) error {
-	g.work.Lock()
-	defer g.work.Unlock()
+	g.writing.Lock()
+	defer g.writing.Unlock()
 	if g.readOnly {
 		return ErrReadOnly
 	}
@@ -77,10 +77,10 @@ func recordOpened(d *Dir) error {
 	return err
 }
 
-// Current checks that the path of the Dir still leads to the files that it opened. It returns ErrMoved if the data directory
+// CheckOpen checks that the path of the Dir still leads to the files that it opened. It returns ErrMoved if the data directory
 // or .stoker was replaced or removed, or if a backup was copied over the open manifest. Then writes fail with ErrMoved, too,
-// and the caller has to close the Dir and open it again. Current costs four stats.
-func (d *Dir) Current() error {
+// and the caller has to close the Dir and open it again. CheckOpen costs four stats.
+func (d *Dir) CheckOpen() error {
 	if err := d.checkMoved(); err != nil {
 		return err
 	}

@@ -39,13 +39,13 @@ func TestReplacedDataDirectory(t *testing.T) {
 			root := filepath.Join(t.TempDir(), "data")
 			d := open(t, seededIn(t, root), Options{})
 			apply(t, d, one)
-			require.NoError(t, d.Current())
+			require.NoError(t, d.CheckOpen())
 			plan := planFor(t, d, two)
 			staged, err := d.Stage(t.Context(), plan, nil, two.source())
 			require.NoError(t, err)
 
 			move(t, root)
-			require.ErrorIs(t, d.Current(), ErrMoved)
+			require.ErrorIs(t, d.CheckOpen(), ErrMoved)
 			res, err := staged.Apply(t.Context(), head(two))
 			require.ErrorIs(t, err, ErrMoved)
 			assert.False(t, res.Applied)
@@ -58,7 +58,7 @@ func TestReplacedDataDirectory(t *testing.T) {
 
 			require.NoError(t, d.Close())
 			d = open(t, root, Options{})
-			require.NoError(t, d.Current())
+			require.NoError(t, d.CheckOpen())
 			apply(t, d, two)
 			assert.Equal(t, "2", contents(t, root)["projects/a"])
 			assertNoLeftovers(t, root)
@@ -95,12 +95,12 @@ func TestOverwrittenManifest(t *testing.T) {
 			root := seeded(t)
 			path := filepath.Join(root, safe.OwnDir, manifestFile)
 			d := open(t, root, Options{})
-			require.NoError(t, d.Current(), "no manifest exists, and none was read")
+			require.NoError(t, d.CheckOpen(), "no manifest exists, and none was read")
 			apply(t, d, one)
 			older, err := os.ReadFile(path)
 			require.NoError(t, err)
 			apply(t, d, two)
-			require.NoError(t, d.Current(), "the agent wrote the manifest itself")
+			require.NoError(t, d.CheckOpen(), "the agent wrote the manifest itself")
 			changes := planFor(t, d, three)
 			staged, err := d.Stage(t.Context(), changes, nil, three.source())
 			require.NoError(t, err)
@@ -110,7 +110,7 @@ func TestOverwrittenManifest(t *testing.T) {
 			if c.late {
 				require.ErrorIs(t, err, safe.ErrDamaged)
 			}
-			require.ErrorIs(t, d.Current(), ErrMoved)
+			require.ErrorIs(t, d.CheckOpen(), ErrMoved)
 			_, err = d.Drift(t.Context(), false)
 			require.ErrorIs(t, err, ErrMoved)
 			res, err := staged.Apply(t.Context(), head(three))
@@ -122,7 +122,7 @@ func TestOverwrittenManifest(t *testing.T) {
 
 			require.NoError(t, d.Close())
 			d = open(t, root, Options{})
-			require.NoError(t, d.Current())
+			require.NoError(t, d.CheckOpen())
 			assert.Equal(t, c.want, d.Manifest().Header().Commit)
 			apply(t, d, three)
 			assert.Equal(t, "3", contents(t, root)["projects/a"])
@@ -144,14 +144,14 @@ func TestNewManifestIsReadFirst(t *testing.T) {
 	looking, err := Open(root, Options{ReadOnly: true})
 	require.NoError(t, err)
 	require.NoError(t, os.Remove(filepath.Join(root, safe.OwnDir, manifestFile)))
-	assert.NoError(t, looking.Current(), "a read-only Dir keeps the manifest that it opened")
+	assert.NoError(t, looking.CheckOpen(), "a read-only Dir keeps the manifest that it opened")
 	require.NoError(t, looking.Close())
 }
 
 func TestDeletedDataDirectory(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "data")
 	d := open(t, seededIn(t, root), Options{ReadOnly: true})
-	require.NoError(t, d.Current())
+	require.NoError(t, d.CheckOpen())
 	require.NoError(t, os.Rename(root, root+".broken"))
-	require.ErrorIs(t, d.Current(), ErrMoved)
+	require.ErrorIs(t, d.CheckOpen(), ErrMoved)
 }
