@@ -19,7 +19,7 @@ func (l loader) load(ctx context.Context) error {
 		l.unloaded.Commit = l.t.Commit
 		l.requireScans()
 	}
-	if err := l.unloaded.dropUntrue(l.dir); err != nil {
+	if err := l.unloaded.dropContradicted(l.dir); err != nil {
 		return err
 	}
 	switch {

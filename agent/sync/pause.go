@@ -65,7 +65,7 @@ func (j *job) confirmed(ctx context.Context) (bool, error) {
 	if j.conn.Gateway == nil || !j.conn.HasAPIToken {
 		return true, nil
 	}
-	if err := j.unloaded.dropUntrue(j.dir); err != nil {
+	if err := j.unloaded.dropContradicted(j.dir); err != nil {
 		return false, err
 	}
 	if j.t.BeforeStart {

@@ -162,8 +162,8 @@ func (f *files) projects(changes *plan.Changes) (present, deleted []string, err 
 
 func projectFile(name string) string { return "projects/" + name + "/project.json" }
 
-// dropUntrue removes the entries that the disk contradicts, such as those of a sync that was rolled back after a crash.
-func (o *unloaded) dropUntrue(d *disk.Dir) error {
+// dropContradicted removes the entries that the disk contradicts, such as those of a sync that was rolled back after a crash.
+func (o *unloaded) dropContradicted(d *disk.Dir) error {
 	var failed error
 	exists := func(path string) bool {
 		st, err := d.Stat(path)

@@ -92,7 +92,7 @@ func TestPendingScansAccumulate(t *testing.T) {
 	// None of it is on disk except project a, which came back.
 	require.NoError(t, os.MkdirAll(filepath.Join(data, "projects/a"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(data, "projects/a/project.json"), []byte("{}"), 0o644))
-	require.NoError(t, o.dropUntrue(d))
+	require.NoError(t, o.dropContradicted(d))
 	assert.Empty(t, o.Projects)
 	assert.Empty(t, o.Deleted)
 	assert.Empty(t, o.Resources)
@@ -111,7 +111,7 @@ func TestPendingScansOfFailedSync(t *testing.T) {
 	before := unloaded{ScanConfig: true, Resources: []configID{a, b}}
 	before.add(&plan.Changes{List: []plan.Change{{Op: plan.Delete, Path: a.file()}}}, nil, nil)
 	assert.Equal(t, []configID{a, b}, before.Resources)
-	require.NoError(t, before.dropUntrue(d))
+	require.NoError(t, before.dropContradicted(d))
 	assert.Equal(t, []configID{a, b}, before.Resources)
 }
 
