@@ -26,16 +26,16 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// SettingsCache keeps the Settings of a gateway while the spec and the facts that they depend on stay the same. It creates
-// settings with a Problem again at each call. The zero value is empty.
-type SettingsCache struct {
+// ProposalSettingsCache keeps the proposal settings of a gateway while the spec and the facts that they depend on stay the same.
+// It creates settings with a Problem again at each call. The zero value is empty.
+type ProposalSettingsCache struct {
 	inputs   []any
 	settings *propose.Settings
 }
 
-// Settings returns what the function Settings returns. The cache closes the Remote of settings that it replaces. secrets and o
-// must be the same at each call.
-func (c *SettingsCache) Settings(gs *v1alpha1.GatewaySync, e effective.Settings, f plan.Facts, secrets Secrets, o repo.RemoteOptions) *propose.Settings {
+// Settings returns the result of ProposalSettings, from the cache if the inputs are the same. The cache closes the Remote of
+// settings that it replaces. secrets and o must be the same at each call.
+func (c *ProposalSettingsCache) Settings(gs *v1alpha1.GatewaySync, e effective.Settings, f plan.Facts, secrets Secrets, o repo.RemoteOptions) *propose.Settings {
 	f.Ref, f.Commit = "", "" // the settings do not depend on the commit
 	inputs := []any{gs.Name, gs.Spec.Git, e.Bidirectional, e.Vars, e.DeploymentMode, e.TagProvider, f}
 	if (c.settings == nil || c.settings.Problem == nil) && reflect.DeepEqual(inputs, c.inputs) {
@@ -44,13 +44,13 @@ func (c *SettingsCache) Settings(gs *v1alpha1.GatewaySync, e effective.Settings,
 	if c.settings != nil && c.settings.Remote != nil {
 		_ = c.settings.Remote.Close() // only closes connections
 	}
-	c.inputs, c.settings = inputs, Settings(gs, e, f, secrets, o)
+	c.inputs, c.settings = inputs, ProposalSettings(gs, e, f, secrets, o)
 	return c.settings
 }
 
-// Settings returns how a gateway proposes its changes to git, or nil if it does not. If it cannot, the Problem of the
+// ProposalSettings returns how a gateway proposes its changes to git, or nil if it does not. If it cannot, the Problem of the
 // settings says why, and syncs go on. The caller must close their Remote if it is not nil.
-func Settings(gs *v1alpha1.GatewaySync, e effective.Settings, f plan.Facts, secrets Secrets, o repo.RemoteOptions) *propose.Settings {
+func ProposalSettings(gs *v1alpha1.GatewaySync, e effective.Settings, f plan.Facts, secrets Secrets, o repo.RemoteOptions) *propose.Settings {
 	b := e.Bidirectional
 	if b == nil {
 		return nil

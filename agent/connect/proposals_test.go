@@ -213,7 +213,7 @@ func settingsOf(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) *propose.Settin
 	b := gs.Spec.Bidirectional
 	b.Provider, b.TargetBranch, b.Debounce = "none", v1alpha1.DefaultTargetBranch, v1alpha1.DefaultDebounce
 	effective := effective.Settings{Bidirectional: b}
-	return Settings(gs, effective, plan.Facts{Namespace: "plant", GatewayName: "site-a"}, secrets, repo.RemoteOptions{})
+	return ProposalSettings(gs, effective, plan.Facts{Namespace: "plant", GatewayName: "site-a"}, secrets, repo.RemoteOptions{})
 }
 
 func TestSigningKey(t *testing.T) {

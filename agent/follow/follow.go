@@ -82,7 +82,7 @@ type Follower struct {
 	report  *reporter
 
 	connections  connections
-	proposals    connect.SettingsCache
+	proposals    connect.ProposalSettingsCache
 	current      currentOrder
 	reportTarget *instruction // what the report is about, if not the order's target
 	listed       bool         // the API server had answered in the last iteration

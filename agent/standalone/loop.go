@@ -49,7 +49,7 @@ type Loop struct {
 	spec      spec
 	target    target
 	order     *loop.Order
-	proposals connect.SettingsCache
+	proposals connect.ProposalSettingsCache
 	watcher   *file.Watcher // nil in Once
 }
 
