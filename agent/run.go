@@ -95,7 +95,7 @@ func standAlone(ctx context.Context, s settings, screen *screen) (int, error) {
 		Gateway: standalone.Identity{Name: s.GatewayName, Profile: s.Profile, Labels: s.Labels, Annotations: s.Annotations},
 		Secrets: connect.LocalSecrets{Files: s.Secrets, Dir: filepath.Join(filepath.Dir(s.File), "secrets")},
 
-		GatewayURL: s.GatewayURL, DryRun: s.DryRun, Engine: engine, Log: log, Tell: screen.state,
+		GatewayURL: s.GatewayURL, DryRun: s.DryRun, Engine: engine, Log: log, OnState: screen.state,
 		Remote:  remoteOptions(s, log),
 		Metrics: metrics.NewAgent(reg, version, namespace, name, s.GatewayName),
 	})

@@ -88,7 +88,7 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 		Version: version, PodInfo: env.PodInfoDir, Port: env.Port, TLS: env.TLS, Period: env.Period,
 		StartupFile: filepath.Join(env.RepoPath, "startup.json"),
 		API:         clients.Dynamic, Secrets: secrets, SecretFiles: secrets.FilesToWatch(), Remote: remoteOptions(s, log), Engine: engine,
-		Log: log, Metrics: agentMetrics, OnSyncTarget: leading.Saw, Tell: screen.state,
+		Log: log, Metrics: agentMetrics, OnSyncTarget: leading.Saw, OnState: screen.state,
 	})
 	if err != nil {
 		return exitFailed, err

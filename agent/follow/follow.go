@@ -62,8 +62,8 @@ type Config struct {
 	// first call reports the initial state. It must not change the object or block. The lead election uses it, so that an agent has only
 	// one watch.
 	OnSyncTarget func(*v1alpha1.SyncTarget, error)
-	// Tell, if not nil, receives the state after every iteration. It must not block.
-	Tell func(loop.State)
+	// OnState, if not nil, receives the state after every iteration. It must not block.
+	OnState func(loop.State)
 }
 
 // Follower follows one SyncTarget.
@@ -97,8 +97,8 @@ func New(c Config) (*Follower, error) {
 	if c.OnSyncTarget == nil {
 		c.OnSyncTarget = func(*v1alpha1.SyncTarget, error) {}
 	}
-	if c.Tell == nil {
-		c.Tell = func(loop.State) {}
+	if c.OnState == nil {
+		c.OnState = func(loop.State) {}
 	}
 	f := &Follower{Config: c, changed: make(chan struct{}, 1)}
 	f.report = newReporter(kube.SyncReports(c.API, c.Namespace), c.Identity, c.Log, c.Now)
@@ -111,7 +111,7 @@ func New(c Config) (*Follower, error) {
 	f.gate = gate{gateway: c.Gateway, volume: f.volume, spec: &f.spec}
 	f.loop = loop.New(loop.Config{
 		Name: "follow", Gateway: c.Gateway, Version: c.Version, Period: c.Period,
-		Engine: c.Engine, Log: c.Log, Metrics: c.Metrics, Now: c.Now, Tell: f.tell, Working: f.updateReport,
+		Engine: c.Engine, Log: c.Log, Metrics: c.Metrics, Now: c.Now, OnState: f.tell, OnWorking: f.updateReport,
 	})
 	var err error
 	if f.targets, err = newTargetWatch(&c, f.wake, f.report.scheduleRead); err != nil {
@@ -189,5 +189,5 @@ func (f *Follower) tell(s loop.State) {
 	if f.listed { // before, the report would only say that the API server has not answered
 		f.updateReport(s)
 	}
-	f.Tell(s)
+	f.OnState(s)
 }

@@ -58,7 +58,7 @@ func (l *Loop) resume(ctx context.Context, o *Order) {
 		return
 	}
 	r := l.Engine.Resume(ctx, o.Connections, sync.Task{
-		Profile: o.Profile, Facts: o.Facts, Start: o.Start, Working: func() { l.working(o) },
+		Profile: o.Profile, Facts: o.Facts, Start: o.Start, OnWorking: func() { l.working(o) },
 	})
 	if r != nil && (ctx.Err() == nil || r.Err == nil) {
 		l.recordOutcome(o, r)
@@ -75,7 +75,7 @@ func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 		defer cancel()
 	}
 	task := o.Task
-	task.Repair, task.Working, task.Proposals = repair, func() { l.working(o) }, l.proposalsOf(syncCtx, o)
+	task.Repair, task.OnWorking, task.Proposals = repair, func() { l.working(o) }, l.proposalsOf(syncCtx, o)
 	l.proposals.unseen = false
 	r := l.Engine.Sync(syncCtx, o.Connections, task)
 	if l.proposals.unseen && !r.Wrote() { // a change that was saved after the last comparison: let the proposer see it, and ask again

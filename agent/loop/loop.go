@@ -37,7 +37,7 @@ type Decision struct {
 	Due time.Time
 }
 
-// Order is the task of a gateway, with its connections. It is immutable. The Loop sets Repair, Working and Proposals in a copy.
+// Order is the task of a gateway, with its connections. It is immutable. The Loop sets Repair, OnWorking and Proposals in a copy.
 type Order struct {
 	sync.Task
 	GatewaySync string // name of the GatewaySync
@@ -63,8 +63,8 @@ type Config struct {
 	Log     *slog.Logger
 	Metrics *metrics.Agent
 	Now     func() time.Time
-	// Tell is called when the state may have changed, Working when a sync begins to work. They must not block; nil is valid.
-	Tell, Working func(State)
+	// OnState is called when the state may have changed, OnWorking when a sync begins to work. They must not block; nil is valid.
+	OnState, OnWorking func(State)
 }
 
 // Loop drives one gateway. One goroutine calls Run or Iterate. State and the handlers of Routes may be called from others.
@@ -93,11 +93,11 @@ func New(c Config) *Loop {
 	if c.Period <= 0 {
 		c.Period = v1alpha1.DefaultSyncPeriod
 	}
-	if c.Tell == nil {
-		c.Tell = func(State) {}
+	if c.OnState == nil {
+		c.OnState = func(State) {}
 	}
-	if c.Working == nil {
-		c.Working = func(State) {}
+	if c.OnWorking == nil {
+		c.OnWorking = func(State) {}
 	}
 	l := &Loop{Config: c, proposals: newProposals(&c)}
 	l.uploads.Uploader = archive.NewUploader(c.Log)

@@ -106,7 +106,7 @@ func (l *Loop) publish() {
 	s := l.nextState(l.state.current)
 	l.state.current = s
 	l.state.mu.Unlock()
-	l.Tell(s)
+	l.OnState(s)
 }
 
 // working publishes that a sync is running, because the last outcome is no longer valid while files move.
@@ -117,7 +117,7 @@ func (l *Loop) working(o *Order) {
 	s.Phase, s.Reason, s.Message = sync.Syncing, v1alpha1.ReasonProgressing, "syncing to "+o.Commit.Short()
 	s.Ref, s.Target = o.Ref, o.Commit
 	l.state.mu.Unlock()
-	l.Working(l.State())
+	l.OnWorking(l.State())
 }
 
 // nextState returns the state after an iteration. previous is the state before it.

@@ -30,8 +30,8 @@ type Config struct {
 	Log        *slog.Logger
 	Metrics    *metrics.Agent
 	Now        func() time.Time
-	// Tell is called when the state has changed. It must not block.
-	Tell func(loop.State)
+	// OnState is called when the state has changed. It must not block.
+	OnState func(loop.State)
 }
 
 // Identity describes the gateway, as the metadata of its pod does in a cluster.
@@ -60,7 +60,7 @@ func New(c Config) *Loop {
 	}
 	return &Loop{Config: c, loop: loop.New(loop.Config{
 		Name: "standalone", Gateway: c.Gateway.Name, Version: c.Version, DryRun: c.DryRun,
-		Engine: c.Engine, Log: c.Log, Metrics: c.Metrics, Now: c.Now, Tell: c.Tell,
+		Engine: c.Engine, Log: c.Log, Metrics: c.Metrics, Now: c.Now, OnState: c.OnState,
 	})}
 }
 

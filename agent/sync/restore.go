@@ -193,7 +193,7 @@ func (j restorer) restore(ctx context.Context, n restoreNote) error {
 		j.r.AutoRollback = &AutoRollback{Commit: n.Commit, Trigger: n.Trigger, Snapshot: n.Snapshot}
 	}
 	if !n.Done {
-		j.t.Working()
+		j.t.OnWorking()
 		if err := j.restoreFiles(ctx, n.Snapshot); err != nil {
 			return fmt.Errorf("%srestore the snapshot %s: %w", n.messagePrefix(), n.Snapshot, err)
 		}

@@ -44,8 +44,8 @@ type job struct {
 func (j *job) report(ctx context.Context) *Report {
 	r := &Report{Phase: Synced, Reason: v1alpha1.ReasonSynced, Ref: j.t.Ref, Target: j.t.Commit, Started: j.Now(), Steps: map[string]time.Duration{}}
 	j.r = r
-	if j.t.Working == nil {
-		j.t.Working = func() {}
+	if j.t.OnWorking == nil {
+		j.t.OnWorking = func() {}
 	}
 	err := j.run(ctx)
 	if j.dir != nil {
@@ -110,7 +110,7 @@ func (j *job) run(ctx context.Context) error {
 		if err := j.checkWindows(ctx); err != nil {
 			return err
 		}
-		j.t.Working()
+		j.t.OnWorking()
 		if err := (&files{job: j}).deliver(ctx); err != nil {
 			return err
 		}

@@ -85,8 +85,8 @@ type Task struct {
 	// Start identifies the last known start of the gateway or, if that is unknown, of its pod. The sync reports Synced
 	// only if the gateway was seen running since. "" makes no such demand.
 	Start string
-	// Working is called once if there is something to do. It may be nil.
-	Working func()
+	// OnWorking is called once if there is something to do. It may be nil.
+	OnWorking func()
 	// Request is who requested the ref; it goes to the audit record.
 	Request Request
 	// RequestedRollback reports that an operator requested a rollback to Commit. No maintenance window delays it.

@@ -32,7 +32,7 @@ func TestMaintenanceWindows(t *testing.T) {
 		b := begin(t)
 		b.gw.Requests.Reset()
 		worked := false
-		b.target.Working = func() { worked = true }
+		b.target.OnWorking = func() { worked = true }
 		r := b.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
 		assert.Contains(t, r.Message, "syncs are allowed at 2026-11-24T22:00:00Z (maintenance window nights); to deliver it now: stoker approve NAME --window")
 		assert.Equal(t, time.Date(2026, 11, 24, 22, 0, 0, 0, time.UTC), r.RetryAt.UTC())
