@@ -117,18 +117,21 @@ func (j *Journal) Encode(to io.Writer) error {
 
 // Size returns the memory of the run in bytes, counted as DecodeJournal counts it.
 func (j *Journal) Size() int64 {
-	sum := int64(len(j.Areas)+len(j.Changes)+len(j.Dirs)) * changeBytes
+	var sum int64
 	for _, a := range j.Areas {
-		sum += int64(len(a))
+		sum += heldBytes(a)
 	}
 	for i := range j.Changes {
-		sum += int64(len(j.Changes[i].Path))
+		sum += heldBytes(j.Changes[i].Path)
 	}
 	for i := range j.Dirs {
-		sum += int64(len(j.Dirs[i].Path))
+		sum += heldBytes(j.Dirs[i].Path)
 	}
 	return sum
 }
+
+// heldBytes returns the memory of an area, a change or a directory with this path.
+func heldBytes(path string) int64 { return changeBytes + int64(len(path)) }
 
 func boolByte(v bool) byte {
 	if v {

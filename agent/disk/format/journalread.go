@@ -127,7 +127,7 @@ func openJournal(f io.ReaderAt, size, limit int64) (*journalReader, error) {
 
 // hold counts the memory of a path and what belongs to it.
 func (d *journalReader) hold(path string) {
-	if d.limit -= changeBytes + int64(len(path)); d.limit < 0 {
+	if d.limit -= heldBytes(path); d.limit < 0 {
 		d.fail("the journal has too many changes")
 	}
 }
