@@ -205,8 +205,8 @@ func (j *Journal) PathOf(s Step) string {
 	return j.Dirs[s.Index].Path
 }
 
-// Edits yields the run's changes to the manifest. A path may be both file and directory: a written file counts, and a directory
-// counts in place of a removed file.
+// Edits yields the run's changes to the manifest. If a path is in both Changes and Dirs, Edits yields at most one edit: the file's if the
+// run writes the file or removes the directory, otherwise the directory's.
 func (j *Journal) Edits() Edits {
 	return func(yield func(Edit) bool) {
 		dirs := j.editedDirs()
@@ -308,7 +308,7 @@ func BaseOf(m *Manifest) Base {
 }
 
 // StartsOrEndsWith reports whether m is the manifest from before the run, or the one that the run ends with. A run that was
-// doubtful ends with an incomplete manifest, which may lack records, although its header is complete.
+// doubtful ends with an incomplete manifest, which may lack records, although the journal's header says complete.
 func (j *Journal) StartsOrEndsWith(m *Manifest) bool {
 	ends := !m.Missing() && m.Header().Commit == j.Header.Commit && (m.Header().Complete || !j.Header.Complete)
 	return ends || BaseOf(m) == j.Base

@@ -26,7 +26,7 @@ import (
 //	blocks   records sorted by path, each without the prefix shared with the one before; about 16 KiB per block
 //	header   JSON of plan.Header
 //	index    per block: first path, length, CRC-32C, number of files, number of directories
-//	footer   offsets and lengths of header and index, number of blocks, CRC-32C of header, index and footer, magic
+//	footer   offset of the header, lengths of header and index, number of blocks, CRC-32C of header, index and footer, magic
 //
 // A Manifest keeps in memory only the header, the index (about 30 kB for 100,000 files) and the block that was decoded last.
 const (

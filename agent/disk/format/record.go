@@ -11,7 +11,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// Record is one line of the manifest: an owned file, or a directory that we made.
+// Record is one entry of the manifest: an owned file, or a directory that the agent created.
 type Record struct {
 	plan.Owned
 	Dir bool
