@@ -31,7 +31,8 @@ type Saver struct {
 }
 
 // Save gives a file, or all files below a directory, a second name in the run's folder, or copies them if it cannot
-// link. as is the path that the file had. reason says why it is saved. The entries are durable after Sync.
+// link. It skips pipes, sockets and devices that it cannot link. as is the path that the file had. reason says why it is saved.
+// The entries are durable after Sync.
 func (s *Saver) Save(from *safe.Folder, name, as, reason string) error {
 	if strings.Count(as, "/") > safe.MaxDepth {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "%s is more than %d directories deep", as, safe.MaxDepth)
@@ -71,6 +72,10 @@ func (s *Saver) saveFile(from *safe.Folder, name, as, reason string, fi fs.FileI
 	for i := 1; ; i++ {
 		err = s.to.vol.Link(from, name, n, to)
 		if err != nil && !errors.Is(err, fs.ErrExist) {
+			if kind := safe.KindOf(fi.Mode()); kind != plan.File && kind != plan.Link {
+				s.to.log.Warn("not saved to lost+found", "path", as, "mode", fi.Mode().String(), "error", err)
+				return nil // pipes, sockets and devices have no content to keep
+			}
 			err = s.copyFile(from, name, n, to, fi)
 		}
 		if !errors.Is(err, fs.ErrExist) || i == maxCopies {
@@ -98,19 +103,15 @@ func (s *Saver) record(as, file, reason string, size int64) {
 	s.to.log.Warn("saved to lost+found", "path", as, "reason", reason, "bytes", size)
 }
 
-// copyFile copies what cannot be linked: to another mount, or on a file system without hard links. It skips anything but files
-// and symbolic links, which has no bytes to keep.
+// copyFile copies a regular file or a symbolic link that cannot be linked: to another mount, or on a file system without hard
+// links.
 func (s *Saver) copyFile(from *safe.Folder, name string, to *safe.Folder, as string, fi fs.FileInfo) error {
-	switch safe.KindOf(fi.Mode()) {
-	case plan.File:
-	case plan.Link:
+	if safe.KindOf(fi.Mode()) == plan.Link {
 		target, err := from.Root.Readlink(name)
 		if err != nil {
 			return err
 		}
 		return s.to.vol.Effect(safe.Effect{Op: "create", Path: to.Join(as)}, func() error { return to.Root.Symlink(target, as) })
-	default:
-		return nil
 	}
 	in, _, err := from.File(name, os.O_RDONLY)
 	if err != nil {
