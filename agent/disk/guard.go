@@ -90,15 +90,21 @@ func (d *Dir) CheckOpen() error {
 	return checkManifest(d.manifest(), d.top)
 }
 
-// checkManifest returns ErrMoved if the file at the manifest's path is not the open one, or if a block of it could not be read.
+// checkManifest returns ErrMoved if the file at the manifest's path is not the open one or was overwritten, or if a block of it
+// could not be read.
 func checkManifest(m *format.Manifest, top *os.Root) error {
 	const path = safe.OwnDir + "/" + manifestFile
 	if m.Damaged() {
 		return fmt.Errorf("%w: %s was damaged", ErrMoved, path)
 	}
 	fi, err := top.Lstat(path)
-	if m.Info == nil && errors.Is(err, fs.ErrNotExist) {
-		return nil
+	if m.Info == nil {
+		switch {
+		case err == nil:
+			return fmt.Errorf("%w: %s was created by another program", ErrMoved, path)
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		}
 	}
 	if err := checkSame(path, m.Info, fi, err); err != nil {
 		return err

@@ -140,6 +140,7 @@ func TestNewManifestIsReadFirst(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(root, safe.OwnDir, manifestFile), b, 0o600))
 	_, err = tryApply(t, d, one)
 	require.ErrorIs(t, err, ErrMoved)
+	require.ErrorContains(t, err, "manifest was created by another program")
 
 	looking, err := Open(root, Options{ReadOnly: true})
 	require.NoError(t, err)
