@@ -7,8 +7,6 @@ import (
 	"os"
 )
 
-var errLocked = errors.New("locked by another process")
-
 // Flock returns errors.ErrUnsupported.
 func Flock(*os.File) error { return errors.ErrUnsupported }
 

@@ -9,8 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var errLocked = errors.New("locked by another process")
-
 // Flock locks an open file, and does not wait.
 func Flock(f *os.File) error {
 	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)

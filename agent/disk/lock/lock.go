@@ -1,4 +1,4 @@
-// Package lock makes an agent the only one that writes to a data directory. The kernel's lock on the file .stoker/lock ends with
+// Package lock ensures that only one agent writes to a data directory. The kernel's lock on the file .stoker/lock ends with
 // the process.
 package lock
 
@@ -24,6 +24,9 @@ const (
 
 // ErrHeld means that another agent holds the lock.
 var ErrHeld = errors.New("another agent uses the data directory")
+
+// errLocked is Flock's error for a file that another process has locked.
+var errLocked = errors.New("locked by another process")
 
 // holder is the content of the file. It only informs users.
 type holder struct {
@@ -113,7 +116,7 @@ func lockFile(own *safe.AgentFolder, flock func(*os.File) error) (*os.File, erro
 		err := fmt.Errorf("%w: %s; give each agent a data volume of its own", ErrHeld, readHolder(f))
 		return nil, errors.Join(err, f.Close())
 	case errors.Is(err, errors.ErrUnsupported):
-		own.Vol.Log.Warn("data volume without file locks")
+		own.Vol.Log.Warn("data volume has no file locks")
 	case err != nil:
 		return nil, errors.Join(fmt.Errorf("lock the data directory: %w", err), f.Close())
 	}
@@ -173,7 +176,7 @@ func writeHolder(own *safe.AgentFolder, locked *os.File) error {
 	return errors.Join(err, f.Close())
 }
 
-// readHolder returns, as text, the process that is written in the file.
+// readHolder describes the process that the lock file names.
 func readHolder(f *os.File) string {
 	b, err := io.ReadAll(io.NewSectionReader(f, 0, maxHolder))
 	var h holder
