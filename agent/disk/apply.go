@@ -137,7 +137,7 @@ func (r *run) recordOnly() error {
 	return err
 }
 
-// keepsManifest reports whether a manifest stays as it is with these edits and this header.
+// keepsManifest reports whether the edits and the header leave m unchanged.
 func keepsManifest(m *format.Manifest, h plan.Header, edits format.Edits) (bool, error) {
 	if m.Missing() || !sameHeader(h, m.Header()) {
 		return false, nil

@@ -60,7 +60,8 @@ func (r *ctimeReader) ctimeOf(rec plan.Owned) (int64, bool) {
 
 // shareToRead selects the files that a comparison at time to has to read if the last one was at time from. The selected share of
 // the n files equals the share of the cycle that has elapsed. Which files these are depends only on the clock, so that a
-// restarted agent continues the cycle.
+// restarted agent continues the cycle. If from is zero or not before to, it selects no files: the share begins with the next
+// comparison.
 func shareToRead(n int, from, to time.Time) func(i int) bool {
 	if from.IsZero() || !to.After(from) {
 		return func(int) bool { return false }

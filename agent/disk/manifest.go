@@ -34,7 +34,7 @@ func (f *manifestStore) manifest() *format.Manifest {
 func (f *manifestStore) setManifest(m *format.Manifest) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.man = m // the old file closes with its last reader
+	f.man = m // do not close the old file: it may have readers; it closes when it is garbage-collected
 }
 
 // loadManifest reads the manifest. It sets a damaged one aside: the next plan compares every file and adopts the equal ones.

@@ -63,8 +63,8 @@ func (r *run) savedEntries() []Lost {
 	return r.saver.Entries
 }
 
-// recordTouched records that names in a directory changed. It records few more than FsyncFiles directories, because syncNames
-// settles more by one syncfs, and a first sync has tens of thousands.
+// recordTouched records that names in a directory changed. With syncfs it stops after FsyncFiles+1 directories, because syncNames
+// then uses syncfs. A first sync would record tens of thousands.
 func (r *run) recordTouched(n *safe.Folder) {
 	if !safe.HaveSyncfs || len(r.touched) <= r.d.o.FsyncFiles {
 		r.touched[n.Path] = struct{}{}

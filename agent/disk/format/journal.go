@@ -205,8 +205,8 @@ func (j *Journal) PathOf(s Step) string {
 	return j.Dirs[s.Index].Path
 }
 
-// Edits yields the run's changes to the manifest. If a path is in both Changes and Dirs, Edits yields at most one edit: the file's if the
-// run writes the file or removes the directory, otherwise the directory's.
+// Edits yields the run's changes to the manifest. If a path is in both Changes and Dirs, Edits yields at most one edit: the
+// file's if the run writes the file or removes the directory, otherwise the directory's.
 func (j *Journal) Edits() Edits {
 	return func(yield func(Edit) bool) {
 		dirs := j.editedDirs()
