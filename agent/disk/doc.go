@@ -19,6 +19,8 @@
 //	undo          the journal, under this name while its sync is rolled back
 //	staging/      slots, one per change: each holds the new file before the names move, and the replaced file afterwards
 //	areas         the directories with a .stoker/staging of their own, because they are separate mounts
+//	modes         an empty file that exists for a moment, to detect whether the volume keeps modes
+//	*.new         a file that is being written, until it is renamed
 //	lost+found/   <UTC time>-<commit>/<path>, and the index <UTC time>-<commit>.jsonl with the reasons: see package lostfound
 //	snapshots/    <gateway>-<UTC time>/: what one sync displaced: see package snapshot
 //	audit.jsonl   the audit record: see package records

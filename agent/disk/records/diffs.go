@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	historyDir = "history"
+	// HistoryDir is the folder of the diffs in .stoker.
+	HistoryDir = "history"
 	// keptDiffs is how many diffs are kept, whichever gateway they name.
 	keptDiffs = 10
 	// MaxDiff bounds a diff, in bytes.
@@ -46,7 +47,7 @@ func (r *Records) AddDiff(gateway string, at time.Time, b []byte) (id string, er
 }
 
 func addDiff(own *safe.AgentFolder, gateway string, at time.Time, b []byte) (id string, err error) {
-	history, err := own.OpenOrMake(historyDir)
+	history, err := own.OpenOrMake(HistoryDir)
 	if err != nil {
 		return "", err
 	}
@@ -92,5 +93,5 @@ func ReadDiff(dataDir, id string) ([]byte, error) {
 	if !diffName.MatchString(id) {
 		return nil, nil
 	}
-	return readOwn(dataDir, path.Join(historyDir, id), MaxDiff)
+	return readOwn(dataDir, path.Join(HistoryDir, id), MaxDiff)
 }
