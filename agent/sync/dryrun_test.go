@@ -27,7 +27,7 @@ func TestDryRunOfUnscannedFiles(t *testing.T) {
 	r := b.ended(sync.Applied, v1alpha1.ReasonDryRun)
 	assert.True(t, r.DryRun)
 	assert.NoError(t, r.Err, "no retry, because it would change nothing")
-	assert.Contains(t, r.Message, "has not confirmed them")
+	assert.Contains(t, r.Message, "no scan was requested")
 	assert.Equal(t, b.target.Commit, r.Commit)
 	assert.Empty(t, b.gw.Requests.List())
 
@@ -92,6 +92,11 @@ func TestPausedGatewayPhase(t *testing.T) {
 	b.gw.Faults.Clear()
 	good = b.target.Commit
 	paused(sync.Held, "the gateway has not confirmed the commit")
+	require.NoError(t, b.gw.SetState(simulator.Down))
+	b.target.Start = "restarted"
+	paused(sync.Held, "the gateway has not confirmed the commit and is down")
+	b.target.Start = "one"
+	require.NoError(t, b.gw.SetState(simulator.Running))
 	b.synced()
 	paused(sync.Synced, "the gateway has confirmed the commit")
 

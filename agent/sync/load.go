@@ -19,21 +19,17 @@ func (l loader) load(ctx context.Context) error {
 		l.unloaded.Commit = l.t.Commit
 		l.requireScans()
 	}
-	if err := l.unloaded.dropContradicted(l.dir); err != nil {
-		return err
-	}
+	confirmed, err := l.confirmed(ctx)
 	switch {
+	case err != nil:
+		return err
 	case l.gateway.Gateway == nil:
 		l.r.Message = join(l.r.Message, "files only, no gateway is configured: nothing was scanned or verified")
 		return nil
 	case !l.gateway.hasAPIToken:
 		return l.loadWithoutAPIToken(ctx)
-	case l.t.BeforeStart:
-		return l.reportNotStarted()
-	case l.unloaded.empty() && l.gateway.seenRunning():
+	case confirmed:
 		return nil
-	case l.unloaded.empty():
-		return l.checkStarted(ctx)
 	}
 	if state, err := l.gateway.state(ctx); state != running {
 		l.r.Phase = Applied
@@ -46,7 +42,7 @@ func (l loader) load(ctx context.Context) error {
 		return l.loadLegacy(ctx)
 	}
 	since := l.gateway.clock(ctx, l.Now())
-	err := l.scanAndVerify(ctx)
+	err = l.scanAndVerify(ctx)
 	if failure.Is(err, v1alpha1.ReasonVerificationFailed) && len(l.r.Scans) == 0 {
 		// The gateway started after the files were applied, so nothing was scanned. But the start may have begun before the
 		// last file was written: scan everything once.
@@ -61,6 +57,27 @@ func (l loader) load(ctx context.Context) error {
 		return l.unconfirmedOutcome(ctx, err)
 	}
 	return l.recordLoaded()
+}
+
+// confirmed reports whether the gateway has loaded the files on the disk. Without a gateway or an API token it returns true. It
+// returns an error before the gateway's start, and if nothing is left to scan but the gateway has not run since its start and
+// does not run now.
+func (j *job) confirmed(ctx context.Context) (bool, error) {
+	if err := j.unloaded.dropContradicted(j.dir); err != nil {
+		return false, err
+	}
+	switch {
+	case j.gateway.Gateway == nil || !j.gateway.hasAPIToken:
+		return true, nil
+	case j.t.BeforeStart:
+		return false, j.reportNotStarted()
+	case !j.unloaded.empty():
+		return false, nil
+	case j.gateway.seenRunning():
+		return true, nil
+	}
+	err := j.checkStarted(ctx)
+	return err == nil, err
 }
 
 // loadDiskCommit makes the gateway load the commit on the disk instead of the target.

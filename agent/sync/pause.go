@@ -8,7 +8,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// A dry run and a pause send nothing to the gateway. About files that are on the disk, they report what is known.
+// A dry run and a pause do not make the gateway scan. If the target's files are on the disk, they report whether the gateway has
+// loaded them.
 
 // endDryRun ends a dry run.
 func (j *job) endDryRun(ctx context.Context) error {
@@ -20,7 +21,7 @@ func (j *job) endDryRun(ctx context.Context) error {
 		return err
 	}
 	j.r.Phase, j.r.Reason, j.r.DryRun = Applied, v1alpha1.ReasonDryRun, true
-	j.r.Message = fmt.Sprintf("dry run, nothing was sent to the gateway: the files of %s are on the disk, and it has not confirmed them", j.t.Commit.Short())
+	j.r.Message = fmt.Sprintf("dry run: no scan was requested; the files of %s are on the disk, but the gateway has not confirmed that it loaded them", j.t.Commit.Short())
 	return nil
 }
 
@@ -57,24 +58,4 @@ func (j *job) accessUnchanged(ctx context.Context) (bool, error) {
 	j.r.Paired = true
 	state, _ := j.gateway.state(ctx)
 	return j.node.AccessUnchanged(ctx, j.gateway.pairSource(state))
-}
-
-// confirmed reports whether the gateway has loaded the files on the disk, or true if there is no gateway or no API token. It
-// returns an error if the gateway was not seen running since its start.
-func (j *job) confirmed(ctx context.Context) (bool, error) {
-	if j.conn.Gateway == nil || !j.conn.HasAPIToken {
-		return true, nil
-	}
-	if err := j.unloaded.dropContradicted(j.dir); err != nil {
-		return false, err
-	}
-	if j.t.BeforeStart {
-		return false, j.reportNotStarted()
-	}
-	if !j.gateway.seenRunning() {
-		if err := j.checkStarted(ctx); err != nil {
-			return false, err
-		}
-	}
-	return j.unloaded.empty(), nil
 }
