@@ -83,6 +83,9 @@ func (c *Client) refused(ctx context.Context, r call, got answer, key secret.Str
 	return failure.New(v1alpha1.ReasonGatewayUnreachable, "the gateway at %s answered with an error: %w", c.base, cause)
 }
 
+// CommissioningAdvice says what to do about a gateway that waits to be commissioned.
+const CommissioningAdvice = "open it in a browser and finish commissioning"
+
 // redirected explains a redirect. A gateway that was never commissioned redirects every /data route to /welcome [LIVE
 // 8.3.6].
 func redirected(base *url.URL, cause *StatusError, location string) error {
@@ -93,7 +96,7 @@ func redirected(base *url.URL, cause *StatusError, location string) error {
 			"%s redirects without a location: is this an Ignition gateway? %w", base, cause)
 	case strings.HasPrefix(to.Path, "/welcome"):
 		return failure.New(v1alpha1.ReasonWaitingForCommissioning,
-			"the gateway at %s waits for commissioning: open it in a browser and finish the steps: %w", base, cause)
+			"the gateway at %s waits to be commissioned: %s: %w", base, CommissioningAdvice, cause)
 	case base.Scheme == "http" && to.Scheme == "https":
 		return failure.New(v1alpha1.ReasonGatewayUnreachable,
 			"the gateway at %s requires https: set spec.gateway.tls and the port to that of %s: %w",

@@ -1,6 +1,8 @@
 package sync_test
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -54,6 +56,9 @@ func TestDryRunBeforeGatewayStart(t *testing.T) {
 	b.synced()
 	assert.Equal(t, 1, b.gw.Requests.Count(asked))
 	assert.Len(t, b.gw.Requests.List(), 1)
+	note, err := os.ReadFile(filepath.Join(b.data, ".stoker", "note-gateway-ran"))
+	require.NoError(t, err)
+	assert.Equal(t, "one", string(note), "a dry run writes no note")
 }
 
 // A pause does not change whether the gateway runs the target: if it does, it is Synced, otherwise Held.

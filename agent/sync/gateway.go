@@ -22,7 +22,9 @@ type gateway struct {
 	dir         *disk.Dir
 	readOnly    bool // write no notes
 	start       string
-	seenStart   *string // the last start since which the gateway was seen running; the Engine keeps it in case the note cannot be written
+	// seenStart is the last start after which the agent saw the gateway running. The Engine keeps it in case the note cannot be
+	// written.
+	seenStart   *string
 	beforeStart bool
 
 	platform            ignition.Platform
@@ -40,7 +42,7 @@ const (
 	running
 )
 
-// state returns the gateway's state, and an error with the reason if it is not running.
+// state returns the gateway's state, and an error with the reason if it is not running. noGateway is not an error.
 func (g *gateway) state(ctx context.Context) (gatewayState, error) {
 	if g.Gateway == nil {
 		return noGateway, nil
@@ -51,7 +53,7 @@ func (g *gateway) state(ctx context.Context) (gatewayState, error) {
 		g.recordRunning()
 		return running, nil
 	case err == nil && ping.Commissioning():
-		return unavailable, failure.New(v1alpha1.ReasonWaitingForCommissioning, "the gateway waits for its commissioning: open it in a browser and finish the first steps")
+		return unavailable, failure.New(v1alpha1.ReasonWaitingForCommissioning, "the gateway waits to be commissioned: "+ignition.CommissioningAdvice)
 	case err == nil:
 		return unavailable, failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway is in state %s", ping)
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -62,10 +64,10 @@ func (g *gateway) state(ctx context.Context) (gatewayState, error) {
 	}
 }
 
-// runningNote has the last start since which the gateway was seen running, so that a restarted agent does not check again.
+// runningNote names the last start after which the agent saw the gateway running, so that a restarted agent does not check again.
 const runningNote = "gateway-ran"
 
-// seenRunning reports whether the gateway was seen running since its start.
+// seenRunning reports whether the agent saw the gateway running after its start.
 func (g *gateway) seenRunning() bool {
 	if g.start != "" && *g.seenStart != g.start && g.note(runningNote) == g.start {
 		*g.seenStart = g.start
@@ -89,13 +91,17 @@ func (g *gateway) note(name string) string {
 	return string(b)
 }
 
+// setNote writes a note, except in a dry run.
 func (g *gateway) setNote(name, text string) {
+	if g.readOnly {
+		return
+	}
 	if err := g.dir.SetNote(name, []byte(text)); err != nil {
 		g.log.Debug("gateway note not written", "note", name, "error", err)
 	}
 }
 
-// readPlatform reads the gateway's version, once. An unknown version counts as a current one.
+// readPlatform reads the gateway's version and role, once. An unknown version counts as a current one.
 func (g *gateway) readPlatform(ctx context.Context) error {
 	if g.platform != (ignition.Platform{}) {
 		return nil
@@ -124,14 +130,13 @@ func (g *gateway) version(ctx context.Context) ignition.Version {
 	if g.Gateway == nil || g.beforeStart {
 		return last
 	}
-	p, err := g.Platform(ctx)
-	if err != nil || p.Version.IsZero() {
+	if g.readPlatform(ctx) != nil || g.platform.Version.IsZero() {
 		return last
 	}
-	if p.Version != last && !g.readOnly {
-		g.setNote(versionNote, p.Version.String())
+	if g.platform.Version != last {
+		g.setNote(versionNote, g.platform.Version.String())
 	}
-	return p.Version
+	return g.platform.Version
 }
 
 // identity returns the gateway's name, version and mode, and reads them at most once. ok is false if they are unknown.
