@@ -92,8 +92,8 @@ type Request struct {
 	Once bool
 }
 
-// Do sends a request, up to three times if the server does not answer or is busy. The caller closes the body. If the answer has another
-// status than wanted, the error is a *StatusError.
+// Do sends a request, up to three times if the server does not answer or is busy. The caller closes the body. If the status is not in
+// r.Want, the error is a *StatusError.
 func (c *Client) Do(ctx context.Context, r Request) (*http.Response, error) {
 	renewed := false
 	for n := 1; ; n++ {
@@ -160,8 +160,9 @@ func (c *Client) Page(ctx context.Context, r Request) ([]byte, http.Header, erro
 	return body, res.Header, nil
 }
 
-// List returns the keys with a prefix from all pages of a listing. page returns the keys of one page, and the token of the next one; "" is
-// that of the first page, and means that there is no next one. The error has the reason LimitExceeded for more than archive.MaxList keys.
+// List returns the keys with a prefix from all pages of a listing. page returns the keys of one page, and the token of the next one. The
+// token of the first page is ""; next is "" after the last page. The error has the reason LimitExceeded for more than archive.MaxList keys,
+// and for more than maxPages pages.
 func List(prefix string, page func(token string) (keys []string, next string, err error)) ([]string, error) {
 	var all []string
 	token := ""
@@ -171,14 +172,14 @@ func List(prefix string, page func(token string) (keys []string, next string, er
 			return nil, err
 		}
 		if all = append(all, keys...); len(all) > archive.MaxList {
-			break
+			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "there are more than %d objects below %s", archive.MaxList, prefix)
 		}
 		if next == "" {
 			return slices.DeleteFunc(all, func(k string) bool { return !strings.HasPrefix(k, prefix) }), nil
 		}
 		token = next
 	}
-	return nil, failure.New(v1alpha1.ReasonLimitExceeded, "there are more than %d objects below %s", archive.MaxList, prefix)
+	return nil, failure.New(v1alpha1.ReasonLimitExceeded, "the listing below %s has more than %d pages", prefix, maxPages)
 }
 
 // Get sends the request for an object. The error is fs.ErrNotExist if there is none. The caller closes the body.
@@ -214,7 +215,7 @@ func (c *Client) notExist(err error) error {
 func hider(req *http.Request) *strings.Replacer {
 	var hide []string
 	add := func(s string) {
-		if len(s) > 7 {
+		if len(s) > 7 { // shorter strings would hide ordinary words
 			hide = append(hide, s, "REDACTED")
 		}
 	}
@@ -230,7 +231,7 @@ func hider(req *http.Request) *strings.Replacer {
 	return strings.NewReplacer(hide...)
 }
 
-// StatusError is an answer with another status than wanted.
+// StatusError is an answer whose status is not in Request.Want.
 type StatusError struct {
 	Status        int
 	Code, Message string

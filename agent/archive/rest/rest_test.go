@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +13,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/test/leak"
 )
 
@@ -63,4 +66,20 @@ func TestBlocks(t *testing.T) {
 		}), broken)
 		assert.Equal(t, 1, calls)
 	})
+}
+
+func TestListLimits(t *testing.T) {
+	for name, c := range map[string]struct {
+		page []string
+		want string
+	}{
+		"too many objects": {slices.Repeat([]string{"p/a"}, 1000), "there are more than 10000 objects below p/"},
+		"empty pages":      {nil, "the listing below p/ has more than 10000 pages"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := List("p/", func(string) ([]string, string, error) { return c.page, "again", nil })
+			require.EqualError(t, err, c.want)
+			assert.True(t, failure.Is(err, v1alpha1.ReasonLimitExceeded))
+		})
+	}
 }
