@@ -86,8 +86,8 @@ func watches(b *v1alpha1.BidirectionalSpec) func(string) bool {
 	return func(p string) bool { return matches(b.WatchPaths, p) && !matches(b.Guardrails.ExcludePatterns, p) }
 }
 
-// guardPath returns the guard's rule for paths. It also denies excludePatterns, because a proposal contains all files of a
-// changed resource, also those that are not watched.
+// guardPath returns the guard's rule for paths. It also denies paths that excludePatterns match, because a proposal contains all
+// files of a changed resource, also those that are not watched.
 func guardPath(b *v1alpha1.BidirectionalSpec) func(dest string, source plan.Path) (string, bool) {
 	return func(dest string, source plan.Path) (string, bool) {
 		if rule, denied := guard.Path(dest, string(source)); denied {
@@ -139,7 +139,8 @@ func invalid(format string, args ...any) error {
 	return failure.New(v1alpha1.ReasonProfilesInvalid, "spec.bidirectional: "+format, args...)
 }
 
-// baseBranch returns the branch to merge into: the baseBranch of the spec, or git.ref if that is a branch.
+// baseBranch returns the branch to merge into: the baseBranch of the spec, or git.ref, unless it is a commit, HEAD, or a full name
+// outside refs/heads. A short name counts as a branch.
 func baseBranch(gs *v1alpha1.GatewaySync, b *v1alpha1.BidirectionalSpec) (string, error) {
 	if b.BaseBranch != "" {
 		return strings.TrimPrefix(b.BaseBranch, "refs/heads/"), nil
@@ -214,7 +215,7 @@ func NewProposalRemote(gs *v1alpha1.GatewaySyncSpec, b *v1alpha1.BidirectionalSp
 	case b.Auth != nil:
 		spec.Git.Auth, cred = nil, gitauth.ForProposals(b.Auth)
 	case gs.Git.Auth == nil:
-		cred.Field = gitauth.ProposalField // reads need no credentials here: errors name the field for those of pushes
+		cred.Field = gitauth.ProposalField // git.auth is not set, so errors name the field for push credentials
 	}
 	if err := errors.Join(reachable(secretrefs.ForSync(spec), secrets), reachable(secretrefs.ForProposals(spec), secrets)); err != nil {
 		return nil, nil, err
