@@ -82,7 +82,7 @@ func (u URL) withUser(name string) (URL, error) {
 		}
 	}
 	if !ok {
-		return URL{}, badURL("its user name contains invalid characters")
+		return URL{}, badURL("its user name is not valid: use at most %d letters, digits and -_.+~, and begin with neither - nor .", maxSSHUser)
 	}
 	u.setLogin(name, "")
 	return u, nil
