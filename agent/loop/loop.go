@@ -17,10 +17,10 @@ import (
 
 // Source decides what a Loop delivers. The goroutine of the Loop calls its methods.
 type Source interface {
-	// Decide is called at the start of every iteration. changed reports that Changed has received since the last call.
-	// Decide must return when ctx is done.
+	// Decide is called at the start of every iteration. changed reports that the channel of Changed delivered a value since the
+	// last call. Decide must return when ctx is done.
 	Decide(ctx context.Context, changed bool) Decision
-	// Changed receives when Decide may return something else.
+	// Changed returns a channel that delivers a value when Decide may return something else.
 	Changed() <-chan struct{}
 }
 
