@@ -38,7 +38,7 @@ func checkRequests(gs *v1alpha1.GatewaySync, in *instruction, onDisk volume) err
 		return failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget confirms the deletion of %q, and the GatewaySync does not: waiting for its lead", in.ConfirmDeletion)
 	}
 	for _, r := range []struct{ name, inTarget, inSync string }{
-		{"forceSync", in.ForceID, clip(annotation.ForceSync(gs), maxForce)}, {"propose", in.Propose, annotation.Propose(gs)},
+		{"forceSync", in.ForceID, failure.Cut(annotation.ForceSync(gs), maxForce)}, {"propose", in.Propose, annotation.Propose(gs)},
 		{"restore", in.Restore, annotation.Restore(gs)}, {"retry", in.Retry, annotation.Retry(gs)},
 	} {
 		if r.inTarget != "" && r.inTarget != r.inSync {

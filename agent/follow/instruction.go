@@ -87,7 +87,7 @@ func parse(t *v1alpha1.SyncTarget) (instruction, error) {
 	}
 	if p := s.Problem; p != nil {
 		if c := p.Reason.Class(); c == v1alpha1.ClassStalled || c == v1alpha1.ClassHeld { // problems of other classes pass without an operator
-			in.problem = problem{p.Generation, loop.Problem{Reason: p.Reason, Message: clip(p.Message, maxMessage)}}
+			in.problem = problem{p.Generation, loop.Problem{Reason: p.Reason, Message: failure.Cut(p.Message, maxMessage)}}
 		}
 	}
 	return in, nil

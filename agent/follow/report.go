@@ -16,6 +16,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/api/v1alpha1/validation"
+	"stoker.io/stoker/internal/failure"
 )
 
 // Bounds of a report in bytes. The API allows a little more. With its metadata a report has at most 4 KiB.
@@ -152,8 +153,8 @@ func syncHistory(list []sync.Audit) []v1alpha1.SyncRecord {
 	var out []v1alpha1.SyncRecord
 	for _, a := range slices.Backward(list) {
 		r := v1alpha1.SyncRecord{
-			Timestamp: metav1.NewTime(a.Time.UTC().Truncate(time.Second)), Ref: clip(a.Ref, maxHistoryRef), Result: v1alpha1.Reason(clip(string(a.Reason), maxWord)),
-			FilesChanged: count(a.Files.Added + a.Files.Modified + a.Files.Deleted), ProjectsSynced: count(a.Projects), Duration: clip(a.Duration, 32),
+			Timestamp: metav1.NewTime(a.Time.UTC().Truncate(time.Second)), Ref: failure.Cut(a.Ref, maxHistoryRef), Result: v1alpha1.Reason(failure.Cut(string(a.Reason), maxWord)),
+			FilesChanged: count(a.Files.Added + a.Files.Modified + a.Files.Deleted), ProjectsSynced: count(a.Projects), Duration: failure.Cut(a.Duration, 32),
 			SnapshotID: a.Snapshot,
 		}
 		if !a.Target.IsZero() {
@@ -189,9 +190,9 @@ func boundReport(r *v1alpha1.SyncReportStatus) {
 		most int
 	}{{&r.Gateway, maxName}, {&r.Profile, maxWord}, {&r.Message, maxMessage}, {&r.Ref, maxRef}, {&r.HandledRequest, maxRequest},
 		{&r.HandledForceSync, maxForce}, {&r.Duration, 32}, {&r.Scan, maxScan}, {&r.AgentVersion, maxWord}} {
-		*f.text = clip(*f.text, f.most)
+		*f.text = failure.Cut(*f.text, f.most)
 	}
-	r.Reason = v1alpha1.Reason(clip(string(r.Reason), maxWord))
+	r.Reason = v1alpha1.Reason(failure.Cut(string(r.Reason), maxWord))
 	r.Projects = boundList(r.Projects, maxProjects, maxProject)
 	r.Drift.Paths = boundList(r.Drift.Paths, maxPaths, maxPath)
 	r.Notes = boundList(r.Notes, maxNotes, maxNote)
@@ -207,7 +208,7 @@ func boundReport(r *v1alpha1.SyncReportStatus) {
 		case n > 0:
 			r.Notes = r.Notes[:n-1]
 		case len(r.Message) > 0:
-			r.Message = clip(r.Message, len(r.Message)/2)
+			r.Message = failure.Cut(r.Message, len(r.Message)/2)
 		case len(r.Scan) > 0:
 			r.Scan = ""
 		case r.Proposal != nil && r.Proposal.Message != "":
@@ -216,7 +217,7 @@ func boundReport(r *v1alpha1.SyncReportStatus) {
 			r.LastSnapshot = nil
 		default:
 			// The rest is too large only if it has characters that JSON encodes in six bytes each.
-			r.Ref, r.HandledForceSync, r.Profile = clip(r.Ref, 32), "", ""
+			r.Ref, r.HandledForceSync, r.Profile = failure.Cut(r.Ref, 32), "", ""
 			return
 		}
 	}
@@ -229,7 +230,7 @@ func boundProposal(p *v1alpha1.Proposal) *v1alpha1.Proposal {
 		return nil
 	}
 	b := *p
-	b.Reason, b.Message = v1alpha1.Reason(clip(string(b.Reason), maxWord)), clip(b.Message, maxProposal/2)
+	b.Reason, b.Message = v1alpha1.Reason(failure.Cut(string(b.Reason), maxWord)), failure.Cut(b.Message, maxProposal/2)
 	b.Number, b.Files, b.Refused = max(b.Number, 0), max(b.Files, 0), max(b.Refused, 0)
 	if b.Commit != strings.ToLower(b.Commit) || !syntax.IsCommit(b.Commit) {
 		b.Commit = ""
@@ -243,11 +244,11 @@ func boundProposal(p *v1alpha1.Proposal) *v1alpha1.Proposal {
 	for encodedSize(b) > maxProposal {
 		switch {
 		case b.Message != "":
-			b.Message = clip(b.Message, len(b.Message)/2)
+			b.Message = failure.Cut(b.Message, len(b.Message)/2)
 		case b.URL != "":
 			b.URL = ""
 		default:
-			b.Branch, b.State = "", v1alpha1.ProposalState(clip(string(b.State), maxWord))
+			b.Branch, b.State = "", v1alpha1.ProposalState(failure.Cut(string(b.State), maxWord))
 			return &b
 		}
 	}
@@ -259,30 +260,13 @@ func boundList(items []string, most, each int) []string {
 	var out []string
 	total := 0
 	for _, s := range items[:min(len(items), most)] {
-		s = clip(s, each)
+		s = failure.Cut(s, each)
 		if total += len(s); total > maxList {
 			break
 		}
 		out = append(out, s)
 	}
 	return out
-}
-
-// clip truncates text to n bytes, with an ellipsis at the end if it has room. It does not split a character.
-func clip(text string, n int) string {
-	text = strings.ToValidUTF8(text, "�")
-	if len(text) <= n {
-		return text
-	}
-	const ellipsis = "…"
-	if n < len(ellipsis) {
-		return ""
-	}
-	end := n - len(ellipsis)
-	for end > 0 && !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + ellipsis
 }
 
 // encodedSize returns the size of v in JSON.

@@ -8,11 +8,11 @@ import (
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf8"
 
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/internal/failure"
 )
 
 // Trailers of a commit, and lines of a pull request's body.
@@ -264,14 +264,7 @@ func oneLine(s string, limit int) string {
 		}
 		return r
 	}, strings.ToValidUTF8(s, ""))
-	if len(s) <= limit {
-		return s
-	}
-	end := limit - len("…")
-	for end > 0 && !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return s[:end] + "…"
+	return failure.Cut(s, limit)
 }
 
 // digestOf returns the digest in the body of a pull request, or "".

@@ -3,24 +3,15 @@ package status
 import (
 	"fmt"
 	"strings"
-	"unicode/utf8"
+
+	"stoker.io/stoker/internal/failure"
 )
 
 // maxMessage bounds the text of a condition, an event or a row, in bytes.
 const maxMessage = 1000
 
-// Cut truncates a text to n bytes.
-func Cut(s string, n int) string {
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	if len(s) <= n {
-		return s
-	}
-	end := n - len("…")
-	for end > 0 && !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return s[:max(end, 0)] + "…"
-}
+// Cut truncates a text to n bytes; see failure.Cut.
+func Cut(s string, n int) string { return failure.Cut(s, n) }
 
 // short returns an abbreviated commit.
 func short(commit string) string {
