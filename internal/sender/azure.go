@@ -43,7 +43,7 @@ func parseAzure(h http.Header, body []byte) (Request, error) {
 		return Request{}, err
 	}
 	repository := p.Resource.Repository
-	r := Request{Kind: Move, ID: id, Repositories: addresses(repository.RemoteURL, repository.SSHURL, repository.WebURL)}
+	r := Request{Kind: KindPush, ID: id, Repositories: addresses(repository.RemoteURL, repository.SSHURL, repository.WebURL)}
 	for _, u := range p.Resource.RefUpdates {
 		if isCommit(u.NewObjectID) && strings.HasPrefix(u.Name, "refs/") {
 			r.Refs = append(r.Refs, u.Name)

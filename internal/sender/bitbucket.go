@@ -14,7 +14,7 @@ func parseBitbucket(h http.Header, body []byte) (Request, error) {
 	id := deliveryID(h, "X-Request-Uuid", "X-Request-Id")
 	switch event := h.Get("X-Event-Key"); event {
 	case "diagnostics:ping":
-		return Request{Kind: Ping, ID: id}, nil
+		return Request{Kind: KindPing, ID: id}, nil
 	case "repo:push":
 		return parseBitbucketCloud(h, body, id)
 	case "repo:refs_changed", "mirror:repo_synchronized":
@@ -48,7 +48,7 @@ func parseBitbucketCloud(h http.Header, body []byte, id string) (Request, error)
 	if err := decode(h, body, &b); err != nil {
 		return Request{}, err
 	}
-	r := Request{Kind: Move, ID: id, Repositories: addresses(b.Repository.Links.HTML.Href)}
+	r := Request{Kind: KindPush, ID: id, Repositories: addresses(b.Repository.Links.HTML.Href)}
 	for _, c := range b.Push.Changes {
 		if c.New == nil || c.New.Name == "" {
 			continue
@@ -108,7 +108,7 @@ func parseBitbucketDataCenter(h http.Header, body []byte, id string) (Request, e
 	if err := decode(h, body, &b); err != nil {
 		return Request{}, err
 	}
-	r := Request{Kind: Move, ID: id}
+	r := Request{Kind: KindPush, ID: id}
 	for i, link := range b.Repository.Links.value.Clone {
 		if i == maxLinks {
 			break

@@ -16,7 +16,7 @@ func check(t *testing.T, h http.Header, body []byte) {
 		}
 		return
 	}
-	if from := senderOf(h); from.Name != Generic && (r.Kind == Ask || r.Ref != "" || r.Commits != nil) {
+	if from := senderOf(h); from.Name != Generic && (r.Kind == KindRequest || r.Ref != "" || r.Commits != nil) {
 		t.Fatalf("a delivery of a git host became a request for a ref: %+v", r)
 	}
 	for _, ref := range r.Refs {
@@ -24,7 +24,7 @@ func check(t *testing.T, h http.Header, body []byte) {
 			t.Fatalf("%q is not a full ref name", ref)
 		}
 	}
-	if len(r.ID) > 100 && r.Kind != Ask {
+	if len(r.ID) > 100 && r.Kind != KindRequest {
 		t.Fatal("the id exceeds its limit")
 	}
 	for _, repository := range r.Repositories {

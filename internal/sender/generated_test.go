@@ -26,10 +26,10 @@ func honest(t *testing.T, d delivered, h http.Header, body []byte, what string) 
 	}
 	want := d.Want
 	switch got.Kind {
-	case Ping, Nothing:
+	case KindPing, KindNothing:
 		require.Empty(t, got.Refs)
-	case Move:
-		require.Equal(t, Move, want.Kind, "%s: %s became a push: %+v", d.name, what, got)
+	case KindPush:
+		require.Equal(t, KindPush, want.Kind, "%s: %s became a push: %+v", d.name, what, got)
 		for _, ref := range got.Refs {
 			require.Contains(t, want.Refs, ref, "%s: %s", d.name, what)
 		}
@@ -37,11 +37,11 @@ func honest(t *testing.T, d delivered, h http.Header, body []byte, what string) 
 			same := slices.Contains(want.Repositories, r) || r.Address == "" && strings.HasSuffix(strings.ToLower(want.Repositories[0].Address), strings.ToLower(r.Path)+".git")
 			require.True(t, same, "%s: %s: %+v", d.name, what, r)
 		}
-	case Ask:
+	case KindRequest:
 		if got.Ref == "" && got.Commits == nil {
 			return // an unnecessary poll of git does no harm
 		}
-		require.Equal(t, Ask, want.Kind, "%s: %s became a request for a ref: %+v", d.name, what, got)
+		require.Equal(t, KindRequest, want.Kind, "%s: %s became a request for a ref: %+v", d.name, what, got)
 		require.Contains(t, []string{"", want.Ref}, got.Ref, "%s: %s", d.name, what)
 		for _, git := range []string{"https://git.plant.example/north/line.git", "https://git.plant.example/north/other.git"} {
 			was, _, _, _ := want.Choose(git)
@@ -51,7 +51,7 @@ func honest(t *testing.T, d delivered, h http.Header, body []byte, what string) 
 			require.True(t, err != nil || got.Commits == nil || is == "" || known, "%s: %s: %s", d.name, what, is)
 		}
 	}
-	if got.Kind != Ask {
+	if got.Kind != KindRequest {
 		require.Empty(t, got.Ref)
 		require.Empty(t, got.Commits)
 	}
@@ -82,7 +82,7 @@ func TestR2MissingOrMistypedFields(t *testing.T) {
 			require.NoError(t, err)
 			if _, other := given.(string); other && given != "" { // another string is a different delivery
 				got, err := Parse(d.header(), changed)
-				require.True(t, err != nil || got.Ref != nothingID && !slices.ContainsFunc(got.Refs, func(r string) bool { return strings.HasSuffix(r, nothingID) }) || d.Want.Kind == Move, what)
+				require.True(t, err != nil || got.Ref != nothingID && !slices.ContainsFunc(got.Refs, func(r string) bool { return strings.HasSuffix(r, nothingID) }) || d.Want.Kind == KindPush, what)
 				return
 			}
 			honest(t, d, d.header(), changed, what)

@@ -39,7 +39,7 @@ type genericBody struct {
 
 func parseGeneric(h http.Header, body []byte) (Request, error) {
 	if len(bytes.TrimSpace(body)) == 0 {
-		return Request{Kind: Ask}, nil
+		return Request{Kind: KindRequest}, nil
 	}
 	var b genericBody
 	if err := decode(h, body, &b); err != nil {
@@ -55,7 +55,7 @@ func parseGeneric(h http.Header, body []byte) (Request, error) {
 			return Request{}, invalid("the body is from a git host, but the header that names the event is missing: check whether a proxy removes headers")
 		}
 	}
-	r := Request{Kind: Ask}
+	r := Request{Kind: KindRequest}
 	source := ""
 	for _, f := range []struct {
 		name string

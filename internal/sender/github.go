@@ -43,7 +43,7 @@ func parseGitea(h http.Header, body []byte) (Request, error) {
 func parseLikeGitHub(h http.Header, body []byte, event, id string) (Request, error) {
 	switch event {
 	case "ping":
-		return Request{Kind: Ping, ID: id}, nil
+		return Request{Kind: KindPing, ID: id}, nil
 	case "push", "create", "release":
 	case "delete":
 		return nothing(id, "deletions are not synced"), nil
@@ -54,7 +54,7 @@ func parseLikeGitHub(h http.Header, body []byte, event, id string) (Request, err
 	if err := decode(h, body, &b); err != nil {
 		return Request{}, err
 	}
-	r := Request{Kind: Move, ID: id, Repositories: addresses(b.Repository.CloneURL, b.Repository.SSHURL, b.Repository.GitURL, b.Repository.HTMLURL)}
+	r := Request{Kind: KindPush, ID: id, Repositories: addresses(b.Repository.CloneURL, b.Repository.SSHURL, b.Repository.GitURL, b.Repository.HTMLURL)}
 	switch event {
 	case "push":
 		if b.Deleted || isZeros(b.After) {

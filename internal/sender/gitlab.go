@@ -51,7 +51,7 @@ func parseGitLab(h http.Header, body []byte) (Request, error) {
 	if err := decode(h, body, &b); err != nil {
 		return Request{}, err
 	}
-	r := Request{Kind: Move, ID: id, Repositories: addresses(b.Project.GitHTTPURL, b.Project.GitSSHURL, b.Project.WebURL)}
+	r := Request{Kind: KindPush, ID: id, Repositories: addresses(b.Project.GitHTTPURL, b.Project.GitSSHURL, b.Project.WebURL)}
 	switch {
 	case what == "release" && b.Action != "create":
 		return nothing(id, "only created releases count; this one is %s", quote(b.Action)), nil

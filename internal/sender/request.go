@@ -18,14 +18,14 @@ type Kind string
 
 // The kinds.
 const (
-	// Ping only tests the connection.
-	Ping Kind = "ping"
-	// Move reports that refs of a repository were created or moved.
-	Move Kind = "move"
-	// Ask is a request of a sender that may choose the ref.
-	Ask Kind = "ask"
-	// Nothing is valid but has no effect.
-	Nothing Kind = "nothing"
+	// KindPing only tests the connection.
+	KindPing Kind = "ping"
+	// KindPush reports that refs of a repository were created or moved.
+	KindPush Kind = "push"
+	// KindRequest is a request of a sender that may choose the ref.
+	KindRequest Kind = "request"
+	// KindNothing is valid but has no effect.
+	KindNothing Kind = "nothing"
 )
 
 // Request is the result of parsing a delivery.
@@ -35,19 +35,19 @@ type Request struct {
 	Kind   Kind
 	// ID identifies a delivery, so that a repeated one is recognized; "" if it has none.
 	ID string
-	// Repositories are the addresses of the repository, in any form (Move).
+	// Repositories are the addresses of the repository, in any form (KindPush).
 	Repositories []Repository
-	// Refs are the full names that were created or moved (Move).
+	// Refs are the full names that were created or moved (KindPush).
 	Refs []string
-	// Ref is the requested ref (Ask); "" for a poll of git.
+	// Ref is the requested ref (KindRequest); "" for a poll of git.
 	Ref string
-	// Commit is the commit that Ref must resolve to (Ask); "" for any.
+	// Commit is the commit that Ref must resolve to (KindRequest); "" for any.
 	Commit string
-	// For describes the promotion or job that the request belongs to (Ask).
+	// For describes the promotion or job that the request belongs to (KindRequest).
 	For string
-	// Commits are offered instead of a Ref; Choose selects the one from the GatewaySync's repository (Ask).
+	// Commits are offered instead of a Ref; Choose selects the one from the GatewaySync's repository (KindRequest).
 	Commits []Commit
-	// Why is why the delivery has no effect (Nothing).
+	// Why is why the delivery has no effect (KindNothing).
 	Why string
 }
 
@@ -137,7 +137,7 @@ const (
 
 // nothing returns a Request without effect.
 func nothing(id, format string, args ...any) Request {
-	return Request{Kind: Nothing, ID: id, Why: fmt.Sprintf(format, args...)}
+	return Request{Kind: KindNothing, ID: id, Why: fmt.Sprintf(format, args...)}
 }
 
 // quote quotes and truncates a word of a body.

@@ -53,7 +53,7 @@ func TestParseDeliveries(t *testing.T) {
 		t.Run(d.name, func(t *testing.T) {
 			got, err := Parse(d.header(), d.Body)
 			require.NoError(t, err)
-			assert.Equal(t, got.Kind == Nothing, got.Why != "", "%q", got.Why)
+			assert.Equal(t, got.Kind == KindNothing, got.Why != "", "%q", got.Why)
 			got.Why = ""
 			assert.Equal(t, d.Want, got)
 		})

@@ -19,8 +19,8 @@ type Joiner interface {
 	request.Decider
 	// Join returns a Decider for both, or false if they cannot be merged.
 	Join(other request.Decider) (both request.Decider, ok bool)
-	// Lasting reports whether the request may be carried out late, because it cannot override a later request.
-	Lasting() bool
+	// Deferrable reports whether the request may be carried out late, because it cannot override a later request.
+	Deferrable() bool
 }
 
 // Key identifies the object of a request.
@@ -102,11 +102,11 @@ func hasOrderedID(r request.Request) bool { return request.Ordered(r.By, r.ID) }
 // isPaced reports whether a request only causes a poll of git: a hint, or the same ref again.
 func (o *object) isPaced(r request.Request) bool { return isHint(r) || r == o.lastRef && r.ID == "" }
 
-// isLasting reports whether a batch may be carried out after its deadline. A request for a ref may not: its sender got an error and may
+// isDeferrable reports whether a batch may be carried out after its deadline. A request for a ref may not: its sender got an error and may
 // have made another request since, which must not be overwritten. Hints are harmless, and few because they merge.
-func (b *batch) isLasting() bool {
+func (b *batch) isDeferrable() bool {
 	j, ok := b.request.Decider.(Joiner)
-	return isHint(b.request) && !hasOrderedID(b.request) || ok && j.Lasting()
+	return isHint(b.request) && !hasOrderedID(b.request) || ok && j.Deferrable()
 }
 
 // Ask queues a request, waits for it and returns its outcome. Canceling ctx stops the wait, not the request. After the deadline
@@ -275,7 +275,7 @@ func (q *Queue) carryOut(key Key, b *batch) {
 	q.slots <- struct{}{} // bounded, because every holder has a deadline
 	defer func() { <-q.slots }()
 	until := b.deadline
-	if b.isLasting() {
+	if b.isDeferrable() {
 		until = time.Now().Add(q.Timeout)
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), until)

@@ -196,10 +196,10 @@ func TestRequestsForReplacedObject(t *testing.T) {
 	})
 }
 
-// numbers is a Joiner that collects lists. The list "alone" cannot be joined, and is not lasting.
+// numbers is a Joiner that collects lists. The list "alone" cannot be joined, and is not deferrable.
 type numbers struct{ list string }
 
-func (n *numbers) Lasting() bool { return n.list != "alone" }
+func (n *numbers) Deferrable() bool { return n.list != "alone" }
 
 func (n *numbers) Decide(v1alpha1.Requestable) (request.Request, string, error) {
 	return request.Request{}, n.list, nil

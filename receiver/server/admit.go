@@ -32,23 +32,23 @@ func keyOf(r *http.Request) queue.Key {
 	return key
 }
 
-// admit reads and authenticates a request. If it rejects the request, it writes the answer and returns its result in refused. For an
+// admit reads and authenticates a request. If it rejects the request, it writes the answer and returns its result in rejected. For an
 // unauthenticated sender, duration and answer do not depend on whether the GatewaySync or its secret exists. The caller must call
 // release when it no longer uses the body.
-func (s *Server) admit(w http.ResponseWriter, r *http.Request, bodyless bool) (c caller, release func(), refused string) {
+func (s *Server) admit(w http.ResponseWriter, r *http.Request, noBody bool) (c caller, release func(), rejected string) {
 	began := time.Now()
 	release = func() {}
 	if r.ContentLength > limit.MaxBody {
 		return c, release, tooLarge(w)
 	}
 	proof, ok := credential.Read(r.Header)
-	if bodyless && proof.Signed() { // the signature of an empty body would be valid forever
+	if noBody && proof.Signed() { // the signature of an empty body would be valid forever
 		ok = false
 	}
 	if !ok {
 		return c, release, s.reject(w, r, began)
 	}
-	if !bodyless {
+	if !noBody {
 		var err error
 		c.body, release, err = s.bodies.Read(w, r)
 		switch {

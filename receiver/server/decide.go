@@ -15,8 +15,8 @@ import (
 	"stoker.io/stoker/internal/sender"
 )
 
-// errHintsOnly means that a request needs the secret that the GatewaySync or ConfigSync names.
-var errHintsOnly = errors.New("an install-wide secret is for pushes only: to request a ref or the status, use the secret of the object (spec.webhook.secretRef)")
+// errOwnSecretNeeded means that a request needs the secret that the GatewaySync or ConfigSync names.
+var errOwnSecretNeeded = errors.New("an install-wide secret is for pushes only: to request a ref or the status, use the secret of the object (spec.webhook.secretRef)")
 
 const (
 	branches = "refs/heads/"
@@ -27,13 +27,13 @@ const (
 // even at different replicas, are compared one after the other.
 type delivery struct {
 	sender.Request
-	own     bool
-	lasting bool // may be carried out late, because it never lowers the desired version
+	ownSecret  bool
+	deferrable bool // may be carried out late, because it never lowers the desired version
 }
 
 // newDelivery returns the Decider of a webhook for an object.
-func newDelivery(o v1alpha1.Requestable, r sender.Request, own bool) *delivery {
-	return &delivery{Request: r, own: own, lasting: !o.WebhookSpec().AllowDowngrade}
+func newDelivery(o v1alpha1.Requestable, r sender.Request, ownSecret bool) *delivery {
+	return &delivery{Request: r, ownSecret: ownSecret, deferrable: !o.WebhookSpec().AllowDowngrade}
 }
 
 // maxJoinedRefs bounds the refs of a merged delivery.
@@ -43,7 +43,7 @@ const maxJoinedRefs = 1000
 // and the highest version is wanted.
 func (d *delivery) Join(other request.Decider) (request.Decider, bool) {
 	o, ok := other.(*delivery)
-	if !ok || d.own != o.own || d.lasting != o.lasting || d.Sender != o.Sender || !slices.Equal(d.Repositories, o.Repositories) || len(d.Refs)+len(o.Refs) > maxJoinedRefs {
+	if !ok || d.ownSecret != o.ownSecret || d.deferrable != o.deferrable || d.Sender != o.Sender || !slices.Equal(d.Repositories, o.Repositories) || len(d.Refs)+len(o.Refs) > maxJoinedRefs {
 		return nil, false
 	}
 	both := *d
@@ -51,72 +51,72 @@ func (d *delivery) Join(other request.Decider) (request.Decider, bool) {
 	return &both, true
 }
 
-// Lasting implements queue.Joiner. A followed tag must not get lost: polling does not find it, and few git hosts send it again.
-func (d *delivery) Lasting() bool { return d.lasting }
+// Deferrable implements queue.Joiner. A followed tag must not get lost: polling does not find it, and few git hosts send it again.
+func (d *delivery) Deferrable() bool { return d.deferrable }
 
 // Decide implements request.Decider.
 func (d *delivery) Decide(o v1alpha1.Requestable) (request.Request, string, error) {
-	return decide(o, d.Request, d.own)
+	return decide(o, d.Request, d.ownSecret)
 }
 
-// decide returns the request that a delivery makes to a GatewaySync, or why it makes none. own reports whether the sender knows
+// decide returns the request that a delivery makes to a GatewaySync, or why it makes none. ownSecret reports whether the sender knows
 // the secret of the GatewaySync itself. It is pure.
-func decide(o v1alpha1.Requestable, r sender.Request, own bool) (ask request.Request, why string, err error) {
-	ask = request.Request{By: r.Sender, ID: r.ID}
+func decide(o v1alpha1.Requestable, r sender.Request, ownSecret bool) (req request.Request, skipped string, err error) {
+	req = request.Request{By: r.Sender, ID: r.ID}
 	switch r.Kind {
-	case sender.Ask:
+	case sender.KindRequest:
 		ref, commit, found, err := r.Choose(desiredref.RequestsOf(o).Repo)
 		switch {
 		case err != nil:
-			return ask, "", err
+			return req, "", err
 		case !found:
-			return ask, "none of its commits is of the repository in " + repoField(o), nil
-		case ref != "" && !own:
-			return ask, "", errHintsOnly
+			return req, "none of its commits is of the repository in " + repoField(o), nil
+		case ref != "" && !ownSecret:
+			return req, "", errOwnSecretNeeded
 		}
-		ask.Ref, ask.Commit, ask.For = ref, commit, r.For
-		return ask, "", nil
-	case sender.Move:
-		return decideMove(o, r, own, ask)
+		req.Ref, req.Commit, req.For = ref, commit, r.For
+		return req, "", nil
+	case sender.KindPush:
+		return decidePush(o, r, ownSecret, req)
 	}
-	return ask, r.Why, nil
+	return req, r.Why, nil
 }
 
-// decideMove decides about refs that were created or moved. It requests another ref only if the GatewaySync follows tags.
-func decideMove(o v1alpha1.Requestable, r sender.Request, own bool, ask request.Request) (request.Request, string, error) {
+// decidePush decides about refs that were created or moved. It requests another ref only if the GatewaySync follows tags.
+func decidePush(o v1alpha1.Requestable, r sender.Request, ownSecret bool, req request.Request) (request.Request, string, error) {
 	if fixed := desiredref.RequestsOf(o).Fixed; fixed != "" {
-		return ask, fixed, nil
+		return req, fixed, nil
 	}
 	if !slices.ContainsFunc(r.Repositories, func(p sender.Repository) bool { return p.Is(desiredref.RequestsOf(o).Repo) }) {
-		return ask, "it belongs to another repository than " + repoField(o), nil
+		return req, "it belongs to another repository than " + repoField(o), nil
 	}
-	why := ""
+	skipped := ""
 	best := ""
 	for _, full := range r.Refs {
 		tag, isTag := strings.CutPrefix(full, tags)
 		if !isTag || mayBeDesired(o, full) || len(o.WebhookSpec().FollowTags) == 0 {
 			continue
 		}
-		if problem := tagProblem(o, tag, own); problem != "" {
-			why = problem
+		if problem := tagProblem(o, tag, ownSecret); problem != "" {
+			skipped = problem
 		} else if best == "" || isNewer(tag, best) {
 			best = tag
 		}
 	}
 	if best != "" {
-		ask.Ref, ask.Follows = best, true
-		return ask, "", nil
+		req.Ref, req.Follows = best, true
+		return req, "", nil
 	}
 	if slices.ContainsFunc(r.Refs, func(full string) bool { return mayBeDesired(o, full) }) {
-		return ask, "", nil
+		return req, "", nil
 	}
-	if why == "" {
-		why = fmt.Sprintf("none of its refs is %s, which is the desired ref", desiredRef(o).Ref)
+	if skipped == "" {
+		skipped = fmt.Sprintf("none of its refs is %s, which is the desired ref", desiredRef(o).Ref)
 		if len(r.Refs) == 1 {
-			why = fmt.Sprintf("%.100s is not %s, which is the desired ref", r.Refs[0], desiredRef(o).Ref)
+			skipped = fmt.Sprintf("%.100s is not %s, which is the desired ref", r.Refs[0], desiredRef(o).Ref)
 		}
 	}
-	return ask, why, nil
+	return req, skipped, nil
 }
 
 // repoField returns the field of the spec that has the repository, for messages.
@@ -156,7 +156,7 @@ func refMatches(ref, full string) bool {
 }
 
 // tagProblem returns why a tag does not become the requested ref, or "".
-func tagProblem(o v1alpha1.Requestable, tag string, own bool) string {
+func tagProblem(o v1alpha1.Requestable, tag string, ownSecret bool) string {
 	w := o.WebhookSpec()
 	admitted := false
 	for _, pattern := range w.FollowTags {
@@ -166,8 +166,8 @@ func tagProblem(o v1alpha1.Requestable, tag string, own bool) string {
 	switch {
 	case !admitted:
 		return fmt.Sprintf("spec.webhook.followTags does not admit the tag %.100s", tag)
-	case !own:
-		return errHintsOnly.Error()
+	case !ownSecret:
+		return errOwnSecretNeeded.Error()
 	case syntax.IsCommit(tag), strings.HasPrefix(tag, "refs/"), tag == "HEAD", tag == "":
 		return fmt.Sprintf("the tag name %.100s is ambiguous", tag)
 	case w.AllowDowngrade:

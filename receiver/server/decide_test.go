@@ -113,7 +113,7 @@ func TestPushRequests(t *testing.T) {
 		{"lower tag and desired branch", follows("main", ran("v2.0.0")), []string{"refs/heads/main", "refs/tags/v1.0.0"}, "hint"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := sender.Request{Sender: "github", Kind: sender.Move, ID: "d", Repositories: []sender.Repository{{Address: "https://git.example.com/acme/plant"}}, Refs: c.refs}
+			r := sender.Request{Sender: "github", Kind: sender.KindPush, ID: "d", Repositories: []sender.Repository{{Address: "https://git.example.com/acme/plant"}}, Refs: c.refs}
 			for _, own := range []bool{true, false} {
 				t.Run(fmt.Sprintf("own secret %t", own), func(t *testing.T) {
 					ask, why, err := decide(c.gs, r, own)

@@ -232,7 +232,7 @@ func isPassing(err error) bool {
 	if _, ok := errors.AsType[*request.InvalidError](err); ok {
 		return false
 	}
-	if _, ok := errors.AsType[*sender.InvalidError](err); ok || errors.Is(err, errHintsOnly) {
+	if _, ok := errors.AsType[*sender.InvalidError](err); ok || errors.Is(err, errOwnSecretNeeded) {
 		return false
 	}
 	return kube.Passing(err) || apierrors.IsConflict(err)

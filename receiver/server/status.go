@@ -54,14 +54,14 @@ func (s *Server) serveStatus(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) answerStatus(w http.ResponseWriter, r *http.Request) string {
-	c, release, refused := s.admit(w, r, true)
+	c, release, rejected := s.admit(w, r, true)
 	release()
-	if refused != "" {
-		return refused
+	if rejected != "" {
+		return rejected
 	}
 	if !c.ownSecret {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="stoker"`)
-		writeResult(w, http.StatusUnauthorized, "refused", errHintsOnly.Error())
+		writeResult(w, http.StatusUnauthorized, "refused", errOwnSecretNeeded.Error())
 		return "refused"
 	}
 	q, err := parseQuery(r.URL.RawQuery)

@@ -27,10 +27,10 @@ func (s *Server) serveWebhook(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) receive(w http.ResponseWriter, r *http.Request) (source, result string) {
-	c, release, refused := s.admit(w, r, false)
-	if refused != "" {
+	c, release, rejected := s.admit(w, r, false)
+	if rejected != "" {
 		release()
-		return unknownSource, refused
+		return unknownSource, rejected
 	}
 	request, err := sender.Parse(r.Header, c.body)
 	c.body = nil
@@ -40,38 +40,38 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) (source, result
 		writeResult(w, http.StatusBadRequest, "invalid", err.Error())
 		return source, "invalid"
 	}
-	if request.Kind == sender.Ping {
+	if request.Kind == sender.KindPing {
 		writeResult(w, http.StatusOK, "pong", "the secret is valid; pushes will be accepted")
 		return source, "pong"
 	}
 	key := c.key
 	ctx, cancel := context.WithTimeout(r.Context(), answerTimeout)
 	defer cancel()
-	ask, why, err := decide(c.object, request, c.ownSecret)
-	if err == nil && why != "" && request.Kind != sender.Nothing { // the cache may be older than the push
+	req, skipped, err := decide(c.object, request, c.ownSecret)
+	if err == nil && skipped != "" && request.Kind != sender.KindNothing { // the cache may be older than the push
 		now, problem := s.readObject(ctx, key, c.object.GetUID())
 		if problem != nil {
 			return source, s.writeFailure(w, key, problem)
 		}
-		ask, why, err = decide(now, request, c.ownSecret)
+		req, skipped, err = decide(now, request, c.ownSecret)
 	}
-	if request.Kind == sender.Move && ask.Ref != "" {
-		ask.Decider = newDelivery(c.object, request, c.ownSecret)
+	if request.Kind == sender.KindPush && req.Ref != "" {
+		req.Decider = newDelivery(c.object, request, c.ownSecret)
 	}
 	switch {
-	case errors.Is(err, errHintsOnly):
+	case errors.Is(err, errOwnSecretNeeded):
 		w.Header().Set("WWW-Authenticate", `Bearer realm="stoker"`)
 		writeResult(w, http.StatusUnauthorized, "refused", err.Error())
 		return source, "refused"
 	case err != nil:
 		writeResult(w, http.StatusBadRequest, "invalid", err.Error())
 		return source, "invalid"
-	case why != "":
-		writeResult(w, http.StatusAccepted, "ignored", why)
+	case skipped != "":
+		writeResult(w, http.StatusAccepted, "ignored", skipped)
 		return source, "ignored"
 	}
-	ask.UID = c.object.GetUID() // the sender knows the secret of this object only
-	return source, s.queueRequest(ctx, w, key, ask)
+	req.UID = c.object.GetUID() // the sender knows the secret of this object only
+	return source, s.queueRequest(ctx, w, key, req)
 }
 
 // readObject reads the current object. The queue merges a burst of calls into a few reads.
@@ -81,8 +81,8 @@ func (s *Server) readObject(ctx context.Context, key queue.Key, uid types.UID) (
 }
 
 // queueRequest queues a request, waits for it and writes its outcome. "Accepted" means that the API server has stored it.
-func (s *Server) queueRequest(ctx context.Context, w http.ResponseWriter, key queue.Key, ask request.Request) string {
-	got, err := s.queue.Ask(ctx, key, ask)
+func (s *Server) queueRequest(ctx context.Context, w http.ResponseWriter, key queue.Key, req request.Request) string {
+	got, err := s.queue.Ask(ctx, key, req)
 	if err != nil {
 		return s.writeFailure(w, key, err)
 	}
@@ -100,7 +100,7 @@ func (s *Server) queueRequest(ctx context.Context, w http.ResponseWriter, key qu
 		a.Result = "accepted"
 		switch {
 		case a.Message != "":
-		case ask.Ref != "":
+		case req.Ref != "":
 			a.Message = "the desired ref is " + got.Ref
 		default:
 			a.Message = "the gateways poll git again for " + got.Ref

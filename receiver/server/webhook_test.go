@@ -256,7 +256,7 @@ func TestR3SimultaneousTagsNeverGoDown(t *testing.T) {
 // Deliveries of one sender for one repository are merged; others are not.
 func TestDeliveriesAreCoalesced(t *testing.T) {
 	of := func(ref string, change func(*delivery)) *delivery {
-		d := newDelivery(follows("main"), sender.Request{Sender: "gitea", Kind: sender.Move, ID: ref, Repositories: []sender.Repository{{Address: "https://git.example.com/acme/plant"}}, Refs: []string{"refs/tags/" + ref}}, true)
+		d := newDelivery(follows("main"), sender.Request{Sender: "gitea", Kind: sender.KindPush, ID: ref, Repositories: []sender.Repository{{Address: "https://git.example.com/acme/plant"}}, Refs: []string{"refs/tags/" + ref}}, true)
 		if change != nil {
 			change(d)
 		}
@@ -274,8 +274,8 @@ func TestDeliveriesAreCoalesced(t *testing.T) {
 	assert.Equal(t, of("v1.0.0", nil), first, "the first delivery must not change")
 	for name, change := range map[string]func(*delivery){
 		"another sender": func(d *delivery) { d.Sender = "github" },
-		"another secret": func(d *delivery) { d.own = false },
-		"another right":  func(d *delivery) { d.lasting = false },
+		"another secret": func(d *delivery) { d.ownSecret = false },
+		"another right":  func(d *delivery) { d.deferrable = false },
 		"another repository": func(d *delivery) {
 			d.Repositories = []sender.Repository{{Address: "https://git.example.com/acme/else"}}
 		},
@@ -286,8 +286,8 @@ func TestDeliveriesAreCoalesced(t *testing.T) {
 			assert.False(t, ok)
 		})
 	}
-	assert.True(t, first.Lasting(), "a late tag does not supersede a later request")
-	assert.False(t, newDelivery(follows("main", downgrades), first.Request, true).Lasting(), "a late tag may supersede a later request if downgrades are allowed")
+	assert.True(t, first.Deferrable(), "a late tag does not supersede a later request")
+	assert.False(t, newDelivery(follows("main", downgrades), first.Request, true).Deferrable(), "a late tag may supersede a later request if downgrades are allowed")
 }
 
 type careless struct{}

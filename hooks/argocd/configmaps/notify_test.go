@@ -63,7 +63,7 @@ func TestNotificationReachesReceiver(t *testing.T) {
 	assert.Equal(t, "Bearer $stoker-token", header.Get("Authorization"))
 	got, err := sender.Parse(header, []byte(filled(t, n.Webhook.Stoker.Body, app)))
 	require.NoError(t, err)
-	assert.Equal(t, sender.Request{Sender: sender.ArgoCD, Kind: sender.Ask, ID: "line/2026-01-02T12:00:00Z"}, got, "Argo CD syncs a commit of another repository, so the request must not name a ref")
+	assert.Equal(t, sender.Request{Sender: sender.ArgoCD, Kind: sender.KindRequest, ID: "line/2026-01-02T12:00:00Z"}, got, "Argo CD syncs a commit of another repository, so the request must not name a ref")
 }
 
 // Argo CD notifies the receiver once for each sync that succeeds.
