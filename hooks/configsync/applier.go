@@ -59,7 +59,7 @@ func (a *applier) applyPrerequisites(ctx context.Context) error {
 		return nil
 	}
 	for _, x := range a.objects {
-		if id := x.want.ID(); id.IsNamespace() || id.IsDefinition() {
+		if id := x.want.ID(); id.IsNamespace() || id.IsCRD() {
 			if err := a.applyObject(ctx, x); err != nil {
 				return err
 			}
@@ -95,7 +95,7 @@ func (a *applier) waitForKinds(ctx context.Context, later []*object) error {
 	for {
 		var missing string
 		for _, x := range a.objects {
-			if !x.want.ID().IsDefinition() {
+			if !x.want.ID().IsCRD() {
 				continue
 			}
 			live, err := a.client.Get(ctx, x.want)

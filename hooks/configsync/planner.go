@@ -105,7 +105,7 @@ func (p *planner) findPrerequisites(list []manifest.Object) {
 		switch id := o.ID(); {
 		case id.IsNamespace():
 			p.namespaces[id.Name] = true
-		case id.IsDefinition():
+		case id.IsCRD():
 			group, _, _ := unstructured.NestedString(o.Object, "spec", "group")
 			kind, _, _ := unstructured.NestedString(o.Object, "spec", "names", "kind")
 			p.kinds[manifest.ID{Group: group, Kind: kind}.Type()], _, _ = unstructured.NestedString(o.Object, "spec", "scope")

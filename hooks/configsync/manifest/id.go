@@ -42,14 +42,14 @@ func (id ID) IsData() bool { return id.IsSecret() || id.Group == "" && id.Kind =
 // IsNamespace reports whether the object is a Namespace.
 func (id ID) IsNamespace() bool { return id.Group == "" && id.Kind == "Namespace" }
 
-// IsDefinition reports whether the object is a CustomResourceDefinition.
-func (id ID) IsDefinition() bool {
+// IsCRD reports whether the object is a CustomResourceDefinition.
+func (id ID) IsCRD() bool {
 	return id.Group == "apiextensions.k8s.io" && id.Kind == "CustomResourceDefinition"
 }
 
 // NeverPruned reports whether the deletion of the object would delete data that no commit can restore.
 func (id ID) NeverPruned() bool {
-	return id.IsNamespace() || id.IsDefinition() || id.Group == "" && id.Kind == "PersistentVolumeClaim"
+	return id.IsNamespace() || id.IsCRD() || id.Group == "" && id.Kind == "PersistentVolumeClaim"
 }
 
 // Compare orders objects by kind, group, namespace and name.
