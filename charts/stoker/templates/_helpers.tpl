@@ -92,7 +92,7 @@ http{{ if .Values.webhookReceiver.tls.enabled }}s{{ end }}://stoker-receiver.{{ 
 {{- end }}
 
 {{- /* Shared files contain the receiver's URL with the default values. */ -}}
-{{- define "stoker.addressed" -}}
+{{- define "stoker.withReceiverURL" -}}
 {{- index . 1 | replace "http://stoker-receiver.stoker-system.svc:9444" (include "stoker.receiver.url" (index . 0)) -}}
 {{- end }}
 
