@@ -33,21 +33,21 @@ const (
 type Topic string
 
 // Topics lists all topics in the order of the output.
-var Topics = []Topic{kinds, leftovers, roles, policies, webhook, injector, receiver, syncs, pods, bindings, lead, rights}
+var Topics = []Topic{topicKinds, topicLeftovers, topicRoles, topicPolicies, topicWebhook, topicInjector, topicReceiver, topicSyncs, topicPods, topicBindings, topicLead, topicRights}
 
 const (
-	kinds     Topic = "kinds"
-	leftovers Topic = "leftovers"
-	roles     Topic = "roles"
-	policies  Topic = "policies"
-	webhook   Topic = "webhook"
-	injector  Topic = "injector"
-	receiver  Topic = "receiver"
-	syncs     Topic = "gatewaysyncs"
-	pods      Topic = "pods"
-	bindings  Topic = "bindings"
-	lead      Topic = "lead"
-	rights    Topic = "rights"
+	topicKinds     Topic = "kinds"
+	topicLeftovers Topic = "leftovers"
+	topicRoles     Topic = "roles"
+	topicPolicies  Topic = "policies"
+	topicWebhook   Topic = "webhook"
+	topicInjector  Topic = "injector"
+	topicReceiver  Topic = "receiver"
+	topicSyncs     Topic = "gatewaysyncs"
+	topicPods      Topic = "pods"
+	topicBindings  Topic = "bindings"
+	topicLead      Topic = "lead"
+	topicRights    Topic = "rights"
 )
 
 // Finding is one result of a check. A check has one or more.

@@ -78,14 +78,14 @@ func TestCheckEmptyCluster(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t, kubetest.WithoutKinds())
 	found := look(t, checker(t, cluster.RESTConfig(), "default"))
-	for _, topic := range []Topic{kinds, roles, webhook, injector} {
+	for _, topic := range []Topic{topicKinds, topicRoles, topicWebhook, topicInjector} {
 		t.Run(string(topic), func(t *testing.T) {
 			assert.True(t, strings.HasPrefix(found[topic], "failed: "), found[topic])
 			assert.Contains(t, found[topic], "install")
 		})
 	}
-	assert.True(t, strings.HasPrefix(found[policies], "warning: "), found[policies])
-	assert.NotContains(t, found, syncs, "no GatewaySync kind, no GatewaySyncs to check")
+	assert.True(t, strings.HasPrefix(found[topicPolicies], "warning: "), found[topicPolicies])
+	assert.NotContains(t, found, topicSyncs, "no GatewaySync kind, no GatewaySyncs to check")
 }
 
 func TestCheckUnreachableAPIServer(t *testing.T) {
@@ -141,20 +141,20 @@ func TestCheckInstallation(t *testing.T) {
 	cluster.ApplyYAML(t, namespace, strings.ReplaceAll(installed, "CA", certificate(t, time.Now().Add(-48*time.Hour))))
 	l := checker(t, cluster.RESTConfig(), namespace)
 	found := look(t, l)
-	assert.Equal(t, "ok: GatewaySync, SyncTarget, SyncReport and ConfigSync are served\n", found[kinds])
-	assert.True(t, strings.HasPrefix(found[roles], "ok: "))
-	assert.Contains(t, found[webhook], "failed: pods.stoker.io: caBundle has no valid certificate")
-	assert.Contains(t, found[injector], "failed: Deployment "+namespace+"/stoker-injector has no ready pod")
-	assert.Contains(t, found[syncs], "warning: there is no GatewaySync in namespace "+namespace)
-	assert.Contains(t, found[pods], "warning: no pod of namespace")
+	assert.Equal(t, "ok: GatewaySync, SyncTarget, SyncReport and ConfigSync are served\n", found[topicKinds])
+	assert.True(t, strings.HasPrefix(found[topicRoles], "ok: "))
+	assert.Contains(t, found[topicWebhook], "failed: pods.stoker.io: caBundle has no valid certificate")
+	assert.Contains(t, found[topicInjector], "failed: Deployment "+namespace+"/stoker-injector has no ready pod")
+	assert.Contains(t, found[topicSyncs], "warning: there is no GatewaySync in namespace "+namespace)
+	assert.Contains(t, found[topicPods], "warning: no pod of namespace")
 
 	cluster.ApplyYAML(t, namespace, strings.ReplaceAll(installed, "CA", certificate(t, time.Now().Add(-time.Hour))))
 	ready(t, l, namespace, "stoker-injector", 1)
 	found = look(t, l)
-	assert.True(t, strings.HasPrefix(found[webhook], "ok: "), found[webhook])
-	assert.Contains(t, found[injector], "warning: Deployment "+namespace+"/stoker-injector: 1 of 2 pods are ready")
+	assert.True(t, strings.HasPrefix(found[topicWebhook], "ok: "), found[topicWebhook])
+	assert.Contains(t, found[topicInjector], "warning: Deployment "+namespace+"/stoker-injector: 1 of 2 pods are ready")
 	ready(t, l, namespace, "stoker-injector", 2)
-	assert.True(t, strings.HasPrefix(look(t, l)[injector], "ok: "))
+	assert.True(t, strings.HasPrefix(look(t, l)[topicInjector], "ok: "))
 }
 
 func ready(t *testing.T, l Checker, namespace, name string, n int32) {
@@ -212,12 +212,12 @@ func TestCheckNamespace(t *testing.T) {
 	cluster.ApplyYAML(t, namespace, gateways)
 	l := checker(t, cluster.RESTConfig(), namespace)
 	found := look(t, l)
-	assert.Contains(t, found[syncs], "warning: plant: neither an agent nor the injector has read this GatewaySync yet")
-	assert.Contains(t, found[pods], "ok: all 1 pods")
-	assert.Contains(t, found[bindings], "failed: ClusterRole stoker-agent of the agents does not exist")
-	assert.Contains(t, found[rights], "ok: you may request refs")
-	assert.Equal(t, "ok: there are no objects of an earlier product\n", found[leftovers])
-	assert.NotContains(t, found, lead)
+	assert.Contains(t, found[topicSyncs], "warning: plant: neither an agent nor the injector has read this GatewaySync yet")
+	assert.Contains(t, found[topicPods], "ok: all 1 pods")
+	assert.Contains(t, found[topicBindings], "failed: ClusterRole stoker-agent of the agents does not exist")
+	assert.Contains(t, found[topicRights], "ok: you may request refs")
+	assert.Equal(t, "ok: there are no objects of an earlier product\n", found[topicLeftovers])
+	assert.NotContains(t, found, topicLead)
 
 	cluster.ApplyYAML(t, namespace, bad+`---
 apiVersion: rbac.authorization.k8s.io/v1
@@ -234,21 +234,21 @@ spec: {format: 1, minFormat: 1, lead: {holder: good-abc_3f9c2d1a, renewed: "`+ti
 	status(t, l, "plant", `{"status":{"observedGeneration":1,"confirmedAt":"`+time.Now().UTC().Format(time.RFC3339)+`","discoveredGateways":[{"name":"good","syncStatus":"Error","reason":"ConfigSyntaxError","message":"a.json"}],
 		"target":{"ref":"main","commit":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},
 		"conditions":[{"type":"Ready","status":"False","reason":"ConfigSyntaxError","message":"m","observedGeneration":1,"lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)
-	assert.Contains(t, look(t, l)[bindings], "failed: ClusterRole stoker-agent of the agents does not exist")
+	assert.Contains(t, look(t, l)[topicBindings], "failed: ClusterRole stoker-agent of the agents does not exist")
 	cluster.ApplyYAML(t, namespace, "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: stoker-agent}\n")
-	assert.Contains(t, look(t, l)[bindings], "does not let them write SyncReports")
+	assert.Contains(t, look(t, l)[topicBindings], "does not let them write SyncReports")
 	cluster.ApplyYAML(t, namespace, reportingRole)
 	cluster.WaitAllowed(t, namespace, "default", reporting(namespace))
 	found = look(t, l)
-	assert.Contains(t, found[syncs], "failed: plant: good: a.json")
-	assert.Contains(t, found[pods], "failed: naked requests an agent and has none")
-	assert.Contains(t, found[pods], "failed: lost requests GatewaySync elsewhere")
-	assert.Contains(t, found[bindings], "ok: ")
-	assert.Contains(t, found[lead], "ok: plant: good-abc is the lead")
+	assert.Contains(t, found[topicSyncs], "failed: plant: good: a.json")
+	assert.Contains(t, found[topicPods], "failed: naked requests an agent and has none")
+	assert.Contains(t, found[topicPods], "failed: lost requests GatewaySync elsewhere")
+	assert.Contains(t, found[topicBindings], "ok: ")
+	assert.Contains(t, found[topicLead], "ok: plant: good-abc is the lead")
 	l.Now = func() time.Time { return time.Now().Add(time.Hour) }
-	assert.Contains(t, look(t, l)[lead], "warning: plant: the lead good-abc has not confirmed the status since ")
+	assert.Contains(t, look(t, l)[topicLead], "warning: plant: the lead good-abc has not confirmed the status since ")
 	l.Now = func() time.Time { return time.Now().Add(-time.Hour) }
-	assert.Contains(t, look(t, l)[lead], "warning: plant: good-abc renewed its lock at")
+	assert.Contains(t, look(t, l)[topicLead], "warning: plant: good-abc renewed its lock at")
 }
 
 // The same rule says in stoker status that no agent leads. The API server's record of a renewal counts, not the clock of the lead's node.
@@ -300,7 +300,7 @@ func TestBindingsOfAgents(t *testing.T) {
 				namespace := cluster.Namespace(t)
 				cluster.ApplyYAML(t, namespace, gateways)
 				l := checker(t, cluster.RESTConfig(), namespace)
-				assert.Contains(t, look(t, l)[bindings], "failed: no binding grants ClusterRole stoker-agent to ServiceAccount default: its agents cannot report")
+				assert.Contains(t, look(t, l)[topicBindings], "failed: no binding grants ClusterRole stoker-agent to ServiceAccount default: its agents cannot report")
 				if subject == "" {
 					return
 				}
@@ -308,7 +308,7 @@ func TestBindingsOfAgents(t *testing.T) {
 					"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: stoker-agent}\nsubjects: [" + subject + "]\n"
 				cluster.ApplyYAML(t, namespace, strings.ReplaceAll(binding, "NAMESPACE", namespace))
 				assert.Eventually(t, func() bool {
-					return look(t, l)[bindings] == "ok: the ServiceAccounts of the agents may report\n"
+					return look(t, l)[topicBindings] == "ok: the ServiceAccounts of the agents may report\n"
 				}, 10*time.Second, 50*time.Millisecond)
 			})
 		}
@@ -372,8 +372,8 @@ func TestListsAreReadCompletely(t *testing.T) {
 	config := rest.CopyConfig(cluster.RESTConfig())
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return onePerPage{next} })
 	found := look(t, checker(t, config, namespace))
-	assert.Contains(t, found[pods], "failed: naked requests an agent and has none")
-	assert.Contains(t, found[pods], "failed: lost requests GatewaySync elsewhere")
+	assert.Contains(t, found[topicPods], "failed: naked requests an agent and has none")
+	assert.Contains(t, found[topicPods], "failed: lost requests GatewaySync elsewhere")
 }
 
 // The messages are those of the kubelet. If the agent does not start, neither does the gateway.
@@ -393,8 +393,8 @@ func TestCheckAgentDoesNotStart(t *testing.T) {
 			_, err := l.Core.CoreV1().Pods(namespace).Patch(t.Context(), "good", types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
 			require.NoError(t, err)
 			found := look(t, l)
-			assert.Contains(t, found[pods], want)
-			assert.Contains(t, found[bindings], "failed: no binding grants ClusterRole stoker-agent to ServiceAccount default", "the binding must be reported in every state of the agent")
+			assert.Contains(t, found[topicPods], want)
+			assert.Contains(t, found[topicBindings], "failed: no binding grants ClusterRole stoker-agent to ServiceAccount default", "the binding must be reported in every state of the agent")
 		})
 	}
 }
@@ -421,10 +421,10 @@ func TestCheckLeftoversAndWarnings(t *testing.T) {
 	namespace := cluster.Namespace(t)
 	cluster.ApplyYAML(t, namespace, earlier)
 	found := look(t, checker(t, cluster.RESTConfig(), namespace))
-	assert.Contains(t, found[leftovers], "warning: "+namespace+" gatewaysyncs.stoker.io/plant: no controller removes stoker.io/finalizer")
-	assert.Contains(t, found[syncs], "warning: plant: spec.git.repo: http:// is not encrypted")
-	assert.Contains(t, found[pods], `warning: wrong: the annotation stoker.io/inject is "yes", which requests nothing`)
-	assert.Contains(t, found[pods], "failed: old: its container stoker-agent belongs to another program")
+	assert.Contains(t, found[topicLeftovers], "warning: "+namespace+" gatewaysyncs.stoker.io/plant: no controller removes stoker.io/finalizer")
+	assert.Contains(t, found[topicSyncs], "warning: plant: spec.git.repo: http:// is not encrypted")
+	assert.Contains(t, found[topicPods], `warning: wrong: the annotation stoker.io/inject is "yes", which requests nothing`)
+	assert.Contains(t, found[topicPods], "failed: old: its container stoker-agent belongs to another program")
 }
 
 func status(t *testing.T, l Checker, name, patch string) {
@@ -453,7 +453,7 @@ func TestCheckWithoutRightsIsUnknown(t *testing.T) {
 	cluster := kubetest.Control(t)
 	namespace := cluster.Namespace(t)
 	found := look(t, checker(t, cluster.As(t, namespace, "default", ""), namespace))
-	for _, topic := range []Topic{roles, policies, webhook, injector, receiver, syncs} {
+	for _, topic := range []Topic{topicRoles, topicPolicies, topicWebhook, topicInjector, topicReceiver, topicSyncs} {
 		t.Run(string(topic), func(t *testing.T) {
 			assert.True(t, strings.HasPrefix(found[topic], "unknown: "), found[topic])
 		})

@@ -28,10 +28,10 @@ const (
 func (c Checker) kinds() Finding {
 	served, err := c.Core.Discovery().ServerResourcesForGroupVersion(v1alpha1.GroupVersion.String())
 	if apierrors.IsNotFound(err) {
-		return kinds.finding(Failed, "the cluster does not serve the kinds of stoker.io: install the chart, or apply the files of charts/stoker/files/crds")
+		return topicKinds.finding(Failed, "the cluster does not serve the kinds of stoker.io: install the chart, or apply the files of charts/stoker/files/crds")
 	}
 	if err != nil {
-		return kinds.unreadable("the list of API resources", err)
+		return topicKinds.unreadable("the list of API resources", err)
 	}
 	have := map[string]bool{}
 	for _, r := range served.APIResources {
@@ -44,9 +44,9 @@ func (c Checker) kinds() Finding {
 		}
 	}
 	if len(missing) > 0 {
-		return kinds.finding(Failed, "not served: "+strings.Join(missing, ", ")+"; apply the files of charts/stoker/files/crds")
+		return topicKinds.finding(Failed, "not served: "+strings.Join(missing, ", ")+"; apply the files of charts/stoker/files/crds")
 	}
-	return kinds.finding(OK, "GatewaySync, SyncTarget, SyncReport and ConfigSync are served")
+	return topicKinds.finding(OK, "GatewaySync, SyncTarget, SyncReport and ConfigSync are served")
 }
 
 // leftovers returns what an earlier product with the same API group left in the cluster (see package migrate), except for pods,
@@ -55,13 +55,13 @@ func (c Checker) leftovers(ctx context.Context) []Finding {
 	actions, err := migrate.Finder{Clients: c.Clients, Namespace: c.Namespace, Release: "stoker", ReleaseNamespace: "stoker-system"}.Objects(ctx)
 	var list []Finding
 	for _, a := range actions {
-		list = append(list, leftovers.finding(Warning, a.Object+": "+a.Why+"; see 'stoker migrate'"))
+		list = append(list, topicLeftovers.finding(Warning, a.Object+": "+a.Why+"; see 'stoker migrate'"))
 	}
 	if err != nil {
-		return append(list, leftovers.unreadable("objects of an earlier product", err))
+		return append(list, topicLeftovers.unreadable("objects of an earlier product", err))
 	}
 	if len(list) == 0 {
-		return []Finding{leftovers.finding(OK, "there are no objects of an earlier product")}
+		return []Finding{topicLeftovers.finding(OK, "there are no objects of an earlier product")}
 	}
 	return list
 }
@@ -76,13 +76,13 @@ func (c Checker) roles(ctx context.Context) []Finding {
 		_, err := c.Core.RbacV1().ClusterRoles().Get(ctx, name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
-			list = append(list, roles.finding(Failed, "there is no ClusterRole "+name+": "+role.without+"; install the chart again"))
+			list = append(list, topicRoles.finding(Failed, "there is no ClusterRole "+name+": "+role.without+"; install the chart again"))
 		case err != nil:
-			list = append(list, roles.unreadable("ClusterRole "+name, err))
+			list = append(list, topicRoles.unreadable("ClusterRole "+name, err))
 		}
 	}
 	if len(list) == 0 {
-		return []Finding{roles.finding(OK, "ClusterRoles "+agentRole+" and "+setterRole+" exist")}
+		return []Finding{topicRoles.finding(OK, "ClusterRoles "+agentRole+" and "+setterRole+" exist")}
 	}
 	return list
 }
@@ -99,13 +99,13 @@ func (c Checker) policies(ctx context.Context) []Finding {
 		}
 		switch {
 		case apierrors.IsNotFound(err):
-			list = append(list, policies.finding(Warning, "ValidatingAdmissionPolicy "+name+" or its binding is missing, so rights are wider than necessary: set admissionPolicies.enabled"))
+			list = append(list, topicPolicies.finding(Warning, "ValidatingAdmissionPolicy "+name+" or its binding is missing, so rights are wider than necessary: set admissionPolicies.enabled"))
 		case err != nil:
-			list = append(list, policies.unreadable("ValidatingAdmissionPolicy "+name, err))
+			list = append(list, topicPolicies.unreadable("ValidatingAdmissionPolicy "+name, err))
 		}
 	}
 	if len(list) == 0 {
-		return []Finding{policies.finding(OK, "the admission policies exist and are bound")}
+		return []Finding{topicPolicies.finding(OK, "the admission policies exist and are bound")}
 	}
 	return list
 }
@@ -114,22 +114,22 @@ func (c Checker) policies(ctx context.Context) []Finding {
 func (c Checker) webhook(ctx context.Context) []Finding {
 	found, err := c.Core.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, injectorName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return []Finding{webhook.finding(Failed, "there is no MutatingWebhookConfiguration "+injectorName+": pods start without agents; install the chart again")}
+		return []Finding{topicWebhook.finding(Failed, "there is no MutatingWebhookConfiguration "+injectorName+": pods start without agents; install the chart again")}
 	}
 	if err != nil {
-		return []Finding{webhook.unreadable("MutatingWebhookConfiguration "+injectorName, err)}
+		return []Finding{topicWebhook.unreadable("MutatingWebhookConfiguration "+injectorName, err)}
 	}
 	if len(found.Webhooks) == 0 {
-		return []Finding{webhook.finding(Failed, "MutatingWebhookConfiguration "+injectorName+" has no entry; install the chart again")}
+		return []Finding{topicWebhook.finding(Failed, "MutatingWebhookConfiguration "+injectorName+" has no entry; install the chart again")}
 	}
 	var list []Finding
 	for i := range found.Webhooks {
 		if problem := c.webhookProblem(&found.Webhooks[i]); problem != "" {
-			list = append(list, webhook.finding(Failed, found.Webhooks[i].Name+": "+problem))
+			list = append(list, topicWebhook.finding(Failed, found.Webhooks[i].Name+": "+problem))
 		}
 	}
 	if len(list) == 0 {
-		return []Finding{webhook.finding(OK, fmt.Sprintf("%d entries of the webhook trust a valid certificate", len(found.Webhooks)))}
+		return []Finding{topicWebhook.finding(OK, fmt.Sprintf("%d entries of the webhook trust a valid certificate", len(found.Webhooks)))}
 	}
 	return list
 }
@@ -161,12 +161,12 @@ func (c Checker) injector(ctx context.Context) Finding {
 		LabelSelector: "app.kubernetes.io/name=stoker,app.kubernetes.io/component=injector",
 	})
 	if err != nil {
-		return injector.unreadable("the injector's Deployment", err)
+		return topicInjector.unreadable("the injector's Deployment", err)
 	}
 	if len(list) == 0 {
-		return injector.finding(Failed, "there is no Deployment of the injector: pods start without agents; install the chart again")
+		return topicInjector.finding(Failed, "there is no Deployment of the injector: pods start without agents; install the chart again")
 	}
-	return deployments(injector, list, "pods start without agents")
+	return deployments(topicInjector, list, "pods start without agents")
 }
 
 // deployments checks whether the pods of Deployments are ready. consequence says what happens if a Deployment has no ready pod.

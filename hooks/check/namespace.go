@@ -24,20 +24,20 @@ import (
 func (c Checker) namespace(ctx context.Context, r receivers) []Finding {
 	found, undecodable, err := kube.GatewaySyncs(c.Dynamic, c.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return []Finding{syncs.unreadable("GatewaySyncs of namespace "+c.Namespace, err)}
+		return []Finding{topicSyncs.unreadable("GatewaySyncs of namespace "+c.Namespace, err)}
 	}
 	var list []Finding
 	for _, u := range undecodable {
-		list = append(list, syncs.finding(Failed, u.Error()))
+		list = append(list, topicSyncs.finding(Failed, u.Error()))
 	}
 	for _, gs := range found {
 		list = append(list, c.gatewaySync(ctx, gs))
 		for _, w := range validation.Warnings(gs) {
-			list = append(list, syncs.finding(Warning, gs.Name+": "+w))
+			list = append(list, topicSyncs.finding(Warning, gs.Name+": "+w))
 		}
 	}
 	if len(list) == 0 {
-		list = append(list, syncs.finding(Warning, "there is no GatewaySync in namespace "+c.Namespace+"; choose another namespace with --namespace"))
+		list = append(list, topicSyncs.finding(Warning, "there is no GatewaySync in namespace "+c.Namespace+"; choose another namespace with --namespace"))
 	}
 	list = append(list, c.pods(ctx, found)...)
 	for _, gs := range found {
@@ -57,14 +57,14 @@ func (c Checker) gatewaySync(ctx context.Context, gs *v1alpha1.GatewaySync) Find
 	case request.Failed:
 		state = Failed
 	}
-	return syncs.findingWithReason(state, v.Reason, gs.Name+": "+v.Message)
+	return topicSyncs.findingWithReason(state, v.Reason, gs.Name+": "+v.Message)
 }
 
 // pods checks whether each pod that requests an agent has one, and whether the agents have the right to report.
 func (c Checker) pods(ctx context.Context, found []*v1alpha1.GatewaySync) []Finding {
 	all, err := listAll[corev1.Pod](ctx, c.Core.CoreV1().Pods(c.Namespace).List, metav1.ListOptions{})
 	if err != nil {
-		return []Finding{pods.unreadable("pods of namespace "+c.Namespace, err)}
+		return []Finding{topicPods.unreadable("pods of namespace "+c.Namespace, err)}
 	}
 	var list []Finding
 	var accounts []string
@@ -72,7 +72,7 @@ func (c Checker) pods(ctx context.Context, found []*v1alpha1.GatewaySync) []Find
 	for _, p := range all {
 		inject, _ := gatewaypod.Annotation(p.Annotations, v1alpha1.AnnotationInject)
 		if inject != "" && inject != "true" && inject != "false" {
-			list = append(list, pods.findingWithReason(Warning, v1alpha1.ReasonNotRequested, fmt.Sprintf("%s: the annotation %s is %.20q, which requests nothing: use \"true\"", p.Name, v1alpha1.AnnotationInject, inject)))
+			list = append(list, topicPods.findingWithReason(Warning, v1alpha1.ReasonNotRequested, fmt.Sprintf("%s: the annotation %s is %.20q, which requests nothing: use \"true\"", p.Name, v1alpha1.AnnotationInject, inject)))
 		}
 		if inject != "true" || p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 			continue
@@ -87,9 +87,9 @@ func (c Checker) pods(ctx context.Context, found []*v1alpha1.GatewaySync) []Find
 	}
 	switch {
 	case requesting == 0:
-		list = append(list, pods.findingWithReason(Warning, v1alpha1.ReasonNoGateways, "no pod of namespace "+c.Namespace+" requests an agent: annotate gateways with "+v1alpha1.AnnotationInject+`: "true"`))
+		list = append(list, topicPods.findingWithReason(Warning, v1alpha1.ReasonNoGateways, "no pod of namespace "+c.Namespace+" requests an agent: annotate gateways with "+v1alpha1.AnnotationInject+`: "true"`))
 	case len(list) == 0:
-		list = append(list, pods.finding(OK, fmt.Sprintf("all %d pods that request an agent have one", requesting)))
+		list = append(list, topicPods.finding(OK, fmt.Sprintf("all %d pods that request an agent have one", requesting)))
 	}
 	slices.Sort(accounts)
 	return append(list, c.bindings(ctx, slices.Compact(accounts))...)
@@ -101,16 +101,16 @@ func podProblem(p *corev1.Pod, found []*v1alpha1.GatewaySync) (Finding, bool) {
 	known := slices.ContainsFunc(found, func(gs *v1alpha1.GatewaySync) bool { return gs.Name == name })
 	switch {
 	case name != "" && !known:
-		return pods.findingWithReason(Failed, v1alpha1.ReasonGatewaySyncNotFound, fmt.Sprintf("%s requests GatewaySync %s, which does not exist in this namespace", p.Name, name)), true
+		return topicPods.findingWithReason(Failed, v1alpha1.ReasonGatewaySyncNotFound, fmt.Sprintf("%s requests GatewaySync %s, which does not exist in this namespace", p.Name, name)), true
 	case name == "" && len(found) > 1:
-		return pods.findingWithReason(Failed, v1alpha1.ReasonGatewaySyncAmbiguous, fmt.Sprintf("%s does not name one of %d GatewaySyncs: annotate it with %s", p.Name, len(found), v1alpha1.AnnotationCRName)), true
+		return topicPods.findingWithReason(Failed, v1alpha1.ReasonGatewaySyncAmbiguous, fmt.Sprintf("%s does not name one of %d GatewaySyncs: annotate it with %s", p.Name, len(found), v1alpha1.AnnotationCRName)), true
 	case hasForeignAgent(p):
-		return pods.findingWithReason(Failed, v1alpha1.ReasonMissingSidecar, p.Name+": its container "+gatewaypod.AgentContainer+" belongs to another program, so the pod has no agent: see 'stoker migrate' and docs/how-to/migration.md"), true
+		return topicPods.findingWithReason(Failed, v1alpha1.ReasonMissingSidecar, p.Name+": its container "+gatewaypod.AgentContainer+" belongs to another program, so the pod has no agent: see 'stoker migrate' and docs/how-to/migration.md"), true
 	case !hasAgent(p):
-		return pods.findingWithReason(Failed, v1alpha1.ReasonMissingSidecar, p.Name+" requests an agent and has none: see the Events of the pod"), true
+		return topicPods.findingWithReason(Failed, v1alpha1.ReasonMissingSidecar, p.Name+" requests an agent and has none: see the Events of the pod"), true
 	}
 	if why := agentWaitReason(p); why != "" {
-		return pods.finding(Failed, p.Name+": its agent does not start: "+why), true
+		return topicPods.finding(Failed, p.Name+": its agent does not start: "+why), true
 	}
 	return Finding{}, false
 }
@@ -153,31 +153,31 @@ func (c Checker) bindings(ctx context.Context, accounts []string) []Finding {
 	}
 	var list []Finding
 	if more := len(accounts) - maxReviews; more > 0 {
-		list = append(list, bindings.finding(Unknown, fmt.Sprintf("%d of %d ServiceAccounts of agents were not checked", more, len(accounts))))
+		list = append(list, topicBindings.finding(Unknown, fmt.Sprintf("%d of %d ServiceAccounts of agents were not checked", more, len(accounts))))
 		accounts = accounts[:maxReviews]
 	}
 	var denied []string
 	for _, a := range accounts {
 		allowed, err := c.mayReport(ctx, a)
 		if err != nil {
-			return append(list, bindings.unreadable("the rights of ServiceAccount "+a, err))
+			return append(list, topicBindings.unreadable("the rights of ServiceAccount "+a, err))
 		}
 		if !allowed {
 			denied = append(denied, a)
 		}
 	}
 	if len(denied) == 0 {
-		return append(list, bindings.finding(OK, "the ServiceAccounts of the agents may report"))
+		return append(list, topicBindings.finding(OK, "the ServiceAccounts of the agents may report"))
 	}
 	// A binding grants nothing if its role does not exist or does not allow writing reports.
 	role, err := c.Core.RbacV1().ClusterRoles().Get(ctx, agentRole, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return append(list, bindings.finding(Failed, "ClusterRole "+agentRole+" of the agents does not exist, so they cannot report: install the chart again"))
+		return append(list, topicBindings.finding(Failed, "ClusterRole "+agentRole+" of the agents does not exist, so they cannot report: install the chart again"))
 	case err == nil && !slices.ContainsFunc(role.Rules, writesReports):
-		return append(list, bindings.finding(Failed, "ClusterRole "+agentRole+" of the agents does not let them write SyncReports: install the chart again"))
+		return append(list, topicBindings.finding(Failed, "ClusterRole "+agentRole+" of the agents does not let them write SyncReports: install the chart again"))
 	}
-	return append(list, bindings.finding(Failed, "no binding grants ClusterRole "+agentRole+" to ServiceAccount "+strings.Join(denied, ", ")+": its agents cannot report"))
+	return append(list, topicBindings.finding(Failed, "no binding grants ClusterRole "+agentRole+" to ServiceAccount "+strings.Join(denied, ", ")+": its agents cannot report"))
 }
 
 // mayReport reports whether a ServiceAccount of the namespace may write SyncReports, also as a member of its groups.
@@ -212,15 +212,15 @@ func (c Checker) lead(ctx context.Context, gs *v1alpha1.GatewaySync) []Finding {
 	}
 	target, err := kube.SyncTargets(c.Dynamic, c.Namespace).Get(ctx, gs.Name)
 	if err != nil {
-		return []Finding{lead.unreadable("SyncTarget "+gs.Name, err)}
+		return []Finding{topicLead.unreadable("SyncTarget "+gs.Name, err)}
 	}
 	now, lock := c.Now(), target.Spec.Lead
 	pod, _, _ := strings.Cut(lock.Holder, "_") // the rest distinguishes the agents of one pod
 	switch {
 	case lock.Holder == "" || lock.Renewed == nil:
-		return []Finding{lead.findingWithReason(Warning, v1alpha1.ReasonWaitingForLead, gs.Name+": there is no lead, so no agent polls git")}
+		return []Finding{topicLead.findingWithReason(Warning, v1alpha1.ReasonWaitingForLead, gs.Name+": there is no lead, so no agent polls git")}
 	case lock.Renewed.After(now.Add(v1alpha1.ConfirmedFor)):
-		return []Finding{lead.findingWithReason(Warning, v1alpha1.ReasonAgentsAway, fmt.Sprintf("%s: %s renewed its lock at %s, which is in the future: check the clock of its node", gs.Name, pod, lock.Renewed.UTC().Format(time.RFC3339)))}
+		return []Finding{topicLead.findingWithReason(Warning, v1alpha1.ReasonAgentsAway, fmt.Sprintf("%s: %s renewed its lock at %s, which is in the future: check the clock of its node", gs.Name, pod, lock.Renewed.UTC().Format(time.RFC3339)))}
 	}
 	if since, gone := request.LeadGone(gs, target, now); gone {
 		missing := "renewed its lock"
@@ -231,9 +231,9 @@ func (c Checker) lead(ctx context.Context, gs *v1alpha1.GatewaySync) []Finding {
 		if !since.IsZero() {
 			message += " since " + since.UTC().Format(time.RFC3339)
 		}
-		return []Finding{lead.findingWithReason(Warning, v1alpha1.ReasonAgentsAway, message)}
+		return []Finding{topicLead.findingWithReason(Warning, v1alpha1.ReasonAgentsAway, message)}
 	}
-	return []Finding{lead.finding(OK, gs.Name+": "+pod+" is the lead")}
+	return []Finding{topicLead.finding(OK, gs.Name+": "+pod+" is the lead")}
 }
 
 // rights checks whether the user may request refs.
@@ -245,9 +245,9 @@ func (c Checker) rights(ctx context.Context) []Finding {
 	}, metav1.CreateOptions{})
 	switch {
 	case err != nil:
-		return []Finding{rights.unreadable("your rights", err)}
+		return []Finding{topicRights.unreadable("your rights", err)}
 	case !review.Status.Allowed:
-		return []Finding{rights.finding(Warning, "you may not request refs in namespace "+c.Namespace+": bind the ClusterRole "+setterRole+" to yourself")}
+		return []Finding{topicRights.finding(Warning, "you may not request refs in namespace "+c.Namespace+": bind the ClusterRole "+setterRole+" to yourself")}
 	}
-	return []Finding{rights.finding(OK, "you may request refs in namespace "+c.Namespace)}
+	return []Finding{topicRights.finding(OK, "you may request refs in namespace "+c.Namespace)}
 }

@@ -56,17 +56,17 @@ func (c Checker) receiver(ctx context.Context) (Finding, receivers) {
 		LabelSelector: "app.kubernetes.io/name=stoker,app.kubernetes.io/component=receiver",
 	})
 	if err != nil {
-		return receiver.unreadable("the receiver's Deployment", err), receivers{hidden: true}
+		return topicReceiver.unreadable("the receiver's Deployment", err), receivers{hidden: true}
 	}
 	if len(list) == 0 {
-		return receiver.finding(OK, "no receiver is installed: requests over HTTP are not possible, and the lead polls git every spec.polling.interval"), receivers{}
+		return topicReceiver.finding(OK, "no receiver is installed: requests over HTTP are not possible, and the lead polls git every spec.polling.interval"), receivers{}
 	}
 	var found receivers
 	for _, d := range list {
 		name := cmp.Or(d.Spec.Template.Spec.ServiceAccountName, "default")
 		found.accounts = append(found.accounts, account{d.Namespace, name})
 	}
-	return deployments(receiver, list, "requests over HTTP fail"), found
+	return deployments(topicReceiver, list, "requests over HTTP fail"), found
 }
 
 // webhookSecrets checks the Secrets in which GatewaySyncs have the token of their callers: whether the receiver may read them,
@@ -82,13 +82,13 @@ func (c Checker) webhookSecrets(ctx context.Context, found []*v1alpha1.GatewaySy
 	var list []Finding
 	if !r.hidden && len(r.accounts) == 0 {
 		for _, gs := range found {
-			list = append(list, receiver.finding(Warning, gs.Name+": spec.webhook.secretRef is set, but no receiver is installed: set webhookReceiver.enabled, or remove spec.webhook.secretRef"))
+			list = append(list, topicReceiver.finding(Warning, gs.Name+": spec.webhook.secretRef is set, but no receiver is installed: set webhookReceiver.enabled, or remove spec.webhook.secretRef"))
 		}
 		return list
 	}
 	g, err := c.grants(ctx, r)
 	if err != nil {
-		list = append(list, receiver.unreadable("the rights to read Secrets in namespace "+c.Namespace, err))
+		list = append(list, topicReceiver.unreadable("the rights to read Secrets in namespace "+c.Namespace, err))
 	} else {
 		list = append(list, g.report(found)...)
 	}
@@ -174,15 +174,15 @@ func (g *grants) report(found []*v1alpha1.GatewaySync) []Finding {
 		name := gs.Spec.Webhook.SecretRef.Name
 		switch {
 		case g.secrets[name]:
-			list = append(list, receiver.finding(OK, gs.Name+": the receiver may read Secret "+name))
+			list = append(list, topicReceiver.finding(OK, gs.Name+": the receiver may read Secret "+name))
 		case g.wideRole != "":
-			list = append(list, receiver.finding(Warning, fmt.Sprintf("%s: the receiver may read Secret %s, and every other Secret of namespace %s by %s: list the Secrets in its resourceNames", gs.Name, name, g.namespace, g.wideRole)))
+			list = append(list, topicReceiver.finding(Warning, fmt.Sprintf("%s: the receiver may read Secret %s, and every other Secret of namespace %s by %s: list the Secrets in its resourceNames", gs.Name, name, g.namespace, g.wideRole)))
 		default:
 			state, text := Failed, "the receiver may not read Secret "+name+" and rejects every request"
 			if g.hidden {
 				state, text = Warning, "a receiver, if there is one, may not read Secret "+name+" and rejects every request"
 			}
-			list = append(list, receiver.finding(state, fmt.Sprintf("%s: %s: list {namespace: %s, name: %s} in webhookReceiver.secrets, or run: %s", gs.Name, text, g.namespace, name, g.grantCommand(missing))))
+			list = append(list, topicReceiver.finding(state, fmt.Sprintf("%s: %s: list {namespace: %s, name: %s} in webhookReceiver.secrets, or run: %s", gs.Name, text, g.namespace, name, g.grantCommand(missing))))
 		}
 	}
 	return list
@@ -243,13 +243,13 @@ func (c Checker) secrets(ctx context.Context, found []*v1alpha1.GatewaySync) []F
 			case apierrors.IsNotFound(err):
 				s = &corev1.Secret{}
 			case err != nil:
-				list = append(list, receiver.unreadable(gs.Name+": Secret "+ref.Name, err))
+				list = append(list, topicReceiver.unreadable(gs.Name+": Secret "+ref.Name, err))
 				s = nil
 			}
 			read[ref.Name] = s
 		}
 		if s := read[ref.Name]; s != nil && len(bytes.TrimSpace(s.Data[ref.Key])) == 0 {
-			list = append(list, receiver.finding(Failed, gs.Name+": "+secretProblem(s, c.Namespace, ref)))
+			list = append(list, topicReceiver.finding(Failed, gs.Name+": "+secretProblem(s, c.Namespace, ref)))
 		}
 	}
 	return list

@@ -86,15 +86,15 @@ func TestReceiverRightsSuggestedCommands(t *testing.T) {
 	system, namespace := cluster.Namespace(t), cluster.Namespace(t)
 	cluster.ApplyYAML(t, namespace, doored)
 	l := checker(t, cluster.RESTConfig(), namespace)
-	found := look(t, l)[receiver]
+	found := look(t, l)[topicReceiver]
 	assert.Contains(t, found, "ok: no receiver is installed")
 	assert.Contains(t, found, "warning: line: spec.webhook.secretRef is set, but no receiver is installed")
 	assert.Equal(t, 3, strings.Count(found, "\n"), found)
 
 	cluster.ApplyYAML(t, system, withReceiver)
-	assert.Contains(t, look(t, l)[receiver], "failed: Deployment "+system+"/stoker-receiver has no ready pod: requests over HTTP fail")
+	assert.Contains(t, look(t, l)[topicReceiver], "failed: Deployment "+system+"/stoker-receiver has no ready pod: requests over HTTP fail")
 	ready(t, l, system, "stoker-receiver", 2)
-	found = look(t, l)[receiver]
+	found = look(t, l)[topicReceiver]
 	assert.Contains(t, found, "ok: Deployment "+system+"/stoker-receiver: 2 pods are ready\n")
 	assert.Contains(t, found, "failed: line: the receiver may not read Secret line-webhook and rejects every request: list {namespace: "+namespace+", name: line-webhook} in webhookReceiver.secrets, or run: kubectl ")
 	assert.Contains(t, found, "failed: mill: the receiver may not read Secret mill-webhook")
@@ -104,14 +104,14 @@ func TestReceiverRightsSuggestedCommands(t *testing.T) {
 
 	who := newPerson(t, cluster)
 	who.heeds(found)
-	found = look(t, l)[receiver]
+	found = look(t, l)[topicReceiver]
 	assert.Contains(t, found, "ok: line: the receiver may read Secret line-webhook\n")
 	assert.Contains(t, found, "ok: mill: the receiver may read Secret mill-webhook\n")
 	who.heeds(found)
-	found = look(t, l)[receiver]
+	found = look(t, l)[topicReceiver]
 	assert.NotContains(t, found, "there is no Secret line-webhook")
 	who.heeds(found)
-	assert.NotContains(t, look(t, l)[receiver], "failed")
+	assert.NotContains(t, look(t, l)[topicReceiver], "failed")
 
 	// These objects exist but do not suffice: a Secret with another key, a Role for another Secret, and a RoleBinding for another
 	// account.
@@ -131,14 +131,14 @@ func TestReceiverRightsSuggestedCommands(t *testing.T) {
 	secret.Data = map[string][]byte{"token": []byte("\n")}
 	_, err = l.Core.CoreV1().Secrets(namespace).Update(t.Context(), secret, metav1.UpdateOptions{})
 	require.NoError(t, err)
-	found = look(t, l)[receiver]
+	found = look(t, l)[topicReceiver]
 	assert.Equal(t, 3, strings.Count(found, "failed: "), found)
 	who.heeds(found)
-	found = look(t, l)[receiver]
+	found = look(t, l)[topicReceiver]
 	assert.Equal(t, 1, strings.Count(found, "failed: "), found)
 	assert.Contains(t, found, "failed: mill: Secret mill-webhook has no value for the key token")
 	who.heeds(found)
-	assert.NotContains(t, look(t, l)[receiver], "failed")
+	assert.NotContains(t, look(t, l)[topicReceiver], "failed")
 }
 
 // The user has permissions in one namespace, but not for its Secrets.
@@ -160,7 +160,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: reader}
 subjects: [{kind: ServiceAccount, name: default, namespace: `+namespace+`}]
 `)
 	cluster.WaitAllowed(t, namespace, "default", authorizationv1.ResourceAttributes{Namespace: namespace, Group: "stoker.io", Resource: "gatewaysyncs", Verb: "list"})
-	found := look(t, checker(t, cluster.As(t, namespace, "default", ""), namespace))[receiver]
+	found := look(t, checker(t, cluster.As(t, namespace, "default", ""), namespace))[topicReceiver]
 	assert.Contains(t, found, "unknown: the receiver's Deployment cannot be read")
 	assert.Contains(t, found, "warning: line: a receiver, if there is one, may not read Secret line-webhook and rejects every request")
 	assert.Contains(t, found, "--serviceaccount=stoker-system:stoker-receiver")
