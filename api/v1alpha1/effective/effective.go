@@ -1,5 +1,5 @@
-// Package effective computes settings from specs, with their defaults: those of one gateway, from its GatewaySync and the annotations of
-// its pod, and single durations and sizes.
+// Package effective computes the settings of one gateway from its GatewaySync and the annotations of its pod, and parses durations and
+// sizes of specs. It fills in defaults.
 package effective
 
 import (
@@ -50,7 +50,7 @@ type Settings struct {
 	// AutoRollback lists the failures after which the agent rolls the gateway back; empty if it never does.
 	AutoRollback []v1alpha1.AutoRollbackTrigger
 
-	// Windows are the valid maintenance windows of all gateways; schedule.ParseWindows returns those of one.
+	// Windows are the validated windows of the GatewaySync; schedule.ParseWindows selects a gateway's.
 	Windows []v1alpha1.MaintenanceWindow
 
 	// DeploymentMode is the gateway's deployment mode; "" if it has none.
@@ -70,11 +70,11 @@ type Settings struct {
 // service-path mode: the mappings come from the pod's annotation stoker.io/service-path.
 //
 // Of validates only what this gateway uses, so that a mistake in another profile does not affect it. The error is
-// an *Error with ReasonProfileNotFound, ReasonProfilesInvalid or ReasonInvalidAnnotation. With an error, only Paused is set (from the
+// a *v1alpha1.Error with ReasonProfileNotFound, ReasonProfilesInvalid or ReasonInvalidAnnotation. With an error, only Paused is set (from the
 // defaults alone if the profile does not exist).
 func Of(gs *v1alpha1.GatewaySync, profile string, podAnnotations map[string]string) (Settings, error) {
 	pod, podErr := parsePod(podAnnotations)
-	name, p, err := findProfile(gs, cmp.Or(profile, pod.profile))
+	name, p, err := findProfile(gs, cmp.Or(profile, pod.profile), profile == "")
 	incomplete := Settings{Paused: pauses(gs, p)}
 	if err := cmp.Or(podErr, err); err != nil {
 		return incomplete, err
@@ -101,8 +101,9 @@ func invalidSpec(errs field.ErrorList) error {
 	return v1alpha1.NewError(v1alpha1.ReasonProfilesInvalid, "%w%s", errs[0], more)
 }
 
-// findProfile finds a profile by name. It returns nil and no error in service-path mode.
-func findProfile(gs *v1alpha1.GatewaySync, requested string) (string, *v1alpha1.SyncProfile, error) {
+// findProfile finds a profile by name. It returns nil and no error in service-path mode. annotated reports whether the name comes from the
+// annotation of the pod.
+func findProfile(gs *v1alpha1.GatewaySync, requested string, annotated bool) (string, *v1alpha1.SyncProfile, error) {
 	profiles := gs.Spec.Sync.Profiles
 	name := cmp.Or(requested, v1alpha1.DefaultProfile)
 	if p, ok := profiles[name]; ok {
@@ -111,12 +112,13 @@ func findProfile(gs *v1alpha1.GatewaySync, requested string) (string, *v1alpha1.
 	if len(profiles) == 0 && name == v1alpha1.DefaultProfile {
 		return "", nil, nil
 	}
-	existing := "has no profiles"
-	if len(profiles) > 0 {
-		existing = "has " + strings.Join(slices.Sorted(maps.Keys(profiles)), ", ")
-	}
-	advice := "name one of them, or add it"
-	if requested == "" {
+	existing, advice := "has "+strings.Join(slices.Sorted(maps.Keys(profiles)), ", "), "name one of them, or add it"
+	switch {
+	case len(profiles) == 0 && annotated:
+		existing, advice = "is empty", "add the profile, or remove the annotation "+v1alpha1.AnnotationProfile
+	case len(profiles) == 0:
+		existing, advice = "is empty", "add the profile"
+	case requested == "":
 		advice = "name one with the annotation " + v1alpha1.AnnotationProfile + ", or add a profile with that name, which is the default"
 	}
 	return "", nil, v1alpha1.NewError(v1alpha1.ReasonProfileNotFound, "profile %.80q does not exist: spec.sync.profiles %.400s; %s", name, existing, advice)
