@@ -32,7 +32,7 @@ func RestoreValue(snapshot string, at time.Time) string {
 // RestoresOn returns the snapshot that a value of Restore names; "" if it is not one of this gateway.
 func RestoresOn(value, gateway string) string {
 	id := restoredSnapshot(value)
-	if id == "" || id[:len(id)-len("-20060102-150405")] != gateway[:min(len(gateway), 200)] {
+	if id == "" || id[:len(id)-len("-"+syntax.StampFormat)] != gateway[:min(len(gateway), syntax.MaxGatewayName)] {
 		return ""
 	}
 	return id

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 const (
@@ -20,8 +21,6 @@ const genericName = "ignition"
 
 var gatewayName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
 
-const maxGatewayName = 200
-
 // GatewayName returns the identity of the gateway in a pod: the annotation stoker.io/gateway-name; else the label
 // app.kubernetes.io/name, unless that is the chart's generic "ignition"; else the label app.kubernetes.io/instance; else
 // the pod's name. If the name does not come from the pod and the pod has an index n > 0 in a StatefulSet, "-n" is appended, so that
@@ -35,7 +34,7 @@ func GatewayName(podName string, labels, annotations map[string]string) (string,
 		if !isGatewayName(value) {
 			return "", v1alpha1.NewError(v1alpha1.ReasonInvalidAnnotation,
 				"annotation %s: %.80q is not a name of a gateway; use letters, digits, '.', '_' and '-', at most %d, a letter or digit first and last",
-				v1alpha1.AnnotationGatewayName, value, maxGatewayName)
+				v1alpha1.AnnotationGatewayName, value, syntax.MaxGatewayName)
 		}
 		name = value
 	} else if value := labels[labelName]; value != genericName && isGatewayName(value) {
@@ -81,4 +80,6 @@ func ordinal(s string) (int, bool) {
 	return int(n), true
 }
 
-func isGatewayName(s string) bool { return len(s) <= maxGatewayName && gatewayName.MatchString(s) }
+func isGatewayName(s string) bool {
+	return len(s) <= syntax.MaxGatewayName && gatewayName.MatchString(s)
+}

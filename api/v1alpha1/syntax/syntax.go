@@ -8,6 +8,13 @@ import (
 	"time"
 )
 
+const (
+	// MaxGatewayName is the most bytes of a gateway's name, and how many of them a snapshot id has.
+	MaxGatewayName = 200
+	// StampFormat is the layout of the time at the end of a snapshot id.
+	StampFormat = "20060102-150405"
+)
+
 var snapshotID = regexp.MustCompile(`^([a-zA-Z0-9][-a-zA-Z0-9._]{0,199})-[0-9]{8}-[0-9]{6}$`)
 
 // SnapshotID returns the ID of a snapshot without the suffix .tar.gz; "" if s is not an ID.
