@@ -56,8 +56,8 @@ func (b *Bodies) Read(w http.ResponseWriter, r *http.Request) (body []byte, rele
 	if r.ContentLength > MaxBody {
 		return nil, release, ErrTooLarge
 	}
-	// A recorder in a test has no deadline. Reset the deadline at the end, or it would end the request while it waits for its
-	// answer.
+	// Ignore errors: a test's ResponseRecorder has no deadline. Clear the deadline at the end, or it may abort the request while the
+	// handler still works.
 	deadline := http.NewResponseController(w).SetReadDeadline
 	_ = deadline(time.Now().Add(arrivalTimeout))
 	defer func() { _ = deadline(time.Time{}) }()
@@ -71,14 +71,14 @@ func (b *Bodies) Read(w http.ResponseWriter, r *http.Request) (body []byte, rele
 	if !errors.Is(err, errFull) {
 		return first[:n], release, err
 	}
-	leave, ok := b.acquire(r.Context(), addressKey(r.RemoteAddr))
+	releaseSlots, ok := b.acquire(r.Context(), addressKey(r.RemoteAddr))
 	if !ok {
 		return nil, release, ErrBusy
 	}
 	buffer := b.getBuffer()
 	release = sync.OnceFunc(func() {
 		b.putBuffer(buffer)
-		leave()
+		releaseSlots()
 	})
 	_ = deadline(time.Now().Add(arrivalTimeout))
 	n, err = fill(r.Body, buffer[copy(buffer, first):])
@@ -125,47 +125,47 @@ func fill(r io.Reader, into []byte) (n int, err error) {
 	return n, errFull
 }
 
-// acquire waits for a slot of the address and a slot of the total. leave releases both.
-func (b *Bodies) acquire(ctx context.Context, host string) (leave func(), ok bool) {
+// acquire waits for a slot of the address and a slot of the total. releaseSlots releases both.
+func (b *Bodies) acquire(ctx context.Context, host string) (releaseSlots func(), ok bool) {
 	timer := time.NewTimer(slotTimeout)
 	defer timer.Stop()
-	its := b.shareOf(host)
-	for i, places := range []chan struct{}{its.slots, b.slots} {
+	of := b.shareOf(host)
+	for i, slots := range []chan struct{}{of.slots, b.slots} {
 		select {
-		case places <- struct{}{}:
+		case slots <- struct{}{}:
 			continue
 		case <-timer.C:
 		case <-ctx.Done():
 		}
 		if i > 0 {
-			<-its.slots
+			<-of.slots
 		}
-		b.releaseShare(host, its)
+		b.releaseShare(host, of)
 		return nil, false
 	}
 	return func() {
 		<-b.slots
-		<-its.slots
-		b.releaseShare(host, its)
+		<-of.slots
+		b.releaseShare(host, of)
 	}, true
 }
 
 func (b *Bodies) shareOf(host string) *share {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	its := b.shares[host]
-	if its == nil {
-		its = &share{slots: make(chan struct{}, b.slotsEach)}
-		b.shares[host] = its
+	of := b.shares[host]
+	if of == nil {
+		of = &share{slots: make(chan struct{}, b.slotsEach)}
+		b.shares[host] = of
 	}
-	its.users++
-	return its
+	of.users++
+	return of
 }
 
-func (b *Bodies) releaseShare(host string, its *share) {
+func (b *Bodies) releaseShare(host string, of *share) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if its.users--; its.users == 0 {
+	if of.users--; of.users == 0 {
 		delete(b.shares, host)
 	}
 }
