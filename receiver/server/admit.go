@@ -35,7 +35,7 @@ func keyOf(r *http.Request) queue.Key {
 // admit reads and authenticates a request. If it rejects the request, it writes the answer and returns its result in rejected. For an
 // unauthenticated sender, duration and answer do not depend on whether the GatewaySync or its secret exists. The caller must call
 // release when it no longer uses the body.
-func (s *Server) admit(w http.ResponseWriter, r *http.Request, noBody bool) (c caller, release func(), rejected string) {
+func (s *Server) admit(w http.ResponseWriter, r *http.Request, noBody bool) (c caller, release func(), rejected Result) {
 	began := time.Now()
 	release = func() {}
 	if r.ContentLength > limit.MaxBody {
@@ -55,12 +55,10 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, noBody bool) (c c
 		case errors.Is(err, limit.ErrTooLarge):
 			return c, release, tooLarge(w)
 		case errors.Is(err, limit.ErrBusy):
-			writeBusy(w, err.Error())
-			return c, release, "busy"
+			return c, release, writeBusy(w, err.Error())
 		case err != nil: // the body was incomplete
 			w.Header().Set("Connection", "close")
-			writeResult(w, http.StatusBadRequest, "invalid", "the body is incomplete")
-			return c, release, "invalid"
+			return c, release, writeResult(w, http.StatusBadRequest, Invalid, "the body is incomplete")
 		}
 	}
 	c.key = keyOf(r)
@@ -78,31 +76,28 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, noBody bool) (c c
 	case !known && !install:
 		return c, release, s.reject(w, r, began)
 	case of == nil:
-		writeResult(w, http.StatusNotFound, "unknown", "there is no such "+c.key.Kind.Name+", or it has spec.webhook.enabled: false, or this receiver does not serve it")
-		return c, release, "unknown"
+		return c, release, writeResult(w, http.StatusNotFound, Unknown,
+			"there is no such "+c.key.Kind.Name+", or it has spec.webhook.enabled: false, or this receiver does not serve it")
 	}
 	c.object, c.ownSecret = of, known
 	return c, release, ""
 }
 
-func tooLarge(w http.ResponseWriter) string {
+func tooLarge(w http.ResponseWriter) Result {
 	w.Header().Set("Connection", "close")
-	writeResult(w, http.StatusRequestEntityTooLarge, "toolarge", limit.ErrTooLarge.Error())
-	return "toolarge"
+	return writeResult(w, http.StatusRequestEntityTooLarge, TooLarge, limit.ErrTooLarge.Error())
 }
 
 // reject rejects a request, with a fixed delay. While the cache is unsure or the namespace is not synced, a secret may exist that the
 // receiver does not know yet, so reject asks the sender to retry.
-func (s *Server) reject(w http.ResponseWriter, r *http.Request, began time.Time) string {
+func (s *Server) reject(w http.ResponseWriter, r *http.Request, began time.Time) Result {
 	backoff.Wait(r.Context(), time.Until(began.Add(rejectDelay)))
 	if s.secrets.Unsure() || s.find.NotSynced(keyOf(r).Kind, r.PathValue("namespace")) {
 		w.Header().Set("Connection", "close")
-		writeBusy(w, "not all secrets have been read yet")
-		return "busy"
+		return writeBusy(w, "not all secrets have been read yet")
 	}
 	s.mu.Lock()
 	s.refused++
 	s.mu.Unlock()
-	writeUnauthorized(w)
-	return "refused"
+	return writeUnauthorized(w)
 }

@@ -8,12 +8,29 @@ import (
 
 // answer is the body of all answers to /webhook, and of errors of /status.
 type answer struct {
-	// Result is accepted, repeated, ignored, pong, superseded, invalid, refused, unknown, toolarge, busy or failed.
-	Result      string `json:"result"`
+	Result      string `json:"result"` // a Result
 	Ref         string `json:"ref,omitempty"`
 	RequestedAt string `json:"requestedAt,omitempty"`
 	Message     string `json:"message"`
 }
+
+// Result is the outcome of a call, in the answer and in the metrics. A call to /status may also have a request.Phase as its result.
+type Result string
+
+// The results.
+const (
+	Accepted   Result = "accepted"
+	Repeated   Result = "repeated"
+	Ignored    Result = "ignored"
+	Pong       Result = "pong"
+	Superseded Result = "superseded"
+	Invalid    Result = "invalid"
+	Refused    Result = "refused"
+	Unknown    Result = "unknown"
+	TooLarge   Result = "toolarge"
+	Busy       Result = "busy"
+	Failed     Result = "failed"
+)
 
 // maxMessage bounds the text of an error in bytes.
 const maxMessage = 500
@@ -31,23 +48,24 @@ func writeJSON(w http.ResponseWriter, code int, body any) {
 	_, _ = w.Write(append(text, '\n')) // the client may be gone
 }
 
-// writeResult writes an answer with a result and a message.
-func writeResult(w http.ResponseWriter, code int, result, message string) {
+// writeResult writes an answer with a result and a message. It returns the result.
+func writeResult(w http.ResponseWriter, code int, result Result, message string) Result {
 	if len(message) > maxMessage {
 		message = strings.ToValidUTF8(message[:maxMessage], "") + "…"
 	}
-	writeJSON(w, code, answer{Result: result, Message: message})
+	writeJSON(w, code, answer{Result: string(result), Message: message})
+	return result
 }
 
 // writeUnauthorized answers an unauthenticated request. The answer is always the same.
-func writeUnauthorized(w http.ResponseWriter) {
+func writeUnauthorized(w http.ResponseWriter) Result {
 	w.Header().Set("WWW-Authenticate", `Bearer realm="stoker"`)
 	w.Header().Set("Connection", "close")
-	writeResult(w, http.StatusUnauthorized, "refused", "the request has no valid credential")
+	return writeResult(w, http.StatusUnauthorized, Refused, "the request has no valid credential")
 }
 
 // writeBusy asks the sender to retry.
-func writeBusy(w http.ResponseWriter, message string) {
+func writeBusy(w http.ResponseWriter, message string) Result {
 	w.Header().Set("Retry-After", "5")
-	writeResult(w, http.StatusServiceUnavailable, "busy", message)
+	return writeResult(w, http.StatusServiceUnavailable, Busy, message)
 }

@@ -50,10 +50,10 @@ type Status struct {
 
 // serveStatus serves GET /status/{namespace}/{name}.
 func (s *Server) serveStatus(w http.ResponseWriter, r *http.Request) {
-	s.Metrics.Status(s.answerStatus(w, r))
+	s.Metrics.Status(string(s.answerStatus(w, r)))
 }
 
-func (s *Server) answerStatus(w http.ResponseWriter, r *http.Request) string {
+func (s *Server) answerStatus(w http.ResponseWriter, r *http.Request) Result {
 	c, release, rejected := s.admit(w, r, true)
 	release()
 	if rejected != "" {
@@ -61,26 +61,23 @@ func (s *Server) answerStatus(w http.ResponseWriter, r *http.Request) string {
 	}
 	if !c.ownSecret {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="stoker"`)
-		writeResult(w, http.StatusUnauthorized, "refused", errOwnSecretNeeded.Error())
-		return "refused"
+		return writeResult(w, http.StatusUnauthorized, Refused, errOwnSecretNeeded.Error())
 	}
 	q, err := parseQuery(r.URL.RawQuery)
 	if err != nil {
-		writeResult(w, http.StatusBadRequest, "invalid", err.Error())
-		return "invalid"
+		return writeResult(w, http.StatusBadRequest, Invalid, err.Error())
 	}
 	status, err := s.waitForStatus(r.Context(), c, q)
 	switch {
 	case apierrors.IsNotFound(err):
-		writeResult(w, http.StatusNotFound, "unknown", "the "+c.key.Kind.Name+" is gone")
-		return "unknown"
+		return writeResult(w, http.StatusNotFound, Unknown, "the "+c.key.Kind.Name+" is gone")
 	case err != nil:
 		s.Log.Error("the status was not read", "namespace", c.key.Namespace, logKey(c.key.Kind), c.key.Name, "error", err)
 		writeBusy(w, "the status could not be read from the API server")
-		return "failed"
+		return Failed
 	}
 	writeJSON(w, http.StatusOK, status)
-	return string(status.Phase)
+	return Result(status.Phase)
 }
 
 // query holds the parameters: ref, commit and request id, each "" for any, and how long to wait for a final phase.

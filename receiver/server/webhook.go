@@ -23,10 +23,10 @@ const unknownSource = "unknown"
 func (s *Server) serveWebhook(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	source, result := s.receive(w, r)
-	s.Metrics.Received(source, result, time.Since(began))
+	s.Metrics.Received(source, string(result), time.Since(began))
 }
 
-func (s *Server) receive(w http.ResponseWriter, r *http.Request) (source, result string) {
+func (s *Server) receive(w http.ResponseWriter, r *http.Request) (source string, result Result) {
 	c, release, rejected := s.admit(w, r, false)
 	if rejected != "" {
 		release()
@@ -37,12 +37,10 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) (source, result
 	release()
 	source = request.Sender
 	if err != nil {
-		writeResult(w, http.StatusBadRequest, "invalid", err.Error())
-		return source, "invalid"
+		return source, writeResult(w, http.StatusBadRequest, Invalid, err.Error())
 	}
 	if request.Kind == sender.KindPing {
-		writeResult(w, http.StatusOK, "pong", "the secret is valid; pushes will be accepted")
-		return source, "pong"
+		return source, writeResult(w, http.StatusOK, Pong, "the secret is valid; pushes will be accepted")
 	}
 	key := c.key
 	ctx, cancel := context.WithTimeout(r.Context(), answerTimeout)
@@ -61,14 +59,11 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) (source, result
 	switch {
 	case errors.Is(err, errOwnSecretNeeded):
 		w.Header().Set("WWW-Authenticate", `Bearer realm="stoker"`)
-		writeResult(w, http.StatusUnauthorized, "refused", err.Error())
-		return source, "refused"
+		return source, writeResult(w, http.StatusUnauthorized, Refused, err.Error())
 	case err != nil:
-		writeResult(w, http.StatusBadRequest, "invalid", err.Error())
-		return source, "invalid"
+		return source, writeResult(w, http.StatusBadRequest, Invalid, err.Error())
 	case skipped != "":
-		writeResult(w, http.StatusAccepted, "ignored", skipped)
-		return source, "ignored"
+		return source, writeResult(w, http.StatusAccepted, Ignored, skipped)
 	}
 	req.UID = c.object.GetUID() // the sender knows the secret of this object only
 	return source, s.queueRequest(ctx, w, key, req)
@@ -81,23 +76,21 @@ func (s *Server) readObject(ctx context.Context, key queue.Key, uid types.UID) (
 }
 
 // queueRequest queues a request, waits for it and writes its outcome. "Accepted" means that the API server has stored it.
-func (s *Server) queueRequest(ctx context.Context, w http.ResponseWriter, key queue.Key, req request.Request) string {
+func (s *Server) queueRequest(ctx context.Context, w http.ResponseWriter, key queue.Key, req request.Request) Result {
 	got, err := s.queue.Ask(ctx, key, req)
 	if err != nil {
 		return s.writeFailure(w, key, err)
 	}
 	a := answer{Ref: got.Ref, RequestedAt: got.At, Message: got.Message}
-	code := http.StatusAccepted
+	code, result := http.StatusAccepted, Accepted
 	switch got.Outcome {
 	case request.Superseded:
-		code, a.Result = http.StatusConflict, "superseded"
+		code, result = http.StatusConflict, Superseded
 	case request.Ignored:
-		writeResult(w, code, "ignored", got.Message)
-		return "ignored"
+		return writeResult(w, code, Ignored, got.Message)
 	case request.Unchanged:
-		a.Result = "repeated"
+		result = Repeated
 	default:
-		a.Result = "accepted"
 		switch {
 		case a.Message != "":
 		case req.Ref != "":
@@ -109,30 +102,26 @@ func (s *Server) queueRequest(ctx context.Context, w http.ResponseWriter, key qu
 			}
 		}
 	}
+	a.Result = string(result)
 	writeJSON(w, code, a)
-	return a.Result
+	return result
 }
 
 // writeFailure writes the answer to a request that was not carried out, and returns its result.
-func (s *Server) writeFailure(w http.ResponseWriter, key queue.Key, err error) string {
+func (s *Server) writeFailure(w http.ResponseWriter, key queue.Key, err error) Result {
 	_, invalid := errors.AsType[*request.InvalidError](err)
 	switch {
 	case invalid:
-		writeResult(w, http.StatusBadRequest, "invalid", err.Error())
-		return "invalid"
+		return writeResult(w, http.StatusBadRequest, Invalid, err.Error())
 	case apierrors.IsNotFound(err):
-		writeResult(w, http.StatusNotFound, "unknown", "the "+key.Kind.Name+" is gone")
-		return "unknown"
+		return writeResult(w, http.StatusNotFound, Unknown, "the "+key.Kind.Name+" is gone")
 	case errors.Is(err, queue.ErrCrowded):
 		w.Header().Set("Retry-After", "5")
-		writeResult(w, http.StatusTooManyRequests, "busy", err.Error())
-		return "busy"
+		return writeResult(w, http.StatusTooManyRequests, Busy, err.Error())
 	case errors.Is(err, queue.ErrFull), errors.Is(err, queue.ErrClosed), errors.Is(err, errPanic):
-		writeBusy(w, err.Error())
-		return "busy"
+		return writeBusy(w, err.Error())
 	}
 	s.Log.Error("request not carried out; asking for redelivery", "namespace", key.Namespace, logKey(key.Kind), key.Name, "error", err)
 	w.Header().Set("Retry-After", "5")
-	writeResult(w, http.StatusServiceUnavailable, "failed", "the API server did not accept the request: see the log of the receiver")
-	return "failed"
+	return writeResult(w, http.StatusServiceUnavailable, Failed, "the API server did not accept the request: see the log of the receiver")
 }
