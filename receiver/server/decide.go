@@ -40,7 +40,7 @@ func newDelivery(o v1alpha1.Requestable, r sender.Request, ownSecret bool) *deli
 const maxJoinedRefs = 1000
 
 // Join merges two deliveries of the same sender about the same repository. A push of many tags causes one delivery for each,
-// and the highest version is wanted.
+// and only the highest version matters.
 func (d *delivery) Join(other request.Decider) (request.Decider, bool) {
 	o, ok := other.(*delivery)
 	if !ok || d.ownSecret != o.ownSecret || d.deferrable != o.deferrable || d.Sender != o.Sender || !slices.Equal(d.Repositories, o.Repositories) || len(d.Refs)+len(o.Refs) > maxJoinedRefs {
@@ -51,7 +51,7 @@ func (d *delivery) Join(other request.Decider) (request.Decider, bool) {
 	return &both, true
 }
 
-// Deferrable implements queue.Joiner. A followed tag must not get lost: polling does not find it, and few git hosts send it again.
+// Deferrable implements queue.Joiner. A followed tag must not be lost: polling does not find it, and few git hosts send it again.
 func (d *delivery) Deferrable() bool { return d.deferrable }
 
 // Decide implements request.Decider.
@@ -59,8 +59,8 @@ func (d *delivery) Decide(o v1alpha1.Requestable) (request.Request, string, erro
 	return decide(o, d.Request, d.ownSecret)
 }
 
-// decide returns the request that a delivery makes to a GatewaySync, or why it makes none. ownSecret reports whether the sender knows
-// the secret of the GatewaySync itself. It is pure.
+// decide returns the request that a delivery makes to an object, or why it makes none. ownSecret reports whether the sender used the
+// object's own secret. It is pure.
 func decide(o v1alpha1.Requestable, r sender.Request, ownSecret bool) (req request.Request, skipped string, err error) {
 	req = request.Request{By: r.Sender, ID: r.ID}
 	switch r.Kind {
@@ -70,7 +70,7 @@ func decide(o v1alpha1.Requestable, r sender.Request, ownSecret bool) (req reque
 		case err != nil:
 			return req, "", err
 		case !found:
-			return req, "none of its commits is of the repository in " + repoField(o), nil
+			return req, "none of its commits belongs to the repository in " + repoField(o), nil
 		case ref != "" && !ownSecret:
 			return req, "", errOwnSecretNeeded
 		}
@@ -88,7 +88,7 @@ func decidePush(o v1alpha1.Requestable, r sender.Request, ownSecret bool, req re
 		return req, fixed, nil
 	}
 	if !slices.ContainsFunc(r.Repositories, func(p sender.Repository) bool { return p.Is(desiredref.RequestsOf(o).Repo) }) {
-		return req, "it belongs to another repository than " + repoField(o), nil
+		return req, "it is not for the repository in " + repoField(o), nil
 	}
 	skipped := ""
 	best := ""
@@ -136,7 +136,8 @@ func desiredRef(o v1alpha1.Requestable) desiredref.Desired {
 	return d
 }
 
-// mayBeDesired reports whether a full ref name is the desired ref, or the ref of the spec if that may end the current request.
+// mayBeDesired reports whether a full ref name is the desired ref, or the spec's ref, if a new commit there would end the request in
+// force.
 func mayBeDesired(o v1alpha1.Requestable, full string) bool {
 	d := desiredRef(o)
 	return refMatches(d.Ref, full) || d.ResolveSpec && refMatches(desiredref.RequestsOf(o).Spec, full)
@@ -158,14 +159,14 @@ func refMatches(ref, full string) bool {
 // tagProblem returns why a tag does not become the requested ref, or "".
 func tagProblem(o v1alpha1.Requestable, tag string, ownSecret bool) string {
 	w := o.WebhookSpec()
-	admitted := false
+	matches := false
 	for _, pattern := range w.FollowTags {
 		ok, err := doublestar.Match(pattern, tag)
-		admitted = admitted || ok && err == nil
+		matches = matches || ok && err == nil
 	}
 	switch {
-	case !admitted:
-		return fmt.Sprintf("spec.webhook.followTags does not admit the tag %.100s", tag)
+	case !matches:
+		return fmt.Sprintf("spec.webhook.followTags does not match the tag %.100s", tag)
 	case !ownSecret:
 		return errOwnSecretNeeded.Error()
 	case syntax.IsCommit(tag), strings.HasPrefix(tag, "refs/"), tag == "HEAD", tag == "":
