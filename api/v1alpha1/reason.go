@@ -189,7 +189,7 @@ var Reasons = []ReasonInfo{
 	{ReasonChangesRefused, ClassHeld, CauseOther, "changes made on a gateway must not leave it, or cannot be expressed in git"},
 	{ReasonBranchTaken, ClassHeld, CauseOther, "another gateway or another author committed to the branch for a gateway's changes"},
 	{ReasonNoConfigAccess, ClassHeld, CauseOther, "this redundant node may not change its configuration now"},
-	{ReasonDuplicateGateway, ClassHeld, CauseOther, "two live pods have the name of one gateway"},
+	{ReasonDuplicateGateway, ClassHeld, CauseOther, "two live pods claim the same gateway name"},
 	{ReasonNotOwned, ClassHeld, CauseOther, "an object of a ConfigSync exists already, and the ConfigSync does not own it"},
 	{ReasonApplyConflict, ClassHeld, CauseOther, "another manager owns fields that a ConfigSync sets, and conflictPolicy is hold"},
 	{ReasonRefNotFound, ClassStalled, CauseOther, "the repository has no such ref or commit"},

@@ -1,7 +1,6 @@
 package status
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +11,15 @@ import (
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/api/v1alpha1/validation"
+)
+
+// Bounds of what a row takes from a report. The markers of DiscoveredGateway allow as much.
+const (
+	maxGatewayHistory = 10
+	maxProjects       = 32
+	maxScan           = 256
+	maxNotes          = 8
+	maxNote           = 256 // of each
 )
 
 // gateway is a row of the status with internal fields.
@@ -90,7 +98,7 @@ func (s *Seen) gateway(p Pod, r *v1alpha1.SyncReport, known map[string]*v1alpha1
 		g.Message = "the pod asks for an agent and has none; its Events say why it was not injected"
 		return g
 	case r == nil:
-		g.keep(known[g.Name])
+		g.copyFrom(known[g.Name])
 		g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing, "its agent has not reported yet"
 		if p.Stuck != "" {
 			g.Message += ": " + p.Stuck
@@ -102,7 +110,7 @@ func (s *Seen) gateway(p Pod, r *v1alpha1.SyncReport, known map[string]*v1alpha1
 	case r.Status.Gateway != "":
 		g.Name = Cut(r.Status.Gateway, 253) // the agent may have started with this name before the annotation changed
 	}
-	g.keep(known[g.Name])
+	g.copyFrom(known[g.Name])
 	g.report(s, &r.Status)
 	if g.Name != name && p.Labels[v1alpha1.LabelCRName] != "" { // otherwise the agent was added by hand with its own name
 		says := fmt.Sprintf("its pod asks for the name %s, which takes effect when it is recreated", name)
@@ -127,8 +135,8 @@ func (g *gateway) profile() string {
 	return v1alpha1.DefaultProfile
 }
 
-// keep copies fields of the last row that the agent may not report yet.
-func (g *gateway) keep(was *v1alpha1.DiscoveredGateway) {
+// copyFrom copies fields of the last row that the agent may not report yet.
+func (g *gateway) copyFrom(was *v1alpha1.DiscoveredGateway) {
 	if was != nil {
 		g.LastSyncTime, g.LastSyncDuration = was.LastSyncTime.DeepCopy(), was.LastSyncDuration
 		g.SyncedCommit, g.SyncedRef = was.SyncedCommit, was.SyncedRef
@@ -139,7 +147,7 @@ func (g *gateway) keep(was *v1alpha1.DiscoveredGateway) {
 	}
 }
 
-// setHistory copies a reported history, if the API server takes it.
+// setHistory copies the reported records that the API server accepts.
 func (g *gateway) setHistory(list []v1alpha1.SyncRecord) {
 	g.SyncHistory = nil
 	for _, r := range list[:min(len(list), maxGatewayHistory)] {
@@ -149,20 +157,7 @@ func (g *gateway) setHistory(list []v1alpha1.SyncRecord) {
 	}
 }
 
-const maxGatewayHistory = 10
-
-// historyLength returns how many syncs the row of each gateway shows.
-func historyLength(gateways int) int {
-	switch {
-	case gateways <= 32:
-		return maxGatewayHistory
-	case gateways <= 100:
-		return 3
-	}
-	return 0
-}
-
-// snapshot copies a reported snapshot, if it can be one: the API server would reject the whole status for a field that is not valid.
+// snapshot copies a reported snapshot if it is valid: the API server rejects a status with an invalid field.
 func (g *gateway) snapshot(s *v1alpha1.GatewaySnapshot) {
 	g.LastSnapshot = nil
 	if s != nil && annotation.RestoresOn(s.ID, g.Name) == s.ID && s.ID != "" {
@@ -177,7 +172,7 @@ func (g *gateway) snapshot(s *v1alpha1.GatewaySnapshot) {
 func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	g.Profile, g.AgentVersion = Cut(r.Profile, 63), Cut(r.AgentVersion, 64)
 	g.SyncStatus, g.Reason, g.Message = r.Phase, v1alpha1.Reason(Cut(string(r.Reason), 64)), Cut(r.Message, maxMessage)
-	g.LastScanResult, g.Drift = Cut(r.Scan, 256), r.Drift.Files
+	g.LastScanResult, g.Drift = Cut(r.Scan, maxScan), r.Drift.Files
 	g.propose(r.Proposal)
 	g.snapshot(r.LastSnapshot)
 	g.AutoRollback = Cut(r.AutoRollback, 40)
@@ -187,7 +182,7 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	for _, note := range r.Notes[:min(len(r.Notes), maxNotes)] {
 		g.Notes = append(g.Notes, Cut(note, maxNote))
 	}
-	g.ProjectsSynced = r.Projects[:min(len(r.Projects), 32)]
+	g.ProjectsSynced = r.Projects[:min(len(r.Projects), maxProjects)]
 	if r.Planned != nil && r.Revision == s.Target.Revision {
 		g.planned = r.Planned.Commit
 	}
@@ -199,7 +194,7 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 		g.SyncedRef = ""
 	}
 	g.SyncedCommit = Cut(r.Commit, 40)
-	if !slices.Contains(states, r.Phase) { // the API server would reject the whole status
+	if !reportable(r.Phase) { // the API server would reject the whole status
 		g.SyncStatus, g.Message = v1alpha1.GatewayError, Cut(fmt.Sprintf("its agent reports %.40q, which is not a state; %s", r.Phase, r.Message), maxMessage)
 	}
 	if g.delivered && r.Started != nil {
@@ -218,7 +213,7 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	switch {
 	case g.synced:
 	case current && !g.delivered:
-		if paused && continues(g.Reason) { // nothing waits for a paused gateway: neither a deadline nor a request
+		if paused && retriesByItself(g.Reason) { // nothing waits for a paused gateway: neither a deadline nor a request
 			g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayHeld, v1alpha1.ReasonPaused, Cut("paused; "+says, maxMessage)
 			g.handled = true
 		}
@@ -230,14 +225,15 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	}
 }
 
-// continues reports whether an agent retries by itself.
-func continues(r v1alpha1.Reason) bool {
+// retriesByItself reports whether an agent retries without a user.
+func retriesByItself(r v1alpha1.Reason) bool {
 	return r.Class() == v1alpha1.ClassWorking || r.Class() == v1alpha1.ClassRetry
 }
 
-// states are the valid phases of a report.
-var states = []v1alpha1.GatewaySyncState{v1alpha1.GatewayPending, v1alpha1.GatewayApplied, v1alpha1.GatewaySyncing, v1alpha1.GatewaySynced,
-	v1alpha1.GatewayStandby, v1alpha1.GatewayHeld, v1alpha1.GatewayError}
+// reportable reports whether an agent may report a state.
+func reportable(s v1alpha1.GatewaySyncState) bool {
+	return s != v1alpha1.GatewayMissingSidecar && slices.Contains(v1alpha1.GatewayStates, s)
+}
 
 func changed(f v1alpha1.FileCounts) int32 {
 	sum := int64(f.Added) + int64(f.Modified) + int64(f.Deleted)
@@ -254,86 +250,5 @@ func (g *gateway) merge(other gateway) {
 	g.PodName = Cut(strings.Join(names, ", "), 1024)
 	g.synced, g.stale, g.delivered, g.handled, g.planned = false, false, false, false, ""
 	g.SyncStatus, g.Reason = v1alpha1.GatewayHeld, v1alpha1.ReasonDuplicateGateway
-	g.Message = Cut("live pods "+list(names)+" have the name of one gateway: give each a name with the annotation "+v1alpha1.AnnotationGatewayName, maxMessage)
-}
-
-const (
-	maxRows = 2000
-	// maxNotes and maxNote bound the notes of a row, and the bytes of each.
-	maxNotes = 8
-	maxNote  = 256
-	// rowBytes limits the size of all rows. The API server stores objects up to 1.5 MiB, including the managed fields of every
-	// row.
-	rowBytes = 400 << 10
-)
-
-// fitRows returns the rows that fit into the object. With many gateways it reduces the detail, and with too many it omits rows,
-// synced gateways first.
-func fitRows(all fleet) []v1alpha1.DiscoveredGateway {
-	rows := slices.Clone(all)
-	if len(rows) > maxRows {
-		slices.SortStableFunc(rows, func(a, b gateway) int {
-			switch {
-			case a.synced == b.synced:
-				return 0
-			case b.synced:
-				return -1
-			}
-			return 1
-		})
-		rows = rows[:maxRows]
-		slices.SortFunc(rows, func(a, b gateway) int { return strings.Compare(a.Name, b.Name) })
-	}
-	for _, much := range detail {
-		out := make([]v1alpha1.DiscoveredGateway, len(rows))
-		for i := range rows {
-			out[i] = rows[i].DiscoveredGateway
-			if most := historyLength(len(rows)); len(out[i].SyncHistory) > most {
-				out[i].SyncHistory = out[i].SyncHistory[:most]
-			}
-			much(&out[i])
-		}
-		if size(out) <= rowBytes {
-			return out
-		}
-	}
-	out := make([]v1alpha1.DiscoveredGateway, len(rows))
-	for i, g := range rows {
-		out[i] = v1alpha1.DiscoveredGateway{Name: g.Name, SyncStatus: g.SyncStatus, Reason: g.Reason, SyncedCommit: g.SyncedCommit, Drift: g.Drift, FilesSaved: g.FilesSaved,
-			AutoRollback: g.AutoRollback, ProposalState: g.ProposalState}
-	}
-	return out
-}
-
-// detail are the levels of detail of a row, from full to minimal. The state of the proposal and an automatic rollback are in all of them,
-// because a change of them is an Event.
-var detail = []func(*v1alpha1.DiscoveredGateway){
-	func(*v1alpha1.DiscoveredGateway) {},
-	func(g *v1alpha1.DiscoveredGateway) { g.SyncHistory = nil },
-	func(g *v1alpha1.DiscoveredGateway) {
-		g.SyncHistory = nil
-		g.ProjectsSynced = g.ProjectsSynced[:min(len(g.ProjectsSynced), 3)]
-		g.Message, g.PodName = Cut(g.Message, 200), Cut(g.PodName, 128)
-		if len(g.Notes) > 0 {
-			g.Notes = []string{Cut(g.Notes[0], 128)}
-		}
-	},
-	func(g *v1alpha1.DiscoveredGateway) {
-		g.ProjectsSynced, g.LastScanResult, g.LastSyncDuration, g.ServiceAccountName, g.Namespace = nil, "", "", "", ""
-		g.LastSnapshot, g.SyncHistory = nil, nil
-		g.Message, g.PodName = Cut(g.Message, 80), Cut(g.PodName, 128)
-	},
-	func(g *v1alpha1.DiscoveredGateway) {
-		*g = v1alpha1.DiscoveredGateway{Name: g.Name, PodName: Cut(g.PodName, 64), Profile: g.Profile, SyncStatus: g.SyncStatus, Reason: g.Reason,
-			SyncedCommit: g.SyncedCommit, Message: Cut(g.Message, 32), Drift: g.Drift, FilesSaved: g.FilesSaved,
-			AutoRollback: g.AutoRollback, ProposalState: g.ProposalState}
-	},
-}
-
-func size(rows []v1alpha1.DiscoveredGateway) int {
-	b, err := json.Marshal(rows)
-	if err != nil {
-		return 1 << 30 // impossible: the rows hold only text and numbers
-	}
-	return len(b)
+	g.Message = Cut("live pods "+list(names)+" claim the same gateway name: give each its own name with the annotation "+v1alpha1.AnnotationGatewayName, maxMessage)
 }

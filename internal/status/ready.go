@@ -19,11 +19,7 @@ type verdict struct {
 
 // judge returns the first state of the fleet that applies.
 func judge(f *facts) verdict {
-	n, synced, paused := len(f.fleet), f.fleet.synced(), f.GatewaySync.Paused()
-	ref := failure.Reason(f.Ref.Err, "")
-	if f.Ref.Err != nil && ref == "" {
-		ref = v1alpha1.ReasonGitUnreachable
-	}
+	n, synced, paused, ref := len(f.fleet), f.fleet.synced(), f.GatewaySync.Paused(), f.refReason()
 	say := func(status metav1.ConditionStatus, reason v1alpha1.Reason, message string) verdict {
 		return verdict{status: status, reason: reason, message: message}
 	}
@@ -38,7 +34,7 @@ func judge(f *facts) verdict {
 	case n == 0:
 		return say(metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, NoGateways(f.GatewaySync.Name))
 	case !f.resolved:
-		return say(metav1.ConditionFalse, v1alpha1.ReasonProgressing, "polling git for "+f.Ref.Desired.Ref)
+		return say(metav1.ConditionFalse, v1alpha1.ReasonProgressing, f.polling())
 	case f.rolling() && !paused:
 		return rolloutVerdict(f)
 	case synced == n && paused:
@@ -64,7 +60,7 @@ func allGatewaysSynced(f *facts, v verdict) *metav1.Condition {
 	case f.away != nil:
 		return f.condition(metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, f.away.describe())
 	case n == 0:
-		return f.condition(metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, "no gateway was discovered")
+		return f.condition(metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, NoGateways(f.GatewaySync.Name))
 	case f.resolved && f.fleet.synced() == n && !f.rolling():
 		return f.condition(metav1.ConditionTrue, v1alpha1.ReasonSynced, f.fleet.describeSynced(f.describeTarget()))
 	case f.resolved && v.status != metav1.ConditionTrue && f.Ref.Err == nil:
@@ -82,8 +78,8 @@ func allGatewaysSynced(f *facts, v verdict) *metav1.Condition {
 const (
 	// maxSummary bounds status.summary, in bytes.
 	maxSummary = 64
-	// maxNameWithReason bounds the result of nameWithReason: a line of kubectl get has 120 columns with it, unless other columns
-	// have long names.
+	// maxNameWithReason bounds the result of nameWithReason, so that a line of kubectl get fits into 120 columns, unless other
+	// columns have long names.
 	maxNameWithReason = 44
 )
 
@@ -108,7 +104,7 @@ func summary(f *facts, v verdict, overdue bool) string {
 	case overdue:
 		s = "overdue: " + s
 	case v.status == metav1.ConditionTrue && f.Ref.Err != nil:
-		s += "; git: " + string(failure.Reason(f.Ref.Err, v1alpha1.ReasonGitUnreachable))
+		s += "; git: " + string(f.refReason())
 	case v.status == metav1.ConditionTrue && drifted > 0:
 		s += fmt.Sprintf("; drift on %d", drifted)
 	}

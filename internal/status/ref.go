@@ -6,7 +6,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
@@ -20,14 +19,6 @@ func targetStatus(r Ref) *v1alpha1.TargetStatus {
 		t.RefShort = short(d.Ref)
 	}
 	return t
-}
-
-// requestStatus returns status.request, which is nil unless a request has lapsed or would lapse.
-func requestStatus(d desiredref.Desired) *v1alpha1.RequestStatus {
-	if d.Over == "" && d.Lapsed == "" {
-		return nil
-	}
-	return &v1alpha1.RequestStatus{Over: d.Over, Lapsed: d.Lapsed, Refused: d.Refused}
 }
 
 // refResolutionStatus returns status.refResolutionStatus, which has more states than the condition RefResolved.
@@ -47,7 +38,7 @@ func refResolutionStatus(f *facts) v1alpha1.RefResolutionStatus {
 func refResolved(f *facts) *metav1.Condition {
 	switch refResolutionStatus(f) {
 	case v1alpha1.RefResolutionError:
-		return f.condition(metav1.ConditionFalse, failure.Reason(f.Ref.Err, v1alpha1.ReasonGitUnreachable), refError(f))
+		return f.condition(metav1.ConditionFalse, f.refReason(), refError(f))
 	case v1alpha1.RefResolved:
 		message := fmt.Sprintf("%s is at %s", f.Target.Ref, short(f.Target.Commit))
 		if f.Target.Ref == f.Target.Commit {
@@ -55,14 +46,25 @@ func refResolved(f *facts) *metav1.Condition {
 		}
 		return f.condition(metav1.ConditionTrue, v1alpha1.ReasonRefResolved, message)
 	case v1alpha1.RefResolving:
-		return f.condition(metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "polling git for "+f.Ref.Desired.Ref)
+		return f.condition(metav1.ConditionUnknown, v1alpha1.ReasonProgressing, f.polling())
 	}
 	return f.condition(metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "git has not been polled yet")
 }
 
+// refReason returns the reason of Ref.Err, or "" if it is nil.
+func (f *facts) refReason() v1alpha1.Reason {
+	if f.Ref.Err == nil {
+		return ""
+	}
+	return failure.Reason(f.Ref.Err, v1alpha1.ReasonGitUnreachable)
+}
+
+// polling returns the message while git is polled.
+func (f *facts) polling() string { return "polling git for " + f.Ref.Desired.Ref }
+
 // refError returns the message of Ref.Err, with what the gateways do meanwhile.
 func refError(f *facts) string {
-	reason, message := failure.Reason(f.Ref.Err, v1alpha1.ReasonGitUnreachable), f.Ref.Err.Error()
+	reason, message := f.refReason(), f.Ref.Err.Error()
 	if f.resolved && !f.inherited {
 		message = fmt.Sprintf("%s; the gateways stay at %s", Cut(message, maxMessage-80), short(f.Target.Commit))
 	}
@@ -91,7 +93,7 @@ func sshHostKeyVerification(f *facts) *metav1.Condition {
 	bad := func(r v1alpha1.Reason) bool {
 		return r == v1alpha1.ReasonHostKeyUnknown || r == v1alpha1.ReasonHostKeyMismatch
 	}
-	if r := failure.Reason(f.Ref.Err, ""); bad(r) {
+	if r := f.refReason(); bad(r) {
 		return f.condition(metav1.ConditionFalse, r, f.Ref.Err.Error())
 	}
 	for i := range f.fleet {

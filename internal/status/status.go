@@ -83,7 +83,7 @@ func Summarise(s Seen) Summary {
 	st.GatewaysReady = fmt.Sprintf("%d/%d", f.running(), len(f.fleet))
 	st.Target, st.RefResolutionStatus, st.Rollout = f.target, refResolutionStatus(f), s.Rollout
 	if d := s.Ref.Desired; d.Ref != "" {
-		st.Request = requestStatus(d)
+		st.Request = d.Status()
 	}
 	for _, c := range Conditions {
 		if c.compute != nil {

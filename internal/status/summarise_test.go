@@ -187,7 +187,7 @@ func TestNotReady(t *testing.T) {
 		{name: "two pods with one gateway name", given: func(s *scene) {
 			s.Pods[1].Annotations[v1alpha1.AnnotationGatewayName], s.report(1).Gateway = "gw-0", "gw-0"
 		},
-			ready: "False/DuplicateGateway", says: "live pods gw-0-0, gw-1-0 have the name of one gateway",
+			ready: "False/DuplicateGateway", says: "live pods gw-0-0, gw-1-0 claim the same gateway name",
 			told: []string{"gw-0-0: SyncHeld", "gw-1-0: SyncHeld", "SyncHeld"}},
 		{name: "pod without agent", given: func(s *scene) {
 			p := s.pod("gw-2")
