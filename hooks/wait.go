@@ -221,7 +221,7 @@ func (w *waiter) finished(v request.Verdict, flags *waitFlags) (bool, error) {
 	switch v.Phase {
 	case request.Succeeded:
 		if flags.noRollback && w.heldOff != "" {
-			return true, exitErrorf(exitFailed, "failed: %s: %s is held off by a rollback to %s, until it moves on; to run it anyway: stoker set-ref %s %s%s",
+			return true, exitErrorf(exitFailed, "failed: %s: %s is blocked by a rollback to %s, until it moves on; to run it anyway: stoker set-ref %s %s%s",
 				v1alpha1.ReasonRolledBack, w.heldOff, request.Short(v.Ref), w.argument(), w.heldOff, troubleshootingLink(v1alpha1.ReasonRolledBack))
 		}
 		return true, nil

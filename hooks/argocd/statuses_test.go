@@ -61,7 +61,7 @@ var statuses = []struct {
 		s.reportSynced(1)
 		s.write()
 	}},
-	{"rolled_back", "Healthy", "rolled back: main is held off at bbbbbbb; all 2 gateways run aaaaaaa", rolledBack},
+	{"rolled_back", "Healthy", "rolled back: bbbbbbb of main is blocked; all 2 gateways run aaaaaaa", rolledBack},
 	{"rolled_back_and_broken", "Degraded", "ConfigSyntaxError: line-1: projects/a/project.json: line 3: unexpected end", func(s *scene) {
 		rolledBack(s)
 		s.report(1, v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError, "projects/a/project.json: line 3: unexpected end")

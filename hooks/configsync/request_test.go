@@ -95,7 +95,7 @@ func TestRollbackRequest(t *testing.T) {
 	for range 2 {
 		w.must()
 		assert.Equal(t, "1", w.data("a")["a"])
-		assert.Contains(t, w.condition(v1alpha1.ConditionReady).Message, "rolled back: main is held off at "+second[:7])
+		assert.Contains(t, w.condition(v1alpha1.ConditionReady).Message, "rolled back: "+second[:7]+" of main is blocked")
 	}
 	w.commit("k8s/a.yaml", configMap("a", "3"))
 	w.must()
@@ -153,7 +153,7 @@ func TestRollbackOnFailure(t *testing.T) {
 	for range 2 { // no loop
 		w.must()
 		assert.Equal(t, "1", w.data("a")["a"])
-		assert.Contains(t, w.condition(v1alpha1.ConditionReady).Message, "rolled back: main is held off at "+second[:7])
+		assert.Contains(t, w.condition(v1alpha1.ConditionReady).Message, "rolled back: "+second[:7]+" of main is blocked")
 		assert.Equal(t, cs.Annotations, w.get().Annotations)
 	}
 	w.git.Git("branch", "other", "main")

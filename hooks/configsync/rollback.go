@@ -19,8 +19,8 @@ import (
 // requestRollback requests the last good commit after a run that failed with err, if the spec says so and the commit caused the failure.
 // It returns err. The next run applies the last good commit.
 //
-// Rollbacks cannot loop: there is no rollback from the last good commit to itself, and the failed commit is applied again only if the ref
-// moves to another commit or a user requests it.
+// Rollbacks cannot loop: there is no rollback from the last good commit to itself, and the rollback blocks the failed commit until the ref
+// moves or a user requests that commit.
 func (r *Run) requestRollback(ctx context.Context, err error) error {
 	good := r.record.cs.Status.LastGood
 	if r.record.cs.Spec.RollbackOnFailure != v1alpha1.ConfigRollbackLastGood || ctx.Err() != nil || !r.causedByCommit(err) || good == nil || good.Commit == r.Commit() {
@@ -57,5 +57,5 @@ func rollbackNote(cs *v1alpha1.ConfigSync) string {
 	if err != nil || d.Unless == "" {
 		return ""
 	}
-	return fmt.Sprintf("rolled back: %s is held off at %.7s; ", q.Spec, d.Unless)
+	return fmt.Sprintf("rolled back: %.7s of %s is blocked; ", d.Unless, q.Spec)
 }

@@ -113,11 +113,11 @@ func TestSecondPromotionOfBrokenVersion(t *testing.T) {
 	assert.Equal(t, broken, l.requests()[v1alpha1.AnnotationRequestedUnless])
 	l.Converges("first", l.First)
 
-	l.run(promoted(), failed, "RolledBack: v1.1.0 is held off")
+	l.run(promoted(), failed, "RolledBack: v1.1.0 is blocked")
 	l.titles("first")
 
 	delete(a.hooks, "PostSync")
 	l.run(promoted(), succeeded, "")
-	assert.Contains(t, request.Read(l.GatewaySync(), "", nil, time.Now()).Message, "rolled back: v1.1.0 is held off at "+request.Short(broken), "the status must show the rollback")
+	assert.Contains(t, request.Read(l.GatewaySync(), "", nil, time.Now()).Message, "rolled back: "+request.Short(broken)+" of v1.1.0 is blocked", "the status must show the rollback")
 	l.titles("first")
 }

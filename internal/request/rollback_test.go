@@ -55,10 +55,10 @@ func TestRollbackToRunningCommit(t *testing.T) {
 		to     string
 		change func(*v1alpha1.GatewaySync)
 	}{
-		"status without target":   {"", func(gs *v1alpha1.GatewaySync) { gs.Status.Rollback.Commit = "" }},
-		"desired commit":          {"", func(gs *v1alpha1.GatewaySync) { gs.Status.Outcome.Commit = commitA }},
-		"capital digits":          {"", func(gs *v1alpha1.GatewaySync) { gs.Status.Outcome.Ref = strings.ToUpper(commitA) }},
-		"commit that is held off": {commitA, func(gs *v1alpha1.GatewaySync) { gs.Status.Rollback.Unless = commitA }},
+		"status without target":  {"", func(gs *v1alpha1.GatewaySync) { gs.Status.Rollback.Commit = "" }},
+		"desired commit":         {"", func(gs *v1alpha1.GatewaySync) { gs.Status.Outcome.Commit = commitA }},
+		"capital digits":         {"", func(gs *v1alpha1.GatewaySync) { gs.Status.Outcome.Ref = strings.ToUpper(commitA) }},
+		"commit that is blocked": {commitA, func(gs *v1alpha1.GatewaySync) { gs.Status.Rollback.Unless = commitA }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gs := rolled()

@@ -138,12 +138,12 @@ func (s *Setter) Restore(ctx context.Context, namespace, name, snapshot string) 
 	})
 }
 
-// Retry asks the gateways that went back from the target commit to take it again. The error is an *InvalidError if there are none.
+// Retry asks the gateways that rolled the target commit back to take it again. The error is an *InvalidError if there are none.
 func (s *Setter) Retry(ctx context.Context, namespace, name string) (Answer, error) {
 	return s.changeGateways(ctx, namespace, name, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
 		answer := Answer{Outcome: Set, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
 		if !syntax.IsCommit(gs.Status.Retry) {
-			return nil, Answer{}, invalid("there is nothing to retry: no gateway of %s went back from the desired commit", name)
+			return nil, Answer{}, invalid("there is nothing to retry: no gateway of %s rolled the desired commit back", name)
 		}
 		value := annotation.RetryValue(gs.Status.Retry, s.now())
 		if gs.Annotations[v1alpha1.AnnotationRetry] == value {

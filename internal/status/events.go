@@ -167,7 +167,7 @@ func (g *gateway) transitions(was *v1alpha1.DiscoveredGateway) []Event {
 	rested := rested(string(was.Reason))
 	switch {
 	case g.AutoRollback != "" && g.AutoRollback != was.AutoRollback:
-		emit(true, v1alpha1.EventAutoRollbackPerformed, fmt.Sprintf("went back from %s by itself: %s", short(g.AutoRollback), why))
+		emit(true, v1alpha1.EventAutoRollbackPerformed, fmt.Sprintf("rolled back %s automatically: %s", short(g.AutoRollback), why))
 	case g.synced && (changed && !was.SyncStatus.Synced() && !rested || was.SyncedCommit != g.SyncedCommit):
 		emit(false, v1alpha1.EventSyncCompleted, fmt.Sprintf("%s runs %s", g.Name, short(g.SyncedCommit)))
 	case !changed, was.Reason == g.Reason && was.SyncStatus == v1alpha1.GatewaySyncing && failed(was): // it retried

@@ -120,7 +120,7 @@ func (f *facts) rollbackPrefix() string {
 	if unless == "" {
 		return ""
 	}
-	return fmt.Sprintf("rolled back: %s is held off at %s; ", f.GatewaySync.Spec.Git.Ref, short(unless))
+	return fmt.Sprintf("rolled back: %s of %s is blocked; ", short(unless), f.GatewaySync.Spec.Git.Ref)
 }
 
 // condition returns a condition of the current generation. putCondition adds its type.

@@ -360,7 +360,7 @@ func TestRollbackEvent(t *testing.T) {
 	s.takes(0)
 	st = s.write()
 	assert.Equal(t, []string{"gw-0-0: SyncCompleted", "SyncCompleted", "RollbackCompleted"}, s.told())
-	assert.Equal(t, "rolled back: main is held off at bbbbbbb; gw-0 (pod gw-0-0) runs aaaaaaa", messageOf(st, v1alpha1.ConditionReady))
+	assert.Equal(t, "rolled back: bbbbbbb of main is blocked; gw-0 (pod gw-0-0) runs aaaaaaa", messageOf(st, v1alpha1.ConditionReady))
 	assert.Len(t, st.History, 3)
 }
 

@@ -58,7 +58,7 @@ func TestFailedGatewaysShareEvent(t *testing.T) {
 	})
 }
 
-// A gateway that goes back by itself is one Event, also if the lead changes or the gateway keeps reporting it.
+// An automatic rollback of a gateway is one Event, also if the lead changes or the gateway keeps reporting it.
 func TestAutomaticRollbackEvent(t *testing.T) {
 	s := newScene(t, 2)
 	s.write()
@@ -68,7 +68,7 @@ func TestAutomaticRollbackEvent(t *testing.T) {
 		for _, e := range s.events {
 			if e.Reason == v1alpha1.EventAutoRollbackPerformed {
 				assert.True(t, e.Warning)
-				assert.Contains(t, e.Note, "went back from bbbbbbb by itself: RolledBack: ScanFailed")
+				assert.Contains(t, e.Note, "rolled back bbbbbbb automatically: RolledBack: ScanFailed")
 				n++
 			}
 		}

@@ -21,7 +21,7 @@ func TestRollbackNamesHeldCommit(t *testing.T) {
 	s.takes(0)
 	s.takes(1)
 	st := s.write()
-	assert.Equal(t, "rolled back: main is held off at bbbbbbb; all 2 gateways run aaaaaaa", messageOf(st, v1alpha1.ConditionReady))
+	assert.Equal(t, "rolled back: bbbbbbb of main is blocked; all 2 gateways run aaaaaaa", messageOf(st, v1alpha1.ConditionReady))
 	assert.Equal(t, "aaaaaaa", st.Target.RefShort)
 	assert.Equal(t, commitA, st.Target.Ref)
 	assert.Equal(t, "aaaaaaa", st.LastSyncRef)

@@ -107,7 +107,7 @@ func (d *deployment) rollBackByAction(good string) {
 	gs := d.get()
 	assert.Equal(d.t, "argocd", gs.Annotations[v1alpha1.AnnotationRequestedBy])
 	assert.Equal(d.t, "main", gs.Spec.Git.Ref, "a button must not change the spec")
-	d.shows("Argo CD shows the commit that is held off", "Synced Healthy", "Healthy rolled back: main is held off at "+short7(bad))
+	d.shows("Argo CD shows the commit that is blocked", "Synced Healthy", "Healthy rolled back: "+short7(bad)+" of main is blocked")
 	assert.NotContains(d.t, d.offered(), "rollback", "rollback must not be offered for the running commit")
 	assert.Len(d.t, d.operations(), syncs, "a request of a button must not be drift")
 

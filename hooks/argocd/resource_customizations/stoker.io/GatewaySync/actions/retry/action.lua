@@ -1,4 +1,4 @@
--- Asks the gateways that went back from the target commit to try it again, as stoker retry does.
+-- Asks the gateways that rolled the target commit back to try it again, as stoker retry does.
 local function map(value)
   if type(value) == "table" then return value end
   return {}
@@ -6,7 +6,7 @@ end
 
 local commit = map(obj.status).retry
 if type(commit) ~= "string" or commit == "" then
-  error("there is nothing to retry: no gateway went back from the desired commit", 0)
+  error("there is nothing to retry: no gateway rolled the desired commit back", 0)
 end
 obj.metadata = map(obj.metadata)
 obj.metadata.annotations = map(obj.metadata.annotations)
