@@ -7,7 +7,7 @@ import "cmp"
 // +kubebuilder:validation:XValidation:rule="!has(self.scope) || self.scope != 'rollout' || !has(self.triggers) || size(self.triggers) == 0",message="apply to scope gateway only: with scope rollout, every failure that aborts the rollout rolls its gateways back",fieldPath=".triggers"
 type AutoRollbackSpec struct {
 	// If true, a gateway that cannot load a commit returns to what it ran before, but not twice in a row from the same commit. The commit
-	// is held off until another one is the target, or until a user requests it again (stoker retry).
+	// is blocked until another one is the target, or until a user requests it again (stoker retry).
 	// +optional
 	Enabled bool `json:"enabled,omitempty"`
 	// Failures that roll a gateway back. Default: all three. Not with scope rollout, where every failure that aborts the rollout does.

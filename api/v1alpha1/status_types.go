@@ -48,7 +48,7 @@ type GatewaySyncStatus struct {
 	// Progress of a rollout in steps. Absent if all gateways change at once.
 	// +optional
 	Rollout *RolloutStatus `json:"rollout,omitempty"`
-	// Commit that a retry would request again: the target, if a gateway went back from it or its rollout failed. Otherwise empty.
+	// Commit that a retry would request again: the target, if a gateway rolled it back or its rollout failed. Otherwise empty.
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	Retry string `json:"retry,omitempty"`
@@ -84,7 +84,7 @@ type GatewaySyncStatus struct {
 	// Number of profiles of the spec.
 	// +optional
 	ProfileCount int32 `json:"profileCount,omitempty"`
-	// Number of synced gateways, of all, such as 3/3.
+	// Synced gateways out of all gateways, such as 3/3.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	GatewaysReady string `json:"gatewaysReady,omitempty"`
@@ -117,8 +117,7 @@ type GatewaySyncStatus struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=2000
 	DiscoveredGateways []DiscoveredGateway `json:"discoveredGateways,omitempty"`
-	// The conditions that docs/reference/status.md lists. Reconciling and Stalled
-	// exist only while they are true.
+	// The conditions that docs/reference/status.md lists. Reconciling and Stalled exist only while they are true.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -140,7 +139,7 @@ const (
 	RolloutPlanning RolloutPhase = "Planning"
 	// RolloutProgressing means that the gateways of a step sync.
 	RolloutProgressing RolloutPhase = "Progressing"
-	// RolloutSoaking means that the gateways of a stage have synced, and that postSyncWait or a health check is not over.
+	// RolloutSoaking means that the gateways of a stage have synced, and that postSyncWait or a health check has not finished.
 	RolloutSoaking RolloutPhase = "Soaking"
 	// RolloutWaiting means that the next stage waits for an approval.
 	RolloutWaiting RolloutPhase = "Waiting"
@@ -242,7 +241,7 @@ type RequestStatus struct {
 	Refused string `json:"refused,omitempty"`
 }
 
-// CommitRecord is a commit that all gateways ran.
+// CommitRecord is a commit of a status's history.
 type CommitRecord struct {
 	// Ref that the commit was resolved from.
 	// +optional
@@ -252,7 +251,7 @@ type CommitRecord struct {
 	// +required
 	// +kubebuilder:validation:MaxLength=40
 	Commit string `json:"commit"`
-	// Since when the commit ran.
+	// When the commit was first seen on all gateways, or when a ConfigSync had applied it.
 	// +required
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`
@@ -266,7 +265,8 @@ type GatewaySyncState string
 
 // The states of a gateway. Synced and Standby count as synced.
 const (
-	// GatewayPending means that no agent has reported yet.
+	// GatewayPending means that the gateway has no result for the current target yet: its agent has not reported, has not begun, or made a
+	// dry run.
 	GatewayPending GatewaySyncState = "Pending"
 	// GatewayApplied means that files were written before the gateway started, and are not verified yet.
 	GatewayApplied GatewaySyncState = "Applied"
@@ -344,7 +344,7 @@ type DiscoveredGateway struct {
 	AgentVersion string `json:"agentVersion,omitempty"`
 	// Result of the gateway's last scan.
 	// +optional
-	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:MaxLength=256
 	LastScanResult string `json:"lastScanResult,omitempty"`
 	// Number of files that the last sync changed.
 	// +optional
@@ -358,10 +358,10 @@ type DiscoveredGateway struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=256
 	Notes []string `json:"notes,omitempty"`
-	// Projects that are synced.
+	// Projects that are synced, at most 32 of them.
 	// +optional
 	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=255
 	ProjectsSynced []string `json:"projectsSynced,omitempty"`
 	// Details for users, such as the error.
@@ -374,7 +374,7 @@ type DiscoveredGateway struct {
 	// The newest snapshot of the gateway. Absent if there is none.
 	// +optional
 	LastSnapshot *GatewaySnapshot `json:"lastSnapshot,omitempty"`
-	// Commit that the gateway could not load and rolled back (spec.autoRollback). Absent if no commit is held off.
+	// Commit that the gateway could not load and rolled back (spec.autoRollback). Absent if no commit is blocked.
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	AutoRollback string `json:"autoRollback,omitempty"`

@@ -122,7 +122,7 @@ type SyncReportStatus struct {
 	// The newest snapshot. Absent if there is none.
 	// +optional
 	LastSnapshot *GatewaySnapshot `json:"lastSnapshot,omitempty"`
-	// Commit that the gateway could not load and the agent rolled back. Absent if no commit is held off.
+	// Commit that the gateway could not load and the agent rolled back. Absent if no commit is blocked.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^([0-9a-f]{40})?$`
 	AutoRollback string `json:"autoRollback,omitempty"`

@@ -18,7 +18,7 @@ type Desired struct {
 	Commit string
 	// Override reports whether Ref comes from a request and not from the spec.
 	Override bool
-	// Unless is set while a rollback is in force: the commit of the ref of the spec that the rollback holds off. The rollback lapses when that ref
+	// Unless is set while a rollback is in force: the commit of the ref of the spec that the rollback blocks. The rollback lapses when that ref
 	// moves on. Otherwise it is "".
 	Unless string
 	// RequestedBy is the sender; empty if the request is not in force.
