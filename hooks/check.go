@@ -38,21 +38,22 @@ A check is unknown if you may not read what it needs. The exit code is 1 if a ch
 		r := output.Result{Data: list, Head: []string{"STATE", "CHECK", "MESSAGE"}}
 		for i := range list {
 			f := &list[i]
-			f.ReadOn = documentationURL(f.ReadOn)
+			f.Docs = documentationURL(f.Docs)
 			message := f.Message
 			if f.State != check.OK {
-				message += "; see " + f.ReadOn
+				message += "; see " + f.Docs
 			}
 			r.Rows = append(r.Rows, []string{string(f.State), string(f.Check), message})
-			if f.State == check.Failed {
-				r.Names = append(r.Names, string(f.Check))
-			}
+		}
+		failed, all := check.Count(list)
+		for _, t := range failed {
+			r.Names = append(r.Names, string(t))
 		}
 		if err := r.Print(c.stdout, *format); err != nil {
 			return err
 		}
-		if failed := len(r.Names); failed > 0 {
-			return fmt.Errorf("%d of %d checks failed", failed, len(list))
+		if len(failed) > 0 {
+			return fmt.Errorf("%d of %d checks failed", len(failed), all)
 		}
 		return nil
 	}

@@ -55,8 +55,20 @@ type Finding struct {
 	State   State  `json:"state"`
 	Check   Topic  `json:"check"`
 	Message string `json:"message"`
-	// ReadOn is a heading of the documentation, as PATH#ANCHOR from the root of the repository.
-	ReadOn string `json:"readOn"`
+	// Docs is a heading of the documentation, as PATH#ANCHOR from the root of the repository.
+	Docs string `json:"docs"`
+}
+
+// Count returns the checks that have a failed finding, in the order of list, and the number of all checks.
+func Count(list []Finding) (failed []Topic, all int) {
+	seen := map[Topic]bool{}
+	for _, f := range list {
+		seen[f.Check] = true
+		if f.State == Failed && !slices.Contains(failed, f.Check) {
+			failed = append(failed, f.Check)
+		}
+	}
+	return failed, len(seen)
 }
 
 const troubleshooting = "docs/how-to/troubleshooting.md#"
@@ -70,7 +82,7 @@ func (t Topic) finding(s State, message string) Finding {
 func (t Topic) findingWithReason(s State, reason v1alpha1.Reason, message string) Finding {
 	f := t.finding(s, message)
 	if reason.Known() {
-		f.ReadOn = troubleshooting + strings.ToLower(string(reason))
+		f.Docs = troubleshooting + strings.ToLower(string(reason))
 	}
 	return f
 }
@@ -88,7 +100,7 @@ func (t Topic) unreadable(what string, err error) Finding {
 type Checker struct {
 	kube.Clients
 	Namespace string // of the gateways
-	// Now returns the time of the API server: locks and the status have its times.
+	// Now returns the time of the API server: locks and the status have its times. It hides Clients.Now, so that a test can set the time.
 	Now func() time.Time
 }
 

@@ -65,13 +65,23 @@ func look(t *testing.T, l Checker) map[Topic]string {
 	headings := strings.ReplaceAll(strings.ToLower(string(doc)), "### check ", "### check-")
 	found := map[Topic]string{}
 	for _, f := range list {
-		anchor, ok := strings.CutPrefix(f.ReadOn, troubleshooting)
-		assert.True(t, ok, f.ReadOn)
+		anchor, ok := strings.CutPrefix(f.Docs, troubleshooting)
+		assert.True(t, ok, f.Docs)
 		assert.Contains(t, headings, "\n### "+anchor+"\n")
 		assert.Contains(t, Topics, f.Check)
 		found[f.Check] += string(f.State) + ": " + f.Message + "\n"
 	}
 	return found
+}
+
+// A check with several findings counts once.
+func TestCount(t *testing.T) {
+	failed, all := Count([]Finding{
+		topicKinds.finding(OK, ""), topicRoles.finding(Failed, "a"), topicRoles.finding(Failed, "b"),
+		topicPolicies.finding(Warning, ""), topicWebhook.finding(OK, ""), topicWebhook.finding(Failed, ""),
+	})
+	assert.Equal(t, []Topic{topicRoles, topicWebhook}, failed)
+	assert.Equal(t, 4, all)
 }
 
 func TestCheckEmptyCluster(t *testing.T) {

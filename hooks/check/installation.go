@@ -76,7 +76,7 @@ func (c Checker) roles(ctx context.Context) []Finding {
 		_, err := c.Core.RbacV1().ClusterRoles().Get(ctx, name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
-			list = append(list, topicRoles.finding(Failed, "there is no ClusterRole "+name+": "+role.without+"; install the chart again"))
+			list = append(list, topicRoles.finding(Failed, "there is no ClusterRole "+name+": "+role.without+"; upgrade or reinstall the chart"))
 		case err != nil:
 			list = append(list, topicRoles.unreadable("ClusterRole "+name, err))
 		}
@@ -114,13 +114,13 @@ func (c Checker) policies(ctx context.Context) []Finding {
 func (c Checker) webhook(ctx context.Context) []Finding {
 	found, err := c.Core.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, injectorName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return []Finding{topicWebhook.finding(Failed, "there is no MutatingWebhookConfiguration "+injectorName+": pods start without agents; install the chart again")}
+		return []Finding{topicWebhook.finding(Failed, "there is no MutatingWebhookConfiguration "+injectorName+": pods start without agents; upgrade or reinstall the chart")}
 	}
 	if err != nil {
 		return []Finding{topicWebhook.unreadable("MutatingWebhookConfiguration "+injectorName, err)}
 	}
 	if len(found.Webhooks) == 0 {
-		return []Finding{topicWebhook.finding(Failed, "MutatingWebhookConfiguration "+injectorName+" has no entry; install the chart again")}
+		return []Finding{topicWebhook.finding(Failed, "MutatingWebhookConfiguration "+injectorName+" has no entry; upgrade or reinstall the chart")}
 	}
 	var list []Finding
 	for i := range found.Webhooks {
@@ -129,7 +129,7 @@ func (c Checker) webhook(ctx context.Context) []Finding {
 		}
 	}
 	if len(list) == 0 {
-		return []Finding{topicWebhook.finding(OK, fmt.Sprintf("%d entries of the webhook trust a valid certificate", len(found.Webhooks)))}
+		return []Finding{topicWebhook.finding(OK, fmt.Sprintf("the webhook configuration has %d entries, each with a valid CA certificate", len(found.Webhooks)))}
 	}
 	return list
 }
@@ -164,7 +164,7 @@ func (c Checker) injector(ctx context.Context) Finding {
 		return topicInjector.unreadable("the injector's Deployment", err)
 	}
 	if len(list) == 0 {
-		return topicInjector.finding(Failed, "there is no Deployment of the injector: pods start without agents; install the chart again")
+		return topicInjector.finding(Failed, "there is no Deployment of the injector: pods start without agents; upgrade or reinstall the chart")
 	}
 	return deployments(topicInjector, list, "pods start without agents")
 }

@@ -173,9 +173,9 @@ func (c Checker) bindings(ctx context.Context, accounts []string) []Finding {
 	role, err := c.Core.RbacV1().ClusterRoles().Get(ctx, agentRole, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return append(list, topicBindings.finding(Failed, "ClusterRole "+agentRole+" of the agents does not exist, so they cannot report: install the chart again"))
+		return append(list, topicBindings.finding(Failed, "ClusterRole "+agentRole+" of the agents does not exist, so they cannot report: upgrade or reinstall the chart"))
 	case err == nil && !slices.ContainsFunc(role.Rules, writesReports):
-		return append(list, topicBindings.finding(Failed, "ClusterRole "+agentRole+" of the agents does not let them write SyncReports: install the chart again"))
+		return append(list, topicBindings.finding(Failed, "ClusterRole "+agentRole+" of the agents does not let them write SyncReports: upgrade or reinstall the chart"))
 	}
 	return append(list, topicBindings.finding(Failed, "no binding grants ClusterRole "+agentRole+" to ServiceAccount "+strings.Join(denied, ", ")+": its agents cannot report"))
 }

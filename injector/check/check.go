@@ -70,7 +70,7 @@ func (c Config) attempt(ctx context.Context) error {
 		return fmt.Errorf("read the webhook configuration %s: %w", c.Configuration, err)
 	}
 	if len(configuration.Webhooks) == 0 {
-		return fmt.Errorf("webhook configuration %s has no entry: install the chart again", c.Configuration)
+		return fmt.Errorf("webhook configuration %s has no entry: upgrade or reinstall the chart", c.Configuration)
 	}
 	var found bytes.Buffer
 	for i := range configuration.Webhooks {
