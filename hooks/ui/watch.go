@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// probeInterval is how often a list is read after a failed watch, because the informer does not report that it works again.
+	// probeInterval is how often a list is read after a failed watch, because the informer does not report recovery.
 	probeInterval = 3 * time.Second
 	// leadsMaxAge is how long a list of SyncTargets is used. Leads renew their locks every few seconds, so a watch would transfer
 	// more.
@@ -136,7 +136,7 @@ func (w *watcher) subscribe(fleet string) (<-chan struct{}, func()) {
 	}
 }
 
-// readLeads returns which fleets have a lead. One request at a time reads it, and the answer counts for leadsMaxAge.
+// readLeads returns which fleets have a lead. One request at a time reads the leads; the result is reused for leadsMaxAge.
 func (w *watcher) readLeads(ctx context.Context) leads.Leads {
 	w.leadsMu.Lock()
 	defer w.leadsMu.Unlock()
