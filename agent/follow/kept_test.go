@@ -70,7 +70,7 @@ func TestClosedStepRestore(t *testing.T) {
 
 			p.restart()
 			s = p.await("the restored gateway after a restart", func(s v1alpha1.SyncReportStatus) bool { return back(s) && len(s.Message) > 150 })
-			assert.Contains(t, s.Message, second[:7]+" is held off")
+			assert.Contains(t, s.Message, second[:7]+" is blocked")
 			w.lead(rollout(3, 2, second))
 			p.awaitSynced(third, title)
 		})

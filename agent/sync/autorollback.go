@@ -43,7 +43,7 @@ func (f *loadFailures) suffice(trigger v1alpha1.AutoRollbackTrigger, now time.Ti
 type autoRollback struct{ *job }
 
 // run rolls back if the target is the cause of err, the failure to load it. Otherwise it returns err. It rolls back once
-// from each commit: the note about that stays when the commit is no longer held off, and no request removes it. Only damage to
+// from each commit: the note about that stays when the commit is no longer blocked, and no request removes it. Only damage to
 // the note allows another automatic rollback.
 func (j autoRollback) run(ctx context.Context, err error) error {
 	trigger := j.confirmTrigger(ctx, err)

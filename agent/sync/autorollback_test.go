@@ -59,7 +59,7 @@ func (j *judged) fails(reason v1alpha1.Reason, d time.Duration) {
 	}
 }
 
-// back expects a sync to be held off at the first commit.
+// back expects a sync to be blocked at the first commit.
 func (j *judged) back(trigger v1alpha1.AutoRollbackTrigger) *sync.Report {
 	j.t.Helper()
 	r := j.ended(sync.Error, v1alpha1.ReasonRolledBack)
@@ -120,7 +120,7 @@ func TestAutomaticRollback(t *testing.T) {
 			j.gw.Requests.Reset()
 			j.now = j.now.Add(time.Hour)
 			assert.False(t, j.back(tt.trigger).Wrote())
-			assert.Empty(t, j.gw.Requests.List(), "the commit is held off without requests to the gateway")
+			assert.Empty(t, j.gw.Requests.List(), "the commit is blocked without requests to the gateway")
 			j.restart(t.TempDir())
 			j.clock()
 			assert.False(t, j.back(tt.trigger).Wrote(), "a restarted agent does not sync the commit again")
@@ -333,7 +333,7 @@ func TestRestoredStateFailsToo(t *testing.T) {
 	j.fails(v1alpha1.ReasonScanFailed, 30*time.Second)
 	for range 20 { // sequence: time passes
 		r := j.ended(sync.Error, v1alpha1.ReasonScanFailed)
-		require.Contains(t, r.Message, "went back by itself (scanFailure")
+		require.Contains(t, r.Message, "rolled back automatically (scanFailure")
 		require.Contains(t, r.Message, "restored the snapshot")
 		require.Equal(t, commit, r.AutoRollback.Commit)
 		require.Equal(t, j.good, r.Commit)

@@ -63,7 +63,7 @@ type ScanOutcome struct {
 
 // AutoRollback describes an automatic rollback of a gateway.
 type AutoRollback struct {
-	// Commit is the commit that failed and is held off.
+	// Commit is the commit that failed and is blocked.
 	Commit   plan.ID                      `json:"commit"`
 	Trigger  v1alpha1.AutoRollbackTrigger `json:"trigger"`
 	Snapshot string                       `json:"snapshot"`
@@ -92,7 +92,7 @@ type Report struct {
 	Snapshots []disk.Snapshot `json:"-"`
 	// History are the last syncs that changed the gateway or failed, oldest first; nil if they are unknown.
 	History []Audit `json:"-"`
-	// AutoRollback is nil unless a commit is held off because of an automatic rollback.
+	// AutoRollback is nil unless a commit is blocked because of an automatic rollback.
 	AutoRollback *AutoRollback `json:"autoRollback,omitempty"`
 	// Changes is the plan. loop.State serves its text.
 	Changes *plan.Changes `json:"-"`

@@ -15,7 +15,7 @@ import (
 )
 
 // A restore returns the gateway to a snapshot. It is a sync whose files come from the data volume, so it needs neither git nor
-// the target's commit. From then on, the commit that was the target is held off, also after a restart, until another commit
+// the target's commit. From then on, the commit that was the target is blocked, also after a restart, until another commit
 // is the target, or a user requests a retry or forces a sync. A new profile alone does not end this: what made the commit
 // wrong for the plant may be in any file.
 //
@@ -26,14 +26,14 @@ import (
 //
 //	Snapshot  Done
 //	named     false  the snapshot replaces the target, and its files are still to be written
-//	named     true   its files are written, and the target is held off
+//	named     true   its files are written, and the target is blocked
 //	""        -      nothing replaces the target: the request is not for this gateway, or has lapsed
 //
 // In the last state, Request still counts: the same request is not carried out again.
 type restoreNote struct {
 	Request  string  `json:"request"` // as in Target.Restore
 	Snapshot string  `json:"snapshot,omitempty"`
-	Commit   plan.ID `json:"commit,omitzero"` // the target that is held off
+	Commit   plan.ID `json:"commit,omitzero"` // the target that is blocked
 	Force    string  `json:"force,omitempty"` // the force-sync request at that time
 	Retry    string  `json:"retry,omitempty"` // the request to retry at that time
 	Done     bool    `json:"done,omitempty"`
@@ -50,7 +50,7 @@ const (
 	unknownSnapshot = "unknown"
 )
 
-// lapsed reports whether the target t is not, or no longer, the commit that is held off.
+// lapsed reports whether the target t is not, or no longer, the commit that is blocked.
 func (n restoreNote) lapsed(t Target) bool {
 	return n.Commit != t.Commit || n.Force != t.ForceID || n.Retry != t.Retry && annotation.Retries(t.Retry, t.Commit.String())
 }
@@ -68,14 +68,14 @@ func (n restoreNote) messagePrefix() string {
 	if n.Trigger == "" {
 		return ""
 	}
-	return fmt.Sprintf("went back by itself (%s: %s); ", n.Trigger, n.Cause)
+	return fmt.Sprintf("rolled back automatically (%s: %s); ", n.Trigger, n.Cause)
 }
 
 // restorer restores snapshots.
 type restorer struct{ *job }
 
 // loadNote returns the note on the disk, or the one that must replace it: replaced reports that the note on the disk is
-// damaged. It may have held off the target, so the target is then held off unless its files are on the disk.
+// damaged. It may have blocked the target, so the target is then blocked unless its files are on the disk.
 func (j restorer) loadNote() (n restoreNote, replaced bool, err error) {
 	b, err := j.dir.Note(restoreNoteName)
 	if err != nil || b == nil {
@@ -171,7 +171,7 @@ func (e *Engine) Restores(t Task) bool {
 }
 
 // TargetOnDisk returns the target that the files on the disk belong to: their commit or, if they are those of a snapshot, the
-// target that is held off.
+// target that is blocked.
 func (e *Engine) TargetOnDisk() (Target, error) {
 	d, err := e.Open()
 	if err != nil {
@@ -210,7 +210,7 @@ func (j restorer) restore(ctx context.Context, n restoreNote) error {
 		return fmt.Errorf("%s%s: %w", n.messagePrefix(), done, err)
 	}
 	return failure.New(v1alpha1.ReasonRolledBack,
-		"%s%s %s; %s is held off until another commit is requested, or until it is retried (stoker retry NAME)",
+		"%s%s %s; %s is blocked until another commit is requested, or until it is retried (stoker retry NAME)",
 		n.messagePrefix(), state, j.dir.Manifest().Header().Commit.Short(), j.t.Commit.Short())
 }
 

@@ -52,7 +52,7 @@ var fleets = []struct {
 	{"went_back", []string{"force-sync", "pause", "retry", "rollback"}, []string{"retry"}, func(s *scene) {
 		s.resolve(commitB, nil)
 		s.reportSynced(0)
-		s.report(1, v1alpha1.GatewayError, v1alpha1.ReasonRolledBack, "went back by itself")
+		s.report(1, v1alpha1.GatewayError, v1alpha1.ReasonRolledBack, "rolled back automatically")
 		s.Reports[1].Status.AutoRollback = commitB
 		s.write()
 	}},

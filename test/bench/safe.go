@@ -190,7 +190,7 @@ func (x *safeBench) hundred(ctx context.Context) error {
 		if err := x.restore(ctx, "few"); err != nil {
 			return err
 		}
-		// The commit that was taken back is held off until another one was there.
+		// A commit that was rolled back stays blocked until another one is requested.
 		at := x.commits[x.on.home()]
 		before, err := x.remote.Parent(ctx, at)
 		if err := errors.Join(err, x.syncTo(ctx, x.on, before), x.syncTo(ctx, x.on, at)); err != nil {

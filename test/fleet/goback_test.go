@@ -35,7 +35,7 @@ func TestAutomaticRollback(t *testing.T) {
 	p.Eventually("the gateway rolls back", func() bool { return row().Reason == v1alpha1.ReasonRolledBack })
 	assert.Equal(t, bad, row().AutoRollback)
 	assert.Equal(t, p.First, row().SyncedCommit)
-	assert.Contains(t, row().Message, "went back by itself (projectLoadError")
+	assert.Contains(t, row().Message, "rolled back automatically (projectLoadError")
 	assert.Equal(t, "first", broken.Title())
 	p.Eventually("the other gateway runs the commit", func() bool { return healthy.Title() == "bad" })
 	assert.Equal(t, bad, p.Status().Retry)
