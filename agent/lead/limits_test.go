@@ -192,29 +192,32 @@ func TestSummaryOfAnyReport(t *testing.T) {
 	made.Name, made.Namespace, made.OwnerReferences = "site", s.ns, nil
 	_, err := s.reports().Create(t.Context(), made, metav1.CreateOptions{})
 	require.NoError(t, err)
-	hostile := &intruder{s, kube.SyncReport, untyped(t, made.Status), "status"}
 	admitted := 0
-	for _, c := range limits.Of(t, "syncreports", "status") {
-		if !hostile.write(t, c) {
-			continue
-		}
-		admitted++
-		seen := scene
-		report, err := s.reports().Get(t.Context(), "site")
-		if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
-			seen.Reports, seen.Unreadable = seen.Reports[1:], map[string]error{hostileReport.Name: bad}
-		} else {
-			require.NoError(t, err, c.Name)
-			report.Name, report.OwnerReferences = hostileReport.Name, hostileReport.OwnerReferences
-			seen.Reports = []*v1alpha1.SyncReport{report, seen.Reports[1]}
-		}
-		is, err := s.summed(t, seen, s.sync())
-		if assert.NoError(t, err, c.Name) {
-			assert.Nil(t, is.Status.Unread, c.Name)
-			assert.Contains(t, []string{"1/2", "2/2", "0/2", "0/1"}, is.Status.GatewaysReady, c.Name)
+	for _, phase := range []v1alpha1.GatewaySyncState{v1alpha1.GatewaySynced, v1alpha1.GatewayError} {
+		made.Status.Phase = phase
+		hostile := &intruder{s, kube.SyncReport, untyped(t, made.Status), "status"}
+		for _, c := range limits.Of(t, "syncreports", "status") {
+			if !hostile.write(t, c) {
+				continue
+			}
+			admitted++
+			seen := scene
+			report, err := s.reports().Get(t.Context(), "site")
+			if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
+				seen.Reports, seen.Unreadable = seen.Reports[1:], map[string]error{hostileReport.Name: bad}
+			} else {
+				require.NoError(t, err, c.Name)
+				report.Name, report.OwnerReferences = hostileReport.Name, hostileReport.OwnerReferences
+				seen.Reports = []*v1alpha1.SyncReport{report, seen.Reports[1]}
+			}
+			is, err := s.summed(t, seen, s.sync())
+			if assert.NoError(t, err, "%s %s", phase, c.Name) {
+				assert.Nil(t, is.Status.Unread, c.Name)
+				assert.Contains(t, []string{"1/2", "2/2", "0/2", "0/1"}, is.Status.GatewaysReady, c.Name)
+			}
 		}
 	}
-	assert.Greater(t, admitted, 80)
+	assert.Greater(t, admitted, 160)
 }
 
 // C13: the API server rejects times that Go cannot parse or would write back as null. Each time field of our kinds has its own

@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -123,7 +124,14 @@ func (f *facts) rollbackPrefix() string {
 	return fmt.Sprintf("rolled back: %s of %s is blocked; ", short(unless), f.GatewaySync.Spec.Git.Ref)
 }
 
-// condition returns a condition of the current generation. putCondition adds its type.
+// conditionReason matches the reasons that the API server admits in a condition. It admits any text in reports, rows and outcomes.
+var conditionReason = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`)
+
+// condition returns a condition of the current generation. putCondition adds its type. A reason that a condition cannot have becomes
+// Progressing, because the API server would reject the whole status.
 func (f *facts) condition(status metav1.ConditionStatus, reason v1alpha1.Reason, message string) *metav1.Condition {
+	if !conditionReason.MatchString(string(reason)) {
+		reason = v1alpha1.ReasonProgressing
+	}
 	return &metav1.Condition{Status: status, Reason: string(reason), Message: Cut(message, maxMessage), ObservedGeneration: f.GatewaySync.Generation, LastTransitionTime: f.now}
 }

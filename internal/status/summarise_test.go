@@ -490,6 +490,33 @@ func TestUnknownReportState(t *testing.T) {
 	assert.Equal(t, "1/2", s.GatewaySync.Status.GatewaysReady)
 }
 
+// C13: a condition takes fewer reasons than a report, the rows of the last status and its outcome.
+func TestReasonsOfConditions(t *testing.T) {
+	for _, reason := range []v1alpha1.Reason{"x y", "9", "Odd.", "\x00", "…"} {
+		valid := func(st *v1alpha1.GatewaySyncStatus) {
+			t.Helper()
+			require.NotEmpty(t, st.Conditions)
+			for _, c := range st.Conditions {
+				assert.Regexp(t, `^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`, c.Reason, c.Type)
+			}
+		}
+		s := newScene(t, 2)
+		s.write()
+		s.fails(0, reason, "odd")
+		st := s.write()
+		valid(st)
+		assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady))
+		assert.Contains(t, messageOf(st, v1alpha1.ConditionReady), "gw-0 (pod gw-0-0): odd")
+
+		s.report(0).Phase, s.report(0).Reason = v1alpha1.GatewaySyncing, v1alpha1.ReasonProgressing
+		st.DiscoveredGateways[0].SyncStatus, st.DiscoveredGateways[0].Reason = v1alpha1.GatewayError, reason
+		valid(s.write())
+
+		s.GatewaySync.Status.Outcome = &v1alpha1.Outcome{Phase: v1alpha1.OutcomeFailed, Reason: reason}
+		valid(Without(Leaderless{GatewaySync: s.GatewaySync, Pods: s.Pods, Now: s.Now}))
+	}
+}
+
 func TestErrorWithoutReason(t *testing.T) {
 	s := newScene(t, 1)
 	s.Target.Commit = ""
