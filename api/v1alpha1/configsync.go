@@ -2,7 +2,10 @@ package v1alpha1
 
 import (
 	"cmp"
+	"slices"
 	"unicode/utf8"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Account returns the name of the ServiceAccount with whose rights objects are applied.
@@ -43,4 +46,20 @@ func TruncateMessage(s string) string {
 		return s
 	}
 	return string([]rune(s)[:maxLength-1]) + "…"
+}
+
+// maxConditions is how many conditions the API server admits in a status.
+const maxConditions = 16
+
+// FitConditions removes conditions of other writers if there are so many that those of the types in own would not fit into a status. It
+// changes the list.
+func FitConditions(list []metav1.Condition, own []string) []metav1.Condition {
+	others := 0
+	return slices.DeleteFunc(list, func(c metav1.Condition) bool {
+		if slices.Contains(own, c.Type) {
+			return false
+		}
+		others++
+		return others > maxConditions-len(own)
+	})
 }

@@ -53,7 +53,13 @@ func (e *Engine) newRecord(cs *v1alpha1.ConfigSync, clients kube.Clients) *recor
 	return c
 }
 
+// conditions are the types of the conditions of a ConfigSync.
+var conditions = []string{v1alpha1.ConditionReady, v1alpha1.ConditionRefResolved, v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled,
+	v1alpha1.ConditionAvailable, v1alpha1.ConditionDegraded}
+
+// setCondition sets a condition. Conditions of other writers stay if there is room for them.
 func (c *record) setCondition(kind string, status metav1.ConditionStatus, reason v1alpha1.Reason, message string) {
+	c.cs.Status.Conditions = v1alpha1.FitConditions(c.cs.Status.Conditions, conditions)
 	meta.SetStatusCondition(&c.cs.Status.Conditions, metav1.Condition{
 		Type: kind, Status: status, Reason: string(reason), Message: v1alpha1.TruncateMessage(message), ObservedGeneration: c.cs.Generation,
 		LastTransitionTime: metav1.NewTime(c.clients.Now()),

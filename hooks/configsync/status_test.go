@@ -1,6 +1,7 @@
 package configsync_test
 
 import (
+	"fmt"
 	"net/http"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/configsync"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
 )
 
@@ -109,6 +111,24 @@ func TestStatusAfterEachRun(t *testing.T) {
 		assert.Equal(t, before, after, "nothing of the new commit was applied")
 		w.must()
 	})
+}
+
+// C13: conditions of other writers fill the status, and the next run still writes its own.
+func TestStatusFullOfForeignConditions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.create("")
+	cs := w.get()
+	for i := range 16 {
+		cs.Status.Conditions = append(cs.Status.Conditions, metav1.Condition{Type: fmt.Sprint("Foreign", i), Status: metav1.ConditionTrue, Reason: "ByBob",
+			LastTransitionTime: metav1.Now()})
+	}
+	_, err := kube.ConfigSyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace).Update(t.Context(), cs, metav1.UpdateOptions{}, "status")
+	require.NoError(t, err)
+	w.must()
+	assert.Equal(t, metav1.ConditionTrue, w.condition(v1alpha1.ConditionReady).Status)
+	assert.NotNil(t, w.condition("Foreign0"))
 }
 
 // A run of a paused ConfigSync changes no object, and the status answers the request to pause.

@@ -45,8 +45,13 @@ var Conditions = []Condition{
 	{Type: v1alpha1.ConditionStalled, True: "a user has to act; absent otherwise"},
 }
 
-// putCondition sets a condition, or removes it if c is nil.
+// putCondition sets a condition, or removes it if c is nil. Conditions of other writers stay if there is room for them.
 func putCondition(st *v1alpha1.GatewaySyncStatus, kind string, c *metav1.Condition) {
+	own := make([]string, len(Conditions))
+	for i := range Conditions {
+		own[i] = Conditions[i].Type
+	}
+	st.Conditions = v1alpha1.FitConditions(st.Conditions, own)
 	if c == nil {
 		meta.RemoveStatusCondition(&st.Conditions, kind)
 		return

@@ -392,6 +392,26 @@ func TestForeignConditionsStay(t *testing.T) {
 	assert.True(t, theirs.LastTransitionTime.Equal(&meta.FindStatusCondition(st.Conditions, theirs.Type).LastTransitionTime))
 }
 
+// C13: one write of a status must not keep it as it is.
+func TestForeignConditionsLeaveRoom(t *testing.T) {
+	s := newScene(t, 1)
+	full := []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Forged", LastTransitionTime: metav1.NewTime(noon)}}
+	for i := range 15 {
+		full = append(full, metav1.Condition{Type: fmt.Sprint("Foreign", i), Status: metav1.ConditionTrue, Reason: "ByBob", LastTransitionTime: metav1.NewTime(noon)})
+	}
+	s.GatewaySync.Status.Conditions = full
+	s.fails(0, v1alpha1.ReasonScanFailed, "timed out")
+	sum := Summarise(s.Seen)
+	for name, st := range map[string]*v1alpha1.GatewaySyncStatus{
+		"lead": &sum.Status, "injector": Without(Leaderless{GatewaySync: s.GatewaySync, Pods: s.Pods, Now: s.Now})} {
+		t.Run(name, func(t *testing.T) {
+			assert.LessOrEqual(t, len(st.Conditions), 16)
+			assert.NotContains(t, condition(st, v1alpha1.ConditionReady), "Forged")
+			assert.NotEmpty(t, condition(st, "Foreign0"))
+		})
+	}
+}
+
 func TestDriftEventAndReady(t *testing.T) {
 	s := newScene(t, 1)
 	s.write()

@@ -24,6 +24,9 @@ type Case struct {
 	path []any // names of fields, and 0 for the first item of a list
 	// value is set at path; nil removes the field.
 	value any
+	// items is how often the first item of the list at path is repeated, and key the field that makes the items different, if any.
+	items int
+	key   string
 }
 
 // Of returns the cases of spec or status of a kind, such as "synctargets".
@@ -80,6 +83,7 @@ type schema struct {
 	Enum                  []any
 	MaxLength, MaxItems   int
 	Maximum               *int64
+	Keys                  []string `json:"x-kubernetes-list-map-keys"`
 }
 
 // texts are values for text fields.
@@ -96,7 +100,7 @@ var times = []string{
 func walk(path []any, s schema, all *[]Case) {
 	path = slices.Clone(path)
 	add := func(what string, value any) {
-		*all = append(*all, Case{fmt.Sprintf("%s=%.40s", name(path), what), path, value})
+		*all = append(*all, Case{Name: fmt.Sprintf("%s=%.40s", name(path), what), path: path, value: value})
 	}
 	add("none", nil)
 	switch s.Type {
@@ -110,6 +114,13 @@ func walk(path []any, s schema, all *[]Case) {
 		walk(append(path, 0), *s.Items, all)
 		if s.Items.Type == "string" {
 			add("as many as may be", slices.Repeat([]any{strings.Repeat("\U0001F600", s.Items.MaxLength)}, s.MaxItems))
+		}
+		if s.Items.Type == "object" && s.MaxItems <= 100 {
+			c := Case{Name: name(path) + "=as many as may be", path: path, items: s.MaxItems}
+			if len(s.Keys) > 0 {
+				c.key = s.Keys[0]
+			}
+			*all = append(*all, c)
 		}
 	case "boolean":
 		add("true", true)
@@ -160,6 +171,12 @@ func (c Case) Put(object map[string]any) bool {
 				return false
 			}
 			switch {
+			case last && c.items > 0:
+				list, ok := m[step].([]any)
+				if !ok || len(list) == 0 {
+					return false
+				}
+				m[step] = c.repeat(list[0])
 			case last && c.value == nil:
 				delete(m, step)
 			case last:
@@ -178,6 +195,18 @@ func (c Case) Put(object map[string]any) bool {
 		}
 	}
 	return true
+}
+
+// repeat returns a list of copies of an item with different keys.
+func (c Case) repeat(item any) (list []any) {
+	for i := range c.items {
+		next := deepCopy(item)
+		if m, ok := next.(map[string]any); ok && c.key != "" {
+			m[c.key] = fmt.Sprint("item-", i)
+		}
+		list = append(list, next)
+	}
+	return list
 }
 
 // deepCopy copies a value, so that changes of an object do not reach the case.
