@@ -85,7 +85,7 @@ func Read(gs *v1alpha1.GatewaySync, ref string, target *v1alpha1.SyncTarget, now
 	}
 	v = Verdict{Phase: Phase(o.Phase), Ref: o.Ref, Commit: o.Commit, Gateways: Count{int(o.Total), int(o.Synced), int(o.Failed)}, Reason: o.Reason, Message: o.Message,
 		Rollout: gs.Status.Rollout}
-	if since, gone := LeadGone(gs, target, now); gone && v.Phase != Failed && o.Total > 0 && o.Reason != v1alpha1.ReasonAgentsAway {
+	if since, gone := LeadGone(gs, target, now); gone && (v.Phase == Succeeded || v.Phase != Failed && o.Total > 0 && o.Reason != v1alpha1.ReasonAgentsAway) {
 		v.Phase, v.Reason, v.Message, v.Since, v.Gateways.Synced = Progressing, v1alpha1.ReasonAgentsAway, Unconfirmed(since), since, 0
 		return v
 	}

@@ -34,7 +34,8 @@ local os = require("os")
 local zone = os.time() - os.time(os.date("!*t"))
 local function utc(seconds) return os.date("%Y-%m-%dT%H:%M:%SZ", os.time() - zone + seconds) end
 local confirmed = text(status.confirmedAt)
-local unsure = (tonumber(outcome.total) or 0) > 0 and outcome.phase ~= "Failed" and outcome.reason ~= "AgentsAway"
+local unsure = outcome.phase == "Succeeded" or
+  (tonumber(outcome.total) or 0) > 0 and outcome.phase ~= "Failed" and outcome.reason ~= "AgentsAway"
 if unsure and (confirmed < utc(-300) or confirmed > utc(300)) then
   return waiting("AgentsAway: no agent confirms this status: look for pods without an agent and for a missing injector (stoker check)")
 end
