@@ -199,3 +199,9 @@ func TestRollbackIfNeededOfInvalidRef(t *testing.T) {
 		})
 	}
 }
+
+func TestInvalidDeletionToConfirm(t *testing.T) {
+	var said strings.Builder
+	assert.Equal(t, exitUsage, run(t.Context(), []string{"stoker", "--kubeconfig", kubeconfigOf(t, "http://127.0.0.1:1"), "sync", "line", "--confirm-deletion", "xyz"}, &said, &said), &said)
+	assert.Contains(t, said.String(), "--confirm-deletion must be")
+}

@@ -170,7 +170,7 @@ It approves no other commit.`,
 	confirm := command.Flags().String("confirm-deletion", "", "approve the mass deletion of this `commit` (7 to 40 hexadecimal digits)")
 	r := c.newRequester(command, func(ctx context.Context, r *requester, args []string) error {
 		if *confirm != "" && !syntax.IsCommitPrefix(*confirm) {
-			return fmt.Errorf("--confirm-deletion must be 7 to 40 hexadecimal digits of a commit, not %q", *confirm)
+			return exitErrorf(exitUsage, "--confirm-deletion must be 7 to 40 hexadecimal digits of a commit, not %q", *confirm)
 		}
 		return r.send(ctx, args[0], "sync requested", func(ctx context.Context, p target) (request.Answer, error) {
 			answer, err := p.setter().Ask(ctx, p.namespace, p.name, request.Request{By: r.by, ID: r.id, Force: *force, ConfirmDeletion: *confirm})
