@@ -171,12 +171,17 @@ func (n *Notifier) configure(list []*v1alpha1.GatewaySync, previous record) {
 		}
 		for i := range a.Webhooks {
 			key := keyOf(gs, &a.Webhooks[i])
-			ch := n.channels[key]
+			ch := cmp.Or(channels[key], n.channels[key])
 			if ch == nil {
 				ch = &channel{sent: map[v1alpha1.AlertTopic]string{}, changedAt: map[v1alpha1.AlertTopic]time.Time{}}
 				maps.Copy(ch.sent, previous[key])
 			}
-			ch.gs, ch.webhook = gs, &a.Webhooks[i]
+			webhook := &a.Webhooks[i]
+			if channels[key] != nil { // an earlier entry of the list has the same receiver: it gets the topics of both
+				webhook = ch.webhook.DeepCopy()
+				webhook.On = slices.Concat(topicsOf(webhook), topicsOf(&a.Webhooks[i]))
+			}
+			ch.gs, ch.webhook = gs, webhook
 			channels[key] = ch
 		}
 	}

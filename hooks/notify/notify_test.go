@@ -197,6 +197,21 @@ func TestSlackMessages(t *testing.T) {
 	assert.NotContains(t, p.log.String(), "S3CR3T")
 }
 
+func TestTwoEntriesOfOneReceiver(t *testing.T) {
+	slack := func(on ...v1alpha1.AlertTopic) v1alpha1.AlertWebhook {
+		return v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack"), On: on}
+	}
+	p := newPlant(t, slack(), slack("SyncFailed"), slack("NotReady", "SyncHeld"))
+	assert.Empty(t, p.passes(time.Hour))
+	p.fails()
+	got := p.passes(time.Hour)
+	require.Len(t, got, 1)
+	assert.Contains(t, got[0], "NotReady firing")
+	assert.Contains(t, got[0], "SyncFailed firing")
+	p.restart()
+	assert.Empty(t, p.passes(time.Hour), "a restart must not repeat messages")
+}
+
 func TestFlappingIsNotReported(t *testing.T) {
 	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack")})
 	for range 20 {
