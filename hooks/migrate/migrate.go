@@ -271,7 +271,7 @@ func (f Finder) pods(ctx context.Context, noAgent string) (list []Action, err er
 	pods := slices.DeleteFunc(found.Items, func(p corev1.Pod) bool {
 		return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed // no gateway runs in it
 	})
-	evicted := map[string]string{} // the pod that is evicted, by GatewaySync
+	var evicted []*corev1.Pod
 	for i := range pods {
 		p := &pods[i]
 		if !slices.ContainsFunc(containers(&p.Spec), func(c corev1.Container) bool { return gatewaypod.IsForeignAgent(&c) }) {
@@ -279,6 +279,7 @@ func (f Finder) pods(ctx context.Context, noAgent string) (list []Action, err er
 		}
 		a := Action{Do: ByHand, Object: object("pod", p.Namespace, p.Name), Why: "its container " + gatewaypod.AgentContainer + " belongs to another program; "}
 		down := otherPodDown(p, pods)
+		first := slices.IndexFunc(evicted, func(other *corev1.Pod) bool { return sameGatewaySync(p, other) })
 		switch {
 		case !requestsAgent(p):
 			a.Why += "it does not request an agent: remove the container, or add the annotation " + v1alpha1.AnnotationInject
@@ -288,8 +289,8 @@ func (f Finder) pods(ctx context.Context, noAgent string) (list []Action, err er
 			a.Why += "it is being deleted; run this command again later"
 		case down != "":
 			a.Why += "not evicted now: pod " + down + " is not ready; run this command again later"
-		case evicted[gatewaySync(p)] != "":
-			a.Why += "not evicted now: pod " + evicted[gatewaySync(p)] + " is evicted first; run this command again later"
+		case first >= 0:
+			a.Why += "not evicted now: pod " + evicted[first].Name + " is evicted first; run this command again later"
 		default:
 			if why := f.noReplacement(ctx, p); why != "" {
 				a.Why += why
@@ -298,7 +299,7 @@ func (f Finder) pods(ctx context.Context, noAgent string) (list []Action, err er
 			a.Do = Evict
 			a.Why += "its replacement gets the agent of Stoker"
 			a.apply = func(ctx context.Context) error { return f.evict(ctx, p) }
-			evicted[gatewaySync(p)] = p.Name
+			evicted = append(evicted, p)
 		}
 		list = append(list, a)
 	}
@@ -310,17 +311,18 @@ func (f Finder) pods(ctx context.Context, noAgent string) (list []Action, err er
 func otherPodDown(p *corev1.Pod, pods []corev1.Pod) string {
 	for i := range pods {
 		other := &pods[i]
-		if (other.DeletionTimestamp != nil || !ready(other)) && requestsAgent(other) && other.Name != p.Name && gatewaySync(other) == gatewaySync(p) {
+		if (other.DeletionTimestamp != nil || !ready(other)) && requestsAgent(other) && other.Name != p.Name && sameGatewaySync(p, other) {
 			return other.Name
 		}
 	}
 	return ""
 }
 
-// gatewaySync returns the namespace of a pod and the GatewaySync that it names, which may be "".
-func gatewaySync(p *corev1.Pod) string {
+// sameGatewaySync reports whether two pods may belong to one GatewaySync. A pod need not name the only one of its namespace.
+func sameGatewaySync(p, other *corev1.Pod) bool {
 	name, _ := gatewaypod.Annotation(p.Annotations, v1alpha1.AnnotationCRName)
-	return p.Namespace + "/" + name
+	otherName, _ := gatewaypod.Annotation(other.Annotations, v1alpha1.AnnotationCRName)
+	return p.Namespace == other.Namespace && (name == otherName || name == "" || otherName == "")
 }
 
 func (f Finder) evict(ctx context.Context, p *corev1.Pod) error {

@@ -45,6 +45,8 @@ func foreignPod(name string, change func(*corev1.Pod)) *corev1.Pod {
 
 func notReady(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse }
 
+func unnamed(p *corev1.Pod) { delete(p.Annotations, "stoker.io/cr-name") }
+
 // fakeFinder returns a Finder for a cluster with the objects, the injector of Stoker, and no kinds of stoker.io.
 func fakeFinder(objects ...runtime.Object) (migrate.Finder, *clientset.Fake) {
 	core := clientset.New(append(objects, &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "stoker-injector"}}, &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: "line"}})...)
@@ -63,6 +65,11 @@ func TestEvictionOrder(t *testing.T) {
 			now := metav1.Now()
 			p.DeletionTimestamp, p.Finalizers = &now, []string{"example.com/x"}
 		})}, []string{migrate.ByHand}},
+		"name left out": {[]runtime.Object{foreignPod("line-0", nil), foreignPod("line-1", unnamed)}, []string{migrate.Evict, migrate.ByHand}},
+		"name left out, another not ready": {[]runtime.Object{foreignPod("line-0", nil), foreignPod("line-1", func(p *corev1.Pod) {
+			unnamed(p)
+			notReady(p)
+		})}, []string{migrate.ByHand, migrate.Evict}},
 		"finished pod": {[]runtime.Object{foreignPod("line-0", nil), foreignPod("old", func(p *corev1.Pod) {
 			notReady(p)
 			p.Status.Phase = corev1.PodFailed
