@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/api/v1alpha1/secretrefs"
 )
 
@@ -63,8 +64,8 @@ func (e *environment) variables() []variable {
 		{"POD_UID", true, text(&e.PodUID)},
 		{"CR_NAME", true, object(&e.GatewaySync, 48)},
 		{"GATEWAY_NAME", true, func(v string) error {
-			if len(v) > 253 {
-				return errors.New("is longer than 253 characters")
+			if !gatewaypod.ValidName(v) {
+				return errors.New("is not the name of a gateway: use at most 253 letters, digits, '.', '_' and '-', a letter or digit first and last")
 			}
 			e.Gateway = v
 			return nil

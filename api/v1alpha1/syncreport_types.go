@@ -38,6 +38,7 @@ type SyncReportStatus struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`
 	Gateway string `json:"gateway"`
 	// Profile of the gateway. Empty in service-path mode.
 	// +optional

@@ -15,6 +15,7 @@ import (
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/agents"
 	"stoker.io/stoker/hooks/leads"
@@ -125,7 +126,9 @@ func (s *Server) serveGateway(w http.ResponseWriter, r *http.Request) {
 	p := gatewayPage{frame: s.newFrame(g.Name, crumb{"Fleets", "/"}, crumb{f.Name, f.Path}), Fleet: f, Gateway: g, Advice: s.advisor.advice(g.Reason)}
 	p.Notices = s.notices(l)
 	p.Live = "/live?" + url.Values{"fleet": {f.Namespace + "/" + f.Name}}.Encode()
-	p.Command = "stoker history " + f.Name + " --namespace " + f.Namespace + " --audit --gateway " + g.Name
+	if gatewaypod.ValidName(g.row.Name) { // a report may have any name, and users paste the command into a shell
+		p.Command = "stoker history " + f.Name + " --namespace " + f.Namespace + " --audit --gateway " + g.row.Name
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
 	p.Stage, p.SnapshotPolicy, p.Last = stageOf(f.gs, g.row.Name), snapshotPolicy(f.gs.Spec.Snapshots), p.newLastSnapshot(g.row.LastSnapshot)

