@@ -86,6 +86,37 @@ type Objects interface {
 	WriteBlob(w io.Writer, id ID) (int64, error)
 }
 
+// CancelableObjects reads trees and blobs until Canceled returns an error, because this package takes no context.
+type CancelableObjects struct {
+	Objects
+	Canceled func() error
+}
+
+// Tree implements Objects.
+func (o CancelableObjects) Tree(id ID) ([]Entry, error) {
+	if err := o.Canceled(); err != nil {
+		return nil, err
+	}
+	return o.Objects.Tree(id)
+}
+
+// WriteBlob implements Objects.
+func (o CancelableObjects) WriteBlob(w io.Writer, id ID) (int64, error) {
+	return o.Objects.WriteBlob(cancelableWriter{w, o.Canceled}, id)
+}
+
+type cancelableWriter struct {
+	io.Writer
+	canceled func() error
+}
+
+func (s cancelableWriter) Write(b []byte) (int, error) {
+	if err := s.canceled(); err != nil {
+		return 0, err
+	}
+	return s.Writer.Write(b)
+}
+
 // Kind is the type of what is at a path of the data directory.
 type Kind uint8
 

@@ -16,7 +16,7 @@ func (e *Engine) desiredTree(store plan.Objects, commit plan.ID, rules plan.Rule
 	if err != nil {
 		return nil, err
 	}
-	return e.cache.NewTree(cancelableObjects{store, e}, root, rules)
+	return e.cache.NewTree(plan.CancelableObjects{Objects: store, Canceled: e.planCanceled}, root, rules)
 }
 
 // previousTree returns the tree that the manifest was written for.
@@ -27,35 +27,6 @@ func (f *files) previousTree(h plan.Header) (*desired.Tree, error) {
 	}
 	rules.Form = f.rules.Form
 	return f.desiredTree(optionalStore{f.Store}, h.Commit, rules)
-}
-
-// cancelableObjects reads trees and blobs until the context of limitPlanning is done, because package plan takes none.
-type cancelableObjects struct {
-	plan.Objects
-	e *Engine
-}
-
-func (o cancelableObjects) Tree(id plan.ID) ([]plan.Entry, error) {
-	if err := o.e.planCanceled(); err != nil {
-		return nil, err
-	}
-	return o.Objects.Tree(id)
-}
-
-func (o cancelableObjects) WriteBlob(w io.Writer, id plan.ID) (int64, error) {
-	return o.Objects.WriteBlob(cancelableWriter{w, o.e}, id)
-}
-
-type cancelableWriter struct {
-	io.Writer
-	e *Engine
-}
-
-func (s cancelableWriter) Write(b []byte) (int, error) {
-	if err := s.e.planCanceled(); err != nil {
-		return 0, err
-	}
-	return s.Writer.Write(b)
 }
 
 // limitPlanning makes plans and comparisons fail when ctx is done. off ends that: reads after a write must not fail.

@@ -112,7 +112,8 @@ func (c *Checkout) Resolve(ctx context.Context, name string) (repo.Resolution, e
 	return c.remote.Resolve(ctx, ref)
 }
 
-// Tree returns the files of a gateway at a commit. ref is the desired ref that templates see.
+// Tree returns the files of a gateway at a commit. ref is the desired ref that templates see. When ctx is done, plans and checks of the
+// tree fail, too.
 func (c *Checkout) Tree(ctx context.Context, g Gateway, at repo.Resolution, ref string) (*Tree, error) {
 	if err := c.Fetch(ctx, at); err != nil {
 		return nil, err
@@ -127,7 +128,8 @@ func (c *Checkout) Tree(ctx context.Context, g Gateway, at repo.Resolution, ref 
 	if err != nil {
 		return nil, err
 	}
-	tree, err := desired.NewTree(c.store, root, rules)
+	objects := plan.CancelableObjects{Objects: c.store, Canceled: func() error { return context.Cause(ctx) }}
+	tree, err := desired.NewTree(objects, root, rules)
 	if err != nil {
 		return nil, err
 	}
@@ -189,8 +191,8 @@ func (t *Tree) checkFiles(changes *plan.Changes, limit int) (sizes map[string]in
 func (t *Tree) check(c plan.Change, embedded *resource.EmbeddedSecrets) (size int64, err error) {
 	checker := resource.NewChecker(c.Path)
 	size, err = t.desired.WriteBlob(checker, c.ID)
-	if secret := embedded.Check(checker); secret != nil {
-		return 0, secret
+	if err == nil {
+		err = embedded.Check(checker)
 	}
 	if err == nil && size > maxBlob {
 		err = failure.New(v1alpha1.ReasonLimitExceeded, "%s has %d bytes; the limit of an agent is %d", c.Path, size, int64(maxBlob))

@@ -2,6 +2,8 @@ package offline
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -129,6 +131,24 @@ func TestForbiddenFiles(t *testing.T) {
 	require.NoError(t, err)
 	_, err = tree.Check(changes)
 	assert.ErrorContains(t, err, "projects/a/x.json:1:")
+}
+
+// The commands that plan have a timeout, and end on Ctrl-C.
+func TestCanceledPlan(t *testing.T) {
+	r := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "plant.git"))
+	r.Commit("first", gitserver.Write("projects/a/x.json", "{}"))
+	c := open(t, r.Dir)
+	at, err := c.Resolve(t.Context(), "main")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	tree, err := c.Tree(ctx, gateway(), at, "main")
+	require.NoError(t, err)
+	changes, err := tree.From(&Tree{})
+	require.NoError(t, err)
+	late := errors.New("not done in time")
+	cancel(late)
+	_, err = tree.Check(changes)
+	assert.ErrorIs(t, err, late)
 }
 
 func TestMissingCommit(t *testing.T) {
