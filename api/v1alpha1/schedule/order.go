@@ -28,6 +28,7 @@ type Order struct {
 	steps   []Step
 	stages  []v1alpha1.Stage
 	entries []orderEntry
+	first   map[string]int // results of firstStage for the names in spec.deployment.syncOrder
 }
 
 // orderEntry is an entry of spec.deployment.syncOrder, or a gateway that only dependsOn names.
@@ -50,17 +51,54 @@ func Steps(gs *v1alpha1.GatewaySync) []Step { return OrderOf(gs).Steps() }
 // StepOf returns the number of the step of a gateway, counted from 1.
 func StepOf(gs *v1alpha1.GatewaySync, gateway string) int { return OrderOf(gs).StepOf(gateway) }
 
-// OrderOf returns the order in which a rollout reaches gateways.
+// OrderOf returns the order in which a rollout reaches gateways. If the spec is so large that Validate refuses it, there is one step.
 func OrderOf(gs *v1alpha1.GatewaySync) Order {
-	o := Order{stages: gs.ActiveStages()}
-	if gs.Spec.Deployment != nil {
+	o := Order{stages: gs.ActiveStages(), first: map[string]int{}}
+	if comparisons(gs.Spec.Deployment) > maxComparisons {
+		o.stages = nil
+	} else if gs.Spec.Deployment != nil {
 		o.entries = orderEntries(gs.Spec.Deployment.SyncOrder)
+	}
+	for _, e := range o.entries {
+		o.first[e.name] = o.firstStage(e.name)
+		for _, on := range e.after {
+			o.first[on.name] = o.firstStage(on.name)
+		}
 	}
 	o.setLevels()
 	for stage := range len(o.stages) + 1 {
 		o.steps = append(o.steps, o.stepsOf(stage)...)
 	}
 	return o
+}
+
+// maxComparisons bounds comparisons, so that OrderOf takes seconds at most.
+const maxComparisons = 2 << 20
+
+// comparisons returns how many names are compared with patterns, times the bytes of the patterns. Other comparisons are cheap.
+func comparisons(d *v1alpha1.DeploymentSpec) int {
+	if d == nil {
+		return 0
+	}
+	names, patterns := 0, 0
+	add := func(name string, ordered bool) {
+		if isPattern(name) {
+			patterns += len(name)
+		}
+		if ordered || !isPattern(name) {
+			names++
+		}
+	}
+	for i := range d.Stages {
+		for _, name := range d.Stages[i].Gateways {
+			add(name, false)
+		}
+	}
+	for i := range d.SyncOrder {
+		add(d.SyncOrder[i].Name, true)
+		names += len(d.SyncOrder[i].DependsOn)
+	}
+	return names * patterns
 }
 
 // Steps returns the steps in their order.
@@ -108,6 +146,9 @@ func matchesAny(patterns []string, gateway string) bool {
 
 // matchesGateway reports whether a pattern with "*" matches a name. Every pattern matches itself.
 func matchesGateway(pattern, gateway string) bool {
+	if !isPattern(pattern) {
+		return pattern == gateway
+	}
 	ok, err := path.Match(pattern, gateway)
 	return ok && err == nil
 }
@@ -123,13 +164,17 @@ func orderEntries(list []v1alpha1.SyncOrderEntry) []orderEntry {
 		}
 		all = append(all, orderEntry{name: e.Name, weight: weight})
 	}
+	added := map[string]int{}
 	for i := range list {
 		for _, name := range list[i].DependsOn {
-			index := slices.IndexFunc(all, func(e orderEntry) bool {
+			index := slices.IndexFunc(all[:len(list)], func(e orderEntry) bool {
 				return e.name == name || !isPattern(name) && matchesGateway(e.name, name)
 			})
-			if index < 0 {
+			if known, ok := added[name]; index < 0 && ok {
+				index = known
+			} else if index < 0 {
 				index, all = len(all), append(all, orderEntry{name: name, weight: v1alpha1.DefaultWeight})
+				added[name] = index
 			}
 			all[i].after = append(all[i].after, dependency{name, index})
 		}
@@ -179,7 +224,7 @@ func (o *Order) stepsOf(stage int) []Step {
 		}
 		covered := false
 		for i, e := range o.entries {
-			if patternsMeet(name, e.name) && (isPattern(e.name) || o.stageOf(e.name) == stage) {
+			if patternsMeet(name, e.name) && (isPattern(e.name) || o.firstStage(e.name) == stage) {
 				steps = append(steps, o.step(stage, i))
 			}
 			covered = covered || e.name == "*" || e.name == name
@@ -228,6 +273,9 @@ func (o *Order) entryOf(gateway string) int {
 
 // firstStage returns the index of the first stage that can have a gateway with this name, or one that matches this pattern.
 func (o *Order) firstStage(name string) int {
+	if i, ok := o.first[name]; ok {
+		return i
+	}
 	if !isPattern(name) {
 		return o.stageOf(name)
 	}
@@ -242,7 +290,7 @@ func (o *Order) firstStage(name string) int {
 // lastStage returns the index of the last such stage.
 func (o *Order) lastStage(name string) int {
 	if !isPattern(name) {
-		return o.stageOf(name)
+		return o.firstStage(name)
 	}
 	return len(o.stages)
 }
@@ -251,6 +299,9 @@ func isPattern(name string) bool { return strings.Contains(name, "*") }
 
 // patternsMeet reports whether a name can match both patterns.
 func patternsMeet(a, b string) bool {
+	if !isPattern(b) {
+		return matchesGateway(a, b)
+	}
 	meet := make([]bool, len(b)+1) // meet[j] reports whether a[i:] and b[j:] meet
 	for i := len(a); i >= 0; i-- {
 		next := slices.Clone(meet) // for i+1

@@ -3,10 +3,13 @@ package schedule_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/schedule"
@@ -141,4 +144,69 @@ func smallest() *v1alpha1.GatewaySync {
 	gs.Spec.Git.Repo = "https://git.example.com/plant.git"
 	gs.Spec.Git.Ref = "main"
 	return gs
+}
+
+// F11: an order takes a bounded time for every spec that the API server admits.
+func TestLargestOrders(t *testing.T) {
+	// name returns one of many long names or patterns that differ only at their end, and match late.
+	name := func(i int, stars int) string {
+		s := strings.Repeat("a*", stars)
+		return s + strings.Repeat("a", 240-len(s)) + fmt.Sprint(i)
+	}
+	spec := func(stages, gateways, entries, dependsOn, stagePatterns, entryPatterns int) v1alpha1.DeploymentSpec {
+		var d v1alpha1.DeploymentSpec
+		n := 0
+		next := func(patterns *int) string {
+			n++
+			*patterns--
+			if *patterns >= 0 {
+				return name(n, 60)
+			}
+			return name(n, 0)
+		}
+		for i := range stages {
+			s := v1alpha1.Stage{Name: fmt.Sprint("stage-", i)}
+			for range gateways {
+				s.Gateways = append(s.Gateways, next(&stagePatterns))
+			}
+			d.Stages = append(d.Stages, s)
+		}
+		for i := range entries {
+			e := v1alpha1.SyncOrderEntry{Name: next(&entryPatterns)}
+			if i > 0 {
+				e.DependsOn = []string{d.SyncOrder[i-1].Name}
+			}
+			for len(e.DependsOn) < dependsOn {
+				none := 0
+				e.DependsOn = append(e.DependsOn, next(&none))
+			}
+			d.SyncOrder = append(d.SyncOrder, e)
+		}
+		return d
+	}
+	for name, c := range map[string]struct {
+		spec    v1alpha1.DeploymentSpec
+		refused bool
+	}{
+		"patterns":              {spec(16, 256, 256, 32, 16*256, 256), true},
+		"names":                 {spec(16, 256, 256, 32, 0, 0), false},
+		"names, and a pattern":  {spec(16, 256, 128, 32, 1, 0), false},
+		"patterns in the order": {spec(1, 1, 48, 2, 0, 47), false},
+		"patterns in stages":    {spec(4, 8, 120, 1, 32, 0), false},
+		"patterns in both":      {spec(4, 8, 64, 2, 16, 16), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if testing.Short() && strings.HasPrefix(name, "names") {
+				t.Skip("takes seconds")
+			}
+			began := time.Now()
+			gs := deployed(c.spec)
+			errs := validation.GatewaySync(gs)
+			refused := slices.ContainsFunc(errs, func(e *field.Error) bool { return e.Field == "spec.deployment" })
+			assert.Equal(t, c.refused, refused, "%.500v", errs)
+			schedule.Steps(gs)
+			t.Log(time.Since(began))
+			assert.Less(t, time.Since(began), 2*time.Minute, "ten times what it takes on a busy machine")
+		})
+	}
 }

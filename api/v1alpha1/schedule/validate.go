@@ -38,6 +38,9 @@ func Validate(at *field.Path, d *v1alpha1.DeploymentSpec) field.ErrorList {
 	if len(d.Stages) > v1alpha1.MaxStages {
 		return append(errs, field.TooMany(at.Child("stages"), len(d.Stages), v1alpha1.MaxStages))
 	}
+	if comparisons(d) > maxComparisons {
+		return append(errs, field.Forbidden(at, "has too many names for the size of its patterns in stages and syncOrder: use fewer or shorter patterns with '*'"))
+	}
 	for i := range d.Stages {
 		errs = append(errs, validateStage(at.Child("stages").Index(i), d.Stages, i)...)
 	}
