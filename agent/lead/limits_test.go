@@ -194,28 +194,30 @@ func TestSummaryOfAnyReport(t *testing.T) {
 	require.NoError(t, err)
 	admitted := 0
 	for _, phase := range []v1alpha1.GatewaySyncState{v1alpha1.GatewaySynced, v1alpha1.GatewayError} {
-		made.Status.Phase = phase
-		hostile := &intruder{s, kube.SyncReport, untyped(t, made.Status), "status"}
-		for _, c := range limits.Of(t, "syncreports", "status") {
-			if !hostile.write(t, c) {
-				continue
+		t.Run(string(phase), func(t *testing.T) {
+			made.Status.Phase = phase
+			hostile := &intruder{s, kube.SyncReport, untyped(t, made.Status), "status"}
+			for _, c := range limits.Of(t, "syncreports", "status") {
+				if !hostile.write(t, c) {
+					continue
+				}
+				admitted++
+				seen := scene
+				report, err := s.reports().Get(t.Context(), "site")
+				if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
+					seen.Reports, seen.Unreadable = seen.Reports[1:], map[string]error{hostileReport.Name: bad}
+				} else {
+					require.NoError(t, err, c.Name)
+					report.Name, report.OwnerReferences = hostileReport.Name, hostileReport.OwnerReferences
+					seen.Reports = []*v1alpha1.SyncReport{report, seen.Reports[1]}
+				}
+				is, err := s.summed(t, seen, s.sync())
+				if assert.NoError(t, err, c.Name) {
+					assert.Nil(t, is.Status.Unread, c.Name)
+					assert.Contains(t, []string{"1/2", "2/2", "0/2", "0/1"}, is.Status.GatewaysReady, c.Name)
+				}
 			}
-			admitted++
-			seen := scene
-			report, err := s.reports().Get(t.Context(), "site")
-			if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
-				seen.Reports, seen.Unreadable = seen.Reports[1:], map[string]error{hostileReport.Name: bad}
-			} else {
-				require.NoError(t, err, c.Name)
-				report.Name, report.OwnerReferences = hostileReport.Name, hostileReport.OwnerReferences
-				seen.Reports = []*v1alpha1.SyncReport{report, seen.Reports[1]}
-			}
-			is, err := s.summed(t, seen, s.sync())
-			if assert.NoError(t, err, "%s %s", phase, c.Name) {
-				assert.Nil(t, is.Status.Unread, c.Name)
-				assert.Contains(t, []string{"1/2", "2/2", "0/2", "0/1"}, is.Status.GatewaysReady, c.Name)
-			}
-		}
+		})
 	}
 	assert.Greater(t, admitted, 160)
 }

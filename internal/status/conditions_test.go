@@ -2,6 +2,7 @@ package status
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"regexp"
 	"strings"
@@ -9,6 +10,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
 )
 
 var update = flag.Bool("update", false, "write the table of conditions in docs/reference/status.md")
@@ -54,5 +58,54 @@ func TestConditionsAreListed(t *testing.T) {
 	s.moves(commitB)
 	for _, c := range s.write().Conditions {
 		assert.True(t, listed[c.Type], c.Type)
+	}
+}
+
+// C13: one write of a status must not keep it as it is.
+func TestForeignConditionsLeaveRoom(t *testing.T) {
+	s := newScene(t, 1)
+	full := []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Forged", LastTransitionTime: metav1.NewTime(noon)}}
+	for i := range 15 {
+		full = append(full, metav1.Condition{Type: fmt.Sprint("Foreign", i), Status: metav1.ConditionTrue, Reason: "ByBob", LastTransitionTime: metav1.NewTime(noon)})
+	}
+	s.GatewaySync.Status.Conditions = full
+	s.fails(0, v1alpha1.ReasonScanFailed, "timed out")
+	sum := Summarise(s.Seen)
+	for name, st := range map[string]*v1alpha1.GatewaySyncStatus{
+		"lead": &sum.Status, "injector": Without(Leaderless{GatewaySync: s.GatewaySync, Pods: s.Pods, Now: s.Now})} {
+		t.Run(name, func(t *testing.T) {
+			assert.LessOrEqual(t, len(st.Conditions), 16)
+			assert.NotContains(t, condition(st, v1alpha1.ConditionReady), "Forged")
+			assert.NotEmpty(t, condition(st, "Foreign0"))
+		})
+	}
+}
+
+// C13: a condition takes fewer reasons than a report, the rows of the last status and its outcome.
+func TestReasonsOfConditions(t *testing.T) {
+	valid := func(t *testing.T, st *v1alpha1.GatewaySyncStatus) {
+		t.Helper()
+		require.NotEmpty(t, st.Conditions)
+		for _, c := range st.Conditions {
+			assert.Regexp(t, `^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`, c.Reason, c.Type)
+		}
+	}
+	for _, reason := range []v1alpha1.Reason{"x y", "9", "Odd.", "\x00", "…"} {
+		t.Run(fmt.Sprintf("%q", reason), func(t *testing.T) {
+			s := newScene(t, 2)
+			s.write()
+			s.fails(0, reason, "odd")
+			st := s.write()
+			valid(t, st)
+			assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady))
+			assert.Contains(t, messageOf(st, v1alpha1.ConditionReady), "gw-0 (pod gw-0-0): odd")
+
+			s.report(0).Phase, s.report(0).Reason = v1alpha1.GatewaySyncing, v1alpha1.ReasonProgressing
+			st.DiscoveredGateways[0].SyncStatus, st.DiscoveredGateways[0].Reason = v1alpha1.GatewayError, reason
+			valid(t, s.write())
+
+			s.GatewaySync.Status.Outcome = &v1alpha1.Outcome{Phase: v1alpha1.OutcomeFailed, Reason: reason}
+			valid(t, Without(Leaderless{GatewaySync: s.GatewaySync, Pods: s.Pods, Now: s.Now}))
+		})
 	}
 }

@@ -392,26 +392,6 @@ func TestForeignConditionsStay(t *testing.T) {
 	assert.True(t, theirs.LastTransitionTime.Equal(&meta.FindStatusCondition(st.Conditions, theirs.Type).LastTransitionTime))
 }
 
-// C13: one write of a status must not keep it as it is.
-func TestForeignConditionsLeaveRoom(t *testing.T) {
-	s := newScene(t, 1)
-	full := []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Forged", LastTransitionTime: metav1.NewTime(noon)}}
-	for i := range 15 {
-		full = append(full, metav1.Condition{Type: fmt.Sprint("Foreign", i), Status: metav1.ConditionTrue, Reason: "ByBob", LastTransitionTime: metav1.NewTime(noon)})
-	}
-	s.GatewaySync.Status.Conditions = full
-	s.fails(0, v1alpha1.ReasonScanFailed, "timed out")
-	sum := Summarise(s.Seen)
-	for name, st := range map[string]*v1alpha1.GatewaySyncStatus{
-		"lead": &sum.Status, "injector": Without(Leaderless{GatewaySync: s.GatewaySync, Pods: s.Pods, Now: s.Now})} {
-		t.Run(name, func(t *testing.T) {
-			assert.LessOrEqual(t, len(st.Conditions), 16)
-			assert.NotContains(t, condition(st, v1alpha1.ConditionReady), "Forged")
-			assert.NotEmpty(t, condition(st, "Foreign0"))
-		})
-	}
-}
-
 func TestDriftEventAndReady(t *testing.T) {
 	s := newScene(t, 1)
 	s.write()
@@ -508,33 +488,6 @@ func TestUnknownReportState(t *testing.T) {
 	assert.Contains(t, row.Message, `"Odd"`)
 	assert.LessOrEqual(t, len(row.SyncedCommit), 40)
 	assert.Equal(t, "1/2", s.GatewaySync.Status.GatewaysReady)
-}
-
-// C13: a condition takes fewer reasons than a report, the rows of the last status and its outcome.
-func TestReasonsOfConditions(t *testing.T) {
-	for _, reason := range []v1alpha1.Reason{"x y", "9", "Odd.", "\x00", "…"} {
-		valid := func(st *v1alpha1.GatewaySyncStatus) {
-			t.Helper()
-			require.NotEmpty(t, st.Conditions)
-			for _, c := range st.Conditions {
-				assert.Regexp(t, `^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`, c.Reason, c.Type)
-			}
-		}
-		s := newScene(t, 2)
-		s.write()
-		s.fails(0, reason, "odd")
-		st := s.write()
-		valid(st)
-		assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady))
-		assert.Contains(t, messageOf(st, v1alpha1.ConditionReady), "gw-0 (pod gw-0-0): odd")
-
-		s.report(0).Phase, s.report(0).Reason = v1alpha1.GatewaySyncing, v1alpha1.ReasonProgressing
-		st.DiscoveredGateways[0].SyncStatus, st.DiscoveredGateways[0].Reason = v1alpha1.GatewayError, reason
-		valid(s.write())
-
-		s.GatewaySync.Status.Outcome = &v1alpha1.Outcome{Phase: v1alpha1.OutcomeFailed, Reason: reason}
-		valid(Without(Leaderless{GatewaySync: s.GatewaySync, Pods: s.Pods, Now: s.Now}))
-	}
 }
 
 func TestErrorWithoutReason(t *testing.T) {
