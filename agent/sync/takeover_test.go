@@ -187,3 +187,22 @@ func TestActiveBackupWithoutRole(t *testing.T) {
 	p.backup.synced()
 	assert.Equal(t, `{"mine": 1}`, p.backup.read(view), "the edit is drift, because no node took over")
 }
+
+// The role on the disk says that a master has config access, but after a failover it has none.
+func TestStandbyMasterWithoutAnswer(t *testing.T) {
+	ofPairs(t)
+	p := newPair(t, simulator.Options{})
+	p.push(firstCommit()...)
+	p.master.synced()
+	p.Failover(true)
+	p.master.standby()
+	p.push(gitserver.Write(view, `{"two": 2}`))
+	require.NoError(t, p.master.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/redundancy", Status: 500, Times: 1}))
+	for range 2 { // without an answer, and with one
+		r := p.master.ended(sync.Pending, v1alpha1.ReasonProgressing)
+		assert.True(t, r.Paired)
+		assert.Equal(t, `{"one": 1}`, p.master.read(view))
+	}
+	p.backup.synced()
+	p.master.standby()
+}
