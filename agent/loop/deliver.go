@@ -75,7 +75,7 @@ func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 		defer cancel()
 	}
 	task := o.Task
-	task.Repair, task.OnWorking, task.Proposals = repair, func() { l.working(o) }, l.proposalsOf(syncCtx, o)
+	task.Repair, task.OnWorking, task.Proposals = repair, func() { l.working(o) }, l.proposalsOf(syncCtx, o, repair)
 	l.proposals.unseen = false
 	r := l.Engine.Sync(syncCtx, o.Connections, task)
 	if l.proposals.unseen && !r.Wrote() { // a change that was saved after the last comparison: let the proposer see it, and ask again

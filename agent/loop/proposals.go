@@ -145,8 +145,9 @@ func (p *proposals) findAdded(ctx context.Context, e *sync.Engine, ended time.Ti
 }
 
 // proposalsOf returns how a sync of the order o treats changes that are proposed to git; nil if o proposes none. With Once the sync replaces
-// no such change: this run does not propose it, and another run still can.
-func (l *Loop) proposalsOf(ctx context.Context, o *Order) *sync.Proposals {
+// no such change: this run does not propose it, and another run still can. A repair that only onClosed: revert asks for leaves all changes
+// alone that are not proposed.
+func (l *Loop) proposalsOf(ctx context.Context, o *Order, repair bool) *sync.Proposals {
 	p, s := &l.proposals, o.ProposalSettings
 	if s == nil || o.Profile.Bidirectional == nil || o.Profile.DryRun {
 		return nil
@@ -155,9 +156,15 @@ func (l *Loop) proposalsOf(ctx context.Context, o *Order) *sync.Proposals {
 		d := l.Engine.Notes()
 		return d != nil && p.proposer.Describes(d.Within(ctx), paths...)
 	}
+	reverts := repair && o.Profile.DriftPolicy != v1alpha1.DriftRepair
 	return &sync.Proposals{
 		Watches: s.Watches,
-		Pending: func(path string) bool { return s.Watches(path) && (!p.proposer.Settled() || !describes(path)) },
+		Pending: func(path string) bool {
+			if !s.Watches(path) {
+				return reverts
+			}
+			return !p.proposer.Settled() || !describes(path)
+		},
 		Replace: func(paths []string) error {
 			if l.Once {
 				return conflictError(paths, "an agent with --once does not propose changes; run it without --once, or set %s to take git's version", v1alpha1.AnnotationForceSync)

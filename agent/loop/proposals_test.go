@@ -172,3 +172,40 @@ func TestRepairLeavesUnseenChange(t *testing.T) {
 	assert.Equal(t, v1alpha1.ProposalSettling, d.loop.State().Proposal.State)
 	assert.Equal(t, next, d.loop.State().Commit)
 }
+
+// onClosed: revert replaces the change whose pull request was closed. Other drift is a matter of driftPolicy.
+func TestRevertLeavesOtherChanges(t *testing.T) {
+	const saved = `{"title": "mine"}`
+	for policy, want := range map[v1alpha1.DriftPolicy]string{v1alpha1.DriftReport: saved, v1alpha1.DriftRepair: `{"title": "three"}`} {
+		t.Run(string(policy), func(t *testing.T) {
+			d, watched := deliveredTwice(t, func(string) {}), true
+			d.edit = func(o *Order) {
+				proposes(o, v1alpha1.StrategyGitWins, 10*time.Minute, errors.New("the pod does not mount the credential"))
+				o.Profile.DriftPolicy, o.ProposalSettings.Revert = policy, true
+				o.ProposalSettings.Watches = func(string) bool { return watched }
+			}
+			require.NoError(t, d.loop.Engine.Notes().SetNote("proposal", []byte(`{"lastState": "Closed"}`)))
+			d.commit("three")
+			file := filepath.Join(d.data, titled)
+			require.NoError(t, os.WriteFile(file, []byte(saved), 0o755))
+			require.NoError(t, os.Chmod(file, 0o755))
+			d.turn() // the proposer sees a change, so it knows onClosed
+			watched = false
+			for range 5 { // sequence: repairs are due
+				d.turn()
+			}
+			require.True(t, d.loop.proposals.proposer.Reverts())
+			content, err := os.ReadFile(file)
+			require.NoError(t, err)
+			assert.JSONEq(t, want, string(content))
+
+			require.NoError(t, os.WriteFile(file, []byte(`{"title": "three"}`), 0o755))
+			require.NoError(t, os.Chmod(file, 0o755))
+			d.loop.drift.due = d.now
+			d.turn()
+			st, err := os.Stat(file)
+			require.NoError(t, err)
+			assert.Equal(t, policy == v1alpha1.DriftReport, st.Mode()&0o100 != 0, "a mode is a change, too")
+		})
+	}
+}

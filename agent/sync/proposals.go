@@ -16,8 +16,8 @@ import (
 type Proposals struct {
 	// Watches reports whether changes at a path are proposed.
 	Watches func(path string) bool
-	// Pending reports whether the change at a path may still be on its way to git. No repair undoes such a change, however long
-	// that takes: it delays no commit.
+	// Pending reports whether no repair undoes the change at a path, because it may still be on its way to git, however long that
+	// takes, or because the repair is only for changes that were proposed. It delays no commit.
 	Pending func(path string) bool
 	// Replace is called with the paths of the changes that the sync would replace. An error holds the sync.
 	Replace func(paths []string) error

@@ -102,7 +102,7 @@ func (p *planner) decideFile(c plan.Change, rec plan.Owned) error {
 func (p *planner) decideEqual(c plan.Change, rec plan.Owned) {
 	otherMode := c.Found.Exec != c.Exec && !c.Found.NoModes
 	switch {
-	case otherMode && c.Owned && sameWant(&c, rec) && !p.Repair:
+	case otherMode && c.Owned && sameWant(&c, rec) && (!p.Repair || p.proposed(c.Path)):
 		p.changes.Drifted++ // a chmod on the gateway
 	case otherMode:
 		c.Op = plan.Update
