@@ -82,6 +82,11 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 		return stay(loop.NewProblem(err, v1alpha1.ReasonProgressing))
 	}
 	wanted, passage := in, f.gate.check(ctx, gs, in)
+	if passage.dry {
+		passage.held = f.current.planned.waits(in)
+	} else {
+		f.current.planned = nil
+	}
 	f.current.setDryRun(passage.dry && passage.held == nil)
 	if passage.held != nil {
 		eff := f.adoptStartup(gs)

@@ -183,6 +183,9 @@ func (f *Follower) updateReport(s loop.State) {
 // tell is called after every iteration.
 func (f *Follower) tell(s loop.State) {
 	f.startup.after(s, f.current.order)
+	if f.current.recordDryRun(s) {
+		f.wake() // for the order from before the dry run
+	}
 	if f.current.inputs.in.rollout.rollback && len(s.Problems) == 0 && s.Of == f.current.order && s.Report != nil && s.Report.Err == nil {
 		f.wake() // the gateway went back
 	}

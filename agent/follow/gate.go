@@ -19,11 +19,10 @@ import (
 //	its step is open                      sync the target
 //	its step is closed                    leave: the order in force stays, with its commit and its spec
 //	… and nothing was ever synced here    sync what last ran everywhere, or else the target: no gate holds a first start
-//	none is open, and dryRunBefore is on  make a dry run of the target
+//	none is open, and dryRunBefore is on  make a dry run of the target, then leave
 //	its step is open, and the rollout
 //	went back                             sync what last ran everywhere
-//	its step is open, and the rollout
-//	was aborted                           leave, unless the target is on the disk already
+//	the rollout was aborted               leave, unless the target is on the disk already
 //	its stage needs an approval           sync the target only if the GatewaySync itself has the approval, whatever the SyncTarget says
 //
 // So a SyncTarget that another pod forged opens no stage that needs an approval, and no maintenance window. A closed gate does not hold a
@@ -112,7 +111,7 @@ func (g *gate) check(ctx context.Context, gs *v1alpha1.GatewaySync, in instructi
 			break
 		}
 		p.hold(v1alpha1.ReasonWaitingForLead, "the rollout went back to a commit that the status does not list: the gateway stays as it is")
-	case open && r.failed && !r.done && g.volume.commit() != in.Commit:
+	case r.failed && !r.done && g.volume.commit() != in.Commit:
 		p.hold(v1alpha1.ReasonGateClosed, "the rollout of %s was aborted before this gateway got it", in.Commit.Short())
 	case open && approval && !g.approved(ctx, stage.Name, in.Commit):
 		p.hold(v1alpha1.ReasonApprovalNeeded, "%s waits for an approval of stage %s: stoker.io/approved has no %s@%s", in.Commit.Short(), stage.Name, stage.Name, in.Commit)

@@ -77,6 +77,42 @@ func TestClosedStepRestore(t *testing.T) {
 	}
 }
 
+// After its dry run, a gateway repairs and restores the commit that it keeps, and still reports what the dry run found.
+func TestDryRunHoldsNothingElse(t *testing.T) {
+	w := onSharedCluster(t)
+	p, first := w.staged(func(gs *v1alpha1.GatewaySync) {
+		gs.Spec.Snapshots, gs.Spec.Sync.Defaults.DriftPolicy = &v1alpha1.SnapshotsSpec{Enabled: true}, v1alpha1.DriftRepair
+		gs.Spec.Validation = &v1alpha1.ValidationSpec{DryRunBefore: true}
+	})
+	second := w.commit("two")
+	w.lead(targetCommit(second), rollout(3, 3, ""))
+	p.awaitSynced(second, "two")
+	snapshot := p.await("a snapshot", func(s v1alpha1.SyncReportStatus) bool { return s.LastSnapshot != nil }).LastSnapshot.ID
+	w.ran(second)
+	third := w.commit("three")
+	w.lead(targetCommit(third), rollout(3, 0, second))
+	planned := func(s v1alpha1.SyncReportStatus) bool {
+		return s.Phase == v1alpha1.GatewayPending && s.Reason == v1alpha1.ReasonDryRun && s.Planned != nil && s.Planned.Commit == third
+	}
+	p.await("a dry run", planned)
+	require.NoError(t, os.WriteFile(filepath.Join(p.data, "projects/line/project.json"), []byte(`{"title": "by hand"}`), 0o600))
+	eventually(t, "a repair", func() bool { return p.title() == "two" })
+	s := p.await("the dry run after the repair", planned)
+	assert.Equal(t, second, s.Commit)
+
+	value := annotation.RestoreValue(snapshot, time.Now())
+	w.annotate(v1alpha1.AnnotationRestore, value)
+	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Restore = value })
+	p.await("the restored gateway", func(s v1alpha1.SyncReportStatus) bool { return planned(s) && s.Commit == first })
+	assert.Equal(t, "one", p.title())
+	w.lead(rollout(3, 0, second, fails))
+	s = p.await("an aborted rollout", held(v1alpha1.ReasonGateClosed))
+	assert.Contains(t, s.Message, "aborted")
+	assert.Nil(t, s.Planned)
+	w.lead(rollout(3, 2, second))
+	p.awaitSynced(third, "three")
+}
+
 // A forced sync of a closed gateway verifies the commit that it keeps, and does not happen again when the gate opens.
 func TestClosedStepForcedSync(t *testing.T) {
 	for name, restart := range map[string]bool{"the order in force": false, "after a restart": true} {

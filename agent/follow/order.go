@@ -31,6 +31,7 @@ type currentOrder struct {
 	admitted *admission   // of the order's commit
 	paused   *instruction // the last target that paused the order although it could not be followed
 	dryRun   dryRun
+	planned  *planned // the outcome of the dry run of the target; nil until it has ended
 }
 
 // fits reports whether the order in force is right for m, which may differ in the lead's term, its problem and the state of the rollout.
@@ -78,6 +79,33 @@ func (c *currentOrder) setDryRun(on bool) {
 		c.order, c.inputs = r.order, r.inputs
 		*r = dryRun{}
 	}
+}
+
+// planned is the outcome of a dry run before a rollout.
+type planned struct {
+	of      sync.Target
+	changes v1alpha1.PlannedChanges
+	message string
+}
+
+// recordDryRun records the outcome of the dry run before a rollout, and reports whether it is new. s is the state after an iteration.
+func (c *currentOrder) recordDryRun(s loop.State) bool {
+	if !c.dryRun.on || s.Of != c.order || !s.DryRun() || c.planned != nil && c.planned.of == c.order.Target {
+		return false
+	}
+	n := s.Report.Planned
+	c.planned = &planned{c.order.Target, v1alpha1.PlannedChanges{
+		Commit: c.order.Commit.String(), Added: count(n.Added), Modified: count(n.Modified), Deleted: count(n.Deleted),
+	}, s.Message}
+	return true
+}
+
+// waits returns why a gateway waits that has made the dry run of a target; nil if it has not.
+func (p *planned) waits(in instruction) *loop.Problem {
+	if p == nil || p.of.Commit != in.Commit || p.of.Generation != in.Generation || p.of.Retry != in.Retry {
+		return nil
+	}
+	return &loop.Problem{Reason: v1alpha1.ReasonDryRun, Message: p.message}
 }
 
 // returned returns the problem to report when this gateway runs again what ran before a rollout that went back; nil until then. s is the state

@@ -81,9 +81,8 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1
 	if f.reportTarget != nil && len(s.Problems) == 0 && r.Phase.Synced() { // the next iteration reports that the gateway has gone back
 		r.Phase, r.Reason, r.Message = sync.Pending, v1alpha1.ReasonProgressing, "the gateway goes back to "+s.Commit.Short()
 	}
-	if s.Report != nil && f.current.dryRun.on && s.Of == f.current.order && s.DryRun() {
-		n := s.Report.Planned
-		r.Planned = &v1alpha1.PlannedChanges{Commit: f.current.order.Commit.String(), Added: count(n.Added), Modified: count(n.Modified), Deleted: count(n.Deleted)}
+	if p := f.current.planned; p != nil && s.Reason == v1alpha1.ReasonDryRun && r.Target == p.changes.Commit {
+		r.Planned = &p.changes
 	}
 	if s.Drift != nil {
 		r.Drift.Files = count(s.Drift.Files)

@@ -149,7 +149,7 @@ func (l *Loop) nextState(previous State) State {
 		// Never report Synced while the desired commit is unknown.
 		s.Phase, s.Reason, s.Message = sync.Error, p.Reason, p.Message
 		switch {
-		case p.Reason.Class() == v1alpha1.ClassWorking:
+		case p.Reason.Class() == v1alpha1.ClassWorking, p.Reason == v1alpha1.ReasonDryRun:
 			s.Phase = sync.Pending
 		case p.Reason == v1alpha1.ReasonGateClosed, p.Reason == v1alpha1.ReasonApprovalNeeded, p.Reason == v1alpha1.ReasonPaused:
 			s.Phase = sync.Held
