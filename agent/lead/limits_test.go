@@ -305,6 +305,27 @@ func TestAlteredTargetIsRestored(t *testing.T) {
 	}, tenfold, 20*time.Millisecond)
 }
 
+// C13: the lead removes an owner that another writer added, with its next renewal of the lock.
+func TestForgedOwnerIsRemoved(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 1)
+	s.candidate("gw-0")
+	s.untilTarget(s.first)
+	owners := func() []metav1.OwnerReference {
+		is, err := s.targets().Get(t.Context(), "site")
+		require.NoError(t, err)
+		return is.OwnerReferences
+	}
+	own := owners()
+	forged := append(owners(), metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: "site", UID: "forged"})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"ownerReferences": forged}})
+	require.NoError(t, err)
+	_, err = s.targets().Patch(t.Context(), "site", types.MergePatchType, patch, metav1.PatchOptions{})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return assert.ObjectsAreEqual(own, owners()) }, 3*renewEvery, 100*time.Millisecond)
+	s.untilTarget(s.first)
+}
+
 // C13: an agent that the API server keeps from taking the lock logs this once.
 func TestRefusedTakeoverIsLogged(t *testing.T) {
 	t.Parallel()

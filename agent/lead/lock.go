@@ -212,14 +212,15 @@ func (l *lock) takeOver(t *v1alpha1.SyncTarget) {
 		t.Spec.Format, t.Spec.MinFormat = v1alpha1.TargetFormat, leastFormat(t.Spec.Rollout)
 		return
 	}
-	t.OwnerReferences = []metav1.OwnerReference{l.owner}
 	t.Spec = v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: minFormat}
 }
 
+// update writes a target, with the GatewaySync of this term as its only owner: agents follow no target of another one.
 func (l *lock) update(ctx context.Context, t *v1alpha1.SyncTarget) (*v1alpha1.SyncTarget, time.Time, error) {
 	sent := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
+	t.OwnerReferences = []metav1.OwnerReference{l.owner}
 	made, err := l.targets.Update(ctx, t, metav1.UpdateOptions{FieldManager: fieldManager})
 	return made, sent, err
 }
