@@ -40,7 +40,10 @@ func TestBlockedLoopDoesNotSpin(t *testing.T) {
 	assert.Equal(t, v1alpha1.ReasonWaitingForGateway, l.State().Reason)
 	assert.Less(t, pause, 3*time.Second, "the sync is retried")
 
+	proposing := *src.decision.Order
+	proposes(&proposing, v1alpha1.StrategyGitWins, time.Minute, nil)
 	for name, decision := range map[string]Decision{
+		"hands off, with changes":   {Order: &proposing, HandsOff: true},
 		"no target":                 {Problems: []Problem{{v1alpha1.ReasonWaitingForLead, "no agent leads"}}},
 		"hands off":                 {Order: src.decision.Order, HandsOff: true},
 		"no commit":                 {Order: &Order{Task: sync.Task{Target: sync.Target{Ref: "main"}}}},
@@ -48,7 +51,7 @@ func TestBlockedLoopDoesNotSpin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			now = now.Add(time.Hour)
-			src.decision = decision
+			src.decision, l.proposals.due = decision, now
 			for range 3 {
 				assert.GreaterOrEqual(t, l.Iterate(t.Context(), src, false), time.Second, name)
 				now = now.Add(time.Minute)

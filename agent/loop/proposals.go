@@ -73,8 +73,9 @@ func (l *Loop) watch() {
 // shows the recorded state.
 func (l *Loop) propose(ctx context.Context) {
 	p, s := &l.proposals, l.proposalSettings()
+	p.due = time.Time{}
 	if s == nil {
-		p.status, p.due = nil, time.Time{}
+		p.status = nil
 		return
 	}
 	if !l.dirOpen || l.decision.HandsOff {
