@@ -16,6 +16,7 @@ import (
 
 	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/loop"
+	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
@@ -186,8 +187,8 @@ func (f *Follower) tell(s loop.State) {
 	if f.current.recordDryRun(s) {
 		f.wake() // for the order from before the dry run
 	}
-	if f.current.inputs.in.rollout.rollback && len(s.Problems) == 0 && s.Of == f.current.order && s.Report != nil && s.Report.Err == nil {
-		f.wake() // the gateway went back
+	if back, _ := f.current.returned(s, plan.ID{}); back != nil && f.current.inputs.in.rollout.rollback && len(s.Problems) == 0 {
+		f.wake() // to report that the gateway went back
 	}
 	if f.listed { // before, the report would only say that the API server has not answered
 		f.updateReport(s)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/gitserver"
@@ -154,6 +156,25 @@ func TestRolloutGoesBack(t *testing.T) {
 	assert.Equal(t, "one", p.title())
 	w.lead(targetCommit(third), rollout(3, 2, first))
 	p.awaitSynced(third, "three")
+}
+
+// C3: a gateway whose profile allows only dry runs does not go back, and its agent does not spin.
+func TestRolloutGoesBackInDryRun(t *testing.T) {
+	w := onSharedCluster(t)
+	p, first := w.staged()
+	second := w.commit("two")
+	w.lead(targetCommit(second), rollout(3, 2, first))
+	p.awaitSynced(second, "two")
+	gs := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.DryRun = true })
+	p.agent.end()
+	var iterations atomic.Int32
+	p.start(func(c *Config) { c.OnState = func(loop.State) { iterations.Add(1) } })
+	w.lead(generation(gs.Generation), rollout(3, 2, first, goesBack))
+	p.await("a dry run", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonDryRun })
+	iterations.Store(0)
+	time.Sleep(time.Second)
+	assert.Less(t, iterations.Load(), int32(10))
+	assert.Equal(t, "two", p.title())
 }
 
 // The mass deletion guard does not hold a rollout that goes back; an open Designer session does.
