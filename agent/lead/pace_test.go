@@ -210,6 +210,13 @@ func TestSilentWatchIsNotReopened(t *testing.T) {
 	}
 }
 
+// C3: the lead does not spin if a summary is due before the status may be written again.
+func TestSummaryWaitsForRefusedStatus(t *testing.T) {
+	term := newTerm(nil, nil, unmeasured{}, slog.New(slog.DiscardHandler), func() time.Time { return noon })
+	term.nextSummary, term.nextStatus, term.statusPending = noon.Add(-time.Second), noon.Add(time.Minute), true
+	assert.Equal(t, time.Minute, term.pause(question{}))
+}
+
 func TestDeadlineOfIdleFleet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaper(t, 2)

@@ -173,7 +173,7 @@ const idle = time.Hour
 func (t *term) pause(q question) time.Duration {
 	now := t.now()
 	pause := idle
-	due := []time.Time{t.nextSummary, t.nextTargetWrite, t.rolling.due}
+	due := []time.Time{later(t.nextSummary, t.nextStatus), t.nextTargetWrite, t.rolling.due}
 	if q != (question{}) {
 		due = append(due, t.schedule.next(q, now))
 	}
