@@ -16,13 +16,14 @@ import (
 //   - its ref is spec.git.ref, or the one of stoker.io/requested-ref at the commit that is requested with it (checkRequests);
 //   - a requested ref is one that spec.git.allowedRefs admits, and the commit is the tip of the ref or in its history (admit).
 //
-// A commit that is completely on the disk was admitted before, so the follower accepts it again, even while a newer request is refused.
+// A commit that is completely on the disk was admitted before, so the follower accepts it again under the same ref, even while a newer request
+// is refused. Another ref can change what templates render.
 
 // checkRequests returns why a GatewaySync that was just read does not ask for what the target says; nil if it does.
 func checkRequests(gs *v1alpha1.GatewaySync, in *instruction, onDisk volume) error {
 	var err error
 	switch commit := desiredref.RequestsOf(gs).Commit(); {
-	case in.Ref == "" || in.Ref == gs.Spec.Git.Ref || onDisk.holds(in.Commit):
+	case in.Ref == "" || in.Ref == gs.Spec.Git.Ref || onDisk.holds(in.Ref, in.Commit):
 	case in.Ref != gs.Annotations[v1alpha1.AnnotationRequestedRef]:
 		err = failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says %q, which neither spec.git.ref nor a request asks for: waiting for its lead", in.Ref)
 	case commit != "" && !in.Commit.IsZero() && commit != in.Commit.String():

@@ -118,6 +118,21 @@ func TestFollowerAdmitsTarget(t *testing.T) {
 	assert.Equal(t, asked, w.git.Stats().Requests)
 }
 
+// C14: templates can use the ref, so the agent follows no other ref to the commit on the disk either.
+func TestForgedRefOfCommitOnDisk(t *testing.T) {
+	w := onSharedCluster(t)
+	p, first := w.syncedPod("one")
+	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Ref = "refs/pull/1/head" })
+	eventually(t, "the agent logs the rejection", func() bool { return strings.Contains(p.agent.log.String(), "neither spec.git.ref nor a request") })
+	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Ref = "" })
+	s := p.await("an invalid target", func(s v1alpha1.SyncReportStatus) bool {
+		return strings.Contains(s.Message, "spec.ref: the commit has none")
+	})
+	assert.Equal(t, "main", s.Ref)
+	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Ref = "main" })
+	p.awaitSynced(first, "one")
+}
+
 // C14, F16: the agent does not run a tag that moved since it was chosen, whatever the target says.
 func TestRequestedCommit(t *testing.T) {
 	w := onSharedCluster(t)

@@ -136,7 +136,7 @@ func (in *instruction) goTo(o origin) { in.Ref, in.Name, in.Commit = o.ref, o.na
 
 // approved reports whether a stage that needs approvals may get a commit: the commit was approved, ran everywhere before, or is on the disk.
 func (g *gate) approved(ctx context.Context, stage string, commit plan.ID) bool {
-	return g.volume.holds(commit) || g.spec.confirm(ctx, &g.rollout, stage+"@"+commit.String(), func(gs *v1alpha1.GatewaySync) bool {
+	return g.volume.holds("", commit) || g.spec.confirm(ctx, &g.rollout, stage+"@"+commit.String(), func(gs *v1alpha1.GatewaySync) bool {
 		return annotation.Approved(gs, stage, commit.String()) || gs.Status.RanEverywhere(commit.String())
 	})
 }

@@ -1,6 +1,7 @@
 package follow
 
 import (
+	"errors"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -62,7 +63,9 @@ func parse(t *v1alpha1.SyncTarget) (instruction, error) {
 		if err != nil {
 			return bad("commit", err)
 		}
-		in.Commit = id
+		if in.Commit = id; s.Ref == "" {
+			return bad("ref", errors.New("the commit has none"))
+		}
 	}
 	for _, ref := range []struct{ field, value string }{{"ref", s.Ref}, {"refName", s.RefName}} {
 		if ref.value == "" {

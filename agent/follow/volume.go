@@ -19,14 +19,14 @@ func (v volume) commit() plan.ID {
 	return d.Manifest().Header().Commit
 }
 
-// holds reports whether the whole commit is on the disk.
-func (v volume) holds(commit plan.ID) bool {
+// holds reports whether the whole commit is on the disk, synced from this ref; "" means any ref.
+func (v volume) holds(ref string, commit plan.ID) bool {
 	d, err := v.engine.Open()
 	if err != nil {
 		return false
 	}
 	h := d.Manifest().Header()
-	return h.Complete && !commit.IsZero() && h.Commit == commit
+	return h.Complete && !commit.IsZero() && h.Commit == commit && (ref == "" || ref == h.Ref)
 }
 
 // unsynced reports whether no sync was ever completed on this volume.
