@@ -80,6 +80,22 @@ func TestLargeFile(t *testing.T) {
 	b.synced()
 }
 
+// F11: the list of new files is bounded, however many a program of the gateway writes.
+func TestAddedFilesAreBounded(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.push(firstCommit()...)
+	b.synced()
+	for i := range 4100 {
+		b.put(fmt.Sprintf("projects/line/file-%04d", i), "")
+	}
+	b.engine.Watch(func(string) bool { return true })
+	base, err := b.engine.Base(t.Context(), b.conn.Remote, b.target)
+	require.NoError(t, err)
+	added, err := b.engine.Added(t.Context(), base)
+	require.NoError(t, err)
+	assert.LessOrEqual(t, len(added), 4000)
+}
+
 // The depth limit from the flags applies both in git and on disk.
 func TestDeepPathsUpToMaxDepth(t *testing.T) {
 	b := newBench(t, simulator.Options{})

@@ -31,7 +31,10 @@ func (e *Engine) isWatched(path string) bool { return e.watched != nil && e.watc
 // Notes returns the open data directory, which stores notes, or nil if it is not open.
 func (e *Engine) Notes() *disk.Dir { return e.dir }
 
-// Added walks the mapped directories and returns the watched files that git does not have.
+// maxAdded bounds the new files that Added returns. A pull request has at most 1000 files, so the agent refuses to propose that many.
+const maxAdded = 4000
+
+// Added walks the mapped directories and returns the watched files that git does not have, at most maxAdded of them.
 func (e *Engine) Added(ctx context.Context, b propose.Base) ([]string, error) {
 	defer e.limitPlanning(ctx)()
 	var list []string
@@ -41,6 +44,9 @@ func (e *Engine) Added(ctx context.Context, b propose.Base) ([]string, error) {
 		}
 		if e.isWatched(f.Path) {
 			list = append(list, f.Path)
+		}
+		if len(list) == maxAdded {
+			break
 		}
 	}
 	return list, nil
