@@ -80,8 +80,8 @@ func (n *Node) describeUntracked() (string, error) {
 	var untracked []string
 	for _, name := range recorded {
 		st, err := n.Dir.Stat(name)
-		if err != nil {
-			return "", err
+		if err != nil { // the gateway can write the note, too
+			continue
 		}
 		_, owned, err := n.Dir.Manifest().Get(name)
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -205,4 +206,19 @@ func TestStandbyMasterWithoutAnswer(t *testing.T) {
 	}
 	p.backup.synced()
 	p.master.standby()
+}
+
+// F17: a path that the gateway wrote into a note of the agent stops no sync.
+func TestForgedNoteOfReplicatedFiles(t *testing.T) {
+	ofPairs(t)
+	p := newPair(t, simulator.Options{})
+	p.push(firstCommit()...)
+	p.master.synced()
+	p.backup.standby()
+	for _, path := range []string{"../x", ".stoker/x", strings.Repeat("x", 1000)} {
+		p.master.put(".stoker/note-pair-brought", path)
+		p.backup.put(".stoker/note-pair-brought", path)
+		p.master.synced()
+		p.backup.standby()
+	}
 }
