@@ -324,6 +324,23 @@ func TestRetry(t *testing.T) {
 	})
 }
 
+// A forced sync that ends in a rollback does not go on: the gateway scans nothing while the commit is held off.
+func TestForcedSyncRollsBackOnce(t *testing.T) {
+	t.Parallel() // it waits for the gateway most of the time
+	j := newJudged(t, simulator.Options{})
+	j.faults(triggers["the project is missing"].fault)
+	j.push(bad()...)
+	j.target.ForceID = "now"
+	j.fails(v1alpha1.ReasonVerificationFailed, 30*time.Second)
+	j.back(v1alpha1.TriggerProjectLoadError)
+	j.gw.Requests.Reset()
+	for range 3 { // sequence: time passes
+		j.now = j.now.Add(time.Minute)
+		j.back(v1alpha1.TriggerProjectLoadError)
+	}
+	assert.Empty(t, j.gw.Requests.List())
+}
+
 // If the gateway itself is broken, the restored files do not load either. They stay, and the agent does not roll back again.
 func TestRestoredStateFailsToo(t *testing.T) {
 	t.Parallel() // it waits for the gateway most of the time

@@ -201,6 +201,8 @@ func (j restorer) restore(ctx context.Context, n restoreNote) error {
 		if err := n.save(j.dir); err != nil {
 			return err
 		}
+	} else {
+		j.force = false // the restore has ended the forced sync
 	}
 	done, state := "restored the snapshot "+n.Snapshot, "the gateway is back at the snapshot "+n.Snapshot+", commit"
 	if n.Snapshot == unknownSnapshot {
