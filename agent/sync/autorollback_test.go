@@ -3,6 +3,7 @@ package sync_test
 import (
 	"context"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -370,6 +371,21 @@ func TestAutomaticRollbackOfTwoCommits(t *testing.T) {
 	j.fails(v1alpha1.ReasonVerificationFailed, 30*time.Second)
 	j.back(v1alpha1.TriggerProjectLoadError)
 	assert.NoFileExists(t, filepath.Join(j.data, "projects/line/other.json"))
+}
+
+// If a user removes what the gateway could not load, the commit counts as one that it has loaded: a rollback from the next one returns to it.
+func TestAutomaticRollbackToAcceptedCommit(t *testing.T) {
+	t.Parallel() // it waits for the gateway most of the time
+	j := newJudged(t, simulator.Options{})
+	j.faults(triggers["the resource is missing"].fault)
+	accepted := j.push(gitserver.Write(db+"/config.json", `{"url": "`+refused+`"}`))
+	j.ended(sync.Error, v1alpha1.ReasonVerificationFailed)
+	require.NoError(t, os.RemoveAll(filepath.Join(j.data, db)))
+	j.synced()
+	j.faults(triggers["scans of projects fail"].fault)
+	j.push(gitserver.Write(view, `{"one": "`+refused+`"}`))
+	j.fails(v1alpha1.ReasonScanFailed, 30*time.Second)
+	assert.Equal(t, accepted, j.ended(sync.Error, v1alpha1.ReasonRolledBack).Commit)
 }
 
 // F14: a restarted agent completes an interrupted automatic rollback, once.

@@ -29,7 +29,7 @@ func (l loader) load(ctx context.Context) error {
 	case !l.gateway.hasAPIToken:
 		return l.loadWithoutAPIToken(ctx)
 	case confirmed:
-		return nil
+		return l.recordLoaded() // a user may have removed what the gateway could not load
 	}
 	if state, err := l.gateway.state(ctx); state != running {
 		l.r.Phase = Applied
