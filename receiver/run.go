@@ -6,16 +6,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"time"
 
 	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/internal/keypair"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/limit"
 	"stoker.io/stoker/internal/metrics"
 	"stoker.io/stoker/internal/serve"
 	"stoker.io/stoker/receiver/credential"
-	"stoker.io/stoker/receiver/limit"
 	"stoker.io/stoker/receiver/server"
 )
 
@@ -67,10 +66,9 @@ func serveUntilDone(ctx context.Context, s settings, log *slog.Logger) error {
 	cert := keypair.NewMounted(s.TLSDir, readInterval, log, measured.SetCertificateExpiry)
 	ready := func() bool { return srv.Ready() && (s.TLSDir == "" || cert.Ready()) && ctx.Err() == nil }
 
-	bounds := serve.Bounds{MaxBody: limit.MaxBody + 1, Body: bodyTimeout, Idle: idleTimeout, Drain: drainTimeout, Log: log, Limit: func(l net.Listener) net.Listener {
-		return limit.Listener(l, limit.Limits{MaxTotal: maxConnections, MaxEach: maxAddressConnections, Opened: measured.Connections,
-			Closed: func() { measured.ConnectionClosed("address") }})
-	}}
+	bounds := serve.Bounds{MaxBody: limit.MaxBody + 1, Body: bodyTimeout, Idle: idleTimeout, Drain: drainTimeout, Log: log,
+		Connections: limit.Limits{MaxTotal: maxConnections, MaxEach: maxAddressConnections, Opened: measured.Connections,
+			Closed: func() { measured.ConnectionClosed("address") }}}
 	loops := []func(context.Context) error{srv.Run, secrets.Run}
 	if s.TLSDir != "" {
 		bounds.TLS = &tls.Config{GetCertificate: cert.GetCertificate, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}

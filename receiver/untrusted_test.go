@@ -22,7 +22,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/receiver/limit"
+	"stoker.io/stoker/internal/limit"
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 

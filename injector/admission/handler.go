@@ -4,11 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"log/slog"
 	"mime"
 	"net/http"
 	"runtime/debug"
+	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,6 +16,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/inject"
 	"stoker.io/stoker/injector/lookup"
+	"stoker.io/stoker/internal/limit"
 	"stoker.io/stoker/internal/serve"
 )
 
@@ -24,6 +25,10 @@ const (
 	MaxBody = 3 << 20
 	// maxConcurrent bounds the reviews that are processed at the same time; others wait.
 	maxConcurrent = 64
+	// maxBodies bounds the bytes of all bodies in memory.
+	maxBodies = 64 << 20
+	// bodyTimeout is how long a body may take to arrive. The API server sends it at once.
+	bodyTimeout = 3 * time.Second
 	// Path is the path of the webhook.
 	Path = "/mutate"
 	// ConfigurationName is the name of the MutatingWebhookConfiguration, which the chart installs.
@@ -58,11 +63,14 @@ type Config struct {
 // Handler answers reviews.
 type Handler struct {
 	Config
-	slots chan struct{}
+	bodies *limit.Budget
+	slots  chan struct{}
 }
 
 // New returns a Handler that answers a bounded number of reviews at a time.
-func New(c Config) *Handler { return &Handler{Config: c, slots: make(chan struct{}, maxConcurrent)} }
+func New(c Config) *Handler {
+	return &Handler{Config: c, bodies: limit.NewBudget(maxBodies), slots: make(chan struct{}, maxConcurrent)}
+}
 
 // Routes serves reviews at Path.
 func (h *Handler) Routes() *serve.Mux {
@@ -82,19 +90,16 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "send application/json", http.StatusUnsupportedMediaType)
 		return
 	}
+	body, release, ok := h.read(w, r)
+	defer release()
+	if !ok {
+		return
+	}
 	select {
 	case h.slots <- struct{}{}:
 		defer func() { <-h.slots }()
 	case <-r.Context().Done():
 		return // the client is gone
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
-	if _, large := errors.AsType[*http.MaxBytesError](err); large {
-		http.Error(w, "the review is larger than 3 MiB", http.StatusRequestEntityTooLarge)
-		return
-	} else if err != nil {
-		http.Error(w, "the body could not be read", http.StatusBadRequest)
-		return
 	}
 	req, err := parse(body)
 	if err != nil {
@@ -111,4 +116,25 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(out) // an error means that the client is gone
+}
+
+// read reads the body, before the request takes a slot: a client that sends nothing delays only itself. If it fails, it writes the answer. The
+// caller must call release when it no longer uses the body.
+func (h *Handler) read(w http.ResponseWriter, r *http.Request) (body []byte, release func(), ok bool) {
+	deadline := http.NewResponseController(w).SetReadDeadline // a recorder in a test has none
+	_ = deadline(time.Now().Add(bodyTimeout))
+	body, release, err := h.bodies.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody), r.RemoteAddr)
+	if err == nil {
+		_ = deadline(time.Time{}) // or it would end the request while it waits; otherwise net/http needs it to discard the rest
+	}
+	_, large := errors.AsType[*http.MaxBytesError](err)
+	switch {
+	case large:
+		http.Error(w, "the review is larger than 3 MiB", http.StatusRequestEntityTooLarge)
+	case errors.Is(err, limit.ErrBusy):
+		http.Error(w, "too many reviews arrive at once", http.StatusServiceUnavailable)
+	case err != nil:
+		http.Error(w, "the body could not be read", http.StatusBadRequest)
+	}
+	return body, release, err == nil
 }

@@ -12,10 +12,16 @@ import (
 	"net/http"
 	"slices"
 	"time"
+
+	"stoker.io/stoker/internal/limit"
 )
 
 // maxHeader is the largest request header; no route needs more.
 const maxHeader = 16 << 10
+
+// maxConnections limits the open connections of a server, and maxAddressConnections those of one address, unless Bounds says otherwise.
+// API servers, kubelets and Prometheus need a few each, and may share an address.
+const maxConnections, maxAddressConnections = 512, 128
 
 // drain is how long requests may take to finish on shutdown unless Bounds says otherwise.
 const drain = 2 * time.Second
@@ -39,14 +45,14 @@ type Bounds struct {
 	Drain time.Duration
 	// Log receives the connection errors of net/http at debug level. If it is nil, net/http logs each of them itself.
 	Log *slog.Logger
-	// Limit wraps the listener; nil means no limit.
-	Limit func(net.Listener) net.Listener
+	// Connections limits the open connections.
+	Connections limit.Limits
 }
 
 // ListenBounded is Listen for requests of untrusted clients. It serves HTTP/1 only: a connection carries one request at a time,
 // so a limit on connections also limits requests.
 func ListenBounded(ctx context.Context, addr string, h http.Handler, b Bounds) (*Server, error) {
-	s, err := listen(ctx, addr, h, b.TLS, b.MaxBody)
+	s, err := listen(ctx, addr, h, b.TLS, b.MaxBody, b.Connections)
 	if err != nil {
 		return nil, err
 	}
@@ -56,28 +62,25 @@ func ListenBounded(ctx context.Context, addr string, h http.Handler, b Bounds) (
 	if b.Log != nil {
 		s.srv.ErrorLog = slog.NewLogLogger(b.Log.Handler(), slog.LevelDebug)
 	}
-	if b.Limit != nil {
-		s.l = b.Limit(s.l)
-	}
 	return s, nil
 }
 
 // Listen opens addr ("host:port"; port 0 picks a free one) for h. Requests are served once Run is called.
 func Listen(ctx context.Context, addr string, h http.Handler) (*Server, error) {
-	return listen(ctx, addr, h, nil, 1<<20)
+	return listen(ctx, addr, h, nil, 1<<20, limit.Limits{MaxTotal: maxConnections, MaxEach: maxAddressConnections})
 }
 
 // ListenTLS is Listen over TLS, for requests with a body of at most maxBody bytes.
 func ListenTLS(ctx context.Context, addr string, h http.Handler, config *tls.Config, maxBody int64) (*Server, error) {
-	return listen(ctx, addr, h, config, maxBody)
+	return listen(ctx, addr, h, config, maxBody, limit.Limits{MaxTotal: maxConnections, MaxEach: maxAddressConnections})
 }
 
-func listen(ctx context.Context, addr string, h http.Handler, config *tls.Config, maxBody int64) (*Server, error) {
+func listen(ctx context.Context, addr string, h http.Handler, config *tls.Config, maxBody int64, connections limit.Limits) (*Server, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", addr, err)
 	}
-	return &Server{l: l, drain: drain, srv: &http.Server{
+	return &Server{l: limit.Listener(l, connections), drain: drain, srv: &http.Server{
 		Handler:           http.MaxBytesHandler(h, maxBody),
 		TLSConfig:         config,
 		ReadHeaderTimeout: 5 * time.Second,

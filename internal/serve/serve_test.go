@@ -2,10 +2,13 @@ package serve_test
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +52,46 @@ func TestRunUntilCanceled(t *testing.T) {
 		assert.NoError(t, err)
 	case <-time.After(20 * time.Second):
 		t.Fatal("the server did not stop")
+	}
+}
+
+// R1: one address cannot use all connections of a server, whatever the server is for.
+func TestConnectionsOfOneAddress(t *testing.T) {
+	for name, listen := range map[string]func(http.Handler) (*serve.Server, error){
+		"plain": func(h http.Handler) (*serve.Server, error) { return serve.Listen(t.Context(), "127.0.0.1:0", h) },
+		"TLS": func(h http.Handler) (*serve.Server, error) {
+			return serve.ListenTLS(t.Context(), "127.0.0.1:0", h, &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return nil, errors.New("none") }}, 1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := listen(http.NotFoundHandler())
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- s.Run(ctx) }()
+			defer func() {
+				cancel()
+				require.NoError(t, <-done)
+			}()
+			dial := func(from string) net.Conn {
+				c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).Dial("tcp", s.Addr())
+				require.NoError(t, err)
+				return c
+			}
+			closed := func(c net.Conn) bool {
+				_ = c.SetReadDeadline(time.Now().Add(time.Second))
+				_, err := c.Read(make([]byte, 1))
+				return !errors.Is(err, os.ErrDeadlineExceeded)
+			}
+			for range 128 {
+				defer dial("127.0.0.2").Close()
+			}
+			more, other := dial("127.0.0.2"), dial("127.0.0.3")
+			defer more.Close()
+			defer other.Close()
+			assert.True(t, closed(more), "a further connection must be closed at once")
+			assert.False(t, closed(other), "another address must be served")
+		})
 	}
 }
 

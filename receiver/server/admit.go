@@ -9,9 +9,9 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/limit"
 	"stoker.io/stoker/internal/secret"
 	"stoker.io/stoker/receiver/credential"
-	"stoker.io/stoker/receiver/limit"
 	"stoker.io/stoker/receiver/queue"
 )
 

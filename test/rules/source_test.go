@@ -39,7 +39,7 @@ var banned = []struct {
 
 // receiverRooms are the rooms that serve requests. The check command, beside them, is a client of a
 // receiver.
-var receiverRooms = []string{"receiver/credential", "receiver/limit", "receiver/queue", "receiver/lookup", "receiver/secrets", "receiver/server"}
+var receiverRooms = []string{"receiver/credential", "internal/limit", "receiver/queue", "receiver/lookup", "receiver/secrets", "receiver/server"}
 
 // global lists packages whose constructors (New…) must not initialize a package-level variable.
 var global = []string{"log/slog", "github.com/prometheus/client_golang/prometheus", "flag", "net/http"}

@@ -116,6 +116,42 @@ func TestLargeBodiesPerAddress(t *testing.T) {
 	})
 }
 
+func TestBudget(t *testing.T) {
+	b := NewBudget(6 * firstBuffer)
+	read := func(from string, length int) (release func(), err error) {
+		text := strings.Repeat("x", length)
+		body, release, err := b.ReadAll(iotest.HalfReader(strings.NewReader(text)), from)
+		if err == nil {
+			assert.Equal(t, text, string(body))
+		}
+		return release, err
+	}
+	var held []func()
+	for _, from := range []string{"192.0.2.1:1", "192.0.2.1:2", "192.0.2.2:1", "192.0.2.2:2"} {
+		release, err := read(from, 100)
+		require.NoError(t, err)
+		held = append(held, release)
+	}
+	release, err := read("192.0.2.1:3", 0)
+	assert.ErrorIs(t, err, ErrBusy, "the address has used its third")
+	release()
+	release, err = read("192.0.2.3:1", 3*firstBuffer)
+	assert.ErrorIs(t, err, ErrBusy, "the body is larger than a third")
+	release()
+	release, err = read("192.0.2.3:1", 2*firstBuffer-1)
+	require.NoError(t, err)
+	held = append(held, release)
+	release, err = read("192.0.2.4:1", 0)
+	assert.ErrorIs(t, err, ErrBusy, "all of the budget is used")
+	release()
+	for _, release := range held {
+		release()
+		release() // a second call has no effect
+	}
+	assert.Zero(t, b.used)
+	assert.Empty(t, b.by, "idle addresses must be dropped")
+}
+
 func TestConnectionLimits(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

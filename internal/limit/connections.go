@@ -1,4 +1,4 @@
-// Package limit bounds the connections and the memory that untrusted senders can use.
+// Package limit bounds the connections and the memory that untrusted clients can use.
 package limit
 
 import (
