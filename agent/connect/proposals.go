@@ -22,6 +22,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/api/v1alpha1/secretrefs"
 	"stoker.io/stoker/api/v1alpha1/syntax"
+	apivalidation "stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/secret"
 )
@@ -119,7 +120,7 @@ func setFromSpec(s *propose.Settings, gs *v1alpha1.GatewaySync, b *v1alpha1.Bidi
 	s.Limits.Files = int(b.Guardrails.MaxFilesPerPR)
 	for _, list := range [][]string{b.WatchPaths, b.Guardrails.ExcludePatterns} {
 		for _, p := range list {
-			if !doublestar.ValidatePattern(p) {
+			if apivalidation.PatternProblem(p) != "" {
 				return invalid("a pattern is malformed: %s", failure.Quote(p))
 			}
 		}

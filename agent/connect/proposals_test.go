@@ -278,6 +278,14 @@ func TestFingerprintOfProposalSecret(t *testing.T) {
 	assert.NotEqual(t, first, Fingerprint(spec, b))
 }
 
+// F11: the time to match a pattern with many alternatives is not bounded.
+func TestPatternWithManyAlternatives(t *testing.T) {
+	spec := bidirectional("https://git.example.com/a/b.git", nil, nil)
+	spec.Bidirectional.WatchPaths = []string{strings.Repeat("{a,a}", 51)}
+	spec.Bidirectional.Debounce = v1alpha1.DefaultDebounce
+	assert.ErrorContains(t, setFromSpec(&propose.Settings{}, &v1alpha1.GatewaySync{Spec: *spec}, spec.Bidirectional, plan.Facts{}), "malformed")
+}
+
 // P3 of docs/internals/threats.md: a resource is proposed with all of its files, even those that watchPaths do not match. So excludePatterns apply to each file.
 func TestExcludedPathsAreNotProposed(t *testing.T) {
 	spec := bidirectional("https://git.example.com/a/b.git", nil, nil)

@@ -11,6 +11,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo/store"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -83,7 +84,7 @@ func (a *Refs) CheckAllowed(ctx context.Context, s *Store, r *Remote, patterns [
 }
 
 // matchesAny reports whether a pattern matches the ref with this full name. A pattern that starts with refs/ matches full names;
-// others match the short names of branches and tags.
+// others match the short names of branches and tags. An invalid pattern matches nothing.
 func matchesAny(patterns []string, full string) bool {
 	short := shortName(full)
 	for _, p := range patterns {
@@ -94,7 +95,7 @@ func matchesAny(patterns []string, full string) bool {
 		case short == full: // neither a branch nor a tag, so it has no short name
 			continue
 		}
-		if match, err := doublestar.Match(p, name); err == nil && match {
+		if validation.PatternProblem(p) == "" && doublestar.MatchUnvalidated(p, name) {
 			return true
 		}
 	}

@@ -273,3 +273,18 @@ func TestReachesWithoutFilter(t *testing.T) {
 		assert.ErrorContains(t, err, "uploadpack.allowFilter")
 	})
 }
+
+// F11: the alternatives of a pattern multiply, so a valid one with many of them would match forever. It admits no ref.
+func TestPatternWithManyAlternatives(t *testing.T) {
+	done := make(chan bool, 1)
+	go func() {
+		done <- matchesAny([]string{strings.Repeat("{a,a}", 51)}, "refs/heads/"+strings.Repeat("a", 52))
+	}()
+	select {
+	case matches := <-done:
+		assert.False(t, matches)
+	case <-time.After(time.Minute):
+		t.Fatal("the match did not end")
+	}
+	assert.True(t, matchesAny([]string{"release-{1,2}*"}, "refs/heads/release-2.1"))
+}

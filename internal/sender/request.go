@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -64,8 +65,8 @@ func (e *InvalidError) Error() string { return e.text }
 
 func invalid(format string, args ...any) error { return &InvalidError{fmt.Sprintf(format, args...)} }
 
-// maxRefs bounds the refs of one delivery; hosts send fewer.
-const maxRefs = 1000
+// maxRefs bounds the refs of one delivery, and maxRef the length of each; hosts send fewer and shorter ones.
+const maxRefs, maxRef = 1000, 1024
 
 // Parse parses a delivery. The error is an *InvalidError.
 func Parse(h http.Header, body []byte) (Request, error) {
@@ -82,6 +83,9 @@ func Parse(h http.Header, body []byte) (Request, error) {
 	}
 	if len(r.Refs) > maxRefs {
 		return Request{Sender: s.Name}, invalid("the delivery names more than %d refs", maxRefs)
+	}
+	if slices.ContainsFunc(r.Refs, func(ref string) bool { return len(ref) > maxRef }) {
+		return Request{Sender: s.Name}, invalid("a ref is longer than %d bytes", maxRef)
 	}
 	return r, nil
 }

@@ -91,7 +91,9 @@ func TestBodyErrors(t *testing.T) {
 		"empty commit":            {nil, `{"ref":"v1","commit":""}`, "commit is empty"},
 		"null commit":             {nil, `{"ref":"v1","commit":null}`, "commit must be a string"},
 		"zero commit":             {nil, `{"ref":"v1","commit":"0000000000000000000000000000000000000000"}`, "not a commit"},
-		"short freight commit":    {nil, `{"freight":{"commits":[{"repoURL":"x","id":"1111111"}]}}`, "40"},
+		"a long ref": {http.Header{"X-Github-Event": {"push"}}, `{"ref":"refs/tags/` + strings.Repeat("x", maxRef) +
+			`","after":"1111111111111111111111111111111111111111","repository":{"clone_url":"https://x/y/z"}}`, "longer than"},
+		"short freight commit": {nil, `{"freight":{"commits":[{"repoURL":"x","id":"1111111"}]}}`, "40"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Parse(c.header, []byte(c.body))

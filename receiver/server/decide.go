@@ -11,6 +11,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/api/v1alpha1/syntax"
+	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/sender"
 )
@@ -161,8 +162,7 @@ func tagProblem(o v1alpha1.Requestable, tag string, ownSecret bool) string {
 	w := o.WebhookSpec()
 	matches := false
 	for _, pattern := range w.FollowTags {
-		ok, err := doublestar.Match(pattern, tag)
-		matches = matches || ok && err == nil
+		matches = matches || validation.PatternProblem(pattern) == "" && doublestar.MatchUnvalidated(pattern, tag)
 	}
 	switch {
 	case !matches:

@@ -3,7 +3,9 @@ package server
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -143,6 +145,23 @@ func TestPushRequests(t *testing.T) {
 			require.NoError(t, err)
 			assert.NotEmpty(t, why, "a push to another repository must have no effect")
 		})
+	}
+}
+
+// R2: the alternatives of a pattern multiply, so a valid one with many of them would match forever. It admits no tag.
+func TestPatternWithManyAlternatives(t *testing.T) {
+	gs := follows("main", func(gs *v1alpha1.GatewaySync) { gs.Spec.Webhook.FollowTags = []string{strings.Repeat("{a,a}", 51)} })
+	r := sender.Request{Sender: "github", Kind: sender.KindPush, Refs: []string{tags + strings.Repeat("a", 52)}, Repositories: []sender.Repository{{Address: gs.Spec.Git.Repo}}}
+	done := make(chan string, 1)
+	go func() {
+		_, why, _ := decide(gs, r, true)
+		done <- why
+	}()
+	select {
+	case why := <-done:
+		assert.Contains(t, why, "followTags does not match")
+	case <-time.After(time.Minute):
+		t.Fatal("the match did not end")
 	}
 }
 

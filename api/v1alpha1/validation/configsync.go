@@ -91,7 +91,7 @@ func validateConfigGit(path *field.Path, git *v1alpha1.ConfigGit) field.ErrorLis
 			errs = append(errs, fielderr.Invalid(path.Child(f.name), f.ref, problem+"; name a branch, a tag, or a commit"))
 		}
 	}
-	errs = append(errs, validatePatterns(path.Child("allowedRefs"), git.AllowedRefs, 64, syntax.MaxRef, patternProblem)...)
+	errs = append(errs, validatePatterns(path.Child("allowedRefs"), git.AllowedRefs, 64, syntax.MaxRef, PatternProblem)...)
 	errs = append(errs, fielderr.OneOf(path.Child("authMethod"), git.AuthMethod, v1alpha1.ConfigAuthNone, v1alpha1.ConfigAuthSSH, v1alpha1.ConfigAuthHTTPS, v1alpha1.ConfigAuthGitHubApp)...)
 	errs = append(errs, validateConfigRef(path.Child("authSecretRef"), git.AuthSecretRef)...)
 	needsSecret := git.AuthMethod != "" && git.AuthMethod != v1alpha1.ConfigAuthNone

@@ -100,7 +100,7 @@ func validateDuration(path *field.Path, value string, least time.Duration) field
 }
 
 func validateWebhook(path *field.Path, w *v1alpha1.WebhookSpec) field.ErrorList {
-	errs := validatePatterns(path.Child("followTags"), w.FollowTags, 32, syntax.MaxRef, patternProblem)
+	errs := validatePatterns(path.Child("followTags"), w.FollowTags, 32, syntax.MaxRef, PatternProblem)
 	return append(errs, validateSecret(path.Child("secretRef"), w.SecretRef)...)
 }
 

@@ -18,7 +18,7 @@ func validateGit(path *field.Path, git *v1alpha1.GitSpec) field.ErrorList {
 	} else if problem := syntax.SpecRefProblem(git.Ref); problem != "" {
 		errs = append(errs, fielderr.Invalid(path.Child("ref"), git.Ref, problem+"; name a branch, a tag, or a commit"))
 	}
-	errs = append(errs, validatePatterns(path.Child("allowedRefs"), git.AllowedRefs, 64, syntax.MaxRef, patternProblem)...)
+	errs = append(errs, validatePatterns(path.Child("allowedRefs"), git.AllowedRefs, 64, syntax.MaxRef, PatternProblem)...)
 	errs = append(errs, validateSecret(path.Child("caSecretRef"), git.CASecretRef)...)
 	errs = append(errs, validateVerify(path.Child("verify"), git.Verify)...)
 	return append(errs, validateAuth(path.Child("auth"), git.Auth)...)

@@ -75,31 +75,16 @@ func ProfileNameProblem(name string) string {
 	return ""
 }
 
-// patternProblem returns why a pattern is not valid; "" if it is.
-func patternProblem(pattern string) string {
+// maxAlternatives limits the time of a match, because alternatives multiply: {a,b}{a,b} is four patterns.
+const maxAlternatives = 64
+
+// PatternProblem returns why a pattern is not valid; "" if it is. Do not match a pattern that has a problem: the time of the match is not bounded.
+func PatternProblem(pattern string) string {
 	if utf8.RuneCountInString(pattern) > maxPattern {
 		return "is longer than 512 characters; split the pattern"
 	}
 	if !doublestar.ValidatePattern(strings.TrimSuffix(pattern, "/")) { // a trailing slash stands for a folder and all below it
 		return "is not a pattern; close every [ and {, and write a literal one as \\[ or \\{"
-	}
-	return ""
-}
-
-// maxAlternatives limits the time of a match, because alternatives multiply: {a,b}{a,b} is four patterns.
-const maxAlternatives = 64
-
-// PathPatternProblem returns why a pattern of destination paths is not valid; "" if it is. Annotations, the spec and the plan use it, so
-// that all accept the same patterns.
-func PathPatternProblem(pattern string) string {
-	switch {
-	case strings.Trim(pattern, "/") == "":
-		return "matches nothing; remove it"
-	case pattern[0] == '/':
-		return "begins with a slash; patterns are relative to the data directory"
-	}
-	if problem := patternProblem(pattern); problem != "" {
-		return problem
 	}
 	product := 1
 	for i := range len(pattern) {
@@ -111,4 +96,16 @@ func PathPatternProblem(pattern string) string {
 		}
 	}
 	return ""
+}
+
+// PathPatternProblem returns why a pattern of destination paths is not valid; "" if it is. Annotations, the spec and the plan use it, so
+// that all accept the same patterns.
+func PathPatternProblem(pattern string) string {
+	switch {
+	case strings.Trim(pattern, "/") == "":
+		return "matches nothing; remove it"
+	case pattern[0] == '/':
+		return "begins with a slash; patterns are relative to the data directory"
+	}
+	return PatternProblem(pattern)
 }
