@@ -35,8 +35,8 @@ const (
 	forbiddenGrace = 20 * time.Second
 	// unsureTime is how long the cache is unsure after a read without an answer. The next read comes before its end.
 	unsureTime = maxRetryInterval + 2*readTimeout
-	// readTimeout limits a read, maxParallel the number of parallel reads, and maxRound the number of reads before new Secrets
-	// take precedence again.
+	// readTimeout limits a read, maxParallel the number of parallel reads, and maxRound the number of reads of a round. New Secrets
+	// take precedence in half of each.
 	readTimeout, maxParallel, maxRound = 3 * time.Second, 8, 32
 	// maxEntries bounds the number of Secrets.
 	maxEntries = 4096
@@ -163,7 +163,8 @@ func (v *Cache) Run(ctx context.Context) error {
 	}
 }
 
-// due drops Secrets that are no longer referenced and returns those to read now, new ones first.
+// due drops Secrets that are no longer referenced and returns those to read now: new ones first, but they take at most half of a round if others
+// are due. If there are too many, each namespace keeps its first ones, so one namespace cannot displace the Secrets of the others.
 func (v *Cache) due(now time.Time) []Ref {
 	named, ok := v.Refs()
 	v.mu.Lock()
@@ -175,6 +176,13 @@ func (v *Cache) due(now time.Time) []Ref {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Key, b.Key))
 	})
 	named = slices.Compact(named)
+	rank := make(map[Ref]int, len(named)) // within its namespace
+	for i, p := range named {
+		if i > 0 && named[i-1].Namespace == p.Namespace {
+			rank[p] = rank[named[i-1]] + 1
+		}
+	}
+	slices.SortStableFunc(named, func(a, b Ref) int { return cmp.Compare(rank[a], rank[b]) })
 	if len(named) > maxEntries {
 		if now.Sub(v.fullLogged) >= logInterval {
 			v.fullLogged = now
@@ -196,11 +204,9 @@ func (v *Cache) due(now time.Time) []Ref {
 		}
 	}
 	v.entries, v.unread, v.complete = kept, len(unread) > 0, v.complete || len(unread) == 0
-	if len(unread) < maxRound {
-		slices.SortFunc(due, func(a, b Ref) int { return kept[a].nextRead.Compare(kept[b].nextRead) })
-		unread = append(unread, due...)
-	}
-	return unread[:min(len(unread), maxRound)]
+	slices.SortFunc(due, func(a, b Ref) int { return kept[a].nextRead.Compare(kept[b].nextRead) })
+	round := append(unread[:min(len(unread), maxRound-min(len(due), maxRound/2))], due...)
+	return round[:min(len(round), maxRound)]
 }
 
 func (v *Cache) refresh(ctx context.Context, p Ref) {

@@ -351,3 +351,21 @@ func TestReadsAreBounded(t *testing.T) {
 	assert.Equal(t, fresh, due[0], "a new reference must be read first")
 	assert.Len(t, v.entries, maxEntries-10, "unreferenced Secrets must be dropped")
 }
+
+// One namespace with too many references, or with new ones all the time, does not keep those of others from being read.
+func TestNamespacesShareReads(t *testing.T) {
+	other := Ref{"z", "webhook", "secret"}
+	all := []Ref{other}
+	for i := range maxEntries + 100 {
+		all = append(all, Ref{"a", fmt.Sprintf("%05d", i), "secret"})
+	}
+	v := New(Config{Log: slog.New(slog.DiscardHandler), Refs: func() ([]Ref, bool) { return slices.Clone(all), true }})
+	now := time.Now()
+	assert.Contains(t, v.due(now), other, "the first reference of a namespace comes before the second of another")
+
+	v.entries[other] = &entry{nextRead: now.Add(freshTime)}
+	assert.NotContains(t, v.due(now), other, "it is fresh")
+	due := v.due(now.Add(freshTime))
+	assert.Contains(t, due, other, "new references may not take the whole round")
+	assert.Len(t, due, maxRound)
+}
