@@ -89,6 +89,7 @@ func TestGracefulTermination(t *testing.T) {
 				look(t, all, name, path, want)
 			}
 			look(t, all, "PodDisruptionBudget/stoker-system/"+part, "spec/maxUnavailable", int64(1))
+			look(t, all, "PodDisruptionBudget/stoker-system/"+part, "spec/unhealthyPodEvictionPolicy", "AlwaysAllow")
 		})
 	}
 }
