@@ -41,7 +41,7 @@ const (
 	liveness      = 60 * time.Second
 )
 
-// rights holds the permissions of the chart: GatewaySyncs, ConfigSyncs and SyncReports of the namespace, and one Secret.
+// rights holds the permissions of the chart: GatewaySyncs, ConfigSyncs and SyncTargets of the namespace, and one Secret.
 const rights = `
 apiVersion: v1
 kind: ServiceAccount
@@ -52,7 +52,6 @@ kind: Role
 metadata: {name: stoker-receiver}
 rules:
 - {apiGroups: [stoker.io], resources: [gatewaysyncs, configsyncs], verbs: [get, list, watch, patch]}
-- {apiGroups: [stoker.io], resources: [syncreports], verbs: [list]}
 - {apiGroups: [stoker.io], resources: [synctargets], verbs: [get]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1

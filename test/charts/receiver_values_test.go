@@ -47,7 +47,7 @@ var receiverCases = []valueCase{
 		{"Service/stoker-system/stoker-receiver-metrics", "spec/ports/metrics/port", int64(8083), gone},
 		{"PodDisruptionBudget/stoker-system/stoker-receiver", "spec/maxUnavailable", int64(1), gone},
 		{"ServiceAccount/stoker-system/stoker-receiver", "automountServiceAccountToken", false, gone},
-		{"ClusterRole/stoker-receiver", "rules", []any{values{"apiGroups": []any{"stoker.io"}, "resources": []any{"gatewaysyncs", "configsyncs"}, "verbs": []any{"get", "list", "watch", "patch"}}, rule("stoker.io", "syncreports", "list"), rule("stoker.io", "synctargets", "get")}, gone},
+		{"ClusterRole/stoker-receiver", "rules", []any{values{"apiGroups": []any{"stoker.io"}, "resources": []any{"gatewaysyncs", "configsyncs"}, "verbs": []any{"get", "list", "watch", "patch"}}, rule("stoker.io", "synctargets", "get")}, gone},
 		{"ClusterRoleBinding/stoker-receiver", "subjects/0/namespace", namespace, gone},
 		{"Role/line/stoker-receiver-secrets", "kind", gone, gone},
 		{receiverCheck, "spec/containers/check/args", has{element: "--url=http://stoker-receiver.stoker-system.svc:9444"}, gone},

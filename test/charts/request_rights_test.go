@@ -93,7 +93,6 @@ func TestReceiverRights(t *testing.T) {
 			}
 			return err
 		},
-		"list SyncReports": func() error { return second(p.as(t, who, "syncreports").List(ctx, list)) },
 		"get the named Secret": func() error {
 			return second(c.CoreV1().Secrets(p.namespace).Get(ctx, "stoker-webhook", get))
 		},
@@ -103,6 +102,7 @@ func TestReceiverRights(t *testing.T) {
 	live, err := syncs.Get(ctx, "plant", get)
 	require.NoError(t, err)
 	verbs{
+		"list SyncReports":                        func() error { return second(p.as(t, who, "syncreports").List(ctx, list)) },
 		"get another Secret":                      func() error { return second(c.CoreV1().Secrets(p.namespace).Get(ctx, "theirs", get)) },
 		"list Secrets":                            func() error { return second(c.CoreV1().Secrets(p.namespace).List(ctx, list)) },
 		"list Secrets of its own":                 func() error { return second(c.CoreV1().Secrets(namespace).List(ctx, list)) },
