@@ -13,10 +13,10 @@ type azureBody struct {
 
 type azurePush struct {
 	Resource struct {
-		RefUpdates []struct {
+		RefUpdates list[struct {
 			Name        string `json:"name"`
 			NewObjectID string `json:"newObjectId"`
-		} `json:"refUpdates"`
+		}] `json:"refUpdates"`
 		Repository struct {
 			RemoteURL string `json:"remoteUrl"`
 			SSHURL    string `json:"sshUrl"`

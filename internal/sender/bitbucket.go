@@ -27,12 +27,12 @@ func parseBitbucket(h http.Header, body []byte) (Request, error) {
 // bitbucketCloudBody has the fields of a repo:push event that the parser reads.
 type bitbucketCloudBody struct {
 	Push struct {
-		Changes []struct {
+		Changes list[struct {
 			New *struct { // null if deleted
 				Type string `json:"type"`
 				Name string `json:"name"`
 			} `json:"new"`
-		} `json:"changes"`
+		}] `json:"changes"`
 	} `json:"push"`
 	Repository struct {
 		Links struct {
@@ -71,22 +71,22 @@ func parseBitbucketCloud(h http.Header, body []byte, id string) (Request, error)
 
 // bitbucketDataCenterBody has the fields of a repo:refs_changed event that the parser reads. Older versions send no links.
 type bitbucketDataCenterBody struct {
-	Changes []struct {
+	Changes list[struct {
 		Ref struct {
 			ID string `json:"id"`
 		} `json:"ref"`
 		Type   string `json:"type"`
 		ToHash string `json:"toHash"`
-	} `json:"changes"`
+	}] `json:"changes"`
 	Repository struct {
 		Slug    string `json:"slug"`
 		Project struct {
 			Key string `json:"key"`
 		} `json:"project"`
 		Links optional[struct {
-			Clone []struct {
+			Clone list[struct {
 				Href string `json:"href"`
-			} `json:"clone"`
+			}] `json:"clone"`
 		}] `json:"links"`
 	} `json:"repository"`
 }

@@ -144,14 +144,16 @@ func isObject(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '{' }
 func parseApplication(r Request, raw json.RawMessage) (Request, error) {
 	var app struct {
 		Metadata struct {
-			Annotations map[string]json.RawMessage `json:"annotations"`
+			Annotations struct {
+				Ref json.RawMessage `json:"git.ref"`
+			} `json:"annotations"`
 		} `json:"metadata"`
 	}
 	if err := decode(nil, raw, &app); err != nil {
 		return Request{}, err
 	}
-	ref, ok := app.Metadata.Annotations["git.ref"]
-	if !ok {
+	ref := app.Metadata.Annotations.Ref
+	if ref == nil {
 		return Request{}, invalid(`app.metadata.annotations has no git.ref; to make Stoker poll git, send {"source": "argocd"}`)
 	}
 	r.Sender = ArgoCD
@@ -164,11 +166,11 @@ const maxFreight = 100
 // parseFreight parses the older format of Kargo events. It offers all commits of the freight; Choose selects one of them.
 func parseFreight(r Request, raw json.RawMessage) (Request, error) {
 	var freight struct {
-		Commits []struct {
+		Commits list[struct {
 			RepoURL string          `json:"repoURL"`
 			Tag     json.RawMessage `json:"tag"`
 			ID      json.RawMessage `json:"id"`
-		} `json:"commits"`
+		}] `json:"commits"`
 	}
 	if err := decode(nil, raw, &freight); err != nil {
 		return Request{}, err

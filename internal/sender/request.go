@@ -5,6 +5,7 @@ package sender
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -81,9 +82,6 @@ func Parse(h http.Header, body []byte) (Request, error) {
 	if r.Sender == "" {
 		r.Sender = s.Name
 	}
-	if len(r.Refs) > maxRefs {
-		return Request{Sender: s.Name}, invalid("the delivery names more than %d refs", maxRefs)
-	}
 	if slices.ContainsFunc(r.Refs, func(ref string) bool { return len(ref) > maxRef }) {
 		return Request{Sender: s.Name}, invalid("a ref is longer than %d bytes", maxRef)
 	}
@@ -100,6 +98,31 @@ func decode(h http.Header, body []byte, into any) error {
 		return invalid("the body is not what %s sends: %s", senderOf(h).Name, truncate(err))
 	}
 	return nil
+}
+
+// list is a list of at most maxRefs items. It stops at the limit, because small items take far more memory than their text.
+type list[T any] []T
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (l *list[T]) UnmarshalJSON(data []byte) error {
+	if data[0] != '[' {
+		var items []T
+		return kjson.UnmarshalCaseSensitivePreserveInts(data, &items) // null is an empty list; the error names the type
+	}
+	items := json.NewDecoder(bytes.NewReader(data))
+	_, err := items.Token()
+	for err == nil && items.More() {
+		if len(*l) == maxRefs {
+			return fmt.Errorf("it lists more than %d refs or commits", maxRefs)
+		}
+		var raw json.RawMessage
+		var item T
+		if err = items.Decode(&raw); err == nil {
+			err = kjson.UnmarshalCaseSensitivePreserveInts(raw, &item)
+		}
+		*l = append(*l, item)
+	}
+	return err
 }
 
 // truncate truncates a JSON error, which may quote the body.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -103,6 +104,41 @@ func TestBodyErrors(t *testing.T) {
 	many := `{"push":{"changes":[` + strings.Repeat(`{"new":{"type":"branch","name":"x"}},`, maxRefs+1) + `{}]},"repository":{"links":{"html":{"href":"https://x/y/z"}}}}`
 	_, err := Parse(http.Header{"X-Event-Key": {"repo:push"}}, []byte(many))
 	assert.ErrorContains(t, err, "refs")
+}
+
+// R1: a list of tiny items takes little memory.
+func TestLongListsTakeLittleMemory(t *testing.T) {
+	long := strings.Repeat("{},", 340_000) + "{}"
+	for name, c := range map[string]struct {
+		header http.Header
+		body   string
+	}{
+		"freight":               {nil, `{"freight":{"commits":[` + long + `]}}`},
+		"Azure":                 {http.Header{"X-Vss-Activityid": {"x"}}, `{"eventType":"git.push","resource":{"refUpdates":[` + long + `]}}`},
+		"Bitbucket Cloud":       {http.Header{"X-Event-Key": {"repo:push"}}, `{"push":{"changes":[` + long + `]}}`},
+		"Bitbucket Data Center": {http.Header{"X-Event-Key": {"repo:refs_changed"}}, `{"changes":[` + long + `]}`},
+		"links":                 {http.Header{"X-Event-Key": {"repo:refs_changed"}}, `{"repository":{"links":{"clone":[` + long + `]}}}`},
+		"annotations":           {nil, `{"app":{"metadata":{"annotations":{` + annotationsOf(60_000) + `}}}}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			body := []byte(c.body)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			r, err := Parse(c.header, body)
+			runtime.ReadMemStats(&after)
+			assert.True(t, err != nil || r.Kind == KindNothing)
+			assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8<<20))
+		})
+	}
+}
+
+// annotationsOf returns the members of a JSON object.
+func annotationsOf(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `"%d":1,`, i)
+	}
+	return b.String() + `"last":1`
 }
 
 func TestFreightCommitByRepository(t *testing.T) {
