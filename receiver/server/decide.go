@@ -63,7 +63,10 @@ func (d *delivery) Decide(o v1alpha1.Requestable) (request.Request, string, erro
 // decide returns the request that a delivery makes to an object, or why it makes none. ownSecret reports whether the sender used the
 // object's own secret. It is pure.
 func decide(o v1alpha1.Requestable, r sender.Request, ownSecret bool) (req request.Request, skipped string, err error) {
-	req = request.Request{By: r.Sender, ID: r.ID}
+	req = request.Request{By: r.Sender}
+	if ownSecret { // an id is recorded, and makes older promotions of Kargo superseded
+		req.ID = r.ID
+	}
 	switch r.Kind {
 	case sender.KindRequest:
 		ref, commit, found, err := r.Choose(desiredref.RequestsOf(o).Repo)

@@ -126,7 +126,11 @@ func TestPushRequests(t *testing.T) {
 						if got == "" {
 							got = "hint"
 						}
-						assert.Equal(t, request.Request{Ref: ask.Ref, By: "github", ID: "d", Follows: ask.Ref != ""}, ask)
+						id := ""
+						if own {
+							id = "d"
+						}
+						assert.Equal(t, request.Request{Ref: ask.Ref, By: "github", ID: id, Follows: ask.Ref != ""}, ask)
 						require.NoError(t, ask.Check())
 					}
 					if !own && want != "hint" { // a secret of the installation may only hint at the branch in the same push
@@ -145,6 +149,17 @@ func TestPushRequests(t *testing.T) {
 			require.NoError(t, err)
 			assert.NotEmpty(t, why, "a push to another repository must have no effect")
 		})
+	}
+}
+
+// R4: a sender with an install-wide secret cannot make the promotions of others look older than its own.
+func TestInstallSecretRecordsNoID(t *testing.T) {
+	r := sender.Request{Sender: sender.Kargo, Kind: sender.KindRequest, ID: "x.01k0000000000000000000000a.y"}
+	for own, id := range map[bool]string{true: r.ID, false: ""} {
+		ask, why, err := decide(follows("main"), r, own)
+		require.NoError(t, err)
+		assert.Empty(t, why)
+		assert.Equal(t, id, ask.ID, "own: %t", own)
 	}
 }
 
