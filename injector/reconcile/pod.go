@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/injector/inject"
 	"stoker.io/stoker/internal/kube"
 )
@@ -15,8 +16,12 @@ import (
 // labelInjection on a pod or a namespace enables or disables injection.
 const labelInjection = "stoker.io/injection"
 
-// slim is a transform for an informer. It saves memory: of most pods it keeps only the name and whether they terminate. client-go
-// calls it again with its own results, for every pod of the first list and of any list after a lost watch.
+// maxValue is more than the length of any value of an annotation that has an effect here: true, and the name of a GatewaySync.
+const maxValue = 256
+
+// slim is a transform for an informer. It saves memory: of most pods it keeps only the name and whether they terminate, and of the
+// others only what the reconciler reads, because a user may create pods with large annotations and many labels. client-go calls it
+// again with its own results, for every pod of the first list and of any list after a lost watch.
 func slim(obj any) (any, error) {
 	p, ok := obj.(*corev1.Pod)
 	if !ok || len(p.Spec.Containers) == 0 { // a result of slim: every pod of an API server has containers
@@ -25,8 +30,17 @@ func slim(obj any) (any, error) {
 	s := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion,
 		DeletionTimestamp: p.DeletionTimestamp, // a terminating pod does not count, even if it asks for an agent
-		Annotations:       ownKeys(p.Annotations), Labels: ownKeys(p.Labels),
 	}}
+	for _, name := range []string{v1alpha1.AnnotationInject, v1alpha1.AnnotationCRName} {
+		if value, ok := gatewaypod.Annotation(p.Annotations, name); ok {
+			metav1.SetMetaDataAnnotation(&s.ObjectMeta, name, strings.Clone(value[:min(len(value), maxValue)]))
+		}
+	}
+	for _, name := range []string{labelInjection, v1alpha1.LabelCRName} {
+		if value, ok := p.Labels[name]; ok {
+			metav1.SetMetaDataLabel(&s.ObjectMeta, name, value)
+		}
+	}
 	if inject.Has(p) && !inject.Foreign(p) { // for the reconciler, a pod with another program's agent has none
 		s.Spec.InitContainers = []corev1.Container{{Name: inject.Container}}
 	}
@@ -51,19 +65,6 @@ func slim(obj any) (any, error) {
 	}
 	s.Status.Message = kube.Stuck(p)
 	return s, nil
-}
-
-func ownKeys(from map[string]string) map[string]string {
-	var to map[string]string
-	for k, v := range from {
-		if strings.HasPrefix(k, "stoker.io/") || strings.HasPrefix(k, "ignition-sync.io/") {
-			if to == nil {
-				to = map[string]string{}
-			}
-			to[k] = v
-		}
-	}
-	return to
 }
 
 // requestsAgent reports whether a pod asks for an agent.
