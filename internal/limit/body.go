@@ -57,10 +57,14 @@ func (b *Bodies) Read(w http.ResponseWriter, r *http.Request) (body []byte, rele
 		return nil, release, ErrTooLarge
 	}
 	// Ignore errors: a test's ResponseRecorder has no deadline. Clear the deadline at the end, or it may abort the request while the
-	// handler still works.
+	// handler still works. If Read fails, net/http needs the deadline to discard the rest of the body.
 	deadline := http.NewResponseController(w).SetReadDeadline
 	_ = deadline(time.Now().Add(arrivalTimeout))
-	defer func() { _ = deadline(time.Time{}) }()
+	defer func() {
+		if err == nil {
+			_ = deadline(time.Time{})
+		}
+	}()
 	first := make([]byte, tinyBody)
 	n, err := fill(r.Body, first)
 	if errors.Is(err, errFull) {

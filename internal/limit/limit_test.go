@@ -81,6 +81,28 @@ func TestLargeBodiesAreBounded(t *testing.T) {
 	})
 }
 
+// net/http discards the rest of a body before it answers. A client that never sends it must not keep its connection.
+func TestRefusedBodyIsDisconnected(t *testing.T) {
+	t.Parallel()
+	b := NewBodies(1)
+	b.slots <- struct{}{}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, release, err := b.Read(w, r)
+		release()
+		assert.ErrorIs(t, err, ErrBusy)
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	defer server.Close()
+	c, err := net.Dial("tcp", server.Listener.Addr().String())
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n%s", strings.Repeat("x", 2*smallBody))
+	require.NoError(t, err)
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(20*time.Second)))
+	_, err = io.Copy(io.Discard, c)
+	assert.NoError(t, err)
+}
+
 func TestLargeBodiesPerAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := NewBodies(6)
