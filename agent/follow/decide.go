@@ -83,7 +83,7 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 	}
 	wanted, passage := in, f.gate.check(ctx, gs, in)
 	if passage.dry {
-		passage.held = f.current.planned.waits(in)
+		passage.held = f.current.planned.waits(in, f.adoptStartup(gs), f.pod.labels)
 	} else {
 		f.current.planned = nil
 	}

@@ -22,7 +22,7 @@ import (
 //	none is open, and dryRunBefore is on  make a dry run of the target, then leave
 //	its step is open, and the rollout
 //	went back                             sync what last ran everywhere
-//	the rollout was aborted               leave, unless the target is on the disk already
+//	the rollout was aborted               leave, unless its step is open and the target is on the disk already
 //	its stage needs an approval           sync the target only if the GatewaySync itself has the approval, whatever the SyncTarget says
 //
 // So a SyncTarget that another pod forged opens no stage that needs an approval, and no maintenance window. A closed gate does not hold a
@@ -89,6 +89,10 @@ type gate struct {
 func (g *gate) check(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction) passage {
 	p, r := passage{in: in}, in.rollout
 	if in.Commit.IsZero() || !gs.InSteps() {
+		return p
+	}
+	if schedule.TooLarge(gs) && !g.volume.unsynced() { // a forged SyncTarget could open stages that need an approval
+		p.hold(v1alpha1.ReasonProfilesInvalid, "spec.deployment has too many names and patterns: the gateway stays as it is")
 		return p
 	}
 	order := schedule.OrderOf(gs)

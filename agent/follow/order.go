@@ -2,6 +2,7 @@ package follow
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 
 	"stoker.io/stoker/agent/loop"
@@ -83,26 +84,32 @@ func (c *currentOrder) setDryRun(on bool) {
 
 // planned is the outcome of a dry run before a rollout.
 type planned struct {
-	of      sync.Target
+	of      inputs
 	changes v1alpha1.PlannedChanges
 	message string
 }
 
 // recordDryRun records the outcome of the dry run before a rollout, and reports whether it is new. s is the state after an iteration.
 func (c *currentOrder) recordDryRun(s loop.State) bool {
-	if !c.dryRun.on || s.Of != c.order || !s.DryRun() || c.planned != nil && c.planned.of == c.order.Target {
+	if !c.dryRun.on || s.Of != c.order || !s.DryRun() || c.planned != nil && c.planned.of.in.Target == c.order.Target {
 		return false
 	}
 	n := s.Report.Planned
-	c.planned = &planned{c.order.Target, v1alpha1.PlannedChanges{
+	c.planned = &planned{c.inputs, v1alpha1.PlannedChanges{
 		Commit: c.order.Commit.String(), Added: count(n.Added), Modified: count(n.Modified), Deleted: count(n.Deleted),
 	}, s.Message}
 	return true
 }
 
-// waits returns why a gateway waits that has made the dry run of a target; nil if it has not.
-func (p *planned) waits(in instruction) *loop.Problem {
-	if p == nil || p.of.Commit != in.Commit || p.of.Generation != in.Generation || p.of.Retry != in.Retry {
+// waits returns why a gateway waits that has made the dry run of a target with its current settings and labels; nil if it has not.
+func (p *planned) waits(in instruction, settings effective.Settings, labels map[string]string) *loop.Problem {
+	if p == nil {
+		return nil
+	}
+	of := p.of.in
+	settings.DryRun, settings.Paused = p.of.profile.DryRun, p.of.profile.Paused
+	if of.Commit != in.Commit || of.Ref != in.Ref || of.Generation != in.Generation || of.Retry != in.Retry ||
+		!reflect.DeepEqual(settings, p.of.profile) || !maps.Equal(labels, p.of.facts.Labels) {
 		return nil
 	}
 	return &loop.Problem{Reason: v1alpha1.ReasonDryRun, Message: p.message}

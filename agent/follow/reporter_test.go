@@ -22,7 +22,7 @@ func TestLargestReport(t *testing.T) {
 	long := strings.Repeat("x", 5000)
 	s := worst(long, long, long, 1000)
 	boundReport(&s)
-	s.Duration = "1s"
+	s.Duration, s.Gateway = "1s", strings.Repeat("g", 253)
 	all := kube.SyncReports(w.clients.Dynamic, w.ns)
 	made, err := all.Create(t.Context(), &v1alpha1.SyncReport{ObjectMeta: (&reporter{id: Identity{
 		Namespace: w.ns, Pod: strings.Repeat("p", 63), PodUID: strings.Repeat("u", 36), GatewaySync: strings.Repeat("g", 48)}}).meta(), Status: s}, metav1.CreateOptions{})

@@ -54,7 +54,7 @@ func StepOf(gs *v1alpha1.GatewaySync, gateway string) int { return OrderOf(gs).S
 // OrderOf returns the order in which a rollout reaches gateways. If the spec is so large that Validate refuses it, there is one step.
 func OrderOf(gs *v1alpha1.GatewaySync) Order {
 	o := Order{stages: gs.ActiveStages(), first: map[string]int{}}
-	if comparisons(gs.Spec.Deployment) > maxComparisons {
+	if TooLarge(gs) {
 		o.stages = nil
 	} else if gs.Spec.Deployment != nil {
 		o.entries = orderEntries(gs.Spec.Deployment.SyncOrder)
@@ -71,6 +71,9 @@ func OrderOf(gs *v1alpha1.GatewaySync) Order {
 	}
 	return o
 }
+
+// TooLarge reports whether a spec has so many names and patterns that Validate refuses it. OrderOf then knows no stages.
+func TooLarge(gs *v1alpha1.GatewaySync) bool { return comparisons(gs.Spec.Deployment) > maxComparisons }
 
 // maxComparisons bounds comparisons, so that OrderOf takes seconds at most.
 const maxComparisons = 2 << 20
