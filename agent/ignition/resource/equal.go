@@ -8,8 +8,8 @@ import (
 	"io"
 	"path"
 	"reflect"
-	"slices"
-	"strings"
+	"strconv"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -24,7 +24,7 @@ const (
 // SameJSON reports whether two JSON texts mean the same: the order of keys, white space, escapes and a byte order mark
 // do not count. Numbers are equal only if they are spelled equally (1 is not 1.0), because it is not known which
 // spelling a gateway writes back. The last of duplicate keys counts, as in Gson. If the texts differ, SameJSON returns an
-// error if one of them is not JSON, or has a string with U+FFFD or invalid Unicode.
+// error if one of them is not JSON, or not Unicode.
 func SameJSON(a, b []byte) (bool, error) {
 	return same(a, b, func(any) {})
 }
@@ -79,6 +79,9 @@ func removeModification(v any) {
 }
 
 func decode(b []byte) (any, error) {
+	if !isUnicode(b) {
+		return nil, errors.New("invalid JSON: it is not Unicode")
+	}
 	d := json.NewDecoder(bytes.NewReader(withoutMark(b)))
 	d.UseNumber()
 	var v any
@@ -88,26 +91,39 @@ func decode(b []byte) (any, error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("invalid JSON: data after the value")
 	}
-	if replaced(v) {
-		return nil, errors.New("invalid JSON: a string is not valid Unicode")
-	}
 	return v, nil
 }
 
-// replaced reports whether a string of a decoded value contains U+FFFD. The decoder puts it in place of any invalid byte and of
-// half a surrogate pair, so that different texts would be equal.
-func replaced(v any) bool {
-	switch v := v.(type) {
-	case string:
-		return strings.ContainsRune(v, utf8.RuneError)
-	case []any:
-		return slices.ContainsFunc(v, replaced)
-	case map[string]any:
-		for key, value := range v {
-			if replaced(key) || replaced(value) {
-				return true
-			}
-		}
+// isUnicode reports whether all of a JSON text is valid Unicode: the decoder replaces invalid bytes and half surrogate pairs, so that
+// different texts would be equal.
+func isUnicode(b []byte) bool {
+	if !utf8.Valid(b) {
+		return false
 	}
-	return false
+	for {
+		i := bytes.IndexByte(b, '\\')
+		if i < 0 {
+			return true
+		}
+		r, n := escaped(b[i:])
+		if low, m := escaped(b[i+n:]); utf16.IsSurrogate(r) {
+			if utf16.DecodeRune(r, low) == utf8.RuneError {
+				return false
+			}
+			n += m
+		}
+		b = b[i+n:]
+	}
+}
+
+// escaped returns the code unit of the escape \uXXXX at the start of b, or 0 for anything else, and the bytes to skip.
+func escaped(b []byte) (unit rune, n int) {
+	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
+		return 0, min(2, len(b))
+	}
+	v, err := strconv.ParseUint(string(b[2:6]), 16, 16)
+	if err != nil {
+		return 0, 2
+	}
+	return rune(v), 6
 }

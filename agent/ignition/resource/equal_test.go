@@ -13,6 +13,7 @@ func TestSameJSON(t *testing.T) {
 		{`{"a":1,"b":[true,null]}`, "{\n  \"b\": [ true, null ],\n  \"a\": 1\n}\n"},
 		{`{"a":"\u003d\u0026"}`, `{"a":"=&"}`},
 		{"\xef\xbb\xbf{}", "{}"},
+		{`{"a": "\ufffd\ud83d\ude00\\ud800"}`, "{\"a\":\"\ufffd😀\\\\ud800\"}"},
 		{`{"a":1,"a":2}`, `{"a":2}`},
 		{`12345678901234567890`, ` 12345678901234567890`},
 		{`torn`, `torn`}, // equal bytes are not parsed
@@ -42,7 +43,7 @@ func TestDifferentJSON(t *testing.T) {
 // The decoder replaces what is not Unicode, so different texts would seem equal.
 func TestInvalidUnicode(t *testing.T) {
 	for _, pair := range [][2]string{
-		{"{\"a\":\"\xe4\"}", "{\"a\":\"\xfc\"}"}, {`["\ud800"]`, `["\ud801"]`}, {`{"\udc00":1}`, `{"\udc01":1}`}, {`"\ufffd"`, "\"\xff\""},
+		{"{\"a\":\"\xe4\"}", "{\"a\":\"\xfc\"}"}, {`["\ud800"]`, `["\ud801"]`}, {`{"\udc00":1}`, `{"\udc01":1}`}, {`"\ufffd"`, "\"\xff\""}, {`"\ud83dx\ude00"`, `"\ud83dy\ude00"`},
 	} {
 		t.Run(fmt.Sprintf("%q and %q", pair[0], pair[1]), func(t *testing.T) {
 			_, err := SameJSON([]byte(pair[0]), []byte(pair[1]))
