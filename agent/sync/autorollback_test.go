@@ -325,7 +325,7 @@ func TestRetry(t *testing.T) {
 	})
 }
 
-// A forced sync that ends in a rollback does not go on: the gateway scans nothing while the commit is held off.
+// A forced sync that ends in a rollback does not go on: the gateway scans nothing while the commit is blocked.
 func TestForcedSyncRollsBackOnce(t *testing.T) {
 	t.Parallel() // it waits for the gateway most of the time
 	j := newJudged(t, simulator.Options{})
@@ -340,6 +340,9 @@ func TestForcedSyncRollsBackOnce(t *testing.T) {
 		j.back(v1alpha1.TriggerProjectLoadError)
 	}
 	assert.Empty(t, j.gw.Requests.List())
+	note, err := j.engine.Notes().Note("force-sync")
+	require.NoError(t, err)
+	assert.Equal(t, "now", string(note), "the next commit must not be forced")
 }
 
 // If the gateway itself is broken, the restored files do not load either. They stay, and the agent does not roll back again.

@@ -197,12 +197,13 @@ func (j restorer) restore(ctx context.Context, n restoreNote) error {
 		if err := j.restoreFiles(ctx, n.Snapshot); err != nil {
 			return fmt.Errorf("%srestore the snapshot %s: %w", n.messagePrefix(), n.Snapshot, err)
 		}
+		if err := j.recordForced(); err != nil { // the restore ends a forced sync
+			return err
+		}
 		n.Done = true
 		if err := n.save(j.dir); err != nil {
 			return err
 		}
-	} else {
-		j.force = false // the restore has ended the forced sync
 	}
 	done, state := "restored the snapshot "+n.Snapshot, "the gateway is back at the snapshot "+n.Snapshot+", commit"
 	if n.Snapshot == unknownSnapshot {
