@@ -76,7 +76,7 @@ func (g *gateway) seenRunning() bool {
 }
 
 func (g *gateway) recordRunning() {
-	if !g.beforeStart && !g.seenRunning() {
+	if !g.beforeStart && !g.readOnly && !g.seenRunning() {
 		*g.seenStart = g.start
 		g.setNote(runningNote, g.start)
 	}
