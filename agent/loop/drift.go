@@ -98,7 +98,7 @@ func (l *Loop) compare(ctx context.Context) bool {
 // needsRepair reports whether a sync should repair drift now.
 func (l *Loop) needsRepair(o *Order) bool {
 	return l.drift.last != nil && l.drift.last.Files > 0 && o != nil && !l.decision.HandsOff && !o.Commit.IsZero() &&
-		(o.Profile.DriftPolicy == v1alpha1.DriftRepair || o.ProposalSettings != nil && l.proposals.proposer.Reverts()) && !o.Profile.Paused && !o.Profile.DryRun
+		(o.Profile.DriftPolicy == v1alpha1.DriftRepair || o.ProposalSettings != nil && l.proposals.proposer.Reverts() && len(l.drift.last.Watched) > 0) && !o.Profile.Paused && !o.Profile.DryRun
 }
 
 // repair writes drifted files again. If the sync is held or fails, deliver retries it like any sync.

@@ -198,6 +198,9 @@ func TestRevertLeavesOtherChanges(t *testing.T) {
 			content, err := os.ReadFile(file)
 			require.NoError(t, err)
 			assert.JSONEq(t, want, string(content))
+			if policy == v1alpha1.DriftReport {
+				assert.Zero(t, d.loop.drift.repairs, "a repair that changes nothing would be repeated")
+			}
 
 			require.NoError(t, os.WriteFile(file, []byte(`{"title": "three"}`), 0o755))
 			require.NoError(t, os.Chmod(file, 0o755))
