@@ -195,8 +195,8 @@ func (n *Node) readState(ctx context.Context, src Source) error {
 		}
 	}
 	n.state = pairState{standby: role == ignition.RoleBackup, paired: ignition.Redundancy{Role: role}.Paired(), role: role}
-	if n.recorded != "" && src.Running && src.Gateway != nil { // a single failed answer is not a failover
-		n.state.standby, n.state.paired = n.recorded.standby(), true
+	if n.recorded != "" && n.state.paired && src.Running && src.Gateway != nil { // a single failed answer is not a failover
+		n.state.standby = n.recorded.standby()
 	}
 	return nil
 }

@@ -9,6 +9,8 @@ import (
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/desired"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 )
 
 // A pair also copies resources that are in no commit that this node saw. Either an earlier commit brought them and a later
@@ -80,8 +82,11 @@ func (n *Node) describeUntracked() (string, error) {
 	var untracked []string
 	for _, name := range recorded {
 		st, err := n.Dir.Stat(name)
-		if err != nil { // the gateway can write the note, too
+		switch {
+		case failure.Is(err, v1alpha1.ReasonUnsafePath): // the gateway can write the note, too
 			continue
+		case err != nil:
+			return "", err
 		}
 		_, owned, err := n.Dir.Manifest().Get(name)
 		if err != nil {
