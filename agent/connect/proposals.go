@@ -120,8 +120,8 @@ func setFromSpec(s *propose.Settings, gs *v1alpha1.GatewaySync, b *v1alpha1.Bidi
 	s.Limits.Files = int(b.Guardrails.MaxFilesPerPR)
 	for _, list := range [][]string{b.WatchPaths, b.Guardrails.ExcludePatterns} {
 		for _, p := range list {
-			if apivalidation.PatternProblem(p) != "" {
-				return invalid("a pattern is malformed: %s", failure.Quote(p))
+			if problem := apivalidation.PatternProblem(p); problem != "" {
+				return invalid("the pattern %s %s", failure.Quote(p), problem)
 			}
 		}
 	}

@@ -283,7 +283,7 @@ func TestPatternWithManyAlternatives(t *testing.T) {
 	spec := bidirectional("https://git.example.com/a/b.git", nil, nil)
 	spec.Bidirectional.WatchPaths = []string{strings.Repeat("{a,a}", 51)}
 	spec.Bidirectional.Debounce = v1alpha1.DefaultDebounce
-	assert.ErrorContains(t, setFromSpec(&propose.Settings{}, &v1alpha1.GatewaySync{Spec: *spec}, spec.Bidirectional, plan.Facts{}), "malformed")
+	assert.ErrorContains(t, setFromSpec(&propose.Settings{}, &v1alpha1.GatewaySync{Spec: *spec}, spec.Bidirectional, plan.Facts{}), "too many alternatives")
 }
 
 // P3 of docs/internals/threats.md: a resource is proposed with all of its files, even those that watchPaths do not match. So excludePatterns apply to each file.

@@ -74,7 +74,7 @@ type Settings struct {
 // defaults alone if the profile does not exist).
 func Of(gs *v1alpha1.GatewaySync, profile string, podAnnotations map[string]string) (Settings, error) {
 	pod, podErr := parsePod(podAnnotations)
-	name, p, err := findProfile(gs, cmp.Or(profile, pod.profile), profile == "")
+	name, p, err := findProfile(gs, cmp.Or(profile, pod.profile), profile == "" || profile == pod.profile)
 	incomplete := Settings{Paused: pauses(gs, p)}
 	if err := cmp.Or(podErr, err); err != nil {
 		return incomplete, err
