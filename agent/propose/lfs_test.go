@@ -17,7 +17,7 @@ func TestBuildRefusesLFS(t *testing.T) {
 		"by a macro":           {".gitattributes", "[attr]large filter=lfs\n*.png large\n", true},
 		"in a directory":       {"site/projects/.gitattributes", "line/** filter=lfs\n", true},
 		"another extension":    {".gitattributes", "*.jar filter=lfs\n", false},
-		"of a directory":       {".gitattributes", "site/ filter=lfs\n\"\" filter=lfs\n", false},
+		"of a directory":       {".gitattributes", "site/ filter=lfs\n\"\"\n\"\" filter=lfs\n", false},
 		"unset in a directory": {"site/projects/.gitattributes", "*.png -filter\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {

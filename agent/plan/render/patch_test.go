@@ -188,7 +188,6 @@ func hollow(v any) bool {
 	return v == nil
 }
 
-// F11: patching a file of the maximum size allocates only a few times its size.
 // A parser that recurses without a bound would exceed the stack, which ends the program.
 func TestUnpatchOfNestedJSON(t *testing.T) {
 	const edited = `{"a": 1}`
@@ -201,6 +200,7 @@ func TestUnpatchOfNestedJSON(t *testing.T) {
 	}
 }
 
+// F11: patching a file of the maximum size allocates only a few times its size.
 func TestPatchMemory(t *testing.T) {
 	doc := []byte(`{"tags":[` + strings.Repeat(`{"name":"a tag","value":1},`, 400_000) + `{}],"name":"x"}`)
 	edits := []Edit{{Path: "name", Value: "y"}, {Path: "tags.7.value", Value: "2"}, {Path: "new.deep", Value: "true"}}

@@ -18,14 +18,14 @@ import (
 type exchange struct {
 	dog     *watchdog
 	service service
+	body    *receivedBody // http: the answer to the last request
 
 	mu               sync.Mutex
 	err              error // the first that the transport noted
 	caps             *capability.List
 	secrets          []string // that were sent
 	redirects        int
-	body             *receivedBody // http: the answer to the last request
-	advertisementURL *url.URL      // http: the address of the advertisement, after redirects
+	advertisementURL *url.URL // http: the address of the advertisement, after redirects
 }
 
 type exchangeKey struct{}
