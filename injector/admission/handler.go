@@ -132,6 +132,7 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request) (body []byte, rel
 	case large:
 		http.Error(w, "the review is larger than 3 MiB", http.StatusRequestEntityTooLarge)
 	case errors.Is(err, limit.ErrBusy):
+		w.Header().Set("Retry-After", "1") // API servers retry only with it, within the timeout of the webhook
 		http.Error(w, "too many reviews arrive at once", http.StatusServiceUnavailable)
 	case err != nil:
 		http.Error(w, "the body could not be read", http.StatusBadRequest)

@@ -75,7 +75,7 @@ func (b *Bodies) Read(w http.ResponseWriter, r *http.Request) (body []byte, rele
 	if !errors.Is(err, errFull) {
 		return first[:n], release, err
 	}
-	releaseSlots, ok := b.acquire(r.Context(), addressKey(r.RemoteAddr))
+	releaseSlots, ok := b.acquire(r.Context(), addressKey(r.RemoteAddr, true))
 	if !ok {
 		return nil, release, ErrBusy
 	}

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// firstBuffer is the memory that a body takes before anything of it has arrived.
-const firstBuffer = 16 << 10
+// freeBytes is the memory of a body that counts as nothing, so that a client that sends nothing uses up no budget.
+const freeBytes = 1 << 10
 
 // Budget limits the bytes of all bodies in memory, and gives one address at most a third of them. Unlike Bodies, it never waits: the
 // requests of one HTTP/2 connection share a receive window, so a body that waits could keep the others from arriving.
@@ -25,16 +25,17 @@ func NewBudget(limit int) *Budget { return &Budget{limit: limit, by: map[string]
 // ReadAll reads a body that the client with the given address sends. The caller must call release, which is never nil, when it no longer uses
 // the body. The error is ErrBusy if the budget is used up, or that of the read.
 func (b *Budget) ReadAll(r io.Reader, address string) (body []byte, release func(), err error) {
-	host, taken := addressKey(address), 0
+	host, taken := addressKey(address, false), 0
+	body = make([]byte, 0, freeBytes)
 	release = sync.OnceFunc(func() { b.take(host, -taken) })
 	for {
 		if len(body) == cap(body) {
-			more := max(cap(body), firstBuffer)
+			more := cap(body)
 			if !b.take(host, more) {
 				return nil, release, ErrBusy
 			}
 			taken += more
-			body = append(make([]byte, 0, taken), body...)
+			body = append(make([]byte, 0, freeBytes+taken), body...)
 		}
 		n, err := r.Read(body[len(body):cap(body)])
 		body = body[:len(body)+n]

@@ -2,6 +2,8 @@
 package limit
 
 import (
+	"cmp"
+	"math"
 	"net"
 	"net/netip"
 	"sync"
@@ -9,11 +11,14 @@ import (
 
 // Limits are the limits of a listener.
 type Limits struct {
-	// MaxTotal is the number of connections that are served at the same time. Further ones wait in the kernel.
+	// MaxTotal is the number of connections that are served at the same time, 0 for any number. Further ones wait in the kernel.
 	MaxTotal int
 	// MaxEach is the number of connections of one address. Further ones are closed at once, so that one address cannot use
 	// all connections.
 	MaxEach int
+	// Networks counts all addresses of an IPv6 /64 network as one: a client on the internet usually has all of them. In a cluster,
+	// pods and nodes may share one.
+	Networks bool
 	// Opened receives the number of open connections. Closed is called when a connection is closed at once. Both may be nil.
 	Opened func(int)
 	Closed func()
@@ -27,7 +32,8 @@ func Listener(l net.Listener, limits Limits) net.Listener {
 	if limits.Closed == nil {
 		limits.Closed = func() {}
 	}
-	return &listener{Listener: l, Limits: limits, slots: make(chan struct{}, limits.MaxTotal), ended: make(chan struct{}), connections: map[string]int{}}
+	slots := make(chan struct{}, cmp.Or(limits.MaxTotal, math.MaxInt32)) // without elements, it takes no memory
+	return &listener{Listener: l, Limits: limits, slots: slots, ended: make(chan struct{}), connections: map[string]int{}}
 }
 
 type listener struct {
@@ -55,7 +61,7 @@ func (l *listener) Accept() (net.Conn, error) {
 			<-l.slots
 			return nil, err
 		}
-		host := addressKey(c.RemoteAddr().String())
+		host := addressKey(c.RemoteAddr().String(), l.Networks)
 		if l.acquire(host) {
 			return &conn{Conn: c, leave: sync.OnceFunc(func() { l.release(host) })}, nil
 		}
@@ -64,15 +70,15 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// addressKey returns the key by which an address is limited: the address itself for IPv4, and its /64 prefix for IPv6, because one
-// client usually has all of the prefix.
-func addressKey(address string) string {
+// addressKey returns the key by which an address is limited: the address without its port, or with networks the /64 prefix of an IPv6
+// address.
+func addressKey(address string, networks bool) string {
 	a, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return address
 	}
 	ip := a.Addr().Unmap().WithZone("")
-	if prefix, err := ip.Prefix(64); err == nil && ip.Is6() {
+	if prefix, err := ip.Prefix(64); err == nil && ip.Is6() && networks {
 		return prefix.String()
 	}
 	return ip.String()

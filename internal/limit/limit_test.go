@@ -139,7 +139,7 @@ func TestLargeBodiesPerAddress(t *testing.T) {
 }
 
 func TestBudget(t *testing.T) {
-	b := NewBudget(6 * firstBuffer)
+	b := NewBudget(6 * freeBytes)
 	read := func(from string, length int) (release func(), err error) {
 		text := strings.Repeat("x", length)
 		body, release, err := b.ReadAll(iotest.HalfReader(strings.NewReader(text)), from)
@@ -149,23 +149,30 @@ func TestBudget(t *testing.T) {
 		return release, err
 	}
 	var held []func()
-	for _, from := range []string{"192.0.2.1:1", "192.0.2.1:2", "192.0.2.2:1", "192.0.2.2:2"} {
-		release, err := read(from, 100)
+	hold := func(from string, length int) {
+		t.Helper()
+		release, err := read(from, length)
 		require.NoError(t, err)
 		held = append(held, release)
 	}
-	release, err := read("192.0.2.1:3", 0)
-	assert.ErrorIs(t, err, ErrBusy, "the address has used its third")
-	release()
-	release, err = read("192.0.2.3:1", 3*firstBuffer)
-	assert.ErrorIs(t, err, ErrBusy, "the body is larger than a third")
-	release()
-	release, err = read("192.0.2.3:1", 2*firstBuffer-1)
-	require.NoError(t, err)
-	held = append(held, release)
-	release, err = read("192.0.2.4:1", 0)
-	assert.ErrorIs(t, err, ErrBusy, "all of the budget is used")
-	release()
+	busy := func(from string, length int, why string) {
+		t.Helper()
+		release, err := read(from, length)
+		assert.ErrorIs(t, err, ErrBusy, why)
+		release()
+	}
+	for range 100 {
+		hold("192.0.2.1:1", 0) // takes nothing
+	}
+	for _, from := range []string{"192.0.2.1:1", "192.0.2.1:2", "192.0.2.2:1", "192.0.2.2:2"} {
+		hold(from, freeBytes)
+	}
+	busy("192.0.2.1:3", freeBytes, "the address has used its third")
+	busy("192.0.2.3:1", 3*freeBytes, "the body is larger than a third")
+	hold("192.0.2.3:1", freeBytes)
+	hold("192.0.2.3:1", freeBytes)
+	busy("192.0.2.4:1", freeBytes, "all of the budget is used")
+	hold("192.0.2.4:1", freeBytes-1)
 	for _, release := range held {
 		release()
 		release() // a second call has no effect
@@ -231,14 +238,15 @@ func TestConnectionLimits(t *testing.T) {
 	assert.ErrorIs(t, <-ended, net.ErrClosed)
 }
 
-// An IPv4 address has its own limits. An IPv6 address shares them with its /64.
+// An IPv4 address has its own limits. An IPv6 address shares them with its /64 if networks count.
 func TestAddressKey(t *testing.T) {
+	assert.Equal(t, "2001:db8:1:2::9", addressKey("[2001:db8:1:2::9]:81", false))
 	for address, want := range map[string]string{
 		"192.0.2.1:80": "192.0.2.1", "[::ffff:192.0.2.1]:80": "192.0.2.1", "[2001:db8:1:2:3:4:5:6]:80": "2001:db8:1:2::/64",
 		"[2001:db8:1:2::9]:81": "2001:db8:1:2::/64", "[fe80::1%eth0]:80": "fe80::/64", "@": "@", "": "",
 	} {
 		t.Run(address, func(t *testing.T) {
-			assert.Equal(t, want, addressKey(address))
+			assert.Equal(t, want, addressKey(address, true))
 		})
 	}
 }

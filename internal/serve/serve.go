@@ -19,9 +19,9 @@ import (
 // maxHeader is the largest request header; no route needs more.
 const maxHeader = 16 << 10
 
-// maxConnections limits the open connections of a server, and maxAddressConnections those of one address, unless Bounds says otherwise.
-// API servers, kubelets and Prometheus need a few each, and may share an address.
-const maxConnections, maxAddressConnections = 512, 128
+// maxAddressConnections limits the open connections of one address, unless Bounds says otherwise. API servers, kubelets and Prometheus
+// need a few each. There is no limit for all addresses together: idle connections of many would keep probes waiting.
+const maxAddressConnections = 128
 
 // drain is how long requests may take to finish on shutdown unless Bounds says otherwise.
 const drain = 2 * time.Second
@@ -67,12 +67,12 @@ func ListenBounded(ctx context.Context, addr string, h http.Handler, b Bounds) (
 
 // Listen opens addr ("host:port"; port 0 picks a free one) for h. Requests are served once Run is called.
 func Listen(ctx context.Context, addr string, h http.Handler) (*Server, error) {
-	return listen(ctx, addr, h, nil, 1<<20, limit.Limits{MaxTotal: maxConnections, MaxEach: maxAddressConnections})
+	return listen(ctx, addr, h, nil, 1<<20, limit.Limits{MaxEach: maxAddressConnections})
 }
 
 // ListenTLS is Listen over TLS, for requests with a body of at most maxBody bytes.
 func ListenTLS(ctx context.Context, addr string, h http.Handler, config *tls.Config, maxBody int64) (*Server, error) {
-	return listen(ctx, addr, h, config, maxBody, limit.Limits{MaxTotal: maxConnections, MaxEach: maxAddressConnections})
+	return listen(ctx, addr, h, config, maxBody, limit.Limits{MaxEach: maxAddressConnections})
 }
 
 func listen(ctx context.Context, addr string, h http.Handler, config *tls.Config, maxBody int64, connections limit.Limits) (*Server, error) {
