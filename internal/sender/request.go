@@ -89,7 +89,7 @@ func Parse(h http.Header, body []byte) (Request, error) {
 }
 
 // decode decodes a JSON object into a struct. It ignores unknown fields and compares names exactly. The error for a value of a
-// wrong type names the field.
+// wrong type names the field, or the type if it is a list.
 func decode(h http.Header, body []byte, into any) error {
 	if bytes.HasPrefix(body, []byte("payload=")) { // regardless of the content type: curl labels everything as a form
 		return invalid("the body is a form: choose application/json as the content type of the webhook")
@@ -105,6 +105,7 @@ type list[T any] []T
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (l *list[T]) UnmarshalJSON(data []byte) error {
+	*l = nil // of duplicate fields, the last one counts
 	if data[0] != '[' {
 		var items []T
 		return kjson.UnmarshalCaseSensitivePreserveInts(data, &items) // null is an empty list; the error names the type
