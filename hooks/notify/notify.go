@@ -180,6 +180,7 @@ func (n *Notifier) configure(list []*v1alpha1.GatewaySync, previous record) {
 			if channels[key] != nil { // an earlier entry of the list has the same receiver: it gets the topics of both
 				webhook = ch.webhook.DeepCopy()
 				webhook.On = slices.Concat(topicsOf(webhook), topicsOf(&a.Webhooks[i]))
+				webhook.SigningSecretRef = cmp.Or(webhook.SigningSecretRef, a.Webhooks[i].SigningSecretRef)
 			}
 			ch.gs, ch.webhook = gs, webhook
 			channels[key] = ch
