@@ -129,12 +129,16 @@ func TestDependsOnGatewaySync(t *testing.T) {
 	w.waits("plant", "waiting for GatewaySync line: ")
 
 	syncs := kube.GatewaySyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace)
+	leads := &v1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "line"}, Spec: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: 1,
+		Lead: v1alpha1.LeadRecord{Holder: "line-0", DurationSeconds: 600, Renewed: new(metav1.NowMicro())}}}
+	_, err := kube.SyncTargets(w.clients(w.RESTConfig()).Dynamic, w.namespace).Create(t.Context(), leads, metav1.CreateOptions{})
+	require.NoError(t, err)
 	outcome := func(commit string) {
 		t.Helper()
 		gs, err := syncs.Get(t.Context(), "line")
 		require.NoError(t, err)
-		gs.Status = v1alpha1.GatewaySyncStatus{ObservedGeneration: gs.Generation, ObservedRequest: desiredref.Key(gs),
-			Outcome: &v1alpha1.Outcome{Phase: v1alpha1.OutcomeSucceeded, Ref: "main", Commit: commit, Message: "no gateways"}}
+		gs.Status = v1alpha1.GatewaySyncStatus{ObservedGeneration: gs.Generation, ObservedRequest: desiredref.Key(gs), ConfirmedAt: new(metav1.Now()),
+			Outcome: &v1alpha1.Outcome{Phase: v1alpha1.OutcomeSucceeded, Ref: "main", Commit: commit, Total: 1, Synced: 1}}
 		_, err = syncs.Update(t.Context(), gs, metav1.UpdateOptions{}, "status")
 		require.NoError(t, err)
 	}

@@ -216,7 +216,11 @@ func loadPages(ctx context.Context, binary, kubeconfig, namespace string, rounds
 			return 0, nil, err
 		}
 		body, err := io.ReadAll(res.Body)
-		return time.Since(began), body, errors.Join(err, res.Body.Close())
+		took := time.Since(began)
+		if res.StatusCode != http.StatusOK {
+			err = errors.Join(err, fmt.Errorf("%s answers %s", path, res.Status))
+		}
+		return took, body, errors.Join(err, res.Body.Close())
 	}
 	if _, _, err := load(u.RequestURI()); err != nil { // the token becomes a cookie
 		return nil, 0, err

@@ -275,7 +275,7 @@ func short(t *testing.T) string {
 // dump logs diagnostics of a namespace after a failure.
 func (w *world) dump(t *testing.T, namespace string) {
 	t.Helper()
-	if errors.Is(w.ctx.Err(), context.Canceled) {
+	if errors.Is(context.Cause(w.ctx), context.Canceled) {
 		return // the run was interrupted
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.ctx), time.Minute)

@@ -185,7 +185,7 @@ func (c Case) Put(object map[string]any) bool {
 			current = m[step]
 		case int:
 			list, ok := current.([]any)
-			if !ok || len(list) == 0 || c.value == nil {
+			if !ok || len(list) == 0 || c.value == nil && c.items == 0 {
 				return false
 			}
 			if last {
