@@ -68,6 +68,29 @@ func TestClosedWindow(t *testing.T) {
 	assert.Equal(t, sync.Request{}, record[2].Request, "a change of the branch is not a request")
 }
 
+// A gateway that is restarted while its windows are closed starts with its old commit, even if its start waits for the target's.
+func TestClosedWindowBeforeStart(t *testing.T) {
+	w := onSharedCluster(t)
+	p := w.stopped("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) {
+		gs.Spec.Sync.Defaults.Startup = v1alpha1.StartupWait
+		gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Windows: []v1alpha1.MaintenanceWindow{
+			{Name: "never", Kind: v1alpha1.WindowDeny, Schedule: "* * * * *", Duration: "1h"}}}
+	})
+	w.lead(targetCommit(first))
+	assert.Contains(t, p.start().opens(), "Applied", "the first sync does not wait")
+	p.agent.end()
+
+	second := w.commit("two")
+	w.lead(targetCommit(second))
+	p.recreate()
+	assert.Contains(t, p.start().opens(), "Held: "+second[:7]+" waits")
+	s := p.await("a closed window", held(v1alpha1.ReasonMaintenanceWindow))
+	assert.Equal(t, first, s.Commit)
+	assert.Equal(t, "one", p.title())
+}
+
 // C19: a SyncTarget that another pod forged opens no window, and an approval of another commit does not count.
 func TestWindowApproval(t *testing.T) {
 	w := onSharedCluster(t)

@@ -11,13 +11,14 @@ import (
 )
 
 // checkWindows returns an error if the maintenance windows do not allow this sync to change the gateway now. They do not
-// delay a gateway's first sync, a repair, which restores what was delivered, and what an operator requests because the plant
-// needs it now.
+// delay the first sync, a repair, a requested rollback, a forced sync or an approved commit. They do not delay a sync before
+// the gateway's start if the manifest is incomplete, because files may be missing.
 //
 // While the sync waits, the gateway still loads what an earlier sync delivered.
 func (j *job) checkWindows(ctx context.Context) error {
-	if len(j.t.Profile.Windows) == 0 || j.t.BeforeStart || j.t.Profile.DryRun || j.t.Repair || j.t.RequestedRollback || j.t.WindowApproved || j.force ||
-		j.node.AccessChanged() || j.dir.Manifest().Header().Commit.IsZero() {
+	h := j.dir.Manifest().Header()
+	if len(j.t.Profile.Windows) == 0 || j.t.Profile.DryRun || j.t.Repair || j.t.RequestedRollback || j.t.WindowApproved || j.force ||
+		j.node.AccessChanged() || h.Commit.IsZero() || j.t.BeforeStart && !h.Complete {
 		return nil
 	}
 	windows, errs := schedule.ParseWindows(j.t.Profile.Windows, j.t.Facts.GatewayName)
@@ -28,9 +29,9 @@ func (j *job) checkWindows(ctx context.Context) error {
 	if window == "" {
 		return nil
 	}
-	if !j.unloaded.empty() {
+	if !j.unloaded.empty() && !j.t.BeforeStart {
 		if err := j.loadDiskCommit(ctx); err != nil {
-			return fmt.Errorf("load %s before %s: %w", j.dir.Manifest().Header().Commit.Short(), j.t.Commit.Short(), err)
+			return fmt.Errorf("load %s before %s: %w", h.Commit.Short(), j.t.Commit.Short(), err)
 		}
 	}
 	opens := "no time is known at which syncs are allowed"

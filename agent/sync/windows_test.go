@@ -1,12 +1,15 @@
 package sync_test
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/gateway/simulator"
@@ -114,12 +117,38 @@ func TestMaintenanceWindows(t *testing.T) {
 		b.target.Profile.DryRun = true
 		assert.Equal(t, v1alpha1.ReasonDryRun, b.sync().Reason)
 	})
-	t.Run("a lost file is written before the gateway starts", func(t *testing.T) {
+	t.Run("a commit waits before the gateway starts", func(t *testing.T) {
 		b := begin(t)
 		b.target.BeforeStart = true
-		b.conn.Gateway = nil
-		r := b.sync()
-		assert.NotEqual(t, v1alpha1.ReasonMaintenanceWindow, r.Reason, r.String())
+		b.gw.Requests.Reset()
+		b.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
+		assert.Equal(t, `{"one": 1}`, b.read(view))
+		assert.Empty(t, b.gw.Requests.List())
+	})
+	t.Run("a commit waits before the start of a gateway that has to load another one", func(t *testing.T) {
+		b := begin(t)
+		b.engine.Now = func() time.Time { return night }
+		require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
+		b.ended(sync.Error, v1alpha1.ReasonScanFailed)
+		b.engine.Now = func() time.Time { return noon.Add(24 * time.Hour) }
+		b.push(gitserver.Write(view, `{"one": 3}`))
+		b.target.BeforeStart = true
+		b.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
+		assert.Equal(t, `{"one": 2}`, b.read(view))
+	})
+	t.Run("a lost file is written before the gateway starts", func(t *testing.T) {
+		b := begin(t)
+		d, err := b.engine.Open()
+		require.NoError(t, err)
+		staged, err := d.Stage(t.Context(), &plan.Changes{}, nil, nil)
+		require.NoError(t, err)
+		h := d.Manifest().Header()
+		h.Complete = false // as after an interrupted sync whose journal is lost
+		_, err = staged.Apply(t.Context(), h)
+		require.NoError(t, err)
+		require.NoError(t, os.Remove(filepath.Join(b.data, view)))
+		b.target.BeforeStart = true
+		b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
 		assert.Equal(t, `{"one": 2}`, b.read(view))
 	})
 	t.Run("invalid windows", func(t *testing.T) {
