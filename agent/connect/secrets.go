@@ -42,12 +42,17 @@ func (l LocalSecrets) Read(_ secretrefs.Field, ref v1alpha1.SecretKeyRef) (secre
 		return secret.String{}, err
 	}
 	v, err := readSecretFile(name)
-	if _, given := l.Files[id]; given && err != nil {
+	_, given := l.Files[id]
+	_, opened := errors.AsType[contentError](err)
+	switch {
+	case err == nil:
+		return v, nil
+	case opened:
+		return v, fmt.Errorf("secret %s: %s: %w", id, name, err)
+	case given:
 		return v, fmt.Errorf("secret %s: cannot read the file that --secret %s=FILE names: %w; FILE must be a path, not the value", id, id, err)
-	} else if err != nil {
-		return v, fmt.Errorf("secret %s: %s: %w; create the file, or pass --secret %s=FILE", id, name, err, id)
 	}
-	return v, nil
+	return v, fmt.Errorf("secret %s: %s: %w; create the file, or pass --secret %s=FILE", id, name, err, id)
 }
 
 // file returns the path of the file that holds the value of ref.
@@ -183,19 +188,24 @@ func checkNames(ref v1alpha1.SecretKeyRef) error {
 // maxSecret is the maximum size of a secret file in bytes. Kubernetes has the same limit for a Secret.
 const maxSecret = 1 << 20
 
-// readSecretFile returns the content of a file without trailing white space. If it cannot read the file, the error omits the
-// name, because a user may have passed the secret itself instead of a path.
+// contentError says why the content of a file cannot be a secret. The file exists, so its name is not the secret itself.
+type contentError string
+
+func (e contentError) Error() string { return string(e) }
+
+// readSecretFile returns the content of a file without trailing white space. The error omits the name of the file, because a
+// user may have passed the secret itself instead of a path.
 func readSecretFile(name string) (secret.String, error) {
 	b, err := file.Read(name, maxSecret)
 	if pathErr, ok := errors.AsType[*os.PathError](err); ok {
 		return secret.String{}, pathErr.Err
 	}
-	if err != nil {
-		return secret.String{}, err
+	if err != nil { // the only other error of file.Read
+		return secret.String{}, contentError(fmt.Sprintf("the file is larger than %d bytes", maxSecret))
 	}
 	v := strings.TrimRight(string(b), " \t\r\n")
 	if v == "" {
-		return secret.String{}, fmt.Errorf("%s is empty", name)
+		return secret.String{}, contentError("the file is empty")
 	}
 	return secret.New(v), nil
 }

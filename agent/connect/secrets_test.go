@@ -38,12 +38,27 @@ func TestSecretFilesAreReread(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "S3CR3T-2", v.Reveal())
 
-	write(t, filepath.Join(dir, "gateway", "apiKey"), " \n")
-	_, err = s.Read(secretrefs.GatewayAPI, ref("gateway", "apiKey"))
-	require.ErrorContains(t, err, "is empty")
 	_, err = s.Read(secretrefs.GatewayAPI, ref("gateway", "other"))
 	require.ErrorContains(t, err, "--secret gateway/other=FILE")
 	assert.NotContains(t, err.Error(), "S3CR3T")
+}
+
+func TestUnusableSecretFile(t *testing.T) {
+	for name, c := range map[string]struct{ content, want string }{
+		"empty":     {" \n", "the file is empty"},
+		"too large": {strings.Repeat("S3CR3T", maxSecret/6+1), "the file is larger than 1048576 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := write(t, filepath.Join(dir, "git", "token"), c.content)
+			_, err := LocalSecrets{Dir: dir}.Read(secretrefs.GitToken, ref("git", "token"))
+			require.EqualError(t, err, "secret git/token: "+path+": "+c.want)
+			_, err = LocalSecrets{Files: map[string]string{"git/token": path}}.Read(secretrefs.GitToken, ref("git", "token"))
+			require.EqualError(t, err, "secret git/token: "+path+": "+c.want)
+			_, err = Mounted{Dir: dir}.Read(secretrefs.GitToken, ref("git", "token"))
+			assert.EqualError(t, err, "spec.git.auth.token: Secret git, key token: "+c.want)
+		})
+	}
 }
 
 func TestUnmountedSecretNeedsRestart(t *testing.T) {
