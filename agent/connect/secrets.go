@@ -63,7 +63,7 @@ func (l LocalSecrets) file(ref v1alpha1.SecretKeyRef) (string, error) {
 	return filepath.Join(l.Dir, ref.Name, ref.Key), checkNames(ref)
 }
 
-// FilesToWatch returns the files of the secrets that spec names. It omits files whose directory does not exist.
+// FilesToWatch returns the files of the secrets that spec names. It omits names that may be secrets instead of paths.
 func (l LocalSecrets) FilesToWatch(spec *v1alpha1.GatewaySyncSpec) []string {
 	var files []string
 	for _, named := range allSecrets(spec) {
@@ -133,10 +133,14 @@ func (m Mounted) FilesToWatch() []string {
 	return files
 }
 
-// watchable removes the files whose directory does not exist. The watcher logs file names, and a name that is not a path may be
-// the secret itself.
+// watchable removes the names that may be secrets instead of paths, because the watcher logs them: those whose directory does not
+// exist, and those without a directory that name no file.
 func watchable(files []string) []string {
 	return slices.DeleteFunc(files, func(name string) bool {
+		if filepath.Base(name) == name {
+			_, err := os.Stat(name)
+			return err != nil
+		}
 		fi, err := os.Stat(filepath.Dir(name))
 		return err != nil || !fi.IsDir()
 	})

@@ -86,6 +86,15 @@ func TestFilesToWatch(t *testing.T) {
 	assert.Equal(t, []string{filepath.Join(dir, "git", "..data")}, Mounted{Dir: dir}.FilesToWatch())
 	assert.Empty(t, Mounted{Dir: filepath.Join(dir, "none")}.FilesToWatch())
 
+	t.Chdir(dir)
+	write(t, "token", "S3CR3T-1")
+	spec := &v1alpha1.GatewaySyncSpec{Git: v1alpha1.GitSpec{Auth: &v1alpha1.GitAuth{Token: &v1alpha1.TokenAuth{SecretRef: ref("git", "token")}}}}
+	for _, name := range []string{"token", "git/later"} {
+		t.Run(name, func(t *testing.T) {
+			assert.Equal(t, []string{name}, LocalSecrets{Files: map[string]string{"git/token": name}}.FilesToWatch(spec))
+		})
+	}
+
 	m := Mounted{Files: map[secretrefs.Field]string{secretrefs.GitCA: "/b", secretrefs.GitToken: "/a", secretrefs.GitSSHKey: "/none/c"}}
 	assert.Equal(t, []string{"/a", "/b"}, m.FilesToWatch(), "a file may be missing, but not its directory")
 }
@@ -162,9 +171,12 @@ func TestSecretValueInsteadOfPath(t *testing.T) {
 			require.ErrorContains(t, err, "spec.git.auth.sshKey: ")
 			assert.NotContains(t, err.Error(), "S3CR3T")
 			assert.Empty(t, m.FilesToWatch(), "the watcher would log the value")
-			_, err = LocalSecrets{Dir: t.TempDir(), Files: map[string]string{"git/token": value}}.Read(secretrefs.GitToken, ref("git", "token"))
+			l := LocalSecrets{Dir: t.TempDir(), Files: map[string]string{"git/token": value}}
+			_, err = l.Read(secretrefs.GitToken, ref("git", "token"))
 			require.ErrorContains(t, err, "FILE must be a path, not the value")
 			assert.NotContains(t, err.Error(), "S3CR3T")
+			spec := &v1alpha1.GatewaySyncSpec{Git: v1alpha1.GitSpec{Auth: &v1alpha1.GitAuth{Token: &v1alpha1.TokenAuth{SecretRef: ref("git", "token")}}}}
+			assert.Empty(t, l.FilesToWatch(spec), "the watcher would log the value")
 		})
 	}
 }
