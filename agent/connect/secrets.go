@@ -95,15 +95,9 @@ func (m Mounted) Read(field secretrefs.Field, ref v1alpha1.SecretKeyRef) (secret
 	if err := m.Reachable(field, ref); err != nil {
 		return secret.String{}, err
 	}
-	name, ok := m.Files[field]
+	name := m.Files[field]
 	if m.Dir != "" {
-		if err := checkNames(ref); err != nil {
-			return secret.String{}, err
-		}
-		name, ok = filepath.Join(m.Dir, field.Folder(ref.Name), ref.Key), true
-	}
-	if !ok {
-		return secret.String{}, fmt.Errorf("%s: the pod has no file for this secret", field)
+		name = filepath.Join(m.Dir, field.Folder(ref.Name), ref.Key) // Reachable has checked both names
 	}
 	v, err := readSecretFile(name)
 	if os.IsNotExist(err) {
