@@ -275,7 +275,7 @@ func TestFileSizeLimitOfProcess(t *testing.T) {
 	limit := syscall.Rlimit{Cur: 100 << 10, Max: 100 << 10}
 	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit))
 	_, err := tryApply(t, d, text(map[string]string{"projects/p/a": strings.Repeat("2", 200<<10)}))
-	assert.True(t, failure.Is(err, v1alpha1.ReasonNoSpace), "%v", err)
+	assert.True(t, failure.Is(err, v1alpha1.ReasonWriteFailed), "%v", err)
 	assert.Equal(t, before, readTree(t, root))
 	assertNoLeftovers(t, root)
 	apply(t, d, text(map[string]string{"projects/p/a": strconv.Itoa(2)}))

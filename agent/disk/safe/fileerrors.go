@@ -18,8 +18,8 @@ func Damaged(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrDamaged, fmt.Errorf(format, args...))
 }
 
-// WriteError wraps an error of a write. It turns "no space" and "not writable" into failures with a reason, and keeps an
-// existing reason.
+// WriteError wraps an error of a write. It turns errors about space, limits, a read-only volume and permissions into failures
+// with a reason, and keeps an existing reason.
 func WriteError(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
@@ -36,7 +36,7 @@ func WriteError(err error, format string, args ...any) error {
 	case errors.Is(err, syscall.EROFS):
 		return failure.New(v1alpha1.ReasonNoSpace, "%s: the data volume is read-only; mount it writable: %w", what, err)
 	case errors.Is(err, syscall.EFBIG):
-		return failure.New(v1alpha1.ReasonNoSpace, "%s: the file exceeds the size limit of the process or file system: %w", what, err)
+		return failure.New(v1alpha1.ReasonWriteFailed, "%s: the file exceeds the size limit of the process or file system: %w", what, err)
 	case errors.Is(err, fs.ErrPermission):
 		return failure.New(v1alpha1.ReasonWriteFailed, "%s: permission denied; run the agent with the gateway's uid and gid, and restore the mode of the file or directory: %w", what, err)
 	}
