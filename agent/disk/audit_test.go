@@ -59,16 +59,18 @@ func TestDiffReports(t *testing.T) {
 			assert.Nil(t, b, id)
 		}
 	})
-	t.Run("a name with an impossible date", func(t *testing.T) {
-		root := seeded(t)
-		d := open(t, root, Options{})
-		put(t, root, ".stoker/history/x-diff-99999999-999999.json", "the gateway's")
-		one, err := d.AddDiff("a", noon, []byte("1"))
-		require.NoError(t, err)
-		two, err := d.AddDiff("a", noon, []byte("2"))
-		require.NoError(t, err)
-		assert.NotEqual(t, one, two)
-	})
+	for name, stamp := range map[string]string{"an impossible date": "99999999-999999", "the last date": "99991231-235959"} {
+		t.Run("a name with "+name, func(t *testing.T) {
+			root := seeded(t)
+			d := open(t, root, Options{})
+			put(t, root, ".stoker/history/x-diff-"+stamp+".json", "the gateway's")
+			one, err := d.AddDiff("a", noon, []byte("1"))
+			require.NoError(t, err)
+			two, err := d.AddDiff("a", noon, []byte("2"))
+			require.NoError(t, err)
+			assert.NotEqual(t, one, two)
+		})
+	}
 	t.Run("a link instead of the directory", func(t *testing.T) {
 		root := seeded(t)
 		d := open(t, root, Options{})

@@ -57,15 +57,16 @@ func addDiff(own *safe.AgentFolder, gateway string, at time.Time, b []byte) (id 
 		return "", err
 	}
 	var names []string
+	farFuture := at.AddDate(1, 0, 0) // such a name is not the agent's: the next name must not follow it to the end of time
 	for _, e := range list {
 		if strings.HasSuffix(e.Name(), ".json.new") { // an agent was killed while it wrote the file
 			if err := own.Vol.Vacate(history, e.Name()); err != nil {
 				return "", err
 			}
 		}
-		if t := diffTime(e.Name()); !t.IsZero() {
+		if t := diffTime(e.Name()); !t.IsZero() && t.Before(farFuture) {
 			names = append(names, e.Name())
-			if !at.After(t) { // the new name sorts last, whatever the clock says
+			if !at.After(t) { // the new name sorts last, even if the clock was set back
 				at = t.Add(time.Second)
 			}
 		}
