@@ -343,7 +343,7 @@ func TestMissingConfigResourceIsNotSynced(t *testing.T) {
 	b.push(firstCommit()...)
 	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/resources/names/ignition/database-connection", Status: 200, Body: `{"items":[],"metadata":{"total":0,"matching":0}}`}))
 	r := b.ended(sync.Error, v1alpha1.ReasonVerificationFailed)
-	assert.Contains(t, r.Message, "ignition/database-connection/db")
+	assert.Contains(t, r.Message, "does not show these config resources (see its log for the reason): ignition/database-connection/db")
 	b.gw.Faults.Clear()
 	b.synced()
 }

@@ -132,3 +132,10 @@ func TestPendingScanLimit(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, o.Resources[:maxUnloaded/4], back.Resources)
 }
+
+func TestMismatchMessagesAreBounded(t *testing.T) {
+	errs := projectMismatches{missing: []string{"a", "b"}, undeleted: []string{"1", "2", "3", "4", "5", "6", "7"}}.errs()
+	require.Len(t, errs, 2)
+	assert.ErrorContains(t, errs[0], "does not show these projects (see its log for the reason): a; b")
+	assert.ErrorContains(t, errs[1], "still shows these deleted projects: 1; 2; 3; 4; 5; and 2 more")
+}

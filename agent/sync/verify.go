@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/api/v1alpha1"
@@ -33,11 +32,11 @@ func (l loader) verify(ctx context.Context) error {
 	errs := projects.errs()
 	if len(resources) > 0 {
 		var names []string
-		for _, r := range resources[:min(len(resources), maxNotes)] {
+		for _, r := range resources {
 			names = append(names, r.Module+"/"+r.Type+"/"+r.Name)
 		}
-		errs = append(errs, failure.New(v1alpha1.ReasonVerificationFailed, "the gateway does not show the config resource %s: see its log for the reason",
-			strings.Join(names, ", ")))
+		errs = append(errs, failure.New(v1alpha1.ReasonVerificationFailed, "the gateway does not show these config resources (see its log for the reason): %s",
+			firstNames(names)))
 	}
 	return errors.Join(errs...)
 }
@@ -61,16 +60,16 @@ func (m projectMismatches) errs() []error {
 	var errs []error
 	add := func(format string, names []string) {
 		if len(names) > 0 {
-			errs = append(errs, failure.New(v1alpha1.ReasonVerificationFailed, format, strings.Join(names, ", ")))
+			errs = append(errs, failure.New(v1alpha1.ReasonVerificationFailed, format, firstNames(names)))
 		}
 	}
 	var orphans []string
 	for _, p := range m.orphans {
 		orphans = append(orphans, p.Name+" (parent "+p.Parent+")")
 	}
-	add("the gateway does not show the project %s: see its log for the reason", m.missing)
-	add("the gateway finds no valid parent for the project %s: is the parent synced and inheritable?", orphans)
-	add("the gateway still shows the deleted project %s", m.undeleted)
+	add("the gateway does not show these projects (see its log for the reason): %s", m.missing)
+	add("the gateway finds no valid parent for these projects (is it synced and inheritable?): %s", orphans)
+	add("the gateway still shows these deleted projects: %s", m.undeleted)
 	return errs
 }
 
