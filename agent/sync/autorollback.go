@@ -56,12 +56,12 @@ func (j autoRollback) run(ctx context.Context, err error) error {
 		return noteErr
 	}
 	if n.RolledBackFrom == j.t.Commit {
-		j.note("the gateway went back from %s by itself before and does so only once; stoker snapshots lists what it can be brought back to", j.t.Commit.Short())
+		j.note("the gateway was already rolled back automatically from %s, which happens only once per commit; stoker snapshots lists what it can be brought back to", j.t.Commit.Short())
 		return err
 	}
 	snapshot := j.unloaded.Baseline.Snapshot
 	if !j.hasSnapshot(snapshot) {
-		j.note("the gateway cannot go back by itself: its snapshot %s is gone; keep more with spec.snapshots", snapshot)
+		j.note("the gateway cannot be rolled back automatically: its snapshot %s is gone; keep more with spec.snapshots", snapshot)
 		return err
 	}
 	j.Log.Warn("automatic rollback", "trigger", trigger, "commit", j.t.Commit.String(), "snapshot", snapshot, "error", err)

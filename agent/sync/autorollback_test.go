@@ -300,7 +300,7 @@ func TestRetry(t *testing.T) {
 			require.Nil(t, r.AutoRollback)
 			require.Equal(t, j.target.Commit, r.Commit)
 		}
-		assert.Contains(t, strings.Join(j.sync().Notes, "\n"), "does so only once")
+		assert.Contains(t, strings.Join(j.sync().Notes, "\n"), "already rolled back automatically")
 		j.restart(t.TempDir())
 		j.clock()
 		assert.Nil(t, j.ended(sync.Error, v1alpha1.ReasonScanFailed).AutoRollback)

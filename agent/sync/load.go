@@ -60,8 +60,8 @@ func (l loader) load(ctx context.Context) error {
 }
 
 // confirmed reports whether the gateway has loaded the files on the disk. Without a gateway or an API token it returns true. It
-// returns an error before the gateway's start, and if nothing is left to scan but the gateway has not run since its start and
-// does not run now.
+// returns an error if the gateway has not started yet, and if nothing is left to scan but the agent has not seen the gateway
+// running since its pod started.
 func (j *job) confirmed(ctx context.Context) (bool, error) {
 	if err := j.unloaded.dropContradicted(j.dir); err != nil {
 		return false, err
