@@ -121,7 +121,7 @@ func TestGCS(t *testing.T) {
 	archivetest.Run(t, newGCS(t, endpoint, "backups", googleKey(t, tokens+"/token")))
 	uploadsInParts(t, newGCS(t, endpoint, "backups", googleKey(t, tokens+"/token")))
 	explains(t, []refused{
-		{"key that Google does not know", newGCS(t, endpoint, "backups", googleKey(t, tokens+"/refuse")), "the answer is 400 (\"invalid_grant\")"},
+		{"key that Google does not know", newGCS(t, endpoint, "backups", googleKey(t, tokens+"/refuse")), "the server answered 400 (\"invalid_grant\")"},
 		{"missing bucket", newGCS(t, endpoint, "missing", googleKey(t, tokens+"/token")), "spec.snapshots.storage.gcs.bucket: there is no bucket missing"},
 		{"no key", newGCS(t, endpoint, "backups", "S3CR3T"), "needs the key of a service account"},
 	})
@@ -174,7 +174,7 @@ func TestLostVolumeComesBack(t *testing.T) {
 			key := googleKey(t, tokens+"/token")
 			return lost{
 				spec:  fmt.Sprintf("{type: gcs, gcs: {bucket: backups, keyPrefix: plant/, endpoint: %q, secretRef: {name: storage, key: key}}}", endpoint),
-				wrong: googleKey(t, tokens+"/refuse"), right: key, refusal: "there is no token for the service account", store: newGCS(t, endpoint, "backups", key),
+				wrong: googleKey(t, tokens+"/refuse"), right: key, refusal: "cannot get a token for service account", store: newGCS(t, endpoint, "backups", key),
 			}
 		}},
 		{"azure", func(t *testing.T) lost {

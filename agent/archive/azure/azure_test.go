@@ -217,11 +217,11 @@ func TestPodIdentity(t *testing.T) {
 		s, err = New(&v1alpha1.AzureStorage{Account: "plants", Container: "backups", Endpoint: server.URL}, nil)
 		require.NoError(t, err)
 		err := list()
-		require.ErrorContains(t, err, `the answer is 401 ("invalid_client")`)
+		require.ErrorContains(t, err, `the server answered 401 ("invalid_client")`)
 		assert.NotContains(t, err.Error(), "S3CR3T")
 	})
 	t.Run("no identity", func(t *testing.T) {
 		t.Setenv("AZURE_CLIENT_ID", "")
-		require.ErrorContains(t, list(), "spec.snapshots.storage.azure: there is no token for the identity of the pod: set secretRef")
+		require.ErrorContains(t, list(), "spec.snapshots.storage.azure: cannot get a token for the identity of the pod: set secretRef, or label the pod azure.workload.identity/use=true")
 	})
 }

@@ -86,7 +86,7 @@ func identity() *rest.Tokens {
 		Fetch: func(ctx context.Context, _ secret.String) (*rest.Token, error) {
 			t, err := exchange(ctx, client)
 			if err != nil {
-				return nil, fmt.Errorf("%s: there is no token for the identity of the pod: set secretRef, or label the pod azure.workload.identity/use: %w", field, err)
+				return nil, fmt.Errorf("%s: cannot get a token for the identity of the pod: set secretRef, or label the pod azure.workload.identity/use=true: %w", field, err)
 			}
 			return t, nil
 		},

@@ -58,7 +58,7 @@ func fromKey(ctx context.Context, client *http.Client, key secret.String) (*rest
 	bound.Transport = withContext{ctx, client.Transport}
 	t, err := conf.TokenSource(context.WithValue(ctx, oauth2.HTTPClient, &bound)).Token()
 	if err == nil && t.AccessToken == "" {
-		err = errors.New("the answer has no access token")
+		err = errors.New("the response has no access token")
 	}
 	if err == nil {
 		life := rest.Number(0)
@@ -68,11 +68,11 @@ func fromKey(ctx context.Context, client *http.Client, key secret.String) (*rest
 		return &rest.Token{AccessToken: t.AccessToken, ExpiresIn: life}, nil
 	}
 	if refused, ok := errors.AsType[*oauth2.RetrieveError](err); ok { // the text of err has the whole answer
-		err = fmt.Errorf("the answer is %d (%s)", refused.Response.StatusCode, rest.OAuthError(refused.Body))
+		err = fmt.Errorf("the server answered %d (%s)", refused.Response.StatusCode, rest.OAuthError(refused.Body))
 	} else {
 		err = rest.HideAddress(ctx, err)
 	}
-	return nil, fmt.Errorf("%s.secretRef: there is no token for the service account %s: %w", field, failure.Quote(k.ClientEmail), err)
+	return nil, fmt.Errorf("%s.secretRef: cannot get a token for service account %s: %w", field, failure.Quote(k.ClientEmail), err)
 }
 
 // withContext sends requests with a context, because package jwt sends them without one.
@@ -98,7 +98,7 @@ func fromMetadata(ctx context.Context, client *http.Client) (*rest.Token, error)
 	req.Header.Set("Metadata-Flavor", "Google")
 	t, header, err := rest.FetchToken(client, req)
 	if err == nil && header.Get("Metadata-Flavor") != "Google" {
-		err = errors.New("it is not that of Google Cloud")
+		err = errors.New("the server does not identify itself as Google Cloud's metadata server")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: the metadata server gives the pod no token: set secretRef, or give the pod's service account an identity: %w", field, err)

@@ -135,7 +135,7 @@ func TestServiceAccountKey(t *testing.T) {
 	refusal := `{"error": "invalid_grant", "error_description": "S3CR3T-ASSERTION"}`
 	tokens.answer.Store(&refusal)
 	err = ask()
-	require.ErrorContains(t, err, `spec.snapshots.storage.gcs.secretRef: there is no token for the service account "stoker@plants.example.com": the answer is 400 ("invalid_grant")`)
+	require.ErrorContains(t, err, `spec.snapshots.storage.gcs.secretRef: cannot get a token for service account "stoker@plants.example.com": the server answered 400 ("invalid_grant")`)
 	assert.NotContains(t, err.Error(), "S3CR3T")
 }
 
@@ -147,7 +147,7 @@ func TestWrongSecret(t *testing.T) {
 		"no private key":  {`{"type": "service_account", "client_email": "S3CR3T"}`, "needs the key of a service account"},
 		"a damaged key":   {`{"type": "service_account", "client_email": "a@b", "private_key": "S3CR3T"}`, "private key should be a PEM"},
 		"no token server": {strings.Replace(tokens.key(t), tokens.URL, "http://127.0.0.1:1", 1), "refused"},
-		"invalid address": {strings.Replace(tokens.key(t), tokens.URL, "S3CR3T:", 1), "there is no token for the service account"},
+		"invalid address": {strings.Replace(tokens.key(t), tokens.URL, "S3CR3T:", 1), "cannot get a token for service account"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := New(&v1alpha1.GCSStorage{Bucket: "backups"}, func() (secret.String, error) { return secret.New(c.text), nil })
@@ -227,7 +227,7 @@ func TestPodIdentity(t *testing.T) {
 	})
 	t.Run("another server", func(t *testing.T) {
 		flavor = "AWS"
-		require.ErrorContains(t, list(), "it is not that of Google Cloud")
+		require.ErrorContains(t, list(), "the server does not identify itself as Google Cloud's metadata server")
 	})
 	t.Run("no server", func(t *testing.T) {
 		t.Setenv("GCE_METADATA_HOST", "127.0.0.1:1")

@@ -118,11 +118,11 @@ func FetchToken(client *http.Client, req *http.Request) (*Token, http.Header, er
 		return nil, nil, HideAddress(req.Context(), err)
 	}
 	if res.StatusCode != http.StatusOK {
-		return nil, nil, fmt.Errorf("the answer is %d (%s)", res.StatusCode, OAuthError(body))
+		return nil, nil, fmt.Errorf("the server answered %d (%s)", res.StatusCode, OAuthError(body))
 	}
 	var t Token
 	if err := json.Unmarshal(body, &t); err != nil || t.AccessToken == "" {
-		return nil, nil, errors.New("the answer has no access token")
+		return nil, nil, errors.New("the response has no access token")
 	}
 	return &t, res.Header, nil
 }

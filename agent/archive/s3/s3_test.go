@@ -55,6 +55,12 @@ func TestHostileServer(t *testing.T) {
 		_, err := s.Get(ctx, "a")
 		return err
 	}
+	canceled := func(ctx context.Context, s archive.Store) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		time.AfterFunc(100*time.Millisecond, cancel)
+		return list(ctx, s)
+	}
 	answer := func(status int, body string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(status)
@@ -91,7 +97,7 @@ func TestHostileServer(t *testing.T) {
 		}, get, "the bucket backups answers 400"},
 		{"long refusal", refusal(http.StatusBadRequest, strings.Repeat("r", 300), strings.Repeat("\x1b", 300)), list, "the bucket backups answers 400"},
 		{"answer without a list", answer(http.StatusOK, "<html>"), list, "unexpected EOF"},
-		{"hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); panic(http.ErrAbortHandler) }, list, "context canceled"},
+		{"hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); panic(http.ErrAbortHandler) }, canceled, "context canceled"},
 		{"wrong rights", refusal(http.StatusForbidden, "AccessDenied", "no"), list, `the bucket backups refuses access ("AccessDenied"): give the credentials the rights`},
 		{"missing bucket", refusal(http.StatusNotFound, "NoSuchBucket", "no"), list, `the bucket backups answers 404 ("NoSuchBucket")`},
 		{"the token is repeated", func(w http.ResponseWriter, r *http.Request) {
@@ -105,12 +111,7 @@ func TestHostileServer(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			server := httptest.NewServer(c.handler)
 			defer server.Close()
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			if c.name == "hang" {
-				time.AfterFunc(100*time.Millisecond, cancel)
-			}
-			err := c.call(ctx, open(t, server.URL))
+			err := c.call(t.Context(), open(t, server.URL))
 			require.ErrorContains(t, err, c.err)
 			assert.Less(t, len(err.Error()), 1000)
 			assert.NotContains(t, err.Error(), "S3CR3T")
@@ -120,7 +121,7 @@ func TestHostileServer(t *testing.T) {
 	assert.Zero(t, elsewhere.Load(), "no redirect is followed")
 }
 
-// The bounds are not those of objects, and a page as large as S3 sends it is within them.
+// The bounds do not apply to object bodies, and the largest page that S3 sends is within them.
 func TestWithinBounds(t *testing.T) {
 	item := `<Contents><Key>%s%04d</Key><LastModified>2026-11-20T06:30:00.000Z</LastModified><ETag>&quot;0&quot;</ETag><ChecksumAlgorithm>CRC32</ChecksumAlgorithm>` +
 		`<ChecksumType>FULL_OBJECT</ChecksumType><Size>1</Size><Owner><ID>a</ID><DisplayName>b</DisplayName></Owner><StorageClass>STANDARD</StorageClass>` +
