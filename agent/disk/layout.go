@@ -18,7 +18,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// fileAttrs are the owner and the mode that a file gets. They are small, because a first sync has a hundred thousand changes.
+// fileAttrs are the owner and the mode that a file gets. The struct is small, because a first sync has one for each
+// of 100,000 changes.
 type fileAttrs struct {
 	uid, gid uint32
 	hasOwner bool // uid and gid are known
@@ -115,8 +116,8 @@ func blocked(path string, b *safe.BlockedError) error {
 	return failure.New(v1alpha1.ReasonPathCollision, "cannot write %s: %w; move that file away", path, b)
 }
 
-// enter makes n, which r.cur opened last, the directory whose owner and area the next change gets. It checks that the agent may
-// write there.
+// enter makes n the current directory: the next change gets its owner and area. r.cur must have opened n last. enter checks that
+// the agent may write there.
 func (p *layout) enter(n *safe.Folder) error {
 	if p.entered && p.dir == n.Path {
 		return nil

@@ -55,8 +55,8 @@ func (a modeProbe) foundNoModes(fi fs.FileInfo) {
 }
 
 // makesExecutable reports whether a file created without executable bits gets some. If no file can be created, because
-// the volume is full or read-only, the manifest decides, which was created that way. Without a manifest, the volume
-// counts as one that keeps modes, until a staged file shows otherwise.
+// the volume is full or read-only, the mode of the manifest decides, because it was also created without executable bits.
+// Without a manifest, the volume counts as one that keeps modes, until a staged file shows otherwise.
 func (a modeProbe) makesExecutable() bool {
 	fi, err := a.sample()
 	if err != nil {

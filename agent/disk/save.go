@@ -33,7 +33,7 @@ func (r stager) checkLostFound() error {
 		}
 	}
 	if limit := r.d.o.LostFoundMax; sum > limit {
-		return failure.New(v1alpha1.ReasonLimitExceeded, "this sync replaces %d bytes of files that are not in git, and lost+found may hold %d; raise the limit, or commit or remove those files first", sum, limit)
+		return failure.New(v1alpha1.ReasonLimitExceeded, "this sync replaces %d bytes of files that are not in git, and lost+found may hold %d; raise --max-lost-found, or commit or remove those files first", sum, limit)
 	}
 	return nil
 }
@@ -114,8 +114,8 @@ func (r *run) save(i int, name string) (plan.ID, error) {
 	return id, r.saver.Save(r.stagingOf(i), name, r.Changes[i].Path, reason)
 }
 
-// reasonToSave returns why something displaced must be kept. The reason is "" if it has no bytes, or is what the plan saw and
-// knew to be in git. reasonToSave also returns the id of a file.
+// reasonToSave returns why a displaced entry must be kept, or "" if it has no content, or if the plan saw it and knew that git
+// has it. reasonToSave also returns the id of a file.
 func (r *run) reasonToSave(i int, name string) (id plan.ID, reason string, err error) {
 	c, stg := &r.Changes[i], r.stagingOf(i)
 	fi, err := stg.Root.Lstat(name)

@@ -30,7 +30,7 @@ type Volume struct {
 // Effect is one step that changes the file system or makes a change durable. Every such step goes through Volume.Effect, so
 // that a test can stop after any of them, and can revert those that a power cut would have reverted.
 type Effect struct {
-	Op         string // mkdir create fill sync syncdir syncfs rename exchange link remove rmdir chmod chtimes
+	Op         string // mkdir create fill sync syncdir syncfs rename exchange link remove rmdir chown chmod chtimes
 	Path, Dest string // relative to the data directory
 }
 
@@ -160,7 +160,7 @@ func (v *Volume) SetMtime(n *Folder, name string, at time.Time) error {
 }
 
 // SetAttrs sets the owner and the permission bits of a file or directory, and returns the result. If the agent may not set
-// an owner, SetAttrs leaves it as it is.
+// the owner or the mode, SetAttrs leaves it as it is.
 func (v *Volume) SetAttrs(f *os.File, path string, owner Attrs, perm fs.FileMode) (fs.FileInfo, error) {
 	fi, err := f.Stat()
 	if err != nil {
@@ -168,7 +168,7 @@ func (v *Volume) SetAttrs(f *os.File, path string, owner Attrs, perm fs.FileMode
 	}
 	now, changed := AttrsOf(fi), false
 	if now.Known && owner.Known && (now.UID != owner.UID || now.GID != owner.GID) {
-		err := v.Effect(Effect{Op: "chmod", Path: path}, func() error { return f.Chown(int(owner.UID), int(owner.GID)) })
+		err := v.Effect(Effect{Op: "chown", Path: path}, func() error { return f.Chown(int(owner.UID), int(owner.GID)) })
 		if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, errors.ErrUnsupported) {
 			return nil, WriteError(err, "set the owner of %s", path)
 		}
@@ -234,7 +234,7 @@ func (v *Volume) SetAside(n *Folder, name string, reason error) error {
 	if err != nil {
 		return WriteError(err, "rename %s", n.Join(name))
 	}
-	v.Log.Warn("renamed an unexpected file in .stoker", "path", n.Join(name), "as", n.Join(to), "error", reason)
+	v.Log.Warn("set aside an unexpected entry", "path", n.Join(name), "as", n.Join(to), "error", reason)
 	return WriteError(v.SyncDir(n), "rename %s", n.Join(name))
 }
 
