@@ -37,8 +37,8 @@ var (
 func (t *Tree) record(changes *plan.Changes, ref string) {
 	t.files, t.paths, t.dirs = make(map[string]plan.Owned, len(changes.List)), nil, map[string]bool{}
 	for _, c := range changes.List {
-		want, signed := changes.Signed[c.Path]
-		if !signed { // the plan signs some files, which then differ from git
+		want, signed := changes.Signed[c.Path] // the plan signs some files, which then differ from git
+		if !signed {
 			want = c.ID
 		}
 		t.files[c.Path] = plan.Owned{Path: c.Path, Want: want, Have: c.ID, Exec: c.Exec, Origin: c.Origin}
