@@ -36,15 +36,15 @@ func TestEnvironmentReference(t *testing.T) {
 	for _, v := range e.variables() {
 		names = append(names, v.name)
 		row, ok := rows[v.name]
-		if assert.True(t, ok, "docs/reference/agent.md does not list %s", v.name) {
+		if assert.True(t, ok, "docs/reference/agent.md must list %s", v.name) {
 			assert.Equal(t, v.required, row[0] == "required", v.name)
 		}
-		assert.Contains(t, string(comment), v.name, "the package comment lists the variable")
+		assert.Contains(t, string(comment), v.name, "the package comment must list the variable")
 	}
 	variable := regexp.MustCompile(`^[A-Z][A-Z_]+$`)
 	for name := range rows {
 		if variable.MatchString(name) {
-			assert.Contains(t, names, name, "docs/reference/agent.md lists a variable that does not exist")
+			assert.Contains(t, names, name, "docs/reference/agent.md must list only variables that exist")
 		}
 	}
 }
