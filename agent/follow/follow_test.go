@@ -42,8 +42,8 @@ func TestFollowTargets(t *testing.T) {
 	for range 5 {
 		w.lead(func(s *v1alpha1.SyncTargetSpec) { now := metav1.NowMicro(); s.Lead.Renewed = &now })
 	}
-	turns := gathered(t, a, "stoker_reconcile_total")
-	eventually(t, "two more iterations", func() bool { return gathered(t, a, "stoker_reconcile_total") >= turns+2 })
+	iterations := gathered(t, a, "stoker_reconcile_total")
+	eventually(t, "two more iterations", func() bool { return gathered(t, a, "stoker_reconcile_total") >= iterations+2 })
 	assert.Equal(t, before, a.traffic.writes())
 	assert.Equal(t, 1, a.traffic.count("GET gatewaysyncs"), "the spec is read once for each generation")
 	assert.LessOrEqual(t, a.traffic.count("PUT syncreports")+a.traffic.count("POST syncreports"), 10)

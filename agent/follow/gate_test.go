@@ -56,7 +56,7 @@ func rollout(steps, open int32, from string, change ...func(*v1alpha1.TargetRoll
 	}
 }
 
-func goesBack(r *v1alpha1.TargetRollout) { r.Back, r.Failed = true, "stage line: line-0 ScanFailed" }
+func rollingBack(r *v1alpha1.TargetRollout) { r.Back, r.Failed = true, "stage line: line-0 ScanFailed" }
 
 func held(reason v1alpha1.Reason) func(v1alpha1.SyncReportStatus) bool {
 	return func(s v1alpha1.SyncReportStatus) bool { return s.Phase == v1alpha1.GatewayHeld && s.Reason == reason }
@@ -139,11 +139,11 @@ func TestRolloutGoesBack(t *testing.T) {
 	p.awaitSynced(second, "two")
 	third := w.commit("three")
 	t.Run("the commit never ran on all gateways", func(t *testing.T) {
-		w.lead(rollout(3, 2, third, goesBack))
+		w.lead(rollout(3, 2, third, rollingBack))
 		p.await("a wrong origin", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWaitingForLead })
 		assert.Equal(t, "two", p.title())
 	})
-	target := w.lead(rollout(3, 2, first, goesBack))
+	target := w.lead(rollout(3, 2, first, rollingBack))
 	s := p.await("a gateway that went back", func(s v1alpha1.SyncReportStatus) bool {
 		return s.Reason == v1alpha1.ReasonRolledBack && s.Commit == first && s.Revision == target.Spec.Revision
 	})
@@ -169,7 +169,7 @@ func TestRolloutGoesBackInDryRun(t *testing.T) {
 	p.agent.end()
 	var iterations atomic.Int32
 	p.start(func(c *Config) { c.OnState = func(loop.State) { iterations.Add(1) } })
-	w.lead(generation(gs.Generation), rollout(3, 2, first, goesBack))
+	w.lead(generation(gs.Generation), rollout(3, 2, first, rollingBack))
 	p.await("a dry run", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonDryRun })
 	iterations.Store(0)
 	time.Sleep(time.Second)
@@ -189,7 +189,7 @@ func TestRolloutGoesBackFromAddedProject(t *testing.T) {
 	p.awaitSynced(second, "two")
 	designer, err := p.gw.Designers.Open("ann", "line")
 	require.NoError(t, err)
-	w.lead(rollout(3, 2, first, goesBack))
+	w.lead(rollout(3, 2, first, rollingBack))
 	s := p.await("a Designer", func(s v1alpha1.SyncReportStatus) bool {
 		return held(v1alpha1.ReasonDesignerSessionActive)(s) && s.Target == second
 	})
@@ -202,14 +202,14 @@ func TestRolloutGoesBackFromAddedProject(t *testing.T) {
 	assert.NoFileExists(t, filepath.Join(p.data, "projects/added/project.json"))
 }
 
-func fails(r *v1alpha1.TargetRollout) { r.Failed = "stage line: line-1 ScanFailed" }
+func aborted(r *v1alpha1.TargetRollout) { r.Failed = "stage line: line-1 ScanFailed" }
 
 // An aborted rollout reaches no other gateway, also if a changed spec puts it into an open step.
 func TestAbortedRollout(t *testing.T) {
 	w := onSharedCluster(t)
 	p, first := w.staged()
 	second := w.commit("two")
-	w.lead(targetCommit(second), rollout(3, 2, first, fails))
+	w.lead(targetCommit(second), rollout(3, 2, first, aborted))
 	s := p.await("an aborted rollout", held(v1alpha1.ReasonGateClosed))
 	assert.Equal(t, first, s.Commit)
 	assert.Contains(t, s.Message, "aborted")
@@ -217,7 +217,7 @@ func TestAbortedRollout(t *testing.T) {
 	third := w.commit("three")
 	w.lead(targetCommit(third), rollout(3, 2, first))
 	p.awaitSynced(third, "three")
-	w.lead(rollout(3, 2, first, fails))
+	w.lead(rollout(3, 2, first, aborted))
 	p.agent.end()
 	p.start()
 	p.awaitSynced(third, "three")
@@ -244,7 +244,11 @@ func TestClosedStepOfWaitingSync(t *testing.T) {
 
 // No gate holds a first start.
 func TestClosedStepOfNewGateway(t *testing.T) {
-	for name, known := range map[string]bool{"runs the last commit of the fleet": true, "runs the target of a new fleet": false, "does not run a commit of an aborted rollout": true} {
+	for name, c := range map[string]struct{ known, aborted bool }{
+		"runs the last commit of the fleet":           {known: true},
+		"runs the target of a new fleet":              {},
+		"does not run a commit of an aborted rollout": {known: true, aborted: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			w := onSharedCluster(t)
 			p := w.pod("line-0")
@@ -253,7 +257,7 @@ func TestClosedStepOfNewGateway(t *testing.T) {
 				gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{{Name: "dev", Gateways: []string{"dev-*"}}, {Name: "line", Gateways: []string{"line-*"}, RequireApproval: true}}}
 			})
 			second := w.commit("two")
-			if !known {
+			if !c.known {
 				w.lead(targetCommit(second), rollout(3, 1, ""))
 				p.start()
 				p.await("the target", func(s v1alpha1.SyncReportStatus) bool { return s.Commit == second })
@@ -262,9 +266,9 @@ func TestClosedStepOfNewGateway(t *testing.T) {
 			}
 			w.ran(first)
 			reason := v1alpha1.ReasonApprovalNeeded
-			if name == "does not run a commit of an aborted rollout" {
+			if c.aborted {
 				reason = v1alpha1.ReasonGateClosed
-				w.lead(targetCommit(second), rollout(3, 2, first, fails))
+				w.lead(targetCommit(second), rollout(3, 2, first, aborted))
 			} else {
 				w.lead(targetCommit(second), rollout(3, 1, first))
 			}

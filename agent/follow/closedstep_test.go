@@ -13,19 +13,25 @@ import (
 	"stoker.io/stoker/api/v1alpha1/annotation"
 )
 
-// closed returns a gateway that runs the second commit, has a snapshot from before it, and waits for the third.
-func (w *world) closed(change ...func(*v1alpha1.GatewaySync)) (p *pod, first, second, third, snapshot string) {
+// closedStep is a gateway that runs the second commit, has a snapshot from before it, and waits for the third.
+type closedStep struct {
+	*pod
+	first, second, third string // commits
+	snapshot             string
+}
+
+func (w *world) closedStep(change ...func(*v1alpha1.GatewaySync)) closedStep {
 	w.t.Helper()
-	p, first = w.staged(append(change, func(gs *v1alpha1.GatewaySync) { gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true} })...)
-	second = w.commit("two")
+	p, first := w.staged(append(change, func(gs *v1alpha1.GatewaySync) { gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true} })...)
+	second := w.commit("two")
 	w.lead(targetCommit(second), rollout(3, 3, ""))
 	p.awaitSynced(second, "two")
-	snapshot = p.await("a snapshot", func(s v1alpha1.SyncReportStatus) bool { return s.LastSnapshot != nil }).LastSnapshot.ID
+	snapshot := p.await("a snapshot", func(s v1alpha1.SyncReportStatus) bool { return s.LastSnapshot != nil }).LastSnapshot.ID
 	w.ran(second)
-	third = w.commit("three")
+	third := w.commit("three")
 	w.lead(targetCommit(third), rollout(3, 1, second))
 	p.await("a closed gate", held(v1alpha1.ReasonGateClosed))
-	return p, first, second, third, snapshot
+	return closedStep{p, first, second, third, snapshot}
 }
 
 func (p *pod) restart() {
@@ -39,13 +45,13 @@ func TestClosedStepRestore(t *testing.T) {
 		restart bool
 		change  func(*v1alpha1.GatewaySync)
 	}{
-		"the order in force":                   {},
+		"without a restart":                    {},
 		"after a restart":                      {restart: true},
 		"after a restart, with other settings": {restart: true, change: func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Profiles["default"].Mappings[0].Source = "other/projects" }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := onSharedCluster(t)
-			p, first, second, third, snapshot := w.closed()
+			p := w.closedStep()
 			title := "three"
 			if c.change != nil {
 				w.lead(generation(w.edit(c.change).Generation))
@@ -56,23 +62,23 @@ func TestClosedStepRestore(t *testing.T) {
 				p.await("a closed gate after a restart", held(v1alpha1.ReasonGateClosed))
 				assert.Equal(t, "two", p.title())
 			}
-			value := annotation.RestoreValue(snapshot, time.Now())
+			value := annotation.RestoreValue(p.snapshot, time.Now())
 			w.annotate(v1alpha1.AnnotationRestore, value)
 			w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Restore = value })
 			back := func(s v1alpha1.SyncReportStatus) bool {
-				return held(v1alpha1.ReasonGateClosed)(s) && s.Commit == first && assert.ObjectsAreEqual("one", p.title())
+				return held(v1alpha1.ReasonGateClosed)(s) && s.Commit == p.first && assert.ObjectsAreEqual("one", p.title())
 			}
 			p.await("the restored gateway", back)
 			s := p.await("the outcome", func(s v1alpha1.SyncReportStatus) bool { return back(s) && len(s.Message) > 150 })
 			assert.Contains(t, s.Message, "1 of 3 steps are open")
-			assert.Contains(t, s.Message, "back at the snapshot "+snapshot)
-			assert.Equal(t, third, s.Target)
+			assert.Contains(t, s.Message, "back at the snapshot "+p.snapshot)
+			assert.Equal(t, p.third, s.Target)
 
 			p.restart()
 			s = p.await("the restored gateway after a restart", func(s v1alpha1.SyncReportStatus) bool { return back(s) && len(s.Message) > 150 })
-			assert.Contains(t, s.Message, second[:7]+" is blocked")
-			w.lead(rollout(3, 2, second))
-			p.awaitSynced(third, title)
+			assert.Contains(t, s.Message, p.second[:7]+" is blocked")
+			w.lead(rollout(3, 2, p.second))
+			p.awaitSynced(p.third, title)
 		})
 	}
 }
@@ -105,7 +111,7 @@ func TestDryRunHoldsNothingElse(t *testing.T) {
 	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Restore = value })
 	p.await("the restored gateway", func(s v1alpha1.SyncReportStatus) bool { return planned(s) && s.Commit == first })
 	assert.Equal(t, "one", p.title())
-	w.lead(rollout(3, 0, second, fails))
+	w.lead(rollout(3, 0, second, aborted))
 	s = p.await("an aborted rollout", held(v1alpha1.ReasonGateClosed))
 	assert.Contains(t, s.Message, "aborted")
 	assert.Nil(t, s.Planned)
@@ -115,10 +121,10 @@ func TestDryRunHoldsNothingElse(t *testing.T) {
 
 // A forced sync of a closed gateway verifies the commit that it keeps, and does not happen again when the gate opens.
 func TestClosedStepForcedSync(t *testing.T) {
-	for name, restart := range map[string]bool{"the order in force": false, "after a restart": true} {
+	for name, restart := range map[string]bool{"without a restart": false, "after a restart": true} {
 		t.Run(name, func(t *testing.T) {
 			w := onSharedCluster(t)
-			p, _, second, third, _ := w.closed()
+			p := w.closedStep()
 			if restart {
 				p.restart()
 				p.await("a closed gate after a restart", held(v1alpha1.ReasonGateClosed))
@@ -128,10 +134,10 @@ func TestClosedStepForcedSync(t *testing.T) {
 			w.lead(func(s *v1alpha1.SyncTargetSpec) { s.ForceSync = "now" })
 			s := p.await("a forced sync", func(s v1alpha1.SyncReportStatus) bool { return s.HandledForceSync == "now" })
 			assert.Equal(t, v1alpha1.ReasonGateClosed, s.Reason)
-			assert.Equal(t, second, s.Commit)
+			assert.Equal(t, p.second, s.Commit)
 			assert.Equal(t, "two", p.title())
-			w.lead(rollout(3, 2, second))
-			p.awaitSynced(third, "three")
+			w.lead(rollout(3, 2, p.second))
+			p.awaitSynced(p.third, "three")
 		})
 	}
 }
@@ -157,10 +163,10 @@ func TestClosedStepForcedSyncWhileWaiting(t *testing.T) {
 // A gateway whose step is closed repairs drift, also after a restart of its agent.
 func TestClosedStepRepairsDrift(t *testing.T) {
 	w := onSharedCluster(t)
-	p, _, second, _, _ := w.closed(func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.DriftPolicy = v1alpha1.DriftRepair })
+	p := w.closedStep(func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.DriftPolicy = v1alpha1.DriftRepair })
 	p.restart()
 	p.await("a closed gate after a restart", held(v1alpha1.ReasonGateClosed))
 	require.NoError(t, os.WriteFile(filepath.Join(p.data, "projects/line/project.json"), []byte(`{"title": "by hand"}`), 0o600))
 	eventually(t, "a repair", func() bool { return p.title() == "two" })
-	assert.Equal(t, second, p.report().Status.Commit)
+	assert.Equal(t, p.second, p.report().Status.Commit)
 }
