@@ -21,6 +21,14 @@ func medianSync[T cmp.Ordered](r result, figure func(window) T) T {
 	return median(all)
 }
 
+// median returns the median.
+func median[T cmp.Ordered](list []T) (m T) {
+	if len(list) == 0 {
+		return m
+	}
+	return slices.Sorted(slices.Values(list))[len(list)/2]
+}
+
 // per returns n per agent of a group, or 0 for an empty group.
 func per(n int64, of int) float64 {
 	if of == 0 {
