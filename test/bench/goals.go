@@ -27,10 +27,10 @@ func (r results) goals(s settings) []goal {
 		g := judge{r, size, nil}
 		switch size.Name {
 		case "M":
-			g.soonAfterGit(0, 12)
+			g.closeToGit(0, 12)
 			g.firstSync()
 		case "L":
-			g.soonAfterGit(1.25, 25)
+			g.closeToGit(1.25, 25)
 			g.firstSync()
 			g.memory("one", once, 28)
 			g.memory("first", once, 52)
@@ -44,9 +44,9 @@ func (r results) goals(s settings) []goal {
 		g.small("merge")
 		g.lostStore()
 		g.disk()
-		g.aged()
+		g.diskOverTime()
 		g.drift()
-		g.crowd()
+		g.thousandAgents()
 		all = append(all, g.found...)
 	}
 	return all
@@ -95,20 +95,20 @@ func (g *judge) faster(factor float64, c, who, peer string) {
 	}
 }
 
-// soonAfterGit requires a one-file commit to be close to the lower bound (0 for no such goal), and much faster than a
-// work tree.
-func (g *judge) soonAfterGit(floor, factor float64) {
+// closeToGit requires a one-file commit to take at most maxRatio times as long as git alone (0 for no such goal), and to be
+// much faster than a work tree.
+func (g *judge) closeToGit(maxRatio, factor float64) {
 	for _, c := range []string{"one", "merge"} {
 		for _, agent := range []string{once, resident} {
-			if floor > 0 {
-				g.atMost(floor, c, agent, fetch)
+			if maxRatio > 0 {
+				g.atMost(maxRatio, c, agent, fetch)
 			}
 			g.faster(factor, c, agent, rsync)
 		}
 	}
 }
 
-// firstSync includes durability, as shipped.
+// firstSync compares a first sync, with its fsyncs, with rsync and with a run without fsyncs.
 func (g *judge) firstSync() {
 	g.atMost(0.75, "first", once, rsync)
 	g.atMost(1.25, "first", once, unsynced)
@@ -134,7 +134,7 @@ func (g *judge) container() {
 	}
 	killed := g.r.killed(k)
 	g.add(killed == 0, fmt.Sprintf("%s in a container of %d MiB", title("first"), g.size.memory>>20), fmt.Sprintf("killed in %d of %d rounds", killed, len(g.r[k])))
-	g.add(killed == 0 && n < repository.BinaryBytes, "memory does not follow the largest file: less anonymous memory than it has bytes", fmt.Sprintf("%s MiB; the file has %d", mebibytes(n), repository.BinaryBytes>>20))
+	g.add(killed == 0 && n < repository.BinaryBytes, "memory is independent of the largest file: less than its size", fmt.Sprintf("%s MiB; the file has %d", mebibytes(n), repository.BinaryBytes>>20))
 }
 
 // million has the goals for a million files.
@@ -158,8 +158,8 @@ func (g *judge) drift() {
 	g.add(each <= 15, title("drift")+": at most 15 µs a file", fmt.Sprintf("%.1f µs", each))
 }
 
-// aged requires that at any time the kept data is bounded: the tip, and as much again until it is repacked.
-func (g *judge) aged() {
+// diskOverTime requires that at any time the kept data is bounded: the tip, and as much again until it is repacked.
+func (g *judge) diskOverTime() {
 	most, ok := median(g.r, g.key("aged", resident), kept)
 	tip, okToo := median(g.r, g.key("first", fetch), pack)
 	if ok && okToo && tip > 0 {
@@ -168,9 +168,9 @@ func (g *judge) aged() {
 	}
 }
 
-// crowd requires that no agent makes a request twice. It extrapolates to a thousand agents from the machine time that
+// thousandAgents requires that no agent makes a request twice. It extrapolates to a thousand agents from the machine time that
 // each took, including the server's.
-func (g *judge) crowd() {
+func (g *judge) thousandAgents() {
 	k := g.key("crowd", resident)
 	w, ok := median(g.r, k, wall)
 	if !ok {
