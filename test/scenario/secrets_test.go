@@ -18,7 +18,7 @@ import (
 )
 
 // C7: With secrets in every place that can hold one, no output of the agent contains any of them.
-func TestNoSecretIsLogged(t *testing.T) {
+func TestNoOutputContainsSecrets(t *testing.T) {
 	const gitToken, urlToken, apiKey = "S3CR3T-1-git-token", "S3CR3T-2-in-the-url", "S3CR3T-3-gateway-key"
 	p := newPlant(t, func(_ *plant, o *simulator.Options) { o.Token = "stoker:" + apiKey })
 	p.secret("git/token", gitToken)
@@ -26,14 +26,14 @@ func TestNoSecretIsLogged(t *testing.T) {
 	first := p.repo.Commit("first", site()...)
 	p.start("--log-level", "debug")
 	p.synced(first)
-	var said strings.Builder
-	listen := func() {
+	var output strings.Builder
+	collect := func() {
 		t.Helper()
 		for _, url := range []string{"http://" + p.agent.health + "/state", "http://" + p.agent.health + "/readyz", "http://" + p.agent.Log.Address("metrics") + "/metrics"} {
 			t.Run(url, func(t *testing.T) {
 				res, err := http.Get(url)
 				require.NoError(t, err)
-				_, err = io.Copy(&said, res.Body)
+				_, err = io.Copy(&output, res.Body)
 				require.NoError(t, err)
 				require.NoError(t, res.Body.Close())
 			})
@@ -41,10 +41,10 @@ func TestNoSecretIsLogged(t *testing.T) {
 		for _, file := range []string{"cmdline", "environ"} {
 			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", p.agent.PID(), file))
 			require.NoError(t, err)
-			said.Write(b)
+			output.Write(b)
 		}
 	}
-	listen()
+	collect()
 
 	elsewhere, err := gitserver.Start(filepath.Join(p.dir, "git"), gitserver.Options{})
 	require.NoError(t, err)
@@ -54,7 +54,7 @@ func TestNoSecretIsLogged(t *testing.T) {
 		p.git.Inject(fault)
 		p.saveSpec()
 		p.await("a failure", func(s state) bool { return s.Phase == "Error" })
-		listen()
+		collect()
 		p.git.Heal()
 		p.saveSpec()
 		p.synced(first)
@@ -63,22 +63,22 @@ func TestNoSecretIsLogged(t *testing.T) {
 	p.git.SetAuth(gitserver.Token("another"))
 	p.saveSpec()
 	p.reason("AuthFailed")
-	listen()
+	collect()
 	p.git.SetAuth(nil)
 	require.NoError(t, p.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 403, Body: "you sent stoker:" + apiKey}))
 	next := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
 	p.saveSpec()
 	p.await("the token is rejected", func(s state) bool { return s.Reason == "GatewayForbidden" })
-	listen()
+	collect()
 	p.gw.Faults.Clear()
 	p.synced(next)
 	p.stop()
-	said.WriteString(p.agent.Log.String())
+	output.WriteString(p.agent.Log.String())
 
-	assert.Greater(t, said.Len(), 10_000, "the output must be long enough to search")
+	assert.Greater(t, output.Len(), 10_000, "the output must be long enough to search")
 	for _, secret := range []string{gitToken, urlToken, apiKey} {
-		if i := strings.Index(said.String(), secret); i >= 0 {
-			t.Errorf("the output contains %s: …%s…", secret, said.String()[max(0, i-200):i])
+		if i := strings.Index(output.String(), secret); i >= 0 {
+			t.Errorf("the output contains %s: …%s…", secret, output.String()[max(0, i-200):i])
 		}
 	}
 }
