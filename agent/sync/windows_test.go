@@ -101,6 +101,13 @@ func TestMaintenanceWindows(t *testing.T) {
 		b.synced()
 		assert.Equal(t, `{"one": 2}`, b.read(view))
 	})
+	t.Run("a repair of a new commit waits", func(t *testing.T) {
+		b := begin(t)
+		b.put(view, `{"one": "edited"}`)
+		b.target.Repair = true
+		b.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
+		assert.Equal(t, `{"one": "edited"}`, b.read(view))
+	})
 	t.Run("a snapshot is restored", func(t *testing.T) {
 		b := begin(t)
 		b.target.Profile.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true, RetentionCount: 5, MaxSize: "1Gi"}
