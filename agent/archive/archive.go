@@ -28,13 +28,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/klauspost/compress/gzip"
 
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -332,15 +332,4 @@ func newestFirst(ids iter.Seq[string]) []string {
 }
 
 // timestamp returns the time in a snapshot id as text, which sorts by time.
-func timestamp(id string) string { return id[max(0, len(id)-len(timeFormat)):] }
-
-const timeFormat = "20060102-150405"
-
-// timeOf returns the time in a snapshot id, or the zero time if the id has none.
-func timeOf(id string) time.Time {
-	t, err := time.Parse(timeFormat, timestamp(id))
-	if err != nil {
-		return time.Time{}
-	}
-	return t
-}
+func timestamp(id string) string { return id[max(0, len(id)-len(syntax.StampFormat)):] }

@@ -19,6 +19,7 @@ import (
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -231,7 +232,7 @@ func (b *Bucket) label(ctx context.Context, id string) (label, error) {
 	if err := json.Unmarshal(text.Bytes(), &l); err != nil || l.ID != id || l.ArchiveBytes < 0 {
 		return label{}, fmt.Errorf("read %s: %w", id+labelSuffix, errDamaged)
 	}
-	l.Time, l.Files, l.Bytes = timeOf(id), max(l.Files, 0), max(l.Bytes, 0)
+	l.Time, l.Files, l.Bytes = syntax.SnapshotTime(id), max(l.Files, 0), max(l.Bytes, 0)
 	if len(l.Ref) > 255 {
 		l.Ref = ""
 	}

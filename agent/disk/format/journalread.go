@@ -11,6 +11,7 @@ import (
 
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 // DecodeJournal reads a journal of size bytes whose run may take limit bytes of memory. It checks the paths like those of a
@@ -235,7 +236,7 @@ func (d *decoder) path(empty bool) string {
 // snapshot reads the name of a snapshot.
 func (d *decoder) snapshot() string {
 	name := d.string(255)
-	if d.err == nil && !ValidSnapshot(name) {
+	if d.err == nil && !syntax.IsSnapshotID(name) {
 		d.fail("the journal names an invalid snapshot %q", name)
 	}
 	return name

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 const (
@@ -24,15 +25,13 @@ const (
 
 var diffName = regexp.MustCompile(`^[a-zA-Z0-9][-a-zA-Z0-9._]{0,199}-diff-([0-9]{8}-[0-9]{6})\.json$`)
 
-const diffStamp = "20060102-150405"
-
 // diffTime returns the time in the name of a diff, or zero for another name.
 func diffTime(name string) time.Time {
 	m := diffName.FindStringSubmatch(name)
 	if m == nil {
 		return time.Time{}
 	}
-	t, _ := time.Parse(diffStamp, m[1]) // zero if there is no such day
+	t, _ := time.Parse(syntax.StampFormat, m[1]) // zero if there is no such day
 	return t
 }
 
@@ -71,7 +70,7 @@ func addDiff(own *safe.AgentFolder, gateway string, at time.Time, b []byte) (id 
 			}
 		}
 	}
-	id = gateway[:min(len(gateway), 200)] + "-diff-" + at.Format(diffStamp) + ".json"
+	id = gateway[:min(len(gateway), syntax.MaxGatewayName)] + "-diff-" + at.Format(syntax.StampFormat) + ".json"
 	if len(b) > MaxDiff || !diffName.MatchString(id) {
 		return "", fmt.Errorf("cannot save the diff %.300q of %d bytes", id, len(b))
 	}

@@ -8,9 +8,9 @@ import (
 	"os"
 	"strings"
 
-	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -80,7 +80,7 @@ func (b Backups) dropUnfinished() error {
 	defer n.Close()
 	entries, err := n.Entries()
 	for _, e := range entries {
-		if id, ok := strings.CutSuffix(e.Name(), backupSuffix+".new"); ok && format.ValidSnapshot(id) && err == nil {
+		if id, ok := strings.CutSuffix(e.Name(), backupSuffix+".new"); ok && syntax.IsSnapshotID(id) && err == nil {
 			err = b.own.Vol.Vacate(n, e.Name())
 		}
 	}
@@ -101,7 +101,7 @@ func (b Backups) List() (map[string]int64, error) {
 	list := map[string]int64{}
 	for _, e := range entries {
 		id, ok := strings.CutSuffix(e.Name(), backupSuffix)
-		if !ok || !format.ValidSnapshot(id) || !e.Type().IsRegular() {
+		if !ok || !syntax.IsSnapshotID(id) || !e.Type().IsRegular() {
 			continue
 		}
 		fi, err := n.Root.Lstat(e.Name())
@@ -122,7 +122,7 @@ func (b Backups) Open(id string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n == nil || !format.ValidSnapshot(id) {
+	if n == nil || !syntax.IsSnapshotID(id) {
 		return nil, fs.ErrNotExist
 	}
 	defer n.Close()

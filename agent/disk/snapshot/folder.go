@@ -14,6 +14,7 @@ import (
 	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 // folder is the open folder of a snapshot.
@@ -28,7 +29,7 @@ func (s *Store) openFolder(id string) (*folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	if all == nil || !format.ValidSnapshot(id) {
+	if all == nil || !syntax.IsSnapshotID(id) {
 		return nil, fs.ErrNotExist
 	}
 	defer all.Close()

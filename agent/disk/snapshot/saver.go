@@ -10,6 +10,7 @@ import (
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -81,7 +82,7 @@ func (s *Saver) Complete(before plan.Header, to plan.ID) error {
 	}
 	if err == nil && !s.replayed { // after a crash, the manifest may be the new one already
 		s.store.known.Store(s.id, Snapshot{
-			ID: s.id, Time: format.TimeOfSnapshot(s.id), Ref: before.Ref, Commit: before.Commit, To: to, Files: s.files, Bytes: s.bytes,
+			ID: s.id, Time: syntax.SnapshotTime(s.id), Ref: before.Ref, Commit: before.Commit, To: to, Files: s.files, Bytes: s.bytes,
 		})
 	}
 	return saveError(err)

@@ -27,6 +27,7 @@ import (
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -82,12 +83,12 @@ func (s *Store) NextID(gateway string) (string, error) {
 	}
 	at := s.own.Vol.Now().UTC().Truncate(time.Second)
 	for _, id := range slices.AppendSeq(ids, maps.Keys(backups)) {
-		if t := format.TimeOfSnapshot(id); !at.After(t) {
+		if t := syntax.SnapshotTime(id); !at.After(t) {
 			at = t.Add(time.Second)
 		}
 	}
-	id := format.SnapshotName(gateway, at)
-	if !format.ValidSnapshot(id) {
+	id := syntax.NewSnapshotID(gateway, at)
+	if !syntax.IsSnapshotID(id) {
 		return "", failure.New(v1alpha1.ReasonSnapshotFailed, "%s cannot be part of the name of a snapshot", failure.Quote(gateway))
 	}
 	return id, nil
@@ -96,7 +97,7 @@ func (s *Store) NextID(gateway string) (string, error) {
 // SortByTime sorts ids of snapshots and backups in place, oldest first.
 func SortByTime(ids []string) {
 	slices.SortFunc(ids, func(a, b string) int {
-		return cmp.Or(format.TimeOfSnapshot(a).Compare(format.TimeOfSnapshot(b)), strings.Compare(a, b))
+		return cmp.Or(syntax.SnapshotTime(a).Compare(syntax.SnapshotTime(b)), strings.Compare(a, b))
 	})
 }
 
@@ -113,7 +114,7 @@ func (s *Store) ids() ([]string, error) {
 	}
 	var ids []string
 	for _, e := range list {
-		if e.IsDir() && format.ValidSnapshot(e.Name()) {
+		if e.IsDir() && syntax.IsSnapshotID(e.Name()) {
 			ids = append(ids, e.Name())
 		}
 	}
@@ -181,7 +182,7 @@ func (s *Store) read(id string) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	h := m.Header()
-	return Snapshot{ID: id, Time: format.TimeOfSnapshot(id), Ref: h.Ref, Commit: h.Commit, To: j.Header.Commit, Files: files, Bytes: bytes}, nil
+	return Snapshot{ID: id, Time: syntax.SnapshotTime(id), Ref: h.Ref, Commit: h.Commit, To: j.Header.Commit, Files: files, Bytes: bytes}, nil
 }
 
 // lookUp returns a snapshot that this process took or read.

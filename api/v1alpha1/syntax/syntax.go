@@ -9,13 +9,31 @@ import (
 )
 
 const (
-	// MaxGatewayName is the most bytes of a gateway's name, and how many of them a snapshot id has.
+	// MaxGatewayName is the most bytes of a gateway's name from an annotation, and how many of a longer name a snapshot ID has.
 	MaxGatewayName = 200
 	// StampFormat is the layout of the time at the end of a snapshot id.
 	StampFormat = "20060102-150405"
 )
 
-var snapshotID = regexp.MustCompile(`^([a-zA-Z0-9][-a-zA-Z0-9._]{0,199})-[0-9]{8}-[0-9]{6}$`)
+var snapshotID = regexp.MustCompile(`^[a-zA-Z0-9][-a-zA-Z0-9._]{0,199}-([0-9]{8}-[0-9]{6})$`)
+
+// NewSnapshotID returns the ID of a snapshot: the name of the gateway, of which at most MaxGatewayName bytes count, and a time in UTC.
+func NewSnapshotID(gateway string, at time.Time) string {
+	return gateway[:min(len(gateway), MaxGatewayName)] + "-" + at.UTC().Format(StampFormat)
+}
+
+// IsSnapshotID reports whether s has the form of NewSnapshotID.
+func IsSnapshotID(s string) bool { return !SnapshotTime(s).IsZero() }
+
+// SnapshotTime returns the time in the ID of a snapshot, or zero if s is not an ID.
+func SnapshotTime(s string) time.Time {
+	m := snapshotID.FindStringSubmatch(s)
+	if m == nil {
+		return time.Time{}
+	}
+	t, _ := time.Parse(StampFormat, m[1]) // zero if there is no such day
+	return t
+}
 
 // SnapshotID returns the ID of a snapshot without the suffix .tar.gz; "" if s is not an ID.
 func SnapshotID(s string) string {
