@@ -79,7 +79,7 @@ test-plain:
 	$(if $(PLAIN),$(call gotest,$(QUICK) $(ATATIME) -timeout 20m -run '$(call tests,$(PLAIN))',$(sort $(addprefix ./,$(dir $(PLAIN))))))
 
 test-modules:
-	set -e; for module in $(MODULES); do (cd $$module && GOWORK=off $(call gotest,-ldflags='-s -w' -count=1 -timeout 20m,./...)); done
+	set -e; for module in $(MODULES); do (cd $$module && GOWORK=off $(call gotest,-ldflags='-s -w' -count=1 -timeout 40m,./...)); done
 
 e2e: FORMAT = standard-verbose
 e2e: ## the chart, agents and gateways in pods; needs root, and Debian or similar (E2E='Argo CD' runs only these scenarios)
