@@ -45,8 +45,9 @@ func (e *Engine) checkDependencies(ctx context.Context, cs *v1alpha1.ConfigSync,
 				return dependencyError(err, d, cs.Namespace)
 			}
 			source = origin{repo: on.Spec.Git.Repo, ref: on.Spec.Git.Ref, gatewaySync: on.Name}
+			// The error is only about the SyncTarget. Without it, no lead confirms that the GatewaySync is ready.
 			if verdict, err = request.Look(ctx, clients, on, ""); err != nil {
-				return dependencyError(err, d, cs.Namespace)
+				return fmt.Errorf("spec.dependsOn: %w", readError(err, "SyncTarget", cs.Namespace, d.Name))
 			}
 		}
 		switch {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -129,22 +130,34 @@ func TestDependsOnGatewaySync(t *testing.T) {
 	w.waits("plant", "waiting for GatewaySync line: ")
 
 	syncs := kube.GatewaySyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace)
-	leads := &v1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "line"}, Spec: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: 1,
-		Lead: v1alpha1.LeadRecord{Holder: "line-0", DurationSeconds: 600, Renewed: new(metav1.NowMicro())}}}
-	_, err := kube.SyncTargets(w.clients(w.RESTConfig()).Dynamic, w.namespace).Create(t.Context(), leads, metav1.CreateOptions{})
-	require.NoError(t, err)
 	outcome := func(commit string) {
 		t.Helper()
 		gs, err := syncs.Get(t.Context(), "line")
 		require.NoError(t, err)
 		gs.Status = v1alpha1.GatewaySyncStatus{ObservedGeneration: gs.Generation, ObservedRequest: desiredref.Key(gs), ConfirmedAt: new(metav1.Now()),
-			Outcome: &v1alpha1.Outcome{Phase: v1alpha1.OutcomeSucceeded, Ref: "main", Commit: commit, Total: 1, Synced: 1}}
+			Outcome: &v1alpha1.Outcome{Phase: v1alpha1.OutcomeSucceeded, Ref: "main", Commit: commit, Message: "no gateways"}}
 		_, err = syncs.Update(t.Context(), gs, metav1.UpdateOptions{}, "status")
 		require.NoError(t, err)
 	}
 	outcome(strings.Repeat("b", 40))
+	w.waits("plant", "no agent leads")
+	renew := func() {
+		w.ApplyYAML(t, w.namespace, `{apiVersion: stoker.io/v1alpha1, kind: SyncTarget, metadata: {name: line}, spec: {format: 1, minFormat: 1, lead: {holder: line-0_1, renewed: "`+
+			time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")+`", durationSeconds: 60}}}`)
+	}
+	renew()
 	w.waits("plant", "it runs bbbbbbb and not "+commit[:7])
 	outcome(commit)
+
+	t.Run("no right to get SyncTargets", func(t *testing.T) {
+		config := w.as(rule("stoker.io", "configsyncs,gatewaysyncs", "get"), rule("stoker.io", "configsyncs/status", "update"), rule("", "configmaps", "get", "create", "patch"))
+		_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
+		assert.Equal(t, v1alpha1.ReasonApplyForbidden, failure.Reason(err, ""), "%v", err)
+		assert.ErrorContains(t, err, "may not get SyncTarget line", "the message must name the right that the caller lacks")
+		assert.Nil(t, w.data("a"), "nothing may be applied before a lead confirms the dependency")
+	})
+
+	renew()
 	require.NoError(t, w.run("plant"))
 	assert.Equal(t, map[string]string{"a": "1"}, w.data("a"))
 }
