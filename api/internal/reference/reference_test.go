@@ -84,6 +84,16 @@ func TestFieldsAndAnnotationsAreDocumented(t *testing.T) {
 	}
 }
 
+func TestCell(t *testing.T) {
+	for text, want := range map[string]string{
+		`Names, or patterns with "*".`:                       "Names, or patterns with `\"*\"`.",
+		`As in a crontab, such as "0 22 * * 1-5". Then all.`: "As in a crontab, such as `\"0 22 * * 1-5\"`. Then all.",
+		`If it is "a b" (see stoker.io/paused), a|b.`:        "If it is \"a b\" (see `stoker.io/paused`), a\\|b.",
+	} {
+		t.Run(text, func(t *testing.T) { assert.Equal(t, want, cell(text)) })
+	}
+}
+
 func TestReferenceWithoutTypes(t *testing.T) {
 	assert.ErrorContains(t, run([]string{filepath.Join(t.TempDir(), "x")}, t.TempDir()), "GatewaySync")
 	assert.ErrorContains(t, run(nil, types), "one argument")

@@ -40,7 +40,7 @@ func sentence(s string) string {
 
 // cell returns a text for a cell of a table. It marks templates, patterns and annotations as code.
 func cell(s string) string {
-	words := strings.Split(s, " ")
+	words := splitWords(s)
 	for i, w := range words {
 		open := len(w) - len(strings.TrimLeft(w, "("))
 		end := len(strings.TrimRight(w, ".,;:)"))
@@ -52,6 +52,20 @@ func cell(s string) string {
 		}
 	}
 	return strings.ReplaceAll(strings.Join(words, " "), "|", `\|`)
+}
+
+// splitWords splits a text at spaces. A quoted phrase is one word.
+func splitWords(s string) (words []string) {
+	quoted := false
+	for w := range strings.SplitSeq(s, " ") {
+		if quoted {
+			words[len(words)-1] += " " + w
+		} else {
+			words = append(words, w)
+		}
+		quoted = quoted != (strings.Count(w, `"`)%2 == 1)
+	}
+	return words
 }
 
 func isCode(word string) bool {
