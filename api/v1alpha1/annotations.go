@@ -38,11 +38,11 @@ const (
 	AnnotationRetry = "stoker.io/retry"
 	// AnnotationPaused pauses the GatewaySync if it is "true".
 	AnnotationPaused = "stoker.io/paused"
+	// AnnotationApproved lists the last 17 approvals, separated by commas, the newest last. An approval is stage@commit with all 40 digits
+	// of the commit. window@commit lets a commit through closed maintenance windows. Changing it requires the verb approve on the
+	// GatewaySync.
+	AnnotationApproved = "stoker.io/approved"
 )
-
-// AnnotationApproved has the last 17 approvals, separated by commas, the newest last. An approval is stage@commit with all 40 digits of
-// the commit. window@commit lets a commit through closed maintenance windows. To change the annotation needs the right to approve.
-const AnnotationApproved = "stoker.io/approved"
 
 // WindowApproval replaces the name of the stage in an approval for the maintenance windows. No stage can have this name.
 const WindowApproval = "window"

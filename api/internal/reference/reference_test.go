@@ -79,7 +79,7 @@ func TestFieldsAndAnnotationsAreDocumented(t *testing.T) {
 	assert.Greater(t, fields, 100)
 	page, err := render(api, gatewaySync)
 	require.NoError(t, err)
-	for _, name := range []string{v1alpha1.AnnotationRequestedRef, v1alpha1.AnnotationForceSync, v1alpha1.AnnotationInject, v1alpha1.AnnotationExcludePatterns} {
+	for _, name := range []string{v1alpha1.AnnotationRequestedRef, v1alpha1.AnnotationForceSync, v1alpha1.AnnotationApproved, v1alpha1.AnnotationInject, v1alpha1.AnnotationExcludePatterns} {
 		assert.Contains(t, string(page), "| `"+name+"` |")
 	}
 }
