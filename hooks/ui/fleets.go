@@ -135,7 +135,12 @@ func (s *Server) serveFleets(w http.ResponseWriter, r *http.Request) {
 	p.Notices = s.notices(l)
 	p.Live = "/live"
 	p.Loading = !s.watcher.fleets.HasSynced() && len(p.Notices) == 0
-	all := s.fleets(l)
+	p.add(s.fleets(l))
+	s.writePage(w, http.StatusOK, "fleets", p)
+}
+
+// add adds the summary of all fleets, and lists those that the search finds.
+func (p *fleetsPage) add(all []fleet) {
 	p.Causes = newCauses(all)
 	for _, f := range all {
 		p.Total += f.Total
@@ -146,7 +151,7 @@ func (s *Server) serveFleets(w http.ResponseWriter, r *http.Request) {
 		if f.Since.Known() && (!p.Since.Known() || f.Since.at.Before(p.Since.at)) {
 			p.Since = f.Since
 		}
-		if p.Search != "" && !strings.Contains(f.Namespace+"/"+f.Name, p.Search) {
+		if !strings.Contains(f.Namespace+"/"+f.Name, strings.ToLower(p.Search)) {
 			continue
 		}
 		if len(p.Fleets) == maxFleets {
@@ -155,7 +160,6 @@ func (s *Server) serveFleets(w http.ResponseWriter, r *http.Request) {
 		}
 		p.Fleets = append(p.Fleets, f)
 	}
-	s.writePage(w, http.StatusOK, "fleets", p)
 }
 
 // requestedFleet returns the fleet of a request. If there is none, it writes an error page and returns false.

@@ -58,6 +58,20 @@ func TestText(t *testing.T) {
 	}
 }
 
+func TestSearchOfFleets(t *testing.T) {
+	for search, want := range map[string][]string{"": {"filling", "packing"}, "Fill": {"filling"}, "PLANT/P": {"packing"}, "x": nil} {
+		t.Run(search, func(t *testing.T) {
+			p := fleetsPage{Search: search}
+			p.add([]fleet{{Namespace: "plant", Name: "filling"}, {Namespace: "plant", Name: "packing"}})
+			var have []string
+			for _, f := range p.Fleets {
+				have = append(have, f.Name)
+			}
+			assert.Equal(t, want, have)
+		})
+	}
+}
+
 // thousand returns a page with one fleet of 1,000 gateways.
 func thousand(t testing.TB) (*Server, *v1alpha1.GatewaySync, time.Time) {
 	t.Helper()
