@@ -81,10 +81,11 @@ type fleetsPage struct {
 	Total, Behind, NeedAttention int
 	Since                        moment
 	Causes                       []cause
+	MoreCauses                   int // causes that the page does not list
 	Search                       string
 }
 
-// cause is a reason for which gateways are behind, with all their fleets.
+// cause is a reason for which gateways are behind, with the fleets that have the most of them.
 type cause struct {
 	group
 	Fleets []fleetShare
@@ -126,7 +127,7 @@ func newCauses(list []fleet) (all []cause) {
 	slices.SortStableFunc(all, func(a, b cause) int {
 		return cmp.Or(compareTones(a.Tone, b.Tone), b.N-a.N)
 	})
-	return all[:min(len(all), maxCauses)]
+	return all
 }
 
 func (s *Server) serveFleets(w http.ResponseWriter, r *http.Request) {
@@ -141,7 +142,9 @@ func (s *Server) serveFleets(w http.ResponseWriter, r *http.Request) {
 
 // add adds the summary of all fleets, and lists those that the search finds.
 func (p *fleetsPage) add(all []fleet) {
-	p.Causes = newCauses(all)
+	causes := newCauses(all)
+	p.Causes = causes[:min(len(causes), maxCauses)]
+	p.MoreCauses = len(causes) - len(p.Causes)
 	for _, f := range all {
 		p.Total += f.Total
 		p.Behind += f.Behind

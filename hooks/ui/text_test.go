@@ -72,6 +72,34 @@ func TestSearchOfFleets(t *testing.T) {
 	}
 }
 
+func TestReasonsThatThePageOmitsAreCounted(t *testing.T) {
+	s, _, _ := thousand(t)
+	for n, want := range map[int]string{maxCauses: "", maxCauses + 1: "1 more reason:", maxCauses + 3: "3 more reasons:"} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			f := fleet{Namespace: "plant", Name: "line"}
+			for i := range n {
+				f.Groups = append(f.Groups, group{Advice: Advice{Reason: fmt.Sprintf("Reason%d", i)}, N: 1})
+			}
+			p := fleetsPage{frame: s.newFrame("Fleets")}
+			p.add([]fleet{f})
+			w := httptest.NewRecorder()
+			s.writePage(w, http.StatusOK, "fleets", p)
+			assert.Len(t, p.Causes, maxCauses)
+			assert.Equal(t, want != "", strings.Contains(w.Body.String(), "more reason"))
+			assert.Contains(t, w.Body.String(), want)
+		})
+	}
+}
+
+func TestSearchKeepsTheOrder(t *testing.T) {
+	s, gs, now := thousand(t)
+	w := httptest.NewRecorder()
+	s.writePage(w, http.StatusOK, "fleet", fleetPage{frame: s.newFrame("line"), Fleet: s.newFleet(gs, nil, now), Sort: "name", Dir: "desc"})
+	for _, want := range []string{`name="sort" value="name"`, `name="dir" value="desc"`} {
+		assert.Contains(t, w.Body.String(), want)
+	}
+}
+
 // thousand returns a page with one fleet of 1,000 gateways.
 func thousand(t testing.TB) (*Server, *v1alpha1.GatewaySync, time.Time) {
 	t.Helper()
