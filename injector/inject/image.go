@@ -16,10 +16,14 @@ import (
 // because an init container that cannot be pulled keeps the gateway from starting.
 func (s *sidecar) image() string {
 	if asked, ok := gatewaypod.Annotation(s.pod.Annotations, v1alpha1.AnnotationAgentImage); ok && asked != "" {
-		if s.admits(asked) {
+		why := "does not match --allow-agent-image of the injector"
+		switch {
+		case !validation.IsImage(asked):
+			why = "is not a valid image"
+		case s.admits(asked):
 			return asked
 		}
-		s.warn("annotation %s is ignored: image %.80q does not match --allow-agent-image of the injector", v1alpha1.AnnotationAgentImage, asked)
+		s.warn("annotation %s is ignored: image %.80q %s", v1alpha1.AnnotationAgentImage, asked, why)
 	}
 	want := s.gs.Spec.Agent.Image
 	image := s.defaults.Image
@@ -48,12 +52,9 @@ func reference(image v1alpha1.AgentImage) string {
 	return image.Repository + ":" + image.Tag
 }
 
-// admits reports whether an image matches an allowed prefix at a boundary: acme.example/agent matches acme.example/agent:1 but
-// not acme.example/agent-of-another:1.
+// admits reports whether a valid image matches an allowed prefix at a boundary: acme.example/agent matches acme.example/agent:1
+// but not acme.example/agent-of-another:1.
 func (s *sidecar) admits(image string) bool {
-	if !validation.IsImage(image) {
-		return false
-	}
 	for _, prefix := range s.defaults.AllowedImages {
 		rest, ok := strings.CutPrefix(image, prefix)
 		if prefix != "" && ok && (rest == "" || strings.ContainsAny(prefix[len(prefix)-1:], "/:@") || strings.ContainsAny(rest[:1], "/:@")) {

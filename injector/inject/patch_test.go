@@ -191,22 +191,23 @@ func TestNoLimitOnEphemeralStorage(t *testing.T) {
 }
 
 func TestAllowedImagePrefix(t *testing.T) {
+	const notAllowed, invalid = "does not match --allow-agent-image", "is not a valid image"
 	for _, c := range []struct {
 		prefix, image string
-		admitted      bool
+		warning       string // "" if the image is admitted
 	}{
-		{"acme.example/agent", "acme.example/agent:1", true},
-		{"acme.example/agent", "acme.example/agent", true},
-		{"acme.example/agent", "acme.example/agent/sub:1", true},
-		{"acme.example/agent", "acme.example/agent-of-another:1", false},
-		{"acme.example/", "acme.example/x@sha256:" + strings.Repeat("0a", 32), true},
-		{"acme.example/", "acme.example/x@sha256:00", false},
-		{"acme.example/", "acme.example/x:1:2", false},
-		{"acme.example", "acme.example.evil/x", false},
-		{"acme.example", "acme.example:5000/x", true}, // another port of a host without a port is admitted
-		{"", "acme.example/x", false},
-		{"acme.example/", "acme.example/x y", false},
-		{"acme.example/", "acme.example/" + strings.Repeat("x", 600), false},
+		{"acme.example/agent", "acme.example/agent:1", ""},
+		{"acme.example/agent", "acme.example/agent", ""},
+		{"acme.example/agent", "acme.example/agent/sub:1", ""},
+		{"acme.example/agent", "acme.example/agent-of-another:1", notAllowed},
+		{"acme.example/", "acme.example/x@sha256:" + strings.Repeat("0a", 32), ""},
+		{"acme.example/", "acme.example/x@sha256:00", invalid},
+		{"acme.example/", "acme.example/x:1:2", invalid},
+		{"acme.example", "acme.example.evil/x", notAllowed},
+		{"acme.example", "acme.example:5000/x", ""}, // another port of a host without a port is admitted
+		{"", "acme.example/x", notAllowed},
+		{"acme.example/", "acme.example/x y", invalid},
+		{"acme.example/", "acme.example/" + strings.Repeat("x", 600), invalid},
 	} {
 		t.Run(c.prefix+" "+c.image[:min(len(c.image), 40)], func(t *testing.T) {
 			s := named(t, "allowed-image-annotation")
@@ -218,8 +219,14 @@ func TestAllowedImagePrefix(t *testing.T) {
 			require.True(t, decision.Injected)
 			pod, _ := apply(t, s.raw, ops)
 			got := pod.Spec.InitContainers[len(pod.Spec.InitContainers)-1].Image
-			assert.Equal(t, c.admitted, got == c.image, "%s admits %s", c.prefix, c.image)
-			assert.Equal(t, c.admitted, len(decision.Warnings) == 0)
+			if c.warning == "" {
+				assert.Equal(t, c.image, got)
+				assert.Empty(t, decision.Warnings)
+				return
+			}
+			assert.NotEqual(t, c.image, got)
+			require.Len(t, decision.Warnings, 1)
+			assert.Contains(t, decision.Warnings[0], c.warning)
 		})
 	}
 }
