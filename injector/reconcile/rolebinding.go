@@ -113,13 +113,14 @@ func (u *Reconciler) updateBinding(ctx context.Context, n *namespace, names []st
 		n.foreign = true
 	case absent && len(names) > 0:
 		_, err = bindings.Create(ctx, wanted, metav1.CreateOptions{FieldManager: fieldManager})
-		u.logBound(n, names, err)
+		u.logBinding("RoleBinding created", n, names, err)
 	case !absent && (len(names) == 0 && n.knowsAccounts(now) || there.RoleRef != wanted.RoleRef):
 		err = bindings.Delete(ctx, agentRole, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(there.UID))})
+		u.logBinding("RoleBinding deleted", n, nil, err)
 		if err == nil && len(names) > 0 {
 			_, err = bindings.Create(ctx, wanted, metav1.CreateOptions{FieldManager: fieldManager})
+			u.logBinding("RoleBinding created", n, names, err)
 		}
-		u.logBound(n, names, err)
 		absent = true
 	case !absent && len(names) > 0:
 		subjects := wanted.Subjects
@@ -130,7 +131,7 @@ func (u *Reconciler) updateBinding(ctx context.Context, n *namespace, names []st
 			there = there.DeepCopy()
 			there.Subjects = subjects
 			_, err = bindings.Update(ctx, there, metav1.UpdateOptions{FieldManager: fieldManager})
-			u.logBound(n, names, err)
+			u.logBinding("RoleBinding updated", n, names, err)
 		}
 	}
 	if err != nil && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
@@ -141,9 +142,9 @@ func (u *Reconciler) updateBinding(ctx context.Context, n *namespace, names []st
 	return nil
 }
 
-func (u *Reconciler) logBound(n *namespace, names []string, err error) {
+func (u *Reconciler) logBinding(event string, n *namespace, names []string, err error) {
 	if err == nil {
-		u.Log.Info("RoleBinding updated", "namespace", n.name, "serviceAccounts", names)
+		u.Log.Info(event, "namespace", n.name, "serviceAccounts", names)
 	}
 }
 

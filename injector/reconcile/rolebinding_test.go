@@ -3,6 +3,8 @@ package reconcile
 import (
 	"context"
 	"log/slog"
+	"regexp"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,7 +40,8 @@ func of(account string) *corev1.Pod {
 func TestUnusedServiceAccountLosesRights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := clientset.New()
-		u := &Reconciler{Config: Config{Core: client, AutoBind: true, Scope: lookup.Scope{Own: "stoker-system"}, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
+		var log strings.Builder
+		u := &Reconciler{Config: Config{Core: client, AutoBind: true, Scope: lookup.Scope{Own: "stoker-system"}, Log: slog.New(slog.NewTextHandler(&log, nil))}, namespaces: map[string]*namespace{}}
 		n := u.namespace("plant")
 		subjects := func() []string {
 			b, err := client.RbacV1().RoleBindings("plant").Get(t.Context(), agentRole, metav1.GetOptions{})
@@ -69,6 +72,11 @@ func TestUnusedServiceAccountLosesRights(t *testing.T) {
 		}
 		assert.Nil(t, subjects())
 		assert.False(t, n.bound, "the namespace must not count as bound")
+		var events []string
+		for _, m := range regexp.MustCompile(`msg="RoleBinding (\w+)"`).FindAllStringSubmatch(log.String(), -1) {
+			events = append(events, m[1])
+		}
+		assert.Equal(t, []string{"created", "updated", "deleted"}, events)
 	})
 }
 
