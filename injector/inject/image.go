@@ -11,7 +11,7 @@ import (
 
 // image returns the agent's image: that of the pod's annotation if it is allowed, otherwise that of the GatewaySync merged over
 // the default. A GatewaySync may name any version of the default repository. Another repository must be allowed, because
-// otherwise the right to edit a GatewaySync would choose the program that gets the agent's token and Secrets. A digest takes
+// otherwise anyone who can edit a GatewaySync could choose the program that gets the agent's token and Secrets. A digest takes
 // precedence over a tag, but a tag of the GatewaySync takes precedence over a default digest. An invalid reference is ignored,
 // because an init container that cannot be pulled keeps the gateway from starting.
 func (s *sidecar) image() string {
@@ -35,7 +35,7 @@ func (s *sidecar) image() string {
 	}
 	composed := reference(image)
 	if !validation.IsImage(composed) {
-		s.warn("spec.agent.image of GatewaySync %s is ignored: %.200q is not a valid image; write the tag to tag and the digest to digest", s.gs.Name, composed)
+		s.warn("spec.agent.image of GatewaySync %s is ignored: %.200q is not a valid image; put the tag in tag and the digest in digest", s.gs.Name, composed)
 		return reference(s.defaults.Image)
 	}
 	if image.Repository != s.defaults.Image.Repository && !s.admits(composed) {

@@ -19,11 +19,12 @@ type namespace struct {
 	name  string
 	since time.Time // of the first look
 
-	bound    bool                 // our RoleBinding exists
+	bound    bool                 // the RoleBinding exists, or may exist
 	accounts map[string]time.Time // ServiceAccounts and when they were last in use
 	checked  time.Time            // when the RoleBinding was last verified
 	subjects []string             // the subjects that it had then
-	foreign  bool                 // the RoleBinding is not ours
+	// foreignLogged means that the log says that the RoleBinding belongs to another manager.
+	foreignLogged bool
 
 	decided  map[types.UID]verdict
 	endTimes map[types.UID]time.Time // evicted pods: when they should end, or when their successor was last seen

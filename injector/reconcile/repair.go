@@ -154,7 +154,7 @@ func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *co
 		if err := u.ledger.put(ctx, gs.UID, e); err != nil {
 			return verdict{}, errors.Is(err, errFull), ignoreFull(err)
 		}
-		replacements[gs.Name] = replacement{wait: "pod " + p.Name + " is evicted"}
+		replacements[gs.Name] = replacement{wait: "pod " + p.Name + " is being evicted"}
 		if outcome, err = u.evict(ctx, p, false); outcome != evictionDone && err == nil {
 			delete(replacements, gs.Name)
 			err = u.ledger.drop(ctx, gs.UID)

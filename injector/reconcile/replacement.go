@@ -57,13 +57,13 @@ func (u *Reconciler) replacements(ctx context.Context, n *namespace, all []*v1al
 				if t.stuck {
 					t.repairStopped = true
 					replacements[gs.Name] = t
-					errs = append(errs, u.syncEvent(ctx, gs, e.UID, e.Pod, corev1.EventTypeWarning, v1alpha1.EventRepairStopped, "Evict", t.wait+". Until then no other pod is evicted"))
+					errs = append(errs, u.syncEvent(ctx, gs, e.UID, e.Pod, corev1.EventTypeWarning, v1alpha1.EventRepairStopped, "Evict", t.wait+". No other pod of this GatewaySync is evicted until this is resolved"))
 				}
 				continue
 			}
 			delete(n.endTimes, e.UID)
 			if err := u.ledger.drop(ctx, gs.UID); err != nil {
-				replacements[gs.Name] = replacement{wait: "pod " + e.Pod + " was replaced, which is not recorded yet"}
+				replacements[gs.Name] = replacement{wait: "pod " + e.Pod + " was replaced; the injector has not recorded that yet"}
 				errs = append(errs, err)
 				continue
 			}
@@ -78,7 +78,7 @@ func (u *Reconciler) replacements(ctx context.Context, n *namespace, all []*v1al
 func (e eviction) replacement(pods podIndex, ends time.Time, exists bool, now time.Time) (t replacement, over bool) {
 	for _, p := range pods.live {
 		if p.UID == e.UID {
-			return replacement{wait: "pod " + e.Pod + " is evicted"}, now.Sub(e.At.Time) > evictionLostAfter
+			return replacement{wait: "pod " + e.Pod + " is being evicted"}, now.Sub(e.At.Time) > evictionLostAfter
 		}
 	}
 	for _, p := range pods.ending {

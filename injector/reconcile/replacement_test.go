@@ -76,7 +76,7 @@ func TestReplacementOfEvictedPod(t *testing.T) {
 		absent  bool
 		message string
 	}{
-		{name: "eviction not observed yet", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0)}}, at: time.Second, message: "pod site-0 is evicted"},
+		{name: "eviction not observed yet", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0)}}, at: time.Second, message: "pod site-0 is being evicted"},
 		{name: "never evicted", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0)}}, at: 31 * time.Second, over: true},
 		{name: "evicted pod terminating", e: set, there: podIndex{ending: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0, endsAt(5*time.Minute))}}, at: 5 * time.Minute, message: "is still terminating"},
 		{name: "evicted pod terminating for too long", e: set, there: podIndex{ending: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0, endsAt(5*time.Minute))}}, at: 6*time.Minute + time.Second, stuck: true, message: "is still terminating"},
@@ -106,7 +106,7 @@ func TestReplacementOfEvictedPod(t *testing.T) {
 			assert.Equal(t, c.over, over)
 			assert.Equal(t, []bool{c.stuck, c.absent}, []bool{got.stuck, got.absent}, got.wait)
 			assert.Contains(t, got.wait, c.message)
-			assert.Equal(t, over, got.wait == "" || got.wait == "pod site-0 is evicted" && c.at > evictionLostAfter)
+			assert.Equal(t, over, got.wait == "" || got.wait == "pod site-0 is being evicted" && c.at > evictionLostAfter)
 		})
 	}
 }

@@ -25,7 +25,7 @@ const (
 	unusedTimeout = 10 * time.Minute
 	// compareInterval is how often a RoleBinding is verified when nothing changed.
 	compareInterval = 5 * time.Minute
-	// maxBindings bounds the list of leftovers.
+	// maxBindings bounds the list of RoleBindings that an earlier replica created.
 	maxBindings = 5000
 	// maxSubjects bounds a RoleBinding.
 	maxSubjects = 1000
@@ -107,10 +107,10 @@ func (u *Reconciler) updateBinding(ctx context.Context, n *namespace, names []st
 	wanted := binding(n.name, names)
 	switch {
 	case !absent && there.Labels[managedByLabel] != managedBy:
-		if !n.foreign {
+		if !n.foreignLogged {
 			u.Log.Warn("RoleBinding belongs to another manager", "namespace", n.name, "name", agentRole)
 		}
-		n.foreign = true
+		n.foreignLogged = true
 	case absent && len(names) > 0:
 		_, err = bindings.Create(ctx, wanted, metav1.CreateOptions{FieldManager: fieldManager})
 		u.logBinding("RoleBinding created", n, names, err)
