@@ -163,7 +163,7 @@ type ConfigSource struct {
 // +kubebuilder:validation:XValidation:rule="(!has(self.authMethod) || self.authMethod == 'none') == !has(self.authSecretRef)",message="authMethod and authSecretRef go together: set both, or neither"
 // +kubebuilder:validation:XValidation:rule="!has(self.authMethod) || self.authMethod == 'none' || (self.authMethod == 'ssh') != (self.repoURL.startsWith('http://') || self.repoURL.startsWith('https://'))",message="authMethod must match repoURL: ssh for an ssh address, https or githubApp for an http address"
 type ConfigGit struct {
-	// URL of the repository: https://, ssh://, user@host:path, or http:// (not encrypted). It has no query; name credentials in
+	// URL of the repository: https://, ssh://, user@host:path, or http:// (not encrypted). It must not have a query. Put credentials in
 	// authSecretRef.
 	// +required
 	// +kubebuilder:validation:MinLength=1

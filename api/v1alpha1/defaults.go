@@ -19,8 +19,8 @@ const (
 	DefaultAPISecretKey     = "apiKey"
 	DefaultTokenUsername    = "git"
 	DefaultSyncPeriod       = 30 * time.Second
-	MinSyncPeriod           = 5    // seconds
-	MaxSyncPeriod           = 3600 // seconds
+	MinSyncPeriod           = 5 * time.Second
+	MaxSyncPeriod           = time.Hour
 	DefaultProfile          = "default"
 	DefaultTagProvider      = "default"
 )

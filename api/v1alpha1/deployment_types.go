@@ -53,7 +53,8 @@ const (
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.healthCheckUrl) || !has(self.healthCheck)",message="healthCheck says the same as healthCheckUrl: keep one of them"
 type Stage struct {
-	// Name of the stage, which approvals and messages show. It is not window.
+	// Name of the stage, which approvals and messages show. It must not be window, which approvals
+	// use for maintenance windows.
 	// +required
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`

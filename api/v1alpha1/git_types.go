@@ -5,7 +5,7 @@ package v1alpha1
 // +kubebuilder:validation:XValidation:rule=`!has(self.repo) || self.repo.matches(r'^((https?|ssh)://[^/?#\s\x00-\x1f\x7f-][^?#\s\x00-\x1f\x7f]*|(file:///|/)[^/\x00-\x1f\x7f][^\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$')`,message="is not a URL that Stoker reads: use https://host/path, ssh://host/path, user@host:path, http://, file:///path or an absolute path, without ? and #",fieldPath=".repo"
 type GitSpec struct {
 	// URL of the repository: https://, ssh://, user@host:path, or http:// (not encrypted, with a warning). For the standalone agent also
-	// file:// or the absolute path of a folder. It has no query; name credentials in auth.
+	// file:// or the absolute path of a folder. It must not have a query. Put credentials in auth.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048

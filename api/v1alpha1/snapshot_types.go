@@ -187,7 +187,7 @@ type RollbackSpec struct {
 
 // GatewaySnapshot is a snapshot of a gateway.
 type GatewaySnapshot struct {
-	// ID of the snapshot, for spec.rollback.toSnapshot and stoker snapshots restore.
+	// ID of the snapshot, for spec.rollback.toSnapshot and stoker snapshots --restore.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255

@@ -57,8 +57,8 @@ type SyncDefaults struct {
 	// reports it, refuse refuses the commit. Default: warn.
 	// +optional
 	EmbeddedSecretPolicy EmbeddedSecretPolicy `json:"embeddedSecretPolicy,omitempty"`
-	// What a sync deletes. owned: files that Stoker wrote and git no longer has. mirror: also other files in mapped folders, which go to
-	// lost+found. none: nothing.
+	// What a sync deletes. owned: files that the agent wrote or found equal to git, and that git no longer has. mirror: also other files in
+	// mapped folders, which go to lost+found. none: nothing.
 	// +optional
 	// +kubebuilder:default=owned
 	Prune Prune `json:"prune,omitempty"`

@@ -38,7 +38,8 @@ type Settings struct {
 	Prune                 v1alpha1.Prune
 	Startup               v1alpha1.Startup
 	DryRun                bool
-	// Paused reports whether the GatewaySync or the profile is paused, or sync.defaults and the profile does not override it.
+	// Paused reports whether the gateway is paused: by the GatewaySync or by its profile, or by sync.defaults if the profile says
+	// nothing.
 	Paused bool
 
 	// Bidirectional is spec.bidirectional with all defaults; nil if changes on the gateway are not proposed.
@@ -60,9 +61,6 @@ type Settings struct {
 	// changed.
 	SystemName         string
 	SystemNameTemplate string
-	// ServicePath is the annotation stoker.io/service-path. In service-path mode, the mappings come from this folder. Each of their sources
-	// may be missing, but not all of them.
-	ServicePath string
 }
 
 // Of returns the settings for the gateway of a pod. If profile is empty, the pod's annotation stoker.io/profile
@@ -158,7 +156,6 @@ func merge(gs *v1alpha1.GatewaySync, name string, p *v1alpha1.SyncProfile, pod p
 		TagProvider:           pod.tagProvider,
 		SystemName:            pod.systemName,
 		SystemNameTemplate:    pod.systemNameTemplate,
-		ServicePath:           pod.servicePath,
 	}
 	for _, vars := range []map[string]v1alpha1.VarValue{d.Vars, p.Vars} {
 		for k, v := range vars {

@@ -82,7 +82,6 @@ func TestEffectivePrecedence(t *testing.T) {
 		TagProvider:           "edge tags",
 		SystemName:            "North 1",
 		SystemNameTemplate:    "{{.GatewayName}}",
-		ServicePath:           "services/a",
 	}
 	assert.Empty(t, cmp.Diff(want, got))
 }

@@ -2,6 +2,7 @@ package effective
 
 import (
 	"cmp"
+	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
@@ -65,8 +66,8 @@ func parsePod(annotations map[string]string) (podSettings, error) {
 
 func (s *podSettings) readSyncPeriod(value string) string {
 	n, err := strconv.Atoi(value)
-	if err != nil || n < v1alpha1.MinSyncPeriod || n > v1alpha1.MaxSyncPeriod {
-		return "is not a number of seconds; use a whole number from 5 to 3600"
+	if err != nil || !validation.IsSyncPeriod(n) {
+		return fmt.Sprintf("is not a number of seconds; use a whole number from %v to %v", v1alpha1.MinSyncPeriod.Seconds(), v1alpha1.MaxSyncPeriod.Seconds())
 	}
 	s.syncPeriod = time.Duration(n) * time.Second
 	return ""
@@ -75,7 +76,7 @@ func (s *podSettings) readSyncPeriod(value string) string {
 func (s *podSettings) readExcludePatterns(value string) string {
 	patterns := splitPatterns(value)
 	if len(patterns) > validation.MaxPatterns {
-		return "has more than 128 patterns; keep what is common to several gateways in the profile"
+		return fmt.Sprintf("has more than %d patterns; keep what is common to several gateways in the profile", validation.MaxPatterns)
 	}
 	for _, p := range patterns {
 		if problem := validation.PathPatternProblem(p); problem != "" {

@@ -2,6 +2,7 @@ package validation
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -84,10 +85,15 @@ func validateSettings(path *field.Path, p *v1alpha1.SyncProfile) field.ErrorList
 }
 
 func validatePeriod(path *field.Path, period *int32) field.ErrorList {
-	if period == nil || *period >= v1alpha1.MinSyncPeriod && *period <= v1alpha1.MaxSyncPeriod {
+	if period == nil || IsSyncPeriod(int(*period)) {
 		return nil
 	}
-	return field.ErrorList{field.Invalid(path, *period, "use seconds, from 5 to 3600")}
+	return field.ErrorList{field.Invalid(path, *period, fmt.Sprintf("use seconds, from %v to %v", v1alpha1.MinSyncPeriod.Seconds(), v1alpha1.MaxSyncPeriod.Seconds()))}
+}
+
+// IsSyncPeriod reports whether a number of seconds is allowed as the sync period.
+func IsSyncPeriod(seconds int) bool {
+	return seconds >= int(v1alpha1.MinSyncPeriod.Seconds()) && seconds <= int(v1alpha1.MaxSyncPeriod.Seconds())
 }
 
 func validateVars(path *field.Path, vars map[string]v1alpha1.VarValue) field.ErrorList {

@@ -21,11 +21,11 @@ func autoRollback() []Case {
 		bad("automatic rollback of gateways without snapshots", field+"enabled", O{"autoRollback": O{"enabled": true, "scope": "gateway"}}),
 		bad("automatic rollback of a rollout without steps", field+"scope", O{"autoRollback": rollout}),
 		bad("automatic rollback of a rollout without a dry run", field+"scope", O{"autoRollback": rollout, "validation": O{"dryRunBefore": false}}),
-		bad("automatic rollback of a rollout of no stages", field+"scope", staged(O{"stages": L{}, "syncOrder": L{}})),
+		bad("automatic rollback of a rollout with empty stages", field+"scope", staged(O{"stages": L{}, "syncOrder": L{}})),
 		bad("automatic rollback of a rollout all at once", field+"scope", staged(O{"stages": L{O{"name": "dev", "gateways": L{"dev-*"}}}, "strategy": "all-at-once"})),
 		bad("triggers of a rollout", field+"triggers", O{"autoRollback": O{"scope": "rollout", "triggers": L{"scanFailure"}}}),
-		bad("a trigger", field+"triggers[0]", auto(true, O{"triggers": L{"logLine"}})),
-		bad("a trigger twice", field+"triggers[1]", auto(true, O{"triggers": L{"scanFailure", "scanFailure"}})),
-		bad("a scope", field+"scope", auto(true, O{"scope": "fleet"})),
+		bad("unknown trigger", field+"triggers[0]", auto(true, O{"triggers": L{"logLine"}})),
+		bad("duplicate trigger", field+"triggers[1]", auto(true, O{"triggers": L{"scanFailure", "scanFailure"}})),
+		bad("unknown scope", field+"scope", auto(true, O{"scope": "fleet"})),
 	}
 }
