@@ -108,21 +108,23 @@ type waiter struct {
 	ref    string // "" until the first poll, if the wait is for the desired ref
 	commit string // "" for any
 	uid    types.UID
-	// heldOff is the ref of the spec while a rollback is in force. rollbackOf is the ref of the spec if ref is that of a rollback.
-	heldOff, rollbackOf string
+	// heldOff is the ref of the spec while a rollback is in force, and blocked the commit that the rollback blocks. rollbackOf is the ref of
+	// the spec if ref is that of a rollback.
+	heldOff, blocked, rollbackOf string
 
 	noGatewaysSince time.Time // zero while there are gateways
 	lastProgress    string
-	warned          bool // a warning about unreadable reports was printed
+	warned          bool // a warning about an unreadable SyncTarget was printed
 }
 
-// heldOffRef returns the ref of the spec while a rollback is in force, and "" otherwise.
-func heldOffRef(o v1alpha1.Requestable, v request.Verdict) string {
+// heldOff returns the ref of the spec and its blocked commit while a rollback is in force, and "" otherwise.
+func heldOff(o v1alpha1.Requestable, v request.Verdict) (ref, blocked string) {
 	q := desiredref.RequestsOf(o)
-	if d, err := q.Desired(""); err != nil || d.Unless == "" || v.Ref != d.Ref {
-		return ""
+	d, err := q.Desired("")
+	if err != nil || d.Unless == "" || v.Ref != d.Ref {
+		return "", ""
 	}
-	return q.Spec
+	return q.Spec, d.Unless
 }
 
 // await waits until the gateways run ref, or the desired ref of the first poll if ref is "", at commit unless it is "". It
@@ -193,7 +195,7 @@ func (w *waiter) poll(ctx context.Context) (request.Verdict, error) {
 		fmt.Fprintln(w.stderr, output.Clean(err.Error()))
 		w.warned = true
 	}
-	w.heldOff = heldOffRef(o, v)
+	w.heldOff, w.blocked = heldOff(o, v)
 	if w.ref == "" {
 		w.ref, w.rollbackOf = v.Ref, w.heldOff
 	}
@@ -221,8 +223,8 @@ func (w *waiter) finished(v request.Verdict, flags *waitFlags) (bool, error) {
 	switch v.Phase {
 	case request.Succeeded:
 		if flags.noRollback && w.heldOff != "" {
-			return true, exitErrorf(exitFailed, "failed: %s: %s is blocked by a rollback to %s, until it moves on; to run it anyway: stoker set-ref %s %s%s",
-				v1alpha1.ReasonRolledBack, w.heldOff, request.Short(v.Ref), w.argument(), w.heldOff, troubleshootingLink(v1alpha1.ReasonRolledBack))
+			return true, exitErrorf(exitFailed, "failed: %s: %s of %s is blocked by a rollback to %s, until %s moves on; to run it anyway: stoker set-ref %s %s%s",
+				v1alpha1.ReasonRolledBack, request.Short(w.blocked), w.heldOff, request.Short(v.Ref), w.heldOff, w.argument(), w.heldOff, troubleshootingLink(v1alpha1.ReasonRolledBack))
 		}
 		return true, nil
 	case request.Overtaken:

@@ -113,7 +113,7 @@ func TestSecondPromotionOfBrokenVersion(t *testing.T) {
 	assert.Equal(t, broken, l.requests()[v1alpha1.AnnotationRequestedUnless])
 	l.Converges("first", l.First)
 
-	l.run(promoted(), failed, "RolledBack: v1.1.0 is blocked")
+	l.run(promoted(), failed, "RolledBack: "+request.Short(broken)+" of v1.1.0 is blocked")
 	l.titles("first")
 
 	delete(a.hooks, "PostSync")
