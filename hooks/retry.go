@@ -25,7 +25,7 @@ The command writes an annotation, which Argo CD does not revert.`,
 		Args: cobra.ExactArgs(1),
 	}
 	c.newRequester(command, func(ctx context.Context, r *requester, args []string) error {
-		return r.send(ctx, args[0], "is retried", func(ctx context.Context, p target) (request.Answer, error) {
+		return r.send(ctx, args[0], "retry requested", func(ctx context.Context, p target) (request.Answer, error) {
 			return p.setter().Retry(ctx, p.namespace, p.name)
 		})
 	})

@@ -39,7 +39,7 @@ The command writes an annotation, which Argo CD does not revert.`,
 			if *gateway != "" {
 				return exitErrorf(exitUsage, "--restore cannot be used with --gateway: the id names the gateway")
 			}
-			return r.send(ctx, args[0], "snapshot "+*restore+" is restored", func(ctx context.Context, p target) (request.Answer, error) {
+			return r.send(ctx, args[0], "restore of snapshot "+*restore+" requested", func(ctx context.Context, p target) (request.Answer, error) {
 				return p.setter().Restore(ctx, p.namespace, p.name, *restore)
 			})
 		}

@@ -89,8 +89,8 @@ func (c *cli) watchStatus(ctx context.Context, p target, name string) error {
 	}
 }
 
-// loadVerdict reads a GatewaySync once, and the verdict on it. If only the reports of its agents cannot be read, it returns both
-// with an error.
+// loadVerdict reads a GatewaySync once, and the verdict on it. If only its SyncTarget cannot be read, it returns both with an
+// error.
 func (p target) loadVerdict(ctx context.Context, name string) (*v1alpha1.GatewaySync, request.Verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
