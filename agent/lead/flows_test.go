@@ -454,7 +454,7 @@ func TestDeadlineExceededKeepsWorking(t *testing.T) {
 	})
 	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(&gs.Status, v1alpha1.ConditionStalled))
 	assert.Empty(t, condition(&gs.Status, v1alpha1.ConditionReconciling))
-	assert.Contains(t, messageOf(&gs.Status, v1alpha1.ConditionReady), "not done within 8s, work goes on: GatewayUnreachable: 1 of 2 gateways run main")
+	assert.Contains(t, messageOf(&gs.Status, v1alpha1.ConditionReady), "not done within 8s, still trying: GatewayUnreachable: 1 of 2 gateways run main")
 	s.takes("gw-1")
 	gs = s.untilReady("True/Synced")
 	assert.Empty(t, condition(&gs.Status, v1alpha1.ConditionStalled))

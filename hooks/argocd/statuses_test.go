@@ -47,7 +47,7 @@ var statuses = []struct {
 		s.resolve("", failed(v1alpha1.ReasonGitUnreachable, "dial tcp: connection refused"))
 		s.write()
 	}},
-	{"git_stays_away_during_request", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s, work goes on: GitUnreachable: dial tcp: connection refused; the gateways stay at aaaaaaa", func(s *scene) {
+	{"git_stays_away_during_request", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s, still trying: GitUnreachable: dial tcp: connection refused; the gateways stay at aaaaaaa", func(s *scene) {
 		s.annotate(v1alpha1.AnnotationRequestedAt, requestedAt)
 		s.resolve("", failed(v1alpha1.ReasonGitUnreachable, "dial tcp: connection refused"))
 		s.write()
@@ -141,7 +141,7 @@ var statuses = []struct {
 		s.report(0, v1alpha1.GatewayError, v1alpha1.ReasonGatewayUnreachable, "connection refused")
 		s.write()
 	}},
-	{"deadline", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s, work goes on: GatewayUnreachable: 1 of 2 gateways run main at aaaaaaa; line-0: connection refused", func(s *scene) {
+	{"deadline", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s, still trying: GatewayUnreachable: 1 of 2 gateways run main at aaaaaaa; line-0: connection refused", func(s *scene) {
 		s.report(0, v1alpha1.GatewayError, v1alpha1.ReasonGatewayUnreachable, "connection refused")
 		s.write()
 		s.advance(11 * time.Minute)
@@ -183,7 +183,7 @@ var statuses = []struct {
 	}},
 	{"conflict", "Suspended", "ConflictDetected: 1 of 2 gateways run main at bbbbbbb; line-1: 1 file", held(v1alpha1.ReasonConflictDetected, "1 file")},
 	{"mass_deletion", "Suspended", "MassDeletion: 1 of 2 gateways run main at bbbbbbb; line-1: 40 files", held(v1alpha1.ReasonMassDeletion, "40 files")},
-	{"held_beyond_the_deadline", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s, work goes on: ConflictDetected: 1 of 2 gateways run main at bbbbbbb; line-1: 1 file", func(s *scene) {
+	{"held_beyond_the_deadline", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s, still trying: ConflictDetected: 1 of 2 gateways run main at bbbbbbb; line-1: 1 file", func(s *scene) {
 		held(v1alpha1.ReasonConflictDetected, "1 file")(s)
 		s.advance(11 * time.Minute)
 		s.write()

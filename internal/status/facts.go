@@ -124,7 +124,8 @@ func (f *facts) rollbackPrefix() string {
 	return fmt.Sprintf("rolled back: %s of %s is blocked; ", short(unless), f.GatewaySync.Spec.Git.Ref)
 }
 
-// conditionReason matches the reasons that the API server admits in a condition. It admits any text in reports, rows and outcomes.
+// conditionReason matches the reasons that the API server admits in a condition. The API server admits any
+// text as the reason of a report, a row or an outcome.
 var conditionReason = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`)
 
 // condition returns a condition of the current generation. putCondition adds its type. A reason that a condition cannot have becomes

@@ -57,7 +57,7 @@ func progressOf(f *facts, v verdict) progress {
 	if away && !f.away.Over {
 		p.again = f.away.Until // after that, the gateways may count as gone, see Absence.Gone
 	}
-	suffix := ", work goes on"
+	suffix := ", still trying"
 	if away {
 		suffix = ""
 	}
@@ -99,7 +99,7 @@ func workBegan(f *facts) (began time.Time, over bool) {
 	return r.Since.Time, false
 }
 
-// targetBegan returns when the current work began: with a change of generation, ref or commit, or when a gateway fell back. The
+// targetBegan returns when the current work began: with a change of generation, ref or commit, or when a gateway fell behind. The
 // condition Reconciling stores it for the next lead. over means that the deadline of this work ended before and there was no
 // new request. A short absence of the agents changes neither. After an absence beyond the deadline, the time starts again.
 func targetBegan(f *facts) (began time.Time, over bool) {

@@ -284,7 +284,7 @@ func TestSlowSyncIsStalled(t *testing.T) {
 	st = s.write()
 	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled))
 	assert.Equal(t, "False/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionReady))
-	assert.Contains(t, messageOf(st, v1alpha1.ConditionReady), "not done within 2m0s, work goes on: GatewayUnreachable: 1 of 2 gateways run main at bbbbbbb; gw-1 (pod gw-1-0): refused")
+	assert.Contains(t, messageOf(st, v1alpha1.ConditionReady), "not done within 2m0s, still trying: GatewayUnreachable: 1 of 2 gateways run main at bbbbbbb; gw-1 (pod gw-1-0): refused")
 	assert.Equal(t, []string{"SyncFailed"}, s.told())
 	assert.True(t, s.last.Again.IsZero())
 
