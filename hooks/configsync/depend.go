@@ -37,16 +37,16 @@ func (e *Engine) checkDependencies(ctx context.Context, cs *v1alpha1.ConfigSync,
 		var source origin
 		var verdict request.Verdict
 		if d.EffectiveKind() == v1alpha1.DependsOnConfigSync {
-			on := all[d.Name]
-			source, verdict = originOf(on), request.ReadConfig(on, "")
+			dependency := all[d.Name]
+			source, verdict = originOf(dependency), request.ReadConfig(dependency, "")
 		} else {
-			on, err := kube.GatewaySyncs(clients.Dynamic, cs.Namespace).Get(ctx, d.Name)
+			dependency, err := kube.GatewaySyncs(clients.Dynamic, cs.Namespace).Get(ctx, d.Name)
 			if err != nil {
 				return dependencyError(err, d, cs.Namespace)
 			}
-			source = origin{repo: on.Spec.Git.Repo, ref: on.Spec.Git.Ref, gatewaySync: on.Name}
+			source = origin{repo: dependency.Spec.Git.Repo, ref: dependency.Spec.Git.Ref, gatewaySync: dependency.Name}
 			// The error is only about the SyncTarget. Without it, no lead confirms that the GatewaySync is ready.
-			if verdict, err = request.Look(ctx, clients, on, ""); err != nil {
+			if verdict, err = request.Look(ctx, clients, dependency, ""); err != nil {
 				return fmt.Errorf("spec.dependsOn: %w", readError(err, "SyncTarget", cs.Namespace, d.Name))
 			}
 		}
@@ -84,11 +84,11 @@ func allDependencies(ctx context.Context, clients kube.Clients, cs *v1alpha1.Con
 			if len(found) == maxDependencies {
 				return nil, failure.New(v1alpha1.ReasonLimitExceeded, "spec.dependsOn: the ConfigSync depends on more than %d others, directly or not", maxDependencies)
 			}
-			on, err := kube.ConfigSyncs(clients.Dynamic, cs.Namespace).Get(ctx, d.Name)
+			dependency, err := kube.ConfigSyncs(clients.Dynamic, cs.Namespace).Get(ctx, d.Name)
 			switch {
 			case err == nil:
-				found[d.Name] = on
-				todo = append(todo, append(slices.Clone(chain), on))
+				found[d.Name] = dependency
+				todo = append(todo, append(slices.Clone(chain), dependency))
 			case len(chain) == 1 || !apierrors.IsNotFound(err): // the object that names a missing one reports it
 				return nil, dependencyError(err, d, cs.Namespace)
 			}
