@@ -85,10 +85,9 @@ type entry struct {
 	nextRead         time.Time // when to read again
 	failedSince      time.Time // when reads began to fail
 	failedAloneSince time.Time // when reads began to fail while others succeed
-	// refused is when reads began to be forbidden.
-	forbiddenSince time.Time
-	lastProblem    string
-	problemLogged  time.Time
+	forbiddenSince   time.Time // when reads began to be forbidden
+	lastProblem      string
+	problemLogged    time.Time
 }
 
 // New returns a Cache. It is empty until Run.

@@ -52,27 +52,27 @@ func TestSecretLabelPolicy(t *testing.T) {
 	assert.NoError(t, create(with("absent")))
 
 	places := map[string]string{
-		"ssh key":                 `{git: {repo: "git@git.example.com:a.git", ref: main, auth: {sshKey: {secretRef: {name: theirs, key: k}}}}}`,
-		"known hosts":             `{git: {repo: "git@git.example.com:a.git", ref: main, auth: {sshKey: {secretRef: {name: mine, key: k}, knownHosts: {secretRef: {name: theirs, key: k}}}}}}`,
-		"GitHub App":              `{git: {repo: "https://github.com/a/b.git", ref: main, auth: {githubApp: {appId: 1, installationId: 1, privateKeySecretRef: {name: theirs, key: k}}}}}`,
-		"authority":               `{git: {repo: "https://git.example.com/a.git", ref: main, caSecretRef: {name: theirs, key: k}}}`,
-		"API token":               `{git: {repo: "https://git.example.com/a.git", ref: main}, gateway: {api: {secretName: theirs}}}`,
-		"older API key":           `{git: {repo: "https://git.example.com/a.git", ref: main}, gateway: {apiKeySecretRef: {name: theirs, key: k}}}`,
-		"keys of signed commits":  `{git: {repo: "https://git.example.com/a.git", ref: main, verify: {keysSecretRef: {name: theirs, key: k}}}}`,
-		"key of a webhook":        `{git: {repo: "https://git.example.com/a.git", ref: main}, validation: {webhook: {url: "https://a/", secretRef: {name: theirs, key: k}}}}`,
-		"authority of a webhook":  `{git: {repo: "https://git.example.com/a.git", ref: main}, validation: {webhook: {url: "https://a/", caSecretRef: {name: theirs, key: k}}}}`,
-		"the gateway's authority": `{git: {repo: "https://git.example.com/a.git", ref: main}, gateway: {tls: true, tlsConfig: {caSecretRef: {name: theirs, key: k}}}}`,
+		"ssh key":                `{git: {repo: "git@git.example.com:a.git", ref: main, auth: {sshKey: {secretRef: {name: theirs, key: k}}}}}`,
+		"known hosts":            `{git: {repo: "git@git.example.com:a.git", ref: main, auth: {sshKey: {secretRef: {name: mine, key: k}, knownHosts: {secretRef: {name: theirs, key: k}}}}}}`,
+		"GitHub App":             `{git: {repo: "https://github.com/a/b.git", ref: main, auth: {githubApp: {appId: 1, installationId: 1, privateKeySecretRef: {name: theirs, key: k}}}}}`,
+		"git CA":                 `{git: {repo: "https://git.example.com/a.git", ref: main, caSecretRef: {name: theirs, key: k}}}`,
+		"API token":              `{git: {repo: "https://git.example.com/a.git", ref: main}, gateway: {api: {secretName: theirs}}}`,
+		"API key by reference":   `{git: {repo: "https://git.example.com/a.git", ref: main}, gateway: {apiKeySecretRef: {name: theirs, key: k}}}`,
+		"keys of signed commits": `{git: {repo: "https://git.example.com/a.git", ref: main, verify: {keysSecretRef: {name: theirs, key: k}}}}`,
+		"key of a webhook":       `{git: {repo: "https://git.example.com/a.git", ref: main}, validation: {webhook: {url: "https://a/", secretRef: {name: theirs, key: k}}}}`,
+		"CA of a webhook":        `{git: {repo: "https://git.example.com/a.git", ref: main}, validation: {webhook: {url: "https://a/", caSecretRef: {name: theirs, key: k}}}}`,
+		"gateway CA":             `{git: {repo: "https://git.example.com/a.git", ref: main}, gateway: {tls: true, tlsConfig: {caSecretRef: {name: theirs, key: k}}}}`,
 	}
 	for name, webhook := range map[string]string{
-		"address of an alert": `{type: slack, urlSecretRef: {name: theirs, key: k}}`,
-		"key of an incident":  `{type: pagerduty, integrationKeySecretRef: {name: theirs, key: k}}`,
-		"signer of an alert":  `{type: webhook, urlSecretRef: {name: mine, key: k}, signingSecretRef: {name: theirs, key: k}}`,
+		"URL of an alert webhook":         `{type: slack, urlSecretRef: {name: theirs, key: k}}`,
+		"PagerDuty integration key":       `{type: pagerduty, integrationKeySecretRef: {name: theirs, key: k}}`,
+		"signing key of an alert webhook": `{type: webhook, urlSecretRef: {name: mine, key: k}, signingSecretRef: {name: theirs, key: k}}`,
 	} {
 		places[name] = `{git: {repo: "https://github.com/a/b.git", ref: main}, alerting: {webhooks: [{type: slack, urlSecretRef: {name: mine, key: k}}, ` + webhook + `]}}`
 	}
 	places["credentials of a bucket"] = `{git: {repo: "https://github.com/a/b.git", ref: main}, snapshots: {enabled: true, storage: {type: s3, s3: {bucket: plants, secretRef: {name: theirs, key: k}}}}}`
 	places["key of a service account"] = `{git: {repo: "https://github.com/a/b.git", ref: main}, snapshots: {enabled: true, storage: {type: gcs, gcs: {bucket: plants, secretRef: {name: theirs, key: k}}}}}`
-	places["key of a container"] = `{git: {repo: "https://github.com/a/b.git", ref: main}, snapshots: {storage: {type: azure, azure: {account: plants, container: backups, secretRef: {name: theirs, key: k}}}}}`
+	places["Azure credentials"] = `{git: {repo: "https://github.com/a/b.git", ref: main}, snapshots: {storage: {type: azure, azure: {account: plants, container: backups, secretRef: {name: theirs, key: k}}}}}`
 	for name, auth := range map[string]string{
 		"ssh key of proposals":     `{sshKey: {secretRef: {name: theirs, key: k}}}`,
 		"known hosts of proposals": `{sshKey: {secretRef: {name: mine, key: k}, knownHosts: {secretRef: {name: theirs, key: k}}}}`,

@@ -22,7 +22,7 @@ var (
 	mixedCase = regexp.MustCompile(`(?:^|[^.\w\\])([a-z]+[a-z0-9]*[A-Z]\w*|[A-Z][a-z0-9]+[A-Z]\w*)\b`)
 )
 
-// foreign are names of other projects that occur only in comments.
+// foreign has names that occur only in comments: those of other projects, and an example test.
 var foreign = []string{"AppProjects", "EndpointSlice", "GitOps", "NodePorts", "PromQL", "TestPageCommands"}
 
 // staleNames returns the comments in Go files that mention a name that is declared, used or written nowhere.
