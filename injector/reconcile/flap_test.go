@@ -71,8 +71,8 @@ func (l *lone) leads(d time.Duration) map[request.Phase]int {
 }
 
 // away advances the time by d while only the reconciler writes the status.
-func (l *lone) away(d time.Duration, there podIndex) map[request.Phase]int {
-	return l.passes(d, func() { l.gs.Status = *leaderless(l.gs, there, l.now) })
+func (l *lone) away(d time.Duration, pods podIndex) map[request.Phase]int {
+	return l.passes(d, func() { l.gs.Status = *leaderless(l.gs, pods, l.now) })
 }
 
 func pod() podIndex { return podIndex{live: []*corev1.Pod{podNamed("gw-0", true)}} }

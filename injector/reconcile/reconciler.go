@@ -191,27 +191,26 @@ func (u *Reconciler) reconcile(ctx context.Context, name string) (time.Duration,
 	if !u.hasSynced(name) {
 		return checkPeriod, nil // what exists is unknown, so nothing is written
 	}
-	all, there := u.Find.In(name), u.podsOf(name)
-	pods := there.live
+	all, pods := u.Find.In(name), u.podsOf(name)
 	n := u.namespace(name)
-	if len(all) == 0 && len(pods) == 0 && !n.bound {
+	if len(all) == 0 && len(pods.live) == 0 && !n.bound {
 		u.forget(name)
 		return 0, nil
 	}
 	now := time.Now()
-	errs := []error{u.bind(ctx, n, u.Find.Has(name), pods, now)}
-	replacements, err := u.replacements(ctx, n, all, there)
+	errs := []error{u.bind(ctx, n, u.Find.Has(name), pods.live, now)}
+	replacements, err := u.replacements(ctx, n, all, pods)
 	errs = append(errs, err)
-	soon, err := u.repairPods(ctx, n, all, there, replacements, now)
+	soon, err := u.repairPods(ctx, n, all, pods, replacements, now)
 	errs = append(errs, err)
 	for _, gs := range all {
-		mine := there.of(gs, all)
+		mine := pods.of(gs, all)
 		if t := replacements[gs.Name]; t.absent {
 			mine.missingSuccessor = t.wait
 		}
 		errs = append(errs, u.writeStatus(ctx, n, gs, mine, now))
 	}
-	n.tidy(all, pods, now)
+	n.tidy(all, pods.live, now)
 	u.recordFleets(n, replacements)
 	u.reportMetrics()
 	again := checkPeriod

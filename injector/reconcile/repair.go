@@ -41,7 +41,7 @@ type verdict struct {
 
 // repairPods handles the pods that ask for an agent and have none: it evicts them, or records why not. If soon is true, the caller
 // calls it again in a moment.
-func (u *Reconciler) repairPods(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, there podIndex, replacements map[string]replacement, now time.Time) (soon bool, err error) {
+func (u *Reconciler) repairPods(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, pods podIndex, replacements map[string]replacement, now time.Time) (soon bool, err error) {
 	without := map[v1alpha1.Reason]int{}
 	for _, t := range replacements {
 		if t.stuck && t.absent {
@@ -49,7 +49,7 @@ func (u *Reconciler) repairPods(ctx context.Context, n *namespace, all []*v1alph
 		}
 	}
 	var errs []error
-	for _, p := range there.live {
+	for _, p := range pods.live {
 		if !requestsAgent(p) || inject.Has(p) {
 			continue
 		}
@@ -60,7 +60,7 @@ func (u *Reconciler) repairPods(ctx context.Context, n *namespace, all []*v1alph
 		}
 		if d.reason == "" {
 			var later bool
-			d, later, err = u.repair(ctx, gs, p, d.cause, there, replacements)
+			d, later, err = u.repair(ctx, gs, p, d.cause, pods, replacements)
 			soon = soon || later
 			errs = append(errs, err)
 		}
@@ -116,7 +116,7 @@ func ignoreNotFound(err error) error {
 
 // repair evicts a young pod that would be injected today, so that its owner creates it again. The returned reason is empty if
 // it was or will be evicted.
-func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1.Pod, cause string, there podIndex, replacements map[string]replacement) (d verdict, soon bool, err error) {
+func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1.Pod, cause string, pods podIndex, replacements map[string]replacement) (d verdict, soon bool, err error) {
 	if gs == nil {
 		return verdict{}, false, nil // the pod is gone
 	}
@@ -140,7 +140,7 @@ func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *co
 	case t.wait != "":
 		return verdict{}, false, nil // another pod of the GatewaySync is away or starting; evict this one later
 	}
-	newest := there.newest(owner.UID, deployment(p))
+	newest := pods.newest(owner.UID, deployment(p))
 	if now.Sub(newest.Time) < minPodAge || !u.WebhookReady() || !u.limiter.TryAccept() {
 		return verdict{}, true, nil
 	}

@@ -67,7 +67,7 @@ func TestReplacementOfEvictedPod(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		e       eviction
-		there   podIndex
+		pods    podIndex
 		exists  bool
 		ends    time.Duration
 		at      time.Duration
@@ -76,33 +76,33 @@ func TestReplacementOfEvictedPod(t *testing.T) {
 		absent  bool
 		message string
 	}{
-		{name: "eviction not observed yet", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0)}}, at: time.Second, message: "pod site-0 is being evicted"},
-		{name: "never evicted", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0)}}, at: 31 * time.Second, over: true},
-		{name: "evicted pod terminating", e: set, there: podIndex{ending: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0, endsAt(5*time.Minute))}}, at: 5 * time.Minute, message: "is still terminating"},
-		{name: "evicted pod terminating for too long", e: set, there: podIndex{ending: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0, endsAt(5*time.Minute))}}, at: 6*time.Minute + time.Second, stuck: true, message: "is still terminating"},
+		{name: "eviction not observed yet", e: set, pods: podIndex{live: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0)}}, at: time.Second, message: "pod site-0 is being evicted"},
+		{name: "never evicted", e: set, pods: podIndex{live: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0)}}, at: 31 * time.Second, over: true},
+		{name: "evicted pod terminating", e: set, pods: podIndex{ending: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0, endsAt(5*time.Minute))}}, at: 5 * time.Minute, message: "is still terminating"},
+		{name: "evicted pod terminating for too long", e: set, pods: podIndex{ending: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0, endsAt(5*time.Minute))}}, at: 6*time.Minute + time.Second, stuck: true, message: "is still terminating"},
 		{name: "not recreated yet", e: set, at: time.Minute, absent: true, message: "StatefulSet site has not recreated it"},
 		{name: "not recreated since it ended", e: set, ends: 5 * time.Minute, at: 6 * time.Minute, absent: true, message: "has not recreated it"},
 		{name: "never recreated", e: set, at: time.Minute + time.Second, absent: true, stuck: true, message: "LimitRange"},
 		{name: "suggested command", e: set, at: time.Hour, absent: true, stuck: true, message: "kubectl --namespace plant describe statefulset site"},
-		{name: "next pod of the StatefulSet recreated first", e: set, there: podIndex{live: []*corev1.Pod{next}}, at: 10 * time.Second, absent: true, message: "has not recreated it"},
-		{name: "recreated without agent", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", false, time.Second)}}, at: 2 * time.Second, stuck: true, message: "check that the API server can reach the injector"},
+		{name: "next pod of the StatefulSet recreated first", e: set, pods: podIndex{live: []*corev1.Pod{next}}, at: 10 * time.Second, absent: true, message: "has not recreated it"},
+		{name: "recreated without agent", e: set, pods: podIndex{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", false, time.Second)}}, at: 2 * time.Second, stuck: true, message: "check that the API server can reach the injector"},
 		{name: "recreated without request for an agent", e: set, exists: true, at: 2 * time.Second, over: true},
-		{name: "recreated and unscheduled", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second)}}, at: 5 * time.Minute, message: "the agent of pod site-0 has not started"},
-		{name: "recreated, image cannot be pulled", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second, waits("ErrImagePull"))}}, at: 5*time.Minute + 2*time.Second, stuck: true, message: "has not started (ErrImagePull)"},
-		{name: "recreated and started", e: set, there: podIndex{live: []*corev1.Pod{next, ownedPod("site-0", "new", "StatefulSet", true, time.Second, hasStarted)}}, at: 10 * time.Second, over: true},
-		{name: "recreated owner", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second, hasStarted, func(p *corev1.Pod) { p.OwnerReferences[0].UID = "other" })}}, at: 10 * time.Second, over: true},
-		{name: "older pod of the ReplicaSet", e: e("ReplicaSet"), there: podIndex{live: []*corev1.Pod{ownedPod("gw-b", "b", "ReplicaSet", true, -time.Minute, hasStarted)}}, at: 10 * time.Second, absent: true, message: "ReplicaSet site has not recreated it"},
-		{name: "younger pod of the ReplicaSet", e: e("ReplicaSet"), there: podIndex{live: []*corev1.Pod{ownedPod("gw-c", "c", "ReplicaSet", true, 0, hasStarted)}}, at: 10 * time.Second, over: true},
-		{name: "pod of the next ReplicaSet of the Deployment", e: rolled, there: podIndex{live: []*corev1.Pod{ownedPod("gw-d", "d", "ReplicaSet", true, 0, hasStarted, ofDeployment("gw", "2"))}}, at: 10 * time.Second, over: true},
-		{name: "pod of another Deployment", e: rolled, there: podIndex{live: []*corev1.Pod{ownedPod("oven-d", "d", "ReplicaSet", true, 0, hasStarted, ofDeployment("gw-oven", "2"))}}, at: 10 * time.Second, absent: true, message: "ReplicaSet gw-1 has not recreated it"},
-		{name: "pod of a ReplicaSet without Deployment", e: bare, there: podIndex{live: []*corev1.Pod{ownedPod("gw-d", "d", "ReplicaSet", true, 0, hasStarted, ofSet("gw-2"))}}, at: 10 * time.Second, absent: true, message: "ReplicaSet gw-1 has not recreated it"},
+		{name: "recreated and unscheduled", e: set, pods: podIndex{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second)}}, at: 5 * time.Minute, message: "the agent of pod site-0 has not started"},
+		{name: "recreated, image cannot be pulled", e: set, pods: podIndex{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second, waits("ErrImagePull"))}}, at: 5*time.Minute + 2*time.Second, stuck: true, message: "has not started (ErrImagePull)"},
+		{name: "recreated and started", e: set, pods: podIndex{live: []*corev1.Pod{next, ownedPod("site-0", "new", "StatefulSet", true, time.Second, hasStarted)}}, at: 10 * time.Second, over: true},
+		{name: "recreated owner", e: set, pods: podIndex{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second, hasStarted, func(p *corev1.Pod) { p.OwnerReferences[0].UID = "other" })}}, at: 10 * time.Second, over: true},
+		{name: "older pod of the ReplicaSet", e: e("ReplicaSet"), pods: podIndex{live: []*corev1.Pod{ownedPod("gw-b", "b", "ReplicaSet", true, -time.Minute, hasStarted)}}, at: 10 * time.Second, absent: true, message: "ReplicaSet site has not recreated it"},
+		{name: "younger pod of the ReplicaSet", e: e("ReplicaSet"), pods: podIndex{live: []*corev1.Pod{ownedPod("gw-c", "c", "ReplicaSet", true, 0, hasStarted)}}, at: 10 * time.Second, over: true},
+		{name: "pod of the next ReplicaSet of the Deployment", e: rolled, pods: podIndex{live: []*corev1.Pod{ownedPod("gw-d", "d", "ReplicaSet", true, 0, hasStarted, ofDeployment("gw", "2"))}}, at: 10 * time.Second, over: true},
+		{name: "pod of another Deployment", e: rolled, pods: podIndex{live: []*corev1.Pod{ownedPod("oven-d", "d", "ReplicaSet", true, 0, hasStarted, ofDeployment("gw-oven", "2"))}}, at: 10 * time.Second, absent: true, message: "ReplicaSet gw-1 has not recreated it"},
+		{name: "pod of a ReplicaSet without Deployment", e: bare, pods: podIndex{live: []*corev1.Pod{ownedPod("gw-d", "d", "ReplicaSet", true, 0, hasStarted, ofSet("gw-2"))}}, at: 10 * time.Second, absent: true, message: "ReplicaSet gw-1 has not recreated it"},
 		{name: "recreated, then absent", e: came, ends: 10 * time.Minute, at: 11 * time.Minute, absent: true, stuck: false, message: "has not recreated it"},
 		{name: "recreated, then absent past the deadline", e: came, ends: 10 * time.Minute, at: 11*time.Minute + time.Second, over: true},
-		{name: "successor while the evicted pod terminates", e: e("ReplicaSet"), there: podIndex{ending: []*corev1.Pod{ownedPod("site-0", "old", "ReplicaSet", false, -time.Minute, endsAt(time.Minute))},
+		{name: "successor while the evicted pod terminates", e: e("ReplicaSet"), pods: podIndex{ending: []*corev1.Pod{ownedPod("site-0", "old", "ReplicaSet", false, -time.Minute, endsAt(time.Minute))},
 			live: []*corev1.Pod{ownedPod("gw-c", "c", "ReplicaSet", true, 0, hasStarted)}}, at: 10 * time.Second, message: "is still terminating"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, over := c.e.replacement(c.there, noon.Add(c.ends), c.exists, noon.Add(c.at))
+			got, over := c.e.replacement(c.pods, noon.Add(c.ends), c.exists, noon.Add(c.at))
 			assert.Equal(t, c.over, over)
 			assert.Equal(t, []bool{c.stuck, c.absent}, []bool{got.stuck, got.absent}, got.wait)
 			assert.Contains(t, got.wait, c.message)
@@ -142,21 +142,21 @@ func TestSuccessorWithoutRequestEndsWait(t *testing.T) {
 // The API server sets the creation time of a pod. By the clock of a node that is behind, every pod would look young.
 func TestPodAgeUsesAPIServerClock(t *testing.T) {
 	p := ownedPod("gw-0", "gw", "StatefulSet", false, 0)
-	there := podIndex{live: []*corev1.Pod{p}}
+	pods := podIndex{live: []*corev1.Pod{p}}
 	u := &Reconciler{Config: Config{Repair: RepairEvict, WebhookReady: func() bool { return false }, Now: func() time.Time { return noon.Add(maxEvictionAge) }}}
-	d, _, err := u.repair(t.Context(), newGatewaySync(), p, createdTooEarly, there, nil)
+	d, _, err := u.repair(t.Context(), newGatewaySync(), p, createdTooEarly, pods, nil)
 	require.NoError(t, err)
 	assert.Contains(t, d.message, "too old")
 	u.Now = func() time.Time { return noon.Add(maxEvictionAge - time.Second) }
-	d, soon, err := u.repair(t.Context(), newGatewaySync(), p, createdTooEarly, there, nil)
+	d, soon, err := u.repair(t.Context(), newGatewaySync(), p, createdTooEarly, pods, nil)
 	require.NoError(t, err)
 	assert.Empty(t, d.reason)
 	assert.True(t, soon, "the pod must be checked again until the webhook is ready")
-	d, soon, err = u.repair(t.Context(), newGatewaySync(), p, createdTooEarly, there, map[string]replacement{"line": {wait: "pod gw-1 ends"}})
+	d, soon, err = u.repair(t.Context(), newGatewaySync(), p, createdTooEarly, pods, map[string]replacement{"line": {wait: "pod gw-1 ends"}})
 	require.NoError(t, err)
 	assert.Empty(t, d.reason)
 	assert.False(t, soon, "a change of the other pod triggers the next check")
-	d, _, err = u.repair(t.Context(), newGatewaySync(), p, createdTooEarly, there, map[string]replacement{"line": {wait: "pod gw-1 ends", stuck: true}})
+	d, _, err = u.repair(t.Context(), newGatewaySync(), p, createdTooEarly, pods, map[string]replacement{"line": {wait: "pod gw-1 ends", stuck: true}})
 	require.NoError(t, err)
 	assert.Equal(t, v1alpha1.ReasonMissingSidecar, d.reason)
 	assert.Contains(t, d.message, "does not evict it yet: pod gw-1 ends")
@@ -164,15 +164,15 @@ func TestPodAgeUsesAPIServerClock(t *testing.T) {
 
 // NoGateways counts as healthy and ends waits, so it must not follow from an eviction.
 func TestEvictedGatewayStillCounts(t *testing.T) {
-	there := podIndex{missingSuccessor: "pod site-0 was evicted"}
+	pods := podIndex{missingSuccessor: "pod site-0 was evicted"}
 	gs := newGatewaySync()
-	gs.Status = *leaderless(gs, there, noon)
+	gs.Status = *leaderless(gs, pods, noon)
 	assert.Equal(t, map[string]string{"Ready": "Unknown/AgentsAway", "AllGatewaysSynced": "Unknown/AgentsAway", "Reconciling": "True/AgentsAway", "SidecarInjected": "False/MissingSidecar"}, conditionsOf(&gs.Status))
 	for _, c := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionSidecarInjected} {
 		assert.True(t, strings.Contains(meta.FindStatusCondition(gs.Status.Conditions, c).Message, "pod site-0 was evicted"), c)
 	}
 	assert.Empty(t, gs.Status.LastHandledRequest)
-	gs.Status = *leaderless(gs, there, noon.Add(time.Hour))
+	gs.Status = *leaderless(gs, pods, noon.Add(time.Hour))
 	assert.Equal(t, "Unknown/ProgressDeadlineExceeded", conditionsOf(&gs.Status)["Ready"])
 	gs.Status = *leaderless(gs, podIndex{}, noon.Add(recordLifetime))
 	assert.Equal(t, "Unknown/NoGateways", conditionsOf(&gs.Status)["Ready"])

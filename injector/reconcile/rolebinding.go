@@ -98,7 +98,7 @@ func serviceAccount(p *corev1.Pod) string {
 // ServiceAccounts are unused, it only adds subjects. It leaves a RoleBinding of another manager unchanged.
 func (u *Reconciler) updateBinding(ctx context.Context, n *namespace, names []string, now time.Time) error {
 	bindings := u.Core.RbacV1().RoleBindings(n.name)
-	there, err := bindings.Get(ctx, agentRole, metav1.GetOptions{})
+	existing, err := bindings.Get(ctx, agentRole, metav1.GetOptions{})
 	absent := apierrors.IsNotFound(err)
 	if err != nil && !absent {
 		return err
@@ -106,7 +106,7 @@ func (u *Reconciler) updateBinding(ctx context.Context, n *namespace, names []st
 	err = nil
 	wanted := binding(n.name, names)
 	switch {
-	case !absent && there.Labels[managedByLabel] != managedBy:
+	case !absent && existing.Labels[managedByLabel] != managedBy:
 		if !n.foreignLogged {
 			u.Log.Warn("RoleBinding belongs to another manager", "namespace", n.name, "name", agentRole)
 		}
@@ -114,8 +114,8 @@ func (u *Reconciler) updateBinding(ctx context.Context, n *namespace, names []st
 	case absent && len(names) > 0:
 		_, err = bindings.Create(ctx, wanted, metav1.CreateOptions{FieldManager: fieldManager})
 		u.logBinding("RoleBinding created", n, names, err)
-	case !absent && (len(names) == 0 && n.knowsAccounts(now) || there.RoleRef != wanted.RoleRef):
-		err = bindings.Delete(ctx, agentRole, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(there.UID))})
+	case !absent && (len(names) == 0 && n.knowsAccounts(now) || existing.RoleRef != wanted.RoleRef):
+		err = bindings.Delete(ctx, agentRole, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(existing.UID))})
 		u.logBinding("RoleBinding deleted", n, nil, err)
 		if err == nil && len(names) > 0 {
 			_, err = bindings.Create(ctx, wanted, metav1.CreateOptions{FieldManager: fieldManager})
@@ -125,12 +125,12 @@ func (u *Reconciler) updateBinding(ctx context.Context, n *namespace, names []st
 	case !absent && len(names) > 0:
 		subjects := wanted.Subjects
 		if !n.knowsAccounts(now) {
-			subjects = union(there.Subjects, subjects)
+			subjects = union(existing.Subjects, subjects)
 		}
-		if !equality.Semantic.DeepEqual(there.Subjects, subjects) {
-			there = there.DeepCopy()
-			there.Subjects = subjects
-			_, err = bindings.Update(ctx, there, metav1.UpdateOptions{FieldManager: fieldManager})
+		if !equality.Semantic.DeepEqual(existing.Subjects, subjects) {
+			existing = existing.DeepCopy()
+			existing.Subjects = subjects
+			_, err = bindings.Update(ctx, existing, metav1.UpdateOptions{FieldManager: fieldManager})
 			u.logBinding("RoleBinding updated", n, names, err)
 		}
 	}
