@@ -54,7 +54,7 @@ terminal, it prints a line for each change instead. Set NO_COLOR for a table wit
 		}
 		ctx, cancel := context.WithTimeout(command.Context(), pollTimeout)
 		defer cancel()
-		v, err := request.Look(ctx, p.Clients, gs, "")
+		v, err := request.ReadWithLock(ctx, p.Clients, gs, "")
 		if err != nil {
 			fmt.Fprintln(c.stderr, output.Clean(err.Error()))
 		}
@@ -98,6 +98,6 @@ func (p target) loadVerdict(ctx context.Context, name string) (*v1alpha1.Gateway
 	if err != nil {
 		return gs, request.Verdict{}, err
 	}
-	v, err := request.Look(ctx, p.Clients, gs, "")
+	v, err := request.ReadWithLock(ctx, p.Clients, gs, "")
 	return gs, v, err
 }

@@ -206,7 +206,7 @@ func (w *waiter) poll(ctx context.Context) (request.Verdict, error) {
 func (w *waiter) verdict(ctx context.Context, o v1alpha1.Requestable) (request.Verdict, error) {
 	switch o := o.(type) {
 	case *v1alpha1.GatewaySync:
-		return request.Look(ctx, w.Clients, o, w.ref)
+		return request.ReadWithLock(ctx, w.Clients, o, w.ref)
 	case *v1alpha1.ConfigSync:
 		return request.ReadConfig(o, w.ref), nil
 	}

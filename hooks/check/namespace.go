@@ -49,7 +49,7 @@ func (c Checker) namespace(ctx context.Context, r receivers) []Finding {
 
 // gatewaySync returns the verdict on one GatewaySync.
 func (c Checker) gatewaySync(ctx context.Context, gs *v1alpha1.GatewaySync) Finding {
-	v, _ := request.Look(ctx, c.Clients, gs, "") // the verdict is valid also with an error
+	v, _ := request.ReadWithLock(ctx, c.Clients, gs, "") // the verdict is valid also with an error
 	state := Warning
 	switch v.Phase {
 	case request.Succeeded:

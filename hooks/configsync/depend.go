@@ -46,7 +46,7 @@ func (e *Engine) checkDependencies(ctx context.Context, cs *v1alpha1.ConfigSync,
 			}
 			source = origin{repo: dependency.Spec.Git.Repo, ref: dependency.Spec.Git.Ref, gatewaySync: dependency.Name}
 			// The error is only about the SyncTarget. Without it, no lead confirms that the GatewaySync is ready.
-			if verdict, err = request.Look(ctx, clients, dependency, ""); err != nil {
+			if verdict, err = request.ReadWithLock(ctx, clients, dependency, ""); err != nil {
 				return fmt.Errorf("spec.dependsOn: %w", readError(err, "SyncTarget", cs.Namespace, d.Name))
 			}
 		}

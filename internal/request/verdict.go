@@ -167,9 +167,9 @@ func ReadConfig(cs *v1alpha1.ConfigSync, ref string) Verdict {
 	return v
 }
 
-// Look is Read for callers that can query the API server. Before it returns Succeeded, it checks that the lock of the SyncTarget
+// ReadWithLock is Read for callers that can query the API server. Before it returns Succeeded, it checks that the lock of the SyncTarget
 // is renewed. The verdict is valid even with an error: then the age of the status decides.
-func Look(ctx context.Context, clients kube.Clients, gs *v1alpha1.GatewaySync, ref string) (Verdict, error) {
+func ReadWithLock(ctx context.Context, clients kube.Clients, gs *v1alpha1.GatewaySync, ref string) (Verdict, error) {
 	v := Read(gs, ref, nil, clients.Now())
 	if v.Phase != Succeeded {
 		return v, nil

@@ -232,7 +232,7 @@ func TestReadLock(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := client(c.there...)
-			v, err := Look(t.Context(), kube.Clients{Dynamic: client}, fleet(c.phase), "main")
+			v, err := ReadWithLock(t.Context(), kube.Clients{Dynamic: client}, fleet(c.phase), "main")
 			require.NoError(t, err)
 			assert.Equal(t, c.want, v.Phase, v.Message)
 			assert.Len(t, client.Actions(), c.asked)
@@ -241,7 +241,7 @@ func TestReadLock(t *testing.T) {
 	t.Run("the lock cannot be read", func(t *testing.T) {
 		client := client()
 		client.PrependReactor("get", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("no") })
-		v, err := Look(t.Context(), kube.Clients{Dynamic: client}, fleet(v1alpha1.OutcomeSucceeded), "main")
+		v, err := ReadWithLock(t.Context(), kube.Clients{Dynamic: client}, fleet(v1alpha1.OutcomeSucceeded), "main")
 		assert.Equal(t, Succeeded, v.Phase, "without the lock, the age of the status decides")
 		assert.ErrorContains(t, err, "the SyncTarget cannot be read")
 	})

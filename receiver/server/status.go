@@ -166,7 +166,7 @@ func (s *Server) readStatus(ctx context.Context, c caller, q query) (Status, err
 		cs, _ := o.(*v1alpha1.ConfigSync)
 		return summarize(cs, request.At(cs, request.ReadConfig(cs, q.ref), q.commit), q.id), nil
 	}
-	v, err := request.Look(ctx, s.statusClients, gs, q.ref)
+	v, err := request.ReadWithLock(ctx, s.statusClients, gs, q.ref)
 	if err != nil {
 		s.Log.Debug("a failure may be reported late", "namespace", gs.Namespace, "gatewaysync", gs.Name, "error", err)
 	}

@@ -174,7 +174,7 @@ func TestRepeatedHookJobs(t *testing.T) {
 	who.types(3, "wait", "site", "--timeout", "4s")
 	p.Eventually("the other gateway syncs", func() bool { return lead.Title() == "second" })
 	p.Eventually("the status names the gateway that is behind", func() bool {
-		v, err := request.Look(t.Context(), p.Kube, p.GatewaySync(), "")
+		v, err := request.ReadWithLock(t.Context(), p.Kube, p.GatewaySync(), "")
 		require.NoError(t, err)
 		return v.Ref == "refs/heads/main" && len(v.Behind) == 1 && v.Behind[0].Name == behind.Name
 	})
@@ -216,7 +216,7 @@ func TestWaitWithoutAgents(t *testing.T) {
 				return !slices.ContainsFunc(p.Gateways(), func(g *plant.Gateway) bool { return !g.Agent.Ended() })
 			})
 			p.Eventually("the status reports that no agent leads", func() bool {
-				v, err := request.Look(t.Context(), p.Kube, p.GatewaySync(), "")
+				v, err := request.ReadWithLock(t.Context(), p.Kube, p.GatewaySync(), "")
 				require.NoError(t, err)
 				return v.Phase == request.Progressing && v.Reason == v1alpha1.ReasonAgentsAway && strings.Contains(v.Message, "no agent leads")
 			})
