@@ -26,7 +26,7 @@ func newFleet(n int) status.Seen {
 	gs.Namespace, gs.Name, gs.UID, gs.Generation, gs.ResourceVersion = "plant", "site", "uid-site", 1, "1"
 	gs.Spec.Git.Repo, gs.Spec.Git.Ref = "https://git.example.com/site.git", "main"
 	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}}}
-	s := status.Seen{GatewaySync: gs, Now: noon, Ref: status.Ref{Looked: true, Desired: desiredref.Desired{Ref: "main"}},
+	s := status.Seen{GatewaySync: gs, Now: noon, Ref: status.Ref{Polled: true, Desired: desiredref.Desired{Ref: "main"}},
 		Target: v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Revision: 1, Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: commitA}}
 	for i := range n {
 		addGateway(&s, fmt.Sprintf("gw-%d", i))

@@ -23,7 +23,7 @@ type resolved struct {
 // resolve returns what is known of the desired ref, and starts a poll if one is due. The question is zero if no poll is needed.
 func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error) (status.Ref, question) {
 	if invalid != nil && gs.Spec.Git.Repo == "" {
-		return status.Ref{Looked: true, Answered: t.answeredRequest}, question{}
+		return status.Ref{Polled: true, Answered: t.answeredRequest}, question{}
 	}
 	if !t.requestRead {
 		t.request, t.requestRead = gs.Status.Request.DeepCopy(), true
@@ -43,7 +43,7 @@ func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 	}
 	want, err := desiredref.Of(&seen, specCommit)
 	if err != nil {
-		return status.Ref{Err: err, Looked: true, Answered: t.answeredRequest}, question{}
+		return status.Ref{Err: err, Polled: true, Answered: t.answeredRequest}, question{}
 	}
 	q.requestedAt, q.rotated = want.RequestedAt, t.rotated()
 	t.request = want.Status()
@@ -51,17 +51,17 @@ func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 
 	parsed, err := repo.ParseRef(want.Ref)
 	if err != nil {
-		return status.Ref{Desired: want, Err: err, Looked: true, Answered: want.RequestedAt}, question{}
+		return status.Ref{Desired: want, Err: err, Polled: true, Answered: want.RequestedAt}, question{}
 	}
 	commit, fixed := parsed.Commit()
 	if fixed && !want.Override {
 		t.resolved = resolved{git: q.git, ref: want.Ref, commit: commit.String(), requestedAt: want.RequestedAt}
 		t.answeredRequest = want.RequestedAt
-		return status.Ref{Desired: want, Looked: true, Answered: t.answeredRequest}, question{}
+		return status.Ref{Desired: want, Polled: true, Answered: t.answeredRequest}, question{}
 	}
 	t.inherit(gs, q, want)
 	if err := t.eligible(gs); err != nil {
-		return status.Ref{Desired: want, Err: err, Looked: true, Answered: t.answeredRequest}, question{}
+		return status.Ref{Desired: want, Err: err, Polled: true, Answered: t.answeredRequest}, question{}
 	}
 	now := t.now()
 	polled := gs.Spec.Polling.IsEnabled() && (!fixed || want.ResolveSpec)
@@ -70,9 +70,9 @@ func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 		t.schedule.begin(q, now)
 		t.polling.Go(func() { t.polls <- t.poll(ctx, &seen, q) })
 	}
-	ref := status.Ref{Desired: want, Answered: t.answeredRequest, Asking: t.schedule.running}
+	ref := status.Ref{Desired: want, Answered: t.answeredRequest, Polling: t.schedule.running}
 	if t.lastPoll.question.same(q) && t.lastPoll.question != (question{}) {
-		ref.Looked, ref.Err = true, t.lastPoll.err
+		ref.Polled, ref.Err = true, t.lastPoll.err
 		ref.HostKey = t.lastPoll.err == nil && status.OverSSH(gs.Spec.Git.Repo)
 	}
 	return ref, q

@@ -119,7 +119,7 @@ func TestTransientErrorsAreNotReported(t *testing.T) {
 	assert.Nil(t, away.Problem)
 	assert.EqualValues(t, 4, away.Generation, "the deadline of the spec reaches the agents")
 	assert.Nil(t, of(none, nil, fail(v1alpha1.ReasonPodRestartNeeded)).Problem, "other agents may have the credential")
-	assert.Equal(t, v1alpha1.ReasonProfilesInvalid, of(none, assert.AnError, status.Ref{Looked: true}).Problem.Reason)
+	assert.Equal(t, v1alpha1.ReasonProfilesInvalid, of(none, assert.AnError, status.Ref{Polled: true}).Problem.Reason)
 	odd := given(failure.New(v1alpha1.ReasonRefNotFound, "no ref"))
 	odd.Desired.Ref = "a..b"
 	assert.Empty(t, of(none, nil, odd).Ref, "agents refuse a target with such a ref as a whole")

@@ -33,7 +33,7 @@ func newScene(t testing.TB) *scene {
 	gs.Spec.Git.Repo, gs.Spec.Git.Ref = "https://git.example.com/site.git", "main"
 	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}}}
 	s := &scene{t: t, Seen: status.Seen{GatewaySync: gs, Now: noon}}
-	s.Ref = status.Ref{Looked: true, Desired: desiredref.Desired{Ref: "main"}}
+	s.Ref = status.Ref{Polled: true, Desired: desiredref.Desired{Ref: "main"}}
 	s.Target = v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Revision: 1, Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: commitA}
 	for i := range 2 {
 		name := fmt.Sprintf("line-%d", i)
@@ -82,7 +82,7 @@ func (s *scene) resolve(commit string, err error) {
 	s.t.Helper()
 	want, bad := desiredref.Of(s.GatewaySync, "")
 	require.NoError(s.t, bad)
-	s.Ref = status.Ref{Looked: true, Desired: want, Err: err, Answered: want.RequestedAt}
+	s.Ref = status.Ref{Polled: true, Desired: want, Err: err, Answered: want.RequestedAt}
 	if err == nil {
 		s.Target.Ref, s.Target.Commit, s.Target.RequestedAt, s.Target.Generation = want.Ref, commit, want.RequestedAt, s.GatewaySync.Generation
 		s.Target.Revision++

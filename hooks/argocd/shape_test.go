@@ -111,7 +111,7 @@ func TestLargeObjects(t *testing.T) {
 		total(t, health, discovery, object(t, s.GatewaySync))
 	}
 	_, err := desiredref.Of(s.GatewaySync, "")
-	s.Ref = status.Ref{Looked: true, Err: err}
+	s.Ref = status.Ref{Polled: true, Err: err}
 	s.write()
 	h := health.health(t, object(t, s.GatewaySync))
 	assert.Equal(t, "Degraded", h.Status)

@@ -129,7 +129,7 @@ var statuses = []struct {
 	}},
 	{"resolving", "Progressing", "polling git for release", func(s *scene) {
 		s.editSpec(func(spec *v1alpha1.GatewaySyncSpec) { spec.Git.Ref = "release" })
-		s.Ref = status.Ref{Desired: desiredref.Desired{Ref: "release"}, Asking: true}
+		s.Ref = status.Ref{Desired: desiredref.Desired{Ref: "release"}, Polling: true}
 		s.write()
 	}},
 	{"git_unreachable", "Progressing", "GitUnreachable: dial tcp: connection refused", func(s *scene) {
@@ -155,7 +155,7 @@ var statuses = []struct {
 	{"request_is_no_ref", "Degraded", `RefNotFound: annotation stoker.io/requested-ref: "v2 " is not a ref: it contains a space, a control character, or one of ~ ^ : ? * [ \; set another one, or remove the annotation`, func(s *scene) {
 		s.annotate(v1alpha1.AnnotationRequestedRef, "v2 ")
 		_, err := desiredref.Of(s.GatewaySync, "")
-		s.Ref = status.Ref{Looked: true, Err: err}
+		s.Ref = status.Ref{Polled: true, Err: err}
 		s.write()
 	}},
 	{"profiles_invalid", "Degraded", "ProfilesInvalid: spec.sync.profiles[default].mappings[0].source: it is absolute", func(s *scene) {

@@ -39,7 +39,7 @@ func newLone(t testing.TB) *lone {
 	report.Status = v1alpha1.SyncReportStatus{Format: 1, Gateway: "gw", Profile: "default", Phase: v1alpha1.GatewaySyncing, Reason: v1alpha1.ReasonProgressing,
 		Ref: "main", Target: newer, Revision: 2, Generation: 1}
 	return &lone{TB: t, gs: gs, now: noon, seen: status.Seen{
-		Ref:     status.Ref{Looked: true, Answered: "t1"},
+		Ref:     status.Ref{Polled: true, Answered: "t1"},
 		Target:  v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Revision: 2, Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: newer, RequestedAt: "t1"},
 		Reports: []*v1alpha1.SyncReport{report},
 		Pods: []status.Pod{{Namespace: "plant", Name: "gw-0", UID: "p", Agent: true, Labels: map[string]string{v1alpha1.LabelCRName: "line"},

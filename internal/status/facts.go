@@ -67,7 +67,7 @@ func assess(s Seen) *facts {
 // lastRefError returns the error of an earlier lead about the same ref, so that it causes no new Event, or nil.
 func (f *facts) lastRefError() error {
 	c := f.lastCondition(v1alpha1.ConditionRefResolved)
-	if f.Ref.Looked || c == nil || c.Status != metav1.ConditionFalse || c.ObservedGeneration != f.GatewaySync.Generation || !f.sameRef() {
+	if f.Ref.Polled || c == nil || c.Status != metav1.ConditionFalse || c.ObservedGeneration != f.GatewaySync.Generation || !f.sameRef() {
 		return nil
 	}
 	return failure.New(v1alpha1.Reason(c.Reason), "%s", c.Message)

@@ -85,15 +85,15 @@ func (f *fleetLife) step(b [4]byte) {
 		f.tells(func(s *v1alpha1.SyncTargetSpec) { s.Generation, s.Ref = gs.Generation, f.Ref.Desired.Ref })
 	case 3:
 		f.moves(lifeCommits[pick(3)])
-		f.Ref.Looked, f.Ref.Err = true, nil
+		f.Ref.Polled, f.Ref.Err = true, nil
 	case 4:
 		f.Ref.Desired.Ref = lifeRefs[pick(3)]
 		f.Ref.Desired.Override = b[2]&1 == 1
 	case 5:
 		reason := v1alpha1.Reasons[int(b[2])%len(v1alpha1.Reasons)].Reason
-		f.Ref.Err, f.Ref.Looked = failure.New(reason, "try %d", b[3]), true
+		f.Ref.Err, f.Ref.Polled = failure.New(reason, "try %d", b[3]), true
 	case 6:
-		f.Ref.Err, f.Ref.Looked, f.Ref.Asking = nil, b[1]&1 == 1, b[1]&2 == 2
+		f.Ref.Err, f.Ref.Polled, f.Ref.Polling = nil, b[1]&1 == 1, b[1]&2 == 2
 	case 7: // a new gateway, or another pod of a known one
 		if len(f.Pods) < 12 {
 			name := string(rune('a' + b[1]%8))

@@ -45,7 +45,7 @@ func TestRequestDeadlineDuringGitOutage(t *testing.T) {
 		assert.Empty(t, st.LastHandledRequest)
 		assert.Empty(t, s.told(), at)
 		assert.WithinDuration(t, s.Now.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0, "each request must have its own deadline")
-		s.Ref.Looked = false // a new lead starts
+		s.Ref.Polled = false // a new lead starts
 		st = s.after(v1alpha1.DefaultProgressDeadline - time.Second).write()
 		assert.Equal(t, "True/GitUnreachable", condition(st, v1alpha1.ConditionReconciling), at)
 
@@ -56,7 +56,7 @@ func TestRequestDeadlineDuringGitOutage(t *testing.T) {
 		assert.Equal(t, []string{"SyncFailed"}, s.told(), at)
 		before := *st
 		assert.Equal(t, before, *s.after(time.Hour).write(), at)
-		s.Ref.Looked = true
+		s.Ref.Polled = true
 	}
 
 	s.Ref.Err = nil

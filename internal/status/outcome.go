@@ -71,7 +71,7 @@ func outcome(f *facts, ready *metav1.Condition, handledRequest string) *v1alpha1
 
 // refMessage returns why the desired ref is refused, with what the gateways do meanwhile if the lead says so.
 func refMessage(f *facts) string {
-	if f.Ref.Looked {
+	if f.Ref.Polled {
 		return refResolved(f).Message
 	}
 	return f.Ref.Err.Error()

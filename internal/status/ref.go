@@ -28,7 +28,7 @@ func refResolutionStatus(f *facts) v1alpha1.RefResolutionStatus {
 		return v1alpha1.RefResolutionError
 	case f.resolved:
 		return v1alpha1.RefResolved
-	case f.Ref.Asking:
+	case f.Ref.Polling:
 		return v1alpha1.RefResolving
 	}
 	return v1alpha1.RefNotResolved

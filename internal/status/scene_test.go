@@ -40,7 +40,7 @@ func newScene(t testing.TB, n int) *scene {
 	gs.Spec.Git.Repo, gs.Spec.Git.Ref = "https://git.example.com/site.git", "main"
 	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}}}
 	s := &scene{t: t, Seen: Seen{GatewaySync: gs, Now: noon}}
-	s.Ref = Ref{Looked: true, Desired: desiredref.Desired{Ref: "main"}}
+	s.Ref = Ref{Polled: true, Desired: desiredref.Desired{Ref: "main"}}
 	s.Target = v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Revision: 1, Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: commitA}
 	for i := range n {
 		s.gateway(fmt.Sprintf("gw-%d", i))

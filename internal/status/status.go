@@ -45,12 +45,12 @@ type Ref struct {
 	Desired desiredref.Desired
 	// Err is why it is not resolved, or why the last poll failed.
 	Err error
-	// Looked means that this lead has polled it. Until then the result of an earlier lead counts.
-	Looked bool
+	// Polled means that this lead has polled it. Until then the result of an earlier lead counts.
+	Polled bool
 	// Answered is the last stoker.io/requested-at for which git was polled, with any outcome.
 	Answered string
-	// Asking is true during a poll.
-	Asking bool
+	// Polling is true during a poll.
+	Polling bool
 	// HostKey means that the ssh host key of the git host was accepted.
 	HostKey bool
 }

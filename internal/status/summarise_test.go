@@ -62,12 +62,12 @@ func TestRefChangeEvent(t *testing.T) {
 			s.write()
 			s.Ref.Desired.Ref = "v2"
 			if slow {
-				s.Ref.Looked, s.Ref.Asking = false, true
+				s.Ref.Polled, s.Ref.Polling = false, true
 				s.write()
 				assert.Empty(t, s.told())
 			}
 			s.tells(func(t *v1alpha1.SyncTargetSpec) { t.Ref, t.Commit = "v2", commitB })
-			s.Ref.Looked, s.Ref.Asking = true, false
+			s.Ref.Polled, s.Ref.Polling = true, false
 			s.write()
 			assert.Equal(t, []string{"RefResolved"}, s.told())
 			assert.Equal(t, "v2 is at bbbbbbb; before, all gateways ran main at aaaaaaa", s.events[0].Note)
@@ -131,7 +131,7 @@ func TestNotReady(t *testing.T) {
 			p.Labels = map[string]string{v1alpha1.LabelInjection: "disabled"}
 			p.Annotations[v1alpha1.AnnotationCRName] = "site"
 		}, ready: "False/Progressing"},
-		{name: "git not polled yet", given: func(s *scene) { s.Target.Commit, s.Ref.Looked, s.Ref.Asking = "", false, true },
+		{name: "git not polled yet", given: func(s *scene) { s.Target.Commit, s.Ref.Polled, s.Ref.Polling = "", false, true },
 			ready: "False/Progressing", says: "polling git for main", also: map[string]string{"RefResolved": "Unknown/Progressing", "Reconciling": "True/Progressing"}},
 		{name: "target of an older generation", given: func(s *scene) { s.GatewaySync.Generation = 2 },
 			ready: "False/Progressing", also: map[string]string{"AllGatewaysSynced": "False/Progressing"}},
@@ -225,7 +225,7 @@ func TestNotReady(t *testing.T) {
 			s.Ref.Err, s.Target.Commit = failure.New(v1alpha1.ReasonGitUnreachable, "refused"), ""
 		}, ready: "False/GitUnreachable", also: map[string]string{"Reconciling": "True/GitUnreachable"}},
 		{name: "requested ref is invalid", given: func(s *scene) {
-			s.Ref = Ref{Looked: true, Err: failure.New(v1alpha1.ReasonRefNotFound, "annotation stoker.io/requested-ref: bad")}
+			s.Ref = Ref{Polled: true, Err: failure.New(v1alpha1.ReasonRefNotFound, "annotation stoker.io/requested-ref: bad")}
 		}, ready: "False/RefNotFound", also: map[string]string{"RefResolved": "False/RefNotFound"}},
 		{name: "invalid spec", given: func(s *scene) {
 			s.Invalid = failure.New(v1alpha1.ReasonProfilesInvalid, "spec.polling.interval: banana")
@@ -369,12 +369,12 @@ func TestNewLeadRepeatsNoEvents(t *testing.T) {
 	s.Ref.Err = failure.New(v1alpha1.ReasonGitUnreachable, "dial tcp 10.0.0.1:443: refused")
 	s.fails(1, v1alpha1.ReasonTemplateFailed, "x")
 	before := *s.write()
-	s.Ref = Ref{Desired: s.Ref.Desired, Asking: true} // the lead has not polled yet
+	s.Ref = Ref{Desired: s.Ref.Desired, Polling: true} // the lead has not polled yet
 	after := *s.after(time.Minute).write()
 	assert.Empty(t, s.told())
 	assert.Equal(t, before, after)
 
-	s.Ref.Looked, s.Ref.Err = true, failure.New(v1alpha1.ReasonGitUnreachable, "dial tcp 10.0.0.1:443: i/o timeout, local port 41234")
+	s.Ref.Polled, s.Ref.Err = true, failure.New(v1alpha1.ReasonGitUnreachable, "dial tcp 10.0.0.1:443: i/o timeout, local port 41234")
 	after = *s.after(time.Minute).write()
 	assert.Equal(t, before, after, "another text of the same error must change nothing")
 	s.Ref.Err = nil

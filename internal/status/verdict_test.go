@@ -31,7 +31,7 @@ func TestRollbackNamesHeldCommit(t *testing.T) {
 func TestMissingRefIsNotReady(t *testing.T) {
 	s := newScene(t, 3)
 	assert.Equal(t, "3/3", s.write().GatewaysReady)
-	s.Ref = Ref{Looked: true, Desired: desiredref.Desired{Ref: "v9"}, Err: failure.New(v1alpha1.ReasonRefNotFound, "v9 is neither a branch nor a tag")}
+	s.Ref = Ref{Polled: true, Desired: desiredref.Desired{Ref: "v9"}, Err: failure.New(v1alpha1.ReasonRefNotFound, "v9 is neither a branch nor a tag")}
 	st := s.write()
 	assert.Equal(t, "0/3", st.GatewaysReady)
 	assert.Zero(t, s.last.Synced, "the metrics must not count the gateways as synced")

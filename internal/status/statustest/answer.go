@@ -22,7 +22,7 @@ func Answer(gs *v1alpha1.GatewaySync) {
 	seen := status.Seen{GatewaySync: gs.DeepCopy(), Now: time.Now()}
 	var err error
 	seen.Ref.Desired, err = desiredref.Of(gs, "")
-	seen.Ref.Err, seen.Ref.Looked, seen.Rollout = err, true, st.Rollout.DeepCopy()
+	seen.Ref.Err, seen.Ref.Polled, seen.Rollout = err, true, st.Rollout.DeepCopy()
 	at := seen.Ref.Desired.RequestedAt
 	if t := st.Target; t != nil {
 		seen.Target = v1alpha1.SyncTargetSpec{Ref: t.Ref, Commit: t.Commit, RequestedAt: t.RequestedAt, Generation: gs.Generation, Revision: 1}
