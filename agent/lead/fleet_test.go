@@ -48,7 +48,7 @@ func addGateway(s *status.Seen, name string) *v1alpha1.SyncReport {
 }
 
 func statusOf(s status.Seen) *v1alpha1.GatewaySyncStatus {
-	sum := status.Summarise(s)
+	sum := status.Summarize(s)
 	return &sum.Status
 }
 

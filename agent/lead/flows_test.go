@@ -373,7 +373,7 @@ func TestStatusOfTwoThousandGateways(t *testing.T) {
 		r.Status.Phase, r.Status.Reason, r.Status.Message = v1alpha1.GatewayError, v1alpha1.ReasonTemplateFailed, strings.Repeat("message ", 100)
 	}
 	sc.GatewaySync = s.sync()
-	sum := status.Summarise(sc)
+	sum := status.Summarize(sc)
 	change, err := kube.StatusDifference(&v1alpha1.GatewaySyncStatus{}, &sum.Status)
 	require.NoError(t, err)
 	s.patchStatus(change)
@@ -382,7 +382,7 @@ func TestStatusOfTwoThousandGateways(t *testing.T) {
 		sc.Reports[i].Status.Reason = v1alpha1.ReasonPatchFailed
 	}
 	sc.GatewaySync = s.sync()
-	sum = status.Summarise(sc)
+	sum = status.Summarize(sc)
 	change, err = kube.StatusDifference(&sc.GatewaySync.Status, &sum.Status)
 	require.NoError(t, err)
 	s.patchStatus(change) // the reason of each gateway changes

@@ -1,5 +1,5 @@
 // Package lead implements the leader among the agents of a GatewaySync. The lead resolves the desired ref to a commit,
-// publishes it in the SyncTarget, and summarises the gateways in the status, conditions and Events of the GatewaySync. It keeps
+// publishes it in the SyncTarget, and summarizes the gateways in the status, conditions and Events of the GatewaySync. It keeps
 // no state of its own: the next lead finds everything in these objects.
 //
 // Every agent has a Lead. It waits, without any request, until the lock in the SyncTarget is free.

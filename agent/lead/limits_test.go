@@ -138,7 +138,7 @@ func TestSummaryOverAnyStatus(t *testing.T) {
 		Request:    &v1alpha1.RequestStatus{Over: "v1@main", Lapsed: "v0@main"},
 		Conditions: []metav1.Condition{{Type: "Theirs", Status: metav1.ConditionTrue, Reason: "ByBob", LastTransitionTime: at}},
 	}
-	good := status.Summarise(scene).Status
+	good := status.Summarize(scene).Status
 	good.Request = scene.GatewaySync.Status.Request
 	hostile := &intruder{s, kube.GatewaySync, untyped(t, good), "status"}
 	admitted := 0
@@ -164,11 +164,11 @@ func TestSummaryOverAnyStatus(t *testing.T) {
 	assert.Greater(t, admitted, 150)
 }
 
-// summed writes the status that Summarise returns for gs.
+// summed writes the status that Summarize returns for gs.
 func (s *site) summed(t *testing.T, seen status.Seen, gs *v1alpha1.GatewaySync) (*v1alpha1.GatewaySync, error) {
 	t.Helper()
 	seen.GatewaySync = gs
-	sum := status.Summarise(seen)
+	sum := status.Summarize(seen)
 	change, err := kube.StatusDifference(&gs.Status, &sum.Status)
 	require.NoError(t, err)
 	if change == nil {

@@ -292,7 +292,7 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 	}
 	reports, unreadable := t.reports()
 	stamp := t.stamp()
-	sum := status.Summarise(status.Seen{GatewaySync: gs, Invalid: invalid, Flawed: flawed, Ref: ref, Target: t.target(), Rollout: t.rolling.status(gs), Reports: reports, Unreadable: unreadable,
+	sum := status.Summarize(status.Seen{GatewaySync: gs, Invalid: invalid, Flawed: flawed, Ref: ref, Target: t.target(), Rollout: t.rolling.status(gs), Reports: reports, Unreadable: unreadable,
 		Pods: t.pods(), Sole: t.sole(ctx), Now: stamp})
 	again := confirm(&sum.Status, stamp)
 	if !sum.Again.IsZero() && sum.Again.Before(again) {

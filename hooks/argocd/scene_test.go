@@ -99,7 +99,7 @@ func (s *scene) editSpec(change func(*v1alpha1.GatewaySyncSpec)) {
 // write writes the status as the lead does.
 func (s *scene) write() {
 	s.t.Helper()
-	st := status.Summarise(s.Seen).Status
+	st := status.Summarize(s.Seen).Status
 	st.ConfirmedAt = &metav1.Time{Time: noon} // test/argocd replaces this exact time with now, because Argo CD uses the real clock
 	raw, err := json.Marshal(st)
 	require.NoError(s.t, err)

@@ -66,7 +66,7 @@ func (l *lone) leads(d time.Duration) map[request.Phase]int {
 		desired, err := desiredref.Of(l.gs, "")
 		assert.NoError(l, err)
 		l.seen.GatewaySync, l.seen.Now, l.seen.Ref.Desired = l.gs.DeepCopy(), l.now, desired
-		l.gs.Status = status.Summarise(l.seen).Status
+		l.gs.Status = status.Summarize(l.seen).Status
 	})
 }
 

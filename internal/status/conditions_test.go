@@ -70,7 +70,7 @@ func TestForeignConditionsLeaveRoom(t *testing.T) {
 	}
 	s.GatewaySync.Status.Conditions = full
 	s.fails(0, v1alpha1.ReasonScanFailed, "timed out")
-	sum := Summarise(s.Seen)
+	sum := Summarize(s.Seen)
 	for name, st := range map[string]*v1alpha1.GatewaySyncStatus{
 		"lead": &sum.Status, "injector": Without(Leaderless{GatewaySync: s.GatewaySync, Pods: s.Pods, Now: s.Now})} {
 		t.Run(name, func(t *testing.T) {

@@ -178,9 +178,9 @@ func (f *fleetLife) replace(r *v1alpha1.SyncReport) {
 	f.Reports = append(f.Reports, r)
 }
 
-// FuzzStatusSummarise checks three invariants for any order of events. Ready is never true while a gateway is behind, each
+// FuzzStatusSummarize checks three invariants for any order of events. Ready is never true while a gateway is behind, each
 // condition exists once, and unchanged input causes neither a write nor an Event.
-func FuzzStatusSummarise(f *testing.F) {
+func FuzzStatusSummarize(f *testing.F) {
 	f.Add([]byte{7, 0, 0, 0, 10, 0, 0, 0, 3, 1, 0, 0, 10, 0, 0, 0})
 	f.Add([]byte{7, 0, 0, 0, 7, 0, 1, 0, 10, 0, 0, 0, 10, 1, 0, 0, 0, 90, 0, 0})
 	f.Add([]byte{7, 1, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 10, 0, 0, 0, 5, 0, 30, 1, 6, 1, 0, 0})
@@ -214,7 +214,7 @@ func TestStatusInAnyOrder(t *testing.T) {
 	require.Greater(t, ready, 5*seeds/8, "too few fleets were ready")
 }
 
-// C2: summarising never fails, whatever SyncReports, SyncTarget and status the cluster contains.
+// C2: summarizing never fails, whatever SyncReports, SyncTarget and status the cluster contains.
 func FuzzForeignObjects(f *testing.F) {
 	f.Add([]byte(`{"gateway":"a","phase":"Synced"}`), []byte(`{"commit":"x","lead":{"holder":"a"}}`), []byte(`{"conditions":[{"type":"Ready"}]}`))
 	f.Add([]byte(`{"files":{"added":2147483647,"modified":2147483647}}`), []byte(`{"generation":-1}`), []byte(`{"discoveredGateways":[{"name":"a"},{"name":"a"}]}`))
@@ -226,7 +226,7 @@ func FuzzForeignObjects(f *testing.F) {
 			return
 		}
 		s.GatewaySync.Status = st
-		sum := Summarise(s.Seen)
+		sum := Summarize(s.Seen)
 		if _, err := kube.StatusDifference(&s.GatewaySync.Status, &sum.Status); err != nil {
 			t.Fatal(err)
 		}

@@ -129,10 +129,10 @@ func (s *scene) hears(i int) {
 	r.Target, r.Ref, r.Paused, r.Revision, r.Generation = s.Target.Commit, s.Target.Ref, s.Target.Paused, s.Target.Revision, s.Target.Generation
 }
 
-// write summarises, checks the invariants, and stores the status as the API server would.
+// write summarizes, checks the invariants, and stores the status as the API server would.
 func (s *scene) write() *v1alpha1.GatewaySyncStatus {
 	s.t.Helper()
-	sum := Summarise(s.Seen)
+	sum := Summarize(s.Seen)
 	s.events, s.last = sum.Events, sum
 	checkInvariants(s.t, s.Seen, sum)
 	st := stored(s.t, sum.Status)
@@ -243,7 +243,7 @@ func checkInvariants(t testing.TB, seen Seen, sum Summary) {
 	again := seen
 	again.GatewaySync = gs.DeepCopy()
 	again.GatewaySync.Status = stored(t, *st)
-	twice := Summarise(again)
+	twice := Summarize(again)
 	require.Empty(t, twice.Events, "no event is sent twice")
 	change, err := kube.StatusDifference(&again.GatewaySync.Status, &twice.Status)
 	require.NoError(t, err)
@@ -260,7 +260,7 @@ func checkProposalsChangeNothingElse(t testing.TB, seen Seen, st *v1alpha1.Gatew
 		seen.Reports[i] = r.DeepCopy()
 		seen.Reports[i].Status.Proposal = nil
 	}
-	without := Summarise(seen).Status
+	without := Summarize(seen).Status
 	require.Equal(t, without.Outcome, st.Outcome)
 	for _, c := range Conditions {
 		if c.Type != v1alpha1.ConditionBidirectionalReady {

@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 )
 
-// Seen is the input of Summarise.
+// Seen is the input of Summarize.
 type Seen struct {
 	// GatewaySync holds the last status. If Invalid says that the spec cannot be decoded, it has only metadata and status.
 	GatewaySync *v1alpha1.GatewaySync
@@ -55,7 +55,7 @@ type Ref struct {
 	HostKey bool
 }
 
-// Summary is the output of Summarise.
+// Summary is the output of Summarize.
 type Summary struct {
 	Status v1alpha1.GatewaySyncStatus
 	// Events are the changes since the last status, to be sent once this one is written.
@@ -67,9 +67,9 @@ type Summary struct {
 	States map[v1alpha1.GatewaySyncState]int
 }
 
-// Summarise returns the status of a GatewaySync as its lead writes it. It is pure. For the same input it returns the existing
+// Summarize returns the status of a GatewaySync as its lead writes it. It is pure. For the same input it returns the existing
 // status and no events.
-func Summarise(s Seen) Summary {
+func Summarize(s Seen) Summary {
 	gs := s.GatewaySync
 	f := assess(s)
 	st := gs.Status.DeepCopy()

@@ -55,7 +55,7 @@ func Answer(gs *v1alpha1.GatewaySync) {
 			seen.Reports = append(seen.Reports, r)
 		}
 	}
-	is := status.Summarise(seen).Status
+	is := status.Summarize(seen).Status
 	st.ObservedRequest, st.Summary, st.Outcome, st.Rollback, st.Retry, st.Approval = is.ObservedRequest, is.Summary, is.Outcome, is.Rollback, is.Retry, is.Approval
 	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady); c != nil && c.Reason == string(v1alpha1.ReasonAgentsAway) {
 		st.Outcome.Phase, st.Outcome.Reason, st.Outcome.Message = v1alpha1.OutcomeProgressing, v1alpha1.ReasonAgentsAway, c.Message
