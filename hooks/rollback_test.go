@@ -114,7 +114,7 @@ func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodGet:
 		panic(http.ErrAbortHandler)
 	}
-	statustest.Answer(f.gs)
+	statustest.Complete(f.gs)
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(f.gs)
 }

@@ -224,7 +224,7 @@ func lead(ctx context.Context, cluster *kubetest.Cluster, namespace, name, text 
 		return err
 	}
 	given := gs.Status.Outcome
-	statustest.Answer(gs)
+	statustest.Complete(gs)
 	if status["outcome"] != nil {
 		gs.Status.Outcome = given
 	}

@@ -66,7 +66,7 @@ func TestWaitWhenRollbackLapses(t *testing.T) {
 				if looks.Add(1) > 1 {
 					gs = c.then.DeepCopy()
 				}
-				statustest.Answer(gs)
+				statustest.Complete(gs)
 				w.Header().Set("Content-Type", "application/json")
 				assert.NoError(t, json.NewEncoder(w).Encode(gs))
 			}))

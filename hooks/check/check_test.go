@@ -442,7 +442,7 @@ func status(t *testing.T, l Checker, name, patch string) {
 	syncs := kube.GatewaySyncs(l.Dynamic, l.Namespace)
 	gs, err := syncs.Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
 	require.NoError(t, err)
-	statustest.Answer(gs)
+	statustest.Complete(gs)
 	answer, err := json.Marshal(map[string]any{"status": gs.Status})
 	require.NoError(t, err)
 	_, err = syncs.Patch(t.Context(), name, types.MergePatchType, answer, metav1.PatchOptions{}, "status")

@@ -248,7 +248,7 @@ func (w *world) lead(name string, change func(*v1alpha1.GatewaySync)) {
 	gs := w.gs(name)
 	change(gs)
 	gs.Status.ConfirmedAt = &metav1.Time{Time: time.Now()}
-	statustest.Answer(gs)
+	statustest.Complete(gs)
 	w.locks(name)
 	data, err := json.Marshal(map[string]any{"status": gs.Status})
 	require.NoError(w, err)

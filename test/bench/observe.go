@@ -114,7 +114,7 @@ func largeFleet(ctx context.Context, config *rest.Config, n int) (string, error)
 		}
 		st.DiscoveredGateways = append(st.DiscoveredGateways, g)
 	}
-	statustest.Answer(gs)
+	statustest.Complete(gs)
 	_, err = syncs.Update(ctx, gs, metav1.UpdateOptions{}, "status")
 	return ns.Name, err
 }

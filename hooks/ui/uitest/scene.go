@@ -193,7 +193,7 @@ func (s *Scene) Write(gs *v1alpha1.GatewaySync, st v1alpha1.GatewaySyncStatus) *
 	st.ObservedGeneration = made.Generation
 	st.ConfirmedAt = &metav1.Time{Time: time.Now().UTC().Truncate(time.Second)}
 	made.Status = st
-	statustest.Answer(made)
+	statustest.Complete(made)
 	made, err = syncs.Update(ctx, made, metav1.UpdateOptions{}, "status")
 	require.NoError(s.t, err)
 	s.Lead(gs.Name)

@@ -15,9 +15,9 @@ import (
 	"stoker.io/stoker/internal/status"
 )
 
-// Answer sets what a lead would derive from the rest of the status: observedRequest, the summary, the outcome, and what a rollback,
+// Complete sets what a lead would derive from the rest of the status: observedRequest, the summary, the outcome, and what a rollback,
 // a retry and an approval would request. Each entry of status.discoveredGateways is treated as the SyncReport of that gateway about status.target.
-func Answer(gs *v1alpha1.GatewaySync) {
+func Complete(gs *v1alpha1.GatewaySync) {
 	st := &gs.Status
 	seen := status.Seen{GatewaySync: gs.DeepCopy(), Now: time.Now()}
 	var err error
@@ -57,6 +57,8 @@ func Answer(gs *v1alpha1.GatewaySync) {
 	}
 	is := status.Summarize(seen).Status
 	st.ObservedRequest, st.Summary, st.Outcome, st.Rollback, st.Retry, st.Approval = is.ObservedRequest, is.Summary, is.Outcome, is.Rollback, is.Retry, is.Approval
+	// Summarize cannot derive that the agents are away, because each row became the report of an agent, nor that the deadline has passed,
+	// because that depends on when the work began. The conditions of the test say so.
 	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady); c != nil && c.Reason == string(v1alpha1.ReasonAgentsAway) {
 		st.Outcome.Phase, st.Outcome.Reason, st.Outcome.Message = v1alpha1.OutcomeProgressing, v1alpha1.ReasonAgentsAway, c.Message
 	}
