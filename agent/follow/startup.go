@@ -170,11 +170,7 @@ func (s *startup) loadPolicy(d *disk.Dir) {
 
 // setPolicy adopts what the spec says about the start, and stores it on the volume.
 func (s *startup) setPolicy(start v1alpha1.Startup, gs *v1alpha1.GatewaySync) {
-	deadline, err := effective.ProgressDeadline(&gs.Spec)
-	if err != nil {
-		deadline = v1alpha1.DefaultProgressDeadline
-	}
-	p := startPolicy{start == v1alpha1.StartupWait, deadline}
+	p := startPolicy{start == v1alpha1.StartupWait, effective.ProgressDeadline(&gs.Spec)}
 	d, err := s.engine.Open()
 	if err != nil {
 		s.policy = p

@@ -172,9 +172,7 @@ func (l *Loop) Once(ctx context.Context) (s loop.State, timedOut bool) {
 // waitLimit returns how long Once waits for conditions that resolve themselves.
 func (l *Loop) waitLimit() time.Duration {
 	if l.spec.gs != nil {
-		if d, err := effective.ProgressDeadline(&l.spec.gs.Spec); err == nil {
-			return d
-		}
+		return effective.ProgressDeadline(&l.spec.gs.Spec)
 	}
 	return v1alpha1.DefaultProgressDeadline
 }

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/api/v1alpha1/secretrefs"
@@ -185,11 +184,7 @@ func (s *sidecar) pullPolicy() corev1.PullPolicy {
 
 // startupSeconds returns how long the first sync may delay the gateway's start.
 func (s *sidecar) startupSeconds() int32 {
-	deadline, err := effective.ProgressDeadline(&s.gs.Spec)
-	if err != nil {
-		deadline = v1alpha1.DefaultProgressDeadline
-	}
-	return int32((deadline + startupSlack).Seconds())
+	return int32((effective.ProgressDeadline(&s.gs.Spec) + startupSlack).Seconds())
 }
 
 // ports returns two ports that no container of the pod declares. Containers share one network. With hostNetwork that is the

@@ -30,10 +30,7 @@ type Absence struct {
 // The work and the absence have separate deadlines. Otherwise agents that come and go would move the deadline of work that they never
 // complete, and a fleet that only restarts would be reported as gone.
 func Absent(gs *v1alpha1.GatewaySync, asked string, now time.Time) Absence {
-	limit, err := effective.ProgressDeadline(&gs.Spec)
-	if err != nil {
-		limit = v1alpha1.DefaultProgressDeadline
-	}
+	limit := effective.ProgressDeadline(&gs.Spec)
 	a := Absence{Since: now.Truncate(time.Second), Work: now.Truncate(time.Second)}
 	st := &gs.Status
 	if st.ObservedGeneration == gs.Generation {

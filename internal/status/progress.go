@@ -40,10 +40,7 @@ func progressOf(f *facts, v verdict) progress {
 		return p
 	}
 	since, over := workBegan(f)
-	limit, err := effective.ProgressDeadline(&f.GatewaySync.Spec)
-	if err != nil {
-		limit = v1alpha1.DefaultProgressDeadline
-	}
+	limit := effective.ProgressDeadline(&f.GatewaySync.Spec)
 	away := v.status == metav1.ConditionUnknown
 	if away {
 		since, over = f.away.Begun(f.sameTarget)

@@ -240,11 +240,7 @@ func withDeadline(gs *v1alpha1.GatewaySync, v request.Verdict, id string, now ti
 	if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReconciling); c != nil && c.LastTransitionTime.After(since) && !c.LastTransitionTime.After(now) {
 		since = c.LastTransitionTime.Time
 	}
-	deadline, err := effective.ProgressDeadline(&gs.Spec)
-	if err != nil {
-		deadline = v1alpha1.DefaultProgressDeadline
-	}
-	if now.Sub(since) >= deadline {
+	if deadline := effective.ProgressDeadline(&gs.Spec); now.Sub(since) >= deadline {
 		st.Phase, st.Reason = request.Failed, v1alpha1.ReasonProgressDeadlineExceeded
 		st.Message = fmt.Sprintf("not done within spec.progressDeadline (%s): %s", deadline, v.Message)
 	}

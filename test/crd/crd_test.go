@@ -164,8 +164,7 @@ func inForce(t *testing.T, gs *v1alpha1.GatewaySync) map[string]any {
 	s := &gs.Spec
 	period, err := effective.PollingInterval(&s.Polling)
 	require.NoError(t, err)
-	deadline, err := effective.ProgressDeadline(s)
-	require.NoError(t, err)
+	deadline := effective.ProgressDeadline(s)
 	effective, err := effective.Of(gs, "", map[string]string{v1alpha1.AnnotationServicePath: "services/a"})
 	require.NoError(t, err)
 	user := ""

@@ -13,9 +13,12 @@ func PollingInterval(p *v1alpha1.PollingSpec) (time.Duration, error) {
 	return duration("spec.polling.interval", p.Interval, v1alpha1.DefaultPollingInterval)
 }
 
-// ProgressDeadline returns how long a sync may take before it is reported as stalled. The error names the field.
-func ProgressDeadline(s *v1alpha1.GatewaySyncSpec) (time.Duration, error) {
-	return duration("spec.progressDeadline", s.ProgressDeadline, v1alpha1.DefaultProgressDeadline)
+// ProgressDeadline returns how long a sync may take before it is reported as stalled. An invalid value counts as the default.
+func ProgressDeadline(s *v1alpha1.GatewaySyncSpec) time.Duration {
+	if d, problem := syntax.ParseDuration(s.ProgressDeadline, v1alpha1.MinDuration, v1alpha1.MaxDuration); problem == "" {
+		return d
+	}
+	return v1alpha1.DefaultProgressDeadline
 }
 
 // RefreshInterval returns how often a ConfigSync is compared with git and with the cluster. The error names the field.

@@ -58,9 +58,14 @@ func TestDebounceDuration(t *testing.T) {
 func TestInvalidDurationNamesItsField(t *testing.T) {
 	gs := &v1alpha1.GatewaySync{}
 	gs.Spec.Polling.Interval = "banana"
-	gs.Spec.ProgressDeadline = "9999h"
 	_, err := effective.PollingInterval(&gs.Spec.Polling)
 	assert.ErrorContains(t, err, "spec.polling.interval")
-	_, err = effective.ProgressDeadline(&gs.Spec)
-	assert.ErrorContains(t, err, "spec.progressDeadline")
+}
+
+func TestProgressDeadline(t *testing.T) {
+	for value, want := range map[string]time.Duration{"": 10 * time.Minute, "90s": 90 * time.Second, "9999h": 10 * time.Minute, "banana": 10 * time.Minute} {
+		t.Run(value, func(t *testing.T) {
+			assert.Equal(t, want, effective.ProgressDeadline(&v1alpha1.GatewaySyncSpec{ProgressDeadline: value}))
+		})
+	}
 }
