@@ -14,12 +14,12 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/hooks/offline"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/hooks/specfile"
 	"stoker.io/stoker/internal/failure"
-	"stoker.io/stoker/internal/request"
 )
 
 // offlineTimeout bounds the work on a local repository.
@@ -198,7 +198,7 @@ func fileList(changes *plan.Changes, sizes map[string]int64) *output.Result {
 			source = changes.Mappings[f.Origin].Source
 		}
 		list = append(list, renderedFile{f.Path, source, f.ID.String(), sizes[f.Path], f.Exec})
-		r.Add(f.Path, f.Path, fmt.Sprint(sizes[f.Path]), request.Short(f.ID.String()), source)
+		r.Add(f.Path, f.Path, fmt.Sprint(sizes[f.Path]), syntax.ShortCommit(f.ID.String()), source)
 	}
 	r.Data = list
 	return r

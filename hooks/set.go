@@ -138,7 +138,7 @@ func requestID(job application.Job, sync application.Sync) string {
 		id += fmt.Sprintf("/%d", sync.Started.Unix())
 	}
 	if hook.Revision == "" {
-		id += "/" + request.Short(sync.Commit)
+		id += "/" + syntax.ShortCommit(sync.Commit)
 	}
 	return id
 }

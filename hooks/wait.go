@@ -224,7 +224,7 @@ func (w *waiter) finished(v request.Verdict, flags *waitFlags) (bool, error) {
 	case request.Succeeded:
 		if flags.noRollback && w.heldOff != "" {
 			return true, exitErrorf(exitFailed, "failed: %s: %s of %s is blocked by a rollback to %s, until %s moves on; to run it anyway: stoker set-ref %s %s%s",
-				v1alpha1.ReasonRolledBack, request.Short(w.blocked), w.heldOff, request.Short(v.Ref), w.heldOff, w.argument(), w.heldOff, troubleshootingLink(v1alpha1.ReasonRolledBack))
+				v1alpha1.ReasonRolledBack, syntax.ShortCommit(w.blocked), w.heldOff, syntax.ShortCommit(v.Ref), w.heldOff, w.argument(), w.heldOff, troubleshootingLink(v1alpha1.ReasonRolledBack))
 		}
 		return true, nil
 	case request.Overtaken:

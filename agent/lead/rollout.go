@@ -11,6 +11,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/schedule"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/status"
 )
 
@@ -142,7 +143,7 @@ func (r *rollout) dryRunsDone() bool {
 	if len(rest) == 0 && len(r.gateways) > 0 {
 		return true
 	}
-	r.phase(v1alpha1.RolloutPlanning, "%d of %d gateways made a dry run of %s%s", done, len(r.gateways), short(r.want.Commit), listed("; waits for ", rest))
+	r.phase(v1alpha1.RolloutPlanning, "%d of %d gateways made a dry run of %s%s", done, len(r.gateways), syntax.ShortCommit(r.want.Commit), listed("; waits for ", rest))
 	return false
 }
 
@@ -225,7 +226,7 @@ func (r *rollout) synced(open int) bool {
 		return true
 	case len(rest) == 0: // they are gone, or a user paused them
 		r.phase(v1alpha1.RolloutProgressing, "no gateway of stage %s runs %s, so it proves nothing%s; waits for one, or for the approval %s@%s",
-			r.status.Stage, short(r.want.Commit), listed(": left out: ", out), r.status.Stage, r.want.Commit)
+			r.status.Stage, syntax.ShortCommit(r.want.Commit), listed(": left out: ", out), r.status.Stage, r.want.Commit)
 		return false
 	case stale == len(rest) && before == v1alpha1.RolloutWaiting:
 		was := r.gs.Status.Rollout
@@ -233,11 +234,11 @@ func (r *rollout) synced(open int) bool {
 		r.phase(was.Phase, "%s", was.Message)
 		return false
 	case recovering+stale == len(rest): // what they ran before still counts
-		r.phase(v1alpha1.RolloutSoaking, "step %d of %d%s ran %s%s", open, r.target.Steps, inStage(r.status.Stage), short(r.want.Commit), listed(" and waits for ", rest))
+		r.phase(v1alpha1.RolloutSoaking, "step %d of %d%s ran %s%s", open, r.target.Steps, inStage(r.status.Stage), syntax.ShortCommit(r.want.Commit), listed(" and waits for ", rest))
 		return false
 	}
 	r.phase(v1alpha1.RolloutProgressing, "step %d of %d%s: %d of %d gateways run %s%s%s%s", open, r.target.Steps, inStage(r.status.Stage), n-len(rest)-len(out), n,
-		short(r.want.Commit), listed("; waits for ", rest), listed("; left out: ", out), listed("; does not exist: ", r.absent()))
+		syntax.ShortCommit(r.want.Commit), listed("; waits for ", rest), listed("; left out: ", out), listed("; does not exist: ", r.absent()))
 	return false
 }
 
@@ -343,7 +344,7 @@ func (r *rollout) soaked(open int) bool {
 		r.check = nil
 		return true
 	}
-	r.phase(v1alpha1.RolloutSoaking, "stage %s runs %s and waits until %s", stage.Name, short(r.want.Commit), strings.Join(rest, " and "))
+	r.phase(v1alpha1.RolloutSoaking, "stage %s runs %s and waits until %s", stage.Name, syntax.ShortCommit(r.want.Commit), strings.Join(rest, " and "))
 	return false
 }
 
@@ -399,11 +400,11 @@ func (r *rollout) describeAbort() {
 	all := len(r.gateways)
 	switch {
 	case t.Back:
-		r.phase(v1alpha1.RolloutAborted, "%s; %d of %d went back to %s, %d never left it", t.Failed, back, all, short(t.From.Commit), all-reached)
+		r.phase(v1alpha1.RolloutAborted, "%s; %d of %d went back to %s, %d never left it", t.Failed, back, all, syntax.ShortCommit(t.From.Commit), all-reached)
 	case got > 0:
-		r.phase(v1alpha1.RolloutAborted, "%s; %d of %d got %s and stay for inspection, %d never got it", t.Failed, got, all, short(r.want.Commit), all-got)
+		r.phase(v1alpha1.RolloutAborted, "%s; %d of %d got %s and stay for inspection, %d never got it", t.Failed, got, all, syntax.ShortCommit(r.want.Commit), all-got)
 	default:
-		r.phase(v1alpha1.RolloutAborted, "%s; no gateway got %s", t.Failed, short(r.want.Commit))
+		r.phase(v1alpha1.RolloutAborted, "%s; no gateway got %s", t.Failed, syntax.ShortCommit(r.want.Commit))
 	}
 }
 
@@ -456,5 +457,3 @@ func inStage(stage string) string {
 	}
 	return ", stage " + stage
 }
-
-func short(commit string) string { return commit[:min(len(commit), 7)] }

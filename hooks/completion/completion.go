@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/output"
-	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/sender"
 )
 
@@ -123,7 +123,7 @@ func stages(gs *v1alpha1.GatewaySync) []string {
 func commits(gs *v1alpha1.GatewaySync) []string {
 	var list []string
 	for _, h := range gs.Status.History {
-		list = append(list, described(request.Short(h.Commit), h.Ref+", "+output.Age(h.At.Time)+" ago"))
+		list = append(list, described(syntax.ShortCommit(h.Commit), h.Ref+", "+output.Age(h.At.Time)+" ago"))
 	}
 	return list
 }

@@ -84,9 +84,9 @@ func listCells(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now time.T
 		commit = t.Commit
 	}
 	if syntax.IsCommit(ref) {
-		ref = request.Short(ref)
+		ref = syntax.ShortCommit(ref)
 	}
-	return []string{gs.Name, ref, request.Short(commit), gateways, ready, confirmed, output.Age(gs.CreationTimestamp.Time), output.Shorten(message)}
+	return []string{gs.Name, ref, syntax.ShortCommit(commit), gateways, ready, confirmed, output.Age(gs.CreationTimestamp.Time), output.Shorten(message)}
 }
 
 // Describe prints a GatewaySync, the verdict on it, and its gateways.
@@ -139,7 +139,7 @@ func describeGateways(w io.Writer, gateways []v1alpha1.DiscoveredGateway) {
 		if reason == string(g.SyncStatus) {
 			reason = ""
 		}
-		rows = append(rows, []string{g.Name, string(g.SyncStatus), reason, request.Short(g.SyncedCommit), g.Profile, drift, g.PodName, output.Shorten(g.Message)})
+		rows = append(rows, []string{g.Name, string(g.SyncStatus), reason, syntax.ShortCommit(g.SyncedCommit), g.Profile, drift, g.PodName, output.Shorten(g.Message)})
 		for _, note := range g.Notes {
 			notes = append(notes, []string{g.Name, note})
 		}
@@ -190,13 +190,13 @@ func refOrigin(gs *v1alpha1.GatewaySync, ref string) string {
 	}
 	s := " (" + from
 	if commit := desiredref.RequestsOf(gs).Commit(); commit != "" {
-		s += ", at " + request.Short(commit) + " only"
+		s += ", at " + syntax.ShortCommit(commit) + " only"
 	}
 	if ref != gs.Spec.Git.Ref {
 		s += "; spec.git.ref is " + gs.Spec.Git.Ref
 	}
 	if d, err := desiredref.Of(gs, ""); err == nil && d.Unless != "" {
-		s += fmt.Sprintf(", until it moves on from %s", request.Short(d.Unless))
+		s += fmt.Sprintf(", until it moves on from %s", syntax.ShortCommit(d.Unless))
 	}
 	return s + ")"
 }

@@ -11,7 +11,6 @@ import (
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/agents"
 	"stoker.io/stoker/hooks/output"
-	"stoker.io/stoker/internal/request"
 )
 
 // Commits returns a table of the commits that ran on every gateway.
@@ -20,9 +19,9 @@ func Commits(list []v1alpha1.CommitRecord) *output.Result {
 	for _, h := range list {
 		ref := h.Ref
 		if ref == h.Commit { // of a rollback
-			ref = request.Short(ref)
+			ref = syntax.ShortCommit(ref)
 		}
-		r.Add(h.Commit, h.At.UTC().Format(time.RFC3339), ref, request.Short(h.Commit), output.Age(h.At.Time))
+		r.Add(h.Commit, h.At.UTC().Format(time.RFC3339), ref, syntax.ShortCommit(h.Commit), output.Age(h.At.Time))
 	}
 	return r
 }
@@ -46,7 +45,7 @@ func Syncs(list []v1alpha1.SyncRecord) *output.Result {
 	r := &output.Result{Data: append([]v1alpha1.SyncRecord{}, list...),
 		Head: []string{"TIME", "COMMIT", "REF", "FILES", "PROJECTS", "DURATION", "RESULT", "SNAPSHOT"}}
 	for _, s := range list {
-		r.Add(s.Commit, s.Timestamp.UTC().Format(time.RFC3339), request.Short(s.Commit), s.Ref, strconv.Itoa(int(s.FilesChanged)),
+		r.Add(s.Commit, s.Timestamp.UTC().Format(time.RFC3339), syntax.ShortCommit(s.Commit), s.Ref, strconv.Itoa(int(s.FilesChanged)),
 			strconv.Itoa(int(s.ProjectsSynced)), s.Duration, string(s.Result), s.SnapshotID)
 	}
 	return r
@@ -61,7 +60,7 @@ func ChangedFiles(d sync.Diff) *output.Result {
 	return r
 }
 
-func shortChecksum(sum string) string { return request.Short(strings.TrimPrefix(sum, "git:")) }
+func shortChecksum(sum string) string { return syntax.ShortCommit(strings.TrimPrefix(sum, "git:")) }
 
 // Snapshots returns a table of snapshots. The column STORED is in it only with object storage, and BACKUP only if a snapshot has
 // a backup.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/request"
 )
@@ -138,7 +139,7 @@ func (l *Viewer) printChanges(gs *v1alpha1.GatewaySync, v request.Verdict) {
 	for _, g := range gs.Status.DiscoveredGateways {
 		line := request.Behind{Name: g.Name, Pod: g.PodName, Status: g.SyncStatus, Reason: g.Reason, Message: g.Message}.String()
 		if g.SyncedCommit != "" {
-			line += " at " + request.Short(g.SyncedCommit)
+			line += " at " + syntax.ShortCommit(g.SyncedCommit)
 		}
 		if l.lines[g.Name] != line {
 			l.lines[g.Name] = line

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/test/fleet/plant"
 	"stoker.io/stoker/test/gitserver"
@@ -113,11 +114,11 @@ func TestSecondPromotionOfBrokenVersion(t *testing.T) {
 	assert.Equal(t, broken, l.requests()[v1alpha1.AnnotationRequestedUnless])
 	l.Converges("first", l.First)
 
-	l.run(promoted(), failed, "RolledBack: "+request.Short(broken)+" of v1.1.0 is blocked")
+	l.run(promoted(), failed, "RolledBack: "+syntax.ShortCommit(broken)+" of v1.1.0 is blocked")
 	l.titles("first")
 
 	delete(a.hooks, "PostSync")
 	l.run(promoted(), succeeded, "")
-	assert.Contains(t, request.Read(l.GatewaySync(), "", nil, time.Now()).Message, "rolled back: "+request.Short(broken)+" of v1.1.0 is blocked", "the status must show the rollback")
+	assert.Contains(t, request.Read(l.GatewaySync(), "", nil, time.Now()).Message, "rolled back: "+syntax.ShortCommit(broken)+" of v1.1.0 is blocked", "the status must show the rollback")
 	l.titles("first")
 }

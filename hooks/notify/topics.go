@@ -12,6 +12,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/status"
 )
@@ -80,7 +81,7 @@ var topics = []topic{
 		}
 		return ""
 	}, text: func(in input) string {
-		return fmt.Sprintf("%s is at %s (%s)", in.Status.Target.Ref, request.Short(in.Status.Target.Commit), request.Origin(in.GatewaySync, in.Status.Target.Ref))
+		return fmt.Sprintf("%s is at %s (%s)", in.Status.Target.Ref, syntax.ShortCommit(in.Status.Target.Commit), request.Origin(in.GatewaySync, in.Status.Target.Ref))
 	}},
 	{name: "SyncCompleted", text: verdictMessage, event: func(in input) string {
 		if good := in.Status.LastGood; good != nil {

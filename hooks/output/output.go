@@ -17,7 +17,7 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 	"sigs.k8s.io/yaml"
 
-	"stoker.io/stoker/internal/request"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 // Formats.
@@ -137,9 +137,9 @@ func RefAt(ref, commit string) string {
 	case commit == "":
 		return ref
 	case strings.HasPrefix(commit, ref):
-		return request.Short(commit)
+		return syntax.ShortCommit(commit)
 	}
-	return ref + " at " + request.Short(commit)
+	return ref + " at " + syntax.ShortCommit(commit)
 }
 
 // Count returns a number with its noun, such as "2 files".

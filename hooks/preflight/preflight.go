@@ -16,10 +16,10 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/hooks/offline"
 	"stoker.io/stoker/internal/failure"
-	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/secret"
 )
 
@@ -211,12 +211,12 @@ func (r *run) chooseRef(refs *repo.Refs) (requested bool, err error) {
 	case rollback && r.Unapplied:
 		// The sync brings the ref that the rollback holds back. If the check were of the rollback's commit, it would pass a sync that
 		// brings the broken commit again.
-		r.warn("a rollback to %s is in force; checked %s, which the rollback holds back", request.Short(desired.Ref), gs.Spec.Git.Ref)
+		r.warn("a rollback to %s is in force; checked %s, which the rollback holds back", syntax.ShortCommit(desired.Ref), gs.Spec.Git.Ref)
 		r.result.Ref = gs.Spec.Git.Ref
 		return false, err
 	case rollback:
 		// What the sync brings is unknown: it may be about to fix the spec in the cluster.
-		r.warn("checked the rollback to %s, which is in force; did not check %s, which it holds back", request.Short(desired.Ref), gs.Spec.Git.Ref)
+		r.warn("checked the rollback to %s, which is in force; did not check %s, which it holds back", syntax.ShortCommit(desired.Ref), gs.Spec.Git.Ref)
 	}
 	r.desired = desired
 	return desired.Override, err

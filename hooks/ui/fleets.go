@@ -18,7 +18,6 @@ import (
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/leads"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/request"
 )
 
 // notices returns a notice for each kind of object that cannot be read.
@@ -268,9 +267,9 @@ func (s *Server) serveFleet(w http.ResponseWriter, r *http.Request) {
 	for _, h := range f.gs.Status.History {
 		ref := clean(h.Ref, maxWord)
 		if syntax.IsCommit(h.Ref) {
-			ref = request.Short(h.Ref)
+			ref = syntax.ShortCommit(h.Ref)
 		}
-		p.History = append(p.History, pastCommit{ref, clean(request.Short(h.Commit), 7), moment{h.At.Time, p.Now.now}})
+		p.History = append(p.History, pastCommit{ref, clean(syntax.ShortCommit(h.Commit), 7), moment{h.At.Time, p.Now.now}})
 	}
 	p.Conditions = s.conditions(f, p.Now)
 	p.Rollout = s.newRollout(f, p.Now, func(stage string) string { return p.link(map[string]string{"stage": stage, "state": "", "reason": ""}) })

@@ -21,7 +21,6 @@ import (
 	"stoker.io/stoker/hooks/leads"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/request"
 )
 
 // Bounds of what one page shows of an agent's answer.
@@ -213,7 +212,7 @@ func (s *Server) addReport(ctx context.Context, p *gatewayPage) {
 			state = v1alpha1.GatewayHeld
 		}
 		r := s.newRecord(p, sync.Audit{Time: h.Timestamp.Time, Ref: h.Ref, Result: state, Reason: h.Result, Duration: h.Duration})
-		r.Summary, r.To, r.Changed = true, clean(request.Short(h.Commit), 7), int(h.FilesChanged)
+		r.Summary, r.To, r.Changed = true, clean(syntax.ShortCommit(h.Commit), 7), int(h.FilesChanged)
 		p.Records = append(p.Records, r)
 	}
 }
@@ -305,7 +304,7 @@ func (s *Server) newRecord(p *gatewayPage, e sync.Audit) record {
 		Tone: gatewayState(v1alpha1.DiscoveredGateway{SyncStatus: e.Result, Reason: e.Reason}, false, false).Tone,
 	}
 	if syntax.IsCommit(e.Ref) {
-		r.Ref = request.Short(e.Ref)
+		r.Ref = syntax.ShortCommit(e.Ref)
 	}
 	if e.For != "" {
 		r.By = strings.TrimSpace(r.By + " for " + clean(e.For, 120))
@@ -391,7 +390,7 @@ func (s *Server) serveSync(w http.ResponseWriter, r *http.Request) {
 
 // shortChecksum shortens the git id of a file.
 func shortChecksum(sum string) string {
-	return clean(request.Short(strings.TrimPrefix(sum, "git:")), 7)
+	return clean(syntax.ShortCommit(strings.TrimPrefix(sum, "git:")), 7)
 }
 
 func (s *Server) serveReason(w http.ResponseWriter, r *http.Request) {

@@ -129,11 +129,11 @@ func (s *Server) newFleet(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget,
 	v := request.Read(gs, "", target, now)
 	f := fleet{
 		Namespace: gs.Namespace, Name: gs.Name, Path: PathOf(gs.Namespace, gs.Name), Repo: address(gs.Spec.Git.Repo),
-		Ref: clean(v.Ref, maxWord), Commit: request.Short(v.Commit), Origin: clean(request.Origin(gs, v.Ref), maxWord),
+		Ref: clean(v.Ref, maxWord), Commit: syntax.ShortCommit(v.Commit), Origin: clean(request.Origin(gs, v.Ref), maxWord),
 		Total: v.Gateways.Total, Synced: v.Gateways.Synced, Message: clean(v.Message, maxMessage), Advice: s.advisor.advice(v.Reason), gs: gs,
 	}
 	if syntax.IsCommit(v.Ref) {
-		f.Ref = request.Short(v.Ref)
+		f.Ref = syntax.ShortCommit(v.Ref)
 	}
 	f.Behind = max(f.Total-f.Synced, 0)
 	f.State = fleetState(v)
@@ -221,7 +221,7 @@ func gatewayState(row v1alpha1.DiscoveredGateway, behind, noLead bool) chip {
 func (s *Server) newGateway(f fleet, row v1alpha1.DiscoveredGateway, behind, noLead bool, now time.Time) gateway {
 	g := gateway{
 		Name: clean(row.Name, maxWord), Path: f.Path + "/gateway?" + url.Values{"name": {row.Name}}.Encode(), Behind: behind || noLead,
-		State: gatewayState(row, behind, noLead), Reason: row.Reason, Message: clean(row.Message, maxMessage), Commit: clean(request.Short(row.SyncedCommit), 7),
+		State: gatewayState(row, behind, noLead), Reason: row.Reason, Message: clean(row.Message, maxMessage), Commit: clean(syntax.ShortCommit(row.SyncedCommit), 7),
 		Ref: clean(row.SyncedRef, maxWord), Profile: clean(row.Profile, 63), Pod: clean(row.PodName, maxWord), Drift: int(row.Drift),
 		Proposal: clean(string(row.ProposalState), 16), Link: newLink(row.Proposal), Duration: clean(row.LastSyncDuration, 32),
 		FilesChanged: int(row.FilesChanged), Scan: clean(row.LastScanResult, 512), Agent: clean(row.AgentVersion, 64), row: row,

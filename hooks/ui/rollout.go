@@ -8,7 +8,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/schedule"
-	"stoker.io/stoker/internal/request"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 // rollout is the progress of the rollout of a commit.
@@ -46,7 +46,7 @@ func (s *Server) newRollout(f fleet, now moment, link func(stage string) string)
 		return nil
 	}
 	r := &rollout{State: chip{toneBusy, clean(string(status.Phase), 32)}, Message: clean(status.Message, maxMessage), Step: int(status.Step), Steps: int(status.Steps),
-		Commit: clean(request.Short(status.Commit), 7), From: clean(request.Short(status.From), 7)}
+		Commit: clean(syntax.ShortCommit(status.Commit), 7), From: clean(syntax.ShortCommit(status.From), 7)}
 	command := func(verb string) string { return "stoker " + verb + " " + gs.Name + " --namespace " + gs.Namespace }
 	switch status.Phase {
 	case v1alpha1.RolloutDone:

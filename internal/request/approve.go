@@ -58,13 +58,13 @@ func stageToApprove(gs *v1alpha1.GatewaySync, stage, commit string) (string, str
 	case r == nil:
 		return "", "", invalid("nothing waits for an approval: %s rolls out all gateways at once; spec.deployment.stages has stages with requireApproval", gs.Name)
 	case r.Phase == v1alpha1.RolloutAborted:
-		return "", "", invalid("the rollout of %s was aborted, and an approval does not continue it: roll out another commit, or try this one again: stoker retry %s", Short(r.Commit), gs.Name)
+		return "", "", invalid("the rollout of %s was aborted, and an approval does not continue it: roll out another commit, or try this one again: stoker retry %s", syntax.ShortCommit(r.Commit), gs.Name)
 	case !syntax.IsCommit(r.Commit) || r.Phase == v1alpha1.RolloutDone && waits == "":
-		return "", "", invalid("nothing waits for an approval: the rollout of %s is done", Short(r.Commit))
+		return "", "", invalid("nothing waits for an approval: the rollout of %s is done", syntax.ShortCommit(r.Commit))
 	case !strings.HasPrefix(r.Commit, commit):
 		return "", "", invalid("the rollout is of commit %s and not of %s: see what it brings, and approve that", r.Commit, commit)
 	case stage == "" && waits == "":
-		return "", "", invalid("nothing waits for an approval: the rollout of %s is %s; name a stage to approve it in advance", Short(r.Commit), r.Phase)
+		return "", "", invalid("nothing waits for an approval: the rollout of %s is %s; name a stage to approve it in advance", syntax.ShortCommit(r.Commit), r.Phase)
 	case stage == "":
 		return waits, r.Commit, nil
 	}
@@ -91,7 +91,7 @@ func windowToApprove(gs *v1alpha1.GatewaySync, commit string) (string, string, e
 	case !strings.HasPrefix(t.Commit, commit):
 		return "", "", invalid("the desired commit is %s and not %s: check what it changes, and approve it", t.Commit, commit)
 	case !annotation.WindowApproved(gs, t.Commit) && (a == nil || !a.Window || a.Commit != t.Commit):
-		return "", "", invalid("no gateway waits for a maintenance window to get %s", Short(t.Commit))
+		return "", "", invalid("no gateway waits for a maintenance window to get %s", syntax.ShortCommit(t.Commit))
 	}
 	return v1alpha1.WindowApproval, t.Commit, nil
 }

@@ -149,7 +149,7 @@ func At(o v1alpha1.Requestable, v Verdict, commit string) Verdict {
 		return v
 	}
 	v.Phase, v.Reason = Overtaken, ""
-	v.Message = fmt.Sprintf("the desired ref is %s at %s (%s) and no longer %s", v.Ref, Short(is), Origin(o, v.Ref), Short(commit))
+	v.Message = fmt.Sprintf("the desired ref is %s at %s (%s) and no longer %s", v.Ref, syntax.ShortCommit(is), Origin(o, v.Ref), syntax.ShortCommit(commit))
 	return v
 }
 
@@ -253,6 +253,3 @@ func (b Behind) String() string {
 	}
 	return line
 }
-
-// Short returns the abbreviated commit.
-func Short(commit string) string { return commit[:min(len(commit), minPrefix)] }

@@ -109,7 +109,7 @@ func refEvents(f *facts, next *v1alpha1.GatewaySyncStatus, emit eventFunc) {
 	case is.Status == metav1.ConditionFalse && (was == nil || was.Status != is.Status || was.Reason != is.Reason):
 		emit(true, v1alpha1.EventRefResolutionFailed, "%s: %s", is.Reason, is.Message)
 	case moved && true2:
-		emit(false, v1alpha1.EventRefUpdated, "%s moved from %s to %s%s", f.Target.Ref, short(f.last.Target.Commit), short(f.Target.Commit), requestedBy(f))
+		emit(false, v1alpha1.EventRefUpdated, "%s moved from %s to %s%s", f.Target.Ref, syntax.ShortCommit(f.last.Target.Commit), syntax.ShortCommit(f.Target.Commit), requestedBy(f))
 	case true2 && (!true1 || !same): // whether or not the status said in between that a poll runs
 		from := ""
 		if g := f.last.LastGood; g != nil && (g.Ref != f.Target.Ref || g.Commit != f.Target.Commit) { // the status may have lost the last target meanwhile
@@ -122,9 +122,9 @@ func refEvents(f *facts, next *v1alpha1.GatewaySyncStatus, emit eventFunc) {
 // at returns a ref with its commit.
 func at(ref, commit string) string {
 	if syntax.IsCommit(ref) {
-		return short(commit)
+		return syntax.ShortCommit(commit)
 	}
-	return ref + " at " + short(commit)
+	return ref + " at " + syntax.ShortCommit(commit)
 }
 
 // requestedBy returns who asked for the ref, or for the poll that found its commit; "" if no request did.
@@ -167,9 +167,9 @@ func (g *gateway) transitions(was *v1alpha1.DiscoveredGateway) []Event {
 	rested := rested(string(was.Reason))
 	switch {
 	case g.AutoRollback != "" && g.AutoRollback != was.AutoRollback:
-		emit(true, v1alpha1.EventAutoRollbackPerformed, fmt.Sprintf("rolled back %s automatically: %s", short(g.AutoRollback), why))
+		emit(true, v1alpha1.EventAutoRollbackPerformed, fmt.Sprintf("rolled back %s automatically: %s", syntax.ShortCommit(g.AutoRollback), why))
 	case g.synced && (changed && !was.SyncStatus.Synced() && !rested || was.SyncedCommit != g.SyncedCommit):
-		emit(false, v1alpha1.EventSyncCompleted, fmt.Sprintf("%s runs %s", g.Name, short(g.SyncedCommit)))
+		emit(false, v1alpha1.EventSyncCompleted, fmt.Sprintf("%s runs %s", g.Name, syntax.ShortCommit(g.SyncedCommit)))
 	case !changed, was.Reason == g.Reason && was.SyncStatus == v1alpha1.GatewaySyncing && failed(was): // it retried
 	case g.SyncStatus == v1alpha1.GatewayError:
 		emit(true, v1alpha1.EventSyncFailed, why)

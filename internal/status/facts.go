@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -49,7 +50,7 @@ func assess(s Seen) *facts {
 	if s.Ref.Desired.Ref != "" {
 		f.target = targetStatus(s.Ref)
 		if f.resolved {
-			f.target.Commit, f.target.CommitShort = s.Target.Commit, short(s.Target.Commit)
+			f.target.Commit, f.target.CommitShort = s.Target.Commit, syntax.ShortCommit(s.Target.Commit)
 		}
 	}
 	was := f.last.Target
@@ -109,9 +110,9 @@ func (f *facts) requestUnanswered() bool {
 // describeTarget returns the target as text: the ref and the commit.
 func (f *facts) describeTarget() string {
 	if strings.HasPrefix(f.Target.Commit, f.Target.Ref) {
-		return short(f.Target.Commit)
+		return syntax.ShortCommit(f.Target.Commit)
 	}
-	return f.Target.Ref + " at " + short(f.Target.Commit)
+	return f.Target.Ref + " at " + syntax.ShortCommit(f.Target.Commit)
 }
 
 // rollbackPrefix returns how the message of Ready begins if a rollback is in force, else "". The fleet is healthy then, but does
@@ -121,7 +122,7 @@ func (f *facts) rollbackPrefix() string {
 	if unless == "" {
 		return ""
 	}
-	return fmt.Sprintf("rolled back: %s of %s is blocked; ", short(unless), f.GatewaySync.Spec.Git.Ref)
+	return fmt.Sprintf("rolled back: %s of %s is blocked; ", syntax.ShortCommit(unless), f.GatewaySync.Spec.Git.Ref)
 }
 
 // conditionReason matches the reasons that the API server admits in a condition. The API server admits any

@@ -49,9 +49,9 @@ func setLastSync(st *v1alpha1.GatewaySyncStatus, rows fleet, now time.Time) {
 		return
 	}
 	st.LastSyncTime = last.LastSyncTime.DeepCopy()
-	st.LastSyncRef, st.LastSyncCommit, st.LastSyncCommitShort = last.SyncedRef, last.SyncedCommit, short(last.SyncedCommit)
+	st.LastSyncRef, st.LastSyncCommit, st.LastSyncCommitShort = last.SyncedRef, last.SyncedCommit, syntax.ShortCommit(last.SyncedCommit)
 	if syntax.IsCommit(last.SyncedRef) { // of a rollback; the column LAST REF shows it
-		st.LastSyncRef = short(last.SyncedRef)
+		st.LastSyncRef = syntax.ShortCommit(last.SyncedRef)
 	}
 }
 

@@ -16,7 +16,7 @@ func targetStatus(r Ref) *v1alpha1.TargetStatus {
 	d := r.Desired
 	t := &v1alpha1.TargetStatus{Ref: d.Ref, RefShort: d.Ref, RequestedBy: d.RequestedBy, RequestedAt: r.Answered}
 	if syntax.IsCommit(d.Ref) {
-		t.RefShort = short(d.Ref)
+		t.RefShort = syntax.ShortCommit(d.Ref)
 	}
 	return t
 }
@@ -40,9 +40,9 @@ func refResolved(f *facts) *metav1.Condition {
 	case v1alpha1.RefResolutionError:
 		return f.condition(metav1.ConditionFalse, f.refReason(), refError(f))
 	case v1alpha1.RefResolved:
-		message := fmt.Sprintf("%s is at %s", f.Target.Ref, short(f.Target.Commit))
+		message := fmt.Sprintf("%s is at %s", f.Target.Ref, syntax.ShortCommit(f.Target.Commit))
 		if f.Target.Ref == f.Target.Commit {
-			message = "the repository has commit " + short(f.Target.Commit)
+			message = "the repository has commit " + syntax.ShortCommit(f.Target.Commit)
 		}
 		return f.condition(metav1.ConditionTrue, v1alpha1.ReasonRefResolved, message)
 	case v1alpha1.RefResolving:
@@ -66,7 +66,7 @@ func (f *facts) polling() string { return "polling git for " + f.Ref.Desired.Ref
 func refError(f *facts) string {
 	reason, message := f.refReason(), f.Ref.Err.Error()
 	if f.resolved && !f.inherited {
-		message = fmt.Sprintf("%s; the gateways stay at %s", Cut(message, maxMessage-80), short(f.Target.Commit))
+		message = fmt.Sprintf("%s; the gateways stay at %s", Cut(message, maxMessage-80), syntax.ShortCommit(f.Target.Commit))
 	}
 	// The text of a network error differs between attempts, for example in a port. Only another reason is a change.
 	if c := f.lastCondition(v1alpha1.ConditionRefResolved); c != nil && c.Status == metav1.ConditionFalse && c.Reason == string(reason) &&

@@ -6,6 +6,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 // Standing is the state of a gateway for the published target, from which a rollout is decided.
@@ -86,7 +87,7 @@ func rolloutEvents(f *facts, emit eventFunc) {
 			if annotation.Approved(f.GatewaySync, is.Stage, is.Commit) {
 				approved = "; approved as " + is.Stage + "@" + is.Commit
 			}
-			emit(false, v1alpha1.EventStageOpened, "stage %s: its gateways may follow %s%s", is.Stage, short(is.Commit), approved)
+			emit(false, v1alpha1.EventStageOpened, "stage %s: its gateways may follow %s%s", is.Stage, syntax.ShortCommit(is.Commit), approved)
 		}
 	case v1alpha1.RolloutWaiting:
 		emit(true, v1alpha1.EventSyncHeld, "%s: %s", v1alpha1.ReasonApprovalNeeded, is.Message)

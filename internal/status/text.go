@@ -13,14 +13,6 @@ const maxMessage = 1000
 // Cut truncates a text to n bytes; see failure.Cut.
 func Cut(s string, n int) string { return failure.Cut(s, n) }
 
-// short returns an abbreviated commit.
-func short(commit string) string {
-	if len(commit) > 7 {
-		return commit[:7]
-	}
-	return commit
-}
-
 func counted(n int, what string) string {
 	if n == 1 {
 		return "1 " + what

@@ -50,7 +50,13 @@ func IsCommit(ref string) bool {
 	return len(ref) == 40 && strings.Trim(ref, "0123456789abcdefABCDEF") == ""
 }
 
+// shortCommit is how many digits of a commit messages show, and how many suffice to name it.
+const shortCommit = 7
+
+// ShortCommit returns the first digits of a commit, for messages. It returns a shorter text unchanged.
+func ShortCommit(commit string) string { return commit[:min(len(commit), shortCommit)] }
+
 // IsCommitPrefix reports whether text is a commit, or at least its first 7 digits, in lower case.
 func IsCommitPrefix(text string) bool {
-	return len(text) >= 7 && len(text) <= 40 && strings.Trim(text, "0123456789abcdef") == ""
+	return len(text) >= shortCommit && len(text) <= 40 && strings.Trim(text, "0123456789abcdef") == ""
 }
