@@ -22,7 +22,7 @@ func stripped(obj any) (any, error) {
 		Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, DeletionTimestamp: p.DeletionTimestamp,
 		Labels: only(p.Labels, v1alpha1.LabelCRName, v1alpha1.LabelInjection, "app.kubernetes.io/name", "app.kubernetes.io/instance",
 			"apps.kubernetes.io/pod-index", "statefulset.kubernetes.io/pod-name"),
-		Annotations: only(p.Annotations, "stoker.io/", "ignition-sync.io/"),
+		Annotations: only(p.Annotations, gatewaypod.Prefix, gatewaypod.OlderPrefix),
 	}}
 	s.Status.Phase = p.Status.Phase
 	if len(s.Labels)+len(s.Annotations) == 0 {

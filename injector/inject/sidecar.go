@@ -1,6 +1,8 @@
 package inject
 
 import (
+	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -204,5 +206,24 @@ func (s *sidecar) warnMesh() {
 		if has(m.redirect) && !has(m.proxy) {
 			s.warn("%s redirects connections to %s, which starts after the agent, so the gateway starts late: make the proxy a native sidecar (docs/how-to/pods.md, Service meshes)", m.redirect, m.proxy)
 		}
+	}
+}
+
+// maxUnknown bounds the annotations in a warning.
+const maxUnknown = 3
+
+// warnUnknown warns about annotations with our prefix that have no effect.
+func (s *sidecar) warnUnknown() {
+	var unknown []string
+	for _, key := range slices.Sorted(maps.Keys(s.pod.Annotations)) {
+		if gatewaypod.IsUnknown(key) {
+			unknown = append(unknown, fmt.Sprintf("%.63q", key))
+		}
+	}
+	if n := len(unknown); n > maxUnknown {
+		unknown = append(unknown[:maxUnknown], fmt.Sprintf("and %d more", n-maxUnknown))
+	}
+	if len(unknown) > 0 {
+		s.warn("unknown annotations are ignored: %s", strings.Join(unknown, ", "))
 	}
 }

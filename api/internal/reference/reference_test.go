@@ -12,6 +12,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/decode"
 	"stoker.io/stoker/api/v1alpha1/effective"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/api/v1alpha1/validation"
 )
 
@@ -82,6 +83,22 @@ func TestFieldsAndAnnotationsAreDocumented(t *testing.T) {
 	for _, name := range []string{v1alpha1.AnnotationRequestedRef, v1alpha1.AnnotationForceSync, v1alpha1.AnnotationApproved, v1alpha1.AnnotationInject, v1alpha1.AnnotationExcludePatterns} {
 		assert.Contains(t, string(page), "| `"+name+"` |")
 	}
+}
+
+func TestAnnotationsOfPodsAreKnown(t *testing.T) {
+	api, err := parse(types)
+	require.NoError(t, err)
+	n := 0
+	for _, g := range api.groups {
+		if strings.Contains(g.doc, "older prefix") {
+			for _, c := range g.values {
+				n++
+				assert.False(t, gatewaypod.IsUnknown(c.value), c.value)
+			}
+		}
+	}
+	assert.Greater(t, n, 10)
+	assert.True(t, gatewaypod.IsUnknown(gatewaypod.Prefix+"profil"))
 }
 
 func TestCell(t *testing.T) {

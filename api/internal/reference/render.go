@@ -7,6 +7,8 @@ import (
 	"go/ast"
 	"slices"
 	"strings"
+
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 )
 
 // The texts of the pages, and their examples.
@@ -132,7 +134,7 @@ func (p *page) annotations(start string) {
 		title, rest, _ := strings.Cut(g.doc, ".")
 		switch {
 		case strings.Contains(rest, "older prefix"):
-			rest = " Stoker also accepts them with the prefix `ignition-sync.io/`."
+			rest = " Stoker also accepts them with the prefix `" + gatewaypod.OlderPrefix + "`."
 		case start == configSync.annotations:
 			rest = " `stoker config` writes the first two. Manifests may carry the others."
 		default:

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
 )
 
 const (
@@ -22,18 +24,38 @@ func IsForeignAgent(c *corev1.Container) bool {
 }
 
 const (
-	prefix      = "stoker.io/"
-	olderPrefix = "ignition-sync.io/"
+	// Prefix begins the names of the annotations of pods.
+	Prefix = "stoker.io/"
+	// OlderPrefix may stand for Prefix.
+	OlderPrefix = "ignition-sync.io/"
 )
 
+// known are all annotations that a pod may use. Except for an allowed image, they cannot change the rights of the pod:
+// no security context, ServiceAccount, mount or path of the node.
+var known = []string{
+	v1alpha1.AnnotationInject, v1alpha1.AnnotationCRName, v1alpha1.AnnotationProfile, v1alpha1.AnnotationGatewayName, v1alpha1.AnnotationServicePath,
+	v1alpha1.AnnotationDeploymentMode, v1alpha1.AnnotationTagProvider, v1alpha1.AnnotationSystemName, v1alpha1.AnnotationSystemNameTemplate,
+	v1alpha1.AnnotationSyncPeriod, v1alpha1.AnnotationExcludePatterns, v1alpha1.AnnotationDataVolume, v1alpha1.AnnotationAgentImage,
+	v1alpha1.AnnotationRequire, v1alpha1.AnnotationInjected,
+}
+
+// IsUnknown reports whether an annotation has one of the prefixes, and yet no effect on a pod.
+func IsUnknown(annotation string) bool {
+	name, ours := strings.CutPrefix(annotation, Prefix)
+	if !ours {
+		name, ours = strings.CutPrefix(annotation, OlderPrefix)
+	}
+	return ours && !slices.Contains(known, Prefix+name)
+}
+
 // Annotation returns an annotation of a pod. If the pod does not have it, Annotation returns the annotation of the same name with
-// the older prefix ignition-sync.io/.
+// OlderPrefix.
 func Annotation(annotations map[string]string, name string) (value string, ok bool) {
 	if value, ok = annotations[name]; ok {
 		return value, true
 	}
-	if rest, ours := strings.CutPrefix(name, prefix); ours {
-		value, ok = annotations[olderPrefix+rest]
+	if rest, ours := strings.CutPrefix(name, Prefix); ours {
+		value, ok = annotations[OlderPrefix+rest]
 	}
 	return value, ok
 }
