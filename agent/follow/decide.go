@@ -84,7 +84,8 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 	wanted, passage := in, f.gate.check(ctx, gs, in)
 	if passage.dry {
 		passage.held = f.current.planned.waits(in, f.adoptStartup(gs), f.pod.labels)
-	} else {
+	}
+	if !passage.dry || passage.held == nil { // the dry run, if any, is to be made
 		f.current.planned = nil
 	}
 	f.current.setDryRun(passage.dry && passage.held == nil)

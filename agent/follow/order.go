@@ -91,7 +91,7 @@ type planned struct {
 
 // recordDryRun records the outcome of the dry run before a rollout, and reports whether it is new. s is the state after an iteration.
 func (c *currentOrder) recordDryRun(s loop.State) bool {
-	if !c.dryRun.on || s.Of != c.order || !s.DryRun() || c.planned != nil && c.planned.of.in.Target == c.order.Target {
+	if !c.dryRun.on || s.Of != c.order || !s.DryRun() || c.planned != nil && reflect.DeepEqual(c.planned.of, c.inputs) {
 		return false
 	}
 	n := s.Report.Planned

@@ -8,7 +8,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/effective"
 )
@@ -57,4 +59,19 @@ func TestOversizedOrderHoldsGateway(t *testing.T) {
 	assert.Contains(t, s.Message, "spec.deployment")
 	assert.Equal(t, first, s.Commit)
 	assert.Equal(t, "one", p.title())
+}
+
+// A dry run of the same target is recorded again if it was made with other labels.
+func TestRecordDryRun(t *testing.T) {
+	order := &loop.Order{}
+	c := &currentOrder{order: order, dryRun: dryRun{on: true}, inputs: inputs{facts: plan.Facts{Labels: map[string]string{"area": "1"}}}}
+	state := func(added int) loop.State {
+		return loop.State{Of: order, Phase: sync.Pending, Reason: v1alpha1.ReasonDryRun,
+			Report: &sync.Report{Phase: sync.Pending, Reason: v1alpha1.ReasonDryRun, DryRun: true, Planned: plan.Counts{Added: added}}}
+	}
+	require.True(t, c.recordDryRun(state(1)))
+	assert.False(t, c.recordDryRun(state(1)), "it is known already")
+	c.inputs.facts.Labels = map[string]string{"area": "2"}
+	assert.True(t, c.recordDryRun(state(2)))
+	assert.EqualValues(t, 2, c.planned.changes.Added)
 }
