@@ -223,8 +223,13 @@ func (j *job) recordForced() error {
 // filesDone reports whether, by the manifest alone, the target's files are on the disk already.
 func (j *job) filesDone() bool {
 	h := j.dir.Manifest().Header()
+	return j.describesTarget(h) && h.Complete && !j.force && !j.t.Repair
+}
+
+// describesTarget reports whether a manifest was written for the target's files.
+func (j *job) describesTarget(h plan.Header) bool {
 	sameRef := h.Ref == j.t.Ref || !j.rules.DependsOnRef()
-	return h.Commit == j.t.Commit && sameRef && h.Rules == j.rules.Fingerprint() && h.Complete && !j.force && !j.t.Repair
+	return h.Commit == j.t.Commit && sameRef && h.Rules == j.rules.Fingerprint()
 }
 
 // determineAccess determines whether the node of a redundant pair has config access.

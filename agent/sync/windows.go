@@ -11,13 +11,14 @@ import (
 )
 
 // checkWindows returns an error if the maintenance windows do not allow this sync to change the gateway now. They do not
-// delay the first sync, a repair of what was delivered, a requested rollback, a forced sync or an approved commit. They do not delay a sync before
-// the gateway's start if the manifest is incomplete, because files may be missing.
+// delay the first sync, a dry run, a repair of what was delivered, a requested rollback, a forced sync, an approved commit, or
+// a node of a pair whose config access changed. They do not delay a sync before the gateway's start if the manifest is
+// incomplete, because files may be missing.
 //
 // While the sync waits, the gateway still loads what an earlier sync delivered.
 func (j *job) checkWindows(ctx context.Context) error {
 	h := j.dir.Manifest().Header()
-	repair := j.t.Repair && h.Commit == j.t.Commit && h.Rules == j.rules.Fingerprint()
+	repair := j.t.Repair && j.describesTarget(h)
 	if len(j.t.Profile.Windows) == 0 || j.t.Profile.DryRun || repair || j.t.RequestedRollback || j.t.WindowApproved || j.force ||
 		j.node.AccessChanged() || h.Commit.IsZero() || j.t.BeforeStart && !h.Complete {
 		return nil
