@@ -197,14 +197,15 @@ func (j restorer) restore(ctx context.Context, n restoreNote) error {
 		if err := j.restoreFiles(ctx, n.Snapshot); err != nil {
 			return fmt.Errorf("%srestore the snapshot %s: %w", n.messagePrefix(), n.Snapshot, err)
 		}
-		if err := j.recordForced(); err != nil { // the restore ends a forced sync
-			return err
-		}
 		n.Done = true
 		if err := n.save(j.dir); err != nil {
 			return err
 		}
 	}
+	if err := j.recordForced(); err != nil { // the restore ends a forced sync, and the next commit is not forced
+		return err
+	}
+	j.force = false
 	done, state := "restored the snapshot "+n.Snapshot, "the gateway is back at the snapshot "+n.Snapshot+", commit"
 	if n.Snapshot == unknownSnapshot {
 		done, state = "load the files on the disk again", "the record of the last restore is damaged, so the gateway stays at commit"
