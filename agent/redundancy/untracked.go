@@ -2,10 +2,12 @@ package redundancy
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
 	"strings"
+	"syscall"
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/desired"
@@ -83,7 +85,7 @@ func (n *Node) describeUntracked() (string, error) {
 	for _, name := range recorded {
 		st, err := n.Dir.Stat(name)
 		switch {
-		case failure.Is(err, v1alpha1.ReasonUnsafePath): // the gateway can write the note, too
+		case failure.Is(err, v1alpha1.ReasonUnsafePath), errors.Is(err, syscall.ENAMETOOLONG): // the gateway can write the note, too
 			continue
 		case err != nil:
 			return "", err
