@@ -166,7 +166,7 @@ func TestRestartDuringScan(t *testing.T) {
 			put(t, dir, "projects/P/project.json", projectJSON)
 			require.NoError(t, g.Scans.Fault("projects", simulator.ScanFault{NeverEnds: true}))
 			done := make(chan error, 1)
-			c := client(t, g)
+			c := client(t, g, func(c *ignition.Config) { c.PollInterval = 100 * time.Millisecond }) // a restart takes longer on a busy machine
 			go func() {
 				_, err := c.Scan(t.Context(), ignition.Projects)
 				done <- err
