@@ -127,8 +127,8 @@ func (m Mounted) FilesToWatch() []string {
 	return files
 }
 
-// watchable removes the names that may be secrets instead of paths, because the watcher logs them: those whose directory does not
-// exist, and those without a directory that name no file.
+// watchable removes names that may be secrets instead of paths, because the watcher logs them: those whose directory does not exist, and
+// those without a directory that name no file.
 func watchable(files []string) []string {
 	return slices.DeleteFunc(files, func(name string) bool {
 		if filepath.Base(name) == name {

@@ -28,7 +28,7 @@ var steps = []step{
 	{"A broken commit", brokenCommit},
 	{"Back to an earlier commit", goBack},
 	{"The branch is repaired, and followed again", goOn},
-	{"A commit that the gateway cannot load, and back by itself", goesBackByItself},
+	{"A commit that the gateway cannot load is rolled back", goesBackByItself},
 	{"A save becomes a proposal, and comes back", changeGoesBack},
 }
 
@@ -241,7 +241,7 @@ func goesBackByItself(ctx context.Context, w *world) error {
 		return err
 	}
 	err = errors.Join(
-		w.check(s.Commit == good, "the agent stands at %.7s again, and holds off %.7s", s.Commit, c),
+		w.check(s.Commit == good, "the agent stands at %.7s again, and blocks %.7s", s.Commit, c),
 		w.check(string(got) == right, "the project inherits from its library again"),
 		w.isLive(good),
 	)

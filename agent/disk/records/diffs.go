@@ -56,7 +56,7 @@ func addDiff(own *safe.AgentFolder, gateway string, at time.Time, b []byte) (id 
 		return "", err
 	}
 	var names []string
-	farFuture := at.AddDate(1, 0, 0) // such a name is not the agent's: the next name must not follow it to the end of time
+	farFuture := at.AddDate(1, 0, 0) // from another program, or a clock that was wrong: the next name must not follow it to the end of time
 	for _, e := range list {
 		if strings.HasSuffix(e.Name(), ".json.new") { // an agent was killed while it wrote the file
 			if err := own.Vol.Vacate(history, e.Name()); err != nil {
@@ -65,7 +65,7 @@ func addDiff(own *safe.AgentFolder, gateway string, at time.Time, b []byte) (id 
 		}
 		if t := diffTime(e.Name()); !t.IsZero() && t.Before(farFuture) {
 			names = append(names, e.Name())
-			if !at.After(t) { // the new name sorts last, even if the clock was set back
+			if !at.After(t) { // the new name sorts last, even if the clock was set back by less than a year
 				at = t.Add(time.Second)
 			}
 		}
