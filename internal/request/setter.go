@@ -138,7 +138,7 @@ func (s *Setter) Restore(ctx context.Context, namespace, name, snapshot string) 
 	})
 }
 
-// Retry asks the gateways that rolled the target commit back to take it again. The error is an *InvalidError if there are none.
+// Retry requests that the gateways which rolled back the target commit deliver it again. It returns an *InvalidError if no gateway did.
 func (s *Setter) Retry(ctx context.Context, namespace, name string) (Answer, error) {
 	return s.changeGateways(ctx, namespace, name, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
 		answer := Answer{Outcome: Set, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
