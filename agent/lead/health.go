@@ -8,6 +8,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/validation"
+	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/outbound"
 	"stoker.io/stoker/internal/status"
 )
@@ -64,7 +65,7 @@ func (r *rolling) recordProbe(p probe, now time.Time) {
 		return
 	}
 	r.health.failures++
-	r.health.problem = status.Cut(p.err.Error(), 200)
+	r.health.problem = failure.Cut(p.err.Error(), 200)
 }
 
 // recordFailing records since when gateways report errors, or have not answered.

@@ -12,6 +12,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/schedule"
 	"stoker.io/stoker/api/v1alpha1/syntax"
+	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/status"
 )
 
@@ -110,7 +111,7 @@ func (r *rollout) run() {
 }
 
 func (r *rollout) phase(p v1alpha1.RolloutPhase, format string, args ...any) {
-	r.status.Phase, r.status.Message = p, status.Cut(fmt.Sprintf(format, args...), 1000)
+	r.status.Phase, r.status.Message = p, failure.Cut(fmt.Sprintf(format, args...), 1000)
 }
 
 // keepSince keeps the start of a phase that continues. A step that opened begins a phase.
@@ -367,7 +368,7 @@ func (r *rollout) nameOf(step int) string {
 func (r *rollout) abort(where string, g status.Standing) {
 	text := fmt.Sprintf("%s: %s %s", where, g.Label, g.Reason)
 	if g.Message != "" {
-		text += ": " + status.Cut(g.Message, 200)
+		text += ": " + failure.Cut(g.Message, 200)
 	}
 	r.fail(text)
 }
@@ -375,7 +376,7 @@ func (r *rollout) abort(where string, g status.Standing) {
 // fail ends the rollout. With autoRollback for the rollout, the gateways that it has reached go back.
 func (r *rollout) fail(text string) {
 	t := r.target
-	t.Failed = status.Cut(text, 500)
+	t.Failed = failure.Cut(text, 500)
 	t.Back = r.gs.AutoRollbackScope() == v1alpha1.AutoRollbackRollout && t.Open > 0 && t.From != nil && t.From.Commit != r.want.Commit
 	r.check = nil
 	r.describeAbort()

@@ -25,7 +25,7 @@ func setProblem(want *v1alpha1.SyncTargetSpec, gs *v1alpha1.GatewaySync, invalid
 	switch class := reason.Class(); {
 	case reason == v1alpha1.ReasonPodRestartNeeded: // concerns this pod only; the other agents report what they lack themselves
 	case class == v1alpha1.ClassStalled, class == v1alpha1.ClassHeld:
-		want.Problem = &v1alpha1.TargetProblem{Generation: gs.Generation, Reason: reason, Message: status.Cut(err.Error(), 512)}
+		want.Problem = &v1alpha1.TargetProblem{Generation: gs.Generation, Reason: reason, Message: failure.Cut(err.Error(), 512)}
 	}
 	if want.Commit != "" {
 		return

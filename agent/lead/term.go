@@ -18,6 +18,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/status"
 )
@@ -211,7 +212,7 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 	want := is
 	want.Format = v1alpha1.TargetFormat
 	want.Paused = gs.Paused()
-	want.ForceSync = status.Cut(annotation.ForceSync(gs), 256)
+	want.ForceSync = failure.Cut(annotation.ForceSync(gs), 256)
 	want.ConfirmDeletion = annotation.ConfirmedDeletion(gs)
 	want.Propose = annotation.Propose(gs)
 	want.Restore = annotation.Restore(gs)

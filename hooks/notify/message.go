@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/outbound"
 	"stoker.io/stoker/internal/secret"
-	"stoker.io/stoker/internal/status"
 )
 
 // State is the kind of a change.
@@ -167,7 +167,7 @@ func slackText(n notice) string {
 
 // cutEscaped cuts an escaped text to n bytes, but never within an escape sequence.
 func cutEscaped(s string, n int) string {
-	cut := status.Cut(s, n)
+	cut := failure.Cut(s, n)
 	if i := strings.LastIndexByte(cut, '&'); cut != s && i >= 0 && !strings.Contains(cut[i:], ";") {
 		return cut[:i] + "…"
 	}
@@ -181,7 +181,7 @@ func pagerDutyEvent(n notice, c change, key secret.String) map[string]any {
 	if c.State == Firing {
 		e["event_action"] = "trigger"
 		e["payload"] = map[string]any{
-			"summary": status.Cut(n.title(c)+": "+c.Text, maxSummary), "source": n.Namespace + "/" + n.GatewaySync, "severity": "error",
+			"summary": failure.Cut(n.title(c)+": "+c.Text, maxSummary), "source": n.Namespace + "/" + n.GatewaySync, "severity": "error",
 			"component": n.GatewaySync, "class": string(c.Topic), "custom_details": n,
 		}
 	}

@@ -32,9 +32,9 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/outbound"
 	"stoker.io/stoker/internal/secret"
-	"stoker.io/stoker/internal/status"
 )
 
 const (
@@ -264,7 +264,7 @@ func (ch *channel) news(t topic, in input) *change {
 	if !ok || digest == last {
 		return nil
 	}
-	return &change{Topic: t.name, State: News, Text: status.Cut(t.text(in), maxText), sent: digest}
+	return &change{Topic: t.name, State: News, Text: failure.Cut(t.text(in), maxText), sent: digest}
 }
 
 // stateChange returns the beginning or the end of a state that was not sent yet, or nil. changedAt is when the state began or
@@ -274,14 +274,14 @@ func (ch *channel) stateChange(t topic, in input, changedAt time.Time) *change {
 	began, firing := ch.sent[t.name]
 	switch {
 	case cause != "" && !firing:
-		return &change{Topic: t.name, State: Firing, Text: status.Cut(cause, maxText), Since: &changedAt, sent: changedAt.UTC().Format(time.RFC3339)}
+		return &change{Topic: t.name, State: Firing, Text: failure.Cut(cause, maxText), Since: &changedAt, sent: changedAt.UTC().Format(time.RFC3339)}
 	case cause == "" && firing:
 		c := &change{Topic: t.name, State: Resolved, Text: "it has ended"}
 		if since, err := time.Parse(time.RFC3339, began); err == nil {
 			c.Since, c.Text = &since, "it has ended after "+changedAt.Sub(since).Round(time.Second).String()
 		}
 		if text := in.verdict.Message; text != "" && len(ch.gs.Status.Conditions) > 0 {
-			c.Text = status.Cut(c.Text+": "+text, maxText)
+			c.Text = failure.Cut(c.Text+": "+text, maxText)
 		}
 		return c
 	}

@@ -13,8 +13,8 @@ import (
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/api/v1alpha1/syntax"
+	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/request"
-	"stoker.io/stoker/internal/status"
 )
 
 // input is what a topic is computed from: a GatewaySync, and what its status says.
@@ -171,7 +171,7 @@ func gatewayLine(g *v1alpha1.DiscoveredGateway) string {
 		text += " " + string(g.Reason)
 	}
 	if g.Message != "" {
-		text += ": " + status.Cut(annotation.Line(g.Message), 200)
+		text += ": " + failure.Cut(annotation.Line(g.Message), 200)
 	}
 	if g.Drift > 0 {
 		text += fmt.Sprintf(" (%d changed on the gateway)", g.Drift)

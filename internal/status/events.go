@@ -11,6 +11,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/api/v1alpha1/syntax"
+	"stoker.io/stoker/internal/failure"
 )
 
 // Event is a one-time event: a difference between two statuses.
@@ -32,7 +33,7 @@ const (
 func transitions(f *facts, next *v1alpha1.GatewaySyncStatus) []Event {
 	var out []Event
 	emit := func(warning bool, reason, format string, args ...any) {
-		out = append(out, Event{Warning: warning, Reason: reason, Note: Cut(fmt.Sprintf(format, args...), maxMessage)})
+		out = append(out, Event{Warning: warning, Reason: reason, Note: failure.Cut(fmt.Sprintf(format, args...), maxMessage)})
 	}
 	refEvents(f, next, emit)
 	fleet, out := out, nil
@@ -47,7 +48,7 @@ func transitions(f *facts, next *v1alpha1.GatewaySyncStatus) []Event {
 		for _, e := range g.transitions(was) {
 			switch e.Reason {
 			case v1alpha1.EventSyncCompleted, v1alpha1.EventSyncFailed, v1alpha1.EventSyncHeld, v1alpha1.EventConflictDetected, v1alpha1.EventDesignerSessionActive:
-				e.Note = Cut(e.Note, maxMessage-len(request)) + request
+				e.Note = failure.Cut(e.Note, maxMessage-len(request)) + request
 			}
 			for j := range g.pods {
 				e.Pod = &g.pods[j]
@@ -94,7 +95,7 @@ func mergeNotes(all []trouble, reason string) string {
 		return text
 	}
 	// The names matter most: the Events of the pods have the details.
-	return fmt.Sprintf("%s: %s: %s", counted(len(names), "gateway"), Cut(strings.Join(names, ", "), maxMessage*3/4), notes[0])
+	return fmt.Sprintf("%s: %s: %s", counted(len(names), "gateway"), failure.Cut(strings.Join(names, ", "), maxMessage*3/4), notes[0])
 }
 
 type eventFunc func(warning bool, reason, format string, args ...any)
@@ -133,7 +134,7 @@ func requestedBy(f *facts) string {
 	if d.RequestedBy == "" || !d.Override && (f.last.Target == nil || f.last.Target.RequestedAt == f.target.RequestedAt) {
 		return ""
 	}
-	said := "; requested by " + Cut(d.RequestedBy, 64)
+	said := "; requested by " + failure.Cut(d.RequestedBy, 64)
 	if d.RequestedAt != "" {
 		said += " at " + d.RequestedAt
 	}
@@ -157,7 +158,7 @@ func (g *gateway) transitions(was *v1alpha1.DiscoveredGateway) []Event {
 		was = &v1alpha1.DiscoveredGateway{}
 	}
 	emit := func(warning bool, reason, note string) {
-		out = append(out, Event{Warning: warning, Reason: reason, Note: Cut(note, maxMessage)})
+		out = append(out, Event{Warning: warning, Reason: reason, Note: failure.Cut(note, maxMessage)})
 	}
 	why := string(g.Reason)
 	if g.Message != "" {

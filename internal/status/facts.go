@@ -135,5 +135,5 @@ func (f *facts) condition(status metav1.ConditionStatus, reason v1alpha1.Reason,
 	if !conditionReason.MatchString(string(reason)) {
 		reason = v1alpha1.ReasonProgressing
 	}
-	return &metav1.Condition{Status: status, Reason: string(reason), Message: Cut(message, maxMessage), ObservedGeneration: f.GatewaySync.Generation, LastTransitionTime: f.now}
+	return &metav1.Condition{Status: status, Reason: string(reason), Message: failure.Cut(message, maxMessage), ObservedGeneration: f.GatewaySync.Generation, LastTransitionTime: f.now}
 }

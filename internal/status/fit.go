@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 )
 
 const (
@@ -68,19 +69,19 @@ var detail = []func(*v1alpha1.DiscoveredGateway){
 	func(g *v1alpha1.DiscoveredGateway) {
 		g.SyncHistory = nil
 		g.ProjectsSynced = g.ProjectsSynced[:min(len(g.ProjectsSynced), 3)]
-		g.Message, g.PodName = Cut(g.Message, 200), Cut(g.PodName, 128)
+		g.Message, g.PodName = failure.Cut(g.Message, 200), failure.Cut(g.PodName, 128)
 		if len(g.Notes) > 0 {
-			g.Notes = []string{Cut(g.Notes[0], 128)}
+			g.Notes = []string{failure.Cut(g.Notes[0], 128)}
 		}
 	},
 	func(g *v1alpha1.DiscoveredGateway) {
 		g.ProjectsSynced, g.LastScanResult, g.LastSyncDuration, g.ServiceAccountName, g.Namespace = nil, "", "", "", ""
 		g.LastSnapshot, g.SyncHistory = nil, nil
-		g.Message, g.PodName = Cut(g.Message, 80), Cut(g.PodName, 128)
+		g.Message, g.PodName = failure.Cut(g.Message, 80), failure.Cut(g.PodName, 128)
 	},
 	func(g *v1alpha1.DiscoveredGateway) {
-		*g = v1alpha1.DiscoveredGateway{Name: g.Name, PodName: Cut(g.PodName, 64), Profile: g.Profile, SyncStatus: g.SyncStatus, Reason: g.Reason,
-			SyncedCommit: g.SyncedCommit, Message: Cut(g.Message, 32), Drift: g.Drift, FilesSaved: g.FilesSaved,
+		*g = v1alpha1.DiscoveredGateway{Name: g.Name, PodName: failure.Cut(g.PodName, 64), Profile: g.Profile, SyncStatus: g.SyncStatus, Reason: g.Reason,
+			SyncedCommit: g.SyncedCommit, Message: failure.Cut(g.Message, 32), Drift: g.Drift, FilesSaved: g.FilesSaved,
 			AutoRollback: g.AutoRollback, ProposalState: g.ProposalState}
 	},
 	func(g *v1alpha1.DiscoveredGateway) {

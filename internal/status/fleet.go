@@ -96,7 +96,7 @@ func (rows fleet) behind(target string) verdict {
 	worst, others := rows.worst(func(g *gateway) (int, bool) { return weight(g.Reason), !g.synced })
 	message := rows.countSynced(target) + "; " + gatewaypod.GatewayLabel(worst.Name, worst.PodName)
 	if worst.Message != "" {
-		message += ": " + Cut(worst.Message, maxMessage/2)
+		message += ": " + failure.Cut(worst.Message, maxMessage/2)
 	}
 	if others > 0 {
 		message += fmt.Sprintf("; %d more", others)

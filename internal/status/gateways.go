@@ -11,6 +11,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/api/v1alpha1/validation"
+	"stoker.io/stoker/internal/failure"
 )
 
 // Bounds of what a row takes from a report. The markers of DiscoveredGateway allow as much.
@@ -104,11 +105,11 @@ func (s *Seen) gateway(p Pod, r *v1alpha1.SyncReport, known map[string]*v1alpha1
 			g.Message += ": " + p.Stuck
 		}
 		if err := s.Unreadable[p.Name]; err != nil {
-			g.Message = Cut(err.Error(), maxMessage)
+			g.Message = failure.Cut(err.Error(), maxMessage)
 		}
 		return g
 	case r.Status.Gateway != "":
-		g.Name = Cut(r.Status.Gateway, 253) // the agent may have started with this name before the annotation changed
+		g.Name = failure.Cut(r.Status.Gateway, 253) // the agent may have started with this name before the annotation changed
 	}
 	g.copyFrom(known[g.Name])
 	g.report(s, &r.Status)
@@ -117,7 +118,7 @@ func (s *Seen) gateway(p Pod, r *v1alpha1.SyncReport, known map[string]*v1alpha1
 		if g.Message != "" {
 			says += "; " + g.Message
 		}
-		g.Message = Cut(says, maxMessage)
+		g.Message = failure.Cut(says, maxMessage)
 	}
 	return g
 }
@@ -161,7 +162,7 @@ func (g *gateway) setHistory(list []v1alpha1.SyncRecord) {
 func (g *gateway) snapshot(s *v1alpha1.GatewaySnapshot) {
 	g.LastSnapshot = nil
 	if s != nil && annotation.RestoresOn(s.ID, g.Name) == s.ID && s.ID != "" {
-		g.LastSnapshot = &v1alpha1.GatewaySnapshot{ID: s.ID, Size: Cut(s.Size, 32), Timestamp: s.Timestamp.DeepCopy()}
+		g.LastSnapshot = &v1alpha1.GatewaySnapshot{ID: s.ID, Size: failure.Cut(s.Size, 32), Timestamp: s.Timestamp.DeepCopy()}
 		if s.Stored == v1alpha1.StoredLocal || s.Stored == v1alpha1.StoredRemote || s.Stored == v1alpha1.StoredBoth {
 			g.LastSnapshot.Stored = s.Stored
 		}
@@ -170,17 +171,17 @@ func (g *gateway) snapshot(s *v1alpha1.GatewaySnapshot) {
 
 // report copies what an agent reports. A report about an earlier target or spec does not describe the current state.
 func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
-	g.Profile, g.AgentVersion = Cut(r.Profile, 63), Cut(r.AgentVersion, 64)
-	g.SyncStatus, g.Reason, g.Message = r.Phase, v1alpha1.Reason(Cut(string(r.Reason), 64)), Cut(r.Message, maxMessage)
-	g.LastScanResult, g.Drift = Cut(r.Scan, maxScan), r.Drift.Files
+	g.Profile, g.AgentVersion = failure.Cut(r.Profile, 63), failure.Cut(r.AgentVersion, 64)
+	g.SyncStatus, g.Reason, g.Message = r.Phase, v1alpha1.Reason(failure.Cut(string(r.Reason), 64)), failure.Cut(r.Message, maxMessage)
+	g.LastScanResult, g.Drift = failure.Cut(r.Scan, maxScan), r.Drift.Files
 	g.propose(r.Proposal)
 	g.snapshot(r.LastSnapshot)
-	g.AutoRollback = Cut(r.AutoRollback, 40)
+	g.AutoRollback = failure.Cut(r.AutoRollback, 40)
 	g.setHistory(r.SyncHistory)
 	g.FilesChanged, g.FilesSaved = changed(r.Files), max(0, r.Files.Saved)
 	g.Notes = nil
 	for _, note := range r.Notes[:min(len(r.Notes), maxNotes)] {
-		g.Notes = append(g.Notes, Cut(note, maxNote))
+		g.Notes = append(g.Notes, failure.Cut(note, maxNote))
 	}
 	g.ProjectsSynced = r.Projects[:min(len(r.Projects), maxProjects)]
 	if r.Planned != nil && r.Revision == s.Target.Revision {
@@ -189,16 +190,16 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	g.delivered = r.Phase.Synced()
 	switch { // the ref of the commit is known only while the commit is the target
 	case r.Commit == r.Target || r.Target == "":
-		g.SyncedRef = Cut(r.Ref, 255)
+		g.SyncedRef = failure.Cut(r.Ref, 255)
 	case r.Commit != g.SyncedCommit:
 		g.SyncedRef = ""
 	}
-	g.SyncedCommit = Cut(r.Commit, 40)
+	g.SyncedCommit = failure.Cut(r.Commit, 40)
 	if !reportable(r.Phase) { // the API server would reject the whole status
-		g.SyncStatus, g.Message = v1alpha1.GatewayError, Cut(fmt.Sprintf("its agent reports %.40q, which is not a state; %s", r.Phase, r.Message), maxMessage)
+		g.SyncStatus, g.Message = v1alpha1.GatewayError, failure.Cut(fmt.Sprintf("its agent reports %.40q, which is not a state; %s", r.Phase, r.Message), maxMessage)
 	}
 	if g.delivered && r.Started != nil {
-		g.LastSyncTime, g.LastSyncDuration = &metav1.Time{Time: r.Started.Time}, Cut(r.Duration, 32)
+		g.LastSyncTime, g.LastSyncDuration = &metav1.Time{Time: r.Started.Time}, failure.Cut(r.Duration, 32)
 	}
 	g.handled = s.Target.RequestedAt == "" || r.HandledRequest == s.Target.RequestedAt
 	of := s.GatewaySync.Generation
@@ -214,14 +215,14 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	case g.synced:
 	case current && !g.delivered:
 		if paused && retriesByItself(g.Reason) { // nothing waits for a paused gateway: neither a deadline nor a request
-			g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayHeld, v1alpha1.ReasonPaused, Cut("paused; "+says, maxMessage)
+			g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayHeld, v1alpha1.ReasonPaused, failure.Cut("paused; "+says, maxMessage)
 			g.handled = true
 		}
 	case paused:
 		g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayHeld, v1alpha1.ReasonPaused, "paused"
 	default:
 		g.SyncStatus, g.Reason = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing
-		g.Message = Cut("has not begun to sync the current target; before: "+says, maxMessage)
+		g.Message = failure.Cut("has not begun to sync the current target; before: "+says, maxMessage)
 	}
 }
 
@@ -247,8 +248,8 @@ func (g *gateway) merge(other gateway) {
 	for i, p := range g.pods {
 		names[i] = p.Name
 	}
-	g.PodName = Cut(strings.Join(names, ", "), 1024)
+	g.PodName = failure.Cut(strings.Join(names, ", "), 1024)
 	g.synced, g.stale, g.delivered, g.handled, g.planned = false, false, false, false, ""
 	g.SyncStatus, g.Reason = v1alpha1.GatewayHeld, v1alpha1.ReasonDuplicateGateway
-	g.Message = Cut("live pods "+list(names)+" claim the same gateway name: give each its own name with the annotation "+v1alpha1.AnnotationGatewayName, maxMessage)
+	g.Message = failure.Cut("live pods "+list(names)+" claim the same gateway name: give each its own name with the annotation "+v1alpha1.AnnotationGatewayName, maxMessage)
 }

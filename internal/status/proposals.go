@@ -13,6 +13,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/api/v1alpha1/syntax"
+	"stoker.io/stoker/internal/failure"
 )
 
 // Bounds of what an agent reports of its proposal, in bytes.
@@ -184,7 +185,7 @@ func (g *gateway) proposalEvents(was *v1alpha1.DiscoveredGateway) []Event {
 			note += ": " + g.proposal.URL
 		}
 		note = strings.ToUpper(note[:1]) + note[1:]
-		return []Event{{Warning: warning, Reason: reason, Note: Cut(note, maxMessage)}}
+		return []Event{{Warning: warning, Reason: reason, Note: failure.Cut(note, maxMessage)}}
 	}
 	switch {
 	case g.ProposalState == v1alpha1.ProposalOpen && created:

@@ -90,7 +90,7 @@ func nameWithReason(name string, reason v1alpha1.Reason, others int) string {
 	if others > 0 {
 		rest += fmt.Sprintf("; %d more", others)
 	}
-	return Cut(name, max(maxNameWithReason-len(rest), 8)) + rest
+	return failure.Cut(name, max(maxNameWithReason-len(rest), 8)) + rest
 }
 
 // summary returns status.summary of a verdict. overdue means that the progress deadline has passed.
@@ -108,5 +108,5 @@ func summary(f *facts, v verdict, overdue bool) string {
 	case v.status == metav1.ConditionTrue && drifted > 0:
 		s += fmt.Sprintf("; drift on %d", drifted)
 	}
-	return Cut(s, maxSummary)
+	return failure.Cut(s, maxSummary)
 }

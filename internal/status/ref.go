@@ -66,7 +66,7 @@ func (f *facts) polling() string { return "polling git for " + f.Ref.Desired.Ref
 func refError(f *facts) string {
 	reason, message := f.refReason(), f.Ref.Err.Error()
 	if f.resolved && !f.inherited {
-		message = fmt.Sprintf("%s; the gateways stay at %s", Cut(message, maxMessage-80), syntax.ShortCommit(f.Target.Commit))
+		message = fmt.Sprintf("%s; the gateways stay at %s", failure.Cut(message, maxMessage-80), syntax.ShortCommit(f.Target.Commit))
 	}
 	// The text of a network error differs between attempts, for example in a port. Only another reason is a change.
 	if c := f.lastCondition(v1alpha1.ConditionRefResolved); c != nil && c.Status == metav1.ConditionFalse && c.Reason == string(reason) &&

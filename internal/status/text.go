@@ -3,15 +3,10 @@ package status
 import (
 	"fmt"
 	"strings"
-
-	"stoker.io/stoker/internal/failure"
 )
 
 // maxMessage bounds the text of a condition, an event or a row, in bytes.
 const maxMessage = 1000
-
-// Cut truncates a text to n bytes; see failure.Cut.
-func Cut(s string, n int) string { return failure.Cut(s, n) }
 
 func counted(n int, what string) string {
 	if n == 1 {
