@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -44,8 +45,12 @@ type pending struct {
 	back func() error
 }
 
+// newPowerCut keeps what is not durable beside root, because it links files from there, and links need one file system.
 func newPowerCut(t testing.TB, root string) *powerCut {
-	return &powerCut{t: t, root: root, side: memory(t), dirty: map[uint64]*os.File{}}
+	side, err := os.MkdirTemp(filepath.Dir(root), "side-")
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(side)) })
+	return &powerCut{t: t, root: root, side: side, dirty: map[uint64]*os.File{}}
 }
 
 func (c *powerCut) around(e safe.Effect, do func() error) error {
