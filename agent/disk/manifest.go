@@ -75,6 +75,9 @@ func (f *manifestStore) openManifest() (*format.Manifest, error) {
 // writeManifest replaces the manifest by old with edits. renamed reports whether the new one is in place; then an error means
 // that it may not be durable, or cannot be read.
 func (f *manifestStore) writeManifest(h plan.Header, old *format.Manifest, edits format.Edits) (renamed bool, err error) {
+	if live := f.manifest(); !live.Missing() { // old is that of a snapshot if the run restores one
+		h.Earlier = live.Header().After(h.Commit)
+	}
 	renamed, err = f.in.Write(manifestFile, func(w io.Writer) error { return format.Merge(w, h, old, edits) })
 	if !renamed {
 		return false, err

@@ -216,7 +216,7 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 	return inputs{
 		request: request,
 		in:      in, generation: gs.Generation, profile: eff, rotated: f.rotated.Load(),
-		rollback:    f.spec.rollback && in.Ref != gs.Spec.Git.Ref,
+		rollback:    in.Ref != gs.Spec.Git.Ref && !in.Commit.IsZero() && in.Commit == f.spec.rollback,
 		beforeStart: f.startup.beforeStart(ctx, f.connections.Gateway),
 		facts:       plan.Facts{GatewayName: f.Gateway, PodName: f.Pod, PodOrdinal: ordinal, Namespace: f.Namespace, CRName: f.GatewaySync, Labels: f.pod.labels},
 	}, nil

@@ -33,7 +33,7 @@ type specReader struct {
 	owner    types.UID             // in the target for which gs was read
 	epoch    int                   // in which gs was read: see targetWatch.currentEpoch
 	requests requests              // that gs has confirmed
-	rollback bool                  // a rollback is in force
+	rollback plan.ID               // the commit that the request goes back to; zero if it goes back to none
 	request  sync.Request          // who requested the ref
 
 	attempt          attempt   // the last failed one
@@ -106,7 +106,10 @@ func (s *specReader) fetch(ctx context.Context, in instruction, epoch int, chang
 		return nil, err
 	}
 	d, bad := desiredref.Of(gs, "")
-	s.failures, s.rollback = 0, bad == nil && d.Unless != ""
+	s.failures, s.rollback = 0, plan.ID{}
+	if bad == nil && d.GoesBack(in.Commit.String(), gs.Status.RanEverywhere, func(string) bool { return s.volume.ran(in.Commit) }) {
+		s.rollback = in.Commit
+	}
 	s.request = sync.Request{By: desiredref.RequestsOf(gs).By(), For: gs.Annotations[v1alpha1.AnnotationRequestedFor], At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
 	// A pause by annotation comes through the target; in this copy it becomes stale.
 	delete(gs.Annotations, v1alpha1.AnnotationPaused)

@@ -29,6 +29,12 @@ func (v volume) holds(ref string, commit plan.ID) bool {
 	return h.Complete && !commit.IsZero() && h.Commit == commit && (ref == "" || ref == h.Ref)
 }
 
+// ran reports whether a commit is or was completely on the disk, by the manifest, which no user of the API server can write.
+func (v volume) ran(commit plan.ID) bool {
+	d, err := v.engine.Open()
+	return err == nil && d.Manifest().Header().Ran(commit)
+}
+
 // unsynced reports whether no sync was ever completed on this volume.
 func (v volume) unsynced() bool {
 	d, err := v.engine.Open()

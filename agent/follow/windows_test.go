@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// A gateway keeps its commit while no window allows another one. A rollback that is requested does not wait.
+// A gateway keeps its commit while no window allows another one.
 func TestClosedWindow(t *testing.T) {
 	w := onSharedCluster(t)
 	p := w.pod("line-0")
@@ -41,31 +41,61 @@ func TestClosedWindow(t *testing.T) {
 	p.await("a request without an approval waits", func(s v1alpha1.SyncReportStatus) bool {
 		return s.Reason == v1alpha1.ReasonMaintenanceWindow && s.Ref == second
 	})
+}
+
+// C20: a request counts as a rollback only if the commit ran on this gateway, as its manifest says, and on every gateway, as the status says.
+func TestRollbackPassesClosedWindow(t *testing.T) {
+	w := onSharedCluster(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p)
+	w.lead(targetCommit(first))
+	p.start()
+	p.awaitSynced(first, "one")
+	second := w.commit("two")
+	w.lead(targetCommit(second))
+	p.awaitSynced(second, "two")
+	gs := w.edit(func(gs *v1alpha1.GatewaySync) {
+		gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Windows: []v1alpha1.MaintenanceWindow{
+			{Name: "never", Kind: v1alpha1.WindowDeny, Schedule: "* * * * *", Duration: "1h"}}}
+	})
+	w.ran(second)
 	third := w.commit("three")
 	w.annotate(v1alpha1.AnnotationRequestedBy, "cli")
 	w.annotate(v1alpha1.AnnotationRequestedFor, "ticket 7")
-	w.annotate(v1alpha1.AnnotationRequestedUnless, third)
+	w.annotate(v1alpha1.AnnotationRequestedUnless, second)
+	waits := func(commit, what string) {
+		t.Helper()
+		w.annotate(v1alpha1.AnnotationRequestedRef, commit)
+		target := w.lead(targetCommit(commit), generation(gs.Generation), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = commit, "" })
+		p.await(what, func(s v1alpha1.SyncReportStatus) bool {
+			return held(v1alpha1.ReasonMaintenanceWindow)(s) && s.Revision == target.Spec.Revision
+		})
+		assert.Equal(t, "two", p.title())
+	}
+	waits(third, "a commit that ran nowhere")
+	waits(first, "the status does not list the commit")
+	w.ran(third)
+	waits(third, "the commit never ran on this gateway")
+	w.ran(first)
 	w.annotate(v1alpha1.AnnotationRequestedRef, first)
-	w.lead(targetCommit(first), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = first, "" })
+	w.lead(targetCommit(first), func(s *v1alpha1.SyncTargetSpec) { s.Ref = first })
 	p.awaitSynced(first, "one")
-	w.annotate(v1alpha1.AnnotationRequestedRef, second)
-	w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = second, "" })
-	p.awaitSynced(second, "two")
 	record := p.audit()
-	require.Len(t, record, 2)
-	assert.Equal(t, sync.Request{}, record[0].Request)
-	assert.Equal(t, sync.Request{By: "cli", For: "ticket 7"}, record[1].Request)
-	assert.Equal(t, []string{first, second, "line-0", "site"}, []string{record[1].From.String(), record[1].To.String(), record[1].Gateway, record[1].GatewaySync})
+	require.Len(t, record, 3)
+	assert.Equal(t, sync.Request{}, record[1].Request)
+	assert.Equal(t, sync.Request{By: "cli", For: "ticket 7"}, record[2].Request)
+	assert.Equal(t, []string{second, first, "line-0", "site"}, []string{record[2].From.String(), record[2].To.String(), record[2].Gateway, record[2].GatewaySync})
 
-	gs := w.edit(func(gs *v1alpha1.GatewaySync) {
+	gs = w.edit(func(gs *v1alpha1.GatewaySync) {
 		gs.Annotations = nil
 		gs.Spec.Deployment.Windows[0].Gateways = []string{"area-*"}
 	})
 	w.lead(targetCommit(third), generation(gs.Generation), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "main", "refs/heads/main" })
 	p.awaitSynced(third, "three")
 	record = p.audit()
-	require.Len(t, record, 3)
-	assert.Equal(t, sync.Request{}, record[2].Request, "a change of the branch is not a request")
+	require.Len(t, record, 4)
+	assert.Equal(t, sync.Request{}, record[3].Request, "a change of the branch is not a request")
 }
 
 // A gateway that is restarted while its windows are closed starts with its old commit, even if its start waits for the target's.

@@ -114,7 +114,7 @@ func (t *term) roll(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error
 	if t.rolling.decided { // the status may be a second behind, and say that another attempt soaked
 		seen.Status.Rollout = t.rolling.decision.status
 	}
-	p := advance(observed{gs: &seen, stale: t.rolling.stale, published: is, want: *want, rollback: ref.Desired.Unless != "", gateways: gateways,
+	p := advance(observed{gs: &seen, stale: t.rolling.stale, published: is, want: *want, rollback: ref.Desired.GoesBack(want.Commit, gs.Status.RanEverywhere), gateways: gateways,
 		failing: t.rolling.failing, health: t.rolling.health, now: now})
 	want.Rollout = p.target
 	if !p.again.IsZero() {

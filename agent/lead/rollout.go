@@ -21,7 +21,7 @@ type observed struct {
 	gs *v1alpha1.GatewaySync
 	// The published target, and the one to publish without its rollout.
 	published, want v1alpha1.SyncTargetSpec
-	// rollback means that the desired ref is a rollback that an operator requested.
+	// rollback means that the request in force goes back to a commit that ran everywhere.
 	rollback bool
 	// gateways are the live gateways, with their state for the published target.
 	gateways []status.Standing

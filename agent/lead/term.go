@@ -241,7 +241,7 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 		is.Revision = highestRevision(reports)
 	}
 	written := func() {
-		if want.Commit != is.Commit && ref.Desired.Unless != "" {
+		if want.Commit != is.Commit && ref.Desired.GoesBack(want.Commit, gs.Status.RanEverywhere) {
 			t.metrics.RolledBack("request")
 		}
 		if want.Commit != is.Commit || want.Ref != is.Ref {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 )
 
 // ID is a git object id (SHA-1).
@@ -188,6 +189,25 @@ type Header struct {
 	Files int
 	// Complete is false if the sync could not deliver every file. Then the next plan is a full one.
 	Complete bool
+	// Earlier are the last commits that were completely on the disk before Commit, newest last.
+	Earlier []ID
+}
+
+// maxEarlier bounds Header.Earlier. The history of a GatewaySync has fewer commits.
+const maxEarlier = 16
+
+// Ran reports whether a commit is completely on the disk, or was before.
+func (h Header) Ran(commit ID) bool {
+	return !commit.IsZero() && (h.Complete && h.Commit == commit || slices.Contains(h.Earlier, commit))
+}
+
+// After returns the value of Earlier for a header that follows h and has another commit or the same one.
+func (h Header) After(commit ID) []ID {
+	if !h.Complete || h.Commit.IsZero() || h.Commit == commit {
+		return h.Earlier
+	}
+	list := append(slices.DeleteFunc(slices.Clone(h.Earlier), func(id ID) bool { return id == h.Commit }), h.Commit)
+	return list[max(0, len(list)-maxEarlier):]
 }
 
 // Origin names a mapping.

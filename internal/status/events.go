@@ -209,7 +209,7 @@ func fleetEvents(f *facts, next *v1alpha1.GatewaySyncStatus, emit eventFunc) {
 	good := f.last.LastGood == nil || next.LastGood != nil && (f.last.LastGood.Commit != next.LastGood.Commit || f.last.LastGood.Ref != next.LastGood.Ref)
 	if is.Status == metav1.ConditionTrue && (good || was == nil || was.Status != is.Status && !rested(was.Reason)) {
 		emit(false, v1alpha1.EventSyncCompleted, "%s", is.Message)
-		if good && f.Ref.Desired.Unless != "" {
+		if good && f.goesBack() {
 			emit(false, v1alpha1.EventRollbackCompleted, "%s", is.Message)
 		}
 	}

@@ -118,11 +118,15 @@ func (f *facts) describeTarget() string {
 // rollbackPrefix returns how the message of Ready begins if a rollback is in force, else "". The fleet is healthy then, but does
 // not run what the spec says.
 func (f *facts) rollbackPrefix() string {
-	unless := f.Ref.Desired.Unless
-	if unless == "" {
+	if !f.goesBack() {
 		return ""
 	}
-	return fmt.Sprintf("rolled back: %s of %s is blocked; ", syntax.ShortCommit(unless), f.GatewaySync.Spec.Git.Ref)
+	return fmt.Sprintf("rolled back: %s of %s is blocked; ", syntax.ShortCommit(f.Ref.Desired.Unless), f.GatewaySync.Spec.Git.Ref)
+}
+
+// goesBack reports whether the target is a rollback that was requested.
+func (f *facts) goesBack() bool {
+	return f.Ref.Desired.GoesBack(f.Target.Commit, f.last.RanEverywhere)
 }
 
 // conditionReason matches the reasons that the API server admits in a condition. The API server admits any

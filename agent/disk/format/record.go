@@ -192,10 +192,15 @@ type header struct {
 	Mappings []plan.Origin `json:"mappings,omitempty"`
 	Files    int           `json:"files"`
 	Complete bool          `json:"complete"`
+	Earlier  []string      `json:"earlier,omitempty"`
 }
 
 func encodeHeader(h plan.Header) ([]byte, error) {
-	return json.Marshal(header{h.Ref, h.Commit.String(), h.Rules, h.Mappings, h.Files, h.Complete})
+	var earlier []string
+	for _, id := range h.Earlier {
+		earlier = append(earlier, id.String())
+	}
+	return json.Marshal(header{h.Ref, h.Commit.String(), h.Rules, h.Mappings, h.Files, h.Complete, earlier})
 }
 
 func decodeHeader(b []byte) (plan.Header, error) {
@@ -207,7 +212,15 @@ func decodeHeader(b []byte) (plan.Header, error) {
 	if err != nil {
 		return plan.Header{}, err
 	}
+	var earlier []plan.ID
+	for _, text := range h.Earlier {
+		id, err := plan.ParseID(text)
+		if err != nil {
+			return plan.Header{}, err
+		}
+		earlier = append(earlier, id)
+	}
 	return plan.Header{
-		Ref: h.Ref, Commit: commit, Rules: h.Rules, Mappings: h.Mappings, Files: h.Files, Complete: h.Complete,
+		Ref: h.Ref, Commit: commit, Rules: h.Rules, Mappings: h.Mappings, Files: h.Files, Complete: h.Complete, Earlier: earlier,
 	}, nil
 }

@@ -3,6 +3,7 @@
 package desiredref
 
 import (
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -41,6 +42,15 @@ func (d Desired) CheckCommit(commit string) error {
 	}
 	return v1alpha1.NewError(v1alpha1.ReasonRefMoved, "%s is at %.7s, but was requested at %.7s: it has moved since it was chosen; "+
 		"request it again as it is now, or request commit %s", d.Ref, commit, d.Commit, d.Commit)
+}
+
+// GoesBack reports whether the request in force goes back to a commit that ran before. Only then it passes maintenance windows, stages,
+// the validation webhook and automatic rollback. d.Unless alone shows only that the sender calls it a rollback. Each of ran is a record of
+// what ran: the status of the GatewaySync, which neither senders nor gateways can write, and on a gateway also its manifest. All must have
+// the commit, so that neither a sender nor a program on a gateway can pass off a new commit as an old one.
+func (d Desired) GoesBack(commit string, ran ...func(commit string) bool) bool {
+	return d.Unless != "" && commit != "" && commit != d.Unless && len(ran) > 0 &&
+		!slices.ContainsFunc(ran, func(has func(string) bool) bool { return !has(commit) })
 }
 
 // Status returns the value of status.request; nil if there is nothing to remember.

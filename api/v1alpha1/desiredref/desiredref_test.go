@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -403,4 +404,28 @@ func smallest() *v1alpha1.GatewaySync {
 	gs.Spec.Git.Repo = "https://git.example.com/plant.git"
 	gs.Spec.Git.Ref = "main"
 	return gs
+}
+
+// C20: the words of the sender alone make no rollback; every record must have the commit.
+func TestGoesBack(t *testing.T) {
+	has := func(commits ...string) func(string) bool {
+		return func(c string) bool { return slices.Contains(commits, c) }
+	}
+	rollback := desiredref.Desired{Ref: commit2, Override: true, Unless: commit1}
+	for name, c := range map[string]struct {
+		d      desiredref.Desired
+		commit string
+		ran    []func(string) bool
+		want   bool
+	}{
+		"every record has it":        {rollback, commit2, []func(string) bool{has(commit1, commit2), has(commit2)}, true},
+		"only the status has it":     {rollback, commit2, []func(string) bool{has(commit2), has(commit1)}, false},
+		"only the gateway has it":    {rollback, commit2, []func(string) bool{has(commit1), has(commit2)}, false},
+		"no record":                  {rollback, commit2, nil, false},
+		"commit unknown":             {rollback, "", []func(string) bool{has("")}, false},
+		"the commit that it blocks":  {rollback, commit1, []func(string) bool{has(commit1)}, false},
+		"a request of an old commit": {desiredref.Desired{Ref: commit2, Override: true}, commit2, []func(string) bool{has(commit2)}, false},
+	} {
+		t.Run(name, func(t *testing.T) { assert.Equal(t, c.want, c.d.GoesBack(c.commit, c.ran...)) })
+	}
 }
