@@ -88,6 +88,10 @@ type gate struct {
 // check decides whether this gateway may follow a target now.
 func (g *gate) check(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction) passage {
 	p, r := passage{in: in}, in.rollout
+	if in.problem.Reason == v1alpha1.ReasonRefMoved && !in.Commit.IsZero() && !g.volume.unsynced() && g.volume.commit() != in.Commit {
+		p.hold(v1alpha1.ReasonRefMoved, "%s was not taken before its ref moved: %s", in.Commit.Short(), in.problem.Message)
+		return p
+	}
 	if in.Commit.IsZero() || !gs.InSteps() {
 		return p
 	}

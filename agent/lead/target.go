@@ -38,6 +38,17 @@ func setProblem(want *v1alpha1.SyncTargetSpec, gs *v1alpha1.GatewaySync, invalid
 	}
 }
 
+// setMoved sets the problem of a target whose ref has moved away from the requested commit since it was resolved. Gateways that have not
+// taken the commit do not take it then. During a poll the last problem stays.
+func setMoved(want *v1alpha1.SyncTargetSpec, is v1alpha1.SyncTargetSpec, ref status.Ref) {
+	same := is.Ref == want.Ref && is.Commit == want.Commit && is.Problem != nil && is.Problem.Reason == v1alpha1.ReasonRefMoved
+	if failure.Is(ref.Err, v1alpha1.ReasonRefMoved) {
+		want.Problem = &v1alpha1.TargetProblem{Generation: want.Generation, Reason: v1alpha1.ReasonRefMoved, Message: failure.Cut(ref.Err.Error(), 512)}
+	} else if ref.Polled || !same {
+		want.Problem = nil
+	}
+}
+
 // unsure is a write of the target whose answer was lost: the API server may have carried it out.
 type unsure struct {
 	sent    v1alpha1.SyncTargetSpec

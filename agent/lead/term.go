@@ -222,7 +222,8 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 		if len(r.name) > 255 || !strings.HasPrefix(r.name, "refs/heads/") && !strings.HasPrefix(r.name, "refs/tags/") {
 			want.RefName = "" // then the commit alone identifies the target
 		}
-		want.RequestedAt, want.Problem = r.requestedAt, nil
+		want.RequestedAt = r.requestedAt
+		setMoved(&want, is, ref)
 		if is.Ref != want.Ref || is.Commit != want.Commit || is.ResolvedAt == nil {
 			at := metav1.NewTime(t.stamp().Truncate(time.Second))
 			want.ResolvedAt = &at
