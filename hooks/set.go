@@ -46,6 +46,9 @@ func (r *requester) addSenderFlags(command *cobra.Command) {
 	r.waitFlags = addWaitFlags(command)
 }
 
+// requestWithdrawn is printed for a request that was withdrawn.
+const requestWithdrawn = "request withdrawn"
+
 func newSetRefCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "set-ref NAME [REF]",
@@ -59,6 +62,9 @@ Requesting the desired ref again only makes the lead poll git; with --id, a repe
 With --commit, the ref must resolve to that commit. If a tag was moved, the request fails with RefMoved and the gateways keep
 their files. Moving the tag back does not revive the request; send another one.
 
+With --withdraw, the request in force ends, or the one with --id if it is in force, and what was in force before is desired again.
+If a gateway runs the commit already, nothing changes: roll back, or request another ref.
+
 In a hook Job of Argo CD, use --application instead of REF. It requests the commit of the sync, which must be a commit of
 spec.git.repo. The id of the request contains the name of the Job, the start of the sync and the first digits of the commit,
 so a repeated Job requests only once. If the sync is already over, the command requests nothing and exits with 4.`,
@@ -67,6 +73,9 @@ so a repeated Job requests only once. If the sync is already over, the command r
 
   # run the tag v2.4.0 only if it is still the commit that was tested
   stoker set-ref line v2.4.0 --commit 3abea812817f08376beec80744660b4fbcb76fc2 --wait
+
+  # withdraw the request of a promotion that was aborted
+  stoker set-ref line --withdraw --id "$PROMOTION"
 
   # in a Job that may be repeated
   stoker set-ref line "$REVISION" --by argocd --id "$JOB_NAME"
@@ -79,12 +88,19 @@ so a repeated Job requests only once. If the sync is already over, the command r
 		Args: cobra.RangeArgs(1, 2),
 	}
 	fromSync := c.addApplicationFlags(command)
+	withdraw := command.Flags().Bool("withdraw", false, "end the request, unless a gateway runs its commit already")
 	r := c.newRequester(command, func(ctx context.Context, r *requester, args []string) error {
 		ref := ""
 		if len(args) == 2 {
 			ref = args[1]
 		}
 		switch {
+		case *withdraw && (len(args) == 2 || fromSync.used() || r.commit != ""):
+			return exitErrorf(exitUsage, "--withdraw cannot be used together with REF, --commit or --application")
+		case *withdraw:
+			return r.send(ctx, args[0], requestWithdrawn, func(ctx context.Context, p target) (request.Answer, error) {
+				return p.setter().Ask(ctx, p.namespace, p.name, request.Request{Withdraw: true, ID: r.id})
+			})
 		case fromSync.used() && len(args) == 2:
 			return exitErrorf(exitUsage, "REF and --application cannot be used together")
 		case fromSync.used():
@@ -171,6 +187,9 @@ It approves no other commit.`,
 	r := c.newRequester(command, func(ctx context.Context, r *requester, args []string) error {
 		if *confirm != "" && !syntax.IsCommitPrefix(*confirm) {
 			return exitErrorf(exitUsage, "--confirm-deletion must be 7 to 40 hexadecimal digits of a commit, not %q", *confirm)
+		}
+		if *confirm != "" {
+			r.role = "stoker-edit"
 		}
 		return r.send(ctx, args[0], "sync requested", func(ctx context.Context, p target) (request.Answer, error) {
 			answer, err := p.setter().Ask(ctx, p.namespace, p.name, request.Request{By: r.by, ID: r.id, Force: *force, ConfirmDeletion: *confirm})
@@ -284,7 +303,7 @@ func (r *requester) send(ctx context.Context, arg, done string, write func(conte
 // answerText returns what a request did. done is the text for a request that changed something.
 func answerText(a request.Answer, done string) string {
 	switch {
-	case a.Outcome == request.Unchanged && a.Message != "" && done == rollbackRequested:
+	case a.Outcome == request.Unchanged && a.Message != "" && done == rollbackRequested, a.Outcome != request.Set && done == requestWithdrawn:
 		return "unchanged (" + a.Message + ")"
 	case a.Message != "":
 		return done + " (" + a.Message + ")"

@@ -19,19 +19,23 @@ const (
 	// AnnotationRequestedFor is a text that describes the origin of the request, such as the Stage, Freight, actor and link of a Kargo
 	// promotion. It is only displayed.
 	AnnotationRequestedFor = "stoker.io/requested-for"
+	// AnnotationRequestedBefore is a JSON object with the request that this one replaced, which a withdrawal of this one puts in force
+	// again.
+	AnnotationRequestedBefore = "stoker.io/requested-before"
 	// AnnotationRequestedIDs is a JSON object with the ids of the last eight requests of each sender, separated by spaces, the newest last.
 	AnnotationRequestedIDs = "stoker.io/requested-ids"
 	// AnnotationRequestedTags lists the last tags that spec.webhook.followTags selected, separated by spaces, the newest last.
 	AnnotationRequestedTags = "stoker.io/requested-tags"
 	// AnnotationForceSync is any text. A new value makes the agents verify every managed file by its content.
 	AnnotationForceSync = "stoker.io/force-sync"
-	// AnnotationConfirmDeletion is a commit whose mass deletion an operator approves: all its digits, or at least the first 7.
+	// AnnotationConfirmDeletion is a commit whose mass deletion an operator approves: all its digits, or at least the first 7. Changing
+	// it requires the verb update.
 	AnnotationConfirmDeletion = "stoker.io/confirm-deletion"
 	// AnnotationPropose is the name of a gateway, a space and a time in RFC 3339. A new value makes the agent of that gateway close its
 	// pull request and propose the changes again, based on the commit that the gateway runs now.
 	AnnotationPropose = "stoker.io/propose"
 	// AnnotationRestore is the id of a snapshot, a space and a time in RFC 3339. The id begins with the name of a gateway. A new value makes
-	// the agent of this gateway restore the snapshot.
+	// the agent of this gateway restore the snapshot. Changing it requires the verb update.
 	AnnotationRestore = "stoker.io/restore"
 	// AnnotationRetry is a commit, a space and a time in RFC 3339. A new value makes the gateways that rolled this commit back sync it
 	// again.

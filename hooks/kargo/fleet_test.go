@@ -52,7 +52,7 @@ func newLine(t *testing.T, p *plant.Plant) *line {
 		return nil
 	}
 	l.receiver = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodPost {
+		if r.Method == http.MethodGet {
 			l.mu.Lock()
 			l.gets++
 			l.mu.Unlock()

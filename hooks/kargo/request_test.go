@@ -23,6 +23,7 @@ type script struct {
 	mu       sync.Mutex
 	posts    []string
 	gets     []string
+	deletes  []string
 	requests []*http.Request
 	post     func(n int) answer
 	get      func(n int) answer
@@ -54,12 +55,17 @@ func newScript(t *testing.T, post, get func(int) answer) *script {
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)
 		s.mu.Lock()
-		s.requests = append(s.requests, r)
 		var a answer
-		if r.Method == http.MethodPost {
+		switch r.Method {
+		case http.MethodDelete:
+			a = says(200, `{"result": "withdrawn", "message": "the desired ref is main again"}`)
+			s.deletes = append(s.deletes, r.URL.String())
+		case http.MethodPost:
 			a = s.post(len(s.posts))
 			s.posts = append(s.posts, string(b))
-		} else {
+			s.requests = append(s.requests, r)
+		default:
+			s.requests = append(s.requests, r)
 			a = s.get(len(s.gets))
 			s.gets = append(s.gets, r.URL.String())
 		}
@@ -127,6 +133,36 @@ func TestRequestMatchesRecording(t *testing.T) {
 	assert.Equal(t, map[string]any{
 		"ref": "v1.0.0", "commit": "1111111111111111111111111111111111111111", "message": "2 of 2 gateways run v1.0.0", "gateways": float64(2),
 	}, p.state["stoker"], "the outputs of the task")
+}
+
+// P9: a promotion that fails or times out withdraws its request, and only then. It fails with the first reason.
+func TestFailedPromotionWithdraws(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		get   func(int) answer
+		phase string
+		says  string
+	}{
+		"succeeded": {always(phase("Succeeded", `, "message": "all"`)), succeeded, ""},
+		"failed":    {always(phase("Failed", `, "reason": "RefMoved", "message": "v1.0.0 is at 2222222"`)), failed, "RefMoved: v1.0.0 is at 2222222"},
+		"timed out": {always(phase("Progressing", `, "reason": "MaintenanceWindow", "message": "waits"`)), failed, "not done after 1m: MaintenanceWindow: waits"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScript(t, accepted, c.get)
+			p := requestOf(t, s, variable{"timeout", "1m"})
+			require.NoError(t, p.run(t.Context(), nil))
+			assert.Equal(t, c.phase, p.phase)
+			assert.Contains(t, p.message, c.says)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if c.phase == succeeded {
+				assert.Empty(t, s.deletes)
+				return
+			}
+			assert.Equal(t, []string{"/webhook/plant/site?id=" + asked}, s.deletes)
+		})
+	}
 }
 
 func TestPermanentFailureMessage(t *testing.T) {

@@ -35,6 +35,8 @@ type Request struct {
 	ID string
 	// Follows is true if Ref is a new tag that is followed. The tag is recorded, so that it is followed only once.
 	Follows bool
+	// Withdraw ends the request in force if it has this ID, or whatever its id is if ID is "", and no gateway has taken it.
+	Withdraw bool
 	// Force asks to verify every managed file by its content, too.
 	Force bool
 	// ConfirmDeletion is the commit whose mass deletion is approved, or its first digits.
@@ -97,7 +99,7 @@ func invalid(format string, args ...any) error { return &InvalidError{fmt.Errorf
 // Check returns an *InvalidError if the request is not valid in itself.
 func (r Request) Check() error {
 	switch {
-	case !slices.Contains(sender.Names(), r.By):
+	case !r.Withdraw && !slices.Contains(sender.Names(), r.By):
 		return invalid("%.40q is not a sender: use one of %s", r.By, strings.Join(sender.Names(), ", "))
 	case len(r.ID) > maxID || strings.ContainsFunc(r.ID, func(c rune) bool { return c <= ' ' || c == 0x7f || c == 0xfffd }):
 		return invalid("the id has spaces or control characters, or more than %d characters", maxID)
@@ -129,6 +131,9 @@ func (r Request) decided(o v1alpha1.Requestable) (Request, Answer, error) {
 
 // plan returns the annotations to write (nil removes one), or nil and an answer if there is nothing to write. It is pure.
 func (r Request) plan(o v1alpha1.Requestable, now time.Time) (map[string]*string, Answer, error) {
+	if r.Withdraw {
+		return withdraw(o, r.ID, now)
+	}
 	q := desiredref.RequestsOf(o)
 	have := q.Annotations
 	answer := Answer{Outcome: Unchanged, Ref: r.Ref, At: have[v1alpha1.AnnotationRequestedAt], Object: o}
@@ -156,6 +161,11 @@ func (r Request) plan(o v1alpha1.Requestable, now time.Time) (map[string]*string
 		write[v1alpha1.AnnotationRequestedRef], write[v1alpha1.AnnotationRequestedOver] = &r.Ref, &over
 		write[v1alpha1.AnnotationRequestedUnless], write[v1alpha1.AnnotationRequestedCommit] = nil, nil
 		write[v1alpha1.AnnotationRequestedFor] = nil
+		before, err := replacedBy(q, over)
+		if err != nil {
+			return nil, Answer{}, err
+		}
+		write[v1alpha1.AnnotationRequestedBefore] = before
 		if text := annotation.Line(r.For); text != "" {
 			write[v1alpha1.AnnotationRequestedFor] = &text
 		}

@@ -94,7 +94,7 @@ func New(c Config) *Queue {
 }
 
 // isHint reports whether a request only asks for a poll of git.
-func isHint(r request.Request) bool { return r.Ref == "" && !r.Force }
+func isHint(r request.Request) bool { return r.Ref == "" && !r.Force && !r.Withdraw }
 
 // hasOrderedID reports whether the ids of the sender have an order.
 func hasOrderedID(r request.Request) bool { return request.Ordered(r.By, r.ID) }

@@ -22,6 +22,8 @@ const (
 	Accepted   Result = "accepted"
 	Repeated   Result = "repeated"
 	Ignored    Result = "ignored"
+	Withdrawn  Result = "withdrawn"
+	Kept       Result = "kept"
 	Pong       Result = "pong"
 	Superseded Result = "superseded"
 	Invalid    Result = "invalid"

@@ -152,10 +152,12 @@ func (s *Server) Ready() bool { return s.find.Served() && s.secrets.Complete() }
 // Routes serves /webhook and /status.
 func (s *Server) Routes() *serve.Mux {
 	return serve.NewMux(map[string]http.HandlerFunc{
-		"POST /webhook/{namespace}/{name}":            s.recovered(s.serveWebhook),
-		"POST /webhook/{namespace}/configsync/{name}": s.recovered(s.serveWebhook),
-		"GET /status/{namespace}/{name}":              s.recovered(s.serveStatus),
-		"GET /status/{namespace}/configsync/{name}":   s.recovered(s.serveStatus),
+		"POST /webhook/{namespace}/{name}":              s.recovered(s.serveWebhook),
+		"POST /webhook/{namespace}/configsync/{name}":   s.recovered(s.serveWebhook),
+		"DELETE /webhook/{namespace}/{name}":            s.recovered(s.serveWithdraw),
+		"DELETE /webhook/{namespace}/configsync/{name}": s.recovered(s.serveWithdraw),
+		"GET /status/{namespace}/{name}":                s.recovered(s.serveStatus),
+		"GET /status/{namespace}/configsync/{name}":     s.recovered(s.serveStatus),
 	})
 }
 

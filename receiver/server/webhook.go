@@ -69,6 +69,44 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) (source string,
 	return source, s.queueRequest(ctx, w, key, req)
 }
 
+// serveWithdraw serves DELETE /webhook/{namespace}/{name}?id=….
+func (s *Server) serveWithdraw(w http.ResponseWriter, r *http.Request) {
+	began := time.Now()
+	source, result := s.withdraw(w, r)
+	s.Metrics.Received(source, string(result), time.Since(began))
+}
+
+// withdraw ends the request with an id. It takes the secret that the request took.
+func (s *Server) withdraw(w http.ResponseWriter, r *http.Request) (source string, result Result) {
+	c, release, rejected := s.admit(w, r, true)
+	defer release()
+	if rejected != "" {
+		return unknownSource, rejected
+	}
+	id := r.URL.Query().Get("id")
+	switch {
+	case !c.ownSecret:
+		w.Header().Set("WWW-Authenticate", `Bearer realm="stoker"`)
+		return unknownSource, writeResult(w, http.StatusUnauthorized, Refused, errOwnSecretNeeded.Error())
+	case id == "":
+		return sender.Generic, writeResult(w, http.StatusBadRequest, Invalid, "the query has no id: name the request to withdraw, as in ?id=…")
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), answerTimeout)
+	defer cancel()
+	got, err := s.queue.Ask(ctx, c.key, request.Request{Withdraw: true, ID: id, UID: c.object.GetUID()})
+	if err != nil {
+		return sender.Generic, s.writeFailure(w, c.key, err)
+	}
+	switch got.Outcome {
+	case request.Set:
+		writeJSON(w, http.StatusOK, answer{Result: string(Withdrawn), Ref: got.Ref, RequestedAt: got.At, Message: got.Message})
+		return sender.Generic, Withdrawn
+	case request.Unchanged:
+		return sender.Generic, writeResult(w, http.StatusOK, Kept, got.Message)
+	}
+	return sender.Generic, writeResult(w, http.StatusOK, Ignored, got.Message)
+}
+
 // readObject reads the current object. The queue merges a burst of calls into a few reads.
 func (s *Server) readObject(ctx context.Context, key queue.Key, uid types.UID) (v1alpha1.Requestable, error) {
 	got, err := s.reads.Ask(ctx, key, request.Request{UID: uid})

@@ -407,3 +407,34 @@ func TestMissingRightIsLogged(t *testing.T) {
 		"the name must differ from the Role of another Secret")
 	assert.Less(t, w.counted("stoker_webhook_secret_reads_total", "forbidden"), 10.0, "the Secret must be read rarely")
 }
+
+// P9, R3: a request is withdrawn with the secret that the request needs, and by its id.
+func TestWithdraw(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant)
+	const id = "test.01hz0000000000000000000001.abcdef0"
+	require.Equal(t, "accepted", w.post("plant", `{"ref":"v2","id":"`+id+`","source":"kargo"}`, bearer(ownSecret)).A.Result)
+	require.Equal(t, "v2", w.desired("plant").Ref)
+	// sequence: only the last call withdraws
+	for _, c := range []struct {
+		query  string
+		proof  func(*http.Request)
+		code   int
+		result string
+		ref    string
+	}{
+		{"?id=" + id, func(*http.Request) {}, 401, "refused", "v2"},
+		{"?id=" + id, bearer("wrong"), 401, "refused", "v2"},
+		{"?id=" + id, gitHub(ownSecret, "d1", ""), 401, "refused", "v2"},
+		{"?id=" + id, bearer(installSecret), 401, "refused", "v2"},
+		{"", bearer(ownSecret), 400, "invalid", "v2"},
+		{"?id=other", bearer(ownSecret), 200, "ignored", "v2"},
+		{"?id=" + id, bearer(ownSecret), 200, "withdrawn", "main"},
+		{"?id=" + id, bearer(ownSecret), 200, "ignored", "main"},
+	} {
+		got := w.send(http.MethodDelete, "/webhook/"+w.ns+"/plant"+c.query, "", c.proof)
+		assert.Equal(t, c.code, got.Code, "%s: %s", c.query, got.Raw)
+		assert.Equal(t, c.result, got.A.Result, c.query)
+		assert.Equal(t, c.ref, w.desired("plant").Ref, c.query)
+	}
+}

@@ -301,8 +301,11 @@ func (w *workplace) receives(lines *document.Commands) {
 	wrapped := filepath.Join(t.TempDir(), "curl")
 	program.Script(t, wrapped, "#!/bin/sh\nexec "+curl+" --silent --show-error --fail-with-body --connect-to stoker-receiver.stoker-system.svc:9444:"+at.Host+` "$@"`+"\n")
 	w.admin.Set("PATH", filepath.Dir(wrapped)+":"+os.Getenv("PATH"))
-	for c := range lines.Of(page, "Request a ref") {
+	for c := range lines.Of(page, "Request a ref", "Withdraw a request") {
 		said := w.admin.Type(t, c.Text)
+		if strings.Contains(c.Text, "DELETE") {
+			assert.Contains(t, said, `"kept"`, "the gateways run it already")
+		}
 		if strings.Contains(c.Text, "/status/") {
 			w.Eventually("the request succeeds", func() bool {
 				said = w.admin.Type(t, c.Text)

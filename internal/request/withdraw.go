@@ -1,0 +1,140 @@
+package request
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/api/v1alpha1/syntax"
+)
+
+// replaced is the value of stoker.io/requested-before: the request that another one replaced. It counts only while Of is the
+// requested-over of the request in force, because not every client writes the annotation.
+type replaced struct {
+	Of     string `json:"of"`
+	Ref    string `json:"ref"`
+	Over   string `json:"over"`
+	Unless string `json:"unless,omitempty"`
+	Commit string `json:"commit,omitempty"`
+	By     string `json:"by,omitempty"`
+	For    string `json:"for,omitempty"`
+}
+
+// maxReplaced bounds the annotation stoker.io/requested-before, in bytes.
+const maxReplaced = 4096
+
+// readReplaced returns what the request in force replaced. It is empty if that was the ref of the spec, or if it is unknown.
+func readReplaced(annotations map[string]string, d desiredref.Desired) replaced {
+	var r replaced
+	text := annotations[v1alpha1.AnnotationRequestedBefore]
+	if len(text) > maxReplaced || json.Unmarshal([]byte(text), &r) != nil || r.Of != d.Over {
+		return replaced{}
+	}
+	return r
+}
+
+// replacedBy returns the value of stoker.io/requested-before for a new request, whose requested-over is over; nil if the ref of the spec
+// is in force. A request that was refused never took effect, so what it replaced is kept.
+func replacedBy(q desiredref.Requests, over string) (*string, error) {
+	d, err := q.Desired("")
+	if err != nil || d.Lapsed != "" || q.Annotations[v1alpha1.AnnotationRequestedRef] == "" {
+		return nil, nil
+	}
+	r := replaced{Ref: d.Ref, Over: d.Over, Unless: q.Unless(), Commit: d.Commit, By: d.RequestedBy, For: annotation.Line(q.Annotations[v1alpha1.AnnotationRequestedFor])}
+	if d.RefusedCommit != "" {
+		r = readReplaced(q.Annotations, d)
+	}
+	if r.Of = over; r.Ref == "" || r.Ref == q.Spec && r.Commit == "" {
+		return nil, nil
+	}
+	b, err := json.Marshal(r)
+	text := string(b)
+	return &text, err
+}
+
+// withdraw returns the annotations to write (nil removes one) to end the request in force, if it is the one with this id, and no gateway
+// has taken it. "" is the id of any request. It is pure.
+func withdraw(o v1alpha1.Requestable, id string, now time.Time) (map[string]*string, Answer, error) {
+	q := desiredref.RequestsOf(o)
+	have := q.Annotations
+	answer := Answer{Outcome: Ignored, At: have[v1alpha1.AnnotationRequestedAt], Object: o, Message: "no request is in force: there is nothing to withdraw"}
+	d, err := q.Desired("")
+	switch {
+	case err == nil && (d.Lapsed != "" || have[v1alpha1.AnnotationRequestedRef] == ""):
+		return nil, answer, nil
+	case id != "" && newest(readIDs(have[v1alpha1.AnnotationRequestedIDs]), q.By()) != id:
+		answer.Message = fmt.Sprintf("request %s is not in force: there is nothing to withdraw", id)
+		return nil, answer, nil
+	}
+	if by := takenBy(o, d); by != "" {
+		answer.Outcome, answer.Message = Unchanged, by+": the request stays in force; roll back, or request another ref"
+		return nil, answer, nil
+	}
+	at := stamp(now, answer.At)
+	write := map[string]*string{v1alpha1.AnnotationRequestedAt: &at}
+	for _, name := range []string{v1alpha1.AnnotationRequestedRef, v1alpha1.AnnotationRequestedOver, v1alpha1.AnnotationRequestedUnless, v1alpha1.AnnotationRequestedCommit,
+		v1alpha1.AnnotationRequestedBy, v1alpha1.AnnotationRequestedFor, v1alpha1.AnnotationRequestedBefore} {
+		write[name] = nil
+	}
+	if r := readReplaced(have, d); r.Ref != "" {
+		again := map[string]*string{}
+		for name, value := range map[string]string{v1alpha1.AnnotationRequestedRef: r.Ref, v1alpha1.AnnotationRequestedOver: r.Over, v1alpha1.AnnotationRequestedUnless: r.Unless,
+			v1alpha1.AnnotationRequestedCommit: r.Commit, v1alpha1.AnnotationRequestedBy: r.By, v1alpha1.AnnotationRequestedFor: annotation.Line(r.For)} {
+			if value != "" {
+				again[name] = &value
+			}
+		}
+		q.Annotations = annotated(annotated(have, write), again)
+		if d, err := q.Desired(""); err == nil && d.Ref == r.Ref && d.Lapsed == "" { // else the annotation is damaged, or the spec has changed
+			for name, value := range again {
+				write[name] = value
+			}
+		}
+	}
+	q.Annotations = annotated(have, write)
+	if d, err = q.Desired(""); err != nil {
+		return nil, Answer{}, &InvalidError{err}
+	}
+	answer.Outcome, answer.Ref, answer.At, answer.Message = Set, d.Ref, at, "the desired ref is "+d.Ref+" again"
+	return write, answer, nil
+}
+
+// takenBy returns which gateways run the commit of the request in force, as a sentence; "" if none does. A ConfigSync has taken the commit
+// that it applied last.
+func takenBy(o v1alpha1.Requestable, d desiredref.Desired) string {
+	commit, is := d.Commit, desiredref.StandingOf(o)
+	switch {
+	case d.RefusedCommit != "":
+		return ""
+	case commit == "" && syntax.IsCommit(d.Ref):
+		commit = strings.ToLower(d.Ref)
+	case commit == "" && is.Answered && is.Ref == d.Ref:
+		commit = is.Commit
+	}
+	if commit == "" {
+		return ""
+	}
+	gs, ok := o.(*v1alpha1.GatewaySync)
+	if !ok {
+		if len(is.History) > 0 && is.History[0].Commit == commit {
+			return commit[:minPrefix] + " is applied"
+		}
+		return ""
+	}
+	var names []string
+	for _, g := range gs.Status.DiscoveredGateways {
+		if g.SyncedCommit == commit {
+			names = append(names, g.Name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	slices.Sort(names)
+	return fmt.Sprintf("%d of %d gateways run %s already, such as %s", len(names), len(gs.Status.DiscoveredGateways), commit[:minPrefix], names[0])
+}
