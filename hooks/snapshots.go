@@ -39,6 +39,7 @@ The command writes an annotation, which Argo CD does not revert.`,
 			if *gateway != "" {
 				return exitErrorf(exitUsage, "--restore cannot be used with --gateway: the id names the gateway")
 			}
+			r.role = "stoker-edit"
 			return r.send(ctx, args[0], "restore of snapshot "+*restore+" requested", func(ctx context.Context, p target) (request.Answer, error) {
 				return p.setter().Restore(ctx, p.namespace, p.name, *restore)
 			})

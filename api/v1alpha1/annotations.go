@@ -48,6 +48,35 @@ const (
 	AnnotationApproved = "stoker.io/approved"
 )
 
+// AnnotationWriter says who may change an annotation.
+type AnnotationWriter string
+
+// The writers of annotations. Admission policies enforce them.
+const (
+	WriterSetter   AnnotationWriter = "setter"   // who may patch the object
+	WriterEditor   AnnotationWriter = "editor"   // who may update the object
+	WriterApprover AnnotationWriter = "approver" // who has the verb approve
+)
+
+// RequestAnnotation is an annotation by which users and programs request something, and who may change it.
+type RequestAnnotation struct {
+	Name   string
+	Writer AnnotationWriter
+}
+
+// RequestAnnotations returns all of them. The policy stoker-gatewaysyncs lists those of setters. Every other annotation of an object takes
+// an editor, too.
+func RequestAnnotations() []RequestAnnotation {
+	return []RequestAnnotation{
+		{AnnotationRequestedRef, WriterSetter}, {AnnotationRequestedOver, WriterSetter}, {AnnotationRequestedUnless, WriterSetter},
+		{AnnotationRequestedCommit, WriterSetter}, {AnnotationRequestedAt, WriterSetter}, {AnnotationRequestedBy, WriterSetter},
+		{AnnotationRequestedFor, WriterSetter}, {AnnotationRequestedBefore, WriterSetter}, {AnnotationRequestedIDs, WriterSetter},
+		{AnnotationRequestedTags, WriterSetter}, {AnnotationForceSync, WriterSetter}, {AnnotationPropose, WriterSetter},
+		{AnnotationRetry, WriterSetter}, {AnnotationPaused, WriterSetter},
+		{AnnotationConfirmDeletion, WriterEditor}, {AnnotationRestore, WriterEditor}, {AnnotationApproved, WriterApprover},
+	}
+}
+
 // WindowApproval replaces the name of the stage in an approval for the maintenance windows. No stage can have this name.
 const WindowApproval = "window"
 

@@ -16,7 +16,7 @@ var configSyncCases = []valueCase{
 		{configSync, pod + "/containers/0/image", "ghcr.io/stoker-io/hooks:0.1.0", gone},
 		{"Role/plant/stoker-configsync-accounts", "rules", admitted("stoker-config"), gone},
 		{"ClusterRole/stoker-configsync", "rules", []any{
-			rule("stoker.io", "configsyncs", "get", "list", "watch", "patch"), rule("stoker.io", "gatewaysyncs", "get", "list", "watch"), values{"apiGroups": []any{"stoker.io"}, "resources": []any{"configsyncs/status", "configsyncs/finalizers"}, "verbs": []any{"update"}},
+			rule("stoker.io", "configsyncs", "get", "list", "watch", "patch"), rule("stoker.io", "gatewaysyncs", "get", "list", "watch"), values{"apiGroups": []any{"stoker.io"}, "resources": []any{"configsyncs/status"}, "verbs": []any{"update"}},
 			rule("events.k8s.io", "events", "create"), rule("", "namespaces", "get"),
 		}, gone},
 		{"NetworkPolicy/stoker-system/stoker-configsync", "spec/policyTypes", []any{"Ingress"}, gone},
@@ -43,7 +43,9 @@ var configSyncCases = []valueCase{
 
 // admitted are the rights on the accounts of a namespace.
 func admitted(accounts ...any) []any {
-	return []any{values{"apiGroups": []any{""}, "resources": []any{"serviceaccounts"}, "resourceNames": accounts, "verbs": []any{"impersonate"}}}
+	return []any{rule("stoker.io", "configsyncs/finalizers", "update"),
+		values{"apiGroups": []any{""}, "resources": []any{"serviceaccounts"}, "resourceNames": accounts, "verbs": []any{"impersonate"}},
+	}
 }
 
 func TestConfigSyncNeedsNamespaces(t *testing.T) {
