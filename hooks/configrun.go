@@ -34,9 +34,9 @@ the Lease stoker-configsync in the namespace of the command elects it.
 
 Each run has the rights of the ServiceAccount that the ConfigSync names, of its own namespace and of no other. The caller needs the
 verb impersonate on that account. Its own rights serve for the status, the finalizer, Events and the election: get, list, watch and
-patch for configsyncs, get, list and watch for gatewaysyncs, update for configsyncs/status, and for configsyncs/finalizers in the namespaces that it serves, create for
-events of events.k8s.io, and get for namespaces; in its own namespace, create for leases, and get and update for the Lease
-stoker-configsync.`,
+patch for configsyncs, get, list and watch for gatewaysyncs, update for configsyncs/status, create for events of events.k8s.io, and
+get for namespaces; in the namespaces that it serves, update for configsyncs/finalizers; in its own namespace, create for leases, and
+get and update for the Lease stoker-configsync.`,
 		Example: `  stoker config run --watch-namespace plant`,
 		Args:    cobra.NoArgs,
 	}

@@ -109,7 +109,7 @@ func New(c Config) (*Follower, error) {
 		objects: kube.GatewaySyncs(c.API, c.Namespace), name: c.GatewaySync, volume: f.volume, log: c.Log, now: c.Now,
 		onOtherGeneration: func(gs *v1alpha1.GatewaySync) { f.adoptStartup(gs) },
 	}
-	f.gate = gate{gateway: c.Gateway, volume: f.volume, spec: &f.spec}
+	f.gate = gate{gateway: c.Gateway, pod: c.Pod, volume: f.volume, spec: &f.spec}
 	f.loop = loop.New(loop.Config{
 		Name: "follow", Gateway: c.Gateway, Version: c.Version, Period: c.Period,
 		Engine: c.Engine, Log: c.Log, Metrics: c.Metrics, Now: c.Now, OnState: f.tell, OnWorking: f.updateReport,

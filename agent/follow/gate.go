@@ -79,6 +79,7 @@ type passage struct {
 // gate decides which targets a gateway may follow. It remembers what the GatewaySync has confirmed.
 type gate struct {
 	gateway string // name of the gateway
+	pod     string // name of its pod
 	volume  volume
 	spec    *specReader
 	rollout confirmation // of what a rollout last needed
@@ -100,7 +101,7 @@ func (g *gate) check(ctx context.Context, gs *v1alpha1.GatewaySync, in instructi
 		return p
 	}
 	order := schedule.OrderOf(gs)
-	step, steps := order.StepOf(g.gateway), len(order.Steps())
+	step, steps := order.StepOf(g.gateway, g.pod), len(order.Steps())
 	if r.on && !r.done && r.steps != steps {
 		p.hold(v1alpha1.ReasonWaitingForLead, "the SyncTarget has %d steps, but this agent counts %d: waiting for its lead", r.steps, steps)
 		return p
@@ -163,7 +164,7 @@ func (g *gate) confirms(ctx context.Context, o origin) bool {
 // passesWindow reports whether a commit was approved for delivery outside the maintenance windows. For a gateway without windows it returns
 // false, so that an approval does not change its order.
 func (g *gate) passesWindow(ctx context.Context, commit plan.ID, windows []v1alpha1.MaintenanceWindow) bool {
-	own, _ := schedule.ParseWindows(windows, g.gateway) // the sync reports windows that are not valid
+	own, _ := schedule.ParseWindows(windows, g.gateway, g.pod) // the sync reports windows that are not valid
 	return len(own) > 0 && g.spec.confirm(ctx, &g.window, v1alpha1.WindowApproval+"@"+commit.String(), func(gs *v1alpha1.GatewaySync) bool {
 		return annotation.WindowApproved(gs, commit.String())
 	})

@@ -73,7 +73,7 @@ func advance(o observed) progress {
 	}
 	r := &rollout{observed: o, order: schedule.OrderOf(o.gs), stepOf: map[string]int{}}
 	for _, g := range o.gateways {
-		r.stepOf[g.Name] = r.order.StepOf(g.Name)
+		r.stepOf[g.Name] = r.order.StepOf(g.Name, g.Pod)
 	}
 	var fresh bool
 	if r.target, fresh = r.begin(); fresh {
@@ -98,7 +98,11 @@ func (r *rollout) run() {
 		r.phase(v1alpha1.RolloutDone, "all steps are open")
 		return
 	case r.gs.Paused():
-		r.phase(v1alpha1.RolloutProgressing, "syncing is paused")
+		phase := v1alpha1.RolloutProgressing
+		if was, _ := r.lastPhase(int(r.target.Open)); was == v1alpha1.RolloutSoaking || was == v1alpha1.RolloutWaiting {
+			phase, r.status.Stage = was, r.gs.Status.Rollout.Stage // the gateways still run the commit
+		}
+		r.phase(phase, "syncing is paused")
 		return
 	}
 	if !r.dryRunsDone() {
@@ -418,7 +422,8 @@ func (r *rollout) absent() []string {
 	var names []string
 	for _, e := range d.SyncOrder {
 		for _, on := range e.DependsOn {
-			if _, live := r.stepOf[on]; !live && !strings.Contains(on, "*") && !slices.Contains(names, on) {
+			live := slices.ContainsFunc(r.gateways, func(g status.Standing) bool { return g.Name == on || g.Pod == on })
+			if !live && !strings.Contains(on, "*") && !slices.Contains(names, on) {
 				names = append(names, on)
 			}
 		}

@@ -73,6 +73,25 @@ func TestNewRevisionKeepsTheSoak(t *testing.T) {
 		assert.Equal(t, v1alpha1.RolloutWaiting, p.status.Phase)
 		assert.Equal(t, "pilot", p.status.Stage)
 	})
+	t.Run("paused", func(t *testing.T) {
+		l := newLine()
+		l.want.Commit = commitB
+		since := l.settle().status.Since
+		l.now = l.now.Add(50 * time.Second)
+		l.gs.Spec.Paused = true
+		p := l.lead()
+		assert.Equal(t, v1alpha1.RolloutSoaking, p.status.Phase)
+		assert.Equal(t, "syncing is paused", p.status.Message)
+		assert.Equal(t, since, p.status.Since, "the gateways still run the commit")
+		l.now = l.now.Add(10 * time.Second)
+		assert.EqualValues(t, 1, l.lead().target.Open, "a pause opens no stage")
+		l.gs.Spec.Paused = false
+		assert.Equal(t, v1alpha1.RolloutWaiting, l.settle().status.Phase)
+		l.gs.Spec.Paused = true
+		p = l.lead()
+		assert.Equal(t, v1alpha1.RolloutWaiting, p.status.Phase, "what soaked need not soak again")
+		assert.Equal(t, "pilot", p.status.Stage)
+	})
 	t.Run("an agent without an answer", func(t *testing.T) {
 		l := newLine()
 		l.want.Commit = commitB

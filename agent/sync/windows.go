@@ -23,7 +23,7 @@ func (j *job) checkWindows(ctx context.Context) error {
 		j.node.AccessChanged() || h.Commit.IsZero() || j.t.BeforeStart && !h.Complete {
 		return nil
 	}
-	windows, errs := schedule.ParseWindows(j.t.Profile.Windows, j.t.Facts.GatewayName)
+	windows, errs := schedule.ParseWindows(j.t.Profile.Windows, j.t.Facts.GatewayName, j.t.Facts.PodName)
 	if len(errs) > 0 {
 		return failure.New(v1alpha1.ReasonProfilesInvalid, "%w", errs.ToAggregate())
 	}

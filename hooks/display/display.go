@@ -13,6 +13,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/api/v1alpha1/schedule"
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/leads"
 	"stoker.io/stoker/hooks/output"
@@ -105,6 +106,7 @@ func Describe(w io.Writer, gs *v1alpha1.GatewaySync, v request.Verdict) {
 	}
 	line("Phase", string(v.Phase))
 	line("Rollout", rolloutLine(gs))
+	line("Warning", schedule.Unmatched(gs))
 	switch c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReady); {
 	case c == nil:
 		line("Ready", "Unknown: "+unread)

@@ -390,7 +390,7 @@ func (p *fleetPage) matches(g gateway) bool {
 	default:
 		return false
 	}
-	if p.Stage != "" && p.Stage != stageOf(p.Fleet.gs, g.row.Name) {
+	if p.Stage != "" && p.Stage != stageOf(p.Fleet.gs, g.row.Name, g.row.PodName) {
 		return false
 	}
 	if p.Reason != "" && (string(g.Reason) != p.Reason || !g.Behind) {

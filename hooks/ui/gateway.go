@@ -130,7 +130,7 @@ func (s *Server) serveGateway(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
-	p.Stage, p.SnapshotPolicy, p.Last = stageOf(f.gs, g.row.Name), snapshotPolicy(f.gs.Spec.Snapshots), p.newLastSnapshot(g.row.LastSnapshot)
+	p.Stage, p.SnapshotPolicy, p.Last = stageOf(f.gs, g.row.Name, g.row.PodName), snapshotPolicy(f.gs.Spec.Snapshots), p.newLastSnapshot(g.row.LastSnapshot)
 	if err := s.addAgentAnswer(ctx, &p); err != nil {
 		p.AgentNotice = s.agentNotice(err, f.Namespace)
 		s.addReport(ctx, &p)

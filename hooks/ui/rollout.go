@@ -93,7 +93,7 @@ func newStages(f fleet, status *v1alpha1.RolloutStatus, link func(stage string) 
 	}
 	for i := range f.Gateways {
 		g := &f.Gateways[i]
-		step := order.StepOf(g.row.Name)
+		step := order.StepOf(g.row.Name, g.row.PodName)
 		for j := range list {
 			if s := &list[j]; s.first <= step && step <= s.last {
 				s.Total++
@@ -154,8 +154,8 @@ func stageConditions(s *v1alpha1.Stage) string {
 }
 
 // stageOf returns the name of the stage of a gateway, or "" if it is in none.
-func stageOf(gs *v1alpha1.GatewaySync, gateway string) string {
-	if s := schedule.StageOf(gs, gateway); s != nil {
+func stageOf(gs *v1alpha1.GatewaySync, names ...string) string {
+	if s := schedule.StageOf(gs, names...); s != nil {
 		return clean(s.Name, 63)
 	}
 	return ""

@@ -11,6 +11,7 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/schedule"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -85,6 +86,9 @@ func profilesValid(f *facts) *metav1.Condition {
 	}
 	if len(flawed) > 0 {
 		message += fmt.Sprintf("; used by no gateway, and wrong: %s: %v", list(flawed), utilerrors.NewAggregate(errs))
+	}
+	if w := schedule.Unmatched(f.GatewaySync); w != "" {
+		message += "; " + w
 	}
 	return f.condition(metav1.ConditionTrue, v1alpha1.ReasonProfilesValid, message)
 }

@@ -151,7 +151,7 @@ func (f *facts) waitingStage() string {
 	case v1alpha1.RolloutDone:
 		for i := range f.fleet {
 			g := &f.fleet[i]
-			if stage := schedule.StageOf(f.GatewaySync, g.Name); g.Reason == v1alpha1.ReasonApprovalNeeded && stage != nil {
+			if stage := schedule.StageOf(f.GatewaySync, g.Name, g.PodName); g.Reason == v1alpha1.ReasonApprovalNeeded && stage != nil {
 				return stage.Name
 			}
 		}

@@ -12,6 +12,8 @@ import (
 // Standing is the state of a gateway for the published target, from which a rollout is decided.
 type Standing struct {
 	Name string
+	// Pod is the name of its pod.
+	Pod string
 	// Label also names the pod if its name differs.
 	Label string
 	// Synced means that the gateway runs the target, verified.
@@ -33,7 +35,7 @@ func Standings(s Seen) []Standing {
 	out := make([]Standing, len(rows))
 	for i := range rows {
 		g := &rows[i]
-		out[i] = Standing{Name: g.Name, Label: gatewaypod.GatewayLabel(g.Name, g.PodName), Synced: g.synced, Stale: g.stale, Phase: g.SyncStatus, Reason: g.Reason,
+		out[i] = Standing{Name: g.Name, Pod: g.PodName, Label: gatewaypod.GatewayLabel(g.Name, g.PodName), Synced: g.synced, Stale: g.stale, Phase: g.SyncStatus, Reason: g.Reason,
 			Message: g.Message, Commit: g.SyncedCommit, Planned: g.planned}
 	}
 	return out

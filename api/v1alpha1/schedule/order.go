@@ -4,11 +4,13 @@ package schedule
 
 import (
 	"cmp"
+	"fmt"
 	"path"
 	"slices"
 	"strings"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 )
 
 // Step is a group of gateways that a rollout reaches at the same time.
@@ -48,8 +50,8 @@ type dependency struct {
 // Steps returns the steps of a rollout in their order. There is at least one. A step may have no gateway.
 func Steps(gs *v1alpha1.GatewaySync) []Step { return OrderOf(gs).Steps() }
 
-// StepOf returns the number of the step of a gateway, counted from 1.
-func StepOf(gs *v1alpha1.GatewaySync, gateway string) int { return OrderOf(gs).StepOf(gateway) }
+// StepOf returns the number of the step of a gateway, counted from 1. names are its name and that of its pod.
+func StepOf(gs *v1alpha1.GatewaySync, names ...string) int { return OrderOf(gs).StepOf(names...) }
 
 // OrderOf returns the order in which a rollout reaches gateways. If the spec is so large that Validate refuses it, there is one step.
 func OrderOf(gs *v1alpha1.GatewaySync) Order {
@@ -107,8 +109,10 @@ func comparisons(d *v1alpha1.DeploymentSpec) int {
 // Steps returns the steps in their order.
 func (o Order) Steps() []Step { return o.steps }
 
-// StepOf returns the number of the step of a gateway, counted from 1.
-func (o Order) StepOf(gateway string) int {
+// StepOf returns the number of the step of a gateway, counted from 1. names are its name and that of its pod: one-replica StatefulSets are
+// the rule, and the gateway of their pod line-0 is called line. If stages and syncOrder match both names, the one in the earlier stage counts.
+func (o Order) StepOf(names ...string) int {
+	gateway := o.nameOf(names)
 	step := o.step(o.stageOf(gateway), o.entryOf(gateway))
 	i, _ := slices.BinarySearchFunc(o.steps, step, compareSteps)
 	return min(i, len(o.steps)-1) + 1
@@ -132,19 +136,78 @@ func (o Order) Ends(step int) bool {
 	return step == len(o.steps) || o.steps[step-1].stage != o.steps[step].stage
 }
 
-// StageOf returns the stage of a gateway, or nil if it is in none.
-func StageOf(gs *v1alpha1.GatewaySync, gateway string) *v1alpha1.Stage {
+// nameOf returns the name of a gateway that decides its step.
+func (o *Order) nameOf(names []string) string {
+	best := ""
+	for _, name := range names {
+		switch is, was := o.stageOf(name), o.stageOf(best); {
+		case name == "":
+		case best == "", is < was, is == was && o.entryOf(best) < 0 && o.entryOf(name) >= 0:
+			best = name
+		}
+	}
+	return best
+}
+
+// StageOf returns the stage of a gateway with these names, or nil if it is in none.
+func StageOf(gs *v1alpha1.GatewaySync, names ...string) *v1alpha1.Stage {
 	for i, s := range gs.ActiveStages() {
-		if matchesAny(s.Gateways, gateway) {
+		if matchesAny(s.Gateways, names...) {
 			return &gs.Spec.Deployment.Stages[i]
 		}
 	}
 	return nil
 }
 
-// matchesAny reports whether one of the patterns matches the name of a gateway.
-func matchesAny(patterns []string, gateway string) bool {
-	return slices.ContainsFunc(patterns, func(pattern string) bool { return matchesGateway(pattern, gateway) })
+// matchesAny reports whether one of the patterns matches one of the names of a gateway.
+func matchesAny(patterns []string, names ...string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
+		return slices.ContainsFunc(names, func(name string) bool { return name != "" && matchesGateway(pattern, name) })
+	})
+}
+
+// Unmatched returns the names and patterns of spec.deployment that match none of the gateways in the status, as one sentence with the
+// gateways there are; "" if there are none, or if no gateway is known. A typing error would make a stage or a window mean nothing.
+func Unmatched(gs *v1alpha1.GatewaySync) string {
+	d, gateways := gs.Spec.Deployment, gs.Status.DiscoveredGateways
+	if d == nil || len(gateways) == 0 || TooLarge(gs) {
+		return ""
+	}
+	var unmatched []string
+	add := func(where string, patterns ...string) {
+		for _, pattern := range patterns {
+			if !slices.ContainsFunc(gateways, func(g v1alpha1.DiscoveredGateway) bool { return matchesAny([]string{pattern}, g.Name, g.PodName) }) {
+				unmatched = append(unmatched, fmt.Sprintf("%.63q of %s", pattern, where))
+			}
+		}
+	}
+	for _, s := range gs.ActiveStages() {
+		add("stage "+s.Name, s.Gateways...)
+	}
+	for _, e := range d.SyncOrder {
+		add("syncOrder", e.Name)
+	}
+	for _, w := range d.Windows {
+		add("window "+w.Name, w.Gateways...)
+	}
+	if len(unmatched) == 0 {
+		return ""
+	}
+	var labels []string
+	for _, g := range gateways {
+		labels = append(labels, gatewaypod.GatewayLabel(g.Name, g.PodName))
+	}
+	return "spec.deployment: no gateway is called " + first(unmatched, " or ") + "; there are " + first(labels, ", ")
+}
+
+// first joins the first texts of a list.
+func first(list []string, separator string) string {
+	const most = 5
+	text := strings.Join(list[:min(len(list), most)], separator)
+	if more := len(list) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // matchesGateway reports whether a pattern with "*" matches a name. Every pattern matches itself.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -210,4 +211,49 @@ func TestLargestOrders(t *testing.T) {
 			assert.Less(t, time.Since(began), 2*time.Minute, "ten times what it takes on a busy machine")
 		})
 	}
+}
+
+// Most gateways are the only pod of a StatefulSet: the pod line-0 is the gateway line. Both names mean it.
+func TestNamesOfPods(t *testing.T) {
+	gs := &v1alpha1.GatewaySync{}
+	gs.Spec.Deployment = &v1alpha1.DeploymentSpec{
+		Stages:    []v1alpha1.Stage{{Name: "canary", Gateways: []string{"line-0"}}, {Name: "rest", Gateways: []string{"*"}}},
+		SyncOrder: []v1alpha1.SyncOrderEntry{{Name: "press-0", Weight: new(int32(200))}},
+	}
+	for _, c := range []struct {
+		gateway, pod, stage string
+		step                int
+	}{
+		{"line", "line-0", "canary", 1}, {"line-0", "line-0", "canary", 1}, {"line", "", "rest", 3}, {"line-1", "line-1", "rest", 3},
+		{"press", "press-0", "rest", 2}, {"pack", "pack-0", "rest", 3},
+	} {
+		t.Run(c.gateway+" "+c.pod, func(t *testing.T) {
+			assert.Equal(t, c.step, schedule.StepOf(gs, c.gateway, c.pod))
+			assert.Equal(t, c.stage, schedule.StageOf(gs, c.gateway, c.pod).Name)
+		})
+	}
+	w, errs := schedule.ParseWindows([]v1alpha1.MaintenanceWindow{{Name: "never", Kind: v1alpha1.WindowDeny, Schedule: "* * * * *", Duration: "1h", Gateways: []string{"line-0"}}}, "line", "line-0")
+	require.Empty(t, errs)
+	assert.Len(t, w, 1)
+}
+
+func TestFirstStageThatNamesGatewayCounts(t *testing.T) {
+	d := &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{{Name: "canary", Gateways: []string{"line"}}, {Name: "rest", Gateways: []string{"line", "press"}}}}
+	assert.Empty(t, schedule.Validate(field.NewPath("spec", "deployment"), d))
+	gs := &v1alpha1.GatewaySync{Spec: v1alpha1.GatewaySyncSpec{Deployment: d}}
+	assert.Equal(t, "canary", schedule.StageOf(gs, "line").Name)
+	assert.Equal(t, []int{1, 2}, []int{schedule.StepOf(gs, "line"), schedule.StepOf(gs, "press")})
+}
+
+func TestUnmatchedNames(t *testing.T) {
+	gs := &v1alpha1.GatewaySync{}
+	gs.Spec.Deployment = &v1alpha1.DeploymentSpec{
+		Stages:    []v1alpha1.Stage{{Name: "canary", Gateways: []string{"lime-0", "line-*"}}},
+		SyncOrder: []v1alpha1.SyncOrderEntry{{Name: "press"}, {Name: "pres"}},
+		Windows:   []v1alpha1.MaintenanceWindow{{Name: "nights", Gateways: []string{"test-*"}}, {Name: "all"}},
+	}
+	assert.Empty(t, schedule.Unmatched(gs), "no gateway is known yet")
+	gs.Status.DiscoveredGateways = []v1alpha1.DiscoveredGateway{{Name: "line", PodName: "line-0"}, {Name: "press", PodName: "press"}}
+	assert.Equal(t, `spec.deployment: no gateway is called "lime-0" of stage canary or "pres" of syncOrder or "test-*" of window nights; there are line (pod line-0), press`,
+		schedule.Unmatched(gs))
 }

@@ -30,7 +30,7 @@ func Validate(at *field.Path, d *v1alpha1.DeploymentSpec) field.ErrorList {
 	if d == nil {
 		return nil
 	}
-	_, errs := ParseWindows(d.Windows, "")
+	_, errs := ParseWindows(d.Windows)
 	errs = append(errs, fielderr.OneOf(at.Child("strategy"), d.Strategy, v1alpha1.StrategyAllAtOnce, v1alpha1.StrategyCanary)...)
 	if d.Strategy == v1alpha1.StrategyCanary && len(d.Stages) == 0 {
 		errs = append(errs, field.Required(at.Child("stages"), "strategy canary needs stages: name the gateways that change first"))
@@ -65,16 +65,8 @@ func validateStage(at *field.Path, stages []v1alpha1.Stage, i int) field.ErrorLi
 	case n > maxStageGateways:
 		errs = append(errs, field.TooMany(at.Child("gateways"), n, maxStageGateways))
 	}
-	for j, name := range s.Gateways {
+	for j, name := range s.Gateways { // names of earlier stages may be here, too: the first stage that names a gateway counts
 		errs = append(errs, validateGatewayPattern(at.Child("gateways").Index(j), name)...)
-		if isPattern(name) { // it may overlap earlier stages, which take precedence
-			continue
-		}
-		for _, earlier := range stages[:i] {
-			if matchesAny(earlier.Gateways, name) {
-				errs = append(errs, fielderr.Invalid(at.Child("gateways").Index(j), name, "is in stage "+fielderr.Shorten(earlier.Name)+" already: name it in one stage"))
-			}
-		}
 	}
 	if w := s.PostSyncWait; w != "" {
 		if _, problem := syntax.ParseDuration(w, 0, v1alpha1.MaxSoak); problem != "" {

@@ -40,8 +40,8 @@ var (
 	gatewayPattern = regexp.MustCompile(`^[-.*A-Za-z0-9_]{1,253}$`)
 )
 
-// ParseWindows checks all windows, and returns those of a gateway. The errors name the fields.
-func ParseWindows(windows []v1alpha1.MaintenanceWindow, gateway string) (Windows, field.ErrorList) {
+// ParseWindows checks all windows, and returns those of a gateway. names are its name and that of its pod. The errors name the fields.
+func ParseWindows(windows []v1alpha1.MaintenanceWindow, names ...string) (Windows, field.ErrorList) {
 	at := field.NewPath("spec", "deployment", "windows")
 	if len(windows) > maxWindows {
 		return nil, field.ErrorList{field.TooMany(at, len(windows), maxWindows)}
@@ -54,7 +54,7 @@ func ParseWindows(windows []v1alpha1.MaintenanceWindow, gateway string) (Windows
 		if slices.ContainsFunc(windows[:i], func(v v1alpha1.MaintenanceWindow) bool { return v.Name == w.Name }) {
 			errs = append(errs, field.Duplicate(at.Index(i).Child("name"), fielderr.Shorten(w.Name)))
 		}
-		if len(problems) == 0 && (len(w.Gateways) == 0 || matchesAny(w.Gateways, gateway)) {
+		if len(problems) == 0 && (len(w.Gateways) == 0 || matchesAny(w.Gateways, names...)) {
 			all = append(all, parsed)
 		}
 	}

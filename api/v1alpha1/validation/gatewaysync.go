@@ -59,6 +59,9 @@ func Warnings(gs *v1alpha1.GatewaySync) []string {
 		out = append(out, "spec.gateway.tlsConfig.insecureSkipVerify: the gateway's certificate is not checked. Use caSecretRef")
 	}
 	out = append(out, storageWarnings(gs.Spec.Snapshots)...)
+	if w := schedule.Unmatched(gs); w != "" {
+		out = append(out, w)
+	}
 	if gateway.APIKey() == nil {
 		out = append(out, "spec.gateway.api: without an API token, files are written but the gateway does not scan them")
 	}
@@ -187,7 +190,7 @@ func ForGateway(gs *v1alpha1.GatewaySync, name string, p *v1alpha1.SyncProfile) 
 	if p != nil {
 		errs = append(errs, validateProfile(member(path.Child("profiles"), name), name, p, gs.Spec.Sync.Defaults.Prune)...)
 	}
-	_, windows := schedule.ParseWindows(gs.MaintenanceWindows(), "")
+	_, windows := schedule.ParseWindows(gs.MaintenanceWindows())
 	return append(errs, windows...)
 }
 

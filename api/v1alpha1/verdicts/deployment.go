@@ -64,7 +64,7 @@ func rollouts() []Case {
 		bad("a status that is not one", field+"healthCheck.expectedStatus", check("expectedStatus", 99)),
 		bad("too many failures", field+"healthCheck.failureThreshold", check("failureThreshold", 101)),
 		goOnly(noBundle, "a bundle without a certificate", field+"healthCheck.caBundle", check("caBundle", "secret")),
-		goOnly(noGraph, "a gateway in two stages", "spec.deployment.stages[1].gateways[0]", O{"deployment": O{"stages": L{dev, O{"name": "prod", "gateways": L{"dev-1"}}}}}),
+		good("a gateway in two stages, of which the first counts", O{"deployment": O{"stages": L{dev, O{"name": "prod", "gateways": L{"dev-1"}}}}}),
 		bad("a weight of an entry", "spec.deployment.syncOrder[0].weight", order(O{"name": "hub", "weight": 1001})),
 		bad("an entry without a name", "spec.deployment.syncOrder[0].name", order(O{"weight": 1})),
 		bad("two entries with one name", "spec.deployment.syncOrder[1].name", order(O{"name": "hub"}, O{"name": "hub"})),
