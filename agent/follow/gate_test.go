@@ -295,3 +295,24 @@ func TestHostileRollout(t *testing.T) {
 		})
 	}
 }
+
+// P9: a gateway does not take a commit whose ref has moved since it was requested. One that has it keeps it.
+func TestTargetWhoseRefMoved(t *testing.T) {
+	w := onSharedCluster(t)
+	p, first := w.syncedPod("one")
+	second := w.commit("two")
+	moved := func(s *v1alpha1.SyncTargetSpec) {
+		s.Problem = &v1alpha1.TargetProblem{Generation: s.Generation, Reason: v1alpha1.ReasonRefMoved, Message: "v2 is at 3333333"}
+	}
+	w.lead(targetCommit(second), moved)
+	s := p.await("a ref that moved", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonRefMoved })
+	assert.Equal(t, first, s.Commit)
+	assert.Equal(t, second, s.Target)
+	assert.Contains(t, s.Message, second[:7]+" was not taken before its ref moved: v2 is at 3333333")
+	assert.Equal(t, "one", p.title())
+	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Problem = nil })
+	p.awaitSynced(second, "two")
+	target := w.lead(moved, func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "2026-11-24T12:00:00Z" })
+	s = p.await("the commit is there already", func(s v1alpha1.SyncReportStatus) bool { return s.Revision == target.Spec.Revision })
+	assert.Equal(t, v1alpha1.GatewaySynced, s.Phase)
+}

@@ -130,3 +130,32 @@ func TestTransientErrorsAreNotReported(t *testing.T) {
 	got.Problem = nil
 	assert.Equal(t, running, got, "the rest of the target stays")
 }
+
+// P9: agents learn that the ref of their target has moved, also while git is polled again.
+func TestMovedTarget(t *testing.T) {
+	problem := &v1alpha1.TargetProblem{Generation: 3, Reason: v1alpha1.ReasonRefMoved, Message: "v2 is at bbbbbbb"}
+	moved := v1alpha1.NewError(v1alpha1.ReasonRefMoved, "v2 is at bbbbbbb")
+	target := v1alpha1.SyncTargetSpec{Generation: 3, Ref: "v2", Commit: commitA}
+	with := target
+	with.Problem = problem
+	other := with
+	other.Commit = commitB
+	for name, c := range map[string]struct {
+		is   v1alpha1.SyncTargetSpec
+		ref  status.Ref
+		want *v1alpha1.TargetProblem
+	}{
+		"moved":               {target, status.Ref{Err: moved, Polled: true}, problem},
+		"polled again":        {with, status.Ref{}, problem},
+		"back":                {with, status.Ref{Polled: true}, nil},
+		"another target":      {other, status.Ref{}, nil},
+		"git does not answer": {target, status.Ref{Err: v1alpha1.NewError(v1alpha1.ReasonGitUnreachable, "away"), Polled: true}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := target
+			want.Problem = c.is.Problem
+			setMoved(&want, c.is, c.ref)
+			assert.Equal(t, c.want, want.Problem)
+		})
+	}
+}

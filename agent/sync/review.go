@@ -73,6 +73,7 @@ type reviewResult struct {
 	uid     string
 	err     error     // ValidationDenied or ValidationUnavailable; nil if the plan is allowed
 	retryAt time.Time // of a denied plan
+	force   string    // the force-sync request at that time; another one asks at once
 }
 
 // review asks the Webhook whether the plan may be applied. staged says whether the plan's files were staged, and so
@@ -97,11 +98,11 @@ func (f *files) review(ctx context.Context, changes *plan.Changes, staged bool) 
 	switch {
 	case same && last.err == nil:
 		return nil
-	case same && f.Now().Before(last.retryAt):
+	case same && f.Now().Before(last.retryAt) && last.force == f.t.ForceID:
 		f.r.RetryAt = last.retryAt
 		return last.err
 	}
-	*last = reviewResult{url: w.URL, uid: req.UID}
+	*last = reviewResult{url: w.URL, uid: req.UID, force: f.t.ForceID}
 	defer f.step("review")()
 	answer, err := w.send(ctx, req)
 	switch {
@@ -113,9 +114,10 @@ func (f *files) review(ctx context.Context, changes *plan.Changes, staged bool) 
 	case err != nil:
 		last.err = failure.New(v1alpha1.ReasonValidationUnavailable, "the validation webhook was not asked, and nothing was written: %w", err)
 	case !*answer.Allowed:
-		last.retryAt = f.Now().Add(minReviewPause + rand.N(maxReviewPause-minReviewPause))
+		last.retryAt = f.Now().Add(minReviewPause + rand.N(maxReviewPause-minReviewPause)).Truncate(time.Second)
 		f.r.RetryAt = last.retryAt
-		last.err = failure.New(v1alpha1.ReasonValidationDenied, "the validation webhook denies %s: %s", f.t.Commit.Short(), denialReason(answer))
+		last.err = failure.New(v1alpha1.ReasonValidationDenied, "the validation webhook denies %s: %s; it is asked again at %s, or now: stoker sync %s --force",
+			f.t.Commit.Short(), denialReason(answer), last.retryAt.UTC().Format(time.RFC3339), f.t.Facts.CRName)
 	}
 	return last.err
 }

@@ -112,7 +112,8 @@ func TestValidationWebhook(t *testing.T) {
 		v.answer = answers(false, "change board: \x1b[31mnot approved")
 		r := b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
 		assert.Contains(t, r.Message, `change board: \x1b[31mnot approved`)
-		assert.WithinRange(t, r.RetryAt, now.Add(time.Minute), now.Add(5*time.Minute))
+		assert.WithinRange(t, r.RetryAt, now.Add(time.Minute-time.Second), now.Add(5*time.Minute))
+		assert.Contains(t, r.Message, "it is asked again at "+r.RetryAt.UTC().Format(time.RFC3339)+", or now: stoker sync plant --force")
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 
 		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
@@ -126,6 +127,11 @@ func TestValidationWebhook(t *testing.T) {
 		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
 		require.Len(t, v.asked, 3, "another commit needs another review")
 		assert.NotEqual(t, v.asked[1].UID, v.asked[2].UID)
+		b.target.ForceID = "now"
+		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
+		require.Len(t, v.asked, 4, "a forced sync asks at once")
+		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
+		require.Len(t, v.asked, 4, "and only once")
 		now = now.Add(5 * time.Minute)
 		v.answer = answers(true, "")
 		b.synced()
