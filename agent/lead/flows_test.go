@@ -125,6 +125,8 @@ func TestRollbackUntilBranchMoves(t *testing.T) {
 	s := newSite(t, 1)
 	c := s.candidate("gw-0")
 	s.untilTarget(s.first)
+	s.takes("gw-0")
+	s.untilReady("True/Synced")
 	bad := s.Commit("bad")
 	s.untilTarget(bad)
 	s.takes("gw-0")

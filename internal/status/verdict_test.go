@@ -14,6 +14,7 @@ import (
 // A commit of forty digits is not a name, and a rolled-back fleet does not run what the spec says.
 func TestRollbackNamesHeldCommit(t *testing.T) {
 	s := newScene(t, 2)
+	s.write() // the fleet ran the commit before
 	s.GatewaySync.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: commitA, v1alpha1.AnnotationRequestedUnless: commitB,
 		v1alpha1.AnnotationRequestedOver: commitA + "@main"}
 	s.Ref.Desired = desiredref.Desired{Ref: commitA, Override: true, ResolveSpec: true, Unless: commitB}
