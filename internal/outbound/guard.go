@@ -3,8 +3,10 @@ package outbound
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"syscall"
+	"time"
 )
 
 // loopback allows loopback addresses if it is not empty. Only the linker sets it, in builds for tests: neither a flag nor the
@@ -21,8 +23,49 @@ func (e *ForbiddenError) Error() string {
 	return fmt.Sprintf("its address %s is %s, which Stoker does not contact for a user", e.Address, e.Kind)
 }
 
+// Guard checks the addresses that a shared program dials for a user, for clients of other protocols than Client. A nil Guard allows all.
+type Guard struct{ guard }
+
+// NewGuard returns a Guard.
+func NewGuard() *Guard { return &Guard{guard{loopback: loopback != ""}} }
+
+// Dialer returns a dialer that refuses forbidden addresses with a ForbiddenError.
+func (g *Guard) Dialer(timeout time.Duration) *net.Dialer {
+	d := &net.Dialer{Timeout: timeout}
+	if g != nil {
+		d.ControlContext = g.control
+	}
+	return d
+}
+
+// CheckProxied returns a ForbiddenError if a proxy must not be asked for a host. It checks the addresses that the name has here, if any.
+func (g *Guard) CheckProxied(ctx context.Context, host string) error {
+	if g == nil {
+		return nil
+	}
+	return g.checkHost(ctx, host)
+}
+
 // guard decides which addresses may be dialed. Private networks may: plants live there.
 type guard struct{ loopback bool }
+
+// checkHost checks the address of a host, or those to which its name resolves here. Without an answer, only the proxy knows them.
+func (g guard) checkHost(ctx context.Context, host string) error {
+	addresses := []netip.Addr{}
+	if a, err := netip.ParseAddr(host); err == nil {
+		addresses = append(addresses, a)
+	} else {
+		ctx, cancel := context.WithTimeout(ctx, maxLookup)
+		defer cancel()
+		addresses, _ = net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	}
+	for _, a := range addresses {
+		if kind := g.forbidden(a); kind != "" {
+			return &ForbiddenError{a, kind}
+		}
+	}
+	return nil
+}
 
 // control checks the address of each single connection before it is made, after the name was resolved, so that a name that resolves
 // differently the second time gains nothing.

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"time"
 
@@ -46,18 +44,8 @@ func (c Client) proxied(ctx context.Context, target *url.URL) (*url.URL, error) 
 	if err != nil || proxy == nil {
 		return nil, err
 	}
-	addresses := []netip.Addr{}
-	if a, err := netip.ParseAddr(target.Hostname()); err == nil {
-		addresses = append(addresses, a)
-	} else {
-		ctx, cancel := context.WithTimeout(ctx, maxLookup)
-		defer cancel()
-		addresses, _ = net.DefaultResolver.LookupNetIP(ctx, "ip", target.Hostname()) // without an answer, only the proxy knows
-	}
-	for _, a := range addresses {
-		if kind := c.guard().forbidden(a); kind != "" {
-			return nil, &ForbiddenError{a, kind}
-		}
+	if err := c.guard().checkHost(ctx, target.Hostname()); err != nil {
+		return nil, err
 	}
 	return proxy, nil
 }

@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -174,9 +173,15 @@ func (t *httpTransport) sharedTransport() (*http.Transport, error) {
 	t.ca = ca
 	proxy := proxyFromEnvironment()
 	t.shared = &http.Transport{
-		Proxy:                  func(r *http.Request) (*url.URL, error) { return proxy(r.URL) },
+		Proxy: func(r *http.Request) (*url.URL, error) {
+			p, err := proxy(r.URL)
+			if err != nil || p == nil {
+				return nil, err
+			}
+			return p, t.opts.Guard.CheckProxied(r.Context(), r.URL.Hostname())
+		},
 		OnProxyConnectResponse: checkProxyResponse,
-		DialContext:            (&net.Dialer{Timeout: t.opts.Connect}).DialContext,
+		DialContext:            t.opts.Guard.Dialer(t.opts.Connect).DialContext,
 		TLSHandshakeTimeout:    t.opts.Handshake,
 		TLSClientConfig:        conf,
 		ForceAttemptHTTP2:      true,

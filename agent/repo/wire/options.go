@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"stoker.io/stoker/internal/outbound"
 	"stoker.io/stoker/internal/secret"
 )
 
@@ -51,6 +52,8 @@ type Options struct {
 	SearchBytes int64
 	// MaxRefs is the maximum number of refs of a repository; default 200,000.
 	MaxRefs int
+	// Guard checks the addresses that are dialed, for a program that several users share; nil allows all.
+	Guard *outbound.Guard
 }
 
 // WithDefaults returns o with the default in each field that is zero or negative.

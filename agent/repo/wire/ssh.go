@@ -79,7 +79,7 @@ func (s *sshTransport) connect(ctx context.Context, x *exchange) (*sshSession, e
 		return nil, err
 	}
 	address := s.url.dialAddress()
-	conn, err := (&net.Dialer{Timeout: s.opts.Connect}).DialContext(ctx, "tcp", address)
+	conn, err := s.opts.Guard.Dialer(s.opts.Connect).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
