@@ -22,6 +22,9 @@ type Limits struct {
 	PackBytes int64
 	// InflatedBytes is the sum of the inflated entries of one pack and the results of their deltas; default 64 GiB.
 	InflatedBytes int64
+	// DiskBytes is the size of all files of a store, for a volume that several stores share; default none. A new pack gets half of what is
+	// left of it, and its index and the objects of deltas a quarter each.
+	DiskBytes int64
 	// DeltaDepth is the length of a chain of deltas; default 4,095, the longest that git writes.
 	DeltaDepth int
 }
@@ -41,6 +44,24 @@ func setDefault[T int | int64](v *T, d T) {
 		*v = d
 	}
 }
+
+// minIndexed is the size of the smallest object in an index, with room for what the index needs beside it.
+const minIndexed = 40
+
+// within returns l, bounded by what a store that uses the given number of bytes may still use of DiskBytes.
+func (l Limits) within(used int64) Limits {
+	if l.DiskBytes <= 0 {
+		return l
+	}
+	left := max(l.DiskBytes-used, 0)
+	l.PackBytes = min(l.PackBytes, left/2)
+	l.Objects = min(l.Objects, int(left/4/minIndexed))
+	l.DeltaBytes = min(l.DeltaBytes, l.scratchBytes())
+	return l
+}
+
+// scratchBytes returns the largest size of the file of a scratch, or 0 for any.
+func (l Limits) scratchBytes() int64 { return max(l.DiskBytes, 0) / 4 }
 
 // checkSize checks the inflated size that an entry of a pack claims.
 func (l *Limits) checkSize(k kind, n int64) error {

@@ -18,8 +18,9 @@ type scratch struct {
 
 type region struct{ off, size int64 }
 
-// scratchSizes bounds the memory of a scratch.
+// scratchSizes bounds the memory and the file of a scratch.
 type scratchSizes struct {
+	maxFile      int64 // bytes of the file; 0 for any
 	maxInMemory  int64 // bytes of an object in memory
 	memoryBudget int64 // bytes of all objects in memory
 }
@@ -65,6 +66,9 @@ func (s *scratch) alloc(size int64) (*scratchObject, error) {
 	i := 0
 	for ; i < len(s.regions) && s.regions[i].off-c.off < size; i++ {
 		c.off = s.regions[i].off + s.regions[i].size
+	}
+	if s.sizes.maxFile > 0 && c.off+size > s.sizes.maxFile {
+		return nil, OverLimit("the deltas of a pack need more than %d bytes", s.sizes.maxFile)
 	}
 	s.regions = slices.Insert(s.regions, i, region{c.off, size})
 	return c, nil

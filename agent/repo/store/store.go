@@ -45,6 +45,7 @@ func New(dir string, o Options) *Store {
 		o.MaxPacks = 50
 	}
 	s := &Store{dir: dir, log: o.Log, limits: o.Limits.withDefaults(), maxPacks: o.MaxPacks, scratch: defaultScratch()}
+	s.scratch.maxFile = s.limits.scratchBytes()
 	s.readers.New = func() any { return newReader(s.dir, s.scratch) }
 	return s
 }

@@ -91,7 +91,10 @@ func (t *Transfer) SetTip() error {
 // Receive writes the pack in stream to disk. If Base is set, the pack may be thin.
 func (t *Transfer) Receive(ctx context.Context, stream io.Reader) (*Received, error) {
 	return t.newPack(func(file *os.File, sc *scratch) (packContents, error) {
-		limits := t.store.limits
+		limits, err := t.limits()
+		if err != nil {
+			return packContents{}, err
+		}
 		if t.MaxBytes > 0 {
 			limits.PackBytes = min(limits.PackBytes, t.MaxBytes-t.Bytes)
 		}
@@ -109,6 +112,25 @@ func (t *Transfer) Receive(ctx context.Context, stream io.Reader) (*Received, er
 		t.Bytes += r.stream.n
 		return packContents{r.recs, order, trailer}, err
 	})
+}
+
+// limits returns the limits of the next pack.
+func (t *Transfer) limits() (Limits, error) {
+	limits := t.store.limits
+	if limits.DiskBytes <= 0 {
+		return limits, nil
+	}
+	entries, err := fs.ReadDir(t.root.FS(), packDir)
+	if err != nil {
+		return limits, asDiskError(err)
+	}
+	var used int64
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil { // it may have been removed meanwhile
+			used += info.Size()
+		}
+	}
+	return limits.within(used), nil
 }
 
 // packContents describes a new pack, for its index.
