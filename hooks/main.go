@@ -11,12 +11,15 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"stoker.io/stoker/hooks/configsync/kustomize"
 )
 
 // version is set by the build.
 var version = "dev"
 
 func main() {
+	kustomize.Main()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, os.Args, os.Stdout, os.Stderr))

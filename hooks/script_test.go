@@ -27,6 +27,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/agents/agentstest"
+	"stoker.io/stoker/hooks/configsync/kustomize"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/status/statustest"
 	"stoker.io/stoker/test/cluster/kubetest"
@@ -35,6 +36,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	kustomize.Main()
 	testscript.Main(program.M{Tests: kubetest.M{M: m}}, map[string]func(){"stoker": main, "kubectl-stoker": main})
 }
 

@@ -18,13 +18,17 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/configsync"
+	"stoker.io/stoker/hooks/configsync/kustomize"
 	"stoker.io/stoker/hooks/configsync/manifest"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/gitserver"
 )
 
-func TestMain(m *testing.M) { kubetest.Main(m) }
+func TestMain(m *testing.M) {
+	kustomize.Main()
+	kubetest.Main(m)
+}
 
 // world is a namespace of a real API server, and a repository on a real git server.
 type world struct {
@@ -66,12 +70,18 @@ func (w *world) commit(files ...string) string {
 // create creates the ConfigSync plant, with more fields of its spec as YAML.
 func (w *world) create(more string) {
 	w.t.Helper()
+	w.createNamed("plant", more)
+}
+
+// createNamed is create for a ConfigSync of any name.
+func (w *world) createNamed(name, more string) {
+	w.t.Helper()
 	spec := map[string]any{"source": map[string]any{"git": map[string]any{"repoURL": w.server.URL("plant.git"), "branch": "main", "path": "k8s"}}, "progressDeadline": "20s"}
 	given := map[string]any{}
 	require.NoError(w.t, yaml.Unmarshal([]byte(more), &given))
 	merge(spec, given)
 	text, err := yaml.Marshal(map[string]any{
-		"apiVersion": "stoker.io/v1alpha1", "kind": "ConfigSync", "metadata": map[string]any{"name": "plant"}, "spec": spec,
+		"apiVersion": "stoker.io/v1alpha1", "kind": "ConfigSync", "metadata": map[string]any{"name": name}, "spec": spec,
 	})
 	require.NoError(w.t, err)
 	w.ApplyYAML(w.t, w.namespace, string(text))
@@ -106,7 +116,12 @@ func (w *world) engine(config *rest.Config) *configsync.Engine {
 // get reads the ConfigSync.
 func (w *world) get() *v1alpha1.ConfigSync {
 	w.t.Helper()
-	cs, err := kube.ConfigSyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace).Get(w.t.Context(), "plant")
+	return w.getNamed("plant")
+}
+
+func (w *world) getNamed(name string) *v1alpha1.ConfigSync {
+	w.t.Helper()
+	cs, err := kube.ConfigSyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace).Get(w.t.Context(), name)
 	require.NoError(w.t, err)
 	return cs
 }
@@ -114,7 +129,12 @@ func (w *world) get() *v1alpha1.ConfigSync {
 // apply runs the ConfigSync as a user with all rights.
 func (w *world) apply() (*configsync.Run, error) {
 	w.t.Helper()
-	return w.engine(w.RESTConfig()).Apply(w.t.Context(), w.get(), configsync.Options{})
+	return w.applyNamed("plant")
+}
+
+func (w *world) applyNamed(name string) (*configsync.Run, error) {
+	w.t.Helper()
+	return w.engine(w.RESTConfig()).Apply(w.t.Context(), w.getNamed(name), configsync.Options{})
 }
 
 // must is apply without an error.

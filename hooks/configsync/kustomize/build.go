@@ -32,7 +32,7 @@ const (
 type Text func(path string, content []byte) (text []byte, tainted bool, err error)
 
 // Build builds a kustomization. It renders resources with text, but not the files of generators and patches. If the files mention
-// Secrets, errors do not quote them. After a build whose context has ended, b must not be used for another one.
+// Secrets, errors do not quote them.
 func (b *Builder) Build(ctx context.Context, s *Sources, text Text) ([]manifest.Object, error) {
 	in := &build{Sources: s, dirs: slices.Sorted(maps.Keys(s.specs)), objects: map[string]int{}, text: map[string][]byte{}}
 	if err := in.renderResources(text); err != nil {
@@ -48,7 +48,7 @@ func (b *Builder) Build(ctx context.Context, s *Sources, text Text) ([]manifest.
 	if err != nil {
 		return nil, err
 	}
-	made, err := b.run(ctx, files, "/"+in.folderName(s.root))
+	made, err := runChild(ctx, files, "/"+in.folderName(s.root))
 	if err != nil {
 		return nil, in.explain(ctx, err)
 	}

@@ -2,7 +2,6 @@ package kustomize
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,29 +14,22 @@ import (
 	"sync"
 	"time"
 
-	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/types"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
-	"sigs.k8s.io/kustomize/kyaml/openapi"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/hooks/configsync/manifest"
 	"stoker.io/stoker/internal/failure"
 )
 
-// write writes the kustomizations and their files under generated names into an in-memory file system. All folders are siblings, because
-// kustomize may only read files below a folder.
-func (b *build) write() (filesys.FileSystem, error) {
-	files := filesys.MakeFsInMemory()
+// write returns the kustomizations and their files under generated names. All folders are siblings, because kustomize may only read files
+// below a folder.
+func (b *build) write() (files []inputFile, err error) {
 	for _, dir := range b.dirs {
-		w := &writer{build: b, spec: b.specs[dir], files: files, root: "/" + b.folderName(dir) + "/"}
+		w := &writer{build: b, spec: b.specs[dir], root: "/" + b.folderName(dir) + "/"}
 		text, err := json.Marshal(w.kustomization())
-		if err == nil {
-			err = files.WriteFile(w.root+fileNames[0], text)
+		if err != nil {
+			return nil, fmt.Errorf("write the kustomization of %s: %w", failure.Quote(dir), err)
 		}
-		if w.err != nil || err != nil {
-			return nil, fmt.Errorf("write the kustomization of %s into memory: %w", failure.Quote(dir), cmp.Or(w.err, err))
-		}
+		files = append(append(files, w.written...), inputFile{w.root + fileNames[0], text})
 	}
 	return files, nil
 }
@@ -46,19 +38,14 @@ func (b *build) write() (filesys.FileSystem, error) {
 type writer struct {
 	*build
 	*spec
-	files     filesys.FileSystem
-	root      string
-	fileCount int
-	err       error
+	root    string
+	written []inputFile
 }
 
-// add writes a file and returns its name. If it fails, it sets w.err.
+// add writes a file and returns its name.
 func (w *writer) add(content []byte) string {
-	name := "file-" + strconv.Itoa(w.fileCount)
-	w.fileCount++
-	if err := w.files.WriteFile(w.root+name, content); err != nil {
-		w.err = err
-	}
+	name := "file-" + strconv.Itoa(len(w.written))
+	w.written = append(w.written, inputFile{w.root + name, content})
 	return name
 }
 
@@ -103,85 +90,52 @@ func (w *writer) addSources(from *types.KvPairSources) {
 	}
 }
 
-// Builder builds kustomizations. There is one at a time, because kustomize keeps its schema in a global variable.
-type Builder struct {
-	running sync.WaitGroup // the calls of kustomize
-}
+// Builder builds the kustomizations of one run, each in a process of its own.
+type Builder struct{ release func() }
 
-// builders has room for one Builder.
-var builders = make(chan struct{}, 1)
+// maxBuilders bounds the Builders of all owners together, because each takes up to maxMemory.
+const maxBuilders = 2
+
+// builders are the places of all Builders, and one for each owner.
+var builders = struct {
+	all    chan struct{}
+	mu     sync.Mutex
+	owners map[string]chan struct{}
+}{all: make(chan struct{}, maxBuilders), owners: map[string]chan struct{}{}}
 
 // maxWait bounds the wait for other Builders.
-const maxWait = time.Minute
+const maxWait = 20 * time.Second
 
-// NewBuilder waits until the last Builder is closed and its builds have ended, but not longer than a minute. The caller must call Close.
-func NewBuilder(ctx context.Context) (*Builder, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, maxWait, fmt.Errorf("the kustomizations of other ConfigSyncs are still being built after %s", maxWait))
+// ErrBusy is wrapped by the error for a run that waited for other Builders for too long. The next run waits again.
+var ErrBusy = errors.New("the kustomizations of other ConfigSyncs are being built")
+
+// NewBuilder waits until the owner, a namespace, has no other Builder and there are fewer than maxBuilders, but not longer than maxWait. The
+// caller must call Close.
+func NewBuilder(ctx context.Context, owner string) (*Builder, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, maxWait, failure.New(v1alpha1.ReasonProgressing, "waits for the builder: %w; the next run tries again", ErrBusy))
 	defer cancel()
-	select {
-	case builders <- struct{}{}:
-		return &Builder{}, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	builders.mu.Lock()
+	own := builders.owners[owner]
+	if own == nil {
+		own = make(chan struct{}, 1)
+		builders.owners[owner] = own
 	}
+	builders.mu.Unlock()
+	for _, place := range []chan struct{}{own, builders.all} {
+		select {
+		case place <- struct{}{}:
+		case <-ctx.Done():
+			if place == builders.all {
+				<-own
+			}
+			return nil, context.Cause(ctx)
+		}
+	}
+	return &Builder{release: func() { <-builders.all; <-own }}, nil
 }
 
-// Close lets the next Builder begin as soon as kustomize has returned, which may be after the context of a build has ended.
-func (b *Builder) Close() {
-	go func() {
-		b.running.Wait()
-		<-builders
-	}()
-}
-
-// run builds the kustomization in dir, and returns the objects as JSON documents. It returns when ctx ends, even if kustomize does not.
-func (b *Builder) run(ctx context.Context, files filesys.FileSystem, dir string) ([]byte, error) {
-	type result struct {
-		objects []byte
-		err     error
-	}
-	done := make(chan result, 1)
-	b.running.Go(func() {
-		objects, err := runKustomize(files, dir)
-		done <- result{objects, err}
-	})
-	select {
-	case r := <-done:
-		return r.objects, r.err
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-}
-
-// runKustomize calls kustomize, and turns a panic into an error.
-func runKustomize(files filesys.FileSystem, dir string) (_ []byte, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("kustomize panics: %v", r)
-		}
-	}()
-	openapi.ResetOpenAPI()
-	objects, err := krusty.MakeKustomizer(&krusty.Options{
-		Reorder: krusty.ReorderOptionNone, LoadRestrictions: types.LoadRestrictionsRootOnly, PluginConfig: types.DisabledPluginConfig(),
-	}).Run(files, dir)
-	if err != nil {
-		return nil, err
-	}
-	var out bytes.Buffer
-	for _, o := range objects.Resources() {
-		data, err := o.MarshalJSON()
-		if err != nil {
-			return nil, err
-		}
-		if out.Len()+len(data) > manifest.MaxBytes {
-			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "the objects have more than %d bytes; split it over several ConfigSyncs", manifest.MaxBytes)
-		}
-		out.WriteString("---\n")
-		out.Write(data)
-		out.WriteByte('\n')
-	}
-	return out.Bytes(), nil
-}
+// Close lets the next Builder begin.
+func (b *Builder) Close() { b.release() }
 
 // generatedNames matches the names of folders and files that write generates.
 var generatedNames = regexp.MustCompile(`[./]*\b(?:folder-(\d+)(?:/file-\d+)?|file-\d+)\b`)

@@ -28,6 +28,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/hooks/configsync"
+	"stoker.io/stoker/hooks/configsync/kustomize"
 	"stoker.io/stoker/hooks/configsync/source"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
@@ -37,9 +38,9 @@ import (
 
 const (
 	// maxRuns bounds concurrent runs, and maxNamespaceRuns those of one namespace, so that a slow git server of one namespace does not
-	// delay the others.
+	// delay the others. If half of maxRuns are under way, a namespace gets one only.
 	maxRuns, maxNamespaceRuns = 8, 2
-	// busyPause is the pause of a ConfigSync whose namespace has maxNamespaceRuns.
+	// busyPause is the pause of a ConfigSync whose namespace has all of its runs.
 	busyPause = time.Second
 	// runTimeout bounds one run. healthTimeout bounds its wait for healthy objects. It is short, so that the next run soon applies a fix in git.
 	runTimeout, healthTimeout = 10 * time.Minute, 5 * time.Second
@@ -249,7 +250,11 @@ func (r *Reconciler) forgetObjects(s *state) {
 func (r *Reconciler) acquireSlot(namespace string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.runs[namespace] >= maxNamespaceRuns {
+	all := 0
+	for _, n := range r.runs {
+		all += n
+	}
+	if n := r.runs[namespace]; n >= maxNamespaceRuns || n > 0 && all >= maxRuns/2 {
 		return false
 	}
 	r.runs[namespace]++
@@ -328,11 +333,11 @@ func (r *Reconciler) pause(key cache.ObjectName, cs *v1alpha1.ConfigSync, s *sta
 		r.logOnce(key, s, slog.LevelInfo, "ConfigSync applied", "commit", s.commit)
 		return backoff.Jitter(refresh)
 	}
-	progressing := failure.Is(err, v1alpha1.ReasonProgressing)
+	progressing := failure.Is(err, v1alpha1.ReasonProgressing) && !errors.Is(err, kustomize.ErrBusy)
 	if progressing && s.waiting.Since.IsZero() {
 		s.waiting = configsync.Waiting{Commit: s.commit, Since: began}
 	}
-	if progressing || failure.Is(err, v1alpha1.ReasonDependencyNotReady) {
+	if progressing || errors.Is(err, kustomize.ErrBusy) || failure.Is(err, v1alpha1.ReasonDependencyNotReady) {
 		s.failures++
 		r.logOnce(key, s, slog.LevelInfo, "ConfigSync waits", "message", err.Error())
 		return backoff.Jitter(min(firstRetry*time.Duration(s.failures), maxWait))

@@ -57,7 +57,7 @@ type Input struct {
 }
 
 // Objects renders all objects, in the order of the files. An error about the input carries a reason, names the file, and shows no value
-// of a Secret. Only one call at a time builds kustomizations; others that have some wait.
+// of a Secret. Of a namespace, only one call at a time builds kustomizations; others that have some wait.
 func Objects(ctx context.Context, in Input) ([]manifest.Object, error) {
 	return objects(ctx, in, maxTime)
 }
@@ -66,7 +66,7 @@ func Objects(ctx context.Context, in Input) ([]manifest.Object, error) {
 func objects(ctx context.Context, in Input, limit time.Duration) ([]manifest.Object, error) {
 	r := &rendering{Input: in, remaining: manifest.MaxBytes, index: map[manifest.ID]int{}}
 	if slices.ContainsFunc(slices.Concat(in.Layers...), func(f File) bool { return f.Kustomization != nil }) {
-		builder, err := kustomize.NewBuilder(ctx)
+		builder, err := kustomize.NewBuilder(ctx, in.Namespace)
 		if err != nil {
 			return nil, err
 		}

@@ -3,6 +3,7 @@ package render
 import (
 	"context"
 	"errors"
+	"os"
 	"testing"
 	"time"
 
@@ -10,6 +11,11 @@ import (
 
 	"stoker.io/stoker/hooks/configsync/kustomize"
 )
+
+func TestMain(m *testing.M) {
+	kustomize.Main()
+	os.Exit(m.Run())
+}
 
 // folder is a commit with one file.
 type folder struct{ name, text string }
@@ -27,7 +33,7 @@ func (f folder) Fetch(context.Context, []string) (map[string][]byte, error) {
 
 // G5: a slow kustomization of one ConfigSync does not use up the time of others.
 func TestTimeWithoutOtherKustomizations(t *testing.T) {
-	other, err := kustomize.NewBuilder(t.Context())
+	other, err := kustomize.NewBuilder(t.Context(), "")
 	require.NoError(t, err)
 	defer other.Close()
 	t.Run("with a kustomization", func(t *testing.T) {

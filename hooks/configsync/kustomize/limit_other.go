@@ -1,0 +1,14 @@
+//go:build !linux
+
+package kustomize
+
+import (
+	"os"
+	"time"
+)
+
+// self returns the path of the running program.
+func self() (string, error) { return os.Executable() }
+
+// limit does nothing here. The shared program runs on Linux; elsewhere a user builds what that user chose.
+func limit(time.Duration, uint64) error { return nil }
