@@ -2,25 +2,34 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
 
+	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/hooks/configsync/reconcile"
 	"stoker.io/stoker/hooks/configsync/source"
 	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/lease"
 	"stoker.io/stoker/internal/metrics"
+	"stoker.io/stoker/internal/outbound"
 )
 
 // configLease is the name of the Lease that elects the replica that applies.
 const configLease = "stoker-configsync"
 
-// cacheSize bounds the git objects that are kept between runs, in bytes. The volume of the chart (configSync.temporary) holds 1 GiB
-// for them and for what runs fetch.
-const cacheSize = 256 << 20
+const (
+	// volumeParts are the parts of the volume for git objects: one for each of eight runs, one for what is kept between runs, and one that
+	// stays free.
+	volumeParts = 10
+	// fetchTimeout bounds a fetch, so that slow git hosts do not keep the places of runs.
+	fetchTimeout = 5 * time.Minute
+)
 
 func newConfigRunCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
@@ -41,6 +50,8 @@ get and update for the Lease stoker-configsync.`,
 		Args:    cobra.NoArgs,
 	}
 	settings := daemonFlags(command, "ConfigSyncs")
+	volume := sizeFlag(1 << 30)
+	command.Flags().Var(&volume, "volume-size", "`size` of the volume of TMPDIR; a run fetches at most a tenth of it")
 	command.RunE = func(command *cobra.Command, _ []string) error {
 		s, err := settings()
 		if err != nil {
@@ -50,13 +61,32 @@ get and update for the Lease stoker-configsync.`,
 		if err != nil {
 			return err
 		}
-		return runConfigSyncs(command.Context(), p, s, daemon.Log(c.stderr, s.LogFormat, s.LogLevel))
+		return runConfigSyncs(command.Context(), p, s, int64(volume), daemon.Log(c.stderr, s.LogFormat, s.LogLevel))
 	}
 	return command
 }
 
+// sizeFlag is a number of bytes, such as 1Gi.
+type sizeFlag int64
+
+func (f *sizeFlag) String() string {
+	return resource.NewQuantity(int64(*f), resource.BinarySI).String()
+}
+
+func (f *sizeFlag) Type() string { return "size" }
+
+// Set implements pflag.Value.
+func (f *sizeFlag) Set(text string) error {
+	q, err := resource.ParseQuantity(text)
+	if err != nil || q.Value() < 64<<20 {
+		return errors.New("must be a size of at least 64Mi")
+	}
+	*f = sizeFlag(q.Value())
+	return nil
+}
+
 // runConfigSyncs applies ConfigSyncs while this replica holds the Lease, until ctx is done.
-func runConfigSyncs(ctx context.Context, p target, s daemon.Settings, log *slog.Logger) error {
+func runConfigSyncs(ctx context.Context, p target, s daemon.Settings, volume int64, log *slog.Logger) error {
 	accounts, err := p.Accounts()
 	if err != nil {
 		return err
@@ -72,7 +102,7 @@ func runConfigSyncs(ctx context.Context, p target, s daemon.Settings, log *slog.
 	if err != nil {
 		return err
 	}
-	cache, err := source.NewCache(cacheSize)
+	cache, err := source.NewCache(volume/volumeParts, volume/volumeParts)
 	if err != nil {
 		return fmt.Errorf("create the cache of git objects: %w", err)
 	}
@@ -86,6 +116,7 @@ func runConfigSyncs(ctx context.Context, p target, s daemon.Settings, log *slog.
 	r = reconcile.New(reconcile.Config{
 		ProgramClients: p.Clients, AccountClients: accounts, ConfigSync: configSyncs.Get, ConfigSyncs: configSyncs.List, GatewaySync: gatewaySyncs.Get,
 		OnRun: counters.Ran, OnPrune: counters.Pruned, Cache: cache, Log: log,
+		Remote: repo.RemoteOptions{Guard: outbound.NewGuard(), Total: fetchTimeout},
 	})
 	configSyncLease := lease.Lease{Client: p.Core, Namespace: p.namespace, Name: configLease, Holder: lease.Identity(replica())}
 	return daemon.Run(ctx, daemon.Config{

@@ -183,6 +183,14 @@ type ConfigGit struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Overlays []ConfigPath `json:"overlays,omitempty"`
+	// Patterns of paths below the root that are not read. ** stands for any number of folders, and a trailing slash for a folder and all
+	// below it. Files that are no manifests are never read: names that begin with a dot, and files of Helm, npm and compose.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=512
+	Excludes []string `json:"excludes,omitempty"`
 	// Branch to follow. Without branch and revision, it is HEAD of the repository.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
@@ -235,6 +243,14 @@ type ConfigFollow struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Overlays []ConfigPath `json:"overlays,omitempty"`
+	// Patterns of paths below the root that are not read. ** stands for any number of folders, and a trailing slash for a folder and all
+	// below it. Files that are no manifests are never read: names that begin with a dot, and files of Helm, npm and compose.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=512
+	Excludes []string `json:"excludes,omitempty"`
 }
 
 // ConfigPath is a path of the repository, relative to its root.
@@ -446,7 +462,7 @@ const (
 	// AnnotationConfigDigest is a digest of the manifest that was applied last. An object with the same digest and the same
 	// fields needs no dry run.
 	AnnotationConfigDigest = "stoker.io/configsync-digest"
-	// AnnotationConfigPrune with the value disabled keeps an object that git no longer has.
+	// AnnotationConfigPrune with the value disabled keeps an object that git no longer has. The ConfigSync gives it up.
 	AnnotationConfigPrune = "stoker.io/prune"
 	// AnnotationConfigRecreate with the value enabled deletes the object and creates it again if git changes a field that cannot be
 	// changed. Its pods stop. Namespaces, CustomResourceDefinitions and PersistentVolumeClaims are never recreated.

@@ -231,7 +231,7 @@ func TestKeptObjectsNeedCredentials(t *testing.T) {
 	commit := w.commit("k8s/a.yaml", configMap("a", "1"))
 	w.ApplyYAML(t, w.namespace, "{apiVersion: v1, kind: Secret, metadata: {name: git}, stringData: {username: git, password: S3CR3T-right}}")
 	w.create("source: {git: {branch: null, revision: " + commit + ", authMethod: https, authSecretRef: {name: git}}}")
-	cache, err := source.NewCache(1 << 20)
+	cache, err := source.NewCache(1<<20, 0)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, cache.Close()) })
 	engine := w.engine(w.RESTConfig())

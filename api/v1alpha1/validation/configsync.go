@@ -13,12 +13,13 @@ import (
 )
 
 const (
-	maxTargets      = 500
-	maxOverlays     = 16
-	maxConfigFiles  = 64
-	maxVarsFrom     = 8
-	maxDependencies = 16
-	minRefresh      = 5 * time.Second
+	maxTargets        = 500
+	maxOverlays       = 16
+	maxConfigExcludes = 64
+	maxConfigFiles    = 64
+	maxVarsFrom       = 8
+	maxDependencies   = 16
+	minRefresh        = 5 * time.Second
 )
 
 // Patterns of the CRD of ConfigSyncs. The markers of the types have the same text.
@@ -75,7 +76,7 @@ func validateConfigSource(path *field.Path, source *v1alpha1.ConfigSource) field
 	if f := source.GatewaySync; f != nil {
 		path = path.Child("gatewaySync")
 		errs := required(path.Child("name"), f.Name, objectNamePattern, maxName, "use the name of a GatewaySync of this namespace")
-		return append(errs, validateConfigPaths(path, f.Path, f.Overlays)...)
+		return append(errs, validateConfigPaths(path, f.Path, f.Overlays, f.Excludes)...)
 	}
 	return validateConfigGit(path.Child("git"), source.Git)
 }
@@ -85,7 +86,7 @@ func validateConfigGit(path *field.Path, git *v1alpha1.ConfigGit) field.ErrorLis
 	if strings.HasPrefix(git.RepoURL, "/") || strings.HasPrefix(git.RepoURL, "file:") {
 		errs = append(errs, field.Invalid(path.Child("repoURL"), field.OmitValueType{}, "is a directory; use https://host/path, ssh://host/path, user@host:path or http://host/path"))
 	}
-	errs = append(errs, validateConfigPaths(path, git.Path, git.Overlays)...)
+	errs = append(errs, validateConfigPaths(path, git.Path, git.Overlays, git.Excludes)...)
 	for _, f := range []struct{ name, ref string }{{"branch", git.Branch}, {"revision", git.Revision}} {
 		if problem := syntax.SpecRefProblem(f.ref); f.ref != "" && problem != "" {
 			errs = append(errs, fielderr.Invalid(path.Child(f.name), f.ref, problem+"; name a branch, a tag, or a commit"))
@@ -108,10 +109,10 @@ func isHTTP(repo string) bool {
 	return strings.HasPrefix(repo, "http://") || strings.HasPrefix(repo, "https://")
 }
 
-func validateConfigPaths(path *field.Path, p string, overlays []v1alpha1.ConfigPath) field.ErrorList {
-	var errs field.ErrorList
+func validateConfigPaths(path *field.Path, p string, overlays []v1alpha1.ConfigPath, excludes []string) field.ErrorList {
+	errs := validatePatterns(path.Child("excludes"), excludes, maxConfigExcludes, maxPattern, PathPatternProblem)
 	if p != "" {
-		errs = validatePath(path.Child("path"), p)
+		errs = append(errs, validatePath(path.Child("path"), p)...)
 	}
 	path = path.Child("overlays")
 	if len(overlays) > maxOverlays {

@@ -148,3 +148,11 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestSOPSIsNamed(t *testing.T) {
+	_, err := manifest.Parse("s.yaml", []byte("apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ndata: {password: 'ENC[AES256_GCM,data:x]'}\nsops: {mac: 'ENC[x]', version: 3.9.0}\n"))
+	require.True(t, failure.Is(err, v1alpha1.ReasonManifestInvalid), "%v", err)
+	assert.ErrorContains(t, err, "encrypted with SOPS")
+	_, err = manifest.Parse("a.yaml", []byte("{apiVersion: example.com/v1, kind: Tool, metadata: {name: a}, sops: {enabled: true}}"))
+	require.NoError(t, err)
+}

@@ -178,6 +178,9 @@ func check(at string, u *unstructured.Unstructured) error {
 	case len(apiVersion)+len(kind) > 317 || strings.ContainsAny(apiVersion+kind, "_ \t\r\n") || strings.Contains(kind, "/"):
 		return bad("apiVersion and kind must be those of a kind of Kubernetes")
 	}
+	if sops, isMap := u.Object["sops"].(map[string]any); isMap && (sops["mac"] != nil || sops["version"] != nil) {
+		return bad("it is encrypted with SOPS (it has the keys sops.mac and sops.version), and no run decrypts: apply the object of External Secrets or Sealed Secrets, or decrypt it before the run")
+	}
 	metadata, isMap := u.Object["metadata"].(map[string]any)
 	if !isMap {
 		return bad("metadata is missing")

@@ -7,14 +7,17 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"stoker.io/stoker/agent/repo"
 )
 
 // Cache keeps git objects between the runs of ConfigSyncs, so that a run fetches only what changed since the last one. Each ConfigSync
 // has its own store, so that it cannot read objects that only another ConfigSync has the credentials for. A nil Cache keeps nothing. A
 // Cache is safe for concurrent use.
 type Cache struct {
-	dir   string
-	limit int64
+	dir       string
+	limit     int64
+	storeSize int64
 
 	mu     sync.Mutex
 	stores map[string]*cachedStore // by owner
@@ -30,10 +33,10 @@ type cachedStore struct {
 }
 
 // NewCache returns a cache in a new temporary directory. Stores that are not in use have at most limit bytes together. The least recently
-// used store is removed first.
-func NewCache(limit int64) (*Cache, error) {
+// used store is removed first. Each store, also one in use, has at most storeSize bytes; 0 means any size.
+func NewCache(limit, storeSize int64) (*Cache, error) {
 	dir, err := os.MkdirTemp("", "stoker-")
-	return &Cache{dir: dir, limit: limit, stores: map[string]*cachedStore{}}, err
+	return &Cache{dir: dir, limit: limit, storeSize: storeSize, stores: map[string]*cachedStore{}}, err
 }
 
 // Close removes the directory of the cache.
@@ -44,6 +47,14 @@ func (c *Cache) Close() error { return os.RemoveAll(c.dir) }
 type Slot struct {
 	Cache         *Cache
 	Owner, Source string
+}
+
+// limits returns the bounds of the slot's store.
+func (s Slot) limits() repo.Limits {
+	if s.Cache == nil {
+		return repo.Limits{}
+	}
+	return repo.Limits{DiskBytes: s.Cache.storeSize}
 }
 
 // acquire returns the directory of the slot's store. The caller calls release after its last use, with false if the store is damaged.
@@ -62,7 +73,7 @@ func (c *Cache) acquire(owner, source string) (string, func(keep bool) error, er
 	if k != nil && k.busy {
 		return "", nil, errors.New("two runs of one ConfigSync at the same time")
 	}
-	if k != nil && k.source != source {
+	if k != nil && (k.source != source || c.storeSize > 0 && k.size > c.storeSize/4) { // a new pack needs its room
 		if err := c.remove(owner); err != nil {
 			return "", nil, err
 		}

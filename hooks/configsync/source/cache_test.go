@@ -2,6 +2,8 @@ package source_test
 
 import (
 	"fmt"
+	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +15,7 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/configsync/source"
+	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -25,7 +28,7 @@ func (s site) run(t *testing.T, slot source.Slot) (text string, sent int64) {
 	c, err := source.Open(t.Context(), remote, source.CommitSpec{Ref: "main"}, slot)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Close()) }()
-	layers, _, err := c.Read(t.Context(), []string{"k8s"}, nil, true)
+	layers, _, err := c.Read(t.Context(), []string{"k8s"}, nil, nil, true)
 	require.NoError(t, err)
 	for _, f := range layers[0] {
 		text += string(f.Content)
@@ -49,7 +52,7 @@ func newCache(t *testing.T, limit int64) (*source.Cache, string) {
 	t.Helper()
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
-	cache, err := source.NewCache(limit)
+	cache, err := source.NewCache(limit, 0)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, cache.Close())
@@ -147,7 +150,7 @@ func TestCacheDropsDamagedStore(t *testing.T) {
 	require.NoError(t, err)
 	c, err := source.Open(t.Context(), remote, source.CommitSpec{Ref: "main"}, slot)
 	if err == nil {
-		_, _, err = c.Read(t.Context(), []string{"k8s"}, nil, true)
+		_, _, err = c.Read(t.Context(), []string{"k8s"}, nil, nil, true)
 		require.NoError(t, c.Close())
 	}
 	require.Error(t, err)
@@ -175,4 +178,44 @@ func TestCacheIsBounded(t *testing.T) {
 		assert.Contains(t, text, "# 9\n")
 		assert.Zero(t, entries(t, dir))
 	})
+}
+
+// G9: a repository that is larger than its part of the volume fails alone, and the volume stays below the bound.
+func TestStoreIsBounded(t *testing.T) {
+	big, small := newSite(t), newSite(t)
+	big.server.Refuse(gitserver.Filter)
+	noise := make([]byte, 6<<20)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(noise)
+	big.Commit("first", gitserver.Write("k8s/a.yaml", "# 40 bytes\n"), gitserver.Write("media/film.bin", string(noise)))
+	small.large()
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	const storeSize = 4 << 20
+	cache, err := source.NewCache(storeSize, storeSize)
+	require.NoError(t, err)
+	for i := range 4 { // sequence: what one run leaves, the next one must not add to
+		owner := fmt.Sprint(i % 2)
+		remote, err := source.GitRemote(t.Context(), &v1alpha1.ConfigGit{RepoURL: big.server.URL("plant.git")}, nil, repo.RemoteOptions{})
+		require.NoError(t, err)
+		_, err = source.Open(t.Context(), remote, source.CommitSpec{Ref: "main"}, source.Slot{Cache: cache, Owner: owner})
+		require.True(t, failure.Is(err, v1alpha1.ReasonLimitExceeded), "%v", err)
+		text, _ := small.run(t, source.Slot{Cache: cache, Owner: "small"})
+		require.Contains(t, text, "# 9\n")
+		require.Less(t, bytesBelow(t, dir), int64(3*storeSize))
+	}
+	require.NoError(t, cache.Close())
+}
+
+// bytesBelow returns the size of all files below a folder.
+func bytesBelow(t *testing.T, dir string) (total int64) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		info, err := e.Info()
+		total += info.Size()
+		return err
+	}))
+	return total
 }

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/bmatcuk/doublestar/v4"
+
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
@@ -71,7 +73,7 @@ func Open(ctx context.Context, remote *repo.Remote, w CommitSpec, slot Slot) (_ 
 		return nil, err
 	}
 	c.release = release
-	if c.store, err = repo.Open(filepath.Join(dir, "objects"), repo.StoreOptions{}); err != nil {
+	if c.store, err = repo.Open(filepath.Join(dir, "objects"), repo.StoreOptions{Limits: slot.limits()}); err != nil {
 		return nil, err
 	}
 	if err := c.resolve(ctx, w); err != nil {
@@ -160,9 +162,10 @@ type sourceFile struct {
 }
 
 // Read returns a layer for each path, with the manifests at and below it in the order of their names, and the contents of the given files.
-// It fetches all of them at once. Package kustomize reads folders with a kustomization; if build is false, they are an error.
-func (c *Commit) Read(ctx context.Context, paths, files []string, build bool) (layers [][]render.File, contents map[string][]byte, err error) {
-	w := &walker{commit: c, build: build, remaining: manifest.MaxBytes}
+// It fetches all of them at once. Package kustomize reads folders with a kustomization; if build is false, they are an error. Paths that match
+// a pattern of excludes are skipped.
+func (c *Commit) Read(ctx context.Context, paths, files, excludes []string, build bool) (layers [][]render.File, contents map[string][]byte, err error) {
+	w := &walker{commit: c, build: build, excludes: excludes, remaining: manifest.MaxBytes}
 	var found [][]sourceFile
 	for _, p := range paths {
 		list, err := w.manifests(p)
@@ -292,7 +295,8 @@ func (b *limitedBuffer) Write(p []byte) (int, error) {
 // walker walks the trees of a commit.
 type walker struct {
 	commit         *Commit
-	build          bool  // whether kustomizations are allowed
+	build          bool // whether kustomizations are allowed
+	excludes       []string
 	files, folders int   // counts
 	remaining      int64 // bytes
 }
@@ -387,6 +391,9 @@ func (w *walker) walk(dir string, tree plan.ID, depth int, list *[]sourceFile) e
 	}
 	for _, e := range entries {
 		p := path.Join(dir, e.Name)
+		if w.excluded(p) {
+			continue
+		}
 		switch err := checkMode(p, e); {
 		case err != nil:
 			return err
@@ -394,6 +401,9 @@ func (w *walker) walk(dir string, tree plan.ID, depth int, list *[]sourceFile) e
 			if err := w.walk(p, e.ID, depth+1, list); err != nil {
 				return err
 			}
+		case strings.EqualFold(path.Ext(e.Name), ".jsonnet"):
+			return failure.New(v1alpha1.ReasonManifestInvalid,
+				"%s is Jsonnet, which no run evaluates: commit what it prints as YAML, and add %s to excludes of spec.source", failure.Quote(p), failure.Quote(p))
 		case isManifest(e.Name):
 			if w.files++; w.files > maxFiles {
 				return failure.New(v1alpha1.ReasonLimitExceeded, "%s: there are more than %d manifests", failure.Quote(dir), maxFiles)
@@ -402,6 +412,14 @@ func (w *walker) walk(dir string, tree plan.ID, depth int, list *[]sourceFile) e
 		}
 	}
 	return nil
+}
+
+// excluded reports whether a path matches a pattern. What is below an excluded folder is never reached.
+func (w *walker) excluded(p string) bool {
+	return slices.ContainsFunc(w.excludes, func(pattern string) bool {
+		matches, err := doublestar.Match(strings.TrimSuffix(pattern, "/"), p)
+		return err == nil && matches
+	})
 }
 
 func isManifest(name string) bool {

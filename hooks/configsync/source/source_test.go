@@ -19,6 +19,11 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
+func TestMain(m *testing.M) {
+	kustomize.Main()
+	os.Exit(m.Run())
+}
+
 // site is a repository on a real git server.
 type site struct {
 	*gitserver.Repo
@@ -62,7 +67,7 @@ func TestReadFetchesNamedFilesOnly(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, commit, c.ID.String())
 	s.server.Forget()
-	layers, files, err := c.Read(t.Context(), []string{"k8s", "k8s/a.yaml"}, []string{"certs/ca.pem"}, true)
+	layers, files, err := c.Read(t.Context(), []string{"k8s", "k8s/a.yaml"}, []string{"certs/ca.pem"}, nil, true)
 	require.NoError(t, err)
 	require.Len(t, layers, 2)
 	var names []string
@@ -83,20 +88,20 @@ func TestReadFetchesKustomizations(t *testing.T) {
 	c, err := s.open(t, source.CommitSpec{Ref: "main"})
 	require.NoError(t, err)
 	s.server.Forget()
-	layers, _, err := c.Read(t.Context(), []string{"sites"}, nil, true)
+	layers, _, err := c.Read(t.Context(), []string{"sites"}, nil, nil, true)
 	require.NoError(t, err)
 	assert.LessOrEqual(t, len(s.server.Requests()), 8, "files of one level must be fetched together")
 	require.Len(t, layers[0], 2)
 	assert.Equal(t, "sites/a.yaml", layers[0][0].Path)
 	require.NotNil(t, layers[0][1].Kustomization)
-	builder, err := kustomize.NewBuilder(t.Context())
+	builder, err := kustomize.NewBuilder(t.Context(), "")
 	require.NoError(t, err)
 	defer builder.Close()
 	list, err := builder.Build(t.Context(), layers[0][1].Kustomization, func(_ string, content []byte) ([]byte, bool, error) { return content, false, nil })
 	require.NoError(t, err)
 	require.Len(t, list, 2)
 	assert.Equal(t, "sites/north/kustomization.yaml", list[0].File)
-	_, _, err = c.Read(t.Context(), []string{"sites"}, nil, false)
+	_, _, err = c.Read(t.Context(), []string{"sites"}, nil, nil, false)
 	assert.True(t, failure.Is(err, v1alpha1.ReasonManifestInvalid), "%v", err)
 	assert.ErrorContains(t, err, "sites/north/kustomization.yaml")
 }
@@ -133,7 +138,7 @@ func TestReadRefuses(t *testing.T) {
 				gitserver.Write("k8s/big", "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 1\n"))
 			commit, err := s.open(t, source.CommitSpec{Ref: "main"})
 			require.NoError(t, err)
-			_, _, err = commit.Read(t.Context(), []string{c.path}, nil, true)
+			_, _, err = commit.Read(t.Context(), []string{c.path}, nil, nil, true)
 			assert.Equal(t, c.reason, failure.Reason(err, ""), "%v", err)
 			assert.ErrorContains(t, err, c.says)
 		})
@@ -246,4 +251,32 @@ func TestCloneFindsRoot(t *testing.T) {
 	assert.Equal(t, "k8s/base", inside)
 	_, _, err = source.CloneRemote(t.TempDir(), repo.RemoteOptions{})
 	assert.ErrorContains(t, err, "not in a clone")
+}
+
+func TestExcludes(t *testing.T) {
+	s := newSite(t)
+	s.Commit("first", gitserver.Write("a.yaml", object), gitserver.Write(".github/workflows/ci.yml", "on: push"), gitserver.Write("chart/values.yaml", "a: b"),
+		gitserver.Write("chart/Chart.yaml", "name: x"), gitserver.Write("compose.yml", "services: {}"), gitserver.Write("projects/p/project.json", "{}"),
+		gitserver.Write("lib/a.jsonnet", "{}"), gitserver.Write("lib/b.yaml", object))
+	c, err := s.open(t, source.CommitSpec{Ref: "main"})
+	require.NoError(t, err)
+	read := func(excludes ...string) (paths []string, err error) {
+		layers, _, err := c.Read(t.Context(), []string{"."}, nil, append(v1alpha1.BuiltinConfigExcludes(), excludes...), true)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range layers[0] {
+			paths = append(paths, f.Path)
+		}
+		return paths, nil
+	}
+	_, err = read()
+	require.True(t, failure.Is(err, v1alpha1.ReasonManifestInvalid), "%v", err)
+	assert.ErrorContains(t, err, `"lib/a.jsonnet" is Jsonnet`)
+	paths, err := read("lib/a.jsonnet", "projects/")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a.yaml", "lib/b.yaml"}, paths)
+	paths, err = read("lib/", "**/project.json")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a.yaml"}, paths)
 }
