@@ -9,14 +9,13 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	kevents "k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/status"
 )
 
@@ -31,15 +30,13 @@ type events struct {
 	log         *slog.Logger
 }
 
-func newEvents(config *rest.Config, log *slog.Logger) (*events, error) {
-	config = rest.CopyConfig(config)
-	config.QPS, config.Burst, config.RateLimiter, config.Timeout = 5, 25, nil, 10*time.Second
-	client, err := kubernetes.NewForConfig(config)
+func newEvents(clients kube.Clients, log *slog.Logger) (*events, error) {
+	clients, err := clients.WithRate(5, 25, 10*time.Second)
 	if err != nil {
 		return nil, err
 	}
 	e := &events{log: log}
-	e.broadcaster = kevents.NewBroadcaster(&sink{&kevents.EventSinkImpl{Interface: client.EventsV1()}, &e.pending})
+	e.broadcaster = kevents.NewBroadcaster(&sink{&kevents.EventSinkImpl{Interface: clients.Core.EventsV1()}, &e.pending})
 	e.recorder = e.broadcaster.NewRecorder(scheme.Scheme, reportingController)
 	return e, nil
 }

@@ -102,7 +102,7 @@ func New(c Config) (*Lead, error) {
 	l := &Lead{Config: c, identity: fmt.Sprintf("%s_%x", c.Pod, random)}
 	l.lockWatch = newLockWatch(l.identity, c.Now)
 	var err error
-	if l.events, err = newEvents(c.Clients.Config, c.Log); err != nil {
+	if l.events, err = newEvents(c.Clients, c.Log); err != nil {
 		return nil, err
 	}
 	l.lock = &lock{

@@ -2,18 +2,22 @@ package agents
 
 import (
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
 
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
 )
 
 // What the agent serves must be what the command line reads.
@@ -52,4 +56,41 @@ func TestAgentStateRoundTrip(t *testing.T) {
 	assert.Equal(t, "modified", s.Drift.Paths[0].What)
 	assert.Equal(t, "line", Agent{gateway: "line"}.Snapshots(s)[0].Gateway)
 	assert.Empty(t, Agent{gateway: "other"}.Snapshots(s))
+}
+
+// U5: a pod cannot choose where the reader's token goes, nor what the reader's client reads.
+func TestRedirectingPodIsRefused(t *testing.T) {
+	var stolen, paths []string
+	thief := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { stolen = append(stolen, r.Header.Get("Authorization")) }))
+	t.Cleanup(thief.Close)
+	var location string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		paths = append(paths, r.URL.Path)
+		if strings.Contains(r.URL.Path, "/proxy/") {
+			http.Redirect(w, r, location, http.StatusFound)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"line-0","namespace":"plant"},"spec":{"containers":[{"name":"stoker-agent"}]}}`))
+	}))
+	t.Cleanup(server.Close)
+	clients, err := kube.ConnectTo(&rest.Config{Host: server.URL, BearerToken: "reader"}, "test")
+	require.NoError(t, err)
+	agent, err := Of(t.Context(), clients.Core, "plant", v1alpha1.DiscoveredGateway{Name: "line", PodName: "line-0"})
+	require.NoError(t, err)
+	for name, ask := range map[string]func() error{
+		"state": func() error { _, err := agent.State(t.Context()); return err },
+		"audit": func() error { _, err := agent.Audit(t.Context()); return err },
+		"diff":  func() error { _, err := agent.Diff(t.Context(), "line-20261124-120000"); return err },
+	} {
+		for where, to := range map[string]string{"another host": thief.URL, "no scheme": strings.TrimPrefix(thief.URL, "http:"), "up": "../../../../secrets"} {
+			t.Run(name+"/"+where, func(t *testing.T) {
+				location, paths, stolen = to, nil, nil
+				err := ask()
+				require.ErrorContains(t, err, "pod line-0 in namespace plant answers with a redirect (HTTP 302), which is not followed")
+				assert.Len(t, paths, 1)
+				assert.Empty(t, stolen)
+			})
+		}
+	}
 }

@@ -15,6 +15,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/configsync/manifest"
 	"stoker.io/stoker/hooks/configsync/plan"
+	"stoker.io/stoker/internal/kube"
 )
 
 // maxListed bounds the objects that Orphans lists.
@@ -29,7 +30,7 @@ func (e *Engine) Orphans(ctx context.Context, cs *v1alpha1.ConfigSync) (orphans 
 	if err != nil {
 		return nil, nil, err
 	}
-	client, err := metadata.NewForConfig(clients.Config)
+	client, err := kube.MetadataOf(clients)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -10,8 +10,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/configsync/apply"
@@ -39,13 +37,11 @@ type planner struct {
 }
 
 func newPlanner(cs *v1alpha1.ConfigSync, clients kube.Clients) (*planner, error) {
-	config := rest.CopyConfig(clients.Config)
-	config.QPS, config.Burst, config.ContentType, config.AcceptContentTypes = requestsPerSecond, requestBurst, "", ""
-	objects, err := dynamic.NewForConfig(config)
+	fast, err := clients.WithRate(requestsPerSecond, requestBurst, clients.Config.Timeout)
 	if err != nil {
 		return nil, err
 	}
-	return &planner{cs: cs, client: apply.New(objects, clients.Core.Discovery(), cs), entries: inventoryEntries(cs)}, nil
+	return &planner{cs: cs, client: apply.New(fast.Dynamic, clients.Core.Discovery(), cs), entries: inventoryEntries(cs)}, nil
 }
 
 // inventoryEntries parses the inventory of the status. It ignores a second line of the same object.

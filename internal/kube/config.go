@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
@@ -60,13 +61,26 @@ func Directly(config *rest.Config, env func(string) string) {
 	}
 }
 
-// ConnectTo returns clients for a copy of config.
+// ConnectTo returns clients for a copy of config. They follow no redirect.
 func ConnectTo(config *rest.Config, agent string) (Clients, error) {
+	return connectTo(config, agent, 20, 40)
+}
+
+// WithRate returns clients of the same API server with connections and a rate limit of their own. timeout bounds each request; 0 means
+// no bound.
+func (c Clients) WithRate(perSecond float32, burst int, timeout time.Duration) (Clients, error) {
+	config := rest.CopyConfig(c.Config)
+	config.RateLimiter, config.Timeout = nil, timeout
+	return connectTo(config, config.UserAgent, perSecond, burst)
+}
+
+func connectTo(config *rest.Config, agent string, perSecond float32, burst int) (Clients, error) {
 	config = rest.CopyConfig(config)
 	config.UserAgent = agent
-	config.QPS, config.Burst = 20, 40
+	config.QPS, config.Burst = perSecond, burst
 	clock := &Clock{}
 	config.Wrap(clock.transport)
+	config.Wrap(refuseRedirects)
 	config.ContentType, config.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
 	shared, err := rest.HTTPClientFor(config) // one client, because client-go does not share connections if Proxy is set
 	if err != nil {
@@ -84,6 +98,9 @@ func ConnectTo(config *rest.Config, agent string) (Clients, error) {
 	}
 	return Clients{Config: config, Core: core, Dynamic: dyn, Clock: clock}, nil
 }
+
+// MetadataOf returns a client that reads only the metadata of objects.
+func MetadataOf(c Clients) (metadata.Interface, error) { return metadata.NewForConfig(c.Config) }
 
 // Accounts returns a function that returns clients that impersonate a ServiceAccount. They share the connections of c, whose user needs
 // the right to impersonate the account. Impersonation in the config of c has no effect on them.

@@ -40,11 +40,12 @@ func isAnswer(err error) bool {
 	return errors.As(err, &status)
 }
 
-// Passing reports whether a retry may help, because the API server is unreachable or busy. An UndecodableError is not passing.
+// Passing reports whether a retry may help, because the API server is unreachable or busy. An UndecodableError and a RedirectError are not passing.
 func Passing(err error) bool {
 	if !isAnswer(err) {
 		_, undecodable := errors.AsType[*UndecodableError](err)
-		return !undecodable
+		_, redirect := errors.AsType[*RedirectError](err)
+		return !undecodable && !redirect
 	}
 	return apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) ||
 		apierrors.IsInternalError(err) || apierrors.IsTimeout(err)

@@ -8,6 +8,7 @@ import (
 	"go/parser"
 	"go/token"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -40,6 +41,9 @@ var banned = []struct {
 // receiverRooms are the rooms that serve requests. The check command, beside them, is a client of a
 // receiver.
 var receiverRooms = []string{"receiver/credential", "internal/limit", "receiver/queue", "receiver/lookup", "receiver/secrets", "receiver/server"}
+
+// connects matches the functions of client-go and cli-runtime that make a client of a rest.Config.
+var connects = regexp.MustCompile(`^(New\w*ForConfig\w*|(HTTPClient|Transport|\w*RESTClient|HTTPWrappers|RoundTripper)For(Config)?|ToDiscoveryClient|ToRESTMapper)$`)
 
 // global lists packages whose constructors (New…) must not initialize a package-level variable.
 var global = []string{"log/slog", "github.com/prometheus/client_golang/prometheus", "flag", "net/http"}
@@ -81,6 +85,9 @@ func brokenSource(f file) ([]string, error) {
 				if b.path == from && slices.Contains(b.names, name) && (b.rooms == nil || within(f.path, b.rooms)) {
 					bad(n, "%s.%s: %s", from, name, b.why)
 				}
+			}
+			if connects.MatchString(n.Sel.Name) && !within(f.path, []string{"internal/kube"}) && !strings.HasSuffix(path.Dir(f.path), "test") {
+				bad(n, "%s: use internal/kube, whose clients of an API server follow no redirect (threat U5)", n.Sel.Name)
 			}
 		case *ast.Ident:
 			if n.Name == "Loopback" && !within(f.path, []string{"internal/outbound"}) {
@@ -203,18 +210,21 @@ func TestGoFilesAreFormatted(t *testing.T) {
 
 func TestSourceRules(t *testing.T) {
 	for name, code := range map[string]string{
-		"init":            `func init() {}`,
-		"global logger":   "import \"log/slog\"\nvar l = slog.New(nil)",
-		"global metric":   "import \"github.com/prometheus/client_golang/prometheus\"\nvar c = prometheus.NewCounter(prometheus.CounterOpts{})",
-		"default logger":  "import \"log/slog\"\nfunc f() { slog.Info(\"x\") }",
-		"copy":            "import \"os\"\nfunc f() { _ = os.CopyFS(\"x\", nil) }",
-		"copy, renamed":   "import system \"os\"\nfunc f() { _ = system.CopyFS(\"x\", nil) }",
-		"sleep":           "import \"time\"\nfunc f() { time.Sleep(1) }",
-		"default client":  "import \"net/http\"\nfunc f() { http.Get(\"x\") }",
-		"work tree":       "import \"github.com/go-git/go-git/v5\"\nfunc f() { git.PlainClone(\"x\", false, nil) }",
-		"error text":      "import \"strings\"\nfunc f(err error) bool { return strings.Contains(err.Error(), \"x\") }",
-		"clock in a plan": "import \"time\"\nfunc f() { _ = time.Now() }",
-		"loopback":        "import \"stoker.io/stoker/internal/outbound\"\nvar c = outbound.Client{Loopback: true}",
+		"init":             `func init() {}`,
+		"global logger":    "import \"log/slog\"\nvar l = slog.New(nil)",
+		"global metric":    "import \"github.com/prometheus/client_golang/prometheus\"\nvar c = prometheus.NewCounter(prometheus.CounterOpts{})",
+		"default logger":   "import \"log/slog\"\nfunc f() { slog.Info(\"x\") }",
+		"copy":             "import \"os\"\nfunc f() { _ = os.CopyFS(\"x\", nil) }",
+		"copy, renamed":    "import system \"os\"\nfunc f() { _ = system.CopyFS(\"x\", nil) }",
+		"sleep":            "import \"time\"\nfunc f() { time.Sleep(1) }",
+		"default client":   "import \"net/http\"\nfunc f() { http.Get(\"x\") }",
+		"work tree":        "import \"github.com/go-git/go-git/v5\"\nfunc f() { git.PlainClone(\"x\", false, nil) }",
+		"error text":       "import \"strings\"\nfunc f(err error) bool { return strings.Contains(err.Error(), \"x\") }",
+		"clock in a plan":  "import \"time\"\nfunc f() { _ = time.Now() }",
+		"own API client":   "import \"k8s.io/client-go/dynamic\"\nfunc f(c *rest.Config) { dynamic.NewForConfig(c) }",
+		"own transport":    "import \"k8s.io/client-go/rest\"\nfunc f(c *rest.Config) { rest.TransportFor(c) }",
+		"kubectl's client": "func f(c getter) { c.ToRESTMapper() }",
+		"loopback":         "import \"stoker.io/stoker/internal/outbound\"\nvar c = outbound.Client{Loopback: true}",
 	} {
 		t.Run(name, func(t *testing.T) {
 			broken, err := brokenSource(file{"agent/plan/x.go", []byte("package plan\n" + code)})

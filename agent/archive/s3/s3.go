@@ -58,7 +58,7 @@ func New(spec *v1alpha1.S3Storage, secrets func() (secret.String, error)) (archi
 	if secrets != nil {
 		o.Creds = credentials.New(fromSecret(secrets))
 	} else {
-		o.Creds = credentials.New(&credentials.IAM{Client: &http.Client{Timeout: 10 * time.Second}})
+		o.Creds = credentials.New(&credentials.IAM{Client: &http.Client{Timeout: 10 * time.Second, CheckRedirect: refuseRedirect}})
 	}
 	client, err := minio.New(host, o)
 	if err != nil {
@@ -66,6 +66,9 @@ func New(spec *v1alpha1.S3Storage, secrets func() (secret.String, error)) (archi
 	}
 	return store{client, spec.Bucket}, nil
 }
+
+// refuseRedirect implements http.Client.CheckRedirect. A request for credentials has the token of the pod's identity.
+func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 const (
 	// maxAnswer bounds the bytes of an answer that is not an object: a thousand keys of 1 KiB, escaped.

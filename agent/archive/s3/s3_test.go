@@ -149,3 +149,24 @@ func TestWithinBounds(t *testing.T) {
 	require.NoError(t, r.Close())
 	assert.EqualValues(t, maxAnswer+1, n)
 }
+
+// F23: the server that gives the pod its credentials gets the token of the pod, and nothing that it redirects to.
+func TestIdentityFollowsNoRedirect(t *testing.T) {
+	var elsewhere atomic.Int32
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
+	defer other.Close()
+	var asked atomic.Int32
+	identity := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
+	}))
+	defer identity.Close()
+	t.Setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", identity.URL)
+	t.Setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN", "S3CR3T-TOKEN")
+	s, err := New(&v1alpha1.S3Storage{Bucket: "backups", Endpoint: other.URL, PathStyle: true}, nil)
+	require.NoError(t, err)
+	_, err = s.List(t.Context(), "p/")
+	require.Error(t, err)
+	assert.EqualValues(t, 1, asked.Load())
+	assert.Zero(t, elsewhere.Load())
+}
