@@ -30,9 +30,11 @@ func newUICommand(c *cli) *cobra.Command {
 The command serves a read-only page on 127.0.0.1 until you press Ctrl-C: which gateways are behind, why, since when, and what to do. With
 NAME it opens at that GatewaySync. The page follows changes by itself.
 
-The page has the rights of your kubeconfig, and the printed address contains a token: other users of the machine cannot open the page. It
-needs the right to list and watch GatewaySyncs. For plans, changed files and past syncs, it asks the agents through the API server and
-needs the right to get pods and pods/proxy. It never reads a Secret.`,
+The page has the rights of your kubeconfig, and the printed address contains a token: other users of the machine cannot open the page. The
+address opens one browser; then the command prints the address for another one.
+
+The page needs the right to list and watch GatewaySyncs. For plans, changed files and past syncs, it asks the agents through the API server
+and needs the right to get pods and pods/proxy. It never reads a Secret.`,
 		Example: `  stoker ui --open
 
   # all namespaces, at an address that stays the same
@@ -70,6 +72,13 @@ func (c *cli) serveUI(ctx context.Context, name string, f uiFlags) error {
 	if f.all {
 		o.Namespace = ""
 	}
+	opened := make(chan struct{}, 1)
+	o.Opened = func() {
+		select {
+		case opened <- struct{}{}:
+		default: // the last one is not printed yet
+		}
+	}
 	page, err := ui.New(o)
 	if err != nil {
 		return err
@@ -80,14 +89,27 @@ func (c *cli) serveUI(ctx context.Context, name string, f uiFlags) error {
 	}
 	fmt.Fprintln(c.stderr, "Open this address in a browser on this machine. Ctrl-C ends the page.")
 	fmt.Fprintln(c.stdout, page.URL(server.Addr(), path))
+	closeFile := func() {}
 	if f.open {
-		if err := browser.Open(page.OpenURL(server.Addr(), path)); err != nil {
+		if closeFile, err = browser.Open(page.URL(server.Addr(), path)); err != nil {
 			fmt.Fprintln(c.stderr, output.Clean(fmt.Sprintf("The browser could not be opened: %v", err)))
 		}
 	}
+	defer closeFile()
 	ctx, stop := context.WithCancel(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() { page.Run(ctx) })
+	watch.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-opened:
+				closeFile()
+				fmt.Fprintln(c.stderr, "To open the page in another browser:", page.URL(server.Addr(), path))
+			}
+		}
+	})
 	err = server.Run(ctx)
 	stop()
 	watch.Wait()

@@ -37,6 +37,8 @@ type Options struct {
 	Version   string
 	// Manual returns the web address of a page of the documentation, such as docs/how-to/troubleshooting.md#heading.
 	Manual func(document string) string
+	// Opened is called after a browser has used the token of URL, which then returns a new one; nil for no call.
+	Opened func()
 }
 
 // Server serves the pages. It is an http.Handler.
@@ -48,9 +50,9 @@ type Server struct {
 	mux     *serve.Mux
 	done    chan struct{} // closed when Run ends
 
-	token, cookie string
-	mu            sync.Mutex
-	oneTimeToken  string // "" after its use
+	cookie string
+	mu     sync.Mutex
+	token  string // for one use
 }
 
 // New returns a Server. Run starts it.
@@ -60,7 +62,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{Options: o, watcher: w, advisor: newAdvisor(docs.Troubleshooting, o.Manual), pages: map[string]*template.Template{},
-		done: make(chan struct{}), token: rand.Text(), cookie: rand.Text(), oneTimeToken: rand.Text()}
+		done: make(chan struct{}), token: rand.Text(), cookie: rand.Text()}
 	base, err := template.New("base.html").Funcs(templateFuncs).ParseFS(files, "pages/base.html")
 	if err != nil {
 		return nil, err
@@ -98,35 +100,25 @@ func (s *Server) Run(ctx context.Context) {
 	s.watcher.run(ctx)
 }
 
-// URL returns the URL that opens a page, with the token. addr is the address that the server listens on.
-func (s *Server) URL(addr, path string) string { return pageURL(addr, path, s.token) }
-
-// OpenURL is URL with a token that can be used once: other users of the machine can see the arguments of the program that opens
-// the URL.
-func (s *Server) OpenURL(addr, path string) string {
+// URL returns the URL that opens a page, with a token that can be used once: a browser keeps it in its history. addr is the address
+// that the server listens on.
+func (s *Server) URL(addr, path string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return pageURL(addr, path, s.oneTimeToken)
-}
-
-func pageURL(addr, path, token string) string {
-	return (&url.URL{Scheme: "http", Host: addr, Path: path, RawQuery: url.Values{"token": {token}}.Encode()}).String()
+	return (&url.URL{Scheme: "http", Host: addr, Path: path, RawQuery: url.Values{"token": {s.token}}.Encode()}).String()
 }
 
 // equalSecrets compares two secrets in constant time.
 func equalSecrets(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
-// accepts reports whether a token is valid. It invalidates the one-time token.
-func (s *Server) accepts(token string) bool {
-	if equalSecrets(token, s.token) {
-		return true
-	}
+// use reports whether a token is valid, and replaces it if it is.
+func (s *Server) use(token string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.oneTimeToken == "" || !equalSecrets(token, s.oneTimeToken) {
+	if !equalSecrets(token, s.token) {
 		return false
 	}
-	s.oneTimeToken = ""
+	s.token = rand.Text()
 	return true
 }
 
@@ -136,8 +128,8 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 	"base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
 // ServeHTTP implements http.Handler. It serves only GET and HEAD requests that have the session cookie and whose Host header
-// names this machine. The check of Host prevents DNS rebinding: a web site whose name resolves to 127.0.0.1 gets nothing. For a
-// valid token in the query, it sets the cookie and redirects to the same page without the token.
+// names this machine. The check of Host prevents DNS rebinding: a web site whose name resolves to 127.0.0.1 gets nothing. For a GET
+// with the token in the query, it sets the cookie. With the cookie, it redirects to the same page without any token.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for name, value := range map[string]string{
 		"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
@@ -158,16 +150,29 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	name := "stoker-ui-" + port(r.Host) // browsers share cookies between all ports of a host, so the name contains the port
-	if token := r.URL.Query().Get("token"); token != "" && s.accepts(token) {
-		http.SetCookie(w, &http.Cookie{Name: name, Value: s.cookie, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
+	c, err := r.Cookie(name)
+	known := err == nil && equalSecrets(c.Value, s.cookie)
+	token := r.URL.Query().Get("token")
+	if !known && r.Method == http.MethodGet && s.use(token) {
+		// Not SameSite=Strict: a file and a link of another site may open the page, which only shows something.
+		http.SetCookie(w, &http.Cookie{Name: name, Value: s.cookie, Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode})
+		known = true
+		if s.Opened != nil {
+			s.Opened()
+		}
+	}
+	switch {
+	case !known && token != "":
+		http.Error(w, "This address was used before. 'stoker ui' has printed a new one.", http.StatusUnauthorized)
+		return
+	case !known:
+		http.Error(w, "Open the address that 'stoker ui' has printed: it contains a token for this page.", http.StatusUnauthorized)
+		return
+	case token != "":
 		query := r.URL.Query()
 		query.Del("token")
 		to := url.URL{Path: "/" + strings.TrimLeft(r.URL.Path, "/\\"), RawQuery: query.Encode()}
 		http.Redirect(w, r, to.String(), http.StatusSeeOther)
-		return
-	}
-	if c, err := r.Cookie(name); err != nil || !equalSecrets(c.Value, s.cookie) {
-		http.Error(w, "Open the address that 'stoker ui' has printed: it contains the token of this page.", http.StatusUnauthorized)
 		return
 	}
 	s.mux.ServeHTTP(w, r)
@@ -197,6 +202,7 @@ type frame struct {
 	Version   string
 	Trail     []crumb
 	Live      string // address of the events; "" if the page never changes
+	Link      string // whether the page is current, for the corner of a page that changes
 	Now       moment
 	Notices   []notice
 	Namespace string
@@ -218,6 +224,14 @@ func (s *Server) newFrame(title string, trail ...crumb) frame {
 	}
 	now := s.Clients.Now()
 	return frame{Title: title, Scope: scope, Context: clean(s.Context, 100), Version: s.Version, Trail: trail, Now: moment{now, now}, Namespace: s.Namespace}
+}
+
+// follow makes the page follow changes. live is the address of the events, and lost is why the page is not current, or "".
+func (f *frame) follow(live, lost string) {
+	f.Live, f.Link = live, "Live, read-only"
+	if lost != "" {
+		f.Link = "Not live: the API server does not answer"
+	}
 }
 
 // writePage executes the template of a page and writes the result.

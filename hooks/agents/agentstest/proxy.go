@@ -94,6 +94,12 @@ func (p *Proxy) RequestPaths() []string {
 	return append([]string{}, p.requestPaths...)
 }
 
+// Stop makes the API server unreachable.
+func (p *Proxy) Stop() {
+	_ = p.server.Listener.Close()
+	p.server.CloseClientConnections()
+}
+
 // Config returns a client configuration for the proxy.
 func (p *Proxy) Config() *rest.Config { return &rest.Config{Host: p.server.URL} }
 
