@@ -4,11 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"net/url"
+	"os"
+	"slices"
 	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
@@ -26,8 +32,11 @@ type target struct {
 	kind      kube.Kind
 	name      string
 	role      string // ClusterRole that grants the rights of the command
-	retries   bool   // retry while the API server does not answer, because no terminal is attached
+	retries   bool   // retry while the API server does not answer, see target.retry
 }
+
+// dialTimeout bounds the attempt to connect to an API server, so that a user learns soon that a network drops packets.
+const dialTimeout = 5 * time.Second
 
 // connect finds the cluster and the namespace as kubectl does.
 func (c *cli) connect() (target, error) {
@@ -40,12 +49,41 @@ func (c *cli) connect() (target, error) {
 	if err != nil {
 		return target{}, fmt.Errorf("load the kubeconfig: %w; set --kubeconfig or KUBECONFIG", err)
 	}
+	if err := c.findCluster(loader, config); err != nil {
+		return target{}, err
+	}
 	kube.Directly(config, c.env)
+	if config.Dial == nil {
+		config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext
+	}
 	clients, err := kube.ConnectTo(config, "stoker/"+version)
 	if err != nil {
 		return target{}, err
 	}
-	return target{Clients: clients, namespace: namespace, kind: kube.GatewaySync, role: "stoker-setter", retries: !c.interactive}, nil
+	return target{Clients: clients, namespace: namespace, kind: kube.GatewaySync, role: "stoker-setter", retries: !c.interactive && !c.answersAtOnce}, nil
+}
+
+// findCluster reports that nothing names a cluster. client-go then connects to localhost:8080, as kubectl of ten years ago.
+func (c *cli) findCluster(loader clientcmd.ClientConfig, config *rest.Config) error {
+	if config.Host != "http://localhost:8080" {
+		return nil
+	}
+	if raw, err := loader.RawConfig(); err != nil || len(raw.Clusters) > 0 || *c.flags.APIServer != "" {
+		return nil //nolint:nilerr // an error would have occurred before
+	}
+	files := loader.ConfigAccess().GetLoadingPrecedence()
+	missing := func(file string) bool {
+		_, err := os.Stat(file)
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	name := strings.Join(files, " and ")
+	switch {
+	case c.env(clientcmd.RecommendedConfigPathEnvVar) == "":
+		return fmt.Errorf("there is no kubeconfig at %s: set --kubeconfig or KUBECONFIG", name)
+	case !slices.ContainsFunc(files, func(file string) bool { return !missing(file) }):
+		return fmt.Errorf("KUBECONFIG names %s, which does not exist: correct it, or set --kubeconfig", name)
+	}
+	return fmt.Errorf("the kubeconfig %s names no cluster: set --kubeconfig or KUBECONFIG to another one", name)
 }
 
 func (p target) setter() *request.Setter { return request.NewSetter(p.Dynamic, p.Now).Of(p.kind) }
@@ -93,8 +131,8 @@ func (p target) object(ctx context.Context) (o v1alpha1.Requestable, err error) 
 }
 
 // retry calls query until it succeeds, for at most queryTimeout. It retries only while the API server does not answer: in the
-// first second of a Job the network may not be ready, and a restarting API server refuses connections for a few seconds. On a
-// terminal it does not retry: the user sees the error and decides.
+// first second of a Job the network may not be ready, and a restarting API server refuses connections for a few seconds. It does not
+// retry on a terminal or for a command that only shows something: the user sees the error and decides.
 func (p target) retry(ctx context.Context, query func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()

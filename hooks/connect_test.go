@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -227,4 +228,54 @@ func TestHookJobBypassesProxy(t *testing.T) {
 	pod := map[string]string{"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 	assert.Equal(t, []string{"10.96.0.1:443"}, asks(pod))
 	assert.Equal(t, []string{"proxy.invalid:3128"}, asks(nil), "outside a pod, the proxies of the environment must apply")
+}
+
+// A command that shows something answers at once if the API server does not, also without a terminal.
+func TestShowingCommandsAnswerAtOnce(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		c, _, err := w.(http.Hijacker).Hijack()
+		assert.NoError(t, err)
+		assert.NoError(t, c.Close())
+	}))
+	t.Cleanup(server.Close)
+	config := kubeconfigOf(t, server.URL)
+	for _, line := range []string{"get", "get line", "status line", "history line", "history line --audit", "proposals line", "snapshots line", "diff line", "ui line", "config status", "config status line"} {
+		assert.True(t, slices.ContainsFunc(showing, func(name string) bool { return strings.HasPrefix(line+" ", name+" ") }), line)
+		for _, program := range []string{"stoker", "kubectl-stoker"} {
+			t.Run(program+" "+line, func(t *testing.T) {
+				asked.Store(0)
+				var said strings.Builder
+				code := run(t.Context(), append([]string{program, "--kubeconfig", config}, strings.Fields(line)...), &said, &said)
+				assert.Equal(t, exitRetry, code)
+				assert.Contains(t, said.String(), "the API server does not answer")
+				assert.Equal(t, int64(1), asked.Load())
+			})
+		}
+	}
+}
+
+// A kubeconfig that does not exist is named before anything is dialed.
+func TestMissingKubeconfig(t *testing.T) {
+	dir := t.TempDir()
+	missing, other, empty := filepath.Join(dir, "missing"), filepath.Join(dir, "other"), filepath.Join(dir, "empty")
+	require.NoError(t, os.WriteFile(empty, []byte(`{"apiVersion": "v1", "kind": "Config"}`), 0o600))
+	for name, c := range map[string]struct{ env, want string }{
+		"one":   {missing, "KUBECONFIG names " + missing + ", which does not exist: correct it, or set --kubeconfig"},
+		"two":   {missing + ":" + other, "KUBECONFIG names " + missing + " and " + other + ", which does not exist"},
+		"empty": {missing + ":" + empty, "names no cluster"},
+	} {
+		for _, line := range []string{"ui", "get", "status line", "set-ref line v2", "check", "config status"} {
+			t.Run(name+"/"+line, func(t *testing.T) {
+				t.Setenv("KUBECONFIG", c.env)
+				t.Setenv("KUBERNETES_SERVICE_HOST", "")
+				var said strings.Builder
+				code := run(t.Context(), append([]string{"stoker"}, strings.Fields(line)...), &said, &said)
+				assert.Equal(t, exitFailed, code)
+				assert.Contains(t, said.String(), c.want)
+			})
+		}
+	}
 }

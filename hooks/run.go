@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -101,7 +102,11 @@ type cli struct {
 	env            func(string) string // returns an environment variable
 	flags          *genericclioptions.ConfigFlags
 	argsValid      bool // cobra accepted the arguments, and a command runs
+	answersAtOnce  bool // the command is one of showing
 }
+
+// showing lists the commands that show what there is. They do not wait for an API server.
+var showing = []string{"get", "status", "history", "proposals", "snapshots", "diff", "ui", "config status", "config diff"}
 
 func newCLI(stdout, stderr io.Writer) *cli {
 	f := genericclioptions.NewConfigFlags(true)
@@ -125,6 +130,8 @@ unavailable (try again).`,
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: name},
 		PersistentPreRunE: func(command *cobra.Command, _ []string) error {
 			c.argsValid = true
+			_, path, _ := strings.Cut(command.CommandPath(), " ")
+			c.answersAtOnce = slices.Contains(showing, strings.TrimPrefix(path, "stoker "))
 			return checkOutputFlag(command)
 		},
 		SuggestionsMinimumDistance: 2,
