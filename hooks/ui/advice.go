@@ -17,7 +17,7 @@ const troubleshooting = "docs/how-to/troubleshooting.md"
 type Advice struct {
 	Reason  string
 	Meaning string
-	Next    string        // what happens next; all reasons of one class have the same text
+	Next    string        // what happens next
 	Body    template.HTML // section of the troubleshooting page
 	Path    string        // of the page of the reason; "" if the reason is unknown
 }
@@ -29,11 +29,10 @@ type advisor struct {
 	byReason map[v1alpha1.Reason]Advice
 }
 
-// newAdvisor reads the troubleshooting page. A heading of level three begins the section of a reason. Of the tables outside the
-// sections, the one with two columns has a row for each class, with what happens next.
+// newAdvisor reads the troubleshooting page. A heading of level three begins the section of a reason.
 func newAdvisor(page string, manual func(string) string) *advisor {
 	a := &advisor{manual, map[v1alpha1.Reason]Advice{}}
-	sections, next := map[string]string{}, map[v1alpha1.Class]string{}
+	sections := map[string]string{}
 	name := ""
 	for line := range strings.Lines(page) {
 		switch heading, isReason := strings.CutPrefix(line, "### "); {
@@ -43,14 +42,10 @@ func newAdvisor(page string, manual func(string) string) *advisor {
 			name = ""
 		case name != "":
 			sections[name] += line
-		case strings.HasPrefix(line, "| "):
-			if cells := strings.Split(line, "|"); len(cells) == 4 {
-				next[v1alpha1.Class(strings.TrimSpace(cells[1]))] = a.plainText(strings.TrimSpace(cells[2]))
-			}
 		}
 	}
 	for _, r := range v1alpha1.Reasons {
-		a.byReason[r.Reason] = Advice{string(r.Reason), r.Meaning, next[r.Class], a.render(sections[string(r.Reason)]), "/reasons/" + string(r.Reason)}
+		a.byReason[r.Reason] = Advice{string(r.Reason), r.Meaning, r.Reason.Next(), a.render(sections[string(r.Reason)]), "/reasons/" + string(r.Reason)}
 	}
 	return a
 }
@@ -136,9 +131,4 @@ func (a *advisor) link(text, to string) string {
 		to = a.manual(to)
 	}
 	return `<a href="` + html.EscapeString(to) + `" rel="noopener noreferrer">` + text + `</a>`
-}
-
-// plainText returns a cell of a table without markup.
-func (a *advisor) plainText(text string) string {
-	return strings.NewReplacer("`", "", "*", "").Replace(text)
 }

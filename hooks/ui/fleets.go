@@ -23,7 +23,7 @@ import (
 // notices returns a notice for each kind of object that cannot be read.
 func (s *Server) notices(l leads.Leads) (list []notice) {
 	if since, err := s.watcher.failure(); err != nil {
-		text := "The page shows what was seen last, " + (moment{since, s.Clients.Now()}).Ago() + "."
+		text := "The page shows what was seen last, " + (moment{since, s.Clients.Now()}).Ago() + ", and does not know what the gateways run."
 		if !s.watcher.fleets.HasSynced() {
 			text = "So the page shows no fleet."
 		}
@@ -55,33 +55,49 @@ func (s *Server) readNotice(err error, what, right, text string) notice {
 	return notice{toneFail, what + " cannot be read", text + " " + clean(err.Error(), 400)}
 }
 
+// lost returns why what the page shows may be wrong, because the API server does not answer; "" if it does. A right that the user lacks is
+// another matter: then the age of a status decides.
+func (s *Server) lost(l leads.Leads) string {
+	_, err := s.watcher.failure()
+	if err == nil && l.Err != nil && !errors.Is(l.Err, context.Canceled) && kube.Passing(l.Err) {
+		err = l.Err
+	}
+	if err == nil {
+		return ""
+	}
+	return "GatewaySyncs cannot be read, so what the gateways run is not known"
+}
+
 // fleets returns all fleets, those that need attention first.
 func (s *Server) fleets(l leads.Leads) []fleet {
 	now := s.Clients.Now()
 	var list []fleet
+	lost := s.lost(l)
 	for _, gs := range s.watcher.fleets.List() {
-		list = append(list, s.newFleet(gs, l.Target(gs), now))
+		list = append(list, s.newFleet(gs, l.Target(gs), lost, now))
 	}
 	for _, u := range s.watcher.fleets.Undecodable() {
-		list = append(list, fleet{Namespace: u.Namespace, Name: u.Name, Path: PathOf(u.Namespace, u.Name), State: chip{toneFail, "Unreadable"},
+		list = append(list, fleet{Namespace: u.Namespace, Name: u.Name, Path: PathOf(u.Namespace, u.Name), State: unreadable,
 			Unreadable: clean(u.Error(), maxMessage)})
 	}
 	slices.SortFunc(list, func(a, b fleet) int {
-		return cmp.Or(compareTones(a.State.Tone, b.State.Tone), compareNatural(a.Namespace, b.Namespace), compareNatural(a.Name, b.Name))
+		return cmp.Or(b.State.rank(b.reason)-a.State.rank(a.reason), compareNatural(a.Namespace, b.Namespace), compareNatural(a.Name, b.Name))
 	})
 	return list
 }
 
 type fleetsPage struct {
 	frame
-	Loading                      bool
-	Fleets                       []fleet
-	More                         int // fleets that the page does not list
-	Total, Behind, NeedAttention int
-	Since                        moment
-	Causes                       []cause
-	MoreCauses                   int // causes that the page does not list
-	Search                       string
+	Loading                         bool
+	Unavailable                     bool // no fleet was ever read
+	Fleets                          []fleet
+	More                            int // fleets that the page does not list
+	Total, Behind, Waiting, Unknown int
+	NeedAttention                   int
+	Since                           moment
+	Causes                          []cause
+	MoreCauses                      int // causes that the page does not list
+	Search                          string
 }
 
 // cause is a reason for which gateways are behind, with the fleets that have the most of them.
@@ -110,7 +126,7 @@ func newCauses(list []fleet) (all []cause) {
 			i := slices.IndexFunc(all, func(c cause) bool { return c.Advice.Reason == g.Advice.Reason && c.Tone == g.Tone })
 			if i < 0 {
 				i = len(all)
-				all = append(all, cause{group: group{Advice: g.Advice, Tone: g.Tone, First: g.First}})
+				all = append(all, cause{group: group{Advice: g.Advice, Rank: g.Rank, Tone: g.Tone, First: g.First}})
 			}
 			c := &all[i]
 			c.N += g.N
@@ -123,18 +139,17 @@ func newCauses(list []fleet) (all []cause) {
 		c.More = max(len(c.Fleets)-maxShares, 0)
 		c.Fleets = c.Fleets[:min(len(c.Fleets), maxShares)]
 	}
-	slices.SortStableFunc(all, func(a, b cause) int {
-		return cmp.Or(compareTones(a.Tone, b.Tone), b.N-a.N)
-	})
+	slices.SortStableFunc(all, func(a, b cause) int { return compareGroups(a.group, b.group) })
 	return all
 }
 
 func (s *Server) serveFleets(w http.ResponseWriter, r *http.Request) {
 	l := s.watcher.readLeads(r.Context())
 	p := fleetsPage{frame: s.newFrame("Fleets"), Search: clean(r.URL.Query().Get("q"), 100)}
+	p.follow("/live", s.lost(l))
 	p.Notices = s.notices(l)
-	p.Live = "/live"
-	p.Loading = !s.watcher.fleets.HasSynced() && len(p.Notices) == 0
+	p.Unavailable = !s.watcher.fleets.HasSynced() && len(p.Notices) > 0
+	p.Loading = !s.watcher.fleets.HasSynced() && !p.Unavailable
 	p.add(s.fleets(l))
 	s.writePage(w, http.StatusOK, "fleets", p)
 }
@@ -147,7 +162,9 @@ func (p *fleetsPage) add(all []fleet) {
 	for _, f := range all {
 		p.Total += f.Total
 		p.Behind += f.Behind
-		if f.Behind > 0 || f.State.Tone == toneFail {
+		p.Waiting += f.Waiting
+		p.Unknown += f.Unknown
+		if f.Behind > 0 || f.State.Tone == toneFail || f.State.Tone == toneUnknown {
 			p.NeedAttention++
 		}
 		if f.Since.Known() && (!p.Since.Known() || f.Since.at.Before(p.Since.at)) {
@@ -172,7 +189,7 @@ func (s *Server) requestedFleet(w http.ResponseWriter, r *http.Request) (fleet, 
 	_, undecodable := errors.AsType[*kube.UndecodableError](err)
 	switch {
 	case err == nil:
-		return s.newFleet(gs, l.Target(gs), s.Clients.Now()), l, true
+		return s.newFleet(gs, l.Target(gs), s.lost(l), s.Clients.Now()), l, true
 	case undecodable:
 		s.writeProblem(w, http.StatusOK, "This fleet cannot be read", clean(err.Error(), maxMessage))
 	case !s.watcher.fleets.HasSynced():
@@ -253,7 +270,7 @@ func (s *Server) serveFleet(w http.ResponseWriter, r *http.Request) {
 	p := fleetPage{frame: s.newFrame(f.Name, crumb{"Fleets", "/"}), Fleet: f, Search: clean(query.Get("q"), 100), Sort: clean(query.Get("sort"), 10),
 		Dir: clean(query.Get("dir"), 4), State: clean(query.Get("state"), 20), Reason: clean(query.Get("reason"), 64), Stage: clean(query.Get("stage"), 63)}
 	p.Notices = s.notices(l)
-	p.Live = "/live?" + url.Values{"fleet": {f.Namespace + "/" + f.Name}}.Encode()
+	p.follow("/live?"+url.Values{"fleet": {f.Namespace + "/" + f.Name}}.Encode(), s.lost(l))
 	p.Command = "stoker status " + f.Name + " --namespace " + f.Namespace
 	p.addFilters()
 	p.addColumns()
@@ -354,7 +371,7 @@ func (p *fleetPage) addFilters() {
 	add("All", "", "", len(p.Fleet.Gateways))
 	add("Behind", "behind", "", behind)
 	states := slices.SortedFunc(maps.Keys(count), func(a, b chip) int {
-		return cmp.Or(compareTones(a.Tone, b.Tone), strings.Compare(a.Word, b.Word))
+		return cmp.Or(slices.Index(tones, a.Tone)-slices.Index(tones, b.Tone), strings.Compare(a.Word, b.Word))
 	})
 	for _, c := range states {
 		if c.Word != "Behind" {
@@ -393,7 +410,7 @@ func (p *fleetPage) matches(g gateway) bool {
 	if p.Stage != "" && p.Stage != stageOf(p.Fleet.gs, g.row.Name, g.row.PodName) {
 		return false
 	}
-	if p.Reason != "" && (string(g.Reason) != p.Reason || !g.Behind) {
+	if p.Reason != "" && (string(g.Reason) != p.Reason || !g.Unfinished()) {
 		return false
 	}
 	return p.Search == "" || strings.Contains(strings.ToLower(g.Name+" "+g.Pod), strings.ToLower(p.Search))

@@ -18,6 +18,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/agents"
+	"stoker.io/stoker/hooks/display"
 	"stoker.io/stoker/hooks/leads"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
@@ -124,7 +125,7 @@ func (s *Server) serveGateway(w http.ResponseWriter, r *http.Request) {
 	}
 	p := gatewayPage{frame: s.newFrame(g.Name, crumb{"Fleets", "/"}, crumb{f.Name, f.Path}), Fleet: f, Gateway: g, Advice: s.advisor.advice(g.Reason)}
 	p.Notices = s.notices(l)
-	p.Live = "/live?" + url.Values{"fleet": {f.Namespace + "/" + f.Name}}.Encode()
+	p.follow("/live?"+url.Values{"fleet": {f.Namespace + "/" + f.Name}}.Encode(), s.lost(l))
 	if gatewaypod.ValidName(g.row.Name) { // a report may have any name, and users paste the command into a shell
 		p.Command = "stoker history " + f.Name + " --namespace " + f.Namespace + " --audit --gateway " + g.row.Name
 	}
@@ -211,7 +212,8 @@ func (s *Server) addReport(ctx context.Context, p *gatewayPage) {
 		case v1alpha1.ClassHeld:
 			state = v1alpha1.GatewayHeld
 		}
-		r := s.newRecord(p, sync.Audit{Time: h.Timestamp.Time, Ref: h.Ref, Result: state, Reason: h.Result, Duration: h.Duration})
+		r := s.newRecord(p, sync.Audit{Time: h.Timestamp.Time, Ref: h.Ref, Result: state, Reason: h.Result, Duration: h.Duration,
+			Files: sync.AuditFiles{Modified: int(h.FilesChanged)}})
 		r.Summary, r.To, r.Changed = true, clean(syntax.ShortCommit(h.Commit), 7), int(h.FilesChanged)
 		p.Records = append(p.Records, r)
 	}
@@ -302,6 +304,9 @@ func (s *Server) newRecord(p *gatewayPage, e sync.Audit) record {
 		By: clean(e.By, 64), Result: clean(string(e.Result), 32), Message: clean(e.Message, maxCell), Advice: s.advisor.advice(e.Reason),
 		Added: e.Files.Added, Modified: e.Files.Modified, Deleted: e.Files.Deleted, Duration: clean(e.Duration, 32),
 		Tone: gatewayState(v1alpha1.DiscoveredGateway{SyncStatus: e.Result, Reason: e.Reason}, false, false).Tone,
+	}
+	if display.Result(e.Reason, r.Added+r.Modified+r.Deleted > 0) != string(e.Reason) {
+		r.Result, r.Tone, r.Advice = display.Result(e.Reason, true), toneGood, Advice{}
 	}
 	if syntax.IsCommit(e.Ref) {
 		r.Ref = syntax.ShortCommit(e.Ref)

@@ -13,6 +13,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/request"
+	"stoker.io/stoker/internal/status"
 )
 
 // tone is how a state looks: a color and an icon. A word beside the icon says the same.
@@ -28,10 +29,37 @@ const (
 	toneGood    tone = "good"
 )
 
-// compareTones orders tones, the worst first.
-func compareTones(a, b tone) int { return slices.Index(tones, a) - slices.Index(tones, b) }
-
+// tones has all tones, worst first.
 var tones = []tone{toneFail, toneUnknown, toneHeld, toneBusy, toneOff, toneGood}
+
+// The ranks of states beside those that status.Weight gives to reasons.
+const (
+	rankFailed  = 1000
+	rankUnknown = 999
+	rankGood    = -1
+)
+
+// rank returns how urgent a state is. Reasons have the order in which the status chooses the one that explains a fleet, so that a state and
+// the message beside it never speak of different causes.
+func (c chip) rank(reason v1alpha1.Reason) int {
+	switch {
+	case c == failed || c == unreadable:
+		return rankFailed
+	case c.Tone == toneUnknown:
+		return rankUnknown
+	case c.Tone == toneGood:
+		return rankGood
+	}
+	return status.Weight(reason)
+}
+
+// States that have no reason of their own.
+var (
+	failed      = chip{toneFail, "Failed"}
+	unreadable  = chip{toneFail, "Unreadable"}
+	unconfirmed = chip{toneUnknown, "Not confirmed"}
+	waiting     = chip{toneBusy, "Waiting"}
+)
 
 // chip is a state with its tone.
 type chip struct {
@@ -45,17 +73,21 @@ type fleet struct {
 	State                 chip
 	Ref, Commit, Origin   string
 	Repo                  string
-	Total, Synced, Behind int
+	Total, Synced         int
+	Behind                int // gateways that should run another commit now
+	Waiting               int // gateways that follow by themselves: a rollout or a maintenance window makes them wait
+	Unknown               int // gateways of which no one knows what they run
 	Bar                   []segment
 	Advice                Advice
 	Message               string
-	Since                 moment // when gateways began to be behind
+	Since                 moment // when gateways began to be behind or unknown
 	Confirmed             moment
 	Groups                []group
 	Gateways              []gateway
 	Unreadable            string // why the GatewaySync cannot be decoded; the other fields are then empty
 
-	gs *v1alpha1.GatewaySync
+	gs     *v1alpha1.GatewaySync
+	reason v1alpha1.Reason
 }
 
 // segment is a part of the bar of gateways: N gateways with the same tone.
@@ -65,9 +97,10 @@ type segment struct {
 	N    int
 }
 
-// group is the gateways of a fleet that are behind for one reason.
+// group is the gateways of a fleet that are behind, wait or are unknown for one reason.
 type group struct {
 	Advice Advice
+	Rank   int
 	Tone   tone
 	N      int
 	Path   string
@@ -79,6 +112,8 @@ type gateway struct {
 	Name, Path   string
 	State        chip
 	Behind       bool
+	Waiting      bool // it follows by itself
+	Unknown      bool // no one knows what it runs
 	Reason       v1alpha1.Reason
 	Word         string // Reason without unsafe characters
 	Message      string
@@ -124,83 +159,95 @@ func PathOf(namespace, name string) string {
 	return "/fleets/" + url.PathEscape(namespace) + "/" + url.PathEscape(name)
 }
 
-// newFleet returns a GatewaySync as pages show it. target is its SyncTarget, or nil if it is unknown.
-func (s *Server) newFleet(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now time.Time) fleet {
+// Unfinished reports whether the gateway does not run the desired commit, or may not run it.
+func (g gateway) Unfinished() bool { return g.Behind || g.Waiting || g.Unknown }
+
+// newFleet returns a GatewaySync as pages show it. target is its SyncTarget, or nil if it is unknown. lost is why the API server does not
+// answer, or "": then the page shows what it saw last, and nothing counts as known.
+func (s *Server) newFleet(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, lost string, now time.Time) fleet {
 	v := request.Read(gs, "", target, now)
 	f := fleet{
 		Namespace: gs.Namespace, Name: gs.Name, Path: PathOf(gs.Namespace, gs.Name), Repo: address(gs.Spec.Git.Repo),
 		Ref: clean(v.Ref, maxWord), Commit: syntax.ShortCommit(v.Commit), Origin: clean(request.Origin(gs, v.Ref), maxWord),
-		Total: v.Gateways.Total, Synced: v.Gateways.Synced, Message: clean(v.Message, maxMessage), Advice: s.advisor.advice(v.Reason), gs: gs,
+		Total: v.Gateways.Total, Synced: v.Gateways.Synced, Message: clean(v.Message, maxMessage), Advice: s.advisor.advice(v.Reason), gs: gs, reason: v.Reason,
 	}
 	if syntax.IsCommit(v.Ref) {
 		f.Ref = syntax.ShortCommit(v.Ref)
 	}
-	f.Behind = max(f.Total-f.Synced, 0)
 	f.State = fleetState(v)
+	noLead := v.Reason == v1alpha1.ReasonAgentsAway
+	if lost != "" {
+		f.State, f.Message, f.Advice, f.Synced = unconfirmed, lost, Advice{}, 0
+	}
 	if t := gs.Status.ConfirmedAt; t != nil {
 		f.Confirmed = moment{t.Time, now}
-	}
-	noLead := v.Reason == v1alpha1.ReasonAgentsAway
-	if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionAllGatewaysSynced); noLead {
-		f.Since = moment{v.Since, now}
-	} else if f.Behind > 0 && c != nil && c.Status != metav1.ConditionTrue {
-		f.Since = moment{c.LastTransitionTime.Time, now}
 	}
 	behind := map[string]bool{}
 	for _, b := range v.Behind {
 		behind[b.Name] = true
 	}
 	for _, row := range gs.Status.DiscoveredGateways {
-		f.Gateways = append(f.Gateways, s.newGateway(f, row, behind[row.Name], noLead, now))
+		g := s.newGateway(f, row, behind[row.Name], now)
+		if g.Waiting {
+			f.Waiting++
+		}
+		f.Gateways = append(f.Gateways, g)
 	}
+	if f.Behind = max(f.Total-f.Synced-f.Waiting, 0); f.State.Tone == toneUnknown {
+		f.Behind, f.Unknown = 0, f.Total
+	}
+	f.Since = behindSince(f, v.Since, now)
 	f.Bar = newBar(f.Gateways)
-	if f.State.Tone == toneBusy { // some gateways may progress while others do not
-		f.State = worstState(f.Gateways, f.State)
-	}
 	f.Groups = s.newGroups(f, noLead)
 	return f
+}
+
+// behindSince returns when gateways began to be behind or unknown. If the lead of a fleet that is behind becomes silent at silent, the
+// time does not begin again.
+func behindSince(f fleet, silent, now time.Time) moment {
+	c := meta.FindStatusCondition(f.gs.Status.Conditions, v1alpha1.ConditionAllGatewaysSynced)
+	switch {
+	case f.Behind == 0 && f.Unknown == 0:
+		return moment{}
+	case c == nil || c.Status == metav1.ConditionTrue || !silent.IsZero() && silent.Before(c.LastTransitionTime.Time):
+		return moment{silent, now}
+	}
+	return moment{c.LastTransitionTime.Time, now}
 }
 
 // fleetState returns the state of a fleet.
 func fleetState(v request.Verdict) chip {
 	switch {
 	case v.Reason == v1alpha1.ReasonAgentsAway:
-		return chip{toneUnknown, "Not confirmed"}
+		return unconfirmed
 	case v.Phase == request.Succeeded:
 		return chip{toneGood, "Up to date"}
 	case v.Phase == request.Failed:
-		return chip{toneFail, "Failed"}
+		return failed
+	case status.WaitsAsPlanned(v.Reason, v.Rollout):
+		return waiting
 	case v.Phase == request.Held:
 		return chip{toneHeld, "Held"}
 	case v.Phase == request.Paused:
 		return chip{toneOff, "Paused"}
 	case v.Reason == v1alpha1.ReasonNoGateways:
 		return chip{toneOff, "No gateways"}
-	case v.Gateways.Failed > 0, v.Reason.Class() == v1alpha1.ClassRetry, v.Reason.Class() == v1alpha1.ClassStalled:
+	}
+	switch v.Reason.Class() { // of the gateway that the message is about
+	case v1alpha1.ClassRetry, v1alpha1.ClassStalled, v1alpha1.ClassNotInjected:
 		return chip{toneFail, "Error"}
+	case v1alpha1.ClassHeld:
+		return chip{toneHeld, "Held"}
+	case v1alpha1.ClassDone, v1alpha1.ClassWorking:
 	}
 	return chip{toneBusy, "Updating"}
 }
 
-// worstState returns Error or Held if a gateway is in that state, and otherwise the given state.
-func worstState(gateways []gateway, state chip) chip {
-	for _, g := range gateways {
-		switch g.State.Tone {
-		case toneFail:
-			return chip{toneFail, "Error"}
-		case toneHeld:
-			state = chip{toneHeld, "Held"}
-		}
-	}
-	return state
-}
-
-// gatewayState returns the state of a gateway. Its tone is never good if the gateway is behind, or if no lead confirms what the
-// gateway runs.
-func gatewayState(row v1alpha1.DiscoveredGateway, behind, noLead bool) chip {
+// gatewayState returns the state of a gateway of a fleet that is known. Its tone is never good if the gateway is behind.
+func gatewayState(row v1alpha1.DiscoveredGateway, behind, waits bool) chip {
 	switch {
-	case noLead:
-		return chip{toneUnknown, "Not confirmed"}
+	case waits:
+		return waiting
 	case row.SyncStatus == v1alpha1.GatewayError:
 		return chip{toneFail, "Error"}
 	case row.SyncStatus == v1alpha1.GatewayMissingSidecar:
@@ -218,10 +265,11 @@ func gatewayState(row v1alpha1.DiscoveredGateway, behind, noLead bool) chip {
 }
 
 // newGateway returns a row of the status as pages show it.
-func (s *Server) newGateway(f fleet, row v1alpha1.DiscoveredGateway, behind, noLead bool, now time.Time) gateway {
+func (s *Server) newGateway(f fleet, row v1alpha1.DiscoveredGateway, behind bool, now time.Time) gateway {
+	waits := behind && status.WaitsAsPlanned(row.Reason, f.gs.Status.Rollout)
 	g := gateway{
-		Name: clean(row.Name, maxWord), Path: f.Path + "/gateway?" + url.Values{"name": {row.Name}}.Encode(), Behind: behind || noLead,
-		State: gatewayState(row, behind, noLead), Reason: row.Reason, Message: clean(row.Message, maxMessage), Commit: clean(syntax.ShortCommit(row.SyncedCommit), 7),
+		Name: clean(row.Name, maxWord), Path: f.Path + "/gateway?" + url.Values{"name": {row.Name}}.Encode(), Behind: behind && !waits, Waiting: waits,
+		State: gatewayState(row, behind, waits), Reason: row.Reason, Message: clean(row.Message, maxMessage), Commit: clean(syntax.ShortCommit(row.SyncedCommit), 7),
 		Ref: clean(row.SyncedRef, maxWord), Profile: clean(row.Profile, 63), Pod: clean(row.PodName, maxWord), Drift: int(row.Drift),
 		Proposal: clean(string(row.ProposalState), 16), Link: newLink(row.Proposal), Duration: clean(row.LastSyncDuration, 32),
 		FilesChanged: int(row.FilesChanged), Scan: clean(row.LastScanResult, 512), Agent: clean(row.AgentVersion, 64), row: row,
@@ -229,8 +277,11 @@ func (s *Server) newGateway(f fleet, row v1alpha1.DiscoveredGateway, behind, noL
 	if g.Reason == "" || string(g.Reason) == string(row.SyncStatus) && behind {
 		g.Reason = v1alpha1.ReasonProgressing
 	}
-	if noLead {
-		g.Reason = v1alpha1.ReasonAgentsAway
+	if f.State.Tone == toneUnknown {
+		g.State, g.Reason, g.Behind, g.Waiting, g.Unknown = unconfirmed, f.reason, false, false, true
+		if f.Advice.Reason == "" { // not for the reason that was seen last
+			g.Reason = ""
+		}
 	}
 	g.Word = clean(string(g.Reason), 64)
 	if row.LastSyncTime != nil {
@@ -242,29 +293,30 @@ func (s *Server) newGateway(f fleet, row v1alpha1.DiscoveredGateway, behind, noL
 	return g
 }
 
-// newGroups returns the reasons for which gateways are behind, the most urgent first.
+// newGroups returns the reasons for which gateways do not run the commit, the most urgent first.
 func (s *Server) newGroups(f fleet, noLead bool) []group {
 	var list []group
 	for _, g := range f.Gateways {
-		if !g.Behind {
+		if !g.Unfinished() || g.Reason == "" {
 			continue
 		}
 		i := slices.IndexFunc(list, func(o group) bool { return o.Advice.Reason == g.Word && o.Tone == g.State.Tone })
 		if i < 0 {
 			i = len(list)
 			path := f.Path + "?" + url.Values{"reason": {string(g.Reason)}}.Encode() + "#gateways"
-			list = append(list, group{s.advisor.advice(g.Reason), g.State.Tone, 0, path, clean(g.Message, maxCell)})
+			list = append(list, group{s.advisor.advice(g.Reason), g.State.rank(g.Reason), g.State.Tone, 0, path, clean(g.Message, maxCell)})
 		}
 		list[i].N++
 	}
 	if noLead && len(list) == 1 {
 		list[0].First = clean(f.Message, maxCell)
 	}
-	slices.SortStableFunc(list, func(a, b group) int {
-		return cmp.Or(compareTones(a.Tone, b.Tone), b.N-a.N)
-	})
+	slices.SortStableFunc(list, compareGroups)
 	return list
 }
+
+// compareGroups orders groups, the most urgent first.
+func compareGroups(a, b group) int { return cmp.Or(b.Rank-a.Rank, b.N-a.N) }
 
 // newBar returns the number of gateways of each tone, the best first.
 func newBar(gateways []gateway) []segment {
@@ -299,7 +351,7 @@ func sortGateways(list []gateway, column string, reverse bool) {
 		case "synced":
 			return b.LastSync.at.Compare(a.LastSync.at)
 		}
-		return compareTones(a.State.Tone, b.State.Tone)
+		return b.State.rank(b.Reason) - a.State.rank(a.Reason)
 	}
 	slices.SortStableFunc(list, func(a, b gateway) int {
 		c := cmp.Or(compare(a, b), compareNatural(a.Name, b.Name))

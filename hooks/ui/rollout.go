@@ -97,7 +97,7 @@ func newStages(f fleet, status *v1alpha1.RolloutStatus, link func(stage string) 
 		for j := range list {
 			if s := &list[j]; s.first <= step && step <= s.last {
 				s.Total++
-				if !g.Behind {
+				if !g.Unfinished() {
 					s.Synced++
 				}
 			}

@@ -88,8 +88,8 @@ func (m moment) Known() bool { return !m.at.IsZero() }
 // Machine returns the time for programs.
 func (m moment) Machine() string { return m.at.UTC().Format(time.RFC3339) }
 
-// Exact returns the time for people.
-func (m moment) Exact() string { return m.at.UTC().Format("2006-01-02 15:04:05 UTC") }
+// Exact returns the time for people, in the zone of the machine that runs the command, which is that of the reader.
+func (m moment) Exact() string { return m.at.Local().Format("2006-01-02 15:04:05 MST") }
 
 // Ago returns how long ago the time was.
 func (m moment) Ago() string {

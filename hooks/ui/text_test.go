@@ -94,7 +94,7 @@ func TestReasonsThatThePageOmitsAreCounted(t *testing.T) {
 func TestSearchKeepsTheOrder(t *testing.T) {
 	s, gs, now := thousand(t)
 	w := httptest.NewRecorder()
-	s.writePage(w, http.StatusOK, "fleet", fleetPage{frame: s.newFrame("line"), Fleet: s.newFleet(gs, nil, now), Sort: "name", Dir: "desc"})
+	s.writePage(w, http.StatusOK, "fleet", fleetPage{frame: s.newFrame("line"), Fleet: s.newFleet(gs, nil, "", now), Sort: "name", Dir: "desc"})
 	for _, want := range []string{`name="sort" value="name"`, `name="dir" value="desc"`} {
 		assert.Contains(t, w.Body.String(), want)
 	}
@@ -126,7 +126,7 @@ func thousand(t testing.TB) (*Server, *v1alpha1.GatewaySync, time.Time) {
 // render writes the page of the fleet.
 func render(t testing.TB, s *Server, gs *v1alpha1.GatewaySync, now time.Time) int {
 	t.Helper()
-	p := fleetPage{frame: s.newFrame("line"), Fleet: s.newFleet(gs, nil, now)}
+	p := fleetPage{frame: s.newFrame("line"), Fleet: s.newFleet(gs, nil, "", now)}
 	p.addFilters()
 	p.addColumns()
 	p.Rows = p.Fleet.Gateways

@@ -93,7 +93,7 @@ func (rows fleet) countSynced(target string) string {
 
 // behind returns the verdict of a fleet with gateways that do not run a target: the reason with the highest weight.
 func (rows fleet) behind(target string) verdict {
-	worst, others := rows.worst(func(g *gateway) (int, bool) { return weight(g.Reason), !g.synced })
+	worst, others := rows.worst(func(g *gateway) (int, bool) { return Weight(g.Reason), !g.synced })
 	message := rows.countSynced(target) + "; " + gatewaypod.GatewayLabel(worst.Name, worst.PodName)
 	if worst.Message != "" {
 		message += ": " + failure.Cut(worst.Message, maxMessage/2)
@@ -116,6 +116,18 @@ func rests(r v1alpha1.Reason) bool {
 // planned reports whether a gateway or a fleet with this reason waits as planned. While nothing else is missing, no deadline runs.
 func planned(r v1alpha1.Reason) bool { return r.Cause() == v1alpha1.CausePlan }
 
+// WaitsAsPlanned reports whether a gateway or a fleet with this reason follows by itself, as the spec plans it. A gateway that has not had
+// its turn in a rollout does so unless the rollout waits for an approval or has failed.
+func WaitsAsPlanned(r v1alpha1.Reason, rollout *v1alpha1.RolloutStatus) bool {
+	switch r {
+	case v1alpha1.ReasonMaintenanceWindow, v1alpha1.ReasonRolloutSoaking:
+		return true
+	case v1alpha1.ReasonGateClosed:
+		return rollout == nil || rollout.Phase != v1alpha1.RolloutWaiting && rollout.Phase != v1alpha1.RolloutAborted
+	}
+	return false
+}
+
 // The weights of reasons of gateways that are not synced, from the lowest. Those that need an operator are the highest.
 const (
 	weightPlanned = iota // explains a fleet only if nothing else is missing
@@ -128,8 +140,8 @@ const (
 	weightStalled
 )
 
-// weight returns how much a reason counts for the verdict on a fleet.
-func weight(r v1alpha1.Reason) int {
+// Weight returns how urgent a reason is. Of the gateways that are behind, the one with the highest weight explains the fleet.
+func Weight(r v1alpha1.Reason) int {
 	switch {
 	case r == v1alpha1.ReasonMaintenanceWindow:
 		return weightWindow

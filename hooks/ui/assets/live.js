@@ -6,6 +6,7 @@
   let source, loading = false, again = false;
 
   const say = (text) => { if (state.textContent !== text) state.textContent = text; };
+  const live = () => say(document.getElementById("main").dataset.link); // the server knows whether the page is current
 
   // take makes a node equal to another. It keeps equal nodes, and with them focus, selection and scroll position.
   const take = (old, now) => {
@@ -32,6 +33,7 @@
       if (page && page.getElementById("main")) {
         take(document.getElementById("main"), page.getElementById("main"));
         take(document.querySelector("footer"), page.querySelector("footer"));
+        if (source && source.readyState === EventSource.OPEN) live();
       }
       if (request.status === 401) say("This session has ended: open the new address");
     };
@@ -42,7 +44,7 @@
   const open = () => {
     if (source) return;
     source = new EventSource(address);
-    source.addEventListener("open", () => say("Live, read-only"));
+    source.addEventListener("open", live);
     source.addEventListener("changed", load);
     source.onerror = () => say(source && source.readyState === EventSource.CLOSED ? "No live updates: reload the page" : "Not connected to stoker ui: reconnecting");
   };
