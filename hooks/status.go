@@ -24,18 +24,21 @@ func newStatusCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "status NAME",
 		Short: "Show the state of each gateway",
-		Long: `Show the state of each gateway.
+		Long: `Show the state of each gateway: first how many gateways are behind for which reason and what happens next, then a table in
+which those that are behind come first.
 
 As JSON or YAML, the output is the result that wait returns: phase, ref, commit, numbers of gateways, and unfinished gateways.
 
-With --watch, the command shows the table until you stop it with Ctrl-C, gateways that are behind first. If its output is not a
+With --watch, the command shows the table until you stop it with Ctrl-C. If its output is not a
 terminal, it prints a line for each change instead. Set NO_COLOR for a table without colors.`,
 		Example: `  stoker status line
+  stoker status line --behind
   stoker status line --watch
   stoker status line -o json`,
 		Args: cobra.ExactArgs(1),
 	}
 	watch := command.Flags().BoolP("watch", "w", false, "show changes until the command is stopped")
+	behind := command.Flags().Bool("behind", false, "leave out gateways that run the commit")
 	format := addOutputFlag(command)
 	command.RunE = func(command *cobra.Command, args []string) error {
 		if *watch && *format != output.Table {
@@ -46,7 +49,7 @@ terminal, it prints a line for each change instead. Set NO_COLOR for a table wit
 			return err
 		}
 		if *watch {
-			return c.watchStatus(command.Context(), p, args[0])
+			return c.watchStatus(command.Context(), p, args[0], *behind)
 		}
 		gs, err := p.load(command.Context(), args[0])
 		if err != nil {
@@ -58,7 +61,7 @@ terminal, it prints a line for each change instead. Set NO_COLOR for a table wit
 		if err != nil {
 			fmt.Fprintln(c.stderr, output.Clean(err.Error()))
 		}
-		r := output.Result{Data: v, Names: []string{display.ResourceName(gs)}, Text: func(w io.Writer) { display.Describe(w, gs, v) }}
+		r := output.Result{Data: v, Names: []string{display.ResourceName(gs)}, Text: func(w io.Writer) { display.Describe(w, gs, v, *behind) }}
 		return r.Print(c.stdout, *format)
 	}
 	return command
@@ -66,8 +69,8 @@ terminal, it prints a line for each change instead. Set NO_COLOR for a table wit
 
 // watchStatus shows a GatewaySync until ctx is done. It fails only for errors that a retry does not fix, and prints each other
 // error when it begins.
-func (c *cli) watchStatus(ctx context.Context, p target, name string) error {
-	viewer := display.NewViewer(c.stdout, c.env)
+func (c *cli) watchStatus(ctx context.Context, p target, name string, behind bool) error {
+	viewer := display.NewViewer(c.stdout, c.env, behind)
 	failing := false
 	for {
 		gs, v, err := p.loadVerdict(ctx, name)

@@ -269,9 +269,9 @@ func (w *waiter) timedOut(v request.Verdict, flags *waitFlags) error {
 const maxListed = 20
 
 // listBehind lists the gateways that are behind, one per line. It returns "" if there is at most one, which the message of v
-// names.
+// names, or if no commit is desired: then the gateways run the one before.
 func listBehind(v request.Verdict) string {
-	if len(v.Behind) < 2 {
+	if len(v.Behind) < 2 || v.Commit == "" {
 		return ""
 	}
 	var b strings.Builder

@@ -5,6 +5,7 @@ package display
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"stoker.io/stoker/hooks/leads"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/request"
+	"stoker.io/stoker/internal/status"
 )
 
 // unread is the message for a GatewaySync without the condition Ready.
@@ -90,8 +92,9 @@ func listCells(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now time.T
 	return []string{gs.Name, ref, syntax.ShortCommit(commit), gateways, ready, confirmed, output.Age(gs.CreationTimestamp.Time), output.Shorten(message)}
 }
 
-// Describe prints a GatewaySync, the verdict on it, and its gateways.
-func Describe(w io.Writer, gs *v1alpha1.GatewaySync, v request.Verdict) {
+// Describe prints a GatewaySync, the verdict on it, why gateways are behind, and its gateways, those that are behind first. With
+// onlyBehind it leaves out the others.
+func Describe(w io.Writer, gs *v1alpha1.GatewaySync, v request.Verdict, onlyBehind bool) {
 	line := func(label, value string) {
 		if value != "" {
 			fmt.Fprintf(w, "%-12s %s\n", label+":", output.OneLine(value))
@@ -100,7 +103,20 @@ func Describe(w io.Writer, gs *v1alpha1.GatewaySync, v request.Verdict) {
 	line("Name", gs.Namespace+"/"+gs.Name)
 	line("Repository", gs.Spec.Git.Repo)
 	line("Ref", output.RefAt(v.Ref, v.Commit)+refOrigin(gs, v.Ref))
-	line("Gateways", fmt.Sprintf("%d of %d run it", v.Gateways.Synced, v.Gateways.Total))
+	unknown := v.Reason == v1alpha1.ReasonAgentsAway
+	if unknown && v.Gateways.Total > 0 {
+		line("Gateways", fmt.Sprintf("what %d run is not known; below is what they reported last", v.Gateways.Total))
+	} else {
+		line("Gateways", fmt.Sprintf("%d of %d run it", v.Gateways.Synced, v.Gateways.Total))
+	}
+	gateways, behind := behindFirst(gs, v)
+	if unknown {
+		line("Next", v.Reason.Next())
+	} else {
+		for _, why := range reasons(gateways[:behind]) {
+			line("Behind", why)
+		}
+	}
 	if gs.Paused() {
 		line("Paused", "yes")
 	}
@@ -126,7 +142,50 @@ func Describe(w io.Writer, gs *v1alpha1.GatewaySync, v request.Verdict) {
 	} else if c != nil {
 		line("Proposals", c.Reason+": "+c.Message)
 	}
-	describeGateways(w, gs.Status.DiscoveredGateways)
+	if onlyBehind {
+		gateways = gateways[:behind]
+	}
+	describeGateways(w, gateways)
+}
+
+// behindFirst returns the gateways, and how many of them do not run the commit. Those come first, the most urgent before others.
+func behindFirst(gs *v1alpha1.GatewaySync, v request.Verdict) (gateways []v1alpha1.DiscoveredGateway, behind int) {
+	rank := func(g v1alpha1.DiscoveredGateway) int {
+		if g.SyncStatus.Synced() && (v.Commit == "" || g.SyncedCommit == v.Commit) {
+			return -1
+		}
+		return status.Weight(g.Reason)
+	}
+	gateways = slices.Clone(gs.Status.DiscoveredGateways)
+	slices.SortStableFunc(gateways, func(a, b v1alpha1.DiscoveredGateway) int { return rank(b) - rank(a) })
+	behind = slices.IndexFunc(gateways, func(g v1alpha1.DiscoveredGateway) bool { return rank(g) < 0 })
+	if behind < 0 {
+		behind = len(gateways)
+	}
+	return gateways, behind
+}
+
+// reasons returns a line for each reason of gateways that are behind, in their order: how many there are, and what happens next.
+func reasons(behind []v1alpha1.DiscoveredGateway) (lines []string) {
+	var order []v1alpha1.Reason
+	count := map[v1alpha1.Reason]int{}
+	for _, g := range behind {
+		r := g.Reason
+		if r == "" || g.SyncStatus.Synced() {
+			r = v1alpha1.ReasonProgressing
+		}
+		if count[r]++; count[r] == 1 {
+			order = append(order, r)
+		}
+	}
+	for _, r := range order {
+		s := fmt.Sprintf("%d %s", count[r], r)
+		if next := r.Next(); next != "" {
+			s += ": " + next
+		}
+		lines = append(lines, s)
+	}
+	return lines
 }
 
 // describeGateways prints a table of the gateways and one of the notes about their last syncs. An empty table is left out.

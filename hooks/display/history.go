@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/syntax"
@@ -21,7 +22,7 @@ func Commits(list []v1alpha1.CommitRecord) *output.Result {
 		if ref == h.Commit { // of a rollback
 			ref = syntax.ShortCommit(ref)
 		}
-		r.Add(h.Commit, h.At.UTC().Format(time.RFC3339), ref, syntax.ShortCommit(h.Commit), output.Age(h.At.Time))
+		r.Add(h.Commit, h.At.Local().Format(time.RFC3339), ref, syntax.ShortCommit(h.Commit), output.Age(h.At.Time))
 	}
 	return r
 }
@@ -34,10 +35,27 @@ func AuditRecords(list []sync.Audit) *output.Result {
 		if a.For != "" {
 			by += " (" + a.For + ")"
 		}
-		r.Add(a.To.String(), a.Time.UTC().Format(time.RFC3339), a.Gateway, a.From.Short(), a.To.Short(), a.Ref, by, a.Author,
-			strconv.Itoa(a.Files.Added+a.Files.Modified+a.Files.Deleted), string(a.Reason))
+		r.Add(a.To.String(), a.Time.Local().Format(time.RFC3339), a.Gateway, shortID(a.From), shortID(a.To), a.Ref, by, a.Author,
+			strconv.Itoa(a.Files.Added+a.Files.Modified+a.Files.Deleted), Result(a.Reason, a.Files.Added+a.Files.Modified+a.Files.Deleted > 0))
 	}
 	return r
+}
+
+// Result returns the result of a past sync. A sync that wrote the files of its commit before the gateway had started did what it had to do,
+// although the agent then waited for the gateway.
+func Result(r v1alpha1.Reason, wrote bool) string {
+	if wrote && r.Class() == v1alpha1.ClassWorking {
+		return "Written"
+	}
+	return string(r)
+}
+
+// shortID returns the first digits of a commit, or "-" if there was none.
+func shortID(id plan.ID) string {
+	if id.IsZero() {
+		return "-"
+	}
+	return id.Short()
 }
 
 // Syncs returns a table of the syncs of a gateway, as its agent reports them.
@@ -45,8 +63,8 @@ func Syncs(list []v1alpha1.SyncRecord) *output.Result {
 	r := &output.Result{Data: append([]v1alpha1.SyncRecord{}, list...),
 		Head: []string{"TIME", "COMMIT", "REF", "FILES", "PROJECTS", "DURATION", "RESULT", "SNAPSHOT"}}
 	for _, s := range list {
-		r.Add(s.Commit, s.Timestamp.UTC().Format(time.RFC3339), syntax.ShortCommit(s.Commit), s.Ref, strconv.Itoa(int(s.FilesChanged)),
-			strconv.Itoa(int(s.ProjectsSynced)), s.Duration, string(s.Result), s.SnapshotID)
+		r.Add(s.Commit, s.Timestamp.Local().Format(time.RFC3339), syntax.ShortCommit(s.Commit), s.Ref, strconv.Itoa(int(s.FilesChanged)),
+			strconv.Itoa(int(s.ProjectsSynced)), s.Duration, Result(s.Result, s.FilesChanged > 0), s.SnapshotID)
 	}
 	return r
 }
@@ -74,7 +92,7 @@ func Snapshots(list []agents.Snapshot, objectStorage bool) *output.Result {
 		r.Head = append(r.Head, "BACKUP")
 	}
 	for _, s := range list {
-		cells := []string{s.Gateway, s.ID, s.Commit.Short(), s.To.Short(), strconv.Itoa(s.Files), syntax.SizeText(s.Bytes)}
+		cells := []string{s.Gateway, s.ID, shortID(s.Commit), s.To.Short(), strconv.Itoa(s.Files), syntax.SizeText(s.Bytes)}
 		if objectStorage {
 			cells = append(cells, string(s.Stored))
 		}

@@ -25,16 +25,18 @@ type Viewer struct {
 	w        io.Writer
 	terminal bool
 	colors   bool
+	behind   bool // only gateways that are behind
 
 	last     string            // what was drawn or printed last
 	lastDraw time.Time         // of last
 	lines    map[string]string // last line of each gateway, without a terminal
 }
 
-// NewViewer returns a Viewer that writes to w. It uses colors on a terminal, unless the environment env tells it not to.
-func NewViewer(w io.Writer, env func(string) string) *Viewer {
+// NewViewer returns a Viewer that writes to w. It uses colors on a terminal, unless the environment env tells it not to. With onlyBehind
+// it shows no gateway that runs the commit.
+func NewViewer(w io.Writer, env func(string) string, onlyBehind bool) *Viewer {
 	terminal := output.IsTerminal(w)
-	return &Viewer{w: w, terminal: terminal, colors: terminal && allowsColors(env), lines: map[string]string{}}
+	return &Viewer{w: w, terminal: terminal, colors: terminal && allowsColors(env), behind: onlyBehind, lines: map[string]string{}}
 }
 
 func allowsColors(env func(string) string) bool {
@@ -53,7 +55,7 @@ func (l *Viewer) Show(gs *v1alpha1.GatewaySync, v request.Verdict) {
 // draw replaces the table on the terminal.
 func (l *Viewer) draw(gs *v1alpha1.GatewaySync, v request.Verdict) {
 	var b bytes.Buffer
-	Describe(&b, unfinishedFirst(gs), v)
+	Describe(&b, gs, v, l.behind)
 	text := b.String()
 	if text == l.last && time.Since(l.lastDraw) < redrawInterval {
 		return
@@ -69,9 +71,17 @@ func (l *Viewer) draw(gs *v1alpha1.GatewaySync, v request.Verdict) {
 	_, _ = io.WriteString(l.w, "\x1b[H\x1b[J"+strings.Join(lines, "\n")+"\n") // a closed terminal ends the command
 }
 
-// fit cuts lines to a screen and colors them.
+// fit cuts lines to a screen and colors them. It wraps the lines above the tables, which say what to do.
 func (l *Viewer) fit(name string, lines []string, width, height int) []string {
-	if len(lines) > height {
+	head := slices.Index(lines, "")
+	if head < 0 {
+		head = len(lines)
+	}
+	var wrapped []string
+	for _, line := range lines[:head] {
+		wrapped = append(wrapped, wrap(line, width)...)
+	}
+	if lines = append(wrapped, lines[head:]...); len(lines) > height {
 		more := len(lines) - height + 1
 		lines = append(slices.Clone(lines[:height-1]), fmt.Sprintf("… and %d more lines: stoker status %s shows all", more, name))
 	}
@@ -88,6 +98,26 @@ func (l *Viewer) fit(name string, lines []string, width, height int) []string {
 		lines[i] = line
 	}
 	return lines
+}
+
+// wrap breaks a line at spaces. Further lines begin below the value of its label.
+func wrap(line string, width int) (lines []string) {
+	const indent = 13
+	for {
+		runes := []rune(line)
+		if len(runes) <= width || width <= 2*indent {
+			return append(lines, line)
+		}
+		at := width
+		for at > indent && runes[at] != ' ' {
+			at--
+		}
+		if at == indent { // a word that is wider than the screen, which cuts it
+			return append(lines, line)
+		}
+		lines = append(lines, strings.TrimRight(string(runes[:at]), " "))
+		line = strings.Repeat(" ", indent) + strings.TrimLeft(string(runes[at:]), " ")
+	}
 }
 
 var statusColors = map[v1alpha1.GatewaySyncState]string{
@@ -108,23 +138,9 @@ func colorStatus(line string, column int) string {
 	return line[:column] + "\x1b[" + code + "m" + status + "\x1b[0m" + line[column+len(status):]
 }
 
-// unfinishedFirst returns a copy of gs that lists the gateways that do not run the commit first.
-func unfinishedFirst(gs *v1alpha1.GatewaySync) *v1alpha1.GatewaySync {
-	c := *gs
-	c.Status.DiscoveredGateways = slices.Clone(gs.Status.DiscoveredGateways)
-	rank := func(g v1alpha1.DiscoveredGateway) int {
-		if g.SyncStatus.Synced() {
-			return 1
-		}
-		return 0
-	}
-	slices.SortStableFunc(c.Status.DiscoveredGateways, func(a, b v1alpha1.DiscoveredGateway) int { return rank(a) - rank(b) })
-	return &c
-}
-
 // printChanges prints a line if the summary changed, and one for each gateway that did.
 func (l *Viewer) printChanges(gs *v1alpha1.GatewaySync, v request.Verdict) {
-	now := time.Now().UTC().Format(time.RFC3339)
+	now := time.Now().Format(time.RFC3339)
 	summary := fmt.Sprintf("%s %s, %d of %d gateways run %s", gs.Name, v.Phase, v.Gateways.Synced, v.Gateways.Total, output.RefAt(v.Ref, v.Commit))
 	if r := gs.Status.Rollout; r != nil {
 		summary += "; rollout " + rolloutStep(r)
@@ -136,7 +152,11 @@ func (l *Viewer) printChanges(gs *v1alpha1.GatewaySync, v request.Verdict) {
 		l.last = summary
 		fmt.Fprintln(l.w, now, output.OneLine(summary))
 	}
-	for _, g := range gs.Status.DiscoveredGateways {
+	gateways, behind := behindFirst(gs, v)
+	for i, g := range gateways {
+		if l.behind && i >= behind && l.lines[g.Name] == "" {
+			continue
+		}
 		line := request.Behind{Name: g.Name, Pod: g.PodName, Status: g.SyncStatus, Reason: g.Reason, Message: g.Message}.String()
 		if g.SyncedCommit != "" {
 			line += " at " + syntax.ShortCommit(g.SyncedCommit)

@@ -1,0 +1,80 @@
+package display
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/request"
+)
+
+// A fleet of a thousand shows the reasons first, then the gateways that are behind.
+func TestDescribeThousandGateways(t *testing.T) {
+	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: "site"}}
+	for i := range 1000 { // setup: three are behind
+		g := v1alpha1.DiscoveredGateway{Name: fmt.Sprintf("site-%03d", i), SyncStatus: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced, SyncedCommit: "b"}
+		switch i {
+		case 500:
+			g.SyncStatus, g.Reason, g.SyncedCommit = v1alpha1.GatewaySyncing, v1alpha1.ReasonProgressing, "a"
+		case 600, 700:
+			g.SyncStatus, g.Reason, g.SyncedCommit = v1alpha1.GatewayHeld, v1alpha1.ReasonMassDeletion, "a"
+		}
+		gs.Status.DiscoveredGateways = append(gs.Status.DiscoveredGateways, g)
+	}
+	describe := func(v request.Verdict, onlyBehind bool) string {
+		var b strings.Builder
+		Describe(&b, gs, v, onlyBehind)
+		return b.String()
+	}
+	v := request.Verdict{Phase: request.Progressing, Commit: "b", Gateways: request.Count{Total: 1000, Synced: 997}}
+	all := describe(v, false)
+	last := -1
+	for _, want := range []string{"Gateways:    997 of 1000 run it\n", "Behind:      2 MassDeletion: this needs a user: confirm the deletion", "Behind:      1 Progressing: ",
+		"\nsite-600 ", "\nsite-700 ", "\nsite-500 ", "\nsite-000 "} { // sequence: their order
+		at := strings.Index(all, want)
+		assert.Greater(t, at, last, "%q", want)
+		last = at
+	}
+	assert.Equal(t, 1000, strings.Count(all, "\nsite-"))
+	assert.Equal(t, 3, strings.Count(describe(v, true), "\nsite-"))
+
+	unknown := describe(request.Verdict{Phase: request.Progressing, Reason: v1alpha1.ReasonAgentsAway, Gateways: request.Count{Total: 1000}}, false)
+	assert.Contains(t, unknown, "what 1000 run is not known; below is what they reported last")
+	assert.Contains(t, unknown, "Next:        the gateways keep running")
+	assert.NotContains(t, unknown, "Behind:")
+}
+
+// The advice of a message is wrapped, and not cut at the edge of the screen.
+func TestWrap(t *testing.T) {
+	text := "Ready:       False, MassDeletion: would delete 214 of 530 owned files; to confirm: stoker sync line --confirm-deletion=8a9ef4f"
+	lines := wrap(text, 60)
+	assert.Equal(t, []string{
+		"Ready:       False, MassDeletion: would delete 214 of 530",
+		"             owned files; to confirm: stoker sync line",
+		"             --confirm-deletion=8a9ef4f",
+	}, lines)
+	assert.Equal(t, []string{"short"}, wrap("short", 60))
+	long := "Name:        " + strings.Repeat("x", 100)
+	assert.Equal(t, []string{long}, wrap(long, 60))
+	assert.Equal(t, []string{text}, wrap(text, 20), "a narrow screen")
+}
+
+// A sync that wrote the files before the gateway started succeeded.
+func TestResultOfSync(t *testing.T) {
+	for name, c := range map[string]struct {
+		reason v1alpha1.Reason
+		wrote  bool
+		want   string
+	}{
+		"before the start": {v1alpha1.ReasonWaitingForGateway, true, "Written"},
+		"nothing written":  {v1alpha1.ReasonWaitingForGateway, false, "WaitingForGateway"},
+		"failed":           {v1alpha1.ReasonScanFailed, true, "ScanFailed"},
+		"done":             {v1alpha1.ReasonSynced, true, "Synced"},
+	} {
+		t.Run(name, func(t *testing.T) { assert.Equal(t, c.want, Result(c.reason, c.wrote)) })
+	}
+}
