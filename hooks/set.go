@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
@@ -53,7 +55,7 @@ func newSetRefCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "set-ref NAME [REF]",
 		Short: "Request a ref: a branch, a tag or a commit",
-		Long: `Request a ref: a branch, a tag or a commit.
+		Long: `Request a ref: a branch, a tag or a commit. Of a commit in the history, the first 7 digits suffice.
 
 The command writes the request to annotations of the GatewaySync, or of a ConfigSync: configsync/NAME. It is in force until
 the ref of the spec changes or another ref is requested. Requesting the ref of the spec ends an earlier request.
@@ -112,12 +114,32 @@ so a repeated Job requests only once. If the sync is already over, the command r
 			return exitErrorf(exitUsage, "the ref is empty: name a branch, a tag or a commit")
 		}
 		return r.send(ctx, args[0], "desired ref set to "+ref, func(ctx context.Context, p target) (request.Answer, error) {
-			return p.setter().Ask(ctx, p.namespace, p.name, request.Request{Ref: ref, Commit: r.commit, By: r.by, ID: r.id})
+			o, err := p.setter().Get(ctx, p.namespace, p.name)
+			if err != nil {
+				return request.Answer{}, err
+			}
+			ask := request.Request{Commit: r.commit, By: r.by, ID: r.id}
+			if ask.Ref, err = request.Expand(o, ref); err != nil {
+				return request.Answer{}, err
+			}
+			if r.by == sender.CLI {
+				ask.For = p.person(ctx)
+			}
+			return p.setter().Ask(ctx, p.namespace, p.name, ask)
 		})
 	})
 	r.addSenderFlags(command)
 	command.Flags().StringVar(&r.commit, "commit", "", "commit that the ref must resolve to, all 40 digits")
 	return command
+}
+
+// person returns the name by which the API server knows the user, or "" if it does not tell.
+func (p target) person(ctx context.Context) string {
+	review, err := p.Core.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil {
+		return "" // the request counts without it
+	}
+	return review.Status.UserInfo.Username
 }
 
 // syncedCommit returns the commit that an Argo CD sync brings. It also sets the sender and the id of the request, unless the

@@ -15,6 +15,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/sender"
 )
 
 // Phase is how far the gateways are with the desired ref: a phase of the outcome, or Overtaken.
@@ -129,7 +130,9 @@ func Origin(o v1alpha1.Requestable, ref string) string {
 	if by == "" {
 		by = "an annotation"
 	}
-	if what := annotation.Line(q.Annotations[v1alpha1.AnnotationRequestedFor]); what != "" {
+	if what := annotation.Line(q.Annotations[v1alpha1.AnnotationRequestedFor]); what != "" && by == sender.CLI {
+		by = what // the person
+	} else if what != "" {
 		by += " for " + what
 	}
 	return "requested by " + by
@@ -230,7 +233,7 @@ func renewed(t *v1alpha1.SyncTarget, now time.Time) (at time.Time) {
 func Unconfirmed(since time.Time) string {
 	at := ""
 	if !since.IsZero() {
-		at = " since " + since.UTC().Format(time.RFC3339)
+		at = " since " + since.Local().Format(time.RFC3339)
 	}
 	return "no agent leads" + at + ", so what the gateways run is not known: look for pods without an agent and for a missing injector (stoker check)"
 }
