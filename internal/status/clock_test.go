@@ -70,3 +70,15 @@ func TestFutureStartTime(t *testing.T) {
 	st = s.after(v1alpha1.DefaultProgressDeadline).write()
 	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled), "the deadline must not depend on the earlier clock")
 }
+
+// A commit that changes no file of a gateway is its last one, too, although nothing was synced.
+func TestLastCommitWithoutSync(t *testing.T) {
+	s := newScene(t, 1)
+	at := s.write().LastSyncTime
+	s.moves(commitB)
+	s.after(time.Minute).takes(0)
+	s.report(0).Started = at
+	st := s.write()
+	assert.Equal(t, commitB, st.LastSyncCommit)
+	assert.Equal(t, at.UTC(), st.LastSyncTime.UTC())
+}

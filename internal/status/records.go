@@ -42,12 +42,10 @@ func setLastSync(st *v1alpha1.GatewaySyncStatus, rows fleet, now time.Time) {
 			last = g
 		}
 	}
-	switch was := st.LastSyncTime; {
-	case last == nil, was != nil && was.Equal(last.LastSyncTime):
-		return
-	case was != nil && !future(was) && !was.Before(last.LastSyncTime):
+	if was := st.LastSyncTime; last == nil || was != nil && !future(was) && last.LastSyncTime.Before(was) {
 		return
 	}
+	// Also for the same time: a commit that changes no file of the gateway has no sync of its own.
 	st.LastSyncTime = last.LastSyncTime.DeepCopy()
 	st.LastSyncRef, st.LastSyncCommit, st.LastSyncCommitShort = last.SyncedRef, last.SyncedCommit, syntax.ShortCommit(last.SyncedCommit)
 	if syntax.IsCommit(last.SyncedRef) { // of a rollback; the column LAST REF shows it
