@@ -309,6 +309,8 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 		t.statusPending = false
 		return err
 	}
+	sum.Status.ConfirmedAt = &metav1.Time{Time: stamp.Truncate(time.Second)} // any write confirms the status
+	change["confirmedAt"] = sum.Status.ConfirmedAt
 	is, err := t.writeStatus(ctx, gs, change)
 	switch {
 	case err == nil:
