@@ -55,9 +55,9 @@ func newSetRefCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "set-ref NAME [REF]",
 		Short: "Request a ref: a branch, a tag or a commit",
-		Long: `Request a ref: a branch, a tag or a commit. Of a commit in the history, the first 7 digits suffice.
+		Long: `Request a ref: a branch, a tag or a commit.
 
-The command writes the request to annotations of the GatewaySync, or of a ConfigSync: configsync/NAME. It is in force until
+Of a commit in the history, the first 7 digits suffice. The command writes the request to annotations of the GatewaySync, or of a ConfigSync: configsync/NAME. It is in force until
 the ref of the spec changes or another ref is requested. Requesting the ref of the spec ends an earlier request.
 Requesting the desired ref again only makes the lead poll git; with --id, a repeated request changes nothing.
 
