@@ -258,7 +258,7 @@ func TestShowingCommandsAnswerAtOnce(t *testing.T) {
 }
 
 // A kubeconfig that does not exist is named before anything is dialed.
-func TestMissingKubeconfig(t *testing.T) {
+func TestNoCluster(t *testing.T) {
 	dir := t.TempDir()
 	missing, other, empty := filepath.Join(dir, "missing"), filepath.Join(dir, "other"), filepath.Join(dir, "empty")
 	require.NoError(t, os.WriteFile(empty, []byte(`{"apiVersion": "v1", "kind": "Config"}`), 0o600))
