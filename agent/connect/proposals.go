@@ -128,9 +128,12 @@ func setFromSpec(s *propose.Settings, gs *v1alpha1.GatewaySync, b *v1alpha1.Bidi
 	if s.BaseBranch, err = baseBranch(gs, b); err != nil {
 		return err
 	}
-	s.Branch, err = targetBranch(b, f)
-	if err == nil && s.Branch == s.BaseBranch {
-		err = invalid("targetBranch is the base branch %s: name another one", failure.Quote(s.Branch))
+	if s.Branch, err = targetBranch(b, f); err != nil {
+		return err
+	}
+	ref := strings.TrimPrefix(gs.Spec.Git.Ref, "refs/heads/")
+	if s.Branch == s.BaseBranch || s.Branch == ref { // the agent would delete it after a merge
+		err = invalid("targetBranch is %s, which is the base branch or git.ref: name another one", failure.Quote(s.Branch))
 	}
 	return err
 }

@@ -23,7 +23,7 @@ func (p *Proposer) poll(ctx context.Context, s *Settings) (time.Time, error) {
 	}
 	rec := p.rec.clone()
 	p.start(ctx, func(ctx context.Context) outcome {
-		branch := rec.Branch
+		branch := s.Branch
 		if rec.Shared {
 			branch = rec.Head
 		}
@@ -109,13 +109,13 @@ func lookup(objects plan.Objects, root plan.ID, source plan.Path) (plan.Entry, e
 	return e, nil
 }
 
-// remove closes the pull request, unless it is merged, and deletes the branch. A branch whose tip is not a commit of this gateway's agent
+// remove closes the pull request, unless it is merged, and deletes the branch of the settings: the record does not say which. A branch whose tip is not a commit of this gateway's agent
 // stays, and so does its pull request.
 func remove(ctx context.Context, s *Settings, base Base, rec record) error {
 	if rec.Shared {
 		return nil
 	}
-	tip, err := tipOf(ctx, s.Remote, branchRef(rec.Branch))
+	tip, err := tipOf(ctx, s.Remote, branchRef(s.Branch))
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func remove(ctx context.Context, s *Settings, base Base, rec record) error {
 	if tip.IsZero() {
 		return nil
 	}
-	err = s.Remote.Push(ctx, branchRef(rec.Branch), tip, plan.ID{}, nil)
+	err = s.Remote.Push(ctx, branchRef(s.Branch), tip, plan.ID{}, nil)
 	if repo.IsStale(err) || failure.Reason(err, "") == v1alpha1.ReasonPushRejected { // another author pushed, or the server keeps the branch
 		return nil
 	}

@@ -176,6 +176,47 @@ func TestEndOfProposal(t *testing.T) {
 		g.settle(minute)
 		assert.Equal(t, tip, pl.repo.Git("for-each-ref", "--format=%(objectname)", "refs/heads/gateway-changes/plants/a"))
 	})
+	t.Run("a forged record that names the base branch", func(t *testing.T) {
+		for _, digest := range []string{"", "x"} { // sequence: one kind of record after the other
+			pl := newPlant(t)
+			pl.repo.Git("symbolic-ref", "HEAD", "refs/heads/default") // git refuses to delete the branch of HEAD
+			g := pl.gateway("a")
+			g.save(`{"v":2}`)
+			g.settle(minute)
+			tip := pl.repo.Tip("gateway-changes/plants/a")
+			pl.repo.Checkout("main")
+			pl.repo.ForcePush(tip) // a fast-forward merge: the tip of main is a commit of the agent
+			g.pull()
+			g.settle(20 * minute)
+			require.Equal(t, v1alpha1.ProposalMerged, g.state())
+			id, err := plan.ParseID(tip)
+			require.NoError(t, err)
+			forged := record{Branch: "main", Tip: id, Digest: digest, FinalState: v1alpha1.ProposalMerged}
+			require.NoError(t, forged.save(g.notes))
+			g.restart()
+			g.save(`{"v":3}`)
+			g.settle(20 * minute)
+			assert.Equal(t, tip, pl.repo.Tip("main"))
+			assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+		}
+	})
+	t.Run("a forged record of an ended proposal keeps an open pull request", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		g.save(`{"v":2}`)
+		g.settle(minute)
+		tip := pl.repo.Tip("gateway-changes/plants/a")
+		id, err := plan.ParseID(tip)
+		require.NoError(t, err)
+		forged := record{LastTip: id, LastState: v1alpha1.ProposalMerged}
+		require.NoError(t, forged.save(g.notes))
+		g.restart()
+		g.save(`{"v":3}`)
+		g.settle(20 * minute)
+		assert.Equal(t, tip, pl.repo.Tip("gateway-changes/plants/a"))
+		assert.Equal(t, v1alpha1.ReasonBranchTaken, g.last.Reason)
+		assert.Len(t, pl.hub.open(), 1)
+	})
 	t.Run("the owner of a shared pull request undoes the change", func(t *testing.T) {
 		pl := newPlant(t)
 		a, b := pl.gateway("a"), pl.gateway("b")

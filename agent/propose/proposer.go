@@ -238,8 +238,7 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 	if s.Problem != nil {
 		return time.Time{}, s.Problem
 	}
-	if p.rec.active() && p.rec.Branch != s.Branch { // the spec names another branch: the agent leaves the old one alone
-		p.rec.end("")
+	if p.rec.drop(s.Branch) {
 		if err := p.rec.save(in.Notes); err != nil {
 			return time.Time{}, err
 		}

@@ -137,13 +137,13 @@ func (w *push) recover(ctx context.Context, rec record, tip plan.ID) (record, pl
 		rec.verifiedTip, rec.Commit = tip, w.base.Commit
 		w.log.Info("branch adopted", "branch", w.s.Branch, "commit", tip.String())
 		return rec, tip, rec.save(w.notes)
-	case !ended && w.s.Forge != nil:
+	case w.s.Forge != nil: // it knows better than the record, which can be forged
 		list, err := w.s.Forge.ByHead(ctx, w.s.Branch, w.s.BaseBranch)
 		if err != nil {
 			return rec, tip, err
 		}
 		own := slices.DeleteFunc(list, func(pr forge.PullRequest) bool { return pr.Fork })
-		ended = len(own) > 0 && !slices.ContainsFunc(own, func(pr forge.PullRequest) bool { return pr.State == forge.Open })
+		ended = (ended || len(own) > 0) && !slices.ContainsFunc(own, func(pr forge.PullRequest) bool { return pr.State == forge.Open })
 	}
 	if !ended {
 		return branchTaken("it has changes of this gateway that the agent has no record of")

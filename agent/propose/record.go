@@ -96,6 +96,17 @@ func (r *record) end(how v1alpha1.ProposalState) {
 	*r = record{LastState: how, LastTip: tip, Closed: r.Closed, Pushes: r.Pushes, URL: r.URL, Number: r.Number, Branch: r.Branch, Renewed: r.Renewed}
 }
 
+// drop forgets a proposal that is not of the branch, and an end without a proposal. The spec names another branch now, whose predecessor the
+// agent leaves alone, or the record is forged. It reports whether it forgot something.
+func (r *record) drop(branch string) bool {
+	other := r.Branch != "" && r.Branch != branch || r.active() && r.Branch != branch
+	if !other && (r.FinalState == "" || r.active()) {
+		return false
+	}
+	*r = record{Closed: r.Closed, Pushes: r.Pushes, Renewed: r.Renewed}
+	return true
+}
+
 // listed reports whether the pull request is open and shows the changes.
 func (r *record) listed() bool {
 	return r.Number > 0 && (r.Shared || r.Foreign || r.TextDigest == r.Digest)
