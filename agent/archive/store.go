@@ -36,8 +36,32 @@ type Store interface {
 	Delete(ctx context.Context, key string) error
 }
 
-// MaxList bounds a listing: a gateway keeps at most a hundred snapshots, of a few objects each.
-const MaxList = 10_000
+const (
+	// MaxList bounds a listing: a gateway keeps at most a hundred snapshots, of a few objects each.
+	MaxList = 10_000
+	maxKey  = 1024 // bytes, as in S3, Google Cloud Storage and Azure
+)
+
+// Listing collects the keys with a prefix that a server lists, within bounds.
+type Listing struct {
+	Prefix string
+	Keys   []string
+	n      int // with those of another prefix
+}
+
+// Add adds a key. The error has the reason LimitExceeded for a key that no server stores, and for more than MaxList keys.
+func (l *Listing) Add(key string) error {
+	l.n++
+	switch {
+	case l.n > MaxList:
+		return failure.New(v1alpha1.ReasonLimitExceeded, "there are more than %d objects below %s", MaxList, l.Prefix)
+	case len(key) > maxKey:
+		return failure.New(v1alpha1.ReasonLimitExceeded, "the server lists a key of %d bytes below %s, more than %d", len(key), l.Prefix, maxKey)
+	case strings.HasPrefix(key, l.Prefix):
+		l.Keys = append(l.Keys, key)
+	}
+	return nil
+}
 
 // The objects of a snapshot are its id with these suffixes.
 const (

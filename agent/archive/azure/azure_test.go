@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/archive"
+	"stoker.io/stoker/agent/archive/archivetest"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/secret"
@@ -224,4 +225,33 @@ func TestPodIdentity(t *testing.T) {
 		t.Setenv("AZURE_CLIENT_ID", "")
 		require.ErrorContains(t, list(), "spec.snapshots.storage.azure: cannot get a token for the identity of the pod: set secretRef, or label the pod azure.workload.identity/use=true")
 	})
+}
+
+// F23: no listing takes much memory, and the first page that is out of bounds ends it.
+func TestHostileListing(t *testing.T) {
+	large := strings.Repeat("x", 7<<20)
+	page := func(blobs string) string {
+		return "<EnumerationResults><Blobs>" + blobs + "</Blobs><NextMarker>again</NextMarker></EnumerationResults>"
+	}
+	for name, body := range map[string]string{
+		"one large key a page":     page("<Blob><Name>p/" + large + "</Name></Blob>"),
+		"empty items":              page(strings.Repeat("<Blob/>", 1<<20)),
+		"an element of attributes": page("<Blob " + strings.Repeat(`a="" `, 1<<20) + "></Blob>"),
+		"a large token":            "<EnumerationResults><NextMarker>" + large + "</NextMarker></EnumerationResults>",
+	} {
+		t.Run(name, func(t *testing.T) {
+			var requests atomic.Int32
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				requests.Add(1)
+				_, _ = io.WriteString(w, body)
+			}))
+			defer server.Close()
+			var err error
+			peak := archivetest.PeakHeap(t, func() { _, err = open(t, server.URL, sas).List(t.Context(), "p/") })
+			require.Error(t, err)
+			assert.Less(t, len(err.Error()), 400)
+			assert.EqualValues(t, 1, requests.Load())
+			assert.Less(t, peak, 100, "MiB")
+		})
+	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/archive"
+	"stoker.io/stoker/agent/archive/archivetest"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/secret"
@@ -264,4 +265,31 @@ func TestListLimit(t *testing.T) {
 	assert.True(t, failure.Is(err, v1alpha1.ReasonLimitExceeded), err)
 	_, err = open(t, server.URL, newTokens(t)).Get(t.Context(), "a")
 	assert.NotErrorIs(t, err, fs.ErrNotExist)
+}
+
+// F23: no listing takes much memory, and the first page that is out of bounds ends it.
+func TestHostileListing(t *testing.T) {
+	large := strings.Repeat("x", 7<<20)
+	tokens := newTokens(t)
+	for name, body := range map[string]string{
+		"one large key a page": `{"items":[{"name":"p/` + large + `"}],"nextPageToken":"again"}`,
+		"empty items":          `{"items":[` + strings.Repeat("{},", 2<<20) + `{}],"nextPageToken":"again"}`,
+		"empty lists":          `{"items":` + strings.Repeat("[", 7<<20),
+		"a large token":        `{"nextPageToken":"` + large + `"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			var requests atomic.Int32
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				requests.Add(1)
+				_, _ = io.WriteString(w, body)
+			}))
+			defer server.Close()
+			var err error
+			peak := archivetest.PeakHeap(t, func() { _, err = open(t, server.URL, tokens).List(t.Context(), "p/") })
+			require.Error(t, err)
+			assert.Less(t, len(err.Error()), 400)
+			assert.EqualValues(t, 1, requests.Load())
+			assert.Less(t, peak, 100, "MiB")
+		})
+	}
 }

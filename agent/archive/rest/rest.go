@@ -25,7 +25,11 @@ import (
 const (
 	tries = 3
 	// maxPage bounds an answer that is not an object: a thousand keys of 1 KiB, escaped.
-	maxPage    = 8 << 20
+	maxPage = 8 << 20
+	// maxItems bounds the braces or tags of such an answer. A decoder takes a hundred times their bytes.
+	maxItems = 100_000
+	// maxCursor bounds the token of the next page, which goes into its address.
+	maxCursor  = 8 << 10
 	maxRefusal = 64 << 10
 	maxHeaders = 64 << 10
 	// maxPages bounds a listing whose pages are empty.
@@ -156,6 +160,8 @@ func (c *Client) Page(ctx context.Context, r Request) ([]byte, http.Header, erro
 		return nil, nil, fmt.Errorf("%s: read the answer of %s: %w", c.Field, failure.Quote(r.URL.Host), HideAddress(ctx, err))
 	case len(body) > maxPage:
 		return nil, nil, fmt.Errorf("%s: the answer of %s has more than %d bytes", c.Field, failure.Quote(r.URL.Host), maxPage)
+	case max(bytes.Count(body, []byte("<")), bytes.Count(body, []byte("{")), bytes.Count(body, []byte("[")), bytes.Count(body, []byte("="))) > maxItems:
+		return nil, nil, fmt.Errorf("%s: the answer of %s has more than %d items", c.Field, failure.Quote(r.URL.Host), maxItems)
 	}
 	return body, res.Header, nil
 }
@@ -164,18 +170,22 @@ func (c *Client) Page(ctx context.Context, r Request) ([]byte, http.Header, erro
 // token of the first page is ""; next is "" after the last page. The error has the reason LimitExceeded for more than archive.MaxList keys,
 // and for more than maxPages pages.
 func List(prefix string, page func(token string) (keys []string, next string, err error)) ([]string, error) {
-	var all []string
-	token := ""
+	all, token := archive.Listing{Prefix: prefix}, ""
 	for range maxPages {
 		keys, next, err := page(token)
 		if err != nil {
 			return nil, err
 		}
-		if all = append(all, keys...); len(all) > archive.MaxList {
-			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "there are more than %d objects below %s", archive.MaxList, prefix)
+		for _, key := range keys {
+			if err := all.Add(key); err != nil {
+				return nil, err
+			}
 		}
-		if next == "" {
-			return slices.DeleteFunc(all, func(k string) bool { return !strings.HasPrefix(k, prefix) }), nil
+		switch {
+		case next == "":
+			return all.Keys, nil
+		case len(next) > maxCursor:
+			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "the server names the next page below %s with %d bytes, more than %d", prefix, len(next), maxCursor)
 		}
 		token = next
 	}

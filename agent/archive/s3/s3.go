@@ -2,7 +2,6 @@
 package s3
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -50,6 +49,7 @@ func New(spec *v1alpha1.S3Storage, secrets func() (secret.String, error)) (archi
 	transport := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext, TLSHandshakeTimeout: 10 * time.Second,
 		ResponseHeaderTimeout: time.Minute, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 2, ForceAttemptHTTP2: true,
+		MaxResponseHeaderBytes: maxHeaders,
 	}
 	o := &minio.Options{Secure: secure, Transport: bounded{transport}, Region: region, MaxRetries: 3, BucketLookup: minio.BucketLookupAuto}
 	if spec.PathStyle {
@@ -74,10 +74,13 @@ const (
 	// maxAnswer bounds the bytes of an answer that is not an object: a thousand keys of 1 KiB, escaped.
 	maxAnswer = 8 << 20
 	// maxTags bounds its XML tags: a thousand keys with fifteen elements each have 30,000. A tag can take a hundred times its bytes in memory.
-	maxTags = 64_000
+	maxTags = 40_000
+	// maxText bounds a tag and the text behind it: a key of 1 KiB, escaped twice. A decoder copies a text several times.
+	maxText    = 16 << 10
+	maxHeaders = 64 << 10
 )
 
-var errTooLarge = fmt.Errorf("the answer of the server has more than %d bytes, or more than %d XML tags", maxAnswer, maxTags)
+var errTooLarge = fmt.Errorf("the answer of the server has more than %d bytes, more than %d XML tags, or one with more than %d bytes", maxAnswer, maxTags, maxText)
 
 // bounded bounds the answers of a server, except the bytes of objects. minio-go decodes a page of a listing as it arrives, without a bound.
 type bounded struct{ http.RoundTripper }
@@ -88,7 +91,7 @@ func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if isObject := req.Method == http.MethodGet && req.URL.RawQuery == "" && res.StatusCode == http.StatusOK; !isObject {
-		res.Body = &boundedBody{ReadCloser: res.Body}
+		res.Body = &boundedBody{ReadCloser: res.Body, refusal: res.StatusCode >= 300}
 	}
 	return res, nil
 }
@@ -97,11 +100,21 @@ func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 type boundedBody struct {
 	io.ReadCloser
 	size, tags int
+	text       int  // since the last tag began
+	refusal    bool // minio-go reads the beginning of it, which may be any text
 }
 
 func (b *boundedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	b.size, b.tags = b.size+n, b.tags+bytes.Count(p[:n], []byte("<"))
+	b.size += n
+	for _, c := range p[:n] {
+		if b.text++; c == '<' {
+			b.tags, b.text = b.tags+1, 0
+		}
+		if b.text > maxText && !b.refusal {
+			return 0, errTooLarge
+		}
+	}
 	if b.size > maxAnswer || b.tags > maxTags {
 		return 0, errTooLarge
 	}
@@ -156,17 +169,16 @@ func (s store) Get(ctx context.Context, key string) (io.ReadCloser, error) {
 }
 
 func (s store) List(ctx context.Context, prefix string) ([]string, error) {
-	var keys []string
+	listing := archive.Listing{Prefix: prefix}
 	for o := range s.client.ListObjectsIter(ctx, s.bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true}) {
 		if o.Err != nil {
 			return nil, s.explain(o.Err)
 		}
-		if len(keys) == archive.MaxList {
-			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "there are more than %d objects below %s", archive.MaxList, prefix)
+		if err := listing.Add(o.Key); err != nil {
+			return nil, err
 		}
-		keys = append(keys, o.Key)
 	}
-	return keys, s.explain(ctx.Err())
+	return listing.Keys, s.explain(ctx.Err())
 }
 
 func (s store) Delete(ctx context.Context, key string) error {

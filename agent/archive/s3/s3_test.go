@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/archive"
+	"stoker.io/stoker/agent/archive/archivetest"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/secret"
 	"stoker.io/stoker/test/leak"
@@ -119,6 +120,36 @@ func TestHostileServer(t *testing.T) {
 		})
 	}
 	assert.Zero(t, elsewhere.Load(), "no redirect is followed")
+}
+
+// F23: no listing takes much memory, and the first page that is out of bounds ends it.
+func TestHostileListing(t *testing.T) {
+	large := strings.Repeat("x", 7<<20)
+	page := func(items string) string {
+		return "<ListBucketResult>" + items + "<IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken></ListBucketResult>"
+	}
+	for name, body := range map[string]string{
+		"one large key a page":     page("<Contents><Key>p/" + large + "</Key></Contents>"),
+		"keys of 8 KB":             page(strings.Repeat("<Contents><Key>p/"+large[:8000]+"</Key></Contents>", 900)),
+		"an element of attributes": page("<Contents " + strings.Repeat(`a="" `, 1<<20) + "><Key>p/a</Key></Contents>"),
+		"a large token":            "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>" + large + "</NextContinuationToken></ListBucketResult>",
+		"empty items":              page(strings.Repeat("<Contents/>", maxTags-10)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var requests atomic.Int32
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				requests.Add(1)
+				_, _ = io.WriteString(w, body)
+			}))
+			defer server.Close()
+			var err error
+			peak := archivetest.PeakHeap(t, func() { _, err = open(t, server.URL).List(t.Context(), "p/") })
+			require.Error(t, err)
+			assert.Less(t, len(err.Error()), 400)
+			assert.EqualValues(t, 1, requests.Load())
+			assert.Less(t, peak, 100, "MiB")
+		})
+	}
 }
 
 // The bounds do not apply to object bodies, and the largest page that S3 sends is within them.
