@@ -15,6 +15,7 @@ package archive
 
 import (
 	"archive/tar"
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha1" // git names objects by SHA-1
@@ -45,8 +46,10 @@ const (
 
 	formatVersion = 1
 	maxHead       = 1 << 20 // bytes of snapshot.json
-	// maxRecord is the maximum size of a line in files.jsonl: a path of 1 KiB in JSON, and two ids.
-	maxRecord = 8 << 10
+	// maxRecord is the maximum size of a line in files.jsonl: the longest path of Linux, escaped, and two ids.
+	maxRecord = 32 << 10
+	// maxPaths bounds the total length of the paths in bytes, which are in memory.
+	maxPaths = 64 << 20
 	// maxUnpacked is the maximum total size of the files in bytes. Without it, a small archive could unpack to more than the disk can store.
 	maxUnpacked = 64 << 30
 )
@@ -152,10 +155,10 @@ func newBlob(size int64) hash.Hash {
 	return h
 }
 
-// Limits bound the number of files and the size of each. Zero means no limit other than those of this package.
+// Limits bound an archive, the number of its files, and the size and the path of each. Zero means no limit other than those of this package.
 type Limits struct {
-	Files     int
-	FileBytes int64
+	Files, PathBytes        int
+	FileBytes, ArchiveBytes int64
 }
 
 // Archive is an archive that Open has read and checked.
@@ -248,7 +251,7 @@ func (a *Archive) readHead() error {
 
 // readFiles reads the files and files.jsonl.
 func (a *Archive) readFiles(ctx context.Context, l Limits) error {
-	remaining := int64(maxUnpacked)
+	remaining, paths := int64(maxUnpacked), maxPaths
 	buf := make([]byte, 64<<10)
 	for {
 		if err := ctx.Err(); err != nil {
@@ -265,11 +268,16 @@ func (a *Archive) readFiles(ctx context.Context, l Limits) error {
 			return a.readRecords()
 		}
 		path, ok := strings.CutPrefix(h.Name, filesDir)
+		paths -= len(path)
 		switch remaining -= h.Size; {
 		case !ok:
 			return fmt.Errorf("it contains %s, which is not part of a snapshot", failure.Quote(h.Name))
 		case l.Files > 0 && len(a.Files) >= l.Files:
 			return fmt.Errorf("it has more than %d files (--max-files)", l.Files)
+		case l.PathBytes > 0 && len(path) > l.PathBytes:
+			return fmt.Errorf("%s has a path of %d bytes, more than %d (--max-path)", failure.Quote(path), len(path), l.PathBytes)
+		case paths < 0:
+			return fmt.Errorf("its paths have more than %d bytes", maxPaths)
 		case l.FileBytes > 0 && h.Size > l.FileBytes:
 			return fmt.Errorf("%s has %d bytes, more than %d (--max-blob)", failure.Quote(path), h.Size, l.FileBytes)
 		case remaining < 0:
@@ -285,10 +293,14 @@ func (a *Archive) readFiles(ctx context.Context, l Limits) error {
 
 // readRecords reads files.jsonl. It has one line for each file, in the order of the files.
 func (a *Archive) readRecords() error {
-	lines := json.NewDecoder(io.LimitReader(a.tar, int64(len(a.Files)+1)*maxRecord))
+	lines := bufio.NewReaderSize(a.tar, maxRecord)
 	for i := range a.Files {
+		line, err := lines.ReadSlice('\n')
+		if err != nil && !(errors.Is(err, io.EOF) && len(line) > 0) { // bufio.ErrBufferFull for a line that is too long
+			return fmt.Errorf("read %s: %w", recordName, err)
+		}
 		var rec record
-		if err := lines.Decode(&rec); err != nil {
+		if err := json.Unmarshal(line, &rec); err != nil {
 			return fmt.Errorf("read %s: %w", recordName, err)
 		}
 		f := &a.Files[i]
@@ -299,8 +311,8 @@ func (a *Archive) readRecords() error {
 			f.Recorded, f.Want = true, *rec.Want
 		}
 	}
-	if lines.More() {
-		return fmt.Errorf("%s has more lines than there are files", recordName)
+	if _, err := lines.ReadByte(); !errors.Is(err, io.EOF) {
+		return errors.Join(fmt.Errorf("%s has more lines than there are files", recordName), err)
 	}
 	return nil
 }

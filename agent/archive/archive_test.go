@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/archive"
+	"stoker.io/stoker/agent/archive/archivetest"
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
@@ -283,7 +284,8 @@ const (
 func forge(t *testing.T, entries []entry, records string) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	zip := gzip.NewWriter(&b)
+	zip, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
+	require.NoError(t, err)
 	w := tar.NewWriter(zip)
 	put := func(e entry) {
 		h := &tar.Header{Name: e.name, Typeflag: e.kind, Size: max(e.size, int64(len(e.text))), Mode: 0o644, Format: tar.FormatPAX}
@@ -371,6 +373,34 @@ func TestHostileArchive(t *testing.T) {
 			assert.Equal(t, map[string]string{"projects/p/a": "live"}, s.files())
 		})
 	}
+	t.Run("memory", func(t *testing.T) {
+		var files []entry
+		for i := range 16_000 { // setup
+			files = append(files, entry{name: fmt.Sprintf("files/projects/p/%05d", i)})
+		}
+		long := func(i int) entry {
+			return entry{name: "files/projects/" + strings.Repeat(fmt.Sprintf("%03d/", i), 200<<10) + "x"}
+		}
+		var longer []entry
+		for i := range 250 { // setup: their paths have 195 MiB
+			longer = append(longer, long(i))
+		}
+		for name, b := range map[string][]byte{
+			"one large record":       forge(t, files, strings.Repeat(" ", 128<<20)),
+			"a record of many items": forge(t, files, `{"path":[`+strings.Repeat("{},", 128<<20/3)),
+			"long paths":             forge(t, longer, noRecords),
+		} {
+			t.Run(name, func(t *testing.T) {
+				var err error
+				peak := archivetest.PeakHeap(t, func() { _, err = open(t, b, archive.Limits{}) })
+				require.Error(t, err)
+				assert.Less(t, len(err.Error()), 400)
+				assert.Less(t, peak, 150, "MiB")
+			})
+		}
+		_, err := open(t, forge(t, []entry{long(1)}, matching), archive.Limits{PathBytes: 1024})
+		require.ErrorContains(t, err, "has a path of 819210 bytes, more than 1024 (--max-path)")
+	})
 	t.Run("truncated at each byte", func(t *testing.T) {
 		s := newSite(t)
 		s.sync(first)
