@@ -181,27 +181,43 @@ func parseSSHKey(line []byte) (key sshKey, used bool, err error) {
 		}
 	}
 	key.blob, used = public.Marshal(), true
+	seen := map[string]bool{}
 	for _, option := range options {
 		name, value, _ := strings.Cut(option, "=")
-		value = strings.Trim(value, `"`)
-		switch strings.ToLower(name) {
+		value, name = strings.Trim(value, `"`), strings.ToLower(name)
+		if seen[name] {
+			return key, false, fmt.Errorf("has the option %s twice", failure.Quote(name))
+		}
+		seen[name] = true
+		switch name {
 		case "cert-authority":
 			return key, false, errors.New("is a certificate authority, which is not supported: list the keys themselves")
 		case "namespaces":
-			used = slices.ContainsFunc(strings.Split(value, ","), func(pattern string) bool {
-				ok, err := path.Match(pattern, sshNamespace)
-				return ok && err == nil
-			})
+			used = admitsNamespace(value)
 		case "valid-after":
 			key.after, err = parseSSHTime(value)
 		case "valid-before", "expiry-time":
 			key.before, err = parseSSHTime(value)
 		}
 		if err != nil {
-			return key, false, fmt.Errorf("has a time that cannot be read in %s: use YYYYMMDDHHMMSSZ", strings.ToLower(name))
+			return key, false, fmt.Errorf("has a time that cannot be read in %s: use YYYYMMDDHHMMSSZ", name)
 		}
 	}
 	return key, used, nil
+}
+
+// admitsNamespace reports whether a list of patterns of OpenSSH admits the namespace git: one pattern matches, and none with ! does.
+func admitsNamespace(patterns string) (admitted bool) {
+	for pattern := range strings.SplitSeq(patterns, ",") {
+		pattern, negated := strings.CutPrefix(pattern, "!")
+		// In OpenSSH, only * and ? are special.
+		ok, err := path.Match(strings.NewReplacer(`\`, `\\`, "[", `\[`).Replace(pattern), sshNamespace)
+		if ok = ok && err == nil; ok && negated {
+			return false
+		}
+		admitted = admitted || ok
+	}
+	return admitted
 }
 
 // parseSSHTime reads a time in the form of OpenSSH. A time without a Z is in UTC, too, because the agent does not know the user's
