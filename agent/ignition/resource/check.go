@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"path"
+	"slices"
 	"strings"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -19,6 +20,9 @@ const (
 	maxPointer = 1024
 	lfsHeader  = "version https://git-lfs"
 )
+
+// lfsHeaders are the beginnings of the first line of a pointer: of today's, of those before LFS 1.0, and of the first ones.
+var lfsHeaders = []string{lfsHeader, "version https://hawser.github.com/", "version http://git-media.io/"}
 
 // A Checker is a writer for a file on its way to the data directory. Close reports whether the gateway can use the
 // file:
@@ -72,7 +76,7 @@ func (c *Checker) Write(p []byte) (int, error) {
 
 // Close returns what is wrong with the file as a *failure.Error, or nil.
 func (c *Checker) Close() error {
-	if c.size < maxPointer && isPointer(c.head) {
+	if c.size < maxPointer && IsPointer(c.head) {
 		return failure.New(v1alpha1.ReasonLFSPointer, "%s is a Git LFS pointer, not the content itself: "+
 			"commit the file without LFS, or exclude it", c.path)
 	}
@@ -88,10 +92,10 @@ func (c *Checker) Close() error {
 	return nil
 }
 
-// isPointer reports whether a file is a Git LFS pointer: the first line has the version, and other lines the object and
+// IsPointer reports whether a file is a Git LFS pointer: the first line has the version, and other lines the object and
 // its size. Without these, git-lfs could not fetch anything, and the file is ordinary text.
-func isPointer(b []byte) bool {
-	return bytes.HasPrefix(b, []byte(lfsHeader)) && bytes.Contains(b, []byte("\noid ")) && bytes.Contains(b, []byte("\nsize "))
+func IsPointer(b []byte) bool {
+	return slices.ContainsFunc(lfsHeaders, func(h string) bool { return bytes.HasPrefix(b, []byte(h)) }) && bytes.Contains(b, []byte("\noid ")) && bytes.Contains(b, []byte("\nsize "))
 }
 
 // broken returns the error for a file that is not JSON.

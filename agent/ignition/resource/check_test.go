@@ -69,6 +69,12 @@ func TestInvalidFiles(t *testing.T) {
 		"LFS pointer": {
 			viewPath + "thumbnail.png", "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 1\n", v1alpha1.ReasonLFSPointer, "thumbnail.png is a Git LFS pointer",
 		},
+		"LFS pointer before LFS 1.0": {
+			"a.bin", "version https://hawser.github.com/spec/v1\noid sha256:ab\nsize 1\n", v1alpha1.ReasonLFSPointer, "a.bin is a Git LFS pointer",
+		},
+		"first LFS pointer": {
+			"a.bin", "version http://git-media.io/v/2\noid sha256:ab\nsize 1\n", v1alpha1.ReasonLFSPointer, "a.bin is a Git LFS pointer",
+		},
 		"LFS pointer for JSON":            {view, "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 1\n", v1alpha1.ReasonLFSPointer, "LFS"},
 		"no attributes":                   {meta, `{"scope":"G","files":[]}`, v1alpha1.ReasonConfigSyntaxError, `"attributes" is missing`},
 		"no attributes in config":         {"config/resources/core/ignition/x/resource.json", `{}`, v1alpha1.ReasonConfigSyntaxError, `"attributes" is missing`},

@@ -14,6 +14,7 @@ import (
 
 	"github.com/bmatcuk/doublestar/v4"
 
+	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
@@ -258,9 +259,6 @@ func (w *walker) Fetch(ctx context.Context, paths []string) (map[string][]byte, 
 	return contents, nil
 }
 
-// lfsHeader is the start of a Git LFS pointer, whose content is not in git.
-var lfsHeader = []byte("version https://git-lfs.github.com/spec/v1\n")
-
 // content returns the content of a fetched file, and subtracts its size from w.remaining.
 func (w *walker) content(f sourceFile) ([]byte, error) {
 	b := &limitedBuffer{remaining: w.remaining}
@@ -271,7 +269,7 @@ func (w *walker) content(f sourceFile) ([]byte, error) {
 		return nil, err
 	}
 	w.remaining = b.remaining
-	if bytes.HasPrefix(b.Bytes(), lfsHeader) {
+	if resource.IsPointer(b.Bytes()) {
 		return nil, failure.New(v1alpha1.ReasonLFSPointer, "%s is a Git LFS pointer: store the file in git itself", failure.Quote(f.path))
 	}
 	return b.Bytes(), nil

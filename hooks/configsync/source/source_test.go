@@ -125,6 +125,7 @@ func TestReadRefuses(t *testing.T) {
 		"base in a submodule":       {gitserver.Submodule("base", strings.Repeat("a", 40)), "site", v1alpha1.ReasonUnsupportedRepository, "site/kustomization.yaml\": resources[0]"},
 		"path of the kustomization": {gitserver.Write("x", "x"), "site/kustomization.yaml", v1alpha1.ReasonManifestInvalid, "to its folder"},
 		"LFS pointer in data":       {gitserver.Write("k8s/kustomization.yaml", "configMapGenerator: [{name: a, files: [big]}]"), "k8s", v1alpha1.ReasonLFSPointer, "k8s/big"},
+		"old LFS pointer":           {gitserver.Write("k8s/big.yaml", "version https://hawser.github.com/spec/v1\noid sha256:ab\nsize 1\n"), "k8s", v1alpha1.ReasonLFSPointer, "k8s/big.yaml"},
 		"LFS pointer":               {gitserver.Write("k8s/big.yaml", "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 1\n"), "k8s", v1alpha1.ReasonLFSPointer, "k8s/big.yaml"},
 		"more bytes":                {gitserver.Write("k8s/big.yaml", strings.Repeat("x", 17<<20)), "k8s", v1alpha1.ReasonLimitExceeded, "k8s/big.yaml"},
 		"more folders":              {gitserver.Write("k8s/"+strings.Repeat("d/", 40)+"a.yaml", object), "k8s", v1alpha1.ReasonLimitExceeded, "k8s"},
