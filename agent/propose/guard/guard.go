@@ -30,11 +30,23 @@ var credentialDirs = map[string]bool{"api-token": true, "internal-secret-provide
 
 // executed are files that CI systems and forges run or obey in any directory. If a mapping covers the root of the repository, a script on
 // the gateway could otherwise add one of them.
-var executed = map[string]bool{
-	"jenkinsfile": true, "codeowners": true, "azure-pipelines.yml": true, "azure-pipelines.yaml": true, "bitbucket-pipelines.yml": true,
-	"bitbucket-pipelines.yaml": true, "appveyor.yml": true, "buildspec.yml": true, "buildspec.yaml": true, "cloudbuild.yaml": true,
-	"cloudbuild.yml": true, "cloudbuild.json": true, "action.yml": true, "action.yaml": true, "renovate.json": true, "renovate.json5": true,
-	"codemagic.yaml": true, "wercker.yml": true,
+var executed = names(`
+	jenkinsfile codeowners azure-pipelines.yml azure-pipelines.yaml bitbucket-pipelines.yml bitbucket-pipelines.yaml appveyor.yml
+	buildspec.yml buildspec.yaml cloudbuild.yaml cloudbuild.yml cloudbuild.json action.yml action.yaml renovate.json renovate.json5
+	codemagic.yaml wercker.yml
+	amplify.yml amplify.yaml apprunner.yaml appspec.yml appspec.yaml atlantis.yaml bitrise.yml bitrise.yaml bors.toml circle.yml
+	codefresh.yml codefresh.yaml codeship-services.yml codeship-steps.yml devfile.yaml earthfile env0.yml env0.yaml firebase.json fly.toml
+	heroku.yml netlify.toml nixpacks.toml okteto.yml okteto.yaml pipelines.yml procfile railway.json railway.toml readthedocs.yml
+	readthedocs.yaml render.yaml screwdriver.yaml skaffold.yaml tiltfile vercel.json wrangler.json wrangler.jsonc wrangler.toml zuul.yaml
+`)
+
+// names returns the set of the words of a list.
+func names(list string) map[string]bool {
+	set := map[string]bool{}
+	for name := range strings.FieldsSeq(list) {
+		set[name] = true
+	}
+	return set
 }
 
 // Path checks dest, the path of a file in the data directory, and source, its path in git. It returns the name of the rule that denies the

@@ -65,7 +65,7 @@ func Secrets() map[string]Secret {
 // Paths are paths in git that CI systems execute, or that hold credentials.
 var Paths = []string{
 	".github/workflows/ci.yml", "site/.gitlab-ci.yml", ".circleci/config.yml", "Jenkinsfile", "site/jenkinsfile", "Jenkinsfile.deploy", "CODEOWNERS",
-	"docs/CODEOWNERS", "azure-pipelines.yml", "bitbucket-pipelines.yml", ".travis.yml", "appveyor.yml", "buildspec.yml", "cloudbuild.yaml",
+	"docs/CODEOWNERS", "atlantis.yaml", "site/codefresh.yml", "Bitrise.yml", "netlify.toml", "vercel.json", "Procfile", "azure-pipelines.yml", "bitbucket-pipelines.yml", ".travis.yml", "appveyor.yml", "buildspec.yml", "cloudbuild.yaml",
 	".git/hooks/post-checkout", "a/.GIT/config", "git~1/config", "a/.gitmodules", ".gitattributes", "x/.env", "azure-pipelines.yml.", "J\u200benkinsfile",
 	"site/certs/server.key", "site/gateway.P12", "a/store.jks", "site/users.json", "config/resources/core/ignition/api-token/x/config.json",
 	"config/resources/core/ignition/internal-secret-provider/x/config.json", "a/b\x01c", "a/\xff", "backup.gwbk",
