@@ -143,7 +143,10 @@ func (l *lister) addEntry(e plan.Entry, mapping uint16) error {
 	if l.skips(path, e.Mode == plan.Directory) {
 		return nil
 	}
-	if err := l.overlay.rules.Limits.CheckPath(path, e.Name); err != nil {
+	if err := l.overlay.rules.Limits.CheckPath(path, e.Name); err != nil && e.Mode == plan.Submodule {
+		l.overlay.warnings.add("submodule %s is skipped", failure.Quote(path))
+		return nil
+	} else if err != nil {
 		return err
 	}
 	switch e.Mode {

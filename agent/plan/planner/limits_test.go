@@ -138,6 +138,7 @@ func TestSymbolicLinkIsUnsafe(t *testing.T) {
 
 func TestSubmoduleIsSkipped(t *testing.T) {
 	files := plantest.Pairs("projects/p/a", "1")
+	files[`projects/p/back\slash`] = plantest.File{Mode: plan.Submodule, ID: plan.ID{1}}
 	for i := range 30 {
 		files[fmt.Sprintf("projects/p/sub%02d", i)] = plantest.File{Mode: plan.Submodule, ID: plan.ID{1}}
 	}
@@ -145,6 +146,7 @@ func TestSubmoduleIsSkipped(t *testing.T) {
 	c := s.sync(files)
 	assert.Equal(t, map[string]plan.Op{"projects/p/a": plan.Create}, done(c))
 	assert.Contains(t, strings.Join(c.Warnings, "\n"), "submodule projects/p/sub00 is skipped")
+	assert.Contains(t, strings.Join(c.Warnings, "\n"), `submodule "projects/p/back\\slash" is skipped`)
 	assert.Less(t, len(c.Warnings), 30, "the number of warnings is limited")
 }
 
