@@ -43,10 +43,18 @@ func Flags(name string, out io.Writer, about, end string) *flag.FlagSet {
 // Parse parses args. The error wraps ErrUsage, or is flag.ErrHelp if args ask for help. Parse does not check whether the values
 // make sense; see Explain.
 func Parse(f *flag.FlagSet, args []string) error {
+	usage := f.Usage
+	f.Usage = func() {} // of a wrong flag, two lines say more than all flags
 	err := f.Parse(args)
-	if err == nil || errors.Is(err, flag.ErrHelp) {
+	f.Usage = usage
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		usage()
 		return err
+	case err == nil:
+		return nil
 	}
+	fmt.Fprintf(f.Output(), "See %s --help.\n", f.Name())
 	return fmt.Errorf("%w: %w", ErrUsage, err)
 }
 

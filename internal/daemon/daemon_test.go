@@ -53,7 +53,7 @@ func TestExitCode(t *testing.T) {
 		{args: []string{"--log-format=text"}, code: daemon.ExitDone},
 		{args: []string{"--version", "--mood=odd", "extra"}, code: daemon.ExitDone},
 		{args: []string{"--watch-namespace="}, code: daemon.ExitUsage, told: "it is empty"},
-		{args: []string{"--nonsense"}, code: daemon.ExitUsage, told: "flag provided but not defined: -nonsense\nsweeper sweeps."},
+		{args: []string{"--nonsense"}, code: daemon.ExitUsage, told: "flag provided but not defined: -nonsense\nSee sweeper --help.\n"},
 		{args: []string{"--mood=odd"}, code: daemon.ExitUsage, told: "--mood: \"odd\" is not one of good, bad\nSee sweeper --help.\n"},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
