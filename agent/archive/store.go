@@ -2,6 +2,7 @@ package archive
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -72,10 +73,15 @@ const (
 
 const (
 	maxLabel = 64 << 10
-	// maxPacked bounds the object of an archive.
+	// maxLabels bounds the labels that a listing reads: twice the snapshots that a gateway can keep.
+	maxLabels = 200
+	// maxPacked bounds the object of an archive if Limits do not.
 	maxPacked = 16 << 30
-	// stallTimeout is how long object storage may take to accept or deliver the next bytes.
+	// stallTimeout is how long object storage may take to accept the next bytes, or to deliver the next stride.
 	stallTimeout = 2 * time.Minute
+	stride       = 1 << 20
+	// transferTimeout bounds the transfer of one object.
+	transferTimeout = 4 * time.Hour
 )
 
 // Bucket is the place of one gateway in object storage.
@@ -133,7 +139,7 @@ func (b *Bucket) UploadBackup(ctx context.Context, id string, r io.Reader) error
 // put writes an object.
 func (b *Bucket) put(ctx context.Context, name string, r io.Reader) error {
 	return transfer(ctx, "write "+name, func(ctx context.Context, stall *time.Timer) error {
-		return b.Put(ctx, b.Prefix+name, watchedReader{r, stall})
+		return b.Put(ctx, b.Prefix+name, &watchedReader{Reader: r, stall: stall})
 	})
 }
 
@@ -144,7 +150,7 @@ func (b *Bucket) get(ctx context.Context, name string, limit int64, w io.Writer)
 		if err != nil {
 			return err
 		}
-		n, err := io.Copy(w, io.LimitReader(watchedReader{r, stall}, limit+1))
+		n, err := io.Copy(w, io.LimitReader(&watchedReader{Reader: r, stall: stall, stride: stride}, limit+1))
 		if err == nil && n > limit {
 			err = fmt.Errorf("it has more than %d bytes", limit)
 		}
@@ -152,34 +158,43 @@ func (b *Bucket) get(ctx context.Context, name string, limit int64, w io.Writer)
 	})
 }
 
-var errStalled = fmt.Errorf("no bytes moved for %s", stallTimeout)
+var (
+	errStalled = fmt.Errorf("too few bytes moved for %s", stallTimeout)
+	errTimeout = fmt.Errorf("not complete within %s", transferTimeout)
+)
 
-// transfer runs f, and cancels its context with errStalled when the timer stall fires. Each read of a watchedReader restarts the timer. what
-// begins the error.
+// transfer runs f, and cancels its context with errTimeout after transferTimeout, and with errStalled when the timer stall fires. A
+// watchedReader restarts the timer. what begins the error.
 func transfer(ctx context.Context, what string, f func(ctx context.Context, stall *time.Timer) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	stall := time.AfterFunc(stallTimeout, func() { cancel(errStalled) })
+	ctx, cancel := context.WithTimeoutCause(ctx, transferTimeout, errTimeout)
+	defer cancel()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	stall := time.AfterFunc(stallTimeout, func() { stop(errStalled) })
 	defer stall.Stop()
 	err := f(ctx, stall)
 	if err == nil {
 		return nil
 	}
-	if errors.Is(context.Cause(ctx), errStalled) {
-		err = errStalled
+	if cause := context.Cause(ctx); errors.Is(cause, errStalled) || errors.Is(cause, errTimeout) {
+		err = cause
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// watchedReader restarts the timer of a transfer after each read.
+// watchedReader restarts the timer of a transfer after each read, or each stride of bytes if stride is positive.
 type watchedReader struct {
 	io.Reader
-	stall *time.Timer
+	stall     *time.Timer
+	stride, n int
 }
 
-func (r watchedReader) Read(p []byte) (int, error) {
+func (r *watchedReader) Read(p []byte) (int, error) {
 	n, err := r.Reader.Read(p)
-	r.stall.Reset(stallTimeout)
+	if r.n += n; r.n >= r.stride {
+		r.n = 0
+		r.stall.Reset(stallTimeout)
+	}
 	return n, err
 }
 
@@ -215,7 +230,7 @@ func (b *Bucket) Snapshots(ctx context.Context, known []disk.Snapshot) ([]disk.S
 	return b.complete(ctx, found, known)
 }
 
-// complete returns the complete snapshots among the objects that were found.
+// complete returns the newest complete snapshots among the objects that were found.
 func (b *Bucket) complete(ctx context.Context, found map[string][]string, known []disk.Snapshot) ([]disk.Snapshot, error) {
 	var ids []string
 	for id, suffixes := range found {
@@ -224,7 +239,8 @@ func (b *Bucket) complete(ctx context.Context, found map[string][]string, known 
 		}
 	}
 	var list []disk.Snapshot
-	for _, id := range slices.Backward(newestFirst(slices.Values(ids))) {
+	ids = newestFirst(slices.Values(ids))
+	for _, id := range slices.Backward(ids[:min(len(ids), maxLabels)]) {
 		backup := slices.Contains(found[id], backupSuffix)
 		if i := slices.IndexFunc(known, func(s disk.Snapshot) bool { return s.ID == id }); i >= 0 {
 			list = append(list, known[i])
@@ -269,8 +285,14 @@ func (b *Bucket) Download(ctx context.Context, id string, f *os.File, limits Lim
 	if err != nil {
 		return nil, err
 	}
+	if most := cmp.Or(limits.ArchiveBytes, maxPacked); l.ArchiveBytes > most {
+		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s has %d bytes, more than %d: raise spec.snapshots.maxSize", id+archiveSuffix, l.ArchiveBytes, most)
+	}
+	if err := disk.CheckSpace(f, l.ArchiveBytes); err != nil {
+		return nil, fmt.Errorf("read %s: %w", id+archiveSuffix, err)
+	}
 	sum := sha256.New()
-	if err := b.get(ctx, id+archiveSuffix, min(l.ArchiveBytes, maxPacked), io.MultiWriter(f, sum)); err != nil {
+	if err := b.get(ctx, id+archiveSuffix, l.ArchiveBytes, io.MultiWriter(f, sum)); err != nil {
 		return nil, err
 	}
 	if hex.EncodeToString(sum.Sum(nil)) != l.SHA256 {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -22,6 +24,7 @@ import (
 	"stoker.io/stoker/agent/archive"
 	"stoker.io/stoker/agent/archive/archivetest"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -278,6 +281,77 @@ func TestArchiveOfLargeFile(t *testing.T) {
 type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+// slow is a store whose objects arrive a piece a second, without an end.
+type slow struct {
+	archive.Store
+	suffix string // of these objects
+	piece  int
+}
+
+func (s slow) Get(ctx context.Context, key string) (io.ReadCloser, error) {
+	if !strings.HasSuffix(key, s.suffix) {
+		return s.Store.Get(ctx, key)
+	}
+	return io.NopCloser(drip{ctx, s.piece}), nil
+}
+
+type drip struct {
+	ctx   context.Context //nolint:containedctx // as in net/http
+	piece int
+}
+
+func (d drip) Read(p []byte) (int, error) {
+	if !backoff.Wait(d.ctx, time.Second) {
+		return 0, d.ctx.Err()
+	}
+	return min(d.piece, len(p)), nil
+}
+
+// F23: object storage decides neither how long a download takes nor how much of the volume it takes.
+func TestHostileDownload(t *testing.T) {
+	s, m := newSite(t), &archivetest.Memory{}
+	s.sync(first)
+	s.sync(second)
+	require.NoError(t, archive.NewUploader(slog.New(slog.DiscardHandler)).Pass(t.Context(), s.job(m, 2)))
+	id := s.snapshots()[0]
+	claim := func(size int64) {
+		m.Set(prefix+id+".json", fmt.Appendf(nil, `{"id":%q,"archiveBytes":%d}`, id, size))
+	}
+	f, err := s.dir.Scratch()
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, f.Close()) }()
+	for name, c := range map[string]struct {
+		store archive.Store
+		size  int64
+		want  string
+	}{
+		"a label at a byte a second":     {slow{m, ".json", 1}, 100, "read " + id + ".json: too few bytes moved"},
+		"an archive at a byte a second":  {slow{m, ".tar.gz", 1}, 100 << 20, "read " + id + ".tar.gz: too few bytes moved"},
+		"an archive that takes too long": {slow{m, ".tar.gz", 10 << 10}, 4 << 30, "read " + id + ".tar.gz: not complete within 4h"},
+		"more than there is room":        {m, 1 << 60, "read " + id + ".tar.gz: it has"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			claim(c.size)
+			synctest.Test(t, func(t *testing.T) {
+				_, err := s.job(c.store, 2).Download(t.Context(), id, f, archive.Limits{ArchiveBytes: 1 << 61})
+				require.ErrorContains(t, err, c.want)
+			})
+			require.NoError(t, f.Truncate(0))
+		})
+	}
+	t.Run("more labels than snapshots", func(t *testing.T) {
+		for i := range 1000 { // setup
+			old := fmt.Sprintf("area-4-20250101-%06d", i%60+i/60*100)
+			m.Set(prefix+old+".json", []byte("{}"))
+			m.Set(prefix+old+".tar.gz", []byte("x"))
+		}
+		m.Calls()
+		_, err := s.job(m, 2).Snapshots(t.Context(), nil)
+		require.NoError(t, err)
+		assert.Less(t, len(m.Calls()), 300)
+	})
+}
 
 // The metric that an alert watches counts pending uploads also while the bucket cannot be listed. Without a job it is 0.
 func TestPendingUploads(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 
 	"stoker.io/stoker/agent/disk/records"
 	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 )
 
 // agentRecords has the methods of a Dir for the audit record, for diffs and for notes.
@@ -45,4 +47,20 @@ func (d *Dir) Scratch() (f *os.File, err error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// minFree is the space that CheckSpace leaves to the gateway.
+const minFree = 64 << 20
+
+// CheckSpace returns an error with the reason NoSpace if the volume of f has no room for size more bytes.
+func CheckSpace(f *os.File, size int64) error {
+	free, err := safe.FreeBytes(f)
+	if err != nil {
+		return safe.WriteError(err, "measure the free space")
+	}
+	if free-minFree < size {
+		return failure.New(v1alpha1.ReasonNoSpace, "it has %d MiB, and the gateway's data volume has %d MiB free, of which %d stay free: free space on it",
+			size>>20, free>>20, minFree>>20)
+	}
+	return nil
 }

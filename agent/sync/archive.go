@@ -1,16 +1,19 @@
 package sync
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"time"
 
 	"stoker.io/stoker/agent/archive"
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -70,6 +73,9 @@ func (j restorer) plan(ctx context.Context, id string) (restorePlan, error) {
 	if errors.Is(downloadErr, fs.ErrNotExist) {
 		return restorePlan{}, fmt.Errorf("%w; object storage does not have the snapshot", err)
 	}
+	if failure.Is(downloadErr, v1alpha1.ReasonProgressing) {
+		return restorePlan{}, downloadErr
+	}
 	if downloadErr != nil {
 		return restorePlan{}, failure.New(failure.Reason(downloadErr, v1alpha1.ReasonSnapshotFailed), "%w; object storage: %w", err, downloadErr)
 	}
@@ -85,42 +91,78 @@ func (j restorer) plan(ctx context.Context, id string) (restorePlan, error) {
 	return restorePlan{changes: changes, header: a.Header, source: a.Source}, nil
 }
 
-// downloadedArchive is an archive that was downloaded and is not restored yet. The Engine keeps it, because a restore that
-// waits for a Designer is tried many times.
-type downloadedArchive struct {
-	id      string
+// download is an archive that is read from object storage beside the syncs, or was read and is not restored yet. The Engine keeps it: a slow
+// download delays no other commit, and a restore that waits for a Designer is tried many times.
+type download struct {
+	id     string
+	file   *os.File // nil if there is none
+	cancel context.CancelFunc
+	done   chan struct{} // closed when archive or err is set
+
 	archive *archive.Archive
-	file    *os.File
+	err     error
 }
 
-// Close drops the archive.
-func (d *downloadedArchive) Close() error {
+// Close stops and drops the download.
+func (d *download) Close() error {
 	f := d.file
-	if *d = (downloadedArchive{}); f == nil {
+	if f == nil {
 		return nil
 	}
+	d.cancel()
+	<-d.done
+	*d = download{}
 	return f.Close()
 }
 
+// downloadWait is how long a sync waits for a download that it began.
+const downloadWait = 5 * time.Second
+
+// downloadArchive returns an archive. The error has the reason Progressing while it is read.
 func (j restorer) downloadArchive(ctx context.Context, b *archive.Bucket, id string) (*archive.Archive, error) {
-	if j.download.id == id && j.download.file != nil {
-		return j.download.archive, nil
+	d := &j.download
+	if d.id != id || d.file == nil {
+		if err := j.beginDownload(b, id); err != nil {
+			return nil, err
+		}
 	}
+	wait, cancel := context.WithTimeout(ctx, downloadWait)
+	defer cancel()
+	select {
+	case <-d.done:
+	case <-wait.Done():
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		read := int64(0)
+		if fi, err := d.file.Stat(); err == nil {
+			read = fi.Size()
+		}
+		return nil, failure.New(v1alpha1.ReasonProgressing, "the snapshot is read from object storage, %.1f MiB so far; a new commit ends this", float64(read)/(1<<20))
+	}
+	if err := d.err; err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d.archive, nil
+}
+
+func (j restorer) beginDownload(b *archive.Bucket, id string) error {
 	if err := j.download.Close(); err != nil {
-		return nil, err
+		return err
 	}
 	file, err := j.dir.Scratch()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	limits := archive.Limits{Files: j.Limits.Files, FileBytes: j.MaxBlob}
-	if limits.Files == 0 {
-		limits.Files = plan.DefaultLimits.Files
-	}
-	a, err := b.Download(ctx, id, file, limits)
-	if err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	j.download = downloadedArchive{id, a, file}
-	return a, nil
+	limits := archive.Limits{Files: j.Limits.Files, PathBytes: j.Limits.PathBytes, FileBytes: j.MaxBlob}
+	limits.Files, limits.PathBytes = cmp.Or(limits.Files, plan.DefaultLimits.Files), cmp.Or(limits.PathBytes, plan.DefaultLimits.PathBytes)
+	limits.ArchiveBytes = syntax.SnapshotSize(j.t.Profile.Snapshots.MaxSize)
+	ctx, cancel := context.WithCancel(context.Background()) // it outlives the sync
+	d := &j.download
+	*d = download{id: id, file: file, cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(d.done)
+		d.archive, d.err = b.Download(ctx, id, file, limits)
+	}()
+	return nil
 }

@@ -143,6 +143,36 @@ func TestRestoreFromStorage(t *testing.T) {
 		assert.Contains(t, r.Message, "object storage does not have the snapshot")
 		assert.Equal(t, `{"one": 2}`, b.read(view))
 	})
+	t.Run("F23: a new commit is delivered while an archive never arrives", func(t *testing.T) {
+		b, m, id := begin(t)
+		require.NoError(t, os.RemoveAll(b.data+"/.stoker/snapshots/"+id))
+		reading := make(chan struct{}, 1)
+		m.Fail(func(ctx context.Context, _, key string) error {
+			if !strings.HasSuffix(key, ".tar.gz") {
+				return nil
+			}
+			reading <- struct{}{}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		b.target.Restore = id
+		r := b.ended(sync.Pending, v1alpha1.ReasonProgressing)
+		assert.Contains(t, r.Message, "the snapshot is read from object storage")
+		<-reading
+		b.ended(sync.Pending, v1alpha1.ReasonProgressing)
+		assert.Empty(t, reading, "one download for all retries")
+		b.push(gitserver.Write(view, `{"one": 3}`))
+		b.synced()
+		assert.Equal(t, `{"one": 3}`, b.read(view))
+		assert.Zero(t, deletedOpen(t, b.data), "the download has ended")
+	})
+	t.Run("F23: an archive larger than maxSize", func(t *testing.T) {
+		b, m, id := begin(t)
+		l := lost(t, b, m, id)
+		l.target.Profile.Snapshots.MaxSize = "100"
+		assert.Contains(t, l.ended(sync.Error, v1alpha1.ReasonLimitExceeded).Message, "raise spec.snapshots.maxSize")
+		assert.NotContains(t, m.Calls(), "get stoker/plant/line/area-4/"+id+".tar.gz")
+	})
 	t.Run("failing storage is retried", func(t *testing.T) {
 		b, m, id := begin(t)
 		m.Fail(func(context.Context, string, string) error { return errors.New("403 AccessDenied") })

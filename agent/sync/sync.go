@@ -148,7 +148,7 @@ type Engine struct {
 	lastReview    reviewResult
 	lastFailure   auditedFailure
 	failures      loadFailures
-	download      downloadedArchive // kept until it is restored
+	download      download // kept until it is restored
 	pairMemory    redundancy.Memory
 
 	watched     func(path string) bool // see Watch

@@ -3,6 +3,7 @@ package safe
 import (
 	"errors"
 	"io/fs"
+	"math"
 	"os"
 	"runtime"
 	"strconv"
@@ -147,4 +148,15 @@ func eachEntry(f *os.File, do func(fs.DirEntry) error) error {
 	// If the file system returns no types, ReadDir calls lstat below this name.
 	d := os.NewFile(uintptr(fd), "/proc/self/fd/"+strconv.Itoa(fd))
 	return errors.Join(readEntries(d, do), d.Close())
+}
+
+// FreeBytes returns how many bytes a user may write to the file system of f.
+func FreeBytes(f *os.File) (int64, error) {
+	defer runtime.KeepAlive(f)
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
+		return 0, os.NewSyscallError("fstatfs", err)
+	}
+	size := max(uint64(st.Bsize), 1)
+	return int64(min(st.Bavail, math.MaxInt64/size) * size), nil
 }
