@@ -47,7 +47,7 @@ func parseKnownHosts(text []byte, u URL, auth string) (*knownHosts, error) {
 		return nil, failure.New(v1alpha1.ReasonHostKeyUnknown, "%s has more than %d bytes; nothing is trusted", field, maxKnownHosts)
 	}
 	k := &knownHosts{url: u, field: field, name: knownhosts.Normalize(u.dialAddress())}
-	lines := bufio.NewScanner(bytes.NewReader(text))
+	lines := bufio.NewScanner(bytes.NewReader(bytes.TrimPrefix(text, []byte("\ufeff")))) // editors of Windows write one
 	lines.Buffer(nil, maxKnownHosts+1)
 	for n := 1; lines.Scan(); n++ {
 		line := bytes.TrimSpace(lines.Bytes())

@@ -102,9 +102,10 @@ func TestHostKeys(t *testing.T) {
 	}{
 		"a matching line": {good, "", nil},
 		"a matching line among others, with comments": {"# hosts\n\n" + line("example.com", other.PublicKey()) + good, "", nil},
-		"a hashed name":     {line(knownhosts.HashHostname(name), shown.PublicKey()), "", nil},
-		"a pattern":         {line("[127.0.0.?]:*", shown.PublicKey()), "", nil},
-		"Windows line ends": {strings.ReplaceAll("# x\n"+good, "\n", "\r\n"), "", nil},
+		"a byte order mark":                           {"\ufeff" + good, "", nil},
+		"a hashed name":                               {line(knownhosts.HashHostname(name), shown.PublicKey()), "", nil},
+		"a pattern":                                   {line("[127.0.0.?]:*", shown.PublicKey()), "", nil},
+		"Windows line ends":                           {strings.ReplaceAll("# x\n"+good, "\n", "\r\n"), "", nil},
 		"a matching line after an unreadable one":     {"example.com ssh-rsa garbage\n" + good, "", nil},
 		"an old and a new key":                        {bad + good, "", nil},
 		"an empty list refuses everything":            {"", v1alpha1.ReasonHostKeyUnknown, []string{fingerprint, strings.TrimSpace(good)}},
