@@ -19,13 +19,14 @@ import (
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/secret"
 )
 
 const (
 	maxAnswer     = 8 << 20 // bytes of an answer; a list of MaxListed pull requests has less
-	maxWait       = 24 * time.Hour
+	maxWait       = backoff.MaxRetryAfter
 	maxAnswers    = 16      // in the cache
 	maxCacheBytes = 1 << 20 // bytes of all answers in the cache
 )

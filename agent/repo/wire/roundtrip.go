@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -226,7 +227,7 @@ type peekedBody struct {
 	io.Closer
 }
 
-const maxWait = 24 * time.Hour // longest wait of a Retry-After header
+const maxWait = backoff.MaxRetryAfter // longest wait of a Retry-After header
 
 // statusError returns the error for the HTTP status of an answer of s. It never shows the body, which is text of the server.
 func (g *roundTripper) statusError(res *http.Response, s service) error {
