@@ -118,6 +118,7 @@ func (s *settings) checkStandalone() []error {
 			errs = append(errs, fmt.Errorf("--%s is required", r.name))
 		}
 	}
+	errs = append(errs, s.checkDirs())
 	if s.GatewayURL != "" {
 		if _, err := ignition.New(ignition.Config{URL: s.GatewayURL}); err != nil {
 			errs = append(errs, fmt.Errorf("--gateway-url: %w", err))
@@ -127,6 +128,42 @@ func (s *settings) checkStandalone() []error {
 		errs = append(errs, errors.New("--kubeconfig is for an agent in a pod"))
 	}
 	return errs
+}
+
+// checkDirs returns an error if one of the directories of the agent is in the other one.
+func (s *settings) checkDirs() error {
+	data, err := filepath.Abs(s.DataDir)
+	if s.DataDir == "" || err != nil {
+		return err
+	}
+	if data == string(filepath.Separator) {
+		return fmt.Errorf("--data-dir %s is the root of the file system: name Ignition's data directory", s.DataDir)
+	}
+	dir, err := s.repoDir()
+	if err != nil {
+		return nil // reported when the directory is used
+	}
+	objects, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	for _, pair := range [][2]string{{data, objects}, {objects, data}} {
+		if rel, err := filepath.Rel(resolved(pair[0]), resolved(pair[1])); err == nil && filepath.IsLocal(rel) {
+			return fmt.Errorf("--data-dir %s and the directory for git objects, %s (--repo-dir), must not contain each other", data, objects)
+		}
+	}
+	return nil
+}
+
+// resolved returns path without links in the part that exists.
+func resolved(path string) string {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real
+	}
+	if parent := filepath.Dir(path); parent != path {
+		return filepath.Join(resolved(parent), filepath.Base(path))
+	}
+	return path
 }
 
 // standaloneFlags are the flags that an agent in a pod rejects, because its environment and the GatewaySync replace them.

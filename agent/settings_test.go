@@ -6,6 +6,8 @@ import (
 	"errors"
 	"flag"
 	"io"
+	"os"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,6 +50,41 @@ func TestObjectCachePerDataDirectory(t *testing.T) {
 	dir, err := given.repoDir()
 	require.NoError(t, err)
 	assert.Equal(t, "/elsewhere", dir)
+}
+
+// The cache of git objects and the data directory must not contain each other, and the data directory is not the root.
+func TestDirectoriesApart(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "data"), 0o755))
+	require.NoError(t, os.Symlink(filepath.Join(dir, "data"), filepath.Join(dir, "link")))
+	t.Setenv("XDG_CACHE_HOME", filepath.Join(dir, "cache"))
+	for _, c := range []struct{ data, objects, want string }{
+		{"data", "objects", ""},
+		{"data", "", ""},
+		{"data", "database", ""},
+		{"data", "data/objects", "must not contain each other"},
+		{"data", "link/objects", "must not contain each other"},
+		{"data/deep", ".", "must not contain each other"},
+		{".", "", "must not contain each other"},
+		{"data", "data", "must not contain each other"},
+		{"/", "objects", "is the root of the file system"},
+	} {
+		t.Run(c.data+" "+c.objects, func(t *testing.T) {
+			s := settings{DataDir: c.data, RepoDir: c.objects}
+			if s.DataDir != "/" {
+				s.DataDir = filepath.Join(dir, s.DataDir)
+			}
+			if s.RepoDir != "" {
+				s.RepoDir = filepath.Join(dir, s.RepoDir)
+			}
+			err := s.checkDirs()
+			if c.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, c.want)
+		})
+	}
 }
 
 func TestPodEnvironment(t *testing.T) {
