@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -38,7 +39,7 @@ func (i Identity) String() string {
 }
 
 // trailer returns the identity as commits and pull requests name it.
-func (i Identity) trailer() string { return oneLine(i.String(), 400) }
+func (i Identity) trailer() string { return plain(i.String(), 400) }
 
 // resources groups files by their resource.
 func resources(files []File) map[string][]File {
@@ -67,7 +68,7 @@ func subject(id Identity, c *Changes) string {
 	if actors := actors(c.Files); len(actors) > 0 {
 		s += " by " + actors[0]
 	}
-	return oneLine(s, 72)
+	return plain(s, 72)
 }
 
 // project returns the project of the files if they all belong to one, otherwise "".
@@ -117,7 +118,7 @@ func person(actor string, id Identity, authors map[string]string, at time.Time) 
 	if id.Namespace != "" {
 		host += "." + strings.ToLower(id.Namespace)
 	}
-	return repo.Person{Name: actor + " (Ignition)", Mail: mailbox(actor) + "@" + mailbox(host) + ".invalid", When: at}
+	return repo.Person{Name: plain(actor, 100) + " (Ignition)", Mail: mailbox(actor) + "@" + mailbox(host) + ".invalid", When: at}
 }
 
 // mailbox returns s with every character that a mail address may not have replaced by a dash.
@@ -162,13 +163,12 @@ func message(id Identity, c *Changes, authors map[string]string, from plan.ID) s
 			fmt.Fprintf(&b, "and %d more files\n", len(c.Files)-i)
 			break
 		}
-		fmt.Fprintf(&b, "%s %s\n", f.Op, oneLine(f.Path, 200))
+		fmt.Fprintf(&b, "%s %s\n", f.Op, plain(f.Path, 200))
 	}
 	fmt.Fprintf(&b, "\n%s: %s\n%s: %s\n%s: %s\n", trailerGateway, id.trailer(), trailerBase, from, trailerChange, c.Digest)
 	if all := actors(c.Files); len(all) > 1 {
 		for _, a := range all[1:min(len(all), 10)] {
-			p := person(a, id, authors, time.Time{})
-			fmt.Fprintf(&b, "Co-authored-by: %s <%s>\n", oneLine(p.Name, 100), p.Mail)
+			fmt.Fprintf(&b, "Co-authored-by: %s\n", person(a, id, authors, time.Time{}).Address())
 		}
 	}
 	return b.String()
@@ -204,7 +204,7 @@ func readTrailers(commit []byte) trailers {
 }
 
 // body returns the text of the pull request. All text from the gateway is in code spans, so that the name of a resource cannot become a
-// mention, a link or an image.
+// link or an image.
 func body(id Identity, c *Changes, deployed plan.ID) string {
 	end := fmt.Sprintf("\n%s: `%s`\n%s: `%s`\n", trailerGateway, span(id.String(), 200), trailerBase, deployed)
 	var b strings.Builder
@@ -253,7 +253,19 @@ func span(s string, limit int) string {
 			return '\''
 		}
 		return r
-	}, oneLine(s, limit))
+	}, plain(s, limit))
+}
+
+var (
+	// directives replaces the characters with which a commit or a pull request mentions, closes and skips by wide ones, which look the same.
+	directives = strings.NewReplacer("@", "\uff20", "#", "\uff03", "[", "\uff3b", "]", "\uff3d", "*", "\uff0a", "<", "\uff1c", ">", "\uff1e", "://", "\uff1a//")
+	// shortIssue is another form of #1.
+	shortIssue = regexp.MustCompile(`(?i)\b(GH)-([0-9])`)
+)
+
+// plain returns text of a gateway for a commit or a pull request: on one line, and without anything that a forge or a CI system obeys.
+func plain(s string, limit int) string {
+	return oneLine(shortIssue.ReplaceAllString(directives.Replace(s), "$1\u2011$2"), limit)
 }
 
 // oneLine returns s without control and other unprintable characters. It cuts s to limit bytes, with an ellipsis at the end.

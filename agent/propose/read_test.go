@@ -162,3 +162,32 @@ func TestOneLine(t *testing.T) {
 		t.Run(want, func(t *testing.T) { assert.Equal(t, want, oneLine(text, 12)) })
 	}
 }
+
+// P9: names of files and users do not become directives of a forge or of CI, in the commit, the title and the body.
+func TestNamesAreNoDirectives(t *testing.T) {
+	var files []File
+	for i, name := range []string{"[skip ci]", "***NO_CI***", "fixes #1", "fixes GH-1", "closes https://git.example.com/o/r/issues/1", "@team"} {
+		files = append(files, File{Path: "projects/" + name + "/a", Op: Added, Actor: name})
+		if i == 0 {
+			files = append(files, File{Path: "projects/x/[skip ci]/b", Op: Added, Actor: name})
+		}
+	}
+	files = append(files, File{Path: "projects/x/c", Op: Added, Actor: "bob <ceo@example.com>"})
+	id := Identity{"plant", "area-4"}
+	for _, actor := range files {
+		t.Run(actor.Actor, func(t *testing.T) {
+			c := &Changes{Files: append([]File{{Path: "projects/p/" + actor.Actor, Op: Added, Actor: actor.Actor}, actor, actor}, files...)}
+			texts := subject(id, &Changes{Files: []File{actor}}) + "\n" + message(id, c, nil, plan.ID{1}) + "\n" + body(id, c, plan.ID{1})
+			for _, directive := range []string{"[skip", "***", "#1", "GH-1", "https://", " @", "/@", "<ceo", "ceo@"} {
+				assert.NotContains(t, texts, directive)
+			}
+			for line := range strings.Lines(texts) {
+				if person, ok := strings.CutPrefix(line, "Co-authored-by: "); ok {
+					assert.Regexp(t, `^[^<>]* <[^<>@]*@area-4\.plant\.invalid>\n$`, person)
+				}
+			}
+		})
+	}
+	known := message(id, &Changes{Files: files}, map[string]string{"@team": "Mia <mia@example.com>"}, plan.ID{1})
+	assert.Contains(t, known, "Co-authored-by: Mia <mia@example.com>\n", "a person of the spec")
+}

@@ -220,8 +220,11 @@ func (d *Draft) MakeCommit(parent plan.ID, author, committer Person, message str
 	return d.Commit, nil
 }
 
-// String returns the person in the form of a commit. It leaves out characters that this form cannot have.
-func (p Person) String() string {
+// String returns the person in the form of a commit.
+func (p Person) String() string { return fmt.Sprintf("%s %d +0000", p.Address(), p.When.Unix()) }
+
+// Address returns the person in the form of a trailer. It leaves out characters that this form cannot have.
+func (p Person) Address() string {
 	clean := func(s string) string {
 		return strings.TrimSpace(strings.Map(func(r rune) rune {
 			if r < ' ' || r == '<' || r == '>' || r == 0x7f {
@@ -230,7 +233,7 @@ func (p Person) String() string {
 			return r
 		}, s))
 	}
-	return fmt.Sprintf("%s <%s> %d +0000", clean(p.Name), clean(p.Mail), p.When.Unix())
+	return fmt.Sprintf("%s <%s>", clean(p.Name), clean(p.Mail))
 }
 
 // Size returns the number of bytes of all new objects before compression.
