@@ -3,6 +3,7 @@ package propose
 import (
 	"errors"
 	"io/fs"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -178,8 +179,9 @@ func TestNamesAreNoDirectives(t *testing.T) {
 		t.Run(actor.Actor, func(t *testing.T) {
 			c := &Changes{Files: append([]File{{Path: "projects/p/" + actor.Actor, Op: Added, Actor: actor.Actor}, actor, actor}, files...)}
 			texts := subject(id, &Changes{Files: []File{actor}}) + "\n" + message(id, c, nil, plan.ID{1}) + "\n" + body(id, c, plan.ID{1})
+			prose := regexp.MustCompile(`<[a-zA-Z0-9.-]+@area-4\.plant\.invalid>`).ReplaceAllString(texts, "")
 			for _, directive := range []string{"[skip", "***", "#1", "GH-1", "https://", " @", "/@", "<ceo", "ceo@"} {
-				assert.NotContains(t, texts, directive)
+				assert.NotContains(t, prose, directive)
 			}
 			for line := range strings.Lines(texts) {
 				if person, ok := strings.CutPrefix(line, "Co-authored-by: "); ok {
