@@ -16,14 +16,16 @@ func PeakHeap(t *testing.T, f func()) int {
 	peak, done := before.HeapAlloc, make(chan struct{})
 	var sampler sync.WaitGroup
 	sampler.Go(func() {
-		for ticker := time.Tick(time.Millisecond); ; {
+		ticker := time.NewTicker(time.Millisecond)
+		defer ticker.Stop()
+		for {
 			var now runtime.MemStats
 			runtime.ReadMemStats(&now)
 			peak = max(peak, now.HeapAlloc)
 			select {
 			case <-done:
 				return
-			case <-ticker:
+			case <-ticker.C:
 			}
 		}
 	})
