@@ -18,26 +18,28 @@ type AlertingSpec struct {
 
 // AlertType is a protocol of notifications.
 //
-// +kubebuilder:validation:Enum=slack;pagerduty;webhook
+// +kubebuilder:validation:Enum=slack;pagerduty;teams;webhook
 type AlertType string
 
 // The protocols.
 const (
 	AlertSlack     AlertType = "slack"
 	AlertPagerDuty AlertType = "pagerduty"
+	AlertTeams     AlertType = "teams"
 	AlertWebhookCE AlertType = "webhook"
 )
 
 // AlertWebhook is one receiver of notifications. URLs and keys are in Secrets of the GatewaySync's namespace, because the URL of a Slack
 // webhook is a credential.
 //
-// +kubebuilder:validation:XValidation:rule="self.type == 'pagerduty' || has(self.urlSecretRef)",message="urlSecretRef is required for slack and webhook"
+// +kubebuilder:validation:XValidation:rule="self.type == 'pagerduty' || has(self.urlSecretRef)",message="urlSecretRef is required, except for pagerduty"
 // +kubebuilder:validation:XValidation:rule="(self.type == 'pagerduty') == has(self.integrationKeySecretRef)",message="integrationKeySecretRef is required for pagerduty, and only used there"
 // +kubebuilder:validation:XValidation:rule="self.type == 'webhook' || !has(self.signingSecretRef)",message="only messages of the type webhook are signed"
-// +kubebuilder:validation:XValidation:rule="self.type != 'pagerduty' || !has(self.on) || !self.on.exists(w, w in ['Ready', 'RefUpdated', 'SyncCompleted', 'RollbackCompleted'])",message="a pagerduty incident cannot be about Ready, RefUpdated, SyncCompleted or RollbackCompleted: they happen once and have no end"
+// +kubebuilder:validation:XValidation:rule="!has(self.on) || !has(self.topics)",message="set topics, and not on"
+// +kubebuilder:validation:XValidation:rule="self.type != 'pagerduty' || (!has(self.topics) || !self.topics.exists(w, w in ['Ready', 'RefUpdated', 'SyncCompleted', 'RollbackCompleted'])) && (!has(self.on) || !self.on.exists(w, w in ['Ready', 'RefUpdated', 'SyncCompleted', 'RollbackCompleted']))",message="a pagerduty incident cannot be about Ready, RefUpdated, SyncCompleted or RollbackCompleted: they happen once and have no end"
 type AlertWebhook struct {
-	// slack: an incoming webhook of Slack, or of a service with the same format. pagerduty: the Events API v2. webhook: a CloudEvent as
-	// JSON.
+	// slack: an incoming webhook of Slack, or of a service with the same format. pagerduty: the Events API v2. teams: a workflow of
+	// Microsoft Teams. webhook: a CloudEvent as JSON.
 	// +required
 	Type AlertType `json:"type"`
 	// The https URL to which messages are sent. Default for pagerduty: its public endpoint.
@@ -49,11 +51,27 @@ type AlertWebhook struct {
 	// The key with which messages of the type webhook are signed: X-Hub-Signature-256 has the HMAC-SHA-256 of the body.
 	// +optional
 	SigningSecretRef *SecretKeyRef `json:"signingSecretRef,omitempty"`
+	// Certificates of authorities (PEM) that may have signed the certificate of the URL, in addition to those of the system.
+	// +optional
+	CASecretRef *SecretKeyRef `json:"caSecretRef,omitempty"`
 	// The topics to send. ScanFailure means ScanFailed, and AutoRollback means AutoRollbackPerformed. Default: NotReady.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=16
+	Topics []AlertTopic `json:"topics,omitempty"`
+	// Another name of topics for writers of JSON. YAML 1.1, which kubectl and Helm read, takes the word on for a boolean.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
 	On []AlertTopic `json:"on,omitempty"`
+}
+
+// Wanted returns the topics to send.
+func (w *AlertWebhook) Wanted() []AlertTopic {
+	if wanted := slices.Concat(w.Topics, w.On); len(wanted) > 0 { // a valid webhook has only one of them
+		return wanted
+	}
+	return []AlertTopic{"NotReady"}
 }
 
 // AlertTopic is a state or an event that a notification can be about. docs/how-to/notifications.md lists what each means.
@@ -68,8 +86,11 @@ var (
 	alertNews = []AlertTopic{"Ready", "RefUpdated", "SyncCompleted", "RollbackCompleted"}
 )
 
+// AlertTypes lists the protocols.
+var AlertTypes = []AlertType{AlertSlack, AlertPagerDuty, AlertTeams, AlertWebhookCE}
+
 // HappensOnce reports whether a topic has no end, so that it cannot be the topic of a PagerDuty incident.
 func (t AlertTopic) HappensOnce() bool { return slices.Contains(alertNews, t) }
 
-// AlertTopics returns the values of AlertWebhook.On, states first.
+// AlertTopics returns the values of AlertWebhook.Topics, states first.
 func AlertTopics() []AlertTopic { return slices.Concat(alertStates, alertNews) }

@@ -64,6 +64,16 @@ func (in *AlertWebhook) DeepCopyInto(out *AlertWebhook) {
 		*out = new(SecretKeyRef)
 		**out = **in
 	}
+	if in.CASecretRef != nil {
+		in, out := &in.CASecretRef, &out.CASecretRef
+		*out = new(SecretKeyRef)
+		**out = **in
+	}
+	if in.Topics != nil {
+		in, out := &in.Topics, &out.Topics
+		*out = make([]AlertTopic, len(*in))
+		copy(*out, *in)
+	}
 	if in.On != nil {
 		in, out := &in.On, &out.On
 		*out = make([]AlertTopic, len(*in))

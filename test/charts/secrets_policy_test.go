@@ -66,6 +66,7 @@ func TestSecretLabelPolicy(t *testing.T) {
 	for name, webhook := range map[string]string{
 		"URL of an alert webhook":         `{type: slack, urlSecretRef: {name: theirs, key: k}}`,
 		"PagerDuty integration key":       `{type: pagerduty, integrationKeySecretRef: {name: theirs, key: k}}`,
+		"authority of an alert webhook":   `{type: slack, urlSecretRef: {name: mine, key: k}, caSecretRef: {name: theirs, key: k}}`,
 		"signing key of an alert webhook": `{type: webhook, urlSecretRef: {name: mine, key: k}, signingSecretRef: {name: theirs, key: k}}`,
 	} {
 		places[name] = `{git: {repo: "https://github.com/a/b.git", ref: main}, alerting: {webhooks: [{type: slack, urlSecretRef: {name: mine, key: k}}, ` + webhook + `]}}`

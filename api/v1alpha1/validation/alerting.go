@@ -31,9 +31,9 @@ func validateAlerting(path *field.Path, a *v1alpha1.AlertingSpec) field.ErrorLis
 
 func validateAlertWebhook(path *field.Path, w *v1alpha1.AlertWebhook) field.ErrorList {
 	if w.Type == "" {
-		return field.ErrorList{field.Required(path.Child("type"), "use slack, pagerduty or webhook")}
+		return field.ErrorList{field.Required(path.Child("type"), "use slack, pagerduty, teams or webhook")}
 	}
-	errs := fielderr.OneOf(path.Child("type"), w.Type, v1alpha1.AlertSlack, v1alpha1.AlertPagerDuty, v1alpha1.AlertWebhookCE)
+	errs := fielderr.OneOf(path.Child("type"), w.Type, v1alpha1.AlertTypes...)
 	if w.Type != v1alpha1.AlertPagerDuty && w.URLSecretRef == nil {
 		errs = append(errs, field.Required(path.Child("urlSecretRef"), "name the Secret with the URL"))
 	}
@@ -49,16 +49,26 @@ func validateAlertWebhook(path *field.Path, w *v1alpha1.AlertWebhook) field.Erro
 	errs = append(errs, validateSecret(path.Child("urlSecretRef"), w.URLSecretRef)...)
 	errs = append(errs, validateSecret(path.Child("integrationKeySecretRef"), w.IntegrationKeySecretRef)...)
 	errs = append(errs, validateSecret(path.Child("signingSecretRef"), w.SigningSecretRef)...)
-	if len(w.On) > maxAlertTopics {
-		return append(errs, field.TooMany(path.Child("on"), len(w.On), maxAlertTopics))
+	errs = append(errs, validateSecret(path.Child("caSecretRef"), w.CASecretRef)...)
+	if len(w.On) > 0 && len(w.Topics) > 0 {
+		errs = append(errs, field.Forbidden(path.Child("on"), "set topics, and not on"))
 	}
-	for i, topic := range w.On {
-		switch at := path.Child("on").Index(i); {
-		case w.Type == v1alpha1.AlertPagerDuty && topic.HappensOnce():
+	errs = append(errs, validateTopics(path.Child("topics"), w.Type, w.Topics)...)
+	return append(errs, validateTopics(path.Child("on"), w.Type, w.On)...)
+}
+
+func validateTopics(path *field.Path, kind v1alpha1.AlertType, topics []v1alpha1.AlertTopic) field.ErrorList {
+	if len(topics) > maxAlertTopics {
+		return field.ErrorList{field.TooMany(path, len(topics), maxAlertTopics)}
+	}
+	var errs field.ErrorList
+	for i, topic := range topics {
+		switch at := path.Index(i); {
+		case kind == v1alpha1.AlertPagerDuty && topic.HappensOnce():
 			errs = append(errs, field.Invalid(at, topic, "it happens once and has no end: an incident cannot be about it"))
 		case !slices.Contains(v1alpha1.AlertTopics(), topic):
 			errs = append(errs, field.NotSupported(at, v1alpha1.AlertTopic(fielderr.Shorten(string(topic))), v1alpha1.AlertTopics()))
-		case slices.Contains(w.On[:i], topic):
+		case slices.Contains(topics[:i], topic):
 			errs = append(errs, field.Duplicate(at, topic))
 		}
 	}
