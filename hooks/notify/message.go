@@ -31,20 +31,23 @@ const (
 
 // change is one change of a topic, as it is sent.
 type change struct {
-	Topic v1alpha1.AlertTopic `json:"on"`
-	State State               `json:"state"`
-	Text  string              `json:"message"`
-	Since *time.Time          `json:"since,omitempty"`
+	Topic    v1alpha1.AlertTopic `json:"topic"`
+	State    State               `json:"state"`
+	Severity Severity            `json:"severity,omitempty"`
+	Ref      string              `json:"ref,omitempty"`
+	Commit   string              `json:"commit,omitempty"`
+	Text     string              `json:"message"`
+	Since    *time.Time          `json:"since,omitempty"`
 
 	sent string // the record of the topic after the receiver has accepted the change
+	// reason is the reason of the state, and replaced the one that was sent before if the state became worse.
+	reason, replaced string
 }
 
 // notice is one message about a GatewaySync.
 type notice struct {
 	Namespace   string   `json:"namespace"`
 	GatewaySync string   `json:"gatewaySync"`
-	Ref         string   `json:"ref,omitempty"`
-	Commit      string   `json:"commit,omitempty"`
 	Changes     []change `json:"changes"`
 
 	uid string
@@ -63,12 +66,12 @@ const (
 // maxRetryAfter bounds the Retry-After of a receiver.
 const maxRetryAfter = time.Hour
 
-func (n notice) title(c change) string {
-	return fmt.Sprintf("%s/%s %s %s", n.Namespace, n.GatewaySync, c.Topic, c.State)
-}
+func (n notice) about() string { return n.Namespace + "/" + n.GatewaySync }
+
+func (n notice) title(c change) string { return fmt.Sprintf("%s %s %s", n.about(), c.Topic, c.State) }
 
 // credentials are the values of a webhook's Secrets.
-type credentials struct{ url, integrationKey, signingKey secret.String }
+type credentials struct{ url, integrationKey, signingKey, ca secret.String }
 
 // pagerDutyURL is the public endpoint of PagerDuty's Events API v2.
 const pagerDutyURL = "https://events.pagerduty.com/v2/enqueue"
@@ -83,11 +86,15 @@ func send(ctx context.Context, client outbound.Client, kind v1alpha1.AlertType, 
 			c.url = secret.New(pagerDutyURL)
 		}
 		for i, one := range n.Changes {
-			if err := post(ctx, client, c.url, nil, pagerDutyEvent(n, one, c.integrationKey)); err != nil {
-				return n.Changes[:i], err
+			for _, event := range pagerDutyEvents(n, one, c.integrationKey) {
+				if err := post(ctx, client, c.url, nil, event); err != nil {
+					return n.Changes[:i], err
+				}
 			}
 		}
 		return n.Changes, nil
+	case v1alpha1.AlertTeams:
+		return allOrNone(n, post(ctx, client, c.url, nil, teamsMessage(n)))
 	}
 	body, err := json.Marshal(cloudEvent(n, at))
 	if err != nil {
@@ -150,17 +157,31 @@ func retryAfter(value string, now time.Time) time.Duration {
 	return 0
 }
 
-// escapeSlack escapes what Slack reads as a link or a mention: the text comes from gateways and git.
-var escapeSlack = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
+// escapeSlack escapes a text for code in a message of Slack: the text comes from gateways and git. In code, Slack and programs with its
+// format make no links of URLs and no mentions.
+var escapeSlack = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "`", "'", "\n", " ")
 
-var slackIcons = map[State]string{Firing: ":red_circle:", Resolved: ":large_green_circle:", News: ":information_source:"}
+// sign is how a change looks: the emoji of Slack, and the color of Microsoft Teams.
+type sign struct{ icon, color string }
+
+func (c change) sign() sign {
+	switch {
+	case c.State == Resolved:
+		return sign{":large_green_circle:", "Good"}
+	case c.State == News:
+		return sign{":information_source:", "Accent"}
+	case rank(c.Severity) < rank(Error):
+		return sign{":large_yellow_circle:", "Warning"}
+	}
+	return sign{":red_circle:", "Attention"}
+}
 
 // slackText returns the message for an incoming webhook, which cannot change a message later.
 func slackText(n notice) string {
 	var lines []string
 	for _, c := range n.Changes {
-		line := fmt.Sprintf("%s *%s*: %s", slackIcons[c.State], escapeSlack.Replace(n.title(c)), escapeSlack.Replace(c.Text))
-		lines = append(lines, cutEscaped(line, maxSlack/len(n.Changes)-1))
+		line := fmt.Sprintf("%s `%s` *%s %s*: `", c.sign().icon, escapeSlack.Replace(n.about()), c.Topic, c.State)
+		lines = append(lines, line+cutEscaped(escapeSlack.Replace(c.Text), maxSlack/len(n.Changes)-len(line)-2)+"`")
 	}
 	return strings.Join(lines, "\n")
 }
@@ -174,18 +195,38 @@ func cutEscaped(s string, n int) string {
 	return cut
 }
 
-// pagerDutyEvent returns an event of the Events API v2. Its dedup_key is that of the GatewaySync and the topic: the end of a
-// state resolves the incident that the beginning opened, and a repetition changes nothing.
-func pagerDutyEvent(n notice, c change, key secret.String) map[string]any {
-	e := map[string]any{"routing_key": key.Reveal(), "dedup_key": "stoker/" + n.uid + "/" + string(c.Topic), "event_action": "resolve"}
-	if c.State == Firing {
-		e["event_action"] = "trigger"
-		e["payload"] = map[string]any{
-			"summary": failure.Cut(n.title(c)+": "+c.Text, maxSummary), "source": n.Namespace + "/" + n.GatewaySync, "severity": "error",
-			"component": n.GatewaySync, "class": string(c.Topic), "custom_details": n,
-		}
+// pagerDutyEvents returns the events of the Events API v2 for a change. The dedup_key is that of the GatewaySync, the topic and the reason:
+// the end of a state resolves the incident that the beginning opened, and a repetition changes nothing. If a state got worse by another
+// reason, a new incident replaces the former one, because PagerDuty notifies no user of a change of an open one.
+func pagerDutyEvents(n notice, c change, key secret.String) []map[string]any {
+	event := func(action, reason string) map[string]any {
+		return map[string]any{"routing_key": key.Reveal(), "dedup_key": strings.Join([]string{"stoker", n.uid, string(c.Topic), reason}, "/"), "event_action": action}
 	}
-	return e
+	if c.State != Firing {
+		return []map[string]any{event("resolve", c.reason)}
+	}
+	trigger := event("trigger", c.reason)
+	trigger["payload"] = map[string]any{
+		"summary": failure.Cut(n.title(c)+": "+c.Text, maxSummary), "source": n.about(), "severity": c.Severity,
+		"component": n.GatewaySync, "class": string(c.Topic), "custom_details": n,
+	}
+	if c.replaced != "" && c.replaced != c.reason {
+		return []map[string]any{trigger, event("resolve", c.replaced)}
+	}
+	return []map[string]any{trigger}
+}
+
+// teamsMessage returns the message for a workflow of Microsoft Teams: an Adaptive Card. A TextRun has no Markdown, and so no links.
+func teamsMessage(n notice) map[string]any {
+	var body []any
+	for _, c := range n.Changes {
+		body = append(body, map[string]any{"type": "RichTextBlock", "inlines": []any{
+			map[string]any{"type": "TextRun", "text": n.title(c) + ": ", "weight": "Bolder", "color": c.sign().color},
+			map[string]any{"type": "TextRun", "text": failure.Cut(c.Text, maxSlack/len(n.Changes))},
+		}})
+	}
+	card := map[string]any{"$schema": "http://adaptivecards.io/schemas/adaptive-card.json", "type": "AdaptiveCard", "version": "1.2", "body": body}
+	return map[string]any{"type": "message", "attachments": []any{map[string]any{"contentType": "application/vnd.microsoft.card.adaptive", "content": card}}}
 }
 
 // cloudEvent returns a CloudEvent.

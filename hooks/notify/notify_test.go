@@ -67,6 +67,23 @@ func (r *receiver) serve(w http.ResponseWriter, req *http.Request) {
 			http.Error(w, "invalid_payload", http.StatusBadRequest)
 			return
 		}
+	case "/teams": // https://learn.microsoft.com/power-automate/teams: a message with one Adaptive Card
+		var m struct {
+			Type        string
+			Attachments []struct {
+				ContentType string
+				Content     struct {
+					Type, Version string
+					Body          []struct{ Type string }
+				}
+			}
+		}
+		if json.Unmarshal(body, &m) != nil || m.Type != "message" || len(m.Attachments) != 1 || m.Attachments[0].ContentType != "application/vnd.microsoft.card.adaptive" ||
+			m.Attachments[0].Content.Type != "AdaptiveCard" || len(m.Attachments[0].Content.Body) == 0 || len(body) > 28<<10 {
+			http.Error(w, "not a card", http.StatusBadRequest)
+			return
+		}
+		w.WriteHeader(http.StatusAccepted)
 	case "/pagerduty": // the Events API v2
 		var e struct {
 			RoutingKey  string `json:"routing_key"`
@@ -83,7 +100,7 @@ func (r *receiver) serve(w http.ResponseWriter, req *http.Request) {
 			delete(r.open, e.DedupKey)
 		case e.EventAction == "trigger" && e.Payload != nil && e.Payload.Summary != "" && utf8.RuneCountInString(e.Payload.Summary) <= 1024 && e.Payload.Source != "" &&
 			slices.Contains([]string{"critical", "error", "warning", "info"}, e.Payload.Severity):
-			r.open[e.DedupKey] = e.Payload.Summary
+			r.open[e.DedupKey] = e.Payload.Severity + " " + e.Payload.Summary
 		default:
 			http.Error(w, `{"status":"invalid event"}`, http.StatusBadRequest)
 			return
@@ -133,6 +150,7 @@ func newPlant(t *testing.T, hooks ...v1alpha1.AlertWebhook) *plant {
 	p.gs.Spec.Alerting = &v1alpha1.AlertingSpec{Enabled: true, Webhooks: hooks}
 	p.objects = []*corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: "alerts"}, Data: map[string][]byte{
 		"slack": []byte(p.receiver.URL + "/slack?token=S3CR3T-URL\n"), "pagerduty": []byte(p.receiver.URL + "/pagerduty"), "events": []byte(p.receiver.URL + "/events"),
+		"teams": []byte(p.receiver.URL + "/teams"), "ca": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.receiver.Certificate().Raw}),
 		"integration": []byte("key-1"), "signing": []byte("S3CR3T-KEY"), "plain": []byte("http://127.0.0.1/S3CR3T-URL"),
 	}}}
 	p.ready()
@@ -146,7 +164,7 @@ func (p *plant) restart() {
 	p.notifier = New(Config{Core: clientset.New(p.objects[0]), Client: outbound.Client{CA: ca, Loopback: true, Timeout: 2 * time.Second},
 		Settle: time.Minute, Log: slog.New(slog.NewTextHandler(&p.log, nil)), Sent: func(v1alpha1.AlertType, string) {},
 		Save: func(_ context.Context, text string) error { p.record, p.saves = text, p.saves+1; return nil }})
-	p.first = p.notifier.decodeRecord(p.record)
+	p.notifier.saved, p.first = p.record, p.notifier.decodeRecord(p.record)
 }
 
 // passes lets time pass, with a comparison every ten seconds, and returns what the receiver got.
@@ -155,8 +173,13 @@ func (p *plant) passes(d time.Duration) []string {
 	for end := p.now.Add(d); p.now.Before(end); {
 		p.now = p.now.Add(10 * time.Second)
 		p.gs.Status.ConfirmedAt = &metav1.Time{Time: p.now}
-		require.NoError(p.t, p.notifier.sendDue(p.t.Context(), []*v1alpha1.GatewaySync{p.gs}, p.first, p.now))
+		p.notifier.configure([]*v1alpha1.GatewaySync{p.gs}, p.first)
 		p.first = nil
+		p.notifier.startDue(p.t.Context(), p.now)
+		for p.notifier.total() > 0 {
+			p.notifier.finished(<-p.notifier.results, p.now)
+		}
+		require.NoError(p.t, p.notifier.save(p.t.Context()))
 	}
 	return p.receiver.got()
 }
@@ -175,7 +198,7 @@ func (p *plant) ready() {
 }
 
 func (p *plant) fails() {
-	p.set(v1alpha1.OutcomeFailed, metav1.ConditionFalse, v1alpha1.ReasonTemplateFailed, "area-4: <!channel> no such field",
+	p.set(v1alpha1.OutcomeFailed, metav1.ConditionFalse, v1alpha1.ReasonTemplateFailed, "area-4: <!channel> no such field `https://evil.example`",
 		v1alpha1.DiscoveredGateway{Name: "area-4", SyncStatus: v1alpha1.GatewayError, Reason: v1alpha1.ReasonTemplateFailed, Message: "no such field"})
 }
 
@@ -186,20 +209,20 @@ func TestSlackMessages(t *testing.T) {
 	assert.Empty(t, p.passes(50*time.Second), "a problem must settle before it is sent")
 	got := p.passes(time.Hour)
 	require.Len(t, got, 1, "the start must be sent once")
-	assert.JSONEq(t, `{"text": ":red_circle: *plant/line NotReady firing*: TemplateFailed: area-4: &lt;!channel&gt; no such field"}`, got[0])
+	assert.JSONEq(t, `{"text": ":red_circle: `+"`plant/line` *NotReady firing*: `TemplateFailed: area-4: &lt;!channel&gt; no such field 'https://evil.example'`"+`"}`, got[0])
 	p.restart()
 	assert.Empty(t, p.passes(time.Hour), "a restart must not repeat messages")
 	p.ready()
 	got = p.passes(time.Hour)
 	require.Len(t, got, 1, "the end must be sent once")
-	assert.JSONEq(t, `{"text": ":large_green_circle: *plant/line NotReady resolved*: it has ended after 2h0m50s: 3 of 3 gateways run aaaaaaa"}`, got[0])
+	assert.JSONEq(t, `{"text": ":large_green_circle: `+"`plant/line` *NotReady resolved*: `it has ended after 2h1m0s: 3 of 3 gateways run aaaaaaa`"+`"}`, got[0])
 	assert.Empty(t, p.record)
 	assert.NotContains(t, p.log.String(), "S3CR3T")
 }
 
 func TestTwoEntriesOfOneReceiver(t *testing.T) {
-	slack := func(on ...v1alpha1.AlertTopic) v1alpha1.AlertWebhook {
-		return v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack"), On: on}
+	slack := func(topics ...v1alpha1.AlertTopic) v1alpha1.AlertWebhook {
+		return v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack"), Topics: topics}
 	}
 	p := newPlant(t, slack(), slack("SyncFailed"), slack("NotReady", "SyncHeld"))
 	assert.Empty(t, p.passes(time.Hour))
@@ -220,7 +243,7 @@ func TestFlappingIsNotReported(t *testing.T) {
 		p.ready()
 		assert.Empty(t, p.passes(30*time.Second))
 	}
-	assert.Equal(t, 1, p.saves, "only the first comparison may save")
+	assert.Zero(t, p.saves, "nothing was sent")
 }
 
 // R9: whatever a receiver does, it gets each notification once.
@@ -261,12 +284,12 @@ func TestReceiverFaults(t *testing.T) {
 
 func TestPagerDutyIncidents(t *testing.T) {
 	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertPagerDuty, URLSecretRef: ref("pagerduty"), IntegrationKeySecretRef: ref("integration"),
-		On: []v1alpha1.AlertTopic{"NotReady", "SyncFailed"}})
+		Topics: []v1alpha1.AlertTopic{"NotReady", "SyncFailed"}})
 	p.fails()
 	assert.Len(t, p.passes(2*time.Minute), 2)
 	assert.Equal(t, map[string]string{
-		"stoker/uid-1/NotReady":   "plant/line NotReady firing: TemplateFailed: area-4: <!channel> no such field",
-		"stoker/uid-1/SyncFailed": "plant/line SyncFailed firing: area-4 TemplateFailed: no such field",
+		"stoker/uid-1/NotReady/TemplateFailed":   "error plant/line NotReady firing: TemplateFailed: area-4: <!channel> no such field `https://evil.example`",
+		"stoker/uid-1/SyncFailed/TemplateFailed": "error plant/line SyncFailed firing: area-4 TemplateFailed: no such field",
 	}, p.receiver.open)
 
 	calls := 0
@@ -288,7 +311,7 @@ func TestDocumentedLimits(t *testing.T) {
 		for _, kind := range []v1alpha1.AlertType{v1alpha1.AlertSlack, v1alpha1.AlertPagerDuty} {
 			t.Run(name+" "+string(kind), func(t *testing.T) {
 				topics := []v1alpha1.AlertTopic{"NotReady", "SyncFailed", "ScanFailed", "GatewayFilesModified", "RefResolutionFailed"}
-				hook := v1alpha1.AlertWebhook{Type: kind, URLSecretRef: ref(string(kind)), On: topics}
+				hook := v1alpha1.AlertWebhook{Type: kind, URLSecretRef: ref(string(kind)), Topics: topics}
 				if kind == v1alpha1.AlertPagerDuty {
 					hook.IntegrationKeySecretRef = ref("integration")
 				}
@@ -340,9 +363,12 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
+// sentChange is a change in a CloudEvent.
+type sentChange struct{ Topic, State, Ref, Commit, Message string }
+
 func TestCloudEvents(t *testing.T) {
 	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertWebhookCE, URLSecretRef: ref("events"), SigningSecretRef: ref("signing"),
-		On: []v1alpha1.AlertTopic{"SyncFailed", "SyncCompleted", "RefUpdated"}})
+		Topics: []v1alpha1.AlertTopic{"SyncFailed", "SyncCompleted", "RefUpdated"}})
 	p.gs.Status.LastGood = &v1alpha1.CommitRecord{Ref: "main", Commit: strings.Repeat("b", 40)}
 	p.gs.Status.Target = &v1alpha1.TargetStatus{Ref: "main", Commit: strings.Repeat("b", 40)}
 	assert.Empty(t, p.passes(time.Hour), "earlier events must not be sent")
@@ -359,23 +385,176 @@ func TestCloudEvents(t *testing.T) {
 		SpecVersion, ID, Source, Type, DataContentType string
 		Time                                           time.Time
 		Data                                           struct {
-			Namespace, GatewaySync, Commit string
-			Changes                        []struct{ On, State, Message string }
+			Namespace, GatewaySync string
+			Changes                []sentChange
 		}
 	}
 	require.NoError(t, json.Unmarshal([]byte(got[0]), &e))
 	assert.Equal(t, []string{"1.0", "/apis/stoker.io/v1alpha1/namespaces/plant/gatewaysyncs/line", "io.stoker.gatewaysync", "application/json"},
 		[]string{e.SpecVersion, e.Source, e.Type, e.DataContentType})
 	assert.NotEmpty(t, e.ID)
-	assert.Equal(t, []struct{ On, State, Message string }{{"SyncCompleted", "news", "3 of 3 gateways run aaaaaaa"},
-		{"RefUpdated", "news", "main is at aaaaaaa (spec.git.ref)"}}, e.Data.Changes)
+	assert.Equal(t, []sentChange{{"SyncCompleted", "news", "main", strings.Repeat("a", 40), "all gateways run main at aaaaaaa"},
+		{"RefUpdated", "news", "main", strings.Repeat("a", 40), "main is at aaaaaaa (spec.git.ref)"}}, e.Data.Changes)
 	mac := hmac.New(sha256.New, []byte("S3CR3T-KEY"))
 	mac.Write([]byte(got[0]))
 	assert.Equal(t, "sha256="+hex.EncodeToString(mac.Sum(nil)), p.receiver.header.Get("X-Hub-Signature-256"), "the signature must be valid")
 }
 
+// Each item carries the commit and the text of its own event, whatever the status says when the message is sent.
+func TestNewsAreOfTheirOwnEvent(t *testing.T) {
+	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertWebhookCE, URLSecretRef: ref("events"), Topics: []v1alpha1.AlertTopic{"SyncCompleted"}})
+	commit := func(digit string) string { return strings.Repeat(digit, 40) }
+	completed := func(digit string) {
+		p.ready()
+		p.gs.Status.LastGood = &v1alpha1.CommitRecord{Ref: "main", Commit: commit(digit)}
+	}
+	completed("a")
+	p.passes(time.Minute)
+	p.receiver.fails(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusBadGateway); return true })
+	completed("b")
+	p.passes(time.Minute)
+	completed("c")
+	p.passes(time.Minute)
+	p.fails() // another commit
+	p.gs.Status.LastGood, p.gs.Status.Outcome.Commit = &v1alpha1.CommitRecord{Ref: "main", Commit: commit("c")}, commit("d")
+	p.passes(time.Minute)
+	p.receiver.fails(nil)
+	got := p.passes(20 * time.Minute)
+	require.Len(t, got, 1)
+	var e struct {
+		Data struct{ Changes []sentChange }
+	}
+	require.NoError(t, json.Unmarshal([]byte(got[0]), &e))
+	assert.Equal(t, []sentChange{{"SyncCompleted", "news", "main", commit("b"), "all gateways run main at bbbbbbb"},
+		{"SyncCompleted", "news", "main", commit("c"), "all gateways run main at ccccccc"}}, e.Data.Changes)
+}
+
+// Waits that end by themselves or with an approval page no user. A gateway with another problem does, also during such a wait.
+func TestPlannedWaits(t *testing.T) {
+	for _, reason := range []v1alpha1.Reason{v1alpha1.ReasonMaintenanceWindow, v1alpha1.ReasonApprovalNeeded, v1alpha1.ReasonGateClosed, v1alpha1.ReasonRolloutSoaking,
+		v1alpha1.ReasonDesignerSessionActive} {
+		for _, phase := range []v1alpha1.OutcomePhase{v1alpha1.OutcomeHeld, v1alpha1.OutcomeProgressing} {
+			t.Run(string(reason)+" "+string(phase), func(t *testing.T) {
+				p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertPagerDuty, URLSecretRef: ref("pagerduty"), IntegrationKeySecretRef: ref("integration")})
+				waiting := v1alpha1.DiscoveredGateway{Name: "area-1", SyncStatus: v1alpha1.GatewayHeld, Reason: reason, Message: "waits"}
+				p.set(phase, metav1.ConditionFalse, reason, "2 of 3 gateways wait", waiting)
+				assert.Empty(t, p.passes(time.Hour))
+				p.set(phase, metav1.ConditionFalse, reason, "2 of 3 gateways wait", waiting,
+					v1alpha1.DiscoveredGateway{Name: "area-2", SyncStatus: v1alpha1.GatewayError, Reason: v1alpha1.ReasonScanFailed, Message: "timeout"})
+				p.passes(time.Hour)
+				assert.Equal(t, map[string]string{"stoker/uid-1/NotReady/ScanFailed": "warning plant/line NotReady firing: area-2 ScanFailed: timeout"}, p.receiver.open)
+			})
+		}
+	}
+}
+
+// A state that gets worse is sent again, and one that changes otherwise is not.
+func TestWorseStates(t *testing.T) {
+	pagerDuty := v1alpha1.AlertWebhook{Type: v1alpha1.AlertPagerDuty, URLSecretRef: ref("pagerduty"), IntegrationKeySecretRef: ref("integration")}
+	p := newPlant(t, pagerDuty, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack")})
+	row := func(name string, state v1alpha1.GatewaySyncState, reason v1alpha1.Reason) v1alpha1.DiscoveredGateway {
+		return v1alpha1.DiscoveredGateway{Name: name, SyncStatus: state, Reason: reason}
+	}
+	conflict := func() {
+		p.set(v1alpha1.OutcomeHeld, metav1.ConditionFalse, v1alpha1.ReasonConflictDetected, "area-1: edited", row("area-1", v1alpha1.GatewayHeld, v1alpha1.ReasonConflictDetected))
+	}
+	conflict()
+	assert.Len(t, p.passes(time.Hour), 2)
+	assert.Equal(t, map[string]string{"stoker/uid-1/NotReady/ConflictDetected": "warning plant/line NotReady firing: ConflictDetected: area-1: edited"}, p.receiver.open)
+	p.restart()
+	failing := func(n int) {
+		rows := []v1alpha1.DiscoveredGateway{row("area-1", v1alpha1.GatewayHeld, v1alpha1.ReasonConflictDetected)}
+		for i := range n {
+			rows = append(rows, row("line-"+strconv.Itoa(i), v1alpha1.GatewayError, v1alpha1.ReasonScanFailed))
+		}
+		p.set(v1alpha1.OutcomeFailed, metav1.ConditionFalse, v1alpha1.ReasonScanFailed, strconv.Itoa(n)+" gateways fail", rows...)
+	}
+	failing(2)
+	assert.Len(t, p.passes(time.Hour), 3, "trigger and resolve for PagerDuty, and a message for Slack")
+	assert.Equal(t, map[string]string{"stoker/uid-1/NotReady/ScanFailed": "error plant/line NotReady firing: ScanFailed: 2 gateways fail"}, p.receiver.open)
+	failing(3)
+	assert.Empty(t, p.passes(time.Hour), "one more gateway is no news")
+	failing(4)
+	assert.Len(t, p.passes(time.Hour), 2, "twice as many are")
+	conflict()
+	assert.Empty(t, p.passes(time.Hour), "it got better")
+	failing(2)
+	assert.Len(t, p.passes(time.Hour), 0, "known already")
+	p.ready()
+	assert.Len(t, p.passes(time.Hour), 2)
+	assert.Empty(t, p.receiver.open)
+}
+
+// A message says when the state began, also if the notifier started later. A state that the notifier saw not to hold began after that.
+func TestSince(t *testing.T) {
+	for name, seen := range map[string]bool{"before the first look": false, "after the first look": true} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertWebhookCE, URLSecretRef: ref("events")})
+			if seen {
+				p.set(v1alpha1.OutcomeHeld, metav1.ConditionFalse, v1alpha1.ReasonMaintenanceWindow, "waits")
+				p.passes(time.Hour)
+			}
+			want := p.now.Add(10 * time.Second)
+			began := p.now.Add(-time.Hour)
+			p.fails()
+			p.gs.Status.Conditions[0].LastTransitionTime = metav1.NewTime(began)
+			if !seen {
+				want = began
+			}
+			got := p.passes(5 * time.Minute)
+			require.Len(t, got, 1)
+			assert.Contains(t, got[0], `"since":"`+want.UTC().Format(time.RFC3339)+`"`)
+		})
+	}
+}
+
+func TestTeamsAndPrivateAuthority(t *testing.T) {
+	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertTeams, URLSecretRef: ref("teams"), CASecretRef: ref("ca")})
+	p.notifier.Client.CA = nil
+	p.fails()
+	got := p.passes(10 * time.Minute)
+	require.Len(t, got, 1, "%s", &p.log)
+	assert.Contains(t, got[0], `{"text":"TemplateFailed: area-4: \u003c!channel\u003e no such field`)
+}
+
+// R10: a receiver that does not answer delays no message to another one.
+func TestSlowReceiver(t *testing.T) {
+	slow, quick := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack")}), newReceiver(t)
+	arrived, release := make(chan struct{}), make(chan struct{})
+	slow.receiver.fails(func(http.ResponseWriter, *http.Request) bool { close(arrived); <-release; return false })
+	slow.fails()
+	slow.gs.Status.ConfirmedAt = &metav1.Time{Time: time.Now()}
+	other := slow.gs.DeepCopy()
+	other.Namespace, other.UID = "other", "uid-2"
+	secret := slow.objects[0].DeepCopy()
+	secret.Namespace, secret.Data = "other", map[string][]byte{"slack": []byte(quick.URL + "/slack")}
+	list := []*v1alpha1.GatewaySync{slow.gs}
+	var mu sync.Mutex
+	changed, sent := make(chan struct{}, 1), make(chan string, 2)
+	n := slow.notifier
+	n.Core, n.Client.Timeout, n.Settle, n.Changed = clientset.New(slow.objects[0], secret), time.Minute, 0, changed
+	n.Client.CA = append(n.Client.CA, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: quick.Certificate().Raw})...)
+	n.Load = func(context.Context) (string, error) { return "", nil }
+	n.List = func() ([]*v1alpha1.GatewaySync, bool) { mu.Lock(); defer mu.Unlock(); return list, true }
+	n.Sent = func(_ v1alpha1.AlertType, result string) { sent <- result }
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.Run(ctx) }()
+	<-arrived
+	mu.Lock()
+	list = append(list, other)
+	mu.Unlock()
+	changed <- struct{}{}
+	assert.Equal(t, "sent", <-sent)
+	assert.Len(t, quick.got(), 1)
+	stop() // the message on its way is recorded
+	close(release)
+	require.NoError(t, <-ended)
+	assert.Len(t, n.decodeRecord(slow.record), 2)
+}
+
 func TestOldEventsAreDropped(t *testing.T) {
-	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack"), On: []v1alpha1.AlertTopic{"Ready"}})
+	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack"), Topics: []v1alpha1.AlertTopic{"Ready"}})
 	p.passes(time.Minute)
 	p.receiver.fails(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusBadGateway); return true })
 	p.now = p.now.Add(time.Minute)
@@ -386,7 +565,7 @@ func TestOldEventsAreDropped(t *testing.T) {
 }
 
 func TestRateIsBounded(t *testing.T) {
-	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack"), On: []v1alpha1.AlertTopic{"Ready"}})
+	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack"), Topics: []v1alpha1.AlertTopic{"Ready"}})
 	p.passes(time.Minute)
 	n := 0
 	for range 60 {
@@ -419,7 +598,6 @@ func TestAlertTopics(t *testing.T) {
 			w, ok := topicOf(name)
 			require.True(t, ok)
 			assert.NotEqual(t, w.state == nil, w.event == nil, "a topic must be either a state or an event")
-			assert.Equal(t, w.event == nil, w.text == nil)
 		})
 	}
 }
@@ -442,7 +620,7 @@ func TestStatesOfGateways(t *testing.T) {
 			require.True(t, ok)
 			gs := &v1alpha1.GatewaySync{}
 			gs.Status.DiscoveredGateways = []v1alpha1.DiscoveredGateway{c.row}
-			assert.Equal(t, c.want, w.state(newInput(gs, at.Time)))
+			assert.Equal(t, c.want, w.state(newInput(gs, at.Time)).text)
 		})
 	}
 	gs := &v1alpha1.GatewaySync{}
@@ -450,16 +628,20 @@ func TestStatesOfGateways(t *testing.T) {
 		gs.Status.DiscoveredGateways = append(gs.Status.DiscoveredGateways, v1alpha1.DiscoveredGateway{Name: strconv.Itoa(i), SyncStatus: v1alpha1.GatewayError})
 	}
 	w, _ := topicOf("SyncFailed")
-	assert.True(t, strings.HasSuffix(w.state(newInput(gs, at.Time)), "and 990 more"))
+	assert.True(t, strings.HasSuffix(w.state(newInput(gs, at.Time)).text, "and 990 more"))
 }
 
+// R10: the record of one namespace has its share of the Lease.
 func TestRecordIsBounded(t *testing.T) {
 	n := New(Config{Log: slog.New(slog.DiscardHandler)})
 	for i := range 10_000 {
-		n.channels[strconv.Itoa(i)] = &channel{sent: map[v1alpha1.AlertTopic]string{"NotReady": "2026-11-25T12:00:00Z"}}
+		n.channels[strconv.Itoa(i)] = &channel{gs: &v1alpha1.GatewaySync{}, sent: map[v1alpha1.AlertTopic]string{"NotReady": "2026-11-25T12:00:00Z"}}
 	}
+	other := &channel{gs: &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Namespace: "other"}}, sent: map[v1alpha1.AlertTopic]string{"NotReady": "2026-11-25T12:00:00Z"}}
+	n.channels["z"] = other // the greatest key
 	text := n.encodeRecord()
 	assert.Less(t, len(text), 256<<10)
 	assert.Greater(t, len(n.decodeRecord(text)), 3000)
+	assert.Equal(t, other.sent, n.decodeRecord(text)["z"], "a namespace with many receivers must not push out another one")
 	assert.Empty(t, n.decodeRecord("{"), "an invalid record must be dropped")
 }

@@ -22,44 +22,112 @@ type input struct {
 	*v1alpha1.GatewaySync
 	verdict request.Verdict
 	ready   metav1.Condition
+	now     time.Time
+}
+
+// Severity is how urgent a state is, in the words of PagerDuty.
+type Severity string
+
+// The severities.
+const (
+	Info     Severity = "info"     // the wait ends by itself, or with an approval
+	Warning  Severity = "warning"  // the agent tries again, or a user has to act when it suits
+	Error    Severity = "error"    // the gateways do not run the commit until a user acts
+	Critical Severity = "critical" // no agent reports
+)
+
+// rank returns the order of the severities. An unknown one is the least.
+func rank(s Severity) int { return slices.Index([]Severity{Info, Warning, Error, Critical}, s) }
+
+// situation is why a state holds; its text is empty while it does not.
+type situation struct {
+	text     string
+	reason   v1alpha1.Reason
+	severity Severity
+	count    int       // of gateways
+	since    time.Time // when it began, if the status says so
+}
+
+// key returns the reason as a word: the status of a gateway may have any text.
+func (s situation) key() string {
+	for _, r := range string(s.reason) {
+		if (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') || len(s.reason) > 64 {
+			return "Other"
+		}
+	}
+	return string(s.reason)
+}
+
+// happening is an event; its id is empty if there was none.
+type happening struct{ id, ref, commit, text string }
+
+// severityOf returns the severity of a reason. failed means that waiting does not help.
+func severityOf(reason v1alpha1.Reason, failed bool) Severity {
+	switch class := reason.Class(); {
+	case reason == v1alpha1.ReasonAgentsAway:
+		return Critical
+	case failed, class == v1alpha1.ClassStalled, class == v1alpha1.ClassNotInjected:
+		return Error
+	case waits(reason):
+		return Info
+	}
+	return Warning
+}
+
+// waits reports whether a reason is a wait that ends by itself, or with an approval that the spec asks for.
+func waits(reason v1alpha1.Reason) bool {
+	return reason.Cause() == v1alpha1.CausePlan || reason == v1alpha1.ReasonDesignerSessionActive
 }
 
 func newInput(gs *v1alpha1.GatewaySync, now time.Time) input {
-	in := input{GatewaySync: gs, verdict: request.Read(gs, "", nil, now)}
+	in := input{GatewaySync: gs, verdict: request.Read(gs, "", nil, now), now: now}
 	if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReady); c != nil {
 		in.ready = *c
 	}
 	return in
 }
 
+// since returns when a condition got its status. Without the condition, it returns since when the fleet is not ready.
+func (in input) since(condition string) time.Time {
+	if c := meta.FindStatusCondition(in.Status.Conditions, condition); c != nil {
+		return c.LastTransitionTime.Time
+	}
+	if in.ready.Status != metav1.ConditionTrue {
+		return in.ready.LastTransitionTime.Time
+	}
+	return time.Time{}
+}
+
 // topic is a row of the table of topics that spec.alerting can name. It is a state, which begins and ends, or an event.
 type topic struct {
 	name v1alpha1.AlertTopic
-	// state returns why the state holds, or "" while it does not; nil for an event.
-	state func(input) string
-	// event returns the identity of the last event, or "" if there was none; nil for a state. text is the message of that event.
-	event, text func(input) string
+	// state returns why the state holds; nil for an event.
+	state func(input) situation
+	// event returns the last event; nil for a state.
+	event func(input) happening
 }
 
 // topics is the table, in the order of v1alpha1.AlertTopics.
 var topics = []topic{
 	{name: "NotReady", state: notReady},
-	{name: "AgentsAway", state: func(in input) string {
+	{name: "AgentsAway", state: func(in input) situation {
 		if in.verdict.Reason == v1alpha1.ReasonAgentsAway {
-			return in.verdict.Message
+			return in.situation(in.verdict.Message)
 		}
-		return ""
+		return situation{}
 	}},
 	{name: "SyncFailed", state: gatewaysThat(func(g *v1alpha1.DiscoveredGateway) bool { return g.SyncStatus == v1alpha1.GatewayError })},
 	{name: "SyncHeld", state: gatewaysThat(func(g *v1alpha1.DiscoveredGateway) bool {
 		return g.SyncStatus == v1alpha1.GatewayHeld && g.Reason != v1alpha1.ReasonPaused
 	})},
 	reasonTopic(v1alpha1.ReasonScanFailed),
-	{name: "RefResolutionFailed", state: func(in input) string {
-		if c := meta.FindStatusCondition(in.Status.Conditions, v1alpha1.ConditionRefResolved); c != nil && c.Status == metav1.ConditionFalse {
-			return c.Reason + ": " + c.Message
+	{name: "RefResolutionFailed", state: func(in input) situation {
+		c := meta.FindStatusCondition(in.Status.Conditions, v1alpha1.ConditionRefResolved)
+		if c == nil || c.Status != metav1.ConditionFalse {
+			return situation{}
 		}
-		return ""
+		reason := v1alpha1.Reason(c.Reason)
+		return situation{text: c.Reason + ": " + c.Message, reason: reason, severity: severityOf(reason, false), since: c.LastTransitionTime.Time}
 	}},
 	reasonTopic(v1alpha1.ReasonConflictDetected),
 	reasonTopic(v1alpha1.ReasonDesignerSessionActive),
@@ -69,31 +137,31 @@ var topics = []topic{
 	{name: "AutoRollbackPerformed", state: gatewaysThat(func(g *v1alpha1.DiscoveredGateway) bool { return g.Reason == v1alpha1.ReasonRolledBack })},
 	{name: "GatewayFilesModified", state: gatewaysThat(func(g *v1alpha1.DiscoveredGateway) bool { return g.Drift > 0 })},
 	reasonTopic(v1alpha1.ReasonChangesRefused),
-	{name: "Ready", text: verdictMessage, event: func(in input) string {
+	{name: "Ready", event: func(in input) happening {
 		if in.ready.Status != metav1.ConditionTrue {
-			return ""
+			return happening{}
 		}
-		return in.ready.LastTransitionTime.UTC().Format(time.RFC3339)
+		return happening{in.ready.LastTransitionTime.UTC().Format(time.RFC3339), in.verdict.Ref, in.verdict.Commit, in.ready.Message}
 	}},
-	{name: "RefUpdated", event: func(in input) string {
-		if t := in.Status.Target; t != nil {
-			return t.Commit
+	{name: "RefUpdated", event: func(in input) happening {
+		t := in.Status.Target
+		if t == nil || t.Commit == "" {
+			return happening{}
 		}
-		return ""
-	}, text: func(in input) string {
-		return fmt.Sprintf("%s is at %s (%s)", in.Status.Target.Ref, syntax.ShortCommit(in.Status.Target.Commit), request.Origin(in.GatewaySync, in.Status.Target.Ref))
+		return happening{t.Commit, t.Ref, t.Commit, fmt.Sprintf("%s is at %s (%s)", t.Ref, syntax.ShortCommit(t.Commit), request.Origin(in.GatewaySync, t.Ref))}
 	}},
-	{name: "SyncCompleted", text: verdictMessage, event: func(in input) string {
-		if good := in.Status.LastGood; good != nil {
-			return good.Ref + " " + good.Commit
+	{name: "SyncCompleted", event: func(in input) happening {
+		good := in.Status.LastGood
+		if good == nil {
+			return happening{}
 		}
-		return ""
+		return happening{good.Ref + " " + good.Commit, good.Ref, good.Commit, fmt.Sprintf("all gateways run %s at %s", good.Ref, syntax.ShortCommit(good.Commit))}
 	}},
-	{name: "RollbackCompleted", text: verdictMessage, event: func(in input) string {
-		if in.verdict.Phase == request.Succeeded && in.verdict.Reason == v1alpha1.ReasonRolledBack {
-			return in.verdict.Commit
+	{name: "RollbackCompleted", event: func(in input) happening {
+		if in.verdict.Phase != request.Succeeded || in.verdict.Reason != v1alpha1.ReasonRolledBack {
+			return happening{}
 		}
-		return ""
+		return happening{in.verdict.Commit, in.verdict.Ref, in.verdict.Commit, in.verdict.Message}
 	}},
 }
 
@@ -112,56 +180,80 @@ func topicOf(name v1alpha1.AlertTopic) (topic, bool) {
 	return topics[i], true
 }
 
-// notReady returns why the gateways do not run the commit, if waiting alone is not expected to help. A pause is intended.
-func notReady(in input) string {
+// notReady returns why the gateways do not run the commit, if waiting alone is not expected to help. A pause is intended, and so are waits
+// that end by themselves or with an approval. During such a wait, only gateways with another problem count.
+func notReady(in input) situation {
 	switch class := v1alpha1.Reason(in.ready.Reason).Class(); {
 	case in.verdict.Phase == request.Paused, in.verdict.Phase == request.Succeeded:
-		return ""
+		return situation{}
+	case waits(in.verdict.Reason) && in.verdict.Phase != request.Failed:
+		return gatewaysThat(func(g *v1alpha1.DiscoveredGateway) bool {
+			return g.SyncStatus == v1alpha1.GatewayError || g.SyncStatus == v1alpha1.GatewayHeld && !waits(g.Reason) && g.Reason != v1alpha1.ReasonPaused
+		})(in)
 	case in.verdict.Phase == request.Failed, in.verdict.Phase == request.Held, in.verdict.Reason == v1alpha1.ReasonAgentsAway:
 	case in.ready.Status != metav1.ConditionFalse, class == v1alpha1.ClassWorking, class == v1alpha1.ClassDone:
-		return ""
+		return situation{}
 	}
 	if in.verdict.Reason == "" {
-		return in.verdict.Message
+		return in.situation(in.verdict.Message)
 	}
-	return string(in.verdict.Reason) + ": " + in.verdict.Message
+	return in.situation(string(in.verdict.Reason) + ": " + in.verdict.Message)
 }
 
-func verdictMessage(in input) string { return in.verdict.Message }
+// situation returns the situation of the fleet that its verdict describes.
+func (in input) situation(text string) situation {
+	s := situation{text: text, reason: in.verdict.Reason, severity: severityOf(in.verdict.Reason, in.verdict.Phase == request.Failed), since: in.since(v1alpha1.ConditionStalled)}
+	if !in.verdict.Since.IsZero() {
+		s.since = in.verdict.Since
+	}
+	for _, b := range in.verdict.Behind {
+		if b.Reason == s.reason {
+			s.count++
+		}
+	}
+	return s
+}
 
 // reasonTopic returns the topic of a state that holds while the GatewaySync or one of its gateways has the reason r.
 func reasonTopic(r v1alpha1.Reason) topic {
 	list := gatewaysThat(func(g *v1alpha1.DiscoveredGateway) bool { return g.Reason == r })
-	return topic{name: v1alpha1.AlertTopic(r), state: func(in input) string {
-		if text := list(in); text != "" || in.verdict.Reason != r {
-			return text
+	return topic{name: v1alpha1.AlertTopic(r), state: func(in input) situation {
+		if s := list(in); s.text != "" || in.verdict.Reason != r {
+			return s
 		}
-		return in.verdict.Message
+		return in.situation(in.verdict.Message)
 	}}
 }
 
 // maxListed bounds the gateways that a message lists.
 const maxListed = 10
 
-// gatewaysThat returns a function that lists the gateways for which match returns true.
-func gatewaysThat(match func(*v1alpha1.DiscoveredGateway) bool) func(input) string {
-	return func(in input) string {
+// gatewaysThat returns a state that lists the gateways for which match returns true. Its reason is the most severe one of theirs.
+func gatewaysThat(match func(*v1alpha1.DiscoveredGateway) bool) func(input) situation {
+	return func(in input) situation {
 		var list []string
-		more := 0
+		var s situation
+		if in.ready.Status != metav1.ConditionTrue {
+			s.since = in.ready.LastTransitionTime.Time
+		}
 		for i := range in.Status.DiscoveredGateways {
 			g := &in.Status.DiscoveredGateways[i]
-			switch {
-			case !match(g):
-			case len(list) == maxListed:
-				more++
-			default:
+			if !match(g) {
+				continue
+			}
+			severity := severityOf(g.Reason, in.verdict.Phase == request.Failed && g.SyncStatus == v1alpha1.GatewayError)
+			if s.count == 0 || rank(severity) > rank(s.severity) {
+				s.reason, s.severity = g.Reason, severity
+			}
+			if s.count++; s.count <= maxListed {
 				list = append(list, gatewayLine(g))
 			}
 		}
-		if more > 0 {
-			list = append(list, fmt.Sprintf("and %d more", more))
+		if s.count > maxListed {
+			list = append(list, fmt.Sprintf("and %d more", s.count-maxListed))
 		}
-		return strings.Join(list, "; ")
+		s.text = strings.Join(list, "; ")
+		return s
 	}
 }
 

@@ -13,7 +13,7 @@ type Notifier struct{ sent *prometheus.CounterVec }
 func NewNotifier(reg prometheus.Registerer, version string) *Notifier {
 	m := &Notifier{sent: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "stoker", Name: "notifications_total",
 		Help: "Notifications by the type of their receiver and the result: sent or failed."}, []string{"type", "result"})}
-	for _, kind := range []v1alpha1.AlertType{v1alpha1.AlertSlack, v1alpha1.AlertPagerDuty, v1alpha1.AlertWebhookCE} {
+	for _, kind := range v1alpha1.AlertTypes {
 		for _, result := range []string{"sent", "failed"} {
 			m.sent.WithLabelValues(string(kind), result)
 		}

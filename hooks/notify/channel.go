@@ -1,0 +1,263 @@
+package notify
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/failure"
+)
+
+// maxPending bounds the news of a topic that wait, and maxReasons the reasons that a report has. The oldest are dropped.
+const maxPending, maxReasons = 8, 8
+
+// channel is one receiver of the notifications about one GatewaySync.
+type channel struct {
+	gs      *v1alpha1.GatewaySync
+	webhook *v1alpha1.AlertWebhook
+	busy    bool // a message is on its way
+	// sent is the record: the report of a state that was sent as firing, or a digest of the last event.
+	sent map[v1alpha1.AlertTopic]string
+	// pending has the news that were not sent yet, oldest first.
+	pending map[v1alpha1.AlertTopic][]pendingNews
+	// changedAt is the time at which a state began to differ from sent, and absentAt when it was last seen not to hold.
+	changedAt, absentAt map[v1alpha1.AlertTopic]time.Time
+	nextSend            time.Time // no message before
+	failures            int       // since the last message that was accepted
+}
+
+// pendingNews is an event as it was when it was seen.
+type pendingNews struct {
+	change
+	at time.Time
+}
+
+func newChannel(sent map[v1alpha1.AlertTopic]string) *channel {
+	ch := &channel{sent: map[v1alpha1.AlertTopic]string{}, pending: map[v1alpha1.AlertTopic][]pendingNews{},
+		changedAt: map[v1alpha1.AlertTopic]time.Time{}, absentAt: map[v1alpha1.AlertTopic]time.Time{}}
+	maps.Copy(ch.sent, sent)
+	return ch
+}
+
+// next returns when a change may be due, or false if there is none.
+func (ch *channel) next(settle time.Duration) (time.Time, bool) {
+	var times []time.Time
+	for _, t := range ch.changedAt {
+		times = append(times, t.Add(settle))
+	}
+	for _, list := range ch.pending {
+		for _, p := range list {
+			times = append(times, p.at)
+		}
+	}
+	if len(times) == 0 || ch.busy {
+		return time.Time{}, false
+	}
+	first := slices.MinFunc(times, time.Time.Compare)
+	if first.Before(ch.nextSend) {
+		first = ch.nextSend
+	}
+	return first, true
+}
+
+// due returns the changes since the record that are due: events, and states that have lasted for settle.
+func (ch *channel) due(now time.Time, settle time.Duration) []change {
+	in := newInput(ch.gs, now)
+	var changes []change
+	wanted := map[v1alpha1.AlertTopic]bool{}
+	for _, name := range ch.webhook.Wanted() {
+		t, ok := topicOf(name)
+		if !ok || wanted[t.name] {
+			continue
+		}
+		wanted[t.name] = true
+		if t.event != nil {
+			changes = append(changes, ch.news(t, in)...)
+			continue
+		}
+		changedAt, differed := ch.changedAt[t.name]
+		if !differed {
+			changedAt = now
+		}
+		c := ch.stateChange(t, in, changedAt)
+		if c == nil {
+			delete(ch.changedAt, t.name)
+			continue
+		}
+		ch.changedAt[t.name] = changedAt
+		if now.Sub(changedAt) >= settle {
+			changes = append(changes, *c)
+		}
+	}
+	maps.DeleteFunc(ch.sent, func(name v1alpha1.AlertTopic, _ string) bool { return !wanted[name] })
+	maps.DeleteFunc(ch.pending, func(name v1alpha1.AlertTopic, _ []pendingNews) bool { return !wanted[name] })
+	maps.DeleteFunc(ch.changedAt, func(name v1alpha1.AlertTopic, _ time.Time) bool { return !wanted[name] })
+	maps.DeleteFunc(ch.absentAt, func(name v1alpha1.AlertTopic, _ time.Time) bool { return !wanted[name] })
+	return changes
+}
+
+// news returns the events of a topic that were not sent yet, each as it was when it was seen. The first event that the channel sees is
+// not news: it may have happened before alerting began.
+func (ch *channel) news(t topic, in input) []change {
+	list := ch.pending[t.name]
+	last, known := ch.sent[t.name]
+	if n := len(list); n > 0 {
+		last = list[n-1].sent
+	}
+	if e := t.event(in); e.id != "" {
+		sum := sha256.Sum256([]byte(e.id))
+		digest := hex.EncodeToString(sum[:4])
+		c := change{Topic: t.name, State: News, Ref: e.ref, Commit: e.commit, Text: failure.Cut(e.text, maxText), sent: digest}
+		switch {
+		case !known:
+			ch.sent[t.name] = digest
+		case digest != last:
+			list = append(slices.DeleteFunc(list, func(p pendingNews) bool { // what says the same is sent once
+				return p.Ref == c.Ref && p.Commit == c.Commit && p.Text == c.Text
+			}), pendingNews{c, in.now})
+		}
+	}
+	list = list[max(len(list)-maxPending, 0):]
+	for len(list) > 0 && in.now.Sub(list[0].at) > newsLifetime { // not news any more
+		ch.sent[t.name] = list[0].sent
+		list = list[1:]
+	}
+	ch.pending[t.name] = list
+	var changes []change
+	for _, p := range list {
+		changes = append(changes, p.change)
+	}
+	return changes
+}
+
+// stateChange returns the beginning or the end of a state that was not sent yet, or that it became worse, or nil. changedAt is when the
+// state began to differ from what was sent.
+func (ch *channel) stateChange(t topic, in input, changedAt time.Time) *change {
+	s := t.state(in)
+	text, firing := ch.sent[t.name]
+	reported := decodeReport(text)
+	if s.text == "" {
+		ch.absentAt[t.name] = in.now
+		if !firing {
+			return nil
+		}
+		return ch.end(t, in, reported, changedAt)
+	}
+	c := &change{Topic: t.name, State: Firing, Severity: s.severity, Ref: in.verdict.Ref, Commit: in.verdict.Commit, Text: failure.Cut(s.text, maxText)}
+	switch {
+	case !firing:
+		reported.since = ch.began(t.name, s, changedAt)
+	case !reported.worse(s):
+		return nil
+	default:
+		c.replaced = reported.reason()
+	}
+	reported = reported.with(s)
+	c.reason, c.sent = reported.reason(), reported.encode()
+	if !reported.since.IsZero() {
+		c.Since = &reported.since
+	}
+	return c
+}
+
+// end returns the end of a state that was sent as firing.
+func (ch *channel) end(t topic, in input, reported report, endedAt time.Time) *change {
+	c := &change{Topic: t.name, State: Resolved, Ref: in.verdict.Ref, Commit: in.verdict.Commit, Text: "it has ended", reason: reported.reason()}
+	if since := reported.since; !since.IsZero() {
+		c.Since, c.Text = &since, "it has ended after "+endedAt.Sub(since).Round(time.Second).String()
+	}
+	if text := in.verdict.Message; text != "" && len(ch.gs.Status.Conditions) > 0 {
+		c.Text = failure.Cut(c.Text+": "+text, maxText)
+	}
+	return c
+}
+
+// began returns when a state began. The status says it, unless the state was seen not to hold since then.
+func (ch *channel) began(name v1alpha1.AlertTopic, s situation, seen time.Time) time.Time {
+	since := s.since
+	if since.IsZero() || since.After(seen) || since.Before(ch.absentAt[name]) {
+		since = seen
+	}
+	return since.UTC().Truncate(time.Second)
+}
+
+// record records the changes that the receiver accepted, and sets the time of the next message.
+func (ch *channel) record(changes []change, err error, now time.Time) {
+	for _, c := range changes {
+		delete(ch.changedAt, c.Topic)
+		switch c.State {
+		case Resolved:
+			delete(ch.sent, c.Topic)
+		case Firing:
+			ch.sent[c.Topic] = c.sent
+		case News:
+			ch.sent[c.Topic] = c.sent
+			ch.pending[c.Topic] = slices.DeleteFunc(ch.pending[c.Topic], func(p pendingNews) bool { return p.sent == c.sent })
+		}
+	}
+	if err == nil {
+		ch.failures, ch.nextSend = 0, now.Add(minSendInterval)
+		return
+	}
+	pause := backoff.Retry(ch.failures, maxRetryPause)
+	if rejected, ok := errors.AsType[*statusError](err); ok {
+		pause = max(pause, rejected.retryAfter)
+	}
+	ch.failures, ch.nextSend = ch.failures+1, now.Add(max(pause, minRetryPause))
+}
+
+// report is what was sent about a state that fires: when it began, its last severity, its greatest number of gateways, and its reasons.
+type report struct {
+	since    time.Time
+	severity Severity
+	count    int
+	reasons  []string // the one that was sent last is the last one
+}
+
+// reason returns the reason that was sent last.
+func (r report) reason() string {
+	if len(r.reasons) == 0 {
+		return ""
+	}
+	return r.reasons[len(r.reasons)-1]
+}
+
+// worse reports whether s is worse than what was sent: it is more severe or, if it is as severe, has a reason that was not sent, or at least
+// twice as many gateways.
+func (r report) worse(s situation) bool {
+	if s.severity != r.severity {
+		return rank(s.severity) > rank(r.severity)
+	}
+	return !slices.Contains(r.reasons, s.key()) || s.count >= 2*max(r.count, 1)
+}
+
+// with returns the report after s was sent.
+func (r report) with(s situation) report {
+	reasons := append(slices.DeleteFunc(slices.Clone(r.reasons), func(one string) bool { return one == s.key() }), s.key())
+	return report{since: r.since, severity: s.severity, count: max(r.count, s.count), reasons: reasons[max(len(reasons)-maxReasons, 0):]}
+}
+
+func (r report) encode() string {
+	return fmt.Sprintf("%s %s %d %s", r.since.UTC().Format(time.RFC3339), r.severity, r.count, strings.Join(r.reasons, ","))
+}
+
+// decodeReport returns the report in a text. What is not valid is left out.
+func decodeReport(text string) report {
+	var r report
+	parts := append(strings.Fields(text), "", "", "", "")
+	r.since, _ = time.Parse(time.RFC3339, parts[0])
+	r.severity = Severity(parts[1])
+	r.count, _ = strconv.Atoi(parts[2])
+	if parts[3] != "" {
+		r.reasons = strings.Split(parts[3], ",")
+	}
+	return r
+}
