@@ -177,12 +177,12 @@ func ReadWithLock(ctx context.Context, clients kube.Clients, gs *v1alpha1.Gatewa
 	if v.Phase != Succeeded {
 		return v, nil
 	}
-	target, err := targetOf(ctx, clients, gs)
+	target, err := TargetOf(ctx, clients, gs)
 	return Read(gs, ref, target, clients.Now()), err
 }
 
-// targetOf returns the SyncTarget of gs. If there is none, it returns an empty one, which has no lead.
-func targetOf(ctx context.Context, clients kube.Clients, gs *v1alpha1.GatewaySync) (*v1alpha1.SyncTarget, error) {
+// TargetOf returns the SyncTarget of gs. If there is none, it returns an empty one, which has no lead. With an error it returns nil.
+func TargetOf(ctx context.Context, clients kube.Clients, gs *v1alpha1.GatewaySync) (*v1alpha1.SyncTarget, error) {
 	t, err := kube.SyncTargets(clients.Dynamic, gs.Namespace).Get(ctx, gs.Name)
 	_, undecodable := errors.AsType[*kube.UndecodableError](err)
 	switch {

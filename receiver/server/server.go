@@ -70,7 +70,8 @@ type Server struct {
 	setter         *request.Setter
 	requestClients kube.Clients
 	statusClients  kube.Clients
-	waiting        chan struct{} // a slot for each answer that is held back
+	statusReads    *sharedReads
+	waiting        waiters // whose answers are held back
 
 	mu      sync.Mutex
 	refused int // since the last log message
@@ -82,7 +83,8 @@ func New(c Config) (*Server, error) {
 		c.Install = func() []secret.String { return nil }
 	}
 	s := &Server{Config: c, checker: credential.NewChecker(), bodies: limit.NewBodies(largeBodies), requestClients: c.Clients, statusClients: c.Clients,
-		waiting: make(chan struct{}, maxWaiting)}
+		waiting: waiters{of: map[queue.Key]int{}}}
+	s.statusReads = newSharedReads(s.observe)
 	for _, client := range []*kube.Clients{&s.requestClients, &s.statusClients} {
 		if c.Clients.Config == nil {
 			continue
@@ -142,6 +144,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 // Close carries out the accepted requests, and rejects new ones.
 func (s *Server) Close() {
+	s.statusReads.close()
 	s.reads.Close()
 	s.queue.Close()
 }

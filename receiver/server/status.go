@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,6 +20,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/status"
+	"stoker.io/stoker/receiver/queue"
 )
 
 const (
@@ -28,7 +30,7 @@ const (
 	noGatewaysTimeout = time.Minute
 	maxQuery          = 256
 	// maxWait limits how long an answer may be held back. It must be shorter than the drain time of the server. maxWaiting
-	// limits how many are held back at the same time. It must be lower than the connections of one address.
+	// limits how many are held back at the same time, half of them for one object. It must be lower than the connections of one address.
 	maxWait    = 10 * time.Second
 	maxWaiting = 64
 	// cachePollInterval is how often the cache is checked for a change. readInterval is how often the API server is queried
@@ -116,61 +118,107 @@ func parseQuery(raw string) (q query, err error) {
 	return q, nil
 }
 
-// waitForStatus returns the status when it is final or q.wait has passed. It detects most changes in the cache. If too many callers wait
-// already, it returns at once.
+// waitForStatus returns the status when it is final or q.wait has passed. While it waits, it looks at the cache, and reads the object only if
+// the cache says that the phase is final, or has not changed for a while. If too many callers wait already, it returns at once.
 func (s *Server) waitForStatus(ctx context.Context, c caller, q query) (Status, error) {
-	read := func() (Status, error) {
-		ctx, cancel := context.WithTimeout(ctx, readTimeout)
-		defer cancel()
-		return s.readStatus(ctx, c, q)
-	}
-	status, err := read()
+	status, err := s.readStatus(ctx, c, q)
 	if q.wait == 0 || err != nil || status.Phase != request.Progressing {
 		return status, err
 	}
-	select {
-	case s.waiting <- struct{}{}:
-		defer func() { <-s.waiting }()
-	default:
+	leave, ok := s.waiting.enter(c.key)
+	if !ok {
 		return status, nil
 	}
+	defer leave()
 	over, version := time.Now().Add(q.wait), ""
 	for lastRead := time.Now(); time.Now().Before(over) && backoff.Wait(ctx, min(cachePollInterval, time.Until(over))); {
 		cached := s.find.Get(c.key.Kind, c.key.Namespace, c.key.Name)
 		if cached == nil || cached.GetResourceVersion() == version && time.Since(lastRead) < readInterval {
 			continue
 		}
-		version, lastRead = cached.GetResourceVersion(), time.Now()
-		if status, err = read(); err != nil || status.Phase != request.Progressing {
+		if cached.GetResourceVersion() != version {
+			version = cached.GetResourceVersion()
+			if request.Replaced(cached, c.object.GetUID()) == nil && s.statusOf(observation{object: cached}, q).Phase == request.Progressing {
+				continue
+			}
+		}
+		lastRead = time.Now()
+		if status, err = s.readStatus(ctx, c, q); err != nil || status.Phase != request.Progressing {
 			return status, err
 		}
 	}
 	return status, nil
 }
 
-// readStatus queries the API server, because the cache may be older than the request in question. If the object was replaced, the
-// error is NotFound: the caller authenticated with the secret of the old object.
-func (s *Server) readStatus(ctx context.Context, c caller, q query) (Status, error) {
-	o, err := request.NewSetter(s.statusClients.Dynamic, nil).Of(c.key.Kind).Get(ctx, c.key.Namespace, c.key.Name)
-	if err == nil {
-		err = request.Replaced(o, c.object.GetUID())
+// waiters counts the callers that wait for a phase, in all and for each object.
+type waiters struct {
+	mu  sync.Mutex
+	all int
+	of  map[queue.Key]int
+}
+
+// enter counts a caller until leave is called. It returns false if there are too many. One object gets at most half of all.
+func (w *waiters) enter(key queue.Key) (leave func(), ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.all >= maxWaiting || w.of[key] >= maxWaiting/2 {
+		return nil, false
 	}
-	if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
-		return Status{Phase: request.Failed, Ref: q.ref, Message: bad.Error()}, nil
+	w.all, w.of[key] = w.all+1, w.of[key]+1
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.all--; w.of[key] == 1 {
+			delete(w.of, key)
+			return
+		}
+		w.of[key]--
+	}, true
+}
+
+// observe queries the API server.
+func (s *Server) observe(ctx context.Context, key queue.Key) (seen observation) {
+	seen.object, seen.err = request.NewSetter(s.statusClients.Dynamic, nil).Of(key.Kind).Get(ctx, key.Namespace, key.Name)
+	gs, ok := seen.object.(*v1alpha1.GatewaySync)
+	if seen.err != nil || !ok || request.Read(gs, "", nil, s.statusClients.Clock.Now()).Phase != request.Succeeded {
+		return seen
 	}
-	if err != nil {
-		return Status{}, err
-	}
-	gs, ok := o.(*v1alpha1.GatewaySync)
-	if !ok {
-		cs, _ := o.(*v1alpha1.ConfigSync)
-		return summarize(cs, request.At(cs, request.ReadConfig(cs, q.ref), q.commit), q.id), nil
-	}
-	v, err := request.ReadWithLock(ctx, s.statusClients, gs, q.ref)
+	target, err := request.TargetOf(ctx, s.statusClients, gs)
 	if err != nil {
 		s.Log.Debug("a failure may be reported late", "namespace", gs.Namespace, "gatewaysync", gs.Name, "error", err)
 	}
-	return withDeadline(gs, request.At(gs, v, q.commit), q.id, s.statusClients.Clock.Now()), nil
+	seen.target = target
+	return seen
+}
+
+// readStatus returns the status of the object that the API server has, because the cache may be older than the request in question. If the
+// object was replaced, the error is NotFound: the caller authenticated with the secret of the old object.
+func (s *Server) readStatus(ctx context.Context, c caller, q query) (Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	seen := s.statusReads.get(ctx, c.key)
+	if seen.err == nil {
+		seen.err = request.Replaced(seen.object, c.object.GetUID())
+	}
+	if bad, ok := errors.AsType[*kube.UndecodableError](seen.err); ok {
+		return Status{Phase: request.Failed, Ref: q.ref, Message: bad.Error()}, nil
+	}
+	if seen.err != nil {
+		return Status{}, seen.err
+	}
+	return s.statusOf(seen, q), nil
+}
+
+// statusOf returns the answer for an object.
+func (s *Server) statusOf(seen observation, q query) Status {
+	now := s.statusClients.Clock.Now()
+	switch o := seen.object.(type) {
+	case *v1alpha1.GatewaySync:
+		return withDeadline(o, request.At(o, request.Read(o, q.ref, seen.target, now), q.commit), q.id, now)
+	case *v1alpha1.ConfigSync:
+		return summarize(o, request.At(o, request.ReadConfig(o, q.ref), q.commit), q.id)
+	}
+	return Status{Phase: request.Failed, Ref: q.ref, Message: "this kind has no status"} // it never happens: the routes name the two kinds
 }
 
 // maxClockSkew is how far a recorded time may be in the future, because the API server's clock is only known to within a few seconds.

@@ -17,6 +17,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
+	"stoker.io/stoker/receiver/queue"
 )
 
 const commit = "1111111111111111111111111111111111111111"
@@ -289,6 +290,12 @@ func TestRequestForRefAtCommit(t *testing.T) {
 	assert.Equal(t, http.StatusBadRequest, w.post("plant", `{"ref":"v1","commit":"1111111"}`, bearer(ownSecret)).Code)
 }
 
+func (w *waiters) number() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all
+}
+
 func TestLongPollingStatus(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
@@ -300,22 +307,27 @@ func TestLongPollingStatus(t *testing.T) {
 		assert.Equal(t, request.Progressing, ask("100ms").S.Phase)
 	})
 	t.Run("too many callers wait", func(t *testing.T) {
-		for range maxWaiting {
-			w.server.waiting <- struct{}{}
+		var leave []func()
+		for range maxWaiting / 2 {
+			one, ok := w.server.waiting.enter(queue.Key{Kind: kube.GatewaySync, Namespace: w.ns, Name: "plant"})
+			require.True(t, ok)
+			leave = append(leave, one)
 		}
 		began := time.Now()
 		assert.Equal(t, request.Progressing, ask("10s").S.Phase)
 		assert.Less(t, time.Since(began), 10*time.Second)
-		for range maxWaiting {
-			<-w.server.waiting
+		other, ok := w.server.waiting.enter(queue.Key{Kind: kube.GatewaySync, Namespace: w.ns, Name: "other"})
+		require.True(t, ok, "one object must not take the places of the others")
+		for _, one := range append(leave, other) {
+			one()
 		}
 	})
 	t.Run("gateways sync", func(t *testing.T) {
 		answers := make(chan said, 1)
 		go func() { answers <- ask("10s") }()
-		require.Eventually(t, func() bool { return len(w.server.waiting) == 1 }, liveness, time.Millisecond)
+		require.Eventually(t, func() bool { return w.server.waiting.number() == 1 }, liveness, time.Millisecond)
 		w.lead("plant", synced)
 		assert.Equal(t, request.Succeeded, (<-answers).S.Phase)
-		assert.Empty(t, w.server.waiting)
+		assert.Zero(t, w.server.waiting.number())
 	})
 }
