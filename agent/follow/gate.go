@@ -123,12 +123,12 @@ func (g *gate) check(ctx context.Context, gs *v1alpha1.GatewaySync, in instructi
 	case r.failed && !r.done && g.volume.commit() != in.Commit:
 		p.hold(v1alpha1.ReasonGateClosed, "the rollout of %s was aborted before this gateway got it", in.Commit.Short())
 	case open && approval && !g.approved(ctx, stage.Name, in.Commit):
-		p.hold(v1alpha1.ReasonApprovalNeeded, "%s waits for an approval of stage %s: stoker.io/approved has no %s@%s", in.Commit.Short(), stage.Name, stage.Name, in.Commit)
+		p.hold(v1alpha1.ReasonApprovalNeeded, "%s waits for an approval of stage %s: stoker approve %s %s", in.Commit.Short(), stage.Name, gs.Name, stage.Name)
 	case open:
 	case r.open == 0 && gs.DryRunBefore():
 		p.dry = true
 	case approval && r.open < steps && order.Stage(r.open+1) == stage && order.Opens(r.open+1) && !annotation.Approved(gs, stage.Name, in.Commit.String()):
-		p.hold(v1alpha1.ReasonApprovalNeeded, "%s waits until stage %s is approved", in.Commit.Short(), stage.Name)
+		p.hold(v1alpha1.ReasonApprovalNeeded, "%s waits until stage %s is approved: stoker approve %s %s", in.Commit.Short(), stage.Name, gs.Name, stage.Name)
 	default:
 		p.hold(v1alpha1.ReasonGateClosed, "%s waits: %d of %d steps are open, and this gateway is in step %d", in.Commit.Short(), r.open, steps, step)
 	}

@@ -148,7 +148,7 @@ func (s *Scene) Rollout(name string, phase v1alpha1.RolloutPhase) *v1alpha1.Gate
 	switch phase {
 	case v1alpha1.RolloutWaiting:
 		o.Stage, o.Message, reason = "plant", "stage plant waits for the approval plant@"+Target, v1alpha1.ReasonApprovalNeeded
-		waits.Reason, waits.Message = reason, Target[:7]+" waits for an approval of stage plant: stoker.io/approved has no plant@"+Target
+		waits.Reason, waits.Message = reason, Target[:7]+" waits for an approval of stage plant: stoker approve "+name+" plant"
 	case v1alpha1.RolloutSoaking:
 		o.Message, reason = "stage canary runs "+Target[:7]+" and waits until it is "+now.Add(18*time.Minute).Format(time.RFC3339), v1alpha1.ReasonRolloutSoaking
 	case v1alpha1.RolloutAborted:
