@@ -66,7 +66,7 @@ func serveUntilDone(ctx context.Context, s settings, log *slog.Logger) error {
 	cert := keypair.NewMounted(s.TLSDir, readInterval, log, measured.SetCertificateExpiry)
 	ready := func() bool { return srv.Ready() && (s.TLSDir == "" || cert.Ready()) && ctx.Err() == nil }
 
-	bounds := serve.Bounds{MaxBody: limit.MaxBody + 1, Body: bodyTimeout, Idle: idleTimeout, Drain: drainTimeout, Log: log,
+	bounds := serve.Bounds{MaxBody: limit.MaxStream + 1, Body: bodyTimeout, Idle: idleTimeout, Drain: drainTimeout, Log: log,
 		Connections: limit.Limits{MaxTotal: maxConnections, MaxEach: maxAddressConnections, Networks: true, Opened: measured.Connections,
 			Closed: func() { measured.ConnectionClosed("address") }}}
 	loops := []func(context.Context) error{srv.Run, secrets.Run}

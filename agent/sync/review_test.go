@@ -295,7 +295,7 @@ func TestWebhookSignature(t *testing.T) {
 	b, v := reviewed(t)
 	b.conn.Webhook.Key = func() (secret.String, error) { return secret.New("new\nold"), nil }
 	b.synced()
-	proof, ok := credential.Read(v.header[0])
+	proof, ok := credential.Read(v.header[0], time.Now())
 	require.True(t, ok)
 	assert.True(t, proof.Signed())
 	check := credential.NewChecker()

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// MaxBody is the largest body that is read. Git hosts send less, except for pushes of thousands of commits.
-const MaxBody = 1 << 20
+// MaxBody is how much of a body is kept. Git hosts send less, except for pushes of thousands of commits. MaxStream is the largest body that
+// is read: that of GitHub.
+const MaxBody, MaxStream = 1 << 20, 25 << 20
 
 const (
 	// Every connection may read a body of smallBody bytes at any time; Bodies limits larger ones. A sender that sends nothing
@@ -21,8 +22,10 @@ const (
 )
 
 var (
-	// ErrTooLarge means that a body is larger than MaxBody.
-	ErrTooLarge = errors.New("the body is larger than 1 MiB")
+	// ErrTooLarge means that a body is larger than MaxStream.
+	ErrTooLarge = errors.New("the body is larger than 25 MiB")
+	// ErrCut means that a body is larger than MaxBody. Rest reads what is left of it.
+	ErrCut = errors.New("the body is larger than 1 MiB")
 	// ErrBusy means that too many large bodies arrive at the same time.
 	ErrBusy = errors.New("too many large requests arrive at once")
 )
@@ -50,10 +53,10 @@ func NewBodies(large int) *Bodies {
 }
 
 // Read reads a body. The caller must call release, which is never nil, when it no longer uses the body. The error is
-// ErrTooLarge, ErrBusy, or the error of the read.
+// ErrTooLarge, ErrBusy, ErrCut with the beginning of the body, or the error of the read.
 func (b *Bodies) Read(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
 	release = func() {}
-	if r.ContentLength > MaxBody {
+	if r.ContentLength > MaxStream {
 		return nil, release, ErrTooLarge
 	}
 	// Ignore errors: a test's ResponseRecorder has no deadline. Clear the deadline at the end, or it may abort the request while the
@@ -61,7 +64,7 @@ func (b *Bodies) Read(w http.ResponseWriter, r *http.Request) (body []byte, rele
 	deadline := http.NewResponseController(w).SetReadDeadline
 	_ = deadline(time.Now().Add(arrivalTimeout))
 	defer func() {
-		if err == nil {
+		if err == nil || errors.Is(err, ErrCut) {
 			_ = deadline(time.Time{})
 		}
 	}()
@@ -87,9 +90,25 @@ func (b *Bodies) Read(w http.ResponseWriter, r *http.Request) (body []byte, rele
 	_ = deadline(time.Now().Add(arrivalTimeout))
 	n, err = fill(r.Body, buffer[copy(buffer, first):])
 	if errors.Is(err, errFull) {
-		err = ErrTooLarge
+		err = ErrCut
 	}
 	return buffer[:smallBody+n], release, err
+}
+
+// Rest copies to all what follows the body that Read has cut. The caller keeps what Read returned until then, so that the number of such
+// copies is limited, too.
+func (b *Bodies) Rest(w http.ResponseWriter, r *http.Request, all io.Writer) error {
+	deadline := http.NewResponseController(w).SetReadDeadline
+	_ = deadline(time.Now().Add(arrivalTimeout)) // a ResponseRecorder of a test has none
+	n, err := io.Copy(all, io.LimitReader(r.Body, MaxStream-MaxBody))
+	switch {
+	case err != nil:
+		return err
+	case n == MaxStream-MaxBody:
+		return ErrTooLarge
+	}
+	_ = deadline(time.Time{})
+	return nil
 }
 
 // getBuffer returns the buffer that was used last, or a new one if all are in use.

@@ -25,7 +25,7 @@ func TestBodyLimit(t *testing.T) {
 		want   error
 	}{
 		"none": {0, nil}, "tiny": {100, nil}, "below the tiny limit": {tinyBody - 1, nil}, "at the tiny limit": {tinyBody, nil}, "small": {tinyBody + 1, nil}, "below the small limit": {smallBody - 1, nil}, "at the small limit": {smallBody, nil}, "larger": {smallBody + 1, nil},
-		"at the limit": {MaxBody, nil}, "too large": {MaxBody + 1, ErrTooLarge}, "far too large": {4 * MaxBody, ErrTooLarge},
+		"at the limit": {MaxBody, nil}, "cut": {MaxBody + 1, ErrCut}, "cut early": {4 * MaxBody, ErrCut},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, known := range []bool{true, false} {
@@ -57,6 +57,36 @@ func TestBodyLimit(t *testing.T) {
 		release()
 	}
 }
+
+func TestRestOfBody(t *testing.T) {
+	for name, c := range map[string]struct {
+		length int
+		want   error
+	}{"one byte": {MaxBody + 2, nil}, "largest": {MaxStream, nil}, "too large": {MaxStream + 1, ErrTooLarge}} {
+		t.Run(name, func(t *testing.T) {
+			r := httptest.NewRequest(http.MethodPost, "/", io.LimitReader(zeros{}, int64(c.length)))
+			r.ContentLength = -1
+			b, w := NewBodies(1), httptest.NewRecorder()
+			body, release, err := b.Read(w, r)
+			defer release()
+			require.ErrorIs(t, err, ErrCut)
+			n := len(body)
+			err = b.Rest(w, r, writerFunc(func(part []byte) { n += len(part) }))
+			assert.ErrorIs(t, err, c.want)
+			if c.want == nil {
+				assert.Equal(t, c.length, n)
+			}
+		})
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+type writerFunc func([]byte)
+
+func (f writerFunc) Write(p []byte) (int, error) { f(p); return len(p), nil }
 
 func TestLargeBodiesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -13,7 +13,7 @@ type azureBody struct {
 
 type azurePush struct {
 	Resource struct {
-		RefUpdates list[struct {
+		RefUpdates *list[struct {
 			Name        string `json:"name"`
 			NewObjectID string `json:"newObjectId"`
 		}] `json:"refUpdates"`
@@ -44,7 +44,10 @@ func parseAzure(h http.Header, body []byte) (Request, error) {
 	}
 	repository := p.Resource.Repository
 	r := Request{Kind: KindPush, ID: id, Repositories: addresses(repository.RemoteURL, repository.SSHURL, repository.WebURL)}
-	for _, u := range p.Resource.RefUpdates {
+	if p.Resource.RefUpdates == nil {
+		return Request{}, invalid("resource.refUpdates is missing: set \"Resource details to send\" of the web hook to All")
+	}
+	for _, u := range *p.Resource.RefUpdates {
 		if isCommit(u.NewObjectID) && strings.HasPrefix(u.Name, "refs/") {
 			r.Refs = append(r.Refs, u.Name)
 		}

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 
+	kjson "sigs.k8s.io/json"
+
 	"stoker.io/stoker/api/v1alpha1/annotation"
 )
 
@@ -53,6 +55,11 @@ func parseGeneric(h http.Header, body []byte) (Request, error) {
 	for _, hostField := range []json.RawMessage{b.Repository, b.ObjectKind, b.EventName, b.RefType, b.Before, b.After, b.Changes, b.Resource, b.PublisherID} {
 		if hostField != nil {
 			return Request{}, invalid("the body is from a git host, but the header that names the event is missing: check whether a proxy removes headers")
+		}
+	}
+	if !isObject(b.App) && !isObject(b.Freight) { // the older formats contain whole objects of other programs
+		if unknown, err := kjson.UnmarshalStrict(body, &genericBody{}, kjson.DisallowUnknownFields); err == nil && len(unknown) > 0 {
+			return Request{}, invalid("%s: the fields are ref, commit, id and source", truncate(unknown[0]))
 		}
 	}
 	r := Request{Kind: KindRequest}

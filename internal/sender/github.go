@@ -19,6 +19,8 @@ type gitHubBody struct {
 type gitHubRelease struct {
 	TagName string `json:"tag_name"`
 	Draft   bool   `json:"draft"`
+
+	Prerelease bool `json:"prerelease"`
 }
 
 type gitHubRepository struct {
@@ -86,7 +88,7 @@ func parseLikeGitHub(h http.Header, body []byte, event, id string) (Request, err
 		if b.Release.TagName == "" {
 			return Request{}, invalid("release.tag_name is missing")
 		}
-		r.Refs = []string{tags + b.Release.TagName}
+		r.Refs, r.Prerelease = []string{tags + b.Release.TagName}, b.Release.Prerelease
 	}
 	if len(r.Repositories) == 0 {
 		return Request{}, invalid("repository has no address: neither clone_url nor ssh_url nor git_url nor html_url")

@@ -1,6 +1,8 @@
 package sender
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"net/http"
 	"strings"
 )
@@ -23,7 +25,7 @@ type gitLabProject struct {
 }
 
 func parseGitLab(h http.Header, body []byte) (Request, error) {
-	id := deliveryID(h, "X-Gitlab-Event-Uuid")
+	id := deliveryID(h, "Webhook-Id", "Idempotency-Key") // the first one is signed; both are the same for a repeated delivery
 	switch event := h.Get("X-Gitlab-Event"); event {
 	case "Push Hook", "Tag Push Hook", "Release Hook", "System Hook":
 	default:
@@ -67,6 +69,12 @@ func parseGitLab(h http.Header, body []byte) (Request, error) {
 		return Request{}, invalid("ref: %s is not a full name such as refs/heads/main", quote(b.Ref))
 	default:
 		r.Refs = []string{b.Ref}
+	}
+	if id == "" { // older versions have only an id of the event, which is the same for all refs that were pushed together
+		if event := deliveryID(h, "X-Gitlab-Event-Uuid"); event != "" {
+			sum := sha256.Sum256([]byte(r.Refs[0]))
+			r.ID = event + "-" + hex.EncodeToString(sum[:4])
+		}
 	}
 	if len(r.Repositories) == 0 {
 		return Request{}, invalid("project has no address: neither git_http_url nor git_ssh_url nor web_url")

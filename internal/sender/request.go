@@ -41,6 +41,8 @@ type Request struct {
 	Repositories []Repository
 	// Refs are the full names that were created or moved (KindPush).
 	Refs []string
+	// Prerelease means that the host marks the release as a prerelease (KindPush).
+	Prerelease bool
 	// Ref is the requested ref (KindRequest); "" for a poll of git.
 	Ref string
 	// Commit is the commit that Ref must resolve to (KindRequest); "" for any.
@@ -86,6 +88,38 @@ func Parse(h http.Header, body []byte) (Request, error) {
 		return Request{Sender: s.Name}, invalid("a ref is longer than %d bytes", maxRef)
 	}
 	return r, nil
+}
+
+// Complete returns an object with the members that are complete in a body that was cut: the hosts that send long lists of commits send them
+// after what matters.
+func Complete(body []byte) []byte {
+	members := json.NewDecoder(bytes.NewReader(body))
+	var object bytes.Buffer
+	if start, err := members.Token(); err != nil || start != json.Delim('{') {
+		return body
+	}
+	for members.More() {
+		name, err := members.Token()
+		key, isName := name.(string)
+		var value json.RawMessage
+		if err != nil || !isName || members.Decode(&value) != nil {
+			break
+		}
+		quoted, err := json.Marshal(key)
+		if err != nil {
+			break
+		}
+		object.WriteByte(',')
+		object.Write(quoted)
+		object.WriteByte(':')
+		object.Write(value)
+	}
+	text := append(object.Bytes(), '}')
+	if len(text) == 1 {
+		return []byte("{}")
+	}
+	text[0] = '{'
+	return text
 }
 
 // decode decodes a JSON object into a struct. It ignores unknown fields and compares names exactly. The error for a value of a

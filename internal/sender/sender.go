@@ -42,7 +42,7 @@ func All() []Sender {
 	return []Sender{
 		{"gitea", []string{"X-Forgejo-Event", "X-Gitea-Event"}, signature, "push, create, release (Gitea and Forgejo)", parseGitea},
 		{"github", []string{"X-Github-Event"}, signature, "push, create, release", parseGitHub},
-		{"gitlab", []string{"X-Gitlab-Event"}, "`X-Gitlab-Token: …`", "push, tag push, release, system hook", parseGitLab},
+		{"gitlab", []string{"X-Gitlab-Event"}, "`webhook-signature: v1,…`, or `X-Gitlab-Token: …`", "push, tag push, release, system hook", parseGitLab},
 		{"bitbucket", []string{"X-Event-Key"}, oldSignature, "push (Cloud), refs changed (Data Center)", parseBitbucket},
 		{azureDevOps, []string{"X-Vss-Activityid", "X-Vss-Subscriptionid"}, basic, "code pushed", parseAzure},
 		{ArgoCD, nil, bearer, "a notification: a poll of git", parseGeneric},

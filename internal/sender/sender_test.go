@@ -61,6 +61,32 @@ func TestParseDeliveries(t *testing.T) {
 	}
 }
 
+// Of a push that is larger than what is kept, the members before the commits count.
+func TestCompleteMembers(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"ref":"refs/tags/v1","n":{"a":[1]},"commits":[{"id":"x`: `{"ref":"refs/tags/v1","n":{"a":[1]}}`,
+		`{"a\"b":1,"c`:    `{"a\"b":1}`,
+		`{"a":1`:          `{"a":1}`,
+		`{"a`:             `{}`,
+		`{"a":1}`:         `{"a":1}`,
+		`[{"a":1},{"b":1`: `[{"a":1},{"b":1`,
+	} {
+		t.Run(body, func(t *testing.T) { assert.Equal(t, want, string(Complete([]byte(body)))) })
+	}
+}
+
+// GitLab sends one event id for all tags that were pushed together.
+func TestTagsOfOneEvent(t *testing.T) {
+	ids := map[string]bool{}
+	for _, tag := range []string{"v1", "v2"} {
+		body := `{"object_kind":"tag_push","after":"1111111111111111111111111111111111111111","ref":"refs/tags/` + tag + `","project":{"web_url":"https://x/y/z"}}`
+		r, err := Parse(http.Header{"X-Gitlab-Event": {"Tag Push Hook"}, "X-Gitlab-Event-Uuid": {"one"}}, []byte(body))
+		require.NoError(t, err)
+		ids[r.ID] = true
+	}
+	assert.Len(t, ids, 2)
+}
+
 func TestInvalidDeliveryID(t *testing.T) {
 	for _, id := range []string{"", "a b", "ä", strings.Repeat("x", 101), "a\x7f"} {
 		t.Run(fmt.Sprintf("%.20q", id), func(t *testing.T) {
@@ -77,6 +103,8 @@ func TestBodyErrors(t *testing.T) {
 		body   string
 		want   string
 	}{
+		"misspelled field":        {nil, `{"reff": "v1"}`, `unknown field "reff": the fields are ref, commit, id and source`},
+		"Azure's minimal details": {http.Header{"X-Vss-Activityid": {"x"}}, `{"eventType":"git.push","resource":{"url":"https://dev.azure.com/x","pushId":14}}`, `"Resource details to send"`},
 		"form instead of JSON":    {http.Header{"X-Github-Event": {"push"}, "Content-Type": {"application/x-www-form-urlencoded"}}, "payload=%7B%7D", "application/json"},
 		"number as ref":           {nil, `{"ref": 1.10}`, "1.10 becomes 1.1"},
 		"null":                    {nil, `{"ref": null}`, "null"},

@@ -7,9 +7,13 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/base64"
 	"encoding/hex"
+	"hash"
 	"net/http"
+	"strconv"
 	"strings"
+	"time"
 
 	"stoker.io/stoker/internal/secret"
 )
@@ -41,18 +45,29 @@ type Proof struct {
 	signed bool
 	mac    []byte // of the body, if signed
 	token  secret.String
+	// standard are the signatures of Standard Webhooks, of a text that begins with prefix and ends with the body. A sender may also show
+	// a token then, for secrets that are no signing keys.
+	standard [][]byte
+	prefix   string
 }
 
 // Signed reports whether the proof covers the body. It is meaningless if Read returned false.
-func (p Proof) Signed() bool { return p.signed }
+func (p Proof) Signed() bool { return p.signed || len(p.standard) > 0 }
 
 // signatures are the headers with signatures. The first one that is present counts, because GitHub and Gitea also send an older
 // and weaker one.
 var signatures = []string{"X-Hub-Signature-256", "X-Hub-Signature"}
 
 // Read finds the proof in a header. ok is false if there is no acceptable one: the header is missing or repeated, or the form
-// is not supported, such as a signature other than SHA-256.
-func Read(h http.Header) (p Proof, ok bool) {
+// is not supported, such as a signature other than SHA-256. now decides whether a signature with a time is still valid.
+func Read(h http.Header, now time.Time) (p Proof, ok bool) {
+	if list := h.Values("Webhook-Signature"); len(list) > 0 {
+		p, ok = standard(h, list, now)
+		if token := h.Values("X-Gitlab-Token"); len(token) == 1 {
+			p.token = secret.New(token[0])
+		}
+		return p, ok
+	}
 	for _, name := range signatures {
 		if list := h.Values(name); len(list) > 0 {
 			mac, ok := signature(list)
@@ -83,6 +98,39 @@ func signature(list []string) ([]byte, bool) {
 	return mac, err == nil
 }
 
+const (
+	// tolerance is how old a signature of Standard Webhooks may be, or how far in the future: the value of the specification.
+	tolerance = 5 * time.Minute
+	// keyPrefix begins a signing key of Standard Webhooks, of which the rest is the base64 of the key.
+	keyPrefix = "whsec_"
+	// maxSignatures bounds the signatures of one delivery, one for each key during a rotation, and maxDeliveryID its id.
+	maxSignatures, maxDeliveryID = 8, 256
+)
+
+// standard reads the signatures of Standard Webhooks, which GitLab sends if a webhook has a signing token.
+func standard(h http.Header, list []string, now time.Time) (p Proof, ok bool) {
+	ids, times := h.Values("Webhook-Id"), h.Values("Webhook-Timestamp")
+	if len(list) != 1 || len(ids) != 1 || len(times) != 1 || ids[0] == "" || len(ids[0]) > maxDeliveryID {
+		return Proof{}, false
+	}
+	at, err := strconv.ParseInt(times[0], 10, 64)
+	if err != nil || now.Sub(time.Unix(at, 0)).Abs() > tolerance {
+		return Proof{}, false
+	}
+	for i, one := range strings.Fields(list[0]) {
+		text, found := strings.CutPrefix(one, "v1,")
+		mac, err := base64.StdEncoding.DecodeString(text)
+		if i == maxSignatures || found && (err != nil || len(mac) != sha256.Size) {
+			return Proof{}, false
+		}
+		if found { // v1a is another method
+			p.standard = append(p.standard, mac)
+		}
+	}
+	p.prefix = ids[0] + "." + times[0] + "."
+	return p, len(p.standard) > 0
+}
+
 // Checker checks proofs.
 type Checker struct {
 	absent secret.String
@@ -99,28 +147,83 @@ func NewChecker() *Checker {
 	return c
 }
 
-// Verify reports whether a proof of this body matches one of the values. It always compares with n values and fills up with a
-// random one, so that the duration reveals nothing about the secret.
+// Verify reports whether a proof of this body matches one of the values; see Begin.
 func (c *Checker) Verify(p Proof, body []byte, values []secret.String, n int) bool {
-	known := 0
+	check := c.Begin(p, values, n)
+	_, _ = check.Write(body) // it never fails
+	return check.Known()
+}
+
+// Check checks one proof while the body arrives.
+type Check struct{ candidates []candidate }
+
+// candidate is a value that the sender may know.
+type candidate struct {
+	mac    hash.Hash // of the body; nil for a token
+	macs   [][]byte  // one of which mac must equal
+	counts int       // 0 if mac fills up
+	token  int       // 1 if the token is the value
+}
+
+// Begin returns a Check of a proof against the values. It always compares with n values and fills up with a random one, so that the
+// duration reveals nothing about the secret.
+func (c *Checker) Begin(p Proof, values []secret.String, n int) *Check {
+	check := &Check{}
 	for i := range max(n, len(values)) {
 		value, counts := c.absent, 0
 		if i < len(values) && !values[i].Empty() {
 			value, counts = values[i], 1
 		}
-		known |= c.compare(p, body, value) & counts
+		check.candidates = append(check.candidates, c.candidate(p, value, counts))
 	}
-	return known == 1
+	return check
 }
 
-func (c *Checker) compare(p Proof, body []byte, value secret.String) int {
+func (c *Checker) candidate(p Proof, value secret.String, counts int) candidate {
 	if p.signed {
-		h := hmac.New(sha256.New, []byte(value.Reveal()))
-		h.Write(body)
-		return subtle.ConstantTimeCompare(h.Sum(nil), p.mac)
+		return candidate{mac: hmac.New(sha256.New, []byte(value.Reveal())), macs: [][]byte{p.mac}, counts: counts}
 	}
 	// Hashing makes both texts equally long, as a constant-time comparison requires.
-	return subtle.ConstantTimeCompare(c.hash(value.Reveal()), c.hash(p.token.Reveal()))
+	one := candidate{token: subtle.ConstantTimeCompare(c.hash(value.Reveal()), c.hash(p.token.Reveal())) & counts}
+	if len(p.standard) > 0 {
+		text, isKey := strings.CutPrefix(value.Reveal(), keyPrefix)
+		key, err := base64.StdEncoding.DecodeString(text)
+		if isKey {
+			one.token = 0 // a signing key is never sent
+		}
+		if !isKey || err != nil || len(key) == 0 {
+			key, counts = c.key[:], 0
+		}
+		one.mac, one.macs, one.counts = hmac.New(sha256.New, key), p.standard, counts
+		_, _ = one.mac.Write([]byte(p.prefix))
+	}
+	return one
+}
+
+// Write adds a part of the body. It never fails.
+func (c *Check) Write(part []byte) (int, error) {
+	for _, one := range c.candidates {
+		if one.mac != nil {
+			_, _ = one.mac.Write(part)
+		}
+	}
+	return len(part), nil
+}
+
+// Known reports whether the sender knows one of the values.
+func (c *Check) Known() bool {
+	known := 0
+	for _, one := range c.candidates {
+		known |= one.token
+		if one.mac == nil {
+			continue
+		}
+		sum := one.mac.Sum(nil)
+		for _, mac := range one.macs {
+			known |= subtle.ConstantTimeCompare(sum, mac) & one.counts
+		}
+	}
+	return known == 1
 }
 
 func (c *Checker) hash(text string) []byte {

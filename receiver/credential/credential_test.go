@@ -83,7 +83,7 @@ func TestProofNeedsSecret(t *testing.T) {
 		{"Authorization": {"Basic OmtleQ=="}},
 	} {
 		t.Run(slices.Sorted(maps.Keys(h))[0], func(t *testing.T) {
-			p, ok := Read(h)
+			p, ok := Read(h, time.Now())
 			require.True(t, ok)
 			assert.True(t, c.Verify(p, []byte(body), secrets("key"), MaxValues))
 			assert.True(t, c.Verify(p, []byte(body), secrets("old", "key"), MaxValues))
@@ -99,9 +99,64 @@ func TestProofNeedsSecret(t *testing.T) {
 		})
 	}
 	// An empty key must never match.
-	p, ok := Read(http.Header{"X-Hub-Signature-256": {sign("", body)}})
+	p, ok := Read(http.Header{"X-Hub-Signature-256": {sign("", body)}}, time.Now())
 	require.True(t, ok)
 	assert.False(t, c.Verify(p, []byte(body), secrets(""), MaxValues))
+}
+
+// R4: the signature of Standard Webhooks, as GitLab sends it, covers the id and the time, and is valid for five minutes.
+func TestStandardWebhooks(t *testing.T) {
+	// The key, the id, the time and the signature of the specification's own example.
+	const key, body = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", `{"test": 2432232314}`
+	at := time.Unix(1614265330, 0)
+	example := func() http.Header {
+		return http.Header{"Webhook-Id": {"msg_p5jXN8AQM9LWM0D4loKWxJek"}, "Webhook-Timestamp": {"1614265330"},
+			"Webhook-Signature": {"v1,AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA= v1a,x v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="}}
+	}
+	c := NewChecker()
+	p, ok := Read(example(), at)
+	require.True(t, ok)
+	assert.True(t, p.Signed())
+	assert.True(t, c.Verify(p, []byte(body), secrets("other", key), MaxValues))
+	assert.False(t, c.Verify(p, []byte(body+" "), secrets(key), MaxValues), "another body")
+	assert.False(t, c.Verify(p, []byte(body), secrets("whsec_", "whsec_x", "", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"), MaxValues), "another key")
+	for name, change := range map[string]func(http.Header){
+		"another id":        func(h http.Header) { h.Set("Webhook-Id", "msg_2") },
+		"another time":      func(h http.Header) { h.Set("Webhook-Timestamp", "1614265331") },
+		"no id":             func(h http.Header) { h.Del("Webhook-Id") },
+		"two ids":           func(h http.Header) { h.Add("Webhook-Id", "msg_2") },
+		"no time":           func(h http.Header) { h.Del("Webhook-Timestamp") },
+		"no signature":      func(h http.Header) { h.Set("Webhook-Signature", "") },
+		"other methods":     func(h http.Header) { h.Set("Webhook-Signature", "v1a,x v2,y") },
+		"a short signature": func(h http.Header) { h.Set("Webhook-Signature", "v1,eA==") },
+		"many signatures": func(h http.Header) {
+			h.Set("Webhook-Signature", strings.Repeat("v2,x ", maxSignatures)+h.Get("Webhook-Signature"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := example()
+			change(h)
+			p, ok := Read(h, at)
+			assert.False(t, ok && c.Verify(p, []byte(body), secrets(key), MaxValues))
+		})
+	}
+	for age, want := range map[time.Duration]bool{tolerance: true, -tolerance: true, tolerance + time.Second: false, -tolerance - time.Second: false} {
+		t.Run(age.String(), func(t *testing.T) {
+			_, ok := Read(example(), at.Add(age))
+			assert.Equal(t, want, ok)
+		})
+	}
+	t.Run("with a token", func(t *testing.T) { // GitLab sends both; a signing key counts only by its signature
+		h := example()
+		h.Set("X-Gitlab-Token", "token")
+		p, ok := Read(h, at)
+		require.True(t, ok)
+		assert.True(t, c.Verify(p, []byte(body), secrets("token"), MaxValues))
+		h.Set("X-Gitlab-Token", key)
+		h.Set("Webhook-Id", "msg_2")
+		p, ok = Read(h, at)
+		assert.False(t, ok && c.Verify(p, []byte(body), secrets(key), MaxValues))
+	})
 }
 
 func TestInvalidProof(t *testing.T) {
@@ -123,7 +178,7 @@ func TestInvalidProof(t *testing.T) {
 		"another scheme":           {"Authorization": {"Digest key"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, ok := Read(h)
+			_, ok := Read(h, time.Now())
 			assert.False(t, ok)
 		})
 	}
@@ -156,7 +211,7 @@ func TestR5IdentityTokenIsNotSecret(t *testing.T) {
 				token += "." + part(signature)
 				for header, value := range map[string]string{"Authorization": "Bearer " + token, "X-Gitlab-Token": token} {
 					t.Run(claimed+" in "+header, func(t *testing.T) {
-						p, ok := Read(http.Header{header: {value}})
+						p, ok := Read(http.Header{header: {value}}, time.Now())
 						require.True(t, ok)
 						assert.False(t, c.Verify(p, nil, secrets("key"), MaxValues))
 						assert.False(t, c.Verify(p, nil, nil, MaxValues))

@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -20,6 +21,7 @@ type caller struct {
 	key       queue.Key
 	object    v1alpha1.Requestable // nil if no served object has this name
 	body      []byte
+	cut       bool // body is only the beginning
 	ownSecret bool // the secret is that of the object, not an install-wide one
 }
 
@@ -38,28 +40,15 @@ func keyOf(r *http.Request) queue.Key {
 func (s *Server) admit(w http.ResponseWriter, r *http.Request, noBody bool) (c caller, release func(), rejected Result) {
 	began := time.Now()
 	release = func() {}
-	if r.ContentLength > limit.MaxBody {
+	if r.ContentLength > limit.MaxStream {
 		return c, release, tooLarge(w)
 	}
-	proof, ok := credential.Read(r.Header)
+	proof, ok := credential.Read(r.Header, s.statusClients.Clock.Now())
 	if noBody && proof.Signed() { // the signature of an empty body would be valid forever
 		ok = false
 	}
 	if !ok {
 		return c, release, s.reject(w, r, began)
-	}
-	if !noBody {
-		var err error
-		c.body, release, err = s.bodies.Read(w, r)
-		switch {
-		case errors.Is(err, limit.ErrTooLarge):
-			return c, release, tooLarge(w)
-		case errors.Is(err, limit.ErrBusy):
-			return c, release, writeBusy(w, err.Error())
-		case err != nil: // the body was incomplete
-			w.Header().Set("Connection", "close")
-			return c, release, writeResult(w, http.StatusBadRequest, Invalid, "the body is incomplete")
-		}
 	}
 	c.key = keyOf(r)
 	of := s.find.Get(c.key.Kind, c.key.Namespace, c.key.Name)
@@ -70,8 +59,26 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, noBody bool) (c c
 			values = s.secrets.Values(p)
 		}
 	}
-	known := s.checker.Verify(proof, c.body, values, credential.MaxValues)
-	install := s.checker.Verify(proof, c.body, all, len(all))
+	own, others := s.checker.Begin(proof, values, credential.MaxValues), s.checker.Begin(proof, all, len(all))
+	if !noBody {
+		var err error
+		c.body, release, err = s.bodies.Read(w, r)
+		checks := io.MultiWriter(own, others)
+		_, _ = checks.Write(c.body) // it never fails
+		if c.cut = errors.Is(err, limit.ErrCut); c.cut {
+			err = s.bodies.Rest(w, r, checks)
+		}
+		switch {
+		case errors.Is(err, limit.ErrTooLarge):
+			return c, release, tooLarge(w)
+		case errors.Is(err, limit.ErrBusy):
+			return c, release, writeBusy(w, err.Error())
+		case err != nil: // the body was incomplete
+			w.Header().Set("Connection", "close")
+			return c, release, writeResult(w, http.StatusBadRequest, Invalid, "the body is incomplete")
+		}
+	}
+	known, install := own.Known(), others.Known()
 	switch {
 	case !known && !install:
 		return c, release, s.reject(w, r, began)

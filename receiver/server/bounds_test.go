@@ -111,7 +111,7 @@ func TestC8SendersCannotGrowMetrics(t *testing.T) {
 		case 2:
 			path = "/" + word()
 		}
-		body, err := json.Marshal(map[string]string{"source": word(), "id": word(), word(): word(), []string{"ref", "x"}[i%2]: word()})
+		body, err := json.Marshal(map[string]string{"source": word(), "id": word(), "actor": word(), []string{"ref", "stage"}[i%2]: word()})
 		require.NoError(t, err)
 		header := http.Header{"User-Agent": {word()}, word(): {word()}, "X-Forwarded-For": {word()}}
 		if i%3 == 0 {

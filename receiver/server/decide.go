@@ -44,7 +44,7 @@ const maxJoinedRefs = 1000
 // and only the highest version matters.
 func (d *delivery) Join(other request.Decider) (request.Decider, bool) {
 	o, ok := other.(*delivery)
-	if !ok || d.ownSecret != o.ownSecret || d.deferrable != o.deferrable || d.Sender != o.Sender || !slices.Equal(d.Repositories, o.Repositories) || len(d.Refs)+len(o.Refs) > maxJoinedRefs {
+	if !ok || d.ownSecret != o.ownSecret || d.deferrable != o.deferrable || d.Sender != o.Sender || d.Prerelease != o.Prerelease || !slices.Equal(d.Repositories, o.Repositories) || len(d.Refs)+len(o.Refs) > maxJoinedRefs {
 		return nil, false
 	}
 	both := *d
@@ -101,7 +101,7 @@ func decidePush(o v1alpha1.Requestable, r sender.Request, ownSecret bool, req re
 		if !isTag || mayBeDesired(o, full) || len(o.WebhookSpec().FollowTags) == 0 {
 			continue
 		}
-		if problem := tagProblem(o, tag, ownSecret); problem != "" {
+		if problem := tagProblem(o, tag, r.Prerelease, ownSecret); problem != "" {
 			skipped = problem
 		} else if best == "" || isNewer(tag, best) {
 			best = tag
@@ -160,16 +160,20 @@ func refMatches(ref, full string) bool {
 	return full == branches+ref || full == tags+ref
 }
 
-// tagProblem returns why a tag does not become the requested ref, or "".
-func tagProblem(o v1alpha1.Requestable, tag string, ownSecret bool) string {
+// tagProblem returns why a tag does not become the requested ref, or "". marked means that the host calls its release a prerelease.
+func tagProblem(o v1alpha1.Requestable, tag string, marked, ownSecret bool) string {
 	w := o.WebhookSpec()
-	matches := false
+	matches, asked, final := false, false, withoutPrerelease(tag)
 	for _, pattern := range w.FollowTags {
-		matches = matches || validation.PatternProblem(pattern) == "" && doublestar.MatchUnvalidated(pattern, tag)
+		if validation.PatternProblem(pattern) == "" && doublestar.MatchUnvalidated(pattern, tag) {
+			matches, asked = true, asked || final != tag && !doublestar.MatchUnvalidated(pattern, final)
+		}
 	}
 	switch {
 	case !matches:
 		return fmt.Sprintf("spec.webhook.followTags does not match the tag %.100s", tag)
+	case (marked || final != tag) && !asked:
+		return fmt.Sprintf("%.100s is a prerelease: to follow it, add a pattern that only prereleases match to spec.webhook.followTags, such as v*-*", tag)
 	case !ownSecret:
 		return errOwnSecretNeeded.Error()
 	case syntax.IsCommit(tag), strings.HasPrefix(tag, "refs/"), tag == "HEAD", tag == "":

@@ -58,6 +58,24 @@ func followed(tags string) func(*v1alpha1.GatewaySync) {
 
 func downgrades(gs *v1alpha1.GatewaySync) { gs.Spec.Webhook.AllowDowngrade = true }
 
+func prereleases(gs *v1alpha1.GatewaySync) {
+	gs.Spec.Webhook.FollowTags = append(gs.Spec.Webhook.FollowTags, "v*-rc*")
+}
+
+// GitHub publishes a prerelease, and later the same release as a final one.
+func TestReleaseMarkedAsPrerelease(t *testing.T) {
+	r := sender.Request{Sender: "github", Kind: sender.KindPush, Repositories: []sender.Repository{{Address: "https://git.example.com/acme/plant"}}, Refs: []string{"refs/tags/v2.0.0"}}
+	for prerelease, want := range map[bool]string{true: "", false: "v2.0.0"} {
+		t.Run(fmt.Sprint(prerelease), func(t *testing.T) {
+			r.Prerelease = prerelease
+			ask, why, err := decide(follows("main"), r, true)
+			require.NoError(t, err)
+			assert.Equal(t, want, ask.Ref)
+			assert.Equal(t, prerelease, strings.Contains(why, "is a prerelease"))
+		})
+	}
+}
+
 // The result of a push is "" for no effect, "hint" for a poll of git, or the requested ref.
 func TestPushRequests(t *testing.T) {
 	for _, c := range []struct {
@@ -87,6 +105,11 @@ func TestPushRequests(t *testing.T) {
 		{"lower tag, downgrades allowed", follows("v1.10.0", downgrades), []string{"refs/tags/v1.9.0"}, "v1.9.0"},
 		{"pre-release of the current version", follows("v2.0.0"), []string{"refs/tags/v2.0.0-rc.1"}, ""},
 		{"release of the current pre-release", follows("v2.0.0-rc.1"), []string{"refs/tags/v2.0.0"}, "v2.0.0"},
+		{"prerelease", follows("main"), []string{"refs/tags/v2.0.0-rc.1"}, ""},
+		{"prerelease, downgrades allowed", follows("main", downgrades), []string{"refs/tags/v2.0.0-rc.1"}, ""},
+		{"prerelease and a lower version", follows("main"), []string{"refs/tags/v2.0.0-rc.1", "refs/tags/v1.0.0"}, "v1.0.0"},
+		{"prerelease that a pattern asks for", follows("main", prereleases), []string{"refs/tags/v2.0.0-rc.1", "refs/tags/v2.0.0-beta"}, "v2.0.0-rc.1"},
+		{"prerelease of another kind", follows("main", prereleases), []string{"refs/tags/v2.0.0-beta"}, ""},
 		{"current tag moved", follows("v2.0.0"), []string{"refs/tags/v2.0.0"}, "hint"},
 		{"lower tag than before a rollback", follows("main", requested(commit, other), ran("v1.2.0", "main", "v1.10.0")), []string{"refs/tags/v1.9.0"}, ""},
 		{"higher tag than before a rollback", follows("main", ran("v1.2.0", commit)), []string{"refs/tags/v1.9.0"}, "v1.9.0"},

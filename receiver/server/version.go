@@ -32,6 +32,16 @@ func version(tag string) (of string, v *semver.Version) {
 	return "", nil
 }
 
+// withoutPrerelease returns the tag of the version that a prerelease comes before, or the tag itself if it is not one.
+func withoutPrerelease(tag string) string {
+	if _, v := version(tag); v != nil && v.Prerelease() != "" {
+		if i := strings.LastIndex(tag, "-"+v.Prerelease()); i >= 0 {
+			return tag[:i]
+		}
+	}
+	return tag
+}
+
 // isNewer reports whether a tag is a higher version than another tag of the same delivery.
 func isNewer(tag, than string) bool {
 	_, a := version(tag)

@@ -32,6 +32,9 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) (source string,
 		release()
 		return unknownSource, rejected
 	}
+	if c.cut {
+		c.body = sender.Complete(c.body)
+	}
 	request, err := sender.Parse(r.Header, c.body)
 	c.body = nil
 	release()

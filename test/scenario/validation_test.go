@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 
@@ -24,7 +25,7 @@ func TestValidationWebhook(t *testing.T) {
 	validator := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		assert.NoError(t, err)
-		proof, ok := credential.Read(r.Header)
+		proof, ok := credential.Read(r.Header, time.Now())
 		assert.True(t, ok && proof.Signed() && check.Verify(proof, body, []secret.String{secret.New("S3CR3T-hmac")}, 1))
 		var q struct{ UID string }
 		assert.NoError(t, json.Unmarshal(body, &q))
