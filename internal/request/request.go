@@ -61,7 +61,7 @@ const (
 	Set Outcome = "Set"
 	// Unchanged means that the request was there already, or was carried out before.
 	Unchanged Outcome = "Unchanged"
-	// Superseded means that a newer promotion was requested before. Nothing was written.
+	// Superseded means that a newer promotion was requested before, or another ref with the same id. Nothing was written.
 	Superseded Outcome = "Superseded"
 	// Ignored means that the Decider requests nothing. Nothing was written.
 	Ignored Outcome = "Ignored"
@@ -143,6 +143,9 @@ func (r Request) plan(o v1alpha1.Requestable, now time.Time) (map[string]*string
 	ids := readIDs(have[v1alpha1.AnnotationRequestedIDs])
 	if outcome, message := knownOutcome(ids, r.By, r.ID, now); outcome != "" {
 		answer.Outcome, answer.Message = outcome, message
+		if is := have[v1alpha1.AnnotationRequestedRef]; outcome == Unchanged && r.Ref != "" && is != "" && is != r.Ref && newest(ids, r.By) == r.ID && have[v1alpha1.AnnotationRequestedBy] == r.By {
+			answer.Outcome, answer.Message = Superseded, fmt.Sprintf("request %s of %s was for %s and not for %s: use another id", r.ID, r.By, is, r.Ref)
+		}
 		return nil, answer, nil
 	}
 	if r.Ref != "" && r.ID == "" && !r.Force {

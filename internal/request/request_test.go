@@ -71,6 +71,10 @@ func TestRepeatedRequestChangesNothing(t *testing.T) {
 	before := annotated(gs.Annotations, nil)
 	require.Equal(t, Unchanged, ask(t, gs, r).Outcome)
 	assert.Equal(t, before, gs.Annotations)
+	r.Ref = "v3"
+	answer := ask(t, gs, r)
+	assert.Equal(t, Superseded, answer.Outcome, "a known id with another ref is no repeat")
+	assert.Equal(t, "request job-1 of argocd was for v2 and not for v3: use another id", answer.Message)
 }
 
 // Without an id, the request may be a repeat, or the branch or tag may have moved. It must cause a new poll.
