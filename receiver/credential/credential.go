@@ -46,7 +46,7 @@ type Proof struct {
 	mac    []byte // of the body, if signed
 	token  secret.String
 	// standard are the signatures of Standard Webhooks, of a text that begins with prefix and ends with the body. A sender may also show
-	// a token then, for secrets that are no signing keys.
+	// a token then, for secrets that it does not sign with.
 	standard [][]byte
 	prefix   string
 }

@@ -1,0 +1,173 @@
+package notify
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/clientset"
+)
+
+// Each item carries the commit and the text of its own event, whatever the status says when the message is sent.
+func TestNewsAreOfTheirOwnEvent(t *testing.T) {
+	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertWebhookCE, URLSecretRef: ref("events"), Topics: []v1alpha1.AlertTopic{"SyncCompleted"}})
+	commit := func(digit string) string { return strings.Repeat(digit, 40) }
+	completed := func(digit string) {
+		p.ready()
+		p.gs.Status.LastGood = &v1alpha1.CommitRecord{Ref: "main", Commit: commit(digit)}
+	}
+	completed("a")
+	p.passes(time.Minute)
+	p.receiver.fails(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusBadGateway); return true })
+	completed("b")
+	p.passes(time.Minute)
+	completed("c")
+	p.passes(time.Minute)
+	p.fails() // another commit
+	p.gs.Status.LastGood, p.gs.Status.Outcome.Commit = &v1alpha1.CommitRecord{Ref: "main", Commit: commit("c")}, commit("d")
+	p.passes(time.Minute)
+	p.receiver.fails(nil)
+	got := p.passes(20 * time.Minute)
+	require.Len(t, got, 1)
+	var e struct {
+		Data struct{ Changes []sentChange }
+	}
+	require.NoError(t, json.Unmarshal([]byte(got[0]), &e))
+	assert.Equal(t, []sentChange{{"SyncCompleted", "news", "main", commit("b"), "all gateways run main at bbbbbbb"},
+		{"SyncCompleted", "news", "main", commit("c"), "all gateways run main at ccccccc"}}, e.Data.Changes)
+}
+
+// Waits that end by themselves or with an approval page no user. A gateway with another problem does, also during such a wait.
+func TestPlannedWaits(t *testing.T) {
+	for _, reason := range []v1alpha1.Reason{v1alpha1.ReasonMaintenanceWindow, v1alpha1.ReasonApprovalNeeded, v1alpha1.ReasonGateClosed, v1alpha1.ReasonRolloutSoaking,
+		v1alpha1.ReasonDesignerSessionActive} {
+		for _, phase := range []v1alpha1.OutcomePhase{v1alpha1.OutcomeHeld, v1alpha1.OutcomeProgressing} {
+			t.Run(string(reason)+" "+string(phase), func(t *testing.T) {
+				p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertPagerDuty, URLSecretRef: ref("pagerduty"), IntegrationKeySecretRef: ref("integration")})
+				waiting := v1alpha1.DiscoveredGateway{Name: "area-1", SyncStatus: v1alpha1.GatewayHeld, Reason: reason, Message: "waits"}
+				p.set(phase, metav1.ConditionFalse, reason, "2 of 3 gateways wait", waiting)
+				assert.Empty(t, p.passes(time.Hour))
+				p.set(phase, metav1.ConditionFalse, reason, "2 of 3 gateways wait", waiting,
+					v1alpha1.DiscoveredGateway{Name: "area-2", SyncStatus: v1alpha1.GatewayError, Reason: v1alpha1.ReasonScanFailed, Message: "timeout"})
+				p.passes(time.Hour)
+				assert.Equal(t, map[string]string{"stoker/uid-1/NotReady/ScanFailed": "warning plant/line NotReady firing: area-2 ScanFailed: timeout"}, p.receiver.open)
+			})
+		}
+	}
+}
+
+// A state that gets worse is sent again, and one that changes otherwise is not.
+func TestWorseStates(t *testing.T) {
+	pagerDuty := v1alpha1.AlertWebhook{Type: v1alpha1.AlertPagerDuty, URLSecretRef: ref("pagerduty"), IntegrationKeySecretRef: ref("integration")}
+	p := newPlant(t, pagerDuty, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack")})
+	row := func(name string, state v1alpha1.GatewaySyncState, reason v1alpha1.Reason) v1alpha1.DiscoveredGateway {
+		return v1alpha1.DiscoveredGateway{Name: name, SyncStatus: state, Reason: reason}
+	}
+	conflict := func() {
+		p.set(v1alpha1.OutcomeHeld, metav1.ConditionFalse, v1alpha1.ReasonConflictDetected, "area-1: edited", row("area-1", v1alpha1.GatewayHeld, v1alpha1.ReasonConflictDetected))
+	}
+	conflict()
+	assert.Len(t, p.passes(time.Hour), 2)
+	assert.Equal(t, map[string]string{"stoker/uid-1/NotReady/ConflictDetected": "warning plant/line NotReady firing: ConflictDetected: area-1: edited"}, p.receiver.open)
+	p.restart()
+	failing := func(n int) {
+		rows := []v1alpha1.DiscoveredGateway{row("area-1", v1alpha1.GatewayHeld, v1alpha1.ReasonConflictDetected)}
+		for i := range n {
+			rows = append(rows, row("line-"+strconv.Itoa(i), v1alpha1.GatewayError, v1alpha1.ReasonScanFailed))
+		}
+		p.set(v1alpha1.OutcomeFailed, metav1.ConditionFalse, v1alpha1.ReasonScanFailed, strconv.Itoa(n)+" gateways fail", rows...)
+	}
+	failing(2)
+	assert.Len(t, p.passes(time.Hour), 3, "trigger and resolve for PagerDuty, and a message for Slack")
+	assert.Equal(t, map[string]string{"stoker/uid-1/NotReady/ScanFailed": "error plant/line NotReady firing: ScanFailed: 2 gateways fail"}, p.receiver.open)
+	failing(3)
+	assert.Empty(t, p.passes(time.Hour), "one more gateway is no news")
+	failing(4)
+	assert.Len(t, p.passes(time.Hour), 2, "twice as many are")
+	conflict()
+	assert.Empty(t, p.passes(time.Hour), "it got better")
+	failing(2)
+	assert.Len(t, p.passes(time.Hour), 0, "known already")
+	p.ready()
+	assert.Len(t, p.passes(time.Hour), 2)
+	assert.Empty(t, p.receiver.open)
+}
+
+// A message says when the state began, also if the notifier started later. A state that the notifier saw not to hold began after that.
+func TestSince(t *testing.T) {
+	for name, seen := range map[string]bool{"before the first look": false, "after the first look": true} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertWebhookCE, URLSecretRef: ref("events")})
+			if seen {
+				p.set(v1alpha1.OutcomeHeld, metav1.ConditionFalse, v1alpha1.ReasonMaintenanceWindow, "waits")
+				p.passes(time.Hour)
+			}
+			want := p.now.Add(10 * time.Second)
+			began := p.now.Add(-time.Hour)
+			p.fails()
+			p.gs.Status.Conditions[0].LastTransitionTime = metav1.NewTime(began)
+			if !seen {
+				want = began
+			}
+			got := p.passes(5 * time.Minute)
+			require.Len(t, got, 1)
+			assert.Contains(t, got[0], `"since":"`+want.UTC().Format(time.RFC3339)+`"`)
+		})
+	}
+}
+
+func TestTeamsAndPrivateAuthority(t *testing.T) {
+	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertTeams, URLSecretRef: ref("teams"), CASecretRef: ref("ca")})
+	p.notifier.Client.CA = nil
+	p.fails()
+	got := p.passes(10 * time.Minute)
+	require.Len(t, got, 1, "%s", &p.log)
+	assert.Contains(t, got[0], `{"text":"TemplateFailed: area-4: \u003c!channel\u003e no such field`)
+}
+
+// R10: a receiver that does not answer delays no message to another one.
+func TestSlowReceiver(t *testing.T) {
+	slow, quick := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack")}), newReceiver(t)
+	arrived, release := make(chan struct{}), make(chan struct{})
+	slow.receiver.fails(func(http.ResponseWriter, *http.Request) bool { close(arrived); <-release; return false })
+	slow.fails()
+	slow.gs.Status.ConfirmedAt = &metav1.Time{Time: time.Now()}
+	other := slow.gs.DeepCopy()
+	other.Namespace, other.UID = "other", "uid-2"
+	secret := slow.objects[0].DeepCopy()
+	secret.Namespace, secret.Data = "other", map[string][]byte{"slack": []byte(quick.URL + "/slack")}
+	list := []*v1alpha1.GatewaySync{slow.gs}
+	var mu sync.Mutex
+	changed, sent := make(chan struct{}, 1), make(chan string, 2)
+	n := slow.notifier
+	n.Core, n.Client.Timeout, n.Settle, n.Changed = clientset.New(slow.objects[0], secret), time.Minute, 0, changed
+	n.Client.CA = append(n.Client.CA, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: quick.Certificate().Raw})...)
+	n.Load = func(context.Context) (string, error) { return "", nil }
+	n.List = func() ([]*v1alpha1.GatewaySync, bool) { mu.Lock(); defer mu.Unlock(); return list, true }
+	n.Sent = func(_ v1alpha1.AlertType, result string) { sent <- result }
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.Run(ctx) }()
+	<-arrived
+	mu.Lock()
+	list = append(list, other)
+	mu.Unlock()
+	changed <- struct{}{}
+	assert.Equal(t, "sent", <-sent)
+	assert.Len(t, quick.got(), 1)
+	stop() // the message on its way is recorded
+	close(release)
+	require.NoError(t, <-ended)
+	assert.Len(t, n.decodeRecord(slow.record), 2)
+}
