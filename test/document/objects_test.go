@@ -70,7 +70,8 @@ func must[T any](v T, err error) T {
 func yamlFiles(t *testing.T, root string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
-	for _, top := range []string{"README.md", "docs", "examples"} { // setup: what the test tries
+	// setup: what the test tries
+	for _, top := range []string{"README.md", "docs", "examples"} {
 		require.NoError(t, filepath.WalkDir(filepath.Join(root, top), func(at string, d fs.DirEntry, err error) error {
 			switch {
 			case err != nil:
