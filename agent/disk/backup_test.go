@@ -136,10 +136,10 @@ func TestBackups(t *testing.T) {
 	t.Run("the next id follows the newest backup", func(t *testing.T) {
 		d, _ := begin(t)
 		apply(t, d, content(1))
-		require.NoError(t, backUp(d, "site-20990101-000000", 10, 1000))
+		require.NoError(t, backUp(d, "site-20261121-000000", 10, 1000))
 		id, err := d.snapshots.NextID("site")
 		require.NoError(t, err)
-		assert.Equal(t, "site-20990101-000001", id)
+		assert.Equal(t, "site-20261121-000001", id)
 	})
 	t.Run("removed", func(t *testing.T) {
 		d, root := begin(t)

@@ -197,6 +197,22 @@ func TestLostAndFoundWithLateClock(t *testing.T) {
 	assert.Equal(t, []string{"other work", "more work"}, c.kept())
 }
 
+// F28: a run that a program of the gateway dates to the future protects nothing, and goes first.
+func TestLostAndFoundFromTheFuture(t *testing.T) {
+	c := newLostClock(t)
+	c.save("a day of work", testTime)
+	forged := filepath.Join(c.root, safe.OwnDir, lostfound.DirName, "99991231T235959.000Z-0000000")
+	require.NoError(t, os.MkdirAll(forged, 0o700))
+	large, err := os.Create(filepath.Join(forged, "large"))
+	require.NoError(t, err)
+	require.NoError(t, large.Truncate(1<<30))
+	require.NoError(t, large.Close())
+	c.now = testTime.Add(day)
+	c.restart()
+	assert.Equal(t, []string{"a day of work"}, c.kept())
+	assert.NoDirExists(t, forged)
+}
+
 // If the clock jumps ahead, everything looks too old. Nothing may be removed then, nor after the clock is corrected.
 func TestLostAndFoundWithClockJump(t *testing.T) {
 	c := newLostClock(t)

@@ -229,6 +229,33 @@ func TestSnapshots(t *testing.T) {
 		syncTo(t, d, one, anySnapshots)
 		assert.Equal(t, []string{"site-20261120-063000", "site-20261120-063001"}, ids(t, d))
 	})
+	// F28: a program of the gateway makes up ids that are later than tomorrow.
+	t.Run("ids in the future", func(t *testing.T) {
+		const future = "site-99991231-235959"
+		root, d := begin(t)
+		before := readTree(t, root)
+		syncTo(t, d, two, anySnapshots)
+		require.NoError(t, os.Mkdir(filepath.Join(root, ".stoker/snapshots", future), 0o700))
+		put(t, root, ".stoker/backups/"+future+".gwbk", "x")
+		assert.Equal(t, []string{"site-20261120-063000"}, ids(t, d))
+		assert.Empty(t, backedUp(t, d))
+		syncTo(t, d, one, anySnapshots)
+		assert.Equal(t, []string{"site-20261120-063000", "site-20261120-063001"}, ids(t, d))
+		assert.DirExists(t, filepath.Join(root, ".stoker/snapshots", future+".damaged"))
+		assert.FileExists(t, filepath.Join(root, ".stoker/backups", future+".gwbk.damaged"))
+		t.Run("complete", func(t *testing.T) { // the older ones would need it
+			all := filepath.Join(root, ".stoker/snapshots")
+			require.NoError(t, os.CopyFS(filepath.Join(all, future), os.DirFS(filepath.Join(all, "site-20261120-063001"))))
+			assert.Empty(t, ids(t, d))
+			syncTo(t, d, two, anySnapshots)
+			assert.Equal(t, []string{"site-20261120-063000"}, ids(t, d))
+			require.NoError(t, d.Close())
+			d = open(t, root, Options{Now: fixed})
+			_, err := takeBack(t, d, "site-20261120-063000", nil)
+			require.NoError(t, err)
+			assert.Empty(t, cmp.Diff(before, readTree(t, root)))
+		})
+	})
 	// F20
 	t.Run("damage", func(t *testing.T) {
 		blob := safe.BlobID([]byte("a1"))

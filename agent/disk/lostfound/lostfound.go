@@ -4,6 +4,7 @@ package lostfound
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -187,11 +188,12 @@ func (f *Folder) prune() error {
 		return err
 	}
 	defer lost.Close()
+	now := f.vol.Now()
+	slices.SortStableFunc(runs, func(a, b string) int { return cmp.Compare(fromFuture(b, now), fromFuture(a, now)) })
 	sizes, total, err := measure(lost, runs)
 	if err != nil {
 		return err
 	}
-	now := f.vol.Now()
 	for i, name := range runs {
 		if i == len(runs)-1 || name == f.newest || !f.tooOld(lost, name, now) && total <= f.max {
 			continue
@@ -205,6 +207,15 @@ func (f *Folder) prune() error {
 	return nil
 }
 
+// fromFuture returns 1 if the time in a run's name is later than tomorrow, and otherwise 0. Such a run is the first to go, and not the newest:
+// a program of the gateway made it up, or the clock was wrong.
+func fromFuture(name string, now time.Time) int {
+	if at, err := runStart(name); err == nil && at.Sub(now) > wrongClock {
+		return 1
+	}
+	return 0
+}
+
 // wrongClock is the limit for the difference of two timestamps of the same moment: beyond it, one of the clocks was wrong.
 const wrongClock = 24 * time.Hour
 
@@ -216,6 +227,9 @@ func (f *Folder) tooOld(lost *safe.Folder, name string, now time.Time) bool {
 	saved, err := runStart(name)
 	if err != nil {
 		return false
+	}
+	if saved.Sub(now) > wrongClock { // only the countdown counts
+		saved = time.Time{}
 	}
 	stamped := name + indexSuffix
 	fi, err := lost.Root.Lstat(stamped)

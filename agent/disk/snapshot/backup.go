@@ -87,7 +87,7 @@ func (b Backups) dropUnfinished() error {
 	return err
 }
 
-// List returns the sizes of the backups in bytes, by id.
+// List returns the sizes of the backups in bytes, by id. It leaves out ids that are later than tomorrow.
 func (b Backups) List() (map[string]int64, error) {
 	n, err := b.own.OpenExisting(BackupsDir)
 	if err != nil || n == nil {
@@ -101,7 +101,7 @@ func (b Backups) List() (map[string]int64, error) {
 	list := map[string]int64{}
 	for _, e := range entries {
 		id, ok := strings.CutSuffix(e.Name(), backupSuffix)
-		if !ok || !syntax.IsSnapshotID(id) || !e.Type().IsRegular() {
+		if !ok || !syntax.IsSnapshotID(id) || !e.Type().IsRegular() || ahead(b.own, id) {
 			continue
 		}
 		fi, err := n.Root.Lstat(e.Name())

@@ -71,8 +71,20 @@ func New(own *safe.AgentFolder, limits Limits) *Store {
 	return &Store{Backups: Backups{own}, own: own, limits: limits}
 }
 
-// NextID returns an id that sorts behind the ids of all snapshots and backups, whatever the clock says.
+// maxAhead is how far the time in an id may be ahead of the clock. A program of the gateway made up a later one, or the clock was wrong.
+const maxAhead = 24 * time.Hour
+
+// ahead reports whether the time in an id is later than tomorrow.
+func ahead(own *safe.AgentFolder, id string) bool {
+	return syntax.SnapshotTime(id).After(own.Vol.Now().Add(maxAhead))
+}
+
+// NextID returns an id that sorts behind the ids of all snapshots and backups, even if the clock was set back by a day. It sets aside what
+// has a later id.
 func (s *Store) NextID(gateway string) (string, error) {
+	if err := s.setAheadAside(); err != nil {
+		return "", err
+	}
 	ids, err := s.ids()
 	if err != nil {
 		return "", err
@@ -101,7 +113,60 @@ func SortByTime(ids []string) {
 	})
 }
 
-// ids returns the ids of the snapshots, oldest first. Those of incomplete ones are among them.
+// setAheadAside sets aside the snapshots and backups whose ids are later than tomorrow. If a complete snapshot is among them, the others are
+// of no use: see ids.
+func (s *Store) setAheadAside() error {
+	for _, dir := range []string{DirName, BackupsDir} {
+		n, err := s.own.OpenExisting(dir)
+		if err != nil || n == nil {
+			return err
+		}
+		entries, err := n.Entries()
+		for _, e := range entries {
+			id := strings.TrimSuffix(e.Name(), backupSuffix)
+			if err != nil || !syntax.IsSnapshotID(id) || !ahead(s.own, id) {
+				continue
+			}
+			if dir == DirName && s.complete(n, id) {
+				s.own.Vol.Log.Warn("snapshots removed, because a newer one has a date in the future", "snapshot", id)
+				err = s.dropAllBut(n, entries, id)
+			}
+			if err == nil {
+				err = s.own.Vol.SetAside(n, e.Name(), errors.New("its date is in the future"))
+			}
+		}
+		n.Close()
+		if err != nil {
+			return safe.WriteError(err, "set aside %s", dir)
+		}
+	}
+	return nil
+}
+
+// complete reports whether a folder is a complete snapshot.
+func (s *Store) complete(all *safe.Folder, id string) bool {
+	n, err := all.Open(id)
+	if err != nil {
+		return false
+	}
+	defer n.Close()
+	return n.Has(format.ManifestFile)
+}
+
+// dropAllBut removes the snapshots whose ids are not later than tomorrow.
+func (s *Store) dropAllBut(all *safe.Folder, entries []fs.DirEntry, id string) error {
+	var ids []string
+	for _, e := range entries {
+		if e.Name() != id && e.IsDir() && syntax.IsSnapshotID(e.Name()) && !ahead(s.own, e.Name()) {
+			ids = append(ids, e.Name())
+		}
+	}
+	SortByTime(ids)
+	return errors.Join(s.drop(ids...), s.own.Vol.SyncDir(all))
+}
+
+// ids returns the ids of the snapshots, oldest first. Those of incomplete ones are among them. It leaves out ids that are later than
+// tomorrow. If one of these is complete, it returns none, because restoring an older snapshot would need that one.
 func (s *Store) ids() ([]string, error) {
 	all, err := s.own.OpenExisting(DirName)
 	if err != nil || all == nil {
@@ -114,8 +179,12 @@ func (s *Store) ids() ([]string, error) {
 	}
 	var ids []string
 	for _, e := range list {
-		if e.IsDir() && syntax.IsSnapshotID(e.Name()) {
+		switch {
+		case !e.IsDir() || !syntax.IsSnapshotID(e.Name()):
+		case !ahead(s.own, e.Name()):
 			ids = append(ids, e.Name())
+		case s.complete(all, e.Name()):
+			return nil, nil
 		}
 	}
 	SortByTime(ids)
