@@ -199,7 +199,7 @@ func (r *watchedReader) Read(p []byte) (int, error) {
 }
 
 // objects returns the suffixes of the objects of this gateway, by the id of the snapshot. It leaves out anything else below the prefix, so
-// that Prune does not delete it.
+// that it is never deleted.
 func (b *Bucket) objects(ctx context.Context) (map[string][]string, error) {
 	var keys []string
 	err := transfer(ctx, "list the snapshots", func(ctx context.Context, _ *time.Timer) (err error) {
@@ -305,34 +305,47 @@ func (b *Bucket) Download(ctx context.Context, id string, f *os.File, limits Lim
 	return a, err
 }
 
-// Prune deletes all but the newest Keep snapshots and backups, and what older uploads left. It deletes the label first, so that an
-// incomplete snapshot does not count as a complete one.
-func (b *Bucket) Prune(ctx context.Context) error {
-	found, err := b.objects(ctx)
-	if err != nil {
-		return err
+// minAge is the age below which nothing is deleted from a bucket, however many newer objects it has.
+const minAge = 24 * time.Hour
+
+// surplus returns the ids of the objects of a kind that are older than the newest Keep, older than a time, and older than the id newer,
+// which must be in the bucket. The oldest is first. What an interrupted upload left counts, too.
+func (b *Bucket) surplus(k kind, objects map[string][]string, newer string, before time.Time) []string {
+	has := func(id string, suffixes ...string) bool {
+		return slices.ContainsFunc(suffixes, func(s string) bool { return slices.Contains(objects[id], s) })
 	}
-	kept, backups, oldest := 0, 0, ""
-	for _, id := range newestFirst(maps.Keys(found)) {
-		var obsolete []string
-		if slices.Contains(found[id], labelSuffix) && kept < b.Keep {
-			kept, oldest = kept+1, id
-		} else if kept >= b.Keep && timestamp(id) < timestamp(oldest) { // otherwise its upload may still run
-			obsolete = []string{labelSuffix, archiveSuffix}
+	whole, part := []string{labelSuffix}, []string{labelSuffix, archiveSuffix}
+	if k == backups {
+		whole, part = []string{backupSuffix}, []string{backupSuffix}
+	}
+	if !has(newer, whole...) {
+		return nil
+	}
+	kept, ids := 0, []string(nil)
+	for _, id := range newestFirst(maps.Keys(objects)) {
+		switch {
+		case kept < b.Keep:
+			if has(id, whole...) {
+				kept++
+			}
+		case has(id, part...) && timestamp(id) < timestamp(newer) && syntax.SnapshotTime(id).Before(before):
+			ids = append(ids, id)
 		}
-		if slices.Contains(found[id], backupSuffix) {
-			if backups++; backups > b.Keep {
-				obsolete = append(obsolete, backupSuffix)
-			}
+	}
+	slices.Reverse(ids)
+	return ids
+}
+
+// delete removes the objects of a snapshot or of a backup: those of suffixes that are of this kind. It deletes the label first, so that an
+// incomplete snapshot does not count as a complete one.
+func (b *Bucket) delete(ctx context.Context, k kind, id string, suffixes []string) error {
+	for _, suffix := range []string{labelSuffix, archiveSuffix, backupSuffix} {
+		if !slices.Contains(suffixes, suffix) || (suffix == backupSuffix) != (k == backups) {
+			continue
 		}
-		for _, suffix := range obsolete {
-			if !slices.Contains(found[id], suffix) {
-				continue
-			}
-			err := transfer(ctx, "delete "+id+suffix, func(ctx context.Context, _ *time.Timer) error { return b.Delete(ctx, b.Prefix+id+suffix) })
-			if err != nil {
-				return err
-			}
+		err := transfer(ctx, "delete "+id+suffix, func(ctx context.Context, _ *time.Timer) error { return b.Delete(ctx, b.Prefix+id+suffix) })
+		if err != nil {
+			return err
 		}
 	}
 	return nil

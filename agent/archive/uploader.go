@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -27,10 +26,15 @@ type Job struct {
 	Blobs plan.Objects
 }
 
-// Uploader copies the snapshots and backups of a data directory to a bucket, in the background and beside syncs. It has no queue. Each pass
-// compares the volume with the bucket and uploads what the bucket does not have, newest first. So a restart loses nothing, and the Uploader
-// does not upload a snapshot that is removed from the volume while the bucket cannot be reached. No sync waits for it or fails because of it.
+// Uploader copies the snapshots and backups of a data directory to a bucket, in the background and beside syncs. No sync waits for it or
+// fails because of it.
+//
+// Programs on the gateway can write to the volume, so what is there decides neither what is uploaded nor what is deleted from the bucket. The
+// Uploader uploads only what a sync of this process made (see Add), and each upload allows it to delete one older object of the same kind.
+// So a restart of the agent ends an upload for good; the next sync has a complete archive again.
 type Uploader struct {
+	// Now is the clock; time.Now by default.
+	Now func() time.Time
 	// OnUpload is called with the result of each upload, and with the error if the bucket cannot be listed. OnPending is called with the
 	// number of snapshots and backups that the bucket is known not to have; 0 without a job. They must not block.
 	OnUpload  func(err error)
@@ -47,6 +51,8 @@ type Uploader struct {
 	ended        chan struct{}      // closed when run has returned
 	remote       []disk.Snapshot
 	remotePrefix string // of the bucket that remote lists; "" if none was listed
+	made         [kinds]made
+	bucket       Bucket // in which made.uploaded and made.deletions hold
 	problem      string // the last error that was logged
 }
 
@@ -54,7 +60,7 @@ type Uploader struct {
 func NewUploader(log *slog.Logger) *Uploader {
 	return &Uploader{
 		OnUpload: func(error) {}, OnPending: func(int) {},
-		log: log, wake: make(chan struct{}, 1), done: make(chan struct{}, 1), cancelPass: func() {},
+		Now: time.Now, log: log, wake: make(chan struct{}, 1), done: make(chan struct{}, 1), cancelPass: func() {},
 	}
 }
 
@@ -162,28 +168,44 @@ func (u *Uploader) Pass(ctx context.Context, j *Job) error {
 	return err
 }
 
-// missing returns the ids of those of the newest Keep local snapshots that the bucket does not have, newest first.
-func (j *Job) missing(local, remote []disk.Snapshot) (ids []string) {
-	for _, s := range slices.Backward(local[max(0, len(local)-j.Keep):]) {
-		if !slices.ContainsFunc(remote, func(r disk.Snapshot) bool { return r.ID == s.ID }) {
-			ids = append(ids, s.ID)
-		}
-	}
-	return ids
+// kind is what an Uploader uploads.
+type kind int
+
+const (
+	snapshots kind = iota
+	backups
+	kinds int = iota
+)
+
+func (k kind) String() string { return [...]string{"snapshot", "backup"}[k] }
+
+// made is what this process knows of the objects of one kind, without the volume.
+type made struct {
+	pending   []string // ids of syncs of this process that are not uploaded, oldest first
+	uploaded  string   // the newest id that this process uploaded
+	deletions int      // how many older objects may be deleted: one for each upload
 }
 
-// pass is one comparison of the volume with the bucket.
+// Add tells the Uploader of a sync that this process ran, by the ids of its snapshots and of its backups.
+func (u *Uploader) Add(snapshotIDs, backupIDs []string) {
+	if len(snapshotIDs)+len(backupIDs) == 0 {
+		return
+	}
+	u.mu.Lock()
+	for k, ids := range [][]string{snapshots: snapshotIDs, backups: backupIDs} {
+		u.made[k].pending = append(u.made[k].pending, ids...)
+	}
+	u.mu.Unlock()
+	u.Wake()
+}
+
+// pass is one attempt to upload what is pending.
 type pass struct {
+	*Uploader
 	job     *Job
 	dir     *disk.Dir
 	objects map[string][]string // in the bucket: see Bucket.objects
 	remote  []disk.Snapshot     // the complete snapshots in the bucket, oldest first
-}
-
-// upload is a snapshot or a backup that the bucket does not have.
-type upload struct {
-	kind, id string
-	send     func(ctx context.Context, id string) error
 }
 
 func (u *Uploader) pass(ctx context.Context, j *Job) (err error) {
@@ -194,77 +216,127 @@ func (u *Uploader) pass(ctx context.Context, j *Job) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	local, err := d.ListSnapshots()
-	if err != nil {
+	known, _ := u.Remote(j)
+	p := &pass{Uploader: u, job: j, dir: d}
+	if err := p.dropRemoved(); err != nil {
 		return err
 	}
-	known, _ := u.Remote(j)
-	p := &pass{job: j, dir: d}
 	p.objects, err = j.objects(ctx)
 	if err == nil {
 		p.remote, err = j.complete(ctx, p.objects, known)
 	}
 	if err != nil {
-		u.OnPending(len(j.missing(local, known)))
+		u.reportPending()
 		u.OnUpload(err)
 		return err
 	}
 	u.publish(j, p.remote)
-	missing, err := p.missing(local)
-	if err != nil {
-		return err
-	}
 	var failed []error
-	for i, m := range missing {
-		u.OnPending(len(missing) - i + len(failed))
-		err := m.send(ctx, m.id)
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case errors.Is(err, fs.ErrNotExist): // removed from the volume meanwhile
-			continue
-		}
-		u.OnUpload(err)
-		if err != nil {
-			failed = append(failed, err)
-			continue
-		}
-		u.log.Info(m.kind+" uploaded", m.kind, m.id)
-		u.publish(j, p.remote)
-	}
-	u.OnPending(len(failed))
-	backups := 0
-	for _, suffixes := range p.objects {
-		if slices.Contains(suffixes, backupSuffix) {
-			backups++
+	for k, send := range []func(context.Context, string) error{snapshots: p.sendSnapshot, backups: p.sendBackup} {
+		pending, _ := u.pending(kind(k))
+		for _, id := range slices.Backward(pending) { // the newest first
+			u.reportPending()
+			err := send(ctx, id)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if errors.Is(err, fs.ErrNotExist) { // removed from the volume meanwhile
+				p.drop(kind(k), id)
+				continue
+			}
+			u.OnUpload(err)
+			if err != nil {
+				failed = append(failed, err)
+				continue
+			}
+			p.record(kind(k), id)
+			u.log.Info(kind(k).String()+" uploaded", kind(k).String(), id)
+			u.publish(j, p.remote)
 		}
 	}
-	if max(len(p.remote), backups) > j.Keep {
-		if err := j.Prune(ctx); err != nil {
-			return errors.Join(append(failed, err)...)
-		}
-		u.publish(j, p.remote[max(0, len(p.remote)-j.Keep):])
+	u.reportPending()
+	if err := p.retire(ctx); err != nil {
+		failed = append(failed, err)
 	}
+	u.publish(j, p.remote)
 	return errors.Join(failed...)
 }
 
-// missing returns what to upload: snapshots first, and the newest of each kind first.
-func (p *pass) missing(local []disk.Snapshot) ([]upload, error) {
-	var list []upload
-	for _, id := range p.job.missing(local, p.remote) {
-		list = append(list, upload{"snapshot", id, p.sendSnapshot})
-	}
-	backups, err := p.dir.Backups()
+// pending returns the ids that are not uploaded, and the number of those of all kinds.
+func (u *Uploader) pending(k kind) (ids []string, all int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Clone(u.made[k].pending), len(u.made[snapshots].pending) + len(u.made[backups].pending)
+}
+
+func (u *Uploader) reportPending() {
+	_, n := u.pending(snapshots)
+	u.OnPending(n)
+}
+
+// dropRemoved forgets what the volume no longer has, all but the newest Keep, and what held for another bucket.
+func (p *pass) dropRemoved() error {
+	local, err := p.dir.ListSnapshots()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	ids := newestFirst(maps.Keys(backups))
-	for _, id := range ids[:min(len(ids), p.job.Keep)] {
-		if !slices.Contains(p.objects[id], backupSuffix) {
-			list = append(list, upload{"backup", id, p.sendBackup})
+	list, err := p.dir.Backups()
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for k, has := range []func(id string) bool{
+		snapshots: func(id string) bool {
+			return slices.ContainsFunc(local, func(s disk.Snapshot) bool { return s.ID == id })
+		},
+		backups: func(id string) bool { _, ok := list[id]; return ok },
+	} {
+		m := &p.made[k]
+		m.pending = slices.DeleteFunc(m.pending, func(id string) bool { return !has(id) })
+		m.pending = m.pending[max(0, len(m.pending)-p.job.Keep):]
+		if p.bucket != p.job.Bucket {
+			m.uploaded, m.deletions = "", 0
 		}
 	}
-	return list, nil
+	p.bucket = p.job.Bucket
+	return nil
+}
+
+// drop forgets an id.
+func (u *Uploader) drop(k kind, id string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.made[k].pending = slices.DeleteFunc(u.made[k].pending, func(other string) bool { return other == id })
+}
+
+// record records an upload.
+func (u *Uploader) record(k kind, id string) {
+	u.drop(k, id)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	m := &u.made[k]
+	if m.deletions++; timestamp(id) > timestamp(m.uploaded) {
+		m.uploaded = id
+	}
+}
+
+// retire deletes from the bucket what is older than the newest Keep, as far as uploads of this process allow it.
+func (p *pass) retire(ctx context.Context) error {
+	for k := range p.made {
+		m := &p.made[k] // only passes change these two fields
+		surplus := p.job.surplus(kind(k), p.objects, m.uploaded, p.Now().Add(-minAge))
+		for _, id := range surplus[:min(len(surplus), m.deletions)] {
+			if err := p.job.delete(ctx, kind(k), id, p.objects[id]); err != nil {
+				return err
+			}
+			m.deletions--
+			if kind(k) == snapshots {
+				p.remote = slices.DeleteFunc(p.remote, func(s disk.Snapshot) bool { return s.ID == id })
+			}
+		}
+	}
+	return nil
 }
 
 func (p *pass) sendSnapshot(ctx context.Context, id string) error {
@@ -275,6 +347,7 @@ func (p *pass) sendSnapshot(ctx context.Context, id string) error {
 	if err := errors.Join(p.job.Upload(ctx, c), c.Close()); err != nil {
 		return err
 	}
+	p.objects[id] = append(p.objects[id], archiveSuffix, labelSuffix)
 	p.remote = append(p.remote, c.Snapshot)
 	slices.SortFunc(p.remote, func(a, b disk.Snapshot) int { return a.Time.Compare(b.Time) })
 	return nil

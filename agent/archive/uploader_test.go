@@ -37,6 +37,19 @@ func (s *site) job(store archive.Store, keep int) *archive.Job {
 
 const prefix = "stoker/plant/line/area-4/"
 
+// newUploader returns an Uploader of a new process. All snapshots of a site are older than a day for it.
+func newUploader() *archive.Uploader {
+	u := archive.NewUploader(slog.New(slog.DiscardHandler))
+	u.Now = func() time.Time { return time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC) }
+	return u
+}
+
+// newest returns the id of the last snapshot.
+func (s *site) newest() []string {
+	ids := s.snapshots()
+	return ids[len(ids)-1:]
+}
+
 // stored returns the names of the objects of the gateway.
 func stored(m *archivetest.Memory) []string {
 	var names []string
@@ -66,12 +79,13 @@ func download(t *testing.T, j *archive.Job, id string) (map[string]string, error
 
 func TestUpload(t *testing.T) {
 	s, m := newSite(t), &archivetest.Memory{}
-	u, j := archive.NewUploader(slog.New(slog.DiscardHandler)), s.job(m, 2)
+	u, j := newUploader(), s.job(m, 2)
 	s.sync(first)
 	require.NoError(t, u.Pass(t.Context(), j))
 	assert.Empty(t, stored(m), "the first sync has no snapshot")
 	s.sync(second)
 	s.sync(third)
+	u.Add(s.snapshots(), nil)
 	require.NoError(t, u.Pass(t.Context(), j))
 	ids := s.snapshots()
 	assert.Equal(t, []string{ids[0] + ".json", ids[0] + ".tar.gz", ids[1] + ".json", ids[1] + ".tar.gz"}, stored(m))
@@ -85,14 +99,13 @@ func TestUpload(t *testing.T) {
 	require.NoError(t, u.Pass(t.Context(), j))
 	assert.Equal(t, []string{"list " + prefix}, m.Calls(), "no further upload")
 
-	u = archive.NewUploader(slog.New(slog.DiscardHandler)) // a restart
-	m.Set(prefix+ids[1]+".json", nil)                      // an interrupted upload
 	m.Set(prefix+"area-4-20200101-000000.tar.gz", []byte("left by an upload long ago"))
 	foreign := []string{"notes.txt", "area-40-20200101-000000.tar.gz", "area-4-20200101-000000.tar.gz/x", "deep/area-4-20200101-000000.json", "area-4-20200101-000000.gz"}
 	for _, name := range foreign { // setup: objects of others
 		m.Set(prefix+name, []byte("x"))
 	}
 	s.sync(second)
+	u.Add(s.newest(), nil)
 	require.NoError(t, u.Pass(t.Context(), j))
 	ids = s.snapshots()[1:]
 	assert.ElementsMatch(t, append([]string{ids[0] + ".json", ids[0] + ".tar.gz", ids[1] + ".json", ids[1] + ".tar.gz"}, foreign...), stored(m),
@@ -116,8 +129,9 @@ func TestDamagedObjects(t *testing.T) {
 	s.sync(second)
 	s.sync(third)
 	j := s.job(m, 5)
-	require.NoError(t, archive.NewUploader(slog.New(slog.DiscardHandler)).Pass(t.Context(), j))
-	ids := s.snapshots()
+	u, ids := newUploader(), s.snapshots()
+	u.Add(ids, nil)
+	require.NoError(t, u.Pass(t.Context(), j))
 	objects := m.Objects()
 	label, packed := prefix+ids[0]+".json", prefix+ids[0]+".tar.gz"
 	flipped := bytes.Clone(objects[packed])
@@ -177,6 +191,7 @@ func TestUploadFaults(t *testing.T) {
 	j := s.job(m, 5)
 	s.sync(first)
 	s.sync(second)
+	u.Add(s.snapshots(), nil)
 	refused := errors.New("the bucket refuses access (AccessDenied)")
 	m.Fail(func(_ context.Context, op, _ string) error {
 		if op == "put" {
@@ -216,9 +231,11 @@ func TestUploadFaults(t *testing.T) {
 		return ctx.Err()
 	})
 	s.sync(third)
+	u.Add(s.newest(), nil)
 	u.Follow(j)
 	<-hung
 	s.sync(second)
+	u.Add(s.newest(), nil)
 	u.Follow(nil) // another agent has the gateway
 	u.Follow(j)
 	<-hung
@@ -233,7 +250,8 @@ func TestUploadInTheBackground(t *testing.T) {
 	s.keep = 2
 	s.sync(first)
 	s.sync(second)
-	u := archive.NewUploader(slog.New(slog.DiscardHandler))
+	u := newUploader()
+	u.Add(s.newest(), nil)
 	defer u.Close()
 	fail := true
 	m.Fail(func(context.Context, string, string) error {
@@ -247,8 +265,8 @@ func TestUploadInTheBackground(t *testing.T) {
 	require.Eventually(t, func() bool { return len(m.Objects()) == 2 }, 20*time.Second, 10*time.Millisecond, "the uploader retries")
 	for _, want := range []map[string]string{third, second, third} { // setup: syncs without an upload
 		s.sync(want)
+		u.Add(s.newest(), nil)
 	}
-	u.Wake()
 	ids := s.snapshots()
 	require.Eventually(t, func() bool {
 		return slices.Equal(stored(m), []string{ids[0] + ".json", ids[0] + ".tar.gz", ids[1] + ".json", ids[1] + ".tar.gz"})
@@ -360,6 +378,7 @@ func TestPendingUploads(t *testing.T) {
 	s.sync(second)
 	s.sync(third)
 	u := archive.NewUploader(slog.New(slog.DiscardHandler))
+	u.Add(s.snapshots(), nil)
 	defer u.Close()
 	var pending atomic.Int64
 	u.OnPending = func(n int) { pending.Store(int64(n)) }
@@ -375,7 +394,7 @@ func TestPendingUploads(t *testing.T) {
 	reaches(0)
 	m.Fail(refuse)
 	s.sync(first)
-	u.Wake()
+	u.Add(s.newest(), nil)
 	reaches(1)
 	u.Follow(nil)
 	reaches(0)
@@ -383,7 +402,7 @@ func TestPendingUploads(t *testing.T) {
 
 func TestUploadOfBackups(t *testing.T) {
 	s, m := newSite(t), &archivetest.Memory{}
-	u, j := archive.NewUploader(slog.New(slog.DiscardHandler)), s.job(m, 2)
+	u, j := newUploader(), s.job(m, 2)
 	var failed, pending int
 	u.OnUpload = func(err error) {
 		if err != nil {
@@ -396,12 +415,14 @@ func TestUploadOfBackups(t *testing.T) {
 			_, err := io.WriteString(w, text)
 			return err
 		}))
+		u.Add(nil, []string{id})
 	}
 	s.sync(first)
 	save("area-4-20200101-000000", "before the first sync")
 	s.sync(second)
 	id := s.snapshots()[0]
 	save(id, "the gateway")
+	u.Add([]string{id}, nil)
 	m.Fail(func(_ context.Context, op, key string) error {
 		if op == "put" && strings.HasSuffix(key, ".gwbk") {
 			return errors.New("no space in the bucket")
@@ -419,7 +440,7 @@ func TestUploadOfBackups(t *testing.T) {
 	remote, _ := u.Remote(j)
 	require.Len(t, remote, 1)
 	assert.True(t, remote[0].Backup)
-	again := archive.NewUploader(slog.New(slog.DiscardHandler)) // a restart
+	again := newUploader() // a restart
 	m.Calls()
 	require.NoError(t, again.Pass(t.Context(), j))
 	assert.Equal(t, []string{"list " + prefix, "get " + prefix + id + ".json"}, m.Calls(), "no further upload")
@@ -427,7 +448,61 @@ func TestUploadOfBackups(t *testing.T) {
 	assert.Equal(t, remote, known)
 
 	m.Set(prefix+"area-40-20200101-000000.gwbk", []byte("of another gateway"))
-	save("area-4-20300101-000000", "newer")
+	save("area-4-20261120-230000", "newer")
 	require.NoError(t, u.Pass(t.Context(), j))
-	assert.ElementsMatch(t, []string{id + ".gwbk", id + ".json", id + ".tar.gz", "area-4-20300101-000000.gwbk", "area-40-20200101-000000.gwbk"}, stored(m), "two backups are kept")
+	assert.ElementsMatch(t, []string{id + ".gwbk", id + ".json", id + ".tar.gz", "area-4-20261120-230000.gwbk", "area-40-20200101-000000.gwbk"}, stored(m), "two backups are kept")
+}
+
+// F27: copies of snapshots and backups on the volume are not uploaded, and remove nothing from the bucket.
+func TestForgedSnapshots(t *testing.T) {
+	s, m := newSite(t), &archivetest.Memory{}
+	u, j := newUploader(), s.job(m, 3)
+	s.sync(first)
+	for _, want := range []map[string]string{second, third, second} { // setup: an archive and a backup for each
+		s.sync(want)
+		id := s.newest()
+		require.NoError(t, s.dir.SaveBackup(id[0], 1<<20, func(w io.Writer) error { return nil }))
+		u.Add(id, id)
+	}
+	require.NoError(t, u.Pass(t.Context(), j))
+	genuine := stored(m)
+	require.Len(t, genuine, 9)
+	ids, own := s.snapshots(), filepath.Join(s.root, ".stoker")
+	for i := range 15 { // setup: forged ones, all newer
+		id := fmt.Sprintf("area-4-20261120-07%02d00", i)
+		require.NoError(t, os.CopyFS(filepath.Join(own, "snapshots", id), os.DirFS(filepath.Join(own, "snapshots", ids[2]))))
+		require.NoError(t, os.WriteFile(filepath.Join(own, "backups", id+".gwbk"), nil, 0o600))
+	}
+	require.Len(t, s.snapshots(), 18)
+	restarted := newUploader()
+	for _, u := range []*archive.Uploader{u, restarted} { // sequence: before and after a restart
+		require.NoError(t, u.Pass(t.Context(), j))
+		assert.Equal(t, genuine, stored(m))
+	}
+	t.Run("one sync costs at most the oldest archive", func(t *testing.T) {
+		s.sync(third)
+		restarted.Add(s.newest(), nil)
+		require.NoError(t, restarted.Pass(t.Context(), j))
+		removed := []string{ids[0] + ".json", ids[0] + ".tar.gz"}
+		assert.ElementsMatch(t, append(slices.DeleteFunc(slices.Clone(genuine), func(name string) bool { return slices.Contains(removed, name) }),
+			s.newest()[0]+".json", s.newest()[0]+".tar.gz"), stored(m))
+	})
+	t.Run("nothing younger than a day goes", func(t *testing.T) {
+		before := len(stored(m))
+		restarted.Now = func() time.Time { return s.now.Add(23 * time.Hour) }
+		for _, want := range []map[string]string{second, third} { // sequence: one sync after the other
+			s.sync(want)
+			restarted.Add(s.newest(), nil)
+			require.NoError(t, restarted.Pass(t.Context(), j))
+		}
+		assert.Len(t, stored(m), before+4)
+	})
+	t.Run("nothing goes without the newer archive", func(t *testing.T) {
+		restarted.Now = newUploader().Now
+		newest := s.newest()[0]
+		m.Set(prefix+newest+".json", nil)
+		before := stored(m)
+		require.NoError(t, restarted.Pass(t.Context(), j))
+		assert.Equal(t, before, stored(m))
+	})
 }

@@ -101,6 +101,7 @@ func New(c Config) *Loop {
 	}
 	l := &Loop{Config: c, proposals: newProposals(&c)}
 	l.uploads.Uploader = archive.NewUploader(c.Log)
+	l.uploads.Now = c.Now
 	l.uploads.OnUpload, l.uploads.OnPending = c.Metrics.Uploaded, c.Metrics.NotUploaded
 	l.state.current = l.nextState(State{})
 	return l

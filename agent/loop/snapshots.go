@@ -30,12 +30,12 @@ type uploads struct {
 // update sets what to upload, nil for nothing, and the report of the last sync. With once it uploads at once instead of in the background.
 func (u *uploads) update(ctx context.Context, job *archive.Job, r *sync.Report, once bool) {
 	wrote := r != nil && r != u.report && r.Wrote()
+	if wrote {
+		u.Add(r.NewSnapshots, r.NewBackups)
+	}
 	u.report = r
 	if !once {
 		u.Follow(job)
-		if wrote {
-			u.Wake()
-		}
 		return
 	}
 	if job == nil || !wrote {

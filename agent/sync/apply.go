@@ -54,6 +54,9 @@ func (f *files) apply(ctx context.Context, changes *plan.Changes, staged *disk.S
 		}
 		return err
 	}
+	if !f.t.Repair { // programs on the gateway can cause as many repairs as they like
+		f.r.NewSnapshots, f.r.NewBackups = appendID(f.r.NewSnapshots, snapshot), appendID(f.r.NewBackups, backup)
+	}
 	if f.t.BeforeStart {
 		// The gateway reads everything when it starts; only verification remains. If no project is verified, a scan shows whether
 		// the first start kept the permissions of the API token.
@@ -129,4 +132,12 @@ func (f *files) unlock(ctx context.Context, locked []ignition.Kind) {
 			f.note("the gateway's %s scan lock could not be released and expires by itself: %v", k, err)
 		}
 	}
+}
+
+// appendID appends an id, unless it is "".
+func appendID(ids []string, id string) []string {
+	if id == "" {
+		return ids
+	}
+	return append(ids, id)
 }

@@ -51,6 +51,11 @@ func deletedOpen(t *testing.T, dir string) (n int) {
 func (b *bench) upload() {
 	b.t.Helper()
 	u := archive.NewUploader(slog.New(slog.DiscardHandler))
+	list, err := os.ReadDir(b.data + "/.stoker/snapshots")
+	require.NoError(b.t, err)
+	for _, e := range list { // setup: all of them are of syncs of this process
+		u.Add([]string{e.Name()}, nil)
+	}
 	require.NoError(b.t, u.Pass(b.t.Context(), b.engine.UploadJob(b.conn, &b.target)))
 }
 

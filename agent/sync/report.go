@@ -90,6 +90,8 @@ type Report struct {
 	Notes []string `json:"notes,omitempty"`
 	// Snapshots are those on the data volume, oldest first, if the profile has snapshots. loop.State serves them.
 	Snapshots []disk.Snapshot `json:"-"`
+	// NewSnapshots and NewBackups are the ids of those that this sync made, unless it is a repair.
+	NewSnapshots, NewBackups []string `json:"-"`
 	// History are the last syncs that changed the gateway or failed, oldest first; nil if they are unknown.
 	History []Audit `json:"-"`
 	// AutoRollback is nil unless a commit is blocked because of an automatic rollback.
