@@ -159,6 +159,10 @@ func (c *driftCheck) compare(ctx context.Context, rec plan.Owned, last int64, kn
 		c.drifted(rec.Path, Retyped)
 		return 0, nil
 	}
+	if st.Size != rec.Size && st.Size > resource.MaxCompared { // too large to mean the same, so there is no need to read it
+		c.drifted(rec.Path, Modified)
+		return 0, nil
+	}
 	same := st.Size == rec.Size && st.Mtime == rec.Mtime
 	suspect := ctime > last || known && ctime != last
 	if same && !read {

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -341,4 +342,14 @@ func TestDriftCheckIsReadOnly(t *testing.T) {
 		assert.Equal(t, 1, drift(t, d, i%2 == 0).Files)
 		assert.Equal(t, before, readTree(t, root))
 	}
+}
+
+// F29: a file of another size that is too large to be compared by meaning is not read.
+func TestDriftOfLargeFile(t *testing.T) {
+	root, d := syncedViews(t)
+	require.NoError(t, os.Truncate(filepath.Join(root, "projects/p/a/view.json"), resource.MaxCompared+1))
+	found, err := d.Drift(t.Context(), false)
+	require.NoError(t, err)
+	assert.Equal(t, []Drifted{{"projects/p/a/view.json", Modified}}, found.Paths)
+	assert.Zero(t, found.Hashed)
 }

@@ -108,7 +108,14 @@ func (c *Changes) withoutContent() *Changes {
 // meanwhile, the error is errChanging.
 func Build(b Base, candidates []string, limits Limits, guard Guard) (*Changes, error) {
 	x := newBuilder(b, limits, guard)
-	for _, u := range x.units(candidates) {
+	units := x.units(candidates)
+	if err := x.checkSizes(units); err != nil {
+		return nil, err
+	}
+	for _, u := range units {
+		if len(x.out.Refused) > 0 { // by checkSizes
+			break
+		}
 		if err := x.addUnit(u); err != nil {
 			return nil, err
 		}
@@ -222,6 +229,42 @@ func (x *builder) addUnit(u unit) error {
 	return nil
 }
 
+// checkSizes refuses the proposal if the files that may differ exceed a limit, before the agent reads one: hashing them could take hours.
+func (x *builder) checkSizes(units []unit) error {
+	var files int
+	var total int64
+	for _, u := range units {
+		paths, err := x.paths(u)
+		if err != nil {
+			return err
+		}
+		for _, p := range paths {
+			st, err := x.State.Stat(p)
+			if err != nil {
+				return fmt.Errorf("stat %s: %w", p, err)
+			}
+			if rec, owned, err := x.Manifest.Get(p); err != nil {
+				return err
+			} else if st.Kind != plan.File || owned && rec.Size == st.Size && rec.Mtime == st.Mtime {
+				continue // the record has its hash
+			}
+			files, total = files+1, total+st.Size
+			switch {
+			case st.Size > x.limits.FileBytes:
+				x.refuse(p, v1alpha1.ReasonLimitExceeded, fmt.Sprintf("has %d bytes, more than guardrails.maxFileSize", st.Size))
+				return nil
+			case files > x.limits.Files:
+				x.refuse(p, v1alpha1.ReasonLimitExceeded, fmt.Sprintf("is one of more files than guardrails.maxFilesPerPR (%d)", x.limits.Files))
+				return nil
+			case total > x.limits.TotalBytes:
+				x.refuse(p, v1alpha1.ReasonLimitExceeded, "and the other changed files have more bytes than guardrails.maxTotalSize")
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
 // paths returns the paths of a unit, in git and on the disk.
 func (x *builder) paths(u unit) ([]string, error) {
 	if u.file != "" {
@@ -267,7 +310,13 @@ func (x *builder) compare(p string) (change, bool, error) {
 		}
 		return c, false, nil
 	}
-	if c.id, err = x.State.BlobID(p); err != nil {
+	rec, owned, err := x.Manifest.Get(p)
+	if err != nil {
+		return c, false, err
+	}
+	if owned && rec.Size == c.stat.Size && rec.Mtime == c.stat.Mtime {
+		c.id = rec.Have
+	} else if c.id, err = x.State.BlobID(p); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return c, false, errChanging
 		}

@@ -315,6 +315,7 @@ func TestBuild(t *testing.T) {
 	})
 }
 
+// F29: the agent reads no file of changes that are too many or too large.
 func TestBuildLimits(t *testing.T) {
 	for name, tc := range map[string]struct {
 		limits Limits
@@ -327,8 +328,10 @@ func TestBuildLimits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t, withView(t, `{"v":1}`))
 			s.save(`{"v":2}`)
+			s.disk.Hashed = 0
 			c, err := Build(s.base(), []string{view + "view.json"}, tc.limits, noGuard)
 			require.NoError(t, err)
+			assert.Zero(t, s.disk.Hashed, "sizes come first")
 			assert.Nil(t, c.Draft)
 			require.NotEmpty(t, c.Refused)
 			assert.Equal(t, tc.reason, c.Refused[0].Reason)
