@@ -111,7 +111,7 @@ func Describe(w io.Writer, gs *v1alpha1.GatewaySync, v request.Verdict, onlyBehi
 	}
 	gateways, behind := behindFirst(gs, v)
 	if unknown {
-		line("Next", v.Reason.Next())
+		line("Next", status.Next(v.Reason))
 	} else {
 		for _, why := range reasons(gateways[:behind]) {
 			line("Behind", why)
@@ -180,7 +180,7 @@ func reasons(behind []v1alpha1.DiscoveredGateway) (lines []string) {
 	}
 	for _, r := range order {
 		s := fmt.Sprintf("%d %s", count[r], r)
-		if next := r.Next(); next != "" {
+		if next := status.Next(r); next != "" {
 			s += ": " + next
 		}
 		lines = append(lines, s)

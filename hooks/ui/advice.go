@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/status"
 )
 
 // troubleshooting is the path of the document that advice comes from.
@@ -45,7 +46,7 @@ func newAdvisor(page string, manual func(string) string) *advisor {
 		}
 	}
 	for _, r := range v1alpha1.Reasons {
-		a.byReason[r.Reason] = Advice{string(r.Reason), r.Meaning, r.Reason.Next(), a.render(sections[string(r.Reason)]), "/reasons/" + string(r.Reason)}
+		a.byReason[r.Reason] = Advice{string(r.Reason), r.Meaning, status.Next(r.Reason), a.render(sections[string(r.Reason)]), "/reasons/" + string(r.Reason)}
 	}
 	return a
 }

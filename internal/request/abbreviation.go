@@ -8,7 +8,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
-// Expand returns the commit that ref abbreviates, or ref itself if it is no abbreviation. The repository cannot be asked, so it searches the
+// Expand returns the commit that ref abbreviates, or ref itself if it abbreviates none. The repository cannot be asked, so it searches the
 // commits in the status of o. A text of 7 to 39 hexadecimal digits that begins none of them is an *InvalidError, unless it has no letter: then
 // it may be a tag that is named after a date.
 func Expand(o v1alpha1.Requestable, ref string) (string, error) {

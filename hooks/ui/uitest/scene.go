@@ -166,7 +166,7 @@ func (s *Scene) Rollout(name string, phase v1alpha1.RolloutPhase) *v1alpha1.Gate
 		} else if g.SyncedCommit = Old; i == 2 {
 			g = v1alpha1.DiscoveredGateway{SyncStatus: v1alpha1.GatewayError, Reason: v1alpha1.ReasonScanFailed, Message: "the scan did not end within 2m0s", SyncedCommit: Target}
 		}
-		g.Name, g.PodName, g.Namespace, g.SyncedRef = fmt.Sprintf("%s-%d", name, i+1), fmt.Sprintf("%s-%d", name, i), s.Namespace, "main"
+		g.Name, g.PodName, g.Namespace, g.SyncedRef = fmt.Sprintf("%s-%d", name, i+1), fmt.Sprintf("pod-%s-%d", name, i), s.Namespace, "main"
 		when := at(time.Duration(14+i) * time.Minute)
 		g.LastSyncTime = &when
 		st.DiscoveredGateways = append(st.DiscoveredGateways, g)

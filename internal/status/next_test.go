@@ -1,4 +1,4 @@
-package v1alpha1
+package status
 
 import (
 	"strings"
@@ -6,21 +6,23 @@ import (
 	"unicode"
 
 	"github.com/stretchr/testify/assert"
+
+	"stoker.io/stoker/api/v1alpha1"
 )
 
 func TestNextForEveryReason(t *testing.T) {
-	for _, r := range Reasons {
+	for _, r := range v1alpha1.Reasons {
 		t.Run(string(r.Reason), func(t *testing.T) {
-			s := r.Reason.Next()
+			s := Next(r.Reason)
 			assert.NotEmpty(t, s, "add a sentence to next")
 			assert.False(t, s != "" && unicode.IsUpper(rune(s[0])) || strings.HasSuffix(s, "."), "pages make it a sentence: %q", s)
 			assert.LessOrEqual(t, len(strings.Fields(s)), 25, "%q", s)
-			if r.Cause == CausePlan && r.Reason != ReasonApprovalNeeded {
+			if r.Cause == v1alpha1.CausePlan && r.Reason != v1alpha1.ReasonApprovalNeeded {
 				assert.Contains(t, s, "by itself", "%q", s)
 				assert.NotContains(t, s, "needs a user")
 			}
 		})
 	}
-	assert.Len(t, next, len(Reasons), "next has a reason that is not in the list")
-	assert.Empty(t, Reason("Unheard").Next())
+	assert.Len(t, next, len(v1alpha1.Reasons), "next has a reason that is not in the list")
+	assert.Empty(t, Next("Unheard"))
 }
