@@ -151,9 +151,9 @@ func TestGuaranteedPodResources(t *testing.T) {
 		resources   *corev1.ResourceRequirements
 		cpu, memory string
 	}{
-		"the injector's": {nil, "1100m", "256Mi"},
-		"none":           {&corev1.ResourceRequirements{}, "1100m", "256Mi"},
-		"small requests": {&corev1.ResourceRequirements{Requests: list("20m", "64Mi")}, "1100m", "256Mi"},
+		"the injector's": {nil, "500m", "256Mi"},
+		"none":           {&corev1.ResourceRequirements{}, "500m", "256Mi"},
+		"small requests": {&corev1.ResourceRequirements{Requests: list("20m", "64Mi")}, "500m", "256Mi"},
 		"large requests": {&corev1.ResourceRequirements{Requests: list("1500m", "1Gi")}, "1500m", "1Gi"},
 		"limits":         {&corev1.ResourceRequirements{Requests: list("20m", "1Mi"), Limits: list("250m", "300Mi")}, "250m", "300Mi"},
 		"limit on CPU":   {&corev1.ResourceRequirements{Limits: list("500m", "")}, "500m", "256Mi"},
@@ -171,6 +171,17 @@ func TestGuaranteedPodResources(t *testing.T) {
 		})
 	}
 	assert.Equal(t, "64Mi", defaults.Resources.Requests.Memory().String(), "the defaults must not change")
+}
+
+// The agent of a Guaranteed pod takes at most half of the gateway's CPU, so that both fit on a node that has room for one and a half.
+func TestGuaranteedAgentLeavesRoom(t *testing.T) {
+	for gateway, want := range map[string]string{"100m": "100m", "1": "500m", "1500m": "750m", "2": "900m", "4": "1100m", "64": "1100m"} {
+		t.Run(gateway, func(t *testing.T) {
+			r := inject.Guaranteed(corev1.ResourceRequirements{}, resource.MustParse(gateway))
+			assert.Equal(t, want, r.Limits.Cpu().String())
+			assert.Equal(t, r.Limits, r.Requests)
+		})
+	}
 }
 
 func TestNoLimitOnEphemeralStorage(t *testing.T) {

@@ -7,10 +7,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// minLimits are the least limits of the agent in a Guaranteed pod if neither the GatewaySync nor the injector's defaults set a
-// limit. The gateway waits for the first sync, which uses up to one processor, so a lower limit would throttle it. The CPU amount
-// is not an integer, because the static policy of the CPU manager would reserve a whole processor for the agent.
-var minLimits = corev1.ResourceList{
+// guaranteedLimits are the limits of the agent in a Guaranteed pod if neither the GatewaySync nor the injector's defaults set a
+// limit. The gateway waits for the first sync, which uses up to one processor. The pod reserves that amount for as long as it runs, so
+// the agent gets at most half of the gateway's CPU: it must not be the reason why a gateway finds no node.
+var guaranteedLimits = corev1.ResourceList{
 	corev1.ResourceCPU:    resource.MustParse("1100m"),
 	corev1.ResourceMemory: resource.MustParse("256Mi"),
 }
@@ -33,14 +33,15 @@ func (s *sidecar) resources() corev1.ResourceRequirements {
 	r.Claims = nil // the pod has no claims for the agent
 	delete(r.Limits, corev1.ResourceEphemeralStorage)
 	if guaranteed(s.pod) {
-		return Guaranteed(*r)
+		return Guaranteed(*r, gatewayCPU(s.pod))
 	}
 	return *r
 }
 
-// Guaranteed returns the resources r for the agent of a Guaranteed pod, with requests equal to limits. Limits in r are kept. A
-// missing limit is the larger of minLimits and the request, because a request only says what an idle agent needs.
-func Guaranteed(r corev1.ResourceRequirements) corev1.ResourceRequirements {
+// Guaranteed returns the resources r for the agent of a Guaranteed pod whose containers have this CPU, with requests equal to limits.
+// Limits in r are kept. A missing limit is the larger of guaranteedLimits and the request, because a request only says what an idle agent
+// needs. The amount of CPU is not an integer, because the static policy of the CPU manager would reserve whole processors for the agent.
+func Guaranteed(r corev1.ResourceRequirements, gateway resource.Quantity) corev1.ResourceRequirements {
 	r = *r.DeepCopy()
 	if r.Limits == nil {
 		r.Limits = corev1.ResourceList{}
@@ -48,7 +49,13 @@ func Guaranteed(r corev1.ResourceRequirements) corev1.ResourceRequirements {
 	if r.Requests == nil {
 		r.Requests = corev1.ResourceList{}
 	}
-	for name, amount := range minLimits {
+	for name, amount := range guaranteedLimits {
+		if half := gateway.MilliValue() / 2; name == corev1.ResourceCPU && half < amount.MilliValue() {
+			if half%1000 == 0 {
+				half -= 100
+			}
+			amount = *resource.NewMilliQuantity(max(half, minMilliCPU), resource.DecimalSI)
+		}
 		limit, ok := r.Limits[name]
 		if !ok {
 			limit = amount
@@ -82,11 +89,22 @@ func ResourcesProblem(r corev1.ResourceRequirements) string {
 	return ""
 }
 
+// minMilliCPU is the least limit on CPU, with which the probes of the agent still pass.
+const minMilliCPU = 100
+
+// gatewayCPU returns the CPU of the containers that run beside the agent.
+func gatewayCPU(pod *corev1.Pod) (sum resource.Quantity) {
+	for i := range pod.Spec.Containers {
+		sum.Add(pod.Spec.Containers[i].Resources.Limits[corev1.ResourceCPU])
+	}
+	return sum
+}
+
 // guaranteed reports whether every container of a pod has CPU and memory limits and requests that equal them.
 func guaranteed(pod *corev1.Pod) bool {
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
-			for name := range minLimits {
+			for name := range guaranteedLimits {
 				limit, limited := list[i].Resources.Limits[name]
 				request, requested := list[i].Resources.Requests[name]
 				if !limited || limit.IsZero() || requested && request.Cmp(limit) != 0 {

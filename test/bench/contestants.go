@@ -89,7 +89,7 @@ var idle = corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.Reso
 // addGuaranteed adds the agent with the CPU that the injector gives it in a Guaranteed pod, if CPU can be limited
 // here.
 func (b *bench) addGuaranteed() error {
-	limits := inject.Guaranteed(idle).Limits
+	limits := inject.Guaranteed(idle, resource.MustParse("4")).Limits
 	room, err := cgroup.NewCPULimit(limits.Cpu().MilliValue())
 	if err != nil {
 		b.log.Printf("an agent of a Guaranteed pod is not measured: no container with a limit on CPU can be made here, which needs root and a control group tree that may be written: %v", err)
