@@ -125,9 +125,10 @@ func (c Checker) Check(ctx context.Context) ([]Finding, error) {
 	}
 	served := c.kinds()
 	receiver, receivers := c.receiver(ctx)
-	list := slices.Concat([]Finding{served}, c.leftovers(ctx), c.roles(ctx), c.policies(ctx), c.webhook(ctx), []Finding{c.injector(ctx), receiver})
+	configured := c.webhook(ctx)
+	list := slices.Concat([]Finding{served}, c.leftovers(ctx), c.roles(ctx), c.policies(ctx), configured, []Finding{c.injector(ctx), receiver})
 	if served.State == OK { // the other checks read these kinds
-		list = append(list, c.namespace(ctx, receivers)...)
+		list = append(list, c.namespace(ctx, receivers, configured[0].State == OK)...)
 	}
 	return list, ctx.Err()
 }

@@ -9,6 +9,7 @@ import (
 
 	admissionregv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -150,7 +151,7 @@ func (c Checker) webhookProblem(w *admissionregv1.MutatingWebhook) string {
 		}
 	}
 	if !valid {
-		return "caBundle has no valid certificate: see the log of its writer, the injector or cert-manager"
+		return "caBundle has no valid certificate: see the log of its writer, the Job stoker-certificate or cert-manager"
 	}
 	return ""
 }
@@ -169,15 +170,25 @@ func (c Checker) injector(ctx context.Context) Finding {
 	return deployments(topicInjector, list, "pods start without agents")
 }
 
+// refused returns why the API server refuses the pods of a Deployment, such as a quota or Pod Security, or otherwise the text other.
+func refused(d *appsv1.Deployment, other string) string {
+	for _, c := range d.Status.Conditions {
+		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
+			return "; the API server refuses its pods: " + c.Message
+		}
+	}
+	return other
+}
+
 // deployments checks whether the pods of Deployments are ready. consequence says what happens if a Deployment has no ready pod.
 // If all are ready, the finding names only the first: there is usually one.
 func deployments(t Topic, list []*appsv1.Deployment, consequence string) Finding {
 	for _, d := range list {
 		if d.Status.ReadyReplicas == 0 {
-			return t.finding(Failed, fmt.Sprintf("Deployment %s/%s has no ready pod: %s; see its pods and their logs", d.Namespace, d.Name, consequence))
+			return t.finding(Failed, fmt.Sprintf("Deployment %s/%s has no ready pod: %s%s", d.Namespace, d.Name, consequence, refused(d, "; see its pods and their logs")))
 		}
 		if want := d.Spec.Replicas; want != nil && d.Status.ReadyReplicas < *want {
-			return t.finding(Warning, fmt.Sprintf("Deployment %s/%s: %d of %d pods are ready", d.Namespace, d.Name, d.Status.ReadyReplicas, *want))
+			return t.finding(Warning, fmt.Sprintf("Deployment %s/%s: %d of %d pods are ready%s", d.Namespace, d.Name, d.Status.ReadyReplicas, *want, refused(d, "")))
 		}
 	}
 	d := list[0]

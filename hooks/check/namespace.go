@@ -20,8 +20,8 @@ import (
 	"stoker.io/stoker/internal/request"
 )
 
-// namespace checks the gateways of a namespace.
-func (c Checker) namespace(ctx context.Context, r receivers) []Finding {
+// namespace checks the gateways of a namespace. calls means that the API server is configured to call the injector.
+func (c Checker) namespace(ctx context.Context, r receivers, calls bool) []Finding {
 	found, undecodable, err := kube.GatewaySyncs(c.Dynamic, c.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return []Finding{topicSyncs.unreadable("GatewaySyncs of namespace "+c.Namespace, err)}
@@ -38,6 +38,9 @@ func (c Checker) namespace(ctx context.Context, r receivers) []Finding {
 	}
 	if len(list) == 0 {
 		list = append(list, topicSyncs.finding(Warning, "there is no GatewaySync in namespace "+c.Namespace+"; choose another namespace with --namespace"))
+	}
+	if calls && len(found) > 0 {
+		list = append(list, c.dryRun(ctx, found[0]))
 	}
 	list = append(list, c.pods(ctx, found)...)
 	for _, gs := range found {
