@@ -16,7 +16,7 @@ import (
 // checkTimeout is how long the command check waits for a new installation: images are pulled, the certificate is issued, and the
 // Service gets its endpoints.
 const (
-	checkTimeout, checkInterval = time.Minute, 2 * time.Second
+	checkTimeout, checkInterval = 3 * time.Minute, 2 * time.Second
 	commandCheck                = "check"
 )
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,6 +27,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/certificate"
 	"stoker.io/stoker/injector/inject"
 	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/internal/kube"
@@ -55,19 +57,21 @@ type world struct {
 	cluster *kubetest.Cluster
 	client  kubernetes.Interface
 	dynamic dynamic.Interface
+	mounted string // directory with the certificate of all replicas, which renew updates as kubelets do
 }
 
 // newWorld starts with only the CRDs and permissions. It removes what an earlier test installed.
 func newWorld(t *testing.T, opts ...kubetest.Option) *world {
 	t.Helper()
-	w := &world{T: t, cluster: kubetest.Control(t, opts...)}
+	w := &world{T: t, cluster: kubetest.Control(t, opts...), mounted: t.TempDir()}
 	w.client = w.cluster.Client(t)
 	var err error
 	w.dynamic, err = dynamic.NewForConfig(w.cluster.RESTConfig())
 	require.NoError(t, err)
 	w.cluster.ApplyYAML(t, "", "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+system+"}\n")
 	w.cluster.ApplyYAML(t, system, "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: default}\n")
-	for _, file := range []string{"agent-role.yaml", "injector-rbac.yaml"} {
+	w.uninstall()
+	for _, file := range []string{"agent-role.yaml", "injector-rbac.yaml", "injector-certificate.yaml"} {
 		w.cluster.ApplyYAML(t, system, shipped(t, file))
 	}
 	for _, of := range []authorizationv1.ResourceAttributes{
@@ -75,7 +79,7 @@ func newWorld(t *testing.T, opts ...kubetest.Option) *world {
 	} {
 		w.may(true, of)
 	}
-	w.uninstall()
+	w.mayAs(system, "stoker-certificate", true, authorizationv1.ResourceAttributes{Namespace: system, Resource: "secrets", Verb: "update", Name: certificate.SecretName})
 	t.Cleanup(w.uninstall)
 	return w
 }
@@ -110,7 +114,7 @@ func (w *world) uninstall() {
 	defer cancel()
 	for _, err := range []error{
 		w.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Delete(ctx, "stoker-injector", metav1.DeleteOptions{}),
-		w.client.CoreV1().Secrets(system).Delete(ctx, "stoker-injector-cert", metav1.DeleteOptions{}),
+		w.client.CoreV1().Secrets(system).Delete(ctx, certificate.SecretName, metav1.DeleteOptions{}),
 		w.client.CoordinationV1().Leases(system).Delete(ctx, leaseName, metav1.DeleteOptions{}),
 	} {
 		if !apierrors.IsNotFound(err) {
@@ -137,7 +141,7 @@ func (w *world) start(args ...string) *injector {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan int, 1)
 	args = append([]string{"--agent-image=ghcr.io/stoker-io/agent:1", "--kubeconfig=" + w.kubeconfig(w.cluster.As(w, system, "stoker-injector", "")),
-		"--namespace=" + system, "--webhook-addr=127.0.0.1:0", "--health-addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--certificate-host=localhost",
+		"--namespace=" + system, "--webhook-addr=127.0.0.1:0", "--health-addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--certificate-dir=" + w.mounted,
 		"--repair-delay=" + settled.String()}, args...)
 	s, err := parse(args, noEnv, in.log)
 	require.NoError(w, err, "%s", in.log)
@@ -199,15 +203,24 @@ func (w *world) configure(in *injector, change ...func(*admissionregv1.MutatingW
 	require.NoError(w, err)
 }
 
-// install calls configure and waits until the API server calls the replica.
+// renew runs the command of the Job, with the permissions of its account only, and delivers the certificate as the kubelet does.
+func (w *world) renew() {
+	w.Helper()
+	log := &program.Log{}
+	code := run(w.Context(), []string{"renew", "--namespace=" + system, "--host=localhost", "--kubeconfig=" + w.kubeconfig(w.cluster.As(w, system, "stoker-certificate", ""))}, noEnv, io.Discard, log)
+	require.Equal(w, daemon.ExitDone, code, "%s", log)
+	secret, err := w.client.CoreV1().Secrets(system).Get(w.Context(), certificate.SecretName, metav1.GetOptions{})
+	require.NoError(w, err)
+	for _, key := range []string{corev1.TLSCertKey, corev1.TLSPrivateKeyKey} {
+		require.NoError(w, os.WriteFile(filepath.Join(w.mounted, key), secret.Data[key], 0o600))
+	}
+}
+
+// install calls configure and renew, and waits until the API server calls the replica.
 func (w *world) install(in *injector, change ...func(*admissionregv1.MutatingWebhook)) {
 	w.Helper()
 	w.configure(in, change...)
-	w.eventually("the webhook configuration trusts the injector", func() bool {
-		c, err := w.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(w.Context(), "stoker-injector", metav1.GetOptions{})
-		require.NoError(w, err)
-		return len(c.Webhooks[0].ClientConfig.CABundle) > 0 && len(c.Webhooks[1].ClientConfig.CABundle) > 0
-	})
+	w.renew()
 	probe := w.cluster.Namespace(w)
 	w.eventually("the API server calls the injector", func() bool {
 		p := gatewayPod("probe")

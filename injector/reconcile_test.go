@@ -234,7 +234,7 @@ func (w *world) narrow(namespace string) {
 	w.may(true, watch)
 }
 
-// I8: replicas that start at the same moment share one certificate, and each becomes ready.
+// I8: replicas that start before there is a certificate share the one that the kubelets deliver, and each becomes ready.
 func TestReplicasShareOneCertificate(t *testing.T) {
 	w := newWorld(t)
 	replicas := make([]*injector, 3)

@@ -290,7 +290,7 @@ func TestNoEvictionWithUntrustedCertificate(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, corev1.TLSPrivateKeyKey), pair.Key, 0o600))
 	}
 	brings(old)
-	in := w.start("--certificates=mounted", "--certificate-dir="+dir)
+	in := w.start("--certificate-dir=" + dir)
 	bundle, err := next.Pair()
 	require.NoError(t, err)
 	w.configure(in, func(hook *admissionregv1.MutatingWebhook) { hook.ClientConfig.CABundle = bundle.Cert })

@@ -21,9 +21,6 @@ import (
 )
 
 const (
-	// certificateInterval is how often the certificate and the webhook configuration are checked. publishTime is how long a
-	// new authority is published before its certificate is served.
-	certificateInterval, publishTime = time.Minute, time.Hour
 	// mountedInterval is how often a mounted certificate is read. The kubelet takes up to a minute to update it. trustInterval is
 	// how often the injector checks that the webhook configuration trusts it.
 	mountedInterval, trustInterval = 10 * time.Second, 5 * time.Second
@@ -31,8 +28,13 @@ const (
 
 // run runs the program and returns its exit code.
 func run(ctx context.Context, args []string, env func(string) string, stdout, stderr io.Writer) int {
-	if len(args) > 0 && args[0] == commandCheck {
-		return daemon.Exit(checkWebhook(ctx, args[1:], stdout, stderr), "injector "+commandCheck, stderr)
+	if len(args) > 0 {
+		switch args[0] {
+		case commandCheck:
+			return daemon.Exit(checkWebhook(ctx, args[1:], stdout, stderr), "injector "+commandCheck, stderr)
+		case commandRenew:
+			return daemon.Exit(renew(ctx, args[1:], env, stderr), "injector "+commandRenew, stderr)
+		}
 	}
 	s, err := parse(args, env, stderr)
 	switch {
@@ -84,16 +86,8 @@ func defaults(s settings) inject.Defaults {
 }
 
 func newCertificate(s settings, clients kube.Clients, m *metrics.Injector, log *slog.Logger) *certificate.Trusted {
-	trust := certificate.Config{Client: clients.Core, Configuration: s.Configuration, Interval: trustInterval, Log: log, Now: clients.Now}
-	if s.Certificates == certificatesMounted {
-		return certificate.NewTrusted(keypair.NewMounted(s.CertificateDir, mountedInterval, log, m.SetCertificateExpiry), trust)
-	}
-	service := "stoker-injector." + s.Namespace
-	return certificate.NewTrusted(certificate.NewSelfSigned(certificate.Config{
-		Client: clients.Core, Namespace: s.Namespace, Secret: s.CertificateSecret, Configuration: s.Configuration,
-		Names:    append([]string{service + ".svc", service + ".svc.cluster.local"}, s.CertificateHost...),
-		Interval: certificateInterval, PublishTime: publishTime, Log: log, OnExpiry: m.SetCertificateExpiry, Now: clients.Now,
-	}), trust)
+	return certificate.NewTrusted(keypair.NewMounted(s.CertificateDir, mountedInterval, log, m.SetCertificateExpiry),
+		certificate.Config{Client: clients.Core, Configuration: s.Configuration, Interval: trustInterval, Log: log, Now: clients.Now})
 }
 
 // instance returns the identity of this replica.

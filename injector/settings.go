@@ -37,11 +37,8 @@ type settings struct {
 	Repair                string
 	RepairDelay           time.Duration
 
-	Certificates      string
-	CertificateDir    string
-	CertificateSecret string
-	CertificateHost   daemon.Texts
-	Configuration     string
+	CertificateDir string
+	Configuration  string
 
 	WebhookAddr string
 	Namespace   string
@@ -55,17 +52,11 @@ type settings struct {
 	agentEnv  []corev1.EnvVar
 }
 
-// Values of --certificates: the injector issues the certificate itself, or reads a mounted one.
-const (
-	certificatesOwn     = "own"
-	certificatesMounted = "mounted"
-)
-
 // agentResources are sufficient for the first sync of a large repository; later an agent needs little.
 const agentResources = `{"requests":{"cpu":"20m","memory":"64Mi"},"limits":{"memory":"512Mi"}}`
 
 func (s *settings) flags(out io.Writer) *flag.FlagSet {
-	f := daemon.Flags("injector", out, "injector adds the Stoker agent to gateway pods.\n\n  injector --agent-image IMAGE [flags]\n  injector check [flags]",
+	f := daemon.Flags("injector", out, "injector adds the Stoker agent to gateway pods.\n\n  injector --agent-image IMAGE [flags]\n  injector check [flags]\n  injector renew [flags]",
 		"Environment: POD_NAME, POD_NAMESPACE. Exit codes: 0 done, 1 failed, 2 usage.")
 	s.Register(f)
 	f.StringVar(&s.AgentImage, "agent-image", "", "the agent's `image`, with a tag or a digest; a GatewaySync may name another version of it")
@@ -80,10 +71,7 @@ func (s *settings) flags(out io.Writer) *flag.FlagSet {
 	f.StringVar(&s.Repair, "repair", string(reconcile.RepairEvict), "what happens to pods younger than ten minutes that started without their agent: evict or report")
 	f.DurationVar(&s.RepairDelay, "repair-delay", repairDelay, "how long a replica must be ready before it evicts pods, so that Services route to it")
 
-	f.StringVar(&s.Certificates, "certificates", certificatesOwn, "own: the injector issues and renews its certificate; mounted: it reads the certificate in --certificate-dir")
-	f.StringVar(&s.CertificateDir, "certificate-dir", "/etc/stoker/tls", "`directory` with tls.crt and tls.key, with --certificates=mounted")
-	f.StringVar(&s.CertificateSecret, "certificate-secret", "stoker-injector-cert", "`Secret` in which replicas share the self-signed certificate")
-	f.Var(&s.CertificateHost, "certificate-host", "an additional `name` or address of the self-signed certificate (repeatable)")
+	f.StringVar(&s.CertificateDir, "certificate-dir", "/etc/stoker/tls", "`directory` with tls.crt and tls.key")
 	f.StringVar(&s.Configuration, "webhook-configuration", admission.ConfigurationName, "`name` of the MutatingWebhookConfiguration that trusts the certificate")
 
 	f.StringVar(&s.WebhookAddr, "webhook-addr", ":9443", "`address` of the webhook")
@@ -111,7 +99,6 @@ func (s *settings) validate() []error {
 	errs := []error{
 		daemon.OneOf("agent-image-pull-policy", s.PullPolicy, "", "Always", "IfNotPresent", "Never"),
 		daemon.OneOf("repair", s.Repair, string(reconcile.RepairEvict), string(reconcile.RepairReport)),
-		daemon.OneOf("certificates", s.Certificates, certificatesOwn, certificatesMounted),
 	}
 	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
 	if s.RepairDelay < 0 || s.RepairDelay > time.Hour {

@@ -10,7 +10,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"errors"
 	"math/big"
 	"net"
 	"slices"
@@ -18,7 +17,7 @@ import (
 )
 
 const (
-	// lifetime is the lifetime of a self-signed certificate. It is renewed after two thirds of it.
+	// lifetime is that of a self-signed certificate. It is renewed after two thirds of it.
 	lifetime = 90 * 24 * time.Hour
 	// clockSkew backdates a certificate, for clients with slow clocks.
 	clockSkew = time.Hour
@@ -161,5 +160,3 @@ func encode(list []*x509.Certificate) []byte {
 	}
 	return out.Bytes()
 }
-
-var errNoCertificate = errors.New("there is no certificate yet")

@@ -15,40 +15,34 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/keypair"
 )
 
 // readTimeout is the time limit for reading the webhook configuration.
 const readTimeout = 10 * time.Second
 
-// Source provides a certificate.
-type Source interface {
-	Run(ctx context.Context) error
-	Ready() bool
-	GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
-}
-
-// Trusted serves a certificate and checks that the webhook configuration trusts it. With cert-manager, both change at different
+// Trusted serves a mounted certificate and checks that the webhook configuration trusts it. With cert-manager, both change at different
 // times: the configuration within a second, the mounted file up to a minute later. The API server cannot call the webhook in
-// between. The same happens to a self-signed certificate when an upgrade hands over to cert-manager.
+// between.
 type Trusted struct {
-	Source
+	*keypair.Mounted
 	Config
 	trusted atomic.Bool
 	problem string
 }
 
 // NewTrusted returns a Trusted. It uses Client, Configuration, Interval, Log and Now of c.
-func NewTrusted(from Source, c Config) *Trusted { return &Trusted{Source: from, Config: c} }
+func NewTrusted(from *keypair.Mounted, c Config) *Trusted { return &Trusted{Mounted: from, Config: c} }
 
 // Ready reports whether a certificate is served that every entry of the webhook configuration trusts. If the configuration
 // cannot be read, the last result stays valid.
-func (m *Trusted) Ready() bool { return m.Source.Ready() && m.trusted.Load() }
+func (m *Trusted) Ready() bool { return m.Mounted.Ready() && m.trusted.Load() }
 
-// Run runs the source and checks the webhook configuration until ctx is done.
+// Run rereads the certificate and checks the webhook configuration until ctx is done.
 func (m *Trusted) Run(ctx context.Context) error {
-	var source sync.WaitGroup
-	defer source.Wait()
-	source.Go(func() { _ = m.Source.Run(ctx) }) // always nil
+	var mounted sync.WaitGroup
+	defer mounted.Wait()
+	mounted.Go(func() { _ = m.Mounted.Run(ctx) }) // always nil
 	for {
 		m.checkTrust(ctx)
 		pause := m.Interval
@@ -64,7 +58,7 @@ func (m *Trusted) Run(ctx context.Context) error {
 func (m *Trusted) checkTrust(ctx context.Context) {
 	pair, err := m.GetCertificate(nil)
 	if err != nil {
-		return // the source logs the reason
+		return // Mounted logs the reason
 	}
 	bounded, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()

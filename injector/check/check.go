@@ -93,7 +93,7 @@ func (c Config) call(ctx context.Context, w *admissionregv1.MutatingWebhook) (st
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(w.ClientConfig.CABundle) {
-		return "", errors.New("clientConfig.caBundle has no certificate yet: see the log of the injector, or of cert-manager if it issues the certificate")
+		return "", errors.New("clientConfig.caBundle has no certificate yet: see the log of the Job stoker-certificate, or of cert-manager if it issues the certificate")
 	}
 	host := service.Name + "." + service.Namespace + ".svc"
 	address := net.JoinHostPort(host, strconv.Itoa(int(*service.Port)))

@@ -115,11 +115,6 @@ func TestInjectorRights(t *testing.T) {
 	who := s.As(t, namespace, "stoker-injector", "")
 	ctx, c := t.Context(), core(t, who)
 	list, get, create, patch := metav1.ListOptions{}, metav1.GetOptions{}, metav1.CreateOptions{}, metav1.PatchOptions{}
-	for _, name := range []string{"stoker-injector-cert", "another"} {
-		verbs{"create Secret " + name: func() error {
-			return second(c.CoreV1().Secrets(namespace).Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, create))
-		}}.allowed(t)
-	}
 	_, err := s.core.CoreV1().Pods(in).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "line-0"},
 		Spec: corev1.PodSpec{AutomountServiceAccountToken: new(bool), Containers: []corev1.Container{{Name: "gateway", Image: "gateway"}}}}, create)
 	require.NoError(t, err)
@@ -129,17 +124,11 @@ func TestInjectorRights(t *testing.T) {
 		"bind the agents' role": func() error {
 			return second(c.RbacV1().RoleBindings(in).Create(ctx, binding("stoker-agent", "stoker-agent"), create))
 		},
-		"list bindings":  func() error { return second(c.RbacV1().RoleBindings("").List(ctx, list)) },
-		"get its Secret": func() error { return second(c.CoreV1().Secrets(namespace).Get(ctx, "stoker-injector-cert", get)) },
-		"update its Secret": func() error {
-			return second(c.CoreV1().Secrets(namespace).Update(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "stoker-injector-cert"}}, metav1.UpdateOptions{}))
-		},
-		"patch its configuration": func() error {
-			return second(configurations.Patch(ctx, "stoker-injector", types.MergePatchType, label, patch))
-		},
-		"list pods everywhere": func() error { return second(c.CoreV1().Pods("").List(ctx, list)) },
-		"read a namespace":     func() error { return second(c.CoreV1().Namespaces().Get(ctx, in, get)) },
-		"list GatewaySyncs":    func() error { return second((&plant{server: s}).as(t, who, "gatewaysyncs").List(ctx, list)) },
+		"list bindings":          func() error { return second(c.RbacV1().RoleBindings("").List(ctx, list)) },
+		"read its configuration": func() error { return second(configurations.Get(ctx, "stoker-injector", get)) },
+		"list pods everywhere":   func() error { return second(c.CoreV1().Pods("").List(ctx, list)) },
+		"read a namespace":       func() error { return second(c.CoreV1().Namespaces().Get(ctx, in, get)) },
+		"list GatewaySyncs":      func() error { return second((&plant{server: s}).as(t, who, "gatewaysyncs").List(ctx, list)) },
 		"evict a pod, as a dry run": func() error {
 			return c.CoreV1().Pods(in).EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "line-0"}, DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}})
 		},
@@ -166,6 +155,13 @@ func TestInjectorRights(t *testing.T) {
 		"widen the agents' role": func() error {
 			return second(c.RbacV1().ClusterRoles().Patch(ctx, "stoker-agent", types.MergePatchType, label, patch))
 		},
+		"patch its configuration": func() error {
+			return second(configurations.Patch(ctx, "stoker-injector", types.MergePatchType, label, patch))
+		},
+		"get its certificate": func() error { return second(c.CoreV1().Secrets(namespace).Get(ctx, "stoker-injector-cert", get)) },
+		"create the token of another account": func() error {
+			return second(c.CoreV1().Secrets(namespace).Create(ctx, tokenSecret("x", "stoker-receiver"), create))
+		},
 		"get another Secret":      func() error { return second(c.CoreV1().Secrets(namespace).Get(ctx, "theirs", get)) },
 		"list Secrets of its own": func() error { return second(c.CoreV1().Secrets(namespace).List(ctx, list)) },
 		"get a Secret elsewhere":  func() error { return second(c.CoreV1().Secrets(in).Get(ctx, "theirs", get)) },
@@ -184,6 +180,47 @@ func TestInjectorRights(t *testing.T) {
 		"list configurations":         func() error { return second(configurations.List(ctx, list)) },
 		"pause a GatewaySync": func() error {
 			return second((&plant{server: s, namespace: in}).as(t, who, "gatewaysyncs").Patch(ctx, "plant", types.MergePatchType, []byte(`{"spec":{"paused":true}}`), patch))
+		},
+	}.forbidden(t)
+}
+
+func tokenSecret(name, account string) *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{corev1.ServiceAccountNameKey: account}}, Type: corev1.SecretTypeServiceAccountToken}
+}
+
+// I12: The account that renews the certificate writes one Secret and one webhook configuration. That Secret cannot become the token of
+// another account.
+func TestRenewalRights(t *testing.T) {
+	t.Parallel()
+	s := installed(t)
+	theirs(t, s, namespace)
+	ctx, c := t.Context(), core(t, s.As(t, namespace, "stoker-certificate", ""))
+	list, get, create, patch, update := metav1.ListOptions{}, metav1.GetOptions{}, metav1.CreateOptions{}, metav1.PatchOptions{}, metav1.UpdateOptions{}
+	label := []byte(`{"metadata":{"labels":{"a":"b"}}}`)
+	configurations, secrets := c.AdmissionregistrationV1().MutatingWebhookConfigurations(), c.CoreV1().Secrets(namespace)
+	verbs{
+		"patch the configuration": func() error {
+			return second(configurations.Patch(ctx, "stoker-injector", types.MergePatchType, label, patch))
+		},
+		"update the certificate": func() error {
+			found, err := secrets.Get(ctx, "stoker-injector-cert", get)
+			if err != nil {
+				return err
+			}
+			return second(secrets.Update(ctx, found, update))
+		},
+	}.allowed(t)
+	_, err := secrets.Update(ctx, tokenSecret("stoker-injector-cert", "stoker-injector"), update)
+	assert.True(t, apierrors.IsInvalid(err), "%v", err)
+	verbs{
+		"create a Secret":             func() error { return second(secrets.Create(ctx, tokenSecret("x", "stoker-injector"), create)) },
+		"delete the certificate":      func() error { return secrets.Delete(ctx, "stoker-injector-cert", metav1.DeleteOptions{}) },
+		"get another Secret":          func() error { return second(secrets.Get(ctx, "theirs", get)) },
+		"list Secrets":                func() error { return second(secrets.List(ctx, list)) },
+		"list pods":                   func() error { return second(c.CoreV1().Pods(namespace).List(ctx, list)) },
+		"patch another configuration": func() error { return second(configurations.Patch(ctx, "theirs", types.MergePatchType, label, patch)) },
+		"create a binding": func() error {
+			return second(c.RbacV1().RoleBindings(namespace).Create(ctx, binding("stoker-agent", "stoker-agent"), create))
 		},
 	}.forbidden(t)
 }

@@ -119,9 +119,7 @@ func TestDocumentedCommands(t *testing.T) {
 		r.enter("! kubectl --namespace line auth can-i get secret/other --as=system:serviceaccount:stoker-system:stoker-notifier")
 		r.follows("docs/internals/security.md")
 		r.follows("docs/how-to/operations.md", "Check the state", "Make a request", "Upgrade", "Credentials")
-		r.enter("kubectl --namespace stoker-system create secret generic stoker-injector-cert") // no injector runs here
 		r.follows("docs/how-to/operations.md", "Certificates")
-		r.enter("kubectl --namespace stoker-system create secret generic stoker-injector-cert")
 		r.follows("docs/how-to/operations.md", "Uninstall")
 		for _, name := range []string{"argocd-cm", "argocd-notifications-cm"} {
 			assert.JSONEq(t, `{"theirs": "kept"}`, r.Type(t, "kubectl --namespace argocd get configmap "+name+" --output 'jsonpath={.data}'"), "nothing of ours is left")

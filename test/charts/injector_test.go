@@ -98,6 +98,9 @@ func TestProgramArguments(t *testing.T) {
 				arguments[i] = strings.NewReplacer("=/etc/stoker/install-secret", "="+mounted+"/install-secret", "$(AGENT_IMAGE)", image).Replace(a)
 			}
 			arguments = append(arguments, "--kubeconfig="+missing)
+			if name == "CronJob/stoker-system/stoker-certificate" {
+				assert.Equal(t, []string{"renew"}, one.Args)
+			}
 			if key := part + strings.Join(arguments, "\x00"); tried[key] == 0 {
 				tried[key]++
 				code, said := exits(t, part, arguments...)
@@ -135,7 +138,7 @@ func TestInjectorDefaultsMatchChart(t *testing.T) {
 	_, help := exits(t, "injector", "--help")
 	defaults(t, help, map[string]string{
 		"webhook-addr": ":9443", "health-addr": ":8082", "metrics-addr": ":8083", "certificate-dir": "/etc/stoker/tls",
-		"certificate-secret": "stoker-injector-cert", "webhook-configuration": "stoker-injector",
+		"webhook-configuration": "stoker-injector",
 	})
 	_, after, _ := strings.Cut(help, "-agent-resources ")
 	usage, _, _ := strings.Cut(after, "\n  -")

@@ -40,7 +40,12 @@ func alike(all objects) objects {
 			continue // helm install creates it with --create-namespace
 		}
 		o = o.DeepCopy()
-		for _, path := range [][]string{{"metadata"}, {"spec", "template", "metadata"}} {
+		if o.GetKind() == "Job" {
+			prefix, hash, _ := strings.Cut(o.GetName(), "-certificate")
+			o.SetName(prefix + "-certificate") // the chart adds a hash of the template
+			name = strings.TrimSuffix(name, hash)
+		}
+		for _, path := range [][]string{{"metadata"}, {"spec", "template", "metadata"}, {"spec", "jobTemplate", "spec", "template", "metadata"}} {
 			for _, label := range ownLabels {
 				unstructured.RemoveNestedField(o.Object, append(slices.Clone(path), "labels", label)...)
 			}

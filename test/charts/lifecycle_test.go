@@ -42,10 +42,42 @@ func TestHelmLifecycle(t *testing.T) {
 	_, err = configurations.Patch(t.Context(), "stoker-injector", types.StrategicMergePatchType, caBundle(t), metav1.PatchOptions{FieldManager: "stoker-injector"})
 	require.NoError(t, err)
 
+	secrets := s.core.CoreV1().Secrets(namespace)
+	certificate, err := secrets.Get(t.Context(), "stoker-injector-cert", metav1.GetOptions{})
+	require.NoError(t, err)
+	certificate.Data = map[string][]byte{"tls.crt": []byte("issued")}
+	certificate, err = secrets.Update(t.Context(), certificate, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	jobs := func() (names []string) {
+		list, err := s.core.BatchV1().Jobs(namespace).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		for _, j := range list.Items {
+			if j.DeletionTimestamp == nil {
+				names = append(names, j.Name)
+			}
+		}
+		return names
+	}
+	require.Len(t, jobs(), 1)
+	first := jobs()[0]
+
 	up := action.NewUpgrade(helm)
 	up.Namespace = namespace
 	_, err = up.Run("stoker", theChart(t), with(set("defaults.polling.interval", "5m"), set("webhook.timeoutSeconds", 4)))
 	require.NoError(t, err)
+	assert.Equal(t, []string{first}, jobs())
+	background := metav1.DeletePropagationBackground
+	require.NoError(t, s.core.BatchV1().Jobs(namespace).Delete(t.Context(), first, metav1.DeleteOptions{PropagationPolicy: &background})) // its time to live has passed
+	_, err = up.Run("stoker", theChart(t), with(set("defaults.polling.interval", "5m"), set("webhook.timeoutSeconds", 4)))
+	require.NoError(t, err)
+	assert.Equal(t, []string{first}, jobs(), "an upgrade runs the renewal again")
+	_, err = up.Run("stoker", theChart(t), with(set("defaults.polling.interval", "5m"), set("webhook.timeoutSeconds", 4), set("image.registry", "registry.example.com/stoker")))
+	require.NoError(t, err, "a Job that waits for its image must not stop the upgrade that names the right one")
+	assert.NotEqual(t, []string{first}, jobs())
+	assert.Len(t, jobs(), 1)
+	keptCertificate, err := secrets.Get(t.Context(), "stoker-injector-cert", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, certificate.Data, keptCertificate.Data, "an upgrade must keep the certificate")
 	live, err := configurations.Get(t.Context(), "stoker-injector", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Len(t, live.Webhooks, 2)

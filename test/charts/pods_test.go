@@ -1,7 +1,10 @@
 package charts
 
 import (
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -9,11 +12,15 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	psa "k8s.io/pod-security-admission/api"
 	"k8s.io/pod-security-admission/policy"
 )
+
+// renewal is the CronJob that renews the webhook's certificate, and firstRenewal the Job, whose name has a hash.
+const renewal, firstRenewal = "CronJob/stoker-system/stoker-certificate", "Job/stoker-system/stoker-certificate"
 
 // pods returns the pod templates of an installation.
 func pods(t *testing.T, v values) map[string]corev1.PodTemplateSpec {
@@ -21,12 +28,21 @@ func pods(t *testing.T, v values) map[string]corev1.PodTemplateSpec {
 	all, r := rendered(t, v), once(t, v)
 	found := map[string]corev1.PodTemplateSpec{}
 	for name, o := range all {
-		if o.GetKind() == "Deployment" {
+		switch o.GetKind() {
+		case "Deployment":
 			var d appsv1.Deployment
 			require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &d))
 			found[name] = d.Spec.Template
+		case "Job":
+			var j batchv1.Job
+			require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &j))
+			found[firstRenewal] = j.Spec.Template
+		case "CronJob":
+			var j batchv1.CronJob
+			require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &j))
+			found[name] = j.Spec.JobTemplate.Spec.Template
 		}
-		assert.NotContains(t, []string{"StatefulSet", "DaemonSet", "Job", "CronJob", "Pod"}, o.GetKind(), "this test does not cover the kind yet")
+		assert.NotContains(t, []string{"StatefulSet", "DaemonSet", "Pod"}, o.GetKind(), "this test does not cover the kind yet")
 	}
 	for _, hook := range r.Hooks {
 		for name, o := range parse(t, []byte(hook.Manifest)) {
@@ -37,6 +53,10 @@ func pods(t *testing.T, v values) map[string]corev1.PodTemplateSpec {
 		}
 	}
 	want := []string{deployment, "Pod/stoker-system/stoker-check"}
+	if all[renewal] != nil {
+		want = append(want, renewal, firstRenewal)
+		assert.Equal(t, found[renewal], found[firstRenewal])
+	}
 	if all[receiver] != nil {
 		want = append(want, receiver, receiverCheck)
 	}
@@ -154,4 +174,35 @@ func TestSelectorsMatchPods(t *testing.T) {
 	look(t, all, webhooks, "webhooks/0/clientConfig/service", values{
 		"name": "stoker-injector", "namespace": namespace, "path": "/mutate", "port": int64(443),
 	})
+}
+
+// Gateways of the examples start in a namespace that enforces the Pod Security Standard restricted.
+func TestExamplesAreRestricted(t *testing.T) {
+	t.Parallel()
+	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	require.NoError(t, err)
+	level := psa.LevelVersion{Level: psa.LevelRestricted, Version: psa.LatestVersion()}
+	seen := 0
+	require.NoError(t, filepath.WalkDir("../../examples", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".yaml" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil || strings.Contains(string(text), "{{") || !strings.Contains(string(text), "kind: StatefulSet") {
+			return err
+		}
+		for name, o := range parse(t, text) {
+			if o.GetKind() != "StatefulSet" {
+				continue
+			}
+			var s appsv1.StatefulSet
+			require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &s))
+			for _, result := range evaluator.EvaluatePod(level, &s.Spec.Template.ObjectMeta, &s.Spec.Template.Spec) {
+				assert.True(t, result.Allowed, "%s %s: %s %s", path, name, result.ForbiddenReason, result.ForbiddenDetail)
+			}
+			seen++
+		}
+		return nil
+	}))
+	assert.Greater(t, seen, 8)
 }

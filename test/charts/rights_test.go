@@ -109,8 +109,8 @@ func forbidden(role string, r rbacv1.PolicyRule) string {
 		if !slices.Equal(r.Verbs, []string{"get"}) || len(r.ResourceNames) == 0 {
 			return "only the named Secrets may be read"
 		}
-	case has(r.Resources, "secrets") && !has(r.Verbs, "create") && !slices.Equal(r.ResourceNames, []string{"stoker-injector-cert"}):
-		return "only the injector's own Secret may be written"
+	case has(r.Resources, "secrets") && !(role == "Role/stoker-system/stoker-certificate" && slices.Equal(r.ResourceNames, []string{"stoker-injector-cert"}) && slices.Equal(r.Verbs, []string{"get", "update"})):
+		return "only the renewal of the certificate may write a Secret, and only that one; a created Secret may be the token of another account"
 	case has(r.Resources, "applications") && (!slices.Equal(r.Verbs, []string{"get"}) || len(r.ResourceNames) == 0):
 		return "only the named Applications may be read"
 	case has(r.Resources, "gatewaysyncs") && has(r.Verbs, "update") && role != "ClusterRole/stoker-edit":
@@ -123,8 +123,13 @@ func forbidden(role string, r rbacv1.PolicyRule) string {
 		return "pods must be changed at admission only"
 	case has(r.Resources, "clusterroles", "roles", "clusterrolebindings") && !slices.Equal(r.Verbs, []string{"bind"}):
 		return "only the chart writes roles"
-	case has(r.Resources, "mutatingwebhookconfigurations") && len(r.ResourceNames) != 1:
-		return "only the injector's own webhook configuration may be written"
+	case has(r.Resources, "mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
+		if !slices.Equal(r.ResourceNames, []string{"stoker-injector"}) {
+			return "only the injector's own webhook configuration may be read"
+		}
+		if role != "ClusterRole/stoker-certificate" && !slices.Equal(r.Verbs, []string{"get"}) {
+			return "an account that listens must not write a webhook configuration: its holder could have every object sent to it"
+		}
 	}
 	return ""
 }
@@ -153,6 +158,8 @@ func TestForbiddenRights(t *testing.T) {
 		{Resources: []string{"secrets"}, Verbs: []string{"get"}}, {Resources: []string{"configmaps"}, Verbs: []string{"get"}},
 		{Resources: []string{"pods/exec"}, Verbs: []string{"create"}}, {Resources: []string{"pods"}, Verbs: []string{"patch"}},
 		{Resources: []string{"clusterroles"}, Verbs: []string{"update"}}, {Resources: []string{"mutatingwebhookconfigurations"}, Verbs: []string{"patch"}},
+		{Resources: []string{"mutatingwebhookconfigurations"}, Verbs: []string{"get", "patch"}, ResourceNames: []string{"stoker-injector"}},
+		{Resources: []string{"secrets"}, Verbs: []string{"create"}}, {Resources: []string{"secrets"}, Verbs: []string{"get", "update"}, ResourceNames: []string{"stoker-injector-cert"}},
 		{Resources: []string{"applications"}, Verbs: []string{"get"}}, {Resources: []string{"applications"}, Verbs: []string{"patch"}, ResourceNames: []string{"plant"}},
 		{Resources: []string{"gatewaysyncs"}, Verbs: []string{"get", "patch", "update"}}, {Resources: []string{"gatewaysyncs"}, Verbs: []string{"patch", "approve"}}, {Resources: []string{"secrets"}, Verbs: []string{"get"}, ResourceNames: []string{"theirs"}},
 	} {
@@ -178,8 +185,8 @@ func TestInjectorRightsPerNamespace(t *testing.T) {
 	for name, o := range all {
 		switch o.GetKind() {
 		case "ClusterRoleBinding":
-			assert.Equal(t, "ClusterRoleBinding/stoker-injector", name)
-			rules := rulesOf(t, all["ClusterRole/stoker-injector"])
+			assert.Contains(t, []string{"ClusterRoleBinding/stoker-injector", "ClusterRoleBinding/stoker-certificate"}, name)
+			rules := rulesOf(t, all["ClusterRole/"+o.GetName()])
 			require.Len(t, rules, 1)
 			assert.Equal(t, []string{"mutatingwebhookconfigurations"}, rules[0].Resources)
 			assert.Equal(t, []string{"stoker-injector"}, rules[0].ResourceNames)
