@@ -26,29 +26,61 @@ type namespace struct {
 	// foreignLogged means that the log says that the RoleBinding belongs to another manager.
 	foreignLogged bool
 
+	syncs map[types.UID]bool // the GatewaySyncs of the last check that found any
+
 	decided  map[types.UID]verdict
 	endTimes map[types.UID]time.Time // evicted pods: when they should end, or when their successor was last seen
-	locks    map[string]lock         // by GatewaySync
+	locks    map[types.UID]lock      // by GatewaySync
+	// without are the pods without an agent and why they have none, as of this check.
+	without map[types.UID]string
 
 	// Guarded by Reconciler.mu: pods without an agent by reason, and GatewaySyncs without agents, or whose repair is stopped.
 	podsWithoutAgent             map[v1alpha1.Reason]int
 	withoutAgents, repairStopped int
 
+	refusal   string    // why a workload cannot create its pods
+	refusedAt time.Time // when that was read
+
 	exclusion  string    // why the namespace's labels disable injection
 	excludedAt time.Time // when they were read
 }
 
-func (u *Reconciler) namespace(name string) *namespace {
+// namespace returns the state of a namespace with these GatewaySyncs. If none of them is known, the namespace may have been deleted and
+// created again, so nothing of the earlier one, such as its RoleBinding, counts.
+func (u *Reconciler) namespace(name string, syncs map[types.UID]bool) *namespace {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	n, ok := u.namespaces[name]
+	if ok && len(n.syncs) > 0 && len(syncs) > 0 {
+		ok = false
+		for uid := range syncs {
+			ok = ok || n.syncs[uid]
+		}
+	}
 	if !ok {
 		// There may be a RoleBinding from an earlier replica.
 		n = &namespace{name: name, since: time.Now(), bound: u.AutoBind, accounts: map[string]time.Time{}, decided: map[types.UID]verdict{},
-			endTimes: map[types.UID]time.Time{}, locks: map[string]lock{}}
+			endTimes: map[types.UID]time.Time{}, locks: map[types.UID]lock{}}
 		u.namespaces[name] = n
 	}
+	if len(syncs) > 0 {
+		n.syncs = syncs
+	}
 	return n
+}
+
+// syncsOf returns the UIDs of the GatewaySyncs of a namespace, including those that cannot be decoded.
+func (u *Reconciler) syncsOf(name string) map[types.UID]bool {
+	uids := map[types.UID]bool{}
+	for _, gs := range u.Find.In(name) {
+		uids[gs.UID] = true
+	}
+	for _, bad := range u.Find.Undecodable() {
+		if bad.Namespace == name {
+			uids[bad.Object.GetUID()] = true
+		}
+	}
+	return uids
 }
 
 func (u *Reconciler) forget(name string) {
@@ -102,9 +134,9 @@ func (n *namespace) tidy(all []*v1alpha1.GatewaySync, pods []*corev1.Pod, now ti
 			delete(n.endTimes, uid)
 		}
 	}
-	for name := range n.locks {
-		if !slices.ContainsFunc(all, func(gs *v1alpha1.GatewaySync) bool { return gs.Name == name }) {
-			delete(n.locks, name)
+	for uid := range n.locks {
+		if !slices.ContainsFunc(all, func(gs *v1alpha1.GatewaySync) bool { return gs.UID == uid }) {
+			delete(n.locks, uid)
 		}
 	}
 }

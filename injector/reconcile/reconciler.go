@@ -192,7 +192,7 @@ func (u *Reconciler) reconcile(ctx context.Context, name string) (time.Duration,
 		return checkPeriod, nil // what exists is unknown, so nothing is written
 	}
 	all, pods := u.Find.In(name), u.podsOf(name)
-	n := u.namespace(name)
+	n := u.namespace(name, u.syncsOf(name))
 	if len(all) == 0 && len(pods.live) == 0 && !n.bound {
 		u.forget(name)
 		return 0, nil
@@ -205,6 +205,7 @@ func (u *Reconciler) reconcile(ctx context.Context, name string) (time.Duration,
 	errs = append(errs, err)
 	for _, gs := range all {
 		mine := pods.of(gs, all)
+		mine.without = n.without
 		if t := replacements[gs.Name]; t.absent {
 			mine.missingSuccessor = t.wait
 		}

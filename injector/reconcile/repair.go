@@ -35,7 +35,7 @@ type verdict struct {
 	reason     v1alpha1.Reason // empty: the pod would be injected today
 	message    string
 	cause      string // why the pod has no agent although it would be injected today
-	gs         string
+	gs         types.UID
 	generation int64
 }
 
@@ -43,6 +43,7 @@ type verdict struct {
 // calls it again in a moment.
 func (u *Reconciler) repairPods(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, pods podIndex, replacements map[string]replacement, now time.Time) (soon bool, err error) {
 	without := map[v1alpha1.Reason]int{}
+	n.without = map[types.UID]string{}
 	for _, t := range replacements {
 		if t.stuck && t.absent {
 			without[v1alpha1.ReasonMissingSidecar]++ // the injector evicted a pod that was not recreated
@@ -68,8 +69,9 @@ func (u *Reconciler) repairPods(ctx context.Context, n *namespace, all []*v1alph
 			continue // it is being or will be evicted
 		}
 		without[d.reason]++
+		n.without[p.UID] = fmt.Sprintf("%s: %s", d.reason, d.message)
 		errs = append(errs, u.podEvent(ctx, p, gs, corev1.EventTypeWarning, v1alpha1.EventNotInjected, "Inject", string(d.reason),
-			fmt.Sprintf("%s: %s", d.reason, d.message)))
+			n.without[p.UID]))
 	}
 	u.mu.Lock()
 	n.podsWithoutAgent = without
@@ -90,7 +92,7 @@ func (u *Reconciler) decide(ctx context.Context, n *namespace, all []*v1alpha1.G
 	if gs == nil {
 		return verdict{reason: decision.Reason, message: decision.Message}, nil, nil
 	}
-	if d, ok := n.decided[p.UID]; ok && d.gs == gs.Name && d.generation == gs.Generation {
+	if d, ok := n.decided[p.UID]; ok && d.gs == gs.UID && d.generation == gs.Generation {
 		return d, gs, nil
 	}
 	whole, err := u.Core.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
@@ -102,7 +104,7 @@ func (u *Reconciler) decide(ctx context.Context, n *namespace, all []*v1alpha1.G
 		cause, whole = foreign, inject.WithoutForeign(whole)
 	}
 	_, decision = inject.Patch(whole, gs, u.Defaults)
-	d := verdict{reason: decision.Reason, message: decision.Message, cause: cause, gs: gs.Name, generation: gs.Generation}
+	d := verdict{reason: decision.Reason, message: decision.Message, cause: cause, gs: gs.UID, generation: gs.Generation}
 	n.decided[p.UID] = d
 	return d, gs, nil
 }

@@ -106,7 +106,7 @@ func TestScaledDownOwnerEndsWait(t *testing.T) {
 	gs.UID = "line"
 	ofThis := func(p *corev1.Pod) { p.Labels = map[string]string{v1alpha1.LabelCRName: gs.Name} }
 	successor := ownedPod("gw-0", "new", "StatefulSet", true, 2*time.Minute, ofThis, waits("ErrImagePull"))
-	n := u.namespace("plant")
+	n := u.namespace("plant", nil)
 	look := func(pods ...*corev1.Pod) replacement {
 		t.Helper()
 		replacements, err := u.replacements(t.Context(), n, []*v1alpha1.GatewaySync{gs}, podIndex{live: pods})
@@ -125,7 +125,7 @@ func TestScaledDownOwnerEndsWait(t *testing.T) {
 	// Another replica takes over without knowledge of the pods.
 	next := &Reconciler{Config: u.Config, limiter: u.limiter, namespaces: map[string]*namespace{}, ledger: &ledger{lease: u.ledger.lease, now: u.Now}}
 	next.ledger.load(t.Context(), u.Log)
-	u, n = next, next.namespace("plant")
+	u, n = next, next.namespace("plant", nil)
 	now = now.Add(time.Second)
 	assert.True(t, look().absent)
 	now = now.Add(successorTimeout)

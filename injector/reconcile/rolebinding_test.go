@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -42,7 +43,7 @@ func TestUnusedServiceAccountLosesRights(t *testing.T) {
 		client := clientset.New()
 		var log strings.Builder
 		u := &Reconciler{Config: Config{Core: client, AutoBind: true, Scope: lookup.Scope{Own: "stoker-system"}, Log: slog.New(slog.NewTextHandler(&log, nil))}, namespaces: map[string]*namespace{}}
-		n := u.namespace("plant")
+		n := u.namespace("plant", nil)
 		subjects := func() []string {
 			b, err := client.RbacV1().RoleBindings("plant").Get(t.Context(), agentRole, metav1.GetOptions{})
 			if apierrors.IsNotFound(err) {
@@ -86,7 +87,7 @@ func TestNewReplicaRevokesNoRights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := clientset.New(binding("plant", []string{"oven"}))
 		u := &Reconciler{Config: Config{Core: client, AutoBind: true, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
-		n := u.namespace("plant")
+		n := u.namespace("plant", nil)
 		get := func() []rbacv1.Subject {
 			b, err := client.RbacV1().RoleBindings("plant").Get(t.Context(), agentRole, metav1.GetOptions{})
 			require.NoError(t, err)
@@ -119,7 +120,7 @@ func TestRightsInDisabledNamespace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client := clientset.New(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "plant", Labels: c.labels}})
 			u := &Reconciler{Config: Config{Core: client, AutoBind: true, RequireLabel: c.required, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
-			require.NoError(t, u.bind(t.Context(), u.namespace("plant"), true, []*corev1.Pod{asks(), of("has")}, time.Now()))
+			require.NoError(t, u.bind(t.Context(), u.namespace("plant", nil), true, []*corev1.Pod{asks(), of("has")}, time.Now()))
 			b, err := client.RbacV1().RoleBindings("plant").Get(t.Context(), agentRole, metav1.GetOptions{})
 			require.NoError(t, err)
 			assert.Equal(t, binding("plant", c.want).Subjects, b.Subjects)
@@ -128,7 +129,7 @@ func TestRightsInDisabledNamespace(t *testing.T) {
 	// Labels that cannot be read give no consent, but the other accounts must still be bound.
 	client := clientset.New()
 	u := &Reconciler{Config: Config{Core: client, AutoBind: true, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
-	err := u.bind(t.Context(), u.namespace("plant"), true, []*corev1.Pod{asks(), of("has")}, time.Now())
+	err := u.bind(t.Context(), u.namespace("plant", nil), true, []*corev1.Pod{asks(), of("has")}, time.Now())
 	require.ErrorContains(t, err, "labels of namespace plant")
 	b, err := client.RbacV1().RoleBindings("plant").Get(t.Context(), agentRole, metav1.GetOptions{})
 	require.NoError(t, err)
@@ -138,7 +139,7 @@ func TestRightsInDisabledNamespace(t *testing.T) {
 func TestNoRightsWithoutGatewaySync(t *testing.T) {
 	client := clientset.New()
 	u := &Reconciler{Config: Config{Core: client, AutoBind: true, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
-	require.NoError(t, u.bind(t.Context(), u.namespace("plant"), false, []*corev1.Pod{of("press")}, time.Now()))
+	require.NoError(t, u.bind(t.Context(), u.namespace("plant", nil), false, []*corev1.Pod{of("press")}, time.Now()))
 	list, err := client.RbacV1().RoleBindings("").List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	assert.Empty(t, list.Items)
@@ -193,4 +194,20 @@ func TestUndecodableGatewaySyncKeepsRights(t *testing.T) {
 		}
 		require.Empty(t, subjects(), "the subjects must be removed with the last GatewaySync")
 	})
+}
+
+// A namespace that was deleted and created again gets its RoleBinding at once: what the reconciler knows of the earlier one does not count.
+func TestRecreatedNamespaceGetsRights(t *testing.T) {
+	client := clientset.New()
+	u := &Reconciler{Config: Config{Core: client, AutoBind: true, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
+	bind := func(uid types.UID) {
+		require.NoError(t, u.bind(t.Context(), u.namespace("plant", map[types.UID]bool{uid: true}), true, []*corev1.Pod{of("press")}, time.Now()))
+	}
+	bind("first")
+	require.NoError(t, client.RbacV1().RoleBindings("plant").Delete(t.Context(), agentRole, metav1.DeleteOptions{})) // with the namespace
+	u.namespace("plant", nil)                                                                                        // nothing exists for a moment
+	bind("second")
+	b, err := client.RbacV1().RoleBindings("plant").Get(t.Context(), agentRole, metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, binding("plant", []string{"press"}).Subjects, b.Subjects)
 }

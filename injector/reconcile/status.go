@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,8 +25,8 @@ import (
 // writeStatus writes the status of a GatewaySync without a live lead. The status has one writer at a time: the lead or, if there
 // is none, the reconciler. The resourceVersion prevents the reconciler from overwriting a lead that starts at this moment.
 func (u *Reconciler) writeStatus(ctx context.Context, n *namespace, gs *v1alpha1.GatewaySync, pods podIndex, now time.Time) error {
-	lock := n.locks[gs.Name]
-	defer func() { n.locks[gs.Name] = lock }()
+	lock := n.locks[gs.UID]
+	defer func() { n.locks[gs.UID] = lock }()
 	if gs.DeletionTimestamp != nil || now.Before(lock.nextRead) {
 		return nil
 	}
@@ -42,6 +43,11 @@ func (u *Reconciler) writeStatus(ctx context.Context, n *namespace, gs *v1alpha1
 	if !lock.free(target, now) {
 		lock.leadMissing = false
 		return nil
+	}
+	if len(pods.live) == 0 {
+		if pods.refusal, err = u.refused(ctx, n, now); err != nil {
+			return err
+		}
 	}
 	next := leaderless(gs, pods, u.Now())
 	ready := meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionReady)
@@ -70,10 +76,11 @@ func (u *Reconciler) writeStatus(ctx context.Context, n *namespace, gs *v1alpha1
 
 // leaderless returns the status of a GatewaySync without a lead.
 func leaderless(gs *v1alpha1.GatewaySync, pods podIndex, now time.Time) *v1alpha1.GatewaySyncStatus {
-	l := status.Leaderless{GatewaySync: gs, Awaited: pods.missingSuccessor, Now: now}
-	add := func(pods []*corev1.Pod, ending bool) {
-		for _, p := range pods {
-			l.Pods = append(l.Pods, status.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Agent: inject.Has(p), Ended: ending, Ending: ending, Stuck: p.Status.Message})
+	l := status.Leaderless{GatewaySync: gs, Awaited: pods.missingSuccessor, Unclaimed: cmp.Or(pods.unclaimed, pods.refusal), Now: now}
+	add := func(live []*corev1.Pod, ending bool) {
+		for _, p := range live {
+			l.Pods = append(l.Pods, status.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Agent: inject.Has(p), Ended: ending, Ending: ending,
+				Stuck: cmp.Or(pods.without[p.UID], p.Status.Message)})
 		}
 	}
 	add(pods.live, false)
@@ -82,14 +89,21 @@ func leaderless(gs *v1alpha1.GatewaySync, pods podIndex, now time.Time) *v1alpha
 	return status.Without(l)
 }
 
+// maxUnclaimed bounds the names in a message.
+const maxUnclaimed = 5
+
 // podIndex are the pods that ask for an agent or have one, live and terminating.
 type podIndex struct {
 	live, ending []*corev1.Pod
 	// missingSuccessor is why an evicted pod has no successor; empty if none is missing.
 	missingSuccessor string
+	// without is why pods have no agent, and unclaimed why pods that name no GatewaySync belong to none; empty if there are none.
+	without   map[types.UID]string
+	unclaimed string
+	refusal   string // why a workload of the namespace cannot create its pods
 }
 
-// of returns those that are gateways of gs. It leaves missingSuccessor empty.
+// of returns those that are gateways of gs, and why pods belong to no GatewaySync.
 func (t podIndex) of(gs *v1alpha1.GatewaySync, all []*v1alpha1.GatewaySync) podIndex {
 	mine := func(pods []*corev1.Pod) (out []*corev1.Pod) {
 		for _, p := range pods {
@@ -99,5 +113,24 @@ func (t podIndex) of(gs *v1alpha1.GatewaySync, all []*v1alpha1.GatewaySync) podI
 		}
 		return out
 	}
-	return podIndex{live: mine(t.live), ending: mine(t.ending)}
+	return podIndex{live: mine(t.live), ending: mine(t.ending), unclaimed: t.ambiguous(all)}
+}
+
+// ambiguous returns why pods that name no GatewaySync belong to none of several, or "".
+func (t podIndex) ambiguous(all []*v1alpha1.GatewaySync) string {
+	var names []string
+	why := ""
+	for _, p := range t.live {
+		if p.Labels[v1alpha1.LabelCRName] != "" || inject.Has(p) {
+			continue
+		}
+		if _, decision := inject.Choose(p, all); decision.Reason == v1alpha1.ReasonGatewaySyncAmbiguous {
+			names, why = append(names, p.Name), decision.Message
+		}
+	}
+	if why == "" {
+		return ""
+	}
+	slices.Sort(names)
+	return fmt.Sprintf("no agent in pods %s: %s", strings.Join(names[:min(len(names), maxUnclaimed)], ", "), why)
 }

@@ -21,6 +21,9 @@ type Leaderless struct {
 	Pods []Pod
 	// Awaited is why an evicted pod has no successor; empty if none is missing.
 	Awaited string
+	// Unclaimed is why there are no pods: those that ask for an agent name no GatewaySync, or the API server refuses them. It is empty
+	// if there is no such reason.
+	Unclaimed string
 	// Now is from the API server's clock.
 	Now time.Time
 }
@@ -44,6 +47,9 @@ func Without(l Leaderless) *v1alpha1.GatewaySyncStatus {
 	if absence.Gone(total, pods) {
 		st.DiscoveredGateways, total = nil, 0
 		v = verdict{status: metav1.ConditionUnknown, reason: v1alpha1.ReasonNoGateways, message: NoGateways(gs.Name)}
+		if l.Unclaimed != "" {
+			v.message += "; " + l.Unclaimed
+		}
 		if asked != "" {
 			st.LastHandledRequest = asked
 		}
@@ -137,6 +143,9 @@ func (l Leaderless) describePods() string {
 		return "terminating pods: " + list(ending)
 	case l.Awaited != "":
 		return l.Awaited
+	}
+	if l.Unclaimed != "" {
+		return "the pods of its gateways are gone; " + l.Unclaimed
 	}
 	return "the pods of its gateways are gone"
 }
