@@ -49,6 +49,7 @@ func TestStatusNamesReasonOfPodWithoutAgent(t *testing.T) {
 	mine.without = n.without
 	st := leaderless(gs, mine, noon)
 	assert.Contains(t, readyMessage(t, st), "none-such")
+	assert.Equal(t, "gw-0: MissingSidecar", st.Summary)
 	assert.Contains(t, readyMessage(t, st), "gw-0 ("+events.Items[0].Note+")")
 	assert.Contains(t, meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionSidecarInjected).Message, events.Items[0].Note)
 }

@@ -128,16 +128,17 @@ func WaitsAsPlanned(r v1alpha1.Reason, rollout *v1alpha1.RolloutStatus) bool {
 	return false
 }
 
-// The weights of reasons of gateways that are not synced, from the lowest. Those that need an operator are the highest.
+// The weights of reasons of gateways that are not synced, from the lowest. Those that need an operator are the highest, and above all a pod
+// without its agent: nothing else reaches that gateway.
 const (
 	weightPlanned = iota // explains a fleet only if nothing else is missing
 	weightWindow         // above other planned waits: a gateway reports it only after the rollout has let it go on
 	weightWorking
 	weightResting
 	weightRetry
-	weightNotInjected
 	weightHeld
 	weightStalled
+	weightNotInjected
 )
 
 // Weight returns how urgent a reason is. Of the gateways that are behind, the one with the highest weight explains the fleet.

@@ -40,6 +40,9 @@ func Without(l Leaderless) *v1alpha1.GatewaySyncStatus {
 	}
 	st := gs.Status.DeepCopy()
 	v := verdict{status: metav1.ConditionUnknown, reason: v1alpha1.ReasonAgentsAway, message: "no agent leads; " + l.describePods()}
+	if without := l.withoutAgent(); len(without) > 0 {
+		v.short = nameWithReason(without[0].Name, v1alpha1.ReasonMissingSidecar, len(without)-1)
+	}
 	for i := range st.DiscoveredGateways {
 		g := &st.DiscoveredGateways[i]
 		g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayPending, v1alpha1.ReasonAgentsAway, "no agent leads"
@@ -116,14 +119,22 @@ func lastFailure(gs *v1alpha1.GatewaySync) error {
 	return nil
 }
 
-// podsWithoutAgent lists the pods that run without an agent.
-func (l Leaderless) podsWithoutAgent() (names []string) {
+// withoutAgent returns the pods that run without an agent.
+func (l Leaderless) withoutAgent() (pods []Pod) {
 	for _, p := range l.Pods {
 		if !p.Ending && !p.Agent {
-			names = append(names, p.label())
+			pods = append(pods, p)
 		}
 	}
-	return names
+	return pods
+}
+
+// podsWithoutAgent describes these pods.
+func (l Leaderless) podsWithoutAgent() (labels []string) {
+	for _, p := range l.withoutAgent() {
+		labels = append(labels, p.label())
+	}
+	return labels
 }
 
 // describePods lists the pods, each with what is wrong with it.
