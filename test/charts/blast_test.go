@@ -27,7 +27,7 @@ var stolen = map[string]string{
 // blastRadius renders the table: each account with what it reads and changes, by place.
 func blastRadius(t *testing.T) string {
 	t.Helper()
-	all := rendered(t, with(on, onConfigSync, set("webhookReceiver.secrets", []any{values{"namespace": "line", "name": "NAMED"}}),
+	all := rendered(t, with(on, onConfigSync, set("configSync.namespaces", []any{"line"}), set("webhookReceiver.secrets", []any{values{"namespace": "line", "name": "NAMED"}}),
 		set("notifier.enabled", true), set("notifier.secrets", []any{values{"namespace": "line", "name": "NAMED"}}),
 		set("hooks.namespaces", []any{"line"}), set("hooks.pods", true), set("hooks.applications.names", []any{"NAMED"})))
 	type row struct{ account, place string }
