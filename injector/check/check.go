@@ -18,12 +18,15 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregv1 "k8s.io/api/admissionregistration/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
 )
 
@@ -32,6 +35,8 @@ type Config struct {
 	Client kubernetes.Interface
 	// Configuration is the name of the MutatingWebhookConfiguration.
 	Configuration string
+	// Namespace is where the API server tries to create a pod, in a dry run; empty to omit that.
+	Namespace string
 	// Out receives a line for each entry of the configuration.
 	Out io.Writer
 	// Dial connects to an address in the cluster; nil means the default dialer.
@@ -46,6 +51,8 @@ const (
 	// attemptTimeout is the time limit of one attempt.
 	attemptTimeout = 10 * time.Second
 	uid            = types.UID("stoker-injector-check")
+	// podName is the name of the pod of a dry run.
+	podName = "stoker-check"
 )
 
 // Run returns nil when every entry of the webhook configuration leads to a working injector. The error is that of the last
@@ -81,8 +88,40 @@ func (c Config) attempt(ctx context.Context) error {
 		}
 		fmt.Fprintf(&found, "%s: answered by %s\n", w.Name, address)
 	}
+	if c.Namespace != "" {
+		result, err := c.dryRun(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(&found, result)
+	}
 	_, err = c.Out.Write(found.Bytes())
 	return err
+}
+
+// dryRun lets the API server create a pod that requires its agent and names no existing GatewaySync, in a dry run. The injector denies it.
+// If the API server cannot call the injector, the error is another one.
+func (c Config) dryRun(ctx context.Context) (string, error) {
+	review, err := c.Client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: c.Namespace, Verb: "create", Resource: "pods"}},
+	}, metav1.CreateOptions{})
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("review the right to create pods in namespace %s: %w", c.Namespace, err)
+	case !review.Status.Allowed: // a new binding takes a moment
+		return "", fmt.Errorf("the check may not create pods in namespace %s, not even in a dry run", c.Namespace)
+	}
+	_, err = c.Client.CoreV1().Pods(c.Namespace).Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: podName, Annotations: map[string]string{v1alpha1.AnnotationInject: "true", v1alpha1.AnnotationRequire: "true", v1alpha1.AnnotationCRName: podName}},
+		Spec:       corev1.PodSpec{AutomountServiceAccountToken: new(bool), Containers: []corev1.Container{{Name: "check", Image: "check"}}},
+	}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	switch {
+	case err == nil:
+		return fmt.Sprintf("the API server was not tried: the webhook configuration does not select namespace %s", c.Namespace), nil
+	case apierrors.IsForbidden(err):
+		return "the API server calls the injector", nil
+	}
+	return "", fmt.Errorf("the API server cannot call the injector: %w", err)
 }
 
 // call posts the review of a plain pod to the Service of an entry, and returns the address of the Service.

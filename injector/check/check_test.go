@@ -26,8 +26,12 @@ import (
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregv1 "k8s.io/api/admissionregistration/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -43,6 +47,10 @@ const host = "stoker-injector.stoker-system.svc"
 type service struct {
 	address   string
 	authority []byte
+	// namespace is where a dry run is tried, allowed whether the check may, and answer what the API server says.
+	namespace string
+	allowed   bool
+	answer    error
 
 	mu    sync.Mutex
 	asked []string
@@ -60,7 +68,7 @@ func serve(t *testing.T, h http.Handler) *service {
 	s.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 	s.StartTLS()
 	t.Cleanup(s.Close)
-	return &service{address: s.Listener.Addr().String(), authority: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
+	return &service{allowed: true, address: s.Listener.Addr().String(), authority: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
 }
 
 // check runs the check against a webhook configuration with the bundle.
@@ -77,11 +85,17 @@ func (s *service) check(t *testing.T, bundle []byte, entries ...admissionregv1.M
 		entries[i].ClientConfig.CABundle = bundle
 	}
 	var out bytes.Buffer
+	client := clientset.New(&admissionregv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: admission.ConfigurationName}, Webhooks: entries})
+	client.PrependReactor("create", "selfsubjectaccessreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &authorizationv1.SelfSubjectAccessReview{Status: authorizationv1.SubjectAccessReviewStatus{Allowed: s.allowed}}, nil
+	})
+	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		assert.Equal(t, []string{metav1.DryRunAll}, a.(clienttesting.CreateActionImpl).CreateOptions.DryRun)
+		return true, &corev1.Pod{}, s.answer
+	})
 	err := check.Run(t.Context(), check.Config{
-		Client: clientset.New(&admissionregv1.MutatingWebhookConfiguration{
-			ObjectMeta: metav1.ObjectMeta{Name: admission.ConfigurationName}, Webhooks: entries,
-		}),
-		Configuration: admission.ConfigurationName, Out: &out,
+		Client:        client,
+		Configuration: admission.ConfigurationName, Out: &out, Namespace: s.namespace,
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			s.mu.Lock()
 			s.asked = append(s.asked, address)
@@ -189,4 +203,31 @@ func TestAnswerErrors(t *testing.T) {
 	s := serve(t, http.NotFoundHandler())
 	_, err := s.check(t, s.authority)
 	assert.ErrorContains(t, err, "404")
+}
+
+// The check asks the API server itself, which may not reach the Service that the check reaches.
+func TestCheckAsksAPIServer(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	for name, c := range map[string]struct {
+		allowed      bool
+		answer       error
+		out, problem string
+	}{
+		"the injector denies the pod": {true, apierrors.NewForbidden(pods, "stoker-check", errors.New("no GatewaySync")), "the API server calls the injector", ""},
+		"it cannot call the injector": {true, apierrors.NewInternalError(errors.New("failed calling webhook")), "", "the API server cannot call the injector: Internal error occurred: failed calling webhook"},
+		"it does not call it there":   {true, nil, "was not tried: the webhook configuration does not select namespace line", ""},
+		"no right":                    {false, apierrors.NewForbidden(pods, "stoker-check", errors.New("role")), "", "may not create pods in namespace line"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, injector())
+			s.namespace, s.allowed, s.answer = "line", c.allowed, c.answer
+			out, err := s.check(t, s.authority)
+			assert.Contains(t, out, c.out)
+			if c.problem == "" {
+				assert.NoError(t, err)
+			} else {
+				assert.ErrorContains(t, err, c.problem)
+			}
+		})
+	}
 }

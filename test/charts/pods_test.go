@@ -47,7 +47,10 @@ func pods(t *testing.T, v values) map[string]corev1.PodTemplateSpec {
 	for _, hook := range r.Hooks {
 		for name, o := range parse(t, []byte(hook.Manifest)) {
 			var p corev1.Pod
-			require.Equal(t, "Pod", o.GetKind())
+			if o.GetKind() != "Pod" {
+				assert.Contains(t, o.GetAnnotations()["helm.sh/hook-delete-policy"], "hook-failed", "%s: a right of the test must not outlive it", name)
+				continue
+			}
 			require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &p))
 			found[name] = corev1.PodTemplateSpec{ObjectMeta: p.ObjectMeta, Spec: p.Spec}
 		}
@@ -77,6 +80,9 @@ func TestPodsAreRestricted(t *testing.T) {
 	require.NoError(t, err)
 	level := psa.LevelVersion{Level: psa.LevelRestricted, Version: psa.LatestVersion()}
 	for _, c := range valueCases {
+		if c.path == "webhook.hostNetwork" {
+			continue // values.yaml says that the standard refuses it
+		}
 		for name, p := range pods(t, c.values()) {
 			for _, result := range evaluator.EvaluatePod(level, &p.ObjectMeta, &p.Spec) {
 				assert.True(t, result.Allowed, "%s with %s: %s %s", name, c.path, result.ForbiddenReason, result.ForbiddenDetail)
