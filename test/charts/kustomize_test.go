@@ -108,6 +108,7 @@ func TestComponentsMatchChart(t *testing.T) {
 		"configsync":                              with(set("configSync.enabled", true), set("configSync.namespaces", []any{"ignition"})),
 		"monitoring configsync configsync-monitoring": with(set("configSync.enabled", true), set("configSync.namespaces", []any{"ignition"}),
 			set("metrics.serviceMonitor.enabled", true), set("metrics.podMonitor.enabled", true)),
+		"monitoring notifier notifier-monitoring": with(set("notifier.enabled", true), set("metrics.serviceMonitor.enabled", true), set("metrics.podMonitor.enabled", true)),
 		"hooks":            onHooks,
 		"hooks hooks-pods": with(onHooks, set("hooks.pods", true)),
 		"kargo":            set("kargo.tasks.enabled", true),
@@ -195,7 +196,7 @@ func TestEveryComponentHasATest(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	assert.Equal(t, []string{"argocd", "cert-manager", "configsync", "configsync-monitoring", "dashboards", "hooks", "hooks-pods", "kargo", "monitoring", "monitoring-rules", "notifier", "notifier-secrets",
+	assert.Equal(t, []string{"argocd", "cert-manager", "configsync", "configsync-monitoring", "dashboards", "hooks", "hooks-pods", "kargo", "monitoring", "monitoring-rules", "notifier", "notifier-monitoring", "notifier-secrets",
 		"receiver", "receiver-ingress", "receiver-monitoring",
 		"receiver-namespaced", "receiver-network-policy", "receiver-secrets"}, names)
 }

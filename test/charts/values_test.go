@@ -61,7 +61,7 @@ type has struct {
 var peers = []any{map[string]any{"ipBlock": map[string]any{"cidr": "192.0.2.0/24"}}}
 
 // valueCases covers every key of values.yaml, which TestEveryValueHasACase checks.
-var valueCases = slices.Concat(injectorCases, receiverCases, notifierCases, configSyncCases, askingCases)
+var valueCases = slices.Concat(injectorCases, receiverCases, notifierCases, configSyncCases, askingCases, extra)
 
 // injectorCases cover the values of the injector and of the whole chart.
 var injectorCases = []valueCase{

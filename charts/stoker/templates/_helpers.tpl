@@ -105,3 +105,72 @@ http{{ if .Values.webhookReceiver.tls.enabled }}s{{ end }}://stoker-receiver.{{ 
 {{- define "stoker.certificate.secret" -}}
 {{ .Values.webhook.existingSecret | default (ternary "stoker-injector-tls" "stoker-injector-cert" .Values.webhook.certManager.enabled) }}
 {{- end }}
+
+{{- /* The labels and annotations of the pods of a workload: (list $ .Values.notifier "notifier"). */ -}}
+{{- define "stoker.pod.metadata" -}}
+labels:
+  {{- include (printf "stoker.%s.labels" (index . 2)) (index . 0) | nindent 2 }}
+  {{- with (index . 1).podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with (index . 1).podAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- /* What the specs of these pods have in common, with the same arguments. */ -}}
+{{- define "stoker.pod.spec" -}}
+{{- $root := index . 0 -}}
+{{- $values := index . 1 -}}
+{{- $part := index . 2 -}}
+serviceAccountName: stoker-{{ $part }}
+automountServiceAccountToken: true
+enableServiceLinks: false
+{{- with $root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- range $key := list "nodeSelector" "tolerations" "affinity" }}
+{{- with index $values $key }}
+{{ $key }}:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+topologySpreadConstraints:
+  {{- with $values.topologySpreadConstraints }}
+  {{- toYaml . | nindent 2 }}
+  {{- else }}
+  {{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+  - maxSkew: 1
+    topologyKey: {{ . }}
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include (printf "stoker.%s.selector" $part) $root | nindent 8 }}
+  {{- end }}
+  {{- end }}
+securityContext:
+  runAsNonRoot: true
+  seccompProfile:
+    type: RuntimeDefault
+{{- end }}
+
+{{- /* How Prometheus reads an endpoint: .Values.metrics.podMonitor. */ -}}
+{{- define "stoker.scrape" -}}
+interval: {{ .interval }}
+{{- with .scrapeTimeout }}
+scrapeTimeout: {{ . }}
+{{- end }}
+{{- with .relabelings }}
+relabelings:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .metricRelabelings }}
+metricRelabelings:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
