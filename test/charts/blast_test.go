@@ -27,9 +27,9 @@ var stolen = map[string]string{
 // blastRadius renders the table: each account with what it reads and changes, by place.
 func blastRadius(t *testing.T) string {
 	t.Helper()
-	all := rendered(t, with(on, onConfigSync, set("configSync.namespaces", []any{"line"}), set("webhookReceiver.secrets", []any{values{"namespace": "line", "name": "NAMED"}}),
-		set("notifier.enabled", true), set("notifier.secrets", []any{values{"namespace": "line", "name": "NAMED"}}),
-		set("hooks.namespaces", []any{"line"}), set("hooks.pods", true), set("hooks.applications.names", []any{"NAMED"})))
+	all := rendered(t, with(on, onConfigSync, set("configSync.namespaces", []any{"line"}), set("webhookReceiver.secrets", []any{values{"namespace": "line", "name": "named"}}),
+		set("notifier.enabled", true), set("notifier.secrets", []any{values{"namespace": "line", "name": "named"}}),
+		set("hooks.namespaces", []any{"line"}), set("hooks.pods", true), set("hooks.applications.names", []any{"named"})))
 	type row struct{ account, place string }
 	rights := map[row][]rbacv1.PolicyRule{{"agents", "each namespace with gateways"}: rulesOf(t, all["ClusterRole/stoker-agent"])}
 	places := map[string]string{"": "the cluster", namespace: "its own namespace", "line": "namespaces that you name", "argocd": "Argo CD's namespace"}
@@ -100,7 +100,7 @@ func cells(rules []rbacv1.PolicyRule) (reads, changes string) {
 	}
 	join := func(list []string) string {
 		slices.Sort(list)
-		return strings.ReplaceAll(strings.Join(slices.Compact(list), "; "), "`NAMED`", "*named*")
+		return strings.ReplaceAll(strings.Join(slices.Compact(list), "; "), "`named`", "*named*")
 	}
 	return join(read), join(change)
 }

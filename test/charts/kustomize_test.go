@@ -51,6 +51,7 @@ func alike(all objects) objects {
 			}
 		}
 		unstructured.RemoveNestedField(o.Object, "metadata", "annotations", "helm.sh/resource-policy")
+		unstructured.RemoveNestedField(o.Object, "spec", "jobTemplate", "metadata") // kustomize labels it, too
 		if o.GetKind() == "Deployment" {
 			arguments, _ := at(o.Object, pod+"/containers/0/args")
 			slices.SortFunc(arguments.([]any), func(a, b any) int { return strings.Compare(a.(string), b.(string)) })
