@@ -20,7 +20,7 @@ var stolen = map[string]string{
 	"stoker-certificate": "**everything**: a webhook configuration may send each object of the cluster to an address of the attacker's, and change it. Nothing can narrow this: policies do not apply to webhook configurations. So it listens to nothing, runs for seconds, and is absent with cert-manager or your own certificate",
 	"stoker-receiver":    "request any admitted ref, pause, resume and force a sync, everywhere it serves; read the named Secrets",
 	"stoker-notifier":    "read names, refs and states everywhere it serves, and the named Secrets; keep notifications from being sent",
-	"stoker-configsync":  "what the named ServiceAccounts can, in these namespaces; report wrongly about ConfigSyncs, and change them, in all",
+	"stoker-configsync":  "what the named ServiceAccounts can, in these namespaces; report wrongly about ConfigSyncs, and request refs of them, in all",
 	"stoker-hooks":       "request any admitted ref in that namespace; read the named Applications",
 }
 
