@@ -8,6 +8,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/configsync/apply"
@@ -138,13 +139,13 @@ func (a *applier) applyObject(ctx context.Context, x *object) error {
 			return err
 		}
 	}
-	live, err := a.client.Apply(ctx, x.want)
+	live, err := a.takeOverAndApply(ctx, x)
 	if err != nil {
 		x.state = v1alpha1.ConfigFailed
 		if !apply.IsRefusal(err) {
 			return apply.Redact(x.want, err)
 		}
-		x.fault = a.client.Explain(ctx, x.want, x.live != nil, err)
+		x.fault = a.client.Explain(ctx, x.want, x.live, err)
 		return failure.New(x.fault.Reason, "%s: %w", x.want.ID(), x.fault)
 	}
 	x.live = live
@@ -153,6 +154,26 @@ func (a *applier) applyObject(ctx context.Context, x *object) error {
 		plan.Recreate: v1alpha1.ConfigCreated,
 	}[x.item.Action]
 	return nil
+}
+
+// takeOverAndApply applies an object. Before that it takes the fields of kubectl over, so that the apply removes what git lacks.
+func (a *applier) takeOverAndApply(ctx context.Context, x *object) (*unstructured.Unstructured, error) {
+	for conflicts := 0; x.live != nil && x.dry != nil && x.item.Action != plan.Recreate; conflicts++ {
+		patch, err := plan.TakeOver(x.live, x.dry, x.extras)
+		if err == nil && patch != nil {
+			_, err = a.client.Patch(ctx, x.live, patch)
+		}
+		if err == nil {
+			break
+		}
+		if !apierrors.IsConflict(err) || conflicts == maxConflicts {
+			return nil, err
+		}
+		if x.live, err = a.client.Get(ctx, x.want); err != nil {
+			return nil, err
+		}
+	}
+	return a.client.Apply(ctx, x.want)
 }
 
 // prune deletes the objects that the plan prunes. If one cannot be deleted, prune still deletes the others.
@@ -210,7 +231,7 @@ func (a *applier) deleteRemoval(ctx context.Context, x *removal) error {
 	if getErr != nil || live == nil {
 		return getErr
 	}
-	if item, _ := plan.DecideRemoval(x.Entry, live, a.owner, a.prunePolicy); item.Action != plan.Prune {
+	if item, _ := plan.DecideRemoval(x.Entry, live, a.owner, x.taken, a.prunePolicy); item.Action != plan.Prune {
 		return err
 	}
 	x.live = live

@@ -6,10 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/configsync/apply"
@@ -31,17 +35,22 @@ type planner struct {
 	client *apply.Client
 	// entries are the entries of the inventory.
 	entries map[manifest.ID]manifest.Entry
+	owners  *owners
 	// kinds (with their scopes) and namespaces are those that the commit itself creates.
 	kinds      map[string]string
 	namespaces map[string]bool
 }
 
-func newPlanner(cs *v1alpha1.ConfigSync, clients kube.Clients) (*planner, error) {
+func (e *Engine) newPlanner(cs *v1alpha1.ConfigSync, clients kube.Clients) (*planner, error) {
 	fast, err := clients.WithRate(requestsPerSecond, requestBurst, clients.Config.Timeout)
 	if err != nil {
 		return nil, err
 	}
-	return &planner{cs: cs, client: apply.New(fast.Dynamic, clients.Core.Discovery(), cs), entries: inventoryEntries(cs)}, nil
+	readers := clients
+	if e.StatusClients != nil { // the account of a run need not be able to read ConfigSyncs
+		readers = *e.StatusClients
+	}
+	return &planner{cs: cs, client: apply.New(fast.Dynamic, clients.Core.Discovery(), cs), entries: inventoryEntries(cs), owners: &owners{clients: readers}}, nil
 }
 
 // inventoryEntries parses the inventory of the status. It ignores a second line of the same object.
@@ -115,28 +124,67 @@ func (p *planner) planObject(ctx context.Context, x *object) error {
 		x.item = plan.Item{ID: x.want.ID(), File: x.want.File, Action: plan.Create, Message: "after its kind"}
 		return nil
 	}
-	var err error
+	for conflicts := 0; ; conflicts++ {
+		again, err := p.tryPlanObject(ctx, x)
+		if !again || conflicts == maxConflicts {
+			return err
+		}
+	}
+}
+
+// tryPlanObject is planObject for an object whose kind exists. It returns true if the object changed in the meantime.
+func (p *planner) tryPlanObject(ctx context.Context, x *object) (again bool, err error) {
 	if x.live, err = p.client.Get(ctx, x.want); err != nil {
-		return p.setRefusal(ctx, x, err)
+		return false, p.setRefusal(ctx, x, err)
 	}
-	if plan.IsCurrent(x.want, x.live) {
-		x.item = plan.Decide(x.want, x.live, nil, p.cs.Spec.Apply.AdoptPolicy)
-		return nil
+	adopt := p.cs.Spec.Apply.AdoptPolicy
+	x.claim = p.claim(ctx, x)
+	if x.claim == plan.Others || plan.IsCurrent(x.want, x.live) {
+		x.item = plan.Decide(x.want, x.live, nil, adopt, x.claim)
+		return false, nil
 	}
-	dry, err := p.client.DryRun(ctx, x.want)
+	x.dry, err = p.client.DryRun(ctx, x.want)
 	if apierrors.IsNotFound(err) && p.namespaces[x.want.GetNamespace()] {
 		x.deferred = true
 		x.item = plan.Item{ID: x.want.ID(), File: x.want.File, Action: plan.Create, Message: "after its namespace"}
-		return nil
+		return false, nil
 	}
 	if err != nil {
 		if err := p.setRefusal(ctx, x, err); err != nil || x.fault.Reason != v1alpha1.ReasonImmutableField {
-			return err
+			return false, err
 		}
-		return p.planRecreation(ctx, x)
+		return false, p.planRecreation(ctx, x)
 	}
-	x.item = plan.Decide(x.want, x.live, dry, p.cs.Spec.Apply.AdoptPolicy)
-	return nil
+	if x.live != nil {
+		if x.extras = plan.Extras(x.live, x.dry); len(x.extras) > 0 {
+			removed, err := p.client.DryRunRemoval(ctx, x.live, x.extras)
+			if apierrors.IsConflict(err) {
+				return true, fmt.Errorf("%s changes all the time: %w", x.want.ID(), err)
+			}
+			if err != nil {
+				return false, p.setRefusal(ctx, x, err)
+			}
+			x.extras = plan.Settle(x.live, x.dry, removed, x.extras)
+		}
+	}
+	x.item = plan.Decide(x.want, x.live, x.dry, adopt, x.claim)
+	return false, nil
+}
+
+// claim says who owns the live version of an object of the commit.
+func (p *planner) claim(ctx context.Context, x *object) plan.Claim {
+	if x.live == nil {
+		return plan.Unowned
+	}
+	e := p.entries[x.want.ID()]
+	listed := e.UID != "" && e.UID == x.live.GetUID()
+	switch by := plan.OwnerOf(x.live); {
+	case by != "" && by != p.cs.Owner() && p.owners.owns(ctx, by, e.UID, x.live):
+		return plan.Others
+	case by == p.cs.Owner(), listed:
+		return plan.Ours
+	}
+	return plan.Unowned
 }
 
 // setRefusal sets the fault of an object if err is a refusal of the API server. It returns any other error, which ends the run.
@@ -144,7 +192,7 @@ func (p *planner) setRefusal(ctx context.Context, x *object, err error) error {
 	if !apply.IsRefusal(err) {
 		return apply.Redact(x.want, err)
 	}
-	x.fault = p.client.Explain(ctx, x.want, x.live != nil, err)
+	x.fault = p.client.Explain(ctx, x.want, x.live, err)
 	return nil
 }
 
@@ -173,6 +221,8 @@ func (p *planner) removals(ctx context.Context, objects []*object) ([]*removal, 
 			unknown, isUnknown := errors.AsType[*failure.Error](err)
 			switch {
 			case err == nil:
+				by := plan.OwnerOf(x.live)
+				x.taken = by != "" && by != p.cs.Owner() && p.owners.owns(ctx, by, x.UID, x.live)
 			case isUnknown:
 				x.fault = unknown
 			case apierrors.IsForbidden(err):
@@ -197,7 +247,7 @@ func (p *planner) plan(ref, commit string, t *targets, prune v1alpha1.Prune) *pl
 				x.item.Action = plan.Hold
 			}
 		}
-		if plan.Owned(x.live, t.owner) {
+		if x.claim == plan.Ours {
 			result.Owned++
 		}
 		if p.keepsDrift(x, commit) {
@@ -214,7 +264,7 @@ func (p *planner) plan(ref, commit string, t *targets, prune v1alpha1.Prune) *pl
 			result.Removals = append(result.Removals, x.item)
 			continue
 		}
-		item, exists := plan.DecideRemoval(x.Entry, x.live, t.owner, prune)
+		item, exists := plan.DecideRemoval(x.Entry, x.live, t.owner, x.taken, prune)
 		x.item, x.done = item, !exists || item.Action == plan.Release
 		if !exists {
 			continue
@@ -227,13 +277,66 @@ func (p *planner) plan(ref, commit string, t *targets, prune v1alpha1.Prune) *pl
 	return result
 }
 
-// keepsDrift reports whether an object was changed in the cluster and the spec says to report drift only. A Secret has no digest of what
-// was applied. It has drifted if the commit and the spec are those of the last run, and no template could have changed its content.
+// keepsDrift reports whether an object was changed in the cluster and the spec says to report drift only. A Secret, and an object that lost
+// its mark, have no digest of what was applied. They have drifted if the commit and the spec are those of the last run, and no template could
+// have changed their content.
 func (p *planner) keepsDrift(x *object, commit string) bool {
-	if p.cs.Spec.Apply.DriftPolicy != v1alpha1.ConfigDriftReport {
+	if p.cs.Spec.Apply.DriftPolicy != v1alpha1.ConfigDriftReport || x.claim != plan.Ours {
 		return false
 	}
 	st := &p.cs.Status
 	same := len(st.History) > 0 && st.History[0].Commit == commit && st.ObservedGeneration == p.cs.Generation && !p.cs.Spec.Render.Template
-	return x.item.Action == plan.Repair || same && x.item.Action == plan.Configure && x.want.ID().IsSecret() && plan.Owned(x.live, p.cs.Owner())
+	marked := plan.Marked(x.live, p.cs.Owner())
+	return x.item.Action == plan.Repair && (marked || same) || same && x.item.Action == plan.Configure && x.want.ID().IsSecret()
 }
+
+// owners looks up the ConfigSyncs that the marks of objects name. It is safe for concurrent use.
+type owners struct {
+	clients kube.Clients
+	mu      sync.Mutex
+	found   map[string]*owner
+}
+
+// owner is what is known of a ConfigSync.
+type owner struct {
+	entries map[manifest.ID]manifest.Entry
+	// all means that it owns everything with its mark, because nothing else is known.
+	all, unknown bool
+}
+
+// owns reports whether the ConfigSync of a mark owns a live object. One that does not exist owns nothing, and one whose inventory does not
+// have the object has given it up. listed is the UID in the inventory of this ConfigSync. It decides if the other one cannot be read.
+func (o *owners) owns(ctx context.Context, mark string, listed types.UID, live *unstructured.Unstructured) bool {
+	c := o.get(ctx, mark)
+	if c.unknown {
+		return listed != live.GetUID()
+	}
+	e, ok := c.entries[manifest.IDOf(live)]
+	return c.all || ok && (e.UID == "" || e.UID == live.GetUID())
+}
+
+func (o *owners) get(ctx context.Context, mark string) *owner {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if c := o.found[mark]; c != nil {
+		return c
+	}
+	c := &owner{}
+	namespace, name, _ := strings.Cut(mark, "/")
+	if validName(namespace) && validName(name) { // a mark with other names is none of a ConfigSync
+		cs, err := kube.ConfigSyncs(o.clients.Dynamic, namespace).Get(ctx, name)
+		switch {
+		case err == nil:
+			c.entries, c.all = inventoryEntries(cs), cs.Status.SourceRevision == ""
+		case !apierrors.IsNotFound(err):
+			c.unknown = true
+		}
+	}
+	if o.found == nil {
+		o.found = map[string]*owner{}
+	}
+	o.found[mark] = c
+	return c
+}
+
+func validName(s string) bool { return len(validation.IsDNS1123Subdomain(s)) == 0 }

@@ -25,7 +25,7 @@ const (
 // planRecreation is for an object with a changed immutable field. If its manifest asks for it, and a dry run of the deletion succeeds,
 // it replaces the fault of x by an item that deletes and creates the object.
 func (p *planner) planRecreation(ctx context.Context, x *object) error {
-	if !plan.MayRecreate(x.want, p.inventoryEntry(x.want.ID()), x.live) {
+	if x.claim != plan.Ours || !plan.MayRecreate(x.want, p.inventoryEntry(x.want.ID()), x.live) {
 		return nil
 	}
 	if err := p.client.DryRunDelete(ctx, x.live); apply.IsRefusal(err) {
@@ -78,7 +78,7 @@ func (a *applier) deleteAndWait(ctx context.Context, x *object) error {
 		if live == nil {
 			break
 		}
-		if live.GetUID() != uid || !plan.Owned(live, a.owner) {
+		if live.GetUID() != uid {
 			return failReplaced(x)
 		}
 		x.live = live
@@ -104,6 +104,6 @@ func (a *applier) deleteAndWait(ctx context.Context, x *object) error {
 
 // failReplaced sets and returns the fault that an object is no longer the one that was planned.
 func failReplaced(x *object) error {
-	x.fault = failure.New(v1alpha1.ReasonNotOwned, "another object has its name now, or it is no longer marked as this ConfigSync's: run the command again")
+	x.fault = failure.New(v1alpha1.ReasonNotOwned, "another object has its name now: run the command again")
 	return failure.New(x.fault.Reason, "%s: %w", x.want.ID(), x.fault)
 }

@@ -8,6 +8,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/configsync/manifest"
+	"stoker.io/stoker/hooks/configsync/plan"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -26,7 +27,7 @@ func (e *Engine) Remove(ctx context.Context, cs *v1alpha1.ConfigSync) (Remaining
 	clients, err := e.Connect()
 	var p *planner
 	if err == nil {
-		p, err = newPlanner(cs, clients)
+		p, err = e.newPlanner(cs, clients)
 	}
 	r := e.newRun(cs, clients)
 	if err != nil {
@@ -41,7 +42,8 @@ func (e *Engine) Remove(ctx context.Context, cs *v1alpha1.ConfigSync) (Remaining
 	left := Remaining{Forbidden: failure.Is(err, v1alpha1.ReasonPruneFailed)}
 	for _, x := range r.targets.removals {
 		terminates := x.live != nil && x.live.GetDeletionTimestamp() != nil
-		if !x.done && !terminates { // if it could not be read, it may exist
+		kept := x.item.Action == plan.Release && !x.taken && plan.MatchesEntry(x.Entry, x.live, cs.Owner())
+		if kept || !x.done && !terminates { // if it could not be read, it may exist
 			left.Objects = append(left.Objects, x.ID.String())
 		}
 		if x.fault != nil && !x.forbidden {

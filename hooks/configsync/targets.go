@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/configsync/apply"
@@ -35,6 +36,11 @@ type object struct {
 	want manifest.Object // marked, in its namespace
 	item plan.Item
 	live *unstructured.Unstructured // what was last seen of it
+	// dry is what an apply would produce, and claim says who owns live.
+	dry   *unstructured.Unstructured
+	claim plan.Claim
+	// extras are the fields that a person added, and that the apply removes.
+	extras []fieldpath.Path
 	// deferred means that the object cannot be planned before a kind or a namespace of the commit exists.
 	deferred bool
 	state    v1alpha1.ConfigTargetState
@@ -46,6 +52,7 @@ type removal struct {
 	manifest.Entry
 	item  plan.Item
 	live  *unstructured.Unstructured
+	taken bool // another ConfigSync owns it
 	done  bool // the object does not exist, or does not belong to the ConfigSync
 	fault *failure.Error
 	// forbidden means that the fault is a lack of rights.
@@ -57,7 +64,7 @@ func (t *targets) inventory(complete bool) []string {
 	lines := []string{}
 	for _, x := range t.objects {
 		e := manifest.Entry{ID: x.want.ID()}
-		if plan.Owned(x.live, t.owner) {
+		if x.live != nil && (x.claim == plan.Ours || x.claim == plan.Unowned && plan.Marked(x.live, t.owner)) {
 			e.UID = x.live.GetUID()
 		}
 		if !complete && x.item.Action == plan.Recreate && x.state != v1alpha1.ConfigCreated {
@@ -153,6 +160,9 @@ func rowRank(row v1alpha1.ConfigTargetStatus) int {
 
 // health returns the health of the object as it was last read.
 func (x *object) health() apply.Health {
+	if x.want.GetAnnotations()[v1alpha1.AnnotationConfigWait] == "disabled" {
+		return apply.Health{Healthy: true}
+	}
 	h := apply.HealthOf(x.live)
 	if x.want.Confidential() && !h.Healthy {
 		h.Message = "it is not healthy" // a controller may repeat a value in its message

@@ -15,10 +15,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/restmapper"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/configsync/manifest"
@@ -182,6 +184,24 @@ func (c *Client) apply(ctx context.Context, o manifest.Object, dryRun ...string)
 		done, err = r.Apply(ctx, o.GetName(), o.Unstructured, options)
 	}
 	return done, err
+}
+
+// DryRunRemoval returns a live object without the extras of plan.Extras, with the defaults that the API server sets then. It changes nothing.
+func (c *Client) DryRunRemoval(ctx context.Context, live *unstructured.Unstructured, extras []fieldpath.Path) (*unstructured.Unstructured, error) {
+	patch, err := plan.RemovalPatch(live, extras)
+	if err != nil {
+		return nil, err
+	}
+	return c.Patch(ctx, live, patch, metav1.DryRunAll)
+}
+
+// Patch sends a JSON patch of a live object.
+func (c *Client) Patch(ctx context.Context, live *unstructured.Unstructured, patch []byte, dryRun ...string) (*unstructured.Unstructured, error) {
+	m, err := c.mapping(manifest.IDOf(live), live.GroupVersionKind().Version)
+	if err != nil {
+		return nil, err
+	}
+	return c.resource(m, live.GetNamespace()).Patch(ctx, live.GetName(), types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: plan.FieldManager, DryRun: dryRun})
 }
 
 // untypedRetryDelay is the pause before the retry of an apply that failed without a reason.

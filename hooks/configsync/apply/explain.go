@@ -9,18 +9,20 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/configsync/manifest"
+	"stoker.io/stoker/hooks/configsync/plan"
 	"stoker.io/stoker/internal/failure"
 )
 
 // maxText bounds the text that is shown of an API server's answer, in bytes.
 const maxText = 500
 
-// Explain turns a refusal of the API server into an error with a reason. exists says whether the object exists in the cluster. The error
+// Explain turns a refusal of the API server into an error with a reason. live is the object in the cluster, or nil. The error
 // quotes the API server only for objects without values of Secrets, because API servers and admission webhooks repeat values.
-func (c *Client) Explain(ctx context.Context, o manifest.Object, exists bool, err error) *failure.Error {
+func (c *Client) Explain(ctx context.Context, o manifest.Object, live *unstructured.Unstructured, err error) *failure.Error {
 	if own, ok := errors.AsType[*failure.Error](err); ok {
 		return own
 	}
@@ -31,11 +33,25 @@ func (c *Client) Explain(ctx context.Context, o manifest.Object, exists bool, er
 		return failure.New(v1alpha1.ReasonApplyConflict, "another manager owns fields that git sets: %s; remove them from git, or set spec.apply.conflictPolicy: gitWins", text)
 	case apierrors.IsNotFound(err) && o.GetNamespace() != "":
 		return failure.New(v1alpha1.ReasonApplyRefused, "namespace %s does not exist: create it, or add it to the commit", o.GetNamespace())
-	case apierrors.IsInvalid(err) && exists && c.wouldCreate(ctx, o):
-		return failure.New(v1alpha1.ReasonImmutableField, "the object exists, and the API server does not change a field of it: %s; delete the object to let the next run create it", text)
+	case apierrors.IsInvalid(err) && live != nil && c.wouldCreate(ctx, o):
+		advice := "delete the object yourself, and the next run creates it"
+		if !o.ID().NeverPruned() {
+			advice = "with the annotation " + v1alpha1.AnnotationConfigRecreate + ": enabled in its manifest, the run deletes the object and creates it again, and its pods stop; or " + advice
+		}
+		return failure.New(v1alpha1.ReasonImmutableField, "git changes a field that Kubernetes never changes (%s): %s", immutable(o, live), advice)
 	default:
 		return failure.New(v1alpha1.ReasonApplyRefused, "the API server refuses it: %s", text)
 	}
+}
+
+// immutable names the fields that git changes in an object that the API server refuses to change.
+func immutable(o manifest.Object, live *unstructured.Unstructured) string {
+	fields := plan.Differences(o, live)
+	fields = slices.DeleteFunc(fields, func(f string) bool { return strings.HasPrefix(f, "metadata") })
+	if len(fields) == 0 {
+		return "one that a person added, or that has a default"
+	}
+	return "one of " + strings.Join(fields[:min(len(fields), 5)], ", ")
 }
 
 // wouldCreate reports whether the API server would create the object if it did not exist. It dry-runs the creation under another name. If

@@ -5,8 +5,6 @@ import (
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-
-	"stoker.io/stoker/api/v1alpha1"
 )
 
 // Health is the health of an object.
@@ -18,12 +16,8 @@ type Health struct {
 	Message string
 }
 
-// HealthOf returns the health of a live object by the rules of kstatus. A kind without a status is healthy once it exists, and an
-// object whose annotation stoker.io/wait is disabled always is.
+// HealthOf returns the health of a live object by the rules of kstatus. A kind without a status is healthy once it exists.
 func HealthOf(live *unstructured.Unstructured) (h Health) {
-	if live.GetAnnotations()[v1alpha1.AnnotationConfigWait] == "disabled" {
-		return Health{Healthy: true}
-	}
 	defer func() { // a status that a foreign controller wrote may make kstatus panic
 		if r := recover(); r != nil {
 			h = Health{Message: "its status cannot be read"}

@@ -139,7 +139,7 @@ func runChild(ctx context.Context, files []inputFile, dir string) ([]byte, error
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, fmt.Errorf("start the builder of kustomizations: %w", err)
+		return nil, failure.New(v1alpha1.ReasonProgressing, "the builder cannot start: %w; the next run tries again", err)
 	}
 	sent := make(chan error, 1)
 	go func() { sent <- errors.Join(send(in, files, dir), in.Close()) }()
@@ -186,7 +186,7 @@ func explainCrash(state *os.ProcessState, text string) error {
 	case cpu >= maxCPU*9/10:
 		return failure.New(v1alpha1.ReasonLimitExceeded, "the build took more than %s of CPU time; split it over several ConfigSyncs", maxCPU)
 	}
-	return fmt.Errorf("the builder of kustomizations ended unexpectedly (%s)", state)
+	return failure.New(v1alpha1.ReasonLimitExceeded, "the builder was ended by the system (%s), as if memory is short; split it over several ConfigSyncs", state)
 }
 
 // limitedText keeps the first maxCrash bytes that are written to it.

@@ -6,12 +6,15 @@
 //	does not exist                         | Create
 //	owned, equals git                      | Unchanged
 //	owned, git changed                     | Configure
-//	owned, the cluster changed             | Repair, or Drift with driftPolicy report
+//	owned, the cluster or a user changed   | Repair, or Drift with driftPolicy report
 //	owned, an immutable field changed      | Refuse (ImmutableField), or Recreate with stoker.io/recreate: enabled
-//	not marked, equals git                 | Configure: the ConfigSync adopts it
-//	not marked, differs from git           | Hold (NotOwned), or Configure with adoptPolicy always
-//	marked by another ConfigSync           | Hold (NotOwned)
-//	in the inventory, not in git           | Prune if mark and UID match, otherwise Release
+//	owned by none, equals git              | Configure: the ConfigSync adopts it
+//	owned by none, differs from git        | Hold (NotOwned), or Configure with adoptPolicy always
+//	owned by another ConfigSync            | Hold (NotOwned)
+//	in the inventory, not in git           | Prune if the UID matches, otherwise Release
+//
+// A ConfigSync owns what its inventory lists with the UID of the live object, whatever its annotations say. The mark finds the owner of other
+// objects.
 package plan
 
 import (

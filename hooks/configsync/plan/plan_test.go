@@ -47,27 +47,32 @@ func TestDecide(t *testing.T) {
 	others := live(wanted.Unstructured)
 	others.SetAnnotations(map[string]string{v1alpha1.AnnotationConfigSync: "site/other"})
 	bare, different := live(object("ConfigMap", now)), live(object("ConfigMap", before))
+	mark := "metadata.annotations.stoker.io/configsync"
 	for name, c := range map[string]struct {
 		live   *unstructured.Unstructured
+		claim  plan.Claim
 		adopt  v1alpha1.ConfigAdoptPolicy
 		action plan.Action
 		fields []string
 	}{
-		"none":             {nil, "", plan.Create, nil},
-		"ours":             {ours, "", plan.Unchanged, nil},
-		"git changed":      {old, "", plan.Configure, []string{"data.a"}},
-		"cluster changed":  {drifted, "", plan.Repair, []string{"data.a"}},
-		"owned by others":  {others, v1alpha1.ConfigAdoptAlways, plan.Hold, nil},
-		"equal":            {bare, v1alpha1.ConfigAdoptEqual, plan.Configure, nil},
-		"different":        {different, v1alpha1.ConfigAdoptEqual, plan.Hold, nil},
-		"different, taken": {different, v1alpha1.ConfigAdoptAlways, plan.Configure, []string{"data.a"}},
+		"none":             {nil, plan.Unowned, "", plan.Create, nil},
+		"ours":             {ours, plan.Ours, "", plan.Unchanged, nil},
+		"git changed":      {old, plan.Ours, "", plan.Configure, []string{"data.a"}},
+		"cluster changed":  {drifted, plan.Ours, "", plan.Repair, []string{"data.a"}},
+		"owned by others":  {others, plan.Others, v1alpha1.ConfigAdoptAlways, plan.Hold, nil},
+		"mark is wrong":    {others, plan.Ours, "", plan.Repair, []string{mark}},
+		"mark is lost":     {different, plan.Ours, "", plan.Repair, []string{"data.a", mark}},
+		"owner is gone":    {others, plan.Unowned, v1alpha1.ConfigAdoptEqual, plan.Configure, nil},
+		"equal":            {bare, plan.Unowned, v1alpha1.ConfigAdoptEqual, plan.Configure, nil},
+		"different":        {different, plan.Unowned, v1alpha1.ConfigAdoptEqual, plan.Hold, nil},
+		"different, taken": {different, plan.Unowned, v1alpha1.ConfigAdoptAlways, plan.Configure, []string{"data.a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var dry *unstructured.Unstructured
 			if c.live != nil && !plan.IsCurrent(wanted, c.live) {
 				dry = live(wanted.Unstructured)
 			}
-			item := plan.Decide(wanted, c.live, dry, c.adopt)
+			item := plan.Decide(wanted, c.live, dry, c.adopt, c.claim)
 			assert.Equal(t, c.action, item.Action, item.Message)
 			assert.Equal(t, c.fields, item.Fields)
 			if c.action == plan.Hold {
@@ -103,8 +108,14 @@ func TestRemove(t *testing.T) {
 	ours := live(want(t, "ConfigMap", nil).Unstructured)
 	managed := ours.DeepCopy()
 	managed.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: plan.FieldManager, Operation: metav1.ManagedFieldsOperationApply}})
-	kept := ours.DeepCopy()
-	kept.SetAnnotations(map[string]string{v1alpha1.AnnotationConfigSync: us, v1alpha1.AnnotationConfigPrune: "disabled"})
+	unmarked := managed.DeepCopy()
+	unmarked.SetAnnotations(nil)
+	theirs := ours.DeepCopy()
+	theirs.SetAnnotations(map[string]string{v1alpha1.AnnotationConfigSync: us, v1alpha1.AnnotationConfigPrune: "disabled"})
+	kept := theirs.DeepCopy()
+	kept.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: plan.FieldManager, Operation: metav1.ManagedFieldsOperationApply, FieldsV1: &metav1.FieldsV1{
+		Raw: []byte(`{"f:metadata":{"f:annotations":{"f:stoker.io/prune":{}}}}`),
+	}}})
 	ending := ours.DeepCopy()
 	ending.SetDeletionTimestamp(&metav1.Time{})
 	for name, c := range map[string]struct {
@@ -116,10 +127,12 @@ func TestRemove(t *testing.T) {
 	}{
 		"ours":                  {"u-1", "ConfigMap", ours, "", plan.Prune},
 		"another UID":           {"u-2", "ConfigMap", ours, "", plan.Release},
-		"not marked":            {"u-1", "ConfigMap", live(object("ConfigMap", nil)), "", plan.Release},
+		"mark lost":             {"u-1", "ConfigMap", unmarked, "", plan.Prune},
+		"never applied":         {"u-1", "ConfigMap", live(object("ConfigMap", nil)), "", plan.Release},
 		"intent, applied":       {"", "ConfigMap", managed, "", plan.Prune},
 		"intent, mark copied":   {"", "ConfigMap", ours, "", plan.Release},
-		"disabled":              {"u-1", "ConfigMap", kept, "", plan.Keep},
+		"disabled in git":       {"u-1", "ConfigMap", kept, "", plan.Release},
+		"disabled by others":    {"u-1", "ConfigMap", theirs, "", plan.Prune},
 		"policy none":           {"u-1", "ConfigMap", ours, v1alpha1.PruneNone, plan.Keep},
 		"PersistentVolumeClaim": {"u-1", "PersistentVolumeClaim", ours, "", plan.Keep},
 		"Namespace":             {"u-1", "Namespace", ours, "", plan.Keep},
@@ -127,7 +140,7 @@ func TestRemove(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := manifest.Entry{ID: manifest.ID{Kind: c.kind, Namespace: "site", Name: "a"}, UID: c.uid}
-			item, there := plan.DecideRemoval(e, c.live, us, c.policy)
+			item, there := plan.DecideRemoval(e, c.live, us, false, c.policy)
 			assert.Equal(t, c.live != nil, there)
 			if there {
 				assert.Equal(t, c.action, item.Action)
@@ -201,7 +214,7 @@ func TestPlanHoldsNoValues(t *testing.T) {
 			wanted := want(t, c.kind, map[string]any{"password": map[string]any{"S3CR3T-key": "S3CR3T-new"}})
 			wanted.Tainted = c.tainted
 			old := live(want(t, c.kind, map[string]any{"password": map[string]any{"S3CR3T-key": "S3CR3T-old"}}).Unstructured)
-			item := plan.Decide(wanted, old, live(wanted.Unstructured), "")
+			item := plan.Decide(wanted, old, live(wanted.Unstructured), "", plan.Ours)
 			assert.Equal(t, c.fields, item.Fields)
 			p := plan.Plan{Items: []plan.Item{item}}
 			assert.NotContains(t, p.String(), "S3CR3T-new")
@@ -238,12 +251,16 @@ func FuzzDecide(f *testing.F) {
 		if always {
 			adopt = v1alpha1.ConfigAdoptAlways
 		}
-		item := plan.Decide(wanted, there, live(wanted.Unstructured), adopt)
-		require.Equal(t, item, plan.Decide(wanted, there, live(wanted.Unstructured), adopt))
-		if mark != "" && mark != us {
+		claim := plan.Ours
+		if mark != us {
+			claim = plan.Others
+		}
+		item := plan.Decide(wanted, there, live(wanted.Unstructured), adopt, claim)
+		require.Equal(t, item, plan.Decide(wanted, there, live(wanted.Unstructured), adopt, claim))
+		if claim == plan.Others {
 			require.Equal(t, plan.Hold, item.Action)
 		}
-		removal, _ := plan.DecideRemoval(manifest.Entry{ID: item.ID, UID: there.GetUID()}, there, us, v1alpha1.PruneOwned)
-		require.Equal(t, mark == us, removal.Action == plan.Prune)
+		removal, _ := plan.DecideRemoval(manifest.Entry{ID: item.ID, UID: there.GetUID()}, there, us, claim == plan.Others, v1alpha1.PruneOwned)
+		require.Equal(t, claim == plan.Ours, removal.Action == plan.Prune)
 	})
 }

@@ -1,0 +1,225 @@
+package configsync_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/kube"
+)
+
+// statefulSet returns a StatefulSet of no replicas with the given fields of its container.
+func statefulSet(container string) string {
+	return "{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: line}, spec: {serviceName: s, replicas: 0, selector: {matchLabels: {a: b}}, " +
+		"template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: c" + container + "}]}}}}\n---\n"
+}
+
+// env returns the environment of the container of the StatefulSet, as name=value.
+func (w *world) env() (list []string) {
+	w.t.Helper()
+	s, err := w.core.AppsV1().StatefulSets(w.namespace).Get(w.t.Context(), "line", metav1.GetOptions{})
+	require.NoError(w.t, err)
+	for _, e := range s.Spec.Template.Spec.Containers[0].Env {
+		list = append(list, e.Name+"="+e.Value)
+	}
+	return list
+}
+
+// kubectlApply creates a StatefulSet as kubectl apply does it on the client.
+func (w *world) kubectlApply(text string) {
+	w.t.Helper()
+	set := &appsv1.StatefulSet{}
+	require.NoError(w.t, yaml.Unmarshal([]byte(text), set))
+	last, err := json.Marshal(set)
+	require.NoError(w.t, err)
+	set.Annotations = map[string]string{"kubectl.kubernetes.io/last-applied-configuration": string(last)}
+	_, err = w.core.AppsV1().StatefulSets(w.namespace).Create(w.t.Context(), set, metav1.CreateOptions{FieldManager: "kubectl-client-side-apply"})
+	require.NoError(w.t, err)
+}
+
+// G7: after an adoption, git alone says which fields there are.
+func TestAdoptionOfKubectlApply(t *testing.T) {
+	for name, create := range map[string]func(w *world, text string){
+		"client side": (*world).kubectlApply,
+		"server side": func(w *world, text string) {
+			data, err := yaml.YAMLToJSON([]byte(text[:len(text)-len("---\n")]))
+			require.NoError(w.t, err)
+			_, err = w.core.AppsV1().StatefulSets(w.namespace).Patch(w.t.Context(), "line", types.ApplyPatchType, data, metav1.PatchOptions{FieldManager: "kubectl"})
+			require.NoError(w.t, err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			two := statefulSet(", env: [{name: A, value: a}, {name: B, value: b}]")
+			create(w, two)
+			w.commit("k8s/a.yaml", statefulSet(", env: [{name: A, value: a}]"))
+			w.create("")
+			_, err := w.apply()
+			assert.True(t, failure.Is(err, v1alpha1.ReasonNotOwned), "an object with more fields must not count as equal: %v", err)
+			assert.ErrorContains(t, err, "containers[0].env")
+
+			w.commit("k8s/a.yaml", two)
+			w.must()
+			assert.Contains(t, w.must().Plan.String(), "1 unchanged")
+			s, err := w.core.AppsV1().StatefulSets(w.namespace).Get(t.Context(), "line", metav1.GetOptions{})
+			require.NoError(t, err)
+			assert.Equal(t, int64(1), s.Generation, "an adoption must not change the spec")
+
+			w.commit("k8s/a.yaml", statefulSet(", env: [{name: A, value: a}]"))
+			w.must()
+			assert.Equal(t, []string{"A=a"}, w.env())
+			w.commit("k8s/a.yaml", statefulSet(""))
+			w.must()
+			assert.Empty(t, w.env())
+		})
+	}
+}
+
+// G7: adoptPolicy always removes what git lacks in one change of the spec, so that pods roll once.
+func TestAdoptionRemovesFields(t *testing.T) {
+	w := newWorld(t)
+	w.kubectlApply(statefulSet(", env: [{name: B, value: b}]"))
+	w.commit("k8s/a.yaml", statefulSet(", env: [{name: A, value: a}]"))
+	w.create("apply: {adoptPolicy: always}")
+	assert.Contains(t, w.must().Plan.String(), "configure  StatefulSet.apps "+w.namespace+"/line: spec.template.spec.containers[0].env")
+	assert.Equal(t, []string{"A=a"}, w.env())
+	s, err := w.core.AppsV1().StatefulSets(w.namespace).Get(t.Context(), "line", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, int64(2), s.Generation)
+}
+
+// G7: what a person adds is drift, and what a controller adds is not.
+func TestAddedFields(t *testing.T) {
+	w := newWorld(t)
+	w.commit("k8s/a.yaml", configMap("a", "1")+statefulSet(""))
+	w.create("apply: {driftPolicy: report}")
+	w.must()
+	patch := func(name, body, manager string) {
+		t.Helper()
+		_, err := w.core.CoreV1().ConfigMaps(w.namespace).Patch(t.Context(), name, types.MergePatchType, []byte(body), metav1.PatchOptions{FieldManager: manager})
+		require.NoError(t, err)
+	}
+	patch("a", `{"data":{"controller":"x"}}`, "a-controller")
+	_, err := w.core.AppsV1().StatefulSets(w.namespace).Patch(t.Context(), "line", types.StrategicMergePatchType,
+		[]byte(`{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":"now"}}}}}`), metav1.PatchOptions{FieldManager: "kubectl-rollout"})
+	require.NoError(t, err)
+	assert.Contains(t, w.must().Plan.String(), "2 unchanged")
+
+	patch("a", `{"data":{"person":"x"}}`, "kubectl-edit")
+	_, err = w.core.AppsV1().StatefulSets(w.namespace).Patch(t.Context(), "line", types.StrategicMergePatchType,
+		[]byte(`{"spec":{"template":{"spec":{"containers":[{"name":"c","readinessProbe":{"exec":{"command":["true"]}}}]}}}}`), metav1.PatchOptions{FieldManager: "kubectl-patch"})
+	require.NoError(t, err)
+	text := w.must().Plan.String()
+	assert.Contains(t, text, "drifted    ConfigMap "+w.namespace+"/a: data.person\n")
+	assert.Contains(t, text, "drifted    StatefulSet.apps "+w.namespace+"/line: spec.template.spec.containers[0].readinessProbe\n")
+	assert.Equal(t, map[string]string{"a": "1", "controller": "x", "person": "x"}, w.data("a"))
+	assert.Contains(t, w.condition(v1alpha1.ConditionReady).Message, "2 of them were changed in the cluster")
+
+	w.create("apply: {driftPolicy: repair}")
+	assert.Contains(t, w.must().Plan.String(), "2 to repair")
+	assert.Equal(t, map[string]string{"a": "1", "controller": "x"}, w.data("a"))
+	assert.Contains(t, w.must().Plan.String(), "2 unchanged")
+	s, err := w.core.AppsV1().StatefulSets(w.namespace).Get(t.Context(), "line", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Nil(t, s.Spec.Template.Spec.Containers[0].ReadinessProbe)
+	assert.Equal(t, "now", s.Spec.Template.Annotations["kubectl.kubernetes.io/restartedAt"], "a restart must stay")
+}
+
+// G7: a user who removes or forges Stoker's annotations stops nothing and keeps nothing.
+func TestLostMarkIsRepaired(t *testing.T) {
+	for name, change := range map[string]func(m *corev1.ConfigMap){
+		"replaced":       func(m *corev1.ConfigMap) { m.Annotations, m.Data = nil, map[string]string{"b": "2"} },
+		"mark removed":   func(m *corev1.ConfigMap) { delete(m.Annotations, v1alpha1.AnnotationConfigSync) },
+		"another's mark": func(m *corev1.ConfigMap) { m.Annotations[v1alpha1.AnnotationConfigSync] = m.Namespace + "/other" },
+		"prune disabled": func(m *corev1.ConfigMap) { m.Annotations[v1alpha1.AnnotationConfigPrune] = "disabled" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.commit("k8s/a.yaml", configMap("a", "1")+configMap("b", "1"))
+			w.create("")
+			w.createNamed("other", "")
+			w.must()
+			edit := func() {
+				maps := w.core.CoreV1().ConfigMaps(w.namespace)
+				m, err := maps.Get(t.Context(), "a", metav1.GetOptions{})
+				require.NoError(t, err)
+				change(m)
+				_, err = maps.Update(t.Context(), m, metav1.UpdateOptions{FieldManager: "kubectl-replace"})
+				require.NoError(t, err)
+			}
+			edit()
+			w.create("{apply: {driftPolicy: report}}")
+			w.commit("k8s/b.yaml", configMap("c", "1"))
+			w.must()
+			assert.NotNil(t, w.data("c"), "the other objects must be applied")
+			w.create("{apply: {driftPolicy: repair}}")
+			w.must()
+			assert.Equal(t, map[string]string{"a": "1"}, w.data("a"))
+			assert.ElementsMatch(t, []string{"a", "b", "c"}, w.ours())
+			assert.Contains(t, w.must().Plan.String(), "3 unchanged")
+			edit()
+			w.commit("k8s/a.yaml", configMap("b", "1"))
+			w.must()
+			if name == "replaced" {
+				assert.NotNil(t, w.data("a"), "nothing shows that a run applied it")
+			} else {
+				assert.Nil(t, w.data("a"), "an object that git no longer has must be pruned")
+			}
+			w.tracked()
+		})
+	}
+}
+
+// An owner that does not exist owns nothing, and objects move between two ConfigSyncs without being pruned.
+func TestObjectsChangeTheirOwner(t *testing.T) {
+	w := newWorld(t)
+	uid := func() types.UID {
+		t.Helper()
+		m, err := w.core.CoreV1().ConfigMaps(w.namespace).Get(t.Context(), "a", metav1.GetOptions{})
+		require.NoError(t, err)
+		return m.UID
+	}
+	syncs := kube.ConfigSyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace)
+	w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.create("")
+	w.must()
+	created := uid()
+
+	w.createNamed("second", "")
+	_, err := w.applyNamed("second")
+	assert.True(t, failure.Is(err, v1alpha1.ReasonNotOwned), "%v", err)
+	require.NoError(t, syncs.Delete(t.Context(), "plant", metav1.DeleteOptions{}))
+	_, err = w.applyNamed("second")
+	require.NoError(t, err, "an owner that does not exist owns nothing")
+	assert.Equal(t, created, uid())
+
+	kept := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, annotations: {stoker.io/prune: disabled}}\ndata: {a: \"1\"}\n---\n"
+	w.commit("k8s/a.yaml", kept+configMap("b", "1"))
+	_, err = w.applyNamed("second")
+	require.NoError(t, err)
+	w.commit("k8s/a.yaml", configMap("b", "1"), "third/a.yaml", configMap("a", "1"))
+	w.createNamed("third", "source: {git: {path: third}}")
+	_, err = w.applyNamed("third")
+	assert.True(t, failure.Is(err, v1alpha1.ReasonNotOwned), "%v", err)
+	_, err = w.applyNamed("second")
+	require.NoError(t, err)
+	_, err = w.applyNamed("third")
+	require.NoError(t, err)
+	_, err = w.applyNamed("second")
+	require.NoError(t, err)
+	assert.Equal(t, created, uid(), "the object must not be deleted")
+	assert.Len(t, w.getNamed("second").Status.Inventory, 1)
+	assert.Len(t, w.getNamed("third").Status.Inventory, 1)
+	m, err := w.core.CoreV1().ConfigMaps(w.namespace).Get(t.Context(), "a", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.NotContains(t, m.Annotations, v1alpha1.AnnotationConfigPrune)
+}
