@@ -197,8 +197,9 @@ func TestPruneJudgesAgain(t *testing.T) {
 		gone  bool
 	}{
 		"status of a controller": {`{"data":{"more":"x"}}`, true},
-		"mark removed":           {`{"metadata":{"annotations":{"stoker.io/configsync":null}}}`, false},
-		"prune disabled":         {`{"metadata":{"annotations":{"stoker.io/prune":"disabled"}}}`, false},
+		"mark removed":           {`{"metadata":{"annotations":{"stoker.io/configsync":null}}}`, true},
+		"prune disabled":         {`{"metadata":{"annotations":{"stoker.io/prune":"disabled"}}}`, true},
+		"nothing of a run left":  {`{"data":null,"metadata":{"annotations":null}}`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

@@ -312,7 +312,7 @@ func (o *owners) owns(ctx context.Context, mark string, listed types.UID, live *
 		return listed != live.GetUID()
 	}
 	e, ok := c.entries[manifest.IDOf(live)]
-	return c.all || ok && (e.UID == "" || e.UID == live.GetUID())
+	return ok && (e.UID == "" || e.UID == live.GetUID()) || c.all && listed != live.GetUID()
 }
 
 func (o *owners) get(ctx context.Context, mark string) *owner {

@@ -13,7 +13,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/configsync"
@@ -76,10 +75,6 @@ func TestRecreateSpares(t *testing.T) {
 		return "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: recipes.NS.example.com, annotations: {" + recreate + "}}, spec: {group: NS.example.com, " +
 			"names: {kind: Recipe, plural: recipes}, scope: " + scope + ", versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]}}"
 	}
-	unmark := func(t *testing.T, w *world) {
-		_, err := w.core.CoreV1().ConfigMaps(w.namespace).Patch(t.Context(), "x", types.JSONPatchType, []byte(`[{"op":"remove","path":"/metadata/annotations/stoker.io~1configsync"}]`), metav1.PatchOptions{})
-		require.NoError(t, err)
-	}
 	replace := func(t *testing.T, w *world) {
 		maps := w.core.CoreV1().ConfigMaps(w.namespace)
 		old, err := maps.Get(t.Context(), "x", metav1.GetOptions{})
@@ -99,7 +94,6 @@ func TestRecreateSpares(t *testing.T) {
 		"another value":              {sealed("x", "1", ""), sealed("x", "2", "stoker.io/recreate: disabled"), nil, nil, v1alpha1.ReasonImmutableField},
 		"claim":                      {claim("ReadWriteOnce"), claim("ReadWriteMany"), nil, nil, v1alpha1.ReasonImmutableField},
 		"definition of a kind":       {definition("Namespaced"), definition("Cluster"), nil, nil, v1alpha1.ReasonApplyRefused},
-		"mark removed":               {sealed("x", "1", recreate), sealed("x", "2", recreate), unmark, nil, v1alpha1.ReasonImmutableField},
 		"replaced by another":        {sealed("x", "1", recreate), sealed("x", "2", recreate), replace, nil, v1alpha1.ReasonImmutableField},
 		"invalid otherwise":          {sealed("x", "1", recreate), strings.Replace(sealed("x", "2", recreate), `"2"`, `"2", "a b": "c"`, 1), nil, nil, v1alpha1.ReasonApplyRefused},
 		"no permission to delete it": {sealed("x", "1", recreate), sealed("x", "2", recreate), nil, []rbacv1.PolicyRule{rule("stoker.io", "configsyncs,configsyncs/status", "get", "update"), rule("", "configmaps", "get", "create", "patch")}, v1alpha1.ReasonApplyForbidden},

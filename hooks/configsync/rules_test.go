@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// G2: fields that git does not set belong to others: a run neither changes nor reports them. What git no longer sets goes.
+// G2: fields that a controller sets belong to it: a run neither changes nor reports them. What git no longer sets goes.
 func TestFieldsOfOthers(t *testing.T) {
 	w := newWorld(t)
 	set := func(more string) string {
@@ -25,7 +25,7 @@ func TestFieldsOfOthers(t *testing.T) {
 	sets := w.core.AppsV1().StatefulSets(w.namespace)
 	_, err := sets.UpdateScale(t.Context(), "line", &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "line", Namespace: w.namespace}, Spec: autoscalingv1.ScaleSpec{Replicas: 3}}, metav1.UpdateOptions{FieldManager: "autoscaler"})
 	require.NoError(t, err)
-	_, err = sets.Patch(t.Context(), "line", types.MergePatchType, []byte(`{"metadata":{"annotations":{"of.a.user":"x"}},"spec":{"minReadySeconds":7}}`), metav1.PatchOptions{FieldManager: "kubectl-edit"})
+	_, err = sets.Patch(t.Context(), "line", types.MergePatchType, []byte(`{"metadata":{"annotations":{"of.a.controller":"x"}},"spec":{"minReadySeconds":7}}`), metav1.PatchOptions{FieldManager: "a-controller"})
 	require.NoError(t, err)
 	assert.Contains(t, w.must().Plan.String(), "1 unchanged")
 
@@ -35,7 +35,7 @@ func TestFieldsOfOthers(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, int32(3), *live.Spec.Replicas)
 	assert.Equal(t, int32(7), live.Spec.MinReadySeconds)
-	assert.Equal(t, "x", live.Annotations["of.a.user"])
+	assert.Equal(t, "x", live.Annotations["of.a.controller"])
 	assert.Equal(t, "1", live.Annotations["of.git/one"])
 	assert.NotContains(t, live.Annotations, "of.git/two")
 }

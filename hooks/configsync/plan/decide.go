@@ -112,7 +112,7 @@ func Decide(want manifest.Object, live, dry *unstructured.Unstructured, adopt v1
 	case dry == nil:
 		return item
 	case claim == Unowned && adopt != v1alpha1.ConfigAdoptAlways:
-		if differs := changedFields(want, live, dry); len(differs) > 0 {
+		if differs := changedFields(want, withoutPrune(live), withoutPrune(dry)); len(differs) > 0 {
 			return item.hold("it exists, and differs in %s: change git to match it, delete it, or set spec.apply.adoptPolicy: always", strings.Join(differs[:min(len(differs), 3)], ", "))
 		}
 		item.Action = Configure
@@ -129,6 +129,13 @@ func Decide(want manifest.Object, live, dry *unstructured.Unstructured, adopt v1
 		item.Action = Configure
 	}
 	return item
+}
+
+// withoutPrune returns a copy of an object without the annotation with which its last owner gave it up.
+func withoutPrune(u *unstructured.Unstructured) *unstructured.Unstructured {
+	u = u.DeepCopy()
+	unstructured.RemoveNestedField(u.Object, "metadata", "annotations", v1alpha1.AnnotationConfigPrune)
+	return u
 }
 
 // Marked reports whether a live object carries the mark of owner.
