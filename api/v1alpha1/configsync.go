@@ -22,23 +22,6 @@ func (s *ConfigSource) Paths() (path string, overlays []ConfigPath) {
 	return cmp.Or(path, "."), overlays
 }
 
-// BuiltinConfigExcludes returns the patterns of files that are no manifests, in addition to spec.source.git.excludes.
-func BuiltinConfigExcludes() []string {
-	return []string{"**/.*", "**/Chart.yaml", "**/values.yaml", "**/values.schema.json", "**/package.json", "**/package-lock.json", "**/tsconfig.json",
-		"**/{docker-,}compose.{yaml,yml}"}
-}
-
-// Excluded returns the patterns of paths that are not read.
-func (s *ConfigSource) Excluded() []string {
-	switch {
-	case s.Git != nil:
-		return append(BuiltinConfigExcludes(), s.Git.Excludes...)
-	case s.GatewaySync != nil:
-		return append(BuiltinConfigExcludes(), s.GatewaySync.Excludes...)
-	}
-	return BuiltinConfigExcludes()
-}
-
 // Ref returns the ref to resolve: revision, else branch, else HEAD.
 func (g *ConfigGit) Ref() string { return cmp.Or(g.Revision, g.Branch, "HEAD") }
 

@@ -184,7 +184,7 @@ type ConfigGit struct {
 	// +kubebuilder:validation:MaxItems=16
 	Overlays []ConfigPath `json:"overlays,omitempty"`
 	// Patterns of paths below the root that are not read. ** stands for any number of folders, and a trailing slash for a folder and all
-	// below it. Files that are no manifests are never read: names that begin with a dot, and files of Helm, npm and compose.
+	// below it. Files that are not manifests are never read: names that begin with a dot, and files of Helm, npm and compose.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
@@ -244,7 +244,7 @@ type ConfigFollow struct {
 	// +kubebuilder:validation:MaxItems=16
 	Overlays []ConfigPath `json:"overlays,omitempty"`
 	// Patterns of paths below the root that are not read. ** stands for any number of folders, and a trailing slash for a folder and all
-	// below it. Files that are no manifests are never read: names that begin with a dot, and files of Helm, npm and compose.
+	// below it. Files that are not manifests are never read: names that begin with a dot, and files of Helm, npm and compose.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64

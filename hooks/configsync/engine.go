@@ -98,7 +98,7 @@ func (e *Engine) Render(ctx context.Context, cs *v1alpha1.ConfigSync) (_ *Render
 			files = append(files, f.Path)
 		}
 	}
-	if in.Layers, in.Files, err = commit.Read(ctx, paths, files, cs.Spec.Source.Excluded(), cs.Spec.Render.Kustomize != v1alpha1.ConfigKustomizeNever); err != nil {
+	if in.Layers, in.Files, err = commit.Read(ctx, paths, files, source.Excludes(&cs.Spec.Source), cs.Spec.Render.Kustomize != v1alpha1.ConfigKustomizeNever); err != nil {
 		return r, err
 	}
 	r.Objects, err = render.Objects(ctx, in)

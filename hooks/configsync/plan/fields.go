@@ -114,7 +114,7 @@ func Extras(live, dry *unstructured.Unstructured) []fieldpath.Path {
 	return list
 }
 
-// isBookkeeping reports whether a field is no configuration: what kubectl remembers, the status, and the requests of users to Stoker.
+// isBookkeeping reports whether a field is not a part of the configuration: what kubectl remembers, the status, and the requests of users to Stoker.
 func isBookkeeping(live *unstructured.Unstructured, p fieldpath.Path) bool {
 	return p[0].FieldName != nil && *p[0].FieldName == "status" || p.Equals(annotationPath(lastApplied)) || p.Equals(annotationPath(v1alpha1.AnnotationConfigDigest)) ||
 		isRequest(live, p)

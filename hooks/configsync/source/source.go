@@ -412,6 +412,21 @@ func (w *walker) walk(dir string, tree plan.ID, depth int, list *[]sourceFile) e
 	return nil
 }
 
+// builtinExcludes are the patterns of files that are not manifests, in addition to those of the spec.
+var builtinExcludes = []string{"**/.*", "**/Chart.yaml", "**/values.yaml", "**/values.schema.json", "**/package.json", "**/package-lock.json", "**/tsconfig.json",
+	"**/{docker-,}compose.{yaml,yml}"}
+
+// Excludes returns the patterns of paths that are not read.
+func Excludes(s *v1alpha1.ConfigSource) []string {
+	switch {
+	case s.Git != nil:
+		return slices.Concat(builtinExcludes, s.Git.Excludes)
+	case s.GatewaySync != nil:
+		return slices.Concat(builtinExcludes, s.GatewaySync.Excludes)
+	}
+	return builtinExcludes
+}
+
 // excluded reports whether a path matches a pattern. What is below an excluded folder is never reached.
 func (w *walker) excluded(p string) bool {
 	return slices.ContainsFunc(w.excludes, func(pattern string) bool {
