@@ -176,8 +176,8 @@ func TestEndOfProposal(t *testing.T) {
 		g.settle(minute)
 		assert.Equal(t, tip, pl.repo.Git("for-each-ref", "--format=%(objectname)", "refs/heads/gateway-changes/plants/a"))
 	})
-	t.Run("a forged record that names the base branch", func(t *testing.T) {
-		for _, digest := range []string{"", "x"} { // sequence: one kind of record after the other
+	for name, digest := range map[string]string{"without a digest": "", "with a digest": "x"} {
+		t.Run("a forged record that names the base branch "+name, func(t *testing.T) {
 			pl := newPlant(t)
 			pl.repo.Git("symbolic-ref", "HEAD", "refs/heads/default") // git refuses to delete the branch of HEAD
 			g := pl.gateway("a")
@@ -198,8 +198,8 @@ func TestEndOfProposal(t *testing.T) {
 			g.settle(20 * minute)
 			assert.Equal(t, tip, pl.repo.Tip("main"))
 			assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
-		}
-	})
+		})
+	}
 	t.Run("a forged record of an ended proposal keeps an open pull request", func(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")

@@ -1,12 +1,6 @@
 package v1alpha1
 
-import (
-	"cmp"
-	"slices"
-	"unicode/utf8"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
+import "cmp"
 
 // Account returns the name of the ServiceAccount with whose rights objects are applied.
 func (s *ConfigSyncSpec) Account() string { return cmp.Or(s.ServiceAccountName, DefaultConfigAccount) }
@@ -38,28 +32,3 @@ func (cs *ConfigSync) WebhookSpec() *WebhookSpec { return &cs.Spec.Webhook }
 
 // Owner returns the value of the annotation stoker.io/configsync of the objects of this ConfigSync.
 func (cs *ConfigSync) Owner() string { return cs.Namespace + "/" + cs.Name }
-
-// TruncateMessage shortens a message to the 1024 characters that a field of the status may have.
-func TruncateMessage(s string) string {
-	const maxLength = 1024
-	if utf8.RuneCountInString(s) <= maxLength {
-		return s
-	}
-	return string([]rune(s)[:maxLength-1]) + "…"
-}
-
-// maxConditions is how many conditions the API server admits in a status.
-const maxConditions = 16
-
-// FitConditions removes conditions of other writers if there are so many that those of the types in own would not fit into a status. It
-// changes the list.
-func FitConditions(list []metav1.Condition, own []string) []metav1.Condition {
-	others := 0
-	return slices.DeleteFunc(list, func(c metav1.Condition) bool {
-		if slices.Contains(own, c.Type) {
-			return false
-		}
-		others++
-		return others > maxConditions-len(own)
-	})
-}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -19,6 +20,7 @@ import (
 	"stoker.io/stoker/hooks/configsync/manifest"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/status"
 )
 
 const (
@@ -58,12 +60,21 @@ var conditions = []string{v1alpha1.ConditionReady, v1alpha1.ConditionRefResolved
 	v1alpha1.ConditionAvailable, v1alpha1.ConditionDegraded}
 
 // setCondition sets a condition. Conditions of other writers stay if there is room for them.
-func (c *record) setCondition(kind string, status metav1.ConditionStatus, reason v1alpha1.Reason, message string) {
-	c.cs.Status.Conditions = v1alpha1.FitConditions(c.cs.Status.Conditions, conditions)
+func (c *record) setCondition(kind string, value metav1.ConditionStatus, reason v1alpha1.Reason, message string) {
+	c.cs.Status.Conditions = status.FitConditions(c.cs.Status.Conditions, conditions)
 	meta.SetStatusCondition(&c.cs.Status.Conditions, metav1.Condition{
-		Type: kind, Status: status, Reason: string(reason), Message: v1alpha1.TruncateMessage(message), ObservedGeneration: c.cs.Generation,
+		Type: kind, Status: value, Reason: string(reason), Message: truncateMessage(message), ObservedGeneration: c.cs.Generation,
 		LastTransitionTime: metav1.NewTime(c.clients.Now()),
 	})
+}
+
+// truncateMessage shortens a message to the 1024 characters that a field of the status may have.
+func truncateMessage(s string) string {
+	const maxLength = 1024
+	if utf8.RuneCountInString(s) <= maxLength {
+		return s
+	}
+	return string([]rune(s)[:maxLength-1]) + "…"
 }
 
 // writeIntent writes the status before a run changes anything. It fails if another client wrote the ConfigSync since it was read.

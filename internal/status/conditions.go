@@ -46,13 +46,29 @@ var Conditions = []Condition{
 	{Type: v1alpha1.ConditionStalled, True: "a user has to act; absent otherwise"},
 }
 
+// maxConditions is how many conditions the API server admits in a status.
+const maxConditions = 16
+
+// FitConditions removes conditions of other writers if there are so many that those of the types in own would not fit into a status. It
+// changes the list.
+func FitConditions(list []metav1.Condition, own []string) []metav1.Condition {
+	others := 0
+	return slices.DeleteFunc(list, func(c metav1.Condition) bool {
+		if slices.Contains(own, c.Type) {
+			return false
+		}
+		others++
+		return others > maxConditions-len(own)
+	})
+}
+
 // putCondition sets a condition, or removes it if c is nil. Conditions of other writers stay if there is room for them.
 func putCondition(st *v1alpha1.GatewaySyncStatus, kind string, c *metav1.Condition) {
 	own := make([]string, len(Conditions))
 	for i := range Conditions {
 		own[i] = Conditions[i].Type
 	}
-	st.Conditions = v1alpha1.FitConditions(st.Conditions, own)
+	st.Conditions = FitConditions(st.Conditions, own)
 	if c == nil {
 		meta.RemoveStatusCondition(&st.Conditions, kind)
 		return
