@@ -59,6 +59,8 @@ const (
 )
 
 // RequestAnnotation is an annotation by which users and programs request something, and who may change it.
+//
+// +kubebuilder:object:generate=false
 type RequestAnnotation struct {
 	Name   string
 	Writer AnnotationWriter
