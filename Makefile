@@ -28,8 +28,7 @@ PLAIN := $(if $(RACE),$(filter-out $(BUSY:./%/...=%/%),$(shell grep -rl --includ
 export GORACE ?= atexit_sleep_ms=50
 
 # Most packages spend their time waiting, so run two for each processor, the slowest first. Tests with heavy dependencies are
-# separate modules. Argo CD 3 needs a newer Go than the rest, which GOTOOLCHAIN=auto downloads as a module; STOKER_ARGOCD=2 runs the
-# tests of Argo CD 2 instead.
+# separate modules. STOKER_ARGOCD=2 runs the tests of Argo CD 2 instead of 3.
 ATATIME := -p $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 MODULES := test/gitea test/forge test/prometheus test/ui test/charts test/crd test/storage $(if $(filter 2,$(STOKER_ARGOCD)),test/argocd,test/argocd/v3)
 FIRST   := ./agent/follow ./injector ./hooks/configsync ./test/fleet ./hooks ./test/bench ./agent/lead ./test/bench/fleet ./test/scenario
@@ -80,7 +79,7 @@ test-plain:
 	$(if $(PLAIN),$(call gotest,$(QUICK) $(ATATIME) -timeout 20m -run '$(call tests,$(PLAIN))',$(sort $(addprefix ./,$(dir $(PLAIN))))))
 
 test-modules:
-	set -e; for module in $(MODULES); do (cd $$module && GOWORK=off GOTOOLCHAIN=auto $(call gotest,-ldflags='-s -w' -count=1 -timeout 40m,./...)); done
+	set -e; for module in $(MODULES); do (cd $$module && GOWORK=off $(call gotest,-ldflags='-s -w' -count=1 -timeout 40m,./...)); done
 
 e2e: FORMAT = standard-verbose
 e2e: ## the chart, agents and gateways in pods; needs root, and Debian or similar (E2E='Argo CD' runs only these scenarios)
