@@ -239,7 +239,7 @@ func anUninstallLeavesWhatIsNotDeleted(t *testing.T, w *world) {
 	w.uninstalled = true
 	w.helm(t, "uninstall", "stoker", "--namespace", release, "--wait", "--timeout", liveness.String())
 	w.eventually(t, "the programs are removed", func() string {
-		return w.kubectl(t, "get", "deployments,pods,roles,rolebindings,serviceaccounts,services", "--namespace", release, "--selector", "app.kubernetes.io/managed-by=Helm", "--output", "name")
+		return w.kubectl(t, "get", "deployments,jobs,cronjobs,pods,roles,rolebindings,serviceaccounts,services", "--namespace", release, "--selector", "app.kubernetes.io/managed-by=Helm", "--output", "name")
 	})
 	p.kubectl(t, "delete", "configsync.stoker.io", "plant", "--namespace", p.namespace, "--wait=false")
 	time.Sleep(5 * time.Second) // nothing may delete the ConfigMap now that no program runs

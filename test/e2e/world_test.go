@@ -183,8 +183,18 @@ func (w *world) install(t *testing.T) {
 		"--set", "image.registry=registry.local", "--set", "image.tag="+imageTag, "--set", "webhookReceiver.enabled=true",
 		"--set", "configSync.enabled=true", "--set", fmt.Sprintf("configSync.namespaces={%s,%s,%s}", paired, vanishes, stays),
 		"--set", "agentEnv.HTTPS_PROXY=http://127.0.0.1:9", "--set", "agentEnv.NO_PROXY="+w.HostAddress(t), "--wait", "--timeout", liveness.String())
+	w.checkRenewal(t)
 	w.say("helm test")
 	w.helm(t, "test", "stoker", "--namespace", release, "--timeout", liveness.String())
+}
+
+// checkRenewal waits for the Job that issued the certificate of the webhook, and checks its log. Five minutes after its end it is removed.
+func (w *world) checkRenewal(t *testing.T) {
+	for job := range strings.Lines(w.kubectl(t, "get", "jobs", "--namespace", release, "--selector", "app.kubernetes.io/component=certificate", "--output", "name")) {
+		job = strings.TrimSpace(job)
+		w.kubectl(t, "wait", "--for=condition=complete", "--timeout="+liveness.String(), job, "--namespace", release)
+		w.checkSaid(t, w.kubectl(t, "logs", job, "--namespace", release))
+	}
 }
 
 // checkInstall checks the logs of the injector and the receiver.
