@@ -16,7 +16,7 @@ import (
 // stolen says what the holder of an account's token could do at most. The table in docs/internals/security.md has the rights beside it.
 var stolen = map[string]string{
 	"agents":             "report wrongly, pause, or choose an older commit of an admitted ref, in that namespace ([more](#what-a-shared-serviceaccount-means))",
-	"stoker-injector":    "evict any pod of the served namespaces; give any of their ServiceAccounts the rights of an agent; report wrongly about fleets without a lead; read all pods. Whoever answers in its place chooses what is added to pods that request an agent",
+	"stoker-injector":    "evict any pod of the served namespaces; give any of their ServiceAccounts the rights of an agent; report wrongly about fleets without a lead; read all pods. A program that answers in its place chooses what is added to pods that request an agent",
 	"stoker-certificate": "**everything**: a webhook configuration may send each object of the cluster to an address of the attacker's, and change it. Nothing can narrow this: policies do not apply to webhook configurations. So it listens to nothing, runs for seconds, and is absent with cert-manager or your own certificate",
 	"stoker-receiver":    "request any admitted ref, pause, resume and force a sync, everywhere it serves; read the named Secrets",
 	"stoker-notifier":    "read names, refs and states everywhere it serves, and the named Secrets; keep notifications from being sent",
@@ -105,7 +105,7 @@ func cells(rules []rbacv1.PolicyRule) (reads, changes string) {
 	return join(read), join(change)
 }
 
-// I12, R1: the page has each right of each account, so a right cannot be added unnoticed: go test -run BlastRadius . -update
+// I12, R1: the page has each right of each account, so a right cannot be added unnoticed: go test -run TestBlastRadiusIsDocumented . -update
 func TestBlastRadiusIsDocumented(t *testing.T) {
 	t.Parallel()
 	const page, begin, end = "../../docs/internals/security.md", "<!-- rights by account: test/charts/blast_test.go -->\n", "<!-- end -->\n"
