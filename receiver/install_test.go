@@ -42,7 +42,7 @@ func TestWebhookPageCommands(t *testing.T) {
 			}
 		}
 	}
-	require.Len(t, script, 1+5+3)
+	require.Len(t, script, 1+5+4)
 
 	cluster := kubetest.Control(t)
 	install(t, cluster)
@@ -67,7 +67,7 @@ spec: {git: {repo: "https://git.example.com/plant/line.git", ref: main}, webhook
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s\n%s", out, r.Log)
 	for _, want := range []string{"secret/stoker-webhook created", "rolebinding.rbac.authorization.k8s.io/stoker-receiver-secrets-stoker-webhook created",
-		`"result":"accepted","ref":"v2.4.0"`, `"phase":"Progressing","ref":"v2.4.0"`} {
+		`"result":"accepted","ref":"v2.4.0"`, `"phase":"Progressing","ref":"v2.4.0"`, `"result":"withdrawn","ref":"main"`} {
 		assert.Contains(t, string(out), want)
 	}
 	assert.Equal(t, 2, strings.Count(string(out), `"result":"accepted"`), "%s", out)
@@ -75,7 +75,7 @@ spec: {git: {repo: "https://git.example.com/plant/line.git", ref: main}, webhook
 	require.NoError(t, err)
 	gs, err := kube.GatewaySyncs(admin.Dynamic, "plant").Get(t.Context(), "line")
 	require.NoError(t, err)
-	assert.Equal(t, "v2.4.0", gs.Annotations[v1alpha1.AnnotationRequestedRef])
+	assert.NotContains(t, gs.Annotations, v1alpha1.AnnotationRequestedRef, "the page ends with the withdrawal")
 }
 
 // certificate creates a certificate for localhost, laid out like a mount of cert-manager.

@@ -147,15 +147,23 @@ spec: {source: {git: {repoURL: "https://git.example.com/acme/plant.git"}}, webho
 		"GET /status/{namespace}/{name}":              {right: http.StatusOK},
 		"POST /webhook/{namespace}/configsync/{name}": {right: http.StatusAccepted, changes: true},
 		"GET /status/{namespace}/configsync/{name}":   {right: http.StatusOK},
+		// A withdrawal without the id of a request changes nothing.
+		"DELETE /webhook/{namespace}/{name}":            {right: http.StatusBadRequest},
+		"DELETE /webhook/{namespace}/configsync/{name}": {right: http.StatusBadRequest},
 	}
 	patterns := w.server.Routes().Patterns()
 	assert.ElementsMatch(t, slices.Collect(maps.Keys(rows)), patterns)
+	paths := map[string]bool{}
+	// setup: the paths of the patterns.
 	for _, pattern := range patterns {
-		row := rows[pattern]
-		served, path, _ := strings.Cut(pattern, " ")
-		path = strings.NewReplacer("{namespace}", w.ns, "{name}", "plant").Replace(path)
+		_, path, _ := strings.Cut(pattern, " ")
+		paths[path] = true
+	}
+	for pattern := range paths {
+		path := strings.NewReplacer("{namespace}", w.ns, "{name}", "plant").Replace(pattern)
 		for _, method := range methods {
 			t.Run(method+" "+pattern, func(t *testing.T) {
+				row, served := rows[strings.Replace(method, http.MethodHead, http.MethodGet, 1)+" "+pattern]
 				for name, c := range map[string]struct {
 					token string
 					want  int
@@ -165,13 +173,12 @@ spec: {source: {git: {repoURL: "https://git.example.com/acme/plant.git"}}, webho
 					"right secret":   {ownSecret, row.right},
 				} {
 					t.Run(name, func(t *testing.T) {
-						mine := method == served || method == http.MethodHead && served == http.MethodGet
-						if !mine {
+						if !served {
 							c.want = http.StatusMethodNotAllowed
 						}
 						before := version(pattern)
 						assert.Equal(t, c.want, w.try(method, path, c.token))
-						if mine && row.changes && c.token == ownSecret {
+						if row.changes && c.token == ownSecret {
 							assert.NotEqual(t, before, version(pattern))
 						} else {
 							assert.Equal(t, before, version(pattern))
@@ -209,7 +216,7 @@ func TestC9Methods(t *testing.T) {
 				t.Run(method, func(t *testing.T) {
 					want := http.StatusNotFound
 					switch {
-					case path == "/webhook/a/b" && method == "POST", path == "/status/a/b" && (method == "GET" || method == "HEAD"):
+					case path == "/webhook/a/b" && (method == "POST" || method == "DELETE"), path == "/status/a/b" && (method == "GET" || method == "HEAD"):
 						want = http.StatusUnauthorized
 					case path == "/webhook/a/b", path == "/status/a/b":
 						want = http.StatusMethodNotAllowed
