@@ -98,7 +98,7 @@ func (s slow) Get(ctx context.Context, key string) (io.ReadCloser, error) {
 }
 
 type drip struct {
-	ctx   context.Context //nolint:containedctx // as in net/http
+	ctx   context.Context // as in net/http
 	piece int
 }
 
@@ -171,7 +171,7 @@ func TestForgedSnapshots(t *testing.T) {
 	ids, own := s.snapshots(), filepath.Join(s.root, ".stoker")
 	for i := range 15 { // setup: forged ones, all newer
 		id := fmt.Sprintf("area-4-20261120-07%02d00", i)
-		require.NoError(t, os.CopyFS(filepath.Join(own, "snapshots", id), os.DirFS(filepath.Join(own, "snapshots", ids[2]))))
+		require.NoError(t, os.CopyFS(filepath.Join(own, "snapshots", id), os.DirFS(filepath.Join(own, "snapshots", ids[2])))) //nolint:forbidigo // a snapshot has no symbolic links
 		require.NoError(t, os.WriteFile(filepath.Join(own, "backups", id+".gwbk"), nil, 0o600))
 	}
 	require.Len(t, s.snapshots(), 18)
