@@ -398,7 +398,7 @@ func TestNewPodStartsBehindSpec(t *testing.T) {
 	q := w.stopped("line-1")
 	w.edit(deadline("1h"))
 	w.lead(problemOf(gs.Generation, v1alpha1.ReasonRefNotFound, "of an earlier spec"))
-	b := q.start()
+	b := q.start(func(c *Config) { c.Period = 100 * time.Millisecond })
 	b.staysClosed("the problem belongs to another spec", func() bool { return strings.Contains(b.follower.State().Message, "waiting until they agree") })
 	w.lead(problemOf(gs.Generation+1, v1alpha1.ReasonRefNotFound, "there is no ref release"))
 	assert.Contains(t, b.opens(), "there is no ref release")
