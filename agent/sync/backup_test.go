@@ -6,14 +6,17 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/agent/archive"
 	"stoker.io/stoker/agent/archive/archivetest"
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/sync"
@@ -78,22 +81,33 @@ func TestGatewayBackup(t *testing.T) {
 		m := &archivetest.Memory{}
 		b := stored(t, m)
 		b.target.Profile.Snapshots.GatewayBackup = v1alpha1.GatewayBackupBeforeSync
-		b.push(firstCommit()...)
-		b.synced()
-		b.push(gitserver.Write(view, `{"one": 2}`))
+		u := archive.NewUploader(slog.New(slog.DiscardHandler))
+		next := func(edits ...gitserver.Edit) *sync.Report {
+			b.push(edits...)
+			r := b.synced()
+			u.Add(r.NewSnapshots, r.NewBackups)
+			return r
+		}
+		upload := func() {
+			t.Helper()
+			require.NoError(t, u.Pass(t.Context(), b.engine.UploadJob(b.conn, &b.target)))
+		}
+		next(firstCommit()...)
 		m.Fail(func(context.Context, string, string) error { return errors.New("no bucket") })
-		id := b.synced().Snapshots[0].ID
+		id := next(gitserver.Write(view, `{"one": 2}`)).Snapshots[0].ID
 		assert.Len(t, backups(b), 2, "a failing bucket does not stop a sync")
 		m.Fail(nil)
-		b.upload()
+		upload()
 		assert.Equal(t, `{"one": 1}`, inBackup(t, m.Objects()["stoker/plant/line/area-4/"+id+".gwbk"], view))
 		assert.Len(t, m.Objects(), 4, "two backups, an archive and its label")
 		b.target.Profile.Snapshots.RetentionCount = 1
-		b.push(gitserver.Write(view, `{"one": 3}`))
-		b.synced()
-		b.upload()
-		assert.Len(t, m.Objects(), 3, "a backup, an archive and its label")
+		next(gitserver.Write(view, `{"one": 3}`))
+		upload()
+		assert.Len(t, m.Objects(), 7, "nothing of today is deleted")
 		assert.Len(t, backups(b), 1)
+		u.Now = func() time.Time { return time.Now().Add(25 * time.Hour) }
+		upload()
+		assert.Len(t, m.Objects(), 4, "an archive, its label and two backups: each upload since the change of retentionCount allows one deletion")
 	})
 	refused := map[string]struct {
 		setup func(b *bench)
