@@ -23,7 +23,7 @@ func extraCases(prefix, workload string, given values) []valueCase {
 	return []valueCase{
 		{prefix + ".extraEnv", []any{variable}, given, []want{{workload, pod + "/containers/0/env", has{element: variable}, nil}}},
 		{prefix + ".extraVolumes", []any{volume}, given, []want{{workload, pod + "/volumes", has{element: volume}, nil}}},
-		{prefix + ".extraVolumeMounts", []any{mount}, given, []want{{workload, pod + "/containers/0/volumeMounts", has{element: mount}, nil}}},
+		{prefix + ".extraVolumeMounts", []any{mount}, with(given, set(prefix+".extraVolumes", []any{volume})), []want{{workload, pod + "/containers/0/volumeMounts", has{element: mount}, nil}}},
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+
+	"stoker.io/stoker/api/v1alpha1"
 )
 
 // fluxApplies is the manifest of a GatewaySync in git.
@@ -188,6 +190,17 @@ func TestSettersCannotChangeFieldOwners(t *testing.T) {
 	t.Run("later apply deletes nothing", s.intact)
 }
 
+// setterAnnotations returns the names of the annotations that setters may change.
+func setterAnnotations() []string {
+	var names []string
+	for _, a := range v1alpha1.RequestAnnotations() {
+		if a.Writer == v1alpha1.WriterSetter {
+			names = append(names, a.Name)
+		}
+	}
+	return names
+}
+
 func TestSetterRequests(t *testing.T) {
 	t.Parallel()
 	p := policed(t)
@@ -238,9 +251,9 @@ func TestSetterRequests(t *testing.T) {
 			_, err := s.root.Patch(t.Context(), s.name, types.MergePatchType, []byte(body), metav1.PatchOptions{FieldManager: fmt.Sprint("person-", i)})
 			require.NoError(t, err)
 		}
-		for i := range 20 {
+		for i, a := range setterAnnotations() {
 			_, err := s.setter.Patch(t.Context(), s.name, types.MergePatchType,
-				[]byte(fmt.Sprintf(`{"metadata":{"annotations":{"stoker.io/x%d":"1"}}}`, i)), metav1.PatchOptions{FieldManager: fmt.Sprint("setter-", i)})
+				[]byte(fmt.Sprintf(`{"metadata":{"annotations":{%q:"1"}}}`, a)), metav1.PatchOptions{FieldManager: fmt.Sprint("setter-", i)})
 			require.NoError(t, err, i)
 		}
 		var names []string
@@ -258,11 +271,16 @@ func TestSetterRequests(t *testing.T) {
 		}
 		denied(t, err, "stoker-gatewaysyncs", "32 managers of server-side apply")
 		assert.NoError(t, asks(s, "stoker-request", "v3"))
-		patch := map[string]any{}
-		for i := range 70 {
-			patch[fmt.Sprint("stoker.io/x", i)] = "1"
+		others, requests := map[string]any{}, map[string]any{}
+		for i := range 60 {
+			others[fmt.Sprint("example.com/x", i)] = "1"
 		}
-		_, err = s.setter.Patch(t.Context(), s.name, types.MergePatchType, []byte(mustJSON(t, map[string]any{"metadata": map[string]any{"annotations": patch}})), metav1.PatchOptions{})
+		for _, a := range setterAnnotations() {
+			requests[a] = "1"
+		}
+		_, err = s.root.Patch(t.Context(), s.name, types.MergePatchType, []byte(mustJSON(t, map[string]any{"metadata": map[string]any{"annotations": others}})), metav1.PatchOptions{})
+		require.NoError(t, err)
+		_, err = s.setter.Patch(t.Context(), s.name, types.MergePatchType, []byte(mustJSON(t, map[string]any{"metadata": map[string]any{"annotations": requests}})), metav1.PatchOptions{})
 		denied(t, err, "stoker-gatewaysyncs", "64 annotations")
 	})
 	t.Run("after a user reset the owners", func(t *testing.T) {

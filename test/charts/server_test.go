@@ -227,12 +227,12 @@ func TestAPIServerAcceptsChart(t *testing.T) {
 			"receiver-secrets", "receiver-monitoring", "hooks", "kargo", "kargo/analysis")))
 	})
 	t.Run("helm test", func(t *testing.T) {
-		accounts(t, s, namespace, "stoker-receiver") // the dry run does not create them
+		accounts(t, s, namespace, "stoker-receiver", "stoker-check") // the dry run does not create them
 		for setting, v := range map[string]values{"defaults": on, "TLS": onTLS} {
 			t.Run(setting, func(t *testing.T) {
 				r, err := install(t, v)
 				require.NoError(t, err)
-				require.Len(t, r.Hooks, 2)
+				require.Len(t, r.Hooks, 7, "two pods, and an account with its rights")
 				for _, hook := range r.Hooks {
 					for name, o := range parse(t, []byte(hook.Manifest)) {
 						_, err := s.apply(t.Context(), o, true)

@@ -363,6 +363,9 @@ func TestRenderingIsReproducible(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, rendered(t, nil), parse(t, []byte(again.Manifest)))
 	for _, template := range theChart(t).Templates {
+		if template.Name == "templates/NOTES.txt" { // only Helm prints it
+			continue
+		}
 		for _, function := range []string{"lookup", "rand", "gen", "now", "uuid", "derivePassword", "htpasswd", "bcrypt", "getHostByName", ".Capabilities", ".Release.IsInstall", ".Release.IsUpgrade", ".Release.Revision"} {
 			for action := range actions(string(template.Data)) {
 				for _, word := range strings.FieldsFunc(action, func(r rune) bool { return strings.ContainsRune(" ()|{}-\n\t", r) }) {
