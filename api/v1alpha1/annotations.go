@@ -66,7 +66,7 @@ type RequestAnnotation struct {
 	Writer AnnotationWriter
 }
 
-// RequestAnnotations returns all of them. The policy stoker-gatewaysyncs lists those of setters. Every other annotation of an object takes
+// RequestAnnotations returns all of them. The policy stoker-gatewaysyncs lists those of setters and approvers. Every other annotation of an object takes
 // an editor, too.
 func RequestAnnotations() []RequestAnnotation {
 	return []RequestAnnotation{

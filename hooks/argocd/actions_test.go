@@ -225,10 +225,18 @@ func TestTwoClicksWithinOneSecond(t *testing.T) {
 }
 
 func notes(gs *v1alpha1.GatewaySync) map[string]string {
-	if gs.Annotations == nil {
-		return map[string]string{}
+	return withoutBefore(gs.Annotations)
+}
+
+// withoutBefore removes what the request replaced: actions do not note it, because Argo CD withdraws no request.
+func withoutBefore(annotations map[string]string) map[string]string {
+	left := map[string]string{}
+	for name, value := range annotations {
+		if name != v1alpha1.AnnotationRequestedBefore {
+			left[name] = value
+		}
 	}
-	return gs.Annotations
+	return left
 }
 
 type offer struct {

@@ -173,7 +173,7 @@ func TestConfigSyncActions(t *testing.T) {
 			client := fake.NewSimpleDynamicClient(runtime.NewScheme(), &unstructured.Unstructured{Object: object(t, cs)})
 			answer, err := do(t.Context(), request.NewSetter(client, func() time.Time { return noon.Add(7) }).Of(kube.ConfigSync))
 			require.NoError(t, err)
-			assert.Equal(t, answer.Object.GetAnnotations(), after.Metadata.Annotations)
+			assert.Equal(t, withoutBefore(answer.Object.GetAnnotations()), withoutBefore(after.Metadata.Annotations))
 		})
 	}
 }
@@ -227,7 +227,7 @@ func TestConfigSyncRollbackMatchesCLI(t *testing.T) {
 			}
 			require.NoError(t, json.Unmarshal(raw, &after))
 			assert.Equal(t, c.set, answer.Outcome == request.Set)
-			assert.Equal(t, answer.Object.GetAnnotations(), after.Metadata.Annotations)
+			assert.Equal(t, withoutBefore(answer.Object.GetAnnotations()), withoutBefore(after.Metadata.Annotations))
 		})
 	}
 }
