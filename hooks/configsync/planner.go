@@ -323,7 +323,7 @@ func (o *owners) get(ctx context.Context, mark string) *owner {
 	}
 	c := &owner{}
 	namespace, name, _ := strings.Cut(mark, "/")
-	if validName(namespace) && validName(name) { // a mark with other names is none of a ConfigSync
+	if validName(namespace) && validName(name) { // no ConfigSync can have other names
 		cs, err := kube.ConfigSyncs(o.clients.Dynamic, namespace).Get(ctx, name)
 		switch {
 		case err == nil:

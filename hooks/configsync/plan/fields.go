@@ -38,7 +38,7 @@ func byUs(f metav1.ManagedFieldsEntry) bool {
 	return f.Manager == FieldManager && f.Operation == metav1.ManagedFieldsOperationApply && f.Subresource == ""
 }
 
-// fieldsOf returns the fields of an entry. Fields that cannot be read are none.
+// fieldsOf returns the fields of an entry. It returns no fields if they cannot be read.
 func fieldsOf(f metav1.ManagedFieldsEntry) *fieldpath.Set {
 	s := &fieldpath.Set{}
 	if f.FieldsV1 == nil || s.FromJSON(f.FieldsV1.GetRawReader()) != nil {
