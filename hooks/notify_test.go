@@ -92,11 +92,11 @@ spec:
 	}
 	first := start()
 	require.NoError(t, lead(t.Context(), cluster, namespace, "line", broken))
-	assert.JSONEq(t, `{"text": ":red_circle: *`+namespace+`/line NotReady firing*: TemplateFailed: line-1 (pod line-1-0): no such field"}`, told())
+	assert.JSONEq(t, "{\"text\": \":red_circle: `"+namespace+"/line` *NotReady firing*: `TemplateFailed: line-1 (pod line-1-0): no such field`\"}", told())
 	second := start()
 	first()
 	require.NoError(t, lead(t.Context(), cluster, namespace, "line", repaired))
-	assert.Contains(t, told(), "NotReady resolved*: it has ended after ")
+	assert.Contains(t, told(), "*NotReady resolved*: `it has ended after ")
 	second()
 	assert.Empty(t, messages, "each message must be sent once")
 	assert.NotContains(t, log.String(), "S3CR3T")

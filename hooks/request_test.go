@@ -30,7 +30,7 @@ func TestConfigSyncRequests(t *testing.T) {
 		{[]string{"wait", "csync/plant", "--timeout=1ms"}, exitTimeout, "", "no run has handled"},
 		{[]string{"config", "apply", "plant"}, exitDone, "1 to prune", ""},
 		{[]string{"wait", "configsync/plant", "--ref=v1"}, exitDone, "2 objects of " + first[:7], ""},
-		{[]string{"wait", "configsync/plant", "--ref=main"}, exitSuperseded, "", "the desired ref is v1 (requested by cli) and no longer main"},
+		{[]string{"wait", "configsync/plant", "--ref=main"}, exitSuperseded, "", "the desired ref is v1 (requested by admin) and no longer main"},
 		{[]string{"rollback", "configsync/plant"}, exitDone, "unchanged", ""},
 		{[]string{"rollback", "configsync/plant", "--if-needed"}, exitUsage, "", "spec.rollbackOnFailure"},
 		{[]string{"pause", "configsync/plant"}, exitDone, "configsync.stoker.io/plant is paused", ""},

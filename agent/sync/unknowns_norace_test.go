@@ -36,7 +36,7 @@ func TestUnknowns(t *testing.T) {
 	for _, flip := range runs {
 		t.Run(flip, func(t *testing.T) {
 			t.Parallel() // the runs also wait for disks and timers
-			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.failfast", "-test.timeout=5m", "-test.skip="+ofGit)
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.short", "-test.failfast", "-test.timeout=15m", "-test.skip="+ofGit)
 			cmd.Env = append(os.Environ(), flipEnv+"="+flip)
 			out, err := cmd.CombinedOutput()
 			require.NoError(t, err, "%s", out)

@@ -66,7 +66,7 @@ func TestProgramDeletes(t *testing.T) {
 				w.patch(c.patch)
 				require.Eventually(t, func() bool { return w.get().Status.ObservedGeneration > before }, soon, 100*time.Millisecond)
 			}
-			w.edit("g", `{"metadata":{"annotations":{"stoker.io/configsync":null}}}`) // no longer ours
+			w.edit("g", `{"metadata":{"annotations":{"stoker.io/configsync":null}}}`) // the inventory lists it, so it is still ours
 			w.remove()
 			w.gone()
 			if c.stays {
@@ -75,7 +75,7 @@ func TestProgramDeletes(t *testing.T) {
 				return
 			}
 			assert.Equal(t, []string{"kept"}, w.ours())
-			assert.NotNil(t, w.data("g"))
+			assert.Nil(t, w.data("g"))
 			_, err := w.core.CoreV1().PersistentVolumeClaims(w.namespace).Get(t.Context(), "data", metav1.GetOptions{})
 			require.NoError(t, err)
 			assert.Contains(t, w.reasons(), "Normal Released: its objects are deleted, except those that must not be pruned: PersistentVolumeClaim "+w.namespace+"/data, ConfigMap "+w.namespace+"/kept\n")

@@ -45,7 +45,7 @@ func TestPeersRunEveryCase(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs the bench")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	work := t.TempDir()
 	tiny := sizes[0]
