@@ -11,8 +11,11 @@ import (
 	"math"
 	"os"
 	"path"
+	"runtime"
 	"slices"
 	"strings"
+
+	"golang.org/x/sync/errgroup"
 
 	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
@@ -105,6 +108,73 @@ func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
 		c.record(m.Header())
 	}
 	return c.Drift, nil
+}
+
+// Unchanged reports whether all owned files agree with the manifest by type, executable bit, size, mtime and ctime. If not, only
+// Drift tells what changed. Unchanged reads no content and writes nothing, and may be called concurrently with the other methods.
+func (d *Dir) Unchanged(ctx context.Context) bool {
+	m := d.manifest()
+	if m.Info == nil {
+		return m.Header().Files == 0
+	}
+	written := m.Info.ModTime().UnixNano()
+	batches := make(chan []plan.Owned)
+	compared, ctx := errgroup.WithContext(ctx)
+	compared.Go(func() error {
+		defer close(batches)
+		return sendBatches(ctx, m, batches)
+	})
+	for range runtime.GOMAXPROCS(0) {
+		compared.Go(func() error {
+			cur := safe.Cursor{Top: d.top}
+			defer cur.Reset()
+			for batch := range batches {
+				for _, rec := range batch {
+					fi, err := cur.Lstat(rec.Path)
+					if err != nil {
+						return err
+					}
+					if st := d.vol.Stat(fi); st.Kind != plan.File || st.Size != rec.Size || st.Mtime != rec.Mtime ||
+						!st.NoModes && st.Exec != rec.Exec || safe.AttrsOf(fi).Ctime > written {
+						return errChanged
+					}
+				}
+			}
+			return nil
+		})
+	}
+	return compared.Wait() == nil
+}
+
+var errChanged = errors.New("a file has changed")
+
+// sendBatches sends the records of a manifest in batches, each of neighboring paths.
+func sendBatches(ctx context.Context, m *format.Manifest, batches chan<- []plan.Owned) error {
+	const size = 256
+	var batch []plan.Owned
+	send := func() error {
+		select {
+		case batches <- batch:
+			batch = nil
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	for rec, err := range m.All("") {
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return err
+		}
+		if batch = append(batch, rec); len(batch) == size {
+			if err := send(); err != nil {
+				return err
+			}
+		}
+	}
+	return send()
 }
 
 // driftCheck is one call of Drift.

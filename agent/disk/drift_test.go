@@ -87,6 +87,49 @@ func TestDriftKinds(t *testing.T) {
 	assert.Equal(t, want, drift(t, d, false), "a second check reports the same")
 }
 
+// F15: Unchanged reports false for each kind of change that Drift finds, and true again once Drift has adopted a rewrite.
+func TestUnchanged(t *testing.T) {
+	for name, change := range map[string]func(t *testing.T, root, path string){
+		"content": func(t *testing.T, root, path string) { put(t, root, path, "edited") },
+		"missing": func(t *testing.T, root, path string) { require.NoError(t, os.Remove(filepath.Join(root, path))) },
+		"mode":    func(t *testing.T, root, path string) { require.NoError(t, os.Chmod(filepath.Join(root, path), 0o755)) },
+		"same size and mtime": func(t *testing.T, root, path string) {
+			fi, err := os.Stat(filepath.Join(root, path))
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(filepath.Join(root, path), []byte(`{"k":3,"l":2}`), 0o644))
+			require.NoError(t, os.Chtimes(filepath.Join(root, path), fi.ModTime(), fi.ModTime()))
+		},
+		"link": func(t *testing.T, root, path string) {
+			require.NoError(t, os.Remove(filepath.Join(root, path)))
+			require.NoError(t, os.Symlink(filepath.Join(root, "projects/p/a/resource.json"), filepath.Join(root, path)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root, d := syncedViews(t)
+			require.True(t, d.Unchanged(t.Context()))
+			change(t, root, "projects/p/d/view.json")
+			assert.False(t, d.Unchanged(t.Context()))
+			assert.Equal(t, 1, drift(t, d, false).Files)
+		})
+	}
+	t.Run("adopted", func(t *testing.T) {
+		root, d := syncedViews(t)
+		put(t, root, "projects/p/a/resource.json", resigned)
+		assert.False(t, d.Unchanged(t.Context()))
+		assert.Equal(t, 1, drift(t, d, false).Adopted)
+		assert.True(t, d.Unchanged(t.Context()))
+	})
+	t.Run("canceled", func(t *testing.T) {
+		_, d := syncedViews(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		assert.False(t, d.Unchanged(ctx))
+	})
+	t.Run("no manifest", func(t *testing.T) {
+		assert.True(t, open(t, seeded(t), Options{}).Unchanged(t.Context()))
+	})
+}
+
 // F15: changes that the gateway makes by itself are not drift. The first check records them in the manifest, and the next one finds nothing.
 func TestDriftAdoptsGatewayRewrites(t *testing.T) {
 	root, d := syncedViews(t)

@@ -56,6 +56,11 @@ func (l *Loop) checkDrift(ctx context.Context) {
 
 // checkDriftOnce is checkDrift for Once. It compares again after a repair, so that the state describes the current files.
 func (l *Loop) checkDriftOnce(ctx context.Context) {
+	started := l.Now()
+	if d, ok := l.Engine.Unchanged(); ok {
+		l.recordDrift(started, d)
+		return
+	}
 	for !l.compare(ctx) && ctx.Err() == nil && l.drift.failures < maxFailedComparisons {
 	}
 	if o := l.decision.Order; l.drift.err == nil && l.needsRepair(o) {
@@ -77,9 +82,19 @@ func (l *Loop) compare(ctx context.Context) bool {
 	if err != nil && ctx.Err() != nil { // the agent is stopping, which says nothing about the files
 		return false
 	}
-	if l.recordComparison(err); err != nil {
+	if err != nil {
+		l.recordComparison(err)
 		return false
 	}
+	l.recordDrift(started, d)
+	return true
+}
+
+// recordDrift records the result of a comparison.
+func (l *Loop) recordDrift(started time.Time, d disk.Drift) {
+	l.drift.ended = l.Now()
+	l.drift.duration = l.drift.ended.Sub(started)
+	l.recordComparison(nil)
 	l.Metrics.Drift(d.Files)
 	if n, limit, err := l.Engine.LostAndFound(); err == nil {
 		l.Metrics.LostAndFound(n, limit)
@@ -92,7 +107,6 @@ func (l *Loop) compare(ctx context.Context) bool {
 		}
 	}
 	l.drift.last = &d
-	return true
 }
 
 // needsRepair reports whether a sync should repair drift now.

@@ -152,6 +152,9 @@ func (l *Loop) Iterate(ctx context.Context, src Source, changed bool) time.Durat
 	l.state.setIterationStart(started)
 	defer l.state.setIterationStart(time.Time{})
 	l.openDir()
+	if l.Once && !l.DryRun {
+		l.Engine.CompareAhead(ctx)
+	}
 	l.decision = src.Decide(ctx, changed)
 	l.watch()
 	l.deliver(ctx)

@@ -150,6 +150,7 @@ type Engine struct {
 	failures      loadFailures
 	download      download // kept until it is restored
 	pairMemory    redundancy.Memory
+	ahead         *aheadComparison // nil unless CompareAhead has started one
 
 	watched     func(path string) bool // see Watch
 	onMissing   func()                 // called when drift detection needs a file that the store lacks; may be nil
@@ -183,6 +184,7 @@ func New(c Config) *Engine {
 
 // Close closes the data directory.
 func (e *Engine) Close() error {
+	e.ahead.wait()
 	err := e.download.Close()
 	if e.dir == nil {
 		return err
