@@ -16,13 +16,14 @@ FORMAT    := pkgname-and-test-fails
 # $(call tests,FILES) is a pattern for -run that matches the tests of these files.
 tests = ^($(shell grep -ho '^func Test[A-Za-z0-9]*' $(1) | cut -c6- | paste -sd '|'))$$
 
-# These packages keep a processor and a disk busy. They come last, so that continuous integration can run pods beside them. With the
-# race detector, which takes many times as long, they try fewer steps of a sync than without.
+# These packages keep a processor and a disk busy. They come last, so that continuous integration can run pods beside them.
 BUSY  := ./agent/disk/... ./agent/sync/... ./agent/repo/... ./agent/plan/...
 
-# The race detector needs cgo and a C compiler. Tests with the build tag !race run after the others, without it.
+# The race detector needs cgo and a C compiler, and takes many times as long, so busy packages run with it in short mode. LONG are the
+# files whose tests run afterwards without it: those of busy packages that a short mode shortens, and those that exclude the detector.
 RACE  := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
-PLAIN := $(if $(RACE),$(filter-out $(BUSY:./%/...=%/%),$(shell grep -rl --include='*_test.go' '^//go:build.*!race' agent api hooks injector internal receiver test)))
+LONG   = $(shell grep -rl --include='*_test.go' 'testing\.Short()' $(BUSY:./%/...=%); \
+  $(if $(RACE),grep -rl --include='*_test.go' '^//go:build.*!race' agent api hooks injector internal receiver test))
 
 # By default, a program with the race detector sleeps for a second before it exits, and the tests start hundreds of programs.
 export GORACE ?= atexit_sleep_ms=50
@@ -75,8 +76,7 @@ test-busy:
 
 test-plain: export CGO_ENABLED = 0
 test-plain:
-	$(call gotest,$(QUICK) $(ATATIME) -timeout 20m,$(BUSY))
-	$(if $(PLAIN),$(call gotest,$(QUICK) $(ATATIME) -timeout 20m -run '$(call tests,$(PLAIN))',$(sort $(addprefix ./,$(dir $(PLAIN))))))
+	$(call gotest,$(QUICK) $(ATATIME) -timeout 20m -run '$(call tests,$(LONG))',$(sort $(addprefix ./,$(dir $(LONG)))))
 
 test-modules:
 	set -e; for module in $(MODULES); do (cd $$module && GOWORK=off $(call gotest,-ldflags='-s -w' -count=1 -timeout 40m,./...)); done

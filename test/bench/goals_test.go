@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/test/bench/plot"
 )
 
 func settingsFor(t *testing.T, args ...string) settings {
@@ -204,4 +206,45 @@ func TestMissedGoalsOfSafeChanges(t *testing.T) {
 			assert.Contains(t, missed[0], "M: "+c.missed)
 		})
 	}
+}
+
+// A row of the agent that takes more than a half longer than on the page fails the run, whatever the speed of the machine is.
+func TestSlowerThanThePage(t *testing.T) {
+	page := `### L: 100000 files
+| one file changed | agent --once              | 0.200 | |
+| one file changed | git + checkout + rsync -c | 6.000 | |
+| one file changed | git fetch alone           | 0.200 | |
+`
+	for name, c := range map[string]struct {
+		agent   time.Duration
+		machine float64
+		rounds  string
+		fails   bool
+	}{
+		"equal":          {200 * time.Millisecond, 1, "3", false},
+		"slower":         {320 * time.Millisecond, 1, "3", true},
+		"slow machine":   {580 * time.Millisecond, 2, "3", false},
+		"slower on both": {640 * time.Millisecond, 2, "3", true},
+		"one round":      {320 * time.Millisecond, 1, "1", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := results{}
+			r.add("L", "one", once, sample{wall: c.agent})
+			r.add("L", "one", fetch, sample{wall: time.Duration(c.machine * float64(200*time.Millisecond))})
+			r.add("L", "one", rsync, sample{wall: time.Duration(c.machine * float64(6*time.Second))})
+			var out strings.Builder
+			err := r.compare(&out, page, settingsFor(t, "-sizes", "L", "-n", c.rounds))
+			if !c.fails {
+				assert.NoError(t, err)
+				assert.Empty(t, out.String())
+				return
+			}
+			assert.ErrorIs(t, err, errSlower)
+			assert.Contains(t, out.String(), "| L    | one file changed | agent --once |")
+			assert.Contains(t, out.String(), "| 1.6 ×")
+		})
+	}
+	figures, err := readFigures()
+	require.NoError(t, err)
+	assert.NotEmpty(t, plot.Tables(figures)["M"]["one file changed"], "the page must have tables that the bench can read")
 }

@@ -20,14 +20,15 @@ var (
 	}
 )
 
-type bar struct {
-	who  string
-	wall float64 // seconds
+// Bar is a row of a table.
+type Bar struct {
+	Who  string
+	Wall float64 // median, in seconds
 }
 
-// tables reads the tables of a page as the bench prints them: size → case → bars.
-func tables(page string) map[string]map[string][]bar {
-	all := map[string]map[string][]bar{}
+// Tables reads the tables of a page as the bench prints them: size → case → bars.
+func Tables(page string) map[string]map[string][]Bar {
+	all := map[string]map[string][]Bar{}
 	size := ""
 	for line := range strings.Lines(page) {
 		if title, ok := strings.CutPrefix(line, "### "); ok {
@@ -42,16 +43,16 @@ func tables(page string) map[string]map[string][]bar {
 			continue
 		}
 		if all[size] == nil {
-			all[size] = map[string][]bar{}
+			all[size] = map[string][]Bar{}
 		}
 		work := strings.TrimSpace(cells[1])
-		all[size][work] = append(all[size][work], bar{strings.TrimSpace(cells[2]), wall})
+		all[size][work] = append(all[size][work], Bar{strings.TrimSpace(cells[2]), wall})
 	}
 	return all
 }
 
 // plot draws the wall times of one size as horizontal bars on a logarithmic scale from a millisecond on.
-func plot(title string, cases map[string][]bar) string {
+func plot(title string, cases map[string][]Bar) string {
 	const width, left, right, height, first = 760, 200, 80, 16, 48
 	var b strings.Builder
 	y := first
@@ -65,9 +66,9 @@ func plot(title string, cases map[string][]bar) string {
 		fmt.Fprintf(&b, "<text x=\"8\" y=\"%d\" font-weight=\"bold\">%s</text>\n", y, html.EscapeString(work))
 		for _, one := range cases[work] {
 			y += height
-			fmt.Fprintf(&b, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>\n", left-8, y, html.EscapeString(one.who))
-			fmt.Fprintf(&b, "<rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n", left, y-height+5, scale(one.wall), height-4, colors[one.who])
-			fmt.Fprintf(&b, "<text x=\"%.1f\" y=\"%d\">%g s</text>\n", left+scale(one.wall)+4, y, one.wall)
+			fmt.Fprintf(&b, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>\n", left-8, y, html.EscapeString(one.Who))
+			fmt.Fprintf(&b, "<rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n", left, y-height+5, scale(one.Wall), height-4, colors[one.Who])
+			fmt.Fprintf(&b, "<text x=\"%.1f\" y=\"%d\">%g s</text>\n", left+scale(one.Wall)+4, y, one.Wall)
 		}
 		y += height * 3 / 2
 	}
@@ -79,7 +80,7 @@ func plot(title string, cases map[string][]bar) string {
 // drawings returns the plots of a page by file name.
 func drawings(page string) map[string]string {
 	files := map[string]string{}
-	for size, cases := range tables(page) {
+	for size, cases := range Tables(page) {
 		if len(cases["one file changed"]) > 0 && len(cases["first sync"]) > 0 {
 			files["performance-"+strings.ToLower(size)+".svg"] = plot("Size "+size, cases)
 		}

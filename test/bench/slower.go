@@ -1,0 +1,81 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"stoker.io/stoker/test/bench/plot"
+	"stoker.io/stoker/test/module"
+)
+
+// lastFigures is the page with the last figures that were written down.
+const lastFigures = "docs/internals/performance.md"
+
+const (
+	// slower is how many times longer than on the page a row may take.
+	slower = 1.5
+	// enoughRounds is the least number of rounds whose median is compared.
+	enoughRounds = 3
+)
+
+// errSlower is the error of a run in which the agent became slower.
+var errSlower = errors.New("the agent became slower by more than a half: see the table, and find out why or write the new figures down")
+
+// compare prints the rows in which the agent takes more than a half longer than on the page, and returns errSlower if there are any. The
+// machine may be another one than that of the page: what the other programs take on both, in the median, is its speed.
+func (r results) compare(out io.Writer, page string, s settings) error {
+	if s.rounds < enoughRounds {
+		return nil
+	}
+	var peers []float64
+	type row struct {
+		size, work, who string
+		was, is         float64
+	}
+	var rows []row
+	for size, works := range plot.Tables(page) {
+		for _, c := range cases {
+			for _, b := range works[c.title] {
+				w, ok := median(r, key{size, c.name, b.Who}, wall)
+				switch {
+				case !ok || b.Wall == 0:
+				case b.Who == rsync || b.Who == fetch:
+					peers = append(peers, w.Seconds()/b.Wall)
+				default:
+					rows = append(rows, row{size, c.title, b.Who, b.Wall, w.Seconds()})
+				}
+			}
+		}
+	}
+	if len(peers) == 0 {
+		return nil
+	}
+	slices.Sort(peers)
+	speed := peers[len(peers)/2]
+	rows = slices.DeleteFunc(rows, func(x row) bool { return x.is <= slower*speed*x.was })
+	if len(rows) == 0 {
+		return nil
+	}
+	slices.SortFunc(rows, func(a, b row) int { return cmp.Or(cmp.Compare(a.size, b.size), cmp.Compare(b.is/b.was, a.is/a.was)) })
+	fmt.Fprintf(out, "\n## Slower than on the page\n\nThe other programs take %.2f times as long as there.\n\n", speed)
+	t := table(out, "size", "work", "who", "page", "now", "slower, at equal speed")
+	for _, x := range rows {
+		fmt.Fprintf(t, "| %s\t| %s\t| %s\t| %.3f\t| %.3f\t| %.1f ×\t|\n", x.size, x.work, x.who, x.was, x.is, x.is/x.was/speed)
+	}
+	return errors.Join(t.Flush(), errSlower)
+}
+
+// readFigures returns the page with the last figures.
+func readFigures() (string, error) {
+	root, err := module.Root()
+	if err != nil {
+		return "", err
+	}
+	page, err := os.ReadFile(filepath.Join(root, lastFigures))
+	return string(page), err
+}
