@@ -16,14 +16,21 @@ FORMAT    := pkgname-and-test-fails
 # $(call tests,FILES) is a pattern for -run that matches the tests of these files.
 tests = ^($(shell grep -ho '^func Test[A-Za-z0-9]*' $(1) | cut -c6- | paste -sd '|'))$$
 
-# These packages keep a processor and a disk busy. They come last, so that continuous integration can run pods beside them.
-BUSY  := ./agent/disk/... ./agent/sync/... ./agent/repo/... ./agent/plan/...
+# make test runs all packages but these, without an API server and with the short form of long tests.
+APART := ./test/bench/... ./test/cluster/... ./test/fleet ./test/e2e/...
 
-# The race detector needs cgo and a C compiler, and takes many times as long, so busy packages run with it in short mode. LONG are the
-# files whose tests run afterwards without it: those of busy packages that a short mode shortens, and those that exclude the detector.
+# The race detector needs cgo and a C compiler, and takes many times as long. It checks what starts goroutines, and what runs beside an
+# API server. BUSY are those of them that keep a processor and a disk busy: they come last and in short form, so that continuous
+# integration can run pods beside them.
 RACE  := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
-LONG   = $(shell grep -rl --include='*_test.go' 'testing\.Short()' $(BUSY:./%/...=%); \
-  $(if $(RACE),grep -rl --include='*_test.go' '^//go:build.*!race' agent api hooks injector internal receiver test))
+PARTS := agent api hooks injector internal receiver
+START := '^\s+go (func|[a-z]+[.(])|\.Go\('
+RACED  = $(sort $(addprefix ./,$(patsubst %/,%,$(dir $(shell grep -rlE --include='*.go' --exclude='*_test.go' $(START) $(PARTS); \
+  grep -rl --include='*_test.go' 'test/cluster/kubetest"' $(PARTS) test/bench test/cluster test/document test/fleet)))))
+BUSY  := ./agent/disk ./agent/propose ./agent/repo/wire ./agent/sync
+
+# LONG are the files with tests that a short form shortens, or that exclude the race detector. All their tests run without it.
+LONG   = $(shell grep -rlE --include='*_test.go' 'testing\.Short\(\)|^//go:build.*!race' $(PARTS) test/scenario)
 
 # By default, a program with the race detector sleeps for a second before it exits, and the tests start hundreds of programs.
 export GORACE ?= atexit_sleep_ms=50
@@ -32,7 +39,7 @@ export GORACE ?= atexit_sleep_ms=50
 # separate modules. STOKER_ARGOCD=2 runs the tests of Argo CD 2 instead of 3.
 ATATIME := -p $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 MODULES := test/gitea test/forge test/prometheus test/ui test/charts test/crd test/storage $(if $(filter 2,$(STOKER_ARGOCD)),test/argocd,test/argocd/v3)
-FIRST   := ./agent/follow ./injector ./hooks/configsync ./test/fleet ./hooks ./test/bench ./agent/lead ./test/bench/fleet ./test/scenario
+FIRST   := ./agent/follow ./injector ./hooks/configsync ./test/fleet ./hooks ./agent/lead ./test/bench/fleet
 
 # Tests build faster without vet, which make lint runs except in other modules, and without symbols, which are for debuggers.
 QUICK := -vet=off -ldflags='-s -w'
@@ -41,7 +48,7 @@ QUICK := -vet=off -ldflags='-s -w'
 # more than six failures in one run of go test fail at once.
 gotest = $(if $(RERUN),$(GOTESTSUM) --format $(FORMAT) --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures=6 \
   --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --rerun-fails-report $(RERUN)/$$$$.txt --packages='$(strip $(2))' -- $(1),go test $(1) $(2))
-raced  = CGO_ENABLED=$(if $(RACE),1,0) $(call gotest,$(QUICK) $(RACE) -timeout 20m $(1),$(2))
+raced  = CGO_ENABLED=$(if $(RACE),1,0) $(call gotest,$(QUICK) $(RACE) -timeout 40m $(1),$(2))
 
 .PHONY: help build demo test test-cluster test-api test-busy test-plain test-modules e2e lint fuzz bench generate
 
@@ -55,28 +62,28 @@ build: ## build the binaries into bin/
 demo: ## run two gateways with their agents, and a git server, on this machine (KEEP=1 keeps them running)
 	@go run ./test/demo
 
-# A first run is faster without cgo, as in releases. The excluded folders contain tests that need a cluster, and the tests of the
-# benchmarks and of the test cluster: make test-cluster runs them, and make lint compiles them. Compile the programs first: tests
-# build them, too, and would compile the same packages at the same time.
+# A first run is faster without cgo, as in releases. Compile the programs first: tests build them, too, and would compile the same
+# packages at the same time.
 test: export CGO_ENABLED = 0
 test: ## the tests that every commit passes: minutes, no Kubernetes, no root
 	go list -deps -export ./agent ./hooks ./receiver >/dev/null
-	go test -short $(QUICK) $(ATATIME) -timeout 20m ./agent/sync ./agent/repo ./agent/disk ./test/scenario \
-	  $$(go list ./... | grep -v '/test/\(bench\|cluster\|e2e\|fleet\)\(/\|$$\)')
+	go test -short $(QUICK) $(ATATIME) -timeout 30m ./agent/sync ./agent/repo ./agent/disk ./test/scenario \
+	  $(shell comm -23 <(go list ./... | sort) <(go list $(APART) | sort))
 
-test-cluster: test-api test-busy test-plain test-modules ## every test, most with the race detector; an API server, fleets, the chart, Argo CD's code
+test-cluster: test-api test-busy test-plain test-modules ## what make test leaves out: the race detector, an API server, fleets, long tests, the chart, Argo CD's code
 
 test-api:
 	@$(if $(RACE),,echo 'no C compiler: the tests run without -race')
 	@go run ./test/cluster build >/dev/null
-	$(call raced,$(ATATIME),$(FIRST) $(shell comm -23 <(go list ./... | sort) <(go list $(BUSY) | sort)))
+	$(call raced,$(ATATIME),$(FIRST) $(filter-out $(BUSY) $(FIRST),$(RACED)))
 
 test-busy:
-	$(call raced,-short $(ATATIME),$(BUSY))
+	$(if $(RACE),$(call raced,-short $(ATATIME),$(BUSY)))
 
 test-plain: export CGO_ENABLED = 0
 test-plain:
-	$(call gotest,$(QUICK) $(ATATIME) -timeout 20m -run '$(call tests,$(LONG))',$(sort $(addprefix ./,$(dir $(LONG)))))
+	$(call gotest,$(QUICK) $(ATATIME) -timeout 30m -run '$(call tests,$(LONG))',$(sort $(addprefix ./,$(dir $(LONG)))))
+	$(call gotest,$(QUICK) $(ATATIME) -timeout 30m,$(filter-out $(RACED:./%=stoker.io/stoker/%) %/e2e %/e2e/%,$(shell go list $(APART))))
 
 test-modules:
 	set -e; for module in $(MODULES); do (cd $$module && GOWORK=off $(call gotest,-ldflags='-s -w' -count=1 -timeout 40m,./...)); done

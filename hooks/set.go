@@ -190,7 +190,7 @@ func newSyncCommand(c *cli) *cobra.Command {
 With --force, agents compare the content of every managed file, repair drift, and make their gateways scan again. A forced sync does not wait for a maintenance window.
 
 With --confirm-deletion you approve the deletions for which a sync to this commit is held as MassDeletion, on all gateways.
-It approves no other commit.`,
+It approves no other commit, and needs the verb update, which the ClusterRole stoker-edit grants.`,
 		Example: `  # poll without waiting for spec.polling.interval
   stoker sync line --wait
 

@@ -3,6 +3,7 @@ package follow
 import (
 	"encoding/json"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -116,8 +117,11 @@ func TestClosedWindowBeforeStart(t *testing.T) {
 	w.lead(targetCommit(second))
 	p.recreate()
 	assert.Contains(t, p.start().opens(), "Held: "+second[:7]+" waits")
-	s := p.await("a closed window", held(v1alpha1.ReasonMaintenanceWindow))
-	assert.Equal(t, first, s.Commit)
+	// The gateway never starts here, so the agent soon reports that it waits for it.
+	s := p.await("the old commit", func(s v1alpha1.SyncReportStatus) bool {
+		return s.Commit == first && strings.Contains(s.Message, second[:7])
+	})
+	assert.Contains(t, []v1alpha1.Reason{v1alpha1.ReasonMaintenanceWindow, v1alpha1.ReasonWaitingForGateway}, s.Reason)
 	assert.Equal(t, "one", p.title())
 }
 

@@ -52,6 +52,7 @@ func (k killed) RoundTrip(req *http.Request) (*http.Response, error) {
 func TestKilledAtEachRequest(t *testing.T) {
 	for name, after := range map[string]bool{"before": false, "after": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.commit("k8s/a.yaml", configMap("seed", "0"))
 			w.create("")

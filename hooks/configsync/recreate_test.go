@@ -127,6 +127,7 @@ func TestRecreateSpares(t *testing.T) {
 func TestRecreateKilledAtEachRequest(t *testing.T) {
 	for name, after := range map[string]bool{"before": false, "after": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.create("")
 			const most = 100

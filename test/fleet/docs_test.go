@@ -251,7 +251,12 @@ func (w *workplace) types(c document.Command) {
 		w.syncing("stoker-set-ref-3")
 		w.person.Type(t, "stoker set-ref line --application argocd/line")
 	}
-	said := w.person.Type(t, c.Text)
+	shell := w.person
+	if strings.Contains(c.Text, "--confirm-deletion") { // setters may not
+		w.admin.Type(t, "kubectl config set-context --current --namespace plant")
+		shell = w.admin
+	}
+	said := shell.Type(t, c.Text)
 	for _, want := range map[string][]string{
 		"stoker get":              {"line", "2/2"},
 		"stoker get -A":           {"plant"},

@@ -32,9 +32,9 @@ type ways struct {
 	receiver *receivertest.Receiver
 	titles   map[string]string // commit ID → title
 
-	newest int            // promotion
-	spec   map[string]any // spec of the GatewaySync in Argo CD's repository
-	plain  bool           // Argo CD uses client-side apply
+	promoted []string       // the ref of each promotion
+	spec     map[string]any // spec of the GatewaySync in Argo CD's repository
+	plain    bool           // Argo CD uses client-side apply
 
 	mu   sync.Mutex
 	said []string // log of the actions, printed after a failure
@@ -105,14 +105,15 @@ const fresh = -1
 
 // promote simulates Kargo, which sends promotions to the receiver. A promotion is new, or the last one
 // repeated after a restart of the controller, or an old one sent again. age is the number of newer
-// promotions.
+// promotions; ref is the ref of a new one.
 func (w *ways) promote(ref string, age int) error {
-	if age == fresh || w.newest == 0 {
-		w.newest++
+	if age == fresh || len(w.promoted) == 0 {
+		w.promoted = append(w.promoted, ref)
 		age = 0
 	}
-	newest := w.newest
+	newest := len(w.promoted)
 	n := max(newest-age, 1)
+	ref = w.promoted[n-1]
 	id := fmt.Sprintf("test.01hv%022d.f%d", n, n)
 	answer, err := w.receiver.Request(w.t.Context(), "kargo", id, ref)
 	if err != nil {
