@@ -19,7 +19,7 @@ const lockHold = 60 * time.Second
 
 // apply records what the gateway will have to load, and makes the staged files live, under its scan lock if possible.
 func (f *files) apply(ctx context.Context, changes *plan.Changes, staged *disk.Staged) (err error) {
-	f.ahead.wait()
+	f.ahead.Wait()
 	snapshot, backup, err := f.snapshot(ctx, staged)
 	if err != nil {
 		return err

@@ -150,7 +150,7 @@ type Engine struct {
 	failures      loadFailures
 	download      download // kept until it is restored
 	pairMemory    redundancy.Memory
-	ahead         *aheadComparison // nil unless CompareAhead has started one
+	ahead         *disk.Ahead // see CompareAhead
 
 	watched     func(path string) bool // see Watch
 	onMissing   func()                 // called when drift detection needs a file that the store lacks; may be nil
@@ -184,7 +184,7 @@ func New(c Config) *Engine {
 
 // Close closes the data directory.
 func (e *Engine) Close() error {
-	e.ahead.wait()
+	e.ahead.Wait()
 	err := e.download.Close()
 	if e.dir == nil {
 		return err
@@ -230,6 +230,21 @@ func (e *Engine) diskOptions() disk.Options {
 	o := e.Disk
 	o.Wanted, o.MaxFiles, o.MaxBlob, o.Watch = e.writeWanted, e.Limits.Files, e.MaxBlob, e.isWatched
 	return o
+}
+
+// CompareAhead starts to compare the owned files with the manifest. The next sync waits for the result before it changes a file.
+func (e *Engine) CompareAhead(ctx context.Context) {
+	e.ahead.Wait()
+	if e.ahead = nil; e.dir != nil {
+		e.ahead = e.dir.CompareAhead(ctx)
+	}
+}
+
+// Unchanged returns the result of CompareAhead. If not ok, Drift has to compare the files.
+func (e *Engine) Unchanged() (result disk.Drift, ok bool) {
+	a := e.ahead
+	e.ahead = nil
+	return a.Unchanged(e.dir)
 }
 
 // Drift compares the owned files with the disk; full hashes every file.
