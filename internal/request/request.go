@@ -143,7 +143,7 @@ func (r Request) plan(o v1alpha1.Requestable, now time.Time) (map[string]*string
 	ids := readIDs(have[v1alpha1.AnnotationRequestedIDs])
 	if outcome, message := knownOutcome(ids, r.By, r.ID, now); outcome != "" {
 		answer.Outcome, answer.Message = outcome, message
-		if is := have[v1alpha1.AnnotationRequestedRef]; outcome == Unchanged && r.Ref != "" && is != "" && is != r.Ref && newest(ids, r.By) == r.ID && have[v1alpha1.AnnotationRequestedBy] == r.By {
+		if is := have[v1alpha1.AnnotationRequestedRef]; outcome == Unchanged && r.Ref != "" && is != "" && is != r.Ref && !q.Stale() && newest(ids, r.By) == r.ID && have[v1alpha1.AnnotationRequestedBy] == r.By {
 			answer.Outcome, answer.Message = Superseded, fmt.Sprintf("request %s of %s was for %s and not for %s: use another id", r.ID, r.By, is, r.Ref)
 		}
 		return nil, answer, nil

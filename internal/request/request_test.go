@@ -75,6 +75,9 @@ func TestRepeatedRequestChangesNothing(t *testing.T) {
 	answer := ask(t, gs, r)
 	assert.Equal(t, Superseded, answer.Outcome, "a known id with another ref is no repeat")
 	assert.Equal(t, "request job-1 of argocd was for v2 and not for v3: use another id", answer.Message)
+
+	gs.Annotations[v1alpha1.AnnotationRequestedRef] = "main" // by a user who sets no other annotation
+	assert.Equal(t, Unchanged, ask(t, gs, Request{Ref: "v2", By: "argocd", ID: "job-1"}).Outcome, "the request was for v2")
 }
 
 // Without an id, the request may be a repeat, or the branch or tag may have moved. It must cause a new poll.

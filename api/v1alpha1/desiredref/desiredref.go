@@ -204,7 +204,7 @@ func (q Requests) check(requested, commit string) error {
 
 // Commit returns the commit that the requested ref must resolve to, in lower case; "" for none.
 func (q Requests) Commit() string {
-	if q.stale() {
+	if q.Stale() {
 		return ""
 	}
 	return strings.ToLower(q.Annotations[v1alpha1.AnnotationRequestedCommit])
@@ -212,7 +212,7 @@ func (q Requests) Commit() string {
 
 // By returns the sender of the request; "" if the annotation belongs to an earlier request.
 func (q Requests) By() string {
-	if q.stale() {
+	if q.Stale() {
 		return ""
 	}
 	return token(q.Annotations[v1alpha1.AnnotationRequestedBy])
@@ -220,7 +220,7 @@ func (q Requests) By() string {
 
 // Unless returns the commit that the ref of the spec must still resolve to for the request to be in force, in lower case; "" for none.
 func (q Requests) Unless() string {
-	if q.stale() {
+	if q.Stale() {
 		return ""
 	}
 	return strings.ToLower(q.Annotations[v1alpha1.AnnotationRequestedUnless])
@@ -229,9 +229,9 @@ func (q Requests) Unless() string {
 // At returns the time of the request, or "" if the annotation is not valid.
 func (q Requests) At() string { return token(q.Annotations[v1alpha1.AnnotationRequestedAt]) }
 
-// stale reports whether the other annotations belong to an earlier request than requested-ref, as requested-over shows. They do if a user
+// Stale reports whether the other annotations belong to an earlier request than requested-ref, as requested-over shows. They do if a user
 // sets only requested-ref, for example after a rollback, whose condition is not part of the new request.
-func (q Requests) stale() bool {
+func (q Requests) Stale() bool {
 	over := q.Annotations[v1alpha1.AnnotationRequestedOver]
 	return over != "" && !fits(over, q.Annotations[v1alpha1.AnnotationRequestedRef])
 }

@@ -139,12 +139,15 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if err != nil {
 		return err
 	}
+	// A part that fails is left out of the report, which took minutes to measure.
 	var all []result
+	var failed []error
 	for i, of := range s.sizes {
 		progress.Printf("%s agents", of)
 		r, err := measureSize(ctx, s, of, admin, filepath.Join(work, strconv.Itoa(i)), logger)
 		if err != nil {
-			return fmt.Errorf("%s agents: %w", of, err)
+			failed = append(failed, fmt.Errorf("%s agents: %w", of, err))
+			continue
 		}
 		progress.Printf("%s agents: first sync %.1f s, next %.1f s", of, r.first.verified.Seconds(), r.syncs[0].verified.Seconds())
 		all = append(all, r)
@@ -152,9 +155,12 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	progress.Printf("a rollout in %s", s.stages)
 	staged, err := measureRollout(ctx, s, admin, filepath.Join(work, "rollout"), logger)
 	if err != nil {
-		return fmt.Errorf("rollout: %w", err)
+		failed, staged = append(failed, fmt.Errorf("rollout: %w", err)), rollout{}
 	}
-	return write(stdout, all, staged)
+	if len(all) > 0 {
+		failed = append(failed, write(stdout, all, staged))
+	}
+	return errors.Join(failed...)
 }
 
 // install installs the agents' role and the policies, like the chart.

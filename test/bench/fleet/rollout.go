@@ -156,8 +156,11 @@ func writesOf(rounds []map[string]int, what string) int {
 	return median(all)
 }
 
-// write prints what a rollout costs.
+// write prints what a rollout costs. It prints nothing if none was measured.
 func (r rollout) write(out io.Writer) error {
+	if len(r.staged) == 0 {
+		return nil
+	}
 	fmt.Fprintf(out, "\n## A rollout to %d gateways in %d stages\n\n", r.of.total(), r.of.sites)
 	t := table(out, "API writes of a sync", "in stages", "without stages")
 	names := map[string]bool{}
