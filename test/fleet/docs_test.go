@@ -144,11 +144,6 @@ const settersRights = `{apiVersion: v1, kind: Namespace, metadata: {name: argocd
   roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: stoker-view}, subjects: [{kind: ServiceAccount, namespace: plant, name: setter}]}
 `
 
-// editorsBinding gives the user the rights of stoker-edit.
-const editorsBinding = `{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: editors},
-  roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: stoker-edit}, subjects: [{kind: ServiceAccount, namespace: plant, name: setter}]}
-`
-
 func newWorkplace(t *testing.T, cluster *kubetest.Cluster) *workplace {
 	t.Helper()
 	w := &workplace{t: t}
@@ -257,7 +252,7 @@ func (w *workplace) types(c document.Command) {
 		w.person.Type(t, "stoker set-ref line --application argocd/line")
 	}
 	if strings.Contains(c.Text, "--confirm-deletion") {
-		w.Cluster.ApplyYAML(t, w.Namespace, editorsBinding) // setters may not approve deletions
+		w.Allow("setter", "stoker-edit") // setters may not approve deletions
 		w.WaitAllowed("setter", authorizationv1.ResourceAttributes{Namespace: w.Namespace, Group: "stoker.io", Resource: "gatewaysyncs", Verb: "update"})
 	}
 	said := w.person.Type(t, c.Text)
