@@ -154,10 +154,11 @@ func unreachable(ctx context.Context, base *url.URL, r call, timeout time.Durati
 	if ctx.Err() != nil {
 		return failure.New(v1alpha1.ReasonGatewayUnreachable, "%s %s on %s was canceled: %w", r.method, r.path, base, context.Cause(ctx))
 	}
-	what := fmt.Sprintf("%s %s on %s failed", r.method, r.path, base)
 	if advice := tlsAdvice(err, base.Hostname()); advice != "" {
-		what = fmt.Sprintf("the gateway at %s is not trusted: %s", base, advice)
-	} else if errors.Is(err, context.DeadlineExceeded) {
+		return failure.New(v1alpha1.ReasonGatewayUntrusted, "the gateway at %s is not trusted: %s: %w", base, advice, err)
+	}
+	what := fmt.Sprintf("%s %s on %s failed", r.method, r.path, base)
+	if errors.Is(err, context.DeadlineExceeded) {
 		what = fmt.Sprintf("%s %s on %s had no answer within %s", r.method, r.path, base, timeout)
 	} else if _, ok := errors.AsType[*net.DNSError](err); ok {
 		what = fmt.Sprintf("cannot resolve the gateway's host %s", base.Hostname())
@@ -172,9 +173,6 @@ func isDial(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	return ok && op.Op == "dial"
 }
-
-// Untrusted reports whether the client reached the gateway but did not accept its certificate. Retrying does not help.
-func Untrusted(err error) bool { return tlsAdvice(err, "") != "" }
 
 // tlsAdvice says what to configure after a TLS handshake that failed. It returns "" for other errors.
 func tlsAdvice(err error, host string) string {

@@ -189,7 +189,7 @@ func retryable(err error) bool {
 	if s, ok := errors.AsType[*StatusError](err); ok {
 		return s.Status >= 500
 	}
-	return failure.Is(err, v1alpha1.ReasonGatewayUnreachable) && !Untrusted(err)
+	return failure.Is(err, v1alpha1.ReasonGatewayUnreachable)
 }
 
 // scanFailure returns the error of Scan: ScanFailed, unless err has a more specific reason.
@@ -197,7 +197,7 @@ func scanFailure(kind Kind, posts int, err error) error {
 	switch reason := failure.Reason(err, v1alpha1.ReasonScanFailed); {
 	case reason != v1alpha1.ReasonGatewayUnreachable && reason != v1alpha1.ReasonScanFailed:
 		return failure.New(reason, "the %s scan failed: %w", kind, err)
-	case isDial(err) || Untrusted(err):
+	case isDial(err):
 		return failure.New(v1alpha1.ReasonGatewayUnreachable, "the %s scan failed: %w", kind, err)
 	}
 	return failure.New(v1alpha1.ReasonScanFailed,

@@ -56,7 +56,7 @@ func TestUntrustedGatewayGetsNoToken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := start(t, simulator.Options{TLS: &c.opts})
 			_, err := client(t, g, overTLS(g, c.tls(g))).Scan(t.Context(), ignition.Projects)
-			requireReason(t, v1alpha1.ReasonGatewayUnreachable, err)
+			requireReason(t, v1alpha1.ReasonGatewayUntrusted, err)
 			assert.ErrorContains(t, err, "is not trusted")
 			assert.ErrorContains(t, err, c.says)
 			assert.Empty(t, g.Requests.List())
@@ -68,7 +68,7 @@ func TestTLSToPlainPortError(t *testing.T) {
 	g := start(t, simulator.Options{})
 	c := client(t, g, func(c *ignition.Config) { c.URL = strings.Replace(g.URL(), "http:", "https:", 1) })
 	_, err := c.Info(t.Context())
-	requireReason(t, v1alpha1.ReasonGatewayUnreachable, err)
+	requireReason(t, v1alpha1.ReasonGatewayUntrusted, err)
 	assert.ErrorContains(t, err, "does not use TLS")
 }
 

@@ -176,7 +176,7 @@ func (l loader) recordScan(kind ignition.Kind, duration time.Duration, err error
 // it may never come up. After the agent has seen it running once, the gateway's own probes are responsible.
 func (j *job) checkStarted(ctx context.Context) error {
 	if state, err := j.gateway.state(ctx); state != running {
-		if failure.Is(err, v1alpha1.ReasonGatewayUnreachable) && !ignition.Untrusted(err) { // a web server that is coming up can fail in many ways
+		if failure.Is(err, v1alpha1.ReasonGatewayUnreachable) { // a web server that is coming up can fail in many ways
 			err = failure.New(v1alpha1.ReasonWaitingForGateway, "%w", err)
 		}
 		j.r.Phase = Applied

@@ -16,7 +16,7 @@ const (
 	ClassRetry Class = "retry"
 	// ClassHeld means that the work waits for a user or a policy.
 	ClassHeld Class = "held"
-	// ClassStalled means that no retry succeeds until the spec, the commit or a Secret changes.
+	// ClassStalled means that no retry succeeds until a user changes the spec, the commit, a Secret or the gateway.
 	ClassStalled Class = "stalled"
 	// ClassNotInjected means that the pod has no agent.
 	ClassNotInjected Class = "not-injected"
@@ -48,7 +48,6 @@ const (
 	ReasonGitThrottled       Reason = "GitThrottled"
 	ReasonScanFailed         Reason = "ScanFailed"
 	ReasonGatewayUnreachable Reason = "GatewayUnreachable"
-	ReasonGatewayForbidden   Reason = "GatewayForbidden"
 	ReasonNoSpace            Reason = "NoSpace"
 	ReasonWriteFailed        Reason = "WriteFailed"
 	ReasonVerificationFailed Reason = "VerificationFailed"
@@ -94,6 +93,8 @@ const (
 	ReasonLimitExceeded            Reason = "LimitExceeded"
 	ReasonLFSPointer               Reason = "LFSPointer"
 	ReasonEmbeddedSecret           Reason = "EmbeddedSecret"
+	ReasonGatewayForbidden         Reason = "GatewayForbidden"
+	ReasonGatewayUntrusted         Reason = "GatewayUntrusted"
 	ReasonPushRejected             Reason = "PushRejected"
 	ReasonUnsupportedRepository    Reason = "UnsupportedRepository"
 	ReasonPodRestartNeeded         Reason = "PodRestartNeeded"
@@ -169,7 +170,6 @@ var Reasons = []ReasonInfo{
 	{ReasonGitThrottled, ClassRetry, CauseGit, "the git server limits the rate of requests"},
 	{ReasonScanFailed, ClassRetry, CauseOther, "the gateway did not finish a scan"},
 	{ReasonGatewayUnreachable, ClassRetry, CauseOther, "the gateway's web server could not be reached"},
-	{ReasonGatewayForbidden, ClassRetry, CauseOther, "the gateway refused the API token"},
 	{ReasonNoSpace, ClassRetry, CauseOther, "the data directory has no space, no inodes left, or is read-only"},
 	{ReasonWriteFailed, ClassRetry, CauseOther, "the data directory could not be read or written"},
 	{ReasonVerificationFailed, ClassRetry, CauseCommit, "files were written, but the gateway does not show them"},
@@ -212,6 +212,8 @@ var Reasons = []ReasonInfo{
 	{ReasonLimitExceeded, ClassStalled, CauseCommit, "a size or count is over its limit"},
 	{ReasonLFSPointer, ClassStalled, CauseCommit, "a file under a mapped path is a Git LFS pointer"},
 	{ReasonEmbeddedSecret, ClassStalled, CauseCommit, "a file of the commit has an embedded secret, and embeddedSecretPolicy is refuse"},
+	{ReasonGatewayForbidden, ClassStalled, CauseOther, "the gateway refused the API token, or there is none"},
+	{ReasonGatewayUntrusted, ClassStalled, CauseOther, "the agent does not trust the TLS certificate of the gateway, or its port does not speak TLS"},
 	{ReasonPushRejected, ClassStalled, CauseOther, "the git server declined the push of a gateway's changes"},
 	{ReasonUnsupportedRepository, ClassStalled, CauseOther, "the repository uses something that Stoker does not read"},
 	{ReasonPodRestartNeeded, ClassStalled, CauseGit, "the spec names a credential that the pod does not mount; restart the pod"},

@@ -27,8 +27,8 @@ func After(class v1alpha1.Class, n int, period time.Duration) time.Duration {
 	case v1alpha1.ClassHeld:
 		return Jitter(period)
 	case v1alpha1.ClassStalled:
-		// Only another spec, commit or secret helps. The first two wake the loop; a secret is a file that may change.
-		return Jitter(max(period, time.Minute))
+		// Another spec, commit or Secret wakes the loop. A permission or a certificate that a user changes on the gateway does not.
+		return Jitter(min(max(period, time.Minute), MaxRetry))
 	default:
 		return Retry(n, MaxRetry)
 	}

@@ -28,6 +28,7 @@ func TestBackoffGrowsWithinBounds(t *testing.T) {
 	assert.Less(t, After(v1alpha1.ClassRetry, 1, time.Hour), 2*time.Second, "the first retry comes within seconds")
 	assert.Greater(t, After(v1alpha1.ClassRetry, 30, time.Second), 4*time.Minute, "later retries take minutes")
 	assert.Less(t, After(v1alpha1.ClassWorking, 1, time.Hour), 3*time.Second, "a starting gateway is polled often")
+	assert.Less(t, After(v1alpha1.ClassStalled, 1, time.Hour), 6*time.Minute, "what a user changes on a gateway is noticed within minutes")
 	for _, d := range []time.Duration{0, 1, time.Hour, 1 << 61} {
 		t.Run(d.String(), func(t *testing.T) {
 			j := Jitter(d)

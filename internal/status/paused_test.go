@@ -58,7 +58,7 @@ func TestPausedUnreachableGateway(t *testing.T) {
 	}{
 		{v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway},
 		{v1alpha1.GatewayPending, v1alpha1.ReasonWaitingForCommissioning},
-		{v1alpha1.GatewayError, v1alpha1.ReasonGatewayForbidden},
+		{v1alpha1.GatewayError, v1alpha1.ReasonGatewayUnreachable},
 	} {
 		t.Run(string(c.reason), func(t *testing.T) {
 			s := newScene(t, 2)

@@ -89,3 +89,19 @@ func TestMaintenanceWindowHasNoDeadline(t *testing.T) {
 		assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled))
 	})
 }
+
+// No retry helps until a user changes the key or the certificate, so callers that wait get their answer at once.
+func TestRefusedByGatewayFails(t *testing.T) {
+	for _, reason := range []v1alpha1.Reason{"GatewayForbidden", "GatewayUntrusted"} {
+		t.Run(string(reason), func(t *testing.T) {
+			s := newScene(t, 2)
+			s.fails(0, reason, "the gateway rejects the API token")
+			st := s.write()
+			assert.Equal(t, "True/"+string(reason), condition(st, v1alpha1.ConditionStalled))
+			assert.Equal(t, v1alpha1.OutcomeFailed, st.Outcome.Phase)
+			assert.Equal(t, reason, st.Outcome.Reason)
+			s.takes(0)
+			assert.Equal(t, v1alpha1.OutcomeSucceeded, s.write().Outcome.Phase)
+		})
+	}
+}

@@ -71,6 +71,7 @@ func TestNoOutputContainsSecrets(t *testing.T) {
 	p.await("the token is rejected", func(s state) bool { return s.Reason == "GatewayForbidden" })
 	collect()
 	p.gw.Faults.Clear()
+	p.saveSpec()
 	p.synced(next)
 	p.stop()
 	output.WriteString(p.agent.Log.String())

@@ -110,7 +110,7 @@ func TestCertificateRenewalWithoutRestart(t *testing.T) {
 
 	require.NoError(t, p.gw.RotateTLS(nil, time.Time{}))
 	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("second")))
-	s := p.reason("GatewayUnreachable")
+	s := p.reason("GatewayUntrusted")
 	assert.Contains(t, s.Message, "caSecretRef")
 	assert.Equal(t, first, s.Commit)
 	p.secret("gateway/ca", string(p.gw.CA()))
