@@ -140,7 +140,7 @@ func (p *Proposer) load(n Notes) error {
 
 // shown returns a copy of the status, or nil if there is nothing to show.
 func (p *Proposer) shown() *v1alpha1.Proposal {
-	if p.status.State == "" {
+	if p.status.State == "" && p.status.Reason == "" {
 		return nil
 	}
 	status := p.status
@@ -229,14 +229,18 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 	}
 	overwrote := p.overwrote
 	p.overwrote = false
-	if (len(in.Changed) == 0 || in.Standby) && !p.rec.active() {
+	idle := (len(in.Changed) == 0 || in.Standby) && !p.rec.active()
+	if idle {
 		p.forgetChanges()
 		p.setFromRecord()
-		return time.Time{}, nil
+	} else {
+		p.revert = s.Revert
 	}
-	p.revert = s.Revert
-	if s.Problem != nil {
-		return time.Time{}, s.Problem
+	if s.Problem != nil { // also before the first change, so that a user learns it in time
+		p.setProblem(s.Problem)
+	}
+	if idle || s.Problem != nil {
+		return time.Time{}, nil
 	}
 	if p.rec.drop(s.Branch) {
 		if err := p.rec.save(in.Notes); err != nil {

@@ -43,6 +43,20 @@ func (p *Proposer) setFailed(err error) {
 	p.lastFailure = p.status
 }
 
+// setProblem sets the status to the recorded one, with the reason why the agent cannot propose anything with these settings. Without a
+// record there is no state, because the agent neither waits for the end of debounce nor pushes.
+func (p *Proposer) setProblem(err error) {
+	reason, message := failure.Reason(err, v1alpha1.ReasonGitUnreachable), oneLine(err.Error(), 500)
+	if p.status.Reason != reason || p.status.Message != message {
+		p.Log.Warn("changes not proposed", "reason", reason, "error", err)
+	}
+	p.setFromRecord()
+	if p.status.State == v1alpha1.ProposalPushing {
+		p.status.State = ""
+	}
+	p.status.Reason, p.status.Message = reason, message
+}
+
 // setRefused sets the status to why changes are not proposed.
 func (p *Proposer) setRefused(c *Changes) {
 	first := c.Refused[0]

@@ -30,7 +30,7 @@ var proposalStates = []v1alpha1.ProposalState{v1alpha1.ProposalSettling, v1alpha
 // version does not know, or that could mislead a reader, is dropped.
 func (g *gateway) propose(p *v1alpha1.Proposal) {
 	g.ProposalState, g.Proposal, g.proposal = "", "", nil
-	if p == nil || !slices.Contains(proposalStates, p.State) {
+	if p == nil || !slices.Contains(proposalStates, p.State) && (p.State != "" || p.Reason == "") {
 		return
 	}
 	safe := v1alpha1.Proposal{State: p.State, Number: max(p.Number, 0), Reason: p.Reason, Message: annotation.Line(p.Message)}

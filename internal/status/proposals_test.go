@@ -55,6 +55,8 @@ func TestBidirectionalReady(t *testing.T) {
 		{"foreign commit", []proposal{{state: v1alpha1.ProposalForeign}},
 			"False/BranchTaken", "gw-0 (pod gw-0-0): another gateway or another author committed to the branch for a gateway's changes"},
 		{"reason of a newer agent", []proposal{{v1alpha1.ProposalRefused, "not a reason", "tomorrow"}}, "False/ChangesRefused", "gw-0 (pod gw-0-0): tomorrow"},
+		{"credential not mounted, nothing changed", []proposal{{state: v1alpha1.ProposalOpen}, {"", v1alpha1.ReasonPodRestartNeeded, "restart the pod"}},
+			"False/PodRestartNeeded", "gw-1 (pod gw-1-0): restart the pod"},
 		{"work in progress is not a problem", []proposal{{v1alpha1.ProposalSettling, v1alpha1.ReasonProgressing, "waits"}},
 			"True/ProposalsReady", "1 proposal under way"},
 		{"most severe first", []proposal{
