@@ -91,17 +91,21 @@ func Unstructured(object map[string]any) (*v1alpha1.GatewaySync, error) {
 func decodeDocument[T any](document []byte, kind string) (*T, error) {
 	data, err := yaml.YAMLToJSONStrict(document)
 	if err != nil {
-		return nil, err
-	}
-	var head struct {
-		APIVersion string `json:"apiVersion"`
-		Kind       string `json:"kind"`
+		return nil, invalidYAML(err)
 	}
 	if bytes.Equal(data, []byte("null")) {
 		return nil, nil
 	}
+	if !bytes.HasPrefix(data, []byte("{")) {
+		return nil, errors.New("it is a list or a single value: write an object with apiVersion, kind, metadata and spec")
+	}
+	type header struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+	}
+	var head header
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &head); err != nil {
-		return nil, err
+		return nil, readable[header](err, data)
 	}
 	if head.Kind != kind {
 		return nil, nil
@@ -125,6 +129,12 @@ func decodeDocument[T any](document []byte, kind string) (*T, error) {
 		return nil, fmt.Errorf("%w (names of fields are case-sensitive)", errors.Join(unknown...))
 	}
 	return one, nil
+}
+
+// invalidYAML returns an error of a YAML parser without the words about its own types. The line and the key stay.
+func invalidYAML(err error) error {
+	text := strings.NewReplacer("error converting YAML to JSON: ", "", "yaml: ", "", "unmarshal errors:\n", "", "already set in map", "is there twice").Replace(err.Error())
+	return fmt.Errorf("not valid YAML: %s", strings.Join(strings.Fields(text), " "))
 }
 
 // readable explains an error about a value of a wrong type to the author of the object.
