@@ -103,7 +103,10 @@ func TestMovedTagIsNotFollowed(t *testing.T) {
 	s.untilReady("True/Synced")
 
 	s.Tag("v2", s.first)
-	gs := s.untilReady("False/RefMoved")
+	gs := s.until("RefResolved False/RefMoved", func(gs *v1alpha1.GatewaySync) bool {
+		return condition(&gs.Status, v1alpha1.ConditionRefResolved) == "False/RefMoved"
+	})
+	assert.Equal(t, "True/Synced", condition(&gs.Status, v1alpha1.ConditionReady), "the fleet runs what was requested")
 	assert.Equal(t, chosen, s.target().Commit)
 	assert.Equal(t, chosen, gs.Status.Target.Commit)
 	assert.Equal(t, "1/1", gs.Status.GatewaysReady, "the gateways run what was requested")

@@ -178,9 +178,9 @@ func TestLeaderlessStatusExplainsPods(t *testing.T) {
 		"no image":                       {waits("gateway", "ErrImagePull"), "gw-0 (the image of container gateway cannot be pulled)"},
 		"no image, between two attempts": {waits("gateway", "ImagePullBackOff"), "gw-0 (the image of container gateway cannot be pulled)"},
 		"no Secret":                      {waits("gateway", "CreateContainerConfigError"), "gw-0 (container gateway cannot be created: secret plant-db not found)"},
-		"crashing":                       {corev1.PodStatus{Phase: corev1.PodRunning, InitContainerStatuses: []corev1.ContainerStatus{{Name: inject.Container, LastTerminationState: ended}}}, "gw-0 (container " + inject.Container + " keeps crashing)"},
+		"crashing":                       {corev1.PodStatus{Phase: corev1.PodRunning, InitContainerStatuses: []corev1.ContainerStatus{{Name: inject.Container, LastTerminationState: ended}}}, "gw-0 (container " + inject.Container + " keeps crashing: 1 restart, the last exit was 1)"},
 		"crashing, and running now": {corev1.PodStatus{Phase: corev1.PodRunning, InitContainerStatuses: []corev1.ContainerStatus{{Name: inject.Container, Ready: true,
-			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, LastTerminationState: ended}}}, "gw-0 (container " + inject.Container + " keeps crashing)"},
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, LastTerminationState: ended}}}, "gw-0 (container " + inject.Container + " keeps crashing: 1 restart, the last exit was 1)"},
 		"crashed after an hour": {corev1.PodStatus{Phase: corev1.PodRunning, InitContainerStatuses: []corev1.ContainerStatus{{Name: inject.Container, Ready: true,
 			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, LastTerminationState: endedAfterAnHour}}}, "pods: gw-0"},
 	} {

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -31,13 +32,34 @@ func Stuck(p *corev1.Pod) string {
 		case w != nil && strings.HasPrefix(w.Reason, "CreateContainer"):
 			return truncate("container " + c.Name + " cannot be created: " + w.Message)
 		case last != nil && (!c.Ready || last.FinishedAt.Sub(last.StartedAt.Time) < shortRun) && (c.State.Terminated == nil || c.State.Terminated.ExitCode != 0):
-			return truncate("container " + c.Name + " keeps crashing")
+			return truncate(fmt.Sprintf("container %s keeps crashing: %s, the last exit was %d%s", c.Name, restarts(c.RestartCount), last.ExitCode, why(last)))
 		}
 	}
 	if p.Status.Phase == corev1.PodPending {
 		return Pending
 	}
 	return ""
+}
+
+// restarts returns the number of restarts, rounded down, so that a container that crashes for days changes the text only a few times.
+func restarts(n int32) string {
+	if n <= 1 {
+		return "1 restart"
+	}
+	for _, least := range []int32{100, 50, 20, 10, 5} {
+		if n > least {
+			return fmt.Sprintf("more than %d restarts", least)
+		}
+	}
+	return fmt.Sprintf("%d restarts", n)
+}
+
+// why returns the reason of an exit, unless it says no more than the exit code.
+func why(t *corev1.ContainerStateTerminated) string {
+	if t.Reason == "" || t.Reason == "Error" || t.Reason == "Completed" {
+		return ""
+	}
+	return " (" + t.Reason + ")"
 }
 
 // Pending is the result of Stuck for a pod that does not run yet and has no visible problem.

@@ -214,6 +214,9 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	switch {
 	case g.synced:
 	case current && !g.delivered:
+		if stuck := g.pods[0].Stuck; stuck != "" && retriesByItself(g.Reason) { // such as a gateway that crashes while the agent waits for it
+			g.Message = failure.Cut(g.Message+"; "+stuck, maxMessage)
+		}
 		if paused && retriesByItself(g.Reason) { // nothing waits for a paused gateway: neither a deadline nor a request
 			g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayHeld, v1alpha1.ReasonPaused, failure.Cut("paused; "+says, maxMessage)
 			g.handled = true

@@ -32,7 +32,7 @@ func outcome(f *facts, ready *metav1.Condition, handledRequest string) *v1alpha1
 	s := f.fleet.count(polled, func(g *gateway) bool { return handled || g.handled && f.Target.RequestedAt == d.RequestedAt })
 	o.Failed = int32(s.failed)
 	deadline := o.Reason == v1alpha1.ReasonProgressDeadlineExceeded
-	refused := f.Ref.Err != nil && failure.Reason(f.Ref.Err, "").Class() == v1alpha1.ClassStalled
+	refused := f.Ref.Err != nil && failure.Reason(f.Ref.Err, "").Class() == v1alpha1.ClassStalled && ready.Status != metav1.ConditionTrue
 	switch ready := ready.Status == metav1.ConditionTrue; {
 	case f.Invalid != nil:
 		say(v1alpha1.OutcomeFailed, failure.Reason(f.Invalid, v1alpha1.ReasonProfilesInvalid), f.Invalid.Error())

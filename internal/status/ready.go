@@ -27,7 +27,7 @@ func judge(f *facts) verdict {
 	switch {
 	case f.Invalid != nil:
 		return say(metav1.ConditionFalse, failure.Reason(f.Invalid, v1alpha1.ReasonProfilesInvalid), f.Invalid.Error())
-	case f.Ref.Err != nil && (!f.resolved || ref.Class() == v1alpha1.ClassStalled):
+	case f.Ref.Err != nil && (!f.resolved || ref.Class() == v1alpha1.ClassStalled) && !f.movedAway():
 		return say(metav1.ConditionFalse, ref, refResolved(f).Message)
 	case f.away != nil:
 		return say(metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, f.away.describe())
@@ -51,6 +51,12 @@ func judge(f *facts) verdict {
 		return say(metav1.ConditionFalse, v1alpha1.ReasonPaused, "paused; "+f.fleet.countSynced(f.describeTarget()))
 	}
 	return f.fleet.behind(f.describeTarget())
+}
+
+// movedAway reports whether the ref moved after all gateways took the requested commit. They run what was requested, so this is a warning
+// (RefResolved) and no failure.
+func (f *facts) movedAway() bool {
+	return f.refReason() == v1alpha1.ReasonRefMoved && f.resolved && f.away == nil && len(f.fleet) > 0 && f.fleet.synced() == len(f.fleet)
 }
 
 // allGatewaysSynced returns the condition AllGatewaysSynced, which describes the gateways alone: an unreachable git server does

@@ -105,3 +105,33 @@ func TestRefusedByGatewayFails(t *testing.T) {
 		})
 	}
 }
+
+// The tag of a request moves after all gateways took the requested commit. They run it, so the fleet stays ready, with a warning.
+func TestTagMovedAfterSync(t *testing.T) {
+	s := newScene(t, 2)
+	s.write()
+	s.Ref.Err = failure.New(v1alpha1.ReasonRefMoved, "v2 is at bbbbbbb, but was requested at aaaaaaa")
+	st := s.write()
+	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady))
+	assert.Equal(t, "False/RefMoved", condition(st, v1alpha1.ConditionRefResolved))
+	assert.Empty(t, condition(st, v1alpha1.ConditionStalled))
+	assert.Equal(t, "Synced; git: RefMoved", st.Summary)
+	assert.Equal(t, v1alpha1.OutcomeSucceeded, st.Outcome.Phase)
+
+	s.fails(1, v1alpha1.ReasonWaitingForGateway, "starts")
+	st = s.write()
+	assert.Equal(t, "False/RefMoved", condition(st, v1alpha1.ConditionReady), "a gateway does not have the requested commit")
+	assert.Equal(t, v1alpha1.OutcomeFailed, st.Outcome.Phase)
+}
+
+// A gateway that crashes again and again must not read like one that starts slowly.
+func TestCrashingGatewayInMessage(t *testing.T) {
+	s := newScene(t, 1)
+	s.fails(0, v1alpha1.ReasonWaitingForGateway, "port 8088 is closed")
+	s.report(0).Phase = v1alpha1.GatewayApplied
+	s.Pods[0].Stuck = "container gateway keeps crashing: 5 restarts, the last exit was 137 (OOMKilled)"
+	st := s.write()
+	assert.Equal(t, "port 8088 is closed; container gateway keeps crashing: 5 restarts, the last exit was 137 (OOMKilled)", st.DiscoveredGateways[0].Message)
+	s.takes(0)
+	assert.NotContains(t, s.write().DiscoveredGateways[0].Message, "crashing")
+}
