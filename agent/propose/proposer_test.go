@@ -495,31 +495,3 @@ func (f *failing) Create(ctx context.Context, d forge.Draft) (forge.PullRequest,
 	}
 	return f.hub.Create(ctx, d)
 }
-
-// The spec may name a credential that the pod does not mount. The user learns that before the first change.
-func TestProblemWithoutChanges(t *testing.T) {
-	g := newPlant(t).gateway("a")
-	problem := failure.New(v1alpha1.ReasonPodRestartNeeded, "restart the pod")
-	g.settings.Problem = problem
-	g.step()
-	require.NotNil(t, g.last)
-	assert.Equal(t, v1alpha1.ReasonPodRestartNeeded, g.last.Reason)
-	assert.Empty(t, g.last.State, "there is no proposal")
-
-	g.save(`{"v":2}`)
-	g.settle(minute)
-	assert.Equal(t, v1alpha1.ReasonPodRestartNeeded, g.last.Reason)
-	assert.Empty(t, g.last.State, "nothing is pushed")
-	assert.False(t, g.p.Safe())
-	assert.False(t, g.p.Settled())
-
-	g.settings.Problem = nil
-	g.settle(minute)
-	assert.Equal(t, v1alpha1.ProposalOpen, g.state())
-	assert.Empty(t, g.last.Reason)
-
-	g.settings.Problem = problem
-	g.step()
-	assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "the pull request stays")
-	assert.Equal(t, v1alpha1.ReasonPodRestartNeeded, g.last.Reason)
-}
