@@ -229,9 +229,9 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	}
 }
 
-// retriesByItself reports whether an agent retries without a user.
+// retriesByItself reports whether an agent retries without another spec or commit.
 func retriesByItself(r v1alpha1.Reason) bool {
-	return r.Class() == v1alpha1.ClassWorking || r.Class() == v1alpha1.ClassRetry
+	return r.Class() == v1alpha1.ClassWorking || r.Class() == v1alpha1.ClassRetry || r == v1alpha1.ReasonGatewayForbidden || r == v1alpha1.ReasonGatewayUntrusted
 }
 
 // reportable reports whether an agent may report a state.

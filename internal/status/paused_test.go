@@ -97,3 +97,15 @@ func TestInvalidSpecOfPausedGateway(t *testing.T) {
 	s.report(0).Paused = true
 	assert.Equal(t, "True/ProfileNotFound", condition(s.write(), v1alpha1.ConditionStalled))
 }
+
+// Nothing waits for a paused gateway, so a key that it refuses is no failure until a user resumes it.
+func TestRefusedKeyOfPausedGateway(t *testing.T) {
+	s := newScene(t, 1)
+	s.fails(0, v1alpha1.ReasonGatewayForbidden, "the gateway rejects the API token")
+	s.report(0).Paused = true
+	st := s.write()
+	assert.Equal(t, "False/Paused", condition(st, v1alpha1.ConditionReady))
+	assert.Equal(t, v1alpha1.OutcomePaused, st.Outcome.Phase)
+	s.report(0).Paused = false
+	assert.Equal(t, "True/GatewayForbidden", condition(s.write(), v1alpha1.ConditionStalled))
+}
