@@ -45,7 +45,7 @@ func ParseURL(s string) (URL, error) {
 	case filepath.IsAbs(s):
 		return URL{scheme: "file", path: filepath.Clean(s)}, nil
 	case strings.ContainsFunc(s, unicode.IsSpace):
-		return URL{}, badURL("it contains a space")
+		return URL{}, badURL("it contains a space: write %%20 for one in the path")
 	}
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {
@@ -141,8 +141,10 @@ func parseAddress(s string) (*url.URL, error) {
 		return nil, badURL("it cannot be read: check host, port and percent signs")
 	}
 	switch {
-	case p.RawQuery != "" || p.ForceQuery || p.Fragment != "" || strings.HasSuffix(s, "#"):
-		return nil, badURL("it has a query or a fragment, which no repository needs: put credentials into a Secret")
+	case p.RawQuery != "" || p.ForceQuery:
+		return nil, badURL("it contains a question mark: write %%3F for one in the path; credentials belong into a Secret")
+	case p.Fragment != "" || strings.HasSuffix(s, "#"):
+		return nil, badURL("it contains a #: write %%23 for one in the path; set spec.git.ref for a branch or tag")
 	case p.Opaque != "" || !validHost(p.Hostname()):
 		return nil, badURL("its host is empty or not a host name (write international names in punycode)")
 	case !validPort(p.Host, p.Port()):

@@ -121,3 +121,19 @@ func FuzzParseURLRedact(f *testing.F) {
 		require.Equal(t, u.origin(), again.origin())
 	})
 }
+
+// The address may have a password, so errors name only the character.
+func TestURLErrorNamesCharacter(t *testing.T) {
+	for address, says := range map[string]string{
+		"https://git.example.com/my plant.git":     "a space: write %20",
+		"https://git.example.com/plant.git?ref=x":  "a question mark: write %3F",
+		"https://git.example.com/plant.git#main":   "a #: write %23",
+		"ssh://git@git.example.com/plant.git#main": "a #: write %23",
+		"https://git.example.com/plant.git?":       "a question mark: write %3F",
+	} {
+		t.Run(address, func(t *testing.T) {
+			_, err := ParseURL(address)
+			assert.ErrorContains(t, err, says)
+		})
+	}
+}
