@@ -14,7 +14,7 @@ const proposalUsage = `agent proposal shows what the agent has proposed of the c
   agent proposal show --data-dir DIR [-o table|json]
 
 It asks neither the git server nor the forge, and works beside a running agent. To propose again from today's commit, set the
-annotation stoker.io/propose, or run "stoker proposals NAME --renew GATEWAY".
+annotation stoker.io/propose of the GatewaySync. "stoker proposals --help" shows the command for it in a cluster.
 `
 
 func proposal() inspection {

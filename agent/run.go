@@ -100,7 +100,7 @@ func standAlone(ctx context.Context, s settings, screen *screen) (int, error) {
 		Metrics: metrics.NewAgent(reg, version, namespace, name, s.GatewayName),
 	})
 	if s.Once {
-		return exitCode(runner.Once(ctx)), nil
+		return onceResult(runner.Once(ctx))
 	}
 	servers, err := listen(ctx, s, loop.Handler(runner.Routes()), reg, log)
 	if err != nil {
@@ -160,14 +160,14 @@ func openStore(s settings, log *slog.Logger) (store *repo.Store, closeStore func
 	if locked := checkLock(s); locked != nil {
 		return nil, nil, locked
 	}
-	return nil, nil, fmt.Errorf("the cache of git objects: %w", err)
+	return nil, nil, fmt.Errorf("the cache of git objects: %w; --repo-dir sets another directory", err)
 }
 
 // temporaryStore returns a store in a temporary directory, and a function that closes and removes it.
 func temporaryStore(o repo.StoreOptions) (*repo.Store, func(), error) {
 	tmp, err := os.MkdirTemp("", "stoker-dry-run-")
 	if err != nil {
-		return nil, nil, fmt.Errorf("a cache of git objects for the dry run: %w", err)
+		return nil, nil, fmt.Errorf("a cache of git objects for the dry run: %w; set TMPDIR to a directory that can be written", err)
 	}
 	store, err := repo.Open(tmp, o)
 	if err != nil {
@@ -254,6 +254,15 @@ func gatewaySyncName(s settings) (name, namespace string) {
 		return "", ""
 	}
 	return gs.Name, gs.Namespace
+}
+
+// onceResult returns the exit code of --once, and why it is not exitDone, which run prints last.
+func onceResult(s loop.State, timedOut bool) (int, error) {
+	code := exitCode(s, timedOut)
+	if code == exitDone {
+		return code, nil
+	}
+	return code, fmt.Errorf("%s: %s", s.Reason, s.Message)
 }
 
 // exitCode returns the exit code for a state.

@@ -22,8 +22,8 @@ COMMIT is what the gateway ran before the sync, and SYNCED what the sync brought
 the same id is in .stoker/backups. It works beside a running agent.
 
 An export has the files that the agent owned, and those that syncs have replaced since: use it to take single files or projects out of a
-snapshot. To restore a whole snapshot, set spec.rollback.toSnapshot or the annotation stoker.io/restore to its id, or run
-"stoker snapshots NAME --restore ID".
+snapshot. To restore a whole snapshot, set spec.rollback.toSnapshot or the annotation stoker.io/restore of the GatewaySync to its id.
+"stoker snapshots --help" shows the command for it in a cluster.
 `
 
 // snapshots returns the subcommand. Canceling ctx ends an export.

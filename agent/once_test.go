@@ -1,0 +1,73 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const onceSpec = `apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: plant}
+spec:
+  git: {repo: "file:///does/not/exist", ref: main}
+  sync: {profiles: {default: {mappings: [{source: a, destination: projects}]}}}
+`
+
+// once runs the agent with --once, and returns its exit code and the last line of its output.
+func once(t *testing.T, spec string, more ...string) (code int, last string) {
+	t.Helper()
+	dir := t.TempDir()
+	file, data := filepath.Join(dir, "gatewaysync.yaml"), filepath.Join(dir, "data")
+	require.NoError(t, os.WriteFile(file, []byte(spec), 0o600))
+	require.NoError(t, os.Mkdir(data, 0o700))
+	var out bytes.Buffer
+	args := append([]string{"--file", file, "--data-dir", data, "--gateway-name", "g", "--allow-unseeded", "--once"}, more...)
+	code = run(t.Context(), args, nil, &out, &out)
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	return code, lines[len(lines)-1]
+}
+
+func TestOnceEndsWithReason(t *testing.T) {
+	for name, c := range map[string]struct {
+		spec string
+		says []string
+	}{
+		"duplicate key": {onceSpec + "  paused: true\n  paused: false\n", []string{"ProfilesInvalid: ", `key "paused" is there twice`}},
+		"no repository": {onceSpec, []string{"GitUnreachable: ", "/does/not/exist"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, last := once(t, c.spec)
+			assert.Equal(t, exitFailed, code)
+			assert.True(t, strings.HasPrefix(last, "agent: "), last)
+			for _, words := range c.says {
+				assert.Contains(t, last, words)
+			}
+		})
+	}
+}
+
+// A container often has a read-only root. The error names the setting that helps.
+func TestUnwritableDirectories(t *testing.T) {
+	nowhere := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(nowhere, nil, 0o600))
+	t.Run("dry run", func(t *testing.T) {
+		t.Setenv("TMPDIR", filepath.Join(nowhere, "tmp"))
+		var out bytes.Buffer
+		file := filepath.Join(filepath.Dir(nowhere), "gatewaysync.yaml")
+		require.NoError(t, os.WriteFile(file, []byte(onceSpec), 0o600))
+		code := run(t.Context(), []string{"--file", file, "--data-dir", filepath.Dir(nowhere), "--gateway-name", "g", "--once", "--dry-run"}, nil, &out, &out)
+		assert.Equal(t, exitFailed, code)
+		assert.Contains(t, out.String(), "set TMPDIR to a directory that can be written")
+	})
+	t.Run("cache", func(t *testing.T) {
+		code, last := once(t, onceSpec, "--repo-dir", filepath.Join(nowhere, "objects"))
+		assert.Equal(t, exitFailed, code)
+		assert.Contains(t, last, "--repo-dir sets another directory")
+	})
+}
