@@ -113,7 +113,7 @@ func (l *Loop) currentOrder() *loop.Order {
 		target := l.requests()
 		target.Ref, target.Name, target.Commit, target.WindowApproved = t.ref, t.name, t.commit, annotation.WindowApproved(gs, t.commit.String())
 		l.order = &loop.Order{
-			Task:        sync.Task{Target: target, Profile: l.spec.effective, Facts: l.facts()},
+			Task:        sync.Task{Target: target, Profile: l.spec.effective, Facts: l.facts(), File: l.File},
 			GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: l.spec.connections,
 			ProposalSettings: l.proposals.Settings(gs, l.spec.effective, l.facts(), l.Secrets, l.Remote),
 		}

@@ -16,12 +16,15 @@ import (
 // emptied pushes a commit that deletes the project line and is held. It returns the commits before and after the deletion.
 func (b *bench) emptied() (good, bad plan.ID) {
 	b.t.Helper()
+	b.target.Facts.CRName = "plant"
 	good = b.push(append(firstCommit(), withProject("keep"))...)
 	b.synced()
 	bad = b.push(gitserver.Delete("projects/line/project.json"), gitserver.Delete(view), gitserver.Delete(viewDir+"/resource.json"))
 	r := b.ended(sync.Held, v1alpha1.ReasonMassDeletion)
 	assert.Contains(b.t, r.Message, "3 files would be deleted")
-	assert.Contains(b.t, r.Message, "--confirm-deletion="+bad.Short())
+	if b.target.File == "" {
+		assert.Contains(b.t, r.Message, "; to approve this: stoker sync plant --confirm-deletion="+bad.Short())
+	}
 	return good, bad
 }
 
@@ -68,4 +71,14 @@ func TestMassDeletionApproval(t *testing.T) {
 			assert.NotEmpty(t, b.read(view))
 		})
 	}
+}
+
+// A standalone agent has no cluster, so no command of stoker helps its user.
+func TestMassDeletionApprovalInFile(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.target.File = "/etc/stoker/gatewaysync.yaml"
+	_, bad := b.emptied()
+	r := b.ended(sync.Held, v1alpha1.ReasonMassDeletion)
+	assert.Contains(t, r.Message, "; to approve this: set the annotation stoker.io/confirm-deletion to "+bad.Short()+" in /etc/stoker/gatewaysync.yaml")
+	assert.NotContains(t, r.Message, "stoker sync")
 }

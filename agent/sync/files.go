@@ -150,6 +150,10 @@ func (f *files) compute(ctx context.Context) (*plan.Changes, error) {
 	in.AllowMassDeletion = f.t.RolloutRollback || annotation.ConfirmsDeletion(f.t.ConfirmDeletion, f.t.Commit.String())
 	var err error
 	f.r.Changes, err = planner.Compute(in)
+	if err == nil && f.r.Changes.Held != nil && f.r.Changes.Held.Reason == v1alpha1.ReasonMassDeletion {
+		short := f.t.Commit.Short()
+		f.r.Changes.Held.Message += "; to approve this: " + f.t.ask("sync", "--confirm-deletion="+short, v1alpha1.AnnotationConfirmDeletion, short)
+	}
 	return f.r.Changes, err
 }
 

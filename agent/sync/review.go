@@ -116,8 +116,8 @@ func (f *files) review(ctx context.Context, changes *plan.Changes, staged bool) 
 	case !*answer.Allowed:
 		last.retryAt = f.Now().Add(minReviewPause + rand.N(maxReviewPause-minReviewPause)).Truncate(time.Second)
 		f.r.RetryAt = last.retryAt
-		last.err = failure.New(v1alpha1.ReasonValidationDenied, "the validation webhook denies %s: %s; it is asked again at %s, or now: stoker sync %s --force",
-			f.t.Commit.Short(), denialReason(answer), last.retryAt.UTC().Format(time.RFC3339), f.t.Facts.CRName)
+		last.err = failure.New(v1alpha1.ReasonValidationDenied, "the validation webhook denies %s: %s; it is asked again at %s, or now: %s",
+			f.t.Commit.Short(), denialReason(answer), last.retryAt.UTC().Format(time.RFC3339), f.t.ask("sync", "--force", v1alpha1.AnnotationForceSync, "a new value"))
 	}
 	return last.err
 }

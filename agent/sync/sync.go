@@ -6,6 +6,7 @@ package sync
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
 	"log/slog"
@@ -76,6 +77,8 @@ type Task struct {
 	Profile effective.Settings
 	// Facts are the gateway's facts for templates. The sync fills in what follows from Ref, Commit and Profile.
 	Facts plan.Facts
+	// File is the file that has the GatewaySync of a standalone agent. It is empty in a cluster.
+	File string
 	// Admit is called before fetching a commit that is not on the disk. It returns the Name to use, or why the commit
 	// must not be fetched. nil admits every commit.
 	Admit func(ctx context.Context) (name string, err error)
@@ -98,6 +101,14 @@ type Task struct {
 	Repair bool
 	// Proposals says how the sync treats changes that are proposed to git; nil if none are.
 	Proposals *Proposals
+}
+
+// ask says how a user asks for something: by a command in a cluster, and by an annotation in the file of a standalone agent.
+func (t *Task) ask(command, flag, annotation, value string) string {
+	if t.File == "" {
+		return fmt.Sprintf("stoker %s %s %s", command, t.Facts.CRName, flag)
+	}
+	return fmt.Sprintf("set the annotation %s to %s in %s", annotation, value, t.File)
 }
 
 // Connections are the git remote and the gateway. They follow the spec and may differ from sync to sync.

@@ -41,6 +41,6 @@ func (j *job) checkWindows(ctx context.Context) error {
 		j.r.RetryAt = until
 		opens = fmt.Sprintf("syncs are allowed at %s", until.UTC().Format(time.RFC3339))
 	}
-	return failure.New(v1alpha1.ReasonMaintenanceWindow, "%s waits: %s (maintenance window %s); to deliver it now: stoker approve NAME --window",
-		j.t.Commit.Short(), opens, window)
+	return failure.New(v1alpha1.ReasonMaintenanceWindow, "%s waits: %s (maintenance window %s); to deliver it now: %s",
+		j.t.Commit.Short(), opens, window, j.t.ask("approve", "--window", v1alpha1.AnnotationApproved, v1alpha1.WindowApproval+"@"+j.t.Commit.String()))
 }

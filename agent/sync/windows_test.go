@@ -24,7 +24,7 @@ func TestMaintenanceWindows(t *testing.T) {
 		b := newBench(t, simulator.Options{})
 		now := noon
 		b.engine.Now = func() time.Time { return now }
-		b.target.Facts.GatewayName = "area-4"
+		b.target.Facts.GatewayName, b.target.Facts.CRName = "area-4", "plant"
 		b.target.Profile.Windows = []v1alpha1.MaintenanceWindow{{Name: "nights", Schedule: "0 22 * * *", Duration: "8h", Gateways: []string{"area-*"}}}
 		b.push(firstCommit()...)
 		b.synced() // the first sync of a gateway does not wait
@@ -37,7 +37,7 @@ func TestMaintenanceWindows(t *testing.T) {
 		worked := false
 		b.target.OnWorking = func() { worked = true }
 		r := b.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
-		assert.Contains(t, r.Message, "syncs are allowed at 2026-11-24T22:00:00Z (maintenance window nights); to deliver it now: stoker approve NAME --window")
+		assert.Contains(t, r.Message, "syncs are allowed at 2026-11-24T22:00:00Z (maintenance window nights); to deliver it now: stoker approve plant --window")
 		assert.Equal(t, time.Date(2026, 11, 24, 22, 0, 0, 0, time.UTC), r.RetryAt.UTC())
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 		assert.Empty(t, b.gw.Requests.List())

@@ -59,7 +59,7 @@ func (p *planner) holdForApproval() error {
 		if err != nil {
 			return err
 		}
-		mass := deletion.held(p.owned, p.To)
+		mass := deletion.held(p.owned)
 		if mass != nil && held != nil {
 			mass.Message += "; also, " + held.Message
 		}

@@ -145,7 +145,7 @@ func TestDeletedProjectIsHeld(t *testing.T) {
 		require.NoError(t, err)
 		require.NotNil(t, c.Held)
 		assert.Equal(t, v1alpha1.ReasonMassDeletion, c.Held.Reason)
-		assert.Equal(t, "4 files would be deleted (the agent owns 105), including all of project line1; to approve this, run stoker sync NAME --confirm-deletion="+c.To.Short(),
+		assert.Equal(t, "4 files would be deleted (the agent owns 105), including all of project line1",
 			c.Held.Message)
 		assert.Len(t, c.Held.Paths, 4)
 		assert.Contains(t, c.String(), "held (MassDeletion): 4 files")

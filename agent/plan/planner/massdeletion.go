@@ -56,17 +56,16 @@ func findMassDeletion(changes []plan.Change, lost lostSources, tree *desired.Tre
 }
 
 // held returns a Held if the plan deletes a large part of the owned files, a whole project, the project.json of a project, or files
-// because the commit lost the source of their mapping. So renaming a folder in git does not empty a gateway. to is the plan's commit.
-func (d *massDeletion) held(owned int, to plan.ID) *plan.Held {
+// because the commit lost the source of their mapping. So renaming a folder in git does not empty a gateway.
+func (d *massDeletion) held(owned int) *plan.Held {
 	many := d.files > massFiles && d.files*100 > owned*massPercent
 	if !many && len(d.projects) == 0 && len(d.withoutFile) == 0 && len(d.sources) == 0 {
 		return nil
 	}
 	return &plan.Held{
-		Reason: v1alpha1.ReasonMassDeletion,
-		Message: fmt.Sprintf("%s would be deleted (the agent owns %d)%s; to approve this, run stoker sync NAME --confirm-deletion=%s",
-			files(d.files), owned, d.details(), to.Short()),
-		Paths: d.paths,
+		Reason:  v1alpha1.ReasonMassDeletion,
+		Message: fmt.Sprintf("%s would be deleted (the agent owns %d)%s", files(d.files), owned, d.details()),
+		Paths:   d.paths,
 	}
 }
 
