@@ -113,7 +113,7 @@ func Describe(w io.Writer, gs *v1alpha1.GatewaySync, v request.Verdict, onlyBehi
 	if unknown {
 		line("Next", status.Next(v.Reason))
 	} else {
-		for _, why := range reasons(gateways[:behind]) {
+		for _, why := range reasons(gs.Name, gateways[:behind]) {
 			line("Behind", why)
 		}
 	}
@@ -166,7 +166,7 @@ func behindFirst(gs *v1alpha1.GatewaySync, v request.Verdict) (gateways []v1alph
 }
 
 // reasons returns a line for each reason of gateways that are behind, in their order: how many there are, and what happens next.
-func reasons(behind []v1alpha1.DiscoveredGateway) (lines []string) {
+func reasons(name string, behind []v1alpha1.DiscoveredGateway) (lines []string) {
 	var order []v1alpha1.Reason
 	count := map[v1alpha1.Reason]int{}
 	for _, g := range behind {
@@ -180,7 +180,7 @@ func reasons(behind []v1alpha1.DiscoveredGateway) (lines []string) {
 	}
 	for _, r := range order {
 		s := fmt.Sprintf("%d %s", count[r], r)
-		if next := status.Next(r); next != "" {
+		if next := status.NextOf(name, r); next != "" {
 			s += ": " + next
 		}
 		lines = append(lines, s)
@@ -227,9 +227,6 @@ func rolloutLine(gs *v1alpha1.GatewaySync) string {
 	}
 	if r.Message != "" {
 		s += ": " + r.Message
-	}
-	if a := gs.Status.Approval; a != nil && a.Stage != "" {
-		s += "; to approve: stoker approve " + gs.Name
 	}
 	return s
 }

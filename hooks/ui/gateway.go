@@ -123,7 +123,7 @@ func (s *Server) serveGateway(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	p := gatewayPage{frame: s.newFrame(g.Name, crumb{"Fleets", "/"}, crumb{f.Name, f.Path}), Fleet: f, Gateway: g, Advice: s.advisor.advice(g.Reason)}
+	p := gatewayPage{frame: s.newFrame(g.Name, crumb{"Fleets", "/"}, crumb{f.Name, f.Path}), Fleet: f, Gateway: g, Advice: s.advisor.adviceOf(f.Name, g.Reason)}
 	p.Notices = s.notices(l)
 	p.follow("/live?"+url.Values{"fleet": {f.Namespace + "/" + f.Name}}.Encode(), s.lost(l))
 	if gatewaypod.ValidName(g.row.Name) { // a report may have any name, and users paste the command into a shell

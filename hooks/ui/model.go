@@ -169,7 +169,7 @@ func (s *Server) newFleet(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget,
 	f := fleet{
 		Namespace: gs.Namespace, Name: gs.Name, Path: PathOf(gs.Namespace, gs.Name), Repo: address(gs.Spec.Git.Repo),
 		Ref: clean(v.Ref, maxWord), Commit: syntax.ShortCommit(v.Commit), Origin: clean(request.Origin(gs, v.Ref), maxWord),
-		Total: v.Gateways.Total, Synced: v.Gateways.Synced, Message: clean(v.Message, maxMessage), Advice: s.advisor.advice(v.Reason), gs: gs, reason: v.Reason,
+		Total: v.Gateways.Total, Synced: v.Gateways.Synced, Message: clean(v.Message, maxMessage), Advice: s.advisor.adviceOf(gs.Name, v.Reason), gs: gs, reason: v.Reason,
 	}
 	if syntax.IsCommit(v.Ref) {
 		f.Ref = syntax.ShortCommit(v.Ref)

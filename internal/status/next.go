@@ -1,10 +1,44 @@
 package status
 
-import "stoker.io/stoker/api/v1alpha1"
+import (
+	"fmt"
+	"slices"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
 
 // Next returns what happens next in a state with this reason: what Stoker does by itself, or what a user has to do. For a reason that is not
 // in the list, such as one of a newer agent, it returns "".
 func Next(r v1alpha1.Reason) string { return next[r] }
+
+// NextOf returns Next for a gateway of the GatewaySync name. If the state is held or retried, it also says when the agent asks again, and with
+// which command a user asks now.
+func NextOf(name string, r v1alpha1.Reason) string {
+	says := next[r]
+	switch command, ok := now[r]; {
+	case ok:
+		return says + "; now: stoker " + fmt.Sprintf(command, name)
+	case r == v1alpha1.ReasonDesignerSessionActive, r == v1alpha1.ReasonConflictDetected, r == v1alpha1.ReasonNoConfigAccess:
+		return says + "; asked again every syncPeriod, or now: stoker sync " + name
+	case !r.Known(), r == v1alpha1.ReasonGitThrottled, slices.Contains(ofConfigSync, r):
+	case r.Class() == v1alpha1.ClassRetry, r == v1alpha1.ReasonGatewayForbidden, r == v1alpha1.ReasonGatewayUntrusted:
+		return says + "; asked again within 5 minutes, or now: stoker sync " + name
+	}
+	return says
+}
+
+// ofConfigSync are the reasons with retries that no gateway has.
+var ofConfigSync = []v1alpha1.Reason{v1alpha1.ReasonApplyForbidden, v1alpha1.ReasonKindUnknown, v1alpha1.ReasonPruneFailed}
+
+// now has the command that ends a state with a reason which another request alone does not end.
+var now = map[v1alpha1.Reason]string{
+	v1alpha1.ReasonMassDeletion:      "sync %s --confirm-deletion=COMMIT",
+	v1alpha1.ReasonMaintenanceWindow: "approve %s --window",
+	v1alpha1.ReasonApprovalNeeded:    "approve %s",
+	v1alpha1.ReasonValidationDenied:  "sync %s --force",
+	v1alpha1.ReasonRolledBack:        "retry %s",
+	v1alpha1.ReasonCanaryStageFailed: "retry %s",
+}
 
 // next has a sentence for each reason of v1alpha1.Reasons, without a capital and a period.
 var next = map[v1alpha1.Reason]string{
@@ -47,7 +81,7 @@ var next = map[v1alpha1.Reason]string{
 	v1alpha1.ReasonMassDeletion:          "this needs a user: confirm the deletion, or fix the commit or the mapping",
 	v1alpha1.ReasonMaintenanceWindow:     "the gateway follows by itself when its maintenance window opens",
 	v1alpha1.ReasonGateClosed:            "the gateway follows by itself when the rollout reaches its step",
-	v1alpha1.ReasonApprovalNeeded:        "this needs a user: approve the stage with stoker approve",
+	v1alpha1.ReasonApprovalNeeded:        "this needs a user: approve the stage, or push another commit",
 	v1alpha1.ReasonRolloutSoaking:        "the rollout goes on by itself when the time of this stage is over",
 	v1alpha1.ReasonValidationDenied:      "the gateway keeps what it runs until the validation webhook allows the change or another commit arrives",
 	v1alpha1.ReasonChangesRefused:        "this needs a user: undo the named changes on the gateway, or make them in git",
