@@ -91,10 +91,11 @@ func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 		}
 		return
 	}
+	moved := l.attempt.report == nil || l.attempt.report.Commit != r.Commit
 	l.recordOutcome(o, r)
 	l.attempt.repair = repair && r.Class() != v1alpha1.ClassDone
-	if r.Class() == v1alpha1.ClassDone && r.Wrote() && l.drift.last != nil && l.drift.last.Files > 0 {
-		l.compare(ctx) // the sync may have removed drift, which would otherwise be reported for another period
+	if r.Class() == v1alpha1.ClassDone && (r.Wrote() || moved) && l.drift.last != nil && l.drift.last.Files > 0 {
+		l.compare(ctx) // drift may have ended, also without a write: the commit may be the merge of a gateway's changes
 	}
 }
 

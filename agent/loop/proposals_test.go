@@ -212,3 +212,18 @@ func TestRevertLeavesOtherChanges(t *testing.T) {
 		})
 	}
 }
+
+// The merge of a pull request brings what the gateway has already. The sync writes no file, and the drift ends with it.
+func TestDriftEndsWithMerge(t *testing.T) {
+	d := deliveredTwice(t, func(string) {})
+	d.edit = func(o *Order) { proposes(o, v1alpha1.StrategyGitWins, time.Nanosecond, nil) }
+	d.commit("three")
+	require.NoError(t, os.WriteFile(filepath.Join(d.data, titled), []byte(`{"title": "mine"}`), 0o644))
+	d.loop.drift.due = d.now
+	d.loop.Iterate(t.Context(), d.src, false)
+	require.Equal(t, 1, d.loop.State().Drift.Files)
+	merge := d.push("mine")
+	d.loop.Iterate(t.Context(), d.src, true)
+	d.runs(merge, "mine")
+	assert.Zero(t, d.loop.State().Drift.Files)
+}
