@@ -199,6 +199,20 @@ func TestNestedTags(t *testing.T) {
 	}
 }
 
+// git refuses to create such a branch, but a mirror may have one. Git over HTTP follows it.
+func TestBranchToTagObject(t *testing.T) {
+	g := newSite(t)
+	commit := g.Push("first", repotest.Views(3))
+	tag := g.AnnotatedTag("v1", commit.String())
+	require.NoError(t, os.WriteFile(filepath.Join(g.Dir, "refs", "heads", "release"), []byte(tag+"\n"), 0o600))
+	for _, u := range []URL{g.url(), parseURL(t, g.Dir)} {
+		t.Run(u.String(), func(t *testing.T) {
+			res, _ := pull(t, openStore(t, t.TempDir()), newRemote(t, u, Auth{}, RemoteOptions{}), "release")
+			assert.Equal(t, Resolution{"refs/heads/release", commit}, res)
+		})
+	}
+}
+
 // F11: objects from a directory are verified like those from a server. A matching id is not enough if the header lies.
 func TestFalseLooseObjects(t *testing.T) {
 	for name, raw := range map[string]string{

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/storage/filesystem"
@@ -69,13 +68,10 @@ func (l *local) readRefs(ctx context.Context, st *filesystem.Storage) (*wire.Ref
 	return all, nil
 }
 
-// peel sets Peeled. It leaves out tags that it cannot follow.
+// peel sets Peeled. It leaves out refs that it cannot follow. Branches, too, may point to a tag object.
 func (l *local) peel(ctx context.Context, common string, all *wire.Refs) error {
 	var o *store.Objects
 	for name, id := range all.ByName {
-		if !strings.HasPrefix(name, wire.TagPrefix) {
-			continue
-		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -88,7 +84,7 @@ func (l *local) peel(ctx context.Context, common string, all *wire.Refs) error {
 		}
 		target, err := o.Peel(id)
 		if err != nil {
-			l.opts.Log.Debug("tag cannot be followed", "tag", name, "error", err)
+			l.opts.Log.Debug("ref cannot be followed", "ref", name, "error", err)
 		} else if target != id {
 			all.Peeled[name] = target
 		}
