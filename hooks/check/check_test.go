@@ -469,3 +469,30 @@ func TestCheckWithoutRightsIsUnknown(t *testing.T) {
 		})
 	}
 }
+
+// The verdict on a GatewaySync is about the way from git. The way back has a condition of its own.
+func TestProposalsThatCannotBeMade(t *testing.T) {
+	for name, c := range map[string]struct {
+		status metav1.ConditionStatus
+		reason v1alpha1.Reason
+		want   []State
+	}{
+		"ready":            {metav1.ConditionTrue, v1alpha1.ReasonProposalsReady, nil},
+		"unmounted Secret": {metav1.ConditionFalse, v1alpha1.ReasonPodRestartNeeded, []State{Failed}},
+		"network":          {metav1.ConditionFalse, v1alpha1.ReasonGitUnreachable, []State{Warning}},
+		"refused change":   {metav1.ConditionFalse, v1alpha1.ReasonChangesRefused, []State{Warning}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gs := &v1alpha1.GatewaySync{}
+			gs.Name = "plant"
+			gs.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionBidirectionalReady, Status: c.status, Reason: string(c.reason), Message: "line: why"}}
+			var states []State
+			for _, f := range proposals(gs) {
+				states = append(states, f.State)
+				assert.Contains(t, f.Message, "plant: changes of gateways are not proposed: line: why")
+			}
+			assert.Equal(t, c.want, states)
+		})
+	}
+	assert.Empty(t, proposals(&v1alpha1.GatewaySync{}))
+}

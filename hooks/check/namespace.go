@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -32,6 +33,7 @@ func (c Checker) namespace(ctx context.Context, r receivers, calls bool) []Findi
 	}
 	for _, gs := range found {
 		list = append(list, c.gatewaySync(ctx, gs))
+		list = append(list, proposals(gs)...)
 		for _, w := range validation.Warnings(gs) {
 			list = append(list, topicSyncs.finding(Warning, gs.Name+": "+w))
 		}
@@ -61,6 +63,19 @@ func (c Checker) gatewaySync(ctx context.Context, gs *v1alpha1.GatewaySync) Find
 		state = Failed
 	}
 	return topicSyncs.findingWithReason(state, v.Reason, gs.Name+": "+v.Message)
+}
+
+// proposals returns a finding if changes of the gateways do not get back to git. The verdict on the GatewaySync is about the way from git.
+func proposals(gs *v1alpha1.GatewaySync) []Finding {
+	c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionBidirectionalReady)
+	if c == nil || c.Status == metav1.ConditionTrue {
+		return nil
+	}
+	state, reason := Warning, v1alpha1.Reason(c.Reason)
+	if reason.Class() == v1alpha1.ClassStalled {
+		state = Failed
+	}
+	return []Finding{topicSyncs.findingWithReason(state, reason, gs.Name+": changes of gateways are not proposed: "+c.Message)}
 }
 
 // pods checks whether each pod that requests an agent has one, and whether the agents have the right to report.
