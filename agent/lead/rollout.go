@@ -174,11 +174,12 @@ func (r *rollout) mayOpenNext() bool {
 	switch n := r.members(stage); {
 	case stage.RequireApproval:
 		r.status.Stage = stage.Name
-		r.phase(v1alpha1.RolloutWaiting, "stage %s waits for the approval %s@%s", stage.Name, stage.Name, r.want.Commit)
+		r.phase(v1alpha1.RolloutWaiting, "stage %s waits for the approval %s@%s; to approve: stoker approve %s %s", stage.Name, stage.Name, r.want.Commit, r.gs.Name, stage.Name)
 		return false
 	case n == 0:
 		r.status.Stage = stage.Name
-		r.phase(v1alpha1.RolloutWaiting, "stage %s has no gateway that could prove anything: it waits for the approval %s@%s", stage.Name, stage.Name, r.want.Commit)
+		r.phase(v1alpha1.RolloutWaiting, "stage %s has no gateway that could prove anything: it waits for the approval %s@%s; to approve: stoker approve %s %s",
+			stage.Name, stage.Name, r.want.Commit, r.gs.Name, stage.Name)
 		return false
 	}
 	return true
