@@ -35,8 +35,9 @@ type namespace struct {
 	without map[types.UID]string
 
 	// Guarded by Reconciler.mu: pods without an agent by reason, and GatewaySyncs without agents, or whose repair is stopped.
-	podsWithoutAgent             map[v1alpha1.Reason]int
-	withoutAgents, repairStopped int
+	podsWithoutAgent map[v1alpha1.Reason]int
+	withoutAgents    []types.NamespacedName
+	repairStopped    int
 
 	refusal   string    // why a workload cannot create its pods
 	refusedAt time.Time // when that was read
@@ -90,14 +91,14 @@ func (u *Reconciler) forget(name string) {
 	u.reportMetrics()
 }
 
-// recordFleets counts the GatewaySyncs of a namespace that have no agents, or whose repair is stopped, for reportMetrics.
+// recordFleets records the GatewaySyncs of a namespace that have no agents, or whose repair is stopped, for reportMetrics.
 func (u *Reconciler) recordFleets(n *namespace, replacements map[string]replacement) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	n.withoutAgents, n.repairStopped = 0, 0
-	for _, l := range n.locks {
-		if l.leadMissing {
-			n.withoutAgents++
+	n.withoutAgents, n.repairStopped = nil, 0
+	for _, gs := range u.Find.In(n.name) {
+		if n.locks[gs.UID].leadMissing {
+			n.withoutAgents = append(n.withoutAgents, types.NamespacedName{Namespace: gs.Namespace, Name: gs.Name})
 		}
 	}
 	for _, t := range replacements {
@@ -111,9 +112,10 @@ func (u *Reconciler) recordFleets(n *namespace, replacements map[string]replacem
 func (u *Reconciler) reportMetrics() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	sum, withoutAgents, stopped := map[v1alpha1.Reason]int{}, 0, 0
+	sum, stopped := map[v1alpha1.Reason]int{}, 0
+	var withoutAgents []types.NamespacedName
 	for _, n := range u.namespaces {
-		withoutAgents, stopped = withoutAgents+n.withoutAgents, stopped+n.repairStopped
+		withoutAgents, stopped = append(withoutAgents, n.withoutAgents...), stopped+n.repairStopped
 		for reason, pods := range n.podsWithoutAgent {
 			sum[reason] += pods
 		}

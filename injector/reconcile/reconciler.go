@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -55,7 +56,7 @@ const (
 // Metrics counts what the reconciler does.
 type Metrics interface {
 	SetPodsWithoutAgent(byReason map[v1alpha1.Reason]int)
-	SetFleets(withoutAgents, repairStopped int)
+	SetFleets(withoutAgents []types.NamespacedName, repairStopped int)
 	Eviction(result string)
 	Iterated(loop, result string, d time.Duration)
 }
@@ -126,7 +127,7 @@ func (u *Reconciler) Run(ctx context.Context) error {
 	defer u.Log.Info("reconciler stopped")
 	defer func() { // the next replica counts
 		u.Metrics.SetPodsWithoutAgent(nil)
-		u.Metrics.SetFleets(0, 0)
+		u.Metrics.SetFleets(nil, 0)
 	}()
 	var group errgroup.Group
 	for _, w := range u.pods {

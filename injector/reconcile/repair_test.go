@@ -25,7 +25,7 @@ import (
 type counted map[string]int
 
 func (counted) SetPodsWithoutAgent(map[v1alpha1.Reason]int) {}
-func (counted) SetFleets(int, int)                          {}
+func (counted) SetFleets([]types.NamespacedName, int)       {}
 func (c counted) Eviction(result string)                    { c[result]++ }
 func (counted) Iterated(string, string, time.Duration)      {}
 

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
 )
@@ -16,7 +17,7 @@ type Injector struct {
 	reconciles       *prometheus.CounterVec
 	reconcile        *prometheus.HistogramVec
 	expiry           prometheus.Gauge
-	withoutAgents    prometheus.Gauge
+	withoutAgents    *prometheus.GaugeVec
 	repairsStopped   prometheus.Gauge
 }
 
@@ -35,8 +36,8 @@ func NewInjector(reg prometheus.Registerer, version string) *Injector {
 			Help: "Duration of an iteration of a loop.", Buckets: seconds}, []string{"loop"}),
 		expiry: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "stoker", Name: "certificate_expiry_timestamp_seconds",
 			Help: "Unix time at which the served certificate expires."}),
-		withoutAgents: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "stoker", Name: "fleets_without_agents",
-			Help: "GatewaySyncs with gateways whose agents are all away; set by the replica that runs the reconciler."}),
+		withoutAgents: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stoker", Name: "fleets_without_agents",
+			Help: "1 for each GatewaySync with gateways whose agents are all away; set by the replica that runs the reconciler."}, []string{"namespace", "gatewaysync"}),
 		repairsStopped: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "stoker", Name: "repairs_stopped",
 			Help: "GatewaySyncs whose pods are not evicted, because the successor of one does not start; set by the replica that runs the reconciler."}),
 	}
@@ -60,9 +61,12 @@ func (m *Injector) SetPodsWithoutAgent(byReason map[v1alpha1.Reason]int) {
 	}
 }
 
-// SetFleets sets how many GatewaySyncs have no agents, and for how many the repair of pods is stopped.
-func (m *Injector) SetFleets(withoutAgents, repairStopped int) {
-	m.withoutAgents.Set(float64(withoutAgents))
+// SetFleets sets which GatewaySyncs have no agents, and for how many the repair of pods is stopped.
+func (m *Injector) SetFleets(withoutAgents []types.NamespacedName, repairStopped int) {
+	m.withoutAgents.Reset()
+	for _, gs := range withoutAgents {
+		m.withoutAgents.WithLabelValues(gs.Namespace, gs.Name).Set(1)
+	}
 	m.repairsStopped.Set(float64(repairStopped))
 }
 

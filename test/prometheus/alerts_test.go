@@ -1,11 +1,13 @@
 package prometheus
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -23,6 +25,9 @@ func TestRealFleet(t *testing.T) {
 
 func testAlerts(t *testing.T, now time.Time, all []incident) {
 	tested := map[string]bool{"StokerCertificateExpires": true}
+	for _, name := range []string{"StokerPaused", "StokerAgentSilent", "StokerNotificationsFailing", "StokerNotifierDown"} { // see TestOneAlertPerCause, TestSilentTargets
+		tested[name] = true
+	}
 	for _, i := range all {
 		t.Run(i.name, func(t *testing.T) {
 			l := newTimeline(t, now)
@@ -78,7 +83,7 @@ func TestAlertsAreDocumented(t *testing.T) {
 	page := string(readFile(t, docs+"how-to/monitoring.md"))
 	const base = "https://github.com/stoker-io/stoker/blob/main/docs/how-to/monitoring.md#"
 	alerts := newTimeline(t, time.Now()).alerts()
-	require.Len(t, alerts, 18)
+	require.Len(t, alerts, 22)
 	for _, r := range alerts {
 		t.Run(r.Name(), func(t *testing.T) {
 			assert.Equal(t, base+strings.ToLower(r.Name()), r.Annotations().Get("runbook_url"))
@@ -88,4 +93,95 @@ func TestAlertsAreDocumented(t *testing.T) {
 			assert.Contains(t, []string{"info", "warning", "critical"}, r.Labels().Get("severity"))
 		})
 	}
+}
+
+// cause is a state as series in the text format of Prometheus, and the alert that it fires.
+type cause struct {
+	name, series, alert string // alert is empty if none fires
+	lasts               time.Duration
+}
+
+// fleetSeries has the series of a fleet of two gateways. The words are those that differ from a healthy one.
+func fleetSeries(ready, refResolved, stalled int, reason, state string) string {
+	return fmt.Sprintf(`
+stoker_gatewaysync_condition{namespace="plant",gatewaysync="line",type="Ready",status="True"} %d
+stoker_gatewaysync_condition{namespace="plant",gatewaysync="line",type="RefResolved",status="False"} %d
+stoker_gatewaysync_condition{namespace="plant",gatewaysync="line",type="Stalled",status="True"} %d
+stoker_gatewaysync_reason{namespace="plant",gatewaysync="line",reason="%s"} 1
+stoker_gateways{namespace="plant",gatewaysync="line",state="%s"} 2
+`, ready, 1-refResolved, stalled, reason, state)
+}
+
+const gatewaySeries = `
+stoker_gateway_info{namespace="plant",gatewaysync="line",gateway="area-1"} 1
+stoker_drift_files 3
+`
+
+var causes = []cause{
+	{"healthy", fleetSeries(1, 1, 0, "Synced", "Synced"), "", 2 * time.Hour},
+	{"missing ref", fleetSeries(0, 0, 1, "RefNotFound", "Synced"), "StokerGitFailing", 2 * time.Hour},
+	{"broken commit", fleetSeries(0, 1, 1, "ConfigSyntaxError", "Error"), "StokerStalled", 2 * time.Hour},
+	{"late gateway", fleetSeries(0, 1, 1, "ProgressDeadlineExceeded", "Error"), "StokerGatewaysBehind", 2 * time.Hour},
+	{"no gateway is behind", fleetSeries(0, 1, 0, "RolloutSoaking", "Synced"), "StokerNotReady", 2 * time.Hour},
+	{"held", fleetSeries(0, 1, 0, "DesignerSessionActive", "Held"), "", 2 * time.Hour},
+	{"forgotten pause", fleetSeries(1, 1, 0, "Paused", "Synced"), "StokerPaused", 25 * time.Hour},
+	{"pause of a shift", fleetSeries(1, 1, 0, "Paused", "Synced"), "", 8 * time.Hour},
+	{"drift", gatewaySeries, "StokerDrift", 2 * time.Hour},
+	{"drift in an open pull request", gatewaySeries + "stoker_bidirectional_files{state=\"proposed\"} 3\n", "", 2 * time.Hour},
+	{"drift after the pull request", gatewaySeries + "stoker_bidirectional_files{state=\"proposed\"} 0\n", "StokerDrift", 2 * time.Hour},
+	{"no agents", "stoker_fleets_without_agents{namespace=\"plant\",gatewaysync=\"line\"} 1\n", "StokerAgentsAway", time.Hour},
+}
+
+// A cause fires one alert, and none that only repeats it.
+func TestOneAlertPerCause(t *testing.T) {
+	agent := target{"10.0.0.1:8082", map[string]string{"job": "stoker-system/stoker-agent", "namespace": "plant"}}
+	for _, c := range causes {
+		t.Run(c.name, func(t *testing.T) {
+			l := newTimeline(t, time.Now())
+			var want []string
+			if c.alert != "" {
+				want = []string{c.alert}
+			}
+			assert.Equal(t, want, names(l.passes(stage{scrape: agent.parsed(t, c.series), lasts: c.lasts, every: time.Minute})))
+		})
+	}
+	t.Run("summary names the fleet", func(t *testing.T) {
+		l := newTimeline(t, time.Now())
+		l.passes(stage{scrape: agent.parsed(t, causes[len(causes)-1].series), lasts: time.Hour, every: time.Minute})
+		for _, r := range l.alerts() {
+			for _, a := range r.ActiveAlerts() {
+				assert.Equal(t, "GatewaySync plant/line has no agents.", a.Annotations.Get("summary"))
+			}
+		}
+	})
+}
+
+// A target that is known and does not answer says nothing about itself.
+func TestSilentTargets(t *testing.T) {
+	for name, c := range map[string]struct{ series, alert string }{
+		"agent":    {`stoker_gateway_info{namespace="plant",gatewaysync="line",gateway="area-1"} 1` + "\n", "StokerAgentSilent"},
+		"notifier": {`stoker_notifications_total{type="slack",result="failed"} 0` + "\n", "StokerNotifierDown"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newTimeline(t, time.Now())
+			on := target{"10.0.0.1:8082", map[string]string{"job": "stoker", "namespace": "plant"}}
+			up := func(value float64) sample {
+				return sample{labels.FromMap(map[string]string{"__name__": "up", "job": "stoker", "namespace": "plant", "instance": on.address}), value}
+			}
+			healthy := append(on.parsed(t, c.series), up(1))
+			assert.Empty(t, l.passes(stage{scrape: healthy, lasts: time.Hour, every: time.Minute}))
+			assert.Equal(t, []string{c.alert}, names(l.passes(stage{scrape: scrape{up(0)}, lasts: time.Hour, every: time.Minute})))
+			l.passes(stage{scrape: scrape{}, lasts: time.Hour, every: time.Minute})
+			assert.Empty(t, l.firing(), "the pod is gone")
+		})
+	}
+	t.Run("failed notifications", func(t *testing.T) {
+		l := newTimeline(t, time.Now())
+		on := target{"10.0.0.1:8082", map[string]string{"job": "stoker-notifier", "namespace": "stoker-system"}}
+		sent := func(failed int) scrape {
+			return on.parsed(t, fmt.Sprintf("# TYPE stoker_notifications_total counter\nstoker_notifications_total{type=\"slack\",result=\"failed\"} %d\n", failed))
+		}
+		assert.Empty(t, l.passes(stage{scrape: sent(1), lasts: time.Hour, every: time.Minute}))
+		assert.Equal(t, []string{"StokerNotificationsFailing"}, names(l.passes(stage{scrape: sent(9), lasts: time.Hour, every: time.Minute})))
+	})
 }

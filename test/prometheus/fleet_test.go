@@ -184,11 +184,11 @@ func (f *fleet) incidents() []incident {
 	f.Push("down")
 	broken := f.shows("stoker_gateways", `state="Error"`, "} 1")
 	require.NoError(t, one.Simulator.SetState(simulator.Running))
-	add(incident{name: "a gateway is down", alerts: []string{"StokerNotReady", "StokerGatewaysBehind"}, broken: broken, fixed: f.fix("up")})
+	add(incident{name: "a gateway is down", alerts: []string{"StokerGatewaysBehind"}, broken: broken, fixed: f.fix("up")})
 
 	f.Commit("broken", gitserver.Files(map[string]string{"projects/line/project.json": `{"title": `}))
 	broken = f.shows("stoker_gatewaysync_condition", `type="Stalled"`, `status="True"`, "} 1")
-	add(incident{name: "a commit is broken", alerts: []string{"StokerNotReady", "StokerGatewaysBehind", "StokerStalled"}, broken: broken, fixed: f.fix("whole")})
+	add(incident{name: "a commit is broken", alerts: []string{"StokerStalled"}, broken: broken, fixed: f.fix("whole")})
 
 	f.Git.Inject(gitserver.Status(http.StatusServiceUnavailable))
 	broken = f.shows("stoker_gatewaysync_condition", `type="RefResolved"`, `status="False"`, "} 1")
@@ -222,7 +222,7 @@ func (f *fleet) incidents() []incident {
 	begins := f.shows("stoker_scan_api_duration_seconds_count", "ScanFailed")
 	goesOn := f.counts(begins, "stoker_scan_api_duration_seconds_count")
 	one.Simulator.Faults.Clear()
-	all = append(all, incident{name: "scans fail", alerts: []string{"StokerNotReady", "StokerGatewaysBehind", "StokerGatewayScanFailing"},
+	all = append(all, incident{name: "scans fail", alerts: []string{"StokerGatewaysBehind", "StokerGatewayScanFailing"},
 		before: begins, broken: goesOn,
 		again: 5 * time.Minute, fixed: f.fix("scanned")})
 	last = all[len(all)-1].fixed
@@ -286,7 +286,7 @@ spec: {source: {git: {repoURL: %q, branch: main, path: kubernetes}}}`, f.Git.URL
 	require.NoError(t, f.Kube.Core.CoreV1().Pods(f.Namespace).Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
 	f.Eventually("no pod lacks an agent", func() bool { return len(f.scrape().values("stoker_pods_without_agent")) == 0 })
 	f.shows("stoker_gateways", `state="MissingSidecar"`, "} 0")
-	add(incident{name: "a pod without agent", alerts: []string{"StokerNotReady", "StokerGatewaysBehind", "StokerPodsWithoutAgent"}, broken: broken, fixed: f.scrape()})
+	add(incident{name: "a pod without agent", alerts: []string{"StokerPodsWithoutAgent"}, broken: broken, fixed: f.scrape()})
 
 	// Package injector shows with a real eviction that it exports this.
 	stopped := last.with(t, "stoker_repairs_stopped", func(s *sample) { s.value = 1 })
@@ -297,7 +297,7 @@ spec: {source: {git: {repoURL: %q, branch: main, path: kubernetes}}}`, f.Git.URL
 	}
 	broken = f.shows("stoker_fleets_without_agents", "} 1")
 	f.Start()
-	f.shows("stoker_fleets_without_agents", "} 0")
+	f.Eventually("the injector sees the agents", func() bool { return len(f.scrape().values("stoker_fleets_without_agents")) == 0 })
 	add(incident{name: "no agent runs", alerts: []string{"StokerAgentsAway"}, broken: broken, fixed: f.fix("agents are back")})
 	return all
 }
