@@ -62,7 +62,7 @@ configurations, to get StatefulSets and ReplicaSets, to create evictions, and to
 		case errPlan != nil:
 			return fmt.Errorf("the list is incomplete: %w", errPlan)
 		case len(plan) == 0:
-			fmt.Fprintln(c.stderr, "Nothing to do: there are no objects of an earlier product.")
+			fmt.Fprintln(c.stderr, "Nothing to do: there are no objects of an earlier product. To go on with Helm after kustomize, see docs/how-to/installation.md#with-kustomize.")
 			return nil
 		case !*yes:
 			fmt.Fprintf(c.stderr, "Nothing was changed. With --yes, %d of %d actions are carried out.\n", len(plan)-byHand, len(plan))
