@@ -98,7 +98,7 @@ func TestInvalidSpecOfPausedGateway(t *testing.T) {
 	assert.Equal(t, "True/ProfileNotFound", condition(s.write(), v1alpha1.ConditionStalled))
 }
 
-// Nothing waits for a paused gateway, so a key that it refuses is no failure until a user resumes it.
+// Nothing waits for a paused gateway, so a key that it refuses is not a failure until a user resumes it.
 func TestRefusedKeyOfPausedGateway(t *testing.T) {
 	s := newScene(t, 1)
 	s.fails(0, v1alpha1.ReasonGatewayForbidden, "the gateway rejects the API token")

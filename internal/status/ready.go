@@ -54,7 +54,7 @@ func judge(f *facts) verdict {
 }
 
 // movedAway reports whether the ref moved after all gateways took the requested commit. They run what was requested, so this is a warning
-// (RefResolved) and no failure.
+// (RefResolved) and not a failure.
 func (f *facts) movedAway() bool {
 	return f.refReason() == v1alpha1.ReasonRefMoved && f.resolved && f.away == nil && len(f.fleet) > 0 && f.fleet.synced() == len(f.fleet)
 }
