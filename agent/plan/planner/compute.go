@@ -110,6 +110,7 @@ type planner struct {
 
 func newPlanner(in Input) *planner {
 	header, rules := in.Manifest.Header(), in.Desired.Rules()
+	in.State = &boundedState{State: in.State, left: maxHashed}
 	p := &planner{
 		Input: in, header: header, rules: &rules,
 		comparer:  comparer{state: in.State, tree: in.Desired, previous: in.Previous, verify: in.Verify},
