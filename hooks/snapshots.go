@@ -24,7 +24,7 @@ SYNCED what the sync brought. STORED is where the snapshot is, if there is objec
 each agent through the API server, so it needs the right to get pods and pods/proxy.
 
 With --restore, the gateway that the id begins with goes back to what it was before that sync: all later syncs are undone, too. It does
-not need git. The gateway stays there, with reason RolledBack, until another commit is requested or until it is retried (stoker retry).
+not need git. The gateway stays there, with reason Restored, until another commit is requested or until it is retried (stoker retry).
 The command writes an annotation, which Argo CD does not revert.`,
 		Example: `  stoker snapshots line
 

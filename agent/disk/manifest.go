@@ -89,3 +89,16 @@ func (f *manifestStore) writeManifest(h plan.Header, old *format.Manifest, edits
 	f.setManifest(m)
 	return true, err
 }
+
+// Distrust makes the manifest name a commit without claiming that its files are on the disk, so that the next plan compares every
+// file. The records stay.
+func (d *Dir) Distrust(ref string, commit plan.ID) error {
+	return d.exclusive(func() error {
+		m := d.manifest()
+		h := m.Header()
+		d.log.Warn("manifest wrong; next sync compares every file", "manifest", h.Commit.String(), "recorded", commit.String())
+		h.Ref, h.Commit, h.Rules, h.Complete = ref, commit, "", false
+		_, err := d.writeManifest(h, m, format.NoEdits)
+		return err
+	})
+}

@@ -82,6 +82,11 @@ func (d *Dir) live() snapshot.Live {
 // ListSnapshots returns the snapshots, oldest first; see snapshot.Store.List.
 func (d *Dir) ListSnapshots() ([]Snapshot, error) { return d.snapshots.List() }
 
+// PruneSnapshots removes the snapshots and backups beyond the limits; see snapshot.Store.Prune.
+func (d *Dir) PruneSnapshots(o Snapshots) error {
+	return d.exclusive(func() error { return d.snapshots.Prune(o) })
+}
+
 // Contents opens the state before the sync that took a snapshot; see snapshot.Store.Contents.
 func (d *Dir) Contents(id string, blobs plan.Objects) (*Contents, error) {
 	return d.snapshots.Contents(d.live(), id, blobs)

@@ -55,7 +55,7 @@ func (f *Follower) logProblems(problems []loop.Problem) {
 // decide returns what SyncTarget and GatewaySync ask for together. If one of them cannot be read or they do not match, the
 // current order stays in force.
 func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
-	f.reportTarget, f.spec.due = nil, time.Time{}
+	f.reportTarget, f.spec.due, f.refilling = nil, time.Time{}, false
 	stay := func(p loop.Problem) loop.Decision {
 		return loop.Decision{Order: f.current.order, Problems: []loop.Problem{p}}
 	}
@@ -63,6 +63,13 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 		return loop.Decision{Order: f.current.order, HandsOff: true, Problems: []loop.Problem{p}}
 	}
 	in, p, leave := f.readTarget()
+	if f.listed || p == nil {
+		if err := f.readRecord(ctx); err != nil {
+			d := stay(waiting("the last report of this gateway cannot be read: %v", err))
+			d.Due = f.record.retry
+			return d
+		}
+	}
 	switch {
 	case p != nil && leave:
 		return handsOff(*p)
@@ -81,7 +88,7 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 	case err != nil:
 		return stay(loop.NewProblem(err, v1alpha1.ReasonProgressing))
 	}
-	wanted, passage := in, f.gate.check(ctx, gs, in)
+	wanted, passage := in, f.check(ctx, gs, in)
 	if passage.dry {
 		passage.held = f.current.planned.waits(in, f.adoptStartup(gs), f.pod.labels)
 	}
@@ -126,6 +133,9 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 		}
 		return stay(waiting("no commit is known yet for the ref %q", in.Ref))
 	}
+	if f.refilling {
+		f.reportTarget = &wanted
+	}
 	if passage.rollback {
 		p, failed := f.current.returned(f.loop.State(), wanted.Commit)
 		if p != nil || failed { // otherwise the report would attribute the outcome to the earlier target
@@ -136,6 +146,18 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 		}
 	}
 	return loop.Decision{Order: f.current.order}
+}
+
+// check decides what this gateway may follow now: the commit that its volume lost, or what its gate lets pass.
+func (f *Follower) check(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction) passage {
+	o, ok := f.refill(in)
+	if f.refilling = ok; !ok {
+		return f.gate.check(ctx, gs, in)
+	}
+	p := passage{in: in}
+	p.in.goTo(o)
+	p.in.ForceID, p.in.Restore, p.in.Retry = "", "", "" // they are about the target
+	return p
 }
 
 // readTarget returns the parsed SyncTarget, or why there is none that can be followed. leave is set if the gateway must then be left alone.
@@ -217,8 +239,8 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 		request: request,
 		in:      in, generation: gs.Generation, profile: eff, rotated: f.rotated.Load(),
 		rollback:    in.Ref != gs.Spec.Git.Ref && !in.Commit.IsZero() && in.Commit == f.spec.rollback,
-		beforeStart: f.startup.beforeStart(ctx, f.connections.Gateway),
-		facts:       plan.Facts{GatewayName: f.Gateway, PodName: f.Pod, PodOrdinal: ordinal, Namespace: f.Namespace, CRName: f.GatewaySync, Labels: f.pod.labels},
+		beforeStart: f.startup.beforeStart(ctx, f.connections.Gateway), newVolume: f.startup.state.NewVolume,
+		facts: plan.Facts{GatewayName: f.Gateway, PodName: f.Pod, PodOrdinal: ordinal, Namespace: f.Namespace, CRName: f.GatewaySync, Labels: f.pod.labels},
 	}, nil
 }
 
@@ -238,7 +260,7 @@ func (f *Follower) take(gs *v1alpha1.GatewaySync, m inputs) {
 	c.inputs = m
 	c.order = &loop.Order{
 		Task: sync.Task{
-			Target: m.in.Target, Profile: m.profile, Facts: m.facts, Admit: c.admitted.admit, BeforeStart: m.beforeStart, Start: f.start(),
+			Target: m.in.Target, Profile: m.profile, Facts: m.facts, Admit: c.admitted.admit, BeforeStart: m.beforeStart, NewVolume: m.newVolume, Start: f.start(),
 			RequestedRollback: m.rollback, RolloutRollback: m.rolloutRollback, Request: m.request,
 		},
 		GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: f.connections.Connections, Until: f.startup.until(m.beforeStart),

@@ -80,12 +80,14 @@ type Follower struct {
 	spec    specReader
 	gate    gate
 	startup *startup
+	record  knownRecord
 	report  *reporter
 
 	connections  connections
 	proposals    connect.ProposalSettingsCache
 	current      currentOrder
 	reportTarget *instruction // what the report is about, if not the order's target
+	refilling    bool         // a new volume gets the commit of the lost one first
 	listed       bool         // the API server had answered in the last iteration
 	logged       string       // the last logged reason why the gateway stays as it is
 }
@@ -190,7 +192,10 @@ func (f *Follower) tell(s loop.State) {
 	if back, _ := f.current.returned(s, plan.ID{}); back != nil && f.current.inputs.in.rollout.rollback && len(s.Problems) == 0 {
 		f.wake() // to report that the gateway went back
 	}
-	if f.listed { // before, the report would only say that the API server has not answered
+	if f.refilling && !f.volume.incomplete(f.volume.commit()) {
+		f.wake() // for the target
+	}
+	if f.listed && f.record.known { // before, the report would only say that the API server has not answered
 		f.updateReport(s)
 	}
 	f.OnState(s)

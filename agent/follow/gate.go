@@ -198,7 +198,9 @@ func (f *Follower) keep(ctx context.Context, gs *v1alpha1.GatewaySync, in instru
 	if f.volume.commit() == o.Commit && !restores {
 		next.ForceID = in.ForceID
 	}
-	if next.Restore != o.Restore || next.ForceID != o.ForceID {
+	// Programs of the gateway can remove the note about the restore before the sync reads it.
+	next.RestoreOnly = restores && f.volume.commit() != o.Commit && !o.RequestedRollback
+	if next.Restore != o.Restore || next.ForceID != o.ForceID || next.RestoreOnly != o.RestoreOnly {
 		f.current.order = &next
 	}
 	if s := f.loop.State(); restores && s.Of == f.current.order && s.Report != nil && s.Report.Err != nil {

@@ -19,6 +19,7 @@ type inputs struct {
 	profile         effective.Settings
 	facts           plan.Facts
 	beforeStart     bool
+	newVolume       bool
 	rotated         int64 // how often a secret file has changed; a sync that failed with the old one is retried
 	rollback        bool
 	rolloutRollback bool         // the rollout went back to the commit
@@ -39,7 +40,7 @@ type currentOrder struct {
 func (c *currentOrder) fits(m inputs, connections sync.Connections) bool {
 	same := m
 	same.in.Term, same.in.problem, same.in.rollout = c.inputs.in.Term, c.inputs.in.problem, c.inputs.in.rollout
-	return c.order != nil && c.order.Connections == connections && c.order.Profile.Paused == m.profile.Paused && reflect.DeepEqual(same, c.inputs)
+	return c.order != nil && !c.order.RestoreOnly && c.order.Connections == connections && c.order.Profile.Paused == m.profile.Paused && reflect.DeepEqual(same, c.inputs)
 }
 
 // pause applies a pause at once, even if the target cannot be followed otherwise, because an operator may be about to repair the gateway by

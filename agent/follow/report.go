@@ -63,6 +63,9 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1
 			r.Target = o.Commit.String()
 		}
 	}
+	if r.HandledForceSync == "" {
+		r.HandledForceSync = f.record.force
+	}
 	if in := f.reportTarget; in != nil { // the problem is the answer to its request
 		r.Ref, r.Revision, r.Generation, r.Term, r.HandledRequest = in.Ref, in.Revision, in.Generation, in.Term, in.RequestedAt
 		r.Paused = r.Paused || f.current.order == nil && in.paused // otherwise the order in force decides
@@ -133,7 +136,7 @@ func addOutcome(r *v1alpha1.SyncReportStatus, was v1alpha1.SyncReportStatus, s l
 	} else if rep.Err == nil && r.Phase == was.Phase && r.Reason == was.Reason && r.Commit == was.Commit && r.Target == was.Target {
 		r.Message = was.Message // an idle sync is not worth a new message
 	}
-	if rep.Phase.Synced() {
+	if rep.Phase.Synced() || rep.Reason == v1alpha1.ReasonRestored || rep.Reason == v1alpha1.ReasonRolledBack {
 		r.HandledForceSync = s.Of.ForceID
 	}
 	if len(s.Problems) > 0 {

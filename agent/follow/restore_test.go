@@ -37,11 +37,11 @@ func TestFollowerRestore(t *testing.T) {
 	value := annotation.RestoreValue(s.LastSnapshot.ID, time.Now())
 	w.annotate(v1alpha1.AnnotationRestore, value)
 	w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) { s.Restore = value })
-	s = p.await("back", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonRolledBack })
+	s = p.await("back", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonRestored })
 	assert.Equal(t, "one", p.title())
 	assert.Equal(t, first, s.Commit)
 	assert.Equal(t, second, s.Target)
-	assert.Equal(t, v1alpha1.GatewayError, s.Phase)
+	assert.Equal(t, v1alpha1.GatewayHeld, s.Phase)
 	require.NoError(t, testutil.GatherAndCompare(p.agent.reg, strings.NewReader(`# HELP stoker_rollback_triggered_total Rollbacks: by a request for the whole fleet, which its lead counts, by a rollout for the gateways that it reached, by a snapshot of the gateway on request, or auto by the gateway itself.
 # TYPE stoker_rollback_triggered_total counter
 stoker_rollback_triggered_total{by="auto"} 0

@@ -53,6 +53,8 @@ type startupState struct {
 	// Opened is set if the gateway may have started, and Unseeded if the agent must not write before the gateway runs.
 	Opened   bool `json:"opened,omitempty"`
 	Unseeded bool `json:"unseeded,omitempty"`
+	// NewVolume is set if the volume was not seeded when the pod started.
+	NewVolume bool `json:"newVolume,omitempty"`
 }
 
 // policyNote is the note on the volume that stores the startPolicy, for a start without the API server.
@@ -133,7 +135,7 @@ func (s *startup) checkVolume() {
 	d, err := s.engine.Open()
 	switch {
 	case failure.Is(err, v1alpha1.ReasonWaitingForGateway):
-		s.state.Unseeded = true
+		s.state.Unseeded, s.state.NewVolume = true, true
 		s.allow("Ignition has to seed the volume first")
 		return
 	case err != nil:

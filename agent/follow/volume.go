@@ -35,8 +35,17 @@ func (v volume) ran(commit plan.ID) bool {
 	return err == nil && d.Manifest().Header().Ran(commit)
 }
 
-// unsynced reports whether no sync was ever completed on this volume.
+// incomplete reports whether the volume lacks files of a commit that was delivered.
+func (v volume) incomplete(commit plan.ID) bool {
+	d, err := v.engine.Open()
+	return err == nil && d.Manifest().Header().Commit == commit && !d.Manifest().Header().Complete
+}
+
+// unsynced reports whether no sync was ever completed on this gateway, as far as is known: see package record.
 func (v volume) unsynced() bool {
+	if _, commit := v.engine.Record.Delivered(); !commit.IsZero() {
+		return false
+	}
 	d, err := v.engine.Open()
 	if err != nil {
 		return failure.Is(err, v1alpha1.ReasonWaitingForGateway)

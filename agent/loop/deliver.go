@@ -119,9 +119,6 @@ func (l *Loop) recordOutcome(o *Order, r *sync.Report) {
 		if !confirmed || l.drift.due.IsZero() {
 			l.drift.due = l.Now().Add(l.period())
 		}
-		if l.events != nil && (r.Wrote() || len(l.events.dirs) == 0) {
-			l.events.watch(l.Engine.Owned())
-		}
 		if r.Paired { // the active node of a pair may change at any time
 			a.due = l.Now().Add(l.period())
 		}
@@ -131,6 +128,9 @@ func (l *Loop) recordOutcome(o *Order, r *sync.Report) {
 		if retryAt := r.RetryAt; !retryAt.IsZero() && retryAt.Before(a.due) {
 			a.due = retryAt
 		}
+	}
+	if l.events != nil && (class == v1alpha1.ClassDone && r.Wrote() || len(l.events.dirs) == 0) { // also after a restart during a hold
+		l.events.watch(l.Engine.Owned())
 	}
 	logOutcome(l.Log, o, previous, r)
 }
@@ -179,7 +179,7 @@ func measureSync(m *metrics.Agent, r *sync.Report, now time.Time) {
 	case !r.Wrote():
 	case r.AutoRollback != nil:
 		m.RolledBack("auto")
-	case r.Reason == v1alpha1.ReasonRolledBack:
+	case r.Reason == v1alpha1.ReasonRestored:
 		m.RolledBack("snapshot")
 	}
 	if r.Fetch.Kind != "" {

@@ -156,6 +156,12 @@ func (l *Loop) Iterate(ctx context.Context, src Source, changed bool) time.Durat
 		l.Engine.CompareAhead(ctx)
 	}
 	l.decision = src.Decide(ctx, changed)
+	if l.dirGeneration != l.Engine.DirGeneration() { // the source opened it, or distrusts the manifest
+		l.openDir()
+	}
+	if due := l.Now().Add(l.period()); l.drift.repairs == 0 && l.drift.due.After(due) { // the period was not known, or is shorter now
+		l.drift.due = due
+	}
 	l.watch()
 	l.deliver(ctx)
 	if !l.attempt.due.IsZero() && !l.Now().Before(l.attempt.due) {

@@ -123,3 +123,21 @@ func TestPairNodeIsPolled(t *testing.T) {
 	assert.True(t, l.attempt.due.IsZero(), "a gateway without a peer is not polled")
 	assert.Equal(t, now.Add(time.Minute), l.drift.due)
 }
+
+// A save in the gateway is found after syncPeriod, also if the agent was restarted while the sync is held.
+func TestDriftAfterRestartDuringHold(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	log, data := slog.New(slog.DiscardHandler), t.TempDir()
+	d, err := disk.Open(data, disk.Options{AllowUnseeded: true})
+	require.NoError(t, err)
+	require.NoError(t, d.Distrust("main", plan.ID{1}))
+	require.NoError(t, d.Close())
+	engine := sync.New(sync.Config{DataDir: data, Log: log, Disk: disk.Options{AllowUnseeded: true}})
+	t.Cleanup(func() { assert.NoError(t, engine.Close()) })
+	l := New(Config{Name: "follow", Gateway: "g", Log: log, Now: func() time.Time { return now },
+		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"), Engine: engine})
+	o := &Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{2}}}}
+	o.Profile.SyncPeriod = 5 * time.Second
+	l.Iterate(t.Context(), &wants{decision: Decision{Order: o, HandsOff: true}}, false)
+	assert.Equal(t, now.Add(5*time.Second), l.drift.due)
+}

@@ -87,7 +87,7 @@ func TestRestoreFromStorage(t *testing.T) {
 	t.Run("volume and git are lost", func(t *testing.T) {
 		b, m, id := begin(t)
 		l := lost(t, b, m, id)
-		r := l.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		r := l.ended(sync.Held, v1alpha1.ReasonRestored)
 		assert.Equal(t, `{"one": 1}`, l.read(view))
 		assert.NotNil(t, l.gw.Data.Loaded(db), "the gateway has loaded the resource")
 		assert.Contains(t, strings.Join(r.Notes, "\n"), "comes from object storage")
@@ -97,7 +97,7 @@ func TestRestoreFromStorage(t *testing.T) {
 		require.NoError(t, err)
 		assert.Zero(t, d.Files)
 		m.Calls()
-		assert.False(t, l.ended(sync.Error, v1alpha1.ReasonRolledBack).Wrote())
+		assert.False(t, l.ended(sync.Held, v1alpha1.ReasonRestored).Wrote())
 		assert.Empty(t, m.Calls(), "the restore happens once")
 	})
 	t.Run("snapshot removed from the volume", func(t *testing.T) {
@@ -106,12 +106,12 @@ func TestRestoreFromStorage(t *testing.T) {
 		b.synced()
 		require.NoError(t, os.RemoveAll(b.data+"/.stoker/snapshots/"+id))
 		b.target.Restore = id
-		r := b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		r := b.ended(sync.Held, v1alpha1.ReasonRestored)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 		assert.NotNil(t, b.gw.Data.Loaded(db))
 		require.Len(t, r.Snapshots, 2, "the restore takes a snapshot, too")
 		b.target.Restore = r.Snapshots[1].ID
-		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		b.synced()
 		assert.Equal(t, `{"one": 3}`, b.read(view))
 	})
 	t.Run("an open Designer session", func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestRestoreFromStorage(t *testing.T) {
 		}
 		assert.Len(t, m.Calls(), 2, "retries do not read the label and the archive again")
 		require.NoError(t, b.gw.Designers.Close(session))
-		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		b.ended(sync.Held, v1alpha1.ReasonRestored)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 	})
 	t.Run("a request that lapses frees the space of its archive", func(t *testing.T) {
@@ -186,7 +186,7 @@ func TestRestoreFromStorage(t *testing.T) {
 		assert.Contains(t, r.Message, "403 AccessDenied")
 		assert.Empty(t, l.read(view))
 		m.Fail(nil)
-		l.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		l.ended(sync.Held, v1alpha1.ReasonRestored)
 		assert.Equal(t, `{"one": 1}`, l.read(view))
 	})
 	t.Run("damaged snapshot and failing storage", func(t *testing.T) {
@@ -199,7 +199,7 @@ func TestRestoreFromStorage(t *testing.T) {
 		assert.Contains(t, r.Message, "object storage: ")
 		assert.Contains(t, r.Message, "403 AccessDenied")
 		m.Fail(nil)
-		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		b.ended(sync.Held, v1alpha1.ReasonRestored)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 	})
 	t.Run("a damaged archive changes nothing", func(t *testing.T) {
@@ -220,7 +220,7 @@ func TestRestoreFromStorage(t *testing.T) {
 		assert.Contains(t, strings.Join(l.synced().Notes, "\n"), "is older than this data volume")
 		assert.Equal(t, `{"one": 1}`, l.read(view))
 		l = lost(t, b, m, annotation.RestoreValue(id, time.Now().Add(-time.Hour)))
-		l.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		l.ended(sync.Held, v1alpha1.ReasonRestored)
 	})
 	t.Run("snapshot of another gateway", func(t *testing.T) {
 		b, m, id := begin(t)

@@ -71,7 +71,8 @@ func (j autoRollback) run(ctx context.Context, err error) error {
 		return err
 	}
 	j.failures = loadFailures{}
-	return restore.restore(ctx, n)
+	_, err = restore.restore(ctx, n)
+	return err
 }
 
 // maxCause bounds the cause of an automatic rollback in the note, in bytes.

@@ -74,7 +74,7 @@ func TestGatewayBackup(t *testing.T) {
 		b.synced()
 		assert.Zero(t, b.gw.Requests.Count(backupRoute), "no backup without changes")
 		b.target.Restore = r.Snapshots[0].ID
-		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		b.ended(sync.Held, v1alpha1.ReasonRestored)
 		assert.Zero(t, b.gw.Requests.Count(backupRoute), "no backup before a restore")
 	})
 	t.Run("in object storage", func(t *testing.T) {

@@ -16,8 +16,8 @@ import (
 
 // A restore returns the gateway to a snapshot. It is a sync whose files come from the data volume, so it needs neither git nor
 // the target's commit. From then on, the commit that was the target is blocked, also after a restart, until another commit
-// is the target, or a user requests a retry or forces a sync. A new profile alone does not end this: what made the commit
-// wrong for the plant may be in any file.
+// is the target, a user requests a retry or forces a sync, or another restore brings the target back. A new profile alone does
+// not end this: what made the commit wrong for the plant may be in any file.
 //
 // An automatic rollback (autorollback.go) restores a snapshot in the same way.
 
@@ -122,7 +122,7 @@ func (j restorer) run(ctx context.Context) (bool, error) {
 	if n.Snapshot == "" {
 		return false, nil
 	}
-	return true, j.restore(ctx, n)
+	return j.restore(ctx, n)
 }
 
 // updatedNote returns the note on the disk, updated for the target: it takes over a new request, and drops the snapshot of one
@@ -139,13 +139,19 @@ func (j restorer) updatedNote() (n restoreNote, changed bool, remark string, err
 	}
 	switch {
 	case n.Snapshot == "": // nothing to drop
-	case n.lapsed(j.t.Target):
+	case n.lapsed(j.t.Target), n.Done && j.atTarget():
 		n.Snapshot, changed = "", true
 	case !n.Done && j.requestOutdated():
 		remark = fmt.Sprintf("the request to restore %s is older than this data volume; ask again to restore it", n.Snapshot)
 		n.Snapshot, changed = "", true
 	}
 	return n, changed, remark, nil
+}
+
+// atTarget reports whether the files on the disk are those of the target.
+func (j restorer) atTarget() bool {
+	h := j.dir.Manifest().Header()
+	return h.Complete && j.describesTarget(h)
 }
 
 // maxRequestAge is the age from which a new data volume ignores a request to restore a snapshot.
@@ -166,6 +172,9 @@ func (e *Engine) Restores(t Task) bool {
 		return false
 	}
 	j := &job{Engine: e, t: t, dir: d, from: d.Manifest().Header().Commit}
+	if j.rules, err = j.rulesAt(t.Ref, t.Commit); err != nil {
+		return false
+	}
 	n, _, _, err := restorer{j}.updatedNote()
 	return err == nil && n.Snapshot != ""
 }
@@ -186,24 +195,30 @@ func (e *Engine) TargetOnDisk() (Target, error) {
 	return Target{Ref: h.Ref, Commit: n.Commit, ForceID: n.Force, Restore: n.Request, Retry: n.Retry}, nil
 }
 
-// restore restores the snapshot of a note, unless that is done, and makes the gateway load it. It always returns an error,
-// because the gateway does not run the target.
-func (j restorer) restore(ctx context.Context, n restoreNote) error {
+// restore restores the snapshot of a note, unless that is done, and makes the gateway load it. It reports whether the snapshot
+// replaces the target. If it does, restore always returns an error, because the gateway does not run the target.
+func (j restorer) restore(ctx context.Context, n restoreNote) (replaced bool, err error) {
 	if n.Trigger != "" {
 		j.r.AutoRollback = &AutoRollback{Commit: n.Commit, Trigger: n.Trigger, Snapshot: n.Snapshot}
 	}
 	if !n.Done {
 		j.t.OnWorking()
 		if err := j.restoreFiles(ctx, n.Snapshot); err != nil {
-			return fmt.Errorf("%srestore the snapshot %s: %w", n.messagePrefix(), n.Snapshot, err)
+			return true, fmt.Errorf("%srestore the snapshot %s: %w", n.messagePrefix(), n.Snapshot, err)
 		}
-		n.Done = true
+		if n.Done = true; j.atTarget() {
+			n.Snapshot = ""
+		}
 		if err := n.save(j.dir); err != nil {
-			return err
+			return true, err
+		}
+		j.restored = true
+		if n.Snapshot == "" {
+			return false, nil
 		}
 	}
 	if err := j.recordForced(); err != nil { // the restore ends a forced sync, and the next commit is not forced
-		return err
+		return true, err
 	}
 	j.force = false
 	done, state := "restored the snapshot "+n.Snapshot, "the gateway is back at the snapshot "+n.Snapshot+", commit"
@@ -211,9 +226,13 @@ func (j restorer) restore(ctx context.Context, n restoreNote) error {
 		done, state = "load the files on the disk again", "the record of the last restore is damaged, so the gateway stays at commit"
 	}
 	if err := j.loadDiskCommit(ctx); err != nil {
-		return fmt.Errorf("%s%s: %w", n.messagePrefix(), done, err)
+		return true, fmt.Errorf("%s%s: %w", n.messagePrefix(), done, err)
 	}
-	return failure.New(v1alpha1.ReasonRolledBack,
+	reason := v1alpha1.ReasonRestored
+	if n.Trigger != "" || n.Snapshot == unknownSnapshot {
+		reason = v1alpha1.ReasonRolledBack
+	}
+	return true, failure.New(reason,
 		"%s%s %s; %s is blocked until another commit is requested, or until it is retried (stoker retry NAME)",
 		n.messagePrefix(), state, j.dir.Manifest().Header().Commit.Short(), j.t.Commit.Short())
 }

@@ -187,7 +187,7 @@ func TestSyncsWithoutWebhook(t *testing.T) {
 		require.Len(t, r.Snapshots, 1)
 		v.answer = answers(false, "")
 		b.target.Restore = r.Snapshots[0].ID
-		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		b.ended(sync.Held, v1alpha1.ReasonRestored)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 		assert.Len(t, v.asked, 1)
 	})

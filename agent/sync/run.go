@@ -13,6 +13,7 @@ import (
 	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/agent/redundancy"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 )
 
 // job is what the steps of one sync share: its inputs, the opened data directory, and the report.
@@ -31,6 +32,7 @@ type job struct {
 	readOnly bool    // dir was opened only for this dry run
 	rules    plan.Rules
 	force    bool // the force-sync request is new
+	restored bool // a snapshot was restored
 	gateway  *gateway
 	node     *redundancy.Node
 
@@ -59,6 +61,7 @@ func (j *job) report(ctx context.Context) *Report {
 	if j.readOnly {
 		err = errors.Join(err, j.dir.Close())
 	} else if j.dir != nil {
+		j.Record.Follow(j.dir)
 		r.Snapshots = j.snapshots(err != nil)
 	}
 	r.Duration = j.Now().Sub(r.Started)
@@ -96,6 +99,9 @@ func (j *job) run(ctx context.Context) error {
 	}
 	if replaced, err := (restorer{j}).run(ctx); replaced || err != nil {
 		return err
+	}
+	if j.t.RestoreOnly {
+		return failure.New(v1alpha1.ReasonGateClosed, "%s waits: no snapshot replaces it any more", j.t.Commit.Short())
 	}
 	done := j.filesDone()
 	if done {
@@ -217,6 +223,7 @@ func (j *job) recordForced() error {
 	if !j.force {
 		return nil
 	}
+	j.Record.Forced(j.t.ForceID)
 	return j.dir.SetNote(forceNote, []byte(j.t.ForceID))
 }
 

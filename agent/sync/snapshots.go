@@ -72,13 +72,19 @@ func (f *files) saveBackup(ctx context.Context, id string) error {
 	return f.dir.SaveBackup(id, snapshotLimits(&f.t).MaxBytes, func(w io.Writer) error { return f.gateway.Backup(ctx, w) })
 }
 
-// snapshots returns the snapshots on the data volume, oldest first. It reads them again after a write or a failure.
+// snapshots returns the snapshots on the data volume, oldest first. It reads them again after a write or a failure, and prunes them
+// before: a sync that recovery completed did not know the limits.
 func (j *job) snapshots(failed bool) []disk.Snapshot {
 	if j.t.Profile.Snapshots == nil {
 		j.records.snapshots, j.records.snapshotsRead = nil, false
 		return nil
 	}
 	if !j.records.snapshotsRead || j.r.Wrote() || failed {
+		if !j.t.Profile.DryRun {
+			if err := j.dir.PruneSnapshots(snapshotLimits(&j.t)); err != nil {
+				j.Log.Warn("snapshots not pruned", "error", err)
+			}
+		}
 		list, err := j.dir.ListSnapshots()
 		if err != nil {
 			j.Log.Warn("snapshots unreadable", "error", err)

@@ -17,6 +17,7 @@ import (
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/desired"
+	"stoker.io/stoker/agent/record"
 	"stoker.io/stoker/agent/redundancy"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1/effective"
@@ -85,6 +86,10 @@ type Task struct {
 	// BeforeStart reports that the gateway starts only after this sync. The sync does not contact it, and need not scan
 	// what it reads at its start. The report is Applied, and the next sync verifies.
 	BeforeStart bool
+	// NewVolume reports that Ignition had not seeded the volume yet when the pod started.
+	NewVolume bool
+	// RestoreOnly reports that the sync may only restore a snapshot.
+	RestoreOnly bool
 	// Start identifies the last known start of the gateway or, if that is unknown, of its pod. The sync reports Synced
 	// only if the gateway was seen running since. "" makes no such demand.
 	Start string
@@ -143,6 +148,8 @@ type Config struct {
 	DriftFetchTimeout time.Duration
 	// Progress is called during long steps; done and total count files, and are 0 if there is nothing to count.
 	Progress func(step string, done, total int)
+	// Record is what is known about earlier syncs without the data directory; see SetRecord.
+	Record *record.Record
 }
 
 // Engine syncs one data directory. Its methods must not be called concurrently.
@@ -229,12 +236,21 @@ func (e *Engine) Open() (*disk.Dir, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := e.Record.Correct(d); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
 	e.dir, e.records = d, dirRecords{}
 	e.dirGeneration++
 	if r := d.Recovered(); r != nil {
 		e.Log.Warn("settled an interrupted sync", "commit", r.Commit.String(), "finished", r.Forward, "files", len(r.Paths), "saved", len(r.Saved))
 	}
 	return d, nil
+}
+
+// SetRecord sets what is known about earlier syncs. From then on, a manifest that names another commit does not count.
+func (e *Engine) SetRecord(r record.Record) error {
+	e.Record = &r
+	return e.Close()
 }
 
 func (e *Engine) diskOptions() disk.Options {

@@ -12,15 +12,15 @@ import (
 
 // checkWindows returns an error if the maintenance windows do not allow this sync to change the gateway now. They do not
 // delay the first sync, a dry run, a repair of what was delivered, a requested rollback, a forced sync, an approved commit, or
-// a node of a pair whose config access changed. They do not delay a sync before the gateway's start if the manifest is
-// incomplete, because files may be missing.
+// a node of a pair whose config access changed. They do not delay a sync of what was delivered before, before the gateway's start or on a new
+// volume, if the manifest is incomplete, because files may be missing. Package record says what is evidence of this.
 //
 // While the sync waits, the gateway still loads what an earlier sync delivered.
 func (j *job) checkWindows(ctx context.Context) error {
 	h := j.dir.Manifest().Header()
-	repair := j.t.Repair && j.describesTarget(h)
-	if len(j.t.Profile.Windows) == 0 || j.t.Profile.DryRun || repair || j.t.RequestedRollback || j.t.WindowApproved || j.force ||
-		j.node.AccessChanged() || h.Commit.IsZero() || j.t.BeforeStart && !h.Complete {
+	repair, lacksFiles := j.t.Repair && j.describesTarget(h), (j.t.BeforeStart || j.t.NewVolume) && !h.Complete
+	if len(j.t.Profile.Windows) == 0 || j.t.Profile.DryRun || repair || j.t.RequestedRollback || j.t.WindowApproved ||
+		h.Commit.IsZero() || j.node.AccessChanged() || j.force && j.Record.NewForce(j.t.ForceID) || lacksFiles && j.Record.Allows(j.t.Commit) {
 		return nil
 	}
 	windows, errs := schedule.ParseWindows(j.t.Profile.Windows, j.t.Facts.GatewayName, j.t.Facts.PodName)

@@ -116,7 +116,7 @@ func TestMaintenanceWindows(t *testing.T) {
 		require.Len(t, r.Snapshots, 1)
 		b.engine.Now = func() time.Time { return noon.Add(24 * time.Hour) }
 		b.target.Restore = r.Snapshots[0].ID
-		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		b.ended(sync.Held, v1alpha1.ReasonRestored)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 	})
 	t.Run("a dry run shows the plan", func(t *testing.T) {

@@ -68,6 +68,7 @@ const (
 	ReasonValidationDenied      Reason = "ValidationDenied"
 	ReasonChangesRefused        Reason = "ChangesRefused"
 	ReasonBranchTaken           Reason = "BranchTaken"
+	ReasonRestored              Reason = "Restored"
 	ReasonNoConfigAccess        Reason = "NoConfigAccess"
 	ReasonDuplicateGateway      Reason = "DuplicateGateway"
 	ReasonNotOwned              Reason = "NotOwned"
@@ -188,6 +189,7 @@ var Reasons = []ReasonInfo{
 	{ReasonValidationDenied, ClassHeld, CauseOther, "the validation webhook does not allow the change; the agent asks again"},
 	{ReasonChangesRefused, ClassHeld, CauseOther, "changes made on a gateway must not leave it, or cannot be expressed in git"},
 	{ReasonBranchTaken, ClassHeld, CauseOther, "another gateway or another author committed to the branch for a gateway's changes"},
+	{ReasonRestored, ClassHeld, CauseOther, "a user restored a snapshot of the gateway; the commit is blocked until another one is requested, or until it is retried"},
 	{ReasonNoConfigAccess, ClassHeld, CauseOther, "this redundant node may not change its configuration now"},
 	{ReasonDuplicateGateway, ClassHeld, CauseOther, "two live pods claim the same gateway name"},
 	{ReasonNotOwned, ClassHeld, CauseOther, "an object of a ConfigSync exists already, and the ConfigSync does not own it"},
@@ -218,7 +220,7 @@ var Reasons = []ReasonInfo{
 	{ReasonUnsupportedRepository, ClassStalled, CauseOther, "the repository uses something that Stoker does not read"},
 	{ReasonPodRestartNeeded, ClassStalled, CauseGit, "the spec names a credential that the pod does not mount; restart the pod"},
 	{ReasonProgressDeadlineExceeded, ClassStalled, CauseOther, "the work took longer than spec.progressDeadline; it continues"},
-	{ReasonRolledBack, ClassStalled, CauseOther, "the request was rolled back, or the gateway was brought back to a snapshot"},
+	{ReasonRolledBack, ClassStalled, CauseOther, "the request was rolled back, or the gateway went back by itself to a snapshot"},
 	{ReasonCanaryStageFailed, ClassStalled, CauseOther, "a stage of the rollout failed; the gateways of later stages keep what they run"},
 	{ReasonManifestInvalid, ClassStalled, CauseOther, "a ConfigSync or a manifest of its commit is not valid"},
 	{ReasonApplyRefused, ClassStalled, CauseOther, "the API server refuses an object of a ConfigSync"},

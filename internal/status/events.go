@@ -177,6 +177,8 @@ func (g *gateway) transitions(was *v1alpha1.DiscoveredGateway) []Event {
 	case g.SyncStatus == v1alpha1.GatewayHeld:
 		switch g.Reason {
 		case v1alpha1.ReasonPaused, v1alpha1.ReasonGateClosed, v1alpha1.ReasonApprovalNeeded: // on purpose; the rollout has its own Events
+		case v1alpha1.ReasonRestored:
+			emit(false, v1alpha1.EventSyncHeld, why)
 		case v1alpha1.ReasonConflictDetected:
 			emit(true, v1alpha1.EventConflictDetected, g.Message)
 		case v1alpha1.ReasonDesignerSessionActive:

@@ -165,7 +165,7 @@ func retry(f *facts) string {
 	rollout := f.Rollout
 	if f.resolved && (rollout != nil && rollout.Phase == v1alpha1.RolloutAborted && rollout.Commit == f.Target.Commit ||
 		slices.ContainsFunc(f.fleet, func(g gateway) bool {
-			return g.Reason == v1alpha1.ReasonRolledBack || g.AutoRollback == f.Target.Commit
+			return g.Reason == v1alpha1.ReasonRolledBack || g.Reason == v1alpha1.ReasonRestored || g.AutoRollback == f.Target.Commit
 		})) {
 		return f.Target.Commit
 	}

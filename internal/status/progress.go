@@ -30,7 +30,7 @@ type progress struct {
 func progressOf(f *facts, v verdict) progress {
 	p := progress{ready: v, summary: summary(f, v, false)}
 	switch class := v.reason.Class(); {
-	case v.status == metav1.ConditionTrue, class == v1alpha1.ClassDone: // paused, or without gateways
+	case v.status == metav1.ConditionTrue, class == v1alpha1.ClassDone, v.reason == v1alpha1.ReasonRestored: // paused, without gateways, or as a user left it
 		return p
 	case class == v1alpha1.ClassStalled:
 		p.stalled = true

@@ -237,3 +237,30 @@ func TestNotesOfRowsAreBounded(t *testing.T) {
 	assert.LessOrEqual(t, size(rows), rowBytes)
 	assert.Len(t, rows[0].Notes, 1, "a large fleet keeps fewer notes")
 }
+
+// A restore that a user requested is neither an error nor a success: the fleet waits for the user.
+func TestRequestedRestore(t *testing.T) {
+	s := newScene(t, 2)
+	s.write()
+	s.moves(commitB)
+	s.write()
+	r := s.report(0)
+	r.Phase, r.Reason, r.Message, r.Commit, r.Target = v1alpha1.GatewayHeld, v1alpha1.ReasonRestored, "the gateway is back at a snapshot", commitA, commitB
+	s.takes(1)
+	r.Revision, r.Generation = s.report(1).Revision, s.report(1).Generation
+	for range 2 {
+		st := s.write()
+		assert.Equal(t, v1alpha1.OutcomeHeld, st.Outcome.Phase, "Argo CD shows it as Suspended")
+		assert.Equal(t, v1alpha1.ReasonRestored, st.Outcome.Reason)
+		assert.Empty(t, condition(st, v1alpha1.ConditionStalled))
+		assert.Empty(t, condition(st, v1alpha1.ConditionReconciling))
+		assert.Equal(t, "False/Restored", condition(st, v1alpha1.ConditionReady))
+		assert.Equal(t, commitB, st.Retry)
+		for _, e := range s.events {
+			assert.NotEqual(t, v1alpha1.EventSyncFailed, e.Reason)
+			assert.False(t, e.Warning, e.Note)
+		}
+		s.after(24 * 60 * 60 * 1e9)
+		s.Reports[0].Status = *r.DeepCopy()
+	}
+}

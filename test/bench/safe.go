@@ -249,8 +249,8 @@ func (x *safeBench) restore(ctx context.Context, c string) error {
 	x.remote.Server.Forget()
 	load := loadAverage()
 	s, err := x.on.sync(ctx)
-	if err == nil || !strings.Contains(err.Error(), "RolledBack") {
-		return fmt.Errorf("restore %s: want the reason RolledBack, got %w", id, err)
+	if err == nil || !strings.Contains(err.Error(), "Restored") {
+		return fmt.Errorf("restore %s: want the reason Restored, got %w", id, err)
 	}
 	s.load = load
 	x.fig.requests += x.remote.Server.Stats().UploadPacks

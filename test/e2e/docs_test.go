@@ -77,7 +77,7 @@ func documentedNodeCommands(t *testing.T, w *world) {
 			assert.Regexp(t, `Synced +line-1-[0-9]+-[0-9]+\n`, said, "the row must name the snapshot")
 			continue
 		}
-		assert.Regexp(t, `line-1 .* RolledBack`, said)
+		assert.Regexp(t, `line-1 .* Restored`, said)
 		var record []struct{ Diff string }
 		require.NoError(t, json.Unmarshal([]byte(shell.Type(t, c.Text+" --gateway line-1 -o json")), &record))
 		require.NotEmpty(t, record)
@@ -131,7 +131,7 @@ func (p *plant) snapshots(shell *document.Shell, command string) {
 		return rows[slices.IndexFunc(rows, func(g v1alpha1.DiscoveredGateway) bool { return g.Name == "line-1" })]
 	}
 	p.eventually(p.t, "line-1 is back", func() string {
-		if g := row(); g.Reason != v1alpha1.ReasonRolledBack {
+		if g := row(); g.Reason != v1alpha1.ReasonRestored {
 			return string(g.Reason) + " " + g.Message
 		}
 		return ""

@@ -144,7 +144,7 @@ func (l *line) lose(id, want string) {
 	l.volume("second")
 	l.spec(fmt.Sprintf("stoker.io/restore: %q", id+" "+time.Now().UTC().Format(time.RFC3339)))
 	l.run()
-	s := l.await("the restored snapshot", func(s state) bool { return s.Reason == "RolledBack" })
+	s := l.await("the restored snapshot", func(s state) bool { return s.Reason == "Restored" })
 	assert.Contains(l.t, s.Message, id)
 	assert.Equal(l.t, fmt.Sprintf(`{"text": %q}`, want), l.read(view+"view.json"))
 	assert.NotNil(l.t, l.gw.Data.Loaded(strings.TrimSuffix(view, "/")))

@@ -236,10 +236,10 @@ func StatOf(fi fs.FileInfo) plan.Stat {
 	}
 }
 
-// NotThere reports whether err means that a path does not exist: a name is missing, or a parent is not a directory.
+// NotThere reports whether err means that a path does not exist: a name is missing or too long, or a parent is not a directory.
 func NotThere(err error) bool {
 	_, blocked := errors.AsType[*BlockedError](err)
-	return blocked || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
+	return blocked || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ENAMETOOLONG)
 }
 
 // ReadFile returns the content of a file. If it has more than limit bytes, the reason of the error is LimitExceeded.

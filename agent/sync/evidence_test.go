@@ -1,0 +1,336 @@
+package sync_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/record"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// gated is a bench at noon that has delivered a commit, and whose target is another commit, which only the night allows.
+type gated struct {
+	*bench
+	first, second plan.ID
+	now           time.Time
+}
+
+func newGated(t *testing.T) *gated {
+	t.Helper()
+	g := &gated{bench: newSnapshotBench(t, simulator.Options{}), now: time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)}
+	g.target.Profile.Windows = []v1alpha1.MaintenanceWindow{{Name: "nights", Schedule: "0 22 * * *", Duration: "8h"}}
+	g.target.ForceID = "in October"
+	g.restart(t.TempDir())
+	g.first = g.push(firstCommit()...)
+	g.synced()
+	g.second = g.push(gitserver.Write(view, `{"one": 2}`))
+	return g
+}
+
+// restart starts another agent.
+func (g *gated) restart(dir string) {
+	g.bench.restart(dir)
+	g.engine.Now = func() time.Time { return g.now }
+}
+
+// report returns what the SyncReport says.
+func (g *gated) report() record.Record {
+	return record.Record{Ref: "main", Commit: g.first, Force: "in October"}
+}
+
+// waits checks that the target waits for its window, and that no file has changed.
+func (g *gated) waits() {
+	g.t.Helper()
+	g.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
+	assert.Equal(g.t, `{"one": 1}`, g.read(view))
+}
+
+// F30: files of .stoker exempt no sync from a maintenance window if the report of the gateway says otherwise. Without a report, they are all
+// the evidence there is.
+func TestGatesNeedEvidence(t *testing.T) {
+	stoker := func(g *gated, name string) string { return filepath.Join(g.data, ".stoker", name) }
+	for name, forge := range map[string]func(t *testing.T, g *gated){
+		"no manifest": func(t *testing.T, g *gated) { require.NoError(t, os.Remove(stoker(g, "manifest"))) },
+		"a damaged manifest": func(t *testing.T, g *gated) {
+			require.NoError(t, os.WriteFile(stoker(g, "manifest"), []byte("x"), 0o600))
+		},
+		"no note about a forced sync": func(t *testing.T, g *gated) {
+			require.NoError(t, os.Remove(stoker(g, "note-force-sync")))
+		},
+		"a manifest of the target, and a repair": func(t *testing.T, g *gated) {
+			g.now = g.now.Add(11 * time.Hour)
+			g.synced()
+			manifest, err := os.ReadFile(stoker(g, "manifest"))
+			require.NoError(t, err)
+			second := g.target.Commit
+			g.target.Commit, g.target.RequestedRollback = g.first, true
+			g.synced()
+			g.target.Commit, g.target.RequestedRollback, g.target.Repair = second, false, true
+			g.now = g.now.Add(13 * time.Hour)
+			require.NoError(t, g.engine.Close())
+			require.NoError(t, os.WriteFile(stoker(g, "manifest"), manifest, 0o600))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGated(t)
+			require.NoError(t, g.engine.Close())
+			forge(t, g)
+			g.restart(t.TempDir())
+			require.NoError(t, g.engine.SetRecord(g.report()))
+			g.waits()
+			require.NoError(t, g.engine.Close())
+			g.waits() // the process remembers
+
+			g.now = time.Date(2026, 11, 26, 23, 0, 0, 0, time.UTC)
+			g.synced()
+			assert.Equal(t, `{"one": 2}`, g.read(view))
+		})
+		t.Run(name+", without a report", func(t *testing.T) {
+			g := newGated(t)
+			require.NoError(t, g.engine.Close())
+			forge(t, g)
+			g.restart(t.TempDir())
+			g.synced()
+			assert.Equal(t, `{"one": 2}`, g.read(view))
+		})
+	}
+	t.Run("a new force-sync request counts", func(t *testing.T) {
+		g := newGated(t)
+		g.restart(t.TempDir())
+		require.NoError(t, g.engine.SetRecord(g.report()))
+		g.target.ForceID = "now"
+		g.synced()
+	})
+	t.Run("a gateway that never reported is new", func(t *testing.T) {
+		g := newGated(t)
+		require.NoError(t, g.engine.Close())
+		require.NoError(t, os.Remove(stoker(g, "manifest")))
+		g.restart(t.TempDir())
+		require.NoError(t, g.engine.SetRecord(record.Record{}))
+		g.synced()
+	})
+	t.Run("a new volume gets what was delivered before", func(t *testing.T) {
+		g := newGated(t)
+		require.NoError(t, g.engine.Close())
+		require.NoError(t, os.RemoveAll(stoker(g, "")))
+		require.NoError(t, os.RemoveAll(filepath.Join(g.data, "projects", "line")))
+		g.restart(t.TempDir())
+		require.NoError(t, g.engine.SetRecord(g.report()))
+		g.target.NewVolume = true
+		g.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
+		assert.Empty(t, g.read(view))
+		second := g.target.Commit
+		g.target.Commit = g.first
+		g.synced()
+		g.target.Commit = second
+		g.waits()
+	})
+}
+
+// stokerFiles are the rows of the table in docs/internals/threats.md, with their worst content. The content "link" is a link that leads
+// outside, and "dir" a directory with a file.
+var stokerFiles = map[string]func(g *gated) string{
+	"manifest":        func(*gated) string { return "stokerm1" },
+	"journal":         func(*gated) string { return "stokerj1" },
+	"undo":            func(*gated) string { return "stokerj1" },
+	"staging":         func(*gated) string { return "link" },
+	"areas":           func(*gated) string { return "../outside\n/etc\nprojects/../..\n" },
+	"modes":           func(*gated) string { return "dir" },
+	"lost+found":      func(*gated) string { return "link" },
+	"snapshots":       func(*gated) string { return "link" },
+	"backups":         func(*gated) string { return "link" },
+	"audit.jsonl":     func(*gated) string { return `{"schema":1,"gateway":"line-7","reason":"Synced"}` + "\n" },
+	"history":         func(*gated) string { return "link" },
+	"scratch":         func(*gated) string { return "dir" },
+	"restore.new":     func(*gated) string { return "dir" },
+	"lock":            func(*gated) string { return strings.Repeat("x", 1<<20) },
+	"note-force-sync": func(*gated) string { return "" },
+	"note-restored": func(g *gated) string {
+		return `{"request":"x","commit":"` + g.first.String() + `","snapshot":"x","done":true}`
+	},
+	"note-unloaded":        func(*gated) string { return `{"firstStart":true,"projects":["` + strings.Repeat("x", 1000) + `"]}` },
+	"note-gateway-ran":     func(g *gated) string { return g.target.Start },
+	"note-gateway-version": func(*gated) string { return "99.99.99" },
+	"note-standby":         func(*gated) string { return "Backup" },
+	"note-pair-known":      func(*gated) string { return view + "\n" + db + "/config.json\n" },
+	"note-pair-brought":    func(*gated) string { return view + "\n" + db + "/config.json\n" },
+	"note-startup":         func(*gated) string { return `{"wait":true,"deadline":9223372036854775807}` },
+	"note-proposal":        func(*gated) string { return `{"branch":"main","number":1}` },
+}
+
+// F30: whatever a program of the gateway writes to a file in .stoker, no gate is passed, nothing outside the data directory changes, and the
+// sync ends right when the gate opens.
+func TestWorstStokerFiles(t *testing.T) {
+	for name, worst := range stokerFiles {
+		t.Run(name, func(t *testing.T) {
+			g := newGated(t)
+			outside, objects := t.TempDir(), t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(outside, "canary"), []byte("canary"), 0o600))
+			branches := g.repo.Git("for-each-ref")
+			for i, content := range []string{worst(g), "link", "dir", strings.Repeat("\xff", 1<<16)} {
+				t.Run(strconv.Itoa(i), func(t *testing.T) {
+					require.NoError(t, g.engine.Close())
+					writeWorst(t, filepath.Join(g.data, ".stoker", name), content, outside)
+					g.restart(objects)
+					require.NoError(t, g.engine.SetRecord(g.report()))
+					if name != "note-restored" {
+						g.waits()
+						return
+					}
+					assert.NotEqual(t, sync.Synced, g.sync().Phase, "a damaged record blocks the target")
+					assert.Equal(t, `{"one": 1}`, g.read(view))
+				})
+			}
+			g.now = g.now.Add(11 * time.Hour)
+			if name == "note-restored" {
+				g.target.ForceID = "now"
+			}
+			g.synced()
+			assert.Equal(t, `{"one": 2}`, g.read(view))
+			assert.Equal(t, branches, g.repo.Git("for-each-ref"))
+			canary, err := os.ReadFile(filepath.Join(outside, "canary"))
+			require.NoError(t, err)
+			assert.Equal(t, "canary", string(canary))
+			there, err := os.ReadDir(outside)
+			require.NoError(t, err)
+			assert.Len(t, there, 1)
+		})
+	}
+}
+
+func writeWorst(t *testing.T, file, content, outside string) {
+	t.Helper()
+	require.NoError(t, os.RemoveAll(file))
+	switch content {
+	case "":
+	case "link":
+		require.NoError(t, os.Symlink(outside, file))
+	case "dir":
+		require.NoError(t, os.MkdirAll(filepath.Join(file, "deep"), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(file, "deep", "x"), []byte("x"), 0o600))
+	default:
+		require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+	}
+}
+
+// F30: the table in docs/internals/threats.md, the test above and the code name the same files of .stoker.
+func TestStokerFilesAreListed(t *testing.T) {
+	page, err := os.ReadFile("../../docs/internals/threats.md")
+	require.NoError(t, err)
+	_, table, _ := strings.Cut(string(page), "### The files of .stoker")
+	table, _, _ = strings.Cut(table, "\n## ")
+	var listed, tested []string
+	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(table, -1) {
+		listed = append(listed, row[1])
+	}
+	for name := range stokerFiles {
+		tested = append(tested, name)
+	}
+	slices.Sort(listed)
+	slices.Sort(tested)
+	assert.Equal(t, tested, listed)
+	assert.Empty(t, without(stokerNames(t), listed), "add the file to the table and to stokerFiles")
+}
+
+// otherNames are constants of agent/disk that look like names of files in .stoker, and are none.
+var otherNames = []string{".stoker"}
+
+// stokerNames returns the names of files in .stoker that are constants of the code, by their identifiers.
+func stokerNames(t *testing.T) (names []string) {
+	t.Helper()
+	note, file := regexp.MustCompile(`Note(Name)?$`), regexp.MustCompile(`(File|FileName|Dir|DirName|restoreName)$`)
+	fset := token.NewFileSet()
+	require.NoError(t, filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		f, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		for _, decl := range f.Decls {
+			g, ok := decl.(*ast.GenDecl)
+			if !ok || g.Tok != token.CONST {
+				continue
+			}
+			for _, spec := range g.Specs {
+				v := spec.(*ast.ValueSpec)
+				for i, id := range v.Names {
+					if i >= len(v.Values) {
+						continue
+					}
+					lit, ok := v.Values[i].(*ast.BasicLit)
+					if !ok || lit.Kind != token.STRING {
+						continue
+					}
+					value, err := strconv.Unquote(lit.Value)
+					switch {
+					case err != nil:
+						return err
+					case note.MatchString(id.Name) && id.Name != "DamagedNote":
+						names = append(names, "note-"+value)
+					case strings.HasPrefix(path, "../disk/") && file.MatchString(id.Name) && !slices.Contains(otherNames, value):
+						names = append(names, value)
+					}
+				}
+			}
+		}
+		return nil
+	}))
+	require.Contains(t, names, "note-unloaded")
+	require.Contains(t, names, "areas")
+	return names
+}
+
+func without(list, other []string) []string {
+	return slices.DeleteFunc(list, func(s string) bool { return slices.Contains(other, s) })
+}
+
+// A sync that recovery completed, or one before retentionCount was lowered, leaves too many snapshots.
+func TestSnapshotsArePrunedAfterRestart(t *testing.T) {
+	b := newSnapshotBench(t, simulator.Options{})
+	b.push(firstCommit()...)
+	b.synced()
+	for _, content := range []string{`{"one": 2}`, `{"one": 3}`, `{"one": 4}`} {
+		b.push(gitserver.Write(view, content))
+		b.synced()
+	}
+	b.restart(t.TempDir())
+	b.target.Profile.Snapshots.RetentionCount = 2
+	assert.Len(t, b.synced().Snapshots, 2)
+}
+
+// A restore that brings the target back ends the one before it.
+func TestRestoreOfTheTarget(t *testing.T) {
+	b := newSnapshotBench(t, simulator.Options{})
+	b.push(firstCommit()...)
+	b.synced()
+	b.push(gitserver.Write(view, `{"one": 2}`))
+	b.target.Restore = b.synced().Snapshots[0].ID
+	r := b.ended(sync.Held, v1alpha1.ReasonRestored)
+	assert.Equal(t, `{"one": 1}`, b.read(view))
+	b.target.Restore = r.Snapshots[len(r.Snapshots)-1].ID
+	r = b.synced()
+	assert.True(t, r.Wrote())
+	assert.Equal(t, `{"one": 2}`, b.read(view))
+	assert.False(t, b.synced().Wrote())
+	b.restart(t.TempDir())
+	b.synced()
+}
