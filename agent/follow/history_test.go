@@ -86,7 +86,7 @@ func TestGenerationOfRecreatedGatewaySync(t *testing.T) {
 			happens(w, a.follower)
 			eventually(t, "the epoch increases", func() bool { return a.follower.targets.currentEpoch() > heard })
 			looks()
-			assert.Equal(t, 2, api.count(), "one read of the spec in each epoch")
+			assert.Equal(t, 3, api.count(), "one read at the start, and one of the spec in each epoch")
 			assert.Same(t, was, a.follower.State().Of.Connections.Remote, "the agent keeps the connection of an unchanged spec")
 
 			w.edit(func(gs *v1alpha1.GatewaySync) {
@@ -96,7 +96,7 @@ func TestGenerationOfRecreatedGatewaySync(t *testing.T) {
 			eventually(t, "the agent follows the new spec", func() bool { return p.title() == "one of other" })
 			p.awaitSynced(first, "one of other")
 			looks()
-			assert.Equal(t, 3, api.count())
+			assert.Equal(t, 4, api.count())
 		})
 	}
 }

@@ -139,7 +139,7 @@ func (j restorer) updatedNote() (n restoreNote, changed bool, remark string, err
 	}
 	switch {
 	case n.Snapshot == "": // nothing to drop
-	case n.lapsed(j.t.Target), n.Done && j.atTarget():
+	case n.lapsed(j.t.Target):
 		n.Snapshot, changed = "", true
 	case !n.Done && j.requestOutdated():
 		remark = fmt.Sprintf("the request to restore %s is older than this data volume; ask again to restore it", n.Snapshot)
@@ -148,10 +148,11 @@ func (j restorer) updatedNote() (n restoreNote, changed bool, remark string, err
 	return n, changed, remark, nil
 }
 
-// atTarget reports whether the files on the disk are those of the target.
-func (j restorer) atTarget() bool {
+// reachedTarget reports whether the restore brought the target back. If the gateway ran the target before, too, the restore undid a
+// repair, and blocks the next one.
+func (j restorer) reachedTarget() bool {
 	h := j.dir.Manifest().Header()
-	return h.Complete && j.describesTarget(h)
+	return j.from != j.t.Commit && h.Complete && j.describesTarget(h)
 }
 
 // maxRequestAge is the age from which a new data volume ignores a request to restore a snapshot.
@@ -172,9 +173,6 @@ func (e *Engine) Restores(t Task) bool {
 		return false
 	}
 	j := &job{Engine: e, t: t, dir: d, from: d.Manifest().Header().Commit}
-	if j.rules, err = j.rulesAt(t.Ref, t.Commit); err != nil {
-		return false
-	}
 	n, _, _, err := restorer{j}.updatedNote()
 	return err == nil && n.Snapshot != ""
 }
@@ -206,7 +204,7 @@ func (j restorer) restore(ctx context.Context, n restoreNote) (replaced bool, er
 		if err := j.restoreFiles(ctx, n.Snapshot); err != nil {
 			return true, fmt.Errorf("%srestore the snapshot %s: %w", n.messagePrefix(), n.Snapshot, err)
 		}
-		if n.Done = true; j.atTarget() {
+		if n.Done = true; j.reachedTarget() {
 			n.Snapshot = ""
 		}
 		if err := n.save(j.dir); err != nil {
