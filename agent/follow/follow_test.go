@@ -45,6 +45,6 @@ func TestFollowTargets(t *testing.T) {
 	iterations := gathered(t, a, "stoker_reconcile_total")
 	eventually(t, "two more iterations", func() bool { return gathered(t, a, "stoker_reconcile_total") >= iterations+2 })
 	assert.Equal(t, before, a.traffic.writes())
-	assert.Equal(t, 1, a.traffic.count("GET gatewaysyncs"), "the spec is read once for each generation")
+	assert.Equal(t, 2, a.traffic.count("GET gatewaysyncs"), "once at the start, and once for each generation")
 	assert.LessOrEqual(t, a.traffic.count("PUT syncreports")+a.traffic.count("POST syncreports"), 10)
 }
