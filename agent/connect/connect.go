@@ -11,6 +11,7 @@ import (
 	"stoker.io/stoker/agent/gitauth"
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/agent/review"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/effective"
@@ -70,11 +71,11 @@ func Verifier(v *v1alpha1.GitVerify, secrets Secrets) *repo.Verifier {
 }
 
 // validation returns the validation webhook, or nil if the spec names none.
-func validation(v *v1alpha1.ValidationSpec, secrets Secrets) *sync.Webhook {
+func validation(v *v1alpha1.ValidationSpec, secrets Secrets) *review.Webhook {
 	if v == nil || v.Webhook == nil {
 		return nil
 	}
-	w := &sync.Webhook{
+	w := &review.Webhook{
 		URL: v.Webhook.URL, Client: outbound.Client{Timeout: effective.ValidationTimeout(v.Webhook)}, IgnoreFailure: v.Webhook.FailurePolicy == v1alpha1.FailurePolicyIgnore,
 		CA: gitauth.Plain(secretrefs.ValidationCA, v.Webhook.CASecretRef, secrets),
 	}

@@ -318,7 +318,9 @@ func TestRetry(t *testing.T) {
 		j := newJudged(t, simulator.Options{})
 		j.target.Retry = annotation.RetryValue(j.push(gitserver.Write(view, `{"one": 2}`)).String(), j.now)
 		j.target.Restore = j.synced().Snapshots[0].ID
-		assert.Nil(t, j.ended(sync.Error, v1alpha1.ReasonRolledBack).AutoRollback, "an earlier retry does not count")
+		r := j.ended(sync.Held, v1alpha1.ReasonRestored)
+		assert.Nil(t, r.AutoRollback, "an earlier retry does not count")
+		assert.Contains(t, r.Message, "until it is retried: stoker retry")
 		j.target.Retry = annotation.RetryValue(j.target.Commit.String(), j.now.Add(time.Second))
 		j.synced()
 		assert.Equal(t, `{"one": 2}`, j.read(view))

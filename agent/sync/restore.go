@@ -231,8 +231,9 @@ func (j restorer) restore(ctx context.Context, n restoreNote) (replaced bool, er
 		reason = v1alpha1.ReasonRolledBack
 	}
 	return true, failure.New(reason,
-		"%s%s %s; %s is blocked until another commit is requested, or until it is retried (stoker retry NAME)",
-		n.messagePrefix(), state, j.dir.Manifest().Header().Commit.Short(), j.t.Commit.Short())
+		"%s%s %s; %s is blocked until another commit is requested, or until it is retried: %s",
+		n.messagePrefix(), state, j.dir.Manifest().Header().Commit.Short(), j.t.Commit.Short(),
+		j.t.ask("retry", "", v1alpha1.AnnotationRetry, j.t.Commit.String()+", a space and the time,"))
 }
 
 // restoreFiles returns the files to what they were before the sync that made the snapshot.

@@ -5,64 +5,17 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"time"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/review"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
-	"stoker.io/stoker/internal/outbound"
-	"stoker.io/stoker/internal/secret"
 )
 
-// Webhook is the service that spec.validation.webhook names. It allows or denies the plan of a gateway.
-type Webhook struct {
-	URL string
-	// Client sends the requests, with the certificates of CA instead of its own.
-	Client outbound.Client
-	// CA returns certificates as PEM; nil means only those of the system.
-	CA func() ([]byte, error)
-	// Key returns the key that signs requests; nil for no signature.
-	Key func() (secret.String, error)
-	// IgnoreFailure lets a change through if the service does not answer.
-	IgnoreFailure bool
-}
-
-// ReviewRequest is the body of a request to a Webhook. docs/how-to/validation.md describes it.
-type ReviewRequest struct {
-	// UID identifies the plan. Repeated requests about the same plan have the same UID.
-	UID         string       `json:"uid"`
-	Namespace   string       `json:"namespace"`
-	GatewaySync string       `json:"gatewaySync"`
-	Gateway     string       `json:"gateway"`
-	Profile     string       `json:"profile"`
-	Ref         string       `json:"ref"`
-	Commit      string       `json:"commit"`
-	FromCommit  string       `json:"fromCommit"`
-	Files       []ReviewFile `json:"files"`
-	// Truncated reports that Files lacks some files, because the request would be too large.
-	Truncated bool `json:"truncated"`
-}
-
-// ReviewFile is a file that a plan changes.
-type ReviewFile struct {
-	Path   string `json:"path"`
-	Action string `json:"action"` // added, modified or deleted
-}
-
-// ReviewAnswer is the body of a Webhook's answer.
-type ReviewAnswer struct {
-	UID     string `json:"uid"`
-	Allowed *bool  `json:"allowed"`
-	Message string `json:"message"`
-}
-
 const (
-	maxReview       = 1 << 20 // bytes of a request
-	maxReviewAnswer = 64 << 10
 	// The pause after a denial is random, so that the gateways of a fleet do not all ask at once.
 	minReviewPause, maxReviewPause = time.Minute, 5 * time.Minute
 )
@@ -104,7 +57,7 @@ func (f *files) review(ctx context.Context, changes *plan.Changes, staged bool) 
 	}
 	*last = reviewResult{url: w.URL, uid: req.UID, force: f.t.ForceID}
 	defer f.step("review")()
-	answer, err := w.send(ctx, req)
+	answer, err := w.Send(ctx, req)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		*last = reviewResult{}
@@ -122,7 +75,7 @@ func (f *files) review(ctx context.Context, changes *plan.Changes, staged bool) 
 	return last.err
 }
 
-func denialReason(a ReviewAnswer) string {
+func denialReason(a review.Answer) string {
 	if a.Message == "" {
 		return "it gives no reason"
 	}
@@ -130,15 +83,15 @@ func denialReason(a ReviewAnswer) string {
 }
 
 // reviewRequest describes a plan. The UID covers the content of all files, also of those that are not listed.
-func (f *files) reviewRequest(changes *plan.Changes, from plan.ID) ReviewRequest {
-	req := ReviewRequest{
+func (f *files) reviewRequest(changes *plan.Changes, from plan.ID) review.Request {
+	req := review.Request{
 		Namespace: f.t.Facts.Namespace, GatewaySync: f.t.Facts.CRName, Gateway: f.t.Facts.GatewayName, Profile: f.t.Profile.Profile,
-		Ref: f.t.Ref, Commit: f.t.Commit.String(), FromCommit: from.String(), Files: []ReviewFile{},
+		Ref: f.t.Ref, Commit: f.t.Commit.String(), FromCommit: from.String(), Files: []review.File{},
 	}
 	sum := sha256.New()
 	_ = json.NewEncoder(sum).Encode(req) // neither fails
 	fmt.Fprintln(sum, f.rules.Fingerprint())
-	room := maxReview - 8<<10
+	room := review.MaxRequest - 8<<10
 	for _, c := range changes.List {
 		action := actionOf(c.Op)
 		if action == "" {
@@ -148,7 +101,7 @@ func (f *files) reviewRequest(changes *plan.Changes, from plan.ID) ReviewRequest
 		if req.Truncated {
 			continue
 		}
-		file := ReviewFile{c.Path, action}
+		file := review.File{Path: c.Path, Action: action}
 		b, _ := json.Marshal(file)
 		if room -= len(b) + 1; room < 0 {
 			req.Truncated = true
@@ -158,39 +111,4 @@ func (f *files) reviewRequest(changes *plan.Changes, from plan.ID) ReviewRequest
 	}
 	req.UID = hex.EncodeToString(sum.Sum(nil)[:16])
 	return req
-}
-
-// send sends a request and returns its answer, with Allowed set. The error never contains the path or the query of the URL.
-func (w *Webhook) send(ctx context.Context, req ReviewRequest) (answer ReviewAnswer, err error) {
-	body, err := json.Marshal(req)
-	if err != nil {
-		return answer, err
-	}
-	header := http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json"}}
-	if w.Key != nil {
-		key, err := w.Key()
-		if err != nil {
-			return answer, err
-		}
-		outbound.Sign(header, key, body)
-	}
-	c := w.Client
-	c.MaxAnswer = maxReviewAnswer
-	if w.CA != nil {
-		if c.CA, err = w.CA(); err != nil {
-			return answer, err
-		}
-	}
-	res, err := c.Do(ctx, http.MethodPost, w.URL, header, body)
-	switch {
-	case err != nil:
-		return answer, err
-	case res.Status != http.StatusOK:
-		return answer, fmt.Errorf("it answers HTTP %d instead of 200", res.Status)
-	case json.Unmarshal(res.Body, &answer) != nil || answer.Allowed == nil:
-		return answer, errors.New(`its answer is not {"uid": …, "allowed": …} as JSON`)
-	case answer.UID != req.UID:
-		return answer, errors.New("its answer has the uid of another request")
-	}
-	return answer, nil
 }

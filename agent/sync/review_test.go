@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/agent/review"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/outbound"
@@ -30,10 +31,10 @@ import (
 type validator struct {
 	*httptest.Server
 	mu     gosync.Mutex
-	asked  []sync.ReviewRequest
+	asked  []review.Request
 	header []http.Header
 	bodies [][]byte
-	answer func(w http.ResponseWriter, r *http.Request, q sync.ReviewRequest)
+	answer func(w http.ResponseWriter, r *http.Request, q review.Request)
 }
 
 func newValidator(t *testing.T) *validator {
@@ -41,7 +42,7 @@ func newValidator(t *testing.T) *validator {
 	v.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		assert.NoError(t, err)
-		var q sync.ReviewRequest
+		var q review.Request
 		assert.NoError(t, json.Unmarshal(body, &q))
 		v.mu.Lock()
 		v.asked, v.header, v.bodies = append(v.asked, q), append(v.header, r.Header.Clone()), append(v.bodies, body)
@@ -53,18 +54,18 @@ func newValidator(t *testing.T) *validator {
 	return v
 }
 
-func answers(allowed bool, message string) func(http.ResponseWriter, *http.Request, sync.ReviewRequest) {
-	return func(w http.ResponseWriter, _ *http.Request, q sync.ReviewRequest) {
-		_ = json.NewEncoder(w).Encode(sync.ReviewAnswer{UID: q.UID, Allowed: &allowed, Message: message})
+func answers(allowed bool, message string) func(http.ResponseWriter, *http.Request, review.Request) {
+	return func(w http.ResponseWriter, _ *http.Request, q review.Request) {
+		_ = json.NewEncoder(w).Encode(review.Answer{UID: q.UID, Allowed: &allowed, Message: message})
 	}
 }
 
-func says(text string) func(http.ResponseWriter, *http.Request, sync.ReviewRequest) {
-	return func(w http.ResponseWriter, _ *http.Request, _ sync.ReviewRequest) { _, _ = io.WriteString(w, text) }
+func says(text string) func(http.ResponseWriter, *http.Request, review.Request) {
+	return func(w http.ResponseWriter, _ *http.Request, _ review.Request) { _, _ = io.WriteString(w, text) }
 }
 
-func (v *validator) webhook() *sync.Webhook {
-	return &sync.Webhook{
+func (v *validator) webhook() *review.Webhook {
+	return &review.Webhook{
 		URL: v.URL + "/validate?token=S3CR3T", Client: outbound.Client{Loopback: true, Timeout: 10 * time.Second},
 		CA: func() ([]byte, error) {
 			return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: v.Certificate().Raw}), nil
@@ -96,9 +97,9 @@ func TestValidationWebhook(t *testing.T) {
 		q := v.asked[0]
 		assert.Len(t, q.UID, 32)
 		q.UID = ""
-		assert.Equal(t, sync.ReviewRequest{
+		assert.Equal(t, review.Request{
 			Namespace: "site", GatewaySync: "plant", Gateway: "area-4", Profile: "edge", Ref: "main", Commit: b.target.Commit.String(), FromCommit: was,
-			Files: []sync.ReviewFile{{viewDir + "/resource.json", "modified"}, {view, "modified"}, {"projects/line/new.txt", "added"}, {"projects/line/old.txt", "deleted"}},
+			Files: []review.File{{Path: viewDir + "/resource.json", Action: "modified"}, {Path: view, Action: "modified"}, {Path: "projects/line/new.txt", Action: "added"}, {Path: "projects/line/old.txt", Action: "deleted"}},
 		}, q)
 		assert.NotContains(t, string(v.bodies[0]), `"one"`, "no content leaves the gateway")
 		assert.Empty(t, v.header[0].Get("X-Hub-Signature-256"), "no signature without a key")
@@ -218,40 +219,40 @@ func TestWebhookFaults(t *testing.T) {
 	elsewhere := newValidator(t)
 	b, v := reviewed(t)
 	for name, c := range map[string]struct {
-		answer func(http.ResponseWriter, *http.Request, sync.ReviewRequest)
-		change func(*sync.Webhook)
+		answer func(http.ResponseWriter, *http.Request, review.Request)
+		change func(*review.Webhook)
 		says   string
 	}{
-		"hang": {answer: func(_ http.ResponseWriter, r *http.Request, _ sync.ReviewRequest) {
+		"hang": {answer: func(_ http.ResponseWriter, r *http.Request, _ review.Request) {
 			<-r.Context().Done()
 			panic(http.ErrAbortHandler)
 		},
-			change: func(w *sync.Webhook) { w.Client.Timeout = 200 * time.Millisecond }, says: "no complete answer within 200ms"},
-		"redirect": {answer: func(w http.ResponseWriter, r *http.Request, _ sync.ReviewRequest) {
+			change: func(w *review.Webhook) { w.Client.Timeout = 200 * time.Millisecond }, says: "no complete answer within 200ms"},
+		"redirect": {answer: func(w http.ResponseWriter, r *http.Request, _ review.Request) {
 			http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
 		}, says: "HTTP 307 instead of 200"},
-		"500": {answer: func(w http.ResponseWriter, _ *http.Request, _ sync.ReviewRequest) {
+		"500": {answer: func(w http.ResponseWriter, _ *http.Request, _ review.Request) {
 			http.Error(w, "S3CR3T", http.StatusInternalServerError)
 		}, says: "HTTP 500 instead of 200"},
-		"huge answer": {answer: func(w http.ResponseWriter, _ *http.Request, _ sync.ReviewRequest) {
+		"huge answer": {answer: func(w http.ResponseWriter, _ *http.Request, _ review.Request) {
 			_, _ = w.Write(make([]byte, 1<<20))
 		}, says: "too large"},
 		"another uid": {answer: says(`{"uid": "x", "allowed": true}`), says: "the uid of another request"},
 		"no uid":      {answer: says(`{"allowed": true}`), says: "the uid of another request"},
 		"not JSON":    {answer: says("OK"), says: "is not {"},
-		"no verdict": {answer: func(w http.ResponseWriter, _ *http.Request, q sync.ReviewRequest) {
+		"no verdict": {answer: func(w http.ResponseWriter, _ *http.Request, q review.Request) {
 			fmt.Fprintf(w, `{"uid": %q}`, q.UID)
 		}, says: "is not {"},
 		"empty":         {answer: says(""), says: "is not {"},
-		"another CA":    {change: func(w *sync.Webhook) { w.CA = nil }, says: "certificate"},
-		"unreadable CA": {change: func(w *sync.Webhook) { w.CA = func() ([]byte, error) { return nil, errors.New("no such file") } }, says: "no such file"},
-		"unreadable key": {change: func(w *sync.Webhook) {
+		"another CA":    {change: func(w *review.Webhook) { w.CA = nil }, says: "certificate"},
+		"unreadable CA": {change: func(w *review.Webhook) { w.CA = func() ([]byte, error) { return nil, errors.New("no such file") } }, says: "no such file"},
+		"unreadable key": {change: func(w *review.Webhook) {
 			w.Key = func() (secret.String, error) { return secret.String{}, errors.New("no key") }
 		}, says: "no key"},
-		"unreachable":     {change: func(w *sync.Webhook) { w.URL = "https://127.0.0.1:1/" }, says: "refused"},
-		"loopback":        {change: func(w *sync.Webhook) { w.Client.Loopback = false }, says: "is a loopback address"},
-		"metadata":        {change: func(w *sync.Webhook) { w.URL = "https://169.254.169.254/" }, says: "is a link-local address"},
-		"name of the pod": {change: func(w *sync.Webhook) { w.URL, w.Client.Loopback = "https://localhost:8043/", false }, says: "is a loopback address"},
+		"unreachable":     {change: func(w *review.Webhook) { w.URL = "https://127.0.0.1:1/" }, says: "refused"},
+		"loopback":        {change: func(w *review.Webhook) { w.Client.Loopback = false }, says: "is a loopback address"},
+		"metadata":        {change: func(w *review.Webhook) { w.URL = "https://169.254.169.254/" }, says: "is a link-local address"},
+		"name of the pod": {change: func(w *review.Webhook) { w.URL, w.Client.Loopback = "https://localhost:8043/", false }, says: "is a loopback address"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before, after := b.read(view), fmt.Sprintf(`{"name": %q}`, name)
@@ -330,7 +331,7 @@ func TestDocumentedReview(t *testing.T) {
 	require.NoError(t, err)
 	blocks := strings.Split(string(page), "```json\n")
 	require.Len(t, blocks, 3)
-	for i, form := range []any{&sync.ReviewRequest{}, &sync.ReviewAnswer{}} {
+	for i, form := range []any{&review.Request{}, &review.Answer{}} {
 		t.Run(fmt.Sprintf("%T", form), func(t *testing.T) {
 			shown, _, _ := strings.Cut(blocks[i+1], "```")
 			d := json.NewDecoder(strings.NewReader(shown))

@@ -10,6 +10,7 @@ import (
 	"io"
 	"iter"
 	"log/slog"
+	"strings"
 	"time"
 
 	"stoker.io/stoker/agent/archive"
@@ -20,6 +21,7 @@ import (
 	"stoker.io/stoker/agent/record"
 	"stoker.io/stoker/agent/redundancy"
 	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/agent/review"
 	"stoker.io/stoker/api/v1alpha1/effective"
 )
 
@@ -111,7 +113,7 @@ type Task struct {
 // ask says how a user asks for something: by a command in a cluster, and by an annotation in the file of a standalone agent.
 func (t *Task) ask(command, flag, annotation, value string) string {
 	if t.File == "" {
-		return fmt.Sprintf("stoker %s %s %s", command, t.Facts.CRName, flag)
+		return strings.TrimSpace(fmt.Sprintf("stoker %s %s %s", command, t.Facts.CRName, flag))
 	}
 	return fmt.Sprintf("set the annotation %s to %s in %s", annotation, value, t.File)
 }
@@ -125,7 +127,7 @@ type Connections struct {
 	// Verifier verifies the signature of a commit before it is planned; nil if spec.git.verify demands none.
 	Verifier *repo.Verifier
 	// Webhook allows or denies each change; nil if spec.validation names none.
-	Webhook *Webhook
+	Webhook *review.Webhook
 	// Storage has copies of snapshots; nil if snapshots stay on the data volume alone.
 	Storage archive.Store
 }

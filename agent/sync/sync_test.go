@@ -315,7 +315,7 @@ func TestUntrustedGatewayCertificate(t *testing.T) {
 	b := newBench(t, simulator.Options{TLS: &simulator.TLSOptions{Names: []string{"gw.example"}}})
 	b.connect(ignition.Config{URL: b.gw.TLSURL()})
 	b.push(firstCommit()...)
-	b.ended(sync.Error, v1alpha1.ReasonGatewayUnreachable)
+	b.ended(sync.Error, v1alpha1.ReasonGatewayUntrusted)
 	assert.Empty(t, b.read(view))
 	b.connect(ignition.Config{URL: b.gw.TLSURL(), TLS: ignition.TLS{ServerName: "gw.example", CA: func() ([]byte, error) { return b.gw.CA(), nil }}})
 	b.synced()
