@@ -152,7 +152,7 @@ var receiverCases = []valueCase{
 	{"webhookReceiver.extraArgs", []any{"--log-level=warn"}, on, []want{{receiver, receiverArgs + "/2", "--log-level=warn", gone}}},
 	{"webhookReceiver.resources.requests.cpu", "50m", on, []want{{receiver, receiverContainer + "/resources/requests/cpu", "50m", gone}}},
 	{"webhookReceiver.resources.requests.memory", "100Mi", on, []want{{receiver, receiverContainer + "/resources/requests/memory", "100Mi", gone}}},
-	{"webhookReceiver.resources.limits.memory", "1Gi", on, []want{{receiver, receiverContainer + "/resources/limits/memory", "1Gi", gone}}},
+	{"webhookReceiver.resources.limits.memory", "1Gi", on, []want{{receiver, receiverContainer + "/resources/limits/memory", "1Gi", gone}, {receiverCheck, "spec/containers/0/resources/limits/memory", "1Gi", gone}}},
 	{"webhookReceiver.nodeSelector", values{"kubernetes.io/os": "linux"}, on, []want{{receiver, pod + "/nodeSelector/kubernetes.io~os", "linux", gone}}},
 	{"webhookReceiver.tolerations", []any{values{"operator": "Exists"}}, on, []want{{receiver, pod + "/tolerations/0/operator", "Exists", gone}}},
 	{"webhookReceiver.affinity", values{"podAntiAffinity": values{}}, on, []want{{receiver, pod + "/affinity/podAntiAffinity", values{}, gone}}},
