@@ -141,7 +141,7 @@ func (s *settings) checkDirs() error {
 	}
 	dir, err := s.repoDir()
 	if err != nil {
-		return nil // reported when the directory is used
+		return err
 	}
 	objects, err := filepath.Abs(dir)
 	if err != nil {
@@ -157,8 +157,8 @@ func (s *settings) checkDirs() error {
 
 // resolved returns path without links in the part that exists.
 func resolved(path string) string {
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		return real
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		return target
 	}
 	if parent := filepath.Dir(path); parent != path {
 		return filepath.Join(resolved(parent), filepath.Base(path))

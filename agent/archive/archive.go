@@ -296,7 +296,7 @@ func (a *Archive) readRecords() error {
 	lines := bufio.NewReaderSize(a.tar, maxRecord)
 	for i := range a.Files {
 		line, err := lines.ReadSlice('\n')
-		if err != nil && !(errors.Is(err, io.EOF) && len(line) > 0) { // bufio.ErrBufferFull for a line that is too long
+		if err != nil && (!errors.Is(err, io.EOF) || len(line) == 0) { // bufio.ErrBufferFull for a line that is too long
 			return fmt.Errorf("read %s: %w", recordName, err)
 		}
 		var rec record

@@ -162,7 +162,7 @@ func TestForgedSnapshots(t *testing.T) {
 	for _, want := range []map[string]string{second, third, second} { // setup: an archive and a backup for each
 		s.sync(want)
 		id := s.newest()
-		require.NoError(t, s.dir.SaveBackup(id[0], 1<<20, func(w io.Writer) error { return nil }))
+		require.NoError(t, s.dir.SaveBackup(id[0], 1<<20, func(io.Writer) error { return nil }))
 		u.Add(id, id)
 	}
 	require.NoError(t, u.Pass(t.Context(), j))

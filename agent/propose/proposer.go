@@ -236,10 +236,11 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 	} else {
 		p.revert = s.Revert
 	}
-	if s.Problem != nil { // also before the first change, so that a user learns it in time
+	blocked := s.Problem != nil
+	if blocked { // also before the first change, so that a user learns it in time
 		p.setProblem(s.Problem)
 	}
-	if idle || s.Problem != nil {
+	if idle || blocked {
 		return time.Time{}, nil
 	}
 	if p.rec.drop(s.Branch) {

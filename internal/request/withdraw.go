@@ -42,7 +42,8 @@ func readReplaced(annotations map[string]string, d desiredref.Desired) replaced 
 // is in force. A request that was refused never took effect, so what it replaced is kept.
 func replacedBy(q desiredref.Requests, over string) (*string, error) {
 	d, err := q.Desired("")
-	if err != nil || d.Lapsed != "" || q.Annotations[v1alpha1.AnnotationRequestedRef] == "" {
+	inForce := err == nil && d.Lapsed == "" && q.Annotations[v1alpha1.AnnotationRequestedRef] != ""
+	if !inForce {
 		return nil, nil
 	}
 	r := replaced{Ref: d.Ref, Over: d.Over, Unless: q.Unless(), Commit: d.Commit, By: d.RequestedBy, For: annotation.Line(q.Annotations[v1alpha1.AnnotationRequestedFor])}

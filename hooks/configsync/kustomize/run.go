@@ -83,10 +83,10 @@ func (w *writer) addSources(from *types.KvPairSources) {
 		if !found {
 			key, file = path.Base(p), p
 		}
-		from.FileSources[i] = key + "=" + w.add(w.Sources.files[w.repoPath(file)])
+		from.FileSources[i] = key + "=" + w.add(w.files[w.repoPath(file)])
 	}
 	for i, p := range from.EnvSources {
-		from.EnvSources[i] = w.add(w.Sources.files[w.repoPath(p)])
+		from.EnvSources[i] = w.add(w.files[w.repoPath(p)])
 	}
 }
 

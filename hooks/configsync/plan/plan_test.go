@@ -113,9 +113,7 @@ func TestRemove(t *testing.T) {
 	theirs := ours.DeepCopy()
 	theirs.SetAnnotations(map[string]string{v1alpha1.AnnotationConfigSync: us, v1alpha1.AnnotationConfigPrune: "disabled"})
 	kept := theirs.DeepCopy()
-	kept.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: plan.FieldManager, Operation: metav1.ManagedFieldsOperationApply, FieldsV1: &metav1.FieldsV1{
-		Raw: []byte(`{"f:metadata":{"f:annotations":{"f:stoker.io/prune":{}}}}`),
-	}}})
+	kept.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: plan.FieldManager, Operation: metav1.ManagedFieldsOperationApply, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:stoker.io/prune":{}}}}`)}})
 	ending := ours.DeepCopy()
 	ending.SetDeletionTimestamp(&metav1.Time{})
 	for name, c := range map[string]struct {
