@@ -236,11 +236,11 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 	} else {
 		p.revert = s.Revert
 	}
-	blocked := s.Problem != nil
-	if blocked { // also before the first change, so that a user learns it in time
+	if s.Problem != nil { // also before the first change, so that a user learns it in time
 		p.setProblem(s.Problem)
+		idle = true
 	}
-	if idle || blocked {
+	if idle {
 		return time.Time{}, nil
 	}
 	if p.rec.drop(s.Branch) {

@@ -25,6 +25,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/cluster/pki"
 	"stoker.io/stoker/test/fleet/plant"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
@@ -60,7 +61,13 @@ func newFleet(t *testing.T) *fleet {
 		f.Eventually(name+" listens", func() bool { return p.Log.Address("metrics-addr") != "" })
 		return p
 	}
-	f.injector = daemon("injector", "--agent-image", "registry.example.com/agent:1", "--repair", "report", "--repair-delay", "1s", "--webhook-addr", "127.0.0.1:0")
+	authority, err := pki.NewAuthority("test")
+	require.NoError(t, err)
+	pair, err := authority.Server(pki.Subject{Name: "stoker-injector"}, "localhost")
+	require.NoError(t, err)
+	certificates := t.TempDir()
+	require.NoError(t, pair.Write(certificates, "tls"))
+	f.injector = daemon("injector", "--certificate-dir", certificates, "--agent-image", "registry.example.com/agent:1", "--repair", "report", "--repair-delay", "1s", "--webhook-addr", "127.0.0.1:0")
 	f.receiver = daemon("receiver", "--webhook-addr", "127.0.0.1:0")
 	f.configs = daemon("hooks", "config", "run", "--namespace", home, "--log-format", "json")
 	f.Start()
@@ -148,7 +155,7 @@ func (f *fleet) review(pod *corev1.Pod) {
 	req, err := http.NewRequestWithContext(f.t.Context(), http.MethodPost, "https://"+f.injector.Log.Address("webhook-addr")+"/mutate", bytes.NewReader(body))
 	require.NoError(f.t, err)
 	req.Header.Set("Content-Type", "application/json")
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}} // it signed its certificate itself
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
 	res, err := client.Do(req)
 	require.NoError(f.t, err)
 	require.NoError(f.t, res.Body.Close())
@@ -194,6 +201,14 @@ func (f *fleet) incidents() []incident {
 	broken = f.shows("stoker_gatewaysync_condition", `type="RefResolved"`, `status="False"`, "} 1")
 	f.Git.Heal()
 	add(incident{name: "git is away", alerts: []string{"StokerGitFailing"}, broken: broken, fixed: f.fix("git is back")})
+
+	// Each known cause has an alert of its own; this is the rest.
+	unready := last.with(t, "stoker_gatewaysync_condition", func(s *sample) {
+		if s.labels.Get("type") == "Ready" && s.labels.Get("status") == "True" {
+			s.value = 0
+		}
+	})
+	add(incident{name: "not ready for another reason", alerts: []string{"StokerNotReady"}, broken: unready, fixed: last, lasts: 2 * time.Hour})
 
 	id, err := one.Simulator.Designers.Open("admin", "line")
 	require.NoError(t, err)

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	lifetime = 30 * 24 * time.Hour
+	lifetime = 90 * 24 * time.Hour // like that of the injector
 	// backdate tolerates small clock differences between the machine and its containers.
 	backdate = time.Hour
 )
