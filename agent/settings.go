@@ -139,13 +139,14 @@ func (s *settings) checkDirs() error {
 	if data == string(filepath.Separator) {
 		return fmt.Errorf("--data-dir %s is the root of the file system: name Ignition's data directory", s.DataDir)
 	}
-	dir, err := s.repoDir()
-	if err != nil {
-		return err
+	objects := ""
+	if dir, err := s.repoDir(); err == nil { // otherwise reported when the directory is used, which a dry run does not
+		if objects, err = filepath.Abs(dir); err != nil {
+			return err
+		}
 	}
-	objects, err := filepath.Abs(dir)
-	if err != nil {
-		return err
+	if objects == "" {
+		return nil
 	}
 	for _, pair := range [][2]string{{data, objects}, {objects, data}} {
 		if rel, err := filepath.Rel(resolved(pair[0]), resolved(pair[1])); err == nil && filepath.IsLocal(rel) {
