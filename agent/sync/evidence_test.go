@@ -249,7 +249,7 @@ func TestStokerFilesAreListed(t *testing.T) {
 	assert.Empty(t, without(stokerNames(t), listed), "add the file to the table and to stokerFiles")
 }
 
-// otherNames are constants of agent/disk that look like names of files in .stoker, and are none.
+// otherNames are constants of agent/disk that look like names of files in .stoker but name something else.
 var otherNames = []string{".stoker"}
 
 // stokerNames returns the names of files in .stoker that are constants of the code, by their identifiers.

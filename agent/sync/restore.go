@@ -238,6 +238,7 @@ func (j restorer) restore(ctx context.Context, n restoreNote) (replaced bool, er
 
 // restoreFiles returns the files to what they were before the sync that made the snapshot.
 func (j restorer) restoreFiles(ctx context.Context, id string) error {
+	j.ahead.Wait()
 	f := &files{job: j.job}
 	var err error
 	if f.before, err = f.ready(ctx); err != nil {

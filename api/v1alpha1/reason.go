@@ -214,7 +214,7 @@ var Reasons = []ReasonInfo{
 	{ReasonLimitExceeded, ClassStalled, CauseCommit, "a size or count is over its limit"},
 	{ReasonLFSPointer, ClassStalled, CauseCommit, "a file under a mapped path is a Git LFS pointer"},
 	{ReasonEmbeddedSecret, ClassStalled, CauseCommit, "a file of the commit has an embedded secret, and embeddedSecretPolicy is refuse"},
-	{ReasonGatewayForbidden, ClassStalled, CauseOther, "the gateway refused the API token, or there is none"},
+	{ReasonGatewayForbidden, ClassStalled, CauseOther, "the gateway refused the API token, or no token can be read"},
 	{ReasonGatewayUntrusted, ClassStalled, CauseOther, "the agent does not trust the TLS certificate of the gateway, or its port does not speak TLS"},
 	{ReasonPushRejected, ClassStalled, CauseOther, "the git server declined the push of a gateway's changes"},
 	{ReasonUnsupportedRepository, ClassStalled, CauseOther, "the repository uses something that Stoker does not read"},
