@@ -14,12 +14,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
 
 // findBackend returns the path of the CGI program that is part of git.
-func findBackend() (string, error) {
+var findBackend = sync.OnceValues(func() (string, error) {
 	out, err := exec.Command("git", "--exec-path").Output()
 	if err != nil {
 		return "", fmt.Errorf("git server: it needs the git program: %w", err)
@@ -29,7 +30,7 @@ func findBackend() (string, error) {
 		return "", fmt.Errorf("git server: this git comes without http-backend: %w", err)
 	}
 	return path, nil
-}
+})
 
 // silentLog drops net/http's messages about connections that were cut on purpose.
 func silentLog() *log.Logger { return log.New(io.Discard, "", 0) }
@@ -58,8 +59,9 @@ func (s *Server) serveGit(rec *recorder, r *http.Request, faults []*Fault, refus
 	s.runBackend(rec, r, body, out, refuse, rewrites)
 }
 
-// runBackend runs git http-backend as a CGI program in its own process group. net/http/cgi does the same but hides the
-// process, so that a hung process could not be killed together with its children.
+// runBackend runs git in its own process group: the program that git http-backend would start, because a process takes most of the time of a
+// small answer, or http-backend itself as a CGI program for what is rare. net/http/cgi does the same but hides the process, so that a hung
+// process could not be killed together with its children. TestSameAsHTTPBackend compares the two.
 func (s *Server) runBackend(rec *recorder, r *http.Request, body io.Reader, out io.Writer, refuse Feature, rewrites []func([]byte) []byte) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer func() {
@@ -69,7 +71,12 @@ func (s *Server) runBackend(rec *recorder, r *http.Request, body io.Reader, out 
 		}
 	}()
 	var stderr bytes.Buffer
+	args, direct := s.service(rec, r)
 	cmd := exec.CommandContext(ctx, s.backend)
+	if direct {
+		cmd = exec.CommandContext(ctx, "git", args...)
+		cmd.Dir = filepath.Join(s.root, filepath.FromSlash(rec.Repo))
+	}
 	cmd.Env = s.backendEnv(r, body, refuse)
 	cmd.Stdin = body
 	cmd.Stderr = &stderr
@@ -91,12 +98,78 @@ func (s *Server) runBackend(rec *recorder, r *http.Request, body io.Reader, out 
 		rec.Backend = strings.TrimSpace(stderr.String())
 	}()
 	reader := bufio.NewReaderSize(stdout, 64<<10)
-	header, err := textproto.NewReader(reader).ReadMIMEHeader()
-	if err != nil {
+	answer, status := io.Reader(reader), http.StatusOK
+	if direct {
+		answer = io.MultiReader(bytes.NewReader(beginAnswer(rec, r, refuse)), reader)
+	} else if status, err = readCGIHeader(rec, reader); err != nil {
 		http.Error(rec, "git http-backend gave no answer", http.StatusBadGateway)
 		return
 	}
-	status := http.StatusOK
+	if len(rewrites) == 0 {
+		rec.WriteHeader(status)
+		_ = copyFlushed(out, answer, rec)
+		return
+	}
+	content, err := io.ReadAll(io.LimitReader(answer, maxRewrite))
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	for _, rewrite := range rewrites {
+		content = rewrite(content)
+	}
+	rec.Header().Del("Content-Length")
+	rec.WriteHeader(status)
+	_, _ = out.Write(content)
+}
+
+// service returns the arguments of the git command that answers a request, or false if http-backend answers.
+func (s *Server) service(rec *recorder, r *http.Request) (args []string, direct bool) {
+	if !filepath.IsLocal(rec.Repo) || r.Header.Get("Content-Encoding") != "" {
+		return nil, false
+	}
+	if _, err := os.Stat(filepath.Join(s.root, rec.Repo, "HEAD")); err != nil {
+		return nil, false
+	}
+	service := string(ReceivePack)
+	if rec.Service == Advertisement || rec.Service == UploadPack {
+		service = string(UploadPack)
+	}
+	asks := strings.HasSuffix(r.URL.Path, "/info/refs")
+	switch {
+	case rec.Service == Other || service == string(ReceivePack) && !s.pushes:
+		return nil, false
+	case asks && r.Method == http.MethodGet:
+		return []string{service, "--http-backend-info-refs", "."}, true
+	case !asks && r.Method == http.MethodPost && r.Header.Get("Content-Type") == "application/x-git-"+service+"-request":
+		return []string{service, "--stateless-rpc", "."}, true
+	}
+	return nil, false
+}
+
+// beginAnswer sets the header of an answer as http-backend does, and returns what precedes the output of the git command.
+func beginAnswer(rec *recorder, r *http.Request, refuse Feature) []byte {
+	rec.Header().Set("Expires", "Fri, 01 Jan 1980 00:00:00 GMT")
+	rec.Header().Set("Pragma", "no-cache")
+	rec.Header().Set("Cache-Control", "no-cache, max-age=0, must-revalidate")
+	if !strings.HasSuffix(r.URL.Path, "/info/refs") {
+		rec.Header().Set("Content-Type", strings.TrimSuffix(r.Header.Get("Content-Type"), "-request")+"-result")
+		return nil
+	}
+	service := r.URL.Query().Get("service")
+	rec.Header().Set("Content-Type", "application/x-"+service+"-advertisement")
+	if strings.Contains(gitProtocol(r, refuse), "version=2") {
+		return nil
+	}
+	return append(pktLine("# service="+service+"\n"), "0000"...)
+}
+
+// readCGIHeader reads the header of a CGI program's output into the answer, and returns the status.
+func readCGIHeader(rec *recorder, reader *bufio.Reader) (status int, err error) {
+	header, err := textproto.NewReader(reader).ReadMIMEHeader()
+	if err != nil {
+		return 0, err
+	}
+	status = http.StatusOK
 	if s := header.Get("Status"); s != "" {
 		code, _, _ := strings.Cut(s, " ")
 		if status, err = strconv.Atoi(code); err != nil {
@@ -107,27 +180,22 @@ func (s *Server) runBackend(rec *recorder, r *http.Request, body io.Reader, out 
 	for key, values := range header {
 		rec.Header()[key] = values
 	}
-	if len(rewrites) == 0 {
-		rec.WriteHeader(status)
-		_ = copyFlushed(out, reader, rec)
-		return
+	return status, nil
+}
+
+// gitProtocol returns the protocol that git speaks with the client. Protocol v2 cannot express that a server lacks thin packs or shallow
+// fetches, so such a server speaks v0.
+func gitProtocol(r *http.Request, refuse Feature) string {
+	if refuse != 0 {
+		return ""
 	}
-	answer, err := io.ReadAll(io.LimitReader(reader, maxRewrite))
-	if err != nil {
-		panic(http.ErrAbortHandler)
-	}
-	for _, rewrite := range rewrites {
-		answer = rewrite(answer)
-	}
-	rec.Header().Del("Content-Length")
-	rec.WriteHeader(status)
-	_, _ = out.Write(answer)
+	return r.Header.Get("Git-Protocol")
 }
 
 // maxRewrite is the maximum size of an answer that a Fault can rewrite, in bytes.
 const maxRewrite = 256 << 20
 
-// backendEnv returns the whole environment of git http-backend. Git reads no configuration of the machine, and the
+// backendEnv returns the whole environment of git and of git http-backend. Git reads no configuration of the machine, and the
 // settings here override those of the repository.
 func (s *Server) backendEnv(r *http.Request, body io.Reader, refuse Feature) []string {
 	settings := [][2]string{
@@ -155,9 +223,8 @@ func (s *Server) backendEnv(r *http.Request, body io.Reader, refuse Feature) []s
 	} else if r.ContentLength >= 0 {
 		env = append(env, "CONTENT_LENGTH="+strconv.FormatInt(r.ContentLength, 10))
 	}
-	// Protocol v2 cannot express that a server lacks thin packs or shallow fetches, so such a server speaks v0.
-	if protocol := r.Header.Get("Git-Protocol"); protocol != "" && refuse == 0 {
-		env = append(env, "HTTP_GIT_PROTOCOL="+protocol)
+	if protocol := gitProtocol(r, refuse); protocol != "" {
+		env = append(env, "HTTP_GIT_PROTOCOL="+protocol, "GIT_PROTOCOL="+protocol)
 	}
 	return env
 }

@@ -12,10 +12,17 @@ import (
 // Edit is one change of a commit. Edits are applied in order.
 type Edit func(c *change)
 
-// change collects the commands of one commit for git fast-import.
+// change collects the edits of one commit.
 type change struct {
 	repo *Repo
-	out  bytes.Buffer
+	ops  []op
+}
+
+// op is one command of git fast-import: a file modify ("M") with an object or a content, a delete ("D") or a rename ("R").
+type op struct {
+	do, path, to string
+	mode, id     string
+	content      string // unless id is set
 }
 
 // Write creates or replaces a file.
@@ -44,17 +51,17 @@ func Symlink(path, target string) Edit {
 
 // Submodule adds an entry for a commit of another repository.
 func Submodule(path, commit string) Edit {
-	return func(c *change) { fmt.Fprintf(&c.out, "M 160000 %s %s\n", commit, quote(path)) }
+	return func(c *change) { c.put("160000", path, commit) }
 }
 
 // Delete deletes a file or a whole directory.
 func Delete(path string) Edit {
-	return func(c *change) { fmt.Fprintf(&c.out, "D %s\n", quote(path)) }
+	return func(c *change) { c.ops = append(c.ops, op{do: "D", path: path}) }
 }
 
 // Rename moves a file or a whole directory.
 func Rename(from, to string) Edit {
-	return func(c *change) { fmt.Fprintf(&c.out, "R %s %s\n", quote(from), quote(to)) }
+	return func(c *change) { c.ops = append(c.ops, op{do: "R", path: from, to: to}) }
 }
 
 // Chmod sets or clears the executable bit of a file of the last commit.
@@ -65,17 +72,21 @@ func Chmod(path string, exec bool) Edit {
 			mode = "100755"
 		}
 		blob := c.repo.Git("rev-parse", "refs/heads/"+c.repo.branch+":"+path)
-		fmt.Fprintf(&c.out, "M %s %s %s\n", mode, blob, quote(path))
+		c.put(mode, path, blob)
 	}
 }
 
 // Graft puts a tree object (see RawTree) at a path, for names that no git program would write.
 func Graft(path, tree string) Edit {
-	return func(c *change) { fmt.Fprintf(&c.out, "M 040000 %s %s\n", tree, quote(path)) }
+	return func(c *change) { c.put("040000", path, tree) }
 }
 
 func (c *change) inline(mode, path, content string) {
-	fmt.Fprintf(&c.out, "M %s inline %s\ndata %d\n%s\n", mode, quote(path), len(content), content)
+	c.ops = append(c.ops, op{do: "M", mode: mode, path: path, content: content})
+}
+
+func (c *change) put(mode, path, id string) {
+	c.ops = append(c.ops, op{do: "M", mode: mode, path: path, id: id})
 }
 
 // quote quotes a path for fast-import. It may contain any byte.
@@ -130,7 +141,7 @@ func (r *Repo) Merge(message, branch string) string {
 			edits = append(edits, Delete(path))
 			continue
 		}
-		edits = append(edits, func(c *change) { fmt.Fprintf(&c.out, "M %s %s %s\n", parts[1], parts[3], quote(path)) })
+		edits = append(edits, func(c *change) { c.put(parts[1], path, parts[3]) })
 	}
 	return r.commit(message, []string{other}, edits)
 }
@@ -145,24 +156,57 @@ func (r *Repo) Orphan(message string, edits ...Edit) string {
 	return r.commit(message, nil, edits)
 }
 
+// maxLoose is the number of edits above which git writes a commit: into a pack, as fast-import does by default from that number of objects on.
+const maxLoose = 100
+
 func (r *Repo) commit(message string, merges []string, edits []Edit) string {
 	r.t.Helper()
 	c := &change{repo: r}
-	fmt.Fprintf(&c.out, "commit refs/heads/%s\nmark :1\nauthor Test <test@example.com> %d +0000\ncommitter Test <test@example.com> %d +0000\ndata %d\n%s\n",
-		r.branch, r.commitTime, r.commitTime, len(message), message)
-	if head := r.Head(); head != "" {
-		fmt.Fprintf(&c.out, "from %s\n", head)
-	}
-	for _, m := range merges {
-		fmt.Fprintf(&c.out, "merge %s\n", m)
-	}
 	for _, edit := range edits {
 		edit(c)
 	}
-	c.out.WriteString("\nget-mark :1\ndone\n")
-	commit := r.pipe(c.out.Bytes(), "fast-import", "--quiet", "--done", "--date-format=raw")
+	var parents []string
+	if head := r.Head(); head != "" {
+		parents = append(parents, head)
+	}
+	parents = append(parents, merges...)
+	var commit string
+	if len(c.ops) > maxLoose {
+		commit = r.fastImport(message, parents, len(merges), c.ops)
+	} else {
+		commit = r.writeCommit(message, parents, c.ops)
+	}
 	r.commitTime += 60
-	return strings.TrimSpace(string(commit))
+	return commit
+}
+
+// fastImport lets git make a commit.
+func (r *Repo) fastImport(message string, parents []string, merges int, ops []op) string {
+	r.t.Helper()
+	var out bytes.Buffer
+	fmt.Fprintf(&out, "commit refs/heads/%s\nmark :1\nauthor Test <test@example.com> %d +0000\ncommitter Test <test@example.com> %d +0000\ndata %d\n%s\n",
+		r.branch, r.commitTime, r.commitTime, len(message), message)
+	for i, parent := range parents {
+		word := "merge"
+		if i < len(parents)-merges {
+			word = "from"
+		}
+		fmt.Fprintf(&out, "%s %s\n", word, parent)
+	}
+	for _, o := range ops {
+		switch {
+		case o.do == "R":
+			fmt.Fprintf(&out, "R %s %s\n", quote(o.path), quote(o.to))
+		case o.do == "D":
+			fmt.Fprintf(&out, "D %s\n", quote(o.path))
+		case o.id != "":
+			fmt.Fprintf(&out, "M %s %s %s\n", o.mode, o.id, quote(o.path))
+		default:
+			fmt.Fprintf(&out, "M %s inline %s\ndata %d\n%s\n", o.mode, quote(o.path), len(o.content), o.content)
+		}
+	}
+	out.WriteString("\nget-mark :1\ndone\n")
+	return strings.TrimSpace(string(r.pipe(out.Bytes(), "fast-import", "--quiet", "--done", "--date-format=raw")))
 }
 
 // RawEntry is one entry of a RawTree. It is not checked: the name may be "..", ".git", contain a newline or invalid
@@ -189,13 +233,13 @@ func (r *Repo) RawTree(entries ...RawEntry) string {
 		}
 		fmt.Fprintf(&tree, "%s %s\x00%s", e.Mode, e.Name, raw)
 	}
-	return strings.TrimSpace(string(r.pipe(tree.Bytes(), "hash-object", "-t", "tree", "-w", "--literally", "--stdin")))
+	return r.writeObject("tree", tree.Bytes())
 }
 
 // Blob writes a blob and returns its id.
 func (r *Repo) Blob(content string) string {
 	r.t.Helper()
-	return strings.TrimSpace(string(r.pipe([]byte(content), "hash-object", "-w", "--stdin")))
+	return r.writeObject("blob", []byte(content))
 }
 
 // CommitTree adds a commit with this tree to the current branch and returns its id.

@@ -2,10 +2,16 @@ package gitserver
 
 import (
 	"bytes"
+	"crypto/sha1"
+	"crypto/sha256"
+	"errors"
 	"fmt"
+	"hash"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -47,6 +53,10 @@ type Repo struct {
 	t          TB
 	branch     string
 	commitTime int64 // of the next commit, seconds since 1970
+
+	newHash func() hash.Hash  // of object ids
+	trees   map[string][]byte // the tree objects that this Repo wrote or read, by id
+	roots   map[string]string // the trees of commits
 }
 
 // firstCommitTime is 2025-01-01 00:00 UTC.
@@ -56,9 +66,20 @@ const firstCommitTime = 1735689600
 // ("--object-format=sha256").
 func NewRepo(t TB, dir string, initArgs ...string) *Repo {
 	t.Helper()
-	r := &Repo{Dir: dir, t: t, branch: "main", commitTime: firstCommitTime}
+	r := &Repo{
+		Dir: dir, t: t, branch: "main", commitTime: firstCommitTime, newHash: sha1.New, trees: map[string][]byte{}, roots: map[string]string{},
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatalf("make the repository: %v", err)
+	}
+	if len(initArgs) == 0 {
+		if err := initBare(dir); err != nil {
+			t.Fatalf("make the repository: %v", err)
+		}
+		return r
+	}
+	if slices.Contains(initArgs, "--object-format=sha256") {
+		r.newHash = sha256.New
 	}
 	args := append([]string{"-c", "init.defaultBranch=main", "init", "-q", "--bare", "--template="}, initArgs...)
 	r.Git(append(args, ".")...)
@@ -122,6 +143,9 @@ func (r *Repo) Tip(branch string) string {
 	r.t.Helper()
 	if loose, err := os.ReadFile(filepath.Join(r.Dir, "refs", "heads", branch)); err == nil { // as git reads it, without a process
 		return strings.TrimSpace(string(loose))
+	}
+	if _, err := os.Stat(filepath.Join(r.Dir, "packed-refs")); errors.Is(err, fs.ErrNotExist) {
+		return ""
 	}
 	return r.Git("for-each-ref", "--format=%(objectname)", "refs/heads/"+branch)
 }
