@@ -60,7 +60,7 @@ func TestKubectlColumns(t *testing.T) {
 	for name, want := range map[string]string{
 		"NAME":      "STATUS",
 		"packaging": "Synced",
-		"filling":   "filling-28: MassDeletion; 6 more",
+		"filling":   "filling-14: GatewayForbidden; 6 more",
 		"bottling":  "stage plant: ApprovalNeeded",
 		"brewing":   "stage canary: RolloutSoaking",
 		"kegging":   "stage canary: CanaryStageFailed",
