@@ -27,7 +27,7 @@ PARTS := agent api hooks injector internal receiver
 START := '^\s+go (func|[a-z]+[.(])|\.Go\('
 RACED  = $(sort $(addprefix ./,$(patsubst %/,%,$(dir $(shell grep -rlE --include='*.go' --exclude='*_test.go' $(START) $(PARTS); \
   grep -rl --include='*_test.go' 'test/cluster/kubetest"' $(PARTS) test/bench test/cluster test/document test/fleet)))))
-BUSY  := ./agent/disk ./agent/propose ./agent/repo/wire ./agent/sync
+BUSY  := ./agent/archive ./agent/disk ./agent/propose ./agent/repo/wire ./agent/sync
 
 # LONG are the files with tests that a short form shortens, or that exclude the race detector. All their tests run without it.
 LONG   = $(shell grep -rlE --include='*_test.go' 'testing\.Short\(\)|^//go:build.*!race' $(PARTS) test/scenario)
