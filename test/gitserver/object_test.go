@@ -27,19 +27,21 @@ func TestCommitsAsGit(t *testing.T) {
 		{},
 	}
 	own, git := NewRepo(t, t.TempDir()), NewRepo(t, t.TempDir(), "--quiet")
-	for i, edits := range commits {
+	for i, edits := range commits { // each commit follows the one before it
 		message := fmt.Sprintf("commit %d\n\nwith a body", i)
-		var parents []string
-		if head := git.Head(); head != "" {
-			parents = []string{head}
-		}
-		c := &change{repo: git}
-		for _, edit := range edits {
-			edit(c)
-		}
-		want := git.fastImport(message, parents, 0, c.ops)
-		git.commitTime += 60
-		require.Equal(t, want, own.Commit(message, edits...), "commit %d: %s", i, own.Git("ls-tree", "-r", "main"))
+		t.Run(message[:8], func(t *testing.T) {
+			var parents []string
+			if head := git.Head(); head != "" {
+				parents = []string{head}
+			}
+			c := &change{repo: git}
+			for _, edit := range edits {
+				edit(c)
+			}
+			want := git.fastImport(message, parents, 0, c.ops)
+			git.commitTime += 60
+			require.Equal(t, want, own.Commit(message, edits...), own.Git("ls-tree", "-r", "main"))
+		})
 	}
 	own.Checkout("side")
 	own.Branch("side", own.Git("rev-parse", "main~2"))
