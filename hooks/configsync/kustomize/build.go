@@ -48,7 +48,7 @@ func (b *Builder) Build(ctx context.Context, s *Sources, text Text) ([]manifest.
 	if err != nil {
 		return nil, err
 	}
-	made, err := runChild(ctx, files, "/"+in.folderName(s.root))
+	made, err := b.runChild(ctx, files, "/"+in.folderName(s.root))
 	if err != nil {
 		return nil, in.explain(ctx, err)
 	}

@@ -42,6 +42,9 @@ func Main() {
 	}
 }
 
+// exitCPU is the exit status of a child that took more than maxCPU.
+const exitCPU = 152 // as a shell shows SIGXCPU
+
 // inputFile is a file that a child reads. The first one is empty, and has the name of the folder to build.
 type inputFile struct {
 	Name    string
@@ -116,8 +119,9 @@ func runKustomize(files filesys.FileSystem, dir string) (_ []byte, err error) {
 }
 
 // runChild builds the kustomization in dir in a process of its own, and returns the objects as JSON documents. The process runs this same
-// program, has bounds for CPU time and memory, and is killed when ctx ends.
-func runChild(ctx context.Context, files []inputFile, dir string) ([]byte, error) {
+// program, has bounds for CPU time and memory, and is killed when ctx ends. A deadline says nothing about the kustomization if the processors
+// were busy with other work, so the next run tries again unless the builds of this one took maxCPU.
+func (b *Builder) runChild(ctx context.Context, files []inputFile, dir string) ([]byte, error) {
 	program, err := self()
 	if err != nil {
 		return nil, err
@@ -147,7 +151,10 @@ func runChild(ctx context.Context, files []inputFile, dir string) ([]byte, error
 	_ = out.Close()
 	waitErr := cmd.Wait()
 	sendErr := <-sent
+	b.cpu += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded) && b.cpu < maxCPU:
+		return nil, failure.New(v1alpha1.ReasonProgressing, "the build got %s of CPU time before its deadline; the next run tries again", b.cpu.Round(time.Millisecond))
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case waitErr != nil:
@@ -180,10 +187,10 @@ func send(w io.Writer, files []inputFile, dir string) error {
 
 // explainCrash returns why a child ended. It shows nothing of the text, which may hold a value of a Secret.
 func explainCrash(state *os.ProcessState, text string) error {
-	switch cpu := state.UserTime() + state.SystemTime(); {
+	switch {
 	case strings.Contains(text, "out of memory") || strings.Contains(text, "cannot allocate memory"):
 		return failure.New(v1alpha1.ReasonLimitExceeded, "the build took more than %d MiB of memory; split it over several ConfigSyncs", maxMemory>>20)
-	case cpu >= maxCPU*9/10:
+	case state.ExitCode() == exitCPU:
 		return failure.New(v1alpha1.ReasonLimitExceeded, "the build took more than %s of CPU time; split it over several ConfigSyncs", maxCPU)
 	}
 	return failure.New(v1alpha1.ReasonLimitExceeded, "the builder was ended by the system (%s), as if memory is short; split it over several ConfigSyncs", state)

@@ -3,6 +3,8 @@
 package kustomize
 
 import (
+	"os"
+	"os/signal"
 	"syscall"
 	"time"
 )
@@ -10,10 +12,17 @@ import (
 // self returns the path of the running program, also if its file was replaced.
 func self() (string, error) { return "/proc/self/exe", nil }
 
-// limit bounds the CPU time and the memory of this process. The kernel kills it at the first bound; at the second one it cannot go on.
+// limit bounds the CPU time and the memory of this process. At the first bound it exits with exitCPU, or the kernel kills it two seconds later;
+// at the second one it cannot go on.
 func limit(cpu time.Duration, memory uint64) error {
+	over := make(chan os.Signal, 1)
+	signal.Notify(over, syscall.SIGXCPU)
+	go func() {
+		<-over
+		os.Exit(exitCPU)
+	}()
 	seconds := uint64(cpu / time.Second)
-	if err := syscall.Setrlimit(syscall.RLIMIT_CPU, &syscall.Rlimit{Cur: seconds, Max: seconds}); err != nil {
+	if err := syscall.Setrlimit(syscall.RLIMIT_CPU, &syscall.Rlimit{Cur: seconds, Max: seconds + 2}); err != nil {
 		return err
 	}
 	return syscall.Setrlimit(syscall.RLIMIT_DATA, &syscall.Rlimit{Cur: memory, Max: memory})

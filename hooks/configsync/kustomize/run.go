@@ -91,7 +91,10 @@ func (w *writer) addSources(from *types.KvPairSources) {
 }
 
 // Builder builds the kustomizations of one run, each in a process of its own.
-type Builder struct{ release func() }
+type Builder struct {
+	release func()
+	cpu     time.Duration // that the builds took
+}
 
 // maxBuilders bounds the Builders of all owners together, because each takes up to maxMemory.
 const maxBuilders = 2
