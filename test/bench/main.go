@@ -12,7 +12,7 @@
 //	go run ./test/bench plot docs/internals/performance.md # draw the tables of a page
 //
 // The contestants take turns (A B A B …) on the same commits of the same synthetic Ignition repository, served by git
-// http-backend over loopback; figures are medians. The agent is the real binary, built by the bench, with durability as
+// over HTTP on loopback; figures are medians. The agent is the real binary, built by the bench, with durability as
 // shipped. It runs without a gateway: files only. The exit code is 0 even if a goal is missed,
 // but not if, in three rounds or more, a row takes more than a half longer than docs/internals/performance.md says, at equal speed of the
 // machine.

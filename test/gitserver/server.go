@@ -1,5 +1,5 @@
 // Package gitserver serves real bare repositories over smart HTTP, by default on loopback, for tests, benchmarks and
-// the demo. Git itself answers (git http-backend), so clients see what they would see at a real host. The server can be
+// the demo. Git itself answers (git upload-pack and receive-pack), so clients see what they would see at a real host. The server can be
 // made to fail at run time in the ways in which hosts fail, and logs its requests.
 //
 //	root := t.TempDir()
