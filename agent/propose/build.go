@@ -112,10 +112,10 @@ func Build(b Base, candidates []string, limits Limits, guard Guard) (*Changes, e
 	if err := x.checkSizes(units); err != nil {
 		return nil, err
 	}
+	if len(x.out.Refused) > 0 { // files that are too large, or too many: none is read
+		units = nil
+	}
 	for _, u := range units {
-		if len(x.out.Refused) > 0 { // by checkSizes
-			break
-		}
 		if err := x.addUnit(u); err != nil {
 			return nil, err
 		}

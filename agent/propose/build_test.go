@@ -369,6 +369,24 @@ func TestBuildGuard(t *testing.T) {
 		assert.Equal(t, view+"view.json", c.Refused[1].Path)
 		assert.NotContains(t, fmt.Sprint(c.Refused), "hunter2")
 	})
+	t.Run("all findings are named", func(t *testing.T) {
+		s := newScene(t, withView(t, `{"v":1}`))
+		var changed []string
+		for _, name := range []string{"a", "b", "c"} {
+			changed = append(changed, "projects/p/ignition/script-python/"+name+"/code.py")
+			s.disk.Write(changed[len(changed)-1], "hunter2")
+		}
+		c, err := Build(s.base(), changed, generous, Guard{
+			Path:    noGuard.Path,
+			Content: func(_ string, b []byte) (string, bool) { return "password", bytes.Contains(b, []byte("hunter2")) },
+		})
+		require.NoError(t, err)
+		var refused []string
+		for _, r := range c.Refused {
+			refused = append(refused, r.Path)
+		}
+		assert.Equal(t, changed, refused)
+	})
 	t.Run("the guard judges the source", func(t *testing.T) {
 		s := newScene(t, withView(t, `{"v":1}`))
 		s.save(`{"v":2}`)
