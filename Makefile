@@ -19,14 +19,15 @@ tests = ^($(shell grep -ho '^func Test[A-Za-z0-9]*' $(1) | cut -c6- | paste -sd 
 # make test runs all packages but these, without an API server and with the short form of long tests.
 APART := ./test/bench/... ./test/cluster/... ./test/fleet ./test/e2e/...
 
-# The race detector needs cgo and a C compiler, and takes many times as long. It checks what starts goroutines, and what runs beside an
-# API server. BUSY are those of them that keep a processor and a disk busy: they come last and in short form, so that continuous
-# integration can run pods beside them.
+# The race detector needs cgo and a C compiler, and takes many times as long. It checks what starts goroutines. BUSY are those of them that
+# keep a processor and a disk busy: they come last and in short form, so that continuous integration can run pods beside them. PLANE are
+# the other packages whose tests use an API server.
 RACE  := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
 PARTS := agent api hooks injector internal receiver
 START := '^\s+go (func|[a-z]+[.(])|\.Go\('
-RACED  = $(sort $(addprefix ./,$(patsubst %/,%,$(dir $(shell grep -rlE --include='*.go' --exclude='*_test.go' $(START) $(PARTS); \
-  grep -rl --include='*_test.go' 'test/cluster/kubetest"' $(PARTS) test/bench test/cluster test/document test/fleet)))))
+dirs   = $(sort $(addprefix ./,$(patsubst %/,%,$(dir $(1)))))
+RACED  = $(call dirs,$(shell grep -rlE --include='*.go' --exclude='*_test.go' $(START) $(PARTS)))
+PLANE  = $(filter-out $(RACED),$(call dirs,$(shell grep -rl --include='*_test.go' 'test/cluster/kubetest"' $(PARTS) test/bench test/cluster test/document test/fleet)))
 BUSY  := ./agent/archive ./agent/disk ./agent/propose ./agent/repo/wire ./agent/sync
 
 # LONG are the files with tests that a short form shortens, or that exclude the race detector. All their tests run without it.
@@ -39,7 +40,7 @@ export GORACE ?= atexit_sleep_ms=50
 # separate modules. STOKER_ARGOCD=2 runs the tests of Argo CD 2 instead of 3.
 ATATIME := -p $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 MODULES := test/gitea test/forge test/prometheus test/ui test/charts test/crd test/storage $(if $(filter 2,$(STOKER_ARGOCD)),test/argocd,test/argocd/v3)
-FIRST   := ./agent/follow ./injector ./hooks/configsync ./test/fleet ./hooks ./agent/lead ./test/bench/fleet
+FIRST   := ./agent/follow ./hooks/configsync ./hooks ./agent/lead ./injector ./test/fleet ./test/bench/fleet
 
 # Tests build faster without vet, which make lint runs except in other modules, and without symbols, which are for debuggers.
 QUICK := -vet=off -ldflags='-s -w'
@@ -75,7 +76,8 @@ test-cluster: test-api test-busy test-plain test-modules ## what make test leave
 test-api:
 	@$(if $(RACE),,echo 'no C compiler: the tests run without -race')
 	@go run ./test/cluster build >/dev/null
-	$(call raced,$(ATATIME),$(FIRST) $(filter-out $(BUSY) $(FIRST),$(RACED)))
+	$(call raced,$(ATATIME),$(filter $(RACED),$(FIRST)) $(filter-out $(BUSY) $(FIRST),$(RACED)))
+	CGO_ENABLED=0 $(call gotest,$(QUICK) $(ATATIME) -timeout 30m,$(filter $(PLANE),$(FIRST)) $(filter-out $(FIRST),$(PLANE)))
 
 test-busy:
 	$(if $(RACE),$(call raced,-short $(ATATIME),$(BUSY)))
@@ -83,7 +85,7 @@ test-busy:
 test-plain: export CGO_ENABLED = 0
 test-plain:
 	$(call gotest,$(QUICK) $(ATATIME) -timeout 30m -run '$(call tests,$(LONG))',$(sort $(addprefix ./,$(dir $(LONG)))))
-	$(call gotest,$(QUICK) $(ATATIME) -timeout 30m,$(filter-out $(RACED:./%=stoker.io/stoker/%) %/e2e %/e2e/%,$(shell go list $(APART))))
+	$(call gotest,$(QUICK) $(ATATIME) -timeout 30m,$(filter-out $(patsubst ./%,stoker.io/stoker/%,$(RACED) $(PLANE)) %/e2e %/e2e/%,$(shell go list $(APART))))
 
 test-modules:
 	set -e; for module in $(MODULES); do (cd $$module && GOWORK=off $(call gotest,-ldflags='-s -w' -count=1 -timeout 40m,./...)); done
