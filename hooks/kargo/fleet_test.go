@@ -214,9 +214,9 @@ func TestFailedPromotionReason(t *testing.T) {
 	l.titles("first")
 
 	// A newer promotion overtakes a waiting one, which must fail as superseded.
+	l.patch(`{"metadata":{"annotations":{"stoker.io/paused":"true"}}}`) // first, because the gateway follows main
 	l.Tag("v1.2.0", l.Push("second"))
 	l.Push("third")
-	l.patch(`{"metadata":{"annotations":{"stoker.io/paused":"true"}}}`)
 	p, newer := l.promotion("v1.2.0"), l.promotion("main")
 	require.NoError(t, p.run(t.Context(), func(visit int) {
 		if visit == 1 {
