@@ -154,7 +154,8 @@ func (b *Builder) runChild(ctx context.Context, files []inputFile, dir string) (
 	b.cpu += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded) && b.cpu < maxCPU:
-		return nil, failure.New(v1alpha1.ReasonProgressing, "the build got %s of CPU time before its deadline; the next run tries again", b.cpu.Round(time.Millisecond))
+		return nil, failure.New(v1alpha1.ReasonProgressing, "the build got only %s of CPU time before its deadline; the next run tries again: "+
+			"if that repeats, raise the CPU limit of stoker config run", b.cpu.Round(time.Millisecond))
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case waitErr != nil:

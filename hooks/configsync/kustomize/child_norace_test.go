@@ -73,7 +73,7 @@ func TestChildIsBounded(t *testing.T) {
 		defer cancel()
 		_, err := build(ctx, quadratic(6000), "k")
 		assert.True(t, failure.Is(err, v1alpha1.ReasonProgressing), "%v", err)
-		assert.ErrorContains(t, err, "of CPU time before its deadline; the next run tries again")
+		assert.ErrorContains(t, err, "of CPU time before its deadline; the next run tries again: if that repeats, raise the CPU limit of stoker config run")
 	})
 	t.Run("environment", func(t *testing.T) {
 		t.Setenv("STOKER_TEST_SECRET", "S3CR3T")
