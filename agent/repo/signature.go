@@ -184,7 +184,11 @@ func parseSSHKey(line []byte) (key sshKey, used bool, err error) {
 	seen := map[string]bool{}
 	for _, option := range options {
 		name, value, _ := strings.Cut(option, "=")
-		value, name = strings.Trim(value, `"`), strings.ToLower(name)
+		name = strings.ToLower(name)
+		if n := len(value); n > 0 && (n < 2 || value[0] != '"' || value[n-1] != '"') {
+			return key, false, fmt.Errorf("has no double quotes around the value of %s", failure.Quote(name))
+		}
+		value = strings.Trim(value, `"`)
 		if seen[name] {
 			return key, false, fmt.Errorf("has the option %s twice", failure.Quote(name))
 		}
