@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -56,12 +58,32 @@ func (c *cli) connect() (target, error) {
 	if config.Dial == nil {
 		config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext
 	}
+	retries := !c.interactive && !c.answersAtOnce
+	if !retries {
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return once{next} })
+	}
 	clients, err := kube.ConnectTo(config, "stoker/"+version)
 	if err != nil {
 		return target{}, err
 	}
-	return target{Clients: clients, namespace: namespace, kind: kube.GatewaySync, role: "stoker-setter", retries: !c.interactive && !c.answersAtOnce}, nil
+	return target{Clients: clients, namespace: namespace, kind: kube.GatewaySync, role: "stoker-setter", retries: retries}, nil
 }
+
+// once is a RoundTripper whose error keeps client-go from repeating a request ten times, a second apart, if the connection was closed
+// without an answer. A load balancer in front of an API server that is away does that.
+type once struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (o once) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := o.next.RoundTrip(req)
+	if utilnet.IsProbableEOF(err) || utilnet.IsConnectionReset(err) {
+		err = errors.New("the connection was closed without an answer")
+	}
+	return res, err
+}
+
+// WrappedRoundTripper gives client-go access to the wrapped RoundTripper.
+func (o once) WrappedRoundTripper() http.RoundTripper { return o.next }
 
 // findCluster reports that nothing names a cluster. client-go then connects to localhost:8080, as kubectl of ten years ago.
 func (c *cli) findCluster(loader clientcmd.ClientConfig, config *rest.Config) error {

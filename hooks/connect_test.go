@@ -254,6 +254,21 @@ func TestShowingCommandsAnswerAtOnce(t *testing.T) {
 			})
 		}
 	}
+	for _, line := range []string{"get", "status line", "history line", "diff line", "config status"} {
+		t.Run("connection closed/"+line, func(t *testing.T) {
+			var requests atomic.Int64
+			closes := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+				requests.Add(1)
+				panic(http.ErrAbortHandler)
+			}))
+			defer closes.Close()
+			var said strings.Builder
+			code := newCLI(&said, &said).run(t.Context(), "stoker", append([]string{"--kubeconfig", kubeconfigOf(t, closes.URL)}, strings.Fields(line)...))
+			assert.Equal(t, exitRetry, code)
+			assert.Contains(t, said.String(), "the API server does not answer")
+			assert.Equal(t, int64(1), requests.Load())
+		})
+	}
 }
 
 // A kubeconfig that does not exist is named before anything is dialed.
