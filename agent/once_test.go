@@ -9,6 +9,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
 )
 
 const onceSpec = `apiVersion: stoker.io/v1alpha1
@@ -50,6 +53,29 @@ func TestOnceEndsWithReason(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A gateway that does not end its start is the reason in the last line.
+func TestOnceStartingGateway(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	data, token, file := filepath.Join(dir, "data"), filepath.Join(dir, "token"), filepath.Join(dir, "gatewaysync.yaml")
+	require.NoError(t, os.Mkdir(data, 0o700))
+	gw, err := simulator.Start(simulator.Options{Data: data})
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, gw.Close()) }()
+	require.NoError(t, gw.SetState(simulator.Starting))
+	require.NoError(t, os.WriteFile(token, []byte(gw.Token()), 0o600))
+	repo := gitserver.NewRepo(t, filepath.Join(dir, "plant.git"))
+	repo.Commit("one", gitserver.Write("a/line/project.json", `{"title":"line","enabled":true,"inheritable":false,"parent":""}`))
+	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(onceSpec, "/does/not/exist", repo.Dir, 1)+`  progressDeadline: 1s
+  gateway: {api: {secretName: gateway, secretKey: apiKey}}
+`), 0o600))
+	var out, talk bytes.Buffer
+	code := run(t.Context(), []string{"--file", file, "--data-dir", data, "--gateway-name", "g", "--once", "--gateway-url", gw.URL(), "--secret", "gateway/apiKey=" + token}, nil, &out, &talk)
+	lines := strings.Split(strings.TrimSpace(talk.String()), "\n")
+	assert.Equal(t, exitTimeout, code, talk.String())
+	assert.Regexp(t, `^agent: .*WaitingForGateway: .*STARTING`, lines[len(lines)-1])
 }
 
 // A container often has a read-only root. The error names the setting that helps.

@@ -2,6 +2,7 @@ package sync_test
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -67,6 +68,22 @@ func TestRestore(t *testing.T) {
 		b.restart(t.TempDir())
 		b.engine.Resume(t.Context(), b.conn, sync.Task{Profile: b.target.Profile, Facts: b.target.Facts})
 		assert.False(t, b.ended(sync.Held, v1alpha1.ReasonRestored).Wrote(), "a restarted agent does not sync the target again")
+	})
+	t.Run("nothing but a restore", func(t *testing.T) {
+		b, id := begin(t)
+		b.target.Restore, b.target.RestoreOnly = id, true
+		b.ended(sync.Held, v1alpha1.ReasonRestored)
+		b.push(gitserver.Write(view, `{"one": 3}`))
+		r := b.sync()
+		assert.Equal(t, v1alpha1.ReasonGateClosed, r.Reason, "the restore has ended, and its gate is closed: %s", r.Message)
+		assert.Equal(t, `{"one": 1}`, b.read(view))
+		require.NoError(t, os.Remove(filepath.Join(b.data, ".stoker", "note-restored")))
+		b.target.Restore = ""
+		assert.Equal(t, v1alpha1.ReasonGateClosed, b.sync().Reason)
+		assert.Equal(t, `{"one": 1}`, b.read(view))
+		b.target.RestoreOnly = false
+		b.synced()
+		assert.Equal(t, `{"one": 3}`, b.read(view))
 	})
 	t.Run("another commit ends the restore", func(t *testing.T) {
 		b, id := begin(t)

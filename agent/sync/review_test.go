@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	gosync "sync"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/agent/record"
 	"stoker.io/stoker/agent/review"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
@@ -106,6 +108,26 @@ func TestValidationWebhook(t *testing.T) {
 		b.synced()
 		assert.Len(t, v.asked, 1)
 	})
+	for name, newVolume := range map[string]bool{"new volume gets what was delivered before": true, "gateway loses what was delivered before": false} {
+		t.Run(name, func(t *testing.T) {
+			b, v := reviewed(t)
+			b.synced()
+			require.Len(t, v.asked, 1)
+			require.NoError(t, b.engine.Close())
+			require.NoError(t, os.RemoveAll(filepath.Join(b.data, ".stoker")))
+			require.NoError(t, os.RemoveAll(filepath.Join(b.data, "projects", "line")))
+			b.restart(t.TempDir())
+			require.NoError(t, b.engine.SetRecord(record.Record{Ref: "main", Commit: b.target.Commit}))
+			b.target.NewVolume = newVolume
+			b.synced()
+			assert.Equal(t, `{"one": 2}`, b.read(view))
+			assert.Equal(t, newVolume, len(v.asked) == 1, "%d requests", len(v.asked))
+			asked := len(v.asked)
+			b.push(gitserver.Write(view, `{"one": 3}`))
+			b.synced()
+			assert.Len(t, v.asked, asked+1, "the next commit needs a review")
+		})
+	}
 	t.Run("denied", func(t *testing.T) {
 		b, v := reviewed(t)
 		now := time.Now()
