@@ -46,9 +46,9 @@ stoker-approver grants.`,
 		r.role = "stoker-approver"
 		return r.send(ctx, args[0], "approved", func(ctx context.Context, p target) (request.Answer, error) {
 			if *window {
-				return p.setter().ApproveWindow(ctx, p.namespace, p.name, *commit)
+				return p.setter().ApproveWindow(ctx, p.namespace, p.name, *commit, p.person(ctx))
 			}
-			return p.setter().Approve(ctx, p.namespace, p.name, stage, *commit)
+			return p.setter().Approve(ctx, p.namespace, p.name, stage, *commit, p.person(ctx))
 		})
 	})
 	return command

@@ -266,7 +266,7 @@ func (f *Follower) take(gs *v1alpha1.GatewaySync, m inputs) {
 		GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: f.connections.Connections, Until: f.startup.until(m.beforeStart),
 		ProposalSettings: f.proposals.Settings(gs, m.profile, m.facts, f.Secrets, f.Remote),
 	}
-	c.order.Generation = m.generation
+	c.order.Generation, c.order.Request.ApprovedBy = m.generation, f.spec.approvedBy(m.in.Commit)
 }
 
 // started converts an order from before the gateway's start to one for a gateway that may run, once startup allows that.

@@ -13,6 +13,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
@@ -35,6 +36,7 @@ type specReader struct {
 	requests requests              // that gs has confirmed
 	rollback plan.ID               // the commit that the request goes back to; zero if it goes back to none
 	request  sync.Request          // who requested the ref
+	newest   *v1alpha1.GatewaySync // the last one that was read, whose annotations may be newer than those of gs; nil before
 
 	attempt          attempt   // the last failed one
 	err              error     // why it failed
@@ -105,6 +107,7 @@ func (s *specReader) fetch(ctx context.Context, in instruction, epoch int, chang
 		}
 		return nil, err
 	}
+	s.newest = gs
 	d, bad := desiredref.Of(gs, "")
 	s.failures, s.rollback = 0, plan.ID{}
 	if bad == nil && d.GoesBack(in.Commit.String(), gs.Status.RanEverywhere, func(string) bool { return s.volume.ran(in.Commit) }) {
@@ -156,6 +159,14 @@ func (s *specReader) confirms(in *instruction) bool {
 		known(r.deletion, last.deletion) && known(r.propose, last.propose) && known(r.restore, last.restore) && known(r.retry, last.retry)
 }
 
+// approvedBy returns who approved a commit: see annotation.Approvers.
+func (s *specReader) approvedBy(commit plan.ID) string {
+	if s.newest == nil {
+		return ""
+	}
+	return annotation.Approvers(s.newest, commit.String())
+}
+
 // unconfirmedTooLong reports whether the GatewaySync has not confirmed the target for longer than unconfirmedGrace.
 func (s *specReader) unconfirmedTooLong() bool {
 	return !s.unconfirmedSince.IsZero() && s.now().Sub(s.unconfirmedSince) >= unconfirmedGrace
@@ -190,6 +201,7 @@ func (s *specReader) confirm(ctx context.Context, c *confirmation, what string, 
 	defer cancel()
 	gs, err := s.objects.Get(get, s.name)
 	if c.yes = err == nil && gs.UID == s.gs.UID && yes(gs); c.yes {
+		s.newest = gs
 		return true
 	}
 	c.failures++

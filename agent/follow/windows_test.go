@@ -151,8 +151,10 @@ func TestWindowApproval(t *testing.T) {
 	waits("no approval")
 	w.annotate(v1alpha1.AnnotationApproved, v1alpha1.WindowApproval+"@"+first+",dev@"+second)
 	waits("an approval of another commit")
-	w.annotate(v1alpha1.AnnotationApproved, v1alpha1.WindowApproval+"@"+second)
+	w.annotate(v1alpha1.AnnotationApproved, v1alpha1.WindowApproval+"@"+second+" ann")
 	p.awaitSynced(second, "two")
+	record := p.audit()
+	assert.Equal(t, []string{"", "window by ann"}, []string{record[0].ApprovedBy, record[len(record)-1].ApprovedBy})
 	third := w.commit("three")
 	w.lead(targetCommit(third))
 	p.await("the next commit waits", func(s v1alpha1.SyncReportStatus) bool {

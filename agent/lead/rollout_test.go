@@ -97,7 +97,7 @@ func (l *line) settle() progress {
 }
 
 func (l *line) approve(stage string) {
-	l.gs.Annotations = map[string]string{v1alpha1.AnnotationApproved: annotation.Approve(l.gs.Annotations[v1alpha1.AnnotationApproved], stage, l.want.Commit)}
+	l.gs.Annotations = map[string]string{v1alpha1.AnnotationApproved: annotation.Approve(l.gs.Annotations[v1alpha1.AnnotationApproved], stage, l.want.Commit, "")}
 }
 
 func (l *line) fails(name string, reason v1alpha1.Reason) {

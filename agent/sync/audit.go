@@ -59,11 +59,12 @@ type AuditFiles struct {
 	Saved    int `json:"saved"` // to lost+found
 }
 
-// Request says who requested the ref of a target. It is empty for spec.git.ref.
+// Request says who requested the ref of a target, unless it is spec.git.ref, and who approved its commit.
 type Request struct {
-	By  string `json:"requestedBy,omitempty"`
-	For string `json:"requestedFor,omitempty"`
-	At  string `json:"requestedAt,omitempty"`
+	By         string `json:"requestedBy,omitempty"`
+	For        string `json:"requestedFor,omitempty"`
+	At         string `json:"requestedAt,omitempty"`
+	ApprovedBy string `json:"approvedBy,omitempty"`
 }
 
 // auditedFailure identifies the last failure in the audit record. Its repetitions are not recorded.
@@ -92,7 +93,8 @@ func (j auditor) record() {
 		Schema: AuditSchema, Time: r.Started.UTC().Truncate(time.Second),
 		Namespace: j.t.Facts.Namespace, GatewaySync: j.t.Facts.CRName, Gateway: line(j.t.Facts.GatewayName, 253),
 		From: j.from, To: r.Commit, Target: r.Target, Ref: line(r.Ref, 255),
-		Request:  Request{By: line(j.t.Request.By, 64), For: line(j.t.Request.For, 512), At: line(j.t.Request.At, 64)},
+		Request: Request{By: line(j.t.Request.By, 64), For: line(j.t.Request.For, 512), At: line(j.t.Request.At, 64),
+			ApprovedBy: line(j.t.Request.ApprovedBy, 512)},
 		Files:    AuditFiles{Added: r.Files.Added, Modified: r.Files.Modified, Deleted: r.Files.Deleted, Saved: r.Files.Saved},
 		Projects: len(r.Projects), Result: r.Phase, Reason: r.Reason, AutoRollback: r.AutoRollback,
 		Duration: r.Duration.Round(time.Millisecond).String(),

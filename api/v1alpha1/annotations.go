@@ -43,8 +43,8 @@ const (
 	// AnnotationPaused pauses the GatewaySync if it is "true".
 	AnnotationPaused = "stoker.io/paused"
 	// AnnotationApproved lists the last 17 approvals, separated by commas, the newest last. An approval is stage@commit with all 40 digits
-	// of the commit. window@commit lets a commit through closed maintenance windows. Changing it requires the verb approve on the
-	// GatewaySync.
+	// of the commit, and may be followed by a space and the writer's user name. window@commit lets a commit through closed maintenance
+	// windows. Changing it requires the verb approve on the GatewaySync.
 	AnnotationApproved = "stoker.io/approved"
 )
 

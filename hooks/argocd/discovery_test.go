@@ -138,9 +138,9 @@ func TestActionTestdata(t *testing.T) {
 			after, _, err := asked(t, s.GatewaySync, func(v *request.Setter) (request.Answer, error) {
 				switch name {
 				case "approve":
-					return v.Approve(t.Context(), "plant", "site", "", "")
+					return v.Approve(t.Context(), "plant", "site", "", "", "")
 				case "approve-window":
-					return v.ApproveWindow(t.Context(), "plant", "site", "")
+					return v.ApproveWindow(t.Context(), "plant", "site", "", "")
 				case "rollback":
 					return v.Rollback(t.Context(), "plant", "site", "", "argocd", "")
 				case "retry":

@@ -35,6 +35,9 @@ func AuditRecords(list []sync.Audit) *output.Result {
 		if a.For != "" {
 			by += " (" + a.For + ")"
 		}
+		if a.ApprovedBy != "" {
+			by = strings.TrimPrefix(by+"; approved "+a.ApprovedBy, "; ")
+		}
 		r.Add(a.To.String(), a.Time.Local().Format(time.RFC3339), a.Gateway, shortID(a.From), shortID(a.To), a.Ref, by, a.Author,
 			strconv.Itoa(a.Files.Added+a.Files.Modified+a.Files.Deleted), Result(a.Reason, a.Files.Added+a.Files.Modified+a.Files.Deleted > 0))
 	}

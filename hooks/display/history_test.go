@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/agents"
 )
@@ -26,4 +27,22 @@ func TestSnapshotColumns(t *testing.T) {
 		assert.Equal(t, []string{"both", "-"}, r.Rows[0][6:])
 		assert.Equal(t, []string{"both", "yes"}, r.Rows[1][6:])
 	})
+}
+
+func TestAuditColumns(t *testing.T) {
+	for name, c := range map[string]struct {
+		request sync.Request
+		want    string
+	}{
+		"nobody asked":           {sync.Request{}, ""},
+		"requested":              {sync.Request{By: "kargo", For: "Stage prod"}, "kargo (Stage prod)"},
+		"approved":               {sync.Request{ApprovedBy: "prod by ann"}, "approved prod by ann"},
+		"requested and approved": {sync.Request{By: "cli", For: "bob", ApprovedBy: "prod by ann"}, "cli (bob); approved prod by ann"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := AuditRecords([]sync.Audit{{Request: c.request}})
+			assert.Equal(t, "REQUESTED BY", r.Head[5])
+			assert.Equal(t, c.want, r.Rows[0][5])
+		})
+	}
 }

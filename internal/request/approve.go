@@ -11,22 +11,22 @@ import (
 )
 
 // Approve approves a stage of the rollout that is under way, for the commit of that rollout and no other. If stage is "", it is the stage
-// that waits. If commit is not "", it is the commit, or its first digits, that the rollout must be of. The error is an *InvalidError if
-// there is nothing to approve.
-func (s *Setter) Approve(ctx context.Context, namespace, name, stage, commit string) (Answer, error) {
-	return s.approve(ctx, namespace, name, commit, func(gs *v1alpha1.GatewaySync, commit string) (string, string, error) {
+// that waits. If commit is not "", it is the commit, or its first digits, that the rollout must be of. by is the name by which the API server
+// knows the caller, or "". The error is an *InvalidError if there is nothing to approve.
+func (s *Setter) Approve(ctx context.Context, namespace, name, stage, commit, by string) (Answer, error) {
+	return s.approve(ctx, namespace, name, commit, by, func(gs *v1alpha1.GatewaySync, commit string) (string, string, error) {
 		return stageToApprove(gs, stage, commit)
 	})
 }
 
 // ApproveWindow approves that the gateways follow the target commit although no maintenance window allows it. If commit is not "", it is the
 // target commit, or its first digits. The error is an *InvalidError if there is nothing to approve.
-func (s *Setter) ApproveWindow(ctx context.Context, namespace, name, commit string) (Answer, error) {
-	return s.approve(ctx, namespace, name, commit, windowToApprove)
+func (s *Setter) ApproveWindow(ctx context.Context, namespace, name, commit, by string) (Answer, error) {
+	return s.approve(ctx, namespace, name, commit, by, windowToApprove)
 }
 
 // approve approves the stage for the commit that find returns.
-func (s *Setter) approve(ctx context.Context, namespace, name, commit string, find func(*v1alpha1.GatewaySync, string) (string, string, error)) (Answer, error) {
+func (s *Setter) approve(ctx context.Context, namespace, name, commit, by string, find func(*v1alpha1.GatewaySync, string) (string, string, error)) (Answer, error) {
 	if commit = strings.ToLower(commit); commit != "" && !syntax.IsCommitPrefix(commit) {
 		return Answer{}, invalid("%.80q is not a commit: write 7 to 40 of its hexadecimal digits", commit)
 	}
@@ -43,7 +43,7 @@ func (s *Setter) approve(ctx context.Context, namespace, name, commit string, fi
 			answer.Outcome, answer.Message = Unchanged, answer.Message+", as before"
 			return nil, answer, nil
 		}
-		value := annotation.Approve(gs.Annotations[v1alpha1.AnnotationApproved], stage, of)
+		value := annotation.Approve(gs.Annotations[v1alpha1.AnnotationApproved], stage, of, by)
 		return map[string]*string{v1alpha1.AnnotationApproved: &value}, answer, nil
 	})
 }

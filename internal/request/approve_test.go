@@ -1,6 +1,7 @@
 package request
 
 import (
+	"strings"
 	"sync"
 	"testing"
 
@@ -113,7 +114,7 @@ func TestAPIServerApprovals(t *testing.T) {
 	var all sync.WaitGroup
 	for _, stage := range []string{"", "b", "c"} { // setup: at the same time
 		all.Go(func() {
-			answer, err := NewSetter(client, nil).Approve(t.Context(), namespace, "plant", stage, commitA[:7])
+			answer, err := NewSetter(client, nil).Approve(t.Context(), namespace, "plant", stage, commitA[:7], "ann")
 			assert.NoError(t, err)
 			assert.Equal(t, Set, answer.Outcome)
 		})
@@ -124,11 +125,12 @@ func TestAPIServerApprovals(t *testing.T) {
 	for _, stage := range []string{"a", "b", "c"} {
 		t.Run(stage, func(t *testing.T) { assert.True(t, annotation.Approved(gs, stage, commitA)) })
 	}
+	assert.Equal(t, 3, strings.Count(annotation.Approvers(gs, commitA), " by ann"))
 	assert.True(t, annotation.Approved(gs, "a", commitB), "earlier approvals must stay")
-	answer, err := NewSetter(client, nil).Approve(t.Context(), namespace, "plant", "b", "")
+	answer, err := NewSetter(client, nil).Approve(t.Context(), namespace, "plant", "b", "", "ann")
 	require.NoError(t, err)
 	assert.Equal(t, Unchanged, answer.Outcome)
 	assert.Equal(t, gs.ResourceVersion, answer.GatewaySync().ResourceVersion, "a repeated approval must not write the object")
-	_, err = NewSetter(client, nil).Approve(t.Context(), namespace, "plant", "b", "main")
+	_, err = NewSetter(client, nil).Approve(t.Context(), namespace, "plant", "b", "main", "ann")
 	assert.ErrorContains(t, err, "is not a commit")
 }

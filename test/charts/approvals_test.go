@@ -65,6 +65,26 @@ spec: `+spec)
 			require.NoError(t, err)
 		}
 	})
+	t.Run("only the approver's own name", func(t *testing.T) {
+		own := "system:serviceaccount:" + p.namespace + ":approver"
+		patch := func(value string) error {
+			_, err := as["approver"].Patch(t.Context(), "plant", types.MergePatchType, annotated(value), metav1.PatchOptions{DryRun: dry})
+			return err
+		}
+		before := "prod@" + a + ",prod@" + b
+		require.NoError(t, patch(`"`+before+`,dev@`+a+` `+own+`"`))
+		for name, value := range map[string]string{
+			"another user":     before + ",dev@" + a + " ann",
+			"added to another": "prod@" + a + " ann,prod@" + b,
+			"longer name":      before + ",dev@" + a + " ann " + own + "x",
+			"too long":         before + strings.Repeat(",", 4096),
+		} {
+			t.Run(name, func(t *testing.T) {
+				denied(t, patch(`"`+value+`"`), "stoker-approvals", own+" may add approvals (stoker.io/approved, at most 4096 characters) without a user or with its own name only")
+			})
+		}
+		require.NoError(t, patch(`"prod@`+b+`"`), "approvals must be removable")
+	})
 	t.Run("approver changes the spec", func(t *testing.T) {
 		heldToAnnotations(t, as["approver"])
 		_, err := as["approver"].Create(t.Context(), gs, metav1.CreateOptions{})

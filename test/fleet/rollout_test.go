@@ -82,7 +82,7 @@ func (l *line) annotate(name, value string) {
 
 func (l *line) approve(stage, commit string) {
 	l.t.Helper()
-	l.annotate(v1alpha1.AnnotationApproved, annotation.Approve(l.GatewaySync().Annotations[v1alpha1.AnnotationApproved], stage, commit))
+	l.annotate(v1alpha1.AnnotationApproved, annotation.Approve(l.GatewaySync().Annotations[v1alpha1.AnnotationApproved], stage, commit, ""))
 }
 
 // kill kills the lead, waits for the next one, and starts the agent again.

@@ -10,9 +10,9 @@ obj.metadata.annotations = map(obj.metadata.annotations)
 local notes, approval = obj.metadata.annotations, map(map(obj.status).approval)
 if approval.window ~= true then error("no gateway waits for a maintenance window", 0) end
 
--- The last 17 entries count, at most 2048 bytes. Scripts have no string library.
+-- The last 17 entries count, at most 4096 bytes. Scripts have no string library.
 local entry, have = "window@" .. approval.commit, notes["stoker.io/approved"]
-if type(have) ~= "string" or have == "" or #have + 1 + #entry > 2048 then
+if type(have) ~= "string" or have == "" or #have + 1 + #entry > 4096 then
   notes["stoker.io/approved"] = entry
 else
   notes["stoker.io/approved"] = have .. "," .. entry

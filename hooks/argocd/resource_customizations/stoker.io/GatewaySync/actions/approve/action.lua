@@ -9,9 +9,9 @@ obj.metadata.annotations = map(obj.metadata.annotations)
 local notes, approval = obj.metadata.annotations, map(map(obj.status).approval)
 if approval.stage == nil or approval.stage == "" then error("nothing waits for an approval", 0) end
 
--- The API server accepts only entries of the form stage@commit. The last 17 of them count, at most 2048 bytes. Scripts have no string library.
+-- The API server accepts only entries of the form stage@commit. The last 17 of them count, at most 4096 bytes. Scripts have no string library.
 local entry, have = approval.stage .. "@" .. approval.commit, notes["stoker.io/approved"]
-if type(have) ~= "string" or have == "" or #have + 1 + #entry > 2048 then
+if type(have) ~= "string" or have == "" or #have + 1 + #entry > 4096 then
   notes["stoker.io/approved"] = entry
 else
   notes["stoker.io/approved"] = have .. "," .. entry
