@@ -37,7 +37,8 @@ LONG   = $(shell grep -rlE --include='*_test.go' 'testing\.Short\(\)|^//go:build
 export GORACE ?= atexit_sleep_ms=50
 
 # Most packages spend their time waiting, so run two for each processor, the slowest first. Tests with heavy dependencies are
-# separate modules. STOKER_ARGOCD=2 runs the tests of Argo CD 2 instead of 3.
+# separate modules. Argo CD 3 needs a newer Go than the rest, which GOTOOLCHAIN=auto downloads as a module; STOKER_ARGOCD=2 runs the
+# tests of Argo CD 2 instead.
 ATATIME := -p $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 MODULES := test/gitea test/forge test/prometheus test/ui test/charts test/crd test/storage $(if $(filter 2,$(STOKER_ARGOCD)),test/argocd,test/argocd/v3)
 FIRST   := ./agent/follow ./hooks/configsync ./hooks ./agent/lead ./injector ./test/fleet ./test/bench/fleet
@@ -88,7 +89,7 @@ test-plain:
 	$(call gotest,$(QUICK) $(ATATIME) -timeout 30m,$(filter-out $(patsubst ./%,stoker.io/stoker/%,$(RACED) $(PLANE)) %/e2e %/e2e/%,$(shell go list $(APART))))
 
 test-modules:
-	set -e; for module in $(MODULES); do (cd $$module && GOWORK=off $(call gotest,-ldflags='-s -w' -count=1 -timeout 40m,./...)); done
+	set -e; for module in $(MODULES); do (cd $$module && GOWORK=off GOTOOLCHAIN=auto $(call gotest,-ldflags='-s -w' -count=1 -timeout 40m,./...)); done
 
 e2e: FORMAT = standard-verbose
 e2e: ## the chart, agents and gateways in pods; needs root, and Debian or similar (E2E='Argo CD' runs only these scenarios)

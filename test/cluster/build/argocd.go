@@ -19,13 +19,13 @@ type argoCD struct{ nested, module, version string }
 // builds.
 var argoCDs = map[string]argoCD{
 	"2": {nested: "argocd", module: "github.com/argoproj/argo-cd/v2", version: "2.14.21"},
-	"3": {nested: "argocd/v3", module: "github.com/argoproj/argo-cd/v3", version: "3.5.7"},
+	"3": {nested: "argocd/v3", module: "github.com/argoproj/argo-cd/v3", version: "3.6.1"},
 }
 
 // argoCDCommands are the names under which the single binary is called.
 var argoCDCommands = []string{"argocd-application-controller", "argocd-notifications", "argocd-repo-server", "argocd-server"}
 
-// verifyWrapper is a script of Argo CD that is in the PATH of its image. The repository server of Argo CD 3.5 calls it for every
+// verifyWrapper is a script of Argo CD that is in the PATH of its image. The repository server of Argo CD 3.5 and newer calls it for every
 // commit, also when no signature is asked for, and reports "permission denied" if there is none.
 const verifyWrapper = "git-verify-wrapper.sh"
 
@@ -72,7 +72,7 @@ func (c *Cache) Kustomize(ctx context.Context) (string, error) {
 // moduleDir returns the directory of a module that a nested module requires.
 func (c *Cache) moduleDir(ctx context.Context, nested, module string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module)
-	cmd.Dir, cmd.Env = filepath.Join(c.SourceDir, nested), append(os.Environ(), "GOWORK=off", "GOFLAGS=")
+	cmd.Dir, cmd.Env = filepath.Join(c.SourceDir, nested), nestedEnv()
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("directory of module %s: %w: %s", module, err, out)

@@ -23,7 +23,7 @@ func (c *Cache) goBuild(ctx context.Context, what, dir string, args ...string) e
 	var output strings.Builder
 	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-buildvcs=false"}, args...)...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOFLAGS=")
+	cmd.Env = append(nestedEnv(), "CGO_ENABLED=0")
 	cmd.Stdout, cmd.Stderr = &output, &output
 	// The compilers are in its process group and end with it. The build itself ends with this process, because the
 	// kernel ties it to this thread.
@@ -55,6 +55,12 @@ func (c *Cache) goBuild(ctx context.Context, what, dir string, args ...string) e
 			fmt.Fprintf(c.Progress, "building %s … %s (once for each version; it is kept)\n", what, time.Since(began).Round(time.Second))
 		}
 	}
+}
+
+// nestedEnv is the environment of go commands in nested modules. Some of these modules need a newer Go than the rest of the project;
+// an older go command downloads it as a module.
+func nestedEnv() []string {
+	return append(os.Environ(), "GOWORK=off", "GOFLAGS=", "GOTOOLCHAIN=auto")
 }
 
 // lastOutput returns the last 4000 bytes of a build's output.
