@@ -239,7 +239,7 @@ func lead(ctx context.Context, cluster *kubetest.Cluster, namespace, name, text 
 
 // locked renews the lock of a lead; an empty holder releases it.
 func locked(ctx context.Context, targets *kube.Objects[v1alpha1.SyncTarget], name, holder string) error {
-	t := &v1alpha1.SyncTarget{Spec: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: 1,
+	t := &v1alpha1.SyncTarget{Spec: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat,
 		Lead: v1alpha1.LeadRecord{Holder: holder, DurationSeconds: 60, Renewed: &metav1.MicroTime{Time: time.Now()}}}}
 	t.Name = name
 	_, err := targets.Create(ctx, t, metav1.CreateOptions{})

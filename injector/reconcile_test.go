@@ -104,7 +104,7 @@ func TestStatusWithoutALead(t *testing.T) {
 	// A lead takes the lock, writes the status and renews the lock.
 	targets := kube.SyncTargets(w.dynamic, plant)
 	target := &v1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Namespace: plant, Name: "line"}}
-	target.Spec = v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Lead: v1alpha1.LeadRecord{Holder: "gw-0_x", Renewed: new(metav1.NowMicro()), DurationSeconds: 15}}
+	target.Spec = v1alpha1.SyncTargetSpec{Format: 1, Lead: v1alpha1.LeadRecord{Holder: "gw-0_x", Renewed: new(metav1.NowMicro()), DurationSeconds: 15}}
 	_, err = targets.Create(t.Context(), target, metav1.CreateOptions{})
 	require.NoError(t, err)
 	leads, end := context.WithCancel(t.Context())

@@ -12,7 +12,9 @@ import (
 )
 
 // Any gateway in the namespace can write the SyncTarget with its service account token, and git hosts also serve the commits of forks and
-// pull requests to any client that has their ids. So a follower checks a target against the GatewaySync and git:
+// pull requests to any client that has their ids. So a follower takes the requests from the GatewaySync, and checks the target against it
+// and git:
+//   - its hash is that of the annotations (checkRequests);
 //   - its ref is spec.git.ref, or the one of stoker.io/requested-ref at the commit that is requested with it (checkRequests);
 //   - a requested ref is one that spec.git.allowedRefs admits, and the commit is the tip of the ref or in its history (admit).
 //
@@ -35,16 +37,8 @@ func checkRequests(gs *v1alpha1.GatewaySync, in *instruction, onDisk volume) err
 	if err != nil {
 		return err
 	}
-	if in.ConfirmDeletion != "" && in.ConfirmDeletion != annotation.ConfirmedDeletion(gs) {
-		return failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget confirms the deletion of %q, and the GatewaySync does not: waiting for its lead", in.ConfirmDeletion)
-	}
-	for _, r := range []struct{ name, inTarget, inSync string }{
-		{"forceSync", in.ForceID, failure.Cut(annotation.ForceSync(gs), maxForce)}, {"propose", in.Propose, annotation.Propose(gs)},
-		{"restore", in.Restore, annotation.Restore(gs)}, {"retry", in.Retry, annotation.Retry(gs)},
-	} {
-		if r.inTarget != "" && r.inTarget != r.inSync {
-			return failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says %s %q, and the GatewaySync does not: waiting for its lead", r.name, r.inTarget)
-		}
+	if in.hash != annotation.Hash(gs) {
+		return failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget was made from other requests than the annotations of the GatewaySync: waiting for its lead")
 	}
 	return nil
 }

@@ -39,16 +39,10 @@ func TestFollowerRefusesTarget(t *testing.T) {
 			target: func(s *v1alpha1.SyncTargetSpec, strange string) { s.Ref, s.RefName = strange, "" }},
 		"a commit other than the requested one": {request: "first", reason: v1alpha1.ReasonRefNotAllowed, says: "the SyncTarget says commit",
 			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.RefName = "" }},
-		"a forced sync that is not requested": {says: "forceSync",
-			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.ForceSync = "x" }},
-		"a proposal that is not requested": {says: "says propose",
-			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.Propose = "line 2026-01-02T12:00:00Z" }},
-		"a restore that is not requested": {says: "says restore",
-			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.Restore = "line-0-20260212-102000" }},
-		"a retry that is not requested": {says: "says retry",
-			target: func(s *v1alpha1.SyncTargetSpec, strange string) { s.Retry = strange + " 2026-01-02T12:00:00Z" }},
-		"a deletion that is not confirmed": {says: "confirms the deletion",
-			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.ConfirmDeletion = "0123456" }},
+		"other requests than those of the annotations": {says: "made from other requests",
+			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.Requests = strings.Repeat("0", 64) }},
+		"no requests": {says: "made from other requests",
+			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.Requests = "" }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := onSharedCluster(t)
@@ -81,7 +75,7 @@ func TestFollowerRefusesTarget(t *testing.T) {
 			second := w.commit("two")
 			w.annotate(v1alpha1.AnnotationRequestedRef, "")
 			w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) {
-				s.Ref, s.RefName, s.ForceSync, s.ConfirmDeletion, s.Propose, s.Restore, s.Retry = "main", "refs/heads/main", "", "", "", "", ""
+				s.Ref, s.RefName = "main", "refs/heads/main"
 			})
 			p.awaitSynced(second, "two")
 		})

@@ -166,7 +166,7 @@ func TestRequestAcknowledgement(t *testing.T) {
 	assert.Contains(t, s.Drift.Paths[0], "projects/line/project.json")
 	assert.Empty(t, s.HandledForceSync)
 	w.annotate(v1alpha1.AnnotationForceSync, "now")
-	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.ForceSync = "now" })
+	w.lead()
 	s = p.await("the forced sync", func(s v1alpha1.SyncReportStatus) bool { return s.HandledForceSync == "now" })
 	assert.Zero(t, s.Drift.Files, "repaired drift is not counted")
 	assert.Equal(t, v1alpha1.GatewaySynced, s.Phase)
@@ -183,7 +183,7 @@ func TestPauseAndResume(t *testing.T) {
 	p.awaitSynced(first, "one") // the target decides, not the annotation that the agent read earlier
 	second := w.commit("two")
 	w.annotate(v1alpha1.AnnotationForceSync, "now")
-	w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) { s.Paused = true; s.RequestedAt = "1"; s.ForceSync = "now" })
+	w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) { s.Paused = true; s.RequestedAt = "1" })
 	s := p.await("Paused", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonPaused })
 	assert.Equal(t, v1alpha1.GatewayHeld, s.Phase)
 	assert.True(t, s.Paused)
@@ -294,11 +294,11 @@ func TestPauseWithInvalidTarget(t *testing.T) {
 	p.await("the agent is paused", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWaitingForLead && s.Paused })
 	p.keepsManualEdit()
 	w.lead(func(s *v1alpha1.SyncTargetSpec) {
-		s.Format, s.MinFormat = v1alpha1.TargetFormat+1, v1alpha1.TargetFormat+1
+		s.Format = v1alpha1.TargetFormat + 1
 	})
 	p.await("the agent is still paused", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonPodRestartNeeded && s.Paused })
 	w.lead(func(s *v1alpha1.SyncTargetSpec) {
-		s.Format, s.MinFormat, s.RefName, s.Paused = 1, 1, "refs/heads/main", false
+		s.Format, s.RefName, s.Paused = 1, "refs/heads/main", false
 	})
 	eventually(t, "the agent repairs the file after the pause", func() bool { return p.title() == "one" })
 	assert.False(t, p.awaitSynced(first, "one").Paused)
@@ -379,10 +379,10 @@ func TestTargetForNewerAgent(t *testing.T) {
 	w := onSharedCluster(t)
 	p, first := w.syncedPod("one")
 	w.lead(targetCommit(w.commit("two")), func(s *v1alpha1.SyncTargetSpec) {
-		s.Format, s.MinFormat = v1alpha1.TargetFormat+1, v1alpha1.TargetFormat+1
+		s.Format = v1alpha1.TargetFormat + 1
 	})
 	s := p.await("PodRestartNeeded", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonPodRestartNeeded })
-	assert.Contains(t, s.Message, "format 3")
+	assert.Contains(t, s.Message, "format 2")
 	assert.Equal(t, first, s.Commit)
 	assert.Equal(t, "one", p.title())
 }

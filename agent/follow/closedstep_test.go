@@ -64,7 +64,7 @@ func TestClosedStepRestore(t *testing.T) {
 			}
 			value := annotation.RestoreValue(p.snapshot, time.Now())
 			w.annotate(v1alpha1.AnnotationRestore, value)
-			w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Restore = value })
+			w.lead()
 			back := func(s v1alpha1.SyncReportStatus) bool {
 				return held(v1alpha1.ReasonGateClosed)(s) && s.Commit == p.first && assert.ObjectsAreEqual("one", p.title())
 			}
@@ -108,7 +108,7 @@ func TestDryRunHoldsNothingElse(t *testing.T) {
 
 	value := annotation.RestoreValue(snapshot, time.Now())
 	w.annotate(v1alpha1.AnnotationRestore, value)
-	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Restore = value })
+	w.lead()
 	p.await("the restored gateway", func(s v1alpha1.SyncReportStatus) bool { return planned(s) && s.Commit == first })
 	assert.Equal(t, "one", p.title())
 	w.lead(rollout(3, 0, second, aborted))
@@ -131,7 +131,7 @@ func TestClosedStepForcedSync(t *testing.T) {
 			}
 			require.NoError(t, os.WriteFile(filepath.Join(p.data, "projects/line/project.json"), []byte(`{"title": "by hand"}`), 0o600))
 			w.annotate(v1alpha1.AnnotationForceSync, "now")
-			w.lead(func(s *v1alpha1.SyncTargetSpec) { s.ForceSync = "now" })
+			w.lead()
 			s := p.await("a forced sync", func(s v1alpha1.SyncReportStatus) bool { return s.HandledForceSync == "now" })
 			assert.Equal(t, v1alpha1.ReasonGateClosed, s.Reason)
 			assert.Equal(t, p.second, s.Commit)
@@ -153,7 +153,7 @@ func TestClosedStepForcedSyncWhileWaiting(t *testing.T) {
 	w.lead(targetCommit(w.commit("two")), rollout(3, 2, first))
 	p.await("a Designer", held(v1alpha1.ReasonDesignerSessionActive))
 	w.annotate(v1alpha1.AnnotationForceSync, "now")
-	w.lead(rollout(3, 1, first), func(s *v1alpha1.SyncTargetSpec) { s.ForceSync = "now" })
+	w.lead(rollout(3, 1, first))
 	p.await("a closed gate", held(v1alpha1.ReasonGateClosed))
 	require.NoError(t, p.gw.Designers.Close(designer))
 	p.await("a forced sync", func(s v1alpha1.SyncReportStatus) bool { return s.HandledForceSync == "now" })

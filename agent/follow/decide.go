@@ -88,6 +88,7 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 	case err != nil:
 		return stay(loop.NewProblem(err, v1alpha1.ReasonProgressing))
 	}
+	in.Requests = f.spec.requestsFor(f.Gateway, in.Commit)
 	wanted, passage := in, f.check(ctx, gs, in)
 	if passage.dry {
 		passage.held = f.current.planned.waits(in, f.adoptStartup(gs), f.pod.labels)
@@ -156,7 +157,7 @@ func (f *Follower) check(ctx context.Context, gs *v1alpha1.GatewaySync, in instr
 	}
 	p := passage{in: in}
 	p.in.goTo(o)
-	p.in.ForceID, p.in.Restore, p.in.Retry = "", "", "" // they are about the target
+	p.in.Requests = annotation.Requests{Propose: in.Propose} // the others are about the target
 	return p
 }
 
@@ -224,13 +225,7 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 		return inputs{profile: eff}, err
 	}
 	ordinal, _ := gatewaypod.Ordinal(f.Pod, f.pod.labels)
-	if !annotation.ProposesFor(in.Propose, f.Gateway) { // a request to another gateway must not change this gateway's order
-		in.Propose = ""
-	}
-	if annotation.RestoresOn(in.Restore, f.Gateway) == "" {
-		in.Restore = ""
-	}
-	in.WindowApproved = in.WindowApproved && f.gate.passesWindow(ctx, in.Commit, eff.Windows)
+	in.WindowApproved = in.WindowApproved && f.gate.hasWindow(eff.Windows)
 	var request sync.Request
 	if in.Ref != gs.Spec.Git.Ref {
 		request = f.spec.request

@@ -83,7 +83,6 @@ type gate struct {
 	volume  volume
 	spec    *specReader
 	rollout confirmation // of what a rollout last needed
-	window  confirmation // of an approval for maintenance windows
 }
 
 // check decides whether this gateway may follow a target now.
@@ -161,13 +160,10 @@ func (g *gate) confirms(ctx context.Context, o origin) bool {
 	})
 }
 
-// passesWindow reports whether a commit was approved for delivery outside the maintenance windows. For a gateway without windows it returns
-// false, so that an approval does not change its order.
-func (g *gate) passesWindow(ctx context.Context, commit plan.ID, windows []v1alpha1.MaintenanceWindow) bool {
+// hasWindow reports whether this gateway has maintenance windows. An approval does not change the order of a gateway without.
+func (g *gate) hasWindow(windows []v1alpha1.MaintenanceWindow) bool {
 	own, _ := schedule.ParseWindows(windows, g.gateway, g.pod) // the sync reports windows that are not valid
-	return len(own) > 0 && g.spec.confirm(ctx, &g.window, v1alpha1.WindowApproval+"@"+commit.String(), func(gs *v1alpha1.GatewaySync) bool {
-		return annotation.WindowApproved(gs, commit.String())
-	})
+	return len(own) > 0
 }
 
 // lapses reports whether a closed gate stops the order in force, because the order would bring a commit that the gateway does not have. A
@@ -191,16 +187,16 @@ func (f *Follower) keep(ctx context.Context, gs *v1alpha1.GatewaySync, in instru
 		return
 	}
 	next := *o
-	if annotation.RestoresOn(in.Restore, f.Gateway) != "" {
+	if in.Restore != "" {
 		next.Restore = in.Restore
 	}
 	restores := f.Engine.Restores(next.Task)
 	if f.volume.commit() == o.Commit && !restores {
-		next.ForceID = in.ForceID
+		next.Force = in.Force
 	}
 	// Programs of the gateway can remove the note about the restore before the sync reads it.
 	next.RestoreOnly = restores && f.volume.commit() != o.Commit && !o.RequestedRollback
-	if next.Restore != o.Restore || next.ForceID != o.ForceID || next.RestoreOnly != o.RestoreOnly {
+	if next.Restore != o.Restore || next.Force != o.Force || next.RestoreOnly != o.RestoreOnly {
 		f.current.order = &next
 	}
 	if s := f.loop.State(); restores && s.Of == f.current.order && s.Report != nil && s.Report.Err != nil {
@@ -225,7 +221,7 @@ func (f *Follower) takeKept(ctx context.Context, gs *v1alpha1.GatewaySync, in in
 	m.rollback, m.request = false, sync.Request{}
 	task := sync.Task{Target: m.in.Target, Profile: m.profile, Facts: m.facts}
 	withRestore := task
-	if annotation.RestoresOn(restore, f.Gateway) != "" {
+	if restore != "" {
 		withRestore.Restore = restore
 	}
 	if f.Engine.Has(task) || f.Engine.Restores(withRestore) {

@@ -26,7 +26,7 @@ import (
 const commit = "0123456789abcdef0123456789abcdef01234567"
 
 func TestReadTarget(t *testing.T) {
-	good := v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Generation: 3, Ref: "main", RefName: "refs/heads/main", Commit: commit, RequestedAt: "1", ForceSync: "2",
+	good := v1alpha1.SyncTargetSpec{Format: 1, Generation: 3, Ref: "main", RefName: "refs/heads/main", Commit: commit, RequestedAt: "1", Requests: "2",
 		Lead: v1alpha1.LeadRecord{Transitions: 5}}
 	in, err := parse(&v1alpha1.SyncTarget{Spec: good})
 	require.NoError(t, err)
@@ -45,10 +45,6 @@ func TestReadTarget(t *testing.T) {
 		"ref":         func(s *v1alpha1.SyncTargetSpec) { s.Ref = "-x" },
 		"refName":     func(s *v1alpha1.SyncTargetSpec) { s.RefName = "refs/heads/../../x" },
 		"requestedAt": func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = strings.Repeat("1", 65) },
-		"restore":     func(s *v1alpha1.SyncTargetSpec) { s.Restore = strings.Repeat("1", 289) },
-		"retry":       func(s *v1alpha1.SyncTargetSpec) { s.Retry = strings.Repeat("1", 81) },
-		"propose":     func(s *v1alpha1.SyncTargetSpec) { s.Propose = strings.Repeat("1", 321) },
-		"forceSync":   func(s *v1alpha1.SyncTargetSpec) { s.ForceSync = strings.Repeat("1", 257) },
 	} {
 		t.Run(field, func(t *testing.T) {
 			bad := good
@@ -60,7 +56,7 @@ func TestReadTarget(t *testing.T) {
 		})
 	}
 	newer := good
-	newer.MinFormat = v1alpha1.TargetFormat + 1
+	newer.Format = v1alpha1.TargetFormat + 1
 	in, err = parse(&v1alpha1.SyncTarget{ObjectMeta: owned, Spec: newer})
 	assert.True(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded), "%v", err)
 	assert.Equal(t, paused, in)
@@ -105,11 +101,11 @@ func FuzzPodInfo(f *testing.F) {
 // git, and texts that fit into a report.
 func FuzzSyncTarget(f *testing.F) {
 	for _, s := range []string{
-		`{"spec":{"format":1,"minFormat":1,"generation":1,"ref":"main","refName":"refs/heads/main","commit":"` + commit + `","requestedAt":"2026-01-01T00:00:00Z"}}`,
+		`{"spec":{"format":1,"generation":1,"ref":"main","refName":"refs/heads/main","commit":"` + commit + `","requestedAt":"2026-01-01T00:00:00Z"}}`,
 		`{"metadata":{"ownerReferences":[{"kind":"GatewaySync","uid":"u"}]},"spec":{"commit":"` + strings.ToUpper(commit) + `","lead":{"transitions":-1}}}`,
 		`{"spec":{"generation":1,"revision":-7,"problem":{"generation":1,"reason":"AuthFailed","message":"` + strings.Repeat("é", 999) + `"}}}`,
 		`{"spec":{"generation":1,"revision":9223372036854775807,"problem":{"reason":"Nonsense"}}}`,
-		`{"spec":{"ref":"--upload-pack=sh","minFormat":-2147483648,"generation":-1,"forceSync":"\u0000"}}`,
+		`{"spec":{"ref":"--upload-pack=sh","format":-2147483648,"generation":-1,"requests":"\u0000"}}`,
 	} {
 		f.Add([]byte(s))
 	}
@@ -124,7 +120,7 @@ func FuzzSyncTarget(f *testing.F) {
 			require.Contains(t, []v1alpha1.Reason{v1alpha1.ReasonWaitingForLead, v1alpha1.ReasonPodRestartNeeded}, r)
 			return
 		}
-		require.LessOrEqual(t, target.Spec.MinFormat, v1alpha1.TargetFormat)
+		require.LessOrEqual(t, target.Spec.Format, v1alpha1.TargetFormat)
 		for _, ref := range []string{in.Ref, in.Name} {
 			if ref != "" {
 				_, err := repo.ParseRef(ref)

@@ -14,10 +14,11 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// instruction is a parsed and validated SyncTarget.
+// instruction is a parsed and validated SyncTarget. Its requests are those of the GatewaySync: see specReader.
 type instruction struct {
 	sync.Target
 	paused  bool
+	hash    string    // of the requests of the GatewaySync that the target was made from
 	owner   types.UID // the UID of the target's GatewaySync; "" if unknown
 	problem problem
 	rollout rolloutState
@@ -46,13 +47,14 @@ func parse(t *v1alpha1.SyncTarget) (instruction, error) {
 			known.owner = o.UID
 		}
 	}
-	if s.MinFormat > v1alpha1.TargetFormat {
+	if s.Format > v1alpha1.TargetFormat {
 		return known, failure.New(v1alpha1.ReasonPodRestartNeeded,
-			"the SyncTarget needs an agent of format %d, this one knows %d: restart the pod, so that it gets a newer agent", s.MinFormat, v1alpha1.TargetFormat)
+			"the SyncTarget needs an agent of format %d, this one knows %d: restart the pod, so that it gets a newer agent", s.Format, v1alpha1.TargetFormat)
 	}
 	in := known
+	in.hash = s.Requests
 	in.Target = sync.Target{
-		Ref: s.Ref, Name: s.RefName, ForceID: s.ForceSync, ConfirmDeletion: s.ConfirmDeletion, Propose: s.Propose, Restore: s.Restore, Retry: s.Retry, WindowApproved: s.WindowApproved,
+		Ref: s.Ref, Name: s.RefName,
 		Generation: s.Generation, Revision: max(s.Revision, 0), RequestedAt: s.RequestedAt, Term: s.Lead.Transitions,
 	}
 	bad := func(field string, err error) (instruction, error) {
@@ -75,14 +77,8 @@ func parse(t *v1alpha1.SyncTarget) (instruction, error) {
 			return bad(ref.field, err)
 		}
 	}
-	for _, text := range []struct {
-		field, value string
-		most         int
-	}{{"requestedAt", s.RequestedAt, maxRequest}, {"forceSync", s.ForceSync, maxForce}, {"propose", s.Propose, maxPropose}, {"restore", s.Restore, maxRestore},
-		{"retry", s.Retry, maxRetry}} {
-		if len(text.value) > text.most {
-			return bad(text.field, fmt.Errorf("longer than %d bytes", text.most))
-		}
+	if len(s.RequestedAt) > maxRequest {
+		return bad("requestedAt", fmt.Errorf("longer than %d bytes", maxRequest))
 	}
 	var err error
 	if in.rollout, err = parseRollout(s.Rollout); err != nil {

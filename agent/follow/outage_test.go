@@ -159,9 +159,9 @@ func TestMalformedObjects(t *testing.T) {
 		{"refName", "--upload-pack=sh", "spec.refName: "},
 		{"lead", "me", "spec.lead of type"},
 		{"requestedAt", strings.Repeat("9", 1<<16), "spec.requestedAt: longer than"},
-		{"forceSync", strings.Repeat("9", 1<<16), "spec.forceSync: longer than"},
-		{"minFormat", int64(1 << 31), "spec.minFormat of type int32"},
-		{"minFormat", int64(v1alpha1.TargetFormat + 1), "needs an agent of format"},
+		{"requests", strings.Repeat("9", 1<<16), "made from other requests"},
+		{"format", int64(1 << 31), "spec.format of type int32"},
+		{"format", int64(v1alpha1.TargetFormat + 1), "needs an agent of format"},
 	} {
 		spec := maps.Clone(good)
 		spec["commit"] = second

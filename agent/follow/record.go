@@ -13,7 +13,6 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/internal/backoff"
-	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
 )
 
@@ -75,7 +74,7 @@ func (f *Follower) fetchRecord(ctx context.Context) error {
 // completeRecord adds what the GatewaySync knows. If no report says which force-sync request was handled, the current one counts as handled.
 func (f *Follower) completeRecord(r *record.Record, gs *v1alpha1.GatewaySync) {
 	if r.Force == "" {
-		r.Force = failure.Cut(annotation.ForceSync(gs), maxForce)
+		r.Force = annotation.ForceSync(gs)
 	}
 	if !r.Commit.IsZero() {
 		return

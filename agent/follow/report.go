@@ -27,9 +27,6 @@ const (
 	maxName       = 253
 	maxRequest    = 64
 	maxForce      = 256
-	maxPropose    = 320
-	maxRestore    = 288
-	maxRetry      = 80
 	maxWord       = 63
 	maxProjects   = 32
 	maxProject    = 128
@@ -137,7 +134,7 @@ func addOutcome(r *v1alpha1.SyncReportStatus, was v1alpha1.SyncReportStatus, s l
 		r.Message = was.Message // an idle sync is not worth a new message
 	}
 	if rep.Phase.Synced() || rep.Reason == v1alpha1.ReasonRestored || rep.Reason == v1alpha1.ReasonRolledBack {
-		r.HandledForceSync = s.Of.ForceID
+		r.HandledForceSync = s.Of.Force
 	}
 	if len(s.Problems) > 0 {
 		return

@@ -14,6 +14,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/internal/kube"
 )
 
@@ -143,7 +144,7 @@ func TestReportTiming(t *testing.T) {
 func TestLastSyncStaysReported(t *testing.T) {
 	f := &Follower{Config: Config{Identity: Identity{Gateway: "g"}}, report: &reporter{now: time.Now, woken: make(chan struct{}, 1)}}
 	one := plan.ID{1}
-	f.current.order = &loop.Order{Task: sync.Task{Target: sync.Target{Commit: one, Ref: "main", RequestedAt: "1", ForceID: "f"}}}
+	f.current.order = &loop.Order{Task: sync.Task{Target: sync.Target{Commit: one, Ref: "main", RequestedAt: "1", Requests: annotation.Requests{Force: "f"}}}}
 	did := &sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "3 added", Commit: one, Target: one, Started: time.Now(),
 		Duration: time.Second, Files: sync.Counts{Added: 3, Saved: 1}, Notes: []string{"the gateway must be restarted"}, Projects: []string{"p"}, Scans: []sync.ScanOutcome{{Kind: "projects", Duration: time.Second}}}
 	state := func(r *sync.Report) loop.State {
@@ -159,7 +160,7 @@ func TestLastSyncStaysReported(t *testing.T) {
 	again := f.composed(state(&sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "nothing to do", Commit: one, Target: one, Started: time.Now()}))
 	assert.Equal(t, onlyTimes, compare(&s, &again))
 
-	f.current.order = &loop.Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{2}, Ref: "main", RequestedAt: "2", ForceID: "g"}}}
+	f.current.order = &loop.Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{2}, Ref: "main", RequestedAt: "2", Requests: annotation.Requests{Force: "g"}}}}
 	for reason, handled := range map[v1alpha1.Reason]bool{
 		v1alpha1.ReasonGitUnreachable: false, v1alpha1.ReasonWaitingForGateway: false, v1alpha1.ReasonVerificationFailed: false,
 		v1alpha1.ReasonConflictDetected: true, v1alpha1.ReasonConfigSyntaxError: true, v1alpha1.ReasonPaused: true,

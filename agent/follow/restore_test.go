@@ -36,7 +36,7 @@ func TestFollowerRestore(t *testing.T) {
 
 	value := annotation.RestoreValue(s.LastSnapshot.ID, time.Now())
 	w.annotate(v1alpha1.AnnotationRestore, value)
-	w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) { s.Restore = value })
+	w.lead(targetCommit(second))
 	s = p.await("back", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonRestored })
 	assert.Equal(t, "one", p.title())
 	assert.Equal(t, first, s.Commit)
@@ -51,7 +51,7 @@ stoker_rollback_triggered_total{by="snapshot"} 1
 `), "stoker_rollback_triggered_total"))
 
 	third := w.commit("three")
-	w.lead(targetCommit(third), func(s *v1alpha1.SyncTargetSpec) { s.Restore = value })
+	w.lead(targetCommit(third))
 	p.awaitSynced(third, "three")
 }
 

@@ -30,13 +30,13 @@ type specReader struct {
 	// onOtherGeneration is called with a GatewaySync whose generation is not the target's.
 	onOtherGeneration func(*v1alpha1.GatewaySync)
 
-	gs       *v1alpha1.GatewaySync // the last one that matched a target; nil before
-	owner    types.UID             // in the target for which gs was read
-	epoch    int                   // in which gs was read: see targetWatch.currentEpoch
-	requests requests              // that gs has confirmed
-	rollback plan.ID               // the commit that the request goes back to; zero if it goes back to none
-	request  sync.Request          // who requested the ref
-	newest   *v1alpha1.GatewaySync // the last one that was read, whose annotations may be newer than those of gs; nil before
+	gs        *v1alpha1.GatewaySync // the last one that matched a target; nil before
+	owner     types.UID             // in the target for which gs was read
+	epoch     int                   // in which gs was read: see targetWatch.currentEpoch
+	confirmed confirmed             // what gs has confirmed of a target
+	rollback  plan.ID               // the commit that the request goes back to; zero if it goes back to none
+	request   sync.Request          // who requested the ref
+	newest    *v1alpha1.GatewaySync // the last one that was read, which has the annotations; nil before
 
 	attempt          attempt   // the last failed one
 	err              error     // why it failed
@@ -46,20 +46,18 @@ type specReader struct {
 	unconfirmedSince time.Time // when the GatewaySync began not to confirm the target; zero if it does
 }
 
-// requests are what a target asks for. The GatewaySync must confirm them.
-type requests struct {
-	ref, force, deletion, propose, restore, retry string
-	commit                                        plan.ID
+// confirmed is what the GatewaySync must confirm of a target.
+type confirmed struct {
+	ref, hash string
+	commit    plan.ID
 }
 
-func (in *instruction) requests() requests {
-	return requests{in.Ref, in.ForceID, in.ConfirmDeletion, in.Propose, in.Restore, in.Retry, in.Commit}
-}
+func (in *instruction) toConfirm() confirmed { return confirmed{in.Ref, in.hash, in.Commit} }
 
 // attempt is the part of an instruction that decides whether to read the GatewaySync again after a failure.
 type attempt struct {
 	generation int64
-	requests   requests
+	confirmed  confirmed
 	owner      types.UID
 	problem    problem
 }
@@ -79,13 +77,13 @@ const (
 // attempt at once.
 func (s *specReader) fetch(ctx context.Context, in instruction, epoch int, changed bool) (*v1alpha1.GatewaySync, error) {
 	if s.gs != nil && s.gs.Generation == in.Generation && s.owner == in.owner && s.epoch == epoch && s.confirms(&in) {
-		s.unconfirmedSince, s.requests = time.Time{}, in.requests()
+		s.unconfirmedSince, s.confirmed = time.Time{}, in.toConfirm()
 		return s.gs, nil
 	}
 	if in.Generation == 0 { // the target changes when there is something to read
 		return nil, failure.New(v1alpha1.ReasonWaitingForLead, "the lead of GatewaySync %s has not resolved its ref yet", s.name)
 	}
-	this := attempt{in.Generation, in.requests(), in.owner, in.problem}
+	this := attempt{in.Generation, in.toConfirm(), in.owner, in.problem}
 	if s.err != nil && s.attempt == this && !changed && (s.retry.IsZero() || s.now().Before(s.retry)) {
 		s.due = s.retry
 		return nil, s.err
@@ -119,7 +117,7 @@ func (s *specReader) fetch(ctx context.Context, in instruction, epoch int, chang
 	if was := s.gs; was != nil && was.UID == gs.UID && was.Generation == gs.Generation && equality.Semantic.DeepEqual(&was.Spec, &gs.Spec) {
 		gs = was // unchanged: keep its connections
 	}
-	s.gs, s.owner, s.epoch, s.requests = gs, in.owner, epoch, in.requests()
+	s.gs, s.owner, s.epoch, s.confirmed = gs, in.owner, epoch, in.toConfirm()
 	return gs, nil
 }
 
@@ -153,10 +151,13 @@ func (s *specReader) read(ctx context.Context, in *instruction) (gs *v1alpha1.Ga
 // confirms reports whether the GatewaySync, as it was last read, asks for what a target says. A new commit of spec.git.ref needs no
 // confirmation here, because admit checks it against git.
 func (s *specReader) confirms(in *instruction) bool {
-	r, last := in.requests(), s.requests
-	known := func(value, confirmed string) bool { return value == "" || value == confirmed }
-	return (known(r.ref, s.gs.Spec.Git.Ref) || r.ref == last.ref && r.commit == last.commit) && known(r.force, last.force) &&
-		known(r.deletion, last.deletion) && known(r.propose, last.propose) && known(r.restore, last.restore) && known(r.retry, last.retry)
+	r, last := in.toConfirm(), s.confirmed
+	return r.hash == last.hash && (r.ref == "" || r.ref == s.gs.Spec.Git.Ref || r.ref == last.ref && r.commit == last.commit)
+}
+
+// requestsFor returns what the GatewaySync that was read last asks of a gateway whose target is commit.
+func (s *specReader) requestsFor(gateway string, commit plan.ID) annotation.Requests {
+	return annotation.RequestsFor(s.newest, gateway, commit.String())
 }
 
 // approvedBy returns who approved a commit: see annotation.Approvers.

@@ -35,6 +35,7 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/metrics"
 	"stoker.io/stoker/test/cluster/kubetest"
@@ -146,19 +147,19 @@ func (w *world) annotate(key, value string) {
 	require.NoError(w.t, err)
 }
 
-// lead writes the SyncTarget, as the lead does.
+// lead writes the SyncTarget, as the lead does, for the requests of the GatewaySync.
 func (w *world) lead(change ...func(*v1alpha1.SyncTargetSpec)) *v1alpha1.SyncTarget {
 	w.t.Helper()
 	ctx := context.WithoutCancel(w.t.Context())
 	all := kube.SyncTargets(w.clients.Dynamic, w.ns)
 	t, err := all.Get(ctx, crName)
 	create := apierrors.IsNotFound(err)
+	gs, gone := kube.GatewaySyncs(w.clients.Dynamic, w.ns).Get(ctx, crName)
 	if create {
-		gs, err := kube.GatewaySyncs(w.clients.Dynamic, w.ns).Get(ctx, crName)
-		require.NoError(w.t, err)
+		require.NoError(w.t, gone)
 		t = &v1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: crName, Namespace: w.ns, OwnerReferences: []metav1.OwnerReference{{
 			APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: crName, UID: gs.UID}}}}
-		t.Spec = v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Generation: gs.Generation, Ref: "main", RefName: "refs/heads/main",
+		t.Spec = v1alpha1.SyncTargetSpec{Format: 1, Generation: gs.Generation, Ref: "main", RefName: "refs/heads/main",
 			Lead: v1alpha1.LeadRecord{Holder: "test", Transitions: 1}}
 	} else {
 		require.NoError(w.t, err)
@@ -169,6 +170,9 @@ func (w *world) lead(change ...func(*v1alpha1.SyncTargetSpec)) *v1alpha1.SyncTar
 		return s
 	}
 	before := instructed()
+	if gone == nil {
+		t.Spec.Requests = annotation.Hash(gs)
+	}
 	for _, c := range change {
 		c(&t.Spec)
 	}

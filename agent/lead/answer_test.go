@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -111,7 +112,7 @@ func TestLostAPIServerAnswer(t *testing.T) {
 	c.wire.mute = map[string]int{"PUT synctargets": 1}
 	c.wire.mu.Unlock()
 	s.annotate("stoker.io/force-sync", "now")
-	require.Eventually(t, func() bool { return s.target().ForceSync == "now" }, tenfold, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return s.target().Requests == annotation.Hash(s.sync()) }, tenfold, 20*time.Millisecond)
 	c.wire.mu.Lock()
 	c.wire.mute = map[string]int{"PUT synctargets": 1}
 	c.wire.mu.Unlock()

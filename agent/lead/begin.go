@@ -17,7 +17,8 @@ import (
 // there is nothing to try out: gateways that go back to what all of them ran do not wait.
 func (r *rollout) begin() (t *v1alpha1.TargetRollout, fresh bool) {
 	was, rules, steps := r.published.Rollout, rulesOf(r.gs), int32(len(r.order.Steps()))
-	next := &v1alpha1.TargetRollout{Rules: rules, Order: orderOf(r.gs), Steps: steps, From: r.lastGood()}
+	retry := annotation.Retry(r.gs)
+	next := &v1alpha1.TargetRollout{Rules: rules, Order: orderOf(r.gs), Retry: retry, Steps: steps, From: r.lastGood()}
 	moved := r.want.Commit != r.published.Commit
 	// An agent of another version hashes other fields. The spec of one generation is the same.
 	sameRules := was == nil || was.Rules == rules || r.published.Generation == r.gs.Generation
@@ -25,7 +26,7 @@ func (r *rollout) begin() (t *v1alpha1.TargetRollout, fresh bool) {
 	case moved && (r.rollback || sameRules) && r.gs.Status.RanEverywhere(r.want.Commit), was == nil && !moved, r.first():
 		next.Open, next.Done = steps, true
 		return next, true
-	case moved, !sameRules, was.Failed != "" && r.want.Retry != r.published.Retry && annotation.Retries(r.want.Retry, r.want.Commit):
+	case moved, !sameRules, was.Failed != "" && retry != was.Retry && annotation.Retries(retry, r.want.Commit):
 		return next, true
 	}
 	order := next.Order
@@ -36,6 +37,9 @@ func (r *rollout) begin() (t *v1alpha1.TargetRollout, fresh bool) {
 		next.Open = steps
 	case was.Order != order && was.Failed == "": // other stages: begin with the first one
 		next.Open, next.Revision, fresh = 0, 0, true
+	}
+	if was.Failed == "" {
+		next.Retry = retry // it asks nothing of a rollout that goes on
 	}
 	next.Open = min(max(next.Open, 0), steps)
 	return next, fresh

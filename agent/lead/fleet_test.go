@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/status"
 )
@@ -27,7 +28,7 @@ func newFleet(n int) status.Seen {
 	gs.Spec.Git.Repo, gs.Spec.Git.Ref = "https://git.example.com/site.git", "main"
 	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}}}
 	s := status.Seen{GatewaySync: gs, Now: noon, Ref: status.Ref{Polled: true, Desired: desiredref.Desired{Ref: "main"}},
-		Target: v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Revision: 1, Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: commitA}}
+		Target: v1alpha1.SyncTargetSpec{Format: 1, Revision: 1, Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: commitA, Requests: annotation.Hash(gs)}}
 	for i := range n {
 		addGateway(&s, fmt.Sprintf("gw-%d", i))
 	}

@@ -375,7 +375,7 @@ func TestProposals(t *testing.T) {
 
 	revision, value := s.target().Revision, annotation.ProposeValue("gw-0", time.Now())
 	s.annotate(v1alpha1.AnnotationPropose, value)
-	require.Eventually(t, func() bool { return s.target().Propose == value }, tenfold, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return s.target().Requests == annotation.Hash(s.sync()) }, tenfold, 20*time.Millisecond)
 	assert.Equal(t, revision, s.target().Revision, "the reports stay current")
 	s.untilReady("True/Synced")
 }

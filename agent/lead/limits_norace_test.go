@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/status"
@@ -75,8 +76,8 @@ func TestTakeoverOfAnySyncTarget(t *testing.T) {
 	at, micro := metav1.NewTime(noon), metav1.NewMicroTime(noon)
 	target := &v1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "site", Namespace: s.ns, OwnerReferences: []metav1.OwnerReference{{
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: "site", UID: gs.UID}}},
-		Spec: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: 1, Revision: 3, Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: commitA, ResolvedAt: &at,
-			RequestedAt: "1", ForceSync: "2", Propose: "gw-0 3", Problem: &v1alpha1.TargetProblem{Generation: 1, Reason: v1alpha1.ReasonAuthFailed, Message: "m"},
+		Spec: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, Revision: 3, Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: commitA, ResolvedAt: &at,
+			RequestedAt: "1", Requests: annotation.Hash(gs), Problem: &v1alpha1.TargetProblem{Generation: 1, Reason: v1alpha1.ReasonAuthFailed, Message: "m"},
 			Lead: v1alpha1.LeadRecord{Holder: "other_1", Acquired: &micro, Renewed: &micro, DurationSeconds: 15, Transitions: 4}}}
 	_, err = s.targets().Create(t.Context(), target, metav1.CreateOptions{})
 	require.NoError(t, err)
@@ -94,13 +95,13 @@ func TestTakeoverOfAnySyncTarget(t *testing.T) {
 		}
 		assert.NoError(t, takeOver(t, l, gs, func() error {
 			return l.lock.write(t.Context(), func(spec *v1alpha1.SyncTargetSpec) {
-				setTarget(spec, v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: 1, Generation: 1, Ref: "main", Commit: commitB}, 0)
+				setTarget(spec, v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, Generation: 1, Ref: "main", Commit: commitB}, 0)
 			})
 		}), c.Name)
 		is, err := s.targets().Get(t.Context(), "site")
 		if assert.NoError(t, err, c.Name) {
 			assert.Equal(t, commitB, is.Spec.Commit, c.Name)
-			assert.EqualValues(t, 1, is.Spec.MinFormat, c.Name)
+			assert.Equal(t, v1alpha1.TargetFormat, is.Spec.Format, c.Name)
 			assert.Empty(t, is.Spec.Lead.Holder, c.Name)
 			assert.Positive(t, is.Spec.Revision, c.Name)
 		}

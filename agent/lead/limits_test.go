@@ -97,12 +97,12 @@ func TestAlteredTargetIsRestored(t *testing.T) {
 	s := newSite(t, 1, func(gs *v1alpha1.GatewaySync) { gs.Spec.Polling.Interval = "24h" })
 	s.candidate("gw-0")
 	before := s.untilTarget(s.first)
-	change := []byte(`{"spec":{"minFormat":1000,"format":1000,"commit":"` + commitB + `","refName":"refs/pull/1/head","paused":true}}`)
+	change := []byte(`{"spec":{"format":1000,"commit":"` + commitB + `","refName":"refs/pull/1/head","paused":true}}`)
 	_, err := s.targets().Patch(t.Context(), "site", types.MergePatchType, change, metav1.PatchOptions{})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		is := s.target()
-		return is.MinFormat == before.MinFormat && is.Format == before.Format && is.Commit == s.first && is.RefName == before.RefName && !is.Paused
+		return is.Format == before.Format && is.Commit == s.first && is.RefName == before.RefName && !is.Paused
 	}, tenfold, 20*time.Millisecond)
 }
 

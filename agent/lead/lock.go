@@ -153,7 +153,7 @@ func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 	case err != nil:
 		return err
 	}
-	t := &v1alpha1.SyncTarget{Spec: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: minFormat}}
+	t := &v1alpha1.SyncTarget{Spec: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat}}
 	if l.held { // a user deleted the target while we hold the lock
 		t.Spec = l.base.Spec
 	}
@@ -206,13 +206,13 @@ func (l *lock) takeOver(t *v1alpha1.SyncTarget) {
 		if o.UID != l.owner.UID {
 			continue
 		}
-		if t.Spec.MinFormat > v1alpha1.TargetFormat {
+		if t.Spec.Format > v1alpha1.TargetFormat {
 			t.Spec = v1alpha1.SyncTargetSpec{Revision: t.Spec.Revision}
 		}
-		t.Spec.Format, t.Spec.MinFormat = v1alpha1.TargetFormat, leastFormat(t.Spec.Rollout)
+		t.Spec.Format = v1alpha1.TargetFormat
 		return
 	}
-	t.Spec = v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: minFormat}
+	t.Spec = v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat}
 }
 
 // update writes a target, with the GatewaySync of this term as its only owner: agents follow no target of another one.
@@ -276,7 +276,7 @@ func (l *lock) write(ctx context.Context, change func(*v1alpha1.SyncTargetSpec))
 		t := l.base.DeepCopy()
 		change(&t.Spec)
 		t.Spec.Lead = l.base.Spec.Lead
-		t.Spec.Format, t.Spec.MinFormat = v1alpha1.TargetFormat, leastFormat(t.Spec.Rollout)
+		t.Spec.Format = v1alpha1.TargetFormat
 		if equality.Semantic.DeepEqual(t.Spec, l.base.Spec) {
 			return nil
 		}
@@ -346,18 +346,6 @@ func (l *lock) Identity() string { return l.identity }
 
 // Describe implements resourcelock.Interface.
 func (l *lock) Describe() string { return "SyncTarget " + l.name }
-
-// minFormat is the oldest format that an agent must know to follow a target without a rollout. A target whose rollout holds steps back, or
-// goes back, needs FormatRollout; see leastFormat.
-const minFormat int32 = 1
-
-// leastFormat returns the oldest format whose agents can follow a target with this rollout.
-func leastFormat(r *v1alpha1.TargetRollout) int32 {
-	if r != nil && (r.Open < r.Steps || r.Back) {
-		return v1alpha1.FormatRollout
-	}
-	return minFormat
-}
 
 // leadRecord converts an election record. The number of transitions wraps to 0 after 31 bits, because terms are only compared
 // for equality.

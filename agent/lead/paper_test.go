@@ -43,7 +43,7 @@ type paper struct {
 }
 
 func newPaper(t *testing.T, n int) *paper {
-	p := &paper{t: t, Seen: newFleet(n), wake: make(chan struct{}, 1), held: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: minFormat}}
+	p := &paper{t: t, Seen: newFleet(n), wake: make(chan struct{}, 1), held: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat}}
 	p.GatewaySync.Spec.Polling.Interval = "60s"
 	p.answer = func(int) pollResult { return pollResult{desired: "main", name: "refs/heads/main", commit: commitA} }
 	return p

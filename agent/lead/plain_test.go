@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 )
 
 // If a GatewaySync has no stages, windows or snapshots, the target has no fields for them, and one commit is one write of the target.
@@ -53,8 +54,8 @@ func TestPlainTargetHasNoNewFields(t *testing.T) {
 			is.ResolvedAt = &resolved
 			raw, err := json.Marshal(is)
 			require.NoError(t, err)
-			assert.Equal(t, `{"format":2,"minFormat":1,"lead":{},"revision":2,"generation":1,"ref":"main","refName":"refs/heads/main","commit":"`+commitB+
-				`","resolvedAt":"2026-01-02T12:00:00Z"}`, string(raw))
+			assert.Equal(t, `{"format":1,"lead":{},"revision":2,"generation":1,"ref":"main","refName":"refs/heads/main","commit":"`+commitB+
+				`","resolvedAt":"2026-01-02T12:00:00Z","requests":"`+annotation.Hash(gs)+`"}`, string(raw))
 		})
 	})
 }

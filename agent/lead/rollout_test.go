@@ -96,8 +96,16 @@ func (l *line) settle() progress {
 	return p
 }
 
+// annotate sets an annotation of the GatewaySync.
+func (l *line) annotate(name, value string) {
+	if l.gs.Annotations == nil {
+		l.gs.Annotations = map[string]string{}
+	}
+	l.gs.Annotations[name] = value
+}
+
 func (l *line) approve(stage string) {
-	l.gs.Annotations = map[string]string{v1alpha1.AnnotationApproved: annotation.Approve(l.gs.Annotations[v1alpha1.AnnotationApproved], stage, l.want.Commit, "")}
+	l.annotate(v1alpha1.AnnotationApproved, annotation.Approve(l.gs.Annotations[v1alpha1.AnnotationApproved], stage, l.want.Commit, ""))
 }
 
 func (l *line) fails(name string, reason v1alpha1.Reason) {
@@ -124,7 +132,6 @@ func TestRolloutStages(t *testing.T) {
 	assert.Equal(t, []string{"dev-1", "dev-2"}, l.having(commitB))
 	assert.Equal(t, "stage dev runs bbbbbbb and waits until it is 2026-01-02T12:01:00Z", p.status.Message)
 	assert.Equal(t, noon.Add(time.Minute), p.again)
-	assert.Equal(t, v1alpha1.FormatRollout, leastFormat(l.published.Rollout))
 	assert.Equal(t, &v1alpha1.TargetCommit{Ref: "main", RefName: "refs/heads/main", Commit: commitA}, l.published.Rollout.From)
 	assert.EqualValues(t, 8, l.published.Revision, "opening a step is not a new revision")
 	assert.EqualValues(t, 8, l.published.Rollout.Revision)
@@ -141,7 +148,6 @@ func TestRolloutStages(t *testing.T) {
 	assert.Equal(t, v1alpha1.RolloutDone, p.status.Phase)
 	assert.Len(t, l.having(commitB), 6)
 	assert.True(t, l.published.Rollout.Done)
-	assert.Equal(t, minFormat, leastFormat(l.published.Rollout))
 	assert.EqualValues(t, 8, l.published.Revision)
 }
 
@@ -240,7 +246,6 @@ func TestAbortedRollout(t *testing.T) {
 		assert.Empty(t, l.having(commitB))
 		assert.Equal(t, "stage dev: dev-1 TemplateFailed: so; 2 of 6 went back to aaaaaaa, 4 never left it", p.status.Message)
 		assert.EqualValues(t, 9, l.published.Revision)
-		assert.Equal(t, v1alpha1.FormatRollout, leastFormat(l.published.Rollout))
 	})
 	t.Run("another commit", func(t *testing.T) {
 		l := failed(true)
@@ -257,11 +262,13 @@ func TestAbortedRollout(t *testing.T) {
 	})
 	t.Run("retry", func(t *testing.T) {
 		l := failed(true)
-		l.want.Retry = annotation.RetryValue(commitC, noon)
+		l.annotate(v1alpha1.AnnotationRetry, annotation.RetryValue(commitC, noon))
 		assert.Equal(t, v1alpha1.RolloutAborted, l.settle().status.Phase, "the annotation names another commit")
-		l.want.Retry = annotation.RetryValue(commitB, noon)
+		l.annotate(v1alpha1.AnnotationRetry, annotation.RetryValue(commitB, noon))
 		assert.Equal(t, v1alpha1.RolloutSoaking, l.settle().status.Phase)
 		assert.Equal(t, []string{"dev-1", "dev-2"}, l.having(commitB))
+		l.fails("dev-1", v1alpha1.ReasonTemplateFailed)
+		assert.Equal(t, v1alpha1.RolloutAborted, l.settle().status.Phase, "the retry is used up")
 	})
 	t.Run("a change of the stages", func(t *testing.T) {
 		l := failed(false)
@@ -335,7 +342,7 @@ func TestRolloutModel(t *testing.T) {
 						l.gs.Status.Rollout = nil
 					}
 				case 9:
-					l.want.Retry = annotation.RetryValue(l.want.Commit, l.now)
+					l.annotate(v1alpha1.AnnotationRetry, annotation.RetryValue(l.want.Commit, l.now))
 				case 10:
 					l.now = l.now.Add(-time.Duration(random.IntN(60)) * time.Second)
 				default:

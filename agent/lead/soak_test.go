@@ -44,7 +44,7 @@ func TestRetryAfterFailedHealthCheck(t *testing.T) {
 	l.want.Commit = commitB
 	l.checks(false, 3)
 	require.Equal(t, v1alpha1.RolloutAborted, l.settle().status.Phase)
-	l.want.Retry = annotation.RetryValue(commitB, noon)
+	l.annotate(v1alpha1.AnnotationRetry, annotation.RetryValue(commitB, noon))
 	p := l.settle()
 	assert.Equal(t, v1alpha1.RolloutSoaking, p.status.Phase, "checks of the attempt before do not count: %s", p.status.Message)
 }

@@ -7,6 +7,7 @@ import (
 
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/status"
 )
@@ -76,14 +77,17 @@ func (t *term) resolveLostWrite(ctx context.Context) error {
 // maxRevision is far above any real revision, and far below an overflow.
 const maxRevision = 1 << 53
 
-// setTarget sets s to want except for the lock. A change that syncs depend on gets a new revision. A change of the problem or of propose
-// alone gets none, so that all reports stay current. Nor does an opened step of a rollout, or an approval: only the gateways that wait act.
+// setTarget sets s to want except for the lock. A change that syncs depend on gets a new revision. A change of the problem alone gets none,
+// so that all reports stay current. Nor does an opened step of a rollout, an approval, or a request to propose: few gateways act then.
 func setTarget(s *v1alpha1.SyncTargetSpec, want v1alpha1.SyncTargetSpec, least int64) {
 	was := *s
 	*s = want
 	s.Lead, s.Revision = was.Lead, was.Revision
 	same := was
-	same.Problem, same.Propose, same.MinFormat, same.WindowApproved = s.Problem, s.Propose, s.MinFormat, s.WindowApproved
+	same.Problem = s.Problem
+	if annotation.SameSync(was.Requests, s.Requests) {
+		same.Requests = s.Requests
+	}
 	if was.Rollout == nil || s.Rollout == nil || was.Rollout.Back == s.Rollout.Back && s.Rollout.Revision != 0 {
 		same.Rollout = s.Rollout
 	}

@@ -5,13 +5,12 @@ import (
 	"math"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/status"
@@ -19,6 +18,11 @@ import (
 
 func TestRevisionCounts(t *testing.T) {
 	s := v1alpha1.SyncTargetSpec{Format: 1, Ref: "main", Commit: commitA, Lead: v1alpha1.LeadRecord{Holder: "gw-0", Transitions: 3}}
+	asks := func(name string) func(*v1alpha1.SyncTargetSpec) {
+		gs := &v1alpha1.GatewaySync{}
+		gs.Annotations = map[string]string{name: commitA}
+		return func(s *v1alpha1.SyncTargetSpec) { s.Requests = annotation.Hash(gs) }
+	}
 	tell := func(change func(*v1alpha1.SyncTargetSpec)) int64 {
 		want := *s.DeepCopy()
 		want.Lead = v1alpha1.LeadRecord{Holder: "outdated"}
@@ -33,23 +37,26 @@ func TestRevisionCounts(t *testing.T) {
 		func(s *v1alpha1.SyncTargetSpec) { s.Ref = "v2" },
 		func(s *v1alpha1.SyncTargetSpec) { s.RefName = "refs/tags/v2" },
 		func(s *v1alpha1.SyncTargetSpec) { s.Generation++ },
-		func(s *v1alpha1.SyncTargetSpec) { s.ForceSync = "now" },
-		func(s *v1alpha1.SyncTargetSpec) { s.ConfirmDeletion = "0123456" },
+		asks(v1alpha1.AnnotationForceSync),
+		asks(v1alpha1.AnnotationConfirmDeletion),
+		asks(v1alpha1.AnnotationRestore),
 		func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "now" },
-		func(s *v1alpha1.SyncTargetSpec) { s.Retry = commitA + " now" },
+		asks(v1alpha1.AnnotationRetry),
 		func(s *v1alpha1.SyncTargetSpec) { s.Paused = true },
 	} {
 		assert.EqualValues(t, i+1, tell(change), "change %d", i)
 	}
-	assert.EqualValues(t, 10, tell(func(*v1alpha1.SyncTargetSpec) {}), "nothing changed")
-	assert.EqualValues(t, 10, tell(func(s *v1alpha1.SyncTargetSpec) {
+	assert.EqualValues(t, 11, tell(func(*v1alpha1.SyncTargetSpec) {}), "nothing changed")
+	assert.EqualValues(t, 11, tell(func(s *v1alpha1.SyncTargetSpec) {
 		s.Problem = &v1alpha1.TargetProblem{Reason: v1alpha1.ReasonAuthFailed}
 	}))
 	assert.NotNil(t, s.Problem)
-	assert.EqualValues(t, 10, tell(func(s *v1alpha1.SyncTargetSpec) { s.Propose = "gw-0 now" }), "no report becomes outdated by a proposal")
-	assert.Equal(t, "gw-0 now", s.Propose)
-	assert.EqualValues(t, 10, tell(func(s *v1alpha1.SyncTargetSpec) { s.WindowApproved = true }), "no report becomes outdated by an approval")
-	assert.True(t, s.WindowApproved)
+	assert.EqualValues(t, 12, tell(asks("")), "the retry ends")
+	for name, what := range map[string]string{v1alpha1.AnnotationPropose: "a proposal", v1alpha1.AnnotationApproved: "an approval"} { // sequence: each replaces the one before
+		before := s.Requests
+		assert.EqualValues(t, 12, tell(asks(name)), "no report becomes outdated by %s", what)
+		assert.NotEqual(t, before, s.Requests)
+	}
 	assert.Equal(t, v1alpha1.LeadRecord{Holder: "gw-0", Transitions: 3}, s.Lead, "setTarget does not write the lock")
 
 	for _, odd := range []int64{math.MaxInt64, math.MinInt64, maxRevision} {
@@ -58,28 +65,6 @@ func TestRevisionCounts(t *testing.T) {
 			assert.EqualValues(t, 1, tell(func(s *v1alpha1.SyncTargetSpec) { s.Generation++ }), "the revision starts again at 1, because the API rejects a larger one")
 		})
 	}
-}
-
-// An approval of another commit does not count, and without windows there is nothing to approve.
-func TestTargetCarriesWindowApproval(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPaper(t, 1)
-		p.lead(func() {
-			approved := func(value string) bool {
-				p.change(func(gs *v1alpha1.GatewaySync) { gs.Annotations = map[string]string{v1alpha1.AnnotationApproved: value} })
-				time.Sleep(5 * time.Second)
-				synctest.Wait()
-				return p.target().WindowApproved
-			}
-			assert.False(t, approved("window@"+commitA))
-			p.change(func(gs *v1alpha1.GatewaySync) {
-				gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Windows: []v1alpha1.MaintenanceWindow{{Name: "nights", Schedule: "0 22 * * *", Duration: "8h"}}}
-			})
-			assert.False(t, approved("window@"+commitB))
-			assert.True(t, approved("window@"+commitA))
-			assert.False(t, approved(""))
-		})
-	})
 }
 
 func TestRecreatedTargetContinuesRevision(t *testing.T) {

@@ -18,7 +18,6 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/internal/backoff"
-	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/status"
 )
@@ -212,11 +211,7 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 	want := is
 	want.Format = v1alpha1.TargetFormat
 	want.Paused = gs.Paused()
-	want.ForceSync = failure.Cut(annotation.ForceSync(gs), 256)
-	want.ConfirmDeletion = annotation.ConfirmedDeletion(gs)
-	want.Propose = annotation.Propose(gs)
-	want.Restore = annotation.Restore(gs)
-	want.Retry = annotation.Retry(gs)
+	want.Requests = annotation.Hash(gs)
 	if r := t.resolved; r.commit != "" && r.ref == ref.Desired.Ref && r.git == gitOf(gs) && ref.Desired.CheckCommit(r.commit) == nil {
 		want.Generation, want.Ref, want.Commit, want.RefName = gs.Generation, r.ref, r.commit, r.name
 		if len(r.name) > 255 || !strings.HasPrefix(r.name, "refs/heads/") && !strings.HasPrefix(r.name, "refs/tags/") {
@@ -228,11 +223,10 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 			at := metav1.NewTime(t.stamp().Truncate(time.Second))
 			want.ResolvedAt = &at
 		}
-	} else {
-		setProblem(&want, gs, invalid, ref)
+	} else if setProblem(&want, gs, invalid, ref); want.Commit == "" && want.Problem == nil {
+		want.Requests = is.Requests // there is nothing to follow yet
 	}
 	roll := t.roll(ctx, gs, invalid, ref, is, &want)
-	want.MinFormat, want.WindowApproved = leastFormat(want.Rollout), annotation.WindowApproved(gs, want.Commit)
 	if equality.Semantic.DeepEqual(is, want) {
 		t.rolling.recordDecision(roll, is)
 		return nil
@@ -253,7 +247,7 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 		}
 		t.rolling.recordDecision(roll, t.target())
 		t.log.Info("the target is written", "ref", want.Ref, "commit", want.Commit, "generation", want.Generation, "paused", want.Paused,
-			"requestedAt", want.RequestedAt, "restore", want.Restore, "retry", want.Retry, "forceSync", want.ForceSync)
+			"requestedAt", want.RequestedAt, "restore", annotation.Restore(gs), "retry", annotation.Retry(gs), "forceSync", annotation.ForceSync(gs))
 	}
 	var sent v1alpha1.SyncTargetSpec
 	err := t.writeTarget(ctx, func(s *v1alpha1.SyncTargetSpec) {

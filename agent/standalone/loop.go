@@ -104,14 +104,12 @@ func (l *Loop) currentOrder() *loop.Order {
 	switch {
 	case o != nil && !o.Commit.IsZero() && t.err != nil:
 		next := *o
-		next.Profile.Paused, next.Target = l.spec.effective.Paused, l.requests()
-		next.Ref, next.Name, next.Commit, next.WindowApproved = o.Ref, o.Name, o.Commit, o.WindowApproved
+		next.Profile.Paused, next.Requests = l.spec.effective.Paused, annotation.RequestsFor(gs, l.Gateway.Name, o.Commit.String())
 		if o.Profile.Paused != next.Profile.Paused || o.Target != next.Target {
 			l.order = &next
 		}
 	case o == nil || l.spec.fresh || o.Commit != t.commit || o.Ref != t.ref:
-		target := l.requests()
-		target.Ref, target.Name, target.Commit, target.WindowApproved = t.ref, t.name, t.commit, annotation.WindowApproved(gs, t.commit.String())
+		target := sync.Target{Ref: t.ref, Name: t.name, Commit: t.commit, Requests: annotation.RequestsFor(gs, l.Gateway.Name, t.commit.String())}
 		l.order = &loop.Order{
 			Task:        sync.Task{Target: target, Profile: l.spec.effective, Facts: l.facts(), File: l.File},
 			GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: l.spec.connections,
@@ -120,19 +118,6 @@ func (l *Loop) currentOrder() *loop.Order {
 		l.spec.fresh = false
 	}
 	return l.order
-}
-
-// requests returns a target that has only the requests of the file's annotations that concern this gateway.
-func (l *Loop) requests() sync.Target {
-	gs := l.spec.gs
-	t := sync.Target{ForceID: annotation.ForceSync(gs), ConfirmDeletion: annotation.ConfirmedDeletion(gs), Retry: annotation.Retry(gs)}
-	if value := annotation.Propose(gs); annotation.ProposesFor(value, l.Gateway.Name) {
-		t.Propose = value
-	}
-	if value := annotation.Restore(gs); annotation.RestoresOn(value, l.Gateway.Name) != "" {
-		t.Restore = value
-	}
-	return t
 }
 
 func (l *Loop) problems() []loop.Problem {

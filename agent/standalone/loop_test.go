@@ -75,7 +75,7 @@ func TestUnresolvedRefKeepsLastOrder(t *testing.T) {
 	stopped := d.saved("stoker.io/force-sync: now", "mian", "  paused: true", mirror).Order
 	assert.Same(t, stopped, d.loop.Decide(t.Context(), false).Order, "an unchanged order is returned again")
 	want := *good
-	want.Profile.Paused, want.ForceID = true, "now"
+	want.Profile.Paused, want.Force = true, "now"
 	assert.Equal(t, want, *stopped)
 	want = *good
 	assert.Equal(t, want, *d.saved("", "mian", "", mirror).Order)

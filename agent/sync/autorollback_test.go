@@ -311,7 +311,7 @@ func TestRetry(t *testing.T) {
 	t.Run("a forced sync", func(t *testing.T) {
 		j, _ := begin(t)
 		j.faults()
-		j.target.ForceID = "now"
+		j.target.Force = "now"
 		assert.Nil(t, j.synced().AutoRollback)
 	})
 	t.Run("after a requested restore", func(t *testing.T) {
@@ -333,7 +333,7 @@ func TestForcedSyncRollsBackOnce(t *testing.T) {
 	j := newJudged(t, simulator.Options{})
 	j.faults(triggers["the project is missing"].fault)
 	j.push(bad()...)
-	j.target.ForceID = "now"
+	j.target.Force = "now"
 	j.fails(v1alpha1.ReasonVerificationFailed, 30*time.Second)
 	j.back(v1alpha1.TriggerProjectLoadError)
 	j.gw.Requests.Reset()

@@ -57,7 +57,7 @@ func TestMassDeletionApproval(t *testing.T) {
 		"previous commit": func(b *bench, good, _ plan.ID) { b.target.ConfirmDeletion = good.String() },
 		"six digits":      func(b *bench, _, bad plan.ID) { b.target.ConfirmDeletion = bad.String()[:6] },
 		"upper case":      func(b *bench, _, bad plan.ID) { b.target.ConfirmDeletion = strings.ToUpper(bad.String()) + "X" },
-		"force-sync":      func(b *bench, _, _ plan.ID) { b.target.ForceID = "now" },
+		"force-sync":      func(b *bench, _, _ plan.ID) { b.target.Force = "now" },
 		"later commit": func(b *bench, _, bad plan.ID) {
 			b.target.ConfirmDeletion = bad.String()
 			b.push(gitserver.Write("projects/keep/README.md", "other"))

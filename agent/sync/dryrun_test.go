@@ -86,7 +86,7 @@ func TestPausedGatewayPhase(t *testing.T) {
 	b.target.Profile.ExcludePatterns = []string{"**/*.md"}
 	paused(sync.Held, "other rules")
 	b.target = was
-	b.target.ForceID = "again"
+	b.target.Force = "again"
 	paused(sync.Held, "a forced sync that is not handled")
 	b.target = was
 	b.push(gitserver.Write(view, `{"two": 2}`))

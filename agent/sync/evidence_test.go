@@ -36,7 +36,7 @@ func newGated(t *testing.T) *gated {
 	t.Helper()
 	g := &gated{bench: newSnapshotBench(t, simulator.Options{}), now: time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)}
 	g.target.Profile.Windows = []v1alpha1.MaintenanceWindow{{Name: "nights", Schedule: "0 22 * * *", Duration: "8h"}}
-	g.target.ForceID = "in October"
+	g.target.Force = "in October"
 	g.restart(t.TempDir())
 	g.first = g.push(firstCommit()...)
 	g.synced()
@@ -115,7 +115,7 @@ func TestGatesNeedEvidence(t *testing.T) {
 		g := newGated(t)
 		g.restart(t.TempDir())
 		require.NoError(t, g.engine.SetRecord(g.report()))
-		g.target.ForceID = "now"
+		g.target.Force = "now"
 		g.synced()
 	})
 	t.Run("a gateway that never reported is new", func(t *testing.T) {
@@ -200,7 +200,7 @@ func TestWorstStokerFiles(t *testing.T) {
 			}
 			g.now = g.now.Add(11 * time.Hour)
 			if name == "note-restored" {
-				g.target.ForceID = "now"
+				g.target.Force = "now"
 			}
 			g.synced()
 			assert.Equal(t, `{"one": 2}`, g.read(view))

@@ -117,7 +117,7 @@ func TestLostStoreFetchesTreesAndChanges(t *testing.T) {
 	})
 	t.Run("force-sync fetches everything", func(t *testing.T) {
 		b.loseStore()
-		b.target.ForceID = "now"
+		b.target.Force = "now"
 		b.push(gitserver.Write(view, `{"one": 5}`))
 		r := b.synced()
 		assert.Equal(t, string(repo.FetchFirst), r.Fetch.Kind)

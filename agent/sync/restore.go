@@ -52,7 +52,7 @@ const (
 
 // lapsed reports whether the target t is not, or no longer, the commit that is blocked.
 func (n restoreNote) lapsed(t Target) bool {
-	return n.Commit != t.Commit || n.Force != t.ForceID || n.Retry != t.Retry && annotation.Retries(t.Retry, t.Commit.String())
+	return n.Commit != t.Commit || n.Force != t.Force || n.Retry != t.Retry && annotation.Retries(t.Retry, t.Commit.String())
 }
 
 func (n restoreNote) save(d *disk.Dir) error {
@@ -94,7 +94,7 @@ func (j restorer) loadNote() (n restoreNote, replaced bool, err error) {
 
 // newNote returns a note that a snapshot replaces the current target.
 func (j restorer) newNote(snapshot string) restoreNote {
-	return restoreNote{Request: j.t.Restore, Snapshot: snapshot, Commit: j.t.Commit, Force: j.t.ForceID, Retry: j.t.Retry}
+	return restoreNote{Request: j.t.Restore, Snapshot: snapshot, Commit: j.t.Commit, Force: j.t.Force, Retry: j.t.Retry}
 }
 
 // run carries out a request to restore a snapshot. It reports whether a snapshot replaces the target.
@@ -190,7 +190,7 @@ func (e *Engine) TargetOnDisk() (Target, error) {
 	if err != nil || n.Snapshot == "" {
 		return j.t.Target, err
 	}
-	return Target{Ref: h.Ref, Commit: n.Commit, ForceID: n.Force, Restore: n.Request, Retry: n.Retry}, nil
+	return Target{Ref: h.Ref, Commit: n.Commit, Requests: annotation.Requests{Force: n.Force, Restore: n.Request, Retry: n.Retry}}, nil
 }
 
 // restore restores the snapshot of a note, unless that is done, and makes the gateway load it. It reports whether the snapshot

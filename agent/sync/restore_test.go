@@ -100,13 +100,13 @@ func TestRestore(t *testing.T) {
 		b, id := begin(t)
 		b.target.Restore = id
 		b.ended(sync.Held, v1alpha1.ReasonRestored)
-		b.target.ForceID = "now"
+		b.target.Force = "now"
 		b.synced()
 		assert.Equal(t, `{"one": 2}`, b.read(view))
 	})
 	t.Run("an earlier forced sync does not end the restore", func(t *testing.T) {
 		b, id := begin(t)
-		b.target.ForceID = "before"
+		b.target.Force = "before"
 		b.target.Restore = id
 		b.ended(sync.Held, v1alpha1.ReasonRestored)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
@@ -116,7 +116,7 @@ func TestRestore(t *testing.T) {
 		b, id := begin(t)
 		b.target.Restore = annotation.RestoreValue(id, restoreTime)
 		b.ended(sync.Held, v1alpha1.ReasonRestored)
-		b.target.ForceID = "now"
+		b.target.Force = "now"
 		b.synced()
 		b.target.Restore = annotation.RestoreValue(id, restoreTime.Add(time.Millisecond))
 		b.synced() // the same second: the same request
@@ -200,7 +200,7 @@ func TestRestore(t *testing.T) {
 		assert.Contains(t, b.ended(sync.Error, v1alpha1.ReasonRolledBack).Message, "the record of the last restore is damaged")
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 		b.push(gitserver.Write(view, `{"one": 3}`))
-		b.target.ForceID = "now"
+		b.target.Force = "now"
 		b.synced()
 	})
 	t.Run("damaged note, target on the disk", func(t *testing.T) {

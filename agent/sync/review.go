@@ -51,11 +51,11 @@ func (f *files) review(ctx context.Context, changes *plan.Changes, staged bool) 
 	switch {
 	case same && last.err == nil:
 		return nil
-	case same && f.Now().Before(last.retryAt) && last.force == f.t.ForceID:
+	case same && f.Now().Before(last.retryAt) && last.force == f.t.Force:
 		f.r.RetryAt = last.retryAt
 		return last.err
 	}
-	*last = reviewResult{url: w.URL, uid: req.UID, force: f.t.ForceID}
+	*last = reviewResult{url: w.URL, uid: req.UID, force: f.t.Force}
 	defer f.step("review")()
 	answer, err := w.Send(ctx, req)
 	switch {

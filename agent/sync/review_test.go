@@ -150,7 +150,7 @@ func TestValidationWebhook(t *testing.T) {
 		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
 		require.Len(t, v.asked, 3, "another commit needs another review")
 		assert.NotEqual(t, v.asked[1].UID, v.asked[2].UID)
-		b.target.ForceID = "now"
+		b.target.Force = "now"
 		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
 		require.Len(t, v.asked, 4, "a forced sync asks at once")
 		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
@@ -198,7 +198,7 @@ func TestSyncsWithoutWebhook(t *testing.T) {
 		b.target.Repair = true
 		b.synced()
 		b.put(view, `{"edited": true}`)
-		b.target.Repair, b.target.ForceID = false, "now"
+		b.target.Repair, b.target.Force = false, "now"
 		b.synced()
 		assert.Equal(t, `{"one": 2}`, b.read(view))
 		assert.Len(t, v.asked, 1)
@@ -231,7 +231,7 @@ func TestSyncsWithoutWebhook(t *testing.T) {
 	t.Run("a forced sync of another commit is reviewed", func(t *testing.T) {
 		b, v := reviewed(t)
 		v.answer = answers(false, "")
-		b.target.ForceID = "now"
+		b.target.Force = "now"
 		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
 	})
 }

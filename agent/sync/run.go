@@ -211,11 +211,11 @@ const forceNote = "force-sync"
 
 // forceRequested reports whether the force-sync request is new.
 func (j *job) forceRequested() (bool, error) {
-	if j.t.ForceID == "" {
+	if j.t.Force == "" {
 		return false, nil
 	}
 	done, err := j.dir.Note(forceNote)
-	return string(done) != j.t.ForceID, err
+	return string(done) != j.t.Force, err
 }
 
 // recordForced records that the force-sync request was carried out.
@@ -223,8 +223,8 @@ func (j *job) recordForced() error {
 	if !j.force {
 		return nil
 	}
-	j.Record.Forced(j.t.ForceID)
-	return j.dir.SetNote(forceNote, []byte(j.t.ForceID))
+	j.Record.Forced(j.t.Force)
+	return j.dir.SetNote(forceNote, []byte(j.t.Force))
 }
 
 // filesDone reports whether, by the manifest alone, the target's files are on the disk already.

@@ -56,7 +56,7 @@ func TestSignedCommits(t *testing.T) {
 		assert.Contains(t, r.Message, "commit "+unsigned.Short()+" is not signed")
 
 		for name, change := range map[string]func(*sync.Task){
-			"forced": func(t *sync.Task) { t.ForceID = "now" }, "a rollback": func(t *sync.Task) { t.RequestedRollback = true },
+			"forced": func(t *sync.Task) { t.Force = "now" }, "a rollback": func(t *sync.Task) { t.RequestedRollback = true },
 			"a dry run": func(t *sync.Task) { t.Profile.DryRun = true }, "before the start": func(t *sync.Task) { t.BeforeStart = true },
 		} {
 			t.Run(name, func(t *testing.T) {

@@ -33,7 +33,7 @@ func TestHandEditedResource(t *testing.T) {
 	assert.NoError(t, err)
 	assert.Zero(t, drift.Files, "%v", drift.Paths)
 	b.gw.Requests.Reset()
-	b.target.ForceID = "again"
+	b.target.Force = "again"
 	r := b.synced()
 	assert.Zero(t, r.Files.Modified, "a forced sync changes nothing: %s", r)
 }

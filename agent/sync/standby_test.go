@@ -271,7 +271,7 @@ func TestDriftOnStandbyIsReported(t *testing.T) {
 	assert.Equal(t, `{"at":"22:00"}`, p.backup.read(external+"/config.json"), "the agent repairs files that it writes on this node")
 	require.NotEmpty(t, r.Notes)
 	assert.Contains(t, r.Notes[0], "not restored")
-	p.backup.target.Repair, p.backup.target.ForceID = false, "again"
+	p.backup.target.Repair, p.backup.target.Force = false, "again"
 	p.backup.standby()
 }
 

@@ -22,6 +22,7 @@ import (
 	"stoker.io/stoker/agent/redundancy"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/review"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/effective"
 )
 
@@ -51,22 +52,8 @@ type Target struct {
 	// The agent fetches Name if the git server refuses to serve Commit by its id.
 	Ref, Name string
 	Commit    plan.ID // zero if not known yet
-	// ForceID is the value of the annotation stoker.io/force-sync. A new value forces the sync: every file is verified
-	// by its hash, differences are repaired, and the gateway scans again.
-	ForceID string
-	// ConfirmDeletion is the commit whose mass deletion an operator has approved, or its first digits.
-	ConfirmDeletion string
-	// Propose is the value of the annotation stoker.io/propose if it names this gateway. A new value makes the agent
-	// propose the gateway's changes again, from the current base. It does not affect syncs.
-	Propose string
-	// Restore requests to restore a snapshot of this gateway: the snapshot's id, a space, and the time of the request. The
-	// time is missing if the spec has the request. Restore is empty if there is no request for this gateway.
-	Restore string
-	// Retry is the value of the annotation stoker.io/retry. A new value that names Commit makes the agent deliver Commit
-	// again after a rollback from it.
-	Retry string
-	// WindowApproved reports that a user approved the delivery of Commit outside the maintenance windows.
-	WindowApproved bool
+	// Requests are what users ask of this gateway.
+	annotation.Requests
 	// Revision, Generation, RequestedAt and Term are those of the SyncTarget.
 	Revision    int64
 	Generation  int64
@@ -329,7 +316,7 @@ func (e *Engine) Resume(ctx context.Context, c Connections, t Task) *Report {
 		return nil // the first sync reports the error
 	}
 	h := d.Manifest().Header()
-	t.Ref, t.Name, t.Commit, t.ForceID = h.Ref, "", h.Commit, ""
+	t.Ref, t.Name, t.Commit, t.Force = h.Ref, "", h.Commit, ""
 	if h.Commit.IsZero() || !e.Has(t) {
 		return nil
 	}

@@ -188,7 +188,7 @@ func (w *walk) run(steps int) {
 			w.gateway()
 			w.gateway()
 		}
-		w.target.Repair, w.target.ForceID = w.dice.IntN(6) == 0, ""
+		w.target.Repair, w.target.Force = w.dice.IntN(6) == 0, ""
 		if w.sync(step) == sync.Synced {
 			synced++
 			w.compare()
@@ -205,7 +205,7 @@ func (w *walk) sync(step int) sync.Phase {
 	}
 	r := w.engine.Sync(w.t.Context(), sync.Connections{Remote: w.remote}, w.target)
 	if r.Reason == v1alpha1.ReasonMassDeletion || meanwhile && r.Reason == v1alpha1.ReasonWriteFailed {
-		w.target.ForceID, w.target.ConfirmDeletion = fmt.Sprint(step), w.target.Commit.String()
+		w.target.Force, w.target.ConfirmDeletion = fmt.Sprint(step), w.target.Commit.String()
 		w.say("%s; forced", r)
 		r = w.engine.Sync(w.t.Context(), sync.Connections{Remote: w.remote}, w.target)
 	}

@@ -20,7 +20,7 @@ func (j *job) checkWindows(ctx context.Context) error {
 	h := j.dir.Manifest().Header()
 	repair, lacksFiles := j.t.Repair && j.describesTarget(h), (j.t.BeforeStart || j.t.NewVolume) && !h.Complete
 	if len(j.t.Profile.Windows) == 0 || j.t.Profile.DryRun || repair || j.t.RequestedRollback || j.t.WindowApproved ||
-		h.Commit.IsZero() || j.node.AccessChanged() || j.force && j.Record.NewForce(j.t.ForceID) || lacksFiles && j.Record.Allows(j.t.Commit) {
+		h.Commit.IsZero() || j.node.AccessChanged() || j.force && j.Record.NewForce(j.t.Force) || lacksFiles && j.Record.Allows(j.t.Commit) {
 		return nil
 	}
 	windows, errs := schedule.ParseWindows(j.t.Profile.Windows, j.t.Facts.GatewayName, j.t.Facts.PodName)

@@ -72,7 +72,7 @@ func TestMaintenanceWindows(t *testing.T) {
 		b.synced()
 	})
 	for name, change := range map[string]func(*sync.Task){
-		"a forced sync":        func(t *sync.Task) { t.ForceID = "now" },
+		"a forced sync":        func(t *sync.Task) { t.Force = "now" },
 		"a requested rollback": func(t *sync.Task) { t.RequestedRollback = true },
 		"an approved commit":   func(t *sync.Task) { t.WindowApproved = true },
 	} {

@@ -9,16 +9,14 @@ import (
 // KindSyncTarget is the kind of the object that all agents of a GatewaySync watch.
 const KindSyncTarget = "SyncTarget"
 
-// Formats of the objects by which agents communicate. An agent with an older format leaves the lock to newer agents for a minute. A
-// follower whose format is below minFormat of the target does not change its gateway, and reports why. If TargetFormat increases,
-// ReportFormat must increase, too: an older agent learns from reports that a newer one runs.
+// Formats of the objects by which agents communicate. They increase when an agent that does not know the change would do the wrong thing.
+// An agent leaves the lock to agents with a newer format for a minute, and a follower does not change its gateway for a target with a newer
+// format, and reports why. If TargetFormat increases, ReportFormat must increase, too: an older agent learns from reports that a newer one
+// runs.
 const (
-	TargetFormat int32 = 2
-	ReportFormat int32 = 2
+	TargetFormat int32 = 1
+	ReportFormat int32 = 1
 )
-
-// FormatRollout is the first format in which a target can have closed steps. An agent with an older format would ignore them.
-const FormatRollout int32 = 2
 
 // SyncTarget says which commit the gateways of a GatewaySync must run, and which agent leads. It has the name of its GatewaySync, which
 // owns it. Only agents write it.
@@ -42,16 +40,11 @@ type SyncTarget struct {
 // SyncTargetSpec is what the lead has decided. The lock and the target are one object, so that a write by a replaced lead fails with a
 // conflict.
 type SyncTargetSpec struct {
-	// Format of this object.
+	// Format of this object. An agent that knows only an older one does not follow it.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	Format int32 `json:"format"`
-	// The oldest format that an agent must know to follow this target.
-	// +required
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=1000
-	MinFormat int32 `json:"minFormat"`
 	// The lock of the lead.
 	// +optional
 	Lead LeadRecord `json:"lead,omitempty"`
@@ -86,30 +79,11 @@ type SyncTargetSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	RequestedAt string `json:"requestedAt,omitempty"`
-	// The annotation stoker.io/force-sync.
+	// Hash of the annotations by which users request something of gateways. Agents read the requests from the GatewaySync, and follow the
+	// target only if its annotations have this hash.
 	// +optional
-	// +kubebuilder:validation:MaxLength=256
-	ForceSync string `json:"forceSync,omitempty"`
-	// The annotation stoker.io/confirm-deletion: the commit whose mass deletion an operator has approved, or its first digits.
-	// +optional
-	// +kubebuilder:validation:Pattern=`^([0-9a-f]{7,40})?$`
-	ConfirmDeletion string `json:"confirmDeletion,omitempty"`
-	// The annotation stoker.io/propose: the gateway that proposes its changes again, and when that was requested.
-	// +optional
-	// +kubebuilder:validation:MaxLength=320
-	Propose string `json:"propose,omitempty"`
-	// The annotation stoker.io/restore or spec.rollback.toSnapshot: the snapshot that a gateway restores.
-	// +optional
-	// +kubebuilder:validation:MaxLength=288
-	Restore string `json:"restore,omitempty"`
-	// The annotation stoker.io/retry: a commit that gateways sync again although they rolled it back, and when that was requested.
-	// +optional
-	// +kubebuilder:validation:MaxLength=80
-	Retry string `json:"retry,omitempty"`
-	// If true, a user has approved the commit for delivery outside the maintenance windows. Each agent checks the approval in the
-	// GatewaySync.
-	// +optional
-	WindowApproved bool `json:"windowApproved,omitempty"`
+	// +kubebuilder:validation:Pattern=`^([0-9a-f]{64})?$`
+	Requests string `json:"requests,omitempty"`
 	// If true, nothing is synced.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
@@ -135,6 +109,10 @@ type TargetRollout struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Order string `json:"order,omitempty"`
+	// The annotation stoker.io/retry with which the rollout began. A new value makes a rollout that was aborted begin again.
+	// +optional
+	// +kubebuilder:validation:MaxLength=80
+	Retry string `json:"retry,omitempty"`
 	// Number of all steps.
 	// +optional
 	// +kubebuilder:validation:Minimum=0

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/status"
@@ -34,7 +35,7 @@ func newScene(t testing.TB) *scene {
 	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}}}
 	s := &scene{t: t, Seen: status.Seen{GatewaySync: gs, Now: noon}}
 	s.Ref = status.Ref{Polled: true, Desired: desiredref.Desired{Ref: "main"}}
-	s.Target = v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Revision: 1, Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: commitA}
+	s.Target = v1alpha1.SyncTargetSpec{Format: 1, Revision: 1, Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: commitA, Requests: annotation.Hash(gs)}
 	for i := range 2 {
 		name := fmt.Sprintf("line-%d", i)
 		uid := types.UID("0d4c4d8e-0000-4000-8000-00000000000" + fmt.Sprint(i))

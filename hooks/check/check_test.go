@@ -239,7 +239,7 @@ subjects: [{kind: ServiceAccount, name: default, namespace: `+namespace+`}]
 apiVersion: stoker.io/v1alpha1
 kind: SyncTarget
 metadata: {name: plant}
-spec: {format: 1, minFormat: 1, lead: {holder: good-abc_3f9c2d1a, renewed: "`+time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")+`", durationSeconds: 15}}
+spec: {format: 1, lead: {holder: good-abc_3f9c2d1a, renewed: "`+time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")+`", durationSeconds: 15}}
 `)
 	status(t, l, "plant", `{"status":{"observedGeneration":1,"confirmedAt":"`+time.Now().UTC().Format(time.RFC3339)+`","discoveredGateways":[{"name":"good","syncStatus":"Error","reason":"ConfigSyntaxError","message":"a.json"}],
 		"target":{"ref":"main","commit":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},
@@ -280,7 +280,7 @@ func TestLead(t *testing.T) {
 			gs.Status.ConfirmedAt = &metav1.Time{Time: now.Add(-c.confirmed)}
 			target := &unstructured.Unstructured{Object: map[string]any{
 				"apiVersion": "stoker.io/v1alpha1", "kind": "SyncTarget", "metadata": map[string]any{"namespace": "site", "name": "plant"},
-				"spec": map[string]any{"format": int64(1), "minFormat": int64(1), "lead": map[string]any{
+				"spec": map[string]any{"format": int64(1), "lead": map[string]any{
 					"holder": "good-abc_3f9c2d1a", "durationSeconds": int64(15), "renewed": now.Add(-c.node).Format("2006-01-02T15:04:05.000000Z"),
 				}},
 			}}

@@ -142,7 +142,7 @@ func TestDependsOnGatewaySync(t *testing.T) {
 	outcome(strings.Repeat("b", 40))
 	w.waits("plant", "no agent leads")
 	renew := func() {
-		w.ApplyYAML(t, w.namespace, `{apiVersion: stoker.io/v1alpha1, kind: SyncTarget, metadata: {name: line}, spec: {format: 1, minFormat: 1, lead: {holder: line-0_1, renewed: "`+
+		w.ApplyYAML(t, w.namespace, `{apiVersion: stoker.io/v1alpha1, kind: SyncTarget, metadata: {name: line}, spec: {format: 1, lead: {holder: line-0_1, renewed: "`+
 			time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")+`", durationSeconds: 60}}}`)
 	}
 	renew()

@@ -22,7 +22,7 @@ import (
 // target writes the SyncTarget line, as any gateway of the namespace can.
 func (w *world) target(ref, commit string, generation int64) {
 	w.t.Helper()
-	w.ApplyYAML(w.t, w.namespace, fmt.Sprintf("{apiVersion: stoker.io/v1alpha1, kind: SyncTarget, metadata: {name: line}, spec: {format: 1, minFormat: 1, generation: %d, ref: %q, commit: %q}}",
+	w.ApplyYAML(w.t, w.namespace, fmt.Sprintf("{apiVersion: stoker.io/v1alpha1, kind: SyncTarget, metadata: {name: line}, spec: {format: 1, generation: %d, ref: %q, commit: %q}}",
 		generation, ref, commit))
 }
 

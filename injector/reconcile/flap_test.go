@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/status"
@@ -40,7 +41,7 @@ func newLone(t testing.TB) *lone {
 		Ref: "main", Target: newer, Revision: 2, Generation: 1}
 	return &lone{TB: t, gs: gs, now: noon, seen: status.Seen{
 		Ref:     status.Ref{Polled: true, Answered: "t1"},
-		Target:  v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Revision: 2, Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: newer, RequestedAt: "t1"},
+		Target:  v1alpha1.SyncTargetSpec{Format: 1, Revision: 2, Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: newer, RequestedAt: "t1", Requests: annotation.Hash(gs)},
 		Reports: []*v1alpha1.SyncReport{report},
 		Pods: []status.Pod{{Namespace: "plant", Name: "gw-0", UID: "p", Agent: true, Labels: map[string]string{v1alpha1.LabelCRName: "line"},
 			Annotations: map[string]string{v1alpha1.AnnotationInject: "true", v1alpha1.AnnotationGatewayName: "gw"}}},

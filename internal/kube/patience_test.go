@@ -26,7 +26,7 @@ import (
 )
 
 func target(ref, version string) *unstructured.Unstructured {
-	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"format": int64(1), "minFormat": int64(1), "ref": ref}}}
+	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"format": int64(1), "ref": ref}}}
 	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(v1alpha1.KindSyncTarget))
 	u.SetNamespace("plant")
 	u.SetName("line")

@@ -164,7 +164,7 @@ func TestRetryReplacesFailedRollout(t *testing.T) {
 	s.write()
 	assert.False(t, desiredref.Answered(s.GatewaySync), "the request is not answered until the target is written")
 
-	s.tells(func(target *v1alpha1.SyncTargetSpec) { target.Retry = annotation.Retry(s.GatewaySync) })
+	s.tells(func(target *v1alpha1.SyncTargetSpec) { target.Requests = annotation.Hash(s.GatewaySync) })
 	s.rolls(v1alpha1.RolloutProgressing, 1, "dev", "begins again")
 	st := s.write()
 	assert.True(t, desiredref.Answered(s.GatewaySync))

@@ -260,7 +260,7 @@ func (w *world) lead(name string, change func(*v1alpha1.GatewaySync)) {
 func (w *world) locks(name string) {
 	w.Helper()
 	targets := kube.SyncTargets(w.admin.Dynamic, w.ns)
-	t := &v1alpha1.SyncTarget{Spec: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: 1}}
+	t := &v1alpha1.SyncTarget{Spec: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat}}
 	t.Name, t.Namespace = name, w.ns
 	t.Spec.Lead = v1alpha1.LeadRecord{Holder: "gw-0_1", DurationSeconds: 60, Renewed: &metav1.MicroTime{Time: time.Now()}}
 	if _, err := targets.Create(w.Context(), t, metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {

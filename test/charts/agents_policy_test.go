@@ -26,7 +26,7 @@ var additions = map[string]string{
 func target(gs *object, name string) *object {
 	o := &object{Object: map[string]any{
 		"apiVersion": "stoker.io/v1alpha1", "kind": "SyncTarget", "metadata": map[string]any{"name": name},
-		"spec": map[string]any{"format": int64(1), "minFormat": int64(1), "refName": "refs/heads/main"},
+		"spec": map[string]any{"format": int64(1), "refName": "refs/heads/main"},
 	}}
 	o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "stoker.io/v1alpha1", Kind: "GatewaySync", Name: gs.GetName(), UID: gs.GetUID()}})
 	return o

@@ -12,9 +12,15 @@ import (
 	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
+// maxForce limits the annotation stoker.io/force-sync, in bytes. The rest of a longer value is ignored.
+const maxForce = 256
+
 // ForceSync returns the value of the annotation stoker.io/force-sync. A new value makes the agents verify every managed file by its
 // content, repair it, and request a scan.
-func ForceSync(gs *v1alpha1.GatewaySync) string { return gs.Annotations[v1alpha1.AnnotationForceSync] }
+func ForceSync(gs *v1alpha1.GatewaySync) string {
+	value := gs.Annotations[v1alpha1.AnnotationForceSync]
+	return strings.ToValidUTF8(value[:min(len(value), maxForce)], "")
+}
 
 // maxLine limits the annotation stoker.io/requested-for, in bytes.
 const maxLine = 512

@@ -226,7 +226,7 @@ func (s *Scene) Lead(name string) {
 	require.NoError(s.t, err)
 	targets := kube.SyncTargets(client, s.Namespace)
 	lock := v1alpha1.LeadRecord{Holder: name + "-0_1", DurationSeconds: 60, Renewed: &metav1.MicroTime{Time: time.Now()}}
-	t := &v1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: 1, Lead: lock}}
+	t := &v1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, Lead: lock}}
 	if _, err := targets.Create(s.t.Context(), t, metav1.CreateOptions{}); err == nil {
 		return
 	}

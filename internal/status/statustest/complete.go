@@ -28,7 +28,7 @@ func Complete(gs *v1alpha1.GatewaySync) {
 		seen.Target = v1alpha1.SyncTargetSpec{Ref: t.Ref, Commit: t.Commit, RequestedAt: t.RequestedAt, Generation: gs.Generation, Revision: 1}
 		seen.Ref.Answered = t.RequestedAt
 	}
-	seen.Target.Retry = annotation.Retry(gs)
+	seen.Target.Requests = annotation.Hash(gs)
 	for _, kind := range []string{v1alpha1.ConditionRefResolved, v1alpha1.ConditionProfilesValid} {
 		c := meta.FindStatusCondition(st.Conditions, kind)
 		if c == nil || c.Status != metav1.ConditionFalse || c.ObservedGeneration != gs.Generation {

@@ -131,8 +131,7 @@ func (b *testbed) rolloutFields(ctx context.Context) (found []string, err error)
 		return nil, err
 	}
 	for field, set := range map[string]bool{
-		"spec.minFormat of the SyncTarget": t.Spec.MinFormat != 1, "spec.rollout of the SyncTarget": t.Spec.Rollout != nil,
-		"status.rollout": gs.Status.Rollout != nil, "status.retry": gs.Status.Retry != "",
+		"spec.rollout of the SyncTarget": t.Spec.Rollout != nil, "status.rollout": gs.Status.Rollout != nil, "status.retry": gs.Status.Retry != "",
 	} {
 		if set {
 			found = append(found, field)
