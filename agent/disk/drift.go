@@ -1,7 +1,6 @@
 package disk
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +20,7 @@ import (
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/internal/bound"
 )
 
 // Drift says which owned files differ from what the last sync wrote or adopted.
@@ -364,21 +364,11 @@ func (d *rewriteDetector) sameMeaning(n *safe.Folder, name string, rec plan.Owne
 	if err != nil || safe.BlobID(now) != rec.Have {
 		return false
 	}
-	b := &limited{}
+	b := bound.NewBuffer(resource.MaxCompared, func() error { return errors.New("the blob is too large to compare as JSON") })
 	if _, err := d.wanted(b, rec.Want); err != nil {
 		d.log.Debug("cannot compare as JSON", "path", n.Join(name), "error", err)
 		return false
 	}
 	same, err := compare(now, b.Bytes())
 	return err == nil && same
-}
-
-// limited is a buffer of at most resource.MaxCompared bytes.
-type limited struct{ bytes.Buffer }
-
-func (l *limited) Write(p []byte) (int, error) {
-	if l.Len()+len(p) > resource.MaxCompared {
-		return 0, errors.New("the blob is too large to compare as JSON")
-	}
-	return l.Buffer.Write(p)
 }

@@ -25,6 +25,7 @@ import (
 	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/bound"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -346,7 +347,7 @@ func (x *builder) sameMeaning(c change) bool {
 	if err != nil {
 		return false
 	}
-	git := &limitedBuffer{left: resource.MaxCompared}
+	git := bound.NewBuffer(resource.MaxCompared, errFull)
 	if _, err := x.Desired.WriteBlob(git, c.want.ID); err != nil {
 		return false
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/format/gitattributes"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/internal/bound"
 )
 
 const (
@@ -63,11 +64,11 @@ func (a *attributes) rules(dir []string, entries []plan.Entry) ([]gitattributes.
 		return e.Name == attributesFile && (e.Mode == plan.Regular || e.Mode == plan.Executable)
 	})
 	if i >= 0 {
-		b := &limitedBuffer{left: maxAttributes}
+		b := bound.NewBuffer(maxAttributes, errFull)
 		if _, err := a.objects.WriteBlob(b, entries[i].ID); err != nil {
 			return nil, fmt.Errorf("read %s: %w", file, err)
 		}
-		lines := bufio.NewScanner(&b.Buffer)
+		lines := bufio.NewScanner(bytes.NewReader(b.Bytes()))
 		for lines.Scan() {
 			if strings.HasPrefix(strings.TrimSpace(lines.Text()), `""`) {
 				continue // go-git panics
@@ -89,16 +90,5 @@ func (a *attributes) rules(dir []string, entries []plan.Entry) ([]gitattributes.
 	return list, nil
 }
 
-// limitedBuffer is a buffer for at most left more bytes. Writing more of them is an error.
-type limitedBuffer struct {
-	bytes.Buffer
-	left int
-}
-
-func (b *limitedBuffer) Write(p []byte) (int, error) {
-	if len(p) > b.left {
-		return 0, io.ErrShortWrite
-	}
-	b.left -= len(p)
-	return b.Buffer.Write(p)
-}
+// errFull returns the error of a write that does not fit.
+func errFull() error { return io.ErrShortWrite }

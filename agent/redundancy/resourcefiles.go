@@ -1,7 +1,6 @@
 package redundancy
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -14,6 +13,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/bound"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -108,20 +108,9 @@ func (m *resourceFiles) inGit(file string) ([]byte, error) {
 	if id.IsZero() {
 		return nil, fs.ErrNotExist
 	}
-	out := &limitedBuffer{path: file}
+	out := bound.NewBuffer(maxListing, func() error {
+		return failure.New(v1alpha1.ReasonLimitExceeded, "%s is larger than %d bytes", file, maxListing)
+	})
 	_, err := m.desired.WriteWanted(out, id)
-	return out.b.Bytes(), err
-}
-
-// limitedBuffer is a buffer that fails beyond maxListing.
-type limitedBuffer struct {
-	b    bytes.Buffer
-	path string
-}
-
-func (l *limitedBuffer) Write(p []byte) (int, error) {
-	if l.b.Len()+len(p) > maxListing {
-		return 0, failure.New(v1alpha1.ReasonLimitExceeded, "%s is larger than %d bytes", l.path, maxListing)
-	}
-	return l.b.Write(p)
+	return out.Bytes(), err
 }

@@ -15,6 +15,7 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/internal/bound"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -249,8 +250,7 @@ func (j *job) source(changes *plan.Changes) disk.Source {
 	total, n := counts.Added+counts.Modified, 0
 	return func(w io.Writer, c plan.Change) error {
 		check := resource.NewChecker(c.Path)
-		out := &limitedWriter{w: io.MultiWriter(w, check), remaining: j.MaxBlob, path: c.Path, limit: j.MaxBlob}
-		if _, err := j.desired.WriteBlob(out, c.ID); err != nil {
+		if _, err := j.desired.WriteBlob(j.boundFile(io.MultiWriter(w, check), c.Path), c.ID); err != nil {
 			return err
 		}
 		n++
@@ -259,20 +259,14 @@ func (j *job) source(changes *plan.Changes) disk.Source {
 	}
 }
 
-// limitedWriter fails at the size limit of a file, before the file fills the disk. A limit of 0 means no limit.
-type limitedWriter struct {
-	w                io.Writer
-	remaining, limit int64
-	path             string
-}
-
-func (l *limitedWriter) Write(p []byte) (int, error) {
-	if l.limit > 0 {
-		if l.remaining -= int64(len(p)); l.remaining < 0 {
-			return 0, failure.New(v1alpha1.ReasonLimitExceeded, "%s is larger than --max-blob, %d bytes", l.path, l.limit)
-		}
+// boundFile returns a writer that fails at the size limit of a file, before the file fills the disk. A limit of 0 means no limit.
+func (j *job) boundFile(w io.Writer, path string) io.Writer {
+	if j.MaxBlob <= 0 {
+		return w
 	}
-	return l.w.Write(p)
+	return bound.NewWriter(w, j.MaxBlob, func() error {
+		return failure.New(v1alpha1.ReasonLimitExceeded, "%s is larger than --max-blob, %d bytes", path, j.MaxBlob)
+	})
 }
 
 // validateAdopted checks the files that the sync is about to adopt unchanged. They must pass the same check as written
@@ -287,7 +281,7 @@ func (f *files) validateAdopted(ctx context.Context, changes *plan.Changes) erro
 			return err
 		}
 		check := resource.NewChecker(c.Path)
-		err := f.dir.CopyTo(ctx, &limitedWriter{w: check, remaining: f.MaxBlob, path: c.Path, limit: f.MaxBlob}, c.Path)
+		err := f.dir.CopyTo(ctx, f.boundFile(check, c.Path), c.Path)
 		if errors.Is(err, fs.ErrNotExist) { // removed since the plan: the next comparison reports it as drift
 			continue
 		}

@@ -152,7 +152,7 @@ func TestActionTestdata(t *testing.T) {
 			})
 			require.NoError(t, err)
 			want := s.GatewaySync.DeepCopy()
-			want.Annotations = after.Annotations
+			want.Annotations = notes(after)
 			if name == "resume" && len(after.Annotations) == 0 {
 				want.Annotations = map[string]string{v1alpha1.AnnotationPaused: "false"}
 			}

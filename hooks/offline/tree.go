@@ -14,6 +14,7 @@ import (
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/desired"
+	"stoker.io/stoker/internal/bound"
 )
 
 // Tree is the content of a gateway after a sync of one commit, as the manifest and the data directory would have it. The zero
@@ -111,7 +112,7 @@ func (t *Tree) BlobID(name string) (plan.ID, error) {
 // Read implements plan.State.
 func (t *Tree) Read(name string, limit int64) ([]byte, error) {
 	var b bytes.Buffer
-	err := t.WriteFile(&limitedWriter{&b, limit}, name)
+	err := t.WriteFile(bound.NewWriter(&b, limit, func() error { return errors.New("the file is larger than the limit") }), name)
 	return b.Bytes(), err
 }
 
@@ -182,17 +183,4 @@ func (t *Tree) Walk(dir string) iter.Seq2[plan.Found, error] {
 			}
 		}
 	}
-}
-
-// limitedWriter fails once more than left bytes are written.
-type limitedWriter struct {
-	w    io.Writer
-	left int64
-}
-
-func (l *limitedWriter) Write(p []byte) (int, error) {
-	if l.left -= int64(len(p)); l.left < 0 {
-		return 0, errors.New("the file is larger than the limit")
-	}
-	return l.w.Write(p)
 }

@@ -11,6 +11,7 @@ import (
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/syntax"
+	"stoker.io/stoker/internal/bound"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -39,12 +40,14 @@ func (b Backups) Save(id string, limit int64, write func(io.Writer) error) error
 	}
 	var writeErr error
 	renamed, err := b.own.Vol.WriteFile(n, id+backupSuffix, func(w io.Writer) error {
-		to := &boundedWriter{w: w, remaining: limit}
-		if err := write(to); to.err == nil {
+		to := bound.NewWriter(w, limit, func() error {
+			return failure.New(v1alpha1.ReasonLimitExceeded, "the backup of the gateway is larger than spec.snapshots.maxSize: raise it, or set spec.snapshots.gatewayBackup to never")
+		})
+		if err := write(to); to.Err() == nil {
 			writeErr = err
 			return err
 		}
-		return to.err
+		return to.Err()
 	})
 	if writeErr != nil {
 		return writeErr
@@ -53,22 +56,6 @@ func (b Backups) Save(id string, limit int64, write func(io.Writer) error) error
 		err = errors.Join(err, b.own.Vol.Remove(n, id+backupSuffix))
 	}
 	return safe.WriteError(err, "save a backup")
-}
-
-// boundedWriter fails before it writes more than remaining bytes, and keeps the error.
-type boundedWriter struct {
-	w         io.Writer
-	remaining int64
-	err       error
-}
-
-func (b *boundedWriter) Write(p []byte) (n int, err error) {
-	if b.remaining -= int64(len(p)); b.remaining < 0 {
-		b.err = failure.New(v1alpha1.ReasonLimitExceeded, "the backup of the gateway is larger than spec.snapshots.maxSize: raise it, or set spec.snapshots.gatewayBackup to never")
-		return 0, b.err
-	}
-	n, b.err = b.w.Write(p)
-	return n, b.err
 }
 
 // dropUnfinished removes what a crash left of a backup.

@@ -1,7 +1,6 @@
 package planner
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 
@@ -9,6 +8,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/agent/plan/relpath"
+	"stoker.io/stoker/internal/bound"
 )
 
 // comparer compares files of the disk with versions of git.
@@ -115,24 +115,10 @@ var errTooLarge = errors.New("too large to compare as JSON")
 
 // readBlob reads at most resource.MaxCompared bytes of a blob of a tree.
 func readBlob(tree *desired.Tree, id plan.ID) ([]byte, error) {
-	var b limitedBuffer
-	_, err := tree.WriteBlob(&b, id)
-	if b.overflowed {
-		return nil, errTooLarge
+	b := bound.NewBuffer(resource.MaxCompared, func() error { return errTooLarge })
+	_, err := tree.WriteBlob(b, id)
+	if b.Err() != nil {
+		return nil, b.Err()
 	}
-	return b.buf.Bytes(), err
-}
-
-// limitedBuffer is a buffer of at most resource.MaxCompared bytes. The buffer is a field, so that io.Copy cannot use its ReadFrom.
-type limitedBuffer struct {
-	buf        bytes.Buffer
-	overflowed bool
-}
-
-func (l *limitedBuffer) Write(b []byte) (int, error) {
-	if l.buf.Len()+len(b) > resource.MaxCompared {
-		l.overflowed = true
-		return 0, errTooLarge
-	}
-	return l.buf.Write(b)
+	return b.Bytes(), err
 }

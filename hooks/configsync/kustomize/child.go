@@ -21,6 +21,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/configsync/manifest"
+	"stoker.io/stoker/internal/bound"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -126,11 +127,11 @@ func (b *Builder) runChild(ctx context.Context, files []inputFile, dir string) (
 	if err != nil {
 		return nil, err
 	}
-	var crash limitedText
+	crash := bound.NewHead(maxCrash)
 	cmd := exec.CommandContext(ctx, program)
 	cmd.Args, cmd.Dir = []string{childName}, "/"
 	cmd.Env = []string{"GOMAXPROCS=1", "GOTRACEBACK=none"}
-	cmd.Stderr = &crash
+	cmd.Stderr = crash
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -159,7 +160,7 @@ func (b *Builder) runChild(ctx context.Context, files []inputFile, dir string) (
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case waitErr != nil:
-		return nil, explainCrash(cmd.ProcessState, string(crash))
+		return nil, explainCrash(cmd.ProcessState, crash.String())
 	case len(answer) == 0:
 		return nil, cmp.Or(readErr, sendErr, errors.New("the builder of kustomizations gave no answer"))
 	case answer[0] == 'o':
@@ -195,12 +196,4 @@ func explainCrash(state *os.ProcessState, text string) error {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "the build took more than %s of CPU time; split it over several ConfigSyncs", maxCPU)
 	}
 	return failure.New(v1alpha1.ReasonLimitExceeded, "the builder was ended by the system (%s), as if memory is short; split it over several ConfigSyncs", state)
-}
-
-// limitedText keeps the first maxCrash bytes that are written to it.
-type limitedText []byte
-
-func (t *limitedText) Write(p []byte) (int, error) {
-	*t = append(*t, p[:min(len(p), maxCrash-len(*t))]...)
-	return len(p), nil
 }

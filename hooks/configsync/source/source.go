@@ -4,7 +4,7 @@
 package source
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"path"
@@ -21,6 +21,7 @@ import (
 	"stoker.io/stoker/hooks/configsync/kustomize"
 	"stoker.io/stoker/hooks/configsync/manifest"
 	"stoker.io/stoker/hooks/configsync/render"
+	"stoker.io/stoker/internal/bound"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -261,33 +262,17 @@ func (w *walker) Fetch(ctx context.Context, paths []string) (map[string][]byte, 
 
 // content returns the content of a fetched file, and subtracts its size from w.remaining.
 func (w *walker) content(f sourceFile) ([]byte, error) {
-	b := &limitedBuffer{remaining: w.remaining}
+	b := bound.NewBuffer(w.remaining, func() error {
+		return failure.New(v1alpha1.ReasonLimitExceeded, "the files have more than %d bytes, with %s; split them over several ConfigSyncs", manifest.MaxBytes, failure.Quote(f.path))
+	})
 	if _, err := w.commit.store.WriteBlob(b, f.id); err != nil {
-		if b.remaining < 0 {
-			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "the files have more than %d bytes, with %s; split them over several ConfigSyncs", manifest.MaxBytes, failure.Quote(f.path))
-		}
-		return nil, err
+		return nil, cmp.Or(b.Err(), err)
 	}
-	w.remaining = b.remaining
+	w.remaining = b.Left()
 	if resource.IsPointer(b.Bytes()) {
 		return nil, failure.New(v1alpha1.ReasonLFSPointer, "%s is a Git LFS pointer: store the file in git itself", failure.Quote(f.path))
 	}
 	return b.Bytes(), nil
-}
-
-// limitedBuffer is a buffer whose Write fails after left bytes.
-type limitedBuffer struct {
-	bytes.Buffer
-	remaining int64
-}
-
-var errBufferFull = errors.New("the buffer is full")
-
-func (b *limitedBuffer) Write(p []byte) (int, error) {
-	if b.remaining -= int64(len(p)); b.remaining < 0 {
-		return 0, errBufferFull
-	}
-	return b.Buffer.Write(p)
 }
 
 // walker walks the trees of a commit.

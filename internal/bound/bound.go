@@ -1,0 +1,73 @@
+// Package bound limits how many bytes are written. None of its types has a method ReadFrom, by which io.Copy would go around the limit.
+package bound
+
+import (
+	"bytes"
+	"io"
+)
+
+// Writer passes on what is written to it, up to a number of bytes.
+type Writer struct {
+	w    io.Writer
+	left int64
+	full func() error
+	err  error
+}
+
+// NewWriter returns a Writer for at most most bytes. A Write that exceeds them fails with the error of full, and writes nothing.
+func NewWriter(w io.Writer, most int64, full func() error) *Writer {
+	return &Writer{w: w, left: most, full: full}
+}
+
+// Write implements io.Writer. After an error, every call fails with the same one.
+func (w *Writer) Write(p []byte) (n int, err error) {
+	switch {
+	case w.err != nil:
+		return 0, w.err
+	case int64(len(p)) > w.left:
+		w.err = w.full()
+		return 0, w.err
+	}
+	n, w.err = w.w.Write(p)
+	w.left -= int64(n)
+	return n, w.err
+}
+
+// Left returns how many more bytes fit.
+func (w *Writer) Left() int64 { return w.left }
+
+// Err returns the error of a failed Write; nil if none failed.
+func (w *Writer) Err() error { return w.err }
+
+// Buffer holds what is written to it, up to a number of bytes.
+type Buffer struct {
+	*Writer
+	buffer *bytes.Buffer
+}
+
+// NewBuffer returns a Buffer for at most most bytes: see NewWriter.
+func NewBuffer(most int64, full func() error) Buffer {
+	b := &bytes.Buffer{}
+	return Buffer{NewWriter(b, most, full), b}
+}
+
+// Bytes returns what the buffer holds.
+func (b Buffer) Bytes() []byte { return b.buffer.Bytes() }
+
+// Head keeps the first bytes that are written to it, and ignores the rest.
+type Head struct {
+	most  int
+	bytes []byte
+}
+
+// NewHead returns a Head that keeps most bytes.
+func NewHead(most int) *Head { return &Head{most: most} }
+
+// Write implements io.Writer. It never fails.
+func (h *Head) Write(p []byte) (int, error) {
+	h.bytes = append(h.bytes, p[:min(len(p), h.most-len(h.bytes))]...)
+	return len(p), nil
+}
+
+// String returns what was kept.
+func (h *Head) String() string { return string(h.bytes) }
