@@ -14,10 +14,10 @@ import (
 	"stoker.io/stoker/hooks/configsync/reconcile"
 	"stoker.io/stoker/hooks/configsync/source"
 	"stoker.io/stoker/internal/daemon"
+	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/lease"
 	"stoker.io/stoker/internal/metrics"
-	"stoker.io/stoker/internal/outbound"
 )
 
 // configLease is the name of the Lease that elects the replica that applies.
@@ -116,7 +116,7 @@ func runConfigSyncs(ctx context.Context, p target, s daemon.Settings, volume int
 	r = reconcile.New(reconcile.Config{
 		ProgramClients: p.Clients, AccountClients: accounts, ConfigSync: configSyncs.Get, ConfigSyncs: configSyncs.List, GatewaySync: gatewaySyncs.Get,
 		OnRun: counters.Ran, OnPrune: counters.Pruned, Cache: cache, Log: log,
-		Remote: repo.RemoteOptions{Guard: outbound.NewGuard(), Total: fetchTimeout},
+		Remote: repo.RemoteOptions{Guard: httpclient.NewGuard(), Total: fetchTimeout},
 	})
 	configSyncLease := lease.Lease{Client: p.Core, Namespace: p.namespace, Name: configLease, Holder: lease.Identity(replica())}
 	return daemon.Run(ctx, daemon.Config{

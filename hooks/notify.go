@@ -14,10 +14,10 @@ import (
 	"stoker.io/stoker/hooks/notify"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/daemon"
+	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/lease"
 	"stoker.io/stoker/internal/metrics"
-	"stoker.io/stoker/internal/outbound"
 )
 
 const (
@@ -57,11 +57,11 @@ so that nothing is sent twice. Messages go through the proxy that HTTPS_PROXY na
 		if err != nil {
 			return err
 		}
-		proxy, err := outbound.ProxyFromEnvironment()
+		proxy, err := httpclient.ProxyFromEnvironment()
 		if err != nil {
 			return exitErrorf(exitUsage, "%w", err)
 		}
-		return runNotifier(command.Context(), p, outbound.Client{Proxy: proxy}, s, *settle, daemon.Log(c.stderr, s.LogFormat, s.LogLevel))
+		return runNotifier(command.Context(), p, httpclient.Client{Proxy: proxy}, s, *settle, daemon.Log(c.stderr, s.LogFormat, s.LogLevel))
 	}
 	return command
 }
@@ -88,7 +88,7 @@ func daemonFlags(command *cobra.Command, kind string) func() (daemon.Settings, e
 }
 
 // runNotifier sends notifications while this replica holds the Lease, until ctx is done.
-func runNotifier(ctx context.Context, p target, client outbound.Client, s daemon.Settings, settle time.Duration, log *slog.Logger) error {
+func runNotifier(ctx context.Context, p target, client httpclient.Client, s daemon.Settings, settle time.Duration, log *slog.Logger) error {
 	reg := daemon.Registry()
 	counters := metrics.NewNotifier(reg, version)
 	changed := make(chan struct{}, 1)

@@ -16,8 +16,8 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 
 	"stoker.io/stoker/internal/daemon"
+	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/outbound"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/document"
 	"stoker.io/stoker/test/program"
@@ -76,7 +76,7 @@ spec:
 		go func() {
 			defer close(ended)
 			ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: slack.Certificate().Raw})
-			assert.NoError(t, runNotifier(ctx, target{Clients: clients, namespace: own}, outbound.Client{CA: ca, Loopback: true}, s, time.Second, daemon.Log(&log, "json", "info")))
+			assert.NoError(t, runNotifier(ctx, target{Clients: clients, namespace: own}, httpclient.Client{CA: ca, Loopback: true}, s, time.Second, daemon.Log(&log, "json", "info")))
 		}()
 		return func() { cancel(); <-ended }
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -17,6 +16,7 @@ import (
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/internal/file"
+	"stoker.io/stoker/internal/httpclient"
 )
 
 // checkTimeout is how long the command check waits for a new installation.
@@ -61,8 +61,7 @@ func checkClient(authority string) (*http.Client, error) {
 		if err != nil {
 			return nil, fmt.Errorf("--tls-ca-file: %w", err)
 		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
+		if config.RootCAs, err = httpclient.Roots(pem, false); err != nil {
 			return nil, fmt.Errorf("--tls-ca-file: %s contains no certificate", authority)
 		}
 	}
@@ -70,7 +69,7 @@ func checkClient(authority string) (*http.Client, error) {
 }
 
 func newClient(config *tls.Config) *http.Client {
-	return &http.Client{Timeout: checkRequestTimeout, Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
+	return httpclient.Policy{Timeout: checkRequestTimeout, TLS: config}.Client()
 }
 
 func checkUntil(ctx context.Context, client *http.Client, address string) error {

@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/api/v1alpha1/secretrefs"
 	"stoker.io/stoker/internal/failure"
-	"stoker.io/stoker/internal/outbound"
+	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/secret"
 )
 
@@ -76,7 +76,7 @@ func validation(v *v1alpha1.ValidationSpec, secrets Secrets) *review.Webhook {
 		return nil
 	}
 	w := &review.Webhook{
-		URL: v.Webhook.URL, Client: outbound.Client{Timeout: effective.ValidationTimeout(v.Webhook)}, IgnoreFailure: v.Webhook.FailurePolicy == v1alpha1.FailurePolicyIgnore,
+		URL: v.Webhook.URL, Client: httpclient.Client{Timeout: effective.ValidationTimeout(v.Webhook)}, IgnoreFailure: v.Webhook.FailurePolicy == v1alpha1.FailurePolicyIgnore,
 		CA: gitauth.Plain(secretrefs.ValidationCA, v.Webhook.CASecretRef, secrets),
 	}
 	if ref := v.Webhook.SecretRef; ref != nil {

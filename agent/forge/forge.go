@@ -13,6 +13,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/secret"
 )
 
@@ -78,7 +79,7 @@ type Config struct {
 	APIBaseURL string
 	// Token returns the token. It is called for every request, so that a rotated token takes effect at once.
 	Token func(ctx context.Context) (secret.String, error)
-	// Transport sends the requests, by the proxy and with the certificates of the agent; default http.DefaultTransport.
+	// Transport sends the requests, by the proxy and with the certificates of the agent; default a transport with the proxy of the environment.
 	Transport http.RoundTripper
 	Timeout   time.Duration // for one request; default 30s
 }
@@ -100,7 +101,7 @@ func New(provider string, c Config) (Forge, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := &http.Client{Transport: newTransport(provider, repo.api, c), CheckRedirect: sameOrigin, Timeout: c.Timeout}
+	client := httpclient.Policy{SameOrigin: true, Refusal: redirected, Timeout: c.Timeout}.ClientOf(newTransport(provider, repo.api, c))
 	rest := restClient{client, repo}
 	switch provider {
 	case GitHub:
@@ -122,7 +123,7 @@ func (c Config) withDefaults() Config {
 		c.Timeout = 30 * time.Second
 	}
 	if c.Transport == nil {
-		c.Transport = http.DefaultTransport
+		c.Transport = httpclient.Policy{Proxy: http.ProxyFromEnvironment}.Transport()
 	}
 	return c
 }

@@ -21,6 +21,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/secret"
 )
 
@@ -53,12 +54,9 @@ func newTransport(provider string, api *url.URL, c Config) *transport {
 	return &transport{provider: provider, api: api, config: c, answers: map[string]cachedAnswer{}}
 }
 
-// sameOrigin implements http.Client.CheckRedirect: it refuses redirects to another host.
-func sameOrigin(req *http.Request, via []*http.Request) error {
-	if len(via) > 3 || req.URL.Host != via[0].URL.Host || req.URL.Scheme != via[0].URL.Scheme {
-		return failure.New(v1alpha1.ReasonRedirectRefused, "the API at %s redirects to another host, which does not get the token: set spec.bidirectional.apiBaseURL", via[0].URL.Host)
-	}
-	return nil
+// redirected returns the error for a redirect to another host.
+func redirected(host string) error {
+	return failure.New(v1alpha1.ReasonRedirectRefused, "the API at %s redirects to another host, which does not get the token: set spec.bidirectional.apiBaseURL", host)
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -86,12 +84,12 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		res.Body, res.ContentLength = io.NopCloser(bytes.NewReader(cached.body)), int64(len(cached.body))
 		return res, nil
 	}
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
+	body, err := httpclient.ReadAnswer(res.Body, maxAnswer)
 	_ = res.Body.Close()
 	switch {
-	case err != nil:
+	case err != nil && !errors.Is(err, httpclient.ErrTooLarge):
 		return nil, t.unreachable(req.Context(), err, secrets)
-	case len(body) > maxAnswer:
+	case err != nil:
 		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "the API at %s answers with more than %d MiB", t.api.Host, maxAnswer>>20)
 	}
 	if err := t.statusError(req, res, body, secrets); err != nil {
@@ -280,11 +278,8 @@ func plainText(value any) string {
 
 // retryAfter returns how long the forge asks to wait: by Retry-After, or until it resets its rate limit.
 func retryAfter(h http.Header, now time.Time) (time.Duration, bool) {
-	if s, err := strconv.ParseInt(h.Get("Retry-After"), 10, 32); err == nil && s >= 0 {
-		return min(time.Duration(s)*time.Second, maxWait), true
-	}
-	if at, err := http.ParseTime(h.Get("Retry-After")); err == nil {
-		return min(max(at.Sub(now), 0), maxWait), true
+	if after, ok := httpclient.RetryAfter(h.Get("Retry-After"), now, maxWait); ok {
+		return after, true
 	}
 	for _, prefix := range []string{"X-Ratelimit-", "Ratelimit-"} {
 		if h.Get(prefix+"Remaining") != "0" {

@@ -93,11 +93,7 @@ func New(cfg Config) (*Client, error) {
 		cfg:  cfg,
 		base: base,
 		log:  cfg.Log,
-		http: &http.Client{
-			Transport: newTransport(cfg.TLS, base.Hostname()),
-			// Never follow redirects, so that the token stays with its host.
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		},
+		http: newClient(cfg.TLS, base.Hostname()),
 	}, nil
 }
 

@@ -3,24 +3,25 @@ package ignition
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"time"
+
+	"stoker.io/stoker/internal/httpclient"
 )
 
 // errBadCA reports an unusable CA bundle.
 var errBadCA = errors.New("the CA bundle of the gateway (gateway.tlsConfig.caSecretRef) is invalid")
 
-// newTransport returns a transport that reads the CA for each new connection, so that a rotated bundle takes effect
+// newClient returns a client that reads the CA for each new connection, so that a rotated bundle takes effect
 // without a restart. It ignores proxy settings, because a proxy would see the token, and a gateway is nearby.
-func newTransport(cfg TLS, host string) *http.Transport {
+func newClient(cfg TLS, host string) *http.Client {
 	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
-	return &http.Transport{
-		DialContext: dialer.DialContext,
-		DialTLSContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return httpclient.Policy{
+		Dial: dialer.DialContext,
+		DialTLS: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conf, err := cfg.config(host)
 			if err != nil {
 				return nil, err
@@ -28,11 +29,8 @@ func newTransport(cfg TLS, host string) *http.Transport {
 			d := tls.Dialer{NetDialer: dialer, Config: conf}
 			return d.DialContext(ctx, network, addr)
 		},
-		MaxIdleConns:           2,
-		MaxConnsPerHost:        4,
-		IdleConnTimeout:        30 * time.Second,
-		MaxResponseHeaderBytes: 64 << 10,
-	}
+		MaxConns: 4, KeepAlive: 30 * time.Second,
+	}.Client()
 }
 
 func (t TLS) config(host string) (*tls.Config, error) {
@@ -47,9 +45,8 @@ func (t TLS) config(host string) (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errBadCA, err)
 	}
-	conf.RootCAs = x509.NewCertPool()
-	if !conf.RootCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%w: it contains no PEM certificate", errBadCA)
+	if conf.RootCAs, err = httpclient.Roots(pem, false); err != nil {
+		return nil, fmt.Errorf("%w: %w", errBadCA, err)
 	}
 	return conf, nil
 }

@@ -9,7 +9,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/internal/failure"
-	"stoker.io/stoker/internal/outbound"
+	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/status"
 )
 
@@ -147,7 +147,7 @@ func (t *term) probe(ctx context.Context, p progress) {
 
 // send sends a health check. The answer counts by its status alone.
 func send(ctx context.Context, c v1alpha1.HealthCheck) error {
-	client := outbound.Client{CA: []byte(c.CABundle), InsecureSkipVerify: c.InsecureSkipVerify, Timeout: c.TimeoutDuration(), MaxAnswer: maxHealthAnswer}
+	client := httpclient.Client{CA: []byte(c.CABundle), InsecureSkipVerify: c.InsecureSkipVerify, Timeout: c.TimeoutDuration(), MaxAnswer: maxHealthAnswer}
 	answer, err := client.Do(ctx, http.MethodGet, c.URL, nil, nil)
 	if err != nil {
 		return err

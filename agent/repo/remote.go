@@ -154,10 +154,10 @@ func (s *Store) CommitText(ctx context.Context, r *Remote, commit plan.ID) ([]by
 func (r *Remote) APIToken(ctx context.Context) (secret.String, error) { return r.source.APIToken(ctx) }
 
 // APITransport returns a transport for requests to the API of the forge. It uses the proxy and the certificates of the Remote,
-// and adds no credentials.
+// and adds no credentials. It is nil for a directory of this machine.
 func (r *Remote) APITransport() http.RoundTripper {
 	if c, ok := r.source.(*wire.Client); ok {
 		return c.APITransport()
 	}
-	return http.DefaultTransport
+	return nil
 }

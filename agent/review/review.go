@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"net/http"
 
-	"stoker.io/stoker/internal/outbound"
+	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/secret"
 )
 
@@ -17,7 +17,7 @@ import (
 type Webhook struct {
 	URL string
 	// Client sends the requests, with the certificates of CA instead of its own.
-	Client outbound.Client
+	Client httpclient.Client
 	// CA returns certificates as PEM; nil means only those of the system.
 	CA func() ([]byte, error)
 	// Key returns the key that signs requests; nil for no signature.
@@ -73,7 +73,7 @@ func (w *Webhook) Send(ctx context.Context, req Request) (answer Answer, err err
 		if err != nil {
 			return answer, err
 		}
-		outbound.Sign(header, key, body)
+		httpclient.Sign(header, key, body)
 	}
 	c := w.Client
 	c.MaxAnswer = maxAnswer

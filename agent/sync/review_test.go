@@ -22,7 +22,7 @@ import (
 	"stoker.io/stoker/agent/review"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/outbound"
+	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/secret"
 	"stoker.io/stoker/receiver/credential"
 	"stoker.io/stoker/test/gateway/simulator"
@@ -68,7 +68,7 @@ func says(text string) func(http.ResponseWriter, *http.Request, review.Request) 
 
 func (v *validator) webhook() *review.Webhook {
 	return &review.Webhook{
-		URL: v.URL + "/validate?token=S3CR3T", Client: outbound.Client{Loopback: true, Timeout: 10 * time.Second},
+		URL: v.URL + "/validate?token=S3CR3T", Client: httpclient.Client{Loopback: true, Timeout: 10 * time.Second},
 		CA: func() ([]byte, error) {
 			return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: v.Certificate().Raw}), nil
 		},

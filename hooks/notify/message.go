@@ -9,13 +9,12 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
-	"stoker.io/stoker/internal/outbound"
+	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/secret"
 )
 
@@ -77,7 +76,7 @@ type credentials struct{ url, integrationKey, signingKey, ca secret.String }
 const pagerDutyURL = "https://events.pagerduty.com/v2/enqueue"
 
 // send sends n to a webhook. It returns the changes that the receiver accepted, also with an error.
-func send(ctx context.Context, client outbound.Client, kind v1alpha1.AlertType, c credentials, n notice, at time.Time) ([]change, error) {
+func send(ctx context.Context, client httpclient.Client, kind v1alpha1.AlertType, c credentials, n notice, at time.Time) ([]change, error) {
 	switch kind {
 	case v1alpha1.AlertSlack:
 		return allOrNone(n, post(ctx, client, c.url, nil, map[string]any{"text": slackText(n)}))
@@ -102,7 +101,7 @@ func send(ctx context.Context, client outbound.Client, kind v1alpha1.AlertType, 
 	}
 	header := http.Header{"Content-Type": {"application/cloudevents+json; charset=utf-8"}}
 	if !c.signingKey.Empty() {
-		outbound.Sign(header, c.signingKey, body)
+		httpclient.Sign(header, c.signingKey, body)
 	}
 	return allOrNone(n, post(ctx, client, c.url, header, json.RawMessage(body)))
 }
@@ -124,7 +123,7 @@ type statusError struct {
 func (e *statusError) Error() string { return e.status }
 
 // post sends a body as JSON. A nil header is that of JSON.
-func post(ctx context.Context, client outbound.Client, to secret.String, header http.Header, body any) error {
+func post(ctx context.Context, client httpclient.Client, to secret.String, header http.Header, body any) error {
 	u, err := url.Parse(to.Reveal())
 	if err != nil || u.Scheme != "https" || u.Host == "" {
 		return errors.New("the Secret does not contain an https URL") // err has the URL, which is a credential
@@ -143,18 +142,8 @@ func post(ctx context.Context, client outbound.Client, to secret.String, header 
 	if answer.Status/100 == 2 {
 		return nil
 	}
-	return &statusError{fmt.Sprintf("%s answered %d %s", u.Host, answer.Status, http.StatusText(answer.Status)), retryAfter(answer.Header.Get("Retry-After"), time.Now())}
-}
-
-// retryAfter returns the pause that a receiver asks for, in seconds or until a time, of at most an hour.
-func retryAfter(value string, now time.Time) time.Duration {
-	if seconds, err := strconv.ParseInt(value, 10, 32); err == nil {
-		return min(max(time.Duration(seconds)*time.Second, 0), maxRetryAfter)
-	}
-	if at, err := http.ParseTime(value); err == nil {
-		return min(max(at.Sub(now), 0), maxRetryAfter)
-	}
-	return 0
+	after, _ := httpclient.RetryAfter(answer.Header.Get("Retry-After"), time.Now(), maxRetryAfter)
+	return &statusError{fmt.Sprintf("%s answered %d %s", u.Host, answer.Status, http.StatusText(answer.Status)), after}
 }
 
 // escapeSlack escapes a text for code in a message of Slack: the text comes from gateways and git. In code, Slack and programs with its

@@ -30,7 +30,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
-	"stoker.io/stoker/internal/outbound"
+	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/secret"
 )
 
@@ -58,7 +58,7 @@ type Config struct {
 	List func() ([]*v1alpha1.GatewaySync, bool)
 	// Changed receives a value when they may have changed.
 	Changed <-chan struct{}
-	Client  outbound.Client
+	Client  httpclient.Client
 	// Settle is how long a state must last before it is sent as firing, and be over before it is sent as resolved.
 	Settle time.Duration
 	// Load and Save read and write the record of what was sent.

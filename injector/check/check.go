@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,6 +27,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/httpclient"
 )
 
 // Config configures Run.
@@ -130,15 +130,13 @@ func (c Config) call(ctx context.Context, w *admissionregv1.MutatingWebhook) (st
 	if service == nil || service.Path == nil || service.Port == nil {
 		return "", errors.New("clientConfig has no Service with path and port")
 	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(w.ClientConfig.CABundle) {
+	roots, err := httpclient.Roots(w.ClientConfig.CABundle, false)
+	if err != nil {
 		return "", errors.New("clientConfig.caBundle has no certificate yet: see the log of the Job stoker-certificate, or of cert-manager if it issues the certificate")
 	}
 	host := service.Name + "." + service.Namespace + ".svc"
 	address := net.JoinHostPort(host, strconv.Itoa(int(*service.Port)))
-	client := &http.Client{Transport: &http.Transport{
-		DialContext: c.Dial, TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: host, MinVersion: tls.VersionTLS12}, DisableKeepAlives: true,
-	}}
+	client := httpclient.Policy{Dial: c.Dial, TLS: &tls.Config{RootCAs: roots, ServerName: host, MinVersion: tls.VersionTLS12}}.Client()
 	body, err := review()
 	if err != nil {
 		return "", err

@@ -26,7 +26,7 @@ import (
 
 // linkerFlags let a program contact servers on loopback at addresses that users name. A release refuses them. Symbols for debuggers
 // are left out, because they take half of the linker's time.
-const linkerFlags = "-s -w -X stoker.io/stoker/internal/outbound.loopback=allowed"
+const linkerFlags = "-s -w -X stoker.io/stoker/internal/httpclient.loopback=allowed"
 
 // endTimeout is how long a program may take to stop: ten times what a loaded machine needs.
 const endTimeout = 90 * time.Second

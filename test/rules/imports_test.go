@@ -19,7 +19,7 @@ var floors = [][]string{
 	{"api/v1alpha1/effective"},
 	{"internal/backoff", "internal/limit"},
 	{"internal/failure", "internal/secret", "internal/kube", "internal/file", "internal/giturl", "internal/daemon", "internal/lease"},
-	{"internal/sender", "internal/outbound"},
+	{"internal/sender", "internal/httpclient"},
 	{"internal/request", "internal/status"},
 	{"agent/ignition/resource"},
 	{"agent/plan/render"},

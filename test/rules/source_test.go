@@ -27,7 +27,7 @@ var banned = []struct {
 	{"os", []string{"CopyFS"}, nil, "it copies symbolic links as they are (trust F3)"},
 	{"time", []string{"Now", "Since", "Until", "After", "Sleep", "NewTimer", "Tick"}, []string{"agent/plan", "agent/ignition/resource"}, "a plan must not depend on the clock"},
 	{"time", []string{"Sleep", "Tick"}, nil, "a wait must end with its context: use a timer and select"},
-	{"net/http", []string{"DefaultClient", "Get", "Post", "PostForm", "Head", "DefaultServeMux", "Handle", "HandleFunc", "ListenAndServe"}, nil, "it has no timeout, or the whole process shares it"},
+	{"net/http", []string{"DefaultClient", "DefaultTransport", "Get", "Post", "PostForm", "Head", "DefaultServeMux", "Handle", "HandleFunc", "ListenAndServe"}, nil, "it has no timeout, or the whole process shares it"},
 	{"log/slog", []string{"Debug", "Info", "Warn", "Error", "Log", "DebugContext", "InfoContext", "WarnContext", "ErrorContext", "LogAttrs", "With", "SetDefault", "Default"}, nil, "pass a logger to the constructor"},
 	{"github.com/prometheus/client_golang/prometheus", []string{"DefaultRegisterer", "DefaultGatherer", "MustRegister", "Register"}, nil, "pass a prometheus.Registerer to the constructor"},
 	{"github.com/prometheus/client_golang/prometheus/promhttp", []string{"Handler"}, nil, "it serves the registry of the whole process"},
@@ -89,9 +89,21 @@ func brokenSource(f file) ([]string, error) {
 			if connects.MatchString(n.Sel.Name) && !within(f.path, []string{"internal/kube"}) && !strings.HasSuffix(path.Dir(f.path), "test") {
 				bad(n, "%s: use internal/kube, whose clients of an API server follow no redirect (threat U5)", n.Sel.Name)
 			}
+		case *ast.CompositeLit:
+			t, ok := n.Type.(*ast.SelectorExpr)
+			if !ok || within(f.path, []string{"internal/httpclient"}) {
+				break
+			}
+			if from, name := selected(t, imports); from == "net/http" && (name == "Client" || name == "Transport") {
+				bad(n, "http.%s: use a policy of internal/httpclient, and add the client to test/hostile", name)
+			}
+		case *ast.TypeSpec:
+			if strings.HasPrefix(n.Name.Name, "limited") && !within(f.path, []string{"internal/bound"}) {
+				bad(n, "type %s: use internal/bound", n.Name.Name)
+			}
 		case *ast.Ident:
-			if n.Name == "Loopback" && !within(f.path, []string{"internal/outbound"}) {
-				bad(n, "Loopback lets an address that a user names reach the pod itself: only tests may (internal/outbound)")
+			if n.Name == "Loopback" && !within(f.path, []string{"internal/httpclient"}) {
+				bad(n, "Loopback lets an address that a user names reach the pod itself: only tests may (internal/httpclient)")
 			}
 		case *ast.CallExpr:
 			if matchesErrorText(n, imports) {
@@ -224,7 +236,9 @@ func TestSourceRules(t *testing.T) {
 		"own API client":   "import \"k8s.io/client-go/dynamic\"\nfunc f(c *rest.Config) { dynamic.NewForConfig(c) }",
 		"own transport":    "import \"k8s.io/client-go/rest\"\nfunc f(c *rest.Config) { rest.TransportFor(c) }",
 		"kubectl's client": "func f(c getter) { c.ToRESTMapper() }",
-		"loopback":         "import \"stoker.io/stoker/internal/outbound\"\nvar c = outbound.Client{Loopback: true}",
+		"own HTTP client":  "import \"net/http\"\nfunc f() { c := &http.Client{}; c.CloseIdleConnections() }",
+		"own bound":        "type limitedWriter struct{}",
+		"loopback":         "import \"stoker.io/stoker/internal/httpclient\"\nvar c = httpclient.Client{Loopback: true}",
 	} {
 		t.Run(name, func(t *testing.T) {
 			broken, err := brokenSource(file{"agent/plan/x.go", []byte("package plan\n" + code)})

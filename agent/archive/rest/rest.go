@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -20,6 +19,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/httpclient"
 )
 
 const (
@@ -31,7 +31,6 @@ const (
 	// maxCursor bounds the token of the next page, which goes into its address.
 	maxCursor  = 8 << 10
 	maxRefusal = 64 << 10
-	maxHeaders = 64 << 10
 	// maxPages bounds a listing whose pages are empty.
 	maxPages = 10_000
 )
@@ -66,14 +65,7 @@ func NewClient() *Client {
 }
 
 func newHTTP(proxy func(*http.Request) (*url.URL, error)) *http.Client {
-	return &http.Client{
-		Transport: &http.Transport{
-			Proxy: proxy, DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext, TLSHandshakeTimeout: 10 * time.Second,
-			ResponseHeaderTimeout: time.Minute, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 2, ForceAttemptHTTP2: true,
-			MaxResponseHeaderBytes: maxHeaders, DisableCompression: true, // the bounds are on what arrives, and objects are packed already
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	return httpclient.Policy{Proxy: proxy, HeaderTimeout: time.Minute, KeepAlive: time.Minute, HTTP2: true, Raw: true}.Client() // objects are packed already
 }
 
 // Server returns the address for an endpoint of the spec. Without a scheme, it is https.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"stoker.io/stoker/agent/archive"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/secret"
 )
 
@@ -46,11 +46,7 @@ func New(spec *v1alpha1.S3Storage, secrets func() (secret.String, error)) (archi
 	case region == "":
 		region = "us-east-1" // the default of other servers
 	}
-	transport := &http.Transport{
-		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext, TLSHandshakeTimeout: 10 * time.Second,
-		ResponseHeaderTimeout: time.Minute, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 2, ForceAttemptHTTP2: true,
-		MaxResponseHeaderBytes: maxHeaders,
-	}
+	transport := httpclient.Policy{Proxy: http.ProxyFromEnvironment, HeaderTimeout: time.Minute, KeepAlive: time.Minute, HTTP2: true}.Transport()
 	o := &minio.Options{Secure: secure, Transport: bounded{transport}, Region: region, MaxRetries: 3, BucketLookup: minio.BucketLookupAuto}
 	if spec.PathStyle {
 		o.BucketLookup = minio.BucketLookupPath
@@ -58,7 +54,7 @@ func New(spec *v1alpha1.S3Storage, secrets func() (secret.String, error)) (archi
 	if secrets != nil {
 		o.Creds = credentials.New(fromSecret(secrets))
 	} else {
-		o.Creds = credentials.New(&credentials.IAM{Client: &http.Client{Timeout: 10 * time.Second, CheckRedirect: refuseRedirect}})
+		o.Creds = credentials.New(&credentials.IAM{Client: httpclient.Policy{Proxy: http.ProxyFromEnvironment, Timeout: 10 * time.Second}.Client()})
 	}
 	client, err := minio.New(host, o)
 	if err != nil {
@@ -67,17 +63,13 @@ func New(spec *v1alpha1.S3Storage, secrets func() (secret.String, error)) (archi
 	return store{client, spec.Bucket}, nil
 }
 
-// refuseRedirect implements http.Client.CheckRedirect. A request for credentials has the token of the pod's identity.
-func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-
 const (
 	// maxAnswer bounds the bytes of an answer that is not an object: a thousand keys of 1 KiB, escaped.
 	maxAnswer = 8 << 20
 	// maxTags bounds its XML tags: a thousand keys with fifteen elements each have 30,000. A tag can take a hundred times its bytes in memory.
 	maxTags = 40_000
 	// maxText bounds a tag and the text behind it: a key of 1 KiB, escaped twice. A decoder copies a text several times.
-	maxText    = 16 << 10
-	maxHeaders = 64 << 10
+	maxText = 16 << 10
 )
 
 var errTooLarge = fmt.Errorf("the answer of the server has more than %d bytes, more than %d XML tags, or one with more than %d bytes", maxAnswer, maxTags, maxText)

@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/agent/repo/store"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
-	"stoker.io/stoker/internal/outbound"
+	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/secret"
 )
 
@@ -116,7 +116,7 @@ func Explain(ctx context.Context, u URL, err error, secrets []string) error {
 	if missing, ok := errors.AsType[*store.MissingBaseError](err); ok {
 		return missing
 	}
-	if forbidden, ok := errors.AsType[*outbound.ForbiddenError](err); ok {
+	if forbidden, ok := errors.AsType[*httpclient.ForbiddenError](err); ok {
 		return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s: %w", u, forbidden)
 	}
 	serverText := Foreign(err, secrets)

@@ -24,7 +24,6 @@ type exchange struct {
 	err              error // the first that the transport noted
 	caps             *capability.List
 	secrets          []string // that were sent
-	redirects        int
 	advertisementURL *url.URL // http: the address of the advertisement, after redirects
 }
 

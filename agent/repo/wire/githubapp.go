@@ -25,6 +25,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/secret"
 )
 
@@ -254,7 +255,7 @@ func (a *appTokens) apiBase() (*url.URL, error) {
 
 // statusError returns the error for an HTTP status of the API. It never shows the body, which is text of the server.
 func (a *appTokens) statusError(base *url.URL, res *http.Response, repository string) error {
-	after, asked := retryAfter(res.Header.Get("Retry-After"), time.Now())
+	after, asked := httpclient.RetryAfter(res.Header.Get("Retry-After"), time.Now(), maxWait)
 	failed := func(format string, args ...any) error {
 		return failure.New(v1alpha1.ReasonAuthFailed, format, args...)
 	}

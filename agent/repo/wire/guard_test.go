@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
-	"stoker.io/stoker/internal/outbound"
+	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -48,7 +48,7 @@ func TestGuard(t *testing.T) {
 		"http://git.invalid/plant/site.git":             {App: app},
 	} {
 		t.Run(address, func(t *testing.T) {
-			_, err := newClient(t, parseURL(t, strings.ReplaceAll(address, "PORT", port)), auth, Options{Guard: outbound.NewGuard()}).Resolve(t.Context(), "main")
+			_, err := newClient(t, parseURL(t, strings.ReplaceAll(address, "PORT", port)), auth, Options{Guard: httpclient.NewGuard()}).Resolve(t.Context(), "main")
 			require.True(t, failure.Is(err, v1alpha1.ReasonUnsupportedRepository), "%v", err)
 			assert.ErrorContains(t, err, "which Stoker does not contact for a user")
 		})
@@ -57,7 +57,7 @@ func TestGuard(t *testing.T) {
 		proxy := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { assert.Fail(t, "the proxy was asked") }))
 		t.Cleanup(proxy.Close)
 		t.Setenv("HTTP_PROXY", proxy.URL)
-		_, err := newClient(t, parseURL(t, "http://169.254.169.254/plant/site.git"), Auth{}, Options{Guard: outbound.NewGuard()}).Resolve(t.Context(), "main")
+		_, err := newClient(t, parseURL(t, "http://169.254.169.254/plant/site.git"), Auth{}, Options{Guard: httpclient.NewGuard()}).Resolve(t.Context(), "main")
 		require.True(t, failure.Is(err, v1alpha1.ReasonUnsupportedRepository), "%v", err)
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"io"
 	"net/http"
@@ -19,6 +18,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/httpclient"
 )
 
 // httpTransport is the transport over https or http. It uses go-git's client with a roundTripper.
@@ -56,7 +56,7 @@ func (t *httpTransport) advertise(ctx context.Context, x *exchange) (*advertisem
 		return nil, err
 	}
 	client := githttp.NewClientWithOptions(
-		&http.Client{Transport: &roundTripper{t, rt}},
+		httpclient.Policy{SameOrigin: true, Refusal: t.tooManyRedirects}.ClientOf(&roundTripper{t, rt}),
 		&githttp.ClientOptions{RedirectPolicy: githttp.FollowInitialRedirects})
 	if x.service == receivePack {
 		session, err := client.NewReceivePackSession(t.endpoint(), nil)
@@ -70,6 +70,11 @@ func (t *httpTransport) advertise(ctx context.Context, x *exchange) (*advertisem
 		return nil, err
 	}
 	return t.readAdvertisement(ctx, x, session, session)
+}
+
+// tooManyRedirects returns the error for redirects without end. The roundTripper refuses those to another origin.
+func (t *httpTransport) tooManyRedirects(string) error {
+	return failure.New(v1alpha1.ReasonRedirectRefused, "%s redirects again and again; set git.repo to the final address", t.url)
 }
 
 // readAdvertisement reads the advertisement of a session. upload is the session for the requests that follow, nil if there are
@@ -158,11 +163,8 @@ func (t *httpTransport) sharedTransport() (*http.Transport, error) {
 	}
 	conf := &tls.Config{MinVersion: tls.VersionTLS12}
 	if len(ca) > 0 {
-		pool, err := x509.SystemCertPool()
+		pool, err := httpclient.Roots(ca, true)
 		if err != nil {
-			pool = x509.NewCertPool()
-		}
-		if !pool.AppendCertsFromPEM(ca) {
 			return nil, failure.New(v1alpha1.ReasonGitUnreachable, "the CA bundle for %s contains no PEM certificate", t.url)
 		}
 		conf.RootCAs = pool
@@ -172,7 +174,7 @@ func (t *httpTransport) sharedTransport() (*http.Transport, error) {
 	}
 	t.ca = ca
 	proxy := proxyFromEnvironment()
-	t.shared = &http.Transport{
+	t.shared = httpclient.Policy{
 		Proxy: func(r *http.Request) (*url.URL, error) {
 			p, err := proxy(r.URL)
 			if err != nil || p == nil {
@@ -180,14 +182,8 @@ func (t *httpTransport) sharedTransport() (*http.Transport, error) {
 			}
 			return p, t.opts.Guard.CheckProxied(r.Context(), r.URL.Hostname())
 		},
-		OnProxyConnectResponse: checkProxyResponse,
-		DialContext:            t.opts.Guard.Dialer(t.opts.Connect).DialContext,
-		TLSHandshakeTimeout:    t.opts.Handshake,
-		TLSClientConfig:        conf,
-		ForceAttemptHTTP2:      true,
-		MaxIdleConns:           2,
-		IdleConnTimeout:        advertisementLifetime,
-		MaxResponseHeaderBytes: 64 << 10,
-	}
+		OnProxy: checkProxyResponse, Dial: t.opts.Guard.Dialer(t.opts.Connect).DialContext, TLS: conf, ConnectTimeout: t.opts.Handshake,
+		KeepAlive: advertisementLifetime, HTTP2: true,
+	}.Transport()
 	return t.shared, nil
 }

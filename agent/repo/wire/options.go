@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"time"
 
-	"stoker.io/stoker/internal/outbound"
+	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/secret"
 )
 
@@ -53,7 +53,7 @@ type Options struct {
 	// MaxRefs is the maximum number of refs of a repository; default 200,000.
 	MaxRefs int
 	// Guard checks the addresses that are dialed, for a program that several users share; nil allows all.
-	Guard *outbound.Guard
+	Guard *httpclient.Guard
 }
 
 // WithDefaults returns o with the default in each field that is zero or negative.

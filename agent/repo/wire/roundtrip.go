@@ -10,19 +10,18 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/httpclient"
 )
 
 const (
 	refBytes       = 256      // of an advertisement, for each allowed ref
 	maxNegotiation = 16 << 20 // bytes of an answer before the pack: go-git keeps the shallow commits that it lists
-	maxRedirects   = 5
 )
 
 // roundTripper is the http.RoundTripper below go-git. It sees every request, including those after a redirect. It adds the
@@ -160,13 +159,6 @@ func (g *roundTripper) checkResponse(req *http.Request, res *http.Response, x *e
 
 // checkRedirect accepts the redirect of an advertisement within its origin: hosts send one for a renamed repository.
 func (g *roundTripper) checkRedirect(req *http.Request, res *http.Response, x *exchange) error {
-	x.mu.Lock()
-	x.redirects++
-	n := x.redirects
-	x.mu.Unlock()
-	if n > maxRedirects {
-		return failure.New(v1alpha1.ReasonRedirectRefused, "%s redirects again and again; set git.repo to the final address", g.url)
-	}
 	to, err := res.Location()
 	if err != nil {
 		return failure.New(v1alpha1.ReasonRedirectRefused, "%s redirects without a location (HTTP %d)", g.url, res.StatusCode)
@@ -231,7 +223,7 @@ const maxWait = backoff.MaxRetryAfter // longest wait of a Retry-After header
 
 // statusError returns the error for the HTTP status of an answer of s. It never shows the body, which is text of the server.
 func (g *roundTripper) statusError(res *http.Response, s service) error {
-	after, asked := retryAfter(res.Header.Get("Retry-After"), time.Now())
+	after, asked := httpclient.RetryAfter(res.Header.Get("Retry-After"), time.Now(), maxWait)
 	wait := &throttledError{fmt.Sprintf("HTTP %d", res.StatusCode), after}
 	field := g.auth.field()
 	switch code := res.StatusCode; {
@@ -271,15 +263,4 @@ func (g *roundTripper) statusError(res *http.Response, s service) error {
 
 func (g *roundTripper) hasCredentials() bool {
 	return g.auth.Token != nil || g.app != nil || g.url.login != nil
-}
-
-// retryAfter reads a Retry-After header: seconds, or a date.
-func retryAfter(h string, now time.Time) (time.Duration, bool) {
-	if s, err := strconv.ParseInt(h, 10, 64); err == nil && s >= 0 {
-		return time.Duration(min(s, int64(maxWait/time.Second))) * time.Second, true
-	}
-	if at, err := http.ParseTime(h); err == nil {
-		return min(max(at.Sub(now), 0), maxWait), true
-	}
-	return 0, false
 }

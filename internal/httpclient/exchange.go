@@ -1,7 +1,4 @@
-// Package outbound sends HTTP requests to addresses that users name: a validation webhook, a health check, the receiver of messages. The
-// address, the name server and the answer may all be hostile. A request must not reach what only the pod itself can reach, such as the
-// gateway on loopback or the metadata of a cloud, and whatever answers must not hold the caller for long or fill its memory.
-package outbound
+package httpclient
 
 import (
 	"bytes"
@@ -9,11 +6,9 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -27,11 +22,13 @@ import (
 const (
 	defaultTimeout = 10 * time.Second
 	defaultAnswer  = 64 << 10
-	maxHeaders     = 64 << 10
 	maxConnect     = 5 * time.Second
 )
 
-// Client is how to send requests. Its zero value is useful. It keeps no connection: every exchange resolves, dials and checks again.
+// Client sends requests to addresses that users name: a validation webhook, a health check, the receiver of messages. The address, the name
+// server and the answer may all be hostile. A request must not reach what only the pod itself can reach, such as the gateway on loopback or
+// the metadata of a cloud, and whatever answers must not hold the caller for long or fill its memory. The zero value is useful. A Client keeps
+// no connection: every exchange resolves, dials and checks again.
 //
 // It uses no proxy by default, because a proxy resolves the name where the address cannot be checked.
 type Client struct {
@@ -58,9 +55,6 @@ type Answer struct {
 	Body   []byte
 }
 
-// ErrTooLarge reports an answer that is larger than Client.MaxAnswer.
-var ErrTooLarge = errors.New("the answer is too large")
-
 // Do sends one request and reads the answer. A redirect is an answer like any other. The error names the host, and neither
 // the path, the query nor credentials of the address, which may be secret.
 func (c Client) Do(ctx context.Context, method, address string, header http.Header, body []byte) (*Answer, error) {
@@ -83,19 +77,17 @@ func (c Client) Do(ctx context.Context, method, address string, header http.Head
 	if req.Header.Get("User-Agent") == "" {
 		req.Header.Set("User-Agent", "stoker")
 	}
-	transport, err := c.transport(timeout)
+	policy, err := c.policy(timeout)
 	if err != nil {
 		return nil, err
 	}
-	defer transport.CloseIdleConnections()
 	proxy, err := c.proxied(ctx, req.URL)
 	if proxy != nil {
-		transport.Proxy, transport.OnProxyConnectResponse = http.ProxyURL(proxy), refusedByProxy
-		transport.DialContext = (&net.Dialer{Timeout: min(maxConnect, timeout)}).DialContext // it dials the proxy, which the operator chose
+		policy.Proxy, policy.OnProxy, policy.Dial = http.ProxyURL(proxy), refusedByProxy, nil // it dials the proxy, which the operator chose
 	}
 	var answer *Answer
 	if err == nil {
-		answer, err = exchange(transport, req, most)
+		answer, err = exchange(policy.Client(), req, most)
 	}
 	if err == nil {
 		err = ctx.Err() // a server that hung may answer when the client gives up, and that must not count as healthy
@@ -106,19 +98,15 @@ func (c Client) Do(ctx context.Context, method, address string, header http.Head
 	return answer, nil
 }
 
-func exchange(transport *http.Transport, req *http.Request, most int64) (*Answer, error) {
-	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+func exchange(client *http.Client, req *http.Request, most int64) (*Answer, error) {
 	res, err := client.Do(req)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = res.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(res.Body, most+1))
-	switch {
-	case err != nil:
+	body, err := ReadAnswer(res.Body, most)
+	if err != nil {
 		return nil, err
-	case int64(len(body)) > most:
-		return nil, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, most)
 	}
 	return &Answer{Status: res.StatusCode, Header: res.Header, Body: body}, nil
 }
@@ -146,26 +134,17 @@ func (e *quotedError) Unwrap() error { return e.err }
 
 func (c Client) guard() guard { return guard{loopback: c.Loopback || loopback != ""} }
 
-func (c Client) transport(timeout time.Duration) (*http.Transport, error) {
+func (c Client) policy(timeout time.Duration) (Policy, error) {
 	conf := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: c.InsecureSkipVerify}
 	if len(c.CA) > 0 {
-		pool, err := x509.SystemCertPool()
+		pool, err := Roots(c.CA, true)
 		if err != nil {
-			pool = x509.NewCertPool()
-		}
-		if !pool.AppendCertsFromPEM(c.CA) {
-			return nil, errors.New("the CA bundle contains no PEM certificate")
+			return Policy{}, err
 		}
 		conf.RootCAs = pool
 	}
 	dialer := &net.Dialer{Timeout: min(maxConnect, timeout), ControlContext: c.guard().control}
-	return &http.Transport{
-		DialContext:            dialer.DialContext,
-		TLSClientConfig:        conf,
-		DisableKeepAlives:      true,
-		DisableCompression:     true, // the bound is on what arrives
-		MaxResponseHeaderBytes: maxHeaders,
-	}, nil
+	return Policy{Dial: dialer.DialContext, TLS: conf, ConnectTimeout: 2 * timeout, Raw: true}, nil // the exchange ends before
 }
 
 // Sign adds the HMAC-SHA-256 of a body in the header and the form of GitHub, which Stoker's own receiver checks. Of a key with several
