@@ -75,6 +75,10 @@ func putCondition(st *v1alpha1.GatewaySyncStatus, kind string, c *metav1.Conditi
 	}
 	typed := *c
 	typed.Type = kind
+	was := meta.FindStatusCondition(st.Conditions, kind)
+	if kind == v1alpha1.ConditionAllGatewaysSynced && was != nil && was.Status != metav1.ConditionTrue && typed.Status != metav1.ConditionTrue {
+		typed.LastTransitionTime = was.LastTransitionTime // since when gateways are behind, also if no agent led for a while
+	}
 	meta.SetStatusCondition(&st.Conditions, typed)
 }
 

@@ -7,9 +7,11 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -107,5 +109,22 @@ func TestReasonsOfConditions(t *testing.T) {
 			s.GatewaySync.Status.Outcome = &v1alpha1.Outcome{Phase: v1alpha1.OutcomeFailed, Reason: reason}
 			valid(t, Without(Leaderless{GatewaySync: s.GatewaySync, Pods: s.Pods, Now: s.Now}))
 		})
+	}
+}
+
+// The time behind does not begin again when no agent leads for a while.
+func TestTimeBehind(t *testing.T) {
+	st := &v1alpha1.GatewaySyncStatus{}
+	at := func(minute int) metav1.Time { return metav1.NewTime(noon.Add(time.Duration(minute) * time.Minute)) }
+	// sequence: each status follows the one before
+	for i, c := range []struct {
+		status metav1.ConditionStatus
+		since  int
+	}{{metav1.ConditionTrue, 0}, {metav1.ConditionFalse, 1}, {metav1.ConditionUnknown, 1}, {metav1.ConditionFalse, 1}, {metav1.ConditionTrue, 4}, {metav1.ConditionUnknown, 5}, {metav1.ConditionFalse, 5}} {
+		for _, kind := range []string{v1alpha1.ConditionAllGatewaysSynced, v1alpha1.ConditionReady} { // sequence: both are in one status
+			putCondition(st, kind, &metav1.Condition{Status: c.status, Reason: "X", LastTransitionTime: at(i)})
+		}
+		assert.Equal(t, at(c.since), meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionAllGatewaysSynced).LastTransitionTime, "status %d", i)
+		assert.Equal(t, at(i), meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady).LastTransitionTime, "status %d", i)
 	}
 }
