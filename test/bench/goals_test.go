@@ -8,8 +8,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"stoker.io/stoker/test/bench/plot"
 )
 
 func settingsFor(t *testing.T, args ...string) settings {
@@ -246,5 +244,5 @@ func TestSlowerThanThePage(t *testing.T) {
 	}
 	figures, err := readFigures()
 	require.NoError(t, err)
-	assert.NotEmpty(t, plot.Tables(figures)["M"]["one file changed"], "the page must have tables that the bench can read")
+	assert.NotEmpty(t, tables(figures)["M"]["one file changed"], "the page must have tables that the bench can read")
 }

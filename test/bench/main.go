@@ -9,12 +9,11 @@
 //	go run ./test/bench observe -help            # the page of stoker ui, and the notifier
 //	go run ./test/bench config -help             # stoker config run with a large ConfigSync
 //	go run ./test/bench safe -help               # snapshots and restores
-//	go run ./test/bench plot docs/internals/performance.md # draw the tables of a page
 //
 // The contestants take turns (A B A B …) on the same commits of the same synthetic Ignition repository, served by git
 // over HTTP on loopback; figures are medians. The agent is the real binary, built by the bench, with durability as
 // shipped. It runs without a gateway: files only. The exit code is 0 even if a goal is missed,
-// but not if, in three rounds or more, a row takes more than a half longer than docs/internals/performance.md says, at equal speed of the
+// but not if, in three rounds or more, a row takes more than a half longer than test/bench/measured.md says, at equal speed of the
 // machine.
 package main
 
@@ -34,7 +33,6 @@ import (
 	"time"
 
 	"stoker.io/stoker/test/bench/fleet"
-	"stoker.io/stoker/test/bench/plot"
 	"stoker.io/stoker/test/bench/repository"
 )
 
@@ -73,9 +71,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	if len(args) > 0 && args[0] == "safe" {
 		return safe(ctx, args[1:], stdout, stderr)
-	}
-	if len(args) == 2 && args[0] == "plot" {
-		return plot.Draw(args[1], stdout)
 	}
 	s, err := parse(args, stderr, "S,M,L,H")
 	if err != nil {

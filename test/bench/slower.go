@@ -8,13 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 
-	"stoker.io/stoker/test/bench/plot"
 	"stoker.io/stoker/test/module"
 )
 
 // lastFigures is the page with the last figures that were written down.
-const lastFigures = "docs/internals/performance.md"
+const lastFigures = "test/bench/measured.md"
 
 const (
 	// slower is how many times longer than on the page a row may take.
@@ -38,7 +39,7 @@ func (r results) compare(out io.Writer, page string, s settings) error {
 		was, is         float64
 	}
 	var rows []row
-	for size, works := range plot.Tables(page) {
+	for size, works := range tables(page) {
 		for _, c := range cases {
 			for _, b := range works[c.title] {
 				w, ok := median(r, key{size, c.name, b.Who}, wall)
@@ -68,6 +69,37 @@ func (r results) compare(out io.Writer, page string, s settings) error {
 		fmt.Fprintf(t, "| %s\t| %s\t| %s\t| %.3f\t| %.3f\t| %.1f ×\t|\n", x.size, x.work, x.who, x.was, x.is, x.is/x.was/speed)
 	}
 	return errors.Join(t.Flush(), errSlower)
+}
+
+// bar is a row of a table: who, and the median of the wall time in seconds.
+type bar struct {
+	Who  string
+	Wall float64
+}
+
+// tables reads the tables of a page as the bench prints them: size → case → rows.
+func tables(page string) map[string]map[string][]bar {
+	all := map[string]map[string][]bar{}
+	size := ""
+	for line := range strings.Lines(page) {
+		if title, ok := strings.CutPrefix(line, "### "); ok {
+			size, _, _ = strings.Cut(title, ":")
+		}
+		cells := strings.Split(line, "|")
+		if len(cells) < 5 || !slices.Contains([]string{once, resident, rsync, fetch}, strings.TrimSpace(cells[2])) {
+			continue
+		}
+		wall, err := strconv.ParseFloat(strings.TrimSpace(cells[3]), 64)
+		if err != nil {
+			continue
+		}
+		if all[size] == nil {
+			all[size] = map[string][]bar{}
+		}
+		work := strings.TrimSpace(cells[1])
+		all[size][work] = append(all[size][work], bar{strings.TrimSpace(cells[2]), wall})
+	}
+	return all
 }
 
 // readFigures returns the page with the last figures.
