@@ -153,7 +153,7 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 func (f *Follower) check(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction) passage {
 	o, ok := f.refill(in)
 	if f.refilling = ok; !ok {
-		return f.gate.check(ctx, gs, in)
+		return f.passGate(ctx, gs, in)
 	}
 	p := passage{in: in}
 	p.in.goTo(o)
@@ -225,7 +225,7 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 		return inputs{profile: eff}, err
 	}
 	ordinal, _ := gatewaypod.Ordinal(f.Pod, f.pod.labels)
-	in.WindowApproved = in.WindowApproved && f.gate.hasWindow(eff.Windows)
+	in.WindowApproved = in.WindowApproved && hasWindow(eff.Windows, f.Gateway, f.Pod)
 	var request sync.Request
 	if in.Ref != gs.Spec.Git.Ref {
 		request = f.spec.request

@@ -2,7 +2,7 @@
 // from the GatewaySync, runs the syncs with package loop, and reports the state of its gateway in a SyncReport.
 //
 // The SyncTarget is not trusted: it only selects a commit and a generation of the spec, and cannot select another repository or path. See
-// admit.go and gate.go.
+// admit.go, and package decide.
 package follow
 
 import (
@@ -78,7 +78,6 @@ type Follower struct {
 	rotated atomic.Int64 // changes of SecretFiles
 	volume  volume
 	spec    specReader
-	gate    gate
 	startup *startup
 	record  knownRecord
 	report  *reporter
@@ -111,7 +110,6 @@ func New(c Config) (*Follower, error) {
 		objects: kube.GatewaySyncs(c.API, c.Namespace), name: c.GatewaySync, volume: f.volume, log: c.Log, now: c.Now,
 		onOtherGeneration: func(gs *v1alpha1.GatewaySync) { f.adoptStartup(gs) },
 	}
-	f.gate = gate{gateway: c.Gateway, pod: c.Pod, volume: f.volume, spec: &f.spec}
 	f.loop = loop.New(loop.Config{
 		Name: "follow", Gateway: c.Gateway, Version: c.Version, Period: c.Period,
 		Engine: c.Engine, Log: c.Log, Metrics: c.Metrics, Now: c.Now, OnState: f.tell, OnWorking: f.updateReport,
@@ -189,7 +187,7 @@ func (f *Follower) tell(s loop.State) {
 	if f.current.recordDryRun(s) {
 		f.wake() // for the order from before the dry run
 	}
-	if back, _ := f.current.returned(s, plan.ID{}); back != nil && f.current.inputs.in.rollout.rollback && len(s.Problems) == 0 {
+	if back, _ := f.current.returned(s, plan.ID{}); back != nil && f.current.inputs.in.rollout.Rollback && len(s.Problems) == 0 {
 		f.wake() // to report that the gateway went back
 	}
 	if f.refilling && !f.volume.incomplete(f.volume.commit()) {

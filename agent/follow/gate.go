@@ -3,68 +3,40 @@ package follow
 import (
 	"context"
 	"fmt"
-	"slices"
 
+	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/schedule"
 )
 
-// A rollout reaches the gateways in steps. The SyncTarget says how many steps are open. Each agent finds its own step in the spec, and then:
-//
-//	its step is open                      sync the target
-//	its step is closed                    leave: the order in force stays, with its commit and its spec
-//	… and nothing was ever synced here    sync what last ran everywhere, or else the target: no gate holds a first start
-//	none is open, and dryRunBefore is on  make a dry run of the target, then leave
-//	its step is open, and the rollout
-//	went back                             sync what last ran everywhere
-//	the rollout was aborted               leave, unless its step is open and the target is on the disk already
-//	its stage needs an approval           sync the target only if the GatewaySync itself has the approval, whatever the SyncTarget says
-//
-// So a SyncTarget that another pod forged opens no stage that needs an approval, and no maintenance window. A closed gate does not hold a
-// restore, and a forced sync verifies the commit on the disk.
-
-// rolloutState is the parsed rollout of a SyncTarget: whether there is one, how it goes, how many of its steps are open, and what ran before.
-type rolloutState struct {
-	on, done, rollback, failed bool
-	steps, open                int
-	from                       origin
-}
-
-// origin is what last ran everywhere, as the SyncTarget says.
-type origin struct {
-	ref, name string
-	commit    plan.ID
-}
-
 // parseRollout parses and validates the rollout of a SyncTarget.
-func parseRollout(r *v1alpha1.TargetRollout) (rolloutState, error) {
+func parseRollout(r *v1alpha1.TargetRollout) (decide.Rollout, error) {
 	if r == nil {
-		return rolloutState{}, nil
+		return decide.Rollout{}, nil
 	}
 	if r.Open < 0 || r.Steps < 1 || r.Open > r.Steps {
-		return rolloutState{}, fmt.Errorf("%d of %d steps cannot be open", r.Open, r.Steps)
+		return decide.Rollout{}, fmt.Errorf("%d of %d steps cannot be open", r.Open, r.Steps)
 	}
-	s := rolloutState{on: true, done: r.Done, rollback: r.Back, failed: r.Failed != "", steps: int(r.Steps), open: int(r.Open)}
+	s := decide.Rollout{On: true, Done: r.Done, Rollback: r.Back, Failed: r.Failed != "", Steps: int(r.Steps), Open: int(r.Open)}
 	f := r.From
 	if f == nil {
 		return s, nil
 	}
 	id, err := plan.ParseID(f.Commit)
 	if err != nil {
-		return rolloutState{}, fmt.Errorf("from: %w", err)
+		return decide.Rollout{}, fmt.Errorf("from: %w", err)
 	}
 	// sequence: the two names of one ref
 	for _, name := range []string{f.Ref, f.RefName} {
 		if _, err := repo.ParseRef(name); name != "" && err != nil {
-			return rolloutState{}, fmt.Errorf("from: %w", err)
+			return decide.Rollout{}, fmt.Errorf("from: %w", err)
 		}
 	}
-	s.from = origin{f.Ref, f.RefName, id}
+	s.From = decide.Origin{Ref: f.Ref, Name: f.RefName, Commit: id}
 	return s, nil
 }
 
@@ -76,93 +48,41 @@ type passage struct {
 	held     *loop.Problem // why the gateway stays as it is; nil if it follows in
 }
 
-// gate decides which targets a gateway may follow. It remembers what the GatewaySync has confirmed.
-type gate struct {
-	gateway string // name of the gateway
-	pod     string // name of its pod
-	volume  volume
-	spec    *specReader
-	rollout confirmation // of what a rollout last needed
-}
-
-// check decides whether this gateway may follow a target now.
-func (g *gate) check(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction) passage {
-	p, r := passage{in: in}, in.rollout
-	if in.problem.Reason == v1alpha1.ReasonRefMoved && !in.Commit.IsZero() && !g.volume.unsynced() && g.volume.commit() != in.Commit {
-		p.hold(v1alpha1.ReasonRefMoved, "%s was not taken before its ref moved: %s", in.Commit.Short(), in.problem.Message)
-		return p
+// passGate asks package decide whether this gateway may follow a target now, again if a newer GatewaySync could change the answer.
+func (f *Follower) passGate(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction) passage {
+	disk := f.volume.commit()
+	s := decide.Situation{Gateway: f.Gateway, Pod: f.Pod, Target: in.Commit, Rollout: in.rollout,
+		Disk: disk, Whole: f.volume.holds("", disk), Unsynced: f.volume.unsynced()}
+	if in.problem.Reason == v1alpha1.ReasonRefMoved {
+		s.Moved = in.problem.Message
 	}
-	if in.Commit.IsZero() || !gs.InSteps() {
-		return p
+	s.GatewaySync = f.spec.current(gs)
+	d := decide.Gate(s)
+	if d.Ask != "" && f.spec.refresh(ctx, d.Ask) {
+		s.GatewaySync = f.spec.current(gs)
+		d = decide.Gate(s)
 	}
-	if schedule.TooLarge(gs) && !g.volume.unsynced() { // a forged SyncTarget could open stages that need an approval
-		p.hold(v1alpha1.ReasonProfilesInvalid, "spec.deployment has too many names and patterns: the gateway stays as it is")
-		return p
+	p := passage{in: in, dry: d.Dry, rollback: d.Rollback}
+	if d.To != nil {
+		p.in.goTo(*d.To)
 	}
-	order := schedule.OrderOf(gs)
-	step, steps := order.StepOf(g.gateway, g.pod), len(order.Steps())
-	if r.on && !r.done && r.steps != steps {
-		p.hold(v1alpha1.ReasonWaitingForLead, "the SyncTarget has %d steps, but this agent counts %d: waiting for its lead", r.steps, steps)
-		return p
-	}
-	open := !r.on || r.done || step <= r.open
-	stage := order.Stage(step)
-	approval := stage != nil && stage.RequireApproval
-	switch {
-	case g.volume.unsynced():
-		if (!open || r.failed) && g.confirms(ctx, r.from) {
-			p.in.goTo(r.from)
-		}
-	case open && r.rollback:
-		if p.rollback = g.confirms(ctx, r.from); p.rollback {
-			p.in.goTo(r.from)
-			break
-		}
-		p.hold(v1alpha1.ReasonWaitingForLead, "the rollout went back to a commit that the status does not list: the gateway stays as it is")
-	case r.failed && !r.done && g.volume.commit() != in.Commit:
-		p.hold(v1alpha1.ReasonGateClosed, "the rollout of %s was aborted before this gateway got it", in.Commit.Short())
-	case open && approval && !g.approved(ctx, stage.Name, in.Commit):
-		p.hold(v1alpha1.ReasonApprovalNeeded, "%s waits for an approval of stage %s: stoker approve %s %s", in.Commit.Short(), stage.Name, gs.Name, stage.Name)
-	case open:
-	case r.open == 0 && gs.DryRunBefore():
-		p.dry = true
-	case approval && r.open < steps && order.Stage(r.open+1) == stage && order.Opens(r.open+1) && !annotation.Approved(gs, stage.Name, in.Commit.String()):
-		p.hold(v1alpha1.ReasonApprovalNeeded, "%s waits until stage %s is approved: stoker approve %s %s", in.Commit.Short(), stage.Name, gs.Name, stage.Name)
-	default:
-		p.hold(v1alpha1.ReasonGateClosed, "%s waits: %d of %d steps are open, and this gateway is in step %d", in.Commit.Short(), r.open, steps, step)
+	if d.Held != nil {
+		p.held = &loop.Problem{Reason: d.Held.Reason, Message: d.Held.Message}
 	}
 	return p
 }
 
 // hold sets why the gateway stays as it is.
-func (p *passage) hold(reason v1alpha1.Reason, format string, args ...any) {
-	p.held = &loop.Problem{Reason: reason, Message: fmt.Sprintf(format, args...)}
+func (p *passage) hold(reason v1alpha1.Reason, message string) {
+	p.held = &loop.Problem{Reason: reason, Message: message}
 }
 
 // goTo replaces the ref and the commit of an instruction.
-func (in *instruction) goTo(o origin) { in.Ref, in.Name, in.Commit = o.ref, o.name, o.commit }
-
-// approved reports whether a stage that needs approvals may get a commit: the commit was approved, ran everywhere before, or is on the disk.
-func (g *gate) approved(ctx context.Context, stage string, commit plan.ID) bool {
-	return g.volume.holds("", commit) || g.spec.confirm(ctx, &g.rollout, stage+"@"+commit.String(), func(gs *v1alpha1.GatewaySync) bool {
-		return annotation.Approved(gs, stage, commit.String()) || gs.Status.RanEverywhere(commit.String())
-	})
-}
-
-// confirms reports whether the status of the GatewaySync confirms that a commit ran everywhere.
-func (g *gate) confirms(ctx context.Context, o origin) bool {
-	if o.commit.IsZero() {
-		return false
-	}
-	return g.spec.confirm(ctx, &g.rollout, o.ref+"@"+o.commit.String(), func(gs *v1alpha1.GatewaySync) bool {
-		equal := func(c v1alpha1.CommitRecord) bool { return c.Ref == o.ref && c.Commit == o.commit.String() }
-		return gs.Status.LastGood != nil && equal(*gs.Status.LastGood) || slices.ContainsFunc(gs.Status.History, equal)
-	})
-}
+func (in *instruction) goTo(o decide.Origin) { in.Ref, in.Name, in.Commit = o.Ref, o.Name, o.Commit }
 
 // hasWindow reports whether this gateway has maintenance windows. An approval does not change the order of a gateway without.
-func (g *gate) hasWindow(windows []v1alpha1.MaintenanceWindow) bool {
-	own, _ := schedule.ParseWindows(windows, g.gateway, g.pod) // the sync reports windows that are not valid
+func hasWindow(windows []v1alpha1.MaintenanceWindow, gateway, pod string) bool {
+	own, _ := schedule.ParseWindows(windows, gateway, pod) // the sync reports windows that are not valid
 	return len(own) > 0
 }
 

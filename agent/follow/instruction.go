@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
@@ -21,7 +22,7 @@ type instruction struct {
 	hash    string    // of the requests of the GatewaySync that the target was made from
 	owner   types.UID // the UID of the target's GatewaySync; "" if unknown
 	problem problem
-	rollout rolloutState
+	rollout decide.Rollout
 }
 
 // problem is why the lead has no commit for a generation of the spec. It is zero unless an operator must act.

@@ -36,7 +36,8 @@ type specReader struct {
 	confirmed confirmed             // what gs has confirmed of a target
 	rollback  plan.ID               // the commit that the request goes back to; zero if it goes back to none
 	request   sync.Request          // who requested the ref
-	newest    *v1alpha1.GatewaySync // the last one that was read, which has the annotations; nil before
+	newest    *v1alpha1.GatewaySync // the last one that was read, which has the annotations and the status; nil before
+	question  question              // of the gate
 
 	attempt          attempt   // the last failed one
 	err              error     // why it failed
@@ -173,43 +174,43 @@ func (s *specReader) unconfirmedTooLong() bool {
 	return !s.unconfirmedSince.IsZero() && s.now().Sub(s.unconfirmedSince) >= unconfirmedGrace
 }
 
-// confirmation is what the GatewaySync was last asked to confirm, and the answer.
-type confirmation struct {
+// current returns gs, the GatewaySync whose spec the target confirms, with the annotations and the status of the newest copy.
+func (s *specReader) current(gs *v1alpha1.GatewaySync) *v1alpha1.GatewaySync {
+	c := *gs
+	c.Annotations, c.Status = s.newest.Annotations, s.newest.Status
+	return &c
+}
+
+// question is what the copies of the GatewaySync so far did not confirm.
+type question struct {
 	what     string
-	yes      bool
 	failures int
 	retry    time.Time
 }
 
-// confirm reports whether the GatewaySync says yes. If the copy that was read last says no, confirm reads the GatewaySync again, with pauses.
-// c remembers the answer, and what identifies the question.
-func (s *specReader) confirm(ctx context.Context, c *confirmation, what string, yes func(*v1alpha1.GatewaySync) bool) bool {
-	if yes(s.gs) {
-		return true
+// refresh reads the GatewaySync again because it may confirm something that the newest copy does not, with pauses. It reports whether there is
+// a newer copy.
+func (s *specReader) refresh(ctx context.Context, what string) bool {
+	if s.question.what != what {
+		s.question = question{what: what}
 	}
-	if c.what != what {
-		*c = confirmation{what: what}
-	}
-	if c.yes {
-		return true
-	}
-	now := s.now()
-	if now.Before(c.retry) {
-		s.due = earliest(s.due, c.retry)
+	q, now := &s.question, s.now()
+	if now.Before(q.retry) {
+		s.due = earliest(s.due, q.retry)
 		return false
 	}
 	get, cancel := context.WithTimeout(ctx, getTimeout)
 	defer cancel()
 	gs, err := s.objects.Get(get, s.name)
-	if c.yes = err == nil && gs.UID == s.gs.UID && yes(gs); c.yes {
-		s.newest = gs
-		return true
+	q.failures++
+	q.retry = now.Add(backoff.Retry(q.failures, maxGet))
+	s.due = earliest(s.due, q.retry)
+	if q.failures == 1 {
+		s.log.Info("the GatewaySync is read again", "for", what, "error", err)
 	}
-	c.failures++
-	c.retry = now.Add(backoff.Retry(c.failures, maxGet))
-	s.due = earliest(s.due, c.retry)
-	if c.failures == 1 {
-		s.log.Warn("SyncTarget not followed", "missing", what, "error", err)
+	if err != nil || gs.UID != s.gs.UID {
+		return false
 	}
-	return false
+	s.newest = gs
+	return true
 }

@@ -164,10 +164,9 @@ func TestWindowApproval(t *testing.T) {
 
 // An approval does not change the order of a gateway without windows.
 func TestGatewayWithoutWindows(t *testing.T) {
-	g := &gate{gateway: "line-0"}
 	windows := []v1alpha1.MaintenanceWindow{{Name: "nights", Schedule: "0 22 * * *", Duration: "8h", Gateways: []string{"area-*"}}}
-	assert.False(t, g.hasWindow(windows))
-	assert.True(t, g.hasWindow(append(windows, v1alpha1.MaintenanceWindow{Name: "a", Schedule: "0 22 * * *", Duration: "8h"})))
+	assert.False(t, hasWindow(windows, "line-0", "line-0"))
+	assert.True(t, hasWindow(append(windows, v1alpha1.MaintenanceWindow{Name: "a", Schedule: "0 22 * * *", Duration: "8h"}), "line-0", "line-0"))
 }
 
 // audit returns the audit record as the agent serves it.

@@ -250,7 +250,7 @@ func (j *job) source(changes *plan.Changes) disk.Source {
 	total, n := counts.Added+counts.Modified, 0
 	return func(w io.Writer, c plan.Change) error {
 		check := resource.NewChecker(c.Path)
-		if _, err := j.desired.WriteBlob(j.boundFile(io.MultiWriter(w, check), c.Path), c.ID); err != nil {
+		if _, err := j.desired.WriteBlob(boundFile(io.MultiWriter(w, check), c.Path, j.MaxBlob), c.ID); err != nil {
 			return err
 		}
 		n++
@@ -260,12 +260,12 @@ func (j *job) source(changes *plan.Changes) disk.Source {
 }
 
 // boundFile returns a writer that fails at the size limit of a file, before the file fills the disk. A limit of 0 means no limit.
-func (j *job) boundFile(w io.Writer, path string) io.Writer {
-	if j.MaxBlob <= 0 {
+func boundFile(w io.Writer, path string, most int64) io.Writer {
+	if most <= 0 {
 		return w
 	}
-	return bound.NewWriter(w, j.MaxBlob, func() error {
-		return failure.New(v1alpha1.ReasonLimitExceeded, "%s is larger than --max-blob, %d bytes", path, j.MaxBlob)
+	return bound.NewWriter(w, most, func() error {
+		return failure.New(v1alpha1.ReasonLimitExceeded, "%s is larger than --max-blob, %d bytes", path, most)
 	})
 }
 
@@ -281,7 +281,7 @@ func (f *files) validateAdopted(ctx context.Context, changes *plan.Changes) erro
 			return err
 		}
 		check := resource.NewChecker(c.Path)
-		err := f.dir.CopyTo(ctx, f.boundFile(check, c.Path), c.Path)
+		err := f.dir.CopyTo(ctx, boundFile(check, c.Path, f.MaxBlob), c.Path)
 		if errors.Is(err, fs.ErrNotExist) { // removed since the plan: the next comparison reports it as drift
 			continue
 		}

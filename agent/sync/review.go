@@ -32,11 +32,9 @@ type reviewResult struct {
 // review asks the Webhook whether the plan may be applied. staged says whether the plan's files were staged, and so
 // validated. The first request about a plan follows the staging. Later requests precede it, so that the sync writes no file
 // again while it waits.
-//
-// The first sync of a gateway, a repair, a requested rollback, and a new volume that gets what was delivered before, need no review.
 func (f *files) review(ctx context.Context, changes *plan.Changes, staged bool) error {
 	w, h := f.conn.Webhook, f.dir.Manifest().Header()
-	if w == nil || f.t.RequestedRollback || h.Commit.IsZero() || h.Commit == f.t.Commit && (h.Rules == f.rules.Fingerprint() || !h.Complete && (f.t.BeforeStart || f.t.NewVolume)) {
+	if w == nil || !f.delivery().NeedsReview() {
 		return nil
 	}
 	req := f.reviewRequest(changes, h.Commit)

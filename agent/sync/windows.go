@@ -5,22 +5,27 @@ import (
 	"fmt"
 	"time"
 
+	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/schedule"
 	"stoker.io/stoker/internal/failure"
 )
 
-// checkWindows returns an error if the maintenance windows do not allow this sync to change the gateway now. They do not
-// delay the first sync, a dry run, a repair of what was delivered, a requested rollback, a forced sync, an approved commit, or
-// a node of a pair whose config access changed. They do not delay a sync of what was delivered before, before the gateway's start or on a new
-// volume, if the manifest is incomplete, because files may be missing. Package record says what is evidence of this.
-//
-// While the sync waits, the gateway still loads what an earlier sync delivered.
-func (j *job) checkWindows(ctx context.Context) error {
+// delivery returns what package decide needs to know about this sync.
+func (j *job) delivery() decide.Delivery {
 	h := j.dir.Manifest().Header()
-	repair, lacksFiles := j.t.Repair && j.describesTarget(h), (j.t.BeforeStart || j.t.NewVolume) && !h.Complete
-	if len(j.t.Profile.Windows) == 0 || j.t.Profile.DryRun || repair || j.t.RequestedRollback || j.t.WindowApproved ||
-		h.Commit.IsZero() || j.node.AccessChanged() || j.force && j.Record.NewForce(j.t.Force) || lacksFiles && j.Record.Allows(j.t.Commit) {
+	return decide.Delivery{
+		First: h.Commit.IsZero(), DryRun: j.t.Profile.DryRun, Repair: j.t.Repair && j.describesTarget(h), Rollback: j.t.RequestedRollback,
+		Approved: j.t.WindowApproved, Forced: j.force && j.Record.NewForce(j.t.Force), AccessChanged: j.node.AccessChanged(),
+		SameCommit: h.Commit == j.t.Commit, SameRules: h.Rules == j.rules.Fingerprint(),
+		LacksFiles: (j.t.BeforeStart || j.t.NewVolume) && !h.Complete, Recorded: j.Record.Allows(j.t.Commit),
+	}
+}
+
+// checkWindows returns an error if the maintenance windows do not allow this sync to change the gateway now. While the sync waits, the gateway
+// still loads what an earlier sync delivered.
+func (j *job) checkWindows(ctx context.Context) error {
+	if len(j.t.Profile.Windows) == 0 || !j.delivery().WaitsForWindow() {
 		return nil
 	}
 	windows, errs := schedule.ParseWindows(j.t.Profile.Windows, j.t.Facts.GatewayName, j.t.Facts.PodName)
@@ -33,7 +38,7 @@ func (j *job) checkWindows(ctx context.Context) error {
 	}
 	if !j.unloaded.empty() && !j.t.BeforeStart {
 		if err := j.loadDiskCommit(ctx); err != nil {
-			return fmt.Errorf("load %s before %s: %w", h.Commit.Short(), j.t.Commit.Short(), err)
+			return fmt.Errorf("load %s before %s: %w", j.dir.Manifest().Header().Commit.Short(), j.t.Commit.Short(), err)
 		}
 	}
 	opens := "no time is known at which syncs are allowed"

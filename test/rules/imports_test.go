@@ -34,7 +34,7 @@ var floors = [][]string{
 	{"agent/forge", "agent/gitauth", "agent/propose/guard", "agent/archive"},
 	{"agent/redundancy", "agent/propose", "agent/archive/s3", "agent/archive/rest"},
 	{"agent/archive/azure", "agent/archive/gcs"},
-	{"agent/record", "agent/review"},
+	{"agent/decide", "agent/record", "agent/review"},
 	{"agent/sync"},
 	{"agent/connect", "agent/loop"},
 	{"agent/storage"},

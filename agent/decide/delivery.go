@@ -1,0 +1,47 @@
+package decide
+
+// Delivery is what is known about a sync before it changes the gateway. Package record says what is evidence of it.
+type Delivery struct {
+	// First reports that no sync was ever completed on this gateway.
+	First bool
+	// DryRun reports that nothing will be written.
+	DryRun bool
+	// Repair reports that the sync only restores what was delivered.
+	Repair bool
+	// Rollback reports that an operator requested to go back to the target, which ran here before.
+	Rollback bool
+	// Approved reports that a user approved the target for delivery outside the maintenance windows.
+	Approved bool
+	// Forced reports a force-sync request that is new.
+	Forced bool
+	// AccessChanged reports that a node of a redundant pair got or lost the access to its configuration.
+	AccessChanged bool
+	// SameCommit and SameRules report that the target, and the rules of the spec, are those of the last delivery.
+	SameCommit, SameRules bool
+	// LacksFiles reports a volume that may lack files of the last delivery: before the gateway's start, or because the volume is new.
+	LacksFiles bool
+	// Recorded reports that the target was delivered before, by evidence that the gateway cannot write, if there is any.
+	Recorded bool
+}
+
+// WaitsForWindow reports whether the delivery waits while the maintenance windows are closed.
+func (d Delivery) WaitsForWindow() bool {
+	switch {
+	case d.First, d.DryRun, d.Repair, d.Rollback, d.Approved, d.Forced, d.AccessChanged:
+		return false
+	case d.LacksFiles && d.Recorded:
+		return false
+	}
+	return true
+}
+
+// NeedsReview reports whether the validation webhook must allow the delivery.
+func (d Delivery) NeedsReview() bool {
+	switch {
+	case d.First, d.Rollback:
+		return false
+	case d.SameCommit && (d.SameRules || d.LacksFiles):
+		return false
+	}
+	return true
+}
