@@ -164,7 +164,7 @@ func TestOneLine(t *testing.T) {
 	}
 }
 
-// P9: names of files and users do not become directives of a forge or of CI, in the commit, the title and the body.
+// P10: names of files and users do not become directives of a forge or of CI, in the commit, the title and the body.
 func TestNamesAreNoDirectives(t *testing.T) {
 	var files []File
 	for i, name := range []string{"[skip ci]", "***NO_CI***", "fixes #1", "fixes GH-1", "closes https://git.example.com/o/r/issues/1", "@team"} {
