@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -54,13 +55,22 @@ func New(spec *v1alpha1.S3Storage, secrets func() (secret.String, error)) (archi
 	if secrets != nil {
 		o.Creds = credentials.New(fromSecret(secrets))
 	} else {
-		o.Creds = credentials.New(&credentials.IAM{Client: httpclient.Policy{Proxy: http.ProxyFromEnvironment, Timeout: 10 * time.Second}.Client()})
+		o.Creds = credentials.New(&credentials.IAM{Client: httpclient.Policy{Proxy: onlyTLS, Timeout: 10 * time.Second}.Client()})
 	}
 	client, err := minio.New(host, o)
 	if err != nil {
 		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, "spec.snapshots.storage.s3.endpoint: %w", err)
 	}
 	return store{client, spec.Bucket}, nil
+}
+
+// onlyTLS returns the proxy of the environment for https. A cloud serves the credentials of a pod or a node without TLS, at an address of the
+// node, and a proxy would see them.
+func onlyTLS(r *http.Request) (*url.URL, error) {
+	if r.URL.Scheme != "https" {
+		return nil, nil
+	}
+	return http.ProxyFromEnvironment(r)
 }
 
 const (

@@ -201,3 +201,17 @@ func TestIdentityFollowsNoRedirect(t *testing.T) {
 	assert.EqualValues(t, 1, asked.Load())
 	assert.Zero(t, elsewhere.Load())
 }
+
+// A proxy must not see the credentials of a pod's identity, which a cloud serves without TLS.
+func TestIdentityWithoutProxy(t *testing.T) {
+	t.Parallel()
+	for _, address := range []string{"http://169.254.170.23/v1/credentials", "http://metadata.example.com/latest"} {
+		t.Run(address, func(t *testing.T) {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, http.NoBody)
+			require.NoError(t, err)
+			proxy, err := onlyTLS(r)
+			require.NoError(t, err)
+			assert.Nil(t, proxy)
+		})
+	}
+}
