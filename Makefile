@@ -41,7 +41,7 @@ export GORACE ?= atexit_sleep_ms=50
 # tests of Argo CD 2 instead.
 ATATIME := -p $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 MODULES := test/gitea test/forge test/prometheus test/ui test/charts test/crd test/storage $(if $(filter 2,$(STOKER_ARGOCD)),test/argocd,test/argocd/v3)
-FIRST   := ./agent/follow ./hooks/configsync ./hooks ./agent/lead ./injector ./test/fleet ./test/bench/fleet
+FIRST   := ./agent/follow ./internal/configsync ./hooks ./agent/lead ./injector ./test/fleet ./test/bench/fleet
 
 # Tests build faster without vet, which make lint runs except in other modules, and without symbols, which are for debuggers.
 QUICK := -vet=off -ldflags='-s -w'

@@ -15,10 +15,10 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
-	"stoker.io/stoker/hooks/configsync"
 	"stoker.io/stoker/hooks/display"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/hooks/specfile"
+	"stoker.io/stoker/internal/configsync"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
 )

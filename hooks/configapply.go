@@ -10,9 +10,9 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/syntax"
-	"stoker.io/stoker/hooks/configsync"
 	"stoker.io/stoker/hooks/display"
 	"stoker.io/stoker/hooks/output"
+	"stoker.io/stoker/internal/configsync"
 	"stoker.io/stoker/internal/kube"
 )
 

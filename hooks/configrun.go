@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"stoker.io/stoker/agent/repo"
-	"stoker.io/stoker/hooks/configsync/reconcile"
-	"stoker.io/stoker/hooks/configsync/source"
+	"stoker.io/stoker/internal/configsync/reconcile"
+	"stoker.io/stoker/internal/configsync/source"
 	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/kube"

@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-// The runs themselves are tested in hooks/configsync.
+// The runs themselves are tested in internal/configsync.
 func TestConfigRunCommands(t *testing.T) {
 	t.Parallel()
 	lines := document.Open(t)

@@ -12,7 +12,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"stoker.io/stoker/hooks/configsync/kustomize"
+	"stoker.io/stoker/internal/configsync/kustomize"
 )
 
 // version is set by the build.

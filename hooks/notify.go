@@ -11,13 +11,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/hooks/notify"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/lease"
 	"stoker.io/stoker/internal/metrics"
+	"stoker.io/stoker/internal/notify"
 )
 
 const (

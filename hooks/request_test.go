@@ -9,7 +9,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// The commands of a GatewaySync take a ConfigSync, too. The requests themselves are tested in hooks/configsync.
+// The commands of a GatewaySync take a ConfigSync, too. The requests themselves are tested in internal/configsync.
 func TestConfigSyncRequests(t *testing.T) {
 	t.Parallel()
 	s := newConfigScene(t)

@@ -27,7 +27,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/agents/agentstest"
-	"stoker.io/stoker/hooks/configsync/kustomize"
+	"stoker.io/stoker/internal/configsync/kustomize"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/status/statustest"
 	"stoker.io/stoker/test/cluster/kubetest"

@@ -9,9 +9,9 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
-	"stoker.io/stoker/hooks/configsync/manifest"
-	"stoker.io/stoker/hooks/configsync/plan"
 	"stoker.io/stoker/hooks/output"
+	"stoker.io/stoker/internal/configsync/manifest"
+	"stoker.io/stoker/internal/configsync/plan"
 )
 
 // ListObject returns a list of objects as kubectl prints it.

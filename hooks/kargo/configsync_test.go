@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/hooks/configsync"
 	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/configsync"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/fleet/plant"
 	"stoker.io/stoker/test/fleet/receivertest"

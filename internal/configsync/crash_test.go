@@ -1,0 +1,259 @@
+package configsync_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/configsync"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/kube"
+)
+
+var errKilled = errors.New("killed")
+
+// killed is a client that dies at its request number at. before says whether the API server still sees that one.
+type killed struct {
+	http.RoundTripper
+	at, count *atomic.Int64
+	after     bool
+}
+
+func (k killed) RoundTrip(req *http.Request) (*http.Response, error) {
+	n := k.count.Add(1)
+	switch {
+	case n > k.at.Load(), n == k.at.Load() && !k.after:
+		return nil, errKilled
+	case n == k.at.Load():
+		resp, err := k.RoundTripper.RoundTrip(req)
+		if err == nil {
+			_ = resp.Body.Close() // the answer is lost
+		}
+		return nil, errKilled
+	}
+	return k.RoundTripper.RoundTrip(req)
+}
+
+// G3: a run that ends at any request, before or after the API server saw it, leaves nothing untracked; the next one completes it.
+func TestKilledAtEachRequest(t *testing.T) {
+	for name, after := range map[string]bool{"before": false, "after": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.commit("k8s/a.yaml", configMap("seed", "0"))
+			w.create("")
+			w.must()
+			const most = 200
+			total := int64(most)
+			// sequence: each iteration continues with what the one before left behind.
+			for at := int64(1); at < most; at++ {
+				commit := w.commit("k8s/a.yaml", configMap(fmt.Sprintf("a%d", at), "1")+configMap(fmt.Sprintf("b%d", at), "1")+configMap("seed", fmt.Sprint(at)))
+				count, last := &atomic.Int64{}, &atomic.Int64{}
+				last.Store(at)
+				config := w.RESTConfig()
+				config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return killed{rt, last, count, after} })
+				_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{Confirm: commit})
+				w.tracked()
+				if err == nil {
+					total = at
+					assert.Greater(t, at, int64(8), "the run must send enough requests to be interrupted")
+					break
+				}
+				_, err = w.engine(w.RESTConfig()).Apply(t.Context(), w.get(), configsync.Options{Confirm: commit})
+				require.NoError(t, err, "the next run must complete a run that ended at request %d", at)
+				w.tracked()
+				require.ElementsMatch(t, []string{"seed", fmt.Sprintf("a%d", at), fmt.Sprintf("b%d", at)}, w.ours())
+			}
+			require.Less(t, total, int64(most), "no run completed")
+			w.tracked()
+			assert.ElementsMatch(t, []string{"seed", fmt.Sprintf("a%d", total), fmt.Sprintf("b%d", total)}, w.ours())
+		})
+	}
+}
+
+// counting counts the requests by verb.
+type counting struct {
+	http.RoundTripper
+	reads, writes *atomic.Int64
+}
+
+func (c counting) RoundTrip(req *http.Request) (*http.Response, error) {
+	switch {
+	case req.Method != http.MethodGet:
+		c.writes.Add(1)
+	case strings.Contains(req.URL.Path, "/configmaps/"):
+		c.reads.Add(1)
+	}
+	return c.RoundTripper.RoundTrip(req)
+}
+
+// C3: a run that changes nothing costs one GET for each object, and writes nothing.
+func TestUnchangedRunCosts(t *testing.T) {
+	w := newWorld(t)
+	var text strings.Builder
+	for n := range 500 {
+		text.WriteString(configMap(fmt.Sprintf("m%d", n), "1"))
+	}
+	w.commit("k8s/a.yaml", text.String())
+	w.create("")
+	w.must()
+	w.must() // the rows of the status change from Created to Unchanged
+	reads, writes := &atomic.Int64{}, &atomic.Int64{}
+	config := w.RESTConfig()
+	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return counting{rt, reads, writes} })
+	_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
+	require.NoError(t, err)
+	assert.Equal(t, int64(500), reads.Load())
+	assert.Zero(t, writes.Load())
+	assert.Len(t, w.get().Status.Targets, 500)
+}
+
+// as returns the configuration of an account of the namespace with rules.
+func (w *world) as(rules ...rbacv1.PolicyRule) *rest.Config {
+	w.t.Helper()
+	meta := metav1.ObjectMeta{Name: "deployer", Namespace: w.namespace}
+	_, err := w.core.CoreV1().ServiceAccounts(w.namespace).Create(w.t.Context(), &corev1.ServiceAccount{ObjectMeta: meta}, metav1.CreateOptions{})
+	require.NoError(w.t, err)
+	_, err = w.core.RbacV1().Roles(w.namespace).Create(w.t.Context(), &rbacv1.Role{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{})
+	require.NoError(w.t, err)
+	_, err = w.core.RbacV1().RoleBindings(w.namespace).Create(w.t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: w.namespace, Name: meta.Name}},
+	}, metav1.CreateOptions{})
+	require.NoError(w.t, err)
+	return w.As(w.t, w.namespace, meta.Name, "")
+}
+
+func rule(groups, resources string, verbs ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{groups}, Resources: strings.Split(resources, ","), Verbs: verbs}
+}
+
+// G2: a run has the rights of its caller and no others. If they do not suffice, nothing is changed.
+func TestRightsOfCaller(t *testing.T) {
+	status := rule("stoker.io", "configsyncs,configsyncs/status", "get", "update")
+	own := rule("", "configmaps", "get", "create", "patch", "delete")
+	for name, c := range map[string]struct {
+		rules  []rbacv1.PolicyRule
+		text   string
+		reason v1alpha1.Reason
+	}{
+		"all":               {[]rbacv1.PolicyRule{status, own}, configMap("a", "1"), ""},
+		"no Secrets":        {[]rbacv1.PolicyRule{status, own}, configMap("a", "1") + "{apiVersion: v1, kind: Secret, metadata: {name: s}}", v1alpha1.ReasonApplyForbidden},
+		"no status":         {[]rbacv1.PolicyRule{rule("stoker.io", "configsyncs", "get"), own}, configMap("a", "1"), v1alpha1.ReasonApplyForbidden},
+		"only reading":      {[]rbacv1.PolicyRule{status, rule("", "configmaps", "get")}, configMap("a", "1"), v1alpha1.ReasonApplyForbidden},
+		"another namespace": {[]rbacv1.PolicyRule{status, own}, configMap("a", "1") + "{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: kube-system}}", v1alpha1.ReasonApplyForbidden},
+		"cluster":           {[]rbacv1.PolicyRule{status, own}, configMap("a", "1") + "{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: x}}", v1alpha1.ReasonApplyForbidden},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.commit("k8s/a.yaml", c.text)
+			w.create("")
+			engine := w.engine(w.as(c.rules...))
+			var err error
+			require.Eventually(t, func() bool { // the authorizer learns of the rules a moment later
+				_, err = engine.Apply(t.Context(), w.get(), configsync.Options{})
+				return failure.Reason(err, "") == c.reason
+			}, 20*time.Second, 200*time.Millisecond, "%v", err)
+			if c.reason != "" {
+				assert.Empty(t, w.ours())
+				return
+			}
+			assert.Equal(t, []string{"a"}, w.ours())
+		})
+	}
+}
+
+// meddling does something before the first deletion.
+type meddling struct {
+	http.RoundTripper
+	once *sync.Once
+	do   func()
+}
+
+func (m meddling) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Method == http.MethodDelete {
+		m.once.Do(m.do)
+	}
+	return m.RoundTripper.RoundTrip(req)
+}
+
+// G2: an object that is written while the run is under way is judged again before it is deleted.
+func TestPruneJudgesAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		patch string
+		gone  bool
+	}{
+		"status of a controller": {`{"data":{"more":"x"}}`, true},
+		"mark removed":           {`{"metadata":{"annotations":{"stoker.io/configsync":null}}}`, true},
+		"prune disabled":         {`{"metadata":{"annotations":{"stoker.io/prune":"disabled"}}}`, true},
+		"nothing of a run left":  {`{"data":null,"metadata":{"annotations":null}}`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.commit("k8s/a.yaml", configMap("a", "1")+configMap("b", "1"))
+			w.create("")
+			w.must()
+			w.commit("k8s/a.yaml", configMap("a", "1"))
+			config := w.RESTConfig()
+			config.Wrap(func(rt http.RoundTripper) http.RoundTripper {
+				return meddling{rt, &sync.Once{}, func() {
+					_, err := w.core.CoreV1().ConfigMaps(w.namespace).Patch(t.Context(), "b", types.MergePatchType, []byte(c.patch), metav1.PatchOptions{})
+					assert.NoError(t, err)
+				}}
+			})
+			_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
+			if c.gone {
+				require.NoError(t, err)
+				assert.Nil(t, w.data("b"))
+				return
+			}
+			assert.True(t, failure.Is(err, v1alpha1.ReasonPruneFailed), "%v", err)
+			assert.NotNil(t, w.data("b"))
+			assert.Equal(t, int32(1), w.get().Status.AppliedTargets)
+			assert.Len(t, w.get().Status.Inventory, 2)
+		})
+	}
+}
+
+// C4: a run does not report success if a ConfigSync of another life has its name.
+func TestRunOfRecreatedConfigSync(t *testing.T) {
+	w := newWorld(t)
+	w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.create("")
+	w.must()
+	stale := w.get()
+	require.NoError(t, w.clients(w.RESTConfig()).Dynamic.Resource(kube.ConfigSync.Resource()).Namespace(w.namespace).Delete(t.Context(), "plant", metav1.DeleteOptions{}))
+	w.create("")
+	_, err := w.engine(w.RESTConfig()).Apply(t.Context(), stale, configsync.Options{})
+	require.ErrorIs(t, err, configsync.ErrConcurrentChange)
+	w.must()
+	w.tracked()
+}
+
+// C4: two runs at a time do not lose what the other applied.
+func TestRunsAtTheSameTime(t *testing.T) {
+	w := newWorld(t)
+	w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.create("")
+	stale := w.get()
+	w.must()
+	w.commit("k8s/a.yaml", configMap("a", "1")+configMap("b", "1"))
+	_, err := w.engine(w.RESTConfig()).Apply(t.Context(), stale, configsync.Options{})
+	require.ErrorIs(t, err, configsync.ErrConcurrentChange)
+	w.tracked()
+	assert.Equal(t, []string{"a"}, w.ours())
+}

@@ -1,0 +1,170 @@
+package configsync_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/internal/configsync"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/kube"
+)
+
+// another creates a second ConfigSync of the repository, with a path and more fields of its spec.
+func (w *world) another(name, path, more string) {
+	w.t.Helper()
+	w.ApplyYAML(w.t, w.namespace, fmt.Sprintf("{apiVersion: stoker.io/v1alpha1, kind: ConfigSync, metadata: {name: %s}, spec: {source: {git: {repoURL: '%s', branch: main, path: %s}}%s}}",
+		name, w.server.URL("plant.git"), path, more))
+}
+
+// run applies the ConfigSync of a name as a user with all rights.
+func (w *world) run(name string) error {
+	w.t.Helper()
+	cs, err := kube.ConfigSyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace).Get(w.t.Context(), name)
+	require.NoError(w.t, err)
+	_, err = w.engine(w.RESTConfig()).Apply(w.t.Context(), cs, configsync.Options{})
+	return err
+}
+
+func (w *world) waits(name, message string) {
+	w.t.Helper()
+	err := w.run(name)
+	assert.Equal(w.t, v1alpha1.ReasonDependencyNotReady, failure.Reason(err, ""), "%v", err)
+	assert.ErrorContains(w.t, err, message)
+}
+
+func TestDependsOnConfigSync(t *testing.T) {
+	w := newWorld(t)
+	w.commit("k8s/a.yaml", configMap("a", "1"), "base/b.yaml", configMap("b", "1"))
+	w.create("dependsOn: [{name: base}]")
+
+	w.waits("plant", "waiting for ConfigSync base, which does not exist")
+	assert.Nil(t, w.data("a"), "nothing may be applied")
+	cs := w.get()
+	ready := meta.FindStatusCondition(cs.Status.Conditions, v1alpha1.ConditionReady)
+	require.NotNil(t, ready)
+	assert.Equal(t, string(v1alpha1.ReasonDependencyNotReady), ready.Reason)
+	assert.True(t, meta.IsStatusConditionTrue(cs.Status.Conditions, v1alpha1.ConditionReconciling))
+	assert.Nil(t, meta.FindStatusCondition(cs.Status.Conditions, v1alpha1.ConditionStalled))
+
+	w.another("base", "base", "")
+	w.waits("plant", "no run has handled")
+	require.NoError(t, w.run("base"))
+	require.NoError(t, w.run("plant"))
+	assert.Equal(t, map[string]string{"a": "1"}, w.data("a"))
+
+	second := w.commit("k8s/a.yaml", configMap("a", "2"))
+	w.waits("plant", "and not "+second[:7])
+	assert.Equal(t, map[string]string{"a": "1"}, w.data("a"), "the dependency still runs the previous commit of the ref")
+	require.NoError(t, w.run("base"))
+	require.NoError(t, w.run("plant"))
+	assert.Equal(t, map[string]string{"a": "2"}, w.data("a"))
+
+	w.commit("base/b.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: b}, data: 1}")
+	require.Error(t, w.run("base"))
+	w.waits("plant", "waiting for ConfigSync base: ")
+
+	// Of another ref, only Ready counts.
+	w.git.Branch("release", second)
+	_, err := kube.ConfigSyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace).Patch(t.Context(), "base", types.MergePatchType,
+		[]byte(`{"spec":{"source":{"git":{"branch":"release"}}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	w.waits("plant", "no run has handled")
+	require.NoError(t, w.run("base"))
+	require.NoError(t, w.run("plant"))
+
+	// A run that changes nothing, or only prunes, waits for nothing.
+	w.annotate(v1alpha1.AnnotationPaused, "")
+	_, err = kube.ConfigSyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace).Patch(t.Context(), "plant", types.MergePatchType,
+		[]byte(`{"spec":{"dependsOn":[{"name":"none"}]}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	for name, o := range map[string]configsync.Options{"dry run": {DryRun: true}, "prune": {PruneOnly: true}} {
+		t.Run(name, func(t *testing.T) {
+			_, err := w.engine(w.RESTConfig()).Apply(t.Context(), w.get(), o)
+			require.NoError(t, err)
+		})
+	}
+}
+
+func TestDependencyCycle(t *testing.T) {
+	w := newWorld(t)
+	w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.create("dependsOn: [{name: one}]")
+	w.another("one", "k8s", ", dependsOn: [{name: two}, {name: missing}]")
+	w.another("two", "k8s", ", dependsOn: [{name: plant}]")
+	for name, cycle := range map[string]string{"plant": "plant → one → two → plant", "two": "two → plant → one → two"} {
+		t.Run(name, func(t *testing.T) {
+			err := w.run(name)
+			assert.Equal(t, v1alpha1.ReasonDependencyCycle, failure.Reason(err, ""), "%v", err)
+			assert.ErrorContains(t, err, cycle)
+		})
+	}
+	assert.True(t, meta.IsStatusConditionTrue(w.get().Status.Conditions, v1alpha1.ConditionStalled))
+	assert.Nil(t, w.data("a"))
+
+	t.Run("cycle of its dependencies", func(*testing.T) {
+		w.another("outside", "k8s", ", dependsOn: [{name: two}]")
+		w.waits("outside", "waiting for ConfigSync two: ")
+	})
+	t.Run("a dependency on itself", func(t *testing.T) {
+		w.another("self", "k8s", ", dependsOn: [{name: self}]")
+		assert.ErrorContains(t, w.run("self"), "self → self")
+	})
+}
+
+func TestDependsOnGatewaySync(t *testing.T) {
+	w := newWorld(t)
+	commit := w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.create("dependsOn: [{kind: GatewaySync, name: line}]")
+	w.waits("plant", "waiting for GatewaySync line, which does not exist")
+	w.ApplyYAML(t, w.namespace, "{apiVersion: stoker.io/v1alpha1, kind: GatewaySync, metadata: {name: line}, spec: {git: {repo: '"+w.server.URL("plant.git")+"', ref: main}}}")
+	w.waits("plant", "waiting for GatewaySync line: ")
+
+	syncs := kube.GatewaySyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace)
+	outcome := func(commit string) {
+		t.Helper()
+		gs, err := syncs.Get(t.Context(), "line")
+		require.NoError(t, err)
+		gs.Status = v1alpha1.GatewaySyncStatus{ObservedGeneration: gs.Generation, ObservedRequest: desiredref.Key(gs), ConfirmedAt: new(metav1.Now()),
+			Outcome: &v1alpha1.Outcome{Phase: v1alpha1.OutcomeSucceeded, Ref: "main", Commit: commit, Message: "no gateways"}}
+		_, err = syncs.Update(t.Context(), gs, metav1.UpdateOptions{}, "status")
+		require.NoError(t, err)
+	}
+	outcome(strings.Repeat("b", 40))
+	w.waits("plant", "no agent leads")
+	renew := func() {
+		w.ApplyYAML(t, w.namespace, `{apiVersion: stoker.io/v1alpha1, kind: SyncTarget, metadata: {name: line}, spec: {format: 1, lead: {holder: line-0_1, renewed: "`+
+			time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")+`", durationSeconds: 60}}}`)
+	}
+	renew()
+	w.waits("plant", "it runs bbbbbbb and not "+commit[:7])
+	outcome(commit)
+
+	t.Run("no right to get SyncTargets", func(t *testing.T) {
+		config := w.as(rule("stoker.io", "configsyncs,gatewaysyncs", "get"), rule("stoker.io", "configsyncs/status", "update"), rule("", "configmaps", "get", "create", "patch"))
+		_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
+		assert.Equal(t, v1alpha1.ReasonApplyForbidden, failure.Reason(err, ""), "%v", err)
+		assert.ErrorContains(t, err, "may not get SyncTarget line", "the message must name the right that the caller lacks")
+		assert.Nil(t, w.data("a"), "nothing may be applied before a lead confirms the dependency")
+	})
+
+	renew()
+	require.NoError(t, w.run("plant"))
+	assert.Equal(t, map[string]string{"a": "1"}, w.data("a"))
+}
+
+// A ConfigSync without a status is not ready for readers that know only observedGeneration, such as kstatus.
+func TestNewConfigSyncIsNotReady(t *testing.T) {
+	w := newWorld(t)
+	w.create("")
+	assert.Equal(t, int64(-1), w.get().Status.ObservedGeneration)
+}

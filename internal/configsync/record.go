@@ -1,0 +1,193 @@
+package configsync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/configsync/manifest"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/status"
+)
+
+const (
+	maxInventory = 2000
+	// reportTimeout bounds the last writes of a run, which are made even if the run is interrupted.
+	reportTimeout = 15 * time.Second
+)
+
+// ErrConcurrentChange means that another client wrote the ConfigSync while the run was under way.
+var ErrConcurrentChange = errors.New("another run or user changed the ConfigSync in the meantime: run the command again")
+
+// record writes the status of a ConfigSync, and sends its Events.
+type record struct {
+	// cs has the status to write.
+	cs         *v1alpha1.ConfigSync
+	clients    kube.Clients
+	replicated bool // other replicas may take over
+	// lastInventory is the inventory of the status as it was last read or written.
+	lastInventory []string
+	// intent is the ConfigSync as writeIntent wrote it, until it is written again.
+	intent *v1alpha1.ConfigSync
+	// inventoryOnly reports that the run changes nothing else of a status that another run wrote meanwhile.
+	inventoryOnly bool
+}
+
+// newRecord returns a record that writes with the StatusClients of the engine, or else with the given clients.
+func (e *Engine) newRecord(cs *v1alpha1.ConfigSync, clients kube.Clients) *record {
+	c := &record{cs: cs.DeepCopy(), clients: clients, lastInventory: cs.Status.Inventory}
+	if e.StatusClients != nil {
+		c.clients, c.replicated = *e.StatusClients, true
+	}
+	return c
+}
+
+// conditions are the types of the conditions of a ConfigSync.
+var conditions = []string{v1alpha1.ConditionReady, v1alpha1.ConditionRefResolved, v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled,
+	v1alpha1.ConditionAvailable, v1alpha1.ConditionDegraded}
+
+// setCondition sets a condition. Conditions of other writers stay if there is room for them.
+func (c *record) setCondition(kind string, value metav1.ConditionStatus, reason v1alpha1.Reason, message string) {
+	c.cs.Status.Conditions = status.FitConditions(c.cs.Status.Conditions, conditions)
+	meta.SetStatusCondition(&c.cs.Status.Conditions, metav1.Condition{
+		Type: kind, Status: value, Reason: string(reason), Message: truncateMessage(message), ObservedGeneration: c.cs.Generation,
+		LastTransitionTime: metav1.NewTime(c.clients.Now()),
+	})
+}
+
+// truncateMessage shortens a message to the 1024 characters that a field of the status may have.
+func truncateMessage(s string) string {
+	const maxLength = 1024
+	if utf8.RuneCountInString(s) <= maxLength {
+		return s
+	}
+	return string([]rune(s)[:maxLength-1]) + "…"
+}
+
+// writeIntent writes the status before a run changes anything. It fails if another client wrote the ConfigSync since it was read.
+func (c *record) writeIntent(ctx context.Context) error {
+	derive(c.cs)
+	written, err := kube.ConfigSyncs(c.clients.Dynamic, c.cs.Namespace).Update(ctx, c.cs, metav1.UpdateOptions{}, "status")
+	switch {
+	case apierrors.IsConflict(err):
+		return ErrConcurrentChange
+	case apierrors.IsForbidden(err):
+		return failure.New(v1alpha1.ReasonApplyForbidden, "nothing was changed: the caller may not update configsyncs/status in namespace %s, where a run records what it owns", c.cs.Namespace)
+	case err != nil:
+		return err
+	}
+	c.cs, c.lastInventory, c.intent = written.DeepCopy(), written.Status.Inventory, written
+	return nil
+}
+
+// write writes the status after a run, even if another client wrote it meanwhile. It returns the ConfigSync as it was before,
+// or nil if it already had this status. gone are the objects that the run removed from the inventory.
+func (c *record) write(ctx context.Context, gone map[manifest.ID]bool) (before *v1alpha1.ConfigSync, err error) {
+	derive(c.cs)
+	before, err = c.replace(ctx, gone)
+	for range 2 {
+		if apierrors.IsConflict(err) {
+			before, err = c.replace(ctx, gone)
+		}
+	}
+	switch {
+	case err == nil:
+		return before, nil
+	case apierrors.IsConflict(err):
+		return nil, ErrConcurrentChange
+	}
+	return nil, fmt.Errorf("the run is complete, but the status could not be written: %w", err)
+}
+
+// replace replaces the status in the cluster once. Its first call after writeIntent uses the result of that write, which saves
+// a read.
+func (c *record) replace(ctx context.Context, gone map[manifest.ID]bool) (before *v1alpha1.ConfigSync, err error) {
+	syncs := kube.ConfigSyncs(c.clients.Dynamic, c.cs.Namespace)
+	now, ours := c.intent, c.intent != nil
+	if c.intent = nil; now == nil {
+		now, err = syncs.Get(ctx, c.cs.Name)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case now.UID != c.cs.UID:
+		return nil, ErrConcurrentChange
+	}
+	if err := c.mergeInventory(now.Status.Inventory, gone); err != nil {
+		return nil, err
+	}
+	if c.inventoryOnly && !ours {
+		inventory := c.cs.Status.Inventory
+		now.Status.DeepCopyInto(&c.cs.Status)
+		c.cs.Status.Inventory = inventory
+	}
+	if equality.Semantic.DeepEqual(now.Status, c.cs.Status) {
+		return nil, nil
+	}
+	before = now.DeepCopy()
+	now.Status = c.cs.Status
+	if _, err = syncs.Update(ctx, now, metav1.UpdateOptions{}, "status"); err != nil {
+		return nil, err
+	}
+	return before, nil
+}
+
+// mergeInventory adds the lines that other runs wrote since the inventory was read, so that it has every object that they applied. If both
+// together have too many, it fails: without a line, an object would stay in the cluster forever.
+func (c *record) mergeInventory(now []string, gone map[manifest.ID]bool) error {
+	if slices.Equal(now, c.lastInventory) {
+		return nil
+	}
+	ours := map[manifest.ID]bool{}
+	for _, line := range c.cs.Status.Inventory {
+		if e, ok := manifest.ParseEntry(line); ok {
+			ours[e.ID] = true
+		}
+	}
+	merged := slices.Clone(c.cs.Status.Inventory)
+	for _, line := range now {
+		if e, ok := manifest.ParseEntry(line); ok && !ours[e.ID] && !gone[e.ID] {
+			merged = append(merged, line)
+		}
+	}
+	if len(merged) > maxInventory {
+		return failure.New(v1alpha1.ReasonLimitExceeded, "the ConfigSync would own %d objects, with those of another run; at most %d are allowed: prune some, or split it",
+			len(merged), maxInventory)
+	}
+	slices.Sort(merged)
+	c.cs.Status.Inventory = merged
+	return nil
+}
+
+// event is an Event about the ConfigSync.
+type event struct{ kind, reason, note string }
+
+// send sends Events. They are best effort: the caller may lack the right to create them.
+func (c *record) send(ctx context.Context, events ...event) {
+	for _, e := range events {
+		if len(e.note) > 1000 { // the API's bound is 1,024 bytes
+			e.note = strings.ToValidUTF8(e.note[:1000], "") + "…"
+		}
+		_, _ = c.clients.Core.EventsV1().Events(c.cs.Namespace).Create(ctx, &eventsv1.Event{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: c.cs.Name + "-", Namespace: c.cs.Namespace},
+			EventTime:  metav1.NewMicroTime(c.clients.Now()), ReportingController: "stoker.io/config", ReportingInstance: "stoker-config",
+			Action: "Sync", Reason: e.reason, Type: e.kind, Note: e.note,
+			Regarding: corev1.ObjectReference{
+				APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindConfigSync, Namespace: c.cs.Namespace, Name: c.cs.Name, UID: c.cs.UID,
+			},
+		}, metav1.CreateOptions{})
+	}
+}

@@ -1,0 +1,109 @@
+package configsync
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/configsync/apply"
+	"stoker.io/stoker/internal/configsync/manifest"
+	"stoker.io/stoker/internal/configsync/plan"
+	"stoker.io/stoker/internal/failure"
+)
+
+const (
+	// deletionTimeout bounds the wait for the deletion of an object. Finalizers can delay it.
+	deletionTimeout = time.Minute
+	// maxConflicts is how often an object may change while it is being deleted.
+	maxConflicts = 3
+)
+
+// planRecreation is for an object with a changed immutable field. If its manifest asks for it, and a dry run of the deletion succeeds,
+// it replaces the fault of x by an item that deletes and creates the object.
+func (p *planner) planRecreation(ctx context.Context, x *object) error {
+	if x.claim != plan.Ours || !plan.MayRecreate(x.want, p.inventoryEntry(x.want.ID()), x.live) {
+		return nil
+	}
+	if err := p.client.DryRunDelete(ctx, x.live); apply.IsRefusal(err) {
+		x.fault = undeletable(err)
+		return nil
+	} else if err != nil {
+		return apply.Redact(x.want, err)
+	}
+	x.item = plan.Item{ID: x.want.ID(), File: x.want.File, Action: plan.Recreate, Message: "a field of it cannot be changed, and annotation " + v1alpha1.AnnotationConfigRecreate + " is enabled"}
+	x.fault = nil
+	return nil
+}
+
+// inventoryEntry returns the entry of the inventory for an object, or nil.
+func (p *planner) inventoryEntry(id manifest.ID) *manifest.Entry {
+	if e, ok := p.entries[id]; ok {
+		return &e
+	}
+	return nil
+}
+
+// undeletable explains why the API server does not delete an object that has to be created again.
+func undeletable(err error) *failure.Error {
+	if apierrors.IsForbidden(err) {
+		return failure.New(v1alpha1.ReasonApplyForbidden, "a field of it cannot be changed, and the API server does not allow its deletion: grant the caller the verb delete")
+	}
+	return failure.New(v1alpha1.ReasonImmutableField, "a field of it cannot be changed, and the API server refuses its deletion (%s): delete it yourself", apierrors.ReasonForError(err))
+}
+
+// deleteAndWait deletes an object that is created again, and waits until it is gone. It deletes only the object that was planned. If that
+// has changed in the meantime, for example because a controller wrote its status, deleteAndWait reads and checks it again.
+func (a *applier) deleteAndWait(ctx context.Context, x *object) error {
+	id, uid := x.want.ID(), x.live.GetUID()
+	for conflicts := 0; ; conflicts++ {
+		err := a.client.Delete(ctx, x.live)
+		if err == nil {
+			break
+		}
+		if !apierrors.IsConflict(err) || conflicts == maxConflicts {
+			if !apply.IsRefusal(err) {
+				return apply.Redact(x.want, err)
+			}
+			x.fault = undeletable(err)
+			return failure.New(x.fault.Reason, "%s: %w", id, x.fault)
+		}
+		live, err := a.client.Get(ctx, x.want)
+		if err != nil {
+			return apply.Redact(x.want, err)
+		}
+		if live == nil {
+			break
+		}
+		if live.GetUID() != uid {
+			return failReplaced(x)
+		}
+		x.live = live
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, deletionTimeout, failure.New(v1alpha1.ReasonUnhealthy,
+		"%s is being recreated, but its finalizers keep it: see metadata.finalizers, and run the command again when it is gone", id))
+	defer cancel()
+	for {
+		live, err := a.client.Get(ctx, x.want)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			return apply.Redact(x.want, err)
+		case err == nil && live == nil:
+			return nil
+		case err == nil && live.GetUID() != uid:
+			return failReplaced(x)
+		}
+		if !backoff.Wait(ctx, pollInterval/4) {
+			return fmt.Errorf("wait for the deletion: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// failReplaced sets and returns the fault that an object is no longer the one that was planned.
+func failReplaced(x *object) error {
+	x.fault = failure.New(v1alpha1.ReasonNotOwned, "another object has its name now: run the command again")
+	return failure.New(x.fault.Reason, "%s: %w", x.want.ID(), x.fault)
+}

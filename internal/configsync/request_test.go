@@ -1,0 +1,249 @@
+package configsync_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/internal/configsync"
+	"stoker.io/stoker/internal/configsync/source"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/request"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// setter writes requests to ConfigSyncs.
+func (w *world) setter() *request.Setter {
+	return request.NewSetter(w.clients(w.RESTConfig()).Dynamic, nil).Of(kube.ConfigSync)
+}
+
+// ask requests a ref of the ConfigSync.
+func (w *world) ask(r request.Request) request.Answer {
+	w.t.Helper()
+	r.By = "cli"
+	answer, err := w.setter().Ask(w.t.Context(), w.namespace, "plant", r)
+	require.NoError(w.t, err)
+	return answer
+}
+
+// verdict is what stoker wait reads.
+func (w *world) verdict() request.Verdict { return request.ReadConfig(w.get(), "") }
+
+// A request of a ConfigSync has the rules of a GatewaySync: package desiredref decides for both.
+func TestRequestedRef(t *testing.T) {
+	w := newWorld(t)
+	first := w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.git.Tag("v1", first)
+	second := w.commit("k8s/a.yaml", configMap("a", "2"))
+	w.create("source: {git: {allowedRefs: [main, 'v*']}}")
+	assert.Equal(t, request.Progressing, w.verdict().Phase, "no run has handled the spec yet")
+	w.must()
+	assert.Equal(t, request.Succeeded, w.verdict().Phase)
+
+	// sequence: each step starts with the state that the last one left
+	w.ask(request.Request{Ref: "v1", ID: "job-1"})
+	assert.Equal(t, request.Progressing, w.verdict().Phase, "no run has handled the request yet")
+	w.must()
+	cs := w.get()
+	assert.Equal(t, "1", w.data("a")["a"])
+	assert.Equal(t, []string{"v1", first, desiredref.Key(cs)}, []string{cs.Status.SourceRef, cs.Status.SourceRevision, cs.Status.ObservedRequest})
+	assert.Equal(t, request.Verdict{Phase: request.Succeeded, Ref: "v1", Commit: first, Reason: v1alpha1.ReasonSynced, Message: "1 objects of " + first[:7] + " are applied and healthy"}, w.verdict())
+	assert.Equal(t, request.Overtaken, request.ReadConfig(cs, "main").Phase)
+	assert.Equal(t, request.Unchanged, w.ask(request.Request{Ref: "v1", ID: "job-1"}).Outcome)
+
+	w.git.Tag("nightly", first)
+	w.ask(request.Request{Ref: "nightly"})
+	_, err := w.apply()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotAllowed), "%v", err)
+	assert.Equal(t, request.Failed, w.verdict().Phase)
+
+	w.ask(request.Request{Ref: "v1", Commit: second})
+	_, err = w.apply()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonRefMoved), "%v", err)
+	w.git.Tag("v1", second)
+	_, err = w.apply()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonRefMoved), "a rejected request must stay rejected: %v", err)
+	assert.Equal(t, "1", w.data("a")["a"])
+
+	w.create("source: {git: {branch: null, revision: refs/heads/main, allowedRefs: [main, 'v*']}}")
+	w.must()
+	assert.Equal(t, "2", w.data("a")["a"], "a later change of the spec must supersede the request")
+	assert.NotEmpty(t, w.get().Status.Request.Lapsed)
+	assert.Equal(t, request.Succeeded, w.verdict().Phase)
+}
+
+func TestRollbackRequest(t *testing.T) {
+	w := newWorld(t)
+	first := w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.create("")
+	_, err := w.setter().Rollback(t.Context(), w.namespace, "plant", "", "cli", "")
+	require.ErrorContains(t, err, "no commit was applied with all objects healthy yet")
+	w.must()
+	second := w.commit("k8s/a.yaml", configMap("a", "2"))
+	w.must()
+	answer, err := w.setter().Rollback(t.Context(), w.namespace, "plant", first[:7], "cli", "")
+	require.NoError(t, err)
+	assert.Equal(t, "to "+first[:7]+" until main moves on from "+second[:7], answer.Message)
+	for range 2 {
+		w.must()
+		assert.Equal(t, "1", w.data("a")["a"])
+		assert.Contains(t, w.condition(v1alpha1.ConditionReady).Message, "rolled back: "+second[:7]+" of main is blocked")
+	}
+	w.commit("k8s/a.yaml", configMap("a", "3"))
+	w.must()
+	assert.Equal(t, "3", w.data("a")["a"])
+	w.git.ForcePush(second)
+	w.must()
+	assert.Equal(t, "2", w.data("a")["a"], "a lapsed rollback must not return")
+}
+
+// A ConfigSync that follows a GatewaySync has no ref of its own.
+func TestRequestOfFollower(t *testing.T) {
+	w := newWorld(t)
+	commit := w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.ApplyYAML(t, w.namespace, "{apiVersion: stoker.io/v1alpha1, kind: GatewaySync, metadata: {name: line}, spec: {git: {repo: '"+w.server.URL("plant.git")+"', ref: main}}}")
+	gs, err := kube.GatewaySyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace).Get(t.Context(), "line")
+	require.NoError(t, err)
+	w.target("main", commit, gs.Generation)
+	w.create("source: {git: null, gatewaySync: {name: line, path: k8s}}")
+	_, err = w.setter().Ask(t.Context(), w.namespace, "plant", request.Request{Ref: "v1", By: "cli"})
+	require.ErrorContains(t, err, "request the ref of the GatewaySync")
+	_, err = w.setter().Rollback(t.Context(), w.namespace, "plant", "", "cli", "")
+	require.ErrorContains(t, err, "request the ref of the GatewaySync")
+	assert.Empty(t, w.get().Annotations)
+	w.ask(request.Request{Force: true})
+	w.must()
+	assert.Equal(t, request.Succeeded, w.verdict().Phase)
+	w.annotate(v1alpha1.AnnotationRequestedRef, "v1")
+	_, err = w.apply()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotAllowed), "%v", err)
+}
+
+// broken never becomes healthy.
+const broken = "{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: line}, spec: {serviceName: s, selector: {matchLabels: {a: b}}, " +
+	"template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: c}]}}}}\n---\n"
+
+func TestRollbackOnFailure(t *testing.T) {
+	w := newWorld(t)
+	first := w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.create("{progressDeadline: 1s, rollbackOnFailure: LastGood}")
+	w.must()
+
+	// sequence: each step starts with the state that the last one left
+	refused := w.commit("k8s/a.yaml", configMap("a", "2")+"{apiVersion: v1, kind: ConfigMap, metadata: {name: b}, data: {a: [1]}}\n")
+	_, err := w.apply()
+	require.Error(t, err)
+	assert.Equal(t, "1", w.data("a")["a"])
+	assert.NotContains(t, w.get().Annotations, v1alpha1.AnnotationRequestedRef, "a run that changed nothing must not request a rollback")
+
+	second := w.commit("k8s/a.yaml", configMap("a", "2")+broken)
+	_, err = w.apply()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonProgressDeadlineExceeded), "%v", err)
+	cs := w.get()
+	assert.Equal(t, []string{first, second}, []string{cs.Annotations[v1alpha1.AnnotationRequestedRef], cs.Annotations[v1alpha1.AnnotationRequestedUnless]})
+	assert.NotEqual(t, refused, second)
+	for range 2 { // no loop
+		w.must()
+		assert.Equal(t, "1", w.data("a")["a"])
+		assert.Contains(t, w.condition(v1alpha1.ConditionReady).Message, "rolled back: "+second[:7]+" of main is blocked")
+		assert.Equal(t, cs.Annotations, w.get().Annotations)
+	}
+	w.git.Git("branch", "other", "main")
+	w.git.Git("update-ref", "-d", "refs/heads/main")
+	w.must()
+	assert.Equal(t, "1", w.data("a")["a"], "while the ref is missing, the rollback must stay")
+	w.git.Git("update-ref", "refs/heads/main", second)
+	_, err = w.core.AppsV1().StatefulSets(w.namespace).Get(t.Context(), "line", metav1.GetOptions{})
+	require.Error(t, err)
+	assert.Contains(t, w.reasons(), fmt.Sprintf("Warning RollbackRequested: %s failed: the rollback is requested, to %s until main moves on from %s", second[:7], first[:7], second[:7]))
+	assert.Contains(t, w.reasons(), "Normal RollbackCompleted: rolled back")
+
+	third := w.commit("k8s/a.yaml", configMap("a", "3"))
+	w.must()
+	assert.Equal(t, "3", w.data("a")["a"], "the rollback must end when the ref moves on")
+	assert.Equal(t, third, w.get().Status.LastGood.Commit)
+
+	w.commit("k8s/a.yaml", configMap("a", "4")+broken)
+	w.create("{progressDeadline: 1s, rollbackOnFailure: None}")
+	_, err = w.apply()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonProgressDeadlineExceeded), "%v", err)
+	assert.Equal(t, cs.Annotations, w.get().Annotations)
+	assert.Equal(t, "4", w.data("a")["a"])
+}
+
+// The program has the right to request a rollback, and carries it out.
+func TestProgramRollsBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	system := w.installed()
+	w.account(w.namespace, "stoker-config", configMaps, rule("apps", "statefulsets", "get", "create", "patch", "delete"))
+	w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.create("{refreshInterval: 5s, progressDeadline: 1s, rollbackOnFailure: LastGood}")
+	w.program(system, nil)
+	w.reaches(metav1.ConditionTrue, v1alpha1.ReasonSynced)
+	second := w.commit("k8s/a.yaml", configMap("a", "2")+broken)
+	require.Eventually(t, func() bool {
+		v := w.verdict()
+		return v.Phase == request.Succeeded && desiredref.RequestsOf(w.get()).Unless() == second
+	}, soon, 100*time.Millisecond)
+	assert.Equal(t, "1", w.data("a")["a"])
+	w.commit("k8s/a.yaml", configMap("a", "3"))
+	w.has("a", "3")
+}
+
+// While a run waits for healthy objects, its commit can be rolled back.
+func TestRollbackWhileRunWaits(t *testing.T) {
+	w := newWorld(t)
+	good := w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.create("progressDeadline: 5m")
+	w.must()
+	bad := w.commit("k8s/b.yaml", "{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: line}, spec: {serviceName: s, selector: {matchLabels: {a: b}}, "+
+		"template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: c}]}}}}")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.engine(w.RESTConfig()).Apply(ctx, w.get(), configsync.Options{})
+		done <- err
+	}()
+	require.Eventually(t, func() bool { return w.get().Status.SourceRevision == bad }, soon, 50*time.Millisecond)
+	require.Equal(t, &v1alpha1.Rollback{Commit: good, Unless: bad, Over: good + "@main"}, w.get().Status.Rollback)
+	answer, err := w.setter().Rollback(t.Context(), w.namespace, "plant", "", "cli", "")
+	require.NoError(t, err)
+	assert.Equal(t, request.Set, answer.Outcome)
+	cancel()
+	require.Error(t, <-done)
+	w.must()
+	assert.Equal(t, good, w.get().Status.SourceRevision)
+}
+
+// A spec with the id of a commit asks git for nothing that is kept. Other credentials have to fetch it themselves.
+func TestKeptObjectsNeedCredentials(t *testing.T) {
+	w := newWorld(t)
+	w.server.SetAuth(gitserver.Basic("git", "S3CR3T-right"))
+	commit := w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.ApplyYAML(t, w.namespace, "{apiVersion: v1, kind: Secret, metadata: {name: git}, stringData: {username: git, password: S3CR3T-right}}")
+	w.create("source: {git: {branch: null, revision: " + commit + ", authMethod: https, authSecretRef: {name: git}}}")
+	cache, err := source.NewCache(1<<20, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, cache.Close()) })
+	engine := w.engine(w.RESTConfig())
+	engine.Cache = cache
+	run := func() error {
+		_, err := engine.Apply(t.Context(), w.get(), configsync.Options{})
+		return err
+	}
+	require.NoError(t, run())
+	w.server.Forget()
+	require.NoError(t, run())
+	assert.Zero(t, w.server.Stats().UploadPacks, "the cached commit must be used")
+	w.ApplyYAML(t, w.namespace, "{apiVersion: v1, kind: Secret, metadata: {name: git}, stringData: {username: git, password: S3CR3T-wrong}}")
+	assert.True(t, failure.Is(run(), v1alpha1.ReasonAuthFailed))
+}

@@ -1,0 +1,429 @@
+// Package source reads the files of a ConfigSync from git: it resolves the ref to a commit, and fetches only the objects below the path.
+// There is no work tree and no child process. Symbolic links and submodules are errors. Package kustomize decides which files of a
+// kustomization may be read.
+package source
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/bmatcuk/doublestar/v4"
+
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/bound"
+	"stoker.io/stoker/internal/configsync/kustomize"
+	"stoker.io/stoker/internal/configsync/manifest"
+	"stoker.io/stoker/internal/configsync/render"
+	"stoker.io/stoker/internal/failure"
+)
+
+const (
+	maxFiles   = 5000 // below one path
+	maxFolders = 5000
+	maxDepth   = 32
+)
+
+// Commit is an open commit, of which the trees are fetched. Read fetches files.
+type Commit struct {
+	// Ref is the ref as it was requested, and ID the commit that it points to.
+	Ref string
+	ID  plan.ID
+
+	remote  *repo.Remote
+	store   *repo.Store
+	release func(keep bool) error // releases the directory of store
+	refName string                // name of the ref
+}
+
+// CommitSpec selects the commit to open.
+type CommitSpec struct {
+	// Ref is a branch, a tag, a commit or HEAD.
+	Ref string
+	// Within is a branch whose history must contain the commit; "" allows any commit.
+	Within string
+	// Commit is the commit of a SyncTarget. Open verifies with git that Ref may point to it, by the git settings of the GatewaySync in
+	// Spec, as the gateways do.
+	Commit plan.ID
+	Spec   *v1alpha1.GitSpec
+	// Allowed are the patterns of refs that a request may name; nil if Ref is not requested.
+	Allowed []string
+	// Check returns an error if the commit of Ref must not be used; nil allows every commit.
+	Check func(commit string) error
+	// Verifier verifies the signature of the commit; nil if none is required.
+	Verifier *repo.Verifier
+}
+
+// Open resolves a ref, and fetches the trees of its commit into a slot of the cache. The caller must close the commit, which also closes
+// remote. If Open fails, it closes remote itself.
+func Open(ctx context.Context, remote *repo.Remote, w CommitSpec, slot Slot) (_ *Commit, err error) {
+	c := &Commit{Ref: w.Ref, remote: remote}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Close())
+		}
+	}()
+	dir, release, err := slot.acquire()
+	if err != nil {
+		return nil, err
+	}
+	c.release = release
+	if c.store, err = repo.Open(filepath.Join(dir, "objects"), repo.StoreOptions{Limits: slot.limits()}); err != nil {
+		return nil, err
+	}
+	if err := c.resolve(ctx, w); err != nil {
+		return nil, err
+	}
+	if _, err := c.store.FetchTrees(ctx, remote, c.ID, c.refName); err != nil {
+		return nil, err
+	}
+	if w.Verifier != nil {
+		if err := c.store.Verify(ctx, w.Verifier, remote, c.ID, w.Ref); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// resolve sets the ID and the ref name of the commit.
+func (c *Commit) resolve(ctx context.Context, w CommitSpec) (err error) {
+	if w.Spec != nil && !w.Commit.IsZero() {
+		c.ID = w.Commit
+		c.refName, err = c.store.Admit(ctx, c.remote, w.Spec, w.Ref, w.Commit)
+		return err
+	}
+	ref, err := repo.ParseRef(w.Ref)
+	if err != nil {
+		return err
+	}
+	at, err := c.remote.Resolve(ctx, ref)
+	if err != nil {
+		return err
+	}
+	c.ID, c.refName = at.Commit, at.Ref
+	if w.Allowed != nil {
+		all, err := c.remote.Refs(ctx)
+		if err != nil {
+			return err
+		}
+		if err := all.CheckAllowed(ctx, c.store, c.remote, w.Allowed, at); err != nil {
+			return err
+		}
+	}
+	if w.Check != nil {
+		if err := w.Check(c.ID.String()); err != nil {
+			return err
+		}
+	}
+	if at.Ref == "" && w.Within != "" {
+		c.refName = "refs/heads/" + w.Within
+		return c.checkOnBranch(ctx, w.Within)
+	}
+	return nil
+}
+
+// checkOnBranch returns an error if the commit is not part of a branch, because git hosts also serve commits of forks.
+func (c *Commit) checkOnBranch(ctx context.Context, branch string) error {
+	all, err := c.remote.Refs(ctx)
+	if err != nil {
+		return err
+	}
+	found, err := c.store.Reaches(ctx, c.remote, all, []string{"refs/heads/" + branch}, c.ID)
+	if err != nil || found {
+		return err
+	}
+	return failure.New(v1alpha1.ReasonRefNotAllowed, "commit %s is not part of branch %s: correct spec.source.git.revision or branch", c.ID, failure.Quote(branch))
+}
+
+// Close releases all resources.
+func (c *Commit) Close() error {
+	errs := []error{c.remote.Close()}
+	keep := false
+	if c.store != nil {
+		keep = !c.store.Damaged()
+		errs = append(errs, c.store.Close())
+	}
+	if c.release != nil {
+		errs = append(errs, c.release(keep))
+	}
+	return errors.Join(errs...)
+}
+
+// sourceFile is a file of the commit, or a folder with a kustomization.
+type sourceFile struct {
+	path  string
+	id    plan.ID
+	build bool
+}
+
+// Read returns a layer for each path, with the manifests at and below it in the order of their names, and the contents of the given files.
+// It fetches all of them at once. Package kustomize reads folders with a kustomization; if build is false, they are an error. Paths that match
+// a pattern of excludes are skipped.
+func (c *Commit) Read(ctx context.Context, paths, files, excludes []string, build bool) (layers [][]render.File, contents map[string][]byte, err error) {
+	w := &walker{commit: c, build: build, excludes: excludes, remaining: manifest.MaxBytes}
+	var found [][]sourceFile
+	for _, p := range paths {
+		list, err := w.manifests(p)
+		if err != nil {
+			return nil, nil, err
+		}
+		found = append(found, list)
+	}
+	var single []sourceFile
+	for _, f := range files {
+		entry, err := w.find(f)
+		if err != nil {
+			return nil, nil, err
+		}
+		if entry.Mode == plan.Directory {
+			return nil, nil, failure.New(v1alpha1.ReasonSourceMissing, "%s is a folder: fromFiles names files", failure.Quote(f))
+		}
+		single = append(single, sourceFile{path: f, id: entry.ID})
+	}
+	var ids []plan.ID
+	for _, list := range append(found, single) {
+		for _, f := range list {
+			if !f.build {
+				ids = append(ids, f.id)
+			}
+		}
+	}
+	if _, err := c.store.FetchBlobs(ctx, ids); err != nil {
+		return nil, nil, err
+	}
+	for _, list := range found {
+		layer := make([]render.File, 0, len(list))
+		for _, f := range list {
+			file := render.File{Path: f.path}
+			if f.build {
+				file.Kustomization, err = kustomize.Read(ctx, w, f.path)
+			} else {
+				file.Content, err = w.content(f)
+			}
+			if err != nil {
+				return nil, nil, err
+			}
+			layer = append(layer, file)
+		}
+		layers = append(layers, layer)
+	}
+	contents = make(map[string][]byte, len(single))
+	for _, f := range single {
+		if contents[f.path], err = w.content(f); err != nil {
+			return nil, nil, err
+		}
+	}
+	return layers, contents, nil
+}
+
+// Stat implements kustomize.Tree.
+func (w *walker) Stat(p string) (kustomize.Kind, error) {
+	switch e, err := w.find(p); {
+	case failure.Is(err, v1alpha1.ReasonSourceMissing):
+		return kustomize.Nothing, nil
+	case err != nil:
+		return kustomize.Nothing, err
+	case e.Mode == plan.Directory:
+		return kustomize.Folder, nil
+	}
+	return kustomize.File, nil
+}
+
+// Fetch implements kustomize.Tree.
+func (w *walker) Fetch(ctx context.Context, paths []string) (map[string][]byte, error) {
+	var list []sourceFile
+	var ids []plan.ID
+	for _, p := range paths {
+		e, err := w.find(p)
+		if err != nil {
+			return nil, err
+		}
+		list, ids = append(list, sourceFile{path: p, id: e.ID}), append(ids, e.ID)
+	}
+	if _, err := w.commit.store.FetchBlobs(ctx, ids); err != nil {
+		return nil, err
+	}
+	contents := make(map[string][]byte, len(list))
+	for _, f := range list {
+		var err error
+		if contents[f.path], err = w.content(f); err != nil {
+			return nil, err
+		}
+	}
+	return contents, nil
+}
+
+// content returns the content of a fetched file, and subtracts its size from w.remaining.
+func (w *walker) content(f sourceFile) ([]byte, error) {
+	b := bound.NewBuffer(w.remaining, func() error {
+		return failure.New(v1alpha1.ReasonLimitExceeded, "the files have more than %d bytes, with %s; split them over several ConfigSyncs", manifest.MaxBytes, failure.Quote(f.path))
+	})
+	if _, err := w.commit.store.WriteBlob(b, f.id); err != nil {
+		return nil, cmp.Or(b.Err(), err)
+	}
+	w.remaining = b.Left()
+	if resource.IsPointer(b.Bytes()) {
+		return nil, failure.New(v1alpha1.ReasonLFSPointer, "%s is a Git LFS pointer: store the file in git itself", failure.Quote(f.path))
+	}
+	return b.Bytes(), nil
+}
+
+// walker walks the trees of a commit.
+type walker struct {
+	commit         *Commit
+	build          bool // whether kustomizations are allowed
+	excludes       []string
+	files, folders int   // counts
+	remaining      int64 // bytes
+}
+
+// find returns the tree entry of a path. The reason of the error is SourceMissing if the commit does not have the path.
+func (w *walker) find(p string) (plan.Entry, error) {
+	root, err := w.commit.store.RootTree(w.commit.ID)
+	if err != nil {
+		return plan.Entry{}, err
+	}
+	at := plan.Entry{Mode: plan.Directory, ID: root}
+	if p == "." {
+		return at, nil
+	}
+	seen := ""
+	for name := range strings.SplitSeq(p, "/") {
+		if at.Mode != plan.Directory {
+			return at, w.missing(p)
+		}
+		entries, err := w.commit.store.Tree(at.ID)
+		if err != nil {
+			return at, err
+		}
+		i := slices.IndexFunc(entries, func(e plan.Entry) bool { return e.Name == name })
+		if i < 0 {
+			return at, w.missing(p)
+		}
+		at = entries[i]
+		seen = path.Join(seen, name)
+		if err := checkMode(seen, at); err != nil {
+			return at, err
+		}
+	}
+	return at, nil
+}
+
+func (w *walker) missing(p string) error {
+	return failure.New(v1alpha1.ReasonSourceMissing, "commit %s has no %s: correct the path in the spec, or add it to the commit", w.commit.ID.Short(), failure.Quote(p))
+}
+
+// checkMode returns an error for symbolic links and submodules.
+func checkMode(p string, e plan.Entry) error {
+	switch e.Mode {
+	case plan.Symlink:
+		return failure.New(v1alpha1.ReasonUnsafePath, "%s is a symbolic link, which is not followed: replace it with a copy of the file", failure.Quote(p))
+	case plan.Submodule:
+		return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s is a submodule, which is not fetched: move the path of the ConfigSync below it", failure.Quote(p))
+	}
+	return nil
+}
+
+// manifests returns the manifests at and below a path. A path without manifests is an error, because a mistyped path must not prune all
+// objects.
+func (w *walker) manifests(p string) ([]sourceFile, error) {
+	e, err := w.find(p)
+	if err != nil {
+		return nil, err
+	}
+	if e.Mode != plan.Directory {
+		if kustomize.IsKustomization(path.Base(p)) {
+			return nil, failure.New(v1alpha1.ReasonManifestInvalid, "%s is a kustomization: set the path of the ConfigSync to its folder", failure.Quote(p))
+		}
+		return []sourceFile{{path: p, id: e.ID}}, nil
+	}
+	var list []sourceFile
+	if err := w.walk(p, e.ID, 0, &list); err != nil {
+		return nil, err
+	}
+	if len(list) == 0 {
+		return nil, failure.New(v1alpha1.ReasonSourceMissing, "commit %s has no .yaml, .yml or .json file below %s: correct the path in the spec", w.commit.ID.Short(), failure.Quote(p))
+	}
+	return list, nil
+}
+
+func (w *walker) walk(dir string, tree plan.ID, depth int, list *[]sourceFile) error {
+	if w.folders++; depth > maxDepth || w.folders > maxFolders {
+		return failure.New(v1alpha1.ReasonLimitExceeded, "%s: folders are nested deeper than %d, or are more than %d", failure.Quote(dir), maxDepth, maxFolders)
+	}
+	entries, err := w.commit.store.Tree(tree)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if kustomize.IsKustomization(e.Name) && e.Mode != plan.Directory {
+			if !w.build {
+				return failure.New(v1alpha1.ReasonManifestInvalid,
+					"%s: spec.render.kustomize is Never: commit what 'kustomize build' prints, or remove the field", failure.Quote(path.Join(dir, e.Name)))
+			}
+			*list = append(*list, sourceFile{path: dir, build: true})
+			return nil
+		}
+	}
+	for _, e := range entries {
+		p := path.Join(dir, e.Name)
+		if w.excluded(p) {
+			continue
+		}
+		switch err := checkMode(p, e); {
+		case err != nil:
+			return err
+		case e.Mode == plan.Directory:
+			if err := w.walk(p, e.ID, depth+1, list); err != nil {
+				return err
+			}
+		case strings.EqualFold(path.Ext(e.Name), ".jsonnet"):
+			return failure.New(v1alpha1.ReasonManifestInvalid,
+				"%s is Jsonnet, which no run evaluates: commit what it prints as YAML, and add %s to excludes of spec.source", failure.Quote(p), failure.Quote(p))
+		case isManifest(e.Name):
+			if w.files++; w.files > maxFiles {
+				return failure.New(v1alpha1.ReasonLimitExceeded, "%s: there are more than %d manifests", failure.Quote(dir), maxFiles)
+			}
+			*list = append(*list, sourceFile{path: p, id: e.ID})
+		}
+	}
+	return nil
+}
+
+// builtinExcludes are the patterns of files that are not manifests, in addition to those of the spec.
+var builtinExcludes = []string{"**/.*", "**/Chart.yaml", "**/values.yaml", "**/values.schema.json", "**/package.json", "**/package-lock.json", "**/tsconfig.json",
+	"**/{docker-,}compose.{yaml,yml}"}
+
+// Excludes returns the patterns of paths that are not read.
+func Excludes(s *v1alpha1.ConfigSource) []string {
+	switch {
+	case s.Git != nil:
+		return slices.Concat(builtinExcludes, s.Git.Excludes)
+	case s.GatewaySync != nil:
+		return slices.Concat(builtinExcludes, s.GatewaySync.Excludes)
+	}
+	return builtinExcludes
+}
+
+// excluded reports whether a path matches a pattern. What is below an excluded folder is never reached.
+func (w *walker) excluded(p string) bool {
+	return slices.ContainsFunc(w.excludes, func(pattern string) bool {
+		matches, err := doublestar.Match(strings.TrimSuffix(pattern, "/"), p)
+		return err == nil && matches
+	})
+}
+
+func isManifest(name string) bool {
+	switch strings.ToLower(path.Ext(name)) {
+	case ".yaml", ".yml", ".json":
+		return true
+	}
+	return false
+}

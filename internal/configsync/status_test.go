@@ -1,0 +1,163 @@
+package configsync_test
+
+import (
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"testing"
+
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/configsync"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/request"
+)
+
+// After every run, kstatus reads the outcome from the status, as Flux and kubectl wait do. The cases follow each other.
+func TestStatusAfterEachRun(t *testing.T) {
+	w := newWorld(t)
+	w.create("")
+	type outcome struct {
+		name   string
+		spec   string
+		files  []string
+		reason v1alpha1.Reason
+		want   status.Status
+	}
+	// sequence: a status must not keep anything of the run before.
+	for _, c := range []outcome{
+		{"no path", "", []string{"other/a.yaml", configMap("a", "1")}, v1alpha1.ReasonSourceMissing, status.FailedStatus},
+		{"applied", "", []string{"k8s/a.yaml", configMap("a", "1")}, "", status.CurrentStatus},
+		{"broken", "", []string{"k8s/b.yaml", "a: ["}, v1alpha1.ReasonManifestInvalid, status.FailedStatus},
+		{"repaired", "", []string{"k8s/b.yaml", ""}, "", status.CurrentStatus},
+		{"unknown kind", "", []string{"k8s/b.yaml", "{apiVersion: example.com/v1, kind: Unknown, metadata: {name: b}}"}, v1alpha1.ReasonKindUnknown, status.InProgressStatus},
+		{"another spec", "apply: {wait: false}", []string{"k8s/b.yaml", ""}, "", status.CurrentStatus},
+		{"foreign object", "", []string{"k8s/b.yaml", configMap("kube-root-ca.crt", "1")}, v1alpha1.ReasonNotOwned, status.FailedStatus},
+		{"unhealthy", "progressDeadline: 1s", []string{"k8s/b.yaml", "{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: c}, spec: {storageClassName: none, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}"}, v1alpha1.ReasonProgressDeadlineExceeded, status.FailedStatus},
+		{"mass deletion", "", []string{"k8s/a.yaml", "# nothing", "k8s/b.yaml", ""}, v1alpha1.ReasonMassDeletion, status.FailedStatus},
+		{"dry run", "apply: {dryRun: true}", []string{"k8s/a.yaml", configMap("a", "2")}, "", ""},
+		{"applied again", "apply: {dryRun: false}", nil, "", status.CurrentStatus},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := *w
+			w.t = t
+			w.create(c.spec)
+			if c.files != nil {
+				w.commit(c.files...)
+			}
+			_, err := w.apply()
+			assert.Equal(t, c.reason, failure.Reason(err, ""), "%v", err)
+			cs := w.get()
+			assert.Equal(t, cs.Generation, cs.Status.ObservedGeneration)
+			ready, reconciling, stalled := w.condition(v1alpha1.ConditionReady), w.condition(v1alpha1.ConditionReconciling), w.condition(v1alpha1.ConditionStalled)
+			require.NotNil(t, ready)
+			assert.False(t, reconciling != nil && stalled != nil, "Reconciling and Stalled must not be set together")
+			for _, condition := range cs.Status.Conditions {
+				assert.Equal(t, cs.Generation, condition.ObservedGeneration, condition.Type)
+				assert.NotEmpty(t, condition.Message, condition.Type)
+			}
+			if c.reason == "" && c.want == status.CurrentStatus {
+				assert.Equal(t, metav1.ConditionTrue, ready.Status)
+				assert.Nil(t, reconciling)
+				assert.Nil(t, stalled)
+			} else {
+				assert.Equal(t, metav1.ConditionFalse, ready.Status, "Ready must be False until everything is applied")
+			}
+			if c.want != "" {
+				assert.Equal(t, c.want, w.kstatus())
+			} else {
+				assert.NotEqual(t, status.CurrentStatus, w.kstatus())
+			}
+			phase := map[status.Status]v1alpha1.OutcomePhase{status.CurrentStatus: v1alpha1.OutcomeSucceeded, status.InProgressStatus: v1alpha1.OutcomeProgressing,
+				status.FailedStatus: v1alpha1.OutcomeFailed, "": v1alpha1.OutcomePaused}[c.want]
+			if c.reason.Class() == v1alpha1.ClassHeld {
+				phase = v1alpha1.OutcomeHeld
+			}
+			assert.Equal(t, phase, cs.Status.Outcome.Phase)
+			assert.Equal(t, []string{ready.Reason, ready.Message}, []string{string(cs.Status.Outcome.Reason), cs.Status.Outcome.Message})
+		})
+	}
+	t.Run("interrupted", func(t *testing.T) {
+		w := *w
+		w.t = t
+		w.commit("k8s/a.yaml", configMap("a", "3"))
+		config := w.RESTConfig()
+		dead := &atomic.Bool{}
+		config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return afterIntent{rt, dead} })
+		_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
+		require.Error(t, err)
+		assert.Equal(t, status.InProgressStatus, w.kstatus(), "a killed run must not count as successful")
+		assert.Equal(t, request.Progressing, w.verdict().Phase)
+		w.must()
+		assert.Equal(t, status.CurrentStatus, w.kstatus())
+	})
+	t.Run("only pruned", func(t *testing.T) {
+		w := *w
+		w.t = t
+		w.commit("k8s/z.yaml", configMap("z", "1"))
+		w.must()
+		before := w.get().Status
+		w.commit("k8s/z.yaml", "", "k8s/a.yaml", configMap("a", "4"))
+		_, err := w.engine(w.RESTConfig()).Apply(t.Context(), w.get(), configsync.Options{PruneOnly: true})
+		require.NoError(t, err)
+		after := w.get().Status
+		assert.Less(t, len(after.Inventory), len(before.Inventory))
+		after.Inventory = before.Inventory
+		assert.Equal(t, before, after, "nothing of the new commit was applied")
+		w.must()
+	})
+}
+
+// C13: conditions of other writers fill the status, and the next run still writes its own.
+func TestStatusFullOfForeignConditions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.create("")
+	cs := w.get()
+	for i := range 16 {
+		cs.Status.Conditions = append(cs.Status.Conditions, metav1.Condition{Type: fmt.Sprint("Foreign", i), Status: metav1.ConditionTrue, Reason: "ByBob",
+			LastTransitionTime: metav1.Now()})
+	}
+	_, err := kube.ConfigSyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace).Update(t.Context(), cs, metav1.UpdateOptions{}, "status")
+	require.NoError(t, err)
+	w.must()
+	assert.Equal(t, metav1.ConditionTrue, w.condition(v1alpha1.ConditionReady).Status)
+	assert.NotNil(t, w.condition("Foreign0"))
+}
+
+// A run of a paused ConfigSync changes no object, and the status answers the request to pause.
+func TestApplyOfPausedConfigSync(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.create("")
+	w.must()
+	w.annotate(v1alpha1.AnnotationPaused, "true")
+	w.commit("k8s/a.yaml", configMap("a", "2"))
+	_, err := w.engine(w.RESTConfig()).Apply(t.Context(), w.get(), configsync.Options{})
+	assert.True(t, failure.Is(err, v1alpha1.ReasonPaused), "%v", err)
+	assert.Equal(t, request.Paused, w.verdict().Phase)
+	assert.Equal(t, map[string]string{"a": "1"}, w.data("a"))
+}
+
+// afterIntent is a client that dies when it has written what it intends.
+type afterIntent struct {
+	http.RoundTripper
+	dead *atomic.Bool
+}
+
+func (a afterIntent) RoundTrip(req *http.Request) (*http.Response, error) {
+	if a.dead.Load() {
+		return nil, errKilled
+	}
+	if req.Method == http.MethodPut {
+		defer a.dead.Store(true)
+	}
+	return a.RoundTripper.RoundTrip(req)
+}
