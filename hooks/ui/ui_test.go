@@ -162,7 +162,7 @@ func TestFleetPages(t *testing.T) {
 	}
 
 	page = r.get(fleet + "/gateway?name=area-7")
-	for _, want := range []string{"area-7 is behind", "What to do", "A crashed Designer counts until the gateway drops it", "Changed on the gateway itself", "views/Tank/view.json", "kargo for Stage prod",
+	for _, want := range []string{"area-7 is behind", "What to do", "a crashed Designer counts until the gateway drops it", "Changed on the gateway itself", "views/Tank/view.json", "kargo for Stage prod",
 		"https://git.example.com/plant/pulls/42", "stoker snapshots area --namespace " + s.Namespace + " --restore area-7-", "projects/filling/project.json"} {
 		assert.Contains(t, page, want)
 	}
