@@ -14,9 +14,9 @@ type Writer struct {
 	err  error
 }
 
-// NewWriter returns a Writer for at most most bytes. A Write that exceeds them fails with the error of full, and writes nothing.
-func NewWriter(w io.Writer, most int64, full func() error) *Writer {
-	return &Writer{w: w, left: most, full: full}
+// NewWriter returns a Writer for at most limit bytes. A Write that exceeds them fails with the error of full, and writes nothing.
+func NewWriter(w io.Writer, limit int64, full func() error) *Writer {
+	return &Writer{w: w, left: limit, full: full}
 }
 
 // Write implements io.Writer. After an error, every call fails with the same one.
@@ -45,10 +45,10 @@ type Buffer struct {
 	buffer *bytes.Buffer
 }
 
-// NewBuffer returns a Buffer for at most most bytes: see NewWriter.
-func NewBuffer(most int64, full func() error) Buffer {
+// NewBuffer returns a Buffer for at most limit bytes: see NewWriter.
+func NewBuffer(limit int64, full func() error) Buffer {
 	b := &bytes.Buffer{}
-	return Buffer{NewWriter(b, most, full), b}
+	return Buffer{NewWriter(b, limit, full), b}
 }
 
 // Bytes returns what the buffer holds.

@@ -119,11 +119,11 @@ func Roots(pem []byte, system bool) (*x509.CertPool, error) {
 // ErrTooLarge reports an answer that is larger than its bound.
 var ErrTooLarge = errors.New("the answer is too large")
 
-// ReadAnswer reads a body of at most most bytes. The error wraps ErrTooLarge if it is larger.
-func ReadAnswer(body io.Reader, most int64) ([]byte, error) {
-	b, err := io.ReadAll(io.LimitReader(body, most+1))
-	if err == nil && int64(len(b)) > most {
-		return nil, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, most)
+// ReadAnswer reads a body of at most limit bytes. The error wraps ErrTooLarge if it is larger.
+func ReadAnswer(body io.Reader, limit int64) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(body, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		return nil, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, limit)
 	}
 	return b, err
 }

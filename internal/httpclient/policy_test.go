@@ -70,7 +70,7 @@ func TestRedirects(t *testing.T) {
 		})
 	}
 	t.Run("with a reason", func(t *testing.T) {
-		_, err := get(Policy{SameOrigin: true, Refusal: func(host string) error { return assert.AnError }}, "/elsewhere")
+		_, err := get(Policy{SameOrigin: true, Refusal: func(string) error { return assert.AnError }}, "/elsewhere")
 		assert.ErrorIs(t, err, assert.AnError)
 	})
 }

@@ -173,13 +173,13 @@ func forged(provider string) client {
 
 // behaviors are what the server does instead of an answer.
 var behaviors = map[string]http.HandlerFunc{
-	"headers without end": func(w http.ResponseWriter, r *http.Request) {
+	"headers without end": func(w http.ResponseWriter, _ *http.Request) {
 		raw(w, func(c net.Conn) error {
 			_, err := io.WriteString(c, "X-Endless: "+strings.Repeat("x", 1<<16)+"\r\n")
 			return err
 		})
 	},
-	"body without end": func(w http.ResponseWriter, r *http.Request) {
+	"body without end": func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, "[")
 		for chunk := []byte(strings.Repeat(`{"a":"b"},`, 1<<12)); ; {
@@ -188,7 +188,7 @@ var behaviors = map[string]http.HandlerFunc{
 			}
 		}
 	},
-	"one text without end": func(w http.ResponseWriter, r *http.Request) {
+	"one text without end": func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/xml")
 		_, _ = io.WriteString(w, "<")
 		for chunk := bytes.Repeat([]byte("x"), 1<<16); ; {
