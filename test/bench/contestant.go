@@ -214,8 +214,8 @@ func (a *agentUnsynced) name() string         { return unsynced }
 func (a *agentUnsynced) can(c benchCase) bool { return c.fresh }
 
 // build builds a program of this module as it ships.
-func build(ctx context.Context, binary, pkg string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, pkg)
+func build(ctx context.Context, binary, pkg string, flags ...string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", strings.Join(append([]string{"-s -w"}, flags...), " "), "-o", binary, pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w: %s", pkg, err, strings.TrimSpace(string(out)))
