@@ -30,8 +30,9 @@ type Situation struct {
 	GatewaySync *v1alpha1.GatewaySync
 	// Gateway and Pod are the names of the gateway and of its pod.
 	Gateway, Pod string
-	// Target is the commit of the SyncTarget, zero if there is none, and Moved why its ref moved away from it; "" if it did not.
-	Target  plan.ID
+	// Target is the commit of the SyncTarget; zero if it has none.
+	Target plan.ID
+	// Moved says why the ref of the target has another commit by now; "" if it does not.
 	Moved   string
 	Rollout Rollout
 	// Disk is the commit on the disk, Whole whether all of it is there, and Unsynced whether no sync was ever completed on this gateway.

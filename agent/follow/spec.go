@@ -36,7 +36,8 @@ type specReader struct {
 	confirmed confirmed             // what gs has confirmed of a target
 	rollback  plan.ID               // the commit that the request goes back to; zero if it goes back to none
 	request   sync.Request          // who requested the ref
-	newest    *v1alpha1.GatewaySync // the last one that was read, which has the annotations and the status; nil before
+	asked     *v1alpha1.GatewaySync // the last copy whose requests a target confirmed; nil before
+	newest    *v1alpha1.GatewaySync // the last copy of all, whose approvals and status count for gates; nil before
 	question  question              // of the gate
 
 	attempt          attempt   // the last failed one
@@ -106,7 +107,7 @@ func (s *specReader) fetch(ctx context.Context, in instruction, epoch int, chang
 		}
 		return nil, err
 	}
-	s.newest = gs
+	s.asked, s.newest = gs, gs
 	d, bad := desiredref.Of(gs, "")
 	s.failures, s.rollback = 0, plan.ID{}
 	if bad == nil && d.GoesBack(in.Commit.String(), gs.Status.RanEverywhere, func(string) bool { return s.volume.ran(in.Commit) }) {
@@ -156,9 +157,10 @@ func (s *specReader) confirms(in *instruction) bool {
 	return r.hash == last.hash && (r.ref == "" || r.ref == s.gs.Spec.Git.Ref || r.ref == last.ref && r.commit == last.commit)
 }
 
-// requestsFor returns what the GatewaySync that was read last asks of a gateway whose target is commit.
+// requestsFor returns what the GatewaySync asks of a gateway whose target is commit, as the target confirmed it: the lead counts the reports
+// about a request by the target that has it.
 func (s *specReader) requestsFor(gateway string, commit plan.ID) annotation.Requests {
-	return annotation.RequestsFor(s.newest, gateway, commit.String())
+	return annotation.RequestsFor(s.asked, gateway, commit.String())
 }
 
 // approvedBy returns who approved a commit: see annotation.Approvers.
@@ -205,8 +207,8 @@ func (s *specReader) refresh(ctx context.Context, what string) bool {
 	q.failures++
 	q.retry = now.Add(backoff.Retry(q.failures, maxGet))
 	s.due = earliest(s.due, q.retry)
-	if q.failures == 1 {
-		s.log.Info("the GatewaySync is read again", "for", what, "error", err)
+	if err != nil && q.failures == 1 {
+		s.log.Warn("GatewaySync not read again", "for", what, "error", err)
 	}
 	if err != nil || gs.UID != s.gs.UID {
 		return false

@@ -101,7 +101,7 @@ func New(provider string, c Config) (Forge, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := httpclient.Policy{SameOrigin: true, Refusal: redirected, Timeout: c.Timeout}.ClientOf(newTransport(provider, repo.api, c))
+	client := httpclient.Policy{Refusal: redirected, Timeout: c.Timeout}.ClientOf(newTransport(provider, repo.api, c))
 	rest := restClient{client, repo}
 	switch provider {
 	case GitHub:

@@ -34,7 +34,7 @@ func TestAuditColumns(t *testing.T) {
 		request sync.Request
 		want    string
 	}{
-		"nobody asked":           {sync.Request{}, ""},
+		"no request":             {sync.Request{}, ""},
 		"requested":              {sync.Request{By: "kargo", For: "Stage prod"}, "kargo (Stage prod)"},
 		"approved":               {sync.Request{ApprovedBy: "prod by ann"}, "approved prod by ann"},
 		"requested and approved": {sync.Request{By: "cli", For: "bob", ApprovedBy: "prod by ann"}, "cli (bob); approved prod by ann"},

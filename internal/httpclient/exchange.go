@@ -83,7 +83,8 @@ func (c Client) Do(ctx context.Context, method, address string, header http.Head
 	}
 	proxy, err := c.proxied(ctx, req.URL)
 	if proxy != nil {
-		policy.Proxy, policy.OnProxy, policy.Dial = http.ProxyURL(proxy), refusedByProxy, nil // it dials the proxy, which the operator chose
+		policy.Proxy, policy.OnProxy = http.ProxyURL(proxy), refusedByProxy
+		policy.Dial = (&net.Dialer{Timeout: min(maxConnect, timeout)}).DialContext // it dials the proxy, which the operator chose
 	}
 	var answer *Answer
 	if err == nil {

@@ -17,10 +17,9 @@ import (
 // Policy says how a client connects, and what it accepts. Its zero value connects directly, checks certificates with the authorities of the
 // system, follows no redirect, and closes each connection after its answer.
 type Policy struct {
-	// SameOrigin follows up to three redirects that stay at the scheme, host and port of the request. Without it, a redirect is an answer
-	// like any other. No client follows a redirect elsewhere, because it would take the credential with it.
-	SameOrigin bool
-	// Refusal returns the error for another redirect of a host; default a *RedirectError.
+	// Refusal returns the error for a redirect of a host that is not followed. With it, a client follows up to three redirects that stay at the
+	// scheme, host and port of the request. Without it, a redirect is an answer like any other. No client follows a redirect elsewhere, because
+	// it would take the credential with it.
 	Refusal func(host string) error
 	// Proxy returns the proxy for a request, or nil; OnProxy checks how it answers to CONNECT.
 	Proxy   func(*http.Request) (*url.URL, error)
@@ -33,11 +32,11 @@ type Policy struct {
 	// Timeout bounds a whole exchange; 0 means that the caller's context does. ConnectTimeout bounds connecting and the TLS handshake,
 	// default 10 s. HeaderTimeout bounds the wait for the headers of the answer; 0 means no bound.
 	Timeout, ConnectTimeout, HeaderTimeout time.Duration
-	// KeepAlive is how long an idle connection stays; 0 closes it. MaxIdle and MaxConns bound the connections to a host; 0 means 2 idle
-	// ones, and any number.
-	KeepAlive         time.Duration
-	MaxIdle, MaxConns int
-	HTTP2             bool
+	// KeepAlive is how long an idle connection stays; 0 closes it.
+	KeepAlive time.Duration
+	// MaxConns bounds the connections to a host; 0 means any number.
+	MaxConns int
+	HTTP2    bool
 	// Raw asks for no compression, if a bound is on what arrives.
 	Raw bool
 }
@@ -52,16 +51,13 @@ const (
 
 // Transport returns a transport. Only this package makes them, so that each has a policy.
 func (p Policy) Transport() *http.Transport {
-	connect, idle := p.ConnectTimeout, p.MaxIdle
+	connect := p.ConnectTimeout
 	if connect <= 0 {
 		connect = defaultConnect
 	}
-	if idle <= 0 {
-		idle = 2
-	}
 	t := &http.Transport{
 		Proxy: p.Proxy, OnProxyConnectResponse: p.OnProxy, DialContext: p.Dial, DialTLSContext: p.DialTLS, TLSClientConfig: p.TLS, TLSHandshakeTimeout: connect,
-		ResponseHeaderTimeout: p.HeaderTimeout, DisableKeepAlives: p.KeepAlive <= 0, IdleConnTimeout: p.KeepAlive, MaxIdleConnsPerHost: idle,
+		ResponseHeaderTimeout: p.HeaderTimeout, DisableKeepAlives: p.KeepAlive <= 0, IdleConnTimeout: p.KeepAlive,
 		MaxConnsPerHost: p.MaxConns, ForceAttemptHTTP2: p.HTTP2, DisableCompression: p.Raw, MaxResponseHeaderBytes: MaxHeader,
 	}
 	if t.DialContext == nil {
@@ -81,23 +77,12 @@ func (p Policy) ClientOf(rt http.RoundTripper) *http.Client {
 	return &http.Client{Transport: rt, Timeout: p.Timeout, CheckRedirect: p.checkRedirect}
 }
 
-// RedirectError is a redirect to another origin, which is not followed.
-type RedirectError struct{ From string }
-
-// Error implements error. It has no part of the answer.
-func (e *RedirectError) Error() string {
-	return e.From + " redirects to another host, which is not followed"
-}
-
 func (p Policy) checkRedirect(req *http.Request, via []*http.Request) error {
 	switch first := via[0].URL; {
-	case !p.SameOrigin:
+	case p.Refusal == nil:
 		return http.ErrUseLastResponse
 	case len(via) > maxRedirects || req.URL.Host != first.Host || req.URL.Scheme != first.Scheme:
-		if p.Refusal != nil {
-			return p.Refusal(first.Host)
-		}
-		return &RedirectError{first.Host}
+		return p.Refusal(first.Host)
 	}
 	return nil
 }

@@ -74,7 +74,7 @@ func Summarize(s Seen) Summary {
 	f := assess(s)
 	st := gs.Status.DeepCopy()
 	observe(st, gs)
-	if !annotation.SameSync(s.Target.Requests, annotation.Hash(gs)) { // the rows still show the failure before the retry
+	if s.Target.Commit != "" && !annotation.SameSync(s.Target.Requests, annotation.Hash(gs)) { // the rows still show the failure before the retry
 		st.ObservedRequest = f.last.ObservedRequest
 	}
 	if s.Invalid == nil {

@@ -84,6 +84,11 @@ spec: `+spec)
 			})
 		}
 		require.NoError(t, patch(`"prod@`+b+`"`), "approvals must be removable")
+		for _, value := range []string{before + ", dev@" + a + " " + own, before} { // sequence: the second one removes the first
+			_, err := as["approver"].Patch(t.Context(), "plant", types.MergePatchType, annotated(`"`+value+`"`), metav1.PatchOptions{})
+			require.NoError(t, err)
+			require.NoError(t, patch(`"`+strings.ReplaceAll(value, ", ", ",")+`,pilot@`+a+`"`), "what was there may lose its spaces")
+		}
 	})
 	t.Run("approver changes the spec", func(t *testing.T) {
 		heldToAnnotations(t, as["approver"])

@@ -56,7 +56,7 @@ func (t *httpTransport) advertise(ctx context.Context, x *exchange) (*advertisem
 		return nil, err
 	}
 	client := githttp.NewClientWithOptions(
-		httpclient.Policy{SameOrigin: true, Refusal: t.tooManyRedirects}.ClientOf(&roundTripper{t, rt}),
+		httpclient.Policy{Refusal: t.tooManyRedirects}.ClientOf(&roundTripper{t, rt}),
 		&githttp.ClientOptions{RedirectPolicy: githttp.FollowInitialRedirects})
 	if x.service == receivePack {
 		session, err := client.NewReceivePackSession(t.endpoint(), nil)
