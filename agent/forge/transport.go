@@ -20,6 +20,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/bound"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/secret"
@@ -84,10 +85,10 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		res.Body, res.ContentLength = io.NopCloser(bytes.NewReader(cached.body)), int64(len(cached.body))
 		return res, nil
 	}
-	body, err := httpclient.ReadAnswer(res.Body, maxAnswer)
+	body, err := bound.ReadAll(res.Body, maxAnswer)
 	_ = res.Body.Close()
 	switch {
-	case err != nil && !errors.Is(err, httpclient.ErrTooLarge):
+	case err != nil && !errors.Is(err, bound.ErrTooLarge):
 		return nil, t.unreachable(req.Context(), err, secrets)
 	case err != nil:
 		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "the API at %s answers with more than %d MiB", t.api.Host, maxAnswer>>20)

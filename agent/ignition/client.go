@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/bound"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/secret"
 )
@@ -162,14 +163,14 @@ func (c *Client) do(ctx context.Context, r call) (answer, error) {
 	if !got.success() {
 		limit = maxRefusal
 	}
-	got.body, err = io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	got.body, err = bound.ReadAll(resp.Body, limit)
 	switch {
 	case !got.success():
 		// A truncated error page still has its status.
 		return answer{}, c.refused(ctx, r, got, key)
-	case err != nil:
+	case err != nil && !errors.Is(err, bound.ErrTooLarge):
 		return answer{}, unreachable(ctx, c.base, r, timeout, err)
-	case int64(len(got.body)) > limit:
+	case err != nil:
 		return answer{}, failure.New(v1alpha1.ReasonGatewayUnreachable,
 			"%s %s on %s answered with more than %d MiB: is this an Ignition gateway?", r.method, r.path, c.base, maxAnswer>>20)
 	}

@@ -6,8 +6,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"slices"
 	"strconv"
@@ -23,6 +23,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
+	"stoker.io/stoker/internal/bound"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -147,12 +148,12 @@ func (a Agent) get(ctx context.Context, path string) ([]byte, error) {
 		return nil, fmt.Errorf("ask the agent of pod %s: %w", a.pod.Name, err)
 	}
 	defer body.Close()
-	raw, err := io.ReadAll(io.LimitReader(body, maxAnswer+1))
-	if err != nil {
-		return nil, fmt.Errorf("ask the agent of pod %s: %w", a.pod.Name, err)
-	}
-	if len(raw) > maxAnswer {
+	raw, err := bound.ReadAll(body, maxAnswer)
+	switch {
+	case errors.Is(err, bound.ErrTooLarge):
 		return nil, fmt.Errorf("the agent of pod %s sent more than %d bytes", a.pod.Name, maxAnswer)
+	case err != nil:
+		return nil, fmt.Errorf("ask the agent of pod %s: %w", a.pod.Name, err)
 	}
 	return raw, nil
 }

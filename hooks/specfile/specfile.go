@@ -2,6 +2,7 @@
 package specfile
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/decode"
+	"stoker.io/stoker/internal/bound"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/file"
 )
@@ -50,8 +52,8 @@ func read(name string, stdin io.Reader) ([]byte, error) {
 	if name != "-" {
 		return file.Read(name, maxSize)
 	}
-	raw, err := io.ReadAll(io.LimitReader(stdin, maxSize+1))
-	if err == nil && len(raw) > maxSize {
+	raw, err := bound.ReadAll(stdin, maxSize)
+	if errors.Is(err, bound.ErrTooLarge) {
 		err = fmt.Errorf("stdin has more than %d bytes", maxSize)
 	}
 	return raw, err

@@ -1,10 +1,24 @@
-// Package bound limits how many bytes are written. None of its types has a method ReadFrom, by which io.Copy would go around the limit.
+// Package bound limits how many bytes are read and written. None of its types has a method ReadFrom, by which io.Copy would go around the limit.
 package bound
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"io"
 )
+
+// ErrTooLarge means that there is more to read than the limit.
+var ErrTooLarge = errors.New("too large")
+
+// ReadAll reads at most limit bytes. If there are more, it returns the first ones, and an error that wraps ErrTooLarge.
+func ReadAll(r io.Reader, limit int64) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if int64(len(b)) > limit {
+		return b[:limit], fmt.Errorf("%w: more than %d bytes", ErrTooLarge, limit)
+	}
+	return b, err
+}
 
 // Writer passes on what is written to it, up to a number of bytes.
 type Writer struct {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -63,4 +64,26 @@ func TestHead(t *testing.T) {
 		assert.Len(t, text, n)
 	}
 	assert.Equal(t, "abcd", h.String())
+}
+
+func TestReadAll(t *testing.T) {
+	for name, c := range map[string]struct {
+		r     io.Reader
+		want  string
+		err   error
+		large bool
+	}{
+		"less":            {strings.NewReader("123"), "123", nil, false},
+		"the limit":       {strings.NewReader("1234"), "1234", nil, false},
+		"more":            {strings.NewReader("12345"), "1234", ErrTooLarge, true},
+		"an error":        {io.MultiReader(strings.NewReader("12"), iotest.ErrReader(errFull)), "12", errFull, false},
+		"more and a stop": {io.MultiReader(strings.NewReader("12345"), iotest.ErrReader(errFull)), "1234", ErrTooLarge, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, err := ReadAll(c.r, 4)
+			assert.Equal(t, c.want, string(b))
+			assert.ErrorIs(t, err, c.err)
+			assert.Equal(t, c.large, errors.Is(err, ErrTooLarge))
+		})
+	}
 }

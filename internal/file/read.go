@@ -2,9 +2,11 @@
 package file
 
 import (
+	"errors"
 	"fmt"
-	"io"
 	"os"
+
+	"stoker.io/stoker/internal/bound"
 )
 
 // Read returns the content of a file. A file of more than limit bytes is an error.
@@ -14,12 +16,12 @@ func Read(name string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(b)) > limit {
+	b, err := bound.ReadAll(f, limit)
+	switch {
+	case errors.Is(err, bound.ErrTooLarge):
 		return nil, fmt.Errorf("%s is larger than %d bytes", name, limit)
+	case err != nil:
+		return nil, err
 	}
 	return b, nil
 }

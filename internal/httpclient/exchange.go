@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"stoker.io/stoker/internal/bound"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/secret"
 )
@@ -105,7 +106,10 @@ func exchange(client *http.Client, req *http.Request, most int64) (*Answer, erro
 		return nil, err
 	}
 	defer func() { _ = res.Body.Close() }()
-	body, err := ReadAnswer(res.Body, most)
+	body, err := bound.ReadAll(res.Body, most)
+	if errors.Is(err, bound.ErrTooLarge) {
+		err = fmt.Errorf("the answer is %w", err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +124,7 @@ func shown(ctx context.Context, err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
-	if _, ok := errors.AsType[*ForbiddenError](err); ok || errors.Is(err, ErrTooLarge) {
+	if _, ok := errors.AsType[*ForbiddenError](err); ok || errors.Is(err, bound.ErrTooLarge) {
 		return err
 	}
 	return &quotedError{err}

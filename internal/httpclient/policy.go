@@ -5,8 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -99,18 +97,6 @@ func Roots(pem []byte, system bool) (*x509.CertPool, error) {
 		return nil, errors.New("the CA bundle contains no PEM certificate")
 	}
 	return pool, nil
-}
-
-// ErrTooLarge reports an answer that is larger than its bound.
-var ErrTooLarge = errors.New("the answer is too large")
-
-// ReadAnswer reads a body of at most limit bytes. The error wraps ErrTooLarge if it is larger.
-func ReadAnswer(body io.Reader, limit int64) ([]byte, error) {
-	b, err := io.ReadAll(io.LimitReader(body, limit+1))
-	if err == nil && int64(len(b)) > limit {
-		return nil, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, limit)
-	}
-	return b, err
 }
 
 // RetryAfter reads a Retry-After header, seconds or a date, and reports whether it is valid. The pause is at most most.

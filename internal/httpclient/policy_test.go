@@ -70,11 +70,3 @@ func TestRedirects(t *testing.T) {
 		})
 	}
 }
-
-func TestReadAnswer(t *testing.T) {
-	b, err := ReadAnswer(strings.NewReader("1234"), 4)
-	require.NoError(t, err)
-	assert.Equal(t, "1234", string(b))
-	_, err = ReadAnswer(strings.NewReader("12345"), 4)
-	assert.ErrorIs(t, err, ErrTooLarge)
-}

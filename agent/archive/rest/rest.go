@@ -18,6 +18,7 @@ import (
 	"stoker.io/stoker/agent/archive"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/bound"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/httpclient"
 )
@@ -146,11 +147,11 @@ func (c *Client) Page(ctx context.Context, r Request) ([]byte, http.Header, erro
 		return nil, nil, err
 	}
 	defer func() { _ = res.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxPage+1))
+	body, err := bound.ReadAll(res.Body, maxPage)
 	switch {
-	case err != nil:
+	case err != nil && !errors.Is(err, bound.ErrTooLarge):
 		return nil, nil, fmt.Errorf("%s: read the answer of %s: %w", c.Field, failure.Quote(r.URL.Host), HideAddress(ctx, err))
-	case len(body) > maxPage:
+	case err != nil:
 		return nil, nil, fmt.Errorf("%s: the answer of %s has more than %d bytes", c.Field, failure.Quote(r.URL.Host), maxPage)
 	case max(bytes.Count(body, []byte("<")), bytes.Count(body, []byte("{")), bytes.Count(body, []byte("[")), bytes.Count(body, []byte("="))) > maxItems:
 		return nil, nil, fmt.Errorf("%s: the answer of %s has more than %d items", c.Field, failure.Quote(r.URL.Host), maxItems)

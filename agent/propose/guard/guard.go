@@ -6,8 +6,6 @@ package guard
 import (
 	"bytes"
 	"compress/gzip"
-	"errors"
-	"io"
 	"math"
 	"path"
 	"regexp"
@@ -18,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/internal/bound"
 )
 
 // extensions are the file extensions of keystores, keys, modules, backups and internal databases.
@@ -219,11 +218,7 @@ func decompressed(content []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	inside, err := io.ReadAll(io.LimitReader(r, maxInside+1))
-	if err == nil && len(inside) > maxInside {
-		err = errors.New("too large")
-	}
-	return inside, err
+	return bound.ReadAll(r, maxInside)
 }
 
 // unescaped returns content with the escapes of JSON strings decoded. Characters beyond ASCII stay escaped, because no rule needs them.

@@ -13,7 +13,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"net/url"
@@ -24,6 +23,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/bound"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/secret"
@@ -189,7 +189,7 @@ func (a *appTokens) requestToken(ctx context.Context, rt *http.Transport, now ti
 	if res.StatusCode != http.StatusCreated {
 		return none, time.Time{}, a.statusError(base, res, owner+"/"+name)
 	}
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxAPIAnswer+1))
+	body, err := bound.ReadAll(res.Body, maxAPIAnswer)
 	if err != nil {
 		return none, time.Time{}, explain(err)
 	}
