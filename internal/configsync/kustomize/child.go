@@ -142,7 +142,7 @@ func (b *Builder) runChild(ctx context.Context, files []inputFile, dir string) (
 	}
 	if err := cmd.Start(); err != nil {
 		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+			return nil, b.stopped(ctx)
 		}
 		return nil, failure.New(v1alpha1.ReasonProgressing, "the builder cannot start: %w; the next run tries again", err)
 	}
@@ -154,11 +154,8 @@ func (b *Builder) runChild(ctx context.Context, files []inputFile, dir string) (
 	sendErr := <-sent
 	b.cpu += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	switch {
-	case errors.Is(ctx.Err(), context.DeadlineExceeded) && b.cpu < maxCPU:
-		return nil, failure.New(v1alpha1.ReasonProgressing, "the build got only %s of CPU time before its deadline; the next run tries again: "+
-			"if that repeats, raise the CPU limit of stoker config run", b.cpu.Round(time.Millisecond))
 	case ctx.Err() != nil:
-		return nil, context.Cause(ctx)
+		return nil, b.stopped(ctx)
 	case waitErr != nil:
 		return nil, explainCrash(cmd.ProcessState, crash.String())
 	case len(answer) == 0:
@@ -171,6 +168,15 @@ func (b *Builder) runChild(ctx context.Context, files []inputFile, dir string) (
 		return nil, errors.New(text)
 	}
 	return nil, failure.New(v1alpha1.Reason(reason), "%s", text)
+}
+
+// stopped says why a build ended with ctx.
+func (b *Builder) stopped(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) && b.cpu < maxCPU {
+		return failure.New(v1alpha1.ReasonProgressing, "the build got only %s of CPU time before its deadline; the next run tries again: "+
+			"if that repeats, raise the CPU limit of stoker config run", b.cpu.Round(time.Millisecond))
+	}
+	return context.Cause(ctx)
 }
 
 func send(w io.Writer, files []inputFile, dir string) error {
