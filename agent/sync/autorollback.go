@@ -65,9 +65,9 @@ func (j autoRollback) run(ctx context.Context, err error) error {
 		return err
 	}
 	j.Log.Warn("automatic rollback", "trigger", trigger, "commit", j.t.Commit.String(), "snapshot", snapshot, "error", err)
-	n = restore.newNote(snapshot)
+	n = restore.asked().RestoreOf(snapshot)
 	n.Trigger, n.Cause, n.RolledBackFrom = trigger, line(strings.TrimSpace(err.Error()), maxCause), j.t.Commit
-	if err := n.save(j.dir); err != nil {
+	if err := saveNote(j.dir, n); err != nil {
 		return err
 	}
 	j.failures = loadFailures{}

@@ -4,11 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
-	"time"
 
+	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/disk"
-	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/internal/failure"
@@ -21,41 +19,9 @@ import (
 //
 // An automatic rollback (autorollback.go) restores a snapshot in the same way.
 
-// restoreNote is the note in the data directory about the last request to restore a snapshot, or the last automatic rollback.
-// It is in one of three states:
-//
-//	Snapshot  Done
-//	named     false  the snapshot replaces the target, and its files are still to be written
-//	named     true   its files are written, and the target is blocked
-//	""        -      nothing replaces the target: the request is not for this gateway, or has lapsed
-//
-// In the last state, Request still counts: the same request is not carried out again.
-type restoreNote struct {
-	Request  string  `json:"request"` // as in Target.Restore
-	Snapshot string  `json:"snapshot,omitempty"`
-	Commit   plan.ID `json:"commit,omitzero"` // the target that is blocked
-	Force    string  `json:"force,omitempty"` // the force-sync request at that time
-	Retry    string  `json:"retry,omitempty"` // the request to retry at that time
-	Done     bool    `json:"done,omitempty"`
-	// Trigger and Cause say why the gateway rolled back automatically; "" for a requested restore.
-	Trigger v1alpha1.AutoRollbackTrigger `json:"trigger,omitempty"`
-	Cause   string                       `json:"cause,omitempty"`
-	// RolledBackFrom is the commit of the last automatic rollback. It is kept in every state, unless the note is damaged.
-	RolledBackFrom plan.ID `json:"rolledBackFrom,omitzero"`
-}
+const restoreNoteName = "restored"
 
-const (
-	restoreNoteName = "restored"
-	// unknownSnapshot is the Snapshot of the note that replaces a damaged one. No snapshot has this name.
-	unknownSnapshot = "unknown"
-)
-
-// lapsed reports whether the target t is not, or no longer, the commit that is blocked.
-func (n restoreNote) lapsed(t Target) bool {
-	return n.Commit != t.Commit || n.Force != t.Force || n.Retry != t.Retry && annotation.Retries(t.Retry, t.Commit.String())
-}
-
-func (n restoreNote) save(d *disk.Dir) error {
+func saveNote(d *disk.Dir, n decide.RestoreNote) error {
 	b, err := json.Marshal(n)
 	if err != nil {
 		return fmt.Errorf("encode the note about a restore: %w", err)
@@ -63,38 +29,26 @@ func (n restoreNote) save(d *disk.Dir) error {
 	return d.SetNote(restoreNoteName, b)
 }
 
-// messagePrefix returns the beginning of a message: why the gateway rolled back automatically, or "".
-func (n restoreNote) messagePrefix() string {
-	if n.Trigger == "" {
-		return ""
-	}
-	return fmt.Sprintf("rolled back automatically (%s: %s); ", n.Trigger, n.Cause)
-}
-
 // restorer restores snapshots.
 type restorer struct{ *job }
 
-// loadNote returns the note on the disk, or the one that must replace it: replaced reports that the note on the disk is
-// damaged. It may have blocked the target, so the target is then blocked unless its files are on the disk.
-func (j restorer) loadNote() (n restoreNote, replaced bool, err error) {
+// asked returns what is asked of the gateway.
+func (j restorer) asked() decide.Asked {
+	return decide.Asked{
+		Gateway: j.t.Facts.GatewayName, Commit: j.t.Commit, Requests: j.t.Requests, Disk: j.dir.Manifest().Header().Commit, Now: j.Now(),
+	}
+}
+
+// loadNote returns the note on the disk, or the one that must replace it: replaced reports that the note on the disk is damaged.
+func (j restorer) loadNote() (n decide.RestoreNote, replaced bool, err error) {
 	b, err := j.dir.Note(restoreNoteName)
 	if err != nil || b == nil {
-		return restoreNote{}, false, err
+		return decide.RestoreNote{}, false, err
 	}
 	if json.Unmarshal(b, &n) == nil {
 		return n, false, nil
 	}
-	if j.dir.Manifest().Header().Commit == j.t.Commit {
-		return restoreNote{Request: j.t.Restore}, true, nil
-	}
-	n = j.newNote(unknownSnapshot)
-	n.Done = true
-	return n, true, nil
-}
-
-// newNote returns a note that a snapshot replaces the current target.
-func (j restorer) newNote(snapshot string) restoreNote {
-	return restoreNote{Request: j.t.Restore, Snapshot: snapshot, Commit: j.t.Commit, Force: j.t.Force, Retry: j.t.Retry}
+	return j.asked().Damaged(), true, nil
 }
 
 // run carries out a request to restore a snapshot. It reports whether a snapshot replaces the target.
@@ -110,7 +64,7 @@ func (j restorer) run(ctx context.Context) (bool, error) {
 		j.note("%s", remark)
 	}
 	if changed {
-		if err := n.save(j.dir); err != nil {
+		if err := saveNote(j.dir, n); err != nil {
 			return false, err
 		}
 	}
@@ -125,27 +79,15 @@ func (j restorer) run(ctx context.Context) (bool, error) {
 	return j.restore(ctx, n)
 }
 
-// updatedNote returns the note on the disk, updated for the target: it takes over a new request, and drops the snapshot of one
-// that has lapsed. changed reports whether the note differs from the one on the disk. remark is for the report; it says why a
-// request is ignored.
-func (j restorer) updatedNote() (n restoreNote, changed bool, remark string, err error) {
-	if n, changed, err = j.loadNote(); err != nil {
-		return n, false, "", err
+// updatedNote returns the note on the disk, updated for the target. changed reports whether it differs from the one on the disk. remark is
+// for the report; it says why a request is ignored.
+func (j restorer) updatedNote() (n decide.RestoreNote, changed bool, remark string, err error) {
+	old, replaced, err := j.loadNote()
+	if err != nil {
+		return old, false, "", err
 	}
-	if j.t.Restore != "" && j.t.Restore != n.Request {
-		rolledBackFrom := n.RolledBackFrom
-		n, changed = j.newNote(annotation.RestoresOn(j.t.Restore, j.t.Facts.GatewayName)), true
-		n.RolledBackFrom = rolledBackFrom
-	}
-	switch {
-	case n.Snapshot == "": // nothing to drop
-	case n.lapsed(j.t.Target):
-		n.Snapshot, changed = "", true
-	case !n.Done && j.requestOutdated():
-		remark = fmt.Sprintf("the request to restore %s is older than this data volume; ask again to restore it", n.Snapshot)
-		n.Snapshot, changed = "", true
-	}
-	return n, changed, remark, nil
+	n, remark = decide.Restore(old, j.asked())
+	return n, replaced || n != old, remark, nil
 }
 
 // reachedTarget reports whether the restore brought the target back. If the gateway ran the target before, too, the restore undid a
@@ -155,24 +97,13 @@ func (j restorer) reachedTarget() bool {
 	return j.from != j.t.Commit && h.Complete && j.describesTarget(h)
 }
 
-// maxRequestAge is the age from which a new data volume ignores a request to restore a snapshot.
-const maxRequestAge = 24 * time.Hour
-
-// requestOutdated reports whether the request to restore a snapshot was probably carried out on an earlier data volume,
-// because this one is new and the request is not. A request without a time is part of the spec, and never outdated.
-func (j restorer) requestOutdated() bool {
-	_, requestedAt, _ := strings.Cut(j.t.Restore, " ")
-	t, err := time.Parse(time.RFC3339, requestedAt)
-	return err == nil && j.from.IsZero() && j.Now().Sub(t) > maxRequestAge
-}
-
 // Restores reports whether a snapshot replaces the target of t: a sync restores it, or has restored it.
 func (e *Engine) Restores(t Task) bool {
 	d, err := e.Open()
 	if err != nil {
 		return false
 	}
-	j := &job{Engine: e, t: t, dir: d, from: d.Manifest().Header().Commit}
+	j := &job{Engine: e, t: t, dir: d}
 	n, _, _, err := restorer{j}.updatedNote()
 	return err == nil && n.Snapshot != ""
 }
@@ -195,19 +126,19 @@ func (e *Engine) TargetOnDisk() (Target, error) {
 
 // restore restores the snapshot of a note, unless that is done, and makes the gateway load it. It reports whether the snapshot
 // replaces the target. If it does, restore always returns an error, because the gateway does not run the target.
-func (j restorer) restore(ctx context.Context, n restoreNote) (replaced bool, err error) {
+func (j restorer) restore(ctx context.Context, n decide.RestoreNote) (replaced bool, err error) {
 	if n.Trigger != "" {
 		j.r.AutoRollback = &AutoRollback{Commit: n.Commit, Trigger: n.Trigger, Snapshot: n.Snapshot}
 	}
 	if !n.Done {
 		j.t.OnWorking()
 		if err := j.restoreFiles(ctx, n.Snapshot); err != nil {
-			return true, fmt.Errorf("%srestore the snapshot %s: %w", n.messagePrefix(), n.Snapshot, err)
+			return true, fmt.Errorf("%srestore the snapshot %s: %w", n.Why(), n.Snapshot, err)
 		}
 		if n.Done = true; j.reachedTarget() {
 			n.Snapshot = ""
 		}
-		if err := n.save(j.dir); err != nil {
+		if err := saveNote(j.dir, n); err != nil {
 			return true, err
 		}
 		j.restored = true
@@ -220,19 +151,19 @@ func (j restorer) restore(ctx context.Context, n restoreNote) (replaced bool, er
 	}
 	j.force = false
 	done, state := "restored the snapshot "+n.Snapshot, "the gateway is back at the snapshot "+n.Snapshot+", commit"
-	if n.Snapshot == unknownSnapshot {
+	if n.Snapshot == decide.UnknownSnapshot {
 		done, state = "load the files on the disk again", "the record of the last restore is damaged, so the gateway stays at commit"
 	}
 	if err := j.loadDiskCommit(ctx); err != nil {
-		return true, fmt.Errorf("%s%s: %w", n.messagePrefix(), done, err)
+		return true, fmt.Errorf("%s%s: %w", n.Why(), done, err)
 	}
 	reason := v1alpha1.ReasonRestored
-	if n.Trigger != "" || n.Snapshot == unknownSnapshot {
+	if n.Trigger != "" || n.Snapshot == decide.UnknownSnapshot {
 		reason = v1alpha1.ReasonRolledBack
 	}
 	return true, failure.New(reason,
 		"%s%s %s; %s is blocked until another commit is requested, or until it is retried: %s",
-		n.messagePrefix(), state, j.dir.Manifest().Header().Commit.Short(), j.t.Commit.Short(),
+		n.Why(), state, j.dir.Manifest().Header().Commit.Short(), j.t.Commit.Short(),
 		j.t.ask("retry", "", v1alpha1.AnnotationRetry, j.t.Commit.String()+", a space and the time,"))
 }
 

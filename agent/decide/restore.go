@@ -1,0 +1,115 @@
+package decide
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
+)
+
+// RestoreNote is the note in the data directory about the last request to restore a snapshot, or the last automatic rollback. It is in one of
+// three states:
+//
+//	Snapshot  Done
+//	named     false  the snapshot replaces the target, and its files are still to be written
+//	named     true   its files are written, and the target is blocked
+//	""        -      nothing replaces the target: the request is not for this gateway, or has lapsed
+//
+// In the last state, Request still counts: the same request is not carried out again. The zero note is that of a gateway that never restored
+// anything.
+type RestoreNote struct {
+	Request  string  `json:"request"` // as in annotation.Requests.Restore
+	Snapshot string  `json:"snapshot,omitempty"`
+	Commit   plan.ID `json:"commit,omitzero"` // the target that is blocked
+	Force    string  `json:"force,omitempty"` // the force-sync request at that time
+	Retry    string  `json:"retry,omitempty"` // the request to retry at that time
+	Done     bool    `json:"done,omitempty"`
+	// Trigger and Cause say why the gateway rolled back automatically; "" for a requested restore.
+	Trigger v1alpha1.AutoRollbackTrigger `json:"trigger,omitempty"`
+	Cause   string                       `json:"cause,omitempty"`
+	// RolledBackFrom is the commit of the last automatic rollback. It is kept in every state, unless the note is damaged.
+	RolledBackFrom plan.ID `json:"rolledBackFrom,omitzero"`
+}
+
+// UnknownSnapshot is the Snapshot of the note that replaces a damaged one. No snapshot has this name.
+const UnknownSnapshot = "unknown"
+
+// maxRequestAge is the age from which a new data volume ignores a request to restore a snapshot.
+const maxRequestAge = 24 * time.Hour
+
+// Asked is what is asked of a gateway, as far as restores depend on it.
+type Asked struct {
+	Gateway string
+	Commit  plan.ID // the target
+	annotation.Requests
+	// Disk is the commit on the disk; zero on a new volume.
+	Disk plan.ID
+	Now  time.Time
+}
+
+// RestoreOf returns a note that a snapshot replaces the target.
+func (a Asked) RestoreOf(snapshot string) RestoreNote {
+	return RestoreNote{Request: a.Restore, Snapshot: snapshot, Commit: a.Commit, Force: a.Force, Retry: a.Retry}
+}
+
+// Damaged returns the note that replaces a damaged one. It may have blocked the target, so the target is blocked unless its files are on the
+// disk.
+func (a Asked) Damaged() RestoreNote {
+	if a.Disk == a.Commit {
+		return RestoreNote{Request: a.Restore}
+	}
+	n := a.RestoreOf(UnknownSnapshot)
+	n.Done = true
+	return n
+}
+
+// Restore returns the note after n for what is asked: it takes over a new request, and drops the snapshot of one that has lapsed. A request
+// lapses when the target is not, or no longer, the commit that is blocked, and when a user forces a sync or retries the target. remark says
+// why a request is ignored; it is "" if none is.
+//
+//	a new request names a snapshot of this gateway   its snapshot replaces the target
+//	a new request names another gateway              nothing replaces the target
+//	the target is another commit                     nothing
+//	a new force-sync request                         nothing
+//	a new request to retry this target               nothing
+//	the request is a day older than a new volume     nothing: an earlier volume of this gateway probably carried it out
+//	otherwise                                        as before
+func Restore(n RestoreNote, a Asked) (next RestoreNote, remark string) {
+	next = n
+	if a.Restore != "" && a.Restore != n.Request {
+		next = a.RestoreOf(annotation.RestoresOn(a.Restore, a.Gateway))
+		next.RolledBackFrom = n.RolledBackFrom
+	}
+	switch {
+	case next.Snapshot == "": // nothing to drop
+	case next.lapsed(a):
+		next.Snapshot = ""
+	case !next.Done && a.outdated():
+		remark = fmt.Sprintf("the request to restore %s is older than this data volume; ask again to restore it", next.Snapshot)
+		next.Snapshot = ""
+	}
+	return next, remark
+}
+
+func (n RestoreNote) lapsed(a Asked) bool {
+	return n.Commit != a.Commit || n.Force != a.Force || n.Retry != a.Retry && annotation.Retries(a.Retry, a.Commit.String())
+}
+
+// outdated reports whether the request was probably carried out on an earlier data volume, because this one is new and the request is not. A
+// request without a time is part of the spec, and never outdated.
+func (a Asked) outdated() bool {
+	_, requestedAt, _ := strings.Cut(a.Restore, " ")
+	t, err := time.Parse(time.RFC3339, requestedAt)
+	return err == nil && a.Disk.IsZero() && a.Now.Sub(t) > maxRequestAge
+}
+
+// Why returns the beginning of a message: why the gateway rolled back automatically, or "".
+func (n RestoreNote) Why() string {
+	if n.Trigger == "" {
+		return ""
+	}
+	return fmt.Sprintf("rolled back automatically (%s: %s); ", n.Trigger, n.Cause)
+}
