@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
@@ -111,8 +112,14 @@ func (l *Loop) recordDrift(started time.Time, d disk.Drift) {
 
 // needsRepair reports whether a sync should repair drift now.
 func (l *Loop) needsRepair(o *Order) bool {
-	return l.drift.last != nil && l.drift.last.Files > 0 && o != nil && !l.decision.HandsOff && !o.Commit.IsZero() &&
-		(o.Profile.DriftPolicy == v1alpha1.DriftRepair || o.ProposalSettings != nil && l.proposals.proposer.Reverts() && len(l.drift.last.Watched) > 0) && !o.Profile.Paused && !o.Profile.DryRun
+	if o == nil || l.drift.last == nil {
+		return false
+	}
+	return decide.Drift{
+		Files: l.drift.last.Files, Watched: len(l.drift.last.Watched), Policy: o.Profile.DriftPolicy,
+		Reverts: o.ProposalSettings != nil && l.proposals.proposer.Proposal().Reverts(),
+		Desired: !o.Commit.IsZero(), HandsOff: l.decision.HandsOff, Paused: o.Profile.Paused, DryRun: o.Profile.DryRun,
+	}.Repair()
 }
 
 // repair writes drifted files again. If the sync is held or fails, deliver retries it like any sync.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/propose"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
@@ -25,10 +26,9 @@ type proposals struct {
 	comparisons       int       // since the last walk
 	handledComparison time.Time // the end of the last comparison that findAdded has handled
 	lastEvent         time.Time // when the last file event arrived
-	// waitOrder is the order whose sync waits for changes to be proposed, waitSince when it began to wait, unseenSince when it began to wait
-	// only for changes that the state of the proposal is not about. A sync that may replace all of them ends the wait.
-	waitOrder              *Order
-	waitSince, unseenSince time.Time
+	// waiting is the order whose sync waits for changes to be proposed.
+	waiting *Order
+	wait    decide.Wait
 	// unseen is set if a sync is held only because the proposer has not dealt with changes that the sync would replace.
 	unseen bool
 }
@@ -157,14 +157,15 @@ func (l *Loop) proposalsOf(ctx context.Context, o *Order, repair bool) *sync.Pro
 		d := l.Engine.Notes()
 		return d != nil && p.proposer.Describes(d.Within(ctx), paths...)
 	}
-	reverts := repair && o.Profile.DriftPolicy != v1alpha1.DriftRepair
+	policy := o.Profile.DriftPolicy
+	if !repair { // the plan of a sync asks about watched files only
+		policy = v1alpha1.DriftRepair
+	}
 	return &sync.Proposals{
 		Watches: s.Watches,
 		Pending: func(path string) bool {
-			if !s.Watches(path) {
-				return reverts
-			}
-			return !p.proposer.Settled() || !describes(path)
+			watched, proposal := s.Watches(path), p.proposer.Proposal()
+			return !proposal.Repairs(policy, watched, watched && proposal.Settled() && describes(path))
 		},
 		Replace: func(paths []string) error {
 			if l.Once {
@@ -176,39 +177,17 @@ func (l *Loop) proposalsOf(ctx context.Context, o *Order, repair bool) *sync.Pro
 }
 
 // checkReplace returns nil if a sync may replace the changes at paths, and otherwise the error that holds the sync. seen reports that the
-// state of the proposal is about these changes. If it is not, it says nothing about them, but the sync does not wait longer than limit for
-// it: the proposer may be unable to look at them before the sync has ended.
+// state of the proposal is about these changes.
 func (p *proposals) checkReplace(o *Order, limit time.Duration, paths []string, seen bool, now time.Time) error {
-	if p.waitOrder != o {
-		p.waitOrder, p.waitSince, p.unseenSince = o, now, time.Time{}
+	if p.waiting != o {
+		p.waiting, p.wait = o, decide.Wait{}
 	}
-	done := p.proposer.Ended()
-	err := conflictError(paths, "the sync waits until the pull request is merged or closed; set %s to take git's version", v1alpha1.AnnotationForceSync)
-	switch o.Profile.Bidirectional.ConflictStrategy {
-	case v1alpha1.StrategyManual:
-		return conflictError(paths, "merge the pull request, or set %s to take git's version", v1alpha1.AnnotationForceSync)
-	case v1alpha1.StrategyGatewayWins:
-	default: // StrategyGitWins waits until the change is pushed, but not forever.
-		done = p.proposer.Safe()
-		err = conflictError(paths, "the sync waits until the change is pushed, at most %s", limit)
-		if !done && now.Sub(p.waitSince) >= limit {
-			return nil
-		}
-	}
-	switch {
-	case !done:
-		p.unseenSince = time.Time{}
-		return err
-	case seen: // if something else holds this sync, changes that are saved meanwhile get the whole wait
-		p.waitOrder = nil
-		return nil
-	case p.unseenSince.IsZero():
-		p.unseenSince = now
-	case now.Sub(p.unseenSince) >= limit:
+	c := decide.Changes{Strategy: o.Profile.Bidirectional.ConflictStrategy, Proposal: p.proposer.Proposal(), Seen: seen, Limit: limit, Now: now}
+	var why string
+	if p.wait, why, p.unseen = p.wait.Replace(c); why == "" {
 		return nil
 	}
-	p.unseen = true
-	return err
+	return conflictError(paths, "%s", why)
 }
 
 // conflictError returns the error that holds a sync of paths that both the gateway and git changed. The format says what to do.

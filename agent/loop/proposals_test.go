@@ -45,7 +45,7 @@ func TestConflictWithUnseenChange(t *testing.T) {
 				d.edit = func(o *Order) { proposes(o, strategy, debounce, problem) }
 				require.NoError(t, d.loop.Engine.Notes().SetNote("proposal", []byte(`{"lastState": "Merged"}`)))
 				d.commit("three")
-				require.True(t, d.loop.proposals.proposer.Ended())
+				require.True(t, d.loop.proposals.proposer.Proposal().Ended())
 
 				file := filepath.Join(d.data, titled)
 				require.NoError(t, os.WriteFile(file, []byte(saved), 0o644))
@@ -79,7 +79,7 @@ func TestReplacedUnseenChange(t *testing.T) {
 	d.edit = func(o *Order) { proposes(o, v1alpha1.StrategyGitWins, debounce, problem) }
 	require.NoError(t, d.loop.Engine.Notes().SetNote("proposal", []byte(pushed)))
 	d.commit("three")
-	require.True(t, d.loop.proposals.proposer.Safe())
+	require.True(t, d.loop.proposals.proposer.Proposal().Safe())
 
 	require.NoError(t, os.WriteFile(filepath.Join(d.data, titled), []byte(`{"title": "mine"}`), 0o644))
 	next := d.push("four")
@@ -160,7 +160,7 @@ func TestRepairLeavesUnseenChange(t *testing.T) {
 	for began := d.now; d.now.Sub(began) < 2*time.Hour; { // sequence: repairs are due
 		d.turn()
 	}
-	require.True(t, d.loop.proposals.proposer.Settled(), "an earlier pull request was closed")
+	require.True(t, d.loop.proposals.proposer.Proposal().Settled(), "an earlier pull request was closed")
 	content, err := os.ReadFile(file)
 	require.NoError(t, err)
 	assert.Equal(t, saved, string(content))
@@ -194,7 +194,7 @@ func TestRevertLeavesOtherChanges(t *testing.T) {
 			for range 5 { // sequence: repairs are due
 				d.turn()
 			}
-			require.True(t, d.loop.proposals.proposer.Reverts())
+			require.True(t, d.loop.proposals.proposer.Proposal().Reverts())
 			content, err := os.ReadFile(file)
 			require.NoError(t, err)
 			assert.JSONEq(t, want, string(content))

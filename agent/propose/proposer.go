@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/forge"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
@@ -162,26 +163,9 @@ func (p *Proposer) Reset() {
 	*p = Proposer{Log: p.Log, Now: p.Now, Opened: p.Opened, Wait: p.Wait, done: p.done}
 }
 
-// Settled reports whether a drift repair may undo the changes: they were refused, or their pull request was closed and onClosed is revert.
-func (p *Proposer) Settled() bool {
-	return p.status.State == v1alpha1.ProposalRefused || p.Reverts()
-}
-
-// Reverts reports whether git's version replaces the changes because their pull request was closed.
-func (p *Proposer) Reverts() bool { return p.revert && p.status.State == v1alpha1.ProposalClosed }
-
-// Ended reports whether the pull request of the changes on the disk was merged or closed.
-func (p *Proposer) Ended() bool {
-	return p.status.State == v1alpha1.ProposalClosed || p.status.State == v1alpha1.ProposalMerged
-}
-
-// Safe reports whether a sync may overwrite the changes without waiting for their push: git has them, or the agent will not push them.
-func (p *Proposer) Safe() bool {
-	switch p.status.State {
-	case v1alpha1.ProposalOpen, v1alpha1.ProposalPushed, v1alpha1.ProposalRefused, v1alpha1.ProposalClosed, v1alpha1.ProposalForeign, v1alpha1.ProposalMerged:
-		return true
-	}
-	return false
+// Proposal returns how far the proposal is.
+func (p *Proposer) Proposal() decide.Proposal {
+	return decide.Proposal{State: p.status.State, Revert: p.revert}
 }
 
 // Describes reports whether the state is about the changes at paths as they are on the disk now, and not only about others or older ones. On

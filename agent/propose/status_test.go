@@ -30,7 +30,7 @@ func TestInterruptedPush(t *testing.T) {
 	shown := g.p.Recall(g.notes)
 	require.NotNil(t, shown)
 	assert.Equal(t, v1alpha1.ProposalPushing, shown.State)
-	assert.False(t, g.p.Safe())
+	assert.False(t, g.p.Proposal().Safe())
 }
 
 // The spec may name a credential that the pod does not mount. The user learns that before the first change.
@@ -47,8 +47,8 @@ func TestProblemWithoutChanges(t *testing.T) {
 	g.settle(minute)
 	assert.Equal(t, v1alpha1.ReasonPodRestartNeeded, g.last.Reason)
 	assert.Empty(t, g.last.State, "nothing is pushed")
-	assert.False(t, g.p.Safe())
-	assert.False(t, g.p.Settled())
+	assert.False(t, g.p.Proposal().Safe())
+	assert.False(t, g.p.Proposal().Settled())
 
 	g.settings.Problem = nil
 	g.settle(minute)
