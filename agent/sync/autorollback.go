@@ -7,37 +7,13 @@ import (
 	"strings"
 	"time"
 
+	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
-
-const (
-	// loadGrace is how long a commit must keep failing before the gateway rolls back.
-	loadGrace = 30 * time.Second
-	// requiredScanFailures is the number of scans that must fail within scanWindow.
-	requiredScanFailures = 3
-	scanWindow           = 2 * time.Minute
-	// failurePause is the pause between the attempts meanwhile.
-	failurePause = 9 * time.Second
-)
-
-// loadFailures are the consecutive failures to load one commit. A restart of the agent resets them.
-type loadFailures struct {
-	commit plan.ID
-	since  time.Time
-	scans  []time.Time // the last requiredScanFailures
-}
-
-// suffice reports whether the failures are enough for a rollback.
-func (f *loadFailures) suffice(trigger v1alpha1.AutoRollbackTrigger, now time.Time) bool {
-	if now.Sub(f.since) < loadGrace {
-		return false
-	}
-	return trigger != v1alpha1.TriggerScanFailure || len(f.scans) == requiredScanFailures && now.Sub(f.scans[0]) <= scanWindow
-}
 
 // autoRollback rolls back a gateway that cannot load the target, if spec.autoRollback says so.
 type autoRollback struct{ *job }
@@ -70,7 +46,7 @@ func (j autoRollback) run(ctx context.Context, err error) error {
 	if err := saveNote(j.dir, n); err != nil {
 		return err
 	}
-	j.failures = loadFailures{}
+	j.failures = decide.Failures{}
 	_, err = restore.restore(ctx, n)
 	return err
 }
@@ -78,43 +54,31 @@ func (j autoRollback) run(ctx context.Context, err error) error {
 // maxCause bounds the cause of an automatic rollback in the note, in bytes.
 const maxCause = 300
 
-// confirmTrigger records a failure to load the target, and returns its trigger once the failures suffice. It returns "" if
-// the target is not the cause, or if that is not certain yet.
+// confirmTrigger records a failure to load the target, and returns its trigger once the failures suffice; "" if the target is not the cause,
+// or if that is not certain yet.
 func (j autoRollback) confirmTrigger(ctx context.Context, err error) v1alpha1.AutoRollbackTrigger {
-	trigger := j.trigger(err)
-	if trigger != "" {
-		if state, _ := j.gateway.state(ctx); state != running { // it stops or starts, which may be the cause
-			trigger = ""
-		}
+	l := decide.LoadFailure{
+		Target: j.t.Commit, Symptoms: j.symptoms(err), Triggers: j.t.Profile.AutoRollback, Known: j.unloaded.Baseline != nil,
+		Requested: j.t.RequestedRollback, Resumes: j.resumes, Standby: j.node.Standby(), Now: j.Now(),
 	}
-	if trigger == "" {
-		j.failures = loadFailures{}
-		return ""
+	if l.Known && len(l.Symptoms) > 0 {
+		state, _ := j.gateway.state(ctx)
+		l.Running = state == running
 	}
-	now := j.Now()
-	if j.failures.commit != j.t.Commit || now.Before(j.failures.since) {
-		j.failures = loadFailures{commit: j.t.Commit, since: now}
+	var due v1alpha1.AutoRollbackTrigger
+	var retry time.Time
+	if j.failures, due, retry = j.failures.Add(l); !retry.IsZero() {
+		j.r.RetryAt = retry
 	}
-	if trigger == v1alpha1.TriggerScanFailure {
-		j.failures.scans = append(j.failures.scans, now)
-		j.failures.scans = j.failures.scans[max(0, len(j.failures.scans)-requiredScanFailures):]
-	}
-	if !j.failures.suffice(trigger, now) {
-		j.r.RetryAt = now.Add(failurePause)
-		return ""
-	}
-	return trigger
+	return due
 }
 
-// trigger returns the trigger of spec.autoRollback.triggers that a failure to load the target matches, or "". An
-// unreachable gateway, a refused token and a lock of another client are not triggers, nor is what failed before the sync. A
-// rollback that an operator requested is not undone.
-func (j autoRollback) trigger(err error) v1alpha1.AutoRollbackTrigger {
+// symptoms returns the triggers that a failure to load the target matches.
+func (j autoRollback) symptoms(err error) (found []v1alpha1.AutoRollbackTrigger) {
 	b := j.unloaded.Baseline
-	if b == nil || j.resumes || j.t.RequestedRollback || j.node.Standby() {
-		return ""
+	if b == nil {
+		return nil
 	}
-	var found []v1alpha1.AutoRollbackTrigger
 	switch {
 	case failure.Is(err, v1alpha1.ReasonScanFailed) && !ignition.Refused(err):
 		found = append(found, v1alpha1.TriggerScanFailure)
@@ -126,12 +90,7 @@ func (j autoRollback) trigger(err error) v1alpha1.AutoRollbackTrigger {
 			found = append(found, v1alpha1.TriggerConfigError)
 		}
 	}
-	for _, t := range found {
-		if slices.Contains(j.t.Profile.AutoRollback, t) {
-			return t
-		}
-	}
-	return ""
+	return found
 }
 
 // maxProjectFile bounds a project.json in bytes. It has a few lines.

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"time"
 
+	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
@@ -129,7 +130,7 @@ func (j *job) run(ctx context.Context) error {
 	if err := (loader{j}).load(loadCtx); err != nil {
 		return autoRollback{j}.run(ctx, err)
 	}
-	j.failures = loadFailures{}
+	j.failures = decide.Failures{}
 	if err := j.reportStandby(); err != nil {
 		return err
 	}

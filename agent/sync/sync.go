@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/agent/archive"
+	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/plan"
@@ -154,7 +155,7 @@ type Engine struct {
 	seenStart     string // see gateway
 	lastReview    reviewResult
 	lastFailure   auditedFailure
-	failures      loadFailures
+	failures      decide.Failures
 	download      download // kept until it is restored
 	pairMemory    redundancy.Memory
 	ahead         *disk.Ahead // see CompareAhead
