@@ -61,6 +61,12 @@ func (l LoadFailure) trigger() v1alpha1.AutoRollbackTrigger {
 
 // Add returns the failures with another one, and the trigger of the automatic rollback that is due; "" if none is. If one may follow, retry is
 // when to try again.
+//
+//	the gateway starts, stops, or is a standby node       the target is not the cause: none
+//	an operator requested to go back to the target        none
+//	the failure matches no trigger that the spec names    none
+//	the gateway lacks a project or a resource             due when the target has failed for half a minute
+//	a scan fails                                          … and at least three times within two minutes
 func (f Failures) Add(l LoadFailure) (next Failures, due v1alpha1.AutoRollbackTrigger, retry time.Time) {
 	trigger := l.trigger()
 	if trigger == "" {

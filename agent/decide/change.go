@@ -100,7 +100,8 @@ type Drift struct {
 	Desired, HandsOff, Paused, DryRun bool
 }
 
-// Repair reports whether a sync repairs the drift now.
+// Repair reports whether a sync repairs the drift now: if driftPolicy is repair, or if files differ whose pull request was closed and onClosed
+// is revert. It never does while the desired commit is not known, the gateway is left alone, syncing is paused, or dryRun is set.
 func (d Drift) Repair() bool {
 	if d.Files == 0 || !d.Desired || d.HandsOff || d.Paused || d.DryRun {
 		return false

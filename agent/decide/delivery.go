@@ -24,7 +24,12 @@ type Delivery struct {
 	Recorded bool
 }
 
-// WaitsForWindow reports whether the delivery waits while the maintenance windows are closed.
+// WaitsForWindow reports whether the delivery waits while the maintenance windows are closed. It does not wait if it
+//
+//	is the first one of this gateway, or only a dry run
+//	repairs what was delivered, or delivers it again to a new volume
+//	goes back on request, has a commit that a user approved for it, or is forced by a user
+//	follows a change of the access of a redundant pair's node
 func (d Delivery) WaitsForWindow() bool {
 	switch {
 	case d.First, d.DryRun, d.Repair, d.Rollback, d.Approved, d.Forced, d.AccessChanged:
@@ -35,7 +40,11 @@ func (d Delivery) WaitsForWindow() bool {
 	return true
 }
 
-// NeedsReview reports whether the validation webhook must allow the delivery.
+// NeedsReview reports whether the validation webhook must allow the delivery. It need not allow
+//
+//	the first one of this gateway
+//	a rollback that an operator requested
+//	the commit that was delivered last: under the same rules, or to a volume that lacks files of it
 func (d Delivery) NeedsReview() bool {
 	switch {
 	case d.First, d.Rollback:

@@ -24,43 +24,16 @@ type Origin struct {
 	Commit    plan.ID
 }
 
-// Situation is what the gate of a gateway depends on.
-type Situation struct {
-	// GatewaySync is the newest copy.
-	GatewaySync *v1alpha1.GatewaySync
-	// Gateway and Pod are the names of the gateway and of its pod.
-	Gateway, Pod string
-	// Target is the commit of the SyncTarget; zero if it has none.
-	Target plan.ID
-	// Moved says why the ref of the target has another commit by now; "" if it does not.
-	Moved   string
-	Rollout Rollout
-	// Disk is the commit on the disk, Whole whether all of it is there, and Unsynced whether no sync was ever completed on this gateway.
-	Disk            plan.ID
-	Whole, Unsynced bool
+// passage is the result of a gate.
+type passage struct {
+	to       *Origin // what the gateway follows in place of the target; nil for the target
+	dry      bool    // only a dry run
+	rollback bool    // to goes back to what ran before
+	held     *Hold   // why the gateway stays as it is; nil if it follows
+	ask      string  // see Step.Ask
 }
 
-// Passage is the result of a gate.
-type Passage struct {
-	// To is what the gateway follows in place of the target; nil for the target.
-	To *Origin
-	// Dry allows only a dry run.
-	Dry bool
-	// Rollback reports that To goes back to what ran before.
-	Rollback bool
-	// Held is why the gateway stays as it is; nil if it follows.
-	Held *Hold
-	// Ask names what a newer GatewaySync could confirm; "" if no other copy changes the answer.
-	Ask string
-}
-
-// Hold is why a gateway stays as it is.
-type Hold struct {
-	Reason  v1alpha1.Reason
-	Message string
-}
-
-// Gate decides which target a gateway may follow:
+// gate decides which target a gateway may follow:
 //
 //	the ref moved before it was taken     leave
 //	its step is open                      sync the target
@@ -74,15 +47,16 @@ type Hold struct {
 //
 // So a SyncTarget that another pod forged opens no stage that needs an approval. A closed gate does not hold a restore, and a forced sync
 // verifies the commit on the disk.
-func Gate(s Situation) Passage {
+func gate(s Situation) passage {
 	gs, r := s.GatewaySync, s.Rollout
-	if s.Moved != "" && !s.Target.IsZero() && !s.Unsynced && s.Disk != s.Target {
+	switch {
+	case s.Target.IsZero():
+		return passage{}
+	case s.Moved != "" && !s.Unsynced && s.Disk != s.Target:
 		return hold(v1alpha1.ReasonRefMoved, "%s was not taken before its ref moved: %s", s.Target.Short(), s.Moved)
-	}
-	if s.Target.IsZero() || !gs.InSteps() {
-		return Passage{}
-	}
-	if schedule.TooLarge(gs) && !s.Unsynced { // a forged SyncTarget could open stages that need an approval
+	case !gs.InSteps():
+		return passage{}
+	case schedule.TooLarge(gs) && !s.Unsynced: // a forged SyncTarget could open stages that need an approval
 		return hold(v1alpha1.ReasonProfilesInvalid, "spec.deployment has too many names and patterns: the gateway stays as it is")
 	}
 	order := schedule.OrderOf(gs)
@@ -90,41 +64,53 @@ func Gate(s Situation) Passage {
 	if r.On && !r.Done && r.Steps != steps {
 		return hold(v1alpha1.ReasonWaitingForLead, "the SyncTarget has %d steps, but this agent counts %d: waiting for its lead", r.Steps, steps)
 	}
-	open, back := !r.On || r.Done || step <= r.Open, s.ranEverywhere(r.From)
-	stage := order.Stage(step)
-	approval := stage != nil && stage.RequireApproval
+	open, stage := !r.On || r.Done || step <= r.Open, order.Stage(step)
 	switch {
-	case s.Unsynced && !open || s.Unsynced && r.Failed:
-		if back {
-			return Passage{To: &r.From}
-		}
-		return Passage{Ask: r.From.question()}
+	case s.Unsynced && open && !r.Failed:
+		return passage{}
+	case s.Unsynced && s.ranEverywhere(r.From):
+		return passage{to: &r.From}
 	case s.Unsynced:
-		return Passage{}
-	case open && r.Rollback && back:
-		return Passage{To: &r.From, Rollback: true}
+		return passage{ask: r.From.question()}
+	case open && r.Rollback && s.ranEverywhere(r.From):
+		return passage{to: &r.From, rollback: true}
 	case open && r.Rollback:
 		p := hold(v1alpha1.ReasonWaitingForLead, "the rollout went back to a commit that the status does not list: the gateway stays as it is")
-		p.Ask = r.From.question()
+		p.ask = r.From.question()
 		return p
 	case r.Failed && !r.Done && s.Disk != s.Target:
 		return hold(v1alpha1.ReasonGateClosed, "the rollout of %s was aborted before this gateway got it", s.Target.Short())
-	case open && approval && !s.approved(stage.Name):
-		p := hold(v1alpha1.ReasonApprovalNeeded, "%s waits for an approval of stage %s: stoker approve %s %s", s.Target.Short(), stage.Name, gs.Name, stage.Name)
-		p.Ask = stage.Name + "@" + s.Target.String()
-		return p
 	case open:
-		return Passage{}
+		return s.openStep(stage)
 	case r.Open == 0 && gs.DryRunBefore():
-		return Passage{Dry: true}
-	case approval && r.Open < steps && order.Stage(r.Open+1) == stage && order.Opens(r.Open+1) && !annotation.Approved(gs, stage.Name, s.Target.String()):
-		return hold(v1alpha1.ReasonApprovalNeeded, "%s waits until stage %s is approved: stoker approve %s %s", s.Target.Short(), stage.Name, gs.Name, stage.Name)
+		return passage{dry: true}
 	}
-	return hold(v1alpha1.ReasonGateClosed, "%s waits: %d of %d steps are open, and this gateway is in step %d", s.Target.Short(), r.Open, steps, step)
+	return s.closedStep(order, step, stage)
 }
 
-func hold(reason v1alpha1.Reason, format string, args ...any) Passage {
-	return Passage{Held: &Hold{reason, fmt.Sprintf(format, args...)}}
+// openStep is the gate of a gateway whose step is open. stage is that of the step; nil for none.
+func (s Situation) openStep(stage *v1alpha1.Stage) passage {
+	if stage == nil || !stage.RequireApproval || s.approved(stage.Name) {
+		return passage{}
+	}
+	p := hold(v1alpha1.ReasonApprovalNeeded, "%s waits for an approval of stage %s: stoker approve %s %s",
+		s.Target.Short(), stage.Name, s.GatewaySync.Name, stage.Name)
+	p.ask = stage.Name + "@" + s.Target.String()
+	return p
+}
+
+// closedStep says why a gateway waits for its step.
+func (s Situation) closedStep(order schedule.Order, step int, stage *v1alpha1.Stage) passage {
+	gs, next, steps := s.GatewaySync, s.Rollout.Open+1, len(order.Steps())
+	if stage != nil && stage.RequireApproval && next <= steps && order.Stage(next) == stage && order.Opens(next) &&
+		!annotation.Approved(gs, stage.Name, s.Target.String()) {
+		return hold(v1alpha1.ReasonApprovalNeeded, "%s waits until stage %s is approved: stoker approve %s %s", s.Target.Short(), stage.Name, gs.Name, stage.Name)
+	}
+	return hold(v1alpha1.ReasonGateClosed, "%s waits: %d of %d steps are open, and this gateway is in step %d", s.Target.Short(), s.Rollout.Open, steps, step)
+}
+
+func hold(reason v1alpha1.Reason, format string, args ...any) passage {
+	return passage{held: &Hold{reason, fmt.Sprintf(format, args...)}}
 }
 
 // question identifies what a newer GatewaySync could confirm; "" for the zero Origin.

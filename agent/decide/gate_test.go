@@ -110,23 +110,23 @@ func TestGate(t *testing.T) {
 		"too many names at the first start":                {at(plant(tooLarge), 3, fresh), follow, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := Gate(c.s)
+			p := gate(c.s)
 			is := follow
 			switch {
-			case p.Held != nil:
-				is = string(p.Held.Reason)
-				assert.NotEmpty(t, p.Held.Message)
-				assert.Nil(t, p.To)
-				assert.False(t, p.Dry)
-			case p.To != nil:
+			case p.held != nil:
+				is = string(p.held.Reason)
+				assert.NotEmpty(t, p.held.Message)
+				assert.Nil(t, p.to)
+				assert.False(t, p.dry)
+			case p.to != nil:
 				is = goesBack
-				assert.Equal(t, from, *p.To)
-			case p.Dry:
+				assert.Equal(t, from, *p.to)
+			case p.dry:
 				is = dry
 			}
 			assert.Equal(t, c.want, is)
-			assert.Equal(t, c.ask, p.Ask != "", p.Ask)
-			assert.Equal(t, c.want == goesBack && c.s.Rollout.Rollback, p.Rollback)
+			assert.Equal(t, c.ask, p.ask != "", p.ask)
+			assert.Equal(t, c.want == goesBack && c.s.Rollout.Rollback, p.rollback)
 		})
 	}
 }
@@ -147,8 +147,8 @@ func TestNoSyncTargetOpensStage(t *testing.T) {
 				s := at(gs, 0, func(s *Situation) {
 					s.Rollout = Rollout{On: bits&1 != 0, Done: bits&2 != 0, Rollback: bits&4 != 0, Failed: bits&8 != 0, Steps: steps, Open: open, From: Origin{"main", "", two}}
 				})
-				p := Gate(s)
-				assert.True(t, p.Held != nil || p.Dry, "%+v", s.Rollout)
+				p := gate(s)
+				assert.True(t, p.held != nil || p.dry, "%+v", s.Rollout)
 			}
 		}
 	}

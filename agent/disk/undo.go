@@ -134,20 +134,30 @@ func (r rollback) undoWrite(i int) error {
 		}
 		err = r.d.vol.Rename(n, name, stg, format.SlotName(i))
 	default:
-		if r.replayed && c.Found.Kind == plan.Missing {
-			// Two copies of a new file, because the directory was copied while the file had two names.
-			if twin, err := r.hash(stg, old); err == nil && twin == c.ID {
-				r.doubt(i)
-				return r.d.vol.Remove(n, name)
-			}
+		return r.undoExchange(i, old, n, name)
+	}
+	if err != nil {
+		return err
+	}
+	return r.saveForeign(i)
+}
+
+// undoExchange exchanges the file at name, which has our bytes, with the one that it replaced, which is old in the staging directory.
+func (r rollback) undoExchange(i int, old string, n *safe.Folder, name string) error {
+	c, stg := &r.Changes[i], r.stagingOf(i)
+	if r.replayed && c.Found.Kind == plan.Missing {
+		// Two copies of a new file, because the directory was copied while the file had two names.
+		if twin, err := r.hash(stg, old); err == nil && twin == c.ID {
+			r.doubt(i)
+			return r.d.vol.Remove(n, name)
 		}
-		err = r.d.vol.Exchange(stg, old, n, name)
-		if errors.Is(err, safe.ErrNoExchange) { // the directory was copied from a file system that could exchange
-			if err := r.d.vol.Rename(stg, old, stg, format.AsideName(i)); err != nil {
-				return err
-			}
-			return r.undoReplaceInTwo(i, n, name)
+	}
+	err := r.d.vol.Exchange(stg, old, n, name)
+	if errors.Is(err, safe.ErrNoExchange) { // the directory was copied from a file system that could exchange
+		if err := r.d.vol.Rename(stg, old, stg, format.AsideName(i)); err != nil {
+			return err
 		}
+		return r.undoReplaceInTwo(i, n, name)
 	}
 	if err != nil {
 		return err

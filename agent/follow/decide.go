@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"stoker.io/stoker/agent/connect"
+	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/internal/failure"
@@ -52,144 +52,135 @@ func (f *Follower) logProblems(problems []loop.Problem) {
 	f.Log.Log(context.Background(), level, "the gateway stays as it is", "reason", p.Reason, "message", p.Message)
 }
 
-// decide returns what SyncTarget and GatewaySync ask for together. If one of them cannot be read or they do not match, the
-// current order stays in force.
+// decide returns what SyncTarget and GatewaySync ask for together: package decide says what to do, and decide obeys.
 func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
-	f.reportTarget, f.spec.due, f.refilling = nil, time.Time{}, false
-	stay := func(p loop.Problem) loop.Decision {
-		return loop.Decision{Order: f.current.order, Problems: []loop.Problem{p}}
+	f.reportTarget, f.spec.due = nil, time.Time{}
+	in, gs, s := f.situation(ctx, changed)
+	n := f.next(ctx, gs, &s)
+	if s.Obstacle == nil {
+		f.current.setDryRun(n)
 	}
-	handsOff := func(p loop.Problem) loop.Decision {
-		return loop.Decision{Order: f.current.order, HandsOff: true, Problems: []loop.Problem{p}}
-	}
-	in, p, leave := f.readTarget()
-	if f.listed || p == nil {
-		if err := f.readRecord(ctx); err != nil {
-			d := stay(waiting("the last report of this gateway cannot be read: %v", err))
-			d.Due = f.record.retry
-			return d
+	wanted := in
+	var m inputs
+	if n.Do == decide.Follow || n.Do == decide.DryRun {
+		in.apply(n)
+		var err error
+		if m, err = f.prepare(ctx, gs, in); err != nil {
+			p := loop.NewProblem(err, v1alpha1.ReasonProfilesInvalid)
+			s.Invalid = &decide.Hold{Reason: p.Reason, Message: p.Message}
+			n = decide.Next(s)
 		}
+		m.profile.DryRun, m.rollback, m.rolloutRollback = m.profile.DryRun || n.Do == decide.DryRun, m.rollback || n.Rollback, n.Rollback
 	}
-	switch {
-	case p != nil && leave:
-		return handsOff(*p)
-	case p != nil:
-		return stay(*p)
+	if n.Pauses {
+		f.current.pause(&in)
 	}
-	gs, err := f.spec.fetch(ctx, in, f.targets.currentEpoch(), changed)
-	if err != nil && in.paused {
-		f.current.pause(&in, true)
-	}
-	switch {
-	case errors.Is(err, errGone):
-		return handsOff(waiting("GatewaySync %s is gone: the gateway stays as it is", f.GatewaySync))
-	case err != nil && f.current.order != nil && failure.Reason(err, "").Class() == v1alpha1.ClassWorking && !f.spec.unconfirmedTooLong():
-		return loop.Decision{Order: f.current.order} // probably short: keep reporting the last state
-	case err != nil:
-		return stay(loop.NewProblem(err, v1alpha1.ReasonProgressing))
-	}
-	in.Requests = f.spec.requestsFor(f.Gateway, in.Commit)
-	wanted, passage := in, f.check(ctx, gs, in)
-	if passage.dry {
-		passage.held = f.current.planned.waits(in, f.adoptStartup(gs), f.pod.labels)
-	}
-	if !passage.dry || passage.held == nil { // the dry run, if any, is to be made
-		f.current.planned = nil
-	}
-	f.current.setDryRun(passage.dry && passage.held == nil)
-	if passage.held != nil {
-		eff := f.adoptStartup(gs)
-		in.paused = in.paused || eff.Paused
-		f.current.pause(&in, in.paused)
-		f.reportTarget = &in
-		if in.paused {
-			passage.hold(v1alpha1.ReasonPaused, "syncing is paused; the files on the disk stay")
-		}
-		if f.keep(ctx, gs, wanted, passage.held); f.lapses() {
-			return handsOff(*passage.held)
-		}
-		return stay(*passage.held)
-	}
-	in = passage.in
-	m, err := f.prepare(ctx, gs, in)
-	m.profile.DryRun, m.rollback, m.rolloutRollback = m.profile.DryRun || passage.dry, m.rollback || passage.rollback, passage.rollback
-	if err != nil {
-		in.paused = m.profile.Paused
-		f.current.pause(&in, in.paused)
-		f.reportTarget = &in
-		return stay(loop.NewProblem(err, v1alpha1.ReasonProfilesInvalid))
-	}
-	f.startup.setPolicy(m.profile.Startup, gs)
-	if !in.Commit.IsZero() || f.current.order == nil || f.current.order.Commit.IsZero() {
+	switch n.Do {
+	case decide.Keep:
+		n.HandsOff = f.keep(ctx, gs, in, n.Held)
+	case decide.Follow, decide.DryRun:
 		f.take(gs, m)
-	} else {
-		f.current.pause(&in, m.profile.Paused)
 	}
-	if in.Commit.IsZero() {
-		if m.profile.Paused {
-			f.startup.allow("waiting for an operator: syncing is paused")
-		}
-		if p, ok := in.unresolved(gs.Generation); ok {
-			return stay(p)
-		}
-		return stay(waiting("no commit is known yet for the ref %q", in.Ref))
+	if in.Commit.IsZero() && s.Obstacle == nil && s.Invalid == nil && s.Paused {
+		f.startup.allow("waiting for an operator: syncing is paused")
 	}
-	if f.refilling {
+	if n.Rollback {
+		n.Held, n.OfTarget = f.current.wentBack(f.loop.State(), wanted.Commit).Report()
+	}
+	if n.OfTarget {
 		f.reportTarget = &wanted
 	}
-	if passage.rollback {
-		p, failed := f.current.returned(f.loop.State(), wanted.Commit)
-		if p != nil || failed { // otherwise the report would attribute the outcome to the earlier target
-			f.reportTarget = &wanted
-		}
-		if p != nil {
-			return stay(*p)
-		}
+	f.refilling = n.Refill
+	d := loop.Decision{Order: f.current.order, HandsOff: n.HandsOff}
+	if n.Held != nil {
+		d.Problems = []loop.Problem{{Reason: n.Held.Reason, Message: n.Held.Message}}
 	}
-	return loop.Decision{Order: f.current.order}
+	return d
 }
 
-// check decides what this gateway may follow now: the commit that its volume lost, or what its gate lets pass.
-func (f *Follower) check(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction) passage {
-	o, ok := f.refill(in)
-	if f.refilling = ok; !ok {
-		return f.passGate(ctx, gs, in)
+// situation collects what package decide needs to know. gs is the GatewaySync that the target was made from; nil if there is an obstacle.
+func (f *Follower) situation(ctx context.Context, changed bool) (in instruction, gs *v1alpha1.GatewaySync, s decide.Situation) {
+	s = decide.Situation{Gateway: f.Gateway, Pod: f.Pod, InForce: f.current.inForce()}
+	in, s.Obstacle = f.readTarget()
+	s.Paused = in.paused
+	if f.listed || s.Obstacle == nil {
+		if err := f.readRecord(ctx); err != nil {
+			s.Obstacle = &decide.Obstacle{Hold: waiting("the last report of this gateway cannot be read: %v", err)}
+			f.spec.due = f.record.retry
+		}
 	}
-	p := passage{in: in}
-	p.in.goTo(o)
-	p.in.Requests = annotation.Requests{Propose: in.Propose} // the others are about the target
-	return p
+	if s.Obstacle != nil {
+		return in, nil, s
+	}
+	gs, err := f.spec.fetch(ctx, in, f.targets.currentEpoch(), changed)
+	if err != nil {
+		s.Obstacle = f.obstacle(err)
+		return in, nil, s
+	}
+	settings := f.adoptStartup(gs)
+	in.Requests, in.paused = f.spec.requestsFor(f.Gateway, in.Commit), in.paused || settings.Paused
+	s.GatewaySync, s.Ref, s.Target, s.Rollout, s.Paused = f.spec.current(gs), in.Ref, in.Commit, in.rollout, in.paused
+	if in.problem.Reason == v1alpha1.ReasonRefMoved {
+		s.Moved = in.problem.Message
+	}
+	if p, ok := in.unresolved(gs.Generation); ok {
+		s.Unresolved = &decide.Hold{Reason: p.Reason, Message: p.Message}
+	}
+	s.Planned = f.current.planned.outcome(in, settings, f.pod.labels)
+	s.Disk = f.volume.commit()
+	s.Whole, s.Unsynced = f.volume.holds("", s.Disk), f.volume.unsynced()
+	s.Delivered.Ref, s.Delivered.Commit = f.Engine.Record.Delivered()
+	s.NewVolume, s.GaveUp = !f.startup.allowed() || f.startup.state.NewVolume, f.record.gaveUp == s.Delivered.Commit
+	s.Incomplete = f.volume.incomplete(s.Delivered.Commit)
+	return in, gs, s
 }
 
-// readTarget returns the parsed SyncTarget, or why there is none that can be followed. leave is set if the gateway must then be left alone.
-func (f *Follower) readTarget() (in instruction, p *loop.Problem, leave bool) {
+// next asks package decide, again if a newer GatewaySync or the outcome of the last sync changes the answer.
+func (f *Follower) next(ctx context.Context, gs *v1alpha1.GatewaySync, s *decide.Situation) decide.Step {
+	n := decide.Next(*s)
+	if n.Ask != "" && f.spec.refresh(ctx, n.Ask) {
+		s.GatewaySync = f.spec.current(gs)
+		n = decide.Next(*s)
+	}
+	if last := f.loop.State(); n.Refill && last.Of != nil && last.Of.Commit == n.To.Commit && last.Report != nil && last.Report.Class() == v1alpha1.ClassStalled {
+		f.record.gaveUp, s.GaveUp = n.To.Commit, true
+		n = decide.Next(*s)
+	}
+	return n
+}
+
+// readTarget returns the parsed SyncTarget, or why there is none that can be followed.
+func (f *Follower) readTarget() (in instruction, o *decide.Obstacle) {
 	f.listed = f.targets.listed()
 	target, err := f.targets.get()
-	var why loop.Problem
 	switch {
 	case err == nil:
 		if in, err = parse(target); err == nil {
-			return in, nil, false
+			return in, nil
 		}
-		if in.paused {
-			f.current.pause(&in, true)
-		}
-		leave = failure.Is(err, v1alpha1.ReasonPodRestartNeeded)
-		why = loop.NewProblem(err, v1alpha1.ReasonWaitingForLead)
+		p := loop.NewProblem(err, v1alpha1.ReasonWaitingForLead)
+		return in, &decide.Obstacle{Hold: decide.Hold{Reason: p.Reason, Message: p.Message}, HandsOff: failure.Is(err, v1alpha1.ReasonPodRestartNeeded)}
 	case errors.Is(err, kube.ErrNotSeen) && !f.listed:
-		var operator bool
-		if why, operator = f.targets.unanswered(); operator {
+		why, operator := f.targets.unanswered()
+		if operator {
 			f.startup.allow("waiting for an operator: " + why.Message)
 		}
+		return in, &decide.Obstacle{Hold: why}
 	case errors.Is(err, kube.ErrNotSeen) && f.current.order != nil:
-		leave = true
-		why = waiting("SyncTarget %s is gone: the gateway stays as it is until it exists again", f.GatewaySync)
+		return in, &decide.Obstacle{Hold: waiting("SyncTarget %s is gone: the gateway stays as it is until it exists again", f.GatewaySync), HandsOff: true}
 	case errors.Is(err, kube.ErrNotSeen):
-		why = waiting("no lead has written SyncTarget %s yet", f.GatewaySync)
-	default:
-		why = waiting("%v; the lead must write it again", err)
+		return in, &decide.Obstacle{Hold: waiting("no lead has written SyncTarget %s yet", f.GatewaySync)}
 	}
-	return in, &why, leave
+	return in, &decide.Obstacle{Hold: waiting("%v; the lead must write it again", err)}
+}
+
+// obstacle returns why the GatewaySync does not confirm the target.
+func (f *Follower) obstacle(err error) *decide.Obstacle {
+	if errors.Is(err, errGone) {
+		return &decide.Obstacle{Hold: waiting("GatewaySync %s is gone: the gateway stays as it is", f.GatewaySync), HandsOff: true}
+	}
+	p := loop.NewProblem(err, v1alpha1.ReasonProgressing)
+	return &decide.Obstacle{Hold: decide.Hold{Reason: p.Reason, Message: p.Message}, Short: p.Reason.Class() == v1alpha1.ClassWorking && !f.spec.unconfirmedTooLong()}
 }
 
 // effective returns the spec as it applies to this gateway.
@@ -210,7 +201,7 @@ func (f *Follower) adoptStartup(gs *v1alpha1.GatewaySync) effective.Settings {
 	return eff
 }
 
-// prepare returns the inputs of an order for this gateway. Even with an error, profile.Paused is set.
+// prepare returns the inputs of an order for this gateway.
 func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction) (inputs, error) {
 	eff, bad := f.effective(gs)
 	eff.Paused = eff.Paused || in.paused
@@ -222,7 +213,7 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 		err = f.connections.update(&f.Config, gs)
 	}
 	if err != nil {
-		return inputs{profile: eff}, err
+		return inputs{}, err
 	}
 	ordinal, _ := gatewaypod.Ordinal(f.Pod, f.pod.labels)
 	in.WindowApproved = in.WindowApproved && hasWindow(eff.Windows, f.Gateway, f.Pod)
@@ -275,9 +266,9 @@ func (f *Follower) started(o *loop.Order) *loop.Order {
 	return f.current.order
 }
 
-// waiting returns a problem that the lead solves.
-func waiting(format string, a ...any) loop.Problem {
-	return loop.Problem{Reason: v1alpha1.ReasonWaitingForLead, Message: fmt.Sprintf(format, a...)}
+// waiting returns a hold that the lead ends.
+func waiting(format string, a ...any) decide.Hold {
+	return decide.Hold{Reason: v1alpha1.ReasonWaitingForLead, Message: fmt.Sprintf(format, a...)}
 }
 
 // earliest returns the earliest of times that is not zero; zero if all are.

@@ -187,7 +187,7 @@ func (f *Follower) tell(s loop.State) {
 	if f.current.recordDryRun(s) {
 		f.wake() // for the order from before the dry run
 	}
-	if back, _ := f.current.returned(s, plan.ID{}); back != nil && f.current.inputs.in.rollout.Rollback && len(s.Problems) == 0 {
+	if f.current.wentBack(s, plan.ID{}).Synced && f.current.inputs.in.rollout.Rollback && len(s.Problems) == 0 {
 		f.wake() // to report that the gateway went back
 	}
 	if f.refilling && !f.volume.incomplete(f.volume.commit()) {

@@ -10,6 +10,7 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/schedule"
 )
 
@@ -40,45 +41,16 @@ func parseRollout(r *v1alpha1.TargetRollout) (decide.Rollout, error) {
 	return s, nil
 }
 
-// passage is the result of a gate: the instruction that this gateway may follow, if any.
-type passage struct {
-	in       instruction
-	dry      bool          // only a dry run
-	rollback bool          // in goes back to what ran before
-	held     *loop.Problem // why the gateway stays as it is; nil if it follows in
+// apply replaces the ref and the commit of an instruction by those of a step. The requests are about the target, but for those to propose.
+func (in *instruction) apply(n decide.Step) {
+	if n.To == nil {
+		return
+	}
+	in.Ref, in.Name, in.Commit = n.To.Ref, n.To.Name, n.To.Commit
+	if n.Refill {
+		in.Requests = annotation.Requests{Propose: in.Propose}
+	}
 }
-
-// passGate asks package decide whether this gateway may follow a target now, again if a newer GatewaySync could change the answer.
-func (f *Follower) passGate(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction) passage {
-	disk := f.volume.commit()
-	s := decide.Situation{Gateway: f.Gateway, Pod: f.Pod, Target: in.Commit, Rollout: in.rollout,
-		Disk: disk, Whole: f.volume.holds("", disk), Unsynced: f.volume.unsynced()}
-	if in.problem.Reason == v1alpha1.ReasonRefMoved {
-		s.Moved = in.problem.Message
-	}
-	s.GatewaySync = f.spec.current(gs)
-	d := decide.Gate(s)
-	if d.Ask != "" && f.spec.refresh(ctx, d.Ask) {
-		s.GatewaySync = f.spec.current(gs)
-		d = decide.Gate(s)
-	}
-	p := passage{in: in, dry: d.Dry, rollback: d.Rollback}
-	if d.To != nil {
-		p.in.goTo(*d.To)
-	}
-	if d.Held != nil {
-		p.held = &loop.Problem{Reason: d.Held.Reason, Message: d.Held.Message}
-	}
-	return p
-}
-
-// hold sets why the gateway stays as it is.
-func (p *passage) hold(reason v1alpha1.Reason, message string) {
-	p.held = &loop.Problem{Reason: reason, Message: message}
-}
-
-// goTo replaces the ref and the commit of an instruction.
-func (in *instruction) goTo(o decide.Origin) { in.Ref, in.Name, in.Commit = o.Ref, o.Name, o.Commit }
 
 // hasWindow reports whether this gateway has maintenance windows. An approval does not change the order of a gateway without.
 func hasWindow(windows []v1alpha1.MaintenanceWindow, gateway, pod string) bool {
@@ -86,42 +58,45 @@ func hasWindow(windows []v1alpha1.MaintenanceWindow, gateway, pod string) bool {
 	return len(own) > 0
 }
 
-// lapses reports whether a closed gate stops the order in force, because the order would bring a commit that the gateway does not have. A
-// rollback, a restore and a first start go on.
-func (f *Follower) lapses() bool {
-	o := f.current.order
-	return o != nil && !o.Commit.IsZero() && !o.RequestedRollback && !f.volume.unsynced() && f.volume.commit() != o.Commit && !f.Engine.Restores(o.Task)
+// closed returns what the gateway has while a gate holds it with an order.
+func (f *Follower) closed(o *loop.Order) decide.Closed {
+	c := decide.Closed{Disk: f.volume.commit(), Unsynced: f.volume.unsynced()}
+	if o != nil && !o.Commit.IsZero() {
+		c.Order, c.Requested, c.Restores = o.Commit, o.RequestedRollback, f.Engine.Restores(o.Task)
+	}
+	return c
 }
 
 // keep puts in force what a closed gate allows: to load and repair the commit on the disk, a restore, and a forced sync of that commit. held
-// is why the gateway stays as it is; keep adds the error of a restore to its message.
-func (f *Follower) keep(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction, held *loop.Problem) {
-	if f.volume.unsynced() {
-		return
+// is why the gateway stays as it is; keep adds the error of a restore to its message. It reports whether the gateway must be left alone.
+func (f *Follower) keep(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction, held *decide.Hold) (handsOff bool) {
+	c := f.closed(f.current.order)
+	if c.Unsynced {
+		return false
 	}
-	if f.current.order == nil || f.current.order.Commit.IsZero() || f.lapses() {
+	if c.Order.IsZero() || c.Lapses() {
 		f.takeKept(ctx, gs, in)
 	}
 	o := f.current.order
 	if o == nil || o.Commit.IsZero() {
-		return
+		return false
 	}
 	next := *o
 	if in.Restore != "" {
 		next.Restore = in.Restore
 	}
-	restores := f.Engine.Restores(next.Task)
-	if f.volume.commit() == o.Commit && !restores {
+	c = f.closed(&next)
+	if c.Force() {
 		next.Force = in.Force
 	}
-	// Programs of the gateway can remove the note about the restore before the sync reads it.
-	next.RestoreOnly = restores && f.volume.commit() != o.Commit && !o.RequestedRollback
+	next.RestoreOnly = c.RestoreOnly()
 	if next.Restore != o.Restore || next.Force != o.Force || next.RestoreOnly != o.RestoreOnly {
 		f.current.order = &next
 	}
-	if s := f.loop.State(); restores && s.Of == f.current.order && s.Report != nil && s.Report.Err != nil {
+	if s := f.loop.State(); c.Restores && s.Of == f.current.order && s.Report != nil && s.Report.Err != nil {
 		held.Message += "; " + s.Report.Message
 	}
+	return f.closed(f.current.order).Lapses()
 }
 
 // takeKept puts the commit on the disk in force after a restart of the agent. It does not if the spec has changed since that commit was

@@ -1,10 +1,10 @@
 package follow
 
 import (
-	"fmt"
 	"maps"
 	"reflect"
 
+	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
@@ -30,8 +30,8 @@ type inputs struct {
 type currentOrder struct {
 	order    *loop.Order // nil before the first
 	inputs   inputs
-	admitted *admission   // of the order's commit
-	paused   *instruction // the last target that paused the order although it could not be followed
+	admitted *admission // of the order's commit
+	paused   decide.Pause
 	dryRun   dryRun
 	planned  *planned // the outcome of the dry run of the target; nil until it has ended
 }
@@ -43,19 +43,22 @@ func (c *currentOrder) fits(m inputs, connections sync.Connections) bool {
 	return c.order != nil && !c.order.RestoreOnly && c.order.Connections == connections && c.order.Profile.Paused == m.profile.Paused && reflect.DeepEqual(same, c.inputs)
 }
 
-// pause applies a pause at once, even if the target cannot be followed otherwise, because an operator may be about to repair the gateway by
-// hand. When a pause ends, syncing resumes at once only if the spec is still the one that was in force during the pause. If the spec has
-// changed, syncing resumes together with the new spec, because the new spec may be the fix for which syncing was paused.
-func (c *currentOrder) pause(in *instruction, paused bool) {
+// inForce describes the order in force.
+func (c *currentOrder) inForce() decide.InForce {
+	if c.order == nil {
+		return decide.InForce{}
+	}
+	return decide.InForce{Exists: true, Commit: c.order.Commit}
+}
+
+// pause pauses or continues the order in force because of a target that may not be followed otherwise.
+func (c *currentOrder) pause(in *instruction) {
 	o := c.order
 	if o == nil {
 		return
 	}
-	paused = paused || c.inputs.profile.Paused
-	switch {
-	case paused:
-		c.paused = in
-	case c.paused == nil || c.paused.Generation != in.Generation || c.paused.owner != in.owner:
+	paused, apply := in.paused || c.inputs.profile.Paused, false
+	if c.paused, apply = c.paused.Apply(decide.Pause{Owner: in.owner, Generation: in.Generation}, paused); !apply {
 		return
 	}
 	if o.Profile.Paused != paused {
@@ -73,7 +76,11 @@ type dryRun struct {
 }
 
 // setDryRun begins or ends a dry run. When it ends, the order from before it is in force again.
-func (c *currentOrder) setDryRun(on bool) {
+func (c *currentOrder) setDryRun(n decide.Step) {
+	if !n.Planned {
+		c.planned = nil
+	}
+	on := n.Do == decide.DryRun
 	switch r := &c.dryRun; {
 	case on && !r.on:
 		*r = dryRun{true, c.order, c.inputs}
@@ -102,8 +109,8 @@ func (c *currentOrder) recordDryRun(s loop.State) bool {
 	return true
 }
 
-// waits returns why a gateway waits that has made the dry run of a target with its current settings and labels; nil if it has not.
-func (p *planned) waits(in instruction, settings effective.Settings, labels map[string]string) *loop.Problem {
+// outcome returns why a gateway waits that has made the dry run of a target with its current settings and labels; nil if it has not.
+func (p *planned) outcome(in instruction, settings effective.Settings, labels map[string]string) *decide.Hold {
 	if p == nil {
 		return nil
 	}
@@ -113,14 +120,14 @@ func (p *planned) waits(in instruction, settings effective.Settings, labels map[
 		!reflect.DeepEqual(settings, p.of.profile) || !maps.Equal(labels, p.of.facts.Labels) {
 		return nil
 	}
-	return &loop.Problem{Reason: v1alpha1.ReasonDryRun, Message: p.message}
+	return &decide.Hold{Reason: v1alpha1.ReasonDryRun, Message: p.message}
 }
 
-// returned returns the problem to report when this gateway runs again what ran before a rollout that went back; nil until then. s is the state
-// after the last iteration. failed is set if the last sync to that commit failed.
-func (c *currentOrder) returned(s loop.State, aborted plan.ID) (p *loop.Problem, failed bool) {
-	if c.order == nil || s.Of != c.order || s.Report == nil || s.Report.Err != nil || s.Report.Commit != c.order.Commit {
-		return nil, c.order != nil && s.Of == c.order && s.Report != nil && s.Report.Err != nil
+// wentBack returns how far the gateway is back at what ran before the rollout of aborted. s is the state after the last iteration.
+func (c *currentOrder) wentBack(s loop.State, aborted plan.ID) decide.WentBack {
+	if c.order == nil || s.Of != c.order || s.Report == nil {
+		return decide.WentBack{}
 	}
-	return &loop.Problem{Reason: v1alpha1.ReasonRolledBack, Message: fmt.Sprintf("the rollout of %s failed, and the gateway went back to %s", aborted.Short(), c.order.Commit.Short())}, false
+	failed := s.Report.Err != nil
+	return decide.WentBack{Synced: !failed && s.Report.Commit == c.order.Commit, Failed: failed, To: c.order.Commit, Aborted: aborted}
 }

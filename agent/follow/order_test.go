@@ -22,9 +22,9 @@ func TestPlannedDryRun(t *testing.T) {
 	settings, labels := effective.Settings{Profile: "a", DryRun: true}, map[string]string{"area": "1"}
 	p := &planned{of: inputs{in: in, profile: settings, facts: plan.Facts{Labels: labels}}, message: "dry run"}
 	settings.DryRun, settings.Paused = false, true // neither changes the plan
-	require.NotNil(t, p.waits(in, settings, labels))
-	assert.Equal(t, v1alpha1.ReasonDryRun, p.waits(in, settings, labels).Reason)
-	assert.Nil(t, (*planned)(nil).waits(in, settings, labels))
+	require.NotNil(t, p.outcome(in, settings, labels))
+	assert.Equal(t, v1alpha1.ReasonDryRun, p.outcome(in, settings, labels).Reason)
+	assert.Nil(t, (*planned)(nil).outcome(in, settings, labels))
 	for name, change := range map[string]func(*instruction, *effective.Settings, map[string]string){
 		"another commit":      func(in *instruction, _ *effective.Settings, _ map[string]string) { in.Commit = plan.ID{2} },
 		"another ref":         func(in *instruction, _ *effective.Settings, _ map[string]string) { in.Ref = "v1" },
@@ -36,7 +36,7 @@ func TestPlannedDryRun(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			in, settings, labels := in, settings, map[string]string{"area": "1"}
 			change(&in, &settings, labels)
-			assert.Nil(t, p.waits(in, settings, labels))
+			assert.Nil(t, p.outcome(in, settings, labels))
 		})
 	}
 }

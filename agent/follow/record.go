@@ -7,7 +7,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/record"
 	"stoker.io/stoker/agent/repo"
@@ -100,21 +99,4 @@ func newRecord(ref, commit string) record.Record {
 		ref = ""
 	}
 	return record.Record{Ref: ref, Commit: id}
-}
-
-// refill returns what a new volume gets first: the commit that the gateway had on the lost one. Without it the gateway would wait for the
-// gates of another commit without any files. ok is false if the volume has lost nothing.
-func (f *Follower) refill(in instruction) (o decide.Origin, ok bool) {
-	ref, commit := f.Engine.Record.Delivered()
-	if commit.IsZero() || in.Commit.IsZero() || commit == in.Commit || f.record.gaveUp == commit || f.startup.allowed() && !f.startup.state.NewVolume || !f.volume.incomplete(commit) {
-		return decide.Origin{}, false
-	}
-	if s := f.loop.State(); s.Of != nil && s.Of.Commit == commit && s.Report != nil && s.Report.Class() == v1alpha1.ClassStalled {
-		f.record.gaveUp = commit
-		return decide.Origin{}, false
-	}
-	if ref == "" {
-		ref = in.Ref
-	}
-	return decide.Origin{Ref: ref, Commit: commit}, true
 }

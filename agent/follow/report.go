@@ -90,31 +90,33 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1
 			r.Drift.Paths = append(r.Drift.Paths, string(p.What)+" "+p.Path)
 		}
 	}
-	switch {
-	case s.Report == nil:
-		r.LastSnapshot = was.LastSnapshot
-	case len(s.Snapshots) > 0:
-		newest := s.Snapshots[len(s.Snapshots)-1]
+	addPast(&r, was, s)
+	boundReport(&r)
+	return r
+}
+
+// addPast adds what earlier syncs left: snapshots, the history, the automatic rollback and the proposal. Until the agent has synced, they are
+// those of the previous report, which may be from an earlier agent of this pod.
+func addPast(r *v1alpha1.SyncReportStatus, was v1alpha1.SyncReportStatus, s loop.State) {
+	r.Proposal, r.SyncHistory = s.Proposal, was.SyncHistory
+	if s.Report == nil {
+		r.LastSnapshot, r.AutoRollback = was.LastSnapshot, was.AutoRollback
+		if s.Proposal == nil {
+			r.Proposal = was.Proposal
+		}
+		return
+	}
+	if n := len(s.Snapshots); n > 0 {
+		newest := s.Snapshots[n-1]
 		at := metav1.NewTime(newest.Time)
 		r.LastSnapshot = &v1alpha1.GatewaySnapshot{ID: newest.ID, Size: syntax.SizeText(newest.Bytes), Timestamp: &at, Stored: newest.Stored}
 	}
-	if s.Report == nil || s.Report.History == nil {
-		r.SyncHistory = was.SyncHistory
-	} else {
+	if s.Report.History != nil {
 		r.SyncHistory = syncHistory(s.Report.History)
 	}
-	switch {
-	case s.Report == nil:
-		r.AutoRollback = was.AutoRollback
-	case s.Report.AutoRollback != nil:
+	if s.Report.AutoRollback != nil {
 		r.AutoRollback = s.Report.AutoRollback.Commit.String()
 	}
-	r.Proposal = s.Proposal
-	if s.Report == nil && s.Proposal == nil {
-		r.Proposal = was.Proposal // from an earlier agent of this pod, until this one has compared the files
-	}
-	boundReport(&r)
-	return r
 }
 
 // addOutcome adds what a sync did and which requests it handled.

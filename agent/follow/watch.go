@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/tools/cache"
 
-	"stoker.io/stoker/agent/loop"
+	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
 )
@@ -143,7 +143,7 @@ func (w *targetWatch) failed(err error) {
 const bindTimeout = 2 * time.Minute
 
 // unanswered returns why the API server has not answered, if known, and whether an operator must act.
-func (w *targetWatch) unanswered() (p loop.Problem, operator bool) {
+func (w *targetWatch) unanswered() (h decide.Hold, operator bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {

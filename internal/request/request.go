@@ -129,6 +129,31 @@ func (r Request) decided(o v1alpha1.Requestable) (Request, Answer, error) {
 	return now, Answer{}, errors.Join(err, now.Check())
 }
 
+// differs reports whether the request repeats the id of the one in force, but names another ref.
+func (r *Request) differs(q desiredref.Requests, ids map[string][]string) bool {
+	is := q.Annotations[v1alpha1.AnnotationRequestedRef]
+	return r.Ref != "" && is != "" && is != r.Ref && !q.Stale() && newest(ids, r.By) == r.ID && q.Annotations[v1alpha1.AnnotationRequestedBy] == r.By
+}
+
+// writeRef adds the annotations of a request for a ref.
+func (r *Request) writeRef(write map[string]*string, q desiredref.Requests, at string) error {
+	over := desiredref.RequestOver(r.Ref, q.Spec, at)
+	before, err := replacedBy(q, over)
+	if err != nil {
+		return err
+	}
+	text := annotation.Line(r.For)
+	write[v1alpha1.AnnotationRequestedRef], write[v1alpha1.AnnotationRequestedOver], write[v1alpha1.AnnotationRequestedBefore] = &r.Ref, &over, before
+	for name, value := range map[string]*string{
+		v1alpha1.AnnotationRequestedFor: &text, v1alpha1.AnnotationRequestedCommit: &r.Commit, v1alpha1.AnnotationRequestedUnless: &r.Unless,
+	} {
+		if write[name] = value; *value == "" {
+			write[name] = nil
+		}
+	}
+	return nil
+}
+
 // plan returns the annotations to write (nil removes one), or nil and an answer if there is nothing to write. It is pure.
 func (r Request) plan(o v1alpha1.Requestable, now time.Time) (map[string]*string, Answer, error) {
 	if r.Withdraw {
@@ -136,14 +161,13 @@ func (r Request) plan(o v1alpha1.Requestable, now time.Time) (map[string]*string
 	}
 	q := desiredref.RequestsOf(o)
 	have := q.Annotations
-	answer := Answer{Outcome: Unchanged, Ref: r.Ref, At: have[v1alpha1.AnnotationRequestedAt], Object: o}
+	answer := Answer{Ref: r.Ref, At: have[v1alpha1.AnnotationRequestedAt], Object: o}
 	if r.Ref != "" && q.Fixed != "" {
 		return nil, Answer{}, invalid("%s", q.Fixed)
 	}
 	ids := readIDs(have[v1alpha1.AnnotationRequestedIDs])
-	if outcome, message := knownOutcome(ids, r.By, r.ID, now); outcome != "" {
-		answer.Outcome, answer.Message = outcome, message
-		if is := have[v1alpha1.AnnotationRequestedRef]; outcome == Unchanged && r.Ref != "" && is != "" && is != r.Ref && !q.Stale() && newest(ids, r.By) == r.ID && have[v1alpha1.AnnotationRequestedBy] == r.By {
+	if answer.Outcome, answer.Message = knownOutcome(ids, r.By, r.ID, now); answer.Outcome != "" {
+		if is := have[v1alpha1.AnnotationRequestedRef]; answer.Outcome == Unchanged && r.differs(q, ids) {
 			answer.Outcome, answer.Message = Superseded, fmt.Sprintf("request %s of %s was for %s and not for %s: use another id", r.ID, r.By, is, r.Ref)
 		}
 		return nil, answer, nil
@@ -160,23 +184,8 @@ func (r Request) plan(o v1alpha1.Requestable, now time.Time) (map[string]*string
 	at := stamp(now, answer.At)
 	write := map[string]*string{v1alpha1.AnnotationRequestedAt: &at, v1alpha1.AnnotationRequestedBy: &r.By}
 	if r.Ref != "" {
-		over := desiredref.RequestOver(r.Ref, q.Spec, at)
-		write[v1alpha1.AnnotationRequestedRef], write[v1alpha1.AnnotationRequestedOver] = &r.Ref, &over
-		write[v1alpha1.AnnotationRequestedUnless], write[v1alpha1.AnnotationRequestedCommit] = nil, nil
-		write[v1alpha1.AnnotationRequestedFor] = nil
-		before, err := replacedBy(q, over)
-		if err != nil {
+		if err := r.writeRef(write, q, at); err != nil {
 			return nil, Answer{}, err
-		}
-		write[v1alpha1.AnnotationRequestedBefore] = before
-		if text := annotation.Line(r.For); text != "" {
-			write[v1alpha1.AnnotationRequestedFor] = &text
-		}
-		if r.Commit != "" {
-			write[v1alpha1.AnnotationRequestedCommit] = &r.Commit
-		}
-		if r.Unless != "" {
-			write[v1alpha1.AnnotationRequestedUnless] = &r.Unless
 		}
 	} else if _, asked := have[v1alpha1.AnnotationRequestedRef]; asked {
 		delete(write, v1alpha1.AnnotationRequestedBy) // it belongs to the requested ref

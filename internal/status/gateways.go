@@ -206,7 +206,11 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	current := s.Target.Generation == of && r.Generation == of && r.Revision == s.Target.Revision && (r.Target == s.Target.Commit || r.Target == "")
 	g.synced = g.delivered && current && r.Commit != "" && r.Commit == s.Target.Commit
 	g.stale = g.delivered && !current && r.Commit != "" && r.Commit == s.Target.Commit
-	paused := s.GatewaySync.Paused() || r.Paused
+	g.explain(current, s.GatewaySync.Paused() || r.Paused)
+}
+
+// explain says why the gateway does not run the target, with the words of its report. current reports that these are about the target.
+func (g *gateway) explain(current, paused bool) {
 	says := string(g.Reason)
 	if g.Message != "" && !g.delivered {
 		says += ": " + g.Message

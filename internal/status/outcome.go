@@ -56,17 +56,25 @@ func outcome(f *facts, ready *metav1.Condition, handledRequest string) *v1alpha1
 		say(o.Phase, v1alpha1.ReasonWaitingForLead, "git was not polled for "+d.Ref+" since it was requested")
 	case ready:
 		say(o.Phase, v1alpha1.ReasonProgressing, o.Message+"; not every gateway has handled the request")
-	case !f.resolved, s.behind == 0:
-	case f.rolling():
-		if f.Rollout.Phase == v1alpha1.RolloutWaiting {
-			o.Phase = v1alpha1.OutcomeHeld
-		}
-	case s.rest == s.behind && handled:
-		o.Phase = v1alpha1.OutcomePaused
-	case s.user > 0 && s.user+s.peer+s.rest == s.behind:
-		o.Phase = v1alpha1.OutcomeHeld
+	case f.resolved && s.behind > 0:
+		o.Phase = waiting(f, s, handled)
 	}
 	return o
+}
+
+// waiting returns the phase of gateways that are behind without a failure: whether they go on by themselves.
+func waiting(f *facts, s counts, handled bool) v1alpha1.OutcomePhase {
+	switch {
+	case f.rolling():
+		if f.Rollout.Phase == v1alpha1.RolloutWaiting {
+			return v1alpha1.OutcomeHeld
+		}
+	case s.rest == s.behind && handled:
+		return v1alpha1.OutcomePaused
+	case s.user > 0 && s.user+s.peer+s.rest == s.behind:
+		return v1alpha1.OutcomeHeld
+	}
+	return v1alpha1.OutcomeProgressing
 }
 
 // refMessage returns why the desired ref is refused, with what the gateways do meanwhile if the lead says so.

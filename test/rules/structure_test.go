@@ -23,13 +23,14 @@ type limit struct {
 var (
 	methodLimit  = limit{30, "methods of a type", "a type has one job: split it by responsibility"}
 	packageLimit = limit{4000, "lines of Go in a package", "a package has a subject that fits in one sentence: split it"}
+	branchLimit  = limit{30, "branches of a function (cyclomatic complexity)", "a reader cannot hold more: give a part its own name"}
 	healthLimit  = limit{60, "lines of a health.lua", "it only shows the status: compute it in the lead"}
 	actionLimit  = limit{40, "lines of an action", "it only writes annotations: compute what to write in the lead"}
 )
 
 // measure returns the sizes of everything in the product that has a limit, by name.
 func measure(all []file) (map[limit]map[string]int, error) {
-	sizes := map[limit]map[string]int{methodLimit: {}, packageLimit: {}, healthLimit: {}, actionLimit: {}}
+	sizes := map[limit]map[string]int{methodLimit: {}, packageLimit: {}, branchLimit: {}, healthLimit: {}, actionLimit: {}}
 	for _, f := range all {
 		lines := bytes.Count(f.content, []byte("\n"))
 		switch {
@@ -46,13 +47,43 @@ func measure(all []file) (map[limit]map[string]int, error) {
 				return nil, err
 			}
 			for _, d := range tree.Decls {
-				if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv != nil {
+				fn, ok := d.(*ast.FuncDecl)
+				if !ok {
+					continue
+				}
+				if fn.Recv != nil {
 					sizes[methodLimit][dir+"."+receiver(fn.Recv.List[0].Type)]++
 				}
+				sizes[branchLimit][dir+"."+fn.Name.Name] = max(sizes[branchLimit][dir+"."+fn.Name.Name], branches(fn))
 			}
 		}
 	}
 	return sizes, nil
+}
+
+// branches returns the cyclomatic complexity of a function: one more than its conditions, loops and cases.
+func branches(fn *ast.FuncDecl) int {
+	n := 1
+	ast.Inspect(fn, func(x ast.Node) bool {
+		switch x := x.(type) {
+		case *ast.IfStmt, *ast.ForStmt, *ast.RangeStmt:
+			n++
+		case *ast.CaseClause:
+			if x.List != nil {
+				n++
+			}
+		case *ast.CommClause:
+			if x.Comm != nil {
+				n++
+			}
+		case *ast.BinaryExpr:
+			if x.Op == token.LAND || x.Op == token.LOR {
+				n++
+			}
+		}
+		return true
+	})
+	return n
 }
 
 // receiver returns the name of the type of a method, without a star and type parameters.
@@ -86,7 +117,7 @@ func brokenLimit(l limit, sizes map[string]int) (largest string, broken []string
 func TestStructure(t *testing.T) {
 	sizes, err := measure(files(t))
 	require.NoError(t, err)
-	for _, l := range []limit{methodLimit, packageLimit, healthLimit, actionLimit} {
+	for _, l := range []limit{methodLimit, packageLimit, branchLimit, healthLimit, actionLimit} {
 		t.Run(l.unit, func(t *testing.T) {
 			require.NotEmpty(t, sizes[l])
 			largest, broken := brokenLimit(l, sizes[l])
@@ -109,6 +140,8 @@ func TestStructureRule(t *testing.T) {
 		"methods in two files":     {[]file{{"agent/a.go", []byte("package a\n" + methods("*T", 30))}, {"agent/b.go", []byte("package a\nfunc (T) b() {}\n")}}, methodLimit, 1},
 		"methods in two packages":  {[]file{{"agent/a.go", []byte("package a\n" + methods("T", 30))}, {"hooks/b.go", []byte("package b\nfunc (T) b() {}\n")}}, methodLimit, 0},
 		"methods of a generic":     {[]file{{"agent/a.go", []byte("package a\n" + methods("*T[K, V]", 31))}}, methodLimit, 1},
+		"branches at the limit":    {[]file{{"agent/a.go", []byte("package a\nfunc f(x bool) { " + strings.Repeat("if x && x || x {}; ", 9) + "for x {}; for x {} }\n")}}, branchLimit, 0},
+		"branches over the limit":  {[]file{{"agent/a.go", []byte("package a\nfunc f(x bool) { " + strings.Repeat("if x && x || x {}; ", 10) + "}\n")}}, branchLimit, 1},
 		"methods in a test":        {[]file{{"agent/a_test.go", []byte("package a\n" + methods("*T", 31))}}, methodLimit, 0},
 		"package at the limit":     {[]file{{"agent/a.go", []byte("package a\n" + strings.Repeat("\n", 3999))}}, packageLimit, 0},
 		"package of two files":     {[]file{{"agent/a.go", []byte("package a\n" + strings.Repeat("\n", 3999))}, {"agent/b.go", []byte("package a\n")}}, packageLimit, 1},
