@@ -9,6 +9,7 @@ import (
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -17,70 +18,78 @@ import (
 // the lock far shorter, because it only renames files meanwhile.
 const lockHold = 60 * time.Second
 
+// applier makes staged files live.
+type applier struct {
+	in       *scope
+	guard    guard
+	desired  *desired.Tree // the tree of the target; nil if a snapshot is restored
+	header   *plan.Header  // the manifest header of the snapshot that is restored; nil when a commit is synced
+	unloaded unloaded      // what the gateway has not loaded, after apply also of the changes
+}
+
 // apply records what the gateway will have to load, and makes the staged files live, under its scan lock if possible.
-func (f *files) apply(ctx context.Context, changes *plan.Changes, staged *disk.Staged) (err error) {
-	f.ahead.Wait()
-	snapshot, backup, err := f.snapshot(ctx, staged)
+func (a *applier) apply(ctx context.Context, changes *plan.Changes, staged *disk.Staged) (err error) {
+	snapshot, backup, err := a.snapshot(ctx, staged)
 	if err != nil {
 		return err
 	}
-	defer f.step("apply")()
+	defer a.in.step("apply")()
 	applied := false
 	defer func() {
 		if !applied && backup != "" { // the next attempt makes another one
-			err = errors.Join(err, f.dir.DropBackup(backup))
+			err = errors.Join(err, a.in.dir.DropBackup(backup))
 		}
 	}()
-	if err := f.checkDesigners(ctx, changes); err != nil {
+	if err := a.guard.checkDesigners(ctx, changes); err != nil {
 		return errors.Join(err, staged.Discard())
 	}
-	before := f.unloaded
-	present, deleted, err := f.projects(changes)
+	before := a.unloaded
+	present, deleted, err := a.projects(changes)
 	if err == nil {
-		f.unloaded = before.add(changes, present, deleted)
-		f.unloaded.FirstStart = f.unloaded.FirstStart || f.before == stopped && f.from.IsZero()
-		f.unloaded.Baseline = f.recordBaseline(ctx, snapshot, before)
-		err = f.unloaded.save(f.dir)
+		a.unloaded = before.add(changes, present, deleted)
+		a.unloaded.FirstStart = a.unloaded.FirstStart || a.guard.before == stopped && a.in.from.IsZero()
+		a.unloaded.Baseline = a.recordBaseline(ctx, snapshot, before)
+		err = a.unloaded.save(a.in.dir)
 	}
 	if err != nil {
 		return errors.Join(err, staged.Discard())
 	}
-	locked := f.lock(ctx, changes)
-	applied, err = f.rename(ctx, changes, staged)
+	locked := a.lock(ctx, changes)
+	applied, err = a.rename(ctx, changes, staged)
 	if err != nil {
-		f.unlock(ctx, locked)
+		a.unlock(ctx, locked)
 		if !applied {
-			f.unloaded = before
-			err = errors.Join(err, before.save(f.dir))
+			a.unloaded = before
+			err = errors.Join(err, before.save(a.in.dir))
 		}
 		return err
 	}
-	if !f.t.Repair { // programs on the gateway can cause as many repairs as they like
-		f.r.NewSnapshots, f.r.NewBackups = appendID(f.r.NewSnapshots, snapshot), appendID(f.r.NewBackups, backup)
+	if !a.in.t.Repair { // programs on the gateway can cause as many repairs as they like
+		a.in.r.NewSnapshots, a.in.r.NewBackups = appendID(a.in.r.NewSnapshots, snapshot), appendID(a.in.r.NewBackups, backup)
 	}
-	if f.t.BeforeStart {
+	if a.in.t.BeforeStart {
 		// The gateway reads everything when it starts; only verification remains. If no project is verified, a scan shows whether
 		// the first start kept the permissions of the API token.
-		f.unloaded.ScanProjects = false
-		f.unloaded.ScanConfig = f.unloaded.FirstStart && len(f.unloaded.Projects)+len(f.unloaded.Deleted) == 0
-		return f.unloaded.save(f.dir)
+		a.unloaded.ScanProjects = false
+		a.unloaded.ScanConfig = a.unloaded.FirstStart && len(a.unloaded.Projects)+len(a.unloaded.Deleted) == 0
+		return a.unloaded.save(a.in.dir)
 	}
 	return nil
 }
 
 // rename checks the open Designers again and renames the files. It runs under the lock.
-func (f *files) rename(ctx context.Context, changes *plan.Changes, staged *disk.Staged) (applied bool, err error) {
-	if f.designersBlock() { // otherwise the first check has noted the open Designers
-		if err := f.checkDesigners(ctx, changes); err != nil {
+func (a *applier) rename(ctx context.Context, changes *plan.Changes, staged *disk.Staged) (applied bool, err error) {
+	if a.guard.designersBlock() { // otherwise the first check has noted the open Designers
+		if err := a.guard.checkDesigners(ctx, changes); err != nil {
 			return false, errors.Join(err, staged.Discard())
 		}
 	}
-	if f.rules.Conflict != plan.GitWins {
+	if a.in.rules.Conflict != plan.GitWins {
 		staged.RefuseForeign() // what the gateway writes now is a conflict like any other
 	}
-	header := f.node.Header(changes)
-	if f.header != nil {
-		header = *f.header
+	header := a.in.node.Header(changes)
+	if a.header != nil {
+		header = *a.header
 	}
 	res, err := staged.Apply(ctx, header)
 	if foreign, ok := errors.AsType[*disk.ForeignError](err); ok && !res.Applied {
@@ -89,20 +98,20 @@ func (f *files) rename(ctx context.Context, changes *plan.Changes, staged *disk.
 	if err != nil {
 		return res.Applied, err
 	}
-	f.lastHold = hold{}
+	a.guard.memory.hold = hold{}
 	c := changes.Counts()
-	f.r.Files = Counts{Added: c.Added, Modified: c.Modified, Deleted: c.Deleted, Kept: c.Kept, Saved: len(res.Saved)}
-	f.r.Message = changes.Summary()
+	a.in.r.Files = Counts{Added: c.Added, Modified: c.Modified, Deleted: c.Deleted, Kept: c.Kept, Saved: len(res.Saved)}
+	a.in.r.Message = changes.Summary()
 	if more := len(res.Saved) - c.Conflicts; more > 0 {
-		f.r.Message += fmt.Sprintf("; %d more to lost+found, which the gateway wrote meanwhile", more)
+		a.in.r.Message += fmt.Sprintf("; %d more to lost+found, which the gateway wrote meanwhile", more)
 	}
 	return true, nil
 }
 
 // lock takes the scan lock of each tree that changes. If that fails, the sync notes it and continues: the lock only
 // separates the gateway's writes from the agent's, and package disk detects writes that slip through.
-func (f *files) lock(ctx context.Context, changes *plan.Changes) []ignition.Kind {
-	if f.before != running || !f.gateway.hasAPIToken || f.gateway.legacy() {
+func (a *applier) lock(ctx context.Context, changes *plan.Changes) []ignition.Kind {
+	if a.guard.before != running || !a.in.gateway.hasAPIToken || a.in.gateway.legacy() {
 		return nil
 	}
 	var locked []ignition.Kind
@@ -114,8 +123,8 @@ func (f *files) lock(ctx context.Context, changes *plan.Changes) []ignition.Kind
 		if !k.needs {
 			continue
 		}
-		if err := f.gateway.Lock(ctx, k.kind, lockHold); err != nil {
-			f.note("written without the gateway's %s scan lock: %v", k.kind, err)
+		if err := a.in.gateway.Lock(ctx, k.kind, lockHold); err != nil {
+			a.in.note("written without the gateway's %s scan lock: %v", k.kind, err)
 			continue
 		}
 		locked = append(locked, k.kind)
@@ -125,12 +134,12 @@ func (f *files) lock(ctx context.Context, changes *plan.Changes) []ignition.Kind
 
 // unlock releases locks after a failed apply. Only a scan can release a lock. The scan finds nothing new, because the files
 // were rolled back. unlock waits at most Grace, because the locks also expire by themselves.
-func (f *files) unlock(ctx context.Context, locked []ignition.Kind) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.Grace)
+func (a *applier) unlock(ctx context.Context, locked []ignition.Kind) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.in.Grace)
 	defer cancel()
 	for _, k := range locked {
-		if _, err := f.gateway.Scan(ctx, k); err != nil {
-			f.note("the gateway's %s scan lock could not be released and expires by itself: %v", k, err)
+		if _, err := a.in.gateway.Scan(ctx, k); err != nil {
+			a.in.note("the gateway's %s scan lock could not be released and expires by itself: %v", k, err)
 		}
 	}
 }

@@ -52,20 +52,19 @@ type restorePlan struct {
 }
 
 // plan plans the restore of a snapshot from the data volume or, if it is missing or damaged there, from its archive.
-// A restorer is a job; see restore.go.
-func (j restorer) plan(ctx context.Context, id string) (restorePlan, error) {
-	local, err := j.dir.PlanRestore(ctx, id, j.Store)
+func (j *restorer) plan(ctx context.Context, id string) (restorePlan, error) {
+	local, err := j.in.dir.PlanRestore(ctx, id, j.in.Store)
 	if err == nil && local.Done {
 		return restorePlan{done: true}, nil
 	}
 	if err == nil {
 		if len(local.Edited) > 0 {
-			j.note("%s: a user has changed or deleted these files, and neither a snapshot nor git has the delivered version; they are restored as the user left them",
+			j.in.note("%s: a user has changed or deleted these files, and neither a snapshot nor git has the delivered version; they are restored as the user left them",
 				firstNames(local.Edited))
 		}
 		return restorePlan{changes: local.Changes, header: local.Header, source: local.Source, local: local}, nil
 	}
-	b := bucket(j.conn, &j.t)
+	b := bucket(j.in.conn, &j.in.t)
 	if b == nil || !failure.Is(err, v1alpha1.ReasonSnapshotFailed) {
 		return restorePlan{}, err
 	}
@@ -79,7 +78,7 @@ func (j restorer) plan(ctx context.Context, id string) (restorePlan, error) {
 	if downloadErr != nil {
 		return restorePlan{}, failure.New(failure.Reason(downloadErr, v1alpha1.ReasonSnapshotFailed), "%w; object storage: %w", err, downloadErr)
 	}
-	changes, err := j.dir.PlanReplace(ctx, a.Header, a.Files)
+	changes, err := j.in.dir.PlanReplace(ctx, a.Header, a.Files)
 	if err != nil {
 		return restorePlan{}, err
 	}
@@ -87,7 +86,7 @@ func (j restorer) plan(ctx context.Context, id string) (restorePlan, error) {
 	if err := a.Restart(); err != nil {
 		return restorePlan{}, err
 	}
-	j.note("the snapshot %s comes from object storage", id)
+	j.in.note("the snapshot %s comes from object storage", id)
 	return restorePlan{changes: changes, header: a.Header, source: a.Source}, nil
 }
 
@@ -119,8 +118,8 @@ func (d *download) Close() error {
 const downloadWait = 5 * time.Second
 
 // downloadArchive returns an archive. The error has the reason Progressing while it is read.
-func (j restorer) downloadArchive(ctx context.Context, b *archive.Bucket, id string) (*archive.Archive, error) {
-	d := &j.download
+func (j *restorer) downloadArchive(ctx context.Context, b *archive.Bucket, id string) (*archive.Archive, error) {
+	d := j.download
 	if d.id != id || d.file == nil {
 		if err := j.beginDownload(b, id); err != nil {
 			return nil, err
@@ -146,19 +145,19 @@ func (j restorer) downloadArchive(ctx context.Context, b *archive.Bucket, id str
 	return d.archive, nil
 }
 
-func (j restorer) beginDownload(b *archive.Bucket, id string) error {
+func (j *restorer) beginDownload(b *archive.Bucket, id string) error {
 	if err := j.download.Close(); err != nil {
 		return err
 	}
-	file, err := j.dir.Scratch()
+	file, err := j.in.dir.Scratch()
 	if err != nil {
 		return err
 	}
-	limits := archive.Limits{Files: j.Limits.Files, PathBytes: j.Limits.PathBytes, FileBytes: j.MaxBlob}
+	limits := archive.Limits{Files: j.in.Limits.Files, PathBytes: j.in.Limits.PathBytes, FileBytes: j.in.MaxBlob}
 	limits.Files, limits.PathBytes = cmp.Or(limits.Files, plan.DefaultLimits.Files), cmp.Or(limits.PathBytes, plan.DefaultLimits.PathBytes)
-	limits.ArchiveBytes = syntax.SnapshotSize(j.t.Profile.Snapshots.MaxSize)
+	limits.ArchiveBytes = syntax.SnapshotSize(j.in.t.Profile.Snapshots.MaxSize)
 	ctx, cancel := context.WithCancel(context.Background()) // it outlives the sync
-	d := &j.download
+	d := j.download
 	*d = download{id: id, file: file, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(d.done)

@@ -74,38 +74,43 @@ type auditedFailure struct {
 }
 
 // auditor keeps the audit record of an open data directory.
-type auditor struct{ *job }
+type auditor struct {
+	in       *scope
+	records  *dirRecords
+	last     *auditedFailure
+	restored bool // a snapshot was restored
+}
 
 // record records a sync that wrote files, or failed in another way than the one before it.
 func (j auditor) record() {
-	r := j.r
+	r := j.in.r
 	class := r.Class()
 	failed := r.Err != nil && (class == v1alpha1.ClassStalled || class == v1alpha1.ClassRetry)
 	failure := auditedFailure{r.Target, r.Reason}
-	if !r.Wrote() && (!failed || j.lastFailure == failure) {
+	if !r.Wrote() && (!failed || *j.last == failure) {
 		return
 	}
-	j.lastFailure = auditedFailure{}
+	*j.last = auditedFailure{}
 	if failed {
-		j.lastFailure = failure
+		*j.last = failure
 	}
 	a := Audit{
 		Schema: AuditSchema, Time: r.Started.UTC().Truncate(time.Second),
-		Namespace: j.t.Facts.Namespace, GatewaySync: j.t.Facts.CRName, Gateway: line(j.t.Facts.GatewayName, 253),
-		From: j.from, To: r.Commit, Target: r.Target, Ref: line(r.Ref, 255),
-		Request: Request{By: line(j.t.Request.By, 64), For: line(j.t.Request.For, 512), At: line(j.t.Request.At, 64),
-			ApprovedBy: line(j.t.Request.ApprovedBy, 512)},
+		Namespace: j.in.t.Facts.Namespace, GatewaySync: j.in.t.Facts.CRName, Gateway: line(j.in.t.Facts.GatewayName, 253),
+		From: j.in.from, To: r.Commit, Target: r.Target, Ref: line(r.Ref, 255),
+		Request: Request{By: line(j.in.t.Request.By, 64), For: line(j.in.t.Request.For, 512), At: line(j.in.t.Request.At, 64),
+			ApprovedBy: line(j.in.t.Request.ApprovedBy, 512)},
 		Files:    AuditFiles{Added: r.Files.Added, Modified: r.Files.Modified, Deleted: r.Files.Deleted, Saved: r.Files.Saved},
 		Projects: len(r.Projects), Result: r.Phase, Reason: r.Reason, AutoRollback: r.AutoRollback,
 		Duration: r.Duration.Round(time.Millisecond).String(),
 	}
 	if r.Reason == v1alpha1.ReasonRestored || j.restored && r.AutoRollback == nil {
-		a.Restore = line(j.t.Restore, 512)
+		a.Restore = line(j.in.t.Restore, 512)
 	}
-	if annotation.Retries(j.t.Retry, r.Target.String()) {
-		a.Retry = line(j.t.Retry, 128)
+	if annotation.Retries(j.in.t.Retry, r.Target.String()) {
+		a.Retry = line(j.in.t.Retry, 128)
 	}
-	if author, err := j.Store.Author(r.Target); err == nil { // after a restore, the store may lack the target
+	if author, err := j.in.Store.Author(r.Target); err == nil { // after a restore, the store may lack the target
 		a.Author = line(author, 255)
 	}
 	if r.Reason != v1alpha1.ReasonSynced {
@@ -117,18 +122,18 @@ func (j auditor) record() {
 	if r.Wrote() && r.Changes != nil && a.Gateway != "" {
 		var err error
 		if a.Diff, err = j.saveDiff(r.Changes); err != nil {
-			j.note("there is no report of what this sync changed: %v", err)
+			j.in.note("there is no report of what this sync changed: %v", err)
 		}
 	}
 	earlier := j.history() // read before the record has this sync
 	j.records.history = slices.Concat(earlier[max(0, len(earlier)-maxHistory+1):], []Audit{a})
 	b, err := json.Marshal(a)
 	if err == nil {
-		j.Log.Info("audit", "record", string(b))
-		err = j.dir.AddAudit(b)
+		j.in.Log.Info("audit", "record", string(b))
+		err = j.in.dir.AddAudit(b)
 	}
 	if err != nil {
-		j.note("the audit record on the data volume lacks this sync; the log has it: %v", err)
+		j.in.note("the audit record on the data volume lacks this sync; the log has it: %v", err)
 	}
 }
 
@@ -138,11 +143,11 @@ const maxHistory = 10
 // history returns the last syncs of the audit record, oldest first. They outlive the pod.
 func (j auditor) history() []Audit {
 	if !j.records.historyRead {
-		raw, err := disk.ReadAudit(j.DataDir)
+		raw, err := disk.ReadAudit(j.in.DataDir)
 		if err != nil {
-			j.Log.Warn("audit record unreadable", "error", err)
+			j.in.Log.Warn("audit record unreadable", "error", err)
 		}
-		j.records.history, j.records.historyRead = lastEntries(raw, j.t.Facts.GatewayName), true
+		j.records.history, j.records.historyRead = lastEntries(raw, j.in.t.Facts.GatewayName), true
 	}
 	return j.records.history
 }
@@ -202,10 +207,10 @@ const maxDiffProjects = 100
 
 // saveDiff saves the report of what the sync changed on the data volume, and returns its id.
 func (j auditor) saveDiff(changes *plan.Changes) (string, error) {
-	r := j.r
+	r := j.in.r
 	projects := changes.Projects()
 	d := Diff{
-		Schema: AuditSchema, Gateway: j.t.Facts.GatewayName, Timestamp: r.Started.UTC().Truncate(time.Second), FromCommit: j.from, ToCommit: r.Commit,
+		Schema: AuditSchema, Gateway: j.in.t.Facts.GatewayName, Timestamp: r.Started.UTC().Truncate(time.Second), FromCommit: j.in.from, ToCommit: r.Commit,
 		FilesAdded: r.Files.Added, FilesModified: r.Files.Modified, FilesDeleted: r.Files.Deleted,
 		Projects: append([]string{}, projects[:min(len(projects), maxDiffProjects)]...), Changes: []DiffChange{}, // not null as JSON
 	}
@@ -230,7 +235,7 @@ func (j auditor) saveDiff(changes *plan.Changes) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return j.dir.AddDiff(d.Gateway, d.Timestamp, b)
+	return j.in.dir.AddDiff(d.Gateway, d.Timestamp, b)
 }
 
 // actionOf returns what an operation does to a file, or "" if it does not change the file.

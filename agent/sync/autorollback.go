@@ -16,39 +16,44 @@ import (
 )
 
 // autoRollback rolls back a gateway that cannot load the target, if spec.autoRollback says so.
-type autoRollback struct{ *job }
+type autoRollback struct {
+	restorer   *restorer
+	failures   *decide.Failures
+	resumes    bool
+	mismatches mismatches // of the failed load
+}
 
 // run rolls back if the target is the cause of err, the failure to load it. Otherwise it returns err. It rolls back once
 // from each commit: the note about that stays when the commit is no longer blocked, and no request removes it. Only damage to
 // the note allows another automatic rollback.
-func (j autoRollback) run(ctx context.Context, err error) error {
+func (j autoRollback) run(ctx context.Context, err error) (rolledBack bool, _ error) {
+	in := j.restorer.in
 	trigger := j.confirmTrigger(ctx, err)
 	if trigger == "" {
-		return err
+		return false, err
 	}
-	restore := restorer(j)
-	n, _, noteErr := restore.loadNote()
+	n, _, noteErr := j.restorer.loadNote()
 	if noteErr != nil {
-		return noteErr
+		return false, noteErr
 	}
-	if n.RolledBackFrom == j.t.Commit {
-		j.note("the gateway was already rolled back automatically from %s, which happens only once per commit; stoker snapshots lists what it can be brought back to", j.t.Commit.Short())
-		return err
+	if n.RolledBackFrom == in.t.Commit {
+		in.note("the gateway was already rolled back automatically from %s, which happens only once per commit; stoker snapshots lists what it can be brought back to", in.t.Commit.Short())
+		return false, err
 	}
-	snapshot := j.unloaded.Baseline.Snapshot
-	if !j.hasSnapshot(snapshot) {
-		j.note("the gateway cannot be rolled back automatically: its snapshot %s is gone; keep more with spec.snapshots", snapshot)
-		return err
+	snapshot := j.restorer.unloaded.Baseline.Snapshot
+	if !in.hasSnapshot(snapshot) {
+		in.note("the gateway cannot be rolled back automatically: its snapshot %s is gone; keep more with spec.snapshots", snapshot)
+		return false, err
 	}
-	j.Log.Warn("automatic rollback", "trigger", trigger, "commit", j.t.Commit.String(), "snapshot", snapshot, "error", err)
-	n = restore.asked().RestoreOf(snapshot)
-	n.Trigger, n.Cause, n.RolledBackFrom = trigger, line(strings.TrimSpace(err.Error()), maxCause), j.t.Commit
-	if err := saveNote(j.dir, n); err != nil {
-		return err
+	in.Log.Warn("automatic rollback", "trigger", trigger, "commit", in.t.Commit.String(), "snapshot", snapshot, "error", err)
+	n = j.restorer.asked().RestoreOf(snapshot)
+	n.Trigger, n.Cause, n.RolledBackFrom = trigger, line(strings.TrimSpace(err.Error()), maxCause), in.t.Commit
+	if err := saveNote(in.dir, n); err != nil {
+		return false, err
 	}
-	j.failures = decide.Failures{}
-	_, err = restore.restore(ctx, n)
-	return err
+	*j.failures = decide.Failures{}
+	_, err = j.restorer.restore(ctx, n)
+	return true, err
 }
 
 // maxCause bounds the cause of an automatic rollback in the note, in bytes.
@@ -57,25 +62,26 @@ const maxCause = 300
 // confirmTrigger records a failure to load the target, and returns its trigger once the failures suffice; "" if the target is not the cause,
 // or if that is not certain yet.
 func (j autoRollback) confirmTrigger(ctx context.Context, err error) v1alpha1.AutoRollbackTrigger {
+	in := j.restorer.in
 	l := decide.LoadFailure{
-		Target: j.t.Commit, Symptoms: j.symptoms(err), Triggers: j.t.Profile.AutoRollback, Known: j.unloaded.Baseline != nil,
-		Requested: j.t.RequestedRollback, Resumes: j.resumes, Standby: j.node.Standby(), Now: j.Now(),
+		Target: in.t.Commit, Symptoms: j.symptoms(err), Triggers: in.t.Profile.AutoRollback, Known: j.restorer.unloaded.Baseline != nil,
+		Requested: in.t.RequestedRollback, Resumes: j.resumes, Standby: in.node.Standby(), Now: in.Now(),
 	}
 	if l.Known && len(l.Symptoms) > 0 {
-		state, _ := j.gateway.state(ctx)
+		state, _ := in.gateway.state(ctx)
 		l.Running = state == running
 	}
 	var due v1alpha1.AutoRollbackTrigger
 	var retry time.Time
-	if j.failures, due, retry = j.failures.Add(l); !retry.IsZero() {
-		j.r.RetryAt = retry
+	if *j.failures, due, retry = j.failures.Add(l); !retry.IsZero() {
+		in.r.RetryAt = retry
 	}
 	return due
 }
 
 // symptoms returns the triggers that a failure to load the target matches.
 func (j autoRollback) symptoms(err error) (found []v1alpha1.AutoRollbackTrigger) {
-	b := j.unloaded.Baseline
+	b := j.restorer.unloaded.Baseline
 	if b == nil {
 		return nil
 	}
@@ -83,7 +89,9 @@ func (j autoRollback) symptoms(err error) (found []v1alpha1.AutoRollbackTrigger)
 	case failure.Is(err, v1alpha1.ReasonScanFailed) && !ignition.Refused(err):
 		found = append(found, v1alpha1.TriggerScanFailure)
 	case failure.Is(err, v1alpha1.ReasonVerificationFailed) && b.Known:
-		if slices.ContainsFunc(j.mismatches.projects, func(name string) bool { return !slices.Contains(b.Projects, name) && projectEnabled(j.dir, name) }) {
+		if slices.ContainsFunc(j.mismatches.projects, func(name string) bool {
+			return !slices.Contains(b.Projects, name) && projectEnabled(j.restorer.in.dir, name)
+		}) {
 			found = append(found, v1alpha1.TriggerProjectLoadError)
 		}
 		if slices.ContainsFunc(j.mismatches.resources, func(r configID) bool { return !slices.Contains(b.Resources, r) }) {
@@ -120,24 +128,24 @@ type baseline struct {
 // recordBaseline returns the baseline of this sync with its snapshot; nil without spec.autoRollback. If the gateway has not
 // loaded the files of an earlier sync, that sync's baseline stays and is extended: both commits are compared with what ran
 // before the first.
-func (f *files) recordBaseline(ctx context.Context, snapshot string, before unloaded) *baseline {
-	h := f.dir.Manifest().Header()
-	if len(f.t.Profile.AutoRollback) == 0 || snapshot == "" || h.Commit == f.t.Commit && h.Rules == f.rules.Fingerprint() {
+func (a *applier) recordBaseline(ctx context.Context, snapshot string, before unloaded) *baseline {
+	h := a.in.dir.Manifest().Header()
+	if len(a.in.t.Profile.AutoRollback) == 0 || snapshot == "" || h.Commit == a.in.t.Commit && h.Rules == a.in.rules.Fingerprint() {
 		return before.Baseline
 	}
 	b := baseline{Snapshot: snapshot, Known: true}
-	if earlier := before.Baseline; earlier != nil && f.hasSnapshot(earlier.Snapshot) {
+	if earlier := before.Baseline; earlier != nil && a.in.hasSnapshot(earlier.Snapshot) {
 		b = *earlier
 	} else {
 		before = unloaded{}
 	}
-	if !b.Known || f.before != running || !f.gateway.hasAPIToken || f.gateway.legacy() {
+	if !b.Known || a.guard.before != running || !a.in.gateway.hasAPIToken || a.in.gateway.legacy() {
 		b.Known = false
 		return &b
 	}
-	found, err := f.mismatchesBefore(ctx, before)
+	found, err := a.mismatchesBefore(ctx, before)
 	if err != nil {
-		f.Log.Warn("baseline unknown", "error", err)
+		a.in.Log.Warn("baseline unknown", "error", err)
 		b.Known = false
 	}
 	b.Projects, b.Resources = union(b.Projects, found.projects), append(slices.Clone(b.Resources), found.resources...)
@@ -145,13 +153,13 @@ func (f *files) recordBaseline(ctx context.Context, snapshot string, before unlo
 }
 
 // mismatchesBefore compares what the sync will verify before files change, except what an earlier baseline covers.
-func (f *files) mismatchesBefore(ctx context.Context, covered unloaded) (found mismatches, err error) {
+func (a *applier) mismatchesBefore(ctx context.Context, covered unloaded) (found mismatches, err error) {
 	var present, deleted []string
-	for _, name := range union(f.unloaded.Projects, f.unloaded.Deleted) {
+	for _, name := range union(a.unloaded.Projects, a.unloaded.Deleted) {
 		if slices.Contains(covered.Projects, name) || slices.Contains(covered.Deleted, name) {
 			continue
 		}
-		st, err := f.dir.Stat(projectFile(name))
+		st, err := a.in.dir.Stat(projectFile(name))
 		switch {
 		case err != nil:
 			return found, err
@@ -161,13 +169,13 @@ func (f *files) mismatchesBefore(ctx context.Context, covered unloaded) (found m
 			deleted = append(deleted, name)
 		}
 	}
-	projects, err := f.gateway.compareProjects(ctx, present, deleted)
+	projects, err := a.in.gateway.compareProjects(ctx, present, deleted)
 	if err != nil {
 		return found, err
 	}
 	var resources []configID
-	for _, r := range f.unloaded.Resources {
-		st, err := f.dir.Stat(r.file())
+	for _, r := range a.unloaded.Resources {
+		st, err := a.in.dir.Stat(r.file())
 		if err != nil {
 			return found, err
 		}
@@ -175,6 +183,6 @@ func (f *files) mismatchesBefore(ctx context.Context, covered unloaded) (found m
 			resources = append(resources, r)
 		}
 	}
-	missing, err := f.gateway.unlistedResources(ctx, resources)
+	missing, err := a.in.gateway.unlistedResources(ctx, resources)
 	return mismatches{projects.names(), missing}, err
 }

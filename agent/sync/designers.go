@@ -18,38 +18,38 @@ import (
 // check the open sessions before files move.
 
 // designersBlock reports whether the profile lets an open Designer stop the sync.
-func (f *files) designersBlock() bool {
-	p := f.t.Profile.DesignerSessionPolicy
+func (g guard) designersBlock() bool {
+	p := g.in.t.Profile.DesignerSessionPolicy
 	return p == v1alpha1.DesignerWait || p == v1alpha1.DesignerFail
 }
 
 // checkDesigners checks the Designers that have open what a plan changes. It returns DesignerSessionActive if the policy is
 // wait or fail, and otherwise notes the sessions.
-func (f *files) checkDesigners(ctx context.Context, changes *plan.Changes) error {
+func (g guard) checkDesigners(ctx context.Context, changes *plan.Changes) error {
 	touched := changes.Projects()
-	all := f.t.Profile.DesignerSessionScope == v1alpha1.DesignerScopeGateway
-	if f.before != running || len(touched) == 0 && (!all || !changes.Writes()) {
+	all := g.in.t.Profile.DesignerSessionScope == v1alpha1.DesignerScopeGateway
+	if g.before != running || len(touched) == 0 && (!all || !changes.Writes()) {
 		return nil
 	}
-	strict := f.designersBlock()
-	open, err := f.gateway.openSessions(ctx, touched, all)
+	strict := g.designersBlock()
+	open, err := g.in.gateway.openSessions(ctx, touched, all)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil && strict:
-		return f.unknownSessions(changes, err)
+		return g.unknownSessions(changes, err)
 	case err != nil:
-		f.Log.Debug("open Designers unknown", "error", err)
+		g.in.Log.Debug("open Designers unknown", "error", err)
 		return nil
 	case len(open) == 0:
 		return nil
 	case !strict:
-		f.note("written under an open Designer (%s): it shows the change after File > Update Project", firstNames(open))
+		g.in.note("written under an open Designer (%s): it shows the change after File > Update Project", firstNames(open))
 		return nil
 	}
-	f.lastHold = f.holdFor("")
+	g.memory.hold = g.holdFor("")
 	// A repair waits instead of failing, because the saves of a Designer are what it repairs.
-	f.r.failHeld = f.t.Profile.DesignerSessionPolicy == v1alpha1.DesignerFail && !f.t.Repair
+	g.in.r.failHeld = g.in.t.Profile.DesignerSessionPolicy == v1alpha1.DesignerFail && !g.in.t.Repair
 	return failure.New(v1alpha1.ReasonDesignerSessionActive,
 		"a Designer is open on what would change (%s): close it, or set designerSessionPolicy: proceed; nothing was written", firstNames(open))
 }
@@ -128,14 +128,14 @@ func describeSession(d ignition.Designer, changed string) string {
 
 // unknownSessions returns the error for the policies wait and fail if the open sessions are unknown. It returns nil only for
 // a commit that brings the token or the permissions that the query lacks: otherwise the agent could never write them.
-func (f *files) unknownSessions(changes *plan.Changes, err error) error {
-	policy := f.t.Profile.DesignerSessionPolicy
+func (g guard) unknownSessions(changes *plan.Changes, err error) error {
+	policy := g.in.t.Profile.DesignerSessionPolicy
 	switch {
 	case errors.Is(err, errNoSessionList) || errors.Is(err, ignition.ErrNotFound):
 		return failure.New(v1alpha1.ReasonProfilesInvalid,
 			"designerSessionPolicy is %s, but the gateway cannot list the open Designers (%w): set designerSessionPolicy: proceed for this gateway", policy, err)
 	case failure.Is(err, v1alpha1.ReasonGatewayForbidden) && bringsAccess(changes):
-		f.note("written without checking for open Designers, because the commit grants the access that the check needs: %v", err)
+		g.in.note("written without checking for open Designers, because the commit grants the access that the check needs: %v", err)
 		return nil
 	}
 	return fmt.Errorf("designerSessionPolicy is %s, but the gateway did not list the open Designers: %w", policy, err)

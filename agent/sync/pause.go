@@ -13,26 +13,36 @@ import (
 
 // endDryRun ends a dry run.
 func (j *job) endDryRun(ctx context.Context) error {
-	if j.r.DryRun { // files.dryRun has reported the plan
+	in := j.in
+	if !in.t.Profile.DryRun {
 		return nil
 	}
-	confirmed, err := j.confirmed(ctx)
-	if err != nil || confirmed {
+	if in.r.DryRun { // delivery.dryRun has reported the plan
+		return errEnd
+	}
+	confirmed, err := confirm(ctx, in, &j.unloaded)
+	if err != nil {
 		return err
 	}
-	j.r.Phase, j.r.Reason, j.r.DryRun = Applied, v1alpha1.ReasonDryRun, true
-	j.r.Message = fmt.Sprintf("dry run: no scan was requested; the files of %s are on the disk, but the gateway has not confirmed that it loaded them", j.t.Commit.Short())
-	return nil
+	if !confirmed {
+		in.r.Phase, in.r.Reason, in.r.DryRun = Applied, v1alpha1.ReasonDryRun, true
+		in.r.Message = fmt.Sprintf("dry run: no scan was requested; the files of %s are on the disk, but the gateway has not confirmed that it loaded them", in.t.Commit.Short())
+	}
+	return errEnd
 }
 
-// paused ends a sync while syncing is paused. If the gateway already runs the target, the report says so.
-func (j *job) paused(ctx context.Context) error {
+// pause ends a sync while syncing is paused. If the gateway already runs the target, the report says so.
+func (j *job) pause(ctx context.Context) error {
+	in := j.in
+	if !in.t.Profile.Paused {
+		return nil
+	}
 	held := failure.New(v1alpha1.ReasonPaused, "syncing is paused; the files on the disk stay")
-	j.r.Phase = Held
-	if j.openDir() != nil || j.open() != nil || !j.filesDone() { // openDir first: invalid rules must not hide the commit
+	in.r.Phase = Held
+	if j.openDir() != nil || j.open(ctx) != nil || !in.filesDone() { // openDir first: invalid rules must not hide the commit
 		return held
 	}
-	upToDate, err := j.confirmed(ctx)
+	upToDate, err := confirm(ctx, in, &j.unloaded)
 	if upToDate {
 		upToDate, err = j.accessUnchanged(ctx)
 	}
@@ -42,20 +52,20 @@ func (j *job) paused(ctx context.Context) error {
 	if !upToDate {
 		return held
 	}
-	j.r.Phase, j.r.Reason = Synced, v1alpha1.ReasonPaused
-	if j.node.Standby() {
-		j.r.Phase = Standby
+	in.r.Phase, in.r.Reason = Synced, v1alpha1.ReasonPaused
+	if in.node.Standby() {
+		in.r.Phase = Standby
 	}
-	j.r.Message = "syncing is paused; " + j.t.Commit.Short() + " is on the disk already"
-	return nil
+	in.r.Message = "syncing is paused; " + in.t.Commit.Short() + " is on the disk already"
+	return errEnd
 }
 
 // accessUnchanged reports whether the node's config access is the same as when its files were last compared.
 func (j *job) accessUnchanged(ctx context.Context) (bool, error) {
-	if !j.node.Paired() {
+	if !j.in.node.Paired() {
 		return true, nil
 	}
-	j.r.Paired = true
-	state, _ := j.gateway.state(ctx)
-	return j.node.AccessUnchanged(ctx, j.gateway.pairSource(state))
+	j.in.r.Paired = true
+	state, _ := j.in.gateway.state(ctx)
+	return j.in.node.AccessUnchanged(ctx, j.in.gateway.pairSource(state))
 }

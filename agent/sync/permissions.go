@@ -23,31 +23,31 @@ const firstBootGrace = 5 * time.Minute
 
 // handleRefusal handles the error of a gateway that refuses the API token, and returns the error of the sync. At a first
 // boot it restores the permissions once, and the sync waits. It returns other errors unchanged.
-func (l loader) handleRefusal(ctx context.Context, err error) error {
+func (l *loader) handleRefusal(ctx context.Context, err error) error {
 	status, ok := errors.AsType[*ignition.StatusError](err)
 	if !ok || status.Status != http.StatusForbidden && status.Status != http.StatusUnauthorized {
 		return err
 	}
-	if status.Status == http.StatusForbidden && l.gateway.trialExpired(ctx) { // it is not known whether that stops scans
+	if status.Status == http.StatusForbidden && l.in.gateway.trialExpired(ctx) { // it is not known whether that stops scans
 		return fmt.Errorf("the gateway's trial has expired, which may be the cause (%s): %w", trialAdvice, err)
 	}
 	if slices.ContainsFunc(l.unloaded.Resources, func(r configID) bool { return r.Type == "api-token" }) {
-		l.note("the commit has an API token, which a running gateway accepts only after a restart, or after a scan from its web page (Platform > System > Modes)")
+		l.in.note("the commit has an API token, which a running gateway accepts only after a restart, or after a scan from its web page (Platform > System > Modes)")
 	}
 	if !l.unloaded.FirstStart || status.Status != http.StatusForbidden {
 		return err
 	}
-	if now := l.Now(); l.unloaded.FirstRefused.IsZero() || l.unloaded.FirstRefused.After(now) { // or recorded while the clock was ahead
+	if now := l.in.Now(); l.unloaded.FirstRefused.IsZero() || l.unloaded.FirstRefused.After(now) { // or recorded while the clock was ahead
 		l.unloaded.FirstRefused = now
-		if saveErr := l.unloaded.save(l.dir); saveErr != nil {
+		if saveErr := l.unloaded.save(l.in.dir); saveErr != nil {
 			return errors.Join(err, saveErr)
 		}
 	}
 	if restoreErr := l.restorePermissions(ctx); restoreErr != nil {
-		l.note("ignition/security-properties could not be restored: %v", restoreErr)
+		l.in.note("ignition/security-properties could not be restored: %v", restoreErr)
 	}
 	until := l.unloaded.FirstRefused.Add(firstBootGrace)
-	if l.Now().After(until) {
+	if l.in.Now().After(until) {
 		return err
 	}
 	return failure.New(v1alpha1.ReasonWaitingForCommissioning,
@@ -56,18 +56,18 @@ func (l loader) handleRefusal(ctx context.Context, err error) error {
 
 // restorePermissions restores, once, git's version of the permissions that the first boot rewrote. The gateway reads them
 // at its next start, or when a user starts a scan.
-func (l loader) restorePermissions(ctx context.Context) error {
-	if l.unloaded.PermissionsRestored || !l.Store.Has(l.t.Commit) {
+func (l *loader) restorePermissions(ctx context.Context) error {
+	if l.unloaded.PermissionsRestored || !l.in.Store.Has(l.in.t.Commit) {
 		return nil
 	}
-	defer l.limitPlanning(ctx)()
-	var err error
-	if l.desired, err = l.desiredTree(l.Store, l.t.Commit, l.rules); err != nil {
+	defer l.in.trees.limit(ctx)()
+	tree, err := l.in.trees.tree(l.in.Store, l.in.t.Commit, l.in.rules)
+	if err != nil {
 		return err
 	}
-	h := l.dir.Manifest().Header()
+	h := l.in.dir.Manifest().Header()
 	changes, err := planner.Compute(planner.Input{
-		Desired: l.desired, From: h.Commit, To: l.t.Commit, Manifest: l.dir.Manifest(), State: l.dir.Within(ctx), Repair: true,
+		Desired: tree, From: h.Commit, To: l.in.t.Commit, Manifest: l.in.dir.Manifest(), State: l.in.dir.Within(ctx), Repair: true,
 	})
 	if err != nil {
 		return err
@@ -77,13 +77,14 @@ func (l loader) restorePermissions(ctx context.Context) error {
 	})
 	l.unloaded.PermissionsRestored = true
 	if len(changes.List) == 0 {
-		return l.unloaded.save(l.dir)
+		return l.unloaded.save(l.in.dir)
 	}
-	staged, err := l.dir.Stage(ctx, changes, l.Store.SortKey, l.source(changes))
+	files := stager{in: l.in, desired: tree}
+	staged, err := l.in.dir.Stage(ctx, changes, l.in.Store.SortKey, files.source(changes))
 	if err != nil {
 		return err
 	}
-	if err := l.takeSnapshot(staged); err != nil {
+	if err := takeSnapshot(&l.in.t, staged); err != nil {
 		return errors.Join(err, staged.Discard())
 	}
 	h.Mappings = changes.Mappings
@@ -91,8 +92,8 @@ func (l loader) restorePermissions(ctx context.Context) error {
 		return err
 	}
 	l.unloaded.ScanConfig = true
-	l.note("the first boot rewrote ignition/security-properties; the agent restored the version of git (the gateway's version is in lost+found), which takes effect after a restart of the gateway")
-	return l.unloaded.save(l.dir)
+	l.in.note("the first boot rewrote ignition/security-properties; the agent restored the version of git (the gateway's version is in lost+found), which takes effect after a restart of the gateway")
+	return l.unloaded.save(l.in.dir)
 }
 
 func isPermission(file string) bool {

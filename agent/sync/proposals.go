@@ -36,7 +36,7 @@ const maxAdded = 4000
 
 // Added walks the mapped directories and returns the watched files that git does not have, at most maxAdded of them.
 func (e *Engine) Added(ctx context.Context, b propose.Base) ([]string, error) {
-	defer e.limitPlanning(ctx)()
+	defer e.trees.limit(ctx)()
 	var list []string
 	for f, err := range b.Desired.Unwanted(b.Manifest, b.State) {
 		if err != nil {
@@ -63,7 +63,7 @@ func (e *Engine) Base(ctx context.Context, remote *repo.Remote, t Task) (propose
 		return propose.Base{}, failure.New(v1alpha1.ReasonProgressing, "the gateway has not received a whole commit yet")
 	}
 	t.Ref, t.Commit = h.Ref, h.Commit
-	rules, err := (&job{Engine: e, t: t}).rulesAt(t.Ref, t.Commit)
+	rules, err := rulesAt(&e.Config, &t, t.Ref, t.Commit)
 	if err != nil {
 		return propose.Base{}, err
 	}
@@ -75,12 +75,12 @@ func (e *Engine) Base(ctx context.Context, remote *repo.Remote, t Task) (propose
 			return propose.Base{}, err
 		}
 	}
-	defer e.limitPlanning(ctx)()
+	defer e.trees.limit(ctx)()
 	root, err := e.Store.RootTree(h.Commit)
 	if err != nil {
 		return propose.Base{}, err
 	}
-	desired, err := e.desiredTree(e.Store, h.Commit, rules)
+	desired, err := e.trees.tree(e.Store, h.Commit, rules)
 	if err != nil {
 		return propose.Base{}, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/disk"
@@ -30,41 +31,50 @@ func saveNote(d *disk.Dir, n decide.RestoreNote) error {
 }
 
 // restorer restores snapshots.
-type restorer struct{ *job }
+type restorer struct {
+	in       *scope
+	memory   *memory
+	download *download
+	ahead    *disk.Ahead
+	unloaded unloaded // what the gateway has not loaded, after run also of the snapshot
+	restored bool     // a snapshot was restored
+}
 
 // asked returns what is asked of the gateway.
-func (j restorer) asked() decide.Asked {
-	return decide.Asked{
-		Gateway: j.t.Facts.GatewayName, Commit: j.t.Commit, Requests: j.t.Requests, Disk: j.dir.Manifest().Header().Commit, Now: j.Now(),
-	}
+func (j *restorer) asked() decide.Asked { return asked(j.in.dir, &j.in.t, j.in.Now()) }
+
+func asked(d *disk.Dir, t *Task, now time.Time) decide.Asked {
+	return decide.Asked{Gateway: t.Facts.GatewayName, Commit: t.Commit, Requests: t.Requests, Disk: d.Manifest().Header().Commit, Now: now}
 }
 
 // loadNote returns the note on the disk, or the one that must replace it: replaced reports that the note on the disk is damaged.
-func (j restorer) loadNote() (n decide.RestoreNote, replaced bool, err error) {
-	b, err := j.dir.Note(restoreNoteName)
+func (j *restorer) loadNote() (n decide.RestoreNote, replaced bool, err error) {
+	return loadRestoreNote(j.in.dir, j.asked())
+}
+
+func loadRestoreNote(d *disk.Dir, a decide.Asked) (n decide.RestoreNote, replaced bool, err error) {
+	b, err := d.Note(restoreNoteName)
 	if err != nil || b == nil {
 		return decide.RestoreNote{}, false, err
 	}
 	if json.Unmarshal(b, &n) == nil {
 		return n, false, nil
 	}
-	return j.asked().Damaged(), true, nil
+	return a.Damaged(), true, nil
 }
 
 // run carries out a request to restore a snapshot. It reports whether a snapshot replaces the target.
-func (j restorer) run(ctx context.Context) (bool, error) {
-	if j.t.Profile.DryRun || j.resumes {
-		return false, nil
-	}
-	n, changed, remark, err := j.updatedNote()
+func (j *restorer) run(ctx context.Context) (bool, error) {
+	was, damaged, err := j.loadNote()
 	if err != nil {
 		return false, err
 	}
+	n, remark := decide.Restore(was, j.asked())
 	if remark != "" {
-		j.note("%s", remark)
+		j.in.note("%s", remark)
 	}
-	if changed {
-		if err := saveNote(j.dir, n); err != nil {
+	if damaged || n != was {
+		if err := saveNote(j.in.dir, n); err != nil {
 			return false, err
 		}
 	}
@@ -79,22 +89,11 @@ func (j restorer) run(ctx context.Context) (bool, error) {
 	return j.restore(ctx, n)
 }
 
-// updatedNote returns the note on the disk, updated for the target. changed reports whether it differs from the one on the disk. remark is
-// for the report; it says why a request is ignored.
-func (j restorer) updatedNote() (n decide.RestoreNote, changed bool, remark string, err error) {
-	old, replaced, err := j.loadNote()
-	if err != nil {
-		return old, false, "", err
-	}
-	n, remark = decide.Restore(old, j.asked())
-	return n, replaced || n != old, remark, nil
-}
-
 // reachedTarget reports whether the restore brought the target back. If the gateway ran the target before, too, the restore undid a
 // repair, and blocks the next one.
-func (j restorer) reachedTarget() bool {
-	h := j.dir.Manifest().Header()
-	return j.from != j.t.Commit && h.Complete && j.describesTarget(h)
+func (j *restorer) reachedTarget() bool {
+	h := j.in.dir.Manifest().Header()
+	return j.in.from != j.in.t.Commit && h.Complete && describes(h, &j.in.t, j.in.rules)
 }
 
 // Restores reports whether a snapshot replaces the target of t: a sync restores it, or has restored it.
@@ -103,9 +102,13 @@ func (e *Engine) Restores(t Task) bool {
 	if err != nil {
 		return false
 	}
-	j := &job{Engine: e, t: t, dir: d}
-	n, _, _, err := restorer{j}.updatedNote()
-	return err == nil && n.Snapshot != ""
+	a := asked(d, &t, e.Now())
+	n, _, err := loadRestoreNote(d, a)
+	if err != nil {
+		return false
+	}
+	n, _ = decide.Restore(n, a)
+	return n.Snapshot != ""
 }
 
 // TargetOnDisk returns the target that the files on the disk belong to: their commit or, if they are those of a snapshot, the
@@ -116,29 +119,29 @@ func (e *Engine) TargetOnDisk() (Target, error) {
 		return Target{}, err
 	}
 	h := d.Manifest().Header()
-	j := &job{Engine: e, t: Task{Target: Target{Ref: h.Ref, Commit: h.Commit}}, dir: d}
-	n, _, err := restorer{j}.loadNote()
+	t := Target{Ref: h.Ref, Commit: h.Commit}
+	n, _, err := loadRestoreNote(d, asked(d, &Task{Target: t}, e.Now()))
 	if err != nil || n.Snapshot == "" {
-		return j.t.Target, err
+		return t, err
 	}
 	return Target{Ref: h.Ref, Commit: n.Commit, Requests: annotation.Requests{Force: n.Force, Restore: n.Request, Retry: n.Retry}}, nil
 }
 
 // restore restores the snapshot of a note, unless that is done, and makes the gateway load it. It reports whether the snapshot
 // replaces the target. If it does, restore always returns an error, because the gateway does not run the target.
-func (j restorer) restore(ctx context.Context, n decide.RestoreNote) (replaced bool, err error) {
+func (j *restorer) restore(ctx context.Context, n decide.RestoreNote) (replaced bool, err error) {
 	if n.Trigger != "" {
-		j.r.AutoRollback = &AutoRollback{Commit: n.Commit, Trigger: n.Trigger, Snapshot: n.Snapshot}
+		j.in.r.AutoRollback = &AutoRollback{Commit: n.Commit, Trigger: n.Trigger, Snapshot: n.Snapshot}
 	}
 	if !n.Done {
-		j.t.OnWorking()
+		j.in.t.OnWorking()
 		if err := j.restoreFiles(ctx, n.Snapshot); err != nil {
 			return true, fmt.Errorf("%srestore the snapshot %s: %w", n.Why(), n.Snapshot, err)
 		}
 		if n.Done = true; j.reachedTarget() {
 			n.Snapshot = ""
 		}
-		if err := saveNote(j.dir, n); err != nil {
+		if err := saveNote(j.in.dir, n); err != nil {
 			return true, err
 		}
 		j.restored = true
@@ -146,15 +149,16 @@ func (j restorer) restore(ctx context.Context, n decide.RestoreNote) (replaced b
 			return false, nil
 		}
 	}
-	if err := j.recordForced(); err != nil { // the restore ends a forced sync, and the next commit is not forced
+	if err := j.in.recordForced(); err != nil { // the restore ends a forced sync, and the next commit is not forced
 		return true, err
 	}
-	j.force = false
 	done, state := "restored the snapshot "+n.Snapshot, "the gateway is back at the snapshot "+n.Snapshot+", commit"
 	if n.Snapshot == decide.UnknownSnapshot {
 		done, state = "load the files on the disk again", "the record of the last restore is damaged, so the gateway stays at commit"
 	}
-	if err := j.loadDiskCommit(ctx); err != nil {
+	in := *j.in
+	in.force = false
+	if j.unloaded, err = loadDiskCommit(ctx, &in, j.unloaded); err != nil {
 		return true, fmt.Errorf("%s%s: %w", n.Why(), done, err)
 	}
 	reason := v1alpha1.ReasonRestored
@@ -163,22 +167,22 @@ func (j restorer) restore(ctx context.Context, n decide.RestoreNote) (replaced b
 	}
 	return true, failure.New(reason,
 		"%s%s %s; %s is blocked until another commit is requested, or until it is retried: %s",
-		n.Why(), state, j.dir.Manifest().Header().Commit.Short(), j.t.Commit.Short(),
-		j.t.ask("retry", "", v1alpha1.AnnotationRetry, j.t.Commit.String()+", a space and the time,"))
+		n.Why(), state, j.in.dir.Manifest().Header().Commit.Short(), j.in.t.Commit.Short(),
+		j.in.t.ask("retry", "", v1alpha1.AnnotationRetry, j.in.t.Commit.String()+", a space and the time,"))
 }
 
 // restoreFiles returns the files to what they were before the sync that made the snapshot.
-func (j restorer) restoreFiles(ctx context.Context, id string) error {
+func (j *restorer) restoreFiles(ctx context.Context, id string) error {
+	in := j.in
 	j.ahead.Wait()
-	f := &files{job: j.job}
-	var err error
-	if f.before, err = f.ready(ctx); err != nil {
+	before, err := ready(ctx, in)
+	if err != nil {
 		return err
 	}
-	if f.node.Standby() {
+	if in.node.Standby() {
 		return failure.New(v1alpha1.ReasonNoConfigAccess, "this node of a redundant pair has no config access: restore a snapshot of the active node, whose files the pair copies")
 	}
-	done := f.step("plan")
+	done := in.step("plan")
 	p, err := j.plan(ctx, id)
 	done()
 	if err != nil || p.done { // done: restored before the agent was killed
@@ -187,12 +191,13 @@ func (j restorer) restoreFiles(ctx context.Context, id string) error {
 	if p.local != nil { // the snapshot is on the data volume
 		defer p.local.Close()
 	}
-	f.r.Changes = p.changes
-	if err := f.checkDesigners(ctx, p.changes); err != nil {
+	in.r.Changes = p.changes
+	g := guard{in: in, before: before, memory: j.memory}
+	if err := g.checkDesigners(ctx, p.changes); err != nil {
 		return err
 	}
-	done = f.step("stage")
-	staged, err := f.dir.Stage(ctx, p.changes, nil, p.source)
+	done = in.step("stage")
+	staged, err := in.dir.Stage(ctx, p.changes, nil, p.source)
 	done()
 	if err != nil {
 		return err
@@ -200,8 +205,9 @@ func (j restorer) restoreFiles(ctx context.Context, id string) error {
 	if p.local != nil { // it has the manifest of that time
 		staged.RestoreManifest(p.local)
 	}
-	f.header = &p.header
-	if err := f.apply(ctx, p.changes, staged); err != nil {
+	a := applier{in: in, guard: g, header: &p.header, unloaded: j.unloaded}
+	err = a.apply(ctx, p.changes, staged)
+	if j.unloaded = a.unloaded; err != nil {
 		return err
 	}
 	return j.download.Close() // a downloaded archive is no longer needed

@@ -32,16 +32,16 @@ type reviewResult struct {
 // review asks the Webhook whether the plan may be applied. staged says whether the plan's files were staged, and so
 // validated. The first request about a plan follows the staging. Later requests precede it, so that the sync writes no file
 // again while it waits.
-func (f *files) review(ctx context.Context, changes *plan.Changes, staged bool) error {
-	w, h := f.conn.Webhook, f.dir.Manifest().Header()
-	if w == nil || !f.delivery().NeedsReview() {
+func (g guard) review(ctx context.Context, changes *plan.Changes, staged bool) error {
+	w, h := g.in.conn.Webhook, g.in.dir.Manifest().Header()
+	if w == nil || !g.in.delivery().NeedsReview() {
 		return nil
 	}
-	req := f.reviewRequest(changes, h.Commit)
+	req := g.reviewRequest(changes, h.Commit)
 	if len(req.Files) == 0 {
 		return nil
 	}
-	last := &f.lastReview
+	last := &g.memory.review
 	same := last.uid == req.UID && last.url == w.URL
 	if !same && !staged {
 		return nil
@@ -49,26 +49,26 @@ func (f *files) review(ctx context.Context, changes *plan.Changes, staged bool) 
 	switch {
 	case same && last.err == nil:
 		return nil
-	case same && f.Now().Before(last.retryAt) && last.force == f.t.Force:
-		f.r.RetryAt = last.retryAt
+	case same && g.in.Now().Before(last.retryAt) && last.force == g.in.t.Force:
+		g.in.r.RetryAt = last.retryAt
 		return last.err
 	}
-	*last = reviewResult{url: w.URL, uid: req.UID, force: f.t.Force}
-	defer f.step("review")()
+	*last = reviewResult{url: w.URL, uid: req.UID, force: g.in.t.Force}
+	defer g.in.step("review")()
 	answer, err := w.Send(ctx, req)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		*last = reviewResult{}
 		return ctx.Err()
 	case err != nil && w.IgnoreFailure:
-		f.note("changed without the consent of the validation webhook (failurePolicy Ignore): %v", err)
+		g.in.note("changed without the consent of the validation webhook (failurePolicy Ignore): %v", err)
 	case err != nil:
 		last.err = failure.New(v1alpha1.ReasonValidationUnavailable, "the validation webhook was not asked, and nothing was written: %w", err)
 	case !*answer.Allowed:
-		last.retryAt = f.Now().Add(minReviewPause + rand.N(maxReviewPause-minReviewPause)).Truncate(time.Second)
-		f.r.RetryAt = last.retryAt
+		last.retryAt = g.in.Now().Add(minReviewPause + rand.N(maxReviewPause-minReviewPause)).Truncate(time.Second)
+		g.in.r.RetryAt = last.retryAt
 		last.err = failure.New(v1alpha1.ReasonValidationDenied, "the validation webhook denies %s: %s; it is asked again at %s, or now: %s",
-			f.t.Commit.Short(), denialReason(answer), last.retryAt.UTC().Format(time.RFC3339), f.t.ask("sync", "--force", v1alpha1.AnnotationForceSync, "a new value"))
+			g.in.t.Commit.Short(), denialReason(answer), last.retryAt.UTC().Format(time.RFC3339), g.in.t.ask("sync", "--force", v1alpha1.AnnotationForceSync, "a new value"))
 	}
 	return last.err
 }
@@ -81,14 +81,14 @@ func denialReason(a review.Answer) string {
 }
 
 // reviewRequest describes a plan. The UID covers the content of all files, also of those that are not listed.
-func (f *files) reviewRequest(changes *plan.Changes, from plan.ID) review.Request {
+func (g guard) reviewRequest(changes *plan.Changes, from plan.ID) review.Request {
 	req := review.Request{
-		Namespace: f.t.Facts.Namespace, GatewaySync: f.t.Facts.CRName, Gateway: f.t.Facts.GatewayName, Profile: f.t.Profile.Profile,
-		Ref: f.t.Ref, Commit: f.t.Commit.String(), FromCommit: from.String(), Files: []review.File{},
+		Namespace: g.in.t.Facts.Namespace, GatewaySync: g.in.t.Facts.CRName, Gateway: g.in.t.Facts.GatewayName, Profile: g.in.t.Profile.Profile,
+		Ref: g.in.t.Ref, Commit: g.in.t.Commit.String(), FromCommit: from.String(), Files: []review.File{},
 	}
 	sum := sha256.New()
 	_ = json.NewEncoder(sum).Encode(req) // neither fails
-	fmt.Fprintln(sum, f.rules.Fingerprint())
+	fmt.Fprintln(sum, g.in.rules.Fingerprint())
 	room := review.MaxRequest - 8<<10
 	for _, c := range changes.List {
 		action := actionOf(c.Op)

@@ -4,166 +4,106 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"time"
 
 	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/disk"
-	"stoker.io/stoker/agent/ignition/resource"
-	"stoker.io/stoker/agent/plan"
-	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/agent/redundancy"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
 
-// job is what the steps of one sync share: its inputs, the opened data directory, and the report.
+// job runs the steps of one sync, and passes the result of each on to the next.
 type job struct {
-	*Engine
-	conn Connections
-	t    Task
-	r    *Report
-
+	engine *Engine
+	in     *scope
 	// resumes reports that the target is not known, and t.Commit is the commit on the disk.
 	resumes bool
 
-	// Set by open.
-	dir      *disk.Dir
-	from     plan.ID // the commit in dir before the sync
-	readOnly bool    // dir was opened only for this dry run
-	rules    plan.Rules
-	force    bool // the force-sync request is new
-	restored bool // a snapshot was restored
-	gateway  *gateway
-	node     *redundancy.Node
+	unloaded unloaded // what the gateway has not loaded yet
+	draft    draft    // of the target, if it was planned
+	restored bool     // a snapshot was restored
+}
 
-	desired    *desired.Tree // the tree of the target, if it was needed
-	embedded   resource.EmbeddedSecrets
-	unloaded   unloaded // what the gateway has not loaded yet
-	mismatches mismatches
+// errEnd ends a sync whose outcome is in the report already.
+var errEnd = errors.New("the sync has ended")
+
+// steps are the sequence of a sync: it writes the files to the disk, and then makes the gateway load them. A step returns errEnd if nothing
+// follows.
+var steps = []struct {
+	name string
+	do   func(*job, context.Context) error
+}{
+	{"end if syncing is paused", (*job).pause},
+	{"open the data directory", (*job).open},
+	{"restore a snapshot that replaces the target", (*job).restore},
+	{"write the files of the target", (*job).deliver},
+	{"end a dry run", (*job).endDryRun},
+	{"make the gateway load the files, or roll back", (*job).load},
+	{"report the node of a redundant pair", (*job).reportStandby},
+	{"record a forced sync", func(j *job, _ context.Context) error { return j.in.recordForced() }},
 }
 
 // report runs the sync and returns its report.
 func (j *job) report(ctx context.Context) *Report {
-	r := &Report{Phase: Synced, Reason: v1alpha1.ReasonSynced, Ref: j.t.Ref, Target: j.t.Commit, Started: j.Now(), Steps: map[string]time.Duration{}}
-	j.r = r
-	if j.t.OnWorking == nil {
-		j.t.OnWorking = func() {}
+	r := &Report{Phase: Synced, Reason: v1alpha1.ReasonSynced, Ref: j.in.t.Ref, Target: j.in.t.Commit, Started: j.in.Now(), Steps: map[string]time.Duration{}}
+	j.in.r = r
+	if j.in.t.OnWorking == nil {
+		j.in.t.OnWorking = func() {}
 	}
-	err := j.run(ctx)
-	if j.dir != nil {
-		h := j.dir.Manifest().Header()
-		r.Commit, r.Files.Total = h.Commit, h.Files
-		j.rememberDelivered(h)
-		if j.lostTrees != nil && j.lostTrees.commit != h.Commit {
-			j.lostTrees = nil
+	var err error
+	for _, step := range steps {
+		if err = step.do(j, ctx); err != nil {
+			break
 		}
 	}
-	if j.readOnly {
-		err = errors.Join(err, j.dir.Close())
-	} else if j.dir != nil {
-		j.Record.Follow(j.dir)
-		r.Snapshots = j.snapshots(err != nil)
+	if errors.Is(err, errEnd) {
+		err = nil
 	}
-	r.Duration = j.Now().Sub(r.Started)
+	if j.in.dir != nil {
+		h := j.in.dir.Manifest().Header()
+		r.Commit, r.Files.Total = h.Commit, h.Files
+		j.in.trees.remember(h, j.in.t.Commit, j.draft.rulesOr(j.in.rules), j.draft.desired)
+	}
+	if j.in.readOnly {
+		err = errors.Join(err, j.in.dir.Close())
+	} else if j.in.dir != nil {
+		j.in.Record.Follow(j.in.dir)
+		r.Snapshots = j.engine.snapshots(j.in, err != nil)
+	}
+	r.Duration = j.in.Now().Sub(r.Started)
 	r.setOutcome(err)
-	if j.dir != nil && !j.readOnly && !j.t.Profile.DryRun {
-		a := auditor{j}
+	if j.in.dir != nil && !j.in.readOnly && !j.in.t.Profile.DryRun {
+		a := auditor{in: j.in, records: &j.engine.records, last: &j.engine.lastFailure, restored: j.restored}
 		a.record()
 		r.History = a.history()
 	}
 	return r
 }
 
-// run is the sequence of a sync: it writes the files to the disk, and then makes the gateway load them.
-//
-//	open the data directory                run.go
-//	if a snapshot replaces the target:
-//	  restore it, load it, and end         restore.go
-//	if the disk lacks the target:          files.go
-//	  wait for a maintenance window        windows.go
-//	  fetch, verify the signature          fetch.go
-//	  render, plan, guard                  desired.go
-//	  wait for Designers and approvals     designers.go
-//	  stage, ask the validation webhook    review.go
-//	  lock, apply                          apply.go
-//	scan, verify                           load.go, verify.go
-//	if the gateway cannot load the target: autorollback.go
-//	  restore the snapshot from before it  restore.go
-//	report
-func (j *job) run(ctx context.Context) error {
-	if j.t.Profile.Paused {
-		return j.paused(ctx)
-	}
-	if err := j.open(); err != nil {
-		return err
-	}
-	if replaced, err := (restorer{j}).run(ctx); replaced || err != nil {
-		return err
-	}
-	if j.t.RestoreOnly {
-		return failure.New(v1alpha1.ReasonGateClosed, "%s waits: no snapshot replaces it any more", j.t.Commit.Short())
-	}
-	done := j.filesDone()
-	if done {
-		j.r.Message = fmt.Sprintf("%s is on the disk already: nothing to do", j.t.Commit.Short())
-		j.attachRemote(ctx)
-		if err := j.refreshAccess(ctx); err != nil {
-			return err
-		}
-		done = !j.node.AccessChanged()
-	}
-	if !done {
-		if err := j.checkWindows(ctx); err != nil {
-			return err
-		}
-		j.t.OnWorking()
-		if err := (&files{job: j}).deliver(ctx); err != nil {
-			return err
-		}
-	}
-	if j.t.Profile.DryRun {
-		return j.endDryRun(ctx)
-	}
-	loadCtx, cancel := outlive(ctx, j.Grace)
-	defer cancel()
-	if err := (loader{j}).load(loadCtx); err != nil {
-		return autoRollback{j}.run(ctx, err)
-	}
-	j.failures = decide.Failures{}
-	if err := j.reportStandby(); err != nil {
-		return err
-	}
-	return j.recordForced()
-}
-
-// outlive returns a context that outlives ctx by grace, for the scan that loads the files and releases the scan lock.
-func outlive(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
-	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
-	return longer, func() { stop(); cancel() }
-}
-
 // open parses the rules, opens the data directory and reads what the last sync left there.
-func (j *job) open() error {
+func (j *job) open(context.Context) error {
 	var err error
-	if j.rules, err = j.rulesAt(j.t.Ref, j.t.Commit); err != nil {
+	if j.in.rules, err = rulesAt(j.in.Config, &j.in.t, j.in.t.Ref, j.in.t.Commit); err != nil {
 		return err
 	}
-	if j.dir == nil {
+	if j.in.dir == nil {
 		if err := j.openDir(); err != nil {
 			return err
 		}
 	}
-	if j.unloaded, err = loadUnloaded(j.dir); err != nil {
+	if j.unloaded, err = loadUnloaded(j.in.dir); err != nil {
 		return err
 	}
-	if j.force, err = j.forceRequested(); err != nil {
-		return err
+	if j.in.t.Force != "" {
+		done, err := j.in.dir.Note(forceNote)
+		if j.in.force = string(done) != j.in.t.Force; err != nil {
+			return err
+		}
 	}
-	j.node, err = redundancy.New(redundancy.Config{
-		Dir: j.dir, Memory: &j.pairMemory, Log: j.Log, Now: j.Now, Note: j.note,
-		Ref: j.t.Ref, Commit: j.t.Commit, Rules: j.rules, Repair: j.force || j.t.Repair, BeforeStart: j.t.BeforeStart,
+	j.in.node, err = redundancy.New(redundancy.Config{
+		Dir: j.in.dir, Memory: &j.engine.pairMemory, Log: j.in.Log, Now: j.in.Now, Note: j.in.note,
+		Ref: j.in.t.Ref, Commit: j.in.t.Commit, Rules: j.in.rules, Repair: j.in.force || j.in.t.Repair, BeforeStart: j.in.t.BeforeStart,
 	})
 	return err
 }
@@ -171,124 +111,108 @@ func (j *job) open() error {
 // openDir opens the data directory. A dry run opens it read-only, beside the agent that owns it.
 func (j *job) openDir() error {
 	var err error
-	if !j.t.Profile.DryRun || j.Engine.dir != nil {
-		j.dir, err = j.Open()
+	if !j.in.t.Profile.DryRun || j.engine.dir != nil {
+		j.in.dir, err = j.engine.Open()
 	} else {
-		o := j.diskOptions()
+		o := j.engine.diskOptions()
 		o.ReadOnly, o.AllowUnseeded = true, true
-		j.dir, err = disk.Open(j.DataDir, o)
-		j.readOnly = err == nil
+		j.in.dir, err = disk.Open(j.in.DataDir, o)
+		j.in.readOnly = err == nil
 	}
 	if err != nil {
-		j.dir = nil
+		j.in.dir = nil
 		return err
 	}
-	j.from = j.dir.Manifest().Header().Commit
-	j.gateway = &gateway{
-		Gateway: j.conn.Gateway, hasAPIToken: j.conn.HasAPIToken, log: j.Log, dir: j.dir, readOnly: j.t.Profile.DryRun,
-		start: j.t.Start, seenStart: &j.seenStart, beforeStart: j.t.BeforeStart,
+	j.in.from = j.in.dir.Manifest().Header().Commit
+	j.in.gateway = &gateway{
+		Gateway: j.in.conn.Gateway, hasAPIToken: j.in.conn.HasAPIToken, log: j.in.Log, dir: j.in.dir, readOnly: j.in.t.Profile.DryRun,
+		start: j.in.t.Start, seenStart: &j.engine.seenStart, beforeStart: j.in.t.BeforeStart,
 	}
 	return nil
 }
 
-// rulesAt returns the rules for a ref and a commit, which the profile's templates may use, with the gateway's mounts.
-func (j *job) rulesAt(ref string, commit plan.ID) (plan.Rules, error) {
-	f := j.t.Facts
-	f.Ref, f.Commit = ref, commit.String()
-	r, err := plan.ParseRules(j.t.Profile, f, j.Limits)
-	if err != nil {
-		return r, err
+// restore carries out a request to restore a snapshot.
+func (j *job) restore(ctx context.Context) error {
+	if !j.in.t.Profile.DryRun && !j.resumes {
+		r := j.restorer()
+		replaced, err := r.run(ctx)
+		j.unloaded, j.restored = r.unloaded, r.restored
+		if err != nil {
+			return err
+		}
+		if replaced {
+			return errEnd
+		}
 	}
-	found, err := disk.Mounts(j.DataDir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // opening a missing directory reports it
-		return r, err
+	if j.in.t.RestoreOnly {
+		return failure.New(v1alpha1.ReasonGateClosed, "%s waits: no snapshot replaces it any more", j.in.t.Commit.Short())
 	}
-	r.Mounts = plan.NewMounts(append(found, j.Mounts...))
-	return r, nil
+	return nil
 }
 
-// forceNote has the last force-sync request that was carried out, so that a restart does not repeat it.
-const forceNote = "force-sync"
+func (j *job) restorer() *restorer {
+	return &restorer{in: j.in, memory: &j.engine.memory, download: &j.engine.download, ahead: j.engine.ahead, unloaded: j.unloaded, restored: j.restored}
+}
 
-// forceRequested reports whether the force-sync request is new.
-func (j *job) forceRequested() (bool, error) {
-	if j.t.Force == "" {
-		return false, nil
+// deliver writes the files of the target to the disk, unless they are there.
+func (j *job) deliver(ctx context.Context) error {
+	if j.in.filesDone() {
+		j.in.r.Message = fmt.Sprintf("%s is on the disk already: nothing to do", j.in.t.Commit.Short())
+		j.in.trees.attach(ctx, j.in.conn.Remote, j.in.t.Commit, j.in.t.Name)
+		if err := j.refreshAccess(ctx); err != nil || !j.in.node.AccessChanged() {
+			return err
+		}
 	}
-	done, err := j.dir.Note(forceNote)
-	return string(done) != j.t.Force, err
-}
-
-// recordForced records that the force-sync request was carried out.
-func (j *job) recordForced() error {
-	if !j.force {
-		return nil
+	if err := j.checkWindows(ctx); err != nil {
+		return err
 	}
-	j.Record.Forced(j.t.Force)
-	return j.dir.SetNote(forceNote, []byte(j.t.Force))
-}
-
-// filesDone reports whether, by the manifest alone, the target's files are on the disk already.
-func (j *job) filesDone() bool {
-	h := j.dir.Manifest().Header()
-	return j.describesTarget(h) && h.Complete && !j.force && !j.t.Repair
-}
-
-// describesTarget reports whether a manifest was written for the target's files.
-func (j *job) describesTarget(h plan.Header) bool {
-	sameRef := h.Ref == j.t.Ref || !j.rules.DependsOnRef()
-	return h.Commit == j.t.Commit && sameRef && h.Rules == j.rules.Fingerprint()
-}
-
-// determineAccess determines whether the node of a redundant pair has config access.
-func (j *job) determineAccess(ctx context.Context, state gatewayState) error {
-	err := j.node.DetermineAccess(ctx, j.gateway.pairSource(state))
-	j.r.Paired = j.node.Paired()
+	j.in.t.OnWorking()
+	d := delivery{in: j.in, memory: &j.engine.memory, ahead: j.engine.ahead, unloaded: j.unloaded}
+	err := d.run(ctx)
+	j.unloaded, j.draft = d.unloaded, d.draft
 	return err
 }
 
-// refreshAccess calls determineAccess for a sync that has no files to write.
+// refreshAccess determines the access of a node for a sync that has no files to write.
 func (j *job) refreshAccess(ctx context.Context) error {
-	if !j.node.Paired() || j.t.BeforeStart || j.t.Profile.DryRun {
+	if !j.in.node.Paired() || j.in.t.BeforeStart || j.in.t.Profile.DryRun {
 		return nil
 	}
-	j.r.Paired = true
-	state, _ := j.gateway.state(ctx)
-	if state != running && !j.node.WasStandby() {
+	j.in.r.Paired = true
+	state, _ := j.in.gateway.state(ctx)
+	if state != running && !j.in.node.WasStandby() {
 		return nil // the first sync after the gateway's start does this
 	}
-	return j.determineAccess(ctx, state)
+	return j.in.determineAccess(ctx, state)
+}
+
+// load makes the gateway load the files, and rolls back if it cannot load the target and the spec says so.
+func (j *job) load(ctx context.Context) error {
+	loadCtx, cancel := outlive(ctx, j.in.Grace)
+	defer cancel()
+	l := loader{in: j.in, unloaded: j.unloaded}
+	err := l.load(loadCtx)
+	if j.unloaded = l.unloaded; err == nil {
+		j.engine.failures = decide.Failures{}
+		return nil
+	}
+	back := autoRollback{restorer: j.restorer(), failures: &j.engine.failures, resumes: j.resumes, mismatches: l.mismatches}
+	rolledBack, err := back.run(ctx, err)
+	if j.unloaded, j.restored = back.restorer.unloaded, back.restorer.restored; err == nil && rolledBack {
+		return errEnd
+	}
+	return err
 }
 
 // reportStandby makes Standby the outcome of a successful sync of a standby node. It fails while the other node must write.
-func (j *job) reportStandby() error {
-	message, err := j.node.Outcome()
+func (j *job) reportStandby(context.Context) error {
+	message, err := j.in.node.Outcome()
 	if err != nil {
 		return err
 	}
-	if j.node.Standby() {
-		j.r.Phase, j.r.Reason = Standby, v1alpha1.ReasonStandby
+	if j.in.node.Standby() {
+		j.in.r.Phase, j.in.r.Reason = Standby, v1alpha1.ReasonStandby
 	}
-	j.r.Message = join(j.r.Message, message)
+	j.in.r.Message = join(j.in.r.Message, message)
 	return nil
-}
-
-// step starts a step for Report.Steps and the progress display. The returned function ends it.
-func (j *job) step(name string) func() {
-	j.Progress(name, 0, 0)
-	started := j.Now()
-	return func() { j.r.Steps[name] += j.Now().Sub(started) }
-}
-
-// note adds a note to the report.
-func (j *job) note(format string, args ...any) {
-	j.r.Notes = append(j.r.Notes, fmt.Sprintf(format, args...))
-}
-
-// join joins two parts of a message.
-func join(message, more string) string {
-	if message == "" || more == "" {
-		return message + more
-	}
-	return message + "; " + more
 }

@@ -148,21 +148,16 @@ type Engine struct {
 	dir           *disk.Dir  // nil until it is opened
 	dirGeneration int        // changes whenever dir is opened or closed
 	records       dirRecords // read from dir
-	cache         *desired.Cache
-	delivered     deliveredTree // what is on the disk
-	lostTrees     *lostTrees    // nil unless the store lost the commit on the disk
-	lastHold      hold
+	trees         trees
+	memory        memory
 	seenStart     string // see gateway
-	lastReview    reviewResult
 	lastFailure   auditedFailure
 	failures      decide.Failures
 	download      download // kept until it is restored
 	pairMemory    redundancy.Memory
 	ahead         *disk.Ahead // see CompareAhead
 
-	watched     func(path string) bool // see Watch
-	onMissing   func()                 // called when drift detection needs a file that the store lacks; may be nil
-	planContext context.Context        //nolint:containedctx // see limitPlanning; nil for none
+	watched func(path string) bool // see Watch
 }
 
 // dirRecords are what the Engine has read from the open data directory.
@@ -187,7 +182,9 @@ func New(c Config) *Engine {
 	if c.Progress == nil {
 		c.Progress = func(string, int, int) {}
 	}
-	return &Engine{Config: c, cache: desired.NewCache()}
+	e := &Engine{Config: c}
+	e.trees = trees{config: &e.Config, cache: desired.NewCache()}
+	return e
 }
 
 // Close closes the data directory.
@@ -245,7 +242,7 @@ func (e *Engine) SetRecord(r record.Record) error {
 
 func (e *Engine) diskOptions() disk.Options {
 	o := e.Disk
-	o.Wanted, o.MaxFiles, o.MaxBlob, o.Watch = e.writeWanted, e.Limits.Files, e.MaxBlob, e.isWatched
+	o.Wanted, o.MaxFiles, o.MaxBlob, o.Watch = e.trees.writeWanted, e.Limits.Files, e.MaxBlob, e.isWatched
 	return o
 }
 
@@ -273,16 +270,8 @@ func (e *Engine) Drift(ctx context.Context, full bool) (disk.Drift, error) {
 	if err != nil {
 		return disk.Drift{}, err
 	}
-	fetchCtx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer e.Store.LimitFetches(fetchCtx)()
-	defer e.limitPlanning(ctx)()
-	e.onMissing = func() {
-		e.onMissing = nil // once per comparison
-		time.AfterFunc(e.DriftFetchTimeout, func() { cancel(context.DeadlineExceeded) })
-		e.fetchLostTrees(ctx)
-	}
-	defer func() { e.onMissing = nil }()
+	defer e.trees.fetchForDrift(ctx)()
+	defer e.trees.limit(ctx)()
 	return dir.Drift(ctx, full)
 }
 
@@ -306,7 +295,11 @@ func (e *Engine) LostAndFound() (used, limit int64, err error) {
 // Sync delivers t and reports. Canceling ctx stops it before the first file of the gateway changes, but not between two
 // files. Sync leaves nothing running.
 func (e *Engine) Sync(ctx context.Context, c Connections, t Task) *Report {
-	return (&job{Engine: e, conn: c, t: t}).report(ctx)
+	return e.job(c, t).report(ctx)
+}
+
+func (e *Engine) job(c Connections, t Task) *job {
+	return &job{engine: e, in: &scope{Config: &e.Config, conn: c, t: t, trees: &e.trees}}
 }
 
 // Resume makes the gateway load what it has not loaded yet of the commit on the disk, which works without git. It
@@ -321,7 +314,9 @@ func (e *Engine) Resume(ctx context.Context, c Connections, t Task) *Report {
 	if h.Commit.IsZero() || !e.Has(t) {
 		return nil
 	}
-	return (&job{Engine: e, conn: c, t: t, resumes: true}).report(ctx)
+	j := e.job(c, t)
+	j.resumes = true
+	return j.report(ctx)
 }
 
 // Has reports whether the files of t are on the disk, as its rules want them.
@@ -330,7 +325,7 @@ func (e *Engine) Has(t Task) bool {
 	if err != nil {
 		return false
 	}
-	j := &job{Engine: e, t: t, r: &Report{}, dir: d}
-	j.rules, err = j.rulesAt(t.Ref, t.Commit)
-	return err == nil && j.filesDone()
+	rules, err := rulesAt(&e.Config, &t, t.Ref, t.Commit)
+	h := d.Manifest().Header()
+	return err == nil && describes(h, &t, rules) && h.Complete && !t.Repair
 }

@@ -128,10 +128,10 @@ func (o unloaded) add(changes *plan.Changes, present, deleted []string) unloaded
 
 // projects returns the projects that the gateway has to show after the changes, and those that it must not show. It has
 // to show those with a project.json, from git or its own.
-func (f *files) projects(changes *plan.Changes) (present, deleted []string, err error) {
+func (a *applier) projects(changes *plan.Changes) (present, deleted []string, err error) {
 	var names []string
-	if f.desired != nil { // otherwise the files are those of a snapshot
-		if names, err = f.desired.Dirs("projects"); err != nil {
+	if a.desired != nil { // otherwise the files are those of a snapshot
+		if names, err = a.desired.Dirs("projects"); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -141,12 +141,12 @@ func (f *files) projects(changes *plan.Changes) (present, deleted []string, err 
 			return slices.ContainsFunc(changes.List, func(c plan.Change) bool { return c.Path == file && slices.Contains(ops, c.Op) })
 		}
 		wanted := changed(plan.Create, plan.Update)
-		if f.desired != nil {
-			if _, wanted, err = f.desired.Lookup(file); err != nil {
+		if a.desired != nil {
+			if _, wanted, err = a.desired.Lookup(file); err != nil {
 				return nil, nil, err
 			}
 		}
-		st, err := f.dir.Stat(file)
+		st, err := a.in.dir.Stat(file)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -18,13 +18,13 @@ type mismatches struct {
 
 // verify checks that the gateway shows what was delivered. A finished scan does not prove that: a gateway skips a
 // resource that it cannot read without an error.
-func (l loader) verify(ctx context.Context) error {
-	defer l.step("verify")()
-	projects, err := l.gateway.compareProjects(ctx, l.unloaded.Projects, l.unloaded.Deleted)
+func (l *loader) verify(ctx context.Context) error {
+	defer l.in.step("verify")()
+	projects, err := l.in.gateway.compareProjects(ctx, l.unloaded.Projects, l.unloaded.Deleted)
 	if err != nil {
 		return err
 	}
-	resources, err := l.gateway.unlistedResources(ctx, l.unloaded.Resources)
+	resources, err := l.in.gateway.unlistedResources(ctx, l.unloaded.Resources)
 	if err != nil {
 		return err
 	}
