@@ -14,14 +14,12 @@ func newApproveCommand(c *cli) *cobra.Command {
 		Short: "Approve a stage of a rollout, or delivery outside the maintenance windows",
 		Long: `Approve a stage of a rollout, or delivery outside the maintenance windows.
 
-A stage with requireApproval begins when it is approved for the commit that is rolled out. Without STAGE, the command approves the stage
-that waits; with STAGE, a stage can be approved before the rollout reaches it. An approval counts for the commit that the command prints,
-and for no other. With --commit, the command fails if another commit is rolled out by now.
+Without STAGE, the command approves the stage that waits; with STAGE, also one that the rollout has not reached. An approval
+counts only for the commit that the command prints. With --commit, the command fails if another commit is rolled out by now.
 
 With --window, the gateways follow the desired commit although no maintenance window allows it. The stages still count.
 
-The command writes an annotation, which Argo CD does not revert. It needs the verb approve on the GatewaySync, which the ClusterRole
-stoker-approver grants.`,
+It needs the verb approve on the GatewaySync, which the ClusterRole stoker-approver grants.`,
 		Example: `  # see which stage waits for which commit, and approve it
   stoker status line
   stoker approve line

@@ -16,9 +16,9 @@ func newCheckCommand(c *cli) *cobra.Command {
 		Short: "Find problems of an installation, and show how to fix them",
 		Long: `Find problems of an installation, and show how to fix them.
 
-The command checks the parts that the chart installs, the GatewaySyncs, pods and rights of one namespace, and the Secrets
-that authenticate callers of the receiver. It changes nothing and prints no secret. Each problem links to its documentation.
-A check is unknown if you may not read what it needs. The exit code is 1 if a check failed.`,
+The command checks what the chart installs, the GatewaySyncs, pods and rights of one namespace, and the Secrets that authenticate
+callers of the receiver. It changes nothing and prints no secret. A check is unknown if you may not read what it needs. The exit
+code is 1 if a check failed.`,
 		Example: `  stoker check
   stoker check -n plant -o json`,
 		Args: cobra.NoArgs,

@@ -31,7 +31,7 @@ func newConfigCommand(c *cli) *cobra.Command {
 		Long: `Apply objects of Kubernetes from git.
 
 A ConfigSync says which objects of which commit belong to a namespace. These commands render, compare and apply them with the
-rights of their caller: in a shell, a CI job, a CronJob or a hook of Argo CD. Only the command run watches ConfigSyncs.`,
+rights of their caller. Only the command run watches ConfigSyncs.`,
 		Example: `  stoker config diff plant
   stoker config apply plant
   stoker config status plant`,
@@ -192,10 +192,9 @@ func newConfigRenderCommand(c *cli) *cobra.Command {
 		Long: `Show the objects of a commit.
 
 The ConfigSync comes from the cluster, by its NAME, or from a file. DIR is a directory of a local clone: it replaces the
-repository and the path of the spec, and what is committed there at HEAD or --ref is rendered. With DIR alone the command
-needs no cluster.
+repository and the path of the spec, at HEAD or --ref. With DIR alone the command needs no cluster.
 
-Values of Secrets are not shown, nor objects whose templates can use values of Secrets, unless --show-secrets is given.`,
+Values of Secrets, and objects whose templates can use them, are shown only with --show-secrets.`,
 		Example: `  # what is committed in this clone
   stoker config render ./kubernetes
 
@@ -244,9 +243,9 @@ func newConfigDiffCommand(c *cli) *cobra.Command {
 		Short: "Show what a run would change in the cluster",
 		Long: `Show what a run would change in the cluster.
 
-The command renders as the command render does, reads the live objects, and dry-runs those that are not as git has them. It
-prints the fields that would change, never their values. It changes nothing, and needs the rights of a run, because API
-servers check them in dry runs. The exit code is 6 if a run would be held, and 1 or 5 if the API server refuses an object.`,
+The command renders as the command render does, and dry-runs the objects that are not as git has them. It prints the fields that
+would change, never their values. It changes nothing, and needs the rights of a run. The exit code is 6 if a run would be held,
+and 1 or 5 if the API server refuses an object.`,
 		Example: `  stoker config diff plant
 
   # before a push: what the commit of this clone would change

@@ -22,12 +22,11 @@ func newConfigApplyCommand(c *cli) *cobra.Command {
 		Short: "Apply the commit of a ConfigSync, prune, and wait",
 		Long: `Apply the commit of a ConfigSync, prune, and wait.
 
-The command dry-runs every object on the API server first. If one is refused, or belongs to others, nothing is changed. Then it
-records in the status what it is about to own, applies the objects in the order of their kinds, deletes what git no longer has
-and what is still the ConfigSync's own, and waits until all objects are healthy.
+The command dry-runs every object first; if one is refused, or belongs to others, nothing is changed. Then it records in the
+status what it is about to own, applies the objects in the order of their kinds, prunes, and waits until all are healthy.
 
-All of it is done with the rights of the caller: it needs get, create, patch and delete for the kinds of the commit, get for
-configsyncs, and update for configsyncs/status. The right to create Events is optional.`,
+The caller needs get, create, patch and delete for the kinds of the commit, get for configsyncs, and update for
+configsyncs/status. The right to create Events is optional.`,
 		Example: `  stoker config apply plant
 
   # show the plan and change nothing
@@ -47,9 +46,9 @@ func newConfigPruneCommand(c *cli) *cobra.Command {
 		Short: "Delete the objects of a ConfigSync that git no longer has",
 		Long: `Delete the objects of a ConfigSync that git no longer has.
 
-The command deletes what apply would delete, and does nothing else. It deletes an object only if the inventory lists it, and its mark
-and its UID are still the ConfigSync's. It never deletes a Namespace, a CustomResourceDefinition, a PersistentVolumeClaim, or
-an object with the annotation stoker.io/prune: disabled.`,
+The command deletes what apply would delete: objects that the inventory lists, and whose mark and UID are still the ConfigSync's.
+It never deletes a Namespace, a CustomResourceDefinition, a PersistentVolumeClaim, or an object with the annotation
+stoker.io/prune: disabled.`,
 		Example: `  stoker config prune plant
 
   # more than half of the objects
@@ -96,9 +95,9 @@ func newConfigStatusCommand(c *cli) *cobra.Command {
 		Short: "Show ConfigSyncs and the objects of one",
 		Long: `Show ConfigSyncs and the objects of one.
 
-Without NAME the command lists the ConfigSyncs of the namespace. With NAME it shows what the last run did with each object. With
---orphans it lists objects that are marked as the ConfigSync's and that its inventory does not have, as after a restore of the
-cluster without the status. No run deletes those: delete them yourself, or add them to git.`,
+With NAME the command shows what the last run did with each object. With --orphans it lists objects that are marked as the
+ConfigSync's and that its inventory does not have, as after a restore of the cluster without the status. No run deletes those:
+delete them yourself, or add them to git.`,
 		Example: `  stoker config status
   stoker config status plant
   stoker config status plant --orphans`,

@@ -38,8 +38,9 @@ func newConfigRunCommand(c *cli) *cobra.Command {
 		Long: `Keep the objects of ConfigSyncs in step with git.
 
 The command runs until it is stopped. It does what the command apply does for every ConfigSync: after a change of its spec or its
-annotations, when a GatewaySync that it follows or an object that it depends on is ready, and at its refreshInterval. The chart runs it in the cluster (configSync.enabled). Of several that run, one applies;
-the Lease stoker-configsync in the namespace of the command elects it.
+annotations, when a GatewaySync that it follows or an object that it depends on is ready, and at its refreshInterval. The chart
+runs it in the cluster (configSync.enabled). Of several that run, one applies; the Lease stoker-configsync in the namespace of the
+command elects it.
 
 Each run has the rights of the ServiceAccount that the ConfigSync names, of its own namespace and of no other. The caller needs the
 verb impersonate on that account. Its own rights serve for the status, the finalizer, Events and the election: get, list, watch and

@@ -17,9 +17,9 @@ func newDiffCommand(c *cli) *cobra.Command {
 		Short: "Show what a commit would change on the running gateways",
 		Long: `Show what a commit would change on the running gateways.
 
-The command asks each agent, through the API server, which commit its gateway runs. It then plans the change with the agent's
-own code, from a local clone that has both commits. It also lists files that were changed on the gateway itself. It needs
-the right to get pods and pods/proxy.`,
+The command asks each agent, through the API server, which commit its gateway runs, and plans the change with the agent's own code
+from a local clone that has both commits. It also lists files that were changed on the gateway. It needs the right to get pods and
+pods/proxy.`,
 		Example: `  # before a push: show what HEAD of this clone would change
   stoker diff line
 

@@ -25,9 +25,9 @@ func newHistoryCommand(c *cli) *cobra.Command {
 
 With --gateway, list the last ten syncs that changed one gateway or failed, as its SyncReport has them.
 
-With --audit, list what the syncs of the gateways changed, and on whose request: the audit records on their data volumes. With --diff, list
-the files that one of the last ten syncs of a gateway changed; the audit record names it in the field diff. For both, the command asks each
-agent through the API server, so it needs the right to get pods and pods/proxy. Use -o json for all fields.`,
+With --audit, list the audit records of the gateways: what each sync changed, and on whose request. With --diff, list the files
+that one of the last ten syncs of a gateway changed; the audit record names it in the field diff. Both ask the agents, and need the
+right to get pods and pods/proxy. Use -o json for all fields.`,
 		Example: `  stoker history line
   stoker rollback line --to 8a9ef4f
 

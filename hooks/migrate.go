@@ -19,7 +19,7 @@ func newMigrateCommand(c *cli) *cobra.Command {
 
 Without --yes the command only lists its actions. It labels the definition of GatewaySync for the Helm release, removes the
 finalizer stoker.io/finalizer from objects, and evicts pods whose container stoker-agent belongs to another program: one pod of
-a GatewaySync at a time, within disruption budgets. It deletes no object; steps that you have to do are listed as "by hand".
+a GatewaySync at a time, within disruption budgets. It deletes no object, and lists steps that you have to do as "by hand".
 Remove the Deployment of the earlier product first. Run the command before and after you install Stoker.
 
 The command needs the rights of a cluster administrator: to list and update the kinds of stoker.io, to list pods and webhook

@@ -35,10 +35,10 @@ func newNotifyCommand(c *cli) *cobra.Command {
 		Short: "Send notifications about gateways to Slack, PagerDuty and others",
 		Long: `Send notifications about gateways to Slack, PagerDuty and others.
 
-The command runs until it is stopped. It watches GatewaySyncs and sends what their spec.alerting asks for: the beginning and
-the end of a state, such as NotReady, and news, such as SyncCompleted. The chart runs it in the cluster (notifier.enabled).
-Of several replicas, one sends. The Lease stoker-notifier in the namespace of the command elects it and records what was sent,
-so that nothing is sent twice. Messages go through the proxy that HTTPS_PROXY names, except to hosts of NO_PROXY.`,
+The command runs until it is stopped. It watches GatewaySyncs and sends what their spec.alerting asks for. The chart runs it in the
+cluster (notifier.enabled). Of several replicas, one sends: the Lease stoker-notifier in the namespace of the command elects it and
+records what was sent, so that nothing is sent twice. Messages go through the proxy that HTTPS_PROXY names, except to hosts of
+NO_PROXY.`,
 		Example: `  stoker notify
   stoker notify --watch-namespace plant --settle 5m`,
 		Args: cobra.NoArgs,

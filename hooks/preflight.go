@@ -42,15 +42,14 @@ func newPreflightCommand(c *cli) *cobra.Command {
 		Short: "Check before a sync whether gateways can run its commit",
 		Long: `Check before a sync whether gateways can run its commit.
 
-The command runs the agent's own code: it resolves the desired ref in git, checks that requests may name the ref, fetches
-the commit, and plans it for every profile and every known gateway, including sources, templates, patches and JSON. It
-reports all problems of a run and changes nothing.
+The command runs the agent's own code: it resolves the desired ref, checks that requests may name it, fetches the commit, and plans
+it for every profile and every known gateway. It reports all problems and changes nothing.
 
 With --filename the spec comes from a file; the GatewaySync in the cluster, if there is one, adds gateways and requests.
 Without NAME the command needs no cluster. While a rollback is in force, the command checks the commit of the rollback;
-with --filename it checks the ref of the file, even if the rollback holds it back.
+with --filename it checks the ref of the file.
 
-The credentials for git are files. A Job mounts the Secrets that the spec references, so it needs no right to read Secrets.
+The credentials for git are files: a Job mounts the Secrets that the spec references, and needs no right to read Secrets.
 
 The exit code is 5 if the only problem is that requests may not name the ref, 3 if git did not answer and a retry may
 help, and 1 for all other problems.`,

@@ -15,11 +15,11 @@ func newProposalsCommand(c *cli) *cobra.Command {
 		Short: "List the pull requests with changes made on gateways",
 		Long: `List the pull requests with changes made on gateways.
 
-The list shows each gateway with changes that are proposed, refused or under way. If there is no pull request, it shows the
-branch. The command status shows why changes are refused.
+The list shows each gateway with changes that are proposed, refused or under way, and the branch if there is no pull request. The
+command status shows why changes are refused.
 
 With --renew, the agent of that gateway closes its pull request and proposes the current changes from the current base. Use it if the
-pull request conflicts with its base branch. The command writes an annotation, which Argo CD does not revert.`,
+pull request conflicts with its base branch.`,
 		Example: `  stoker proposals line
 
   # close the pull request of the gateway line-1, and propose its changes again

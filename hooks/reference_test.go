@@ -31,10 +31,9 @@ const head = `# The command line
 ` + "`make build`" + ` builds ` + "`bin/stoker`" + `. To use it as ` + "`kubectl stoker`" + `, copy it to ` + "`kubectl-stoker`" + ` on the PATH.
 
 - Data goes to stdout; messages go to stderr. On a terminal ` + "`wait`" + ` prints its progress; otherwise it prints only the result.
-- ` + "`-o`" + ` sets the output format: ` + "`table`, `json`, `yaml` or `name`" + `.
-- Commands are idempotent: repeating one has no further effect. A sender (` + "`--by`" + `) can identify its request with ` + "`--id`" + `, so that a
-  retried Job or promotion counts once. Stoker remembers the last eight ids of each sender. Promotions of Kargo are ordered by
-  their names; an older one ends with 4.
+- Repeating a command has no further effect. A sender (` + "`--by`" + `) can identify its request with ` + "`--id`" + `, so that a retried Job or promotion
+  counts once. Stoker remembers the last eight ids of each sender. Promotions of Kargo are ordered by their names; an older one ends with 4.
+- Requests and approvals are annotations, which Argo CD does not revert.
 - The ClusterRole ` + "`stoker-setter`" + ` grants the rights to request and to wait. The help of a command names any further rights. No
   command writes a spec.
 
@@ -64,17 +63,24 @@ exec stoker __complete "$@"
 func page(root *cobra.Command) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, head, "`stoker` requests refs and shows the state of gateways. It also works as the kubectl plugin `kubectl stoker`.")
-	for _, c := range commands(root) {
+	all := commands(root)
+	several := inSeveral(commands(newCLI(io.Discard, io.Discard).root("stoker"))) // of other commands, because it changes their usage lines
+	for _, c := range all {
 		fmt.Fprintf(&b, "\n## %s\n\n", c.CommandPath())
 		fmt.Fprintf(&b, "%s\n", asCode(cmp(c.Long, c.Short+".")))
 		fmt.Fprintf(&b, "\n```sh\n%s\n```\n", c.UseLine())
 		if c.Example != "" {
 			fmt.Fprintf(&b, "\n```sh\n%s\n```\n", unindent(c.Example))
 		}
-		table(&b, c.NonInheritedFlags())
+		own, others := split(c.NonInheritedFlags(), several)
+		table(&b, own)
+		if list := names(others); list != "" {
+			fmt.Fprintf(&b, "\n[Also](#flags-of-several-commands) %s.\n", list)
+		}
 	}
-	b.WriteString("\n## Flags of all commands\n\nThese flags have the same meaning as in kubectl.\n")
-	table(&b, root.PersistentFlags())
+	fmt.Fprintf(&b, "\n## Flags of several commands\n")
+	table(&b, several)
+	fmt.Fprintf(&b, "\n## Flags of all commands\n\nThese flags have the same meaning as in kubectl; `stoker options` describes them: %s.\n", names(root.PersistentFlags()))
 	return b.String()
 }
 
@@ -95,6 +101,56 @@ func commands(root *cobra.Command) []*cobra.Command {
 	return list
 }
 
+// inSeveral returns the flags that more than one command has with the same default and the same text.
+func inSeveral(all []*cobra.Command) *pflag.FlagSet {
+	seen, several := map[string]bool{}, pflag.NewFlagSet("", pflag.ContinueOnError)
+	for _, c := range all {
+		c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+			if seen[keyOf(f)] && several.Lookup(f.Name) == nil {
+				several.AddFlag(f)
+			}
+			seen[keyOf(f)] = true
+		})
+	}
+	return several
+}
+
+func keyOf(f *pflag.Flag) string { return f.Name + "\n" + f.DefValue + "\n" + f.Usage }
+
+// split returns the flags that are not among several, and those that are.
+func split(flags, several *pflag.FlagSet) (own, others *pflag.FlagSet) {
+	own, others = pflag.NewFlagSet("", pflag.ContinueOnError), pflag.NewFlagSet("", pflag.ContinueOnError)
+	flags.VisitAll(func(f *pflag.Flag) {
+		if s := several.Lookup(f.Name); s != nil && keyOf(s) == keyOf(f) {
+			others.AddFlag(f)
+		} else {
+			own.AddFlag(f)
+		}
+	})
+	return own, others
+}
+
+// names lists the flags of a set, without their shorthands.
+func names(flags *pflag.FlagSet) string {
+	var list []string
+	visible(flags, func(f *pflag.Flag, _ string) { list = append(list, "`--"+f.Name+"`") })
+	return strings.Join(list, ", ")
+}
+
+// visible calls a function for each flag that a user can see, with its name and shorthand as code.
+func visible(flags *pflag.FlagSet, do func(f *pflag.Flag, name string)) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || f.Name == "help" {
+			return
+		}
+		name := "`--" + f.Name + "`"
+		if f.Shorthand != "" {
+			name = "`-" + f.Shorthand + "`, " + name
+		}
+		do(f, name)
+	})
+}
+
 var (
 	flagWord  = regexp.MustCompile(`(--[a-z-]+|spec(\.[a-zA-Z]+)+)`)
 	angleWord = strings.NewReplacer("<", "&lt;", "|", `\|`)
@@ -112,14 +168,7 @@ func unindent(s string) string {
 
 func table(w io.Writer, flags *pflag.FlagSet) {
 	var lines []string
-	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Hidden || f.Name == "help" {
-			return
-		}
-		name := "`--" + f.Name + "`"
-		if f.Shorthand != "" {
-			name = "`-" + f.Shorthand + "`, " + name
-		}
+	visible(flags, func(f *pflag.Flag, name string) {
 		standard := ""
 		if f.DefValue != "" && f.DefValue != "[]" && f.DefValue != "false" {
 			standard = "`" + f.DefValue + "`"

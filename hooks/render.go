@@ -38,8 +38,8 @@ func newRenderCommand(c *cli) *cobra.Command {
 		Short: "Show the files that a gateway would get from a local clone",
 		Long: `Show the files that a gateway would get from a local clone, without a cluster.
 
-The command reads the GatewaySync from a file and the commit from the clone; it ignores uncommitted changes. Mappings,
-templates, patches, excludes and checks run the agent's own code: what fails here fails on the gateway, with the same reason.`,
+The command reads the GatewaySync from a file and the commit from the clone, without uncommitted changes. It runs the agent's own
+code: what fails here fails on the gateway, with the same reason.`,
 		Example: `  # list the files for the gateway line-1
   stoker render -f gatewaysync.yaml --gateway line-1
 

@@ -16,9 +16,7 @@ func newRetryCommand(c *cli) *cobra.Command {
 
 After a restored snapshot, an automatic rollback or a failed rollout, the gateways do not take that commit again until another one is
 requested. Use this command if the commit was not the cause. Automatic rollback is off for the retry: if the commit fails again, a
-gateway keeps it.
-
-The command writes an annotation, which Argo CD does not revert.`,
+gateway keeps it.`,
 		Example: `  # retry the commit, and wait until the gateways run it
   stoker retry line
   stoker wait line`,

@@ -57,12 +57,12 @@ func newSetRefCommand(c *cli) *cobra.Command {
 		Short: "Request a ref: a branch, a tag or a commit",
 		Long: `Request a ref: a branch, a tag or a commit.
 
-Of a commit in the history, the first 7 digits suffice. The command writes the request to annotations of the GatewaySync, or of a ConfigSync: configsync/NAME. It is in force until
-the ref of the spec changes or another ref is requested. Requesting the ref of the spec ends an earlier request.
-Requesting the desired ref again only makes the lead poll git; with --id, a repeated request changes nothing.
+Of a commit in the history, the first 7 digits suffice. The request is in force until the ref of the spec changes or another ref is
+requested. Requesting the ref of the spec ends an earlier request. Requesting the desired ref again only makes the lead poll git; with
+--id, a repeated request changes nothing. For a ConfigSync, NAME is configsync/NAME.
 
 With --commit, the ref must resolve to that commit. If a tag was moved, the request fails with RefMoved and the gateways keep
-their files. Moving the tag back does not revive the request; send another one.
+their files. Moving the tag back does not revive the request.
 
 With --withdraw, the request in force ends, or the one with --id if it is in force, and what was in force before is desired again.
 If a gateway runs the commit already, nothing changes: roll back, or request another ref.
@@ -187,10 +187,11 @@ func newSyncCommand(c *cli) *cobra.Command {
 		Short: "Poll git now, and sync changes",
 		Long: `Poll git now, and sync changes.
 
-With --force, agents compare the content of every managed file, repair drift, and make their gateways scan again. A forced sync does not wait for a maintenance window.
+With --force, agents compare the content of every managed file, repair drift, and make their gateways scan again. A forced sync does
+not wait for a maintenance window.
 
-With --confirm-deletion you approve the deletions for which a sync to this commit is held as MassDeletion, on all gateways.
-It approves no other commit, and needs the verb update, which the ClusterRole stoker-edit grants.`,
+With --confirm-deletion you approve the deletions for which a sync to this commit is held as MassDeletion, on all gateways. It needs
+the verb update, which the ClusterRole stoker-edit grants.`,
 		Example: `  # poll without waiting for spec.polling.interval
   stoker sync line --wait
 
@@ -234,9 +235,7 @@ func newPauseCommand(c *cli) *cobra.Command {
 		Use:   "pause NAME",
 		Short: "Pause syncing until resume",
 		Long: `Pause syncing until resume. Gateways keep their files and may restart; agents still report drift. For configsync/NAME, nothing is
-applied, pruned or repaired.
-
-The command writes an annotation, which Argo CD does not revert.`,
+applied, pruned or repaired.`,
 		Example: `  stoker pause line
   stoker resume line`,
 		Args: cobra.ExactArgs(1),

@@ -21,11 +21,10 @@ func newSnapshotsCommand(c *cli) *cobra.Command {
 A snapshot keeps what one sync replaced or deleted on a gateway (spec.snapshots). COMMIT is what the gateway ran before that sync, and
 SYNCED what the sync brought. STORED is where the snapshot is, if there is object storage: on the data volume (local), in object storage
 (remote) or both. BACKUP is yes if a backup of the whole gateway with the same id is there (spec.snapshots.gatewayBackup). The command asks
-each agent through the API server, so it needs the right to get pods and pods/proxy.
+each agent, and needs the right to get pods and pods/proxy.
 
-With --restore, the gateway that the id begins with goes back to what it was before that sync: all later syncs are undone, too. It does
-not need git. The gateway stays there, with reason Restored, until another commit is requested or until it is retried (stoker retry).
-The command writes an annotation, which Argo CD does not revert.`,
+With --restore, the gateway that the id begins with goes back to what it was before that sync, without git: all later syncs are undone,
+too. The gateway stays there, with reason Restored, until another commit is requested or until it is retried (stoker retry).`,
 		Example: `  stoker snapshots line
 
   # bring the gateway area-4 back to what it was before the sync of that time

@@ -26,13 +26,11 @@ func newStatusCommand(c *cli) *cobra.Command {
 		Short: "Show the state of each gateway",
 		Long: `Show the state of each gateway.
 
-The output first says how many gateways are behind for which reason, and what happens next. In the table, those that are behind
-come first.
+The output first says how many gateways are behind for which reason, and what happens next; the table starts with them. As JSON or
+YAML, it is the result that wait returns: phase, ref, commit, numbers of gateways, and unfinished gateways.
 
-As JSON or YAML, the output is the result that wait returns: phase, ref, commit, numbers of gateways, and unfinished gateways.
-
-With --watch, the command shows the table until you stop it with Ctrl-C. If its output is not a
-terminal, it prints a line for each change instead. Set NO_COLOR for a table without colors.`,
+With --watch, the command shows the table until you stop it with Ctrl-C, or, if its output is not a terminal, prints a line for each
+change. Set NO_COLOR for a table without colors.`,
 		Example: `  stoker status line
   stoker status line --watch
   stoker status line -o json`,

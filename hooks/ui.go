@@ -27,14 +27,12 @@ func newUICommand(c *cli) *cobra.Command {
 		Short: "Show the gateways in a browser",
 		Long: `Show the gateways in a browser.
 
-The command serves a read-only page on 127.0.0.1 until you press Ctrl-C: which gateways are behind, why, since when, and what to do. With
-NAME it opens at that GatewaySync. The page follows changes by itself.
+The command serves a read-only page on 127.0.0.1 until you press Ctrl-C. With NAME it opens at that GatewaySync. The page has the
+rights of your kubeconfig, and the printed address contains a token that opens one browser; then the command prints the address for
+another one.
 
-The page has the rights of your kubeconfig, and the printed address contains a token: other users of the machine cannot open the page. The
-address opens one browser; then the command prints the address for another one.
-
-The page needs the right to list and watch GatewaySyncs. For plans, changed files and past syncs, it asks the agents through the API server
-and needs the right to get pods and pods/proxy. It never reads a Secret.`,
+The page needs the right to list and watch GatewaySyncs. For plans, changed files and past syncs, it asks the agents through the API
+server and needs the right to get pods and pods/proxy. It never reads a Secret.`,
 		Example: `  stoker ui --open
 
   # all namespaces, at an address that stays the same
