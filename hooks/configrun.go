@@ -43,10 +43,8 @@ runs it in the cluster (configSync.enabled). Of several that run, one applies; t
 command elects it.
 
 Each run has the rights of the ServiceAccount that the ConfigSync names, of its own namespace and of no other. The caller needs the
-verb impersonate on that account. Its own rights serve for the status, the finalizer, Events and the election: get, list, watch and
-patch for configsyncs, get, list and watch for gatewaysyncs, update for configsyncs/status, create for events of events.k8s.io, and
-get for namespaces; in the namespaces that it serves, update for configsyncs/finalizers; in its own namespace, create for leases, and
-get and update for the Lease stoker-configsync.`,
+verb impersonate on that account, and for the status, the finalizer, Events and the election the rights that the chart grants to
+stoker-configsync.`,
 		Example: `  stoker config run --watch-namespace plant`,
 		Args:    cobra.NoArgs,
 	}

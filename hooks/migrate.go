@@ -22,8 +22,7 @@ finalizer stoker.io/finalizer from objects, and evicts pods whose container stok
 a GatewaySync at a time, within disruption budgets. It deletes no object, and lists steps that you have to do as "by hand".
 Remove the Deployment of the earlier product first. Run the command before and after you install Stoker.
 
-The command needs the rights of a cluster administrator: to list and update the kinds of stoker.io, to list pods and webhook
-configurations, to get StatefulSets and ReplicaSets, to create evictions, and to get and patch custom resource definitions.`,
+The command needs the rights of a cluster administrator.`,
 		Example: `  stoker migrate -A
   stoker migrate -A --yes`,
 		Args: cobra.NoArgs,

@@ -28,8 +28,6 @@ const head = `# The command line
 
 %s
 
-` + "`make build`" + ` builds ` + "`bin/stoker`" + `. To use it as ` + "`kubectl stoker`" + `, copy it to ` + "`kubectl-stoker`" + ` on the PATH.
-
 - Data goes to stdout; messages go to stderr. On a terminal ` + "`wait`" + ` prints its progress; otherwise it prints only the result.
 - Repeating a command has no further effect. A sender (` + "`--by`" + `) can identify its request with ` + "`--id`" + `, so that a retried Job or promotion
   counts once. Stoker remembers the last eight ids of each sender. Promotions of Kargo are ordered by their names; an older one ends with 4.
@@ -62,7 +60,7 @@ exec stoker __complete "$@"
 // page generates the reference page from the commands.
 func page(root *cobra.Command) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, head, "`stoker` requests refs and shows the state of gateways. It also works as the kubectl plugin `kubectl stoker`.")
+	fmt.Fprintf(&b, head, "`stoker` requests refs and shows the state of gateways, also as `kubectl stoker` ([installation](../how-to/installation.md#the-command-line)).")
 	all := commands(root)
 	several := inSeveral(commands(newCLI(io.Discard, io.Discard).root("stoker"))) // of other commands, because it changes their usage lines
 	for _, c := range all {

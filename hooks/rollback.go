@@ -28,8 +28,7 @@ func newRollbackCommand(c *cli) *cobra.Command {
 		Long: `Go back to the last good commit: the last one that ran on every gateway, verified. For configsync/NAME: the last one that was applied
 with all objects healthy.
 
-A rollback of the ref of the spec lasts until the ref resolves to another commit; a rollback of a request lasts until another ref is
-requested.
+It lasts until the ref of the spec resolves to another commit, or, if a request was rolled back, until another ref is requested.
 
 Use --if-needed in a Job that runs after a failed sync. The command requests a poll of git, waits for the result of the desired
 commit, and rolls back only if the commit itself fails: invalid JSON, a template error, or a missing source. If gateways are
