@@ -78,7 +78,7 @@ func page(root *cobra.Command) string {
 	}
 	fmt.Fprintf(&b, "\n## Flags of several commands\n")
 	table(&b, several)
-	fmt.Fprintf(&b, "\n## Flags of all commands\n\nThese flags have the same meaning as in kubectl; `stoker options` describes them: %s.\n", names(root.PersistentFlags()))
+	b.WriteString("\n## Flags of all commands\n\n`stoker options` lists the flags of kubectl that all commands take, such as `--namespace`, `--context` and `--as`.\n")
 	return b.String()
 }
 
