@@ -25,6 +25,7 @@ func TestPage(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("<!-- Generated from agent/decide by `go test ./agent/decide -run Page -update`. -->\n\n# What a gateway does next\n\n" +
 		"`agent/decide` has every rule of this as a function without I/O, and a table test for each.\n")
+	// sequence: the sections of one page
 	for _, s := range []struct{ title, function string }{
 		{"The next step", "Next"}, {"The gate of a rollout", "gate"}, {"While a gate is closed", "Lapses"}, {"Pauses", "Apply"},
 		{"Maintenance windows", "WaitsForWindow"}, {"The validation webhook", "NeedsReview"}, {"Restores", "Restore"},
