@@ -437,7 +437,7 @@ func (l *Lead) awaitEnd(ctx context.Context, syncs *kube.Informer[v1alpha1.Gatew
 			return
 		case <-ended:
 			return
-		case <-l.lock.lost:
+		case <-l.lock.lost():
 			return
 		case <-l.lockWatch.changed:
 		}

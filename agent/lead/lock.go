@@ -50,20 +50,64 @@ type lock struct {
 	syncs    *kube.Objects[v1alpha1.GatewaySync]
 	name     string
 	identity string
-	watch    *lockWatch // what the watch of this agent shows of the lock
+	watch    *lockWatch   // what the watch of this agent shows of the lock
+	log      *slog.Logger // for rejected takeovers
 
-	mu             sync.Mutex
-	owner          metav1.OwnerReference // the GatewaySync of this term
-	base           *v1alpha1.SyncTarget  // the version that the next write is based on
-	held           bool
-	everHeld       bool          // held at some time in this campaign
-	term           int32         // the number of transitions when this agent took the lock
-	confirmedAt    time.Time     // when the latest request was sent whose answer confirmed that we hold the lock
-	lost           chan struct{} // closed when the lock is lost
-	lostFor        error         // why; nil if it is not lost
-	onForeignWrite func()        // called if another writer changed what the lead had written
-	log            *slog.Logger  // for rejected takeovers
-	refused        string        // the error of the last rejected takeover, so that it is logged once
+	mu      sync.Mutex
+	c       campaign
+	refused string // the error of the last rejected takeover, so that it is logged once
+}
+
+// campaign is the state of a campaign for one GatewaySync.
+type campaign struct {
+	owner          metav1.OwnerReference // the GatewaySync
+	onForeignWrite func()                // called if another writer changed what the lead had written
+
+	state standing
+	// base is the version that the next write is based on, term the number of transitions when this agent took the lock, and confirmedAt
+	// when the latest request was sent whose answer confirmed that we hold it.
+	base        *v1alpha1.SyncTarget
+	term        int32
+	confirmedAt time.Time
+	lost        chan struct{} // closed when the lock is lost
+	lostFor     error         // why; nil if it is not lost
+}
+
+// standing says what this agent is in a campaign:
+//
+//	             takes the lock  releases it, or ends  learns that it cannot lead
+//	campaigning  holding         campaigning           excluded
+//	holding      holding         former                deposed
+//	former       holding         former                deposed
+//
+// An excluded or deposed agent cannot take the lock before the next campaign.
+type standing string
+
+const (
+	campaigning standing = "campaigning"
+	holding     standing = "holding"
+	former      standing = "former"
+	excluded    standing = "excluded"
+	deposed     standing = "deposed"
+)
+
+// led reports whether the lock was held at any time in the campaign.
+func (s standing) led() bool { return s == holding || s == former || s == deposed }
+
+// released returns the state after the lock was released or the campaign has ended.
+func (s standing) released() standing {
+	if s == holding {
+		return former
+	}
+	return s
+}
+
+// barred returns the state after the agent has learned that it cannot lead.
+func (s standing) barred() standing {
+	if s.led() {
+		return deposed
+	}
+	return excluded
 }
 
 var _ resourcelock.Interface = (*lock)(nil)
@@ -72,17 +116,26 @@ var _ resourcelock.Interface = (*lock)(nil)
 func (l *lock) begin(gs *v1alpha1.GatewaySync, onForeignWrite func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.owner = metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: gs.Name, UID: gs.UID}
-	l.base, l.held, l.everHeld, l.lost, l.lostFor, l.onForeignWrite = nil, false, false, make(chan struct{}), nil, onForeignWrite
+	l.c = campaign{
+		owner:          metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: gs.Name, UID: gs.UID},
+		onForeignWrite: onForeignWrite, state: campaigning, lost: make(chan struct{}),
+	}
 }
 
-// lose ends the term because of err, which it returns. The lock cannot be taken again before the next campaign.
+// lost returns a channel that is closed when the lock is lost in this campaign.
+func (l *lock) lost() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.c.lost
+}
+
+// lose ends the term because of err, which it returns.
 func (l *lock) lose(err error) error {
-	if l.lostFor == nil {
-		l.lostFor = err
-		close(l.lost)
+	if l.c.lostFor == nil {
+		l.c.lostFor = err
+		close(l.c.lost)
 	}
-	l.held = false
+	l.c.state = l.c.state.barred()
 	return err
 }
 
@@ -91,20 +144,20 @@ func (l *lock) lose(err error) error {
 func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.lostFor != nil {
-		return nil, nil, l.lostFor
+	if l.c.lostFor != nil {
+		return nil, nil, l.c.lostFor
 	}
-	if l.held {
+	if l.c.state == holding {
 		if err := l.refresh(ctx); err != nil {
 			return nil, nil, err
 		}
-		return record(l.base.Spec.Lead)
+		return record(l.c.base.Spec.Lead)
 	}
 	st := l.watch.state()
 	if st.target == nil {
 		return nil, nil, apierrors.NewNotFound(kube.SyncTarget.Resource().GroupResource(), l.name)
 	}
-	l.base = st.target
+	l.c.base = st.target
 	lead := st.target.Spec.Lead
 	if st.free {
 		lead.Holder = ""
@@ -122,14 +175,14 @@ func (l *lock) refresh(ctx context.Context) error {
 	if err != nil {
 		return err // if it was deleted, the election creates it again
 	}
-	if lead := t.Spec.Lead; lead.Holder != l.identity || lead.Transitions != l.term {
+	if lead := t.Spec.Lead; lead.Holder != l.identity || lead.Transitions != l.c.term {
 		return l.lose(fmt.Errorf("%w: %s leads", errLost, cmp.Or(lead.Holder, "no agent")))
 	}
 	is := t.Spec.DeepCopy()
-	if is.Lead = l.base.Spec.Lead; !equality.Semantic.DeepEqual(*is, l.base.Spec) {
-		l.onForeignWrite()
+	if is.Lead = l.c.base.Spec.Lead; !equality.Semantic.DeepEqual(*is, l.c.base.Spec) {
+		l.c.onForeignWrite()
 	}
-	l.base, l.confirmedAt = t, sent
+	l.c.base, l.c.confirmedAt = t, sent
 	return nil
 }
 
@@ -137,8 +190,8 @@ func (l *lock) refresh(ctx context.Context) error {
 func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.lostFor != nil {
-		return l.lostFor
+	if l.c.lostFor != nil {
+		return l.c.lostFor
 	}
 	sent := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
@@ -148,16 +201,16 @@ func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 		gs, err = metadataAndStatus(bad.Object), nil
 	}
 	switch {
-	case apierrors.IsNotFound(err), err == nil && (gs.UID != l.owner.UID || gs.DeletionTimestamp != nil):
+	case apierrors.IsNotFound(err), err == nil && (gs.UID != l.c.owner.UID || gs.DeletionTimestamp != nil):
 		return l.lose(fmt.Errorf("%w: GatewaySync %s is gone", errLost, l.name))
 	case err != nil:
 		return err
 	}
 	t := &v1alpha1.SyncTarget{Spec: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat}}
-	if l.held { // a user deleted the target while we hold the lock
-		t.Spec = l.base.Spec
+	if l.c.state == holding { // a user deleted the target while we hold the lock
+		t.Spec = l.c.base.Spec
 	}
-	t.Name, t.Namespace, t.OwnerReferences = l.name, gs.Namespace, []metav1.OwnerReference{l.owner}
+	t.Name, t.Namespace, t.OwnerReferences = l.name, gs.Namespace, []metav1.OwnerReference{l.c.owner}
 	t.Spec.Lead = leadRecord(r)
 	made, err := l.targets.Create(ctx, t, metav1.CreateOptions{FieldManager: fieldManager})
 	if err != nil {
@@ -169,7 +222,7 @@ func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 
 // logRefusal logs once why the API server rejects a takeover, unless another agent was faster.
 func (l *lock) logRefusal(err error) error {
-	if !l.held && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && l.refused != err.Error() {
+	if l.c.state != holding && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && l.refused != err.Error() {
 		l.log.Warn("takeover refused", "synctarget", l.name, "error", err)
 		l.refused = err.Error()
 	}
@@ -180,14 +233,14 @@ func (l *lock) logRefusal(err error) error {
 func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.lostFor != nil {
-		return l.lostFor
+	if l.c.lostFor != nil {
+		return l.c.lostFor
 	}
-	if l.base == nil {
+	if l.c.base == nil {
 		return errors.New("the target has not been seen yet")
 	}
-	t := l.base.DeepCopy()
-	if !l.held {
+	t := l.c.base.DeepCopy()
+	if l.c.state != holding {
 		l.takeOver(t)
 	}
 	t.Spec.Lead = leadRecord(r)
@@ -203,7 +256,7 @@ func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 // GatewaySync with the same name. If this version cannot follow the target, it keeps only the revision.
 func (l *lock) takeOver(t *v1alpha1.SyncTarget) {
 	for _, o := range t.OwnerReferences {
-		if o.UID != l.owner.UID {
+		if o.UID != l.c.owner.UID {
 			continue
 		}
 		if t.Spec.Format > v1alpha1.TargetFormat {
@@ -220,18 +273,16 @@ func (l *lock) update(ctx context.Context, t *v1alpha1.SyncTarget) (*v1alpha1.Sy
 	sent := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	t.OwnerReferences = []metav1.OwnerReference{l.owner}
+	t.OwnerReferences = []metav1.OwnerReference{l.c.owner}
 	made, err := l.targets.Update(ctx, t, metav1.UpdateOptions{FieldManager: fieldManager})
 	return made, sent, err
 }
 
 // recordWrite records what was written.
 func (l *lock) recordWrite(t *v1alpha1.SyncTarget, sent time.Time) {
-	l.base, l.confirmedAt, l.term = t, sent, t.Spec.Lead.Transitions
-	l.held = t.Spec.Lead.Holder == l.identity
-	l.everHeld = l.everHeld || l.held
-	if l.held {
-		l.refused = ""
+	l.c.base, l.c.confirmedAt, l.c.term = t, sent, t.Spec.Lead.Transitions
+	if l.c.state = l.c.state.released(); t.Spec.Lead.Holder == l.identity {
+		l.c.state, l.refused = holding, ""
 	}
 }
 
@@ -239,30 +290,30 @@ func (l *lock) recordWrite(t *v1alpha1.SyncTarget, sent time.Time) {
 func (l *lock) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.held = false
+	l.c.state = l.c.state.released()
 }
 
 func (l *lock) leading() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.held && l.checkConfirmed() == nil
+	return l.c.state == holding && l.checkConfirmed() == nil
 }
 
 // wasHeld reports whether the lock was held at any time in this campaign.
 func (l *lock) wasHeld() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.everHeld
+	return l.c.state.led()
 }
 
 // spec returns the target as last written.
 func (l *lock) spec() v1alpha1.SyncTargetSpec {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.base == nil {
+	if l.c.base == nil {
 		return v1alpha1.SyncTargetSpec{}
 	}
-	return *l.base.Spec.DeepCopy()
+	return *l.c.base.Spec.DeepCopy()
 }
 
 // write changes the target except for its lock.
@@ -273,11 +324,11 @@ func (l *lock) write(ctx context.Context, change func(*v1alpha1.SyncTargetSpec))
 		if err := l.checkConfirmed(); err != nil {
 			return err
 		}
-		t := l.base.DeepCopy()
+		t := l.c.base.DeepCopy()
 		change(&t.Spec)
-		t.Spec.Lead = l.base.Spec.Lead
+		t.Spec.Lead = l.c.base.Spec.Lead
 		t.Spec.Format = v1alpha1.TargetFormat
-		if equality.Semantic.DeepEqual(t.Spec, l.base.Spec) {
+		if equality.Semantic.DeepEqual(t.Spec, l.c.base.Spec) {
 			return nil
 		}
 		made, sent, err := l.update(ctx, t)
@@ -310,12 +361,12 @@ func (l *lock) read(ctx context.Context) error {
 // checkConfirmed fails if the lock was not confirmed within renewDeadline, for example because the process was suspended.
 func (l *lock) checkConfirmed() error {
 	switch {
-	case l.lostFor != nil:
-		return l.lostFor
-	case !l.held:
+	case l.c.lostFor != nil:
+		return l.c.lostFor
+	case l.c.state != holding:
 		return errLost
-	case time.Since(l.confirmedAt) >= renewDeadline:
-		return fmt.Errorf("%w: it was not renewed for %s", errLost, time.Since(l.confirmedAt).Round(time.Second))
+	case time.Since(l.c.confirmedAt) >= renewDeadline:
+		return fmt.Errorf("%w: it was not renewed for %s", errLost, time.Since(l.c.confirmedAt).Round(time.Second))
 	}
 	return nil
 }
@@ -334,7 +385,7 @@ func (l *lock) confirm(ctx context.Context) (context.Context, context.CancelFunc
 	if err := l.checkConfirmed(); err != nil {
 		return nil, nil, err
 	}
-	ctx, cancel := context.WithDeadline(ctx, l.confirmedAt.Add(renewDeadline))
+	ctx, cancel := context.WithDeadline(ctx, l.c.confirmedAt.Add(renewDeadline))
 	return ctx, cancel, nil
 }
 

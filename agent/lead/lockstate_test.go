@@ -30,3 +30,19 @@ func TestLockDurationIsCapped(t *testing.T) {
 		})
 	}
 }
+
+func TestStanding(t *testing.T) {
+	for is, c := range map[standing]struct {
+		released, barred standing
+		led              bool
+	}{
+		campaigning: {campaigning, excluded, false}, holding: {former, deposed, true}, former: {former, deposed, true},
+		excluded: {excluded, excluded, false}, deposed: {deposed, deposed, true},
+	} {
+		t.Run(string(is), func(t *testing.T) {
+			assert.Equal(t, c.released, is.released())
+			assert.Equal(t, c.barred, is.barred())
+			assert.Equal(t, c.led, is.led())
+		})
+	}
+}
