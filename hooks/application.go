@@ -14,7 +14,7 @@ import (
 
 // applicationFlags are the flags by which a hook Job of Argo CD takes its commit from the sync that created it.
 type applicationFlags struct {
-	*cli
+	c *cli
 	application, source    string
 	instanceLabel, podInfo string
 	timeout                time.Duration
@@ -24,7 +24,7 @@ type applicationFlags struct {
 const autoApplication = "auto"
 
 func (c *cli) addApplicationFlags(command *cobra.Command) *applicationFlags {
-	s := &applicationFlags{cli: c}
+	s := &applicationFlags{c: c}
 	f := command.Flags()
 	f.StringVar(&s.application, "application", "", "use the commit that this Argo CD Application is syncing: NAMESPACE/NAME, NAME in the namespace argocd, or auto to detect it")
 	f.StringVar(&s.source, "source", "", "source of an Application with several: its position from 1, or its address (default: the source that is spec.git.repo)")
@@ -39,12 +39,12 @@ func (s *applicationFlags) used() bool { return s.application != "" }
 
 // job returns the Job that this process runs in.
 func (s *applicationFlags) job(p target) application.Job {
-	j := application.Job{Namespace: s.env("POD_NAMESPACE"), Name: s.env("JOB_NAME")}
+	j := application.Job{Namespace: s.c.env("POD_NAMESPACE"), Name: s.c.env("JOB_NAME")}
 	if j.Namespace == "" {
 		j.Namespace = p.namespace
 	}
 	if j.Name == "" {
-		j.Name = application.JobOfPod(s.env("POD_NAME"))
+		j.Name = application.JobOfPod(s.c.env("POD_NAME"))
 	}
 	return j
 }
@@ -77,7 +77,7 @@ func (s *applicationFlags) findSync(ctx context.Context, p target, q desiredref.
 	case errors.Is(err, application.ErrOtherRepository):
 		err = &exitError{exitUsage, err}
 	case err == nil:
-		fmt.Fprintf(s.stderr, "Application %s is syncing %s\n", sync.Application, sync.Commit)
+		fmt.Fprintf(s.c.stderr, "Application %s is syncing %s\n", sync.Application, sync.Commit)
 	}
 	return sync, job, err
 }

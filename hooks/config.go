@@ -47,7 +47,7 @@ rights of their caller. Only the command run watches ConfigSyncs.`,
 
 // configFlags are the flags of the subcommands that run once, and the connection to the cluster.
 type configFlags struct {
-	*cli
+	c *cli
 	file, ref   string
 	showSecrets bool
 	timeout     time.Duration
@@ -60,7 +60,7 @@ type configFlags struct {
 
 // connected returns the cluster. The first call connects, so that a command that needs no cluster works without one.
 func (x *configFlags) connected() (target, error) {
-	x.connectOnce.Do(func() { x.target, x.connectErr = x.connect() })
+	x.connectOnce.Do(func() { x.target, x.connectErr = x.c.connect() })
 	return x.target, x.connectErr
 }
 
@@ -144,7 +144,7 @@ func splitArgs(args []string) (name, dir string, err error) {
 // load returns the ConfigSync of the file or of the cluster. With a directory alone, the ConfigSync has only a namespace.
 func (x *configFlags) load(ctx context.Context, name, dir string) (*v1alpha1.ConfigSync, error) {
 	if x.file != "" {
-		cs, err := specfile.ConfigSync(x.file, x.stdin)
+		cs, err := specfile.ConfigSync(x.file, x.c.stdin)
 		if err == nil && name != "" && cs.Name != name {
 			err = exitErrorf(exitUsage, "%s contains ConfigSync %s, not %s", x.file, cs.Name, name)
 		}
@@ -168,7 +168,7 @@ func (x *configFlags) load(ctx context.Context, name, dir string) (*v1alpha1.Con
 
 // namespace returns the namespace of the flags or of the kubeconfig, or the default one if there is none.
 func (x *configFlags) namespace() string {
-	namespace, _, err := x.flags.ToRawKubeConfigLoader().Namespace()
+	namespace, _, err := x.c.flags.ToRawKubeConfigLoader().Namespace()
 	if err != nil || namespace == "" {
 		return metav1.NamespaceDefault
 	}
@@ -202,7 +202,7 @@ Values of Secrets, and objects whose templates can use them, are shown only with
   stoker config render plant -o yaml`,
 		Args: cobra.MaximumNArgs(2),
 	}
-	x := &configFlags{cli: c}
+	x := &configFlags{c: c}
 	x.addSourceFlags(command)
 	command.Flags().BoolVar(&x.showSecrets, "show-secrets", false, "show the values of Secrets, and objects that may hold some")
 	x.setRun(command, func(ctx context.Context, args []string) error {
@@ -212,9 +212,9 @@ Values of Secrets, and objects whose templates can use them, are shown only with
 		}
 		list, hidden := display.Objects(rendered.Objects, x.showSecrets)
 		for _, id := range hidden {
-			fmt.Fprintf(x.stderr, "warning: %s is not shown, because it may hold values of Secrets; use --show-secrets\n", output.Clean(id.String()))
+			fmt.Fprintf(x.c.stderr, "warning: %s is not shown, because it may hold values of Secrets; use --show-secrets\n", output.Clean(id.String()))
 		}
-		return list.Print(x.stdout, *x.output)
+		return list.Print(x.c.stdout, *x.output)
 	})
 	return command
 }
@@ -233,7 +233,7 @@ func (x *configFlags) renderObjects(ctx context.Context, args []string) (*v1alph
 	if err != nil {
 		return nil, nil, err
 	}
-	fmt.Fprintf(x.stderr, "%s of %s at %.7s\n", output.Count(len(rendered.Objects), "object"), output.OneLine(rendered.Ref), rendered.Commit)
+	fmt.Fprintf(x.c.stderr, "%s of %s at %.7s\n", output.Count(len(rendered.Objects), "object"), output.OneLine(rendered.Ref), rendered.Commit)
 	return cs, rendered, nil
 }
 
@@ -252,7 +252,7 @@ and 1 or 5 if the API server refuses an object.`,
   stoker config diff plant ./kubernetes`,
 		Args: cobra.MaximumNArgs(2),
 	}
-	x := &configFlags{cli: c}
+	x := &configFlags{c: c}
 	x.addSourceFlags(command)
 	x.setRun(command, func(ctx context.Context, args []string) error {
 		cs, rendered, err := x.renderObjects(ctx, args)
@@ -278,7 +278,7 @@ and 1 or 5 if the API server refuses an object.`,
 		if err != nil {
 			return err
 		}
-		if err := display.ConfigPlan(r.Plan).Print(x.stdout, *x.output); err != nil {
+		if err := display.ConfigPlan(r.Plan).Print(x.c.stdout, *x.output); err != nil {
 			return err
 		}
 		return r.Plan.Problem(annotation.ConfirmsDeletion(cs.Annotations[v1alpha1.AnnotationConfirmDeletion], rendered.Commit))

@@ -33,7 +33,7 @@ configsyncs/status. The right to create Events is optional.`,
   stoker config apply plant --dry-run`,
 		Args: cobra.ExactArgs(1),
 	}
-	x := &configFlags{cli: c}
+	x := &configFlags{c: c}
 	var o configsync.Options
 	command.Flags().BoolVar(&o.DryRun, "dry-run", false, "print the plan, and change nothing")
 	x.setApply(command, &o)
@@ -55,7 +55,7 @@ stoker.io/prune: disabled.`,
   stoker config prune plant --confirm-deletion 1f0c2d3`,
 		Args: cobra.ExactArgs(1),
 	}
-	x := &configFlags{cli: c}
+	x := &configFlags{c: c}
 	o := configsync.Options{PruneOnly: true}
 	x.setApply(command, &o)
 	return command
@@ -78,12 +78,12 @@ func (x *configFlags) setApply(command *cobra.Command, o *configsync.Options) {
 		}
 		r, err := x.engine("").Apply(ctx, cs, *o)
 		if r != nil && r.Plan != nil {
-			if err := display.ConfigPlan(r.Plan).Print(x.stdout, *x.output); err != nil {
+			if err := display.ConfigPlan(r.Plan).Print(x.c.stdout, *x.output); err != nil {
 				return err
 			}
 		}
 		if err == nil && !o.DryRun {
-			fmt.Fprintf(x.stderr, "ConfigSync %s: %s\n", args[0], output.Clean(r.Outcome()))
+			fmt.Fprintf(x.c.stderr, "ConfigSync %s: %s\n", args[0], output.Clean(r.Outcome()))
 		}
 		return err
 	})
@@ -104,7 +104,7 @@ delete them yourself, or add them to git.`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	orphans := command.Flags().Bool("orphans", false, "list marked objects that are not in the inventory")
-	x := &configFlags{cli: c}
+	x := &configFlags{c: c}
 	x.setRun(command, func(ctx context.Context, args []string) error {
 		p, err := x.connected()
 		if err != nil {
@@ -123,7 +123,7 @@ delete them yourself, or add them to git.`,
 		if *orphans {
 			return x.listOrphans(ctx, cs)
 		}
-		return display.ConfigSync(cs).Print(x.stdout, *x.output)
+		return display.ConfigSync(cs).Print(x.c.stdout, *x.output)
 	})
 	return command
 }
@@ -133,7 +133,7 @@ func (x *configFlags) listConfigSyncs(ctx context.Context, p target) error {
 	if err != nil {
 		return p.explain("", err)
 	}
-	return display.ConfigSyncs(list).Print(x.stdout, *x.output)
+	return display.ConfigSyncs(list).Print(x.c.stdout, *x.output)
 }
 
 // listOrphans prints the objects that are marked as those of cs and are not in its inventory.
@@ -143,7 +143,7 @@ func (x *configFlags) listOrphans(ctx context.Context, cs *v1alpha1.ConfigSync) 
 		return err
 	}
 	if len(unlisted) > 0 {
-		fmt.Fprintf(x.stderr, "warning: not listed, because a right or an answer is missing: %s\n", output.Clean(strings.Join(unlisted, ", ")))
+		fmt.Fprintf(x.c.stderr, "warning: not listed, because a right or an answer is missing: %s\n", output.Clean(strings.Join(unlisted, ", ")))
 	}
-	return display.Orphans(orphans).Print(x.stdout, *x.output)
+	return display.Orphans(orphans).Print(x.c.stdout, *x.output)
 }

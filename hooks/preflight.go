@@ -25,7 +25,7 @@ import (
 
 // preflightFlags holds the flags of preflight.
 type preflightFlags struct {
-	*cli
+	c *cli
 	fromSync *applicationFlags
 
 	file, ref, secretsDir, ignition string
@@ -63,7 +63,7 @@ help, and 1 for all other problems.`,
   stoker preflight line --ref v2.4.0 --gateway line-7=area --secret git-credentials/token=token.txt`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	x := &preflightFlags{cli: c}
+	x := &preflightFlags{c: c}
 	f := command.Flags()
 	f.StringVarP(&x.file, "filename", "f", "", "file with the spec; - is stdin (default: the spec of the GatewaySync)")
 	f.StringVar(&x.ref, "ref", "", "check this ref as if it were requested; with --filename, as its spec.git.ref (default: the desired ref)")
@@ -131,11 +131,11 @@ func (x *preflightFlags) addFlags(in *preflight.Input) error {
 	if x.file == "" {
 		return nil
 	}
-	gs, err := specfile.GatewaySync(x.file, x.stdin)
+	gs, err := specfile.GatewaySync(x.file, x.c.stdin)
 	if err != nil {
 		return withReason(err)
 	}
-	x.printWarnings(validation.Warnings(gs))
+	x.c.printWarnings(validation.Warnings(gs))
 	if x.ref != "" { // it replaces the ref of the file, for example by the revision that Argo CD passes
 		gs.Spec.Git.Ref, in.Ref = x.ref, ""
 	}
@@ -145,7 +145,7 @@ func (x *preflightFlags) addFlags(in *preflight.Input) error {
 
 // addCluster adds the GatewaySync and the gateways of the cluster. It returns false if there is no GatewaySync to check.
 func (x *preflightFlags) addCluster(ctx context.Context, name string, in *preflight.Input) (bool, error) {
-	p, err := x.connect()
+	p, err := x.c.connect()
 	if err != nil {
 		return false, err
 	}
@@ -155,7 +155,7 @@ func (x *preflightFlags) addCluster(ctx context.Context, name string, in *prefli
 	case apierrors.IsNotFound(err) && manifest != nil:
 		gs = &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: p.namespace}}
 	case apierrors.IsNotFound(err) && x.ifExists:
-		fmt.Fprintf(x.stderr, "%s: nothing was checked: %s\n", name, output.Clean(p.explain(name, err).Error()))
+		fmt.Fprintf(x.c.stderr, "%s: nothing was checked: %s\n", name, output.Clean(p.explain(name, err).Error()))
 		return false, nil
 	case apierrors.IsNotFound(err):
 		return false, fmt.Errorf("%w\nIf it does not exist yet, name its manifest with -f FILE, or pass --if-exists", p.explain(name, err))
@@ -222,7 +222,7 @@ func addGateways(ctx context.Context, p target, in *preflight.Input) {
 
 // report prints the result. The error lists the problems.
 func (x *preflightFlags) report(result preflight.Result) error {
-	x.printWarnings(result.Warnings)
+	x.c.printWarnings(result.Warnings)
 	r := output.Result{Data: result, Text: func(w io.Writer) {
 		if len(result.Problems) == 0 {
 			fmt.Fprintln(w, output.Clean(summary(result)))
@@ -231,7 +231,7 @@ func (x *preflightFlags) report(result preflight.Result) error {
 	for _, ch := range result.Checked {
 		r.Names = append(r.Names, strings.Trim(ch.Profile+"/"+ch.Gateway, "/"))
 	}
-	if err := r.Print(x.stdout, *x.output); err != nil || len(result.Problems) == 0 {
+	if err := r.Print(x.c.stdout, *x.output); err != nil || len(result.Problems) == 0 {
 		return err
 	}
 	return &exitError{preflightExitCode(result.Problems), errors.New(problemText(result.Problems))}

@@ -82,7 +82,7 @@ func (r *requester) needsRollback(ctx context.Context, arg string, timeout time.
 	if err := (request.Request{By: r.by, ID: r.id}).Check(); err != nil {
 		return false, "", err
 	}
-	p, err := r.connectTo(arg)
+	p, err := r.c.connectTo(arg)
 	if err != nil {
 		return false, "", err
 	}
@@ -90,7 +90,7 @@ func (r *requester) needsRollback(ctx context.Context, arg string, timeout time.
 		return false, "", exitErrorf(exitUsage, "--if-needed is for GatewaySyncs: set spec.rollbackOnFailure of the ConfigSync to LastGood")
 	}
 	notNeeded := func(format string, args ...any) (bool, string, error) {
-		fmt.Fprintf(r.stderr, "%s: nothing was rolled back: %s\n", p.name, output.Clean(fmt.Sprintf(format, args...)))
+		fmt.Fprintf(r.c.stderr, "%s: nothing was rolled back: %s\n", p.name, output.Clean(fmt.Sprintf(format, args...)))
 		return false, "", nil
 	}
 	gs, err := p.get(ctx, p.name)
@@ -142,7 +142,7 @@ func (r *requester) needsRollback(ctx context.Context, arg string, timeout time.
 func (r *requester) waitForVerdict(ctx context.Context, p target, before request.Verdict, timeout time.Duration) (request.Verdict, error) {
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	w := &waiter{cli: r.cli, target: p}
+	w := &waiter{c: r.c, target: p}
 	last := request.Verdict{Message: "the API server does not answer"}
 	for n := 0; ; n++ {
 		pollCtx := limited

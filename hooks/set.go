@@ -23,7 +23,7 @@ import (
 
 // requester writes requests. It holds the flags that the commands for requests share.
 type requester struct {
-	*cli
+	c *cli
 	output    *string
 	by, id    string
 	commit    string // commit that the ref must resolve to
@@ -34,7 +34,7 @@ type requester struct {
 
 // newRequester returns the requester of a command, and makes run the function of the command.
 func (c *cli) newRequester(command *cobra.Command, run func(context.Context, *requester, []string) error) *requester {
-	r := &requester{cli: c, output: addOutputFlag(command)}
+	r := &requester{c: c, output: addOutputFlag(command)}
 	command.RunE = func(command *cobra.Command, args []string) error { return run(command.Context(), r, args) }
 	return r
 }
@@ -145,7 +145,7 @@ func (p target) person(ctx context.Context) string {
 // syncedCommit returns the commit that an Argo CD sync brings. It also sets the sender and the id of the request, unless the
 // flags do.
 func (r *requester) syncedCommit(ctx context.Context, command *cobra.Command, name string, flags *applicationFlags) (string, error) {
-	p, err := r.connectTo(name)
+	p, err := r.c.connectTo(name)
 	if err != nil {
 		return "", err
 	}
@@ -281,7 +281,7 @@ func specPaused(o v1alpha1.Requestable) bool {
 // send writes a request to the object that arg names, prints the answer with the text done, and waits if the flags say so. write
 // writes the request; the API server may get it more than once.
 func (r *requester) send(ctx context.Context, arg, done string, write func(context.Context, target) (request.Answer, error)) error {
-	p, err := r.connectTo(arg)
+	p, err := r.c.connectTo(arg)
 	if err != nil {
 		return err
 	}
@@ -311,12 +311,12 @@ func (r *requester) send(ctx context.Context, arg, done string, write func(conte
 	result := output.Result{Data: display.BareObject(answer.Object), Names: []string{name}, Text: func(w io.Writer) {
 		fmt.Fprintln(w, output.Clean(name+" "+answerText(answer, done)))
 	}}
-	if err := result.Print(r.stdout, *r.output); err != nil || !r.wait {
+	if err := result.Print(r.c.stdout, *r.output); err != nil || !r.wait {
 		return err
 	}
-	v, err := r.await(ctx, p, answer.Ref, r.commit, r.waitFlags)
+	v, err := r.c.await(ctx, p, answer.Ref, r.commit, r.waitFlags)
 	if err == nil && *r.output == output.Table { // the other formats print one object only
-		fmt.Fprintln(r.stdout, output.Clean(v.Message))
+		fmt.Fprintln(r.c.stdout, output.Clean(v.Message))
 	}
 	return err
 }

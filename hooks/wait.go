@@ -103,7 +103,7 @@ once, however short --timeout is.`,
 
 // waiter polls the status of the object of its target.
 type waiter struct {
-	*cli
+	c *cli
 	target
 	ref    string // "" until the first poll, if the wait is for the desired ref
 	commit string // "" for any
@@ -133,7 +133,7 @@ func (c *cli) await(ctx context.Context, p target, ref, commit string, flags *wa
 	if flags.timeout <= 0 || flags.emptyTimeout < 0 {
 		return request.Verdict{}, exitErrorf(exitUsage, "--timeout must be positive, and --timeout-empty not negative")
 	}
-	w := &waiter{cli: c, target: p, ref: ref, commit: commit}
+	w := &waiter{c: c, target: p, ref: ref, commit: commit}
 	limited, cancel := context.WithTimeout(ctx, flags.timeout)
 	defer cancel()
 	last := request.Verdict{Message: "the status of " + p.kind.Name + " " + p.name + " was not read yet"}
@@ -192,7 +192,7 @@ func (w *waiter) poll(ctx context.Context) (request.Verdict, error) {
 	}
 	v = request.At(o, v, w.commit)
 	if err != nil && !w.warned && ctx.Err() == nil {
-		fmt.Fprintln(w.stderr, output.Clean(err.Error()))
+		fmt.Fprintln(w.c.stderr, output.Clean(err.Error()))
 		w.warned = true
 	}
 	w.heldOff, w.blocked = heldOff(o, v)
@@ -286,8 +286,8 @@ func listBehind(v request.Verdict) string {
 
 // printProgress prints a line on a terminal, unless it is the same as the last one.
 func (w *waiter) printProgress(line string) {
-	if line = output.OneLine(line); w.interactive && line != w.lastProgress {
-		fmt.Fprintf(w.stderr, "%s  %s\n", time.Now().Format(time.TimeOnly), line)
+	if line = output.OneLine(line); w.c.interactive && line != w.lastProgress {
+		fmt.Fprintf(w.c.stderr, "%s  %s\n", time.Now().Format(time.TimeOnly), line)
 		w.lastProgress = line
 	}
 }
