@@ -14,7 +14,7 @@ import (
 
 // applicationFlags are the flags by which a hook Job of Argo CD takes its commit from the sync that created it.
 type applicationFlags struct {
-	c *cli
+	c                      *cli
 	application, source    string
 	instanceLabel, podInfo string
 	timeout                time.Duration

@@ -47,7 +47,7 @@ rights of their caller. Only the command run watches ConfigSyncs.`,
 
 // configFlags are the flags of the subcommands that run once, and the connection to the cluster.
 type configFlags struct {
-	c *cli
+	c           *cli
 	file, ref   string
 	showSecrets bool
 	timeout     time.Duration

@@ -25,7 +25,7 @@ import (
 
 // preflightFlags holds the flags of preflight.
 type preflightFlags struct {
-	c *cli
+	c        *cli
 	fromSync *applicationFlags
 
 	file, ref, secretsDir, ignition string

@@ -23,7 +23,7 @@ import (
 
 // requester writes requests. It holds the flags that the commands for requests share.
 type requester struct {
-	c *cli
+	c         *cli
 	output    *string
 	by, id    string
 	commit    string // commit that the ref must resolve to

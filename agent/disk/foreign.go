@@ -35,20 +35,20 @@ func (s *Staged) RefuseForeign() {
 }
 
 // foreignCheck compares what a run displaced with what the plan saw.
-type foreignCheck struct{ *run }
+type foreignCheck struct{ run *run }
 
 // check returns a *ForeignError if it finds such files.
 func (r foreignCheck) check() error {
 	// If the new manifest is already in place, the run was checked before the crash.
-	if r.replayed && format.BaseOf(r.d.manifest()) != r.Base {
+	if r.run.replayed && format.BaseOf(r.run.d.manifest()) != r.run.Base {
 		return nil
 	}
 	f := &ForeignError{}
-	for i := range r.Changes {
-		if !format.Moves(r.Changes[i].Op) {
+	for i := range r.run.Changes {
+		if !format.Moves(r.run.Changes[i].Op) {
 			continue
 		}
-		name, err := r.displacedName(i)
+		name, err := r.run.displacedName(i)
 		if err != nil {
 			return err
 		}
@@ -56,14 +56,14 @@ func (r foreignCheck) check() error {
 			continue
 		}
 		foreign, err := r.torn(i, name)
-		if err == nil && !foreign && r.RefuseForeign {
+		if err == nil && !foreign && r.run.RefuseForeign {
 			foreign, err = r.foreign(i, name)
 		}
 		if err != nil {
 			return err
 		}
 		if foreign {
-			f.Paths = append(f.Paths, r.Changes[i].Path)
+			f.Paths = append(f.Paths, r.run.Changes[i].Path)
 		}
 	}
 	if len(f.Paths) > 0 {
@@ -74,14 +74,14 @@ func (r foreignCheck) check() error {
 
 // foreign reports whether a displaced file is neither what the plan saw, nor what git wants, nor rewritten by the gateway itself.
 func (r foreignCheck) foreign(i int, name string) (bool, error) {
-	c, stg := &r.Changes[i], r.stagingOf(i)
+	c, stg := &r.run.Changes[i], r.run.stagingOf(i)
 	fi, err := stg.Root.Lstat(name)
 	if err != nil {
 		return false, err
 	}
 	switch safe.KindOf(fi.Mode()) {
 	case plan.File:
-		id, err := r.hash(stg, name)
+		id, err := r.run.hash(stg, name)
 		if err != nil || format.Writes(c.Op) && id == c.ID || c.Found.Kind == plan.File && id == c.FoundID && !id.IsZero() {
 			return false, err
 		}
@@ -89,7 +89,7 @@ func (r foreignCheck) foreign(i int, name string) (bool, error) {
 	case c.Found.Kind: // a directory or a link, as the plan saw it
 		return false, nil
 	case plan.Dir:
-		_, reason, err := r.reasonToSave(i, name)
+		_, reason, err := r.run.reasonToSave(i, name)
 		return reason != "", err // an empty directory has nothing to keep
 	}
 	return true, nil
@@ -100,7 +100,7 @@ func (r foreignCheck) foreign(i int, name string) (bool, error) {
 // compare only the resource.json and keep the version that it has loaded, and no later check would see the difference. After the
 // run is undone, the next plan replaces the whole resource.
 func (r foreignCheck) torn(i int, name string) (bool, error) {
-	c, stg := &r.Changes[i], r.stagingOf(i)
+	c, stg := &r.run.Changes[i], r.run.stagingOf(i)
 	fi, err := stg.Root.Lstat(name)
 	if err != nil || safe.KindOf(fi.Mode()) != plan.File {
 		return false, err
@@ -113,30 +113,30 @@ func (r foreignCheck) torn(i int, name string) (bool, error) {
 	if err != nil || !saved {
 		return false, err
 	}
-	id, err := r.hash(stg, name)
+	id, err := r.run.hash(stg, name)
 	return id.IsZero() || id != c.FoundID && id != c.ID, err
 }
 
 // savedSince reports whether an owned file that the run leaves in place, unchanged or adopted, has other bytes than the plan saw.
 func (r foreignCheck) savedSince(path string) (bool, error) {
-	seen, known, err := r.d.manifest().Get(path)
-	if i := r.Find(path); i >= 0 {
-		c := &r.Changes[i]
+	seen, known, err := r.run.d.manifest().Get(path)
+	if i := r.run.Find(path); i >= 0 {
+		c := &r.run.Changes[i]
 		seen, known, err = plan.Owned{Have: c.FoundID, Size: c.Found.Size, Mtime: c.Found.Mtime}, c.Op == plan.Adopt, nil
 	}
 	if err != nil || !known {
 		return false, err
 	}
-	st, err := r.d.Stat(path)
+	st, err := r.run.d.Stat(path)
 	if err != nil || st.Kind != plan.File || st.Size == seen.Size && st.Mtime == seen.Mtime {
 		return false, err
 	}
-	id, err := r.d.BlobID(path)
+	id, err := r.run.d.BlobID(path)
 	return id != seen.Have, err
 }
 
 // rewritten reports whether the gateway only rewrote the file, so that Drift would adopt it.
 func (r foreignCheck) rewritten(i int, n *safe.Folder, name string, id plan.ID) bool {
-	rec, owned, err := r.d.manifest().Get(r.Changes[i].Path)
-	return err == nil && owned && r.d.rewritten(n, name, rec, id)
+	rec, owned, err := r.run.d.manifest().Get(r.run.Changes[i].Path)
+	return err == nil && owned && r.run.d.rewritten(n, name, rec, id)
 }

@@ -57,9 +57,9 @@ type layout struct {
 // It returns the attributes of the files to write, by the index of the change.
 func (r stager) layOut() ([]fileAttrs, error) {
 	p := &layout{r: r.run, early: map[int]bool{}, made: map[string]int{}, area: -1}
-	attrs := make([]fileAttrs, len(r.Changes))
-	for i := range r.Changes {
-		c := &r.Changes[i]
+	attrs := make([]fileAttrs, len(r.run.Changes))
+	for i := range r.run.Changes {
+		c := &r.run.Changes[i]
 		if !format.Moves(c.Op) {
 			continue
 		}

@@ -15,11 +15,11 @@ import (
 )
 
 // mover does the steps of a run.
-type mover struct{ *run }
+type mover struct{ run *run }
 
 // move does the steps, except those that were done before a crash.
 func (r mover) move() error {
-	for i, step := range r.Steps {
+	for i, step := range r.run.Steps {
 		var err error
 		switch step.Kind {
 		case format.StepWrite:
@@ -27,15 +27,15 @@ func (r mover) move() error {
 		case format.StepRemove:
 			err = r.moveOut(step.Index)
 		case format.StepMkdir:
-			err = r.makeDir(&r.Dirs[step.Index])
+			err = r.makeDir(&r.run.Dirs[step.Index])
 		case format.StepRmdir:
-			err = r.removeDir(&r.Dirs[step.Index])
+			err = r.removeDir(&r.run.Dirs[step.Index])
 		}
 		if errors.Is(err, syscall.EBUSY) { // the next plan detects a mount
 			err = fmt.Errorf("%w: a volume was mounted there, or the file server has the file open", err)
 		}
 		if err != nil {
-			return safe.WriteError(err, "step %d of %d, %s", i+1, len(r.Steps), r.PathOf(step))
+			return safe.WriteError(err, "step %d of %d, %s", i+1, len(r.run.Steps), r.run.PathOf(step))
 		}
 	}
 	return nil
@@ -43,7 +43,7 @@ func (r mover) move() error {
 
 // openParent opens the directory of a path to write, and returns the name of the path in it.
 func (r mover) openParent(path string) (n *safe.Folder, name string, err error) {
-	n, name, err = r.cur.Parent(path)
+	n, name, err = r.run.cur.Parent(path)
 	if b, ok := errors.AsType[*safe.BlockedError](err); ok {
 		err = blocked(path, b)
 	}
@@ -56,21 +56,21 @@ const maxAttempts = 100
 // moveIn moves the wanted bytes of a change into place. What was in that place, even if it just appeared, is in staging
 // afterwards.
 func (r mover) moveIn(i int) error {
-	if r.replayed {
-		if in, err := r.inStaging(i); err != nil || !in {
+	if r.run.replayed {
+		if in, err := r.run.inStaging(i); err != nil || !in {
 			return err
 		}
 	}
-	c, stg := &r.Changes[i], r.stagingOf(i)
+	c, stg := &r.run.Changes[i], r.run.stagingOf(i)
 	n, name, err := r.openParent(c.Path)
 	if err != nil {
 		return err
 	}
-	r.recordTouched(n)
+	r.run.recordTouched(n)
 	create := c.Found.Kind == plan.Missing
 	for range maxAttempts {
 		if create {
-			err = r.d.vol.RenameNew(stg, format.SlotName(i), n, name)
+			err = r.run.d.vol.RenameNew(stg, format.SlotName(i), n, name)
 			if !errors.Is(err, fs.ErrExist) {
 				return err
 			}
@@ -87,14 +87,14 @@ func (r mover) moveIn(i int) error {
 
 // replace exchanges the staged file with the file at the name, or returns fs.ErrNotExist if there is none.
 func (r mover) replace(i int, n *safe.Folder, name string) error {
-	c, stg := &r.Changes[i], r.stagingOf(i)
+	c, stg := &r.run.Changes[i], r.run.stagingOf(i)
 	fi, err := n.Root.Lstat(name)
 	if err != nil {
 		return err
 	}
-	if r.replayed {
+	if r.run.replayed {
 		if slot, err := stg.Root.Lstat(format.SlotName(i)); err == nil && os.SameFile(fi, slot) { // linked before a crash
-			return r.d.vol.Remove(stg, format.SlotName(i))
+			return r.run.d.vol.Remove(stg, format.SlotName(i))
 		}
 	}
 	if fi.IsDir() {
@@ -102,9 +102,9 @@ func (r mover) replace(i int, n *safe.Folder, name string) error {
 			return err
 		}
 	}
-	r.cur.Drop(c.Path)
-	r.Slots[i].Displaced = true
-	if err := r.d.vol.Exchange(stg, format.SlotName(i), n, name); !errors.Is(err, safe.ErrNoExchange) {
+	r.run.cur.Drop(c.Path)
+	r.run.Slots[i].Displaced = true
+	if err := r.run.d.vol.Exchange(stg, format.SlotName(i), n, name); !errors.Is(err, safe.ErrNoExchange) {
 		return err
 	}
 	return r.replaceInTwo(i, n, name)
@@ -114,17 +114,17 @@ func (r mover) replace(i int, n *safe.Folder, name string) error {
 // by then, and the staged file to the free name. The name is missing for a moment. A hard link to the old file followed
 // by a rename over it would avoid that, but lose what the gateway writes in between.
 func (r mover) replaceInTwo(i int, n *safe.Folder, name string) error {
-	c, stg := &r.Changes[i], r.stagingOf(i)
+	c, stg := &r.run.Changes[i], r.run.stagingOf(i)
 	cameBack := fmt.Errorf("the gateway wrote %s during its replacement", c.Path)
 	if _, err := stg.Root.Lstat(format.AsideName(i)); err == nil {
 		return cameBack
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := r.d.vol.Rename(n, name, stg, format.AsideName(i)); err != nil {
+	if err := r.run.d.vol.Rename(n, name, stg, format.AsideName(i)); err != nil {
 		return err
 	}
-	err := r.d.vol.RenameNew(stg, format.SlotName(i), n, name)
+	err := r.run.d.vol.RenameNew(stg, format.SlotName(i), n, name)
 	if errors.Is(err, fs.ErrExist) {
 		return cameBack
 	}
@@ -153,13 +153,13 @@ func (r mover) checkReplaceDir(c *plan.Change, n *safe.Folder, name string) erro
 
 // moveOut moves a deleted file to staging.
 func (r mover) moveOut(i int) error {
-	c, stg := &r.Changes[i], r.stagingOf(i)
-	if r.replayed {
+	c, stg := &r.run.Changes[i], r.run.stagingOf(i)
+	if r.run.replayed {
 		if _, err := stg.Root.Lstat(format.SlotName(i)); err == nil {
 			return nil
 		}
 	}
-	n, name, err := r.cur.Parent(c.Path)
+	n, name, err := r.run.cur.Parent(c.Path)
 	if safe.NotThere(err) {
 		return nil // the gateway removed it
 	}
@@ -174,13 +174,13 @@ func (r mover) moveOut(i int) error {
 		return err
 	}
 	if fi.IsDir() && c.Found.Kind != plan.Dir {
-		r.d.log.Warn("kept a directory that replaces a deleted file", "path", c.Path)
+		r.run.d.log.Warn("kept a directory that replaces a deleted file", "path", c.Path)
 		return nil
 	}
-	r.recordTouched(n)
-	r.cur.Drop(c.Path)
-	r.Slots[i].Displaced = true
-	if err := r.d.vol.Rename(n, name, stg, format.SlotName(i)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	r.run.recordTouched(n)
+	r.run.cur.Drop(c.Path)
+	r.run.Slots[i].Displaced = true
+	if err := r.run.d.vol.Rename(n, name, stg, format.SlotName(i)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
@@ -192,16 +192,16 @@ func (r mover) makeDir(x *format.Directory) error {
 	if err != nil {
 		return err
 	}
-	err = r.d.vol.Mkdir(n, name, fs.FileMode(x.Perm))
+	err = r.run.d.vol.Mkdir(n, name, fs.FileMode(x.Perm))
 	if errors.Is(err, fs.ErrExist) {
 		// After a crash, this run may have made it before. Otherwise the gateway did, and it is not ours.
-		x.Kept = !r.replayed
+		x.Kept = !r.run.replayed
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	r.recordTouched(n)
+	r.run.recordTouched(n)
 	like, err := n.Stat()
 	if err != nil {
 		return err
@@ -214,24 +214,24 @@ func (r mover) makeDir(x *format.Directory) error {
 		return err
 	}
 	defer child.Close()
-	return r.d.vol.SetDirAttrs(child, like, fs.FileMode(x.Perm))
+	return r.run.d.vol.SetDirAttrs(child, like, fs.FileMode(x.Perm))
 }
 
 // removeDir removes a directory if it is empty.
 func (r mover) removeDir(x *format.Directory) error {
 	parent, name := safe.Split(x.Path)
-	r.cur.Drop(x.Path)
-	n, err := r.cur.At(parent)
+	r.run.cur.Drop(x.Path)
+	n, err := r.run.cur.At(parent)
 	if safe.NotThere(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	err = r.d.vol.Rmdir(n, name)
+	err = r.run.d.vol.Rmdir(n, name)
 	switch {
 	case err == nil:
-		r.recordTouched(n)
+		r.run.recordTouched(n)
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
 		return nil

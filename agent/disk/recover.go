@@ -15,12 +15,12 @@ import (
 )
 
 // recovery ends a sync that a crash or an error interrupted.
-type recovery struct{ *Dir }
+type recovery struct{ dir *Dir }
 
 // recoverAndClean finishes the run of the journal, if there is one, or rolls back the run of the undo file. Then it clears
 // staging. The caller must hold d.writing, and no run may be moving files.
 func (d recovery) recoverAndClean() error {
-	if !d.needsRecovery {
+	if !d.dir.needsRecovery {
 		return nil
 	}
 	for _, name := range []string{journalFile, undoFile} {
@@ -30,7 +30,7 @@ func (d recovery) recoverAndClean() error {
 			if err := d.salvage(err); err != nil {
 				return err
 			}
-			err = d.vol.SetAside(d.own.Folder, name, err)
+			err = d.dir.vol.SetAside(d.dir.own.Folder, name, err)
 		case err == nil && j != nil:
 			err = d.replay(j, name)
 		}
@@ -41,15 +41,15 @@ func (d recovery) recoverAndClean() error {
 	if err := d.clean(); err != nil {
 		return err
 	}
-	d.needsRecovery = false
+	d.dir.needsRecovery = false
 	return nil
 }
 
 // replay ends a run from its journal, the file with that name.
 func (d recovery) replay(j *format.Journal, name string) error {
-	d.needsRecovery = false // the end of the run must not call recoverAndClean again
-	defer func() { d.needsRecovery = true }()
-	r := &run{Journal: *j, d: d.Dir, replayed: true}
+	d.dir.needsRecovery = false // the end of the run must not call recoverAndClean again
+	defer func() { d.dir.needsRecovery = true }()
+	r := &run{Journal: *j, d: d.dir, replayed: true}
 	r.init()
 	defer r.close()
 	err := r.staging.openAll(&r.cur, r.Areas, false)
@@ -57,15 +57,15 @@ func (d recovery) replay(j *format.Journal, name string) error {
 		if err := d.salvage(safe.Damaged("a staging folder of the journal is missing: %w", err)); err != nil {
 			return err
 		}
-		return d.own.Drop(name)
+		return d.dir.own.Drop(name)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot recover an interrupted sync: %w", err)
 	}
 	rec := &Recovery{Commit: r.Header.Commit, Forward: name == journalFile}
 	if rec.Forward {
-		if !r.StartsOrEndsWith(d.manifest()) {
-			d.log.Warn("manifest of interrupted sync lost; comparing every file", "commit", r.Header.Commit.String())
+		if !r.StartsOrEndsWith(d.dir.manifest()) {
+			d.dir.log.Warn("manifest of interrupted sync lost; comparing every file", "commit", r.Header.Commit.String())
 			r.doubtful = true
 		}
 		res, err := r.finish()
@@ -74,7 +74,7 @@ func (d recovery) replay(j *format.Journal, name string) error {
 			return fmt.Errorf("cannot finish an interrupted sync: %w", err)
 		case err != nil:
 			rec.Forward = false
-			d.log.Warn("rolled back an interrupted sync", "commit", r.Header.Commit.String(), "error", err)
+			d.dir.log.Warn("rolled back an interrupted sync", "commit", r.Header.Commit.String(), "error", err)
 		}
 	} else if err := (rollback{r}).undo(); err != nil {
 		return fmt.Errorf("cannot roll back an interrupted sync: %w", err)
@@ -85,15 +85,15 @@ func (d recovery) replay(j *format.Journal, name string) error {
 		}
 	}
 	rec.Saved = r.savedEntries()
-	d.log.Info("recovered an interrupted sync", "commit", rec.Commit.String(), "forward", rec.Forward, "files", len(rec.Paths))
-	d.recovered.Store(rec)
+	d.dir.log.Info("recovered an interrupted sync", "commit", rec.Commit.String(), "forward", rec.Forward, "files", len(rec.Paths))
+	d.dir.recovered.Store(rec)
 	return nil
 }
 
 // salvage saves what it can of a run whose journal cannot be used. Staging may have bytes of the gateway, and it is unknown
 // which, so all of it goes to lost+found.
 func (d recovery) salvage(cause error) error {
-	d.log.Error("journal unusable; moving staged files to lost+found", "error", cause)
+	d.dir.log.Error("journal unusable; moving staged files to lost+found", "error", cause)
 	areas, err := d.areas()
 	if err != nil {
 		return err
@@ -101,7 +101,7 @@ func (d recovery) salvage(cause error) error {
 	if err := d.rescue(areas, "left by a sync with a damaged journal"); err != nil {
 		return err
 	}
-	if err := d.snapshots.DropAll(); err != nil { // the one of this sync is not complete
+	if err := d.dir.snapshots.DropAll(); err != nil { // the one of this sync is not complete
 		return err
 	}
 	return d.distrust()
@@ -109,10 +109,10 @@ func (d recovery) salvage(cause error) error {
 
 // rescue moves everything in the staging folders of areas to lost+found.
 func (d recovery) rescue(areas []string, reason string) error {
-	saver := d.lost.NewSaver(d.lost.NewName(plan.ID{}), plan.ID{})
-	cur := safe.Cursor{Top: d.top}
+	saver := d.dir.lost.NewSaver(d.dir.lost.NewName(plan.ID{}), plan.ID{})
+	cur := safe.Cursor{Top: d.dir.top}
 	defer cur.Reset()
-	staging := newStagingFolders(d.own)
+	staging := newStagingFolders(d.dir.own)
 	defer staging.close()
 	for _, a := range areas {
 		n, err := staging.open(&cur, a, false)
@@ -129,7 +129,7 @@ func (d recovery) rescue(areas []string, reason string) error {
 			if oerr != nil {
 				return errors.Join(err, oerr)
 			}
-			err = d.vol.SetAside(own, stagingDir, err)
+			err = d.dir.vol.SetAside(own, stagingDir, err)
 		}
 		if err != nil {
 			return err
@@ -167,7 +167,7 @@ func (d recovery) reclaim(c *safe.Cursor, areas []string) error {
 		if len(list) == 0 {
 			continue
 		}
-		d.log.Warn("moving files of an interrupted sync to lost+found", "path", a, "files", len(list))
+		d.dir.log.Warn("moving files of an interrupted sync to lost+found", "path", a, "files", len(list))
 		if err := d.rescue([]string{a}, "left by an interrupted sync on an unmounted volume"); err != nil {
 			return err
 		}
@@ -180,20 +180,20 @@ func (d recovery) reclaim(c *safe.Cursor, areas []string) error {
 
 // distrust marks the manifest as incomplete, because files may be of another commit than the manifest says.
 func (d recovery) distrust() error {
-	m := d.manifest()
+	m := d.dir.manifest()
 	if m.Missing() || !m.Header().Complete {
 		return nil
 	}
 	h := m.Header()
 	h.Complete = false
-	_, err := d.writeManifest(h, m, format.NoEdits)
+	_, err := d.dir.writeManifest(h, m, format.NoEdits)
 	return err
 }
 
 // areas returns the directories that may have a staging folder.
 func (d recovery) areas() ([]string, error) {
 	areas := []string{""}
-	b, err := d.own.Read(areasFile, format.MaxAreas*safe.MaxPath)
+	b, err := d.dir.own.Read(areasFile, format.MaxAreas*safe.MaxPath)
 	if err != nil && !errors.Is(err, safe.ErrDamaged) {
 		return nil, err
 	}
@@ -211,7 +211,7 @@ func (d recovery) clean() error {
 	if err != nil {
 		return err
 	}
-	c := safe.Cursor{Top: d.top}
+	c := safe.Cursor{Top: d.dir.top}
 	defer c.Reset()
 	for _, a := range areas {
 		if err := d.cleanArea(&c, a); err != nil {
@@ -219,23 +219,23 @@ func (d recovery) clean() error {
 		}
 	}
 	for _, name := range []string{manifestFile + ".new", journalFile + ".new", areasFile + ".new", areasFile} {
-		if _, err := d.own.Root.Lstat(name); err == nil {
-			if err := d.vol.Vacate(d.own.Folder, name); err != nil {
-				return safe.WriteError(err, "clear %s", d.own.Join(name))
+		if _, err := d.dir.own.Root.Lstat(name); err == nil {
+			if err := d.dir.vol.Vacate(d.dir.own.Folder, name); err != nil {
+				return safe.WriteError(err, "clear %s", d.dir.own.Join(name))
 			}
 		}
 	}
-	d.lost.PruneHourly()
+	d.dir.lost.PruneHourly()
 	return nil
 }
 
 // cleanArea empties the staging folder of an area. In an area other than the data directory, it also removes .stoker, if it is empty.
 func (d recovery) cleanArea(c *safe.Cursor, area string) error {
 	if area == "" {
-		if _, err := d.own.Root.Lstat(stagingDir); errors.Is(err, fs.ErrNotExist) {
+		if _, err := d.dir.own.Root.Lstat(stagingDir); errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		return d.vol.ClearTree(d.own.Folder, stagingDir)
+		return d.dir.vol.ClearTree(d.dir.own.Folder, stagingDir)
 	}
 	own, err := c.At(area + "/" + safe.OwnDir)
 	if safe.NotThere(err) {
@@ -244,12 +244,12 @@ func (d recovery) cleanArea(c *safe.Cursor, area string) error {
 	if err != nil {
 		return err
 	}
-	if err := d.vol.ClearTree(own, stagingDir); err != nil {
+	if err := d.dir.vol.ClearTree(own, stagingDir); err != nil {
 		return err
 	}
 	top, err := c.At(area)
 	if err == nil {
-		err = d.vol.Rmdir(top, safe.OwnDir)
+		err = d.dir.vol.Rmdir(top, safe.OwnDir)
 	}
 	if safe.NotThere(err) || safe.IsNotEmpty(err) {
 		return nil
@@ -260,7 +260,7 @@ func (d recovery) cleanArea(c *safe.Cursor, area string) error {
 // readJournal reads a journal, or returns nil if there is none. If the file is not a journal, it returns ErrDamaged,
 // and detects that without holding it in memory.
 func (d recovery) readJournal(name string) (*format.Journal, error) {
-	f, fi, err := d.own.OpenFile(name)
+	f, fi, err := d.dir.own.OpenFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -268,5 +268,5 @@ func (d recovery) readJournal(name string) (*format.Journal, error) {
 		return nil, fmt.Errorf("read the %s: %w", name, err)
 	}
 	defer func() { _ = f.Close() }() // opened for reading
-	return format.DecodeJournal(f, fi.Size(), d.o.maxRun())
+	return format.DecodeJournal(f, fi.Size(), d.dir.o.maxRun())
 }

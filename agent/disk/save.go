@@ -12,8 +12,8 @@ import (
 // checkLostFound refuses a run whose conflicts alone exceed lost+found, because pruning would remove what the run just saved.
 func (r stager) checkLostFound() error {
 	var sum int64
-	for i := range r.Changes {
-		c := &r.Changes[i]
+	for i := range r.run.Changes {
+		c := &r.run.Changes[i]
 		if !c.Conflict || !format.Moves(c.Op) {
 			continue
 		}
@@ -21,10 +21,10 @@ func (r stager) checkLostFound() error {
 			sum += c.Found.Size
 			continue
 		}
-		for f, err := range r.d.Walk(c.Path) {
+		for f, err := range r.run.d.Walk(c.Path) {
 			var st plan.Stat // Walk sets only the kind
 			if err == nil {
-				st, err = r.d.Stat(f.Path)
+				st, err = r.run.d.Stat(f.Path)
 			}
 			if err != nil {
 				return err
@@ -32,7 +32,7 @@ func (r stager) checkLostFound() error {
 			sum += st.Size
 		}
 	}
-	if limit := r.d.o.LostFoundMax; sum > limit {
+	if limit := r.run.d.o.LostFoundMax; sum > limit {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "this sync replaces %d bytes of files that are not in git, and lost+found may hold %d; raise --max-lost-found, or commit or remove those files first", sum, limit)
 	}
 	return nil

@@ -98,7 +98,7 @@ func newRun(d *Dir, changes *plan.Changes) (*run, error) {
 }
 
 // stager prepares the steps of a run and writes the wanted bytes.
-type stager struct{ *run }
+type stager struct{ run *run }
 
 func (r stager) stage(ctx context.Context, order func(plan.ID) int64, src Source) error {
 	attrs, err := r.layOut()
@@ -108,24 +108,24 @@ func (r stager) stage(ctx context.Context, order func(plan.ID) int64, src Source
 	if err := r.checkLostFound(); err != nil {
 		return err
 	}
-	if size, limit := r.Size(), r.d.o.maxRun(); size > limit {
+	if size, limit := r.run.Size(), r.run.d.o.maxRun(); size > limit {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "this sync needs %d bytes of memory, more than the %d that recovery may use; raise the limit max-files, or sync in two commits", size, limit)
 	}
 	if err := r.makeAreas(); err != nil {
 		return err
 	}
 	var writes []int32
-	for i := range r.Changes {
-		if format.Writes(r.Changes[i].Op) {
+	for i := range r.run.Changes {
+		if format.Writes(r.run.Changes[i].Op) {
 			writes = append(writes, int32(i))
 		}
 	}
 	if order != nil {
 		slices.SortStableFunc(writes, func(a, b int32) int {
-			return cmp.Compare(order(r.Changes[a].ID), order(r.Changes[b].ID))
+			return cmp.Compare(order(r.run.Changes[a].ID), order(r.run.Changes[b].ID))
 		})
 	}
-	syncEach := !safe.HaveSyncfs || len(writes) <= r.d.o.FsyncFiles
+	syncEach := !safe.HaveSyncfs || len(writes) <= r.run.d.o.FsyncFiles
 	small := make([]byte, 0, 64<<10)
 	for _, i := range writes {
 		if err := ctx.Err(); err != nil {
@@ -135,12 +135,12 @@ func (r stager) stage(ctx context.Context, order func(plan.ID) int64, src Source
 			return err
 		}
 	}
-	syncArea := r.d.vol.SyncFS
+	syncArea := r.run.d.vol.SyncFS
 	if syncEach {
-		syncArea = r.d.vol.SyncDir
+		syncArea = r.run.d.vol.SyncDir
 	}
-	for _, a := range r.Areas {
-		if err := syncArea(r.staging.byArea[a]); err != nil {
+	for _, a := range r.run.Areas {
+		if err := syncArea(r.run.staging.byArea[a]); err != nil {
 			return safe.WriteError(err, "sync staged files to disk")
 		}
 	}
@@ -149,21 +149,21 @@ func (r stager) stage(ctx context.Context, order func(plan.ID) int64, src Source
 
 // stageOne writes the bytes of one change to its slot. small is a buffer without content. sync makes the file durable.
 func (r stager) stageOne(i int, attrs *fileAttrs, src Source, small []byte, sync bool) error {
-	c, s := &r.Changes[i], &r.Slots[i]
-	stg := r.stagingOf(i)
+	c, s := &r.run.Changes[i], &r.run.Slots[i]
+	stg := r.run.stagingOf(i)
 	path := stg.Join(format.SlotName(i))
-	f, err := r.d.vol.Create(stg, format.SlotName(i), attrs.perm)
+	f, err := r.run.d.vol.Create(stg, format.SlotName(i), attrs.perm)
 	if err != nil {
 		return safe.WriteError(err, "stage %s", c.Path)
 	}
 	w := &blobWriter{f: f, small: small}
 	var id plan.ID
 	var srcErr error
-	err = r.d.vol.Fill(path, func() error {
+	err = r.run.d.vol.Fill(path, func() error {
 		if srcErr = src(w, *c); srcErr != nil {
 			return srcErr
 		}
-		id, err = w.finish(r.buf)
+		id, err = w.finish(r.run.buf)
 		return err
 	})
 	switch {
@@ -178,13 +178,13 @@ func (r stager) stageOne(i int, attrs *fileAttrs, src Source, small []byte, sync
 	}
 	var fi fs.FileInfo
 	if err == nil {
-		fi, err = r.d.vol.SetAttrs(f, path, attrs.owner(), attrs.perm)
+		fi, err = r.run.d.vol.SetAttrs(f, path, attrs.owner(), attrs.perm)
 	}
 	if err == nil {
-		r.d.vol.LearnModes(fi, attrs.perm)
+		r.run.d.vol.LearnModes(fi, attrs.perm)
 	}
 	if err == nil && sync {
-		err = safe.WriteError(r.d.vol.Sync(f, path), "stage %s", c.Path)
+		err = safe.WriteError(r.run.d.vol.Sync(f, path), "stage %s", c.Path)
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
@@ -196,15 +196,15 @@ func (r stager) stageOne(i int, attrs *fileAttrs, src Source, small []byte, sync
 // makeAreas makes and opens the staging folder of each area. It first records the areas other than the data directory, and clears
 // what an interrupted sync left in them.
 func (r stager) makeAreas() error {
-	if others := r.Areas[1:]; len(others) > 0 {
-		if err := r.d.own.WriteBytes(areasFile, []byte(strings.Join(others, "\n")+"\n")); err != nil {
+	if others := r.run.Areas[1:]; len(others) > 0 {
+		if err := r.run.d.own.WriteBytes(areasFile, []byte(strings.Join(others, "\n")+"\n")); err != nil {
 			return err
 		}
-		if err := (recovery{r.d}).reclaim(&r.cur, others); err != nil {
+		if err := (recovery{r.run.d}).reclaim(&r.run.cur, others); err != nil {
 			return safe.WriteError(err, "empty the staging folders of other volumes")
 		}
 	}
-	return r.staging.openAll(&r.cur, r.Areas, true)
+	return r.run.staging.openAll(&r.run.cur, r.run.Areas, true)
 }
 
 // blobWriter writes a blob of unknown size. The id depends on the size, so blobWriter hashes a small blob in memory, and reads a

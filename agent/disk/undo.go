@@ -13,12 +13,12 @@ import (
 )
 
 // rollback undoes the steps of a run in reverse order.
-type rollback struct{ *run }
+type rollback struct{ run *run }
 
 // undo rolls a run back. It first renames the journal, so that recovery after a crash also rolls back. undo can be repeated,
 // because it skips steps that were never done or are already undone.
 func (r rollback) undo() error {
-	d := r.d
+	d := r.run.d
 	if _, err := d.own.Root.Lstat(journalFile); err == nil {
 		if err := d.vol.Rename(d.own.Folder, journalFile, d.own.Folder, undoFile); err != nil {
 			return safe.WriteError(err, "mark the sync as rolled back")
@@ -28,47 +28,47 @@ func (r rollback) undo() error {
 		}
 	}
 	// Files that went to lost+found are also in staging, from where they now return to their paths.
-	if err := d.lost.Drop(r.LostFolder); err != nil {
+	if err := d.lost.Drop(r.run.LostFolder); err != nil {
 		return safe.WriteError(err, "clear lost+found")
 	}
-	if r.Snapshot != "" {
-		if err := d.snapshots.Drop(r.Snapshot); err != nil {
+	if r.run.Snapshot != "" {
+		if err := d.snapshots.Drop(r.run.Snapshot); err != nil {
 			return safe.WriteError(err, "remove the snapshot of the sync")
 		}
 	}
-	r.saver = d.lost.NewSaver(r.LostFolder+lostfound.UndoSuffix, r.Header.Commit)
-	r.rollingBack = true
-	for i := len(r.Steps) - 1; i >= 0; i-- {
+	r.run.saver = d.lost.NewSaver(r.run.LostFolder+lostfound.UndoSuffix, r.run.Header.Commit)
+	r.run.rollingBack = true
+	for i := len(r.run.Steps) - 1; i >= 0; i-- {
 		var err error
-		switch step := r.Steps[i]; step.Kind {
+		switch step := r.run.Steps[i]; step.Kind {
 		case format.StepWrite:
 			err = r.undoWrite(step.Index)
 		case format.StepRemove:
 			err = r.undoRemove(step.Index)
 		case format.StepMkdir:
-			err = r.undoMkdir(&r.Dirs[step.Index])
+			err = r.undoMkdir(&r.run.Dirs[step.Index])
 		case format.StepRmdir:
-			err = r.undoRmdir(&r.Dirs[step.Index])
+			err = r.undoRmdir(&r.run.Dirs[step.Index])
 		}
 		if err != nil {
-			return safe.WriteError(err, "roll back step %d of %d, %s", i+1, len(r.Steps), r.PathOf(r.Steps[i]))
+			return safe.WriteError(err, "roll back step %d of %d, %s", i+1, len(r.run.Steps), r.run.PathOf(r.run.Steps[i]))
 		}
 	}
-	if err := r.saver.Sync(); err != nil {
+	if err := r.run.saver.Sync(); err != nil {
 		return err
 	}
-	if err := r.syncNames(); err != nil {
+	if err := r.run.syncNames(); err != nil {
 		return err
 	}
 	m := d.manifest()
-	changed := r.replayed && format.BaseOf(m) != r.Base
-	if changed && !m.Missing() && r.Restores != "" && !r.hasSnapshot() {
+	changed := r.run.replayed && format.BaseOf(m) != r.run.Base
+	if changed && !m.Missing() && r.run.Restores != "" && !r.run.hasSnapshot() {
 		// The run committed before a crash, and may have removed snapshots that are needed now.
 		if err := d.snapshots.DropAll(); err != nil {
 			return err
 		}
 	}
-	if changed || r.doubtful {
+	if changed || r.run.doubtful {
 		if err := (recovery{d}).distrust(); err != nil {
 			return err
 		}
@@ -79,7 +79,7 @@ func (r rollback) undo() error {
 // undoWrite returns what a write replaced to its place. If the gateway has written other bytes there meanwhile, these stay, and
 // what was replaced goes to lost+found unless git has it.
 func (r rollback) undoWrite(i int) error {
-	in, err := r.inStaging(i)
+	in, err := r.run.inStaging(i)
 	if err == nil && in {
 		in, err = r.undoHalfWrite(i)
 	}
@@ -87,13 +87,13 @@ func (r rollback) undoWrite(i int) error {
 		return err
 	}
 	if in {
-		if r.replayed { // a rollback before the crash may have moved it here without this check
+		if r.run.replayed { // a rollback before the crash may have moved it here without this check
 			return r.saveForeign(i)
 		}
 		return nil
 	}
-	c, stg := &r.Changes[i], r.stagingOf(i)
-	old, err := r.displacedName(i)
+	c, stg := &r.run.Changes[i], r.run.stagingOf(i)
+	old, err := r.run.displacedName(i)
 	if err != nil {
 		return err
 	}
@@ -102,17 +102,17 @@ func (r rollback) undoWrite(i int) error {
 			return err
 		}
 	}
-	n, name, err := r.cur.Parent(c.Path)
+	n, name, err := r.run.cur.Parent(c.Path)
 	if safe.NotThere(err) {
-		return r.saveIfLost(i, old)
+		return r.run.saveIfLost(i, old)
 	}
 	if err != nil {
 		return err
 	}
-	r.recordTouched(n)
-	id, err := r.hash(n, name)
+	r.run.recordTouched(n)
+	id, err := r.run.hash(n, name)
 	if err == nil && id.IsZero() { // unreadable: identify it by its attributes
-		if fi, lerr := n.Root.Lstat(name); lerr == nil && isStagedFile(&r.Slots[i], fi) {
+		if fi, lerr := n.Root.Lstat(name); lerr == nil && isStagedFile(&r.run.Slots[i], fi) {
 			id = c.ID
 		}
 	}
@@ -122,17 +122,17 @@ func (r rollback) undoWrite(i int) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case irregular, err == nil && id != c.ID:
-		return r.saveIfLost(i, old)
+		return r.run.saveIfLost(i, old)
 	case err != nil:
 		return err
 	case old == format.AsideName(i):
 		return r.undoReplaceInTwo(i, n, name)
 	case old == "":
 		fi, lerr := n.Root.Lstat(name)
-		if lerr != nil || r.replayed && !r.d.vol.SameExec(fi, c.Exec) { // the old file with the same bytes, moved back before a crash
+		if lerr != nil || r.run.replayed && !r.run.d.vol.SameExec(fi, c.Exec) { // the old file with the same bytes, moved back before a crash
 			return lerr
 		}
-		err = r.d.vol.Rename(n, name, stg, format.SlotName(i))
+		err = r.run.d.vol.Rename(n, name, stg, format.SlotName(i))
 	default:
 		return r.undoExchange(i, old, n, name)
 	}
@@ -144,17 +144,17 @@ func (r rollback) undoWrite(i int) error {
 
 // undoExchange exchanges the file at name, which has our bytes, with the one that it replaced, which is old in the staging directory.
 func (r rollback) undoExchange(i int, old string, n *safe.Folder, name string) error {
-	c, stg := &r.Changes[i], r.stagingOf(i)
-	if r.replayed && c.Found.Kind == plan.Missing {
+	c, stg := &r.run.Changes[i], r.run.stagingOf(i)
+	if r.run.replayed && c.Found.Kind == plan.Missing {
 		// Two copies of a new file, because the directory was copied while the file had two names.
-		if twin, err := r.hash(stg, old); err == nil && twin == c.ID {
-			r.doubt(i)
-			return r.d.vol.Remove(n, name)
+		if twin, err := r.run.hash(stg, old); err == nil && twin == c.ID {
+			r.run.doubt(i)
+			return r.run.d.vol.Remove(n, name)
 		}
 	}
-	err := r.d.vol.Exchange(stg, old, n, name)
+	err := r.run.d.vol.Exchange(stg, old, n, name)
 	if errors.Is(err, safe.ErrNoExchange) { // the directory was copied from a file system that could exchange
-		if err := r.d.vol.Rename(stg, old, stg, format.AsideName(i)); err != nil {
+		if err := r.run.d.vol.Rename(stg, old, stg, format.AsideName(i)); err != nil {
 			return err
 		}
 		return r.undoReplaceInTwo(i, n, name)
@@ -168,10 +168,10 @@ func (r rollback) undoExchange(i int, old string, n *safe.Folder, name string) e
 // undoHalfWrite undoes a write that stopped between its steps on a file system that cannot exchange: the old file was moved
 // aside without a replacement, or the wanted bytes have two names. It reports whether the wanted bytes are still in staging.
 func (r rollback) undoHalfWrite(i int) (in bool, err error) {
-	if !r.replayed && !r.d.vol.NoExchange.Load() {
+	if !r.run.replayed && !r.run.d.vol.NoExchange.Load() {
 		return true, nil
 	}
-	stg := r.stagingOf(i)
+	stg := r.run.stagingOf(i)
 	slot, err := stg.Root.Lstat(format.SlotName(i))
 	if err != nil {
 		return true, err
@@ -182,40 +182,40 @@ func (r rollback) undoHalfWrite(i int) (in bool, err error) {
 	} else if err != nil {
 		return true, err
 	}
-	n, name, err := r.cur.Parent(r.Changes[i].Path)
+	n, name, err := r.run.cur.Parent(r.run.Changes[i].Path)
 	if safe.NotThere(err) {
-		return true, r.saveIfLost(i, old)
+		return true, r.run.saveIfLost(i, old)
 	}
 	if err != nil {
 		return true, err
 	}
 	switch fi, err := n.Root.Lstat(name); {
 	case err == nil && os.SameFile(fi, slot):
-		return false, r.d.vol.Remove(stg, format.SlotName(i))
+		return false, r.run.d.vol.Remove(stg, format.SlotName(i))
 	case err == nil: // the gateway has written there
-		return true, r.saveIfLost(i, old)
+		return true, r.run.saveIfLost(i, old)
 	case !errors.Is(err, fs.ErrNotExist):
 		return true, err
 	case old == "":
 		return true, nil
 	}
-	r.recordTouched(n)
+	r.run.recordTouched(n)
 	return true, r.putBack(i, old, n, name)
 }
 
 // putBack moves what was replaced to its free place. If something appears there meanwhile, putBack saves what was replaced
 // instead.
 func (r rollback) putBack(i int, old string, n *safe.Folder, name string) error {
-	err := r.d.vol.RenameNew(r.stagingOf(i), old, n, name)
+	err := r.run.d.vol.RenameNew(r.run.stagingOf(i), old, n, name)
 	if errors.Is(err, fs.ErrExist) {
-		return r.saveIfLost(i, old)
+		return r.run.saveIfLost(i, old)
 	}
 	return err
 }
 
 // undoReplaceInTwo reverses replaceInTwo.
 func (r rollback) undoReplaceInTwo(i int, n *safe.Folder, name string) error {
-	err := r.d.vol.Rename(n, name, r.stagingOf(i), format.SlotName(i))
+	err := r.run.d.vol.Rename(n, name, r.run.stagingOf(i), format.SlotName(i))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -227,34 +227,34 @@ func (r rollback) undoReplaceInTwo(i int, n *safe.Folder, name string) error {
 
 // saveForeign saves the file in the slot of a write that was undone, if the gateway wrote into it at the last moment.
 func (r rollback) saveForeign(i int) error {
-	stg := r.stagingOf(i)
-	id, err := r.hash(stg, format.SlotName(i))
+	stg := r.run.stagingOf(i)
+	id, err := r.run.hash(stg, format.SlotName(i))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if _, irregular := errors.AsType[*safe.IrregularError](err); err != nil && !irregular {
 		return err
 	}
-	if err == nil && id == r.Changes[i].ID {
+	if err == nil && id == r.run.Changes[i].ID {
 		return nil
 	}
-	return r.saver.Save(stg, format.SlotName(i), r.Changes[i].Path, "written by the gateway during a rolled-back sync")
+	return r.run.saver.Save(stg, format.SlotName(i), r.run.Changes[i].Path, "written by the gateway during a rolled-back sync")
 }
 
 // undoRemove puts a file back that the run moved to staging to delete it.
 func (r rollback) undoRemove(i int) error {
-	c, stg := &r.Changes[i], r.stagingOf(i)
-	old, err := r.displacedName(i)
+	c, stg := &r.run.Changes[i], r.run.stagingOf(i)
+	old, err := r.run.displacedName(i)
 	if err != nil || old == "" {
 		return err
 	}
-	n, name, err := r.cur.Parent(c.Path)
+	n, name, err := r.run.cur.Parent(c.Path)
 	if err == nil {
-		r.recordTouched(n)
-		err = r.d.vol.RenameNew(stg, old, n, name)
+		r.run.recordTouched(n)
+		err = r.run.d.vol.RenameNew(stg, old, n, name)
 	}
 	if errors.Is(err, fs.ErrExist) || safe.NotThere(err) {
-		return r.saveIfLost(i, old)
+		return r.run.saveIfLost(i, old)
 	}
 	return err
 }
@@ -270,7 +270,7 @@ func (r rollback) undoMkdir(x *format.Directory) error {
 // undoRmdir makes a directory again that the run removed.
 func (r rollback) undoRmdir(x *format.Directory) error {
 	parent, _ := safe.Split(x.Path)
-	if _, err := r.cur.At(parent); safe.NotThere(err) {
+	if _, err := r.run.cur.At(parent); safe.NotThere(err) {
 		return nil
 	}
 	y := format.Directory{Path: x.Path, Perm: x.Perm}
