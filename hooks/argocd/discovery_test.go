@@ -5,7 +5,6 @@ package argocd
 import (
 	"cmp"
 	"encoding/json"
-	"path/filepath"
 	"slices"
 	"testing"
 
@@ -116,17 +115,16 @@ type (
 	}
 )
 
-// The verbs define what an action must write.
-func TestActionTestdata(t *testing.T) {
-	var tests actionTests
-	files := 0
-	// sequence: each fleet adds its rows to action_test.yaml
+// actionRows returns the rows of action_test.yaml and the objects that they name. The verbs define what an action must write.
+func actionRows(t *testing.T) (tests actionTests, objects map[string]*v1alpha1.GatewaySync) {
+	t.Helper()
+	objects = map[string]*v1alpha1.GatewaySync{}
+	// sequence: each fleet adds its rows
 	for _, f := range fleets {
 		s := newScene(t)
 		f.arrange(s)
-		input := "testdata/" + f.file + ".yaml"
-		golden(t, "actions/"+input, s.GatewaySync)
-		files++
+		input := f.file + ".yaml"
+		objects[input] = s.GatewaySync
 		row := discoveryTest{InputPath: input}
 		for _, m := range menu {
 			m.Disabled = !slices.Contains(f.offered, m.Name)
@@ -134,7 +132,7 @@ func TestActionTestdata(t *testing.T) {
 		}
 		tests.DiscoveryTests = append(tests.DiscoveryTests, row)
 		for _, name := range f.run {
-			output := "testdata/" + f.file + "_" + name + ".yaml"
+			output := f.file + "_" + name + ".yaml"
 			after, _, err := asked(t, s.GatewaySync, func(v *request.Setter) (request.Answer, error) {
 				switch name {
 				case "approve":
@@ -156,45 +154,44 @@ func TestActionTestdata(t *testing.T) {
 			if name == "resume" && len(after.Annotations) == 0 {
 				want.Annotations = map[string]string{v1alpha1.AnnotationPaused: "false"}
 			}
-			golden(t, "actions/"+output, want)
-			files++
+			objects[output] = want
 			tests.ActionTests = append(tests.ActionTests, actionTest{name, input, output})
 		}
 	}
-	golden(t, "actions/action_test.yaml", tests)
-	there, err := filepath.Glob(filepath.Join(folder, "actions", "testdata", "*.yaml"))
-	require.NoError(t, err)
-	assert.Len(t, there, files, "a file belongs to no action: delete it")
+	return tests, objects
 }
 
-// The modules test/argocd and test/argocd/v3 run the same file with Argo CD.
+// The modules test/argocd and test/argocd/v3 run the same rows with Argo CD.
 func TestActions(t *testing.T) {
-	var tests actionTests
-	read(t, "actions/action_test.yaml", &tests)
+	tests, objects := actionRows(t)
+	write(t, "GatewaySync/actions/action_test.yaml", tests)
+	// setup: the objects for Argo CD
+	for path, gs := range objects {
+		write(t, "GatewaySync/actions/"+path, gs)
+	}
 	require.Len(t, tests.DiscoveryTests, len(fleets))
 	discovery := load(t, "actions/discovery.lua")
 	for _, c := range tests.DiscoveryTests {
-		obj := map[string]any{}
-		read(t, "actions/"+c.InputPath, &obj)
-		raw, err := discovery.run(obj, noon)
-		require.NoError(t, err)
-		found := map[string]menuRow{}
-		require.NoError(t, json.Unmarshal(raw, &found))
-		var rows []menuRow
-		for name, row := range found {
-			row.Name = name
-			rows = append(rows, row)
-		}
-		slices.SortFunc(rows, func(a, b menuRow) int { return cmp.Compare(a.Name, b.Name) })
-		assert.Equal(t, c.Result, rows, c.InputPath)
+		t.Run(c.InputPath, func(t *testing.T) {
+			raw, err := discovery.run(object(t, objects[c.InputPath]), noon)
+			require.NoError(t, err)
+			found := map[string]menuRow{}
+			require.NoError(t, json.Unmarshal(raw, &found))
+			var rows []menuRow
+			for name, row := range found {
+				row.Name = name
+				rows = append(rows, row)
+			}
+			slices.SortFunc(rows, func(a, b menuRow) int { return cmp.Compare(a.Name, b.Name) })
+			assert.Equal(t, c.Result, rows)
+		})
 	}
 	require.NotEmpty(t, tests.ActionTests)
 	for _, c := range tests.ActionTests {
-		var before, want v1alpha1.GatewaySync
-		read(t, "actions/"+c.InputPath, &before)
-		read(t, "actions/"+c.ExpectedOutputPath, &want)
-		after, err := action(t, c.Action).click(t, &before)
-		require.NoError(t, err)
-		assert.Equal(t, notes(&want), notes(after), "%s of %s", c.Action, c.InputPath)
+		t.Run(c.ExpectedOutputPath, func(t *testing.T) {
+			after, err := action(t, c.Action).click(t, objects[c.InputPath].DeepCopy())
+			require.NoError(t, err)
+			assert.Equal(t, notes(objects[c.ExpectedOutputPath]), notes(after))
+		})
 	}
 }

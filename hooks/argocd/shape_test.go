@@ -6,15 +6,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
@@ -78,12 +75,11 @@ func TestMalformedObjects(t *testing.T) {
 }
 
 func FuzzObject(f *testing.F) {
-	files, err := filepath.Glob(filepath.Join(folder, "testdata", "*.yaml"))
-	require.NoError(f, err)
-	for _, file := range files {
-		raw, err := os.ReadFile(file)
-		require.NoError(f, err)
-		seed, err := yaml.YAMLToJSON(raw)
+	// setup: a seed of each status
+	for _, c := range statuses {
+		s := newScene(f)
+		c.arrange(s)
+		seed, err := json.Marshal(s.GatewaySync)
 		require.NoError(f, err)
 		f.Add(seed)
 	}

@@ -4,7 +4,9 @@ package argocd
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -21,11 +23,29 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-const (
-	root           = "../../.."
-	gatewaySyncDir = root + "/hooks/argocd/resource_customizations/stoker.io/GatewaySync"
-	configSyncDir  = root + "/hooks/argocd/resource_customizations/stoker.io/ConfigSync"
-)
+const root = "../../.."
+
+// The folders with the statuses that the tests of hooks/argocd write: see TestMain.
+var gatewaySyncDir, configSyncDir string
+
+// TestMain makes the tests of hooks/argocd write their statuses, and what Argo CD must show for them.
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "stoker-argocd-")
+		if err != nil {
+			panic(err)
+		}
+		defer os.RemoveAll(dir)
+		cmd := exec.Command("go", "test", "-vet=off", "-count=1", "-run", "^(TestHealth|TestConfigSyncHealth|TestActions)$", "./hooks/argocd", "-write", dir)
+		cmd.Dir = root
+		if out, err := cmd.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "%s%v\n", out, err)
+			return 1
+		}
+		gatewaySyncDir, configSyncDir = filepath.Join(dir, "GatewaySync"), filepath.Join(dir, "ConfigSync")
+		return m.Run()
+	}())
+}
 
 // argoCD returns the Lua VM of an Argo CD with the shipped argocd-cm.
 func argoCD(t *testing.T) lua.VM {
@@ -68,7 +88,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// noon is the present time in the testdata. A status with another confirmation time is out of date on purpose.
+// noon is the present time in the statuses. A status with another confirmation time is out of date on purpose.
 const noon = "2026-01-02T12:00:00Z"
 
 // confirmNow replaces a status.confirmedAt of noon with the real time, because Argo CD uses the real clock.
@@ -133,7 +153,7 @@ func TestConfigSyncActions(t *testing.T) {
 			`"stoker.io/requested-unless":"2222222222222222222222222222222222222222","stoker.io/requested-at":"TIME","stoker.io/requested-by":"argocd"}}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			obj := object(t, configSyncDir+"/testdata/synced.yaml")
+			obj := object(t, configSyncDir+"/synced.yaml")
 			good, bad := strings.Repeat("1", 40), strings.Repeat("2", 40)
 			require.NoError(t, unstructured.SetNestedField(obj.Object, map[string]any{"commit": good}, "status", "lastGood"))
 			require.NoError(t, unstructured.SetNestedField(obj.Object, map[string]any{"commit": good, "unless": bad, "over": good + "@main"}, "status", "rollback"))
@@ -155,7 +175,7 @@ func TestConfigSyncActions(t *testing.T) {
 
 func TestRollbackWithoutTarget(t *testing.T) {
 	vm := argoCD(t)
-	obj := object(t, gatewaySyncDir+"/actions/testdata/new.yaml")
+	obj := object(t, gatewaySyncDir+"/actions/new.yaml")
 	action, err := vm.GetResourceAction(obj, "rollback")
 	require.NoError(t, err)
 	_, err = vm.ExecuteResourceAction(obj, action.ActionLua, nil)
@@ -178,7 +198,7 @@ func patch(t *testing.T, before, after *unstructured.Unstructured) string {
 	return string(p)
 }
 
-// stamp matches the times in a patch. The scripts put metadata.resourceVersion, which is 41 in the testdata, into the
+// stamp matches the times in a patch. The scripts put metadata.resourceVersion, which is 41 in the statuses, into the
 // nanoseconds of a request, so that two clicks are two requests.
 var stamp = regexp.MustCompile(`20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.000000041)?Z`)
 
