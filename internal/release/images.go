@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"sigs.k8s.io/yaml"
+)
+
+// settings are the flags of the command images.
+type settings struct {
+	root, registry, tar, version string
+	platforms                    []string // such as linux/amd64
+}
+
+func parseSettings(args []string, stderr io.Writer) (settings, error) {
+	s := settings{}
+	var platforms string
+	f := flag.NewFlagSet("release images", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.StringVar(&s.root, "root", filepath.Join("..", ".."), "`folder` of the checkout")
+	f.StringVar(&s.registry, "registry", "", "push the images to this `registry` and path")
+	f.StringVar(&s.tar, "tar", "", "write the images of this machine's platform to this `file`, for kind load image-archive, ctr and docker load")
+	f.StringVar(&s.version, "version", "", "tag of the images (default: appVersion of the chart)")
+	f.StringVar(&platforms, "platforms", "linux/amd64,linux/arm64", "`platforms` of pushed images")
+	if err := f.Parse(args); err != nil {
+		return s, err
+	}
+	s.platforms = strings.Split(platforms, ",")
+	switch {
+	case f.NArg() > 0:
+		return s, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	case s.registry == "" && s.tar == "":
+		return s, errors.New("name a registry (make images REGISTRY=registry.example.com/stoker) or a file (make images TAR=images.tar)")
+	}
+	for _, p := range s.platforms {
+		if os, arch, ok := strings.Cut(p, "/"); !ok || os != "linux" || arch == "" || strings.Contains(arch, "/") {
+			return s, fmt.Errorf("--platforms: %q is not a platform such as linux/arm64", p)
+		}
+	}
+	c, err := readChart(s.root)
+	if err != nil {
+		return s, err
+	}
+	if s.version == "" {
+		s.version = c.AppVersion
+	}
+	if s.registry == "" {
+		s.registry = c.registry
+	}
+	return s, nil
+}
+
+// chart is what the chart says about its images.
+type chart struct {
+	AppVersion string `json:"appVersion"`
+	registry   string // of its default values
+}
+
+func readChart(root string) (chart, error) {
+	var c chart
+	var values struct {
+		Image struct {
+			Registry string `json:"registry"`
+		} `json:"image"`
+	}
+	dir := filepath.Join(root, "charts", "stoker")
+	for file, into := range map[string]any{"Chart.yaml": &c, "values.yaml": &values} {
+		raw, err := os.ReadFile(filepath.Join(dir, file))
+		if err == nil {
+			err = yaml.Unmarshal(raw, into)
+		}
+		if err != nil {
+			return c, fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	c.registry = values.Image.Registry
+	return c, nil
+}
+
+// images builds the images of all programs, pushes them to the registry and writes the archive, and prints a line for each.
+func images(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	s, err := parseSettings(args, stderr)
+	if err != nil {
+		return err
+	}
+	push := s.platforms
+	own := "linux/" + runtime.GOARCH
+	platforms := []string{own}
+	if isSet(args, "registry") {
+		platforms = push
+	}
+	dir, err := os.MkdirTemp("", "stoker-images-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	built := map[string]map[string]v1.Image{} // by program and platform
+	for _, platform := range withOwn(platforms, own, s.tar != "") {
+		fmt.Fprintf(stderr, "building for %s …\n", platform)
+		if err := build(ctx, s, platform, filepath.Join(dir, platform), stderr); err != nil {
+			return err
+		}
+		for _, p := range programs {
+			i, err := newImage(p, s.version, platform, filepath.Join(dir, platform, p.binary))
+			if err != nil {
+				return fmt.Errorf("image %s for %s: %w", p.image, platform, err)
+			}
+			if built[p.image] == nil {
+				built[p.image] = map[string]v1.Image{}
+			}
+			built[p.image][platform] = i
+		}
+	}
+	if s.tar != "" {
+		if err := writeTar(s, own, built, stdout); err != nil {
+			return err
+		}
+	}
+	if !isSet(args, "registry") {
+		return nil
+	}
+	for _, p := range programs {
+		if err := pushIndex(ctx, s, p, push, built[p.image], stdout); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isSet reports whether a flag is among the arguments.
+func isSet(args []string, flag string) bool {
+	for _, a := range args {
+		if a = strings.TrimLeft(a, "-"); a == flag || strings.HasPrefix(a, flag+"=") {
+			return true
+		}
+	}
+	return false
+}
+
+func withOwn(platforms []string, own string, needed bool) []string {
+	for _, p := range platforms {
+		if p == own || !needed {
+			return platforms
+		}
+	}
+	return append([]string{own}, platforms...)
+}
+
+func reference(s settings, p program) (name.Tag, error) {
+	return name.NewTag(s.registry + "/" + p.image + ":" + s.version)
+}
+
+// writeTar writes the images of one platform in the format of docker save, which every runtime reads.
+func writeTar(s settings, platform string, built map[string]map[string]v1.Image, stdout io.Writer) error {
+	all := map[name.Reference]v1.Image{}
+	for _, p := range programs {
+		ref, err := reference(s, p)
+		if err != nil {
+			return err
+		}
+		all[ref] = built[p.image][platform]
+		fmt.Fprintf(stdout, "%s for %s\n", ref, platform)
+	}
+	if err := tarball.MultiRefWriteToFile(s.tar, all); err != nil {
+		return fmt.Errorf("write %s: %w", s.tar, err)
+	}
+	fmt.Fprintf(stdout, "wrote %s\n", s.tar)
+	return nil
+}
+
+// pushIndex pushes the images of a program for all platforms under one tag.
+func pushIndex(ctx context.Context, s settings, p program, platforms []string, built map[string]v1.Image, stdout io.Writer) error {
+	ref, err := reference(s, p)
+	if err != nil {
+		return err
+	}
+	index := mutate.IndexMediaType(v1.ImageIndex(empty.Index), types.OCIImageIndex)
+	for _, platform := range platforms {
+		_, arch, _ := strings.Cut(platform, "/")
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add: built[platform], Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}},
+		})
+	}
+	digest, err := index.Digest()
+	if err != nil {
+		return err
+	}
+	if err := remote.WriteIndex(ref, index, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
+		return fmt.Errorf("push %s: %w (log in first: docker login, or a ~/.docker/config.json)", ref, err)
+	}
+	fmt.Fprintf(stdout, "%s@%s\n", ref, digest)
+	return nil
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"bytes"
+	"log"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The images in a registry and in an archive are the same, have the programs of this checkout, and are what the Dockerfile makes.
+func TestImages(t *testing.T) {
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(&bytes.Buffer{}, "", 0))))
+	t.Cleanup(server.Close)
+	host := strings.TrimPrefix(server.URL, "http://") + "/plant"
+	own := "linux/" + runtime.GOARCH
+	archive := filepath.Join(t.TempDir(), "images.tar")
+	make := func() string {
+		var out, errs bytes.Buffer
+		code := run(t.Context(), []string{"images", "--registry", host, "--tar", archive, "--platforms", own, "--version", "1.2.3"}, &out, &errs)
+		require.Equal(t, 0, code, errs.String())
+		return out.String()
+	}
+	first := make()
+	assert.Equal(t, first, make(), "two builds give the same digests")
+
+	dockerfile, err := os.ReadFile("../../Dockerfile")
+	require.NoError(t, err)
+	for _, p := range programs {
+		t.Run(p.image, func(t *testing.T) {
+			ref, err := name.NewTag(host + "/" + p.image + ":1.2.3")
+			require.NoError(t, err)
+			index, err := remote.Index(ref)
+			require.NoError(t, err)
+			digest, err := index.Digest()
+			require.NoError(t, err)
+			assert.Contains(t, first, ref.String()+"@"+digest.String()+"\n")
+			list, err := index.IndexManifest()
+			require.NoError(t, err)
+			require.Len(t, list.Manifests, 1)
+			assert.Equal(t, own, list.Manifests[0].Platform.String())
+
+			i, err := index.Image(list.Manifests[0].Digest)
+			require.NoError(t, err)
+			c, err := i.ConfigFile()
+			require.NoError(t, err)
+			assert.Equal(t, runtime.GOARCH, c.Architecture)
+			assert.Equal(t, "1.2.3", c.Config.Labels["org.opencontainers.image.version"])
+			matchesDockerfile(t, string(dockerfile), p, c)
+
+			saved, err := tarball.ImageFromPath(archive, &ref)
+			require.NoError(t, err)
+			assert.Equal(t, sizesOf(t, i), sizesOf(t, saved))
+		})
+	}
+}
+
+// matchesDockerfile compares an image with the target of the Dockerfile.
+func matchesDockerfile(t *testing.T, dockerfile string, p program, c *v1.ConfigFile) {
+	t.Helper()
+	_, target, ok := strings.Cut(dockerfile, " AS "+p.image+"\n")
+	require.True(t, ok)
+	target, _, _ = strings.Cut(target, "\nFROM ")
+	assert.Contains(t, target, `ENTRYPOINT ["`+c.Config.Entrypoint[0]+`"]`)
+	assert.Contains(t, target, "COPY --from=build /out/"+p.binary+" /"+p.binary+"\n")
+	assert.Contains(t, dockerfile, "USER "+c.Config.User+"\n")
+	found := regexp.MustCompile(`org\.opencontainers\.image\.(source|licenses)="([^"]*)"`).FindAllStringSubmatch(dockerfile, -1)
+	require.Len(t, found, len(labels))
+	for _, l := range found { // sequence: labels of one image
+		assert.Equal(t, l[2], c.Config.Labels["org.opencontainers.image."+l[1]])
+	}
+}
+
+// sizesOf returns the uncompressed layers of an image.
+func sizesOf(t *testing.T, i v1.Image) (ids []string) {
+	t.Helper()
+	c, err := i.ConfigFile()
+	require.NoError(t, err)
+	for _, id := range c.RootFS.DiffIDs {
+		ids = append(ids, id.String())
+	}
+	return ids
+}
+
+func TestInvalidFlags(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		says string
+	}{
+		"no command":         {nil, "usage: release images"},
+		"no destination":     {[]string{"images"}, "make images REGISTRY="},
+		"an argument":        {[]string{"images", "--tar", "x", "y"}, `unexpected argument "y"`},
+		"a platform":         {[]string{"images", "--tar", "x", "--platforms", "arm64"}, `"arm64" is not a platform`},
+		"another system":     {[]string{"images", "--tar", "x", "--platforms", "windows/amd64"}, `"windows/amd64" is not a platform`},
+		"another checkout":   {[]string{"images", "--tar", "x", "--root", "/nowhere"}, "no such file"},
+		"an unknown flag":    {[]string{"images", "--push"}, "flag provided but not defined: -push"},
+		"an unknown command": {[]string{"chart"}, "usage: release images"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out, errs bytes.Buffer
+			assert.NotZero(t, run(t.Context(), c.args, &out, &errs))
+			assert.Contains(t, errs.String(), c.says)
+			assert.Empty(t, out.String())
+		})
+	}
+}
+
+// Without --version and --registry, the images are those that the chart installs.
+func TestDefaultsAreThoseOfTheChart(t *testing.T) {
+	s, err := parseSettings([]string{"--tar", "x"}, &bytes.Buffer{})
+	require.NoError(t, err)
+	c, err := os.ReadFile("../../charts/stoker/Chart.yaml")
+	require.NoError(t, err)
+	assert.Contains(t, string(c), "appVersion: "+s.version)
+	v, err := os.ReadFile("../../charts/stoker/values.yaml")
+	require.NoError(t, err)
+	assert.Contains(t, string(v), "registry: "+s.registry)
+}
