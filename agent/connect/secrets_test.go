@@ -190,7 +190,7 @@ func TestReachable(t *testing.T) {
 		"githubApp":  {Git: v1alpha1.GitSpec{Auth: &v1alpha1.GitAuth{GitHubApp: &v1alpha1.GitHubAppAuth{PrivateKeySecretRef: git}}}},
 		"knownHosts": {Git: v1alpha1.GitSpec{Auth: &v1alpha1.GitAuth{SSHKey: &v1alpha1.SSHKeyAuth{SecretRef: api, KnownHosts: &v1alpha1.SecretSource{SecretRef: git}}}}},
 		"ca":         {Git: v1alpha1.GitSpec{CASecretRef: &git}},
-		"api":        {Gateway: v1alpha1.GatewaySpec{APIKeySecretRef: &git}},
+		"api":        {Gateway: v1alpha1.GatewaySpec{API: &v1alpha1.GatewayAPI{SecretName: git.Name, SecretKey: git.Key}}},
 		"gateway ca": {Gateway: v1alpha1.GatewaySpec{TLSConfig: &v1alpha1.GatewayTLSConfig{CASecretRef: &git}}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -210,6 +210,13 @@ func repairing(t *testing.T) (w *world, p *pod, first string) {
 	return w, p, first
 }
 
+// pauseProfile sets whether the profile of the pods is paused.
+func pauseProfile(gs *v1alpha1.GatewaySync, paused bool) {
+	p := gs.Spec.Sync.Profiles["default"]
+	p.Paused = paused
+	gs.Spec.Sync.Profiles["default"] = p
+}
+
 // An operator who pauses syncing to repair a gateway by hand expects this even if the pod cannot follow the spec.
 func TestPauseWithInvalidSpec(t *testing.T) {
 	w, p, first := repairing(t)
@@ -232,10 +239,10 @@ func TestPauseWithInvalidSpec(t *testing.T) {
 	stays("the end of the pause, same spec", gs.Generation, false)
 	eventually(t, "the agent repairs the file under the last valid spec", func() bool { return p.title() == "one" })
 
-	gs = w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.Paused = true })
+	gs = w.edit(func(gs *v1alpha1.GatewaySync) { pauseProfile(gs, true) })
 	w.lead(generation(gs.Generation))
 	stays("a pause of the profile", gs.Generation, true)
-	gs = w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.Paused = false })
+	gs = w.edit(func(gs *v1alpha1.GatewaySync) { pauseProfile(gs, false) })
 	w.lead(generation(gs.Generation))
 	stays("the end of the pause, another invalid spec", gs.Generation, true)
 	require.NoError(t, os.WriteFile(file, []byte(fmt.Sprintf(project, "by hand again")), 0o600))
@@ -254,19 +261,18 @@ func TestPauseWithInvalidSpec(t *testing.T) {
 }
 
 // One edit may both pause and break the spec. A renamed profile must not overwrite manual repairs.
-func TestPauseOfProfileAndDefaults(t *testing.T) {
-	yes := true
+func TestPauseOfProfile(t *testing.T) {
 	for name, c := range map[string]struct {
 		reason v1alpha1.Reason
 		edit   func(*v1alpha1.GatewaySync)
 		says   map[string]string
 	}{
-		"missing profile, paused defaults": {v1alpha1.ReasonProfileNotFound, func(gs *v1alpha1.GatewaySync) {
-			gs.Spec.Sync.Defaults.Paused = true
+		"missing profile, paused GatewaySync": {v1alpha1.ReasonProfileNotFound, func(gs *v1alpha1.GatewaySync) {
+			gs.Spec.Paused = true
 			delete(gs.Spec.Sync.Profiles, "default")
 		}, nil},
 		"paused profile, invalid annotation of the pod": {v1alpha1.ReasonInvalidAnnotation, func(gs *v1alpha1.GatewaySync) {
-			gs.Spec.Sync.Profiles["default"] = v1alpha1.SyncProfile{Mappings: gs.Spec.Sync.Profiles["default"].Mappings, Paused: &yes}
+			pauseProfile(gs, true)
 		}, map[string]string{"stoker.io/sync-period": "banana"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -243,8 +243,8 @@ func (r *rollout) synced(open int) bool {
 		r.phase(v1alpha1.RolloutSoaking, "step %d of %d%s ran %s%s", open, r.target.Steps, inStage(r.status.Stage), syntax.ShortCommit(r.want.Commit), listed(" and waits for ", rest))
 		return false
 	}
-	r.phase(v1alpha1.RolloutProgressing, "step %d of %d%s: %d of %d gateways run %s%s%s%s", open, r.target.Steps, inStage(r.status.Stage), n-len(rest)-len(out), n,
-		syntax.ShortCommit(r.want.Commit), listed("; waits for ", rest), listed("; left out: ", out), listed("; does not exist: ", r.absent()))
+	r.phase(v1alpha1.RolloutProgressing, "step %d of %d%s: %d of %d gateways run %s%s%s", open, r.target.Steps, inStage(r.status.Stage), n-len(rest)-len(out), n,
+		syntax.ShortCommit(r.want.Commit), listed("; waits for ", rest), listed("; left out: ", out))
 	return false
 }
 
@@ -412,24 +412,6 @@ func (r *rollout) describeAbort() {
 	default:
 		r.phase(v1alpha1.RolloutAborted, "%s; no gateway got %s", t.Failed, syntax.ShortCommit(r.want.Commit))
 	}
-}
-
-// absent returns the gateways that others depend on and that do not exist. They do not block.
-func (r *rollout) absent() []string {
-	d := r.gs.Spec.Deployment
-	if d == nil {
-		return nil
-	}
-	var names []string
-	for _, e := range d.SyncOrder {
-		for _, on := range e.DependsOn {
-			live := slices.ContainsFunc(r.gateways, func(g status.Standing) bool { return g.Name == on || g.Pod == on })
-			if !live && !strings.Contains(on, "*") && !slices.Contains(names, on) {
-				names = append(names, on)
-			}
-		}
-	}
-	return names
 }
 
 // leftOut reports whether a gateway is not synced on purpose, so that the rollout leaves it out.

@@ -199,7 +199,7 @@ func TestRolloutFails(t *testing.T) {
 
 // checks gives the first stage a health check, with these results.
 func (l *line) checks(ok bool, failures int) {
-	l.gs.Spec.Deployment.Stages[0].HealthCheckURL = "http://dev/StatusPing"
+	l.gs.Spec.Deployment.Stages[0].HealthCheck = &v1alpha1.HealthCheck{URL: "http://dev/StatusPing"}
 	p := l.settle()
 	l.health = health{of: p.probe, ok: ok, failures: failures}
 	if !ok {

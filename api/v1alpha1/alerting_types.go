@@ -35,8 +35,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.type == 'pagerduty' || has(self.urlSecretRef)",message="urlSecretRef is required, except for pagerduty"
 // +kubebuilder:validation:XValidation:rule="(self.type == 'pagerduty') == has(self.integrationKeySecretRef)",message="integrationKeySecretRef is required for pagerduty, and only used there"
 // +kubebuilder:validation:XValidation:rule="self.type == 'webhook' || !has(self.signingSecretRef)",message="only messages of the type webhook are signed"
-// +kubebuilder:validation:XValidation:rule="!has(self.on) || !has(self.topics)",message="set topics, and not on"
-// +kubebuilder:validation:XValidation:rule="self.type != 'pagerduty' || (!has(self.topics) || !self.topics.exists(w, w in ['Ready', 'RefUpdated', 'SyncCompleted', 'RollbackCompleted'])) && (!has(self.on) || !self.on.exists(w, w in ['Ready', 'RefUpdated', 'SyncCompleted', 'RollbackCompleted']))",message="a pagerduty incident cannot be about Ready, RefUpdated, SyncCompleted or RollbackCompleted: they happen once and have no end"
+// +kubebuilder:validation:XValidation:rule="self.type != 'pagerduty' || !has(self.topics) || !self.topics.exists(w, w in ['Ready', 'RefUpdated', 'SyncCompleted', 'RollbackCompleted'])",message="a pagerduty incident cannot be about Ready, RefUpdated, SyncCompleted or RollbackCompleted: they happen once and have no end"
 type AlertWebhook struct {
 	// slack: an incoming webhook of Slack, or of a service with the same format. pagerduty: the Events API v2. teams: a workflow of
 	// Microsoft Teams. webhook: a CloudEvent as JSON.
@@ -54,35 +53,30 @@ type AlertWebhook struct {
 	// Certificates of authorities (PEM) that may have signed the certificate of the URL, in addition to those of the system.
 	// +optional
 	CASecretRef *SecretKeyRef `json:"caSecretRef,omitempty"`
-	// The topics to send. ScanFailure means ScanFailed, and AutoRollback means AutoRollbackPerformed. Default: NotReady.
+	// The topics to send. Default: NotReady.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=16
 	Topics []AlertTopic `json:"topics,omitempty"`
-	// Another name of topics for writers of JSON. YAML 1.1, which kubectl and Helm read, takes the word on for a boolean.
-	// +optional
-	// +listType=set
-	// +kubebuilder:validation:MaxItems=16
-	On []AlertTopic `json:"on,omitempty"`
 }
 
 // Wanted returns the topics to send.
 func (w *AlertWebhook) Wanted() []AlertTopic {
-	if wanted := slices.Concat(w.Topics, w.On); len(wanted) > 0 { // a valid webhook has only one of them
-		return wanted
+	if len(w.Topics) == 0 {
+		return []AlertTopic{"NotReady"}
 	}
-	return []AlertTopic{"NotReady"}
+	return w.Topics
 }
 
 // AlertTopic is a state or an event that a notification can be about. docs/how-to/notifications.md lists what each means.
 //
-// +kubebuilder:validation:Enum=NotReady;AgentsAway;SyncFailed;SyncHeld;ScanFailed;ScanFailure;RefResolutionFailed;ConflictDetected;DesignerSessionActive;MassDeletion;ApprovalNeeded;CanaryStageFailed;AutoRollbackPerformed;AutoRollback;GatewayFilesModified;ChangesRefused;Ready;RefUpdated;SyncCompleted;RollbackCompleted
+// +kubebuilder:validation:Enum=NotReady;AgentsAway;SyncFailed;SyncHeld;ScanFailed;RefResolutionFailed;ConflictDetected;DesignerSessionActive;MassDeletion;ApprovalNeeded;CanaryStageFailed;AutoRollbackPerformed;GatewayFilesModified;ChangesRefused;Ready;RefUpdated;SyncCompleted;RollbackCompleted
 type AlertTopic string
 
 // Topics in alertStates begin and end. Topics in alertNews happen once.
 var (
-	alertStates = []AlertTopic{"NotReady", "AgentsAway", "SyncFailed", "SyncHeld", "ScanFailed", "ScanFailure", "RefResolutionFailed", "ConflictDetected",
-		"DesignerSessionActive", "MassDeletion", "ApprovalNeeded", "CanaryStageFailed", "AutoRollbackPerformed", "AutoRollback", "GatewayFilesModified", "ChangesRefused"}
+	alertStates = []AlertTopic{"NotReady", "AgentsAway", "SyncFailed", "SyncHeld", "ScanFailed", "RefResolutionFailed", "ConflictDetected",
+		"DesignerSessionActive", "MassDeletion", "ApprovalNeeded", "CanaryStageFailed", "AutoRollbackPerformed", "GatewayFilesModified", "ChangesRefused"}
 	alertNews = []AlertTopic{"Ready", "RefUpdated", "SyncCompleted", "RollbackCompleted"}
 )
 

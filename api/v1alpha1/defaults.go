@@ -42,12 +42,12 @@ func (g *GatewaySpec) EffectivePort() int32 {
 	return *g.Port
 }
 
-// APIKey returns the reference to the gateway's API token, from api or apiKeySecretRef; nil if there is none.
+// APIKey returns the reference to the gateway's API token; nil if there is none.
 func (g *GatewaySpec) APIKey() *SecretKeyRef {
-	if g.API != nil {
-		return &SecretKeyRef{Name: g.API.SecretName, Key: cmp.Or(g.API.SecretKey, DefaultAPISecretKey)}
+	if g.API == nil {
+		return nil
 	}
-	return g.APIKeySecretRef.DeepCopy()
+	return &SecretKeyRef{Name: g.API.SecretName, Key: cmp.Or(g.API.SecretKey, DefaultAPISecretKey)}
 }
 
 // User returns the user name for the token.

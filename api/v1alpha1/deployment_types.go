@@ -2,7 +2,6 @@ package v1alpha1
 
 import (
 	"cmp"
-	"strings"
 	"time"
 )
 
@@ -22,7 +21,7 @@ type DeploymentSpec struct {
 	// +kubebuilder:validation:MaxItems=16
 	Stages []Stage `json:"stages,omitempty"`
 	// Order of the gateways within a stage, or of all gateways if there are no stages. A gateway belongs to the first entry that names it.
-	// Gateways without an entry have weight 100 and no dependencies.
+	// Gateways without an entry have weight 100.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -50,8 +49,6 @@ const (
 )
 
 // Stage is a group of gateways that a rollout reaches at the same time.
-//
-// +kubebuilder:validation:XValidation:rule="!has(self.healthCheckUrl) || !has(self.healthCheck)",message="healthCheck says the same as healthCheckUrl: keep one of them"
 type Stage struct {
 	// Name of the stage, which approvals and messages show. It must not be window, which approvals
 	// use for maintenance windows.
@@ -73,11 +70,6 @@ type Stage struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$') && duration(self) <= duration('24h')`,message="must be a duration from 0s to 24h: numbers with units, such as 30s or 2h"
 	PostSyncWait string `json:"postSyncWait,omitempty"`
-	// Shorthand for healthCheck with this URL and the defaults. A leading "GET " is ignored.
-	// +optional
-	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:Pattern=`^(GET )?https?://[^/?#@\s\x00-\x1f\x7f-][^@\s\x00-\x1f\x7f]*$`
-	HealthCheckURL string `json:"healthCheckUrl,omitempty"`
 	// Request that must succeed before the next stage begins.
 	// +optional
 	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
@@ -131,13 +123,6 @@ type SyncOrderEntry struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	Weight *int32 `json:"weight,omitempty"`
-	// Names of gateways or entries that must run the commit first. Gateways that do not exist do not block.
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=32
-	// +kubebuilder:validation:items:MaxLength=253
-	// +kubebuilder:validation:items:Pattern=`^[-.*A-Za-z0-9_]+$`
-	DependsOn []string `json:"dependsOn,omitempty"`
 }
 
 // ValidationSpec says what is checked before gateways change.
@@ -217,13 +202,10 @@ func (s *Stage) Soak() time.Duration {
 
 // Check returns the health check of the stage, with the defaults of ExpectedStatus and FailureThreshold; nil if there is none.
 func (s *Stage) Check() *HealthCheck {
-	c := HealthCheck{URL: strings.TrimPrefix(s.HealthCheckURL, "GET ")}
-	if s.HealthCheck != nil {
-		c = *s.HealthCheck
-	}
-	if c.URL == "" {
+	if s.HealthCheck == nil {
 		return nil
 	}
+	c := *s.HealthCheck
 	c.ExpectedStatus, c.FailureThreshold = cmp.Or(c.ExpectedStatus, DefaultExpectedStatus), cmp.Or(c.FailureThreshold, DefaultHealthCheckFailures)
 	return &c
 }

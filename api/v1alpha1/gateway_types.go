@@ -1,9 +1,7 @@
 package v1alpha1
 
-// GatewaySpec says how the agent reaches the gateway. Without api and apiKeySecretRef, the agent writes files but cannot make the gateway
-// scan them, and the status says so.
-//
-// +kubebuilder:validation:XValidation:rule="!(has(self.api) && has(self.apiKeySecretRef))",message="api and apiKeySecretRef say the same thing: keep one of them"
+// GatewaySpec says how the agent reaches the gateway. Without api, the agent writes files but cannot make the gateway scan them, and the
+// status says so.
 type GatewaySpec struct {
 	// Port of the gateway's web server.
 	// +optional
@@ -20,9 +18,6 @@ type GatewaySpec struct {
 	// The Secret with the gateway's API token, which is name:key, as Ignition shows it.
 	// +optional
 	API *GatewayAPI `json:"api,omitempty"`
-	// Reference to the API token by name and key; an alternative to api.
-	// +optional
-	APIKeySecretRef *SecretKeyRef `json:"apiKeySecretRef,omitempty"`
 }
 
 // GatewayTLSConfig says how the gateway's certificate is checked.

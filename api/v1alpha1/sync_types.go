@@ -70,9 +70,6 @@ type SyncDefaults struct {
 	// If true, the agent reports the plan and writes nothing.
 	// +optional
 	DryRun bool `json:"dryRun,omitempty"`
-	// If true, nothing is synced, unless a profile overrides it.
-	// +optional
-	Paused bool `json:"paused,omitempty"`
 }
 
 // SyncProfile has the mappings and settings of one kind of gateway. Unset fields come from sync.defaults.
@@ -123,9 +120,9 @@ type SyncProfile struct {
 	// Overrides sync.defaults.dryRun.
 	// +optional
 	DryRun *bool `json:"dryRun,omitempty"`
-	// Overrides sync.defaults.paused.
+	// If true, the gateways of this profile are not synced. spec.paused does the same for all gateways.
 	// +optional
-	Paused *bool `json:"paused,omitempty"`
+	Paused bool `json:"paused,omitempty"`
 	// Overrides spec.bidirectional.enabled. True without spec.bidirectional has no effect.
 	// +optional
 	Bidirectional *bool `json:"bidirectional,omitempty"`

@@ -211,7 +211,7 @@ func (n *Notifier) configure(list []*v1alpha1.GatewaySync, previous record) {
 			webhook := &a.Webhooks[i]
 			if channels[key] != nil { // an earlier entry of the list has the same receiver: it gets the topics of both
 				webhook = ch.webhook.DeepCopy()
-				webhook.Topics, webhook.On = slices.Concat(webhook.Wanted(), a.Webhooks[i].Wanted()), nil
+				webhook.Topics = slices.Concat(webhook.Wanted(), a.Webhooks[i].Wanted())
 				webhook.SigningSecretRef = cmp.Or(webhook.SigningSecretRef, a.Webhooks[i].SigningSecretRef)
 				webhook.CASecretRef = cmp.Or(webhook.CASecretRef, a.Webhooks[i].CASecretRef)
 			}

@@ -453,8 +453,8 @@ func TestStatesOfGateways(t *testing.T) {
 		"held":       {"SyncHeld", v1alpha1.DiscoveredGateway{Name: "a", SyncStatus: v1alpha1.GatewayHeld, Reason: v1alpha1.ReasonMassDeletion}, "a MassDeletion"},
 		"paused":     {"SyncHeld", v1alpha1.DiscoveredGateway{Name: "a", SyncStatus: v1alpha1.GatewayHeld, Reason: v1alpha1.ReasonPaused}, ""},
 		"drift":      {"GatewayFilesModified", v1alpha1.DiscoveredGateway{Name: "a", Drift: 3}, "a (3 changed on the gateway)"},
-		"synonym":    {"ScanFailure", v1alpha1.DiscoveredGateway{Name: "a", Reason: v1alpha1.ReasonScanFailed, Message: "x\ny"}, "a ScanFailed: x y"},
-		"rolledBack": {"AutoRollback", v1alpha1.DiscoveredGateway{Name: "a", Reason: v1alpha1.ReasonRolledBack}, "a RolledBack"},
+		"scan":       {"ScanFailed", v1alpha1.DiscoveredGateway{Name: "a", Reason: v1alpha1.ReasonScanFailed, Message: "x\ny"}, "a ScanFailed: x y"},
+		"rolledBack": {"AutoRollbackPerformed", v1alpha1.DiscoveredGateway{Name: "a", Reason: v1alpha1.ReasonRolledBack}, "a RolledBack"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, ok := topicOf(c.topic)

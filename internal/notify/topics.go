@@ -165,14 +165,8 @@ var topics = []topic{
 	}},
 }
 
-// topicOf returns the topic of a name or an alias in the spec, or false if there is none.
+// topicOf returns the topic of a name in the spec, or false if there is none.
 func topicOf(name v1alpha1.AlertTopic) (topic, bool) {
-	switch name {
-	case "ScanFailure":
-		name = "ScanFailed"
-	case "AutoRollback":
-		name = "AutoRollbackPerformed"
-	}
 	i := slices.IndexFunc(topics, func(t topic) bool { return t.name == name })
 	if i < 0 {
 		return topic{}, false

@@ -57,7 +57,6 @@ func TestSecretLabelPolicy(t *testing.T) {
 		"GitHub App":             `{git: {repo: "https://github.com/a/b.git", ref: main, auth: {githubApp: {appId: 1, installationId: 1, privateKeySecretRef: {name: theirs, key: k}}}}}`,
 		"git CA":                 `{git: {repo: "https://git.example.com/a.git", ref: main, caSecretRef: {name: theirs, key: k}}}`,
 		"API token":              `{git: {repo: "https://git.example.com/a.git", ref: main}, gateway: {api: {secretName: theirs}}}`,
-		"API key by reference":   `{git: {repo: "https://git.example.com/a.git", ref: main}, gateway: {apiKeySecretRef: {name: theirs, key: k}}}`,
 		"keys of signed commits": `{git: {repo: "https://git.example.com/a.git", ref: main, verify: {keysSecretRef: {name: theirs, key: k}}}}`,
 		"key of a webhook":       `{git: {repo: "https://git.example.com/a.git", ref: main}, validation: {webhook: {url: "https://a/", secretRef: {name: theirs, key: k}}}}`,
 		"CA of a webhook":        `{git: {repo: "https://git.example.com/a.git", ref: main}, validation: {webhook: {url: "https://a/", caSecretRef: {name: theirs, key: k}}}}`,

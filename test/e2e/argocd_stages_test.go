@@ -75,7 +75,7 @@ func inStages(healthCheck string) change {
 		}
 		canary := map[string]any{"name": "canary", "gateways": []any{"line"}}
 		if healthCheck != "" {
-			canary["healthCheckUrl"] = healthCheck
+			canary["healthCheck"] = map[string]any{"url": healthCheck}
 		}
 		set(u, "canary", "spec", "deployment", "strategy")
 		set(u, []any{canary, map[string]any{"name": "prod", "gateways": []any{"line-1"}, "requireApproval": true}}, "spec", "deployment", "stages")

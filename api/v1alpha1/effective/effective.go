@@ -68,8 +68,8 @@ type Settings struct {
 // service-path mode: the mappings come from the pod's annotation stoker.io/service-path.
 //
 // Of validates only what this gateway uses, so that a mistake in another profile does not affect it. The error is
-// a *v1alpha1.Error with ReasonProfileNotFound, ReasonProfilesInvalid or ReasonInvalidAnnotation. With an error, only Paused is set (from the
-// defaults alone if the profile does not exist).
+// a *v1alpha1.Error with ReasonProfileNotFound, ReasonProfilesInvalid or ReasonInvalidAnnotation. With an error, only Paused is set (from
+// the GatewaySync alone if the profile does not exist).
 func Of(gs *v1alpha1.GatewaySync, profile string, podAnnotations map[string]string) (Settings, error) {
 	pod, podErr := parsePod(podAnnotations)
 	name, p, err := findProfile(gs, cmp.Or(profile, pod.profile), profile == "" || profile == pod.profile)
@@ -124,11 +124,7 @@ func findProfile(gs *v1alpha1.GatewaySync, requested string, annotated bool) (st
 
 // pauses reports whether a gateway with profile p is paused; p may be nil.
 func pauses(gs *v1alpha1.GatewaySync, p *v1alpha1.SyncProfile) bool {
-	paused := gs.Spec.Sync.Defaults.Paused
-	if p != nil {
-		paused = override(p.Paused, paused)
-	}
-	return gs.Paused() || paused
+	return gs.Paused() || p != nil && p.Paused
 }
 
 func merge(gs *v1alpha1.GatewaySync, name string, p *v1alpha1.SyncProfile, pod podSettings) Settings {

@@ -17,7 +17,7 @@ import (
 // plant returns a GatewaySync with defaults, a profile "area" that overrides most of them, and a profile "default".
 func plant() *v1alpha1.GatewaySync {
 	gs := smallest()
-	period, yes, no := int32(60), true, false
+	period, no := int32(60), false
 	gs.Spec.Sync = v1alpha1.SyncSpec{
 		Defaults: v1alpha1.SyncDefaults{
 			ExcludePatterns: []string{"**/.gitkeep", "docs/"},
@@ -38,7 +38,7 @@ func plant() *v1alpha1.GatewaySync {
 				ConflictPolicy:  v1alpha1.ConflictGatewayWins,
 				Prune:           v1alpha1.PruneMirror,
 				DryRun:          &no,
-				Paused:          &yes,
+				Paused:          true,
 			},
 			"default": {Mappings: []v1alpha1.Mapping{{Source: "a", Destination: "b"}}},
 		},
@@ -218,10 +218,10 @@ func TestEffectiveErrors(t *testing.T) {
 			paused := c.profile == "area" // which is paused; Paused is set even if the profile is invalid
 			assert.Equal(t, effective.Settings{Paused: paused}, got)
 
-			gs.Spec.Sync.Defaults.Paused = true
+			gs.Spec.Paused = true
 			got, err = effective.Of(gs, c.profile, c.annotations)
 			require.Error(t, err)
-			assert.True(t, got.Paused, "paused by the defaults, which the profile does not override")
+			assert.True(t, got.Paused, "the GatewaySync is paused")
 		})
 	}
 }
@@ -230,9 +230,9 @@ func TestEffectiveErrors(t *testing.T) {
 func TestPausedWithInvalidAnnotation(t *testing.T) {
 	for profile, want := range map[string]bool{"area": true, "running": false, "default": true, "unknown": true} {
 		t.Run(profile, func(t *testing.T) {
-			gs, no := plant(), false
-			gs.Spec.Sync.Profiles["running"] = v1alpha1.SyncProfile{Paused: &no}
-			gs.Spec.Sync.Defaults.Paused = profile != "area"
+			gs := plant()
+			gs.Spec.Sync.Profiles["running"] = v1alpha1.SyncProfile{}
+			gs.Spec.Paused = profile == "default" || profile == "unknown"
 			got, err := effective.Of(gs, "", map[string]string{v1alpha1.AnnotationProfile: profile, v1alpha1.AnnotationSyncPeriod: "banana"})
 			require.Error(t, err)
 			assert.Equal(t, effective.Settings{Paused: want}, got)

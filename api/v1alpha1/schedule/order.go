@@ -19,8 +19,6 @@ type Step struct {
 	Stage string
 	// Weight is the weight in spec.deployment.syncOrder. Within a stage, higher weights come first.
 	Weight int32
-	// Level is the number of earlier steps of the same stage and weight, which exist because of dependsOn.
-	Level int
 
 	stage int // index of the stage, or the number of stages for gateways in no stage
 }
@@ -30,21 +28,13 @@ type Order struct {
 	steps   []Step
 	stages  []v1alpha1.Stage
 	entries []orderEntry
-	first   map[string]int // results of firstStage for the names in spec.deployment.syncOrder
 }
 
-// orderEntry is an entry of spec.deployment.syncOrder, or a gateway that only dependsOn names.
+// orderEntry is an entry of spec.deployment.syncOrder.
 type orderEntry struct {
 	name   string
 	weight int32
-	level  int
-	after  []dependency // in the order of dependsOn
-}
-
-// dependency is an item of dependsOn, and the index of the entry of the gateways that it names.
-type dependency struct {
-	name  string
-	entry int
+	stage  int // of the gateway with this name; unused for a pattern
 }
 
 // Steps returns the steps of a rollout in their order. There is at least one. A step may have no gateway.
@@ -55,19 +45,18 @@ func StepOf(gs *v1alpha1.GatewaySync, names ...string) int { return OrderOf(gs).
 
 // OrderOf returns the order in which a rollout reaches gateways. If the spec is so large that Validate refuses it, there is one step.
 func OrderOf(gs *v1alpha1.GatewaySync) Order {
-	o := Order{stages: gs.ActiveStages(), first: map[string]int{}}
+	o := Order{stages: gs.ActiveStages()}
 	if TooLarge(gs) {
 		o.stages = nil
 	} else if gs.Spec.Deployment != nil {
-		o.entries = orderEntries(gs.Spec.Deployment.SyncOrder)
-	}
-	for _, e := range o.entries {
-		o.first[e.name] = o.firstStage(e.name)
-		for _, on := range e.after {
-			o.first[on.name] = o.firstStage(on.name)
+		for _, e := range gs.Spec.Deployment.SyncOrder {
+			weight := int32(v1alpha1.DefaultWeight)
+			if e.Weight != nil {
+				weight = *e.Weight
+			}
+			o.entries = append(o.entries, orderEntry{e.Name, weight, o.stageOf(e.Name)})
 		}
 	}
-	o.setLevels()
 	for stage := range len(o.stages) + 1 {
 		o.steps = append(o.steps, o.stepsOf(stage)...)
 	}
@@ -101,7 +90,6 @@ func comparisons(d *v1alpha1.DeploymentSpec) int {
 	}
 	for i := range d.SyncOrder {
 		add(d.SyncOrder[i].Name, true)
-		names += len(d.SyncOrder[i].DependsOn)
 	}
 	return names * patterns
 }
@@ -219,56 +207,6 @@ func matchesGateway(pattern, gateway string) bool {
 	return ok && err == nil
 }
 
-// orderEntries returns the entries of spec.deployment.syncOrder in their order, followed by entries with the defaults for names that only
-// dependsOn has.
-func orderEntries(list []v1alpha1.SyncOrderEntry) []orderEntry {
-	var all []orderEntry
-	for _, e := range list {
-		weight := int32(v1alpha1.DefaultWeight)
-		if e.Weight != nil {
-			weight = *e.Weight
-		}
-		all = append(all, orderEntry{name: e.Name, weight: weight})
-	}
-	added := map[string]int{}
-	for i := range list {
-		for _, name := range list[i].DependsOn {
-			index := slices.IndexFunc(all[:len(list)], func(e orderEntry) bool {
-				return e.name == name || !isPattern(name) && matchesGateway(e.name, name)
-			})
-			if known, ok := added[name]; index < 0 && ok {
-				index = known
-			} else if index < 0 {
-				index, all = len(all), append(all, orderEntry{name: name, weight: v1alpha1.DefaultWeight})
-				added[name] = index
-			}
-			all[i].after = append(all[i].after, dependency{name, index})
-		}
-	}
-	return all
-}
-
-// setLevels computes the levels. Only dependencies on entries of the same weight that are not in an earlier stage matter. In a cycle, which
-// Validate refuses, levels are bounded by the number of entries.
-func (o *Order) setLevels() {
-	for range o.entries {
-		changed := false
-		for i := range o.entries {
-			e := &o.entries[i]
-			for _, on := range e.after {
-				d := &o.entries[on.entry]
-				if d.weight != e.weight || o.lastStage(on.name) < o.firstStage(e.name) || d.level < e.level || e.level >= len(o.entries) {
-					continue
-				}
-				e.level, changed = d.level+1, true
-			}
-		}
-		if !changed {
-			return
-		}
-	}
-}
-
 // stepsOf returns the steps in which a gateway of a stage can be, at least one. It returns nil for the gateways in no stage if a stage
 // covers all gateways.
 func (o *Order) stepsOf(stage int) []Step {
@@ -290,7 +228,7 @@ func (o *Order) stepsOf(stage int) []Step {
 		}
 		covered := false
 		for i, e := range o.entries {
-			if patternsMeet(name, e.name) && (isPattern(e.name) || o.firstStage(e.name) == stage) {
+			if patternsMeet(name, e.name) && (isPattern(e.name) || e.stage == stage) {
 				steps = append(steps, o.step(stage, i))
 			}
 			covered = covered || e.name == "*" || e.name == name
@@ -310,7 +248,7 @@ func (o *Order) stepsOf(stage int) []Step {
 func (o *Order) step(stage, entry int) Step {
 	s := Step{Weight: v1alpha1.DefaultWeight, stage: stage}
 	if entry >= 0 {
-		s.Weight, s.Level = o.entries[entry].weight, o.entries[entry].level
+		s.Weight = o.entries[entry].weight
 	}
 	if stage < len(o.stages) {
 		s.Stage = o.stages[stage].Name
@@ -319,7 +257,7 @@ func (o *Order) step(stage, entry int) Step {
 }
 
 func compareSteps(a, b Step) int {
-	return cmp.Or(cmp.Compare(a.stage, b.stage), cmp.Compare(b.Weight, a.Weight), cmp.Compare(a.Level, b.Level))
+	return cmp.Or(cmp.Compare(a.stage, b.stage), cmp.Compare(b.Weight, a.Weight))
 }
 
 // stageOf returns the index of the stage of a gateway, or the number of stages.
@@ -335,30 +273,6 @@ func (o *Order) stageOf(gateway string) int {
 // entryOf returns the index of the entry of a gateway, or -1.
 func (o *Order) entryOf(gateway string) int {
 	return slices.IndexFunc(o.entries, func(e orderEntry) bool { return matchesGateway(e.name, gateway) })
-}
-
-// firstStage returns the index of the first stage that can have a gateway with this name, or one that matches this pattern.
-func (o *Order) firstStage(name string) int {
-	if i, ok := o.first[name]; ok {
-		return i
-	}
-	if !isPattern(name) {
-		return o.stageOf(name)
-	}
-	for i := range o.stages {
-		if slices.ContainsFunc(o.stages[i].Gateways, func(s string) bool { return patternsMeet(s, name) }) {
-			return i
-		}
-	}
-	return len(o.stages)
-}
-
-// lastStage returns the index of the last such stage.
-func (o *Order) lastStage(name string) int {
-	if !isPattern(name) {
-		return o.firstStage(name)
-	}
-	return len(o.stages)
 }
 
 func isPattern(name string) bool { return strings.Contains(name, "*") }

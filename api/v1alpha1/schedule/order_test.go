@@ -23,8 +23,8 @@ func deployed(d v1alpha1.DeploymentSpec) *v1alpha1.GatewaySync {
 	return gs
 }
 
-func entry(name string, weight int32, on ...string) v1alpha1.SyncOrderEntry {
-	return v1alpha1.SyncOrderEntry{Name: name, Weight: &weight, DependsOn: on}
+func entry(name string, weight int32) v1alpha1.SyncOrderEntry {
+	return v1alpha1.SyncOrderEntry{Name: name, Weight: &weight}
 }
 
 func TestSteps(t *testing.T) {
@@ -34,22 +34,18 @@ func TestSteps(t *testing.T) {
 		steps string
 		of    map[string]int
 	}{
-		"nothing":               {steps: "-/100/0", of: map[string]int{"a": 1}},
-		"stages":                {v1alpha1.DeploymentSpec{Stages: stages}, "dev/100/0 pilot/100/0 -/100/0", map[string]int{"dev-1": 1, "hub": 2, "area-2": 3}},
-		"stages have no effect": {v1alpha1.DeploymentSpec{Strategy: v1alpha1.StrategyAllAtOnce, Stages: stages}, "-/100/0", map[string]int{"dev-1": 1, "area-2": 1}},
+		"nothing":               {steps: "-/100", of: map[string]int{"a": 1}},
+		"stages":                {v1alpha1.DeploymentSpec{Stages: stages}, "dev/100 pilot/100 -/100", map[string]int{"dev-1": 1, "hub": 2, "area-2": 3}},
+		"stages have no effect": {v1alpha1.DeploymentSpec{Strategy: v1alpha1.StrategyAllAtOnce, Stages: stages}, "-/100", map[string]int{"dev-1": 1, "area-2": 1}},
 		"a stage for the rest": {v1alpha1.DeploymentSpec{Stages: append(stages[:1:1], v1alpha1.Stage{Name: "rest", Gateways: []string{"*"}})},
-			"dev/100/0 rest/100/0", map[string]int{"dev-1": 1, "a": 2}},
-		"weights": {v1alpha1.DeploymentSpec{SyncOrder: []v1alpha1.SyncOrderEntry{entry("hub", 200), entry("area-*", 50)}}, "-/200/0 -/100/0 -/50/0",
+			"dev/100 rest/100", map[string]int{"dev-1": 1, "a": 2}},
+		"weights": {v1alpha1.DeploymentSpec{SyncOrder: []v1alpha1.SyncOrderEntry{entry("hub", 200), entry("area-*", 50)}}, "-/200 -/100 -/50",
 			map[string]int{"hub": 1, "x": 2, "area-7": 3}},
-		"dependencies": {v1alpha1.DeploymentSpec{SyncOrder: []v1alpha1.SyncOrderEntry{entry("c", 100, "b"), entry("b", 100, "a")}}, "-/100/0 -/100/1 -/100/2",
-			map[string]int{"a": 1, "b": 2, "c": 3, "x": 1}},
-		"a dependency on a higher weight needs no step": {v1alpha1.DeploymentSpec{SyncOrder: []v1alpha1.SyncOrderEntry{entry("a", 200), entry("b", 100, "a")}},
-			"-/200/0 -/100/0", map[string]int{"a": 1, "b": 2}},
-		"a dependency on an earlier stage needs no step": {v1alpha1.DeploymentSpec{Stages: stages, SyncOrder: []v1alpha1.SyncOrderEntry{entry("line", 100, "hub")}},
-			"dev/100/0 pilot/100/0 -/100/0", map[string]int{"hub": 2, "line": 3}},
+		"an entry without a weight has that of the others": {v1alpha1.DeploymentSpec{SyncOrder: []v1alpha1.SyncOrderEntry{entry("hub", 200), {Name: "area-*"}}},
+			"-/200 -/100", map[string]int{"hub": 1, "area-7": 2, "x": 2}},
 		"weights only in the stages that have such gateways": {v1alpha1.DeploymentSpec{Stages: stages, SyncOrder: []v1alpha1.SyncOrderEntry{entry("hub", 200), entry("area-*", 50)}},
-			"dev/100/0 pilot/200/0 pilot/50/0 -/100/0 -/50/0", map[string]int{"dev-1": 1, "hub": 2, "area-1": 3, "x": 4, "area-2": 5}},
-		"the first entry counts": {v1alpha1.DeploymentSpec{SyncOrder: []v1alpha1.SyncOrderEntry{entry("a-*", 10), entry("*", 20)}}, "-/20/0 -/10/0", map[string]int{"a-1": 2, "b": 1}},
+			"dev/100 pilot/200 pilot/50 -/100 -/50", map[string]int{"dev-1": 1, "hub": 2, "area-1": 3, "x": 4, "area-2": 5}},
+		"the first entry counts": {v1alpha1.DeploymentSpec{SyncOrder: []v1alpha1.SyncOrderEntry{entry("a-*", 10), entry("*", 20)}}, "-/20 -/10", map[string]int{"a-1": 2, "b": 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gs := deployed(c.spec)
@@ -60,7 +56,7 @@ func TestSteps(t *testing.T) {
 				if stage == "" {
 					stage = "-"
 				}
-				shown = append(shown, fmt.Sprintf("%s/%d/%d", stage, s.Weight, s.Level))
+				shown = append(shown, fmt.Sprintf("%s/%d", stage, s.Weight))
 			}
 			assert.Equal(t, c.steps, strings.Join(shown, " "))
 			for gateway, step := range c.of {
@@ -70,7 +66,7 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// For every valid spec, each gateway has a step of its stage and weight, and comes after what it depends on.
+// For every valid spec, each gateway has a step of its stage and weight.
 func TestStepsProperties(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	names := []string{"a-1", "a-2", "b-1", "b-2", "hub", "c"}
@@ -90,7 +86,7 @@ func TestStepsProperties(t *testing.T) {
 			d.Stages = append(d.Stages, v1alpha1.Stage{Name: fmt.Sprintf("s%d", i), Gateways: pick(2)})
 		}
 		for range random.IntN(4) {
-			d.SyncOrder = append(d.SyncOrder, entry(patterns[random.IntN(len(patterns))], int32(50*random.IntN(4)), pick(3)[1:]...))
+			d.SyncOrder = append(d.SyncOrder, entry(patterns[random.IntN(len(patterns))], int32(50*random.IntN(4))))
 		}
 		gs := deployed(d)
 		steps := schedule.Steps(gs) // of an invalid spec, too
@@ -112,12 +108,6 @@ func TestStepsProperties(t *testing.T) {
 			assert.Equal(t, stage, steps[n-1].Stage, "%s in %+v", g, d)
 			own := entryFor(d.SyncOrder, g)
 			assert.Equal(t, *own.Weight, steps[n-1].Weight, "%s in %+v", g, d)
-			// sequence: one gateway, all that it depends on
-			for _, on := range own.DependsOn {
-				if own.Name == g && !strings.Contains(on, "*") {
-					assert.Less(t, schedule.StepOf(gs, on), n, "%s before %s in %+v", on, g, d)
-				}
-			}
 		}
 	}
 	assert.Greater(t, valid, 500)
@@ -132,11 +122,6 @@ func entryFor(order []v1alpha1.SyncOrderEntry, gateway string) v1alpha1.SyncOrde
 		}
 	}
 	return entry("", v1alpha1.DefaultWeight)
-}
-
-func TestDependencyLoop(t *testing.T) {
-	errs := validation.GatewaySync(deployed(v1alpha1.DeploymentSpec{SyncOrder: []v1alpha1.SyncOrderEntry{entry("x", 100, "b"), entry("a", 100, "b"), entry("b", 100, "a")}}))
-	assert.Contains(t, errs.ToAggregate().Error(), "a → b → a")
 }
 
 func smallest() *v1alpha1.GatewaySync {
@@ -154,7 +139,7 @@ func TestLargestOrders(t *testing.T) {
 		s := strings.Repeat("a*", stars)
 		return s + strings.Repeat("a", 240-len(s)) + fmt.Sprint(i)
 	}
-	spec := func(stages, gateways, entries, dependsOn, stagePatterns, entryPatterns int) v1alpha1.DeploymentSpec {
+	spec := func(stages, gateways, entries, stagePatterns, entryPatterns int) v1alpha1.DeploymentSpec {
 		var d v1alpha1.DeploymentSpec
 		n := 0
 		next := func(patterns *int) string {
@@ -172,16 +157,8 @@ func TestLargestOrders(t *testing.T) {
 			}
 			d.Stages = append(d.Stages, s)
 		}
-		for i := range entries {
-			e := v1alpha1.SyncOrderEntry{Name: next(&entryPatterns)}
-			if i > 0 {
-				e.DependsOn = []string{d.SyncOrder[i-1].Name}
-			}
-			for len(e.DependsOn) < dependsOn {
-				none := 0
-				e.DependsOn = append(e.DependsOn, next(&none))
-			}
-			d.SyncOrder = append(d.SyncOrder, e)
+		for range entries {
+			d.SyncOrder = append(d.SyncOrder, v1alpha1.SyncOrderEntry{Name: next(&entryPatterns)})
 		}
 		return d
 	}
@@ -190,12 +167,12 @@ func TestLargestOrders(t *testing.T) {
 		refused bool
 		slow    bool // make test-cluster runs it
 	}{
-		"patterns":              {spec(16, 256, 256, 32, 16*256, 256), true, false},
-		"names":                 {spec(16, 256, 256, 32, 0, 0), false, true},
-		"names, and a pattern":  {spec(16, 256, 128, 32, 1, 0), false, true},
-		"patterns in the order": {spec(1, 1, 48, 2, 0, 47), false, false},
-		"patterns in stages":    {spec(4, 8, 120, 1, 32, 0), false, false},
-		"patterns in both":      {spec(4, 8, 64, 2, 16, 16), false, false},
+		"patterns":              {spec(16, 256, 256, 16*256, 256), true, false},
+		"names":                 {spec(16, 256, 256, 0, 0), false, true},
+		"names, and a pattern":  {spec(16, 256, 128, 1, 0), false, true},
+		"patterns in the order": {spec(1, 1, 48, 0, 47), false, false},
+		"patterns in stages":    {spec(4, 8, 120, 32, 0), false, false},
+		"patterns in both":      {spec(4, 8, 64, 16, 16), false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() && c.slow {

@@ -4,7 +4,6 @@ import (
 	"crypto/x509"
 	"regexp"
 	"slices"
-	"strings"
 	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -17,7 +16,6 @@ import (
 const (
 	maxStageGateways = 256
 	maxSyncOrder     = 256
-	maxDependsOn     = 32
 	maxWeight        = 1000
 	maxBundle        = 16384 // bytes of caBundle
 	maxURL           = 2048
@@ -73,18 +71,12 @@ func validateStage(at *field.Path, stages []v1alpha1.Stage, i int) field.ErrorLi
 			errs = append(errs, fielderr.Invalid(at.Child("postSyncWait"), w, problem))
 		}
 	}
-	if s.HealthCheckURL != "" && s.HealthCheck != nil {
-		errs = append(errs, field.Forbidden(at.Child("healthCheckUrl"), "healthCheck has the same purpose: keep one of them"))
-	}
-	if s.HealthCheckURL != "" {
-		errs = append(errs, validateHealthURL(at.Child("healthCheckUrl"), strings.TrimPrefix(s.HealthCheckURL, "GET "), maxURL-len("GET "))...)
-	}
 	return append(errs, validateHealthCheck(at.Child("healthCheck"), s.HealthCheck)...)
 }
 
 // validateHealthURL checks the URL of a health check. The error does not contain it, because it may have a password.
-func validateHealthURL(at *field.Path, url string, maxLength int) field.ErrorList {
-	if utf8.RuneCountInString(url) > maxLength || !healthURLRegexp.MatchString(url) {
+func validateHealthURL(at *field.Path, url string) field.ErrorList {
+	if utf8.RuneCountInString(url) > maxURL || !healthURLRegexp.MatchString(url) {
 		return field.ErrorList{field.Invalid(at, "", "use http:// or https:// and a host, without a user: such as http://dev-gateway:8088/StatusPing")}
 	}
 	return nil
@@ -94,7 +86,7 @@ func validateHealthCheck(at *field.Path, c *v1alpha1.HealthCheck) field.ErrorLis
 	if c == nil {
 		return nil
 	}
-	errs := validateHealthURL(at.Child("url"), c.URL, maxURL)
+	errs := validateHealthURL(at.Child("url"), c.URL)
 	if c.ExpectedStatus != 0 && (c.ExpectedStatus < 100 || c.ExpectedStatus > 599) {
 		errs = append(errs, field.Invalid(at.Child("expectedStatus"), c.ExpectedStatus, "use a status code from 100 to 599"))
 	}
@@ -138,85 +130,6 @@ func validateSyncOrder(at *field.Path, d *v1alpha1.DeploymentSpec) field.ErrorLi
 		if e.Weight != nil && (*e.Weight < 0 || *e.Weight > maxWeight) {
 			errs = append(errs, field.Invalid(entry.Child("weight"), *e.Weight, "use from 0 to 1000"))
 		}
-		if len(e.DependsOn) > maxDependsOn {
-			errs = append(errs, field.TooMany(entry.Child("dependsOn"), len(e.DependsOn), maxDependsOn))
-		}
-		for j, on := range e.DependsOn {
-			errs = append(errs, validateGatewayPattern(entry.Child("dependsOn").Index(j), on)...)
-		}
-	}
-	if len(errs) > 0 {
-		return errs
-	}
-	return validateDependencies(at, d, names)
-}
-
-// validateDependencies checks the dependencies of a sync order whose fields are valid. names are the names of its entries.
-func validateDependencies(at *field.Path, d *v1alpha1.DeploymentSpec, names map[string]bool) field.ErrorList {
-	o := OrderOf(&v1alpha1.GatewaySync{Spec: v1alpha1.GatewaySyncSpec{Deployment: d}})
-	if cycle := o.cycle(); cycle != nil {
-		return field.ErrorList{field.Invalid(at.Index(cycle[0]).Child("dependsOn"), fielderr.Shorten(o.entries[cycle[0]].name), "depends on itself: "+o.arrows(cycle)+"; remove one of them")}
-	}
-	var errs field.ErrorList
-	for i, e := range d.SyncOrder {
-		entry := &o.entries[i]
-		for j, on := range e.DependsOn {
-			problem := ""
-			switch dependency := &o.entries[entry.after[j].entry]; {
-			case isPattern(on) && !names[on]:
-				problem = "is a pattern that is not the name of an entry: add it to syncOrder"
-			case o.firstStage(on) > o.lastStage(e.Name):
-				problem = "changes in a later stage: depend on gateways of the same stage or an earlier one"
-			case o.lastStage(on) >= o.firstStage(e.Name) && dependency.weight < entry.weight:
-				problem = "has a lower weight, so it changes later: raise its weight"
-			}
-			if problem != "" {
-				errs = append(errs, fielderr.Invalid(at.Index(i).Child("dependsOn").Index(j), on, problem))
-			}
-		}
 	}
 	return errs
-}
-
-// cycle returns the indexes of entries that depend on each other in a cycle, or nil. The first index is the lowest one.
-func (o *Order) cycle() []int {
-	done := make([]bool, len(o.entries))
-	var path []int
-	var visit func(i int) []int
-	visit = func(i int) []int {
-		if start := slices.Index(path, i); start >= 0 {
-			return path[start:]
-		}
-		if done[i] {
-			return nil
-		}
-		path = append(path, i)
-		for _, d := range o.entries[i].after {
-			if found := visit(d.entry); found != nil {
-				return found
-			}
-		}
-		path, done[i] = path[:len(path)-1], true
-		return nil
-	}
-	for i := range o.entries {
-		if found := visit(i); found != nil {
-			lowest := slices.Index(found, slices.Min(found))
-			return slices.Concat(found[lowest:], found[:lowest])
-		}
-	}
-	return nil
-}
-
-// arrows shows a cycle, or the first names of a long one.
-func (o *Order) arrows(cycle []int) string {
-	const maxNames = 3
-	var names []string
-	for _, i := range cycle[:min(len(cycle), maxNames)] {
-		names = append(names, fielderr.Shorten(o.entries[i].name))
-	}
-	if len(cycle) > maxNames {
-		names = append(names, "…")
-	}
-	return strings.Join(append(names, names[0]), " → ")
 }

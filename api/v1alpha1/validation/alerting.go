@@ -50,11 +50,7 @@ func validateAlertWebhook(path *field.Path, w *v1alpha1.AlertWebhook) field.Erro
 	errs = append(errs, validateSecret(path.Child("integrationKeySecretRef"), w.IntegrationKeySecretRef)...)
 	errs = append(errs, validateSecret(path.Child("signingSecretRef"), w.SigningSecretRef)...)
 	errs = append(errs, validateSecret(path.Child("caSecretRef"), w.CASecretRef)...)
-	if len(w.On) > 0 && len(w.Topics) > 0 {
-		errs = append(errs, field.Forbidden(path.Child("on"), "set topics, and not on"))
-	}
-	errs = append(errs, validateTopics(path.Child("topics"), w.Type, w.Topics)...)
-	return append(errs, validateTopics(path.Child("on"), w.Type, w.On)...)
+	return append(errs, validateTopics(path.Child("topics"), w.Type, w.Topics)...)
 }
 
 func validateTopics(path *field.Path, kind v1alpha1.AlertType, topics []v1alpha1.AlertTopic) field.ErrorList {

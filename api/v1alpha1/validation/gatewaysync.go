@@ -112,10 +112,6 @@ func validateGateway(path *field.Path, g *v1alpha1.GatewaySpec) field.ErrorList 
 	if g.Port != nil && (*g.Port < 1 || *g.Port > 65535) {
 		errs = append(errs, field.Invalid(path.Child("port"), *g.Port, "use from 1 to 65535; Ignition's defaults are 8088 and 8043"))
 	}
-	if g.API != nil && g.APIKeySecretRef != nil {
-		errs = append(errs, field.Forbidden(path.Child("apiKeySecretRef"), "api says the same thing: keep one of them"))
-	}
-	errs = append(errs, validateSecret(path.Child("apiKeySecretRef"), g.APIKeySecretRef)...)
 	if g.API != nil {
 		errs = append(errs, required(path.Child("api", "secretName"), g.API.SecretName, objectNamePattern, 253, "use the name of a Secret")...)
 		errs = append(errs, optional(path.Child("api", "secretKey"), g.API.SecretKey, keyPattern, 253, "use a key of that Secret")...)

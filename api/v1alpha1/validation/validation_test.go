@@ -115,7 +115,7 @@ func TestMessageLength(t *testing.T) {
 		Patches: []v1alpha1.Patch{{File: long, Set: map[string]v1alpha1.PatchValue{long: v1alpha1.PatchValue(long)}}}}}}}
 	gs.Spec.Deployment = &v1alpha1.DeploymentSpec{
 		Stages:    []v1alpha1.Stage{{Name: long, Gateways: []string{long}}, {Name: long, Gateways: []string{long}}},
-		SyncOrder: []v1alpha1.SyncOrderEntry{{Name: long}, {Name: long, DependsOn: []string{long}}},
+		SyncOrder: []v1alpha1.SyncOrderEntry{{Name: long}, {Name: long}},
 		Windows:   []v1alpha1.MaintenanceWindow{{Name: long, Schedule: long, Duration: long, TimeZone: long}, {Name: long}},
 	}
 	errs := validation.GatewaySync(gs)

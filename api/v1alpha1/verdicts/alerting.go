@@ -7,8 +7,8 @@ func alerting() []Case {
 	return []Case{
 		good("alerting that is empty", O{"alerting": O{}}),
 		good("slack", hook(O{"type": "slack", "urlSecretRef": ref("url")})),
-		good("pagerduty", hook(O{"type": "pagerduty", "integrationKeySecretRef": ref("key"), "topics": L{"NotReady", "ScanFailure", "AutoRollback"}})),
-		good("a webhook with a signature", hook(O{"type": "webhook", "urlSecretRef": ref("url"), "signingSecretRef": ref("key"), "on": L{"SyncCompleted", "Ready"}})),
+		good("pagerduty", hook(O{"type": "pagerduty", "integrationKeySecretRef": ref("key"), "topics": L{"NotReady", "ScanFailed", "AutoRollbackPerformed"}})),
+		good("a webhook with a signature", hook(O{"type": "webhook", "urlSecretRef": ref("url"), "signingSecretRef": ref("key"), "topics": L{"SyncCompleted", "Ready"}})),
 		good("teams with a private authority", hook(O{"type": "teams", "urlSecretRef": ref("url"), "caSecretRef": ref("ca")})),
 		bad("an authority without a key", field+"caSecretRef.key", hook(O{"type": "slack", "urlSecretRef": ref("url"), "caSecretRef": O{"name": "alerts"}})),
 		bad("a webhook without a type", field+"type", hook(O{"urlSecretRef": ref("url")})),
@@ -21,8 +21,6 @@ func alerting() []Case {
 		bad("an unknown word", field+"topics[0]", hook(O{"type": "slack", "urlSecretRef": ref("url"), "topics": L{"Everything"}})),
 		bad("a word twice", field+"topics[1]", hook(O{"type": "slack", "urlSecretRef": ref("url"), "topics": L{"Ready", "Ready"}})),
 		bad("news for pagerduty", field+"topics[0]", hook(O{"type": "pagerduty", "integrationKeySecretRef": ref("key"), "topics": L{"SyncCompleted"}})),
-		bad("news for pagerduty, by the other name", field+"on[0]", hook(O{"type": "pagerduty", "integrationKeySecretRef": ref("key"), "on": L{"SyncCompleted"}})),
-		bad("topics by both names", field+"on", hook(O{"type": "slack", "urlSecretRef": ref("url"), "topics": L{"Ready"}, "on": L{"NotReady"}})),
 		bad("nine webhooks", "spec.alerting.webhooks", O{"alerting": O{"webhooks": times(9, func(int) any { return O{"type": "slack", "urlSecretRef": ref("url")} })}}),
 	}
 }

@@ -24,27 +24,24 @@ func rollouts() []Case {
 		return stage("healthCheck", c)
 	}
 	order := func(entries ...any) O { return O{"deployment": O{"syncOrder": entries}} }
-	on := func(name string, names ...any) O { return O{"name": name, "dependsOn": names} }
 	const (
 		field    = "spec.deployment.stages[0]."
-		noGraph  = "a schema does not follow names from one entry to another"
 		noBundle = "a schema cannot read certificates"
 	)
 	dev := O{"name": "dev", "gateways": L{"dev-*"}}
 	cases := each([]string{"24h1s", "8", "-8h"}, "the wait of a stage", func(name, v string) Case { return bad(name, field+"postSyncWait", stage("postSyncWait", v)) })
 	cases = append(cases, each([]string{"ftp://dev", "http://", "POST http://dev", "http://user@dev/", "http://dev/ x", "http://dev/" + strings.Repeat("a", 2048)}, "the URL of a health check",
-		func(name, v string) Case { return bad(name, field+"healthCheckUrl", stage("healthCheckUrl", v)) })...)
+		func(name, v string) Case { return bad(name, field+"healthCheck.url", check("url", v)) })...)
 	cases = append(cases, each([]string{"61s", "0s", "5"}, "the timeout of a health check", func(name, v string) Case { return bad(name, field+"healthCheck.timeout", check("timeout", v)) })...)
 	return append(cases,
 		good("a stage with the defaults", stage("postSyncWait", nil)),
-		good("a health check with a method", stage("healthCheckUrl", "GET https://dev.example.com:8043/StatusPing?a=b")),
+		good("a health check with a port and a query", check("url", "https://dev.example.com:8043/StatusPing?a=b")),
 		good("every field of stages and their order", O{"validation": O{"dryRunBefore": true}, "deployment": O{"strategy": "canary", "stages": L{
 			O{"name": "dev", "gateways": L{"dev-*", "test"}, "postSyncWait": "0s", "requireApproval": true, "healthCheck": O{"url": "https://dev.example.com/StatusPing",
 				"expectedStatus": 204, "timeout": "1m", "failureThreshold": 100, "insecureSkipVerify": true}},
 			O{"name": "rest", "gateways": L{"*"}, "postSyncWait": "24h"}},
-			"syncOrder": L{O{"name": "hub", "weight": 1000}, O{"name": "area-*", "weight": 0, "dependsOn": L{"hub", "test"}}}}}),
+			"syncOrder": L{O{"name": "hub", "weight": 1000}, O{"name": "area-*", "weight": 0}}}}),
 		good("stages that are ignored", O{"deployment": O{"strategy": "all-at-once", "stages": L{dev}}}),
-		good("a dependency on an earlier stage", O{"deployment": O{"stages": L{dev}, "syncOrder": L{on("line-1", "dev-1")}}}),
 		bad("a strategy", "spec.deployment.strategy", O{"deployment": O{"strategy": "blue-green"}}),
 		bad("canary without stages", "spec.deployment.stages", O{"deployment": O{"strategy": "canary"}}),
 		bad("17 stages", "spec.deployment.stages", O{"deployment": O{"stages": times(17, func(i int) any {
@@ -58,8 +55,6 @@ func rollouts() []Case {
 		bad("a stage that leaves gateways out", field+"gateways", stage("gateways", nil)),
 		bad("257 gateways of a stage", field+"gateways", stage("gateways", times(257, func(i int) any { return fmt.Sprintf("g%d", i) }))),
 		bad("a gateway of a stage", field+"gateways[0]", stage("gateways", L{"[a"})),
-		bad("two health checks of a stage", field+"healthCheckUrl", O{"deployment": O{"stages": L{O{"name": "dev", "gateways": L{"dev"}, "healthCheckUrl": "http://dev",
-			"healthCheck": O{"url": "http://dev"}}}}}),
 		bad("a health check without a URL", field+"healthCheck.url", check("url", nil)),
 		bad("a status that is not one", field+"healthCheck.expectedStatus", check("expectedStatus", 99)),
 		bad("too many failures", field+"healthCheck.failureThreshold", check("failureThreshold", 101)),
@@ -68,13 +63,6 @@ func rollouts() []Case {
 		bad("a weight of an entry", "spec.deployment.syncOrder[0].weight", order(O{"name": "hub", "weight": 1001})),
 		bad("an entry without a name", "spec.deployment.syncOrder[0].name", order(O{"weight": 1})),
 		bad("two entries with one name", "spec.deployment.syncOrder[1].name", order(O{"name": "hub"}, O{"name": "hub"})),
-		bad("33 dependencies", "spec.deployment.syncOrder[0].dependsOn", order(O{"name": "hub", "dependsOn": times(33, func(i int) any { return fmt.Sprintf("g%d", i) })})),
-		bad("a dependency that is not a name", "spec.deployment.syncOrder[0].dependsOn[0]", order(on("hub", "a b"))),
-		goOnly(noGraph, "a gateway that depends on itself", "spec.deployment.syncOrder[0].dependsOn", order(on("hub", "hub"))),
-		goOnly(noGraph, "a loop", "spec.deployment.syncOrder[0].dependsOn", order(on("a", "b"), on("b", "c"), on("c", "a"))),
-		goOnly(noGraph, "a pattern that is not listed", "spec.deployment.syncOrder[0].dependsOn[0]", order(on("hub", "area-*"))),
-		goOnly(noGraph, "a dependency with a lower weight", "spec.deployment.syncOrder[0].dependsOn[0]", order(on("hub", "area"), O{"name": "area", "weight": 99})),
-		goOnly(noGraph, "a dependency on a later stage", "spec.deployment.syncOrder[0].dependsOn[0]", O{"deployment": O{"stages": L{dev}, "syncOrder": L{on("dev-1", "line-1")}}}),
 	)
 }
 

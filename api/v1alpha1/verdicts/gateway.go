@@ -36,8 +36,6 @@ func gateways() []Case {
 	return append(ports,
 		good("a gateway over https", gateway(O{"port": 8043, "tls": true,
 			"tlsConfig": O{"caSecretRef": key, "serverName": "gw.example.com"}, "api": O{"secretName": "api"}})),
-		good("the older form of the API key", gateway(O{"apiKeySecretRef": key})),
-		bad("an API key in both forms", "spec.gateway.apiKeySecretRef", gateway(O{"apiKeySecretRef": key, "api": O{"secretName": "a"}})),
 		bad("an API key without a secret", "spec.gateway.api.secretName", gateway(O{"api": O{}})),
 		bad("an API key with a slash in its key", "spec.gateway.api.secretKey", gateway(O{"api": O{"secretName": "a", "secretKey": "a/b"}})),
 		wrongType("a port beyond 32 bits", gateway(O{"port": 99999999999})),

@@ -139,7 +139,7 @@ func (s *Scene) Rollout(name string, phase v1alpha1.RolloutPhase) *v1alpha1.Gate
 	gs.Spec.Git.Repo, gs.Spec.Git.Ref = "https://git.example.com/plant/"+name+".git", "main"
 	gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{
 		{Name: "dev", Gateways: []string{name + "-1"}},
-		{Name: "canary", Gateways: []string{name + "-2", name + "-3"}, PostSyncWait: "30m", HealthCheckURL: "http://" + name + "-2:8088/StatusPing"},
+		{Name: "canary", Gateways: []string{name + "-2", name + "-3"}, PostSyncWait: "30m", HealthCheck: &v1alpha1.HealthCheck{URL: "http://" + name + "-2:8088/StatusPing"}},
 		{Name: "plant", Gateways: []string{"*"}, RequireApproval: true}}}
 	since := at(12 * time.Minute)
 	o := &v1alpha1.RolloutStatus{Commit: Target, From: Old, Step: 2, Steps: 3, Stage: "canary", Phase: phase, Since: &since}
