@@ -183,14 +183,14 @@ func connectForge(s *propose.Settings, gs *v1alpha1.GatewaySync, b *v1alpha1.Bid
 		return err
 	}
 	s.Remote, s.Provider = remote, forge.NoForge
-	if !b.CreatesPR() || b.Provider == forge.NoForge {
+	if b.Provider == forge.NoForge {
 		return nil
 	}
 	if s.Provider = b.Provider; s.Provider == "" {
 		s.Provider = forge.ProviderOf(gs.Spec.Git.Repo)
 	}
 	if s.Provider == "" {
-		return invalid("the forge cannot be recognized from the host of git.repo: set provider, or createPR: false")
+		return invalid("the forge cannot be recognized from the host of git.repo: set provider; none only pushes the branch")
 	}
 	s.Forge, err = forge.New(s.Provider, forge.Config{
 		Repository: gs.Spec.Git.Repo, APIBaseURL: b.APIBaseURL, Token: token, Transport: remote.APITransport(),

@@ -40,7 +40,7 @@ func TestRolloutOfChange(t *testing.T) {
 		"a fleet without status": {func(l *line) {
 			l.published, l.gs.Status, l.want.Commit = v1alpha1.SyncTargetSpec{}, v1alpha1.GatewaySyncStatus{}, commitB
 		}, 2, v1alpha1.RolloutSoaking},
-		"all at once":                      {func(l *line) { l.gs.Spec.Deployment.Strategy = v1alpha1.StrategyAllAtOnce; l.want.Commit = commitB }, 6, ""},
+		"all at once":                      {func(l *line) { l.gs.Spec.Deployment.Stages = nil; l.want.Commit = commitB }, 6, ""},
 		"another stage after the rollout":  {func(l *line) { l.gs.Spec.Deployment.Stages = l.gs.Spec.Deployment.Stages[:1] }, 6, v1alpha1.RolloutDone},
 		"paused":                           {func(l *line) { l.gs.Spec.Paused = true; l.want.Commit = commitB }, 0, v1alpha1.RolloutProgressing},
 		"an empty canary holds":            {func(l *line) { delete(l.at, "dev-1"); delete(l.at, "dev-2"); l.want.Commit = commitB }, 0, v1alpha1.RolloutWaiting},

@@ -37,10 +37,6 @@ type BidirectionalSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$') && duration(self) >= duration('1s') && duration(self) <= duration('10m')`,message="must be a duration from 1s to 10m: numbers with units, such as 30s or 1m30s"
 	Debounce string `json:"debounce,omitempty"`
-	// If false, the agent only pushes the branch.
-	// +optional
-	// +kubebuilder:default=true
-	CreatePR *bool `json:"createPR,omitempty"`
 	// Labels of the pull request. Gitea ignores labels that the repository does not have, other forges create them, and Bitbucket has no
 	// labels.
 	// +optional
@@ -60,7 +56,7 @@ type BidirectionalSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Guardrails ProposalGuardrails `json:"guardrails,omitempty"`
-	// Kind of the forge. Default: derived from the host of git.repo. none pushes the branch only.
+	// Kind of the forge. Default: derived from the host of git.repo. none only pushes the branch.
 	// +optional
 	// +kubebuilder:validation:Enum=github;gitlab;gitea;bitbucket;azuredevops;none
 	Provider string `json:"provider,omitempty"`
@@ -221,7 +217,7 @@ const (
 	ProposalSettling  ProposalState = "Settling"  // the agent waits for the end of debounce
 	ProposalRefused   ProposalState = "Refused"   // a change must not leave the gateway, or cannot be expressed in git
 	ProposalPushing   ProposalState = "Pushing"   // the agent pushes the branch or creates the pull request
-	ProposalPushed    ProposalState = "Pushed"    // the branch is pushed, and createPR is false
+	ProposalPushed    ProposalState = "Pushed"    // the branch is pushed, and provider is none
 	ProposalOpen      ProposalState = "Open"      // the pull request is open
 	ProposalForeign   ProposalState = "Foreign"   // another author committed to the branch, so the agent stopped pushing
 	ProposalMerged    ProposalState = "Merged"    // the pull request was merged
@@ -253,9 +249,6 @@ func DefaultWatchPaths() []string {
 func DefaultProposalExcludes() []string {
 	return []string{"**/.resources/**", "**/secrets/**", "**/*.jar"}
 }
-
-// CreatesPR reports whether a pull request follows the push.
-func (b *BidirectionalSpec) CreatesPR() bool { return b.CreatePR == nil || *b.CreatePR }
 
 // Providers returns the values of spec.bidirectional.provider.
 func Providers() []string {

@@ -6,12 +6,7 @@ import (
 )
 
 // DeploymentSpec says in which order and at which times gateways may change.
-//
-// +kubebuilder:validation:XValidation:rule="!has(self.strategy) || self.strategy != 'canary' || has(self.stages) && size(self.stages) > 0",message="strategy canary needs stages: name the gateways that change first"
 type DeploymentSpec struct {
-	// canary changes the gateways stage by stage. all-at-once ignores the stages. Default: canary if there are stages, otherwise all-at-once.
-	// +optional
-	Strategy DeploymentStrategy `json:"strategy,omitempty"`
 	// Stages of a rollout, in their order. A commit or a changed spec reaches a stage when all gateways of the earlier stages run it,
 	// verified, and stayed healthy. A gateway belongs to the first stage that names it; gateways in no stage come last. A stage without
 	// gateways holds the rollout until the stage is approved. A commit that already ran on every gateway (status.history) skips the stages.
@@ -36,17 +31,6 @@ type DeploymentSpec struct {
 	// +kubebuilder:validation:MaxItems=16
 	Windows []MaintenanceWindow `json:"windows,omitempty"`
 }
-
-// DeploymentStrategy says whether gateways change stage by stage.
-//
-// +kubebuilder:validation:Enum=all-at-once;canary
-type DeploymentStrategy string
-
-// The strategies.
-const (
-	StrategyAllAtOnce DeploymentStrategy = "all-at-once"
-	StrategyCanary    DeploymentStrategy = "canary"
-)
 
 // Stage is a group of gateways that a rollout reaches at the same time.
 type Stage struct {
@@ -221,7 +205,7 @@ func (c *HealthCheck) TimeoutDuration() time.Duration {
 
 // InSteps reports whether gateways do not all follow a new commit at once.
 func (gs *GatewaySync) InSteps() bool {
-	return gs.DryRunBefore() || len(gs.ActiveStages()) > 0 || gs.Spec.Deployment != nil && len(gs.Spec.Deployment.SyncOrder) > 0
+	return gs.DryRunBefore() || len(gs.Stages()) > 0 || gs.Spec.Deployment != nil && len(gs.Spec.Deployment.SyncOrder) > 0
 }
 
 // DryRunBefore reports whether every gateway makes a dry run before the first one changes.
@@ -229,12 +213,12 @@ func (gs *GatewaySync) DryRunBefore() bool {
 	return gs.Spec.Validation != nil && gs.Spec.Validation.DryRunBefore
 }
 
-// ActiveStages returns the stages of a rollout: none if the strategy ignores them.
-func (gs *GatewaySync) ActiveStages() []Stage {
-	if d := gs.Spec.Deployment; d != nil && d.Strategy != StrategyAllAtOnce {
-		return d.Stages
+// Stages returns spec.deployment.stages.
+func (gs *GatewaySync) Stages() []Stage {
+	if gs.Spec.Deployment == nil {
+		return nil
 	}
-	return nil
+	return gs.Spec.Deployment.Stages
 }
 
 // MaintenanceWindows returns spec.deployment.windows.

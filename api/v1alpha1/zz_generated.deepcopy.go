@@ -171,11 +171,6 @@ func (in *BidirectionalSpec) DeepCopyInto(out *BidirectionalSpec) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
-	if in.CreatePR != nil {
-		in, out := &in.CreatePR, &out.CreatePR
-		*out = new(bool)
-		**out = **in
-	}
 	if in.PRLabels != nil {
 		in, out := &in.PRLabels, &out.PRLabels
 		*out = make([]string, len(*in))

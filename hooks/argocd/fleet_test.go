@@ -89,7 +89,7 @@ func TestFleetRollout(t *testing.T) {
 	t.Cleanup(check.Close)
 	p := plant.New(t, 2, func(gs *v1alpha1.GatewaySync) {
 		gs.Spec.AutoRollback = &v1alpha1.AutoRollbackSpec{Enabled: true, Scope: v1alpha1.AutoRollbackRollout}
-		gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Strategy: v1alpha1.StrategyCanary, Stages: []v1alpha1.Stage{
+		gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{
 			{Name: "dev", Gateways: []string{"gw-0"}, HealthCheck: &v1alpha1.HealthCheck{URL: check.URL, FailureThreshold: 1}},
 			{Name: "prod", Gateways: []string{"gw-*"}, RequireApproval: true},
 		}}

@@ -29,7 +29,7 @@ const (
     apiBaseURL: %s
 `
 	// withoutForge pushes a branch.
-	withoutForge = "    createPR: false\n"
+	withoutForge = "    provider: none\n"
 )
 
 const gatewaySyncFormat = `apiVersion: stoker.io/v1alpha1

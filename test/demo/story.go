@@ -269,7 +269,7 @@ func changeGoesBack(ctx context.Context, w *world) (err error) {
 		return err
 	}
 	err = w.edit(func(gs *v1alpha1.GatewaySync) {
-		gs.Spec.Bidirectional = &v1alpha1.BidirectionalSpec{Enabled: true, CreatePR: new(bool), Debounce: "1s"}
+		gs.Spec.Bidirectional = &v1alpha1.BidirectionalSpec{Enabled: true, Provider: "none", Debounce: "1s"}
 	})
 	if err != nil {
 		return err

@@ -77,7 +77,6 @@ func inStages(healthCheck string) change {
 		if healthCheck != "" {
 			canary["healthCheck"] = map[string]any{"url": healthCheck}
 		}
-		set(u, "canary", "spec", "deployment", "strategy")
 		set(u, []any{canary, map[string]any{"name": "prod", "gateways": []any{"line-1"}, "requireApproval": true}}, "spec", "deployment", "stages")
 	}
 }

@@ -39,7 +39,7 @@ func newLine(t *testing.T, change ...func(*v1alpha1.GatewaySync)) *line {
 	health := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(l.status.Load())) }))
 	t.Cleanup(health.Close)
 	l.Plant = plant.New(t, 6, append([]func(*v1alpha1.GatewaySync){func(gs *v1alpha1.GatewaySync) {
-		gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Strategy: v1alpha1.StrategyCanary, Stages: []v1alpha1.Stage{
+		gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{
 			{Name: "dev", Gateways: []string{"gw-0"}, PostSyncWait: "3s", HealthCheck: &v1alpha1.HealthCheck{URL: health.URL + "/StatusPing"}},
 			{Name: "pilot", Gateways: []string{"gw-1", "gw-2"}, RequireApproval: true},
 		}}

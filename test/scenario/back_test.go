@@ -11,7 +11,7 @@ import (
 )
 
 // back are settings that propose what a Designer saves in the project line, on a git server without a forge.
-const back = "    createPR: false\n    debounce: 1s\n    watchPaths: [\"projects/line/**\"]\n"
+const back = "    provider: none\n    debounce: 1s\n    watchPaths: [\"projects/line/**\"]\n"
 
 const branch = "gateway-changes/standalone/gw"
 
@@ -110,7 +110,7 @@ func TestSecretsStayOnGateway(t *testing.T) {
 // TestSyncWaitsForPush changes a view on the gateway and in git at once: the sync waits until the gateway's version is pushed.
 func TestSyncWaitsForPush(t *testing.T) {
 	p := newPlant(t)
-	p.spec.back = "    createPR: false\n    debounce: 5s\n    watchPaths: [\"projects/line/**\"]\n"
+	p.spec.back = "    provider: none\n    debounce: 5s\n    watchPaths: [\"projects/line/**\"]\n"
 	p.repo.Commit("first", site()...)
 	p.start()
 	p.synced(p.repo.Head())

@@ -227,7 +227,6 @@ func bidirectional(gs *v1alpha1.GatewaySync, p *v1alpha1.SyncProfile) *v1alpha1.
 	b.Debounce = cmp.Or(b.Debounce, v1alpha1.DefaultDebounce)
 	b.ConflictStrategy = cmp.Or(b.ConflictStrategy, v1alpha1.StrategyGitWins)
 	b.OnClosed = cmp.Or(b.OnClosed, v1alpha1.OnClosedKeep)
-	b.CreatePR = new(b.CreatesPR())
 	if len(b.WatchPaths) == 0 {
 		b.WatchPaths = v1alpha1.DefaultWatchPaths()
 	}

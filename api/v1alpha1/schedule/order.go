@@ -45,7 +45,7 @@ func StepOf(gs *v1alpha1.GatewaySync, names ...string) int { return OrderOf(gs).
 
 // OrderOf returns the order in which a rollout reaches gateways. If the spec is so large that Validate refuses it, there is one step.
 func OrderOf(gs *v1alpha1.GatewaySync) Order {
-	o := Order{stages: gs.ActiveStages()}
+	o := Order{stages: gs.Stages()}
 	if TooLarge(gs) {
 		o.stages = nil
 	} else if gs.Spec.Deployment != nil {
@@ -139,7 +139,7 @@ func (o *Order) nameOf(names []string) string {
 
 // StageOf returns the stage of a gateway with these names, or nil if it is in none.
 func StageOf(gs *v1alpha1.GatewaySync, names ...string) *v1alpha1.Stage {
-	for i, s := range gs.ActiveStages() {
+	for i, s := range gs.Stages() {
 		if matchesAny(s.Gateways, names...) {
 			return &gs.Spec.Deployment.Stages[i]
 		}
@@ -169,7 +169,7 @@ func Unmatched(gs *v1alpha1.GatewaySync) string {
 			}
 		}
 	}
-	for _, s := range gs.ActiveStages() {
+	for _, s := range gs.Stages() {
 		add("stage "+s.Name, s.Gateways...)
 	}
 	for _, e := range d.SyncOrder {

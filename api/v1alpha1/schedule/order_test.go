@@ -34,9 +34,8 @@ func TestSteps(t *testing.T) {
 		steps string
 		of    map[string]int
 	}{
-		"nothing":               {steps: "-/100", of: map[string]int{"a": 1}},
-		"stages":                {v1alpha1.DeploymentSpec{Stages: stages}, "dev/100 pilot/100 -/100", map[string]int{"dev-1": 1, "hub": 2, "area-2": 3}},
-		"stages have no effect": {v1alpha1.DeploymentSpec{Strategy: v1alpha1.StrategyAllAtOnce, Stages: stages}, "-/100", map[string]int{"dev-1": 1, "area-2": 1}},
+		"nothing": {steps: "-/100", of: map[string]int{"a": 1}},
+		"stages":  {v1alpha1.DeploymentSpec{Stages: stages}, "dev/100 pilot/100 -/100", map[string]int{"dev-1": 1, "hub": 2, "area-2": 3}},
 		"a stage for the rest": {v1alpha1.DeploymentSpec{Stages: append(stages[:1:1], v1alpha1.Stage{Name: "rest", Gateways: []string{"*"}})},
 			"dev/100 rest/100", map[string]int{"dev-1": 1, "a": 2}},
 		"weights": {v1alpha1.DeploymentSpec{SyncOrder: []v1alpha1.SyncOrderEntry{entry("hub", 200), entry("area-*", 50)}}, "-/200 -/100 -/50",

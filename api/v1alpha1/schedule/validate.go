@@ -29,10 +29,6 @@ func Validate(at *field.Path, d *v1alpha1.DeploymentSpec) field.ErrorList {
 		return nil
 	}
 	_, errs := ParseWindows(d.Windows)
-	errs = append(errs, fielderr.OneOf(at.Child("strategy"), d.Strategy, v1alpha1.StrategyAllAtOnce, v1alpha1.StrategyCanary)...)
-	if d.Strategy == v1alpha1.StrategyCanary && len(d.Stages) == 0 {
-		errs = append(errs, field.Required(at.Child("stages"), "strategy canary needs stages: name the gateways that change first"))
-	}
 	if len(d.Stages) > v1alpha1.MaxStages {
 		return append(errs, field.TooMany(at.Child("stages"), len(d.Stages), v1alpha1.MaxStages))
 	}

@@ -34,7 +34,7 @@ func bidirectional() []Case {
 		good("bidirectional sync with the defaults", O{"bidirectional": O{}}),
 		good("every field of bidirectional", O{"bidirectional": O{
 			"enabled": true, "watchPaths": L{"projects/**", "config/resources/{core,site}/**"}, "targetBranch": "gateways/{{ .GatewayName }}-{{.Profile}}",
-			"baseBranch": "release/2026", "debounce": "1m", "createPR": false, "prLabels": L{"gateway-change"}, "conflictStrategy": "gatewayWins",
+			"baseBranch": "release/2026", "debounce": "1m", "prLabels": L{"gateway-change"}, "conflictStrategy": "gatewayWins",
 			"guardrails": O{"maxFileSize": "512Ki", "maxTotalSize": "1048576", "maxFilesPerPR": 1000, "excludePatterns": L{"**/*.bin"}},
 			"signing":    O{"format": "ssh", "keySecretRef": O{"name": "sign", "key": "id"}},
 			"provider":   "gitea", "apiBaseURL": "https://git.example.com/api/v1", "authors": O{"admin": "Jane Doe <jane@example.com>"}, "onClosed": "revert",

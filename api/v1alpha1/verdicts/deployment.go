@@ -36,14 +36,11 @@ func rollouts() []Case {
 	return append(cases,
 		good("a stage with the defaults", stage("postSyncWait", nil)),
 		good("a health check with a port and a query", check("url", "https://dev.example.com:8043/StatusPing?a=b")),
-		good("every field of stages and their order", O{"validation": O{"dryRunBefore": true}, "deployment": O{"strategy": "canary", "stages": L{
+		good("every field of stages and their order", O{"validation": O{"dryRunBefore": true}, "deployment": O{"stages": L{
 			O{"name": "dev", "gateways": L{"dev-*", "test"}, "postSyncWait": "0s", "requireApproval": true, "healthCheck": O{"url": "https://dev.example.com/StatusPing",
 				"expectedStatus": 204, "timeout": "1m", "failureThreshold": 100, "insecureSkipVerify": true}},
 			O{"name": "rest", "gateways": L{"*"}, "postSyncWait": "24h"}},
 			"syncOrder": L{O{"name": "hub", "weight": 1000}, O{"name": "area-*", "weight": 0}}}}),
-		good("stages that are ignored", O{"deployment": O{"strategy": "all-at-once", "stages": L{dev}}}),
-		bad("a strategy", "spec.deployment.strategy", O{"deployment": O{"strategy": "blue-green"}}),
-		bad("canary without stages", "spec.deployment.stages", O{"deployment": O{"strategy": "canary"}}),
 		bad("17 stages", "spec.deployment.stages", O{"deployment": O{"stages": times(17, func(i int) any {
 			return O{"name": fmt.Sprintf("s%d", i), "gateways": L{fmt.Sprintf("g%d", i)}}
 		})}}),

@@ -46,7 +46,7 @@ func measureRollout(ctx context.Context, s settings, admin kube.Clients, dir str
 
 // setStages sets the stages.
 func (r *rollout) setStages(gs *v1alpha1.GatewaySync) {
-	d := &v1alpha1.DeploymentSpec{Strategy: v1alpha1.StrategyCanary}
+	d := &v1alpha1.DeploymentSpec{}
 	for i := range r.of.sites {
 		s := v1alpha1.Stage{Name: fmt.Sprintf("stage-%d", i)}
 		for n := range r.of.agents {
