@@ -38,7 +38,7 @@ func newFleet(n int) status.Seen {
 // addGateway adds a pod whose agent reports Synced.
 func addGateway(s *status.Seen, name string) *v1alpha1.SyncReport {
 	uid := types.UID("uid-" + name)
-	s.Pods = append(s.Pods, status.Pod{Namespace: "plant", Name: name + "-0", UID: uid, ServiceAccount: "default", Agent: true,
+	s.Pods = append(s.Pods, status.Pod{Namespace: "plant", Name: name + "-0", UID: uid, Agent: true,
 		Labels: map[string]string{v1alpha1.LabelCRName: "site"}, Annotations: map[string]string{v1alpha1.AnnotationInject: "true", v1alpha1.AnnotationGatewayName: name}})
 	started := metav1.NewTime(noon.Add(-time.Minute))
 	r := &v1alpha1.SyncReport{ObjectMeta: metav1.ObjectMeta{Name: name + "-0", Namespace: "plant", OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", Name: name + "-0", UID: uid}}}}

@@ -28,7 +28,6 @@ func stripped(obj any) (any, error) {
 	if len(s.Labels)+len(s.Annotations) == 0 {
 		return s, nil // not a gateway
 	}
-	s.Spec.ServiceAccountName = p.Spec.ServiceAccountName
 	if why := kube.Stuck(p); why != kube.Pending { // the time before a pod's first report needs no message
 		s.Status.Message = why
 	}
@@ -62,7 +61,7 @@ func podOf(p *corev1.Pod) status.Pod {
 	over := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 	return status.Pod{
 		Namespace: p.Namespace, Name: p.Name, UID: p.UID, Labels: p.Labels, Annotations: p.Annotations,
-		ServiceAccount: p.Spec.ServiceAccountName, Agent: len(p.Spec.Containers) > 0,
+		Agent: len(p.Spec.Containers) > 0,
 		Ended: p.DeletionTimestamp != nil || over, Ending: p.DeletionTimestamp != nil && !over, Stuck: p.Status.Message,
 	}
 }

@@ -22,7 +22,7 @@ type ConfigSyncStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	SourceRevision string `json:"sourceRevision,omitempty"`
-	// First seven digits of the commit.
+	// First seven digits of the commit. For a column of kubectl get, which cannot shorten a value.
 	// +optional
 	// +kubebuilder:validation:MaxLength=7
 	SourceRevisionShort string `json:"sourceRevisionShort,omitempty"`
@@ -35,9 +35,6 @@ type ConfigSyncStatus struct {
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`
 	LastSyncedTime *metav1.Time `json:"lastSyncedTime,omitempty"`
-	// Number of objects that are equal to git.
-	// +optional
-	AppliedTargets int32 `json:"appliedTargets,omitempty"`
 	// Ready objects and all objects of the commit, such as 3/3. An object is ready if the run did not leave it Pending, Held or Failed,
 	// and it is healthy or its health was not checked.
 	// +optional

@@ -21,10 +21,7 @@ import (
 // +kubebuilder:printcolumn:name="Confirmed",type=date,JSONPath=`.status.confirmedAt`,description="How long ago the lead confirmed the status; do not trust it after five minutes"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.summary`,description="What keeps gateways from the desired commit"
-// +kubebuilder:printcolumn:name="Profiles",type=integer,JSONPath=`.status.profileCount`,priority=1
 // +kubebuilder:printcolumn:name="Last Sync",type=date,JSONPath=`.status.lastSyncTime`,priority=1
-// +kubebuilder:printcolumn:name="Last Ref",type=string,JSONPath=`.status.lastSyncRef`,priority=1,description="Ref of the last sync of a gateway"
-// +kubebuilder:printcolumn:name="Last Commit",type=string,JSONPath=`.status.lastSyncCommitShort`,priority=1,description="Commit of the last sync of a gateway"
 // +kubebuilder:printcolumn:name="Repo",type=string,JSONPath=`.spec.git.repo`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 48",message="metadata.name must have at most 48 characters: names of other objects contain it"

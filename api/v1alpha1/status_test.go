@@ -14,7 +14,7 @@ import (
 func TestUnreadableStatusCountsAsEmpty(t *testing.T) {
 	for name, status := range map[string]string{
 		"invalid time":               `{"gatewaysReady":"1/1","lastSyncTime":"2020-01-01t00:00:00z"}`,
-		"a number beyond 32 bits":    `{"profileCount":4294967296}`,
+		"a number beyond 32 bits":    `{"outcome":{"total":4294967296}}`,
 		"list instead of an object":  `{"target":[]}`,
 		"string":                     `"status"`,
 		"zero time":                  `{"history":[{"commit":"a","at":"0001-01-01T00:00:00Z"}]}`,

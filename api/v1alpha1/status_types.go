@@ -66,25 +66,7 @@ type GatewaySyncStatus struct {
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`
 	LastSyncTime *metav1.Time `json:"lastSyncTime,omitempty"`
-	// Ref that was synced last; the first seven digits if it is a commit.
-	// +optional
-	// +kubebuilder:validation:MaxLength=255
-	LastSyncRef string `json:"lastSyncRef,omitempty"`
-	// Commit that was synced last.
-	// +optional
-	// +kubebuilder:validation:MaxLength=40
-	LastSyncCommit string `json:"lastSyncCommit,omitempty"`
-	// First seven digits of lastSyncCommit.
-	// +optional
-	// +kubebuilder:validation:MaxLength=7
-	LastSyncCommitShort string `json:"lastSyncCommitShort,omitempty"`
-	// Whether the desired ref was resolved to a commit.
-	// +optional
-	RefResolutionStatus RefResolutionStatus `json:"refResolutionStatus,omitempty"`
-	// Number of profiles of the spec.
-	// +optional
-	ProfileCount int32 `json:"profileCount,omitempty"`
-	// Synced gateways out of all gateways, such as 3/3.
+	// Synced gateways out of all gateways, such as 3/3. For a column of kubectl get; outcome has the numbers.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	GatewaysReady string `json:"gatewaysReady,omitempty"`
@@ -183,26 +165,13 @@ type RolloutStatus struct {
 	Message string `json:"message,omitempty"`
 }
 
-// RefResolutionStatus says whether the desired ref was resolved.
-//
-// +kubebuilder:validation:Enum=NotResolved;Resolving;Resolved;Error
-type RefResolutionStatus string
-
-// The states of a ref.
-const (
-	RefNotResolved     RefResolutionStatus = "NotResolved"
-	RefResolving       RefResolutionStatus = "Resolving"
-	RefResolved        RefResolutionStatus = "Resolved"
-	RefResolutionError RefResolutionStatus = "Error"
-)
-
 // TargetStatus is the desired ref and its commit.
 type TargetStatus struct {
 	// The desired ref.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	Ref string `json:"ref,omitempty"`
-	// The ref; the first seven digits if it is a commit.
+	// The ref; the first seven digits if it is a commit. For a column of kubectl get, which cannot shorten a value.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	RefShort string `json:"refShort,omitempty"`
@@ -210,7 +179,7 @@ type TargetStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	Commit string `json:"commit,omitempty"`
-	// First seven digits of the commit.
+	// First seven digits of the commit. For a column of kubectl get, which cannot shorten a value.
 	// +optional
 	// +kubebuilder:validation:MaxLength=7
 	CommitShort string `json:"commitShort,omitempty"`
@@ -298,18 +267,10 @@ type DiscoveredGateway struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
-	// Namespace of the pod.
-	// +optional
-	// +kubebuilder:validation:MaxLength=63
-	Namespace string `json:"namespace,omitempty"`
 	// Name of the pod. Two live pods that claim one gateway are both named here, and are not synced.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	PodName string `json:"podName,omitempty"`
-	// ServiceAccount of the pod.
-	// +optional
-	// +kubebuilder:validation:MaxLength=253
-	ServiceAccountName string `json:"serviceAccountName,omitempty"`
 	// Profile of the gateway.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63

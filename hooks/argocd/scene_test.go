@@ -39,7 +39,7 @@ func newScene(t testing.TB) *scene {
 	for i := range 2 {
 		name := fmt.Sprintf("line-%d", i)
 		uid := types.UID("0d4c4d8e-0000-4000-8000-00000000000" + fmt.Sprint(i))
-		s.Pods = append(s.Pods, status.Pod{Namespace: "plant", Name: name, UID: uid, ServiceAccount: "default", Agent: true,
+		s.Pods = append(s.Pods, status.Pod{Namespace: "plant", Name: name, UID: uid, Agent: true,
 			Labels: map[string]string{v1alpha1.LabelCRName: "site"}, Annotations: map[string]string{v1alpha1.AnnotationInject: "true", v1alpha1.AnnotationGatewayName: name}})
 		r := &v1alpha1.SyncReport{}
 		r.Name, r.Namespace = name, "plant"

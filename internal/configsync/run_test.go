@@ -36,7 +36,6 @@ func TestApplyCreatesChangesAndPrunes(t *testing.T) {
 	cs := w.get()
 	assert.Equal(t, first, cs.Status.SourceRevision)
 	assert.Equal(t, "3/3", cs.Status.TargetsReady)
-	assert.Equal(t, int32(3), cs.Status.AppliedTargets)
 	assert.Equal(t, first, cs.Status.LastGood.Commit)
 	assert.Len(t, cs.Status.Inventory, 3)
 	assert.Equal(t, v1alpha1.ConfigCreated, cs.Status.Targets[0].State)

@@ -168,7 +168,7 @@ func (r *Run) setSucceeded(st *v1alpha1.ConfigSyncStatus) {
 func (r *Run) setTargets(st *v1alpha1.ConfigSyncStatus, err error) {
 	total, waits := len(r.targets.objects), r.record.cs.Spec.Apply.Waits()
 	p := r.targets.progress(waits)
-	st.Targets, st.AppliedTargets, st.TargetsReady = p.rows, int32(p.applied), fmt.Sprintf("%d/%d", p.ready, total)
+	st.Targets, st.TargetsReady = p.rows, fmt.Sprintf("%d/%d", p.ready, total)
 	degraded := err != nil && !failure.Is(err, v1alpha1.ReasonProgressing) && (p.started || failure.Is(err, v1alpha1.ReasonUnhealthy) || failure.Is(err, v1alpha1.ReasonProgressDeadlineExceeded) || failure.Is(err, v1alpha1.ReasonPruneFailed))
 	switch {
 	case degraded:

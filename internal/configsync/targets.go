@@ -109,8 +109,8 @@ func (t *targets) pruned() (deleted []string, failed int) {
 // progress is how far a run is with its targets.
 type progress struct {
 	rows []v1alpha1.ConfigTargetStatus
-	// applied counts the objects that are as git has them. ready counts the healthy ones, with those that drifted.
-	applied, ready int
+	// ready counts the healthy objects, with those that drifted.
+	ready int
 	// started means that the run changed an object.
 	started bool
 }
@@ -123,9 +123,6 @@ func (t *targets) progress(waits bool) (p progress) {
 		case v1alpha1.ConfigPending, v1alpha1.ConfigHeld, v1alpha1.ConfigFailed:
 		default:
 			p.started = p.started || x.state != v1alpha1.ConfigUnchanged && x.state != v1alpha1.ConfigDrifted
-			if x.state != v1alpha1.ConfigDrifted {
-				p.applied++
-			}
 			if row.Healthy == nil || *row.Healthy {
 				p.ready++
 			}

@@ -17,13 +17,11 @@ func TestFutureTimestamps(t *testing.T) {
 	future := metav1.NewTime(noon.AddDate(10, 0, 0))
 	s.report(0).Started = &future
 	st := s.write()
-	assert.Equal(t, commitA, st.LastSyncCommit)
 	assert.WithinDuration(t, noon.Add(-time.Minute), st.LastSyncTime.Time, 0, "the time of another gateway must count")
 
 	s.moves(commitB)
 	s.after(time.Minute).takes(0) // its clock is right by now
 	st = s.write()
-	assert.Equal(t, commitB, st.LastSyncCommit)
 	assert.WithinDuration(t, s.Now, st.LastSyncTime.Time, 0)
 	s.after(time.Minute).takes(1)
 	assert.WithinDuration(t, s.Now, s.write().LastSyncTime.Time, 0)
@@ -38,8 +36,7 @@ func TestFutureTimestamps(t *testing.T) {
 			at := metav1.NewTime(s.Now.Add(ahead))
 			s.report(0).Started = &at
 			st := s.write()
-			assert.Equal(t, commit, st.LastSyncCommit, "sync %d", i)
-			assert.WithinDuration(t, at.Time, st.LastSyncTime.Time, 0)
+			assert.WithinDuration(t, at.Time, st.LastSyncTime.Time, 0, "sync %d", i)
 		}
 		return s
 	}
@@ -69,16 +66,4 @@ func TestFutureStartTime(t *testing.T) {
 	assert.WithinDuration(t, s.Now.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0)
 	st = s.after(v1alpha1.DefaultProgressDeadline).write()
 	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled), "the deadline must not depend on the earlier clock")
-}
-
-// A commit that changes no file of a gateway is its last one, too, although nothing was synced.
-func TestLastCommitWithoutSync(t *testing.T) {
-	s := newScene(t, 1)
-	at := s.write().LastSyncTime
-	s.moves(commitB)
-	s.after(time.Minute).takes(0)
-	s.report(0).Started = at
-	st := s.write()
-	assert.Equal(t, commitB, st.LastSyncCommit)
-	assert.Equal(t, at.UTC(), st.LastSyncTime.UTC())
 }

@@ -86,7 +86,7 @@ func Owns(p Pod, r *v1alpha1.SyncReport) bool {
 // gateway returns the row of a pod.
 func (s *Seen) gateway(p Pod, r *v1alpha1.SyncReport, known map[string]*v1alpha1.DiscoveredGateway) gateway {
 	g := gateway{pods: []Pod{p}}
-	g.Namespace, g.PodName, g.ServiceAccountName = p.Namespace, p.Name, p.ServiceAccount
+	g.PodName = p.Name
 	name, err := gatewaypod.GatewayName(p.Name, p.Labels, p.Annotations)
 	g.Name = name
 	switch {

@@ -58,7 +58,7 @@ func Without(l Leaderless) *v1alpha1.GatewaySyncStatus {
 		}
 	}
 	observe(st, gs)
-	st.ProfileCount, st.GatewaysReady = profileCount(gs), fmt.Sprintf("0/%d", total)
+	st.GatewaysReady = fmt.Sprintf("0/%d", total)
 	f := l.facts(absence, st.DiscoveredGateways)
 	putCondition(st, v1alpha1.ConditionSidecarInjected, sidecarInjected(f, l.podsWithoutAgent(), l.Awaited))
 	putCondition(st, v1alpha1.ConditionAllGatewaysSynced, f.condition(v.status, v.reason, v.message))

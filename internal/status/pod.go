@@ -12,7 +12,6 @@ type Pod struct {
 	Namespace, Name     string
 	UID                 types.UID
 	Labels, Annotations map[string]string
-	ServiceAccount      string
 	// Ended means that the pod terminates or has ended, Ending that it terminates and still exists.
 	Ended, Ending bool
 	// Agent means that it has an agent's container.

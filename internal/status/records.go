@@ -6,7 +6,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 const maxHistory = 10
@@ -26,8 +25,8 @@ func setLastGood(st *v1alpha1.GatewaySyncStatus, f *facts) {
 // maxClockLead is how far the clock of a gateway's node may be ahead of the API server's. A later time counts as wrong.
 const maxClockLead = time.Minute
 
-// setLastSync sets the last delivered sync. The times are from the gateways' nodes. A time in the future has the lowest priority
-// and is replaced by any other, because otherwise a clock that was wrong once would determine it for years.
+// setLastSync sets the time of the last delivered sync. The times are from the gateways' nodes. A time in the future has the lowest
+// priority and is replaced by any other, because otherwise a clock that was wrong once would determine it for years.
 func setLastSync(st *v1alpha1.GatewaySyncStatus, rows fleet, now time.Time) {
 	future := func(at *metav1.Time) bool { return at.After(now.Add(maxClockLead)) }
 	later := func(a, b *metav1.Time) bool {
@@ -36,21 +35,16 @@ func setLastSync(st *v1alpha1.GatewaySyncStatus, rows fleet, now time.Time) {
 		}
 		return b.Before(a)
 	}
-	var last *gateway
+	var last *metav1.Time
 	for i := range rows {
-		if g := &rows[i]; g.delivered && g.LastSyncTime != nil && (last == nil || later(g.LastSyncTime, last.LastSyncTime)) {
-			last = g
+		if g := &rows[i]; g.delivered && g.LastSyncTime != nil && (last == nil || later(g.LastSyncTime, last)) {
+			last = g.LastSyncTime
 		}
 	}
-	if was := st.LastSyncTime; last == nil || was != nil && !future(was) && last.LastSyncTime.Before(was) {
+	if was := st.LastSyncTime; last == nil || was != nil && !future(was) && last.Before(was) {
 		return
 	}
-	// Also for the same time: a commit that changes no file of the gateway has no sync of its own.
-	st.LastSyncTime = last.LastSyncTime.DeepCopy()
-	st.LastSyncRef, st.LastSyncCommit, st.LastSyncCommitShort = last.SyncedRef, last.SyncedCommit, syntax.ShortCommit(last.SyncedCommit)
-	if syntax.IsCommit(last.SyncedRef) { // of a rollback; the column LAST REF shows it
-		st.LastSyncRef = syntax.ShortCommit(last.SyncedRef)
-	}
+	st.LastSyncTime = last.DeepCopy()
 }
 
 // handledRequest returns the request that every gateway has handled, or that was given up because there were no agents.

@@ -21,31 +21,18 @@ func targetStatus(r Ref) *v1alpha1.TargetStatus {
 	return t
 }
 
-// refResolutionStatus returns status.refResolutionStatus, which has more states than the condition RefResolved.
-func refResolutionStatus(f *facts) v1alpha1.RefResolutionStatus {
-	switch {
-	case f.Ref.Err != nil:
-		return v1alpha1.RefResolutionError
-	case f.resolved:
-		return v1alpha1.RefResolved
-	case f.Ref.Polling:
-		return v1alpha1.RefResolving
-	}
-	return v1alpha1.RefNotResolved
-}
-
 // refResolved returns the condition RefResolved.
 func refResolved(f *facts) *metav1.Condition {
-	switch refResolutionStatus(f) {
-	case v1alpha1.RefResolutionError:
+	switch {
+	case f.Ref.Err != nil:
 		return f.condition(metav1.ConditionFalse, f.refReason(), refError(f))
-	case v1alpha1.RefResolved:
+	case f.resolved:
 		message := fmt.Sprintf("%s is at %s", f.Target.Ref, syntax.ShortCommit(f.Target.Commit))
 		if f.Target.Ref == f.Target.Commit {
 			message = "the repository has commit " + syntax.ShortCommit(f.Target.Commit)
 		}
 		return f.condition(metav1.ConditionTrue, v1alpha1.ReasonRefResolved, message)
-	case v1alpha1.RefResolving:
+	case f.Ref.Polling:
 		return f.condition(metav1.ConditionUnknown, v1alpha1.ReasonProgressing, f.polling())
 	}
 	return f.condition(metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "git has not been polled yet")

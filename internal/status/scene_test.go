@@ -63,7 +63,7 @@ func (s *scene) gateway(name string) *v1alpha1.SyncReport {
 }
 
 func (s *scene) pod(name string) *Pod {
-	s.Pods = append(s.Pods, Pod{Namespace: "plant", Name: name + "-0", UID: types.UID("uid-" + name), ServiceAccount: "default", Agent: true,
+	s.Pods = append(s.Pods, Pod{Namespace: "plant", Name: name + "-0", UID: types.UID("uid-" + name), Agent: true,
 		Labels: map[string]string{v1alpha1.LabelCRName: "site"}, Annotations: map[string]string{v1alpha1.AnnotationInject: "true", v1alpha1.AnnotationGatewayName: name}})
 	return &s.Pods[len(s.Pods)-1]
 }

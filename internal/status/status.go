@@ -77,11 +77,8 @@ func Summarize(s Seen) Summary {
 	if s.Target.Commit != "" && !annotation.SameSync(s.Target.Requests, annotation.Hash(gs)) { // the rows still show the failure before the retry
 		st.ObservedRequest = f.last.ObservedRequest
 	}
-	if s.Invalid == nil {
-		st.ProfileCount = profileCount(gs)
-	}
 	st.GatewaysReady = fmt.Sprintf("%d/%d", f.running(), len(f.fleet))
-	st.Target, st.RefResolutionStatus, st.Rollout = f.target, refResolutionStatus(f), s.Rollout
+	st.Target, st.Rollout = f.target, s.Rollout
 	if d := s.Ref.Desired; d.Ref != "" {
 		st.Request = d.Status()
 	}
@@ -108,8 +105,4 @@ func Summarize(s Seen) Summary {
 // observe sets what the status is about: a reader compares it with the object.
 func observe(st *v1alpha1.GatewaySyncStatus, gs *v1alpha1.GatewaySync) {
 	st.ObservedGeneration, st.ObservedRequest = gs.Generation, desiredref.Key(gs)
-}
-
-func profileCount(gs *v1alpha1.GatewaySync) int32 {
-	return int32(min(len(gs.Spec.Sync.Profiles), 1<<20))
 }

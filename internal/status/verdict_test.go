@@ -25,7 +25,6 @@ func TestRollbackNamesHeldCommit(t *testing.T) {
 	assert.Equal(t, "rolled back: bbbbbbb of main is blocked; all 2 gateways run aaaaaaa", messageOf(st, v1alpha1.ConditionReady))
 	assert.Equal(t, "aaaaaaa", st.Target.RefShort)
 	assert.Equal(t, commitA, st.Target.Ref)
-	assert.Equal(t, "aaaaaaa", st.LastSyncRef)
 }
 
 // `kubectl get` shows the same as `stoker status`.

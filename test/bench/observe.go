@@ -106,7 +106,7 @@ func largeFleet(ctx context.Context, config *rest.Config, n int) (string, error)
 	st.ObservedGeneration, st.ConfirmedAt = gs.Generation, &now
 	st.Target = &v1alpha1.TargetStatus{Ref: "main", RefShort: "main", Commit: commit, CommitShort: commit[:7]}
 	for i := range n {
-		g := v1alpha1.DiscoveredGateway{Name: fmt.Sprintf("area-%d", i+1), PodName: fmt.Sprintf("area-%d", i), Namespace: ns.Name, Profile: "edge", SyncStatus: v1alpha1.GatewaySynced,
+		g := v1alpha1.DiscoveredGateway{Name: fmt.Sprintf("area-%d", i+1), PodName: fmt.Sprintf("area-%d", i), Profile: "edge", SyncStatus: v1alpha1.GatewaySynced,
 			Reason: v1alpha1.ReasonSynced, SyncedCommit: commit, SyncedRef: "main", LastSyncTime: &now, LastSyncDuration: "2.4s", FilesChanged: 12, AgentVersion: "v0.1.0", LastScanResult: "projects: done in 1.1s"}
 		if i%25 == 24 {
 			g.SyncStatus, g.Reason, g.SyncedCommit = v1alpha1.GatewayHeld, v1alpha1.ReasonDesignerSessionActive, old

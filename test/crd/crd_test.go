@@ -274,7 +274,7 @@ func TestKubectlOutput(t *testing.T) {
 	}
 	// The first columns are those of stoker get (docs/reference/status.md). The message can be long, so it is last.
 	assert.Equal(t, []string{"Ref", "Commit", "Gateways", "Ready", "Confirmed", "Age", "Status"}, narrow)
-	assert.Equal(t, []string{"Ref", "Commit", "Gateways", "Ready", "Confirmed", "Age", "Status", "Profiles", "Last Sync", "Last Ref", "Last Commit", "Repo", "Message"}, wide)
+	assert.Equal(t, []string{"Ref", "Commit", "Gateways", "Ready", "Confirmed", "Age", "Status", "Last Sync", "Repo", "Message"}, wide)
 	assert.Equal(t, ".status.target.refShort", paths["Ref"], "the column must show the desired ref, not the last synced one")
 	assert.Equal(t, ".status.target.commitShort", paths["Commit"])
 	subresources := version.Subresources

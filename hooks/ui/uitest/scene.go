@@ -82,7 +82,7 @@ func (s *Scene) Fleet(name string, n, step int) *v1alpha1.GatewaySync {
 	synced := 0
 	for i := range n {
 		g := v1alpha1.DiscoveredGateway{
-			Name: fmt.Sprintf("%s-%d", name, i+1), PodName: fmt.Sprintf("%s-%d", name, i), Namespace: s.Namespace, Profile: []string{"edge", "hmi", "historian"}[i%3],
+			Name: fmt.Sprintf("%s-%d", name, i+1), PodName: fmt.Sprintf("%s-%d", name, i), Profile: []string{"edge", "hmi", "historian"}[i%3],
 			SyncStatus: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced, SyncedCommit: Target, SyncedRef: "main", AgentVersion: "v0.1.0",
 			LastSyncDuration: "2.4s", FilesChanged: 12, LastScanResult: "projects: done in 1.1s", ProjectsSynced: []string{"filling", "packaging"},
 		}
@@ -166,7 +166,7 @@ func (s *Scene) Rollout(name string, phase v1alpha1.RolloutPhase) *v1alpha1.Gate
 		} else if g.SyncedCommit = Old; i == 2 {
 			g = v1alpha1.DiscoveredGateway{SyncStatus: v1alpha1.GatewayError, Reason: v1alpha1.ReasonScanFailed, Message: "the scan did not end within 2m0s", SyncedCommit: Target}
 		}
-		g.Name, g.PodName, g.Namespace, g.SyncedRef = fmt.Sprintf("%s-%d", name, i+1), fmt.Sprintf("pod-%s-%d", name, i), s.Namespace, "main"
+		g.Name, g.PodName, g.SyncedRef = fmt.Sprintf("%s-%d", name, i+1), fmt.Sprintf("pod-%s-%d", name, i), "main"
 		when := at(time.Duration(14+i) * time.Minute)
 		g.LastSyncTime = &when
 		st.DiscoveredGateways = append(st.DiscoveredGateways, g)

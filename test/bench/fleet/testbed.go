@@ -275,7 +275,7 @@ func (s *site) verified(commit, request string) bool {
 		return false
 	}
 	st := &gs.Status
-	return meta.IsStatusConditionTrue(st.Conditions, v1alpha1.ConditionReady) && st.LastSyncCommit == commit &&
+	return meta.IsStatusConditionTrue(st.Conditions, v1alpha1.ConditionReady) && st.Outcome != nil && st.Outcome.Commit == commit &&
 		st.GatewaysReady == fmt.Sprintf("%d/%d", len(s.agents), len(s.agents)) && (request == "" || st.LastHandledRequest == request)
 }
 
