@@ -101,7 +101,7 @@ func TestMetadataChangeSyncsWithoutCommit(t *testing.T) {
 	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) {
 		mapping := gs.Spec.Sync.Profiles["default"].Mappings[0]
 		mapping.Template = true
-		gs.Spec.Sync.Profiles["default"] = v1alpha1.SyncProfile{Mappings: []v1alpha1.Mapping{mapping}, Vars: map[string]v1alpha1.VarValue{"SiteNumber": "7"}}
+		gs.Spec.Sync.Profiles["default"] = v1alpha1.SyncProfile{Mappings: []v1alpha1.Mapping{mapping}, SyncSettings: v1alpha1.SyncSettings{Vars: map[string]v1alpha1.VarValue{"SiteNumber": "7"}}}
 	})
 	w.lead(targetCommit(commit))
 	p.writePodInfo(map[string]string{"example.com/hall": "north"}, nil)

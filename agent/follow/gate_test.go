@@ -165,7 +165,7 @@ func TestRolloutGoesBackInDryRun(t *testing.T) {
 	second := w.commit("two")
 	w.lead(targetCommit(second), rollout(3, 2, first))
 	p.awaitSynced(second, "two")
-	gs := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.DryRun = true })
+	gs := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.DryRun = new(true) })
 	p.agent.end()
 	var iterations atomic.Int32
 	p.start(func(c *Config) { c.OnState = func(loop.State) { iterations.Add(1) } })

@@ -104,7 +104,7 @@ func TestValidateMirrorInDefaults(t *testing.T) {
 	gs.Spec.Sync.Defaults.Prune = v1alpha1.PruneMirror
 	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{
 		"all":  {Mappings: []v1alpha1.Mapping{{Source: "a", Destination: "."}}},
-		"none": {Mappings: []v1alpha1.Mapping{{Source: "a", Destination: "."}}, Prune: v1alpha1.PruneNone},
+		"none": {Mappings: []v1alpha1.Mapping{{Source: "a", Destination: "."}}, SyncSettings: v1alpha1.SyncSettings{Prune: v1alpha1.PruneNone}},
 	}
 	errs := validation.GatewaySync(gs)
 	require.Len(t, errs, 1)

@@ -7,7 +7,8 @@ import (
 )
 
 // The defaults are markers of the types, which the API server applies, and constants, for objects that no API server has seen. A test in
-// test/crd compares both.
+// test/crd compares both. Those of SyncSettings are only in Go: the API server would set them in profiles, too, where they override
+// sync.defaults.
 const (
 	DefaultPollingInterval  = time.Minute
 	DefaultProgressDeadline = 10 * time.Minute

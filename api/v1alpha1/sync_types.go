@@ -5,8 +5,7 @@ package v1alpha1
 type SyncSpec struct {
 	// Settings for all profiles and for service-path mode.
 	// +optional
-	// +kubebuilder:default={}
-	Defaults SyncDefaults `json:"defaults,omitempty"`
+	Defaults SyncSettings `json:"defaults,omitempty"`
 	// Named sets of mappings. A pod selects one with the annotation stoker.io/profile. Pods without the annotation get the profile named
 	// default.
 	// +optional
@@ -14,112 +13,67 @@ type SyncSpec struct {
 	Profiles map[string]SyncProfile `json:"profiles,omitempty"`
 }
 
-// SyncDefaults apply unless the pod or its profile overrides them.
-type SyncDefaults struct {
+// SyncSettings are settings for all gateways or, in a profile, for its gateways. A field that a profile leaves unset has the value of
+// sync.defaults.
+type SyncSettings struct {
 	// Patterns of destination paths that are not synced. ** stands for any number of folders, and a trailing slash for a folder and all
-	// below it. The patterns of profile and pod are added to these, and the three default patterns always apply.
+	// below it. The patterns of sync.defaults, of the profile and of the pod are added up, with **/.git/, **/.gitkeep and **/.resources/**.
 	// +optional
 	// +listType=atomic
-	// +kubebuilder:default={"**/.git/","**/.gitkeep","**/.resources/**"}
 	// +kubebuilder:validation:MaxItems=128
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=512
 	ExcludePatterns []string `json:"excludePatterns,omitempty"`
-	// Variables for templates: {{.Vars.name}} or {{.name}}. A variable of the profile overrides one of the same name.
+	// Variables for templates: {{.Vars.name}} or {{.name}}. A variable of the profile overrides one of sync.defaults with the same name.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=128
 	Vars map[string]VarValue `json:"vars,omitempty"`
-	// How often the agent checks for drift and checks its gateway, in seconds. It does not affect the polling of git.
+	// How often the agent checks for drift and checks its gateway, in seconds. It does not affect the polling of git. Default: 30.
 	// +optional
-	// +kubebuilder:default=30
 	// +kubebuilder:validation:Minimum=5
 	// +kubebuilder:validation:Maximum=3600
 	SyncPeriod *int32 `json:"syncPeriod,omitempty"`
 	// What a sync does while a Designer session is open: proceed ignores the session, wait holds the sync until it is closed, fail ends the
-	// sync with an error.
+	// sync with an error. Default: proceed.
 	// +optional
-	// +kubebuilder:default=proceed
 	DesignerSessionPolicy DesignerSessionPolicy `json:"designerSessionPolicy,omitempty"`
-	// Which Designer sessions count: project, those on a project that would change; gateway, all of them.
+	// Which Designer sessions count: project, those on a project that would change; gateway, all of them. Default: project.
 	// +optional
-	// +kubebuilder:default=project
 	DesignerSessionScope DesignerSessionScope `json:"designerSessionScope,omitempty"`
 	// What happens to a file that both git and the gateway changed: gitWins writes git's version and moves the gateway's to lost+found,
-	// hold waits for a user, gatewayWins keeps the gateway's version.
+	// hold waits for a user, gatewayWins keeps the gateway's version. Default: gitWins.
 	// +optional
-	// +kubebuilder:default=gitWins
 	ConflictPolicy ConflictPolicy `json:"conflictPolicy,omitempty"`
-	// What happens to a file that was changed on the gateway and not in git: report reports it, repair restores git's version.
+	// What happens to a file that was changed on the gateway and not in git: report reports it, repair restores git's version. Default:
+	// report.
 	// +optional
-	// +kubebuilder:default=report
 	DriftPolicy DriftPolicy `json:"driftPolicy,omitempty"`
 	// What happens if a commit changes a file with an embedded secret, which every gateway with Ignition's default key can decrypt: warn
 	// reports it, refuse refuses the commit. Default: warn.
 	// +optional
 	EmbeddedSecretPolicy EmbeddedSecretPolicy `json:"embeddedSecretPolicy,omitempty"`
 	// What a sync deletes. owned: files that the agent wrote or found equal to git, and that git no longer has. mirror: also other files in
-	// mapped folders, which go to lost+found. none: nothing.
+	// mapped folders, which go to lost+found. none: nothing. Default: owned.
 	// +optional
-	// +kubebuilder:default=owned
 	Prune Prune `json:"prune,omitempty"`
 	// When a gateway starts whose data directory has a complete earlier sync: useExisting starts it at once, wait when the target commit is
-	// written, or after progressDeadline. Only in a cluster.
+	// written, or after progressDeadline. Only in a cluster. Default: useExisting.
 	// +optional
-	// +kubebuilder:default=useExisting
 	Startup Startup `json:"startup,omitempty"`
-	// If true, the agent reports the plan and writes nothing.
+	// If true, the agent reports the plan and writes nothing. Default: false.
 	// +optional
-	DryRun bool `json:"dryRun,omitempty"`
+	DryRun *bool `json:"dryRun,omitempty"`
 }
 
-// SyncProfile has the mappings and settings of one kind of gateway. Unset fields come from sync.defaults.
+// SyncProfile has the mappings and settings of one kind of gateway.
 type SyncProfile struct {
+	SyncSettings `json:",inline"`
 	// Mappings from the repository to the data directory. A later mapping overlays an earlier one.
 	// +required
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
 	Mappings []Mapping `json:"mappings"`
-	// Patterns that are added to those of sync.defaults.
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=128
-	// +kubebuilder:validation:items:MinLength=1
-	// +kubebuilder:validation:items:MaxLength=512
-	ExcludePatterns []string `json:"excludePatterns,omitempty"`
-	// Variables that are added to those of sync.defaults and override them.
-	// +optional
-	// +kubebuilder:validation:MaxProperties=128
-	Vars map[string]VarValue `json:"vars,omitempty"`
-	// Overrides sync.defaults.syncPeriod, in seconds.
-	// +optional
-	// +kubebuilder:validation:Minimum=5
-	// +kubebuilder:validation:Maximum=3600
-	SyncPeriod *int32 `json:"syncPeriod,omitempty"`
-	// Overrides sync.defaults.designerSessionPolicy.
-	// +optional
-	DesignerSessionPolicy DesignerSessionPolicy `json:"designerSessionPolicy,omitempty"`
-	// Overrides sync.defaults.designerSessionScope.
-	// +optional
-	DesignerSessionScope DesignerSessionScope `json:"designerSessionScope,omitempty"`
-	// Overrides sync.defaults.conflictPolicy.
-	// +optional
-	ConflictPolicy ConflictPolicy `json:"conflictPolicy,omitempty"`
-	// Overrides sync.defaults.driftPolicy.
-	// +optional
-	DriftPolicy DriftPolicy `json:"driftPolicy,omitempty"`
-	// Overrides sync.defaults.embeddedSecretPolicy.
-	// +optional
-	EmbeddedSecretPolicy EmbeddedSecretPolicy `json:"embeddedSecretPolicy,omitempty"`
-	// Overrides sync.defaults.prune.
-	// +optional
-	Prune Prune `json:"prune,omitempty"`
-	// Overrides sync.defaults.startup. Only in a cluster.
-	// +optional
-	Startup Startup `json:"startup,omitempty"`
-	// Overrides sync.defaults.dryRun.
-	// +optional
-	DryRun *bool `json:"dryRun,omitempty"`
 	// If true, the gateways of this profile are not synced. spec.paused does the same for all gateways.
 	// +optional
 	Paused bool `json:"paused,omitempty"`

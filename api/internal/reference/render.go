@@ -85,6 +85,9 @@ func (p *page) countUses(name, path string) {
 	if len(p.uses[name]) > 1 {
 		return
 	}
+	for _, name := range st.inline {
+		p.countUses(name, path)
+	}
 	for _, f := range st.fields {
 		p.countUses(typeName(f.typ), path+"."+f.name+suffix(f.typ))
 	}
@@ -102,8 +105,15 @@ func (p *page) section(name, path string) {
 		}
 		return
 	}
-	fmt.Fprintf(p, "%s `%s`\n\n%s\n\n", strings.Repeat("#", min(2+strings.Count(path, "."), 4)), path, prose(st.doc, name))
+	fmt.Fprintf(p, "%s `%s`\n\n%s", strings.Repeat("#", min(2+strings.Count(path, "."), 4)), path, prose(st.doc, name))
+	for _, name := range st.inline {
+		fmt.Fprintf(p, " It also has the fields of %s.", p.named(name))
+	}
+	p.WriteString("\n\n")
 	p.table(st)
+	for _, name := range st.inline {
+		p.section(name, path)
+	}
 	for _, f := range st.fields {
 		p.section(typeName(f.typ), path+"."+f.name+suffix(f.typ))
 	}

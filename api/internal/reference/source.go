@@ -23,6 +23,7 @@ type source struct {
 type structType struct {
 	doc    string
 	fields []structField
+	inline []string // embedded struct types, whose fields are fields of this one
 }
 
 type structField struct {
@@ -108,7 +109,10 @@ func (s *source) addType(spec *ast.TypeSpec, comment *ast.CommentGroup) error {
 			if err != nil {
 				return err
 			}
-			name, _, _ := strings.Cut(reflect.StructTag(tag).Get("json"), ",")
+			name, options, _ := strings.Cut(reflect.StructTag(tag).Get("json"), ",")
+			if t, ok := f.Type.(*ast.Ident); ok && options == "inline" {
+				st.inline = append(st.inline, t.Name)
+			}
 			if name == "" || name == "-" || len(f.Names) == 0 {
 				continue
 			}

@@ -142,7 +142,7 @@ func merge(gs *v1alpha1.GatewaySync, name string, p *v1alpha1.SyncProfile, pod p
 		EmbeddedSecretPolicy:  cmp.Or(p.EmbeddedSecretPolicy, d.EmbeddedSecretPolicy, v1alpha1.EmbeddedSecretWarn),
 		Prune:                 cmp.Or(p.Prune, d.Prune, v1alpha1.PruneOwned),
 		Startup:               cmp.Or(p.Startup, d.Startup, v1alpha1.StartupUseExisting),
-		DryRun:                override(p.DryRun, d.DryRun),
+		DryRun:                *cmp.Or(p.DryRun, d.DryRun, new(false)),
 		Paused:                pauses(gs, p),
 		Bidirectional:         bidirectional(gs, p),
 		Snapshots:             snapshots(gs),
@@ -205,14 +205,6 @@ func seconds(s *int32) time.Duration {
 		return 0
 	}
 	return time.Duration(*s) * time.Second
-}
-
-// override returns value, or fallback if value is nil.
-func override(value *bool, fallback bool) bool {
-	if value == nil {
-		return fallback
-	}
-	return *value
 }
 
 // bidirectional returns a copy of spec.bidirectional with the defaults of the CRD, or nil if the profile proposes nothing.

@@ -17,14 +17,14 @@ import (
 // plant returns a GatewaySync with defaults, a profile "area" that overrides most of them, and a profile "default".
 func plant() *v1alpha1.GatewaySync {
 	gs := smallest()
-	period, no := int32(60), false
+	period := int32(60)
 	gs.Spec.Sync = v1alpha1.SyncSpec{
-		Defaults: v1alpha1.SyncDefaults{
+		Defaults: v1alpha1.SyncSettings{
 			ExcludePatterns: []string{"**/.gitkeep", "docs/"},
 			Vars:            map[string]v1alpha1.VarValue{"site": "north", "line": "1"},
 			SyncPeriod:      &period,
 			ConflictPolicy:  v1alpha1.ConflictHold,
-			DryRun:          true,
+			DryRun:          new(true),
 		},
 		Profiles: map[string]v1alpha1.SyncProfile{
 			"area": {
@@ -33,12 +33,14 @@ func plant() *v1alpha1.GatewaySync {
 					{Source: ".", Destination: "./config", Type: v1alpha1.MappingDir,
 						Patches: []v1alpha1.Patch{{File: "a.json", Set: map[string]v1alpha1.PatchValue{"a": "b"}}}},
 				},
-				ExcludePatterns: []string{"*.bak"},
-				Vars:            map[string]v1alpha1.VarValue{"line": "2"},
-				ConflictPolicy:  v1alpha1.ConflictGatewayWins,
-				Prune:           v1alpha1.PruneMirror,
-				DryRun:          &no,
-				Paused:          true,
+				SyncSettings: v1alpha1.SyncSettings{
+					ExcludePatterns: []string{"*.bak"},
+					Vars:            map[string]v1alpha1.VarValue{"line": "2"},
+					ConflictPolicy:  v1alpha1.ConflictGatewayWins,
+					Prune:           v1alpha1.PruneMirror,
+					DryRun:          new(false),
+				},
+				Paused: true,
 			},
 			"default": {Mappings: []v1alpha1.Mapping{{Source: "a", Destination: "b"}}},
 		},

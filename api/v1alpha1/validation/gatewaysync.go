@@ -182,7 +182,7 @@ func validatePatterns(path *field.Path, patterns []string, maxItems, maxLength i
 // the GatewaySync has no profiles (service-path mode).
 func ForGateway(gs *v1alpha1.GatewaySync, name string, p *v1alpha1.SyncProfile) field.ErrorList {
 	path := field.NewPath("spec", "sync")
-	errs := validateDefaults(path.Child("defaults"), &gs.Spec.Sync.Defaults)
+	errs := validateSettings(path.Child("defaults"), &gs.Spec.Sync.Defaults)
 	if p != nil {
 		errs = append(errs, validateProfile(member(path.Child("profiles"), name), name, p, gs.Spec.Sync.Defaults.Prune)...)
 	}

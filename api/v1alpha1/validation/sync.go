@@ -32,7 +32,7 @@ const (
 var setKey = regexp.MustCompile(`^([^\\.|#@*?\x00-\x1f\x7f]|\\[^\x00-\x1f\x7f])+(\.([^\\.|#@*?\x00-\x1f\x7f]|\\[^\x00-\x1f\x7f])+)*$`)
 
 func validateSync(path *field.Path, sync *v1alpha1.SyncSpec) field.ErrorList {
-	errs := validateDefaults(path.Child("defaults"), &sync.Defaults)
+	errs := validateSettings(path.Child("defaults"), &sync.Defaults)
 	profiles := path.Child("profiles")
 	if len(sync.Profiles) > maxProfiles {
 		return append(errs, field.TooMany(profiles, len(sync.Profiles), maxProfiles))
@@ -42,14 +42,6 @@ func validateSync(path *field.Path, sync *v1alpha1.SyncSpec) field.ErrorList {
 		errs = append(errs, validateProfile(member(profiles, name), name, &p, sync.Defaults.Prune)...)
 	}
 	return errs
-}
-
-func validateDefaults(path *field.Path, d *v1alpha1.SyncDefaults) field.ErrorList {
-	return validateSettings(path, &v1alpha1.SyncProfile{
-		ExcludePatterns: d.ExcludePatterns, Vars: d.Vars, SyncPeriod: d.SyncPeriod, DesignerSessionPolicy: d.DesignerSessionPolicy,
-		DesignerSessionScope: d.DesignerSessionScope, ConflictPolicy: d.ConflictPolicy, DriftPolicy: d.DriftPolicy,
-		EmbeddedSecretPolicy: d.EmbeddedSecretPolicy, Prune: d.Prune, Startup: d.Startup,
-	})
 }
 
 // validateProfile checks a profile. prune is that of the defaults.
@@ -67,11 +59,11 @@ func validateProfile(path *field.Path, name string, p *v1alpha1.SyncProfile, pru
 	for i := range p.Mappings {
 		errs = append(errs, validateMapping(path.Child("mappings").Index(i), &p.Mappings[i], cmp.Or(p.Prune, prune))...)
 	}
-	return append(errs, validateSettings(path, p)...)
+	return append(errs, validateSettings(path, &p.SyncSettings)...)
 }
 
 // validateSettings checks the settings that profiles and the defaults have in common.
-func validateSettings(path *field.Path, p *v1alpha1.SyncProfile) field.ErrorList {
+func validateSettings(path *field.Path, p *v1alpha1.SyncSettings) field.ErrorList {
 	errs := validatePatterns(path.Child("excludePatterns"), p.ExcludePatterns, MaxPatterns, maxPattern, PathPatternProblem)
 	errs = append(errs, validateVars(path.Child("vars"), p.Vars)...)
 	errs = append(errs, validatePeriod(path.Child("syncPeriod"), p.SyncPeriod)...)

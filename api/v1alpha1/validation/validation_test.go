@@ -214,8 +214,8 @@ func TestLengthInCharacters(t *testing.T) {
 		profile v1alpha1.SyncProfile
 		want    string
 	}{
-		"variable":         {v1alpha1.SyncProfile{Vars: map[string]v1alpha1.VarValue{"a": v1alpha1.VarValue(longest)}}, ""},
-		"long variable":    {v1alpha1.SyncProfile{Vars: map[string]v1alpha1.VarValue{"a": v1alpha1.VarValue(tooLong)}}, "may not be more than 4096 characters"},
+		"variable":         {v1alpha1.SyncProfile{SyncSettings: v1alpha1.SyncSettings{Vars: map[string]v1alpha1.VarValue{"a": v1alpha1.VarValue(longest)}}}, ""},
+		"long variable":    {v1alpha1.SyncProfile{SyncSettings: v1alpha1.SyncSettings{Vars: map[string]v1alpha1.VarValue{"a": v1alpha1.VarValue(tooLong)}}}, "may not be more than 4096 characters"},
 		"patch value":      {patchOf("a", longest), ""},
 		"long patch value": {patchOf("a", tooLong), "may not be more than 4096 characters"},
 		"patch key":        {patchOf(strings.Repeat("ä", 512), "x"), ""},
