@@ -219,7 +219,7 @@ func NewProposalRemote(gs *v1alpha1.GatewaySyncSpec, b *v1alpha1.BidirectionalSp
 	case b.Auth != nil:
 		spec.Git.Auth, cred = nil, gitauth.ForProposals(b.Auth)
 	case gs.Git.Auth == nil:
-		cred.Field = gitauth.ProposalField // git.auth is not set, so errors name the field for push credentials
+		cred.Field = string(secretrefs.ProposalAuth) // git.auth is not set, so errors name the field for push credentials
 	}
 	if err := errors.Join(reachable(secretrefs.ForSync(spec), secrets), reachable(secretrefs.ForProposals(spec), secrets)); err != nil {
 		return nil, nil, err
@@ -244,5 +244,5 @@ func NewProposalRemote(gs *v1alpha1.GatewaySyncSpec, b *v1alpha1.BidirectionalSp
 // noAPIToken is the token function of credentials without a token.
 func noAPIToken(context.Context) (secret.String, error) {
 	return secret.String{}, failure.New(v1alpha1.ReasonAuthFailed,
-		"the API of the forge needs a token, which an ssh key does not replace: set spec.bidirectional.auth.token (beside spec.bidirectional.auth.sshKey if git.repo is an ssh address), or spec.bidirectional.createPR: false")
+		"the API of the forge needs a token, which an ssh key does not replace: set spec.bidirectional.auth.token (beside spec.bidirectional.auth.sshKey if git.repo is an ssh address), or spec.bidirectional.provider: none")
 }

@@ -28,7 +28,7 @@ func tokenOf(name, key string) *v1alpha1.TokenAuth {
 }
 
 // bidirectional returns a spec with these credentials: git for syncs, auth for proposals.
-func bidirectional(address string, git *v1alpha1.GitAuth, auth *v1alpha1.ProposalAuth) *v1alpha1.GatewaySyncSpec {
+func bidirectional(address string, git *v1alpha1.Credential, auth *v1alpha1.Credential) *v1alpha1.GatewaySyncSpec {
 	return &v1alpha1.GatewaySyncSpec{
 		Git:           v1alpha1.GitSpec{Repo: address, Ref: "main", Auth: git},
 		Bidirectional: &v1alpha1.BidirectionalSpec{Enabled: true, Auth: auth},
@@ -58,9 +58,9 @@ func TestProposalsOverHTTP(t *testing.T) {
 	write(t, filepath.Join(dir, "read", "token"), "S3CR3T-2\n")
 	m := Mounted{Dir: dir}
 	for name, spec := range map[string]*v1alpha1.GatewaySyncSpec{
-		"credentials for proposals": bidirectional(g.Address(), &v1alpha1.GitAuth{Token: tokenOf("read", "token")}, &v1alpha1.ProposalAuth{Token: tokenOf("push", "token")}),
-		"credentials of syncs":      bidirectional(g.Address(), &v1alpha1.GitAuth{Token: tokenOf("push", "token")}, nil),
-		"an ssh key in addition to the token": bidirectional(g.Address(), nil, &v1alpha1.ProposalAuth{
+		"credentials for proposals": bidirectional(g.Address(), &v1alpha1.Credential{Token: tokenOf("read", "token")}, &v1alpha1.Credential{Token: tokenOf("push", "token")}),
+		"credentials of syncs":      bidirectional(g.Address(), &v1alpha1.Credential{Token: tokenOf("push", "token")}, nil),
+		"an ssh key in addition to the token": bidirectional(g.Address(), nil, &v1alpha1.Credential{
 			Token: tokenOf("push", "token"), SSHKey: &v1alpha1.SSHKeyAuth{SecretRef: ref("push", "key")},
 		}),
 	} {
@@ -74,7 +74,7 @@ func TestProposalsOverHTTP(t *testing.T) {
 	}
 	g.Git("update-ref", "-d", newBranch)
 	t.Run("a rotated token", func(t *testing.T) {
-		spec := bidirectional(g.Address(), nil, &v1alpha1.ProposalAuth{Token: tokenOf("read", "token")})
+		spec := bidirectional(g.Address(), nil, &v1alpha1.Credential{Token: tokenOf("read", "token")})
 		_, err := push(t, spec, m, commit)
 		repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
 		require.ErrorContains(t, err, "spec.bidirectional.auth")
@@ -88,13 +88,13 @@ func TestProposalsOverHTTP(t *testing.T) {
 		assert.ErrorContains(t, err, "set spec.bidirectional.auth")
 	})
 	t.Run("the Secret is not mounted", func(t *testing.T) {
-		_, err := push(t, bidirectional(g.Address(), nil, &v1alpha1.ProposalAuth{Token: tokenOf("other", "token")}), m, commit)
+		_, err := push(t, bidirectional(g.Address(), nil, &v1alpha1.Credential{Token: tokenOf("other", "token")}), m, commit)
 		repotest.RequireReason(t, v1alpha1.ReasonPodRestartNeeded, err)
 		assert.ErrorContains(t, err, "spec.bidirectional.auth.token names Secret other")
 	})
 	t.Run("the Secret lacks the key", func(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Join(dir, "empty"), 0o700))
-		_, err := push(t, bidirectional(g.Address(), nil, &v1alpha1.ProposalAuth{Token: tokenOf("empty", "token")}), m, commit)
+		_, err := push(t, bidirectional(g.Address(), nil, &v1alpha1.Credential{Token: tokenOf("empty", "token")}), m, commit)
 		repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
 		assert.ErrorContains(t, err, "spec.bidirectional.auth.token: the pod has no key token of Secret empty")
 	})
@@ -111,14 +111,14 @@ func TestProposalsOverSSH(t *testing.T) {
 	write(t, filepath.Join(dir, "push", "token"), "S3CR3T-1\n")
 	m := Mounted{Dir: dir}
 	key := &v1alpha1.SSHKeyAuth{SecretRef: ref("push", "key"), KnownHosts: &v1alpha1.SecretSource{SecretRef: ref("push", "hosts")}}
-	token, err := push(t, bidirectional(g.Address(), nil, &v1alpha1.ProposalAuth{SSHKey: key, Token: tokenOf("push", "token")}), m, commit)
+	token, err := push(t, bidirectional(g.Address(), nil, &v1alpha1.Credential{SSHKey: key, Token: tokenOf("push", "token")}), m, commit)
 	require.NoError(t, err)
 	assert.Equal(t, "S3CR3T-1", token)
 	assert.Equal(t, commit.String(), g.Git("rev-parse", newBranch))
 
 	for name, spec := range map[string]*v1alpha1.GatewaySyncSpec{
-		"an ssh key for proposals and no token": bidirectional(g.Address(), nil, &v1alpha1.ProposalAuth{SSHKey: key}),
-		"an ssh key for syncs and no token":     bidirectional(g.Address(), &v1alpha1.GitAuth{SSHKey: key}, nil),
+		"an ssh key for proposals and no token": bidirectional(g.Address(), nil, &v1alpha1.Credential{SSHKey: key}),
+		"an ssh key for syncs and no token":     bidirectional(g.Address(), &v1alpha1.Credential{SSHKey: key}, nil),
 	} {
 		t.Run(name, func(t *testing.T) {
 			g.Git("update-ref", "-d", newBranch)
@@ -138,12 +138,12 @@ func TestProposalCredentialsOfWrongKind(t *testing.T) {
 		spec    *v1alpha1.GatewaySyncSpec
 		message string
 	}{
-		"https with a key":        {bidirectional(overHTTP, nil, &v1alpha1.ProposalAuth{SSHKey: key}), "spec.bidirectional.auth.sshKey works only with an ssh address"},
-		"https, key of syncs":     {bidirectional(overHTTP, &v1alpha1.GitAuth{SSHKey: key}, nil), "git.auth.sshKey works only with an ssh address"},
-		"ssh with a token":        {bidirectional(overSSH, &v1alpha1.GitAuth{SSHKey: key}, &v1alpha1.ProposalAuth{Token: token}), "set spec.bidirectional.auth.sshKey"},
-		"ssh with a GitHub App":   {bidirectional(overSSH, nil, &v1alpha1.ProposalAuth{GitHubApp: app}), "set spec.bidirectional.auth.sshKey"},
+		"https with a key":        {bidirectional(overHTTP, nil, &v1alpha1.Credential{SSHKey: key}), "spec.bidirectional.auth.sshKey works only with an ssh address"},
+		"https, key of syncs":     {bidirectional(overHTTP, &v1alpha1.Credential{SSHKey: key}, nil), "git.auth.sshKey works only with an ssh address"},
+		"ssh with a token":        {bidirectional(overSSH, &v1alpha1.Credential{SSHKey: key}, &v1alpha1.Credential{Token: token}), "set spec.bidirectional.auth.sshKey"},
+		"ssh with a GitHub App":   {bidirectional(overSSH, nil, &v1alpha1.Credential{GitHubApp: app}), "set spec.bidirectional.auth.sshKey"},
 		"ssh without credentials": {bidirectional(overSSH, nil, nil), "set spec.bidirectional.auth.sshKey"},
-		"ssh with an empty auth":  {bidirectional(overSSH, nil, &v1alpha1.ProposalAuth{}), "set spec.bidirectional.auth.sshKey"},
+		"ssh with an empty auth":  {bidirectional(overSSH, nil, &v1alpha1.Credential{}), "set spec.bidirectional.auth.sshKey"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := NewProposalRemote(tt.spec, tt.spec.Bidirectional, LocalSecrets{Dir: t.TempDir()}, repo.RemoteOptions{})
@@ -172,8 +172,8 @@ func TestProposalsWithGitHubApp(t *testing.T) {
 	write(t, filepath.Join(secrets.Dir, "app", "key"), key)
 	auth := &v1alpha1.GitHubAppAuth{AppID: 7, InstallationID: 42, PrivateKeySecretRef: ref("app", "key"), APIBaseURL: api.URL}
 	for name, spec := range map[string]*v1alpha1.GatewaySyncSpec{
-		"the app for proposals": bidirectional(srv.URL("plant/site.git"), nil, &v1alpha1.ProposalAuth{GitHubApp: auth}),
-		"the app of syncs":      bidirectional(srv.URL("plant/site.git"), &v1alpha1.GitAuth{GitHubApp: auth}, nil),
+		"the app for proposals": bidirectional(srv.URL("plant/site.git"), nil, &v1alpha1.Credential{GitHubApp: auth}),
+		"the app of syncs":      bidirectional(srv.URL("plant/site.git"), &v1alpha1.Credential{GitHubApp: auth}, nil),
 	} {
 		t.Run(name, func(t *testing.T) {
 			g.Git("update-ref", "-d", newBranch)
@@ -192,7 +192,7 @@ func TestProposalsWithGitHubApp(t *testing.T) {
 
 // Syncs and the election of the lead do not depend on the secrets of proposals.
 func TestReachableIgnoresProposals(t *testing.T) {
-	spec := bidirectional("https://git.example.com/a/b.git", nil, &v1alpha1.ProposalAuth{Token: tokenOf("push", "token")})
+	spec := bidirectional("https://git.example.com/a/b.git", nil, &v1alpha1.Credential{Token: tokenOf("push", "token")})
 	m := Mounted{Dir: t.TempDir()}
 	require.NoError(t, Reachable(spec, m))
 	_, _, err := NewProposalRemote(spec, spec.Bidirectional, m, repo.RemoteOptions{})
@@ -252,7 +252,7 @@ func TestSigningKey(t *testing.T) {
 		})
 	}
 	t.Run("not set", func(t *testing.T) {
-		s := settingsOf(bidirectional("https://git.example.com/a/b.git", nil, &v1alpha1.ProposalAuth{Token: tokenOf("sign", "id")}), LocalSecrets{Dir: dir})
+		s := settingsOf(bidirectional("https://git.example.com/a/b.git", nil, &v1alpha1.Credential{Token: tokenOf("sign", "id")}), LocalSecrets{Dir: dir})
 		require.NoError(t, s.Problem)
 		assert.Nil(t, s.Sign)
 		require.NoError(t, s.Remote.Close())
@@ -268,7 +268,7 @@ func TestSigningKey(t *testing.T) {
 
 func TestFingerprintOfProposalSecret(t *testing.T) {
 	b := LocalSecrets{Dir: t.TempDir()}
-	spec := bidirectional("https://git.example.com/a/b.git", nil, &v1alpha1.ProposalAuth{Token: tokenOf("push", "token")})
+	spec := bidirectional("https://git.example.com/a/b.git", nil, &v1alpha1.Credential{Token: tokenOf("push", "token")})
 	missing := Fingerprint(spec, b)
 	file := write(t, filepath.Join(b.Dir, "push", "token"), "S3CR3T-1")
 	first := Fingerprint(spec, b)

@@ -88,7 +88,7 @@ func TestFilesToWatch(t *testing.T) {
 
 	t.Chdir(dir)
 	write(t, "token", "S3CR3T-1")
-	spec := &v1alpha1.GatewaySyncSpec{Git: v1alpha1.GitSpec{Auth: &v1alpha1.GitAuth{Token: &v1alpha1.TokenAuth{SecretRef: ref("git", "token")}}}}
+	spec := &v1alpha1.GatewaySyncSpec{Git: v1alpha1.GitSpec{Auth: &v1alpha1.Credential{Token: &v1alpha1.TokenAuth{SecretRef: ref("git", "token")}}}}
 	for _, name := range []string{"token", "git/later"} {
 		t.Run(name, func(t *testing.T) {
 			assert.Equal(t, []string{name}, LocalSecrets{Files: map[string]string{"git/token": name}}.FilesToWatch(spec))
@@ -128,7 +128,7 @@ func TestChangedSecretKeyNeedsRestart(t *testing.T) {
 			_, err := m.Read(secretrefs.GitToken, ref("git", key))
 			require.True(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded), "%v", err)
 			require.ErrorContains(t, err, "spec.git.auth.token names key "+key+" of Secret git")
-			spec := v1alpha1.GatewaySyncSpec{Git: v1alpha1.GitSpec{Auth: &v1alpha1.GitAuth{Token: &v1alpha1.TokenAuth{SecretRef: ref("git", key)}}}}
+			spec := v1alpha1.GatewaySyncSpec{Git: v1alpha1.GitSpec{Auth: &v1alpha1.Credential{Token: &v1alpha1.TokenAuth{SecretRef: ref("git", key)}}}}
 			assert.True(t, failure.Is(Reachable(&spec, m), v1alpha1.ReasonPodRestartNeeded), "an agent without the key does not lead")
 		})
 	}
@@ -175,7 +175,7 @@ func TestSecretValueInsteadOfPath(t *testing.T) {
 			_, err = l.Read(secretrefs.GitToken, ref("git", "token"))
 			require.ErrorContains(t, err, "FILE must be a path, not the value")
 			assert.NotContains(t, err.Error(), "S3CR3T")
-			spec := &v1alpha1.GatewaySyncSpec{Git: v1alpha1.GitSpec{Auth: &v1alpha1.GitAuth{Token: &v1alpha1.TokenAuth{SecretRef: ref("git", "token")}}}}
+			spec := &v1alpha1.GatewaySyncSpec{Git: v1alpha1.GitSpec{Auth: &v1alpha1.Credential{Token: &v1alpha1.TokenAuth{SecretRef: ref("git", "token")}}}}
 			assert.Empty(t, l.FilesToWatch(spec), "the watcher would log the value")
 		})
 	}
@@ -185,10 +185,10 @@ func TestReachable(t *testing.T) {
 	git := ref("git", "key")
 	api, ca := ref("api", "key"), ref("ca", "key")
 	for name, spec := range map[string]v1alpha1.GatewaySyncSpec{
-		"token":      {Git: v1alpha1.GitSpec{Auth: &v1alpha1.GitAuth{Token: &v1alpha1.TokenAuth{SecretRef: git}}}},
-		"sshKey":     {Git: v1alpha1.GitSpec{Auth: &v1alpha1.GitAuth{SSHKey: &v1alpha1.SSHKeyAuth{SecretRef: git}}}},
-		"githubApp":  {Git: v1alpha1.GitSpec{Auth: &v1alpha1.GitAuth{GitHubApp: &v1alpha1.GitHubAppAuth{PrivateKeySecretRef: git}}}},
-		"knownHosts": {Git: v1alpha1.GitSpec{Auth: &v1alpha1.GitAuth{SSHKey: &v1alpha1.SSHKeyAuth{SecretRef: api, KnownHosts: &v1alpha1.SecretSource{SecretRef: git}}}}},
+		"token":      {Git: v1alpha1.GitSpec{Auth: &v1alpha1.Credential{Token: &v1alpha1.TokenAuth{SecretRef: git}}}},
+		"sshKey":     {Git: v1alpha1.GitSpec{Auth: &v1alpha1.Credential{SSHKey: &v1alpha1.SSHKeyAuth{SecretRef: git}}}},
+		"githubApp":  {Git: v1alpha1.GitSpec{Auth: &v1alpha1.Credential{GitHubApp: &v1alpha1.GitHubAppAuth{PrivateKeySecretRef: git}}}},
+		"knownHosts": {Git: v1alpha1.GitSpec{Auth: &v1alpha1.Credential{SSHKey: &v1alpha1.SSHKeyAuth{SecretRef: api, KnownHosts: &v1alpha1.SecretSource{SecretRef: git}}}}},
 		"ca":         {Git: v1alpha1.GitSpec{CASecretRef: &git}},
 		"api":        {Gateway: v1alpha1.GatewaySpec{API: &v1alpha1.GatewayAPI{SecretName: git.Name, SecretKey: git.Key}}},
 		"gateway ca": {Gateway: v1alpha1.GatewaySpec{TLSConfig: &v1alpha1.GatewayTLSConfig{CASecretRef: &git}}},

@@ -106,7 +106,7 @@ func (w *world) gatewaySync(p *pod, change ...func(*v1alpha1.GatewaySync)) *v1al
 	number, period := int32(port), int32(5)
 	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Name: crName, Namespace: w.ns}}
 	gs.Spec.Git = v1alpha1.GitSpec{Repo: w.git.URL("site.git"), Ref: "main"}
-	gs.Spec.Git.Auth = &v1alpha1.GitAuth{Token: &v1alpha1.TokenAuth{SecretRef: v1alpha1.SecretKeyRef{Name: "git", Key: "token"}}}
+	gs.Spec.Git.Auth = &v1alpha1.Credential{Token: &v1alpha1.TokenAuth{SecretRef: v1alpha1.SecretKeyRef{Name: "git", Key: "token"}}}
 	gs.Spec.Gateway = v1alpha1.GatewaySpec{Port: &number, API: &v1alpha1.GatewayAPI{SecretName: "gateway"}}
 	gs.Spec.Sync.Defaults.SyncPeriod = &period
 	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{

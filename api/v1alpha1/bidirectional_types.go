@@ -64,9 +64,9 @@ type BidirectionalSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
 	APIBaseURL string `json:"apiBaseURL,omitempty"`
-	// Credentials for the push and the API. Default: git.auth.
+	// Credentials for the push and the API: githubApp, or token with or without sshKey. Default: git.auth.
 	// +optional
-	Auth *ProposalAuth `json:"auth,omitempty"`
+	Auth *Credential `json:"auth,omitempty"`
 	// Authors of commits, "Name <mail>", by the name of the Ignition user.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=256
@@ -135,21 +135,6 @@ type ProposalGuardrails struct {
 	// +kubebuilder:validation:items:MaxLength=255
 	// +kubebuilder:default={"**/.resources/**","**/secrets/**","**/*.jar"}
 	ExcludePatterns []string `json:"excludePatterns,omitempty"`
-}
-
-// ProposalAuth has the credentials for pushing a branch and for the forge's API.
-//
-// +kubebuilder:validation:XValidation:rule="!has(self.githubApp) || !has(self.sshKey) && !has(self.token)",message="at most one of githubApp, and token with or without sshKey"
-type ProposalAuth struct {
-	// An ssh key for the push. The API needs a token, too.
-	// +optional
-	SSHKey *SSHKeyAuth `json:"sshKey,omitempty"`
-	// A token for the push over https and for the API.
-	// +optional
-	Token *TokenAuth `json:"token,omitempty"`
-	// A GitHub App with the permissions Contents: Write and Pull requests: Write.
-	// +optional
-	GitHubApp *GitHubAppAuth `json:"githubApp,omitempty"`
 }
 
 // CommitSigning is a key that signs commits. A signature proves that an agent with this key made the commit, not which user made the change.

@@ -384,19 +384,6 @@ const (
 	ConfigKustomizeNever ConfigKustomize = "Never"
 )
 
-// ConfigAuthMethod is a way to authenticate to a git host.
-//
-// +kubebuilder:validation:Enum=none;ssh;https;githubApp
-type ConfigAuthMethod string
-
-// The methods.
-const (
-	ConfigAuthNone      ConfigAuthMethod = "none"
-	ConfigAuthSSH       ConfigAuthMethod = "ssh"
-	ConfigAuthHTTPS     ConfigAuthMethod = "https"
-	ConfigAuthGitHubApp ConfigAuthMethod = "githubApp"
-)
-
 // ConfigConflictPolicy says what happens if another manager owns a field that git sets.
 //
 // +kubebuilder:validation:Enum=gitWins;hold

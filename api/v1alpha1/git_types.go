@@ -20,7 +20,8 @@ type GitSpec struct {
 	Ref string `json:"ref"`
 	// Credentials, of one kind. Public repositories need none.
 	// +optional
-	Auth *GitAuth `json:"auth,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="!has(self.sshKey) || !has(self.token)",message="at most one of sshKey, token and githubApp"
+	Auth *Credential `json:"auth,omitempty"`
 	// PEM certificates to trust for the git host, in addition to those of the system.
 	// +optional
 	CASecretRef *SecretKeyRef `json:"caSecretRef,omitempty"`
@@ -71,20 +72,36 @@ const (
 	VerifyTag  VerifyMode = "Tag"
 )
 
-// GitAuth holds the credentials for the git host.
+// Credential is what an agent presents to a git host.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.sshKey), has(self.token), has(self.githubApp)].filter(x, x).size() <= 1",message="at most one of sshKey, token and githubApp"
-type GitAuth struct {
-	// An ssh key.
+// +kubebuilder:validation:XValidation:rule="!has(self.githubApp) || !has(self.sshKey) && !has(self.token)",message="githubApp goes alone: remove sshKey and token"
+type Credential struct {
+	// An ssh key. The API of a forge needs a token, too.
 	// +optional
 	SSHKey *SSHKeyAuth `json:"sshKey,omitempty"`
-	// A token or password for https.
+	// A token or password for https, and for the API of a forge.
 	// +optional
 	Token *TokenAuth `json:"token,omitempty"`
-	// A GitHub App.
+	// A GitHub App. To propose changes, it needs the permissions Contents: Write and Pull requests: Write.
 	// +optional
 	GitHubApp *GitHubAppAuth `json:"githubApp,omitempty"`
 }
+
+// ConfigAuthMethod is the kind of Credential that the Secret of a ConfigSync has.
+//
+// +kubebuilder:validation:Enum=none;ssh;https;githubApp
+type ConfigAuthMethod string
+
+// The methods.
+const (
+	ConfigAuthNone      ConfigAuthMethod = "none"
+	ConfigAuthSSH       ConfigAuthMethod = "ssh"
+	ConfigAuthHTTPS     ConfigAuthMethod = "https"
+	ConfigAuthGitHubApp ConfigAuthMethod = "githubApp"
+)
+
+// ConfigAuthMethods lists the methods.
+var ConfigAuthMethods = []ConfigAuthMethod{ConfigAuthNone, ConfigAuthSSH, ConfigAuthHTTPS, ConfigAuthGitHubApp}
 
 // SSHKeyAuth is a private ssh key and the trusted host keys.
 type SSHKeyAuth struct {

@@ -230,7 +230,7 @@ func TestNotReady(t *testing.T) {
 			ready: "False/ProfilesInvalid", says: "banana", also: map[string]string{"ProfilesValid": "False/ProfilesInvalid", "Stalled": "True/ProfilesInvalid"}},
 		{name: "unverified host key does not affect Ready", given: func(s *scene) {
 			s.GatewaySync.Spec.Git.Repo = "git@git.example.com:site.git"
-			s.GatewaySync.Spec.Git.Auth = &v1alpha1.GitAuth{SSHKey: &v1alpha1.SSHKeyAuth{InsecureIgnoreHostKey: true}}
+			s.GatewaySync.Spec.Git.Auth = &v1alpha1.Credential{SSHKey: &v1alpha1.SSHKeyAuth{InsecureIgnoreHostKey: true}}
 		}, ready: "True/Synced", also: map[string]string{"SSHHostKeyVerification": "False/HostKeyUnknown"}},
 		{name: "changed host key", given: func(s *scene) {
 			s.GatewaySync.Spec.Git.Repo = "ssh://git@git.example.com/site.git"

@@ -57,7 +57,7 @@ func designerSaveIsProposed(t *testing.T, w *world) {
 	p.gatewaySync(func(gs *v1alpha1.GatewaySync) {
 		gs.Spec.Bidirectional = &v1alpha1.BidirectionalSpec{
 			Enabled: true, Provider: "none", Debounce: "1s", WatchPaths: []string{"projects/site-a/**"},
-			Auth: &v1alpha1.ProposalAuth{Token: &v1alpha1.TokenAuth{Username: gitUser, SecretRef: v1alpha1.SecretKeyRef{Name: "git-push", Key: "token"}}},
+			Auth: &v1alpha1.Credential{Token: &v1alpha1.TokenAuth{Username: gitUser, SecretRef: v1alpha1.SecretKeyRef{Name: "git-push", Key: "token"}}},
 		}
 	})
 	p.gateways(replicas(2))

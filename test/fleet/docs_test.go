@@ -152,7 +152,7 @@ func newWorkplace(t *testing.T, cluster *kubetest.Cluster) *workplace {
 	t.Helper()
 	w := &workplace{t: t}
 	w.Plant = plant.NewAt(t, cluster, "plant", "line", 2, func(gs *v1alpha1.GatewaySync) {
-		gs.Spec.Git.Auth = &v1alpha1.GitAuth{Token: &v1alpha1.TokenAuth{SecretRef: v1alpha1.SecretKeyRef{Name: "git-credentials", Key: "token"}}}
+		gs.Spec.Git.Auth = &v1alpha1.Credential{Token: &v1alpha1.TokenAuth{SecretRef: v1alpha1.SecretKeyRef{Name: "git-credentials", Key: "token"}}}
 		receivertest.SetSecret(gs)
 		gs.Spec.Bidirectional = &v1alpha1.BidirectionalSpec{Enabled: true, Provider: "none"}
 		area := gs.Spec.Sync.Profiles["default"]

@@ -14,10 +14,10 @@ type Field string
 const (
 	GatewayAPI       Field = "spec.gateway.api"
 	GatewayCA        Field = "spec.gateway.tlsConfig.caSecretRef"
-	GitHubApp        Field = "spec.git.auth.githubApp"
-	GitSSHKey        Field = "spec.git.auth.sshKey"
-	GitKnownHosts    Field = "spec.git.auth.sshKey.knownHosts"
-	GitToken         Field = "spec.git.auth.token"
+	GitAuth          Field = "spec.git.auth"
+	GitSSHKey              = GitAuth + SSHKey
+	GitKnownHosts          = GitAuth + KnownHosts
+	GitToken               = GitAuth + Token
 	GitCA            Field = "spec.git.caSecretRef"
 	GitKeys          Field = "spec.git.verify.keysSecretRef"
 	GitKeysConfigMap Field = "spec.git.verify.keysConfigMapRef"
@@ -25,11 +25,16 @@ const (
 	Validation   Field = "spec.validation.webhook.secretRef"
 	ValidationCA Field = "spec.validation.webhook.caSecretRef"
 
-	ProposalApp        Field = "spec.bidirectional.auth.githubApp"
-	ProposalSSHKey     Field = "spec.bidirectional.auth.sshKey"
-	ProposalKnownHosts Field = "spec.bidirectional.auth.sshKey.knownHosts"
-	ProposalToken      Field = "spec.bidirectional.auth.token"
-	ProposalSigning    Field = "spec.bidirectional.signing"
+	ProposalAuth    Field = "spec.bidirectional.auth"
+	ProposalSigning Field = "spec.bidirectional.signing"
+)
+
+// The secrets of a credential, below the field that holds it.
+const (
+	SSHKey     Field = ".sshKey"
+	KnownHosts Field = ".sshKey.knownHosts"
+	Token      Field = ".token"
+	GitHubApp  Field = ".githubApp"
 )
 
 // Kind returns the kind of object that the field names.
@@ -62,9 +67,7 @@ func ForSync(s *v1alpha1.GatewaySyncSpec) iter.Seq2[Field, v1alpha1.SecretKeyRef
 	if t := s.Gateway.TLSConfig; t != nil {
 		uses = append(uses, use{GatewayCA, t.CASecretRef})
 	}
-	if a := s.Git.Auth; a != nil {
-		uses = append(uses, credentials(a.GitHubApp, GitHubApp, a.SSHKey, GitSSHKey, GitKnownHosts, a.Token, GitToken)...)
-	}
+	uses = append(uses, credential(GitAuth, s.Git.Auth)...)
 	uses = append(uses, use{GitCA, s.Git.CASecretRef})
 	if v := s.Git.Verify; v != nil {
 		uses = append(uses, use{GitKeys, v.KeysSecretRef}, use{GitKeysConfigMap, v.KeysConfigMapRef})
@@ -79,12 +82,11 @@ func ForSync(s *v1alpha1.GatewaySyncSpec) iter.Seq2[Field, v1alpha1.SecretKeyRef
 // propose changes mount them, and no sync needs them.
 func ForProposals(s *v1alpha1.GatewaySyncSpec) iter.Seq2[Field, v1alpha1.SecretKeyRef] {
 	var uses []use
-	if b := s.Bidirectional; b != nil && b.Signing != nil {
-		uses = append(uses, use{ProposalSigning, &b.Signing.KeySecretRef})
-	}
-	if b := s.Bidirectional; b != nil && b.Auth != nil {
-		a := b.Auth
-		uses = append(uses, credentials(a.GitHubApp, ProposalApp, a.SSHKey, ProposalSSHKey, ProposalKnownHosts, a.Token, ProposalToken)...)
+	if b := s.Bidirectional; b != nil {
+		if b.Signing != nil {
+			uses = append(uses, use{ProposalSigning, &b.Signing.KeySecretRef})
+		}
+		uses = append(uses, credential(ProposalAuth, b.Auth)...)
 	}
 	return present(uses)
 }
@@ -117,20 +119,27 @@ func present(uses []use) iter.Seq2[Field, v1alpha1.SecretKeyRef] {
 	}
 }
 
-// credentials returns the uses of the credentials of a git host. Each of them may be nil, and is followed by its fields.
-func credentials(app *v1alpha1.GitHubAppAuth, appField Field, key *v1alpha1.SSHKeyAuth, keyField, knownHostsField Field, token *v1alpha1.TokenAuth, tokenField Field) []use {
-	var uses []use
-	if app != nil {
-		uses = append(uses, use{appField, &app.PrivateKeySecretRef})
+// ForCredential yields the secrets of a credential, which is in a field of the spec.
+func ForCredential(in Field, c *v1alpha1.Credential) iter.Seq2[Field, v1alpha1.SecretKeyRef] {
+	return present(credential(in, c))
+}
+
+func credential(in Field, c *v1alpha1.Credential) []use {
+	if c == nil {
+		return nil
 	}
-	if key != nil {
-		uses = append(uses, use{keyField, &key.SecretRef})
-		if key.KnownHosts != nil {
-			uses = append(uses, use{knownHostsField, &key.KnownHosts.SecretRef})
+	var uses []use
+	if c.GitHubApp != nil {
+		uses = append(uses, use{in + GitHubApp, &c.GitHubApp.PrivateKeySecretRef})
+	}
+	if c.SSHKey != nil {
+		uses = append(uses, use{in + SSHKey, &c.SSHKey.SecretRef})
+		if c.SSHKey.KnownHosts != nil {
+			uses = append(uses, use{in + KnownHosts, &c.SSHKey.KnownHosts.SecretRef})
 		}
 	}
-	if token != nil {
-		uses = append(uses, use{tokenField, &token.SecretRef})
+	if c.Token != nil {
+		uses = append(uses, use{in + Token, &c.Token.SecretRef})
 	}
 	return uses
 }

@@ -45,7 +45,7 @@ func validateBidirectional(path *field.Path, gs *v1alpha1.GatewaySync) field.Err
 	errs = append(errs, validateGuardrails(path.Child("guardrails"), &b.Guardrails)...)
 	errs = append(errs, fielderr.OneOf(path.Child("provider"), b.Provider, v1alpha1.Providers()...)...)
 	errs = append(errs, validateAPIURL(path.Child("apiBaseURL"), b.APIBaseURL)...)
-	errs = append(errs, validateProposalAuth(path.Child("auth"), b.Auth)...)
+	errs = append(errs, validateCredential(path.Child("auth"), b.Auth)...)
 	errs = append(errs, validateAuthors(path.Child("authors"), b.Authors)...)
 	if s := b.Signing; s != nil {
 		errs = append(errs, validateSigning(path.Child("signing"), s)...)
@@ -110,17 +110,6 @@ func validateSize(path *field.Path, size string) field.ErrorList {
 		return field.ErrorList{fielderr.Invalid(path, size, problem)}
 	}
 	return nil
-}
-
-func validateProposalAuth(path *field.Path, auth *v1alpha1.ProposalAuth) field.ErrorList {
-	if auth == nil {
-		return nil
-	}
-	errs := validateCredentials(path, auth.SSHKey, auth.Token, auth.GitHubApp)
-	if auth.GitHubApp != nil && (auth.SSHKey != nil || auth.Token != nil) {
-		errs = append(errs, field.Forbidden(path, "at most one of githubApp, and token with or without sshKey: remove the others"))
-	}
-	return errs
 }
 
 func validateSigning(path *field.Path, s *v1alpha1.CommitSigning) field.ErrorList {

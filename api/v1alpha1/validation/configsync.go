@@ -93,7 +93,7 @@ func validateConfigGit(path *field.Path, git *v1alpha1.ConfigGit) field.ErrorLis
 		}
 	}
 	errs = append(errs, validatePatterns(path.Child("allowedRefs"), git.AllowedRefs, 64, syntax.MaxRef, PatternProblem)...)
-	errs = append(errs, fielderr.OneOf(path.Child("authMethod"), git.AuthMethod, v1alpha1.ConfigAuthNone, v1alpha1.ConfigAuthSSH, v1alpha1.ConfigAuthHTTPS, v1alpha1.ConfigAuthGitHubApp)...)
+	errs = append(errs, fielderr.OneOf(path.Child("authMethod"), git.AuthMethod, v1alpha1.ConfigAuthMethods...)...)
 	errs = append(errs, validateConfigRef(path.Child("authSecretRef"), git.AuthSecretRef)...)
 	needsSecret := git.AuthMethod != "" && git.AuthMethod != v1alpha1.ConfigAuthNone
 	switch {

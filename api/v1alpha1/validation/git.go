@@ -21,7 +21,10 @@ func validateGit(path *field.Path, git *v1alpha1.GitSpec) field.ErrorList {
 	errs = append(errs, validatePatterns(path.Child("allowedRefs"), git.AllowedRefs, 64, syntax.MaxRef, PatternProblem)...)
 	errs = append(errs, validateSecret(path.Child("caSecretRef"), git.CASecretRef)...)
 	errs = append(errs, validateVerify(path.Child("verify"), git.Verify)...)
-	return append(errs, validateAuth(path.Child("auth"), git.Auth)...)
+	if git.Auth != nil && git.Auth.SSHKey != nil && git.Auth.Token != nil {
+		errs = append(errs, field.Forbidden(path.Child("auth"), "at most one of sshKey, token and githubApp: remove the others"))
+	}
+	return append(errs, validateCredential(path.Child("auth"), git.Auth)...)
 }
 
 func validateVerify(path *field.Path, v *v1alpha1.GitVerify) field.ErrorList {
@@ -62,32 +65,27 @@ func validateRepo(path *field.Path, repo string) field.ErrorList {
 	return nil
 }
 
-func validateAuth(path *field.Path, auth *v1alpha1.GitAuth) field.ErrorList {
-	if auth == nil {
+// validateCredential checks what an agent presents to a git host. c may be nil.
+func validateCredential(path *field.Path, c *v1alpha1.Credential) field.ErrorList {
+	if c == nil {
 		return nil
 	}
-	errs := validateCredentials(path, auth.SSHKey, auth.Token, auth.GitHubApp)
-	if auth.SSHKey != nil && auth.Token != nil || auth.GitHubApp != nil && (auth.SSHKey != nil || auth.Token != nil) {
-		errs = append(errs, field.Forbidden(path, "at most one of sshKey, token and githubApp: remove the others"))
-	}
-	return errs
-}
-
-// validateCredentials checks the credentials for a git host. Each may be nil.
-func validateCredentials(path *field.Path, key *v1alpha1.SSHKeyAuth, token *v1alpha1.TokenAuth, app *v1alpha1.GitHubAppAuth) field.ErrorList {
 	var errs field.ErrorList
-	if key != nil {
+	if key := c.SSHKey; key != nil {
 		errs = append(errs, validateSecret(path.Child("sshKey", "secretRef"), &key.SecretRef)...)
 		if key.KnownHosts != nil {
 			errs = append(errs, validateSecret(path.Child("sshKey", "knownHosts", "secretRef"), &key.KnownHosts.SecretRef)...)
 		}
 	}
-	if token != nil {
+	if token := c.Token; token != nil {
 		errs = append(errs, validateSecret(path.Child("token", "secretRef"), &token.SecretRef)...)
 		errs = append(errs, optional(path.Child("token", "username"), token.Username, usernamePattern, 255, "use a user name without ':'")...)
 	}
-	if app != nil {
-		errs = append(errs, validateApp(path.Child("githubApp"), app)...)
+	if c.GitHubApp != nil {
+		errs = append(errs, validateApp(path.Child("githubApp"), c.GitHubApp)...)
+		if c.SSHKey != nil || c.Token != nil {
+			errs = append(errs, field.Forbidden(path, "githubApp goes alone: remove sshKey and token"))
+		}
 	}
 	return errs
 }

@@ -74,7 +74,7 @@ func TestMessagesHideRepository(t *testing.T) {
 	gs.Spec.Git.Repo = "ftp://user:S3CR3T-1@host/a b"
 	assert.Contains(t, validation.GatewaySync(gs).ToAggregate().Error(), "spec.git.repo")
 	assert.NotContains(t, validation.GatewaySync(gs).ToAggregate().Error(), "S3CR3T")
-	gs.Spec.Git.Auth = &v1alpha1.GitAuth{GitHubApp: &v1alpha1.GitHubAppAuth{APIBaseURL: "ftp://user:S3CR3T-2@host"}}
+	gs.Spec.Git.Auth = &v1alpha1.Credential{GitHubApp: &v1alpha1.GitHubAppAuth{APIBaseURL: "ftp://user:S3CR3T-2@host"}}
 	assert.Contains(t, validation.GatewaySync(gs).ToAggregate().Error(), "apiBaseURL")
 	assert.NotContains(t, validation.GatewaySync(gs).ToAggregate().Error(), "S3CR3T")
 	gs.Spec.Git.Repo = "http://user:S3CR3T-1@host/a"
@@ -90,8 +90,8 @@ func TestInsecureSettingWarnings(t *testing.T) {
 	gs.Spec.Gateway.API = &v1alpha1.GatewayAPI{SecretName: "a"}
 	assert.Empty(t, validation.Warnings(gs))
 	gs.Spec.Git.Repo = "ssh://git@host/a"
-	gs.Spec.Git.Auth = &v1alpha1.GitAuth{SSHKey: &v1alpha1.SSHKeyAuth{InsecureIgnoreHostKey: true}}
-	gs.Spec.Bidirectional = &v1alpha1.BidirectionalSpec{Auth: &v1alpha1.ProposalAuth{SSHKey: &v1alpha1.SSHKeyAuth{InsecureIgnoreHostKey: true}}}
+	gs.Spec.Git.Auth = &v1alpha1.Credential{SSHKey: &v1alpha1.SSHKeyAuth{InsecureIgnoreHostKey: true}}
+	gs.Spec.Bidirectional = &v1alpha1.BidirectionalSpec{Auth: &v1alpha1.Credential{SSHKey: &v1alpha1.SSHKeyAuth{InsecureIgnoreHostKey: true}}}
 	gs.Spec.Gateway.TLSConfig = &v1alpha1.GatewayTLSConfig{InsecureSkipVerify: true}
 	warnings := validation.Warnings(gs)
 	require.Len(t, warnings, 3)
