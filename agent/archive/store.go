@@ -20,9 +20,13 @@ import (
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/secretrefs"
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 )
+
+// Field is the path of the object storage in the spec of a GatewaySync. Errors name it.
+const Field = string(secretrefs.Storage)
 
 // Store is object storage. Implementations are safe for concurrent use, return when ctx is done, and hold at most a few megabytes of an
 // object in memory. Their errors show no credentials. archivetest.Run tests an implementation.

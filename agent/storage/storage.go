@@ -23,13 +23,11 @@ func New(spec *v1alpha1.GatewaySyncSpec, secrets connect.Secrets) (archive.Store
 	for field, ref := range secretrefs.ForStorage(spec) {
 		read = func() (secret.String, error) { return secrets.Read(field, ref) }
 	}
-	switch {
-	case o.S3 != nil:
-		return s3.New(o.S3, read)
-	case o.GCS != nil:
-		return gcs.New(o.GCS, read)
-	case o.Azure != nil:
-		return azure.New(o.Azure, read)
+	switch o.Type {
+	case v1alpha1.StorageGCS:
+		return gcs.New(o, read)
+	case v1alpha1.StorageAzure:
+		return azure.New(o, read)
 	}
-	return nil, nil
+	return s3.New(o, read)
 }

@@ -24,7 +24,7 @@ func bucket(c Connections, t *Task) *archive.Bucket {
 	if c.Storage == nil || s.ObjectStorage() == nil {
 		return nil
 	}
-	return archive.NewBucket(c.Storage, s.Storage.KeyPrefix(), t.Facts.Namespace, t.Facts.CRName, t.Facts.GatewayName, int(s.RetentionCount))
+	return archive.NewBucket(c.Storage, s.Storage.KeyPrefix, t.Facts.Namespace, t.Facts.CRName, t.Facts.GatewayName, int(s.RetentionCount))
 }
 
 // UploadJob returns the gateway's job for the archive.Uploader, or nil without object storage.

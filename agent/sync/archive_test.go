@@ -26,7 +26,7 @@ func stored(t *testing.T, m *archivetest.Memory) *bench {
 	t.Helper()
 	b := newSnapshotBench(t, simulator.Options{})
 	b.target.Facts.Namespace, b.target.Facts.CRName = "plant", "line"
-	b.target.Profile.Snapshots.Storage = &v1alpha1.SnapshotStorage{Type: v1alpha1.StorageS3, S3: &v1alpha1.S3Storage{Bucket: "backups", KeyPrefix: "stoker/"}}
+	b.target.Profile.Snapshots.Storage = &v1alpha1.SnapshotStorage{Type: v1alpha1.StorageS3, Bucket: "backups", KeyPrefix: "stoker/"}
 	b.conn.Storage = m
 	return b
 }

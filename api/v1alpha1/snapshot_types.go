@@ -50,23 +50,59 @@ const (
 
 // SnapshotStorage is object storage for copies of the snapshots. The agent uploads them after each sync; no sync waits for it.
 //
-// +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type == 's3') == has(self.s3)",message="goes with type s3, and only with it",fieldPath=".s3"
-// +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type == 'gcs') == has(self.gcs)",message="goes with type gcs, and only with it",fieldPath=".gcs"
-// +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type == 'azure') == has(self.azure)",message="goes with type azure, and only with it",fieldPath=".azure"
+// +kubebuilder:validation:XValidation:rule="has(self.bucket) == (has(self.type) && self.type != 'pvc')",message="goes with the types s3, gcs and azure, which need it",fieldPath=".bucket"
+// +kubebuilder:validation:XValidation:rule="has(self.account) == (has(self.type) && self.type == 'azure')",message="goes with type azure, which needs it",fieldPath=".account"
+// +kubebuilder:validation:XValidation:rule="has(self.bucket) || !has(self.keyPrefix) && !has(self.endpoint) && !has(self.secretRef)",message="keyPrefix, endpoint and secretRef go with a bucket"
+// +kubebuilder:validation:XValidation:rule="has(self.type) && self.type == 's3' || !has(self.region) && (!has(self.pathStyle) || !self.pathStyle)",message="region and pathStyle go with type s3"
+// +kubebuilder:validation:XValidation:rule="!has(self.bucket) || !has(self.type) || self.type != 's3' || size(self.bucket) <= 63 && !self.bucket.contains('_')",message="must be the name of a bucket: 3 to 63 lower-case letters, digits, dots and hyphens",fieldPath=".bucket"
+// +kubebuilder:validation:XValidation:rule="!has(self.bucket) || !has(self.type) || self.type != 'azure' || size(self.bucket) <= 63 && self.bucket.matches('^[a-z0-9](-?[a-z0-9])*$')",message="must be the name of a container: 3 to 63 lower-case letters, digits and single hyphens",fieldPath=".bucket"
+// +kubebuilder:validation:XValidation:rule="!has(self.endpoint) || has(self.secretRef) || !has(self.type) || self.type != 'gcs' || self.endpoint.matches('^(https://)?([a-z0-9-]+[.])+googleapis[.]com(:443)?$')",message="without secretRef, it must be a host below googleapis.com: other servers do not get the identity of the pod",fieldPath=".endpoint"
+// +kubebuilder:validation:XValidation:rule="!has(self.endpoint) || has(self.secretRef) || !has(self.type) || self.type != 'azure' || self.endpoint.matches('^(https://)?[a-z0-9]{3,24}[.](z[0-9]{1,4}[.])?blob[.](core[.]windows[.]net|core[.]usgovcloudapi[.]net|core[.]chinacloudapi[.]cn|storage[.]azure[.]net)(:443)?$')",message="without secretRef, it must be a host of Azure, such as account.blob.core.windows.net: other servers do not get the identity of the pod",fieldPath=".endpoint"
 type SnapshotStorage struct {
-	// pvc keeps the snapshots only on the data volume. The other types also keep a complete archive of each in a bucket.
+	// pvc keeps the snapshots only on the data volume. The other types also keep a complete archive of each in a bucket: s3 of Amazon S3 or a
+	// server with the same API, gcs of Google Cloud Storage, azure in a container of Azure Blob Storage.
 	// +optional
 	// +kubebuilder:default=pvc
 	Type StorageType `json:"type,omitempty"`
-	// The bucket of type s3.
+	// Name of the bucket, or of the container. It must exist.
 	// +optional
-	S3 *S3Storage `json:"s3,omitempty"`
-	// The bucket of type gcs.
+	// +kubebuilder:validation:MinLength=3
+	// +kubebuilder:validation:MaxLength=222
+	// +kubebuilder:validation:Pattern=`^[a-z0-9][a-z0-9._-]*[a-z0-9]$`
+	Bucket string `json:"bucket,omitempty"`
+	// Name of the storage account of type azure.
 	// +optional
-	GCS *GCSStorage `json:"gcs,omitempty"`
-	// The container of type azure.
+	// +kubebuilder:validation:MinLength=3
+	// +kubebuilder:validation:MaxLength=24
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]+$`
+	Account string `json:"account,omitempty"`
+	// Prefix of all keys, with a trailing slash, such as stoker/. Clusters that share a bucket need different prefixes.
 	// +optional
-	Azure *AzureStorage `json:"azure,omitempty"`
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9_=-][A-Za-z0-9_.=-]*/)*$`
+	KeyPrefix string `json:"keyPrefix,omitempty"`
+	// Host of the server, with an optional port. The agent uses TLS, unless the endpoint begins with http://. Default: Amazon S3,
+	// storage.googleapis.com, or account.blob.core.windows.net. Without secretRef it must be below googleapis.com for type gcs, and a host of
+	// Azure for type azure. If a host for azure does not begin with the account, URLs have the account in the path.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:Pattern=`^(https?://)?([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`
+	Endpoint string `json:"endpoint,omitempty"`
+	// Region of the bucket of type s3. Default: as reported by the server.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9-]+$`
+	Region string `json:"region,omitempty"`
+	// If true, URLs of type s3 have the bucket in the path and not in the host name. For servers other than Amazon S3 they always do.
+	// +optional
+	PathStyle bool `json:"pathStyle,omitempty"`
+	// Credentials. For s3, in the format of the credentials file of the AWS command line: lines with aws_access_key_id,
+	// aws_secret_access_key and, optionally, aws_session_token. For gcs, the key of a service account, as the JSON file that Google makes. For
+	// azure, an access key of the account, or a shared access signature (SAS) of the container. Default: the identity of the pod (an IAM role
+	// for its service account, or that of its node; Workload Identity Federation for GKE, or the service account of its node; Microsoft Entra
+	// Workload ID).
+	// +optional
+	SecretRef *SecretKeyRef `json:"secretRef,omitempty"`
 }
 
 // StorageType says where snapshots are kept.
@@ -81,99 +117,6 @@ const (
 	StorageGCS   StorageType = "gcs"
 	StorageAzure StorageType = "azure"
 )
-
-// S3Storage is a bucket of Amazon S3, or of a server with the same API.
-type S3Storage struct {
-	// Name of the bucket. It must exist.
-	// +required
-	// +kubebuilder:validation:MinLength=3
-	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:Pattern=`^[a-z0-9][a-z0-9.-]*[a-z0-9]$`
-	Bucket string `json:"bucket"`
-	// Prefix of all keys, with a trailing slash, such as stoker/. Clusters that share a bucket need different prefixes.
-	// +optional
-	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9_=-][A-Za-z0-9_.=-]*/)*$`
-	KeyPrefix string `json:"keyPrefix,omitempty"`
-	// Host of the server, with an optional port. The agent uses TLS, unless the endpoint begins with http://. Default: Amazon S3.
-	// +optional
-	// +kubebuilder:validation:MaxLength=255
-	// +kubebuilder:validation:Pattern=`^(https?://)?([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`
-	Endpoint string `json:"endpoint,omitempty"`
-	// Region of the bucket. Default: as reported by the server.
-	// +optional
-	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:Pattern=`^[a-z0-9-]+$`
-	Region string `json:"region,omitempty"`
-	// If true, URLs have the bucket in the path and not in the host name. For servers other than Amazon S3 they always do.
-	// +optional
-	PathStyle bool `json:"pathStyle,omitempty"`
-	// Credentials, in the format of the credentials file of the AWS command line: lines with aws_access_key_id, aws_secret_access_key and,
-	// optionally, aws_session_token. Default: the identity of the pod (an IAM role for its service account, or that of its node).
-	// +optional
-	SecretRef *SecretKeyRef `json:"secretRef,omitempty"`
-}
-
-// GCSStorage is a bucket of Google Cloud Storage.
-//
-// +kubebuilder:validation:XValidation:rule="!has(self.endpoint) || has(self.secretRef) || self.endpoint.matches('^(https://)?([a-z0-9-]+[.])+googleapis[.]com(:443)?$')",message="without secretRef, it must be a host below googleapis.com: other servers do not get the identity of the pod",fieldPath=".endpoint"
-type GCSStorage struct {
-	// Name of the bucket. It must exist.
-	// +required
-	// +kubebuilder:validation:MinLength=3
-	// +kubebuilder:validation:MaxLength=222
-	// +kubebuilder:validation:Pattern=`^[a-z0-9][a-z0-9._-]*[a-z0-9]$`
-	Bucket string `json:"bucket"`
-	// Prefix of all keys, with a trailing slash, such as stoker/. Clusters that share a bucket need different prefixes.
-	// +optional
-	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9_=-][A-Za-z0-9_.=-]*/)*$`
-	KeyPrefix string `json:"keyPrefix,omitempty"`
-	// Host of the server, with an optional port. The agent uses TLS, unless the endpoint begins with http://. Without secretRef it must be
-	// below googleapis.com. Default: storage.googleapis.com.
-	// +optional
-	// +kubebuilder:validation:MaxLength=255
-	// +kubebuilder:validation:Pattern=`^(https?://)?([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`
-	Endpoint string `json:"endpoint,omitempty"`
-	// Key of a service account, as the JSON file that Google makes. Default: the identity of the pod (Workload Identity Federation for GKE,
-	// or the service account of its node).
-	// +optional
-	SecretRef *SecretKeyRef `json:"secretRef,omitempty"`
-}
-
-// AzureStorage is a container of Azure Blob Storage.
-//
-// +kubebuilder:validation:XValidation:rule="!has(self.endpoint) || has(self.secretRef) || self.endpoint.matches('^(https://)?[a-z0-9]{3,24}[.](z[0-9]{1,4}[.])?blob[.](core[.]windows[.]net|core[.]usgovcloudapi[.]net|core[.]chinacloudapi[.]cn|storage[.]azure[.]net)(:443)?$')",message="without secretRef, it must be a host of Azure, such as account.blob.core.windows.net: other servers do not get the identity of the pod",fieldPath=".endpoint"
-type AzureStorage struct {
-	// Name of the storage account.
-	// +required
-	// +kubebuilder:validation:MinLength=3
-	// +kubebuilder:validation:MaxLength=24
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]+$`
-	Account string `json:"account"`
-	// Name of the container. It must exist.
-	// +required
-	// +kubebuilder:validation:MinLength=3
-	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:Pattern=`^[a-z0-9](-?[a-z0-9])*$`
-	Container string `json:"container"`
-	// Prefix of all keys, with a trailing slash, such as stoker/. Clusters that share a container need different prefixes.
-	// +optional
-	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9_=-][A-Za-z0-9_.=-]*/)*$`
-	KeyPrefix string `json:"keyPrefix,omitempty"`
-	// Host of the server, with an optional port. The agent uses TLS, unless the endpoint begins with http://. If the host does not begin
-	// with the account, URLs have the account in the path. Without secretRef it must be a host of Azure. Default:
-	// account.blob.core.windows.net.
-	// +optional
-	// +kubebuilder:validation:MaxLength=255
-	// +kubebuilder:validation:Pattern=`^(https?://)?([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`
-	Endpoint string `json:"endpoint,omitempty"`
-	// An access key of the account, or a shared access signature (SAS) of the container. Default: the identity of the pod (Microsoft Entra
-	// Workload ID).
-	// +optional
-	SecretRef *SecretKeyRef `json:"secretRef,omitempty"`
-}
 
 // RollbackSpec restores a snapshot of a gateway.
 type RollbackSpec struct {
@@ -236,38 +179,4 @@ func (s *SnapshotsSpec) ObjectStorage() *SnapshotStorage {
 		return nil
 	}
 	return s.Storage
-}
-
-// ObjectStore has the fields that all kinds of object storage have.
-//
-// +kubebuilder:object:generate=false
-type ObjectStore struct {
-	Type                StorageType // also the name of its field
-	KeyPrefix, Endpoint string
-	SecretRef           *SecretKeyRef
-}
-
-// Stores returns the kinds of object storage that have a field. In a valid spec it is the one of the type.
-func (s *SnapshotStorage) Stores() []ObjectStore {
-	var stores []ObjectStore
-	if b := s.S3; b != nil {
-		stores = append(stores, ObjectStore{StorageS3, b.KeyPrefix, b.Endpoint, b.SecretRef})
-	}
-	if b := s.GCS; b != nil {
-		stores = append(stores, ObjectStore{StorageGCS, b.KeyPrefix, b.Endpoint, b.SecretRef})
-	}
-	if b := s.Azure; b != nil {
-		stores = append(stores, ObjectStore{StorageAzure, b.KeyPrefix, b.Endpoint, b.SecretRef})
-	}
-	return stores
-}
-
-// KeyPrefix returns the prefix of all keys in the storage.
-func (s *SnapshotStorage) KeyPrefix() string {
-	for _, b := range s.Stores() {
-		if b.Type == s.Type {
-			return b.KeyPrefix
-		}
-	}
-	return ""
 }

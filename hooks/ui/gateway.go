@@ -160,8 +160,8 @@ func snapshotPolicy(o *v1alpha1.SnapshotsSpec) string {
 	}
 	text := "Up to " + counted(int(cmp.Or(o.RetentionCount, v1alpha1.DefaultRetentionCount)), "snapshot") + " of " + clean(cmp.Or(o.MaxSize, v1alpha1.DefaultMaxSnapshotSize), 16) +
 		" in all stay on the data volume"
-	if remote := o.ObjectStorage(); remote != nil && remote.S3 != nil {
-		text += ", with copies in the bucket " + clean(remote.S3.Bucket, 63)
+	if remote := o.ObjectStorage(); remote != nil {
+		text += ", with copies in the bucket " + clean(remote.Bucket, 63)
 	}
 	text += "."
 	if o.GatewayBackup == v1alpha1.GatewayBackupBeforeSync {

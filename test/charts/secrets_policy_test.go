@@ -70,9 +70,7 @@ func TestSecretLabelPolicy(t *testing.T) {
 	} {
 		places[name] = `{git: {repo: "https://github.com/a/b.git", ref: main}, alerting: {webhooks: [{type: slack, urlSecretRef: {name: mine, key: k}}, ` + webhook + `]}}`
 	}
-	places["credentials of a bucket"] = `{git: {repo: "https://github.com/a/b.git", ref: main}, snapshots: {enabled: true, storage: {type: s3, s3: {bucket: plants, secretRef: {name: theirs, key: k}}}}}`
-	places["key of a service account"] = `{git: {repo: "https://github.com/a/b.git", ref: main}, snapshots: {enabled: true, storage: {type: gcs, gcs: {bucket: plants, secretRef: {name: theirs, key: k}}}}}`
-	places["Azure credentials"] = `{git: {repo: "https://github.com/a/b.git", ref: main}, snapshots: {storage: {type: azure, azure: {account: plants, container: backups, secretRef: {name: theirs, key: k}}}}}`
+	places["credentials of object storage"] = `{git: {repo: "https://github.com/a/b.git", ref: main}, snapshots: {enabled: true, storage: {type: s3, bucket: plants, secretRef: {name: theirs, key: k}}}}`
 	for name, auth := range map[string]string{
 		"ssh key of proposals":     `{sshKey: {secretRef: {name: theirs, key: k}}}`,
 		"known hosts of proposals": `{sshKey: {secretRef: {name: mine, key: k}, knownHosts: {secretRef: {name: theirs, key: k}}}}`,

@@ -103,7 +103,7 @@ var clients = map[string]client{
 		return err
 	},
 	"s3": stored(func(address string) (archive.Store, error) {
-		return s3.New(&v1alpha1.S3Storage{Endpoint: address, Bucket: "plant", Region: "us-east-1", PathStyle: true}, func() (secret.String, error) {
+		return s3.New(&v1alpha1.SnapshotStorage{Endpoint: address, Bucket: "plant", Region: "us-east-1", PathStyle: true}, func() (secret.String, error) {
 			return secret.New("aws_access_key_id=plant\naws_secret_access_key=" + credential), nil
 		})
 	}),
@@ -117,10 +117,10 @@ var clients = map[string]client{
 		if err != nil {
 			return nil, err
 		}
-		return gcs.New(&v1alpha1.GCSStorage{Endpoint: address, Bucket: "plant"}, func() (secret.String, error) { return secret.New(string(account)), nil })
+		return gcs.New(&v1alpha1.SnapshotStorage{Endpoint: address, Bucket: "plant"}, func() (secret.String, error) { return secret.New(string(account)), nil })
 	}),
 	"azure": stored(func(address string) (archive.Store, error) {
-		return azure.New(&v1alpha1.AzureStorage{Endpoint: address, Account: "plants", Container: "plant"}, func() (secret.String, error) {
+		return azure.New(&v1alpha1.SnapshotStorage{Endpoint: address, Account: "plants", Bucket: "plant"}, func() (secret.String, error) {
 			return secret.New("?sv=2021-12-02&se=2099-12-01T00%3A00%3A00Z&sr=c&sp=racwdl&sig=" + credential), nil
 		})
 	}),

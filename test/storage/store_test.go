@@ -22,21 +22,21 @@ import (
 
 func newS3(t *testing.T, endpoint, bucket, credentials string) archive.Store {
 	t.Helper()
-	s, err := s3.New(&v1alpha1.S3Storage{Bucket: bucket, Endpoint: endpoint}, text(credentials))
+	s, err := s3.New(&v1alpha1.SnapshotStorage{Bucket: bucket, Endpoint: endpoint}, text(credentials))
 	require.NoError(t, err)
 	return s
 }
 
 func newGCS(t *testing.T, endpoint, bucket, key string) archive.Store {
 	t.Helper()
-	s, err := gcs.New(&v1alpha1.GCSStorage{Bucket: bucket, Endpoint: endpoint}, text(key))
+	s, err := gcs.New(&v1alpha1.SnapshotStorage{Bucket: bucket, Endpoint: endpoint}, text(key))
 	require.NoError(t, err)
 	return s
 }
 
 func newAzure(t *testing.T, endpoint, container, credentials string) archive.Store {
 	t.Helper()
-	s, err := azure.New(&v1alpha1.AzureStorage{Account: azureAccount, Container: container, Endpoint: endpoint}, text(credentials))
+	s, err := azure.New(&v1alpha1.SnapshotStorage{Account: azureAccount, Bucket: container, Endpoint: endpoint}, text(credentials))
 	require.NoError(t, err)
 	return s
 }
@@ -122,7 +122,7 @@ func TestGCS(t *testing.T) {
 	uploadsInParts(t, newGCS(t, endpoint, "backups", googleKey(t, tokens+"/token")))
 	explains(t, []refused{
 		{"key that Google does not know", newGCS(t, endpoint, "backups", googleKey(t, tokens+"/refuse")), "the server answered 400 (\"invalid_grant\")"},
-		{"missing bucket", newGCS(t, endpoint, "missing", googleKey(t, tokens+"/token")), "spec.snapshots.storage.gcs.bucket: there is no bucket missing"},
+		{"missing bucket", newGCS(t, endpoint, "missing", googleKey(t, tokens+"/token")), "spec.snapshots.storage.bucket: there is no bucket missing"},
 		{"no key", newGCS(t, endpoint, "backups", "S3CR3T"), "needs the key of a service account"},
 	})
 }
@@ -142,9 +142,9 @@ func TestAzure(t *testing.T) {
 		}
 	})
 	explains(t, []refused{
-		{"wrong key", newAzure(t, endpoint, "backups", "UzNDUjNULU9USEVS"), "spec.snapshots.storage.azure.secretRef: the container backups refuses the credentials (\"AuthorizationFailure\")"},
+		{"wrong key", newAzure(t, endpoint, "backups", "UzNDUjNULU9USEVS"), "spec.snapshots.storage.secretRef: the container backups refuses the credentials (\"AuthorizationFailure\")"},
 		{"signature that has expired", newAzure(t, endpoint, "backups", signature(time.Now().Add(-time.Hour))), "check that they are right, have not expired"},
-		{"missing container", newAzure(t, endpoint, "missing", azureKey), "spec.snapshots.storage.azure.container: there is no container missing"},
+		{"missing container", newAzure(t, endpoint, "missing", azureKey), "spec.snapshots.storage.bucket: there is no container missing"},
 		{"no key", newAzure(t, endpoint, "backups", "S3CR3T!"), "needs an access key of the storage account"},
 	})
 }
@@ -165,7 +165,7 @@ func TestLostVolumeComesBack(t *testing.T) {
 		{"s3", func(t *testing.T) lost {
 			endpoint := startS3(t)
 			return lost{
-				spec:  fmt.Sprintf("{type: s3, s3: {bucket: backups, keyPrefix: plant/, endpoint: %q, secretRef: {name: storage, key: key}}}", endpoint),
+				spec:  fmt.Sprintf("{type: s3, bucket: backups, keyPrefix: plant/, endpoint: %q, secretRef: {name: storage, key: key}}", endpoint),
 				wrong: credentials("S3CR3T-OTHER"), right: credentials(secretKey), refusal: "refuses access", store: newS3(t, endpoint, "backups", credentials(secretKey)),
 			}
 		}},
@@ -173,14 +173,14 @@ func TestLostVolumeComesBack(t *testing.T) {
 			endpoint, tokens := startGCS(t), startTokens(t)
 			key := googleKey(t, tokens+"/token")
 			return lost{
-				spec:  fmt.Sprintf("{type: gcs, gcs: {bucket: backups, keyPrefix: plant/, endpoint: %q, secretRef: {name: storage, key: key}}}", endpoint),
+				spec:  fmt.Sprintf("{type: gcs, bucket: backups, keyPrefix: plant/, endpoint: %q, secretRef: {name: storage, key: key}}", endpoint),
 				wrong: googleKey(t, tokens+"/refuse"), right: key, refusal: "cannot get a token for service account", store: newGCS(t, endpoint, "backups", key),
 			}
 		}},
 		{"azure", func(t *testing.T) lost {
 			endpoint := startAzure(t)
 			return lost{
-				spec: fmt.Sprintf("{type: azure, azure: {account: %s, container: backups, keyPrefix: plant/, endpoint: %q, secretRef: {name: storage, key: key}}}",
+				spec: fmt.Sprintf("{type: azure, account: %s, bucket: backups, keyPrefix: plant/, endpoint: %q, secretRef: {name: storage, key: key}}",
 					azureAccount, endpoint),
 				wrong: "UzNDUjNULU9USEVS", right: signature(time.Now().Add(time.Hour)), refusal: "refuses the credentials", store: newAzure(t, endpoint, "backups", azureKey),
 			}

@@ -24,7 +24,7 @@ import (
 
 const (
 	// field is the path of this storage in the spec of a GatewaySync; error messages name it.
-	field = "spec.snapshots.storage.azure"
+	field = archive.Field
 	// blockSize is the size of a block, and of the buffer of an upload. A blob has at most 50,000 blocks, so it can
 	// hold 195 GiB.
 	blockSize = 4 << 20
@@ -40,14 +40,14 @@ type store struct {
 
 // New returns a Store that keeps its objects in the container that spec names. It does not connect. secrets reads the key or the shared
 // access signature on each use, so that a rotated one takes effect immediately; nil stands for the identity of the pod.
-func New(spec *v1alpha1.AzureStorage, secrets func() (secret.String, error)) (archive.Store, error) {
+func New(spec *v1alpha1.SnapshotStorage, secrets func() (secret.String, error)) (archive.Store, error) {
 	container := rest.Server(cmp.Or(spec.Endpoint, spec.Account+".blob.core.windows.net"))
-	container.Path = "/" + spec.Container
+	container.Path = "/" + spec.Bucket
 	if !strings.HasPrefix(container.Host, spec.Account+".") {
 		container.Path = "/" + spec.Account + container.Path // path style, as Azurite uses it: the account is not in the host
 	}
 	c := rest.NewClient()
-	c.Field, c.Kind, c.Name, c.HasSecret = field, "container", spec.Container, secrets != nil
+	c.Field, c.Kind, c.Name, c.HasSecret = field, "container", spec.Bucket, secrets != nil
 	c.Code, c.NotFound = errorCode, "BlobNotFound"
 	if secrets != nil {
 		c.Authorize = fromSecret(spec.Account, secrets)

@@ -34,7 +34,7 @@ const sas = "?sv=2021-12-02&se=2026-12-01T00%3A00%3A00Z&sr=c&sp=racwdl&sig=S3CR3
 
 func open(t *testing.T, endpoint, text string) archive.Store {
 	t.Helper()
-	s, err := New(&v1alpha1.AzureStorage{Account: "plants", Container: "backups", Endpoint: endpoint}, func() (secret.String, error) { return secret.New(text), nil })
+	s, err := New(&v1alpha1.SnapshotStorage{Account: "plants", Bucket: "backups", Endpoint: endpoint}, func() (secret.String, error) { return secret.New(text), nil })
 	require.NoError(t, err)
 	return s
 }
@@ -96,7 +96,7 @@ func TestHostileServer(t *testing.T) {
 		{"redirect", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
 		}, list,
-			"spec.snapshots.storage.azure.endpoint: the server answers with a redirect (307), which is not followed"},
+			"spec.snapshots.storage.endpoint: the server answers with a redirect (307), which is not followed"},
 		{"redirect of an upload", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, other.URL, http.StatusPermanentRedirect)
 		}, put(10), "redirect (308)"},
@@ -108,8 +108,8 @@ func TestHostileServer(t *testing.T) {
 			"</Blobs><NextMarker>again</NextMarker></EnumerationResults>"), list, "more than 10000 objects below p/"},
 		{"hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); panic(http.ErrAbortHandler) }, list, "the transfer stalls"},
 		{"wrong credentials", answer(http.StatusForbidden, "AuthenticationFailed", ""), list,
-			`spec.snapshots.storage.azure.secretRef: the container backups refuses the credentials ("AuthenticationFailed"): check that they are right, have not expired`},
-		{"missing container", answer(http.StatusNotFound, "ContainerNotFound", ""), put(blockSize + 1), `spec.snapshots.storage.azure.container: there is no container backups ("ContainerNotFound")`},
+			`spec.snapshots.storage.secretRef: the container backups refuses the credentials ("AuthenticationFailed"): check that they are right, have not expired`},
+		{"missing container", answer(http.StatusNotFound, "ContainerNotFound", ""), put(blockSize + 1), `spec.snapshots.storage.bucket: there is no container backups ("ContainerNotFound")`},
 		{"missing container of a blob", answer(http.StatusNotFound, "ContainerNotFound", ""), get, "there is no container backups"},
 		{"missing blob", answer(http.StatusNotFound, "BlobNotFound", ""), get, fs.ErrNotExist.Error()},
 		{"echoed signature", func(w http.ResponseWriter, r *http.Request) {
@@ -119,7 +119,7 @@ func TestHostileServer(t *testing.T) {
 		{"not HTTP", func(w http.ResponseWriter, _ *http.Request) {
 			conn, _, _ := http.NewResponseController(w).Hijack()
 			_ = conn.Close()
-		}, func(ctx context.Context, s archive.Store) error { return s.Put(ctx, "a", strings.NewReader("x")) }, "spec.snapshots.storage.azure: "},
+		}, func(ctx context.Context, s archive.Store) error { return s.Put(ctx, "a", strings.NewReader("x")) }, "spec.snapshots.storage: "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			server := httptest.NewServer(c.handler)
@@ -157,7 +157,7 @@ func TestWrongSecret(t *testing.T) {
 	for name, text := range map[string]string{"empty": "", "not base64": "S3CR3T-KEY!", "a connection string": "AccountName=plants;AccountKey=S3CR3T=="} {
 		t.Run(name, func(t *testing.T) {
 			_, err := open(t, "", text).List(t.Context(), "")
-			require.ErrorContains(t, err, "the Secret of spec.snapshots.storage.azure.secretRef needs an access key")
+			require.ErrorContains(t, err, "the Secret of spec.snapshots.storage.secretRef needs an access key")
 			assert.NotContains(t, err.Error(), "S3CR3T")
 		})
 	}
@@ -194,7 +194,7 @@ func TestPodIdentity(t *testing.T) {
 	for k, v := range map[string]string{"AZURE_CLIENT_ID": "client", "AZURE_TENANT_ID": "tenant", "AZURE_FEDERATED_TOKEN_FILE": file, "AZURE_AUTHORITY_HOST": authority.URL + "/"} {
 		t.Setenv(k, v) // setup: the variables of the pod
 	}
-	s, err := New(&v1alpha1.AzureStorage{Account: "plants", Container: "backups", Endpoint: server.URL}, nil)
+	s, err := New(&v1alpha1.SnapshotStorage{Account: "plants", Bucket: "backups", Endpoint: server.URL}, nil)
 	require.NoError(t, err)
 	list := func() error {
 		_, err := s.List(t.Context(), "")
@@ -207,7 +207,7 @@ func TestPodIdentity(t *testing.T) {
 	t.Run("expired token", func(t *testing.T) {
 		accepted = "another"
 		err := list()
-		require.ErrorContains(t, err, `spec.snapshots.storage.azure: the container backups refuses the identity of the pod ("InvalidAuthenticationInfo"): check that it has the rights`)
+		require.ErrorContains(t, err, `spec.snapshots.storage: the container backups refuses the identity of the pod ("InvalidAuthenticationInfo"): check that it has the rights`)
 		assert.Equal(t, 2, asked, "one retry with a new token")
 		assert.NotContains(t, err.Error(), "S3CR3T")
 	})
@@ -215,7 +215,7 @@ func TestPodIdentity(t *testing.T) {
 		text := `{"error": "invalid_client", "error_description": "S3CR3T-PROOF"}`
 		refusal.Store(&text)
 		_ = list() // the client still has the failed token
-		s, err = New(&v1alpha1.AzureStorage{Account: "plants", Container: "backups", Endpoint: server.URL}, nil)
+		s, err = New(&v1alpha1.SnapshotStorage{Account: "plants", Bucket: "backups", Endpoint: server.URL}, nil)
 		require.NoError(t, err)
 		err := list()
 		require.ErrorContains(t, err, `the server answered 401 ("invalid_client")`)
@@ -223,7 +223,7 @@ func TestPodIdentity(t *testing.T) {
 	})
 	t.Run("no identity", func(t *testing.T) {
 		t.Setenv("AZURE_CLIENT_ID", "")
-		require.ErrorContains(t, list(), "spec.snapshots.storage.azure: cannot get a token for the identity of the pod: set secretRef, or label the pod azure.workload.identity/use=true")
+		require.ErrorContains(t, list(), "spec.snapshots.storage: cannot get a token for the identity of the pod: set secretRef, or label the pod azure.workload.identity/use=true")
 	})
 }
 

@@ -38,7 +38,7 @@ type store struct {
 
 // New returns a Store that keeps its objects in the bucket that spec names. It does not connect. secrets reads the key of the service account
 // on each use, so that a rotated one takes effect immediately; nil stands for the identity of the pod.
-func New(spec *v1alpha1.GCSStorage, secrets func() (secret.String, error)) (archive.Store, error) {
+func New(spec *v1alpha1.SnapshotStorage, secrets func() (secret.String, error)) (archive.Store, error) {
 	server := rest.Server(cmp.Or(spec.Endpoint, host))
 	t := tokens(secrets)
 	c := rest.NewClient()
@@ -48,7 +48,7 @@ func New(spec *v1alpha1.GCSStorage, secrets func() (secret.String, error)) (arch
 }
 
 // field is the path of this storage in the spec of a GatewaySync; error messages name it.
-const field = "spec.snapshots.storage.gcs"
+const field = archive.Field
 
 // errorCode returns the error code and the message of an error response. Both are empty if another server answered, such as a proxy.
 func errorCode(_ http.Header, body []byte) (code, message string) {

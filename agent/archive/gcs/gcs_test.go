@@ -33,7 +33,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 // open returns the bucket backups of a server, with a key whose tokens are those of tokens.
 func open(t *testing.T, server string, tokens *tokenServer) archive.Store {
 	t.Helper()
-	s, err := New(&v1alpha1.GCSStorage{Bucket: "backups", Endpoint: server}, func() (secret.String, error) { return secret.New(tokens.key(t)), nil })
+	s, err := New(&v1alpha1.SnapshotStorage{Bucket: "backups", Endpoint: server}, func() (secret.String, error) { return secret.New(tokens.key(t)), nil })
 	require.NoError(t, err)
 	return s
 }
@@ -160,7 +160,7 @@ func TestHostileServer(t *testing.T) {
 		{"redirect", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
 		}, list,
-			"spec.snapshots.storage.gcs.endpoint: the server answers with a redirect (307), which is not followed"},
+			"spec.snapshots.storage.endpoint: the server answers with a redirect (307), which is not followed"},
 		{"redirect of an upload", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, other.URL, http.StatusPermanentRedirect)
 		}, put(10),
@@ -172,8 +172,8 @@ func TestHostileServer(t *testing.T) {
 		{"endless pages", answer(http.StatusOK, `{"items": [`+strings.Repeat(`{"name": "p/a"}, `, 999)+`{"name": "p/a"}], "nextPageToken": "again"}`), list, "more than 10000 objects below p/"},
 		{"hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); panic(http.ErrAbortHandler) }, list, "the transfer stalls"},
 		{"wrong rights", answer(http.StatusForbidden, `{"error": {"message": "no", "errors": [{"reason": "forbidden"}]}}`), list,
-			`spec.snapshots.storage.gcs.secretRef: the bucket backups refuses the credentials ("forbidden"): check that they are right`},
-		{"missing bucket", answer(http.StatusNotFound, `{"error": {"errors": [{"reason": "notFound"}]}}`), put(10), `spec.snapshots.storage.gcs.bucket: there is no bucket backups ("notFound")`},
+			`spec.snapshots.storage.secretRef: the bucket backups refuses the credentials ("forbidden"): check that they are right`},
+		{"missing bucket", answer(http.StatusNotFound, `{"error": {"errors": [{"reason": "notFound"}]}}`), put(10), `spec.snapshots.storage.bucket: there is no bucket backups ("notFound")`},
 		{"missing bucket of a large object", answer(http.StatusNotFound, `{}`), put(chunkSize + 1), "there is no bucket backups"},
 		{"upload without an address", answer(http.StatusOK, ""), put(chunkSize + 1), "returns no address to continue an upload"},
 		{"more stored than sent", func(w http.ResponseWriter, r *http.Request) {
@@ -215,7 +215,7 @@ func TestHostileServer(t *testing.T) {
 
 	t.Run("no server", func(t *testing.T) {
 		_, err := open(t, "http://127.0.0.1:1", newTokens(t)).List(t.Context(), "")
-		require.ErrorContains(t, err, `spec.snapshots.storage.gcs: "127.0.0.1:1": `)
+		require.ErrorContains(t, err, `spec.snapshots.storage: "127.0.0.1:1": `)
 		require.ErrorContains(t, err, "refused")
 	})
 	t.Run("truncated object", func(t *testing.T) {

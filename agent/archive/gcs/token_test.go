@@ -128,14 +128,14 @@ func TestServiceAccountKey(t *testing.T) {
 	never := "never"
 	bucket.accepted.Store(&never)
 	err := ask()
-	require.ErrorContains(t, err, `spec.snapshots.storage.gcs.secretRef: the bucket backups refuses the credentials ("authError"): check that they are right, have not expired`)
+	require.ErrorContains(t, err, `spec.snapshots.storage.secretRef: the bucket backups refuses the credentials ("authError"): check that they are right, have not expired`)
 	assert.NotContains(t, err.Error(), "S3CR3T")
 	assert.EqualValues(t, 3, tokens.given.Load())
 
 	refusal := `{"error": "invalid_grant", "error_description": "S3CR3T-ASSERTION"}`
 	tokens.answer.Store(&refusal)
 	err = ask()
-	require.ErrorContains(t, err, `spec.snapshots.storage.gcs.secretRef: cannot get a token for service account "stoker@plants.example.com": the server answered 400 ("invalid_grant")`)
+	require.ErrorContains(t, err, `spec.snapshots.storage.secretRef: cannot get a token for service account "stoker@plants.example.com": the server answered 400 ("invalid_grant")`)
 	assert.NotContains(t, err.Error(), "S3CR3T")
 }
 
@@ -150,11 +150,11 @@ func TestWrongSecret(t *testing.T) {
 		"invalid address": {strings.Replace(tokens.key(t), tokens.URL, "S3CR3T:", 1), "cannot get a token for service account"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := New(&v1alpha1.GCSStorage{Bucket: "backups"}, func() (secret.String, error) { return secret.New(c.text), nil })
+			s, err := New(&v1alpha1.SnapshotStorage{Bucket: "backups"}, func() (secret.String, error) { return secret.New(c.text), nil })
 			require.NoError(t, err)
 			_, err = s.List(t.Context(), "")
 			require.ErrorContains(t, err, c.want)
-			require.ErrorContains(t, err, "spec.snapshots.storage.gcs.secretRef")
+			require.ErrorContains(t, err, "spec.snapshots.storage.secretRef")
 			if name != "invalid address" { // the error shows the address, which is not secret
 				require.NotContains(t, err.Error(), "S3CR3T")
 			}
@@ -162,7 +162,7 @@ func TestWrongSecret(t *testing.T) {
 	}
 	t.Run("no Secret", func(t *testing.T) {
 		missing := errors.New("the Secret is missing")
-		s, err := New(&v1alpha1.GCSStorage{Bucket: "backups"}, func() (secret.String, error) { return secret.String{}, missing })
+		s, err := New(&v1alpha1.SnapshotStorage{Bucket: "backups"}, func() (secret.String, error) { return secret.String{}, missing })
 		require.NoError(t, err)
 		require.ErrorIs(t, s.Delete(t.Context(), "a"), missing)
 	})
@@ -173,7 +173,7 @@ func TestWrongSecret(t *testing.T) {
 			panic(http.ErrAbortHandler) // an empty answer could still arrive
 		}))
 		defer hang.Close()
-		s, err := New(&v1alpha1.GCSStorage{Bucket: "backups"}, func() (secret.String, error) {
+		s, err := New(&v1alpha1.SnapshotStorage{Bucket: "backups"}, func() (secret.String, error) {
 			return secret.New(strings.Replace(tokens.key(t), tokens.URL, hang.URL, 1)), nil
 		})
 		require.NoError(t, err)
@@ -202,7 +202,7 @@ func TestPodIdentity(t *testing.T) {
 	defer metadata.Close()
 	t.Setenv("GCE_METADATA_HOST", strings.TrimPrefix(metadata.URL, "http://"))
 	list := func() error {
-		s, err := New(&v1alpha1.GCSStorage{Bucket: "backups", Endpoint: server.URL}, nil)
+		s, err := New(&v1alpha1.SnapshotStorage{Bucket: "backups", Endpoint: server.URL}, nil)
 		require.NoError(t, err)
 		_, err = s.List(t.Context(), "")
 		if err == nil {
@@ -222,7 +222,7 @@ func TestPodIdentity(t *testing.T) {
 		never := "never"
 		bucket.accepted.Store(&never)
 		err := list()
-		require.ErrorContains(t, err, `spec.snapshots.storage.gcs: the bucket backups refuses the identity of the pod ("authError"): check that it has the rights`)
+		require.ErrorContains(t, err, `spec.snapshots.storage: the bucket backups refuses the identity of the pod ("authError"): check that it has the rights`)
 		assert.NotContains(t, err.Error(), "S3CR3T")
 	})
 	t.Run("another server", func(t *testing.T) {
@@ -231,6 +231,6 @@ func TestPodIdentity(t *testing.T) {
 	})
 	t.Run("no server", func(t *testing.T) {
 		t.Setenv("GCE_METADATA_HOST", "127.0.0.1:1")
-		require.ErrorContains(t, list(), "spec.snapshots.storage.gcs: the metadata server gives the pod no token: set secretRef")
+		require.ErrorContains(t, list(), "spec.snapshots.storage: the metadata server gives the pod no token: set secretRef")
 	})
 }

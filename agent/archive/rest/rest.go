@@ -38,7 +38,7 @@ const (
 
 // Client talks to one bucket. Set its exported fields before use.
 type Client struct {
-	// Field is the path of the storage in the spec, and Kind the name of the field below it that names the bucket: bucket or container.
+	// Field is the path of the storage in the spec, and Kind what it calls a bucket: bucket or container.
 	// Name is the name of the bucket. Error messages have all three.
 	Field, Kind, Name string
 	// HasSecret is set if the credentials are in a Secret, otherwise they are those of the pod's identity.
@@ -254,7 +254,7 @@ func (e *StatusError) Error() string {
 		return fmt.Sprintf("%s: the %s %s refuses %s (%s): check that %s the rights to list, read, write and delete below its prefix",
 			credentials, c.Kind, c.Name, its, e.code(), check)
 	case e.Status == http.StatusNotFound:
-		return fmt.Sprintf("%s.%s: there is no %s %s (%s)", c.Field, c.Kind, c.Kind, c.Name, e.code())
+		return fmt.Sprintf("%s.bucket: there is no %s %s (%s)", c.Field, c.Kind, c.Name, e.code())
 	}
 	return fmt.Sprintf("%s: the %s %s answers %d (%s): %s", c.Field, c.Kind, c.Name, e.Status, e.code(), failure.Quote(e.Message))
 }

@@ -33,7 +33,7 @@ type store struct {
 
 // New returns a Store that keeps its objects in the bucket that spec names. It does not connect. secrets reads the credentials on each use,
 // so that rotated ones take effect immediately; nil stands for the identity of the pod or of its node.
-func New(spec *v1alpha1.S3Storage, secrets func() (secret.String, error)) (archive.Store, error) {
+func New(spec *v1alpha1.SnapshotStorage, secrets func() (secret.String, error)) (archive.Store, error) {
 	host, secure := strings.TrimPrefix(spec.Endpoint, "https://"), true
 	if plain, ok := strings.CutPrefix(host, "http://"); ok {
 		host, secure = plain, false
@@ -59,7 +59,7 @@ func New(spec *v1alpha1.S3Storage, secrets func() (secret.String, error)) (archi
 	}
 	client, err := minio.New(host, o)
 	if err != nil {
-		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, "spec.snapshots.storage.s3.endpoint: %w", err)
+		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, archive.Field+".endpoint: %w", err)
 	}
 	return store{client, spec.Bucket}, nil
 }
@@ -147,7 +147,7 @@ func (f fromSecret) Retrieve() (credentials.Value, error) {
 		}
 	}
 	if v.AccessKeyID == "" || v.SecretAccessKey == "" {
-		return credentials.Value{}, errors.New("the Secret of spec.snapshots.storage.s3 needs the lines aws_access_key_id=… and aws_secret_access_key=…")
+		return credentials.Value{}, errors.New("the Secret of " + archive.Field + " needs the lines aws_access_key_id=… and aws_secret_access_key=…")
 	}
 	return v, nil
 }

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 // open returns the bucket backups of a server.
 func open(t *testing.T, server string) archive.Store {
 	t.Helper()
-	s, err := New(&v1alpha1.S3Storage{Bucket: "backups", Endpoint: server, PathStyle: true}, func() (secret.String, error) {
+	s, err := New(&v1alpha1.SnapshotStorage{Bucket: "backups", Endpoint: server, PathStyle: true}, func() (secret.String, error) {
 		return secret.New("aws_access_key_id=stoker\naws_secret_access_key=S3CR3T-KEY\naws_session_token=S3CR3T-TOKEN-" + strings.Repeat("t", 1000)), nil
 	})
 	require.NoError(t, err)
@@ -194,7 +194,7 @@ func TestIdentityFollowsNoRedirect(t *testing.T) {
 	defer identity.Close()
 	t.Setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", identity.URL)
 	t.Setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN", "S3CR3T-TOKEN")
-	s, err := New(&v1alpha1.S3Storage{Bucket: "backups", Endpoint: other.URL, PathStyle: true}, nil)
+	s, err := New(&v1alpha1.SnapshotStorage{Bucket: "backups", Endpoint: other.URL, PathStyle: true}, nil)
 	require.NoError(t, err)
 	_, err = s.List(t.Context(), "p/")
 	require.Error(t, err)

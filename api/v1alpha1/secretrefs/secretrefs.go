@@ -10,7 +10,7 @@ import (
 // Field is the path of a field of the spec that names a key of a Secret or ConfigMap.
 type Field string
 
-// The fields, except those of object storage, which have the names of their types.
+// The fields.
 const (
 	GatewayAPI       Field = "spec.gateway.api"
 	GatewayCA        Field = "spec.gateway.tlsConfig.caSecretRef"
@@ -27,6 +27,8 @@ const (
 
 	ProposalAuth    Field = "spec.bidirectional.auth"
 	ProposalSigning Field = "spec.bidirectional.signing"
+
+	Storage Field = "spec.snapshots.storage"
 )
 
 // The secrets of a credential, below the field that holds it.
@@ -95,9 +97,7 @@ func ForProposals(s *v1alpha1.GatewaySyncSpec) iter.Seq2[Field, v1alpha1.SecretK
 func ForStorage(s *v1alpha1.GatewaySyncSpec) iter.Seq2[Field, v1alpha1.SecretKeyRef] {
 	var uses []use
 	if o := s.Snapshots.ObjectStorage(); o != nil {
-		for _, store := range o.Stores() {
-			uses = append(uses, use{Field("spec.snapshots.storage." + string(store.Type)), store.SecretRef})
-		}
+		uses = append(uses, use{Storage, o.SecretRef})
 	}
 	return present(uses)
 }

@@ -136,12 +136,12 @@ func TestPodIdentityEndpoints(t *testing.T) {
 		storage v1alpha1.SnapshotStorage
 		want    string
 	}{
-		{"Google", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageGCS, GCS: &v1alpha1.GCSStorage{Bucket: "abc", Endpoint: "storage.googleapis.com"}}, ""},
-		{"Google without TLS", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageGCS, GCS: &v1alpha1.GCSStorage{Bucket: "abc", Endpoint: "http://storage.googleapis.com"}}, "gcs.endpoint"},
-		{"server chosen by the editor", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageGCS, GCS: &v1alpha1.GCSStorage{Bucket: "abc", Endpoint: "evil.example.com"}}, "gcs.endpoint"},
-		{"server chosen by the editor, with a Secret", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageGCS, GCS: &v1alpha1.GCSStorage{Bucket: "abc", Endpoint: "evil.example.com", SecretRef: own}}, ""},
-		{"Azure", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageAzure, Azure: &v1alpha1.AzureStorage{Account: "abc", Container: "abc", Endpoint: "abc.blob.core.windows.net"}}, ""},
-		{"host name that starts like that of Azure", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageAzure, Azure: &v1alpha1.AzureStorage{Account: "abc", Container: "abc", Endpoint: "abc.blob.core.windows.net.example.com"}}, "azure.endpoint"},
+		{"Google", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageGCS, Bucket: "abc", Endpoint: "storage.googleapis.com"}, ""},
+		{"Google without TLS", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageGCS, Bucket: "abc", Endpoint: "http://storage.googleapis.com"}, "endpoint"},
+		{"server chosen by the editor", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageGCS, Bucket: "abc", Endpoint: "evil.example.com"}, "endpoint"},
+		{"server chosen by the editor, with a Secret", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageGCS, Bucket: "abc", Endpoint: "evil.example.com", SecretRef: own}, ""},
+		{"Azure", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageAzure, Account: "abc", Bucket: "abc", Endpoint: "abc.blob.core.windows.net"}, ""},
+		{"host name that starts like that of Azure", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageAzure, Account: "abc", Bucket: "abc", Endpoint: "abc.blob.core.windows.net.example.com"}, "endpoint"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			gs := smallest()

@@ -74,7 +74,7 @@ func (s *Scene) Fleet(name string, n, step int) *v1alpha1.GatewaySync {
 	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	gs.Spec.Git.Repo, gs.Spec.Git.Ref = "https://git.example.com/plant/"+name+".git", "main"
 	gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true, GatewayBackup: v1alpha1.GatewayBackupBeforeSync, Storage: &v1alpha1.SnapshotStorage{Type: v1alpha1.StorageS3,
-		S3: &v1alpha1.S3Storage{Bucket: "plant-snapshots"}}}
+		Bucket: "plant-snapshots"}}
 	st := v1alpha1.GatewaySyncStatus{
 		Target:  &v1alpha1.TargetStatus{Ref: "main", RefShort: "main", Commit: Target, CommitShort: Target[:7]},
 		History: []v1alpha1.CommitRecord{{Ref: "main", Commit: Old, At: at(26 * time.Hour)}, {Ref: "v2.3.0", Commit: strings.Repeat("5c", 20), At: at(9 * 24 * time.Hour)}},
