@@ -98,7 +98,7 @@ func TestDryRunHoldsNothingElse(t *testing.T) {
 	third := w.commit("three")
 	w.lead(targetCommit(third), rollout(3, 0, second))
 	planned := func(s v1alpha1.SyncReportStatus) bool {
-		return s.Phase == v1alpha1.GatewayPending && s.Reason == v1alpha1.ReasonDryRun && s.Planned != nil && s.Planned.Commit == third
+		return s.Phase == v1alpha1.GatewayPending && s.Reason == v1alpha1.ReasonDryRun && s.Planned == third
 	}
 	p.await("a dry run", planned)
 	require.NoError(t, os.WriteFile(filepath.Join(p.data, "projects/line/project.json"), []byte(`{"title": "by hand"}`), 0o600))
@@ -114,7 +114,7 @@ func TestDryRunHoldsNothingElse(t *testing.T) {
 	w.lead(rollout(3, 0, second, aborted))
 	s = p.await("an aborted rollout", held(v1alpha1.ReasonGateClosed))
 	assert.Contains(t, s.Message, "aborted")
-	assert.Nil(t, s.Planned)
+	assert.Empty(t, s.Planned)
 	w.lead(rollout(3, 2, second))
 	p.awaitSynced(third, "three")
 }

@@ -161,12 +161,13 @@ func worst(message, path, ref string, n int) v1alpha1.SyncReportStatus {
 	return v1alpha1.SyncReportStatus{
 		Format: 1, Gateway: message, Profile: message, Phase: v1alpha1.GatewayError, Reason: v1alpha1.Reason(message), Message: message, Ref: ref,
 		Commit: plan.ID{1}.String(), Target: plan.ID{2}.String(), HandledRequest: ref, HandledForceSync: message, Duration: message, Scan: message,
-		AgentVersion: message, Projects: slices.Repeat([]string{path}, n), Drift: v1alpha1.DriftFiles{Files: 1 << 30, Paths: slices.Repeat([]string{path}, n)},
-		Files: v1alpha1.FileCounts{Added: 1 << 30, Modified: 1 << 30, Deleted: 1 << 30, Kept: 1 << 30, Saved: 1 << 30}, Notes: slices.Repeat([]string{path}, n), Generation: 1 << 60, Term: 1 << 30,
+		Projects: slices.Repeat([]string{path}, n), Drift: v1alpha1.DriftFiles{Files: 1 << 30, Paths: slices.Repeat([]string{path}, n)},
+		Files: v1alpha1.FileCounts{Added: 1 << 30, Modified: 1 << 30, Deleted: 1 << 30, Kept: 1 << 30, Saved: 1 << 30}, Generation: 1 << 60, Term: 1 << 30,
 		Proposal: &v1alpha1.Proposal{State: v1alpha1.ProposalOpen, Branch: ref, Commit: plan.ID{3}.String(), Number: 1 << 60, URL: path, Files: 1 << 30, Refused: 1 << 30,
 			Reason: v1alpha1.Reason(message), Message: message},
-		SyncHistory: syncHistory(slices.Repeat([]sync.Audit{{Time: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Target: plan.ID{4}, Ref: ref, Duration: message,
-			Files: sync.AuditFiles{Added: 1 << 30, Deleted: 1 << 40}, Projects: n, Reason: v1alpha1.Reason(message), Snapshot: path}}, n)),
+		GatewayDetails: v1alpha1.GatewayDetails{AgentVersion: message, Notes: slices.Repeat([]string{path}, n),
+			SyncHistory: syncHistory(slices.Repeat([]sync.Audit{{Time: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Target: plan.ID{4}, Ref: ref, Duration: message,
+				Files: sync.AuditFiles{Added: 1 << 30, Deleted: 1 << 40}, Projects: n, Reason: v1alpha1.Reason(message), Snapshot: path}}, n))},
 	}
 }
 

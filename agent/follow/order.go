@@ -93,7 +93,7 @@ func (c *currentOrder) setDryRun(n decide.Step) {
 // planned is the outcome of a dry run before a rollout.
 type planned struct {
 	of      inputs
-	changes v1alpha1.PlannedChanges
+	commit  string
 	message string
 }
 
@@ -102,10 +102,7 @@ func (c *currentOrder) recordDryRun(s loop.State) bool {
 	if !c.dryRun.on || s.Of != c.order || !s.DryRun() || c.planned != nil && reflect.DeepEqual(c.planned.of, c.inputs) {
 		return false
 	}
-	n := s.Report.Planned
-	c.planned = &planned{c.inputs, v1alpha1.PlannedChanges{
-		Commit: c.order.Commit.String(), Added: count(n.Added), Modified: count(n.Modified), Deleted: count(n.Deleted),
-	}, s.Message}
+	c.planned = &planned{c.inputs, c.order.Commit.String(), s.Message}
 	return true
 }
 

@@ -65,13 +65,13 @@ func TestOversizedOrderHoldsGateway(t *testing.T) {
 func TestRecordDryRun(t *testing.T) {
 	order := &loop.Order{}
 	c := &currentOrder{order: order, dryRun: dryRun{on: true}, inputs: inputs{facts: plan.Facts{Labels: map[string]string{"area": "1"}}}}
-	state := func(added int) loop.State {
-		return loop.State{Of: order, Phase: sync.Pending, Reason: v1alpha1.ReasonDryRun,
-			Report: &sync.Report{Phase: sync.Pending, Reason: v1alpha1.ReasonDryRun, DryRun: true, Planned: plan.Counts{Added: added}}}
+	state := func(message string) loop.State {
+		return loop.State{Of: order, Phase: sync.Pending, Reason: v1alpha1.ReasonDryRun, Message: message,
+			Report: &sync.Report{Phase: sync.Pending, Reason: v1alpha1.ReasonDryRun, DryRun: true}}
 	}
-	require.True(t, c.recordDryRun(state(1)))
-	assert.False(t, c.recordDryRun(state(1)), "it is known already")
+	require.True(t, c.recordDryRun(state("1 to add")))
+	assert.False(t, c.recordDryRun(state("1 to add")), "it is known already")
 	c.inputs.facts.Labels = map[string]string{"area": "2"}
-	assert.True(t, c.recordDryRun(state(2)))
-	assert.EqualValues(t, 2, c.planned.changes.Added)
+	assert.True(t, c.recordDryRun(state("2 to add")))
+	assert.Equal(t, "2 to add", c.planned.message)
 }

@@ -46,10 +46,10 @@ const (
 // another sync does something.
 func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1.SyncReportStatus {
 	r := v1alpha1.SyncReportStatus{
-		Format: v1alpha1.ReportFormat, Gateway: f.Gateway, AgentVersion: f.Version,
+		Format: v1alpha1.ReportFormat, Gateway: f.Gateway, GatewayDetails: v1alpha1.GatewayDetails{AgentVersion: f.Version, Notes: was.Notes},
 		Phase: s.Phase, Reason: s.Reason, Message: s.Message,
 		HandledRequest: was.HandledRequest, HandledForceSync: was.HandledForceSync,
-		Started: was.Started, Duration: was.Duration, Files: was.Files, Projects: was.Projects, Scan: was.Scan, Notes: was.Notes,
+		Started: was.Started, Duration: was.Duration, Files: was.Files, Projects: was.Projects, Scan: was.Scan,
 	}
 	if !s.Commit.IsZero() {
 		r.Commit = s.Commit.String()
@@ -81,8 +81,8 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1
 	if f.reportTarget != nil && len(s.Problems) == 0 && r.Phase.Synced() { // the next iteration reports that the gateway has gone back
 		r.Phase, r.Reason, r.Message = sync.Pending, v1alpha1.ReasonProgressing, "the gateway goes back to "+s.Commit.Short()
 	}
-	if p := f.current.planned; p != nil && s.Reason == v1alpha1.ReasonDryRun && r.Target == p.changes.Commit {
-		r.Planned = &p.changes
+	if p := f.current.planned; p != nil && s.Reason == v1alpha1.ReasonDryRun && r.Target == p.commit {
+		r.Planned = p.commit
 	}
 	if s.Drift != nil {
 		r.Drift.Files = count(s.Drift.Files)

@@ -43,7 +43,7 @@ func addGateway(s *status.Seen, name string) *v1alpha1.SyncReport {
 	started := metav1.NewTime(noon.Add(-time.Minute))
 	r := &v1alpha1.SyncReport{ObjectMeta: metav1.ObjectMeta{Name: name + "-0", Namespace: "plant", OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", Name: name + "-0", UID: uid}}}}
 	r.Status = v1alpha1.SyncReportStatus{Format: 1, Gateway: name, Profile: "default", Phase: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced,
-		Ref: "main", Commit: commitA, Target: commitA, Revision: 1, Generation: 1, Started: &started, Duration: "1.2s", AgentVersion: "v1"}
+		Ref: "main", Commit: commitA, Target: commitA, Revision: 1, Generation: 1, Started: &started, Duration: "1.2s", GatewayDetails: v1alpha1.GatewayDetails{AgentVersion: "v1"}}
 	s.Reports = append(s.Reports, r)
 	return r
 }

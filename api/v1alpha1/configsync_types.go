@@ -163,34 +163,13 @@ type ConfigSource struct {
 // +kubebuilder:validation:XValidation:rule="(!has(self.authMethod) || self.authMethod == 'none') == !has(self.authSecretRef)",message="authMethod and authSecretRef go together: set both, or neither"
 // +kubebuilder:validation:XValidation:rule="!has(self.authMethod) || self.authMethod == 'none' || (self.authMethod == 'ssh') != (self.repoURL.startsWith('http://') || self.repoURL.startsWith('https://'))",message="authMethod must match repoURL: ssh for an ssh address, https or githubApp for an http address"
 type ConfigGit struct {
+	ConfigFiles `json:",inline"`
 	// URL of the repository: https://, ssh://, user@host:path, or http:// (not encrypted). It must not have a query. Put credentials in
 	// authSecretRef.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	RepoURL string `json:"repoURL"`
-	// One file, or a folder and all below it, relative to the root of the repository. A Go template.
-	// +optional
-	// +kubebuilder:default="."
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:XValidation:rule="!self.startsWith('/') && !self.contains('//') && !self.contains('/../') && !self.contains('/./') && !self.startsWith('../') && !self.endsWith('/..') && !self.endsWith('/.') && self != '..'",message="must be a path below its root: leave out a / at the start, .. and . between slashes, and empty parts"
-	// +kubebuilder:validation:XValidation:rule=`!self.matches(r'[\\\x00-\x1f\x7f]')`,message="must have folders separated by /, no backslashes and no control characters"
-	Path string `json:"path,omitempty"`
-	// More files or folders, in this order: an object of a later one replaces the object of the same kind, namespace and name.
-	// Go templates.
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=16
-	Overlays []ConfigPath `json:"overlays,omitempty"`
-	// Patterns of paths below the root that are not read. ** stands for any number of folders, and a trailing slash for a folder and all
-	// below it. Files that are not manifests are never read: names that begin with a dot, and files of Helm, npm and compose.
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=64
-	// +kubebuilder:validation:items:MinLength=1
-	// +kubebuilder:validation:items:MaxLength=512
-	Excludes []string `json:"excludes,omitempty"`
 	// Branch to follow. Without branch and revision, it is HEAD of the repository.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
@@ -223,12 +202,17 @@ type ConfigGit struct {
 
 // ConfigFollow names a GatewaySync of the same namespace, whose commit is applied.
 type ConfigFollow struct {
+	ConfigFiles `json:",inline"`
 	// Name of the GatewaySync.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=48
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
 	Name string `json:"name"`
+}
+
+// ConfigFiles says which files of the repository are read.
+type ConfigFiles struct {
 	// One file, or a folder and all below it, relative to the root of the repository. A Go template.
 	// +optional
 	// +kubebuilder:default="."

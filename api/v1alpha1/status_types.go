@@ -262,6 +262,7 @@ var GatewayStates = []GatewaySyncState{GatewayPending, GatewayApplied, GatewaySy
 
 // DiscoveredGateway is the status of one gateway.
 type DiscoveredGateway struct {
+	GatewayDetails `json:",inline"`
 	// Name of the gateway; see the annotation stoker.io/gateway-name.
 	// +required
 	// +kubebuilder:validation:MinLength=1
@@ -299,10 +300,6 @@ type DiscoveredGateway struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	SyncedRef string `json:"syncedRef,omitempty"`
-	// Version of the agent.
-	// +optional
-	// +kubebuilder:validation:MaxLength=64
-	AgentVersion string `json:"agentVersion,omitempty"`
 	// Result of the gateway's last scan.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
@@ -313,12 +310,6 @@ type DiscoveredGateway struct {
 	// Number of files that a user had changed and that the last sync replaced or removed. lost+found has the user's version.
 	// +optional
 	FilesSaved int32 `json:"filesSaved,omitempty"`
-	// What users should know about the last sync. Omitted in large fleets; the SyncReport has it.
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=8
-	// +kubebuilder:validation:items:MaxLength=256
-	Notes []string `json:"notes,omitempty"`
 	// Projects that are synced, at most 32 of them.
 	// +optional
 	// +listType=atomic
@@ -332,19 +323,6 @@ type DiscoveredGateway struct {
 	// Number of files that were changed on the gateway and not in git.
 	// +optional
 	Drift int32 `json:"drift,omitempty"`
-	// The newest snapshot of the gateway. Absent if there is none.
-	// +optional
-	LastSnapshot *GatewaySnapshot `json:"lastSnapshot,omitempty"`
-	// Commit that the gateway could not load and rolled back (spec.autoRollback). Absent if no commit is blocked.
-	// +optional
-	// +kubebuilder:validation:MaxLength=40
-	AutoRollback string `json:"autoRollback,omitempty"`
-	// The last syncs that changed files of the gateway, or failed, newest first: ten with up to 32 gateways, three with up to 100. The
-	// SyncReport of the gateway has ten.
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=10
-	SyncHistory []SyncRecord `json:"syncHistory,omitempty"`
 	// State of the proposal of this gateway's changes. Empty if there is none.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16

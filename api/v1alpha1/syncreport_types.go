@@ -29,6 +29,7 @@ type SyncReport struct {
 
 // SyncReportStatus is what the agent observed. The agent writes it only when it changes.
 type SyncReportStatus struct {
+	GatewayDetails `json:",inline"`
 	// Format of this object.
 	// +required
 	// +kubebuilder:validation:Minimum=1
@@ -107,58 +108,48 @@ type SyncReportStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Scan string `json:"scan,omitempty"`
-	// What users should know about that sync: another deployment mode than the pod asks for, an expired trial, a pending restart, a refused
-	// scan lock, errors that the gateway logged. If there are too many, the last ones are omitted.
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=8
-	// +kubebuilder:validation:items:MaxLength=256
-	Notes []string `json:"notes,omitempty"`
 	// Files that were changed on the gateway and not in git.
 	// +optional
 	Drift DriftFiles `json:"drift,omitempty"`
 	// The pull request with this gateway's changes. Absent if there is none, and no change waits for one.
 	// +optional
 	Proposal *Proposal `json:"proposal,omitempty"`
-	// The newest snapshot. Absent if there is none.
-	// +optional
-	LastSnapshot *GatewaySnapshot `json:"lastSnapshot,omitempty"`
-	// Commit that the gateway could not load and the agent rolled back. Absent if no commit is blocked.
+	// Commit that was planned in a dry run before a rollout. Empty if none was for the current target. The message has the numbers of files.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^([0-9a-f]{40})?$`
-	AutoRollback string `json:"autoRollback,omitempty"`
-	// What a dry run before a rollout would change. Absent if none was made for the current target.
-	// +optional
-	Planned *PlannedChanges `json:"planned,omitempty"`
-	// The last syncs that changed files of the gateway, or failed, newest first. The oldest are omitted if the report would be too large.
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=10
-	SyncHistory []SyncRecord `json:"syncHistory,omitempty"`
-	// Version of the agent.
-	// +optional
-	// +kubebuilder:validation:MaxLength=64
-	AgentVersion string `json:"agentVersion,omitempty"`
+	Planned string `json:"planned,omitempty"`
 	// If true, syncing of this gateway is paused.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 }
 
-// PlannedChanges is what a dry run would change.
-type PlannedChanges struct {
-	// The commit.
-	// +required
-	// +kubebuilder:validation:Pattern=`^[0-9a-f]{40}$`
-	Commit string `json:"commit"`
-	// New files.
+// GatewayDetails is what the SyncReport of a gateway and its row in the status have in common.
+type GatewayDetails struct {
+	// Version of the agent.
 	// +optional
-	Added int32 `json:"added,omitempty"`
-	// Files that would be replaced.
+	// +kubebuilder:validation:MaxLength=64
+	AgentVersion string `json:"agentVersion,omitempty"`
+	// What users should know about the last sync that changed something, or failed: another deployment mode than the pod asks for, an expired
+	// trial, a pending restart, a refused scan lock, errors that the gateway logged. If there are too many, the last ones are omitted; in the
+	// status of a large fleet, all.
 	// +optional
-	Modified int32 `json:"modified,omitempty"`
-	// Files that would be removed.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=256
+	Notes []string `json:"notes,omitempty"`
+	// The newest snapshot of the gateway. Absent if there is none.
 	// +optional
-	Deleted int32 `json:"deleted,omitempty"`
+	LastSnapshot *GatewaySnapshot `json:"lastSnapshot,omitempty"`
+	// Commit that the gateway could not load and rolled back (spec.autoRollback). Absent if no commit is blocked.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^([0-9a-f]{40})?$`
+	AutoRollback string `json:"autoRollback,omitempty"`
+	// The last syncs that changed files of the gateway, or failed, newest first. A SyncReport has ten, or fewer if it would be too large. The
+	// status has ten with up to 32 gateways, three with up to 100, and none with more.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=10
+	SyncHistory []SyncRecord `json:"syncHistory,omitempty"`
 }
 
 // SyncRecord is a sync that changed files of a gateway, or failed.

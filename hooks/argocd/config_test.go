@@ -231,6 +231,6 @@ func TestConfigSyncRollbackMatchesCLI(t *testing.T) {
 func configSync() *v1alpha1.ConfigSync {
 	cs := &v1alpha1.ConfigSync{}
 	cs.APIVersion, cs.Kind, cs.Namespace, cs.Name, cs.Generation, cs.ResourceVersion = "stoker.io/v1alpha1", "ConfigSync", "plant", "plant", 2, "7"
-	cs.Spec.Source.Git = &v1alpha1.ConfigGit{RepoURL: "https://git.example.com/plant.git", Branch: "main", Path: "kubernetes"}
+	cs.Spec.Source.Git = &v1alpha1.ConfigGit{RepoURL: "https://git.example.com/plant.git", Branch: "main", ConfigFiles: v1alpha1.ConfigFiles{Path: "kubernetes"}}
 	return cs
 }

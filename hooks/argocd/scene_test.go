@@ -44,7 +44,7 @@ func newScene(t testing.TB) *scene {
 		r := &v1alpha1.SyncReport{}
 		r.Name, r.Namespace = name, "plant"
 		r.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: name, UID: uid}}
-		r.Status = v1alpha1.SyncReportStatus{Format: 1, Gateway: name, Profile: "default", AgentVersion: "v1"}
+		r.Status = v1alpha1.SyncReportStatus{Format: 1, Gateway: name, Profile: "default", GatewayDetails: v1alpha1.GatewayDetails{AgentVersion: "v1"}}
 		s.Reports = append(s.Reports, r)
 		s.reportSynced(i)
 	}

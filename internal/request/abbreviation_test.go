@@ -15,7 +15,7 @@ func TestExpand(t *testing.T) {
 	gs := &v1alpha1.GatewaySync{}
 	gs.Status.Target = &v1alpha1.TargetStatus{Ref: "main", Commit: commit("8f98df3")}
 	gs.Status.History = []v1alpha1.CommitRecord{{Ref: "main", Commit: commit("1f0c2d3a")}, {Ref: "main", Commit: commit("1f0c2d3b")}}
-	gs.Status.DiscoveredGateways = []v1alpha1.DiscoveredGateway{{SyncedCommit: commit("5c5c5c5"), SyncHistory: []v1alpha1.SyncRecord{{Commit: commit("20261124")}}}}
+	gs.Status.DiscoveredGateways = []v1alpha1.DiscoveredGateway{{SyncedCommit: commit("5c5c5c5"), GatewayDetails: v1alpha1.GatewayDetails{SyncHistory: []v1alpha1.SyncRecord{{Commit: commit("20261124")}}}}}
 	for ref, want := range map[string]string{
 		"main": "main", "v1.2.3": "v1.2.3", "abcdef": "abcdef", "refs/heads/deadbee": "refs/heads/deadbee",
 		"8f98df3": commit("8f98df3"), "8F98DF30": commit("8f98df3"), "1f0c2d3b": commit("1f0c2d3b"), "5c5c5c5": commit("5c5c5c5"),

@@ -82,11 +82,11 @@ var detail = []func(*v1alpha1.DiscoveredGateway){
 	func(g *v1alpha1.DiscoveredGateway) {
 		*g = v1alpha1.DiscoveredGateway{Name: g.Name, PodName: failure.Cut(g.PodName, 64), Profile: g.Profile, SyncStatus: g.SyncStatus, Reason: g.Reason,
 			SyncedCommit: g.SyncedCommit, Message: failure.Cut(g.Message, 32), Drift: g.Drift, FilesSaved: g.FilesSaved,
-			AutoRollback: g.AutoRollback, ProposalState: g.ProposalState}
+			GatewayDetails: v1alpha1.GatewayDetails{AutoRollback: g.AutoRollback}, ProposalState: g.ProposalState}
 	},
 	func(g *v1alpha1.DiscoveredGateway) {
 		*g = v1alpha1.DiscoveredGateway{Name: g.Name, SyncStatus: g.SyncStatus, Reason: g.Reason, SyncedCommit: g.SyncedCommit, Drift: g.Drift,
-			FilesSaved: g.FilesSaved, AutoRollback: g.AutoRollback, ProposalState: g.ProposalState}
+			FilesSaved: g.FilesSaved, GatewayDetails: v1alpha1.GatewayDetails{AutoRollback: g.AutoRollback}, ProposalState: g.ProposalState}
 	},
 }
 

@@ -10,6 +10,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/internal/failure"
 )
@@ -176,7 +177,10 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	g.LastScanResult, g.Drift = failure.Cut(r.Scan, maxScan), r.Drift.Files
 	g.propose(r.Proposal)
 	g.snapshot(r.LastSnapshot)
-	g.AutoRollback = failure.Cut(r.AutoRollback, 40)
+	g.AutoRollback = ""
+	if len(r.AutoRollback) == 40 && syntax.IsCommitPrefix(r.AutoRollback) {
+		g.AutoRollback = r.AutoRollback
+	}
 	g.setHistory(r.SyncHistory)
 	g.FilesChanged, g.FilesSaved = changed(r.Files), max(0, r.Files.Saved)
 	g.Notes = nil
@@ -184,8 +188,8 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 		g.Notes = append(g.Notes, failure.Cut(note, maxNote))
 	}
 	g.ProjectsSynced = r.Projects[:min(len(r.Projects), maxProjects)]
-	if r.Planned != nil && r.Revision == s.Target.Revision {
-		g.planned = r.Planned.Commit
+	if r.Revision == s.Target.Revision {
+		g.planned = r.Planned
 	}
 	g.delivered = r.Phase.Synced()
 	switch { // the ref of the commit is known only while the commit is the target

@@ -57,7 +57,7 @@ func (s *scene) gateway(name string) *v1alpha1.SyncReport {
 	r.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: p.Name, UID: p.UID}}
 	started := metav1.NewTime(noon.Add(-time.Minute))
 	r.Status = v1alpha1.SyncReportStatus{Format: 1, Gateway: name, Profile: "default", Phase: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced,
-		Ref: "main", Commit: commitA, Target: commitA, Revision: s.Target.Revision, Generation: 1, Started: &started, Duration: "1.2s", AgentVersion: "v1"}
+		Ref: "main", Commit: commitA, Target: commitA, Revision: s.Target.Revision, Generation: 1, Started: &started, Duration: "1.2s", GatewayDetails: v1alpha1.GatewayDetails{AgentVersion: "v1"}}
 	s.Reports = append(s.Reports, r)
 	return r
 }

@@ -183,7 +183,7 @@ func (p *plant) while(ctx context.Context, binary, kubeconfig string, measure fu
 // changes creates the ConfigSync, and changes one object again and again. The program connects to the API server itself.
 func (p *plant) changes(ctx context.Context, m *configFigures, rounds int) error {
 	cs := &v1alpha1.ConfigSync{ObjectMeta: metav1.ObjectMeta{Name: "plant"}}
-	cs.Spec.Source.Git = &v1alpha1.ConfigGit{RepoURL: p.git.URL("plant.git"), Branch: "main", Path: "kubernetes"}
+	cs.Spec.Source.Git = &v1alpha1.ConfigGit{RepoURL: p.git.URL("plant.git"), Branch: "main", ConfigFiles: v1alpha1.ConfigFiles{Path: "kubernetes"}}
 	cs.Spec.RefreshInterval = seldom
 	began := time.Now()
 	if _, err := kube.ConfigSyncs(p.admin.Dynamic, p.namespace).Create(ctx, cs, metav1.CreateOptions{}); err != nil {

@@ -107,7 +107,7 @@ func largeFleet(ctx context.Context, config *rest.Config, n int) (string, error)
 	st.Target = &v1alpha1.TargetStatus{Ref: "main", RefShort: "main", Commit: commit, CommitShort: commit[:7]}
 	for i := range n {
 		g := v1alpha1.DiscoveredGateway{Name: fmt.Sprintf("area-%d", i+1), PodName: fmt.Sprintf("area-%d", i), Profile: "edge", SyncStatus: v1alpha1.GatewaySynced,
-			Reason: v1alpha1.ReasonSynced, SyncedCommit: commit, SyncedRef: "main", LastSyncTime: &now, LastSyncDuration: "2.4s", FilesChanged: 12, AgentVersion: "v0.1.0", LastScanResult: "projects: done in 1.1s"}
+			Reason: v1alpha1.ReasonSynced, SyncedCommit: commit, SyncedRef: "main", LastSyncTime: &now, LastSyncDuration: "2.4s", FilesChanged: 12, GatewayDetails: v1alpha1.GatewayDetails{AgentVersion: "v0.1.0"}, LastScanResult: "projects: done in 1.1s"}
 		if i%25 == 24 {
 			g.SyncStatus, g.Reason, g.SyncedCommit = v1alpha1.GatewayHeld, v1alpha1.ReasonDesignerSessionActive, old
 			g.Message = "Designer session of maria on project filling since 07:42; the sync goes on when it is closed"

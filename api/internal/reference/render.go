@@ -107,16 +107,27 @@ func (p *page) section(name, path string) {
 	}
 	fmt.Fprintf(p, "%s `%s`\n\n%s", strings.Repeat("#", min(2+strings.Count(path, "."), 4)), path, prose(st.doc, name))
 	for _, name := range st.inline {
-		fmt.Fprintf(p, " It also has the fields of %s.", p.named(name))
+		if len(p.uses[name]) > 1 {
+			fmt.Fprintf(p, " It also has the fields of %s.", p.named(name))
+			p.section(name, path)
+		}
 	}
 	p.WriteString("\n\n")
 	p.table(st)
-	for _, name := range st.inline {
-		p.section(name, path)
-	}
-	for _, f := range st.fields {
+	for _, f := range p.fields(st) {
 		p.section(typeName(f.typ), path+"."+f.name+suffix(f.typ))
 	}
+}
+
+// fields returns the fields of a struct type, with those of embedded types that have no section of their own.
+func (p *page) fields(st structType) []structField {
+	fields := slices.Clone(st.fields)
+	for _, name := range st.inline {
+		if len(p.uses[name]) == 1 {
+			fields = append(fields, p.fields(p.api.structs[name])...)
+		}
+	}
+	return fields
 }
 
 // sharedTypes writes the sections of shared types.
@@ -130,7 +141,7 @@ func (p *page) sharedTypes() {
 
 func (p *page) table(st structType) {
 	p.WriteString("| field | type | default | meaning |\n|---|---|---|---|\n")
-	for _, f := range st.fields {
+	for _, f := range p.fields(st) {
 		fmt.Fprintf(p, "| `%s` | %s | %s | %s |\n", f.name, p.typ(f), initial(f), cell(f.doc))
 	}
 	p.WriteString("\n")

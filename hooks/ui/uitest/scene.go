@@ -83,7 +83,7 @@ func (s *Scene) Fleet(name string, n, step int) *v1alpha1.GatewaySync {
 	for i := range n {
 		g := v1alpha1.DiscoveredGateway{
 			Name: fmt.Sprintf("%s-%d", name, i+1), PodName: fmt.Sprintf("%s-%d", name, i), Profile: []string{"edge", "hmi", "historian"}[i%3],
-			SyncStatus: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced, SyncedCommit: Target, SyncedRef: "main", AgentVersion: "v0.1.0",
+			SyncStatus: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced, SyncedCommit: Target, SyncedRef: "main", GatewayDetails: v1alpha1.GatewayDetails{AgentVersion: "v0.1.0"},
 			LastSyncDuration: "2.4s", FilesChanged: 12, LastScanResult: "projects: done in 1.1s", ProjectsSynced: []string{"filling", "packaging"},
 		}
 		when := at(time.Duration(20+i%40) * time.Minute)

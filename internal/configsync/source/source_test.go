@@ -262,7 +262,7 @@ func TestExcludes(t *testing.T) {
 	c, err := s.open(t, source.CommitSpec{Ref: "main"})
 	require.NoError(t, err)
 	read := func(excludes ...string) (paths []string, err error) {
-		layers, _, err := c.Read(t.Context(), []string{"."}, nil, source.Excludes(&v1alpha1.ConfigSource{Git: &v1alpha1.ConfigGit{Excludes: excludes}}), true)
+		layers, _, err := c.Read(t.Context(), []string{"."}, nil, source.Excludes(&v1alpha1.ConfigSource{Git: &v1alpha1.ConfigGit{ConfigFiles: v1alpha1.ConfigFiles{Excludes: excludes}}}), true)
 		if err != nil {
 			return nil, err
 		}
