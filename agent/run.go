@@ -118,7 +118,7 @@ func newEngine(s settings, store *repo.Store, screen *screen) (*sync.Engine, fun
 	engine := sync.New(sync.Config{
 		DataDir: s.DataDir, Mounts: s.Env.Mounts, Store: store, Log: screen.log, Progress: screen.progress, Grace: s.grace(),
 		Disk:    disk.Options{Log: screen.log, AllowUnseeded: s.AllowUnseeded, LostFoundMax: int64(s.MaxLostFound), LostFoundAge: s.LostFoundAge},
-		Limits:  plan.Limits{Files: s.MaxFiles, PathBytes: s.MaxPath, Depth: s.MaxDepth, Rendered: int64(s.MaxRendered)},
+		Limits:  plan.Limits{Files: s.MaxFiles},
 		MaxBlob: int64(s.MaxBlob),
 	})
 	return engine, func() {

@@ -53,11 +53,9 @@ func (s *settings) flags(out io.Writer) *flag.FlagSet {
 		"  agent                                      in a gateway's pod, set up by its environment: docs/reference/agent.md\n"+
 		"  agent lost-and-found list|show|restore     what syncs replaced and git does not have",
 		"Exit codes: 0 done, 1 failed, 2 usage, 3 timeout, 6 held.")
-	l := plan.DefaultLimits
 	s.Settings = tuning.Settings{
 		LogFormat: "auto", LogLevel: "info",
-		MaxFiles: l.Files, MaxPath: l.PathBytes, MaxDepth: l.Depth, MaxRendered: tuning.Size(l.Rendered),
-		MaxBlob: 512 << 20, MaxRepository: 8 << 30, MaxLostFound: 256 << 20, LostFoundAge: 30 * 24 * time.Hour,
+		MaxFiles: plan.DefaultLimits.Files, MaxBlob: 512 << 20, MaxRepository: 8 << 30, MaxLostFound: 256 << 20, LostFoundAge: 30 * 24 * time.Hour,
 	}
 
 	f.StringVar(&s.File, "file", "", "the GatewaySync to follow: a YAML `file`; the agent applies each change of it")

@@ -17,15 +17,15 @@ import (
 func TestAgentEnvAndArgsReachAgents(t *testing.T) {
 	s, err := parse([]string{"--agent-image=a:1", "--namespace=x",
 		"--agent-env=HTTPS_PROXY=http://proxy.example.com:3128", "--agent-env=http_proxy=proxy:3128/", "--agent-env=NO_PROXY=example.com, .b.example,*.c.example:8443,git,10.0.0.0/8,192.0.2.1,192.0.2.1:80,fd00::/8,[fd00::1]:443,",
-		"--agent-arg=--log-level=debug", "--agent-arg=--log-format=text", "--agent-arg=--max-files=7", "--agent-arg=--max-path=7", "--agent-arg=--max-depth=7", "--agent-arg=--max-blob=1GiB",
-		"--agent-arg=--max-rendered=1GiB", "--agent-arg=--max-repository=1GiB", "--agent-arg=--max-lost-found=1GiB", "--agent-arg=--lost-found-age=1h"}, noEnv, io.Discard)
+		"--agent-arg=--log-level=debug", "--agent-arg=--log-format=text", "--agent-arg=--max-files=7", "--agent-arg=--max-blob=1GiB",
+		"--agent-arg=--max-repository=1GiB", "--agent-arg=--max-lost-found=1GiB", "--agent-arg=--lost-found-age=1h"}, noEnv, io.Discard)
 	require.NoError(t, err)
 	assert.Equal(t, []corev1.EnvVar{
 		{Name: "HTTPS_PROXY", Value: "http://proxy.example.com:3128"}, {Name: "http_proxy", Value: "proxy:3128/"},
 		{Name: "NO_PROXY", Value: "example.com, .b.example,*.c.example:8443,git,10.0.0.0/8,192.0.2.1,192.0.2.1:80,fd00::/8,[fd00::1]:443,"},
 	}, defaults(s).Env)
-	assert.Equal(t, []string{"--log-level=debug", "--log-format=text", "--max-files=7", "--max-path=7", "--max-depth=7", "--max-blob=1GiB",
-		"--max-rendered=1GiB", "--max-repository=1GiB", "--max-lost-found=1GiB", "--lost-found-age=1h"}, defaults(s).Args)
+	assert.Equal(t, []string{"--log-level=debug", "--log-format=text", "--max-files=7", "--max-blob=1GiB",
+		"--max-repository=1GiB", "--max-lost-found=1GiB", "--lost-found-age=1h"}, defaults(s).Args)
 	for _, proxy := range []string{"https://proxy", "socks5://[fd00::1]:1080", "192.0.2.1:3128", "*"} {
 		t.Run(proxy, func(t *testing.T) {
 			variable := "HTTPS_PROXY"
@@ -41,7 +41,7 @@ func TestAgentEnvAndArgsReachAgents(t *testing.T) {
 // C7: every reader of pods sees what the injector adds, and the injector's command line is readable as well.
 func TestAgentEnvAndArgsErrors(t *testing.T) {
 	const undecided = "cannot be set for all agents; the allowed flags are --log-format, --log-level, --lost-found-age, --max-blob, " +
-		"--max-depth, --max-files, --max-lost-found, --max-path, --max-rendered, --max-repository"
+		"--max-files, --max-lost-found, --max-repository"
 	for _, c := range []struct {
 		args []string
 		want string

@@ -25,7 +25,6 @@ func checkWebhook(ctx context.Context, args []string, stdout, stderr io.Writer) 
 	f := flag.NewFlagSet("injector "+commandCheck, flag.ContinueOnError)
 	f.SetOutput(stderr)
 	kubeconfig := f.String("kubeconfig", "", "how to reach the API server, a `file`; else the pod's own service account")
-	configuration := f.String("webhook-configuration", admission.ConfigurationName, "`name` of the MutatingWebhookConfiguration")
 	namespace := f.String("dry-run-namespace", "", "`namespace` in which the API server tries to create a pod that requires an agent, in a dry run; empty: it does not try")
 	if err := daemon.Parse(f, args); err != nil {
 		return err
@@ -39,6 +38,6 @@ func checkWebhook(ctx context.Context, args []string, stdout, stderr io.Writer) 
 		return err
 	}
 	return check.Run(ctx, check.Config{
-		Client: clients.Core, Configuration: *configuration, Namespace: *namespace, Out: stdout, Timeout: checkTimeout, Interval: checkInterval,
+		Client: clients.Core, Configuration: admission.ConfigurationName, Namespace: *namespace, Out: stdout, Timeout: checkTimeout, Interval: checkInterval,
 	})
 }

@@ -43,7 +43,7 @@ const system = "stoker-system"
 // patience bounds operations that take a moment on an idle machine.
 const patience = 2 * time.Minute
 
-// settled is the --repair-delay of a cluster without a node between API server and injector.
+// settled is the delay of repairs in a cluster without a node between API server and injector.
 const settled = time.Second
 
 // reviewed is the timeout of a review and its lookup: the maximum of the API server. The shipped two seconds may be too short on a
@@ -141,10 +141,10 @@ func (w *world) start(args ...string) *injector {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan int, 1)
 	args = append([]string{"--agent-image=ghcr.io/stoker-io/agent:1", "--kubeconfig=" + w.kubeconfig(w.cluster.As(w, system, "stoker-injector", "")),
-		"--namespace=" + system, "--webhook-addr=127.0.0.1:0", "--health-addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--certificate-dir=" + w.mounted,
-		"--repair-delay=" + settled.String()}, args...)
+		"--namespace=" + system, "--webhook-addr=127.0.0.1:0", "--health-addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--certificate-dir=" + w.mounted}, args...)
 	s, err := parse(args, noEnv, in.log)
 	require.NoError(w, err, "%s", in.log)
+	s.RepairDelay = settled
 	go func() {
 		done <- daemon.Exit(serveUntilDone(ctx, s, daemon.Log(in.log, s.LogFormat, s.LogLevel), reviewed), "injector", in.log)
 	}()

@@ -26,7 +26,6 @@ func renew(ctx context.Context, args []string, env func(string) string, stderr i
 	f := flag.NewFlagSet("injector "+commandRenew, flag.ContinueOnError)
 	f.SetOutput(stderr)
 	kubeconfig := f.String("kubeconfig", "", "how to reach the API server, a `file`; else the pod's own service account")
-	configuration := f.String("webhook-configuration", admission.ConfigurationName, "`name` of the MutatingWebhookConfiguration")
 	namespace := f.String("namespace", env("POD_NAMESPACE"), "`namespace` of the injector")
 	var hosts daemon.Texts
 	f.Var(&hosts, "host", "an additional `name` or address of the certificate (repeatable)")
@@ -49,7 +48,7 @@ func renew(ctx context.Context, args []string, env func(string) string, stderr i
 	defer cancel()
 	service := "stoker-injector." + *namespace
 	return certificate.Renew(ctx, certificate.Config{
-		Client: clients.Core, Namespace: *namespace, Configuration: *configuration, PublishTime: publishTime, Now: clients.Now,
+		Client: clients.Core, Namespace: *namespace, Configuration: admission.ConfigurationName, PublishTime: publishTime, Now: clients.Now,
 		Names: append([]string{service + ".svc", service + ".svc.cluster.local"}, hosts...),
 		Log:   daemon.Log(stderr, "json", "info"),
 	})

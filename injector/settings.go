@@ -15,7 +15,6 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/validation"
-	"stoker.io/stoker/injector/admission"
 	"stoker.io/stoker/injector/inject"
 	"stoker.io/stoker/injector/reconcile"
 	"stoker.io/stoker/internal/daemon"
@@ -35,16 +34,17 @@ type settings struct {
 	RequireNamespaceLabel bool
 	AutoBindAgent         bool
 	Repair                string
-	RepairDelay           time.Duration
 
 	CertificateDir string
-	Configuration  string
 
 	WebhookAddr string
 	Namespace   string
 
 	// Pod is the name of the injector's own pod, from POD_NAME.
 	Pod string
+
+	// RepairDelay is how long a replica must be ready before it evicts pods. Tests shorten it.
+	RepairDelay time.Duration
 
 	// Parsed values of the above.
 	image     v1alpha1.AgentImage
@@ -69,10 +69,8 @@ func (s *settings) flags(out io.Writer) *flag.FlagSet {
 	f.BoolVar(&s.RequireNamespaceLabel, "require-namespace-label", false, "inject only in namespaces with the label stoker.io/injection=enabled; the webhook configuration must select the same")
 	f.BoolVar(&s.AutoBindAgent, "auto-bind-agent", true, "bind the ClusterRole stoker-agent to the ServiceAccounts of gateway pods")
 	f.StringVar(&s.Repair, "repair", string(reconcile.RepairEvict), "what happens to pods younger than ten minutes that started without their agent: evict or report")
-	f.DurationVar(&s.RepairDelay, "repair-delay", repairDelay, "how long a replica must be ready before it evicts pods, so that Services route to it")
 
 	f.StringVar(&s.CertificateDir, "certificate-dir", "/etc/stoker/tls", "`directory` with tls.crt and tls.key")
-	f.StringVar(&s.Configuration, "webhook-configuration", admission.ConfigurationName, "`name` of the MutatingWebhookConfiguration that trusts the certificate")
 
 	f.StringVar(&s.WebhookAddr, "webhook-addr", ":9443", "`address` of the webhook")
 	f.StringVar(&s.Namespace, "namespace", "", "`namespace` of the injector; default: POD_NAMESPACE")
@@ -82,7 +80,7 @@ func (s *settings) flags(out io.Writer) *flag.FlagSet {
 // parse parses the command line and the environment. It returns the error of daemon.Parse if a flag cannot be parsed,
 // and otherwise all problems in one error (daemon.Explain).
 func parse(args []string, env func(string) string, out io.Writer) (settings, error) {
-	var s settings
+	s := settings{RepairDelay: repairDelay}
 	f := s.flags(out)
 	if err := daemon.Parse(f, args); err != nil || s.Version {
 		return s, err
@@ -101,9 +99,6 @@ func (s *settings) validate() []error {
 		daemon.OneOf("repair", s.Repair, string(reconcile.RepairEvict), string(reconcile.RepairReport)),
 	}
 	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
-	if s.RepairDelay < 0 || s.RepairDelay > time.Hour {
-		bad("--repair-delay: %s is not between 0s and 1h", s.RepairDelay)
-	}
 	if s.Namespace == "" {
 		bad("set --namespace or POD_NAMESPACE")
 	}

@@ -29,9 +29,9 @@ func noEnv(string) string { return "" }
 func TestUsageErrors(t *testing.T) {
 	var out bytes.Buffer
 	_, err := parse([]string{"--repair=never", "--log-level=loud", "--watch-namespace=A", "--watch-label-selector=a=b=c",
-		"--agent-resources={\"limit\":1}", "--agent-image-pull-policy=Sometimes", "--repair-delay=2h", "extra"}, noEnv, &out)
+		"--agent-resources={\"limit\":1}", "--agent-image-pull-policy=Sometimes", "extra"}, noEnv, &out)
 	require.ErrorIs(t, err, daemon.ErrUsage)
-	for _, want := range []string{"--repair", "loud", `"A"`, "--watch-label-selector", "--agent-resources", "Sometimes", "--repair-delay", `"extra"`, "--agent-image:", "POD_NAMESPACE"} {
+	for _, want := range []string{"--repair", "loud", `"A"`, "--watch-label-selector", "--agent-resources", "Sometimes", `"extra"`, "--agent-image:", "POD_NAMESPACE"} {
 		assert.Contains(t, out.String(), want)
 	}
 }

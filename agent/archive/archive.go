@@ -275,7 +275,7 @@ func (a *Archive) readFiles(ctx context.Context, l Limits) error {
 		case l.Files > 0 && len(a.Files) >= l.Files:
 			return fmt.Errorf("it has more than %d files (--max-files)", l.Files)
 		case l.PathBytes > 0 && len(path) > l.PathBytes:
-			return fmt.Errorf("%s has a path of %d bytes, more than %d (--max-path)", failure.Quote(path), len(path), l.PathBytes)
+			return fmt.Errorf("%s has a path of %d bytes, more than %d", failure.Quote(path), len(path), l.PathBytes)
 		case paths < 0:
 			return fmt.Errorf("its paths have more than %d bytes", maxPaths)
 		case l.FileBytes > 0 && h.Size > l.FileBytes:

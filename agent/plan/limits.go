@@ -16,7 +16,7 @@ type Limits struct {
 	Rendered  int64 // bytes of a templated or patched file, before and after
 }
 
-// DefaultLimits are the defaults of the agent's flags. Paths in a GatewaySync are always checked against them.
+// DefaultLimits are the limits of the agent; only --max-files sets another one.
 var DefaultLimits = Limits{Files: 500_000, PathBytes: 1024, Depth: 64, Rendered: 16 << 20}
 
 // orDefault replaces zero limits with the defaults.
@@ -41,7 +41,7 @@ func (l *Limits) CheckDepth(dir string, depth int) error {
 	if depth < l.Depth {
 		return nil
 	}
-	return tooDeep(dir, "--max-depth", l.Depth)
+	return tooDeep(dir, l.Depth)
 }
 
 // CheckPath returns an error if path must not be written. It checks only the last element, name, and the length of the path:
@@ -54,17 +54,17 @@ func (l *Limits) CheckPath(path, name string) error {
 		return failure.New(v1alpha1.ReasonUnsafePath, "path %q begins with a drive letter", path)
 	}
 	if len(path) > l.PathBytes {
-		return tooLong(path, "--max-path", l.PathBytes)
+		return tooLong(path, l.PathBytes)
 	}
 	return nil
 }
 
-func tooLong(p, limit string, bytes int) error {
-	return failure.New(v1alpha1.ReasonLimitExceeded, "path %q… has %d bytes, more than %s, %d",
-		strings.ToValidUTF8(p[:min(len(p), 80)], ""), len(p), limit, bytes)
+func tooLong(p string, limit int) error {
+	return failure.New(v1alpha1.ReasonLimitExceeded, "path %q… has %d bytes, more than %d",
+		strings.ToValidUTF8(p[:min(len(p), 80)], ""), len(p), limit)
 }
 
-func tooDeep(p, limit string, names int) error {
-	return failure.New(v1alpha1.ReasonLimitExceeded, "path %q is deeper than %s, %d",
-		strings.ToValidUTF8(p[:min(len(p), 160)], ""), limit, names)
+func tooDeep(p string, limit int) error {
+	return failure.New(v1alpha1.ReasonLimitExceeded, "path %q has more than %d names",
+		strings.ToValidUTF8(p[:min(len(p), 160)], ""), limit)
 }

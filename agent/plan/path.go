@@ -26,7 +26,7 @@ func ParsePath(s string) (Path, error) {
 		return "", failure.New(v1alpha1.ReasonUnsafePath, "the path is empty; write %q for the root", Root)
 	}
 	if len(s) > DefaultLimits.PathBytes {
-		return "", tooLong(s, "what a path of a GatewaySync may have", DefaultLimits.PathBytes)
+		return "", tooLong(s, DefaultLimits.PathBytes)
 	}
 	if s[0] == '/' {
 		return "", failure.New(v1alpha1.ReasonUnsafePath, "path %q is absolute; write it relative to the root", s)
@@ -43,7 +43,7 @@ func ParsePath(s string) (Path, error) {
 			return "", failure.New(v1alpha1.ReasonUnsafePath, "path %q begins with a drive letter", s)
 		}
 		if depth++; depth > DefaultLimits.Depth {
-			return "", tooDeep(s, "what a path of a GatewaySync may have", DefaultLimits.Depth)
+			return "", tooDeep(s, DefaultLimits.Depth)
 		}
 	}
 	return Path(path.Clean(s)), nil

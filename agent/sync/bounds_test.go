@@ -96,7 +96,7 @@ func TestAddedFilesAreBounded(t *testing.T) {
 	assert.Len(t, added, 4000)
 }
 
-// The depth limit from the flags applies both in git and on disk.
+// The depth limit applies both in git and on disk.
 func TestDeepPathsUpToMaxDepth(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.engine.Limits = plan.Limits{Depth: 1000, PathBytes: 1200}
@@ -113,5 +113,5 @@ func TestDeepPathsUpToMaxDepth(t *testing.T) {
 
 	b.engine.Limits.PathBytes = 400
 	b.push(gitserver.Write(deep, "v = 2\n"))
-	assert.Contains(t, b.ended(sync.Error, v1alpha1.ReasonLimitExceeded).Message, "more than --max-path, 400")
+	assert.Contains(t, b.ended(sync.Error, v1alpha1.ReasonLimitExceeded).Message, "bytes, more than 400")
 }

@@ -20,12 +20,9 @@ type Settings struct {
 
 	MaxFiles      int
 	MaxBlob       Size
-	MaxRendered   Size
 	MaxRepository Size
 	MaxLostFound  Size
 	LostFoundAge  time.Duration
-	MaxPath       int
-	MaxDepth      int
 }
 
 // Register adds the flags. The current values of s are the defaults.
@@ -34,22 +31,16 @@ func (s *Settings) Register(f *flag.FlagSet) {
 	f.StringVar(&s.LogLevel, "log-level", s.LogLevel, "debug, info, warn or error")
 
 	f.IntVar(&s.MaxFiles, "max-files", s.MaxFiles, "how many files a gateway may have from git")
-	f.IntVar(&s.MaxPath, "max-path", s.MaxPath, "`bytes` of the longest path")
-	f.IntVar(&s.MaxDepth, "max-depth", s.MaxDepth, "directories of the deepest path")
 	f.Var(&s.MaxBlob, "max-blob", "the largest file (`size`)")
-	f.Var(&s.MaxRendered, "max-rendered", "the largest file that is a template or patched, before and after (`size`)")
 	f.Var(&s.MaxRepository, "max-repository", "the most that the cache of git objects may take (`size`)")
 	f.Var(&s.MaxLostFound, "max-lost-found", "the most that lost+found may take; the oldest goes first (`size`)")
 	f.Var((*age)(&s.LostFoundAge), "lost-found-age", "how long lost+found keeps a file, in hours or days (`duration`)")
 }
 
-// deepest is the largest --max-depth: the agent keeps one open directory per level of a path.
-const deepest = 1000
-
 // Problems returns what is wrong with the flags that were set, for daemon.Explain.
 func (s *Settings) Problems(f *flag.FlagSet) []error {
 	numbers := map[string]int64{
-		"max-files": int64(s.MaxFiles), "max-path": int64(s.MaxPath), "max-depth": int64(s.MaxDepth), "max-blob": int64(s.MaxBlob), "max-rendered": int64(s.MaxRendered),
+		"max-files": int64(s.MaxFiles), "max-blob": int64(s.MaxBlob),
 		"max-repository": int64(s.MaxRepository), "max-lost-found": int64(s.MaxLostFound), "lost-found-age": int64(s.LostFoundAge),
 	}
 	var errs []error
@@ -61,8 +52,6 @@ func (s *Settings) Problems(f *flag.FlagSet) []error {
 			errs = append(errs, daemon.LevelProblem(s.LogLevel))
 		case is && number <= 0:
 			errs = append(errs, fmt.Errorf("--%s must be positive", given.Name))
-		case given.Name == "max-depth" && s.MaxDepth > deepest:
-			errs = append(errs, fmt.Errorf("--max-depth must be at most %d", deepest))
 		}
 	})
 	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })

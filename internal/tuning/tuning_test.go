@@ -1,7 +1,6 @@
 package tuning
 
 import (
-	"errors"
 	"flag"
 	"io"
 	"testing"
@@ -23,15 +22,14 @@ func TestDefaultsAndChecks(t *testing.T) {
 	}
 	assert.Empty(t, read("--max-blob=1KiB"))
 	assert.Equal(t, Settings{LogLevel: "info", MaxFiles: 7, MaxBlob: 1024, LostFoundAge: time.Hour}, s)
-	assert.Empty(t, read("--log-format=auto", "--log-level=debug", "--lost-found-age=1s", "--max-path=1", "--max-depth=1000"))
-	assert.ErrorContains(t, errors.Join(read("--max-depth=1001")...), "--max-depth must be at most 1000")
+	assert.Empty(t, read("--log-format=auto", "--log-level=debug", "--lost-found-age=1s", "--max-files=1"))
 	var said []string
-	for _, err := range read("--log-format=xml", "--log-level=loud", "--max-files=0", "--max-path=-1", "--max-depth=0", "--max-blob=0", "--max-rendered=0",
+	for _, err := range read("--log-format=xml", "--log-level=loud", "--max-files=-1", "--max-blob=0",
 		"--max-repository=0", "--max-lost-found=0", "--lost-found-age=-1s") {
 		said = append(said, err.Error())
 	}
 	assert.ElementsMatch(t, []string{`--log-format: "xml" is not one of auto, json, text`, `--log-level: "loud" is not one of debug, info, warn, error`, "--max-files must be positive",
-		"--max-path must be positive", "--max-depth must be positive", "--max-blob must be positive", "--max-rendered must be positive",
+		"--max-blob must be positive",
 		"--max-repository must be positive", "--max-lost-found must be positive", "--lost-found-age must be positive"}, said)
 }
 

@@ -28,7 +28,7 @@ func synced(gs *v1alpha1.GatewaySync) {
 	gs.Status.ObservedGeneration = gs.Generation
 	gs.Status.Target = &v1alpha1.TargetStatus{Ref: d.Ref, Commit: commit, RequestedAt: d.RequestedAt}
 	gs.Status.LastHandledRequest = d.RequestedAt
-	gs.Status.DiscoveredGateways = []v1alpha1.DiscoveredGateway{{Name: "gw-0", Namespace: gs.Namespace, PodName: "gw-0", SyncStatus: v1alpha1.GatewaySynced, SyncedCommit: commit}}
+	gs.Status.DiscoveredGateways = []v1alpha1.DiscoveredGateway{{Name: "gw-0", PodName: "gw-0", SyncStatus: v1alpha1.GatewaySynced, SyncedCommit: commit}}
 }
 
 func (w *world) status(name, ref, id string, mods ...func(*http.Request)) said {

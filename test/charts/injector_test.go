@@ -138,7 +138,6 @@ func TestInjectorDefaultsMatchChart(t *testing.T) {
 	_, help := exits(t, "injector", "--help")
 	defaults(t, help, map[string]string{
 		"webhook-addr": ":9443", "health-addr": ":8082", "metrics-addr": ":8083", "certificate-dir": "/etc/stoker/tls",
-		"webhook-configuration": "stoker-injector",
 	})
 	_, after, _ := strings.Cut(help, "-agent-resources ")
 	usage, _, _ := strings.Cut(after, "\n  -")

@@ -67,7 +67,7 @@ func newFleet(t *testing.T) *fleet {
 	require.NoError(t, err)
 	certificates := t.TempDir()
 	require.NoError(t, pair.Write(certificates, "tls"))
-	f.injector = daemon("injector", "--certificate-dir", certificates, "--agent-image", "registry.example.com/agent:1", "--repair", "report", "--repair-delay", "1s", "--webhook-addr", "127.0.0.1:0")
+	f.injector = daemon("injector", "--certificate-dir", certificates, "--agent-image", "registry.example.com/agent:1", "--repair", "report", "--webhook-addr", "127.0.0.1:0")
 	f.receiver = daemon("receiver", "--webhook-addr", "127.0.0.1:0")
 	f.configs = daemon("hooks", "config", "run", "--namespace", home, "--log-format", "json")
 	f.Start()

@@ -21,7 +21,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// MaxDepth bounds the depth of a walk: deeper than any --max-depth, which is at most 1000.
+// MaxDepth bounds the depth of a walk: deeper than what the plan allows. The agent keeps one open directory per level of a path.
 const MaxDepth = 1024
 
 // Folder is an open directory below the data directory. When it was opened, no part of its path was a symbolic link.

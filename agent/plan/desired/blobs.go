@@ -139,8 +139,7 @@ func (x *renderer) read(path string, id plan.ID) ([]byte, error) {
 	b := &head{max: int(limit) + 1}
 	err := x.git(b, path, id)
 	if int64(b.Len()) > limit {
-		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s is a template or patched, and larger than "+
-			"--max-rendered, %d bytes", path, limit)
+		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s is a template or patched, and larger than %d bytes", path, limit)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s of the commit: %w", path, err)

@@ -72,7 +72,7 @@ func (x *renderer) newRecipe(path string, c *child) (*recipe, error) {
 		case k == binary && x.isFile[c.origin]:
 			return nil, failure.New(v1alpha1.ReasonTemplateFailed, "mappings[%d]: %s is a binary file, not a template: remove template: true", c.origin, m.Source)
 		case k == huge:
-			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "the template %s is larger than --max-rendered, %d bytes", path, x.rules.Limits.Rendered)
+			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "the template %s is larger than %d bytes", path, x.rules.Limits.Rendered)
 		case k == binary: // in a folder of templates it is copied
 		case k == stable, k == volatile:
 			r.template = k

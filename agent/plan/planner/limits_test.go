@@ -157,11 +157,11 @@ func TestLimitMessages(t *testing.T) {
 		files  plantest.Files
 	}{
 		"--max-files":     {plan.Limits{Files: 2}, plantest.Pairs("projects/a", "1", "projects/b", "2", "projects/c", "3")},
-		"--max-path":      {plan.Limits{PathBytes: 12}, plantest.Pairs("projects/abcd", "1")},
+		"more than 12":    {plan.Limits{PathBytes: 12}, plantest.Pairs("projects/abcd", "1")},
 		"a name of 256 b": {plan.Limits{}, plantest.Pairs("projects/"+strings.Repeat("n", 256), "1")},
 		"a name of 258 b": {plan.Limits{}, plantest.Pairs("projects/"+strings.Repeat("é", 129)+"/x", "1")},
-		"--max-depth":     {plan.Limits{Depth: 3}, plantest.Pairs("projects/a/b/c", "1")},
-		"--max-depth,":    {plan.Limits{}, plantest.Pairs("projects/"+strings.Repeat("d/", 4000)+"c", "1")},
+		"than 3 names":    {plan.Limits{Depth: 3}, plantest.Pairs("projects/a/b/c", "1")},
+		"than 64 names":   {plan.Limits{}, plantest.Pairs("projects/"+strings.Repeat("d/", 4000)+"c", "1")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t, nil)

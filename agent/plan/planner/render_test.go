@@ -225,7 +225,7 @@ func TestInvalidRendering(t *testing.T) {
 		"no template":   {templates(dir("a", "projects/a")), plantest.Pairs("a/x.txt", "\n\n{{"), v1alpha1.ReasonTemplateFailed, []string{"projects/a/x.txt:3"}},
 		"a binary file": {single, plantest.Pairs("f", "{{.site}}\x00"), v1alpha1.ReasonTemplateFailed, []string{"mappings[0]", "binary"}},
 		"a bomb":        {single, plantest.Pairs("f", "{{range 2000000000}}{{end}}"), v1alpha1.ReasonLimitExceeded, []string{"projects/f"}},
-		"large before":  {single, plantest.Pairs("f", "{{.site}}"+strings.Repeat("x", 5000)), v1alpha1.ReasonLimitExceeded, []string{"projects/f", "max-rendered"}},
+		"large before":  {single, plantest.Pairs("f", "{{.site}}"+strings.Repeat("x", 5000)), v1alpha1.ReasonLimitExceeded, []string{"projects/f", "larger than"}},
 		"large after":   {single, plantest.Pairs("f", "{{range 5000}}x{{end}}"), v1alpha1.ReasonLimitExceeded, []string{"projects/f"}},
 		"a pattern without a match": {
 			patches(dir("a", "projects/a"), "*/nothing.json", "x", "1"), plantest.Pairs("a/x.json", "{}", "a/b/c/nothing.json", "{}"), v1alpha1.ReasonPatchFailed,
