@@ -69,13 +69,11 @@ func TestChildIsBounded(t *testing.T) {
 		assert.Empty(t, children(t), "the process must be gone")
 	})
 	t.Run("deadline on a busy machine", func(t *testing.T) {
-		for _, limit := range []time.Duration{0, 300 * time.Millisecond} { // before the process starts, and while it builds
-			ctx, cancel := context.WithTimeoutCause(t.Context(), limit, failure.New(v1alpha1.ReasonLimitExceeded, "too slow"))
-			_, err := build(ctx, quadratic(6000), "k")
-			assert.True(t, failure.Is(err, v1alpha1.ReasonProgressing), "%v", err)
-			assert.ErrorContains(t, err, "of CPU time before its deadline; the next run tries again: if that repeats, raise the CPU limit of stoker config run")
-			cancel()
-		}
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 300*time.Millisecond, failure.New(v1alpha1.ReasonLimitExceeded, "too slow"))
+		defer cancel()
+		_, err := build(ctx, quadratic(6000), "k")
+		assert.True(t, failure.Is(err, v1alpha1.ReasonProgressing), "%v", err)
+		assert.ErrorContains(t, err, "of CPU time before its deadline; the next run tries again: if that repeats, raise the CPU limit of stoker config run")
 	})
 	t.Run("environment", func(t *testing.T) {
 		t.Setenv("STOKER_TEST_SECRET", "S3CR3T")
