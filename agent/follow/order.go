@@ -57,7 +57,8 @@ func (c *currentOrder) pause(in *instruction) {
 	if o == nil {
 		return
 	}
-	paused, apply := in.paused || c.inputs.profile.Paused, false
+	paused := in.paused || c.inputs.profile.Paused
+	var apply bool
 	if c.paused, apply = c.paused.Apply(decide.Pause{Owner: in.owner, Generation: in.Generation}, paused); !apply {
 		return
 	}

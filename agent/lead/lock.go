@@ -75,10 +75,10 @@ type campaign struct {
 
 // standing says what this agent is in a campaign:
 //
-//	             takes the lock  releases it, or ends  learns that it cannot lead
-//	campaigning  holding         campaigning           excluded
-//	holding      holding         former                deposed
-//	former       holding         former                deposed
+//	             takes the lock   releases it, or ends   learns that it cannot lead
+//	campaigning  → holding        → campaigning          → excluded
+//	holding      → holding        → former               → deposed
+//	former       → holding        → former               → deposed
 //
 // An excluded or deposed agent cannot take the lock before the next campaign.
 type standing string

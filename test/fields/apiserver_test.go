@@ -284,7 +284,7 @@ func (s *apiServer) serveObject(w http.ResponseWriter, r *http.Request, path str
 	defer s.mu.Unlock()
 	o, found := s.objects[path]
 	apply := strings.Contains(r.Header.Get("Content-Type"), "apply-patch")
-	if !found && r.Method != http.MethodPost && !(r.Method == http.MethodPatch && apply) {
+	if !found && r.Method != http.MethodPost && (r.Method != http.MethodPatch || !apply) {
 		writeJSON(w, http.StatusNotFound, object{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404, "message": path + " not found"})
 		return
 	}
