@@ -62,7 +62,7 @@ build: ## build the binaries into bin/
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/stoker ./hooks
 
 images: ## build the images for amd64 and arm64 with Go alone, and push them (REGISTRY=registry.example.com/stoker), or write those of this machine's platform to a file (TAR=images.tar)
-	@cd internal/release && GOWORK=off go run . images $(if $(REGISTRY),--registry '$(REGISTRY)') $(if $(TAR),--tar '$(abspath $(TAR))')
+	@cd internal/release && GOWORK=off go run . images $(if $(REGISTRY),--registry '$(REGISTRY)') $(if $(TAR),--tar '$(abspath $(TAR))') $(if $(findstring command,$(origin VERSION)),--version '$(VERSION)')
 
 demo: ## run two gateways with their agents, and a git server, on this machine (KEEP=1 keeps them running)
 	@go run ./test/demo

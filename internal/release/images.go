@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -25,7 +26,8 @@ import (
 // settings are the flags of the command images.
 type settings struct {
 	root, registry, tar, version string
-	platforms                    []string // such as linux/amd64
+	push                         bool     // to the registry; otherwise it only names the images
+	platforms                    []string // to push, such as linux/amd64
 }
 
 func parseSettings(args []string, stderr io.Writer) (settings, error) {
@@ -41,7 +43,7 @@ func parseSettings(args []string, stderr io.Writer) (settings, error) {
 	if err := f.Parse(args); err != nil {
 		return s, err
 	}
-	s.platforms = strings.Split(platforms, ",")
+	s.platforms, s.push = strings.Split(platforms, ","), s.registry != ""
 	switch {
 	case f.NArg() > 0:
 		return s, fmt.Errorf("unexpected argument %q", f.Arg(0))
@@ -49,7 +51,7 @@ func parseSettings(args []string, stderr io.Writer) (settings, error) {
 		return s, errors.New("name a registry (make images REGISTRY=registry.example.com/stoker) or a file (make images TAR=images.tar)")
 	}
 	for _, p := range s.platforms {
-		if os, arch, ok := strings.Cut(p, "/"); !ok || os != "linux" || arch == "" || strings.Contains(arch, "/") {
+		if system, arch, ok := strings.Cut(p, "/"); !ok || system != "linux" || arch == "" || strings.Contains(arch, "/") {
 			return s, fmt.Errorf("--platforms: %q is not a platform such as linux/arm64", p)
 		}
 	}
@@ -63,7 +65,20 @@ func parseSettings(args []string, stderr io.Writer) (settings, error) {
 	if s.registry == "" {
 		s.registry = c.registry
 	}
-	return s, nil
+	return s, s.checkNames()
+}
+
+// checkNames checks the names of the images before minutes of building.
+func (s settings) checkNames() error {
+	if strings.Contains(s.registry, "//") || strings.HasSuffix(s.registry, "/") {
+		return fmt.Errorf("--registry: %q is not a registry and path such as registry.example.com/stoker, without https:// and without a slash at its end", s.registry)
+	}
+	for _, p := range programs {
+		if _, err := reference(s, p); err != nil {
+			return fmt.Errorf("--registry %q, --version %q: %w", s.registry, s.version, err)
+		}
+	}
+	return nil
 }
 
 // chart is what the chart says about its images.
@@ -99,11 +114,13 @@ func images(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 	if err != nil {
 		return err
 	}
-	push := s.platforms
 	own := "linux/" + runtime.GOARCH
-	platforms := []string{own}
-	if isSet(args, "registry") {
-		platforms = push
+	var platforms []string
+	if s.push {
+		platforms = s.platforms
+	}
+	if s.tar != "" && !slices.Contains(platforms, own) {
+		platforms = append([]string{own}, platforms...)
 	}
 	dir, err := os.MkdirTemp("", "stoker-images-")
 	if err != nil {
@@ -111,7 +128,7 @@ func images(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 	}
 	defer os.RemoveAll(dir)
 	built := map[string]map[string]v1.Image{} // by program and platform
-	for _, platform := range withOwn(platforms, own, s.tar != "") {
+	for _, platform := range platforms {
 		fmt.Fprintf(stderr, "building for %s …\n", platform)
 		if err := build(ctx, s, platform, filepath.Join(dir, platform), stderr); err != nil {
 			return err
@@ -132,34 +149,15 @@ func images(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 			return err
 		}
 	}
-	if !isSet(args, "registry") {
+	if !s.push {
 		return nil
 	}
 	for _, p := range programs {
-		if err := pushIndex(ctx, s, p, push, built[p.image], stdout); err != nil {
+		if err := pushIndex(ctx, s, p, built[p.image], stdout); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// isSet reports whether a flag is among the arguments.
-func isSet(args []string, flag string) bool {
-	for _, a := range args {
-		if a = strings.TrimLeft(a, "-"); a == flag || strings.HasPrefix(a, flag+"=") {
-			return true
-		}
-	}
-	return false
-}
-
-func withOwn(platforms []string, own string, needed bool) []string {
-	for _, p := range platforms {
-		if p == own || !needed {
-			return platforms
-		}
-	}
-	return append([]string{own}, platforms...)
 }
 
 func reference(s settings, p program) (name.Tag, error) {
@@ -178,20 +176,20 @@ func writeTar(s settings, platform string, built map[string]map[string]v1.Image,
 		fmt.Fprintf(stdout, "%s for %s\n", ref, platform)
 	}
 	if err := tarball.MultiRefWriteToFile(s.tar, all); err != nil {
-		return fmt.Errorf("write %s: %w", s.tar, err)
+		return errors.Join(fmt.Errorf("write %s: %w", s.tar, err), os.Remove(s.tar)) // half an archive is of no use
 	}
 	fmt.Fprintf(stdout, "wrote %s\n", s.tar)
 	return nil
 }
 
 // pushIndex pushes the images of a program for all platforms under one tag.
-func pushIndex(ctx context.Context, s settings, p program, platforms []string, built map[string]v1.Image, stdout io.Writer) error {
+func pushIndex(ctx context.Context, s settings, p program, built map[string]v1.Image, stdout io.Writer) error {
 	ref, err := reference(s, p)
 	if err != nil {
 		return err
 	}
 	index := mutate.IndexMediaType(v1.ImageIndex(empty.Index), types.OCIImageIndex)
-	for _, platform := range platforms {
+	for _, platform := range s.platforms {
 		_, arch, _ := strings.Cut(platform, "/")
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{
 			Add: built[platform], Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}},

@@ -105,6 +105,9 @@ func TestInvalidFlags(t *testing.T) {
 		"a platform":         {[]string{"images", "--tar", "x", "--platforms", "arm64"}, `"arm64" is not a platform`},
 		"another system":     {[]string{"images", "--tar", "x", "--platforms", "windows/amd64"}, `"windows/amd64" is not a platform`},
 		"another checkout":   {[]string{"images", "--tar", "x", "--root", "/nowhere"}, "no such file"},
+		"a URL":              {[]string{"images", "--registry", "https://registry.example.com/stoker"}, "without https://"},
+		"a trailing slash":   {[]string{"images", "--registry", "registry.example.com/stoker/"}, "without a slash at its end"},
+		"a version":          {[]string{"images", "--registry", "registry.example.com/stoker", "--version", "a b"}, `--version "a b"`},
 		"an unknown flag":    {[]string{"images", "--push"}, "flag provided but not defined: -push"},
 		"an unknown command": {[]string{"chart"}, "usage: release images"},
 	} {
@@ -112,6 +115,7 @@ func TestInvalidFlags(t *testing.T) {
 			var out, errs bytes.Buffer
 			assert.NotZero(t, run(t.Context(), c.args, &out, &errs))
 			assert.Contains(t, errs.String(), c.says)
+			assert.NotContains(t, errs.String(), "building", "a mistake is reported before minutes of building")
 			assert.Empty(t, out.String())
 		})
 	}
@@ -127,4 +131,24 @@ func TestDefaultsAreThoseOfTheChart(t *testing.T) {
 	v, err := os.ReadFile("../../charts/stoker/values.yaml")
 	require.NoError(t, err)
 	assert.Contains(t, string(v), "registry: "+s.registry)
+}
+
+// A file that is named like a flag pushes nothing.
+func TestOnlyRegistryPushes(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		push bool
+	}{
+		"file":              {[]string{"--tar", "registry"}, false},
+		"registry":          {[]string{"--registry", "registry.example.com/stoker"}, true},
+		"registry with =":   {[]string{"--registry=registry.example.com/stoker"}, true},
+		"both":              {[]string{"--tar", "x", "-registry", "registry.example.com/stoker"}, true},
+		"an empty registry": {[]string{"--tar", "x", "--registry", ""}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := parseSettings(c.args, &bytes.Buffer{})
+			require.NoError(t, err)
+			assert.Equal(t, c.push, s.push)
+		})
+	}
 }
