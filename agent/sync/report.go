@@ -106,9 +106,8 @@ type Report struct {
 	RetryAt time.Time `json:"-"`
 	// Err is the error with Reason; nil if the sync succeeded.
 	Err error `json:"-"`
-	// DryRun reports that the sync only planned and validated. Planned counts what it would change.
-	DryRun  bool        `json:"dryRun,omitempty"`
-	Planned plan.Counts `json:"-"`
+	// DryRun reports that the sync only planned and validated.
+	DryRun bool `json:"dryRun,omitempty"`
 }
 
 // Class returns the class of the reason, which decides what happens next.

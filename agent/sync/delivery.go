@@ -238,7 +238,7 @@ func (s *stager) dryRun(ctx context.Context, changes *plan.Changes) error {
 	}
 	r := s.in.r
 	r.Phase, r.Reason, r.DryRun = Pending, v1alpha1.ReasonDryRun, true
-	r.Message, r.Planned = "dry run, nothing was written: "+changes.Summary(), changes.Counts()
+	r.Message = "dry run, nothing was written: " + changes.Summary()
 	if err := s.in.dir.Seeded(); err != nil && !s.in.Disk.AllowUnseeded {
 		s.in.note("a sync would wait: %v", err)
 	}

@@ -2,55 +2,13 @@ package follow
 
 import (
 	"context"
-	"fmt"
 
 	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/loop"
-	"stoker.io/stoker/agent/plan"
-	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/schedule"
 )
-
-// parseRollout parses and validates the rollout of a SyncTarget.
-func parseRollout(r *v1alpha1.TargetRollout) (decide.Rollout, error) {
-	if r == nil {
-		return decide.Rollout{}, nil
-	}
-	if r.Open < 0 || r.Steps < 1 || r.Open > r.Steps {
-		return decide.Rollout{}, fmt.Errorf("%d of %d steps cannot be open", r.Open, r.Steps)
-	}
-	s := decide.Rollout{On: true, Done: r.Done, Rollback: r.Back, Failed: r.Failed != "", Steps: int(r.Steps), Open: int(r.Open)}
-	f := r.From
-	if f == nil {
-		return s, nil
-	}
-	id, err := plan.ParseID(f.Commit)
-	if err != nil {
-		return decide.Rollout{}, fmt.Errorf("from: %w", err)
-	}
-	// sequence: the two names of one ref
-	for _, name := range []string{f.Ref, f.RefName} {
-		if _, err := repo.ParseRef(name); name != "" && err != nil {
-			return decide.Rollout{}, fmt.Errorf("from: %w", err)
-		}
-	}
-	s.From = decide.Origin{Ref: f.Ref, Name: f.RefName, Commit: id}
-	return s, nil
-}
-
-// apply replaces the ref and the commit of an instruction by those of a step. The requests are about the target, but for those to propose.
-func (in *instruction) apply(n decide.Step) {
-	if n.To == nil {
-		return
-	}
-	in.Ref, in.Name, in.Commit = n.To.Ref, n.To.Name, n.To.Commit
-	if n.Refill {
-		in.Requests = annotation.Requests{Propose: in.Propose}
-	}
-}
 
 // hasWindow reports whether this gateway has maintenance windows. An approval does not change the order of a gateway without.
 func hasWindow(windows []v1alpha1.MaintenanceWindow, gateway, pod string) bool {
