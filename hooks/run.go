@@ -159,7 +159,7 @@ unavailable (try again).`,
 		"request": {newSetRefCommand(c), newSyncCommand(c), newRollbackCommand(c), newApproveCommand(c), newRetryCommand(c), newPauseCommand(c), newResumeCommand(c)},
 		"inspect": {newGetCommand(c), newStatusCommand(c), newUICommand(c), newHistoryCommand(c), newProposalsCommand(c), newSnapshotsCommand(c), newWaitCommand(c), newDiffCommand(c), newRenderCommand(c), newPreflightCommand(c)},
 		"config":  {newConfigCommand(c)},
-		"install": {newCheckCommand(c), newNotifyCommand(c), newMigrateCommand(c)},
+		"install": {newBundleCommand(c), newCheckCommand(c), newNotifyCommand(c), newMigrateCommand(c)},
 	} {
 		for _, command := range commands {
 			command.GroupID = group
@@ -167,7 +167,7 @@ unavailable (try again).`,
 			root.AddCommand(command)
 		}
 	}
-	root.AddCommand(newVersionCommand(c), newOptionsCommand(c))
+	root.AddCommand(newVersionCommand(c), newOptionsCommand(c), newManCommand(c))
 	root.SetUsageTemplate(shortUsage.Replace(root.UsageTemplate()))
 	if err := completion.Register(root, c.completionSource()); err != nil { // a defect that the completion test catches: a flag does not exist
 		fmt.Fprintf(c.stderr, "completion: %v\n", err)

@@ -1,0 +1,167 @@
+package bundle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2"
+	"oras.land/oras-go/v2/errdef"
+	"oras.land/oras-go/v2/registry/remote"
+	"oras.land/oras-go/v2/registry/remote/auth"
+	"oras.land/oras-go/v2/registry/remote/credentials"
+	"oras.land/oras-go/v2/registry/remote/retry"
+
+	"stoker.io/stoker/internal/httpclient"
+)
+
+// Image is an image or a chart of a bundle.
+type Image struct {
+	Name   string        `json:"name"` // last part of its repository
+	Tag    string        `json:"tag"`
+	Digest digest.Digest `json:"digest"`
+	Chart  bool          `json:"chart,omitempty"`
+	Size   int64         `json:"size"`                // bytes, of all platforms
+	Also   int           `json:"referrers,omitempty"` // what describes or signs it
+	root   ocispec.Descriptor
+	refers []ocispec.Descriptor
+}
+
+// MediaTypeChart is the type of a chart's configuration.
+const MediaTypeChart = "application/vnd.cncf.helm.config.v1+json"
+
+// Images returns the images and charts of a bundle.
+func (b *Bundle) Images() ([]*Image, error) {
+	var images []*Image
+	within := map[digest.Digest]*Image{} // manifests, to find the image that a referrer belongs to
+	for _, root := range b.Index.Manifests {
+		// The chart has no ref name: a runtime that imports the bundle would unpack it like an image, and fail.
+		name, tag := root.Annotations[ocispec.AnnotationTitle], root.Annotations[ocispec.AnnotationVersion]
+		if ref := root.Annotations[ocispec.AnnotationRefName]; ref != "" {
+			_, last, _ := cutLast(ref, "/")
+			name, tag, _ = cutLast(last, ":")
+			if name == "" {
+				return nil, fmt.Errorf("%s: %.100q is not a repository with a tag", ocispec.ImageIndexFile, ref)
+			}
+		}
+		if name == "" {
+			continue // it belongs to an image
+		}
+		images = append(images, &Image{Name: name, Tag: tag, Digest: root.Digest, root: root})
+		within[root.Digest] = images[len(images)-1]
+	}
+	err := b.walk(func(root, d ocispec.Descriptor) error {
+		if i := within[root.Digest]; i != nil {
+			i.Size += d.Size
+			i.Chart = i.Chart || d.MediaType == MediaTypeChart
+			if d.MediaType == ocispec.MediaTypeImageManifest {
+				within[d.Digest] = i
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, root := range b.Index.Manifests {
+		if within[root.Digest] != nil {
+			continue
+		}
+		below, err := b.children(root)
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range below { // its subject is one of them
+			if i := within[d.Digest]; i != nil {
+				i.refers = append(i.refers, root)
+				i.Also++
+				break
+			}
+		}
+	}
+	return images, nil
+}
+
+// cutLast is strings.Cut at the last separator; without one, before is "".
+func cutLast(s, separator string) (before, after string, found bool) {
+	at := strings.LastIndex(s, separator)
+	if at < 0 {
+		return "", s, false
+	}
+	return s[:at], s[at+len(separator):], true
+}
+
+// Registry is where images are pushed to.
+type Registry struct {
+	Path string // registry and path, such as registry.example.com/stoker
+	HTTP bool   // without TLS
+}
+
+// Push copies the images and charts of the bundle, with what describes or signs them, to a registry. It reports each to done. What the
+// registry has is not sent again. Credentials are those of docker or podman login. Call Verify before.
+func (b *Bundle) Push(ctx context.Context, to Registry, done func(Image, string)) error {
+	images, err := b.Images()
+	if err != nil {
+		return err
+	}
+	client, err := to.client()
+	if err != nil {
+		return err
+	}
+	for _, i := range images {
+		repository, err := remote.NewRepository(to.Path + "/" + i.Name)
+		if err != nil {
+			return fmt.Errorf("%q is not a registry and path such as registry.example.com/stoker: %w", to.Path, err)
+		}
+		repository.Client, repository.PlainHTTP = client, to.HTTP
+		name := to.Path + "/" + i.Name + ":" + i.Tag
+		for _, root := range append([]ocispec.Descriptor{i.root}, i.refers...) {
+			if err := oras.CopyGraph(ctx, b, repository, root, oras.DefaultCopyGraphOptions); err != nil {
+				return explain(name, err)
+			}
+		}
+		if err := repository.Tag(ctx, i.root, i.Tag); err != nil {
+			return explain(name, err)
+		}
+		done(*i, name)
+	}
+	return nil
+}
+
+func explain(name string, err error) error {
+	switch {
+	case errors.Is(err, auth.ErrBasicCredentialNotFound), errors.Is(err, errdef.ErrNotFound):
+		return fmt.Errorf("push %s: %w (log in first: docker login or podman login)", name, err)
+	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+		return fmt.Errorf("push %s: %w (use --plain-http for a registry without TLS)", name, err)
+	}
+	return fmt.Errorf("push %s: %w", name, err)
+}
+
+func (r Registry) client() (*auth.Client, error) {
+	store, err := credentials.NewStoreFromDocker(credentials.StoreOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("logins of docker: %w", err)
+	}
+	policy := httpclient.Policy{Proxy: http.ProxyFromEnvironment, HeaderTimeout: 2 * time.Minute, KeepAlive: 30 * time.Second, HTTP2: true}
+	return &auth.Client{
+		Client: policy.ClientOf(retry.NewTransport(elsewhere{policy.Transport()})), Cache: auth.NewCache(), Credential: credentials.Credential(store),
+	}, nil
+}
+
+// elsewhere makes a registry that answers with a redirect to the question for a blob get the blob once more: no redirect is followed,
+// because the credential would go with it.
+type elsewhere struct{ next http.RoundTripper }
+
+func (e elsewhere) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := e.next.RoundTrip(req)
+	if err == nil && req.Method == http.MethodHead && res.StatusCode/100 == 3 && strings.Contains(req.URL.Path, "/blobs/") {
+		res.StatusCode, res.Status = http.StatusNotFound, "404 Not Found"
+	}
+	return res, err
+}
