@@ -23,17 +23,8 @@ app.kubernetes.io/name: stoker
 app.kubernetes.io/component: injector
 {{- end }}
 
-{{- define "stoker.tag" -}}
-{{ .Values.image.tag | default .Chart.AppVersion }}
-{{- end }}
-
 {{- define "stoker.injector.image" -}}
-{{- $repository := printf "%s/injector" .Values.image.registry -}}
-{{- if .Values.image.digest -}}
-{{ $repository }}@{{ .Values.image.digest }}
-{{- else -}}
-{{ $repository }}:{{ include "stoker.tag" . }}
-{{- end -}}
+{{- include "stoker.part.image" (list . "injector" .Values.image) -}}
 {{- end }}
 
 {{- define "stoker.agent.image" -}}
@@ -70,15 +61,24 @@ app.kubernetes.io/name: stoker
 app.kubernetes.io/component: configsync
 {{- end }}
 
-{{- /* The image of a part with separate values: (list . "receiver" .Values.webhookReceiver.image). */ -}}
+{{- /*
+The image of a part: (list . "receiver" .Values.webhookReceiver.image). A digest wins, then a tag, then the digest of the release, which only
+the chart of a release has.
+*/ -}}
 {{- define "stoker.part.image" -}}
 {{- $root := index . 0 -}}
+{{- $part := index . 1 -}}
 {{- $image := index . 2 -}}
-{{- $repository := $image.repository | default (printf "%s/%s" $root.Values.image.registry (index . 1)) -}}
-{{- if $image.digest -}}
-{{ $repository }}@{{ $image.digest }}
+{{- $repository := $image.repository | default (printf "%s/%s" $root.Values.image.registry $part) -}}
+{{- $tag := $image.tag | default $root.Values.image.tag -}}
+{{- $digest := $image.digest -}}
+{{- if not (or $digest $tag) -}}
+{{- $digest = get (fromYaml ($root.Files.Get "files/digests.yaml")) $part -}}
+{{- end -}}
+{{- if $digest -}}
+{{ $repository }}@{{ $digest }}
 {{- else -}}
-{{ $repository }}:{{ $image.tag | default (include "stoker.tag" $root) }}
+{{ $repository }}:{{ $tag | default $root.Chart.AppVersion }}
 {{- end -}}
 {{- end }}
 
