@@ -52,7 +52,7 @@ gotest = $(if $(RERUN),$(GOTESTSUM) --format $(FORMAT) --hide-summary skipped --
   --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --rerun-fails-report $(RERUN)/$$$$.txt --packages='$(strip $(2))' -- $(1),go test $(1) $(2))
 raced  = CGO_ENABLED=$(if $(RACE),1,0) $(call gotest,$(QUICK) $(RACE) -timeout 40m $(1),$(2))
 
-.PHONY: help build images demo test test-cluster test-api test-busy test-plain test-modules e2e lint fuzz bench generate
+.PHONY: help build images release-artifacts reproduce demo test test-cluster test-api test-busy test-plain test-modules e2e lint fuzz bench generate
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,12 @@ build: ## build the binaries into bin/
 
 images: ## build the images for amd64 and arm64 with Go alone, and push them (REGISTRY=registry.example.com/stoker), or write those of this machine's platform to a file (TAR=images.tar)
 	@cd internal/release && GOWORK=off go run . images $(if $(REGISTRY),--registry '$(REGISTRY)') $(if $(TAR),--tar '$(abspath $(TAR))') $(if $(findstring command,$(origin VERSION)),--version '$(VERSION)')
+
+release-artifacts: ## everything of a release in dist/, for six platforms: images, chart, manifests, command line, SPDX lists, sums, bundle (VERSION=0.1.0, KEY=key.pem, PLATFORMS=linux/amd64)
+	@cd internal/release && GOWORK=off go run . artifacts $(if $(findstring command,$(origin VERSION)),--version '$(VERSION)') $(if $(KEY),--key '$(abspath $(KEY))') $(if $(PLATFORMS),--platforms '$(PLATFORMS)')
+
+reproduce: ## make the release twice, from two clones in two folders, and compare all sums (PLATFORMS=linux/amd64)
+	@cd internal/release && GOWORK=off go run . reproduce $(if $(findstring command,$(origin VERSION)),--version '$(VERSION)') $(if $(PLATFORMS),--platforms '$(PLATFORMS)')
 
 demo: ## run two gateways with their agents, and a git server, on this machine (KEEP=1 keeps them running)
 	@go run ./test/demo

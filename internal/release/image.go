@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -21,10 +22,13 @@ import (
 // program is a program with an image of its own.
 type program struct{ image, folder, binary string }
 
-// programs are the targets of the Dockerfile, too.
-var programs = []program{
-	{"agent", "agent", "agent"}, {"injector", "injector", "injector"}, {"receiver", "receiver", "receiver"}, {"hooks", "hooks", "stoker"},
-}
+var (
+	agentProgram = program{"agent", "agent", "agent"}
+	cliProgram   = program{"hooks", "hooks", "stoker"}
+
+	// programs are the targets of the Dockerfile, too.
+	programs = []program{agentProgram, {"injector", "injector", "injector"}, {"receiver", "receiver", "receiver"}, cliProgram}
+)
 
 // user is the user of every image: a number, so that a kubelet can check runAsNonRoot.
 const user = "65532:65532"
@@ -34,17 +38,17 @@ var labels = map[string]string{
 	"org.opencontainers.image.licenses": "Apache-2.0",
 }
 
-// build compiles all programs for a platform into dir. The same commit gives the same bytes in every folder.
-func build(ctx context.Context, s settings, platform, dir string, stderr io.Writer) error {
+// build compiles programs for a platform into dir. The same commit gives the same bytes in every folder.
+func build(ctx context.Context, s settings, platform, dir string, which []program, stderr io.Writer) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	_, arch, _ := strings.Cut(platform, "/")
-	for _, p := range programs {
+	system, arch, _ := strings.Cut(platform, "/")
+	for _, p := range which {
 		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+s.version,
-			"-o", filepath.Join(dir, p.binary), "./"+p.folder)
+			"-o", filepath.Join(dir, executable(platform, p)), "./"+p.folder)
 		cmd.Dir, cmd.Stderr = s.root, stderr
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOFLAGS=", "GOWORK=off")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system, "GOARCH="+arch, "GOFLAGS=", "GOWORK=off")
 		if err := cmd.Run(); err != nil {
 			return fmt.Errorf("go build ./%s for %s: %w", p.folder, platform, err)
 		}
@@ -52,9 +56,9 @@ func build(ctx context.Context, s settings, platform, dir string, stderr io.Writ
 	return nil
 }
 
-// newImage returns an image with a program, /etc and /tmp, and nothing else: the programs embed certificates and time zones.
-func newImage(p program, version, platform, file string) (v1.Image, error) {
-	layer, err := newLayer("/"+p.binary, file)
+// newImage returns an image with a program, texts about it, /etc and /tmp, and nothing else: the programs embed certificates and time zones.
+func newImage(p program, version, platform, file string, texts []entry) (v1.Image, error) {
+	layer, err := newLayer("/"+p.binary, file, texts)
 	if err != nil {
 		return nil, err
 	}
@@ -79,29 +83,21 @@ func newImage(p program, version, platform, file string) (v1.Image, error) {
 }
 
 // newLayer returns a layer with a file and the directories that a container needs. All times are 1970, so that the same file gives the same layer.
-func newLayer(path, file string) (v1.Layer, error) {
+func newLayer(path, file string, texts []entry) (v1.Layer, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	for _, h := range []tar.Header{
-		{Typeflag: tar.TypeDir, Name: "etc/", Mode: 0o755},
-		{Typeflag: tar.TypeDir, Name: "tmp/", Mode: 0o1777},
-		{Typeflag: tar.TypeReg, Name: strings.TrimPrefix(path, "/"), Mode: 0o755, Size: int64(len(content))},
-	} {
+	for _, h := range []tar.Header{{Typeflag: tar.TypeDir, Name: "etc/", Mode: 0o755}, {Typeflag: tar.TypeDir, Name: "tmp/", Mode: 0o1777}} {
 		h.Format = tar.FormatPAX
 		if err := w.WriteHeader(&h); err != nil {
 			return nil, err
 		}
-		if h.Typeflag == tar.TypeReg {
-			if _, err := w.Write(content); err != nil {
-				return nil, err
-			}
-		}
 	}
-	if err := w.Close(); err != nil {
+	files := append([]entry{{strings.TrimPrefix(path, "/"), content, 0o755}}, texts...)
+	if err := writeTarEntries(w, files, time.Unix(0, 0)); err != nil {
 		return nil, err
 	}
 	raw := b.Bytes()

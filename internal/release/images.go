@@ -127,14 +127,22 @@ func images(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 		return err
 	}
 	defer os.RemoveAll(dir)
+	terms, err := licences(ctx, s.root, stderr)
+	if err != nil {
+		return err
+	}
+	texts, err := textsOf(s.root, terms)
+	if err != nil {
+		return err
+	}
 	built := map[string]map[string]v1.Image{} // by program and platform
 	for _, platform := range platforms {
 		fmt.Fprintf(stderr, "building for %s …\n", platform)
-		if err := build(ctx, s, platform, filepath.Join(dir, platform), stderr); err != nil {
+		if err := build(ctx, s, platform, filepath.Join(dir, platform), programs, stderr); err != nil {
 			return err
 		}
 		for _, p := range programs {
-			i, err := newImage(p, s.version, platform, filepath.Join(dir, platform, p.binary))
+			i, err := newImage(p, s.version, platform, filepath.Join(dir, platform, p.binary), texts)
 			if err != nil {
 				return fmt.Errorf("image %s for %s: %w", p.image, platform, err)
 			}
@@ -188,13 +196,7 @@ func pushIndex(ctx context.Context, s settings, p program, built map[string]v1.I
 	if err != nil {
 		return err
 	}
-	index := mutate.IndexMediaType(v1.ImageIndex(empty.Index), types.OCIImageIndex)
-	for _, platform := range s.platforms {
-		_, arch, _ := strings.Cut(platform, "/")
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{
-			Add: built[platform], Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}},
-		})
-	}
+	index := newIndex(s.platforms, built)
 	digest, err := index.Digest()
 	if err != nil {
 		return err
@@ -204,4 +206,16 @@ func pushIndex(ctx context.Context, s settings, p program, built map[string]v1.I
 	}
 	fmt.Fprintf(stdout, "%s@%s\n", ref, digest)
 	return nil
+}
+
+// newIndex returns the images of a program for all platforms as one.
+func newIndex(platforms []string, built map[string]v1.Image) v1.ImageIndex {
+	index := mutate.IndexMediaType(v1.ImageIndex(empty.Index), types.OCIImageIndex)
+	for _, platform := range platforms {
+		_, arch, _ := strings.Cut(platform, "/")
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add: built[platform], Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}},
+		})
+	}
+	return index
 }

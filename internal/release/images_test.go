@@ -76,6 +76,7 @@ func matchesDockerfile(t *testing.T, dockerfile string, p program, c *v1.ConfigF
 	assert.Contains(t, target, `ENTRYPOINT ["`+c.Config.Entrypoint[0]+`"]`)
 	assert.Contains(t, target, "COPY --from=build /out/"+p.binary+" /"+p.binary+"\n")
 	assert.Contains(t, dockerfile, "USER "+c.Config.User+"\n")
+	assert.Contains(t, dockerfile, "COPY --from=build /out/LICENSE /out/THIRD_PARTY.txt /\n")
 	found := regexp.MustCompile(`org\.opencontainers\.image\.(source|licenses)="([^"]*)"`).FindAllStringSubmatch(dockerfile, -1)
 	require.Len(t, found, len(labels))
 	for _, l := range found { // sequence: labels of one image
