@@ -18,10 +18,12 @@ WORKDIR /src
 COPY . .
 RUN --mount=type=cache,target=/cache \
     GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$VERSION" -o /out/ ./agent ./injector ./receiver && \
-    GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$VERSION" -o /out/stoker ./hooks
+    GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$VERSION" -o /out/stoker ./hooks && \
+    cp LICENSE /out/ && (cd internal/release && go run . licences) >/out/THIRD_PARTY.txt
 
-# An image contains one static program, CA certificates and time zones; no shell and no package manager.
+# An image contains one static program and its licences, CA certificates and time zones; no shell and no package manager.
 FROM ${BASE} AS base
+COPY --from=build /out/LICENSE /out/THIRD_PARTY.txt /
 LABEL org.opencontainers.image.source="https://github.com/stoker-io/stoker" org.opencontainers.image.licenses="Apache-2.0"
 # A number, so that the kubelet can check runAsNonRoot. In the pod of a gateway, the agent runs as the user of the gateway: it needs
 # neither an entry in /etc/passwd nor a home directory.
