@@ -10,6 +10,7 @@ E2E       ?=
 LDFLAGS   := -s -w -X main.version=$(VERSION)
 
 GOLANGCI  := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+GOVULN    := go run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 GOTESTSUM := go run gotest.tools/gotestsum@v1.13.0
 FORMAT    := pkgname-and-test-fails
 
@@ -108,6 +109,14 @@ e2e: ## the chart, agents and gateways in pods; needs root, and Debian or simila
 lint: ## golangci-lint, and the rules of test/rules for language and size
 	$(GOLANGCI) run ./...
 	@set -o pipefail; go test -count=1 -run '^Test(Language|Structure|Budget)$$' -v ./test/rules | grep -v "^=== "
+
+.PHONY: vulnerabilities
+# Without symbols, govulncheck reports what a program links, not what it calls.
+vulnerabilities: LDFLAGS :=
+vulnerabilities: BIN     := .cache/vulnerabilities
+vulnerabilities: build ## fail if the source or the built programs call code with a known vulnerability; needs the network
+	$(GOVULN) ./...
+	set -e; for program in $(BIN)/*; do $(GOVULN) -mode binary $$program; done
 
 fuzz: ## every fuzz target for FUZZTIME (20s)
 	@set -e; for d in $$(git grep -l --untracked 'func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u); do \
