@@ -2,6 +2,9 @@ package rules
 
 import (
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -59,4 +62,50 @@ func TestVersionRules(t *testing.T) {
 	assert.Empty(t, check("docker build --tag registry.example.com/stoker/$part:1.2.3 --build-arg VERSION=1.2.3 ."))
 	assert.Len(t, check("docker build --tag registry.example.com/stoker/$part:1.2.2 --build-arg VERSION=1.2.4 ."), 2)
 	assert.Len(t, check("image: ghcr.io/stoker-io/agent:1.2.30"), 1)
+}
+
+func TestReleaseScript(t *testing.T) {
+	dir := t.TempDir()
+	script, err := os.ReadFile(filepath.Join(root, ".github", "release"))
+	require.NoError(t, err)
+	// setup: a clone
+	for name, content := range map[string]string{
+		".github/release":           string(script),
+		"CHANGELOG.md":              "# Changes\n\n## 1.2.4\n\nnext\n\n## 1.2.3\n\n[this](docs/a.md)\n\n## 1.2.2\n\nlast\n",
+		"charts/stoker/Chart.yaml":  "version: 1.2.3\nappVersion: 1.2.3\nsources:\n  - https://example.com/stoker\n",
+		"charts/stoker/values.yaml": "image:\n  registry: registry.example.com/stoker\n",
+		"dist/SHA256SUMS":           "1a  crds.yaml\n",
+		"digests.txt":               "registry.example.com:5000/stoker/agent:1.2.3@sha256:2b\n",
+	} {
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o755))
+	}
+	run := func(args ...string) (string, error) {
+		cmd := exec.Command(filepath.Join(dir, ".github", "release"), args...)
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	for _, c := range []struct{ args, want string }{
+		{"check v1.2.3", ""},
+		{"registry", "registry.example.com/stoker\n"},
+		{"subjects digests.txt", "1a  crds.yaml\n2b  registry.example.com:5000/stoker/agent\n"},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			out, err := run(strings.Fields(c.args)...)
+			require.NoError(t, err, out)
+			assert.Equal(t, c.want, out)
+		})
+	}
+	notes, err := run("notes", "digests.txt")
+	require.NoError(t, err, notes)
+	assert.Regexp(t, `(?s)^\n\[this\]\(https://example.com/stoker/blob/v1.2.3/docs/a.md\)\n.*agent:1.2.3@sha256:2b\n.*make reproduce`, notes)
+	assert.NotRegexp(t, "next|last", notes)
+	out, err := run("check", "v1.2.4")
+	assert.Error(t, err)
+	assert.Contains(t, out, "tag v1.2.3")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "CHANGELOG.md"), []byte("## 1.2.3, not released yet\n"), 0o600))
+	out, err = run("check", "v1.2.3")
+	assert.Error(t, err)
+	assert.Contains(t, out, "no heading")
 }
