@@ -27,7 +27,7 @@ import (
 func TestMain(m *testing.M) { kubetest.Main(m) }
 
 // foreign are the groups of examples whose kinds the test cluster does not serve.
-var foreign = []string{"argoproj.io", "builtin", "kube-state-metrics.io", "kustomize.config.k8s.io", "tekton.dev"}
+var foreign = []string{"argoproj.io", "builtin", "kube-state-metrics.io", "kustomize.config.k8s.io", "kyverno.io", "policy.sigstore.dev", "tekton.dev"}
 
 // A reader gives the YAML of a page to kubectl, which reads YAML 1.1 and validates strictly. So every block that is an object, or a part of the
 // spec or a profile of one, and every example goes to a real API server as kubectl would send it.
