@@ -181,7 +181,7 @@ func (d *deployment) adaptToCluster(u *unstructured.Unstructured) {
 		set(u, d.git.URL(d.repoName), "repo")
 		set(u, map[string]any{"name": "git-ca", "key": "ca.crt"}, "caSecretRef")
 		set(u, d.class, "storageClassName")
-		set(u, map[string]any{"hooks": hooksImage, "gateway": gatewayImageRef}, "images")
+		set(u, map[string]any{"hooks": d.registry + "/hooks:" + d.version, "gateway": gatewayImageRef}, "images")
 	case "Kustomization":
 		set(u, d.namespace, "namespace")
 	case "Role":
@@ -208,7 +208,7 @@ func (d *deployment) adaptToCluster(u *unstructured.Unstructured) {
 		}
 	case "Job":
 		pod := ensureMap(u.Object, "spec", "template", "spec")
-		containers(pod, hooksImage)
+		containers(pod, d.registry+"/hooks:"+d.version)
 		for _, c := range list(pod, "containers") {
 			for i, arg := range c["args"].([]any) {
 				if arg == exampleApplication {

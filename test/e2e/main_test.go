@@ -1,8 +1,8 @@
 //go:build linux
 
 // Package e2e tests Stoker on a real Kubernetes cluster with nodes. It keeps gateways at a git commit
-// while pods, git, the injector and the API server fail and recover. Helm installs the chart, kubelets run
-// the pods, and git serves the repository over HTTPS with a password. Only the gateways are simulated.
+// while pods, git, the injector and the API server fail and recover. Helm installs a release of this checkout from a registry, kubelets
+// run the pods, and git serves the repository over HTTPS with a password. Only the gateways are simulated.
 //
 // The tests run only if STOKER_E2E is set, as make e2e does.
 package e2e
@@ -106,6 +106,7 @@ var sideBySide = []scenario{
 // while to recover, and the uninstall last.
 var alone = []scenario{
 	{"pods that started without the injector are repaired", podsStartedWithoutInjector},
+	{"an upgrade to the next release, and the way back", anUpgradeAndTheWayBack},
 	{"a restart of the API server changes nothing", apiServerRestarts},
 	{"a ConfigSync that deletes its objects leaves them after an uninstall", anUninstallLeavesWhatIsNotDeleted},
 }

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -26,7 +27,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"stoker.io/stoker/test/cluster/build"
-	"stoker.io/stoker/test/cluster/image"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/document"
 	"stoker.io/stoker/test/gitserver"
@@ -43,7 +43,6 @@ const (
 	gitUser         = "git"
 	imageTag        = "e2e"
 	gatewayImageRef = "registry.local/gateway:" + imageTag
-	hooksImage      = "registry.local/hooks:" + imageTag
 )
 
 // world is the cluster with Stoker installed, and the git server.
@@ -60,6 +59,8 @@ type world struct {
 	kubectlPath   string
 	helmPath      string
 	stokerPath    string
+	version       string             // of the chart, and of the release that the run installs
+	registry      string             // registry and path of the images and the chart of Stoker
 	lines         *document.Commands // commands of the documents for scenarios to run
 	password      string             // of the repositories
 	pushPassword  string             // of the repositories, for pushes too
@@ -151,15 +152,13 @@ func (w *world) prepare(t *testing.T) {
 	w.say("helm")
 	w.helmPath = filepath.Join(t.TempDir(), "helm")
 	w.run(t, filepath.Join(w.module, "test", "charts"), "go", "build", "-ldflags=-s -w", "-o", w.helmPath, "helm.sh/helm/v3/cmd/helm")
-	w.stokerPath = filepath.Join(t.TempDir(), "stoker")
-	require.NoError(t, w.cache.Main(w.ctx, "./hooks", w.stokerPath))
-	w.say("images of the agent, the injector, the receiver, the hooks and the gateway")
-	w.ProgramImage(t, "./agent", image.Image{Ref: "registry.local/agent:" + imageTag, User: "65532:65532"})
-	w.ProgramImage(t, "./injector", image.Image{Ref: "registry.local/injector:" + imageTag, User: "65532:65532"})
-	w.ProgramImage(t, "./receiver", image.Image{Ref: "registry.local/receiver:" + imageTag, User: "65532:65532"})
-	w.ProgramImage(t, "./hooks", image.Image{
-		Ref: hooksImage, User: "65532:65532", Entrypoint: []string{"/stoker"}, Files: []image.File{{Path: "/stoker", Link: "hooks"}},
-	})
+	w.say("a release: images, chart and command line, from the bundle to a registry")
+	chart, err := os.ReadFile(filepath.Join(w.module, "charts", "stoker", "Chart.yaml"))
+	require.NoError(t, err)
+	w.version = regexp.MustCompile(`(?m)^appVersion: (.+)$`).FindStringSubmatch(string(chart))[1]
+	w.startRegistry(t)
+	w.stokerPath = w.release(t, w.version)
+	w.say("the image of the gateway")
 	w.ProgramImage(t, "./test/gateway", gatewayImage(t, w.gatewayToken))
 }
 
@@ -179,10 +178,9 @@ func (w *world) install(t *testing.T) {
 		w.NamespaceNamed(t, namespace)
 	}
 	w.say("helm install")
-	w.helm(t, "install", "stoker", filepath.Join(w.module, "charts", "stoker"), "--namespace", release, "--create-namespace",
-		"--set", "image.registry=registry.local", "--set", "image.tag="+imageTag, "--set", "webhookReceiver.enabled=true",
-		"--set", "configSync.enabled=true", "--set", fmt.Sprintf("configSync.namespaces={%s,%s,%s}", paired, vanishes, stays),
-		"--set", "agentEnv.HTTPS_PROXY=http://127.0.0.1:9", "--set", "agentEnv.NO_PROXY="+w.HostAddress(t), "--wait", "--timeout", liveness.String())
+	w.helm(t, append(append([]string{"install", "stoker"}, w.chart(w.version)...), "--create-namespace",
+		"--set", "image.registry="+w.registry, "--set", "webhookReceiver.enabled=true", "--set", "configSync.enabled=true", "--set", fmt.Sprintf("configSync.namespaces={%s,%s,%s}", paired, vanishes, stays),
+		"--set", "agentEnv.HTTPS_PROXY=http://127.0.0.1:9", "--set", "agentEnv.NO_PROXY="+w.HostAddress(t), "--wait", "--timeout", liveness.String())...)
 	w.checkRenewal(t)
 	w.say("helm test")
 	w.helm(t, "test", "stoker", "--namespace", release, "--timeout", liveness.String())
