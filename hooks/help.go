@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"regexp"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/check"
 	"stoker.io/stoker/hooks/output"
 )
 
@@ -36,13 +38,23 @@ func newOptionsCommand(c *cli) *cobra.Command {
 
 func newVersionCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
-		Use:     "version",
-		Short:   "Print the version of this command",
-		Example: `  stoker version -o json`,
-		Args:    cobra.NoArgs,
+		Use:   "version",
+		Short: "Print the version of this command",
+		Long: `Print the version of this command.
+
+With --check, also the versions of the parts in the cluster and of the agents, and whether they are supported together: parts within one minor
+version, agents up to four older. The exit code is 1 if one is too old.`,
+		Example: `  stoker version -o json
+  stoker version --check -A`,
+		Args: cobra.NoArgs,
 	}
 	format := addOutputFlag(command)
-	command.RunE = func(*cobra.Command, []string) error {
+	compare := command.Flags().Bool("check", false, "compare with the versions in the cluster")
+	all := command.Flags().BoolP("all-namespaces", "A", false, "with --check, the agents of all namespaces")
+	command.RunE = func(command *cobra.Command, _ []string) error {
+		if *compare {
+			return c.compareVersions(command.Context(), *all, *format)
+		}
 		r := output.Result{
 			Data:  map[string]string{"version": version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH},
 			Names: []string{version}, Text: func(w io.Writer) { fmt.Fprintln(w, version) },
@@ -50,6 +62,42 @@ func newVersionCommand(c *cli) *cobra.Command {
 		return r.Print(c.stdout, *format)
 	}
 	return command
+}
+
+// compareVersions prints the versions of all parts.
+func (c *cli) compareVersions(ctx context.Context, all bool, format string) error {
+	p, err := c.connect()
+	if err != nil {
+		return err
+	}
+	if all {
+		p.namespace = ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	parts, err := check.Versions(ctx, p.Clients, p.namespace, version)
+	if err != nil {
+		return p.explain("", err)
+	}
+	r, old := output.Result{Data: parts, Head: []string{"PART", "VERSION", "NAMESPACE", "PROBLEM"}}, 0
+	for _, part := range parts {
+		name := part.Name
+		if part.Count > 0 {
+			name = output.Count(part.Count, "agent")
+		}
+		if strings.HasPrefix(part.Problem, "too old") {
+			old++
+		}
+		r.Names = append(r.Names, part.Version)
+		r.Rows = append(r.Rows, []string{name, part.Version, part.Namespace, part.Problem})
+	}
+	if err := r.Print(c.stdout, format); err != nil {
+		return err
+	}
+	if old > 0 {
+		return fmt.Errorf("%s of Stoker too old", output.Count(old, "part"))
+	}
+	return nil
 }
 
 // explainArgs returns a check of the number of arguments that accepts what check accepts. Its errors show the form of the

@@ -1,0 +1,95 @@
+package check
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/Masterminds/semver/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/internal/kube"
+)
+
+// How many minor versions a part may be older than the newest one. Agents live as long as their pods, in plants often a year.
+const (
+	maxPartSkew  = 1
+	maxAgentSkew = 4
+)
+
+// Part is a program of Stoker, or all agents of one version.
+type Part struct {
+	Name      string `json:"name"`
+	Namespace string `json:"namespace,omitempty"`
+	Version   string `json:"version"`
+	Count     int    `json:"count,omitempty"` // of agents
+	// Problem says why the version is not supported beside the newest one, or why it is unknown.
+	Problem string `json:"problem,omitempty"`
+}
+
+const agents = "agents"
+
+// Versions returns the versions of what runs in the cluster, and of the agents of a namespace, or of all if it is "". own is the version of
+// this command.
+func Versions(ctx context.Context, c kube.Clients, namespace, own string) ([]Part, error) {
+	parts := []Part{{Name: "stoker", Version: own}}
+	found, err := c.Core.AppsV1().Deployments("").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=stoker"})
+	switch {
+	case apierrors.IsForbidden(err):
+		parts = append(parts, Part{Name: "injector", Problem: "unknown: you may not list Deployments of all namespaces"})
+	case err != nil:
+		return nil, fmt.Errorf("list Deployments: %w", err)
+	default:
+		for i := range found.Items {
+			d := &found.Items[i]
+			parts = append(parts, Part{Name: d.Labels["app.kubernetes.io/component"], Namespace: d.Namespace, Version: d.Labels["app.kubernetes.io/version"]})
+		}
+	}
+	reports, undecodable, err := kube.SyncReports(c.Dynamic, namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list SyncReports: %w", err)
+	}
+	count := map[string]int{}
+	if len(undecodable) > 0 {
+		count[""] = len(undecodable)
+	}
+	for _, r := range reports {
+		count[r.Status.AgentVersion]++
+	}
+	for _, v := range slices.Sorted(maps.Keys(count)) {
+		parts = append(parts, Part{Name: agents, Namespace: namespace, Version: v, Count: count[v]})
+	}
+	Compare(parts)
+	return parts, nil
+}
+
+// Compare sets the problem of each part that is too old beside the newest.
+func Compare(parts []Part) {
+	var newest *semver.Version
+	versions := make([]*semver.Version, len(parts))
+	for i := range parts {
+		if v, err := semver.NewVersion(parts[i].Version); err == nil {
+			versions[i] = v
+			if newest == nil || v.GreaterThan(newest) {
+				newest = v
+			}
+		} else if parts[i].Problem == "" {
+			parts[i].Problem = fmt.Sprintf("unknown: %q is not the version of a release", cmp.Or(parts[i].Version, "none"))
+		}
+	}
+	for i, v := range versions {
+		if v == nil {
+			continue
+		}
+		most, fix := maxPartSkew, "upgrade it"
+		if parts[i].Name == agents {
+			most, fix = maxAgentSkew, "restart their pods"
+		}
+		if v.Major() != newest.Major() || newest.Minor()-v.Minor() > uint64(most) {
+			parts[i].Problem = fmt.Sprintf("too old beside %s: %s", newest, fix)
+		}
+	}
+}
