@@ -1,0 +1,91 @@
+package crd
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1/decode"
+	"stoker.io/stoker/api/v1alpha1/validation"
+	"stoker.io/stoker/api/v1alpha1/verdicts"
+)
+
+var update = flag.Bool("update", false, "write the objects of the version of the chart, until it is released")
+
+const releases = "testdata/releases"
+
+// Objects that an earlier release accepted stay valid and keep their meaning: clusters have them. Each file has the valid objects of the
+// release that names it, one for each line. The file of a version is frozen with its tag.
+func TestObjectsOfReleases(t *testing.T) {
+	chart, err := os.ReadFile("../../charts/stoker/Chart.yaml")
+	require.NoError(t, err)
+	version := regexp.MustCompile(`(?m)^appVersion: (.+)$`).FindStringSubmatch(string(chart))[1]
+	if *update {
+		require.NoError(t, os.MkdirAll(releases, 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(releases, version+".jsonl"), validObjects(t), 0o644))
+	}
+	servers := map[string]*server{"GatewaySync": newServer(t), "ConfigSync": newServerOf(t, "configsyncs")}
+	files, err := filepath.Glob(releases + "/*.jsonl")
+	require.NoError(t, err)
+	require.Contains(t, files, filepath.Join(releases, version+".jsonl"), "run go test -run ObjectsOfReleases -update")
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".jsonl"), func(t *testing.T) {
+			raw, err := os.ReadFile(file)
+			require.NoError(t, err)
+			for line := range bytes.Lines(raw) { // sequence: objects of one release
+				var object map[string]any
+				require.NoError(t, json.Unmarshal(line, &object))
+				kind := object["kind"].(string)
+				assert.Empty(t, servers[kind].create(asJSON(t, object)), "%s", line)
+				assert.Empty(t, invalid(t, kind, line), "%s", line)
+			}
+		})
+	}
+}
+
+// invalid returns what the agents and programs refuse of an object. A field that they do not know is an error.
+func invalid(t *testing.T, kind string, object []byte) []string {
+	t.Helper()
+	var found []string
+	if kind == "ConfigSync" {
+		cs, err := decode.ConfigSync(object)
+		require.NoError(t, err)
+		for _, e := range validation.ConfigSync(cs) {
+			found = append(found, e.Error())
+		}
+		return found
+	}
+	gs, err := decode.GatewaySync(object)
+	require.NoError(t, err)
+	for _, e := range validation.GatewaySync(gs) {
+		found = append(found, e.Error())
+	}
+	return found
+}
+
+// validObjects returns the objects that this version accepts, without those that only test a size.
+func validObjects(t *testing.T) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	table := verdicts.Table()
+	for _, c := range append(table, verdicts.ConfigSyncs()...) {
+		if c.Refused != "" || c.Undecodable || c.GoOnly != "" || c.CRDOnly != "" {
+			continue
+		}
+		line, err := json.Marshal(c.Object())
+		require.NoError(t, err)
+		if _, err := decode.GatewaySync(line); err != nil && c.Kind == "" || len(line) > 4000 {
+			continue // with a field of another product
+		}
+		b.Write(append(line, '\n'))
+	}
+	return b.Bytes()
+}
