@@ -65,7 +65,7 @@ func Open(name string) (_ *Bundle, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("%s is no bundle of Stoker: %w", name, errors.Join(err, file.Close()))
+			err = fmt.Errorf("%s is not a bundle of Stoker: %w", name, errors.Join(err, file.Close()))
 		}
 	}()
 	b := &Bundle{file: file, parts: map[string]part{}}

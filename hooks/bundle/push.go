@@ -137,7 +137,7 @@ func explain(name string, err error) error {
 	switch {
 	case errors.Is(err, auth.ErrBasicCredentialNotFound), errors.Is(err, errdef.ErrNotFound):
 		return fmt.Errorf("push %s: %w (log in first: docker login or podman login)", name, err)
-	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+	case errors.Is(err, http.ErrSchemeMismatch):
 		return fmt.Errorf("push %s: %w (use --plain-http for a registry without TLS)", name, err)
 	}
 	return fmt.Errorf("push %s: %w", name, err)

@@ -160,7 +160,7 @@ func (r *release) emptyFolder() error {
 	}
 	_, err = os.Stat(r.path(sums))
 	if len(found) > 0 && err != nil {
-		return fmt.Errorf("%s has files that are no earlier release: name another folder", r.out)
+		return fmt.Errorf("%s has other files than those of an earlier release: name another folder", r.out)
 	}
 	for _, e := range found {
 		if err := os.RemoveAll(r.path(e.Name())); err != nil {

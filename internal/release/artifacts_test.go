@@ -31,21 +31,19 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/hooks/bundle"
+	"stoker.io/stoker/test/document"
 )
 
-// keys writes a pair of keys, and returns the files.
-func keys(t *testing.T) (private, public string) {
+// newPublicKey writes the public half of a new key.
+func newPublicKey(t *testing.T) (public string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	require.NoError(t, err)
 	open, err := x509.MarshalPKIXPublicKey(key.Public())
 	require.NoError(t, err)
-	private, public = filepath.Join(t.TempDir(), "key.pem"), filepath.Join(t.TempDir(), "cosign.pub")
-	require.NoError(t, os.WriteFile(private, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), 0o600))
+	public = filepath.Join(t.TempDir(), "cosign.pub")
 	require.NoError(t, os.WriteFile(public, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: open}), 0o644))
-	return private, public
+	return public
 }
 
 // newRegistry starts a registry on loopback, and returns its address.
@@ -66,7 +64,19 @@ func TestRelease(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		own += ",linux/" + runtime.GOARCH
 	}
-	private, public := keys(t)
+	lines := document.Open(t)
+	shell := document.NewShell(t, t.TempDir(), nil)
+	stoker := filepath.Join(shell.Dir, "bin", "stoker")
+	var typed []string
+	for c := range lines.Of("docs/how-to/air-gap.md") {
+		if c.Program() == "openssl" {
+			shell.Type(t, c.Text)
+		} else {
+			typed = append(typed, c.Text)
+		}
+	}
+	require.Len(t, typed, 2, "verify and push")
+	private := filepath.Join(shell.Dir, "key.pem")
 	dist := filepath.Join(t.TempDir(), "dist")
 	var out, errs bytes.Buffer
 	require.Equal(t, 0, run(t.Context(), []string{"artifacts", "--platforms", own, "--version", "1.2.3", "--out", dist, "--key", private}, &out, &errs), errs.String())
@@ -132,29 +142,28 @@ func TestRelease(t *testing.T) {
 	})
 
 	file := filepath.Join(dist, "stoker-1.2.3-bundle.tar")
-	stoker := filepath.Join(t.TempDir(), "stoker")
+	require.NoError(t, os.MkdirAll(filepath.Dir(stoker), 0o755))
 	require.NoError(t, os.WriteFile(stoker, unpacked["stoker"], 0o755))
+	shell.Set("PATH", filepath.Dir(stoker)+":"+os.Getenv("PATH"))
 	host := newRegistry(t)
+	page := strings.NewReplacer("stoker-0.1.0-bundle.tar", file, "registry.example.com/stoker", host+"/plant --plain-http")
 	t.Run("the bundle is signed", func(t *testing.T) {
-		said, err := exec.CommandContext(t.Context(), stoker, "bundle", "verify", file, "--key", public).CombinedOutput()
-		require.NoError(t, err, "%s", said)
-		assert.Contains(t, string(said), "is complete and signed by "+public)
-		_, another := keys(t)
-		said, err = exec.CommandContext(t.Context(), stoker, "bundle", "push", file, host+"/plant", "--plain-http", "--key", another).CombinedOutput()
+		assert.Contains(t, shell.Type(t, page.Replace(typed[0])), "is complete and signed by cosign.pub")
+		another := newPublicKey(t)
+		said, err := exec.CommandContext(t.Context(), stoker, "bundle", "push", file, host+"/plant", "--plain-http", "--key", another).CombinedOutput()
 		require.Error(t, err)
 		assert.Contains(t, string(said), "the signature is not by this key")
 		_, err = remote.Get(tag(t, host+"/plant/agent:1.2.3"))
 		assert.Error(t, err, "nothing was pushed")
 	})
 	t.Run("a push brings images, chart and lists", func(t *testing.T) {
-		said, err := exec.CommandContext(t.Context(), stoker, "bundle", "push", file, host+"/plant", "--plain-http", "--key", public).Output()
-		require.NoError(t, err, "%s", said)
+		said := shell.Type(t, page.Replace(typed[1]))
 		for _, p := range programs { // sequence: images of one push
 			index, err := remote.Index(tag(t, host+"/plant/"+p.image+":1.2.3"))
 			require.NoError(t, err)
 			digest, err := index.Digest()
 			require.NoError(t, err)
-			assert.Contains(t, string(said), host+"/plant/"+p.image+":1.2.3@"+digest.String()+"\n")
+			assert.Contains(t, said, host+"/plant/"+p.image+":1.2.3@"+digest.String()+"\n")
 			assert.Contains(t, out.String(), "/"+p.image+":1.2.3@"+digest.String()+"\n", "make release-artifacts prints the same digest")
 			list, err := index.IndexManifest()
 			require.NoError(t, err)
@@ -170,9 +179,7 @@ func TestRelease(t *testing.T) {
 			require.NoError(t, err)
 			assert.Less(t, uncompressed(t, i), int64(66<<20), p.image)
 		}
-		again, err := exec.CommandContext(t.Context(), stoker, "bundle", "push", file, host+"/plant", "--plain-http").Output()
-		require.NoError(t, err, "a second push changes nothing")
-		assert.Equal(t, string(said), string(again))
+		assert.Equal(t, said, shell.Type(t, page.Replace(typed[1])), "a second push changes nothing")
 	})
 	t.Run("the chart names the images by digest", func(t *testing.T) {
 		chart, err := remote.Image(tag(t, host+"/plant/stoker:1.2.3"))
@@ -348,7 +355,7 @@ func testDamage(t *testing.T, file string) {
 	}
 	t.Run("no archive", func(t *testing.T) {
 		_, err := bundle.Open("artifacts_test.go")
-		assert.ErrorContains(t, err, "artifacts_test.go is no bundle of Stoker")
+		assert.ErrorContains(t, err, "artifacts_test.go is not a bundle of Stoker")
 	})
 }
 

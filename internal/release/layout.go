@@ -38,7 +38,7 @@ func (s store) addImage(name string, index v1.ImageIndex) error {
 	return s.path.AppendIndex(index, layout.WithAnnotations(map[string]string{refName: name}))
 }
 
-// artifact is a manifest for something that is no image (https://github.com/opencontainers/image-spec, "Guidelines for Artifact Usage").
+// artifact is a manifest for something else than an image (https://github.com/opencontainers/image-spec, "Guidelines for Artifact Usage").
 type artifact struct {
 	SchemaVersion int               `json:"schemaVersion"`
 	MediaType     types.MediaType   `json:"mediaType"`

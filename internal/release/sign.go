@@ -21,7 +21,7 @@ func readKey(file string) (*ecdsa.PrivateKey, error) {
 	}
 	block, _ := pem.Decode(raw)
 	if block == nil || block.Type != "PRIVATE KEY" {
-		return nil, fmt.Errorf("%s is no private key in PKCS #8 without a password: openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256", file)
+		return nil, fmt.Errorf("%s is not a private key in PKCS #8 without a password: openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256", file)
 	}
 	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
@@ -29,7 +29,7 @@ func readKey(file string) (*ecdsa.PrivateKey, error) {
 	}
 	key, ok := parsed.(*ecdsa.PrivateKey)
 	if !ok {
-		return nil, errors.New(file + " is no ECDSA key, and cosign and stoker bundle verify read no other")
+		return nil, errors.New(file + " is not an ECDSA key, and cosign and stoker bundle verify read no other")
 	}
 	return key, nil
 }

@@ -78,7 +78,7 @@ func TestMakeTargets(t *testing.T) {
 	}
 	lines := Open(t)
 	s := NewShell(t, Root(t), nil, "MAKEFLAGS=n")
-	for _, document := range []string{"README.md", "docs/how-to/installation.md", "docs/internals/performance.md"} {
+	for _, document := range []string{"README.md", "docs/how-to/air-gap.md", "docs/how-to/installation.md", "docs/internals/performance.md"} {
 		for c := range lines.Of(document) {
 			assert.Contains(t, s.Type(t, c.Text), "go ", c.Text)
 		}

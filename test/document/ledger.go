@@ -37,6 +37,7 @@ const (
 	byAlone    = "test/scenario TestDocumentedCommands"
 	byGateway  = "test/gateway TestREADMEExamplesWork"
 	byMake     = "test/document TestMakeTargets"
+	byRelease  = "internal/release TestRelease"
 	byKey      = "test/document TestDocumentedHostKeys"
 	bySigned   = "test/scenario TestSignedCommitsPage"
 	byUI       = "test/ui TestDocumentedCommands"
@@ -60,6 +61,9 @@ var Ledger = []Entry{
 	NewEntry("README.md", `^stoker `, byFleet),
 	NewEntry("README.md", ``, byChart),
 	NewEntry("charts/stoker/README.md", ``, byChart),
+	NewEntry("docs/how-to/air-gap.md", `^make `, byMake),
+	NewEntry("docs/how-to/air-gap.md", `^helm `, byNodes),
+	NewEntry("docs/how-to/air-gap.md", ``, byRelease),
 
 	NewEntry("docs/start/tutorial.md", ``, byAlone),
 	NewEntry("docs/start/tutorial-kubernetes.md", ``, byChart),

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -55,9 +56,21 @@ func (w *world) release(t *testing.T, version string) (stoker string) {
 	return stoker
 }
 
-// chart returns the arguments by which Helm takes the chart of a release from the registry.
-func (w *world) chart(version string) []string {
-	return []string{"oci://" + w.registry + "/stoker", "--version", version, "--plain-http", "--namespace", release}
+// airGap runs the command of docs/how-to/air-gap.md that begins so, for a version and with the registry of the run.
+func (w *world) airGap(t *testing.T, begin, version string, more ...string) {
+	t.Helper()
+	for _, c := range w.page {
+		if !strings.HasPrefix(c.Text, begin) {
+			continue
+		}
+		args := strings.Fields(strings.NewReplacer("registry.example.com/stoker", w.registry, "0.1.0", version, "0.2.0", version).Replace(c.Text))[1:]
+		if strings.Contains(c.Text, "oci://") {
+			args = append(args, "--plain-http")
+		}
+		w.helm(t, append(args, more...)...)
+		return
+	}
+	t.Fatalf("docs/how-to/air-gap.md has no command %s…", begin)
 }
 
 // anUpgradeAndTheWayBack installs the next release and the first one again, both from the registry. Gateways follow git all the time, whichever
@@ -71,8 +84,8 @@ func anUpgradeAndTheWayBack(t *testing.T, w *world) {
 
 	next := w.version + "-next.1"
 	w.release(t, next)
-	w.helm(t, append([]string{"upgrade", "stoker", "--reset-then-reuse-values", "--wait", "--timeout", liveness.String()}, w.chart(next)...)...)
-	w.helm(t, "test", "stoker", "--namespace", release, "--timeout", liveness.String())
+	w.airGap(t, "helm upgrade ", next, "--wait", "--timeout", liveness.String())
+	w.airGap(t, "helm test ", next, "--timeout", liveness.String())
 	p.synced(p.push("agent of the version before"), 1)
 	assert.Equal(t, first, p.agentImage(), "an upgrade restarts no gateway")
 	parts := w.run(t, w.module, w.stokerPath, "version", "--check", "--kubeconfig", w.Kubeconfig(), "--namespace", p.namespace)

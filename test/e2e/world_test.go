@@ -62,6 +62,7 @@ type world struct {
 	version       string             // of the chart, and of the release that the run installs
 	registry      string             // registry and path of the images and the chart of Stoker
 	lines         *document.Commands // commands of the documents for scenarios to run
+	page          []document.Command // commands of docs/how-to/air-gap.md for Helm
 	password      string             // of the repositories
 	pushPassword  string             // of the repositories, for pushes too
 	gatewayToken  string
@@ -84,7 +85,7 @@ func newWorld(t *testing.T, lines *document.Commands) *world {
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	ctx, abort := context.WithCancelCause(ctx)
 	t.Cleanup(func() { cancel(); stop() })
-	w := &world{ctx: ctx, began: time.Now(), lines: lines, password: randomSecret(), pushPassword: randomSecret(), gatewayToken: "e2e:" + randomSecret(), webhookToken: randomSecret()}
+	w := &world{ctx: ctx, began: time.Now(), lines: lines, page: slices.Collect(lines.Of("docs/how-to/air-gap.md")), password: randomSecret(), pushPassword: randomSecret(), gatewayToken: "e2e:" + randomSecret(), webhookToken: randomSecret()}
 	w.say("a cluster with %d nodes", nodes)
 	w.Cluster = kubetest.Full(t, nodes)
 	w.client = w.Client(t)
@@ -171,19 +172,18 @@ func (w *world) startGit(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, w.git.Close()) })
 }
 
-// install runs the commands of the README. Agents get the address of a proxy that does not exist, to check
+// install runs the commands of docs/how-to/air-gap.md. Agents get the address of a proxy that does not exist, to check
 // that they use it neither for this git server nor for the API server.
 func (w *world) install(t *testing.T) {
 	for _, namespace := range []string{paired, vanishes, stays} {
 		w.NamespaceNamed(t, namespace)
 	}
 	w.say("helm install")
-	w.helm(t, append(append([]string{"install", "stoker"}, w.chart(w.version)...), "--create-namespace",
-		"--set", "image.registry="+w.registry, "--set", "webhookReceiver.enabled=true", "--set", "configSync.enabled=true", "--set", fmt.Sprintf("configSync.namespaces={%s,%s,%s}", paired, vanishes, stays),
-		"--set", "agentEnv.HTTPS_PROXY=http://127.0.0.1:9", "--set", "agentEnv.NO_PROXY="+w.HostAddress(t), "--wait", "--timeout", liveness.String())...)
+	w.airGap(t, "helm install ", w.version, "--set", "webhookReceiver.enabled=true", "--set", "configSync.enabled=true", "--set", fmt.Sprintf("configSync.namespaces={%s,%s,%s}", paired, vanishes, stays),
+		"--set", "agentEnv.HTTPS_PROXY=http://127.0.0.1:9", "--set", "agentEnv.NO_PROXY="+w.HostAddress(t), "--wait", "--timeout", liveness.String())
 	w.checkRenewal(t)
 	w.say("helm test")
-	w.helm(t, "test", "stoker", "--namespace", release, "--timeout", liveness.String())
+	w.airGap(t, "helm test ", w.version, "--timeout", liveness.String())
 }
 
 // checkRenewal waits for the Job that issued the certificate of the webhook, and checks its log. Five minutes after its end it is removed.
