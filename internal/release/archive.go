@@ -71,26 +71,35 @@ func writeTarEntries(t *tar.Writer, entries []entry, at time.Time) error {
 	return t.Close()
 }
 
-// readTree returns the files below a folder with a prefix for their names.
-func readTree(dir, prefix string, keep func(name string) bool) (entries []entry, err error) {
+// readNames returns the names of the files below a folder, with slashes.
+func readNames(dir string) (names []string, err error) {
 	err = filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		relative, err := filepath.Rel(dir, file)
-		if err != nil {
-			return err
-		}
-		name := filepath.ToSlash(relative)
+		name, err := filepath.Rel(dir, file)
+		names = append(names, filepath.ToSlash(name))
+		return err
+	})
+	return names, err
+}
+
+// readTree returns the files below a folder that keep accepts, with a prefix for their names.
+func readTree(dir, prefix string, keep func(name string) bool) ([]entry, error) {
+	names, err := readNames(dir)
+	if err != nil {
+		return nil, err
+	}
+	var entries []entry
+	for _, name := range names {
 		if keep != nil && !keep(name) {
-			return nil
+			continue
 		}
-		content, err := os.ReadFile(file)
+		content, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(name)))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		entries = append(entries, entry{prefix + name, content, 0o644})
-		return nil
-	})
-	return entries, err
+	}
+	return entries, nil
 }

@@ -67,7 +67,7 @@ func artifacts(ctx context.Context, args []string, stdout, stderr io.Writer) err
 		{"programs", r.compile},
 		{"lists of modules (SPDX)", func(context.Context) error { return r.writeSBOMs() }},
 		{"images", func(context.Context) error { return r.makeImages() }},
-		{"chart", func(context.Context) error { return errors.Join(r.packageChart(), r.addChart()) }},
+		{"chart", func(context.Context) error { return r.makeChart() }},
 		{"manifests", func(context.Context) error { return r.writeManifests() }},
 		{"archives", r.makeArchives},
 		{"krew and Homebrew", func(context.Context) error { return r.describeArchives() }},
@@ -375,15 +375,6 @@ func sumOf(file string) (string, error) {
 		return "", err
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
-}
-
-// readNames returns the names of the files below a folder, with slashes.
-func readNames(dir string) (names []string, err error) {
-	entries, err := readTree(dir, "", nil)
-	for _, e := range entries {
-		names = append(names, e.name)
-	}
-	return names, err
 }
 
 // list prints the artifacts and the digests of the images.

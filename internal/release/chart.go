@@ -13,9 +13,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// packageChart writes stoker-VERSION.tgz, the chart with the digests of the release's images. They are in files/digests.yaml, and not in the
-// values: a user who sets a tag must get that tag.
-func (r *release) packageChart() error {
+// makeChart writes stoker-VERSION.tgz, the chart with the digests of the release's images, and adds it to the bundle. The digests are in
+// files/digests.yaml and not in the values: a user who sets a tag must get that tag.
+func (r *release) makeChart() error {
 	dir := filepath.Join(r.root, "charts", "stoker")
 	entries, err := readTree(dir, "stoker/", func(name string) bool {
 		return !slices.Contains([]string{".tgz", ".orig"}, path.Ext(name)) && path.Base(name) != "kustomization.yaml" // as .helmignore says
@@ -39,7 +39,10 @@ func (r *release) packageChart() error {
 		return err
 	}
 	entries = append(entries, entry{"stoker/files/digests.yaml", digests, 0o644})
-	return writeArchive(r.path(r.chartFile()), entries, r.created)
+	if err := writeArchive(r.path(r.chartFile()), entries, r.created); err != nil {
+		return err
+	}
+	return r.addChart()
 }
 
 func (r *release) chartFile() string { return "stoker-" + r.version + ".tgz" }
