@@ -20,9 +20,9 @@ tests = ^($(shell grep -ho '^func Test[A-Za-z0-9]*' $(1) | cut -c6- | paste -sd 
 # make test runs all packages but these, without an API server and with the short form of long tests.
 APART := ./test/bench/... ./test/cluster/... ./test/fleet ./test/e2e/...
 
-# The race detector needs cgo and a C compiler, and takes many times as long. It checks what starts goroutines, in short form: test-plain runs
-# the long form without it. BUSY are those packages that keep a processor and a disk busy: they come last, so that continuous integration can
-# run pods beside them. PLANE are the other packages whose tests use an API server.
+# The race detector needs cgo and a C compiler, and takes many times as long. It checks what starts goroutines. BUSY are those of them that
+# keep a processor and a disk busy: they come last and in short form, so that continuous integration can run pods beside them. PLANE are
+# the other packages whose tests use an API server.
 RACE  := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
 PARTS := agent api hooks injector internal receiver
 START := '^\s+go (func|[a-z]+[.(])|\.Go\('
@@ -87,7 +87,7 @@ test-cluster: test-api test-busy test-plain test-modules ## what make test leave
 test-api:
 	@$(if $(RACE),,echo 'no C compiler: the tests run without -race')
 	@go run ./test/cluster build >/dev/null
-	$(call raced,-short $(ATATIME),$(filter $(RACED),$(FIRST)) $(filter-out $(BUSY) $(FIRST),$(RACED)))
+	$(call raced,$(ATATIME),$(filter $(RACED),$(FIRST)) $(filter-out $(BUSY) $(FIRST),$(RACED)))
 	CGO_ENABLED=0 $(call gotest,$(QUICK) $(ATATIME) -timeout 30m,$(filter $(PLANE),$(FIRST)) $(filter-out $(FIRST),$(PLANE)))
 
 test-busy:
