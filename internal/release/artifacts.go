@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -149,21 +150,32 @@ func commitTime(ctx context.Context, root string) (time.Time, error) {
 	return time.Unix(seconds, 0).UTC(), nil
 }
 
-// emptyFolder makes the folder of the release, or empties that of an earlier one.
+// emptyFolder makes the folder of the release, and removes what an earlier release wrote there. It removes no other file.
 func (r *release) emptyFolder() error {
 	if err := os.MkdirAll(r.out, 0o755); err != nil {
 		return err
 	}
-	found, err := os.ReadDir(r.out)
+	earlier, err := os.ReadFile(r.path(sums))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	own := map[string]bool{sums: true, signature: true}
+	for line := range strings.Lines(string(earlier)) {
+		if _, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "  "); ok {
+			own[name] = true
+		}
+	}
+	found, err := readNames(r.out)
 	if err != nil {
 		return err
 	}
-	_, err = os.Stat(r.path(sums))
-	if len(found) > 0 && err != nil {
-		return fmt.Errorf("%s has other files than those of an earlier release: name another folder", r.out)
+	for _, name := range found {
+		if !own[name] {
+			return fmt.Errorf("%s is not of an earlier release: name another folder", r.path(name))
+		}
 	}
-	for _, e := range found {
-		if err := os.RemoveAll(r.path(e.Name())); err != nil {
+	for _, name := range found {
+		if err := os.Remove(r.path(name)); err != nil {
 			return err
 		}
 	}

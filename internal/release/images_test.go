@@ -122,6 +122,25 @@ func TestInvalidFlags(t *testing.T) {
 	}
 }
 
+// A folder with other files than those of an earlier release is left alone.
+func TestReleaseFolder(t *testing.T) {
+	r := &release{out: filepath.Join(t.TempDir(), "dist")}
+	require.NoError(t, r.emptyFolder())
+	require.NoError(t, os.MkdirAll(r.path("sbom"), 0o755))
+	for name, content := range map[string]string{"SHA256SUMS": "aa  crds.yaml\nbb  sbom/agent.json\n", "crds.yaml": "x", "sbom/agent.json": "y", "SHA256SUMS.sigstore.json": "z"} { // setup: an earlier release
+		require.NoError(t, os.WriteFile(r.path(name), []byte(content), 0o644))
+	}
+	thesis := r.path("thesis.txt")
+	require.NoError(t, os.WriteFile(thesis, []byte("x"), 0o644))
+	require.ErrorContains(t, r.emptyFolder(), "thesis.txt is not of an earlier release")
+	assert.FileExists(t, r.path("crds.yaml"))
+	require.NoError(t, os.Remove(thesis))
+	require.NoError(t, r.emptyFolder())
+	left, err := readNames(r.out)
+	require.NoError(t, err)
+	assert.Empty(t, left)
+}
+
 // Without --version and --registry, the images are those that the chart installs.
 func TestDefaultsAreThoseOfTheChart(t *testing.T) {
 	s, err := parseSettings([]string{"--tar", "x"}, &bytes.Buffer{})
