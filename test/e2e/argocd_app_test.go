@@ -230,7 +230,7 @@ const exampleApplication = "argocd/line"
 func containers(pod map[string]any, image string) {
 	for _, key := range []string{"initContainers", "containers"} {
 		for _, c := range list(pod, key) {
-			c["image"], c["imagePullPolicy"] = image, "Never"
+			c["image"], c["imagePullPolicy"] = image, "IfNotPresent"
 		}
 	}
 }
