@@ -9,7 +9,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -194,6 +196,41 @@ func (c *Cluster) Apply(t testing.TB, paths ...string) {
 			t.Fatalf("apply: %v", err)
 		}
 	}
+}
+
+// Select returns the documents of a YAML file whose kind and name match one of the patterns, such as ClusterRole/stoker-* (path.Match).
+func Select(file string, patterns ...string) (string, error) {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	var selected []string
+	for document := range strings.SplitSeq(string(content), "\n---\n") {
+		var object metav1.PartialObjectMetadata
+		if err := yaml.Unmarshal([]byte(document), &object); err != nil {
+			return "", fmt.Errorf("%s: %w", file, err)
+		}
+		if slices.ContainsFunc(patterns, func(pattern string) bool {
+			match, _ := path.Match(pattern, object.Kind+"/"+object.Name) // tests have valid patterns
+			return match
+		}) {
+			selected = append(selected, document)
+		}
+	}
+	if len(selected) == 0 {
+		return "", fmt.Errorf("%s has no object %s", file, strings.Join(patterns, " or "))
+	}
+	return strings.Join(selected, "\n---\n"), nil
+}
+
+// Shipped returns the objects of a folder of kustomize/ that Select selects. The folder is relative to the package of the test.
+func Shipped(t testing.TB, folder string, patterns ...string) string {
+	t.Helper()
+	text, err := Select(filepath.Join(folder, "objects.yaml"), patterns...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 // ApplyYAML applies the documents of a text. namespace is the default namespace.
