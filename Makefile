@@ -132,5 +132,6 @@ bench: ## compare with git, checkout and rsync; measure fleets, proposals, safe 
 	$(if $(BENCH),,go run ./test/bench observe)
 	$(if $(BENCH),,go run ./test/bench config)
 
-generate: ## CRDs, deepcopy and generated documentation; if nothing changed, the tree stays clean
+generate: ## CRDs, deepcopy, generated documentation and kustomize/; if nothing changed, the tree stays clean
 	go generate ./...
+	cd test/charts && GOWORK=off go test -count=1 -run '^TestKustomizeIsGenerated$$' . -update

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -45,11 +44,8 @@ func TestNotifyTakesOver(t *testing.T) {
 	namespace := cluster.Namespace(t)
 	const own = "stoker-system"
 	cluster.ApplyYAML(t, "", "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+own+"}\n")
-	for in, path := range map[string]string{own: "notifier/base/rbac.yaml", namespace: "notifier-secrets/namespace/role.yaml"} {
-		text, err := os.ReadFile("../kustomize/components/" + path)
-		require.NoError(t, err)
-		cluster.ApplyYAML(t, in, string(text))
-	}
+	cluster.ApplyYAML(t, "", kubetest.Shipped(t, "../kustomize/components/notifier", "ServiceAccount/*", "*Role*/*"))
+	cluster.ApplyYAML(t, "", strings.ReplaceAll(kubetest.Shipped(t, "../kustomize/components/notifier-secrets", "*/*"), "ignition", namespace))
 	cluster.ApplyYAML(t, namespace, `
 apiVersion: v1
 kind: Secret

@@ -71,9 +71,7 @@ func newWorld(t *testing.T, opts ...kubetest.Option) *world {
 	w.cluster.ApplyYAML(t, "", "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+system+"}\n")
 	w.cluster.ApplyYAML(t, system, "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: default}\n")
 	w.uninstall()
-	for _, file := range []string{"agent-role.yaml", "injector-rbac.yaml", "injector-certificate.yaml"} {
-		w.cluster.ApplyYAML(t, system, shipped(t, file))
-	}
+	w.cluster.ApplyYAML(t, "", shipped(t, "ClusterRole/stoker-agent", injectorRights, "ServiceAccount/stoker-injector", "*/stoker-certificate", "Secret/*"))
 	for _, of := range []authorizationv1.ResourceAttributes{
 		{Group: "stoker.io", Resource: "gatewaysyncs", Verb: "watch"}, {Namespace: system, Group: "coordination.k8s.io", Resource: "leases", Verb: "create"},
 	} {
@@ -102,11 +100,13 @@ func (w *world) mayAs(namespace, account string, want bool, what authorizationv1
 	})
 }
 
-func shipped(t testing.TB, file string) string {
+// injectorRights are roles and bindings of the base.
+const injectorRights = "*Role*/stoker-injector"
+
+// shipped returns objects of the base.
+func shipped(t testing.TB, patterns ...string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "kustomize", "base", file))
-	require.NoError(t, err)
-	return string(text)
+	return kubetest.Shipped(t, "../kustomize/base", patterns...)
 }
 
 func (w *world) uninstall() {
@@ -189,7 +189,7 @@ func (w *world) kubeconfig(c *rest.Config) string {
 func (w *world) configure(in *injector, change ...func(*admissionregv1.MutatingWebhook)) {
 	w.Helper()
 	configuration := &admissionregv1.MutatingWebhookConfiguration{}
-	require.NoError(w, yaml.UnmarshalStrict([]byte(shipped(w, "injector-webhook.yaml")), configuration))
+	require.NoError(w, yaml.UnmarshalStrict([]byte(shipped(w, "MutatingWebhookConfiguration/*")), configuration))
 	_, port, _ := strings.Cut(in.webhook, ":")
 	for i := range configuration.Webhooks {
 		hook := &configuration.Webhooks[i]

@@ -18,7 +18,7 @@ import (
 // I2: the shipped webhook configuration without a Service behind it.
 func TestMissingService(t *testing.T) {
 	w := newWorld(t)
-	w.cluster.ApplyYAML(t, "", shipped(t, "injector-webhook.yaml"))
+	w.cluster.ApplyYAML(t, "", shipped(t, "MutatingWebhookConfiguration/*"))
 	plant := w.cluster.Namespace(t)
 	w.gatewaySync(plant)
 	required := gatewayPod("required")

@@ -223,9 +223,8 @@ func (w *world) narrow(namespace string) {
 	})
 	_, err = w.client.RbacV1().ClusterRoles().Update(w.Context(), all, metav1.UpdateOptions{})
 	require.NoError(w, err)
-	w.Cleanup(func() { w.cluster.ApplyYAML(w, system, shipped(w, "injector-rbac.yaml")) })
-	role := strings.ReplaceAll(readFile(w, "../kustomize/overlays/namespaced/watched/role.yaml"), "[ignition]", "["+namespace+"]")
-	w.cluster.ApplyYAML(w, namespace, strings.ReplaceAll(role, "namespace: ignition", "namespace: "+namespace))
+	w.Cleanup(func() { w.cluster.ApplyYAML(w, "", shipped(w, injectorRights)) })
+	w.cluster.ApplyYAML(w, "", strings.ReplaceAll(kubetest.Shipped(w, "../kustomize/overlays/namespaced", "*/*"), "ignition", namespace))
 	watch := authorizationv1.ResourceAttributes{Group: "stoker.io", Resource: "gatewaysyncs", Verb: "watch"}
 	w.may(false, watch)
 	watch.Namespace = namespace

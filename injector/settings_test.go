@@ -70,7 +70,7 @@ func TestParseImage(t *testing.T) {
 
 func TestShippedDeployment(t *testing.T) {
 	deployment := &appsv1.Deployment{}
-	require.NoError(t, yaml.UnmarshalStrict([]byte(shipped(t, "injector-deployment.yaml")), deployment))
+	require.NoError(t, yaml.UnmarshalStrict([]byte(shipped(t, "Deployment/*")), deployment))
 	c := deployment.Spec.Template.Spec.Containers[0]
 	env := func(name string) string {
 		if slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == name }) {
@@ -97,7 +97,7 @@ func TestShippedDeployment(t *testing.T) {
 // The tests with a real API server use the webhook configuration of kustomize, and so hold what its entries do.
 func TestShippedWebhookConfiguration(t *testing.T) {
 	got := &admissionregv1.MutatingWebhookConfiguration{}
-	require.NoError(t, yaml.UnmarshalStrict([]byte(shipped(t, "injector-webhook.yaml")), got))
+	require.NoError(t, yaml.UnmarshalStrict([]byte(shipped(t, "MutatingWebhookConfiguration/*")), got))
 	assert.Equal(t, admission.ConfigurationName, got.Name)
 	require.Len(t, got.Webhooks, 2)
 	for i, name := range []string{"pods.stoker.io", "require.pods.stoker.io"} {

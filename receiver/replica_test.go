@@ -35,14 +35,6 @@ const system = "stoker-system"
 
 const webhookSecret = "S3CR3T-of-line"
 
-// shipped returns a manifest of kustomize/. replacements are pairs of an old and a new text, as for strings.NewReplacer.
-func shipped(t testing.TB, file string, replacements ...string) string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "kustomize", "components", file))
-	require.NoError(t, err)
-	return strings.NewReplacer(replacements...).Replace(string(text))
-}
-
 // replica is a receiver process with only the shipped permissions.
 type replica struct {
 	t *testing.T
@@ -54,14 +46,14 @@ type replica struct {
 func install(t *testing.T, cluster *kubetest.Cluster) {
 	t.Helper()
 	cluster.ApplyYAML(t, "", "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+system+"}\n")
-	cluster.ApplyYAML(t, system, shipped(t, "receiver/base/rbac.yaml"))
+	cluster.ApplyYAML(t, "", kubetest.Shipped(t, "../kustomize/components/receiver", "ServiceAccount/*", "ClusterRole*/*"))
 	cluster.WaitAllowed(t, system, "stoker-receiver", authorizationv1.ResourceAttributes{Group: "stoker.io", Resource: "gatewaysyncs", Verb: "patch"})
 }
 
 // grant creates the Secret of a namespace and grants the receiver read access.
 func grant(t *testing.T, cluster *kubetest.Cluster, namespace string) {
 	t.Helper()
-	cluster.ApplyYAML(t, namespace, shipped(t, "receiver-secrets/namespace/role.yaml"))
+	cluster.ApplyYAML(t, "", strings.ReplaceAll(kubetest.Shipped(t, "../kustomize/components/receiver-secrets", "*/*"), "ignition", namespace))
 	cluster.WaitAllowed(t, system, "stoker-receiver", authorizationv1.ResourceAttributes{Namespace: namespace, Resource: "secrets", Name: "stoker-webhook", Verb: "get"})
 	_, err := cluster.Client(t).CoreV1().Secrets(namespace).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "stoker-webhook"},
 		StringData: map[string]string{"secret": webhookSecret}}, metav1.CreateOptions{})

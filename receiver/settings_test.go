@@ -18,6 +18,7 @@ import (
 
 	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/internal/metrics"
+	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/program"
 	"stoker.io/stoker/test/reference"
 )
@@ -65,7 +66,7 @@ func TestReferenceOfFlagsAndMetrics(t *testing.T) {
 
 func TestShippedDeployment(t *testing.T) {
 	deployment := &appsv1.Deployment{}
-	require.NoError(t, yaml.UnmarshalStrict([]byte(shipped(t, "receiver/base/deployment.yaml")), deployment))
+	require.NoError(t, yaml.UnmarshalStrict([]byte(kubetest.Shipped(t, "../kustomize/components/receiver", "Deployment/*")), deployment))
 	c := deployment.Spec.Template.Spec.Containers[0]
 	env := func(name string) string {
 		if slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == name }) {

@@ -288,7 +288,7 @@ func TestVerificationAcrossNamespaces(t *testing.T) {
 	code, said := carryOut()
 	assert.Equal(t, 5, code, "without a binding: %s", said)
 
-	p.Cluster.Apply(t, "../../kustomize/base/user-roles.yaml")
+	p.Cluster.ApplyYAML(t, "", kubetest.Shipped(t, "../../kustomize/base", "ClusterRole/*"))
 	p.Cluster.ApplyYAML(t, p.Namespace, fmt.Sprintf(`
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding

@@ -126,7 +126,7 @@ func TestDocumentedCommands(t *testing.T) {
 	lines := document.Open(t)
 	c := kubetest.Control(t)
 	c.Apply(t, "testdata/crds.yaml")
-	c.Apply(t, "../../kustomize/base/user-roles.yaml")
+	c.ApplyYAML(t, "", kubetest.Shipped(t, "../../kustomize/base", "ClusterRole/*"))
 	cache, err := build.Open(build.Cache{})
 	require.NoError(t, err)
 	programs, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))

@@ -3,7 +3,6 @@ package configsync_test
 import (
 	"context"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,6 +24,7 @@ import (
 	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/lease"
+	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/program"
 )
 
@@ -35,15 +35,13 @@ const soon = 90 * time.Second
 func (w *world) installed() (system string) {
 	w.t.Helper()
 	system = w.Namespace(w.t)
-	for in, path := range map[string]string{system: "base/rbac.yaml", w.namespace: "namespace/role.yaml"} {
-		raw, err := os.ReadFile("../../kustomize/components/configsync/" + path)
-		require.NoError(w.t, err)
-		text := strings.ReplaceAll(string(raw), "namespace: stoker-system", "namespace: "+system)
-		for _, kind := range []string{"ClusterRole", "ClusterRoleBinding"} { // each test has an installation of its own
-			text = strings.ReplaceAll(text, "kind: "+kind+"\nmetadata:\n  name: stoker-configsync", "kind: "+kind+"\nmetadata:\n  name: "+system)
-		}
-		w.ApplyYAML(w.t, in, strings.ReplaceAll(text, "kind: ClusterRole\n  name: stoker-configsync", "kind: ClusterRole\n  name: "+system))
-	}
+	text := strings.NewReplacer("namespace: stoker-system", "namespace: "+system, "namespace: ignition", "namespace: "+w.namespace,
+		// Each test has an installation of its own.
+		"kind: ClusterRole\nmetadata:\n  name: stoker-configsync", "kind: ClusterRole\nmetadata:\n  name: "+system,
+		"kind: ClusterRoleBinding\nmetadata:\n  name: stoker-configsync", "kind: ClusterRoleBinding\nmetadata:\n  name: "+system,
+		"kind: ClusterRole\n  name: stoker-configsync", "kind: ClusterRole\n  name: "+system,
+	).Replace(kubetest.Shipped(w.t, "../../kustomize/components/configsync", "ServiceAccount/*", "*Role*/*"))
+	w.ApplyYAML(w.t, "", text)
 	w.WaitAllowed(w.t, system, "stoker-configsync", authorizationv1.ResourceAttributes{Namespace: w.namespace, Verb: "impersonate", Resource: "serviceaccounts", Name: "stoker-config"})
 	w.WaitAllowed(w.t, system, "stoker-configsync", authorizationv1.ResourceAttributes{Namespace: system, Verb: "update", Group: "coordination.k8s.io", Resource: "leases", Name: "stoker-configsync"})
 	return system

@@ -223,7 +223,7 @@ func TestAPIServerAcceptsChart(t *testing.T) {
 		t.Run(overlay, func(t *testing.T) { check(t, kustomized(t, filepath.Join(kustomizeDir, "overlays", overlay))) })
 	}
 	t.Run("components", func(t *testing.T) {
-		check(t, kustomized(t, withComponents(t, "cert-manager", "monitoring", "receiver", "receiver-ingress", "receiver-network-policy",
+		check(t, kustomized(t, withComponents(t, "../../crd, ../../base", "cert-manager", "monitoring", "receiver", "receiver-ingress", "receiver-network-policy",
 			"receiver-secrets", "receiver-monitoring", "hooks", "kargo", "kargo/analysis")))
 	})
 	t.Run("helm test", func(t *testing.T) {

@@ -31,7 +31,7 @@ func TestPoliciesCompileInOldestKubernetes(t *testing.T) {
 	chart, err := os.ReadFile("../../charts/stoker/Chart.yaml")
 	require.NoError(t, err)
 	require.Contains(t, string(chart), `kubeVersion: ">=1.30.0-0"`, "the oldest version has changed: compile with the version before it")
-	text, err := os.ReadFile("../../kustomize/base/policies.yaml")
+	text, err := os.ReadFile("../../kustomize/base/objects.yaml")
 	require.NoError(t, err)
 	policies := 0
 	for document := range strings.SplitSeq(string(text), "\n---\n") {

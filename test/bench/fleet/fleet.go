@@ -169,8 +169,11 @@ func install(ctx context.Context, cluster *kubetest.Cluster) error {
 	if err != nil {
 		return err
 	}
-	base := filepath.Join(cache.SourceDir, "kustomize", "base")
-	return cluster.Install(ctx, filepath.Join(base, "agent-role.yaml"), filepath.Join(base, "policies.yaml"))
+	text, err := kubetest.Select(filepath.Join(cache.SourceDir, "kustomize", "base", "objects.yaml"), "ClusterRole/stoker-agent", "ValidatingAdmissionPolicy*/*")
+	if err != nil {
+		return err
+	}
+	return cluster.InstallYAML(ctx, text)
 }
 
 func measureSize(ctx context.Context, s settings, of size, admin kube.Clients, dir string, log *slog.Logger) (r result, err error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strings"
 
 	"stoker.io/stoker/test/cluster/build"
 )
@@ -30,12 +31,10 @@ func Start(ctx context.Context, opts ...Option) (*Cluster, error) {
 // Close ends a control plane that Start returned.
 func (c *Cluster) Close() error { return c.close() }
 
-// Install applies the YAML files at the paths, each a file or a directory, as Apply does.
-func (c *Cluster) Install(ctx context.Context, paths ...string) error {
-	for _, path := range paths {
-		if err := c.apply(ctx, path); err != nil {
-			return err
-		}
-	}
-	return nil
+// Install applies the YAML files at a path, as Apply does.
+func (c *Cluster) Install(ctx context.Context, path string) error { return c.apply(ctx, path) }
+
+// InstallYAML applies the documents of a text.
+func (c *Cluster) InstallYAML(ctx context.Context, text string) error {
+	return c.applyDocuments(ctx, "", strings.NewReader(text))
 }

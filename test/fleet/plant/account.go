@@ -20,7 +20,7 @@ const podAccount = "default"
 // the plant's namespace.
 func (p *Plant) Allow(account, role string) {
 	p.t.Helper()
-	p.apply("user-roles.yaml")
+	p.apply("ClusterRole/*")
 	_, err := p.Kube.Core.CoreV1().ServiceAccounts(p.Namespace).Create(p.t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{})
 	p.requireCreated(err)
 	p.bind(role, account)

@@ -131,7 +131,7 @@ func newPlant(t testing.TB, cluster *kubetest.Cluster, namespace string) *Plant 
 	sources, err := build.Open(build.Cache{})
 	require.NoError(t, err)
 	p.moduleDir = sources.SourceDir
-	p.apply("agent-role.yaml", "policies.yaml")
+	p.apply("ClusterRole/stoker-agent", "ValidatingAdmissionPolicy*/*")
 	p.bind("stoker-agent", podAccount)
 	root := t.TempDir()
 	p.Repo = gitserver.NewRepo(t, filepath.Join(root, "site.git"))
@@ -210,10 +210,8 @@ func (p *Plant) Start() {
 	}
 }
 
-// apply applies files of the kustomize base.
-func (p *Plant) apply(files ...string) {
+// apply applies objects of the kustomize base.
+func (p *Plant) apply(patterns ...string) {
 	p.t.Helper()
-	for _, file := range files {
-		p.Cluster.Apply(p.t, filepath.Join(p.moduleDir, "kustomize", "base", file))
-	}
+	p.Cluster.ApplyYAML(p.t, "", kubetest.Shipped(p.t, filepath.Join(p.moduleDir, "kustomize", "base"), patterns...))
 }
