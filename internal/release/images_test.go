@@ -127,7 +127,10 @@ func TestReleaseFolder(t *testing.T) {
 	r := &release{out: filepath.Join(t.TempDir(), "dist")}
 	require.NoError(t, r.emptyFolder())
 	require.NoError(t, os.MkdirAll(r.path("sbom"), 0o755))
-	for name, content := range map[string]string{"SHA256SUMS": "aa  crds.yaml\nbb  sbom/agent.json\n", "crds.yaml": "x", "sbom/agent.json": "y", "SHA256SUMS.sigstore.json": "z"} { // setup: an earlier release
+	// setup: an earlier release
+	for name, content := range map[string]string{
+		"SHA256SUMS": "aa  crds.yaml\nbb  sbom/agent.json\n", "crds.yaml": "x", "sbom/agent.json": "y", "SHA256SUMS.sigstore.json": "z",
+	} {
 		require.NoError(t, os.WriteFile(r.path(name), []byte(content), 0o644))
 	}
 	thesis := r.path("thesis.txt")
