@@ -6,6 +6,7 @@
 //	Restore                 whether a snapshot replaces the target
 //	Failures                when a gateway that cannot load the target rolls back automatically
 //	Wait, Proposal, Drift   when a sync replaces or repairs changes that were made on the gateway
+//	Schedule                what happens next to a proposal of these changes, and when
 //
 // Its callers read the objects, the disk and the clock, and obey. If only a newer GatewaySync could change a step, the step says so (Step.Ask),
 // and the caller reads the object and asks again.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"time"
 
 	"stoker.io/stoker/agent/forge"
 	"stoker.io/stoker/agent/plan"
@@ -12,82 +11,6 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
-
-// poll asks the forge for the state of the open pull request if that is due, and otherwise returns when it is.
-func (p *Proposer) poll(ctx context.Context, s *Settings) (time.Time, error) {
-	if s.Forge == nil || !p.rec.active() || p.rec.Number == 0 || p.rec.Merged {
-		return time.Time{}, nil
-	}
-	if due := slices.MaxFunc([]time.Time{p.nextPoll, p.nextAttempt}, time.Time.Compare); p.Now().Before(due) {
-		return due, nil
-	}
-	rec := p.rec.clone()
-	p.start(ctx, func(ctx context.Context) outcome {
-		branch := s.Branch
-		if rec.Shared {
-			branch = rec.Head
-		}
-		pr, err := s.find(ctx, branch, func(pr *forge.PullRequest) bool { return pr.Number == rec.Number })
-		if err != nil || pr == nil {
-			return outcome{err: err}
-		}
-		return outcome{apply: func(r *record) {
-			switch {
-			case rec.Shared && digestOf(pr.Body) != r.Digest: // its gateway no longer has this change
-				p.Log.Info("pull request no longer shared", "url", r.URL)
-				r.end("")
-			case pr.State == forge.Closed:
-				p.Log.Info("pull request closed", "url", r.URL)
-				r.close(r.Digest)
-				if p.built != nil && r.covers(p.built) { // without the files that a sync has overwritten
-					r.close(p.built.Digest)
-				}
-				r.end(v1alpha1.ProposalClosed)
-			case pr.State == forge.Merged:
-				p.Log.Info("pull request merged", "url", r.URL)
-				r.Merged = true
-			case !rec.Shared && pr.Commit != "" && pr.Commit != r.Tip.String():
-				r.Foreign = true
-			}
-			if r.active() {
-				r.URL = oneLine(pr.URL, 512)
-			}
-		}}
-	})
-	return time.Time{}, nil
-}
-
-// finish ends the proposal. It first closes the pull request and deletes the branch, and tries that until it succeeds.
-func (p *Proposer) finish(ctx context.Context, s *Settings, base Base, notes Notes, how v1alpha1.ProposalState, comment string) (time.Time, error) {
-	p.rec.FinalState, p.rec.Comment = how, comment
-	if err := p.rec.save(notes); err != nil {
-		return time.Time{}, err
-	}
-	p.forgetChanges()
-	p.setFromRecord()
-	rec := p.rec.clone()
-	p.start(ctx, func(ctx context.Context) outcome {
-		if err := remove(ctx, s, base, rec); err != nil {
-			return outcome{err: err}
-		}
-		return outcome{apply: func(r *record) { r.end(r.FinalState) }}
-	})
-	return time.Time{}, nil
-}
-
-// merged reports whether the commit on the disk has the proposed files.
-func (p *Proposer) merged(b Base) (bool, error) {
-	if !p.rec.active() || b.Commit == p.rec.BranchedFrom { // that commit lacks the changes
-		return false, nil
-	}
-	for source, want := range p.rec.Files {
-		e, err := lookup(b.Objects, b.Root, source)
-		if err != nil || e.ID != want.ID || (e.Mode == plan.Executable) != want.Exec {
-			return false, err
-		}
-	}
-	return true, nil
-}
 
 // lookup returns the entry at a path of a tree, or the zero Entry if the path does not exist.
 func lookup(objects plan.Objects, root plan.ID, source plan.Path) (plan.Entry, error) {

@@ -312,8 +312,8 @@ func TestMergedExecutableBit(t *testing.T) {
 	require.NoError(t, err)
 	for _, exec := range []bool{false, true} {
 		t.Run(fmt.Sprintf("executable %t", exec), func(t *testing.T) {
-			g.p.rec = record{Digest: "d", Files: map[plan.Path]proposed{source: {ID: e.ID, Exec: exec}}}
-			merged, err := g.p.merged(Base{Commit: g.commit, Root: g.root, Objects: g.store})
+			rec := record{Digest: "d", Files: map[plan.Path]proposed{source: {ID: e.ID, Exec: exec}}}
+			merged, err := rec.inGit(Base{Commit: g.commit, Root: g.root, Objects: g.store})
 			require.NoError(t, err)
 			assert.Equal(t, !exec, merged, "the file in git is not executable")
 		})

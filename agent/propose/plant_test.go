@@ -280,7 +280,7 @@ func (g *gateway) settle(d time.Duration) {
 	for range 200 {
 		due := g.step()
 		switch {
-		case g.p.job != nil:
+		case g.p.work.runs():
 			select {
 			case <-g.p.Done():
 			case <-time.After(time.Minute):

@@ -2,9 +2,7 @@ package propose
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
-	"fmt"
 	"hash/fnv"
 	"log/slog"
 	"slices"
@@ -15,6 +13,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 )
 
 // Settings say how a gateway proposes its changes.
@@ -57,178 +56,128 @@ type Input struct {
 	Renew string
 }
 
-// maxWait is how long after the first save a change is proposed even if saving goes on.
-const maxWait = 10 * time.Minute
-
 // pollEvery is the interval at which the forge is asked for the state of an open pull request.
 const pollEvery = 5 * time.Minute
 
-// Proposer follows the proposal of one gateway. Its methods are not safe for concurrent use. What needs the network runs in a goroutine of
-// its own, a job; Done receives when the job has ended.
-type Proposer struct {
+// Env is what a Proposer uses of its process.
+type Env struct {
 	Log *slog.Logger
 	Now func() time.Time
 	// Opened is called for each attempt to open a pull request, with "ok" or a reason; it may be nil.
 	Opened func(provider, result string)
 	// Wait waits for d, or until ctx ends. New sets it; tests replace it.
 	Wait func(ctx context.Context, d time.Duration) error
+}
 
-	loaded bool
-	rec    record
-	status v1alpha1.Proposal
+// Proposer follows the proposal of one gateway. Its methods are not safe for concurrent use. What needs the network runs beside it, as work;
+// Done receives when that has ended.
+type Proposer struct {
+	Env
+	kept     kept
+	seen     seen
+	schedule decide.Schedule
+	shown    shown
+	work     work
 
-	// described are the changed files that status is about, as they were then. standby is that of the last Input.
-	described map[string]plan.Stat
-	standby   bool
+	revert    bool // the spec says onClosed: revert
+	standby   bool // that of the last Input
 	overwrote bool // a sync has written files, and the record does not have it yet
-	restarted bool // no Step has compared the commit of the gateway with the record since the record was loaded
-
-	fingerprint string    // of the changed files, see fingerprint
-	stableSince time.Time // when fingerprint last changed
-	firstSeen   time.Time // when the first change after the last build was seen
-	built       *Changes  // without content between two calls of Step
-	builtFrom   string    // the fingerprint and the commit that built was made of
-
-	job         *job
-	done        chan struct{}
-	failures    int               // in a row
-	lastFailure v1alpha1.Proposal // with its reason and message
-	nextAttempt time.Time         // after a failure
-	declined    string            // builtFrom of the changes whose push the server declined; "" if it declined none
-	nextPoll    time.Time
-	revert      bool // the spec says onClosed: revert
-}
-
-// job is work that runs beside the loop.
-type job struct {
-	cancel context.CancelFunc
-	result chan outcome
-}
-
-// outcome is the result of a job: a change of the record, and an error. Both may be set.
-type outcome struct {
-	apply func(r *record)
-	err   error
 }
 
 // New returns a Proposer.
 func New(log *slog.Logger, now func() time.Time) *Proposer {
-	return &Proposer{Log: log, Now: now, Wait: pause, done: make(chan struct{}, 1)}
+	return &Proposer{Env: Env{Log: log, Now: now, Wait: pause}, work: newWork()}
 }
 
-// Done receives when a job has ended, so that Step has something to do.
-func (p *Proposer) Done() <-chan struct{} { return p.done }
+// Done receives when work has ended, so that Step has something to do.
+func (p *Proposer) Done() <-chan struct{} { return p.work.done }
 
 // Recall returns the recorded state, for the time until the files have been compared; nil if there is none.
 func (p *Proposer) Recall(n Notes) *v1alpha1.Proposal {
-	if !p.loaded {
-		if err := p.load(n); err != nil {
+	if !p.kept.loaded {
+		if err := p.kept.load(n); err != nil {
 			return nil
 		}
-		p.setFromRecord()
+		p.shown.setRecorded(&p.kept.record)
 	}
-	return p.shown()
+	return p.shown.proposal()
 }
 
-// load reads the record.
-func (p *Proposer) load(n Notes) error {
-	rec, err := loadRecord(n)
-	if err == nil {
-		p.rec, p.loaded, p.restarted = rec, true, true
-	}
-	return err
-}
-
-// shown returns a copy of the status, or nil if there is nothing to show.
-func (p *Proposer) shown() *v1alpha1.Proposal {
-	if p.status.State == "" && p.status.Reason == "" {
-		return nil
-	}
-	status := p.status
-	return &status
-}
-
-// Close stops the running job and drops its result. The next Step, also of another Proposer, continues from what the job had recorded.
-func (p *Proposer) Close() {
-	if p.job != nil {
-		p.job.cancel()
-		<-p.job.result
-		p.job = nil
-	}
-}
+// Close stops the running work and drops its result. The next Step, also of another Proposer, continues from what it had recorded.
+func (p *Proposer) Close() { p.work.stop() }
 
 // Reset forgets what was read from a data directory that is no longer the one in use.
 func (p *Proposer) Reset() {
 	p.Close()
-	*p = Proposer{Log: p.Log, Now: p.Now, Opened: p.Opened, Wait: p.Wait, done: p.done}
+	*p = Proposer{Env: p.Env, work: p.work}
 }
 
 // Proposal returns how far the proposal is.
 func (p *Proposer) Proposal() decide.Proposal {
-	return decide.Proposal{State: p.status.State, Revert: p.revert}
+	return decide.Proposal{State: p.shown.now.State, Revert: p.revert}
 }
 
 // Describes reports whether the state is about the changes at paths as they are on the disk now, and not only about others or older ones. On
 // the standby node of a redundant pair, which proposes nothing, it is about all changes.
 func (p *Proposer) Describes(disk plan.State, paths ...string) bool {
-	return p.standby || !slices.ContainsFunc(paths, func(path string) bool {
-		was, known := p.described[path]
-		if !known {
-			return true
-		}
-		now, err := disk.Stat(path)
-		return err != nil || now != was
-	})
+	return p.standby || p.seen.describes(disk, paths)
 }
 
 // Step does what is due. It returns the state, nil if there is nothing to show, and when to call it again; zero means after the next
 // comparison of the files, or when Done receives.
 func (p *Proposer) Step(ctx context.Context, s *Settings, in Input) (*v1alpha1.Proposal, time.Time) {
 	next, err := p.step(ctx, s, in)
-	if p.built != nil { // an open proposal holds no content in memory; a running push has its own copy
-		p.built = p.built.withoutContent()
-	}
+	p.seen.dropContent() // an open proposal holds no content in memory; a running push has its own copy
 	if err != nil {
-		p.setFailed(err)
-		next = p.nextAttempt
+		p.fail(err)
+		next = p.schedule.Attempt()
 	}
-	return p.shown(), next
+	return p.shown.proposal(), next
+}
+
+// fail shows a failure, and schedules the next attempt.
+func (p *Proposer) fail(err error) {
+	reason := failure.Reason(err, v1alpha1.ReasonGitUnreachable)
+	p.schedule = p.schedule.Failed(p.Now().Add(pauseAfter(err, reason, p.schedule.Failures+1)))
+	if reason == v1alpha1.ReasonPushRejected {
+		p.schedule = p.schedule.Declined(p.seen.from)
+	}
+	p.shown.setFailed(p.Log, reason, err)
 }
 
 // step is Step without the handling of errors. With an error, the returned time is not used.
 func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, error) {
-	if !p.loaded {
-		if err := p.load(in.Notes); err != nil {
-			return time.Time{}, err
-		}
-	}
-	p.standby, p.overwrote = in.Standby, p.overwrote || in.Overwrote
-	if err := p.collect(in.Notes); err != nil || p.job != nil { // while a job runs, Done wakes the loop
+	if err := p.kept.load(in.Notes); err != nil {
 		return time.Time{}, err
 	}
-	if (p.overwrote || in.Standby) && p.rec.markOverwritten(in.Changed) {
-		if err := p.rec.save(in.Notes); err != nil {
+	p.standby, p.overwrote = in.Standby, p.overwrote || in.Overwrote
+	if err := p.collect(in.Notes); err != nil || p.work.runs() { // while work runs, Done wakes the loop
+		return time.Time{}, err
+	}
+	rec := &p.kept.record
+	if (p.overwrote || in.Standby) && rec.markOverwritten(in.Changed) {
+		if err := rec.save(in.Notes); err != nil {
 			return time.Time{}, err
 		}
 	}
 	overwrote := p.overwrote
 	p.overwrote = false
-	idle := (len(in.Changed) == 0 || in.Standby) && !p.rec.active()
+	idle := (len(in.Changed) == 0 || in.Standby) && !rec.active()
 	if idle {
 		p.forgetChanges()
-		p.setFromRecord()
+		p.shown.setRecorded(rec)
 	} else {
 		p.revert = s.Revert
 	}
 	if s.Problem != nil { // also before the first change, so that a user learns it in time
-		p.setProblem(s.Problem)
+		p.shown.setProblem(p.Log, rec, s.Problem)
 		idle = true
 	}
 	if idle {
 		return time.Time{}, nil
 	}
-	if p.rec.drop(s.Branch) {
-		if err := p.rec.save(in.Notes); err != nil {
+	if rec.drop(s.Branch) {
+		if err := rec.save(in.Notes); err != nil {
 			return time.Time{}, err
 		}
 	}
@@ -236,224 +185,160 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 	if err != nil {
 		return time.Time{}, err
 	}
-	if err := p.recordCommit(in, base.Commit, overwrote); err != nil {
+	if err := p.kept.setCommit(in.Notes, base.Commit, in.Changed, overwrote); err != nil {
 		return time.Time{}, err
 	}
-	if p.rec.FinalState != "" {
-		if p.Now().Before(p.nextAttempt) {
-			return p.nextAttempt, nil
-		}
-		return p.finish(ctx, s, base, in.Notes, p.rec.FinalState, p.rec.Comment)
+	return p.move(ctx, s, in, base)
+}
+
+// move makes the moves that the schedule asks for.
+func (p *Proposer) move(ctx context.Context, s *Settings, in Input, base Base) (time.Time, error) {
+	rec := &p.kept.record
+	x := decide.Proposing{
+		Now: p.Now(), Debounce: s.Debounce, Standby: in.Standby, Renew: in.Renew != "" && in.Renew != rec.Renewed, Changed: len(in.Changed) > 0,
+		Active: rec.active(), Ends: rec.FinalState, Merged: rec.Merged, Foreign: rec.Foreign, Replaced: rec.hasOverwritten(),
+		Listed: s.Forge != nil && rec.Number != 0, Pushes: rec.Pushes,
 	}
-	if merged, err := p.merged(base); err != nil {
-		return time.Time{}, err
-	} else if merged {
-		p.Log.Info("pull request merged", "url", p.rec.URL, "branch", p.rec.Branch)
-		return p.finish(ctx, s, base, in.Notes, v1alpha1.ProposalMerged, "")
+	if !x.Changed && !x.Standby {
+		p.forgetChanges()
 	}
-	if in.Standby {
-		p.setFromRecord()
-		return p.poll(ctx, s)
-	}
-	if in.Renew != "" && in.Renew != p.rec.Renewed {
-		p.rec.Renewed, p.rec.Closed = in.Renew, nil
-		if err := p.rec.save(in.Notes); err != nil {
+	var err error
+	if x.Ends == "" {
+		if x.InGit, err = rec.inGit(base); err != nil {
 			return time.Time{}, err
 		}
-		if p.rec.active() {
-			return p.finish(ctx, s, base, in.Notes, v1alpha1.ProposalWithdrawn, "It is proposed again from the commit that the gateway runs now.")
+	}
+	c := &Changes{}
+	for {
+		m := p.schedule.Move(x)
+		switch m.Do {
+		case decide.Look:
+			files, err := p.seen.look(base, in.Changed)
+			if err != nil {
+				return time.Time{}, err
+			}
+			p.schedule = p.schedule.Saw(files, in.Saved, x.Now)
+			x.Looked, x.Read = true, p.seen.isRead()
+		case decide.Read:
+			switch err := p.seen.read(base, in.Changed, s); {
+			case errors.Is(err, errChanging):
+				p.schedule = p.schedule.Changing()
+				return x.Now.Add(s.Debounce), nil
+			case err != nil:
+				return time.Time{}, err
+			}
+			p.schedule, x.Read = p.schedule.Built(), true
+		case decide.Renew:
+			rec.Renewed, rec.Closed = in.Renew, nil
+			if err := rec.save(in.Notes); err != nil {
+				return time.Time{}, err
+			}
+			if x.Active {
+				return time.Time{}, p.end(ctx, s, base, in.Notes, m)
+			}
+			x.Renew = false
+		case decide.Push:
+			if !c.bare {
+				p.push(ctx, s, c, base, in.Notes)
+				return time.Time{}, nil
+			}
+			x.Read = false // an earlier Step dropped the content: read the same changes again
+		case decide.End:
+			if x.InGit {
+				p.Log.Info("pull request merged", "url", rec.URL, "branch", rec.Branch)
+			}
+			return time.Time{}, p.end(ctx, s, base, in.Notes, m)
+		default:
+			p.shown.set(p.Log, s, rec, c, len(in.Changed), m)
+			if m.Poll {
+				p.poll(ctx, s)
+			}
+			return m.At, nil
+		}
+		if x.Read {
+			c = rec.withOverwritten(s, base, p.seen.built)
+			p.seen.described = p.seen.files
+			setChanges(&x, s, rec, c, p.seen.from)
 		}
 	}
-	return p.follow(ctx, s, in, base)
 }
 
-// recordCommit records the commit that the gateway runs. If the gateway got another one while the agent was stopped, or just before, a
-// sync has written files that this Proposer was not told of.
-func (p *Proposer) recordCommit(in Input, commit plan.ID, overwrote bool) error {
-	restarted := p.restarted
-	p.restarted = false
-	if !p.rec.active() || p.rec.Commit == commit || !restarted && !overwrote {
-		return nil
-	}
-	if restarted && !p.rec.Commit.IsZero() {
-		p.rec.markOverwritten(in.Changed)
-	}
-	p.rec.Commit = commit
-	return p.rec.save(in.Notes)
-}
-
-// follow moves the proposal to what is on the disk: it pushes the changes, withdraws the proposal, or polls the forge.
-func (p *Proposer) follow(ctx context.Context, s *Settings, in Input, base Base) (time.Time, error) {
-	now := p.Now()
-	c, seen, wait, err := p.changes(s, in, base)
-	if err != nil || !wait.IsZero() {
-		return wait, err
-	}
-	p.described = seen
-	active := p.rec.active()
-	switch {
-	case active && p.rec.Merged:
-		if len(c.Files) == 0 || !p.rec.covers(c) { // the gateway has the merge; a reviewer may have changed the files before
-			return p.finish(ctx, s, base, in.Notes, v1alpha1.ProposalMerged, "")
-		}
-		p.setFromRecord() // the commit on the disk is older than the merge
-		return time.Time{}, nil
-	case len(c.Refused) > 0:
-		p.setRefused(c)
-		return p.poll(ctx, s)
-	case len(c.Files) == 0 && active && !p.rec.hasOverwritten() && !p.rec.Foreign:
-		return p.finish(ctx, s, base, in.Notes, v1alpha1.ProposalWithdrawn, "The change was undone on the gateway.")
-	case len(c.Files) == 0 || p.upToDate(s, c):
-		p.setFromRecord()
-		return p.poll(ctx, s)
-	case slices.Contains(p.rec.Closed, c.Digest):
-		p.setState(s, v1alpha1.ProposalClosed, len(c.Files), "the pull request with these changes was closed; another change, or --renew, is proposed again")
-		return time.Time{}, nil
-	case p.rec.Foreign:
-		p.setFromRecord()
-		return p.poll(ctx, s)
-	case now.Before(p.nextAttempt) && (p.declined == "" || p.declined == p.builtFrom):
-		// Changes other than those that the server declined do not wait.
-		if p.status.State != v1alpha1.ProposalPushing && p.status.State != v1alpha1.ProposalForeign {
-			p.status.State = v1alpha1.ProposalPushing
-			p.status.Message = "the last attempt failed; the next one is at " + p.nextAttempt.UTC().Format(time.TimeOnly)
-		}
-		return p.nextAttempt, nil
-	}
-	if at := p.rec.nextPush(now); !at.IsZero() && c.Digest != p.rec.Digest {
-		p.status.State = v1alpha1.ProposalSettling
-		p.status.Message = fmt.Sprintf("%d pushes within an hour: the next one is at %s", maxPushes, at.UTC().Format("15:04"))
-		return at, nil
-	}
-	if c.bare { // an earlier Step dropped the content: build the same changes again
-		p.builtFrom = ""
-		return p.follow(ctx, s, in, base)
-	}
-	p.begin(ctx, s, c, base, in.Notes)
-	return time.Time{}, nil
-}
-
-// upToDate reports whether the branch, and the pull request if there is a forge, show the changes.
-func (p *Proposer) upToDate(s *Settings, c *Changes) bool {
-	return p.rec.active() && c.Digest == p.rec.Digest && p.rec.Pending.IsZero() && (s.Forge == nil || p.rec.listed())
-}
-
-// setState sets the status to a state of the changes on the disk.
-func (p *Proposer) setState(s *Settings, state v1alpha1.ProposalState, files int, message string) {
-	p.status = v1alpha1.Proposal{State: state, Branch: s.Branch, URL: p.rec.URL, Number: p.rec.Number, Files: int32(files), Message: message}
-}
-
-// changes returns the changes on the disk, and the changed files. If they have not been stable for Debounce yet, it returns when to call it
-// again instead.
-func (p *Proposer) changes(s *Settings, in Input, base Base) (*Changes, map[string]plan.Stat, time.Time, error) {
-	now := p.Now()
-	if len(in.Changed) == 0 {
-		p.forgetChanges()
-		return &Changes{}, nil, time.Time{}, nil
-	}
-	seen, current, err := fingerprint(base.State, in.Changed)
-	if err != nil {
-		return nil, nil, time.Time{}, err
-	}
-	if current != p.fingerprint {
-		p.fingerprint, p.stableSince = current, now
-		if !in.Saved.IsZero() && in.Saved.Before(now) { // the comparison noticed the change only later
-			p.stableSince = in.Saved
-		}
-		if p.firstSeen.IsZero() {
-			p.firstSeen = now
-		}
-	}
-	from := current + " " + base.Commit.String()
-	if p.builtFrom == from {
-		return p.withOverwritten(s, base, p.built), seen, time.Time{}, nil
-	}
-	ready := p.stableSince.Add(s.Debounce)
-	if last := p.firstSeen.Add(maxWait); last.Before(ready) {
-		ready = last
-	}
-	if now.Before(ready) {
-		n := len(in.Changed)
-		p.setState(s, v1alpha1.ProposalSettling, n, fmt.Sprintf("%d changed files; waiting until nothing changes for %s", n, s.Debounce))
-		return nil, nil, ready, nil
-	}
-	c, err := Build(base, in.Changed, s.Limits, s.Guard)
-	if errors.Is(err, errChanging) {
-		p.fingerprint = ""
-		return nil, nil, now.Add(s.Debounce), nil
-	}
-	if err != nil {
-		return nil, nil, time.Time{}, err
-	}
-	p.built, p.builtFrom, p.firstSeen = c, from, time.Time{}
-	return p.withOverwritten(s, base, c), seen, time.Time{}, nil
-}
-
-// fingerprint returns the Stat of files, and a hash over them in hexadecimal digits. It changes if one of them is written.
-func fingerprint(state plan.State, paths []string) (map[string]plan.Stat, string, error) {
-	h, seen := fnv.New128a(), make(map[string]plan.Stat, len(paths))
-	for _, p := range paths {
-		st, err := state.Stat(p)
-		if err != nil {
-			return nil, "", err
-		}
-		seen[p] = st
-		fmt.Fprintf(h, "%q %+v\n", p, st)
-	}
-	return seen, hex.EncodeToString(h.Sum(nil)), nil
+// setChanges completes x with changes that were read.
+func setChanges(x *decide.Proposing, s *Settings, rec *record, c *Changes, from string) {
+	x.Files, x.Changes, x.Refused = len(c.Files), from, len(c.Refused) > 0
+	x.Covered, x.Pushed, x.Closed = rec.covers(c), c.Digest == rec.Digest, slices.Contains(rec.Closed, c.Digest)
+	x.Open = x.Active && x.Pushed && rec.Pending.IsZero() && (s.Forge == nil || rec.listed())
 }
 
 // forgetChanges forgets changes that are gone.
-func (p *Proposer) forgetChanges() {
-	p.fingerprint, p.firstSeen, p.stableSince, p.built, p.builtFrom, p.described = "", time.Time{}, time.Time{}, nil, "", nil
-}
+func (p *Proposer) forgetChanges() { p.seen, p.schedule = seen{}, p.schedule.Gone() }
 
-// begin starts a push of changes, or continues one that was interrupted.
-func (p *Proposer) begin(ctx context.Context, s *Settings, c *Changes, base Base, notes Notes) {
-	p.setState(s, v1alpha1.ProposalPushing, len(c.Files), "pushing")
-	rec := p.rec.clone()
-	w := &push{s: s, c: c, built: p.built, base: base, notes: notes, log: p.Log, now: p.Now, opened: p.Opened, wait: p.Wait}
-	p.start(ctx, func(ctx context.Context) outcome { return w.run(ctx, rec) })
-}
-
-// start runs f as the job.
-func (p *Proposer) start(ctx context.Context, f func(ctx context.Context) outcome) {
-	ctx, cancel := context.WithCancel(ctx)
-	j := &job{cancel: cancel, result: make(chan outcome, 1)}
-	p.job = j
-	go func() {
-		j.result <- f(ctx)
-		select {
-		case p.done <- struct{}{}:
-		default:
-		}
-	}()
-}
-
-// collect takes the outcome of the job if it has ended.
+// collect takes the outcome of the work if it has ended.
 func (p *Proposer) collect(notes Notes) error {
-	if p.job == nil {
+	o, ended := p.work.take()
+	if !ended {
 		return nil
 	}
-	var o outcome
-	select {
-	case o = <-p.job.result:
-	default:
-		return nil
-	}
-	p.job.cancel()
-	p.job = nil
 	if o.apply != nil {
-		o.apply(&p.rec)
-		if err := p.rec.save(notes); err != nil {
+		o.apply(&p.kept.record)
+		if err := p.kept.save(notes); err != nil {
 			return err
 		}
 	}
 	if o.err != nil {
 		return o.err
 	}
-	p.failures, p.nextAttempt, p.declined, p.nextPoll = 0, time.Time{}, "", p.Now().Add(jitter(pollEvery, p.rec.Branch))
-	p.setFromRecord()
+	p.schedule = p.schedule.Succeeded(p.Now().Add(jitter(pollEvery, p.kept.Branch)))
+	p.shown.failure = v1alpha1.Proposal{}
+	p.shown.setRecorded(&p.kept.record)
+	return nil
+}
+
+// push starts a push of changes, or continues one that was interrupted.
+func (p *Proposer) push(ctx context.Context, s *Settings, c *Changes, base Base, notes Notes) {
+	p.shown.setState(s, &p.kept.record, v1alpha1.ProposalPushing, len(c.Files), "pushing")
+	rec := p.kept.clone()
+	w := &push{s: s, c: c, built: p.seen.built, base: base, notes: notes, Env: p.Env}
+	p.work.start(ctx, func(ctx context.Context) outcome { return w.run(ctx, rec) })
+}
+
+// poll starts to ask the forge for the state of the open pull request.
+func (p *Proposer) poll(ctx context.Context, s *Settings) {
+	rec := p.kept.clone()
+	p.work.start(ctx, func(ctx context.Context) outcome {
+		branch := s.Branch
+		if rec.Shared {
+			branch = rec.Head
+		}
+		pr, err := s.find(ctx, branch, func(pr *forge.PullRequest) bool { return pr.Number == rec.Number })
+		if err != nil || pr == nil {
+			return outcome{err: err}
+		}
+		return outcome{apply: func(r *record) {
+			if event := r.polled(pr, p.seen.built); event != "" {
+				p.Log.Info(event, "url", rec.URL)
+			}
+		}}
+	})
+}
+
+// end ends the proposal. It first closes the pull request and deletes the branch, and tries that until it succeeds.
+func (p *Proposer) end(ctx context.Context, s *Settings, base Base, notes Notes, m decide.Move) error {
+	if p.kept.FinalState == "" {
+		p.kept.FinalState, p.kept.Comment = m.State, m.Comment
+	}
+	if err := p.kept.save(notes); err != nil {
+		return err
+	}
+	p.forgetChanges()
+	p.shown.setRecorded(&p.kept.record)
+	rec := p.kept.clone()
+	p.work.start(ctx, func(ctx context.Context) outcome {
+		if err := remove(ctx, s, base, rec); err != nil {
+			return outcome{err: err}
+		}
+		return outcome{apply: func(r *record) { r.end(r.FinalState) }}
+	})
 	return nil
 }
 

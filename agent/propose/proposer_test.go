@@ -237,7 +237,7 @@ func TestProposal(t *testing.T) {
 		for i := range 13 {
 			g.save(fmt.Sprintf(`{"v":%d}`, 10+i))
 			g.step()
-			if g.p.job != nil {
+			if g.p.work.runs() {
 				<-g.p.Done()
 				g.step()
 			}

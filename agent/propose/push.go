@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"time"
 
+	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/forge"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
@@ -19,15 +19,12 @@ import (
 // push pushes changes to the git server and opens the pull request. It runs as a job. The record is durable before each step that others
 // can see, so after a crash at any point the next attempt finds out how far the last one came, and repeats nothing.
 type push struct {
-	s      *Settings
-	c      *Changes
-	built  *Changes // c without the overwritten files
-	base   Base
-	notes  Notes
-	log    *slog.Logger
-	now    func() time.Time
-	opened func(provider, result string)
-	wait   func(ctx context.Context, d time.Duration) error
+	Env
+	s     *Settings
+	c     *Changes
+	built *Changes // c without the overwritten files
+	base  Base
+	notes Notes
 }
 
 func (w *push) run(ctx context.Context, rec record) outcome {
@@ -82,7 +79,7 @@ func (w *push) branch(ctx context.Context, rec record) (record, error) {
 	if parent.IsZero() {
 		parent = w.base.Commit
 	}
-	now := w.now()
+	now := w.Now()
 	who := author(w.s.Identity, w.c, w.s.Authors, now)
 	draft, err := w.draft(rec.BranchedFrom)
 	if err != nil {
@@ -99,7 +96,7 @@ func (w *push) branch(ctx context.Context, rec record) (record, error) {
 	}
 	rec.Branch, rec.Pending, rec.Digest, rec.Files, rec.LastState = w.s.Branch, commit, w.c.Digest, filesOf(w.c), ""
 	rec.Tip, rec.Commit = tip, w.base.Commit
-	rec.Pushes = append(rec.Pushes, now)
+	rec.Pushes = append(decide.RecentPushes(rec.Pushes, now), now)
 	if err := rec.save(w.notes); err != nil {
 		return rec, err
 	}
@@ -111,7 +108,7 @@ func (w *push) branch(ctx context.Context, rec record) (record, error) {
 		return rec, err
 	}
 	rec.Tip, rec.Pending, rec.verifiedTip = commit, plan.ID{}, commit
-	w.log.Info("changes pushed", "branch", w.s.Branch, "commit", commit.String(), "files", len(w.c.Files))
+	w.Log.Info("changes pushed", "branch", w.s.Branch, "commit", commit.String(), "files", len(w.c.Files))
 	return rec, rec.save(w.notes)
 }
 
@@ -135,7 +132,7 @@ func (w *push) recover(ctx context.Context, rec record, tip plan.ID) (record, pl
 	case !ended && t.change == w.c.Digest:
 		rec.Branch, rec.BranchedFrom, rec.Tip, rec.Digest, rec.Files = w.s.Branch, t.base, tip, t.change, filesOf(w.c)
 		rec.verifiedTip, rec.Commit = tip, w.base.Commit
-		w.log.Info("branch adopted", "branch", w.s.Branch, "commit", tip.String())
+		w.Log.Info("branch adopted", "branch", w.s.Branch, "commit", tip.String())
 		return rec, tip, rec.save(w.notes)
 	case w.s.Forge != nil: // it knows better than the record, which can be forged
 		list, err := w.s.Forge.ByHead(ctx, w.s.Branch, w.s.BaseBranch)
@@ -229,7 +226,7 @@ func (w *push) open(ctx context.Context, rec record) (record, error) {
 	}
 	result := "adopted"
 	if pr == nil {
-		if err := w.wait(ctx, openDelay(w.s.String())); err != nil {
+		if err := w.Wait(ctx, openDelay(w.s.String())); err != nil {
 			return rec, err
 		}
 		if other, err := w.sameChange(ctx, 0); err != nil {
@@ -265,18 +262,18 @@ func (w *push) create(ctx context.Context) (*forge.PullRequest, string, error) {
 		}
 		return nil, "", errors.Join(forge.ErrExists, err)
 	}
-	if w.opened != nil {
+	if w.Opened != nil {
 		result := v1alpha1.Reason("ok")
 		if err != nil {
 			result = failure.Reason(err, v1alpha1.ReasonGitUnreachable)
 		}
-		w.opened(w.s.Provider, string(result))
+		w.Opened(w.s.Provider, string(result))
 	}
 	if err != nil {
 		return nil, "", err
 	}
 	for _, n := range pr.Notes {
-		w.log.Warn("pull request note", "url", pr.URL, "note", n)
+		w.Log.Warn("pull request note", "url", pr.URL, "note", n)
 	}
 	return &pr, "created", nil
 }
@@ -318,7 +315,7 @@ func (w *push) sameChange(ctx context.Context, but int64) (*forge.PullRequest, e
 // adopt records a pull request as that of this proposal.
 func (w *push) adopt(rec record, pr *forge.PullRequest, result string) (record, error) {
 	rec.Number, rec.URL = pr.Number, oneLine(pr.URL, 512)
-	w.log.Info("pull request "+result, "number", pr.Number, "url", pr.URL)
+	w.Log.Info("pull request "+result, "number", pr.Number, "url", pr.URL)
 	return rec, rec.save(w.notes)
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"stoker.io/stoker/agent/forge"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
@@ -79,10 +80,42 @@ type proposed struct {
 	Overwritten bool `json:"overwritten,omitempty"`
 }
 
-const (
-	maxClosed = 16
-	maxPushes = 6 // per hour
-)
+const maxClosed = 16
+
+// kept is the record of this process.
+type kept struct {
+	record
+	loaded bool
+	// restarted reports that the commit of the gateway was not compared with the record since it was loaded.
+	restarted bool
+}
+
+// load reads the record, once.
+func (k *kept) load(n Notes) error {
+	if k.loaded {
+		return nil
+	}
+	rec, err := loadRecord(n)
+	if err == nil {
+		*k = kept{rec, true, true}
+	}
+	return err
+}
+
+// setCommit records the commit that the gateway runs. If the gateway got another one while the agent was stopped, or just before, a sync has
+// written files that this process was not told of. changed are the paths that differ from git.
+func (k *kept) setCommit(n Notes, commit plan.ID, changed []string, overwrote bool) error {
+	restarted := k.restarted
+	k.restarted = false
+	if !k.active() || k.Commit == commit || !restarted && !overwrote {
+		return nil
+	}
+	if restarted && !k.Commit.IsZero() {
+		k.markOverwritten(changed)
+	}
+	k.Commit = commit
+	return k.save(n)
+}
 
 // active reports whether there is a proposal that has not ended.
 func (r *record) active() bool { return r.Digest != "" }
@@ -118,15 +151,6 @@ func (r *record) close(digest string) {
 		r.Closed = append(r.Closed, digest)
 		r.Closed = r.Closed[max(0, len(r.Closed)-maxClosed):]
 	}
-}
-
-// nextPush returns when the next push is allowed; the zero time means now.
-func (r *record) nextPush(now time.Time) time.Time {
-	r.Pushes = slices.DeleteFunc(r.Pushes, func(t time.Time) bool { return now.Sub(t) >= time.Hour || t.After(now) })
-	if len(r.Pushes) < maxPushes {
-		return time.Time{}
-	}
-	return r.Pushes[len(r.Pushes)-maxPushes].Add(time.Hour)
 }
 
 // loadRecord reads the record. A damaged one counts as none: the agent then goes by the branch on the server.
@@ -204,15 +228,15 @@ func (r record) clone() record {
 
 // withOverwritten adds to c the files of the proposal that a sync has overwritten, because the next commit must not undo them. Their content
 // is on the server only. The record can be forged, so each file must pass the rules for paths again.
-func (p *Proposer) withOverwritten(s *Settings, base Base, c *Changes) *Changes {
-	if len(c.Files) == 0 || len(c.Refused) > 0 || p.rec.Merged || p.rec.Tip.IsZero() || !p.rec.hasOverwritten() {
+func (r *record) withOverwritten(s *Settings, base Base, c *Changes) *Changes {
+	if len(c.Files) == 0 || len(c.Refused) > 0 || r.Merged || r.Tip.IsZero() || !r.hasOverwritten() {
 		return c
 	}
 	out := &Changes{Files: slices.Clone(c.Files), Digest: c.Digest, edits: slices.Clone(c.edits), bare: c.bare}
 	h := sha256.New()
 	fmt.Fprintln(h, c.Digest)
-	for _, source := range slices.Sorted(maps.Keys(p.rec.Files)) {
-		f := p.rec.Files[source]
+	for _, source := range slices.Sorted(maps.Keys(r.Files)) {
+		f := r.Files[source]
 		if !f.Overwritten || slices.ContainsFunc(c.Files, func(n File) bool { return n.Source == source }) || !s.Watches(f.Path) {
 			continue
 		}
@@ -230,9 +254,47 @@ func (p *Proposer) withOverwritten(s *Settings, base Base, c *Changes) *Changes 
 		return c
 	}
 	out.Digest = hex.EncodeToString(h.Sum(nil))
-	if maps.EqualFunc(filesOf(out), p.rec.Files, func(a, b proposed) bool { return a.ID == b.ID && a.Exec == b.Exec }) {
-		out.Digest = p.rec.Digest // the tip has all of it
+	if maps.EqualFunc(filesOf(out), r.Files, func(a, b proposed) bool { return a.ID == b.ID && a.Exec == b.Exec }) {
+		out.Digest = r.Digest // the tip has all of it
 	}
 	slices.SortFunc(out.Files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
 	return out
+}
+
+// inGit reports whether the commit on the disk has the proposed files.
+func (r *record) inGit(b Base) (bool, error) {
+	if !r.active() || b.Commit == r.BranchedFrom { // that commit lacks the changes
+		return false, nil
+	}
+	for source, want := range r.Files {
+		e, err := lookup(b.Objects, b.Root, source)
+		if err != nil || e.ID != want.ID || (e.Mode == plan.Executable) != want.Exec {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// polled takes over what the forge says of the pull request, and returns what has happened; "" if nothing has. built are the changes on the
+// disk; nil if they are not known.
+func (r *record) polled(pr *forge.PullRequest, built *Changes) (event string) {
+	switch {
+	case r.Shared && digestOf(pr.Body) != r.Digest: // its gateway no longer has this change
+		r.end("")
+		return "pull request no longer shared"
+	case pr.State == forge.Closed:
+		r.close(r.Digest)
+		if built != nil && r.covers(built) { // without the files that a sync has overwritten
+			r.close(built.Digest)
+		}
+		r.end(v1alpha1.ProposalClosed)
+		return "pull request closed"
+	case pr.State == forge.Merged:
+		r.Merged = true
+		event = "pull request merged"
+	case !r.Shared && pr.Commit != "" && pr.Commit != r.Tip.String():
+		r.Foreign = true
+	}
+	r.URL = oneLine(pr.URL, 512)
+	return event
 }

@@ -44,12 +44,12 @@ func TestContentIsReleased(t *testing.T) {
 	g.save(`{"v":2}`)
 	g.settle(minute)
 	require.Equal(t, v1alpha1.ProposalOpen, g.state())
-	require.NotNil(t, g.p.built)
-	assert.Nil(t, g.p.built.Draft)
-	assert.Nil(t, g.p.built.edits)
-	assert.Len(t, g.p.built.Files, 3)
+	require.NotNil(t, g.p.seen.built)
+	assert.Nil(t, g.p.seen.built.Draft)
+	assert.Nil(t, g.p.seen.built.edits)
+	assert.Len(t, g.p.seen.built.Files, 3)
 
-	g.p.rec.Number = 0 // the pull request is opened again
+	g.p.kept.Number = 0 // the pull request is opened again
 	g.step()
 	g.settle(minute)
 	assert.Equal(t, v1alpha1.ProposalOpen, g.state())
@@ -136,7 +136,7 @@ func TestOverwrittenDuringPoll(t *testing.T) {
 	g.clock = g.clock.Add(2 * pollEvery)
 	pl.hub.mu.Lock()
 	g.step()
-	require.NotNil(t, g.p.job)
+	require.True(t, g.p.work.runs())
 	require.NotZero(t, g.pull())
 	g.step()
 	pl.hub.mu.Unlock()

@@ -2,10 +2,12 @@ package propose
 
 import (
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"time"
 
+	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/forge"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
@@ -14,67 +16,119 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// setFailed adds a failure to the status, and sets when the next attempt is due.
-func (p *Proposer) setFailed(err error) {
-	reason := failure.Reason(err, v1alpha1.ReasonGitUnreachable)
-	p.failures++
-	wait := backoff.After(reason.Class(), p.failures, pollEvery)
-	for _, after := range []func(error) (time.Duration, bool){repo.RetryAfter, forge.RetryAfter} {
-		if asked, ok := after(err); ok {
-			wait = max(wait, min(asked, backoff.MaxRetryAfter))
+// shown is what operators see of a proposal.
+type shown struct {
+	now     v1alpha1.Proposal
+	failure v1alpha1.Proposal // Reason and Message of the last attempt if it failed
+}
+
+// proposal returns a copy, or nil if there is nothing to show.
+func (v *shown) proposal() *v1alpha1.Proposal {
+	if v.now.State == "" && v.now.Reason == "" {
+		return nil
+	}
+	now := v.now
+	return &now
+}
+
+// set shows what a move shows.
+func (v *shown) set(log *slog.Logger, s *Settings, r *record, c *Changes, changed int, m decide.Move) {
+	switch m.Do {
+	case decide.Show:
+		v.setRecorded(r)
+	case decide.Settle:
+		v.setState(s, r, v1alpha1.ProposalSettling, changed, fmt.Sprintf("%d changed files; waiting until nothing changes for %s", changed, s.Debounce))
+	case decide.Refuse:
+		v.setRefused(log, r, c)
+	case decide.Withhold:
+		v.setState(s, r, v1alpha1.ProposalClosed, len(c.Files), "the pull request with these changes was closed; another change, or --renew, is proposed again")
+	case decide.Retry:
+		if v.now.State != v1alpha1.ProposalPushing && v.now.State != v1alpha1.ProposalForeign {
+			v.now.State, v.now.Message = v1alpha1.ProposalPushing, "the last attempt failed; the next one is at "+m.At.UTC().Format(time.TimeOnly)
 		}
+	case decide.Throttle:
+		v.now.State = v1alpha1.ProposalSettling
+		v.now.Message = fmt.Sprintf("%d pushes within an hour: the next one is at %s", decide.MaxPushes, m.At.UTC().Format("15:04"))
 	}
-	p.nextAttempt = p.Now().Add(wait)
-	if reason == v1alpha1.ReasonPushRejected { // changes other than these need not wait for nextAttempt
-		p.declined = p.builtFrom
-	}
-	message := oneLine(err.Error(), 500)
-	if p.status.Reason != reason || p.status.Message != message {
-		p.Log.Warn("changes not proposed", "reason", reason, "error", err)
-	}
-	state := p.status.State
+}
+
+// setState shows a state of the changes on the disk.
+func (v *shown) setState(s *Settings, r *record, state v1alpha1.ProposalState, files int, message string) {
+	v.now = v1alpha1.Proposal{State: state, Branch: s.Branch, URL: r.URL, Number: r.Number, Files: int32(files), Message: message}
+}
+
+// setFailed adds a failure to what is shown.
+func (v *shown) setFailed(log *slog.Logger, reason v1alpha1.Reason, err error) {
+	state := v.now.State
 	if state == "" || state == v1alpha1.ProposalSettling { // what failed is the push, so the agent no longer waits for further changes
 		state = v1alpha1.ProposalPushing
 	}
 	if reason == v1alpha1.ReasonBranchTaken {
 		state = v1alpha1.ProposalForeign
 	}
-	p.status.State, p.status.Reason, p.status.Message = state, reason, message
-	p.lastFailure = p.status
+	v.setReason(log, reason, err)
+	v.now.State = state
+	v.failure = v.now
 }
 
-// setProblem sets the status to the recorded one, with the reason why the agent cannot propose anything with these settings. Without a
-// record there is no state, because the agent neither waits for the end of debounce nor pushes.
-func (p *Proposer) setProblem(err error) {
-	reason, message := failure.Reason(err, v1alpha1.ReasonGitUnreachable), oneLine(err.Error(), 500)
-	if p.status.Reason != reason || p.status.Message != message {
-		p.Log.Warn("changes not proposed", "reason", reason, "error", err)
+// setReason shows why changes are not proposed, and logs it if it is new.
+func (v *shown) setReason(log *slog.Logger, reason v1alpha1.Reason, err error) {
+	message := oneLine(err.Error(), 500)
+	if v.now.Reason != reason || v.now.Message != message {
+		log.Warn("changes not proposed", "reason", reason, "error", err)
 	}
-	p.setFromRecord()
-	if p.status.State == v1alpha1.ProposalPushing {
-		p.status.State = ""
-	}
-	p.status.Reason, p.status.Message = reason, message
+	v.now.Reason, v.now.Message = reason, message
 }
 
-// setRefused sets the status to why changes are not proposed.
-func (p *Proposer) setRefused(c *Changes) {
+// setProblem shows the record, with the reason why the agent cannot propose anything with these settings. Without a record there is no state,
+// because the agent neither waits for the end of debounce nor pushes.
+func (v *shown) setProblem(log *slog.Logger, r *record, err error) {
+	reason := failure.Reason(err, v1alpha1.ReasonGitUnreachable)
+	v.setReason(log, reason, err)
+	message := v.now.Message
+	v.setRecorded(r)
+	if v.now.State == v1alpha1.ProposalPushing {
+		v.now.State = ""
+	}
+	v.now.Reason, v.now.Message = reason, message
+}
+
+// setRefused shows why changes are refused, and logs it if it is new.
+func (v *shown) setRefused(log *slog.Logger, r *record, c *Changes) {
 	first := c.Refused[0]
 	text := first.Path + " " + first.Why
 	if n := len(c.Refused) - 1; n > 0 {
 		text = fmt.Sprintf("%s; and %d more", text, n)
 	}
 	text = oneLine(text, 500)
-	if p.status.State != v1alpha1.ProposalRefused || p.status.Message != text {
-		p.Log.Warn("changes refused", "files", len(c.Refused), "first", first.Path, "why", first.Why)
+	if v.now.State != v1alpha1.ProposalRefused || v.now.Message != text {
+		log.Warn("changes refused", "files", len(c.Refused), "first", first.Path, "why", first.Why)
 	}
-	p.status = v1alpha1.Proposal{State: v1alpha1.ProposalRefused, Branch: p.rec.Branch, URL: p.rec.URL, Number: p.rec.Number,
+	v.now = v1alpha1.Proposal{State: v1alpha1.ProposalRefused, Branch: r.Branch, URL: r.URL, Number: r.Number,
 		Files: int32(len(c.Files)), Refused: int32(len(c.Refused)), Reason: v1alpha1.ReasonChangesRefused, Message: text}
 }
 
-// setFromRecord sets the status from the record, and adds the last failure until an attempt succeeds.
-func (p *Proposer) setFromRecord() {
-	r := &p.rec
+// setRecorded shows the record, with the failure of the last attempt.
+func (v *shown) setRecorded(r *record) {
+	v.now = r.proposal()
+	if v.now.Reason == "" && v.failure.Reason != "" {
+		v.now.Reason, v.now.Message = v.failure.Reason, v.failure.Message
+	}
+}
+
+// pauseAfter returns the pause after the nth failure in a row.
+func pauseAfter(err error, reason v1alpha1.Reason, n int) time.Duration {
+	pause := backoff.After(reason.Class(), n, pollEvery)
+	for _, after := range []func(error) (time.Duration, bool){repo.RetryAfter, forge.RetryAfter} {
+		if asked, ok := after(err); ok {
+			pause = max(pause, min(asked, backoff.MaxRetryAfter))
+		}
+	}
+	return pause
+}
+
+// proposal returns the record as operators see it.
+func (r *record) proposal() v1alpha1.Proposal {
 	st := v1alpha1.Proposal{Branch: r.Branch, Number: r.Number, URL: r.URL, Files: int32(len(r.Files))}
 	if !r.Tip.IsZero() {
 		st.Commit = r.Tip.String()
@@ -95,10 +149,7 @@ func (p *Proposer) setFromRecord() {
 	default:
 		st.State = v1alpha1.ProposalPushed
 	}
-	if p.failures > 0 && st.Reason == "" {
-		st.Reason, st.Message = p.lastFailure.Reason, p.lastFailure.Message
-	}
-	p.status = st
+	return st
 }
 
 // Summary is the recorded proposal as "agent proposal show" prints it.
@@ -123,9 +174,7 @@ func LoadSummary(n Notes) (Summary, error) {
 	if err != nil {
 		return Summary{}, err
 	}
-	p := Proposer{rec: rec}
-	p.setFromRecord()
-	out := Summary{Proposal: p.status}
+	out := Summary{Proposal: rec.proposal()}
 	for _, source := range slices.Sorted(maps.Keys(rec.Files)) {
 		f := rec.Files[source]
 		out.Changes = append(out.Changes, Change{f.Path, source, f.Op, f.Overwritten})

@@ -1,0 +1,218 @@
+package decide
+
+import (
+	"slices"
+	"time"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+const (
+	// maxSettling is how long after the first save a change is proposed even if saving goes on.
+	maxSettling = 10 * time.Minute
+	// MaxPushes bounds the pushes of a proposal within pushWindow.
+	MaxPushes  = 6
+	pushWindow = time.Hour
+)
+
+// Schedule is when the changes of a gateway are pushed, tried again, and polled. A restart of the agent forgets it.
+type Schedule struct {
+	// Failures is the number of failed attempts in a row.
+	Failures int
+
+	files         string    // what the changed files were at the last look
+	stable, first time.Time // when files last changed; when the first change after the last build was seen
+	attempt       time.Time // the next one after a failure
+	declined      string    // the changes whose push the server declined; "" if it declined none
+	poll          time.Time // the next one
+}
+
+// Saw adds a look at the changed files. saved is when a user saved the newest of them; zero if that is not known.
+func (s Schedule) Saw(files string, saved, now time.Time) Schedule {
+	if files == s.files {
+		return s
+	}
+	s.files, s.stable = files, now
+	if !saved.IsZero() && saved.Before(now) { // the comparison noticed the change only later
+		s.stable = saved
+	}
+	if s.first.IsZero() {
+		s.first = now
+	}
+	return s
+}
+
+// Changing returns the schedule after files changed while they were read.
+func (s Schedule) Changing() Schedule { s.files = ""; return s }
+
+// Built returns the schedule after the changes were read.
+func (s Schedule) Built() Schedule { s.first = time.Time{}; return s }
+
+// Gone returns the schedule after the changes were undone, or proposed to the end.
+func (s Schedule) Gone() Schedule {
+	s.files, s.stable, s.first = "", time.Time{}, time.Time{}
+	return s
+}
+
+// Failed returns the schedule after a failure, and with the time of the next attempt.
+func (s Schedule) Failed(next time.Time) Schedule { s.Failures++; s.attempt = next; return s }
+
+// Declined returns the schedule after the server declined changes. Other ones need not wait for the next attempt.
+func (s Schedule) Declined(changes string) Schedule { s.declined = changes; return s }
+
+// Succeeded returns the schedule after a success, and with the time of the next poll.
+func (s Schedule) Succeeded(poll time.Time) Schedule {
+	s.Failures, s.attempt, s.declined, s.poll = 0, time.Time{}, "", poll
+	return s
+}
+
+// Attempt returns when the next attempt after a failure is due.
+func (s Schedule) Attempt() time.Time { return s.attempt }
+
+// Proposing is what the next move of a proposal depends on, beside its Schedule.
+type Proposing struct {
+	Now      time.Time
+	Debounce time.Duration
+
+	// Active reports that there is a proposal that has not ended. Ends is the state with which it is ending; "" if it goes on.
+	Active bool
+	Ends   v1alpha1.ProposalState
+	// InGit reports that the commit on the disk has the proposed files, Merged that the forge has merged them.
+	InGit, Merged bool
+	// Foreign reports that another author committed to the branch, Replaced that a sync replaced a file of the proposal.
+	Foreign, Replaced bool
+	// Listed reports that the forge has a pull request whose end is not known.
+	Listed bool
+	// Standby reports that the other node of a redundant pair has the files, Renew that a user requests to propose again.
+	Standby, Renew bool
+	// Pushes are the times of the last pushes.
+	Pushes []time.Time
+
+	// Changed reports that files differ from git, Looked that Saw knows them, and Read that they were read. The rest is known only then.
+	Changed, Looked, Read bool
+	// Files is the number of files that a proposal of the changes has, Changes identifies them.
+	Files   int
+	Changes string
+	// Refused reports that the changes must not leave the gateway.
+	Refused bool
+	// Covered reports that the proposal has all of them, Pushed that its branch shows exactly them, and Open that its pull request does, too.
+	Covered, Pushed, Open bool
+	// Closed reports that a pull request with these changes was closed.
+	Closed bool
+}
+
+// Act is what happens to a proposal.
+type Act string
+
+// The acts. Look and Read complete Proposing, for another call of Schedule.Move.
+const (
+	Look     Act = "look"     // at the changed files
+	Read     Act = "read"     // the changed files
+	Show     Act = "show"     // what is recorded
+	Settle   Act = "settle"   // wait for the end of the debounce
+	Refuse   Act = "refuse"   // show why the changes are not proposed
+	Withhold Act = "withhold" // show that their pull request was closed
+	Retry    Act = "retry"    // wait for the next attempt
+	Throttle Act = "throttle" // wait for the next push
+	Push     Act = "push"     // push, and open the pull request
+	Renew    Act = "renew"    // end the proposal, and begin another one
+	End      Act = "end"      // close the pull request, and delete the branch
+)
+
+// Move is the next move of a proposal.
+type Move struct {
+	Do Act
+	// State is how the proposal ends, Comment what the pull request then says.
+	State   v1alpha1.ProposalState
+	Comment string
+	// Poll reports that the forge is asked now how the pull request is.
+	Poll bool
+	// At is when to ask again; zero if only an event changes the move.
+	At time.Time
+}
+
+// Move returns the next move of a proposal:
+//
+//	it ends already                                 end it, when the next attempt is due
+//	the commit on the disk has the proposed files   end: merged
+//	the other node of the pair has the files        show, poll
+//	a user requests to propose again                renew
+//	files were saved within debounce                settle, for at most ten minutes
+//	the forge merged it, the files differ from that end: merged
+//	… and the files are as proposed                 show, until the gateway has the merge
+//	the changes must not leave the gateway          refuse, poll
+//	a user undid the changes                        end: withdrawn
+//	a sync replaced them, or git shows them         show, poll
+//	a pull request with these changes was closed    withhold
+//	another author committed to the branch          show, poll
+//	the last attempt failed                         retry when due; at once if the server declined other changes
+//	there were six pushes within an hour            throttle
+//	otherwise                                       push
+func (s Schedule) Move(p Proposing) Move {
+	switch {
+	case p.Ends != "" && p.Now.Before(s.attempt):
+		return Move{Do: Show, At: s.attempt}
+	case p.Ends != "":
+		return Move{Do: End, State: p.Ends}
+	case p.InGit:
+		return Move{Do: End, State: v1alpha1.ProposalMerged}
+	case p.Standby:
+		return s.polls(p, Show)
+	case p.Renew:
+		return Move{Do: Renew, State: v1alpha1.ProposalWithdrawn, Comment: "It is proposed again from the commit that the gateway runs now."}
+	case !p.Changed || p.Read:
+		return s.follow(p)
+	case !p.Looked:
+		return Move{Do: Look}
+	}
+	ready := s.stable.Add(p.Debounce)
+	if last := s.first.Add(maxSettling); last.Before(ready) {
+		ready = last
+	}
+	if p.Now.Before(ready) {
+		return Move{Do: Settle, At: ready}
+	}
+	return Move{Do: Read}
+}
+
+// follow is Move for changes that are known.
+func (s Schedule) follow(p Proposing) Move {
+	switch {
+	case p.Active && p.Merged && (p.Files == 0 || !p.Covered): // a reviewer may have changed the files before the merge
+		return Move{Do: End, State: v1alpha1.ProposalMerged}
+	case p.Active && p.Merged:
+		return Move{Do: Show}
+	case p.Refused:
+		return s.polls(p, Refuse)
+	case p.Files == 0 && p.Active && !p.Replaced && !p.Foreign:
+		return Move{Do: End, State: v1alpha1.ProposalWithdrawn, Comment: "The change was undone on the gateway."}
+	case p.Files == 0 || p.Open:
+		return s.polls(p, Show)
+	case p.Closed:
+		return Move{Do: Withhold}
+	case p.Foreign:
+		return s.polls(p, Show)
+	case p.Now.Before(s.attempt) && (s.declined == "" || s.declined == p.Changes):
+		return Move{Do: Retry, At: s.attempt}
+	}
+	if recent := RecentPushes(p.Pushes, p.Now); len(recent) >= MaxPushes && !p.Pushed {
+		return Move{Do: Throttle, At: recent[len(recent)-MaxPushes].Add(pushWindow)}
+	}
+	return Move{Do: Push}
+}
+
+// polls returns a move that polls the pull request if that is due.
+func (s Schedule) polls(p Proposing, do Act) Move {
+	if !p.Active || !p.Listed || p.Merged {
+		return Move{Do: do}
+	}
+	if due := slices.MaxFunc([]time.Time{s.poll, s.attempt}, time.Time.Compare); p.Now.Before(due) {
+		return Move{Do: do, At: due}
+	}
+	return Move{Do: do, Poll: true}
+}
+
+// RecentPushes returns the pushes that count for the next one. Others are over, or the clock was wrong.
+func RecentPushes(pushes []time.Time, now time.Time) []time.Time {
+	return slices.DeleteFunc(slices.Clone(pushes), func(t time.Time) bool { return now.Sub(t) >= pushWindow || t.After(now) })
+}
