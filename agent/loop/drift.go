@@ -15,6 +15,7 @@ import (
 // driftCheck is the state of the agent's comparisons of the owned files.
 type driftCheck struct {
 	last     *disk.Drift // of the last comparison that succeeded; nil before
+	found    time.Time   // when that comparison ended
 	due      time.Time
 	ended    time.Time     // when the last comparison ended
 	duration time.Duration // of the last comparison
@@ -107,7 +108,7 @@ func (l *Loop) recordDrift(started time.Time, d disk.Drift) {
 			l.Log.Info("all files are as written again")
 		}
 	}
-	l.drift.last = &d
+	l.drift.last, l.drift.found = &d, l.drift.ended
 }
 
 // needsRepair reports whether a sync should repair drift now.

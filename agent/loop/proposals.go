@@ -95,11 +95,11 @@ func (l *Loop) propose(ctx context.Context) {
 	standby := l.attempt.report != nil && l.attempt.report.Phase == sync.Standby
 	if standby {
 		p.added, p.walkDue = nil, true
-	} else if err := p.findAdded(ctx, l.Engine, l.drift.ended, base); err != nil && !failure.Is(err, v1alpha1.ReasonProgressing) {
+	} else if err := p.findAdded(ctx, l.Engine, l.drift.found, base); err != nil && !failure.Is(err, v1alpha1.ReasonProgressing) {
 		l.Log.Debug("new files not looked for", "error", err)
 	}
-	// Only a comparison that ended after the sync shows which changes the sync has replaced.
-	overwrote := !p.lastWrite.IsZero() && !l.drift.ended.Before(p.lastWrite)
+	// Only a comparison that succeeded after the sync shows which changes the sync has replaced.
+	overwrote := !p.lastWrite.IsZero() && !l.drift.found.Before(p.lastWrite)
 	changed := slices.Concat(l.drift.last.Watched, p.added)
 	slices.Sort(changed)
 	p.status, p.due = p.proposer.Step(ctx, s, propose.Input{

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -226,4 +227,36 @@ func TestDriftEndsWithMerge(t *testing.T) {
 	d.loop.Iterate(t.Context(), d.src, true)
 	d.runs(merge, "mine")
 	assert.Zero(t, d.loop.State().Drift.Files)
+}
+
+// failing is a context in which the first comparison fails.
+type failing struct {
+	context.Context
+	asked int
+}
+
+func (f *failing) Err() error {
+	if f.asked++; f.asked == 2 { // the first question is whether to compare at all
+		return errors.New("the disk does not answer")
+	}
+	return nil
+}
+
+// P8: a sync replaced a change, and the comparison after it failed. No user has undone the change: the branch has the only copy.
+func TestFailedComparisonAfterSync(t *testing.T) {
+	d := deliveredTwice(t, func(string) {})
+	d.edit = func(o *Order) { proposes(o, v1alpha1.StrategyGitWins, time.Hour, nil) }
+	require.NoError(t, d.loop.Engine.Notes().SetNote("proposal", []byte(pushed)))
+	d.commit("three")
+	file := filepath.Join(d.data, titled)
+	require.NoError(t, os.WriteFile(file, []byte(`{"title": "mine"}`), 0o644))
+	d.loop.drift.due = d.now
+	require.Equal(t, v1alpha1.ProposalSettling, d.turn().Proposal.State)
+
+	require.NoError(t, os.WriteFile(file, []byte(`{"title": "three"}`), 0o644))
+	d.loop.recordOutcome(d.src.decision.Order, &sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Files: sync.Counts{Modified: 1}})
+	require.False(t, d.loop.compare(&failing{Context: t.Context()}))
+	d.loop.propose(t.Context())
+	d.loop.drift.due = d.now
+	assert.Equal(t, v1alpha1.ProposalPushed, d.turn().Proposal.State)
 }
