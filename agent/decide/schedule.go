@@ -13,12 +13,23 @@ const (
 	// MaxPushes bounds the pushes of a proposal within pushWindow.
 	MaxPushes  = 6
 	pushWindow = time.Hour
+	// walkEvery is the number of comparisons after which the agent looks for new files even without a file event.
+	walkEvery = 10
 )
 
-// Schedule is when the changes of a gateway are pushed, tried again, and polled. A restart of the agent forgets it.
+// Schedule is when the changes of a gateway are looked for, pushed, tried again, and polled. A restart of the agent forgets it.
 type Schedule struct {
 	// Failures is the number of failed attempts in a row.
 	Failures int
+	// Overwrote reports that the last comparison followed a sync that wrote files. It stays true until a caller has handled it.
+	Overwrote bool
+
+	event       time.Time // the last file event
+	wrote       time.Time // when a sync last wrote files; zero once a comparison has followed
+	compared    time.Time // the end of the last comparison
+	previous    time.Time // the end of the one before
+	comparisons int       // since the last walk
+	walked      bool      // no file event has followed the last walk
 
 	files         string    // what the changed files were at the last look
 	stable, first time.Time // when files last changed; when the first change after the last build was seen
@@ -27,14 +38,43 @@ type Schedule struct {
 	poll          time.Time // the next one
 }
 
-// Saw adds a look at the changed files. saved is when a user saved the newest of them; zero if that is not known.
-func (s Schedule) Saw(files string, saved, now time.Time) Schedule {
+// Event adds a file event.
+func (s Schedule) Event(now time.Time) Schedule { s.event, s.walked = now, false; return s }
+
+// Wrote adds a sync that wrote files.
+func (s Schedule) Wrote(now time.Time) Schedule { s.wrote = now; return s }
+
+// Compared adds a comparison of the owned files, unless it is known. walk reports that the agent looks for new files now: Walked ends that. On
+// the standby node of a pair it never does.
+func (s Schedule) Compared(ended time.Time, standby bool) (next Schedule, walk bool) {
+	if !s.wrote.IsZero() && !ended.Before(s.wrote) { // only such a comparison shows which changes the sync has replaced
+		s.wrote, s.Overwrote = time.Time{}, true
+	}
+	switch {
+	case standby:
+		s.walked = false
+	case !ended.Equal(s.compared):
+		s.previous, s.compared, s.comparisons = s.compared, ended, s.comparisons+1
+		walk = !s.walked || s.comparisons >= walkEvery
+	}
+	return s, walk
+}
+
+// Walked returns the schedule after the agent has looked for new files, Unwalked before it does after the next comparison.
+func (s Schedule) Walked() Schedule { s.walked, s.comparisons = true, 0; return s }
+
+// Unwalked is described at Walked.
+func (s Schedule) Unwalked() Schedule { s.walked = false; return s }
+
+// Saw adds a look at the changed files, for the last comparison. If they differ from those of the last look, debounce begins with the last
+// file event.
+func (s Schedule) Saw(files string, now time.Time) Schedule {
 	if files == s.files {
 		return s
 	}
 	s.files, s.stable = files, now
-	if !saved.IsZero() && saved.Before(now) { // the comparison noticed the change only later
-		s.stable = saved
+	if s.event.After(s.previous) && s.event.Before(now) { // otherwise an earlier comparison was due to it
+		s.stable = s.event
 	}
 	if s.first.IsZero() {
 		s.first = now

@@ -132,17 +132,18 @@ func TestDebounce(t *testing.T) {
 		"saved before the look":  {{"a", minute, settle(debounce - minute)}, {"a", 0, read}},
 		"saved long ago":         {{"a", 2 * minute, read}},
 		"saved in the future":    {{"a", -minute, settle(debounce)}},
+		"an event for nothing":   {{"", minute, read}, {"a", 0, settle(minute + debounce)}},
 		"saves for ten minutes":  saves(10, read),
 		"saves for nine minutes": saves(9, settle(10*minute)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, now := Schedule{}, day
 			for i, l := range looks {
-				var saved time.Time
 				if l.saved != 0 {
-					saved = now.Add(-l.saved)
+					s = s.Event(now.Add(-l.saved))
 				}
-				s = s.Saw(l.files, saved, now)
+				s, _ = s.Compared(now, false)
+				s = s.Saw(l.files, now)
 				want := Move{Do: Settle, At: l.want}
 				if l.want.IsZero() {
 					want.Do = Read
@@ -152,15 +153,79 @@ func TestDebounce(t *testing.T) {
 			}
 		})
 	}
+	t.Run("from the last event, if it was not compared yet", func(t *testing.T) {
+		s, _ := Schedule{}.Event(day).Compared(day.Add(minute), false)
+		s = s.Saw("a", day.Add(minute)).Event(day.Add(2 * minute))
+		assert.Equal(t, settle(2*minute), s.Saw("b", day.Add(3*minute)).stable)
+	})
 	t.Run("on another commit, or without content, at once", func(t *testing.T) {
-		s := Schedule{}.Saw("a", time.Time{}, day).Built()
+		s := Schedule{}.Saw("a", day).Built()
 		assert.Equal(t, Move{Do: Read}, s.Move(Proposing{Now: day, Debounce: debounce, Changed: true, Looked: true}))
 	})
 	t.Run("from the beginning, if files change meanwhile or are undone", func(t *testing.T) {
-		s := Schedule{}.Saw("a", time.Time{}, day)
+		s := Schedule{}.Saw("a", day)
 		for _, s := range []Schedule{s.Changing(), s.Gone()} { // sequence: each is saved again
-			assert.Equal(t, Schedule{files: "a", stable: day.Add(minute), first: s.Saw("a", time.Time{}, day.Add(minute)).first}, s.Saw("a", time.Time{}, day.Add(minute)))
+			assert.Equal(t, Schedule{files: "a", stable: day.Add(minute), first: s.Saw("a", day.Add(minute)).first}, s.Saw("a", day.Add(minute)))
 		}
 	})
 	assert.Len(t, RecentPushes(slices.Repeat([]time.Time{day}, 3), day.Add(time.Minute)), 3)
+}
+
+// TestLookForNewFiles: comparisons of the owned files, each a minute after the one before.
+func TestLookForNewFiles(t *testing.T) {
+	every := func(n int) map[int]bool {
+		walks := map[int]bool{}
+		for i := 0; i < 25; i += n {
+			walks[i] = true
+		}
+		return walks
+	}
+	for name, c := range map[string]struct {
+		before func(minute int, s Schedule) Schedule
+		fails  bool
+		walks  map[int]bool
+	}{
+		"at first, and then every tenth time":   {walks: every(10)},
+		"after each event":                      {before: func(_ int, s Schedule) Schedule { return s.Event(day) }, walks: every(1)},
+		"after a sync was held by unseen files": {before: func(_ int, s Schedule) Schedule { return s.Unwalked() }, walks: every(1)},
+		"again after a failure":                 {fails: true, walks: every(1)},
+		"after the node was a standby node": {before: func(minute int, s Schedule) Schedule {
+			if minute%5 == 0 {
+				s, _ = s.Compared(day, true)
+			}
+			return s
+		}, walks: every(5)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := Schedule{}
+			for i := range 25 { // sequence: of comparisons
+				if c.before != nil {
+					s = c.before(i, s)
+				}
+				var walk bool
+				s, walk = s.Compared(day.Add(time.Duration(i)*time.Minute), false)
+				assert.Equal(t, c.walks[i], walk, "minute %d", i)
+				if walk && !c.fails {
+					s = s.Walked()
+				}
+				s, walk = s.Compared(day.Add(time.Duration(i)*time.Minute), false)
+				assert.False(t, walk, "the comparison is known")
+			}
+		})
+	}
+}
+
+// TestOverwrote: only a comparison that ended after a sync shows what the sync has replaced.
+func TestOverwrote(t *testing.T) {
+	s, _ := Schedule{}.Wrote(day).Compared(day.Add(-time.Second), false)
+	assert.False(t, s.Overwrote)
+	s, _ = s.Compared(day, false)
+	assert.True(t, s.Overwrote)
+	s, _ = s.Wrote(day.Add(time.Minute)).Compared(day, false)
+	assert.True(t, s.Overwrote, "no caller has handled it")
+	s.Overwrote = false
+	s, _ = s.Compared(day, false)
+	assert.False(t, s.Overwrote)
+	s, _ = s.Compared(day.Add(time.Minute), true)
+	assert.True(t, s.Overwrote, "the second sync, also on a standby node")
 }

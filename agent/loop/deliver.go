@@ -2,11 +2,13 @@ package loop
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"runtime/debug"
 	"strings"
 	"time"
 
+	"stoker.io/stoker/agent/propose"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
@@ -76,14 +78,14 @@ func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 	}
 	task := o.Task
 	task.Repair, task.OnWorking, task.Proposals = repair, func() { l.working(o) }, l.proposalsOf(syncCtx, o, repair)
-	l.proposals.unseen = false
+	if o != l.attempt.order {
+		l.proposer.NewOrder()
+	}
 	r := l.Engine.Sync(syncCtx, o.Connections, task)
-	if l.proposals.unseen && !r.Wrote() { // a change that was saved after the last comparison: let the proposer see it, and ask again
-		l.proposals.walkDue = true
-		if l.compare(ctx) {
-			l.propose(ctx)
-			r = l.Engine.Sync(syncCtx, o.Connections, task)
-		}
+	// If a change was saved after the last comparison, let the proposer see it, and ask again.
+	if _, unseen := errors.AsType[propose.UnseenError](r.Err); unseen && !r.Wrote() && l.compare(ctx) {
+		l.propose(ctx)
+		r = l.Engine.Sync(syncCtx, o.Connections, task)
 	}
 	if ctx.Err() != nil && r.Err != nil { // the agent is stopping, which is not an outcome
 		if l.attempt.working {
@@ -104,7 +106,7 @@ func (l *Loop) recordOutcome(o *Order, r *sync.Report) {
 	measureSync(l.Metrics, r, l.Now())
 	l.dirGeneration = l.Engine.DirGeneration()
 	if r.Wrote() {
-		l.proposals.lastWrite = l.Now()
+		l.proposer.Wrote()
 	}
 	a, previous, class := &l.attempt, l.attempt.report, r.Class()
 	// confirmed reports that nothing has changed since the last success. Such syncs do not delay the next comparison.

@@ -137,7 +137,7 @@ const (
 
 // onFileEvent brings the next comparison forward.
 func (l *Loop) onFileEvent() {
-	l.proposals.walkDue, l.proposals.lastEvent = true, l.Now()
+	l.proposer.FileEvent()
 	if l.drift.due.IsZero() || l.drift.repairs > 0 {
 		return
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/propose"
 	"stoker.io/stoker/test/leak"
 )
 
@@ -74,7 +75,8 @@ func TestWatchLimitIsLoggedOnce(t *testing.T) {
 // Even if a gateway writes all the time, drift checks take at most a twentieth of the time.
 func TestHintsAreRateLimited(t *testing.T) {
 	now := time.Now()
-	l := &Loop{Config: Config{Now: func() time.Time { return now }}}
+	clock := func() time.Time { return now }
+	l := &Loop{Config: Config{Now: clock}, proposer: propose.New(slog.New(slog.DiscardHandler), clock)}
 	l.onFileEvent()
 	assert.True(t, l.drift.due.IsZero(), "no drift check before the first sync")
 	l.drift.due = now.Add(time.Hour)

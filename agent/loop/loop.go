@@ -72,13 +72,17 @@ type Loop struct {
 	Config
 	state publishedState
 
-	decision  Decision
-	attempt   attempt
-	drift     driftCheck
-	proposals proposals
-	uploads   uploads
+	decision Decision
+	attempt  attempt
+	drift    driftCheck
+	// proposal is what the proposer showed last; nil if there is none. proposalDue is when to call propose again; zero means after the
+	// next comparison.
+	proposer    *propose.Proposer
+	proposal    *v1alpha1.Proposal
+	proposalDue time.Time
+	uploads     uploads
 	// dirOpen reports whether the data directory is open. onDisk is the commit that it had when it was opened. attempt,
-	// drift and proposals describe the directory of dirGeneration (see sync.Engine).
+	// drift and proposer describe the directory of dirGeneration (see sync.Engine).
 	dirOpen       bool
 	onDisk        plan.ID
 	dirGeneration int
@@ -99,7 +103,8 @@ func New(c Config) *Loop {
 	if c.OnWorking == nil {
 		c.OnWorking = func(State) {}
 	}
-	l := &Loop{Config: c, proposals: newProposals(&c)}
+	l := &Loop{Config: c, proposer: propose.New(c.Log, c.Now)}
+	l.proposer.Opened = func(provider, result string) { c.Metrics.ProposalCreated(provider, result) }
 	l.uploads.Uploader = archive.NewUploader(c.Log)
 	l.uploads.Now = c.Now
 	l.uploads.OnUpload, l.uploads.OnPending = c.Metrics.Uploaded, c.Metrics.NotUploaded
@@ -111,7 +116,7 @@ func New(c Config) *Loop {
 func (l *Loop) Run(ctx context.Context, src Source) {
 	l.events = newFileEvents(l.Engine.DataDir, l.Log)
 	defer l.events.Close()
-	defer l.proposals.proposer.Close()
+	defer l.proposer.Close()
 	defer l.uploads.Close()
 	changed := false
 	for {
@@ -133,7 +138,7 @@ func (l *Loop) wait(ctx context.Context, src Source, pause time.Duration) (chang
 			return false
 		case <-src.Changed():
 			return true
-		case <-l.proposals.proposer.Done():
+		case <-l.proposer.Done():
 			return false
 		case <-l.uploads.Done():
 			return false
@@ -191,7 +196,7 @@ const minPause = 10 * time.Millisecond
 // next returns the time until something is due.
 func (l *Loop) next() time.Duration {
 	var due time.Time
-	for _, t := range []time.Time{l.decision.Due, l.attempt.due, l.drift.due, l.proposals.due} {
+	for _, t := range []time.Time{l.decision.Due, l.attempt.due, l.drift.due, l.proposalDue} {
 		if !t.IsZero() && (due.IsZero() || t.Before(due)) {
 			due = t
 		}
@@ -228,7 +233,8 @@ func (l *Loop) openDir() {
 	}
 	l.dirGeneration, l.onDisk = l.Engine.DirGeneration(), plan.ID{}
 	l.attempt, l.drift = attempt{}, driftCheck{}
-	l.proposals.reset()
+	l.proposal, l.proposalDue = nil, time.Time{}
+	l.proposer.Reset()
 	if l.events != nil {
 		l.events.unwatchAll()
 	}

@@ -51,7 +51,7 @@ func TestBlockedLoopDoesNotSpin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			now = now.Add(time.Hour)
-			src.decision, l.proposals.due = decision, now
+			src.decision, l.proposalDue = decision, now
 			for range 3 {
 				assert.GreaterOrEqual(t, l.Iterate(t.Context(), src, false), time.Second, name)
 				now = now.Add(time.Minute)

@@ -46,7 +46,7 @@ func TestConflictWithUnseenChange(t *testing.T) {
 				d.edit = func(o *Order) { proposes(o, strategy, debounce, problem) }
 				require.NoError(t, d.loop.Engine.Notes().SetNote("proposal", []byte(`{"lastState": "Merged"}`)))
 				d.commit("three")
-				require.True(t, d.loop.proposals.proposer.Proposal().Ended())
+				require.True(t, d.loop.proposer.Proposal().Ended())
 
 				file := filepath.Join(d.data, titled)
 				require.NoError(t, os.WriteFile(file, []byte(saved), 0o644))
@@ -80,7 +80,7 @@ func TestReplacedUnseenChange(t *testing.T) {
 	d.edit = func(o *Order) { proposes(o, v1alpha1.StrategyGitWins, debounce, problem) }
 	require.NoError(t, d.loop.Engine.Notes().SetNote("proposal", []byte(pushed)))
 	d.commit("three")
-	require.True(t, d.loop.proposals.proposer.Proposal().Safe())
+	require.True(t, d.loop.proposer.Proposal().Safe())
 
 	require.NoError(t, os.WriteFile(filepath.Join(d.data, titled), []byte(`{"title": "mine"}`), 0o644))
 	next := d.push("four")
@@ -100,51 +100,6 @@ func TestReplacedUnseenChange(t *testing.T) {
 	assert.Equal(t, v1alpha1.ProposalPushed, d.loop.State().Proposal.State)
 }
 
-// P8: the wait for a change begins with that change, and not with an earlier one that the sync was allowed to replace.
-func TestWaitForUnseenChange(t *testing.T) {
-	for strategy, record := range map[v1alpha1.ConflictStrategy]string{
-		v1alpha1.StrategyGitWins: pushed, v1alpha1.StrategyGatewayWins: `{"lastState": "Merged"}`,
-	} {
-		t.Run(string(strategy), func(t *testing.T) {
-			const limit = time.Minute
-			d := deliveredTwice(t, func(string) {})
-			require.NoError(t, d.loop.Engine.Notes().SetNote("proposal", []byte(record)))
-			p, o := newProposals(&d.loop.Config), d.src.decision.Order
-			proposes(o, strategy, limit, nil)
-			require.NotNil(t, p.proposer.Recall(d.loop.Engine.Notes()))
-
-			require.NoError(t, p.checkReplace(o, limit, []string{titled}, true, d.now))
-			later := d.now.Add(time.Hour) // an open Designer has held the sync until then
-			require.Error(t, p.checkReplace(o, limit, []string{titled}, false, later))
-			assert.True(t, p.unseen)
-			p.unseen = false
-			require.NoError(t, p.checkReplace(o, limit, []string{titled}, false, later.Add(limit)))
-			assert.False(t, p.unseen, "a sync that is allowed is not repeated")
-			require.NoError(t, p.checkReplace(o, limit, []string{titled}, false, later.Add(limit+time.Second)), "one wait is enough")
-		})
-	}
-}
-
-// While a pull request is open, the sync waits for it, so the time of an earlier wait does not count for a change that is saved later.
-func TestWaitForUnseenChangeAfterOpenPullRequest(t *testing.T) {
-	const limit = time.Minute
-	d := deliveredTwice(t, func(string) {})
-	p, o := newProposals(&d.loop.Config), d.src.decision.Order
-	proposes(o, v1alpha1.StrategyGatewayWins, limit, nil)
-	is := func(record string) {
-		require.NoError(t, d.loop.Engine.Notes().SetNote("proposal", []byte(record)))
-		p.proposer = newProposals(&d.loop.Config).proposer
-		require.NotNil(t, p.proposer.Recall(d.loop.Engine.Notes()))
-	}
-	is(`{"lastState": "Merged"}`)
-	require.Error(t, p.checkReplace(o, limit, []string{titled}, false, d.now))
-	is(pushed)
-	require.Error(t, p.checkReplace(o, limit, []string{titled}, true, d.now.Add(limit/2)))
-	is(`{"lastState": "Merged"}`)
-	require.Error(t, p.checkReplace(o, limit, []string{titled}, false, d.now.Add(time.Hour)), "the wait begins again")
-	require.NoError(t, p.checkReplace(o, limit, []string{titled}, false, d.now.Add(time.Hour+limit)))
-}
-
 // P8: a repair does not undo a change that the agent cannot propose, however long that takes.
 func TestRepairLeavesUnseenChange(t *testing.T) {
 	const saved = `{"title": "mine"}`
@@ -161,7 +116,7 @@ func TestRepairLeavesUnseenChange(t *testing.T) {
 	for began := d.now; d.now.Sub(began) < 2*time.Hour; { // sequence: repairs are due
 		d.turn()
 	}
-	require.True(t, d.loop.proposals.proposer.Proposal().Settled(), "an earlier pull request was closed")
+	require.True(t, d.loop.proposer.Proposal().Settled(), "an earlier pull request was closed")
 	content, err := os.ReadFile(file)
 	require.NoError(t, err)
 	assert.Equal(t, saved, string(content))
@@ -195,7 +150,7 @@ func TestRevertLeavesOtherChanges(t *testing.T) {
 			for range 5 { // sequence: repairs are due
 				d.turn()
 			}
-			require.True(t, d.loop.proposals.proposer.Proposal().Reverts())
+			require.True(t, d.loop.proposer.Proposal().Reverts())
 			content, err := os.ReadFile(file)
 			require.NoError(t, err)
 			assert.JSONEq(t, want, string(content))

@@ -128,7 +128,7 @@ func (l *Loop) nextState(previous State) State {
 		s.GatewaySync, s.Profile, s.Repo = o.GatewaySync, o.Profile.Profile, o.Repo
 		s.Ref, s.Target = o.Ref, o.Commit
 	}
-	s.Commit, s.Proposal = l.onDisk, l.proposals.status
+	s.Commit, s.Proposal = l.onDisk, l.proposal
 	if r := l.attempt.report; r != nil {
 		s.Phase, s.Reason, s.Message, s.Commit, s.Report, s.Of = r.Phase, r.Reason, r.Message, r.Commit, r, l.attempt.order
 		s.Plan, s.Snapshots = l.attempt.plan, l.uploads.snapshots(l.uploadJob(), r.Snapshots)

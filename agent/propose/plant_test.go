@@ -162,7 +162,6 @@ type gateway struct {
 	last     *v1alpha1.Proposal
 	synced   bool
 	standby  bool
-	saved    time.Time
 	textErr  error // of the next read of a commit on the server
 }
 
@@ -256,8 +255,12 @@ func (g *gateway) changed() []string {
 func (g *gateway) step() time.Time {
 	g.t.Helper()
 	var due time.Time
+	if g.synced {
+		g.p.Wrote()
+	}
 	g.last, due = g.p.Step(g.t.Context(), &g.settings, Input{
-		Notes: g.notes, Changed: g.changed(), Saved: g.saved, Overwrote: g.synced, Standby: g.standby,
+		Notes: g.notes, Changed: g.changed(), Compared: g.clock, Standby: g.standby,
+		Added: func(Base) ([]string, error) { return nil, nil }, // Changed has them
 		Base: func() (Base, error) {
 			return Base{Commit: g.commit, Root: g.root, Objects: g.store, Desired: g.desired, Manifest: g.manifest, State: g.disk, RootOf: g.store.RootTree,
 				CommitText: func(ctx context.Context, id plan.ID) ([]byte, error) {
@@ -296,6 +299,14 @@ func (g *gateway) settle(d time.Duration) {
 		}
 	}
 	g.t.Fatalf("the proposer does not become idle: %+v", g.last)
+}
+
+// event lets the file system report a save some time before now; negative if its clock is wrong.
+func (g *gateway) event(before time.Duration) {
+	now := g.clock
+	g.clock = now.Add(-before)
+	g.p.FileEvent()
+	g.clock = now
 }
 
 func (g *gateway) state() v1alpha1.ProposalState {

@@ -41,14 +41,13 @@ type Settings struct {
 // Input is what the loop knows in one iteration.
 type Input struct {
 	Notes Notes
-	// Changed are the watched paths that differ from git, sorted.
-	Changed []string
-	// Saved is the time of the last file-system event since the previous comparison; zero if there was none.
-	Saved time.Time
-	// Base returns what a proposal starts from. Step calls it only if files have changed or a proposal is active.
+	// Changed are the watched paths that differ from git, by the last comparison that succeeded. Compared is when that ended.
+	Changed  []string
+	Compared time.Time
+	// Added returns the watched paths that git does not have. Step calls it after some comparisons.
+	Added func(Base) ([]string, error)
+	// Base returns what a proposal starts from. Step calls it only if files have changed or a proposal is active, and before Added.
 	Base func() (Base, error)
-	// Overwrote reports that a sync has written files since the last iteration.
-	Overwrote bool
 	// Standby reports that the other node of a redundant pair has the files. Step then follows an open proposal to its end, and proposes
 	// nothing else. It does not withdraw a proposal when the files equal git again, because the pair may have copied git's version.
 	Standby bool
@@ -75,13 +74,14 @@ type Proposer struct {
 	Env
 	kept     kept
 	seen     seen
+	added    []string // new files on the gateway, by the last walk
 	schedule decide.Schedule
+	wait     decide.Wait // of the sync to the order in force
 	shown    shown
 	work     work
 
-	revert    bool // the spec says onClosed: revert
-	standby   bool // that of the last Input
-	overwrote bool // a sync has written files, and the record does not have it yet
+	revert  bool // the spec says onClosed: revert
+	standby bool // that of the last Input
 }
 
 // New returns a Proposer.
@@ -112,6 +112,12 @@ func (p *Proposer) Reset() {
 	*p = Proposer{Env: p.Env, work: p.work}
 }
 
+// FileEvent notes that files may have changed on the gateway.
+func (p *Proposer) FileEvent() { p.schedule = p.schedule.Event(p.Now()) }
+
+// Wrote notes that a sync has written files.
+func (p *Proposer) Wrote() { p.schedule = p.schedule.Wrote(p.Now()) }
+
 // Proposal returns how far the proposal is.
 func (p *Proposer) Proposal() decide.Proposal {
 	return decide.Proposal{State: p.shown.now.State, Revert: p.revert}
@@ -126,6 +132,7 @@ func (p *Proposer) Describes(disk plan.State, paths ...string) bool {
 // Step does what is due. It returns the state, nil if there is nothing to show, and when to call it again; zero means after the next
 // comparison of the files, or when Done receives.
 func (p *Proposer) Step(ctx context.Context, s *Settings, in Input) (*v1alpha1.Proposal, time.Time) {
+	p.addComparison(&in)
 	next, err := p.step(ctx, s, in)
 	p.seen.dropContent() // an open proposal holds no content in memory; a running push has its own copy
 	if err != nil {
@@ -133,6 +140,36 @@ func (p *Proposer) Step(ctx context.Context, s *Settings, in Input) (*v1alpha1.P
 		next = p.schedule.Attempt()
 	}
 	return p.shown.proposal(), next
+}
+
+// addComparison adds the comparison to the schedule, and new files to in.Changed.
+func (p *Proposer) addComparison(in *Input) {
+	var walk bool
+	p.schedule, walk = p.schedule.Compared(in.Compared, in.Standby)
+	if in.Standby {
+		p.added = nil
+	}
+	if walk {
+		if err := p.walk(in); err != nil && !failure.Is(err, v1alpha1.ReasonProgressing) {
+			p.Log.Debug("new files not looked for", "error", err)
+		}
+	}
+	changed := slices.Concat(in.Changed, p.added)
+	slices.Sort(changed)
+	in.Changed = slices.Compact(changed)
+}
+
+// walk looks for new files on the gateway.
+func (p *Proposer) walk(in *Input) error {
+	base, err := in.Base()
+	if err != nil {
+		return err
+	}
+	added, err := in.Added(base)
+	if err == nil {
+		p.added, p.schedule = added, p.schedule.Walked()
+	}
+	return err
 }
 
 // fail shows a failure, and schedules the next attempt.
@@ -150,18 +187,17 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 	if err := p.kept.load(in.Notes); err != nil {
 		return time.Time{}, err
 	}
-	p.standby, p.overwrote = in.Standby, p.overwrote || in.Overwrote
+	p.standby = in.Standby
 	if err := p.collect(in.Notes); err != nil || p.work.runs() { // while work runs, Done wakes the loop
 		return time.Time{}, err
 	}
-	rec := &p.kept.record
-	if (p.overwrote || in.Standby) && rec.markOverwritten(in.Changed) {
+	rec, overwrote := &p.kept.record, p.schedule.Overwrote
+	if (overwrote || in.Standby) && rec.markOverwritten(in.Changed) {
 		if err := rec.save(in.Notes); err != nil {
 			return time.Time{}, err
 		}
 	}
-	overwrote := p.overwrote
-	p.overwrote = false
+	p.schedule.Overwrote = false
 	idle := (len(in.Changed) == 0 || in.Standby) && !rec.active()
 	if idle {
 		p.forgetChanges()
@@ -217,7 +253,7 @@ func (p *Proposer) move(ctx context.Context, s *Settings, in Input, base Base) (
 			if err != nil {
 				return time.Time{}, err
 			}
-			p.schedule = p.schedule.Saw(files, in.Saved, x.Now)
+			p.schedule = p.schedule.Saw(files, x.Now)
 			x.Looked, x.Read = true, p.seen.isRead()
 		case decide.Read:
 			switch err := p.seen.read(base, in.Changed, s); {

@@ -275,7 +275,7 @@ func TestProposal(t *testing.T) {
 		g.settle(minute)
 		pl.repo.Commit("second", gitserver.Write("unmapped/readme.md", "new"))
 		g.pull()
-		_, _ = g.p.Step(t.Context(), &g.settings, Input{Notes: g.notes, Changed: g.changed(), Renew: "now", Base: func() (Base, error) {
+		_, _ = g.p.Step(t.Context(), &g.settings, Input{Notes: g.notes, Changed: g.changed(), Compared: g.clock, Renew: "now", Base: func() (Base, error) {
 			return Base{Commit: g.commit, Root: g.root, Objects: g.store, Desired: g.desired, Manifest: g.manifest, State: g.disk, RootOf: g.store.RootTree,
 				CommitText: func(ctx context.Context, id plan.ID) ([]byte, error) {
 					return g.store.CommitText(ctx, g.settings.Remote, id)

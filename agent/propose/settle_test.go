@@ -27,7 +27,7 @@ func TestDebounce(t *testing.T) {
 			g := newPlant(t).gateway("a")
 			g.save(`{"v":2}`)
 			if tc.saved != -1 {
-				g.saved = g.clock.Add(-tc.saved)
+				g.event(tc.saved)
 			}
 			g.step()
 			assert.Equal(t, tc.want, g.state())
@@ -90,7 +90,8 @@ func TestUnpushedChangeAfterFailedPoll(t *testing.T) {
 	g.step()
 	<-g.p.Done()
 	g.save(`{"v":3}`)
-	g.saved = g.clock.Add(-minute)
+	g.clock = g.clock.Add(2 * minute)
+	g.event(minute)
 	g.step()
 	require.Equal(t, v1alpha1.ReasonGitUnreachable, g.last.Reason)
 	g.step()
