@@ -266,11 +266,11 @@ func (p *Proposer) move(ctx context.Context, s *Settings, in Input, base Base) (
 			p.schedule, x.Read = p.schedule.Built(), true
 		case decide.Renew:
 			rec.Renewed, rec.Closed = in.Renew, nil
-			if err := rec.save(in.Notes); err != nil {
-				return time.Time{}, err
-			}
 			if x.Active {
 				return time.Time{}, p.end(ctx, s, base, in.Notes, m)
+			}
+			if err := rec.save(in.Notes); err != nil {
+				return time.Time{}, err
 			}
 			x.Renew = false
 		case decide.Push:
@@ -346,7 +346,7 @@ func (p *Proposer) poll(ctx context.Context, s *Settings) {
 		if rec.Shared {
 			branch = rec.Head
 		}
-		pr, err := s.find(ctx, branch, func(pr *forge.PullRequest) bool { return pr.Number == rec.Number })
+		pr, err := s.pulls().find(ctx, branch, func(pr forge.PullRequest) bool { return pr.Number == rec.Number })
 		if err != nil || pr == nil {
 			return outcome{err: err}
 		}
@@ -370,7 +370,7 @@ func (p *Proposer) end(ctx context.Context, s *Settings, base Base, notes Notes,
 	p.shown.setRecorded(&p.kept.record)
 	rec := p.kept.clone()
 	p.work.start(ctx, func(ctx context.Context) outcome {
-		if err := remove(ctx, s, base, rec); err != nil {
+		if err := remove(ctx, s.branch(), s.pulls(), base, rec); err != nil {
 			return outcome{err: err}
 		}
 		return outcome{apply: func(r *record) { r.end(r.FinalState) }}

@@ -275,6 +275,26 @@ func (r *record) inGit(b Base) (bool, error) {
 	return true, nil
 }
 
+// lookup returns the entry at a path of a tree, or the zero Entry if the path does not exist.
+func lookup(objects plan.Objects, root plan.ID, source plan.Path) (plan.Entry, error) {
+	e := plan.Entry{Mode: plan.Directory, ID: root}
+	for name := range strings.SplitSeq(string(source), "/") {
+		if e.Mode != plan.Directory {
+			return plan.Entry{}, nil
+		}
+		entries, err := objects.Tree(e.ID)
+		if err != nil {
+			return plan.Entry{}, err
+		}
+		i := slices.IndexFunc(entries, func(e plan.Entry) bool { return e.Name == name })
+		if i < 0 {
+			return plan.Entry{}, nil
+		}
+		e = entries[i]
+	}
+	return e, nil
+}
+
 // polled takes over what the forge says of the pull request, and returns what has happened; "" if nothing has. built are the changes on the
 // disk; nil if they are not known.
 func (r *record) polled(pr *forge.PullRequest, built *Changes) (event string) {

@@ -1,6 +1,11 @@
 package propose
 
-import "context"
+import (
+	"context"
+	"time"
+
+	"stoker.io/stoker/internal/backoff"
+)
 
 // work runs one job at a time beside the loop.
 type work struct {
@@ -55,4 +60,12 @@ func (w *work) stop() {
 		<-w.result
 		w.cancel = nil
 	}
+}
+
+// pause waits for d, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	if !backoff.Wait(ctx, d) {
+		return context.Cause(ctx)
+	}
+	return nil
 }

@@ -1,0 +1,92 @@
+package propose
+
+import (
+	"context"
+
+	"stoker.io/stoker/agent/forge"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// branch is the branch of a gateway on the git server. The record does not say which, because programs on the gateway can change it.
+type branch struct {
+	remote *repo.Remote
+	ref    string // refs/heads/…
+	owner  Identity
+}
+
+func (s *Settings) branch() branch { return branch{s.Remote, "refs/heads/" + s.Branch, s.Identity} }
+
+// tip returns the commit of the branch as the server reports it to a client that pushes; zero if there is no branch.
+func (b branch) tip(ctx context.Context) (plan.ID, error) {
+	refs, err := b.remote.PushRefs(ctx)
+	if err != nil {
+		return plan.ID{}, err
+	}
+	for name, id := range refs.All() {
+		if name == b.ref {
+			return id, nil
+		}
+	}
+	return plan.ID{}, nil
+}
+
+// push moves the branch from a tip to a commit of the pack.
+func (b branch) push(ctx context.Context, tip, commit plan.ID, pack []byte) error {
+	return b.remote.Push(ctx, b.ref, tip, commit, pack)
+}
+
+// delete deletes the branch if it still has the tip.
+func (b branch) delete(ctx context.Context, tip plan.ID) error {
+	return b.remote.Push(ctx, b.ref, tip, plan.ID{}, nil)
+}
+
+// owns reports whether a tip of the branch is a commit of its agent. The record can be forged, so the commit on the server decides, unless this
+// process has verified it before. It is enough to look at the tip, because the agent puts its commits only on its own ones and on the commit
+// that the branch began with.
+func (b branch) owns(ctx context.Context, base Base, tip, verified plan.ID) (bool, error) {
+	if tip == verified {
+		return true, nil
+	}
+	text, err := base.CommitText(ctx, tip)
+	return err == nil && readTrailers(text).gateway == b.owner.trailer(), err
+}
+
+// remove closes the pull request of an ending proposal, unless it is merged, and deletes the branch. A branch whose tip is not a commit of this
+// gateway's agent stays, and so does its pull request.
+func remove(ctx context.Context, b branch, p pulls, base Base, rec record) error {
+	if rec.Shared {
+		return nil
+	}
+	tip, err := b.tip(ctx)
+	if err != nil {
+		return err
+	}
+	if !tip.IsZero() {
+		if tip != rec.Tip && tip != rec.Pending {
+			return nil
+		}
+		if own, err := b.owns(ctx, base, tip, rec.verifiedTip); err != nil || !own {
+			return err
+		}
+	}
+	if p.Forge != nil && rec.Number > 0 && rec.FinalState != v1alpha1.ProposalMerged {
+		pr, err := p.numbered(ctx, rec.Number)
+		if err == nil && pr != nil && pr.State == forge.Open {
+			err = p.retract(ctx, pr, rec.Comment)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if tip.IsZero() {
+		return nil
+	}
+	err = b.delete(ctx, tip)
+	if repo.IsStale(err) || failure.Reason(err, "") == v1alpha1.ReasonPushRejected { // another author pushed, or the server keeps the branch
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,227 @@
+package propose
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"stoker.io/stoker/agent/forge"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// pulls are the pull requests into the base branch.
+type pulls struct {
+	forge.Forge
+	branch, base string // without refs/heads/
+}
+
+func (s *Settings) pulls() pulls { return pulls{s.Forge, s.Branch, s.BaseBranch} }
+
+// from returns the pull requests from a branch, without those of forks.
+func (p pulls) from(ctx context.Context, branch string) ([]forge.PullRequest, error) {
+	list, err := p.ByHead(ctx, branch, p.base)
+	return slices.DeleteFunc(list, func(pr forge.PullRequest) bool { return pr.Fork }), err
+}
+
+// find returns the first pull request from a branch that match accepts, or nil.
+func (p pulls) find(ctx context.Context, branch string, match func(pr forge.PullRequest) bool) (*forge.PullRequest, error) {
+	list, err := p.from(ctx, branch)
+	if err != nil {
+		return nil, err
+	}
+	if i := slices.IndexFunc(list, match); i >= 0 {
+		return &list[i], nil
+	}
+	return nil, nil
+}
+
+// numbered returns the pull request with a number if it is one of this gateway's branch, otherwise nil. The number comes from the record,
+// which programs on the gateway can change.
+func (p pulls) numbered(ctx context.Context, number int64) (*forge.PullRequest, error) {
+	return p.find(ctx, p.branch, func(pr forge.PullRequest) bool { return pr.Number == number && pr.Branch == p.branch })
+}
+
+// current returns the open pull request of this gateway's branch, or nil.
+func (p pulls) current(ctx context.Context) (*forge.PullRequest, error) {
+	return p.find(ctx, p.branch, func(pr forge.PullRequest) bool { return pr.State == forge.Open })
+}
+
+// withChange returns the oldest open pull request of another branch with the same change, or nil. It skips the one with the number but.
+func (p pulls) withChange(ctx context.Context, digest string, but int64) (*forge.PullRequest, error) {
+	list, err := p.Open(ctx, p.base)
+	if err != nil {
+		return nil, err
+	}
+	var oldest *forge.PullRequest
+	for i := range list {
+		pr := &list[i]
+		if pr.Number != but && !pr.Fork && pr.Branch != p.branch && digestOf(pr.Body) == digest && (oldest == nil || pr.Number < oldest.Number) {
+			oldest = pr
+		}
+	}
+	return oldest, nil
+}
+
+// retract closes a pull request of this gateway. It removes the digest from the text first: other gateways with the same change then see
+// that no reviewer closed the pull request, and propose the change themselves.
+func (p pulls) retract(ctx context.Context, pr *forge.PullRequest, why string) error {
+	if err := p.Update(ctx, pr.Number, pr.Title, why); err != nil {
+		return err
+	}
+	return p.Close(ctx, pr.Number, why)
+}
+
+// listing opens and updates the pull request of changes that were pushed.
+type listing struct {
+	Env
+	pulls  pulls
+	s      *Settings
+	c      *Changes
+	commit plan.ID // that the gateway runs
+	notes  Notes
+}
+
+// list brings the pull request up to date. The record is durable before each step that others can see.
+func (w *listing) list(ctx context.Context, rec record) (record, error) {
+	var err error
+	if rec.Number > 0 {
+		rec, err = w.update(ctx, rec) // forgets the number if the pull request has ended without the last push
+	}
+	if err == nil && rec.Number == 0 {
+		rec, err = w.open(ctx, rec)
+	}
+	return rec, err
+}
+
+// update updates the text of the pull request. If the pull request was merged with the last push, update records that. If it has ended
+// otherwise, update forgets its number, because the commits pushed since need another one.
+func (w *listing) update(ctx context.Context, rec record) (record, error) {
+	if rec.Shared || rec.TextDigest == rec.Digest {
+		return rec, nil
+	}
+	pr, err := w.pulls.numbered(ctx, rec.Number)
+	switch {
+	case err != nil:
+		return rec, err
+	case pr != nil && pr.State == forge.Merged && pr.Commit == rec.Tip.String():
+		rec.Merged = true
+	case pr == nil || pr.State != forge.Open:
+		rec.Number, rec.URL = 0, ""
+		return rec, nil
+	default:
+		joined, rec, err := w.yield(ctx, rec, pr)
+		if err != nil || joined {
+			return rec, err
+		}
+		if err := w.pulls.Update(ctx, pr.Number, subject(w.s.Identity, w.c), body(w.s.Identity, w.c, w.commit)); err != nil {
+			return rec, err
+		}
+	}
+	rec.TextDigest = rec.Digest
+	return rec, rec.save(w.notes)
+}
+
+// open opens the pull request, or adopts one that is open: of this branch, or of another gateway with the same change. It records the
+// number only after the last check, so an attempt that ends between creation and check is repeated.
+func (w *listing) open(ctx context.Context, rec record) (record, error) {
+	pr, err := w.pulls.current(ctx)
+	if err != nil {
+		return rec, err
+	}
+	result := "adopted"
+	if pr == nil {
+		if err := w.Wait(ctx, openDelay(w.s.String())); err != nil {
+			return rec, err
+		}
+		if other, err := w.pulls.withChange(ctx, w.c.Digest, 0); err != nil {
+			return rec, err
+		} else if other != nil {
+			return w.join(ctx, rec, other)
+		}
+		if pr, result, err = w.create(ctx); err != nil {
+			return rec, err
+		}
+	}
+	if joined, rec, err := w.yield(ctx, rec, pr); err != nil || joined {
+		return rec, err
+	}
+	if rec, err = w.adopt(rec, pr, result); err != nil {
+		return rec, err
+	}
+	if result == "created" {
+		rec.TextDigest = rec.Digest
+	}
+	return w.update(ctx, rec)
+}
+
+// create opens a pull request and returns it with the result "created". If the branch already has one, it returns that and "adopted".
+func (w *listing) create(ctx context.Context) (*forge.PullRequest, string, error) {
+	pr, err := w.pulls.Create(ctx, forge.Draft{
+		Branch: w.s.Branch, Base: w.s.BaseBranch, Labels: w.s.Labels, Title: subject(w.s.Identity, w.c), Body: body(w.s.Identity, w.c, w.commit),
+	})
+	if errors.Is(err, forge.ErrExists) {
+		existing, err := w.pulls.current(ctx)
+		if err == nil && existing != nil {
+			return existing, "adopted", nil
+		}
+		return nil, "", errors.Join(forge.ErrExists, err)
+	}
+	if w.Opened != nil {
+		result := v1alpha1.Reason("ok")
+		if err != nil {
+			result = failure.Reason(err, v1alpha1.ReasonGitUnreachable)
+		}
+		w.Opened(w.s.Provider, string(result))
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	for _, n := range pr.Notes {
+		w.Log.Warn("pull request note", "url", pr.URL, "note", n)
+	}
+	return &pr, "created", nil
+}
+
+// yield closes the pull request of this gateway if another gateway has an older one with the same change, and reports whether it did.
+func (w *listing) yield(ctx context.Context, rec record, pr *forge.PullRequest) (bool, record, error) {
+	other, err := w.pulls.withChange(ctx, w.c.Digest, pr.Number)
+	if err != nil || other == nil || other.Number > pr.Number {
+		return false, rec, err
+	}
+	if err := w.pulls.retract(ctx, pr, "The same change is proposed by another gateway."); err != nil {
+		return false, rec, err
+	}
+	rec, err = w.join(ctx, rec, other)
+	return true, rec, err
+}
+
+// adopt records a pull request as that of this proposal.
+func (w *listing) adopt(rec record, pr *forge.PullRequest, result string) (record, error) {
+	rec.Number, rec.URL = pr.Number, oneLine(pr.URL, 512)
+	w.Log.Info("pull request "+result, "number", pr.Number, "url", pr.URL)
+	return rec, rec.save(w.notes)
+}
+
+// join follows the pull request of another gateway, and deletes the branch of this one.
+func (w *listing) join(ctx context.Context, rec record, other *forge.PullRequest) (record, error) {
+	tip := rec.Tip
+	rec.Shared, rec.Head, rec.Tip = true, other.Branch, plan.ID{}
+	rec, err := w.adopt(rec, other, "shared")
+	if err != nil {
+		return rec, err
+	}
+	if err := w.s.branch().delete(ctx, tip); !repo.IsStale(err) {
+		return rec, err
+	}
+	return rec, nil
+}
+
+// maxOpenDelay is the longest delay before a gateway opens a pull request, so that another gateway with the same change can be first.
+const maxOpenDelay = 15 * time.Second
+
+// openDelay returns the delay of a gateway, which is always the same.
+func openDelay(name string) time.Duration { return jitter(5*maxOpenDelay, name) - 5*maxOpenDelay }
