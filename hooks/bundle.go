@@ -164,7 +164,7 @@ The command verifies the bundle first. What the registry has already is not sent
 }
 
 // newManCommand returns the command that writes the pages of the archives of a release.
-func newManCommand(c *cli) *cobra.Command {
+func newManCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "man FOLDER",
 		Short:  "Write a manual page for each command",

@@ -167,7 +167,7 @@ unavailable (try again).`,
 			root.AddCommand(command)
 		}
 	}
-	root.AddCommand(newVersionCommand(c), newOptionsCommand(c), newManCommand(c))
+	root.AddCommand(newVersionCommand(c), newOptionsCommand(c), newManCommand())
 	root.SetUsageTemplate(shortUsage.Replace(root.UsageTemplate()))
 	if err := completion.Register(root, c.completionSource()); err != nil { // a defect that the completion test catches: a flag does not exist
 		fmt.Fprintf(c.stderr, "completion: %v\n", err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"path"
 	"strings"
 	"time"
 
@@ -43,9 +44,8 @@ func (b *Bundle) Images() ([]*Image, error) {
 		// The chart has no ref name: a runtime that imports the bundle would unpack it like an image, and fail.
 		name, tag := root.Annotations[ocispec.AnnotationTitle], root.Annotations[ocispec.AnnotationVersion]
 		if ref := root.Annotations[ocispec.AnnotationRefName]; ref != "" {
-			_, last, _ := cutLast(ref, "/")
-			name, tag, _ = cutLast(last, ":")
-			if name == "" {
+			var ok bool
+			if name, tag, ok = strings.Cut(path.Base(ref), ":"); !ok {
 				return nil, fmt.Errorf("%s: %.100q is not a repository with a tag", ocispec.ImageIndexFile, ref)
 			}
 		}
@@ -85,15 +85,6 @@ func (b *Bundle) Images() ([]*Image, error) {
 		}
 	}
 	return images, nil
-}
-
-// cutLast is strings.Cut at the last separator; without one, before is "".
-func cutLast(s, separator string) (before, after string, found bool) {
-	at := strings.LastIndex(s, separator)
-	if at < 0 {
-		return "", s, false
-	}
-	return s[:at], s[at+len(separator):], true
 }
 
 // Registry is where images are pushed to.
