@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -76,6 +77,9 @@ func (w *world) airGap(t *testing.T, begin, version string, more ...string) {
 // anUpgradeAndTheWayBack installs the next release and the first one again, both from the registry. Gateways follow git all the time, whichever
 // version their agents have.
 func anUpgradeAndTheWayBack(t *testing.T, w *world) {
+	if _, err := w.client.CoreV1().Namespaces().Get(w.ctx, vanishes, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+		w.NamespaceNamed(t, vanishes) // the chart has objects there, and another scenario deletes it
+	}
 	p := w.plant(t)
 	p.gatewaySync()
 	set := p.gateways(replicas(1))
