@@ -141,9 +141,7 @@ func newBundlePushCommand(c *cli) *cobra.Command {
 		Long: `Push the images and the chart of a bundle to a registry.
 
 The command verifies the bundle first. What the registry has already is not sent again. It uses the login of docker or podman.`,
-		Example: `  stoker bundle push stoker-0.1.0-bundle.tar registry.example.com/stoker --key cosign.pub
-  helm install stoker oci://registry.example.com/stoker/stoker --namespace stoker-system --create-namespace \
-    --set image.registry=registry.example.com/stoker`,
+		Example: `  stoker bundle push stoker-0.1.0-bundle.tar registry.example.com/stoker --key cosign.pub`,
 		Args: cobra.ExactArgs(2),
 	}
 	var key bundleKey

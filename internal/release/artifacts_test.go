@@ -181,6 +181,12 @@ func TestRelease(t *testing.T) {
 		}
 		assert.Equal(t, said, shell.Type(t, page.Replace(typed[1])), "a second push changes nothing")
 	})
+	t.Run("commands of the reference", func(t *testing.T) {
+		for c := range lines.Of("docs/reference/cli.md") { // sequence: one registry
+			said := shell.Type(t, page.Replace(c.Text))
+			assert.Contains(t, said, "1.2.3", c.Text)
+		}
+	})
 	t.Run("the chart names the images by digest", func(t *testing.T) {
 		chart, err := remote.Image(tag(t, host+"/plant/stoker:1.2.3"))
 		require.NoError(t, err)

@@ -79,6 +79,7 @@ var Ledger = []Entry{
 	under("docs/how-to/argocd.md", "Gateways that do not start", byNodes),
 	NewEntry("docs/how-to/argocd.md", ``, byArgoCD),
 	under("docs/reference/cli.md", "stoker migrate", byMigrate),
+	NewEntry("docs/reference/cli.md", `^stoker bundle `, byRelease),
 	NewEntry("docs/reference/cli.md", `^stoker (check|diff|snapshots)| --audit | /manifest/`, byNodes),
 	NewEntry("docs/reference/cli.md", `^stoker config run`, byProgram),
 	NewEntry("docs/reference/cli.md", `^stoker config `, byConfig),
