@@ -142,7 +142,7 @@ func newBundlePushCommand(c *cli) *cobra.Command {
 
 The command verifies the bundle first. What the registry has already is not sent again. It uses the login of docker or podman.`,
 		Example: `  stoker bundle push stoker-0.1.0-bundle.tar registry.example.com/stoker --key cosign.pub`,
-		Args: cobra.ExactArgs(2),
+		Args:    cobra.ExactArgs(2),
 	}
 	var key bundleKey
 	key.add(command)
