@@ -32,22 +32,17 @@ type Part struct {
 
 const agents = "agents"
 
-// Versions returns the versions of what runs in the cluster, and of the agents of a namespace, or of all if it is "". own is the version of
-// this command.
+// Versions returns the versions of the parts of the installation, and of the agents of a namespace, or of all if it is "". own is the version
+// of this command.
 func Versions(ctx context.Context, c kube.Clients, namespace, own string) ([]Part, error) {
-	parts := []Part{{Name: "stoker", Version: own}}
-	found, err := c.Core.AppsV1().Deployments("").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=stoker"})
-	switch {
-	case apierrors.IsForbidden(err):
-		parts = append(parts, Part{Name: "injector", Problem: "unknown: you may not list Deployments of all namespaces"})
-	case err != nil:
-		return nil, fmt.Errorf("list Deployments: %w", err)
-	default:
-		for i := range found.Items {
-			d := &found.Items[i]
-			parts = append(parts, Part{Name: d.Labels["app.kubernetes.io/component"], Namespace: d.Namespace, Version: d.Labels["app.kubernetes.io/version"]})
+	installed, err := installedParts(ctx, c)
+	if err != nil {
+		if !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) {
+			return nil, err
 		}
+		installed = []Part{{Name: "injector", Problem: "unknown: " + err.Error()}}
 	}
+	parts := append([]Part{{Name: "stoker", Version: own}}, installed...)
 	reports, undecodable, err := kube.SyncReports(c.Dynamic, namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list SyncReports: %w", err)
@@ -66,14 +61,36 @@ func Versions(ctx context.Context, c kube.Clients, namespace, own string) ([]Par
 	return parts, nil
 }
 
-// Compare sets the problem of each part that is too old beside the newest.
+// installedParts returns the Deployments of the namespace that the webhook configuration names. It is an object of the cluster: the owner of
+// another namespace could put any version on a Deployment there.
+func installedParts(ctx context.Context, c kube.Clients) ([]Part, error) {
+	w, err := c.Core.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, injectorName, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	if len(w.Webhooks) == 0 || w.Webhooks[0].ClientConfig.Service == nil {
+		return nil, nil
+	}
+	found, err := c.Core.AppsV1().Deployments(w.Webhooks[0].ClientConfig.Service.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=stoker"})
+	if err != nil {
+		return nil, err
+	}
+	var parts []Part
+	for i := range found.Items {
+		d := &found.Items[i]
+		parts = append(parts, Part{Name: d.Labels["app.kubernetes.io/component"], Namespace: d.Namespace, Version: d.Labels["app.kubernetes.io/version"]})
+	}
+	return parts, nil
+}
+
+// Compare sets the problem of each part that does not work together with the newest. Agents are not the newest: a pod can report any version.
 func Compare(parts []Part) {
 	var newest *semver.Version
 	versions := make([]*semver.Version, len(parts))
 	for i := range parts {
 		if v, err := semver.NewVersion(parts[i].Version); err == nil {
 			versions[i] = v
-			if newest == nil || v.GreaterThan(newest) {
+			if parts[i].Name != agents && (newest == nil || v.GreaterThan(newest)) {
 				newest = v
 			}
 		} else if parts[i].Problem == "" {
@@ -81,14 +98,17 @@ func Compare(parts []Part) {
 		}
 	}
 	for i, v := range versions {
-		if v == nil {
+		if v == nil || newest == nil {
 			continue
 		}
-		most, fix := maxPartSkew, "upgrade it"
+		most, fix := uint64(maxPartSkew), "upgrade it"
 		if parts[i].Name == agents {
 			most, fix = maxAgentSkew, "restart their pods"
 		}
-		if v.Major() != newest.Major() || newest.Minor()-v.Minor() > uint64(most) {
+		switch {
+		case v.GreaterThan(newest):
+			parts[i].Problem = fmt.Sprintf("newer than %s: upgrade the release, or restart their pods", newest)
+		case v.Major() != newest.Major() || newest.Minor()-v.Minor() > most:
 			parts[i].Problem = fmt.Sprintf("too old beside %s: %s", newest, fix)
 		}
 	}
