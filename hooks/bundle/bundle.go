@@ -44,6 +44,7 @@ const (
 
 const (
 	maxEntries  = 10_000
+	maxRoots    = 1000    // manifests of the index: images, chart, and what belongs to them
 	maxManifest = 4 << 20 // bytes of an index, a manifest, the sums or a signature; registries have the same bound
 )
 
@@ -78,6 +79,9 @@ func Open(name string) (_ *Bundle, err error) {
 	}
 	if err := json.Unmarshal(raw, &b.Index); err != nil {
 		return nil, fmt.Errorf("%s: %w", ocispec.ImageIndexFile, err)
+	}
+	if n := len(b.Index.Manifests); n > maxRoots {
+		return nil, fmt.Errorf("%s: %d manifests, and at most %d are read", ocispec.ImageIndexFile, n, maxRoots)
 	}
 	return b, nil
 }

@@ -341,18 +341,21 @@ func testDamage(t *testing.T, file string) {
 		change func(*tar.Header, []byte) []byte
 		says   string
 	}{
-		"a blob":            {flip("blobs/"), "is damaged: its SHA-256 is"},
-		"a file":            {flip("files/install.yaml"), "files/install.yaml is damaged"},
-		"the index":         {func(h *tar.Header, c []byte) []byte { return rewritten(h, c, "index.json", "ghcr.io/", "evil.io/") }, "index.json is damaged"},
-		"a missing blob":    {without("blobs/"), "is not in the bundle"},
-		"a missing file":    {without("files/"), "is missing, but SHA256SUMS names it"},
-		"missing sums":      {without("SHA256SUMS"), "SHA256SUMS is missing"},
-		"a file more":       {rename("files/install.yaml", "files/other.yaml"), "files/other.yaml is not in SHA256SUMS"},
-		"a path outside":    {rename("files/install.yaml", "../install.yaml"), "is not a plain file inside of the archive"},
-		"an absolute path":  {rename("files/install.yaml", "/etc/passwd"), "is not a plain file inside of the archive"},
-		"a name twice":      {rename("files/install.yaml", "index.json"), "is there twice"},
-		"a link":            {func(h *tar.Header, c []byte) []byte { return linked(h, c) }, "is not a plain file inside of the archive"},
-		"no layout":         {without("index.json"), "index.json is missing"},
+		"a blob":           {flip("blobs/"), "is damaged: its SHA-256 is"},
+		"a file":           {flip("files/install.yaml"), "files/install.yaml is damaged"},
+		"the index":        {func(h *tar.Header, c []byte) []byte { return rewritten(h, c, "index.json", "ghcr.io/", "evil.io/") }, "index.json is damaged"},
+		"a missing blob":   {without("blobs/"), "is not in the bundle"},
+		"a missing file":   {without("files/"), "is missing, but SHA256SUMS names it"},
+		"missing sums":     {without("SHA256SUMS"), "SHA256SUMS is missing"},
+		"a file more":      {rename("files/install.yaml", "files/other.yaml"), "files/other.yaml is not in SHA256SUMS"},
+		"a path outside":   {rename("files/install.yaml", "../install.yaml"), "is not a plain file inside of the archive"},
+		"an absolute path": {rename("files/install.yaml", "/etc/passwd"), "is not a plain file inside of the archive"},
+		"a name twice":     {rename("files/install.yaml", "index.json"), "is there twice"},
+		"a link":           {func(h *tar.Header, c []byte) []byte { return linked(h, c) }, "is not a plain file inside of the archive"},
+		"no layout":        {without("index.json"), "index.json is missing"},
+		"too many manifests": {func(h *tar.Header, c []byte) []byte {
+			return replaced(h, c, "index.json", `{"manifests":[`+strings.Repeat(`{},`, 1000)+`{}]}`)
+		}, "index.json: 1001 manifests, and at most 1000 are read"},
 		"an index of words": {func(h *tar.Header, c []byte) []byte { return replaced(h, c, "index.json", "words") }, "index.json: invalid character"},
 	} {
 		t.Run(name, func(t *testing.T) {
