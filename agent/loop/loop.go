@@ -75,10 +75,10 @@ type Loop struct {
 	decision Decision
 	attempt  attempt
 	drift    driftCheck
-	// proposal is what the proposer showed last; nil if there is none. proposalDue is when to call propose again; zero means after the
-	// next comparison.
-	proposer    *propose.Proposer
-	proposal    *v1alpha1.Proposal
+	proposer *propose.Proposer
+	// proposal is the proposal for the status, or nil.
+	proposal *v1alpha1.Proposal
+	// proposalDue is the time of the next call of propose. If it is zero, propose runs after the next comparison.
 	proposalDue time.Time
 	uploads     uploads
 	// dirOpen reports whether the data directory is open. onDisk is the commit that it had when it was opened. attempt,
