@@ -1,6 +1,7 @@
 package sync_test
 
 import (
+	"bytes"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/record"
 	"stoker.io/stoker/agent/sync"
@@ -148,8 +150,8 @@ func TestGatesNeedEvidence(t *testing.T) {
 // outside, and "dir" a directory with a file.
 var stokerFiles = map[string]func(g *gated) string{
 	"manifest":        func(*gated) string { return "stokerm1" },
-	"journal":         func(*gated) string { return "stokerj1" },
-	"undo":            func(*gated) string { return "stokerj1" },
+	"journal":         forgedJournal,
+	"undo":            forgedJournal,
 	"staging":         func(*gated) string { return "link" },
 	"areas":           func(*gated) string { return "../outside\n/etc\nprojects/../..\n" },
 	"modes":           func(*gated) string { return "dir" },
@@ -173,6 +175,25 @@ var stokerFiles = map[string]func(g *gated) string{
 	"note-pair-brought":    func(*gated) string { return view + "\n" + db + "/config.json\n" },
 	"note-startup":         func(*gated) string { return `{"wait":true,"deadline":9223372036854775807}` },
 	"note-proposal":        func(*gated) string { return `{"branch":"main","number":1}` },
+}
+
+// forgedJournal is the valid journal of a sync that delivers the target completely and has no file left to move. It follows the manifest
+// that is there.
+func forgedJournal(g *gated) string {
+	g.t.Helper()
+	f, err := os.Open(filepath.Join(g.data, ".stoker", format.ManifestFile))
+	require.NoError(g.t, err)
+	defer func() { _ = f.Close() }()
+	m, err := format.OpenManifest(f, 1<<20)
+	require.NoError(g.t, err)
+	h := m.Header()
+	h.Commit, h.Complete, h.Earlier = g.target.Commit, true, []plan.ID{g.first, g.target.Commit}
+	var b bytes.Buffer
+	require.NoError(g.t, (&format.Journal{Header: h, LostFolder: "20261120T063000.000Z-0123456", Areas: []string{""},
+		Dirs: []format.Directory{{Path: "projects", Create: true, Perm: 0o755}}, Steps: []format.Step{{Kind: format.StepMkdir}}, Base: format.BaseOf(m)}).Encode(&b))
+	_, err = format.DecodeJournal(bytes.NewReader(b.Bytes()), int64(b.Len()), 1<<20)
+	require.NoError(g.t, err)
+	return b.String()
 }
 
 // F30: whatever a program of the gateway writes to a file in .stoker, no gate is passed, nothing outside the data directory changes, and the
