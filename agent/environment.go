@@ -24,6 +24,7 @@ type environment struct {
 	TLS                           bool
 	Period                        time.Duration
 	SecretsDir, PodInfoDir        string
+	KeyDir                        string
 	Mounts                        []string
 	Secrets                       map[string]bool // by NAME/KEY
 	Files                         map[secretrefs.Field]string
@@ -106,6 +107,7 @@ func (e *environment) variables() []variable {
 			}
 			return nil
 		}},
+		{"KEY_DIR", false, text(&e.KeyDir)},
 		{"PODINFO_DIR", false, text(&e.PodInfoDir)},
 		{"GATEWAY_MOUNTS", false, func(v string) error {
 			if json.Unmarshal([]byte(v), &e.Mounts) != nil {

@@ -12,10 +12,12 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"stoker.io/stoker/agent/apikey"
 	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/loop"
@@ -89,11 +91,16 @@ func standAlone(ctx context.Context, s settings, screen *screen) (int, error) {
 			return exitFailed, err
 		}
 	}
+	var key *apikey.Key
+	if dir, err := s.repoDir(); err == nil && !s.DryRun {
+		key = apikey.New(dir, time.Now)
+	}
 	runner := standalone.New(standalone.Config{
 		File:    s.File,
 		Version: version,
 		Gateway: standalone.Identity{Name: s.GatewayName, Profile: s.Profile, Labels: s.Labels, Annotations: s.Annotations},
 		Secrets: connect.LocalSecrets{Files: s.Secrets, Dir: filepath.Join(filepath.Dir(s.File), "secrets")},
+		Key:     key,
 
 		GatewayURL: s.GatewayURL, DryRun: s.DryRun, Engine: engine, Log: log, OnState: screen.state,
 		Remote:  remoteOptions(s, log),

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -11,12 +12,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 
+	"stoker.io/stoker/agent/apikey"
 	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/follow"
 	"stoker.io/stoker/agent/lead"
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/internal/kube"
@@ -68,6 +71,10 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 	reg := daemon.Registry()
 	agentMetrics := metrics.NewAgent(reg, version, env.PodNamespace, env.GatewaySync, env.Gateway)
 	secrets := connect.Mounted{Dir: env.SecretsDir, Keys: env.Secrets, Files: env.Files}
+	var key *apikey.Key
+	if env.KeyDir != "" {
+		key = apikey.New(env.KeyDir, time.Now)
+	}
 	leading, err := lead.New(lead.Config{
 		Namespace: env.PodNamespace, GatewaySync: env.GatewaySync, Pod: env.PodName, Clients: clients, Store: store, Log: log,
 		SecretFiles: secrets.FilesToWatch(),
@@ -87,7 +94,7 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 		},
 		Version: version, PodInfo: env.PodInfoDir, Port: env.Port, TLS: env.TLS, Period: env.Period,
 		StartupFile: filepath.Join(env.RepoPath, "startup.json"),
-		API:         clients.Dynamic, Secrets: secrets, SecretFiles: secrets.FilesToWatch(), Remote: remoteOptions(s, log), Engine: engine,
+		API:         clients.Dynamic, Secrets: secrets, Key: key, SecretFiles: secrets.FilesToWatch(), Remote: remoteOptions(s, log), Engine: engine,
 		Log: log, Metrics: agentMetrics, OnSyncTarget: leading.Saw, OnState: screen.state,
 	})
 	if err != nil {
@@ -119,7 +126,11 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 		return exitFailed, err
 	}
 	endBoot()
-	return exitDone, serveAndRun(ctx, servers, loops...)
+	err = serveAndRun(ctx, servers, loops...)
+	if errors.Is(err, follow.ErrRestartGateway) {
+		return gatewaypod.ExitRestartGateway, err
+	}
+	return exitDone, err
 }
 
 // bootStep runs do until ctx ends. It then abandons the goroutine of do, because the process exits.

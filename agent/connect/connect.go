@@ -8,6 +8,7 @@ import (
 	"iter"
 	"log/slog"
 
+	"stoker.io/stoker/agent/apikey"
 	"stoker.io/stoker/agent/gitauth"
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/repo"
@@ -21,17 +22,30 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// New creates the connections of a sync. An empty gatewayURL means no gateway, only files. The caller must close the Remote.
-func New(spec *v1alpha1.GatewaySyncSpec, gatewayURL string, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) (sync.Connections, error) {
+// Gateway is the gateway of an agent.
+type Gateway struct {
+	URL string      // "" means no gateway, only files
+	Key *apikey.Key // for spec.gateway.api.managed; nil if this agent can make none
+}
+
+// New creates the connections of a sync. The caller must close the Remote.
+func New(spec *v1alpha1.GatewaySyncSpec, gateway Gateway, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) (sync.Connections, error) {
 	remote, err := Git(spec.Git, secrets, o)
 	if err != nil {
 		return sync.Connections{}, err
 	}
 	c := sync.Connections{Remote: remote, Webhook: validation(spec.Validation, secrets), Verifier: Verifier(spec.Git.Verify, secrets)}
-	if gatewayURL == "" {
+	if gateway.URL == "" {
 		return c, nil
 	}
-	cfg := ignition.Config{URL: gatewayURL, Log: log}
+	cfg := ignition.Config{URL: gateway.URL, Log: log}
+	if spec.Gateway.ManagedKey() {
+		if gateway.Key == nil {
+			err := failure.New(v1alpha1.ReasonPodRestartNeeded, "spec.gateway.api.managed: the pod is older than the setting, so that its agent can keep no API key: restart the pod; a dry run makes none")
+			return sync.Connections{}, errors.Join(err, remote.Close())
+		}
+		c.HasAPIToken, cfg.Key, cfg.Rejected = true, gateway.Key.Read, gateway.Key.Rejected
+	}
 	if ref := spec.Gateway.APIKey(); ref != nil {
 		c.HasAPIToken = true
 		cfg.Key = func() (secret.String, error) {

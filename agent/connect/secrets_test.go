@@ -205,7 +205,7 @@ func TestReachable(t *testing.T) {
 			if name == "sshKey" || name == "knownHosts" {
 				spec.Git.Repo = "ssh://git@git.example.com/plant.git"
 			}
-			p, err := New(&spec, "http://127.0.0.1:8088", Mounted{Dir: dir}, repo.RemoteOptions{}, slog.New(slog.DiscardHandler))
+			p, err := New(&spec, Gateway{URL: "http://127.0.0.1:8088"}, Mounted{Dir: dir}, repo.RemoteOptions{}, slog.New(slog.DiscardHandler))
 			require.NoError(t, err, name)
 			assert.NoError(t, p.Remote.Close())
 		})

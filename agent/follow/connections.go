@@ -22,7 +22,8 @@ func (c *connections) update(config *Config, gs *v1alpha1.GatewaySync) error {
 	if c.madeFor == gs {
 		return nil
 	}
-	made, err := connect.New(&gs.Spec, gatewayURL(&gs.Spec.Gateway, config.Port, config.TLS), config.Secrets, config.Remote, config.Log)
+	gateway := connect.Gateway{URL: gatewayURL(&gs.Spec.Gateway, config.Port, config.TLS), Key: config.Key}
+	made, err := connect.New(&gs.Spec, gateway, config.Secrets, config.Remote, config.Log)
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,10 @@ import (
 // Decide implements loop.Source.
 func (f *Follower) Decide(ctx context.Context, changed bool) loop.Decision {
 	f.pod.reload(f.Log)
+	if f.Key != nil && !f.startup.state.Unseeded {
+		f.updateKey()
+		f.restartGateway(f.end)
+	}
 	f.startup.checkVolume()
 	d := f.decide(ctx, changed)
 	d.Order = f.started(d.Order)

@@ -7,6 +7,7 @@ package follow
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	gosync "sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 
 	"k8s.io/client-go/dynamic"
 
+	"stoker.io/stoker/agent/apikey"
 	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
@@ -53,7 +55,8 @@ type Config struct {
 	StartupFile string
 	API         dynamic.Interface
 	Secrets     connect.Secrets
-	SecretFiles []string // files that change with a secret
+	Key         *apikey.Key // for spec.gateway.api.managed; nil if the pod has no place for it
+	SecretFiles []string    // files that change with a secret
 	Remote      repo.RemoteOptions
 	Engine      *sync.Engine
 	Log         *slog.Logger
@@ -85,10 +88,12 @@ type Follower struct {
 	connections  connections
 	proposals    connect.ProposalSettingsCache
 	current      currentOrder
-	reportTarget *instruction // what the report is about, if not the order's target
-	refilling    bool         // a new volume gets the commit of the lost one first
-	listed       bool         // the API server had answered in the last iteration
-	logged       string       // the last logged reason why the gateway stays as it is
+	reportTarget *instruction            // what the report is about, if not the order's target
+	end          context.CancelCauseFunc // ends Run
+	restart      atomic.Bool             // the key needs another start of the gateway
+	refilling    bool                    // a new volume gets the commit of the lost one first
+	listed       bool                    // the API server had answered in the last iteration
+	logged       string                  // the last logged reason why the gateway stays as it is
 }
 
 // New returns a Follower. It sends nothing yet.
@@ -127,14 +132,18 @@ func (f *Follower) State() loop.State { return f.loop.State() }
 // flushTimeout is the time limit of the last report when the agent stops.
 const flushTimeout = 3 * time.Second
 
-// Run follows the SyncTarget until ctx is done. It then finishes or rolls back a running sync, and reports its outcome before it returns.
+// Run follows the SyncTarget until ctx is done, or the gateway has to start once more (ErrRestartGateway). It then finishes or rolls back a
+// running sync, and reports its outcome before it returns.
 func (f *Follower) Run(ctx context.Context) error {
 	f.pod.watch(f.PodInfo, f.Log)
 	defer f.pod.watcher.Close()
 	f.secrets = file.Watch(f.Log, f.SecretFiles...)
 	defer f.secrets.Close()
+	f.watchKey()
+	f.updateKey()
 	f.startup.checkVolume()
 
+	ctx, f.end = context.WithCancelCause(ctx)
 	reporting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	watching, unwatch := context.WithCancel(context.WithoutCancel(ctx))
 	var running gosync.WaitGroup
@@ -148,6 +157,9 @@ func (f *Follower) Run(ctx context.Context) error {
 	final, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
 	f.report.flush(final)
+	if errors.Is(context.Cause(ctx), ErrRestartGateway) {
+		return ErrRestartGateway
+	}
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -318,6 +319,7 @@ type agent struct {
 	reg      *prometheus.Registry
 	log      *program.Log
 	traffic  *traffic
+	ended    chan error // gets the result of Run
 	end      func()
 }
 
@@ -401,13 +403,13 @@ func (p *pod) start(change ...func(*Config)) *agent {
 	require.NoError(t, err)
 	a.http = httptest.NewServer(loop.Handler(a.follower.Routes()))
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- a.follower.Run(ctx) }()
+	a.ended = make(chan error, 1)
+	go func() { a.ended <- a.follower.Run(ctx) }()
 	a.end = gosync.OnceFunc(func() {
 		cancel()
 		select {
-		case err := <-ended:
-			assert.NoError(t, err)
+		case err := <-a.ended:
+			assert.True(t, err == nil || errors.Is(err, ErrRestartGateway), "%v", err)
 		case <-time.After(liveness):
 			t.Error("the follower does not end")
 			return

@@ -33,8 +33,10 @@ type Config struct {
 	// Key returns the API token, <name>:<key>. The client calls it for each request, so a rotated token takes effect
 	// immediately. If nil, the client sends no token, and only Ping and Platform work.
 	Key func() (secret.String, error)
-	TLS TLS
-	Log *slog.Logger
+	// Rejected says why the gateway may have rejected the token (401, 403); nil for general advice.
+	Rejected func() error
+	TLS      TLS
+	Log      *slog.Logger
 	// Timeout bounds one request including its response. Default 10 s.
 	Timeout time.Duration
 	// PollInterval is the first pause between two polls of a scan. It grows up to eightfold.

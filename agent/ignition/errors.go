@@ -68,6 +68,8 @@ func (c *Client) refused(ctx context.Context, r call, got answer, key secret.Str
 	switch {
 	case got.status >= 300 && got.status < 400:
 		return redirected(c.base, cause, location)
+	case (got.status == http.StatusUnauthorized || got.status == http.StatusForbidden) && !r.public && c.cfg.Rejected != nil:
+		return fmt.Errorf("%w: %w", c.cfg.Rejected(), cause)
 	case got.status == http.StatusUnauthorized && !r.public:
 		return failure.New(v1alpha1.ReasonGatewayForbidden, "%s: %w", adviceUnauthorized(key), cause)
 	case got.status == http.StatusForbidden && !r.public:
@@ -111,7 +113,7 @@ func adviceUnauthorized(key secret.String) string {
 	name, value, named := strings.Cut(key.Reveal(), ":")
 	switch {
 	case key.Empty():
-		return "the gateway requires an API token: set spec.gateway.api.secretName"
+		return "the gateway requires an API token: set spec.gateway.api"
 	case !named || name == "" || value == "":
 		return "the gateway rejects the API token: its name is missing; the format is <name>:<key>, as the gateway showed it"
 	}

@@ -2,9 +2,12 @@ package standalone
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"syscall"
 	"time"
 
+	"stoker.io/stoker/agent/apikey"
 	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/repo"
@@ -24,6 +27,7 @@ type Config struct {
 	Gateway    Identity
 	GatewayURL string // "" for files only
 	Secrets    connect.LocalSecrets
+	Key        *apikey.Key // for spec.gateway.api.managed; nil if this run makes none
 	DryRun     bool
 	Engine     *sync.Engine
 	Remote     repo.RemoteOptions
@@ -91,6 +95,12 @@ func (l *Loop) Decide(ctx context.Context, changed bool) loop.Decision {
 		return loop.Decision{Problems: l.problems()}
 	}
 	l.checkSecrets()
+	if l.Key != nil && l.GatewayURL != "" && l.spec.gs.Spec.Gateway.ManagedKey() {
+		l.Key.Update(l.Engine.Open, func() bool {
+			_, err := l.spec.connections.Gateway.Ping(ctx)
+			return !errors.Is(err, syscall.ECONNREFUSED)
+		}, l.Log)
+	}
 	l.resolve(ctx)
 	return loop.Decision{Order: l.currentOrder(), Problems: l.problems(), Due: l.target.due}
 }

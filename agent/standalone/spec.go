@@ -106,7 +106,7 @@ func (l *Loop) apply(raw []byte) error {
 		return err
 	}
 	eff.DryRun = eff.DryRun || l.DryRun
-	connections, err := connect.New(&gs.Spec, l.GatewayURL, l.Secrets, l.Remote, l.Log)
+	connections, err := connect.New(&gs.Spec, connect.Gateway{URL: l.GatewayURL, Key: l.Key}, l.Secrets, l.Remote, l.Log)
 	if err != nil {
 		return err
 	}

@@ -173,6 +173,7 @@ var stokerFiles = map[string]func(g *gated) string{
 	"note-standby":         func(*gated) string { return "Backup" },
 	"note-pair-known":      func(*gated) string { return view + "\n" + db + "/config.json\n" },
 	"note-pair-brought":    func(*gated) string { return view + "\n" + db + "/config.json\n" },
+	"note-api-key":         func(*gated) string { return "another pod" },
 	"note-startup":         func(*gated) string { return `{"wait":true,"deadline":9223372036854775807}` },
 	"note-proposal":        func(*gated) string { return `{"branch":"main","number":1}` },
 }

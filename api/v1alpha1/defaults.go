@@ -43,13 +43,16 @@ func (g *GatewaySpec) EffectivePort() int32 {
 	return *g.Port
 }
 
-// APIKey returns the reference to the gateway's API token; nil if there is none.
+// APIKey returns the reference to the Secret with the gateway's API token; nil if there is none.
 func (g *GatewaySpec) APIKey() *SecretKeyRef {
-	if g.API == nil {
+	if g.API == nil || g.API.SecretName == "" {
 		return nil
 	}
 	return &SecretKeyRef{Name: g.API.SecretName, Key: cmp.Or(g.API.SecretKey, DefaultAPISecretKey)}
 }
+
+// ManagedKey reports whether the agent makes the gateway's API token.
+func (g *GatewaySpec) ManagedKey() bool { return g.API != nil && g.API.Managed }
 
 // User returns the user name for the token.
 func (t *TokenAuth) User() string { return cmp.Or(t.Username, DefaultTokenUsername) }

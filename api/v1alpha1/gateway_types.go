@@ -15,7 +15,7 @@ type GatewaySpec struct {
 	// How the gateway's certificate is checked. Ignored without tls.
 	// +optional
 	TLSConfig *GatewayTLSConfig `json:"tlsConfig,omitempty"`
-	// The Secret with the gateway's API token, which is name:key, as Ignition shows it.
+	// The API token with which the agent asks the gateway: one of your own, from a Secret, or one that the agent makes.
 	// +optional
 	API *GatewayAPI `json:"api,omitempty"`
 }
@@ -35,18 +35,24 @@ type GatewayTLSConfig struct {
 	InsecureSkipVerify bool `json:"insecureSkipVerify,omitempty"`
 }
 
-// GatewayAPI names the Secret with the gateway's API token.
+// GatewayAPI says which API token the agent uses.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.secretName) != (has(self.managed) && self.managed)",message="set one of secretName and managed"
 type GatewayAPI struct {
-	// Name of the Secret.
-	// +required
+	// Name of the Secret with the token, which is name:key, as Ignition shows it.
+	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
-	SecretName string `json:"secretName"`
+	SecretName string `json:"secretName,omitempty"`
 	// Key within the Secret.
 	// +optional
 	// +kubebuilder:default="apiKey"
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[-._a-zA-Z0-9]+$`
 	SecretKey string `json:"secretKey,omitempty"`
+	// If true, each agent makes a key for its own gateway, new at every start of the pod, and grants it the gateway's permissions. It needs
+	// Ignition 8.3, and pods that were created since.
+	// +optional
+	Managed bool `json:"managed,omitempty"`
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"stoker.io/stoker/api/v1alpha1/effective"
@@ -19,6 +20,7 @@ const (
 	dataPath   = "/ignition-data"
 	repoPath   = "/repo"
 	secretsDir = "/etc/stoker/secrets"
+	keyDir     = "/var/run/stoker"
 	podinfoDir = "/etc/podinfo"
 	tokenDir   = "/var/run/secrets/kubernetes.io/serviceaccount"
 	tmpDir     = "/tmp"
@@ -29,6 +31,10 @@ const (
 	volumeTmp     = "stoker-tmp"
 	volumePodinfo = "stoker-podinfo"
 	volumeToken   = "stoker-token"
+	volumeKey     = "stoker-key"
+
+	// keySize bounds the volume with the agent's API key, in bytes.
+	keySize = 64 << 10
 
 	// PortHealth is the name of the agent's port for probes.
 	PortHealth = gatewaypod.AgentHealthPort
@@ -67,6 +73,11 @@ func (s *sidecar) volumes() []corev1.Volume {
 			},
 		}}},
 	}
+	if s.gs.Spec.Gateway.ManagedKey() { // in memory, so that the key ends with the pod
+		list = append(list, corev1.Volume{Name: volumeKey, VolumeSource: corev1.VolumeSource{
+			EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: resource.NewQuantity(keySize, resource.BinarySI)},
+		}})
+	}
 	for i, v := range s.secrets {
 		list = append(list, v.volume(i))
 	}
@@ -81,6 +92,9 @@ func (s *sidecar) mounts() []corev1.VolumeMount {
 		corev1.VolumeMount{Name: volumePodinfo, MountPath: podinfoDir, ReadOnly: true},
 		corev1.VolumeMount{Name: volumeToken, MountPath: tokenDir, ReadOnly: true},
 	)
+	if s.gs.Spec.Gateway.ManagedKey() {
+		mounts = append(mounts, corev1.VolumeMount{Name: volumeKey, MountPath: keyDir})
+	}
 	for i, v := range s.secrets {
 		mounts = append(mounts, corev1.VolumeMount{Name: v.volumeName(i), MountPath: secretsDir + "/" + v.folder, ReadOnly: true})
 	}
@@ -112,6 +126,9 @@ func (s *sidecar) identity() []corev1.EnvVar {
 		value("SECRETS_DIR", secretsDir),
 		value("SECRETS", secretKeys(s.secrets)),
 		value("PODINFO_DIR", podinfoDir),
+	}
+	if s.gs.Spec.Gateway.ManagedKey() {
+		env = append(env, value("KEY_DIR", keyDir))
 	}
 	if len(s.data.unwritable) > 0 {
 		env = append(env, value("GATEWAY_MOUNTS", encodePaths(s.data.unwritable)))

@@ -34,6 +34,20 @@ type data struct {
 	unwritable []string
 }
 
+// KeepsData reports whether the data volume of an injected pod outlives the pod.
+func KeepsData(pod *corev1.Pod) bool {
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; c.Name == Container {
+			for _, m := range c.VolumeMounts {
+				if v := findVolume(pod, m.Name); m.MountPath == dataPath && v != nil {
+					return v.EmptyDir == nil && v.Ephemeral == nil
+				}
+			}
+		}
+	}
+	return false
+}
+
 // findData finds the container that runs the gateway and its data volume.
 func findData(pod *corev1.Pod) (data, Decision) {
 	want, _ := gatewaypod.Annotation(pod.Annotations, v1alpha1.AnnotationDataVolume)

@@ -28,9 +28,10 @@ type namespace struct {
 
 	syncs map[types.UID]bool // the GatewaySyncs of the last check that found any
 
-	decided  map[types.UID]verdict
-	endTimes map[types.UID]time.Time // evicted pods: when they should end, or when their successor was last seen
-	locks    map[types.UID]lock      // by GatewaySync
+	decided   map[types.UID]verdict
+	restarted map[string]time.Time    // pods that were evicted because their gateways had to start once more
+	endTimes  map[types.UID]time.Time // evicted pods: when they should end, or when their successor was last seen
+	locks     map[types.UID]lock      // by GatewaySync
 	// without are the pods without an agent and why they have none, as of this check.
 	without map[types.UID]string
 
@@ -61,7 +62,7 @@ func (u *Reconciler) namespace(name string, syncs map[types.UID]bool) *namespace
 	if !ok {
 		// There may be a RoleBinding from an earlier replica.
 		n = &namespace{name: name, since: time.Now(), bound: u.AutoBind, accounts: map[string]time.Time{}, decided: map[types.UID]verdict{},
-			endTimes: map[types.UID]time.Time{}, locks: map[types.UID]lock{}}
+			restarted: map[string]time.Time{}, endTimes: map[types.UID]time.Time{}, locks: map[types.UID]lock{}}
 		u.namespaces[name] = n
 	}
 	if len(syncs) > 0 {
@@ -134,6 +135,11 @@ func (n *namespace) tidy(all []*v1alpha1.GatewaySync, pods []*corev1.Pod, now ti
 	for uid, at := range n.endTimes {
 		if now.Sub(at) > recordLifetime {
 			delete(n.endTimes, uid)
+		}
+	}
+	for name, at := range n.restarted {
+		if now.Sub(at) > recordLifetime {
+			delete(n.restarted, name)
 		}
 	}
 	for uid := range n.locks {

@@ -61,10 +61,21 @@ func slim(obj any) (any, error) {
 		if status.State.Waiting != nil {
 			kept.State.Waiting = &corev1.ContainerStateWaiting{Reason: status.State.Waiting.Reason}
 		}
+		for _, ended := range []*corev1.ContainerStateTerminated{status.State.Terminated, status.LastTerminationState.Terminated} {
+			if ended != nil && ended.ExitCode == gatewaypod.ExitRestartGateway {
+				kept.LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: ended.ExitCode}
+			}
+		}
 		s.Status.InitContainerStatuses = []corev1.ContainerStatus{kept}
 	}
 	s.Status.Message = kube.Stuck(p)
 	return s, nil
+}
+
+// needsStart reports whether the agent of a pod has ended because its gateway has to start once more: see gatewaypod.ExitRestartGateway.
+func needsStart(p *corev1.Pod) bool {
+	status := agentStatus(p)
+	return status != nil && status.LastTerminationState.Terminated != nil
 }
 
 // requestsAgent reports whether a pod asks for an agent.

@@ -19,6 +19,10 @@ import (
 	"stoker.io/stoker/injector/inject"
 )
 
+// maxKeyRestartAge is the age up to which a pod may be evicted so that its gateway accepts the agent's API key. It is longer than
+// maxEvictionAge, because the gateways of a new fleet start one after the other, and such a gateway is new.
+const maxKeyRestartAge = time.Hour
+
 // minPodAge is how old the youngest pod of an owner must be before one of its pods is evicted. The successor is recognized because it
 // is created later than all of them, and creation times have a resolution of one second.
 const minPodAge = 2 * time.Second
@@ -29,6 +33,24 @@ const (
 	foreign         = "the container " + inject.Container + " of the pod is another program, because it has no variable POD_UID (docs/how-to/migration.md)"
 	tooOldToEvict   = ", and the pod is too old to be evicted"
 )
+
+// purpose is why a pod is evicted.
+type purpose struct {
+	cause  string        // why the pod has to be replaced
+	gain   string        // what its successor does
+	maxAge time.Duration // of a pod that may be evicted
+	reason v1alpha1.Reason
+}
+
+// toInject is the purpose of evicting a pod without an agent.
+func toInject(cause string) purpose {
+	return purpose{cause, "gets an agent", maxEvictionAge, v1alpha1.ReasonMissingSidecar}
+}
+
+// toAccept is the purpose of evicting a pod whose gateway has to start once more.
+func toAccept() purpose {
+	return purpose{"its gateway has to start once more to accept the agent's API key", "accepts it", maxKeyRestartAge, v1alpha1.ReasonGatewayForbidden}
+}
 
 // verdict is why a pod has no agent. It is valid as long as the GatewaySync does not change.
 type verdict struct {
@@ -51,7 +73,13 @@ func (u *Reconciler) repairPods(ctx context.Context, n *namespace, all []*v1alph
 	}
 	var errs []error
 	for _, p := range pods.live {
-		if !requestsAgent(p) || inject.Has(p) {
+		if inject.Has(p) {
+			later, err := u.repairKey(ctx, n, all, p, pods, replacements)
+			soon = soon || later
+			errs = append(errs, err)
+			continue
+		}
+		if !requestsAgent(p) {
 			continue
 		}
 		d, gs, err := u.decide(ctx, n, all, p, now)
@@ -61,7 +89,7 @@ func (u *Reconciler) repairPods(ctx context.Context, n *namespace, all []*v1alph
 		}
 		if d.reason == "" {
 			var later bool
-			d, later, err = u.repair(ctx, gs, p, d.cause, pods, replacements)
+			d, later, err = u.repair(ctx, gs, p, toInject(d.cause), pods, replacements)
 			soon = soon || later
 			errs = append(errs, err)
 		}
@@ -116,26 +144,51 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-// repair evicts a young pod that would be injected today, so that its owner creates it again. The returned reason is empty if
-// it was or will be evicted.
-func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1.Pod, cause string, pods podIndex, replacements map[string]replacement) (d verdict, soon bool, err error) {
+// repairKey evicts a pod whose gateway has to start once more to accept the API key that its agent makes. A pod is evicted only if its
+// GatewaySync asks for such a key, and if its volume outlives it: otherwise the successor would need a start again. The agent asks once for each
+// volume; in addition, a name is evicted for this purpose at most once an hour.
+func (u *Reconciler) repairKey(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, p *corev1.Pod, pods podIndex, replacements map[string]replacement) (soon bool, err error) {
+	i := slices.IndexFunc(all, func(gs *v1alpha1.GatewaySync) bool { return belongs(p, gs, all) })
+	now := u.Now()
+	if !needsStart(p) || i < 0 || !all[i].Spec.Gateway.ManagedKey() || now.Sub(n.restarted[p.Name]) < maxKeyRestartAge {
+		return false, nil
+	}
+	gs := all[i]
+	whole, err := u.Core.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
+	if err != nil || whole.UID != p.UID {
+		return false, ignoreNotFound(err)
+	}
+	d := verdict{reason: v1alpha1.ReasonGatewayForbidden, message: toAccept().cause + ", and the injector does not evict it, because its data volume ends with it: use a volume that stays, or name a key of your own in spec.gateway.api.secretName"}
+	if inject.KeepsData(whole) {
+		if d, soon, err = u.repair(ctx, gs, p, toAccept(), pods, replacements); d.reason == "" {
+			if e, ok := u.ledger.of(gs.UID); ok && e.UID == p.UID {
+				n.restarted[p.Name] = now
+			}
+			return soon, err
+		}
+	}
+	return soon, errors.Join(err, u.podEvent(ctx, p, gs, corev1.EventTypeWarning, v1alpha1.EventRepairStopped, "Evict", string(d.reason), d.message))
+}
+
+// repair evicts a young pod for a purpose, so that its owner creates it again. The returned reason is empty if it was or will be evicted.
+func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1.Pod, why purpose, pods podIndex, replacements map[string]replacement) (d verdict, soon bool, err error) {
 	if gs == nil {
 		return verdict{}, false, nil // the pod is gone
 	}
-	owner, now := metav1.GetControllerOfNoCopy(p), u.Now()
-	lacks := func(why string) verdict { return verdict{reason: v1alpha1.ReasonMissingSidecar, message: why} }
-	restart := func(why string) verdict {
-		return lacks(why + "; delete the pod when convenient, and its successor gets an agent")
+	owner, now, cause := metav1.GetControllerOfNoCopy(p), u.Now(), why.cause
+	lacks := func(text string) verdict { return verdict{reason: why.reason, message: text} }
+	restart := func(text string) verdict {
+		return lacks(text + "; delete the pod when convenient, and its successor " + why.gain)
 	}
 	switch t := replacements[gs.Name]; {
 	case owner == nil:
 		return restart(cause + ", and it has no owner that would recreate it"), false, nil
 	case !recreatesPods(owner):
 		return lacks(cause + ". The injector does not evict it, because " + owner.Kind + " " + owner.Name +
-			" may not recreate it; a new pod gets an agent"), false, nil
+			" may not recreate it; a new pod " + why.gain), false, nil
 	case u.Repair != RepairEvict:
 		return restart(cause), false, nil
-	case now.Sub(p.CreationTimestamp.Time) >= maxEvictionAge:
+	case now.Sub(p.CreationTimestamp.Time) >= why.maxAge:
 		return restart(cause + tooOldToEvict), false, nil
 	case t.stuck:
 		return lacks("the injector does not evict it yet: " + t.wait), false, nil
@@ -148,7 +201,7 @@ func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *co
 	}
 	// Each eviction is recorded before it is made. A dry run first avoids a record for each retry of a blocked eviction.
 	outcome, err := u.evict(ctx, p, true)
-	if now = u.Now(); now.Sub(p.CreationTimestamp.Time) >= maxEvictionAge {
+	if now = u.Now(); now.Sub(p.CreationTimestamp.Time) >= why.maxAge {
 		return restart(cause + tooOldToEvict), false, err // the answer of the dry run corrected a clock that was behind
 	}
 	if outcome == evictionDone {
@@ -165,15 +218,15 @@ func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *co
 	switch outcome {
 	case evictionBlocked:
 		return lacks("a PodDisruptionBudget blocks the eviction of the pod; " +
-			"the injector retries until the pod is " + maxEvictionAge.String() + " old. Delete the pod when convenient, and its successor gets an agent"), false, err
+			"the injector retries until the pod is " + why.maxAge.String() + " old. Delete the pod when convenient, and its successor " + why.gain), false, err
 	case evictionMissed:
 		return verdict{}, false, err
 	}
-	u.Log.Info("pod without agent evicted", "namespace", p.Namespace, "pod", p.Name, "gatewaysync", gs.Name)
-	note := "evicted, because it was created before its GatewaySync " + gs.Name + ", or while no injector was available; its successor gets an agent"
-	if cause == foreign {
-		note = "evicted, because " + foreign + "; its successor gets an agent"
+	u.Log.Info("pod evicted", "namespace", p.Namespace, "pod", p.Name, "gatewaysync", gs.Name, "because", cause)
+	if cause == createdTooEarly {
+		cause = "it was created before its GatewaySync " + gs.Name + ", or while no injector was available"
 	}
+	note := "evicted, because " + cause + "; its successor " + why.gain
 	return verdict{}, false, errors.Join(
 		u.podEvent(ctx, p, gs, corev1.EventTypeNormal, v1alpha1.EventPodEvictedForRepair, "Evict", "", note),
 		u.syncEvent(ctx, gs, p.UID, p.Name, corev1.EventTypeNormal, v1alpha1.EventPodEvictedForRepair, "Evict", "pod "+p.Name+" was "+note))

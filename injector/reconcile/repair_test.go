@@ -49,7 +49,7 @@ func evicting(t *testing.T, now *time.Time, answer func(dry bool, written string
 	gs.UID = "line"
 	return u, func() (verdict, map[string]replacement, error) {
 		replacements := map[string]replacement{}
-		d, _, err := u.repair(t.Context(), gs, p, createdTooEarly, podIndex{live: []*corev1.Pod{p}}, replacements)
+		d, _, err := u.repair(t.Context(), gs, p, toInject(createdTooEarly), podIndex{live: []*corev1.Pod{p}}, replacements)
 		return d, replacements, err
 	}
 }
@@ -87,7 +87,7 @@ func TestOlderPodIsNotSuccessor(t *testing.T) {
 	next := ownedPod("gw-2-b", "b", "ReplicaSet", false, 5*time.Second, ofDeployment("gw", "2"))
 	gs := newGatewaySync()
 	gs.UID = "line"
-	_, _, err := u.repair(t.Context(), gs, old, createdTooEarly, podIndex{live: []*corev1.Pod{old, next}}, map[string]replacement{})
+	_, _, err := u.repair(t.Context(), gs, old, toInject(createdTooEarly), podIndex{live: []*corev1.Pod{old, next}}, map[string]replacement{})
 	require.NoError(t, err)
 	e, ok := u.ledger.of("line")
 	require.True(t, ok)
@@ -200,7 +200,7 @@ func TestOwnersThatRecreatePods(t *testing.T) {
 			p := ownedPod("gw-0", "gw", c.kind, false, 0, func(p *corev1.Pod) { p.OwnerReferences[0].APIVersion = c.version })
 			gs := newGatewaySync()
 			gs.UID = "line"
-			d, soon, err := u.repair(t.Context(), gs, p, createdTooEarly, podIndex{live: []*corev1.Pod{p}}, map[string]replacement{})
+			d, soon, err := u.repair(t.Context(), gs, p, toInject(createdTooEarly), podIndex{live: []*corev1.Pod{p}}, map[string]replacement{})
 			require.NoError(t, err, c.kind)
 			if c.evicted {
 				assert.Equal(t, 1, evictions, c.kind)

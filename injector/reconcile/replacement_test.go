@@ -144,19 +144,19 @@ func TestPodAgeUsesAPIServerClock(t *testing.T) {
 	p := ownedPod("gw-0", "gw", "StatefulSet", false, 0)
 	pods := podIndex{live: []*corev1.Pod{p}}
 	u := &Reconciler{Config: Config{Repair: RepairEvict, WebhookReady: func() bool { return false }, Now: func() time.Time { return noon.Add(maxEvictionAge) }}}
-	d, _, err := u.repair(t.Context(), newGatewaySync(), p, createdTooEarly, pods, nil)
+	d, _, err := u.repair(t.Context(), newGatewaySync(), p, toInject(createdTooEarly), pods, nil)
 	require.NoError(t, err)
 	assert.Contains(t, d.message, "too old")
 	u.Now = func() time.Time { return noon.Add(maxEvictionAge - time.Second) }
-	d, soon, err := u.repair(t.Context(), newGatewaySync(), p, createdTooEarly, pods, nil)
+	d, soon, err := u.repair(t.Context(), newGatewaySync(), p, toInject(createdTooEarly), pods, nil)
 	require.NoError(t, err)
 	assert.Empty(t, d.reason)
 	assert.True(t, soon, "the pod must be checked again until the webhook is ready")
-	d, soon, err = u.repair(t.Context(), newGatewaySync(), p, createdTooEarly, pods, map[string]replacement{"line": {wait: "pod gw-1 ends"}})
+	d, soon, err = u.repair(t.Context(), newGatewaySync(), p, toInject(createdTooEarly), pods, map[string]replacement{"line": {wait: "pod gw-1 ends"}})
 	require.NoError(t, err)
 	assert.Empty(t, d.reason)
 	assert.False(t, soon, "a change of the other pod triggers the next check")
-	d, _, err = u.repair(t.Context(), newGatewaySync(), p, createdTooEarly, pods, map[string]replacement{"line": {wait: "pod gw-1 ends", stuck: true}})
+	d, _, err = u.repair(t.Context(), newGatewaySync(), p, toInject(createdTooEarly), pods, map[string]replacement{"line": {wait: "pod gw-1 ends", stuck: true}})
 	require.NoError(t, err)
 	assert.Equal(t, v1alpha1.ReasonMissingSidecar, d.reason)
 	assert.Contains(t, d.message, "does not evict it yet: pod gw-1 ends")

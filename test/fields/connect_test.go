@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/ssh"
 
+	"stoker.io/stoker/agent/apikey"
 	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/storage"
@@ -151,7 +152,8 @@ func gatewayGroups(t *testing.T) []group[v1alpha1.GatewaySync] {
 			TLSConfig: &v1alpha1.GatewayTLSConfig{CASecretRef: ref("ca"), ServerName: "gateway.example.com"}}
 	}
 	see := alone(server, func(t *testing.T, gs *v1alpha1.GatewaySync) string {
-		c, err := connect.New(&gs.Spec, server.url, known, repo.RemoteOptions{}, slog.New(slog.DiscardHandler))
+		gateway := connect.Gateway{URL: server.url, Key: apikey.New(t.TempDir(), time.Now)}
+		c, err := connect.New(&gs.Spec, gateway, known, repo.RemoteOptions{}, slog.New(slog.DiscardHandler))
 		require.NoError(t, err)
 		defer func() { require.NoError(t, c.Remote.Close()) }()
 		_, err = c.Gateway.Info(t.Context())
@@ -159,6 +161,10 @@ func gatewayGroups(t *testing.T) []group[v1alpha1.GatewaySync] {
 	})
 	return []group[v1alpha1.GatewaySync]{
 		{"requests to the gateway", "gateway", given, see, map[string]any{"api": nil, "tlsConfig.caSecretRef": nil, "tlsConfig.serverName": nil}},
+		{"requests with a key of the agent", "gateway.api", func(gs *v1alpha1.GatewaySync) {
+			given(gs)
+			gs.Spec.Gateway.API = &v1alpha1.GatewayAPI{SecretName: "api", SecretKey: "token"}
+		}, see, map[string]any{"managed": true}},
 		{"requests to an unknown gateway", "gateway.tlsConfig", func(gs *v1alpha1.GatewaySync) {
 			given(gs)
 			gs.Spec.Gateway.TLSConfig.CASecretRef = ref("strange")

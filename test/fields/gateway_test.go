@@ -40,7 +40,7 @@ func reviewGroups(t *testing.T, s *site) []group[v1alpha1.GatewaySync] {
 		}
 	}
 	see := func(t *testing.T, gs *v1alpha1.GatewaySync) string {
-		c, err := connect.New(&gs.Spec, "", known, repo.RemoteOptions{}, slog.New(slog.DiscardHandler))
+		c, err := connect.New(&gs.Spec, connect.Gateway{}, known, repo.RemoteOptions{}, slog.New(slog.DiscardHandler))
 		require.NoError(t, err)
 		defer func() { require.NoError(t, c.Remote.Close()) }()
 		w := *c.Webhook

@@ -95,7 +95,7 @@ func conflicts(s *site) func(*testing.T, *v1alpha1.GatewaySync) string {
 		facts := plan.Facts{Namespace: "site", GatewayName: "line-1"}
 		proposals := connect.ProposalSettings(gs, e, facts, secrets{}, repo.RemoteOptions{})
 		gs.Spec.Git = v1alpha1.GitSpec{Repo: s.repo.Dir, Ref: "main"}
-		c, err := connect.New(&gs.Spec, "", secrets{}, repo.RemoteOptions{}, g.engine.Log)
+		c, err := connect.New(&gs.Spec, connect.Gateway{}, secrets{}, repo.RemoteOptions{}, g.engine.Log)
 		require.NoError(t, err)
 		commit, err := plan.ParseID(s.second)
 		require.NoError(t, err)

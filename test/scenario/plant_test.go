@@ -4,6 +4,7 @@
 package scenario
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -58,6 +59,7 @@ type spec struct {
 	annotations map[string]string
 	defaults    string // lines below spec.sync.defaults
 	gateway     string // lines below spec.gateway
+	api         string // spec.gateway.api; "" for the token of the Secret
 	back        string // lines below spec.bidirectional
 	top         string // lines below spec
 	git         string // lines below spec.git
@@ -168,7 +170,7 @@ func (p *plant) saveSpec() {
 	}
 	fmt.Fprintf(&b, "  polling: {interval: %s}\n", interval)
 	if p.gw != nil {
-		fmt.Fprintf(&b, "  gateway:\n    api: {secretName: gateway}\n%s", p.spec.gateway)
+		fmt.Fprintf(&b, "  gateway:\n    api: %s\n%s", cmp.Or(p.spec.api, "{secretName: gateway}"), p.spec.gateway)
 	}
 	if p.spec.back != "" {
 		fmt.Fprintf(&b, "  bidirectional:\n    enabled: true\n%s", p.spec.back)

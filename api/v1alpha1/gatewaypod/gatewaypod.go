@@ -15,6 +15,9 @@ const (
 	AgentContainer = "stoker-agent"
 	// AgentHealthPort is the name of the container's port for probes and /state.
 	AgentHealthPort = "stoker-health"
+	// ExitRestartGateway is the exit code of an agent whose gateway has to start once more to accept the agent's API key (EX_TEMPFAIL). The
+	// kubelet reports it in the status of the pod, where only this agent can cause it. The injector then evicts the pod.
+	ExitRestartGateway = 75
 )
 
 // IsForeignAgent reports whether a container has the name of the agent's container but runs another program. The environment of an agent

@@ -62,7 +62,7 @@ func Warnings(gs *v1alpha1.GatewaySync) []string {
 	if w := schedule.Unmatched(gs); w != "" {
 		out = append(out, w)
 	}
-	if gateway.APIKey() == nil {
+	if gateway.APIKey() == nil && !gateway.ManagedKey() {
 		out = append(out, "spec.gateway.api: without an API token, files are written but the gateway does not scan them")
 	}
 	return out
@@ -113,7 +113,10 @@ func validateGateway(path *field.Path, g *v1alpha1.GatewaySpec) field.ErrorList 
 		errs = append(errs, field.Invalid(path.Child("port"), *g.Port, "use from 1 to 65535; Ignition's defaults are 8088 and 8043"))
 	}
 	if g.API != nil {
-		errs = append(errs, required(path.Child("api", "secretName"), g.API.SecretName, objectNamePattern, 253, "use the name of a Secret")...)
+		if (g.API.SecretName != "") == g.API.Managed {
+			errs = append(errs, field.Invalid(path.Child("api"), "", "set one of secretName and managed"))
+		}
+		errs = append(errs, optional(path.Child("api", "secretName"), g.API.SecretName, objectNamePattern, 253, "use the name of a Secret")...)
 		errs = append(errs, optional(path.Child("api", "secretKey"), g.API.SecretKey, keyPattern, 253, "use a key of that Secret")...)
 	}
 	if t := g.TLSConfig; t != nil {

@@ -126,6 +126,12 @@ type Unknowns struct {
 	TrialStopsScans bool
 	// SaveInPlace makes a Designer and the web interface write into a file; otherwise they replace it.
 	SaveInPlace bool
+	// NoLocalTokens ignores API tokens of the collection local, so that the gateway's own token does not work either.
+	NoLocalTokens bool
+	// DeclaredLevels gives a token only the levels that ignition/security-levels declares.
+	DeclaredLevels bool
+	// ResetAlways makes every start drop grants as ResetPermissions does at the first.
+	ResetAlways bool
 	// OtherStates makes a starting gateway report a state that no source names.
 	OtherStates bool
 }

@@ -14,10 +14,12 @@ import (
 	"stoker.io/stoker/test/gateway/simulator/resource"
 )
 
-// TokenType is the module and the type of API tokens. PermissionsPath is the path of the resource with the permissions.
+// TokenType is the module and the type of API tokens. PermissionsPath is the path of the resource with the permissions, and LevelsPath of the one
+// with the security levels.
 const (
 	TokenType       = "ignition/api-token"
 	PermissionsPath = "ignition/security-properties"
+	LevelsPath      = "ignition/security-levels"
 )
 
 // The errors of Check.
@@ -27,11 +29,17 @@ var (
 	ErrForbidden = errors.New("the token does not have the permission")
 )
 
+// Rules are what no source settles about tokens.
+type Rules struct {
+	NotLocal bool // a token of the collection local is not known
+	Declared bool // a token has only levels that ignition/security-levels declares
+}
+
 // Check returns the name of a token <name>:<key> if it may read or, if write is set, change. secure is whether the connection
 // is.
-func Check(c resource.Config, header string, secure, write bool) (name string, err error) {
+func (rules Rules) Check(c resource.Config, header string, secure, write bool) (name string, err error) {
 	name, key, ok := strings.Cut(header, ":")
-	t, known := tokens(c)[name]
+	t, known := rules.tokens(c)[name]
 	raw, err := base64.RawURLEncoding.DecodeString(key)
 	if !ok || !known || err != nil || subtle.ConstantTimeCompare([]byte(hash(raw)), []byte(t.hash)) != 1 {
 		return "", ErrUnknown
@@ -58,12 +66,13 @@ type token struct {
 }
 
 // tokens returns the API tokens of a configuration by name.
-func tokens(c resource.Config) map[string]token {
+func (rules Rules) tokens(c resource.Config) map[string]token {
 	all := map[string]token{}
+	declared := declaredLevels(c)
 	for _, name := range c.Names(TokenType) {
-		r, _, _ := c.Effective(name)
+		r, collection, _ := c.Effective(name)
 		short := strings.TrimPrefix(name, TokenType+"/")
-		if !r.Enabled() || short == name {
+		if !r.Enabled() || short == name || rules.NotLocal && collection == "local" {
 			continue
 		}
 		t := token{secure: true}
@@ -74,9 +83,28 @@ func tokens(c resource.Config) map[string]token {
 		t.levels = levelPaths(ordered.Dig(r.Config, "profile", "securityLevels"))
 		// Roles belong to users: a token never has one, whatever its resource says.
 		t.levels = slices.DeleteFunc(t.levels, func(l string) bool { return strings.HasPrefix(l, "Authenticated/Roles") })
+		if rules.Declared {
+			t.levels = slices.DeleteFunc(t.levels, func(l string) bool {
+				return !slices.ContainsFunc(declared, func(d string) bool { return d == l || strings.HasPrefix(d, l+"/") })
+			})
+		}
 		all[short] = t
 	}
 	return all
+}
+
+// declaredLevels lists the leaves of ignition/security-levels.
+func declaredLevels(c resource.Config) []string {
+	r, _, _ := c.Effective(LevelsPath)
+	if r == nil {
+		return nil
+	}
+	return levelPaths(ordered.Dig(r.Config, "securityLevels"))
+}
+
+// Levels returns the configuration of ignition/security-levels that declares these levels.
+func Levels(levels ...string) ordered.Value {
+	return ordered.Object{{"securityLevels", trees(levels)}}
 }
 
 // permission is one of the gateway's permission lists.

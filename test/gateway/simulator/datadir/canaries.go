@@ -134,8 +134,8 @@ func (c *Canaries) digests() (map[string][sha256.Size]byte, error) {
 // neverTouch reports whether only the gateway may write or delete a path.
 func neverTouch(name string) bool {
 	dirs := strings.Split(path.Dir(name), "/")
-	if slices.Contains(dirs, ".stoker") {
-		return false // the agent's own folder
+	if slices.Contains(dirs, ".stoker") || strings.HasPrefix(name, "config/resources/local/ignition/api-token/stoker-agent/") {
+		return false // the agent's own folder and API key
 	}
 	for i, d := range dirs {
 		if d == ".resources" || d == "certificates" || d == "keystore" || d == ".git" {

@@ -74,6 +74,7 @@ func Collections(mode string) map[string][]byte {
 func Resources(name, granted string) map[string]ordered.Value {
 	return map[string]ordered.Value{
 		access.PermissionsPath:                          access.Permissions(granted),
+		access.LevelsPath:                               access.Levels("Authenticated/Roles", granted),
 		"ignition/system-properties":                    ordered.Object{{"homepageUrl", "/web/home"}, {"systemName", name}},
 		"ignition/user-source/default":                  ordered.Object{{"profile", ordered.Object{{"type", "INTERNAL"}}}},
 		"ignition/identity-provider/default":            ordered.Object{{"profile", ordered.Object{{"type", "internal"}}}},

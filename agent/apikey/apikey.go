@@ -1,0 +1,247 @@
+// Package apikey makes the API key with which an agent asks its own gateway (spec.gateway.api.managed), so that nobody creates one in the
+// gateway's web interface and no Secret holds it.
+//
+// The key is 32 random bytes in a file that only the agent reads: in a pod on a volume in memory, so that each start of the pod makes another
+// one, and a stolen copy ends with it. The gateway gets the SHA-256 of the key as the resource ignition/api-token/stoker-agent of its
+// collection local, which git never writes. The level of the key, Authenticated/Stoker, is declared in the gateway's security levels and
+// added to its permissions. Nothing is taken away from either.
+//
+// A gateway reads these files when it starts, or scans its configuration. So the agent writes them before the gateway starts. A gateway with an
+// empty volume makes its permissions only at its first start; then it accepts the key after one more start.
+package apikey
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/file"
+	"stoker.io/stoker/internal/secret"
+)
+
+// Name is the name of the key, and Folder its resource in the data directory.
+const (
+	Name   = "stoker-agent"
+	Folder = "config/resources/local/ignition/api-token/" + Name
+)
+
+// Names of files in the folder of a Key.
+const (
+	keyFile   = "api-key"
+	stateFile = "api-key.json"
+)
+
+// Bounds in bytes: of the agent's own files, and of a file of the gateway.
+const (
+	maxOwn      = 4 << 10
+	maxResource = 4 << 20
+)
+
+// restartWait is how long the agent waits for the restart that it asked for, until the status asks a user for it. Within it the injector evicts a
+// pod that is young enough.
+const restartWait = 10 * time.Minute
+
+// Key is the API key of one gateway. Its methods may be called from several goroutines.
+type Key struct {
+	dir string
+	now func() time.Time
+	// OnDue is called when Install should run at once. It must not block.
+	OnDue func()
+	// Restart is called once when the gateway needs a start to accept the key. It must not block. Nil: nothing but a user can start it.
+	Restart func()
+
+	mu      sync.Mutex
+	current secret.String
+	state   state
+	due     bool     // Install must run
+	checked bool     // it has run since the gateway started
+	missing []string // what the last Install could not do
+	called  bool     // Restart was called
+	refused bool     // and does nothing
+}
+
+// state survives a restart of the agent.
+type state struct {
+	// Since is when the gateway's files were changed while the gateway may have been running; zero if it has started since.
+	Since time.Time `json:"since,omitzero"`
+	// Asked is set if something restarts the gateway.
+	Asked bool `json:"asked,omitempty"`
+}
+
+// New returns the key in a folder, which must exist.
+func New(dir string, now func() time.Time) *Key {
+	k := &Key{dir: dir, now: now, OnDue: func() {}, due: true}
+	if raw, err := file.Read(filepath.Join(dir, stateFile), maxOwn); err == nil {
+		_ = json.Unmarshal(raw, &k.state) // a damaged file counts as missing
+	}
+	return k
+}
+
+// Read returns the key as the gateway's REST interface takes it, <name>:<key>. It makes one if there is none.
+func (k *Key) Read() (secret.String, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.read()
+}
+
+func (k *Key) read() (secret.String, error) {
+	if !k.current.Empty() {
+		return k.current, nil
+	}
+	name := filepath.Join(k.dir, keyFile)
+	raw, err := file.Read(name, maxOwn)
+	if key := strings.TrimSpace(string(raw)); err == nil && valid(key) {
+		k.current = secret.New(Name + ":" + key)
+		return k.current, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return secret.String{}, failure.New(v1alpha1.ReasonGatewayForbidden, "the agent's API key cannot be read: %w", err)
+	}
+	var random [32]byte
+	_, _ = rand.Read(random[:]) // never fails
+	key := base64.RawURLEncoding.EncodeToString(random[:])
+	if err := writePrivate(name, []byte(key)); err != nil {
+		return secret.String{}, failure.New(v1alpha1.ReasonGatewayForbidden, "the agent's API key cannot be saved: %w", err)
+	}
+	k.current = secret.New(Name + ":" + key)
+	return k.current, nil
+}
+
+// valid reports whether a text is the key that Read makes.
+func valid(key string) bool {
+	raw, err := base64.RawURLEncoding.DecodeString(key)
+	return err == nil && len(raw) == 32
+}
+
+// hash returns the SHA-256 of the key's bytes, as the gateway's resource has it.
+func hash(key secret.String) string {
+	_, value, _ := strings.Cut(key.Reveal(), ":")
+	raw, _ := base64.RawURLEncoding.DecodeString(value) // read has checked it
+	sum := sha256.Sum256(raw)
+	return base64.RawURLEncoding.EncodeToString(sum[:])
+}
+
+// writePrivate replaces a file that only this user may read.
+func writePrivate(name string, b []byte) error {
+	tmp := name + ".new"
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, name)
+}
+
+// Due reports whether Install must run: at first, and when the gateway has rejected the key.
+func (k *Key) Due() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.due
+}
+
+// Install writes the key and its permissions into the gateway's data directory, and returns whether a file changed. started says that the gateway
+// may have read the files already, so that it accepts the key only after its next start. What Install must not or cannot do, Rejected says.
+func (k *Key) Install(d *disk.Dir, started bool) (changed bool, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	key, err := k.read()
+	if err != nil {
+		return false, err
+	}
+	changed, missing, err := install(d, hash(key), k.now())
+	k.missing, k.checked, k.due = missing, started, false
+	if err != nil {
+		k.missing = append(k.missing, err.Error())
+	}
+	switch {
+	case changed && started:
+		k.state.Since = k.now()
+	case !started:
+		k.state = state{}
+	}
+	if serr := k.save(); serr != nil {
+		err = errors.Join(err, serr)
+	}
+	return changed, err
+}
+
+// Restarting records whether something else restarts the gateway, after Restart was called.
+func (k *Key) Restarting(yes bool) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !yes {
+		k.refused = true
+		return nil
+	}
+	k.state.Asked = true
+	return k.save()
+}
+
+// save writes the state.
+func (k *Key) save() error {
+	raw, err := json.Marshal(k.state)
+	if err == nil {
+		err = writePrivate(filepath.Join(k.dir, stateFile), raw)
+	}
+	if err != nil {
+		return fmt.Errorf("save the state of the agent's API key: %w", err)
+	}
+	return nil
+}
+
+// Rejected returns why the gateway rejects the key: WaitingForGateway if waiting helps, otherwise GatewayForbidden with what to do.
+func (k *Key) Rejected() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := k.state
+	k.due = true // the next sync finds out what is missing by then
+	restarting := s.Asked && k.now().Sub(s.Since) < restartWait || !s.Asked && k.Restart != nil && !k.refused
+	switch {
+	case !k.checked && s.Since.IsZero():
+		k.OnDue()
+		return failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway does not know the agent's API key yet; the agent writes it to the gateway's configuration")
+	case len(k.missing) > 0:
+		return failure.New(v1alpha1.ReasonGatewayForbidden, "the gateway rejects the agent's API key (spec.gateway.api.managed): %s", strings.Join(k.missing, "; "))
+	case !s.Since.IsZero() && restarting:
+		if !s.Asked && !k.called {
+			k.called = true
+			k.Restart()
+		}
+		return failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway accepts the agent's API key after its next start; the injector restarts the pod once")
+	case !s.Since.IsZero():
+		return failure.New(v1alpha1.ReasonGatewayForbidden, "the gateway accepts the agent's API key (spec.gateway.api.managed) after its next start: restart the gateway")
+	}
+	return failure.New(v1alpha1.ReasonGatewayForbidden,
+		"the gateway rejects the agent's API key (spec.gateway.api.managed), although it has started with it: create a key in the gateway and name its Secret in spec.gateway.api.secretName")
+}
+
+// Update installs the key if that is due. started reports whether the gateway may have read its files already. A data directory that cannot be
+// opened is left to the sync, which reports why.
+func (k *Key) Update(open func() (*disk.Dir, error), started func() bool, log *slog.Logger) {
+	if !k.Due() {
+		return
+	}
+	d, err := open()
+	if err != nil {
+		return
+	}
+	now := started()
+	changed, err := k.Install(d, now)
+	switch {
+	case err != nil:
+		log.Warn("API key not installed", "error", err)
+	case changed:
+		log.Info("API key installed", "resource", Folder, "gatewayRuns", now)
+	}
+}

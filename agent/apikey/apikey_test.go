@@ -1,0 +1,300 @@
+package apikey_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/apikey"
+	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/ignition"
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/test/gateway/simulator"
+)
+
+// site is a simulated gateway, and the key that its agent makes.
+type site struct {
+	t         *testing.T
+	gw        *simulator.Gateway
+	dir       *disk.Dir
+	key       *apikey.Key
+	own, data string // the folders of the key and of the gateway
+	now       time.Time
+}
+
+func newSite(t *testing.T, o simulator.Options) *site {
+	t.Helper()
+	o.Data = t.TempDir()
+	s := &site{t: t, own: t.TempDir(), data: o.Data, now: time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)}
+	var err error
+	s.gw, err = simulator.Start(o)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, s.gw.Close()) })
+	s.dir, err = disk.Open(o.Data, disk.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, s.dir.Close()) })
+	s.restartAgent()
+	return s
+}
+
+func (s *site) restartAgent() { s.key = apikey.New(s.own, func() time.Time { return s.now }) }
+
+func (s *site) file(path string) string { return filepath.Join(s.data, path) }
+
+// scan asks the gateway for something that needs the permission Write.
+func (s *site) scan() error {
+	s.t.Helper()
+	c, err := ignition.New(ignition.Config{URL: s.gw.URL(), Key: s.key.Read, Rejected: s.key.Rejected, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(s.t, err)
+	defer c.Close()
+	_, err = c.Scan(s.t.Context(), ignition.Projects)
+	return err
+}
+
+func (s *site) install(started bool) bool {
+	s.t.Helper()
+	changed, err := s.key.Install(s.dir, started)
+	require.NoError(s.t, err)
+	return changed
+}
+
+// A key that is installed before a start works after it, whatever the gateway does that no source settles.
+func TestKeyWorksAfterStart(t *testing.T) {
+	for name, o := range map[string]simulator.Options{
+		"seeded":                     {},
+		"levels must be declared":    {Unknowns: simulator.Unknowns{DeclaredLevels: true}},
+		"insecure tokens get 401":    {Unknowns: simulator.Unknowns{InsecureIs401: true}},
+		"a deployment mode":          {Mode: "prod"},
+		"config scans sign":          {Unknowns: simulator.Unknowns{SignConfig: true}},
+		"resources load by metadata": {Unknowns: simulator.Unknowns{SkipUnchanged: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, o)
+			require.NoError(t, s.gw.SetState(simulator.Down))
+			assert.True(t, s.install(false))
+			assert.False(t, s.install(false), "nothing to do")
+			require.NoError(t, s.gw.SetState(simulator.Running))
+			require.NoError(t, s.scan())
+			s.restartAgent()
+			require.NoError(t, s.scan(), "a restart of the agent keeps the key")
+			assert.NoError(t, s.gw.Canaries.Check())
+			assert.Empty(t, s.gw.Data.LoadErrors())
+		})
+	}
+}
+
+// The gateway drops grants at its first start: the key needs one more.
+func TestFirstStart(t *testing.T) {
+	for name, o := range map[string]simulator.Options{
+		"core":       {ResetPermissions: true},
+		"mode":       {ResetPermissions: true, Mode: "prod", Unknowns: simulator.Unknowns{ResetInMode: true}},
+		"every time": {ResetPermissions: true, Unknowns: simulator.Unknowns{ResetAlways: true}},
+		"not local":  {ResetPermissions: true, Unknowns: simulator.Unknowns{NoLocalTokens: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o.Seeding = simulator.SeedChart
+			s := newSite(t, o)
+			due := 0
+			s.key.OnDue = func() { due++ }
+			err := s.scan()
+			assert.True(t, failure.Is(err, v1alpha1.ReasonWaitingForGateway), "%v", err)
+			assert.Equal(t, 1, due)
+
+			var restarts int
+			s.key.Restart = func() { restarts++ }
+			assert.True(t, s.key.Due())
+			assert.True(t, s.install(true))
+			for range 3 { // sequence: the agent asks again and again
+				err = s.scan()
+				assert.True(t, failure.Is(err, v1alpha1.ReasonWaitingForGateway), "%v", err)
+			}
+			assert.Equal(t, 1, restarts, "one restart is asked for")
+			require.NoError(t, s.key.Restarting(true))
+			s.restartAgent()
+			assert.True(t, failure.Is(s.scan(), v1alpha1.ReasonWaitingForGateway), "the agent remembers that it has asked")
+
+			// The next pod has a new key, and installs it before the start.
+			s.own = t.TempDir()
+			s.restartAgent()
+			require.NoError(t, s.gw.SetState(simulator.Down))
+			assert.True(t, s.install(false))
+			require.NoError(t, s.gw.SetState(simulator.Running))
+			err = s.scan()
+			if !o.Unknowns.ResetAlways && !o.Unknowns.NoLocalTokens {
+				require.NoError(t, err)
+				return
+			}
+			// Where this way does not work, it ends with a reason.
+			assert.True(t, failure.Is(err, v1alpha1.ReasonWaitingForGateway), "%v", err)
+			s.install(true)
+			s.key.Restart = func() {}
+			require.NoError(t, s.key.Restarting(false)) // the volume says that a pod has asked before
+			s.key.OnDue = func() { t.Error("a loop") }
+			for range 3 { // sequence: the agent asks again and again
+				err = s.scan()
+				assert.True(t, failure.Is(err, v1alpha1.ReasonGatewayForbidden), "%v", err)
+				s.install(true)
+			}
+		})
+	}
+}
+
+// An agent whose request for a restart is not fulfilled says so after a while.
+func TestRestartThatDoesNotHappen(t *testing.T) {
+	s := newSite(t, simulator.Options{})
+	require.True(t, s.install(true))
+	require.NoError(t, s.key.Restarting(true))
+	assert.True(t, failure.Is(s.scan(), v1alpha1.ReasonWaitingForGateway))
+	s.now = s.now.Add(2 * time.Hour)
+	err := s.scan()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonGatewayForbidden))
+	assert.ErrorContains(t, err, "restart the gateway")
+}
+
+const levels, properties = "config/resources/core/ignition/security-levels/", "config/resources/core/ignition/security-properties/"
+
+// Install adds, and changes nothing else.
+func TestGrantsAreAdded(t *testing.T) {
+	admin := `{"children":[{"children":[{"children":[],"name":"Administrator"}],"name":"Roles"}],"name":"Authenticated"}`
+	permission := func(kind, levels string) string {
+		return `{"writePermissions":{"type":"` + kind + `","securityLevels":[` + levels + `]},"other":"\u003c"}`
+	}
+	for name, c := range map[string]struct{ config, want, problem string }{
+		"below Authenticated": {permission("AnyOf", admin), `{"writePermissions":{"type":"AnyOf","securityLevels":[{"children":[{"children":[{"children":[],"name":"Administrator"}],"name":"Roles"},{"children":[],"name":"Stoker"}],"name":"Authenticated"}]},"other":"\u003c"}`, ""},
+		"beside another":      {permission("AnyOf", `{"name":"Public","children":[]}`), `{"writePermissions":{"type":"AnyOf","securityLevels":[{"name":"Public","children":[]},{"children":[{"children":[],"name":"Stoker"}],"name":"Authenticated"}]},"other":"\u003c"}`, ""},
+		"everybody":           {permission("AnyOf", ""), "", ""},
+		"all authenticated":   {permission("AnyOf", `{"name":"Authenticated","children":[]}`), "", ""},
+		"all of":              {permission("AllOf", admin), "", "AllOf"},
+		"not JSON":            {"{", "", "does not have the form"},
+		"another form":        {`{"writePermissions":{"securityLevels":"x"}}`, "", "does not have the form"},
+		"no permissions":      {`{}`, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, simulator.Options{})
+			require.NoError(t, os.Remove(s.file(properties+"config.json")))
+			require.NoError(t, os.WriteFile(s.file(properties+"config.json"), []byte(c.config), 0o640))
+			_, err := s.key.Install(s.dir, false)
+			if c.problem != "" {
+				require.ErrorContains(t, err, c.problem)
+			} else {
+				require.NoError(t, err)
+			}
+			got, err := os.ReadFile(s.file(properties + "config.json"))
+			require.NoError(t, err)
+			want := c.want
+			if want == "" {
+				want = c.config
+			}
+			assert.Equal(t, want, string(got))
+			fi, err := os.Stat(s.file(properties + "config.json"))
+			require.NoError(t, err)
+			assert.EqualValues(t, 0o640, fi.Mode().Perm())
+			lost, err := s.dir.LostAndFound()
+			require.NoError(t, err)
+			saved := map[string]bool{}
+			for _, l := range lost {
+				saved[l.Path] = true
+			}
+			assert.Equal(t, c.want != "", saved[properties+"config.json"], "what is replaced goes to lost+found")
+		})
+	}
+}
+
+// The gateway finds its resources as it would have signed them.
+func TestGrantsAreSigned(t *testing.T) {
+	s := newSite(t, simulator.Options{})
+	s.install(false)
+	for _, dir := range []string{levels, properties} {
+		raw, err := os.ReadFile(s.file(dir + "resource.json"))
+		require.NoError(t, err)
+		r, err := resource.ParseSigned(raw)
+		require.NoError(t, err)
+		config, err := os.ReadFile(s.file(dir + "config.json"))
+		require.NoError(t, err)
+		want, err := r.Signature(resource.Form83, func(w io.Writer, _ string) error { _, err := w.Write(config); return err })
+		require.NoError(t, err)
+		assert.Equal(t, want, r.Stored(), dir)
+	}
+}
+
+// The key itself is nowhere but in its file, which only its user may read. A pod without a key removes what the last one installed.
+func TestKeyIsPrivate(t *testing.T) {
+	s := newSite(t, simulator.Options{})
+	s.install(false)
+	key, err := s.key.Read()
+	require.NoError(t, err)
+	_, value, _ := strings.Cut(key.Reveal(), ":")
+	fi, err := os.Stat(filepath.Join(s.own, "api-key"))
+	require.NoError(t, err)
+	assert.EqualValues(t, 0o600, fi.Mode().Perm())
+	require.NoError(t, filepath.WalkDir(s.data, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		assert.NotContains(t, string(b), value, path)
+		return err
+	}))
+	var token struct{ Settings struct{ TokenHash string } }
+	raw, err := os.ReadFile(s.file(apikey.Folder + "/config.json"))
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(raw, &token))
+	assert.Len(t, token.Settings.TokenHash, 43)
+
+	require.NoError(t, apikey.Remove(s.dir))
+	require.NoError(t, apikey.Remove(s.dir), "there is nothing left")
+	_, err = os.Stat(s.file(apikey.Folder))
+	assert.True(t, errors.Is(err, os.ErrNotExist))
+}
+
+// Links that a program of the gateway made lead the agent nowhere.
+func TestHostileFolders(t *testing.T) {
+	for _, at := range []string{"config/resources/local/ignition", apikey.Folder, properties[:len(properties)-1], properties + "config.json", apikey.Folder + "/config.json"} {
+		t.Run(at, func(t *testing.T) {
+			s := newSite(t, simulator.Options{})
+			outside := t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(outside, "config.json"), []byte("{}"), 0o600))
+			require.NoError(t, os.RemoveAll(s.file(at)))
+			require.NoError(t, os.MkdirAll(filepath.Dir(s.file(at)), 0o755))
+			target := outside
+			if strings.HasSuffix(at, ".json") {
+				target = filepath.Join(outside, "config.json")
+			}
+			require.NoError(t, os.Symlink(target, s.file(at)))
+			_, err := s.key.Install(s.dir, false)
+			assert.Error(t, err)
+			b, err := os.ReadFile(filepath.Join(outside, "config.json"))
+			require.NoError(t, err)
+			assert.Equal(t, "{}", string(b))
+			list, err := os.ReadDir(outside)
+			require.NoError(t, err)
+			assert.Len(t, list, 1)
+		})
+	}
+}
+
+// A damaged key is replaced, and one that cannot be saved is an error with a reason.
+func TestDamagedKey(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "api-key"), []byte("short\n"), 0o600))
+	key, err := apikey.New(dir, time.Now).Read()
+	require.NoError(t, err)
+	assert.Len(t, key.Reveal(), len("stoker-agent:")+43)
+	again, err := apikey.New(dir, time.Now).Read()
+	require.NoError(t, err)
+	assert.Equal(t, key.Reveal(), again.Reveal())
+
+	_, err = apikey.New(filepath.Join(dir, "missing"), time.Now).Read()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonGatewayForbidden))
+}

@@ -1,0 +1,113 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/apikey"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gateway/simulator"
+)
+
+// managed makes the agents make their own API keys.
+func managed(gs *v1alpha1.GatewaySync) { gs.Spec.Gateway.API = &v1alpha1.GatewayAPI{Managed: true} }
+
+// keyIn gives an agent a place for its key.
+func keyIn(dir string) func(*Config) {
+	return func(c *Config) { c.Key = apikey.New(dir, time.Now) }
+}
+
+// A gateway with a seeded volume accepts the key at its first start with it.
+func TestOwnKey(t *testing.T) {
+	w := onSharedCluster(t)
+	p := w.stopped("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p, managed)
+	w.lead(targetCommit(first))
+	p.start(keyIn(t.TempDir())).opens()
+	require.NoError(t, p.gw.SetState(simulator.Running))
+	p.awaitSynced(first, "one")
+	next := w.commit("two")
+	w.lead(targetCommit(next))
+	p.awaitSynced(next, "two")
+	for _, r := range p.gw.Requests.List() {
+		assert.NotEqual(t, "stoker", r.Token, "the token of the Secret is not used")
+	}
+
+	// A pod without a place for the key says so. It removes what the last one installed.
+	p.agent.end()
+	p.recreate()
+	p.start()
+	p.await("PodRestartNeeded", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonPodRestartNeeded })
+	_, err := os.Stat(filepath.Join(p.data, apikey.Folder))
+	assert.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// A gateway with an empty volume drops grants at its first start. The agent asks for one more start of its pod, once for the volume.
+func TestOwnKeyNeedsAnotherStart(t *testing.T) {
+	w := onSharedCluster(t)
+	p := w.pod("line-0", func(o *simulator.Options) { o.Down, o.ResetPermissions = true, true })
+	first := w.commit("one")
+	w.gatewaySync(p, managed)
+	w.lead(targetCommit(first))
+	key := t.TempDir()
+	a := p.start(keyIn(key))
+	a.opens()
+	require.NoError(t, p.gw.SetState(simulator.Running))
+	assert.ErrorIs(t, a.result(), ErrRestartGateway)
+	report := p.await("the report says what it waits for", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWaitingForGateway })
+	assert.Contains(t, report.Message, "after its next start")
+	a.end()
+
+	// The kubelet starts the agent again, which waits now.
+	a = p.start(keyIn(key))
+	p.await("still waiting", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWaitingForGateway })
+	select {
+	case err := <-a.ended:
+		t.Fatalf("the agent asked again: %v", err)
+	case <-time.After(2 * time.Second):
+	}
+	a.end()
+
+	// The injector evicts the pod. Its successor has another key.
+	require.NoError(t, p.gw.SetState(simulator.Down))
+	p.recreate()
+	a = p.start(keyIn(t.TempDir()))
+	a.opens()
+	require.NoError(t, p.gw.SetState(simulator.Running))
+	p.awaitSynced(first, "one")
+
+	// If that does not help, because someone has removed the grants, the status says what to do, and nothing restarts.
+	a.end()
+	require.NoError(t, p.gw.Administrator.Grant())
+	p.recreate()
+	w.lead(targetCommit(w.commit("two")))
+	a = p.start(keyIn(t.TempDir()))
+	p.await("GatewayForbidden", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonGatewayForbidden })
+	select {
+	case err := <-a.ended:
+		t.Fatalf("the agent asked again: %v", err)
+	case <-time.After(2 * time.Second):
+	}
+}
+
+// result waits until Run has ended, and returns its error.
+func (a *agent) result() error {
+	a.p.w.t.Helper()
+	ctx, cancel := context.WithTimeout(a.p.w.t.Context(), time.Minute)
+	defer cancel()
+	select {
+	case err := <-a.ended:
+		a.ended <- err
+		return err
+	case <-ctx.Done():
+		return errors.New("the agent runs on")
+	}
+}
