@@ -193,7 +193,7 @@ func (w *world) startAgents(namespace string) {
 	}
 }
 
-// The agent of a gateway that has to start once more to accept the agent's key ends with a code of its own. Its pod is evicted once, if its volume
+// I13: the agent of a gateway that has to start once more to accept the agent's key ends with a code of its own. Its pod is evicted once, if its volume
 // outlives it and its GatewaySync asks for such a key.
 func TestRestartForKey(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())

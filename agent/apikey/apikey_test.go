@@ -228,7 +228,7 @@ func TestGrantsAreSigned(t *testing.T) {
 	}
 }
 
-// The key itself is nowhere but in its file, which only its user may read. A pod without a key removes what the last one installed.
+// F31: the key itself is nowhere but in its file, which only its user may read. A pod without a key removes what the last one installed.
 func TestKeyIsPrivate(t *testing.T) {
 	s := newSite(t, simulator.Options{})
 	s.install(false)
@@ -258,7 +258,7 @@ func TestKeyIsPrivate(t *testing.T) {
 	assert.True(t, errors.Is(err, os.ErrNotExist))
 }
 
-// Links that a program of the gateway made lead the agent nowhere.
+// F31: links that a program of the gateway made lead the agent nowhere.
 func TestHostileFolders(t *testing.T) {
 	for _, at := range []string{"config/resources/local/ignition", apikey.Folder, properties[:len(properties)-1], properties + "config.json", apikey.Folder + "/config.json"} {
 		t.Run(at, func(t *testing.T) {

@@ -255,9 +255,7 @@ func TestNotesNameNextSteps(t *testing.T) {
 	}
 	standard := notes(nil)
 	assert.Contains(t, standard, "helm test stoker -n stoker-system\n")
-	for _, secret := range []string{"git-credentials -n NAMESPACE --from-literal=token=", "gateway-api -n NAMESPACE --from-literal=apiKey="} {
-		assert.Contains(t, standard, "kubectl create secret generic "+secret)
-	}
+	assert.Contains(t, standard, "kubectl create secret generic git-credentials -n NAMESPACE --from-literal=token=")
 	assert.NotContains(t, standard, "kubectl label namespace")
 	assert.NotContains(t, standard, "receiver")
 	asking := notes(with(on, set("hooks.namespaces", []any{"line"}), set("argocd.config.enabled", true)))
