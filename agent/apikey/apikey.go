@@ -1,5 +1,5 @@
-// Package apikey makes the API key with which an agent asks its own gateway (spec.gateway.api.managed), so that nobody creates one in the
-// gateway's web interface and no Secret holds it.
+// Package apikey makes the API key with which an agent asks its own gateway (spec.gateway.api.managed), so that no user creates one in
+// the gateway's web interface, and no Secret holds it.
 //
 // The key is 32 random bytes in a file that only the agent reads: in a pod on a volume in memory, so that each start of the pod makes another
 // one, and a stolen copy ends with it. The gateway gets the SHA-256 of the key as the resource ignition/api-token/stoker-agent of its

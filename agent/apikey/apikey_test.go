@@ -135,7 +135,7 @@ func TestFirstStart(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
-			// Where this way does not work, it ends with a reason.
+			// If this way does not work, it ends with a reason.
 			assert.True(t, failure.Is(err, v1alpha1.ReasonWaitingForGateway), "%v", err)
 			s.install(true)
 			s.key.Restart = func() {}
@@ -216,15 +216,20 @@ func TestGrantsAreSigned(t *testing.T) {
 	s := newSite(t, simulator.Options{})
 	s.install(false)
 	for _, dir := range []string{levels, properties} {
-		raw, err := os.ReadFile(s.file(dir + "resource.json"))
-		require.NoError(t, err)
-		r, err := resource.ParseSigned(raw)
-		require.NoError(t, err)
-		config, err := os.ReadFile(s.file(dir + "config.json"))
-		require.NoError(t, err)
-		want, err := r.Signature(resource.Form83, func(w io.Writer, _ string) error { _, err := w.Write(config); return err })
-		require.NoError(t, err)
-		assert.Equal(t, want, r.Stored(), dir)
+		t.Run(dir, func(t *testing.T) {
+			raw, err := os.ReadFile(s.file(dir + "resource.json"))
+			require.NoError(t, err)
+			r, err := resource.ParseSigned(raw)
+			require.NoError(t, err)
+			config, err := os.ReadFile(s.file(dir + "config.json"))
+			require.NoError(t, err)
+			want, err := r.Signature(resource.Form83, func(w io.Writer, _ string) error {
+				_, err := w.Write(config)
+				return err
+			})
+			require.NoError(t, err)
+			assert.Equal(t, want, r.Stored())
+		})
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"stoker.io/stoker/agent/disk/lostfound"
 	"stoker.io/stoker/agent/disk/records"
 	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/disk/single"
 	"stoker.io/stoker/agent/disk/snapshot"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
@@ -95,6 +96,7 @@ type Dir struct {
 	rewriteDetector // for Drift, and for what a sync displaces
 	writeGuard
 	agentRecords // none if own is nil
+	singleFiles  // none if own is nil
 
 	o         Options
 	log       *slog.Logger
@@ -201,6 +203,7 @@ func (d *Dir) setOwn(n *safe.Folder) {
 	d.agentRecords = records.New(d.own, &d.writing, d.exclusive)
 	d.lost = lostfound.New(d.own, d.o.LostFoundMax, d.o.LostFoundAge)
 	d.snapshots = snapshot.New(d.own, d.o.snapshotLimits())
+	d.singleFiles = single.New(d.own, d.lost, d.manifest, d.exclusive, d.o.MaxBlob)
 }
 
 // Close closes the directory. It waits for a running Apply.

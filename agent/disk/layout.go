@@ -139,7 +139,7 @@ func (p *layout) enter(n *safe.Folder) error {
 // areaIndex returns the index of the area of n in r.Areas, and adds a new area.
 func (p *layout) areaIndex(n *safe.Folder) (int, error) {
 	r := p.r
-	area, err := areaOf(&r.cur, n)
+	area, err := safe.AreaOf(&r.cur, n)
 	if err != nil {
 		return 0, err
 	}

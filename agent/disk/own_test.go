@@ -17,6 +17,7 @@ import (
 	"stoker.io/stoker/agent/disk/lostfound"
 	"stoker.io/stoker/agent/disk/records"
 	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/disk/single"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -57,7 +58,7 @@ var wrong = map[string]func(path string) error{
 func TestUnexpectedFilesInOwnFolder(t *testing.T) {
 	unprivileged(t)
 	names := []string{"", lock.FileName, manifestFile, journalFile, undoFile, areasFile, modesFile, stagingDir, lostfound.DirName, records.NotePrefix + "x",
-		manifestFile + ".new", journalFile + ".new", areasFile + ".new", records.NotePrefix + "x.new", restoreName}
+		manifestFile + ".new", journalFile + ".new", areasFile + ".new", records.NotePrefix + "x.new", single.Staged}
 	for _, name := range names {
 		for kind, plant := range wrong {
 			t.Run(fmt.Sprintf("%q is a %s", name, kind), func(t *testing.T) {

@@ -1,12 +1,7 @@
 package disk
 
 import (
-	"fmt"
-	"strings"
-
 	"stoker.io/stoker/agent/disk/safe"
-	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/failure"
 )
 
 // stagingFolders are the open staging folders of areas. An area is the top directory of a mount, because a rename cannot cross
@@ -77,27 +72,4 @@ func openStaging(agent *safe.AgentFolder, cur *safe.Cursor, area string, create 
 		}
 	}
 	return staging, nil
-}
-
-// areaOf returns the area of the directory n. It must be the directory that the cursor opened last.
-func areaOf(cur *safe.Cursor, n *safe.Folder) (string, error) {
-	here, err := safe.MountOf(n)
-	if err != nil {
-		return "", fmt.Errorf("find the mount of %s: %w", n.Path, err)
-	}
-	top := ""
-	for k := len(cur.Chain) - 1; k >= 0; k-- {
-		m, err := safe.MountOf(cur.Chain[k])
-		if err != nil {
-			return "", fmt.Errorf("find the mount of %s: %w", cur.Chain[k].Path, err)
-		}
-		if m != here {
-			break
-		}
-		top = cur.Chain[k].Path
-	}
-	if strings.HasPrefix(top, "projects/") {
-		return "", failure.New(v1alpha1.ReasonUnsafePath, "%s is a mount inside a project, and the agent cannot stage files there; mount all of projects, or all of the data directory", top)
-	}
-	return top, nil
 }

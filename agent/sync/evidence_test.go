@@ -277,7 +277,7 @@ var otherNames = []string{".stoker"}
 // stokerNames returns the names of files in .stoker that are constants of the code, by their identifiers.
 func stokerNames(t *testing.T) (names []string) {
 	t.Helper()
-	note, file := regexp.MustCompile(`Note(Name)?$`), regexp.MustCompile(`(File|FileName|Dir|DirName|restoreName)$`)
+	note, file := regexp.MustCompile(`Note(Name)?$`), regexp.MustCompile(`(File|FileName|Dir|DirName|^Staged)$`)
 	fset := token.NewFileSet()
 	require.NoError(t, filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {

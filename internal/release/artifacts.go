@@ -20,6 +20,8 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"stoker.io/stoker/hooks/bundle"
 )
 
 // release is a release while it is made. Each step uses what the steps before it left here.
@@ -155,11 +157,11 @@ func (r *release) emptyFolder() error {
 	if err := os.MkdirAll(r.out, 0o755); err != nil {
 		return err
 	}
-	earlier, err := os.ReadFile(r.path(sums))
+	earlier, err := os.ReadFile(r.path(bundle.Sums))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	own := map[string]bool{sums: true, signature: true}
+	own := map[string]bool{bundle.Sums: true, bundle.Signature: true}
 	for line := range strings.Lines(string(earlier)) {
 		if _, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "  "); ok {
 			own[name] = true
@@ -310,7 +312,7 @@ func (r *release) bundle(layout string) error {
 		return err
 	}
 	for _, name := range found {
-		files["files/"+name] = r.path(name)
+		files[bundle.Files+name] = r.path(name)
 	}
 	pages, err := readNames(filepath.Join(r.root, "docs"))
 	if err != nil {
@@ -318,7 +320,7 @@ func (r *release) bundle(layout string) error {
 	}
 	for _, name := range pages {
 		if filepath.Ext(name) == ".md" || filepath.Ext(name) == ".png" {
-			files["files/docs/"+name] = filepath.Join(r.root, "docs", filepath.FromSlash(name))
+			files[bundle.Files+"docs/"+name] = filepath.Join(r.root, "docs", filepath.FromSlash(name))
 		}
 	}
 	blobs, err := readNames(layout)
@@ -328,13 +330,13 @@ func (r *release) bundle(layout string) error {
 	for _, name := range blobs {
 		files[name] = filepath.Join(layout, filepath.FromSlash(name))
 	}
-	within := filepath.Join(layout, sums)
+	within := filepath.Join(layout, bundle.Sums)
 	if err := r.writeSums(within, files); err != nil {
 		return err
 	}
-	files[sums] = within
+	files[bundle.Sums] = within
 	if r.key != "" {
-		files[signature] = within + ".sigstore.json"
+		files[bundle.Signature] = within + ".sigstore.json"
 	}
 	name := "stoker-" + r.version + "-bundle.tar"
 	if err := writeBundle(r.path(name), files, r.created); err != nil {
@@ -344,14 +346,8 @@ func (r *release) bundle(layout string) error {
 	for _, n := range found {
 		all[n] = r.path(n)
 	}
-	return r.writeSums(r.path(sums), all)
+	return r.writeSums(r.path(bundle.Sums), all)
 }
-
-// Names in a release and in a bundle.
-const (
-	sums      = "SHA256SUMS"
-	signature = "SHA256SUMS.sigstore.json"
-)
 
 // writeSums writes the sums of all files but blobs, whose names are their sums; and their signature, if there is a key.
 func (r *release) writeSums(to string, files map[string]string) error {

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"stoker.io/stoker/hooks/bundle"
 )
 
 // reproduce makes the release of the current commit from two clones in two folders, and compares the sums of all artifacts.
@@ -33,7 +35,7 @@ func reproduce(ctx context.Context, args []string, stdout, stderr io.Writer) err
 		if err := artifacts(ctx, append(slices.Clone(args), "--root", clone, "--out", out), io.Discard, stderr); err != nil {
 			return nil, err
 		}
-		return os.ReadFile(filepath.Join(out, sums))
+		return os.ReadFile(filepath.Join(out, bundle.Sums))
 	}
 	first, err := build("one")
 	if err != nil {

@@ -1,0 +1,365 @@
+// Package single changes single files of the gateway, without a plan and without a journal: those of lost+found that a user restores, and those
+// of the agent's API key. A file appears complete or not at all, no link is followed, and nothing that git does not have is lost.
+package single
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+
+	"stoker.io/stoker/agent/disk/format"
+	"stoker.io/stoker/agent/disk/lostfound"
+	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan"
+)
+
+// Files are the files of a data directory.
+type Files struct {
+	top       *os.Root
+	vol       *safe.Volume
+	own       *safe.AgentFolder
+	lost      *lostfound.Folder
+	manifest  func() *format.Manifest
+	exclusive func(do func() error) error
+	maxBlob   int64 // bytes; larger files are not hashed. 0 means no limit
+}
+
+// New returns the files of the data directory with the agent's folder own. exclusive calls a function while nothing else writes.
+func New(own *safe.AgentFolder, lost *lostfound.Folder, manifest func() *format.Manifest, exclusive func(do func() error) error, maxBlob int64) Files {
+	return Files{own.Vol.Top, own.Vol, own, lost, manifest, exclusive, maxBlob}
+}
+
+// ErrOwned means that a file is git's, so that only a sync changes it.
+var ErrOwned = errors.New("the file belongs to git")
+
+// Edit changes a file of the gateway that git does not have, atomically: edit gets its content, nil if it does not exist, and returns the new
+// content, or nil to leave it as it is. Missing directories are made below one that exists. What is replaced goes to lost+found if reason is not
+// empty. If the file is in the manifest and would change, Edit returns ErrOwned. It follows no link.
+func (f *Files) Edit(path string, limit int64, reason string, edit func(old []byte) ([]byte, error)) (changed bool, err error) {
+	if err := safe.CheckPath(path); err != nil {
+		return false, err
+	}
+	err = f.exclusive(func() error {
+		changed, err = f.edit(path, limit, reason, edit)
+		return err
+	})
+	return changed, err
+}
+
+// checkNotOwned returns ErrOwned for a file of the manifest.
+func (f *Files) checkNotOwned(path string) error {
+	_, owned, err := f.manifest().Get(path)
+	if err == nil && owned {
+		err = fmt.Errorf("%s: %w", path, ErrOwned)
+	}
+	return err
+}
+
+func (f *Files) edit(path string, limit int64, reason string, edit func(old []byte) ([]byte, error)) (changed bool, err error) {
+	cur := safe.Cursor{Top: f.top}
+	defer cur.Reset()
+	dir, name := safe.Split(path)
+	old, err := readExisting(&cur, dir, name, limit)
+	if err != nil {
+		return false, err
+	}
+	next, err := edit(old)
+	if err != nil || next == nil || old != nil && bytes.Equal(old, next) {
+		return false, err
+	}
+	if err := f.checkNotOwned(path); err != nil {
+		return false, err
+	}
+	n, err := makeParents(f.vol, &cur, dir)
+	if err != nil {
+		return false, safe.WriteError(err, "write %s", path)
+	}
+	own, done, err := onMount(f.own, &cur, n)
+	if err != nil {
+		return false, safe.WriteError(err, "write %s", path)
+	}
+	defer done()
+	if err := f.vol.Vacate(own, Staged); err != nil {
+		return false, safe.WriteError(err, "write %s", path)
+	}
+	defer func() { _ = f.vol.Remove(own, Staged) }() // does nothing if it was moved into place
+	mode := fs.FileMode(0o644)
+	if fi, err := n.Root.Lstat(name); err == nil {
+		mode = fi.Mode()
+	}
+	err = writeRestored(f.vol, own, n, bytes.NewReader(next), mode)
+	switch {
+	case err != nil:
+	case old == nil:
+		err = f.vol.RenameNew(own, Staged, n, name)
+	default:
+		err = f.replace(own, n, name, path, reason, old, limit)
+	}
+	if err != nil {
+		return false, safe.WriteError(err, "write %s", path)
+	}
+	return true, safe.WriteError(f.vol.SyncDir(n), "write %s", path)
+}
+
+// readExisting returns the content of a file, or nil if it or its directory does not exist.
+func readExisting(cur *safe.Cursor, dir, name string, limit int64) ([]byte, error) {
+	n, err := cur.At(dir)
+	if err == nil {
+		var b []byte
+		if b, err = n.ReadFile(name, limit); err == nil {
+			return b, nil
+		}
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return nil, err
+}
+
+// replace exchanges the file Staged in own with the one in n, which must still be old.
+func (f *Files) replace(own, n *safe.Folder, name, path, reason string, old []byte, limit int64) error {
+	if reason != "" {
+		saver := f.lost.NewSaver(f.lost.NewName(plan.ID{}), plan.ID{})
+		if err := saver.Save(n, name, path, reason); err != nil {
+			return err
+		}
+		if err := saver.Sync(); err != nil {
+			return err
+		}
+	}
+	err := f.vol.Exchange(own, Staged, n, name)
+	if errors.Is(err, safe.ErrNoExchange) {
+		return f.vol.Rename(own, Staged, n, name)
+	}
+	if err != nil {
+		return err
+	}
+	if now, err := own.ReadFile(Staged, limit); err != nil || !bytes.Equal(now, old) {
+		return errors.Join(errors.New("the gateway wrote it at the same time; the agent tries again"), err, f.vol.Exchange(own, Staged, n, name))
+	}
+	return nil
+}
+
+// RemoveOwn removes a file that Edit made, and the directory that it leaves empty. A missing file is not an error.
+func (f *Files) RemoveOwn(path string) error {
+	return f.exclusive(func() error {
+		if err := f.checkNotOwned(path); err != nil {
+			return err
+		}
+		cur := safe.Cursor{Top: f.top}
+		defer cur.Reset()
+		dir, name := safe.Split(path)
+		n, err := cur.At(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := f.vol.Remove(n, name); err != nil {
+			return safe.WriteError(err, "remove %s", path)
+		}
+		above, last := safe.Split(dir)
+		parent, err := cur.At(above)
+		if err != nil {
+			return err
+		}
+		if err := f.vol.Rmdir(parent, last); err != nil && !safe.IsNotEmpty(err) && !errors.Is(err, fs.ErrNotExist) {
+			return safe.WriteError(err, "remove %s", dir)
+		}
+		return nil
+	})
+}
+
+// Folders returns the names of the directories in a directory of the gateway, at most limit of them. A missing directory has none.
+func (f *Files) Folders(path string, limit int) ([]string, error) {
+	cur := safe.Cursor{Top: f.top}
+	defer cur.Reset()
+	n, err := cur.At(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	list, err := n.Entries()
+	var names []string
+	for _, e := range list {
+		if e.IsDir() && len(names) < limit {
+			names = append(names, e.Name())
+		}
+	}
+	return names, err
+}
+
+// ErrUnsaved means that a restore would destroy a file that git does not have.
+var ErrUnsaved = errors.New("the current file is not in git and would be lost")
+
+// Staged is the name in .stoker of a file until it moves to its path.
+const Staged = "restore.new"
+
+// RestoreLost puts an entry of lost+found back at its old path. To the agent this looks like a change by a user of the gateway:
+// the next comparison reports it. RestoreLost takes no lock, so it may run beside an agent, and it works on a Dir that was opened
+// with ReadOnly.
+//
+// RestoreLost replaces an existing file only if git has it according to the manifest; otherwise it returns ErrUnsaved and
+// changes nothing. The entry stays in lost+found.
+func (f *Files) RestoreLost(l lostfound.Entry) error {
+	if err := safe.CheckPath(l.Path); err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
+	if resource.NeverTouch(l.Path) {
+		return fmt.Errorf("restore %s: the agent never writes this path", l.Path)
+	}
+	from, saved, err := f.lost.Open(l)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = from.Close() }() // opened for reading
+	cur := safe.Cursor{Top: f.top}
+	defer cur.Reset()
+	dir, name := safe.Split(l.Path)
+	n, err := makeParents(f.vol, &cur, dir)
+	if err != nil {
+		return fmt.Errorf("restore %s: %w", l.Path, err)
+	}
+	own, done, err := onMount(f.own, &cur, n)
+	if err != nil {
+		return fmt.Errorf("restore %s: %w", l.Path, err)
+	}
+	defer done()
+	if err := f.vol.Vacate(own, Staged); err != nil {
+		return safe.WriteError(err, "restore %s", l.Path)
+	}
+	defer func() { _ = f.vol.Remove(own, Staged) }() // does nothing if it was moved into place
+	if err := writeRestored(f.vol, own, n, from, saved.Mode()); err != nil {
+		return safe.WriteError(err, "restore %s", l.Path)
+	}
+	r := restoredFile{own, f.vol, f.maxBlob, f.manifest}
+	if err := r.moveTo(n, name, l.Path); err != nil {
+		return fmt.Errorf("restore %s: %w", l.Path, err)
+	}
+	return f.vol.SyncDir(n)
+}
+
+// onMount opens a .stoker folder on the same mount as the directory n, because a rename cannot cross mounts. n must be the
+// directory that cur opened last. In an area other than the data directory, whose .stoker is agent, onMount creates a missing
+// folder. done closes it, and removes it if it is empty.
+func onMount(agent *safe.AgentFolder, cur *safe.Cursor, n *safe.Folder) (own *safe.Folder, done func(), err error) {
+	area, err := safe.AreaOf(cur, n)
+	if err != nil {
+		return nil, nil, err
+	}
+	if area == "" { // the data directory
+		return agent.Folder, func() {}, nil
+	}
+	top := cur.Chain[slices.IndexFunc(cur.Chain, func(n *safe.Folder) bool { return n.Path == area })]
+	if own, err = agent.Vol.OwnFolder(top); err != nil {
+		return nil, nil, err
+	}
+	return own, func() {
+		own.Close()
+		_ = agent.Vol.Rmdir(top, safe.OwnDir) // fails if a sync uses it
+	}, nil
+}
+
+// makeParents opens a directory. It makes the missing directories on its path, with the owner of the existing ones.
+func makeParents(vol *safe.Volume, cur *safe.Cursor, dir string) (*safe.Folder, error) {
+	n, err := cur.At(dir)
+	if dir == "" || !errors.Is(err, fs.ErrNotExist) {
+		return n, err
+	}
+	above, name := safe.Split(dir)
+	parent, err := makeParents(vol, cur, above)
+	if err != nil {
+		return nil, err
+	}
+	like, err := parent.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if err := vol.Mkdir(parent, name, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	if n, err = cur.At(dir); err == nil {
+		err = vol.SetDirAttrs(n, like, 0o755)
+	}
+	return n, err
+}
+
+// writeRestored writes the saved bytes to Staged in own, with the owner of the target directory n and the saved mode, so
+// that private files stay private.
+func writeRestored(vol *safe.Volume, own, n *safe.Folder, from io.Reader, mode fs.FileMode) error {
+	like, err := n.Stat()
+	if err != nil {
+		return err
+	}
+	f, err := vol.Create(own, Staged, 0o600)
+	if err != nil {
+		return err
+	}
+	path := own.Join(Staged)
+	err = vol.Fill(path, func() error {
+		_, err := io.Copy(f, from)
+		return err
+	})
+	if err == nil {
+		_, err = vol.SetAttrs(f, path, safe.AttrsOf(like), mode)
+	}
+	if err == nil {
+		err = vol.Sync(f, path)
+	}
+	return errors.Join(err, f.Close())
+}
+
+// restoredFile is the file Staged in own, until it moves to its path.
+type restoredFile struct {
+	own      *safe.Folder
+	vol      *safe.Volume
+	maxBlob  int64
+	manifest func() *format.Manifest
+}
+
+// moveTo moves the file to its path, the name in n. It replaces an existing file only if git has it, which is checked twice:
+// before the exchange, and again for the file that the exchange moved to own, because the gateway may have written in
+// between. If the second check fails, the files are exchanged back.
+func (r restoredFile) moveTo(n *safe.Folder, name, path string) error {
+	err := r.vol.RenameNew(r.own, Staged, n, name)
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	rec, owned, err := r.manifest().Get(path)
+	if err != nil {
+		return err
+	}
+	// checkSaved returns nil if the file at a name has the content that the manifest recorded for path.
+	checkSaved := func(in *safe.Folder, name string) error {
+		if !owned {
+			return ErrUnsaved
+		}
+		id, err := in.Hash(context.Background(), name, make([]byte, 64<<10), r.maxBlob)
+		if err == nil && (id.IsZero() || id != rec.Have && id != rec.Want) {
+			err = ErrUnsaved
+		}
+		return err
+	}
+	if err := checkSaved(n, name); err != nil {
+		return err
+	}
+	if err := r.vol.Exchange(r.own, Staged, n, name); err != nil {
+		if errors.Is(err, safe.ErrNoExchange) {
+			return r.vol.Rename(r.own, Staged, n, name)
+		}
+		return err
+	}
+	if err := checkSaved(r.own, Staged); err != nil { // the gateway wrote between the first check and the exchange
+		return errors.Join(err, r.vol.Exchange(r.own, Staged, n, name))
+	}
+	return nil
+}
