@@ -83,7 +83,7 @@ var Ledger = []Entry{
 	NewEntry("docs/reference/cli.md", `^stoker (check|diff|snapshots)| --audit | /manifest/`, byNodes),
 	NewEntry("docs/reference/cli.md", `^stoker config run`, byProgram),
 	NewEntry("docs/reference/cli.md", `^stoker config `, byConfig),
-	NewEntry("docs/how-to/config.md", `^kubectl patch `, byNodes),
+	NewEntry("docs/how-to/config-run.md", ``, byNodes),
 	NewEntry("docs/how-to/config.md", ``, byConfig),
 	under("docs/reference/cli.md", "stoker ui", byUI),
 	under("docs/reference/cli.md", "stoker approve", byStages),

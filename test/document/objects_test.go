@@ -145,7 +145,7 @@ func objectOf(t *testing.T, name, info, text string) map[string]any {
 	}
 	object := map[string]any{"apiVersion": "stoker.io/v1alpha1", "kind": "GatewaySync", "metadata": map[string]any{"name": "line"},
 		"spec": map[string]any{"git": map[string]any{"repo": "https://git.example.com/plant/site.git", "ref": "main"}}}
-	if name == "docs/how-to/config.md" {
+	if strings.HasPrefix(name, "docs/how-to/config") {
 		object["kind"], object["spec"] = "ConfigSync", map[string]any{"source": map[string]any{}}
 		if source, _, _ := unstructured.NestedMap(part, "spec", "source"); source["gatewaySync"] == nil {
 			object["spec"] = map[string]any{"source": map[string]any{"git": map[string]any{"repoURL": "https://git.example.com/plant.git", "branch": "main"}}}

@@ -246,7 +246,7 @@ func anUninstallLeavesWhatIsNotDeleted(t *testing.T, w *world) {
 	assert.True(t, p.hasConfigMap("plant"))
 	shell := p.reader()
 	commands := 0
-	for c := range w.lines.Of("docs/how-to/config.md") {
+	for c := range w.lines.Of("docs/how-to/config-run.md") {
 		shell.Type(t, c.Text)
 		commands++
 	}
