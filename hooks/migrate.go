@@ -61,7 +61,7 @@ The command needs the rights of a cluster administrator.`,
 		case errPlan != nil:
 			return fmt.Errorf("the list is incomplete: %w", errPlan)
 		case len(plan) == 0:
-			fmt.Fprintln(c.stderr, "Nothing to do: there are no objects of an earlier product. To go on with Helm after kustomize, see docs/how-to/installation.md#with-kustomize.")
+			fmt.Fprintln(c.stderr, "Nothing to do: there are no objects of an earlier product. To go on with Helm after kustomize, see docs/how-to/kustomize.md#uninstall-or-go-on-with-helm.")
 			return nil
 		case !*yes:
 			fmt.Fprintf(c.stderr, "Nothing was changed. With --yes, %d of %d actions are carried out.\n", len(plan)-byHand, len(plan))

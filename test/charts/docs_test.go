@@ -147,7 +147,7 @@ func TestDocumentedCommands(t *testing.T) {
 	t.Run("installed with kustomize", func(t *testing.T) {
 		t.Parallel()
 		r := newReader(t, lines, kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds()))
-		r.follows("docs/how-to/installation.md", "With kustomize")
+		r.follows("docs/how-to/kustomize.md")
 		r.follows("examples/kubernetes/README.md")
 	})
 	t.Run("over an older installation", func(t *testing.T) {

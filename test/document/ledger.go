@@ -99,6 +99,8 @@ var Ledger = []Entry{
 	NewEntry("docs/how-to/pull-requests.md", `^kubectl `, byChart),
 	under("docs/how-to/pull-requests.md", "Sign the commits", bySigning),
 	NewEntry("docs/how-to/installation.md", `^make `, byMake),
+	NewEntry("docs/how-to/kustomize.md", ` rollout status `, byNodes),
+	NewEntry("docs/how-to/kustomize.md", ``, byChart),
 	NewEntry("docs/how-to/installation.md", `^helm test | rollout status `, byNodes),
 	NewEntry("docs/how-to/installation.md", ``, byChart),
 	NewEntry("docs/how-to/kargo.md", `^stoker `, byFleet),

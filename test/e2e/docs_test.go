@@ -28,7 +28,7 @@ func documentedNodeCommands(t *testing.T, w *world) {
 	p.gatewaySync(func(gs *v1alpha1.GatewaySync) { gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true} })
 	p.gateways(replicas(2))
 	shell := p.reader()
-	for _, page := range []string{"README.md", "docs/how-to/installation.md"} {
+	for _, page := range []string{"README.md", "docs/how-to/installation.md", "docs/how-to/kustomize.md"} {
 		for c := range w.lines.Of(page) {
 			shell.Type(t, c.Text) // meanwhile the gateways start
 		}
