@@ -120,7 +120,7 @@ func TestDocumentedCommands(t *testing.T) {
 		r.follows("docs/internals/security.md")
 		r.follows("docs/how-to/operations.md", "Check the state", "Make a request", "Upgrade", "Credentials")
 		r.follows("docs/how-to/operations.md", "Certificates")
-		r.follows("docs/how-to/operations.md", "Uninstall")
+		r.follows("docs/how-to/uninstall.md")
 		for _, name := range []string{"argocd-cm", "argocd-notifications-cm"} {
 			assert.JSONEq(t, `{"theirs": "kept"}`, r.Type(t, "kubectl --namespace argocd get configmap "+name+" --output 'jsonpath={.data}'"), "nothing of ours is left")
 		}

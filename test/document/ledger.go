@@ -110,6 +110,7 @@ var Ledger = []Entry{
 	NewEntry("docs/how-to/migration.md", ``, byChart),
 	NewEntry("docs/how-to/operations.md", `^helm test |/proxy/state$`, byNodes),
 	NewEntry("docs/how-to/operations.md", ``, byChart),
+	NewEntry("docs/how-to/uninstall.md", ``, byChart),
 	NewEntry("docs/internals/performance.md", ``, byMake),
 	NewEntry("docs/internals/security.md", ``, byChart),
 	NewEntry("docs/how-to/pull-requests.md", ``, byFleet),
