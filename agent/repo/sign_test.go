@@ -81,7 +81,7 @@ func TestDocumentedSigningKey(t *testing.T) {
 	lines := document.Open(t)
 	s := newSite(t)
 	shell := document.NewShell(t, s.Dir, nil)
-	for c := range lines.Of("docs/how-to/pull-requests.md") {
+	for c := range lines.Of("docs/how-to/signed-commits.md") {
 		shell.Type(t, c.Text)
 	}
 	private, err := os.ReadFile(filepath.Join(shell.Dir, "signing"))
