@@ -12,13 +12,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// rows returns the table rows of the page whose first cell is code.
+// rows returns the table rows of the pages whose first cell is code.
 func rows(t *testing.T) [][]string {
 	t.Helper()
-	raw, err := os.ReadFile("../../../docs/how-to/templates.md")
-	require.NoError(t, err)
+	var pages []byte
+	for _, page := range []string{"how-to/templates.md", "reference/template-functions.md"} { // setup: one text
+		raw, err := os.ReadFile("../../../docs/" + page)
+		require.NoError(t, err)
+		pages = append(pages, raw...)
+	}
 	var list [][]string
-	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\| `([^`]+)` \\| (.*) \\|$").FindAllStringSubmatch(string(raw), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\| `([^`]+)` \\| (.*) \\|$").FindAllStringSubmatch(string(pages), -1) {
 		list = append(list, m[1:])
 	}
 	return list

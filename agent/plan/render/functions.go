@@ -12,7 +12,7 @@ import (
 )
 
 // functions returns the functions of templates besides and, or, not, eq, ne, lt, le, gt, ge, len, index and slice of
-// text/template. They depend only on their arguments, and those that make text account for it. docs/how-to/templates.md lists
+// text/template. They depend only on their arguments, and those that make text account for it. docs/reference/template-functions.md lists
 // them; a test compares.
 func (m *meter) functions() template.FuncMap {
 	text := func(f func(string) string) func(string) (string, error) {
