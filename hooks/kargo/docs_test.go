@@ -17,15 +17,21 @@ import (
 	"stoker.io/stoker/test/document"
 )
 
-const page = "../../docs/how-to/kargo.md"
+// pages are in the order of a reader.
+var pages = []string{"docs/how-to/kargo.md", "docs/how-to/kargo-argocd.md", "docs/how-to/kargo-verification.md"}
 
 // section returns the section under a heading, up to the next heading of the same or a higher level.
 func section(t *testing.T, heading string) string {
 	t.Helper()
-	b, err := os.ReadFile(page)
-	require.NoError(t, err)
+	var text []byte
+	// setup: one text
+	for _, page := range pages {
+		b, err := os.ReadFile("../../" + page)
+		require.NoError(t, err)
+		text = append(text, b...)
+	}
 	level, _, _ := strings.Cut(heading, " ")
-	_, rest, found := strings.Cut(string(b), "\n"+heading+"\n")
+	_, rest, found := strings.Cut(string(text), "\n"+heading+"\n")
 	require.True(t, found, heading)
 	for i := 1; i <= len(level); i++ {
 		rest, _, _ = strings.Cut(rest, "\n"+strings.Repeat("#", i)+" ")
@@ -76,7 +82,7 @@ func TestDocumentedVars(t *testing.T) {
 				}
 				want = append(want, a.Name+"="+value)
 			}
-			_, table, _ := strings.Cut(section(t, "## Verification"), "| argument of `"+name+"` | default | |")
+			_, table, _ := strings.Cut(section(t, "# Verify promotions of Kargo"), "| argument of `"+name+"` | default | |")
 			table, _, _ = strings.Cut(table, "\n\n")
 			assert.Equal(t, want, listed(table), name)
 		})
@@ -115,7 +121,7 @@ func TestDocumentedSteps(t *testing.T) {
 		})
 	}
 	var part struct{ Verification verification }
-	require.NoError(t, yaml.UnmarshalStrict([]byte(fenced.FindStringSubmatch(section(t, "## Verification"))[1]), &part))
+	require.NoError(t, yaml.UnmarshalStrict([]byte(fenced.FindStringSubmatch(section(t, "# Verify promotions of Kargo"))[1]), &part))
 	assert.Equal(t, stages(t)["test"].Spec.Verification, &part.Verification, "the page must show the verification of the example")
 }
 
@@ -144,12 +150,15 @@ func TestDocumentedCommands(t *testing.T) {
 		}
 		enter(c.Text)
 	}
-	for c := range lines.Of("docs/how-to/kargo.md") {
-		if strings.Contains(c.Text, "create secret") || strings.HasPrefix(c.Text, "TOKEN=") {
-			assert.Contains(t, typed, c.Text, "the example must contain the same command")
-			continue
+	// sequence: one reader
+	for _, page := range pages {
+		for c := range lines.Of(page) {
+			if strings.Contains(c.Text, "create secret") || strings.HasPrefix(c.Text, "TOKEN=") {
+				assert.Contains(t, typed, c.Text, "the example must contain the same command")
+				continue
+			}
+			enter(c.Text)
 		}
-		enter(c.Text)
 	}
 	for _, name := range []string{"clusterpromotiontask.kargo.akuity.io/stoker-request", "clusterpromotiontask.kargo.akuity.io/stoker-argocd",
 		"clusteranalysistemplate.argoproj.io/stoker-status", "clusteranalysistemplate.argoproj.io/stoker-wait",

@@ -16,7 +16,8 @@ import (
 func rows(t *testing.T) [][]string {
 	t.Helper()
 	var pages []byte
-	for _, page := range []string{"how-to/templates.md", "reference/template-functions.md"} { // setup: one text
+	// setup: one text
+	for _, page := range []string{"how-to/templates.md", "reference/template-functions.md"} {
 		raw, err := os.ReadFile("../../../docs/" + page)
 		require.NoError(t, err)
 		pages = append(pages, raw...)
