@@ -68,7 +68,7 @@ var Ledger = []Entry{
 	NewEntry("docs/start/tutorial.md", ``, byAlone),
 	NewEntry("docs/start/tutorial-kubernetes.md", ``, byChart),
 	NewEntry("docs/how-to/rollback.md", `^stoker snapshots |/agent snapshots export `, byNodes),
-	NewEntry("docs/how-to/rollback.md", `^stoker retry `, byBack),
+	NewEntry("docs/how-to/auto-rollback.md", ``, byBack),
 	NewEntry("docs/how-to/rollback.md", ``, byFleet),
 	NewEntry("docs/how-to/audit.md", ``, byNodes),
 	NewEntry("docs/how-to/stages.md", ``, byStages),

@@ -54,7 +54,7 @@ func TestAutomaticRollback(t *testing.T) {
 
 	require.NoError(t, broken.Simulator.LoadFaults.Set())
 	person := terminal(t, p, t.TempDir())
-	for c := range lines.Of("docs/how-to/rollback.md") {
+	for c := range lines.Of("docs/how-to/auto-rollback.md") {
 		assert.Contains(t, person.Type(t, c.Text), "retry requested")
 		p.Converges("bad", bad)
 	}
