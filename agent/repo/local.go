@@ -57,6 +57,28 @@ func (l *local) openRepository() (common string, st *filesystem.Storage, err err
 	return common, st, nil
 }
 
+// Origin returns the address of the remote origin of a directory of this machine, as its configuration has it; "" if there is none. It
+// may have credentials.
+func (r *Remote) Origin() (string, error) {
+	l, ok := r.source.(*local)
+	if !ok {
+		return "", nil
+	}
+	_, st, err := l.openRepository()
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = st.Close() }() // only read
+	conf, err := st.Config()
+	if err != nil {
+		return "", l.unusable(err)
+	}
+	if origin := conf.Remotes["origin"]; origin != nil && len(origin.URLs) > 0 {
+		return origin.URLs[0], nil
+	}
+	return "", nil
+}
+
 // unusable adds a reason to the error of a directory that is not a repository. GitUnreachable allows a retry if the cause may go
 // away, such as a volume that is not mounted (no directory, or an empty one) or a permission.
 func (l *local) unusable(err error) error {

@@ -23,10 +23,20 @@ type (
 	GitHubApp = wire.GitHubApp
 	// RemoteOptions configures a Remote.
 	RemoteOptions = wire.Options
+	// HostKey is the key that an ssh server presents.
+	HostKey = wire.HostKey
 )
 
 // ParseURL reads the address of a repository. An error never contains the address, which may have a password.
 func ParseURL(s string) (URL, error) { return wire.ParseURL(s) }
+
+// GetHostKey asks the server of an ssh address for its host key. It sends no credentials.
+func GetHostKey(ctx context.Context, u URL, o RemoteOptions) (HostKey, error) {
+	return wire.GetHostKey(ctx, u, o)
+}
+
+// CheckSSHKey returns nil if a private key can be used. An error never contains a part of the key.
+func CheckSSHKey(key secret.String) error { return wire.CheckSSHKey(key) }
 
 // RetryAfter returns how long the git server asked the client to wait, and whether it did.
 func RetryAfter(err error) (time.Duration, bool) { return wire.RetryAfter(err) }

@@ -46,7 +46,7 @@ func parseKnownHosts(text []byte, u URL, auth string) (*knownHosts, error) {
 	if len(text) > maxKnownHosts {
 		return nil, failure.New(v1alpha1.ReasonHostKeyUnknown, "%s has more than %d bytes; nothing is trusted", field, maxKnownHosts)
 	}
-	k := &knownHosts{url: u, field: field, name: knownhosts.Normalize(u.dialAddress())}
+	k := &knownHosts{url: u, field: field, name: normalName(u)}
 	lines := bufio.NewScanner(bytes.NewReader(bytes.TrimPrefix(text, []byte("\ufeff")))) // editors of Windows write one
 	lines.Buffer(nil, maxKnownHosts+1)
 	for n := 1; lines.Scan(); n++ {
@@ -72,6 +72,9 @@ func parseKnownHosts(text []byte, u URL, auth string) (*knownHosts, error) {
 	}
 	return k, lines.Err()
 }
+
+// normalName returns the name of a host in known_hosts.
+func normalName(u URL) string { return knownhosts.Normalize(u.dialAddress()) }
 
 // hasNoKeys reports whether the file trusts no key for the host.
 func (k *knownHosts) hasNoKeys() bool { return len(k.trusted)+len(k.authorities) == 0 }

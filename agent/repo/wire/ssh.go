@@ -22,6 +22,9 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
+// clientVersion is how the client introduces itself to ssh servers.
+const clientVersion = "SSH-2.0-stoker"
+
 // sshTransport is the transport over ssh. It uses only its Auth: no ssh agent, no ~/.ssh, no environment. Each request uses a new
 // connection, because git's programs end after one request.
 type sshTransport struct {
@@ -133,7 +136,7 @@ func (s *sshTransport) config() (*ssh.ClientConfig, *hostKeyResult, error) {
 		Auth:              []ssh.AuthMethod{ssh.PublicKeys(signer)},
 		HostKeyAlgorithms: algorithms,
 		Timeout:           s.opts.Handshake,
-		ClientVersion:     "SSH-2.0-stoker",
+		ClientVersion:     clientVersion,
 		HostKeyCallback: func(name string, remote net.Addr, key ssh.PublicKey) error {
 			h.refused = check(name, remote, key)
 			h.accepted = h.refused == nil

@@ -10,6 +10,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/secret"
 )
 
 // hostKeyNegotiation is the value of ssh.AlgorithmNegotiationError.What for host key algorithms.
@@ -25,19 +26,28 @@ func (s *sshTransport) signer() (ssh.Signer, error) {
 	if err != nil {
 		return nil, failure.New(v1alpha1.ReasonAuthFailed, "the ssh key for %s cannot be read: %w", s.url, err)
 	}
+	signer, problem := parseSSHKey(key)
+	if problem != "" {
+		return nil, failure.New(v1alpha1.ReasonAuthFailed, "the ssh key for %s %s", s.url, problem)
+	}
+	return signer, nil
+}
+
+// parseSSHKey reads a private key, or says what is wrong with it.
+func parseSSHKey(key secret.String) (_ ssh.Signer, problem string) {
 	// OpenSSH's own format needs the newline at the end, which secrets easily lose.
 	pem := []byte(key.Reveal() + "\n")
 	signer, err := ssh.ParsePrivateKey(pem)
 	if err == nil {
-		return signer, nil
+		return signer, ""
 	}
-	what := "is not a private key in PEM or OpenSSH format"
 	if _, locked := errors.AsType[*ssh.PassphraseMissingError](err); locked {
-		what = "is protected by a passphrase, which the agent cannot enter: use a key without one, such as a read-only deploy key"
-	} else if _, _, _, _, err := ssh.ParseAuthorizedKey(pem); err == nil {
-		what = "is a public key: put the private key into the Secret, and register the public key at the git host"
+		return nil, "is protected by a passphrase, which the agent cannot enter: use a key without one, such as a read-only deploy key"
 	}
-	return nil, failure.New(v1alpha1.ReasonAuthFailed, "the ssh key for %s %s", s.url, what)
+	if _, _, _, _, err := ssh.ParseAuthorizedKey(pem); err == nil {
+		return nil, "is a public key: put the private key into the Secret, and register the public key at the git host"
+	}
+	return nil, "is not a private key in PEM or OpenSSH format"
 }
 
 // knownHosts returns the host keys that are trusted, or nil if every key is accepted.
