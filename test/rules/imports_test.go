@@ -55,9 +55,10 @@ var floors = [][]string{
 	{"internal/configsync/apply", "internal/configsync/source"},
 	{"internal/configsync"},
 	{"internal/configsync/reconcile"},
-	{"hooks/agents", "hooks/browser", "hooks/bundle", "hooks/leads", "hooks/offline", "hooks/output", "hooks/migrate", "hooks/specfile"},
+	{"hooks/agents", "hooks/browser", "hooks/bundle", "hooks/create", "hooks/leads", "hooks/offline", "hooks/output", "hooks/migrate", "hooks/specfile"},
 	{"hooks/application", "hooks/check", "hooks/completion", "hooks/diff", "hooks/display", "internal/notify"},
 	{"hooks/preflight", "hooks/ui"},
+	{"hooks/create/command"},
 	{"hooks"},
 }
 

@@ -1,0 +1,162 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
+	"stoker.io/stoker/hooks/create"
+	"stoker.io/stoker/hooks/output"
+)
+
+// gatewaySyncFlags holds the flags of create gatewaysync.
+type gatewaySyncFlags struct {
+	applyFlags
+	repo, dir, ref, app string
+	secrets             map[string]string
+}
+
+func newGatewaySyncCommand(env *Env) *cobra.Command {
+	command := &cobra.Command{
+		Use:   "gatewaysync NAME",
+		Short: "Create a GatewaySync from the folders of a repository",
+		Long: `Create a GatewaySync from the folders of a repository.
+
+The command finds projects, configuration and what gateways share in a commit, of which it fetches the folders and a few files. Each kind
+of gateway gets a profile, or a template if folders have the names of gateways. Comments name the annotations of the pods. Stderr has
+what was found and left out, and warnings.
+
+With --dir it reads a local clone without uncommitted changes, or a folder that is not a clone, and the address is that of origin.
+
+Credentials are files, as for preflight. The key of a Secret says what it is: ca.crt, known_hosts, or else a token, an ssh key or the
+key of a GitHub App.`,
+		Example: `  # print it, and check it
+  stoker create gatewaysync plants --dir . > gatewaysync.yaml
+  stoker preflight -f gatewaysync.yaml --secret git-credentials/token=token.txt
+
+  # a private repository without a clone
+  stoker create gatewaysync plants --repo "$REPOSITORY" --secret git-credentials/token=token.txt`,
+		Args: cobra.ExactArgs(1),
+	}
+	x := &gatewaySyncFlags{}
+	f := command.Flags()
+	f.StringVar(&x.repo, "repo", "", "address of the repository")
+	f.StringVar(&x.dir, "dir", "", "local clone or folder to read")
+	f.StringVar(&x.ref, "ref", "", "branch, tag or commit (default: the branch of HEAD)")
+	f.StringToStringVar(&x.secrets, "secret", nil, "file with one key of a Secret, NAME/KEY=FILE (repeatable)")
+	f.StringVar(&x.app, "github-app", "", "GitHub App and its installation, APP_ID/INSTALLATION_ID")
+	x.add(command)
+	command.RunE = func(command *cobra.Command, args []string) error {
+		ctx, cancel := context.WithTimeout(command.Context(), treeTimeout)
+		defer cancel()
+		return env.createGatewaySync(ctx, args[0], x)
+	}
+	return command
+}
+
+func (env *Env) createGatewaySync(ctx context.Context, name string, x *gatewaySyncFlags) (err error) {
+	if err := x.check(name); err != nil {
+		return err
+	}
+	in := create.Input{Name: name, Namespace: env.Namespace()}
+	source, err := x.open(ctx, &in)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, source.close()) }()
+	in.Source = source
+	result, err := create.GatewaySync(in)
+	if err != nil {
+		return err
+	}
+	env.printFound(result, source)
+	env.printNext(result.GatewaySync)
+	if !x.apply {
+		_, err := env.Stdout.Write(result.YAML)
+		return err
+	}
+	if in.RepoNote != "" {
+		return usagef("the address of the repository is not known: name it with --repo")
+	}
+	p, err := env.Connect()
+	if err != nil {
+		return err
+	}
+	return p.applyGatewaySync(ctx, env, result.GatewaySync)
+}
+
+// check validates the name and the flags, and removes the user of an https address, which may be a token.
+func (x *gatewaySyncFlags) check(name string) error {
+	switch problems := validation.IsDNS1123Subdomain(name); {
+	case len(problems) > 0 || len(name) > 48:
+		return usagef("%.80q cannot be the name of a GatewaySync: use lower-case letters, digits and -, at most 48", name)
+	case x.repo == "" && x.dir == "":
+		return usagef("name a repository with --repo URL, or a local clone with --dir .")
+	case x.ref != "" && syntax.SpecRefProblem(x.ref) != "":
+		return usagef("--ref %.80q %s", x.ref, syntax.SpecRefProblem(x.ref))
+	}
+	if x.repo != "" {
+		if _, err := repo.ParseURL(x.repo); err != nil {
+			return usagef("--repo: %w", err)
+		}
+		clean, hasPassword := withoutLogin(x.repo)
+		if hasPassword {
+			return usagef("--repo has a password, which all readers of the GatewaySync could read: put it into a file, and name the file with --secret git-credentials/token=FILE")
+		}
+		x.repo = clean
+	}
+	return nil
+}
+
+// Bounds of what is printed about a tree.
+const (
+	maxLeftOut  = 8 // paths that no gateway gets
+	maxWarnings = 20
+)
+
+// printFound prints what was found.
+func (env *Env) printFound(r *create.Result, source *treeSource) {
+	fmt.Fprintf(env.Stderr, "%s:\n", output.Clean(source.label))
+	var rows [][]string
+	for _, f := range r.Found {
+		rows = append(rows, []string{f.Source, f.Content})
+	}
+	output.WriteTable(env.Stderr, []string{"FOLDER", "CONTENT"}, rows)
+	if len(r.LeftOut) > 0 {
+		fmt.Fprintf(env.Stderr, "left out: %s\n", output.OneLine(plan.Enumerate(r.LeftOut, maxLeftOut)))
+	}
+	for i, w := range r.Warnings {
+		if i == maxWarnings {
+			fmt.Fprintf(env.Stderr, "warning: and %d more\n", len(r.Warnings)-i)
+			break
+		}
+		fmt.Fprintln(env.Stderr, "warning: "+output.OneLine(w))
+	}
+}
+
+// printNext prints the commands that come next.
+func (env *Env) printNext(gs *v1alpha1.GatewaySync) {
+	commands := []string{"stoker preflight -f FILE"}
+	if a := gs.Spec.Git.Auth; a != nil {
+		switch {
+		case a.Token != nil:
+			commands = append(commands, "stoker create secret git "+a.Token.SecretRef.Name+" --token-file FILE --apply")
+		case a.SSHKey != nil:
+			commands = append(commands, "stoker create secret git "+a.SSHKey.SecretRef.Name+" --ssh-key-file FILE --repo "+gs.Spec.Git.Repo+" --apply")
+		case a.GitHubApp != nil:
+			commands = append(commands, "stoker create secret git "+a.GitHubApp.PrivateKeySecretRef.Name+" --github-app-key-file FILE --apply")
+		}
+	}
+	if api := gs.Spec.Gateway.API; api.SecretName != "" {
+		commands = append(commands, "stoker create secret api-key "+api.SecretName+" --key-file FILE --apply")
+	}
+	fmt.Fprintf(env.Stderr, "next:\n  %s\n", output.Clean(strings.Join(commands, "\n  ")))
+}
