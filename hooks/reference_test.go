@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"io"
@@ -65,7 +66,7 @@ func page(root *cobra.Command) string {
 	several := inSeveral(commands(newCLI(io.Discard, io.Discard).root("stoker"))) // of other commands, because it changes their usage lines
 	for _, c := range all {
 		fmt.Fprintf(&b, "\n## %s\n\n", c.CommandPath())
-		fmt.Fprintf(&b, "%s\n", asCode(cmp(c.Long, c.Short+".")))
+		fmt.Fprintf(&b, "%s\n", asCode(cmp.Or(c.Long, c.Short+".")))
 		fmt.Fprintf(&b, "\n```sh\n%s\n```\n", c.UseLine())
 		if c.Example != "" {
 			fmt.Fprintf(&b, "\n```sh\n%s\n```\n", unindent(c.Example))
@@ -80,13 +81,6 @@ func page(root *cobra.Command) string {
 	table(&b, several)
 	b.WriteString("\n## Flags of all commands\n\n`stoker options` lists the flags of kubectl that all commands take, such as `--namespace`, `--context` and `--as`.\n")
 	return b.String()
-}
-
-func cmp(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 func commands(root *cobra.Command) []*cobra.Command {

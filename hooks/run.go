@@ -84,7 +84,7 @@ func exitCodeOf(ctx context.Context, err error) int {
 	// the object was deleted and created again.
 	case ctx.Err() != nil, unavailable(err), apierrors.IsConflict(err), errors.Is(err, request.ErrReplaced):
 		return exitRetry
-	case invalid:
+	case invalid, isUsageError(err):
 		return exitUsage
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return exitForbidden
@@ -159,7 +159,7 @@ unavailable (try again).`,
 		"request": {newSetRefCommand(c), newSyncCommand(c), newRollbackCommand(c), newApproveCommand(c), newRetryCommand(c), newPauseCommand(c), newResumeCommand(c)},
 		"inspect": {newGetCommand(c), newStatusCommand(c), newUICommand(c), newHistoryCommand(c), newProposalsCommand(c), newSnapshotsCommand(c), newWaitCommand(c), newDiffCommand(c), newRenderCommand(c), newPreflightCommand(c)},
 		"config":  {newConfigCommand(c)},
-		"install": {newBundleCommand(c), newCheckCommand(c), newNotifyCommand(c), newMigrateCommand(c)},
+		"install": {newBundleCommand(c), newCheckCommand(c), newCreateCommand(c), newNotifyCommand(c), newMigrateCommand(c)},
 	} {
 		for _, command := range commands {
 			command.GroupID = group

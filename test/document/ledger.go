@@ -33,6 +33,7 @@ const (
 	byConfig   = "hooks TestConfigPageCommands"
 	byProgram  = "hooks TestConfigRunCommands"
 	byMigrate  = "hooks TestMigrationPageCommands"
+	byCreate   = "hooks TestCreateCommands"
 	byKargo    = "hooks/kargo TestDocumentedCommands"
 	byAlone    = "test/scenario TestDocumentedCommands"
 	byGateway  = "test/gateway TestREADMEExamplesWork"
@@ -79,6 +80,8 @@ var Ledger = []Entry{
 	under("docs/how-to/argocd.md", "Gateways that do not start", byNodes),
 	NewEntry("docs/how-to/argocd.md", ``, byArgoCD),
 	under("docs/reference/cli.md", "stoker migrate", byMigrate),
+	NewEntry("docs/reference/cli.md", `^stoker create `, byCreate),
+	under("docs/reference/cli.md", "stoker create gatewaysync", byCreate),
 	NewEntry("docs/reference/cli.md", `^stoker bundle `, byRelease),
 	NewEntry("docs/reference/cli.md", `^stoker (check|diff|snapshots)| --audit | /manifest/`, byNodes),
 	NewEntry("docs/reference/cli.md", `^stoker config run`, byProgram),
@@ -97,6 +100,7 @@ var Ledger = []Entry{
 	NewEntry("docs/how-to/git.md", `^kubectl `, byChart),
 	NewEntry("docs/how-to/git.md", ``, byKey),
 	NewEntry("docs/how-to/pull-requests.md", `^kubectl `, byChart),
+	under("docs/how-to/installation.md", "From a repository to a GatewaySync", byCreate),
 	NewEntry("docs/how-to/installation.md", `^make `, byMake),
 	NewEntry("docs/how-to/kustomize.md", ` rollout status `, byNodes),
 	NewEntry("docs/how-to/kustomize.md", ``, byChart),
