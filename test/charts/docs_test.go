@@ -84,6 +84,9 @@ func (r *reader) enter(line string) {
 		return
 	}
 	r.Type(r.t, line)
+	if line == "kubectl create namespace line" { // a reader of the README creates it with stoker create, which needs a git server
+		r.Type(r.t, "kubectl --namespace line apply -f examples/kubernetes/gatewaysync.yaml")
+	}
 	if strings.HasPrefix(line, "helm install ") || strings.Contains(line, "kubectl kustomize ") {
 		// A reader then waits for the Deployment. The test has no node, so only the kinds must exist.
 		require.Eventually(r.t, func() bool {

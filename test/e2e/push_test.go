@@ -3,6 +3,8 @@
 package e2e
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -15,9 +17,10 @@ import (
 	"stoker.io/stoker/injector/inject"
 )
 
+// The README's way from a repository to gateways that run its commit.
 func threeGatewaysFollowAPush(t *testing.T, w *world) {
 	p := w.plant(t)
-	p.gatewaySync()
+	p.created()
 	p.gateways()
 	gs := p.synced(p.head(), 3)
 	p.ready(3) // the agents may know that their gateways run before the kubelet does
@@ -35,6 +38,31 @@ func threeGatewaysFollowAPush(t *testing.T, w *world) {
 	third := p.push("third")
 	p.synced(third, 3)
 	p.isSeenByAPerson(t, third, second)
+}
+
+// created types the command of the README that creates the GatewaySync. The git server of the tests has an authority of its own.
+func (p *plant) created() {
+	p.t.Helper()
+	shell := p.reader()
+	for name, content := range map[string]string{"token.txt": p.password, "ca.crt": string(p.git.CA())} {
+		require.NoError(p.t, os.WriteFile(filepath.Join(shell.Dir, name), []byte(content+"\n"), 0o600))
+	}
+	var typed int
+	for c := range p.lines.Of("README.md") {
+		if !strings.HasPrefix(c.Text, "stoker create ") {
+			continue
+		}
+		typed++
+		said := shell.Type(p.t, strings.NewReplacer("--namespace line", "--namespace "+p.namespace, "https://git.example.com/plants/ignition.git", p.git.URL(p.repoName)).
+			Replace(c.Text)+" --secret git-ca/ca.crt=ca.crt")
+		assert.Contains(p.t, said, "gatewaysync.stoker.io/line created")
+	}
+	require.Equal(p.t, 1, typed)
+	gs := p.get()
+	assert.True(p.t, gs.Spec.Gateway.ManagedKey())
+	gs.Spec.Polling.Interval, gs.Spec.Sync.Defaults.SyncPeriod = "1s", new(int32(5))
+	_, err := p.syncs().Update(p.ctx, gs, metav1.UpdateOptions{})
+	require.NoError(p.t, err)
 }
 
 func anUnseededGatewayIsSynced(t *testing.T, w *world) {

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"stoker.io/stoker/agent/plan"
@@ -37,13 +40,13 @@ what was found and left out, and warnings.
 With --dir it reads a local clone without uncommitted changes, or a folder that is not a clone, and the address is that of origin.
 
 Credentials are files, as for preflight. The key of a Secret says what it is: ca.crt, known_hosts, or else a token, an ssh key or the
-key of a GitHub App.`,
+key of a GitHub App. With --apply, the command also creates these Secrets.`,
 		Example: `  # print it, and check it
   stoker create gatewaysync plants --dir . > gatewaysync.yaml
   stoker preflight -f gatewaysync.yaml --secret git-credentials/token=token.txt
 
-  # a private repository without a clone
-  stoker create gatewaysync plants --repo "$REPOSITORY" --secret git-credentials/token=token.txt`,
+  # a private repository without a clone; create the Secret, too
+  stoker create gatewaysync plants --repo "$REPOSITORY" --secret git-credentials/token=token.txt --apply`,
 		Args: cobra.ExactArgs(1),
 	}
 	x := &gatewaySyncFlags{}
@@ -78,7 +81,7 @@ func (env *Env) createGatewaySync(ctx context.Context, name string, x *gatewaySy
 		return err
 	}
 	env.printFound(result, source)
-	env.printNext(result.GatewaySync)
+	env.printNext(result.GatewaySync, x)
 	if !x.apply {
 		_, err := env.Stdout.Write(result.YAML)
 		return err
@@ -86,11 +89,41 @@ func (env *Env) createGatewaySync(ctx context.Context, name string, x *gatewaySy
 	if in.RepoNote != "" {
 		return usagef("the address of the repository is not known: name it with --repo")
 	}
+	secrets, err := x.secretObjects()
+	if err != nil {
+		return err
+	}
+	for _, s := range secrets {
+		if err := env.applySecret(ctx, s, false); err != nil {
+			return err
+		}
+	}
 	p, err := env.Connect()
 	if err != nil {
 		return err
 	}
 	return p.applyGatewaySync(ctx, env, result.GatewaySync)
+}
+
+// secretObjects returns the Secrets whose keys --secret names, with the content of the files.
+func (x *gatewaySyncFlags) secretObjects() ([]*corev1.Secret, error) {
+	var list []*corev1.Secret
+	for _, id := range slices.Sorted(maps.Keys(x.secrets)) { // so that the keys of a Secret follow each other
+		name, key, _ := strings.Cut(id, "/") // open has checked it
+		value, err := readSecret("--secret "+id, x.secrets[id])
+		if err != nil {
+			return nil, err
+		}
+		text := value.Reveal()
+		if key != create.TokenKey {
+			text += "\n" // keys and certificates are text files
+		}
+		if n := len(list); n == 0 || list[n-1].Name != name {
+			list = append(list, create.Secret(name, "", map[string][]byte{}))
+		}
+		list[len(list)-1].Data[key] = []byte(text)
+	}
+	return list, nil
 }
 
 // check validates the name and the flags, and removes the user of an https address, which may be a token.
@@ -143,9 +176,12 @@ func (env *Env) printFound(r *create.Result, source *treeSource) {
 }
 
 // printNext prints the commands that come next.
-func (env *Env) printNext(gs *v1alpha1.GatewaySync) {
+func (env *Env) printNext(gs *v1alpha1.GatewaySync, x *gatewaySyncFlags) {
 	commands := []string{"stoker preflight -f FILE"}
-	if a := gs.Spec.Git.Auth; a != nil {
+	if x.apply {
+		commands = nil
+	}
+	if a := gs.Spec.Git.Auth; a != nil && (!x.apply || len(x.secrets) == 0) {
 		switch {
 		case a.Token != nil:
 			commands = append(commands, "stoker create secret git "+a.Token.SecretRef.Name+" --token-file FILE --apply")
@@ -157,6 +193,9 @@ func (env *Env) printNext(gs *v1alpha1.GatewaySync) {
 	}
 	if api := gs.Spec.Gateway.API; api.SecretName != "" {
 		commands = append(commands, "stoker create secret api-key "+api.SecretName+" --key-file FILE --apply")
+	}
+	if x.apply {
+		commands = append(commands, "annotate the pods of your gateways (docs/how-to/pods.md)", "kubectl get gatewaysync "+gs.Name+" --watch")
 	}
 	fmt.Fprintf(env.Stderr, "next:\n  %s\n", output.Clean(strings.Join(commands, "\n  ")))
 }
