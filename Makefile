@@ -134,4 +134,5 @@ bench: ## compare with git, checkout and rsync; measure fleets, proposals, safe 
 
 generate: ## CRDs, deepcopy, generated documentation and kustomize/; if nothing changed, the tree stays clean
 	go generate ./...
+	go test -count=1 -run '^TestReference' ./hooks -update
 	cd test/charts && GOWORK=off go test -count=1 -run '^TestKustomizeIsGenerated$$' . -update
