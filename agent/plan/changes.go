@@ -30,6 +30,19 @@ const (
 	Keep
 )
 
+// Action returns what an operation does to a file: added, modified or deleted, or "" if it does not change the file.
+func (o Op) Action() string {
+	switch o {
+	case Create:
+		return "added"
+	case Update:
+		return "modified"
+	case Delete:
+		return "deleted"
+	}
+	return ""
+}
+
 // Change is what a plan does to one path.
 type Change struct {
 	Path string

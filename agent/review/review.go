@@ -4,11 +4,14 @@ package review
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 
+	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/secret"
 )
@@ -40,6 +43,35 @@ type Request struct {
 	Files       []File `json:"files"`
 	// Truncated reports that Files lacks some files, because the request would be too large.
 	Truncated bool `json:"truncated"`
+}
+
+// About returns a request with the files that a plan changes, as far as there is room, and the UID. The UID covers r, the fingerprint of
+// the rules, and the content of all files, also of those that are not listed.
+func (r Request) About(changes *plan.Changes, rules string) Request {
+	r.Files = []File{}
+	sum := sha256.New()
+	_ = json.NewEncoder(sum).Encode(r) // neither fails
+	fmt.Fprintln(sum, rules)
+	room := MaxRequest - 8<<10
+	for _, c := range changes.List {
+		action := c.Op.Action()
+		if action == "" {
+			continue
+		}
+		fmt.Fprintf(sum, "%q %s %s\n", c.Path, action, c.ID)
+		if r.Truncated {
+			continue
+		}
+		file := File{Path: c.Path, Action: action}
+		b, _ := json.Marshal(file)
+		if room -= len(b) + 1; room < 0 {
+			r.Truncated = true
+			continue
+		}
+		r.Files = append(r.Files, file)
+	}
+	r.UID = hex.EncodeToString(sum.Sum(nil)[:16])
+	return r
 }
 
 // File is a file that a plan changes.

@@ -216,7 +216,7 @@ func (j auditor) saveDiff(changes *plan.Changes) (string, error) {
 	}
 	room := disk.MaxDiff - 8<<10
 	for _, c := range changes.List {
-		action := actionOf(c.Op)
+		action := c.Op.Action()
 		if action == "" {
 			continue
 		}
@@ -236,19 +236,6 @@ func (j auditor) saveDiff(changes *plan.Changes) (string, error) {
 		return "", err
 	}
 	return j.in.dir.AddDiff(d.Gateway, d.Timestamp, b)
-}
-
-// actionOf returns what an operation does to a file, or "" if it does not change the file.
-func actionOf(op plan.Op) string {
-	switch op {
-	case plan.Create:
-		return "added"
-	case plan.Update:
-		return "modified"
-	case plan.Delete:
-		return "deleted"
-	}
-	return ""
 }
 
 func checksum(id plan.ID) string {

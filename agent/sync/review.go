@@ -2,10 +2,6 @@ package sync
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -80,33 +76,10 @@ func denialReason(a review.Answer) string {
 	return failure.Quote(a.Message)
 }
 
-// reviewRequest describes a plan. The UID covers the content of all files, also of those that are not listed.
+// reviewRequest describes a plan.
 func (g guard) reviewRequest(changes *plan.Changes, from plan.ID) review.Request {
-	req := review.Request{
+	return review.Request{
 		Namespace: g.in.t.Facts.Namespace, GatewaySync: g.in.t.Facts.CRName, Gateway: g.in.t.Facts.GatewayName, Profile: g.in.t.Profile.Profile,
-		Ref: g.in.t.Ref, Commit: g.in.t.Commit.String(), FromCommit: from.String(), Files: []review.File{},
-	}
-	sum := sha256.New()
-	_ = json.NewEncoder(sum).Encode(req) // neither fails
-	fmt.Fprintln(sum, g.in.rules.Fingerprint())
-	room := review.MaxRequest - 8<<10
-	for _, c := range changes.List {
-		action := actionOf(c.Op)
-		if action == "" {
-			continue
-		}
-		fmt.Fprintf(sum, "%q %s %s\n", c.Path, action, c.ID)
-		if req.Truncated {
-			continue
-		}
-		file := review.File{Path: c.Path, Action: action}
-		b, _ := json.Marshal(file)
-		if room -= len(b) + 1; room < 0 {
-			req.Truncated = true
-			continue
-		}
-		req.Files = append(req.Files, file)
-	}
-	req.UID = hex.EncodeToString(sum.Sum(nil)[:16])
-	return req
+		Ref: g.in.t.Ref, Commit: g.in.t.Commit.String(), FromCommit: from.String(),
+	}.About(changes, g.in.rules.Fingerprint())
 }
