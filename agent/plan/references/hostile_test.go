@@ -1,0 +1,127 @@
+package references
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Whatever the files of a commit are, a check takes bounded time and memory.
+func TestHostileFiles(t *testing.T) {
+	view := func(i int) string { return fmt.Sprintf("projects/p/%sviews/v%d/view.json", perspective, i) }
+	one := func(text string) builder {
+		return builder{"projects/p/project.json": `{"parent": ""}`, view(0): text, core + "tag-definition/t/udts.json": text, core + "tag-type-definition/t/udts.json": text,
+			"projects/p/" + pagesPath: text, "projects/p/ignition/named-query/q/resource.json": text, core + "user-source/u/config.json": text}
+	}
+	nest := func(open, end string, n int) string { return strings.Repeat(open, n) + "1" + strings.Repeat(end, n) }
+	for _, c := range []struct {
+		name  string
+		files builder
+	}{
+		{"no JSON", one("viewPath typeId \x00\xff")},
+		{"nothing", one("")},
+		{"a scalar", one(`"viewPath"`)},
+		{"an end without a beginning", one(`]}viewPath "typeId"`)},
+		{"deep lists", one("[\"viewPath\", \"typeId\", " + nest("[", "]", 1_000_000) + "]")},
+		{"deep objects", one(nest(`{"children": [{"viewPath": "a", "typeId": `, "}]}", 80_000))},
+		{"deep folders", one(`[` + nest(`{"name": "a", "tagType": "Folder", "typeId": "b", "tags": [`, `]}`, 60_000) + `]`)},
+		{"a wide list", one(`{"viewPath": [` + strings.Repeat(`"a",`, 800_000) + `"typeId"]}`)},
+		{"many components", one(`{"root": {"children": [` + strings.TrimSuffix(strings.Repeat(embedded("gone")+",", 30_000), ",") + `]}}`)},
+		{"many properties", one(`{"root": {"type": "ia.display.table", "propConfig": {` + manyKeys(60_000, `"props.p%d": {"binding": {"type": "expr"}}`) +
+			`}, "props": {"columns": [` + strings.TrimSuffix(strings.Repeat(`{"render": "view", "viewPath": "gone"},`, 30_000), ",") + `]}}}`)},
+		{"a long name", one(`{"root": ` + embedded(strings.Repeat("a/", 1_000_000)) + `}`)},
+		{"a long key", one(`{"root": {"` + strings.Repeat("~", 3_000_000) + `": {"viewPath": "a"}, "typeId": "a"}}`)},
+		{"more than the limit of a file", one(`{"viewPath": "` + strings.Repeat("a", maxFile) + `"}`)},
+		{"names that are no paths", one(`{"pages": {"a": {"viewPath": "../../../etc/passwd"}, "b": {"viewPath": "a\u0000b"}, "c": {"viewPath": "a//b"}}}`)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			began := time.Now()
+			grew := memoryOf(func() {
+				x := indexOf(t, c.files)
+				r := x.Check(x.Check(nil, diskOf(nil)).Found, diskOf(nil))
+				assert.LessOrEqual(t, len(r.Findings), MaxFindings)
+				r = x.Check(nil, diskOf(nil))
+				for i := range r.Findings {
+					assert.Less(t, len(r.Findings[i].String()), 1_500)
+					assert.NotContains(t, r.Findings[i].String(), "\x00")
+				}
+			})
+			t.Logf("%v, %d MiB", time.Since(began).Round(time.Millisecond), grew>>20)
+			assert.Less(t, time.Since(began), 20*time.Second)
+		})
+	}
+}
+
+func manyKeys(n int, pattern string) string {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = fmt.Sprintf(pattern, i)
+	}
+	return strings.Join(list, ",")
+}
+
+// memoryOf returns how much more memory is in use after f than before.
+func memoryOf(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if after.HeapAlloc < before.HeapAlloc {
+		return 0
+	}
+	return after.HeapAlloc - before.HeapAlloc
+}
+
+func TestManyReferences(t *testing.T) {
+	b := builder{}
+	b.project("p", "", true)
+	for i := range 300 { // setup: half a million names, each of another view
+		parts := make([]string, 2_000)
+		for j := range parts {
+			parts[j] = embedded(fmt.Sprintf("Gone/%d/%d", i, j))
+		}
+		b.view("p", fmt.Sprintf("v%d", i), parts...)
+	}
+	c := newCommit(t, b)
+	x := NewIndex()
+	began := time.Now()
+	grew := memoryOf(func() { require.NoError(t, x.Update(nil, c.tree, c.read)) })
+	t.Logf("index: %v, %d MiB", time.Since(began).Round(time.Millisecond), grew>>20)
+	assert.Equal(t, maxReferences, x.names)
+	assert.NotZero(t, grew)
+	assert.Less(t, grew, uint64(64<<20))
+	began = time.Now()
+	r := x.Check(nil, diskOf(nil))
+	t.Logf("check: %v", time.Since(began).Round(time.Millisecond))
+	assert.Len(t, r.Findings, MaxFindings)
+	assert.Equal(t, maxReferences, len(r.Findings)+r.More)
+	assert.Less(t, time.Since(began), 20*time.Second)
+	runtime.KeepAlive(b)
+	runtime.KeepAlive(c)
+}
+
+func TestManyProjectsInACycle(t *testing.T) {
+	b := builder{}
+	const n = 3_000
+	for i := range n {
+		b.project(fmt.Sprintf("p%d", i), fmt.Sprintf("p%d", (i+1)%n), true)
+		b.view(fmt.Sprintf("p%d", i), "v", embedded("gone"))
+	}
+	b.project("a", "b", true)
+	b.project("b", "c", true)
+	b.project("c", "a", true)
+	b.view("a", "v", embedded("gone"))
+	x := indexOf(t, b)
+	began := time.Now()
+	list := texts(x.Check(nil, diskOf(nil)))
+	assert.Less(t, time.Since(began), 20*time.Second)
+	require.Len(t, list, 1, "a cycle that is longer than any chain of parents is not followed")
+	assert.Contains(t, list[0], `"projects/a/project.json#/parent" names the project "b", which inherits from it`)
+}
