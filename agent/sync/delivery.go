@@ -11,6 +11,7 @@ import (
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/desired"
+	"stoker.io/stoker/agent/plan/references"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/bound"
@@ -22,6 +23,7 @@ type delivery struct {
 	in     *scope
 	memory *memory
 	ahead  *disk.Ahead
+	named  *references.Keeper
 
 	unloaded unloaded // what the gateway has not loaded, after run also of the target
 	draft    draft    // of the last attempt
@@ -68,6 +70,9 @@ func (d *delivery) attempt(ctx context.Context) error {
 		return err
 	}
 	in.r.Notes = append(in.r.Notes, d.draft.changes.Warnings...)
+	if err := d.checkReferences(ctx); err != nil {
+		return err
+	}
 	s := stager{in: in, desired: d.draft.desired, embedded: resource.EmbeddedSecrets{Refuse: in.t.Profile.EmbeddedSecretPolicy == v1alpha1.EmbeddedSecretRefuse}}
 	defer func() {
 		if w := s.embedded.Warning(); w != "" {

@@ -168,7 +168,7 @@ func (j *job) deliver(ctx context.Context) error {
 		return err
 	}
 	j.in.t.OnWorking()
-	d := delivery{in: j.in, memory: &j.engine.memory, ahead: j.engine.ahead, unloaded: j.unloaded}
+	d := delivery{in: j.in, memory: &j.engine.memory, ahead: j.engine.ahead, named: &j.engine.named, unloaded: j.unloaded}
 	err := d.run(ctx)
 	j.unloaded, j.draft = d.unloaded, d.draft
 	return err

@@ -19,6 +19,7 @@ import (
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/desired"
+	"stoker.io/stoker/agent/plan/references"
 	"stoker.io/stoker/agent/record"
 	"stoker.io/stoker/agent/redundancy"
 	"stoker.io/stoker/agent/repo"
@@ -150,6 +151,7 @@ type Engine struct {
 	records       dirRecords // read from dir
 	trees         trees
 	memory        memory
+	named         references.Keeper
 	seenStart     string // see gateway
 	lastFailure   auditedFailure
 	failures      decide.Failures

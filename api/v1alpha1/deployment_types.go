@@ -114,10 +114,28 @@ type ValidationSpec struct {
 	// If true, every gateway plans, renders and validates a commit before the first one changes. If it fails on one of them, none changes.
 	// +optional
 	DryRunBefore bool `json:"dryRunBefore,omitempty"`
+	// What happens if files of a commit name what neither it nor the gateway has, such as a view or a UDT type. warn adds a note to the
+	// status of the gateway; refuse keeps the last commit; ignore checks nothing.
+	// +optional
+	// +kubebuilder:default=warn
+	References ReferencePolicy `json:"references,omitempty"`
 	// A service that allows or denies the planned changes of a gateway.
 	// +optional
 	Webhook *ValidationWebhook `json:"webhook,omitempty"`
 }
+
+// ReferencePolicy says what happens to a commit whose files name something that does not exist. It is not called off, which YAML reads as
+// false.
+//
+// +kubebuilder:validation:Enum=ignore;warn;refuse
+type ReferencePolicy string
+
+// The policies for references.
+const (
+	ReferencesIgnore ReferencePolicy = "ignore"
+	ReferencesWarn   ReferencePolicy = "warn"
+	ReferencesRefuse ReferencePolicy = "refuse"
+)
 
 // WindowKind says what a maintenance window does.
 //
@@ -211,6 +229,14 @@ func (gs *GatewaySync) InSteps() bool {
 // DryRunBefore reports whether every gateway makes a dry run before the first one changes.
 func (gs *GatewaySync) DryRunBefore() bool {
 	return gs.Spec.Validation != nil && gs.Spec.Validation.DryRunBefore
+}
+
+// ReferencePolicy returns spec.validation.references, or its default.
+func (gs *GatewaySync) ReferencePolicy() ReferencePolicy {
+	if gs.Spec.Validation == nil {
+		return ReferencesWarn
+	}
+	return cmp.Or(gs.Spec.Validation.References, ReferencesWarn)
 }
 
 // Stages returns spec.deployment.stages.

@@ -94,6 +94,7 @@ const (
 	ReasonLimitExceeded            Reason = "LimitExceeded"
 	ReasonLFSPointer               Reason = "LFSPointer"
 	ReasonEmbeddedSecret           Reason = "EmbeddedSecret"
+	ReasonReferenceMissing         Reason = "ReferenceMissing"
 	ReasonGatewayForbidden         Reason = "GatewayForbidden"
 	ReasonGatewayUntrusted         Reason = "GatewayUntrusted"
 	ReasonPushRejected             Reason = "PushRejected"
@@ -214,6 +215,7 @@ var Reasons = []ReasonInfo{
 	{ReasonLimitExceeded, ClassStalled, CauseCommit, "a size or count is over its limit"},
 	{ReasonLFSPointer, ClassStalled, CauseCommit, "a file under a mapped path is a Git LFS pointer"},
 	{ReasonEmbeddedSecret, ClassStalled, CauseCommit, "a file of the commit has an embedded secret, and embeddedSecretPolicy is refuse"},
+	{ReasonReferenceMissing, ClassStalled, CauseCommit, "files of the commit name something that does not exist, and validation.references is refuse"},
 	{ReasonGatewayForbidden, ClassStalled, CauseOther, "the gateway refused the API token, or no token can be read"},
 	{ReasonGatewayUntrusted, ClassStalled, CauseOther, "the agent does not trust the TLS certificate of the gateway, or its port does not speak TLS"},
 	{ReasonPushRejected, ClassStalled, CauseOther, "the git server declined the push of a gateway's changes"},

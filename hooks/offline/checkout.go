@@ -14,6 +14,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/agent/plan/planner"
+	"stoker.io/stoker/agent/plan/references"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/effective"
@@ -150,6 +151,18 @@ func (t *Tree) From(before *Tree) (*plan.Changes, error) {
 	return planner.Compute(planner.Input{
 		Desired: t.desired, Manifest: before, State: before, From: before.Commit, To: t.Commit,
 	})
+}
+
+// References returns what the files of t name and t does not have. Nothing is known of the gateway: see references.Index.
+func (t *Tree) References() (references.Result, error) {
+	index := references.NewIndex()
+	err := index.Update(nil, t.desired, func(_ string, id plan.ID, limit int64) ([]byte, bool, error) {
+		return references.ReadTree(t.desired, id, limit)
+	})
+	if err != nil {
+		return references.Result{}, err
+	}
+	return index.Check(nil, nil), nil
 }
 
 // Check applies the agent's checks to every file that the plan writes, and stops at the first error. It returns the sizes of the

@@ -105,6 +105,7 @@ func (r *run) plan(ctx context.Context, repository *offline.Checkout, at repo.Re
 	for _, e := range tree.Faults(changes, maxProblems) {
 		r.addGatewayProblem(g, e)
 	}
+	r.addReferences(g, effective.References, tree)
 	for _, w := range changes.Warnings {
 		r.warn("profile %s: %s", offline.ProfileLabel(g.Profile), w)
 	}
@@ -113,6 +114,33 @@ func (r *run) plan(ctx context.Context, repository *offline.Checkout, at repo.Re
 		c.Gateway = g.Name
 	}
 	r.result.Checked = append(r.result.Checked, c)
+}
+
+// addReferences adds what the files of a gateway name and the commit does not have, once for all gateways of a profile. It is a problem
+// only if a sync refuses it.
+func (r *run) addReferences(g Gateway, policy v1alpha1.ReferencePolicy, tree *offline.Tree) {
+	found, err := tree.References()
+	if err != nil {
+		r.addGatewayProblem(g, err)
+		return
+	}
+	for i := range found.Findings {
+		ref := Reference{found.Findings[i], g.Profile}
+		known := slices.ContainsFunc(r.result.References, func(other Reference) bool {
+			return other.Profile == ref.Profile && other.String() == ref.String()
+		})
+		if !known && len(r.result.References) < maxReferences {
+			r.result.References = append(r.result.References, ref)
+		}
+		if policy == v1alpha1.ReferencesRefuse {
+			r.addGatewayProblem(g, failure.New(v1alpha1.ReasonReferenceMissing, "%s", ref.String()))
+		} else {
+			r.warn("profile %s: %s", offline.ProfileLabel(g.Profile), ref.String())
+		}
+	}
+	if found.More > 0 {
+		r.warn("profile %s: %d more names name nothing", offline.ProfileLabel(g.Profile), found.More)
+	}
 }
 
 // target returns a gateway for package offline. effective is its profile.

@@ -13,6 +13,7 @@ import (
 
 	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan/references"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
@@ -47,6 +48,14 @@ type Result struct {
 	Checked  []Checked `json:"checked"`
 	Problems []Problem `json:"problems"`
 	Warnings []string  `json:"warnings,omitempty"`
+	// References are what files of the commit name and the commit does not have.
+	References []Reference `json:"references,omitempty"`
+}
+
+// Reference is a name that names nothing.
+type Reference struct {
+	references.Finding
+	Profile string `json:"profile,omitempty"`
 }
 
 // Checked is a gateway that was planned successfully.
@@ -65,8 +74,9 @@ type Problem struct {
 
 // Bounds of a Result.
 const (
-	maxProblems = 50
-	maxWarnings = 50
+	maxProblems   = 50
+	maxWarnings   = 50
+	maxReferences = 100
 )
 
 // Run runs the checks. Problems of one profile do not hide those of another. Run returns an error only if the checks could not be

@@ -325,3 +325,33 @@ func TestSignedCommit(t *testing.T) {
 	w.repo.SignedCommit(file, "signed", gitserver.Write("projects/a/x.json", `{"a": 1}`))
 	assert.Empty(t, w.look(t, Input{GatewaySync: gs}).Problems)
 }
+
+func TestReferences(t *testing.T) {
+	w := newWorld(t)
+	const dir = "projects/line/com.inductiveautomation.perspective/"
+	w.repo.Commit("first", gitserver.Write("projects/line/project.json", `{"parent": "base"}`), gitserver.Write("projects/base/project.json", `{"inheritable": true}`),
+		gitserver.Write(dir+"views/Main/view.json", `{}`), gitserver.Write(dir+"page-config/config.json", `{"pages": {"/": {"viewPath": "Mian"}}}`),
+		gitserver.Write("projects/line/ignition/named-query/q/resource.json", `{"attributes": {"database": "of the gateway"}}`))
+	gs := w.sync(t, oneProfile)
+	const text = `"projects/line/com.inductiveautomation.perspective/page-config/config.json#/pages/~1/viewPath" names the view "Mian", which the project "line" and its parents do not have; did you mean "Main"?`
+	for _, policy := range []v1alpha1.ReferencePolicy{"", v1alpha1.ReferencesIgnore, v1alpha1.ReferencesWarn} {
+		t.Run("policy "+string(policy), func(t *testing.T) {
+			gs := gs.DeepCopy()
+			gs.Spec.Validation = &v1alpha1.ValidationSpec{References: policy}
+			found := w.look(t, Input{GatewaySync: gs})
+			assert.Empty(t, found.Problems)
+			assert.Equal(t, []string{"profile default: " + text}, found.Warnings)
+			require.Len(t, found.References, 1)
+			raw, err := json.Marshal(found.References[0])
+			require.NoError(t, err)
+			assert.JSONEq(t, `{"file": "`+dir+`page-config/config.json", "pointer": "/pages/~1/viewPath", "kind": "view", "name": "Mian", "in": "line",
+				"problem": "missing", "nearest": "Main", "profile": "default"}`, string(raw))
+		})
+	}
+	t.Run("policy refuse", func(t *testing.T) {
+		gs.Spec.Validation = &v1alpha1.ValidationSpec{References: v1alpha1.ReferencesRefuse}
+		found := w.look(t, Input{GatewaySync: gs, Gateways: []Gateway{{Name: "a"}, {Name: "b"}}})
+		assert.Equal(t, "ReferenceMissing: profile default: "+text+" a,b", says(found.Problems))
+		assert.Len(t, found.References, 1)
+	})
+}

@@ -111,6 +111,7 @@ var next = map[v1alpha1.Reason]string{
 	v1alpha1.ReasonLimitExceeded:            "the gateways keep what they run; make the commit smaller, or raise the limit that the message names",
 	v1alpha1.ReasonLFSPointer:               "the gateways keep what they run; commit the file itself instead of its Git LFS pointer",
 	v1alpha1.ReasonEmbeddedSecret:           "the gateways keep what they run; remove the secret from git",
+	v1alpha1.ReasonReferenceMissing:         "the gateways keep what they run; correct the name in git, or create on the gateway what it names",
 	v1alpha1.ReasonGatewayForbidden:         "this needs a user: give the gateway's API key the permission that the message names, or a valid key",
 	v1alpha1.ReasonGatewayUntrusted:         "this needs a user: correct spec.gateway, or the certificate of the gateway, as the message says",
 	v1alpha1.ReasonPushRejected:             "this needs a user: allow the agent's account to push the branch at the git host",

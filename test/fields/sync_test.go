@@ -52,7 +52,7 @@ func newSite(t *testing.T) *site {
 		gitserver.Write("gw/"+db+"config.json", `{"url": "jdbc"}`), gitserver.Write("gw/"+db+"resource.json", resource("config.json")),
 		gitserver.Write("other/projects/line/project.json", `{"title":"Other","enabled":true,"inheritable":false,"parent":""}`))
 	s.second = s.repo.Commit("second",
-		gitserver.Write("gw/"+view+"view.json", `{"one": 2}`), gitserver.Delete("gw/"+view+"gone.json"),
+		gitserver.Write("gw/"+view+"view.json", `{"one": 2, "root": {"props": {"path": "gone"}, "type": "ia.display.view"}}`), gitserver.Delete("gw/"+view+"gone.json"),
 		gitserver.Write("gw/"+view+"text.json", `{"line": "{{.Vars.line}}{{.line}}"}`), gitserver.Write("gw/"+view+"skipped.bak", "1"),
 		gitserver.Write("gw/"+db+"config.json", `{"url": "jdbc", "password": {"type": "Embedded", "data": {"encrypted_key": "k", "iv": "i", "ciphertext": "c"}}}`))
 	return s
@@ -232,6 +232,7 @@ func syncGroups(s *site) []group[v1alpha1.GatewaySync] {
 		{"sync of a file", mapping, mapped, syncs, map[string]any{"source": "other/projects/line/project.json", "destination": view + "second.json", "type": "dir", "template": false, "patches[].set": nil}},
 		{"sync of a folder", mapping, folder, syncs, map[string]any{"patches[].file": "**/none.json"}},
 		{"sync of a missing file", mapping, missing, syncs, map[string]any{"required": true}},
+		{"sync of a view that embeds none", "validation", func(gs *v1alpha1.GatewaySync) { gs.Spec.Validation = &v1alpha1.ValidationSpec{} }, syncs, map[string]any{"references": "refuse"}},
 		{"sync of a ref", "", nil, syncs, map[string]any{"git.ref": s.first, "paused": true}},
 		{"sync with snapshots", "snapshots", func(gs *v1alpha1.GatewaySync) { gs.Spec.Snapshots.Enabled = true }, syncs, map[string]any{"enabled": false, "maxSize": "1"}},
 	}

@@ -35,6 +35,7 @@ type Settings struct {
 	ConflictPolicy        v1alpha1.ConflictPolicy
 	DriftPolicy           v1alpha1.DriftPolicy
 	EmbeddedSecretPolicy  v1alpha1.EmbeddedSecretPolicy
+	References            v1alpha1.ReferencePolicy
 	Prune                 v1alpha1.Prune
 	Startup               v1alpha1.Startup
 	DryRun                bool
@@ -140,6 +141,7 @@ func merge(gs *v1alpha1.GatewaySync, name string, p *v1alpha1.SyncProfile, pod p
 		ConflictPolicy:        cmp.Or(p.ConflictPolicy, d.ConflictPolicy, v1alpha1.ConflictGitWins),
 		DriftPolicy:           cmp.Or(p.DriftPolicy, d.DriftPolicy, v1alpha1.DriftReport),
 		EmbeddedSecretPolicy:  cmp.Or(p.EmbeddedSecretPolicy, d.EmbeddedSecretPolicy, v1alpha1.EmbeddedSecretWarn),
+		References:            gs.ReferencePolicy(),
 		Prune:                 cmp.Or(p.Prune, d.Prune, v1alpha1.PruneOwned),
 		Startup:               cmp.Or(p.Startup, d.Startup, v1alpha1.StartupUseExisting),
 		DryRun:                *cmp.Or(p.DryRun, d.DryRun, new(false)),

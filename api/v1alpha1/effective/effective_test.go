@@ -77,6 +77,7 @@ func TestEffectivePrecedence(t *testing.T) {
 		ConflictPolicy:        v1alpha1.ConflictGatewayWins,
 		DriftPolicy:           v1alpha1.DriftReport,
 		EmbeddedSecretPolicy:  v1alpha1.EmbeddedSecretWarn,
+		References:            v1alpha1.ReferencesWarn,
 		Prune:                 v1alpha1.PruneMirror,
 		Startup:               v1alpha1.StartupUseExisting,
 		Paused:                true,

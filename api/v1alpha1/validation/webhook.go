@@ -12,12 +12,15 @@ import (
 )
 
 func validateValidation(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorList {
-	if gs.Spec.Validation == nil || gs.Spec.Validation.Webhook == nil {
+	if gs.Spec.Validation == nil {
 		return nil
 	}
+	errs := fielderr.OneOf(path.Child("references"), gs.Spec.Validation.References, v1alpha1.ReferencesIgnore, v1alpha1.ReferencesWarn, v1alpha1.ReferencesRefuse)
 	w := gs.Spec.Validation.Webhook
+	if w == nil {
+		return errs
+	}
 	path = path.Child("webhook")
-	var errs field.ErrorList
 	switch at := path.Child("url"); {
 	case w.URL == "":
 		errs = append(errs, field.Required(at, "name the URL of the service"))

@@ -21,6 +21,9 @@ func validation() []Case {
 	cases = append(cases, each([]string{"999ms", "61s", "10", "-1s", "1h"}, "the timeout of a webhook", func(name, v string) Case { return bad(name, field+"timeout", webhook("timeout", v)) })...)
 	return append(cases,
 		good("no validation", O{"validation": O{}}),
+		good("no check of references", O{"validation": O{"references": "ignore"}}),
+		good("commits without missing references", O{"validation": O{"references": "refuse"}}),
+		bad("an unknown policy for references", "spec.validation.references", O{"validation": O{"references": "off"}}),
 		good("a webhook with the defaults", webhook("timeout", nil)),
 		good("every field of a webhook", O{"validation": O{"webhook": O{"url": "https://a/", "timeout": "1m", "secretRef": ref, "caSecretRef": ref, "failurePolicy": "Ignore"}}}),
 		bad("a webhook without an address", field+"url", webhook("url", nil)),

@@ -1,0 +1,36 @@
+package sync
+
+import (
+	"context"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
+	"stoker.io/stoker/agent/plan/references"
+)
+
+// checkReferences notes what the files of the draft name and what does not exist, or refuses the target.
+func (d *delivery) checkReferences(ctx context.Context) error {
+	in := d.in
+	defer in.step("references")()
+	defer in.trees.limit(ctx)()
+	_, delivered := in.Record.Delivered()
+	notes, err := d.named.Check(in.t.Profile.References, references.Target{
+		Commit: in.t.Commit, Rules: d.draft.rules, Tree: d.draft.desired, Changes: d.draft.changes,
+		Redelivered: in.t.RequestedRollback || in.t.RolloutRollback || delivered == in.t.Commit,
+		Manifest:    in.dir.Manifest(), State: in.dir.Within(ctx), Mode: in.t.Profile.DeploymentMode,
+		Unseeded: in.dir.Manifest().Header().Commit.IsZero() && (in.t.BeforeStart || in.t.NewVolume || in.dir.Seeded() != nil),
+		TreeOf: func(commit plan.ID, rules plan.Rules) (*desired.Tree, error) {
+			if !in.Store.Has(commit) {
+				return nil, errNotStored
+			}
+			return in.trees.optional(commit, rules)
+		},
+		RulesOf: func(ref string, commit plan.ID) (plan.Rules, error) { return rulesAt(in.Config, &in.t, ref, commit) },
+		Log:     in.Log,
+	})
+	in.r.Notes = append(in.r.Notes, notes...)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}

@@ -1,0 +1,166 @@
+package sync_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/record"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// embedding is a view that embeds another one.
+func embedding(other string) string {
+	return `{"root": {"children": [{"props": {"path": "` + other + `"}, "type": "ia.display.view"}], "type": "ia.container.flex"}}`
+}
+
+// about returns the notes about references.
+func about(r *sync.Report) (list []string) {
+	for _, n := range r.Notes {
+		if strings.Contains(n, "names the") || strings.Contains(n, "names in files") {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+func TestReferences(t *testing.T) {
+	const other = "projects/line/com.inductiveautomation.perspective/views/other"
+	otherView := []gitserver.Edit{
+		gitserver.Write(other+"/view.json", `{}`),
+		gitserver.Write(other+"/resource.json", `{"scope":"G","version":1,"restricted":false,"overridable":true,"files":["view.json"],"attributes":{}}`),
+	}
+	start := func(t *testing.T, policy v1alpha1.ReferencePolicy) *bench {
+		b := newBench(t, simulator.Options{})
+		b.target.Profile.References = policy
+		b.push(append(firstCommit(), otherView...)...)
+		b.push(gitserver.Write(view, embedding("other")))
+		require.Empty(t, about(b.synced()))
+		return b
+	}
+	t.Run("warn", func(t *testing.T) {
+		b := start(t, v1alpha1.ReferencesWarn)
+		b.push(gitserver.Write(view, embedding("othr")))
+		notes := about(b.synced())
+		require.Len(t, notes, 1)
+		assert.Contains(t, notes[0], view+"#/")
+		assert.Contains(t, notes[0], `children/0/props/path" names the view "othr", which the project "line" and its parents do not have; did you mean "other"?`)
+		assert.Equal(t, embedding("othr"), b.read(view))
+
+		b.push(gitserver.Write(db+"/config.json", `{"url": "another"}`))
+		notes = about(b.synced())
+		require.Len(t, notes, 1, "the next commit has the mistake still, and did not make it")
+		assert.Contains(t, notes[0], "1 names in files name nothing, as before this commit")
+		b.push(gitserver.Write(view, embedding("other")))
+		require.Empty(t, about(b.synced()))
+	})
+	t.Run("refuse", func(t *testing.T) {
+		b := start(t, v1alpha1.ReferencesRefuse)
+		good := b.target.Commit
+		b.gw.Requests.Reset()
+		b.push(gitserver.Delete(other+"/view.json"), gitserver.Delete(other+"/resource.json"), gitserver.Write(db+"/config.json", `{"url": "another"}`))
+		for range 2 {
+			r := b.ended(sync.Error, v1alpha1.ReasonReferenceMissing)
+			assert.Contains(t, r.Message, `names the view "other"`)
+			assert.Equal(t, good, r.Commit)
+			assert.Equal(t, `{"url": "jdbc"}`, b.read(db+"/config.json"), "nothing of the commit is written")
+			assert.Equal(t, `{}`, b.read(other+"/view.json"))
+		}
+		assert.Zero(t, b.gw.Requests.Count("POST /data/api/v1/scan/projects"))
+		b.push(append(otherView, gitserver.Write(db+"/config.json", `{"url": "third"}`))...)
+		require.Empty(t, about(b.synced()))
+
+		b.target.Profile.DryRun = true
+		b.push(gitserver.Write(view, embedding("gone")))
+		b.ended(sync.Error, v1alpha1.ReasonReferenceMissing)
+	})
+	t.Run("refuse the first commit", func(t *testing.T) {
+		b := newBench(t, simulator.Options{})
+		b.target.Profile.References = v1alpha1.ReferencesRefuse
+		b.push(append(firstCommit(), gitserver.Write(view, embedding("other")))...)
+		b.ended(sync.Error, v1alpha1.ReasonReferenceMissing)
+		assert.Empty(t, b.read(view))
+	})
+	t.Run("a rename of both", func(t *testing.T) {
+		b := start(t, v1alpha1.ReferencesRefuse)
+		renamed := strings.ReplaceAll(other, "other", "renamed")
+		b.push(gitserver.Delete(other+"/view.json"), gitserver.Delete(other+"/resource.json"), gitserver.Write(view, embedding("renamed")),
+			gitserver.Write(renamed+"/view.json", `{}`), gitserver.Write(renamed+"/resource.json", `{"files":["view.json"],"attributes":{}}`))
+		require.Empty(t, about(b.synced()))
+	})
+	t.Run("a view and a database of the gateway", func(t *testing.T) {
+		b := start(t, v1alpha1.ReferencesRefuse)
+		for path, content := range map[string]string{ // setup: as a Designer and the gateway's page write them
+			"projects/line/com.inductiveautomation.perspective/views/local/view.json": `{}`,
+			"config/resources/core/ignition/database-connection/local/resource.json":  `{"attributes": {}, "files": []}`,
+		} {
+			file := filepath.Join(b.data, path)
+			require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+			require.NoError(t, os.WriteFile(file, []byte(content), 0o644))
+		}
+		query := func(database string) gitserver.Edit {
+			return gitserver.Write("projects/line/ignition/named-query/q/resource.json", `{"files": [], "attributes": {"database": "`+database+`"}}`)
+		}
+		b.push(gitserver.Write(view, embedding("local")), query("local"))
+		require.Empty(t, about(b.synced()))
+		b.push(query("locale"))
+		r := b.ended(sync.Error, v1alpha1.ReasonReferenceMissing)
+		assert.Contains(t, r.Message, `named-query/q/resource.json#/attributes/database" names the database connection "locale", which does not exist`)
+	})
+	t.Run("ignore", func(t *testing.T) {
+		b := start(t, v1alpha1.ReferencesIgnore)
+		b.push(gitserver.Write(view, embedding("gone")))
+		require.Empty(t, about(b.synced()))
+	})
+	t.Run("a rollback is not refused", func(t *testing.T) {
+		b := start(t, v1alpha1.ReferencesWarn)
+		bad := b.push(gitserver.Write(view, embedding("gone")))
+		b.synced()
+		b.push(gitserver.Write(view, embedding("other")))
+		b.synced()
+		b.target.Profile.References, b.target.Commit = v1alpha1.ReferencesRefuse, bad
+		b.ended(sync.Error, v1alpha1.ReasonReferenceMissing)
+		b.target.RequestedRollback = true
+		require.Len(t, about(b.synced()), 1)
+	})
+	t.Run("a lost volume gets the commit that it had", func(t *testing.T) {
+		b := newBench(t, simulator.Options{})
+		b.target.Profile.References = v1alpha1.ReferencesRefuse
+		commit := b.push(append(firstCommit(), gitserver.Write(view, embedding("gone")))...)
+		b.ended(sync.Error, v1alpha1.ReasonReferenceMissing)
+		require.NoError(t, b.engine.SetRecord(record.Record{Ref: "main", Commit: commit}))
+		require.Len(t, about(b.synced()), 1)
+	})
+	t.Run("an agent that started again", func(t *testing.T) {
+		b := start(t, v1alpha1.ReferencesWarn)
+		b.push(gitserver.Write(view, embedding("gone")))
+		b.synced()
+		b.again()
+		b.target.Profile.References = v1alpha1.ReferencesRefuse
+		b.push(gitserver.Write(db+"/config.json", `{"url": "another"}`))
+		assert.Len(t, about(b.synced()), 1, "what the last commit lacks is known from git")
+	})
+	t.Run("templates", func(t *testing.T) {
+		b := start(t, v1alpha1.ReferencesRefuse)
+		b.target.Profile.Mappings[0].Template = true
+		b.target.Profile.Vars = map[string]string{"page": "other"}
+		b.push(gitserver.Write(view, embedding("{{.Vars.page}}")))
+		require.Empty(t, about(b.synced()))
+		b.target.Profile.Vars = map[string]string{"page": "gone"}
+		b.ended(sync.Error, v1alpha1.ReasonReferenceMissing)
+	})
+	t.Run("a new volume", func(t *testing.T) {
+		b := newBench(t, simulator.Options{})
+		b.target.Profile.References, b.target.BeforeStart = v1alpha1.ReferencesRefuse, true
+		b.push(append(firstCommit(),
+			gitserver.Write("config/resources/core/ignition/identity-provider/a/config.json", `{"profile": {"type": "internal"}, "settings": {"userSource": "made-by-the-gateway"}}`))...)
+		b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	})
+}
