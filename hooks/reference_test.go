@@ -189,7 +189,7 @@ func TestCommandsHaveShortTextAndExample(t *testing.T) {
 		assert.False(t, strings.HasSuffix(c.Short, "."), "%s: the short text must not end with a period", c.Name())
 		assert.Contains(t, c.Example, c.CommandPath(), c.Name())
 		for line := range strings.Lines(c.Example) {
-			line = strings.TrimSpace(line)
+			line, _, _ = strings.Cut(strings.TrimSpace(line), " > ")
 			if rest, ok := strings.CutPrefix(line, "stoker "); ok {
 				args := strings.Fields(strings.ReplaceAll(rest, `"`, ""))
 				found, left, err := root.Find(args)
