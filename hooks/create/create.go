@@ -42,9 +42,16 @@ type Input struct {
 type Result struct {
 	GatewaySync *v1alpha1.GatewaySync
 	YAML        []byte // of the GatewaySync, with comments
+	Pods        []Pods // by profile
 	Found       []Folder
 	LeftOut     []string // paths that no gateway gets
 	Warnings    []string
+}
+
+// Pods are the pods of a profile, with the annotations that they need, as lines of YAML.
+type Pods struct {
+	Profile     string
+	Annotations []string
 }
 
 // Folder is a folder of the repository that gateways get.
@@ -74,7 +81,7 @@ func GatewaySync(in Input) (*Result, error) {
 	if err := p.inspect(in.Source, top); err != nil {
 		return nil, err
 	}
-	r := &Result{YAML: write(in, p), Found: p.found(), LeftOut: leftOut(top, p), Warnings: p.warnings}
+	r := &Result{YAML: write(in, p), Pods: p.pods(in.Name), Found: p.found(), LeftOut: leftOut(top, p), Warnings: p.warnings}
 	if r.GatewaySync, err = decode.GatewaySync(r.YAML); err != nil {
 		return nil, fmt.Errorf("the written GatewaySync cannot be read again: %w", err)
 	}

@@ -196,16 +196,32 @@ func (w *yamlWriter) excludes(indent int, list []exclude) {
 	}
 }
 
+// annotations returns the annotations that the pods of a profile need.
+func (a *arrangement) annotations(name string, p *profile) []string {
+	lines := []string{v1alpha1.AnnotationInject + `: "true"`, v1alpha1.AnnotationCRName + ": " + name}
+	if p.name != v1alpha1.DefaultProfile {
+		lines = append(lines, v1alpha1.AnnotationProfile+": "+p.name)
+	}
+	if p.sharedName() != nil && (len(a.profiles) > 1 || p.gateways != nil) {
+		lines = append(lines, v1alpha1.AnnotationSystemNameTemplate+`: "{{.GatewayName}}"`)
+	}
+	return lines
+}
+
+// pods returns the annotations by profile.
+func (a *arrangement) pods(name string) []Pods {
+	list := make([]Pods, 0, len(a.profiles))
+	for _, p := range a.profiles {
+		list = append(list, Pods{p.name, a.annotations(name, p)})
+	}
+	return list
+}
+
 func (w *yamlWriter) profile(name string, a *arrangement, p *profile) {
 	const indent = 3
 	w.comment(indent, "Annotations of the pods:")
-	w.line(indent, `#   %s: "true"`, v1alpha1.AnnotationInject)
-	w.line(indent, "#   %s: %s", v1alpha1.AnnotationCRName, name)
-	if p.name != v1alpha1.DefaultProfile {
-		w.line(indent, "#   %s: %s", v1alpha1.AnnotationProfile, p.name)
-	}
-	if p.sharedName() != nil && (len(a.profiles) > 1 || p.gateways != nil) {
-		w.line(indent, `#   %s: "{{.GatewayName}}"`, v1alpha1.AnnotationSystemNameTemplate)
+	for _, line := range a.annotations(name, p) {
+		w.line(indent, "#   %s", line)
 	}
 	if p.gateways != nil {
 		w.comment(indent, "Their label app.kubernetes.io/name is the name of the gateway, and of its folder in %s.", shown(p.gateways.path))

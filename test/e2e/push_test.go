@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/inject"
 )
 
@@ -21,7 +22,7 @@ import (
 func threeGatewaysFollowAPush(t *testing.T, w *world) {
 	p := w.plant(t)
 	p.created()
-	p.gateways()
+	p.gateways(func(set *appsv1.StatefulSet) { set.Spec.Template.Annotations[v1alpha1.AnnotationProfile] = "site-a" })
 	gs := p.synced(p.head(), 3)
 	p.ready(3) // the agents may know that their gateways run before the kubelet does
 	for _, pod := range p.pods() {
@@ -56,6 +57,7 @@ func (p *plant) created() {
 		said := shell.Type(p.t, strings.NewReplacer("--namespace line", "--namespace "+p.namespace, "https://git.example.com/plants/ignition.git", p.git.URL(p.repoName)).
 			Replace(c.Text)+" --secret git-ca/ca.crt=ca.crt")
 		assert.Contains(p.t, said, "gatewaysync.stoker.io/line created")
+		assert.Contains(p.t, said, `profile site-a: stoker.io/inject: "true", stoker.io/cr-name: line, stoker.io/profile: site-a`)
 	}
 	require.Equal(p.t, 1, typed)
 	gs := p.get()

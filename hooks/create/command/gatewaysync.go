@@ -14,7 +14,6 @@ import (
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
-	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/create"
 	"stoker.io/stoker/hooks/output"
@@ -81,7 +80,7 @@ func (env *Env) createGatewaySync(ctx context.Context, name string, x *gatewaySy
 		return err
 	}
 	env.printFound(result, source)
-	env.printNext(result.GatewaySync, x)
+	env.printNext(result, x)
 	if !x.apply {
 		_, err := env.Stdout.Write(result.YAML)
 		return err
@@ -153,6 +152,7 @@ func (x *gatewaySyncFlags) check(name string) error {
 const (
 	maxLeftOut  = 8 // paths that no gateway gets
 	maxWarnings = 20
+	maxPods     = 20 // profiles
 )
 
 // printFound prints what was found.
@@ -176,7 +176,8 @@ func (env *Env) printFound(r *create.Result, source *treeSource) {
 }
 
 // printNext prints the commands that come next.
-func (env *Env) printNext(gs *v1alpha1.GatewaySync, x *gatewaySyncFlags) {
+func (env *Env) printNext(r *create.Result, x *gatewaySyncFlags) {
+	gs := r.GatewaySync
 	commands := []string{"stoker preflight -f FILE"}
 	if x.apply {
 		commands = nil
@@ -195,7 +196,14 @@ func (env *Env) printNext(gs *v1alpha1.GatewaySync, x *gatewaySyncFlags) {
 		commands = append(commands, "stoker create secret api-key "+api.SecretName+" --key-file FILE --apply")
 	}
 	if x.apply {
-		commands = append(commands, "annotate the pods of your gateways (docs/how-to/pods.md)", "kubectl get gatewaysync "+gs.Name+" --watch")
+		for i, p := range r.Pods {
+			if i == maxPods {
+				commands = append(commands, fmt.Sprintf("and %d more profiles: print the GatewaySync without --apply", len(r.Pods)-i))
+				break
+			}
+			commands = append(commands, "annotate the pods of profile "+p.Profile+": "+strings.Join(p.Annotations, ", "))
+		}
+		commands = append(commands, "kubectl get gatewaysync "+gs.Name+" --watch")
 	}
 	fmt.Fprintf(env.Stderr, "next:\n  %s\n", output.Clean(strings.Join(commands, "\n  ")))
 }
