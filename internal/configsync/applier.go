@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -39,12 +41,38 @@ func (a *applier) applyAll(ctx context.Context) error {
 	if err := a.applyPrerequisites(ctx); err != nil {
 		return err
 	}
-	for _, x := range a.objects {
-		if err := a.applyObject(ctx, x); err != nil {
+	sameKind := func(x, y *object) bool { return x.want.ID().Type() == y.want.ID().Type() }
+	for rest := a.objects; len(rest) > 0; {
+		n := 1
+		for n < len(rest) && sameKind(rest[0], rest[n]) {
+			n++
+		}
+		if err := a.applyKind(ctx, rest[:n]); err != nil {
 			return err
 		}
+		rest = rest[n:]
 	}
 	return a.pruneExceptData(ctx)
+}
+
+// applyKind applies the objects of one kind, several at a time. After an error it begins no other object.
+func (a *applier) applyKind(ctx context.Context, objects []*object) error {
+	var stop atomic.Bool
+	var g errgroup.Group
+	g.SetLimit(maxParallel)
+	for _, x := range objects {
+		g.Go(func() error {
+			if stop.Load() {
+				return nil
+			}
+			err := a.applyObject(ctx, x)
+			if err != nil {
+				stop.Store(true)
+			}
+			return err
+		})
+	}
+	return g.Wait()
 }
 
 // applyPrerequisites applies the kinds and namespaces of the commit if objects are deferred until these exist, and then dry-runs the

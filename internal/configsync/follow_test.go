@@ -97,7 +97,6 @@ func TestFollowedCommitMoves(t *testing.T) {
 		spec   bool // what moves is the spec, not the commit
 		reason v1alpha1.Reason
 	}{
-		"before objects are read":         {path(http.MethodGet, "/configmaps/"), false, ""},
 		"before the first dry run":        {path(http.MethodPatch, "/configmaps/"), false, ""},
 		"before the intent":               {path(http.MethodPut, "/configsyncs/"), false, ""},
 		"between the spec and its commit": {path(http.MethodGet, "/synctargets/"), true, v1alpha1.ReasonWaitingForLead},

@@ -132,8 +132,26 @@ func (p *planner) planObject(ctx context.Context, x *object) error {
 	}
 }
 
+// planNew plans an object that does not exist, with a dry run alone: only a new object has no resource version after it. It returns false
+// for one that exists or is refused, which must be read.
+func (p *planner) planNew(ctx context.Context, x *object) bool {
+	if _, listed := p.entries[x.want.ID()]; listed {
+		return false // it was applied before
+	}
+	dry, err := p.client.DryRun(ctx, x.want)
+	if err != nil || dry.GetResourceVersion() != "" {
+		return false
+	}
+	x.live, x.dry, x.claim = nil, dry, plan.Unowned
+	x.item = plan.Decide(x.want, nil, dry, p.cs.Spec.Apply.AdoptPolicy, x.claim)
+	return true
+}
+
 // tryPlanObject is planObject for an object whose kind exists. It returns true if the object changed in the meantime.
 func (p *planner) tryPlanObject(ctx context.Context, x *object) (again bool, err error) {
+	if p.planNew(ctx, x) {
+		return false, nil
+	}
 	if x.live, err = p.client.Get(ctx, x.want); err != nil {
 		return false, p.setRefusal(ctx, x, err)
 	}
