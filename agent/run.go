@@ -123,7 +123,7 @@ func remoteOptions(s settings, log *slog.Logger) repo.RemoteOptions {
 // newEngine returns the engine for the data directory and a function that closes it.
 func newEngine(s settings, store *repo.Store, screen *screen) (*sync.Engine, func()) {
 	engine := sync.New(sync.Config{
-		DataDir: s.DataDir, Mounts: s.Env.Mounts, Store: store, Log: screen.log, Progress: screen.progress, Grace: s.grace(),
+		DataDir: s.DataDir, Mounts: s.Env.Mounts, Store: store, Log: screen.log, Progress: screen.progress, Grace: s.grace(), Once: s.Once,
 		Disk:    disk.Options{Log: screen.log, AllowUnseeded: s.AllowUnseeded, LostFoundMax: int64(s.MaxLostFound), LostFoundAge: s.LostFoundAge},
 		Limits:  plan.Limits{Files: s.MaxFiles},
 		MaxBlob: int64(s.MaxBlob),

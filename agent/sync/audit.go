@@ -9,6 +9,7 @@ import (
 
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/record"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
 )
@@ -173,74 +174,24 @@ func line(text string, n int) string {
 	return strings.ToValidUTF8(text[:min(len(text), n)], "") // not half a rune
 }
 
-// Diff is the report of what a sync changed. docs/how-to/audit.md describes it.
-type Diff struct {
-	Schema        int          `json:"schema"`
-	Gateway       string       `json:"gateway"`
-	Timestamp     time.Time    `json:"timestamp"`
-	FromCommit    plan.ID      `json:"fromCommit,omitzero"`
-	ToCommit      plan.ID      `json:"toCommit,omitzero"`
-	FilesAdded    int          `json:"filesAdded"`
-	FilesModified int          `json:"filesModified"`
-	FilesDeleted  int          `json:"filesDeleted"`
-	Projects      []string     `json:"projectsAffected"`
-	Changes       []DiffChange `json:"changes"`
-	// Truncated reports that Changes lacks some changes, because the report would be too large.
-	Truncated bool `json:"truncated,omitempty"`
-}
-
-// DiffChange is what a sync did to one file.
-type DiffChange struct {
-	Path     string   `json:"path"`
-	Action   string   `json:"action"` // added, modified or deleted
-	Checksum Checksum `json:"checksum"`
-}
-
-// Checksum is git's id of the content of a file before and after a sync, as git:<id>; "" if there is no file.
-type Checksum struct {
-	Before string `json:"before,omitempty"`
-	After  string `json:"after,omitempty"`
-}
-
-// maxDiffProjects bounds the projects in a Diff.
-const maxDiffProjects = 100
+// What a sync changed.
+type (
+	Diff       = record.Diff
+	DiffChange = record.DiffChange
+	Checksum   = record.Checksum
+)
 
 // saveDiff saves the report of what the sync changed on the data volume, and returns its id.
 func (j auditor) saveDiff(changes *plan.Changes) (string, error) {
 	r := j.in.r
-	projects := changes.Projects()
-	d := Diff{
+	d := record.Diff{
 		Schema: AuditSchema, Gateway: j.in.t.Facts.GatewayName, Timestamp: r.Started.UTC().Truncate(time.Second), FromCommit: j.in.from, ToCommit: r.Commit,
 		FilesAdded: r.Files.Added, FilesModified: r.Files.Modified, FilesDeleted: r.Files.Deleted,
-		Projects: append([]string{}, projects[:min(len(projects), maxDiffProjects)]...), Changes: []DiffChange{}, // not null as JSON
 	}
-	room := disk.MaxDiff - 8<<10
-	for _, c := range changes.List {
-		action := c.Op.Action()
-		if action == "" {
-			continue
-		}
-		sum := Checksum{checksum(c.FoundID), checksum(c.ID)}
-		if c.Op == plan.Delete {
-			sum.After = ""
-		}
-		// In JSON, a byte of a path takes at most six bytes.
-		if room -= 6*len(c.Path) + 200; room < 0 {
-			d.Truncated = true
-			continue
-		}
-		d.Changes = append(d.Changes, DiffChange{c.Path, action, sum})
-	}
+	d.Add(changes, disk.MaxDiff)
 	b, err := json.Marshal(d)
 	if err != nil {
 		return "", err
 	}
 	return j.in.dir.AddDiff(d.Gateway, d.Timestamp, b)
-}
-
-func checksum(id plan.ID) string {
-	if id.IsZero() {
-		return ""
-	}
-	return "git:" + id.String()
 }

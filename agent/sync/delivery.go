@@ -25,8 +25,10 @@ type delivery struct {
 	ahead  *disk.Ahead
 	named  *references.Keeper
 
-	unloaded unloaded // what the gateway has not loaded, after run also of the target
-	draft    draft    // of the last attempt
+	unloaded unloaded    // what the gateway has not loaded, after run also of the target
+	draft    draft       // of the last attempt
+	before   plan.Header // of the manifest at that time
+	late     bool        // checkReferences runs when the gateway has loaded the files
 }
 
 // run writes the files. It tries again once for each of two reasons. If git objects turn out to be damaged, it fetches them again. If git wins
@@ -70,8 +72,13 @@ func (d *delivery) attempt(ctx context.Context) error {
 		return err
 	}
 	in.r.Notes = append(in.r.Notes, d.draft.changes.Warnings...)
-	if err := d.checkReferences(ctx); err != nil {
-		return err
+	d.before = in.dir.Manifest().Header()
+	// After a restart, all names of a commit are read once. A policy that refuses nothing does not let the delivery wait for that.
+	d.late = in.t.Profile.References == v1alpha1.ReferencesWarn && d.named.IsNew() && !d.before.Commit.IsZero() && !in.t.Profile.DryRun
+	if !d.late {
+		if err := d.checkReferences(ctx); err != nil {
+			return err
+		}
 	}
 	s := stager{in: in, desired: d.draft.desired, embedded: resource.EmbeddedSecrets{Refuse: in.t.Profile.EmbeddedSecretPolicy == v1alpha1.EmbeddedSecretRefuse}}
 	defer func() {

@@ -17,8 +17,8 @@ func (d *delivery) checkReferences(ctx context.Context) error {
 	notes, err := d.named.Check(in.t.Profile.References, references.Target{
 		Commit: in.t.Commit, Rules: d.draft.rules, Tree: d.draft.desired, Changes: d.draft.changes,
 		Redelivered: in.t.RequestedRollback || in.t.RolloutRollback || delivered == in.t.Commit,
-		Manifest:    in.dir.Manifest(), State: in.dir.Within(ctx), Mode: in.t.Profile.DeploymentMode,
-		Unseeded: in.dir.Manifest().Header().Commit.IsZero() && (in.t.BeforeStart || in.t.NewVolume || in.dir.Seeded() != nil),
+		Before:      d.before, Manifest: in.dir.Manifest(), State: in.dir.Within(ctx), Mode: in.t.Profile.DeploymentMode,
+		Unseeded: d.before.Commit.IsZero() && (in.t.BeforeStart || in.t.NewVolume || in.dir.Seeded() != nil),
 		TreeOf: func(commit plan.ID, rules plan.Rules) (*desired.Tree, error) {
 			if !in.Store.Has(commit) {
 				return nil, errNotStored
@@ -33,4 +33,12 @@ func (d *delivery) checkReferences(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	return err
+}
+
+// checkLater is the check of a delivery after which it did not run. A process for one sync leaves it out: it would read all names for nothing.
+func (j *job) checkLater(ctx context.Context) error {
+	if d := j.delivery; d == nil || !d.late || j.engine.Once {
+		return nil
+	}
+	return j.delivery.checkReferences(ctx)
 }

@@ -147,6 +147,16 @@ func TestReferences(t *testing.T) {
 		b.push(gitserver.Write(db+"/config.json", `{"url": "another"}`))
 		assert.Len(t, about(b.synced()), 1, "what the last commit lacks is known from git")
 	})
+	t.Run("the first commit after a start is not delayed", func(t *testing.T) {
+		b := start(t, v1alpha1.ReferencesWarn)
+		b.again()
+		b.push(gitserver.Write(view, embedding("gone")))
+		assert.Len(t, about(b.synced()), 1, "the names are checked when the gateway has loaded the files")
+		b.again()
+		b.engine.Once = true
+		b.push(gitserver.Write(view, embedding("lost")))
+		assert.Empty(t, about(b.synced()), "a process for one sync does not read all files")
+	})
 	t.Run("templates", func(t *testing.T) {
 		b := start(t, v1alpha1.ReferencesRefuse)
 		b.target.Profile.Mappings[0].Template = true

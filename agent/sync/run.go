@@ -21,9 +21,10 @@ type job struct {
 	// resumes reports that the target is not known, and t.Commit is the commit on the disk.
 	resumes bool
 
-	unloaded unloaded // what the gateway has not loaded yet
-	draft    draft    // of the target, if it was planned
-	restored bool     // a snapshot was restored
+	unloaded unloaded  // what the gateway has not loaded yet
+	draft    draft     // of the target, if it was planned
+	restored bool      // a snapshot was restored
+	delivery *delivery // of the target, if it was written
 }
 
 // errEnd ends a sync whose outcome is in the report already.
@@ -41,6 +42,7 @@ var steps = []struct {
 	{"write the files of the target", (*job).deliver},
 	{"end a dry run", (*job).endDryRun},
 	{"make the gateway load the files, or roll back", (*job).load},
+	{"check the names in the files after a restart", (*job).checkLater},
 	{"report the node of a redundant pair", (*job).reportStandby},
 	{"record a forced sync", func(j *job, _ context.Context) error { return j.in.recordForced() }},
 }
@@ -168,9 +170,9 @@ func (j *job) deliver(ctx context.Context) error {
 		return err
 	}
 	j.in.t.OnWorking()
-	d := delivery{in: j.in, memory: &j.engine.memory, ahead: j.engine.ahead, named: &j.engine.named, unloaded: j.unloaded}
+	d := &delivery{in: j.in, memory: &j.engine.memory, ahead: j.engine.ahead, named: &j.engine.named, unloaded: j.unloaded}
 	err := d.run(ctx)
-	j.unloaded, j.draft = d.unloaded, d.draft
+	j.unloaded, j.draft, j.delivery = d.unloaded, d.draft, d
 	return err
 }
 

@@ -139,6 +139,8 @@ type Config struct {
 	DriftFetchTimeout time.Duration
 	// Progress is called during long steps; done and total count files, and are 0 if there is nothing to count.
 	Progress func(step string, done, total int)
+	// Once reports that the process ends after one sync, so that it prepares nothing for the next one.
+	Once bool
 	// Record is what is known about earlier syncs without the data directory; see SetRecord.
 	Record *record.Record
 }

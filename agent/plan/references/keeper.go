@@ -24,6 +24,9 @@ type Keeper struct {
 	logged plan.ID        // the last commit whose findings were logged
 }
 
+// IsNew reports that no commit was checked, so that the next check reads the names in all files.
+func (k *Keeper) IsNew() bool { return k.index == nil }
+
 // Target is a commit that is about to be written.
 type Target struct {
 	Commit  plan.ID
@@ -34,6 +37,7 @@ type Target struct {
 	// was missing at that time, and a rollback must always be possible.
 	Redelivered bool
 
+	Before   plan.Header // of the manifest from before the commit
 	Manifest plan.Manifest
 	State    plan.State
 	// Unseeded reports that the gateway has not made its own files yet.
@@ -97,7 +101,7 @@ func (r *Result) shown() string {
 // check checks the target. What was missing before is known from the last check, or else from the commit that is on the disk. If that commit
 // or its rules are not known any more, all findings count as new.
 func (k *Keeper) check(t *Target) (Result, error) {
-	h := t.Manifest.Header()
+	h := t.Before
 	var before map[Found]bool
 	if k.index != nil && k.commit == h.Commit && k.rules.Fingerprint() == h.Rules && k.rules.Facts.Ref == h.Ref {
 		before = k.found
