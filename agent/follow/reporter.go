@@ -38,9 +38,10 @@ type reporter struct {
 	loaded   bool
 	corrupt  bool // the stored report cannot be decoded
 	wrote    time.Time
-	check    time.Time // when to check that the report still exists
-	failures int       // in a row
-	retry    time.Time // after the last failure
+	took     time.Duration // the last write
+	check    time.Time     // when to check that the report still exists
+	failures int           // in a row
+	retry    time.Time     // after the last failure
 }
 
 const (
@@ -51,6 +52,8 @@ const (
 	minorPause = 10 * time.Second
 	// minSyncing is how long a sync must run until the phase Syncing is reported. Of a shorter one, only the outcome is reported.
 	minSyncing = time.Second
+	// slowdown is the ratio of a pause to the time that a write takes.
+	slowdown = 10
 	// maxReport is the longest pause between two attempts.
 	maxReport = 30 * time.Second
 	// checkEvery is how often to check that the report exists. A user may delete it, and so may the garbage collector if the report was
@@ -169,16 +172,24 @@ func (r *reporter) next() time.Time {
 	if r.stored != nil {
 		d = compare(&r.stored.Status, want)
 	}
-	due := r.wrote.Add(minPause)
+	due := r.wrote.Add(r.slowed(minPause))
 	switch {
 	case d == onlyTimes:
 		return readAt
 	case d == minor:
-		due = r.wrote.Add(minorPause)
-	case want.Phase == v1alpha1.GatewaySyncing && since.Add(minSyncing).After(due):
-		due = since.Add(minSyncing)
+		due = r.wrote.Add(r.slowed(minorPause))
+	case want.Phase == v1alpha1.GatewaySyncing, want.Phase == v1alpha1.GatewayPending && r.slowed(0) > minPause:
+		if lasting := since.Add(r.slowed(minSyncing)); lasting.After(due) {
+			due = lasting
+		}
 	}
 	return due
+}
+
+// slowed returns a pause that grows with the time of the last write: an API server that is slow to answer is asked less, and reports that the
+// next one replaces are not written at all.
+func (r *reporter) slowed(pause time.Duration) time.Duration {
+	return max(pause, min(slowdown*r.took, maxReport))
 }
 
 // iterate runs one step and records its outcome.
@@ -284,6 +295,8 @@ func (r *reporter) write(ctx context.Context) error {
 	r.mu.Unlock()
 	report := &v1alpha1.SyncReport{ObjectMeta: r.meta(), Status: want}
 	adopts := r.stored != nil && !r.owns(r.stored)
+	begun := time.Now()
+	defer func() { r.took = time.Since(begun) }()
 	var err error
 	switch {
 	case r.corrupt:

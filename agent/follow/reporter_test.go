@@ -137,6 +137,18 @@ func TestReportTiming(t *testing.T) {
 	status.Phase = v1alpha1.GatewaySyncing
 	r.set(status)
 	assert.Equal(t, now.Add(minSyncing), r.next(), "a short sync is reported only by its outcome")
+	r.took = 2 * time.Second
+	assert.Equal(t, now.Add(20*time.Second), r.next(), "a slow API server gets fewer reports about what goes on")
+	status.Phase = v1alpha1.GatewayPending
+	r.set(status)
+	assert.Equal(t, now.Add(20*time.Second), r.next())
+	status.Phase = v1alpha1.GatewayError
+	r.set(status)
+	assert.False(t, r.next().After(now), "an outcome is reported at once, if the last report is long ago")
+	r.wrote = now
+	assert.Equal(t, now.Add(20*time.Second), r.next())
+	r.took = time.Minute
+	assert.Equal(t, now.Add(maxReport), r.next(), "the pause is bounded")
 	r.retry = now.Add(7 * time.Second)
 	assert.Equal(t, r.retry, r.next(), "the delay after a failed write is kept")
 }
