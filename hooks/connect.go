@@ -4,21 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
-	"net/http"
 	"net/url"
-	"os"
-	"slices"
 	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/sites"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
@@ -35,77 +30,49 @@ type target struct {
 	name      string
 	role      string // ClusterRole that grants the rights of the command
 	retries   bool   // retry while the API server does not answer, see target.retry
+	patience  time.Duration
 }
 
 // dialTimeout bounds the attempt to connect to an API server, so that a user learns soon that a network drops packets.
 const dialTimeout = 5 * time.Second
 
 // connect finds the cluster and the namespace as kubectl does.
-func (c *cli) connect() (target, error) {
-	loader := c.flags.ToRawKubeConfigLoader()
+func (c *cli) connect() (target, error) { return c.connectWith(c.flags, false) }
+
+// connectWith is connect with other flags. Of several clusters at once, none may ask for a password on the terminal.
+func (c *cli) connectWith(flags *genericclioptions.ConfigFlags, several bool) (target, error) {
+	loader := flags.ToRawKubeConfigLoader()
 	namespace, _, err := loader.Namespace()
 	if err != nil {
 		return target{}, fmt.Errorf("load the kubeconfig: %w; set --kubeconfig or KUBECONFIG", err)
 	}
-	config, err := c.flags.ToRESTConfig()
+	config, err := flags.ToRESTConfig()
 	if err != nil {
 		return target{}, fmt.Errorf("load the kubeconfig: %w; set --kubeconfig or KUBECONFIG", err)
 	}
-	if err := c.findCluster(loader, config); err != nil {
+	if err := sites.FindCluster(loader, config, *flags.APIServer, c.env); err != nil {
 		return target{}, err
+	}
+	if several && config.ExecProvider != nil {
+		config.ExecProvider.StdinUnavailable = true
+		config.ExecProvider.StdinUnavailableMessage = "several clusters are asked at once: log in to this one first"
 	}
 	kube.Directly(config, c.env)
 	if config.Dial == nil {
 		config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext
 	}
-	retries := !c.interactive && !c.answersAtOnce
+	retries, patience := !c.interactive && !c.answersAtOnce, queryTimeout
+	if c.answersAtOnce {
+		patience = sites.Deadline
+	}
 	if !retries {
-		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return once{next} })
+		kube.TryOnce(config)
 	}
 	clients, err := kube.ConnectTo(config, "stoker/"+version)
 	if err != nil {
 		return target{}, err
 	}
-	return target{Clients: clients, namespace: namespace, kind: kube.GatewaySync, role: "stoker-setter", retries: retries}, nil
-}
-
-// once is a RoundTripper whose error keeps client-go from repeating a request ten times, a second apart, if the connection was closed
-// without an answer. A load balancer in front of an API server that is away does that.
-type once struct{ next http.RoundTripper }
-
-// RoundTrip implements http.RoundTripper.
-func (o once) RoundTrip(req *http.Request) (*http.Response, error) {
-	res, err := o.next.RoundTrip(req)
-	if utilnet.IsProbableEOF(err) || utilnet.IsConnectionReset(err) {
-		err = errors.New("the connection was closed without an answer")
-	}
-	return res, err
-}
-
-// WrappedRoundTripper gives client-go access to the wrapped RoundTripper.
-func (o once) WrappedRoundTripper() http.RoundTripper { return o.next }
-
-// findCluster reports that nothing names a cluster. client-go then connects to localhost:8080, as kubectl of ten years ago.
-func (c *cli) findCluster(loader clientcmd.ClientConfig, config *rest.Config) error {
-	if config.Host != "http://localhost:8080" {
-		return nil
-	}
-	if raw, err := loader.RawConfig(); err != nil || len(raw.Clusters) > 0 || *c.flags.APIServer != "" {
-		return nil //nolint:nilerr // an error would have occurred before
-	}
-	files := loader.ConfigAccess().GetLoadingPrecedence()
-	missing := func(file string) bool {
-		_, err := os.Stat(file)
-		return errors.Is(err, fs.ErrNotExist)
-	}
-	name := strings.Join(files, " and ")
-	switch {
-	case c.env(clientcmd.RecommendedConfigPathEnvVar) == "":
-		return fmt.Errorf("there is no kubeconfig at %s: set --kubeconfig or KUBECONFIG", name)
-	case !slices.ContainsFunc(files, func(file string) bool { return !missing(file) }):
-		return fmt.Errorf("KUBECONFIG names %s, which does not exist: correct it, or set --kubeconfig", name)
-	}
-	return fmt.Errorf("the kubeconfig %s names no cluster: set --kubeconfig or KUBECONFIG to another one", name)
+	return target{Clients: clients, namespace: namespace, kind: kube.GatewaySync, role: "stoker-setter", retries: retries, patience: patience}, nil
 }
 
 func (p target) setter() *request.Setter { return request.NewSetter(p.Dynamic, p.Now).Of(p.kind) }
@@ -152,11 +119,11 @@ func (p target) object(ctx context.Context) (o v1alpha1.Requestable, err error) 
 	return o, p.explain(p.name, err)
 }
 
-// retry calls query until it succeeds, for at most queryTimeout. It retries only while the API server does not answer: in the
+// retry calls query until it succeeds, for at most p.patience. It retries only while the API server does not answer: in the
 // first second of a Job the network may not be ready, and a restarting API server refuses connections for a few seconds. It does not
 // retry on a terminal or for a command that only shows something: the user sees the error and decides.
 func (p target) retry(ctx context.Context, query func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	ctx, cancel := context.WithTimeout(ctx, p.patience)
 	defer cancel()
 	for n := 0; ; n++ {
 		err := query(ctx)

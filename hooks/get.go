@@ -11,6 +11,7 @@ import (
 	"stoker.io/stoker/hooks/display"
 	"stoker.io/stoker/hooks/leads"
 	"stoker.io/stoker/hooks/output"
+	"stoker.io/stoker/hooks/sites"
 	"stoker.io/stoker/internal/kube"
 )
 
@@ -66,7 +67,7 @@ func newGetCommand(c *cli) *cobra.Command {
 
 // list returns all GatewaySyncs of a namespace and prints an error for each that cannot be decoded.
 func (c *cli) list(ctx context.Context, p target) ([]*v1alpha1.GatewaySync, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	ctx, cancel := context.WithTimeout(ctx, p.patience)
 	defer cancel()
 	list, undecodable, err := kube.GatewaySyncs(p.Dynamic, p.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -80,12 +81,11 @@ func (c *cli) list(ctx context.Context, p target) ([]*v1alpha1.GatewaySync, erro
 
 // printList prints GatewaySyncs as a table, or data in another format.
 func (c *cli) printList(ctx context.Context, p target, list []*v1alpha1.GatewaySync, data any, format string) error {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	ctx, cancel := context.WithTimeout(ctx, p.patience)
 	defer cancel()
 	l := leads.Read(ctx, p.Dynamic, p.namespace)
 	if l.Err != nil {
-		fmt.Fprintf(c.stderr, "SyncTargets cannot be read, so it takes up to %s to notice that no agent leads any more: %s\n",
-			v1alpha1.ConfirmedFor, output.Clean(l.Err.Error()))
+		fmt.Fprintln(c.stderr, output.Clean(sites.LeadsUnread()+": "+l.Err.Error()))
 	}
 	return display.List(list, l, p.Now(), p.namespace == "", data).Print(c.stdout, format)
 }

@@ -56,6 +56,7 @@ var floors = [][]string{
 	{"internal/configsync"},
 	{"internal/configsync/reconcile"},
 	{"hooks/agents", "hooks/browser", "hooks/bundle", "hooks/create", "hooks/leads", "hooks/offline", "hooks/output", "hooks/migrate", "hooks/specfile"},
+	{"hooks/sites"},
 	{"hooks/application", "hooks/check", "hooks/completion", "hooks/diff", "hooks/display", "internal/notify"},
 	{"hooks/preflight", "hooks/ui"},
 	{"hooks/create/command"},

@@ -1,0 +1,155 @@
+// Package sites reads the GatewaySyncs and ConfigSyncs of several clusters at once, each with the rights of its own context of the
+// kubeconfig. No cluster waits for another, and one that does not answer is in the result, with the reason.
+package sites
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/leads"
+	"stoker.io/stoker/hooks/output"
+	"stoker.io/stoker/internal/kube"
+)
+
+// Deadline bounds how long a cluster may take to answer.
+const Deadline = 10 * time.Second
+
+// Site is a cluster, and the namespace to read of it.
+type Site struct {
+	Context   string // name of the context of the kubeconfig
+	Namespace string // "" for all
+	Clients   kube.Clients
+	// Err is why the context does not lead to a cluster; Clients is then unset.
+	Err error
+}
+
+// Answer is what was read of a site. With Err, nothing is known of its gateways.
+type Answer struct {
+	Site
+	Fleets      []*v1alpha1.GatewaySync
+	Undecodable []*kube.UndecodableError
+	Leads       leads.Leads
+	ConfigSyncs []*v1alpha1.ConfigSync
+	ConfigErr   error // why the ConfigSyncs could not be read
+}
+
+// Read reads all sites at the same time.
+func Read(ctx context.Context, list []Site) []Answer {
+	answers := make([]Answer, len(list))
+	var all sync.WaitGroup
+	for i, s := range list {
+		all.Go(func() { answers[i] = s.read(ctx) })
+	}
+	all.Wait()
+	return answers
+}
+
+// read reads the site within Deadline. It does not wait longer for a program of the kubeconfig that gets credentials: client-go does not end
+// such a program.
+func (s Site) read(ctx context.Context) Answer {
+	if s.Err != nil {
+		return Answer{Site: s}
+	}
+	ctx, cancel := context.WithTimeout(ctx, Deadline)
+	defer cancel()
+	done := make(chan Answer, 1)
+	go func() { done <- s.ask(ctx) }()
+	select {
+	case a := <-done:
+		return a
+	case <-ctx.Done():
+		late := s // the goroutine may still read s
+		late.Err = &url.Error{Op: "Get", URL: s.Clients.Config.Host, Err: ctx.Err()}
+		return Answer{Site: late}
+	}
+}
+
+func (s Site) ask(ctx context.Context) Answer {
+	a := Answer{Site: s}
+	var all sync.WaitGroup
+	all.Go(func() { a.Leads = leads.Read(ctx, s.Clients.Dynamic, s.Namespace) })
+	all.Go(func() {
+		a.ConfigSyncs, _, a.ConfigErr = kube.ConfigSyncs(s.Clients.Dynamic, s.Namespace).List(ctx, metav1.ListOptions{})
+	})
+	all.Go(func() {
+		a.Fleets, a.Undecodable, a.Err = kube.GatewaySyncs(s.Clients.Dynamic, s.Namespace).List(ctx, metav1.ListOptions{})
+	})
+	all.Wait()
+	slices.SortFunc(a.Fleets, func(x, y *v1alpha1.GatewaySync) int { return compare(x, y) })
+	slices.SortFunc(a.ConfigSyncs, func(x, y *v1alpha1.ConfigSync) int { return compare(x, y) })
+	return a
+}
+
+// Named returns a with only the GatewaySyncs that have this name.
+func (a Answer) Named(name string) Answer {
+	a.Fleets = slices.DeleteFunc(slices.Clone(a.Fleets), func(gs *v1alpha1.GatewaySync) bool { return gs.Name != name })
+	a.Undecodable = slices.DeleteFunc(slices.Clone(a.Undecodable), func(u *kube.UndecodableError) bool { return u.Name != name })
+	a.ConfigSyncs = nil
+	return a
+}
+
+// compare orders objects by namespace and name.
+func compare(x, y v1alpha1.Requestable) int {
+	return strings.Compare(x.GetNamespace()+"/"+x.GetName(), y.GetNamespace()+"/"+y.GetName())
+}
+
+// Problem returns in one line why the objects of a kind could not be read, and what to do.
+func Problem(err error, kind kube.Kind) string {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), apierrors.IsTimeout(err):
+		return "no answer within " + Deadline.String()
+	case apierrors.IsUnauthorized(err):
+		return "the API server rejects your credentials: log in again"
+	case apierrors.IsForbidden(err):
+		return "you may not list " + kind.Name + "s: the ClusterRole stoker-view grants the right"
+	case apierrors.IsNotFound(err):
+		return "the cluster does not serve " + kind.Name + "s: install the chart"
+	}
+	return "no answer: " + output.Shorten(Cause(err).Error())
+}
+
+// Cause returns an error without the method and the URL of the request: it names the address that was dialed, too.
+func Cause(err error) error {
+	if failed, ok := errors.AsType[*url.Error](err); ok {
+		return failed.Err
+	}
+	return err
+}
+
+// LeadsUnread says what follows if SyncTargets cannot be read.
+func LeadsUnread() string {
+	return "SyncTargets cannot be read, so it takes up to " + v1alpha1.ConfirmedFor.String() + " to notice that no agent leads any more"
+}
+
+// Gaps returns what could not be read of sites that answered, a line each, and the number of those that did not. rejected means that all
+// of them rejected the user.
+func Gaps(list []Answer) (notes []string, silent int, rejected bool) {
+	rejected = true
+	for _, a := range list {
+		of := ""
+		if len(list) > 1 {
+			of = " of " + a.Context
+		}
+		if a.Err != nil {
+			silent++
+			rejected = rejected && (apierrors.IsForbidden(a.Err) || apierrors.IsUnauthorized(a.Err))
+			continue
+		}
+		if a.Leads.Err != nil {
+			notes = append(notes, output.OneLine(LeadsUnread()+of+": "+a.Leads.Err.Error()))
+		}
+		if a.ConfigErr != nil && !apierrors.IsNotFound(a.ConfigErr) {
+			notes = append(notes, output.OneLine("ConfigSyncs"+of+" are not shown: "+Problem(a.ConfigErr, kube.ConfigSync)))
+		}
+	}
+	return notes, silent, rejected
+}
