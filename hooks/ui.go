@@ -11,6 +11,7 @@ import (
 
 	"stoker.io/stoker/hooks/browser"
 	"stoker.io/stoker/hooks/output"
+	"stoker.io/stoker/hooks/sites"
 	"stoker.io/stoker/hooks/ui"
 	"stoker.io/stoker/internal/serve"
 )
@@ -19,6 +20,7 @@ import (
 type uiFlags struct {
 	all, open bool
 	port      uint16
+	sites     []sites.Site
 }
 
 func newUICommand(c *cli) *cobra.Command {
@@ -32,21 +34,30 @@ rights of your kubeconfig, and the printed address contains a token that opens o
 another one.
 
 The page needs the right to list and watch GatewaySyncs. For plans, changed files and past syncs, it asks the agents through the API
-server and needs the right to get pods and pods/proxy. It never reads a Secret.`,
+server and needs the right to get pods and pods/proxy. It never reads a Secret.
+
+With --contexts it shows several clusters, each with the rights of its context, and which of them do not answer.`,
 		Example: `  stoker ui --open
 
   # all namespaces, at an address that stays the same
-  stoker ui -A --port 8090`,
+  stoker ui -A --port 8090
+
+  # all clusters of the kubeconfig
+  stoker ui -A --contexts all`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	var f uiFlags
 	command.Flags().BoolVarP(&f.all, "all-namespaces", "A", false, "show the GatewaySyncs of all namespaces")
 	command.Flags().BoolVar(&f.open, "open", false, "open the page in the browser")
 	command.Flags().Uint16Var(&f.port, "port", 0, "port on 127.0.0.1; 0 picks a free one")
-	command.RunE = func(command *cobra.Command, args []string) error {
-		name := ""
-		if len(args) > 0 {
-			name = args[0]
+	contexts := addContextsFlag(command)
+	command.RunE = func(command *cobra.Command, args []string) (err error) {
+		name := append(args, "")[0]
+		if name != "" && *contexts != "" {
+			return exitErrorf(exitUsage, "NAME and --contexts cannot be used together: the page shows all GatewaySyncs")
+		}
+		if f.sites, err = c.sites(command, *contexts, f.all); err != nil {
+			return err
 		}
 		return c.serveUI(command.Context(), name, f)
 	}
@@ -55,21 +66,18 @@ server and needs the right to get pods and pods/proxy. It never reads a Secret.`
 
 // serveUI serves the page until ctx is done.
 func (c *cli) serveUI(ctx context.Context, name string, f uiFlags) error {
-	p, err := c.connect()
-	if err != nil {
-		return err
-	}
 	path := "/"
 	if name != "" {
+		p, err := c.connect()
+		if err != nil {
+			return err
+		}
 		if _, err := p.load(ctx, name); err != nil {
 			return err
 		}
 		path = ui.PathOf(p.namespace, name)
 	}
-	o := ui.Options{Clients: p.Clients, Namespace: p.namespace, Context: c.contextName(), Version: version, Manual: documentationURL}
-	if f.all {
-		o.Namespace = ""
-	}
+	o := ui.Options{Sites: f.sites, Version: version, Manual: documentationURL}
 	opened := make(chan struct{}, 1)
 	o.Opened = func() {
 		select {
@@ -112,16 +120,4 @@ func (c *cli) serveUI(ctx context.Context, name string, f uiFlags) error {
 	stop()
 	watch.Wait()
 	return err
-}
-
-// contextName returns the name of the context of the kubeconfig.
-func (c *cli) contextName() string {
-	if name := c.flags.Context; name != nil && *name != "" {
-		return *name
-	}
-	config, err := c.flags.ToRawKubeConfigLoader().RawConfig()
-	if err != nil {
-		return ""
-	}
-	return config.CurrentContext
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 
@@ -99,16 +100,24 @@ func Orphans(ids []manifest.ID) *output.Result {
 	return r
 }
 
-// readyState returns the status and the message of the condition Ready, or Unknown if it is not about the current spec and request.
-func readyState(cs *v1alpha1.ConfigSync) (status, message string) {
+// ConfigReady is the condition Ready of a ConfigSync as lists show it.
+type ConfigReady struct {
+	Ready   string // True, False or Unknown
+	Reason  v1alpha1.Reason
+	Message string
+	Since   time.Time // zero if there is no condition
+}
+
+// ConfigState returns the condition Ready of a ConfigSync, or Unknown if it is not about the current spec and request.
+func ConfigState(cs *v1alpha1.ConfigSync) ConfigReady {
 	c := meta.FindStatusCondition(cs.Status.Conditions, v1alpha1.ConditionReady)
 	switch {
 	case c == nil:
-		return "Unknown", "no run yet: use 'stoker config apply " + cs.Name + "'"
+		return ConfigReady{Ready: "Unknown", Message: "no run yet: use 'stoker config apply " + cs.Name + "'"}
 	case !desiredref.Answered(cs):
-		return "Unknown", "the spec or the request changed since the last run"
+		return ConfigReady{Ready: "Unknown", Message: "the spec or the request changed since the last run", Since: c.LastTransitionTime.Time}
 	}
-	return string(c.Status), c.Message
+	return ConfigReady{string(c.Status), v1alpha1.Reason(c.Reason), c.Message, c.LastTransitionTime.Time}
 }
 
 // ConfigSyncs returns a table of ConfigSyncs.
@@ -116,8 +125,8 @@ func ConfigSyncs(list []*v1alpha1.ConfigSync) *output.Result {
 	r := &output.Result{Head: []string{"NAME", "REVISION", "TARGETS", "READY", "STATUS"}}
 	items := []any{}
 	for _, cs := range list {
-		status, message := readyState(cs)
-		r.Add(ResourceName(cs), cs.Name, cs.Status.SourceRevisionShort, cs.Status.TargetsReady, status, output.Shorten(message))
+		is := ConfigState(cs)
+		r.Add(ResourceName(cs), cs.Name, cs.Status.SourceRevisionShort, cs.Status.TargetsReady, is.Ready, output.Shorten(is.Message))
 		cs.ManagedFields = nil
 		items = append(items, cs)
 	}
@@ -140,9 +149,9 @@ func ConfigSync(cs *v1alpha1.ConfigSync) *output.Result {
 		r.Add(t.Type+"/"+t.Name, t.Type, t.Namespace, t.Name, string(t.State), healthy, output.Shorten(why))
 	}
 	r.Text = func(w io.Writer) {
-		status, message := readyState(cs)
+		is := ConfigState(cs)
 		fmt.Fprintf(w, "%s at %s, %s ready, Ready is %s: %s\n", output.OneLine(output.RefAt(cs.Status.SourceRef, cs.Status.SourceRevision)),
-			output.OneLine(cs.Status.SourcePath), output.OneLine(cs.Status.TargetsReady), status, output.OneLine(message))
+			output.OneLine(cs.Status.SourcePath), output.OneLine(cs.Status.TargetsReady), is.Ready, output.OneLine(is.Message))
 		output.WriteTable(w, r.Head, r.Rows)
 	}
 	return r

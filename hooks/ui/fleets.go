@@ -2,94 +2,42 @@ package ui
 
 import (
 	"cmp"
-	"context"
 	"errors"
-	"maps"
 	"net/http"
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
+	"sync"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/leads"
+	"stoker.io/stoker/hooks/sites"
 	"stoker.io/stoker/internal/kube"
 )
 
-// notices returns a notice for each kind of object that cannot be read.
-func (s *Server) notices(l leads.Leads) (list []notice) {
-	if since, err := s.watcher.failure(); err != nil {
-		text := "The page shows what was seen last, " + (moment{since, s.Clients.Now()}).Ago() + ", and does not know what the gateways run."
-		if !s.watcher.fleets.HasSynced() {
-			text = "So the page shows no fleet."
-		}
-		list = append(list, s.readNotice(err, "GatewaySyncs", "get, list and watch gatewaysyncs.stoker.io", text))
+// fleets returns the fleets of a site.
+func (s *Server) fleets(x *site, l leads.Leads, quiet silence) (list []fleet) {
+	if x.fleets == nil {
+		return nil
 	}
-	if l.Err != nil && !errors.Is(l.Err, context.Canceled) {
-		list = append(list, s.readNotice(l.Err, "SyncTargets", "list synctargets.stoker.io",
-			"So it takes up to "+v1alpha1.ConfirmedFor.String()+" until the page shows that no agent leads."))
+	now := x.Clients.Now()
+	for _, gs := range x.fleets.List() {
+		list = append(list, s.newFleet(x, gs, l.Target(gs), quiet.String(), now))
 	}
-	return list
-}
-
-// readNotice returns a notice about objects that could not be read: which right is missing, or why the API server does not
-// answer. what names the objects, and text is the consequence.
-func (s *Server) readNotice(err error, what, right, text string) notice {
-	switch {
-	case apierrors.IsForbidden(err):
-		scope := "in namespace " + s.Namespace
-		if s.Namespace == "" {
-			scope = "in all namespaces (or choose one with --namespace)"
-		}
-		return notice{toneHeld, "You may not read " + what, text + " Your user lacks the right to " + right + " " + scope +
-			". The ClusterRole stoker-view grants what this page reads of Stoker; pods and pods/proxy need a role of your own."}
-	case apierrors.IsUnauthorized(err):
-		return notice{toneFail, "The API server rejects your credentials", text + " Log in again, then restart stoker ui."}
-	case apierrors.IsNotFound(err):
-		return notice{toneFail, "The cluster does not serve " + what, text + " Install the chart, or its custom resource definitions."}
+	for _, u := range x.fleets.Undecodable() {
+		list = append(list, fleet{Namespace: u.Namespace, Name: u.Name, Path: x.path + PathOf(u.Namespace, u.Name), State: unreadable,
+			Unreadable: clean(u.Error(), maxMessage), site: x})
 	}
-	return notice{toneFail, what + " cannot be read", text + " " + clean(err.Error(), 400)}
-}
-
-// lost returns why what the page shows may be wrong, because the API server does not answer; "" if it does. A right that the user lacks is
-// another matter: then the age of a status decides.
-func (s *Server) lost(l leads.Leads) string {
-	_, err := s.watcher.failure()
-	if err == nil && l.Err != nil && !errors.Is(l.Err, context.Canceled) && kube.Passing(l.Err) {
-		err = l.Err
-	}
-	if err == nil {
-		return ""
-	}
-	return "GatewaySyncs cannot be read, so what the gateways run is not known"
-}
-
-// fleets returns all fleets, those that need attention first.
-func (s *Server) fleets(l leads.Leads) []fleet {
-	now := s.Clients.Now()
-	var list []fleet
-	lost := s.lost(l)
-	for _, gs := range s.watcher.fleets.List() {
-		list = append(list, s.newFleet(gs, l.Target(gs), lost, now))
-	}
-	for _, u := range s.watcher.fleets.Undecodable() {
-		list = append(list, fleet{Namespace: u.Namespace, Name: u.Name, Path: PathOf(u.Namespace, u.Name), State: unreadable,
-			Unreadable: clean(u.Error(), maxMessage)})
-	}
-	slices.SortFunc(list, func(a, b fleet) int {
-		return cmp.Or(b.State.rank(b.reason)-a.State.rank(a.reason), compareNatural(a.Namespace, b.Namespace), compareNatural(a.Name, b.Name))
-	})
 	return list
 }
 
 type fleetsPage struct {
 	frame
-	Loading                         bool
-	Unavailable                     bool // no fleet was ever read
+	Loading                         bool      // the first list of the only site is not complete
+	Headline                        string    // if a site does not answer
+	Silent                          []string  // of some sites, which ones and since when
+	MoreSilent                      int       // sites that Silent does not name
+	Others                          string    // what is known of the other sites
+	Lost                            int       // gateways of sites that do not answer
+	Sites                           []siteRow // if there are several
 	Fleets                          []fleet
 	More                            int // fleets that the page does not list
 	Total, Behind, Waiting, Unknown int
@@ -97,7 +45,22 @@ type fleetsPage struct {
 	Since                           moment
 	Causes                          []cause
 	MoreCauses                      int // causes that the page does not list
-	Search                          string
+	Configs                         []configRow
+	ConfigsMore, ConfigsFailing     int
+	ConfigNote                      string
+	Search, Site                    string
+}
+
+// siteRow is a site as the first page shows it.
+type siteRow struct {
+	Name, Path             string
+	State                  chip
+	Fleets                 int
+	Total, Synced, Unknown int
+	Bar                    []segment
+	Message                string
+
+	rank int
 }
 
 // cause is a reason for which gateways are behind, with the fleets that have the most of them.
@@ -113,10 +76,11 @@ type fleetShare struct {
 	N          int
 }
 
-// Bounds of what the first page lists of causes.
+// Bounds of what the first page lists.
 const (
 	maxCauses = 12
 	maxShares = 5
+	maxSilent = 3 // sites that the headline names
 )
 
 // newCauses merges the groups of all fleets by reason, the most urgent first.
@@ -130,7 +94,7 @@ func newCauses(list []fleet) (all []cause) {
 			}
 			c := &all[i]
 			c.N += g.N
-			c.Fleets = append(c.Fleets, fleetShare{f.Name, g.Path, g.N})
+			c.Fleets = append(c.Fleets, fleetShare{f.label(), g.Path, g.N})
 		}
 	}
 	for i := range all {
@@ -143,15 +107,152 @@ func newCauses(list []fleet) (all []cause) {
 	return all
 }
 
+// serveFleets serves the page of all fleets, or of those of one site.
 func (s *Server) serveFleets(w http.ResponseWriter, r *http.Request) {
-	l := s.watcher.readLeads(r.Context())
-	p := fleetsPage{frame: s.newFrame("Fleets"), Search: clean(r.URL.Query().Get("q"), 100)}
-	p.follow("/live", s.lost(l))
-	p.Notices = s.notices(l)
-	p.Unavailable = !s.watcher.fleets.HasSynced() && len(p.Notices) > 0
-	p.Loading = !s.watcher.fleets.HasSynced() && !p.Unavailable
-	p.add(s.fleets(l))
+	list := s.sites
+	name := r.URL.Query().Get("site")
+	if name != "" && len(s.sites) > 1 {
+		if list = slices.DeleteFunc(slices.Clone(s.sites), func(x *site) bool { return x.Context != name }); len(list) == 0 {
+			s.writeProblem(w, http.StatusNotFound, "There is no such site", "This page was started for other contexts of the kubeconfig.")
+			return
+		}
+	}
+	read := make([]leads.Leads, len(list))
+	var all sync.WaitGroup
+	for i, x := range list {
+		all.Go(func() { read[i] = x.readLeads(r.Context()) })
+	}
+	all.Wait()
+	p := fleetsPage{Search: clean(r.URL.Query().Get("q"), 100)}
+	if len(list) == 1 {
+		p.frame = s.newFrame(list[0], "Fleets")
+		if list[0].path != "" {
+			p.Title, p.Site = p.Context, p.Context
+			p.Trail = []crumb{{"Fleets", "/"}}
+		}
+	} else {
+		p.frame = s.newFrame(nil, "Fleets")
+	}
+	p.addSites(s, list, read)
 	s.writePage(w, http.StatusOK, "fleets", p)
+}
+
+// addSites adds what is known of sites and their fleets, and what is not.
+func (p *fleetsPage) addSites(s *Server, list []*site, read []leads.Leads) {
+	var fleets []fleet
+	var configs []configRow
+	var silent []silence
+	loading := 0
+	for i, x := range list {
+		quiet := x.silent(read[i])
+		own, ownConfigs := s.fleets(x, read[i], quiet), s.configs(x, quiet)
+		if quiet.err != nil {
+			silent = append(silent, quiet)
+		} else if !x.fleets.HasSynced() {
+			loading++
+		}
+		if len(list) == 1 {
+			p.Notices = x.notices(read[i])
+		}
+		p.ConfigNote = cmp.Or(p.ConfigNote, x.configNote())
+		p.Sites = append(p.Sites, newSiteRow(x, own, quiet, x.notices(read[i])))
+		fleets, configs = append(fleets, own...), append(configs, ownConfigs...)
+	}
+	slices.SortStableFunc(p.Sites, func(a, b siteRow) int { return cmp.Or(b.rank-a.rank, compareNatural(a.Name, b.Name)) })
+	p.Loading = loading > 0
+	p.addSilence(silent, len(list) > 1)
+	if len(list) == 1 {
+		p.Sites = nil
+	}
+	slices.SortFunc(fleets, func(a, b fleet) int {
+		return cmp.Or(b.State.rank(b.reason)-a.State.rank(a.reason), compareNatural(a.Namespace, b.Namespace), compareNatural(a.Name, b.Name), compareNatural(a.Site, b.Site))
+	})
+	p.addConfigs(configs)
+	p.add(fleets)
+	if len(silent) < len(list) && loading == 0 {
+		p.addOthers()
+	}
+}
+
+// addOthers adds to the names of the sites that do not answer what is known of the others.
+func (p *fleetsPage) addOthers() {
+	unknown := p.Unknown - p.Lost
+	switch total := p.Total - p.Lost; {
+	case p.Headline == "" || total == 0:
+	case p.Behind > 0:
+		p.Others = number(p.Behind) + " of " + counted(total, "gateway") + " of the other sites are behind."
+	case unknown > 0:
+		p.Others = "What " + number(unknown) + " of " + counted(total, "gateway") + " of the other sites run is not known, too."
+	case p.Waiting > 0:
+		p.Others = number(p.Waiting) + " of " + counted(total, "gateway") + " of the other sites wait, as planned."
+	default:
+		p.Others = "The " + counted(total, "gateway") + " of the other sites are up to date."
+	}
+}
+
+// addSilence makes the headline say which sites do not answer: neither a color nor a number may then stand for them.
+func (p *fleetsPage) addSilence(silent []silence, several bool) {
+	link := ""
+	for i, quiet := range silent {
+		if i == 0 {
+			link = quiet.link()
+		} else if i == 1 {
+			link = "sites do not answer"
+		}
+		if len(p.Silent) < maxSilent {
+			text := sentence(quiet.String())
+			if several {
+				text = quiet.name + ": " + quiet.String() + "."
+			}
+			p.Silent = append(p.Silent, text)
+		} else {
+			p.MoreSilent++
+		}
+	}
+	p.follow("/live", link)
+	var names []string
+	for _, quiet := range silent {
+		names = append(names, quiet.name)
+	}
+	switch {
+	case len(silent) == 0:
+	case !several && silent[0].since.IsZero():
+		p.Headline = "The fleets are not known"
+	case !several:
+		p.Headline = "What the gateways run is not known"
+	case len(silent) == len(p.Sites):
+		p.Headline = "No site answers"
+	case len(silent) > maxSilent:
+		p.Headline = "What the gateways of several sites run is not known"
+	default:
+		last := len(names) - 1
+		list := strings.TrimPrefix(strings.Join(names[:last], ", ")+" and "+names[last], " and ")
+		p.Headline = "What the gateways of " + list + " run is not known"
+	}
+}
+
+// newSiteRow returns a site as the first page shows it: its state is that of its worst fleet, unless it does not answer.
+func newSiteRow(x *site, list []fleet, quiet silence, notices []notice) siteRow {
+	r := siteRow{Name: clean(x.Context, maxWord), Path: sitePath(x), Fleets: len(list), State: chip{toneOff, "No fleets"}, rank: rankGood}
+	var gateways []gateway
+	for i, f := range list {
+		r.Total, r.Synced, r.Unknown = r.Total+f.Total, r.Synced+f.Synced, r.Unknown+f.Unknown
+		gateways = append(gateways, f.Gateways...)
+		if rank := f.State.rank(f.reason); i == 0 || rank > r.rank {
+			r.State, r.rank = f.State, rank
+		}
+	}
+	r.Bar = newBar(gateways)
+	switch {
+	case quiet.err != nil:
+		r.State, r.rank = quiet.chip(), rankFailed+1
+		r.Message = sentence(quiet.String()) + " " + clean(sites.Cause(quiet.err).Error(), maxCell)
+	case !x.fleets.HasSynced():
+		r.State = chip{toneBusy, "Reading"}
+	case len(notices) > 0:
+		r.Message = notices[0].Title + "."
+	}
+	return r
 }
 
 // add adds the summary of all fleets, and lists those that the search finds.
@@ -164,13 +265,16 @@ func (p *fleetsPage) add(all []fleet) {
 		p.Behind += f.Behind
 		p.Waiting += f.Waiting
 		p.Unknown += f.Unknown
+		if f.Lost != "" {
+			p.Lost += f.Total
+		}
 		if f.Behind > 0 || f.State.Tone == toneFail || f.State.Tone == toneUnknown {
 			p.NeedAttention++
 		}
 		if f.Since.Known() && (!p.Since.Known() || f.Since.at.Before(p.Since.at)) {
 			p.Since = f.Since
 		}
-		if !strings.Contains(f.Namespace+"/"+f.Name, strings.ToLower(p.Search)) {
+		if !strings.Contains(strings.ToLower(f.Site)+"/"+f.Namespace+"/"+f.Name, strings.ToLower(p.Search)) {
 			continue
 		}
 		if len(p.Fleets) == maxFleets {
@@ -181,252 +285,46 @@ func (p *fleetsPage) add(all []fleet) {
 	}
 }
 
+// siteOf returns the site of a request, or nil if there is none.
+func (s *Server) siteOf(r *http.Request) *site {
+	name := r.PathValue("site")
+	for _, x := range s.sites {
+		if name == "" && len(s.sites) == 1 || name != "" && x.Context == name {
+			return x
+		}
+	}
+	return nil
+}
+
 // requestedFleet returns the fleet of a request. If there is none, it writes an error page and returns false.
 func (s *Server) requestedFleet(w http.ResponseWriter, r *http.Request) (fleet, leads.Leads, bool) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("name")
-	l := s.watcher.readLeads(r.Context())
-	gs, err := s.watcher.fleets.Get(namespace, name)
+	x := s.siteOf(r)
+	if x == nil {
+		s.writeProblem(w, http.StatusNotFound, "There is no such site", "The address names no context of this page.")
+		return fleet{}, leads.Leads{}, false
+	}
+	l := x.readLeads(r.Context())
+	quiet := x.silent(l)
+	gs, err := x.fleet(namespace, name)
 	_, undecodable := errors.AsType[*kube.UndecodableError](err)
 	switch {
 	case err == nil:
-		return s.newFleet(gs, l.Target(gs), s.lost(l), s.Clients.Now()), l, true
+		return s.newFleet(x, gs, l.Target(gs), quiet.String(), x.Clients.Now()), l, true
 	case undecodable:
 		s.writeProblem(w, http.StatusOK, "This fleet cannot be read", clean(err.Error(), maxMessage))
-	case !s.watcher.fleets.HasSynced():
+	case x.fleets == nil || !x.fleets.HasSynced():
 		text := "The list of fleets is not complete yet. Load this page again."
-		if _, err := s.watcher.failure(); err != nil {
-			n := s.readNotice(err, "GatewaySyncs", "get, list and watch gatewaysyncs.stoker.io", "")
+		if quiet.err != nil {
+			n := x.readNotice(quiet.err, "GatewaySyncs", "get, list and watch gatewaysyncs.stoker.io", "")
 			text = n.Title + "." + n.Text
 		}
 		s.writeProblem(w, http.StatusServiceUnavailable, "Not there yet", text)
+	case quiet.err != nil:
+		s.writeProblem(w, http.StatusServiceUnavailable, "This fleet is not known", sentence(quiet.String()))
 	default:
 		s.writeProblem(w, http.StatusNotFound, "There is no such fleet",
 			"No GatewaySync "+clean(name, maxWord)+" was found in namespace "+clean(namespace, maxWord)+". It may have been deleted.")
 	}
 	return fleet{}, l, false
-}
-
-type fleetPage struct {
-	frame
-	Fleet      fleet
-	Rows       []gateway
-	Range      string // the rows that this page shows, such as "1 to 100 of 250"; "" for all
-	Pages      []pageLink
-	Filters    []filter
-	Columns    []column
-	Search     string
-	Sort, Dir  string
-	State      string
-	Reason     string
-	Stage      string
-	History    []pastCommit
-	Conditions []condition
-	Rollout    *rollout
-	Command    string
-}
-
-// filter is a link to the list of some of the gateways.
-type filter struct {
-	Text, Path string
-	Tone       tone
-	N          int
-	On         bool
-}
-
-// rowsPerPage bounds the gateways on a page. A list of a thousand keeps browsers and screen readers busy for seconds.
-const rowsPerPage = 100
-
-// pageLink leads to a page of the list of gateways.
-type pageLink struct {
-	Text, Path string
-	On         bool
-}
-
-// column is the head of a column. Its link sorts by the column.
-type column struct {
-	Text, Path, Class string
-	Sort              string // ascending, descending or none
-}
-
-// pastCommit is a commit that ran on every gateway.
-type pastCommit struct {
-	Ref, Commit string
-	At          moment
-}
-
-// condition is a condition of a GatewaySync that reports a problem.
-type condition struct {
-	Type, Message string
-	Advice        Advice
-	Since         moment
-}
-
-func (s *Server) serveFleet(w http.ResponseWriter, r *http.Request) {
-	f, l, ok := s.requestedFleet(w, r)
-	if !ok {
-		return
-	}
-	query := r.URL.Query()
-	p := fleetPage{frame: s.newFrame(f.Name, crumb{"Fleets", "/"}), Fleet: f, Search: clean(query.Get("q"), 100), Sort: clean(query.Get("sort"), 10),
-		Dir: clean(query.Get("dir"), 4), State: clean(query.Get("state"), 20), Reason: clean(query.Get("reason"), 64), Stage: clean(query.Get("stage"), 63)}
-	p.Notices = s.notices(l)
-	p.follow("/live?"+url.Values{"fleet": {f.Namespace + "/" + f.Name}}.Encode(), s.lost(l))
-	p.Command = "stoker status " + f.Name + " --namespace " + f.Namespace
-	p.addFilters()
-	p.addColumns()
-	for _, g := range f.Gateways {
-		if p.matches(g) {
-			p.Rows = append(p.Rows, g)
-		}
-	}
-	sortGateways(p.Rows, p.Sort, p.Dir == "desc")
-	p.paginate(query.Get("page"))
-	for _, h := range f.gs.Status.History {
-		ref := clean(h.Ref, maxWord)
-		if syntax.IsCommit(h.Ref) {
-			ref = syntax.ShortCommit(h.Ref)
-		}
-		p.History = append(p.History, pastCommit{ref, clean(syntax.ShortCommit(h.Commit), 7), moment{h.At.Time, p.Now.now}})
-	}
-	p.Conditions = s.conditions(f, p.Now)
-	p.Rollout = s.newRollout(f, p.Now, func(stage string) string { return p.link(map[string]string{"stage": stage, "state": "", "reason": ""}) })
-	s.writePage(w, http.StatusOK, "fleet", p)
-}
-
-// conditions returns the conditions that report a problem, without those that say what the summary says.
-func (s *Server) conditions(f fleet, now moment) (list []condition) {
-	for _, c := range f.gs.Status.Conditions {
-		bad := c.Status != metav1.ConditionTrue
-		if c.Type == v1alpha1.ConditionStalled {
-			bad = c.Status == metav1.ConditionTrue
-		}
-		switch c.Type {
-		case v1alpha1.ConditionReady, v1alpha1.ConditionAllGatewaysSynced, v1alpha1.ConditionReconciling:
-			continue
-		}
-		if bad && (c.Type != v1alpha1.ConditionStalled || f.Advice.Reason != c.Reason) {
-			list = append(list, condition{clean(c.Type, 64), clean(c.Message, maxMessage), s.advisor.advice(v1alpha1.Reason(c.Reason)), moment{c.LastTransitionTime.Time, now.now}})
-		}
-	}
-	return list
-}
-
-// paginate reduces the rows to those of one page. wanted is its number, from 1. If there are not as many pages, it takes the
-// nearest one.
-func (p *fleetPage) paginate(wanted string) {
-	n := (len(p.Rows) + rowsPerPage - 1) / rowsPerPage
-	if n < 2 {
-		return
-	}
-	page, err := strconv.Atoi(wanted)
-	if err != nil {
-		page = 1
-	}
-	page = min(max(page, 1), n)
-	for i := range n {
-		p.Pages = append(p.Pages, pageLink{number(i + 1), p.link(map[string]string{"page": strconv.Itoa(i + 1)}), i+1 == page})
-	}
-	first, last := (page-1)*rowsPerPage, min(page*rowsPerPage, len(p.Rows))
-	p.Range = number(first+1) + " to " + number(last) + " of " + number(len(p.Rows))
-	p.Rows = p.Rows[first:last]
-}
-
-// link returns the address of the list with some values of the query replaced. It leads to the first page, unless "page" is set.
-func (p *fleetPage) link(set map[string]string) string {
-	values := url.Values{}
-	for name, value := range map[string]string{"state": p.State, "reason": p.Reason, "stage": p.Stage, "q": p.Search, "sort": p.Sort, "dir": p.Dir, "page": ""} {
-		if other, ok := set[name]; ok {
-			value = other
-		}
-		if value != "" {
-			values.Set(name, value)
-		}
-	}
-	if len(values) == 0 {
-		return p.Fleet.Path + "#gateways"
-	}
-	return p.Fleet.Path + "?" + values.Encode() + "#gateways"
-}
-
-func (p *fleetPage) addFilters() {
-	count := map[chip]int{}
-	behind, drift, proposals := 0, 0, 0
-	for _, g := range p.Fleet.Gateways {
-		count[g.State]++
-		if g.Behind {
-			behind++
-		}
-		if g.Drift > 0 {
-			drift++
-		}
-		if g.Proposal != "" {
-			proposals++
-		}
-	}
-	add := func(text, value string, t tone, n int) {
-		if n > 0 || value == "" {
-			p.Filters = append(p.Filters, filter{text, p.link(map[string]string{"state": value, "reason": "", "stage": ""}), t, n, p.State == value && p.Reason == "" && p.Stage == ""})
-		}
-	}
-	add("All", "", "", len(p.Fleet.Gateways))
-	add("Behind", "behind", "", behind)
-	states := slices.SortedFunc(maps.Keys(count), func(a, b chip) int {
-		return cmp.Or(slices.Index(tones, a.Tone)-slices.Index(tones, b.Tone), strings.Compare(a.Word, b.Word))
-	})
-	for _, c := range states {
-		if c.Word != "Behind" {
-			add(c.Word, c.Word, c.Tone, count[c])
-		}
-	}
-	add("Changed on the gateway", "drift", "", drift)
-	add("Proposals", "proposals", "", proposals)
-	if p.Reason != "" {
-		p.Filters = append(p.Filters, filter{p.Reason, p.link(nil), "", 0, true})
-	}
-	if p.Stage != "" {
-		p.Filters = append(p.Filters, filter{"Stage " + p.Stage, p.link(nil), "", 0, true})
-	}
-}
-
-// matches reports whether a gateway passes the filters of the query.
-func (p *fleetPage) matches(g gateway) bool {
-	switch p.State {
-	case "", g.State.Word:
-	case "behind":
-		if !g.Behind {
-			return false
-		}
-	case "drift":
-		if g.Drift == 0 {
-			return false
-		}
-	case "proposals":
-		if g.Proposal == "" {
-			return false
-		}
-	default:
-		return false
-	}
-	if p.Stage != "" && p.Stage != stageOf(p.Fleet.gs, g.row.Name, g.row.PodName) {
-		return false
-	}
-	if p.Reason != "" && (string(g.Reason) != p.Reason || !g.Unfinished()) {
-		return false
-	}
-	return p.Search == "" || strings.Contains(strings.ToLower(g.Name+" "+g.Pod), strings.ToLower(p.Search))
-}
-
-func (p *fleetPage) addColumns() {
-	for _, c := range []struct{ text, sort, class string }{
-		{"Gateway", "name", ""}, {"State", "state", ""}, {"Why", "reason", ""}, {"Commit", "commit", "wide"}, {"Profile", "profile", "wide"}, {"Last sync", "synced", "wide"},
-	} {
-		order, dir := "none", ""
-		if cmp.Or(p.Sort, "state") == c.sort {
-			order, dir = "ascending", "desc"
-			if p.Dir == "desc" {
-				order, dir = "descending", ""
-			}
-		}
-		p.Columns = append(p.Columns, column{c.text, p.link(map[string]string{"sort": c.sort, "dir": dir}), c.class, order})
-	}
 }

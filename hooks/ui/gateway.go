@@ -123,13 +123,17 @@ func (s *Server) serveGateway(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	p := gatewayPage{frame: s.newFrame(g.Name, crumb{"Fleets", "/"}, crumb{f.Name, f.Path}), Fleet: f, Gateway: g, Advice: s.advisor.adviceOf(f.Name, g.Reason)}
-	p.Notices = s.notices(l)
-	p.follow("/live?"+url.Values{"fleet": {f.Namespace + "/" + f.Name}}.Encode(), s.lost(l))
+	p := gatewayPage{frame: s.newFrame(f.site, g.Name, crumb{"Fleets", "/"}, crumb{f.Name, f.Path}), Fleet: f, Gateway: g, Advice: s.advisor.adviceOf(f.Name, g.Reason)}
+	p.Notices = f.site.notices(l)
+	p.follow(f.live(), f.site.silent(l).link())
 	if gatewaypod.ValidName(g.row.Name) { // a report may have any name, and users paste the command into a shell
-		p.Command = "stoker history " + f.Name + " --namespace " + f.Namespace + " --audit --gateway " + g.row.Name
+		p.Command = "stoker history " + f.Name + f.flags + " --audit --gateway " + g.row.Name
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
+	patience := queryTimeout
+	if f.Lost != "" {
+		patience = pageWait
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
 	p.Stage, p.SnapshotPolicy, p.Last = stageOf(f.gs, g.row.Name, g.row.PodName), snapshotPolicy(f.gs.Spec.Snapshots), p.newLastSnapshot(g.row.LastSnapshot)
 	if err := s.addAgentAnswer(ctx, &p); err != nil {
@@ -187,7 +191,7 @@ func (p *gatewayPage) newLastSnapshot(last *v1alpha1.GatewaySnapshot) *snapshot 
 
 // restoreCommand returns the command that restores a snapshot.
 func (p *gatewayPage) restoreCommand(id string) string {
-	return "stoker snapshots " + p.Fleet.Name + " --namespace " + p.Fleet.Namespace + " --restore " + id
+	return "stoker snapshots " + p.Fleet.Name + p.Fleet.flags + " --restore " + id
 }
 
 func (p *gatewayPage) addNotes(list []string) {
@@ -200,7 +204,7 @@ func (p *gatewayPage) addNotes(list []string) {
 func (s *Server) addReport(ctx context.Context, p *gatewayPage) {
 	list := p.Gateway.row.SyncHistory
 	p.addNotes(p.Gateway.row.Notes)
-	report, err := kube.SyncReports(s.Clients.Dynamic, p.Fleet.Namespace).Get(ctx, p.Gateway.row.PodName)
+	report, err := kube.SyncReports(p.Fleet.site.Clients.Dynamic, p.Fleet.Namespace).Get(ctx, p.Gateway.row.PodName)
 	if err == nil && report.Status.Gateway == p.Gateway.row.Name {
 		list = report.Status.SyncHistory
 	}
@@ -222,7 +226,7 @@ func (s *Server) addReport(ctx context.Context, p *gatewayPage) {
 // addAgentAnswer adds the state and the audit record of the gateway, which it requests from the agent. It fails if the agent does
 // not return the state.
 func (s *Server) addAgentAnswer(ctx context.Context, p *gatewayPage) error {
-	agent, err := agents.Of(ctx, s.Clients.Core, p.Fleet.Namespace, p.Gateway.row)
+	agent, err := agents.Of(ctx, p.Fleet.site.Clients.Core, p.Fleet.Namespace, p.Gateway.row)
 	if err != nil {
 		return err
 	}
@@ -355,7 +359,7 @@ func (s *Server) serveSync(w http.ResponseWriter, r *http.Request) {
 	id := r.URL.Query().Get("id")
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
-	a, err := agents.Of(ctx, s.Clients.Core, f.Namespace, g.row)
+	a, err := agents.Of(ctx, f.site.Clients.Core, f.Namespace, g.row)
 	var d sync.Diff
 	if err == nil {
 		d, err = a.Diff(ctx, id)
@@ -372,11 +376,11 @@ func (s *Server) serveSync(w http.ResponseWriter, r *http.Request) {
 		s.writeProblem(w, status, n.Title, n.Text)
 		return
 	}
-	p := syncPage{frame: s.newFrame("Changes of a sync", crumb{"Fleets", "/"}, crumb{f.Name, f.Path}, crumb{g.Name, g.Path}), Fleet: f, Gateway: g,
+	p := syncPage{frame: s.newFrame(f.site, "Changes of a sync", crumb{"Fleets", "/"}, crumb{f.Name, f.Path}, crumb{g.Name, g.Path}), Fleet: f, Gateway: g,
 		From: shortID(d.FromCommit), To: shortID(d.ToCommit), Added: d.FilesAdded, Modified: d.FilesModified, Deleted: d.FilesDeleted, Truncated: d.Truncated,
 		Search: clean(r.URL.Query().Get("q"), 200), ID: id}
 	p.At = moment{d.Timestamp, p.Now.now}
-	p.Notices = s.notices(l)
+	p.Notices = f.site.notices(l)
 	for _, name := range d.Projects[:min(len(d.Projects), maxRecords)] {
 		p.Projects = append(p.Projects, clean(name, 64))
 	}
@@ -408,5 +412,5 @@ func (s *Server) serveReason(w http.ResponseWriter, r *http.Request) {
 		frame
 		Advice Advice
 		Web    string
-	}{s.newFrame(a.Reason, crumb{"Fleets", "/"}), a, s.Manual(troubleshooting + "#" + strings.ToLower(a.Reason))})
+	}{s.newFrame(nil, a.Reason, crumb{"Fleets", "/"}), a, s.Manual(troubleshooting + "#" + strings.ToLower(a.Reason))})
 }

@@ -15,7 +15,7 @@ const (
 
 // serveLive sends an event when the page must be loaded again.
 func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
-	changes, end := s.watcher.subscribe(r.URL.Query().Get("fleet"))
+	changes, end := s.hub.subscribe(r.URL.Query().Get("fleet"))
 	if changes == nil {
 		http.Error(w, "Too many pages are open: close some.", http.StatusServiceUnavailable)
 		return

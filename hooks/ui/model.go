@@ -69,6 +69,7 @@ type chip struct {
 
 // fleet is a GatewaySync as pages show it.
 type fleet struct {
+	Site                  string // name of its site; "" if there is only one
 	Namespace, Name, Path string
 	State                 chip
 	Ref, Commit, Origin   string
@@ -84,10 +85,26 @@ type fleet struct {
 	Confirmed             moment
 	Groups                []group
 	Gateways              []gateway
+	Lost                  string // why the API server does not answer; "" if it does
 	Unreadable            string // why the GatewaySync cannot be decoded; the other fields are then empty
 
+	site   *site
+	flags  string // of the commands about this fleet
 	gs     *v1alpha1.GatewaySync
 	reason v1alpha1.Reason
+}
+
+// label returns the name of the fleet among those of all sites.
+func (f fleet) label() string {
+	if f.Site == "" {
+		return f.Name
+	}
+	return f.Site + "/" + f.Name
+}
+
+// live returns the address of the events of the pages of the fleet.
+func (f fleet) live() string {
+	return "/live?" + url.Values{"fleet": {f.site.key(f.Namespace, f.Name)}}.Encode()
 }
 
 // segment is a part of the bar of gateways: N gateways with the same tone.
@@ -162,14 +179,19 @@ func PathOf(namespace, name string) string {
 // Unfinished reports whether the gateway does not run the desired commit, or may not run it.
 func (g gateway) Unfinished() bool { return g.Behind || g.Waiting || g.Unknown }
 
-// newFleet returns a GatewaySync as pages show it. target is its SyncTarget, or nil if it is unknown. lost is why the API server does not
-// answer, or "": then the page shows what it saw last, and nothing counts as known.
-func (s *Server) newFleet(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, lost string, now time.Time) fleet {
+// newFleet returns a GatewaySync of a site as pages show it. target is its SyncTarget, or nil if it is unknown. lost is why the API server does
+// not answer, or "": then the page shows what it saw last, and nothing counts as known.
+func (s *Server) newFleet(x *site, gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, lost string, now time.Time) fleet {
 	v := request.Read(gs, "", target, now)
 	f := fleet{
-		Namespace: gs.Namespace, Name: gs.Name, Path: PathOf(gs.Namespace, gs.Name), Repo: address(gs.Spec.Git.Repo),
+		Namespace: gs.Namespace, Name: gs.Name, Path: x.path + PathOf(gs.Namespace, gs.Name), Repo: address(gs.Spec.Git.Repo),
 		Ref: clean(v.Ref, maxWord), Commit: syntax.ShortCommit(v.Commit), Origin: clean(request.Origin(gs, v.Ref), maxWord),
 		Total: v.Gateways.Total, Synced: v.Gateways.Synced, Message: clean(v.Message, maxMessage), Advice: s.advisor.adviceOf(gs.Name, v.Reason), gs: gs, reason: v.Reason,
+		site: x, flags: " --namespace " + gs.Namespace, Lost: lost,
+	}
+	if x.path != "" {
+		f.Site = clean(x.Context, maxWord)
+		f.flags += " --context " + shellWord(x.Context)
 	}
 	if syntax.IsCommit(v.Ref) {
 		f.Ref = syntax.ShortCommit(v.Ref)

@@ -47,7 +47,7 @@ func (s *Server) newRollout(f fleet, now moment, link func(stage string) string)
 	}
 	r := &rollout{State: chip{toneBusy, clean(string(status.Phase), 32)}, Message: clean(status.Message, maxMessage), Step: int(status.Step), Steps: int(status.Steps),
 		Commit: clean(syntax.ShortCommit(status.Commit), 7), From: clean(syntax.ShortCommit(status.From), 7)}
-	command := func(verb string) string { return "stoker " + verb + " " + gs.Name + " --namespace " + gs.Namespace }
+	command := func(verb string) string { return "stoker " + verb + " " + gs.Name + f.flags }
 	switch status.Phase {
 	case v1alpha1.RolloutDone:
 		r.State.Tone = toneGood

@@ -11,12 +11,13 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"stoker.io/stoker/docs"
-	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/hooks/sites"
 	"stoker.io/stoker/internal/serve"
 )
 
@@ -31,10 +32,8 @@ const (
 
 // Options configure a Server.
 type Options struct {
-	Clients   kube.Clients
-	Namespace string // "" for all
-	Context   string // name of the kubeconfig context, for the title
-	Version   string
+	Sites   []sites.Site // at least one, each with another context
+	Version string
 	// Manual returns the web address of a page of the documentation, such as docs/how-to/troubleshooting.md#heading.
 	Manual func(document string) string
 	// Opened is called after a browser has used the token of URL, which then returns a new one; nil for no call.
@@ -44,7 +43,8 @@ type Options struct {
 // Server serves the pages. It is an http.Handler.
 type Server struct {
 	Options
-	watcher *watcher
+	sites   []*site
+	hub     *hub
 	advisor *advisor
 	pages   map[string]*template.Template
 	mux     *serve.Mux
@@ -57,12 +57,19 @@ type Server struct {
 
 // New returns a Server. Run starts it.
 func New(o Options) (*Server, error) {
-	w, err := newWatcher(o.Clients, o.Namespace)
-	if err != nil {
-		return nil, err
-	}
-	s := &Server{Options: o, watcher: w, advisor: newAdvisor(docs.Troubleshooting, o.Manual), pages: map[string]*template.Template{},
+	s := &Server{Options: o, hub: &hub{subscribers: map[chan struct{}]string{}}, advisor: newAdvisor(docs.Troubleshooting, o.Manual), pages: map[string]*template.Template{},
 		done: make(chan struct{}), token: rand.Text(), cookie: rand.Text()}
+	for _, from := range o.Sites {
+		path := ""
+		if len(o.Sites) > 1 {
+			path = "/sites/" + url.PathEscape(from.Context)
+		}
+		x, err := newSite(from, path, s.hub.notify)
+		if err != nil {
+			return nil, err
+		}
+		s.sites = append(s.sites, x)
+	}
 	base, err := template.New("base.html").Funcs(templateFuncs).ParseFS(files, "pages/base.html")
 	if err != nil {
 		return nil, err
@@ -79,13 +86,16 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s.mux = serve.NewMux(map[string]http.HandlerFunc{
-		"GET /{$}":                               s.serveFleets,
-		"GET /fleets/{namespace}/{name}":         s.serveFleet,
-		"GET /fleets/{namespace}/{name}/gateway": s.serveGateway,
-		"GET /fleets/{namespace}/{name}/sync":    s.serveSync,
-		"GET /reasons/{reason}":                  s.serveReason,
-		"GET /live":                              s.serveLive,
-		"GET /assets/{file}":                     http.StripPrefix("/assets/", http.FileServerFS(assets)).ServeHTTP,
+		"GET /{$}":                                            s.serveFleets,
+		"GET /fleets/{namespace}/{name}":                      s.serveFleet,
+		"GET /fleets/{namespace}/{name}/gateway":              s.serveGateway,
+		"GET /fleets/{namespace}/{name}/sync":                 s.serveSync,
+		"GET /sites/{site}/fleets/{namespace}/{name}":         s.serveFleet,
+		"GET /sites/{site}/fleets/{namespace}/{name}/gateway": s.serveGateway,
+		"GET /sites/{site}/fleets/{namespace}/{name}/sync":    s.serveSync,
+		"GET /reasons/{reason}":                               s.serveReason,
+		"GET /live":                                           s.serveLive,
+		"GET /assets/{file}":                                  http.StripPrefix("/assets/", http.FileServerFS(assets)).ServeHTTP,
 		"GET /": func(w http.ResponseWriter, _ *http.Request) {
 			s.writeProblem(w, http.StatusNotFound, "There is no such page", "")
 		},
@@ -93,11 +103,15 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Run watches the cluster until ctx is done.
+// Run watches the clusters until ctx is done.
 func (s *Server) Run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() { close(s.done) })
 	defer stop()
-	s.watcher.run(ctx)
+	var all sync.WaitGroup
+	for _, x := range s.sites {
+		all.Go(func() { x.run(ctx) })
+	}
+	all.Wait()
 }
 
 // URL returns the URL that opens a page, with a token that can be used once: a browser keeps it in its history. addr is the address
@@ -217,20 +231,39 @@ type notice struct {
 	Title, Text string
 }
 
-func (s *Server) newFrame(title string, trail ...crumb) frame {
-	scope := "namespace " + s.Namespace
-	if s.Namespace == "" {
+// newFrame returns the frame of a page about a site, or about all sites if x is nil.
+func (s *Server) newFrame(x *site, title string, trail ...crumb) frame {
+	if x == nil && len(s.sites) == 1 {
+		x = s.sites[0]
+	}
+	if x == nil {
+		now := time.Now()
+		return frame{Title: title, Scope: counted(len(s.sites), "site"), Version: s.Version, Trail: trail, Now: moment{now, now}}
+	}
+	scope := "namespace " + x.Namespace
+	if x.Namespace == "" {
 		scope = "all namespaces"
 	}
-	now := s.Clients.Now()
-	return frame{Title: title, Scope: scope, Context: clean(s.Context, 100), Version: s.Version, Trail: trail, Now: moment{now, now}, Namespace: s.Namespace}
+	if x.path != "" && len(trail) > 0 {
+		trail = slices.Insert(trail, 1, crumb{clean(x.Context, 100), sitePath(x)})
+	}
+	now := x.Clients.Now()
+	return frame{Title: title, Scope: scope, Context: clean(x.Context, 100), Version: s.Version, Trail: trail, Now: moment{now, now}, Namespace: x.Namespace}
 }
 
-// follow makes the page follow changes. live is the address of the events, and lost is why the page is not current, or "".
+// sitePath returns the address of the list of the fleets of a site.
+func sitePath(x *site) string {
+	if x.path == "" {
+		return "/"
+	}
+	return "/?" + url.Values{"site": {x.Context}}.Encode()
+}
+
+// follow makes the page follow changes. live is the address of the events, and lost says which API server does not answer, or is "".
 func (f *frame) follow(live, lost string) {
 	f.Live, f.Link = live, "Live, read-only"
 	if lost != "" {
-		f.Link = "Not live: the API server does not answer"
+		f.Link = "Not live: " + lost
 	}
 }
 
@@ -251,7 +284,7 @@ func (s *Server) writeProblem(w http.ResponseWriter, status int, title, text str
 	s.writePage(w, status, "problem", struct {
 		frame
 		Text string
-	}{s.newFrame(title, crumb{"Fleets", "/"}), text})
+	}{s.newFrame(nil, title, crumb{"Fleets", "/"}), text})
 }
 
 var templateFuncs = template.FuncMap{

@@ -53,7 +53,7 @@ func TestStateMatchesMessage(t *testing.T) {
 			if c.rollout != "" {
 				gs.Status.Rollout = &v1alpha1.RolloutStatus{Phase: c.rollout, Commit: uitest.Target}
 			}
-			f := s.newFleet(gs, nil, "", now)
+			f := s.newFleet(s.sites[0], gs, nil, "", now)
 			assert.Equal(t, c.state, f.State)
 			assert.Equal(t, []int{c.behind, c.waiting, 0}, []int{f.Behind, f.Waiting, f.Unknown})
 			weights := make([]int, len(f.Groups))
@@ -70,12 +70,12 @@ func TestUnknownGateways(t *testing.T) {
 	s, gs, now := thousand(t)
 	hours := now.Add(-3 * time.Hour).Truncate(time.Second)
 	gs.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAllGatewaysSynced, Status: metav1.ConditionFalse, LastTransitionTime: metav1.Time{Time: hours}}}
-	known := s.newFleet(gs, nil, "", now)
+	known := s.newFleet(s.sites[0], gs, nil, "", now)
 	assert.Equal(t, []int{100, 0, 0}, []int{known.Behind, known.Waiting, known.Unknown})
 	assert.Equal(t, hours, known.Since.at)
 	for name, f := range map[string]fleet{
-		"silent lead": s.newFleet(gs, &v1alpha1.SyncTarget{}, "", now),
-		"outage":      s.newFleet(gs, nil, "GatewaySyncs cannot be read", now),
+		"silent lead": s.newFleet(s.sites[0], gs, &v1alpha1.SyncTarget{}, "", now),
+		"outage":      s.newFleet(s.sites[0], gs, nil, "GatewaySyncs cannot be read", now),
 	} {
 		t.Run(name, func(t *testing.T) {
 			assert.Equal(t, []int{0, 0, 0, 1000}, []int{f.Synced, f.Behind, f.Waiting, f.Unknown})

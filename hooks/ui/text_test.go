@@ -17,6 +17,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/docs"
+	"stoker.io/stoker/hooks/sites"
 	"stoker.io/stoker/hooks/ui/uitest"
 	"stoker.io/stoker/internal/kube"
 )
@@ -80,7 +81,7 @@ func TestReasonsThatThePageOmitsAreCounted(t *testing.T) {
 			for i := range n {
 				f.Groups = append(f.Groups, group{Advice: Advice{Reason: fmt.Sprintf("Reason%d", i)}, N: 1})
 			}
-			p := fleetsPage{frame: s.newFrame("Fleets")}
+			p := fleetsPage{frame: s.newFrame(nil, "Fleets")}
 			p.add([]fleet{f})
 			w := httptest.NewRecorder()
 			s.writePage(w, http.StatusOK, "fleets", p)
@@ -94,7 +95,7 @@ func TestReasonsThatThePageOmitsAreCounted(t *testing.T) {
 func TestSearchKeepsTheOrder(t *testing.T) {
 	s, gs, now := thousand(t)
 	w := httptest.NewRecorder()
-	s.writePage(w, http.StatusOK, "fleet", fleetPage{frame: s.newFrame("line"), Fleet: s.newFleet(gs, nil, "", now), Sort: "name", Dir: "desc"})
+	s.writePage(w, http.StatusOK, "fleet", fleetPage{frame: s.newFrame(nil, "line"), Fleet: s.newFleet(s.sites[0], gs, nil, "", now), Sort: "name", Dir: "desc"})
 	for _, want := range []string{`name="sort" value="name"`, `name="dir" value="desc"`} {
 		assert.Contains(t, w.Body.String(), want)
 	}
@@ -105,7 +106,7 @@ func thousand(t testing.TB) (*Server, *v1alpha1.GatewaySync, time.Time) {
 	t.Helper()
 	clients, err := kube.ConnectTo(&rest.Config{Host: "http://127.0.0.1:1"}, "test")
 	require.NoError(t, err)
-	s, err := New(Options{Clients: clients, Namespace: "plant", Manual: manual})
+	s, err := New(Options{Sites: []sites.Site{{Clients: clients, Namespace: "plant"}}, Manual: manual})
 	require.NoError(t, err)
 	now := time.Now()
 	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: "line"}}
@@ -126,7 +127,7 @@ func thousand(t testing.TB) (*Server, *v1alpha1.GatewaySync, time.Time) {
 // render writes the page of the fleet.
 func render(t testing.TB, s *Server, gs *v1alpha1.GatewaySync, now time.Time) int {
 	t.Helper()
-	p := fleetPage{frame: s.newFrame("line"), Fleet: s.newFleet(gs, nil, "", now)}
+	p := fleetPage{frame: s.newFrame(nil, "line"), Fleet: s.newFleet(s.sites[0], gs, nil, "", now)}
 	p.addFilters()
 	p.addColumns()
 	p.Rows = p.Fleet.Gateways

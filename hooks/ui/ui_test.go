@@ -4,11 +4,13 @@ import (
 	"bufio"
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/sites"
 	"stoker.io/stoker/hooks/ui/uitest"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/cluster/kubetest"
@@ -34,18 +37,22 @@ func manual(document string) string { return "https://docs.example.com/" + docum
 
 // reader is a user with a browser that has exchanged the token for the cookie.
 type reader struct {
-	t      *testing.T
+	t      testing.TB
 	page   *Server
 	base   string
 	cookie *http.Cookie
 }
 
 // open serves the page with the rights of config.
-func open(t *testing.T, config *rest.Config, namespace string) *reader {
+func open(t testing.TB, config *rest.Config, namespace string) *reader {
 	t.Helper()
-	clients, err := kube.ConnectTo(config, "test")
-	require.NoError(t, err)
-	page, err := New(Options{Clients: clients, Namespace: namespace, Context: "plant", Version: "test", Manual: manual})
+	return openSites(t, siteOf(t, "plant", config, namespace))
+}
+
+// openSites serves the page of several sites.
+func openSites(t testing.TB, list ...sites.Site) *reader {
+	t.Helper()
+	page, err := New(Options{Sites: list, Version: "test", Manual: manual})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -100,12 +107,22 @@ func (r *reader) get(path string) string {
 	return r.send(http.MethodGet, path, nil).body
 }
 
-// shows loads a page until it contains a text, and returns it.
-func (r *reader) shows(path, want string) string {
+// shows loads a page until it contains one of some texts, and returns it.
+func (r *reader) shows(path string, wants ...string) string {
 	r.t.Helper()
 	var page string
-	require.Eventually(r.t, func() bool { page = r.get(path); return strings.Contains(page, want) }, liveness, 50*time.Millisecond, "%s in %s", want, path)
+	has := func(want string) bool { return strings.Contains(page, want) }
+	require.Eventually(r.t, func() bool { page = r.get(path); return slices.ContainsFunc(wants, has) }, liveness, 50*time.Millisecond, "%s in %s", wants, path)
 	return page
+}
+
+// silentServer returns the address of a server that accepts connections and never answers.
+func silentServer(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return "http://" + l.Addr().String()
 }
 
 // Every route answers without an API server, and says so.
@@ -274,7 +291,7 @@ func TestUnreachableAPIServer(t *testing.T) {
 	for _, path := range []string{"/", PathOf(s.Namespace, "line"), PathOf(s.Namespace, "line") + "/gateway?name=line-1"} {
 		t.Run(path, func(t *testing.T) {
 			page := r.shows(path, "is not known")
-			for _, wrong := range []string{"Up to date", "calm", "Live, read-only", "behind"} {
+			for _, wrong := range []string{"Up to date", "calm", "Live, read-only", "behind", "3 of 3"} {
 				assert.NotContains(t, page, wrong)
 			}
 			now, _, _ := strings.Cut(page, "Past syncs") // which the status has

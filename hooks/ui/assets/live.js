@@ -37,6 +37,7 @@
       }
       if (request.status === 401) say("This session has ended: open the new address");
     };
+    request.ontimeout = () => say("Not current: stoker ui does not answer");
     request.onloadend = () => { loading = false; if (again) { again = false; load(); } };
     request.send();
   };

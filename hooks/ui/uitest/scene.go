@@ -22,6 +22,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/hooks/agents/agentstest"
 	"stoker.io/stoker/internal/kube"
@@ -128,6 +129,29 @@ func (s *Scene) Fleet(name string, n, step int) *v1alpha1.GatewaySync {
 		condition(v1alpha1.ConditionReady, false, v1alpha1.ReasonDesignerSessionActive, message)
 	}
 	return s.Write(gs, st)
+}
+
+// Config writes a ConfigSync whose condition Ready has a reason. It is ready if the reason is Synced.
+func (s *Scene) Config(name string, reason v1alpha1.Reason, message string) {
+	s.t.Helper()
+	client, err := dynamic.NewForConfig(s.Cluster.RESTConfig())
+	require.NoError(s.t, err)
+	syncs := kube.ConfigSyncs(client, s.Namespace)
+	cs := &v1alpha1.ConfigSync{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	cs.Spec.Source.Git = &v1alpha1.ConfigGit{RepoURL: "https://git.example.com/plant/config.git", Branch: "main"}
+	cs, err = syncs.Create(s.t.Context(), cs, metav1.CreateOptions{})
+	require.NoError(s.t, err)
+	since := metav1.Time{Time: time.Now().UTC().Truncate(time.Second).Add(-47 * time.Minute)}
+	c := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: string(reason), Message: message, LastTransitionTime: since, ObservedGeneration: 1}
+	o := &v1alpha1.Outcome{Phase: v1alpha1.OutcomeProgressing, Ref: "main", Commit: Target, Reason: reason, Message: message}
+	ready := "3/4"
+	if reason == v1alpha1.ReasonSynced {
+		c.Status, o.Phase, ready = metav1.ConditionTrue, v1alpha1.OutcomeSucceeded, "4/4"
+	}
+	cs.Status = v1alpha1.ConfigSyncStatus{ObservedGeneration: cs.Generation, ObservedRequest: desiredref.Key(cs), Outcome: o, SourceRef: "main", SourceRevision: Target,
+		SourceRevisionShort: Target[:7], SourcePath: "kubernetes", TargetsReady: ready, Conditions: []metav1.Condition{c}}
+	_, err = syncs.Update(s.t.Context(), cs, metav1.UpdateOptions{}, "status")
+	require.NoError(s.t, err)
 }
 
 // Rollout writes a GatewaySync with six gateways in three stages, whose rollout has reached the second one.
