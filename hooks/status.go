@@ -13,57 +13,122 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/display"
 	"stoker.io/stoker/hooks/output"
+	"stoker.io/stoker/hooks/sites"
 	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
 )
 
 // statusInterval is how often --watch reads the status.
 const statusInterval = time.Second
 
+// statusFlags are the flags of the command status.
+type statusFlags struct {
+	watch, behind, all   bool
+	contexts, by, format string
+}
+
 func newStatusCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
-		Use:   "status NAME",
-		Short: "Show the state of each gateway",
-		Long: `Show the state of each gateway.
+		Use:   "status [NAME]",
+		Short: "Show the state of each gateway, or of each fleet",
+		Long: `Show the state of each gateway, or of each fleet.
 
-The output first says how many gateways are behind for which reason, and what happens next; the table starts with them. As JSON or
-YAML, it is the result that wait returns: phase, ref, commit, numbers of gateways, and unfinished gateways.
+With NAME, the output first says how many gateways are behind for which reason, and what happens next; the table starts with them. As JSON or
+YAML, it is the result that wait returns: phase, ref, commit, numbers of gateways, and unfinished gateways. Without NAME, the command lists
+all GatewaySyncs and ConfigSyncs.
 
 With --watch, the command shows the table until you stop it with Ctrl-C, or, if its output is not a terminal, prints a line for each
-change. Set NO_COLOR for a table without colors.`,
+change. Set NO_COLOR for a table without colors.
+
+With --contexts, it asks several clusters at once, each with the rights of its context. A cluster that does not answer within 10 seconds, or
+that rejects the credentials, has a row of its own, and the exit code is 7 or 5. With --by commit, the table shows which gateways run which commit.`,
 		Example: `  stoker status line
   stoker status line --watch
-  stoker status line -o json`,
-		Args: cobra.ExactArgs(1),
+  stoker status line -o json
+
+  # all gateways of all clusters, by commit
+  stoker status -A --contexts all --by commit`,
+		Args: cobra.MaximumNArgs(1),
 	}
-	watch := command.Flags().BoolP("watch", "w", false, "show changes until the command is stopped")
-	behind := command.Flags().Bool("behind", false, "leave out gateways that run the commit")
-	format := addOutputFlag(command)
+	var f statusFlags
+	command.Flags().BoolVarP(&f.watch, "watch", "w", false, "show changes until the command is stopped")
+	command.Flags().BoolVar(&f.behind, "behind", false, "leave out gateways that run the commit")
+	command.Flags().BoolVarP(&f.all, "all-namespaces", "A", false, "show all namespaces")
+	command.Flags().StringVar(&f.by, "by", "", "commit: show which gateways run which commit")
+	contexts, format := addContextsFlag(command), addOutputFlag(command)
 	command.RunE = func(command *cobra.Command, args []string) error {
-		if *watch && *format != output.Table {
+		f.contexts, f.format = *contexts, *format
+		one := len(args) == 1 && !f.all && f.contexts == "" && f.by == ""
+		switch {
+		case f.by != "" && f.by != "commit":
+			return exitErrorf(exitUsage, "unknown --by %.40q: use commit", f.by)
+		case f.watch && !one:
+			return exitErrorf(exitUsage, "--watch shows one GatewaySync of one context: use NAME, and leave out --contexts, --by and --all-namespaces")
+		case f.watch && f.format != output.Table:
 			return exitErrorf(exitUsage, "--watch shows a table: leave out --output")
+		case one:
+			return c.statusOf(command.Context(), args[0], f)
 		}
-		p, err := c.connect()
-		if err != nil {
-			return err
-		}
-		if *watch {
-			return c.watchStatus(command.Context(), p, args[0], *behind)
-		}
-		gs, err := p.load(command.Context(), args[0])
-		if err != nil {
-			return err
-		}
-		ctx, cancel := context.WithTimeout(command.Context(), pollTimeout)
-		defer cancel()
-		v, err := request.ReadWithLock(ctx, p.Clients, gs, "")
-		if err != nil {
-			fmt.Fprintln(c.stderr, output.Clean(err.Error()))
-		}
-		r := output.Result{Data: v, Names: []string{display.ResourceName(gs)}, Text: func(w io.Writer) { display.Describe(w, gs, v, *behind) }}
-		return r.Print(c.stdout, *format)
+		return c.statusOfSites(command, append(args, "")[0], f)
 	}
 	return command
+}
+
+// statusOf shows the state of one GatewaySync.
+func (c *cli) statusOf(ctx context.Context, name string, f statusFlags) error {
+	p, err := c.connect()
+	if err != nil {
+		return err
+	}
+	if f.watch {
+		return c.watchStatus(ctx, p, name, f.behind)
+	}
+	gs, err := p.load(ctx, name)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
+	defer cancel()
+	v, err := request.ReadWithLock(ctx, p.Clients, gs, "")
+	if err != nil {
+		fmt.Fprintln(c.stderr, output.Clean(err.Error()))
+	}
+	r := output.Result{Data: v, Names: []string{display.ResourceName(gs)}, Text: func(w io.Writer) { display.Describe(w, gs, v, f.behind) }}
+	return r.Print(c.stdout, f.format)
+}
+
+// statusOfSites shows the GatewaySyncs of one or several clusters, only those called name unless it is "".
+func (c *cli) statusOfSites(command *cobra.Command, name string, f statusFlags) error {
+	list, err := c.sites(command, f.contexts, f.all)
+	if err != nil {
+		return err
+	}
+	several := len(list) > 1
+	answers := sites.Read(command.Context(), list)
+	if a := answers[0]; !several && a.Err != nil {
+		return target{Clients: a.Clients, namespace: a.Namespace, kind: kube.GatewaySync, role: "stoker-view"}.explain("", a.Err)
+	}
+	objects := 0
+	for i := range answers {
+		if name != "" {
+			answers[i] = answers[i].Named(name)
+		}
+		objects += len(answers[i].Fleets) + len(answers[i].ConfigSyncs) + len(answers[i].Undecodable)
+	}
+	r := display.SitesBy(f.by, name, answers, f.all, f.behind)
+	if objects == 0 && name == "" && f.format == output.Table {
+		fmt.Fprintln(c.stderr, "No GatewaySync or ConfigSync was found.")
+	}
+	if objects > 0 || several || f.format != output.Table {
+		if err := r.Print(c.stdout, f.format); err != nil {
+			return err
+		}
+	}
+	if err := c.unanswered(answers); err != nil || name == "" || objects > 0 {
+		return err
+	}
+	return fmt.Errorf("there is no GatewaySync %s: list all with 'stoker status -A'", name)
 }
 
 // watchStatus shows a GatewaySync until ctx is done. It fails only for errors that a retry does not fix, and prints each other

@@ -34,7 +34,14 @@ func Register(root *cobra.Command, from Source) error {
 		if strings.Contains(command.Use, "NAME") {
 			command.ValidArgsFunction = from.args
 		}
-		for flag, values := range map[string][]string{"output": {output.Table, output.JSON, output.YAML, output.Name}, "by": sender.Names()} {
+		requesters := sender.Names()
+		if command.Name() == "status" {
+			requesters = []string{"commit"}
+		}
+		if command.Flags().Lookup("contexts") != nil {
+			errs = append(errs, command.RegisterFlagCompletionFunc("contexts", from.contextLists))
+		}
+		for flag, values := range map[string][]string{"output": {output.Table, output.JSON, output.YAML, output.Name}, "by": requesters} {
 			if command.Flags().Lookup(flag) != nil {
 				errs = append(errs, command.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
 			}
@@ -77,6 +84,19 @@ func (s Source) ofFirst(command *cobra.Command, args []string, complete func(*v1
 		return nil
 	}
 	return complete(gs)
+}
+
+// contextLists completes a list of contexts, or all.
+func (s Source) contextLists(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+	before := typed[:strings.LastIndex(typed, ",")+1]
+	var list []string
+	for _, name := range s.Contexts() {
+		list = append(list, before+name)
+	}
+	if before == "" {
+		list = append(list, "all")
+	}
+	return list, cobra.ShellCompDirectiveNoFileComp
 }
 
 func (s Source) contexts(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {

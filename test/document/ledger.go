@@ -26,6 +26,7 @@ const (
 	byAreas    = "test/fleet TestExampleSiteAndAreas"
 	byNotify   = "hooks TestNotifyCommands"
 	byWatch    = "hooks TestWatchedStatus"
+	byContexts = "hooks TestStatusOfSeveralSites"
 	byExample  = "test/fleet TestExampleStages"
 	byReplicas = "test/fleet TestExampleReplicatedFrontends"
 	byArgoCD   = "hooks TestArgoCDPageCommands"
@@ -91,6 +92,7 @@ var Ledger = []Entry{
 	under("docs/reference/cli.md", "stoker ui", byUI),
 	under("docs/reference/cli.md", "stoker approve", byStages),
 	under("docs/reference/cli.md", "stoker notify", byNotify),
+	NewEntry("docs/how-to/ui.md", `^stoker status .*--contexts`, byContexts),
 	NewEntry("docs/how-to/ui.md", `^stoker status `, byWatch),
 	NewEntry("docs/how-to/ui.md", `^kubectl `, byChart),
 	NewEntry("docs/how-to/ui.md", ``, byUI),
