@@ -27,6 +27,8 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/ui/uitest"
@@ -173,6 +175,35 @@ func (b *browser) accessible(t *testing.T) {
 	assert.Empty(t, found)
 }
 
+// inspect opens a page in both schemes, narrow and wide, and expects that it fits, that axe-core finds nothing and that no script fails. It keeps
+// the screenshots in the folder STOKER_TEST_SCREENSHOTS.
+func (b *browser) inspect(t *testing.T, name, address string) {
+	t.Helper()
+	dir := os.Getenv("STOKER_TEST_SCREENSHOTS")
+	for _, scheme := range []string{"light", "dark"} {
+		t.Run(scheme, func(t *testing.T) {
+			for _, width := range []int64{360, 1280} {
+				t.Run(fmt.Sprint(width), func(t *testing.T) {
+					b.look(address, width, scheme)
+					assert.LessOrEqual(t, value[int64](b, "document.documentElement.scrollWidth"), width, "nothing may be wider than the screen")
+					raw := b.shot(0)
+					assert.Greater(t, shades(t, raw), 8, "the screenshot must not be blank")
+					if dir != "" {
+						require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s-%s-%d.png", name, scheme, width)), raw, 0o644))
+					}
+					b.accessible(t)
+					if name == "problem" { // the browser reports 404
+						b.mu.Lock()
+						b.wrong = nil
+						b.mu.Unlock()
+					}
+					b.clean(t)
+				})
+			}
+		})
+	}
+}
+
 // stoker starts the command, and returns the address that it prints.
 func stoker(t *testing.T, kubeconfig string, args ...string) string {
 	t.Helper()
@@ -237,32 +268,10 @@ func TestPageInBrowser(t *testing.T) {
 		"waiting": fleets + "bottling", "soaking": fleets + "brewing", "aborted": fleets + "kegging", "page": fleets + "site?page=10",
 		"away": fleets + "filling/gateway?name=filling-7", "sync": base + diff, "reason": base + "/reasons/GatewayForbidden", "problem": fleets + "unheard",
 	}
-	dir := os.Getenv("STOKER_TEST_SCREENSHOTS")
 	for name, address := range pages {
 		t.Run(name, func(t *testing.T) {
 			s.Confirm()
-			for _, scheme := range []string{"light", "dark"} {
-				t.Run(scheme, func(t *testing.T) {
-					for _, width := range []int64{360, 1280} {
-						t.Run(fmt.Sprint(width), func(t *testing.T) {
-							b.look(address, width, scheme)
-							assert.LessOrEqual(t, value[int64](b, "document.documentElement.scrollWidth"), width, "nothing may be wider than the screen")
-							raw := b.shot(0)
-							assert.Greater(t, shades(t, raw), 8, "the screenshot must not be blank")
-							if dir != "" {
-								require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s-%s-%d.png", name, scheme, width)), raw, 0o644))
-							}
-							b.accessible(t)
-							if name == "problem" { // the browser reports 404
-								b.mu.Lock()
-								b.wrong = nil
-								b.mu.Unlock()
-							}
-							b.clean(t)
-						})
-					}
-				})
-			}
+			b.inspect(t, name, address)
 		})
 	}
 
@@ -330,6 +339,47 @@ func TestPageInBrowser(t *testing.T) {
 			info, err := os.Stat(filepath.Join("../../docs/images", f))
 			require.NoError(t, err, "run go test -run Page -update")
 			assert.LessOrEqual(t, info.Size(), int64(100<<10))
+		})
+	}
+}
+
+// Three sites, of which one stops answering while the page is open.
+func TestSeveralSitesInBrowser(t *testing.T) {
+	b := newBrowser(t)
+	cluster := kubetest.Control(t)
+	config := api.NewConfig()
+	scenes := map[string]*uitest.Scene{}
+	for _, name := range []string{"north", "south", "east"} { // setup: a context for each, to an API server of its own
+		s := uitest.New(t, cluster)
+		scenes[name] = s
+		config.Clusters[name] = &api.Cluster{Server: s.Agents.Config().Host}
+		config.Contexts[name] = &api.Context{Cluster: name, Namespace: s.Namespace}
+	}
+	scenes["north"].Fleet("filling", 50, 7)
+	scenes["north"].Fleet("packaging", 12, 0)
+	scenes["north"].Config("plant", v1alpha1.ReasonSynced, "all 4 objects of 8a9ef4f are applied and healthy")
+	scenes["south"].Rollout("bottling", v1alpha1.RolloutSoaking)
+	scenes["south"].Config("plant", v1alpha1.ReasonApplyForbidden, `deployments.apps is forbidden: User "system:serviceaccount:plant:stoker-config" cannot patch resource "deployments"`)
+	scenes["east"].Fleet("brewing", 30, 0)
+	scenes["east"].Config("plant", v1alpha1.ReasonSynced, "all 4 objects of 8a9ef4f are applied and healthy")
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, clientcmd.WriteToFile(*config, file))
+	first := stoker(t, file, "--contexts", "all")
+	base, _, _ := strings.Cut(first, "/?")
+	b.look(first, 1280, "light")
+	b.until(t, `document.querySelectorAll("section[aria-labelledby=sites] tbody tr").length === 3`)
+	b.until(t, `document.getElementById("headline").textContent.includes("of 98 gateways are behind")`)
+	b.until(t, `document.getElementById("link").textContent === "Live, read-only"`)
+	b.inspect(t, "sites-all", base+"/")
+	scenes["east"].Agents.Stop()
+	b.until(t, `document.getElementById("headline").textContent === "What the gateways of east run is not known"`)
+	b.until(t, `document.getElementById("link").textContent === "Not live: east does not answer"`)
+	assert.Zero(t, value[int](b, `document.querySelectorAll("section[aria-labelledby=sites] tbody tr:first-child .chip.good").length`))
+	for name, path := range map[string]string{"sites-lost": "/", "site-lost": "/?site=east", "site": "/?site=south", "fleet-lost": "/sites/east/fleets/" + scenes["east"].Namespace + "/brewing"} {
+		t.Run(name, func(t *testing.T) {
+			scenes["north"].Confirm()
+			scenes["south"].Confirm()
+			b.inspect(t, name, base+path)
 		})
 	}
 }
