@@ -174,11 +174,13 @@ func line(text string, n int) string {
 	return strings.ToValidUTF8(text[:min(len(text), n)], "") // not half a rune
 }
 
-// What a sync changed.
 type (
-	Diff       = record.Diff
+	// Diff is what a sync changed.
+	Diff = record.Diff
+	// DiffChange is what it changed in one file.
 	DiffChange = record.DiffChange
-	Checksum   = record.Checksum
+	// Checksum is git's id of the content of a file before and after it.
+	Checksum = record.Checksum
 )
 
 // saveDiff saves the report of what the sync changed on the data volume, and returns its id.

@@ -110,13 +110,13 @@ func TestReadDoesNotWaitForOthers(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer silent.Close()
-	answering := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	defer func() { _ = silent.Close() }()
+	answering := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write([]byte(`{"apiVersion": "stoker.io/v1alpha1", "kind": "GatewaySyncList", "metadata": {"resourceVersion": "1"}, "items": []}`))
 	}))
 	defer answering.Close()
-	rejecting := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusUnauthorized) }))
+	rejecting := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }))
 	defer rejecting.Close()
 	program := filepath.Join(t.TempDir(), "login")
 	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\nexec sleep 12\n"), 0o700))

@@ -194,9 +194,10 @@ func (p *fleetsPage) addOthers() {
 func (p *fleetsPage) addSilence(silent []silence, several bool) {
 	link := ""
 	for i, quiet := range silent {
-		if i == 0 {
+		switch i {
+		case 0:
 			link = quiet.link()
-		} else if i == 1 {
+		case 1:
 			link = "sites do not answer"
 		}
 		if len(p.Silent) < maxSilent {

@@ -51,7 +51,7 @@ type site struct {
 func newSite(from sites.Site, path string, changed func(key string)) (*site, error) {
 	x := &site{Site: from, path: path, changed: changed, failureErr: from.Err, leads: leads.Leads{Err: context.Canceled}}
 	if from.Err != nil {
-		return x, nil
+		return x, nil //nolint:nilerr // the page shows it
 	}
 	var err error
 	if x.fleets, err = kube.GatewaySyncs(x.Clients.Dynamic, x.Namespace).Informer(nil, x.received); err != nil {

@@ -153,7 +153,7 @@ func TestSeveralSites(t *testing.T) {
 
 	t.Log("a site that becomes silent does not make the others wait")
 	second.Pause(t, kubetest.APIServer)
-	page = r.shows("/", "What the gateways of several sites run is not known", "What the gateways of "+arn)
+	r.shows("/", "What the gateways of several sites run is not known", "What the gateways of "+arn)
 	began := time.Now()
 	page = r.get("/")
 	assert.Less(t, time.Since(began), 2*pageWait)

@@ -47,7 +47,7 @@ func TestCheck(t *testing.T) {
 		{"the parent of a type", b.without(t, core+"tag-type-definition/plc-line-0/Drives").with(t, core+"tag-definition/plc-line-0/Hall/udts.json", "Drives/Motor", "Base"), `names the UDT type`},
 		{"an inherited type", b.with(t, core+"tag-type-definition/plc-line-0/Drives/udts.json", `"typeId": "Base"`, `"typeId": "Basis"`), `Drives/udts.json#/0/typeId" names the UDT type "Basis"`},
 		{"a type in a type", b.with(t, core+"tag-type-definition/plc-line-0/Drives/udts.json", "Drives/Fan", "Drives/Fen"), `Drives/udts.json#/0/tags/0/typeId" names the UDT type "Drives/Fen", which the tag provider "plc-line-0" does not have; did you mean "Drives/Fan"?`},
-		{"a parent", b.with(t, "projects/line-0/project.json", "library", "libary"), `"projects/line-0/project.json#/parent" names the project "libary", which does not exist; did you mean "library"?`},
+		{"a parent", b.with(t, "projects/line-0/project.json", "library", "librery"), `"projects/line-0/project.json#/parent" names the project "librery", which does not exist; did you mean "library"?`},
 		{"a parent that is not inheritable", b.with(t, "projects/line-0/project.json", "library", "overview"), `names the project "overview", which is not inheritable`},
 		{"a cycle", b.with(t, "projects/library/project.json", `"parent": ""`, `"parent": "library"`), `"projects/library/project.json#/parent" names the project "library", which inherits from it`},
 	} {
@@ -288,29 +288,29 @@ func TestHundredMistakes(t *testing.T) {
 	})
 	t.Run("a real gateway", func(t *testing.T) {
 		root := trees.Gateway83(t)
-		real := builder{}
+		tree := builder{}
 		for path, text := range trees.Files(t, root) {
 			if strings.HasPrefix(path, "projects/") || strings.HasPrefix(path, "config/") {
-				real[path] = text
+				tree[path] = text
 			}
 		}
-		x := indexOf(t, real)
+		x := indexOf(t, tree)
 		require.Empty(t, texts(x.Check(nil, nil)))
 		require.Empty(t, texts(x.Check(nil, diskOf(nil))))
 		// The plant's resources beside the real ones.
-		both := maps.Clone(real)
+		both := maps.Clone(tree)
 		for path, text := range b {
-			if real[path] == "" {
+			if tree[path] == "" {
 				both[path] = text
 			}
 		}
 		require.Empty(t, texts(indexOf(t, both).Check(nil, diskOf(nil))))
 		check(t, []mistake{
-			{"the database of both collections is gone", real.without(t, "config/resources/dev/ignition/database-connection/db").without(t, core+"database-connection/db"), "db"},
-			{"the provider of tags is gone", real.without(t, "config/resources/dev/ignition/tag-provider/default").without(t, core+"tag-provider/default"), "default"},
-			{"the identity provider is gone", real.without(t, core+"identity-provider/default"), "default"},
-			{"the user source is gone", real.without(t, core+"user-source/default"), "default"},
-			{"a parent is missing", real.with(t, "projects/ICL/project.json", `"parent": ""`, `"parent": "base"`), "base"},
+			{"the database of both collections is gone", tree.without(t, "config/resources/dev/ignition/database-connection/db").without(t, core+"database-connection/db"), "db"},
+			{"the provider of tags is gone", tree.without(t, "config/resources/dev/ignition/tag-provider/default").without(t, core+"tag-provider/default"), "default"},
+			{"the identity provider is gone", tree.without(t, core+"identity-provider/default"), "default"},
+			{"the user source is gone", tree.without(t, core+"user-source/default"), "default"},
+			{"a parent is missing", tree.with(t, "projects/ICL/project.json", `"parent": ""`, `"parent": "base"`), "base"},
 		}, 5)
 	})
 }

@@ -87,15 +87,15 @@ func TestPrivateRepository(t *testing.T) {
 	address, ca, secret := server.URL("plant.git"), secretFile(t, string(server.CA())), secretFile(t, token+"\n")
 	x := &terminal{namespace: "plant"}
 
-	require.NoError(t, x.run(t, "gatewaysync", "press", "--repo", address, "--secret", "git/token="+secret, "--secret", "ca/ca.crt="+ca))
+	require.NoError(t, x.run(t, "gatewaysync", "press", "--repo", address, "--secret", "login/token="+secret, "--secret", "ca/ca.crt="+ca))
 	gs, err := decode.GatewaySync(x.out.Bytes())
 	require.NoError(t, err)
 	assert.Equal(t, "plant", gs.Namespace)
 	assert.Equal(t, v1alpha1.GitSpec{Repo: address, Ref: "main", CASecretRef: &v1alpha1.SecretKeyRef{Name: "ca", Key: "ca.crt"},
-		Auth: &v1alpha1.Credential{Token: &v1alpha1.TokenAuth{SecretRef: v1alpha1.SecretKeyRef{Name: "git", Key: "token"}}}}, gs.Spec.Git)
+		Auth: &v1alpha1.Credential{Token: &v1alpha1.TokenAuth{SecretRef: v1alpha1.SecretKeyRef{Name: "login", Key: "token"}}}}, gs.Spec.Git)
 	assert.Equal(t, &v1alpha1.GatewayAPI{SecretName: "gateway-api", SecretKey: "apiKey"}, gs.Spec.Gateway.API, "git has security-properties")
 	assert.Contains(t, x.err.String(), "main at "+commit[:7])
-	assert.Contains(t, x.err.String(), "stoker create secret git git --token-file FILE --apply\n  stoker create secret api-key gateway-api")
+	assert.Contains(t, x.err.String(), "stoker create secret git login --token-file FILE --apply\n  stoker create secret api-key gateway-api")
 	assert.NotContains(t, x.out.String(), token)
 	assert.Less(t, server.Stats().PackBytes, int64(100<<10), "the large file must not be fetched")
 
