@@ -24,6 +24,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	apivalidation "stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/giturl"
 	"stoker.io/stoker/internal/secret"
 )
 
@@ -187,7 +188,7 @@ func connectForge(s *propose.Settings, gs *v1alpha1.GatewaySync, b *v1alpha1.Bid
 		return nil
 	}
 	if s.Provider = b.Provider; s.Provider == "" {
-		s.Provider = forge.ProviderOf(gs.Spec.Git.Repo)
+		s.Provider = giturl.ProviderOf(gs.Spec.Git.Repo)
 	}
 	if s.Provider == "" {
 		return invalid("the forge cannot be recognized from the host of git.repo: set provider; none only pushes the branch")

@@ -7,6 +7,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/giturl"
 )
 
 // address locates a repository on a forge.
@@ -14,30 +15,6 @@ type address struct {
 	api         *url.URL // base of the API
 	owner, name string   // of the repository; GitLab's owner may have slashes
 	project     string   // of Azure DevOps
-}
-
-// hostProviders has the providers of the public hosts.
-var hostProviders = map[string]string{
-	"github.com": GitHub, "gitlab.com": GitLab, "bitbucket.org": Bitbucket, "codeberg.org": Gitea, "gitea.com": Gitea,
-	"dev.azure.com": AzureDevOps, "ssh.dev.azure.com": AzureDevOps,
-}
-
-// ProviderOf returns the provider of the host of a repository, or "" if the host is not a known one.
-func ProviderOf(repository string) string {
-	u, err := parseRepository(repository)
-	if err != nil {
-		return ""
-	}
-	host := strings.ToLower(u.Hostname())
-	switch {
-	case hostProviders[host] != "":
-		return hostProviders[host]
-	case strings.HasSuffix(host, ".ghe.com"):
-		return GitHub
-	case strings.HasSuffix(host, ".visualstudio.com"):
-		return AzureDevOps
-	}
-	return ""
 }
 
 // parseRepository reads the address of a repository: a URL, or the form user@host:path.
@@ -59,7 +36,7 @@ func locate(provider, repository, base string) (address, error) {
 		return address{}, err
 	}
 	parts := strings.Split(strings.TrimSuffix(strings.Trim(u.Path, "/"), ".git"), "/")
-	web := &url.URL{Scheme: "https", Host: u.Hostname()}
+	web := &url.URL{Scheme: "https", Host: giturl.PageHost(u.Hostname())}
 	if u.Scheme == "https" || u.Scheme == "http" {
 		web.Scheme, web.Host = u.Scheme, u.Host
 	}

@@ -13,6 +13,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/giturl"
 	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/secret"
 )
@@ -86,11 +87,11 @@ type Config struct {
 
 // The providers.
 const (
-	GitHub      = "github"
-	GitLab      = "gitlab"
-	Gitea       = "gitea" // and Forgejo
-	Bitbucket   = "bitbucket"
-	AzureDevOps = "azuredevops"
+	GitHub      = giturl.GitHub
+	GitLab      = giturl.GitLab
+	Gitea       = giturl.Gitea // and Forgejo
+	Bitbucket   = giturl.Bitbucket
+	AzureDevOps = giturl.AzureDevOps
 	NoForge     = "none" // the branch is only pushed
 )
 

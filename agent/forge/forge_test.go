@@ -186,17 +186,14 @@ func TestUnchangedLists(t *testing.T) {
 }
 
 func TestAddresses(t *testing.T) {
-	for repository, want := range map[string]string{
+	for repository, provider := range map[string]string{
 		"https://github.com/o/r.git": forge.GitHub, "git@github.com:o/r.git": forge.GitHub, "https://x.ghe.com/o/r": forge.GitHub, "https://gitlab.com/a/b/c.git": forge.GitLab,
 		"https://bitbucket.org/o/r": forge.Bitbucket, "https://dev.azure.com/o/p/_git/r": forge.AzureDevOps, "git@ssh.dev.azure.com:v3/o/p/r": forge.AzureDevOps,
-		"https://o.visualstudio.com/p/_git/r": forge.AzureDevOps, "https://codeberg.org/o/r": forge.Gitea, "https://git.example.com/o/r": "", "/srv/git/r": "", "": "",
+		"https://o.visualstudio.com/p/_git/r": forge.AzureDevOps, "https://codeberg.org/o/r": forge.Gitea,
 	} {
 		t.Run(repository, func(t *testing.T) {
-			assert.Equal(t, want, forge.ProviderOf(repository))
-			if want != "" {
-				_, err := forge.New(want, forge.Config{Repository: repository})
-				assert.NoError(t, err)
-			}
+			_, err := forge.New(provider, forge.Config{Repository: repository})
+			assert.NoError(t, err)
 		})
 	}
 	for name, tc := range map[string]struct{ provider, repository, api string }{

@@ -1,0 +1,134 @@
+package giturl
+
+import (
+	"cmp"
+	"net/url"
+	"regexp"
+	"strings"
+
+	"stoker.io/stoker/api/v1alpha1/syntax"
+)
+
+// The providers of forges, as spec.bidirectional.provider names them.
+const (
+	GitHub      = "github"
+	GitLab      = "gitlab"
+	Gitea       = "gitea" // and Forgejo
+	Bitbucket   = "bitbucket"
+	AzureDevOps = "azuredevops"
+)
+
+// providers has the providers of the public hosts.
+var providers = map[string]string{
+	"github.com": GitHub, "gitlab.com": GitLab, "bitbucket.org": Bitbucket, "codeberg.org": Gitea, "gitea.com": Gitea,
+	"dev.azure.com": AzureDevOps, "ssh.dev.azure.com": AzureDevOps,
+}
+
+// sshHosts are hosts that serve ssh at port 443, by the host of the pages.
+var sshHosts = map[string]string{"ssh.github.com": "github.com", "altssh.gitlab.com": "gitlab.com", "altssh.bitbucket.org": "bitbucket.org"}
+
+// PageHost returns the host of the pages and the API of a host of repositories.
+func PageHost(host string) string {
+	host = strings.ToLower(host)
+	return cmp.Or(sshHosts[host], host)
+}
+
+// ProviderOf returns the provider of the host of a repository, or "" if the host is not a known one.
+func ProviderOf(repository string) string {
+	host, _, ok := split(repository)
+	host = PageHost(host)
+	switch {
+	case !ok:
+		return ""
+	case providers[host] != "":
+		return providers[host]
+	case strings.HasSuffix(host, ".ghe.com"):
+		return GitHub
+	case strings.HasSuffix(host, ".visualstudio.com"):
+		return AzureDevOps
+	}
+	return ""
+}
+
+// webHost is the form of a host in a link, with an optional port.
+var webHost = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?(:[0-9]{1,5})?$`)
+
+// Web makes links to the pages of a repository. Links of the zero value are empty.
+type Web struct{ base, provider string }
+
+// WebOf returns the pages of a repository. provider may be "": then the host decides. If the provider is not known, or the address cannot
+// be a link, the links are empty. The address may be hostile: a link has the scheme and the host of the address, no user, and an
+// escaped path, so that it is safe in a page and in a message.
+func WebOf(repository, provider string) Web {
+	if provider == "" {
+		provider = ProviderOf(repository)
+	}
+	host, path, ok := split(repository)
+	if !ok || host == "" {
+		return Web{}
+	}
+	scheme := "https"
+	if u, err := url.Parse(strings.TrimSpace(repository)); err == nil && (strings.EqualFold(u.Scheme, "https") || strings.EqualFold(u.Scheme, "http")) {
+		scheme, host = strings.ToLower(u.Scheme), strings.ToLower(u.Host)
+	}
+	host = PageHost(host)
+	parts := strings.Split(path, "/")
+	if provider == AzureDevOps {
+		host, parts = azurePage(host, parts)
+	}
+	if !webHost.MatchString(host) || len(parts) < 2 || provider == GitHub && len(parts) != 2 || provider == Bitbucket && len(parts) != 2 {
+		return Web{}
+	}
+	for i, part := range parts { // setup: escape each part
+		if part == "" || part == "." || part == ".." || strings.ContainsFunc(part, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+			return Web{}
+		}
+		parts[i] = url.PathEscape(part)
+	}
+	return Web{scheme + "://" + host + "/" + strings.Join(parts, "/"), provider}
+}
+
+// azurePage returns the host and the path of the page of a repository on Azure DevOps, whose address for ssh is another one.
+func azurePage(host string, parts []string) (string, []string) {
+	switch {
+	case len(parts) == 4 && parts[0] == "v3": // host:v3/organization/project/name
+		return "dev.azure.com", []string{parts[1], parts[2], "_git", parts[3]}
+	case len(parts) >= 3 && parts[len(parts)-2] == "_git":
+		return host, parts
+	}
+	return "", nil
+}
+
+// Commit returns the link to a commit, or "".
+func (w Web) Commit(commit string) string {
+	if !syntax.IsCommit(commit) {
+		return ""
+	}
+	switch w.provider {
+	case GitHub, Gitea, AzureDevOps:
+		return w.base + "/commit/" + commit
+	case GitLab:
+		return w.base + "/-/commit/" + commit
+	case Bitbucket:
+		return w.base + "/commits/" + commit
+	}
+	return ""
+}
+
+// Compare returns the link to what changed in the files from one commit to another, also if the second one is older, or "".
+func (w Web) Compare(from, to string) string {
+	if !syntax.IsCommit(from) || !syntax.IsCommit(to) || strings.EqualFold(from, to) {
+		return ""
+	}
+	switch w.provider {
+	case GitHub, Gitea: // with three dots, they show nothing if to is older
+		return w.base + "/compare/" + from + ".." + to
+	case GitLab:
+		return w.base + "/-/compare/" + from + "..." + to + "?straight=true"
+	case Bitbucket:
+		return w.base + "/branches/compare/" + to + ".." + from + "#diff"
+	case AzureDevOps:
+		return w.base + "/branchCompare?baseVersion=GC" + from + "&targetVersion=GC" + to + "&_a=files"
+	}
+	return ""
+}
