@@ -127,3 +127,18 @@ func (a *azure) Close(ctx context.Context, number int64, comment string) error {
 	}
 	return a.send(ctx, http.MethodPatch, a.path(number), map[string]string{"status": "abandoned"}, nil)
 }
+
+func (a *azure) SetStatus(ctx context.Context, commit string, s CommitStatus) error {
+	genre, name, found := strings.Cut(s.Context, "/")
+	if !found {
+		genre, name = "", s.Context
+	}
+	in := map[string]any{
+		"state": map[CommitState]string{Pending: "pending", Success: "succeeded", Failure: "failed"}[s.State], "description": s.Description,
+		"context": map[string]string{"genre": genre, "name": name},
+	}
+	if s.URL != "" {
+		in["targetUrl"] = s.URL
+	}
+	return a.send(ctx, http.MethodPost, "/"+url.PathEscape(a.repo.project)+"/_apis/git/repositories/"+url.PathEscape(a.repo.name)+"/commits/"+url.PathEscape(commit)+"/statuses", in, nil)
+}

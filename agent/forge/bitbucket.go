@@ -2,6 +2,8 @@ package forge
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"net/http"
 	"net/url"
 	"slices"
@@ -128,4 +130,23 @@ func (b *bitbucket) Close(ctx context.Context, number int64, comment string) err
 		return err
 	}
 	return b.do(ctx, http.MethodPost, b.path(number, "decline"), nil, nil, nil)
+}
+
+// maxBitbucketKey is the maximum length of the key of a status.
+const maxBitbucketKey = 40
+
+func (b *bitbucket) SetStatus(ctx context.Context, commit string, s CommitStatus) error {
+	key := s.Context
+	if len(key) > maxBitbucketKey {
+		sum := sha256.Sum256([]byte(key))
+		key = hex.EncodeToString(sum[:maxBitbucketKey/2])
+	}
+	page := s.URL
+	if page == "" { // Bitbucket requires one
+		page = (&url.URL{Scheme: "https", Host: "bitbucket.org", Path: "/" + b.repo.owner + "/" + b.repo.name + "/commits/" + commit}).String()
+	}
+	return b.do(ctx, http.MethodPost, "/repositories/"+url.PathEscape(b.repo.owner)+"/"+url.PathEscape(b.repo.name)+"/commit/"+url.PathEscape(commit)+"/statuses/build", nil, map[string]any{
+		"key": key, "name": s.Context, "description": s.Description, "url": page,
+		"state": map[CommitState]string{Pending: "INPROGRESS", Success: "SUCCESSFUL", Failure: "FAILED"}[s.State],
+	}, nil)
 }

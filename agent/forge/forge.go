@@ -1,5 +1,5 @@
-// Package forge opens and follows pull requests on the forge that hosts a repository: GitHub, GitLab, Gitea (and Forgejo),
-// Bitbucket Cloud or Azure DevOps. Commits travel through git, never through the API of a forge.
+// Package forge opens and follows pull requests, and sets the status of commits, on the forge that hosts a repository: GitHub, GitLab,
+// Gitea (and Forgejo), Bitbucket Cloud or Azure DevOps. Commits travel through git, never through the API of a forge.
 //
 // A forge is not trusted: the package limits bodies, lists and waits, and quotes texts of the server. No error contains a
 // credential.
@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// Forge accesses the pull requests of one repository. Several goroutines may use it.
+// Forge accesses the pull requests and the statuses of commits of one repository. Several goroutines may use it.
 //
 // An error has a reason of v1alpha1: AuthFailed if the token is invalid or lacks a right (the text names the right),
 // GitThrottled if the forge asks to wait (RetryAfter returns how long), GitUnreachable if it does not answer, or its answer is unusable, what
@@ -37,6 +37,30 @@ type Forge interface {
 	// Close adds comment, if it is not empty, and closes a pull request without merging it. If the pull request is closed or
 	// merged already, Close only adds the comment.
 	Close(ctx context.Context, number int64, comment string) error
+	// SetStatus sets the status of a commit, a full id. It replaces the status of the same context.
+	SetStatus(ctx context.Context, commit string, s CommitStatus) error
+}
+
+// CommitState is the state of a commit.
+type CommitState string
+
+// The states of a commit.
+const (
+	Pending CommitState = "pending"
+	Success CommitState = "success"
+	Failure CommitState = "failure"
+)
+
+// MaxDescription, MaxContext and MaxURL bound the texts of a status in bytes. GitHub has the least limit of descriptions, and GitLab of
+// the others.
+const MaxDescription, MaxContext, MaxURL = 140, 255, 255
+
+// CommitStatus is what a forge shows beside a commit.
+type CommitStatus struct {
+	State       CommitState
+	Context     string // a name of the sender, such as stoker/namespace/name
+	Description string
+	URL         string // the page behind the status; may be empty
 }
 
 // MaxListed is the maximum number of pull requests that a list returns.

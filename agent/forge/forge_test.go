@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -72,6 +73,32 @@ func TestRefusals(t *testing.T) {
 			})
 		})
 	}
+	t.Run("a status", func(t *testing.T) {
+		for code, want := range map[int]struct {
+			reason v1alpha1.Reason
+			text   string
+		}{
+			http.StatusForbidden:           {v1alpha1.ReasonAuthFailed, "forbids setting the status of a commit (HTTP 403): give the token the right "},
+			http.StatusUnauthorized:        {v1alpha1.ReasonAuthFailed, "rejects the token"},
+			http.StatusUnprocessableEntity: {v1alpha1.ReasonPushRejected, `rejects setting the status of a commit (HTTP 422): "No commit found`},
+			http.StatusConflict:            {v1alpha1.ReasonPushRejected, "rejects setting the status of a commit (HTTP 409)"},
+		} {
+			t.Run(fmt.Sprint(code), func(t *testing.T) {
+				each(t, func(t *testing.T, f *forgetest.Fake) {
+					f.Answer = func(w http.ResponseWriter, _ *http.Request) bool {
+						w.Header().Set("Content-Type", "application/json")
+						w.WriteHeader(code)
+						_, _ = w.Write([]byte(`{"message": "No commit found: it already exists"}`))
+						return true
+					}
+					err := f.Forge(t, forgetest.Token).SetStatus(t.Context(), forgetest.Commit, forge.CommitStatus{State: forge.Success, Context: "a/b"})
+					require.ErrorContains(t, err, want.text)
+					assert.Equal(t, want.reason, failure.Reason(err, ""))
+					assert.NotContains(t, err.Error(), forgetest.Token)
+				})
+			})
+		}
+	})
 	t.Run("an answer that echoes the token", func(t *testing.T) {
 		const token = `S3cr3t-"\<-end`
 		message := func(v any) string {

@@ -167,3 +167,14 @@ func (g *gitea) Close(ctx context.Context, number int64, comment string) error {
 	_, _, err = c.EditPullRequest(g.repo.owner, g.repo.name, number, sdk.EditPullRequestOption{State: &state})
 	return clientError(err, g.repo.api.Host)
 }
+
+func (g *gitea) SetStatus(ctx context.Context, commit string, s CommitStatus) error {
+	c, err := g.client(ctx)
+	if err != nil {
+		return err
+	}
+	_, _, err = c.CreateStatus(g.repo.owner, g.repo.name, commit, sdk.CreateStatusOption{
+		State: sdk.StatusState(s.State), Context: s.Context, Description: s.Description, TargetURL: s.URL,
+	})
+	return clientError(err, g.repo.api.Host)
+}

@@ -98,3 +98,11 @@ func (g *gitHub) Close(ctx context.Context, number int64, comment string) error 
 	}
 	return g.do(ctx, http.MethodPatch, g.path("pulls", number), nil, map[string]string{"state": "closed"}, nil)
 }
+
+func (g *gitHub) SetStatus(ctx context.Context, commit string, s CommitStatus) error {
+	in := map[string]any{"state": s.State, "context": s.Context, "description": s.Description}
+	if s.URL != "" {
+		in["target_url"] = s.URL
+	}
+	return g.do(ctx, http.MethodPost, g.path("statuses", url.PathEscape(commit)), nil, in, nil)
+}

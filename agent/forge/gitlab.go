@@ -2,6 +2,7 @@ package forge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -88,4 +89,19 @@ func (g *gitLab) Close(ctx context.Context, number int64, comment string) error 
 		return err
 	}
 	return g.do(ctx, http.MethodPut, g.path(number), nil, map[string]string{"state_event": "close"}, nil)
+}
+
+func (g *gitLab) SetStatus(ctx context.Context, commit string, s CommitStatus) error {
+	in := map[string]any{"state": s.State, "name": s.Context, "description": s.Description}
+	if s.State == Failure {
+		in["state"] = "failed"
+	}
+	if s.URL != "" {
+		in["target_url"] = s.URL
+	}
+	err := g.do(ctx, http.MethodPost, "/projects/"+url.PathEscape(g.repo.owner+"/"+g.repo.name)+"/statuses/"+url.PathEscape(commit), nil, in, nil)
+	if errors.Is(err, ErrExists) && s.State == Pending { // GitLab refuses a state that the status has already
+		return nil
+	}
+	return err
 }

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/bound"
 	"stoker.io/stoker/internal/failure"
@@ -197,7 +199,7 @@ func (t *transport) statusError(req *http.Request, res *http.Response, body []by
 	case code == http.StatusUnauthorized:
 		return t.tokenRefused(code)
 	case code == http.StatusForbidden:
-		return failure.New(v1alpha1.ReasonAuthFailed, "the API at %s forbids %s (HTTP 403): give the token the right %s", host, action(req), requiredPermission[t.provider])
+		return failure.New(v1alpha1.ReasonAuthFailed, "the API at %s forbids %s (HTTP 403): give the token the right %s", host, action(req), permission(t.provider, req))
 	case code == http.StatusNotFound, code == http.StatusGone:
 		return failure.New(v1alpha1.ReasonUnsupportedRepository, "the API at %s has no such repository (HTTP %d), or the token may not see it: check git.repo, spec.bidirectional.provider and apiBaseURL", host, code)
 	case code >= 500:
@@ -210,27 +212,46 @@ func (t *transport) tokenRefused(code int) error {
 	return failure.New(v1alpha1.ReasonAuthFailed, "the API at %s rejects the token (HTTP %d): is it right and not expired?", t.api.Host, code)
 }
 
-// requiredPermission is the permission that a token needs, as each provider names it.
-var requiredPermission = map[string]string{
-	GitHub: "Pull requests: Read and write", GitLab: "api (or the role Developer)", Gitea: "write:repository and write:issue",
-	Bitbucket: "pullrequest:write", AzureDevOps: "Code: Read & write, and Pull Request Threads: Read & write",
+// permission returns the permission that a token needs for a request, as each provider names it.
+func permission(provider string, req *http.Request) string {
+	if isStatus(req) {
+		return map[string]string{
+			GitHub: "Commit statuses: Read and write", GitLab: "api (or the role Developer)", Gitea: "write:repository", Bitbucket: "repository", AzureDevOps: "Code: Status",
+		}[provider]
+	}
+	return map[string]string{
+		GitHub: "Pull requests: Read and write", GitLab: "api (or the role Developer)", Gitea: "write:repository and write:issue",
+		Bitbucket: "pullrequest:write", AzureDevOps: "Code: Read & write, and Pull Request Threads: Read & write",
+	}[provider]
+}
+
+// isStatus reports whether a request sets the status of a commit. A repository, too, may have the name statuses.
+func isStatus(req *http.Request) bool {
+	parent, last := path.Split(req.URL.Path)
+	return req.Method == http.MethodPost && (last == "statuses" || path.Base(parent) == "statuses" && (last == "build" || syntax.IsCommit(last)))
 }
 
 // action describes a request in a message.
 func action(req *http.Request) string {
-	switch req.Method {
-	case http.MethodGet:
+	switch {
+	case isStatus(req):
+		return "setting the status of a commit"
+	case req.Method == http.MethodGet:
 		return "reading pull requests"
-	case http.MethodPost:
+	case req.Method == http.MethodPost:
 		return "opening a pull request"
 	}
 	return "changing a pull request"
 }
 
-// alreadyExists reports whether the answer to Create says that a pull request of the branch is open.
+// alreadyExists reports whether the answer to Create says that a pull request of the branch is open, or that to SetStatus that the commit
+// has this status.
 func (t *transport) alreadyExists(req *http.Request, code int, body []byte) bool {
-	if req.Method != http.MethodPost {
+	switch {
+	case req.Method != http.MethodPost:
 		return false
+	case isStatus(req):
+		return t.provider == GitLab && code == http.StatusBadRequest && bytes.Contains(body, []byte("Cannot transition status"))
 	}
 	switch t.provider {
 	case GitLab, Gitea:

@@ -35,6 +35,16 @@ func TestSuite(t *testing.T) {
 			return s.Push(at, branch, "main", map[string]string{branch: fmt.Sprint(n)})
 		},
 		Merge: func(number int64) { s.Merge("suite", number, "merge") },
+		Status: func(commit, context string) (forge.CommitStatus, int) {
+			out := s.must(http.MethodGet, "/repos/root/suite/commits/"+commit+"/status", nil) // the last one of each context
+			list, _ := out["statuses"].([]any)
+			for _, one := range list {
+				if m, _ := one.(map[string]any); m["context"] == context {
+					return forge.CommitStatus{State: forge.CommitState(fmt.Sprint(m["status"])), Context: context, Description: fmt.Sprint(m["description"]), URL: fmt.Sprint(m["target_url"])}, len(list)
+				}
+			}
+			return forge.CommitStatus{}, 0
+		},
 	})
 }
 

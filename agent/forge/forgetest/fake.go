@@ -59,6 +59,7 @@ type Fake struct {
 	mu       sync.Mutex
 	list     []forge.PullRequest
 	requests []string
+	statuses map[string][]forge.CommitStatus // by commit and context
 }
 
 // Start starts a fake of a provider. wrap wraps the handler of all requests; it may be nil.
@@ -110,6 +111,32 @@ func (f *Fake) Merge(number int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.list[number-1].State = forge.Merged
+}
+
+// Status returns the status of a commit that was set last, and how many have been set.
+func (f *Fake) Status(commit, context string) (forge.CommitStatus, int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	list := f.statuses[commit+" "+context]
+	if len(list) == 0 {
+		return forge.CommitStatus{}, 0
+	}
+	return list[len(list)-1], len(list)
+}
+
+// setStatus stores a status whose state has the provider's name. It returns false if it is the state of the last one.
+func (f *Fake) setStatus(r *http.Request, state, context, description, url string, states ...string) bool {
+	s := forge.CommitStatus{State: []forge.CommitState{forge.Pending, forge.Success, forge.Failure}[slices.Index(states, state)], Context: context, Description: description, URL: url}
+	key := r.PathValue("commit") + " " + context
+	list := f.statuses[key]
+	if f.statuses == nil {
+		f.statuses = map[string][]forge.CommitStatus{}
+	}
+	if len(list) > 0 && list[len(list)-1].State == s.State && f.provider == forge.GitLab {
+		return false
+	}
+	f.statuses[key] = append(list, s)
+	return true
 }
 
 // Requests returns the methods and paths of all requests.
@@ -259,6 +286,18 @@ func githubRoutes(f *Fake) http.Handler {
 		}
 		reply(w, http.StatusOK, labels)
 	})
+	m.HandleFunc("POST /api/v3/repos/plants/site/statuses/{commit}", func(w http.ResponseWriter, r *http.Request) {
+		var in struct {
+			State, Context, Description string
+			URL                         string `json:"target_url"`
+		}
+		read(r, &in)
+		f.setStatus(r, in.State, in.Context, in.Description, in.URL, "pending", "success", "failure")
+		reply(w, http.StatusCreated, object{
+			"url": "https://forge.example.com/s", "avatar_url": nil, "id": 1, "node_id": "S_1", "state": in.State, "description": in.Description, "target_url": in.URL,
+			"context": in.Context, "created_at": created, "updated_at": created, "creator": f.template["user"],
+		})
+	})
 	m.HandleFunc("POST /api/v3/repos/plants/site/issues/{n}/comments", func(w http.ResponseWriter, r *http.Request) {
 		p := f.pullRequest(r)
 		reply(w, http.StatusCreated, object{
@@ -291,6 +330,23 @@ func gitlabRoutes(f *Fake) http.Handler {
 	}
 	const base = "/api/v4/projects/plants%2Fsite/merge_requests"
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if commit, ok := strings.CutPrefix(r.URL.EscapedPath(), "/api/v4/projects/plants%2Fsite/statuses/"); ok && r.Method == http.MethodPost {
+			r.SetPathValue("commit", commit)
+			var in struct {
+				State, Name, Description string
+				URL                      string `json:"target_url"`
+			}
+			read(r, &in)
+			if !f.setStatus(r, in.State, in.Name, in.Description, in.URL, "pending", "success", "failed") {
+				reply(w, http.StatusBadRequest, object{"message": `Cannot transition status via :enqueue from :pending (Reason(s): Status cannot transition via "enqueue")`})
+				return
+			}
+			reply(w, http.StatusCreated, object{
+				"id": 1, "sha": commit, "ref": "main", "status": in.State, "name": in.Name, "target_url": in.URL, "description": in.Description, "created_at": created, "started_at": nil,
+				"finished_at": nil, "allow_failure": false, "coverage": nil, "pipeline_id": 1, "author": f.template["author"],
+			})
+			return
+		}
 		rest, ok := strings.CutPrefix(r.URL.EscapedPath(), base)
 		if !ok {
 			f.replyError(w, http.StatusNotFound, "404 Project Not Found")
@@ -374,6 +430,12 @@ func bitbucketRoutes(f *Fake) http.Handler {
 		edit(f.pullRequest(r), nil, nil, true)
 		reply(w, http.StatusOK, show(f.pullRequest(r)))
 	})
+	m.HandleFunc("POST /2.0/repositories/plants/site/commit/{commit}/statuses/build", func(w http.ResponseWriter, r *http.Request) {
+		var in struct{ Key, State, Name, Description, URL string }
+		read(r, &in)
+		f.setStatus(r, in.State, in.Name, in.Description, in.URL, "INPROGRESS", "SUCCESSFUL", "FAILED")
+		reply(w, http.StatusCreated, object{"type": "build", "key": in.Key, "state": in.State, "name": in.Name, "description": in.Description, "url": in.URL, "created_on": created})
+	})
 	m.HandleFunc("POST /2.0/repositories/plants/site/pullrequests/{n}/comments", func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusCreated, object{"type": "pullrequest_comment", "id": 1, "created_on": created})
 	})
@@ -415,6 +477,15 @@ func azureRoutes(f *Fake) http.Handler {
 		read(r, &in)
 		edit(f.pullRequest(r), in.Title, in.Description, in.Status != nil && *in.Status == "abandoned")
 		reply(w, http.StatusOK, show(f.pullRequest(r)))
+	})
+	m.HandleFunc("POST /plants/line/_apis/git/repositories/site/commits/{commit}/statuses", func(w http.ResponseWriter, r *http.Request) {
+		var in struct {
+			State, Description, TargetURL string
+			Context                       struct{ Genre, Name string }
+		}
+		read(r, &in)
+		f.setStatus(r, in.State, in.Context.Genre+"/"+in.Context.Name, in.Description, in.TargetURL, "pending", "succeeded", "failed")
+		reply(w, http.StatusCreated, object{"id": 1, "state": in.State, "description": in.Description, "context": object{"genre": in.Context.Genre, "name": in.Context.Name}, "creationDate": created, "targetUrl": in.TargetURL})
 	})
 	m.HandleFunc("POST "+base+"/{n}/threads", func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, object{"id": 1, "status": "active", "comments": []object{{"id": 1, "content": "", "commentType": "text"}}})

@@ -1,6 +1,8 @@
 package forgetest
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -15,14 +17,16 @@ type Env struct {
 	// Push creates a branch with a new commit, and returns the commit.
 	Push  func(branch string) string
 	Merge func(number int64)
+	// Status returns the status of a commit with a context, and how many have been set.
+	Status func(commit, context string) (s forge.CommitStatus, set int)
 }
 
 // Env returns the environment of a fake.
 func (f *Fake) Env(t testing.TB) Env {
-	return Env{Forge: f.Forge(t, Token), Push: func(string) string { return Commit }, Merge: f.Merge}
+	return Env{Forge: f.Forge(t, Token), Push: func(string) string { return Commit }, Merge: f.Merge, Status: f.Status}
 }
 
-// Suite tests a forge.Forge: it follows pull requests from their creation to their end.
+// Suite tests a forge.Forge: it follows pull requests from their creation to their end, and sets the status of a commit.
 func Suite(t *testing.T, e Env) {
 	open := func(t *testing.T, branch string) forge.PullRequest {
 		t.Helper()
@@ -82,6 +86,22 @@ func Suite(t *testing.T, e Env) {
 		for _, p := range list {
 			assert.NotEqual(t, pr.Number, p.Number)
 		}
+	})
+	t.Run("status of a commit", func(t *testing.T) {
+		commit := e.Push("status")
+		for i, state := range []forge.CommitState{forge.Pending, forge.Pending, forge.Failure, forge.Success} {
+			t.Run(fmt.Sprint(i, " ", state), func(t *testing.T) {
+				want := forge.CommitStatus{State: state, Context: "stoker/plant/line", Description: fmt.Sprint(i, " of 3 gateways"), URL: "https://stoker.example.com/"}
+				require.NoError(t, e.Forge.SetStatus(t.Context(), commit, want))
+				got, set := e.Status(commit, want.Context)
+				if i == 1 { // GitLab keeps the first one
+					want.Description = got.Description
+				}
+				assert.Equal(t, want, got)
+				assert.Positive(t, set)
+			})
+		}
+		require.NoError(t, e.Forge.SetStatus(t.Context(), commit, forge.CommitStatus{State: forge.Success, Context: strings.Repeat("stoker/", forge.MaxContext/7)}))
 	})
 	t.Run("open again after its end", func(t *testing.T) {
 		pr := open(t, "again")
