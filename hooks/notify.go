@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,7 +34,7 @@ func newNotifyCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "notify",
 		Short: "Send notifications about gateways to Slack, PagerDuty and others",
-		Long: `Send notifications about gateways to Slack, PagerDuty and others.
+		Long: `Send notifications about gateways to Slack, PagerDuty and others, and set the status of commits at the forge.
 
 The command runs until it is stopped. It watches GatewaySyncs and sends what their spec.alerting asks for. The chart runs it in the
 cluster (notifier.enabled). Of several replicas, one sends: the Lease stoker-notifier in the namespace of the command elects it and
@@ -44,6 +45,8 @@ NO_PROXY.`,
 		Args: cobra.NoArgs,
 	}
 	settings := daemonFlags(command, "GatewaySyncs")
+	page := command.Flags().String("page-url", "", "`address` of a page about a GatewaySync for the messages; {namespace} and {name} in it are replaced")
+	cluster := command.Flags().String("cluster", "", "`name` of the cluster in the messages")
 	settle := command.Flags().Duration("settle", time.Minute, "how long a state must last before it is sent, and be over before its end is sent")
 	command.RunE = func(command *cobra.Command, _ []string) error {
 		s, err := settings()
@@ -53,6 +56,12 @@ NO_PROXY.`,
 		if *settle < 0 {
 			return exitErrorf(exitUsage, "--settle must not be negative")
 		}
+		if problem := notify.PageProblem(*page); problem != "" {
+			return exitErrorf(exitUsage, "--page-url: %s", problem)
+		}
+		if len(*cluster) > 63 || strings.ContainsFunc(*cluster, func(r rune) bool { return r < ' ' || r > '~' }) {
+			return exitErrorf(exitUsage, "--cluster must have at most 63 printable characters of ASCII")
+		}
 		p, err := c.connect()
 		if err != nil {
 			return err
@@ -61,7 +70,8 @@ NO_PROXY.`,
 		if err != nil {
 			return exitErrorf(exitUsage, "%w", err)
 		}
-		return runNotifier(command.Context(), p, httpclient.Client{Proxy: proxy}, s, *settle, daemon.Log(c.stderr, s.LogFormat, s.LogLevel))
+		config := notify.Config{Client: httpclient.Client{Proxy: proxy}, Settle: *settle, Page: *page, Cluster: *cluster, Log: daemon.Log(c.stderr, s.LogFormat, s.LogLevel)}
+		return runNotifier(command.Context(), p, config, s)
 	}
 	return command
 }
@@ -87,8 +97,9 @@ func daemonFlags(command *cobra.Command, kind string) func() (daemon.Settings, e
 	}
 }
 
-// runNotifier sends notifications while this replica holds the Lease, until ctx is done.
-func runNotifier(ctx context.Context, p target, client httpclient.Client, s daemon.Settings, settle time.Duration, log *slog.Logger) error {
+// runNotifier sends notifications while this replica holds the Lease, until ctx is done. It adds to config what it connects to.
+func runNotifier(ctx context.Context, p target, config notify.Config, s daemon.Settings) error {
+	log := config.Log
 	reg := daemon.Registry()
 	counters := metrics.NewNotifier(reg, version)
 	changed := make(chan struct{}, 1)
@@ -103,14 +114,14 @@ func runNotifier(ctx context.Context, p target, client httpclient.Client, s daem
 	}
 	notifierLease := lease.Lease{Client: p.Core, Namespace: p.namespace, Name: notifyLease, Holder: lease.Identity(replica())}
 	newNotifier := func() *notify.Notifier {
-		return notify.New(notify.Config{
-			Core: p.Core, Client: client, Changed: changed, Settle: settle, Sent: counters.Sent, Log: log,
-			List: func() ([]*v1alpha1.GatewaySync, bool) { return watch.List(), watch.HasSynced() },
-			Load: func(ctx context.Context) (string, error) { return notifierLease.Read(ctx, annotationSent) },
-			Save: func(ctx context.Context, text string) error {
-				return notifierLease.Write(ctx, annotationSent, text, notifyLease)
-			},
-		})
+		c := config
+		c.Core, c.Changed, c.Sent = p.Core, changed, counters.Sent
+		c.List = func() ([]*v1alpha1.GatewaySync, bool) { return watch.List(), watch.HasSynced() }
+		c.Load = func(ctx context.Context) (string, error) { return notifierLease.Read(ctx, annotationSent) }
+		c.Save = func(ctx context.Context, text string) error {
+			return notifierLease.Write(ctx, annotationSent, text, notifyLease)
+		}
+		return notify.New(c)
 	}
 	return daemon.Run(ctx, daemon.Config{
 		Settings: s, Namespace: p.namespace, Metrics: reg, Log: log, Ready: watch.Served, Waits: "waiting for the list of GatewaySyncs",

@@ -17,6 +17,7 @@ import (
 	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/notify"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/document"
 	"stoker.io/stoker/test/program"
@@ -72,7 +73,7 @@ spec:
 		go func() {
 			defer close(ended)
 			ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: slack.Certificate().Raw})
-			assert.NoError(t, runNotifier(ctx, target{Clients: clients, namespace: own}, httpclient.Client{CA: ca, Loopback: true}, s, time.Second, daemon.Log(&log, "json", "info")))
+			assert.NoError(t, runNotifier(ctx, target{Clients: clients, namespace: own}, notify.Config{Client: httpclient.Client{CA: ca, Loopback: true}, Settle: time.Second, Cluster: "north", Page: "https://grafana.example.com/d/{namespace}", Log: daemon.Log(&log, "json", "info")}, s))
 		}()
 		return func() { cancel(); <-ended }
 	}
@@ -88,7 +89,7 @@ spec:
 	}
 	first := start()
 	require.NoError(t, lead(t.Context(), cluster, namespace, "line", broken))
-	assert.JSONEq(t, "{\"text\": \":red_circle: `"+namespace+"/line` *NotReady firing*: `TemplateFailed: line-1 (pod line-1-0): no such field`\"}", told())
+	assert.JSONEq(t, "{\"text\": \":red_circle: `north "+namespace+"/line` *NotReady firing*: `TemplateFailed: line-1 (pod line-1-0): no such field` next: `the gateways keep what they run; fix the template in git` <https://grafana.example.com/d/"+namespace+"|page>\"}", told())
 	second := start()
 	first()
 	require.NoError(t, lead(t.Context(), cluster, namespace, "line", repaired))
@@ -125,9 +126,11 @@ func TestNotifyCommands(t *testing.T) {
 func TestNotifyUsage(t *testing.T) {
 	t.Parallel()
 	for arg, want := range map[string]string{
-		"--settle=-1s":           "--settle must not be negative",
-		"--watch-namespace=Line": `--watch-namespace: "Line" is not a valid namespace name`,
-		"--log-level=loud":       "--log-level",
+		"--page-url=javascript:alert(1)": "--page-url: it is not an https:// address",
+		"--cluster=a\nb":                 "--cluster must have at most 63 printable characters",
+		"--settle=-1s":                   "--settle must not be negative",
+		"--watch-namespace=Line":         `--watch-namespace: "Line" is not a valid namespace name`,
+		"--log-level=loud":               "--log-level",
 	} {
 		t.Run(arg, func(t *testing.T) {
 			t.Parallel()

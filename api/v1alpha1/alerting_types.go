@@ -18,33 +18,36 @@ type AlertingSpec struct {
 
 // AlertType is a protocol of notifications.
 //
-// +kubebuilder:validation:Enum=slack;pagerduty;teams;webhook
+// +kubebuilder:validation:Enum=slack;pagerduty;teams;webhook;commit-status
 type AlertType string
 
 // The protocols.
 const (
-	AlertSlack     AlertType = "slack"
-	AlertPagerDuty AlertType = "pagerduty"
-	AlertTeams     AlertType = "teams"
-	AlertWebhookCE AlertType = "webhook"
+	AlertSlack        AlertType = "slack"
+	AlertPagerDuty    AlertType = "pagerduty"
+	AlertTeams        AlertType = "teams"
+	AlertWebhookCE    AlertType = "webhook"
+	AlertCommitStatus AlertType = "commit-status"
 )
 
 // AlertWebhook is one receiver of notifications. URLs and keys are in Secrets of the GatewaySync's namespace, because the URL of a Slack
 // webhook is a credential.
 //
-// +kubebuilder:validation:XValidation:rule="self.type == 'pagerduty' || has(self.urlSecretRef)",message="urlSecretRef is required, except for pagerduty"
-// +kubebuilder:validation:XValidation:rule="(self.type == 'pagerduty') == has(self.integrationKeySecretRef)",message="integrationKeySecretRef is required for pagerduty, and only used there"
+// +kubebuilder:validation:XValidation:rule="self.type in ['pagerduty', 'commit-status'] || has(self.urlSecretRef)",message="urlSecretRef is required, except for pagerduty and commit-status"
+// +kubebuilder:validation:XValidation:rule="(self.type in ['pagerduty', 'commit-status']) == has(self.integrationKeySecretRef)",message="integrationKeySecretRef is required for pagerduty and commit-status, and only used there"
+// +kubebuilder:validation:XValidation:rule="self.type != 'commit-status' || !has(self.urlSecretRef) && (!has(self.topics) || size(self.topics) == 0)",message="commit-status uses neither urlSecretRef nor topics: the forge is that of git.repo, and each commit has one status"
 // +kubebuilder:validation:XValidation:rule="self.type == 'webhook' || !has(self.signingSecretRef)",message="only messages of the type webhook are signed"
 // +kubebuilder:validation:XValidation:rule="self.type != 'pagerduty' || !has(self.topics) || !self.topics.exists(w, w in ['Ready', 'RefUpdated', 'SyncCompleted', 'RollbackCompleted'])",message="a pagerduty incident cannot be about Ready, RefUpdated, SyncCompleted or RollbackCompleted: they happen once and have no end"
 type AlertWebhook struct {
 	// slack: an incoming webhook of Slack, or of a service with the same format. pagerduty: the Events API v2. teams: a workflow of
-	// Microsoft Teams. webhook: a CloudEvent as JSON.
+	// Microsoft Teams. webhook: a CloudEvent as JSON. commit-status: the status stoker/namespace/name of the desired commit at the forge of
+	// git.repo. bidirectional.provider and apiBaseURL name another forge than that of the host.
 	// +required
 	Type AlertType `json:"type"`
 	// The https URL to which messages are sent. Default for pagerduty: its public endpoint.
 	// +optional
 	URLSecretRef *SecretKeyRef `json:"urlSecretRef,omitempty"`
-	// The integration key of a PagerDuty service.
+	// The integration key of a PagerDuty service, or a token of the forge that may set the status of commits.
 	// +optional
 	IntegrationKeySecretRef *SecretKeyRef `json:"integrationKeySecretRef,omitempty"`
 	// The key with which messages of the type webhook are signed: X-Hub-Signature-256 has the HMAC-SHA-256 of the body.
@@ -81,7 +84,7 @@ var (
 )
 
 // AlertTypes lists the protocols.
-var AlertTypes = []AlertType{AlertSlack, AlertPagerDuty, AlertTeams, AlertWebhookCE}
+var AlertTypes = []AlertType{AlertSlack, AlertPagerDuty, AlertTeams, AlertWebhookCE, AlertCommitStatus}
 
 // HappensOnce reports whether a topic has no end, so that it cannot be the topic of a PagerDuty incident.
 func (t AlertTopic) HappensOnce() bool { return slices.Contains(alertNews, t) }

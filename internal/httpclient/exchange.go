@@ -82,13 +82,8 @@ func (c Client) Do(ctx context.Context, method, address string, header http.Head
 	if err != nil {
 		return nil, err
 	}
-	proxy, err := c.proxied(ctx, req.URL)
-	if proxy != nil {
-		policy.Proxy, policy.OnProxy = http.ProxyURL(proxy), refusedByProxy
-		policy.Dial = (&net.Dialer{Timeout: min(maxConnect, timeout)}).DialContext // it dials the proxy, which the operator chose
-	}
 	var answer *Answer
-	if err == nil {
+	if err = c.useProxy(ctx, &policy, req.URL, timeout); err == nil {
 		answer, err = exchange(policy.Client(), req, most)
 	}
 	if err == nil {
@@ -98,6 +93,19 @@ func (c Client) Do(ctx context.Context, method, address string, header http.Head
 		return nil, fmt.Errorf("%s: %w", failure.Quote(req.URL.Host), shown(ctx, err))
 	}
 	return answer, nil
+}
+
+// RoundTrip implements http.RoundTripper with the rules of Do for addresses, proxies and certificates. Its caller bounds the time and the
+// answer, and hides what an error says.
+func (c Client) RoundTrip(req *http.Request) (*http.Response, error) {
+	policy, err := c.policy(defaultTimeout)
+	if err == nil {
+		err = c.useProxy(req.Context(), &policy, req.URL, defaultTimeout)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return policy.Transport().RoundTrip(req)
 }
 
 func exchange(client *http.Client, req *http.Request, most int64) (*Answer, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"time"
@@ -32,6 +33,16 @@ func ProxyFromEnvironment() (func(*url.URL) (*url.URL, error), error) {
 		return nil, errors.New("HTTPS_PROXY must be the address of a proxy, such as http://proxy.example.com:3128")
 	}
 	return config.ProxyFunc(), nil
+}
+
+// useProxy sets the proxy of a policy if the request needs one.
+func (c Client) useProxy(ctx context.Context, policy *Policy, target *url.URL, timeout time.Duration) error {
+	proxy, err := c.proxied(ctx, target)
+	if proxy != nil {
+		policy.Proxy, policy.OnProxy = http.ProxyURL(proxy), refusedByProxy
+		policy.Dial = (&net.Dialer{Timeout: min(maxConnect, timeout)}).DialContext // it dials the proxy, which the operator chose
+	}
+	return err
 }
 
 // proxied returns the proxy for a request, or nil. proxied cannot check the address that the proxy will dial. So it first checks the target

@@ -71,6 +71,9 @@ func (ch *channel) next(settle time.Duration) (time.Time, bool) {
 // due returns the changes since the record that are due: events, and states that have lasted for settle.
 func (ch *channel) due(now time.Time, settle time.Duration) []change {
 	in := newInput(ch.gs, now)
+	if ch.webhook.Type == v1alpha1.AlertCommitStatus {
+		return ch.dueStatus(in, settle)
+	}
 	var changes []change
 	wanted := map[v1alpha1.AlertTopic]bool{}
 	for _, name := range ch.webhook.Wanted() {
@@ -196,11 +199,11 @@ func (ch *channel) record(changes []change, err error, now time.Time) {
 		switch c.State {
 		case Resolved:
 			delete(ch.sent, c.Topic)
-		case Firing:
-			ch.sent[c.Topic] = c.sent
 		case News:
 			ch.sent[c.Topic] = c.sent
 			ch.pending[c.Topic] = slices.DeleteFunc(ch.pending[c.Topic], func(p pendingNews) bool { return p.sent == c.sent })
+		default:
+			ch.sent[c.Topic] = c.sent
 		}
 	}
 	if err == nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/secret"
@@ -37,6 +38,9 @@ type change struct {
 	Commit   string              `json:"commit,omitempty"`
 	Text     string              `json:"message"`
 	Since    *time.Time          `json:"since,omitempty"`
+	// Next says what happens next, and the command that helps if there is one. Link is the commit at the git host.
+	Next string `json:"next,omitempty"`
+	Link string `json:"link,omitempty"`
 
 	sent string // the record of the topic after the receiver has accepted the change
 	// reason is the reason of the state, and replaced the one that was sent before if the state became worse.
@@ -45,8 +49,10 @@ type change struct {
 
 // notice is one message about a GatewaySync.
 type notice struct {
+	Cluster     string   `json:"cluster,omitempty"`
 	Namespace   string   `json:"namespace"`
 	GatewaySync string   `json:"gatewaySync"`
+	Page        string   `json:"page,omitempty"`
 	Changes     []change `json:"changes"`
 
 	uid string
@@ -65,7 +71,25 @@ const (
 // maxRetryAfter bounds the Retry-After of a receiver.
 const maxRetryAfter = time.Hour
 
-func (n notice) about() string { return n.Namespace + "/" + n.GatewaySync }
+// about returns what the message is about: cluster namespace/name.
+func (n notice) about() string {
+	return strings.TrimSpace(n.Cluster + " " + n.Namespace + "/" + n.GatewaySync)
+}
+
+// link is a link of a message.
+type link struct{ text, url string }
+
+// links returns the links for a change. Their addresses come from the operator and from package giturl.
+func (n notice) links(c change) []link {
+	var list []link
+	if n.Page != "" {
+		list = append(list, link{"page", n.Page})
+	}
+	if c.Link != "" {
+		list = append(list, link{syntax.ShortCommit(c.Commit), c.Link})
+	}
+	return list
+}
 
 func (n notice) title(c change) string { return fmt.Sprintf("%s %s %s", n.about(), c.Topic, c.State) }
 
@@ -165,12 +189,26 @@ func (c change) sign() sign {
 	return sign{":red_circle:", "Attention"}
 }
 
+// minSlackText is the room in bytes that a text needs before there is room for what to do and links.
+const minSlackText = 300
+
 // slackText returns the message for an incoming webhook, which cannot change a message later.
 func slackText(n notice) string {
 	var lines []string
 	for _, c := range n.Changes {
 		line := fmt.Sprintf("%s `%s` *%s %s*: `", c.sign().icon, escapeSlack.Replace(n.about()), c.Topic, c.State)
-		lines = append(lines, line+cutEscaped(escapeSlack.Replace(c.Text), maxSlack/len(n.Changes)-len(line)-2)+"`")
+		end := "`"
+		if c.Next != "" {
+			end += " next: `" + escapeSlack.Replace(c.Next) + "`"
+		}
+		for _, l := range n.links(c) {
+			end += " <" + strings.ReplaceAll(l.url, "&", "&amp;") + "|" + l.text + ">"
+		}
+		room := maxSlack/len(n.Changes) - len(line) - 1
+		if room-len(end) < minSlackText {
+			end = "`"
+		}
+		lines = append(lines, line+cutEscaped(escapeSlack.Replace(c.Text), room-len(end))+end)
 	}
 	return strings.Join(lines, "\n")
 }
@@ -199,6 +237,13 @@ func pagerDutyEvents(n notice, c change, key secret.String) []map[string]any {
 		"summary": failure.Cut(n.title(c)+": "+c.Text, maxSummary), "source": n.about(), "severity": c.Severity,
 		"component": n.GatewaySync, "class": string(c.Topic), "custom_details": n,
 	}
+	var links []map[string]string
+	for _, l := range n.links(c) {
+		links = append(links, map[string]string{"href": l.url, "text": l.text})
+	}
+	if len(links) > 0 {
+		trigger["links"] = links
+	}
 	if c.replaced != "" && c.replaced != c.reason {
 		return []map[string]any{trigger, event("resolve", c.replaced)}
 	}
@@ -207,14 +252,26 @@ func pagerDutyEvents(n notice, c change, key secret.String) []map[string]any {
 
 // teamsMessage returns the message for a workflow of Microsoft Teams: an Adaptive Card. A TextRun has no Markdown, and so no links.
 func teamsMessage(n notice) map[string]any {
-	var body []any
+	var body, actions []any
 	for _, c := range n.Changes {
+		text := failure.Cut(c.Text, maxSlack/len(n.Changes))
+		if c.Next != "" {
+			text += "; next: " + c.Next
+		}
 		body = append(body, map[string]any{"type": "RichTextBlock", "inlines": []any{
 			map[string]any{"type": "TextRun", "text": n.title(c) + ": ", "weight": "Bolder", "color": c.sign().color},
-			map[string]any{"type": "TextRun", "text": failure.Cut(c.Text, maxSlack/len(n.Changes))},
+			map[string]any{"type": "TextRun", "text": text},
 		}})
 	}
+	if len(n.Changes) > 0 {
+		for _, l := range n.links(n.Changes[len(n.Changes)-1]) {
+			actions = append(actions, map[string]any{"type": "Action.OpenUrl", "title": l.text, "url": l.url})
+		}
+	}
 	card := map[string]any{"$schema": "http://adaptivecards.io/schemas/adaptive-card.json", "type": "AdaptiveCard", "version": "1.2", "body": body}
+	if len(actions) > 0 {
+		card["actions"] = actions
+	}
 	return map[string]any{"type": "message", "attachments": []any{map[string]any{"contentType": "application/vnd.microsoft.card.adaptive", "content": card}}}
 }
 

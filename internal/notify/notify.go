@@ -1,4 +1,5 @@
-// Package notify sends notifications about GatewaySyncs to Slack, PagerDuty and other receivers (spec.alerting).
+// Package notify sends notifications about GatewaySyncs to Slack, PagerDuty and other receivers, and sets the status of commits at the forge
+// (spec.alerting).
 //
 // It is level-triggered: it compares each status with a record of what it has sent, and sends the difference. If a state ends before
 // the notifier reaches the receiver, it sends nothing about the state. News wait in a short queue, because the status of the moment
@@ -30,8 +31,10 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/giturl"
 	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/secret"
+	"stoker.io/stoker/internal/status"
 )
 
 const (
@@ -59,6 +62,10 @@ type Config struct {
 	// Changed receives a value when they may have changed.
 	Changed <-chan struct{}
 	Client  httpclient.Client
+	// Cluster is the name of the cluster in messages; may be empty.
+	Cluster string
+	// Page is the address of a page about a GatewaySync, with {namespace} and {name} in it; "" if there is none.
+	Page string
 	// Settle is how long a state must last before it is sent as firing, and be over before it is sent as resolved.
 	Settle time.Duration
 	// Load and Save read and write the record of what was sent.
@@ -244,7 +251,11 @@ func (n *Notifier) deliver(ctx context.Context, gs *v1alpha1.GatewaySync, webhoo
 		if !c.ca.Empty() {
 			client.CA = []byte(c.ca.Reveal())
 		}
-		accepted, err = send(ctx, client, webhook.Type, c, notice{Namespace: gs.Namespace, GatewaySync: gs.Name, Changes: changes, uid: string(gs.UID)}, now)
+		if webhook.Type == v1alpha1.AlertCommitStatus {
+			accepted, err = n.setStatus(ctx, client, gs, c.integrationKey, changes)
+		} else {
+			accepted, err = send(ctx, client, webhook.Type, c, n.notice(gs, changes), now)
+		}
 	}
 	log := n.Log.With("namespace", gs.Namespace, "gatewaysync", gs.Name, "type", string(webhook.Type))
 	for _, c := range accepted {
@@ -256,6 +267,20 @@ func (n *Notifier) deliver(ctx context.Context, gs *v1alpha1.GatewaySync, webhoo
 		log.Warn("notification failed; trying again", "error", err)
 	}
 	return accepted, err
+}
+
+// notice returns the message about changes.
+func (n *Notifier) notice(gs *v1alpha1.GatewaySync, changes []change) notice {
+	web := giturl.WebOf(gs.Spec.Git.Repo, providerOf(gs))
+	changes = slices.Clone(changes)
+	for i := range changes {
+		c := &changes[i]
+		c.Link = web.Commit(c.Commit)
+		if c.State == Firing {
+			c.Next = status.NextOf(gs.Name+" --namespace "+gs.Namespace, v1alpha1.Reason(c.reason))
+		}
+	}
+	return notice{Cluster: n.Cluster, Namespace: gs.Namespace, GatewaySync: gs.Name, Page: n.page(gs), Changes: changes, uid: string(gs.UID)}
 }
 
 // credentials reads the Secrets of a receiver. It is called for each message, so that a new value takes effect at once.

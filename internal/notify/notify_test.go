@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -52,6 +53,7 @@ func newReceiver(t *testing.T) *receiver {
 
 func (r *receiver) serve(w http.ResponseWriter, req *http.Request) {
 	body, err := io.ReadAll(io.LimitReader(req.Body, 1<<20))
+	req.Body = io.NopCloser(bytes.NewReader(body))
 	r.mu.Lock()
 	fault := r.fault
 	r.mu.Unlock()
@@ -209,7 +211,7 @@ func TestSlackMessages(t *testing.T) {
 	assert.Empty(t, p.passes(50*time.Second), "a problem must settle before it is sent")
 	got := p.passes(time.Hour)
 	require.Len(t, got, 1, "the start must be sent once")
-	assert.JSONEq(t, `{"text": ":red_circle: `+"`plant/line` *NotReady firing*: `TemplateFailed: area-4: &lt;!channel&gt; no such field 'https://evil.example'`"+`"}`, got[0])
+	assert.JSONEq(t, `{"text": ":red_circle: `+"`plant/line` *NotReady firing*: `TemplateFailed: area-4: &lt;!channel&gt; no such field 'https://evil.example'` next: `the gateways keep what they run; fix the template in git`"+`"}`, got[0])
 	p.restart()
 	assert.Empty(t, p.passes(time.Hour), "a restart must not repeat messages")
 	p.ready()

@@ -15,6 +15,8 @@ var notifierCases = []valueCase{
 	}},
 	{"notifier.replicas", 2, onNotifier, []want{{notifier, "spec/replicas", int64(2), gone}}},
 	{"notifier.settle", "5m", onNotifier, []want{{notifier, pod + "/containers/0/args", has{element: "--settle=5m"}, nil}}},
+	{"notifier.cluster", "north", onNotifier, []want{{notifier, pod + "/containers/0/args", has{element: "--cluster=north"}, nil}}},
+	{"notifier.pageURL", "https://grafana.example.com/d/x?var-name={name}", onNotifier, []want{{notifier, pod + "/containers/0/args", has{element: "--page-url=https://grafana.example.com/d/x?var-name={name}"}, nil}}},
 	{"notifier.proxy.url", "http://proxy.example.com:3128", onNotifier, []want{
 		{notifier, pod + "/containers/0/env", []any{values{"name": "HTTPS_PROXY", "value": "http://proxy.example.com:3128"}}, gone}}},
 	{"notifier.proxy.noProxy", "example.com,10.0.0.0/8", with(onNotifier, set("notifier.proxy.url", "http://proxy:3128")), []want{

@@ -135,6 +135,7 @@ func TestInvalidValue(t *testing.T) {
 		{"webhookReceiver.podLabels", values{"app.kubernetes.io/component": "mine"}},
 		{"notifier.replicas", 0},
 		{"notifier.settle", "soon"},
+		{"notifier.pageURL", "javascript:alert(1)"},
 		{"notifier.proxy.url", "http://user:password@proxy.example.com:3128"},
 		{"notifier.proxy.url", "socks5://proxy.example.com"},
 		{"notifier.proxy.noProxy", "a b"},

@@ -31,17 +31,24 @@ func validateAlerting(path *field.Path, a *v1alpha1.AlertingSpec) field.ErrorLis
 
 func validateAlertWebhook(path *field.Path, w *v1alpha1.AlertWebhook) field.ErrorList {
 	if w.Type == "" {
-		return field.ErrorList{field.Required(path.Child("type"), "use slack, pagerduty, teams or webhook")}
+		return field.ErrorList{field.Required(path.Child("type"), "use slack, pagerduty, teams, webhook or commit-status")}
 	}
 	errs := fielderr.OneOf(path.Child("type"), w.Type, v1alpha1.AlertTypes...)
-	if w.Type != v1alpha1.AlertPagerDuty && w.URLSecretRef == nil {
+	keyed := w.Type == v1alpha1.AlertPagerDuty || w.Type == v1alpha1.AlertCommitStatus
+	switch {
+	case !keyed && w.URLSecretRef == nil:
 		errs = append(errs, field.Required(path.Child("urlSecretRef"), "name the Secret with the URL"))
+	case w.Type == v1alpha1.AlertCommitStatus && w.URLSecretRef != nil:
+		errs = append(errs, field.Forbidden(path.Child("urlSecretRef"), "the forge is that of git.repo"))
 	}
 	switch {
-	case w.Type == v1alpha1.AlertPagerDuty && w.IntegrationKeySecretRef == nil:
-		errs = append(errs, field.Required(path.Child("integrationKeySecretRef"), "name the Secret with the integration key"))
-	case w.Type != v1alpha1.AlertPagerDuty && w.IntegrationKeySecretRef != nil:
-		errs = append(errs, field.Forbidden(path.Child("integrationKeySecretRef"), "only pagerduty uses it"))
+	case keyed && w.IntegrationKeySecretRef == nil:
+		errs = append(errs, field.Required(path.Child("integrationKeySecretRef"), "name the Secret with the integration key or the token"))
+	case !keyed && w.IntegrationKeySecretRef != nil:
+		errs = append(errs, field.Forbidden(path.Child("integrationKeySecretRef"), "only pagerduty and commit-status use it"))
+	}
+	if w.Type == v1alpha1.AlertCommitStatus && len(w.Topics) > 0 {
+		errs = append(errs, field.Forbidden(path.Child("topics"), "each commit has one status"))
 	}
 	if w.Type != v1alpha1.AlertWebhookCE && w.SigningSecretRef != nil {
 		errs = append(errs, field.Forbidden(path.Child("signingSecretRef"), "only messages of the type webhook are signed"))

@@ -1,0 +1,147 @@
+package notify
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"stoker.io/stoker/agent/forge"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/syntax"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/giturl"
+	"stoker.io/stoker/internal/httpclient"
+	"stoker.io/stoker/internal/request"
+	"stoker.io/stoker/internal/secret"
+)
+
+// commitStatus is the topic of a webhook that sets the status of commits. A spec cannot name it.
+const commitStatus v1alpha1.AlertTopic = "CommitStatus"
+
+// dueStatus returns the status of the desired commit if it was not sent yet. A commit that all gateways ran once waits for nothing more: a
+// pod that restarts changes nothing about it. A state of the same commit, except success, must last for settle.
+func (ch *channel) dueStatus(in input, settle time.Duration) []change {
+	c, ok := statusOf(in)
+	last, lastState, _ := strings.Cut(ch.sent[commitStatus], " ")
+	id, state, _ := strings.Cut(c.sent, " ")
+	if !ok || id == last && (state == lastState || lastState == string(forge.Success) && c.State == State(forge.Pending)) {
+		delete(ch.changedAt, commitStatus)
+		return nil
+	}
+	since, differed := ch.changedAt[commitStatus]
+	if !differed {
+		since = in.now
+		ch.changedAt[commitStatus] = since
+	}
+	if id == last && c.State != State(forge.Success) && in.now.Sub(since) < settle {
+		return nil
+	}
+	return []change{c}
+}
+
+// statusOf returns the status of the desired commit, or false if it is not known.
+func statusOf(in input) (change, bool) {
+	v := in.verdict
+	if !syntax.IsCommit(v.Commit) || v.Reason == v1alpha1.ReasonAgentsAway {
+		return change{}, false
+	}
+	sum := sha256.Sum256([]byte(in.Spec.Git.Repo + " " + v.Commit))
+	state, text, reason := forge.Pending, v.Message, ""
+	switch v.Phase {
+	case request.Succeeded:
+		state = forge.Success
+	case request.Failed:
+		state, text, reason = forge.Failure, string(v.Reason)+": "+v.Message, " "+situation{reason: v.Reason}.key()
+	}
+	return change{Topic: commitStatus, State: State(state), Ref: v.Ref, Commit: strings.ToLower(v.Commit), Text: failure.Cut(annotation.Line(text), forge.MaxDescription),
+		sent: hex.EncodeToString(sum[:8]) + " " + string(state) + reason}, true
+}
+
+// setStatus sets the status of a commit at the forge of the repository.
+func (n *Notifier) setStatus(ctx context.Context, client httpclient.Client, gs *v1alpha1.GatewaySync, token secret.String, changes []change) ([]change, error) {
+	f, err := forgeOf(gs, client, token)
+	if err != nil {
+		return nil, err
+	}
+	for i, c := range changes {
+		err := f.SetStatus(ctx, c.Commit, forge.CommitStatus{State: forge.CommitState(c.State), Context: statusContext(gs), Description: c.Text, URL: n.statusPage(gs)})
+		if after, ok := forge.RetryAfter(err); ok {
+			err = &statusError{err.Error(), min(after, maxRetryAfter)}
+		}
+		if err != nil {
+			return changes[:i], err
+		}
+	}
+	return changes, nil
+}
+
+// forgeOf returns the forge of the repository of a GatewaySync. Users of a namespace choose the address, so the client checks what it dials.
+func forgeOf(gs *v1alpha1.GatewaySync, client httpclient.Client, token secret.String) (forge.Forge, error) {
+	at, provider, base := gs.Spec.Git.Repo, cmp.Or(providerOf(gs), giturl.ProviderOf(gs.Spec.Git.Repo)), ""
+	if b := gs.Spec.Bidirectional; b != nil {
+		base = b.APIBaseURL
+	}
+	switch scheme, _, _ := strings.Cut(at, "://"); {
+	case strings.EqualFold(scheme, "http"):
+		return nil, errors.New("spec.git.repo is http://, and the token would be sent in the clear: use https:// or ssh")
+	case provider == "", provider == forge.NoForge:
+		return nil, errors.New("the forge cannot be recognized from the host of spec.git.repo: set spec.bidirectional.provider")
+	}
+	return forge.New(provider, forge.Config{Repository: at, APIBaseURL: base, Transport: client,
+		Token: func(context.Context) (secret.String, error) { return token, nil }})
+}
+
+// providerOf returns the provider that the spec names, or "".
+func providerOf(gs *v1alpha1.GatewaySync) string {
+	if b := gs.Spec.Bidirectional; b != nil {
+		return b.Provider
+	}
+	return ""
+}
+
+// statusContext returns the name of the status of a GatewaySync.
+func statusContext(gs *v1alpha1.GatewaySync) string {
+	name := fmt.Sprintf("stoker/%s/%s", gs.Namespace, gs.Name)
+	if len(name) > forge.MaxContext {
+		sum := sha256.Sum256([]byte(name))
+		name = name[:forge.MaxContext-17] + "-" + hex.EncodeToString(sum[:8])
+	}
+	return name
+}
+
+// page returns the address of the page about a GatewaySync, or "". Both names are DNS names.
+func (n *Notifier) page(gs *v1alpha1.GatewaySync) string {
+	return strings.NewReplacer("{namespace}", gs.Namespace, "{name}", gs.Name).Replace(n.Page)
+}
+
+// statusPage returns the page for a status, or "" if its address is longer than a forge accepts: a name may have 253 characters.
+func (n *Notifier) statusPage(gs *v1alpha1.GatewaySync) string {
+	if page := n.page(gs); len(page) <= forge.MaxURL {
+		return page
+	}
+	return ""
+}
+
+// PageProblem returns why an address cannot be that of a page, or "".
+func PageProblem(page string) string {
+	u, err := url.Parse(page)
+	switch {
+	case page == "":
+		return ""
+	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil:
+		return "it is not an https:// address"
+	case len(page) > maxPage || strings.ContainsFunc(page, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("<>|\"`\\", r) }):
+		return fmt.Sprintf("it must have at most %d characters, and none that an address has to escape", maxPage)
+	}
+	return ""
+}
+
+// maxPage bounds the address of the page.
+const maxPage = 200
