@@ -184,11 +184,11 @@ func (l *Loop) measureIteration(started time.Time) {
 	s := l.State()
 	l.Metrics.Iterated(l.Name, string(s.Reason.Class()), l.Now().Sub(started))
 	l.Metrics.Profile(s.Profile)
-	var held v1alpha1.Reason
-	if s.Phase == sync.Held {
-		held = s.Reason
+	var behind v1alpha1.Reason
+	if !s.Phase.Synced() {
+		behind = s.Reason
 	}
-	l.Metrics.Held(held)
+	l.Metrics.Behind(behind)
 }
 
 const minPause = 10 * time.Millisecond

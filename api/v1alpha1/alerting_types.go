@@ -73,13 +73,13 @@ func (w *AlertWebhook) Wanted() []AlertTopic {
 
 // AlertTopic is a state or an event that a notification can be about. docs/how-to/notifications.md lists what each means.
 //
-// +kubebuilder:validation:Enum=NotReady;AgentsAway;SyncFailed;SyncHeld;ScanFailed;RefResolutionFailed;ConflictDetected;DesignerSessionActive;MassDeletion;ApprovalNeeded;CanaryStageFailed;AutoRollbackPerformed;GatewayFilesModified;ChangesRefused;Ready;RefUpdated;SyncCompleted;RollbackCompleted
+// +kubebuilder:validation:Enum=NotReady;AgentsAway;SyncFailed;SyncHeld;ScanFailed;RefResolutionFailed;ConflictDetected;DesignerSessionActive;MassDeletion;ApprovalNeeded;CanaryStageFailed;AutoRollbackPerformed;GatewayFilesModified;ChangesRefused;PausedForLong;Ready;RefUpdated;SyncCompleted;RollbackCompleted
 type AlertTopic string
 
 // Topics in alertStates begin and end. Topics in alertNews happen once.
 var (
 	alertStates = []AlertTopic{"NotReady", "AgentsAway", "SyncFailed", "SyncHeld", "ScanFailed", "RefResolutionFailed", "ConflictDetected",
-		"DesignerSessionActive", "MassDeletion", "ApprovalNeeded", "CanaryStageFailed", "AutoRollbackPerformed", "GatewayFilesModified", "ChangesRefused"}
+		"DesignerSessionActive", "MassDeletion", "ApprovalNeeded", "CanaryStageFailed", "AutoRollbackPerformed", "GatewayFilesModified", "ChangesRefused", "PausedForLong"}
 	alertNews = []AlertTopic{"Ready", "RefUpdated", "SyncCompleted", "RollbackCompleted"}
 )
 

@@ -22,7 +22,7 @@ type Agent struct {
 	lostAndFnd prometheus.Gauge
 	lostLimit  prometheus.Gauge
 	info       *prometheus.GaugeVec
-	held       *held
+	behind     *behind
 	rollbacks  *prometheus.CounterVec
 	proposals  *prometheus.CounterVec
 	uploads    *prometheus.CounterVec
@@ -61,7 +61,7 @@ func NewAgent(reg prometheus.Registerer, version, namespace, gatewaySync, gatewa
 		lostLimit:  gauge("lost_and_found_limit_bytes", "Bytes above which lost+found loses its oldest folders."),
 		info: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stoker", Name: "gateway_info", Help: "Which gateway the agent serves; always 1."},
 			[]string{"namespace", "gatewaysync", "gateway", "profile"}),
-		held:      newHeld(),
+		behind:    newBehind(),
 		rollbacks: counter("rollback_triggered_total", "Rollbacks: by a request for the whole fleet, which its lead counts, by a rollout for the gateways that it reached, by a snapshot of the gateway on request, or auto by the gateway itself.", "by"),
 		proposals: counter("bidirectional_prs_created_total", "Pull requests with changes of the gateway, by kind of forge and result.", "provider", "result"),
 		uploads:   counter("snapshot_uploads_total", "Attempts to copy a snapshot to object storage.", "result"),
@@ -71,7 +71,7 @@ func NewAgent(reg prometheus.Registerer, version, namespace, gatewaySync, gatewa
 		syncLabels: prometheus.Labels{"namespace": namespace, "gatewaysync": gatewaySync, "gateway": gateway},
 	}
 	reg.MustRegister(a.reconciles, a.reconcile, a.resolve, a.clone, a.sync, a.files, a.scan, a.lastSync, a.drift, a.lostAndFnd, a.lostLimit,
-		a.info, a.held, a.rollbacks, a.proposals, a.proposed, a.uploads, a.unstored, built(version))
+		a.info, a.behind, a.rollbacks, a.proposals, a.proposed, a.uploads, a.unstored, built(version))
 	for _, by := range []string{"request", "rollout", "snapshot", "auto"} { // increase() counts a first rollback only if there was a zero before
 		a.rollbacks.WithLabelValues(by)
 	}
@@ -120,8 +120,8 @@ func (a *Agent) LostAndFound(n, limit int64) {
 	a.lostLimit.Set(float64(limit))
 }
 
-// Held sets why the gateway is held: a reason, or "" if it is not.
-func (a *Agent) Held(reason v1alpha1.Reason) { a.held.set(reason) }
+// Behind sets why the gateway does not run the desired commit: a reason, or "" if it does.
+func (a *Agent) Behind(reason v1alpha1.Reason) { a.behind.set(reason) }
 
 // Profile sets the profile in force; "" if it is not known.
 func (a *Agent) Profile(name string) {

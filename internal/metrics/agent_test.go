@@ -34,7 +34,7 @@ func TestAgentCardinality(t *testing.T) {
 		a.Changed("added", 3)
 		a.Drift(2)
 		a.LostAndFound(1<<20, 1<<28)
-		a.Held(v1alpha1.ReasonMassDeletion)
+		a.Behind(v1alpha1.ReasonMassDeletion)
 		a.Profile("area")
 		a.ProposalFiles(string(v1alpha1.ProposalOpen), 3)
 	}
@@ -72,29 +72,31 @@ func series(t *testing.T, reg *prometheus.Registry) []string {
 	return out
 }
 
-func TestHeldSeconds(t *testing.T) {
+func TestBehindSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewPedanticRegistry()
 		a := metrics.NewAgent(reg, "v1", "plant", "line", "gw-1")
 		is := func() string {
-			n, err := testutil.GatherAndCount(reg, "stoker_held_seconds")
+			n, err := testutil.GatherAndCount(reg, "stoker_behind_seconds")
 			require.NoError(t, err)
 			if n == 0 {
 				return ""
 			}
-			text, err := testutil.CollectAndFormat(reg, expfmt.TypeTextPlain, "stoker_held_seconds")
+			text, err := testutil.CollectAndFormat(reg, expfmt.TypeTextPlain, "stoker_behind_seconds")
 			require.NoError(t, err)
 			lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 			return lines[len(lines)-1]
 		}
 		assert.Empty(t, is())
-		a.Held(v1alpha1.ReasonDesignerSessionActive)
+		a.Behind(v1alpha1.ReasonDesignerSessionActive)
 		time.Sleep(time.Minute)
-		a.Held(v1alpha1.ReasonDesignerSessionActive)
-		assert.Equal(t, `stoker_held_seconds{reason="DesignerSessionActive"} 60`, is())
-		a.Held(v1alpha1.ReasonMassDeletion)
-		assert.Equal(t, `stoker_held_seconds{reason="MassDeletion"} 0`, is())
-		a.Held("")
+		a.Behind(v1alpha1.ReasonDesignerSessionActive)
+		assert.Equal(t, `stoker_behind_seconds{reason="DesignerSessionActive"} 60`, is())
+		a.Behind(v1alpha1.ReasonMassDeletion)
+		assert.Equal(t, `stoker_behind_seconds{reason="MassDeletion"} 60`, is(), "another reason must not begin the time again")
+		a.Behind("")
 		assert.Empty(t, is())
+		a.Behind(v1alpha1.ReasonScanFailed)
+		assert.Equal(t, `stoker_behind_seconds{reason="ScanFailed"} 0`, is())
 	})
 }

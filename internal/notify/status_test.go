@@ -230,3 +230,14 @@ func TestMessagesHelp(t *testing.T) {
 		})
 	}
 }
+
+func TestPausedForLong(t *testing.T) {
+	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack"), Topics: []v1alpha1.AlertTopic{"PausedForLong"}})
+	p.set(v1alpha1.OutcomePaused, metav1.ConditionTrue, v1alpha1.ReasonPaused, "3 of 3 gateways run aaaaaaa; paused")
+	assert.Empty(t, p.passes(23*time.Hour), "a pause of a shift is not news")
+	got := p.passes(3 * time.Hour)
+	require.Len(t, got, 1)
+	assert.Contains(t, got[0], "*PausedForLong firing*: `paused since 2026-11-25T12:00:00Z: 3 of 3 gateways run aaaaaaa; paused` next: ")
+	p.ready()
+	assert.Len(t, p.passes(time.Hour), 1)
+}

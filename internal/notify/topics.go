@@ -107,6 +107,9 @@ type topic struct {
 	event func(input) happening
 }
 
+// longPause is how long a pause may last before PausedForLong. The alert StokerPaused has the same time.
+const longPause = 24 * time.Hour
+
 // topics is the table, in the order of v1alpha1.AlertTopics.
 var topics = []topic{
 	{name: "NotReady", state: notReady},
@@ -137,6 +140,13 @@ var topics = []topic{
 	{name: "AutoRollbackPerformed", state: gatewaysThat(func(g *v1alpha1.DiscoveredGateway) bool { return g.Reason == v1alpha1.ReasonRolledBack })},
 	{name: "GatewayFilesModified", state: gatewaysThat(func(g *v1alpha1.DiscoveredGateway) bool { return g.Drift > 0 })},
 	reasonTopic(v1alpha1.ReasonChangesRefused),
+	{name: "PausedForLong", state: func(in input) situation {
+		since := in.ready.LastTransitionTime.Time
+		if in.verdict.Phase != request.Paused || in.ready.Reason != string(v1alpha1.ReasonPaused) || in.now.Sub(since) < longPause {
+			return situation{}
+		}
+		return situation{text: "paused since " + since.UTC().Format(time.RFC3339) + ": " + in.verdict.Message, reason: v1alpha1.ReasonPaused, severity: Info, since: since}
+	}},
 	{name: "Ready", event: func(in input) happening {
 		if in.ready.Status != metav1.ConditionTrue {
 			return happening{}

@@ -25,7 +25,7 @@ func TestRealFleet(t *testing.T) {
 
 func testAlerts(t *testing.T, now time.Time, all []incident) {
 	tested := map[string]bool{"StokerCertificateExpires": true}
-	for _, name := range []string{"StokerPaused", "StokerAgentSilent", "StokerNotificationsFailing", "StokerNotifierDown"} { // see TestOneAlertPerCause, TestSilentTargets
+	for _, name := range []string{"StokerPaused", "StokerGitAway", "StokerAgentSilent", "StokerNotificationsFailing", "StokerNotifierDown"} { // see TestOneAlertPerCause, TestSilentTargets
 		tested[name] = true
 	}
 	for _, i := range all {
@@ -83,7 +83,7 @@ func TestAlertsAreDocumented(t *testing.T) {
 	page := string(readFile(t, docs+"how-to/monitoring.md"))
 	const base = "https://github.com/stoker-io/stoker/blob/main/docs/how-to/monitoring.md#"
 	alerts := newTimeline(t, time.Now()).alerts()
-	require.Len(t, alerts, 22)
+	require.Len(t, alerts, 23)
 	for _, r := range alerts {
 		t.Run(r.Name(), func(t *testing.T) {
 			assert.Equal(t, base+strings.ToLower(r.Name()), r.Annotations().Get("runbook_url"))
@@ -112,6 +112,15 @@ stoker_gateways{namespace="plant",gatewaysync="line",state="%s"} 2
 `, ready, 1-refResolved, stalled, reason, state)
 }
 
+// others has the series of more fleets, whose refs are resolved or not.
+func others(n, refResolved int) string {
+	var all strings.Builder
+	for i := range n {
+		all.WriteString(strings.ReplaceAll(fleetSeries(refResolved, refResolved, 0, "Synced", "Synced"), `"line"`, fmt.Sprintf(`"other-%d"`, i)))
+	}
+	return all.String()
+}
+
 const gatewaySeries = `
 stoker_gateway_info{namespace="plant",gatewaysync="line",gateway="area-1"} 1
 stoker_drift_files 3
@@ -120,6 +129,8 @@ stoker_drift_files 3
 var causes = []cause{
 	{"healthy", fleetSeries(1, 1, 0, "Synced", "Synced"), "", 2 * time.Hour},
 	{"missing ref", fleetSeries(0, 0, 1, "RefNotFound", "Synced"), "StokerGitFailing", 2 * time.Hour},
+	{"one ref of three is missing", fleetSeries(0, 0, 1, "RefNotFound", "Synced") + others(2, 1), "StokerGitFailing", 2 * time.Hour},
+	{"git is away for three of three", fleetSeries(0, 0, 0, "GitUnreachable", "Synced") + others(2, 0), "StokerGitAway", 2 * time.Hour},
 	{"broken commit", fleetSeries(0, 1, 1, "ConfigSyntaxError", "Error"), "StokerStalled", 2 * time.Hour},
 	{"late gateway", fleetSeries(0, 1, 1, "ProgressDeadlineExceeded", "Error"), "StokerGatewaysBehind", 2 * time.Hour},
 	{"no gateway is behind", fleetSeries(0, 1, 0, "Progressing", "Synced"), "StokerNotReady", 2 * time.Hour},

@@ -214,11 +214,11 @@ func (f *fleet) incidents() []incident {
 	require.NoError(t, err)
 	f.Push("waits")
 	f.shows("stoker_gateways", `state="Held"`, "} 1")
-	f.shows("stoker_held_seconds", "DesignerSessionActive")
+	f.shows("stoker_behind_seconds", "DesignerSessionActive")
 	broken = f.shows("stoker_gateways", `state="Synced"`, "} 1") // the other one
 	require.NoError(t, one.Simulator.Designers.Close(id))
 	// A fleet of a test cannot wait for four hours.
-	broken = broken.with(t, "stoker_held_seconds", func(s *sample) { s.value += 5 * 3600 })
+	broken = broken.with(t, "stoker_behind_seconds", func(s *sample) { s.value += 5 * 3600 })
 	add(incident{name: "a Designer stays open", alerts: []string{"StokerHeldTooLong"}, broken: broken, fixed: f.fix("closed")})
 
 	require.NoError(t, os.WriteFile(one.Path("projects/line/project.json"), []byte(`{"title": "edited", "enabled": true}`), 0o600))
