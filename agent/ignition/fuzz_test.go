@@ -99,7 +99,7 @@ func everything(t *testing.T, c *Client) map[string]error {
 	_, _, holder := c.LockHolder(ctx, Projects)
 	_, scan := c.Scan(ctx, Projects)
 	_, platform := c.Platform(ctx)
-	_, module := c.ScanByModule(ctx)
+	_, module := c.ScanByModule(ctx, true)
 	return map[string]error{
 		"ping": ping, "info": info, "redundancy": redundancy, "projects": projects, "project": project, "names": names, "logs": logs,
 		"designers": designers, "pending": pending, "trial": trial, "lock": lock, "holder": holder, "scan": scan,

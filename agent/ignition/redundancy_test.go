@@ -76,7 +76,7 @@ func TestScanModule(t *testing.T) {
 			g := start(t, simulator.Options{Version: version, ScanModule: true})
 			_, err := g.Designers.Open("ann", "P")
 			require.NoError(t, err)
-			done, err := client(t, g).ScanByModule(t.Context())
+			done, err := client(t, g).ScanByModule(t.Context(), true)
 			require.NoError(t, err)
 			assert.True(t, done.DesignersNotified)
 			assert.Equal(t, 1, g.Designers.Notifications())
@@ -87,19 +87,19 @@ func TestScanModule(t *testing.T) {
 func TestGatewayWithoutScanModule(t *testing.T) {
 	for _, version := range []string{"8.1.44", "8.3.8"} {
 		t.Run(version, func(t *testing.T) {
-			_, err := client(t, start(t, simulator.Options{Version: version})).ScanByModule(t.Context())
+			_, err := client(t, start(t, simulator.Options{Version: version})).ScanByModule(t.Context(), true)
 			require.ErrorIs(t, err, ignition.ErrNoScanModule)
 		})
 	}
 	g := start(t, simulator.Options{ScanModule: true})
 	require.NoError(t, g.Faults.Add(simulator.Fault{Route: "GET /data/project-scan-endpoint/confirm-support", Status: 200, Body: `{"supported":false}`}))
-	_, err := client(t, g).ScanByModule(t.Context())
+	_, err := client(t, g).ScanByModule(t.Context(), true)
 	require.ErrorIs(t, err, ignition.ErrNoScanModule)
 }
 
 func TestScanModuleFailure(t *testing.T) {
 	g := start(t, simulator.Options{Version: "8.1.44", ScanModule: true})
 	require.NoError(t, g.Faults.Add(simulator.Fault{Route: "POST /data/project-scan-endpoint/scan", Status: 200, Body: `{"gatewayProjectScanSuccess":false}`}))
-	_, err := client(t, g).ScanByModule(t.Context())
+	_, err := client(t, g).ScanByModule(t.Context(), true)
 	requireReason(t, v1alpha1.ReasonScanFailed, err)
 }

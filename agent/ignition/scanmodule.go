@@ -27,9 +27,10 @@ type ModuleScan struct {
 }
 
 // ScanByModule makes the project-scan module scan the projects and notify the Designers: POST
-// /data/project-scan-endpoint/scan?updateDesigners=true&forceUpdate=true. The module's routes need no token in 8.1, but
-// the client sends one if it has one. ScanByModule returns ErrNoScanModule if the gateway does not have the module.
-func (c *Client) ScanByModule(ctx context.Context) (ModuleScan, error) {
+// /data/project-scan-endpoint/scan?updateDesigners=true. With force it adds forceUpdate=true, so that the Designers do not leave the
+// update to their users. The module's routes need no token in 8.1, but the client sends one if it has one. ScanByModule returns
+// ErrNoScanModule if the gateway does not have the module.
+func (c *Client) ScanByModule(ctx context.Context, force bool) (ModuleScan, error) {
 	support, err := get[struct {
 		Supported bool `json:"supported"`
 	}](ctx, c, moduleSupport, nil)
@@ -39,11 +40,15 @@ func (c *Client) ScanByModule(ctx context.Context) (ModuleScan, error) {
 	if err != nil {
 		return ModuleScan{}, err
 	}
+	query := url.Values{"updateDesigners": {"true"}}
+	if force {
+		query.Set("forceUpdate", "true")
+	}
 	done, err := doJSON[struct {
 		Scanned  bool `json:"gatewayProjectScanSuccess"`
 		Notified bool `json:"sentDesignerUpdateNotification"`
 	}](ctx, c, call{
-		method: http.MethodPost, path: moduleScan, query: url.Values{"updateDesigners": {"true"}, "forceUpdate": {"true"}},
+		method: http.MethodPost, path: moduleScan, query: query,
 		extraTimeout: c.cfg.ScanTimeout, // the module responds when the scan is over
 	})
 	switch {

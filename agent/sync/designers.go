@@ -44,6 +44,7 @@ func (g guard) checkDesigners(ctx context.Context, changes *plan.Changes) error 
 	case len(open) == 0:
 		return nil
 	case !strict:
+		g.in.r.designersOpen = true
 		g.in.note("written under an open Designer (%s): it shows the change after File > Update Project", firstNames(open))
 		return nil
 	}

@@ -1,6 +1,7 @@
 package sync_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -58,12 +59,47 @@ func TestScanByModuleIsRetried(t *testing.T) {
 	assert.NotNil(t, b.gw.Data.Loaded(viewDir))
 }
 
-// On 8.3, the agent uses the gateway's own scan, which it can verify, and not the module.
+// On 8.3, the agent uses the gateway's own scan, which it can verify, and the module only to notify open Designers.
 func TestScanModuleOn83(t *testing.T) {
-	b := newBench(t, simulator.Options{ScanModule: true})
-	b.push(firstCommit()...)
-	b.synced()
-	assert.Zero(t, b.gw.Requests.Count("GET /data/project-scan-endpoint/confirm-support"))
+	const post = "POST /data/project-scan-endpoint/scan"
+	for name, c := range map[string]struct {
+		module, open bool
+		fault        *simulator.Fault
+		posts, told  int
+		note         string
+	}{
+		"no Designer":       {module: true},
+		"open Designer":     {module: true, open: true, posts: 1, told: 1, note: "the project-scan module notified the open Designers"},
+		"no module":         {open: true},
+		"the module fails":  {module: true, open: true, posts: 1, fault: &simulator.Fault{Route: post, Status: 500}, note: "the project-scan module did not notify the open Designers: "},
+		"the scan fails":    {module: true, open: true, posts: 1, fault: &simulator.Fault{Route: post, Status: 200, Body: `{"gatewayProjectScanSuccess":false}`}, note: "the project-scan module did not notify"},
+		"the module is odd": {module: true, open: true, posts: 1, fault: &simulator.Fault{Route: post, Status: 200, Body: `<html>`}, note: "the project-scan module did not notify"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, simulator.Options{ScanModule: c.module})
+			b.push(firstCommit()...)
+			b.synced()
+			if c.open {
+				b.designer("maria", "line")
+			}
+			if c.fault != nil {
+				require.NoError(t, b.gw.Faults.Add(*c.fault))
+			}
+			b.gw.Requests.Reset()
+			b.push(gitserver.Write(viewDir+"/view.json", `{"root": {"changed": true}}`))
+			r := b.synced()
+			assert.Equal(t, c.posts, b.gw.Requests.Count(post))
+			assert.Equal(t, c.told, b.gw.Designers.Notifications())
+			if c.note == "" {
+				assert.NotContains(t, strings.Join(r.Notes, "\n"), "project-scan")
+			} else {
+				assert.Contains(t, strings.Join(r.Notes, "\n"), c.note)
+			}
+			b.gw.Requests.Reset()
+			b.synced()
+			assert.Zero(t, b.gw.Requests.Count(post), "an idle sync sends no notification")
+		})
+	}
 }
 
 func TestOldGatewayDesignerPolicy(t *testing.T) {

@@ -56,6 +56,7 @@ func (l *loader) load(ctx context.Context) error {
 	}
 	if err == nil {
 		l.noteProblems(ctx)
+		l.tellDesigners(ctx)
 	}
 	l.noteErrors(ctx, since) // last, because they are many and a report has room for a few
 	if err != nil {
@@ -252,7 +253,7 @@ func (l *loader) loadLegacy(ctx context.Context) error {
 
 func (l *loader) scanByModule(ctx context.Context) error {
 	started := l.in.Now()
-	result, err := l.in.gateway.ScanByModule(ctx)
+	result, err := l.in.gateway.ScanByModule(ctx, true)
 	if errors.Is(err, ignition.ErrNoScanModule) {
 		l.in.r.Message = join(l.in.r.Message, fmt.Sprintf(
 			"files only: Ignition %s has no scan API, and the project-scan module is not installed; the gateway reads its projects by itself every few minutes", l.in.gateway.platform.Version))
@@ -268,6 +269,22 @@ func (l *loader) scanByModule(ctx context.Context) error {
 	l.in.r.Message = join(l.in.r.Message, fmt.Sprintf(
 		"the project-scan module scanned%s; Ignition %s cannot show what it loaded, so nothing is verified", notified, l.in.gateway.platform.Version))
 	return nil
+}
+
+// tellDesigners lets the project-scan module tell open Designers that the files below them have changed, which the gateway's own scan does
+// not. Without the module, or if it fails, the users update their projects themselves: the sync is verified already.
+func (l *loader) tellDesigners(ctx context.Context) {
+	if !l.in.r.designersOpen {
+		return
+	}
+	// Without force, because a user may have work that is not saved.
+	switch result, err := l.in.gateway.ScanByModule(ctx, false); {
+	case errors.Is(err, ignition.ErrNoScanModule):
+	case err != nil:
+		l.in.note("the project-scan module did not notify the open Designers: %v", err)
+	case result.DesignersNotified:
+		l.in.note("the project-scan module notified the open Designers")
+	}
 }
 
 // loadWithoutAPIToken ends a sync without an API token. Only a gateway before 8.3 scans without one.

@@ -100,6 +100,8 @@ type Report struct {
 	Changes *plan.Changes `json:"-"`
 	// failHeld makes a held outcome an error (designerSessionPolicy fail).
 	failHeld bool
+	// designersOpen says that Designers were open on what the sync wrote.
+	designersOpen bool
 	// Paired reports whether the gateway is one of a redundant pair, which may gain or lose config access at any time.
 	Paired bool `json:"-"`
 	// RetryAt is when to try again; zero if the sync does not know.

@@ -43,7 +43,7 @@ type Gateway interface {
 	PendingRestarts(ctx context.Context) ([]string, error)
 	TrialExpired(ctx context.Context) (bool, error)
 	Platform(ctx context.Context) (ignition.Platform, error)
-	ScanByModule(ctx context.Context) (ignition.ModuleScan, error)
+	ScanByModule(ctx context.Context, force bool) (ignition.ModuleScan, error)
 	Backup(ctx context.Context, w io.Writer) error
 }
 
