@@ -14,6 +14,7 @@ import (
 	"stoker.io/stoker/hooks/agents"
 	"stoker.io/stoker/hooks/display"
 	"stoker.io/stoker/hooks/output"
+	"stoker.io/stoker/internal/giturl"
 	"stoker.io/stoker/internal/kube"
 )
 
@@ -66,17 +67,22 @@ right to get pods and pods/proxy. Use -o json for all fields.`,
 			}
 			return display.ChangedFiles(d).Print(c.stdout, *format)
 		case *audit:
-			return c.listAudit(ctx, p, gateways, *format)
+			return c.listAudit(ctx, p, gs, gateways, *format)
 		case *gateway != "":
 			list, err := p.syncs(ctx, gs, gateways[0])
 			if err != nil {
 				return err
 			}
-			return c.printTable(display.Syncs(list), *format, "No sync has changed the gateway yet.")
+			return c.printTable(display.Syncs(list, webOf(gs)), *format, "No sync has changed the gateway yet.")
 		}
-		return c.printTable(display.Commits(gs.Status.History), *format, "No commit has run on all gateways yet.")
+		return c.printTable(display.Commits(gs.Status.History, webOf(gs)), *format, "No commit has run on all gateways yet.")
 	}
 	return command
+}
+
+// webOf returns the pages of the repository of a GatewaySync at its git host.
+func webOf(gs *v1alpha1.GatewaySync) giturl.Web {
+	return giturl.WebOf(gs.Spec.Git.Repo, gs.Spec.Provider())
 }
 
 // gatewaysOf returns the gateways of gs, or only the one with that name if the name is not "".
@@ -107,14 +113,14 @@ func collect[T any](gateways []v1alpha1.DiscoveredGateway, get func(v1alpha1.Dis
 }
 
 // listAudit prints the audit records of gateways, newest first.
-func (c *cli) listAudit(ctx context.Context, p target, gateways []v1alpha1.DiscoveredGateway, format string) error {
+func (c *cli) listAudit(ctx context.Context, p target, gs *v1alpha1.GatewaySync, gateways []v1alpha1.DiscoveredGateway, format string) error {
 	list, failed := collect(gateways, func(g v1alpha1.DiscoveredGateway) ([]sync.Audit, error) { return p.audit(ctx, g) })
 	slices.SortStableFunc(list, func(a, b sync.Audit) int { return b.Time.Compare(a.Time) })
 	empty := "No sync has changed a gateway yet."
 	if failed != nil {
 		empty = ""
 	}
-	return errors.Join(c.printTable(display.AuditRecords(list), format, empty), failed)
+	return errors.Join(c.printTable(display.AuditRecords(list, webOf(gs)), format, empty), failed)
 }
 
 func (p target) audit(ctx context.Context, g v1alpha1.DiscoveredGateway) ([]sync.Audit, error) {

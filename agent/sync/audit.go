@@ -45,8 +45,9 @@ type Audit struct {
 	Diff string `json:"diff,omitempty"`
 	// Snapshot is the id of the snapshot of what the sync displaced; "" if there is none.
 	Snapshot string `json:"snapshot,omitempty"`
-	// Projects is how many projects the sync made the gateway load.
-	Projects int `json:"projects,omitempty"`
+	// Projects is how many projects the sync made the gateway load, and ProjectNames has the first of them.
+	Projects     int      `json:"projects,omitempty"`
+	ProjectNames []string `json:"projectNames,omitempty"`
 	// Message explains a result other than Synced.
 	Message  string `json:"message,omitempty"`
 	Duration string `json:"duration"`
@@ -105,6 +106,9 @@ func (j auditor) record() {
 		Projects: len(r.Projects), Result: r.Phase, Reason: r.Reason, AutoRollback: r.AutoRollback,
 		Duration: r.Duration.Round(time.Millisecond).String(),
 	}
+	for _, name := range r.Projects[:min(len(r.Projects), maxProjectNames)] {
+		a.ProjectNames = append(a.ProjectNames, line(name, 64))
+	}
 	if r.Reason == v1alpha1.ReasonRestored || j.restored && r.AutoRollback == nil {
 		a.Restore = line(j.in.t.Restore, 512)
 	}
@@ -137,6 +141,9 @@ func (j auditor) record() {
 		j.in.note("the audit record on the data volume lacks this sync; the log has it: %v", err)
 	}
 }
+
+// maxProjectNames bounds the projects that a record names.
+const maxProjectNames = 8
 
 // maxHistory is the number of syncs in a report's history.
 const maxHistory = 10

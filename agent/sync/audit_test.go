@@ -80,7 +80,7 @@ func TestAudit(t *testing.T) {
 		assert.Equal(t, sync.Audit{
 			Schema: 1, Time: list[0].Time, Namespace: "plant", GatewaySync: "line", Gateway: "area-4", From: one, To: two, Target: two, Ref: "main",
 			Request: sync.Request{By: "kargo", For: "Stage prod by Ann  [2J", At: "2026-11-24T12:00:00Z"},
-			Files:   sync.AuditFiles{Added: 1, Modified: 2}, Projects: 1, Result: sync.Synced, Reason: v1alpha1.ReasonSynced,
+			Files:   sync.AuditFiles{Added: 1, Modified: 2}, Projects: 1, ProjectNames: []string{"line"}, Result: sync.Synced, Reason: v1alpha1.ReasonSynced,
 		}, got)
 	})
 	t.Run("a repeated failure is recorded once", func(t *testing.T) {

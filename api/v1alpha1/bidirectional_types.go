@@ -240,6 +240,14 @@ func Providers() []string {
 	return []string{"github", "gitlab", "gitea", "bitbucket", "azuredevops", "none"}
 }
 
+// Provider returns the kind of forge that the spec names, or "" if the host of the repository decides.
+func (s *GatewaySyncSpec) Provider() string {
+	if b := s.Bidirectional; b != nil && b.Provider != "none" {
+		return b.Provider
+	}
+	return ""
+}
+
 // Proposes reports whether changes on a gateway are proposed for any profile, or in service-path mode.
 func (gs *GatewaySync) Proposes() bool {
 	b, profiles := gs.Spec.Bidirectional, gs.Spec.Sync.Profiles

@@ -1,6 +1,7 @@
 package display
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,25 +13,39 @@ import (
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/agents"
 	"stoker.io/stoker/hooks/output"
+	"stoker.io/stoker/internal/giturl"
 )
 
-// Commits returns a table of the commits that ran on every gateway.
-func Commits(list []v1alpha1.CommitRecord) *output.Result {
-	r := &output.Result{Data: append([]v1alpha1.CommitRecord{}, list...), Head: []string{"SINCE", "REF", "COMMIT", "AGE"}}
+// Commits returns a table of the commits that ran on every gateway. JSON and YAML have their links at the git host.
+func Commits(list []v1alpha1.CommitRecord, web giturl.Web) *output.Result {
+	type linked struct {
+		v1alpha1.CommitRecord
+		Link string `json:"link,omitempty"`
+	}
+	data := []linked{}
+	r := &output.Result{Head: []string{"SINCE", "REF", "COMMIT", "AGE"}}
 	for _, h := range list {
+		data = append(data, linked{h, web.Commit(h.Commit)})
 		ref := h.Ref
 		if ref == h.Commit { // of a rollback
 			ref = syntax.ShortCommit(ref)
 		}
 		r.Add(h.Commit, h.At.Local().Format(time.RFC3339), ref, syntax.ShortCommit(h.Commit), output.Age(h.At.Time))
 	}
+	r.Data = data
 	return r
 }
 
-// AuditRecords returns a table of audit records.
-func AuditRecords(list []sync.Audit) *output.Result {
-	r := &output.Result{Data: list, Head: []string{"TIME", "GATEWAY", "FROM", "TO", "REF", "REQUESTED BY", "AUTHOR", "FILES", "RESULT"}}
+// AuditRecords returns a table of audit records. JSON and YAML have links to what each sync changed, at the git host.
+func AuditRecords(list []sync.Audit, web giturl.Web) *output.Result {
+	type linked struct {
+		sync.Audit
+		Compare string `json:"compare,omitempty"`
+	}
+	data := []linked{}
+	r := &output.Result{Head: []string{"TIME", "GATEWAY", "FROM", "TO", "REF", "REQUESTED BY", "AUTHOR", "FILES", "PROJECTS", "RESULT", "DIFF"}}
 	for _, a := range list {
+		data = append(data, linked{a, web.Compare(a.From.String(), a.To.String())})
 		by := a.By
 		if a.For != "" {
 			by += " (" + a.For + ")"
@@ -39,9 +54,20 @@ func AuditRecords(list []sync.Audit) *output.Result {
 			by = strings.TrimPrefix(by+"; approved "+a.ApprovedBy, "; ")
 		}
 		r.Add(a.To.String(), a.Time.Local().Format(time.RFC3339), a.Gateway, shortID(a.From), shortID(a.To), a.Ref, by, a.Author,
-			strconv.Itoa(a.Files.Added+a.Files.Modified+a.Files.Deleted), Result(a.Reason, a.Files.Added+a.Files.Modified+a.Files.Deleted > 0))
+			strconv.Itoa(a.Files.Added+a.Files.Modified+a.Files.Deleted), projects(a), Result(a.Reason, a.Files.Added+a.Files.Modified+a.Files.Deleted > 0), a.Diff)
 	}
+	r.Data = data
 	return r
+}
+
+// projects returns the names of two projects of a record, and how many more it has. A gateway can write anything to its record.
+func projects(a sync.Audit) string {
+	names := a.ProjectNames[:min(len(a.ProjectNames), 2)]
+	text := plan.Enumerate(names, len(names))
+	if more := a.Projects - len(names); more > 0 && len(names) > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // Result returns the result of a past sync. A sync that wrote the files of its commit before the gateway had started did what it had to do,
@@ -61,14 +87,21 @@ func shortID(id plan.ID) string {
 	return id.Short()
 }
 
-// Syncs returns a table of the syncs of a gateway, as its agent reports them.
-func Syncs(list []v1alpha1.SyncRecord) *output.Result {
-	r := &output.Result{Data: append([]v1alpha1.SyncRecord{}, list...),
+// Syncs returns a table of the syncs of a gateway, as its agent reports them. JSON and YAML have the links of their commits at the git host.
+func Syncs(list []v1alpha1.SyncRecord, web giturl.Web) *output.Result {
+	type linked struct {
+		v1alpha1.SyncRecord
+		Link string `json:"link,omitempty"`
+	}
+	data := []linked{}
+	r := &output.Result{
 		Head: []string{"TIME", "COMMIT", "REF", "FILES", "PROJECTS", "DURATION", "RESULT", "SNAPSHOT"}}
 	for _, s := range list {
+		data = append(data, linked{s, web.Commit(s.Commit)})
 		r.Add(s.Commit, s.Timestamp.Local().Format(time.RFC3339), syntax.ShortCommit(s.Commit), s.Ref, strconv.Itoa(int(s.FilesChanged)),
 			strconv.Itoa(int(s.ProjectsSynced)), s.Duration, Result(s.Result, s.FilesChanged > 0), s.SnapshotID)
 	}
+	r.Data = data
 	return r
 }
 

@@ -1,14 +1,19 @@
 package display
 
 import (
+	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/agents"
+	"stoker.io/stoker/hooks/output"
+	"stoker.io/stoker/internal/giturl"
 )
 
 func TestSnapshotColumns(t *testing.T) {
@@ -40,9 +45,56 @@ func TestAuditColumns(t *testing.T) {
 		"requested and approved": {sync.Request{By: "cli", For: "bob", ApprovedBy: "prod by ann"}, "cli (bob); approved prod by ann"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := AuditRecords([]sync.Audit{{Request: c.request}})
+			r := AuditRecords([]sync.Audit{{Request: c.request}}, giturl.Web{})
 			assert.Equal(t, "REQUESTED BY", r.Head[5])
 			assert.Equal(t, c.want, r.Rows[0][5])
 		})
 	}
+	for want, a := range map[string]sync.Audit{
+		"":                      {Projects: 3},
+		"line":                  {Projects: 1, ProjectNames: []string{"line"}},
+		"a, b and 5 more":       {Projects: 7, ProjectNames: []string{"a", "b", "c"}},
+		`a, "b\x1b[2J"`:         {Projects: 1, ProjectNames: []string{"a", "b\x1b[2J"}},
+		"the record is foreign": {Projects: -5, ProjectNames: []string{"the record is foreign"}},
+	} {
+		t.Run(want, func(t *testing.T) {
+			a.Diff = "area-4-diff-1.json"
+			r := AuditRecords([]sync.Audit{a}, giturl.Web{})
+			assert.Equal(t, []string{"PROJECTS", "RESULT", "DIFF"}, r.Head[8:])
+			assert.Equal(t, []string{want, "", "area-4-diff-1.json"}, r.Rows[0][8:])
+		})
+	}
+}
+
+// The JSON of each list links to the git host.
+func TestHistoryLinks(t *testing.T) {
+	web := giturl.WebOf("git@github.com:plants/line.git", "")
+	one, two := strings.Repeat("a", 40), strings.Repeat("b", 40)
+	from, err := plan.ParseID(one)
+	require.NoError(t, err)
+	to, err := plan.ParseID(two)
+	require.NoError(t, err)
+	for want, r := range map[string]*output.Result{
+		`"link":"https://github.com/plants/line/commit/` + one + `"`:                  Commits([]v1alpha1.CommitRecord{{Commit: one}}, web),
+		`"link":"https://github.com/plants/line/commit/` + two + `"`:                  Syncs([]v1alpha1.SyncRecord{{Commit: two}}, web),
+		`"compare":"https://github.com/plants/line/compare/` + one + `..` + two + `"`: AuditRecords([]sync.Audit{{From: from, To: to}}, web),
+		`"compare":"https://github.com/plants/line/compare/` + two + `..` + one + `"`: AuditRecords([]sync.Audit{{From: to, To: from}}, web),
+	} {
+		t.Run(want, func(t *testing.T) {
+			text, err := json.Marshal(r.Data)
+			require.NoError(t, err)
+			assert.Contains(t, string(text), want)
+		})
+	}
+	for name, r := range map[string]*output.Result{"repair": AuditRecords([]sync.Audit{{From: from, To: from}}, web), "first": AuditRecords([]sync.Audit{{To: to}}, web),
+		"unknown host": AuditRecords([]sync.Audit{{From: from, To: to}}, giturl.WebOf("/srv/git/line", ""))} {
+		t.Run(name, func(t *testing.T) {
+			text, err := json.Marshal(r.Data)
+			require.NoError(t, err)
+			assert.NotContains(t, string(text), "compare")
+		})
+	}
+	text, err := json.Marshal(Commits(nil, web).Data)
+	require.NoError(t, err)
+	assert.Equal(t, "[]", string(text))
 }

@@ -99,9 +99,12 @@ func azurePage(host string, parts []string) (string, []string) {
 	return "", nil
 }
 
+// isCommit reports whether a text is the id of a commit. Zeros stand for none.
+func isCommit(text string) bool { return syntax.IsCommit(text) && strings.Trim(text, "0") != "" }
+
 // Commit returns the link to a commit, or "".
 func (w Web) Commit(commit string) string {
-	if !syntax.IsCommit(commit) {
+	if !isCommit(commit) {
 		return ""
 	}
 	switch w.provider {
@@ -117,7 +120,7 @@ func (w Web) Commit(commit string) string {
 
 // Compare returns the link to what changed in the files from one commit to another, also if the second one is older, or "".
 func (w Web) Compare(from, to string) string {
-	if !syntax.IsCommit(from) || !syntax.IsCommit(to) || strings.EqualFold(from, to) {
+	if !isCommit(from) || !isCommit(to) || strings.EqualFold(from, to) {
 		return ""
 	}
 	switch w.provider {

@@ -58,7 +58,7 @@ func TestLinks(t *testing.T) {
 		})
 	}
 	w := WebOf("https://github.com/o/r", "")
-	for _, bad := range []string{"", "main", "../" + from, from[1:], strings.Repeat("g", 40)} {
+	for _, bad := range []string{"", "main", "../" + from, from[1:], strings.Repeat("g", 40), strings.Repeat("0", 40)} {
 		t.Run("not a commit "+bad, func(t *testing.T) {
 			assert.Empty(t, w.Commit(bad))
 			assert.Empty(t, w.Compare(bad, to))

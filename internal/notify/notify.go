@@ -271,7 +271,7 @@ func (n *Notifier) deliver(ctx context.Context, gs *v1alpha1.GatewaySync, webhoo
 
 // notice returns the message about changes.
 func (n *Notifier) notice(gs *v1alpha1.GatewaySync, changes []change) notice {
-	web := giturl.WebOf(gs.Spec.Git.Repo, providerOf(gs))
+	web := giturl.WebOf(gs.Spec.Git.Repo, gs.Spec.Provider())
 	changes = slices.Clone(changes)
 	for i := range changes {
 		c := &changes[i]

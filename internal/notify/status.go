@@ -84,26 +84,18 @@ func (n *Notifier) setStatus(ctx context.Context, client httpclient.Client, gs *
 
 // forgeOf returns the forge of the repository of a GatewaySync. Users of a namespace choose the address, so the client checks what it dials.
 func forgeOf(gs *v1alpha1.GatewaySync, client httpclient.Client, token secret.String) (forge.Forge, error) {
-	at, provider, base := gs.Spec.Git.Repo, cmp.Or(providerOf(gs), giturl.ProviderOf(gs.Spec.Git.Repo)), ""
+	at, provider, base := gs.Spec.Git.Repo, cmp.Or(gs.Spec.Provider(), giturl.ProviderOf(gs.Spec.Git.Repo)), ""
 	if b := gs.Spec.Bidirectional; b != nil {
 		base = b.APIBaseURL
 	}
 	switch scheme, _, _ := strings.Cut(at, "://"); {
 	case strings.EqualFold(scheme, "http"):
 		return nil, errors.New("spec.git.repo is http://, and the token would be sent in the clear: use https:// or ssh")
-	case provider == "", provider == forge.NoForge:
+	case provider == "":
 		return nil, errors.New("the forge cannot be recognized from the host of spec.git.repo: set spec.bidirectional.provider")
 	}
 	return forge.New(provider, forge.Config{Repository: at, APIBaseURL: base, Transport: client,
 		Token: func(context.Context) (secret.String, error) { return token, nil }})
-}
-
-// providerOf returns the provider that the spec names, or "".
-func providerOf(gs *v1alpha1.GatewaySync) string {
-	if b := gs.Spec.Bidirectional; b != nil {
-		return b.Provider
-	}
-	return ""
 }
 
 // statusContext returns the name of the status of a GatewaySync.

@@ -193,8 +193,12 @@ func (g *gateway) transitions(was *v1alpha1.DiscoveredGateway) []Event {
 	replaced := was.FilesSaved != g.FilesSaved || was.SyncedCommit != g.SyncedCommit ||
 		was.LastSyncTime != nil && g.LastSyncTime != nil && !was.LastSyncTime.Equal(g.LastSyncTime)
 	if g.FilesSaved > 0 && replaced {
-		emit(true, v1alpha1.EventGatewayFilesReplaced, fmt.Sprintf("replaced %s that a user had changed on %s; lost+found has the user's version (agent lost-and-found list)",
-			counted(int(g.FilesSaved), "file"), g.Name))
+		note := fmt.Sprintf("replaced %s that a user had changed on %s; lost+found has the user's version (agent lost-and-found list)",
+			counted(int(g.FilesSaved), "file"), g.Name)
+		if g.synced && g.Message != "" { // it names some of the files
+			note += ": " + g.Message
+		}
+		emit(true, v1alpha1.EventGatewayFilesReplaced, note)
 	}
 	return out
 }

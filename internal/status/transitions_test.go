@@ -109,9 +109,10 @@ func TestReplacedFilesEvent(t *testing.T) {
 	s.moves(commitB)
 	s.takes(0)
 	s.report(0).Files.Saved = 2
+	s.report(0).Message = "2 updated, 2 to lost+found; replaced projects/line/a.json, projects/line/b.json"
 	st := s.write()
 	require.Len(t, notes(), 2, "one Event on the pod and one on the GatewaySync")
-	assert.Contains(t, notes()[0], "replaced 2 files that a user had changed on gw-0; lost+found has the user's version")
+	assert.Contains(t, notes()[0], "replaced 2 files that a user had changed on gw-0; lost+found has the user's version (agent lost-and-found list): 2 updated, 2 to lost+found; replaced projects/line/a.json, projects/line/b.json")
 	assert.EqualValues(t, 2, st.DiscoveredGateways[0].FilesSaved)
 	s.report(0).Message = "an idle look"
 	s.write()
