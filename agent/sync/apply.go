@@ -77,9 +77,6 @@ func (a *applier) apply(ctx context.Context, changes *plan.Changes, staged *disk
 	return nil
 }
 
-// maxReplaced bounds the replaced files that a message names.
-const maxReplaced = 2
-
 // rename checks the open Designers again and renames the files. It runs under the lock.
 func (a *applier) rename(ctx context.Context, changes *plan.Changes, staged *disk.Staged) (applied bool, err error) {
 	if a.guard.designersBlock() { // otherwise the first check has noted the open Designers
@@ -106,11 +103,11 @@ func (a *applier) rename(ctx context.Context, changes *plan.Changes, staged *dis
 	a.in.r.Files = Counts{Added: c.Added, Modified: c.Modified, Deleted: c.Deleted, Kept: c.Kept, Saved: len(res.Saved)}
 	a.in.r.Message = changes.Summary()
 	if len(res.Saved) > 0 {
-		names := make([]string, len(res.Saved))
-		for i, s := range res.Saved {
-			names[i] = s.Path
+		var names []string
+		for _, s := range res.Saved {
+			names = append(names, s.Path)
 		}
-		a.in.r.Message += "; replaced " + plan.Enumerate(names, maxReplaced)
+		a.in.r.Message += "; replaced " + plan.Enumerate(names, 2)
 	}
 	if more := len(res.Saved) - c.Conflicts; more > 0 {
 		a.in.r.Message += fmt.Sprintf("; %d more to lost+found, which the gateway wrote meanwhile", more)

@@ -142,11 +142,8 @@ func (j auditor) record() {
 	}
 }
 
-// maxProjectNames bounds the projects that a record names.
-const maxProjectNames = 8
-
-// maxHistory is the number of syncs in a report's history.
-const maxHistory = 10
+// maxHistory is the number of syncs in a report's history, and maxProjectNames that of the projects that a record names.
+const maxHistory, maxProjectNames = 10, 8
 
 // history returns the last syncs of the audit record, oldest first. They outlive the pod.
 func (j auditor) history() []Audit {
