@@ -101,6 +101,7 @@ type record struct {
 	Summary                     bool   // only the number of changed files is known, and not who requested the sync
 	Changed                     int    // files, of a summary
 	Duration                    string
+	Compare                     string // address of the text of the change, or ""
 }
 
 // requestedGateway returns the gateway of a request and its fleet. If there is none, it writes an error page and returns false.
@@ -318,6 +319,7 @@ func (s *Server) newRecord(p *gatewayPage, e sync.Audit) record {
 	if e.For != "" {
 		r.By = strings.TrimSpace(r.By + " for " + clean(e.For, 120))
 	}
+	r.Compare = p.Fleet.compare(e.From, e.To)
 	if e.Diff != "" && len(e.Diff) <= 300 {
 		r.Path = p.Fleet.Path + "/sync?" + url.Values{"name": {p.Gateway.row.Name}, "id": {e.Diff}}.Encode()
 	}
@@ -338,6 +340,7 @@ type syncPage struct {
 	Gateway  gateway
 	At       moment
 	From, To string
+	Compare  string // address of the text of the change, or ""
 
 	Added, Modified, Deleted int
 	Projects                 []string
@@ -378,7 +381,7 @@ func (s *Server) serveSync(w http.ResponseWriter, r *http.Request) {
 	}
 	p := syncPage{frame: s.newFrame(f.site, "Changes of a sync", crumb{"Fleets", "/"}, crumb{f.Name, f.Path}, crumb{g.Name, g.Path}), Fleet: f, Gateway: g,
 		From: shortID(d.FromCommit), To: shortID(d.ToCommit), Added: d.FilesAdded, Modified: d.FilesModified, Deleted: d.FilesDeleted, Truncated: d.Truncated,
-		Search: clean(r.URL.Query().Get("q"), 200), ID: id}
+		Search: clean(r.URL.Query().Get("q"), 200), ID: id, Compare: f.compare(d.FromCommit, d.ToCommit)}
 	p.At = moment{d.Timestamp, p.Now.now}
 	p.Notices = f.site.notices(l)
 	for _, name := range d.Projects[:min(len(d.Projects), maxRecords)] {

@@ -180,13 +180,13 @@ func TestFleetPages(t *testing.T) {
 
 	page = r.get(fleet + "/gateway?name=area-7")
 	for _, want := range []string{"area-7 is behind", "What to do", "a crashed Designer counts until the gateway drops it", "Changed on the gateway itself", "views/Tank/view.json", "kargo for Stage prod",
-		"https://git.example.com/plant/pulls/42", "stoker snapshots area --namespace " + s.Namespace + " --restore area-7-", "projects/filling/project.json"} {
+		"https://git.example.com/plant/pulls/42", `<a href="https://github.com/plant/area/compare/`, "stoker snapshots area --namespace " + s.Namespace + " --restore area-7-", "projects/filling/project.json"} {
 		assert.Contains(t, page, want)
 	}
 	diff := regexp.MustCompile(`href="([^"]*/sync\?[^"]*)"`).FindStringSubmatch(page)
 	require.NotNil(t, diff)
 	page = r.get(strings.ReplaceAll(diff[1], "&amp;", "&"))
-	for _, want := range []string{"1 added, 1 modified, 1 deleted", "named-query/old/query.sql", "3abea81"} {
+	for _, want := range []string{"1 added, 1 modified, 1 deleted", "named-query/old/query.sql", "3abea81", `<a href="https://github.com/plant/area/compare/`} {
 		assert.Contains(t, page, want)
 	}
 	assert.Contains(t, r.get(fleet+"/sync?name=area-7&id=unheard"), "The agent does not answer")
@@ -307,7 +307,8 @@ func TestHostileContent(t *testing.T) {
 	s := uitest.New(t, kubetest.Control(t))
 	const script = `<script>alert(1)</script><img src=x onerror=alert(1)>"' onmouseover=alert(1) `
 	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Name: "line", Annotations: map[string]string{v1alpha1.AnnotationRequestedBy: "x"}}}
-	gs.Spec.Git.Repo, gs.Spec.Git.Ref = "https://git.example.com/plant.git", "main"
+	gs.Spec.Git.Repo, gs.Spec.Git.Ref = `https://github.com/plant/"><script>alert(1)</script>`, "main"
+	gs.Spec.Bidirectional = &v1alpha1.BidirectionalSpec{Provider: "gitlab"}
 	long := strings.Repeat("x", 900)
 	s.Write(gs, v1alpha1.GatewaySyncStatus{
 		Target: &v1alpha1.TargetStatus{Ref: "main", Commit: uitest.Target},

@@ -73,7 +73,7 @@ func (s *Scene) Fleet(name string, n, step int) *v1alpha1.GatewaySync {
 	now := time.Now().UTC().Truncate(time.Second)
 	at := func(ago time.Duration) metav1.Time { return metav1.Time{Time: now.Add(-ago)} }
 	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	gs.Spec.Git.Repo, gs.Spec.Git.Ref = "https://git.example.com/plant/"+name+".git", "main"
+	gs.Spec.Git.Repo, gs.Spec.Git.Ref = "https://github.com/plant/"+name+".git", "main"
 	gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true, GatewayBackup: v1alpha1.GatewayBackupBeforeSync, Storage: &v1alpha1.SnapshotStorage{Type: v1alpha1.StorageS3,
 		Bucket: "plant-snapshots"}}
 	st := v1alpha1.GatewaySyncStatus{

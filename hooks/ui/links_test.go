@@ -1,0 +1,31 @@
+package ui
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+func TestCommitLink(t *testing.T) {
+	full := strings.Repeat("ab", 20)
+	for name, c := range map[string]struct{ repo, outcome, shown, want string }{
+		"github":       {"git@github.com:plants/line.git", full, full[:7], "https://github.com/plants/line/commit/" + full},
+		"unknown host": {"https://git.example.com/plants/line", full, full[:7], ""},
+		"hostile":      {"javascript://github.com/%0aalert(1)/x", full, full[:7], ""},
+		"older status": {"git@github.com:plants/line.git", full, "1234567", ""},
+		"no commit":    {"git@github.com:plants/line.git", full, "", ""},
+		"not a commit": {"git@github.com:plants/line.git", "../../x", "../../x", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gs := &v1alpha1.GatewaySync{Status: v1alpha1.GatewaySyncStatus{Outcome: &v1alpha1.Outcome{Commit: c.outcome}}}
+			gs.Spec.Git.Repo = c.repo
+			assert.Equal(t, c.want, fleet{gs: gs, Commit: c.shown}.CommitLink())
+		})
+	}
+	assert.Empty(t, fleet{}.CommitLink())
+	assert.Empty(t, fleet{}.compare(plan.ID{1}, plan.ID{2}))
+}
