@@ -51,9 +51,12 @@ const (
 	Failure CommitState = "failure"
 )
 
-// MaxDescription, MaxContext and MaxURL bound the texts of a status in bytes. GitHub has the least limit of descriptions, and GitLab of
-// the others.
-const MaxDescription, MaxContext, MaxURL = 140, 255, 255
+// Bounds of the texts of a status in bytes. GitHub has the least limit of descriptions, and GitLab of the others.
+const (
+	MaxDescription = 140
+	MaxContext     = 255
+	MaxURL         = 255
+)
 
 // CommitStatus is what a forge shows beside a commit.
 type CommitStatus struct {

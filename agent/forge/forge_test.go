@@ -99,6 +99,22 @@ func TestRefusals(t *testing.T) {
 			})
 		}
 	})
+	t.Run("a status that cannot change", func(t *testing.T) {
+		f := forgetest.Start(t, forge.GitLab, nil)
+		f.Answer = func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = w.Write([]byte(`{"message": "Cannot transition status via :success from :canceled"}`))
+			return true
+		}
+		for state, want := range map[forge.CommitState]v1alpha1.Reason{forge.Pending: "", forge.Success: v1alpha1.ReasonPushRejected, forge.Failure: v1alpha1.ReasonPushRejected} {
+			t.Run(string(state), func(t *testing.T) {
+				err := f.Forge(t, forgetest.Token).SetStatus(t.Context(), forgetest.Commit, forge.CommitStatus{State: state, Context: "a/b"})
+				assert.Equal(t, want, failure.Reason(err, ""), "%v", err)
+				assert.NotErrorIs(t, err, forge.ErrExists)
+			})
+		}
+	})
 	t.Run("an answer that echoes the token", func(t *testing.T) {
 		const token = `S3cr3t-"\<-end`
 		message := func(v any) string {

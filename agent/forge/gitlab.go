@@ -7,6 +7,9 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 )
 
 // gitLab is GitLab, API version 4. It does not use GitLab's own client, for the same reason as gitHub.
@@ -100,8 +103,11 @@ func (g *gitLab) SetStatus(ctx context.Context, commit string, s CommitStatus) e
 		in["target_url"] = s.URL
 	}
 	err := g.do(ctx, http.MethodPost, "/projects/"+url.PathEscape(g.repo.owner+"/"+g.repo.name)+"/statuses/"+url.PathEscape(commit), nil, in, nil)
-	if errors.Is(err, ErrExists) && s.State == Pending { // GitLab refuses a state that the status has already
+	switch {
+	case !errors.Is(err, ErrExists):
+		return err
+	case s.State == Pending: // GitLab refuses a state that the status has already
 		return nil
 	}
-	return err
+	return failure.New(v1alpha1.ReasonPushRejected, "the API at %s does not let the status of a commit become %s", g.repo.api.Host, s.State)
 }

@@ -128,6 +128,13 @@ var bans = []ban{
 		why:     "a ConfigSync reads git and calls the API server; it needs no data directory",
 	},
 	{
+		rooms:   []string{"internal/notify"},
+		ships:   true,
+		imports: []string{module + "/agent/disk", module + "/agent/repo", module + "/agent/sync", module + "/agent/propose", module + "/agent/ignition$"},
+		deep:    true,
+		why:     "the notifier reads statuses and sends messages; of the agent it uses only the clients of forges, with a transport that checks what it dials",
+	},
+	{
 		rooms:   []string{""},
 		but:     []string{"internal/configsync/kustomize"},
 		ships:   true,
@@ -324,6 +331,7 @@ func TestImportRules(t *testing.T) {
 		{"receiver", "log"},
 		{"test/fleet", "k8s.io/client-go/kubernetes/fake"},
 		{"internal/configsync", own("agent/sync")},
+		{"internal/notify", own("agent/repo")},
 		{"internal/configsync/source", own("agent/disk")},
 		{"internal/configsync/plan", "k8s.io/client-go/dynamic"},
 		{"internal/configsync/render", "os"},
