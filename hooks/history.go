@@ -56,6 +56,7 @@ right to get pods and pods/proxy. Use -o json for all fields.`,
 		if err != nil {
 			return err
 		}
+		web := giturl.WebOf(gs.Spec.Git.Repo, gs.Spec.Provider())
 		switch {
 		case *diff != "":
 			d, err := p.changedFiles(ctx, gs, gateways[0], *diff)
@@ -67,22 +68,17 @@ right to get pods and pods/proxy. Use -o json for all fields.`,
 			}
 			return display.ChangedFiles(d).Print(c.stdout, *format)
 		case *audit:
-			return c.listAudit(ctx, p, gs, gateways, *format)
+			return c.listAudit(ctx, p, web, gateways, *format)
 		case *gateway != "":
 			list, err := p.syncs(ctx, gs, gateways[0])
 			if err != nil {
 				return err
 			}
-			return c.printTable(display.Syncs(list, webOf(gs)), *format, "No sync has changed the gateway yet.")
+			return c.printTable(display.Syncs(list, web), *format, "No sync has changed the gateway yet.")
 		}
-		return c.printTable(display.Commits(gs.Status.History, webOf(gs)), *format, "No commit has run on all gateways yet.")
+		return c.printTable(display.Commits(gs.Status.History, web), *format, "No commit has run on all gateways yet.")
 	}
 	return command
-}
-
-// webOf returns the pages of the repository of a GatewaySync at its git host.
-func webOf(gs *v1alpha1.GatewaySync) giturl.Web {
-	return giturl.WebOf(gs.Spec.Git.Repo, gs.Spec.Provider())
 }
 
 // gatewaysOf returns the gateways of gs, or only the one with that name if the name is not "".
@@ -113,14 +109,14 @@ func collect[T any](gateways []v1alpha1.DiscoveredGateway, get func(v1alpha1.Dis
 }
 
 // listAudit prints the audit records of gateways, newest first.
-func (c *cli) listAudit(ctx context.Context, p target, gs *v1alpha1.GatewaySync, gateways []v1alpha1.DiscoveredGateway, format string) error {
+func (c *cli) listAudit(ctx context.Context, p target, web giturl.Web, gateways []v1alpha1.DiscoveredGateway, format string) error {
 	list, failed := collect(gateways, func(g v1alpha1.DiscoveredGateway) ([]sync.Audit, error) { return p.audit(ctx, g) })
 	slices.SortStableFunc(list, func(a, b sync.Audit) int { return b.Time.Compare(a.Time) })
 	empty := "No sync has changed a gateway yet."
 	if failed != nil {
 		empty = ""
 	}
-	return errors.Join(c.printTable(display.AuditRecords(list, webOf(gs)), format, empty), failed)
+	return errors.Join(c.printTable(display.AuditRecords(list, web), format, empty), failed)
 }
 
 func (p target) audit(ctx context.Context, g v1alpha1.DiscoveredGateway) ([]sync.Audit, error) {

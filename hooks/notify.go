@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -56,11 +55,8 @@ NO_PROXY.`,
 		if *settle < 0 {
 			return exitErrorf(exitUsage, "--settle must not be negative")
 		}
-		if problem := notify.PageProblem(*page); problem != "" {
-			return exitErrorf(exitUsage, "--page-url: %s", problem)
-		}
-		if len(*cluster) > 63 || strings.ContainsFunc(*cluster, func(r rune) bool { return r < ' ' || r > '~' }) {
-			return exitErrorf(exitUsage, "--cluster must have at most 63 printable characters of ASCII")
+		if err := (notify.Config{Page: *page, Cluster: *cluster}).Validate(); err != nil {
+			return exitErrorf(exitUsage, "%w", err)
 		}
 		p, err := c.connect()
 		if err != nil {
@@ -70,8 +66,8 @@ NO_PROXY.`,
 		if err != nil {
 			return exitErrorf(exitUsage, "%w", err)
 		}
-		config := notify.Config{Client: httpclient.Client{Proxy: proxy}, Settle: *settle, Page: *page, Cluster: *cluster, Log: daemon.Log(c.stderr, s.LogFormat, s.LogLevel)}
-		return runNotifier(command.Context(), p, config, s)
+		log := daemon.Log(c.stderr, s.LogFormat, s.LogLevel)
+		return runNotifier(command.Context(), p, notify.Config{Client: httpclient.Client{Proxy: proxy}, Settle: *settle, Page: *page, Cluster: *cluster, Log: log}, s)
 	}
 	return command
 }
@@ -99,7 +95,6 @@ func daemonFlags(command *cobra.Command, kind string) func() (daemon.Settings, e
 
 // runNotifier sends notifications while this replica holds the Lease, until ctx is done. It adds to config what it connects to.
 func runNotifier(ctx context.Context, p target, config notify.Config, s daemon.Settings) error {
-	log := config.Log
 	reg := daemon.Registry()
 	counters := metrics.NewNotifier(reg, version)
 	changed := make(chan struct{}, 1)
@@ -108,7 +103,7 @@ func runNotifier(ctx context.Context, p target, config notify.Config, s daemon.S
 		case changed <- struct{}{}:
 		default:
 		}
-	}, kube.LogFailures(log, "watching GatewaySyncs failed"))
+	}, kube.LogFailures(config.Log, "watching GatewaySyncs failed"))
 	if err != nil {
 		return err
 	}
@@ -124,10 +119,10 @@ func runNotifier(ctx context.Context, p target, config notify.Config, s daemon.S
 		return notify.New(c)
 	}
 	return daemon.Run(ctx, daemon.Config{
-		Settings: s, Namespace: p.namespace, Metrics: reg, Log: log, Ready: watch.Served, Waits: "waiting for the list of GatewaySyncs",
+		Settings: s, Namespace: p.namespace, Metrics: reg, Log: config.Log, Ready: watch.Served, Waits: "waiting for the list of GatewaySyncs",
 		Loops: []func(context.Context) error{watch.Run, func(ctx context.Context) error {
 			return notifierLease.Elect(ctx, func(ctx context.Context) error {
-				runUntilDone(ctx, newNotifier, log)
+				runUntilDone(ctx, newNotifier, config.Log)
 				return nil
 			})
 		}},

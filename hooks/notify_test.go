@@ -126,8 +126,8 @@ func TestNotifyCommands(t *testing.T) {
 func TestNotifyUsage(t *testing.T) {
 	t.Parallel()
 	for arg, want := range map[string]string{
-		"--page-url=javascript:alert(1)": "--page-url: it is not an https:// address",
-		"--cluster=a\nb":                 "--cluster must have at most 63 printable characters",
+		"--page-url=javascript:alert(1)": "the address of the page must begin with https://",
+		"--cluster=a\nb":                 "the name of the cluster must have at most 63 printable characters",
 		"--settle=-1s":                   "--settle must not be negative",
 		"--watch-namespace=Line":         `--watch-namespace: "Line" is not a valid namespace name`,
 		"--log-level=loud":               "--log-level",

@@ -121,19 +121,21 @@ func (n *Notifier) statusPage(gs *v1alpha1.GatewaySync) string {
 	return ""
 }
 
-// PageProblem returns why an address cannot be that of a page, or "".
-func PageProblem(page string) string {
-	u, err := url.Parse(page)
+// Validate returns what is wrong with the name of the cluster and the address of the page.
+func (c Config) Validate() error {
+	u, err := url.Parse(c.Page)
 	switch {
-	case page == "":
-		return ""
+	case len(c.Cluster) > maxCluster || strings.ContainsFunc(c.Cluster, func(r rune) bool { return r < ' ' || r > '~' }):
+		return fmt.Errorf("the name of the cluster must have at most %d printable characters of ASCII", maxCluster)
+	case c.Page == "":
+		return nil
 	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil:
-		return "it is not an https:// address"
-	case len(page) > maxPage || strings.ContainsFunc(page, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("<>|\"`\\", r) }):
-		return fmt.Sprintf("it must have at most %d characters, and none that an address has to escape", maxPage)
+		return errors.New("the address of the page must begin with https://, and must not have a user")
+	case len(c.Page) > maxPage || strings.ContainsFunc(c.Page, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("<>|\"`\\", r) }):
+		return fmt.Errorf("the address of the page must have at most %d characters, and none that an address has to escape", maxPage)
 	}
-	return ""
+	return nil
 }
 
-// maxPage bounds the address of the page.
-const maxPage = 200
+// maxPage and maxCluster bound what Validate checks.
+const maxPage, maxCluster = 200, 63

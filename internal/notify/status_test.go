@@ -189,12 +189,12 @@ func TestCommitStatusBounds(t *testing.T) {
 	}
 }
 
-func TestPageProblem(t *testing.T) {
+func TestValidate(t *testing.T) {
 	for page, ok := range map[string]bool{
 		"": true, "https://grafana.example.com/d/stoker?var-namespace={namespace}&var-name={name}": true, "javascript:alert(1)": false, "https://": false, "https://u:p@x/": false,
 		"https://x/<": false, "https://x/a|b": false, "https://x/a b": false, "https://x/" + strings.Repeat("a", 300): false,
 	} {
-		t.Run(page, func(t *testing.T) { assert.Equal(t, ok, PageProblem(page) == "") })
+		t.Run(page, func(t *testing.T) { assert.Equal(t, ok, Config{Page: page, Cluster: "north 1"}.Validate() == nil) })
 	}
 }
 
