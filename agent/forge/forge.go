@@ -24,6 +24,13 @@ import (
 // GitThrottled if the forge asks to wait (RetryAfter returns how long), GitUnreachable if it does not answer, or its answer is unusable, what
 // unusable, UnsupportedRepository if the forge has no such repository or the provider is the wrong one.
 type Forge interface {
+	PullRequests
+	// SetStatus sets the status of a commit, a full id. It replaces the status of the same context.
+	SetStatus(ctx context.Context, commit string, s CommitStatus) error
+}
+
+// PullRequests accesses the pull requests of a repository.
+type PullRequests interface {
 	// ByHead returns the pull requests from branch to base, newest first, at most MaxListed of them. An empty base matches all.
 	ByHead(ctx context.Context, branch, base string) ([]PullRequest, error)
 	// Open returns the open pull requests to base, newest first, at most MaxListed of them.
@@ -37,8 +44,6 @@ type Forge interface {
 	// Close adds comment, if it is not empty, and closes a pull request without merging it. If the pull request is closed or
 	// merged already, Close only adds the comment.
 	Close(ctx context.Context, number int64, comment string) error
-	// SetStatus sets the status of a commit, a full id. It replaces the status of the same context.
-	SetStatus(ctx context.Context, commit string, s CommitStatus) error
 }
 
 // CommitState is the state of a commit.

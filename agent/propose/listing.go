@@ -15,7 +15,7 @@ import (
 
 // pulls are the pull requests into the base branch.
 type pulls struct {
-	forge.Forge
+	forge.PullRequests
 	branch, base string // without refs/heads/
 }
 

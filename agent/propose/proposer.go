@@ -29,7 +29,7 @@ type Settings struct {
 	Provider           string      // label of metrics and log lines
 	Remote             *repo.Remote
 	// Forge opens the pull requests; nil if the agent only pushes the branch.
-	Forge forge.Forge
+	Forge forge.PullRequests
 	// Problem is why the agent cannot propose, such as a credential that the pod does not mount; nil if it can.
 	Problem error
 	// Watches reports whether changes at a path in the data directory are proposed.
