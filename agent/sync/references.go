@@ -37,8 +37,10 @@ func (d *delivery) checkReferences(ctx context.Context) error {
 
 // checkLater is the check of a delivery after which it did not run. A process for one sync leaves it out: it would read all names for nothing.
 func (j *job) checkLater(ctx context.Context) error {
-	if d := j.delivery; d == nil || !d.late || j.engine.Once {
-		return nil
+	if d := j.delivery; d != nil && d.late && !j.engine.Once {
+		if err := d.checkReferences(ctx); err != nil { // the policy refuses nothing, so the agent stops
+			j.in.Log.Debug("names not checked", "reason", err)
+		}
 	}
-	return j.delivery.checkReferences(ctx)
+	return nil
 }
