@@ -26,6 +26,8 @@ func TestHostileFiles(t *testing.T) {
 		{"no JSON", one("viewPath typeId \x00\xff")},
 		{"nothing", one("")},
 		{"a scalar", one(`"viewPath"`)},
+		{"a list of objects", one(`[{"viewPath": 0, "typeId": "a"}]`)},
+		{"lists in lists", one(`[[{"viewPath": "a"}], {"root": [{"viewPath": "a"}]}, "typeId"]`)},
 		{"an end without a beginning", one(`]}viewPath "typeId"`)},
 		{"deep lists", one("[\"viewPath\", \"typeId\", " + nest("[", "]", 1_000_000) + "]")},
 		{"deep objects", one(nest(`{"children": [{"viewPath": "a", "typeId": `, "}]}", 80_000))},
@@ -124,4 +126,20 @@ func TestManyProjectsInACycle(t *testing.T) {
 	assert.Less(t, time.Since(began), 20*time.Second)
 	require.Len(t, list, 1, "a cycle that is longer than any chain of parents is not followed")
 	assert.Contains(t, list[0], `"projects/a/project.json#/parent" names the project "b", which inherits from it`)
+}
+
+// Any text in any kind of file is read without a panic.
+func FuzzFiles(f *testing.F) {
+	for _, seed := range []string{`[{"viewPath":0}]`, `{"root":{"children":[{"type":"ia.display.view","props":{"path":"a"}}]}}`, `{"pages":{"/":{"viewPath":"a"}}}`,
+		`[{"name":"a","typeId":"b","tags":[{"typeId":"c"}]}]`, `{"attributes":{"database":"x"}}`, `{"propConfig":{"a":{"binding":{"type":"query","config":{"queryPath":"q"}}}}}`} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		x := indexOf(t, builder{
+			"projects/p/project.json": text, "projects/p/" + perspective + "views/v/view.json": text, "projects/p/" + pagesPath: text,
+			"projects/p/ignition/named-query/q/resource.json": text, core + "tag-definition/t/udts.json": text,
+			core + "tag-type-definition/t/udts.json": text, core + "user-source/u/config.json": text, core + "identity-provider/i/config.json": text,
+		})
+		x.Check(nil, diskOf(nil))
+	})
 }

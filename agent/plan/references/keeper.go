@@ -50,8 +50,12 @@ type Target struct {
 	Log     *slog.Logger
 }
 
-// maxShown bounds the findings in a message.
-const maxShown = 3
+const (
+	// maxShown bounds the findings in a message.
+	maxShown = 3
+	// maxLookups bounds the files that one check looks for on the disk.
+	maxLookups = 100_000
+)
 
 // Check returns notes about what the files of a target name and what does not exist. Under the policy refuse, new findings are a
 // ReferenceMissing. An error of the check itself is only a note under the policy warn.
@@ -203,7 +207,11 @@ func (t *Target) disk(changes *plan.Changes) *Disk {
 	if t.Unseeded {
 		return nil
 	}
+	lookups := 0
 	d := &Disk{Exists: func(path string) bool {
+		if lookups++; lookups > maxLookups {
+			return true // not known, so that it is not reported
+		}
 		if changes != nil {
 			i, found := slices.BinarySearchFunc(changes.List, path, func(x plan.Change, path string) int { return strings.Compare(x.Path, path) })
 			if found && changes.List[i].Op == plan.Delete {

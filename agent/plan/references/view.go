@@ -64,6 +64,9 @@ type mention struct {
 
 func (v *viewVisitor) enter(at []segment) {
 	if len(at) > 0 {
+		if len(v.open) == 0 {
+			return // the document is a list
+		}
 		c := v.open[len(v.open)-1]
 		rel := at[c.depth:]
 		isRoot := len(v.open) == 1 && len(rel) == 1 && rel[0].is("root")
@@ -76,7 +79,7 @@ func (v *viewVisitor) enter(at []segment) {
 }
 
 func (v *viewVisitor) leave(at []segment) {
-	if last := len(v.open) - 1; v.open[last].depth == len(at) {
+	if last := len(v.open) - 1; last >= 0 && v.open[last].depth == len(at) {
 		c := v.open[last]
 		v.open = v.open[:last]
 		c.finish(v.file, v.project)
