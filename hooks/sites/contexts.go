@@ -97,7 +97,8 @@ func chosen(config api.Config, value string, same bool) (names, skipped []string
 		c := config.Contexts[name]
 		place := name // a context without a cluster is a site that does not answer
 		if cluster := config.Clusters[c.Cluster]; cluster != nil {
-			place = cluster.Server
+			// A proxy may serve several clusters at one address, and tell them apart by the name in TLS.
+			place = strings.Join([]string{cluster.Server, cluster.TLSServerName, cluster.ProxyURL}, " ")
 		}
 		if !same {
 			place += " " + c.Namespace

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -132,6 +133,10 @@ func (p *planner) planObject(ctx context.Context, x *object) error {
 	}
 }
 
+// maxNewAge is how old an object may seem to be after the dry run that creates it. Servers of other APIs might not report a resource version, and
+// the clocks differ.
+const maxNewAge = 5 * time.Minute
+
 // planNew plans an object that does not exist, with a dry run alone: only a new object has no resource version after it. It returns false
 // for one that exists or is refused, which must be read.
 func (p *planner) planNew(ctx context.Context, x *object) bool {
@@ -139,7 +144,7 @@ func (p *planner) planNew(ctx context.Context, x *object) bool {
 		return false // it was applied before
 	}
 	dry, err := p.client.DryRun(ctx, x.want)
-	if err != nil || dry.GetResourceVersion() != "" {
+	if err != nil || dry.GetResourceVersion() != "" || time.Since(dry.GetCreationTimestamp().Time) > maxNewAge {
 		return false
 	}
 	x.live, x.dry, x.claim = nil, dry, plan.Unowned
