@@ -172,14 +172,18 @@ func (r *reporter) next() time.Time {
 	if r.stored != nil {
 		d = compare(&r.stored.Status, want)
 	}
-	due := r.wrote.Add(r.slowed(minPause))
+	due := r.wrote.Add(min(r.slowed(minPause), minorPause)) // an outcome waits no longer
 	switch {
 	case d == onlyTimes:
 		return readAt
 	case d == minor:
 		due = r.wrote.Add(r.slowed(minorPause))
 	case want.Phase == v1alpha1.GatewaySyncing, want.Phase == v1alpha1.GatewayPending && r.slowed(0) > minPause:
-		if lasting := since.Add(r.slowed(minSyncing)); lasting.After(due) {
+		lasting := since.Add(r.slowed(minSyncing))
+		if latest := r.wrote.Add(maxReport); latest.Before(lasting) && latest.After(since) { // messages that change all the time
+			lasting = latest
+		}
+		if lasting.After(due) {
 			due = lasting
 		}
 	}
