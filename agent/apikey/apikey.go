@@ -50,9 +50,9 @@ const (
 	maxResource = 4 << 20
 )
 
-// restartWait is how long the agent waits for the restart that it asked for, until the status asks a user for it. Within it the injector evicts a
-// pod that is young enough.
-const restartWait = 10 * time.Minute
+// restartWait is how long the agent waits for the restart that it asked for, until the status asks a user for it. The injector evicts a pod that is
+// young enough, one of a fleet at a time.
+const restartWait = 20 * time.Minute
 
 // Key is the API key of one gateway. Its methods may be called from several goroutines.
 type Key struct {
@@ -77,8 +77,8 @@ type Key struct {
 type state struct {
 	// Since is when the gateway's files were changed while the gateway may have been running; zero if it has started since.
 	Since time.Time `json:"since,omitzero"`
-	// Asked is set if something restarts the gateway.
-	Asked bool `json:"asked,omitempty"`
+	// Asked is when something was asked to restart the gateway; zero if nothing was.
+	Asked time.Time `json:"asked,omitzero"`
 }
 
 // New returns the key in a folder, which must exist.
@@ -159,21 +159,43 @@ func (k *Key) Install(d *disk.Dir, started bool) (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	before := k.state
+	if started { // saved first, so that a crash in between does not forget it
+		k.state.Since = k.now()
+		if err := k.save(); err != nil {
+			return false, err
+		}
+	}
 	changed, missing, err := install(d, hash(key), k.now())
 	k.missing, k.checked, k.due = missing, started, false
 	if err != nil {
 		k.missing = append(k.missing, err.Error())
 	}
 	switch {
-	case changed && started:
-		k.state.Since = k.now()
 	case !started:
 		k.state = state{}
+	case !changed:
+		k.state = before
 	}
-	if serr := k.save(); serr != nil {
-		err = errors.Join(err, serr)
+	return changed, errors.Join(err, k.save())
+}
+
+// Exists reports whether the agent has made a key.
+func (k *Key) Exists() bool {
+	_, err := os.Lstat(filepath.Join(k.dir, keyFile))
+	return err == nil
+}
+
+// Forget removes the key from a gateway whose spec asks for none any more, and the agent's copy.
+func (k *Key) Forget(d *disk.Dir) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.current, k.state, k.due = secret.String{}, state{}, true
+	err := os.Remove(filepath.Join(k.dir, keyFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
 	}
-	return changed, err
+	return errors.Join(Remove(d), err)
 }
 
 // Restarting records whether something else restarts the gateway, after Restart was called.
@@ -184,7 +206,7 @@ func (k *Key) Restarting(yes bool) error {
 		k.refused = true
 		return nil
 	}
-	k.state.Asked = true
+	k.state.Asked = k.now()
 	return k.save()
 }
 
@@ -206,7 +228,7 @@ func (k *Key) Rejected() error {
 	defer k.mu.Unlock()
 	s := k.state
 	k.due = true // the next sync finds out what is missing by then
-	restarting := s.Asked && k.now().Sub(s.Since) < restartWait || !s.Asked && k.Restart != nil && !k.refused
+	restarting := !s.Asked.IsZero() && k.now().Sub(s.Asked) < restartWait || s.Asked.IsZero() && k.Restart != nil && !k.refused
 	switch {
 	case !k.checked && s.Since.IsZero():
 		k.OnDue()
@@ -214,7 +236,7 @@ func (k *Key) Rejected() error {
 	case len(k.missing) > 0:
 		return failure.New(v1alpha1.ReasonGatewayForbidden, "the gateway rejects the agent's API key (spec.gateway.api.managed): %s", strings.Join(k.missing, "; "))
 	case !s.Since.IsZero() && restarting:
-		if !s.Asked && !k.called {
+		if s.Asked.IsZero() && !k.called {
 			k.called = true
 			k.Restart()
 		}

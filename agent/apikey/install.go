@@ -86,7 +86,12 @@ func writeToken(d *disk.Dir, tokenHash string, now time.Time) (changed bool, err
 	if err != nil {
 		return changed, err
 	}
-	did, err := d.Edit(Folder+"/resource.json", maxResource, "", func([]byte) ([]byte, error) { return []byte(tokenResource), nil })
+	did, err := d.Edit(Folder+"/resource.json", maxResource, "", func(old []byte) ([]byte, error) {
+		if gjson.GetBytes(old, "attributes.enabled").Bool() && gjson.GetBytes(old, `files.#(=="config.json")`).Exists() {
+			return nil, nil // the gateway may have signed it
+		}
+		return []byte(tokenResource), nil
+	})
 	return changed || did, err
 }
 

@@ -22,7 +22,7 @@ import (
 // Decide implements loop.Source.
 func (f *Follower) Decide(ctx context.Context, changed bool) loop.Decision {
 	f.pod.reload(f.Log)
-	if f.Key != nil && !f.startup.state.Unseeded {
+	if !f.startup.state.Unseeded {
 		f.updateKey()
 		f.restartGateway(f.end)
 	}

@@ -90,6 +90,7 @@ type Follower struct {
 	current      currentOrder
 	reportTarget *instruction            // what the report is about, if not the order's target
 	end          context.CancelCauseFunc // ends Run
+	keyRemoved   bool                    // nothing is left of a key of the agent
 	restart      atomic.Bool             // the key needs another start of the gateway
 	refilling    bool                    // a new volume gets the commit of the lost one first
 	listed       bool                    // the API server had answered in the last iteration

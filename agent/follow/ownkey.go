@@ -29,14 +29,26 @@ func (f *Follower) watchKey() {
 // updateKey installs the agent's API key if that is due: before the gateway starts, or when the gateway has rejected the key. A pod without a key
 // of the agent removes the one of an earlier pod, so that a stolen copy is worth nothing.
 func (f *Follower) updateKey() {
-	if f.Key != nil {
+	unwanted := f.Key == nil || f.spec.gs != nil && !f.spec.gs.Spec.Gateway.ManagedKey()
+	if !unwanted {
+		f.keyRemoved = false
 		f.Key.Update(f.Engine.Open, f.startup.allowed, f.Log)
 		return
 	}
-	if d, err := f.Engine.Open(); err == nil {
-		if err := apikey.Remove(d); err != nil {
-			f.Log.Warn("API key of an earlier pod not removed", "error", err)
-		}
+	if f.keyRemoved {
+		return
+	}
+	d, err := f.Engine.Open()
+	if err != nil {
+		return // the next iteration tries again
+	}
+	if f.Key != nil {
+		err = f.Key.Forget(d)
+	} else {
+		err = apikey.Remove(d)
+	}
+	if f.keyRemoved = err == nil; err != nil {
+		f.Log.Warn("API key not removed", "error", err)
 	}
 }
 

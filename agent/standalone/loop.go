@@ -95,14 +95,28 @@ func (l *Loop) Decide(ctx context.Context, changed bool) loop.Decision {
 		return loop.Decision{Problems: l.problems()}
 	}
 	l.checkSecrets()
-	if l.Key != nil && l.GatewayURL != "" && l.spec.gs.Spec.Gateway.ManagedKey() {
+	l.updateKey(ctx)
+	l.resolve(ctx)
+	return loop.Decision{Order: l.currentOrder(), Problems: l.problems(), Due: l.target.due}
+}
+
+// updateKey installs the API key of the agent if that is due, or removes it if the spec asks for none any more.
+func (l *Loop) updateKey(ctx context.Context) {
+	if l.Key == nil || l.GatewayURL == "" {
+		return
+	}
+	if l.spec.gs.Spec.Gateway.ManagedKey() {
 		l.Key.Update(l.Engine.Open, func() bool {
 			_, err := l.spec.connections.Gateway.Ping(ctx)
 			return !errors.Is(err, syscall.ECONNREFUSED)
 		}, l.Log)
+		return
 	}
-	l.resolve(ctx)
-	return loop.Decision{Order: l.currentOrder(), Problems: l.problems(), Due: l.target.due}
+	if d, err := l.Engine.Open(); err == nil && l.Key.Exists() {
+		if err := l.Key.Forget(d); err != nil {
+			l.Log.Warn("API key not removed", "error", err)
+		}
+	}
 }
 
 // currentOrder returns the order for the current file and commit: a new one only if either has changed. While the desired

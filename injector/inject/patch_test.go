@@ -192,7 +192,7 @@ func TestNoLimitOnEphemeralStorage(t *testing.T) {
 			ops, _ := s.patch()
 			pod, _ := apply(t, s.raw, ops)
 			for _, v := range pod.Spec.Volumes {
-				if strings.HasPrefix(v.Name, "stoker-") && v.EmptyDir != nil {
+				if strings.HasPrefix(v.Name, "stoker-") && v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumMemory {
 					assert.Nil(t, v.EmptyDir.SizeLimit)
 				}
 			}

@@ -34,18 +34,21 @@ type data struct {
 	unwritable []string
 }
 
-// KeepsData reports whether the data volume of an injected pod outlives the pod.
-func KeepsData(pod *corev1.Pod) bool {
+// DataVolume returns the name of the claim, or else of the volume, with the data of an injected pod, and whether it outlives the pod.
+func DataVolume(pod *corev1.Pod) (name string, keeps bool) {
 	for i := range pod.Spec.InitContainers {
 		if c := &pod.Spec.InitContainers[i]; c.Name == Container {
 			for _, m := range c.VolumeMounts {
 				if v := findVolume(pod, m.Name); m.MountPath == dataPath && v != nil {
-					return v.EmptyDir == nil && v.Ephemeral == nil
+					if v.PersistentVolumeClaim != nil {
+						return "claim/" + v.PersistentVolumeClaim.ClaimName, true
+					}
+					return "volume/" + v.Name, v.HostPath != nil || v.NFS != nil
 				}
 			}
 		}
 	}
-	return false
+	return "", false
 }
 
 // findData finds the container that runs the gateway and its data volume.

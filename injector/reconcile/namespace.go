@@ -29,7 +29,7 @@ type namespace struct {
 	syncs map[types.UID]bool // the GatewaySyncs of the last check that found any
 
 	decided   map[types.UID]verdict
-	restarted map[string]time.Time    // pods that were evicted because their gateways had to start once more
+	restarted map[string]time.Time    // names of pods and volumes that were evicted because their gateways had to start once more
 	endTimes  map[types.UID]time.Time // evicted pods: when they should end, or when their successor was last seen
 	locks     map[types.UID]lock      // by GatewaySync
 	// without are the pods without an agent and why they have none, as of this check.
@@ -125,6 +125,12 @@ func (u *Reconciler) reportMetrics() {
 	u.Metrics.SetFleets(withoutAgents, stopped)
 }
 
+// recentlyRestarted reports whether a pod with this name or volume was evicted because its gateway had to start once more.
+func (n *namespace) recentlyRestarted(name string, now time.Time) bool {
+	at, ok := n.restarted[name]
+	return ok && now.Sub(at) < keyRestartPause
+}
+
 // tidy removes the state of objects that do not exist any more.
 func (n *namespace) tidy(all []*v1alpha1.GatewaySync, pods []*corev1.Pod, now time.Time) {
 	for uid := range n.decided {
@@ -138,7 +144,7 @@ func (n *namespace) tidy(all []*v1alpha1.GatewaySync, pods []*corev1.Pod, now ti
 		}
 	}
 	for name, at := range n.restarted {
-		if now.Sub(at) > recordLifetime {
+		if now.Sub(at) > keyRestartPause {
 			delete(n.restarted, name)
 		}
 	}

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -62,7 +63,7 @@ func slim(obj any) (any, error) {
 			kept.State.Waiting = &corev1.ContainerStateWaiting{Reason: status.State.Waiting.Reason}
 		}
 		for _, ended := range []*corev1.ContainerStateTerminated{status.State.Terminated, status.LastTerminationState.Terminated} {
-			if ended != nil && ended.ExitCode == gatewaypod.ExitRestartGateway {
+			if ended != nil && ended.ExitCode == gatewaypod.ExitRestartGateway && !startedAfter(p, ended.FinishedAt) {
 				kept.LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: ended.ExitCode}
 			}
 		}
@@ -70,6 +71,13 @@ func slim(obj any) (any, error) {
 	}
 	s.Status.Message = kube.Stuck(p)
 	return s, nil
+}
+
+// startedAfter reports whether a container of the pod was started again after a time, as a gateway that did not wait for the eviction.
+func startedAfter(p *corev1.Pod, at metav1.Time) bool {
+	return slices.ContainsFunc(p.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+		return c.State.Running != nil && at.Before(&c.State.Running.StartedAt)
+	})
 }
 
 // needsStart reports whether the agent of a pod has ended because its gateway has to start once more: see gatewaypod.ExitRestartGateway.

@@ -20,8 +20,12 @@ import (
 )
 
 // maxKeyRestartAge is the age up to which a pod may be evicted so that its gateway accepts the agent's API key. It is longer than
-// maxEvictionAge, because the gateways of a new fleet start one after the other, and such a gateway is new.
-const maxKeyRestartAge = time.Hour
+// maxEvictionAge, because the gateways of a new fleet start one after the other, and such a gateway is new. keyRestartPause is how long no pod of
+// the same name or volume is evicted again for this purpose.
+const (
+	maxKeyRestartAge = time.Hour
+	keyRestartPause  = 24 * time.Hour
+)
 
 // minPodAge is how old the youngest pod of an owner must be before one of its pods is evicted. The successor is recognized because it
 // is created later than all of them, and creation times have a resolution of one second.
@@ -146,28 +150,39 @@ func ignoreNotFound(err error) error {
 
 // repairKey evicts a pod whose gateway has to start once more to accept the API key that its agent makes. A pod is evicted only if its
 // GatewaySync asks for such a key, and if its volume outlives it: otherwise the successor would need a start again. The agent asks once for each
-// volume; in addition, a name is evicted for this purpose at most once an hour.
+// volume; in addition, a name or a claim is evicted for this purpose at most once a day.
 func (u *Reconciler) repairKey(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, p *corev1.Pod, pods podIndex, replacements map[string]replacement) (soon bool, err error) {
 	i := slices.IndexFunc(all, func(gs *v1alpha1.GatewaySync) bool { return belongs(p, gs, all) })
 	now := u.Now()
-	if !needsStart(p) || i < 0 || !all[i].Spec.Gateway.ManagedKey() || now.Sub(n.restarted[p.Name]) < maxKeyRestartAge {
+	if !needsStart(p) || i < 0 || !all[i].Spec.Gateway.ManagedKey() || n.recentlyRestarted(p.Name, now) {
 		return false, nil
 	}
 	gs := all[i]
+	refuse := func(message string) error {
+		return u.podEvent(ctx, p, gs, corev1.EventTypeWarning, v1alpha1.EventRepairStopped, "Evict", string(v1alpha1.ReasonGatewayForbidden), message)
+	}
+	if now.Sub(p.CreationTimestamp.Time) >= maxKeyRestartAge {
+		return false, refuse(toAccept().cause + tooOldToEvict + ": restart the gateway when convenient")
+	}
 	whole, err := u.Core.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
 	if err != nil || whole.UID != p.UID {
 		return false, ignoreNotFound(err)
 	}
-	d := verdict{reason: v1alpha1.ReasonGatewayForbidden, message: toAccept().cause + ", and the injector does not evict it, because its data volume ends with it: use a volume that stays, or name a key of your own in spec.gateway.api.secretName"}
-	if inject.KeepsData(whole) {
-		if d, soon, err = u.repair(ctx, gs, p, toAccept(), pods, replacements); d.reason == "" {
-			if e, ok := u.ledger.of(gs.UID); ok && e.UID == p.UID {
-				n.restarted[p.Name] = now
-			}
-			return soon, err
-		}
+	volume, keeps := inject.DataVolume(whole)
+	switch {
+	case !keeps:
+		return false, refuse(toAccept().cause + ", and the injector does not evict it, because its data volume ends with it: use a volume that stays, or name a key of your own in spec.gateway.api.secretName")
+	case n.recentlyRestarted(volume, now):
+		return false, refuse(toAccept().cause + ", and the injector has evicted a pod with this volume before: name a key of your own in spec.gateway.api.secretName")
 	}
-	return soon, errors.Join(err, u.podEvent(ctx, p, gs, corev1.EventTypeWarning, v1alpha1.EventRepairStopped, "Evict", string(d.reason), d.message))
+	d, soon, err := u.repair(ctx, gs, p, toAccept(), pods, replacements)
+	if e, ok := u.ledger.of(gs.UID); ok && e.UID == p.UID {
+		n.restarted[p.Name], n.restarted[volume] = now, now
+	}
+	if d.reason != "" {
+		err = errors.Join(err, refuse(d.message))
+	}
+	return soon, err
 }
 
 // repair evicts a young pod for a purpose, so that its owner creates it again. The returned reason is empty if it was or will be evicted.
