@@ -83,7 +83,10 @@ func newBrowser(t *testing.T) *browser {
 		chromedp.Flag("disable-sync", true), chromedp.Flag("hide-scrollbars", true), chromedp.UserDataDir(t.TempDir()), chromedp.WSURLReadTimeout(liveness))
 	t.Cleanup(cancel)
 	ctx, end := chromedp.NewContext(alloc)
-	t.Cleanup(end)
+	t.Cleanup(func() {
+		_ = chromedp.Cancel(ctx) // waits until the browser has ended, which writes to its folder until then
+		end()
+	})
 	b := &browser{t: t, ctx: ctx, axe: axe(t)}
 	chromedp.ListenTarget(ctx, func(event any) {
 		switch e := event.(type) {
