@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/trees"
 )
 
@@ -325,4 +327,13 @@ func TestRealProject(t *testing.T) {
 	d.Collections = nil
 	assert.Empty(t, texts(indexOf(t, b).Check(nil, nil)))
 	assert.Empty(t, texts(indexOf(t, b).Check(nil, d)))
+}
+
+// A gateway with very many files is checked only if that can refuse a commit.
+func TestManyFiles(t *testing.T) {
+	var k Keeper
+	notes, err := k.Check(v1alpha1.ReferencesWarn, Target{Before: plan.Header{Files: maxWarned + 1}, Changes: &plan.Changes{}})
+	require.NoError(t, err)
+	assert.Empty(t, notes)
+	assert.True(t, k.IsNew())
 }
