@@ -150,6 +150,19 @@ func TestFirstStart(t *testing.T) {
 	}
 }
 
+// A gateway may have no security-levels on the disk. Then the agent relies on the permissions, and asks for the start all the same.
+func TestNoSecurityLevels(t *testing.T) {
+	s := newSite(t, simulator.Options{})
+	require.NoError(t, os.RemoveAll(s.file(levels)))
+	var restarts int
+	s.key.Restart = func() { restarts++ }
+	s.install(true)
+	assert.True(t, failure.Is(s.scan(), v1alpha1.ReasonWaitingForGateway))
+	assert.Equal(t, 1, restarts)
+	require.NoError(t, s.gw.Restart(0))
+	require.NoError(t, s.scan())
+}
+
 // An agent whose request for a restart is not fulfilled says so after a while.
 func TestRestartThatDoesNotHappen(t *testing.T) {
 	s := newSite(t, simulator.Options{})

@@ -20,6 +20,8 @@ import (
 const (
 	resources = "config/resources"
 	local     = resources + "/local"
+	// properties is the singleton with the permissions.
+	properties = "security-properties"
 	// maxCollections bounds the collections of a gateway: the five of Ignition, and its deployment modes.
 	maxCollections = 64
 	whySaved       = "replaced to grant the agent's API key its permissions"
@@ -60,10 +62,8 @@ func install(d *disk.Dir, tokenHash string, now time.Time) (changed bool, missin
 			}
 		}
 	}
-	for _, s := range singletons {
-		if !found[s.name] {
-			missing = append(missing, "the gateway has no ignition/"+s.name+" yet: it makes it when it is commissioned")
-		}
+	if !found[properties] { // a gateway may do without security-levels on the disk
+		missing = append(missing, "the gateway has no ignition/"+properties+" yet: it makes it when it is commissioned")
 	}
 	return changed, missing, nil
 }
@@ -124,7 +124,7 @@ type singleton struct {
 
 var singletons = []singleton{
 	{"security-levels", `add {"name": "Stoker", "children": []} below the level Authenticated`, declareLevel},
-	{"security-properties", `add {"name": "Authenticated", "children": [{"name": "Stoker", "children": []}]} to the securityLevels of accessPermissions, readPermissions and writePermissions, as far as they list any`, grantLevel},
+	{properties, `add {"name": "Authenticated", "children": [{"name": "Stoker", "children": []}]} to the securityLevels of accessPermissions, readPermissions and writePermissions, as far as they list any`, grantLevel},
 }
 
 // grant adds to the singleton in a folder what the key needs, and signs it again. A missing one is left to the gateway.
