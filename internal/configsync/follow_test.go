@@ -86,6 +86,35 @@ func (m meanwhile) RoundTrip(req *http.Request) (*http.Response, error) {
 	return m.RoundTripper.RoundTrip(req)
 }
 
+// A new object needs a dry run and an apply, and no read. An object that exists is read, whoever created it.
+func TestRequestsForNewObjects(t *testing.T) {
+	w := newWorld(t)
+	w.commit("k8s/a.yaml", configMap("a", "1"), "k8s/b.yaml", configMap("b", "1"), "k8s/c.yaml", configMap("c", "1"))
+	w.ApplyYAML(t, w.namespace, "{apiVersion: v1, kind: ConfigMap, metadata: {name: c}, data: {a: theirs}}")
+	w.create("apply: {adoptPolicy: always}")
+	var mu sync.Mutex
+	counts := map[string]int{}
+	config := w.RESTConfig()
+	config.Wrap(func(rt http.RoundTripper) http.RoundTripper {
+		return meanwhile{rt, func(req *http.Request) bool {
+			if _, name, ok := strings.Cut(req.URL.Path, "/configmaps/"); ok {
+				mu.Lock()
+				counts[req.Method+" "+name]++
+				mu.Unlock()
+			}
+			return false
+		}, nil, nil}
+	})
+	_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
+	require.NoError(t, err)
+	for _, name := range []string{"a", "b"} {
+		assert.Zero(t, counts["GET "+name], name)
+		assert.Equal(t, 2, counts["PATCH "+name], name)
+	}
+	assert.Positive(t, counts["GET c"], "it exists")
+	assert.Equal(t, map[string]string{"a": "1"}, w.data("c"))
+}
+
 // C14: if the GatewaySync or its commit moves while a run is under way, all objects are still of one commit that the gateways ran, and
 // the next run follows.
 func TestFollowedCommitMoves(t *testing.T) {
