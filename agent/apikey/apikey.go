@@ -90,7 +90,7 @@ func New(dir string, now func() time.Time) *Key {
 	return k
 }
 
-// Read returns the key as the gateway's REST interface takes it, <name>:<key>. It makes one if there is none.
+// Read returns the key as the gateway's REST interface takes it, <name>:<key>. It makes a key at its first call.
 func (k *Key) Read() (secret.String, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

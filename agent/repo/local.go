@@ -57,7 +57,7 @@ func (l *local) openRepository() (common string, st *filesystem.Storage, err err
 	return common, st, nil
 }
 
-// Origin returns the address of the remote origin of a directory of this machine, as its configuration has it; "" if there is none. It
+// Origin returns the address of the remote origin of a directory of this machine, as its configuration has it, or "". It
 // may have credentials.
 func (r *Remote) Origin() (string, error) {
 	l, ok := r.source.(*local)

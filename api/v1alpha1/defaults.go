@@ -43,7 +43,7 @@ func (g *GatewaySpec) EffectivePort() int32 {
 	return *g.Port
 }
 
-// APIKey returns the reference to the Secret with the gateway's API token; nil if there is none.
+// APIKey returns the reference to the Secret with the gateway's API token, or nil.
 func (g *GatewaySpec) APIKey() *SecretKeyRef {
 	if g.API == nil || g.API.SecretName == "" {
 		return nil

@@ -119,7 +119,7 @@ func (a *arrangement) title() string {
 	return "Gateways that all get the same files."
 }
 
-// security returns the resource of git that an agent would have to change to grant its own API key its permissions; "" if there is none.
+// security returns the resource of git that an agent would have to change to grant its own API key its permissions, or "".
 func (a *arrangement) security() string {
 	for _, name := range []string{"security-properties", "security-levels"} {
 		for _, p := range a.profiles {

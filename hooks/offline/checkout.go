@@ -85,7 +85,7 @@ type Gateway struct {
 // ProfileLabel returns the name of a profile for messages. Without spec.sync.profiles, a gateway has none.
 func ProfileLabel(profile string) string { return cmp.Or(profile, "none (service path)") }
 
-// Origin returns the address of the remote origin of a local repository; "" if there is none. It may have credentials.
+// Origin returns the address of the remote origin of a local repository, or "". It may have credentials.
 func (c *Checkout) Origin() (string, error) { return c.remote.Origin() }
 
 // Refs lists the refs of the remote.

@@ -286,7 +286,7 @@ func (p *fleetsPage) add(all []fleet) {
 	}
 }
 
-// siteOf returns the site of a request, or nil if there is none.
+// siteOf returns the site of a request, or nil for an unknown one.
 func (s *Server) siteOf(r *http.Request) *site {
 	name := r.PathValue("site")
 	for _, x := range s.sites {

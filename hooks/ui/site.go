@@ -173,7 +173,7 @@ func (x *site) ask(ctx context.Context) error {
 		return err
 	}
 	_, _, errConfigs := kube.ConfigSyncs(x.Clients.Dynamic, x.Namespace).List(ctx, none)
-	if apierrors.IsNotFound(errConfigs) { // the kind is not installed, so there are none
+	if apierrors.IsNotFound(errConfigs) { // the kind is not installed
 		errConfigs = nil
 	}
 	x.mu.Lock()

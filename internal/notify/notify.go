@@ -64,7 +64,7 @@ type Config struct {
 	Client  httpclient.Client
 	// Cluster is the name of the cluster in messages; may be empty.
 	Cluster string
-	// Page is the address of a page about a GatewaySync, with {namespace} and {name} in it; "" if there is none.
+	// Page is the address of a page about a GatewaySync, with {namespace} and {name} in it, or "".
 	Page string
 	// Settle is how long a state must last before it is sent as firing, and be over before it is sent as resolved.
 	Settle time.Duration

@@ -15,7 +15,7 @@ type Disk struct {
 	Exists func(path string) bool
 	// Read returns a file of at most limit bytes. ok is false if it cannot be read.
 	Read func(path string, limit int64) (content []byte, ok bool)
-	// Collections are the names of folders in config/resources. If there are none, the gateway keeps its configuration elsewhere, and only
+	// Collections are the names of folders in config/resources. If the list is empty, the gateway keeps its configuration elsewhere, and only
 	// its projects are known.
 	Collections []string
 }
