@@ -86,7 +86,7 @@ func (m meanwhile) RoundTrip(req *http.Request) (*http.Response, error) {
 	return m.RoundTripper.RoundTrip(req)
 }
 
-// A new object needs a dry run and an apply, and no read. An object that exists is read, whoever created it.
+// A new object needs a dry run and an apply, and no read. An object that exists is read first.
 func TestRequestsForNewObjects(t *testing.T) {
 	w := newWorld(t)
 	w.commit("k8s/a.yaml", configMap("a", "1"), "k8s/b.yaml", configMap("b", "1"), "k8s/c.yaml", configMap("c", "1"))
