@@ -73,7 +73,7 @@ func (s *site) install(started bool) bool {
 func TestKeyWorksAfterStart(t *testing.T) {
 	for name, o := range map[string]simulator.Options{
 		"seeded":                     {},
-		"levels must be declared":    {Unknowns: simulator.Unknowns{DeclaredLevels: true}},
+		"levels must be declared":    {DeclaredLevels: true},
 		"insecure tokens get 401":    {Unknowns: simulator.Unknowns{InsecureIs401: true}},
 		"a deployment mode":          {Mode: "prod"},
 		"config scans sign":          {Unknowns: simulator.Unknowns{SignConfig: true}},
@@ -99,8 +99,8 @@ func TestFirstStart(t *testing.T) {
 	for name, o := range map[string]simulator.Options{
 		"core":       {ResetPermissions: true},
 		"mode":       {ResetPermissions: true, Mode: "prod", Unknowns: simulator.Unknowns{ResetInMode: true}},
-		"every time": {ResetPermissions: true, Unknowns: simulator.Unknowns{ResetAlways: true}},
-		"not local":  {ResetPermissions: true, Unknowns: simulator.Unknowns{NoLocalTokens: true}},
+		"every time": {ResetAlways: true},
+		"not local":  {ResetPermissions: true, NoLocalTokens: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o.Seeding = simulator.SeedChart
@@ -131,7 +131,7 @@ func TestFirstStart(t *testing.T) {
 			assert.True(t, s.install(false))
 			require.NoError(t, s.gw.SetState(simulator.Running))
 			err = s.scan()
-			if !o.Unknowns.ResetAlways && !o.Unknowns.NoLocalTokens {
+			if !o.ResetAlways && !o.NoLocalTokens {
 				require.NoError(t, err)
 				return
 			}

@@ -26,7 +26,7 @@ func (a *authorizer) authorize(r *http.Request) (string, *refusal) {
 }
 
 func (a *authorizer) authorizeFor(r *http.Request, write bool) (string, *refusal) {
-	rules := access.Rules{NotLocal: a.opts.Unknowns.NoLocalTokens, Declared: a.opts.Unknowns.DeclaredLevels}
+	rules := access.Rules{NotLocal: a.opts.NoLocalTokens, Declared: a.opts.DeclaredLevels}
 	name, err := rules.Check(a.data.loadedConfig(), r.Header.Get("X-Ignition-API-Token"), r.TLS != nil, write)
 	switch {
 	case err == nil:

@@ -107,7 +107,7 @@ func (g *Gateway) finishStartup(runCtx context.Context) error {
 		return nil
 	}
 	g.mu.Lock()
-	commission, reset := g.commissioning, g.opts.ResetPermissions && (g.firstStart || g.opts.Unknowns.ResetAlways)
+	commission, reset := g.commissioning, g.opts.ResetAlways || g.opts.ResetPermissions && g.firstStart
 	g.mu.Unlock()
 	if commission {
 		g.run.set(runCtx, Commissioning, "")

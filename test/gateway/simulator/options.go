@@ -36,6 +36,12 @@ type Options struct {
 	Commissioning bool
 	// ResetPermissions makes the first start after seeding rewrite ignition/security-properties, which drops grants.
 	ResetPermissions bool
+	// ResetAlways makes every start do so.
+	ResetAlways bool
+	// NoLocalTokens ignores API tokens of the collection local, and so the one that the agent makes for itself.
+	NoLocalTokens bool
+	// DeclaredLevels gives a token only the levels that ignition/security-levels declares.
+	DeclaredLevels bool
 	// StartupDelay is how long the gateway shows STARTING. If zero, Start returns when the startup is over.
 	StartupDelay time.Duration
 	// ScanDelay is how long a scan shows as active before it reads the tree.
@@ -126,12 +132,6 @@ type Unknowns struct {
 	TrialStopsScans bool
 	// SaveInPlace makes a Designer and the web interface write into a file; otherwise they replace it.
 	SaveInPlace bool
-	// NoLocalTokens ignores API tokens of the collection local, so that the gateway's own token does not work either.
-	NoLocalTokens bool
-	// DeclaredLevels gives a token only the levels that ignition/security-levels declares.
-	DeclaredLevels bool
-	// ResetAlways makes every start drop grants as ResetPermissions does at the first.
-	ResetAlways bool
 	// OtherStates makes a starting gateway report a state that no source names.
 	OtherStates bool
 }
