@@ -10,6 +10,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/hooks/application"
+	"stoker.io/stoker/hooks/exit"
 )
 
 // applicationFlags are the flags by which a hook Job of Argo CD takes its commit from the sync that created it.
@@ -54,13 +55,13 @@ func (s *applicationFlags) job(p target) application.Job {
 func (s *applicationFlags) findSync(ctx context.Context, p target, q desiredref.Requests) (application.Sync, application.Job, error) {
 	job := s.job(p)
 	if job.Name == "" {
-		return application.Sync{}, job, exitErrorf(exitUsage, "--application needs the name of the Job: set the environment variable JOB_NAME from the pod's label batch.kubernetes.io/job-name")
+		return application.Sync{}, job, exit.Errorf(exit.Usage, "--application needs the name of the Job: set the environment variable JOB_NAME from the pod's label batch.kubernetes.io/job-name")
 	}
 	if q.Fixed != "" {
-		return application.Sync{}, job, exitErrorf(exitUsage, "%s", q.Fixed)
+		return application.Sync{}, job, exit.Errorf(exit.Usage, "%s", q.Fixed)
 	}
 	if s.timeout <= 0 {
-		return application.Sync{}, job, exitErrorf(exitUsage, "--application-timeout must be positive")
+		return application.Sync{}, job, exit.Errorf(exit.Usage, "--application-timeout must be positive")
 	}
 	name, err := s.applicationName(ctx, p, job)
 	if err != nil {
@@ -71,11 +72,11 @@ func (s *applicationFlags) findSync(ctx context.Context, p target, q desiredref.
 	})
 	switch {
 	case errors.Is(err, application.ErrOvertaken):
-		err = &exitError{exitSuperseded, err}
+		err = exit.With(exit.Superseded, err)
 	case errors.Is(err, application.ErrStale):
-		err = &exitError{exitTimeout, err}
+		err = exit.With(exit.Timeout, err)
 	case errors.Is(err, application.ErrOtherRepository):
-		err = &exitError{exitUsage, err}
+		err = exit.With(exit.Usage, err)
 	case err == nil:
 		fmt.Fprintf(s.c.stderr, "Application %s is syncing %s\n", sync.Application, sync.Commit)
 	}
@@ -87,7 +88,7 @@ func (s *applicationFlags) applicationName(ctx context.Context, p target, job ap
 	if s.application != autoApplication {
 		name, err := application.ParseName(s.application)
 		if err != nil {
-			return name, &exitError{exitUsage, err}
+			return name, exit.With(exit.Usage, err)
 		}
 		return name, nil
 	}

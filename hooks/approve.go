@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/internal/request"
 )
 
@@ -39,7 +40,7 @@ It needs the verb approve on the GatewaySync, which the ClusterRole stoker-appro
 			stage = args[1]
 		}
 		if *window && stage != "" {
-			return exitErrorf(exitUsage, "--window and STAGE cannot be used together")
+			return exit.Errorf(exit.Usage, "--window and STAGE cannot be used together")
 		}
 		r.role = "stoker-approver"
 		return r.send(ctx, args[0], "approved", func(ctx context.Context, p target) (request.Answer, error) {

@@ -49,7 +49,7 @@ func newBundleListCommand(c *cli) *cobra.Command {
 		Example: `  stoker bundle list stoker-0.1.0-bundle.tar`,
 		Args:    cobra.ExactArgs(1),
 	}
-	format := addOutputFlag(command)
+	format := output.AddFlag(command.Flags())
 	command.RunE = func(_ *cobra.Command, args []string) error {
 		return withBundle(args[0], func(b *bundle.Bundle) error {
 			images, err := b.Images()

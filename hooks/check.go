@@ -23,7 +23,7 @@ code is 1 if a check failed.`,
   stoker check -n plant -o json`,
 		Args: cobra.NoArgs,
 	}
-	format := addOutputFlag(command)
+	format := output.AddFlag(command.Flags())
 	command.RunE = func(command *cobra.Command, _ []string) error {
 		p, err := c.connect()
 		if err != nil {

@@ -24,6 +24,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/display"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/cluster/build"
 	"stoker.io/stoker/test/cluster/kubetest"
@@ -87,20 +88,20 @@ func TestConfigCommands(t *testing.T) {
 	commit := s.git.Commit("first", gitserver.Write("k8s/site.yaml", site))
 
 	code, out, talk := s.run("config", "diff", "plant")
-	assert.Equal(t, exitDone, code, talk)
+	assert.Equal(t, exit.Done, code, talk)
 	assert.Equal(t, "main at "+commit[:7]+": 2 to create\n"+"create     ConfigMap "+s.namespace+"/site\ncreate     Secret "+s.namespace+"/licence\n", out)
 	code, out, _ = s.run("config", "status", "plant")
-	assert.Equal(t, exitDone, code)
+	assert.Equal(t, exit.Done, code)
 	assert.Contains(t, out, "no run yet")
 
 	code, out, talk = s.run("config", "apply", "plant", "--dry-run")
-	assert.Equal(t, exitDone, code, talk)
+	assert.Equal(t, exit.Done, code, talk)
 	assert.Contains(t, out, "2 to create")
 	_, err := s.Client(t).CoreV1().ConfigMaps(s.namespace).Get(t.Context(), "site", metav1.GetOptions{})
 	require.Error(t, err)
 
 	code, out, talk = s.run("config", "apply", "plant", "-o", "json")
-	assert.Equal(t, exitDone, code, talk)
+	assert.Equal(t, exit.Done, code, talk)
 	assert.Contains(t, talk, "2 objects of "+commit[:7]+" are applied and healthy")
 	assert.NotContains(t, out+talk, "S3CR3T")
 	var planned struct {
@@ -112,15 +113,15 @@ func TestConfigCommands(t *testing.T) {
 	assert.Len(t, planned.Objects, 2)
 
 	code, out, _ = s.run("config", "status", "plant")
-	assert.Equal(t, exitDone, code)
+	assert.Equal(t, exit.Done, code)
 	assert.Regexp(t, `ConfigMap +\S+ +site +Created +yes`, out)
 	code, out, _ = s.run("config", "status")
-	assert.Equal(t, exitDone, code)
+	assert.Equal(t, exit.Done, code)
 	assert.Regexp(t, `plant +`+commit[:7]+` +2/2 +True`, out)
 
 	second := s.git.Commit("second", gitserver.Delete("k8s/site.yaml"), gitserver.Write("k8s/other.yaml", strings.ReplaceAll(site, "name: site", "name: other")))
 	code, out, talk = s.run("config", "prune", "plant", "-o", "name")
-	assert.Equal(t, exitDone, code, talk)
+	assert.Equal(t, exit.Done, code, talk)
 	assert.Contains(t, talk, "1 to prune")
 	assert.Contains(t, out, "ConfigMap/site\n")
 	_, err = s.Client(t).CoreV1().ConfigMaps(s.namespace).Get(t.Context(), "site", metav1.GetOptions{})
@@ -128,7 +129,7 @@ func TestConfigCommands(t *testing.T) {
 	_, err = s.Client(t).CoreV1().ConfigMaps(s.namespace).Get(t.Context(), "other", metav1.GetOptions{})
 	require.Error(t, err, "prune must not apply objects")
 	code, _, talk = s.run("config", "apply", "plant")
-	assert.Equal(t, exitDone, code, talk)
+	assert.Equal(t, exit.Done, code, talk)
 	assert.Contains(t, talk, second[:7])
 }
 
@@ -138,7 +139,7 @@ func TestConfigExitCodes(t *testing.T) {
 	s.git.Commit("first", gitserver.Write("k8s/site.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: site}, data: {a: b}}"))
 	s.ApplyYAML(t, s.namespace, "{apiVersion: v1, kind: ConfigMap, metadata: {name: site}, data: {a: c}}")
 	code, out, talk := s.run("config", "apply", "plant", "--dry-run")
-	assert.Equal(t, exitHeld, code, talk)
+	assert.Equal(t, exit.Held, code, talk)
 	assert.Contains(t, out, "1 held")
 	syncs := kube.ConfigSyncs(kubeDynamic(t, s), s.namespace)
 	cs, err := syncs.Get(t.Context(), "plant")
@@ -150,16 +151,16 @@ func TestConfigExitCodes(t *testing.T) {
 		code int
 		says string
 	}{
-		{"foreign object", []string{"apply", "plant"}, exitHeld, "NotOwned"},
-		{"diff of a foreign object", []string{"diff", "plant"}, exitHeld, "NotOwned"},
-		{"no such ConfigSync", []string{"apply", "nothing"}, exitFailed, "there is no ConfigSync nothing"},
-		{"no such ref", []string{"diff", "plant", "--ref", "nothing"}, exitFailed, "RefNotFound"},
-		{"no name", []string{"diff"}, exitUsage, "missing the name"},
-		{"two names", []string{"diff", "plant", "other"}, exitUsage, "one name"},
-		{"no directory", []string{"render", "./nowhere"}, exitUsage, "not a directory"},
-		{"broken commit", []string{"prune", "plant", "--confirm-deletion", "xyz"}, exitUsage, "use a commit"},
-		{"timeout", []string{"apply", "plant", "--timeout", "0s"}, exitUsage, "must be positive"},
-		{"orphans without a name", []string{"status", "--orphans"}, exitUsage, "needs the name"},
+		{"foreign object", []string{"apply", "plant"}, exit.Held, "NotOwned"},
+		{"diff of a foreign object", []string{"diff", "plant"}, exit.Held, "NotOwned"},
+		{"no such ConfigSync", []string{"apply", "nothing"}, exit.Failed, "there is no ConfigSync nothing"},
+		{"no such ref", []string{"diff", "plant", "--ref", "nothing"}, exit.Failed, "RefNotFound"},
+		{"no name", []string{"diff"}, exit.Usage, "missing the name"},
+		{"two names", []string{"diff", "plant", "other"}, exit.Usage, "one name"},
+		{"no directory", []string{"render", "./nowhere"}, exit.Usage, "not a directory"},
+		{"broken commit", []string{"prune", "plant", "--confirm-deletion", "xyz"}, exit.Usage, "use a commit"},
+		{"timeout", []string{"apply", "plant", "--timeout", "0s"}, exit.Usage, "must be positive"},
+		{"orphans without a name", []string{"status", "--orphans"}, exit.Usage, "needs the name"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			code, _, talk := s.run(append([]string{"config"}, c.args...)...)
@@ -170,12 +171,12 @@ func TestConfigExitCodes(t *testing.T) {
 	_, err = syncs.Patch(t.Context(), "plant", types.MergePatchType, []byte(`{"spec":{"paused":true}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	code, _, talk = s.run("config", "apply", "plant")
-	assert.Equal(t, exitHeld, code)
+	assert.Equal(t, exit.Held, code)
 	assert.Contains(t, talk, "Paused")
 	_, err = syncs.Patch(t.Context(), "plant", types.MergePatchType, []byte(`{"spec":{"paused":false,"apply":{"dryRun":true,"adoptPolicy":"always"}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	code, out, talk = s.run("config", "apply", "plant")
-	assert.Equal(t, exitDone, code, talk)
+	assert.Equal(t, exit.Done, code, talk)
 	assert.Contains(t, out, "data.a")
 	assert.Contains(t, talk, "nothing was changed: 1 to configure")
 	m, err := s.Client(t).CoreV1().ConfigMaps(s.namespace).Get(t.Context(), "site", metav1.GetOptions{})
@@ -205,23 +206,23 @@ func TestConfigRender(t *testing.T) {
 	clone := s.clone()
 
 	code, out, talk := s.run("config", "render", filepath.Join(clone, "k8s"))
-	assert.Equal(t, exitDone, code, talk)
+	assert.Equal(t, exit.Done, code, talk)
 	assert.Regexp(t, `ConfigMap +- +site +k8s/site.yaml`, out)
 
 	code, out, talk = s.run("config", "render", "-f", file, "-o", "yaml")
-	assert.Equal(t, exitDone, code, talk)
+	assert.Equal(t, exit.Done, code, talk)
 	assert.Contains(t, out, "key: REDACTED")
 	assert.NotContains(t, out+talk, "S3CR3T")
 	assert.Contains(t, talk, "ConfigMap t is not shown")
 	code, out, talk = s.run("config", "render", "-f", file, "-o", "yaml", "--show-secrets")
-	assert.Equal(t, exitDone, code, talk)
+	assert.Equal(t, exit.Done, code, talk)
 	assert.Contains(t, out, "a: S3CR3T-vars")
 	list := map[string]any{}
 	require.NoError(t, yaml.Unmarshal([]byte(out), &list))
 	assert.Len(t, list["items"], 3)
 
 	code, out, talk = s.run("config", "diff", "-f", file, filepath.Join(clone, "k8s"))
-	assert.Equal(t, exitDone, code, talk)
+	assert.Equal(t, exit.Done, code, talk)
 	assert.Contains(t, out, "HEAD at ")
 	assert.Contains(t, out, "3 to create")
 }
@@ -232,18 +233,18 @@ func TestConfigOrphans(t *testing.T) {
 	s := newConfigScene(t)
 	s.git.Commit("first", gitserver.Write("k8s/site.yaml", site))
 	code, _, talk := s.run("config", "apply", "plant")
-	require.Equal(t, exitDone, code, talk)
+	require.Equal(t, exit.Done, code, talk)
 	code, out, talk := s.run("config", "status", "plant", "--orphans", "-o", "name")
-	assert.Equal(t, exitDone, code, talk)
+	assert.Equal(t, exit.Done, code, talk)
 	assert.Empty(t, out)
 	syncs := kube.ConfigSyncs(kubeDynamic(t, s), s.namespace)
 	_, err := syncs.Patch(t.Context(), "plant", types.MergePatchType, []byte(`{"status":{"inventory":null}}`), metav1.PatchOptions{}, "status")
 	require.NoError(t, err)
 	s.git.Commit("second", gitserver.Write("k8s/site.yaml", strings.Split(site, "---")[0]))
 	code, _, talk = s.run("config", "apply", "plant")
-	assert.Equal(t, exitDone, code, talk)
+	assert.Equal(t, exit.Done, code, talk)
 	code, out, talk = s.run("config", "status", "plant", "--orphans", "-o", "name")
-	assert.Equal(t, exitDone, code, talk)
+	assert.Equal(t, exit.Done, code, talk)
 	assert.Equal(t, "Secret/licence\n", out, "the ConfigMap, which git names, must not be an orphan")
 	_, err = s.Client(t).CoreV1().Secrets(s.namespace).Get(t.Context(), "licence", metav1.GetOptions{})
 	require.NoError(t, err)
@@ -338,7 +339,7 @@ func TestConfigExamples(t *testing.T) {
 		out.Reset()
 		talk.Reset()
 		return run(t.Context(), []string{"stoker", "--kubeconfig", os.DevNull, "--server", account.Host, "--certificate-authority", authority, "--token", account.BearerToken,
-			"--namespace", s.namespace, "config", "apply", "plant"}, &out, &talk) == exitDone
+			"--namespace", s.namespace, "config", "apply", "plant"}, &out, &talk) == exit.Done
 	}, 30*time.Second, 300*time.Millisecond, "%s", &talk)
 	assert.Contains(t, out.String(), "2 to create")
 	m, err := s.Client(t).CoreV1().ConfigMaps(s.namespace).Get(t.Context(), "site", metav1.GetOptions{})

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/document"
 	"stoker.io/stoker/test/program"
@@ -30,7 +31,7 @@ func TestConfigRunCommands(t *testing.T) {
 			stop()
 			select {
 			case got := <-code:
-				assert.Equal(t, exitDone, got, talk.String())
+				assert.Equal(t, exit.Done, got, talk.String())
 			case <-time.After(time.Minute):
 				require.Fail(t, "the command did not end", talk.String())
 			}
@@ -48,7 +49,7 @@ func TestConfigRunUsage(t *testing.T) {
 		t.Run(arg, func(t *testing.T) {
 			t.Parallel()
 			var out, talk program.Log
-			assert.Equal(t, exitUsage, newCLI(&out, &talk).run(t.Context(), "stoker", []string{"config", "run", arg}))
+			assert.Equal(t, exit.Usage, newCLI(&out, &talk).run(t.Context(), "stoker", []string{"config", "run", arg}))
 			assert.Contains(t, talk.String(), want)
 		})
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/hooks/sites"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
@@ -96,7 +97,7 @@ func (c *cli) connectTo(arg string) (target, error) {
 	}
 	kind, known := kindsByPrefix[strings.ToLower(prefix)]
 	if !known || name == "" {
-		return p, exitErrorf(exitUsage, "%.80q is not the name of an object: use NAME for a GatewaySync, or configsync/NAME", arg)
+		return p, exit.Errorf(exit.Usage, "%.80q is not the name of an object: use NAME for a GatewaySync, or configsync/NAME", arg)
 	}
 	p.kind, p.name = kind, name
 	return p, nil

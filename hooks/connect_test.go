@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
 )
@@ -71,13 +72,13 @@ func TestRetryUntilAPIServerAnswers(t *testing.T) {
 			asked.Store(0)
 			var said strings.Builder
 			code := run(t.Context(), append([]string{"stoker", "--kubeconfig", config}, args...), &said, &said)
-			assert.Equal(t, exitForbidden, code, "the third answer must decide: %s", &said)
+			assert.Equal(t, exit.Forbidden, code, "the third answer must decide: %s", &said)
 			assert.Equal(t, int64(3), asked.Load())
 		})
 	}
 }
 
-// An interrupted command must exit with exitRetry: its pod was evicted or deleted, and the Job creates another one.
+// An interrupted command must exit with exit.Retry: its pod was evicted or deleted, and the Job creates another one.
 func TestInterruptedCommandExitCode(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -90,7 +91,7 @@ func TestInterruptedCommandExitCode(t *testing.T) {
 			cancel()
 			var said strings.Builder
 			code := run(ctx, append([]string{"stoker", "--kubeconfig", config}, args...), &said, &said)
-			assert.Equal(t, exitRetry, code, "%s", &said)
+			assert.Equal(t, exit.Retry, code, "%s", &said)
 			assert.NotContains(t, said.String(), "nothing was rolled back: ")
 		})
 	}
@@ -106,14 +107,14 @@ func TestUnansweredRequestWarning(t *testing.T) {
 			var said strings.Builder
 			c := newCLI(&said, &said)
 			c.interactive = true // disables the retries, which take half a minute
-			assert.Equal(t, exitRetry, c.run(t.Context(), "stoker", append([]string{"--kubeconfig", kubeconfigOf(t, server.URL)}, strings.Fields(line)...)))
+			assert.Equal(t, exit.Retry, c.run(t.Context(), "stoker", append([]string{"--kubeconfig", kubeconfigOf(t, server.URL)}, strings.Fields(line)...)))
 			assert.Contains(t, said.String(), "the API server does not answer")
 			assert.Equal(t, want, strings.Contains(said.String(), "may have accepted the request"))
 		})
 	}
 }
 
-// Only errors that another attempt may fix exit with exitRetry, so that the Job creates another pod.
+// Only errors that another attempt may fix exit with exit.Retry, so that the Job creates another pod.
 func TestExitCodeOfErrors(t *testing.T) {
 	t.Parallel()
 	kind := schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "gatewaysyncs"}
@@ -121,12 +122,12 @@ func TestExitCodeOfErrors(t *testing.T) {
 		err  error
 		code int
 	}{
-		"conflict":          {apierrors.NewConflict(kind, "line", errors.New("it was changed")), exitRetry},
-		"too many requests": {apierrors.NewTooManyRequests("later", 1), exitRetry},
-		"forbidden":         {apierrors.NewForbidden(kind, "line", errors.New("no")), exitForbidden},
-		"not found":         {apierrors.NewNotFound(kind, "line"), exitFailed},
-		"invalid ref":       {request.Request{Ref: "a b"}.Check(), exitUsage},
-		"timeout":           {context.DeadlineExceeded, exitTimeout},
+		"conflict":          {apierrors.NewConflict(kind, "line", errors.New("it was changed")), exit.Retry},
+		"too many requests": {apierrors.NewTooManyRequests("later", 1), exit.Retry},
+		"forbidden":         {apierrors.NewForbidden(kind, "line", errors.New("no")), exit.Forbidden},
+		"not found":         {apierrors.NewNotFound(kind, "line"), exit.Failed},
+		"invalid ref":       {request.Request{Ref: "a b"}.Check(), exit.Usage},
+		"timeout":           {context.DeadlineExceeded, exit.Timeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			assert.Equal(t, c.code, exitCodeOf(t.Context(), fmt.Errorf("line: %w", c.err)))
@@ -187,7 +188,7 @@ func TestPromotionOrderUsesAPIServerClock(t *testing.T) {
 	require.Eventually(t, func() bool { // an answer that takes seconds is not a source for the time
 		var said strings.Builder
 		code := run(t.Context(), []string{"stoker", "--kubeconfig", config, "set-ref", "line", "v1", "--by", "kargo", "--id", promoted(now.Add(-time.Minute))}, &said, &said)
-		return code == exitSuperseded && strings.Contains(said.String(), "is older than")
+		return code == exit.Superseded && strings.Contains(said.String(), "is older than")
 	}, time.Minute, 10*time.Millisecond)
 }
 
@@ -222,7 +223,7 @@ func TestHookJobBypassesProxy(t *testing.T) {
 			}
 			return config
 		}
-		assert.Equal(t, exitRetry, c.run(t.Context(), "stoker", []string{"--kubeconfig", kubeconfigOf(t, "https://10.96.0.1:443"), "get", "line"}), &said)
+		assert.Equal(t, exit.Retry, c.run(t.Context(), "stoker", []string{"--kubeconfig", kubeconfigOf(t, "https://10.96.0.1:443"), "get", "line"}), &said)
 		return dialled
 	}
 	pod := map[string]string{"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
@@ -248,7 +249,7 @@ func TestShowingCommandsAnswerAtOnce(t *testing.T) {
 					return config
 				}
 				code := c.run(t.Context(), program, append([]string{"--kubeconfig", config}, strings.Fields(line)...))
-				assert.Equal(t, exitRetry, code)
+				assert.Equal(t, exit.Retry, code)
 				assert.Contains(t, said.String(), "the API server does not answer")
 				assert.Equal(t, int64(1), dialed.Load())
 			})
@@ -264,7 +265,7 @@ func TestShowingCommandsAnswerAtOnce(t *testing.T) {
 			defer closes.Close()
 			var said strings.Builder
 			code := newCLI(&said, &said).run(t.Context(), "stoker", append([]string{"--kubeconfig", kubeconfigOf(t, closes.URL)}, strings.Fields(line)...))
-			assert.Equal(t, exitRetry, code)
+			assert.Equal(t, exit.Retry, code)
 			assert.Contains(t, said.String(), "the API server does not answer")
 			assert.Equal(t, int64(1), requests.Load())
 		})
@@ -287,7 +288,7 @@ func TestNoCluster(t *testing.T) {
 				t.Setenv("KUBERNETES_SERVICE_HOST", "")
 				var said strings.Builder
 				code := run(t.Context(), append([]string{"stoker"}, strings.Fields(line)...), &said, &said)
-				assert.Equal(t, exitFailed, code)
+				assert.Equal(t, exit.Failed, code)
 				assert.Contains(t, said.String(), c.want)
 			})
 		}

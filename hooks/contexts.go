@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/hooks/sites"
 	"stoker.io/stoker/internal/kube"
@@ -24,7 +25,7 @@ func (c *cli) sites(command *cobra.Command, contexts string, allNamespaces bool)
 		return p.Clients, p.namespace, err
 	})
 	if err != nil && contexts != "" {
-		return nil, &exitError{exitUsage, err}
+		return nil, exit.With(exit.Usage, err)
 	}
 	for _, name := range skipped {
 		fmt.Fprintln(c.stderr, output.OneLine("Context "+name+" is left out: another one shows the same namespace of the same cluster."))
@@ -42,7 +43,7 @@ func (c *cli) unanswered(list []sites.Answer) error {
 	case silent == 0:
 		return nil
 	case rejected:
-		return exitErrorf(exitForbidden, "%s rejected your credentials: what the gateways there run is not known", output.Count(silent, "site"))
+		return exit.Errorf(exit.Forbidden, "%s rejected your credentials: what the gateways there run is not known", output.Count(silent, "site"))
 	}
-	return exitErrorf(exitRetry, "%s did not answer: what the gateways there run is not known", output.Count(silent, "site"))
+	return exit.Errorf(exit.Retry, "%s did not answer: what the gateways there run is not known", output.Count(silent, "site"))
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/document"
 )
@@ -68,7 +69,7 @@ func TestStatusOfSeveralSites(t *testing.T) {
 		return out.String(), said.String()
 	}
 
-	out, said := types(exitRetry, "status --contexts all")
+	out, said := types(exit.Retry, "status --contexts all")
 	assert.Regexp(t, `(?m)^SITE +NAMESPACE +NAME +REF +COMMIT +GATEWAYS `, out)
 	assert.Regexp(t, `(?m)^expired +other +- .* Unknown .* the API server rejects your credentials: log in again$`, out)
 	assert.Regexp(t, `(?m)^gone +`+namespace+` +- .* Unknown .* no answer: .*refused$`, out)
@@ -77,23 +78,23 @@ func TestStatusOfSeveralSites(t *testing.T) {
 	assert.Contains(t, said, "Context north-again is left out")
 	assert.Contains(t, said, "2 sites did not answer: what the gateways there run is not known")
 
-	out, _ = types(exitRetry, "status line --contexts north,gone")
+	out, _ = types(exit.Retry, "status line --contexts north,gone")
 	assert.Regexp(t, `(?s)^Site: +north\n.*\nGateways: +1 of 1 run it\n.*\nline-1 .*\nSite: +gone\nUnknown: +no answer: `, out)
-	types(exitForbidden, "status --contexts north,expired")
-	out, said = types(exitDone, "status --contexts north")
+	types(exit.Forbidden, "status --contexts north,expired")
+	out, said = types(exit.Done, "status --contexts north")
 	assert.Regexp(t, `^NAME +REF .*\nline .*\n\nCONFIGSYNC .*\nplant `, out)
 	assert.Empty(t, said)
-	one, _ := types(exitDone, "status")
+	one, _ := types(exit.Done, "status")
 	age := regexp.MustCompile(`\b[0-9]+s( +)`)
 	assert.Equal(t, age.ReplaceAllString(out, ""), age.ReplaceAllString(one, ""), "one context is shown in the same way")
-	out, _ = types(exitRetry, "status --contexts gone,north -o json")
+	out, _ = types(exit.Retry, "status --contexts gone,north -o json")
 	var data struct{ Sites []map[string]any }
 	require.NoError(t, json.Unmarshal([]byte(out), &data))
 	assert.Contains(t, data.Sites[0]["error"], "no answer")
 	assert.Nil(t, data.Sites[0]["fleets"])
 
 	for c := range document.Open(t).Of("docs/how-to/ui.md") {
-		out, _ = types(exitRetry, c.Text)
+		out, _ = types(exit.Retry, c.Text)
 		assert.Regexp(t, `^COMMIT +REF +GATEWAYS +FLEETS\naaaaaaa +- +`, out)
 		assert.Regexp(t, `(?m)^unknown +- +\? +no answer: .*refused: gone$`, out)
 	}
@@ -115,7 +116,7 @@ func TestStatusOfSeveralSites(t *testing.T) {
 		t.Run(line, func(t *testing.T) {
 			var said strings.Builder
 			code := run(t.Context(), append([]string{"stoker", "--kubeconfig", file}, strings.Fields(line)...), &said, &said)
-			assert.NotEqual(t, exitDone, code)
+			assert.NotEqual(t, exit.Done, code)
 			assert.Contains(t, said.String(), want)
 		})
 	}
@@ -133,7 +134,7 @@ func TestSilentAPIServer(t *testing.T) {
 			t.Parallel()
 			var said strings.Builder
 			began := time.Now()
-			assert.Equal(t, exitRetry, run(t.Context(), append([]string{"stoker", "--kubeconfig", file}, strings.Fields(line)...), &said, &said))
+			assert.Equal(t, exit.Retry, run(t.Context(), append([]string{"stoker", "--kubeconfig", file}, strings.Fields(line)...), &said, &said))
 			assert.Contains(t, said.String(), "the API server does not answer")
 			assert.Contains(t, said.String(), l.Addr().String())
 			assert.Less(t, time.Since(began), queryTimeout)

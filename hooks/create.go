@@ -1,8 +1,6 @@
 package main
 
 import (
-	"errors"
-
 	"github.com/spf13/cobra"
 
 	create "stoker.io/stoker/hooks/create/command"
@@ -32,10 +30,4 @@ func explainCreate(command *cobra.Command, kind string) {
 	command.Args = explainArgs(command.Args, kind)
 	run := command.RunE
 	command.RunE = func(command *cobra.Command, args []string) error { return withReason(run(command, args)) }
-}
-
-// isUsageError reports whether an error is of the flags of create.
-func isUsageError(err error) bool {
-	_, ok := errors.AsType[*create.UsageError](err)
-	return ok
 }

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/hooks/create/createtest"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/test/cluster/build"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/document"
@@ -52,13 +53,13 @@ func TestCreateApplies(t *testing.T) {
 			repo := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "plant.git"))
 			repo.Commit("first", tree.Edits...)
 			args := []string{"gatewaysync", fmt.Sprintf("plant-%d", i), "--dir", repo.Dir, "--repo", "https://git.example.com/plant.git", "--apply"}
-			require.Equal(t, exitDone, x.run(t, args...), x.err.String())
+			require.Equal(t, exit.Done, x.run(t, args...), x.err.String())
 			assert.Equal(t, fmt.Sprintf("gatewaysync.stoker.io/plant-%d created\n", i), x.out.String())
-			require.Equal(t, exitDone, x.run(t, args...), x.err.String())
+			require.Equal(t, exit.Done, x.run(t, args...), x.err.String())
 			assert.Equal(t, fmt.Sprintf("gatewaysync.stoker.io/plant-%d unchanged\n", i), x.out.String())
 
 			args[5] = "https://git.example.com/other.git"
-			require.Equal(t, exitFailed, x.run(t, args...), x.err.String())
+			require.Equal(t, exit.Failed, x.run(t, args...), x.err.String())
 			assert.Empty(t, x.out.String())
 			assert.Contains(t, x.err.String(), "with another spec, and was not changed")
 		})
@@ -82,25 +83,25 @@ func TestCreateSecretApplies(t *testing.T) {
 	}
 	args := []string{"secret", "api-key", "gateway-api", "--apply", "--key-file", key("a:S3CR3T")}
 	for _, want := range []string{"created", "unchanged"} { // sequence: the second one repeats the first
-		require.Equal(t, exitDone, x.run(t, args...), x.err.String())
+		require.Equal(t, exit.Done, x.run(t, args...), x.err.String())
 		assert.Equal(t, "secret/gateway-api "+want+"\n", x.out.String())
 	}
 	args[5] = key("a:OTHER")
-	require.Equal(t, exitFailed, x.run(t, args...))
+	require.Equal(t, exit.Failed, x.run(t, args...))
 	assert.Contains(t, x.err.String(), "the existing Secret gateway-api in namespace "+namespace+" has other values (keys apiKey), and was not changed")
 	assert.NotContains(t, x.err.String(), "S3CR3T")
 	assert.Equal(t, "a:S3CR3T", string(get("gateway-api")["apiKey"]))
 
-	require.Equal(t, exitDone, x.run(t, "secret", "webhook", "stoker-webhook", "--apply"), x.err.String())
+	require.Equal(t, exit.Done, x.run(t, "secret", "webhook", "stoker-webhook", "--apply"), x.err.String())
 	first := get("stoker-webhook")
-	require.Equal(t, exitDone, x.run(t, "secret", "webhook", "stoker-webhook", "--apply"), x.err.String())
+	require.Equal(t, exit.Done, x.run(t, "secret", "webhook", "stoker-webhook", "--apply"), x.err.String())
 	assert.Equal(t, "secret/stoker-webhook unchanged\n", x.out.String())
 	assert.Equal(t, first, get("stoker-webhook"))
 
 	other := newCreator(t, cluster, "missing")
-	require.Equal(t, exitFailed, other.run(t, "secret", "webhook", "stoker-webhook", "--apply"))
+	require.Equal(t, exit.Failed, other.run(t, "secret", "webhook", "stoker-webhook", "--apply"))
 	assert.Contains(t, other.err.String(), "namespace missing does not exist")
-	require.Equal(t, exitUsage, other.run(t, "secret", "git", "Name_", "--token-file", key("x")))
+	require.Equal(t, exit.Usage, other.run(t, "secret", "git", "Name_", "--token-file", key("x")))
 }
 
 // The documented commands, in a clone of a private repository.

@@ -8,7 +8,9 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/diff"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/hooks/offline"
+	"stoker.io/stoker/hooks/output"
 )
 
 func newDiffCommand(c *cli) *cobra.Command {
@@ -30,7 +32,7 @@ pods/proxy.`,
 	var d renderFlags
 	d.addSourceFlags(command)
 	gateway := command.Flags().String("gateway", "", "name of one gateway (default: all gateways)")
-	format := addOutputFlag(command)
+	format := output.AddFlag(command.Flags())
 	command.RunE = func(command *cobra.Command, args []string) error {
 		p, err := c.connect()
 		if err != nil {
@@ -67,7 +69,7 @@ func (c *cli) compare(ctx context.Context, p target, name, gateway string, d *re
 		return err
 	}
 	if len(gateways) == 0 {
-		return exitErrorf(exitFailed, "GatewaySync %s has no gateways yet%s", name, troubleshootingLink(v1alpha1.ReasonNoGateways))
+		return exit.Errorf(exit.Failed, "GatewaySync %s has no gateways yet%s", name, troubleshootingLink(v1alpha1.ReasonNoGateways))
 	}
 	planner := diff.Planner{Core: p.Core, Namespace: p.namespace, GatewaySync: gs, Repository: repository, To: to, Ref: d.templateRef(gs), Form: form}
 	list, failed := collect(gateways, func(g v1alpha1.DiscoveredGateway) ([]diff.Difference, error) {

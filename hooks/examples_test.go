@@ -22,6 +22,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/decode"
 	"stoker.io/stoker/api/v1alpha1/validation"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/hooks/specfile"
 	"stoker.io/stoker/test/cluster/kubetest"
 )
@@ -105,8 +106,8 @@ func TestExampleHookJobs(t *testing.T) {
 				assert.Equal(t, corev1.DisruptionTarget, rules[0].OnPodConditions[0].Type, name)
 				assert.Equal(t, batchv1.PodFailurePolicyActionFailJob, rules[1].Action, name)
 				assert.Equal(t, c.Name, *rules[1].OnExitCodes.ContainerName, name)
-				assert.NotContains(t, rules[1].OnExitCodes.Values, int32(exitRetry), "%s: exit codes that a retry may fix must not fail the Job", name)
-				assert.Contains(t, rules[1].OnExitCodes.Values, int32(exitFailed), name)
+				assert.NotContains(t, rules[1].OnExitCodes.Values, int32(exit.Retry), "%s: exit codes that a retry may fix must not fail the Job", name)
+				assert.Contains(t, rules[1].OnExitCodes.Values, int32(exit.Failed), name)
 				assert.Equal(t, corev1.RestartPolicyNever, pod.RestartPolicy, name)
 				assert.Equal(t, "stoker-hooks", pod.ServiceAccountName, name)
 				assert.Equal(t, corev1.TerminationMessageFallbackToLogsOnError, c.TerminationMessagePolicy, name)

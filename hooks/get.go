@@ -9,6 +9,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/display"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/hooks/leads"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/hooks/sites"
@@ -25,10 +26,10 @@ func newGetCommand(c *cli) *cobra.Command {
 		Args: cobra.MaximumNArgs(1),
 	}
 	all := command.Flags().BoolP("all-namespaces", "A", false, "list the GatewaySyncs of all namespaces")
-	format := addOutputFlag(command)
+	format := output.AddFlag(command.Flags())
 	command.RunE = func(command *cobra.Command, args []string) error {
 		if *all && len(args) > 0 {
-			return exitErrorf(exitUsage, "NAME and --all-namespaces cannot be used together")
+			return exit.Errorf(exit.Usage, "NAME and --all-namespaces cannot be used together")
 		}
 		p, err := c.connect()
 		if err != nil {

@@ -6,7 +6,6 @@ import (
 	"io"
 	"regexp"
 	"runtime"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -48,7 +47,7 @@ version, agents up to four older. The exit code is 1 if one is too old.`,
   stoker version --check -A`,
 		Args: cobra.NoArgs,
 	}
-	format := addOutputFlag(command)
+	format := output.AddFlag(command.Flags())
 	compare := command.Flags().Bool("check", false, "compare with the versions in the cluster")
 	all := command.Flags().BoolP("all-namespaces", "A", false, "with --check, the agents of all namespaces")
 	command.RunE = func(command *cobra.Command, _ []string) error {
@@ -112,19 +111,6 @@ func explainArgs(check cobra.PositionalArgs, kind string) cobra.PositionalArgs {
 		}
 		return fmt.Errorf("%s: too many arguments", command.Use)
 	}
-}
-
-// addOutputFlag adds the flag for the output format to a command. checkOutputFlag checks its value before the command runs.
-func addOutputFlag(command *cobra.Command) *string {
-	return command.Flags().StringP("output", "o", output.Table, "output format: table, json, yaml or name")
-}
-
-func checkOutputFlag(command *cobra.Command) error {
-	flag := command.Flags().Lookup("output")
-	if flag == nil || slices.Contains([]string{output.Table, output.JSON, output.YAML, output.Name}, flag.Value.String()) {
-		return nil
-	}
-	return exitErrorf(exitUsage, "unknown --output %.40q: use table, json, yaml or name", flag.Value.String())
 }
 
 // documentationBase is the URL of the repository on the web, without a version.

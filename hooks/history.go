@@ -13,6 +13,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/agents"
 	"stoker.io/stoker/hooks/display"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/giturl"
 	"stoker.io/stoker/internal/kube"
@@ -39,13 +40,13 @@ right to get pods and pods/proxy. Use -o json for all fields.`,
   stoker history line --audit --gateway line-1`,
 		Args: cobra.ExactArgs(1),
 	}
-	format := addOutputFlag(command)
+	format := output.AddFlag(command.Flags())
 	audit := command.Flags().Bool("audit", false, "list the audit records of the gateways")
 	gateway := command.Flags().String("gateway", "", "name of one gateway; with --audit the default is all gateways")
 	diff := command.Flags().String("diff", "", "list the files that the sync with this `id` changed; requires --gateway")
 	command.RunE = func(command *cobra.Command, args []string) error {
 		if *diff != "" && (*audit || *gateway == "") {
-			return exitErrorf(exitUsage, "--diff requires --gateway and cannot be used with --audit")
+			return exit.Errorf(exit.Usage, "--diff requires --gateway and cannot be used with --audit")
 		}
 		ctx := command.Context()
 		p, gs, err := c.loadGatewaySync(ctx, args[0])
@@ -89,7 +90,7 @@ func gatewaysOf(gs *v1alpha1.GatewaySync, name string) ([]v1alpha1.DiscoveredGat
 	}
 	i := slices.IndexFunc(all, func(g v1alpha1.DiscoveredGateway) bool { return g.Name == name })
 	if i < 0 {
-		return nil, exitErrorf(exitFailed, "GatewaySync %s has no gateway %s: list its gateways with 'stoker status %[1]s'", gs.Name, name)
+		return nil, exit.Errorf(exit.Failed, "GatewaySync %s has no gateway %s: list its gateways with 'stoker status %[1]s'", gs.Name, name)
 	}
 	return all[i : i+1], nil
 }
@@ -133,7 +134,7 @@ func (p target) syncs(ctx context.Context, gs *v1alpha1.GatewaySync, g v1alpha1.
 	report, err := kube.SyncReports(p.Dynamic, p.namespace).Get(ctx, g.PodName)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && report.Status.Gateway != g.Name:
-		return nil, exitErrorf(exitFailed, "the agent of gateway %s has not reported yet: see 'stoker status %s'", g.Name, gs.Name)
+		return nil, exit.Errorf(exit.Failed, "the agent of gateway %s has not reported yet: see 'stoker status %s'", g.Name, gs.Name)
 	case err != nil:
 		return nil, p.explain(gs.Name, err)
 	}
@@ -148,7 +149,7 @@ func (p target) changedFiles(ctx context.Context, gs *v1alpha1.GatewaySync, g v1
 	}
 	d, err := agent.Diff(ctx, id)
 	if apierrors.IsNotFound(err) {
-		return d, exitErrorf(exitFailed, "gateway %s has no report %.300q: the field diff of 'stoker history %s --audit --gateway %[1]s -o json' lists them, and the last ten are kept",
+		return d, exit.Errorf(exit.Failed, "gateway %s has no report %.300q: the field diff of 'stoker history %s --audit --gateway %[1]s -o json' lists them, and the last ten are kept",
 			g.Name, id, gs.Name)
 	}
 	return d, withReason(err)

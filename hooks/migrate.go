@@ -32,7 +32,7 @@ The command needs the rights of a cluster administrator.`,
 	yes := flags.BoolP("yes", "y", false, "carry out the listed actions")
 	release := flags.String("release", "stoker", "Helm release that will own the custom resource definitions")
 	releaseNamespace := flags.String("release-namespace", "stoker-system", "namespace of that release")
-	format := addOutputFlag(command)
+	format := output.AddFlag(command.Flags())
 	command.RunE = func(command *cobra.Command, _ []string) error {
 		p, err := c.connect()
 		if err != nil {

@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 	authorizationv1 "k8s.io/api/authorization/v1"
 
+	"stoker.io/stoker/hooks/daemons"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/kube"
@@ -73,7 +75,7 @@ spec:
 		go func() {
 			defer close(ended)
 			ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: slack.Certificate().Raw})
-			assert.NoError(t, runNotifier(ctx, target{Clients: clients, namespace: own}, notify.Config{Client: httpclient.Client{CA: ca, Loopback: true}, Settle: time.Second, Cluster: "north", Page: "https://grafana.example.com/d/{namespace}", Log: daemon.Log(&log, "json", "info")}, s))
+			assert.NoError(t, daemons.Notify(ctx, daemons.Cluster{Clients: clients, Namespace: own}, notify.Config{Client: httpclient.Client{CA: ca, Loopback: true}, Settle: time.Second, Cluster: "north", Page: "https://grafana.example.com/d/{namespace}", Log: daemon.Log(&log, "json", "info")}, s))
 		}()
 		return func() { cancel(); <-ended }
 	}
@@ -115,7 +117,7 @@ func TestNotifyCommands(t *testing.T) {
 			stop()
 			select {
 			case got := <-code:
-				assert.Equal(t, exitDone, got, talk.String())
+				assert.Equal(t, exit.Done, got, talk.String())
 			case <-time.After(time.Minute):
 				require.Fail(t, "the command did not end", talk.String())
 			}
@@ -135,7 +137,7 @@ func TestNotifyUsage(t *testing.T) {
 		t.Run(arg, func(t *testing.T) {
 			t.Parallel()
 			var out, talk program.Log
-			assert.Equal(t, exitUsage, newCLI(&out, &talk).run(t.Context(), "stoker", []string{"notify", arg}))
+			assert.Equal(t, exit.Usage, newCLI(&out, &talk).run(t.Context(), "stoker", []string{"notify", arg}))
 			assert.Contains(t, talk.String(), want)
 		})
 	}

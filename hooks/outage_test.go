@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/program"
 )
@@ -49,7 +50,7 @@ spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
 	require.NoError(t, lead(t.Context(), cluster, namespace, "plant", there))
 	select {
 	case got := <-code:
-		assert.Equal(t, exitDone, got, talk.String())
+		assert.Equal(t, exit.Done, got, talk.String())
 	case <-time.After(time.Minute):
 		require.Fail(t, "the wait did not end", talk.String())
 	}

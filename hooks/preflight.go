@@ -18,6 +18,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/api/v1alpha1/validation"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/hooks/preflight"
 	"stoker.io/stoker/hooks/specfile"
@@ -76,7 +77,7 @@ help, and 1 for all other problems.`,
 	f.BoolVar(&x.ifExists, "if-exists", false, "exit with 0 if the GatewaySync does not exist yet")
 	f.DurationVar(&x.timeout, "timeout", 5*time.Minute, "maximum duration of the whole run")
 	x.fromSync = c.addApplicationFlags(command)
-	x.output = addOutputFlag(command)
+	x.output = output.AddFlag(command.Flags())
 	command.RunE = func(command *cobra.Command, args []string) error { return x.run(command.Context(), args) }
 	return command
 }
@@ -85,15 +86,15 @@ func (x *preflightFlags) run(ctx context.Context, args []string) error {
 	name := strings.Join(args, "")
 	switch {
 	case name == "" && x.file == "":
-		return exitErrorf(exitUsage, "missing the name of a GatewaySync, or a file with -f FILE")
+		return exit.Errorf(exit.Usage, "missing the name of a GatewaySync, or a file with -f FILE")
 	case x.fromSync.used() && (name == "" || x.ref != ""):
-		return exitErrorf(exitUsage, "--application needs the name of a GatewaySync and cannot be used with --ref")
+		return exit.Errorf(exit.Usage, "--application needs the name of a GatewaySync and cannot be used with --ref")
 	case x.timeout <= 0:
-		return exitErrorf(exitUsage, "--timeout must be positive")
+		return exit.Errorf(exit.Usage, "--timeout must be positive")
 	}
 	for id := range x.secretFiles {
 		if secret, key, ok := strings.Cut(id, "/"); !ok || secret == "" || key == "" || strings.Contains(key, "/") {
-			return exitErrorf(exitUsage, "invalid --secret %.80q: use NAME/KEY=FILE", id)
+			return exit.Errorf(exit.Usage, "invalid --secret %.80q: use NAME/KEY=FILE", id)
 		}
 	}
 	form, err := (&renderFlags{ignition: x.ignition}).signatureForm()
@@ -124,7 +125,7 @@ func (x *preflightFlags) addFlags(in *preflight.Input) error {
 	for _, g := range x.gateways {
 		name, profile, _ := strings.Cut(g, "=")
 		if name == "" {
-			return exitErrorf(exitUsage, "invalid --gateway %.80q: use NAME or NAME=PROFILE", g)
+			return exit.Errorf(exit.Usage, "invalid --gateway %.80q: use NAME or NAME=PROFILE", g)
 		}
 		in.Gateways = append(in.Gateways, preflight.Gateway{Name: name, Profile: profile, Labels: x.labels})
 	}
@@ -164,7 +165,7 @@ func (x *preflightFlags) addCluster(ctx context.Context, name string, in *prefli
 	}
 	if manifest != nil {
 		if manifest.Name != name {
-			return false, exitErrorf(exitUsage, "%s contains GatewaySync %s, not %s", x.file, manifest.Name, name)
+			return false, exit.Errorf(exit.Usage, "%s contains GatewaySync %s, not %s", x.file, manifest.Name, name)
 		}
 		gs.Spec = manifest.Spec
 		annotations := map[string]string{}
@@ -234,7 +235,7 @@ func (x *preflightFlags) report(result preflight.Result) error {
 	if err := r.Print(x.c.stdout, *x.output); err != nil || len(result.Problems) == 0 {
 		return err
 	}
-	return &exitError{preflightExitCode(result.Problems), errors.New(problemText(result.Problems))}
+	return exit.With(preflightExitCode(result.Problems), errors.New(problemText(result.Problems)))
 }
 
 // summary returns what was checked without a problem.
@@ -258,11 +259,11 @@ func preflightExitCode(list []preflight.Problem) int {
 	}
 	switch {
 	case all(func(r v1alpha1.Reason) bool { return r == v1alpha1.ReasonRefNotAllowed }):
-		return exitForbidden
+		return exit.Forbidden
 	case all(func(r v1alpha1.Reason) bool { return r.Class() == v1alpha1.ClassRetry }):
-		return exitTimeout
+		return exit.Timeout
 	}
-	return exitFailed
+	return exit.Failed
 }
 
 // problemText lists the problems, and then the documentation of each reason once.

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/exit"
 )
 
 var update = flag.Bool("update", false, "write docs/reference/cli.md")
@@ -255,14 +256,14 @@ func TestHelpOmitsGlobalFlags(t *testing.T) {
 	for _, line := range []string{"--help", "set-ref --help", "check --help"} {
 		t.Run(line, func(t *testing.T) {
 			var said strings.Builder
-			require.Equal(t, exitDone, run(t.Context(), append([]string{"kubectl-stoker"}, strings.Fields(line)...), &said, &said))
+			require.Equal(t, exit.Done, run(t.Context(), append([]string{"kubectl-stoker"}, strings.Fields(line)...), &said, &said))
 			assert.NotContains(t, said.String(), "--kubeconfig")
 			assert.Equal(t, line != "--help", strings.Contains(said.String(), "\n  -o, --output string"))
 			assert.Equal(t, line != "--help", strings.Contains(said.String(), `Use "kubectl stoker options" for the flags of all commands.`))
 		})
 	}
 	var said strings.Builder
-	require.Equal(t, exitDone, run(t.Context(), []string{"stoker", "options"}, &said, &said))
+	require.Equal(t, exit.Done, run(t.Context(), []string{"stoker", "options"}, &said, &said))
 	assert.Contains(t, said.String(), "--kubeconfig string")
 }
 
@@ -283,7 +284,7 @@ func TestUsageErrors(t *testing.T) {
 	} {
 		t.Run(line, func(t *testing.T) {
 			var said strings.Builder
-			assert.Equal(t, exitUsage, run(t.Context(), append([]string{"stoker"}, strings.Fields(line)...), &said, &said))
+			assert.Equal(t, exit.Usage, run(t.Context(), append([]string{"stoker"}, strings.Fields(line)...), &said, &said))
 			assert.Equal(t, "stoker: "+want, said.String())
 		})
 	}

@@ -16,6 +16,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/api/v1alpha1/validation"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/hooks/offline"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/hooks/specfile"
@@ -58,10 +59,10 @@ code: what fails here fails on the gateway, with the same reason.`,
 	f.StringToStringVar(&d.annotations, "annotation", nil, "annotation of the pod, KEY=VALUE (repeatable)")
 	f.StringVar(&d.show, "show", "", "print one file, by its path on the gateway, instead of the list")
 	f.StringVar(&d.into, "into", "", "write all files to this directory, which must be new or empty")
-	format := addOutputFlag(command)
+	format := output.AddFlag(command.Flags())
 	command.RunE = func(command *cobra.Command, _ []string) error {
 		if d.file == "" {
-			return exitErrorf(exitUsage, "-f is required: name the file with the GatewaySync")
+			return exit.Errorf(exit.Usage, "-f is required: name the file with the GatewaySync")
 		}
 		ctx, cancel := context.WithTimeout(command.Context(), offlineTimeout)
 		defer cancel()
@@ -90,7 +91,7 @@ func withReason(err error) error {
 func (d *renderFlags) signatureForm() (resource.Form, error) {
 	var major, minor int
 	if n, err := fmt.Sscanf(d.ignition, "%d.%d", &major, &minor); n != 2 {
-		return 0, errors.Join(exitErrorf(exitUsage, "invalid --ignition %.20q: use a version such as 8.3", d.ignition), err)
+		return 0, errors.Join(exit.Errorf(exit.Usage, "invalid --ignition %.20q: use a version such as 8.3", d.ignition), err)
 	}
 	return resource.FormOf(major, minor), nil
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -23,23 +24,23 @@ func TestConfigSyncRequests(t *testing.T) {
 		stdout string
 		stderr string
 	}{
-		{[]string{"wait", "configsync/plant", "--timeout=1ms"}, exitTimeout, "", "no run has handled the spec and the request yet"},
-		{[]string{"config", "apply", "plant"}, exitDone, "3 to create", ""},
-		{[]string{"wait", "configsync/plant"}, exitDone, "3 objects of", ""},
-		{[]string{"set-ref", "csync/plant", "v1"}, exitDone, "configsync.stoker.io/plant desired ref set to v1\n", ""},
-		{[]string{"wait", "csync/plant", "--timeout=1ms"}, exitTimeout, "", "no run has handled"},
-		{[]string{"config", "apply", "plant"}, exitDone, "1 to prune", ""},
-		{[]string{"wait", "configsync/plant", "--ref=v1"}, exitDone, "2 objects of " + first[:7], ""},
-		{[]string{"wait", "configsync/plant", "--ref=main"}, exitSuperseded, "", "the desired ref is v1 (requested by admin) and no longer main"},
-		{[]string{"rollback", "configsync/plant"}, exitDone, "unchanged", ""},
-		{[]string{"rollback", "configsync/plant", "--if-needed"}, exitUsage, "", "spec.rollbackOnFailure"},
-		{[]string{"pause", "configsync/plant"}, exitDone, "configsync.stoker.io/plant is paused", ""},
-		{[]string{"config", "apply", "plant"}, exitHeld, "", "is paused"},
-		{[]string{"resume", "configsync/plant", "-o", "name"}, exitDone, "configsync.stoker.io/plant\n", ""},
-		{[]string{"sync", "configsync/plant"}, exitDone, "configsync.stoker.io/plant sync requested", ""},
-		{[]string{"retry", "configsync/plant"}, exitUsage, "", "is not a GatewaySync"},
-		{[]string{"pause", "pod/plant"}, exitUsage, "", "is not the name of an object"},
-		{[]string{"set-ref", "configsync/nothing", "v1"}, exitFailed, "", "there is no ConfigSync nothing in namespace"},
+		{[]string{"wait", "configsync/plant", "--timeout=1ms"}, exit.Timeout, "", "no run has handled the spec and the request yet"},
+		{[]string{"config", "apply", "plant"}, exit.Done, "3 to create", ""},
+		{[]string{"wait", "configsync/plant"}, exit.Done, "3 objects of", ""},
+		{[]string{"set-ref", "csync/plant", "v1"}, exit.Done, "configsync.stoker.io/plant desired ref set to v1\n", ""},
+		{[]string{"wait", "csync/plant", "--timeout=1ms"}, exit.Timeout, "", "no run has handled"},
+		{[]string{"config", "apply", "plant"}, exit.Done, "1 to prune", ""},
+		{[]string{"wait", "configsync/plant", "--ref=v1"}, exit.Done, "2 objects of " + first[:7], ""},
+		{[]string{"wait", "configsync/plant", "--ref=main"}, exit.Superseded, "", "the desired ref is v1 (requested by admin) and no longer main"},
+		{[]string{"rollback", "configsync/plant"}, exit.Done, "unchanged", ""},
+		{[]string{"rollback", "configsync/plant", "--if-needed"}, exit.Usage, "", "spec.rollbackOnFailure"},
+		{[]string{"pause", "configsync/plant"}, exit.Done, "configsync.stoker.io/plant is paused", ""},
+		{[]string{"config", "apply", "plant"}, exit.Held, "", "is paused"},
+		{[]string{"resume", "configsync/plant", "-o", "name"}, exit.Done, "configsync.stoker.io/plant\n", ""},
+		{[]string{"sync", "configsync/plant"}, exit.Done, "configsync.stoker.io/plant sync requested", ""},
+		{[]string{"retry", "configsync/plant"}, exit.Usage, "", "is not a GatewaySync"},
+		{[]string{"pause", "pod/plant"}, exit.Usage, "", "is not the name of an object"},
+		{[]string{"set-ref", "configsync/nothing", "v1"}, exit.Failed, "", "there is no ConfigSync nothing in namespace"},
 	} {
 		code, out, talk := s.run(step.args...)
 		assert.Equal(t, step.code, code, "%v: %s%s", step.args, out, talk)

@@ -12,6 +12,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/syntax"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
@@ -56,7 +57,7 @@ prints the reason, and exits with 0.`,
 		failed := ""
 		if *ifNeeded {
 			if *timeout <= 0 {
-				return exitErrorf(exitUsage, "--verdict-timeout must be positive")
+				return exit.Errorf(exit.Usage, "--verdict-timeout must be positive")
 			}
 			needed, commit, err := r.needsRollback(ctx, args[0], *timeout)
 			if err != nil || !needed {
@@ -87,7 +88,7 @@ func (r *requester) needsRollback(ctx context.Context, arg string, timeout time.
 		return false, "", err
 	}
 	if p.kind == kube.ConfigSync {
-		return false, "", exitErrorf(exitUsage, "--if-needed is for GatewaySyncs: set spec.rollbackOnFailure of the ConfigSync to LastGood")
+		return false, "", exit.Errorf(exit.Usage, "--if-needed is for GatewaySyncs: set spec.rollbackOnFailure of the ConfigSync to LastGood")
 	}
 	notNeeded := func(format string, args ...any) (bool, string, error) {
 		fmt.Fprintf(r.c.stderr, "%s: nothing was rolled back: %s\n", p.name, output.Clean(fmt.Sprintf(format, args...)))
@@ -169,7 +170,7 @@ func (r *requester) waitForVerdict(ctx context.Context, p target, before request
 		}
 	}
 	if last.Phase == "" {
-		return last, exitErrorf(exitRetry, "nothing was rolled back: %s", last.Message)
+		return last, exit.Errorf(exit.Retry, "nothing was rolled back: %s", last.Message)
 	}
 	return last, nil
 }

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/status/statustest"
 )
@@ -161,9 +162,9 @@ func TestRollbackIfNeededAfterDeadline(t *testing.T) {
 			t.Cleanup(server.Close)
 			var said strings.Builder
 			code := run(t.Context(), []string{"stoker", "--kubeconfig", kubeconfigOf(t, server.URL), "rollback", "line", "--if-needed", "--by", "argocd", "--id", "job", "--verdict-timeout", "500ms"}, &said, &said)
-			want := exitDone
+			want := exit.Done
 			if c.after == nil {
-				want = exitRetry
+				want = exit.Retry
 			}
 			assert.Equal(t, want, code)
 			assert.Contains(t, said.String(), c.said)
@@ -188,9 +189,9 @@ func TestRollbackIfNeededOfInvalidRef(t *testing.T) {
 		code int
 		said string
 	}{
-		"as a hook":      {[]string{"--by", "argocd", "--id", "job"}, exitDone, "nothing was rolled back: "},
-		"unknown sender": {[]string{"--by", "unheard-of"}, exitUsage, "unheard-of"},
-		"invalid id":     {[]string{"--id", "a b"}, exitUsage, "id"},
+		"as a hook":      {[]string{"--by", "argocd", "--id", "job"}, exit.Done, "nothing was rolled back: "},
+		"unknown sender": {[]string{"--by", "unheard-of"}, exit.Usage, "unheard-of"},
+		"invalid id":     {[]string{"--id", "a b"}, exit.Usage, "id"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var said strings.Builder
@@ -202,6 +203,6 @@ func TestRollbackIfNeededOfInvalidRef(t *testing.T) {
 
 func TestInvalidDeletionToConfirm(t *testing.T) {
 	var said strings.Builder
-	assert.Equal(t, exitUsage, run(t.Context(), []string{"stoker", "--kubeconfig", kubeconfigOf(t, "http://127.0.0.1:1"), "sync", "line", "--confirm-deletion", "xyz"}, &said, &said), &said)
+	assert.Equal(t, exit.Usage, run(t.Context(), []string{"stoker", "--kubeconfig", kubeconfigOf(t, "http://127.0.0.1:1"), "sync", "line", "--confirm-deletion", "xyz"}, &said, &said), &said)
 	assert.Contains(t, said.String(), "--confirm-deletion must be")
 }

@@ -15,36 +15,11 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"stoker.io/stoker/hooks/completion"
+	"stoker.io/stoker/hooks/daemons"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/request"
 )
-
-// Exit codes. A code that the agent has, too, has the same meaning there.
-const (
-	exitDone       = 0
-	exitFailed     = 1
-	exitUsage      = 2
-	exitTimeout    = 3
-	exitSuperseded = 4
-	exitForbidden  = 5
-	exitHeld       = 6
-	exitRetry      = 7 // interrupted, or a retry may help
-)
-
-// exitError is an error with the exit code of the program.
-type exitError struct {
-	code int
-	err  error
-}
-
-func (e *exitError) Error() string { return e.err.Error() }
-
-func (e *exitError) Unwrap() error { return e.err }
-
-// exitErrorf returns an exitError with the message that fmt.Errorf makes.
-func exitErrorf(code int, format string, args ...any) error {
-	return &exitError{code, fmt.Errorf(format, args...)}
-}
 
 // run is the whole program, for main and tests. args[0] is the name of the program.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -60,11 +35,11 @@ func (c *cli) run(ctx context.Context, name string, args []string) int {
 	root.SetArgs(args)
 	command, err := root.ExecuteContextC(ctx)
 	if err == nil {
-		return exitDone
+		return exit.Done
 	}
 	var code int
 	if !c.argsValid { // cobra rejected the arguments or flags, so the command did not run
-		code = exitUsage
+		code = exit.Usage
 		err = fmt.Errorf("%w\nSee '%s --help'", err, command.CommandPath())
 	} else {
 		code = exitCodeOf(ctx, err)
@@ -75,23 +50,23 @@ func (c *cli) run(ctx context.Context, name string, args []string) int {
 
 // exitCodeOf returns the exit code for the error of a command.
 func exitCodeOf(ctx context.Context, err error) int {
-	if e, ok := errors.AsType[*exitError](err); ok {
-		return e.code
+	if e, ok := errors.AsType[*exit.Error](err); ok {
+		return e.Code
 	}
 	_, invalid := errors.AsType[*request.InvalidError](err)
 	switch {
 	// The user interrupted the command, the API server does not answer, other clients wrote the object at each of many attempts, or
 	// the object was deleted and created again.
 	case ctx.Err() != nil, unavailable(err), apierrors.IsConflict(err), errors.Is(err, request.ErrReplaced):
-		return exitRetry
-	case invalid, isUsageError(err):
-		return exitUsage
+		return exit.Retry
+	case invalid:
+		return exit.Usage
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-		return exitForbidden
+		return exit.Forbidden
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, request.ErrTooEarly):
-		return exitTimeout
+		return exit.Timeout
 	}
-	return exitFailed
+	return exit.Failed
 }
 
 // cli holds what all commands share.
@@ -132,7 +107,7 @@ unavailable (try again).`,
 			c.argsValid = true
 			_, path, _ := strings.Cut(command.CommandPath(), " ")
 			c.answersAtOnce = slices.Contains(showing, strings.TrimPrefix(path, "stoker "))
-			return checkOutputFlag(command)
+			return output.CheckFlag(command.Flags())
 		},
 		SuggestionsMinimumDistance: 2,
 		Args: func(command *cobra.Command, args []string) error {
@@ -159,7 +134,7 @@ unavailable (try again).`,
 		"request": {newSetRefCommand(c), newSyncCommand(c), newRollbackCommand(c), newApproveCommand(c), newRetryCommand(c), newPauseCommand(c), newResumeCommand(c)},
 		"inspect": {newGetCommand(c), newStatusCommand(c), newUICommand(c), newHistoryCommand(c), newProposalsCommand(c), newSnapshotsCommand(c), newWaitCommand(c), newDiffCommand(c), newRenderCommand(c), newPreflightCommand(c)},
 		"config":  {newConfigCommand(c)},
-		"install": {newBundleCommand(c), newCheckCommand(c), newCreateCommand(c), newNotifyCommand(c), newMigrateCommand(c)},
+		"install": {newBundleCommand(c), newCheckCommand(c), newCreateCommand(c), daemons.NewNotify(c.daemons()), newMigrateCommand(c)},
 	} {
 		for _, command := range commands {
 			command.GroupID = group

@@ -27,6 +27,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/agents/agentstest"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/internal/configsync/kustomize"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/status/statustest"
@@ -259,7 +260,7 @@ func TestMissingKubeconfig(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	var out, talk writer
 	code := run(t.Context(), []string{"stoker", "get", "--kubeconfig", filepath.Join(t.TempDir(), "nothing")}, &out, &talk)
-	require.Equal(t, exitFailed, code)
+	require.Equal(t, exit.Failed, code)
 	require.Contains(t, string(talk), "--kubeconfig")
 	require.Empty(t, out)
 }

@@ -16,6 +16,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/application"
 	"stoker.io/stoker/hooks/display"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/sender"
@@ -34,7 +35,7 @@ type requester struct {
 
 // newRequester returns the requester of a command, and makes run the function of the command.
 func (c *cli) newRequester(command *cobra.Command, run func(context.Context, *requester, []string) error) *requester {
-	r := &requester{c: c, output: addOutputFlag(command)}
+	r := &requester{c: c, output: output.AddFlag(command.Flags())}
 	command.RunE = func(command *cobra.Command, args []string) error { return run(command.Context(), r, args) }
 	return r
 }
@@ -98,20 +99,20 @@ so a repeated Job requests only once. If the sync is already over, the command r
 		}
 		switch {
 		case *withdraw && (len(args) == 2 || fromSync.used() || r.commit != ""):
-			return exitErrorf(exitUsage, "--withdraw cannot be used together with REF, --commit or --application")
+			return exit.Errorf(exit.Usage, "--withdraw cannot be used together with REF, --commit or --application")
 		case *withdraw:
 			return r.send(ctx, args[0], requestWithdrawn, func(ctx context.Context, p target) (request.Answer, error) {
 				return p.setter().Ask(ctx, p.namespace, p.name, request.Request{Withdraw: true, ID: r.id})
 			})
 		case fromSync.used() && len(args) == 2:
-			return exitErrorf(exitUsage, "REF and --application cannot be used together")
+			return exit.Errorf(exit.Usage, "REF and --application cannot be used together")
 		case fromSync.used():
 			var err error
 			if ref, err = r.syncedCommit(ctx, command, args[0], fromSync); err != nil {
 				return err
 			}
 		case ref == "":
-			return exitErrorf(exitUsage, "the ref is empty: name a branch, a tag or a commit")
+			return exit.Errorf(exit.Usage, "the ref is empty: name a branch, a tag or a commit")
 		}
 		return r.send(ctx, args[0], "desired ref set to "+ref, func(ctx context.Context, p target) (request.Answer, error) {
 			o, err := p.setter().Get(ctx, p.namespace, p.name)
@@ -209,7 +210,7 @@ the verb update, which the ClusterRole stoker-edit grants.`,
 	confirm := command.Flags().String("confirm-deletion", "", "approve the mass deletion of this `commit` (7 to 40 hexadecimal digits)")
 	r := c.newRequester(command, func(ctx context.Context, r *requester, args []string) error {
 		if *confirm != "" && !syntax.IsCommitPrefix(*confirm) {
-			return exitErrorf(exitUsage, "--confirm-deletion must be 7 to 40 hexadecimal digits of a commit, not %q", *confirm)
+			return exit.Errorf(exit.Usage, "--confirm-deletion must be 7 to 40 hexadecimal digits of a commit, not %q", *confirm)
 		}
 		if *confirm != "" {
 			r.role = "stoker-edit"
@@ -296,7 +297,7 @@ func (r *requester) send(ctx context.Context, arg, done string, write func(conte
 		return p.explainWrite(p.name, err)
 	}
 	if answer.Outcome == request.Superseded {
-		return exitErrorf(exitSuperseded, "%s", answer.Message)
+		return exit.Errorf(exit.Superseded, "%s", answer.Message)
 	}
 	if answer.Ref != "" {
 		d, err := desiredref.Of(answer.Object, "")
@@ -304,7 +305,7 @@ func (r *requester) send(ctx context.Context, arg, done string, write func(conte
 			return err
 		}
 		if d.Ref != answer.Ref {
-			return exitErrorf(exitSuperseded, "superseded: %s; the desired ref is now %s", answer.Message, d.Ref)
+			return exit.Errorf(exit.Superseded, "superseded: %s; the desired ref is now %s", answer.Message, d.Ref)
 		}
 	}
 	name := display.ResourceName(answer.Object)

@@ -9,6 +9,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/agents"
 	"stoker.io/stoker/hooks/display"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/internal/request"
 )
 
@@ -36,7 +37,7 @@ too. The gateway stays there, with reason Restored, until another commit is requ
 	c.newRequester(command, func(ctx context.Context, r *requester, args []string) error {
 		if command.Flags().Changed("restore") {
 			if *gateway != "" {
-				return exitErrorf(exitUsage, "--restore cannot be used with --gateway: the id names the gateway")
+				return exit.Errorf(exit.Usage, "--restore cannot be used with --gateway: the id names the gateway")
 			}
 			r.role = "stoker-edit"
 			return r.send(ctx, args[0], "restore of snapshot "+*restore+" requested", func(ctx context.Context, p target) (request.Answer, error) {

@@ -12,6 +12,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/display"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/hooks/sites"
 	"stoker.io/stoker/internal/backoff"
@@ -56,17 +57,17 @@ that rejects the credentials, has a row of its own, and the exit code is 7 or 5.
 	command.Flags().BoolVar(&f.behind, "behind", false, "leave out gateways that run the commit")
 	command.Flags().BoolVarP(&f.all, "all-namespaces", "A", false, "show all namespaces")
 	command.Flags().StringVar(&f.by, "by", "", "commit: show which gateways run which commit")
-	contexts, format := addContextsFlag(command), addOutputFlag(command)
+	contexts, format := addContextsFlag(command), output.AddFlag(command.Flags())
 	command.RunE = func(command *cobra.Command, args []string) error {
 		f.contexts, f.format = *contexts, *format
 		one := len(args) == 1 && !f.all && f.contexts == "" && f.by == ""
 		switch {
 		case f.by != "" && f.by != "commit":
-			return exitErrorf(exitUsage, "unknown --by %.40q: use commit", f.by)
+			return exit.Errorf(exit.Usage, "unknown --by %.40q: use commit", f.by)
 		case f.watch && !one:
-			return exitErrorf(exitUsage, "--watch shows one GatewaySync of one context: use NAME, and leave out --contexts, --by and --all-namespaces")
+			return exit.Errorf(exit.Usage, "--watch shows one GatewaySync of one context: use NAME, and leave out --contexts, --by and --all-namespaces")
 		case f.watch && f.format != output.Table:
-			return exitErrorf(exitUsage, "--watch shows a table: leave out --output")
+			return exit.Errorf(exit.Usage, "--watch shows a table: leave out --output")
 		case one:
 			return c.statusOf(command.Context(), args[0], f)
 		}

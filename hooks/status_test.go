@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/document"
 	"stoker.io/stoker/test/program"
@@ -52,13 +53,13 @@ spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
 	stop()
 	select {
 	case got := <-code:
-		assert.Equal(t, exitDone, got, talk.String())
+		assert.Equal(t, exit.Done, got, talk.String())
 	case <-time.After(time.Minute):
 		require.Fail(t, "the command did not end")
 	}
 
 	var none program.Log
-	assert.Equal(t, exitFailed, newCLI(&out, &none).run(t.Context(), "stoker", []string{"status", "other", "--watch", "--kubeconfig", cluster.Kubeconfig(), "-n", namespace}))
+	assert.Equal(t, exit.Failed, newCLI(&out, &none).run(t.Context(), "stoker", []string{"status", "other", "--watch", "--kubeconfig", cluster.Kubeconfig(), "-n", namespace}))
 	assert.Contains(t, none.String(), "there is no GatewaySync other")
-	assert.Equal(t, exitUsage, newCLI(&out, &none).run(t.Context(), "stoker", []string{"status", "line", "--watch", "-o", "json"}))
+	assert.Equal(t, exit.Usage, newCLI(&out, &none).run(t.Context(), "stoker", []string{"status", "line", "--watch", "-o", "json"}))
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"stoker.io/stoker/hooks/browser"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/hooks/sites"
 	"stoker.io/stoker/hooks/ui"
@@ -54,7 +55,7 @@ With --contexts it shows several clusters, each with the rights of its context, 
 	command.RunE = func(command *cobra.Command, args []string) (err error) {
 		name := append(args, "")[0]
 		if name != "" && *contexts != "" {
-			return exitErrorf(exitUsage, "NAME and --contexts cannot be used together: the page shows all GatewaySyncs")
+			return exit.Errorf(exit.Usage, "NAME and --contexts cannot be used together: the page shows all GatewaySyncs")
 		}
 		if f.sites, err = c.sites(command, *contexts, f.all); err != nil {
 			return err

@@ -14,6 +14,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/api/v1alpha1/syntax"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
@@ -64,10 +65,10 @@ once, however short --timeout is.`,
 	flags := addWaitFlags(command)
 	flags.addNoRollback(command)
 	fromSync := c.addApplicationFlags(command)
-	format := addOutputFlag(command)
+	format := output.AddFlag(command.Flags())
 	command.RunE = func(command *cobra.Command, args []string) error {
 		if *commit != "" && !syntax.IsCommit(*commit) {
-			return exitErrorf(exitUsage, "--commit %.80q is not a commit: write all its 40 hexadecimal digits", *commit)
+			return exit.Errorf(exit.Usage, "--commit %.80q is not a commit: write all its 40 hexadecimal digits", *commit)
 		}
 		p, err := c.connectTo(args[0])
 		if err != nil {
@@ -75,7 +76,7 @@ once, however short --timeout is.`,
 		}
 		if fromSync.used() {
 			if *ref != "" {
-				return exitErrorf(exitUsage, "--ref and --application cannot be used together")
+				return exit.Errorf(exit.Usage, "--ref and --application cannot be used together")
 			}
 			o, err := p.object(command.Context())
 			if err != nil {
@@ -131,7 +132,7 @@ func heldOff(o v1alpha1.Requestable, v request.Verdict) (ref, blocked string) {
 // returns the last verdict, and an error if the wait ended in another way.
 func (c *cli) await(ctx context.Context, p target, ref, commit string, flags *waitFlags) (request.Verdict, error) {
 	if flags.timeout <= 0 || flags.emptyTimeout < 0 {
-		return request.Verdict{}, exitErrorf(exitUsage, "--timeout must be positive, and --timeout-empty not negative")
+		return request.Verdict{}, exit.Errorf(exit.Usage, "--timeout must be positive, and --timeout-empty not negative")
 	}
 	w := &waiter{c: c, target: p, ref: ref, commit: commit}
 	limited, cancel := context.WithTimeout(ctx, flags.timeout)
@@ -182,7 +183,7 @@ func (w *waiter) poll(ctx context.Context) (request.Verdict, error) {
 		return request.Verdict{}, err
 	}
 	if w.uid != "" && o.GetUID() != w.uid {
-		return request.Verdict{}, exitErrorf(exitFailed, "%s %s was deleted and recreated", w.kind.Name, w.name)
+		return request.Verdict{}, exit.Errorf(exit.Failed, "%s %s was deleted and recreated", w.kind.Name, w.name)
 	}
 	w.uid = o.GetUID()
 	v, err := w.verdict(ctx, o)
@@ -223,23 +224,23 @@ func (w *waiter) finished(v request.Verdict, flags *waitFlags) (bool, error) {
 	switch v.Phase {
 	case request.Succeeded:
 		if flags.noRollback && w.heldOff != "" {
-			return true, exitErrorf(exitFailed, "failed: %s: %s of %s is blocked by a rollback to %s, until %s moves on; to run it anyway: stoker set-ref %s %s%s",
+			return true, exit.Errorf(exit.Failed, "failed: %s: %s of %s is blocked by a rollback to %s, until %s moves on; to run it anyway: stoker set-ref %s %s%s",
 				v1alpha1.ReasonRolledBack, syntax.ShortCommit(w.blocked), w.heldOff, syntax.ShortCommit(v.Ref), w.heldOff, w.argument(), w.heldOff, troubleshootingLink(v1alpha1.ReasonRolledBack))
 		}
 		return true, nil
 	case request.Overtaken:
-		return true, exitErrorf(exitSuperseded, "superseded: %s", v.Message)
+		return true, exit.Errorf(exit.Superseded, "superseded: %s", v.Message)
 	case request.Paused:
 		if v.Reason == v1alpha1.ReasonPaused {
-			return true, exitErrorf(exitHeld, "%s; to continue: stoker resume, or set paused to false in the manifest", v.Message)
+			return true, exit.Errorf(exit.Held, "%s; to continue: stoker resume, or set paused to false in the manifest", v.Message)
 		}
-		return true, exitErrorf(exitHeld, "held: %s: %s", v.Reason, v.Message)
+		return true, exit.Errorf(exit.Held, "held: %s: %s", v.Reason, v.Message)
 	case request.Failed:
-		code := exitFailed
+		code := exit.Failed
 		if v.Reason == v1alpha1.ReasonRefNotAllowed {
-			code = exitForbidden
+			code = exit.Forbidden
 		}
-		return true, exitErrorf(code, "failed: %s: %s%s%s", v.Reason, v.Message, listBehind(v), troubleshootingLink(v.Reason))
+		return true, exit.Errorf(code, "failed: %s: %s%s%s", v.Reason, v.Message, listBehind(v), troubleshootingLink(v.Reason))
 	}
 	if !w.noGatewaysSince.IsZero() && time.Since(w.noGatewaysSince) >= flags.emptyTimeout {
 		return true, w.noGateways(flags.emptyTimeout)
@@ -249,20 +250,20 @@ func (w *waiter) finished(v request.Verdict, flags *waitFlags) (bool, error) {
 
 // noGateways returns the error of a wait that ended after d because there is no gateway.
 func (w *waiter) noGateways(d time.Duration) error {
-	return exitErrorf(exitFailed, "no gateway after %s in namespace %s: %s%s", d, w.namespace, status.NoGateways(w.name), troubleshootingLink(v1alpha1.ReasonNoGateways))
+	return exit.Errorf(exit.Failed, "no gateway after %s in namespace %s: %s%s", d, w.namespace, status.NoGateways(w.name), troubleshootingLink(v1alpha1.ReasonNoGateways))
 }
 
 // timedOut returns the error of a wait that timed out with the verdict v.
 func (w *waiter) timedOut(v request.Verdict, flags *waitFlags) error {
 	switch {
 	case v.Phase == "":
-		return exitErrorf(exitTimeout, "the status of %s %s could not be read within %s", w.kind.Name, w.name, flags.timeout)
+		return exit.Errorf(exit.Timeout, "the status of %s %s could not be read within %s", w.kind.Name, w.name, flags.timeout)
 	case v.Reason == v1alpha1.ReasonNoGateways:
 		return w.noGateways(flags.timeout)
 	case v.Phase == request.Held:
-		return exitErrorf(exitHeld, "held after %s: %s%s%s", flags.timeout, v.Message, listBehind(v), troubleshootingLink(v.Reason))
+		return exit.Errorf(exit.Held, "held after %s: %s%s%s", flags.timeout, v.Message, listBehind(v), troubleshootingLink(v.Reason))
 	}
-	return exitErrorf(exitTimeout, "not done after %s: %s%s%s", flags.timeout, v.Message, listBehind(v), troubleshootingLink(v.Reason))
+	return exit.Errorf(exit.Timeout, "not done after %s: %s%s%s", flags.timeout, v.Message, listBehind(v), troubleshootingLink(v.Reason))
 }
 
 // maxListed bounds the gateways that a message lists.

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/internal/status/statustest"
 )
 
@@ -47,12 +48,12 @@ func TestWaitWhenRollbackLapses(t *testing.T) {
 		code int
 		said string
 	}{
-		"desired ref runs":                   {lapsed, nil, exitDone, "gw runs main at ccccccc"},
-		"desired ref runs, --no-rollback":    {lapsed, []string{"--no-rollback"}, exitDone, "gw runs main at ccccccc"},
-		"other commit desired":               {lapsed, []string{"--ref", good}, exitSuperseded, "desired ref is main (spec.git.ref)"},
-		"other ref requested":                {runs(other, "v3", fixed), nil, exitSuperseded, "desired ref is v3"},
-		"other ref requested, --no-rollback": {runs(other, "v3", fixed), []string{"--no-rollback"}, exitSuperseded, "desired ref is v3"},
-		"rollback in force":                  {runs(held, good, good), nil, exitDone, "gw runs bbbbbbb"},
+		"desired ref runs":                   {lapsed, nil, exit.Done, "gw runs main at ccccccc"},
+		"desired ref runs, --no-rollback":    {lapsed, []string{"--no-rollback"}, exit.Done, "gw runs main at ccccccc"},
+		"other commit desired":               {lapsed, []string{"--ref", good}, exit.Superseded, "desired ref is main (spec.git.ref)"},
+		"other ref requested":                {runs(other, "v3", fixed), nil, exit.Superseded, "desired ref is v3"},
+		"other ref requested, --no-rollback": {runs(other, "v3", fixed), []string{"--no-rollback"}, exit.Superseded, "desired ref is v3"},
+		"rollback in force":                  {runs(held, good, good), nil, exit.Done, "gw runs bbbbbbb"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -93,6 +94,6 @@ func TestWaitReadsStatusAtLeastOnce(t *testing.T) {
 	t.Cleanup(server.Close)
 	var said strings.Builder
 	code := run(t.Context(), []string{"stoker", "--kubeconfig", kubeconfigOf(t, server.URL), "wait", "line", "--timeout", "1ns"}, &said, &said)
-	assert.Equal(t, exitTimeout, code)
+	assert.Equal(t, exit.Timeout, code)
 	assert.Contains(t, said.String(), "not done after 1ns: 0 of 1 gateways run main")
 }

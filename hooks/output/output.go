@@ -7,17 +7,20 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode"
 
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
 	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/api/v1alpha1/syntax"
+	"stoker.io/stoker/hooks/exit"
 )
 
 // Formats.
@@ -27,6 +30,20 @@ const (
 	YAML  = "yaml"
 	Name  = "name"
 )
+
+// AddFlag adds the flag --output to the flags of a command. CheckFlag checks its value before the command runs.
+func AddFlag(f *pflag.FlagSet) *string {
+	return f.StringP("output", "o", Table, "output format: table, json, yaml or name")
+}
+
+// CheckFlag returns an error if the flags of a command have --output with an unknown format.
+func CheckFlag(f *pflag.FlagSet) error {
+	flag := f.Lookup("output")
+	if flag == nil || slices.Contains([]string{Table, JSON, YAML, Name}, flag.Value.String()) {
+		return nil
+	}
+	return exit.Errorf(exit.Usage, "unknown --output %.40q: use table, json, yaml or name", flag.Value.String())
+}
 
 // Result is the output of a command in all formats.
 type Result struct {

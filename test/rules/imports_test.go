@@ -55,11 +55,12 @@ var floors = [][]string{
 	{"internal/configsync/apply", "internal/configsync/source"},
 	{"internal/configsync"},
 	{"internal/configsync/reconcile"},
-	{"hooks/agents", "hooks/browser", "hooks/bundle", "hooks/create", "hooks/leads", "hooks/offline", "hooks/output", "hooks/migrate", "hooks/specfile"},
+	{"hooks/agents", "hooks/browser", "hooks/bundle", "hooks/create", "hooks/exit", "hooks/leads", "hooks/offline", "hooks/migrate", "hooks/specfile"},
+	{"hooks/output"},
 	{"hooks/sites"},
 	{"hooks/application", "hooks/check", "hooks/completion", "hooks/diff", "hooks/display", "internal/notify"},
-	{"hooks/preflight", "hooks/ui"},
-	{"hooks/create/command"},
+	{"hooks/daemons", "hooks/preflight", "hooks/ui"},
+	{"hooks/config", "hooks/create/command"},
 	{"hooks"},
 }
 

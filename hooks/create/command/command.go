@@ -2,7 +2,6 @@
 package command
 
 import (
-	"fmt"
 	"io"
 	"time"
 
@@ -27,15 +26,6 @@ type Cluster struct {
 	// Explain adds to an error of the API server what the user can do about it.
 	Explain func(name string, err error) error
 }
-
-// UsageError is an error of the arguments or flags of a command.
-type UsageError struct{ err error }
-
-func (e *UsageError) Error() string { return e.err.Error() }
-
-func (e *UsageError) Unwrap() error { return e.err }
-
-func usagef(format string, args ...any) error { return &UsageError{fmt.Errorf(format, args...)} }
 
 const (
 	treeTimeout  = 10 * time.Minute // to read a repository

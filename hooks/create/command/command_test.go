@@ -19,6 +19,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/decode"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/test/gitserver"
 )
@@ -61,8 +62,8 @@ func secretFile(t *testing.T, content string) string {
 }
 
 func isUsage(err error) bool {
-	_, ok := errors.AsType[*UsageError](err)
-	return ok
+	e, ok := errors.AsType[*exit.Error](err)
+	return ok && e.Code == exit.Usage
 }
 
 var press = gitserver.Files(map[string]string{

@@ -16,6 +16,7 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/create"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/hooks/output"
 )
 
@@ -86,7 +87,7 @@ func (env *Env) createGatewaySync(ctx context.Context, name string, x *gatewaySy
 		return err
 	}
 	if in.RepoNote != "" {
-		return usagef("the address of the repository is not known: name it with --repo")
+		return exit.Errorf(exit.Usage, "the address of the repository is not known: name it with --repo")
 	}
 	secrets, err := x.secretObjects()
 	if err != nil {
@@ -129,19 +130,19 @@ func (x *gatewaySyncFlags) secretObjects() ([]*corev1.Secret, error) {
 func (x *gatewaySyncFlags) check(name string) error {
 	switch problems := validation.IsDNS1123Subdomain(name); {
 	case len(problems) > 0 || len(name) > 48:
-		return usagef("%.80q cannot be the name of a GatewaySync: use lower-case letters, digits and -, at most 48", name)
+		return exit.Errorf(exit.Usage, "%.80q cannot be the name of a GatewaySync: use lower-case letters, digits and -, at most 48", name)
 	case x.repo == "" && x.dir == "":
-		return usagef("name a repository with --repo URL, or a local clone with --dir .")
+		return exit.Errorf(exit.Usage, "name a repository with --repo URL, or a local clone with --dir .")
 	case x.ref != "" && syntax.SpecRefProblem(x.ref) != "":
-		return usagef("--ref %.80q %s", x.ref, syntax.SpecRefProblem(x.ref))
+		return exit.Errorf(exit.Usage, "--ref %.80q %s", x.ref, syntax.SpecRefProblem(x.ref))
 	}
 	if x.repo != "" {
 		if _, err := repo.ParseURL(x.repo); err != nil {
-			return usagef("--repo: %w", err)
+			return exit.Errorf(exit.Usage, "--repo: %w", err)
 		}
 		clean, hasPassword := withoutLogin(x.repo)
 		if hasPassword {
-			return usagef("--repo has a password, which all readers of the GatewaySync could read: put it into a file, and name the file with --secret git-credentials/token=FILE")
+			return exit.Errorf(exit.Usage, "--repo has a password, which all readers of the GatewaySync could read: put it into a file, and name the file with --secret git-credentials/token=FILE")
 		}
 		x.repo = clean
 	}

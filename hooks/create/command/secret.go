@@ -14,6 +14,7 @@ import (
 
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/hooks/create"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/internal/file"
 	"stoker.io/stoker/internal/secret"
 )
@@ -45,7 +46,7 @@ func (env *Env) setSecret(command *cobra.Command, random bool, data func(context
 	command.RunE = func(command *cobra.Command, args []string) error {
 		name := args[0]
 		if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
-			return usagef("%.80q cannot be the name of a Secret: use lower-case letters, digits and -", name)
+			return exit.Errorf(exit.Usage, "%.80q cannot be the name of a Secret: use lower-case letters, digits and -", name)
 		}
 		values, err := data(command.Context())
 		if err != nil {
@@ -93,7 +94,7 @@ it. The keys of the Secret are token, identity and known_hosts, or private-key.p
 
 func (env *Env) gitSecret(ctx context.Context, x gitSecretFlags) (map[string][]byte, error) {
 	if x.key == "" && (x.hosts != "" || x.repo != "") {
-		return nil, usagef("--known-hosts-file and --repo are for an ssh key: name it with --ssh-key-file")
+		return nil, exit.Errorf(exit.Usage, "--known-hosts-file and --repo are for an ssh key: name it with --ssh-key-file")
 	}
 	switch {
 	case x.token != "":
@@ -120,11 +121,11 @@ func (env *Env) hostKeys(ctx context.Context, x gitSecretFlags) (string, error) 
 		return lines.Reveal(), err
 	}
 	if x.repo == "" {
-		return "", usagef("an ssh key needs the keys of its host: name the repository with --repo, or a file with --known-hosts-file")
+		return "", exit.Errorf(exit.Usage, "an ssh key needs the keys of its host: name the repository with --repo, or a file with --known-hosts-file")
 	}
 	u, err := repo.ParseURL(x.repo)
 	if err != nil {
-		return "", usagef("--repo: %w", err)
+		return "", exit.Errorf(exit.Usage, "--repo: %w", err)
 	}
 	if u.HasBuiltInHostKey() {
 		fmt.Fprintln(env.Stderr, "The keys of this host are built in, so the Secret needs none.")
@@ -199,7 +200,7 @@ func fromFile(flag, name string, data func(secret.String) (map[string][]byte, er
 func readSecret(flag, name string) (secret.String, error) {
 	b, err := file.Read(name, maxSecret)
 	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
-		return secret.String{}, usagef("%s must name a file with the value: %w", flag, pathErr.Err)
+		return secret.String{}, exit.Errorf(exit.Usage, "%s must name a file with the value: %w", flag, pathErr.Err)
 	}
 	value := strings.TrimRight(string(b), " \t\r\n")
 	switch {

@@ -18,6 +18,7 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/create"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/hooks/offline"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/hooks/preflight"
@@ -96,7 +97,7 @@ func (x *gatewaySyncFlags) complete(in *create.Input, dir, origin string) (err e
 
 func (x *gatewaySyncFlags) openFolder(dir string, in *create.Input) (*treeSource, error) {
 	if x.ref != "" {
-		return nil, usagef("--ref needs a clone, and %s has no .git", x.dir)
+		return nil, exit.Errorf(exit.Usage, "--ref needs a clone, and %s has no .git", x.dir)
 	}
 	in.Git.Ref = "main"
 	if err := x.complete(in, dir, ""); err != nil {
@@ -116,7 +117,7 @@ func (x *gatewaySyncFlags) openRemote(ctx context.Context, in *create.Input) (_ 
 	if u, err := repo.ParseURL(x.repo); err != nil {
 		return nil, err
 	} else if u.SSH() && in.Git.Auth == nil {
-		return nil, usagef("an ssh address needs a key: name its file with --secret git-credentials/%s=FILE", create.SSHKey)
+		return nil, exit.Errorf(exit.Usage, "an ssh address needs a key: name its file with --secret git-credentials/%s=FILE", create.SSHKey)
 	}
 	remote, err := connect.Git(in.Git, preflight.Mounts{Files: x.secrets}, repo.RemoteOptions{})
 	if err != nil {
@@ -142,7 +143,7 @@ func (x *gatewaySyncFlags) openCheckout(ctx context.Context, in *create.Input, c
 	if err == nil && in.Git.Ref == "" {
 		branch, ok := strings.CutPrefix(at.Ref, "refs/heads/")
 		if !ok {
-			err = usagef("HEAD is not a branch: name a branch, a tag or a commit with --ref")
+			err = exit.Errorf(exit.Usage, "HEAD is not a branch: name a branch, a tag or a commit with --ref")
 		}
 		in.Git.Ref = branch
 	}
@@ -162,7 +163,7 @@ func (x *gatewaySyncFlags) credential(address string) (*v1alpha1.Credential, *v1
 	for _, id := range slices.Sorted(maps.Keys(x.secrets)) {
 		secret, key, ok := strings.Cut(id, "/")
 		if !ok || secret == "" || key == "" || strings.Contains(key, "/") {
-			return nil, nil, usagef("invalid --secret %.80q: use NAME/KEY=FILE", id)
+			return nil, nil, exit.Errorf(exit.Usage, "invalid --secret %.80q: use NAME/KEY=FILE", id)
 		}
 		ref := &v1alpha1.SecretKeyRef{Name: secret, Key: key}
 		switch {
@@ -171,14 +172,14 @@ func (x *gatewaySyncFlags) credential(address string) (*v1alpha1.Credential, *v1
 		case key == create.KnownHostsKey:
 			hosts = ref
 		case auth != nil:
-			return nil, nil, usagef("%s/%s and %s are two credentials: name one with --secret", auth.Name, auth.Key, id)
+			return nil, nil, exit.Errorf(exit.Usage, "%s/%s and %s are two credentials: name one with --secret", auth.Name, auth.Key, id)
 		default:
 			auth = ref
 		}
 	}
 	if auth == nil {
 		if x.app != "" || hosts != nil {
-			return nil, nil, usagef("name the file of the private key, too, with --secret NAME/KEY=FILE")
+			return nil, nil, exit.Errorf(exit.Usage, "name the file of the private key, too, with --secret NAME/KEY=FILE")
 		}
 		return nil, ca, nil
 	}
@@ -192,7 +193,7 @@ func (x *gatewaySyncFlags) credential(address string) (*v1alpha1.Credential, *v1
 		id, errID := strconv.ParseInt(app, 10, 64)
 		of, errOf := strconv.ParseInt(installation, 10, 64)
 		if errID != nil || errOf != nil {
-			return nil, nil, usagef("invalid --github-app %.80q: use APP_ID/INSTALLATION_ID, two numbers", x.app)
+			return nil, nil, exit.Errorf(exit.Usage, "invalid --github-app %.80q: use APP_ID/INSTALLATION_ID, two numbers", x.app)
 		}
 		return &v1alpha1.Credential{GitHubApp: &v1alpha1.GitHubAppAuth{AppID: id, InstallationID: of, PrivateKeySecretRef: *auth}}, ca, nil
 	case u.SSH() || hosts != nil || auth.Key == create.SSHKey:

@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"context"
@@ -11,12 +11,13 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/display"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/configsync"
 	"stoker.io/stoker/internal/kube"
 )
 
-func newConfigApplyCommand(c *cli) *cobra.Command {
+func newApplyCommand(env *Env) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "apply NAME",
 		Short: "Apply the commit of a ConfigSync, prune, and wait",
@@ -33,14 +34,14 @@ configsyncs/status. The right to create Events is optional.`,
   stoker config apply plant --dry-run`,
 		Args: cobra.ExactArgs(1),
 	}
-	x := &configFlags{c: c}
+	x := &flags{env: env}
 	var o configsync.Options
 	command.Flags().BoolVar(&o.DryRun, "dry-run", false, "print the plan, and change nothing")
 	x.setApply(command, &o)
 	return command
 }
 
-func newConfigPruneCommand(c *cli) *cobra.Command {
+func newPruneCommand(env *Env) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "prune NAME",
 		Short: "Delete the objects of a ConfigSync that git no longer has",
@@ -55,41 +56,41 @@ stoker.io/prune: disabled.`,
   stoker config prune plant --confirm-deletion 1f0c2d3`,
 		Args: cobra.ExactArgs(1),
 	}
-	x := &configFlags{c: c}
+	x := &flags{env: env}
 	o := configsync.Options{PruneOnly: true}
 	x.setApply(command, &o)
 	return command
 }
 
 // setApply makes a command apply or prune, as the options say.
-func (x *configFlags) setApply(command *cobra.Command, o *configsync.Options) {
+func (x *flags) setApply(command *cobra.Command, o *configsync.Options) {
 	command.Flags().StringVar(&o.Confirm, "confirm-deletion", "", "confirm a mass deletion of this `commit`, as the annotation stoker.io/confirm-deletion does")
 	x.setRun(command, func(ctx context.Context, args []string) error {
 		if o.Confirm != "" && !syntax.IsCommitPrefix(o.Confirm) {
-			return exitErrorf(exitUsage, "invalid --confirm-deletion %.40q: use a commit, or its first 7 digits or more", o.Confirm)
+			return exit.Errorf(exit.Usage, "invalid --confirm-deletion %.40q: use a commit, or its first 7 digits or more", o.Confirm)
 		}
 		p, err := x.connected()
 		if err != nil {
 			return err
 		}
-		cs, err := p.configSync(ctx, args[0])
+		cs, err := p.Get(ctx, args[0])
 		if err != nil {
 			return err
 		}
 		r, err := x.engine("").Apply(ctx, cs, *o)
 		if r != nil && r.Plan != nil {
-			if err := display.ConfigPlan(r.Plan).Print(x.c.stdout, *x.output); err != nil {
+			if err := display.ConfigPlan(r.Plan).Print(x.env.Stdout, *x.output); err != nil {
 				return err
 			}
 		}
 		if err == nil && !o.DryRun {
-			fmt.Fprintf(x.c.stderr, "ConfigSync %s: %s\n", args[0], output.Clean(r.Outcome()))
+			fmt.Fprintf(x.env.Stderr, "ConfigSync %s: %s\n", args[0], output.Clean(r.Outcome()))
 		}
 		return err
 	})
 }
 
-func newConfigStatusCommand(c *cli) *cobra.Command {
+func newStatusCommand(env *Env) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "status [NAME]",
 		Short: "Show ConfigSyncs and the objects of one",
@@ -104,7 +105,7 @@ delete them yourself, or add them to git.`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	orphans := command.Flags().Bool("orphans", false, "list marked objects that are not in the inventory")
-	x := &configFlags{c: c}
+	x := &flags{env: env}
 	x.setRun(command, func(ctx context.Context, args []string) error {
 		p, err := x.connected()
 		if err != nil {
@@ -112,38 +113,38 @@ delete them yourself, or add them to git.`,
 		}
 		if len(args) == 0 {
 			if *orphans {
-				return exitErrorf(exitUsage, "--orphans needs the name of a ConfigSync")
+				return exit.Errorf(exit.Usage, "--orphans needs the name of a ConfigSync")
 			}
 			return x.listConfigSyncs(ctx, p)
 		}
-		cs, err := p.configSync(ctx, args[0])
+		cs, err := p.Get(ctx, args[0])
 		if err != nil {
 			return err
 		}
 		if *orphans {
 			return x.listOrphans(ctx, cs)
 		}
-		return display.ConfigSync(cs).Print(x.c.stdout, *x.output)
+		return display.ConfigSync(cs).Print(x.env.Stdout, *x.output)
 	})
 	return command
 }
 
-func (x *configFlags) listConfigSyncs(ctx context.Context, p target) error {
-	list, _, err := kube.ConfigSyncs(p.Dynamic, p.namespace).List(ctx, metav1.ListOptions{})
+func (x *flags) listConfigSyncs(ctx context.Context, p Cluster) error {
+	list, _, err := kube.ConfigSyncs(p.Dynamic, p.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return p.explain("", err)
+		return p.Explain("", err)
 	}
-	return display.ConfigSyncs(list).Print(x.c.stdout, *x.output)
+	return display.ConfigSyncs(list).Print(x.env.Stdout, *x.output)
 }
 
 // listOrphans prints the objects that are marked as those of cs and are not in its inventory.
-func (x *configFlags) listOrphans(ctx context.Context, cs *v1alpha1.ConfigSync) error {
+func (x *flags) listOrphans(ctx context.Context, cs *v1alpha1.ConfigSync) error {
 	orphans, unlisted, err := x.engine("").Orphans(ctx, cs)
 	if err != nil {
 		return err
 	}
 	if len(unlisted) > 0 {
-		fmt.Fprintf(x.c.stderr, "warning: not listed, because a right or an answer is missing: %s\n", output.Clean(strings.Join(unlisted, ", ")))
+		fmt.Fprintf(x.env.Stderr, "warning: not listed, because a right or an answer is missing: %s\n", output.Clean(strings.Join(unlisted, ", ")))
 	}
-	return display.Orphans(orphans).Print(x.c.stdout, *x.output)
+	return display.Orphans(orphans).Print(x.env.Stdout, *x.output)
 }

@@ -1,4 +1,4 @@
-package main
+package daemons
 
 import (
 	"context"
@@ -31,7 +31,8 @@ const (
 	fetchTimeout = 5 * time.Minute
 )
 
-func newConfigRunCommand(c *cli) *cobra.Command {
+// NewConfigRun returns the command that applies ConfigSyncs.
+func NewConfigRun(env *Env) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "run",
 		Short: "Keep the objects of ConfigSyncs in step with git",
@@ -48,7 +49,7 @@ stoker-configsync.`,
 		Example: `  stoker config run --watch-namespace plant`,
 		Args:    cobra.NoArgs,
 	}
-	settings := daemonFlags(command, "ConfigSyncs")
+	settings := addFlags(command, "ConfigSyncs")
 	volume := sizeFlag(1 << 30)
 	command.Flags().Var(&volume, "volume-size", "`size` of the volume of TMPDIR; a run fetches at most a tenth of it")
 	command.RunE = func(command *cobra.Command, _ []string) error {
@@ -56,11 +57,11 @@ stoker-configsync.`,
 		if err != nil {
 			return err
 		}
-		p, err := c.connect()
+		cluster, err := env.Connect()
 		if err != nil {
 			return err
 		}
-		return runConfigSyncs(command.Context(), p, s, int64(volume), daemon.Log(c.stderr, s.LogFormat, s.LogLevel))
+		return runConfigSyncs(command.Context(), cluster, s, int64(volume), daemon.Log(env.Stderr, s.LogFormat, s.LogLevel))
 	}
 	return command
 }
@@ -85,18 +86,18 @@ func (f *sizeFlag) Set(text string) error {
 }
 
 // runConfigSyncs applies ConfigSyncs while this replica holds the Lease, until ctx is done.
-func runConfigSyncs(ctx context.Context, p target, s daemon.Settings, volume int64, log *slog.Logger) error {
-	accounts, err := p.Accounts()
+func runConfigSyncs(ctx context.Context, cluster Cluster, s daemon.Settings, volume int64, log *slog.Logger) error {
+	accounts, err := cluster.Accounts()
 	if err != nil {
 		return err
 	}
 	var r *reconcile.Reconciler
-	configSyncs, err := kube.WatchConfigSyncs(p.Dynamic, s.WatchNamespace, s.Selector, func(namespace, name string) { r.Changed(namespace, name) },
+	configSyncs, err := kube.WatchConfigSyncs(cluster.Dynamic, s.WatchNamespace, s.Selector, func(namespace, name string) { r.Changed(namespace, name) },
 		kube.LogFailures(log, "watching ConfigSyncs failed"))
 	if err != nil {
 		return err
 	}
-	gatewaySyncs, err := kube.Watch(p.Dynamic, s.WatchNamespace, nil, func(namespace, name string) { r.GatewaySyncChanged(namespace, name) },
+	gatewaySyncs, err := kube.Watch(cluster.Dynamic, s.WatchNamespace, nil, func(namespace, name string) { r.GatewaySyncChanged(namespace, name) },
 		kube.LogFailures(log, "watching GatewaySyncs failed"))
 	if err != nil {
 		return err
@@ -111,15 +112,15 @@ func runConfigSyncs(ctx context.Context, p target, s daemon.Settings, volume int
 		}
 	}()
 	reg := daemon.Registry()
-	counters := metrics.NewConfigSync(reg, version, configSyncs.List)
+	counters := metrics.NewConfigSync(reg, cluster.Version, configSyncs.List)
 	r = reconcile.New(reconcile.Config{
-		ProgramClients: p.Clients, AccountClients: accounts, ConfigSync: configSyncs.Get, ConfigSyncs: configSyncs.List, GatewaySync: gatewaySyncs.Get,
+		ProgramClients: cluster.Clients, AccountClients: accounts, ConfigSync: configSyncs.Get, ConfigSyncs: configSyncs.List, GatewaySync: gatewaySyncs.Get,
 		OnRun: counters.Ran, OnPrune: counters.Pruned, Cache: cache, Log: log,
 		Remote: repo.RemoteOptions{Guard: httpclient.NewGuard(), Total: fetchTimeout},
 	})
-	configSyncLease := lease.Lease{Client: p.Core, Namespace: p.namespace, Name: configLease, Holder: lease.Identity(replica())}
+	configSyncLease := lease.Lease{Client: cluster.Core, Namespace: cluster.Namespace, Name: configLease, Holder: lease.Identity(replica())}
 	return daemon.Run(ctx, daemon.Config{
-		Settings: s, Namespace: p.namespace, Metrics: reg, Log: log, Ready: configSyncs.Served, Waits: "waiting for the list of ConfigSyncs",
+		Settings: s, Namespace: cluster.Namespace, Metrics: reg, Log: log, Ready: configSyncs.Served, Waits: "waiting for the list of ConfigSyncs",
 		Loops: []func(context.Context) error{configSyncs.Run, gatewaySyncs.Run, func(ctx context.Context) error {
 			return configSyncLease.Elect(ctx, func(ctx context.Context) error {
 				log.Info("this replica applies ConfigSyncs")

@@ -1,16 +1,14 @@
-package main
+package daemons
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/internal/httpclient"
@@ -29,7 +27,8 @@ const (
 	restartPause = 5 * time.Second
 )
 
-func newNotifyCommand(c *cli) *cobra.Command {
+// NewNotify returns the command that sends notifications.
+func NewNotify(env *Env) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "notify",
 		Short: "Send notifications about gateways to Slack, PagerDuty and others",
@@ -43,9 +42,9 @@ NO_PROXY.`,
   stoker notify --watch-namespace plant --settle 5m`,
 		Args: cobra.NoArgs,
 	}
-	settings := daemonFlags(command, "GatewaySyncs")
+	settings := addFlags(command, "GatewaySyncs")
 	page := command.Flags().String("page-url", "", "`address` of a page about a GatewaySync for the messages; {namespace} and {name} in it are replaced")
-	cluster := command.Flags().String("cluster", "", "`name` of the cluster in the messages")
+	clusterName := command.Flags().String("cluster", "", "`name` of the cluster in the messages")
 	settle := command.Flags().Duration("settle", time.Minute, "how long a state must last before it is sent, and be over before its end is sent")
 	command.RunE = func(command *cobra.Command, _ []string) error {
 		s, err := settings()
@@ -53,52 +52,31 @@ NO_PROXY.`,
 			return err
 		}
 		if *settle < 0 {
-			return exitErrorf(exitUsage, "--settle must not be negative")
+			return exit.Errorf(exit.Usage, "--settle must not be negative")
 		}
-		if err := (notify.Config{Page: *page, Cluster: *cluster}).Validate(); err != nil {
-			return exitErrorf(exitUsage, "%w", err)
+		if err := (notify.Config{Page: *page, Cluster: *clusterName}).Validate(); err != nil {
+			return exit.Errorf(exit.Usage, "%w", err)
 		}
-		p, err := c.connect()
+		cluster, err := env.Connect()
 		if err != nil {
 			return err
 		}
 		proxy, err := httpclient.ProxyFromEnvironment()
 		if err != nil {
-			return exitErrorf(exitUsage, "%w", err)
+			return exit.Errorf(exit.Usage, "%w", err)
 		}
-		log := daemon.Log(c.stderr, s.LogFormat, s.LogLevel)
-		return runNotifier(command.Context(), p, notify.Config{Client: httpclient.Client{Proxy: proxy}, Settle: *settle, Page: *page, Cluster: *cluster, Log: log}, s)
+		log := daemon.Log(env.Stderr, s.LogFormat, s.LogLevel)
+		return Notify(command.Context(), cluster, notify.Config{Client: httpclient.Client{Proxy: proxy}, Settle: *settle, Page: *page, Cluster: *clusterName, Log: log}, s)
 	}
 	return command
 }
 
-// daemonFlags adds the flags of a command that runs until it is stopped and watches a kind. The returned function validates and
-// returns their values.
-func daemonFlags(command *cobra.Command, kind string) func() (daemon.Settings, error) {
-	var s daemon.Settings
-	var watch []string
-	f := command.Flags()
-	f.StringArrayVar(&watch, "watch-namespace", nil, "a `namespace` to serve (repeatable); default: all")
-	f.StringVar(&s.WatchLabelSelector, "watch-label-selector", "", "serve only "+kind+" that this label `selector` admits")
-	f.StringVar(&s.HealthAddr, "health-addr", "127.0.0.1:8082", "`address` of /healthz and /readyz")
-	f.StringVar(&s.MetricsAddr, "metrics-addr", "127.0.0.1:8083", "`address` of /metrics")
-	f.StringVar(&s.LogFormat, "log-format", "text", "json or text")
-	f.StringVar(&s.LogLevel, "log-level", "info", "debug, info, warn or error")
-	return func() (daemon.Settings, error) {
-		s.WatchNamespace = watch
-		if err := errors.Join(s.Problems()...); err != nil {
-			return s, exitErrorf(exitUsage, "%w", err)
-		}
-		return s, nil
-	}
-}
-
-// runNotifier sends notifications while this replica holds the Lease, until ctx is done. It adds to config what it connects to.
-func runNotifier(ctx context.Context, p target, config notify.Config, s daemon.Settings) error {
+// Notify sends notifications while this replica holds the Lease, until ctx is done. It adds to config what it connects to.
+func Notify(ctx context.Context, cluster Cluster, config notify.Config, s daemon.Settings) error {
 	reg := daemon.Registry()
-	counters := metrics.NewNotifier(reg, version)
+	counters := metrics.NewNotifier(reg, cluster.Version)
 	changed := make(chan struct{}, 1)
-	watch, err := kube.Watch(p.Dynamic, s.WatchNamespace, s.Selector, func(string, string) {
+	watch, err := kube.Watch(cluster.Dynamic, s.WatchNamespace, s.Selector, func(string, string) {
 		select {
 		case changed <- struct{}{}:
 		default:
@@ -107,10 +85,10 @@ func runNotifier(ctx context.Context, p target, config notify.Config, s daemon.S
 	if err != nil {
 		return err
 	}
-	notifierLease := lease.Lease{Client: p.Core, Namespace: p.namespace, Name: notifyLease, Holder: lease.Identity(replica())}
+	notifierLease := lease.Lease{Client: cluster.Core, Namespace: cluster.Namespace, Name: notifyLease, Holder: lease.Identity(replica())}
 	newNotifier := func() *notify.Notifier {
 		c := config
-		c.Core, c.Changed, c.Sent = p.Core, changed, counters.Sent
+		c.Core, c.Changed, c.Sent = cluster.Core, changed, counters.Sent
 		c.List = func() ([]*v1alpha1.GatewaySync, bool) { return watch.List(), watch.HasSynced() }
 		c.Load = func(ctx context.Context) (string, error) { return notifierLease.Read(ctx, annotationSent) }
 		c.Save = func(ctx context.Context, text string) error {
@@ -119,7 +97,7 @@ func runNotifier(ctx context.Context, p target, config notify.Config, s daemon.S
 		return notify.New(c)
 	}
 	return daemon.Run(ctx, daemon.Config{
-		Settings: s, Namespace: p.namespace, Metrics: reg, Log: config.Log, Ready: watch.Served, Waits: "waiting for the list of GatewaySyncs",
+		Settings: s, Namespace: cluster.Namespace, Metrics: reg, Log: config.Log, Ready: watch.Served, Waits: "waiting for the list of GatewaySyncs",
 		Loops: []func(context.Context) error{watch.Run, func(ctx context.Context) error {
 			return notifierLease.Elect(ctx, func(ctx context.Context) error {
 				runUntilDone(ctx, newNotifier, config.Log)
@@ -138,12 +116,4 @@ func runUntilDone(ctx context.Context, newNotifier func() *notify.Notifier, log 
 			backoff.Wait(ctx, restartPause)
 		}
 	}
-}
-
-// replica returns a name of this process for people who read the Lease.
-func replica() string {
-	if host, err := os.Hostname(); err == nil {
-		return host
-	}
-	return fmt.Sprint(os.Getpid())
 }
