@@ -71,11 +71,9 @@ func codeOf(t *testing.T, err error) int {
 }
 
 // P4, P5: Runs the commands against working agents, with the rights of the shipped role.
-func TestRequestCommands(t *testing.T) {
-	t.Parallel()
-	p := plant.New(t, 2)
-	who := newPerson(t, p)
-	p.Start()
+// requests types the commands that ask two gateways, which follow the branch main at its first commit, for something.
+func requests(t *testing.T, p *plant.Plant, who *person) {
+	t.Helper()
 	titles := func(want string) {
 		t.Helper()
 		for _, g := range p.Gateways() {
@@ -115,10 +113,18 @@ func TestRequestCommands(t *testing.T) {
 	who.types(0, "pause", "site")
 	fourth := p.Push("fourth")
 	assert.Contains(t, who.types(6, "sync", "site", "--wait"), "paused")
-	waiting, said := who.command("wait", "site", "--ref", "main")
 	who.types(0, "resume", "site")
 	p.Converges("fourth", fourth)
+}
 
+func TestRequestCommands(t *testing.T) {
+	t.Parallel()
+	p := plant.New(t, 2)
+	who := newPerson(t, p)
+	p.Start()
+	requests(t, p, who)
+
+	waiting, said := who.command("wait", "site", "--ref", "main")
 	for _, g := range p.Gateways() {
 		require.NoError(t, g.Agent.End(t, syscall.SIGTERM)) // no agent is left to handle the request
 	}

@@ -72,15 +72,46 @@ func Build(t testing.TB, pkg string) string {
 		return file
 	}
 	file = filepath.Join(built.dir, filepath.Base(pkg))
-	build := exec.Command("go", "build", "-o", file, "-ldflags", linkerFlags, "stoker.io/stoker/"+pkg)
-	if _, source, _, ok := runtime.Caller(0); ok { // build in this module, also in the tests of a nested module
-		build.Dir = filepath.Join(filepath.Dir(source), "..", "..")
+	compile(t, module(), pkg, file)
+	built.files[pkg] = file
+	return file
+}
+
+// BuildAt builds a main package as it was at a commit, and returns the file. It skips the test if the clone does not have the commit.
+func BuildAt(t testing.TB, commit, pkg string) string {
+	t.Helper()
+	if out, err := exec.Command("git", "-C", module(), "cat-file", "-e", commit+"^{commit}").CombinedOutput(); err != nil {
+		t.Skipf("this clone does not have the commit %s: git fetch --unshallow\n%s", commit, out)
 	}
+	dir := t.TempDir()
+	tree := filepath.Join(dir, "tree")
+	archive := filepath.Join(dir, "tree.tar")
+	for _, args := range [][]string{{"git", "-C", module(), "archive", "--output", archive, commit}, {"mkdir", tree}, {"tar", "-xf", archive, "-C", tree}} {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", args, err, out)
+		}
+	}
+	file := filepath.Join(dir, filepath.Base(pkg))
+	compile(t, tree, pkg, file)
+	return file
+}
+
+// module returns the directory of this module, also in the tests of a nested module.
+func module() string {
+	_, source, _, ok := runtime.Caller(0)
+	if !ok {
+		return "."
+	}
+	return filepath.Join(filepath.Dir(source), "..", "..")
+}
+
+func compile(t testing.TB, dir, pkg, file string) {
+	t.Helper()
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", file, "-ldflags", linkerFlags, "stoker.io/stoker/"+pkg)
+	build.Dir = dir
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", pkg, err, out)
 	}
-	built.files[pkg] = file
-	return file
 }
 
 // Process is a running program.

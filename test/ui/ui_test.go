@@ -246,7 +246,8 @@ func TestDocumentedCommands(t *testing.T) {
 
 func TestPageInBrowser(t *testing.T) {
 	b := newBrowser(t)
-	s := uitest.New(t, kubetest.Control(t))
+	cluster := kubetest.Control(t)
+	s := uitest.NewIn(t, cluster, cluster.NamespaceNamed(t, "plant")) // the pictures show it
 	three := s.Fleet("area", 3, 3)
 	s.Fleet("filling", 50, 7)
 	s.Fleet("site", 1000, 25)
@@ -256,9 +257,11 @@ func TestPageInBrowser(t *testing.T) {
 	s.Rollout("kegging", v1alpha1.RolloutAborted)
 	s.Agent("area-3", "area-2")
 	file := filepath.Join(t.TempDir(), "kubeconfig")
-	require.NoError(t, os.WriteFile(file, []byte(`{"apiVersion": "v1", "kind": "Config"}`), 0o600))
-	require.NoError(t, s.Agents.Kubeconfig(file, s.Namespace))
-	first := stoker(t, file, "--context", "proxied")
+	config := api.NewConfig()
+	config.Clusters["north"] = &api.Cluster{Server: s.Agents.Config().Host}
+	config.Contexts["north"] = &api.Context{Cluster: "north", Namespace: s.Namespace}
+	require.NoError(t, clientcmd.WriteToFile(*config, file))
+	first := stoker(t, file, "--context", "north")
 	base, _, _ := strings.Cut(first, "/?")
 	b.look(first, 1280, "light")
 	b.until(t, `document.querySelectorAll(".list tbody tr").length === 7`)

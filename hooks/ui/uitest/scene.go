@@ -48,7 +48,13 @@ type Scene struct {
 // New returns a Scene in a namespace of its own.
 func New(t testing.TB, cluster *kubetest.Cluster) *Scene {
 	t.Helper()
-	return &Scene{cluster, cluster.Namespace(t), agentstest.New(t, cluster), t, nil}
+	return NewIn(t, cluster, cluster.Namespace(t))
+}
+
+// NewIn returns a Scene in a namespace that exists.
+func NewIn(t testing.TB, cluster *kubetest.Cluster, namespace string) *Scene {
+	t.Helper()
+	return &Scene{cluster, namespace, agentstest.New(t, cluster), t, nil}
 }
 
 // trouble is what a gateway that is behind reports.
