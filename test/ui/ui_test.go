@@ -134,10 +134,15 @@ func value[T any](b *browser, expression string) (v T) {
 	return v
 }
 
-// until waits until an expression is true.
+// until waits until an expression is true. While the browser opens another page, it has no value.
 func (b *browser) until(t *testing.T, expression string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return value[bool](b, expression) }, liveness, 50*time.Millisecond, expression)
+	ctx, cancel := context.WithTimeout(b.ctx, liveness)
+	defer cancel()
+	for ok := false; !ok; time.Sleep(50 * time.Millisecond) {
+		err := chromedp.Run(ctx, chromedp.Evaluate(expression, &ok))
+		require.NoError(t, ctx.Err(), "%s: %v", expression, err)
+	}
 }
 
 // look sets the size and the scheme, and opens an address.
@@ -304,6 +309,7 @@ func TestPageInBrowser(t *testing.T) {
 	})
 
 	t.Run("live", func(t *testing.T) {
+		s.Confirm()
 		b.look(fleets+"area", 1280, "light")
 		b.until(t, `document.getElementById("link").textContent === "Live, read-only"`)
 		b.do(chromedp.Focus("#q"), chromedp.SendKeys("#q", "area"))
