@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -93,6 +94,21 @@ func TestRelease(t *testing.T) {
 		cmd.Dir = dist
 		said, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", said)
+	})
+	t.Run("cosign verifies the sums", func(t *testing.T) {
+		if _, err := exec.LookPath("cosign"); err != nil {
+			t.Skip("cosign is not installed: go install github.com/sigstore/cosign/v3/cmd/cosign@v3.1.3")
+		}
+		page, err := os.ReadFile("../../docs/how-to/air-gap.md")
+		require.NoError(t, err)
+		line := regexp.MustCompile(`(?m)^    cosign (verify-blob .*)$`).FindStringSubmatch(string(page))
+		require.NotNil(t, line)
+		for key, accepted := range map[string]bool{filepath.Join(shell.Dir, "cosign.pub"): true, newPublicKey(t): false} { // sequence: one file, two keys
+			cmd := exec.CommandContext(t.Context(), "cosign", strings.Fields(strings.ReplaceAll(line[1], "cosign.pub", key))...)
+			cmd.Dir = dist
+			said, err := cmd.CombinedOutput()
+			assert.Equal(t, accepted, err == nil, "%s", said)
+		}
 	})
 	t.Run("the archive has the command line of this version", func(t *testing.T) {
 		for _, name := range []string{"stoker", "LICENSE", "THIRD_PARTY.txt", "man/man1/stoker-set-ref.1", "completions/bash/stoker"} { // sequence: files of one archive
