@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/agent/audit"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/agents"
 	"stoker.io/stoker/hooks/display"
@@ -111,8 +111,8 @@ func collect[T any](gateways []v1alpha1.DiscoveredGateway, get func(v1alpha1.Dis
 
 // listAudit prints the audit records of gateways, newest first.
 func (c *cli) listAudit(ctx context.Context, p target, web giturl.Web, gateways []v1alpha1.DiscoveredGateway, format string) error {
-	list, failed := collect(gateways, func(g v1alpha1.DiscoveredGateway) ([]sync.Audit, error) { return p.audit(ctx, g) })
-	slices.SortStableFunc(list, func(a, b sync.Audit) int { return b.Time.Compare(a.Time) })
+	list, failed := collect(gateways, func(g v1alpha1.DiscoveredGateway) ([]audit.Entry, error) { return p.audit(ctx, g) })
+	slices.SortStableFunc(list, func(a, b audit.Entry) int { return b.Time.Compare(a.Time) })
 	empty := "No sync has changed a gateway yet."
 	if failed != nil {
 		empty = ""
@@ -120,7 +120,7 @@ func (c *cli) listAudit(ctx context.Context, p target, web giturl.Web, gateways 
 	return errors.Join(c.printTable(display.AuditRecords(list, web), format, empty), failed)
 }
 
-func (p target) audit(ctx context.Context, g v1alpha1.DiscoveredGateway) ([]sync.Audit, error) {
+func (p target) audit(ctx context.Context, g v1alpha1.DiscoveredGateway) ([]audit.Entry, error) {
 	agent, err := agents.Of(ctx, p.Core, p.namespace, g)
 	if err != nil {
 		return nil, err
@@ -142,10 +142,10 @@ func (p target) syncs(ctx context.Context, gs *v1alpha1.GatewaySync, g v1alpha1.
 }
 
 // changedFiles returns the files that a sync of a gateway changed. id is the id of the report about that sync.
-func (p target) changedFiles(ctx context.Context, gs *v1alpha1.GatewaySync, g v1alpha1.DiscoveredGateway, id string) (sync.Diff, error) {
+func (p target) changedFiles(ctx context.Context, gs *v1alpha1.GatewaySync, g v1alpha1.DiscoveredGateway, id string) (audit.Diff, error) {
 	agent, err := agents.Of(ctx, p.Core, p.namespace, g)
 	if err != nil {
-		return sync.Diff{}, err
+		return audit.Diff{}, err
 	}
 	d, err := agent.Diff(ctx, id)
 	if apierrors.IsNotFound(err) {

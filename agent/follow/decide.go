@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"stoker.io/stoker/agent/audit"
 	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/loop"
@@ -221,7 +222,7 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 	}
 	ordinal, _ := gatewaypod.Ordinal(f.Pod, f.pod.labels)
 	in.WindowApproved = in.WindowApproved && hasWindow(eff.Windows, f.Gateway, f.Pod)
-	var request sync.Request
+	var request audit.Request
 	if in.Ref != gs.Spec.Git.Ref {
 		request = f.spec.request
 	}

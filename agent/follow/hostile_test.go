@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"stoker.io/stoker/agent/audit"
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
@@ -166,8 +167,8 @@ func worst(message, path, ref string, n int) v1alpha1.SyncReportStatus {
 		Proposal: &v1alpha1.Proposal{State: v1alpha1.ProposalOpen, Branch: ref, Commit: plan.ID{3}.String(), Number: 1 << 60, URL: path, Files: 1 << 30, Refused: 1 << 30,
 			Reason: v1alpha1.Reason(message), Message: message},
 		GatewayDetails: v1alpha1.GatewayDetails{AgentVersion: message, Notes: slices.Repeat([]string{path}, n),
-			SyncHistory: syncHistory(slices.Repeat([]sync.Audit{{Time: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Target: plan.ID{4}, Ref: ref, Duration: message,
-				Files: sync.AuditFiles{Added: 1 << 30, Deleted: 1 << 40}, Projects: n, Reason: v1alpha1.Reason(message), Snapshot: path}}, n))},
+			SyncHistory: syncHistory(slices.Repeat([]audit.Entry{{Time: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Target: plan.ID{4}, Ref: ref, Duration: message,
+				Files: audit.Files{Added: 1 << 30, Deleted: 1 << 40}, Projects: n, Reason: v1alpha1.Reason(message), Snapshot: path}}, n))},
 	}
 }
 

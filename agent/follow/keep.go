@@ -3,6 +3,7 @@ package follow
 import (
 	"context"
 
+	"stoker.io/stoker/agent/audit"
 	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/sync"
@@ -71,7 +72,7 @@ func (f *Follower) takeKept(ctx context.Context, gs *v1alpha1.GatewaySync, in in
 	if err != nil {
 		return
 	}
-	m.rollback, m.request = false, sync.Request{}
+	m.rollback, m.request = false, audit.Request{}
 	task := sync.Task{Target: m.in.Target, Profile: m.profile, Facts: m.facts}
 	withRestore := task
 	if restore != "" {

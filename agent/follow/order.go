@@ -4,6 +4,7 @@ import (
 	"maps"
 	"reflect"
 
+	"stoker.io/stoker/agent/audit"
 	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
@@ -22,8 +23,8 @@ type inputs struct {
 	newVolume       bool
 	rotated         int64 // how often a secret file has changed; a sync that failed with the old one is retried
 	rollback        bool
-	rolloutRollback bool         // the rollout went back to the commit
-	request         sync.Request // who requested the ref
+	rolloutRollback bool          // the rollout went back to the commit
+	request         audit.Request // who requested the ref
 }
 
 // currentOrder is the order in force. It stays in force while the SyncTarget cannot be followed.

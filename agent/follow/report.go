@@ -11,6 +11,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"stoker.io/stoker/agent/audit"
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
@@ -150,7 +151,7 @@ func addOutcome(r *v1alpha1.SyncReportStatus, was v1alpha1.SyncReportStatus, s l
 
 // syncHistory returns the history for the report, newest first. Programs on the gateway can change the audit record, so syncHistory bounds
 // every field and drops records that are not valid.
-func syncHistory(list []sync.Audit) []v1alpha1.SyncRecord {
+func syncHistory(list []audit.Entry) []v1alpha1.SyncRecord {
 	var out []v1alpha1.SyncRecord
 	for _, a := range slices.Backward(list) {
 		r := v1alpha1.SyncRecord{

@@ -10,8 +10,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"stoker.io/stoker/agent/audit"
 	"stoker.io/stoker/agent/plan"
-	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
@@ -35,7 +35,7 @@ type specReader struct {
 	epoch     int                   // in which gs was read: see targetWatch.currentEpoch
 	confirmed confirmed             // what gs has confirmed of a target
 	rollback  plan.ID               // the commit that the request goes back to; zero if it goes back to none
-	request   sync.Request          // who requested the ref
+	request   audit.Request         // who requested the ref
 	asked     *v1alpha1.GatewaySync // the last copy whose requests a target confirmed; nil before
 	newest    *v1alpha1.GatewaySync // the last copy of all, whose approvals and status count for gates; nil before
 	question  question              // of the gate
@@ -113,7 +113,7 @@ func (s *specReader) fetch(ctx context.Context, in instruction, epoch int, chang
 	if bad == nil && d.GoesBack(in.Commit.String(), gs.Status.RanEverywhere, func(string) bool { return s.volume.ran(in.Commit) }) {
 		s.rollback = in.Commit
 	}
-	s.request = sync.Request{By: desiredref.RequestsOf(gs).By(), For: gs.Annotations[v1alpha1.AnnotationRequestedFor], At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
+	s.request = audit.Request{By: desiredref.RequestsOf(gs).By(), For: gs.Annotations[v1alpha1.AnnotationRequestedFor], At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
 	// A pause by annotation comes through the target; in this copy it becomes stale.
 	delete(gs.Annotations, v1alpha1.AnnotationPaused)
 	if was := s.gs; was != nil && was.UID == gs.UID && was.Generation == gs.Generation && equality.Semantic.DeepEqual(&was.Spec, &gs.Spec) {

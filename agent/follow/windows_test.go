@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/agent/audit"
 	"stoker.io/stoker/api/v1alpha1"
 )
 
@@ -83,8 +83,8 @@ func TestRollbackPassesClosedWindow(t *testing.T) {
 	p.awaitSynced(first, "one")
 	record := p.audit()
 	require.Len(t, record, 3)
-	assert.Equal(t, sync.Request{}, record[1].Request)
-	assert.Equal(t, sync.Request{By: "cli", For: "ticket 7"}, record[2].Request)
+	assert.Equal(t, audit.Request{}, record[1].Request)
+	assert.Equal(t, audit.Request{By: "cli", For: "ticket 7"}, record[2].Request)
 	assert.Equal(t, []string{second, first, "line-0", "site"}, []string{record[2].From.String(), record[2].To.String(), record[2].Gateway, record[2].GatewaySync})
 
 	gs = w.edit(func(gs *v1alpha1.GatewaySync) {
@@ -95,7 +95,7 @@ func TestRollbackPassesClosedWindow(t *testing.T) {
 	p.awaitSynced(third, "three")
 	record = p.audit()
 	require.Len(t, record, 4)
-	assert.Equal(t, sync.Request{}, record[3].Request, "a change of the branch is not a request")
+	assert.Equal(t, audit.Request{}, record[3].Request, "a change of the branch is not a request")
 }
 
 // A gateway that is restarted while its windows are closed starts with its old commit, even if its start waits for the target's.
@@ -170,14 +170,14 @@ func TestGatewayWithoutWindows(t *testing.T) {
 }
 
 // audit returns the audit record as the agent serves it.
-func (p *pod) audit() []sync.Audit {
+func (p *pod) audit() []audit.Entry {
 	p.w.t.Helper()
 	r, err := http.Get(p.agent.http.URL + "/state/audit")
 	require.NoError(p.w.t, err)
 	defer r.Body.Close()
-	var list []sync.Audit
+	var list []audit.Entry
 	for d := json.NewDecoder(r.Body); d.More(); {
-		var a sync.Audit
+		var a audit.Entry
 		require.NoError(p.w.t, d.Decode(&a))
 		list = append(list, a)
 	}

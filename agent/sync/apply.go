@@ -10,6 +10,7 @@ import (
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/desired"
+	"stoker.io/stoker/agent/unloaded"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -24,7 +25,7 @@ type applier struct {
 	guard    guard
 	desired  *desired.Tree // the tree of the target; nil if a snapshot is restored
 	header   *plan.Header  // the manifest header of the snapshot that is restored; nil when a commit is synced
-	unloaded unloaded      // what the gateway has not loaded, after apply also of the changes
+	unloaded unloaded.Set  // what the gateway has not loaded, after apply also of the changes
 }
 
 // apply records what the gateway will have to load, and makes the staged files live, under its scan lock if possible.
@@ -46,10 +47,10 @@ func (a *applier) apply(ctx context.Context, changes *plan.Changes, staged *disk
 	before := a.unloaded
 	present, deleted, err := a.projects(changes)
 	if err == nil {
-		a.unloaded = before.add(changes, present, deleted)
+		a.unloaded = before.Add(changes, present, deleted)
 		a.unloaded.FirstStart = a.unloaded.FirstStart || a.guard.before == stopped && a.in.from.IsZero()
 		a.unloaded.Baseline = a.recordBaseline(ctx, snapshot, before)
-		err = a.unloaded.save(a.in.dir)
+		err = a.unloaded.Save(a.in.dir)
 	}
 	if err != nil {
 		return errors.Join(err, staged.Discard())
@@ -60,7 +61,7 @@ func (a *applier) apply(ctx context.Context, changes *plan.Changes, staged *disk
 		a.unlock(ctx, locked)
 		if !applied {
 			a.unloaded = before
-			err = errors.Join(err, before.save(a.in.dir))
+			err = errors.Join(err, before.Save(a.in.dir))
 		}
 		return err
 	}
@@ -72,7 +73,7 @@ func (a *applier) apply(ctx context.Context, changes *plan.Changes, staged *disk
 		// the first start kept the permissions of the API token.
 		a.unloaded.ScanProjects = false
 		a.unloaded.ScanConfig = a.unloaded.FirstStart && len(a.unloaded.Projects)+len(a.unloaded.Deleted) == 0
-		return a.unloaded.save(a.in.dir)
+		return a.unloaded.Save(a.in.dir)
 	}
 	return nil
 }

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"time"
 
 	"stoker.io/stoker/agent/archive"
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/unloaded"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
@@ -60,7 +60,7 @@ func (j *restorer) plan(ctx context.Context, id string) (restorePlan, error) {
 	if err == nil {
 		if len(local.Edited) > 0 {
 			j.in.note("%s: a user has changed or deleted these files, and neither a snapshot nor git has the delivered version; they are restored as the user left them",
-				firstNames(local.Edited))
+				unloaded.FirstNames(local.Edited))
 		}
 		return restorePlan{changes: local.Changes, header: local.Header, source: local.Source, local: local}, nil
 	}
@@ -68,7 +68,7 @@ func (j *restorer) plan(ctx context.Context, id string) (restorePlan, error) {
 	if b == nil || !failure.Is(err, v1alpha1.ReasonSnapshotFailed) {
 		return restorePlan{}, err
 	}
-	a, downloadErr := j.downloadArchive(ctx, b, id)
+	a, downloadErr := j.download.Get(ctx, b, id, j.beginDownload)
 	if errors.Is(downloadErr, fs.ErrNotExist) {
 		return restorePlan{}, fmt.Errorf("%w; object storage does not have the snapshot", err)
 	}
@@ -90,78 +90,13 @@ func (j *restorer) plan(ctx context.Context, id string) (restorePlan, error) {
 	return restorePlan{changes: changes, header: a.Header, source: a.Source}, nil
 }
 
-// download is an archive that is read from object storage beside the syncs, or was read and is not restored yet. The Engine keeps it: a slow
-// download delays no other commit, and a restore that waits for a Designer is tried many times.
-type download struct {
-	id     string
-	file   *os.File // nil if there is none
-	cancel context.CancelFunc
-	done   chan struct{} // closed when archive or err is set
-
-	archive *archive.Archive
-	err     error
-}
-
-// Close stops and drops the download.
-func (d *download) Close() error {
-	f := d.file
-	if f == nil {
-		return nil
-	}
-	d.cancel()
-	<-d.done
-	*d = download{}
-	return f.Close()
-}
-
-// downloadWait is how long a sync waits for a download that it began.
-const downloadWait = 5 * time.Second
-
-// downloadArchive returns an archive. The error has the reason Progressing while it is read.
-func (j *restorer) downloadArchive(ctx context.Context, b *archive.Bucket, id string) (*archive.Archive, error) {
-	d := j.download
-	if d.id != id || d.file == nil {
-		if err := j.beginDownload(b, id); err != nil {
-			return nil, err
-		}
-	}
-	wait, cancel := context.WithTimeout(ctx, downloadWait)
-	defer cancel()
-	select {
-	case <-d.done:
-	case <-wait.Done():
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		read := int64(0)
-		if fi, err := d.file.Stat(); err == nil {
-			read = fi.Size()
-		}
-		return nil, failure.New(v1alpha1.ReasonProgressing, "the snapshot is read from object storage, %.1f MiB so far; a new commit ends this", float64(read)/(1<<20))
-	}
-	if err := d.err; err != nil {
-		return nil, errors.Join(err, d.Close())
-	}
-	return d.archive, nil
-}
-
-func (j *restorer) beginDownload(b *archive.Bucket, id string) error {
-	if err := j.download.Close(); err != nil {
-		return err
-	}
+// beginDownload returns an empty file for an archive, and what bounds the archive.
+func (j *restorer) beginDownload() (*os.File, archive.Limits, error) {
 	file, err := j.in.dir.Scratch()
-	if err != nil {
-		return err
+	limits := archive.Limits{
+		Files:     cmp.Or(j.in.Limits.Files, plan.DefaultLimits.Files),
+		PathBytes: cmp.Or(j.in.Limits.PathBytes, plan.DefaultLimits.PathBytes),
+		FileBytes: j.in.MaxBlob, ArchiveBytes: syntax.SnapshotSize(j.in.t.Profile.Snapshots.MaxSize),
 	}
-	limits := archive.Limits{Files: j.in.Limits.Files, PathBytes: j.in.Limits.PathBytes, FileBytes: j.in.MaxBlob}
-	limits.Files, limits.PathBytes = cmp.Or(limits.Files, plan.DefaultLimits.Files), cmp.Or(limits.PathBytes, plan.DefaultLimits.PathBytes)
-	limits.ArchiveBytes = syntax.SnapshotSize(j.in.t.Profile.Snapshots.MaxSize)
-	ctx, cancel := context.WithCancel(context.Background()) // it outlives the sync
-	d := j.download
-	*d = download{id: id, file: file, cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(d.done)
-		d.archive, d.err = b.Download(ctx, id, file, limits)
-	}()
-	return nil
+	return file, limits, err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/agent/audit"
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
@@ -23,13 +24,13 @@ import (
 )
 
 // audited returns the audit record.
-func (b *bench) audited() []sync.Audit {
+func (b *bench) audited() []audit.Entry {
 	b.t.Helper()
 	raw, err := disk.ReadAudit(b.data)
 	require.NoError(b.t, err)
-	var list []sync.Audit
+	var list []audit.Entry
 	for line := range bytes.Lines(raw) {
-		var a sync.Audit
+		var a audit.Entry
 		require.NoError(b.t, json.Unmarshal(line, &a), string(line))
 		list = append(list, a)
 	}
@@ -52,7 +53,7 @@ func TestAudit(t *testing.T) {
 	t.Run("syncs", func(t *testing.T) {
 		b, one := begin(t)
 		b.synced() // changes nothing
-		b.target.Request = sync.Request{By: "kargo", For: "Stage prod\nby Ann \x1b[2J", At: "2026-11-24T12:00:00Z"}
+		b.target.Request = audit.Request{By: "kargo", For: "Stage prod\nby Ann \x1b[2J", At: "2026-11-24T12:00:00Z"}
 		two := b.push(gitserver.Write(view, `{"one": 2}`), gitserver.Write(viewDir+"/note.txt", "new"))
 		r := b.synced()
 		require.Equal(t, sync.Counts{Added: 1, Modified: 2, Total: r.Files.Total}, r.Files, "the view and its resource.json are modified")
@@ -66,21 +67,21 @@ func TestAudit(t *testing.T) {
 		assert.Contains(t, got.Author, "@", "the author of the commit")
 		raw, err := disk.ReadDiff(b.data, got.Diff)
 		require.NoError(t, err)
-		var d sync.Diff
+		var d audit.Diff
 		require.NoError(t, json.Unmarshal(raw, &d), string(raw))
 		require.Len(t, d.Changes, 3) // Changes[1] is resource.json, whose signature differs
-		assert.Equal(t, sync.DiffChange{Path: viewDir + "/note.txt", Action: "added", Checksum: sync.Checksum{After: "git:" + hash("new")}}, d.Changes[0])
-		assert.Equal(t, sync.DiffChange{Path: view, Action: "modified", Checksum: sync.Checksum{Before: "git:" + hash(`{"one": 1}`), After: "git:" + hash(`{"one": 2}`)}}, d.Changes[2])
+		assert.Equal(t, audit.Change{Path: viewDir + "/note.txt", Action: "added", Checksum: audit.Checksum{After: "git:" + hash("new")}}, d.Changes[0])
+		assert.Equal(t, audit.Change{Path: view, Action: "modified", Checksum: audit.Checksum{Before: "git:" + hash(`{"one": 1}`), After: "git:" + hash(`{"one": 2}`)}}, d.Changes[2])
 		d.Changes = nil
-		assert.Equal(t, sync.Diff{Schema: 1, Gateway: "area-4", Timestamp: got.Time, FromCommit: one, ToCommit: two, FilesAdded: 1, FilesModified: 2, Projects: []string{"line"}}, d)
+		assert.Equal(t, audit.Diff{Schema: 1, Gateway: "area-4", Timestamp: got.Time, FromCommit: one, ToCommit: two, FilesAdded: 1, FilesModified: 2, Projects: []string{"line"}}, d)
 		assert.Equal(t, r.Snapshots[0].ID, got.Snapshot)
 		assert.Equal(t, list, r.History)
 		// These fields were compared above, or differ in each run.
 		got.Snapshot, got.Time, got.Duration, got.Author, got.Diff = "", list[0].Time, "", "", ""
-		assert.Equal(t, sync.Audit{
+		assert.Equal(t, audit.Entry{
 			Schema: 1, Time: list[0].Time, Namespace: "plant", GatewaySync: "line", Gateway: "area-4", From: one, To: two, Target: two, Ref: "main",
-			Request: sync.Request{By: "kargo", For: "Stage prod by Ann  [2J", At: "2026-11-24T12:00:00Z"},
-			Files:   sync.AuditFiles{Added: 1, Modified: 2}, Projects: 1, ProjectNames: []string{"line"}, Result: sync.Synced, Reason: v1alpha1.ReasonSynced,
+			Request: audit.Request{By: "kargo", For: "Stage prod by Ann  [2J", At: "2026-11-24T12:00:00Z"},
+			Files:   audit.Files{Added: 1, Modified: 2}, Projects: 1, ProjectNames: []string{"line"}, Result: sync.Synced, Reason: v1alpha1.ReasonSynced,
 		}, got)
 	})
 	t.Run("a repeated failure is recorded once", func(t *testing.T) {
@@ -129,7 +130,7 @@ func TestAudit(t *testing.T) {
 		list := b.audited()
 		require.Len(t, list, 2)
 		assert.Equal(t, []plan.ID{one, one}, []plan.ID{list[1].From, list[1].To})
-		assert.Equal(t, sync.AuditFiles{Modified: 2, Saved: 2}, list[1].Files, "the view and its resource.json")
+		assert.Equal(t, audit.Files{Modified: 2, Saved: 2}, list[1].Files, "the view and its resource.json")
 	})
 	t.Run("a dry run", func(t *testing.T) {
 		b, _ := begin(t)
@@ -140,7 +141,7 @@ func TestAudit(t *testing.T) {
 	})
 	t.Run("hostile text of a request", func(t *testing.T) {
 		b, _ := begin(t)
-		b.target.Request = sync.Request{By: strings.Repeat("\x01", 1<<16), For: strings.Repeat("\"\u2028<", 1<<16), At: "\xff\xfe"}
+		b.target.Request = audit.Request{By: strings.Repeat("\x01", 1<<16), For: strings.Repeat("\"\u2028<", 1<<16), At: "\xff\xfe"}
 		b.push(gitserver.Write(view, `{"one": 2}`))
 		assert.Empty(t, b.synced().Notes)
 		assert.Len(t, b.audited(), 2)

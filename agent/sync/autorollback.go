@@ -7,10 +7,12 @@ import (
 	"strings"
 	"time"
 
+	"stoker.io/stoker/agent/audit"
 	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/unloaded"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -20,7 +22,7 @@ type autoRollback struct {
 	restorer   *restorer
 	failures   *decide.Failures
 	resumes    bool
-	mismatches mismatches // of the failed load
+	mismatches unloaded.Mismatches // of the failed load
 }
 
 // run rolls back if the target is the cause of err, the failure to load it. Otherwise it returns err. It rolls back once
@@ -47,7 +49,7 @@ func (j autoRollback) run(ctx context.Context, err error) (rolledBack bool, _ er
 	}
 	in.Log.Warn("automatic rollback", "trigger", trigger, "commit", in.t.Commit.String(), "snapshot", snapshot, "error", err)
 	n = j.restorer.asked().RestoreOf(snapshot)
-	n.Trigger, n.Cause, n.RolledBackFrom = trigger, line(strings.TrimSpace(err.Error()), maxCause), in.t.Commit
+	n.Trigger, n.Cause, n.RolledBackFrom = trigger, audit.Line(strings.TrimSpace(err.Error()), maxCause), in.t.Commit
 	if err := saveNote(in.dir, n); err != nil {
 		return false, err
 	}
@@ -89,12 +91,12 @@ func (j autoRollback) symptoms(err error) (found []v1alpha1.AutoRollbackTrigger)
 	case failure.Is(err, v1alpha1.ReasonScanFailed) && !ignition.Refused(err):
 		found = append(found, v1alpha1.TriggerScanFailure)
 	case failure.Is(err, v1alpha1.ReasonVerificationFailed) && b.Known:
-		if slices.ContainsFunc(j.mismatches.projects, func(name string) bool {
+		if slices.ContainsFunc(j.mismatches.Projects, func(name string) bool {
 			return !slices.Contains(b.Projects, name) && projectEnabled(j.restorer.in.dir, name)
 		}) {
 			found = append(found, v1alpha1.TriggerProjectLoadError)
 		}
-		if slices.ContainsFunc(j.mismatches.resources, func(r configID) bool { return !slices.Contains(b.Resources, r) }) {
+		if slices.ContainsFunc(j.mismatches.Resources, func(r unloaded.Resource) bool { return !slices.Contains(b.Resources, r) }) {
 			found = append(found, v1alpha1.TriggerConfigError)
 		}
 	}
@@ -109,35 +111,23 @@ func projectEnabled(d *disk.Dir, name string) bool {
 	var doc struct {
 		Enabled *bool `json:"enabled"`
 	}
-	raw, err := d.Read(projectFile(name), maxProjectFile)
+	raw, err := d.Read(unloaded.ProjectFile(name), maxProjectFile)
 	return err != nil || json.Unmarshal(raw, &doc) != nil || doc.Enabled == nil || *doc.Enabled
-}
-
-// baseline is the state of a gateway with spec.autoRollback before its files changed: before the first change since it last
-// loaded all files. It is part of the note about what is not loaded, so it is as durable.
-type baseline struct {
-	// Snapshot is the one that a rollback restores.
-	Snapshot string `json:"snapshot"`
-	// Known reports whether the gateway answered. If not, only failed scans count against the sync.
-	Known bool `json:"known,omitempty"`
-	// Projects and Resources did not match the disk before the sync, so they do not count against it.
-	Projects  []string   `json:"projects,omitempty"`
-	Resources []configID `json:"resources,omitempty"`
 }
 
 // recordBaseline returns the baseline of this sync with its snapshot; nil without spec.autoRollback. If the gateway has not
 // loaded the files of an earlier sync, that sync's baseline stays and is extended: both commits are compared with what ran
 // before the first.
-func (a *applier) recordBaseline(ctx context.Context, snapshot string, before unloaded) *baseline {
+func (a *applier) recordBaseline(ctx context.Context, snapshot string, before unloaded.Set) *unloaded.Baseline {
 	h := a.in.dir.Manifest().Header()
 	if len(a.in.t.Profile.AutoRollback) == 0 || snapshot == "" || h.Commit == a.in.t.Commit && h.Rules == a.in.rules.Fingerprint() {
 		return before.Baseline
 	}
-	b := baseline{Snapshot: snapshot, Known: true}
+	b := unloaded.Baseline{Snapshot: snapshot, Known: true}
 	if earlier := before.Baseline; earlier != nil && a.in.hasSnapshot(earlier.Snapshot) {
 		b = *earlier
 	} else {
-		before = unloaded{}
+		before = unloaded.Set{}
 	}
 	if !b.Known || a.guard.before != running || !a.in.gateway.hasAPIToken || a.in.gateway.legacy() {
 		b.Known = false
@@ -148,18 +138,18 @@ func (a *applier) recordBaseline(ctx context.Context, snapshot string, before un
 		a.in.Log.Warn("baseline unknown", "error", err)
 		b.Known = false
 	}
-	b.Projects, b.Resources = union(b.Projects, found.projects), append(slices.Clone(b.Resources), found.resources...)
+	b.Projects, b.Resources = unloaded.Union(b.Projects, found.Projects), append(slices.Clone(b.Resources), found.Resources...)
 	return &b
 }
 
 // mismatchesBefore compares what the sync will verify before files change, except what an earlier baseline covers.
-func (a *applier) mismatchesBefore(ctx context.Context, covered unloaded) (found mismatches, err error) {
+func (a *applier) mismatchesBefore(ctx context.Context, covered unloaded.Set) (found unloaded.Mismatches, err error) {
 	var present, deleted []string
-	for _, name := range union(a.unloaded.Projects, a.unloaded.Deleted) {
+	for _, name := range unloaded.Union(a.unloaded.Projects, a.unloaded.Deleted) {
 		if slices.Contains(covered.Projects, name) || slices.Contains(covered.Deleted, name) {
 			continue
 		}
-		st, err := a.in.dir.Stat(projectFile(name))
+		st, err := a.in.dir.Stat(unloaded.ProjectFile(name))
 		switch {
 		case err != nil:
 			return found, err
@@ -169,13 +159,13 @@ func (a *applier) mismatchesBefore(ctx context.Context, covered unloaded) (found
 			deleted = append(deleted, name)
 		}
 	}
-	projects, err := a.in.gateway.compareProjects(ctx, present, deleted)
+	projects, err := unloaded.CompareProjects(ctx, a.in.gateway, present, deleted)
 	if err != nil {
 		return found, err
 	}
-	var resources []configID
+	var resources []unloaded.Resource
 	for _, r := range a.unloaded.Resources {
-		st, err := a.in.dir.Stat(r.file())
+		st, err := a.in.dir.Stat(r.File())
 		if err != nil {
 			return found, err
 		}
@@ -184,5 +174,5 @@ func (a *applier) mismatchesBefore(ctx context.Context, covered unloaded) (found
 		}
 	}
 	missing, err := a.in.gateway.unlistedResources(ctx, resources)
-	return mismatches{projects.names(), missing}, err
+	return unloaded.Mismatches{Projects: projects.Names(), Resources: missing}, err
 }

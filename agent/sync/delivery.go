@@ -13,6 +13,7 @@ import (
 	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/agent/plan/references"
 	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/agent/unloaded"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/bound"
 	"stoker.io/stoker/internal/failure"
@@ -25,10 +26,10 @@ type delivery struct {
 	ahead  *disk.Ahead
 	named  *references.Keeper
 
-	unloaded unloaded    // what the gateway has not loaded, after run also of the target
-	draft    draft       // of the last attempt
-	before   plan.Header // of the manifest at that time
-	late     bool        // checkReferences runs when the gateway has loaded the files
+	unloaded unloaded.Set // what the gateway has not loaded, after run also of the target
+	draft    draft        // of the last attempt
+	before   plan.Header  // of the manifest at that time
+	late     bool         // checkReferences runs when the gateway has loaded the files
 }
 
 // run writes the files. It tries again once for each of two reasons. If git objects turn out to be damaged, it fetches them again. If git wins

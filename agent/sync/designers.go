@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/unloaded"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -45,14 +45,14 @@ func (g guard) checkDesigners(ctx context.Context, changes *plan.Changes) error 
 		return nil
 	case !strict:
 		g.in.r.designersOpen = true
-		g.in.note("written under an open Designer (%s): it shows the change after File > Update Project", firstNames(open))
+		g.in.note("written under an open Designer (%s): it shows the change after File > Update Project", unloaded.FirstNames(open))
 		return nil
 	}
 	g.memory.hold = g.holdFor("")
 	// A repair waits instead of failing, because the saves of a Designer are what it repairs.
 	g.in.r.failHeld = g.in.t.Profile.DesignerSessionPolicy == v1alpha1.DesignerFail && !g.in.t.Repair
 	return failure.New(v1alpha1.ReasonDesignerSessionActive,
-		"a Designer is open on what would change (%s): close it, or set designerSessionPolicy: proceed; nothing was written", firstNames(open))
+		"a Designer is open on what would change (%s): close it, or set designerSessionPolicy: proceed; nothing was written", unloaded.FirstNames(open))
 }
 
 var errNoSessionList = errors.New("it does not list Designer sessions")
@@ -147,15 +147,4 @@ func bringsAccess(changes *plan.Changes) bool {
 	return slices.ContainsFunc(changes.ConfigResources(), func(r plan.ConfigResource) bool {
 		return r.Module == "ignition" && (r.Type == "api-token" || r.Type == "security-properties") && !r.Deleted
 	})
-}
-
-// maxNamed bounds the names in one message.
-const maxNamed = 5
-
-// firstNames joins names for a message.
-func firstNames(names []string) string {
-	if len(names) <= maxNamed {
-		return strings.Join(names, "; ")
-	}
-	return fmt.Sprintf("%s; and %d more", strings.Join(names[:maxNamed], "; "), len(names)-maxNamed)
 }

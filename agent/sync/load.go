@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/agent/ignition"
+	"stoker.io/stoker/agent/unloaded"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -14,8 +15,8 @@ import (
 // loader makes the gateway load the files on the disk, and verifies that it did.
 type loader struct {
 	in         *scope
-	unloaded   unloaded   // what is not loaded yet
-	mismatches mismatches // what the gateway did not show
+	unloaded   unloaded.Set        // what is not loaded yet
+	mismatches unloaded.Mismatches // what the gateway did not show
 }
 
 // load makes the gateway load what it has not loaded yet.
@@ -68,8 +69,8 @@ func (l *loader) load(ctx context.Context) error {
 // confirm reports whether the gateway has loaded the files on the disk, and drops what the disk contradicts from what it has not. Without a
 // gateway or an API token it returns true. It returns an error if the gateway has not started yet, and if nothing is left to scan but the agent
 // has not seen the gateway running since its pod started.
-func confirm(ctx context.Context, in *scope, pending *unloaded) (bool, error) {
-	if err := pending.dropContradicted(in.dir); err != nil {
+func confirm(ctx context.Context, in *scope, pending *unloaded.Set) (bool, error) {
+	if err := pending.DropContradicted(in.dir); err != nil {
 		return false, err
 	}
 	switch {
@@ -78,7 +79,7 @@ func confirm(ctx context.Context, in *scope, pending *unloaded) (bool, error) {
 	case in.t.BeforeStart:
 		in.r.Phase = Applied
 		return false, failure.New(v1alpha1.ReasonWaitingForGateway, "the files of %s are on the disk; the gateway has not started yet", in.t.Commit.Short())
-	case !pending.empty():
+	case !pending.Empty():
 		return false, nil
 	case in.gateway.seenRunning():
 		return true, nil
@@ -88,7 +89,7 @@ func confirm(ctx context.Context, in *scope, pending *unloaded) (bool, error) {
 }
 
 // loadDiskCommit makes the gateway load the commit on the disk instead of the target. It returns what the gateway has not loaded then.
-func loadDiskCommit(ctx context.Context, in *scope, pending unloaded) (unloaded, error) {
+func loadDiskCommit(ctx context.Context, in *scope, pending unloaded.Set) (unloaded.Set, error) {
 	h := in.dir.Manifest().Header()
 	ctx, cancel := outlive(ctx, in.Grace)
 	defer cancel()
@@ -113,8 +114,8 @@ func (l *loader) scanAndVerify(ctx context.Context) error {
 // recordLoaded records that the gateway has loaded everything.
 func (l *loader) recordLoaded() error {
 	l.in.r.Projects = l.unloaded.Projects
-	l.unloaded = unloaded{}
-	return l.unloaded.save(l.in.dir)
+	l.unloaded = unloaded.Set{}
+	return l.unloaded.Save(l.in.dir)
 }
 
 // unconfirmedOutcome returns the outcome of a delivery that the gateway did not confirm.
@@ -155,7 +156,7 @@ func (l *loader) scan(ctx context.Context) error {
 			return err
 		}
 		*k.needed = false
-		if err := l.unloaded.save(l.in.dir); err != nil {
+		if err := l.unloaded.Save(l.in.dir); err != nil {
 			return err
 		}
 	}
@@ -229,7 +230,7 @@ func (l *loader) noteProblems(ctx context.Context) {
 		return
 	}
 	if len(pending) > 0 {
-		l.in.note("the gateway must be restarted for changes to take effect: %s", firstNames(pending))
+		l.in.note("the gateway must be restarted for changes to take effect: %s", unloaded.FirstNames(pending))
 	}
 }
 
@@ -289,7 +290,7 @@ func (l *loader) tellDesigners(ctx context.Context) {
 
 // loadWithoutAPIToken ends a sync without an API token. Only a gateway before 8.3 scans without one.
 func (l *loader) loadWithoutAPIToken(ctx context.Context) error {
-	if !l.unloaded.empty() && !l.in.t.BeforeStart {
+	if !l.unloaded.Empty() && !l.in.t.BeforeStart {
 		if state, _ := l.in.gateway.state(ctx); state == running {
 			if err := l.in.gateway.readPlatform(ctx); err != nil {
 				return err

@@ -13,6 +13,7 @@ import (
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/planner"
+	"stoker.io/stoker/agent/unloaded"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -31,7 +32,7 @@ func (l *loader) handleRefusal(ctx context.Context, err error) error {
 	if status.Status == http.StatusForbidden && l.in.gateway.trialExpired(ctx) { // it is not known whether that stops scans
 		return fmt.Errorf("the gateway's trial has expired, which may be the cause (%s): %w", trialAdvice, err)
 	}
-	if slices.ContainsFunc(l.unloaded.Resources, func(r configID) bool { return r.Type == "api-token" }) {
+	if slices.ContainsFunc(l.unloaded.Resources, func(r unloaded.Resource) bool { return r.Type == "api-token" }) {
 		l.in.note("the commit has an API token, which a running gateway accepts only after a restart, or after a scan from its web page (Platform > System > Modes)")
 	}
 	if !l.unloaded.FirstStart || status.Status != http.StatusForbidden {
@@ -39,7 +40,7 @@ func (l *loader) handleRefusal(ctx context.Context, err error) error {
 	}
 	if now := l.in.Now(); l.unloaded.FirstRefused.IsZero() || l.unloaded.FirstRefused.After(now) { // or recorded while the clock was ahead
 		l.unloaded.FirstRefused = now
-		if saveErr := l.unloaded.save(l.in.dir); saveErr != nil {
+		if saveErr := l.unloaded.Save(l.in.dir); saveErr != nil {
 			return errors.Join(err, saveErr)
 		}
 	}
@@ -77,7 +78,7 @@ func (l *loader) restorePermissions(ctx context.Context) error {
 	})
 	l.unloaded.PermissionsRestored = true
 	if len(changes.List) == 0 {
-		return l.unloaded.save(l.in.dir)
+		return l.unloaded.Save(l.in.dir)
 	}
 	files := stager{in: l.in, desired: tree}
 	staged, err := l.in.dir.Stage(ctx, changes, l.in.Store.SortKey, files.source(changes))
@@ -93,7 +94,7 @@ func (l *loader) restorePermissions(ctx context.Context) error {
 	}
 	l.unloaded.ScanConfig = true
 	l.in.note("the first boot rewrote ignition/security-properties; the agent restored the version of git (the gateway's version is in lost+found), which takes effect after a restart of the gateway")
-	return l.unloaded.save(l.in.dir)
+	return l.unloaded.Save(l.in.dir)
 }
 
 func isPermission(file string) bool {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"stoker.io/stoker/agent/audit"
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
@@ -61,14 +62,6 @@ type ScanOutcome struct {
 	Reason   string        `json:"reason,omitempty"`
 }
 
-// AutoRollback describes an automatic rollback of a gateway.
-type AutoRollback struct {
-	// Commit is the commit that failed and is blocked.
-	Commit   plan.ID                      `json:"commit"`
-	Trigger  v1alpha1.AutoRollbackTrigger `json:"trigger"`
-	Snapshot string                       `json:"snapshot"`
-}
-
 // Report is the outcome of one sync.
 type Report struct {
 	Phase   Phase           `json:"phase"`
@@ -93,9 +86,9 @@ type Report struct {
 	// NewSnapshots and NewBackups are the ids of those that this sync made, unless it is a repair.
 	NewSnapshots, NewBackups []string `json:"-"`
 	// History are the last syncs that changed the gateway or failed, oldest first; nil if they are unknown.
-	History []Audit `json:"-"`
+	History []audit.Entry `json:"-"`
 	// AutoRollback is nil unless a commit is blocked because of an automatic rollback.
-	AutoRollback *AutoRollback `json:"autoRollback,omitempty"`
+	AutoRollback *audit.AutoRollback `json:"autoRollback,omitempty"`
 	// Changes is the plan. loop.State serves its text.
 	Changes *plan.Changes `json:"-"`
 	// failHeld makes a held outcome an error (designerSessionPolicy fail).

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"time"
 
+	"stoker.io/stoker/agent/archive"
+	"stoker.io/stoker/agent/audit"
 	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/unloaded"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/internal/failure"
@@ -34,10 +37,10 @@ func saveNote(d *disk.Dir, n decide.RestoreNote) error {
 type restorer struct {
 	in       *scope
 	memory   *memory
-	download *download
+	download *archive.Pending
 	ahead    *disk.Ahead
-	unloaded unloaded // what the gateway has not loaded, after run also of the snapshot
-	restored bool     // a snapshot was restored
+	unloaded unloaded.Set // what the gateway has not loaded, after run also of the snapshot
+	restored bool         // a snapshot was restored
 }
 
 // asked returns what is asked of the gateway.
@@ -78,7 +81,7 @@ func (j *restorer) run(ctx context.Context) (bool, error) {
 			return false, err
 		}
 	}
-	if n.Snapshot != j.download.id { // the restore that needed it has lapsed
+	if n.Snapshot != j.download.ID() { // the restore that needed it has lapsed
 		if err := j.download.Close(); err != nil {
 			return false, err
 		}
@@ -131,7 +134,7 @@ func (e *Engine) TargetOnDisk() (Target, error) {
 // replaces the target. If it does, restore always returns an error, because the gateway does not run the target.
 func (j *restorer) restore(ctx context.Context, n decide.RestoreNote) (replaced bool, err error) {
 	if n.Trigger != "" {
-		j.in.r.AutoRollback = &AutoRollback{Commit: n.Commit, Trigger: n.Trigger, Snapshot: n.Snapshot}
+		j.in.r.AutoRollback = &audit.AutoRollback{Commit: n.Commit, Trigger: n.Trigger, Snapshot: n.Snapshot}
 	}
 	if !n.Done {
 		j.in.t.OnWorking()

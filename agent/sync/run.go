@@ -9,6 +9,7 @@ import (
 	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/redundancy"
+	"stoker.io/stoker/agent/unloaded"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/schedule"
 	"stoker.io/stoker/internal/failure"
@@ -21,10 +22,10 @@ type job struct {
 	// resumes reports that the target is not known, and t.Commit is the commit on the disk.
 	resumes bool
 
-	unloaded unloaded  // what the gateway has not loaded yet
-	draft    draft     // of the target, if it was planned
-	restored bool      // a snapshot was restored
-	delivery *delivery // of the target, if it was written
+	unloaded unloaded.Set // what the gateway has not loaded yet
+	draft    draft        // of the target, if it was planned
+	restored bool         // a snapshot was restored
+	delivery *delivery    // of the target, if it was written
 }
 
 // errEnd ends a sync whose outcome is in the report already.
@@ -77,9 +78,9 @@ func (j *job) report(ctx context.Context) *Report {
 	r.Duration = j.in.Now().Sub(r.Started)
 	r.setOutcome(err)
 	if j.in.dir != nil && !j.in.readOnly && !j.in.t.Profile.DryRun {
-		a := auditor{in: j.in, records: &j.engine.records, last: &j.engine.lastFailure, restored: j.restored}
+		a := auditor{in: j.in, history: &j.engine.records.history, failure: &j.engine.lastFailure, restored: j.restored}
 		a.record()
-		r.History = a.history()
+		r.History = a.last()
 	}
 	return r
 }
@@ -95,7 +96,7 @@ func (j *job) open(context.Context) error {
 			return err
 		}
 	}
-	if j.unloaded, err = loadUnloaded(j.in.dir); err != nil {
+	if j.unloaded, err = unloaded.Load(j.in.dir); err != nil {
 		return err
 	}
 	if j.in.t.Force != "" {
@@ -191,7 +192,7 @@ func (j *job) checkWindows(ctx context.Context) error {
 	if window == "" {
 		return nil
 	}
-	if !j.unloaded.empty() && !in.t.BeforeStart {
+	if !j.unloaded.Empty() && !in.t.BeforeStart {
 		var err error
 		if j.unloaded, err = loadDiskCommit(ctx, in, j.unloaded); err != nil {
 			return fmt.Errorf("load %s before %s: %w", in.dir.Manifest().Header().Commit.Short(), in.t.Commit.Short(), err)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/agent/archive"
+	"stoker.io/stoker/agent/audit"
 	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition"
@@ -87,7 +88,7 @@ type Task struct {
 	// OnWorking is called once if there is something to do. It may be nil.
 	OnWorking func()
 	// Request is who requested the ref; it goes to the audit record.
-	Request Request
+	Request audit.Request
 	// RequestedRollback reports that an operator requested a rollback to Commit. No maintenance window delays it.
 	RequestedRollback bool
 	// RolloutRollback reports that a failed rollout returned to Commit, which ran on every gateway. The sync may delete all
@@ -157,7 +158,7 @@ type Engine struct {
 	seenStart     string // see gateway
 	lastFailure   auditedFailure
 	failures      decide.Failures
-	download      download // kept until it is restored
+	download      archive.Pending // kept until it is restored
 	pairMemory    redundancy.Memory
 	ahead         *disk.Ahead // see CompareAhead
 
@@ -168,8 +169,7 @@ type Engine struct {
 type dirRecords struct {
 	snapshots     []disk.Snapshot
 	snapshotsRead bool
-	history       []Audit
-	historyRead   bool
+	history       audit.History
 }
 
 // New returns an Engine. It does not open the data directory, which the gateway may not have seeded yet.

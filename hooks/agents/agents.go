@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"stoker.io/stoker/agent/audit"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
@@ -189,15 +190,15 @@ func (a Agent) Snapshots(state State) (list []Snapshot) {
 
 // Audit returns the audit record of the gateway, oldest first. It leaves out lines that are not entries of this gateway, which
 // can write to its volume. The error then says how many there are, and the other entries are valid.
-func (a Agent) Audit(ctx context.Context) ([]sync.Audit, error) {
+func (a Agent) Audit(ctx context.Context) ([]audit.Entry, error) {
 	raw, err := a.get(ctx, "state/audit")
 	if err != nil {
 		return nil, err
 	}
-	var list []sync.Audit
+	var list []audit.Entry
 	invalid := 0
 	for line := range bytes.Lines(raw) {
-		var e sync.Audit
+		var e audit.Entry
 		if json.Unmarshal(line, &e) != nil || e.Schema < 1 || e.Gateway != a.gateway {
 			invalid++
 			continue
@@ -211,14 +212,14 @@ func (a Agent) Audit(ctx context.Context) ([]sync.Audit, error) {
 }
 
 // Diff returns the report with this id of what a sync of the gateway changed.
-func (a Agent) Diff(ctx context.Context, id string) (sync.Diff, error) {
+func (a Agent) Diff(ctx context.Context, id string) (audit.Diff, error) {
 	raw, err := a.get(ctx, "state/diffs/"+url.PathEscape(id))
 	if err != nil {
-		return sync.Diff{}, err
+		return audit.Diff{}, err
 	}
-	var d sync.Diff
+	var d audit.Diff
 	if err := json.Unmarshal(raw, &d); err != nil || d.Schema < 1 || d.Gateway != a.gateway {
-		return sync.Diff{}, fmt.Errorf("the report %.300q on the volume of gateway %s is not one of this gateway", id, a.gateway)
+		return audit.Diff{}, fmt.Errorf("the report %.300q on the volume of gateway %s is not one of this gateway", id, a.gateway)
 	}
 	return d, nil
 }

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"stoker.io/stoker/agent/audit"
 	"stoker.io/stoker/agent/plan"
-	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/agents"
@@ -37,9 +37,9 @@ func Commits(list []v1alpha1.CommitRecord, web giturl.Web) *output.Result {
 }
 
 // AuditRecords returns a table of audit records. JSON and YAML have links to what each sync changed, at the git host.
-func AuditRecords(list []sync.Audit, web giturl.Web) *output.Result {
+func AuditRecords(list []audit.Entry, web giturl.Web) *output.Result {
 	type linked struct {
-		sync.Audit
+		audit.Entry
 		Compare string `json:"compare,omitempty"`
 	}
 	data := []linked{}
@@ -61,7 +61,7 @@ func AuditRecords(list []sync.Audit, web giturl.Web) *output.Result {
 }
 
 // projects returns the names of two projects of a record, and how many more it has. A gateway can write anything to its record.
-func projects(a sync.Audit) string {
+func projects(a audit.Entry) string {
 	names := a.ProjectNames[:min(len(a.ProjectNames), 2)]
 	text := plan.Enumerate(names, len(names))
 	if more := a.Projects - len(names); more > 0 && len(names) > 0 {
@@ -106,7 +106,7 @@ func Syncs(list []v1alpha1.SyncRecord, web giturl.Web) *output.Result {
 }
 
 // ChangedFiles returns a table of the files that a sync changed.
-func ChangedFiles(d sync.Diff) *output.Result {
+func ChangedFiles(d audit.Diff) *output.Result {
 	r := &output.Result{Data: d, Head: []string{"ACTION", "FILE", "BEFORE", "AFTER"}}
 	for _, f := range d.Changes {
 		r.Add(f.Path, f.Action, f.Path, shortChecksum(f.Checksum.Before), shortChecksum(f.Checksum.After))

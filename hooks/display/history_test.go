@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/agent/audit"
 	"stoker.io/stoker/agent/plan"
-	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/agents"
 	"stoker.io/stoker/hooks/output"
@@ -36,21 +36,21 @@ func TestSnapshotColumns(t *testing.T) {
 
 func TestAuditColumns(t *testing.T) {
 	for name, c := range map[string]struct {
-		request sync.Request
+		request audit.Request
 		want    string
 	}{
-		"no request":             {sync.Request{}, ""},
-		"requested":              {sync.Request{By: "kargo", For: "Stage prod"}, "kargo (Stage prod)"},
-		"approved":               {sync.Request{ApprovedBy: "prod by ann"}, "approved prod by ann"},
-		"requested and approved": {sync.Request{By: "cli", For: "bob", ApprovedBy: "prod by ann"}, "cli (bob); approved prod by ann"},
+		"no request":             {audit.Request{}, ""},
+		"requested":              {audit.Request{By: "kargo", For: "Stage prod"}, "kargo (Stage prod)"},
+		"approved":               {audit.Request{ApprovedBy: "prod by ann"}, "approved prod by ann"},
+		"requested and approved": {audit.Request{By: "cli", For: "bob", ApprovedBy: "prod by ann"}, "cli (bob); approved prod by ann"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := AuditRecords([]sync.Audit{{Request: c.request}}, giturl.Web{})
+			r := AuditRecords([]audit.Entry{{Request: c.request}}, giturl.Web{})
 			assert.Equal(t, "REQUESTED BY", r.Head[5])
 			assert.Equal(t, c.want, r.Rows[0][5])
 		})
 	}
-	for want, a := range map[string]sync.Audit{
+	for want, a := range map[string]audit.Entry{
 		"":                      {Projects: 3},
 		"line":                  {Projects: 1, ProjectNames: []string{"line"}},
 		"a, b and 5 more":       {Projects: 7, ProjectNames: []string{"a", "b", "c"}},
@@ -59,7 +59,7 @@ func TestAuditColumns(t *testing.T) {
 	} {
 		t.Run(want, func(t *testing.T) {
 			a.Diff = "area-4-diff-1.json"
-			r := AuditRecords([]sync.Audit{a}, giturl.Web{})
+			r := AuditRecords([]audit.Entry{a}, giturl.Web{})
 			assert.Equal(t, []string{"PROJECTS", "RESULT", "DIFF"}, r.Head[8:])
 			assert.Equal(t, []string{want, "", "area-4-diff-1.json"}, r.Rows[0][8:])
 		})
@@ -77,8 +77,8 @@ func TestHistoryLinks(t *testing.T) {
 	for want, r := range map[string]*output.Result{
 		`"link":"https://github.com/plants/line/commit/` + one + `"`:                  Commits([]v1alpha1.CommitRecord{{Commit: one}}, web),
 		`"link":"https://github.com/plants/line/commit/` + two + `"`:                  Syncs([]v1alpha1.SyncRecord{{Commit: two}}, web),
-		`"compare":"https://github.com/plants/line/compare/` + one + `..` + two + `"`: AuditRecords([]sync.Audit{{From: from, To: to}}, web),
-		`"compare":"https://github.com/plants/line/compare/` + two + `..` + one + `"`: AuditRecords([]sync.Audit{{From: to, To: from}}, web),
+		`"compare":"https://github.com/plants/line/compare/` + one + `..` + two + `"`: AuditRecords([]audit.Entry{{From: from, To: to}}, web),
+		`"compare":"https://github.com/plants/line/compare/` + two + `..` + one + `"`: AuditRecords([]audit.Entry{{From: to, To: from}}, web),
 	} {
 		t.Run(want, func(t *testing.T) {
 			text, err := json.Marshal(r.Data)
@@ -86,8 +86,8 @@ func TestHistoryLinks(t *testing.T) {
 			assert.Contains(t, string(text), want)
 		})
 	}
-	for name, r := range map[string]*output.Result{"repair": AuditRecords([]sync.Audit{{From: from, To: from}}, web), "first": AuditRecords([]sync.Audit{{To: to}}, web),
-		"unknown host": AuditRecords([]sync.Audit{{From: from, To: to}}, giturl.WebOf("/srv/git/line", ""))} {
+	for name, r := range map[string]*output.Result{"repair": AuditRecords([]audit.Entry{{From: from, To: from}}, web), "first": AuditRecords([]audit.Entry{{To: to}}, web),
+		"unknown host": AuditRecords([]audit.Entry{{From: from, To: to}}, giturl.WebOf("/srv/git/line", ""))} {
 		t.Run(name, func(t *testing.T) {
 			text, err := json.Marshal(r.Data)
 			require.NoError(t, err)

@@ -11,6 +11,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"stoker.io/stoker/agent/audit"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
@@ -217,8 +218,8 @@ func (s *Server) addReport(ctx context.Context, p *gatewayPage) {
 		case v1alpha1.ClassHeld:
 			state = v1alpha1.GatewayHeld
 		}
-		r := s.newRecord(p, sync.Audit{Time: h.Timestamp.Time, Ref: h.Ref, Result: state, Reason: h.Result, Duration: h.Duration,
-			Files: sync.AuditFiles{Modified: int(h.FilesChanged)}})
+		r := s.newRecord(p, audit.Entry{Time: h.Timestamp.Time, Ref: h.Ref, Result: state, Reason: h.Result, Duration: h.Duration,
+			Files: audit.Files{Modified: int(h.FilesChanged)}})
 		r.Summary, r.To, r.Changed = true, clean(syntax.ShortCommit(h.Commit), 7), int(h.FilesChanged)
 		p.Records = append(p.Records, r)
 	}
@@ -231,7 +232,7 @@ func (s *Server) addAgentAnswer(ctx context.Context, p *gatewayPage) error {
 	if err != nil {
 		return err
 	}
-	var entries []sync.Audit
+	var entries []audit.Entry
 	var errAudit error
 	audited := make(chan struct{})
 	go func() {
@@ -256,8 +257,8 @@ func (s *Server) addAgentAnswer(ctx context.Context, p *gatewayPage) error {
 	}
 	if entries == nil { // there is no audit record, or it cannot be read
 		for _, h := range state.History[:min(len(state.History), maxRecords)] {
-			p.Records = append(p.Records, s.newRecord(p, sync.Audit{Time: h.At, Ref: h.Ref, To: h.Commit, Result: h.Phase, Reason: h.Reason, Message: h.Message,
-				Duration: h.Duration, Files: sync.AuditFiles{Added: h.Files.Added, Modified: h.Files.Modified, Deleted: h.Files.Deleted}}))
+			p.Records = append(p.Records, s.newRecord(p, audit.Entry{Time: h.At, Ref: h.Ref, To: h.Commit, Result: h.Phase, Reason: h.Reason, Message: h.Message,
+				Duration: h.Duration, Files: audit.Files{Added: h.Files.Added, Modified: h.Files.Modified, Deleted: h.Files.Deleted}}))
 		}
 	}
 	return nil
@@ -303,7 +304,7 @@ func newPlanLine(line string) planLine {
 }
 
 // newRecord returns an entry of the audit record as pages show it.
-func (s *Server) newRecord(p *gatewayPage, e sync.Audit) record {
+func (s *Server) newRecord(p *gatewayPage, e audit.Entry) record {
 	r := record{
 		At: moment{e.Time, p.Now.now}, Ref: clean(e.Ref, maxWord), From: shortID(e.From), To: shortID(e.To), Author: clean(e.Author, 120),
 		By: clean(e.By, 64), Result: clean(string(e.Result), 32), Message: clean(e.Message, maxCell), Advice: s.advisor.advice(e.Reason),
@@ -363,7 +364,7 @@ func (s *Server) serveSync(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
 	a, err := agents.Of(ctx, f.site.Clients.Core, f.Namespace, g.row)
-	var d sync.Diff
+	var d audit.Diff
 	if err == nil {
 		d, err = a.Diff(ctx, id)
 	}

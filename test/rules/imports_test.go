@@ -36,7 +36,7 @@ var floors = [][]string{
 	{"agent/forge", "agent/gitauth", "agent/propose/guard", "agent/archive"},
 	{"agent/redundancy", "agent/propose", "agent/archive/s3", "agent/archive/rest"},
 	{"agent/archive/azure", "agent/archive/gcs"},
-	{"agent/record", "agent/review"},
+	{"agent/audit", "agent/record", "agent/review", "agent/unloaded"},
 	{"agent/sync"},
 	{"agent/connect", "agent/loop"},
 	{"agent/storage"},

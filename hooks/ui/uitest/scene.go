@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 
+	"stoker.io/stoker/agent/audit"
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
@@ -299,22 +300,22 @@ func (s *Scene) Agent(gateway, pod string) {
 	s.Agents.Answer(s.Namespace, pod, string(raw))
 	record := gateway + "-diff-" + now.Add(-26*time.Hour).Format("20060102-150405") + ".json"
 	var lines strings.Builder
-	for _, a := range []sync.Audit{
-		{Time: now.Add(-9 * 24 * time.Hour), To: older, Ref: "v2.3.0", Request: sync.Request{By: "kargo", For: "Stage prod"}, Author: "Ann Berg <ann@example.com>", Files: sync.AuditFiles{Added: 530}, Result: sync.Synced, Reason: v1alpha1.ReasonSynced, Duration: "14.2s"},
-		{Time: now.Add(-26 * time.Hour), From: older, To: old, Ref: "main", Author: "Li Wei <li@example.com>", Files: sync.AuditFiles{Added: 3, Modified: 8, Deleted: 1}, Result: sync.Synced, Reason: v1alpha1.ReasonSynced, Diff: record, Duration: "2.4s"},
+	for _, a := range []audit.Entry{
+		{Time: now.Add(-9 * 24 * time.Hour), To: older, Ref: "v2.3.0", Request: audit.Request{By: "kargo", For: "Stage prod"}, Author: "Ann Berg <ann@example.com>", Files: audit.Files{Added: 530}, Result: sync.Synced, Reason: v1alpha1.ReasonSynced, Duration: "14.2s"},
+		{Time: now.Add(-26 * time.Hour), From: older, To: old, Ref: "main", Author: "Li Wei <li@example.com>", Files: audit.Files{Added: 3, Modified: 8, Deleted: 1}, Result: sync.Synced, Reason: v1alpha1.ReasonSynced, Diff: record, Duration: "2.4s"},
 		{Time: now.Add(-192 * time.Minute), From: old, To: old, Ref: "main", Author: "Li Wei <li@example.com>", Result: sync.Error, Reason: v1alpha1.ReasonScanFailed, Message: "the scan did not end within 2m0s", Duration: "2m0s"},
 	} {
-		a.Schema, a.Gateway, a.Target = sync.AuditSchema, gateway, a.To
+		a.Schema, a.Gateway, a.Target = audit.Schema, gateway, a.To
 		line, err := json.Marshal(a)
 		require.NoError(s.t, err)
 		lines.Write(append(line, '\n'))
 	}
 	s.Agents.Answer(s.Namespace, pod+":8082/audit", lines.String())
-	diff, err := json.Marshal(sync.Diff{Schema: sync.AuditSchema, Gateway: gateway, Timestamp: now.Add(-26 * time.Hour), FromCommit: older, ToCommit: old,
-		FilesAdded: 1, FilesModified: 1, FilesDeleted: 1, Projects: []string{"filling", "packaging"}, Changes: []sync.DiffChange{
-			{Path: "projects/filling/com.inductiveautomation.perspective/views/Tank/view.json", Action: "added", Checksum: sync.Checksum{After: "git:" + Old}},
-			{Path: "projects/filling/project.json", Action: "modified", Checksum: sync.Checksum{Before: "git:" + Target, After: "git:" + Old}},
-			{Path: "projects/packaging/ignition/named-query/old/query.sql", Action: "deleted", Checksum: sync.Checksum{Before: "git:" + Target}}}})
+	diff, err := json.Marshal(audit.Diff{Schema: audit.Schema, Gateway: gateway, Timestamp: now.Add(-26 * time.Hour), FromCommit: older, ToCommit: old,
+		FilesAdded: 1, FilesModified: 1, FilesDeleted: 1, Projects: []string{"filling", "packaging"}, Changes: []audit.Change{
+			{Path: "projects/filling/com.inductiveautomation.perspective/views/Tank/view.json", Action: "added", Checksum: audit.Checksum{After: "git:" + Old}},
+			{Path: "projects/filling/project.json", Action: "modified", Checksum: audit.Checksum{Before: "git:" + Target, After: "git:" + Old}},
+			{Path: "projects/packaging/ignition/named-query/old/query.sql", Action: "deleted", Checksum: audit.Checksum{Before: "git:" + Target}}}})
 	require.NoError(s.t, err)
 	s.Agents.Answer(s.Namespace, pod+":8082/diffs/"+record, string(diff))
 }

@@ -1,4 +1,4 @@
-package record
+package audit
 
 import (
 	"time"
@@ -8,22 +8,22 @@ import (
 
 // Diff is the report of what a sync changed. docs/how-to/audit.md describes it.
 type Diff struct {
-	Schema        int          `json:"schema"`
-	Gateway       string       `json:"gateway"`
-	Timestamp     time.Time    `json:"timestamp"`
-	FromCommit    plan.ID      `json:"fromCommit,omitzero"`
-	ToCommit      plan.ID      `json:"toCommit,omitzero"`
-	FilesAdded    int          `json:"filesAdded"`
-	FilesModified int          `json:"filesModified"`
-	FilesDeleted  int          `json:"filesDeleted"`
-	Projects      []string     `json:"projectsAffected"`
-	Changes       []DiffChange `json:"changes"`
+	Schema        int       `json:"schema"`
+	Gateway       string    `json:"gateway"`
+	Timestamp     time.Time `json:"timestamp"`
+	FromCommit    plan.ID   `json:"fromCommit,omitzero"`
+	ToCommit      plan.ID   `json:"toCommit,omitzero"`
+	FilesAdded    int       `json:"filesAdded"`
+	FilesModified int       `json:"filesModified"`
+	FilesDeleted  int       `json:"filesDeleted"`
+	Projects      []string  `json:"projectsAffected"`
+	Changes       []Change  `json:"changes"`
 	// Truncated reports that Changes lacks some changes, because the report would be too large.
 	Truncated bool `json:"truncated,omitempty"`
 }
 
-// DiffChange is what a sync did to one file.
-type DiffChange struct {
+// Change is what a sync did to one file.
+type Change struct {
 	Path     string   `json:"path"`
 	Action   string   `json:"action"` // added, modified or deleted
 	Checksum Checksum `json:"checksum"`
@@ -35,13 +35,13 @@ type Checksum struct {
 	After  string `json:"after,omitempty"`
 }
 
-// maxDiffProjects bounds the projects in a Diff.
-const maxDiffProjects = 100
+// maxProjects bounds the projects in a Diff.
+const maxProjects = 100
 
 // Add adds the changes of a plan and their projects. The JSON of the diff takes at most limit bytes.
 func (d *Diff) Add(changes *plan.Changes, limit int) {
 	projects := changes.Projects()
-	d.Projects, d.Changes = append([]string{}, projects[:min(len(projects), maxDiffProjects)]...), []DiffChange{} // not null as JSON
+	d.Projects, d.Changes = append([]string{}, projects[:min(len(projects), maxProjects)]...), []Change{} // not null as JSON
 	room := limit - 8<<10
 	for _, c := range changes.List {
 		action := c.Op.Action()
@@ -57,7 +57,7 @@ func (d *Diff) Add(changes *plan.Changes, limit int) {
 			d.Truncated = true
 			continue
 		}
-		d.Changes = append(d.Changes, DiffChange{c.Path, action, sum})
+		d.Changes = append(d.Changes, Change{c.Path, action, sum})
 	}
 }
 

@@ -1,4 +1,4 @@
-package sync
+package unloaded
 
 import (
 	"fmt"
@@ -25,18 +25,18 @@ func openDir(t *testing.T) (*disk.Dir, string) {
 
 func TestPendingScanRecord(t *testing.T) {
 	d, _ := openDir(t)
-	o, err := loadUnloaded(d)
+	o, err := Load(d)
 	require.NoError(t, err)
-	assert.True(t, o.empty())
+	assert.True(t, o.Empty())
 
-	o = unloaded{Commit: plan.ID{1, 2}, ScanProjects: true, Projects: []string{"a"}, Deleted: []string{"b"},
-		Resources: []configID{{"core", "ignition", "database-connection", "db"}}}
-	require.NoError(t, o.save(d))
-	back, err := loadUnloaded(d)
+	o = Set{Commit: plan.ID{1, 2}, ScanProjects: true, Projects: []string{"a"}, Deleted: []string{"b"},
+		Resources: []Resource{{"core", "ignition", "database-connection", "db"}}}
+	require.NoError(t, o.Save(d))
+	back, err := Load(d)
 	require.NoError(t, err)
 	assert.Equal(t, o, back)
 
-	require.NoError(t, unloaded{Commit: plan.ID{1, 2}}.save(d))
+	require.NoError(t, Set{Commit: plan.ID{1, 2}}.Save(d))
 	note, err := d.Note(unloadedNote)
 	require.NoError(t, err)
 	assert.Nil(t, note, "a commit alone needs no scan")
@@ -62,14 +62,14 @@ func TestDamagedPendingScanRecord(t *testing.T) {
 			d, data := openDir(t)
 			require.NoError(t, damage(filepath.Join(data, ".stoker", "note-"+unloadedNote)))
 			for range 2 { // the first call sets the note aside
-				o, err := loadUnloaded(d)
+				o, err := Load(d)
 				require.NoError(t, err)
 				assert.True(t, o.ScanProjects && o.ScanConfig)
 			}
-			require.NoError(t, unloaded{}.save(d))
-			o, err := loadUnloaded(d)
+			require.NoError(t, Set{}.Save(d))
+			o, err := Load(d)
 			require.NoError(t, err)
-			assert.True(t, o.empty())
+			assert.True(t, o.Empty())
 		})
 	}
 }
@@ -80,19 +80,19 @@ func TestPendingScansAccumulate(t *testing.T) {
 		{Op: plan.Create, Path: "config/resources/core/ignition/database-connection/db/resource.json"},
 		{Op: plan.Create, Path: "config/resources/core/ignition/system-properties/config.json"},
 		{Op: plan.Create, Path: "projects/a/project.json"}}}
-	o := unloaded{}.add(first, []string{"a"}, nil)
+	o := Set{}.Add(first, []string{"a"}, nil)
 	assert.True(t, o.ScanProjects && o.ScanConfig)
-	assert.Equal(t, []configID{{"core", "ignition", "database-connection", "db"}}, o.Resources, "singletons have no name to look up")
+	assert.Equal(t, []Resource{{"core", "ignition", "database-connection", "db"}}, o.Resources, "singletons have no name to look up")
 
 	second := &plan.Changes{To: plan.ID{2}, List: []plan.Change{{Op: plan.Delete, Path: "projects/a/project.json"}, {Op: plan.Create, Path: "projects/b/project.json"}}}
-	o = o.add(second, []string{"b"}, []string{"a"})
+	o = o.Add(second, []string{"b"}, []string{"a"})
 	assert.Equal(t, []string{"b"}, o.Projects)
 	assert.Equal(t, []string{"a"}, o.Deleted)
 
 	// None of it is on disk except project a, which came back.
 	require.NoError(t, os.MkdirAll(filepath.Join(data, "projects/a"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(data, "projects/a/project.json"), []byte("{}"), 0o644))
-	require.NoError(t, o.dropContradicted(d))
+	require.NoError(t, o.DropContradicted(d))
 	assert.Empty(t, o.Projects)
 	assert.Empty(t, o.Deleted)
 	assert.Empty(t, o.Resources)
@@ -103,38 +103,38 @@ func TestPendingScansAccumulate(t *testing.T) {
 func TestPendingScansOfFailedSync(t *testing.T) {
 	d, data := openDir(t)
 	const dir = "config/resources/core/ignition/database-connection/"
-	a, b := configID{"core", "ignition", "database-connection", "a"}, configID{"core", "ignition", "database-connection", "b"}
-	for _, r := range []configID{a, b} {
+	a, b := Resource{"core", "ignition", "database-connection", "a"}, Resource{"core", "ignition", "database-connection", "b"}
+	for _, r := range []Resource{a, b} {
 		require.NoError(t, os.MkdirAll(filepath.Join(data, dir+r.Name), 0o755))
-		require.NoError(t, os.WriteFile(filepath.Join(data, r.file()), []byte("{}"), 0o644))
+		require.NoError(t, os.WriteFile(filepath.Join(data, r.File()), []byte("{}"), 0o644))
 	}
-	before := unloaded{ScanConfig: true, Resources: []configID{a, b}}
-	before.add(&plan.Changes{List: []plan.Change{{Op: plan.Delete, Path: a.file()}}}, nil, nil)
-	assert.Equal(t, []configID{a, b}, before.Resources)
-	require.NoError(t, before.dropContradicted(d))
-	assert.Equal(t, []configID{a, b}, before.Resources)
+	before := Set{ScanConfig: true, Resources: []Resource{a, b}}
+	before.Add(&plan.Changes{List: []plan.Change{{Op: plan.Delete, Path: a.File()}}}, nil, nil)
+	assert.Equal(t, []Resource{a, b}, before.Resources)
+	require.NoError(t, before.DropContradicted(d))
+	assert.Equal(t, []Resource{a, b}, before.Resources)
 }
 
 func TestPendingScanLimit(t *testing.T) {
 	changes := &plan.Changes{}
-	for i := range maxUnloaded + 50 {
+	for i := range maxListed + 50 {
 		changes.List = append(changes.List, plan.Change{Op: plan.Create, Path: fmt.Sprintf("config/resources/core/ignition/database-connection/db%05d/resource.json", i)})
 	}
-	o := unloaded{}.add(changes, nil, nil)
-	assert.Len(t, o.Resources, maxUnloaded)
+	o := Set{}.Add(changes, nil, nil)
+	assert.Len(t, o.Resources, maxListed)
 
 	d, _ := openDir(t)
 	for i := range o.Resources {
 		o.Resources[i].Name += strings.Repeat("<", 200) // six bytes each in JSON
 	}
-	require.NoError(t, o.save(d))
-	back, err := loadUnloaded(d)
+	require.NoError(t, o.Save(d))
+	back, err := Load(d)
 	require.NoError(t, err)
-	assert.Equal(t, o.Resources[:maxUnloaded/4], back.Resources)
+	assert.Equal(t, o.Resources[:maxListed/4], back.Resources)
 }
 
 func TestMismatchMessagesAreBounded(t *testing.T) {
-	errs := projectMismatches{missing: []string{"a", "b"}, undeleted: []string{"1", "2", "3", "4", "5", "6", "7"}}.errs()
+	errs := ProjectMismatches{missing: []string{"a", "b"}, undeleted: []string{"1", "2", "3", "4", "5", "6", "7"}}.Errors()
 	require.Len(t, errs, 2)
 	assert.ErrorContains(t, errs[0], "does not show these projects (see its log for the reason): a; b")
 	assert.ErrorContains(t, errs[1], "still shows these deleted projects: 1; 2; 3; 4; 5; and 2 more")

@@ -1,0 +1,86 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// Pending is an archive that is read from object storage beside the syncs, or was read and is not restored yet. It outlives a sync: a slow
+// download delays no other commit, and a restore that waits for a Designer is tried many times. The zero value is none.
+type Pending struct {
+	id     string
+	file   *os.File // nil if there is none
+	cancel context.CancelFunc
+	done   chan struct{} // closed when archive or err is set
+
+	archive *Archive
+	err     error
+}
+
+// ID returns the id of the snapshot, or "" if there is none.
+func (p *Pending) ID() string { return p.id }
+
+// Close stops and drops the download.
+func (p *Pending) Close() error {
+	f := p.file
+	if f == nil {
+		return nil
+	}
+	p.cancel()
+	<-p.done
+	*p = Pending{}
+	return f.Close()
+}
+
+// downloadWait is how long Get waits for a download.
+const downloadWait = 5 * time.Second
+
+// Get returns the archive of a snapshot in b. The error has the reason Progressing while it is read. The first call for a snapshot drops any other
+// download, and begins one into the file that begin returns.
+func (p *Pending) Get(ctx context.Context, b *Bucket, id string, begin func() (*os.File, Limits, error)) (*Archive, error) {
+	if p.id != id || p.file == nil {
+		if err := p.begin(b, id, begin); err != nil {
+			return nil, err
+		}
+	}
+	wait, cancel := context.WithTimeout(ctx, downloadWait)
+	defer cancel()
+	select {
+	case <-p.done:
+	case <-wait.Done():
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		read := int64(0)
+		if fi, err := p.file.Stat(); err == nil {
+			read = fi.Size()
+		}
+		return nil, failure.New(v1alpha1.ReasonProgressing, "the snapshot is read from object storage, %.1f MiB so far; a new commit ends this", float64(read)/(1<<20))
+	}
+	if err := p.err; err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p.archive, nil
+}
+
+func (p *Pending) begin(b *Bucket, id string, begin func() (*os.File, Limits, error)) error {
+	if err := p.Close(); err != nil {
+		return err
+	}
+	file, limits, err := begin()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background()) // it outlives the sync
+	*p = Pending{id: id, file: file, cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		p.archive, p.err = b.Download(ctx, id, file, limits)
+	}()
+	return nil
+}

@@ -1,0 +1,148 @@
+package unloaded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"stoker.io/stoker/agent/ignition"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// Gateway is the part of the gateway's REST API that shows what it has loaded.
+type Gateway interface {
+	Projects(ctx context.Context) ([]ignition.Project, error)
+	Project(ctx context.Context, name string) (ignition.Project, error)
+	ResourceNames(ctx context.Context, module, typ string) ([]ignition.ResourceName, error)
+}
+
+// Mismatches are the projects and resources that the gateway does not show as they were delivered.
+type Mismatches struct {
+	Projects  []string
+	Resources []Resource
+}
+
+// ProjectMismatches are projects that the gateway does not show as they are on the disk.
+type ProjectMismatches struct {
+	missing   []string
+	orphans   []ignition.Project // without a valid parent
+	undeleted []string           // shown, although they are deleted
+}
+
+// Names returns the names of all.
+func (m ProjectMismatches) Names() []string {
+	names := slices.Concat(m.missing, m.undeleted)
+	for _, p := range m.orphans {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
+// Errors returns an error for each kind of mismatch.
+func (m ProjectMismatches) Errors() []error {
+	var errs []error
+	add := func(format string, names []string) {
+		if len(names) > 0 {
+			errs = append(errs, failure.New(v1alpha1.ReasonVerificationFailed, format, FirstNames(names)))
+		}
+	}
+	var orphans []string
+	for _, p := range m.orphans {
+		orphans = append(orphans, p.Name+" (parent "+p.Parent+")")
+	}
+	add("the gateway does not show these projects (see its log for the reason): %s", m.missing)
+	add("the gateway finds no valid parent for these projects (is it synced and inheritable?): %s", orphans)
+	add("the gateway still shows these deleted projects: %s", m.undeleted)
+	return errs
+}
+
+// CompareProjects asks the gateway for projects that it has to show, and for deleted ones.
+func CompareProjects(ctx context.Context, g Gateway, present, deleted []string) (ProjectMismatches, error) {
+	var m ProjectMismatches
+	if len(present)+len(deleted) == 0 {
+		return m, nil
+	}
+	list, err := g.Projects(ctx)
+	if err != nil {
+		return m, err
+	}
+	loaded := make(map[string]ignition.Project, len(list))
+	for _, p := range list {
+		loaded[p.Name] = p
+	}
+	for _, name := range present {
+		p, ok := loaded[name]
+		if !ok { // the list may omit projects that cannot run: disabled ones, templates
+			if p, err = g.Project(ctx, name); err == nil {
+				ok = true
+			} else if !errors.Is(err, ignition.ErrNotFound) {
+				return m, err
+			}
+		}
+		switch {
+		case !ok:
+			m.missing = append(m.missing, name)
+		case p.InvalidParent:
+			p.Name = name
+			m.orphans = append(m.orphans, p)
+		}
+	}
+	for _, name := range deleted {
+		if _, ok := loaded[name]; ok {
+			m.undeleted = append(m.undeleted, name)
+		}
+	}
+	return m, nil
+}
+
+// Unlisted returns the config resources that the gateway does not list. It omits those that the gateway cannot
+// show: resources of collections that its deployment mode does not use, and of types that it does not list by name. mode is "" if there is none.
+func Unlisted(ctx context.Context, g Gateway, mode string, all []Resource, log *slog.Logger) ([]Resource, error) {
+	effective := []string{"external", "core"}
+	if mode != "" {
+		effective = append(effective, mode)
+	}
+	type kind struct{ module, typ string }
+	names := map[kind]map[string]bool{} // nil: the gateway does not list this type
+	var missing []Resource
+	for _, r := range all {
+		if !slices.Contains(effective, r.Collection) {
+			continue
+		}
+		k := kind{r.Module, r.Type}
+		if _, read := names[k]; !read {
+			list, err := g.ResourceNames(ctx, k.module, k.typ)
+			if err != nil && !errors.Is(err, ignition.ErrNotFound) {
+				return nil, err
+			}
+			if err == nil {
+				names[k] = make(map[string]bool, len(list))
+			} else {
+				names[k] = nil
+				log.Debug("gateway does not list type", "module", k.module, "type", k.typ)
+			}
+			for _, n := range list {
+				names[k][n.Name] = true
+			}
+		}
+		if names[k] != nil && !names[k][r.Name] {
+			missing = append(missing, r)
+		}
+	}
+	return missing, nil
+}
+
+// maxNamed bounds the names in one message.
+const maxNamed = 5
+
+// FirstNames joins names for a message.
+func FirstNames(names []string) string {
+	if len(names) <= maxNamed {
+		return strings.Join(names, "; ")
+	}
+	return fmt.Sprintf("%s; and %d more", strings.Join(names[:maxNamed], "; "), len(names)-maxNamed)
+}
