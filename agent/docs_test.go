@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/internal/metrics"
 	"stoker.io/stoker/test/reference"
 )
@@ -80,7 +81,7 @@ func TestTroubleshooting(t *testing.T) {
 
 func TestExitCodeReference(t *testing.T) {
 	rows := document(t, "reference/agent.md")
-	for _, code := range []int{exitDone, exitFailed, exitUsage, exitTimeout, exitHeld} {
+	for _, code := range []int{daemon.ExitDone, daemon.ExitFailed, daemon.ExitUsage, exitTimeout, exitHeld} {
 		assert.True(t, slices.ContainsFunc(strings.Split(rows, "\n"), func(l string) bool {
 			return strings.HasPrefix(l, "| "+string(rune('0'+code))+" |")
 		}), "exit code %d", code)

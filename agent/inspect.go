@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/internal/daemon"
 )
 
 // inspection is a subcommand that reads what the agent keeps in a data directory. It works beside a running agent.
@@ -42,9 +43,9 @@ func (i inspection) execute(args []string, stdout, stderr io.Writer) int {
 	f.StringVar(&in.format, "o", "table", "table or json")
 	for {
 		if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
-			return exitDone
+			return daemon.ExitDone
 		} else if err != nil {
-			return exitUsage
+			return daemon.ExitUsage
 		}
 		if f.NArg() == 0 {
 			break
@@ -56,12 +57,12 @@ func (i inspection) execute(args []string, stdout, stderr io.Writer) int {
 	}
 	if in.verb == "help" {
 		f.Usage()
-		return exitDone
+		return daemon.ExitDone
 	}
 	if problem := i.problem(in, *dataDir); problem != "" {
 		fmt.Fprintf(stderr, "agent: %s\n\n", problem)
 		f.Usage()
-		return exitUsage
+		return daemon.ExitUsage
 	}
 	d, err := disk.Open(*dataDir, disk.Options{ReadOnly: true, AllowUnseeded: true})
 	if err == nil {
@@ -69,9 +70,9 @@ func (i inspection) execute(args []string, stdout, stderr io.Writer) int {
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "agent: %v\n", err)
-		return exitFailed
+		return daemon.ExitFailed
 	}
-	return exitDone
+	return daemon.ExitDone
 }
 
 // problem returns what is wrong with a command line, or "".

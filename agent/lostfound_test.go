@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -32,7 +33,7 @@ spec:
 		t.Helper()
 		var out bytes.Buffer
 		code := run(t.Context(), []string{"--file", file, "--data-dir", data, "--gateway-name", "g", "--repo-dir", filepath.Join(dir, "objects"), "--allow-unseeded", "--once"}, nil, &out, &out)
-		require.Equal(t, exitDone, code, out.String())
+		require.Equal(t, daemon.ExitDone, code, out.String())
 	}
 	sync()
 	require.NoError(t, os.WriteFile(filepath.Join(data, "projects/p/deep/er/code.py"), []byte("mine = True\n"), 0o600))
@@ -53,25 +54,25 @@ func TestLostFoundCommands(t *testing.T) {
 	file := filepath.Join(data, "projects/p/deep/er/code.py")
 
 	code, out, talk := lost(t, "list", "--data-dir", data)
-	require.Equal(t, exitDone, code, talk)
+	require.Equal(t, daemon.ExitDone, code, talk)
 	assert.Contains(t, out, "projects/p/deep/er/code.py")
 	code, out, _ = lost(t, "show", "1", "--data-dir", data)
-	require.Equal(t, exitDone, code)
+	require.Equal(t, daemon.ExitDone, code)
 	assert.Equal(t, "mine = True\n", out)
 
 	code, out, _ = lost(t, "list", "-o", "json", "--data-dir", data)
-	require.Equal(t, exitDone, code)
+	require.Equal(t, daemon.ExitDone, code)
 	var list []struct{ Path, File string }
 	require.NoError(t, json.Unmarshal([]byte(out), &list))
 	require.Len(t, list, 1)
 
 	// The current file is from git and may be overwritten. Its folder may even be missing.
 	code, _, talk = lost(t, "restore", list[0].File, "--data-dir", data)
-	require.Equal(t, exitDone, code, talk)
+	require.Equal(t, daemon.ExitDone, code, talk)
 	assert.Equal(t, "mine = True\n", read(t, file))
 	require.NoError(t, os.RemoveAll(filepath.Join(data, "projects/p/deep")))
 	code, _, talk = lost(t, "restore", "--data-dir", data, "1")
-	require.Equal(t, exitDone, code, talk)
+	require.Equal(t, daemon.ExitDone, code, talk)
 	assert.Equal(t, "mine = True\n", read(t, file))
 	sync() // the restored file is drift, and stays
 	assert.Equal(t, "mine = True\n", read(t, file))
@@ -87,7 +88,7 @@ func TestRestoreKeepsUncommittedFiles(t *testing.T) {
 	file := filepath.Join(data, "projects/p/deep/er/code.py")
 	require.NoError(t, os.WriteFile(file, []byte("a user's newer work\n"), 0o600))
 	code, _, talk := lost(t, "restore", "1", "--data-dir", data)
-	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, daemon.ExitFailed, code)
 	assert.Contains(t, talk, "not in git")
 	assert.Equal(t, "a user's newer work\n", read(t, file))
 }
@@ -99,7 +100,7 @@ func TestRestoreStaysInDirectory(t *testing.T) {
 	require.NoError(t, os.RemoveAll(filepath.Join(data, "projects/p/deep")))
 	require.NoError(t, os.Symlink(outside, filepath.Join(data, "projects/p/deep")))
 	code, _, _ := lost(t, "restore", "1", "--data-dir", data)
-	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, daemon.ExitFailed, code)
 	left, err := os.ReadDir(outside)
 	require.NoError(t, err)
 	assert.Empty(t, left)
@@ -115,7 +116,7 @@ func TestRestoreStaysInDirectory(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, os.WriteFile(index[0], append(line, '\n'), 0o600))
 			code, out, _ := lost(t, "show", "1", "--data-dir", data)
-			assert.Equal(t, exitFailed, code, bad)
+			assert.Equal(t, daemon.ExitFailed, code, bad)
 			assert.Empty(t, out)
 		})
 	}
@@ -125,7 +126,7 @@ func TestRestoreStaysInDirectory(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, os.WriteFile(index[0], append(line, '\n'), 0o600))
 			code, _, _ := lost(t, "restore", "1", "--data-dir", data)
-			assert.Equal(t, exitFailed, code, bad)
+			assert.Equal(t, daemon.ExitFailed, code, bad)
 		})
 	}
 }
@@ -143,7 +144,7 @@ func TestLostAndFoundUsage(t *testing.T) {
 	} {
 		t.Run(problem, func(t *testing.T) {
 			code, _, talk := lost(t, args...)
-			assert.Equal(t, exitUsage, code)
+			assert.Equal(t, daemon.ExitUsage, code)
 			assert.Contains(t, talk, problem)
 			assert.Contains(t, talk, "agent lost-and-found restore")
 		})
@@ -151,24 +152,24 @@ func TestLostAndFoundUsage(t *testing.T) {
 	for _, help := range []string{"help", "-h", "-help", "--help"} {
 		t.Run(help, func(t *testing.T) {
 			code, _, talk := lost(t, help)
-			assert.Equal(t, exitDone, code)
+			assert.Equal(t, daemon.ExitDone, code)
 			assert.Contains(t, talk, "agent lost-and-found restore")
 		})
 	}
 	t.Run("flags before the verb", func(t *testing.T) {
 		code, out, _ := lost(t, "-o", "json", "--data-dir", data, "list")
-		assert.Equal(t, exitDone, code)
+		assert.Equal(t, daemon.ExitDone, code)
 		assert.Contains(t, out, `"path"`)
 	})
 	for _, entry := range []string{"0", "99", "no-such-file"} {
 		t.Run(entry, func(t *testing.T) {
 			code, _, talk := lost(t, "show", entry, "--data-dir", data)
-			assert.Equal(t, exitFailed, code)
+			assert.Equal(t, daemon.ExitFailed, code)
 			assert.Contains(t, talk, entry)
 		})
 	}
 	code, out, _ := lost(t, "list", "--data-dir", t.TempDir())
-	assert.Equal(t, exitDone, code)
+	assert.Equal(t, daemon.ExitDone, code)
 	assert.Contains(t, out, "empty")
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
 )
@@ -46,7 +47,7 @@ func TestOnceEndsWithReason(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, last := once(t, c.spec)
-			assert.Equal(t, exitFailed, code)
+			assert.Equal(t, daemon.ExitFailed, code)
 			assert.True(t, strings.HasPrefix(last, "agent: "), last)
 			for _, words := range c.says {
 				assert.Contains(t, last, words)
@@ -88,12 +89,12 @@ func TestUnwritableDirectories(t *testing.T) {
 		file := filepath.Join(filepath.Dir(nowhere), "gatewaysync.yaml")
 		require.NoError(t, os.WriteFile(file, []byte(onceSpec), 0o600))
 		code := run(t.Context(), []string{"--file", file, "--data-dir", filepath.Dir(nowhere), "--gateway-name", "g", "--once", "--dry-run"}, nil, &out, &out)
-		assert.Equal(t, exitFailed, code)
+		assert.Equal(t, daemon.ExitFailed, code)
 		assert.Contains(t, out.String(), "set TMPDIR to a directory that can be written")
 	})
 	t.Run("cache", func(t *testing.T) {
 		code, last := once(t, onceSpec, "--repo-dir", filepath.Join(nowhere, "objects"))
-		assert.Equal(t, exitFailed, code)
+		assert.Equal(t, daemon.ExitFailed, code)
 		assert.Contains(t, last, "--repo-dir sets another directory")
 	})
 }

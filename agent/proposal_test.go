@@ -10,6 +10,7 @@ import (
 
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/propose"
+	"stoker.io/stoker/internal/daemon"
 )
 
 func TestProposalShow(t *testing.T) {
@@ -23,14 +24,14 @@ func TestProposalShow(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, _, talk := show(args...)
-			assert.Equal(t, exitUsage, code)
+			assert.Equal(t, daemon.ExitUsage, code)
 			assert.Contains(t, talk, "agent proposal show --data-dir DIR")
 		})
 	}
 	data := t.TempDir()
 	t.Run("nothing proposed", func(t *testing.T) {
 		code, out, _ := show("show", "--data-dir", data)
-		assert.Equal(t, exitDone, code)
+		assert.Equal(t, daemon.ExitDone, code)
 		assert.Equal(t, "Nothing has been proposed.\n", out)
 	})
 	d, err := disk.Open(data, disk.Options{AllowUnseeded: true})
@@ -40,7 +41,7 @@ func TestProposalShow(t *testing.T) {
 	require.NoError(t, d.Close())
 	t.Run("as a table", func(t *testing.T) {
 		code, out, _ := show("show", "--data-dir", data)
-		assert.Equal(t, exitDone, code)
+		assert.Equal(t, daemon.ExitDone, code)
 		assert.Equal(t, `STATE         Open
 BRANCH        gateway-changes/a
 COMMIT        1111111111111111111111111111111111111111
@@ -52,7 +53,7 @@ modified  projects/line/a.json  site/projects/line/a.json
 	})
 	t.Run("as JSON", func(t *testing.T) {
 		code, out, _ := show("show", "-o", "json", "--data-dir", data)
-		assert.Equal(t, exitDone, code)
+		assert.Equal(t, daemon.ExitDone, code)
 		var r propose.Summary
 		require.NoError(t, json.Unmarshal([]byte(out), &r))
 		assert.EqualValues(t, 3, r.Number)

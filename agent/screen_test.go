@@ -25,8 +25,8 @@ func shown(s settings, onTerminal bool) (out, talk string) {
 	c.log.Info("following", "gateway", "g")
 	c.progress("stage", 5, 10)
 	c.log.Warn("something is odd")
-	r := &sync.Report{Phase: sync.Synced, Notes: []string{"no config; skipped", "without the lock"}}
-	st := loop.State{GatewayName: "g", Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Commit: plan.ID{0xab}, Ref: "main", Message: "done", Report: r,
+	r := &sync.Report{Phase: v1alpha1.GatewaySynced, Notes: []string{"no config; skipped", "without the lock"}}
+	st := loop.State{GatewayName: "g", Phase: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced, Commit: plan.ID{0xab}, Ref: "main", Message: "done", Report: r,
 		Plan: []string{"first sync → ab00000: 1 created", "+ projects/p/project.json", "warning: no config; skipped"}}
 	c.state(st)
 	c.state(st)

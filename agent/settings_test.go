@@ -31,11 +31,11 @@ func TestCommandLineErrors(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	var out bytes.Buffer
-	assert.Equal(t, exitDone, run(t.Context(), []string{"--help"}, nil, io.Discard, &out))
+	assert.Equal(t, daemon.ExitDone, run(t.Context(), []string{"--help"}, nil, io.Discard, &out))
 	assert.Contains(t, out.String(), "--data-dir")
 	_, err := parse([]string{"-h"}, nil, io.Discard)
 	assert.ErrorIs(t, err, flag.ErrHelp)
-	assert.Equal(t, exitUsage, run(t.Context(), []string{"--nonsense"}, nil, io.Discard, &out))
+	assert.Equal(t, daemon.ExitUsage, run(t.Context(), []string{"--nonsense"}, nil, io.Discard, &out))
 }
 
 func TestObjectCachePerDataDirectory(t *testing.T) {

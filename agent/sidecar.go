@@ -58,11 +58,11 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 		return err
 	})
 	if err != nil {
-		return exitFailed, err
+		return daemon.ExitFailed, err
 	}
 	store, err := objectStore(s, log)
 	if err != nil {
-		return exitFailed, err
+		return daemon.ExitFailed, err
 	}
 	defer func() { _ = store.Close() }() // a cache may lose writes
 	engine, closeEngine := newEngine(s, store, screen)
@@ -85,7 +85,7 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 		Eligible: func(gs *v1alpha1.GatewaySync) error { return connect.Reachable(&gs.Spec, secrets) },
 	})
 	if err != nil {
-		return exitFailed, err
+		return daemon.ExitFailed, err
 	}
 	follower, err := follow.New(follow.Config{
 		Identity: follow.Identity{
@@ -98,7 +98,7 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 		Log: log, Metrics: agentMetrics, OnSyncTarget: leading.Saw, OnState: screen.state,
 	})
 	if err != nil {
-		return exitFailed, err
+		return daemon.ExitFailed, err
 	}
 	loops := []func(context.Context) error{follower.Run, leading.Run}
 	var servers []*serve.Server
@@ -123,14 +123,14 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 		return nil
 	})
 	if err != nil {
-		return exitFailed, err
+		return daemon.ExitFailed, err
 	}
 	endBoot()
 	err = serveAndRun(ctx, servers, loops...)
 	if errors.Is(err, follow.ErrRestartGateway) {
 		return gatewaypod.ExitRestartGateway, err
 	}
-	return exitDone, err
+	return daemon.ExitDone, err
 }
 
 // bootStep runs do until ctx ends. It then abandons the goroutine of do, because the process exits.

@@ -18,6 +18,7 @@ import (
 
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/internal/daemon"
 )
 
 func TestSnapshotsCommand(t *testing.T) {
@@ -29,12 +30,12 @@ func TestSnapshotsCommand(t *testing.T) {
 	}
 	t.Run("usage", func(t *testing.T) {
 		code, _, talk := list("restore", "--data-dir", data)
-		assert.Equal(t, exitUsage, code)
+		assert.Equal(t, daemon.ExitUsage, code)
 		assert.Contains(t, talk, "stoker.io/restore", "the usage says how to restore a snapshot")
 	})
 	t.Run("none", func(t *testing.T) {
 		code, out, _ := list("list", "--data-dir", data)
-		assert.Equal(t, exitDone, code)
+		assert.Equal(t, daemon.ExitDone, code)
 		assert.Equal(t, "There are no snapshots.\n", out)
 	})
 	at := time.Date(2026, 2, 12, 10, 20, 0, 0, time.UTC)
@@ -59,14 +60,14 @@ func TestSnapshotsCommand(t *testing.T) {
 	require.NoError(t, d.Close())
 	t.Run("as a table", func(t *testing.T) {
 		code, out, _ := list("list", "--data-dir", data)
-		assert.Equal(t, exitDone, code)
+		assert.Equal(t, daemon.ExitDone, code)
 		assert.Equal(t, `SNAPSHOT                COMMIT   SYNCED   FILES  SIZE
 area-4-20260212-102000  0100000  0200000  1      3
 `, out)
 	})
 	t.Run("as JSON", func(t *testing.T) {
 		code, out, _ := list("list", "-o", "json", "--data-dir", data)
-		assert.Equal(t, exitDone, code)
+		assert.Equal(t, daemon.ExitDone, code)
 		var l []disk.Snapshot
 		require.NoError(t, json.Unmarshal([]byte(out), &l))
 		assert.Equal(t, []disk.Snapshot{{ID: "area-4-20260212-102000", Time: at, Ref: "main", Commit: plan.ID{1}, To: plan.ID{2}, Files: 1, Bytes: 3}}, l)
@@ -80,14 +81,14 @@ area-4-20260212-102000  0100000  0200000  1      3
 		}))
 		require.NoError(t, d.Close())
 		code, out, _ := list("list", "--data-dir", data)
-		assert.Equal(t, exitDone, code)
+		assert.Equal(t, daemon.ExitDone, code)
 		assert.Equal(t, `SNAPSHOT                COMMIT   SYNCED   FILES  SIZE  BACKUP
 area-4-20260212-102000  0100000  0200000  1      3     yes
 `, out)
 	})
 	t.Run("export", func(t *testing.T) {
 		code, out, talk := list("export", "area-4-20260212-102000", "--data-dir", data)
-		require.Equal(t, exitDone, code, talk)
+		require.Equal(t, daemon.ExitDone, code, talk)
 		zip, err := gzip.NewReader(strings.NewReader(out))
 		require.NoError(t, err)
 		files := map[string]string{}
@@ -107,7 +108,7 @@ area-4-20260212-102000  0100000  0200000  1      3     yes
 	t.Run("export of an unknown snapshot", func(t *testing.T) {
 		for _, id := range []string{"area-4-20260212-999999", "area-4-20260101-000000", "../x"} {
 			code, out, talk := list("export", "--data-dir", data, id)
-			assert.Equal(t, exitFailed, code)
+			assert.Equal(t, daemon.ExitFailed, code)
 			assert.Empty(t, out)
 			assert.Contains(t, talk, "there is no snapshot")
 		}
@@ -116,13 +117,13 @@ area-4-20260212-102000  0100000  0200000  1      3     yes
 		file := filepath.Join(data, ".stoker/snapshots/area-4-20260212-102000/0-"+one.String())
 		require.NoError(t, os.WriteFile(file, []byte("other"), 0o600))
 		code, _, talk := list("export", "--data-dir", data, "area-4-20260212-102000")
-		assert.Equal(t, exitFailed, code)
+		assert.Equal(t, daemon.ExitFailed, code)
 		assert.Contains(t, talk, "the file has changed")
 	})
 	t.Run("a damaged snapshot is not listed", func(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(data, ".stoker/snapshots/area-4-20260212-102000/manifest"), nil, 0o600))
 		code, out, _ := list("list", "--data-dir", data)
-		assert.Equal(t, exitDone, code)
+		assert.Equal(t, daemon.ExitDone, code)
 		assert.Equal(t, "There are no snapshots.\n", out)
 	})
 }

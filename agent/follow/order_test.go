@@ -66,8 +66,8 @@ func TestRecordDryRun(t *testing.T) {
 	order := &loop.Order{}
 	c := &currentOrder{order: order, dryRun: dryRun{on: true}, inputs: inputs{facts: plan.Facts{Labels: map[string]string{"area": "1"}}}}
 	state := func(message string) loop.State {
-		return loop.State{Of: order, Phase: sync.Pending, Reason: v1alpha1.ReasonDryRun, Message: message,
-			Report: &sync.Report{Phase: sync.Pending, Reason: v1alpha1.ReasonDryRun, DryRun: true}}
+		return loop.State{Of: order, Phase: v1alpha1.GatewayPending, Reason: v1alpha1.ReasonDryRun, Message: message,
+			Report: &sync.Report{Phase: v1alpha1.GatewayPending, Reason: v1alpha1.ReasonDryRun, DryRun: true}}
 	}
 	require.True(t, c.recordDryRun(state("1 to add")))
 	assert.False(t, c.recordDryRun(state("1 to add")), "it is known already")

@@ -72,15 +72,15 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1
 			r.Target = in.Commit.String()
 		}
 	}
-	if s.Phase != sync.Syncing && s.Report != nil && s.Of != nil {
+	if s.Phase != v1alpha1.GatewaySyncing && s.Report != nil && s.Of != nil {
 		addOutcome(&r, was, s)
-		if f.current.order != nil && s.Of != f.current.order && len(s.Problems) == 0 && s.Phase != sync.Pending {
+		if f.current.order != nil && s.Of != f.current.order && len(s.Problems) == 0 && s.Phase != v1alpha1.GatewayPending {
 			// The agent was stopped before the sync began. The outcome of an earlier order does not apply to this one.
-			r.Phase, r.Reason, r.Message = sync.Pending, v1alpha1.ReasonProgressing, "the sync of the current target has not begun"
+			r.Phase, r.Reason, r.Message = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing, "the sync of the current target has not begun"
 		}
 	}
 	if f.reportTarget != nil && len(s.Problems) == 0 && r.Phase.Synced() { // the next iteration reports that the gateway has gone back
-		r.Phase, r.Reason, r.Message = sync.Pending, v1alpha1.ReasonProgressing, "the gateway goes back to "+s.Commit.Short()
+		r.Phase, r.Reason, r.Message = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing, "the gateway goes back to "+s.Commit.Short()
 	}
 	if p := f.current.planned; p != nil && s.Reason == v1alpha1.ReasonDryRun && r.Target == p.commit {
 		r.Planned = p.commit

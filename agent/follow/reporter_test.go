@@ -39,8 +39,8 @@ func TestOutcomeOfEarlierOrder(t *testing.T) {
 	require.NoError(t, err)
 	old := &loop.Order{Task: sync.Task{Target: sync.Target{Commit: id, Ref: "main", Revision: 1, Generation: 1, RequestedAt: "t1"}}}
 	f := &Follower{Config: Config{Identity: Identity{Gateway: "g"}}, report: &reporter{}, current: currentOrder{order: old}}
-	s := loop.State{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "first sync", Commit: id, Of: old,
-		Report: &sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Commit: id, Target: id}}
+	s := loop.State{Phase: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced, Message: "first sync", Commit: id, Of: old,
+		Report: &sync.Report{Phase: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced, Commit: id, Target: id}}
 	r := f.composed(s)
 	assert.Equal(t, v1alpha1.GatewaySynced, r.Phase)
 	assert.EqualValues(t, 1, r.Revision)
@@ -48,7 +48,7 @@ func TestOutcomeOfEarlierOrder(t *testing.T) {
 	again := *old
 	again.Revision, again.Generation, again.RequestedAt = 2, 2, "t2"
 	f.current.order = &again // the same commit for another spec, and the agent is stopped before it checks
-	for _, phase := range []sync.Phase{sync.Synced, sync.Standby, sync.Applied, sync.Error, sync.Held} {
+	for _, phase := range []v1alpha1.GatewaySyncState{v1alpha1.GatewaySynced, v1alpha1.GatewayStandby, v1alpha1.GatewayApplied, v1alpha1.GatewayError, v1alpha1.GatewayHeld} {
 		t.Run(string(phase), func(t *testing.T) {
 			s.Phase = phase
 			r := f.composed(s)
@@ -58,7 +58,7 @@ func TestOutcomeOfEarlierOrder(t *testing.T) {
 			assert.Equal(t, commit, r.Commit, "the report still names the commit on the disk")
 		})
 	}
-	s.Phase, s.Of = sync.Synced, f.current.order
+	s.Phase, s.Of = v1alpha1.GatewaySynced, f.current.order
 	r = f.composed(s)
 	assert.Equal(t, v1alpha1.GatewaySynced, r.Phase)
 	assert.EqualValues(t, 2, r.Revision)
@@ -155,7 +155,7 @@ func TestLastSyncStaysReported(t *testing.T) {
 	f := &Follower{Config: Config{Identity: Identity{Gateway: "g"}}, report: &reporter{now: time.Now, woken: make(chan struct{}, 1)}}
 	one := plan.ID{1}
 	f.current.order = &loop.Order{Task: sync.Task{Target: sync.Target{Commit: one, Ref: "main", RequestedAt: "1", Requests: annotation.Requests{Force: "f"}}}}
-	did := &sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "3 added", Commit: one, Target: one, Started: time.Now(),
+	did := &sync.Report{Phase: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced, Message: "3 added", Commit: one, Target: one, Started: time.Now(),
 		Duration: time.Second, Files: sync.Counts{Added: 3, Saved: 1}, Notes: []string{"the gateway must be restarted"}, Projects: []string{"p"}, Scans: []sync.ScanOutcome{{Kind: "projects", Duration: time.Second}}}
 	state := func(r *sync.Report) loop.State {
 		return loop.State{Phase: r.Phase, Reason: r.Reason, Message: r.Message, Commit: r.Commit, Report: r, Of: f.current.order}
@@ -167,7 +167,7 @@ func TestLastSyncStaysReported(t *testing.T) {
 	assert.Equal(t, "projects in 1s", s.Scan)
 	assert.EqualValues(t, 1, s.Files.Saved)
 	assert.Equal(t, []string{"the gateway must be restarted"}, s.Notes)
-	again := f.composed(state(&sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "nothing to do", Commit: one, Target: one, Started: time.Now()}))
+	again := f.composed(state(&sync.Report{Phase: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced, Message: "nothing to do", Commit: one, Target: one, Started: time.Now()}))
 	assert.Equal(t, onlyTimes, compare(&s, &again))
 
 	f.current.order = &loop.Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{2}, Ref: "main", RequestedAt: "2", Requests: annotation.Requests{Force: "g"}}}}
@@ -176,7 +176,7 @@ func TestLastSyncStaysReported(t *testing.T) {
 		v1alpha1.ReasonConflictDetected: true, v1alpha1.ReasonConfigSyntaxError: true, v1alpha1.ReasonPaused: true,
 	} {
 		t.Run(string(reason), func(t *testing.T) {
-			failed := &sync.Report{Phase: sync.Error, Reason: reason, Message: "no", Commit: one, Target: plan.ID{2}, Started: time.Now(), Err: assert.AnError}
+			failed := &sync.Report{Phase: v1alpha1.GatewayError, Reason: reason, Message: "no", Commit: one, Target: plan.ID{2}, Started: time.Now(), Err: assert.AnError}
 			s := f.composed(state(failed))
 			assert.Equal(t, handled, s.HandledRequest == "2")
 			assert.Equal(t, "f", s.HandledForceSync, "a failed sync does not handle a forced sync")
@@ -218,23 +218,23 @@ func TestReportedProposal(t *testing.T) {
 	follower := func() *Follower {
 		return &Follower{Config: Config{Identity: Identity{Gateway: "g"}}, report: &reporter{}}
 	}
-	done := &sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced}
+	done := &sync.Report{Phase: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced}
 	t.Run("reported", func(t *testing.T) {
-		r := follower().composed(loop.State{Phase: sync.Synced, Proposal: open, Report: done})
+		r := follower().composed(loop.State{Phase: v1alpha1.GatewaySynced, Proposal: open, Report: done})
 		assert.Equal(t, open, r.Proposal)
 		assert.NotSame(t, open, r.Proposal)
 	})
 	t.Run("ended", func(t *testing.T) {
 		f := follower()
 		f.report.want = &v1alpha1.SyncReportStatus{Proposal: open}
-		assert.Nil(t, f.composed(loop.State{Phase: sync.Synced, Report: done}).Proposal)
+		assert.Nil(t, f.composed(loop.State{Phase: v1alpha1.GatewaySynced, Report: done}).Proposal)
 	})
 	t.Run("kept until a restarted agent has checked", func(t *testing.T) {
 		f := follower()
 		f.report.want = &v1alpha1.SyncReportStatus{}
 		f.report.inherit(&v1alpha1.SyncReport{Status: v1alpha1.SyncReportStatus{Commit: "other", Proposal: open}})
-		assert.Equal(t, open, f.composed(loop.State{Phase: sync.Pending}).Proposal)
-		assert.Nil(t, f.composed(loop.State{Phase: sync.Synced, Report: done}).Proposal)
+		assert.Equal(t, open, f.composed(loop.State{Phase: v1alpha1.GatewayPending}).Proposal)
+		assert.Nil(t, f.composed(loop.State{Phase: v1alpha1.GatewaySynced, Report: done}).Proposal)
 	})
 	for _, c := range []struct {
 		name string

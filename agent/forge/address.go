@@ -40,10 +40,10 @@ func locate(provider, repository, base string) (address, error) {
 	if u.Scheme == "https" || u.Scheme == "http" {
 		web.Scheme, web.Host = u.Scheme, u.Host
 	}
-	if provider == AzureDevOps {
+	if provider == giturl.AzureDevOps {
 		return azureAddress(u, parts, base)
 	}
-	if len(parts) < 2 || provider != GitLab && len(parts) != 2 {
+	if len(parts) < 2 || provider != giturl.GitLab && len(parts) != 2 {
 		return address{}, failure.New(v1alpha1.ReasonUnsupportedRepository, "the path of a repository on %s must be owner/name", provider)
 	}
 	last := len(parts) - 1
@@ -54,15 +54,15 @@ func locate(provider, repository, base string) (address, error) {
 // defaultAPI returns the address of the API that a provider uses for its web address.
 func defaultAPI(provider string, web *url.URL) string {
 	switch host := strings.ToLower(web.Hostname()); {
-	case provider == GitHub && (host == "github.com" || host == "www.github.com"):
+	case provider == giturl.GitHub && (host == "github.com" || host == "www.github.com"):
 		return "https://api.github.com"
-	case provider == GitHub && strings.HasSuffix(host, ".ghe.com"):
+	case provider == giturl.GitHub && strings.HasSuffix(host, ".ghe.com"):
 		return "https://api." + host
-	case provider == GitHub:
+	case provider == giturl.GitHub:
 		return web.String() + "/api/v3"
-	case provider == GitLab:
+	case provider == giturl.GitLab:
 		return web.String() + "/api/v4"
-	case provider == Bitbucket:
+	case provider == giturl.Bitbucket:
 		return "https://api.bitbucket.org/2.0"
 	}
 	return web.String()

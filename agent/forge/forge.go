@@ -117,15 +117,8 @@ type Config struct {
 	Timeout   time.Duration // for one request; default 30s
 }
 
-// The providers.
-const (
-	GitHub      = giturl.GitHub
-	GitLab      = giturl.GitLab
-	Gitea       = giturl.Gitea // and Forgejo
-	Bitbucket   = giturl.Bitbucket
-	AzureDevOps = giturl.AzureDevOps
-	NoForge     = "none" // the branch is only pushed
-)
+// NoForge is the provider of a repository whose branches are only pushed. Package giturl names the others.
+const NoForge = "none"
 
 // New returns the Forge of a repository. It sends nothing yet.
 func New(provider string, c Config) (Forge, error) {
@@ -137,15 +130,15 @@ func New(provider string, c Config) (Forge, error) {
 	client := httpclient.Policy{Refusal: redirected, Timeout: c.Timeout}.ClientOf(newTransport(provider, repo.api, c))
 	rest := restClient{client, repo}
 	switch provider {
-	case GitHub:
+	case giturl.GitHub:
 		return &gitHub{rest}, nil
-	case GitLab:
+	case giturl.GitLab:
 		return &gitLab{rest}, nil
-	case Gitea:
+	case giturl.Gitea:
 		return &gitea{client, repo}, nil
-	case Bitbucket:
+	case giturl.Bitbucket:
 		return &bitbucket{rest}, nil
-	case AzureDevOps:
+	case giturl.AzureDevOps:
 		return &azure{rest}, nil
 	}
 	return nil, failure.New(v1alpha1.ReasonUnsupportedRepository, "%q is not a provider: use github, gitlab, gitea, bitbucket or azuredevops", provider)

@@ -18,6 +18,7 @@ import (
 	"stoker.io/stoker/agent/forge/forgetest"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/giturl"
 	"stoker.io/stoker/internal/secret"
 )
 
@@ -100,7 +101,7 @@ func TestRefusals(t *testing.T) {
 		}
 	})
 	t.Run("a status that cannot change", func(t *testing.T) {
-		f := forgetest.Start(t, forge.GitLab, nil)
+		f := forgetest.Start(t, giturl.GitLab, nil)
 		f.Answer = func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusBadRequest)
@@ -155,7 +156,7 @@ func TestRefusals(t *testing.T) {
 			_, _ = w.Write([]byte(`[{"number":7,"created_at":"S3cr3t-token"}]`))
 		}))
 		defer server.Close()
-		gitea, err := forge.New(forge.Gitea, forge.Config{
+		gitea, err := forge.New(giturl.Gitea, forge.Config{
 			Repository: server.URL + "/plants/site", Token: func(context.Context) (secret.String, error) { return secret.New("S3cr3t-token"), nil },
 		})
 		require.NoError(t, err)
@@ -164,7 +165,7 @@ func TestRefusals(t *testing.T) {
 		assert.NotContains(t, err.Error(), "S3cr3t")
 	})
 	t.Run("an answer that echoes the header", func(t *testing.T) { // of Azure DevOps, which has the token in base64
-		f := forgetest.Start(t, forge.AzureDevOps, nil)
+		f := forgetest.Start(t, giturl.AzureDevOps, nil)
 		basic := base64.StdEncoding.EncodeToString([]byte(":" + forgetest.Token))
 		f.Answer = func(w http.ResponseWriter, r *http.Request) bool {
 			w.WriteHeader(http.StatusUnprocessableEntity)
@@ -230,9 +231,9 @@ func TestUnchangedLists(t *testing.T) {
 
 func TestAddresses(t *testing.T) {
 	for repository, provider := range map[string]string{
-		"https://github.com/o/r.git": forge.GitHub, "git@github.com:o/r.git": forge.GitHub, "https://x.ghe.com/o/r": forge.GitHub, "https://gitlab.com/a/b/c.git": forge.GitLab,
-		"https://bitbucket.org/o/r": forge.Bitbucket, "https://dev.azure.com/o/p/_git/r": forge.AzureDevOps, "git@ssh.dev.azure.com:v3/o/p/r": forge.AzureDevOps,
-		"https://o.visualstudio.com/p/_git/r": forge.AzureDevOps, "https://codeberg.org/o/r": forge.Gitea,
+		"https://github.com/o/r.git": giturl.GitHub, "git@github.com:o/r.git": giturl.GitHub, "https://x.ghe.com/o/r": giturl.GitHub, "https://gitlab.com/a/b/c.git": giturl.GitLab,
+		"https://bitbucket.org/o/r": giturl.Bitbucket, "https://dev.azure.com/o/p/_git/r": giturl.AzureDevOps, "git@ssh.dev.azure.com:v3/o/p/r": giturl.AzureDevOps,
+		"https://o.visualstudio.com/p/_git/r": giturl.AzureDevOps, "https://codeberg.org/o/r": giturl.Gitea,
 	} {
 		t.Run(repository, func(t *testing.T) {
 			_, err := forge.New(provider, forge.Config{Repository: repository})
@@ -240,12 +241,12 @@ func TestAddresses(t *testing.T) {
 		})
 	}
 	for name, tc := range map[string]struct{ provider, repository, api string }{
-		"no owner":               {forge.GitHub, "https://github.com/r", ""},
-		"a token in the clear":   {forge.GitHub, "https://github.com/o/r", "http://api.example.com"},
-		"credentials in the URL": {forge.GitLab, "https://gitlab.com/o/r", "https://user:S3CR3T@gitlab.com/api/v4"},
-		"a query":                {forge.Gitea, "https://git.example.com/o/r", "https://git.example.com/?x=S3CR3T"},
-		"no project":             {forge.AzureDevOps, "https://dev.azure.com/o/r", ""},
-		"a directory":            {forge.GitHub, "/srv/git/r", ""},
+		"no owner":               {giturl.GitHub, "https://github.com/r", ""},
+		"a token in the clear":   {giturl.GitHub, "https://github.com/o/r", "http://api.example.com"},
+		"credentials in the URL": {giturl.GitLab, "https://gitlab.com/o/r", "https://user:S3CR3T@gitlab.com/api/v4"},
+		"a query":                {giturl.Gitea, "https://git.example.com/o/r", "https://git.example.com/?x=S3CR3T"},
+		"no project":             {giturl.AzureDevOps, "https://dev.azure.com/o/r", ""},
+		"a directory":            {giturl.GitHub, "/srv/git/r", ""},
 		"an unknown provider":    {"sourceforge", "https://github.com/o/r", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -24,6 +24,7 @@ import (
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/bound"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/giturl"
 	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/secret"
 )
@@ -123,9 +124,9 @@ func (t *transport) authorize(req *http.Request) (secrets []string, err error) {
 		return nil, failure.New(v1alpha1.ReasonAuthFailed, "the token for the API at %s is empty or contains invalid characters", t.api.Host)
 	}
 	switch t.provider {
-	case Gitea:
+	case giturl.Gitea:
 		req.Header.Set("Authorization", "token "+value)
-	case AzureDevOps:
+	case giturl.AzureDevOps:
 		basic := base64.StdEncoding.EncodeToString([]byte(":" + value))
 		req.Header.Set("Authorization", "Basic "+basic)
 		return []string{value, basic}, nil
@@ -216,12 +217,12 @@ func (t *transport) tokenRefused(code int) error {
 func permission(provider string, req *http.Request) string {
 	if isStatus(req) {
 		return map[string]string{
-			GitHub: "Commit statuses: Read and write", GitLab: "api (or the role Developer)", Gitea: "write:repository", Bitbucket: "repository", AzureDevOps: "Code: Status",
+			giturl.GitHub: "Commit statuses: Read and write", giturl.GitLab: "api (or the role Developer)", giturl.Gitea: "write:repository", giturl.Bitbucket: "repository", giturl.AzureDevOps: "Code: Status",
 		}[provider]
 	}
 	return map[string]string{
-		GitHub: "Pull requests: Read and write", GitLab: "api (or the role Developer)", Gitea: "write:repository and write:issue",
-		Bitbucket: "pullrequest:write", AzureDevOps: "Code: Read & write, and Pull Request Threads: Read & write",
+		giturl.GitHub: "Pull requests: Read and write", giturl.GitLab: "api (or the role Developer)", giturl.Gitea: "write:repository and write:issue",
+		giturl.Bitbucket: "pullrequest:write", giturl.AzureDevOps: "Code: Read & write, and Pull Request Threads: Read & write",
 	}[provider]
 }
 
@@ -251,16 +252,16 @@ func (t *transport) alreadyExists(req *http.Request, code int, body []byte) bool
 	case req.Method != http.MethodPost:
 		return false
 	case isStatus(req):
-		return t.provider == GitLab && code == http.StatusBadRequest && bytes.Contains(body, []byte("Cannot transition status"))
+		return t.provider == giturl.GitLab && code == http.StatusBadRequest && bytes.Contains(body, []byte("Cannot transition status"))
 	}
 	switch t.provider {
-	case GitLab, Gitea:
+	case giturl.GitLab, giturl.Gitea:
 		return code == http.StatusConflict
-	case GitHub:
+	case giturl.GitHub:
 		return code == http.StatusUnprocessableEntity && bytes.Contains(body, []byte("already exists"))
-	case AzureDevOps:
+	case giturl.AzureDevOps:
 		return code == http.StatusConflict || bytes.Contains(body, []byte("TF401179"))
-	case Bitbucket:
+	case giturl.Bitbucket:
 		return code == http.StatusBadRequest && bytes.Contains(body, []byte("already"))
 	}
 	return false

@@ -71,7 +71,7 @@ func TestNewFailureResetsBackoff(t *testing.T) {
 		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"), Engine: sync.New(sync.Config{DataDir: t.TempDir(), Log: log})})
 	o := &Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{1}}}}
 	pause := func(reason v1alpha1.Reason) time.Duration {
-		l.recordOutcome(o, &sync.Report{Phase: sync.Error, Reason: reason})
+		l.recordOutcome(o, &sync.Report{Phase: v1alpha1.GatewayError, Reason: reason})
 		return l.attempt.due.Sub(now)
 	}
 	for range 20 {
@@ -94,7 +94,7 @@ func TestContinuousDryRunWritesNothing(t *testing.T) {
 	l := New(Config{Name: "standalone", Gateway: "g", DryRun: true, Log: log, Now: func() time.Time { return now },
 		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"), Engine: engine})
 	o := &Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{1}}}}
-	l.recordOutcome(o, &sync.Report{Phase: sync.Pending, Reason: v1alpha1.ReasonDryRun, DryRun: true})
+	l.recordOutcome(o, &sync.Report{Phase: v1alpha1.GatewayPending, Reason: v1alpha1.ReasonDryRun, DryRun: true})
 	for range 3 {
 		now = now.Add(time.Hour)
 		assert.GreaterOrEqual(t, l.Iterate(t.Context(), &wants{decision: Decision{Order: o}}, false), time.Second)
@@ -113,13 +113,13 @@ func TestPairNodeIsPolled(t *testing.T) {
 		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"), Engine: sync.New(sync.Config{DataDir: t.TempDir(), Log: log})})
 	o := &Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{1}}}}
 	// sequence: one period after the other
-	for _, phase := range []sync.Phase{sync.Synced, sync.Standby, sync.Standby} {
+	for _, phase := range []v1alpha1.GatewaySyncState{v1alpha1.GatewaySynced, v1alpha1.GatewayStandby, v1alpha1.GatewayStandby} {
 		l.recordOutcome(o, &sync.Report{Phase: phase, Reason: v1alpha1.ReasonSynced, Paired: true})
 		assert.Equal(t, now.Add(time.Minute), l.attempt.due)
 		assert.Equal(t, time.Date(2026, 1, 1, 0, 1, 0, 0, time.UTC), l.drift.due)
 		now = now.Add(time.Minute)
 	}
-	l.recordOutcome(&Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{2}}}}, &sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced})
+	l.recordOutcome(&Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{2}}}}, &sync.Report{Phase: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced})
 	assert.True(t, l.attempt.due.IsZero(), "a gateway without a peer is not polled")
 	assert.Equal(t, now.Add(time.Minute), l.drift.due)
 }

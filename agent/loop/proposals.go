@@ -45,7 +45,7 @@ func (l *Loop) propose(ctx context.Context) {
 		Notes: l.Engine.Notes(), Changed: l.drift.last.Watched, Compared: l.drift.found, Renew: o.Propose,
 		Added:   func(b propose.Base) ([]string, error) { return l.Engine.Added(ctx, b) },
 		Base:    func() (propose.Base, error) { return l.Engine.Base(ctx, o.Connections.Remote, o.Task) },
-		Standby: l.attempt.report != nil && l.attempt.report.Phase == sync.Standby,
+		Standby: l.attempt.report != nil && l.attempt.report.Phase == v1alpha1.GatewayStandby,
 	})
 	proposed, refused := countFiles(l.proposal)
 	l.Metrics.ProposalFiles("proposed", proposed)

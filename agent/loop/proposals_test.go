@@ -53,7 +53,7 @@ func TestConflictWithUnseenChange(t *testing.T) {
 				next := d.push("four")
 				for began := d.now; d.now.Sub(began) < debounce-time.Minute; { // sequence: the sync stays held until a change would be pushed
 					s := d.turn()
-					require.Equal(t, sync.Held, s.Phase, s.Line())
+					require.Equal(t, v1alpha1.GatewayHeld, s.Phase, s.Line())
 					require.Equal(t, v1alpha1.ReasonConflictDetected, s.Reason)
 				}
 				content, err := os.ReadFile(file)
@@ -209,7 +209,7 @@ func TestFailedComparisonAfterSync(t *testing.T) {
 	require.Equal(t, v1alpha1.ProposalSettling, d.turn().Proposal.State)
 
 	require.NoError(t, os.WriteFile(file, []byte(`{"title": "three"}`), 0o644))
-	d.loop.recordOutcome(d.src.decision.Order, &sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Files: sync.Counts{Modified: 1}})
+	d.loop.recordOutcome(d.src.decision.Order, &sync.Report{Phase: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced, Files: sync.Counts{Modified: 1}})
 	require.False(t, d.loop.compare(&failing{Context: t.Context()}))
 	d.loop.propose(t.Context())
 	d.loop.drift.due = d.now

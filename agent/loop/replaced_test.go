@@ -91,7 +91,7 @@ func (d *delivered) turn() State {
 func (d *delivered) runs(commit plan.ID, title string) {
 	d.t.Helper()
 	s := d.loop.State()
-	require.Equal(d.t, sync.Synced, s.Phase, s.Line())
+	require.Equal(d.t, v1alpha1.GatewaySynced, s.Phase, s.Line())
 	assert.Equal(d.t, commit, s.Commit)
 	b, err := os.ReadFile(filepath.Join(d.data, titled))
 	require.NoError(d.t, err)
@@ -175,10 +175,10 @@ func TestUnreadableFilesAreNotSynced(t *testing.T) {
 		return d.loop.State()
 	}
 	denied := errors.New("look at projects: permission denied")
-	assert.Equal(t, sync.Synced, look(denied).Phase, "only two failures in a row count, because a file may vanish during a comparison")
+	assert.Equal(t, v1alpha1.GatewaySynced, look(denied).Phase, "only two failures in a row count, because a file may vanish during a comparison")
 	assert.Less(t, d.loop.drift.due.Sub(d.now), 2*time.Second, "the next check is soon")
 	s := look(denied)
-	assert.Equal(t, sync.Error, s.Phase)
+	assert.Equal(t, v1alpha1.GatewayError, s.Phase)
 	assert.Equal(t, v1alpha1.ReasonWriteFailed, s.Reason)
 	assert.Contains(t, s.Message, denied.Error())
 	assert.Equal(t, d.second, s.Commit)
@@ -186,9 +186,9 @@ func TestUnreadableFilesAreNotSynced(t *testing.T) {
 	d.loop.decision.Problems = []Problem{{v1alpha1.ReasonWaitingForLead, "no agent leads"}}
 	assert.Equal(t, v1alpha1.ReasonWaitingForLead, look(denied).Reason, "the problem of the target takes precedence")
 	d.loop.decision.Problems = nil
-	assert.Equal(t, sync.Synced, look(nil).Phase)
+	assert.Equal(t, v1alpha1.GatewaySynced, look(nil).Phase)
 	assert.Equal(t, time.Hour, d.loop.drift.due.Sub(d.now))
-	assert.Equal(t, sync.Synced, look(denied).Phase, "a success resets the count")
+	assert.Equal(t, v1alpha1.GatewaySynced, look(denied).Phase, "a success resets the count")
 }
 
 func TestEmptiedVolumeIsNotSynced(t *testing.T) {
@@ -197,7 +197,7 @@ func TestEmptiedVolumeIsNotSynced(t *testing.T) {
 	for range 3 {
 		s := d.turn()
 		assert.Equal(t, v1alpha1.ReasonWaitingForGateway, s.Reason, s.Line())
-		assert.Equal(t, sync.Pending, s.Phase)
+		assert.Equal(t, v1alpha1.GatewayPending, s.Phase)
 		assert.True(t, s.Commit.IsZero(), s.Line())
 	}
 	require.NoError(t, os.MkdirAll(filepath.Join(d.data, "config/resources/core"), 0o755))
@@ -225,19 +225,19 @@ func TestFailedRepairIsReported(t *testing.T) {
 	require.NoError(t, os.Remove(file))
 	require.NoError(t, os.Mkdir(file, 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(file, "of-the-gateway"), nil, 0o600))
-	var said []sync.Phase
+	var said []v1alpha1.GatewaySyncState
 	for range 60 {
 		if s := d.turn(); len(said) == 0 || said[len(said)-1] != s.Phase {
 			said = append(said, s.Phase)
 		}
 	}
-	assert.Equal(t, []sync.Phase{sync.Error}, said)
+	assert.Equal(t, []v1alpha1.GatewaySyncState{v1alpha1.GatewayError}, said)
 	assert.Zero(t, d.loop.drift.repairs, "a failed repair does not count")
 
 	require.NoError(t, os.RemoveAll(file))
 	require.NoError(t, os.WriteFile(file, []byte(`{"title": "by hand"}`), 0o600))
 	for range 60 {
-		if d.turn().Phase == sync.Synced {
+		if d.turn().Phase == v1alpha1.GatewaySynced {
 			break
 		}
 	}

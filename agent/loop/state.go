@@ -14,14 +14,14 @@ import (
 
 // State is the agent's state as served by /state. It contains no file contents and no secrets.
 type State struct {
-	Version     string          `json:"version,omitempty"`
-	GatewaySync string          `json:"gatewaySync"`
-	GatewayName string          `json:"gateway"`
-	Profile     string          `json:"profile,omitempty"`
-	Repo        string          `json:"repo,omitempty"` // without credentials
-	Phase       sync.Phase      `json:"phase"`
-	Reason      v1alpha1.Reason `json:"reason"`
-	Message     string          `json:"message"`
+	Version     string                    `json:"version,omitempty"`
+	GatewaySync string                    `json:"gatewaySync"`
+	GatewayName string                    `json:"gateway"`
+	Profile     string                    `json:"profile,omitempty"`
+	Repo        string                    `json:"repo,omitempty"` // without credentials
+	Phase       v1alpha1.GatewaySyncState `json:"phase"`
+	Reason      v1alpha1.Reason           `json:"reason"`
+	Message     string                    `json:"message"`
 	// Ref is the desired ref and Target its commit; Commit is on the disk.
 	Ref    string  `json:"ref,omitempty"`
 	Target plan.ID `json:"target"`
@@ -55,14 +55,14 @@ func NewProblem(err error, fallback v1alpha1.Reason) Problem {
 
 // HistoryEntry is a sync that did something or failed.
 type HistoryEntry struct {
-	At       time.Time       `json:"at"`
-	Ref      string          `json:"ref"`
-	Commit   plan.ID         `json:"commit"`
-	Phase    sync.Phase      `json:"phase"`
-	Reason   v1alpha1.Reason `json:"reason"`
-	Message  string          `json:"message"`
-	Duration string          `json:"duration"`
-	Files    sync.Counts     `json:"files"`
+	At       time.Time                 `json:"at"`
+	Ref      string                    `json:"ref"`
+	Commit   plan.ID                   `json:"commit"`
+	Phase    v1alpha1.GatewaySyncState `json:"phase"`
+	Reason   v1alpha1.Reason           `json:"reason"`
+	Message  string                    `json:"message"`
+	Duration string                    `json:"duration"`
+	Files    sync.Counts               `json:"files"`
 }
 
 const maxHistory = 20
@@ -114,7 +114,7 @@ func (l *Loop) working(o *Order) {
 	l.attempt.working = true
 	l.state.mu.Lock()
 	s := &l.state.current
-	s.Phase, s.Reason, s.Message = sync.Syncing, v1alpha1.ReasonProgressing, "syncing to "+o.Commit.Short()
+	s.Phase, s.Reason, s.Message = v1alpha1.GatewaySyncing, v1alpha1.ReasonProgressing, "syncing to "+o.Commit.Short()
 	s.Ref, s.Target = o.Ref, o.Commit
 	l.state.mu.Unlock()
 	l.OnWorking(l.State())
@@ -123,7 +123,7 @@ func (l *Loop) working(o *Order) {
 // nextState returns the state after an iteration. previous is the state before it.
 func (l *Loop) nextState(previous State) State {
 	s := State{Version: l.Version, GatewayName: l.Gateway, History: previous.History, Drift: l.drift.last,
-		Phase: sync.Pending, Reason: v1alpha1.ReasonProgressing, Message: "starting"}
+		Phase: v1alpha1.GatewayPending, Reason: v1alpha1.ReasonProgressing, Message: "starting"}
 	if o := l.decision.Order; o != nil {
 		s.GatewaySync, s.Profile, s.Repo = o.GatewaySync, o.Profile.Profile, o.Repo
 		s.Ref, s.Target = o.Ref, o.Commit
@@ -137,22 +137,22 @@ func (l *Loop) nextState(previous State) State {
 		}
 	}
 	if r := l.attempt.interrupted; r != nil {
-		s.Phase, s.Reason, s.Commit = sync.Pending, v1alpha1.ReasonProgressing, r.Commit
+		s.Phase, s.Reason, s.Commit = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing, r.Commit
 		s.Message = "stopped during the sync to " + r.Target.Short() + "; the next start continues it"
 	}
 	if l.drift.failures >= maxFailedComparisons && s.Reason.Class() == v1alpha1.ClassDone && s.Phase.Synced() {
-		s.Phase, s.Reason = sync.Error, failure.Reason(l.drift.err, v1alpha1.ReasonWriteFailed)
+		s.Phase, s.Reason = v1alpha1.GatewayError, failure.Reason(l.drift.err, v1alpha1.ReasonWriteFailed)
 		s.Message = "the files of " + s.Commit.Short() + " were written, but the agent cannot check whether they have changed since: " + l.drift.err.Error()
 	}
 	s.Problems = l.decision.Problems
 	for _, p := range s.Problems {
 		// Never report Synced while the desired commit is unknown.
-		s.Phase, s.Reason, s.Message = sync.Error, p.Reason, p.Message
+		s.Phase, s.Reason, s.Message = v1alpha1.GatewayError, p.Reason, p.Message
 		switch {
 		case p.Reason.Class() == v1alpha1.ClassWorking, p.Reason == v1alpha1.ReasonDryRun:
-			s.Phase = sync.Pending
+			s.Phase = v1alpha1.GatewayPending
 		case p.Reason == v1alpha1.ReasonGateClosed, p.Reason == v1alpha1.ReasonApprovalNeeded, p.Reason == v1alpha1.ReasonPaused:
-			s.Phase = sync.Held
+			s.Phase = v1alpha1.GatewayHeld
 		}
 	}
 	return s

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
@@ -43,7 +42,7 @@ func TestExistingFilesAreValidated(t *testing.T) {
 					r := b.sync()
 					assert.Equal(t, c.reason, r.Reason, "%s", r)
 					if c.reason == v1alpha1.ReasonSynced {
-						assert.Equal(t, sync.Synced, r.Phase, "%s", r)
+						assert.Equal(t, v1alpha1.GatewaySynced, r.Phase, "%s", r)
 						return
 					}
 					assert.Equal(t, c.reason, planned.Reason, "dry run: %s", planned)

@@ -14,7 +14,6 @@ import (
 
 	"stoker.io/stoker/agent/archive"
 	"stoker.io/stoker/agent/archive/archivetest"
-	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/test/gateway/simulator"
@@ -87,7 +86,7 @@ func TestRestoreFromStorage(t *testing.T) {
 	t.Run("volume and git are lost", func(t *testing.T) {
 		b, m, id := begin(t)
 		l := lost(t, b, m, id)
-		r := l.ended(sync.Held, v1alpha1.ReasonRestored)
+		r := l.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		assert.Equal(t, `{"one": 1}`, l.read(view))
 		assert.NotNil(t, l.gw.Data.Loaded(db), "the gateway has loaded the resource")
 		assert.Contains(t, strings.Join(r.Notes, "\n"), "comes from object storage")
@@ -97,7 +96,7 @@ func TestRestoreFromStorage(t *testing.T) {
 		require.NoError(t, err)
 		assert.Zero(t, d.Files)
 		m.Calls()
-		assert.False(t, l.ended(sync.Held, v1alpha1.ReasonRestored).Wrote())
+		assert.False(t, l.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored).Wrote())
 		assert.Empty(t, m.Calls(), "the restore happens once")
 	})
 	t.Run("snapshot removed from the volume", func(t *testing.T) {
@@ -106,7 +105,7 @@ func TestRestoreFromStorage(t *testing.T) {
 		b.synced()
 		require.NoError(t, os.RemoveAll(b.data+"/.stoker/snapshots/"+id))
 		b.target.Restore = id
-		r := b.ended(sync.Held, v1alpha1.ReasonRestored)
+		r := b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 		assert.NotNil(t, b.gw.Data.Loaded(db))
 		require.Len(t, r.Snapshots, 2, "the restore takes a snapshot, too")
@@ -122,11 +121,11 @@ func TestRestoreFromStorage(t *testing.T) {
 		b.target.Restore = id
 		m.Calls()
 		for range 3 { // sequence: retries of one sync
-			b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
+			b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonDesignerSessionActive)
 		}
 		assert.Len(t, m.Calls(), 2, "retries do not read the label and the archive again")
 		require.NoError(t, b.gw.Designers.Close(session))
-		b.ended(sync.Held, v1alpha1.ReasonRestored)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 	})
 	t.Run("a request that lapses frees the space of its archive", func(t *testing.T) {
@@ -135,7 +134,7 @@ func TestRestoreFromStorage(t *testing.T) {
 		b.target.Profile.DesignerSessionPolicy = v1alpha1.DesignerWait
 		b.designer("maria", "line")
 		b.target.Restore = id
-		b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonDesignerSessionActive)
 		require.Equal(t, 1, deletedOpen(t, b.data))
 		b.push(gitserver.Write(view, `{"one": 3}`))
 		b.sync()
@@ -144,7 +143,7 @@ func TestRestoreFromStorage(t *testing.T) {
 	t.Run("an unknown snapshot", func(t *testing.T) {
 		b, _, _ := begin(t)
 		b.target.Restore = "area-4-20200101-000000"
-		r := b.ended(sync.Error, v1alpha1.ReasonSnapshotFailed)
+		r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonSnapshotFailed)
 		assert.Contains(t, r.Message, "object storage does not have the snapshot")
 		assert.Equal(t, `{"one": 2}`, b.read(view))
 	})
@@ -161,10 +160,10 @@ func TestRestoreFromStorage(t *testing.T) {
 			return ctx.Err()
 		})
 		b.target.Restore = id
-		r := b.ended(sync.Pending, v1alpha1.ReasonProgressing)
+		r := b.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
 		assert.Contains(t, r.Message, "the snapshot is read from object storage")
 		<-reading
-		b.ended(sync.Pending, v1alpha1.ReasonProgressing)
+		b.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
 		assert.Empty(t, reading, "one download for all retries")
 		b.push(gitserver.Write(view, `{"one": 3}`))
 		b.synced()
@@ -175,18 +174,18 @@ func TestRestoreFromStorage(t *testing.T) {
 		b, m, id := begin(t)
 		l := lost(t, b, m, id)
 		l.target.Profile.Snapshots.MaxSize = "100"
-		assert.Contains(t, l.ended(sync.Error, v1alpha1.ReasonLimitExceeded).Message, "raise spec.snapshots.maxSize")
+		assert.Contains(t, l.ended(v1alpha1.GatewayError, v1alpha1.ReasonLimitExceeded).Message, "raise spec.snapshots.maxSize")
 		assert.NotContains(t, m.Calls(), "get stoker/plant/line/area-4/"+id+".tar.gz")
 	})
 	t.Run("failing storage is retried", func(t *testing.T) {
 		b, m, id := begin(t)
 		m.Fail(func(context.Context, string, string) error { return errors.New("403 AccessDenied") })
 		l := lost(t, b, m, id)
-		r := l.ended(sync.Error, v1alpha1.ReasonSnapshotFailed)
+		r := l.ended(v1alpha1.GatewayError, v1alpha1.ReasonSnapshotFailed)
 		assert.Contains(t, r.Message, "403 AccessDenied")
 		assert.Empty(t, l.read(view))
 		m.Fail(nil)
-		l.ended(sync.Held, v1alpha1.ReasonRestored)
+		l.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		assert.Equal(t, `{"one": 1}`, l.read(view))
 	})
 	t.Run("damaged snapshot and failing storage", func(t *testing.T) {
@@ -194,12 +193,12 @@ func TestRestoreFromStorage(t *testing.T) {
 		require.NoError(t, os.Truncate(b.data+"/.stoker/snapshots/"+id+"/journal", 1))
 		m.Fail(func(context.Context, string, string) error { return errors.New("403 AccessDenied") })
 		b.target.Restore = id
-		r := b.ended(sync.Error, v1alpha1.ReasonSnapshotFailed)
+		r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonSnapshotFailed)
 		assert.Contains(t, r.Message, "read the journal of snapshot "+id)
 		assert.Contains(t, r.Message, "object storage: ")
 		assert.Contains(t, r.Message, "403 AccessDenied")
 		m.Fail(nil)
-		b.ended(sync.Held, v1alpha1.ReasonRestored)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 	})
 	t.Run("a damaged archive changes nothing", func(t *testing.T) {
@@ -207,7 +206,7 @@ func TestRestoreFromStorage(t *testing.T) {
 		key := "stoker/plant/line/area-4/" + id + ".tar.gz"
 		m.Set(key, m.Objects()[key][:200])
 		l := lost(t, b, m, id)
-		r := l.ended(sync.Error, v1alpha1.ReasonSnapshotFailed)
+		r := l.ended(v1alpha1.GatewayError, v1alpha1.ReasonSnapshotFailed)
 		assert.Contains(t, r.Message, "checksum")
 		assert.Empty(t, l.read(view))
 	})
@@ -220,7 +219,7 @@ func TestRestoreFromStorage(t *testing.T) {
 		assert.Contains(t, strings.Join(l.synced().Notes, "\n"), "is older than this data volume")
 		assert.Equal(t, `{"one": 1}`, l.read(view))
 		l = lost(t, b, m, annotation.RestoreValue(id, time.Now().Add(-time.Hour)))
-		l.ended(sync.Held, v1alpha1.ReasonRestored)
+		l.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 	})
 	t.Run("snapshot of another gateway", func(t *testing.T) {
 		b, m, id := begin(t)
@@ -228,7 +227,7 @@ func TestRestoreFromStorage(t *testing.T) {
 		b.upload()
 		m.Set("stoker/plant/line/area-4/"+id+".tar.gz", nil)
 		b.target.Restore = "area-5-" + strings.TrimPrefix(id, "area-4-")
-		b.ended(sync.Error, v1alpha1.ReasonSnapshotFailed)
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonSnapshotFailed)
 		assert.Equal(t, `{"one": 2}`, b.read(view))
 	})
 }

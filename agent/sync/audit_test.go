@@ -81,14 +81,14 @@ func TestAudit(t *testing.T) {
 		assert.Equal(t, audit.Entry{
 			Schema: 1, Time: list[0].Time, Namespace: "plant", GatewaySync: "line", Gateway: "area-4", From: one, To: two, Target: two, Ref: "main",
 			Request: audit.Request{By: "kargo", For: "Stage prod by Ann  [2J", At: "2026-11-24T12:00:00Z"},
-			Files:   audit.Files{Added: 1, Modified: 2}, Projects: 1, ProjectNames: []string{"line"}, Result: sync.Synced, Reason: v1alpha1.ReasonSynced,
+			Files:   audit.Files{Added: 1, Modified: 2}, Projects: 1, ProjectNames: []string{"line"}, Result: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced,
 		}, got)
 	})
 	t.Run("a repeated failure is recorded once", func(t *testing.T) {
 		b, one := begin(t)
 		two := b.push(gitserver.Write("projects/line/project.json", "{"))
-		b.ended(sync.Error, v1alpha1.ReasonConfigSyntaxError)
-		b.ended(sync.Error, v1alpha1.ReasonConfigSyntaxError)
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError)
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError)
 		list := b.audited()
 		require.Len(t, list, 2)
 		assert.Equal(t, one, list[1].From)
@@ -98,15 +98,15 @@ func TestAudit(t *testing.T) {
 		assert.Contains(t, list[1].Message, "project.json")
 		assert.Zero(t, list[1].Files)
 		b.push(gitserver.Write("projects/line/project.json", "{ "))
-		b.ended(sync.Error, v1alpha1.ReasonConfigSyntaxError)
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError)
 		assert.Len(t, b.audited(), 3, "the failure of another commit is a new record")
 	})
 	t.Run("a restored snapshot", func(t *testing.T) {
 		b, one := begin(t)
 		two := b.push(gitserver.Write(view, `{"one": 2}`))
 		b.target.Restore = b.synced().Snapshots[0].ID
-		b.ended(sync.Held, v1alpha1.ReasonRestored)
-		b.ended(sync.Held, v1alpha1.ReasonRestored)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		list := b.audited()
 		require.Len(t, list, 3)
 		assert.Equal(t, []string{"", "", b.target.Restore}, []string{list[0].Restore, list[1].Restore, list[2].Restore}, "only the restore names its request")

@@ -54,7 +54,7 @@ func (j *judged) faults(list ...simulator.LoadFault) {
 func (j *judged) fails(reason v1alpha1.Reason, d time.Duration) {
 	j.t.Helper()
 	for end := j.now.Add(d); j.now.Before(end); j.now = j.now.Add(10 * time.Second) { // sequence: time passes
-		r := j.ended(sync.Error, reason)
+		r := j.ended(v1alpha1.GatewayError, reason)
 		require.Nil(j.t, r.AutoRollback)
 		require.NotEqual(j.t, j.good, r.Commit)
 	}
@@ -63,7 +63,7 @@ func (j *judged) fails(reason v1alpha1.Reason, d time.Duration) {
 // back expects a sync to be blocked at the first commit.
 func (j *judged) back(trigger v1alpha1.AutoRollbackTrigger) *sync.Report {
 	j.t.Helper()
-	r := j.ended(sync.Error, v1alpha1.ReasonRolledBack)
+	r := j.ended(v1alpha1.GatewayError, v1alpha1.ReasonRolledBack)
 	require.NotNil(j.t, r.AutoRollback)
 	require.Equal(j.t, trigger, r.AutoRollback.Trigger)
 	require.Equal(j.t, j.target.Commit, r.AutoRollback.Commit)
@@ -197,7 +197,7 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		orphan := gitserver.Write("projects/orphan/project.json", `{"title":"Orphan","parent":"gone","enabled":true}`)
 		j.target.Profile.AutoRollback = nil
 		j.push(orphan)
-		j.ended(sync.Error, v1alpha1.ReasonVerificationFailed)
+		j.ended(v1alpha1.GatewayError, v1alpha1.ReasonVerificationFailed)
 		j.target.Profile.AutoRollback = []v1alpha1.AutoRollbackTrigger{v1alpha1.TriggerProjectLoadError, v1alpha1.TriggerConfigError}
 		j.faults(simulator.LoadFault{Path: db, Hide: true})
 		require.NoError(t, j.gw.Scans.Run("config"))
@@ -262,7 +262,7 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		j.push(bad()...)
 		for range 5 { // sequence: time passes
 			j.now = j.now.Add(minutes / 2)
-			require.Nil(t, j.ended(sync.Error, v1alpha1.ReasonScanFailed).AutoRollback)
+			require.Nil(t, j.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed).AutoRollback)
 		}
 	})
 }
@@ -296,14 +296,14 @@ func TestRetry(t *testing.T) {
 		j.target.Retry = annotation.RetryValue(commit, j.now)
 		for range 10 { // sequence: time passes
 			j.now = j.now.Add(10 * time.Second)
-			r := j.ended(sync.Error, v1alpha1.ReasonScanFailed)
+			r := j.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
 			require.Nil(t, r.AutoRollback)
 			require.Equal(t, j.target.Commit, r.Commit)
 		}
 		assert.Contains(t, strings.Join(j.sync().Notes, "\n"), "already rolled back automatically")
 		j.restart(t.TempDir())
 		j.clock()
-		assert.Nil(t, j.ended(sync.Error, v1alpha1.ReasonScanFailed).AutoRollback)
+		assert.Nil(t, j.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed).AutoRollback)
 		j.push(gitserver.Write("projects/line/other.json", "{}"))
 		j.fails(v1alpha1.ReasonScanFailed, 30*time.Second)
 		j.back(v1alpha1.TriggerScanFailure) // another commit, and the last one that ran
@@ -318,7 +318,7 @@ func TestRetry(t *testing.T) {
 		j := newJudged(t, simulator.Options{})
 		j.target.Retry = annotation.RetryValue(j.push(gitserver.Write(view, `{"one": 2}`)).String(), j.now)
 		j.target.Restore = j.synced().Snapshots[0].ID
-		r := j.ended(sync.Held, v1alpha1.ReasonRestored)
+		r := j.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		assert.Nil(t, r.AutoRollback, "an earlier retry does not count")
 		assert.Contains(t, r.Message, "until it is retried: stoker retry")
 		j.target.Retry = annotation.RetryValue(j.target.Commit.String(), j.now.Add(time.Second))
@@ -355,7 +355,7 @@ func TestRestoredStateFailsToo(t *testing.T) {
 	commit := j.push(bad()...)
 	j.fails(v1alpha1.ReasonScanFailed, 30*time.Second)
 	for range 20 { // sequence: time passes
-		r := j.ended(sync.Error, v1alpha1.ReasonScanFailed)
+		r := j.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
 		require.Contains(t, r.Message, "rolled back automatically (scanFailure")
 		require.Contains(t, r.Message, "restored the snapshot")
 		require.Equal(t, commit, r.AutoRollback.Commit)
@@ -384,13 +384,13 @@ func TestAutomaticRollbackToAcceptedCommit(t *testing.T) {
 	j := newJudged(t, simulator.Options{})
 	j.faults(triggers["the resource is missing"].fault)
 	accepted := j.push(gitserver.Write(db+"/config.json", `{"url": "`+refused+`"}`))
-	j.ended(sync.Error, v1alpha1.ReasonVerificationFailed)
+	j.ended(v1alpha1.GatewayError, v1alpha1.ReasonVerificationFailed)
 	require.NoError(t, os.RemoveAll(filepath.Join(j.data, db)))
 	j.synced()
 	j.faults(triggers["scans of projects fail"].fault)
 	j.push(gitserver.Write(view, `{"one": "`+refused+`"}`))
 	j.fails(v1alpha1.ReasonScanFailed, 30*time.Second)
-	assert.Equal(t, accepted, j.ended(sync.Error, v1alpha1.ReasonRolledBack).Commit)
+	assert.Equal(t, accepted, j.ended(v1alpha1.GatewayError, v1alpha1.ReasonRolledBack).Commit)
 }
 
 // F14: a restarted agent completes an interrupted automatic rollback, once.
@@ -455,7 +455,7 @@ func TestPairAutomaticRollback(t *testing.T) {
 		require.Nil(t, p.backup.sync().AutoRollback, "the active node decides")
 		now = now.Add(15 * time.Second)
 	}
-	r := p.master.ended(sync.Error, v1alpha1.ReasonRolledBack)
+	r := p.master.ended(v1alpha1.GatewayError, v1alpha1.ReasonRolledBack)
 	assert.Equal(t, good, r.Commit)
 	assert.Equal(t, `{"one": 1}`, p.master.read(view))
 	assert.Equal(t, `{"one": 1}`, p.backup.read(view), "the standby node follows by content")

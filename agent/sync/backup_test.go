@@ -74,7 +74,7 @@ func TestGatewayBackup(t *testing.T) {
 		b.synced()
 		assert.Zero(t, b.gw.Requests.Count(backupRoute), "no backup without changes")
 		b.target.Restore = r.Snapshots[0].ID
-		b.ended(sync.Held, v1alpha1.ReasonRestored)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		assert.Zero(t, b.gw.Requests.Count(backupRoute), "no backup before a restore")
 	})
 	t.Run("in object storage", func(t *testing.T) {
@@ -124,7 +124,7 @@ func TestGatewayBackup(t *testing.T) {
 			before := backups(b)
 			c.setup(b)
 			b.push(gitserver.Write(view, `{"one": 2}`))
-			r := b.ended(sync.Error, v1alpha1.ReasonSnapshotFailed)
+			r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonSnapshotFailed)
 			assert.Contains(t, r.Message, c.want)
 			assert.Contains(t, r.Message, "nothing was changed")
 			assert.Equal(t, `{"one": 1}`, b.read(view))
@@ -138,7 +138,7 @@ func TestGatewayBackup(t *testing.T) {
 		b := begin(t)
 		b.target.Profile.Snapshots.MaxSize = "200"
 		b.push(gitserver.Write(view, `{"one": 2}`))
-		r := b.ended(sync.Error, v1alpha1.ReasonLimitExceeded)
+		r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonLimitExceeded)
 		assert.Contains(t, r.Message, "spec.snapshots.maxSize")
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 		assert.Len(t, backups(b), 1, "the earlier backup only")
@@ -156,10 +156,10 @@ func TestGatewayBackup(t *testing.T) {
 				assert.NoError(t, err)
 			}
 		}
-		b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonDesignerSessionActive)
 		assert.Equal(t, 2, made)
 		assert.Equal(t, before, backups(b))
-		b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonDesignerSessionActive)
 		assert.Equal(t, 2, b.gw.Requests.Count(backupRoute), "no backup for a sync that waits")
 	})
 	t.Run("removed with the snapshots", func(t *testing.T) {
@@ -175,7 +175,7 @@ func TestGatewayBackup(t *testing.T) {
 		b := begin(t)
 		b.push(gitserver.Write(view, `{"one": 2}`))
 		b.connect(ignition.Config{URL: "http://127.0.0.1:1"})
-		r := b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+		r := b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 		assert.Contains(t, strings.Join(r.Notes, "\n"), "no backup of the gateway")
 		assert.Equal(t, `{"one": 2}`, b.read(view))
 		assert.Len(t, backups(b), 1)

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/plan"
-	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
@@ -35,12 +34,12 @@ func TestTreeBomb(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.engine.Limits = plan.Limits{Files: 1000}
 	b.push(gitserver.Graft("projects/bomb", b.treeBomb(12)))
-	r := b.ended(sync.Error, v1alpha1.ReasonLimitExceeded)
+	r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonLimitExceeded)
 	assert.Contains(t, r.Message, "directories")
 	b.push(append(firstCommit(), gitserver.Delete("projects/bomb"))...)
 	b.synced()
 	b.push(gitserver.Graft("projects/bomb", b.treeBomb(12)))
-	r = b.ended(sync.Error, v1alpha1.ReasonLimitExceeded)
+	r = b.ended(v1alpha1.GatewayError, v1alpha1.ReasonLimitExceeded)
 	assert.Contains(t, r.Message, "directories")
 	assert.JSONEq(t, `{"one": 1}`, b.read(view))
 	b.push(gitserver.Delete("projects/bomb"), gitserver.Write(view, `{"two": 2}`))
@@ -74,7 +73,7 @@ func TestLargeFile(t *testing.T) {
 	b.push(append(firstCommit(), gitserver.Write("videos/tour.bin", large))...)
 	b.synced()
 	b.push(gitserver.Rename("videos/tour.bin", "projects/line/tour.bin"))
-	r := b.ended(sync.Error, v1alpha1.ReasonLimitExceeded)
+	r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonLimitExceeded)
 	assert.Contains(t, r.Message, "projects/line/tour.bin is larger than --max-blob")
 	b.push(gitserver.Delete("projects/line/tour.bin"))
 	b.synced()
@@ -113,5 +112,5 @@ func TestDeepPathsUpToMaxDepth(t *testing.T) {
 
 	b.engine.Limits.PathBytes = 400
 	b.push(gitserver.Write(deep, "v = 2\n"))
-	assert.Contains(t, b.ended(sync.Error, v1alpha1.ReasonLimitExceeded).Message, "bytes, more than 400")
+	assert.Contains(t, b.ended(v1alpha1.GatewayError, v1alpha1.ReasonLimitExceeded).Message, "bytes, more than 400")
 }

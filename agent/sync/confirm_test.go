@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"stoker.io/stoker/agent/plan"
-	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
@@ -20,7 +19,7 @@ func (b *bench) emptied() (good, bad plan.ID) {
 	good = b.push(append(firstCommit(), withProject("keep"))...)
 	b.synced()
 	bad = b.push(gitserver.Delete("projects/line/project.json"), gitserver.Delete(view), gitserver.Delete(viewDir+"/resource.json"))
-	r := b.ended(sync.Held, v1alpha1.ReasonMassDeletion)
+	r := b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMassDeletion)
 	assert.Contains(b.t, r.Message, "3 files would be deleted")
 	if b.target.File == "" {
 		assert.Contains(b.t, r.Message, "; to approve this: stoker sync plant --confirm-deletion="+bad.Short())
@@ -67,7 +66,7 @@ func TestMassDeletionApproval(t *testing.T) {
 			b := newBench(t, simulator.Options{})
 			good, bad := b.emptied()
 			refuse(b, good, bad)
-			b.ended(sync.Held, v1alpha1.ReasonMassDeletion)
+			b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMassDeletion)
 			assert.NotEmpty(t, b.read(view))
 		})
 	}
@@ -78,7 +77,7 @@ func TestMassDeletionApprovalInFile(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.target.File = "/etc/stoker/gatewaysync.yaml"
 	_, bad := b.emptied()
-	r := b.ended(sync.Held, v1alpha1.ReasonMassDeletion)
+	r := b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMassDeletion)
 	assert.Contains(t, r.Message, "; to approve this: set the annotation stoker.io/confirm-deletion to "+bad.Short()+" in /etc/stoker/gatewaysync.yaml")
 	assert.NotContains(t, r.Message, "stoker sync")
 }

@@ -250,7 +250,7 @@ func (s *stager) dryRun(ctx context.Context, changes *plan.Changes) error {
 		return err
 	}
 	r := s.in.r
-	r.Phase, r.Reason, r.DryRun = Pending, v1alpha1.ReasonDryRun, true
+	r.Phase, r.Reason, r.DryRun = v1alpha1.GatewayPending, v1alpha1.ReasonDryRun, true
 	r.Message = "dry run, nothing was written: " + changes.Summary()
 	if err := s.in.dir.Seeded(); err != nil && !s.in.Disk.AllowUnseeded {
 		s.in.note("a sync would wait: %v", err)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 )
 
@@ -124,7 +123,7 @@ func (h *history) rest() {
 	leftover := func(dir string) bool {
 		return h.want[dir+"/resource.json"] == "" && strings.Contains(r.Message, "("+dir+"/")
 	}
-	if r.Phase != sync.Standby {
+	if r.Phase != v1alpha1.GatewayStandby {
 		require.True(h.t, slices.ContainsFunc(slices.Collect(maps.Keys(resources)), leftover), h)
 	}
 }
@@ -164,6 +163,6 @@ func (h *history) settle() {
 	}
 	h.rest()
 	h.rest()
-	require.Equal(h.t, sync.Synced, h.sync(h.active).Phase, h)
-	require.Equal(h.t, sync.Standby, h.sync(1-h.active).Phase, h)
+	require.Equal(h.t, v1alpha1.GatewaySynced, h.sync(h.active).Phase, h)
+	require.Equal(h.t, v1alpha1.GatewayStandby, h.sync(1-h.active).Phase, h)
 }

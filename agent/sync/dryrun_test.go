@@ -21,12 +21,12 @@ func TestDryRunOfUnscannedFiles(t *testing.T) {
 	b.synced()
 	b.push(gitserver.Write(view, `{"two": 2}`))
 	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
-	b.ended(sync.Error, v1alpha1.ReasonScanFailed)
+	b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
 	b.gw.Faults.Clear()
 
 	b.gw.Requests.Reset()
 	b.target.Profile.DryRun = true
-	r := b.ended(sync.Applied, v1alpha1.ReasonDryRun)
+	r := b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonDryRun)
 	assert.True(t, r.DryRun)
 	assert.NoError(t, r.Err, "no retry, because it would change nothing")
 	assert.Contains(t, r.Message, "no scan was requested")
@@ -47,9 +47,9 @@ func TestDryRunBeforeGatewayStart(t *testing.T) {
 	b.synced()
 	require.NoError(t, b.gw.SetState(simulator.Down))
 	b.target.Start, b.target.Profile.DryRun = "two", true
-	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	b.target.BeforeStart = true
-	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	b.target.BeforeStart = false
 	require.NoError(t, b.gw.SetState(simulator.Running))
 	b.gw.Requests.Reset()
@@ -67,7 +67,7 @@ func TestPausedGatewayPhase(t *testing.T) {
 	good := b.push(firstCommit()...)
 	b.target.Start = "one"
 	b.synced()
-	paused := func(phase sync.Phase, why string) *sync.Report {
+	paused := func(phase v1alpha1.GatewaySyncState, why string) *sync.Report {
 		t.Helper()
 		b.target.Profile.Paused = true
 		defer func() { b.target.Profile.Paused = false }()
@@ -78,38 +78,38 @@ func TestPausedGatewayPhase(t *testing.T) {
 		return r
 	}
 	b.gw.Requests.Reset()
-	r := paused(sync.Synced, "the gateway runs the target")
+	r := paused(v1alpha1.GatewaySynced, "the gateway runs the target")
 	require.NoError(t, r.Err)
 	assert.Empty(t, b.gw.Requests.List())
 
 	was := b.target
 	b.target.Profile.ExcludePatterns = []string{"**/*.md"}
-	paused(sync.Held, "other rules")
+	paused(v1alpha1.GatewayHeld, "other rules")
 	b.target = was
 	b.target.Force = "again"
-	paused(sync.Held, "a forced sync that is not handled")
+	paused(v1alpha1.GatewayHeld, "a forced sync that is not handled")
 	b.target = was
 	b.push(gitserver.Write(view, `{"two": 2}`))
-	paused(sync.Held, "another commit")
+	paused(v1alpha1.GatewayHeld, "another commit")
 
 	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
-	b.ended(sync.Error, v1alpha1.ReasonScanFailed)
+	b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
 	b.gw.Faults.Clear()
 	good = b.target.Commit
-	paused(sync.Held, "the gateway has not confirmed the commit")
+	paused(v1alpha1.GatewayHeld, "the gateway has not confirmed the commit")
 	require.NoError(t, b.gw.SetState(simulator.Down))
 	b.target.Start = "restarted"
-	paused(sync.Held, "the gateway has not confirmed the commit and is down")
+	paused(v1alpha1.GatewayHeld, "the gateway has not confirmed the commit and is down")
 	b.target.Start = "one"
 	require.NoError(t, b.gw.SetState(simulator.Running))
 	b.synced()
-	paused(sync.Synced, "the gateway has confirmed the commit")
+	paused(v1alpha1.GatewaySynced, "the gateway has confirmed the commit")
 
 	require.NoError(t, b.gw.SetState(simulator.Down))
 	b.target.Start, b.target.Profile.Paused = "two", true
-	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	require.NoError(t, b.gw.SetState(simulator.Running))
-	paused(sync.Synced, "the gateway runs after a restart")
+	paused(v1alpha1.GatewaySynced, "the gateway runs after a restart")
 }
 
 func TestPausedNodeOfPair(t *testing.T) {
@@ -119,24 +119,24 @@ func TestPausedNodeOfPair(t *testing.T) {
 	p.backup.standby()
 	pause := func(on bool) { p.master.target.Profile.Paused, p.backup.target.Profile.Paused = on, on }
 	pause(true)
-	p.master.ended(sync.Synced, v1alpha1.ReasonPaused)
-	p.backup.ended(sync.Standby, v1alpha1.ReasonPaused)
+	p.master.ended(v1alpha1.GatewaySynced, v1alpha1.ReasonPaused)
+	p.backup.ended(v1alpha1.GatewayStandby, v1alpha1.ReasonPaused)
 
 	// After a failover during the pause, the agents compare the replicated files only once they are resumed.
 	p.Failover(true)
 	for range 2 {
-		p.backup.ended(sync.Held, v1alpha1.ReasonPaused)
-		p.master.ended(sync.Held, v1alpha1.ReasonPaused)
+		p.backup.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonPaused)
+		p.master.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonPaused)
 	}
 	pause(false)
 	p.backup.synced()
 	p.master.standby()
 	pause(true)
-	p.backup.ended(sync.Synced, v1alpha1.ReasonPaused)
-	p.master.ended(sync.Standby, v1alpha1.ReasonPaused)
+	p.backup.ended(v1alpha1.GatewaySynced, v1alpha1.ReasonPaused)
+	p.master.ended(v1alpha1.GatewayStandby, v1alpha1.ReasonPaused)
 
 	// A backup that took over keeps its access if the gateway fails to answer once.
 	require.NoError(t, p.backup.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/redundancy*", Status: 500, Times: 1}))
-	p.backup.ended(sync.Synced, v1alpha1.ReasonPaused)
+	p.backup.ended(v1alpha1.GatewaySynced, v1alpha1.ReasonPaused)
 	assert.Empty(t, p.backup.gw.Faults.List(), "the agent has polled the gateway")
 }

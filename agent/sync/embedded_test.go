@@ -37,7 +37,7 @@ func TestEmbeddedSecret(t *testing.T) {
 		b.synced()
 		b.target.Profile.EmbeddedSecretPolicy = v1alpha1.EmbeddedSecretRefuse
 		b.push(gitserver.Write(db+"/config.json", planted), gitserver.Write(view, `{"one": 2}`))
-		r := b.ended(sync.Error, v1alpha1.ReasonEmbeddedSecret)
+		r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonEmbeddedSecret)
 		assert.Contains(t, r.Message, db+"/config.json")
 		assert.NotContains(t, r.Message, "planted")
 		assert.Equal(t, `{"one": 1}`, b.read(view), "nothing of the commit is written")

@@ -21,7 +21,6 @@ import (
 	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/record"
-	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
@@ -60,7 +59,7 @@ func (g *gated) report() record.Record {
 // waits checks that the target waits for its window, and that no file has changed.
 func (g *gated) waits() {
 	g.t.Helper()
-	g.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
+	g.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMaintenanceWindow)
 	assert.Equal(g.t, `{"one": 1}`, g.read(view))
 }
 
@@ -136,7 +135,7 @@ func TestGatesNeedEvidence(t *testing.T) {
 		g.restart(t.TempDir())
 		require.NoError(t, g.engine.SetRecord(g.report()))
 		g.target.NewVolume = true
-		g.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
+		g.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMaintenanceWindow)
 		assert.Empty(t, g.read(view))
 		second := g.target.Commit
 		g.target.Commit = g.first
@@ -216,7 +215,7 @@ func TestWorstStokerFiles(t *testing.T) {
 						g.waits()
 						return
 					}
-					assert.NotEqual(t, sync.Synced, g.sync().Phase, "a damaged record blocks the target")
+					assert.NotEqual(t, v1alpha1.GatewaySynced, g.sync().Phase, "a damaged record blocks the target")
 					assert.Equal(t, `{"one": 1}`, g.read(view))
 				})
 			}
@@ -346,7 +345,7 @@ func TestRestoreOfTheTarget(t *testing.T) {
 	b.synced()
 	b.push(gitserver.Write(view, `{"one": 2}`))
 	b.target.Restore = b.synced().Snapshots[0].ID
-	r := b.ended(sync.Held, v1alpha1.ReasonRestored)
+	r := b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 	assert.Equal(t, `{"one": 1}`, b.read(view))
 	b.target.Restore = r.Snapshots[len(r.Snapshots)-1].ID
 	r = b.synced()

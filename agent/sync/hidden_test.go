@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/disk"
-	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/gateway/simulator"
 )
 
@@ -55,7 +55,7 @@ func TestEndlessFileIsNotRead(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	require.NoError(t, os.Truncate(path, 2<<40))
 	r := b.sync()
-	assert.NotEqual(t, sync.Synced, r.Phase)
+	assert.NotEqual(t, v1alpha1.GatewaySynced, r.Phase)
 	assert.Contains(t, r.Message, "lost+found may hold", "the file is larger than lost+found may hold")
 	fi, err := os.Stat(path)
 	require.NoError(t, err)
@@ -64,5 +64,5 @@ func TestEndlessFileIsNotRead(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	r = b.engine.Sync(ctx, b.conn, b.target)
-	assert.NotEqual(t, sync.Synced, r.Phase)
+	assert.NotEqual(t, v1alpha1.GatewaySynced, r.Phase)
 }

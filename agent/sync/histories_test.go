@@ -160,10 +160,10 @@ func (h *history) sync(node int) *sync.Report {
 	r := b.sync()
 	h.looked[node] = true
 	h.say("node %d (repair %t): %s", node, b.target.Repair, r)
-	if r.Phase == sync.Pending {
+	if r.Phase == v1alpha1.GatewayPending {
 		return r
 	}
-	require.Contains(h.t, []sync.Phase{sync.Synced, sync.Standby}, r.Phase, h)
+	require.Contains(h.t, []v1alpha1.GatewaySyncState{v1alpha1.GatewaySynced, v1alpha1.GatewayStandby}, r.Phase, h)
 	require.Equal(h.t, b.target.Commit, r.Commit, h)
 	for path, content := range h.want {
 		got := b.read(path)

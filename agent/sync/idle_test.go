@@ -19,7 +19,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/plan"
-	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
@@ -121,7 +120,7 @@ func (b *bench) hour() {
 			b.target.Repair = true
 		}
 		r := b.sync()
-		require.Equal(b.t, sync.Synced, r.Phase, r.String())
+		require.Equal(b.t, v1alpha1.GatewaySynced, r.Phase, r.String())
 		b.target.Repair = false
 		assert.False(b.t, r.Wrote(), "step %d: %s", step, r.Message)
 	}

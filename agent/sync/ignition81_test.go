@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
@@ -54,7 +53,7 @@ func TestScanByModuleIsRetried(t *testing.T) {
 	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/project-scan-endpoint/scan", Status: 200, Times: 1,
 		Body: `{"gatewayProjectScanSuccess":false,"sentDesignerUpdateNotification":false}`}))
 	b.push(firstCommit()...)
-	b.ended(sync.Error, v1alpha1.ReasonScanFailed)
+	b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
 	b.synced()
 	assert.NotNil(t, b.gw.Data.Loaded(viewDir))
 }
@@ -106,7 +105,7 @@ func TestOldGatewayDesignerPolicy(t *testing.T) {
 	b := newBench(t, simulator.Options{Version: "8.1.44", ScanModule: true})
 	b.target.Profile.DesignerSessionPolicy = v1alpha1.DesignerWait
 	b.push(firstCommit()...)
-	r := b.ended(sync.Error, v1alpha1.ReasonProfilesInvalid)
+	r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonProfilesInvalid)
 	assert.Contains(t, r.Message, "8.1.44")
 	assert.Empty(t, b.read(view))
 }

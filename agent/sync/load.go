@@ -38,7 +38,7 @@ func (l *loader) load(ctx context.Context) error {
 		return l.recordLoaded() // a user may have removed what the gateway could not load
 	}
 	if state, err := l.in.gateway.state(ctx); state != running {
-		l.in.r.Phase = Applied
+		l.in.r.Phase = v1alpha1.GatewayApplied
 		return err
 	}
 	if err := l.in.gateway.readPlatform(ctx); err != nil {
@@ -77,7 +77,7 @@ func confirm(ctx context.Context, in *scope, pending *unloaded.Set) (bool, error
 	case in.gateway.Gateway == nil || !in.gateway.hasAPIToken:
 		return true, nil
 	case in.t.BeforeStart:
-		in.r.Phase = Applied
+		in.r.Phase = v1alpha1.GatewayApplied
 		return false, failure.New(v1alpha1.ReasonWaitingForGateway, "the files of %s are on the disk; the gateway has not started yet", in.t.Commit.Short())
 	case !pending.Empty():
 		return false, nil
@@ -126,7 +126,7 @@ func (l *loader) unconfirmedOutcome(ctx context.Context, err error) error {
 		return nil
 	}
 	if err = l.handleRefusal(ctx, err); failure.Is(err, v1alpha1.ReasonWaitingForCommissioning) {
-		l.in.r.Phase = Applied
+		l.in.r.Phase = v1alpha1.GatewayApplied
 	}
 	return l.notLoadedError(err)
 }
@@ -181,7 +181,7 @@ func checkStarted(ctx context.Context, in *scope) error {
 		if failure.Is(err, v1alpha1.ReasonGatewayUnreachable) { // a web server that is coming up can fail in many ways
 			err = failure.New(v1alpha1.ReasonWaitingForGateway, "%w", err)
 		}
-		in.r.Phase = Applied
+		in.r.Phase = v1alpha1.GatewayApplied
 		return fmt.Errorf("%s is on the disk already, and the gateway has not run since its pod started: %w", in.t.Commit.Short(), err)
 	}
 	return nil

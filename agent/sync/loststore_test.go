@@ -319,7 +319,7 @@ func TestLostStoreWhileHeld(t *testing.T) {
 		srv, look := b.unlike()
 		b.push(gitserver.Write(db+"/config.json", `{"url": "other"}`))
 		srv.Inject(gitserver.Status(http.StatusServiceUnavailable))
-		b.ended(sync.Error, v1alpha1.ReasonGitUnreachable)
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonGitUnreachable)
 		srv.Heal()
 		assert.Zero(t, look())
 	})
@@ -327,7 +327,7 @@ func TestLostStoreWhileHeld(t *testing.T) {
 		b := newBench(t, simulator.Options{})
 		_, look := b.unlike()
 		b.push(gitserver.Delete("projects/line/project.json"), gitserver.Delete(view), gitserver.Delete(viewDir+"/resource.json"))
-		b.ended(sync.Held, v1alpha1.ReasonMassDeletion)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMassDeletion)
 		assert.Zero(t, look())
 	})
 	t.Run("after the next sync", func(t *testing.T) {

@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
@@ -125,6 +124,6 @@ func TestMountedFileDoesNotBlock(t *testing.T) {
 
 	require.NoError(t, unix.Unmount(file, 0))
 	b.target.Profile.ConflictPolicy = v1alpha1.ConflictGitWins
-	require.Equal(t, sync.Synced, b.sync().Phase)
+	require.Equal(t, v1alpha1.GatewaySynced, b.sync().Phase)
 	assert.Equal(t, `{"url": "other"}`, b.read(db+"/config.json"), "without the mount, the same commit replaces the file")
 }

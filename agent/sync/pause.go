@@ -25,7 +25,7 @@ func (j *job) endDryRun(ctx context.Context) error {
 		return err
 	}
 	if !confirmed {
-		in.r.Phase, in.r.Reason, in.r.DryRun = Applied, v1alpha1.ReasonDryRun, true
+		in.r.Phase, in.r.Reason, in.r.DryRun = v1alpha1.GatewayApplied, v1alpha1.ReasonDryRun, true
 		in.r.Message = fmt.Sprintf("dry run: no scan was requested; the files of %s are on the disk, but the gateway has not confirmed that it loaded them", in.t.Commit.Short())
 	}
 	return errEnd
@@ -38,7 +38,7 @@ func (j *job) pause(ctx context.Context) error {
 		return nil
 	}
 	held := failure.New(v1alpha1.ReasonPaused, "syncing is paused; the files on the disk stay")
-	in.r.Phase = Held
+	in.r.Phase = v1alpha1.GatewayHeld
 	if j.openDir() != nil || j.open(ctx) != nil || !in.filesDone() { // openDir first: invalid rules must not hide the commit
 		return held
 	}
@@ -52,9 +52,9 @@ func (j *job) pause(ctx context.Context) error {
 	if !upToDate {
 		return held
 	}
-	in.r.Phase, in.r.Reason = Synced, v1alpha1.ReasonPaused
+	in.r.Phase, in.r.Reason = v1alpha1.GatewaySynced, v1alpha1.ReasonPaused
 	if in.node.Standby() {
-		in.r.Phase = Standby
+		in.r.Phase = v1alpha1.GatewayStandby
 	}
 	in.r.Message = "syncing is paused; " + in.t.Commit.Short() + " is on the disk already"
 	return errEnd

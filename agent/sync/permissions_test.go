@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
@@ -33,15 +32,15 @@ func TestRefusalAfterFirstBootIsRetried(t *testing.T) {
 	b := newBench(t, simulator.Options{Down: true, Seeding: simulator.SeedChart, ResetPermissions: true})
 	b.push(withPermissions()...)
 	b.target.BeforeStart = true
-	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	b.target.BeforeStart = false
 	require.NoError(t, b.gw.SetState(simulator.Running))
 	require.NotEqual(t, granted, b.read(permissions+"/config.json"), "the first boot rewrote them")
 
-	r := b.ended(sync.Applied, v1alpha1.ReasonWaitingForCommissioning)
+	r := b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForCommissioning)
 	assert.Contains(t, r.Message, "first boot")
 	assert.Equal(t, granted, b.read(permissions+"/config.json"))
-	r = b.ended(sync.Applied, v1alpha1.ReasonWaitingForCommissioning)
+	r = b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForCommissioning)
 	assert.Empty(t, r.Notes, "the agent restores the permissions once")
 
 	require.NoError(t, b.gw.Restart(0))
@@ -61,11 +60,11 @@ func TestRefusalAfterFirstBootWithoutProjects(t *testing.T) {
 			}
 			b.push(edits...)
 			b.target.BeforeStart = true
-			b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+			b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 			b.target.BeforeStart = false
 			require.NoError(t, b.gw.SetState(simulator.Running))
 			require.NotEqual(t, granted, b.read(permissions+"/config.json"), "the first boot rewrote them")
-			b.ended(sync.Applied, v1alpha1.ReasonWaitingForCommissioning)
+			b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForCommissioning)
 			assert.Equal(t, granted, b.read(permissions+"/config.json"))
 			require.NoError(t, b.gw.Restart(0))
 			b.synced()
@@ -80,13 +79,13 @@ func TestSnapshotOfRestoredPermissions(t *testing.T) {
 	b.target.Profile.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true, RetentionCount: 5, MaxSize: "1Gi"}
 	b.push(withPermissions()...)
 	b.target.BeforeStart = true
-	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	b.push(gitserver.Write(view, `{"one": 2}`))
-	before := b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway).Snapshots
+	before := b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway).Snapshots
 	require.Len(t, before, 1)
 	b.target.BeforeStart = false
 	require.NoError(t, b.gw.SetState(simulator.Running))
-	r := b.ended(sync.Applied, v1alpha1.ReasonWaitingForCommissioning)
+	r := b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForCommissioning)
 	assert.Equal(t, granted, b.read(permissions+"/config.json"))
 	require.Len(t, r.Snapshots, 2)
 	assert.Equal(t, before[0].ID, r.Snapshots[0].ID)
@@ -103,10 +102,10 @@ func TestRefusalAfterLaterStart(t *testing.T) {
 	require.NoError(t, b.gw.SetState(simulator.Down))
 	b.push(gitserver.Write(view, `{"two": 2}`))
 	b.target.BeforeStart = true
-	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	b.target.BeforeStart = false
 	require.NoError(t, b.gw.SetState(simulator.Running))
-	b.ended(sync.Error, v1alpha1.ReasonGatewayForbidden)
+	b.ended(v1alpha1.GatewayError, v1alpha1.ReasonGatewayForbidden)
 	assert.Equal(t, taken, b.read(permissions+"/config.json"))
 }
 
@@ -114,12 +113,12 @@ func TestRefusalAfterFirstBootIsBounded(t *testing.T) {
 	b := newBench(t, simulator.Options{Down: true, Seeding: simulator.SeedChart, ResetPermissions: true})
 	b.push(firstCommit()...)
 	b.target.BeforeStart = true
-	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	b.target.BeforeStart = false
 	require.NoError(t, b.gw.SetState(simulator.Running))
-	b.ended(sync.Applied, v1alpha1.ReasonWaitingForCommissioning)
+	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForCommissioning)
 	b.engine.Now = func() time.Time { return time.Now().Add(6 * time.Minute) }
-	r := b.ended(sync.Error, v1alpha1.ReasonGatewayForbidden)
+	r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonGatewayForbidden)
 	assert.Contains(t, r.Message, "gateway permission")
 	require.NoError(t, b.gw.Administrator.Grant("Authenticated/ApiKeys/Stoker"))
 	b.synced()
@@ -130,15 +129,15 @@ func TestRefusalTimeInFuture(t *testing.T) {
 	b := newBench(t, simulator.Options{Down: true, Seeding: simulator.SeedChart, ResetPermissions: true})
 	b.push(firstCommit()...)
 	b.target.BeforeStart = true
-	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	b.target.BeforeStart = false
 	require.NoError(t, b.gw.SetState(simulator.Running))
 	b.engine.Now = func() time.Time { return time.Now().Add(5 * 365 * 24 * time.Hour) }
-	b.ended(sync.Applied, v1alpha1.ReasonWaitingForCommissioning)
+	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForCommissioning)
 	b.engine.Now = time.Now
-	b.ended(sync.Applied, v1alpha1.ReasonWaitingForCommissioning)
+	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForCommissioning)
 	b.engine.Now = func() time.Time { return time.Now().Add(6 * time.Minute) }
-	b.ended(sync.Error, v1alpha1.ReasonGatewayForbidden)
+	b.ended(v1alpha1.GatewayError, v1alpha1.ReasonGatewayForbidden)
 }
 
 // For a gateway that ran all the time, a rejected request is an error at once.
@@ -149,7 +148,7 @@ func TestRefusalOfRunningGateway(t *testing.T) {
 	require.NoError(t, b.gw.Administrator.Grant())
 	taken := b.read(permissions + "/config.json")
 	b.push(gitserver.Write(view, `{"two": 2}`))
-	b.ended(sync.Error, v1alpha1.ReasonGatewayForbidden)
+	b.ended(v1alpha1.GatewayError, v1alpha1.ReasonGatewayForbidden)
 	assert.Equal(t, taken, b.read(permissions+"/config.json"))
 }
 
@@ -159,7 +158,7 @@ func TestTokenInCommitNeedsRestart(t *testing.T) {
 	b.push(append(firstCommit(), gitserver.Write(token+"/config.json", `{"profile":{},"settings":{}}`),
 		gitserver.Write(token+"/resource.json", `{"scope":"A","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`))...)
 	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "* /data/api/v1/*", Status: 401}))
-	r := b.ended(sync.Error, v1alpha1.ReasonGatewayForbidden)
+	r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonGatewayForbidden)
 	found := false
 	for _, n := range r.Notes {
 		found = found || assert.ObjectsAreEqual(n, "the commit has an API token, which a running gateway accepts only after a restart, or after a scan from its web page (Platform > System > Modes)")
@@ -185,11 +184,11 @@ func TestExpiredTrialIsReported(t *testing.T) {
 		b.push(firstCommit()...)
 		b.gw.Trial.SetExpired(true)
 		require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/config", Status: http.StatusForbidden}))
-		r := b.ended(sync.Error, v1alpha1.ReasonGatewayForbidden)
+		r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonGatewayForbidden)
 		assert.Contains(t, r.Message, "the files of "+b.target.Commit.Short()+" are on the disk")
 		assert.Contains(t, r.Message, "trial has expired")
 		b.gw.Trial.SetExpired(false)
-		r = b.ended(sync.Error, v1alpha1.ReasonGatewayForbidden)
+		r = b.ended(v1alpha1.GatewayError, v1alpha1.ReasonGatewayForbidden)
 		assert.NotContains(t, r.Message, "trial")
 		b.gw.Faults.Clear()
 		b.synced()

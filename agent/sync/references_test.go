@@ -67,7 +67,7 @@ func TestReferences(t *testing.T) {
 		b.gw.Requests.Reset()
 		b.push(gitserver.Delete(other+"/view.json"), gitserver.Delete(other+"/resource.json"), gitserver.Write(db+"/config.json", `{"url": "another"}`))
 		for range 2 {
-			r := b.ended(sync.Error, v1alpha1.ReasonReferenceMissing)
+			r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonReferenceMissing)
 			assert.Contains(t, r.Message, `names the view "other"`)
 			assert.Equal(t, good, r.Commit)
 			assert.Equal(t, `{"url": "jdbc"}`, b.read(db+"/config.json"), "nothing of the commit is written")
@@ -79,13 +79,13 @@ func TestReferences(t *testing.T) {
 
 		b.target.Profile.DryRun = true
 		b.push(gitserver.Write(view, embedding("gone")))
-		b.ended(sync.Error, v1alpha1.ReasonReferenceMissing)
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonReferenceMissing)
 	})
 	t.Run("refuse the first commit", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})
 		b.target.Profile.References = v1alpha1.ReferencesRefuse
 		b.push(append(firstCommit(), gitserver.Write(view, embedding("other")))...)
-		b.ended(sync.Error, v1alpha1.ReasonReferenceMissing)
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonReferenceMissing)
 		assert.Empty(t, b.read(view))
 	})
 	t.Run("a rename of both", func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestReferences(t *testing.T) {
 		b.push(gitserver.Write(view, embedding("local")), query("local"))
 		require.Empty(t, about(b.synced()))
 		b.push(query("locale"))
-		r := b.ended(sync.Error, v1alpha1.ReasonReferenceMissing)
+		r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonReferenceMissing)
 		assert.Contains(t, r.Message, `named-query/q/resource.json#/attributes/database" names the database connection "locale", which does not exist`)
 	})
 	t.Run("ignore", func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestReferences(t *testing.T) {
 		b.push(gitserver.Write(view, embedding("other")))
 		b.synced()
 		b.target.Profile.References, b.target.Commit = v1alpha1.ReferencesRefuse, bad
-		b.ended(sync.Error, v1alpha1.ReasonReferenceMissing)
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonReferenceMissing)
 		b.target.RequestedRollback = true
 		require.Len(t, about(b.synced()), 1)
 	})
@@ -134,7 +134,7 @@ func TestReferences(t *testing.T) {
 		b := newBench(t, simulator.Options{})
 		b.target.Profile.References = v1alpha1.ReferencesRefuse
 		commit := b.push(append(firstCommit(), gitserver.Write(view, embedding("gone")))...)
-		b.ended(sync.Error, v1alpha1.ReasonReferenceMissing)
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonReferenceMissing)
 		require.NoError(t, b.engine.SetRecord(record.Record{Ref: "main", Commit: commit}))
 		require.Len(t, about(b.synced()), 1)
 	})
@@ -164,13 +164,13 @@ func TestReferences(t *testing.T) {
 		b.push(gitserver.Write(view, embedding("{{.Vars.page}}")))
 		require.Empty(t, about(b.synced()))
 		b.target.Profile.Vars = map[string]string{"page": "gone"}
-		b.ended(sync.Error, v1alpha1.ReasonReferenceMissing)
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonReferenceMissing)
 	})
 	t.Run("a new volume", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})
 		b.target.Profile.References, b.target.BeforeStart = v1alpha1.ReferencesRefuse, true
 		b.push(append(firstCommit(),
 			gitserver.Write("config/resources/core/ignition/identity-provider/a/config.json", `{"profile": {"type": "internal"}, "settings": {"userSource": "made-by-the-gateway"}}`))...)
-		b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+		b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	})
 }

@@ -161,7 +161,7 @@ func TestRenderFailureKeepsLastCommit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b.push(append(sealedFiles(t), gitserver.Write("projects/line/x.json", "{}"), c.edit)...)
-			r := b.ended(sync.Error, c.reason)
+			r := b.ended(v1alpha1.GatewayError, c.reason)
 			assert.Contains(t, r.Message, c.says, name)
 			assert.Equal(t, good, r.Commit, name)
 			assert.Equal(t, before, b.read(view), name)

@@ -11,30 +11,6 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Phase is the state of a gateway after a sync. The values are those of status.discoveredGateways[].syncStatus.
-type Phase = v1alpha1.GatewaySyncState
-
-// The phases of a report.
-const (
-	// Pending means waiting for something that resolves itself: the gateway or its volume is not ready, or the other
-	// node of a redundant pair has not written yet.
-	Pending = v1alpha1.GatewayPending
-	// Syncing means that a sync is running. No report has it.
-	Syncing = v1alpha1.GatewaySyncing
-	// Applied means that the files are on the disk, and the gateway has not confirmed them.
-	Applied = v1alpha1.GatewayApplied
-	// Synced means that the files are on the disk and the gateway has loaded them. Without a gateway or an API token, it
-	// means only that the files are on the disk.
-	Synced = v1alpha1.GatewaySynced
-	// Standby means that a node without config access has the files: the agent wrote what it may, and the redundant pair
-	// copied the rest. It counts as synced.
-	Standby = v1alpha1.GatewayStandby
-	// Held means waiting for a user, a policy or a Designer. The last good commit is live.
-	Held = v1alpha1.GatewayHeld
-	// Error means that the sync failed. The last good commit is live unless Message says otherwise.
-	Error = v1alpha1.GatewayError
-)
-
 // Counts are the numbers of files that a sync changed.
 type Counts struct {
 	Added    int `json:"added"`
@@ -64,10 +40,13 @@ type ScanOutcome struct {
 
 // Report is the outcome of one sync.
 type Report struct {
-	Phase   Phase           `json:"phase"`
-	Reason  v1alpha1.Reason `json:"reason"`
-	Message string          `json:"message"`
-	Ref     string          `json:"ref"`
+	// Phase is the state of the gateway after the sync, never Syncing. Applied means that the gateway has not confirmed the files on the disk. Synced
+	// means, without a gateway or an API token, only that the files are there. After Held and Error the last good commit is live, unless Message
+	// says otherwise.
+	Phase   v1alpha1.GatewaySyncState `json:"phase"`
+	Reason  v1alpha1.Reason           `json:"reason"`
+	Message string                    `json:"message"`
+	Ref     string                    `json:"ref"`
 	// Commit is the commit on the disk, never ahead of it. Target is the requested one.
 	Commit plan.ID `json:"commit"`
 	Target plan.ID `json:"target"`
@@ -168,14 +147,14 @@ func (r *Report) setOutcome(err error) {
 	r.Message = err.Error()
 	switch r.Reason.Class() {
 	case v1alpha1.ClassHeld, v1alpha1.ClassDone: // ClassDone: paused
-		if r.Phase = Held; r.failHeld {
-			r.Phase = Error
+		if r.Phase = v1alpha1.GatewayHeld; r.failHeld {
+			r.Phase = v1alpha1.GatewayError
 		}
 	case v1alpha1.ClassWorking:
-		if r.Phase != Applied {
-			r.Phase = Pending
+		if r.Phase != v1alpha1.GatewayApplied {
+			r.Phase = v1alpha1.GatewayPending
 		}
 	default:
-		r.Phase = Error
+		r.Phase = v1alpha1.GatewayError
 	}
 }

@@ -47,7 +47,7 @@ func TestRestore(t *testing.T) {
 		b, id := begin(t)
 		require.NoError(t, os.RemoveAll(b.repo.Dir))
 		b.target.Restore = id
-		r := b.ended(sync.Held, v1alpha1.ReasonRestored)
+		r := b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		assert.Contains(t, r.Message, id)
 		assert.NotEqual(t, b.target.Commit, r.Commit)
 		assert.Equal(t, sync.Counts{Added: 2, Modified: 2, Deleted: 2, Total: 5}, r.Files)
@@ -58,7 +58,7 @@ func TestRestore(t *testing.T) {
 		assert.Empty(t, b.gw.Requests.Violations())
 
 		b.gw.Requests.Reset()
-		r = b.ended(sync.Held, v1alpha1.ReasonRestored)
+		r = b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		assert.False(t, r.Wrote())
 		assert.Empty(t, b.gw.Requests.List(), "the restore happens once")
 		assert.Len(t, r.Snapshots, 2, "the restore takes a snapshot, too")
@@ -67,12 +67,12 @@ func TestRestore(t *testing.T) {
 		assert.Zero(t, d.Files)
 		b.restart(t.TempDir())
 		b.engine.Resume(t.Context(), b.conn, sync.Task{Profile: b.target.Profile, Facts: b.target.Facts})
-		assert.False(t, b.ended(sync.Held, v1alpha1.ReasonRestored).Wrote(), "a restarted agent does not sync the target again")
+		assert.False(t, b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored).Wrote(), "a restarted agent does not sync the target again")
 	})
 	t.Run("nothing but a restore", func(t *testing.T) {
 		b, id := begin(t)
 		b.target.Restore, b.target.RestoreOnly = id, true
-		b.ended(sync.Held, v1alpha1.ReasonRestored)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		b.push(gitserver.Write(view, `{"one": 3}`))
 		r := b.sync()
 		assert.Equal(t, v1alpha1.ReasonGateClosed, r.Reason, "the restore has ended, and its gate is closed: %s", r.Message)
@@ -88,7 +88,7 @@ func TestRestore(t *testing.T) {
 	t.Run("another commit ends the restore", func(t *testing.T) {
 		b, id := begin(t)
 		b.target.Restore = id
-		b.ended(sync.Held, v1alpha1.ReasonRestored)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		b.push(gitserver.Write(view, `{"one": 3}`))
 		b.synced()
 		assert.Equal(t, `{"one": 3}`, b.read(view))
@@ -99,7 +99,7 @@ func TestRestore(t *testing.T) {
 	t.Run("a forced sync ends the restore", func(t *testing.T) {
 		b, id := begin(t)
 		b.target.Restore = id
-		b.ended(sync.Held, v1alpha1.ReasonRestored)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		b.target.Force = "now"
 		b.synced()
 		assert.Equal(t, `{"one": 2}`, b.read(view))
@@ -108,34 +108,34 @@ func TestRestore(t *testing.T) {
 		b, id := begin(t)
 		b.target.Force = "before"
 		b.target.Restore = id
-		b.ended(sync.Held, v1alpha1.ReasonRestored)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
-		b.ended(sync.Held, v1alpha1.ReasonRestored)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 	})
 	t.Run("the same snapshot again", func(t *testing.T) {
 		b, id := begin(t)
 		b.target.Restore = annotation.RestoreValue(id, restoreTime)
-		b.ended(sync.Held, v1alpha1.ReasonRestored)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		b.target.Force = "now"
 		b.synced()
 		b.target.Restore = annotation.RestoreValue(id, restoreTime.Add(time.Millisecond))
 		b.synced() // the same second: the same request
 		b.target.Restore = id
-		b.ended(sync.Held, v1alpha1.ReasonRestored)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 	})
 	t.Run("an edit since goes to lost+found", func(t *testing.T) {
 		b, id := begin(t)
 		b.put(view, `{"one": "edited"}`)
 		b.target.Restore = id
-		r := b.ended(sync.Held, v1alpha1.ReasonRestored)
+		r := b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		assert.Positive(t, r.Files.Saved)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 	})
 	t.Run("unknown snapshot", func(t *testing.T) {
 		b, id := begin(t)
 		b.target.Restore = "area-4-20200101-000000"
-		r := b.ended(sync.Error, v1alpha1.ReasonSnapshotFailed)
+		r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonSnapshotFailed)
 		assert.Contains(t, r.Message, id, "the message lists the snapshots")
 		assert.Equal(t, `{"one": 2}`, b.read(view))
 		b.push(gitserver.Write(view, `{"one": 3}`))
@@ -145,7 +145,7 @@ func TestRestore(t *testing.T) {
 		b, id := begin(t)
 		b.target.Restore = id
 		b.connect(ignition.Config{URL: "http://127.0.0.1:1"}) // refused
-		r := b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+		r := b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 		assert.Contains(t, r.Message, id)
 	})
@@ -154,10 +154,10 @@ func TestRestore(t *testing.T) {
 		b.target.Profile.DesignerSessionPolicy = v1alpha1.DesignerWait
 		session := b.designer("maria", "line")
 		b.target.Restore = id
-		b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonDesignerSessionActive)
 		assert.Equal(t, `{"one": 2}`, b.read(view))
 		require.NoError(t, b.gw.Designers.Close(session))
-		b.ended(sync.Held, v1alpha1.ReasonRestored)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 	})
 	t.Run("after snapshots were switched off", func(t *testing.T) {
@@ -167,9 +167,9 @@ func TestRestore(t *testing.T) {
 		off := b.target.Profile.Snapshots
 		b.target.Profile.Snapshots = nil
 		b.target.Restore = id
-		b.ended(sync.Held, v1alpha1.ReasonRestored)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
-		assert.False(t, b.ended(sync.Held, v1alpha1.ReasonRestored).Wrote(), "it is done once")
+		assert.False(t, b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored).Wrote(), "it is done once")
 		assert.DirExists(t, b.data+"/.stoker/snapshots/"+id)
 		assert.NoDirExists(t, b.data+"/.stoker/snapshots/"+newer, "it has a gap")
 
@@ -177,7 +177,7 @@ func TestRestore(t *testing.T) {
 		b.push(gitserver.Write(view, `{"one": 4}`))
 		require.Len(t, b.synced().Snapshots, 2)
 		b.target.Restore = annotation.RestoreValue(id, restoreTime)
-		b.ended(sync.Held, v1alpha1.ReasonRestored)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		assert.Equal(t, `{"one": 1}`, b.read(view), "again")
 
 		b.target.Profile.Snapshots = nil
@@ -195,9 +195,9 @@ func TestRestore(t *testing.T) {
 	t.Run("damaged note, target not on the disk", func(t *testing.T) {
 		b, id := begin(t)
 		b.target.Restore = id
-		b.ended(sync.Held, v1alpha1.ReasonRestored)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		b.put(".stoker/note-restored", "{")
-		assert.Contains(t, b.ended(sync.Error, v1alpha1.ReasonRolledBack).Message, "the record of the last restore is damaged")
+		assert.Contains(t, b.ended(v1alpha1.GatewayError, v1alpha1.ReasonRolledBack).Message, "the record of the last restore is damaged")
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 		b.push(gitserver.Write(view, `{"one": 3}`))
 		b.target.Force = "now"
@@ -227,7 +227,7 @@ func TestSnapshotOfSync(t *testing.T) {
 		b.synced()
 		b.target.Profile.Snapshots.MaxSize = "5"
 		b.push(gitserver.Write(view, `{"one": 2}`))
-		r := b.ended(sync.Error, v1alpha1.ReasonLimitExceeded)
+		r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonLimitExceeded)
 		assert.Contains(t, r.Message, "spec.snapshots.maxSize")
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 	})
@@ -240,7 +240,7 @@ func TestSnapshotOfSync(t *testing.T) {
 		r := b.synced()
 		require.Len(t, r.Snapshots, 1)
 		b.target.Repair, b.target.Restore = false, r.Snapshots[0].ID
-		b.ended(sync.Held, v1alpha1.ReasonRestored)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		assert.Equal(t, `{"one": "edited"}`, b.read(view))
 	})
 }
@@ -251,8 +251,8 @@ func TestRestoreWithNewProfile(t *testing.T) {
 	b.synced()
 	b.push(gitserver.Write(view, `{"one": 2}`))
 	b.target.Restore = b.synced().Snapshots[0].ID
-	b.ended(sync.Held, v1alpha1.ReasonRestored)
+	b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 	b.target.Profile.ExcludePatterns = []string{"config/**"}
-	b.ended(sync.Held, v1alpha1.ReasonRestored)
+	b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 	assert.Equal(t, `{"one": 1}`, b.read(view))
 }

@@ -20,7 +20,6 @@ import (
 
 	"stoker.io/stoker/agent/record"
 	"stoker.io/stoker/agent/review"
-	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/secret"
@@ -133,27 +132,27 @@ func TestValidationWebhook(t *testing.T) {
 		now := time.Now()
 		b.engine.Now = func() time.Time { return now }
 		v.answer = answers(false, "change board: \x1b[31mnot approved")
-		r := b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
+		r := b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonValidationDenied)
 		assert.Contains(t, r.Message, `change board: \x1b[31mnot approved`)
 		assert.WithinRange(t, r.RetryAt, now.Add(time.Minute-time.Second), now.Add(5*time.Minute))
 		assert.Contains(t, r.Message, "it is asked again at "+r.RetryAt.UTC().Format(time.RFC3339)+", or now: stoker sync plant --force")
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 
-		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonValidationDenied)
 		assert.Len(t, v.asked, 1, "the webhook is not called again at once")
 		now = r.RetryAt
-		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonValidationDenied)
 		require.Len(t, v.asked, 2)
 		assert.Equal(t, v.asked[0], v.asked[1], "the same plan has the same uid")
 
 		b.push(gitserver.Write(view, `{"one": 3}`))
-		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonValidationDenied)
 		require.Len(t, v.asked, 3, "another commit needs another review")
 		assert.NotEqual(t, v.asked[1].UID, v.asked[2].UID)
 		b.target.Force = "now"
-		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonValidationDenied)
 		require.Len(t, v.asked, 4, "a forced sync asks at once")
-		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonValidationDenied)
 		require.Len(t, v.asked, 4, "and only once")
 		now = now.Add(5 * time.Minute)
 		v.answer = answers(true, "")
@@ -163,8 +162,8 @@ func TestValidationWebhook(t *testing.T) {
 	t.Run("allowed once for a sync that waits", func(t *testing.T) {
 		b, v := reviewed(t)
 		b.push(gitserver.Delete("projects/line"))
-		b.ended(sync.Held, v1alpha1.ReasonMassDeletion)
-		b.ended(sync.Held, v1alpha1.ReasonMassDeletion)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMassDeletion)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMassDeletion)
 		assert.Len(t, v.asked, 1)
 		b.target.ConfirmDeletion = b.target.Commit.String()
 		b.sync()
@@ -173,12 +172,12 @@ func TestValidationWebhook(t *testing.T) {
 	t.Run("another address", func(t *testing.T) {
 		b, v := reviewed(t)
 		v.answer = answers(false, "")
-		r := b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
+		r := b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonValidationDenied)
 		assert.Contains(t, r.Message, "it gives no reason")
 		next := *b.conn.Webhook
 		next.URL = v.URL + "/other"
 		b.conn.Webhook = &next
-		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonValidationDenied)
 		assert.Len(t, v.asked, 2)
 	})
 }
@@ -210,7 +209,7 @@ func TestSyncsWithoutWebhook(t *testing.T) {
 		require.Len(t, r.Snapshots, 1)
 		v.answer = answers(false, "")
 		b.target.Restore = r.Snapshots[0].ID
-		b.ended(sync.Held, v1alpha1.ReasonRestored)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 		assert.Len(t, v.asked, 1)
 	})
@@ -232,7 +231,7 @@ func TestSyncsWithoutWebhook(t *testing.T) {
 		b, v := reviewed(t)
 		v.answer = answers(false, "")
 		b.target.Force = "now"
-		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonValidationDenied)
 	})
 }
 
@@ -286,7 +285,7 @@ func TestWebhookFaults(t *testing.T) {
 			if c.change != nil {
 				c.change(b.conn.Webhook)
 			}
-			r := b.ended(sync.Error, v1alpha1.ReasonValidationUnavailable)
+			r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonValidationUnavailable)
 			assert.Contains(t, r.Message, c.says)
 			assert.NotContains(t, r.Message, "S3CR3T")
 			assert.Less(t, len(r.Message), 600)
@@ -306,7 +305,7 @@ func TestWebhookFaults(t *testing.T) {
 	t.Run("recovery", func(t *testing.T) {
 		b, v := reviewed(t)
 		v.answer = says("")
-		b.ended(sync.Error, v1alpha1.ReasonValidationUnavailable)
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonValidationUnavailable)
 		v.answer = answers(true, "")
 		b.synced()
 		assert.Len(t, v.asked, 2)
@@ -336,14 +335,14 @@ func TestLargePlanIsTruncated(t *testing.T) {
 	}
 	b.push(edits...)
 	v.answer = answers(false, "")
-	b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
+	b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonValidationDenied)
 	require.Len(t, v.asked, 1)
 	assert.True(t, v.asked[0].Truncated)
 	assert.LessOrEqual(t, len(v.bodies[0]), 1<<20)
 	assert.Greater(t, len(v.bodies[0]), 1<<19)
 	uid := v.asked[0].UID
 	b.push(gitserver.Write("projects/line/ignition/script-python/z/code.py", "pass"))
-	b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
+	b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonValidationDenied)
 	assert.NotEqual(t, uid, v.asked[1].UID)
 }
 

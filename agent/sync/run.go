@@ -50,7 +50,7 @@ var steps = []struct {
 
 // report runs the sync and returns its report.
 func (j *job) report(ctx context.Context) *Report {
-	r := &Report{Phase: Synced, Reason: v1alpha1.ReasonSynced, Ref: j.in.t.Ref, Target: j.in.t.Commit, Started: j.in.Now(), Steps: map[string]time.Duration{}}
+	r := &Report{Phase: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced, Ref: j.in.t.Ref, Target: j.in.t.Commit, Started: j.in.Now(), Steps: map[string]time.Duration{}}
 	j.in.r = r
 	if j.in.t.OnWorking == nil {
 		j.in.t.OnWorking = func() {}
@@ -245,7 +245,7 @@ func (j *job) reportStandby(context.Context) error {
 		return err
 	}
 	if j.in.node.Standby() {
-		j.in.r.Phase, j.in.r.Reason = Standby, v1alpha1.ReasonStandby
+		j.in.r.Phase, j.in.r.Reason = v1alpha1.GatewayStandby, v1alpha1.ReasonStandby
 	}
 	j.in.r.Message = join(j.in.r.Message, message)
 	return nil

@@ -6,7 +6,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/gateway/simulator"
 )
@@ -28,21 +27,21 @@ func TestVolumeAlreadyAtTarget(t *testing.T) {
 	b.synced() // later failures are reported by its probes
 	b.target.Start = "two"
 	for range 2 {
-		r := b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+		r := b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 		assert.Equal(t, b.target.Commit, r.Commit)
 		assert.Contains(t, r.Message, "has not run since its pod started")
 		b.again() // the next agent of this pod waits, too
 	}
 	require.NoError(t, b.gw.SetState(simulator.Starting))
-	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	require.NoError(t, b.gw.SetState(simulator.Commissioning))
-	b.ended(sync.Applied, v1alpha1.ReasonWaitingForCommissioning)
+	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForCommissioning)
 	require.NoError(t, b.gw.SetState(simulator.Running))
 	// sequence: the answers of a web server that is starting
 	for _, f := range []simulator.Fault{{Status: 500}, {Status: 404}, {Reset: true}} {
 		f.Route, f.Times = asked, 1
 		require.NoError(t, b.gw.Faults.Add(f))
-		b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+		b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	}
 	b.gw.Requests.Reset()
 	r := b.synced()
@@ -73,7 +72,7 @@ func TestRestartOfGateway81(t *testing.T) {
 	b.synced()
 	require.NoError(t, b.gw.SetState(simulator.Down))
 	b.target.Start = "two"
-	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	require.NoError(t, b.gw.SetState(simulator.Running))
 	b.gw.Requests.Reset()
 	b.synced()
@@ -87,7 +86,7 @@ func TestRestartOfStandby(t *testing.T) {
 	p.backup.standby()
 	require.NoError(t, p.backup.gw.SetState(simulator.Down))
 	p.backup.target.Start = "two"
-	p.backup.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	p.backup.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	require.NoError(t, p.backup.gw.SetState(simulator.Running))
 	p.backup.standby()
 }
@@ -98,9 +97,9 @@ func TestAppliedBeforeStart(t *testing.T) {
 	b.synced()
 	require.NoError(t, b.gw.SetState(simulator.Down))
 	b.target.Start, b.target.BeforeStart = "two", true
-	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	b.target.BeforeStart = false
-	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	require.NoError(t, b.gw.SetState(simulator.Running))
 	b.synced()
 }

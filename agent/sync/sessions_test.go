@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
@@ -74,13 +73,13 @@ func TestDesignerHoldsProjects(t *testing.T) {
 				return
 			}
 			b.gw.Requests.Reset()
-			r := b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
+			r := b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonDesignerSessionActive)
 			assert.Equal(t, good, r.Commit)
 			assert.Contains(t, r.Message, "maria")
 			assert.NotContains(t, r.Message, "192.0.2.10", "the address of a user is private")
 			assert.Zero(t, b.gw.Requests.Count("POST /data/api/v1/scan/projects")+b.gw.Requests.Count("POST /data/api/v1/scan-lock/projects"), "the agent does not take the scan lock")
 
-			b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
+			b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonDesignerSessionActive)
 			require.NoError(t, b.gw.Designers.Close(id))
 			b.synced()
 		})
@@ -110,13 +109,13 @@ func TestHeldSyncStagesOnce(t *testing.T) {
 				}
 			}
 			b.push(hold(b), gitserver.Write("projects/line/added.json", "{}"))
-			said := b.ended(sync.Held, reason).Message
+			said := b.ended(v1alpha1.GatewayHeld, reason).Message
 			for range 3 {
-				assert.Equal(t, said, b.ended(sync.Held, reason).Message)
+				assert.Equal(t, said, b.ended(v1alpha1.GatewayHeld, reason).Message)
 			}
 			assert.Equal(t, 1, staged)
 			b.push(gitserver.Write("projects/line/added.json", `{"broken":`))
-			b.ended(sync.Error, v1alpha1.ReasonConfigSyntaxError)
+			b.ended(v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError)
 		})
 	}
 }
@@ -137,7 +136,7 @@ func TestHeldSyncRestagesNewPlan(t *testing.T) {
 	for _, path := range []string{view, db + "/config.json"} {
 		require.NoError(t, os.WriteFile(filepath.Join(b.data, path), []byte(`{"mine": 1}`), 0o600))
 		for range 2 {
-			b.ended(sync.Held, v1alpha1.ReasonConflictDetected)
+			b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonConflictDetected)
 		}
 	}
 	assert.Equal(t, 2, staged)
@@ -150,7 +149,7 @@ func TestDesignerPolicyFail(t *testing.T) {
 	b := family(t, v1alpha1.DesignerFail)
 	id := b.designer("maria", "base")
 	b.push(gitserver.Write(theme, `{}`))
-	b.ended(sync.Error, v1alpha1.ReasonDesignerSessionActive)
+	b.ended(v1alpha1.GatewayError, v1alpha1.ReasonDesignerSessionActive)
 	assert.Empty(t, b.read(theme))
 	require.NoError(t, b.gw.Designers.Close(id))
 	b.synced()
@@ -158,7 +157,7 @@ func TestDesignerPolicyFail(t *testing.T) {
 	b.designer("maria", "base")
 	b.put(theme, `{"mine": 1}`)
 	b.target.Repair = true
-	b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
+	b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonDesignerSessionActive)
 }
 
 func TestDesignerPolicyProceed(t *testing.T) {
@@ -179,7 +178,7 @@ func TestDesignerOpensUnderLock(t *testing.T) {
 	none := `{"items":[],"metadata":{"total":0,"matching":0}}`
 	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/designers", Status: 200, Body: none, Times: 1}))
 	id := b.designer("maria", "base")
-	r := b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
+	r := b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonDesignerSessionActive)
 	assert.Equal(t, good, r.Commit)
 	assert.Empty(t, b.read(theme))
 	assert.Equal(t, 1, b.gw.Requests.Count("POST /data/api/v1/scan-lock/projects"))
@@ -205,16 +204,16 @@ func TestDesignersCannotBeListed(t *testing.T) {
 		policy v1alpha1.DesignerSessionPolicy
 		spoil  func(b *bench)
 		edit   gitserver.Edit
-		phase  sync.Phase
+		phase  v1alpha1.GatewaySyncState
 		reason v1alpha1.Reason
 	}{
-		{"proceed: synced", v1alpha1.DesignerProceed, refuse(403), gitserver.Write(theme, `{}`), sync.Synced, v1alpha1.ReasonSynced},
-		{"wait: forbidden", v1alpha1.DesignerWait, refuse(403), gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonGatewayForbidden},
-		{"wait: gateway fails", v1alpha1.DesignerWait, refuse(500), gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonGatewayUnreachable},
-		{"wait: no such route", v1alpha1.DesignerWait, refuse(404), gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonProfilesInvalid},
-		{"fail: no such route", v1alpha1.DesignerFail, refuse(404), gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonProfilesInvalid},
-		{"wait: no token", v1alpha1.DesignerWait, func(b *bench) { b.conn.HasAPIToken = false }, gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonProfilesInvalid},
-		{"wait: configuration only", v1alpha1.DesignerWait, refuse(403), gitserver.Write(db+"/config.json", `{"url":"x"}`), sync.Synced, v1alpha1.ReasonSynced},
+		{"proceed: synced", v1alpha1.DesignerProceed, refuse(403), gitserver.Write(theme, `{}`), v1alpha1.GatewaySynced, v1alpha1.ReasonSynced},
+		{"wait: forbidden", v1alpha1.DesignerWait, refuse(403), gitserver.Write(theme, `{}`), v1alpha1.GatewayError, v1alpha1.ReasonGatewayForbidden},
+		{"wait: gateway fails", v1alpha1.DesignerWait, refuse(500), gitserver.Write(theme, `{}`), v1alpha1.GatewayError, v1alpha1.ReasonGatewayUnreachable},
+		{"wait: no such route", v1alpha1.DesignerWait, refuse(404), gitserver.Write(theme, `{}`), v1alpha1.GatewayError, v1alpha1.ReasonProfilesInvalid},
+		{"fail: no such route", v1alpha1.DesignerFail, refuse(404), gitserver.Write(theme, `{}`), v1alpha1.GatewayError, v1alpha1.ReasonProfilesInvalid},
+		{"wait: no token", v1alpha1.DesignerWait, func(b *bench) { b.conn.HasAPIToken = false }, gitserver.Write(theme, `{}`), v1alpha1.GatewayError, v1alpha1.ReasonProfilesInvalid},
+		{"wait: configuration only", v1alpha1.DesignerWait, refuse(403), gitserver.Write(db+"/config.json", `{"url":"x"}`), v1alpha1.GatewaySynced, v1alpha1.ReasonSynced},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := family(t, c.policy)
@@ -242,7 +241,7 @@ func TestDesignersOfStoppedGateway(t *testing.T) {
 	b.designer("maria", "base")
 	require.NoError(t, b.gw.SetState(simulator.Down))
 	b.push(gitserver.Write(theme, `{}`))
-	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	assert.Equal(t, `{}`, b.read(theme))
 	require.NoError(t, b.gw.SetState(simulator.Running))
 	b.synced()
@@ -258,7 +257,7 @@ func TestLockOfFailedApply(t *testing.T) {
 	require.NoError(t, b.gw.Scans.Fault("projects", simulator.ScanFault{NeverEnds: true}))
 	b.engine.Grace = 100 * time.Millisecond
 	began := time.Now()
-	r := b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
+	r := b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonDesignerSessionActive)
 	assert.Less(t, time.Since(began), 10*time.Second)
 	require.Len(t, r.Notes, 1)
 	assert.Contains(t, r.Notes[0], "expires by itself")

@@ -39,7 +39,7 @@ func TestSignedCommits(t *testing.T) {
 	t.Run("the first commit", func(t *testing.T) {
 		b, _ := begin(t)
 		b.push(firstCommit()...)
-		r := b.ended(sync.Error, v1alpha1.ReasonSignatureInvalid)
+		r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonSignatureInvalid)
 		assert.Equal(t, v1alpha1.ClassStalled, r.Class())
 		assert.Nil(t, r.Changes, "no plan")
 		assert.Empty(t, b.read(view))
@@ -50,7 +50,7 @@ func TestSignedCommits(t *testing.T) {
 		b.synced()
 		b.push(gitserver.Write(view, `{"one": 2}`))
 		unsigned := b.target.Commit
-		r := b.ended(sync.Error, v1alpha1.ReasonSignatureInvalid)
+		r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonSignatureInvalid)
 		assert.Equal(t, good, r.Commit)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 		assert.Contains(t, r.Message, "commit "+unsigned.Short()+" is not signed")
@@ -63,7 +63,7 @@ func TestSignedCommits(t *testing.T) {
 				was := b.target
 				defer func() { b.target = was }()
 				change(&b.target)
-				b.ended(sync.Error, v1alpha1.ReasonSignatureInvalid)
+				b.ended(v1alpha1.GatewayError, v1alpha1.ReasonSignatureInvalid)
 				assert.Equal(t, `{"one": 1}`, b.read(view))
 			})
 		}
@@ -81,7 +81,7 @@ func TestSignedCommits(t *testing.T) {
 		b.synced()
 		b.put(view, `{"edited": true}`)
 		b.target.Repair = true
-		b.ended(sync.Error, v1alpha1.ReasonSignatureInvalid)
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonSignatureInvalid)
 		assert.Equal(t, `{"edited": true}`, b.read(view), "no file of the unsigned commit is written again")
 	})
 }

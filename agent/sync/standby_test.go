@@ -84,7 +84,7 @@ func (b *bench) put(path, content string) {
 
 func (b *bench) standby() *sync.Report {
 	b.t.Helper()
-	r := b.ended(sync.Standby, v1alpha1.ReasonStandby)
+	r := b.ended(v1alpha1.GatewayStandby, v1alpha1.ReasonStandby)
 	require.Equal(b.t, b.target.Commit, r.Commit)
 	require.NoError(b.t, b.gw.Canaries.Check())
 	return r
@@ -100,7 +100,7 @@ func night() []gitserver.Edit {
 func TestBackupWritesUnreplicatedFiles(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	p.push(append(firstCommit(), night()...)...)
-	r := p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	r := p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
 	assert.Contains(t, r.Message, "5 replicated files")
 	assert.True(t, r.Commit.IsZero(), "the reported commit is never ahead of the disk")
 	assert.Empty(t, p.backup.read(view))
@@ -128,7 +128,7 @@ func TestBackupSyncsAfterMaster(t *testing.T) {
 	p.backup.standby()
 	p.push(gitserver.Write(view, `{"two": 2}`), gitserver.Delete(db+"/config.json"), gitserver.Delete(db+"/resource.json"))
 	for range 2 {
-		r := p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+		r := p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
 		assert.Equal(t, good, r.Commit)
 		assert.Equal(t, `{"one": 1}`, p.backup.read(view))
 		assert.NotEmpty(t, p.backup.read(db+"/config.json"))
@@ -145,7 +145,7 @@ func TestFailoverActivatesBackup(t *testing.T) {
 	p.backup.standby()
 
 	p.push(gitserver.Write(view, `{"two": 2}`))
-	p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
 	p.Failover(true)
 	r := p.backup.synced()
 	assert.Equal(t, 2, r.Files.Modified, "the view, and its resource.json with it")
@@ -171,13 +171,13 @@ func TestReplicatedChangesOnStandby(t *testing.T) {
 	p.push(gitserver.Write(view, `{"two": 2}`))
 	p.master.synced()
 	p.push(gitserver.Write(view, `{"three": 3}`)) // the backup's agent did not see the second commit
-	p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
 	p.master.synced()
 	p.backup.standby()
 
 	p.push(gitserver.Delete("projects/line/project.json"), gitserver.Delete(view), gitserver.Delete(viewDir+"/resource.json"))
-	p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
-	p.master.ended(sync.Held, v1alpha1.ReasonMassDeletion)
+	p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
+	p.master.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMassDeletion)
 	p.master.target.ConfirmDeletion = p.master.target.Commit.String()
 	p.master.synced()
 	p.backup.standby()
@@ -195,7 +195,7 @@ func TestMassDeletionOnStandby(t *testing.T) {
 	p.backup.standby()
 	p.push(gitserver.Rename("schedules", "calendar"))
 	for _, b := range []*bench{p.master, p.backup} {
-		r := b.ended(sync.Held, v1alpha1.ReasonMassDeletion)
+		r := b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMassDeletion)
 		assert.Contains(t, r.Message, "schedules")
 		assert.NotEmpty(t, b.read(external+"/config.json"))
 	}
@@ -211,7 +211,7 @@ func TestLoneBackupReportsNoWriter(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	p.push(firstCommit()...)
 	p.backup.gw.Redundancy.SetConfigAccess(false, false)
-	r := p.backup.ended(sync.Held, v1alpha1.ReasonNoConfigAccess)
+	r := p.backup.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonNoConfigAccess)
 	assert.Contains(t, r.Message, "backup")
 	assert.Contains(t, r.Message, "peer is not connected")
 	p.backup.gw.Redundancy.SetConfigAccess(true, false)
@@ -223,7 +223,7 @@ func TestUnreplicatedFileOnBothNodes(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	const note, beside = "projects/line/README.md", viewDir + "/notes.txt"
 	p.push(append(firstCommit(), gitserver.Write(note, "hello"), gitserver.Write(beside, "b"))...)
-	r := p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	r := p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
 	assert.Contains(t, r.Message, "5 replicated files")
 	assert.Equal(t, "hello", p.backup.read(note))
 	assert.Equal(t, "b", p.backup.read(beside))
@@ -244,16 +244,16 @@ func TestPairRendersTheSame(t *testing.T) {
 	p.push(gitserver.Write("projects/line/project.json", project("", false)),
 		gitserver.Write(view, `{"title":"{{.Vars.site}}"}`),
 		gitserver.Write(viewDir+"/resource.json", sealedJSON(t, "view.json", `{"title":"{{.Vars.site}}"}`)))
-	r := p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	r := p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
 	assert.Contains(t, r.Message, "3 replicated files")
 	p.master.synced()
 	p.backup.standby()
 	assert.JSONEq(t, `{"title":"042"}`, p.backup.read(view))
 	p.backup.target.Profile.Vars = map[string]string{"site": "043"}
-	r = p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	r = p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
 	assert.Contains(t, r.Message, viewDir, "a file with the node's own value never matches the other node")
 	p.backup.target.Profile.DryRun = true
-	p.backup.ended(sync.Pending, v1alpha1.ReasonDryRun)
+	p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonDryRun)
 }
 
 // A change on the standby node is drift, even with driftPolicy repair. The agent does not wait, because no replication will
@@ -262,7 +262,7 @@ func TestDriftOnStandbyIsReported(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	p.push(append(firstCommit(), night()...)...)
 	p.master.synced()
-	p.backup.ended(sync.Standby, v1alpha1.ReasonStandby)
+	p.backup.ended(v1alpha1.GatewayStandby, v1alpha1.ReasonStandby)
 	p.backup.put(view, `{"mine": 1}`)
 	p.backup.put(external+"/config.json", `{"at":"23:00"}`)
 	p.backup.target.Repair = true
@@ -281,7 +281,7 @@ func TestStoppedBackupByFile(t *testing.T) {
 	p.push(append(firstCommit(), night()...)...)
 	require.NoError(t, p.backup.gw.SetState(simulator.Down))
 	p.backup.target.BeforeStart = true
-	p.backup.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	p.backup.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	assert.Empty(t, p.backup.read(view))
 	assert.Equal(t, `{"at":"22:00"}`, p.backup.read(external+"/config.json"))
 
@@ -299,7 +299,7 @@ func TestUnreadableRedundancyFile(t *testing.T) {
 	require.NoError(t, b.gw.SetState(simulator.Down))
 	b.target.BeforeStart = true
 	b.push(firstCommit()...)
-	r := b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	r := b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	require.Len(t, r.Notes, 1)
 	assert.Contains(t, r.Notes[0], "redundancy.xml")
 	assert.NotEmpty(t, b.read(view))

@@ -113,14 +113,14 @@ func (b *bench) sync() *sync.Report { return b.engine.Sync(b.t.Context(), b.conn
 func (b *bench) synced() *sync.Report {
 	b.t.Helper()
 	r := b.sync()
-	require.Equal(b.t, sync.Synced, r.Phase, r.String())
+	require.Equal(b.t, v1alpha1.GatewaySynced, r.Phase, r.String())
 	require.Equal(b.t, b.target.Commit, r.Commit)
 	require.NoError(b.t, b.gw.Canaries.Check())
 	return r
 }
 
 // ended runs a sync and expects a phase and a reason.
-func (b *bench) ended(phase sync.Phase, reason v1alpha1.Reason) *sync.Report {
+func (b *bench) ended(phase v1alpha1.GatewaySyncState, reason v1alpha1.Reason) *sync.Report {
 	b.t.Helper()
 	r := b.sync()
 	require.Equal(b.t, phase, r.Phase, r.String())
@@ -209,7 +209,7 @@ func TestFailedApplyIsRolledBack(t *testing.T) {
 	b.gw.Requests.Reset()
 	r := b.sync()
 	b.engine.Progress = func(string, int, int) {}
-	assert.Equal(t, sync.Error, r.Phase, r.String())
+	assert.Equal(t, v1alpha1.GatewayError, r.Phase, r.String())
 	assert.Equal(t, good, r.Commit)
 	assert.Equal(t, `{"url": "jdbc"}`, b.read(db+"/config.json"), "replaced files are restored")
 	assert.Equal(t, 1, b.gw.Requests.Count("POST /data/api/v1/scan-lock/projects"))
@@ -226,11 +226,11 @@ func TestFailedApplyIsRolledBack(t *testing.T) {
 func TestWriteDuringSync(t *testing.T) {
 	for policy, c := range map[v1alpha1.ConflictPolicy]struct {
 		live  string
-		phase sync.Phase
+		phase v1alpha1.GatewaySyncState
 	}{
-		v1alpha1.ConflictGitWins:     {`{"two": 2}`, sync.Synced},
-		v1alpha1.ConflictHold:        {`{"mine": 1}`, sync.Held},
-		v1alpha1.ConflictGatewayWins: {`{"mine": 1}`, sync.Held},
+		v1alpha1.ConflictGitWins:     {`{"two": 2}`, v1alpha1.GatewaySynced},
+		v1alpha1.ConflictHold:        {`{"mine": 1}`, v1alpha1.GatewayHeld},
+		v1alpha1.ConflictGatewayWins: {`{"mine": 1}`, v1alpha1.GatewayHeld},
 	} {
 		t.Run(string(policy), func(t *testing.T) {
 			b := newBench(t, simulator.Options{})
@@ -247,7 +247,7 @@ func TestWriteDuringSync(t *testing.T) {
 			b.engine.Progress = func(string, int, int) {}
 			assert.Equal(t, c.phase, r.Phase, r.String())
 			assert.Equal(t, c.live, b.read(view))
-			if c.phase == sync.Held {
+			if c.phase == v1alpha1.GatewayHeld {
 				assert.Equal(t, good, r.Commit)
 				assert.Empty(t, b.read("projects/line/zz.json"))
 			} else {
@@ -269,11 +269,11 @@ func TestReplacedDataDirectoryIsReopened(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Join(b.data, "config/resources/core"), 0o755))
 	b.conn.Gateway = nil
 	r := b.sync()
-	require.Equal(t, sync.Synced, r.Phase, r.String())
+	require.Equal(t, v1alpha1.GatewaySynced, r.Phase, r.String())
 	assert.Equal(t, `{"one": 1}`, b.read(view), "the new directory is synced")
 	require.NoError(t, os.RemoveAll(filepath.Join(b.data, ".stoker")))
 	r = b.sync()
-	require.Equal(t, sync.Synced, r.Phase, r.String())
+	require.Equal(t, v1alpha1.GatewaySynced, r.Phase, r.String())
 	assert.FileExists(t, filepath.Join(b.data, ".stoker/manifest"))
 }
 
@@ -283,7 +283,7 @@ func TestSyncBeforeGatewayStart(t *testing.T) {
 	b.push(firstCommit()...)
 	b.target.BeforeStart = true
 	b.gw.Requests.Reset()
-	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	assert.Equal(t, `{"one": 1}`, b.read(view))
 
 	b.target.BeforeStart = false
@@ -302,7 +302,7 @@ func TestStartingGatewayIsNotScanned(t *testing.T) {
 			b := newBench(t, simulator.Options{})
 			require.NoError(t, b.gw.SetState(state))
 			b.push(firstCommit()...)
-			b.ended(sync.Pending, reason)
+			b.ended(v1alpha1.GatewayPending, reason)
 			assert.Empty(t, b.read(view))
 			require.NoError(t, b.gw.SetState(simulator.Running))
 			b.synced()
@@ -315,7 +315,7 @@ func TestUntrustedGatewayCertificate(t *testing.T) {
 	b := newBench(t, simulator.Options{TLS: &simulator.TLSOptions{Names: []string{"gw.example"}}})
 	b.connect(ignition.Config{URL: b.gw.TLSURL()})
 	b.push(firstCommit()...)
-	b.ended(sync.Error, v1alpha1.ReasonGatewayUntrusted)
+	b.ended(v1alpha1.GatewayError, v1alpha1.ReasonGatewayUntrusted)
 	assert.Empty(t, b.read(view))
 	b.connect(ignition.Config{URL: b.gw.TLSURL(), TLS: ignition.TLS{ServerName: "gw.example", CA: func() ([]byte, error) { return b.gw.CA(), nil }}})
 	b.synced()
@@ -326,7 +326,7 @@ func TestFailedScanStaysPending(t *testing.T) {
 	commit := b.push(firstCommit()...)
 	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
 	r := b.sync()
-	assert.Equal(t, sync.Error, r.Phase, r.String())
+	assert.Equal(t, v1alpha1.GatewayError, r.Phase, r.String())
 	assert.Equal(t, commit, r.Commit, "the report names the commit on the disk")
 	assert.Contains(t, r.Message, "the gateway has not loaded them")
 	require.NoError(t, b.engine.Close())
@@ -342,7 +342,7 @@ func TestMissingConfigResourceIsNotSynced(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(firstCommit()...)
 	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/resources/names/ignition/database-connection", Status: 200, Body: `{"items":[],"metadata":{"total":0,"matching":0}}`}))
-	r := b.ended(sync.Error, v1alpha1.ReasonVerificationFailed)
+	r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonVerificationFailed)
 	assert.Contains(t, r.Message, "does not show these config resources (see its log for the reason): ignition/database-connection/db")
 	b.gw.Faults.Clear()
 	b.synced()
@@ -371,7 +371,7 @@ func TestGatewayLogErrorsInReport(t *testing.T) {
 func TestFileSizeLimit(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(append(firstCommit(), gitserver.Write("projects/line/big.bin", strings.Repeat("x", 1<<20+1)))...)
-	r := b.ended(sync.Error, v1alpha1.ReasonLimitExceeded)
+	r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonLimitExceeded)
 	assert.Contains(t, r.Message, "big.bin")
 	assert.Contains(t, r.Message, "max-blob")
 	assert.Empty(t, b.read(view))
@@ -383,14 +383,14 @@ func TestDryRunWritesNothing(t *testing.T) {
 	before := list(t, b.data)
 	b.push(firstCommit()...)
 	b.target.Profile.DryRun = true
-	r := b.ended(sync.Pending, v1alpha1.ReasonDryRun)
+	r := b.ended(v1alpha1.GatewayPending, v1alpha1.ReasonDryRun)
 	assert.True(t, r.DryRun)
 	assert.Equal(t, 5, r.Changes.Counts().Added)
 	assert.Equal(t, before, list(t, b.data), "a dry run writes no file, lock or directory")
 	assert.Empty(t, r.Notes)
 
 	b.engine.DataDir = t.TempDir()
-	r = b.ended(sync.Pending, v1alpha1.ReasonDryRun)
+	r = b.ended(v1alpha1.GatewayPending, v1alpha1.ReasonDryRun)
 	require.Len(t, r.Notes, 1, "a note says that a sync would wait")
 	assert.Contains(t, r.Notes[0], "a sync would wait: the data directory is not seeded yet")
 	assert.Len(t, list(t, b.engine.DataDir), 1)
@@ -408,7 +408,7 @@ func TestStopBeforeScan(t *testing.T) {
 		}
 	}
 	r := b.engine.Sync(ctx, b.conn, b.target)
-	assert.Equal(t, sync.Synced, r.Phase, r.String())
+	assert.Equal(t, v1alpha1.GatewaySynced, r.Phase, r.String())
 	assert.NotNil(t, b.gw.Data.Loaded(viewDir))
 }
 

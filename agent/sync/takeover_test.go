@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
@@ -41,7 +40,7 @@ func behind(t *testing.T, policy v1alpha1.ConflictPolicy, base, slept, then []gi
 	p.push(slept...)
 	p.master.synced()
 	p.push(then...)
-	r := p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	r := p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
 	assert.Contains(t, r.Message, "replicated files do not match "+p.backup.target.Commit.Short())
 	return p
 }
@@ -97,7 +96,7 @@ func TestTakeoverAfterReplication(t *testing.T) {
 	p.Pause(false)
 	require.NoError(t, p.Replicate())
 	require.Equal(t, `{"one": 1}`, p.master.read(view))
-	r := p.master.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	r := p.master.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
 	assert.True(t, r.Paired)
 	p.Failover(true)
 	r = p.master.synced()
@@ -121,9 +120,9 @@ func TestReplicatedDriftIsReported(t *testing.T) {
 
 	p.push(gitserver.Write(db+"/config.json", `{"url": "other"}`))
 	p.master.synced()
-	p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
 	now = now.Add(4 * time.Minute)
-	r := p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	r := p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
 	assert.Contains(t, r.Message, viewDir)
 	now = now.Add(time.Minute)
 	r = p.backup.standby()
@@ -131,14 +130,14 @@ func TestReplicatedDriftIsReported(t *testing.T) {
 	assert.Contains(t, p.backup.standby().Message, "changed on the gateway", "also from a sync without changes")
 
 	p.push(gitserver.Write(db+"/config.json", `{"url": "third"}`))
-	p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
 	p.master.synced()
 	assert.Contains(t, p.backup.standby().Message, "changed on the gateway", "the standby waits only once")
 	p.master.put(view, `{"mine": 2}`)
 	require.NoError(t, p.Replicate())
 	p.push(gitserver.Write(db+"/config.json", `{"url": "fourth"}`))
 	p.master.synced()
-	p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
 
 	p.Failover(true)
 	assert.NotZero(t, p.backup.synced().Files.Saved)
@@ -161,7 +160,7 @@ func TestReplicatedFileIsReported(t *testing.T) {
 	for range 2 {
 		assert.Contains(t, p.backup.synced().Message, second+" first")
 	}
-	r := p.master.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	r := p.master.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
 	assert.Contains(t, r.Message, second, "the message names the view to be deleted")
 
 	require.NoError(t, os.RemoveAll(filepath.Join(p.backup.data, second)))
@@ -200,7 +199,7 @@ func TestStandbyMasterWithoutAnswer(t *testing.T) {
 	p.push(gitserver.Write(view, `{"two": 2}`))
 	require.NoError(t, p.master.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/redundancy", Status: 500, Times: 1}))
 	for range 2 { // without an answer, and with one
-		r := p.master.ended(sync.Pending, v1alpha1.ReasonProgressing)
+		r := p.master.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
 		assert.True(t, r.Paired)
 		assert.Equal(t, `{"one": 1}`, p.master.read(view))
 	}

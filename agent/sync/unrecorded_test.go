@@ -32,7 +32,7 @@ func (p pair) edit(path, content string) {
 
 func waiting(b *bench) *sync.Report {
 	b.t.Helper()
-	return b.ended(sync.Pending, v1alpha1.ReasonProgressing)
+	return b.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
 }
 
 // The backup's volume is new or lost its .stoker. The agent has no record of a file that was edited on the active node.
@@ -103,7 +103,7 @@ func TestUnrecordedFileOfPairIsNotDrift(t *testing.T) {
 	p.master.synced()
 	look("the replication is pending")
 	p.backup.gw.Redundancy.SetConfigAccess(false, false)
-	p.backup.ended(sync.Held, v1alpha1.ReasonNoConfigAccess)
+	p.backup.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonNoConfigAccess)
 	*now = now.Add(4 * time.Minute)
 	p.backup.gw.Redundancy.SetConfigAccess(false, true)
 	p.Pause(false)

@@ -189,7 +189,7 @@ func (w *walk) run(steps int) {
 			w.gateway()
 		}
 		w.target.Repair, w.target.Force = w.dice.IntN(6) == 0, ""
-		if w.sync(step) == sync.Synced {
+		if w.sync(step) == v1alpha1.GatewaySynced {
 			synced++
 			w.compare()
 		}
@@ -197,7 +197,7 @@ func (w *walk) run(steps int) {
 	require.Greater(w.t, synced, steps/4, "some syncs are not held")
 }
 
-func (w *walk) sync(step int) sync.Phase {
+func (w *walk) sync(step int) v1alpha1.GatewaySyncState {
 	before, meanwhile := w.versions(), false
 	w.during = nil
 	if w.dice.IntN(3) == 0 {

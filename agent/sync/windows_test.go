@@ -36,7 +36,7 @@ func TestMaintenanceWindows(t *testing.T) {
 		b.gw.Requests.Reset()
 		worked := false
 		b.target.OnWorking = func() { worked = true }
-		r := b.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
+		r := b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMaintenanceWindow)
 		assert.Contains(t, r.Message, "syncs are allowed at 2026-11-24T22:00:00Z (maintenance window nights); to deliver it now: stoker approve plant --window")
 		assert.Equal(t, time.Date(2026, 11, 24, 22, 0, 0, 0, time.UTC), r.RetryAt.UTC())
 		assert.Equal(t, `{"one": 1}`, b.read(view))
@@ -54,16 +54,16 @@ func TestMaintenanceWindows(t *testing.T) {
 		b := begin(t)
 		b.engine.Now = func() time.Time { return night }
 		require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
-		b.ended(sync.Error, v1alpha1.ReasonScanFailed)
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
 		b.engine.Now = func() time.Time { return noon.Add(24 * time.Hour) }
 		b.push(gitserver.Write(view, `{"one": 3}`))
-		r := b.ended(sync.Error, v1alpha1.ReasonScanFailed)
+		r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
 		assert.Contains(t, r.Message, "before "+b.target.Commit.Short())
 		b.gw.Faults.Clear()
-		b.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMaintenanceWindow)
 		assert.Equal(t, `{"one": 2}`, b.read(view))
 		b.gw.Requests.Reset()
-		b.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMaintenanceWindow)
 		assert.Empty(t, b.gw.Requests.List(), "the scan happens once")
 	})
 	t.Run("a window of another gateway", func(t *testing.T) {
@@ -89,7 +89,7 @@ func TestMaintenanceWindows(t *testing.T) {
 		b.synced()
 		b.engine.Now = func() time.Time { return noon }
 		b.target.Profile.ExcludePatterns = []string{"**/view.json"}
-		b.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMaintenanceWindow)
 	})
 	t.Run("drift is repaired", func(t *testing.T) {
 		b := begin(t)
@@ -105,7 +105,7 @@ func TestMaintenanceWindows(t *testing.T) {
 		b := begin(t)
 		b.put(view, `{"one": "edited"}`)
 		b.target.Repair = true
-		b.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMaintenanceWindow)
 		assert.Equal(t, `{"one": "edited"}`, b.read(view))
 	})
 	t.Run("a snapshot is restored", func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestMaintenanceWindows(t *testing.T) {
 		require.Len(t, r.Snapshots, 1)
 		b.engine.Now = func() time.Time { return noon.Add(24 * time.Hour) }
 		b.target.Restore = r.Snapshots[0].ID
-		b.ended(sync.Held, v1alpha1.ReasonRestored)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 	})
 	t.Run("a dry run shows the plan", func(t *testing.T) {
@@ -128,7 +128,7 @@ func TestMaintenanceWindows(t *testing.T) {
 		b := begin(t)
 		b.target.BeforeStart = true
 		b.gw.Requests.Reset()
-		b.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMaintenanceWindow)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 		assert.Empty(t, b.gw.Requests.List())
 	})
@@ -136,11 +136,11 @@ func TestMaintenanceWindows(t *testing.T) {
 		b := begin(t)
 		b.engine.Now = func() time.Time { return night }
 		require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
-		b.ended(sync.Error, v1alpha1.ReasonScanFailed)
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
 		b.engine.Now = func() time.Time { return noon.Add(24 * time.Hour) }
 		b.push(gitserver.Write(view, `{"one": 3}`))
 		b.target.BeforeStart = true
-		b.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMaintenanceWindow)
 		assert.Equal(t, `{"one": 2}`, b.read(view))
 	})
 	t.Run("a lost file is written before the gateway starts", func(t *testing.T) {
@@ -155,13 +155,13 @@ func TestMaintenanceWindows(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, os.Remove(filepath.Join(b.data, view)))
 		b.target.BeforeStart = true
-		b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+		b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 		assert.Equal(t, `{"one": 2}`, b.read(view))
 	})
 	t.Run("invalid windows", func(t *testing.T) {
 		b := begin(t)
 		b.target.Profile.Windows[0].TimeZone = "Local"
-		r := b.ended(sync.Error, v1alpha1.ReasonProfilesInvalid)
+		r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonProfilesInvalid)
 		assert.Contains(t, r.Message, "spec.deployment.windows[0].timeZone")
 	})
 }

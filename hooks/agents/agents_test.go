@@ -35,7 +35,7 @@ func TestAgentStateRoundTrip(t *testing.T) {
 		Snapshots: []loop.Snapshot{{Stored: v1alpha1.StoredBoth,
 			Snapshot: disk.Snapshot{ID: "line-20261124-120000", Time: at, Ref: "main", Commit: commit, To: commit, Files: 2, Bytes: 3, Backup: true}}},
 		Proposal: &v1alpha1.Proposal{State: v1alpha1.ProposalOpen, URL: "https://git.example.com/1"},
-		History:  []loop.HistoryEntry{{At: at, Ref: "main", Commit: commit, Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "done", Duration: "1s", Files: counts}},
+		History:  []loop.HistoryEntry{{At: at, Ref: "main", Commit: commit, Phase: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced, Message: "done", Duration: "1s", Files: counts}},
 	}
 	raw, err := json.Marshal(sent)
 	require.NoError(t, err)

@@ -14,6 +14,7 @@ import (
 	"stoker.io/stoker/agent/forge"
 	"stoker.io/stoker/agent/forge/forgetest"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/giturl"
 	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/request"
 )
@@ -25,12 +26,12 @@ func newForgePlant(t *testing.T, provider string) (*plant, *forgetest.Fake) {
 	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertCommitStatus, IntegrationKeySecretRef: ref("forge")})
 	p.objects[0].Data["forge"] = []byte(forgetest.Token + "\n")
 	p.receiver.fails(func(w http.ResponseWriter, r *http.Request) bool { f.Config.Handler.ServeHTTP(w, r); return true })
-	p.gs.Spec.Git.Repo = p.receiver.URL + map[string]string{forge.AzureDevOps: "/plants/line/_git/site"}[provider]
-	if provider != forge.AzureDevOps {
+	p.gs.Spec.Git.Repo = p.receiver.URL + map[string]string{giturl.AzureDevOps: "/plants/line/_git/site"}[provider]
+	if provider != giturl.AzureDevOps {
 		p.gs.Spec.Git.Repo += "/plants/site.git"
 	}
 	p.gs.Spec.Bidirectional = &v1alpha1.BidirectionalSpec{Provider: provider}
-	if base := map[string]string{forge.AzureDevOps: "/plants", forge.Bitbucket: "/2.0"}[provider]; base != "" {
+	if base := map[string]string{giturl.AzureDevOps: "/plants", giturl.Bitbucket: "/2.0"}[provider]; base != "" {
 		p.gs.Spec.Bidirectional.APIBaseURL = p.receiver.URL + base
 	}
 	p.restart()
@@ -109,7 +110,7 @@ func TestCommitStatusIsQuiet(t *testing.T) {
 		}, settled, 3}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, f := newForgePlant(t, forge.GitHub)
+			p, f := newForgePlant(t, giturl.GitHub)
 			sum := 0
 			for _, s := range steps { // sequence: each step follows the one before
 				s.does(p)
@@ -151,7 +152,7 @@ func TestCommitStatusRefusals(t *testing.T) {
 		}, "limits the rate of requests"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, f := newForgePlant(t, forge.GitHub)
+			p, f := newForgePlant(t, giturl.GitHub)
 			c.change(p)
 			p.passes(10 * time.Minute)
 			assert.Contains(t, p.log.String(), c.want)

@@ -19,8 +19,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"stoker.io/stoker/agent/forge"
 	"stoker.io/stoker/agent/forge/forgetest"
+	"stoker.io/stoker/internal/giturl"
 )
 
 func TestConformance(t *testing.T) {
@@ -127,7 +127,7 @@ func (d *description) unused() []string {
 
 // TestConformanceRefuses: a validation that accepts everything would pass, too.
 func TestConformanceRefuses(t *testing.T) {
-	d := load(t, forge.GitHub)
+	d := load(t, giturl.GitHub)
 	request := func(method, path, body string) error {
 		r := httptest.NewRequest(method, "http://x/api/v3/repos/plant/config"+path, bytes.NewReader([]byte(body)))
 		r.Header.Set("Content-Type", "application/json")

@@ -14,12 +14,13 @@ import (
 	"stoker.io/stoker/agent/forge/forgetest"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/giturl"
 	"stoker.io/stoker/internal/secret"
 )
 
 func (s *Server) forge(at, token string) forge.Forge {
 	s.t.Helper()
-	f, err := forge.New(forge.Gitea, forge.Config{Repository: at, Token: func(context.Context) (secret.String, error) { return secret.New(token), nil }})
+	f, err := forge.New(giturl.Gitea, forge.Config{Repository: at, Token: func(context.Context) (secret.String, error) { return secret.New(token), nil }})
 	require.NoError(s.t, err)
 	return f
 }

@@ -39,6 +39,7 @@ import (
 
 	"stoker.io/stoker/agent/review"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/giturl"
 	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/secret"
@@ -124,8 +125,8 @@ var clients = map[string]client{
 			return secret.New("?sv=2021-12-02&se=2099-12-01T00%3A00%3A00Z&sr=c&sp=racwdl&sig=" + credential), nil
 		})
 	}),
-	"forge github": forged(forge.GitHub), "forge gitlab": forged(forge.GitLab), "forge gitea": forged(forge.Gitea),
-	"forge bitbucket": forged(forge.Bitbucket), "forge azuredevops": forged(forge.AzureDevOps),
+	"forge github": forged(giturl.GitHub), "forge gitlab": forged(giturl.GitLab), "forge gitea": forged(giturl.Gitea),
+	"forge bitbucket": forged(giturl.Bitbucket), "forge azuredevops": forged(giturl.AzureDevOps),
 	apiServer: func(ctx context.Context, t *testing.T, address string) error {
 		c, err := kube.ConnectTo(&rest.Config{Host: address, BearerToken: credential}, "test")
 		require.NoError(t, err)
@@ -162,7 +163,7 @@ func stored(open func(address string) (archive.Store, error)) client {
 func forged(provider string) client {
 	return func(ctx context.Context, t *testing.T, address string) error {
 		repository := address + "/plants/line.git"
-		if provider == forge.AzureDevOps {
+		if provider == giturl.AzureDevOps {
 			repository = address + "/plants/line/_git/line"
 		}
 		f, err := forge.New(provider, forge.Config{Repository: repository, APIBaseURL: address, Token: func(context.Context) (secret.String, error) { return token() }})

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/forge"
+	"stoker.io/stoker/internal/giturl"
 	"stoker.io/stoker/internal/secret"
 )
 
@@ -37,10 +38,10 @@ var fakes = map[string]struct {
 	repository string // below the address of the fake
 	api        string
 }{
-	forge.GitHub:      {githubRoutes, bearer, "/plants/site.git", ""},
-	forge.GitLab:      {gitlabRoutes, bearer, "/plants/site.git", ""},
-	forge.Bitbucket:   {bitbucketRoutes, bearer, "/plants/site.git", "/2.0"},
-	forge.AzureDevOps: {azureRoutes, basic, "/plants/line/_git/site", "/plants"},
+	giturl.GitHub:      {githubRoutes, bearer, "/plants/site.git", ""},
+	giturl.GitLab:      {gitlabRoutes, bearer, "/plants/site.git", ""},
+	giturl.Bitbucket:   {bitbucketRoutes, bearer, "/plants/site.git", "/2.0"},
+	giturl.AzureDevOps: {azureRoutes, basic, "/plants/line/_git/site", "/plants"},
 }
 
 // templates has a pull request of each provider, with the fields that a fake does not change.
@@ -132,7 +133,7 @@ func (f *Fake) setStatus(r *http.Request, state, context, description, url strin
 	if f.statuses == nil {
 		f.statuses = map[string][]forge.CommitStatus{}
 	}
-	if len(list) > 0 && list[len(list)-1].State == s.State && f.provider == forge.GitLab {
+	if len(list) > 0 && list[len(list)-1].State == s.State && f.provider == giturl.GitLab {
 		return false
 	}
 	f.statuses[key] = append(list, s)
@@ -155,9 +156,9 @@ func basic(r *http.Request) bool {
 // replyError answers with an error as the provider does.
 func (f *Fake) replyError(w http.ResponseWriter, code int, message string) {
 	switch f.provider {
-	case forge.Bitbucket:
+	case giturl.Bitbucket:
 		reply(w, code, object{"type": "error", "error": object{"message": message}})
-	case forge.AzureDevOps:
+	case giturl.AzureDevOps:
 		if code == http.StatusUnauthorized {
 			w.WriteHeader(code) // without content
 			return
