@@ -139,7 +139,7 @@ func (r *run) addReferences(g Gateway, policy v1alpha1.ReferencePolicy, tree *of
 		}
 	}
 	if found.More > 0 {
-		r.warn("profile %s: %d more names name nothing", offline.ProfileLabel(g.Profile), found.More)
+		r.warn("profile %s: %d more names do not exist", offline.ProfileLabel(g.Profile), found.More)
 	}
 }
 

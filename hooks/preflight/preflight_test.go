@@ -333,7 +333,7 @@ func TestReferences(t *testing.T) {
 		gitserver.Write(dir+"views/Main/view.json", `{}`), gitserver.Write(dir+"page-config/config.json", `{"pages": {"/": {"viewPath": "Mian"}}}`),
 		gitserver.Write("projects/line/ignition/named-query/q/resource.json", `{"attributes": {"database": "of the gateway"}}`))
 	gs := w.sync(t, oneProfile)
-	const text = `"projects/line/com.inductiveautomation.perspective/page-config/config.json#/pages/~1/viewPath" names the view "Mian", which the project "line" and its parents do not have; did you mean "Main"?`
+	const text = `"projects/line/com.inductiveautomation.perspective/page-config/config.json#/pages/~1/viewPath" names the view "Mian", which the project "line" and its parents do not have (did you mean "Main"?)`
 	for _, policy := range []v1alpha1.ReferencePolicy{"", v1alpha1.ReferencesIgnore, v1alpha1.ReferencesWarn} {
 		t.Run("policy "+string(policy), func(t *testing.T) {
 			gs := gs.DeepCopy()

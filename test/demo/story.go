@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/create/command"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -20,6 +23,7 @@ type step struct {
 }
 
 var steps = []step{
+	{"A GatewaySync from the folders of a repository", created},
 	{"First sync", firstSync},
 	{"A commit arrives", commitArrives},
 	{"A commit for the other plant", otherPlant},
@@ -29,11 +33,36 @@ var steps = []step{
 	{"Back to an earlier commit", goBack},
 	{"The branch is repaired, and followed again", goOn},
 	{"A commit that the gateway cannot load is rolled back", goesBackByItself},
+	{"The same mistake again is refused before it is written", refused},
 	{"A save becomes a proposal, and comes back", changeGoesBack},
 }
 
+func created(ctx context.Context, w *world) error {
+	w.say("The repository has two plants and what they share. stoker create finds them, and writes a GatewaySync.")
+	var found, object strings.Builder
+	stoker := command.New(&command.Env{Stdout: &object, Stderr: &found, Namespace: func() string { return "" }})
+	stoker.SetArgs([]string{"gatewaysync", "plants", "--repo", w.git.URL("plants.git")})
+	if err := stoker.ExecuteContext(ctx); err != nil {
+		return err
+	}
+	list, _, _ := strings.Cut(found.String(), "left out: ")
+	w.show("$ stoker create gatewaysync plants --repo " + w.git.URL("plants.git") + " > gatewaysync.yaml\n" + list)
+	if err := os.WriteFile(w.file(), []byte(object.String()), 0o644); err != nil {
+		return err
+	}
+	var profiles []string
+	err := w.edit(func(gs *v1alpha1.GatewaySync) {
+		profiles = slices.Sorted(maps.Keys(gs.Spec.Sync.Profiles))
+		// For this machine: short intervals, and the key that the gateways already have.
+		gs.Spec.Polling.Interval = "1s"
+		gs.Spec.Sync.Defaults.SyncPeriod = new(int32(5))
+		gs.Spec.Gateway.API = &v1alpha1.GatewayAPI{SecretName: "gateway-api", SecretKey: "apiKey"}
+	})
+	return errors.Join(err, w.check(slices.Equal(profiles, []string{"site-a", "site-b"}), "each plant has a profile"))
+}
+
 func firstSync(ctx context.Context, w *world) error {
-	w.say("A gateway runs. Its GatewaySync names a repository with two plants; this gateway is site-a. The agent starts.")
+	w.say("A gateway runs: site-a. The agent starts.")
 	if err := w.startAgent(w.site); err != nil {
 		return err
 	}
@@ -249,12 +278,48 @@ func goesBackByItself(ctx context.Context, w *world) error {
 		return err
 	}
 	w.say("The next commit names it right. You do not have to clear anything.")
-	c = w.commit("named", "site-a: the library", gitserver.Write(inGit, strings.Replace(right, "operators", "shift leaders", 1)))
+	c = w.commit("named", "site-a: shift leaders", gitserver.Write(inGit, strings.Replace(right, "operators", "shift leaders", 1)))
 	if s, err = w.agent.synced(ctx, c); err != nil {
 		return err
 	}
 	w.show(strings.Join(s.Plan, "\n"))
 	return w.check(w.git.Stats().UploadPacks == packs+1, "the way back needed no git: the agent fetched once since, for this commit")
+}
+
+func refused(ctx context.Context, w *world) error {
+	w.say("The GatewaySync gets validation.references: refuse. The commit that misnames the library comes once more.")
+	err := w.edit(func(gs *v1alpha1.GatewaySync) {
+		gs.Spec.Validation = &v1alpha1.ValidationSpec{References: v1alpha1.ReferencesRefuse}
+	})
+	if err != nil {
+		return err
+	}
+	good, inGit := w.commits["named"], "services/site-a/"+projectFile
+	right, scans := w.repo.Content(good, inGit), w.scans()
+	c := w.commit("misnamed again", "site-a: another library", gitserver.Write(inGit, strings.Replace(right, "plant-library", "plants-library", 1)))
+	s, err := w.agent.await(ctx, "the commit is refused", func(s state) bool {
+		return s.Target == c && s.Reason == string(v1alpha1.ReasonReferenceMissing)
+	})
+	if err != nil {
+		return err
+	}
+	w.show(fmt.Sprintf("%s/%s: %s", s.Phase, s.Reason, s.Message))
+	got, err := os.ReadFile(filepath.Join(w.data, filepath.FromSlash(projectFile)))
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(
+		w.check(s.Commit == good && string(got) == right, "nothing was written, and the agent stands at %.7s", good),
+		w.check(strings.Contains(s.Message, `did you mean "plant-library"`), "the message says which name was meant"),
+		w.check(w.scans() == scans, "the gateway was not asked to scan"),
+	); err != nil {
+		return err
+	}
+	if err := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Validation = nil }); err != nil {
+		return err
+	}
+	_, err = w.agent.synced(ctx, w.commit("right", "site-a: the library", gitserver.Write(inGit, right)))
+	return err
 }
 
 func changeGoesBack(ctx context.Context, w *world) (err error) {

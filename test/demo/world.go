@@ -86,9 +86,6 @@ func newWorld(example, dir, binary string, t *printer) (*world, error) {
 	if err := os.WriteFile(filepath.Join(dir, "secrets", "gateway-api", "apiKey"), []byte(w.gateway.Token()), 0o600); err != nil {
 		return nil, errors.Join(err, w.close())
 	}
-	if err := w.configure(example); err != nil {
-		return nil, errors.Join(err, w.close())
-	}
 	return w, nil
 }
 
@@ -121,22 +118,6 @@ func readTree(dir string) (map[string]string, error) {
 
 // file returns the path of the GatewaySync.
 func (w *world) file() string { return filepath.Join(w.dir, "gatewaysync.yaml") }
-
-// configure writes the GatewaySync of the example, with the repository of the demo and shorter intervals.
-func (w *world) configure(example string) error {
-	content, err := os.ReadFile(filepath.Join(example, "gatewaysync.yaml"))
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(w.file(), content, 0o644); err != nil {
-		return err
-	}
-	return w.edit(func(gs *v1alpha1.GatewaySync) {
-		gs.Spec.Git.Repo = w.git.URL("plants.git")
-		gs.Spec.Polling.Interval = "1s"
-		gs.Spec.Sync.Defaults.SyncPeriod = new(int32(5))
-	})
-}
 
 // edit changes the GatewaySync as an editor does: it replaces the file.
 func (w *world) edit(change func(*v1alpha1.GatewaySync)) error {

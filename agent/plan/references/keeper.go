@@ -91,7 +91,7 @@ func (k *Keeper) Check(policy v1alpha1.ReferencePolicy, t Target) (notes []strin
 		notes = append(notes, r.shown())
 	}
 	if r.Known > 0 {
-		notes = append(notes, fmt.Sprintf("%d names in files name nothing, as before this commit: stoker preflight lists them", r.Known))
+		notes = append(notes, fmt.Sprintf("names in files that do not exist, as before this commit: %d (stoker preflight lists them)", r.Known))
 	}
 	return notes, nil
 }

@@ -105,7 +105,7 @@ func (f *Finding) String() string {
 		b.WriteString(", which does not exist")
 	}
 	if f.Nearest != "" {
-		fmt.Fprintf(&b, "; did you mean %s?", failure.Quote(f.Nearest))
+		fmt.Fprintf(&b, " (did you mean %s?)", failure.Quote(f.Nearest))
 	}
 	if f.Others > 0 {
 		fmt.Fprintf(&b, " (%d more places)", f.Others)
