@@ -12,14 +12,15 @@ import (
 	"os/signal"
 	"syscall"
 
-	"stoker.io/stoker/internal/configsync/kustomize"
+	"stoker.io/stoker/internal/configsync/builder"
+	"stoker.io/stoker/internal/configsync/render"
 )
 
 // version is set by the build.
 var version = "dev"
 
 func main() {
-	kustomize.Main()
+	builder.Main(render.Functions())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, os.Args, os.Stdout, os.Stderr))

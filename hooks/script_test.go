@@ -28,7 +28,8 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/agents/agentstest"
 	"stoker.io/stoker/hooks/exit"
-	"stoker.io/stoker/internal/configsync/kustomize"
+	"stoker.io/stoker/internal/configsync/builder"
+	"stoker.io/stoker/internal/configsync/render"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/status/statustest"
 	"stoker.io/stoker/test/cluster/kubetest"
@@ -37,7 +38,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	kustomize.Main()
+	builder.Main(render.Functions())
 	testscript.Main(program.M{Tests: kubetest.M{M: m}}, map[string]func(){"stoker": main, "kubectl-stoker": main})
 }
 

@@ -228,7 +228,7 @@ type ConfigFiles struct {
 	// +kubebuilder:validation:MaxItems=16
 	Overlays []ConfigPath `json:"overlays,omitempty"`
 	// Patterns of paths below the root that are not read. ** stands for any number of folders, and a trailing slash for a folder and all
-	// below it. Files that are not manifests are never read: names that begin with a dot, and files of Helm, npm and compose.
+	// below it. Files that are not manifests are never read: names that begin with a dot, and files of npm and compose.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
@@ -316,6 +316,17 @@ type ConfigRender struct {
 	// +optional
 	// +kubebuilder:default=Auto
 	Kustomize ConfigKustomize `json:"kustomize,omitempty"`
+	// Files of values for the Helm charts of the path, relative to the root of the repository; a later file overrides an earlier one. The
+	// paths are Go templates; with template, so are the files.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	ValuesFiles []ConfigPath `json:"valuesFiles,omitempty"`
+	// Name of the release that charts see. Default: the name of the ConfigSync.
+	// +optional
+	// +kubebuilder:validation:MaxLength=53
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
+	ReleaseName string `json:"releaseName,omitempty"`
 }
 
 // ConfigVars names an object whose keys are variables.

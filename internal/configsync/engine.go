@@ -10,11 +10,13 @@
 package configsync
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -90,9 +92,16 @@ func (e *Engine) Render(ctx context.Context, cs *v1alpha1.ConfigSync) (_ *Render
 	}
 	in := render.Input{
 		Targets: cs.Spec.Targets, Template: cs.Spec.Render.Template, Tainted: vars.tainted, Namespace: cs.Namespace,
-		Values: render.Values(r.builtinValues(cs), vars.all), Secrets: vars.secrets,
+		Vars: render.Values(r.builtinValues(cs), vars.all), Secrets: vars.secrets, Release: cmp.Or(cs.Spec.Render.ReleaseName, cs.Name, path.Base(r.Path)),
 	}
-	var files []string
+	for i, f := range cs.Spec.Render.ValuesFiles {
+		p, err := render.Path(fmt.Sprintf("spec.render.valuesFiles[%d]", i), string(f), render.Values(r.builtinValues(cs), vars.public))
+		if err != nil {
+			return r, err
+		}
+		in.Values = append(in.Values, p)
+	}
+	files := slices.Clone(in.Values)
 	for _, t := range cs.Spec.Targets {
 		for _, f := range t.FromFiles {
 			files = append(files, f.Path)

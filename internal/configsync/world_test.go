@@ -18,15 +18,16 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/configsync"
-	"stoker.io/stoker/internal/configsync/kustomize"
+	"stoker.io/stoker/internal/configsync/builder"
 	"stoker.io/stoker/internal/configsync/manifest"
+	"stoker.io/stoker/internal/configsync/render"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/gitserver"
 )
 
 func TestMain(m *testing.M) {
-	kustomize.Main()
+	builder.Main(render.Functions())
 	kubetest.Main(m)
 }
 

@@ -28,12 +28,13 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/secretrefs"
-	"stoker.io/stoker/internal/configsync/kustomize"
+	"stoker.io/stoker/internal/configsync/builder"
+	"stoker.io/stoker/internal/configsync/render"
 	"stoker.io/stoker/internal/secret"
 )
 
 func TestMain(m *testing.M) {
-	kustomize.Main()
+	builder.Main(render.Functions())
 	// A name server that never answers, also in virtual time.
 	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		<-ctx.Done()

@@ -14,7 +14,7 @@ import (
 
 const (
 	maxTargets        = 500
-	maxOverlays       = 16
+	maxConfigPaths    = 16
 	maxConfigExcludes = 64
 	maxConfigFiles    = 64
 	maxVarsFrom       = 8
@@ -114,12 +114,15 @@ func validateConfigPaths(path *field.Path, p string, overlays []v1alpha1.ConfigP
 	if p != "" {
 		errs = append(errs, validatePath(path.Child("path"), p)...)
 	}
-	path = path.Child("overlays")
-	if len(overlays) > maxOverlays {
-		return append(errs, field.TooMany(path, len(overlays), maxOverlays))
+	return append(errs, validateConfigPathList(path.Child("overlays"), overlays)...)
+}
+
+func validateConfigPathList(path *field.Path, paths []v1alpha1.ConfigPath) (errs field.ErrorList) {
+	if len(paths) > maxConfigPaths {
+		return field.ErrorList{field.TooMany(path, len(paths), maxConfigPaths)}
 	}
-	for i, o := range overlays {
-		errs = append(errs, validatePath(path.Index(i), string(o))...)
+	for i, p := range paths {
+		errs = append(errs, validatePath(path.Index(i), string(p))...)
 	}
 	return errs
 }
@@ -156,6 +159,8 @@ func validateConfigTarget(path *field.Path, t *v1alpha1.ConfigTarget) field.Erro
 func validateConfigRender(path *field.Path, r *v1alpha1.ConfigRender) field.ErrorList {
 	errs := validateVars(path.Child("vars"), r.Vars)
 	errs = append(errs, fielderr.OneOf(path.Child("kustomize"), r.Kustomize, v1alpha1.ConfigKustomizeAuto, v1alpha1.ConfigKustomizeNever)...)
+	errs = append(errs, optional(path.Child("releaseName"), r.ReleaseName, objectNamePattern, 53, "use the name of a release")...)
+	errs = append(errs, validateConfigPathList(path.Child("valuesFiles"), r.ValuesFiles)...)
 	path = path.Child("varsFrom")
 	if len(r.VarsFrom) > maxVarsFrom {
 		return append(errs, field.TooMany(path, len(r.VarsFrom), maxVarsFrom))

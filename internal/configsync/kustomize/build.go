@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/kustomize/api/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/configsync/builder"
 	"stoker.io/stoker/internal/configsync/manifest"
 	"stoker.io/stoker/internal/failure"
 )
@@ -33,7 +34,7 @@ type Text func(path string, content []byte) (text []byte, tainted bool, err erro
 
 // Build builds a kustomization. It renders resources with text, but not the files of generators and patches. If the files mention
 // Secrets, errors do not quote them.
-func (b *Builder) Build(ctx context.Context, s *Sources, text Text) ([]manifest.Object, error) {
+func (s *Sources) Build(ctx context.Context, b *builder.Builder, text Text) ([]manifest.Object, error) {
 	in := &build{Sources: s, dirs: slices.Sorted(maps.Keys(s.specs)), objects: map[string]int{}, text: map[string][]byte{}}
 	if err := in.renderResources(text); err != nil {
 		return nil, err
@@ -48,7 +49,7 @@ func (b *Builder) Build(ctx context.Context, s *Sources, text Text) ([]manifest.
 	if err != nil {
 		return nil, err
 	}
-	made, err := b.runChild(ctx, files, "/"+in.folderName(s.root))
+	made, err := b.Run(ctx, Name, "/"+in.folderName(s.root), files)
 	if err != nil {
 		return nil, in.explain(ctx, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/kustomize/api/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/configsync/builder"
 	"stoker.io/stoker/internal/configsync/manifest"
 	"stoker.io/stoker/internal/failure"
 )
@@ -57,7 +58,7 @@ func decodeStrict(at string, data []byte, into any) error {
 }
 
 // check returns an error if the kustomization uses an unsupported feature. It sets s.resources and s.dataFiles.
-func (s *spec) check(tree Tree) error {
+func (s *spec) check(tree builder.Tree) error {
 	for _, f := range []struct {
 		field string
 		used  bool
@@ -102,7 +103,7 @@ func (s *spec) check(tree Tree) error {
 
 // checkFiles sets s.dataFiles. Of several errors it returns the first by text, so that the error is the same each time although it
 // iterates over maps.
-func (s *spec) checkFiles(tree Tree) error {
+func (s *spec) checkFiles(tree builder.Tree) error {
 	add := func(p, format string, args ...any) error {
 		ref, err := s.resolveFile(tree, fmt.Sprintf(format, args...), p)
 		s.dataFiles = append(s.dataFiles, ref)

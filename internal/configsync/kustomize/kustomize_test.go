@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/configsync/builder"
 	"stoker.io/stoker/internal/configsync/kustomize"
 	"stoker.io/stoker/internal/configsync/manifest"
 	"stoker.io/stoker/internal/failure"
@@ -30,21 +31,21 @@ type tree map[string]string
 
 const link = "a symbolic link"
 
-func (tr tree) Stat(p string) (kustomize.Kind, error) {
+func (tr tree) Stat(p string) (builder.Kind, error) {
 	for at := p; at != "."; at = path.Dir(at) {
 		if tr[at] == link {
-			return kustomize.Nothing, failure.New(v1alpha1.ReasonUnsafePath, "%s is a symbolic link", failure.Quote(at))
+			return builder.Nothing, failure.New(v1alpha1.ReasonUnsafePath, "%s is a symbolic link", failure.Quote(at))
 		}
 	}
 	if _, there := tr[p]; there {
-		return kustomize.File, nil
+		return builder.File, nil
 	}
 	for name := range tr {
 		if p == "." || strings.HasPrefix(name, p+"/") {
-			return kustomize.Folder, nil
+			return builder.Folder, nil
 		}
 	}
-	return kustomize.Nothing, nil
+	return builder.Nothing, nil
 }
 
 func (tr tree) Fetch(_ context.Context, paths []string) (map[string][]byte, error) {
@@ -60,7 +61,7 @@ func (tr tree) Fetch(_ context.Context, paths []string) (map[string][]byte, erro
 }
 
 func TestMain(m *testing.M) {
-	kustomize.Main()
+	builder.Main(map[string]builder.Function{kustomize.Name: kustomize.Run})
 	os.Exit(m.Run())
 }
 
@@ -76,12 +77,12 @@ func buildWith(ctx context.Context, files tree, dir string, text kustomize.Text)
 	if err != nil {
 		return nil, err
 	}
-	b, err := kustomize.NewBuilder(context.WithoutCancel(ctx), "")
+	own, err := builder.NewBuilder(context.WithoutCancel(ctx), "")
 	if err != nil {
 		return nil, err
 	}
-	defer b.Close()
-	return b.Build(ctx, s, text)
+	defer own.Close()
+	return s.Build(ctx, own, text)
 }
 
 const (

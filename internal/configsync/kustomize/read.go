@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/kustomize/api/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/configsync/builder"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -28,24 +29,6 @@ const (
 	maxDepth              = 16
 	maxKustomizationBytes = 256 << 10 // bytes of one kustomization
 )
-
-// Kind is the type of a path in a commit.
-type Kind int
-
-// Nothing means that the commit does not have the path.
-const (
-	Nothing Kind = iota
-	File
-	Folder
-)
-
-// Tree is the commit that kustomizations are read from. Paths are relative to its root, and clean.
-type Tree interface {
-	// Stat returns the type of a path. It fails for symbolic links and submodules.
-	Stat(path string) (Kind, error)
-	// Fetch returns the contents of files.
-	Fetch(ctx context.Context, paths []string) (map[string][]byte, error)
-}
 
 // fileNames are the names of files that kustomize reads as a kustomization.
 var fileNames = []string{"kustomization.yaml", "kustomization.yml", "Kustomization"}
@@ -78,7 +61,7 @@ type reference struct {
 }
 
 // Read reads the kustomization of a folder, and all kustomizations and files that it needs. It fails if one of them is not in the commit.
-func Read(ctx context.Context, tree Tree, dir string) (*Sources, error) {
+func Read(ctx context.Context, tree builder.Tree, dir string) (*Sources, error) {
 	tree = &countingTree{Tree: tree}
 	r := &reader{tree: tree, Sources: &Sources{root: dir, specs: map[string]*spec{}}}
 	for next := []string{dir}; len(next) > 0; { // one fetch for each level of bases
@@ -122,21 +105,21 @@ func (s *Sources) File() string { return s.specs[s.root].file }
 
 // countingTree is a Tree that bounds the calls of Stat.
 type countingTree struct {
-	Tree
+	builder.Tree
 	lookups int
 }
 
 // Stat implements Tree. It fails after maxPaths calls.
-func (c *countingTree) Stat(path string) (Kind, error) {
+func (c *countingTree) Stat(path string) (builder.Kind, error) {
 	if c.lookups++; c.lookups > maxPaths {
-		return Nothing, failure.New(v1alpha1.ReasonLimitExceeded, "the kustomizations of a build name more than %d paths", maxPaths)
+		return builder.Nothing, failure.New(v1alpha1.ReasonLimitExceeded, "the kustomizations of a build name more than %d paths", maxPaths)
 	}
 	return c.Tree.Stat(path)
 }
 
 type reader struct {
 	*Sources
-	tree Tree
+	tree builder.Tree
 }
 
 // read reads the kustomizations of folders, and returns the folders that they name and that still have to be read.
@@ -182,7 +165,7 @@ func (r *reader) find(dir string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if kind == File {
+		if kind == builder.File {
 			found = append(found, p)
 		}
 	}
@@ -231,7 +214,7 @@ func isRemote(p string) bool {
 }
 
 // resolve checks a path that the kustomization names, and returns the path in the repository.
-func (s *spec) resolve(tree Tree, field, p string) (reference, error) {
+func (s *spec) resolve(tree builder.Tree, field, p string) (reference, error) {
 	full := path.Join(s.dir, p)
 	switch {
 	case p == "":
@@ -247,10 +230,10 @@ func (s *spec) resolve(tree Tree, field, p string) (reference, error) {
 	if err != nil {
 		return reference{}, failure.New(failure.Reason(err, v1alpha1.ReasonSourceMissing), "%s: %s: %w", failure.Quote(s.file), field, err)
 	}
-	if kind == Nothing {
+	if kind == builder.Nothing {
 		return reference{}, failure.New(v1alpha1.ReasonSourceMissing, "%s: %s: the commit has no %s", failure.Quote(s.file), field, failure.Quote(full))
 	}
-	return reference{field, full, kind == Folder}, nil
+	return reference{field, full, kind == builder.Folder}, nil
 }
 
 func (s *spec) unsafePath(field, p, why string) error {
@@ -258,7 +241,7 @@ func (s *spec) unsafePath(field, p, why string) error {
 }
 
 // resolveFile is like resolve for a path that must be a file in or below the folder of the kustomization. Kustomize has the same rule.
-func (s *spec) resolveFile(tree Tree, field, p string) (reference, error) {
+func (s *spec) resolveFile(tree builder.Tree, field, p string) (reference, error) {
 	ref, err := s.resolve(tree, field, p)
 	switch {
 	case err != nil:

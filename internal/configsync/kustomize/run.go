@@ -4,32 +4,29 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"path"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 
 	"sigs.k8s.io/kustomize/api/types"
 
-	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/configsync/builder"
 	"stoker.io/stoker/internal/failure"
 )
 
 // write returns the kustomizations and their files under generated names. All folders are siblings, because kustomize may only read files
 // below a folder.
-func (b *build) write() (files []inputFile, err error) {
+func (b *build) write() (files []builder.InputFile, err error) {
 	for _, dir := range b.dirs {
 		w := &writer{build: b, spec: b.specs[dir], root: "/" + b.folderName(dir) + "/"}
 		text, err := json.Marshal(w.kustomization())
 		if err != nil {
 			return nil, fmt.Errorf("write the kustomization of %s: %w", failure.Quote(dir), err)
 		}
-		files = append(append(files, w.written...), inputFile{w.root + fileNames[0], text})
+		files = append(append(files, w.written...), builder.InputFile{Name: w.root + fileNames[0], Content: text})
 	}
 	return files, nil
 }
@@ -39,13 +36,13 @@ type writer struct {
 	*build
 	*spec
 	root    string
-	written []inputFile
+	written []builder.InputFile
 }
 
 // add writes a file and returns its name.
 func (w *writer) add(content []byte) string {
 	name := "file-" + strconv.Itoa(len(w.written))
-	w.written = append(w.written, inputFile{w.root + name, content})
+	w.written = append(w.written, builder.InputFile{w.root + name, content})
 	return name
 }
 
@@ -90,87 +87,23 @@ func (w *writer) addSources(from *types.KvPairSources) {
 	}
 }
 
-// Builder builds the kustomizations of one run, each in a process of its own.
-type Builder struct {
-	release func()
-	cpu     time.Duration // that the builds took
-}
-
-// maxBuilders bounds the Builders of all owners together, because each takes up to maxMemory.
-const maxBuilders = 2
-
-// builders are the places of all Builders, and one for each owner.
-var builders = struct {
-	all    chan struct{}
-	mu     sync.Mutex
-	owners map[string]chan struct{}
-}{all: make(chan struct{}, maxBuilders), owners: map[string]chan struct{}{}}
-
-// maxWait bounds the wait for other Builders.
-const maxWait = 20 * time.Second
-
-// ErrBusy is wrapped by the error for a run that waited for other Builders for too long. The next run waits again.
-var ErrBusy = errors.New("the kustomizations of other ConfigSyncs are being built")
-
-// NewBuilder waits until the owner, a namespace, has no other Builder and there are fewer than maxBuilders, but not longer than maxWait. The
-// caller must call Close.
-func NewBuilder(ctx context.Context, owner string) (*Builder, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, maxWait, failure.New(v1alpha1.ReasonProgressing, "waits for the builder: %w; the next run tries again", ErrBusy))
-	defer cancel()
-	builders.mu.Lock()
-	own := builders.owners[owner]
-	if own == nil {
-		own = make(chan struct{}, 1)
-		builders.owners[owner] = own
-	}
-	builders.mu.Unlock()
-	for _, place := range []chan struct{}{own, builders.all} {
-		select {
-		case place <- struct{}{}:
-		case <-ctx.Done():
-			if place == builders.all {
-				<-own
-			}
-			return nil, context.Cause(ctx)
-		}
-	}
-	return &Builder{release: func() { <-builders.all; <-own }}, nil
-}
-
-// Close lets the next Builder begin.
-func (b *Builder) Close() { b.release() }
-
 // generatedNames matches the names of folders and files that write generates.
 var generatedNames = regexp.MustCompile(`[./]*\b(?:folder-(\d+)(?:/file-\d+)?|file-\d+)\b`)
 
 // explain turns an error of kustomize into one with a reason. It replaces generated names, and hides the text if it may quote a Secret.
 func (b *build) explain(ctx context.Context, err error) error {
-	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
-		return err
-	}
-	if failure.Reason(err, "") != "" {
-		return failure.New(failure.Reason(err, ""), "%s: %w", failure.Quote(b.File()), err)
-	}
-	if b.tainted || b.mentionsSecrets() {
-		return failure.New(v1alpha1.ReasonManifestInvalid, "%s: kustomize cannot build it; the message is not shown because it may hold a value of a Secret: "+
-			"run 'kustomize build' in a clone to see it", failure.Quote(b.File()))
-	}
-	text := generatedNames.ReplaceAllStringFunc(strings.Join(strings.Fields(err.Error()), " "), func(name string) string {
-		if m := generatedNames.FindStringSubmatch(name); m[1] != "" {
-			if n, err := strconv.Atoi(m[1]); err == nil && n < len(b.dirs) {
-				return b.dirs[n]
+	fault := builder.Fault{File: b.File(), Tool: "kustomize", Command: "kustomize build", Hidden: b.tainted || b.mentionsSecrets()}
+	return fault.Explain(ctx, err, func(text string) string {
+		return generatedNames.ReplaceAllStringFunc(text, func(name string) string {
+			if m := generatedNames.FindStringSubmatch(name); m[1] != "" {
+				if n, err := strconv.Atoi(m[1]); err == nil && n < len(b.dirs) {
+					return b.dirs[n]
+				}
 			}
-		}
-		return "a file"
+			return "a file"
+		})
 	})
-	if len(text) > maxText {
-		text = strings.ToValidUTF8(text[:maxText], "") + "…"
-	}
-	return failure.New(v1alpha1.ReasonManifestInvalid, "%s: kustomize cannot build it: %s", failure.Quote(b.File()), text)
 }
-
-// maxText bounds the text that is shown of an error of kustomize, in bytes.
-const maxText = 500
 
 // mentionsSecrets reports whether the build may have a Secret as input.
 func (b *build) mentionsSecrets() bool {

@@ -29,7 +29,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/configsync"
-	"stoker.io/stoker/internal/configsync/kustomize"
+	"stoker.io/stoker/internal/configsync/builder"
 	"stoker.io/stoker/internal/configsync/source"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
@@ -333,11 +333,11 @@ func (r *Reconciler) pause(key cache.ObjectName, cs *v1alpha1.ConfigSync, s *sta
 		r.logOnce(key, s, slog.LevelInfo, "ConfigSync applied", "commit", s.commit)
 		return backoff.Jitter(refresh)
 	}
-	progressing := failure.Is(err, v1alpha1.ReasonProgressing) && !errors.Is(err, kustomize.ErrBusy)
+	progressing := failure.Is(err, v1alpha1.ReasonProgressing) && !errors.Is(err, builder.ErrBusy)
 	if progressing && s.waiting.Since.IsZero() {
 		s.waiting = configsync.Waiting{Commit: s.commit, Since: began}
 	}
-	if progressing || errors.Is(err, kustomize.ErrBusy) || failure.Is(err, v1alpha1.ReasonDependencyNotReady) {
+	if progressing || errors.Is(err, builder.ErrBusy) || failure.Is(err, v1alpha1.ReasonDependencyNotReady) {
 		s.failures++
 		r.logOnce(key, s, slog.LevelInfo, "ConfigSync waits", "message", err.Error())
 		return backoff.Jitter(min(firstRetry*time.Duration(s.failures), maxWait))

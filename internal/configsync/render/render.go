@@ -1,5 +1,5 @@
-// Package render makes the objects of a ConfigSync from the files of a commit: templates, kustomizations, overlays, files that become
-// data, and the selection by targets. It does no I/O. The repository may be hostile, so time, steps and sizes are bounded.
+// Package render makes the objects of a ConfigSync from the files of a commit: templates, kustomizations, charts, overlays, files that
+// become data, and the selection by targets. It does no I/O. The repository may be hostile, so time, steps and sizes are bounded.
 package render
 
 import (
@@ -16,13 +16,15 @@ import (
 
 	"stoker.io/stoker/agent/plan/render"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/configsync/builder"
+	"stoker.io/stoker/internal/configsync/chart"
 	"stoker.io/stoker/internal/configsync/kustomize"
 	"stoker.io/stoker/internal/configsync/manifest"
 	"stoker.io/stoker/internal/failure"
 )
 
 const (
-	// maxTime bounds the rendering of all files, without the wait for kustomizations of other ConfigSyncs.
+	// maxTime bounds the rendering of all files, without the wait for tools of other ConfigSyncs.
 	maxTime = 10 * time.Second
 	// maxSteps bounds the executed parts of all templates together.
 	maxSteps = 10_000_000
@@ -34,30 +36,37 @@ const (
 type File struct {
 	Path    string
 	Content []byte
-	// Kustomization replaces Content if it is not nil; then Path is its folder.
+	// One of these replaces Content if it is not nil; then Path is its folder.
 	Kustomization *kustomize.Sources
+	Chart         *chart.Sources
 }
+
+// built reports whether a tool makes the objects.
+func (f *File) built() bool { return f.Kustomization != nil || f.Chart != nil }
 
 // Input is everything that determines the objects.
 type Input struct {
 	// Layers[0] has the manifests below spec.source.git.path, and each further layer those of one overlay. An object of a later layer
 	// replaces that of an earlier one.
 	Layers [][]File
-	// Targets are those of the spec, and Files the contents of the files that they name.
+	// Targets are those of the spec. Release is the name of the release of charts, and Values are the paths of their value files. Files
+	// has the contents of the files that Targets and Values name.
 	Targets []v1alpha1.ConfigTarget
+	Release string
+	Values  []string
 	Files   map[string][]byte
-	// Template enables templates, which can use Values. Tainted means that Values contains values of Secrets.
+	// Template enables templates, which can use Vars. Tainted means that Vars contains values of Secrets.
 	Template bool
-	Values   map[string]any
+	Vars     map[string]any
 	Tainted  bool
-	// Secrets are the values of Secrets among Values.
+	// Secrets are the values of Secrets among Vars.
 	Secrets []string
 	// Namespace is that of the ConfigSync.
 	Namespace string
 }
 
 // Objects renders all objects, in the order of the files. An error about the input carries a reason, names the file, and shows no value
-// of a Secret. Of a namespace, only one call at a time builds kustomizations; others that have some wait.
+// of a Secret. Of a namespace, only one call at a time runs tools such as kustomize; others that need one wait.
 func Objects(ctx context.Context, in Input) ([]manifest.Object, error) {
 	return objects(ctx, in, maxTime)
 }
@@ -65,13 +74,17 @@ func Objects(ctx context.Context, in Input) ([]manifest.Object, error) {
 // objects is Objects with another bound on the time.
 func objects(ctx context.Context, in Input, limit time.Duration) ([]manifest.Object, error) {
 	r := &rendering{Input: in, remaining: manifest.MaxBytes, index: map[manifest.ID]int{}}
-	if slices.ContainsFunc(slices.Concat(in.Layers...), func(f File) bool { return f.Kustomization != nil }) {
-		builder, err := kustomize.NewBuilder(ctx, in.Namespace)
+	all := slices.Concat(in.Layers...)
+	if len(in.Values) > 0 && !slices.ContainsFunc(all, func(f File) bool { return f.Chart != nil }) {
+		return nil, failure.New(v1alpha1.ReasonSourceMissing, "spec.render.valuesFiles is set, but no folder of the path has a %s: correct the path, or remove the field", chart.FileName)
+	}
+	if slices.ContainsFunc(all, func(f File) bool { return f.built() }) {
+		b, err := builder.NewBuilder(ctx, in.Namespace)
 		if err != nil {
 			return nil, err
 		}
-		defer builder.Close()
-		r.builder = builder
+		defer b.Close()
+		r.builder = b
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit,
 		failure.New(v1alpha1.ReasonLimitExceeded, "the manifests do not render within %s; split them over several ConfigSyncs", limit))
@@ -89,7 +102,7 @@ func objects(ctx context.Context, in Input, limit time.Duration) ([]manifest.Obj
 
 type rendering struct {
 	Input
-	builder   *kustomize.Builder // nil without kustomizations
+	builder   *builder.Builder // nil without tools
 	list      []manifest.Object
 	index     map[manifest.ID]int // indexes of list
 	remaining int64
@@ -126,10 +139,17 @@ func (r *rendering) addLayer(ctx context.Context, number int, files []File) erro
 	return nil
 }
 
-// fileObjects returns the objects of a file or a kustomization.
+// fileObjects returns the objects of a file, a kustomization or a chart.
 func (r *rendering) fileObjects(ctx context.Context, f File) ([]manifest.Object, error) {
-	if f.Kustomization != nil {
-		return r.builder.Build(ctx, f.Kustomization, r.renderText)
+	switch {
+	case f.Kustomization != nil:
+		return f.Kustomization.Build(ctx, r.builder, r.renderText)
+	case f.Chart != nil:
+		release, err := r.release()
+		if err != nil {
+			return nil, err
+		}
+		return f.Chart.Build(ctx, r.builder, release)
 	}
 	text, tainted, err := r.renderText(f.Path, f.Content)
 	if err != nil {
@@ -140,6 +160,20 @@ func (r *rendering) fileObjects(ctx context.Context, f File) ([]manifest.Object,
 		objects[i].Tainted = tainted
 	}
 	return objects, err
+}
+
+// release returns the release of a chart, with its value files rendered.
+func (r *rendering) release() (chart.Release, error) {
+	release := chart.Release{Name: r.Release, Namespace: r.Namespace}
+	for _, file := range r.Values {
+		text, tainted, err := r.renderText(file, r.Files[file])
+		if err != nil {
+			return release, err
+		}
+		release.Values = append(release.Values, builder.InputFile{Name: file, Content: text})
+		release.Tainted = release.Tainted || tainted
+	}
+	return release, nil
 }
 
 // add adds an object, or replaces that of an earlier layer.
@@ -165,7 +199,7 @@ func (r *rendering) renderText(file string, content []byte) (text []byte, tainte
 		if err != nil {
 			return nil, false, err
 		}
-		text, err = t.ExecuteValues(r.Values, r.remaining)
+		text, err = t.ExecuteValues(r.Vars, r.remaining)
 		if r.steps += t.Steps(); err == nil && r.steps > maxSteps {
 			err = failure.New(v1alpha1.ReasonLimitExceeded, "the templates do not finish within %d steps", maxSteps)
 		}
@@ -311,6 +345,11 @@ func (r *rendering) fromFiles(t *v1alpha1.ConfigTarget) (manifest.Object, error)
 		object["binaryData"] = binary
 	}
 	return manifest.Object{Unstructured: &unstructured.Unstructured{Object: object}, File: t.FromFiles[0].Path}, nil
+}
+
+// Functions are those of all tools, for builder.Main.
+func Functions() map[string]builder.Function {
+	return map[string]builder.Function{kustomize.Name: kustomize.Run, chart.Name: chart.Run}
 }
 
 // Values returns the values that templates can use, as in a GatewaySync: the built-in values, the variables as Vars, and each variable

@@ -47,7 +47,7 @@ func TestOverlayReplacesObject(t *testing.T) {
 func TestTemplates(t *testing.T) {
 	vars := map[string]string{"site": "north", "Ref": "shadowed"}
 	in := render.Input{
-		Template: true, Values: render.Values(map[string]string{"Ref": "main", "CRName": "plant"}, vars),
+		Template: true, Vars: render.Values(map[string]string{"Ref": "main", "CRName": "plant"}, vars),
 		Layers: [][]render.File{layer("a.yaml", configMap("a", "{{.site}}, {{.Vars.site}} {{.Ref}} {{.CRName}}"))},
 	}
 	list, err := render.Objects(t.Context(), in)
@@ -130,7 +130,7 @@ func TestRenderRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := render.Objects(t.Context(), render.Input{
 				Layers: [][]render.File{c.files}, Template: true, Tainted: true,
-				Values: render.Values(nil, map[string]string{"password": "S3CR3T", "broken": "*S3CR3T"}), Secrets: []string{"S3CR3T", "*S3CR3T", "1", ""},
+				Vars: render.Values(nil, map[string]string{"password": "S3CR3T", "broken": "*S3CR3T"}), Secrets: []string{"S3CR3T", "*S3CR3T", "1", ""},
 			})
 			assert.Equal(t, c.reason, failure.Reason(err, ""), "%v", err)
 			assert.NotContains(t, fmt.Sprint(err), "S3CR3T")
@@ -159,7 +159,7 @@ func FuzzObjects(f *testing.F) {
 	f.Add("{{range $x := split \",\" .Vars.site}}---\n{{end}}", "", "", "")
 	f.Fuzz(func(t *testing.T, base, overlay, kind, name string) {
 		in := render.Input{
-			Layers: [][]render.File{layer("a.yaml", base), layer("o.yaml", overlay)}, Template: true, Values: render.Values(nil, map[string]string{"site": "north"}),
+			Layers: [][]render.File{layer("a.yaml", base), layer("o.yaml", overlay)}, Template: true, Vars: render.Values(nil, map[string]string{"site": "north"}),
 		}
 		if kind != "" {
 			in.Targets = []v1alpha1.ConfigTarget{{Type: kind, Name: name}}

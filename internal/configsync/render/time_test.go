@@ -9,22 +9,23 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/internal/configsync/builder"
 	"stoker.io/stoker/internal/configsync/kustomize"
 )
 
 func TestMain(m *testing.M) {
-	kustomize.Main()
+	builder.Main(Functions())
 	os.Exit(m.Run())
 }
 
 // folder is a commit with one file.
 type folder struct{ name, text string }
 
-func (f folder) Stat(path string) (kustomize.Kind, error) {
+func (f folder) Stat(path string) (builder.Kind, error) {
 	if path == f.name {
-		return kustomize.File, nil
+		return builder.File, nil
 	}
-	return kustomize.Nothing, nil
+	return builder.Nothing, nil
 }
 
 func (f folder) Fetch(context.Context, []string) (map[string][]byte, error) {
@@ -33,7 +34,7 @@ func (f folder) Fetch(context.Context, []string) (map[string][]byte, error) {
 
 // G5: a slow kustomization of one ConfigSync does not use up the time of others.
 func TestTimeWithoutOtherKustomizations(t *testing.T) {
-	other, err := kustomize.NewBuilder(t.Context(), "")
+	other, err := builder.NewBuilder(t.Context(), "")
 	require.NoError(t, err)
 	defer other.Close()
 	t.Run("with a kustomization", func(t *testing.T) {

@@ -1,6 +1,6 @@
 // Package source reads the files of a ConfigSync from git: it resolves the ref to a commit, and fetches only the objects below the path.
-// There is no work tree and no child process. Symbolic links and submodules are errors. Package kustomize decides which files of a
-// kustomization may be read.
+// There is no work tree and no child process. Symbolic links and submodules are errors. Packages kustomize and chart decide
+// which files of a kustomization and a chart are read.
 package source
 
 import (
@@ -19,6 +19,8 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/bound"
+	"stoker.io/stoker/internal/configsync/builder"
+	"stoker.io/stoker/internal/configsync/chart"
 	"stoker.io/stoker/internal/configsync/kustomize"
 	"stoker.io/stoker/internal/configsync/manifest"
 	"stoker.io/stoker/internal/configsync/render"
@@ -156,15 +158,25 @@ func (c *Commit) Close() error {
 	return errors.Join(errs...)
 }
 
-// sourceFile is a file of the commit, or a folder with a kustomization.
+// sourceFile is a file of the commit, or a folder that a tool builds.
 type sourceFile struct {
-	path  string
-	id    plan.ID
-	build bool
+	path string
+	id   plan.ID
+	tool tool // none for a file that is read as it is
 }
 
+// tool makes objects of files.
+type tool int
+
+const (
+	none tool = iota
+	kustomizeTool
+	helmTool
+)
+
 // Read returns a layer for each path, with the manifests at and below it in the order of their names, and the contents of the given files.
-// It fetches all of them at once. Package kustomize reads folders with a kustomization; if build is false, they are an error. Paths that match
+// It fetches all of them at once. Packages kustomize and chart read folders with a kustomization and a chart; if build is false,
+// kustomizations are an error. Paths that match
 // a pattern of excludes are skipped.
 func (c *Commit) Read(ctx context.Context, paths, files, excludes []string, build bool) (layers [][]render.File, contents map[string][]byte, err error) {
 	w := &walker{commit: c, build: build, excludes: excludes, remaining: manifest.MaxBytes}
@@ -183,14 +195,14 @@ func (c *Commit) Read(ctx context.Context, paths, files, excludes []string, buil
 			return nil, nil, err
 		}
 		if entry.Mode == plan.Directory {
-			return nil, nil, failure.New(v1alpha1.ReasonSourceMissing, "%s is a folder: fromFiles names files", failure.Quote(f))
+			return nil, nil, failure.New(v1alpha1.ReasonSourceMissing, "%s is a folder: fromFiles and valuesFiles name files", failure.Quote(f))
 		}
 		single = append(single, sourceFile{path: f, id: entry.ID})
 	}
 	var ids []plan.ID
 	for _, list := range append(found, single) {
 		for _, f := range list {
-			if !f.build {
+			if f.tool == none {
 				ids = append(ids, f.id)
 			}
 		}
@@ -202,9 +214,12 @@ func (c *Commit) Read(ctx context.Context, paths, files, excludes []string, buil
 		layer := make([]render.File, 0, len(list))
 		for _, f := range list {
 			file := render.File{Path: f.path}
-			if f.build {
+			switch f.tool {
+			case kustomizeTool:
 				file.Kustomization, err = kustomize.Read(ctx, w, f.path)
-			} else {
+			case helmTool:
+				file.Chart, err = chart.Read(ctx, w, f.path)
+			default:
 				file.Content, err = w.content(f)
 			}
 			if err != nil {
@@ -223,20 +238,55 @@ func (c *Commit) Read(ctx context.Context, paths, files, excludes []string, buil
 	return layers, contents, nil
 }
 
-// Stat implements kustomize.Tree.
-func (w *walker) Stat(p string) (kustomize.Kind, error) {
+// Stat implements builder.Tree.
+func (w *walker) Stat(p string) (builder.Kind, error) {
 	switch e, err := w.find(p); {
 	case failure.Is(err, v1alpha1.ReasonSourceMissing):
-		return kustomize.Nothing, nil
+		return builder.Nothing, nil
 	case err != nil:
-		return kustomize.Nothing, err
+		return builder.Nothing, err
 	case e.Mode == plan.Directory:
-		return kustomize.Folder, nil
+		return builder.Folder, nil
 	}
-	return kustomize.File, nil
+	return builder.File, nil
 }
 
-// Fetch implements kustomize.Tree.
+// List implements chart.Tree.
+func (w *walker) List(folder string) ([]string, error) {
+	e, err := w.find(folder)
+	if err != nil {
+		return nil, err
+	}
+	var list []string
+	return list, w.list(folder, e.ID, 0, &list)
+}
+
+// list adds all files below a folder.
+func (w *walker) list(dir string, tree plan.ID, depth int, list *[]string) error {
+	entries, err := w.enter(dir, tree, depth)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		p := path.Join(dir, e.Name)
+		switch err := checkMode(p, e); {
+		case err != nil:
+			return err
+		case e.Mode == plan.Directory:
+			if err := w.list(p, e.ID, depth+1, list); err != nil {
+				return err
+			}
+		default:
+			if err := w.countFile(dir); err != nil {
+				return err
+			}
+			*list = append(*list, p)
+		}
+	}
+	return nil
+}
+
+// Fetch implements builder.Tree and chart.Tree.
 func (w *walker) Fetch(ctx context.Context, paths []string) (map[string][]byte, error) {
 	var list []sourceFile
 	var ids []plan.ID
@@ -339,8 +389,8 @@ func (w *walker) manifests(p string) ([]sourceFile, error) {
 		return nil, err
 	}
 	if e.Mode != plan.Directory {
-		if kustomize.IsKustomization(path.Base(p)) {
-			return nil, failure.New(v1alpha1.ReasonManifestInvalid, "%s is a kustomization: set the path of the ConfigSync to its folder", failure.Quote(p))
+		if base := path.Base(p); kustomize.IsKustomization(base) || base == chart.FileName {
+			return nil, failure.New(v1alpha1.ReasonManifestInvalid, "%s is read with its folder: set the path of the ConfigSync to its folder", failure.Quote(p))
 		}
 		return []sourceFile{{path: p, id: e.ID}}, nil
 	}
@@ -354,11 +404,24 @@ func (w *walker) manifests(p string) ([]sourceFile, error) {
 	return list, nil
 }
 
-func (w *walker) walk(dir string, tree plan.ID, depth int, list *[]sourceFile) error {
+// enter returns the entries of a folder, and counts it.
+func (w *walker) enter(dir string, tree plan.ID, depth int) ([]plan.Entry, error) {
 	if w.folders++; depth > maxDepth || w.folders > maxFolders {
-		return failure.New(v1alpha1.ReasonLimitExceeded, "%s: folders are nested deeper than %d, or are more than %d", failure.Quote(dir), maxDepth, maxFolders)
+		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s: folders are nested deeper than %d, or are more than %d", failure.Quote(dir), maxDepth, maxFolders)
 	}
-	entries, err := w.commit.store.Tree(tree)
+	return w.commit.store.Tree(tree)
+}
+
+// countFile counts a file of a folder.
+func (w *walker) countFile(dir string) error {
+	if w.files++; w.files > maxFiles {
+		return failure.New(v1alpha1.ReasonLimitExceeded, "%s: there are more than %d files", failure.Quote(dir), maxFiles)
+	}
+	return nil
+}
+
+func (w *walker) walk(dir string, tree plan.ID, depth int, list *[]sourceFile) error {
+	entries, err := w.enter(dir, tree, depth)
 	if err != nil {
 		return err
 	}
@@ -368,9 +431,13 @@ func (w *walker) walk(dir string, tree plan.ID, depth int, list *[]sourceFile) e
 				return failure.New(v1alpha1.ReasonManifestInvalid,
 					"%s: spec.render.kustomize is Never: commit what 'kustomize build' prints, or remove the field", failure.Quote(path.Join(dir, e.Name)))
 			}
-			*list = append(*list, sourceFile{path: dir, build: true})
+			*list = append(*list, sourceFile{path: dir, tool: kustomizeTool})
 			return nil
 		}
+	}
+	if slices.ContainsFunc(entries, func(e plan.Entry) bool { return e.Name == chart.FileName && e.Mode != plan.Directory }) {
+		*list = append(*list, sourceFile{path: dir, tool: helmTool})
+		return nil
 	}
 	for _, e := range entries {
 		p := path.Join(dir, e.Name)
@@ -388,8 +455,8 @@ func (w *walker) walk(dir string, tree plan.ID, depth int, list *[]sourceFile) e
 			return failure.New(v1alpha1.ReasonManifestInvalid,
 				"%s is Jsonnet, which no run evaluates: commit what it prints as YAML, and add %s to excludes of spec.source", failure.Quote(p), failure.Quote(p))
 		case isManifest(e.Name):
-			if w.files++; w.files > maxFiles {
-				return failure.New(v1alpha1.ReasonLimitExceeded, "%s: there are more than %d manifests", failure.Quote(dir), maxFiles)
+			if err := w.countFile(dir); err != nil {
+				return err
 			}
 			*list = append(*list, sourceFile{path: p, id: e.ID})
 		}
@@ -398,7 +465,7 @@ func (w *walker) walk(dir string, tree plan.ID, depth int, list *[]sourceFile) e
 }
 
 // builtinExcludes are the patterns of files that are not manifests, in addition to those of the spec.
-var builtinExcludes = []string{"**/.*", "**/Chart.yaml", "**/values.yaml", "**/values.schema.json", "**/package.json", "**/package-lock.json", "**/tsconfig.json",
+var builtinExcludes = []string{"**/.*", "**/values.yaml", "**/values.schema.json", "**/package.json", "**/package-lock.json", "**/tsconfig.json",
 	"**/{docker-,}compose.{yaml,yml}"}
 
 // Excludes returns the patterns of paths that are not read.

@@ -13,14 +13,15 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/configsync/kustomize"
+	"stoker.io/stoker/internal/configsync/builder"
+	"stoker.io/stoker/internal/configsync/render"
 	"stoker.io/stoker/internal/configsync/source"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/test/gitserver"
 )
 
 func TestMain(m *testing.M) {
-	kustomize.Main()
+	builder.Main(render.Functions())
 	os.Exit(m.Run())
 }
 
@@ -94,10 +95,10 @@ func TestReadFetchesKustomizations(t *testing.T) {
 	require.Len(t, layers[0], 2)
 	assert.Equal(t, "sites/a.yaml", layers[0][0].Path)
 	require.NotNil(t, layers[0][1].Kustomization)
-	builder, err := kustomize.NewBuilder(t.Context(), "")
+	own, err := builder.NewBuilder(t.Context(), "")
 	require.NoError(t, err)
-	defer builder.Close()
-	list, err := builder.Build(t.Context(), layers[0][1].Kustomization, func(_ string, content []byte) ([]byte, bool, error) { return content, false, nil })
+	defer own.Close()
+	list, err := layers[0][1].Kustomization.Build(t.Context(), own, func(_ string, content []byte) ([]byte, bool, error) { return content, false, nil })
 	require.NoError(t, err)
 	require.Len(t, list, 2)
 	assert.Equal(t, "sites/north/kustomization.yaml", list[0].File)
@@ -256,8 +257,8 @@ func TestCloneFindsRoot(t *testing.T) {
 
 func TestExcludes(t *testing.T) {
 	s := newSite(t)
-	s.Commit("first", gitserver.Write("a.yaml", object), gitserver.Write(".github/workflows/ci.yml", "on: push"), gitserver.Write("chart/values.yaml", "a: b"),
-		gitserver.Write("chart/Chart.yaml", "name: x"), gitserver.Write("compose.yml", "services: {}"), gitserver.Write("projects/p/project.json", "{}"),
+	s.Commit("first", gitserver.Write("a.yaml", object), gitserver.Write(".github/workflows/ci.yml", "on: push"), gitserver.Write("lib/values.yaml", "a: b"),
+		gitserver.Write("compose.yml", "services: {}"), gitserver.Write("projects/p/project.json", "{}"),
 		gitserver.Write("lib/a.jsonnet", "{}"), gitserver.Write("lib/b.yaml", object))
 	c, err := s.open(t, source.CommitSpec{Ref: "main"})
 	require.NoError(t, err)

@@ -1,6 +1,6 @@
 //go:build !race
 
-package kustomize
+package builder
 
 import (
 	"os"

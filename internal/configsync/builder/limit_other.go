@@ -1,6 +1,6 @@
 //go:build !linux || race
 
-package kustomize
+package builder
 
 import (
 	"os"
