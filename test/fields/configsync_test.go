@@ -42,7 +42,8 @@ func newManifests(t *testing.T) *manifests {
 	t.Cleanup(func() { require.NoError(t, server.Close()) })
 	m := &manifests{url: server.URL("plant.git")}
 	m.first = r.Commit("first", gitserver.Write("k8s/a.yaml", configMap("a", "first")), gitserver.Write("other/a.yaml", configMap("other", "1")),
-		gitserver.Write("overlay/a.yaml", configMap("a", "overlaid")), gitserver.Write("built/kustomization.yaml", "resources: [a.yaml]"), gitserver.Write("built/a.yaml", configMap("built", "1")),
+		gitserver.Write("overlay/a.yaml", configMap("a", "overlaid")), gitserver.Write("chart/Chart.yaml", "{apiVersion: v2, name: line, version: 1.0.0}"), gitserver.Write("chart/values.yaml", "a: b"), gitserver.Write("values.yaml", "a: c"),
+		gitserver.Write("chart/templates/a.yaml", configMap("{{ .Release.Name }}", "{{ .Values.a }}")), gitserver.Write("built/kustomization.yaml", "resources: [a.yaml]"), gitserver.Write("built/a.yaml", configMap("built", "1")),
 		gitserver.Write("file.txt", "text"))
 	m.second = r.Commit("second", gitserver.Write("k8s/a.yaml", configMap("a", `{{if .Vars}}{{.Vars}}{{end}}`)), gitserver.Write("k8s/b.yaml", configMap("b", "1")))
 	r.Branch("side", m.first)
@@ -228,6 +229,7 @@ func configGroups(t *testing.T, m *manifests) []group[v1alpha1.ConfigSync] {
 		{"variables of a Secret", "render.varsFrom[]", from(v1alpha1.ConfigVars{SecretRef: &v1alpha1.ConfigObjectRef{Name: "vars"}}), m.applies, map[string]any{"secretRef": nil}},
 		{"variables of nothing", "render.varsFrom[]", from(v1alpha1.ConfigVars{ConfigMapRef: &v1alpha1.ConfigObjectRef{Name: "none"}}), m.applies, map[string]any{"optional": true}},
 		{"kustomizations", "render", func(cs *config) { cs.Spec.Source.Git.Path = "built" }, m.applies, map[string]any{"kustomize": "Never"}},
+		{"charts", "render", func(cs *config) { cs.Spec.Source.Git.Path = "chart" }, m.applies, map[string]any{"valuesFiles": []string{"values.yaml"}, "releaseName": "other"}},
 		{"targets", "targets[]", target(v1alpha1.ConfigTarget{Type: "ConfigMap", Name: "a"}), m.applies, map[string]any{"type": "Secret", "name": "b", "namespace": "elsewhere"}},
 		{"targets of files", "targets[].fromFiles[]", target(v1alpha1.ConfigTarget{Type: "ConfigMap", Name: "files", FromFiles: []v1alpha1.ConfigFile{{Path: "file.txt"}}}), m.applies,
 			map[string]any{"path": "k8s/b.yaml", "key": "key"}},

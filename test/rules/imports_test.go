@@ -50,7 +50,8 @@ var floors = [][]string{
 	{"receiver/server"},
 	{"receiver"},
 	{"internal/configsync/manifest"},
-	{"internal/configsync/kustomize"},
+	{"internal/configsync/builder"},
+	{"internal/configsync/chart", "internal/configsync/kustomize"},
 	{"internal/configsync/plan", "internal/configsync/render"},
 	{"internal/configsync/apply", "internal/configsync/source"},
 	{"internal/configsync"},
@@ -117,9 +118,14 @@ var bans = []ban{
 		why:     "the plan depends on the commit and the live objects only",
 	},
 	{
-		rooms:   []string{"internal/configsync/kustomize"},
+		rooms:   []string{"internal/configsync/builder"},
 		imports: []string{"net", "k8s.io/client-go", "math/rand", "crypto/rand"},
 		why:     "a build depends on the commit only; os, os/exec and syscall are for the child that builds",
+	},
+	{
+		rooms:   []string{"internal/configsync/chart", "internal/configsync/kustomize"},
+		imports: []string{"os", "net", "syscall", "k8s.io/client-go", "math/rand", "crypto/rand"},
+		why:     "a build depends on the commit only",
 	},
 	{
 		rooms:   []string{"internal/configsync"},
@@ -141,6 +147,13 @@ var bans = []ban{
 		ships:   true,
 		imports: []string{"sigs.k8s.io/kustomize"},
 		why:     "kustomize fetches from elsewhere and starts programs: package kustomize reads every kustomization before it builds one (trust G1)",
+	},
+	{
+		rooms:   []string{""},
+		but:     []string{"internal/configsync/chart"},
+		ships:   true,
+		imports: []string{"helm.sh/helm"},
+		why:     "Helm fetches from elsewhere: package chart renders nothing but a commit (trust G1)",
 	},
 	{
 		rooms:   []string{"agent", "injector", "receiver"},
@@ -192,10 +205,10 @@ var bans = []ban{
 	},
 	{
 		rooms:   []string{""},
-		but:     []string{"hooks/browser", "internal/configsync/kustomize"},
+		but:     []string{"hooks/browser", "internal/configsync/builder"},
 		ships:   true,
 		imports: []string{"os/exec", "plugin"},
-		why:     "the product starts no other program (trust F5 to F7), except the browser of a user; a kustomization is built by a child with limits",
+		why:     "the product starts no other program (trust F5 to F7), except the browser of a user; kustomizations and charts are built by a child with limits",
 	},
 	{
 		rooms:   []string{""},
@@ -337,6 +350,9 @@ func TestImportRules(t *testing.T) {
 		{"internal/configsync/plan", "k8s.io/client-go/dynamic"},
 		{"internal/configsync/render", "os"},
 		{"internal/configsync/kustomize", "net/http"},
+		{"internal/configsync/builder", "net/http"},
+		{"internal/configsync/kustomize", "os/exec"},
+		{"internal/configsync/source", "helm.sh/helm/v3/pkg/engine"},
 		{"internal/configsync/apply", "sigs.k8s.io/kustomize/api/krusty"},
 		{"agent/lead", own("internal/configsync")},
 		{"receiver/server", "github.com/go-git/go-git/v5/plumbing"},

@@ -5,9 +5,7 @@ import (
 	"encoding/gob"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"log"
 	"maps"
 	"path"
 	"regexp"
@@ -45,7 +43,6 @@ type input struct {
 
 // Run renders a chart in a child. It returns the rendered files.
 func Run(in *gob.Decoder) ([]byte, error) {
-	log.SetOutput(io.Discard) // Helm logs values
 	var c input
 	if err := in.Decode(&c); err != nil {
 		return nil, err
@@ -55,7 +52,7 @@ func Run(in *gob.Decoder) ([]byte, error) {
 		return nil, err
 	}
 	if c.mentionsTime() {
-		time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second)))
+		<-time.NewTimer(time.Until(time.Now().Truncate(time.Second).Add(time.Second))).C // the parent ends this process
 	}
 	second, err := c.render()
 	if err != nil {
