@@ -42,7 +42,7 @@ type writer struct {
 // add writes a file and returns its name.
 func (w *writer) add(content []byte) string {
 	name := "file-" + strconv.Itoa(len(w.written))
-	w.written = append(w.written, builder.InputFile{w.root + name, content})
+	w.written = append(w.written, builder.InputFile{Name: w.root + name, Content: content})
 	return name
 }
 
