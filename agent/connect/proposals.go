@@ -59,7 +59,7 @@ func ProposalSettings(gs *v1alpha1.GatewaySync, e effective.Settings, f plan.Fac
 	}
 	s := &propose.Settings{
 		Identity: propose.Identity{Namespace: f.Namespace, Gateway: f.GatewayName},
-		Labels:   b.PRLabels, Authors: authors(b), Revert: b.OnClosed == v1alpha1.OnClosedRevert, Watches: watches(b),
+		Labels:   b.PRLabels, Authors: authors(b), RepairClosed: b.OnClosed == v1alpha1.OnClosedRepair, Watches: watches(b),
 		Guard: propose.Guard{Path: guardPath(b), Content: guard.Content},
 	}
 	f.Vars = e.Vars

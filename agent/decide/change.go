@@ -10,8 +10,8 @@ import (
 // Proposal is how far a proposal to git of the changes on a gateway is.
 type Proposal struct {
 	State v1alpha1.ProposalState
-	// Revert reports that spec.bidirectional.onClosed is revert.
-	Revert bool
+	// RepairClosed reports that spec.bidirectional.onClosed is repair.
+	RepairClosed bool
 }
 
 // Ended reports whether the pull request of the changes was merged or closed.
@@ -19,11 +19,11 @@ func (p Proposal) Ended() bool {
 	return p.State == v1alpha1.ProposalClosed || p.State == v1alpha1.ProposalMerged
 }
 
-// Reverts reports whether git's version replaces the changes because their pull request was closed.
-func (p Proposal) Reverts() bool { return p.Revert && p.State == v1alpha1.ProposalClosed }
+// RepairsClosed reports whether git's version replaces the changes because their pull request was closed.
+func (p Proposal) RepairsClosed() bool { return p.RepairClosed && p.State == v1alpha1.ProposalClosed }
 
-// Settled reports whether a repair of drift may undo the changes: they were refused, or Reverts.
-func (p Proposal) Settled() bool { return p.State == v1alpha1.ProposalRefused || p.Reverts() }
+// Settled reports whether a repair of drift may undo the changes: they were refused, or RepairsClosed.
+func (p Proposal) Settled() bool { return p.State == v1alpha1.ProposalRefused || p.RepairsClosed() }
 
 // Safe reports whether a sync may replace the changes without waiting for their push: git has them, or the agent will not push them.
 func (p Proposal) Safe() bool {
@@ -94,23 +94,23 @@ type Drift struct {
 	// Files are those that differ, Watched those of them that are proposed to git.
 	Files, Watched int
 	Policy         v1alpha1.DriftPolicy
-	// Reverts is Proposal.Reverts of the watched files; false if none are proposed.
-	Reverts bool
+	// RepairsClosed is Proposal.RepairsClosed of the watched files; false if none are proposed.
+	RepairsClosed bool
 	// Desired reports that the desired commit is known, HandsOff that the gateway is left alone.
 	Desired, HandsOff, Paused, DryRun bool
 }
 
 // Repair reports whether a sync repairs the drift now: if driftPolicy is repair, or if files differ whose pull request was closed and onClosed
-// is revert. It never does while the desired commit is not known, the gateway is left alone, syncing is paused, or dryRun is set.
+// is repair. It never does while the desired commit is not known, the gateway is left alone, syncing is paused, or dryRun is set.
 func (d Drift) Repair() bool {
 	if d.Files == 0 || !d.Desired || d.HandsOff || d.Paused || d.DryRun {
 		return false
 	}
-	return d.Policy == v1alpha1.DriftRepair || d.Reverts && d.Watched > 0
+	return d.Policy == v1alpha1.DriftRepair || d.RepairsClosed && d.Watched > 0
 }
 
 // Repairs reports whether a repair under a policy undoes the change of one file. watched reports that the file is proposed to git, and seen
-// that the state of the proposal is about the change. A repair that only onClosed: revert asks for leaves the other files alone.
+// that the state of the proposal is about the change. A repair that only onClosed: repair asks for leaves the other files alone.
 func (p Proposal) Repairs(policy v1alpha1.DriftPolicy, watched, seen bool) bool {
 	if watched {
 		return p.Settled() && seen

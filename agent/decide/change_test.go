@@ -17,12 +17,12 @@ func TestProposal(t *testing.T) {
 		v1alpha1.ProposalRefused: {safe, settled}, v1alpha1.ProposalForeign: {safe}, v1alpha1.ProposalClosed: {ended, safe}, v1alpha1.ProposalMerged: {ended, safe},
 	} {
 		t.Run(string(state), func(t *testing.T) {
-			for _, revert := range []bool{false, true} {
-				p := Proposal{state, revert}
+			for _, repair := range []bool{false, true} {
+				p := Proposal{state, repair}
 				assert.Equal(t, slices.Contains(want, ended), p.Ended())
 				assert.Equal(t, slices.Contains(want, safe), p.Safe())
-				assert.Equal(t, slices.Contains(want, settled) || p.Reverts(), p.Settled())
-				assert.Equal(t, revert && state == v1alpha1.ProposalClosed, p.Reverts())
+				assert.Equal(t, slices.Contains(want, settled) || p.RepairsClosed(), p.Settled())
+				assert.Equal(t, repair && state == v1alpha1.ProposalClosed, p.RepairsClosed())
 			}
 		})
 	}
@@ -79,20 +79,20 @@ func TestReplace(t *testing.T) {
 
 func TestDriftRepair(t *testing.T) {
 	repair := Drift{Files: 3, Policy: v1alpha1.DriftRepair, Desired: true}
-	revert := Drift{Files: 3, Watched: 1, Policy: v1alpha1.DriftReport, Reverts: true, Desired: true}
+	closed := Drift{Files: 3, Watched: 1, Policy: v1alpha1.DriftReport, RepairsClosed: true, Desired: true}
 	assert.True(t, repair.Repair())
-	assert.True(t, revert.Repair())
+	assert.True(t, closed.Repair())
 	for name, change := range map[string]func(*Drift){
 		"nothing differs":  func(d *Drift) { d.Files = 0 },
 		"no target":        func(d *Drift) { d.Desired = false },
 		"hands off":        func(d *Drift) { d.HandsOff = true },
 		"paused":           func(d *Drift) { d.Paused = true },
 		"dry run":          func(d *Drift) { d.DryRun = true },
-		"only report":      func(d *Drift) { d.Policy, d.Reverts = v1alpha1.DriftReport, false },
+		"only report":      func(d *Drift) { d.Policy, d.RepairsClosed = v1alpha1.DriftReport, false },
 		"nothing proposed": func(d *Drift) { d.Policy, d.Watched = v1alpha1.DriftReport, 0 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, d := range []Drift{repair, revert} {
+			for _, d := range []Drift{repair, closed} {
 				change(&d)
 				assert.False(t, d.Repair())
 			}
@@ -108,7 +108,7 @@ func TestProposalRepairs(t *testing.T) {
 	}{
 		"none": {}, "settling": {Proposal: Proposal{State: v1alpha1.ProposalSettling}}, "open": {Proposal: Proposal{State: v1alpha1.ProposalOpen}},
 		"closed": {Proposal: Proposal{State: v1alpha1.ProposalClosed}}, "merged": {Proposal: Proposal{State: v1alpha1.ProposalMerged}},
-		"refused": {Proposal{State: v1alpha1.ProposalRefused}, true}, "closed, revert": {Proposal{State: v1alpha1.ProposalClosed, Revert: true}, true},
+		"refused": {Proposal{State: v1alpha1.ProposalRefused}, true}, "closed, repair": {Proposal{State: v1alpha1.ProposalClosed, RepairClosed: true}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, policy := range []v1alpha1.DriftPolicy{v1alpha1.DriftReport, v1alpha1.DriftRepair} { // sequence: of one proposal

@@ -118,8 +118,8 @@ func (l *Loop) needsRepair(o *Order) bool {
 	}
 	return decide.Drift{
 		Files: l.drift.last.Files, Watched: len(l.drift.last.Watched), Policy: o.Profile.DriftPolicy,
-		Reverts: o.ProposalSettings != nil && l.proposer.Proposal().Reverts(),
-		Desired: !o.Commit.IsZero(), HandsOff: l.decision.HandsOff, Paused: o.Profile.Paused, DryRun: o.Profile.DryRun,
+		RepairsClosed: o.ProposalSettings != nil && l.proposer.Proposal().RepairsClosed(),
+		Desired:       !o.Commit.IsZero(), HandsOff: l.decision.HandsOff, Paused: o.Profile.Paused, DryRun: o.Profile.DryRun,
 	}.Repair()
 }
 

@@ -107,7 +107,7 @@ func TestRepairLeavesUnseenChange(t *testing.T) {
 	problem := errors.New("the pod does not mount the credential")
 	d.edit = func(o *Order) {
 		proposes(o, v1alpha1.StrategyGitWins, 10*time.Minute, problem)
-		o.Profile.DriftPolicy, o.ProposalSettings.Revert = v1alpha1.DriftRepair, true
+		o.Profile.DriftPolicy, o.ProposalSettings.RepairClosed = v1alpha1.DriftRepair, true
 	}
 	require.NoError(t, d.loop.Engine.Notes().SetNote("proposal", []byte(`{"lastState": "Closed"}`)))
 	next := d.commit("three")
@@ -129,15 +129,15 @@ func TestRepairLeavesUnseenChange(t *testing.T) {
 	assert.Equal(t, next, d.loop.State().Commit)
 }
 
-// onClosed: revert replaces the change whose pull request was closed. Other drift is a matter of driftPolicy.
-func TestRevertLeavesOtherChanges(t *testing.T) {
+// onClosed: repair replaces the change whose pull request was closed. Other drift is a matter of driftPolicy.
+func TestClosedRepairLeavesOtherChanges(t *testing.T) {
 	const saved = `{"title": "mine"}`
 	for policy, want := range map[v1alpha1.DriftPolicy]string{v1alpha1.DriftReport: saved, v1alpha1.DriftRepair: `{"title": "three"}`} {
 		t.Run(string(policy), func(t *testing.T) {
 			d, watched := deliveredTwice(t, func(string) {}), true
 			d.edit = func(o *Order) {
 				proposes(o, v1alpha1.StrategyGitWins, 10*time.Minute, errors.New("the pod does not mount the credential"))
-				o.Profile.DriftPolicy, o.ProposalSettings.Revert = policy, true
+				o.Profile.DriftPolicy, o.ProposalSettings.RepairClosed = policy, true
 				o.ProposalSettings.Watches = func(string) bool { return watched }
 			}
 			require.NoError(t, d.loop.Engine.Notes().SetNote("proposal", []byte(`{"lastState": "Closed"}`)))
@@ -150,7 +150,7 @@ func TestRevertLeavesOtherChanges(t *testing.T) {
 			for range 5 { // sequence: repairs are due
 				d.turn()
 			}
-			require.True(t, d.loop.proposer.Proposal().Reverts())
+			require.True(t, d.loop.proposer.Proposal().RepairsClosed())
 			content, err := os.ReadFile(file)
 			require.NoError(t, err)
 			assert.JSONEq(t, want, string(content))

@@ -34,8 +34,8 @@ type Settings struct {
 	Problem error
 	// Watches reports whether changes at a path in the data directory are proposed.
 	Watches func(path string) bool
-	// Revert makes git's version replace the changes if their pull request is closed (onClosed: revert).
-	Revert bool
+	// RepairClosed makes git's version replace the changes if their pull request is closed (onClosed: repair).
+	RepairClosed bool
 }
 
 // Input is what the loop knows in one iteration.
@@ -80,8 +80,8 @@ type Proposer struct {
 	shown    shown
 	work     work
 
-	revert  bool // the spec says onClosed: revert
-	standby bool // that of the last Input
+	repairClosed bool // the spec says onClosed: repair
+	standby      bool // that of the last Input
 }
 
 // New returns a Proposer.
@@ -120,7 +120,7 @@ func (p *Proposer) Wrote() { p.schedule = p.schedule.Wrote(p.Now()) }
 
 // Proposal returns how far the proposal is.
 func (p *Proposer) Proposal() decide.Proposal {
-	return decide.Proposal{State: p.shown.now.State, Revert: p.revert}
+	return decide.Proposal{State: p.shown.now.State, RepairClosed: p.repairClosed}
 }
 
 // Describes reports whether the state is about the changes at paths as they are on the disk now, and not only about others or older ones. On
@@ -203,7 +203,7 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 		p.forgetChanges()
 		p.shown.setRecorded(rec)
 	} else {
-		p.revert = s.Revert
+		p.repairClosed = s.RepairClosed
 	}
 	if s.Problem != nil { // also before the first change, so that a user learns it in time
 		p.shown.setProblem(p.Log, rec, s.Problem)

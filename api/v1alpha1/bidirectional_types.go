@@ -75,10 +75,10 @@ type BidirectionalSpec struct {
 	// +optional
 	Signing *CommitSigning `json:"signing,omitempty"`
 	// What happens on the gateway if the pull request is closed without a merge. keep: nothing, and the same change is not proposed again.
-	// revert: the sync writes git's version, and the gateway's goes to lost+found.
+	// repair: the sync writes git's version, and the gateway's goes to lost+found.
 	// +optional
 	// +kubebuilder:default=keep
-	// +kubebuilder:validation:Enum=keep;revert
+	// +kubebuilder:validation:Enum=keep;repair
 	OnClosed OnClosed `json:"onClosed,omitempty"`
 }
 
@@ -104,7 +104,7 @@ type OnClosed string
 // The policies for closed pull requests.
 const (
 	OnClosedKeep   OnClosed = "keep"
-	OnClosedRevert OnClosed = "revert"
+	OnClosedRepair OnClosed = "repair"
 )
 
 // ProposalGuardrails are the limits of a proposal.

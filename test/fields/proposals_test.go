@@ -45,7 +45,7 @@ func proposalGroups(t *testing.T, s *site) []group[v1alpha1.GatewaySync] {
 		}
 		require.NoError(t, s.Problem)
 		defer func() { require.NoError(t, s.Remote.Close()) }()
-		lines := []any{s.Branch, s.BaseBranch, s.Debounce, s.Labels, s.Limits, s.Authors, s.Revert, s.Provider, s.Watches("projects/a/x.json"), s.Watches("config/x.json")}
+		lines := []any{s.Branch, s.BaseBranch, s.Debounce, s.Labels, s.Limits, s.Authors, s.RepairClosed, s.Provider, s.Watches("projects/a/x.json"), s.Watches("config/x.json")}
 		signature, err := s.Sign([]byte("commit"))
 		lines = append(lines, signature, err)
 		if s.Forge != nil {
@@ -56,7 +56,7 @@ func proposalGroups(t *testing.T, s *site) []group[v1alpha1.GatewaySync] {
 	}
 	return []group[v1alpha1.GatewaySync]{
 		{"proposals", "bidirectional", given, see, map[string]any{"enabled": false, "watchPaths": []string{"config/**"}, "targetBranch": "b", "baseBranch": "b", "debounce": "5s",
-			"prLabels": nil, "provider": "gitlab", "apiBaseURL": nil, "authors": nil, "onClosed": "revert", "signing.format": "openpgp", "signing.keySecretRef": nil,
+			"prLabels": nil, "provider": "gitlab", "apiBaseURL": nil, "authors": nil, "onClosed": "repair", "signing.format": "openpgp", "signing.keySecretRef": nil,
 			"guardrails.maxFileSize": "1Mi", "guardrails.maxTotalSize": "1Mi", "guardrails.maxFilesPerPR": 1, "guardrails.excludePatterns": []string{"**/x.json"}}},
 		{"files of a proposal", "bidirectional.guardrails", given, func(t *testing.T, gs *v1alpha1.GatewaySync) string {
 			e, err := effective.Of(gs, "", nil)

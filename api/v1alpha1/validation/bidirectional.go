@@ -50,7 +50,7 @@ func validateBidirectional(path *field.Path, gs *v1alpha1.GatewaySync) field.Err
 	if s := b.Signing; s != nil {
 		errs = append(errs, validateSigning(path.Child("signing"), s)...)
 	}
-	return append(errs, fielderr.OneOf(path.Child("onClosed"), b.OnClosed, v1alpha1.OnClosedKeep, v1alpha1.OnClosedRevert)...)
+	return append(errs, fielderr.OneOf(path.Child("onClosed"), b.OnClosed, v1alpha1.OnClosedKeep, v1alpha1.OnClosedRepair)...)
 }
 
 // validateBranches checks the branches to push to and to merge into. Only the agent knows whether a short git.ref is a branch or a tag.

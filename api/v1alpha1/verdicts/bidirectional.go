@@ -37,7 +37,7 @@ func bidirectional() []Case {
 			"baseBranch": "release/2026", "debounce": "1m", "prLabels": L{"gateway-change"}, "conflictStrategy": "gatewayWins",
 			"guardrails": O{"maxFileSize": "512Ki", "maxTotalSize": "1048576", "maxFilesPerPR": 1000, "excludePatterns": L{"**/*.bin"}},
 			"signing":    O{"format": "ssh", "keySecretRef": O{"name": "sign", "key": "id"}},
-			"provider":   "gitea", "apiBaseURL": "https://git.example.com/api/v1", "authors": O{"admin": "Jane Doe <jane@example.com>"}, "onClosed": "revert",
+			"provider":   "gitea", "apiBaseURL": "https://git.example.com/api/v1", "authors": O{"admin": "Jane Doe <jane@example.com>"}, "onClosed": "repair",
 		}}),
 		good("no exclude pattern of proposals", with("guardrails", O{"excludePatterns": L{}})),
 		good("a profile that proposes nothing", O{"bidirectional": O{"enabled": true}, "sync": O{"profiles": O{"site": O{
