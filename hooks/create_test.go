@@ -137,13 +137,18 @@ func TestCreateCommands(t *testing.T) {
 	require.NoError(t, err)
 	kubernetes, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
 	require.NoError(t, err)
-	shell := document.NewShell(t, dir, map[string]string{"kubectl": filepath.Join(kubernetes, "kubectl"), "stoker": program.Build(t, "hooks")},
+	cluster.NamespaceNamed(t, "press") // of the tutorial, whose make build writes bin/stoker
+	make := filepath.Join(t.TempDir(), "make")
+	program.Script(t, make, "#!/bin/sh\nmkdir bin && ln -s "+program.Build(t, "hooks")+" bin/stoker\n")
+	shell := document.NewShell(t, dir, map[string]string{"make": make, "kubectl": filepath.Join(kubernetes, "kubectl"), "stoker": program.Build(t, "hooks")},
 		"KUBECONFIG="+kubeconfig, "REPOSITORY="+server.URL("plant.git"))
-	for _, page := range []string{"docs/how-to/installation.md", "docs/reference/cli.md"} {
+	for _, page := range []string{"docs/how-to/installation.md", "docs/reference/cli.md", "docs/start/tutorial-kubernetes.md"} {
 		for c := range lines.Of(page) {
 			shell.Type(t, c.Text)
 		}
 	}
-	assert.Contains(t, shell.Type(t, "kubectl get gatewaysync line --output yaml"), "managed: true")
+	for _, name := range []string{"line", "press --namespace press"} { // sequence: both exist now
+		assert.Contains(t, shell.Type(t, "kubectl get gatewaysync "+name+" --output yaml"), "managed: true")
+	}
 	assert.Equal(t, "TOKEN", shell.Type(t, "kubectl get secret git-credentials --output 'jsonpath={.data.token}' | base64 --decode"))
 }

@@ -84,8 +84,10 @@ func (r *reader) enter(line string) {
 		return
 	}
 	r.Type(r.t, line)
-	if line == "kubectl create namespace line" { // a reader of the README creates it with stoker create, which needs a git server
-		r.Type(r.t, "kubectl --namespace line apply -f examples/kubernetes/gatewaysync.yaml")
+	for name, file := range map[string]string{"line": "examples/kubernetes/gatewaysync.yaml", "press": "examples/single/gatewaysync.yaml"} {
+		if line == "kubectl create namespace "+name { // a reader creates it with stoker create, which needs a git server
+			r.Type(r.t, "kubectl --namespace "+name+" apply -f "+file)
+		}
 	}
 	if strings.HasPrefix(line, "helm install ") || strings.Contains(line, "kubectl kustomize ") {
 		// A reader then waits for the Deployment. The test has no node, so only the kinds must exist.

@@ -82,7 +82,8 @@ func TestDocumentedCommands(t *testing.T) {
 	t.Run("by the tutorial", func(t *testing.T) {
 		t.Parallel()
 		dir := t.TempDir()
-		for name, target := range map[string]string{"examples": examples, "bin/agent": program.Build(t, "agent")} {
+		// setup: a checkout after make build
+		for name, target := range map[string]string{"examples": examples, "bin/agent": program.Build(t, "agent"), "bin/stoker": program.Build(t, "hooks")} {
 			target, err := filepath.Abs(target)
 			require.NoError(t, err)
 			require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
