@@ -10,6 +10,7 @@ import (
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo/store"
+	"stoker.io/stoker/agent/repo/wire"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/internal/failure"
@@ -59,6 +60,9 @@ func (s *Store) Admit(ctx context.Context, r *Remote, git *v1alpha1.GitSpec, nam
 // by its full name, and a commit must be in the history of a matching ref. If s is nil, a commit must be the tip of one. The
 // error is RefNotAllowed, or says why the history could not be searched.
 func (a *Refs) CheckAllowed(ctx context.Context, s *Store, r *Remote, patterns []string, resolved Resolution) error {
+	if a.registry != nil && !strings.HasPrefix(resolved.Ref, wire.TagPrefix) {
+		return a.admitArtifact(ctx, s, patterns, resolved)
+	}
 	if resolved.Ref != "" {
 		if matchesAny(patterns, resolved.Ref) {
 			return nil
@@ -127,7 +131,12 @@ const maxReachTips = 5000
 // cannot leave out trees sends the history with its files; for such a server, Reaches searches fewer commits. During the search, the
 // fetched packs are in the store's directory. If the history is too long or too large, the error is RefNotAllowed. Reaches searches
 // the history of the first maxReachTips refs by name; if there are more and it did not find the commit, the error is LimitExceeded.
+//
+// The tags of a registry have no history. There, Reaches reports whether the store has the commit, as the commit of an artifact of the registry.
 func (s *Store) Reaches(ctx context.Context, r *Remote, all *Refs, names []string, commit plan.ID) (bool, error) {
+	if all.registry != nil {
+		return s.imported(ctx, all.registry, commit)
+	}
 	var tips []plan.ID
 	seen := map[plan.ID]bool{}
 	for _, name := range slices.Sorted(slices.Values(names)) {

@@ -14,7 +14,7 @@ import (
 
 const maxRefName = 1024 // bytes
 
-// Ref names a commit: by a branch, a tag, a full name (refs/…), HEAD, or a full commit id.
+// Ref names a commit: by a branch, a tag, a full name (refs/…), HEAD, a full commit id, or the digest of an artifact.
 type Ref struct {
 	name   string // "" for a commit
 	commit plan.ID
@@ -30,7 +30,7 @@ func ParseRef(s string) (Ref, error) {
 	}
 	if problem := refProblem(s); problem != "" {
 		return Ref{}, failure.New(v1alpha1.ReasonRefNotFound,
-			"git.ref %s is not a valid ref: %s; use a branch, a tag, refs/… or a full commit id", failure.Quote(s), problem)
+			"git.ref %s is not a valid ref: %s; use a branch, a tag, refs/…, a full commit id or the digest of an artifact", failure.Quote(s), problem)
 	}
 	return Ref{name: s}, nil
 }
@@ -60,6 +60,9 @@ func refProblem(name string) string {
 	case name == "refs", strings.HasPrefix(name, "refs/") && strings.Count(name, "/") < 2:
 		return "a full name has at least three parts, as in refs/heads/main"
 	}
+	if syntax.IsDigest(name) {
+		return ""
+	}
 	return syntax.RefProblem(name)
 }
 
@@ -67,18 +70,21 @@ func refProblem(name string) string {
 type Refs struct {
 	url        URL
 	advertised *wire.Refs
+	registry   *registry       // nil for git
+	ctx        context.Context //nolint:containedctx // of Remote.Refs, for the registry; see there
 }
 
-// Refs requests all refs.
+// Refs requests all refs. For a registry it sends nothing: Resolve asks for the ref, within ctx.
 func (r *Remote) Refs(ctx context.Context) (*Refs, error) {
 	all, err := r.source.Refs(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &Refs{r.url, all}, nil
+	of, _ := r.source.(*registry)
+	return &Refs{r.url, all, of, ctx}, nil
 }
 
-// All returns the full names and the commits of all refs except HEAD, in random order.
+// All returns the full names and the commits of all refs except HEAD, in random order. It returns none for a registry.
 func (a *Refs) All() iter.Seq2[string, plan.ID] {
 	return func(yield func(string, plan.ID) bool) {
 		for name, id := range a.advertised.ByName {
@@ -97,6 +103,9 @@ func (a *Refs) All() iter.Seq2[string, plan.ID] {
 func (a *Refs) Resolve(ref Ref) (Resolution, error) {
 	if res, ok, err := resolveCommit(ref); ok || err != nil {
 		return res, err
+	}
+	if a.registry != nil {
+		return a.registry.resolve(a.ctx, ref)
 	}
 	if len(a.advertised.ByName) == 0 {
 		return Resolution{}, failure.New(v1alpha1.ReasonRefNotFound,

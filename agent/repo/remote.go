@@ -1,12 +1,14 @@
 package repo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
 	"time"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo/oci"
 	"stoker.io/stoker/agent/repo/store"
 	"stoker.io/stoker/agent/repo/wire"
 	"stoker.io/stoker/api/v1alpha1"
@@ -41,14 +43,14 @@ func CheckSSHKey(key secret.String) error { return wire.CheckSSHKey(key) }
 // RetryAfter returns how long the git server asked the client to wait, and whether it did.
 func RetryAfter(err error) (time.Duration, bool) { return wire.RetryAfter(err) }
 
-// Remote is a repository on a git server or in a directory of this machine. Several goroutines may use it.
+// Remote is a repository on a git server, in a registry or in a directory of this machine. Several goroutines may use it.
 type Remote struct {
 	url    URL
 	opts   RemoteOptions
 	source source
 }
 
-// source is the access to a repository: a wire.Client, or local.
+// source is the access to a repository: a wire.Client, a registry, or local.
 type source interface {
 	// Refs returns all refs. An empty repository has none.
 	Refs(ctx context.Context) (*wire.Refs, error)
@@ -79,9 +81,15 @@ func NewRemote(u URL, auth Auth, o RemoteOptions) (*Remote, error) {
 		return nil, errors.New("no repository is set")
 	}
 	r := &Remote{url: u, opts: o.WithDefaults()}
-	if u.Local() {
+	switch {
+	case u.Local():
 		r.source = &local{url: u, opts: r.opts}
-	} else {
+	case u.Registry():
+		if auth.Key != nil || auth.App != nil {
+			return nil, failure.New(v1alpha1.ReasonAuthFailed, "git.repo is a registry, which takes only a token: set %s.token", cmp.Or(auth.Field, "git.auth"))
+		}
+		r.source = &registry{url: u, opts: r.opts, client: oci.NewClient(u, auth, r.opts)}
+	default:
 		r.source = wire.NewClient(u, auth, r.opts)
 	}
 	return r, nil
@@ -133,7 +141,7 @@ func (r *Remote) PushRefs(ctx context.Context) (*Refs, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Refs{r.url, all}, nil
+	return &Refs{url: r.url, advertised: all}, nil
 }
 
 // Push moves a branch, by its full name, from oldID to newID. A zero oldID creates the branch, and a zero newID deletes it. pack
@@ -164,7 +172,7 @@ func (s *Store) CommitText(ctx context.Context, r *Remote, commit plan.ID) ([]by
 func (r *Remote) APIToken(ctx context.Context) (secret.String, error) { return r.source.APIToken(ctx) }
 
 // APITransport returns a transport for requests to the API of the forge. It uses the proxy and the certificates of the Remote,
-// and adds no credentials. It is nil for a directory of this machine.
+// and adds no credentials. It is nil for a registry and for a directory of this machine.
 func (r *Remote) APITransport() http.RoundTripper {
 	if c, ok := r.source.(*wire.Client); ok {
 		return c.APITransport()

@@ -50,6 +50,7 @@ type GatewaySyncList struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.autoRollback) || !has(self.autoRollback.enabled) || !self.autoRollback.enabled || has(self.autoRollback.scope) && self.autoRollback.scope == 'rollout' || has(self.snapshots) && has(self.snapshots.enabled) && self.snapshots.enabled",message="needs snapshots: set spec.snapshots.enabled to true",fieldPath=".autoRollback.enabled"
 // +kubebuilder:validation:XValidation:rule="!has(self.autoRollback) || !has(self.autoRollback.enabled) || !self.autoRollback.enabled || !has(self.autoRollback.scope) || self.autoRollback.scope != 'rollout' || has(self.validation) && has(self.validation.dryRunBefore) && self.validation.dryRunBefore || has(self.deployment) && (has(self.deployment.syncOrder) && size(self.deployment.syncOrder) > 0 || has(self.deployment.stages) && size(self.deployment.stages) > 0)",message="needs a rollout: set spec.deployment.stages, spec.deployment.syncOrder or spec.validation.dryRunBefore",fieldPath=".autoRollback.scope"
+// +kubebuilder:validation:XValidation:rule="!has(self.bidirectional) || !has(self.bidirectional.enabled) || !self.bidirectional.enabled || !has(self.git.repo) || !self.git.repo.startsWith('oci://') && !self.git.repo.startsWith('oci+http://')",message="proposals need git: git.repo is a registry",fieldPath=".bidirectional.enabled"
 type GatewaySyncSpec struct {
 	// Repository, ref and credentials.
 	// +required

@@ -2,20 +2,23 @@ package v1alpha1
 
 // GitSpec names the repository and the ref.
 //
-// +kubebuilder:validation:XValidation:rule=`!has(self.repo) || self.repo.matches(r'^((https?|ssh)://[^/?#\s\x00-\x1f\x7f-][^?#\s\x00-\x1f\x7f]*|(file:///|/)[^/\x00-\x1f\x7f][^\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$')`,message="is not a URL that Stoker reads: use https://host/path, ssh://host/path, user@host:path, http://, file:///path or an absolute path, without ? and #",fieldPath=".repo"
+// +kubebuilder:validation:XValidation:rule=`!has(self.repo) || self.repo.matches(r'^((https?|ssh)://[^/?#\s\x00-\x1f\x7f-][^?#\s\x00-\x1f\x7f]*|oci(\+http)?://[^/?#@\s\x00-\x1f\x7f-][^/?#@\s\x00-\x1f\x7f]*(/[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*)+|(file:///|/)[^/\x00-\x1f\x7f][^\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$')`,message="is not a URL that Stoker reads: use https://host/path, ssh://host/path, user@host:path, oci://host/path, http://, file:///path or an absolute path, without ? and #",fieldPath=".repo"
+// +kubebuilder:validation:XValidation:rule="!has(self.repo) || !self.repo.startsWith('oci://') && !self.repo.startsWith('oci+http://') || !has(self.verify)",message="signatures of git: git.repo is a registry, whose artifacts have none",fieldPath=".verify"
+// +kubebuilder:validation:XValidation:rule="!has(self.repo) || !self.repo.startsWith('oci://') && !self.repo.startsWith('oci+http://') || !has(self.auth) || !has(self.auth.sshKey) && !has(self.auth.githubApp)",message="git.repo is a registry, which takes only token",fieldPath=".auth"
 type GitSpec struct {
-	// URL of the repository: https://, ssh://, user@host:path, or http:// (not encrypted, with a warning). For the standalone agent also
-	// file:// or the absolute path of a folder. It must not have a query. Put credentials in auth.
+	// URL of the repository: https://, ssh://, user@host:path, or http:// (not encrypted, with a warning). Or oci://host/path for the
+	// artifacts of a registry (oci+http:// without encryption). For the standalone agent also file:// or the absolute path of a folder. It
+	// must not have a query. Put credentials in auth.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	Repo string `json:"repo"`
 	// The ref to sync: a branch, a tag, a full name (refs/…), or a commit of 40 hex digits. A name that is both a branch and a tag is
-	// refused (AmbiguousRef): write refs/heads/… or refs/tags/….
+	// refused (AmbiguousRef): write refs/heads/… or refs/tags/…. For a registry, it is a tag or a digest (sha256: and 64 hex digits).
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[^-/\x00-\x20~^:?*\[\\\x7f][^\x00-\x20~^:?*\[\\\x7f]*$')`,message="must not start with - or /, nor hold a space, a control character, a backslash, or one of ~ ^ : ? * ["
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^(sha256:[0-9a-f]{64}|[^-/\x00-\x20~^:?*\[\\\x7f][^\x00-\x20~^:?*\[\\\x7f]*)$')`,message="must not start with - or /, nor hold a space, a control character, a backslash, or one of ~ ^ : ? * ["
 	// +kubebuilder:validation:XValidation:rule="self != '@' && !self.contains('..') && !self.contains('//') && !self.contains('@{') && !self.contains('/.') && !self.startsWith('.') && !self.endsWith('/') && !self.endsWith('.') && !self.endsWith('.lock') && !self.contains('.lock/')",message="must be a name that git allows for refs: no .. // /. @{ within, no . at the start, no / . or .lock at the end, and not @ alone"
 	Ref string `json:"ref"`
 	// Credentials, of one kind. Public repositories need none.
@@ -79,7 +82,7 @@ type Credential struct {
 	// An ssh key. The API of a forge needs a token, too.
 	// +optional
 	SSHKey *SSHKeyAuth `json:"sshKey,omitempty"`
-	// A token or password for https, and for the API of a forge.
+	// A token or password for https, for a registry, and for the API of a forge.
 	// +optional
 	Token *TokenAuth `json:"token,omitempty"`
 	// A GitHub App. To propose changes, it needs the permissions Contents: Write and Pull requests: Write.
@@ -119,7 +122,7 @@ type SSHKeyAuth struct {
 
 // TokenAuth is a token for basic authentication. It is sent only to the host of the repository.
 type TokenAuth struct {
-	// The token or password.
+	// The token or password. For a registry also the key .dockerconfigjson of a Secret of the type kubernetes.io/dockerconfigjson.
 	// +required
 	SecretRef SecretKeyRef `json:"secretRef"`
 	// User name that goes with the token.

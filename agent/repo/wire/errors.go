@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -38,6 +39,15 @@ type throttledError struct {
 }
 
 func (e *throttledError) Error() string { return e.status + ", retry after " + e.after.String() }
+
+// Throttled returns the error for a server that answers with an HTTP status and a Retry-After header, "" for none.
+func Throttled(status int, retryAfter string) error {
+	after, _ := httpclient.RetryAfter(retryAfter, time.Now(), maxWait)
+	return &throttledError{fmt.Sprintf("HTTP %d", status), after}
+}
+
+// Refused returns an error for which IsRefused holds.
+func Refused(text string) error { return &refusedError{text} }
 
 // refusedError means that a server refused a request. A different request may succeed.
 type refusedError struct{ text string }

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/url"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
@@ -20,7 +21,7 @@ const maxURL = 2048 // bytes
 // URL is the address of a repository: https, http or ssh, or a directory of this machine. It keeps credentials of the address,
 // and never prints them.
 type URL struct {
-	scheme string // https, http, ssh or file
+	scheme string // https, http, oci, oci+http, ssh or file
 	host   string // lower case, with the port if it is not the default of the scheme; empty for file
 	path   string // decoded; absolute, except for ssh, where it may be relative to a home directory
 	// Two pointers, because package fmt prints unexported fields without their String methods, and follows one pointer.
@@ -30,7 +31,7 @@ type URL struct {
 // login is the user and the password of an address.
 type login struct{ username, password secret.String }
 
-// ParseURL reads the address of a repository: https://, http://, ssh://, user@host:path, file:// or the absolute path of a
+// ParseURL reads the address of a repository: https://, http://, oci://, ssh://, user@host:path, file:// or the absolute path of a
 // directory. An error never contains the address, which may have a password.
 func ParseURL(s string) (URL, error) {
 	switch {
@@ -54,16 +55,24 @@ func ParseURL(s string) (URL, error) {
 	switch strings.ToLower(scheme) {
 	case "https", "http":
 		return parseHTTP(s)
+	case "oci", "oci+http":
+		return parseOCI(s)
 	case "file":
 		return parseFile(rest)
 	case "ssh", "git+ssh", "ssh+git":
 		return parseSSH("ssh://" + rest)
 	}
-	return URL{}, badURL("its scheme is not supported: use https://, ssh://, http://, file:// or an absolute directory")
+	return URL{}, badURL("its scheme is not supported: use https://, ssh://, http://, oci://, file:// or an absolute directory")
 }
 
 // Plaintext reports whether credentials and content travel unencrypted.
-func (u URL) Plaintext() bool { return u.scheme == "http" }
+func (u URL) Plaintext() bool { return u.scheme == "http" || u.scheme == "oci+http" }
+
+// Registry reports whether the address names artifacts of a registry instead of a git repository.
+func (u URL) Registry() bool { return u.scheme == "oci" || u.scheme == "oci+http" }
+
+// Host returns the host in lower case, with the port if it is not the default of the scheme.
+func (u URL) Host() string { return u.host }
 
 // Local reports whether the repository is a directory of this machine.
 func (u URL) Local() bool { return u.scheme == "file" }
@@ -125,6 +134,27 @@ func parseHTTP(s string) (URL, error) {
 	if p.User != nil {
 		password, _ := p.User.Password()
 		u.setLogin(p.User.Username(), password)
+	}
+	return u, nil
+}
+
+// ociPath is the name of a repository in a registry: the rule of the OCI distribution specification.
+var ociPath = regexp.MustCompile(`^/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
+
+func parseOCI(s string) (URL, error) {
+	p, err := parseAddress(s)
+	if err != nil {
+		return URL{}, err
+	}
+	u := URL{scheme: strings.ToLower(p.Scheme), path: strings.TrimRight(p.Path, "/")}
+	u.host = canonicalHost(u.scheme, p)
+	switch {
+	case p.User != nil:
+		return URL{}, badURL("it has a user or a password: put credentials into a Secret, and name it in git.auth.token")
+	case strings.ContainsAny(u.path, ":@"):
+		return URL{}, badURL("it has a tag or a digest: put that into git.ref")
+	case !ociPath.MatchString(u.path):
+		return URL{}, badURL("its path is not the name of a repository in a registry, such as oci://registry.example.com/plants/line")
 	}
 	return u, nil
 }
@@ -203,10 +233,12 @@ func validPort(hostport, port string) bool {
 	return err == nil && n > 0
 }
 
+var defaultPorts = map[string]string{"https": "443", "oci": "443", "http": "80", "oci+http": "80", "ssh": "22"}
+
 // canonicalHost returns the host in lower case, with the port unless it is the default of the scheme.
 func canonicalHost(scheme string, u *url.URL) string {
 	host, port := strings.ToLower(u.Hostname()), u.Port()
-	if (scheme == "https" && port == "443") || (scheme == "http" && port == "80") || (scheme == "ssh" && port == "22") {
+	if defaultPorts[scheme] == port {
 		port = ""
 	}
 	if port != "" {

@@ -57,6 +57,39 @@ func (w *watchdog) run(ctx context.Context, cancel context.CancelCauseFunc, byte
 	}
 }
 
+// Watch is a watchdog for an exchange of another protocol.
+type Watch struct{ dog *watchdog }
+
+// Watch cancels the returned context after total, or if the server stalls. The caller must call stop.
+func (o Options) Watch(ctx context.Context, total time.Duration) (_ context.Context, _ Watch, stop func()) {
+	ctx, dog, stop := watch(ctx, total, o.StallBytes, o.StallWindow)
+	return ctx, Watch{dog}, stop
+}
+
+// Wait notes that the client waits for an answer. The returned function ends the wait.
+func (w Watch) Wait() func() { return w.dog.startWait() }
+
+// Body returns a reader of body that counts what arrives as progress, and fails after limit bytes.
+func (w Watch) Body(body io.Reader, limit int64) io.Reader {
+	return &watchedBody{body, w.dog, limit, limit}
+}
+
+type watchedBody struct {
+	body        io.Reader
+	dog         *watchdog
+	left, limit int64
+}
+
+func (b *watchedBody) Read(p []byte) (int, error) {
+	defer b.dog.startWait()()
+	n, err := b.body.Read(p)
+	b.dog.progress.Add(int64(n))
+	if b.left -= int64(n); b.left < 0 {
+		return 0, store.OverLimit("the server sends more than %d bytes", b.limit)
+	}
+	return n, err
+}
+
 // startWait notes that the client waits for the network. The returned function ends the wait.
 func (w *watchdog) startWait() func() {
 	w.waiting.Add(1)

@@ -11,6 +11,23 @@ var refRegexp = regexp.MustCompile(`^[^-/\x00-\x20~^:?*\[\\\x7f][^\x00-\x20~^:?*
 // MaxRef is the maximum length of a ref in characters, as the API server counts them.
 const MaxRef = 255
 
+var (
+	digestRegexp = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+	tagRegexp    = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
+)
+
+// IsDigest reports whether a ref is the digest of an artifact in a registry.
+func IsDigest(ref string) bool { return digestRegexp.MatchString(ref) }
+
+// IsTag reports whether a name can be a tag of a registry.
+func IsTag(name string) bool { return tagRegexp.MatchString(name) }
+
+// IsRegistry reports whether the address of a repository is that of a registry.
+func IsRegistry(repo string) bool {
+	scheme, _, ok := strings.Cut(repo, "://")
+	return ok && (strings.EqualFold(scheme, "oci") || strings.EqualFold(scheme, "oci+http"))
+}
+
 // RefProblem returns which rule of git check-ref-format a name breaks; "" if it is valid. Short names are valid: main stands for
 // refs/heads/main or refs/tags/main.
 func RefProblem(name string) string {
@@ -37,12 +54,21 @@ func RefProblem(name string) string {
 	return ""
 }
 
-// SpecRefProblem returns why a name cannot be a ref of the spec or of a request; "" if it can.
-func SpecRefProblem(ref string) string {
+// GitRefProblem is RefProblem for a ref whose length is bounded, too.
+func GitRefProblem(ref string) string {
 	if utf8.RuneCountInString(ref) > MaxRef {
 		return "it is longer than 255 characters"
 	}
 	return RefProblem(ref)
+}
+
+// SpecRefProblem returns why a name cannot be the ref of a GatewaySync or of a request; "" if it can. It can also be a digest, which names an
+// artifact of a registry.
+func SpecRefProblem(ref string) string {
+	if IsDigest(ref) {
+		return ""
+	}
+	return GitRefProblem(ref)
 }
 
 // IsCommit reports whether a ref has the form of a commit id: 40 hex digits. Such a ref is never a branch or a tag.

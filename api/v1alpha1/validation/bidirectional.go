@@ -30,12 +30,18 @@ const (
 // branchField matches a field in a template of a branch.
 var branchField = regexp.MustCompile(`\{\{-?\s*\.(Namespace|GatewayName|Profile)\s*-?\}\}`)
 
+// proposalsNeedGit is the message of the rule in the CRD, too.
+const proposalsNeedGit = "proposals need git: git.repo is a registry"
+
 func validateBidirectional(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorList {
 	b := gs.Spec.Bidirectional
 	if b == nil {
 		return nil
 	}
 	errs := validateBranches(path, gs)
+	if b.Enabled && syntax.IsRegistry(gs.Spec.Git.Repo) {
+		errs = append(errs, field.Forbidden(path.Child("enabled"), proposalsNeedGit))
+	}
 	errs = append(errs, validatePatterns(path.Child("watchPaths"), b.WatchPaths, maxWatchPaths, maxWatchPath, PathPatternProblem)...)
 	if _, problem := syntax.ParseDuration(b.Debounce, v1alpha1.MinDuration, v1alpha1.MaxDebounce); b.Debounce != "" && problem != "" {
 		errs = append(errs, fielderr.Invalid(path.Child("debounce"), b.Debounce, problem))
@@ -59,7 +65,7 @@ func validateBranches(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorLis
 	b, ref := gs.Spec.Bidirectional, gs.Spec.Git.Ref
 	base, target := path.Child("baseBranch"), path.Child("targetBranch")
 	notBranch := syntax.IsCommit(ref) || strings.HasPrefix(ref, "refs/") && !strings.HasPrefix(ref, branchPrefix)
-	switch problem := syntax.SpecRefProblem(b.BaseBranch); {
+	switch problem := syntax.GitRefProblem(b.BaseBranch); {
 	case b.BaseBranch == "" && notBranch && gs.Proposes():
 		errs = append(errs, field.Required(base, "git.ref is not a branch; "+branchAdvice))
 	case b.BaseBranch != "" && problem != "":

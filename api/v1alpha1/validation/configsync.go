@@ -88,7 +88,7 @@ func validateConfigGit(path *field.Path, git *v1alpha1.ConfigGit) field.ErrorLis
 	}
 	errs = append(errs, validateConfigPaths(path, git.Path, git.Overlays, git.Excludes)...)
 	for _, f := range []struct{ name, ref string }{{"branch", git.Branch}, {"revision", git.Revision}} {
-		if problem := syntax.SpecRefProblem(f.ref); f.ref != "" && problem != "" {
+		if problem := syntax.GitRefProblem(f.ref); f.ref != "" && problem != "" {
 			errs = append(errs, fielderr.Invalid(path.Child(f.name), f.ref, problem+"; name a branch, a tag, or a commit"))
 		}
 	}

@@ -43,8 +43,10 @@ func GatewaySync(gs *v1alpha1.GatewaySync) field.ErrorList {
 func Warnings(gs *v1alpha1.GatewaySync) []string {
 	var out []string
 	git, gateway := &gs.Spec.Git, &gs.Spec.Gateway
-	if strings.HasPrefix(git.Repo, "http://") {
-		out = append(out, "spec.git.repo: http:// is not encrypted: others can read and change credentials and files on the network. Use https://")
+	for _, plain := range []struct{ scheme, use string }{{"http://", "https://"}, {"oci+http://", "oci://"}} {
+		if strings.HasPrefix(git.Repo, plain.scheme) {
+			out = append(out, "spec.git.repo: "+plain.scheme+" is not encrypted: others can read and change credentials and files on the network. Use "+plain.use)
+		}
 	}
 	if hasPassword(git.Repo) {
 		out = append(out, "spec.git.repo: the URL contains a password, which is visible to all readers of this object. Use spec.git.auth.token")

@@ -24,6 +24,14 @@ func validateGit(path *field.Path, git *v1alpha1.GitSpec) field.ErrorList {
 	if git.Auth != nil && git.Auth.SSHKey != nil && git.Auth.Token != nil {
 		errs = append(errs, field.Forbidden(path.Child("auth"), "at most one of sshKey, token and githubApp: remove the others"))
 	}
+	if syntax.IsRegistry(git.Repo) {
+		if git.Verify != nil {
+			errs = append(errs, field.Forbidden(path.Child("verify"), "signatures of git: git.repo is a registry, whose artifacts have none"))
+		}
+		if a := git.Auth; a != nil && (a.SSHKey != nil || a.GitHubApp != nil) {
+			errs = append(errs, field.Forbidden(path.Child("auth"), "git.repo is a registry, which takes only token"))
+		}
+	}
 	return append(errs, validateCredential(path.Child("auth"), git.Auth)...)
 }
 
@@ -60,7 +68,7 @@ func validateRepo(path *field.Path, repo string) field.ErrorList {
 	case utf8.RuneCountInString(repo) > maxURL:
 		return field.ErrorList{field.TooLongCharacters(path, "", maxURL)}
 	case !repoRegexp.MatchString(repo):
-		return field.ErrorList{field.Invalid(path, field.OmitValueType{}, "is not a URL that Stoker reads; use https://host/path, ssh://host/path, user@host:path, http://, file:///path or an absolute path")}
+		return field.ErrorList{field.Invalid(path, field.OmitValueType{}, "is not a URL that Stoker reads; use https://host/path, ssh://host/path, user@host:path, oci://host/path, http://, file:///path or an absolute path")}
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 
 // Patterns of the CRD, for objects that no API server has seen. The markers of the types have the same text.
 const (
-	repoPattern       = `^((https?|ssh)://[^/?#\s\x00-\x1f\x7f-][^?#\s\x00-\x1f\x7f]*|(file:///|/)[^/\x00-\x1f\x7f][^\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$`
+	repoPattern       = `^((https?|ssh)://[^/?#\s\x00-\x1f\x7f-][^?#\s\x00-\x1f\x7f]*|oci(\+http)?://[^/?#@\s\x00-\x1f\x7f-][^/?#@\s\x00-\x1f\x7f]*(/[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*)+|(file:///|/)[^/\x00-\x1f\x7f][^\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$`
 	badPathPattern    = `^/|//|/\.\.?(/|$)|^\.\.(/|$)|\\|[\x00-\x1f\x7f]`
 	filePattern       = `^(([^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)/)*([^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)$`
 	objectNamePattern = `^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`

@@ -40,6 +40,8 @@ func bidirectional() []Case {
 			"provider":   "gitea", "apiBaseURL": "https://git.example.com/api/v1", "authors": O{"admin": "Jane Doe <jane@example.com>"}, "onClosed": "repair",
 		}}),
 		good("no exclude pattern of proposals", with("guardrails", O{"excludePatterns": L{}})),
+		bad("bidirectional sync with a registry", field+"enabled", O{"git": O{"repo": "oci://registry.example.com/plants/line"}, "bidirectional": O{"enabled": true}}),
+		good("bidirectional sync that is off with a registry", O{"git": O{"repo": "oci://registry.example.com/plants/line"}, "bidirectional": O{"enabled": false}}),
 		good("a profile that proposes nothing", O{"bidirectional": O{"enabled": true}, "sync": O{"profiles": O{"site": O{
 			"bidirectional": false, "mappings": L{O{"source": "a", "destination": "b"}}}}}}),
 		wrongType("a debounce that is a number", with("debounce", 30)),

@@ -24,12 +24,15 @@ func repositories() []Case {
 		"ssh://git@git.example.com:2222/a.git", "ssh://[::1]/a",
 		"git@git.example.com:a/b.git", "git@[::1]:a/b", "git.example.com:a/b", "git@git.example.com:/srv/a.git",
 		"file:///srv/git/a b.git", "/srv/git/a b.git",
+		"oci://registry.example.com/plants/line", "oci://[::1]:5000/a__b/c-d.e", "oci+http://registry.example.com:5000/a", "oci.example.com:a/b",
 	}, "the repository", func(name, v string) Case { return good(name, repo(v)) })
 	refused := each([]string{
 		"", "-uhost", "--upload-pack=touch x", "ext::sh -c touch", "ext::sh", "/", "//host/a", "file:///", "../a", "host",
 		"file://host/a", "https://", "https:///a", "https://-x/a", "ssh://-oProxyCommand=x/a",
 		"git@-x:a", "git@host:-a", "git@host:/-a", "ftp://host/a", "git://host/a", "a://b:c",
 		"https://host/a?token=b", "https://host?b", "https://host/a#b", "ssh://git@host/a?b",
+		"oci://", "oci://host", "oci:///a", "oci://host/", "oci://host/a/", "oci://host/A", "oci://host/a:tag", "oci://host/a@sha256:b", "oci://user:password@host/a",
+		"oci+ssh://host/a", "oci://host/a?b", "oci://host/a#b", "oci://-x/a", "oci://host/../a",
 		"https://host/a b", "https://host/a\nb", "https://host/\x01", "https://h/" + strings.Repeat("a", 2039),
 	}, "the repository", func(name, v string) Case { return bad(name, "spec.git.repo", repo(v)) })
 	return append(append(accepted, refused...), bad("a missing repository", "spec.git.repo", repo(nil)))
@@ -39,11 +42,11 @@ func refs() []Case {
 	ref := func(v any) O { return O{"git": O{"ref": v}} }
 	accepted := each([]string{
 		"main", "v1.2.3", "1.10", "release/2026", "refs/heads/main", "refs/tags/v1", "HEAD", "feature@x", "@x", "a.b",
-		"x.lockx", "ä", "0123456789abcdef0123456789abcdef01234567", strings.Repeat("ä", 255),
+		"sha256:" + strings.Repeat("0a", 32), "x.lockx", "ä", "0123456789abcdef0123456789abcdef01234567", strings.Repeat("ä", 255),
 	}, "the ref", func(name, v string) Case { return good(name, ref(v)) })
 	refused := each([]string{
 		"", "-x", "--upload-pack=x", "/main", "main/", "a b", "a..b", "..", "a//b", "a/.b", ".a", "a.", "a.lock", "a.lock/b", "@", "a@{1}",
-		"a~1", "a^", "a:b", "a?", "a*", "a[b", `a\b`, "a\tb", "a\nb", "a\x7f", "refs/heads/../../x", strings.Repeat("a", 256),
+		"sha256:0a", "sha512:" + strings.Repeat("0a", 32), "sha256:" + strings.Repeat("0A", 32), "a~1", "a^", "a:b", "a?", "a*", "a[b", `a\b`, "a\tb", "a\nb", "a\x7f", "refs/heads/../../x", strings.Repeat("a", 256),
 	}, "the ref", func(name, v string) Case { return bad(name, "spec.git.ref", ref(v)) })
 	allowed := func(v any) O { return O{"git": O{"allowedRefs": v}} }
 	return append(append(accepted, refused...),
@@ -89,6 +92,9 @@ func credentials() []Case {
 		bad("a GitHub App with a negative installation", field+".githubApp.installationId", auth(O{"githubApp": app(O{"installationId": -1})})),
 		bad("a GitHub App whose API is not a URL", field+".githubApp.apiBaseURL", auth(O{"githubApp": app(O{"apiBaseURL": "github.example.com"})})),
 		wrongType("a GitHub App whose number is text", auth(O{"githubApp": app(O{"appId": "1"})})),
+		good("a token for a registry", artifacts(O{"auth": O{"token": O{"secretRef": O{"name": "pull", "key": ".dockerconfigjson"}}}})),
+		bad("an ssh key for a registry", field, artifacts(O{"auth": O{"sshKey": ssh}})),
+		bad("a GitHub App for a registry", field, artifacts(O{"auth": O{"githubApp": app(nil)}})),
 	}
 }
 
@@ -107,6 +113,13 @@ func signatures() []Case {
 		bad("another format of signatures", field+".formats[0]", verify(O{"keysSecretRef": keys, "formats": L{"x509"}})),
 		bad("an empty format of signatures", field+".formats[0]", verify(O{"keysSecretRef": keys, "formats": L{""}})),
 		bad("a format of signatures twice", field+".formats[1]", verify(O{"keysSecretRef": keys, "formats": L{"ssh", "ssh"}})),
+		bad("signed commits of a registry", field, artifacts(O{"verify": O{"keysSecretRef": keys}})),
 		bad("three formats of signatures", field+".formats", verify(O{"keysSecretRef": keys, "formats": L{"ssh", "ssh", "openpgp"}})),
 	}
+}
+
+// artifacts returns a spec whose repository is a registry.
+func artifacts(git O) O {
+	git["repo"] = "oci://registry.example.com/plants/line"
+	return O{"git": git}
 }

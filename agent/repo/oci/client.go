@@ -1,0 +1,326 @@
+package oci
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo/store"
+	"stoker.io/stoker/agent/repo/wire"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
+	"stoker.io/stoker/internal/bound"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/httpclient"
+)
+
+const (
+	maxManifest = 4 << 20 // bytes; the limit that the OCI specification recommends to registries
+	maxTagList  = 4 << 20 // bytes of one page
+	maxTagPages = 100
+	maxKnown    = 1024 // commits that a Client remembers
+)
+
+// Client is the client of one repository of a registry. Several goroutines may use it.
+type Client struct {
+	url  wire.URL
+	auth wire.Auth
+	opts wire.Options
+	http *exchanger
+
+	mu      sync.Mutex
+	known   []Artifact // with their commits, the last used one first
+	looking sync.Mutex // one download to find a commit at a time
+}
+
+// Artifact is a manifest that was verified against its digest.
+type Artifact struct {
+	Digest string // of the manifest: sha256:…
+	Commit plan.ID
+
+	layer       layer
+	annotations map[string]string
+}
+
+type layer struct {
+	MediaType string `json:"mediaType"`
+	Digest    string `json:"digest"`
+	Size      int64  `json:"size"`
+}
+
+// NewClient returns a client for the address of a registry. Nothing is sent yet.
+func NewClient(u wire.URL, auth wire.Auth, o wire.Options) *Client {
+	o = o.WithDefaults()
+	strict := o
+	strict.Guard = httpclient.NewGuard()
+	ca := wire.Auth{CA: auth.CA}
+	return &Client{url: u, auth: auth, opts: o, http: &exchanger{
+		url: u, auth: auth, own: wire.NewClient(u, ca, o).APITransport(), elsewhere: wire.NewClient(u, ca, strict).APITransport(),
+	}}
+}
+
+// Close closes idle connections.
+func (c *Client) Close() error { return c.http.close() }
+
+// Resolve returns the artifact of a tag or a digest, with its commit. To find the commit of an artifact for the first time, it downloads the
+// layer, and keeps nothing of it.
+func (c *Client) Resolve(ctx context.Context, reference string) (Artifact, error) {
+	digest := reference
+	if !syntax.IsDigest(reference) {
+		var err error
+		if digest, err = c.digestOf(ctx, reference); err != nil {
+			return Artifact{}, err
+		}
+	}
+	if a, ok := c.recall(func(a Artifact) bool { return a.Digest == digest }); ok {
+		return a, nil
+	}
+	c.looking.Lock()
+	defer c.looking.Unlock()
+	if a, ok := c.recall(func(a Artifact) bool { return a.Digest == digest }); ok {
+		return a, nil
+	}
+	a, err := c.manifest(ctx, digest)
+	if err != nil {
+		return Artifact{}, err
+	}
+	ctx, w, stop := c.opts.Watch(ctx, c.opts.Total)
+	defer stop()
+	if a.Commit, err = c.build(ctx, w, a, store.NewHasher(ctx, store.Limits{PackBytes: c.opts.MaxBytes})); err != nil {
+		return Artifact{}, wire.Explain(ctx, c.url, err, c.http.secrets())
+	}
+	c.remember(a)
+	return a, nil
+}
+
+// Recall returns an artifact that was resolved before, by its commit.
+func (c *Client) Recall(commit plan.ID) (Artifact, bool) {
+	return c.recall(func(a Artifact) bool { return a.Commit == commit })
+}
+
+func (c *Client) recall(is func(Artifact) bool) (Artifact, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, a := range c.known {
+		if is(a) {
+			copy(c.known[1:i+1], c.known[:i])
+			c.known[0] = a
+			return a, true
+		}
+	}
+	return Artifact{}, false
+}
+
+func (c *Client) remember(a Artifact) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.known = append([]Artifact{a}, c.known[:min(len(c.known), maxKnown-1)]...)
+}
+
+// Verify returns the artifact of a commit from what a store has of the commit: its text and its root tree. It returns an error if the registry
+// does not have the artifact, or if the commit is not that of the artifact.
+func (c *Client) Verify(ctx context.Context, commit plan.ID, text []byte, tree plan.ID) (Artifact, error) {
+	digest := digestIn(text)
+	if digest == "" {
+		return Artifact{}, failure.New(v1alpha1.ReasonRefNotFound, "commit %s is not that of an artifact of %s", commit.Short(), c.url)
+	}
+	a, err := c.manifest(ctx, digest)
+	if err != nil {
+		return Artifact{}, err
+	}
+	if string(text) != string(commitText(a, tree)) {
+		return Artifact{}, failure.New(v1alpha1.ReasonRefNotFound, "commit %s is not that of the artifact %s of %s", commit.Short(), digest, c.url)
+	}
+	a.Commit = commit
+	c.remember(a)
+	return a, nil
+}
+
+// Import downloads an artifact into a new pack. If the result is not the commit of t, it returns an error.
+func (c *Client) Import(ctx context.Context, a Artifact, t *store.Transfer) (*store.Received, error) {
+	ctx, w, stop := c.opts.Watch(ctx, c.opts.Total)
+	defer stop()
+	in, err := t.Import(ctx, func(i *store.Importer) error {
+		commit, err := c.build(ctx, w, a, i)
+		if err == nil && commit != t.Commit {
+			err = failure.New(v1alpha1.ReasonRefMoved, "the artifact %s of %s is commit %s, and not %s", a.Digest, c.url, commit.Short(), t.Commit.Short())
+		}
+		return err
+	})
+	if err != nil {
+		return nil, wire.Explain(ctx, c.url, err, c.http.secrets())
+	}
+	return in, nil
+}
+
+// digestOf returns the digest of a tag.
+func (c *Client) digestOf(ctx context.Context, tag string) (string, error) {
+	ctx, w, stop := c.opts.Watch(ctx, c.opts.Advertise)
+	defer stop()
+	res, err := c.http.do(ctx, w, request{method: http.MethodHead, path: "/manifests/" + tag, accept: manifestTypes})
+	if err != nil {
+		return "", wire.Explain(ctx, c.url, err, c.http.secrets())
+	}
+	_ = res.Body.Close()
+	if d := res.Header.Get("Docker-Content-Digest"); syntax.IsDigest(d) {
+		return d, nil
+	}
+	body, err := c.manifestBytes(ctx, w, tag) // the header is optional
+	if err != nil {
+		return "", err
+	}
+	return digestOfBytes(body), nil
+}
+
+const (
+	typeManifest       = "application/vnd.oci.image.manifest.v1+json"
+	typeDockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
+	manifestTypes      = typeManifest + ", " + typeDockerManifest
+)
+
+// manifest reads and verifies the manifest with a digest.
+func (c *Client) manifest(ctx context.Context, digest string) (Artifact, error) {
+	ctx, w, stop := c.opts.Watch(ctx, c.opts.Advertise)
+	defer stop()
+	body, err := c.manifestBytes(ctx, w, digest)
+	if err != nil {
+		return Artifact{}, err
+	}
+	if is := digestOfBytes(body); is != digest {
+		return Artifact{}, failure.New(v1alpha1.ReasonUnsupportedRepository, "%s answers with another manifest (%s) for %s: what it serves is damaged or forged", c.url, is, digest)
+	}
+	a, err := parseManifest(body)
+	if err != nil {
+		return Artifact{}, failure.New(v1alpha1.ReasonUnsupportedRepository, "%s: the artifact %s %w", c.url, digest, err)
+	}
+	if a.layer.Size > c.opts.MaxBytes {
+		return Artifact{}, store.OverLimit("the layer of the artifact %s has %d bytes, more than %d", digest, a.layer.Size, c.opts.MaxBytes)
+	}
+	a.Digest = digest
+	return a, nil
+}
+
+func (c *Client) manifestBytes(ctx context.Context, w wire.Watch, reference string) ([]byte, error) {
+	res, err := c.http.do(ctx, w, request{method: http.MethodGet, path: "/manifests/" + reference, accept: manifestTypes})
+	if err != nil {
+		return nil, wire.Explain(ctx, c.url, err, c.http.secrets())
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := bound.ReadAll(w.Body(res.Body, maxManifest+1), maxManifest)
+	if errors.Is(err, bound.ErrTooLarge) {
+		return nil, store.OverLimit("the manifest of %s has more than %d bytes", failure.Quote(reference), maxManifest)
+	}
+	if err != nil {
+		return nil, wire.Explain(ctx, c.url, err, c.http.secrets())
+	}
+	return body, nil
+}
+
+func digestOfBytes(b []byte) string {
+	sum := sha256.Sum256(b)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// parseManifest reads a manifest. The error completes a sentence about the artifact.
+func parseManifest(body []byte) (Artifact, error) {
+	var m struct {
+		MediaType   string            `json:"mediaType"`
+		Manifests   []json.RawMessage `json:"manifests"`
+		Layers      []layer           `json:"layers"`
+		Annotations map[string]string `json:"annotations"`
+	}
+	if err := json.Unmarshal(body, &m); err != nil {
+		return Artifact{}, fmt.Errorf("has a manifest that is not valid JSON: %w", wire.Foreign(err, nil))
+	}
+	switch {
+	case len(m.Manifests) > 0:
+		return Artifact{}, errors.New("is an index of several manifests, as images for several platforms are: push the content with stoker push, flux push artifact or oras push")
+	case m.MediaType != "" && m.MediaType != typeManifest && m.MediaType != typeDockerManifest:
+		return Artifact{}, fmt.Errorf("has the media type %s: push the content with stoker push, flux push artifact or oras push", failure.Quote(m.MediaType))
+	case len(m.Layers) != 1:
+		return Artifact{}, fmt.Errorf("has %d layers instead of one: push one directory with stoker push, flux push artifact or oras push", len(m.Layers))
+	}
+	l := m.Layers[0]
+	switch {
+	case !strings.HasSuffix(l.MediaType, "tar+gzip") && !strings.HasSuffix(l.MediaType, "tar.gzip"):
+		return Artifact{}, fmt.Errorf("has a layer of the media type %s: it must end with tar+gzip", failure.Quote(l.MediaType))
+	case !syntax.IsDigest(l.Digest):
+		return Artifact{}, fmt.Errorf("has a layer with the digest %s: use sha256", failure.Quote(l.Digest))
+	case l.Size < 0:
+		return Artifact{}, errors.New("has a layer with a negative size")
+	}
+	a := Artifact{layer: l, annotations: map[string]string{}}
+	for _, s := range shown { // setup: the others are not needed, and may be large
+		a.annotations[s.annotation] = oneLine(m.Annotations[s.annotation])
+	}
+	return a, nil
+}
+
+// Tags returns the tags of the repository in the order of the registry.
+func (c *Client) Tags(ctx context.Context) ([]string, error) {
+	ctx, w, stop := c.opts.Watch(ctx, c.opts.Advertise)
+	defer stop()
+	var tags []string
+	last := ""
+	for range maxTagPages {
+		page, more, err := c.tagPage(ctx, w, last)
+		if err != nil {
+			return nil, err
+		}
+		tags = append(tags, page...)
+		if len(tags) > c.opts.MaxRefs {
+			return nil, store.OverLimit("%s has more than %d tags", c.url, c.opts.MaxRefs)
+		}
+		if !more || len(page) == 0 || page[len(page)-1] == last {
+			return tags, nil
+		}
+		last = page[len(page)-1]
+	}
+	return tags, nil
+}
+
+const tagsPerPage = 1000
+
+// tagPage returns the tags after last, and whether there are more. It does not follow the address of the next page, which may lead elsewhere.
+func (c *Client) tagPage(ctx context.Context, w wire.Watch, last string) (tags []string, more bool, err error) {
+	query := map[string]string{"n": fmt.Sprint(tagsPerPage)}
+	if last != "" {
+		query["last"] = last
+	}
+	res, err := c.http.do(ctx, w, request{method: http.MethodGet, path: "/tags/list", query: query})
+	if err != nil {
+		return nil, false, wire.Explain(ctx, c.url, err, c.http.secrets())
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := bound.ReadAll(w.Body(res.Body, maxTagList+1), maxTagList)
+	if errors.Is(err, bound.ErrTooLarge) {
+		return nil, false, store.OverLimit("the list of tags of %s has more than %d bytes", c.url, maxTagList)
+	}
+	if err != nil {
+		return nil, false, wire.Explain(ctx, c.url, err, c.http.secrets())
+	}
+	var list struct {
+		Tags []string `json:"tags"`
+	}
+	if err := json.Unmarshal(body, &list); err != nil {
+		return nil, false, failure.New(v1alpha1.ReasonGitUnreachable, "%s answers with a list of tags that is not valid JSON: is it the address of a registry?", c.url)
+	}
+	valid := list.Tags[:0]
+	for _, t := range list.Tags {
+		if syntax.IsTag(t) {
+			valid = append(valid, t)
+		}
+	}
+	return valid, res.Header.Get("Link") != "", nil
+}
+
+// SearchTime bounds a search for the artifact of a commit.
+const SearchTime = 2 * time.Minute

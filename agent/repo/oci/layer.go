@@ -1,0 +1,339 @@
+package oci
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo/store"
+	"stoker.io/stoker/agent/repo/wire"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
+	"stoker.io/stoker/internal/failure"
+)
+
+const (
+	maxNames = 64 << 20 // bytes of all names in a layer, which are kept in memory
+	maxLink  = 4096     // bytes of the target of a symbolic link
+)
+
+// build downloads the layer of an artifact, adds its files, folders and commit to into, and returns the commit.
+func (c *Client) build(ctx context.Context, w wire.Watch, a Artifact, into *store.Importer) (plan.ID, error) {
+	body, err := c.http.open(ctx, w, a.layer)
+	if err != nil {
+		return plan.ID{}, err
+	}
+	defer func() { _ = body.Close() }()
+	sum := sha256.New()
+	received := &counter{r: io.TeeReader(body, sum)}
+	root, err := readLayer(received, c.opts.MaxBytes, into)
+	if err != nil {
+		return plan.ID{}, c.layerError(ctx, a, err)
+	}
+	if _, err := io.Copy(io.Discard, received); err != nil {
+		return plan.ID{}, err
+	}
+	if is := "sha256:" + hex.EncodeToString(sum.Sum(nil)); is != a.layer.Digest || received.n != a.layer.Size {
+		return plan.ID{}, failure.New(v1alpha1.ReasonUnsupportedRepository, "%s sends another layer (%s) than the artifact %s has: what it serves is damaged or forged", c.url, is, a.Digest)
+	}
+	tree, err := root.write(into)
+	if err != nil {
+		return plan.ID{}, err
+	}
+	return into.Commit(commitText(a, tree))
+}
+
+// counter counts what is read.
+type counter struct {
+	r io.Reader
+	n int64
+}
+
+func (c *counter) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// layerError says that a layer is malformed, if err comes from its formats and not from the network or the store.
+func (c *Client) layerError(ctx context.Context, a Artifact, err error) error {
+	var corrupt *formatError
+	switch {
+	case ctx.Err() != nil:
+		return err
+	case errors.As(err, &corrupt), errors.Is(err, tar.ErrHeader), errors.Is(err, gzip.ErrHeader), errors.Is(err, gzip.ErrChecksum):
+		return failure.New(v1alpha1.ReasonUnsupportedRepository, "the layer of the artifact %s is no tar archive with gzip: %w", a.Digest, wire.Foreign(err, nil))
+	}
+	return err
+}
+
+type formatError struct{ error }
+
+// readLayer adds the files of a tar archive with gzip to into, and returns the root folder. It reads at most limit bytes of the archive.
+func readLayer(r io.Reader, limit int64, into *store.Importer) (*folder, error) {
+	unzipped, err := gzip.NewReader(r)
+	if err != nil {
+		return nil, err
+	}
+	archive := &limitedReader{unzipped, limit, limit}
+	files := tar.NewReader(archive)
+	root := &folder{}
+	t := &tally{}
+	for {
+		h, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err == nil {
+			err = t.add(h)
+		}
+		if err == nil {
+			err = root.add(h, files, into)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	_, err = io.Copy(io.Discard, archive) // padding
+	return root, err
+}
+
+// limitedReader fails after limit bytes.
+type limitedReader struct {
+	r           io.Reader
+	left, limit int64
+}
+
+func (l *limitedReader) Read(p []byte) (int, error) {
+	n, err := l.r.Read(p)
+	if l.left -= int64(n); l.left < 0 {
+		return 0, store.OverLimit("the layer unpacks to more than %d bytes", l.limit)
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = unpackError(err)
+	}
+	return n, err
+}
+
+// unpackError marks the errors of the gzip format. Those of the network keep their type.
+func unpackError(err error) error {
+	if errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || strings.HasPrefix(err.Error(), "flate: ") {
+		return &formatError{err}
+	}
+	return err
+}
+
+// tally bounds the entries of an archive.
+type tally struct{ entries, names int }
+
+func (t *tally) add(h *tar.Header) error {
+	if t.entries++; t.entries > plan.DefaultLimits.Files {
+		return store.OverLimit("the layer has more than %d files and folders", plan.DefaultLimits.Files)
+	}
+	if t.names += len(h.Name); t.names > maxNames {
+		return store.OverLimit("the names in the layer have more than %d bytes", maxNames)
+	}
+	return nil
+}
+
+// folder is a folder of a layer: a *folder or a file by each name.
+type folder struct{ entries map[string]any }
+
+type file struct {
+	mode string
+	id   plan.ID
+}
+
+const (
+	modeFile       = "100644"
+	modeExecutable = "100755"
+	modeLink       = "120000"
+	modeFolder     = "40000"
+)
+
+// add adds an entry of an archive.
+func (f *folder) add(h *tar.Header, content io.Reader, into *store.Importer) error {
+	if h.Typeflag == tar.TypeXGlobalHeader { // the comment of git archive
+		return nil
+	}
+	path, err := plan.ParsePath(h.Name)
+	if err != nil {
+		return inLayer(err)
+	}
+	switch h.Typeflag {
+	case tar.TypeDir:
+		_, err := f.folderAt(path.Rel())
+		return err
+	case tar.TypeReg:
+		one := file{mode: modeFile}
+		if h.Mode&0o100 != 0 {
+			one.mode = modeExecutable
+		}
+		if one.id, err = into.Blob(h.Size, content); err != nil {
+			return err
+		}
+		return f.put(path.Rel(), one)
+	case tar.TypeSymlink: // a file of git like others: the sync refuses it if a mapping brings it
+		if len(h.Linkname) > maxLink {
+			return store.OverLimit("the symbolic link %s of the layer has a target of %d bytes", failure.Quote(h.Name), len(h.Linkname))
+		}
+		id, err := into.Blob(int64(len(h.Linkname)), strings.NewReader(h.Linkname))
+		if err != nil {
+			return err
+		}
+		return f.put(path.Rel(), file{modeLink, id})
+	}
+	return failure.New(v1alpha1.ReasonUnsafePath, "%s in the layer is neither a file, a folder nor a symbolic link (tar type %s): remove it, and push again", failure.Quote(h.Name), strconv.QuoteRune(rune(h.Typeflag)))
+}
+
+func inLayer(err error) error {
+	if e, ok := errors.AsType[*failure.Error](err); ok {
+		return failure.New(e.Reason, "in the layer, %w", err)
+	}
+	return err
+}
+
+// folderAt returns the folder at a path, "" for f itself, and creates it if it is missing.
+func (f *folder) folderAt(path string) (*folder, error) {
+	if path == "" {
+		return f, nil
+	}
+	at := f
+	for name := range strings.SplitSeq(path, "/") {
+		if at.entries == nil {
+			at.entries = map[string]any{}
+		}
+		next, exists := at.entries[name]
+		if !exists {
+			next = &folder{}
+			at.entries[name] = next
+		}
+		inner, ok := next.(*folder)
+		if !ok {
+			return nil, twice(path)
+		}
+		at = inner
+	}
+	return at, nil
+}
+
+func twice(path string) error {
+	return failure.New(v1alpha1.ReasonUnsafePath, "%s is twice in the layer: push it again with one file of this name", failure.Quote(path))
+}
+
+func (f *folder) put(path string, one file) error {
+	dir, name := "", path
+	if i := strings.LastIndexByte(path, '/'); i >= 0 {
+		dir, name = path[:i], path[i+1:]
+	}
+	in, err := f.folderAt(dir)
+	if err != nil {
+		return err
+	}
+	if _, exists := in.entries[name]; exists || name == "" {
+		return twice(path)
+	}
+	if in.entries == nil {
+		in.entries = map[string]any{}
+	}
+	in.entries[name] = one
+	return nil
+}
+
+// write adds the trees of the folder. Git has no empty folders, except the root.
+func (f *folder) write(into *store.Importer) (plan.ID, error) {
+	ordered := map[string]file{} // by the name that counts for the order
+	for name, entry := range f.entries {
+		switch e := entry.(type) {
+		case file:
+			ordered[name] = e
+		case *folder:
+			if !e.holdsFiles() {
+				continue
+			}
+			id, err := e.write(into)
+			if err != nil {
+				return plan.ID{}, err
+			}
+			ordered[name+"/"] = file{modeFolder, id}
+		}
+	}
+	var b bytes.Buffer
+	for _, name := range slices.Sorted(maps.Keys(ordered)) {
+		e := ordered[name]
+		fmt.Fprintf(&b, "%s %s\x00", e.mode, strings.TrimSuffix(name, "/"))
+		b.Write(e.id[:])
+	}
+	return into.Tree(b.Bytes())
+}
+
+func (f *folder) holdsFiles() bool {
+	for _, entry := range f.entries {
+		if inner, ok := entry.(*folder); !ok || inner.holdsFiles() {
+			return true
+		}
+	}
+	return false
+}
+
+// Annotations of a manifest that the commit names, with their names in its message.
+var shown = [...]struct{ name, annotation string }{
+	{"Source", "org.opencontainers.image.source"},
+	{"Revision", "org.opencontainers.image.revision"},
+	{"Created", "org.opencontainers.image.created"},
+}
+
+const (
+	maxShown     = 256 // bytes of an annotation in a message
+	author       = "OCI artifact <>"
+	digestHeader = "Artifact: "
+)
+
+// commitText returns the content of the commit of an artifact. It depends on nothing else, and must never change: gateways compare commit ids.
+func commitText(a Artifact, tree plan.ID) []byte {
+	at := int64(0)
+	if created, err := time.Parse(time.RFC3339, a.annotations["org.opencontainers.image.created"]); err == nil {
+		at = max(created.Unix(), 0)
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "tree %s\nauthor %s %d +0000\ncommitter %s %d +0000\n\nImport %s\n\n%s%s\n", tree, author, at, author, at, a.Digest[:19], digestHeader, a.Digest)
+	for _, s := range shown {
+		if value := a.annotations[s.annotation]; value != "" {
+			fmt.Fprintf(&b, "%s: %s\n", s.name, value)
+		}
+	}
+	return b.Bytes()
+}
+
+// oneLine makes an annotation safe to print.
+func oneLine(s string) string {
+	return failure.Cut(strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, s[:min(len(s), 4*maxShown)]), maxShown)
+}
+
+// digestIn returns the digest in the text of a commit of an artifact, "" if there is none.
+func digestIn(text []byte) string {
+	for line := range bytes.Lines(text) {
+		if d, ok := strings.CutPrefix(strings.TrimSpace(string(line)), digestHeader); ok && syntax.IsDigest(d) {
+			return d
+		}
+	}
+	return ""
+}

@@ -1,0 +1,189 @@
+package repo
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo/oci"
+	"stoker.io/stoker/agent/repo/store"
+	"stoker.io/stoker/agent/repo/wire"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/secret"
+)
+
+// registry is a repository in a registry, whose artifacts package oci reads as commits. Its refs are tags and digests.
+//
+// A registry keeps no history, and does not know commits. A commit is known by its tag or digest, by what this process has resolved, by what the
+// store has (its message names the digest), or by a search of the tags.
+type registry struct {
+	url    URL
+	opts   wire.Options
+	client *oci.Client
+}
+
+// maxSearched bounds the tags whose artifacts are compared with a commit.
+const maxSearched = 1000
+
+// Close implements source.
+func (r *registry) Close() error { return r.client.Close() }
+
+// Refs implements source. Refs.registry has the refs: to list their commits, each artifact would have to be downloaded.
+func (r *registry) Refs(context.Context) (*wire.Refs, error) { return &wire.Refs{}, nil }
+
+// tagOf returns the tag that a ref names by its short or full name, or a digest; "" for other refs.
+func tagOf(name string) string {
+	tag := strings.TrimPrefix(name, wire.TagPrefix)
+	if syntax.IsDigest(name) || syntax.IsTag(tag) {
+		return tag
+	}
+	return ""
+}
+
+// resolve finds the commit of a tag or a digest.
+func (r *registry) resolve(ctx context.Context, ref Ref) (Resolution, error) {
+	name := tagOf(ref.name)
+	if name == "" || ref.name == wire.HeadName {
+		return Resolution{}, failure.New(v1alpha1.ReasonRefNotFound, "%s is neither a tag nor a digest (sha256:…), which are the refs of %s", failure.Quote(ref.name), r.url)
+	}
+	a, err := r.client.Resolve(ctx, name)
+	if err != nil {
+		return Resolution{}, err
+	}
+	full := name
+	if !syntax.IsDigest(name) {
+		full = wire.TagPrefix + name
+	}
+	return Resolution{full, a.Commit}, nil
+}
+
+// Fetch implements source. ref is the full name of a tag, a digest, or "".
+func (r *registry) Fetch(ctx context.Context, t *store.Transfer, ref string) (*store.Received, error) {
+	if t.TreesOnly {
+		return nil, wire.Refused("a registry sends whole layers")
+	}
+	a, err := r.find(ctx, t.Commit, tagOf(ref))
+	if err != nil {
+		return nil, err
+	}
+	return r.client.Import(ctx, a, t)
+}
+
+// find returns the artifact of a commit: what was resolved before, the one of reference ("" for none), or that of any tag.
+func (r *registry) find(ctx context.Context, commit plan.ID, reference string) (oci.Artifact, error) {
+	if a, ok := r.client.Recall(commit); ok {
+		return a, nil
+	}
+	if reference != "" {
+		if a, err := r.client.Resolve(ctx, reference); err == nil && a.Commit == commit {
+			return a, nil
+		} else if err != nil && !failure.Is(err, v1alpha1.ReasonRefNotFound) {
+			return a, err
+		}
+	}
+	return r.search(ctx, commit, func(string) bool { return true })
+}
+
+// search looks for a commit among the artifacts of the newest tags, by name, that admit accepts. The error is RefNotFound if none has it.
+func (r *registry) search(ctx context.Context, commit plan.ID, admit func(fullName string) bool) (oci.Artifact, error) {
+	tags, err := r.client.Tags(ctx)
+	if err != nil {
+		return oci.Artifact{}, err
+	}
+	tags = slices.DeleteFunc(tags, func(tag string) bool { return !admit(wire.TagPrefix + tag) })
+	slices.Sort(tags)
+	slices.Reverse(tags)
+	ctx, cancel := context.WithTimeoutCause(ctx, oci.SearchTime, failure.New(v1alpha1.ReasonRefNotFound,
+		"the commit %s was not found among the tags of %s within %s: ask for its tag or its digest (sha256:…)", commit, r.url, oci.SearchTime))
+	defer cancel()
+	for _, tag := range tags[:min(len(tags), maxSearched)] {
+		switch a, err := r.client.Resolve(ctx, tag); {
+		case ctx.Err() != nil:
+			return oci.Artifact{}, context.Cause(ctx)
+		case err == nil && a.Commit == commit:
+			return a, nil
+		case err != nil:
+			r.opts.Log.Debug("tag has no artifact for a gateway", "tag", tag, "error", err)
+		}
+	}
+	return oci.Artifact{}, failure.New(v1alpha1.ReasonRefNotFound,
+		"no tag of %s has the commit %s any more: ask for its digest (sha256:…), or give the digest a tag", r.url, commit)
+}
+
+// Blobs implements source.
+func (r *registry) Blobs(context.Context, *store.Transfer, []plan.ID) (*store.Received, error) {
+	return nil, wire.Refused("a registry sends whole layers")
+}
+
+// Reaches implements source. Tags have no history: see Store.admitArtifact.
+func (r *registry) Reaches(context.Context, *store.Transfer, []plan.ID) (bool, error) {
+	return false, nil
+}
+
+// CommitText implements source.
+func (r *registry) CommitText(context.Context, *store.Transfer) ([]byte, error) {
+	return nil, r.noGit()
+}
+
+// TagText implements source.
+func (r *registry) TagText(context.Context, *store.Transfer, plan.ID) ([]byte, error) {
+	return nil, failure.New(v1alpha1.ReasonSignatureInvalid, "spec.git.verify needs signatures of git, which the artifacts of %s do not have: remove it, or use a git repository", r.url)
+}
+
+// PushRefs implements source.
+func (r *registry) PushRefs(context.Context) (*wire.Refs, error) { return nil, r.noGit() }
+
+// Push implements source.
+func (r *registry) Push(context.Context, string, plan.ID, plan.ID, []byte) error { return r.noGit() }
+
+// APIToken implements source.
+func (r *registry) APIToken(context.Context) (secret.String, error) {
+	return secret.String{}, r.noGit()
+}
+
+func (r *registry) noGit() error {
+	return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s is a registry, and proposals need git: remove spec.bidirectional, or use a git repository in git.repo", r.url)
+}
+
+// admitArtifact returns nil if a request may name a digest or a commit of a registry, which resolved is. It must be the artifact of a tag that
+// matches the patterns, or one that this agent has imported before, which was admitted then. If everything is allowed, any artifact of the
+// repository may be named: only who may push to it adds one, while git hosts also serve commits of forks.
+func (a *Refs) admitArtifact(ctx context.Context, s *Store, patterns []string, resolved Resolution) error {
+	r, anything := a.registry, slices.Equal(patterns, (&v1alpha1.GitSpec{}).RequestableRefs())
+	if resolved.Ref != "" && anything {
+		return nil
+	}
+	if s != nil {
+		if known, err := s.imported(ctx, r, resolved.Commit); known || err != nil {
+			return err
+		}
+	}
+	_, err := r.search(ctx, resolved.Commit, func(name string) bool { return anything || matchesAny(patterns, name) })
+	if failure.Is(err, v1alpha1.ReasonRefNotFound) {
+		return failure.New(v1alpha1.ReasonRefNotAllowed, "a request may not name %s: %w; allowedRefs of the spec admits %s", resolved.Commit.Short(), err, listPatterns(patterns))
+	}
+	return err
+}
+
+// imported reports whether the store has the commit of an artifact that the registry still has.
+func (s *Store) imported(ctx context.Context, r *registry, commit plan.ID) (bool, error) {
+	if !s.Complete(commit) {
+		return false, nil
+	}
+	text, err := s.packs.CommitText(commit)
+	if err != nil {
+		return false, err
+	}
+	tree, err := s.RootTree(commit)
+	if err != nil {
+		return false, err
+	}
+	_, err = r.client.Verify(ctx, commit, text, tree)
+	if failure.Is(err, v1alpha1.ReasonRefNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
