@@ -1,0 +1,221 @@
+// Package ociregistry is a registry in memory, for tests: the part of the OCI distribution specification that pushes and pulls of artifacts use.
+package ociregistry
+
+import (
+	"archive/tar"
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Repository is the path of the repository of a Server.
+const Repository = "plants/line"
+
+// Server is a registry with one repository.
+type Server struct {
+	*httptest.Server
+	// Before is called with each request; if it returns true, it has answered. It may be nil.
+	Before func(http.ResponseWriter, *http.Request) bool
+	t      testing.TB
+
+	mu        sync.Mutex
+	blobs     map[string][]byte
+	manifests map[string][]byte
+	tags      map[string]string
+	requests  []string
+}
+
+// Start starts a registry without TLS.
+func Start(t testing.TB) *Server {
+	s := New(t)
+	s.Start()
+	return s
+}
+
+// New returns a registry that is not started yet.
+func New(t testing.TB) *Server {
+	s := &Server{t: t, blobs: map[string][]byte{}, manifests: map[string][]byte{}, tags: map[string]string{}}
+	s.Server = httptest.NewUnstartedServer(s)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// Repo returns the address of the repository for git.repo.
+func (s *Server) Repo() string {
+	_, host, _ := strings.Cut(s.URL, "://")
+	if s.TLS != nil {
+		return "oci://" + host + "/" + Repository
+	}
+	return "oci+http://" + host + "/" + Repository
+}
+
+// Requests returns the method and the path of all requests so far, and forgets them.
+func (s *Server) Requests() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.requests
+	s.requests = nil
+	return all
+}
+
+// Digest returns the digest of content.
+func Digest(content []byte) string {
+	sum := sha256.Sum256(content)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// Files returns a layer with these files, by path. A path that ends with * is executable.
+func Files(t testing.TB, files map[string]string) []byte {
+	var entries []tar.Header
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		h := tar.Header{Name: name, Size: int64(len(files[name])), Mode: 0o644, Typeflag: tar.TypeReg}
+		if path, ok := strings.CutSuffix(name, "*"); ok {
+			h.Name, h.Mode = path, 0o755
+		}
+		entries = append(entries, h)
+	}
+	return Layer(t, entries, func(h tar.Header) string { return cmp.Or(files[h.Name], files[h.Name+"*"]) })
+}
+
+// Layer returns a layer with these entries.
+func Layer(t testing.TB, entries []tar.Header, content func(tar.Header) string) []byte {
+	var b bytes.Buffer
+	zipped := gzip.NewWriter(&b)
+	archive := tar.NewWriter(zipped)
+	for _, h := range entries {
+		require.NoError(t, archive.WriteHeader(&h))
+		if h.Typeflag == tar.TypeReg {
+			_, err := io.WriteString(archive, content(h))
+			require.NoError(t, err)
+		}
+	}
+	require.NoError(t, archive.Close())
+	require.NoError(t, zipped.Close())
+	return b.Bytes()
+}
+
+// Flux is the media type of a layer that flux push artifact makes.
+const Flux = "application/vnd.cncf.flux.content.v1.tar+gzip"
+
+// Push adds an artifact with this layer under a tag, and returns its digest.
+func (s *Server) Push(tag string, layer []byte, annotations map[string]string) string {
+	return s.PushManifest(tag, Manifest(s.t, layer, annotations), layer)
+}
+
+// Manifest returns the manifest of an artifact.
+func Manifest(t testing.TB, layer []byte, annotations map[string]string) []byte {
+	type descriptor struct {
+		MediaType string `json:"mediaType"`
+		Digest    string `json:"digest"`
+		Size      int    `json:"size"`
+	}
+	m, err := json.Marshal(map[string]any{
+		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+		"config":      descriptor{"application/vnd.cncf.flux.config.v1+json", Digest([]byte("{}")), 2},
+		"layers":      []descriptor{{Flux, Digest(layer), len(layer)}},
+		"annotations": annotations,
+	})
+	require.NoError(t, err)
+	return m
+}
+
+// PushManifest adds a manifest and blobs under a tag ("" for none), and returns the digest of the manifest.
+func (s *Server) PushManifest(tag string, manifest []byte, blobs ...[]byte) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range blobs {
+		s.blobs[Digest(b)] = b
+	}
+	digest := Digest(manifest)
+	s.manifests[digest] = manifest
+	if tag != "" {
+		s.tags[tag] = digest
+	}
+	return digest
+}
+
+// Tag moves a tag to a digest, or removes it if digest is "".
+func (s *Server) Tag(tag, digest string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if delete(s.tags, tag); digest != "" {
+		s.tags[tag] = digest
+	}
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	s.requests = append(s.requests, r.Method+" "+r.URL.Path)
+	before := s.Before
+	s.mu.Unlock()
+	if before != nil && before(w, r) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	path, ok := strings.CutPrefix(r.URL.Path, "/v2/"+Repository)
+	switch kind, name, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/"); {
+	case r.URL.Path == "/v2/":
+	case !ok:
+		http.NotFound(w, r)
+	case kind == "tags":
+		_ = json.NewEncoder(w).Encode(map[string]any{"name": Repository, "tags": slices.Sorted(maps.Keys(s.tags))})
+	case kind == "manifests" && r.Method == http.MethodPut:
+		body, _ := io.ReadAll(r.Body)
+		digest := Digest(body)
+		s.manifests[digest] = body
+		if !strings.HasPrefix(name, "sha256:") {
+			s.tags[name] = digest
+		}
+		w.Header().Set("Docker-Content-Digest", digest)
+		w.WriteHeader(http.StatusCreated)
+	case kind == "manifests":
+		digest := cmp.Or(s.tags[name], name)
+		answer(w, r, "application/vnd.oci.image.manifest.v1+json", digest, s.manifests[digest])
+	case name == "uploads/" && r.Method == http.MethodPost:
+		w.Header().Set("Location", r.URL.Path+"one")
+		w.WriteHeader(http.StatusAccepted)
+	case strings.HasPrefix(name, "uploads/") && r.Method == http.MethodPut:
+		body, _ := io.ReadAll(r.Body)
+		digest := r.URL.Query().Get("digest")
+		if Digest(body) != digest {
+			http.Error(w, "another digest", http.StatusBadRequest)
+			return
+		}
+		s.blobs[digest] = body
+		w.Header().Set("Docker-Content-Digest", digest)
+		w.WriteHeader(http.StatusCreated)
+	case kind == "blobs":
+		answer(w, r, "application/octet-stream", name, s.blobs[name])
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+func answer(w http.ResponseWriter, r *http.Request, mediaType, digest string, content []byte) {
+	if content == nil {
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", mediaType)
+	w.Header().Set("Docker-Content-Digest", digest)
+	w.Header().Set("Content-Length", fmt.Sprint(len(content)))
+	if r.Method != http.MethodHead {
+		_, _ = w.Write(content)
+	}
+}
