@@ -67,6 +67,8 @@ func (c Credential) CheckPush(u repo.URL) error {
 	switch {
 	case u.Local():
 		return nil // the remote refuses pushes
+	case u.Registry():
+		return failure.New(v1alpha1.ReasonUnsupportedRepository, "git.repo is a registry, and proposals need git: disable bidirectional sync, or use a git repository")
 	case u.SSH() && c.SSHKey == nil:
 		return failure.New(v1alpha1.ReasonAuthFailed,
 			"git.repo is an ssh address, where a push needs an ssh key: set spec.bidirectional.auth.sshKey, or set git.repo to the https:// address")

@@ -195,7 +195,7 @@ func TestRegistryMovedTag(t *testing.T) {
 		_, err := b.resolve(old)
 		assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotFound), err)
 	})
-	// R1: an agent imports exactly the commit that the lead published.
+	// F32: an agent imports exactly the commit that the lead published.
 	t.Run("another commit under the digest", func(t *testing.T) {
 		b := newArtifacts(t, server, repo.Auth{}, repo.RemoteOptions{})
 		_, err := b.store.Fetch(t.Context(), b.remote, first, "refs/tags/main")
@@ -206,7 +206,7 @@ func TestRegistryMovedTag(t *testing.T) {
 	})
 }
 
-// R2: whatever a registry serves, an import ends with an error that names the reason, and nothing of it gets into the store.
+// F33: whatever a registry serves, an import ends with an error that names the reason, and nothing of it gets into the store.
 func TestHostileRegistry(t *testing.T) {
 	zeros := func(n int64) []byte {
 		var b bytes.Buffer
@@ -261,8 +261,12 @@ func TestHostileRegistry(t *testing.T) {
 		reason v1alpha1.Reason
 		says   string
 	}{
-		"another manifest":        {serve("/manifests/", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(ociregistry.Manifest(t, []byte("x"), nil)) }), v1alpha1.ReasonUnsupportedRepository, "another manifest"},
-		"another layer":           {serve("/blobs/", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(ociregistry.Files(t, map[string]string{"a": "b"})) }), v1alpha1.ReasonUnsupportedRepository, "another layer"},
+		"another manifest": {serve("/manifests/", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write(ociregistry.Manifest(t, []byte("x"), nil))
+		}), v1alpha1.ReasonUnsupportedRepository, "another manifest"},
+		"another layer": {serve("/blobs/", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write(ociregistry.Files(t, map[string]string{"a": "b"}))
+		}), v1alpha1.ReasonUnsupportedRepository, "another layer"},
 		"more after the layer":    {serve("/blobs/", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(append(bytes.Clone(good), 0)) }), "", ""},
 		"less of the layer":       {serve("/blobs/", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(good[:len(good)-9]) }), "", ""},
 		"a layer without end":     {serve("/blobs/", forever), "", ""},
@@ -274,9 +278,9 @@ func TestHostileRegistry(t *testing.T) {
 		"another media type":      {manifest(layered("application/octet-stream", len(good))), v1alpha1.ReasonUnsupportedRepository, "tar+gzip"},
 		"a layer of another size": {manifest(layered(ociregistry.Flux, len(good)+1)), v1alpha1.ReasonUnsupportedRepository, "another layer"},
 		"a larger layer":          {manifest(layered(ociregistry.Flux, 1<<40)), v1alpha1.ReasonLimitExceeded, "more than 67108864"},
-		"no gzip":                 {push([]byte("text that is not zipped")), v1alpha1.ReasonUnsupportedRepository, "no tar archive"},
-		"no tar":                  {push(gzipped(t, strings.Repeat("no tar", 1000))), v1alpha1.ReasonUnsupportedRepository, "no tar archive"},
-		"a bomb in a file":        {push(zeros(200 << 20)), v1alpha1.ReasonLimitExceeded, "more than 67108864 bytes"},
+		"no gzip":                 {push([]byte("text that is not zipped")), v1alpha1.ReasonUnsupportedRepository, "not a tar archive"},
+		"no tar":                  {push(gzipped(t, strings.Repeat("no tar", 1000))), v1alpha1.ReasonUnsupportedRepository, "not a tar archive"},
+		"a bomb in a file":        {push(zeros(200 << 20)), v1alpha1.ReasonLimitExceeded, "more than 67108864"},
 		"a bomb after the files":  {push(after(200 << 20)), v1alpha1.ReasonLimitExceeded, "unpacks to more than 67108864 bytes"},
 		"a path with ..":          {push(entries(regular("a/../../etc/passwd"))), v1alpha1.ReasonUnsafePath, `".."`},
 		"an absolute path":        {push(entries(regular("/etc/passwd"))), v1alpha1.ReasonUnsafePath, "absolute"},
@@ -296,7 +300,9 @@ func TestHostileRegistry(t *testing.T) {
 			}
 			http.Redirect(w, r, "/again"+r.URL.Path, http.StatusFound)
 		}), v1alpha1.ReasonRedirectRefused, "up to 3 times"},
-		"a redirect to a file": {serve("/blobs/", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "file:///etc/passwd", http.StatusFound) }),
+		"a redirect to a file": {serve("/blobs/", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "file:///etc/passwd", http.StatusFound)
+		}),
 			v1alpha1.ReasonRedirectRefused, "not https://"},
 		"a redirect to the metadata of a cloud": {serve("/blobs/", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://169.254.169.254/latest", http.StatusFound)
@@ -336,7 +342,7 @@ func gzipped(t *testing.T, text string) []byte {
 	return b.Bytes()
 }
 
-// R2: a registry that serves another layer after the commit was resolved cannot change it.
+// F32: a registry that serves another layer after the commit was resolved cannot change it.
 func TestRegistryForgesLater(t *testing.T) {
 	server := ociregistry.Start(t)
 	layer := ociregistry.Files(t, line)
@@ -358,6 +364,7 @@ func TestRegistryForgesLater(t *testing.T) {
 
 const password = "S3CR3T-of-the-registry"
 
+// F34: a credential goes only to hosts that the operator names.
 func TestRegistryCredentials(t *testing.T) {
 	const user = "puller"
 	token := func(value string) repo.Auth {
@@ -416,7 +423,7 @@ func TestRegistryCredentials(t *testing.T) {
 		"basic, Docker with a path":  {basic, func(s *ociregistry.Server) repo.Auth { return token(config(host(s) + "/plants")) }, ""},
 		"basic, Docker without host": {basic, func(*ociregistry.Server) repo.Auth { return token(config("registry.example.com")) }, "there are none for 127.0.0.1"},
 		"basic, another path":        {basic, func(s *ociregistry.Server) repo.Auth { return token(config(host(s) + "/plan")) }, "there are none for 127.0.0.1"},
-		"basic, broken Docker":       {basic, func(*ociregistry.Server) repo.Auth { return token(`{"auths":`) }, "no valid Docker configuration"},
+		"basic, broken Docker":       {basic, func(*ociregistry.Server) repo.Auth { return token(`{"auths":`) }, "not a valid Docker configuration"},
 		"token":                      {bearer(own), func(*ociregistry.Server) repo.Auth { return token(password) }, ""},
 		"token, wrong":               {bearer(own), func(*ociregistry.Server) repo.Auth { return token("wrong") }, "refused the credentials (HTTP 401)"},
 		"token, Docker":              {bearer(own), func(s *ociregistry.Server) repo.Auth { return token(config(host(s))) }, ""},
@@ -442,7 +449,7 @@ func TestRegistryCredentials(t *testing.T) {
 	}
 }
 
-// R3: a layer comes from storage elsewhere, without the credential of the registry.
+// F34: a layer comes from storage elsewhere, without the credential of the registry.
 func TestRegistryStorage(t *testing.T) {
 	layer := ociregistry.Files(t, line)
 	storage := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

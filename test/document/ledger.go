@@ -22,6 +22,7 @@ const (
 	byFleet    = "test/fleet TestDocumentedCommands"
 	bySingle   = "test/fleet TestExampleSingleGateway"
 	byBack     = "test/fleet TestAutomaticRollback"
+	byRegistry = "test/fleet TestRegistry"
 	byServices = "test/fleet TestExampleServices"
 	byAreas    = "test/fleet TestExampleSiteAndAreas"
 	byNotify   = "hooks TestNotifyCommands"
@@ -100,6 +101,7 @@ var Ledger = []Entry{
 	NewEntry("docs/reference/cli.md", ` --watch$`, byWatch),
 	NewEntry("docs/reference/cli.md", `^stoker retry `, byBack),
 	NewEntry("docs/reference/cli.md", ``, byFleet),
+	NewEntry("docs/how-to/registry.md", ``, byRegistry),
 	NewEntry("docs/how-to/git.md", `^kubectl `, byChart),
 	NewEntry("docs/how-to/git.md", ``, byKey),
 	NewEntry("docs/how-to/pull-requests.md", `^kubectl `, byChart),

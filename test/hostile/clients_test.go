@@ -73,6 +73,17 @@ var clients = map[string]client{
 		_, err = r.Refs(ctx)
 		return err
 	},
+	"registry": func(ctx context.Context, t *testing.T, address string) error {
+		u, err := repo.ParseURL(strings.NewReplacer("https://", "oci://", "http://", "oci+http://").Replace(address) + "/plants/line")
+		require.NoError(t, err)
+		r, err := repo.NewRemote(u, repo.Auth{Token: token}, repo.RemoteOptions{})
+		require.NoError(t, err)
+		defer func() { assert.NoError(t, r.Close()) }()
+		tag, err := repo.ParseRef("main")
+		require.NoError(t, err)
+		_, err = r.Resolve(ctx, tag)
+		return err
+	},
 	"GitHub App": func(ctx context.Context, t *testing.T, address string) error {
 		u, err := repo.ParseURL(address + "/plant.git")
 		require.NoError(t, err)

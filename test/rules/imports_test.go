@@ -29,7 +29,7 @@ var floors = [][]string{
 	{"agent/plan/planner", "agent/plan/references"},
 	{"agent/repo/store", "agent/disk/safe"},
 	{"agent/repo/wire", "agent/disk/format", "agent/disk/lock"},
-	{"agent/disk/lostfound", "agent/disk/records", "agent/disk/snapshot"},
+	{"agent/disk/lostfound", "agent/disk/records", "agent/disk/snapshot", "agent/repo/oci"},
 	{"agent/disk/single"},
 	{"agent/repo", "agent/disk", "agent/ignition"},
 	{"agent/apikey"},

@@ -94,7 +94,7 @@ func (c *Client) Resolve(ctx context.Context, reference string) (Artifact, error
 	}
 	ctx, w, stop := c.opts.Watch(ctx, c.opts.Total)
 	defer stop()
-	if a.Commit, err = c.build(ctx, w, a, store.NewHasher(ctx, store.Limits{PackBytes: c.opts.MaxBytes})); err != nil {
+	if a.Commit, err = c.build(ctx, w, a, store.NewHasher(ctx, store.Limits{PackBytes: c.opts.MaxBytes, DeltaBytes: c.opts.MaxBytes})); err != nil {
 		return Artifact{}, wire.Explain(ctx, c.url, err, c.http.secrets())
 	}
 	c.remember(a)

@@ -305,7 +305,7 @@ func (x *exchanger) credential(host string) (user, password string, err error) {
 	if strings.HasPrefix(text, "{") {
 		user, password, ok := dockerCredential([]byte(text), host, x.url.Path())
 		if !ok {
-			return "", "", failure.New(v1alpha1.ReasonAuthFailed, "%s.token is no valid Docker configuration: use a Secret of the type kubernetes.io/dockerconfigjson", x.field())
+			return "", "", failure.New(v1alpha1.ReasonAuthFailed, "%s.token is not a valid Docker configuration: use a Secret of the type kubernetes.io/dockerconfigjson", x.field())
 		}
 		return user, password, nil
 	}

@@ -3,6 +3,7 @@ package oci
 import (
 	"archive/tar"
 	"bytes"
+	"compress/flate"
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
@@ -70,12 +71,12 @@ func (c *counter) Read(p []byte) (int, error) {
 
 // layerError says that a layer is malformed, if err comes from its formats and not from the network or the store.
 func (c *Client) layerError(ctx context.Context, a Artifact, err error) error {
-	var corrupt *formatError
+	_, corrupt := errors.AsType[*formatError](err)
 	switch {
 	case ctx.Err() != nil:
 		return err
-	case errors.As(err, &corrupt), errors.Is(err, tar.ErrHeader), errors.Is(err, gzip.ErrHeader), errors.Is(err, gzip.ErrChecksum):
-		return failure.New(v1alpha1.ReasonUnsupportedRepository, "the layer of the artifact %s is no tar archive with gzip: %w", a.Digest, wire.Foreign(err, nil))
+	case corrupt, errors.Is(err, tar.ErrHeader), errors.Is(err, gzip.ErrHeader), errors.Is(err, gzip.ErrChecksum):
+		return failure.New(v1alpha1.ReasonUnsupportedRepository, "the layer of the artifact %s is not a tar archive with gzip: %w", a.Digest, wire.Foreign(err, nil))
 	}
 	return err
 }
@@ -88,7 +89,7 @@ func readLayer(r io.Reader, limit int64, into *store.Importer) (*folder, error) 
 	if err != nil {
 		return nil, err
 	}
-	archive := &limitedReader{unzipped, limit, limit}
+	archive := &unpacker{unzipped, limit, limit}
 	files := tar.NewReader(archive)
 	root := &folder{}
 	t := &tally{}
@@ -111,16 +112,16 @@ func readLayer(r io.Reader, limit int64, into *store.Importer) (*folder, error) 
 	return root, err
 }
 
-// limitedReader fails after limit bytes.
-type limitedReader struct {
+// unpacker reads what a layer unpacks to. It fails after limit bytes.
+type unpacker struct {
 	r           io.Reader
 	left, limit int64
 }
 
-func (l *limitedReader) Read(p []byte) (int, error) {
-	n, err := l.r.Read(p)
-	if l.left -= int64(n); l.left < 0 {
-		return 0, store.OverLimit("the layer unpacks to more than %d bytes", l.limit)
+func (u *unpacker) Read(p []byte) (int, error) {
+	n, err := u.r.Read(p)
+	if u.left -= int64(n); u.left < 0 {
+		return 0, store.OverLimit("the layer unpacks to more than %d bytes", u.limit)
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = unpackError(err)
@@ -130,7 +131,8 @@ func (l *limitedReader) Read(p []byte) (int, error) {
 
 // unpackError marks the errors of the gzip format. Those of the network keep their type.
 func unpackError(err error) error {
-	if errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || strings.HasPrefix(err.Error(), "flate: ") {
+	_, corrupt := errors.AsType[flate.CorruptInputError](err)
+	if corrupt || errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) {
 		return &formatError{err}
 	}
 	return err

@@ -86,6 +86,9 @@ func validateConfigGit(path *field.Path, git *v1alpha1.ConfigGit) field.ErrorLis
 	if strings.HasPrefix(git.RepoURL, "/") || strings.HasPrefix(git.RepoURL, "file:") {
 		errs = append(errs, field.Invalid(path.Child("repoURL"), field.OmitValueType{}, "is a directory; use https://host/path, ssh://host/path, user@host:path or http://host/path"))
 	}
+	if syntax.IsRegistry(git.RepoURL) {
+		errs = append(errs, field.Invalid(path.Child("repoURL"), field.OmitValueType{}, "is a registry; use https://host/path, ssh://host/path, user@host:path or http://host/path"))
+	}
 	errs = append(errs, validateConfigPaths(path, git.Path, git.Overlays, git.Excludes)...)
 	for _, f := range []struct{ name, ref string }{{"branch", git.Branch}, {"revision", git.Revision}} {
 		if problem := syntax.GitRefProblem(f.ref); f.ref != "" && problem != "" {

@@ -28,6 +28,7 @@ func configSources() []Case {
 		bad("a repository that is an option", field+".repoURL", git(O{"repoURL": "--upload-pack=touch x"})),
 		bad("a repository that is a directory", field+".repoURL", git(O{"repoURL": "/srv/git/plant.git"})),
 		bad("a repository that is a file URL", field+".repoURL", git(O{"repoURL": "file:///srv/git/plant.git"})),
+		bad("a repository that is a registry", field+".repoURL", git(O{"repoURL": "oci://registry.example.com/plant"})),
 		good("a repository by scp's form", git(O{"repoURL": "git@git.example.com:plant.git", "authMethod": "ssh", "authSecretRef": secret})),
 		bad("a missing repository", field+".repoURL", git(O{"repoURL": nil})),
 		good("a template as path", git(O{"path": "clusters/{{.Vars.site}}", "overlays": L{"o/{{.Namespace}}"}})),

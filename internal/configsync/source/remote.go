@@ -24,8 +24,8 @@ func GitRemote(ctx context.Context, git *v1alpha1.ConfigGit, read SecretReader, 
 	if err != nil {
 		return nil, err
 	}
-	if u.Local() {
-		return nil, errLocalRepository()
+	if err := checkServer(u); err != nil {
+		return nil, err
 	}
 	var s gitauth.ConfigSecret
 	if git.AuthSecretRef != nil {
@@ -41,8 +41,18 @@ func GitRemote(ctx context.Context, git *v1alpha1.ConfigGit, read SecretReader, 
 	return repo.NewRemote(u, auth, o)
 }
 
-func errLocalRepository() error {
-	return failure.New(v1alpha1.ReasonUnsupportedRepository, "the repository is a directory, which a ConfigSync does not read: use a git server")
+// checkServer returns an error if an address is not that of a git server.
+func checkServer(u repo.URL) error {
+	kind := ""
+	switch {
+	case u.Local():
+		kind = "directory"
+	case u.Registry():
+		kind = "registry"
+	default:
+		return nil
+	}
+	return failure.New(v1alpha1.ReasonUnsupportedRepository, "the repository is a %s, which a ConfigSync does not read: use a git server", kind)
 }
 
 // GatewaySyncRemote returns the remote of a GatewaySync. It reads the Secrets of git when the remote needs them.
@@ -51,8 +61,8 @@ func GatewaySyncRemote(ctx context.Context, git *v1alpha1.GitSpec, read SecretRe
 	if err != nil {
 		return nil, err
 	}
-	if u.Local() {
-		return nil, errLocalRepository()
+	if err := checkServer(u); err != nil {
+		return nil, err
 	}
 	auth := gitauth.ForGit(git.Auth)
 	auth.Field = "spec.git.auth of the GatewaySync"

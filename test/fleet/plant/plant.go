@@ -117,7 +117,9 @@ func FromFolder(t testing.TB, gs *v1alpha1.GatewaySync, folder string) *Plant {
 		return err
 	}))
 	p.First = p.Commit("as it is", edits...)
-	p.create(gs.DeepCopy())
+	gs = gs.DeepCopy()
+	gs.Spec.Git.Repo = p.Git.URL("site.git")
+	p.create(gs)
 	return p
 }
 
@@ -145,7 +147,7 @@ func newPlant(t testing.TB, cluster *kubetest.Cluster, namespace string) *Plant 
 func (p *Plant) withGateways(name string, gateways int, change []func(*v1alpha1.GatewaySync)) *Plant {
 	p.t.Helper()
 	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	gs.Spec.Git.Ref = "main"
+	gs.Spec.Git.Repo, gs.Spec.Git.Ref = p.Git.URL("site.git"), "main"
 	gs.Spec.Polling.Interval = "1s"
 	gs.Spec.Gateway.API = &v1alpha1.GatewayAPI{SecretName: "gateway"}
 	gs.Spec.Sync.Defaults.SyncPeriod = new(int32(5))
@@ -164,11 +166,11 @@ func (p *Plant) withGateways(name string, gateways int, change []func(*v1alpha1.
 	return p
 }
 
-// create sets the addresses in a GatewaySync and creates it.
+// create sets the namespace and the address of the gateways in a GatewaySync, and creates it.
 func (p *Plant) create(gs *v1alpha1.GatewaySync) {
 	p.t.Helper()
 	p.Name, gs.Namespace = gs.Name, p.Namespace
-	gs.Spec.Git.Repo, gs.Spec.Gateway.Port = p.Git.URL("site.git"), &p.proxy.port
+	gs.Spec.Gateway.Port = &p.proxy.port
 	_, err := p.syncs().Create(p.t.Context(), gs, metav1.CreateOptions{})
 	require.NoError(p.t, err)
 }
