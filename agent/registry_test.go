@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/ociregistry"
 )
@@ -44,7 +45,7 @@ func TestOnceRegistry(t *testing.T) {
 	runs := func(title, ref string) {
 		t.Helper()
 		code, said := sync(ref)
-		require.Equal(t, exitDone, code, said)
+		require.Equal(t, daemon.ExitDone, code, said)
 		content, err := os.ReadFile(project)
 		require.NoError(t, err)
 		assert.Contains(t, string(content), title)
@@ -66,7 +67,7 @@ func TestOnceRegistry(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			registry.Push("hostile", ociregistry.Layer(t, []tar.Header{h}, func(tar.Header) string { return "x" }), nil)
 			code, said := sync("hostile")
-			assert.Equal(t, exitFailed, code, said)
+			assert.Equal(t, daemon.ExitFailed, code, said)
 			content, err := os.ReadFile(project)
 			require.NoError(t, err)
 			assert.Contains(t, string(content), "one")
