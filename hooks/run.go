@@ -18,6 +18,7 @@ import (
 	"stoker.io/stoker/hooks/daemons"
 	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/hooks/output"
+	"stoker.io/stoker/hooks/push"
 	"stoker.io/stoker/internal/request"
 )
 
@@ -134,7 +135,7 @@ unavailable (try again).`,
 		"request": {newSetRefCommand(c), newSyncCommand(c), newRollbackCommand(c), newApproveCommand(c), newRetryCommand(c), newPauseCommand(c), newResumeCommand(c)},
 		"inspect": {newGetCommand(c), newStatusCommand(c), newUICommand(c), newHistoryCommand(c), newProposalsCommand(c), newSnapshotsCommand(c), newWaitCommand(c), newDiffCommand(c), newRenderCommand(c), newPreflightCommand(c)},
 		"config":  {newConfigCommand(c)},
-		"install": {newBundleCommand(c), newCheckCommand(c), newCreateCommand(c), daemons.NewNotify(c.daemons()), newMigrateCommand(c)},
+		"install": {newBundleCommand(c), newCheckCommand(c), newCreateCommand(c), push.NewCommand(c.stdout), daemons.NewNotify(c.daemons()), newMigrateCommand(c)},
 	} {
 		for _, command := range commands {
 			command.GroupID = group

@@ -100,7 +100,7 @@ func (b *Bundle) Push(ctx context.Context, to Registry, done func(Image, string)
 	if err != nil {
 		return err
 	}
-	client, err := to.client()
+	client, err := Client()
 	if err != nil {
 		return err
 	}
@@ -113,28 +113,32 @@ func (b *Bundle) Push(ctx context.Context, to Registry, done func(Image, string)
 		name := to.Path + "/" + i.Name + ":" + i.Tag
 		for _, root := range append([]ocispec.Descriptor{i.root}, i.refers...) {
 			if err := oras.CopyGraph(ctx, b, repository, root, oras.DefaultCopyGraphOptions); err != nil {
-				return explain(name, err)
+				return Explain(name, err)
 			}
 		}
 		if err := repository.Tag(ctx, i.root, i.Tag); err != nil {
-			return explain(name, err)
+			return Explain(name, err)
 		}
 		done(*i, name)
 	}
 	return nil
 }
 
-func explain(name string, err error) error {
+// Explain adds to an error of a push to name what the user can do about it.
+func Explain(name string, err error) error {
 	switch {
+	case err == nil:
+		return nil
 	case errors.Is(err, auth.ErrBasicCredentialNotFound), errors.Is(err, errdef.ErrNotFound):
 		return fmt.Errorf("push %s: %w (log in first: docker login or podman login)", name, err)
 	case errors.Is(err, http.ErrSchemeMismatch):
-		return fmt.Errorf("push %s: %w (use --plain-http for a registry without TLS)", name, err)
+		return fmt.Errorf("push %s: %w (use --plain-http, or oci+http://, for a registry without TLS)", name, err)
 	}
 	return fmt.Errorf("push %s: %w", name, err)
 }
 
-func (r Registry) client() (*auth.Client, error) {
+// Client returns a client for pushes with the credentials of docker or podman login. It follows no redirect.
+func Client() (*auth.Client, error) {
 	store, err := credentials.NewStoreFromDocker(credentials.StoreOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("logins of docker: %w", err)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
@@ -100,6 +101,17 @@ func (c *Checkout) Allowed(ctx context.Context, all *repo.Refs, patterns []strin
 func (c *Checkout) Fetch(ctx context.Context, at repo.Resolution) error {
 	_, err := c.store.Fetch(ctx, c.remote, at.Commit, at.Ref)
 	return err
+}
+
+// Content fetches a commit, and returns its objects, its tree and the time at which it was made.
+func (c *Checkout) Content(ctx context.Context, at repo.Resolution) (objects plan.Objects, root plan.ID, made time.Time, err error) {
+	if err := c.Fetch(ctx, at); err != nil {
+		return nil, root, made, err
+	}
+	if root, err = c.store.RootTree(at.Commit); err == nil {
+		made, err = c.store.Committed(at.Commit)
+	}
+	return c.store, root, made, err
 }
 
 // Verify returns nil if the signature of a fetched commit, or of the tag that ref names, is what spec.git.verify demands.

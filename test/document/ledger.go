@@ -22,6 +22,7 @@ const (
 	byFleet    = "test/fleet TestDocumentedCommands"
 	bySingle   = "test/fleet TestExampleSingleGateway"
 	byBack     = "test/fleet TestAutomaticRollback"
+	byPush     = "hooks/push TestDocumentedCommands"
 	byRegistry = "test/fleet TestRegistry"
 	byServices = "test/fleet TestExampleServices"
 	byAreas    = "test/fleet TestExampleSiteAndAreas"
@@ -100,7 +101,9 @@ var Ledger = []Entry{
 	NewEntry("docs/how-to/ui.md", ``, byUI),
 	NewEntry("docs/reference/cli.md", ` --watch$`, byWatch),
 	NewEntry("docs/reference/cli.md", `^stoker retry `, byBack),
+	NewEntry("docs/reference/cli.md", `^stoker push `, byPush),
 	NewEntry("docs/reference/cli.md", ``, byFleet),
+	NewEntry("docs/how-to/registry.md", `^stoker push `, byPush),
 	NewEntry("docs/how-to/registry.md", ``, byRegistry),
 	NewEntry("docs/how-to/git.md", `^kubectl `, byChart),
 	NewEntry("docs/how-to/git.md", ``, byKey),

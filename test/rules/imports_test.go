@@ -58,7 +58,7 @@ var floors = [][]string{
 	{"internal/configsync/reconcile"},
 	{"hooks/agents", "hooks/browser", "hooks/bundle", "hooks/create", "hooks/exit", "hooks/leads", "hooks/offline", "hooks/migrate", "hooks/specfile"},
 	{"hooks/output"},
-	{"hooks/sites"},
+	{"hooks/push", "hooks/sites"},
 	{"hooks/application", "hooks/check", "hooks/completion", "hooks/diff", "hooks/display", "internal/notify"},
 	{"hooks/daemons", "hooks/preflight", "hooks/ui"},
 	{"hooks/config", "hooks/create/command"},

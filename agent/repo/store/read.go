@@ -7,6 +7,8 @@ import (
 	"hash"
 	"io"
 	"os"
+	"strconv"
+	"time"
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
@@ -60,6 +62,26 @@ func (s *Store) Author(commit plan.ID) (string, error) {
 		return "", err
 	}
 	return commitAuthor(b.Bytes()), nil
+}
+
+// Committed returns the time at which a commit was made, as its committer says; zero if the commit has none.
+func (s *Store) Committed(commit plan.ID) (time.Time, error) {
+	text, err := s.CommitText(commit)
+	if err != nil {
+		return time.Time{}, err
+	}
+	for line := range bytes.Lines(text) {
+		if fields := bytes.Fields(line); len(fields) > 2 && string(fields[0]) == "committer" {
+			seconds, err := strconv.ParseInt(string(fields[len(fields)-2]), 10, 64)
+			if err == nil {
+				return time.Unix(seconds, 0), nil
+			}
+		}
+		if len(bytes.TrimSpace(line)) == 0 {
+			break
+		}
+	}
+	return time.Time{}, nil
 }
 
 // CommitText returns the bytes of a commit.

@@ -1,0 +1,175 @@
+package push
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/test/document"
+	"stoker.io/stoker/test/gitserver"
+	"stoker.io/stoker/test/ociregistry"
+)
+
+// run runs the command.
+func run(t *testing.T, args ...string) (stdout string, err error) {
+	t.Helper()
+	var out, talk bytes.Buffer
+	command := NewCommand(&out)
+	command.SilenceErrors, command.SilenceUsage = true, true
+	command.SetOut(&talk)
+	command.SetErr(&talk)
+	command.SetArgs(args)
+	err = command.ExecuteContext(t.Context())
+	return strings.TrimSpace(out.String()), err
+}
+
+// An agent gets from the artifact the tree that it gets from git, and the same commit gives the same digest.
+func TestPush(t *testing.T) {
+	t.Setenv("DOCKER_CONFIG", t.TempDir())
+	clone := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "line.git"))
+	clone.Git("remote", "add", "origin", "https://user:S3CR3T@git.example.com/plants/line.git")
+	long := strings.Repeat("folder/", 30) + "file.json"
+	commit := clone.Commit("one", gitserver.Files(map[string]string{"projects/line/project.json": "{}", "a.b/c": "", "a/ü": "x", long: "deep"}),
+		gitserver.Script("run.sh", "#!"), gitserver.Symlink("link", "run.sh"), gitserver.Submodule("module", strings.Repeat("a", 40)))
+	registry := ociregistry.Start(t)
+	address := registry.Repo() + ":1.0"
+	first, err := run(t, address, "--repo", clone.Dir, "--ref", "main", "--tag", "stable")
+	require.NoError(t, err)
+	name, digest, _ := strings.Cut(first, "@")
+	assert.Equal(t, registry.Repo(), name)
+
+	u, err := repo.ParseURL(registry.Repo())
+	require.NoError(t, err)
+	remote, err := repo.NewRemote(u, repo.Auth{}, repo.RemoteOptions{})
+	require.NoError(t, err)
+	store, err := repo.Open(t.TempDir(), repo.StoreOptions{})
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, remote.Close()); assert.NoError(t, store.Close()) }()
+	for _, ref := range []string{"1.0", "stable", digest} {
+		t.Run(ref, func(t *testing.T) {
+			parsed, err := repo.ParseRef(ref)
+			require.NoError(t, err)
+			at, err := remote.Resolve(t.Context(), parsed)
+			require.NoError(t, err)
+			_, err = store.Fetch(t.Context(), remote, at.Commit, at.Ref)
+			require.NoError(t, err)
+			root, err := store.RootTree(at.Commit)
+			require.NoError(t, err)
+			assert.Equal(t, withoutModule(clone), root.String())
+			made, err := store.Committed(at.Commit)
+			require.NoError(t, err)
+			assert.Equal(t, clone.Git("log", "-1", "--format=%ct", "main"), fmt.Sprint(made.Unix()))
+		})
+	}
+	t.Run("again", func(t *testing.T) {
+		registry.Requests()
+		again, err := run(t, address, "--repo", clone.Dir, "--ref", commit)
+		require.NoError(t, err)
+		assert.Equal(t, first, again)
+		for _, r := range registry.Requests() {
+			assert.NotContains(t, r, "/uploads/", "what the registry has is not sent again")
+		}
+	})
+	t.Run("another commit", func(t *testing.T) {
+		clone.Commit("two", gitserver.Write("projects/line/project.json", "{ }"))
+		other, err := run(t, address, "--repo", clone.Dir, "--ref", "main")
+		require.NoError(t, err)
+		assert.NotEqual(t, first, other)
+	})
+	t.Run("the annotations have no password", func(t *testing.T) {
+		a, err := fromClone(context.Background(), clone.Dir, "main")
+		require.NoError(t, err)
+		assert.Contains(t, string(a.manifest), `"org.opencontainers.image.source":"https://git.example.com/plants/line.git"`)
+		assert.NotContains(t, string(a.manifest), "S3CR3T")
+		require.NoError(t, a.Close())
+		assert.NoFileExists(t, a.file.Name())
+	})
+}
+
+// withoutModule returns the id of the tree of main without its submodule, which agents skip in git, too.
+func withoutModule(clone *gitserver.Repo) string {
+	head := clone.Head()
+	defer clone.ForcePush(head)
+	clone.Commit("without", gitserver.Delete("module"))
+	return clone.Git("rev-parse", "main^{tree}")
+}
+
+func TestPushFails(t *testing.T) {
+	config := t.TempDir()
+	t.Setenv("DOCKER_CONFIG", config)
+	clone := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "line.git"))
+	clone.Commit("one", gitserver.Write("a", "b"))
+	registry := ociregistry.Start(t)
+	for name, c := range map[string]struct{ address, ref, says string }{
+		"no tag":                 {registry.Repo(), "main", "has no tag"},
+		"no registry":            {"https://git.example.com/a:b", "main", "not the address of a registry"},
+		"a digest":               {registry.Repo() + "@sha256:" + strings.Repeat("0", 64), "main", "has a tag or a digest"},
+		"no such ref":            {registry.Repo() + ":1", "nothing", "nothing"},
+		"a registry without it":  {strings.Replace(registry.Repo(), "plants", "others", 1) + ":1", "main", "404"},
+		"a tag that is not one":  {registry.Repo() + ":-", "main", "is not a tag"},
+		"a path agents refuse":   {registry.Repo() + ":1", "backslash", "agents would refuse the artifact"},
+		"a registry with TLS":    {strings.Replace(registry.Repo(), "oci+http", "oci", 1) + ":1", "main", "oci+http://"},
+		"a directory that lacks": {registry.Repo() + ":1", "", "open the clone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.ref == "backslash" {
+				clone.Commit("bad", gitserver.Write(`a\b`, "x"))
+				clone.Branch("backslash", "main")
+				c.ref = "main"
+				defer clone.ForcePush(clone.Git("rev-parse", "main^"))
+			}
+			args := []string{c.address, "--repo", clone.Dir, "--ref", c.ref}
+			if c.ref == "" {
+				args = []string{c.address, "--repo", filepath.Join(config, "nothing")}
+			}
+			_, err := run(t, args...)
+			assert.ErrorContains(t, err, c.says)
+		})
+	}
+	t.Run("credentials of docker login", func(t *testing.T) {
+		registry.Before = func(w http.ResponseWriter, r *http.Request) bool {
+			if _, password, _ := r.BasicAuth(); password == "S3CR3T" {
+				return false
+			}
+			w.Header().Set("Www-Authenticate", `Basic realm="registry"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return true
+		}
+		_, err := run(t, registry.Repo()+":1", "--repo", clone.Dir, "--ref", "main")
+		assert.ErrorContains(t, err, "log in first")
+		auth := base64.StdEncoding.EncodeToString([]byte("ci:S3CR3T"))
+		host := strings.TrimPrefix(registry.URL, "http://")
+		require.NoError(t, os.WriteFile(filepath.Join(config, "config.json"), []byte(`{"auths":{"`+host+`":{"auth":"`+auth+`"}}}`), 0o600))
+		_, err = run(t, registry.Repo()+":1", "--repo", clone.Dir, "--ref", "main")
+		assert.NoError(t, err)
+	})
+}
+
+func TestDocumentedCommands(t *testing.T) {
+	t.Setenv("DOCKER_CONFIG", t.TempDir())
+	clone := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "line.git"))
+	clone.Commit("one", gitserver.Write("a", "b"))
+	registry := ociregistry.Start(t)
+	lines := document.Open(t)
+	for _, page := range []string{"docs/how-to/registry.md", "docs/reference/cli.md"} {
+		for c := range lines.Of(page) {
+			t.Run(page+"/"+c.Text, func(t *testing.T) {
+				line, ok := strings.CutPrefix(strings.Replace(c.Text, "oci://registry.example.com/plants/line", registry.Repo(), 1), "stoker push ")
+				require.True(t, ok)
+				printed, err := run(t, append(strings.Fields(line), "--repo", clone.Dir, "--ref", "main")...)
+				require.NoError(t, err)
+				assert.Contains(t, printed, "@sha256:")
+			})
+		}
+	}
+}
