@@ -2,6 +2,7 @@ package follow
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -23,7 +24,13 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-func TestMain(m *testing.M) { os.Exit(program.M{Tests: kubetest.M{M: m}}.Run()) }
+func TestMain(m *testing.M) {
+	// Most of these tests wait for the agent, so more of them can run in parallel than there are processors.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	os.Exit(program.M{Tests: kubetest.M{M: m}}.Run())
+}
 
 // process is the real agent in a pod. It may also lead.
 type process struct {

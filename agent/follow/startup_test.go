@@ -236,6 +236,7 @@ func TestStartupByReason(t *testing.T) {
 }
 
 func TestStartupWithoutRights(t *testing.T) {
+	kubetest.NotShort(t) // rights
 	w := onSharedCluster(t)
 	p := w.stopped("line-0")
 	config := w.cluster.RESTConfig()

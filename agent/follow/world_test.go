@@ -83,7 +83,7 @@ func newWorld(t *testing.T, cluster *kubetest.Cluster) *world {
 func onSharedCluster(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
-	return newWorld(t, kubetest.Control(t))
+	return newWorld(t, kubetest.Objects(t))
 }
 
 const project = `{"title": "%s", "enabled": true, "inheritable": false}`

@@ -58,7 +58,7 @@ type site struct {
 // newSite creates a GatewaySync with n gateways.
 func newSite(t *testing.T, n int, change ...func(*v1alpha1.GatewaySync)) *site {
 	t.Helper()
-	return newSiteIn(t, kubetest.Control(t), n, change...)
+	return newSiteIn(t, kubetest.Objects(t), n, change...)
 }
 
 func newSiteIn(t *testing.T, cluster *kubetest.Cluster, n int, change ...func(*v1alpha1.GatewaySync)) *site {

@@ -169,7 +169,7 @@ func TestSeveralSites(t *testing.T) {
 // U3: names of contexts, ConfigSyncs of tenants and errors of an API server are text.
 func TestHostileSites(t *testing.T) {
 	t.Parallel()
-	s := uitest.New(t, kubetest.Control(t))
+	s := uitest.New(t, kubetest.Objects(t))
 	s.Fleet("line", 1, 0)
 	const script = `<script>alert(1)</script>"'&`
 	s.Config("evil", "NotHeardOf", script+"\u202e"+strings.Repeat("x", 900))
@@ -235,7 +235,7 @@ subjects: [{kind: ServiceAccount, name: default, namespace: `+namespace+`}]
 // A change of a ConfigSync reaches the first page, and no page of a fleet.
 func TestConfigSyncEvents(t *testing.T) {
 	t.Parallel()
-	s := uitest.New(t, kubetest.Control(t))
+	s := uitest.New(t, kubetest.Objects(t))
 	s.Fleet("line", 1, 0)
 	r := open(t, s.Agents.Config(), s.Namespace)
 	r.shows("/", "All 1 gateway are up to date")

@@ -144,7 +144,7 @@ func TestRoutesWithoutAPIServer(t *testing.T) {
 
 func TestFleetPages(t *testing.T) {
 	t.Parallel()
-	s := uitest.New(t, kubetest.Control(t))
+	s := uitest.New(t, kubetest.Objects(t))
 	s.Fleet("area", 50, 7)
 	s.Fleet("calm", 3, 0)
 	s.Agent("area-7", "area-6")
@@ -202,7 +202,7 @@ func TestFleetPages(t *testing.T) {
 
 func TestRolloutPages(t *testing.T) {
 	t.Parallel()
-	s := uitest.New(t, kubetest.Control(t))
+	s := uitest.New(t, kubetest.Objects(t))
 	for _, phase := range []v1alpha1.RolloutPhase{v1alpha1.RolloutWaiting, v1alpha1.RolloutSoaking, v1alpha1.RolloutAborted} {
 		s.Rollout(strings.ToLower(string(phase)), phase)
 	}
@@ -235,7 +235,7 @@ func TestRolloutPages(t *testing.T) {
 
 func TestListIsPaged(t *testing.T) {
 	t.Parallel()
-	s := uitest.New(t, kubetest.Control(t))
+	s := uitest.New(t, kubetest.Objects(t))
 	s.Fleet("site", 250, 0)
 	r := open(t, s.Agents.Config(), s.Namespace)
 	r.shows("/", "All 250 gateways")
@@ -257,7 +257,7 @@ func TestListIsPaged(t *testing.T) {
 // A fleet that no agent confirms is never shown as up to date.
 func TestAbsentLeadIsNotConfirmed(t *testing.T) {
 	t.Parallel()
-	s := uitest.New(t, kubetest.Control(t))
+	s := uitest.New(t, kubetest.Objects(t))
 	gs := s.Fleet("line", 3, 0)
 	r := open(t, s.Agents.Config(), s.Namespace)
 	r.shows("/", "All 3 gateways are up to date")
@@ -282,7 +282,7 @@ func TestUnreachableAPIServer(t *testing.T) {
 	}
 	assert.Contains(t, page, `data-link="Not live: the API server does not answer"`)
 
-	s := uitest.New(t, kubetest.Control(t))
+	s := uitest.New(t, kubetest.Objects(t))
 	s.Fleet("line", 3, 0)
 	r = open(t, s.Agents.Config(), s.Namespace)
 	page = r.shows("/", "All 3 gateways are up to date")
@@ -304,7 +304,7 @@ func TestUnreachableAPIServer(t *testing.T) {
 // U3: what objects and agents say is shown as text, cut, and without characters that control the direction of writing.
 func TestHostileContent(t *testing.T) {
 	t.Parallel()
-	s := uitest.New(t, kubetest.Control(t))
+	s := uitest.New(t, kubetest.Objects(t))
 	const script = `<script>alert(1)</script><img src=x onerror=alert(1)>"' onmouseover=alert(1) `
 	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Name: "line", Annotations: map[string]string{v1alpha1.AnnotationRequestedBy: "x"}}}
 	gs.Spec.Git.Repo, gs.Spec.Git.Ref = `https://github.com/plant/"><script>alert(1)</script>`, "main"
@@ -388,7 +388,7 @@ subjects: [{kind: ServiceAccount, name: default, namespace: `+s.Namespace+`}]
 // C7: the page reads no Secret and shows none: neither one of the cluster nor one in an address or in the environment of a pod.
 func TestPagesShowNoSecret(t *testing.T) {
 	t.Parallel()
-	s := uitest.New(t, kubetest.Control(t))
+	s := uitest.New(t, kubetest.Objects(t))
 	const planted = "planted-1f0c2d3e4f"
 	client := s.Cluster.Client(t)
 	_, err := client.CoreV1().Secrets(s.Namespace).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "token"}, StringData: map[string]string{"token": planted}}, metav1.CreateOptions{})
@@ -440,7 +440,7 @@ func (r *reader) events(path string) <-chan string {
 
 func TestEvents(t *testing.T) {
 	t.Parallel()
-	s := uitest.New(t, kubetest.Control(t))
+	s := uitest.New(t, kubetest.Objects(t))
 	gs := s.Fleet("line", 1, 0)
 	s.Fleet("other", 1, 0)
 	r := open(t, s.Agents.Config(), s.Namespace)

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { kubetest.Main(m) }
 // A fake client would not do: it knows no conflicts.
 func TestElect(t *testing.T) {
 	t.Parallel()
-	cluster := kubetest.Control(t)
+	cluster := kubetest.Objects(t)
 	namespace := cluster.Namespace(t)
 	client, err := kubernetes.NewForConfig(cluster.RESTConfig())
 	require.NoError(t, err)

@@ -18,10 +18,14 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
-// served creates a GatewaySync on a real API server.
+// served creates a GatewaySync on an API server.
 func served(t *testing.T) (dynamic.Interface, string) {
 	t.Helper()
-	cluster := kubetest.Control(t)
+	return servedBy(t, kubetest.Objects(t))
+}
+
+func servedBy(t *testing.T, cluster *kubetest.Cluster) (dynamic.Interface, string) {
+	t.Helper()
 	namespace := cluster.Namespace(t)
 	cluster.ApplyYAML(t, namespace, `
 apiVersion: stoker.io/v1alpha1
@@ -35,7 +39,7 @@ spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
 }
 
 func TestAPIServerRequestFieldManager(t *testing.T) {
-	client, namespace := served(t)
+	client, namespace := servedBy(t, kubetest.Control(t))
 	s := NewSetter(client, nil)
 	answer, err := s.Ask(t.Context(), namespace, "plant", Request{Ref: "v2", By: "cli", ID: "a"})
 	require.NoError(t, err)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/test/cluster/kubetest"
 )
 
 // wire is a transport to the API server that fails a given number of requests.
@@ -68,6 +70,7 @@ func TestAPIServerOutageAnswers503(t *testing.T) {
 // Missing permissions in one namespace, or a namespace that does not exist yet, must not affect other namespaces. Requests for
 // that namespace get 503, because the secret may be right.
 func TestForbiddenNamespaceIsIsolated(t *testing.T) {
+	kubetest.NotShort(t) // rights
 	t.Parallel()
 	w := newWorld(t, plant)
 	w.more = []string{"elsewhere"}

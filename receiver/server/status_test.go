@@ -18,6 +18,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/receiver/queue"
+	"stoker.io/stoker/test/cluster/kubetest"
 )
 
 const commit = "1111111111111111111111111111111111111111"
@@ -125,6 +126,7 @@ func written(at time.Time) func(*v1alpha1.GatewaySync) {
 
 // The clock of a client may be wrong. The age of a request counts from the time that the API server recorded.
 func TestAPIServerRequestTime(t *testing.T) {
+	kubetest.NotShort(t) // field managers
 	t.Parallel()
 	w := newWorld(t, strings.Replace(plant, "spec:", "spec:\n  progressDeadline: 5m", 1))
 	for _, at := range []string{"2001-01-01T00:00:00Z", "2099-01-01T00:00:00Z"} {

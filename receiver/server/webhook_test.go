@@ -21,6 +21,7 @@ import (
 	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/sender"
 	"stoker.io/stoker/receiver/queue"
+	"stoker.io/stoker/test/cluster/kubetest"
 )
 
 const others = `
@@ -393,6 +394,7 @@ func TestR4SecretIsRequired(t *testing.T) {
 
 // For the sender, a missing permission looks like a wrong secret. Only the log names it.
 func TestMissingRightIsLogged(t *testing.T) {
+	kubetest.NotShort(t) // rights
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others)
 	for range 3 {

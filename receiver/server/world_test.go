@@ -111,7 +111,7 @@ type world struct {
 // newWorld creates the GatewaySyncs in objects and a receiver that has seen them.
 func newWorld(t *testing.T, objects string) *world {
 	t.Helper()
-	w := &world{T: t, cluster: kubetest.Control(t)}
+	w := &world{T: t, cluster: kubetest.Objects(t)}
 	w.ns = w.cluster.Namespace(t)
 	w.cluster.ApplyYAML(t, w.ns, rights)
 	// Without this wait, the receiver may find that it cannot read the Secret, and it retries only after a second.

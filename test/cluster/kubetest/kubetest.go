@@ -39,6 +39,7 @@ type Cluster struct {
 	rest       *rest.Config
 	programs   programs
 	shared     bool
+	memory     bool  // has neither accounts nor rights
 	nodes      nodes // nil if there are none
 
 	mu          sync.Mutex
@@ -107,6 +108,7 @@ var shared struct {
 	endedByMain bool // M.Run ends both clusters
 	cluster     *Cluster
 	err         error
+	memory      *Cluster
 	full        *Cluster // with nodes
 	fullErr     error
 }
@@ -122,7 +124,7 @@ func (m M) Run() int {
 	code := m.M.Run()
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
-	for _, c := range []*Cluster{shared.cluster, shared.full} {
+	for _, c := range []*Cluster{shared.cluster, shared.memory, shared.full} {
 		if c == nil {
 			continue
 		}
