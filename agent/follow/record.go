@@ -44,7 +44,7 @@ func (f *Follower) readRecord(ctx context.Context) error {
 }
 
 func (f *Follower) fetchRecord(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, getTimeout)
+	ctx, cancel := context.WithTimeout(ctx, readTimeout(f.record.failures))
 	defer cancel()
 	var r record.Record
 	report, err := f.report.objects.Get(ctx, f.Pod)

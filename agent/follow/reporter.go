@@ -46,7 +46,9 @@ type reporter struct {
 
 const (
 	fieldManager = "stoker-agent"
-	writeTimeout = 10 * time.Second
+	// writeTimeout is longer than the API server works on a request: an overloaded one carries it out, and answers late. client-go finds out
+	// earlier if the connection is dead.
+	writeTimeout = 65 * time.Second
 	// minPause is the shortest pause between two writes, minorPause the one before a minor difference is written.
 	minPause   = time.Second
 	minorPause = 10 * time.Second

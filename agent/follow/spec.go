@@ -67,12 +67,17 @@ type attempt struct {
 var errGone = errors.New("the GatewaySync is gone")
 
 const (
+	// getTimeout is the time limit of a read, and doubles with each failure up to writeTimeout: an overloaded API server would carry out each
+	// repeated read in vain.
 	getTimeout = 10 * time.Second
 	// maxGet is the longest pause between two attempts to read the GatewaySync.
 	maxGet = time.Minute
 	// unconfirmedGrace is how long the GatewaySync may fail to confirm the target until that is reported, while an order is in force.
 	unconfirmedGrace = 30 * time.Second
 )
+
+// readTimeout returns the time limit of a read after n failures in a row.
+func readTimeout(n int) time.Duration { return min(getTimeout<<min(n, 10), writeTimeout) }
 
 // fetch returns the GatewaySync at the target's generation. Otherwise the error is errGone, a failure of class working if a
 // retry may help, or one of class stalled if the GatewaySync is invalid. epoch is that of the target. changed makes it repeat a failed
@@ -126,7 +131,7 @@ func (s *specReader) fetch(ctx context.Context, in instruction, epoch int, chang
 // read reads the GatewaySync and compares it with the target. unconfirmed is set if it cannot be read, or does not ask for what the
 // target says. ahead is set if it has a newer generation: the watch reports when the target follows, so no retry is needed.
 func (s *specReader) read(ctx context.Context, in *instruction) (gs *v1alpha1.GatewaySync, unconfirmed, ahead bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, getTimeout)
+	ctx, cancel := context.WithTimeout(ctx, readTimeout(s.failures))
 	defer cancel()
 	gs, err = s.objects.Get(ctx, s.name)
 	switch _, undecodable := errors.AsType[*kube.UndecodableError](err); {
@@ -201,7 +206,7 @@ func (s *specReader) refresh(ctx context.Context, what string) bool {
 		s.due = earliest(s.due, q.retry)
 		return false
 	}
-	get, cancel := context.WithTimeout(ctx, getTimeout)
+	get, cancel := context.WithTimeout(ctx, readTimeout(q.failures))
 	defer cancel()
 	gs, err := s.objects.Get(get, s.name)
 	q.failures++

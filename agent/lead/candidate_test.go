@@ -18,6 +18,7 @@ import (
 
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/metrics"
 	"stoker.io/stoker/internal/secret"
@@ -118,6 +119,7 @@ type wire struct {
 	failing map[string]int // requests to answer with 500 → remaining failures
 	mute    map[string]int // requests that are carried out without an answer → remaining ones
 	ahead   time.Duration  // offset of the API server's clock
+	late    time.Duration  // how long an answer takes; the request is carried out at once
 }
 
 func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -135,7 +137,7 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 		w.times = map[string][]time.Time{}
 	}
 	w.times[what] = append(w.times[what], time.Now())
-	cut, frozen, fails := w.cut, w.frozen, w.failing[what] > 0
+	cut, frozen, fails, late := w.cut, w.frozen, w.failing[what] > 0, w.late
 	if fails {
 		w.failing[what]--
 	}
@@ -158,6 +160,10 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 		return answer.Result(), nil
 	}
 	answer, err := w.next.RoundTrip(r)
+	if err == nil && late > 0 && !backoff.Wait(r.Context(), late) {
+		_ = answer.Body.Close()
+		return nil, r.Context().Err()
+	}
 	if err == nil && mute {
 		_ = answer.Body.Close()
 		return nil, errors.New("the answer is lost")
@@ -167,6 +173,8 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	return answer, err
 }
+
+func (w *wire) answersLate(by time.Duration) { w.mu.Lock(); w.late = by; w.mu.Unlock() }
 
 func (w *wire) cutIt() { w.mu.Lock(); w.cut = true; w.mu.Unlock() }
 

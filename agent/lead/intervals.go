@@ -2,6 +2,7 @@ package lead
 
 import (
 	"math"
+	"math/rand/v2"
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -15,7 +16,15 @@ const (
 	// minStatus is the minimum time between two writes of the status, and minSummary between two summaries that change nothing.
 	minStatus  = time.Second
 	minSummary = 100 * time.Millisecond
+	// slowdown is the ratio of the pause after a write of the status to the time that the write took, and maxSlowed the longest such pause.
+	slowdown, maxSlowed = 10, 10 * time.Second
 )
+
+// statusPause returns the pause after a write of the status. A slow API server gets fewer of them: reports that arrive meanwhile share the
+// next one.
+func statusPause(took time.Duration) time.Duration {
+	return max(minStatus, min(slowdown*took, maxSlowed))
+}
 
 const (
 	// spread is the time over which candidates start when the lock becomes free, and crowd the number of candidates that it is
@@ -108,6 +117,14 @@ func (s *pollSchedule) setInterval(interval time.Duration, polled bool, now time
 		s.due = time.Time{}
 	case s.due.IsZero(), s.due.After(latest):
 		s.due = now.Add(backoff.Jitter(interval))
+	}
+}
+
+// inherit adopts the answer to q of an earlier lead: a change of leads is no reason to poll git. The next poll is due like any other.
+func (s *pollSchedule) inherit(q question, interval time.Duration, polled bool, now time.Time) {
+	s.lastQuestion, s.began = q, now
+	if polled {
+		s.due = now.Add(interval/2 + rand.N(interval/2))
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -193,12 +194,29 @@ func (l *Lead) Run(ctx context.Context) error {
 			l.wait(ctx, st.expiresIn+time.Millisecond)
 			continue
 		}
-		if backoff.Wait(ctx, startDelay(mathrand.Float64())) && l.lockWatch.state().free {
+		if backoff.Wait(ctx, startDelay(mathrand.Float64())) && l.lockWatch.state().free && l.expired(ctx) {
 			l.campaign(ctx)
 		}
 	}
 	l.events.flush(events)
 	return nil
+}
+
+// expired reads the lock of a lead that has not renewed it in time, as far as the watch shows, and reports whether it is free. If the API server
+// is slow or out of reach, a lead that lives cannot renew its lock either, and gets more time.
+func (l *Lead) expired(ctx context.Context) bool {
+	st := l.lockWatch.state()
+	if st.target == nil || st.target.Spec.Lead.Holder == "" || st.target.Spec.Lead.Holder == l.identity {
+		return st.free
+	}
+	t, took, err := l.lock.look(ctx)
+	if took >= slowAnswer || err != nil && kube.Passing(err) {
+		l.lockWatch.extend(slowDuration)
+	}
+	if err == nil && !equality.Semantic.DeepEqual(t.Spec.Lead, st.target.Spec.Lead) {
+		l.lockWatch.saw(t)
+	}
+	return l.lockWatch.state().free
 }
 
 // wait returns when the lock changed, ctx ended, or after d.
@@ -335,7 +353,7 @@ func (l *Lead) newer(ctx context.Context) error {
 	if t := l.lockWatch.state().target; t != nil && t.Spec.Format > v1alpha1.TargetFormat {
 		return fmt.Errorf("%w: the SyncTarget has format %d, this agent knows %d; waiting for a newer agent to lead", errNewer, t.Spec.Format, v1alpha1.TargetFormat)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	reports, _, err := kube.SyncReports(l.Clients.Dynamic, l.Namespace).List(ctx, metav1.ListOptions{LabelSelector: reportSelector(l.GatewaySync), ResourceVersion: "0"})
 	if err != nil {
@@ -382,7 +400,7 @@ func (l *Lead) elect(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 	holding, release := context.WithCancel(klog.NewContext(context.WithoutCancel(ctx), logr.Discard()))
 	defer release()
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: l.lock, Name: l.GatewaySync, LeaseDuration: lockDuration, RenewDeadline: renewDeadline, RetryPeriod: renewEvery, ReleaseOnCancel: true,
+		Lock: l.lock, Name: l.GatewaySync, LeaseDuration: slowDuration, RenewDeadline: renewDeadline, RetryPeriod: renewEvery, ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) {
 				close(began)
@@ -396,14 +414,15 @@ func (l *Lead) elect(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 		l.Log.Error("the election cannot be run", "error", err)
 		return
 	}
-	over := make(chan struct{})
+	over, lost := make(chan struct{}), l.lock.lost()
 	go func() {
 		defer close(over)
 		elector.Run(holding)
 	}()
-	l.awaitEnd(ctx, syncs, began, ended, over)
+	l.awaitEnd(ctx, syncs, began, ended, over, lost)
 	resign()
-	if !l.lock.wasHeld() {
+	l.lock.stopping.Store(true)
+	if !l.lock.held.Load() {
 		release()
 	}
 	select {
@@ -413,7 +432,7 @@ func (l *Lead) elect(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 	}
 	release()
 	<-over
-	if l.lock.wasHeld() {
+	if l.lock.held.Load() {
 		<-ended
 	}
 	l.lock.end()
@@ -423,7 +442,7 @@ func (l *Lead) elect(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 func (l *Lead) Leading() bool { return l.lock.leading() }
 
 // awaitEnd returns when the election, or the term that follows it, is over.
-func (l *Lead) awaitEnd(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync], began, ended, over <-chan struct{}) {
+func (l *Lead) awaitEnd(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync], began, ended, over, lost <-chan struct{}) {
 	for {
 		if !closed(began) {
 			if _, err := syncs.Get(l.Namespace, l.GatewaySync); l.lockWatch.state().heldByOther || errors.Is(err, kube.ErrNotSeen) {
@@ -437,7 +456,7 @@ func (l *Lead) awaitEnd(ctx context.Context, syncs *kube.Informer[v1alpha1.Gatew
 			return
 		case <-ended:
 			return
-		case <-l.lock.lost():
+		case <-lost:
 			return
 		case <-l.lockWatch.changed:
 		}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -21,14 +22,17 @@ import (
 )
 
 const (
-	// lockDuration is how long the other agents wait for a lead that does not renew the lock.
-	lockDuration = v1alpha1.LeadDuration
-	// renewDeadline is how long a lead continues without a successful renewal.
-	renewDeadline = 10 * time.Second
-	// renewEvery is the interval of renewals.
-	renewEvery = 5 * time.Second
-	// requestTimeout is the time limit of one request about the lock.
-	requestTimeout = 4 * time.Second
+	// lockDuration is how long the other agents wait for a lead that does not renew the lock, and slowDuration the same while the API server is
+	// slow.
+	lockDuration, slowDuration = v1alpha1.LeadDuration, v1alpha1.MaxLeadDuration
+	// renewEvery is the interval of renewals, and renewDeadline how long a lead tries to renew its lock until its term ends. It may write only for
+	// two thirds of the duration in the lock (see checkConfirmed).
+	renewEvery, renewDeadline = 5 * time.Second, 50 * time.Second
+	// requestTimeout is the time limit of one request. An overloaded API server carries out most requests, and answers late: a request that is
+	// repeated adds to its load. endTimeout is the limit while the agent stops.
+	requestTimeout, endTimeout = 20 * time.Second, 4 * time.Second
+	// slowAnswer is how long an answer about the lock takes if the API server is slow. It counts as slow for slowFor.
+	slowAnswer, slowFor = time.Second, time.Minute
 )
 
 // fieldManager is the field manager of targets, statusManager that of statuses.
@@ -37,8 +41,12 @@ const (
 	statusManager = "stoker-lead"
 )
 
-// errLost means that this agent does not lead any more.
-var errLost = errors.New("the lock is no longer held")
+var (
+	// errLost means that this agent does not lead any more.
+	errLost = errors.New("the lock is no longer held")
+	// errUnconfirmed means that this agent must not write until it has renewed the lock.
+	errUnconfirmed = errors.New("the lock was not renewed in time")
+)
 
 // lock is the election lock, stored in the SyncTarget itself. While it is held, every write of the target goes through it and
 // is based on the last version it wrote, so that any other write in between causes a conflict.
@@ -53,9 +61,13 @@ type lock struct {
 	watch    *lockWatch   // what the watch of this agent shows of the lock
 	log      *slog.Logger // for rejected takeovers
 
-	mu      sync.Mutex
-	c       campaign
-	refused string // the error of the last rejected takeover, so that it is logged once
+	// held and stopping can be used while a request is waited for: the lock was held at any time in this campaign; the agent gives it up.
+	held, stopping atomic.Bool
+
+	mu        sync.Mutex // held during requests
+	c         campaign
+	refused   string    // the error of the last rejected takeover, so that it is logged once
+	slowUntil time.Time // the API server counts as slow until then
 }
 
 // campaign is the state of a campaign for one GatewaySync.
@@ -116,6 +128,8 @@ var _ resourcelock.Interface = (*lock)(nil)
 func (l *lock) begin(gs *v1alpha1.GatewaySync, onForeignWrite func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.held.Store(false)
+	l.stopping.Store(false)
 	l.c = campaign{
 		owner:          metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: gs.Name, UID: gs.UID},
 		onForeignWrite: onForeignWrite, state: campaigning, lost: make(chan struct{}),
@@ -169,7 +183,8 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 // another writer changed the target.
 func (l *lock) refresh(ctx context.Context) error {
 	sent := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer l.measure(sent)
+	ctx, cancel := context.WithTimeout(ctx, l.timeout())
 	defer cancel()
 	t, err := l.targets.Get(ctx, l.name)
 	if err != nil {
@@ -194,7 +209,7 @@ func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 		return l.c.lostFor
 	}
 	sent := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*l.timeout())
 	defer cancel()
 	gs, err := l.syncs.Get(ctx, l.name)
 	if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
@@ -211,13 +226,26 @@ func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 		t.Spec = l.c.base.Spec
 	}
 	t.Name, t.Namespace, t.OwnerReferences = l.name, gs.Namespace, []metav1.OwnerReference{l.c.owner}
-	t.Spec.Lead = leadRecord(r)
+	t.Spec.Lead = l.leadRecord(r)
 	made, err := l.targets.Create(ctx, t, metav1.CreateOptions{FieldManager: fieldManager})
+	l.measure(sent)
 	if err != nil {
 		return l.logRefusal(err)
 	}
 	l.recordWrite(made, sent)
 	return nil
+}
+
+// look reads the target for an agent that does not hold the lock, and returns how long the answer took.
+func (l *lock) look(ctx context.Context) (*v1alpha1.SyncTarget, time.Duration, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sent := time.Now()
+	defer l.measure(sent)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	t, err := l.targets.Get(ctx, l.name)
+	return t, time.Since(sent), err
 }
 
 // logRefusal logs once why the API server rejects a takeover, unless another agent was faster.
@@ -243,7 +271,7 @@ func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 	if l.c.state != holding {
 		l.takeOver(t)
 	}
-	t.Spec.Lead = leadRecord(r)
+	t.Spec.Lead = l.leadRecord(r)
 	made, sent, err := l.update(ctx, t)
 	if err != nil {
 		return l.logRefusal(err)
@@ -271,7 +299,8 @@ func (l *lock) takeOver(t *v1alpha1.SyncTarget) {
 // update writes a target, with the GatewaySync of this term as its only owner: agents follow no target of another one.
 func (l *lock) update(ctx context.Context, t *v1alpha1.SyncTarget) (*v1alpha1.SyncTarget, time.Time, error) {
 	sent := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer l.measure(sent)
+	ctx, cancel := context.WithTimeout(ctx, l.timeout())
 	defer cancel()
 	t.OwnerReferences = []metav1.OwnerReference{l.c.owner}
 	made, err := l.targets.Update(ctx, t, metav1.UpdateOptions{FieldManager: fieldManager})
@@ -283,7 +312,31 @@ func (l *lock) recordWrite(t *v1alpha1.SyncTarget, sent time.Time) {
 	l.c.base, l.c.confirmedAt, l.c.term = t, sent, t.Spec.Lead.Transitions
 	if l.c.state = l.c.state.released(); t.Spec.Lead.Holder == l.identity {
 		l.c.state, l.refused = holding, ""
+		l.held.Store(true)
 	}
+}
+
+// measure records how long a request took that was sent at a time. An error counts, too: the API server may be out of reach.
+func (l *lock) measure(sent time.Time) {
+	if now := time.Now(); now.Sub(sent) >= slowAnswer {
+		l.slowUntil = now.Add(slowFor)
+	}
+}
+
+// duration returns how long the lock is valid after the next renewal. If the API server is slow, a renewal may take longer than lockDuration.
+// Another lead would not be faster, and its start costs the API server more requests.
+func (l *lock) duration() time.Duration {
+	if time.Now().Before(l.slowUntil) {
+		return slowDuration
+	}
+	return lockDuration
+}
+
+func (l *lock) timeout() time.Duration {
+	if l.stopping.Load() {
+		return endTimeout
+	}
+	return requestTimeout
 }
 
 // end ends a campaign, whether the lock was held or not.
@@ -297,13 +350,6 @@ func (l *lock) leading() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.c.state == holding && l.checkConfirmed() == nil
-}
-
-// wasHeld reports whether the lock was held at any time in this campaign.
-func (l *lock) wasHeld() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.c.state.led()
 }
 
 // spec returns the target as last written.
@@ -358,17 +404,23 @@ func (l *lock) read(ctx context.Context) error {
 	return l.refresh(ctx)
 }
 
-// checkConfirmed fails if the lock was not confirmed within renewDeadline, for example because the process was suspended.
+// checkConfirmed fails if this agent may not write: the lock is lost, or was not confirmed in time, for example because the process was
+// suspended. The next renewal shows whether it is still held.
 func (l *lock) checkConfirmed() error {
 	switch {
 	case l.c.lostFor != nil:
 		return l.c.lostFor
 	case l.c.state != holding:
 		return errLost
-	case time.Since(l.c.confirmedAt) >= renewDeadline:
-		return fmt.Errorf("%w: it was not renewed for %s", errLost, time.Since(l.c.confirmedAt).Round(time.Second))
+	case !time.Now().Before(l.confirmedUntil()):
+		return fmt.Errorf("%w: %s ago", errUnconfirmed, time.Since(l.c.confirmedAt).Round(time.Second))
 	}
 	return nil
+}
+
+// confirmedUntil returns when the latest confirmation is too old for a write: long before another agent may take the lock.
+func (l *lock) confirmedUntil() time.Time {
+	return l.c.confirmedAt.Add(l.c.base.Spec.Lead.ValidFor() * 2 / 3)
 }
 
 // confirm verifies at the API server that this agent still holds the lock. Call it right before writing another object, which
@@ -385,7 +437,7 @@ func (l *lock) confirm(ctx context.Context) (context.Context, context.CancelFunc
 	if err := l.checkConfirmed(); err != nil {
 		return nil, nil, err
 	}
-	ctx, cancel := context.WithDeadline(ctx, l.c.confirmedAt.Add(renewDeadline))
+	ctx, cancel := context.WithDeadline(ctx, l.confirmedUntil())
 	return ctx, cancel, nil
 }
 
@@ -398,10 +450,13 @@ func (l *lock) Identity() string { return l.identity }
 // Describe implements resourcelock.Interface.
 func (l *lock) Describe() string { return "SyncTarget " + l.name }
 
-// leadRecord converts an election record. The number of transitions wraps to 0 after 31 bits, because terms are only compared
-// for equality.
-func leadRecord(r resourcelock.LeaderElectionRecord) v1alpha1.LeadRecord {
+// leadRecord converts an election record, for a lock of this duration. The number of transitions wraps to 0 after 31 bits, because terms are
+// only compared for equality.
+func (l *lock) leadRecord(r resourcelock.LeaderElectionRecord) v1alpha1.LeadRecord {
 	lead := v1alpha1.LeadRecord{Holder: r.HolderIdentity, DurationSeconds: int32(r.LeaseDurationSeconds), Transitions: int32(r.LeaderTransitions & math.MaxInt32)}
+	if r.HolderIdentity != "" {
+		lead.DurationSeconds = int32(l.duration().Seconds())
+	}
 	if !r.AcquireTime.IsZero() {
 		lead.Acquired = &metav1.MicroTime{Time: r.AcquireTime.Time}
 	}

@@ -19,6 +19,7 @@ type lockWatch struct {
 	listed  bool                 // something is known
 	target  *v1alpha1.SyncTarget // nil for none
 	since   time.Time            // when the lock record last changed
+	atLeast time.Duration        // how long it is valid from then on, if the record says less
 	changed chan struct{}
 }
 
@@ -30,7 +31,7 @@ func newLockWatch(identity string, now func() time.Time) *lockWatch {
 func (s *lockWatch) saw(t *v1alpha1.SyncTarget) {
 	s.mu.Lock()
 	if s.target == nil || t == nil || !equality.Semantic.DeepEqual(s.target.Spec.Lead, t.Spec.Lead) {
-		s.since = s.now()
+		s.since, s.atLeast = s.now(), 0
 	}
 	s.target, s.listed = t, true
 	s.mu.Unlock()
@@ -38,6 +39,13 @@ func (s *lockWatch) saw(t *v1alpha1.SyncTarget) {
 	case s.changed <- struct{}{}:
 	default:
 	}
+}
+
+// extend lets the lock be valid for d since its last renewal. The next renewal counts as usual.
+func (s *lockWatch) extend(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.atLeast = d
 }
 
 // lockState is the state of the lock at one moment.
@@ -62,7 +70,7 @@ func (s *lockWatch) state() lockState {
 		st.free = true
 		return st
 	}
-	st.expiresIn = s.since.Add(s.target.Spec.Lead.ValidFor()).Sub(s.now())
+	st.expiresIn = s.since.Add(max(s.target.Spec.Lead.ValidFor(), s.atLeast)).Sub(s.now())
 	st.free = st.expiresIn <= 0
 	st.heldByOther = !st.free && s.target.Spec.Lead.Holder != s.identity
 	return st

@@ -40,6 +40,7 @@ type paper struct {
 	outdated     *v1alpha1.SyncTargetSpec // the target that the lead still sees then
 	stuck        *v1alpha1.GatewaySync    // if set, the watch shows nothing newer
 	secrets      atomic.Int64
+	delay        time.Duration // that a write of the status takes
 }
 
 func newPaper(t *testing.T, n int) *paper {
@@ -112,6 +113,7 @@ func (p *paper) writeTarget(_ context.Context, change func(*v1alpha1.SyncTargetS
 }
 
 func (p *paper) writeStatus(_ context.Context, gs *v1alpha1.GatewaySync, change map[string]any) (*v1alpha1.GatewaySync, error) {
+	time.Sleep(p.delay)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.statuses = append(p.statuses, time.Now())

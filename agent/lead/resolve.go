@@ -6,8 +6,12 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/failure"
@@ -65,6 +69,9 @@ func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 	}
 	now := t.now()
 	polled := gs.Spec.Polling.IsEnabled() && (!fixed || want.ResolveSpec)
+	if t.schedule.began.IsZero() && t.answered(gs, want) {
+		t.schedule.inherit(q, interval(gs), polled, now)
+	}
 	t.schedule.setInterval(interval(gs), polled, now)
 	if at := t.schedule.next(q, now); !at.IsZero() && !now.Before(at) {
 		t.schedule.begin(q, now)
@@ -86,6 +93,14 @@ func (t *term) inherit(gs *v1alpha1.GatewaySync, q question, want desiredref.Des
 	if is := t.target(); is.Generation == gs.Generation && is.Ref == want.Ref && is.Commit != "" {
 		t.resolved = resolved{git: q.git, ref: is.Ref, name: is.RefName, commit: is.Commit, requestedAt: is.RequestedAt}
 	}
+}
+
+// answered reports whether an earlier lead has polled git for all that gs asks, with success. Of a request for another ref that is not known.
+func (t *term) answered(gs *v1alpha1.GatewaySync, want desiredref.Desired) bool {
+	is, c := t.target(), meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionRefResolved)
+	return !want.Override && !want.ResolveSpec && is.Commit != "" && is.Ref == want.Ref && is.Generation == gs.Generation && is.Problem == nil &&
+		is.RequestedAt == want.RequestedAt && is.Requests == annotation.Hash(gs) &&
+		c != nil && c.Status == metav1.ConditionTrue && c.ObservedGeneration == gs.Generation
 }
 
 // interval returns the polling interval. An invalid one is reported with the spec; the default applies meanwhile.

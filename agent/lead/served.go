@@ -52,13 +52,13 @@ func (l *Lead) serve(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 	return t.run(ctx)
 }
 
-// maxReads is how often a lead reads the GatewaySync, once per second, until the watch shows the same version.
-const maxReads = 10
+// maxReads is how often a lead reads the GatewaySync, with doubling pauses of up to 16 seconds, until the watch shows the same version.
+const maxReads = 5
 
 // awaitCurrent waits until the watch shows the current GatewaySync. The first list of an informer may come from the cache of an API
 // server that lags behind. A lead that used it could revert a request that its predecessor has published.
 func (l *Lead) awaitCurrent(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync]) error {
-	for range maxReads {
+	for n := range maxReads {
 		asking, cancel := context.WithTimeout(ctx, requestTimeout)
 		is, err := versionOf(l.lock.syncs.Get(asking, l.GatewaySync))
 		cancel()
@@ -67,7 +67,7 @@ func (l *Lead) awaitCurrent(ctx context.Context, syncs *kube.Informer[v1alpha1.G
 		} else if err != nil {
 			return err
 		}
-		waiting, over := context.WithTimeout(ctx, time.Second)
+		waiting, over := context.WithTimeout(ctx, time.Second<<n)
 		same := waitUntil(waiting, func() bool {
 			seen, err := versionOf(syncs.Get(l.Namespace, l.GatewaySync))
 			return err == nil && seen == is

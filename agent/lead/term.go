@@ -255,7 +255,9 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 		sent = *s.DeepCopy()
 	})
 	if err != nil {
-		t.unsure = &unsure{sent, written}
+		if !errors.Is(err, errUnconfirmed) { // nothing was sent
+			t.unsure = &unsure{sent, written}
+		}
 		return t.writeLater(ctx, err)
 	}
 	written()
@@ -305,6 +307,7 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 	}
 	sum.Status.ConfirmedAt = &metav1.Time{Time: stamp.Truncate(time.Second)} // any write confirms the status
 	change["confirmedAt"] = sum.Status.ConfirmedAt
+	sent := t.now()
 	is, err := t.writeStatus(ctx, gs, change)
 	switch {
 	case err == nil:
@@ -312,10 +315,14 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 		t.keepWritten(gs, is, ready)
 		t.converged(gs.Status.LastGood, is.Status.LastGood)
 		t.sendEvents(is, sum.Events)
-		t.nextStatus, t.statusFailures, t.lastProblem = t.now().Add(minStatus), 0, ""
+		got := t.now()
+		t.nextStatus, t.statusFailures, t.lastProblem = got.Add(statusPause(got.Sub(sent))), 0, ""
 		return nil
 	case errors.Is(err, errLost), ctx.Err() != nil:
 		return err
+	case errors.Is(err, errUnconfirmed): // no request is repeated; the next renewal helps
+		t.nextStatus = now.Add(minStatus)
+		return nil
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		t.written, t.replaced = nil, nil
 		return t.afterConflict(gs.ResourceVersion, now)

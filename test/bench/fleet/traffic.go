@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -49,6 +50,7 @@ type traffic struct {
 	next http.RoundTripper
 
 	in, out atomic.Int64
+	delay   atomic.Int64 // how long an answer is held back, in nanoseconds; the request is carried out at once
 	mu      sync.Mutex
 	total   counts
 }
@@ -115,6 +117,9 @@ func (t *traffic) RoundTrip(r *http.Request) (*http.Response, error) {
 	res, err := t.next.RoundTrip(r)
 	if err != nil {
 		return nil, err
+	}
+	if err := sleep(r.Context(), time.Duration(t.delay.Load())); err != nil {
+		return nil, errors.Join(err, res.Body.Close())
 	}
 	if res.StatusCode >= http.StatusBadRequest {
 		t.mu.Lock()

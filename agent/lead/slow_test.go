@@ -1,0 +1,143 @@
+package lead
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// A lead whose renewals are carried out and answered late stays the lead, and repeats none of them.
+func TestSlowRenewalKeepsLock(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 2, slow)
+	one := s.candidate("gw-0")
+	require.Equal(t, one.Identity(), s.leads())
+	s.untilTarget(s.first)
+	s.takes("gw-0", "gw-1")
+	s.untilReady("True/Synced")
+	s.candidate("gw-1")
+	require.EqualValues(t, lockDuration.Seconds(), s.target().Lead.DurationSeconds)
+
+	const late, during = 6 * time.Second, 40 * time.Second
+	one.wire.answersLate(late)
+	reads, renewals := one.wire.count("GET synctargets"), one.wire.count("PUT synctargets")
+	time.Sleep(during)
+	lead := s.target().Lead
+	assert.Equal(t, one.Identity(), lead.Holder)
+	assert.Zero(t, lead.Transitions, "no other agent led in between")
+	assert.EqualValues(t, slowDuration.Seconds(), lead.DurationSeconds, "the lock outlives a slow renewal")
+	assert.True(t, one.Leading(), "the lead may write")
+	assert.LessOrEqual(t, one.wire.count("GET synctargets")-reads, 1, "a renewal that was carried out is not looked for")
+	assert.LessOrEqual(t, one.wire.count("PUT synctargets")-renewals, int(during/(late+renewEvery))+2)
+
+	one.wire.answersLate(0)
+	second := s.Commit("second")
+	s.annotate(v1alpha1.AnnotationRequestedAt, now())
+	s.untilTarget(second)
+	require.Eventually(t, func() bool { return s.target().Lead.DurationSeconds == int32(lockDuration.Seconds()) }, 2*slowFor, time.Second,
+		"once the API server is fast, a lead that dies is replaced soon")
+}
+
+// A candidate whose API server is slow cannot tell a dead lead from a slow one.
+func TestSlowCandidateWaits(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 2, slow)
+	one := s.candidate("gw-0")
+	require.Equal(t, one.Identity(), s.leads())
+	s.untilTarget(s.first)
+	two := s.candidate("gw-1")
+	require.Eventually(t, func() bool { return two.lockWatch.state().heldByOther }, tenfold, 10*time.Millisecond)
+	before := two.wire.total()
+	one.wire.cutIt()
+	two.wire.answersLate(2 * slowAnswer)
+	time.Sleep(2 * lockDuration)
+	assert.Equal(t, one.Identity(), s.target().Lead.Holder)
+	assert.LessOrEqual(t, two.wire.total()-before, 1, "it reads the lock once")
+	require.Eventually(t, func() bool { return s.target().Lead.Holder == two.Identity() }, slowDuration, 50*time.Millisecond)
+}
+
+func TestExtendedLock(t *testing.T) {
+	now := time.Unix(1, 0)
+	w := newLockWatch("gw-0_1", func() time.Time { return now })
+	seen := func(renewals int32) {
+		w.saw(&v1alpha1.SyncTarget{Spec: v1alpha1.SyncTargetSpec{Lead: v1alpha1.LeadRecord{Holder: "gw-1_1", DurationSeconds: 15, Transitions: renewals}}})
+	}
+	seen(1)
+	now = now.Add(lockDuration)
+	require.True(t, w.state().free)
+	w.extend(slowDuration)
+	assert.True(t, w.state().heldByOther)
+	assert.Equal(t, slowDuration-lockDuration, w.state().expiresIn)
+	now = now.Add(slowDuration - lockDuration)
+	assert.True(t, w.state().free, "the extension is counted from the last renewal")
+	seen(2)
+	assert.Equal(t, lockDuration, w.state().expiresIn, "the next renewal counts as usual")
+}
+
+// Reports that arrive while the API server is slow share a write of the status.
+func TestSlowStatusWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaper(t, 50)
+		p.lead(func() {
+			time.Sleep(10 * time.Second)
+			p.delay = 3 * time.Second
+			before := len(p.times(&p.statuses))
+			for i := range 50 {
+				p.mu.Lock()
+				p.Reports[i].Status.Phase, p.Reports[i].Status.Reason = v1alpha1.GatewayError, v1alpha1.ReasonGatewayUnreachable
+				p.mu.Unlock()
+				signal(p.wake)
+				time.Sleep(time.Second)
+			}
+			assert.LessOrEqual(t, len(p.times(&p.statuses))-before, 5)
+			time.Sleep(20 * time.Second)
+			gs, err := p.sync()
+			require.NoError(t, err)
+			assert.Equal(t, "0/50", gs.Status.GatewaysReady, "the last report is in the status")
+		})
+	})
+}
+
+// A lead that follows one that has polled git polls at the usual interval, and at once if a user asks for it or the last poll failed.
+func TestNextLeadDoesNotPollAgain(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*paper)
+		polls  int
+	}{
+		{name: "the answer is known", change: func(*paper) {}},
+		{name: "new request", polls: 1, change: func(p *paper) {
+			p.change(func(gs *v1alpha1.GatewaySync) { gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedAt: "now"} })
+		}},
+		{name: "another ref", polls: 1, change: func(p *paper) {
+			p.change(func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Ref, gs.Generation = "release", 2 })
+		}},
+		{name: "the last poll failed", polls: 1, change: func(p *paper) {
+			p.change(func(gs *v1alpha1.GatewaySync) {
+				meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionRefResolved).Status = metav1.ConditionFalse
+			})
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPaper(t, 3)
+				p.lead(func() { time.Sleep(10 * time.Second) })
+				require.Len(t, p.times(&p.polls), 1)
+				c.change(p)
+				p.lead(func() {
+					time.Sleep(25 * time.Second)
+					assert.Len(t, p.times(&p.polls), 1+c.polls)
+					time.Sleep(45 * time.Second)
+					assert.GreaterOrEqual(t, len(p.times(&p.polls)), 2, "the regular poll")
+				})
+			})
+		})
+	}
+}
