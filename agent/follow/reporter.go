@@ -46,9 +46,6 @@ type reporter struct {
 
 const (
 	fieldManager = "stoker-agent"
-	// writeTimeout is longer than the API server works on a request: an overloaded one carries it out, and answers late. client-go finds out
-	// earlier if the connection is dead.
-	writeTimeout = 65 * time.Second
 	// minPause is the shortest pause between two writes, minorPause the one before a minor difference is written.
 	minPause   = time.Second
 	minorPause = 10 * time.Second
@@ -200,7 +197,7 @@ func (r *reporter) slowed(pause time.Duration) time.Duration {
 
 // iterate runs one step and records its outcome.
 func (r *reporter) iterate(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
 	defer cancel()
 	err := r.step(ctx)
 	if err == nil {

@@ -67,8 +67,7 @@ type attempt struct {
 var errGone = errors.New("the GatewaySync is gone")
 
 const (
-	// getTimeout is the time limit of a read, and doubles with each failure up to writeTimeout: an overloaded API server would carry out each
-	// repeated read in vain.
+	// getTimeout is the time limit of a read, and doubles with each failure up to kube.RequestTimeout.
 	getTimeout = 10 * time.Second
 	// maxGet is the longest pause between two attempts to read the GatewaySync.
 	maxGet = time.Minute
@@ -77,7 +76,7 @@ const (
 )
 
 // readTimeout returns the time limit of a read after n failures in a row.
-func readTimeout(n int) time.Duration { return min(getTimeout<<min(n, 10), writeTimeout) }
+func readTimeout(n int) time.Duration { return min(getTimeout<<min(n, 10), kube.RequestTimeout) }
 
 // fetch returns the GatewaySync at the target's generation. Otherwise the error is errGone, a failure of class working if a
 // retry may help, or one of class stalled if the GatewaySync is invalid. epoch is that of the target. changed makes it repeat a failed

@@ -31,7 +31,7 @@ type events struct {
 }
 
 func newEvents(clients kube.Clients, log *slog.Logger) (*events, error) {
-	clients, err := clients.WithRate(5, 25, 10*time.Second)
+	clients, err := clients.WithRate(5, 25, kube.RequestTimeout)
 	if err != nil {
 		return nil, err
 	}

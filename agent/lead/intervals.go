@@ -13,6 +13,8 @@ const (
 	firstRetry = time.Second
 	// minPoll is the minimum time between the starts of two polls, however many are requested.
 	minPoll = 2 * time.Second
+	// maxInherited is how long after its start a lead polls git at the latest.
+	maxInherited = 5 * time.Minute
 	// minStatus is the minimum time between two writes of the status, and minSummary between two summaries that change nothing.
 	minStatus  = time.Second
 	minSummary = 100 * time.Millisecond
@@ -120,12 +122,11 @@ func (s *pollSchedule) setInterval(interval time.Duration, polled bool, now time
 	}
 }
 
-// inherit adopts the answer to q of an earlier lead: a change of leads is no reason to poll git. The next poll is due like any other.
-func (s *pollSchedule) inherit(q question, interval time.Duration, polled bool, now time.Time) {
-	s.lastQuestion, s.began = q, now
-	if polled {
-		s.due = now.Add(interval/2 + rand.N(interval/2))
-	}
+// inherit adopts the answer to q of an earlier lead: a change of leads is no reason to poll git at once. When that lead polled is not known, so
+// the next poll is due early.
+func (s *pollSchedule) inherit(q question, interval time.Duration, now time.Time) {
+	soon := min(interval, maxInherited) / 2
+	s.lastQuestion, s.began, s.due = q, now, now.Add(soon+rand.N(soon))
 }
 
 // begin records the start of a poll for q.

@@ -113,7 +113,10 @@ func (p *paper) writeTarget(_ context.Context, change func(*v1alpha1.SyncTargetS
 }
 
 func (p *paper) writeStatus(_ context.Context, gs *v1alpha1.GatewaySync, change map[string]any) (*v1alpha1.GatewaySync, error) {
-	time.Sleep(p.delay)
+	p.mu.Lock()
+	delay := p.delay
+	p.mu.Unlock()
+	time.Sleep(delay)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.statuses = append(p.statuses, time.Now())

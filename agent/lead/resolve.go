@@ -69,8 +69,8 @@ func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 	}
 	now := t.now()
 	polled := gs.Spec.Polling.IsEnabled() && (!fixed || want.ResolveSpec)
-	if t.schedule.began.IsZero() && t.answered(gs, want) {
-		t.schedule.inherit(q, interval(gs), polled, now)
+	if polled && t.schedule.began.IsZero() && t.answered(gs, want) {
+		t.schedule.inherit(q, interval(gs), now)
 	}
 	t.schedule.setInterval(interval(gs), polled, now)
 	if at := t.schedule.next(q, now); !at.IsZero() && !now.Before(at) {

@@ -87,7 +87,9 @@ func TestSlowStatusWrites(t *testing.T) {
 		p := newPaper(t, 50)
 		p.lead(func() {
 			time.Sleep(10 * time.Second)
+			p.mu.Lock()
 			p.delay = 3 * time.Second
+			p.mu.Unlock()
 			before := len(p.times(&p.statuses))
 			for i := range 50 {
 				p.mu.Lock()
@@ -105,7 +107,8 @@ func TestSlowStatusWrites(t *testing.T) {
 	})
 }
 
-// A lead that follows one that has polled git polls at the usual interval, and at once if a user asks for it or the last poll failed.
+// A lead that follows one that has polled git polls at the usual interval, and at once if a user asks for it, the last poll failed, or the
+// spec disables polling.
 func TestNextLeadDoesNotPollAgain(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -114,10 +117,15 @@ func TestNextLeadDoesNotPollAgain(t *testing.T) {
 	}{
 		{name: "the answer is known", change: func(*paper) {}},
 		{name: "new request", polls: 1, change: func(p *paper) {
-			p.change(func(gs *v1alpha1.GatewaySync) { gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedAt: "now"} })
+			p.change(func(gs *v1alpha1.GatewaySync) {
+				gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedAt: "now"}
+			})
 		}},
 		{name: "another ref", polls: 1, change: func(p *paper) {
 			p.change(func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Ref, gs.Generation = "release", 2 })
+		}},
+		{name: "polling is disabled", polls: 1, change: func(p *paper) {
+			p.change(func(gs *v1alpha1.GatewaySync) { gs.Spec.Polling.Enabled = new(bool) })
 		}},
 		{name: "the last poll failed", polls: 1, change: func(p *paper) {
 			p.change(func(gs *v1alpha1.GatewaySync) {

@@ -66,6 +66,10 @@ func ConnectTo(config *rest.Config, agent string) (Clients, error) {
 	return connectTo(config, agent, 20, 40)
 }
 
+// RequestTimeout is longer than the API server works on a request, which it ends after a minute. If it is overloaded, it carries requests out and
+// answers late: a client that gives up earlier and repeats a request adds to the load. client-go finds a dead connection earlier.
+const RequestTimeout = 65 * time.Second
+
 // WithRate returns clients of the same API server with connections and a rate limit of their own. timeout bounds each request; 0 means
 // no bound.
 func (c Clients) WithRate(perSecond float32, burst int, timeout time.Duration) (Clients, error) {

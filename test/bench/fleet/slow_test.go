@@ -41,6 +41,9 @@ func TestSlowAPIServer(t *testing.T) {
 			}
 			was, begun := b.leads(), time.Now()
 			w, err := b.round(t.Context(), 1, 5*time.Minute)
+			if err != nil {
+				t.Log(b.since(b.emptyMark()).sum(allAgents))
+			}
 			require.NoError(t, err)
 			asked := w.sum(followers)
 			t.Logf("%s; verified after %s; followers: %v refused %v; leads: %v refused %v; git %+v", time.Since(begun), w.verified, asked.requests, asked.refused,
@@ -50,6 +53,7 @@ func TestSlowAPIServer(t *testing.T) {
 			assert.LessOrEqual(t, asked.requests["update syncreports"], (agents-1)*sites, "one report per follower")
 			assert.EqualValues(t, sites*agents, w.git.UploadPacks, "one fetch per agent")
 			assert.EqualValues(t, sites, w.git.Advertisements-w.git.UploadPacks, "one poll per GatewaySync")
+			assert.LessOrEqual(t, w.sum(leaders).requests["create events"], sites*(agents+2), "no Event is sent twice")
 			assert.LessOrEqual(t, writes(w), 5.0, "status writes per GatewaySync")
 		})
 	}
