@@ -177,7 +177,7 @@ func (r *reporter) next() time.Time {
 		return readAt
 	case d == minor:
 		due = r.wrote.Add(r.slowed(minorPause))
-	case want.Phase == v1alpha1.GatewaySyncing, want.Phase == v1alpha1.GatewayPending && r.slowed(0) > minPause:
+	case want.Phase == v1alpha1.GatewaySyncing, want.Reason.Class() == v1alpha1.ClassWorking && r.slowed(0) > minPause:
 		lasting := since.Add(r.slowed(minSyncing))
 		if latest := r.wrote.Add(maxReport); latest.Before(lasting) && latest.After(since) { // messages that change all the time
 			lasting = latest

@@ -139,10 +139,16 @@ func TestReportTiming(t *testing.T) {
 	assert.Equal(t, now.Add(minSyncing), r.next(), "a short sync is reported only by its outcome")
 	r.took = 2 * time.Second
 	assert.Equal(t, now.Add(20*time.Second), r.next(), "a slow API server gets fewer reports about what goes on")
-	status.Phase = v1alpha1.GatewayPending
+	status.Phase, status.Reason = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing
 	r.set(status)
 	assert.Equal(t, now.Add(20*time.Second), r.next())
-	status.Phase = v1alpha1.GatewayError
+	status.Phase, status.Reason = v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway
+	r.set(status)
+	assert.Equal(t, now.Add(20*time.Second), r.next())
+	status.Phase, status.Reason = v1alpha1.GatewayPending, v1alpha1.ReasonDryRun
+	r.set(status)
+	assert.False(t, r.next().After(now), "a stage waits for the outcome of its dry run")
+	status.Phase, status.Reason = v1alpha1.GatewayError, v1alpha1.ReasonGatewayUnreachable
 	r.set(status)
 	assert.False(t, r.next().After(now), "an outcome is reported at once, if the last report is long ago")
 	r.wrote = now

@@ -149,7 +149,7 @@ func takeOver(t *testing.T, l *Lead, gs *v1alpha1.GatewaySync, do func() error) 
 	defer l.lock.end()
 	err := errors.New("never elected")
 	leaderelection.RunOrDie(ctx, leaderelection.LeaderElectionConfig{
-		Lock: l.lock, Name: "site", LeaseDuration: lockDuration, RenewDeadline: renewDeadline, RetryPeriod: renewEvery, ReleaseOnCancel: true,
+		Lock: l.lock, Name: "site", LeaseDuration: slowDuration, RenewDeadline: renewDeadline, RetryPeriod: renewEvery, ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) { err = do(); cancel() }, OnStoppedLeading: func() {}},
 	})
 	return err
