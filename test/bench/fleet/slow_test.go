@@ -23,7 +23,7 @@ func TestSlowAPIServer(t *testing.T) {
 	kubetest.NotShort(t)
 	cluster := kubetest.Control(t)
 	require.NoError(t, install(t.Context(), cluster))
-	for _, delay := range []time.Duration{3 * time.Second, 6 * time.Second, 12 * time.Second} {
+	for _, delay := range []time.Duration{6 * time.Second, 12 * time.Second} {
 		t.Run(delay.String(), func(t *testing.T) {
 			t.Parallel()
 			const sites, agents = 2, 4
