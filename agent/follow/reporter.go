@@ -125,6 +125,15 @@ func compare(a, b *v1alpha1.SyncReportStatus) difference {
 	return major
 }
 
+// retries reports whether a report is about one more try of what failed for a reason that passes: in between, the failure stays reported.
+func retries(was, is *v1alpha1.SyncReportStatus) bool {
+	passing := func(s *v1alpha1.SyncReportStatus) bool {
+		return s.Phase == v1alpha1.GatewayError && s.Reason.Class() == v1alpha1.ClassRetry && s.Reason.Cause() != v1alpha1.CauseCommit
+	}
+	return passing(was) && (passing(is) || is.Reason.Class() == v1alpha1.ClassWorking) &&
+		was.Target == is.Target && was.Revision == is.Revision && was.Generation == is.Generation
+}
+
 // withoutCounts returns a copy of a proposal without its message and counts.
 func withoutCounts(p *v1alpha1.Proposal) *v1alpha1.Proposal {
 	if p == nil {
@@ -167,18 +176,21 @@ func (r *reporter) next() time.Time {
 	if !r.loaded {
 		return time.Time{}
 	}
-	d := major
+	d, again := major, false
 	if r.stored != nil {
-		d = compare(&r.stored.Status, want)
+		d, again = compare(&r.stored.Status, want), retries(&r.stored.Status, want)
 	}
 	due := r.wrote.Add(min(r.slowed(minPause), minorPause)) // an outcome waits no longer
 	switch {
 	case d == onlyTimes:
 		return readAt
-	case d == minor:
+	case d == minor, again && want.Phase == v1alpha1.GatewayError:
 		due = r.wrote.Add(r.slowed(minorPause))
 	case want.Phase == v1alpha1.GatewaySyncing, want.Reason.Class() == v1alpha1.ClassWorking && r.slowed(0) > minPause:
 		lasting := since.Add(r.slowed(minSyncing))
+		if again {
+			lasting = since.Add(maxReport)
+		}
 		if latest := r.wrote.Add(maxReport); latest.Before(lasting) && latest.After(since) { // messages that change all the time
 			lasting = latest
 		}

@@ -153,6 +153,28 @@ func TestReportTiming(t *testing.T) {
 	assert.False(t, r.next().After(now), "an outcome is reported at once, if the last report is long ago")
 	r.wrote = now
 	assert.Equal(t, now.Add(minorPause), r.next(), "the pause of an outcome is bounded")
+	r.took = 0
+	r.stored = &v1alpha1.SyncReport{Status: *status.DeepCopy()}
+	status.Phase, status.Reason = v1alpha1.GatewaySyncing, v1alpha1.ReasonProgressing
+	r.set(status)
+	assert.Equal(t, now.Add(maxReport), r.next(), "a failure stays reported while the next try runs")
+	status.Phase, status.Reason = v1alpha1.GatewayError, v1alpha1.ReasonScanFailed
+	r.set(status)
+	assert.Equal(t, now.Add(minorPause), r.next(), "and when that fails in another way")
+	for _, reason := range []v1alpha1.Reason{v1alpha1.ReasonRefNotFound, v1alpha1.ReasonVerificationFailed} {
+		t.Run(string(reason), func(t *testing.T) {
+			status.Reason = reason
+			r.set(status)
+			assert.Equal(t, now.Add(minPause), r.next(), "an operator or a rollout waits for it")
+		})
+	}
+	status.Phase, status.Reason = v1alpha1.GatewaySynced, v1alpha1.ReasonSynced
+	r.set(status)
+	assert.Equal(t, now.Add(minPause), r.next(), "a success is reported soon")
+	status.Phase, status.Reason, status.Target = v1alpha1.GatewaySyncing, v1alpha1.ReasonProgressing, "c"
+	r.set(status)
+	assert.Equal(t, now.Add(minSyncing), r.next(), "another target is no further try")
+	r.took = 2 * time.Second
 	r.retry = now.Add(7 * time.Second)
 	assert.Equal(t, r.retry, r.next(), "the delay after a failed write is kept")
 }

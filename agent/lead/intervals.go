@@ -122,7 +122,7 @@ func (s *pollSchedule) setInterval(interval time.Duration, polled bool, now time
 	}
 }
 
-// inherit adopts the answer to q of an earlier lead: a change of leads is no reason to poll git at once. When that lead polled is not known, so
+// inherit adopts the answer to q of an earlier lead: a change of leads does not make it older. When that lead polled is not known, so
 // the next poll is due early.
 func (s *pollSchedule) inherit(q question, interval time.Duration, now time.Time) {
 	soon := min(interval, maxInherited) / 2
