@@ -250,7 +250,7 @@ func (l *lock) look(ctx context.Context) (*v1alpha1.SyncTarget, time.Duration, e
 
 // logRefusal logs once why the API server rejects a takeover, unless another agent was faster.
 func (l *lock) logRefusal(err error) error {
-	if l.c.state != holding && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && l.refused != err.Error() {
+	if l.c.state != holding && !errors.Is(err, context.Canceled) && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && l.refused != err.Error() {
 		l.log.Warn("takeover refused", "synctarget", l.name, "error", err)
 		l.refused = err.Error()
 	}
