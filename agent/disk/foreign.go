@@ -75,7 +75,7 @@ func (r foreignCheck) check() error {
 // foreign reports whether a displaced file is neither what the plan saw, nor what git wants, nor rewritten by the gateway itself.
 func (r foreignCheck) foreign(i int, name string) (bool, error) {
 	c, stg := &r.run.Changes[i], r.run.stagingOf(i)
-	fi, err := stg.Root.Lstat(name)
+	fi, err := stg.Lstat(name)
 	if err != nil {
 		return false, err
 	}
@@ -101,7 +101,7 @@ func (r foreignCheck) foreign(i int, name string) (bool, error) {
 // run is undone, the next plan replaces the whole resource.
 func (r foreignCheck) torn(i int, name string) (bool, error) {
 	c, stg := &r.run.Changes[i], r.run.stagingOf(i)
-	fi, err := stg.Root.Lstat(name)
+	fi, err := stg.Lstat(name)
 	if err != nil || safe.KindOf(fi.Mode()) != plan.File {
 		return false, err
 	}

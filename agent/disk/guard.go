@@ -121,7 +121,7 @@ func checkSame(name string, opened, now fs.FileInfo, err error) error {
 	switch {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("check that the data directory still exists: %w", err)
-	case err != nil || !os.SameFile(opened, now):
+	case err != nil || !safe.SameFile(opened, now):
 		return fmt.Errorf("%w: %s was removed or replaced", ErrMoved, name)
 	}
 	return nil

@@ -174,7 +174,7 @@ func (p *layout) lstat(path string) (n *safe.Folder, fi fs.FileInfo, err error) 
 	if n, err = p.r.cur.At(dir); err != nil { // it was there a moment ago
 		return nil, nil, fmt.Errorf("stat %s: %w", path, err)
 	}
-	if fi, err = n.Root.Lstat(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if fi, err = n.Lstat(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, fmt.Errorf("stat %s: %w", path, err)
 	}
 	return n, fi, nil

@@ -61,7 +61,7 @@ func (a modeProbe) makesExecutable() bool {
 	fi, err := a.sample()
 	if err != nil {
 		a.Vol.Log.Debug("cannot create a file to check modes", "error", err)
-		fi, err = a.Root.Lstat(manifestFile)
+		fi, err = a.Lstat(manifestFile)
 	}
 	return err == nil && safe.StatOf(fi).Exec
 }
@@ -85,11 +85,11 @@ func (a modeProbe) sample() (fs.FileInfo, error) {
 // readOnly is run without writing. Because run clears the executable bits of the lock file, an executable one means that the
 // volume keeps no modes. But if the manifest is not executable, a user changed the mode of the lock file.
 func (a modeProbe) readOnly() {
-	fi, err := a.Root.Lstat(lock.FileName)
+	fi, err := a.Lstat(lock.FileName)
 	if err != nil || !safe.StatOf(fi).Exec {
 		return
 	}
-	if man, err := a.Root.Lstat(manifestFile); err == nil && !safe.StatOf(man).Exec {
+	if man, err := a.Lstat(manifestFile); err == nil && !safe.StatOf(man).Exec {
 		return
 	}
 	a.Vol.NoModes.Store(safe.AttrsOf(fi).Dev, true)

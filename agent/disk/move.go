@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"syscall"
 
@@ -88,12 +87,12 @@ func (r mover) moveIn(i int) error {
 // replace exchanges the staged file with the file at the name, or returns fs.ErrNotExist if there is none.
 func (r mover) replace(i int, n *safe.Folder, name string) error {
 	c, stg := &r.run.Changes[i], r.run.stagingOf(i)
-	fi, err := n.Root.Lstat(name)
+	fi, err := n.Lstat(name)
 	if err != nil {
 		return err
 	}
 	if r.run.replayed {
-		if slot, err := stg.Root.Lstat(format.SlotName(i)); err == nil && os.SameFile(fi, slot) { // linked before a crash
+		if slot, err := stg.Lstat(format.SlotName(i)); err == nil && safe.SameFile(fi, slot) { // linked before a crash
 			return r.run.d.vol.Remove(stg, format.SlotName(i))
 		}
 	}
@@ -116,7 +115,7 @@ func (r mover) replace(i int, n *safe.Folder, name string) error {
 func (r mover) replaceInTwo(i int, n *safe.Folder, name string) error {
 	c, stg := &r.run.Changes[i], r.run.stagingOf(i)
 	cameBack := fmt.Errorf("the gateway wrote %s during its replacement", c.Path)
-	if _, err := stg.Root.Lstat(format.AsideName(i)); err == nil {
+	if _, err := stg.Lstat(format.AsideName(i)); err == nil {
 		return cameBack
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -155,7 +154,7 @@ func (r mover) checkReplaceDir(c *plan.Change, n *safe.Folder, name string) erro
 func (r mover) moveOut(i int) error {
 	c, stg := &r.run.Changes[i], r.run.stagingOf(i)
 	if r.run.replayed {
-		if _, err := stg.Root.Lstat(format.SlotName(i)); err == nil {
+		if _, err := stg.Lstat(format.SlotName(i)); err == nil {
 			return nil
 		}
 	}
@@ -166,7 +165,7 @@ func (r mover) moveOut(i int) error {
 	if err != nil {
 		return err
 	}
-	fi, err := n.Root.Lstat(name)
+	fi, err := n.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -239,7 +238,7 @@ func (r mover) removeDir(x *format.Directory) error {
 		x.Kept = true
 		return nil
 	}
-	if fi, lerr := n.Root.Lstat(name); lerr == nil && !fi.IsDir() {
+	if fi, lerr := n.Lstat(name); lerr == nil && !fi.IsDir() {
 		return nil // replaced by something else
 	}
 	return err

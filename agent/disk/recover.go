@@ -219,7 +219,7 @@ func (d recovery) clean() error {
 		}
 	}
 	for _, name := range []string{manifestFile + ".new", journalFile + ".new", areasFile + ".new", areasFile} {
-		if _, err := d.dir.own.Root.Lstat(name); err == nil {
+		if _, err := d.dir.own.Lstat(name); err == nil {
 			if err := d.dir.vol.Vacate(d.dir.own.Folder, name); err != nil {
 				return safe.WriteError(err, "clear %s", d.dir.own.Join(name))
 			}
@@ -232,7 +232,7 @@ func (d recovery) clean() error {
 // cleanArea empties the staging folder of an area. In an area other than the data directory, it also removes .stoker, if it is empty.
 func (d recovery) cleanArea(c *safe.Cursor, area string) error {
 	if area == "" {
-		if _, err := d.dir.own.Root.Lstat(stagingDir); errors.Is(err, fs.ErrNotExist) {
+		if _, err := d.dir.own.Lstat(stagingDir); errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
 		return d.dir.vol.ClearTree(d.dir.own.Folder, stagingDir)

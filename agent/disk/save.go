@@ -118,7 +118,7 @@ func (r *run) save(i int, name string) (plan.ID, error) {
 // has it. reasonToSave also returns the id of a file.
 func (r *run) reasonToSave(i int, name string) (id plan.ID, reason string, err error) {
 	c, stg := &r.Changes[i], r.stagingOf(i)
-	fi, err := stg.Root.Lstat(name)
+	fi, err := stg.Lstat(name)
 	if err != nil {
 		return id, "", err
 	}

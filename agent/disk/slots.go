@@ -16,7 +16,7 @@ import (
 // nor the destination has the bytes, the run is doubtful, and its manifest is marked incomplete.
 func (r *run) inStaging(i int) (bool, error) {
 	stg, name := r.stagingOf(i), format.SlotName(i)
-	slot, err := stg.Root.Lstat(name)
+	slot, err := stg.Lstat(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
@@ -28,7 +28,7 @@ func (r *run) inStaging(i int) (bool, error) {
 		return false, err
 	}
 	if err == nil {
-		fi, err := n.Root.Lstat(base)
+		fi, err := n.Lstat(base)
 		if err != nil && !safe.NotThere(err) {
 			return false, err
 		}
@@ -86,12 +86,12 @@ func (r *run) displacedName(i int) (string, error) {
 		return "", nil
 	}
 	stg := r.stagingOf(i)
-	if _, err := stg.Root.Lstat(format.AsideName(i)); err == nil {
+	if _, err := stg.Lstat(format.AsideName(i)); err == nil {
 		return format.AsideName(i), nil
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
-	fi, err := stg.Root.Lstat(format.SlotName(i))
+	fi, err := stg.Lstat(format.SlotName(i))
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}

@@ -48,7 +48,7 @@ func (l *liveFiles) inFolder(path string, do func(n *safe.Folder, name string) e
 // Stat implements plan.State.
 func (l *liveFiles) Stat(path string) (st plan.Stat, err error) {
 	err = l.inFolder(path, func(n *safe.Folder, name string) error {
-		fi, err := n.Root.Lstat(name)
+		fi, err := n.Lstat(name)
 		if err == nil {
 			st = l.vol.Stat(fi)
 		}

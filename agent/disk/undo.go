@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 
 	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/lostfound"
@@ -19,7 +18,7 @@ type rollback struct{ run *run }
 // because it skips steps that were never done or are already undone.
 func (r rollback) undo() error {
 	d := r.run.d
-	if _, err := d.own.Root.Lstat(journalFile); err == nil {
+	if _, err := d.own.Lstat(journalFile); err == nil {
 		if err := d.vol.Rename(d.own.Folder, journalFile, d.own.Folder, undoFile); err != nil {
 			return safe.WriteError(err, "mark the sync as rolled back")
 		}
@@ -112,7 +111,7 @@ func (r rollback) undoWrite(i int) error {
 	r.run.recordTouched(n)
 	id, err := r.run.hash(n, name)
 	if err == nil && id.IsZero() { // unreadable: identify it by its attributes
-		if fi, lerr := n.Root.Lstat(name); lerr == nil && isStagedFile(&r.run.Slots[i], fi) {
+		if fi, lerr := n.Lstat(name); lerr == nil && isStagedFile(&r.run.Slots[i], fi) {
 			id = c.ID
 		}
 	}
@@ -128,7 +127,7 @@ func (r rollback) undoWrite(i int) error {
 	case old == format.AsideName(i):
 		return r.undoReplaceInTwo(i, n, name)
 	case old == "":
-		fi, lerr := n.Root.Lstat(name)
+		fi, lerr := n.Lstat(name)
 		if lerr != nil || r.run.replayed && !r.run.d.vol.SameExec(fi, c.Exec) { // the old file with the same bytes, moved back before a crash
 			return lerr
 		}
@@ -172,12 +171,12 @@ func (r rollback) undoHalfWrite(i int) (in bool, err error) {
 		return true, nil
 	}
 	stg := r.run.stagingOf(i)
-	slot, err := stg.Root.Lstat(format.SlotName(i))
+	slot, err := stg.Lstat(format.SlotName(i))
 	if err != nil {
 		return true, err
 	}
 	old := format.AsideName(i)
-	if _, err := stg.Root.Lstat(old); errors.Is(err, fs.ErrNotExist) {
+	if _, err := stg.Lstat(old); errors.Is(err, fs.ErrNotExist) {
 		old = ""
 	} else if err != nil {
 		return true, err
@@ -189,8 +188,8 @@ func (r rollback) undoHalfWrite(i int) (in bool, err error) {
 	if err != nil {
 		return true, err
 	}
-	switch fi, err := n.Root.Lstat(name); {
-	case err == nil && os.SameFile(fi, slot):
+	switch fi, err := n.Lstat(name); {
+	case err == nil && safe.SameFile(fi, slot):
 		return false, r.run.d.vol.Remove(stg, format.SlotName(i))
 	case err == nil: // the gateway has written there
 		return true, r.run.saveIfLost(i, old)

@@ -160,7 +160,7 @@ func writeHolder(own *safe.AgentFolder, locked *os.File) error {
 		return err
 	}
 	before, err := locked.Stat()
-	if err == nil && !os.SameFile(before, now) {
+	if err == nil && !safe.SameFile(before, now) {
 		err = errors.New("it was replaced")
 	}
 	if err != nil {

@@ -232,10 +232,10 @@ func (f *Folder) tooOld(lost *safe.Folder, name string, now time.Time) bool {
 		saved = time.Time{}
 	}
 	stamped := name + indexSuffix
-	fi, err := lost.Root.Lstat(stamped)
+	fi, err := lost.Lstat(stamped)
 	if errors.Is(err, fs.ErrNotExist) {
 		stamped = name
-		fi, err = lost.Root.Lstat(stamped)
+		fi, err = lost.Lstat(stamped)
 	}
 	if err != nil {
 		return false
@@ -297,8 +297,8 @@ func (f *Folder) NewName(commit plan.ID) string {
 	defer lost.Close()
 	name := base
 	for i := 2; i < 10000; i++ {
-		_, err := lost.Root.Lstat(name)
-		_, erru := lost.Root.Lstat(name + UndoSuffix)
+		_, err := lost.Lstat(name)
+		_, erru := lost.Lstat(name + UndoSuffix)
 		if err != nil && erru != nil {
 			break
 		}
@@ -328,9 +328,9 @@ func (f *Folder) Open(l Entry) (*os.File, fs.FileInfo, error) {
 	if f == nil {
 		return nil, nil, fmt.Errorf("%s: %w", l.File, fs.ErrNotExist)
 	}
-	c := safe.Cursor{Top: f.own.Root}
+	c := safe.Cursor{Top: f.own.Vol.Top}
 	defer c.Reset()
-	n, name, err := c.Parent(DirName + "/" + l.File)
+	n, name, err := c.Parent(f.own.Join(DirName + "/" + l.File))
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s in lost+found: %w", l.File, err)
 	}

@@ -37,7 +37,7 @@ func (s *Saver) Save(from *safe.Folder, name, as, reason string) error {
 	if strings.Count(as, "/") > safe.MaxDepth {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "%s is more than %d directories deep", as, safe.MaxDepth)
 	}
-	fi, err := from.Root.Lstat(name)
+	fi, err := from.Lstat(name)
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (s *Saver) saveFile(from *safe.Folder, name, as, reason string, fi fs.FileI
 		if !errors.Is(err, fs.ErrExist) || i == maxCopies {
 			break
 		}
-		if existing, lerr := n.Root.Lstat(to); lerr == nil && os.SameFile(existing, fi) {
+		if existing, lerr := n.Lstat(to); lerr == nil && safe.SameFile(existing, fi) {
 			err = nil // saved before a crash
 			break
 		}
@@ -107,11 +107,11 @@ func (s *Saver) record(as, file, reason string, size int64) {
 // links.
 func (s *Saver) copyFile(from *safe.Folder, name string, to *safe.Folder, as string, fi fs.FileInfo) error {
 	if safe.KindOf(fi.Mode()) == plan.Link {
-		target, err := from.Root.Readlink(name)
+		target, err := from.Readlink(name)
 		if err != nil {
 			return err
 		}
-		return s.to.vol.Effect(safe.Effect{Op: "create", Path: to.Join(as)}, func() error { return to.Root.Symlink(target, as) })
+		return s.to.vol.Effect(safe.Effect{Op: "create", Path: to.Join(as)}, func() error { return to.Symlink(target, as) })
 	}
 	in, _, err := from.File(name, os.O_RDONLY)
 	if err != nil {

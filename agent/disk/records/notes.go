@@ -56,7 +56,7 @@ func (r *Records) SetNote(name string, b []byte) error {
 		case b != nil:
 			return r.own.WriteBytes(NotePrefix+name, b)
 		}
-		if _, err := r.own.Root.Lstat(NotePrefix + name); errors.Is(err, fs.ErrNotExist) {
+		if _, err := r.own.Lstat(NotePrefix + name); errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
 		return r.own.Drop(NotePrefix + name)

@@ -35,7 +35,7 @@ func (a *AgentFolder) WriteBytes(name string, content []byte) error {
 func (a *AgentFolder) OpenFile(name string) (*os.File, fs.FileInfo, error) {
 	f, fi, err := a.File(name, os.O_RDONLY)
 	if errors.Is(err, fs.ErrPermission) && !a.ReadOnly {
-		cerr := a.Vol.Effect(Effect{Op: "chmod", Path: a.Join(name)}, func() error { return a.Root.Chmod(name, 0o600) })
+		cerr := a.Vol.Effect(Effect{Op: "chmod", Path: a.Join(name)}, func() error { return a.Chmod(name, 0o600) })
 		if cerr == nil {
 			f, fi, err = a.File(name, os.O_RDONLY)
 		}

@@ -97,7 +97,7 @@ func (c *Cursor) Lstat(path string) (fs.FileInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	return n.Root.Lstat(name)
+	return n.Lstat(name)
 }
 
 // ReopenAfter is how long a Cursor uses its open directories before it opens them again from the root. Until then it does not

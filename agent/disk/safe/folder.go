@@ -25,10 +25,11 @@ import (
 const MaxDepth = 1024
 
 // Folder is an open directory below the data directory. When it was opened, no part of its path was a symbolic link.
-// Operations through it stay in that directory, even if a part of the path is renamed or replaced later.
+// Operations through it stay in that directory, even if a part of the path is renamed or replaced later. A name is one part of a
+// path; no operation follows a link.
 type Folder struct {
-	Path string // relative to the data directory; "" for the data directory
-	Root *os.Root
+	Path string   // relative to the data directory; "" for the data directory
+	Root *os.Root // of the data directory and, outside Linux, of every directory; otherwise nil
 	dir  *os.File // see dirFile
 }
 
@@ -57,43 +58,22 @@ func kindName(k plan.Kind) string {
 	}
 }
 
-// Open opens the directory with that name. It never follows a link: the opened directory must be the one that Lstat saw.
-func (n *Folder) Open(name string) (*Folder, error) {
-	want, err := n.Root.Lstat(name)
-	if err != nil {
-		return nil, err
-	}
-	if !want.IsDir() {
-		return nil, &BlockedError{n.Join(name), KindOf(want.Mode())}
-	}
-	r, err := n.Root.OpenRoot(name)
-	if err != nil {
-		// It may have been replaced meanwhile, for example by a link out of the data directory, which os.Root refuses.
-		if now, statErr := n.Root.Lstat(name); statErr == nil && !now.IsDir() {
-			return nil, &BlockedError{n.Join(name), KindOf(now.Mode())}
-		}
-		return nil, err
-	}
-	got, err := r.Stat(".")
-	if err != nil {
-		return nil, errors.Join(err, r.Close())
-	}
-	if !os.SameFile(want, got) { // replaced meanwhile, most likely by a link, which OpenRoot followed
-		return nil, errors.Join(&BlockedError{n.Join(name), plan.Link}, r.Close())
-	}
-	return &Folder{Path: n.Join(name), Root: r}, nil
-}
+// Lstat describes what has a name.
+func (n *Folder) Lstat(name string) (fs.FileInfo, error) { return lstatAt(n, name) }
+
+// Open opens the directory with that name. It never follows a link.
+func (n *Folder) Open(name string) (*Folder, error) { return openDirAt(n, name) }
 
 // File opens a regular file, and refuses a link or anything else.
 func (n *Folder) File(name string, flag int) (*os.File, fs.FileInfo, error) {
-	want, err := n.Root.Lstat(name)
+	want, err := n.Lstat(name)
 	if err != nil {
 		return nil, nil, err
 	}
 	if !want.Mode().IsRegular() {
 		return nil, nil, &IrregularError{n.Join(name), KindOf(want.Mode())}
 	}
-	f, err := n.Root.OpenFile(name, flag|syscall.O_NONBLOCK, 0)
+	f, err := openFileAt(n, name, flag|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -101,7 +81,7 @@ func (n *Folder) File(name string, flag int) (*os.File, fs.FileInfo, error) {
 	if err != nil {
 		return nil, nil, errors.Join(err, f.Close())
 	}
-	if !os.SameFile(want, got) { // replaced meanwhile, most likely by a link, which OpenFile followed
+	if !SameFile(want, got) { // replaced meanwhile
 		return nil, nil, errors.Join(&IrregularError{n.Join(name), plan.Link}, f.Close())
 	}
 	return f, got, nil
@@ -117,7 +97,16 @@ func (e *IrregularError) Error() string {
 	return fmt.Sprintf("%s is %s, not a file", e.path, kindName(e.kind))
 }
 
-// dirFile returns the directory as a file, for operations that os.Root lacks: entries, fsync, renameat2.
+// SameFile reports whether two results of a stat describe the same file. Unlike os.SameFile, it knows those of Folder.Lstat.
+func SameFile(a, b fs.FileInfo) bool {
+	x, y := AttrsOf(a), AttrsOf(b)
+	if !x.Known || !y.Known {
+		return os.SameFile(a, b)
+	}
+	return x.Dev == y.Dev && x.Ino == y.Ino
+}
+
+// dirFile returns the directory as a file, for system calls that take its descriptor.
 func (n *Folder) dirFile() (*os.File, error) {
 	if n.dir != nil {
 		return n.dir, nil
@@ -145,12 +134,12 @@ func (n *Folder) Entries() ([]fs.DirEntry, error) {
 
 // Each calls do for the entries of the directory, in no order, until it returns an error.
 func (n *Folder) Each(do func(fs.DirEntry) error) error {
-	f, err := n.Root.Open(".")
+	f, err := listAt(n)
 	if err != nil {
 		return err
 	}
 	count := 0
-	err = eachEntry(f, func(e fs.DirEntry) error {
+	err = readEntries(f, func(e fs.DirEntry) error {
 		if count++; count > maxEntries {
 			return failure.New(v1alpha1.ReasonLimitExceeded, "the directory %s has more than %d entries", n.Path, maxEntries)
 		}
@@ -159,7 +148,7 @@ func (n *Folder) Each(do func(fs.DirEntry) error) error {
 	return errors.Join(err, f.Close())
 }
 
-// readEntries calls do for the entries of an open directory. It is the portable part of eachEntry, see ops_linux.go.
+// readEntries calls do for the entries of an open directory.
 func readEntries(f *os.File, do func(fs.DirEntry) error) error {
 	for {
 		entries, err := f.ReadDir(1 << 10)
@@ -189,12 +178,52 @@ func (n *Folder) Join(name string) string {
 }
 
 // Stat describes the folder itself.
-func (n *Folder) Stat() (fs.FileInfo, error) { return n.Root.Stat(".") }
+func (n *Folder) Stat() (fs.FileInfo, error) {
+	if n.dir != nil {
+		return n.dir.Stat()
+	}
+	return n.Root.Stat(".")
+}
+
+// Chmod sets the mode of a name.
+func (n *Folder) Chmod(name string, perm fs.FileMode) error {
+	return n.withRoot(func(r *os.Root) error { return r.Chmod(name, perm) })
+}
+
+// Symlink makes a symbolic link.
+func (n *Folder) Symlink(target, name string) error {
+	return n.withRoot(func(r *os.Root) error { return r.Symlink(target, name) })
+}
+
+// Readlink returns the target of a symbolic link.
+func (n *Folder) Readlink(name string) (target string, err error) {
+	err = n.withRoot(func(r *os.Root) error {
+		target, err = r.Readlink(name)
+		return err
+	})
+	return target, err
+}
+
+// withRoot calls do with the directory as an os.Root.
+func (n *Folder) withRoot(do func(r *os.Root) error) error {
+	if n.Root != nil {
+		return do(n.Root)
+	}
+	r, err := openRootOf(n)
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(r), r.Close())
+}
 
 // Close closes the folder.
 func (n *Folder) Close() {
-	n.CloseFile()
-	_ = n.Root.Close()
+	if n.dir != nil {
+		_ = n.dir.Close() // opened for reading
+	}
+	if n.Root != nil {
+		_ = n.Root.Close()
+	}
 }
 
 // CloseFile closes the file that dirFile opened, if any, but not Root. Use it instead of Close for a folder that does not own
@@ -265,7 +294,7 @@ func (n *Folder) ReadFile(name string, limit int64) ([]byte, error) {
 func (n *Folder) Has(names ...string) bool {
 	for i, name := range names {
 		if i == len(names)-1 {
-			fi, err := n.Root.Lstat(name)
+			fi, err := n.Lstat(name)
 			return err == nil && fi.Mode()&fs.ModeSymlink == 0
 		}
 		child, err := n.Open(name)

@@ -7,7 +7,9 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,25 +17,152 @@ import (
 // ErrNoExchange means that the file system or kernel does not support a flag of renameat2.
 var ErrNoExchange = errors.New("rename flag not supported")
 
-// withFD calls do with the descriptor of a directory.
+// withFD calls do with the descriptor of a directory, and again if a signal interrupted it, as happens on network file systems.
 func withFD(n *Folder, do func(fd int) error) error {
 	f, err := n.dirFile()
 	if err != nil {
 		return err
 	}
-	defer runtime.KeepAlive(f)
-	return do(int(f.Fd()))
+	c, err := f.SyscallConn() // unlike Fd, it keeps a concurrent Close from freeing the descriptor
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = c.Control(func(fd uintptr) {
+		failed = do(int(fd))
+		for try := 1; try < 1000 && errors.Is(failed, unix.EINTR); try++ {
+			failed = do(int(fd))
+		}
+	})
+	return errors.Join(failed, err)
+}
+
+// named is withFD for a system call about one name in the directory.
+func named(op string, n *Folder, name string, do func(fd int) error) error {
+	err := unix.EINVAL // a name with more parts could lead through a link
+	if name != "" && name != "." && name != ".." && !strings.Contains(name, "/") {
+		e := withFD(n, do)
+		if e == nil {
+			return nil
+		}
+		return &fs.PathError{Op: op, Path: name, Err: e}
+	}
+	return &fs.PathError{Op: op, Path: name, Err: err}
+}
+
+// fileInfo is the result of a stat by descriptor and name.
+type fileInfo struct {
+	name string
+	st   unix.Stat_t
+}
+
+func (i *fileInfo) Name() string       { return i.name }
+func (i *fileInfo) Size() int64        { return i.st.Size }
+func (i *fileInfo) ModTime() time.Time { return time.Unix(0, i.st.Mtim.Nano()) }
+func (i *fileInfo) IsDir() bool        { return i.st.Mode&syscall.S_IFMT == syscall.S_IFDIR }
+func (i *fileInfo) Sys() any           { return &i.st }
+
+func (i *fileInfo) Mode() fs.FileMode {
+	m := fs.FileMode(i.st.Mode & 0o777)
+	switch i.st.Mode & syscall.S_IFMT {
+	case syscall.S_IFREG:
+	case syscall.S_IFDIR:
+		m |= fs.ModeDir
+	case syscall.S_IFLNK:
+		m |= fs.ModeSymlink
+	case syscall.S_IFIFO:
+		m |= fs.ModeNamedPipe
+	case syscall.S_IFSOCK:
+		m |= fs.ModeSocket
+	case syscall.S_IFCHR:
+		m |= fs.ModeDevice | fs.ModeCharDevice
+	case syscall.S_IFBLK:
+		m |= fs.ModeDevice
+	default:
+		m |= fs.ModeIrregular
+	}
+	if i.st.Mode&syscall.S_ISUID != 0 {
+		m |= fs.ModeSetuid
+	}
+	if i.st.Mode&syscall.S_ISGID != 0 {
+		m |= fs.ModeSetgid
+	}
+	if i.st.Mode&syscall.S_ISVTX != 0 {
+		m |= fs.ModeSticky
+	}
+	return m
+}
+
+func lstatAt(n *Folder, name string) (fs.FileInfo, error) {
+	fi := &fileInfo{name: name}
+	err := named("lstat", n, name, func(fd int) error { return unix.Fstatat(fd, name, &fi.st, unix.AT_SYMLINK_NOFOLLOW) })
+	if err != nil {
+		return nil, err
+	}
+	return fi, nil
+}
+
+func openFileAt(n *Folder, name string, flag int, perm fs.FileMode) (f *os.File, err error) {
+	err = named("open", n, name, func(fd int) error {
+		got, err := unix.Openat(fd, name, flag|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_LARGEFILE, uint32(perm.Perm()))
+		if err == nil {
+			f = os.NewFile(uintptr(got), n.Join(name))
+		}
+		return err
+	})
+	return f, err
+}
+
+// openDirAt opens a directory. The kernel refuses everything else, and does not follow a link.
+func openDirAt(n *Folder, name string) (*Folder, error) {
+	f, err := openFileAt(n, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err == nil {
+		return &Folder{Path: n.Join(name), dir: f}, nil
+	}
+	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+		if fi, serr := lstatAt(n, name); serr == nil && !fi.IsDir() {
+			return nil, &BlockedError{n.Join(name), KindOf(fi.Mode())}
+		}
+	}
+	return nil, err
+}
+
+// openRootOf opens a directory that is open already as an os.Root.
+func openRootOf(n *Folder) (r *os.Root, err error) {
+	err = withFD(n, func(fd int) error {
+		r, err = os.OpenRoot("/proc/self/fd/" + strconv.Itoa(fd))
+		return err
+	})
+	return r, err
+}
+
+// listAt opens a directory again, to list its names. ReadDir of a file that was opened through an os.Root calls lstat for each
+// entry, which costs more than the rest of a walk. Here the types come from the file system.
+func listAt(n *Folder) (f *os.File, err error) {
+	err = withFD(n, func(fd int) error {
+		got, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_LARGEFILE, 0)
+		if err == nil {
+			// If the file system returns no types, ReadDir calls lstat below this name.
+			f = os.NewFile(uintptr(got), "/proc/self/fd/"+strconv.Itoa(got))
+		}
+		return err
+	})
+	return f, err
+}
+
+func mkdirAt(n *Folder, name string, perm fs.FileMode) error {
+	return named("mkdir", n, name, func(fd int) error { return unix.Mkdirat(fd, name, uint32(perm.Perm())) })
+}
+
+func unlinkAt(n *Folder, name string) error {
+	return named("remove", n, name, func(fd int) error { return unix.Unlinkat(fd, name, 0) })
 }
 
 // at2 calls do, a system call about a name in each of two directories, with the descriptors of both.
 func at2(op string, from *Folder, a string, to *Folder, b string, do func(fa, fb int) error) error {
 	err := withFD(from, func(fa int) error {
 		return withFD(to, func(fb int) error {
-			err := do(fa, fb)
-			for try := 1; try < 1000 && errors.Is(err, unix.EINTR); try++ { // signals can interrupt it on network file systems
-				err = do(fa, fb)
-			}
-			return err
+			return do(fa, fb)
 		})
 	})
 	if err == nil {
@@ -120,14 +249,19 @@ type Attrs struct {
 
 // AttrsOf returns the attributes in fi.
 func AttrsOf(fi fs.FileInfo) Attrs {
-	st, ok := fi.Sys().(*syscall.Stat_t)
-	if !ok {
-		return Attrs{}
+	switch st := fi.Sys().(type) {
+	case *unix.Stat_t: // of a fileInfo
+		return Attrs{
+			Known: true, UID: st.Uid, GID: st.Gid, Dev: st.Dev, Ino: st.Ino,
+			Links: uint64(st.Nlink), Ctime: st.Ctim.Nano(), //nolint:unconvert // as wide as the architecture has it
+		}
+	case *syscall.Stat_t:
+		return Attrs{
+			Known: true, UID: st.Uid, GID: st.Gid, Dev: st.Dev, Ino: st.Ino,
+			Links: uint64(st.Nlink), Ctime: st.Ctim.Nano(), //nolint:unconvert // as above
+		}
 	}
-	return Attrs{
-		Known: true, UID: st.Uid, GID: st.Gid, Dev: st.Dev, Ino: st.Ino,
-		Links: uint64(st.Nlink), Ctime: st.Ctim.Nano(), //nolint:unconvert // as wide as the architecture has it
-	}
+	return Attrs{}
 }
 
 func isInvalid(err error) bool { return errors.Is(err, unix.EINVAL) }
@@ -135,19 +269,6 @@ func isInvalid(err error) bool { return errors.Is(err, unix.EINVAL) }
 // IsNotEmpty reports whether a directory could not be removed because it is not empty.
 func IsNotEmpty(err error) bool {
 	return errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST)
-}
-
-// eachEntry calls do for the entries of a directory, in no order, until it returns an error. ReadDir of a file that was opened
-// through an os.Root calls lstat for each entry, which costs more than the rest of a walk. With a copy of the descriptor, the
-// types come from the file system.
-func eachEntry(f *os.File, do func(fs.DirEntry) error) error {
-	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	// If the file system returns no types, ReadDir calls lstat below this name.
-	d := os.NewFile(uintptr(fd), "/proc/self/fd/"+strconv.Itoa(fd))
-	return errors.Join(readEntries(d, do), d.Close())
 }
 
 // FreeBytes returns how many bytes a user may write to the file system of f.

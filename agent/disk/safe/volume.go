@@ -44,13 +44,13 @@ func (v *Volume) Effect(e Effect, do func() error) error {
 
 // Mkdir makes a directory. An existing name is an error.
 func (v *Volume) Mkdir(n *Folder, name string, perm fs.FileMode) error {
-	return v.Effect(Effect{Op: "mkdir", Path: n.Join(name)}, func() error { return n.Root.Mkdir(name, perm) })
+	return v.Effect(Effect{Op: "mkdir", Path: n.Join(name)}, func() error { return mkdirAt(n, name, perm) })
 }
 
 // Create creates a file and opens it for reading and writing. An existing file or link is an error.
 func (v *Volume) Create(n *Folder, name string, perm fs.FileMode) (f *os.File, err error) {
 	err = v.Effect(Effect{Op: "create", Path: n.Join(name)}, func() error {
-		f, err = n.Root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, perm)
+		f, err = openFileAt(n, name, os.O_RDWR|os.O_CREATE|os.O_EXCL, perm)
 		return err
 	})
 	if err != nil {
@@ -113,7 +113,7 @@ func (v *Volume) RenameNew(from *Folder, a string, to *Folder, b string) error {
 		return err
 	}
 	// No rename flags and no hard links (which also applies to directories): check, then move. A name may appear in between.
-	if _, err := to.Root.Lstat(b); err == nil {
+	if _, err := to.Lstat(b); err == nil {
 		return &fs.PathError{Op: "rename", Path: to.Join(b), Err: fs.ErrExist}
 	}
 	return v.Rename(from, a, to, b)
@@ -142,7 +142,7 @@ func (v *Volume) Link(from *Folder, a string, to *Folder, b string) error {
 
 // Remove removes a name that is not a directory. A missing name is not an error.
 func (v *Volume) Remove(n *Folder, name string) error {
-	err := v.Effect(Effect{Op: "remove", Path: n.Join(name)}, func() error { return n.Root.Remove(name) })
+	err := v.Effect(Effect{Op: "remove", Path: n.Join(name)}, func() error { return unlinkAt(n, name) })
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -156,7 +156,9 @@ func (v *Volume) Rmdir(n *Folder, name string) error {
 
 // SetMtime sets the mtime of a name.
 func (v *Volume) SetMtime(n *Folder, name string, at time.Time) error {
-	return v.Effect(Effect{Op: "chtimes", Path: n.Join(name)}, func() error { return n.Root.Chtimes(name, at, at) })
+	return v.Effect(Effect{Op: "chtimes", Path: n.Join(name)}, func() error {
+		return n.withRoot(func(r *os.Root) error { return r.Chtimes(name, at, at) })
+	})
 }
 
 // SetAttrs sets the owner and the permission bits of a file or directory, and returns the result. If the agent may not set
@@ -207,7 +209,7 @@ func (v *Volume) WriteFile(n *Folder, name string, content func(io.Writer) error
 	if err = errors.Join(err, f.Close()); err != nil {
 		return false, errors.Join(WriteError(err, "write %s", path), v.Remove(n, tmp))
 	}
-	if fi, lerr := n.Root.Lstat(name); lerr == nil && !fi.Mode().IsRegular() {
+	if fi, lerr := n.Lstat(name); lerr == nil && !fi.Mode().IsRegular() {
 		err = v.SetAside(n, name, &IrregularError{path, KindOf(fi.Mode())})
 	}
 	if err == nil {
@@ -240,7 +242,7 @@ func (v *Volume) SetAside(n *Folder, name string, reason error) error {
 
 // Vacate frees one of the agent's own names: it removes a regular file and sets anything else aside.
 func (v *Volume) Vacate(n *Folder, name string) error {
-	if fi, err := n.Root.Lstat(name); err == nil && !fi.Mode().IsRegular() {
+	if fi, err := n.Lstat(name); err == nil && !fi.Mode().IsRegular() {
 		return v.SetAside(n, name, &IrregularError{n.Join(name), KindOf(fi.Mode())})
 	}
 	return v.Remove(n, name)
@@ -252,7 +254,9 @@ const AsideSuffix = ".damaged"
 // ClearTree removes one of the agent's own folders with its content, and follows no link. A missing one is not an error. If the
 // agent may not remove all of it, ClearTree sets the folder aside.
 func (v *Volume) ClearTree(n *Folder, name string) error {
-	err := v.Effect(Effect{Op: "remove", Path: n.Join(name)}, func() error { return n.Root.RemoveAll(name) })
+	err := v.Effect(Effect{Op: "remove", Path: n.Join(name)}, func() error {
+		return n.withRoot(func(r *os.Root) error { return r.RemoveAll(name) })
+	})
 	if !errors.Is(err, fs.ErrPermission) {
 		return err
 	}

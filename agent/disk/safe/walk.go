@@ -33,7 +33,7 @@ func Walk(n *Folder, depth int, stat func(fs.FileInfo) plan.Stat, yield func(pla
 		if !e.IsDir() {
 			f := plan.Found{Path: n.Join(e.Name()), Stat: plan.Stat{Kind: KindOf(e.Type())}}
 			if stat != nil {
-				fi, err := n.Root.Lstat(e.Name())
+				fi, err := n.Lstat(e.Name())
 				if errors.Is(err, fs.ErrNotExist) {
 					continue // removed meanwhile
 				}

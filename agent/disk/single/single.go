@@ -90,7 +90,7 @@ func (f *Files) edit(path string, limit int64, reason string, edit func(old []by
 	}
 	defer func() { _ = f.vol.Remove(own, Staged) }() // does nothing if it was moved into place
 	mode := fs.FileMode(0o644)
-	if fi, err := n.Root.Lstat(name); err == nil {
+	if fi, err := n.Lstat(name); err == nil {
 		mode = fi.Mode()
 	}
 	err = writeRestored(f.vol, own, n, bytes.NewReader(next), mode)

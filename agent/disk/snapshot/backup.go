@@ -91,7 +91,7 @@ func (b Backups) List() (map[string]int64, error) {
 		if !ok || !syntax.IsSnapshotID(id) || !e.Type().IsRegular() || ahead(b.own, id) {
 			continue
 		}
-		fi, err := n.Root.Lstat(e.Name())
+		fi, err := n.Lstat(e.Name())
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed meanwhile
 		}
@@ -134,7 +134,7 @@ func (b Backups) drop(id string) error {
 
 // DropAll removes all backups, because the spec asks for none.
 func (b Backups) DropAll() error {
-	if _, err := b.own.Root.Lstat(BackupsDir); errors.Is(err, fs.ErrNotExist) {
+	if _, err := b.own.Lstat(BackupsDir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	b.own.Vol.Log.Warn("backups removed, because spec.snapshots.enabled is false")

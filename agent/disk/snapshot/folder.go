@@ -110,7 +110,7 @@ func (n *folder) size() (files int, bytes int64, err error) {
 		return 0, 0, err
 	}
 	for _, f := range list {
-		fi, err := n.Root.Lstat(f.name())
+		fi, err := n.Lstat(f.name())
 		if err != nil {
 			return 0, 0, fmt.Errorf("list %s: %w", n.Path, err)
 		}

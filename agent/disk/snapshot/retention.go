@@ -117,7 +117,7 @@ func (s *Store) DropNewer(id string) error {
 
 // DropAll removes all snapshots, because a sync takes none.
 func (s *Store) DropAll() error {
-	if _, err := s.own.Root.Lstat(DirName); errors.Is(err, fs.ErrNotExist) {
+	if _, err := s.own.Lstat(DirName); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	s.own.Vol.Log.Warn("snapshots removed, because a sync takes none")

@@ -60,7 +60,7 @@ func (s *Saver) Save(from *safe.Folder, name string, change int, id plan.ID) err
 	err := s.secondName(from, name, as)
 	if err == nil {
 		var fi fs.FileInfo
-		if fi, err = s.n.Root.Lstat(as); err == nil {
+		if fi, err = s.n.Lstat(as); err == nil {
 			s.files, s.bytes = s.files+1, s.bytes+fi.Size()
 		}
 	}
@@ -96,7 +96,7 @@ func (s *Saver) secondName(from *safe.Folder, name, as string) error {
 	if err == nil || errors.Is(err, fs.ErrExist) {
 		return nil
 	}
-	if _, err := s.n.Root.Lstat(as); err == nil {
+	if _, err := s.n.Lstat(as); err == nil {
 		return nil
 	}
 	in, fi, err := from.File(name, os.O_RDONLY)
@@ -109,7 +109,7 @@ func (s *Saver) secondName(from *safe.Folder, name, as string) error {
 		return err
 	})
 	if err == nil && fi.Mode()&0o111 != 0 { // as a link has it; restoring needs only the bytes, because the journal has the mode
-		err = vol.Effect(safe.Effect{Op: "chmod", Path: s.n.Join(as)}, func() error { return s.n.Root.Chmod(as, fi.Mode().Perm()) })
+		err = vol.Effect(safe.Effect{Op: "chmod", Path: s.n.Join(as)}, func() error { return s.n.Chmod(as, fi.Mode().Perm()) })
 	}
 	return err
 }
