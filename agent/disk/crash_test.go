@@ -35,9 +35,11 @@ type crashWorld struct {
 	// snapshots makes the sync take a snapshot, which check restores. mayLack allows that there is no snapshot: recovery takes none if
 	// it cannot be sure of the replaced files.
 	snapshots, mayLack bool
-	one, two           tree
-	before, after      map[string]string // expected files before and after the sync
-	gateways           []string          // contents that exist only on the gateway
+	// whole makes the sync large enough to stage new directories whole.
+	whole         bool
+	one, two      tree
+	before, after map[string]string // expected files before and after the sync
+	gateways      []string          // contents that exist only on the gateway
 }
 
 func newCrashWorld() *crashWorld {
@@ -228,7 +230,11 @@ func (w *crashWorld) assertNothingLost(t *testing.T, root string) {
 
 // run syncs on the simulated file system c.
 func (w *crashWorld) run(t *testing.T, root string, c *powerCut) (Result, error) {
-	d, err := Open(root, Options{around: c.around, plain: w.plain})
+	o := Options{around: c.around, plain: w.plain}
+	if w.whole {
+		o.FsyncFiles = 1
+	}
+	d, err := Open(root, o)
 	if err != nil {
 		return Result{}, err
 	}
@@ -244,7 +250,7 @@ func (w *crashWorld) steps(t *testing.T) int {
 	_, err := w.run(t, root, c)
 	require.NoError(t, err)
 	require.True(t, w.check(t, root))
-	require.Greater(t, c.steps, 140)
+	require.Greater(t, c.steps, 110)
 	return c.steps
 }
 
@@ -258,12 +264,12 @@ func stride(n int) int {
 
 // F13, F14: if any step fails, the sync fails with its reason and keeps the last good commit.
 func TestFailureOfAnyStep(t *testing.T) {
-	for _, plain := range []bool{false, true} {
+	for _, c := range []struct{ plain, whole bool }{{}, {plain: true}, {whole: true}} {
 		w := newCrashWorld()
-		w.plain, w.snapshots = plain, true
+		w.plain, w.whole, w.snapshots = c.plain, c.whole, true
 		n := w.steps(t)
 		for fail := 1; fail <= n; fail += stride(1) {
-			ok := t.Run(fmt.Sprintf("plain=%v %d", plain, fail), func(t *testing.T) {
+			ok := t.Run(fmt.Sprintf("plain=%v whole=%v %d", c.plain, c.whole, fail), func(t *testing.T) {
 				root := w.build(t)
 				c := newPowerCut(t, root)
 				c.fail, c.err = fail, syscall.ENOSPC
@@ -285,14 +291,14 @@ func TestFailureOfAnyStep(t *testing.T) {
 
 // F14: a power cut during the rollback of a failed sync loses nothing.
 func TestCrashDuringRollback(t *testing.T) {
-	for _, plain := range []bool{false, true} {
+	for _, c := range []struct{ plain, whole bool }{{}, {plain: true}, {whole: true}} {
 		w := newCrashWorld()
-		w.plain = plain
+		w.plain, w.whole = c.plain, c.whole
 		n := w.steps(t)
 		for fail := n / 2; fail <= n; fail += stride(11) {
 			for stop := fail + 1; stop < fail+n; stop += stride(5) {
 				done := false
-				ok := t.Run(fmt.Sprintf("plain=%v %d-%d", plain, fail, stop), func(t *testing.T) {
+				ok := t.Run(fmt.Sprintf("plain=%v whole=%v %d-%d", c.plain, c.whole, fail, stop), func(t *testing.T) {
 					root := w.build(t)
 					c := newPowerCut(t, root)
 					c.fail, c.err, c.stop, c.strict = fail, syscall.ENOSPC, stop, stop%2 == 0
@@ -370,16 +376,23 @@ func TestCrashDuringSnapshotRestore(t *testing.T) {
 
 // F14: files that the gateway writes between a crash and the restart are kept.
 func TestGatewayWritesBeforeRecovery(t *testing.T) {
+	for _, whole := range []bool{false, true} {
+		testGatewayWritesBeforeRecovery(t, whole)
+	}
+}
+
+func testGatewayWritesBeforeRecovery(t *testing.T, whole bool) {
 	w := newCrashWorld()
+	w.whole = whole
 	n := w.steps(t)
 	for stop := n / 3; stop <= n; stop += stride(3) {
-		ok := t.Run(strconv.Itoa(stop), func(t *testing.T) {
+		ok := t.Run(fmt.Sprintf("whole=%v %d", whole, stop), func(t *testing.T) {
 			root := w.build(t)
 			c := newPowerCut(t, root)
 			c.stop = stop
 			_, _ = w.run(t, root, c) // the result does not matter
-			wrote := []string{"late-0", "late-1", "late-2"}
-			for i, p := range []string{"projects/p/com.inductiveautomation.perspective/views/v0/view.json", "projects/q/edited.json", "projects/p/project.json"} {
+			wrote := []string{"late-0", "late-1", "late-2", "late-3"}
+			for i, p := range []string{"projects/p/com.inductiveautomation.perspective/views/v0/view.json", "projects/q/edited.json", "projects/p/project.json", "config/resources/core/ignition/db/new1/config.json"} {
 				t.Run(p, func(t *testing.T) {
 					put(t, root, p+".tmp", wrote[i])
 					require.NoError(t, os.Rename(filepath.Join(root, p+".tmp"), filepath.Join(root, p)))

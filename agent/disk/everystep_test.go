@@ -19,6 +19,7 @@ func TestCrashAfterAnyStep(t *testing.T) {
 		name               string
 		cut, strict, quiet bool
 		plain, snapshots   bool
+		whole              bool
 		copied             func(testing.TB, string)
 	}{
 		{name: "process dies"},
@@ -34,15 +35,19 @@ func TestCrashAfterAnyStep(t *testing.T) {
 		{name: "process dies, copied by file", copied: copyByFile},
 		{name: "process dies, copied by file, no exchange", plain: true, copied: copyByFile},
 		{name: "power cut, copied by file, same inode numbers", cut: true, copied: copyToSameInodes},
+		{name: "process dies, directories staged whole", whole: true},
+		{name: "power cut, directories staged whole", whole: true, cut: true, strict: true},
+		{name: "power cut, directories staged whole, copied by file", whole: true, cut: true, copied: copyByFile},
+		{name: "process dies, directories staged whole, with a snapshot", whole: true, snapshots: true},
 	}
-	type world struct{ plain, quiet, snapshots bool }
+	type world struct{ plain, quiet, snapshots, whole bool }
 	same := map[world]int{} // the number of modes whose sync takes the same steps
 	for _, mode := range modes {
-		same[world{mode.plain, mode.quiet, mode.snapshots}]++
+		same[world{mode.plain, mode.quiet, mode.snapshots, mode.whole}]++
 	}
 	seen := map[world]int{}
 	for _, mode := range modes {
-		of := world{mode.plain, mode.quiet, mode.snapshots}
+		of := world{mode.plain, mode.quiet, mode.snapshots, mode.whole}
 		seen[of]++
 		first, every := 1, 1
 		if testing.Short() { // the modes of one world share every seventh of its steps; otherwise each mode takes them all
@@ -51,7 +56,7 @@ func TestCrashAfterAnyStep(t *testing.T) {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
 			w := newCrashWorld()
-			w.plain, w.snapshots, w.mayLack = mode.plain, mode.snapshots, mode.copied != nil
+			w.plain, w.snapshots, w.whole, w.mayLack = mode.plain, mode.snapshots, mode.whole, mode.copied != nil
 			if w.quiet = mode.quiet; w.quiet {
 				w.gateways = nil
 			}

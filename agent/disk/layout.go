@@ -7,8 +7,6 @@ import (
 	"os"
 	"path"
 	"slices"
-	"sort"
-	"strings"
 
 	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
@@ -218,7 +216,7 @@ func (p *layout) setAttrs(attrs *fileAttrs, c *plan.Change, fi fs.FileInfo) {
 
 // removeEarly makes the deletes in a directory that a file replaces come before the writes.
 func (p *layout) removeEarly(dir string) {
-	from, to := p.changesIn(dir)
+	from, to := p.r.In(dir)
 	for k := from; k < to; k++ {
 		if p.r.Changes[k].Op == plan.Delete {
 			p.early[k] = true
@@ -226,17 +224,9 @@ func (p *layout) removeEarly(dir string) {
 	}
 }
 
-// changesIn returns the range of the changes in a directory, at any depth.
-func (p *layout) changesIn(dir string) (from, to int) {
-	l := p.r.Changes
-	from = sort.Search(len(l), func(k int) bool { return l[k].Path >= dir+"/" })
-	to = from + sort.Search(len(l)-from, func(k int) bool { return !strings.HasPrefix(l[from+k].Path, dir+"/") })
-	return from, to
-}
-
 // hasWrite reports whether a file is written in a directory, at any depth.
 func (p *layout) hasWrite(dir string) bool {
-	from, to := p.changesIn(dir)
+	from, to := p.r.In(dir)
 	return slices.ContainsFunc(p.r.Changes[from:to], func(c plan.Change) bool { return format.Writes(c.Op) })
 }
 

@@ -60,6 +60,11 @@ func (r mover) moveIn(i int) error {
 			return err
 		}
 	}
+	if r.run.Slots[i].Tree > 0 {
+		if in, err := r.leaveTree(i); err != nil || !in {
+			return err
+		}
+	}
 	c, stg := &r.run.Changes[i], r.run.stagingOf(i)
 	n, name, err := r.openParent(c.Path)
 	if err != nil {
@@ -187,6 +192,11 @@ func (r mover) moveOut(i int) error {
 
 // makeDir makes a directory with the owner of its parent.
 func (r mover) makeDir(x *format.Directory) error {
+	if x.Tree > 0 {
+		if done, err := r.placeTree(x); err != nil || done {
+			return err
+		}
+	}
 	n, name, err := r.openParent(x.Path)
 	if err != nil {
 		return err
@@ -246,7 +256,7 @@ func (r mover) removeDir(x *format.Directory) error {
 
 // syncNames makes all changed names durable: directory by directory, or by syncing their file systems.
 func (r *run) syncNames() error {
-	if r.replayed || safe.HaveSyncfs && len(r.touched) > r.d.o.FsyncFiles {
+	if r.replayed || safe.HaveSyncfs && len(r.touched) > r.d.o.FsyncFiles || len(r.trees.placed) > 0 {
 		for _, a := range r.Areas {
 			if err := r.d.vol.SyncFS(r.staging.byArea[a]); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 				return safe.WriteError(err, "sync the new files to disk")

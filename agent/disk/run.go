@@ -28,6 +28,7 @@ type run struct {
 	format.Journal
 	d           *Dir
 	cur         safe.Cursor
+	trees       stagedTrees
 	staging     *stagingFolders
 	touched     map[string]struct{} // directories with changed names that are not durable yet; see recordTouched
 	replayed    bool                // the run comes from a journal that a crash left
@@ -41,6 +42,7 @@ type run struct {
 
 func (r *run) init() {
 	r.cur.Top = r.d.top
+	r.trees = stagedTrees{cur: safe.Cursor{Top: r.d.top}, placed: map[string]struct{}{}, owners: map[int32]fs.FileInfo{}}
 	r.staging = newStagingFolders(r.d.own)
 	r.touched = map[string]struct{}{}
 	r.buf = make([]byte, 64<<10)
@@ -49,6 +51,7 @@ func (r *run) init() {
 // close closes the open directories.
 func (r *run) close() {
 	r.cur.Reset()
+	r.trees.cur.Reset()
 	r.staging.close()
 }
 

@@ -15,12 +15,11 @@ import (
 // after a crash, these have changed, and an inode may belong to another file, so the bytes decide. If neither the slot
 // nor the destination has the bytes, the run is doubtful, and its manifest is marked incomplete.
 func (r *run) inStaging(i int) (bool, error) {
-	stg, name := r.stagingOf(i), format.SlotName(i)
-	slot, err := stg.Lstat(name)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	_, _, slot, err := r.stagedAt(i)
+	if err != nil {
 		return false, err
 	}
-	if err == nil && isStagedFile(&r.Slots[i], slot) {
+	if slot != nil && isStagedFile(&r.Slots[i], slot) {
 		return true, nil
 	}
 	n, base, err := r.cur.Parent(r.Changes[i].Path)
@@ -38,6 +37,10 @@ func (r *run) inStaging(i int) (bool, error) {
 		if in, err := r.hasWantedBytes(i, n, base, fi); err != nil || in {
 			return false, err
 		}
+	}
+	stg, name, slot, err := r.stagedAt(i)
+	if err != nil {
+		return false, err
 	}
 	if in, err := r.hasWantedBytes(i, stg, name, slot); err != nil || in {
 		return in, err

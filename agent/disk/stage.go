@@ -126,6 +126,11 @@ func (r stager) stage(ctx context.Context, order func(plan.ID) int64, src Source
 		})
 	}
 	syncEach := !safe.HaveSyncfs || len(writes) <= r.run.d.o.FsyncFiles
+	if !syncEach {
+		if err := r.selectTrees(); err != nil {
+			return safe.WriteError(err, "open the parents of new directories")
+		}
+	}
 	small := make([]byte, 0, 64<<10)
 	for _, i := range writes {
 		if err := ctx.Err(); err != nil {
@@ -150,9 +155,12 @@ func (r stager) stage(ctx context.Context, order func(plan.ID) int64, src Source
 // stageOne writes the bytes of one change to its slot. small is a buffer without content. sync makes the file durable.
 func (r stager) stageOne(i int, attrs *fileAttrs, src Source, small []byte, sync bool) error {
 	c, s := &r.run.Changes[i], &r.run.Slots[i]
-	stg := r.run.stagingOf(i)
-	path := stg.Join(format.SlotName(i))
-	f, err := r.run.d.vol.Create(stg, format.SlotName(i), attrs.perm)
+	stg, name, err := r.slotFolder(i)
+	if err != nil {
+		return safe.WriteError(err, "stage %s", c.Path)
+	}
+	path := stg.Join(name)
+	f, err := r.run.d.vol.Create(stg, name, attrs.perm)
 	if err != nil {
 		return safe.WriteError(err, "stage %s", c.Path)
 	}

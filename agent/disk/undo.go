@@ -172,6 +172,9 @@ func (r rollback) undoHalfWrite(i int) (in bool, err error) {
 	}
 	stg := r.run.stagingOf(i)
 	slot, err := stg.Lstat(format.SlotName(i))
+	if errors.Is(err, fs.ErrNotExist) && r.run.Slots[i].Tree > 0 {
+		return true, nil // in its tree
+	}
 	if err != nil {
 		return true, err
 	}

@@ -9,6 +9,7 @@ import (
 	"sort"
 	"strings"
 
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -63,6 +64,11 @@ const (
 	knownRunFlags = flagBase | flagRefuse | flagSnapshot | flagRestores
 )
 
+const (
+	flagCreate = 1 << iota
+	flagWhole
+)
+
 // Encode writes the journal.
 func (j *Journal) Encode(to io.Writer) error {
 	sum := sha256.New()
@@ -98,7 +104,7 @@ func (j *Journal) Encode(to io.Writer) error {
 	b = binary.AppendUvarint(b, uint64(len(j.Dirs)))
 	for _, x := range j.Dirs {
 		b = appendString(b, x.Path)
-		b = append(b, boolByte(x.Create))
+		b = append(b, boolByte(x.Create)*flagCreate|boolByte(x.Whole)*flagWhole)
 		b = binary.AppendUvarint(b, uint64(x.Perm))
 		flush()
 	}
@@ -169,13 +175,19 @@ type Slot struct {
 	Area  uint16
 	// Displaced reports that this process may have moved something from its place to the slot. It is unknown after a crash.
 	Displaced bool
+	// Tree is 1 + the index in Journal.Dirs of the directory that is staged whole and has the file, or 0. It is not in the file.
+	Tree int32
 }
 
 // Directory is a directory that the run creates, or one that the agent created and the run removes if it is empty.
 type Directory struct {
 	Path   string
-	Create bool // otherwise the run removes it
 	Perm   uint32
+	Tree   int32 // like Slot.Tree, also of the directory that is staged whole
+	Area   uint16
+	Create bool // otherwise the run removes it
+	// Whole reports that the directory does not exist, and is staged with all that the run creates in it.
+	Whole bool
 	// Kept reports that the directory to create already existed, or that the one to remove is not empty.
 	Kept bool
 }
@@ -203,6 +215,44 @@ func (j *Journal) PathOf(s Step) string {
 		return j.Changes[s.Index].Path
 	}
 	return j.Dirs[s.Index].Path
+}
+
+// In returns the range of the changes in a directory, at any depth.
+func (j *Journal) In(dir string) (from, to int) {
+	l := j.Changes
+	from = sort.Search(len(l), func(k int) bool { return l[k].Path >= dir+"/" })
+	to = from + sort.Search(len(l)-from, func(k int) bool { return !strings.HasPrefix(l[from+k].Path, dir+"/") })
+	return from, to
+}
+
+// LinkTrees sets the Tree of every slot and directory, and the Area of these directories, from the directories that are staged whole.
+func (j *Journal) LinkTrees() {
+	trees := map[string]int32{}
+	for k := range j.Dirs {
+		x := &j.Dirs[k]
+		if !x.Whole {
+			continue
+		}
+		trees[x.Path] = int32(k) + 1
+		from, to := j.In(x.Path)
+		for i := from; i < to; i++ {
+			if Writes(j.Changes[i].Op) {
+				j.Slots[i].Tree, x.Area = int32(k)+1, j.Slots[i].Area
+			}
+		}
+	}
+	if len(trees) == 0 {
+		return
+	}
+	for k := range j.Dirs {
+		x := &j.Dirs[k]
+		for dir := x.Path; x.Create && x.Tree == 0 && dir != ""; dir, _ = safe.Split(dir) {
+			x.Tree = trees[dir]
+		}
+		if x.Tree > 0 {
+			x.Area = j.Dirs[x.Tree-1].Area
+		}
+	}
 }
 
 // Edits yields the run's changes to the manifest. If a path is in both Changes and Dirs, Edits yields at most one edit: the

@@ -43,7 +43,13 @@ func DecodeJournal(f io.ReaderAt, size, limit int64) (*Journal, error) {
 	n = d.count(minDirectory)
 	j.Dirs = make([]Directory, 0, n)
 	for i := 0; i < n && d.err == nil; i++ {
-		j.Dirs = append(j.Dirs, Directory{Path: d.path(false), Create: d.byte() == 1, Perm: uint32(d.uvarint(0o7777))})
+		x := Directory{Path: d.path(false)}
+		flags := d.byte()
+		x.Create, x.Whole, x.Perm = flags&flagCreate != 0, flags&flagWhole != 0, uint32(d.uvarint(0o7777))
+		if d.err == nil && (flags > flagCreate|flagWhole || x.Whole && !x.Create) {
+			d.fail("the journal has an unknown directory")
+		}
+		j.Dirs = append(j.Dirs, x)
 		d.hold(j.Dirs[i].Path)
 	}
 	n = d.length(len(j.Changes) + len(j.Dirs))
@@ -57,6 +63,7 @@ func DecodeJournal(f io.ReaderAt, size, limit int64) (*Journal, error) {
 	if d.err != nil {
 		return nil, d.err
 	}
+	j.LinkTrees()
 	return j, nil
 }
 

@@ -210,6 +210,38 @@ func MayWrite(n *Folder) error {
 	})
 }
 
+// InheritAlike reports whether what is created in two directories of the same mount inherits the same group and the same ACL.
+func InheritAlike(a, b *Folder) (bool, error) {
+	x, err := inherited(a)
+	if err != nil {
+		return false, err
+	}
+	y, err := inherited(b)
+	return x == y && !x.acl, err
+}
+
+// inheritance is what a directory passes on.
+type inheritance struct {
+	gid    uint32 // with setgid
+	setgid bool
+	acl    bool
+}
+
+func inherited(n *Folder) (h inheritance, err error) {
+	fi, err := n.Stat()
+	if err != nil {
+		return h, err
+	}
+	if h.setgid = fi.Mode()&fs.ModeSetgid != 0; h.setgid {
+		h.gid = AttrsOf(fi).GID
+	}
+	return h, withFD(n, func(fd int) error {
+		size, err := unix.Fgetxattr(fd, "system.posix_acl_default", nil)
+		h.acl = err == nil && size > 0
+		return nil
+	})
+}
+
 // HaveSyncfs reports whether one call can make a whole file system durable.
 const HaveSyncfs = true
 

@@ -44,6 +44,8 @@ func rmdirat(n *Folder, name string) error {
 
 func MayWrite(*Folder) error { return nil }
 
+func InheritAlike(*Folder, *Folder) (bool, error) { return false, nil }
+
 const HaveSyncfs = false
 
 func syncfs(*Folder) error { return errors.ErrUnsupported }

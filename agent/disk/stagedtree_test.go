@@ -1,0 +1,140 @@
+//go:build linux
+
+package disk
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/disk/safe"
+)
+
+// newFolders returns a commit with a new project of n views, and one new view in an old project.
+func newFolders(n int) tree {
+	want := tree{"projects/old/project.json": {content: "old"}, "projects/old/views/b/view.json": {content: "b"}}
+	for i := range n {
+		v := fmt.Sprintf("projects/new/views/area/v%02d/", i)
+		want[v+"view.json"], want[v+"resource.json"] = file{content: v + "view"}, file{content: v + "resource"}
+	}
+	want["projects/new/project.json"] = file{content: "new"}
+	return want
+}
+
+// TestNewDirectoriesMoveWhole counts the renames of a sync that creates directories: one for each outermost directory.
+func TestNewDirectoriesMoveWhole(t *testing.T) {
+	root := seeded(t)
+	renames := 0
+	d := open(t, root, Options{FsyncFiles: 1, around: func(e safe.Effect, do func() error) error {
+		if e.Op == "rename" && strings.Contains(e.Path, stagingDir) {
+			renames++
+		}
+		return quick(e, do)
+	}})
+	apply(t, d, tree{"projects/old/project.json": {content: "old"}})
+	require.Equal(t, 1, renames, "projects/old")
+	want := newFolders(20)
+	apply(t, d, want)
+	assert.Equal(t, 1+2, renames, "projects/new, and views in projects/old")
+	got := contents(t, root)
+	for p, f := range want {
+		assert.Equal(t, f.content, got[p], p)
+	}
+	for _, dir := range []string{"projects/new", "projects/new/views/area/v07", "projects/old/views"} {
+		rec, ok, err := d.manifest().Lookup(dir)
+		require.NoError(t, err)
+		assert.True(t, ok && rec.Dir, "the manifest owns %s", dir)
+	}
+	assertNoLeftovers(t, root)
+}
+
+// TestNewDirectoryAppears lets the gateway create something at the path of a directory that is staged whole.
+func TestNewDirectoryAppears(t *testing.T) {
+	outside := t.TempDir()
+	for name, c := range map[string]struct {
+		write func(t *testing.T, root string)
+		kept  []string // contents that must exist afterwards
+		fails bool
+	}{
+		"empty directory": {write: func(t *testing.T, root string) {
+			require.NoError(t, os.MkdirAll(filepath.Join(root, "projects/new"), 0o755))
+		}},
+		"directory with another file": {write: func(t *testing.T, root string) {
+			put(t, root, "projects/new/views/mine.json", "gateway")
+		}, kept: []string{"gateway"}},
+		"nested directory with other bytes of a file": {write: func(t *testing.T, root string) {
+			put(t, root, "projects/new/views/area/v03/view.json", "gateway")
+		}, kept: []string{"gateway"}},
+		"the same file": {write: func(t *testing.T, root string) {
+			put(t, root, "projects/new/views/area/v03/view.json", "projects/new/views/area/v03/view")
+		}},
+		"file": {write: func(t *testing.T, root string) {
+			put(t, root, "projects/new", "gateway")
+		}, kept: []string{"gateway"}, fails: true},
+		"link": {write: func(t *testing.T, root string) {
+			require.NoError(t, os.Symlink(outside, filepath.Join(root, "projects/new")))
+		}, fails: true},
+		"nested link": {write: func(t *testing.T, root string) {
+			require.NoError(t, os.MkdirAll(filepath.Join(root, "projects/new/views"), 0o755))
+			require.NoError(t, os.Symlink(outside, filepath.Join(root, "projects/new/views/area")))
+		}, fails: true},
+	} {
+		for _, plain := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, plain=%v", name, plain), func(t *testing.T) {
+				root, want := seeded(t), newFolders(9)
+				d := open(t, root, Options{FsyncFiles: 1, around: quick})
+				apply(t, d, tree{"projects/old/project.json": {content: "old"}})
+				s, err := d.Stage(t.Context(), planFor(t, d, want), nil, want.source())
+				require.NoError(t, err)
+				d.vol.NoExchange.Store(plain)
+				c.write(t, root)
+				before := contents(t, root)
+				_, err = s.Apply(t.Context(), head(want))
+				got := contents(t, root)
+				if c.fails {
+					require.Error(t, err)
+					assert.Equal(t, before, got)
+				} else {
+					require.NoError(t, err)
+					for p, f := range want {
+						assert.Equal(t, f.content, got[p], p)
+					}
+				}
+				all := everything(t, root)
+				for _, content := range c.kept {
+					assert.True(t, all[content], "%q is lost", content)
+				}
+				list, err := os.ReadDir(outside)
+				require.NoError(t, err)
+				assert.Empty(t, list, "the agent followed a link")
+				assertNoLeftovers(t, root)
+			})
+		}
+	}
+}
+
+// TestNewDirectoryInherits checks that new directories have the mode that the directory above them passes on.
+func TestNewDirectoryInherits(t *testing.T) {
+	for _, setgid := range []bool{false, true} {
+		t.Run(fmt.Sprintf("setgid=%v", setgid), func(t *testing.T) {
+			root, want := seeded(t), newFolders(3)
+			d := open(t, root, Options{FsyncFiles: 1, around: quick})
+			mode := os.FileMode(0o755)
+			if setgid {
+				mode |= os.ModeSetgid
+			}
+			require.NoError(t, os.Chmod(filepath.Join(root, "projects"), mode))
+			apply(t, d, want)
+			for _, dir := range []string{"projects/new", "projects/new/views/area/v01"} {
+				fi, err := os.Stat(filepath.Join(root, dir))
+				require.NoError(t, err)
+				assert.Equal(t, mode|os.ModeDir, fi.Mode(), dir)
+			}
+		})
+	}
+}
