@@ -17,8 +17,9 @@ type driftCheck struct {
 	last     *disk.Drift // of the last comparison that succeeded; nil before
 	found    time.Time   // when that comparison ended
 	due      time.Time
-	ended    time.Time     // when the last comparison ended
-	duration time.Duration // of the last comparison
+	forEvent bool          // due is early because of a file event
+	ended    time.Time     // when the last comparison for a file event ended
+	duration time.Duration // of that comparison
 	repairs  int           // in a row; each doubles the pause, so that two writers do not fight at full speed
 	// err is the error of the last comparison, failures the number of errors in a row.
 	err      error
@@ -58,9 +59,8 @@ func (l *Loop) checkDrift(ctx context.Context) {
 
 // checkDriftOnce is checkDrift for Once. It compares again after a repair, so that the state describes the current files.
 func (l *Loop) checkDriftOnce(ctx context.Context) {
-	started := l.Now()
 	if d, ok := l.Engine.Unchanged(); ok {
-		l.recordDrift(started, d)
+		l.recordDrift(d)
 		return
 	}
 	for !l.compare(ctx) && ctx.Err() == nil && l.drift.failures < maxFailedComparisons {
@@ -79,8 +79,10 @@ func (l *Loop) compare(ctx context.Context) bool {
 	}
 	started := l.Now()
 	d, err := l.Engine.Drift(ctx, false)
-	l.drift.ended = l.Now()
-	l.drift.duration = l.drift.ended.Sub(started)
+	if l.drift.forEvent {
+		l.drift.forEvent, l.drift.ended = false, l.Now()
+		l.drift.duration = l.drift.ended.Sub(started)
+	}
 	if err != nil && ctx.Err() != nil { // the agent is stopping, which says nothing about the files
 		return false
 	}
@@ -88,14 +90,12 @@ func (l *Loop) compare(ctx context.Context) bool {
 		l.recordComparison(err)
 		return false
 	}
-	l.recordDrift(started, d)
+	l.recordDrift(d)
 	return true
 }
 
 // recordDrift records the result of a comparison.
-func (l *Loop) recordDrift(started time.Time, d disk.Drift) {
-	l.drift.ended = l.Now()
-	l.drift.duration = l.drift.ended.Sub(started)
+func (l *Loop) recordDrift(d disk.Drift) {
 	l.recordComparison(nil)
 	l.Metrics.Drift(d.Files)
 	if n, limit, err := l.Engine.LostAndFound(); err == nil {
@@ -108,7 +108,7 @@ func (l *Loop) recordDrift(started time.Time, d disk.Drift) {
 			l.Log.Info("all files are as written again")
 		}
 	}
-	l.drift.last, l.drift.found = &d, l.drift.ended
+	l.drift.last, l.drift.found = &d, l.Now()
 }
 
 // needsRepair reports whether a sync should repair drift now.

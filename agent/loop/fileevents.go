@@ -3,6 +3,7 @@ package loop
 import (
 	"iter"
 	"log/slog"
+	"os"
 	"path"
 	"path/filepath"
 	"time"
@@ -26,6 +27,10 @@ type fileEvents struct {
 
 // maxWatched bounds the watched directories. All gateways of a node may share the kernel's limits, which are per user.
 const maxWatched = 4096
+
+// blobFolder is where the gateway keeps the content of each resource of a project that it saves, named by its digest. So it has an event
+// for a save in any directory, also in one that is not watched.
+const blobFolder = "projects/.resources"
 
 // ownFolder is the folder that the agent writes to.
 const ownFolder = ".stoker"
@@ -64,12 +69,15 @@ func (f *fileEvents) forward() {
 	}
 }
 
-// watch watches the directories of owned files, and stops watching the others. If owned is nil, watch does nothing.
+// watch watches the directories of owned files and blobFolder, and stops watching the others. If owned is nil, watch does nothing.
 func (f *fileEvents) watch(owned iter.Seq2[plan.Owned, error]) {
 	if f.fs == nil || owned == nil {
 		return
 	}
 	dirs := make(map[string]bool, len(f.dirs))
+	if _, err := os.Lstat(filepath.Join(f.root, blobFolder)); err == nil {
+		dirs[blobFolder] = true
+	}
 	last := ""
 	for o, err := range owned {
 		if err != nil {
@@ -130,8 +138,9 @@ func (f *fileEvents) Close() {
 
 const (
 	// eventDelay is the delay between a file event and the comparison: a save writes several files.
-	eventDelay = 2 * time.Second
-	// eventShare limits the comparisons after file events to a twentieth of the time, however busy the gateway is.
+	eventDelay = time.Second
+	// eventShare limits the comparisons after file events to a twentieth of the time, however busy the gateway is. The periodic ones
+	// do not count, so that the first save after a while is found at once.
 	eventShare = 20
 )
 
@@ -146,6 +155,6 @@ func (l *Loop) onFileEvent() {
 		due = earliest
 	}
 	if due.Before(l.drift.due) {
-		l.drift.due = due
+		l.drift.due, l.drift.forEvent = due, true
 	}
 }

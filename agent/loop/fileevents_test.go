@@ -72,6 +72,30 @@ func TestWatchLimitIsLoggedOnce(t *testing.T) {
 	assert.Empty(t, h.dirs)
 }
 
+// TestSaveBeyondWatchLimit saves a resource in a directory that is not watched. The gateway stores its content as a blob, too.
+func TestSaveBeyondWatchLimit(t *testing.T) {
+	root := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "projects/.resources"), 0o755))
+	var paths []string
+	for i := range maxWatched + 10 {
+		dir := fmt.Sprintf("projects/p/views/v%05d", i)
+		require.NoError(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
+		paths = append(paths, dir+"/view.json")
+	}
+	h := newFileEvents(root, slog.New(slog.DiscardHandler))
+	defer h.Close()
+	h.watch(owned(paths...))
+	last := paths[len(paths)-1]
+	require.False(t, h.dirs[filepath.Dir(last)])
+	require.NoError(t, os.WriteFile(filepath.Join(root, last), []byte("{}"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "projects/.resources/0a1b"), []byte("{}"), 0o600))
+	select {
+	case <-h.changed:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the save has no event")
+	}
+}
+
 // Even if a gateway writes all the time, drift checks take at most a twentieth of the time.
 func TestHintsAreRateLimited(t *testing.T) {
 	now := time.Now()
@@ -82,6 +106,10 @@ func TestHintsAreRateLimited(t *testing.T) {
 	l.drift.due = now.Add(time.Hour)
 	l.onFileEvent()
 	assert.Equal(t, now.Add(eventDelay), l.drift.due)
+	assert.True(t, l.drift.forEvent)
+	l.drift = driftCheck{due: now.Add(time.Hour), found: now}
+	l.onFileEvent()
+	assert.Equal(t, now.Add(eventDelay), l.drift.due, "a periodic comparison does not delay the one for an event")
 	l.drift = driftCheck{due: now.Add(time.Hour), ended: now, duration: time.Minute}
 	l.onFileEvent()
 	assert.Equal(t, now.Add(eventShare*time.Minute), l.drift.due)
