@@ -51,6 +51,7 @@ require (
 )
 
 require (
+	github.com/google/go-jsonnet v0.22.0
 	github.com/opencontainers/go-digest v1.0.0
 	github.com/opencontainers/image-spec v1.1.1
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3

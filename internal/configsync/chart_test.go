@@ -115,3 +115,19 @@ func TestChartedSecretsAppearNowhere(t *testing.T) {
 		})
 	}
 }
+
+// Jsonnet is evaluated with the variables of the spec, and imports from elsewhere in the repository.
+func TestJsonnet(t *testing.T) {
+	w := newWorld(t)
+	w.commit("k8s/a.jsonnet", "local maps = import '../lib/maps.libsonnet'; [maps.map('a', std.extVar('site')), maps.map('b', std.extVar('CRName'))]",
+		"lib/maps.libsonnet", "{map(name, value):: {apiVersion: 'v1', kind: 'ConfigMap', metadata: {name: name}, data: {a: value}}}")
+	w.create("render: {vars: {site: north}}")
+	w.must()
+	assert.Equal(t, map[string]string{"a": "north"}, w.data("a"))
+	assert.Equal(t, map[string]string{"a": "plant"}, w.data("b"))
+	w.commit("k8s/a.jsonnet", "import '../lib/none.libsonnet'")
+	_, err := w.apply()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonManifestInvalid), "%v", err)
+	assert.ErrorContains(t, err, `"k8s/a.jsonnet": jsonnet cannot build it`)
+	assert.NotNil(t, w.data("a"), "nothing may be changed")
+}

@@ -5,7 +5,8 @@
 // It is a part of hooks and not a program of its own, because a run needs no installed component: a shell, a CI job, a CronJob or a
 // hook of Argo CD can start it, and no program in the cluster needs rights on the objects of others. Agents never import it.
 //
-// The packages below it are manifest (parses objects), kustomize (builds kustomizations), source (reads git), render (templates,
+// The packages below it are manifest (parses objects), kustomize, chart and jsonnet (make objects, in a child of
+// package builder), source (reads git), render (templates,
 // overlays, targets), plan (decides what happens to each object) and apply (calls the API server).
 package configsync
 

@@ -1,4 +1,4 @@
-// Package render makes the objects of a ConfigSync from the files of a commit: templates, kustomizations, charts, overlays, files that
+// Package render makes the objects of a ConfigSync from the files of a commit: templates, kustomizations, charts, Jsonnet, overlays, files that
 // become data, and the selection by targets. It does no I/O. The repository may be hostile, so time, steps and sizes are bounded.
 package render
 
@@ -18,6 +18,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/configsync/builder"
 	"stoker.io/stoker/internal/configsync/chart"
+	"stoker.io/stoker/internal/configsync/jsonnet"
 	"stoker.io/stoker/internal/configsync/kustomize"
 	"stoker.io/stoker/internal/configsync/manifest"
 	"stoker.io/stoker/internal/failure"
@@ -36,13 +37,14 @@ const (
 type File struct {
 	Path    string
 	Content []byte
-	// One of these replaces Content if it is not nil; then Path is its folder.
+	// One of these replaces Content if it is not nil. Path is the folder of a kustomization or a chart.
 	Kustomization *kustomize.Sources
 	Chart         *chart.Sources
+	Jsonnet       *jsonnet.Sources
 }
 
 // built reports whether a tool makes the objects.
-func (f *File) built() bool { return f.Kustomization != nil || f.Chart != nil }
+func (f *File) built() bool { return f.Kustomization != nil || f.Chart != nil || f.Jsonnet != nil }
 
 // Input is everything that determines the objects.
 type Input struct {
@@ -139,7 +141,7 @@ func (r *rendering) addLayer(ctx context.Context, number int, files []File) erro
 	return nil
 }
 
-// fileObjects returns the objects of a file, a kustomization or a chart.
+// fileObjects returns the objects of a file, or those that a tool makes.
 func (r *rendering) fileObjects(ctx context.Context, f File) ([]manifest.Object, error) {
 	switch {
 	case f.Kustomization != nil:
@@ -150,6 +152,14 @@ func (r *rendering) fileObjects(ctx context.Context, f File) ([]manifest.Object,
 			return nil, err
 		}
 		return f.Chart.Build(ctx, r.builder, release)
+	case f.Jsonnet != nil:
+		vars := map[string]string{}
+		for name, value := range r.Vars {
+			if text, isText := value.(string); isText {
+				vars[name] = text
+			}
+		}
+		return f.Jsonnet.Build(ctx, r.builder, vars, r.Tainted)
 	}
 	text, tainted, err := r.renderText(f.Path, f.Content)
 	if err != nil {
@@ -349,7 +359,7 @@ func (r *rendering) fromFiles(t *v1alpha1.ConfigTarget) (manifest.Object, error)
 
 // Functions are those of all tools, for builder.Main.
 func Functions() map[string]builder.Function {
-	return map[string]builder.Function{kustomize.Name: kustomize.Run, chart.Name: chart.Run}
+	return map[string]builder.Function{kustomize.Name: kustomize.Run, chart.Name: chart.Run, jsonnet.Name: jsonnet.Run}
 }
 
 // Values returns the values that templates can use, as in a GatewaySync: the built-in values, the variables as Vars, and each variable

@@ -21,6 +21,7 @@ import (
 	"stoker.io/stoker/internal/bound"
 	"stoker.io/stoker/internal/configsync/builder"
 	"stoker.io/stoker/internal/configsync/chart"
+	"stoker.io/stoker/internal/configsync/jsonnet"
 	"stoker.io/stoker/internal/configsync/kustomize"
 	"stoker.io/stoker/internal/configsync/manifest"
 	"stoker.io/stoker/internal/configsync/render"
@@ -158,7 +159,7 @@ func (c *Commit) Close() error {
 	return errors.Join(errs...)
 }
 
-// sourceFile is a file of the commit, or a folder that a tool builds.
+// sourceFile is a file of the commit, or a file or a folder that a tool builds.
 type sourceFile struct {
 	path string
 	id   plan.ID
@@ -172,6 +173,7 @@ const (
 	none tool = iota
 	kustomizeTool
 	helmTool
+	jsonnetTool
 )
 
 // Read returns a layer for each path, with the manifests at and below it in the order of their names, and the contents of the given files.
@@ -219,6 +221,8 @@ func (c *Commit) Read(ctx context.Context, paths, files, excludes []string, buil
 				file.Kustomization, err = kustomize.Read(ctx, w, f.path)
 			case helmTool:
 				file.Chart, err = chart.Read(ctx, w, f.path)
+			case jsonnetTool:
+				file.Jsonnet, err = jsonnet.Read(ctx, w, f.path)
 			default:
 				file.Content, err = w.content(f)
 			}
@@ -392,14 +396,14 @@ func (w *walker) manifests(p string) ([]sourceFile, error) {
 		if base := path.Base(p); kustomize.IsKustomization(base) || base == chart.FileName {
 			return nil, failure.New(v1alpha1.ReasonManifestInvalid, "%s is read with its folder: set the path of the ConfigSync to its folder", failure.Quote(p))
 		}
-		return []sourceFile{{path: p, id: e.ID}}, nil
+		return []sourceFile{{path: p, id: e.ID, tool: toolOf(p)}}, nil
 	}
 	var list []sourceFile
 	if err := w.walk(p, e.ID, 0, &list); err != nil {
 		return nil, err
 	}
 	if len(list) == 0 {
-		return nil, failure.New(v1alpha1.ReasonSourceMissing, "commit %s has no .yaml, .yml or .json file below %s: correct the path in the spec", w.commit.ID.Short(), failure.Quote(p))
+		return nil, failure.New(v1alpha1.ReasonSourceMissing, "commit %s has no .yaml, .yml, .json or .jsonnet file below %s: correct the path in the spec", w.commit.ID.Short(), failure.Quote(p))
 	}
 	return list, nil
 }
@@ -451,17 +455,22 @@ func (w *walker) walk(dir string, tree plan.ID, depth int, list *[]sourceFile) e
 			if err := w.walk(p, e.ID, depth+1, list); err != nil {
 				return err
 			}
-		case strings.EqualFold(path.Ext(e.Name), ".jsonnet"):
-			return failure.New(v1alpha1.ReasonManifestInvalid,
-				"%s is Jsonnet, which no run evaluates: commit what it prints as YAML, and add %s to excludes of spec.source", failure.Quote(p), failure.Quote(p))
 		case isManifest(e.Name):
 			if err := w.countFile(dir); err != nil {
 				return err
 			}
-			*list = append(*list, sourceFile{path: p, id: e.ID})
+			*list = append(*list, sourceFile{path: p, id: e.ID, tool: toolOf(p)})
 		}
 	}
 	return nil
+}
+
+// toolOf returns the tool for a manifest.
+func toolOf(p string) tool {
+	if strings.EqualFold(path.Ext(p), jsonnet.Extension) {
+		return jsonnetTool
+	}
+	return none
 }
 
 // builtinExcludes are the patterns of files that are not manifests, in addition to those of the spec.
@@ -489,7 +498,7 @@ func (w *walker) excluded(p string) bool {
 
 func isManifest(name string) bool {
 	switch strings.ToLower(path.Ext(name)) {
-	case ".yaml", ".yml", ".json":
+	case ".yaml", ".yml", ".json", jsonnet.Extension:
 		return true
 	}
 	return false
