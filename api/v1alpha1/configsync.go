@@ -30,5 +30,15 @@ func (cs *ConfigSync) Paused() bool {
 // WebhookSpec returns spec.webhook.
 func (cs *ConfigSync) WebhookSpec() *WebhookSpec { return &cs.Spec.Webhook }
 
+// OtherCluster ends the value of the annotation stoker.io/configsync of objects that a ConfigSync of another cluster applies. A ConfigSync of
+// the same name in the cluster of the objects does not own them.
+const OtherCluster = "@kubeConfig"
+
 // Owner returns the value of the annotation stoker.io/configsync of the objects of this ConfigSync.
-func (cs *ConfigSync) Owner() string { return cs.Namespace + "/" + cs.Name }
+func (cs *ConfigSync) Owner() string {
+	owner := cs.Namespace + "/" + cs.Name
+	if cs.Spec.KubeConfig != nil {
+		return owner + OtherCluster
+	}
+	return owner
+}

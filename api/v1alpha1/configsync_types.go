@@ -73,6 +73,9 @@ type ConfigSyncSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
 	ServiceAccountName string `json:"serviceAccountName,omitempty"`
+	// The cluster in which objects are applied. Default: that of the ConfigSync.
+	// +optional
+	KubeConfig *ConfigCluster `json:"kubeConfig,omitempty"`
 	// How manifests become objects.
 	// +optional
 	Render ConfigRender `json:"render,omitempty"`
@@ -114,6 +117,26 @@ type ConfigSyncSpec struct {
 	// If true, nothing is applied or pruned. The annotation stoker.io/paused does the same without a change of the spec.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
+}
+
+// ConfigCluster names another cluster.
+type ConfigCluster struct {
+	// Secret with a kubeconfig, by default in the key value. Its current context has a server with https and a token or a client
+	// certificate, all in the kubeconfig itself. Its user's rights count, and no ServiceAccount is impersonated there.
+	// +required
+	SecretRef ConfigKeyRef `json:"secretRef"`
+}
+
+// ConfigKeyRef names a key of a Secret in the ConfigSync's own namespace.
+type ConfigKeyRef struct {
+	ConfigObjectRef `json:",inline"`
+	// Key within the Secret.
+	// +optional
+	// +kubebuilder:default=value
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[-._a-zA-Z0-9]+$`
+	Key string `json:"key,omitempty"`
 }
 
 // ConfigDependency names a ConfigSync or a GatewaySync of the same namespace.

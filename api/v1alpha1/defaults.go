@@ -16,6 +16,7 @@ const (
 	MaxDuration             = 24 * time.Hour // of intervals and deadlines
 	DefaultRefreshInterval  = 10 * time.Minute
 	DefaultConfigAccount    = "stoker-config"
+	DefaultKubeConfigKey    = "value"
 	DefaultGatewayPort      = 8088
 	DefaultAPISecretKey     = "apiKey"
 	DefaultTokenUsername    = "git"

@@ -30,6 +30,9 @@ func (e *Engine) Orphans(ctx context.Context, cs *v1alpha1.ConfigSync) (orphans 
 	if err != nil {
 		return nil, nil, err
 	}
+	if clients, err = e.target(ctx, cs, clients); err != nil {
+		return nil, nil, err
+	}
 	client, err := kube.MetadataOf(clients)
 	if err != nil {
 		return nil, nil, err

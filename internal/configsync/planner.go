@@ -42,8 +42,12 @@ type planner struct {
 	namespaces map[string]bool
 }
 
-func (e *Engine) newPlanner(cs *v1alpha1.ConfigSync, clients kube.Clients) (*planner, error) {
-	fast, err := clients.WithRate(requestsPerSecond, requestBurst, clients.Config.Timeout)
+func (e *Engine) newPlanner(ctx context.Context, cs *v1alpha1.ConfigSync, clients kube.Clients) (*planner, error) {
+	target, err := e.target(ctx, cs, clients)
+	if err != nil {
+		return nil, err
+	}
+	fast, err := target.WithRate(requestsPerSecond, requestBurst, target.Config.Timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +55,8 @@ func (e *Engine) newPlanner(cs *v1alpha1.ConfigSync, clients kube.Clients) (*pla
 	if e.StatusClients != nil { // the account of a run need not be able to read ConfigSyncs
 		readers = *e.StatusClients
 	}
-	return &planner{cs: cs, client: apply.New(fast.Dynamic, clients.Core.Discovery(), cs), entries: inventoryEntries(cs), owners: &owners{clients: readers}}, nil
+	return &planner{cs: cs, client: apply.New(fast.Dynamic, target.Core.Discovery(), cs), entries: inventoryEntries(cs),
+		owners: &owners{clients: readers, elsewhere: cs.Spec.KubeConfig != nil}}, nil
 }
 
 // inventoryEntries parses the inventory of the status. It ignores a second line of the same object.
@@ -316,8 +321,10 @@ func (p *planner) keepsDrift(x *object, commit string) bool {
 // owners looks up the ConfigSyncs that the marks of objects name. It is safe for concurrent use.
 type owners struct {
 	clients kube.Clients
-	mu      sync.Mutex
-	found   map[string]*owner
+	// elsewhere means that the objects are in another cluster than clients.
+	elsewhere bool
+	mu        sync.Mutex
+	found     map[string]*owner
 }
 
 // owner is what is known of a ConfigSync.
@@ -346,7 +353,9 @@ func (o *owners) get(ctx context.Context, mark string) *owner {
 	}
 	c := &owner{}
 	namespace, name, _ := strings.Cut(mark, "/")
-	if validName(namespace) && validName(name) { // no ConfigSync can have other names
+	if o.elsewhere || strings.HasSuffix(mark, v1alpha1.OtherCluster) {
+		c.unknown = true
+	} else if validName(namespace) && validName(name) { // no ConfigSync can have other names
 		cs, err := kube.ConfigSyncs(o.clients.Dynamic, namespace).Get(ctx, name)
 		switch {
 		case err == nil:

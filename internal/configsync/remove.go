@@ -16,7 +16,7 @@ import (
 type Remaining struct {
 	// Objects are of kinds that are never pruned, have stoker.io/prune: disabled, or could not be deleted.
 	Objects []string
-	// Forbidden means that nothing but missing rights kept objects from being deleted.
+	// Forbidden means that nothing but missing rights, or a missing kubeconfig, kept objects from being deleted.
 	Forbidden bool
 }
 
@@ -27,12 +27,12 @@ func (e *Engine) Remove(ctx context.Context, cs *v1alpha1.ConfigSync) (Remaining
 	clients, err := e.Connect()
 	var p *planner
 	if err == nil {
-		p, err = e.newPlanner(cs, clients)
+		p, err = e.newPlanner(ctx, cs, clients)
 	}
 	r := e.newRun(cs, clients)
 	if err != nil {
 		r.setOutcome(err)
-		return Remaining{Objects: inventoryObjects(cs), Forbidden: failure.Is(err, v1alpha1.ReasonApplyForbidden)}, r.report(ctx, err)
+		return Remaining{Objects: inventoryObjects(cs), Forbidden: failure.Is(err, v1alpha1.ReasonApplyForbidden) || failure.Is(err, v1alpha1.ReasonSourceMissing)}, r.report(ctx, err)
 	}
 	r.rendered = &Rendered{Ref: cs.Status.SourceRef, Commit: cs.Status.SourceRevision, Path: cs.Status.SourcePath}
 	if r.targets.removals, err = p.removals(ctx, nil); err == nil {

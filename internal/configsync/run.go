@@ -110,7 +110,7 @@ func (e *Engine) Prepare(ctx context.Context, cs *v1alpha1.ConfigSync, rendered 
 	if err != nil {
 		return nil, err
 	}
-	p, err := e.newPlanner(cs, clients)
+	p, err := e.newPlanner(ctx, cs, clients)
 	if err != nil {
 		return nil, err
 	}

@@ -230,6 +230,9 @@ func configGroups(t *testing.T, m *manifests) []group[v1alpha1.ConfigSync] {
 		{"variables of nothing", "render.varsFrom[]", from(v1alpha1.ConfigVars{ConfigMapRef: &v1alpha1.ConfigObjectRef{Name: "none"}}), m.applies, map[string]any{"optional": true}},
 		{"kustomizations", "render", func(cs *config) { cs.Spec.Source.Git.Path = "built" }, m.applies, map[string]any{"kustomize": "Never"}},
 		{"charts", "render", func(cs *config) { cs.Spec.Source.Git.Path = "chart" }, m.applies, map[string]any{"valuesFiles": []string{"values.yaml"}, "releaseName": "other"}},
+		{"clusters", "kubeConfig.secretRef", func(cs *config) {
+			cs.Spec.KubeConfig = &v1alpha1.ConfigCluster{SecretRef: v1alpha1.ConfigKeyRef{ConfigObjectRef: v1alpha1.ConfigObjectRef{Name: "vars"}, Key: "none"}}
+		}, m.applies, map[string]any{"name": "missing", "key": "other"}},
 		{"targets", "targets[]", target(v1alpha1.ConfigTarget{Type: "ConfigMap", Name: "a"}), m.applies, map[string]any{"type": "Secret", "name": "b", "namespace": "elsewhere"}},
 		{"targets of files", "targets[].fromFiles[]", target(v1alpha1.ConfigTarget{Type: "ConfigMap", Name: "files", FromFiles: []v1alpha1.ConfigFile{{Path: "file.txt"}}}), m.applies,
 			map[string]any{"path": "k8s/b.yaml", "key": "key"}},

@@ -11,7 +11,7 @@ import (
 
 // Every field, page and line costs each later change, so their numbers have limits. make lint prints them.
 const (
-	maxFields = 424    // of the kinds
+	maxFields = 428    // of the kinds
 	maxWords  = 80_000 // in docs
 )
 

@@ -58,6 +58,11 @@ func ConfigSync(cs *v1alpha1.ConfigSync) field.ErrorList {
 			errs = append(errs, required(dependsOn.Index(i).Child("name"), d.Name, objectNamePattern, maxName, "use the name of an object of this namespace")...)
 		}
 	}
+	if k := cs.Spec.KubeConfig; k != nil {
+		ref := spec.Child("kubeConfig", "secretRef")
+		errs = append(errs, validateConfigRef(ref, &k.SecretRef.ConfigObjectRef)...)
+		errs = append(errs, optional(ref.Child("key"), k.SecretRef.Key, keyPattern, 253, "use a key of the Secret")...)
+	}
 	rollback := spec.Child("rollbackOnFailure")
 	errs = append(errs, fielderr.OneOf(rollback, cs.Spec.RollbackOnFailure, v1alpha1.ConfigRollbackNone, v1alpha1.ConfigRollbackLastGood)...)
 	if cs.Spec.RollbackOnFailure == v1alpha1.ConfigRollbackLastGood && (cs.Spec.Source.Git == nil || !cs.Spec.Apply.Waits()) {

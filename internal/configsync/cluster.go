@@ -1,0 +1,53 @@
+package configsync
+
+import (
+	"cmp"
+	"context"
+	"net/url"
+	"time"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/configsync/manifest"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/kube"
+)
+
+// dialTimeout bounds a connection to another cluster.
+const dialTimeout = 10 * time.Second
+
+// target returns clients of the cluster in which the objects of a ConfigSync are: that of spec.kubeConfig, or else that of the given
+// clients. The caller's rights decide whether the Secret may be read.
+func (e *Engine) target(ctx context.Context, cs *v1alpha1.ConfigSync, own kube.Clients) (kube.Clients, error) {
+	if cs.Spec.KubeConfig == nil {
+		return own, nil
+	}
+	ref := cs.Spec.KubeConfig.SecretRef
+	key := cmp.Or(ref.Key, v1alpha1.DefaultKubeConfigKey)
+	data, err := e.secretReader(cs)(ctx, ref.Name)
+	if err != nil {
+		return kube.Clients{}, err
+	}
+	invalid := func(format string, args ...any) error {
+		return failure.New(v1alpha1.ReasonManifestInvalid, "spec.kubeConfig: key %s of Secret %s: "+format, append([]any{failure.Quote(key), ref.Name}, args...)...)
+	}
+	text, there := data[key]
+	if !there {
+		return kube.Clients{}, failure.New(v1alpha1.ReasonSourceMissing, "spec.kubeConfig: Secret %s has no key %s: add it, or correct the spec", ref.Name, failure.Quote(key))
+	}
+	documents, err := manifest.Documents("kubeconfig", text)
+	if err != nil || len(documents) != 1 {
+		return kube.Clients{}, invalid("it is not a kubeconfig, which is one document of YAML")
+	}
+	config, err := kube.ParseKubeconfig(documents[0].JSON, e.Remote.Guard.Dialer(dialTimeout).DialContext)
+	if err != nil {
+		return kube.Clients{}, invalid("%w", err)
+	}
+	server, err := url.Parse(config.Host)
+	if err == nil {
+		err = e.Remote.Guard.CheckProxied(ctx, server.Hostname())
+	}
+	if err != nil {
+		return kube.Clients{}, invalid("server: %w", err)
+	}
+	return kube.ConnectTo(config, own.Config.UserAgent)
+}

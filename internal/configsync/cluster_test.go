@@ -1,0 +1,160 @@
+package configsync_test
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/configsync"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/httpclient"
+	"stoker.io/stoker/test/cluster/kubetest"
+)
+
+// edge is another cluster, with an account that may change ConfigMaps in the namespace of a world.
+type edge struct {
+	*kubetest.Cluster
+	core  kubernetes.Interface
+	token string
+}
+
+func newEdge(t *testing.T, w *world) *edge {
+	e := &edge{Cluster: kubetest.Control(t, kubetest.Private(), kubetest.Controllers())}
+	e.core = e.Client(t)
+	e.NamespaceNamed(t, w.namespace)
+	e.ApplyYAML(t, w.namespace, `{apiVersion: v1, kind: ServiceAccount, metadata: {name: deployer}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: deployer}
+rules: [{apiGroups: [""], resources: [configmaps], verbs: [get, create, patch, delete]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: deployer}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: deployer}
+subjects: [{kind: ServiceAccount, name: deployer}]
+`)
+	e.WaitAllowed(t, w.namespace, "deployer", authorizationv1.ResourceAttributes{Namespace: w.namespace, Resource: "configmaps", Verb: "patch"})
+	request, err := e.core.CoreV1().ServiceAccounts(w.namespace).CreateToken(t.Context(), "deployer", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	e.token = request.Status.Token
+	return e
+}
+
+// kubeconfig returns a kubeconfig for the account, with another server if that is not "".
+func (e *edge) kubeconfig(t *testing.T, server string) string {
+	config := e.RESTConfig()
+	require.NoError(t, rest.LoadTLSFiles(config))
+	if server == "" {
+		server = config.Host
+	}
+	return fmt.Sprintf(`apiVersion: v1
+kind: Config
+current-context: edge
+contexts: [{name: edge, context: {cluster: edge, user: deployer}}]
+clusters: [{name: edge, cluster: {server: %q, certificate-authority-data: %s}}]
+users: [{name: deployer, user: {token: %s}}]
+`, server, base64.StdEncoding.EncodeToString(config.CAData), e.token)
+}
+
+// secret writes the Secret edge.
+func (w *world) secret(t *testing.T, key, text string) {
+	quoted, err := json.Marshal(text)
+	require.NoError(t, err)
+	w.ApplyYAML(t, w.namespace, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {name: edge}, stringData: {%s: %s}}", key, quoted))
+}
+
+// configMap returns a ConfigMap of another cluster, or nil if there is none.
+func (e *edge) configMap(t *testing.T, namespace, name string) *corev1.ConfigMap {
+	m, err := e.core.CoreV1().ConfigMaps(namespace).Get(t.Context(), name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	require.NoError(t, err)
+	return m
+}
+
+// Objects are applied and pruned in the cluster of the kubeconfig with the rights of its user; the cluster of the ConfigSync has only the
+// status.
+func TestOtherCluster(t *testing.T) {
+	w := newWorld(t)
+	e := newEdge(t, w)
+	w.ApplyYAML(t, w.namespace, "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {a: mine}}")
+	w.secret(t, "value", e.kubeconfig(t, ""))
+	w.commit("k8s/a.yaml", configMap("a", "1"), "k8s/b.yaml", configMap("b", "1"))
+	w.create("kubeConfig: {secretRef: {name: edge}}")
+	assert.Contains(t, w.must().Plan.String(), "2 to create")
+	assert.Equal(t, "1", e.configMap(t, w.namespace, "a").Data["a"])
+	assert.Equal(t, w.namespace+"/plant@kubeConfig", e.configMap(t, w.namespace, "a").Annotations[v1alpha1.AnnotationConfigSync])
+	assert.Equal(t, map[string]string{"a": "mine"}, w.data("a"), "the cluster of the ConfigSync is not the one of the objects")
+	assert.Nil(t, w.data("b"))
+	assert.Equal(t, metav1.ConditionTrue, w.condition(v1alpha1.ConditionReady).Status)
+	assert.Contains(t, w.must().Plan.String(), "2 unchanged")
+
+	w.commit("k8s/b.yaml", "")
+	w.must()
+	assert.Nil(t, e.configMap(t, w.namespace, "b"), "what git no longer has must be deleted there")
+
+	t.Run("rights", func(t *testing.T) {
+		w.commit("k8s/s.yaml", "{apiVersion: v1, kind: Secret, metadata: {name: s}}")
+		_, err := w.apply()
+		assert.True(t, failure.Is(err, v1alpha1.ReasonApplyForbidden), "the caller's own rights do not count: %v", err)
+		w.commit("k8s/s.yaml", "")
+	})
+	t.Run("object of a ConfigSync of that cluster", func(t *testing.T) {
+		e.ApplyYAML(t, w.namespace, "{apiVersion: v1, kind: ConfigMap, metadata: {name: c, annotations: {stoker.io/configsync: "+w.namespace+"/plant}}, data: {a: theirs}}")
+		w.commit("k8s/c.yaml", configMap("c", "1"))
+		_, err := w.apply()
+		assert.True(t, failure.Is(err, v1alpha1.ReasonNotOwned), "%v", err)
+		assert.Equal(t, "theirs", e.configMap(t, w.namespace, "c").Data["a"])
+		w.commit("k8s/c.yaml", "")
+	})
+	t.Run("object that a ConfigSync of another cluster applies", func(t *testing.T) {
+		w.ApplyYAML(t, w.namespace, "{apiVersion: v1, kind: ConfigMap, metadata: {name: d, annotations: {stoker.io/configsync: "+w.namespace+"/plant@kubeConfig}}, data: {a: theirs}}")
+		w.commit("own/d.yaml", configMap("d", "1"))
+		w.createNamed("own", "source: {git: {path: own}}\napply: {adoptPolicy: always}")
+		_, err := w.applyNamed("own")
+		assert.True(t, failure.Is(err, v1alpha1.ReasonNotOwned), "%v", err)
+		assert.Equal(t, "theirs", w.data("d")["a"])
+	})
+	t.Run("another key", func(t *testing.T) {
+		w.create("kubeConfig: {secretRef: {name: edge, key: other}}")
+		_, err := w.apply()
+		assert.True(t, failure.Is(err, v1alpha1.ReasonSourceMissing), "%v", err)
+		assert.ErrorContains(t, err, `spec.kubeConfig: Secret edge has no key "other"`)
+		w.create("kubeConfig: {secretRef: {name: edge}}")
+	})
+	t.Run("file of the program", func(t *testing.T) {
+		w.secret(t, "value", strings.Replace(e.kubeconfig(t, ""), "token: ", "tokenFile: /etc/hostname, token: ", 1))
+		_, err := w.apply()
+		assert.True(t, failure.Is(err, v1alpha1.ReasonManifestInvalid), "%v", err)
+		assert.ErrorContains(t, err, `spec.kubeConfig: key "value" of Secret edge: tokenFile: no file is read: set token`)
+		assert.NotContains(t, w.condition(v1alpha1.ConditionReady).Message, e.token)
+	})
+	// G10: the program that is shared contacts no address that only it can reach.
+	for name, server := range map[string]string{"metadata": "https://169.254.169.254", "itself": "https://127.0.0.1:8083", "Azure": "https://168.63.129.16"} {
+		t.Run("address: "+name, func(t *testing.T) {
+			w.secret(t, "value", e.kubeconfig(t, server))
+			engine := w.engine(w.RESTConfig())
+			engine.Remote.Guard = httpclient.NewGuard()
+			cs := w.get()
+			_, err := engine.Prepare(t.Context(), cs, &configsync.Rendered{})
+			assert.True(t, failure.Is(err, v1alpha1.ReasonManifestInvalid), "%v", err)
+			assert.ErrorContains(t, err, "which Stoker does not contact for a user")
+		})
+	}
+}
