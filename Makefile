@@ -41,7 +41,7 @@ export GORACE ?= atexit_sleep_ms=50
 # separate modules. Argo CD 3 needs a newer Go than the rest, which GOTOOLCHAIN=auto downloads as a module; STOKER_ARGOCD=2 runs the
 # tests of Argo CD 2 instead.
 ATATIME := -p $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
-MODULES := internal/release test/gitea test/forge test/prometheus test/ui test/charts test/crd test/storage $(if $(filter 2,$(STOKER_ARGOCD)),test/argocd,test/argocd/v3)
+MODULES := internal/release test/gitea test/forge test/prometheus test/ui test/charts test/crd test/storage test/registry $(if $(filter 2,$(STOKER_ARGOCD)),test/argocd,test/argocd/v3)
 FIRST   := ./agent/follow ./internal/configsync ./hooks ./agent/lead ./injector ./test/fleet ./test/bench/fleet
 
 # Tests build faster without vet, which make lint runs except in other modules, and without symbols, which are for debuggers.

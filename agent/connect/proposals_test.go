@@ -151,6 +151,12 @@ func TestProposalCredentialsOfWrongKind(t *testing.T) {
 			assert.ErrorContains(t, err, tt.message)
 		})
 	}
+	t.Run("a registry", func(t *testing.T) {
+		spec := bidirectional("oci://registry.example.com/plants/line", nil, &v1alpha1.Credential{Token: token})
+		_, _, err := NewProposalRemote(spec, spec.Bidirectional, LocalSecrets{Dir: t.TempDir()}, repo.RemoteOptions{})
+		repotest.RequireReason(t, v1alpha1.ReasonUnsupportedRepository, err)
+		assert.ErrorContains(t, err, "proposals need git")
+	})
 	t.Run("a repository in a directory", func(t *testing.T) {
 		_, err := push(t, bidirectional(t.TempDir(), nil, nil), LocalSecrets{}, plan.ID{1})
 		repotest.RequireReason(t, v1alpha1.ReasonUnsupportedRepository, err)

@@ -68,12 +68,7 @@ func (p *poller) ask(ctx context.Context, gs *v1alpha1.GatewaySync, f *pollResul
 	if err != nil {
 		return err
 	}
-	want, f.specCommit, err = desiredref.Resolve(gs, func(name string) (string, error) {
-		if at, err := resolve(all, name); err == nil {
-			return at.Commit.String(), nil
-		}
-		return "", nil // the ref does not exist
-	})
+	want, f.specCommit, err = desiredref.Resolve(gs, all.Commit)
 	if err != nil {
 		return err
 	}

@@ -131,6 +131,22 @@ func (a *Refs) Resolve(ref Ref) (Resolution, error) {
 	return Resolution{}, a.notFound(ref)
 }
 
+// Commit returns the commit of a ref, or "" if the repository has no such ref. It fails if the repository does not answer.
+func (a *Refs) Commit(name string) (string, error) {
+	ref, err := ParseRef(name)
+	if err != nil {
+		return "", nil //nolint:nilerr // no repository can have such a ref
+	}
+	switch at, err := a.Resolve(ref); {
+	case err == nil:
+		return at.Commit.String(), nil
+	case a.registry == nil, failure.Is(err, v1alpha1.ReasonRefNotFound):
+		return "", nil
+	default:
+		return "", err
+	}
+}
+
 func (a *Refs) lookup(name string) (Resolution, bool) {
 	full, commit, ok := a.advertised.Lookup(name)
 	return Resolution{full, commit}, ok

@@ -117,6 +117,20 @@ func TestRegistryCommit(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, repo.Resolution{Ref: "refs/tags/1.0", Commit: commit}, at)
 	})
+	t.Run("a ref that a request depends on", func(t *testing.T) {
+		all, err := a.remote.Refs(t.Context())
+		require.NoError(t, err)
+		id, err := all.Commit("1.0")
+		require.NoError(t, err)
+		assert.Equal(t, commit.String(), id)
+		id, err = all.Commit("2.0")
+		require.NoError(t, err)
+		assert.Empty(t, id)
+		server.Before = func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusBadGateway); return true }
+		defer func() { server.Before = nil }()
+		_, err = all.Commit("1.0")
+		assert.True(t, failure.Is(err, v1alpha1.ReasonGitUnreachable), err)
+	})
 	t.Run("a poll asks for the digest only", func(t *testing.T) {
 		server.Requests()
 		_, err := a.resolve("1.0")

@@ -81,13 +81,11 @@ func (l *Loop) resolveDesired(ctx context.Context) (target, error) {
 	gs := l.spec.gs
 	refs := sync.OnceValues(func() (*repo.Refs, error) { return l.spec.connections.Remote.Refs(ctx) })
 	want, _, err := desiredref.Resolve(gs, func(name string) (string, error) {
-		if _, err := refs(); err != nil {
+		all, err := refs()
+		if err != nil {
 			return "", err
 		}
-		if at, err := lookup(refs, name); err == nil {
-			return at.Commit.String(), nil
-		}
-		return "", nil // the ref does not exist
+		return all.Commit(name)
 	})
 	if err != nil && want == (desiredref.Desired{}) {
 		return target{ref: gs.Annotations[v1alpha1.AnnotationRequestedRef]}, err

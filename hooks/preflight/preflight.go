@@ -206,12 +206,7 @@ func (r *run) resolveAllowed(ctx context.Context, repository *offline.Checkout) 
 // chooseRef sets the ref to check, and reports whether it is requested.
 func (r *run) chooseRef(refs *repo.Refs) (requested bool, err error) {
 	gs := r.GatewaySync
-	desired, _, err := desiredref.Resolve(gs, func(name string) (string, error) {
-		if at, err := resolveRef(refs, name); err == nil {
-			return at.Commit.String(), nil
-		}
-		return "", nil // the ref does not exist
-	})
+	desired, _, err := desiredref.Resolve(gs, refs.Commit)
 	if r.Ref != "" {
 		r.result.Ref = r.Ref
 		return r.Ref != gs.Spec.Git.Ref, nil

@@ -1,0 +1,99 @@
+// Package registry pushes artifacts to real registries and imports them as agents do. It is a module of its own, because the registries are.
+package registry
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/distribution/distribution/v3/configuration"
+	"github.com/distribution/distribution/v3/registry/handlers"
+	_ "github.com/distribution/distribution/v3/registry/storage/driver/inmemory"
+	ggcr "github.com/google/go-containerregistry/pkg/registry"
+	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/hooks/push"
+	"stoker.io/stoker/test/gitserver"
+	"stoker.io/stoker/test/ociregistry"
+)
+
+// registries are the real ones, and the one that tests use.
+var registries = map[string]func(*testing.T) http.Handler{
+	"distribution": func(t *testing.T) http.Handler {
+		logrus.SetOutput(io.Discard)
+		config := &configuration.Configuration{Storage: configuration.Storage{"inmemory": nil, "maintenance": {"uploadpurging": map[any]any{"enabled": false}}}}
+		config.Log.Level = "error"
+		return handlers.NewApp(context.WithoutCancel(t.Context()), config)
+	},
+	"go-containerregistry": func(*testing.T) http.Handler { return ggcr.New(ggcr.Logger(log.New(io.Discard, "", 0))) },
+	"ours":                 func(t *testing.T) http.Handler { return ociregistry.New(t) },
+}
+
+func TestRegistries(t *testing.T) {
+	t.Setenv("DOCKER_CONFIG", t.TempDir())
+	clone := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "line.git"))
+	clone.Commit("one", gitserver.Files(map[string]string{"projects/line/project.json": "{}", "a/b": strings.Repeat("b", 1<<20)}), gitserver.Script("run.sh", "#!"))
+	tree := clone.Git("rev-parse", "main^{tree}")
+	commits := map[string]bool{}
+	for name, open := range registries {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(open(t))
+			defer server.Close()
+			address := "oci+http://" + strings.TrimPrefix(server.URL, "http://") + "/" + ociregistry.Repository
+			var out bytes.Buffer
+			command := push.NewCommand(&out)
+			command.SetArgs([]string{address + ":1.0", "--repo", clone.Dir, "--ref", "main", "--tag", "stable"})
+			require.NoError(t, command.ExecuteContext(t.Context()))
+			_, digest, _ := strings.Cut(strings.TrimSpace(out.String()), "@")
+
+			u, err := repo.ParseURL(address)
+			require.NoError(t, err)
+			remote, err := repo.NewRemote(u, repo.Auth{}, repo.RemoteOptions{})
+			require.NoError(t, err)
+			store, err := repo.Open(t.TempDir(), repo.StoreOptions{})
+			require.NoError(t, err)
+			defer func() { assert.NoError(t, remote.Close()); assert.NoError(t, store.Close()) }()
+			var first repo.Resolution
+			// sequence: all name the commit of the first
+			for _, name := range []string{"1.0", "stable", digest} {
+				ref, err := repo.ParseRef(name)
+				require.NoError(t, err)
+				at, err := remote.Resolve(t.Context(), ref)
+				require.NoError(t, err)
+				if first.Commit.IsZero() {
+					first = at
+				}
+				assert.Equal(t, first.Commit, at.Commit)
+			}
+			_, err = store.Fetch(t.Context(), remote, first.Commit, first.Ref)
+			require.NoError(t, err)
+			root, err := store.RootTree(first.Commit)
+			require.NoError(t, err)
+			assert.Equal(t, tree, root.String())
+			commits[first.Commit.String()] = true
+
+			// Another agent finds the commit among the tags.
+			other, err := repo.NewRemote(u, repo.Auth{}, repo.RemoteOptions{})
+			require.NoError(t, err)
+			empty, err := repo.Open(t.TempDir(), repo.StoreOptions{})
+			require.NoError(t, err)
+			defer func() { assert.NoError(t, other.Close()); assert.NoError(t, empty.Close()) }()
+			_, err = empty.Fetch(t.Context(), other, first.Commit, "")
+			assert.NoError(t, err)
+			missing, err := repo.ParseRef("2.0")
+			require.NoError(t, err)
+			_, err = other.Resolve(t.Context(), missing)
+			assert.ErrorContains(t, err, "has no tag or digest")
+		})
+	}
+	assert.Len(t, commits, 1, "the commit does not depend on the registry")
+}
