@@ -26,7 +26,7 @@ const (
 	byRegistry = "test/fleet TestRegistry"
 	byServices = "test/fleet TestExampleServices"
 	byAreas    = "test/fleet TestExampleSiteAndAreas"
-	byNotify   = "hooks TestNotifyCommands"
+	byDaemon   = "hooks TestDaemonCommands"
 	byWatch    = "hooks TestWatchedStatus"
 	byContexts = "hooks TestStatusOfSeveralSites"
 	byExample  = "test/fleet TestExampleStages"
@@ -34,7 +34,6 @@ const (
 	byArgoCD   = "hooks TestArgoCDPageCommands"
 	byStages   = "hooks TestStagesPageCommands"
 	byConfig   = "hooks TestConfigPageCommands"
-	byProgram  = "hooks TestConfigRunCommands"
 	byMigrate  = "hooks TestMigrationPageCommands"
 	byCreate   = "hooks TestCreateCommands"
 	byKargo    = "hooks/kargo TestDocumentedCommands"
@@ -88,13 +87,13 @@ var Ledger = []Entry{
 	under("docs/reference/cli.md", "stoker create gatewaysync", byCreate),
 	NewEntry("docs/reference/cli.md", `^stoker bundle `, byRelease),
 	NewEntry("docs/reference/cli.md", `^stoker (check|diff|snapshots)| --audit | /manifest/`, byNodes),
-	NewEntry("docs/reference/cli.md", `^stoker config run`, byProgram),
+	NewEntry("docs/reference/cli.md", `^stoker config run`, byDaemon),
 	NewEntry("docs/reference/cli.md", `^stoker config `, byConfig),
 	NewEntry("docs/how-to/config-run.md", ``, byNodes),
 	NewEntry("docs/how-to/config.md", ``, byConfig),
 	under("docs/reference/cli.md", "stoker ui", byUI),
 	under("docs/reference/cli.md", "stoker approve", byStages),
-	under("docs/reference/cli.md", "stoker notify", byNotify),
+	under("docs/reference/cli.md", "stoker notify", byDaemon),
 	NewEntry("docs/how-to/ui.md", `^stoker status .*--contexts`, byContexts),
 	NewEntry("docs/how-to/ui.md", `^stoker status `, byWatch),
 	NewEntry("docs/how-to/ui.md", `^kubectl `, byChart),

@@ -102,10 +102,12 @@ spec:
 	assert.Equal(t, 2, strings.Count(log.String(), `"msg":"notification sent"`), log.String())
 }
 
-func TestNotifyCommands(t *testing.T) {
+// Each documented command of a program that runs until it is stopped becomes the replica that acts, and ends with 0. The runs of stoker config run
+// themselves are tested in internal/configsync.
+func TestDaemonCommands(t *testing.T) {
 	t.Parallel()
 	lines := document.Open(t)
-	cluster := kubetest.Control(t)
+	cluster := kubetest.Objects(t)
 	for c := range lines.Of("docs/reference/cli.md") {
 		t.Run(c.Text, func(t *testing.T) {
 			var out, talk program.Log
@@ -113,7 +115,9 @@ func TestNotifyCommands(t *testing.T) {
 			code := make(chan int, 1)
 			args := append(strings.Fields(c.Text)[1:], "--health-addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--kubeconfig", cluster.Kubeconfig(), "-n", cluster.Namespace(t))
 			go func() { code <- newCLI(&out, &talk).run(ctx, "stoker", args) }()
-			require.Eventually(t, func() bool { return strings.Contains(talk.String(), "this replica sends notifications") }, time.Minute, 10*time.Millisecond, "%s", &talk)
+			require.Eventually(t, func() bool {
+				return strings.Contains(talk.String(), "this replica applies ConfigSyncs") || strings.Contains(talk.String(), "this replica sends notifications")
+			}, time.Minute, 10*time.Millisecond, "%s", &talk)
 			stop()
 			select {
 			case got := <-code:
@@ -125,19 +129,20 @@ func TestNotifyCommands(t *testing.T) {
 	}
 }
 
-func TestNotifyUsage(t *testing.T) {
+func TestDaemonUsage(t *testing.T) {
 	t.Parallel()
-	for arg, want := range map[string]string{
-		"--page-url=javascript:alert(1)": "the address of the page must begin with https://",
-		"--cluster=a\nb":                 "the name of the cluster must have at most 63 printable characters",
-		"--settle=-1s":                   "--settle must not be negative",
-		"--watch-namespace=Line":         `--watch-namespace: "Line" is not a valid namespace name`,
-		"--log-level=loud":               "--log-level",
+	for command, want := range map[string]string{
+		"config run plant":                      "too many arguments",
+		"config run --watch-namespace=Line":     `--watch-namespace: "Line" is not a valid namespace name`,
+		"config run --log-level=loud":           "--log-level",
+		"notify --page-url=javascript:alert(1)": "the address of the page must begin with https://",
+		"notify --cluster=a\nb":                 "the name of the cluster must have at most 63 printable characters",
+		"notify --settle=-1s":                   "--settle must not be negative",
 	} {
-		t.Run(arg, func(t *testing.T) {
+		t.Run(command, func(t *testing.T) {
 			t.Parallel()
 			var out, talk program.Log
-			assert.Equal(t, exit.Usage, newCLI(&out, &talk).run(t.Context(), "stoker", []string{"notify", arg}))
+			assert.Equal(t, exit.Usage, newCLI(&out, &talk).run(t.Context(), "stoker", strings.Split(command, " ")))
 			assert.Contains(t, talk.String(), want)
 		})
 	}
