@@ -1,5 +1,6 @@
 // Package inject decides, from a pod and its GatewaySync alone, how the pod gets its agent, or why it gets none. It is pure:
-// the same pod gets the same patch in the webhook, in the reconciler and in a test.
+// the same pod gets the same patch in the webhook, in the reconciler and in a test. It cannot know that a quota, a LimitRange or a policy
+// rejects a pod with an agent: a dry run would need the right to create pods.
 package inject
 
 import (

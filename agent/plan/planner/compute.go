@@ -1,4 +1,6 @@
-// Package planner computes the plan of a sync: it compares the desired tree with the manifest and the data directory.
+// Package planner computes the plan of a sync: it compares the desired tree with the manifest and the data directory. The agent, a diff and a dry
+// run get the same plan, so it depends on nothing else. The fingerprint of the rules covers all that changes content: an incremental plan skips
+// what is equal by git id.
 package planner
 
 import (
