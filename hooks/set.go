@@ -189,7 +189,7 @@ func newSyncCommand(c *cli) *cobra.Command {
 		Long: `Poll git now, and sync changes.
 
 With --force, agents compare the content of every managed file, repair drift, and make their gateways scan again. A forced sync does
-not wait for a maintenance window.
+not wait for a maintenance window. It does not deliver a commit that a gateway has rolled back: stoker retry does.
 
 With --confirm-deletion you approve the deletions for which a sync to this commit is held as MassDeletion, on all gateways. It needs
 the verb update, which the ClusterRole stoker-edit grants.`,

@@ -24,7 +24,6 @@ type RestoreNote struct {
 	Request  string  `json:"request"` // as in annotation.Requests.Restore
 	Snapshot string  `json:"snapshot,omitempty"`
 	Commit   plan.ID `json:"commit,omitzero"` // the target that is blocked
-	Force    string  `json:"force,omitempty"` // the force-sync request at that time
 	Retry    string  `json:"retry,omitempty"` // the request to retry at that time
 	Done     bool    `json:"done,omitempty"`
 	// Trigger and Cause say why the gateway rolled back automatically; "" for a requested restore.
@@ -52,7 +51,7 @@ type Asked struct {
 
 // RestoreOf returns a note that a snapshot replaces the target.
 func (a Asked) RestoreOf(snapshot string) RestoreNote {
-	return RestoreNote{Request: a.Restore, Snapshot: snapshot, Commit: a.Commit, Force: a.Force, Retry: a.Retry}
+	return RestoreNote{Request: a.Restore, Snapshot: snapshot, Commit: a.Commit, Retry: a.Retry}
 }
 
 // Damaged returns the note that replaces a damaged one. It may have blocked the target, so the target is blocked unless its files are on the
@@ -67,14 +66,14 @@ func (a Asked) Damaged() RestoreNote {
 }
 
 // Restore returns the note after n for what is asked: it takes over a new request, and drops the snapshot of one that has lapsed. A request
-// lapses when the target is not, or no longer, the commit that is blocked, and when a user forces a sync or retries the target. remark says
-// why a request is ignored; it is "" if none is.
+// lapses when the target is not, or no longer, the commit that is blocked, and when a user retries the target. remark says why a request is
+// ignored; it is "" if none is.
 //
 //	a new request names a snapshot of this gateway   its snapshot replaces the target
 //	a new request names another gateway              nothing replaces the target
 //	the target is another commit                     nothing
-//	a new force-sync request                         nothing
 //	a new request to retry this target               nothing
+//	a new force-sync request                         as before: it repairs drift, and only a retry delivers the blocked commit
 //	the request is a day older than a new volume     nothing: an earlier volume of this gateway probably carried it out
 //	otherwise                                        as before
 func Restore(n RestoreNote, a Asked) (next RestoreNote, remark string) {
@@ -95,7 +94,7 @@ func Restore(n RestoreNote, a Asked) (next RestoreNote, remark string) {
 }
 
 func (n RestoreNote) lapsed(a Asked) bool {
-	return n.Commit != a.Commit || n.Force != a.Force || n.Retry != a.Retry && annotation.Retries(a.Retry, a.Commit.String())
+	return n.Commit != a.Commit || n.Retry != a.Retry && annotation.Retries(a.Retry, a.Commit.String())
 }
 
 // outdated reports whether the request was probably carried out on an earlier data volume, because this one is new and the request is not. A

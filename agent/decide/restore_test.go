@@ -20,7 +20,7 @@ var day = time.Date(2030, 1, 2, 0, 0, 0, 0, time.UTC)
 
 // asked is what is asked of line-1 an hour after the request to restore. Commit two is the target and on the disk.
 func asked(change ...func(*Asked)) Asked {
-	a := Asked{Gateway: "line-1", Commit: two, Disk: two, Now: day.Add(time.Hour), Requests: annotation.Requests{Restore: request, Force: "f", Retry: one.String() + " r"}}
+	a := Asked{Gateway: "line-1", Commit: two, Disk: two, Now: day.Add(time.Hour), Requests: annotation.Requests{Restore: request, Retry: one.String() + " r"}}
 	for _, c := range change {
 		c(&a)
 	}
@@ -30,11 +30,11 @@ func asked(change ...func(*Asked)) Asked {
 func TestRestore(t *testing.T) {
 	done := asked().RestoreOf(snapshot)
 	done.Done = true
-	rolledBack := RestoreNote{Snapshot: snapshot, Commit: two, Force: "f", Retry: one.String() + " r", Done: true, Trigger: v1alpha1.TriggerScanFailure, Cause: "why", RolledBackFrom: two}
+	rolledBack := RestoreNote{Snapshot: snapshot, Commit: two, Retry: one.String() + " r", Done: true, Trigger: v1alpha1.TriggerScanFailure, Cause: "why", RolledBackFrom: two}
 	lapsed := RestoreNote{Request: request, Commit: one, RolledBackFrom: one}
 	none := func(a *Asked) { a.Restore = "" }
 	commit := func(id plan.ID) func(*Asked) { return func(a *Asked) { a.Commit = id } }
-	force := func(a *Asked) { a.Force = "later" }
+	force := func(a *Asked) { a.Force = "now" }
 	retry := func(id plan.ID) func(*Asked) { return func(a *Asked) { a.Retry = id.String() + " later" } }
 	later := func(a *Asked) { a.Now = a.Now.Add(24 * time.Hour) }
 	newVolume := func(a *Asked) { a.Disk = plan.ID{} }
@@ -55,7 +55,9 @@ func TestRestore(t *testing.T) {
 		"the same request after it lapsed":                     {lapsed, asked(), "", false, ""},
 		"the request was removed":                              {done, asked(none), snapshot, true, ""},
 		"another target":                                       {done, asked(commit(one)), "", true, ""},
-		"a new force-sync request":                             {done, asked(force), "", true, ""},
+		"a new force-sync request":                             {done, asked(force), snapshot, true, ""},
+		"rolled back automatically, a new force-sync request":  {rolledBack, asked(none, force), snapshot, true, ""},
+		"damaged, then a new force-sync request":               {asked(commit(one)).Damaged(), asked(commit(one), force), UnknownSnapshot, true, ""},
 		"a request to retry the target":                        {done, asked(retry(two)), "", true, ""},
 		"a request to retry another commit":                    {done, asked(retry(one)), snapshot, true, ""},
 		"rolled back automatically":                            {rolledBack, asked(none), snapshot, true, ""},

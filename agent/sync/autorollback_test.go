@@ -345,6 +345,8 @@ func TestForcedSyncRollsBackOnce(t *testing.T) {
 	note, err := j.engine.Notes().Note("force-sync")
 	require.NoError(t, err)
 	assert.Equal(t, "now", string(note), "the next commit must not be forced")
+	j.target.Force = "later"
+	j.back(v1alpha1.TriggerProjectLoadError) // only a retry lifts the block
 }
 
 // If the gateway itself is broken, the restored files do not load either. They stay, and the agent does not roll back again.

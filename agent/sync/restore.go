@@ -18,8 +18,8 @@ import (
 
 // A restore returns the gateway to a snapshot. It is a sync whose files come from the data volume, so it needs neither git nor
 // the target's commit. From then on, the commit that was the target is blocked, also after a restart, until another commit
-// is the target, a user requests a retry or forces a sync, or another restore brings the target back. A new profile alone does
-// not end this: what made the commit wrong for the plant may be in any file.
+// is the target, a user requests a retry, or another restore brings the target back. A new profile or a forced sync does not
+// end this: what made the commit wrong for the plant may be in any file.
 //
 // An automatic rollback (autorollback.go) restores a snapshot in the same way.
 
@@ -127,7 +127,7 @@ func (e *Engine) TargetOnDisk() (Target, error) {
 	if err != nil || n.Snapshot == "" {
 		return t, err
 	}
-	return Target{Ref: h.Ref, Commit: n.Commit, Requests: annotation.Requests{Force: n.Force, Restore: n.Request, Retry: n.Retry}}, nil
+	return Target{Ref: h.Ref, Commit: n.Commit, Requests: annotation.Requests{Restore: n.Request, Retry: n.Retry}}, nil
 }
 
 // restore restores the snapshot of a note, unless that is done, and makes the gateway load it. It reports whether the snapshot

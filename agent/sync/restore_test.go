@@ -96,27 +96,22 @@ func TestRestore(t *testing.T) {
 		b.synced()
 		assert.Equal(t, `{"one": 3}`, b.read(view), "the request has lapsed")
 	})
-	t.Run("a forced sync ends the restore", func(t *testing.T) {
+	t.Run("a forced sync does not lift the block", func(t *testing.T) {
 		b, id := begin(t)
 		b.target.Restore = id
 		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		b.target.Force = "now"
-		b.synced()
-		assert.Equal(t, `{"one": 2}`, b.read(view))
-	})
-	t.Run("an earlier forced sync does not end the restore", func(t *testing.T) {
-		b, id := begin(t)
-		b.target.Force = "before"
-		b.target.Restore = id
 		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
-		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
+		b.target.Retry = annotation.RetryValue(b.target.Commit.String(), restoreTime)
+		b.synced()
+		assert.Equal(t, `{"one": 2}`, b.read(view))
 	})
 	t.Run("the same snapshot again", func(t *testing.T) {
 		b, id := begin(t)
 		b.target.Restore = annotation.RestoreValue(id, restoreTime)
 		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
-		b.target.Force = "now"
+		b.target.Retry = annotation.RetryValue(b.target.Commit.String(), restoreTime)
 		b.synced()
 		b.target.Restore = annotation.RestoreValue(id, restoreTime.Add(time.Millisecond))
 		b.synced() // the same second: the same request

@@ -26,7 +26,8 @@ const (
 	AnnotationRequestedIDs = "stoker.io/requested-ids"
 	// AnnotationRequestedTags lists the last tags that spec.webhook.followTags selected, separated by spaces, the newest last.
 	AnnotationRequestedTags = "stoker.io/requested-tags"
-	// AnnotationForceSync is any text. A new value makes the agents verify every managed file by its content.
+	// AnnotationForceSync is any text. A new value makes the agents verify every managed file by its content, and repair
+	// drift. It does not deliver a commit that a restore or a rollback has blocked; stoker.io/retry does.
 	AnnotationForceSync = "stoker.io/force-sync"
 	// AnnotationConfirmDeletion is a commit whose mass deletion an operator approves: all its digits, or at least the first 7. Changing
 	// it requires the verb update.
@@ -37,8 +38,8 @@ const (
 	// AnnotationRestore is the id of a snapshot, a space and a time in RFC 3339. The id begins with the name of a gateway. A new value makes
 	// the agent of this gateway restore the snapshot. Changing it requires the verb update.
 	AnnotationRestore = "stoker.io/restore"
-	// AnnotationRetry is a commit, a space and a time in RFC 3339. A new value makes the gateways that rolled this commit back sync it
-	// again.
+	// AnnotationRetry is a commit, a space and a time in RFC 3339. A new value makes the gateways where a restore or a rollback has
+	// blocked this commit sync it again.
 	AnnotationRetry = "stoker.io/retry"
 	// AnnotationPaused pauses the GatewaySync if it is "true".
 	AnnotationPaused = "stoker.io/paused"

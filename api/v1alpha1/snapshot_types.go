@@ -121,7 +121,7 @@ const (
 // RollbackSpec restores a snapshot of a gateway.
 type RollbackSpec struct {
 	// ID of the snapshot, such as area-4-20260212-102000. It begins with the name of its gateway. The gateway restores it once, and keeps it
-	// until another commit is the target or stoker.io/force-sync is set.
+	// until another commit is the target or stoker.io/retry names the blocked one.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9][-a-zA-Z0-9._]{0,199}-[0-9]{8}-[0-9]{6}(\.tar\.gz)?$`
