@@ -186,16 +186,19 @@ func (k *Key) Exists() bool {
 	return err == nil
 }
 
-// Forget removes the key from a gateway whose spec asks for none any more, and the agent's copy.
+// Forget removes the key from a gateway whose spec asks for none any more, and then the agent's copy: while Exists reports true, something may be
+// left on the gateway.
 func (k *Key) Forget(d *disk.Dir) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.current, k.state, k.due = secret.String{}, state{}, true
-	err := os.Remove(filepath.Join(k.dir, keyFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
+	if err := Remove(d); err != nil {
+		return err
 	}
-	return errors.Join(Remove(d), err)
+	k.current, k.state, k.due = secret.String{}, state{}, true
+	if err := os.Remove(filepath.Join(k.dir, keyFile)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // Restarting records whether something else restarts the gateway, after Restart was called.
@@ -248,9 +251,9 @@ func (k *Key) Rejected() error {
 		"the gateway rejects the agent's API key (spec.gateway.api.managed), although it has started with it: create a key in the gateway and name its Secret in spec.gateway.api.secretName")
 }
 
-// Update installs the key if that is due. started reports whether the gateway may have read its files already. A data directory that cannot be
+// Update installs the key if that is due. mayRun reports whether the gateway may have read its files already. A data directory that cannot be
 // opened is left to the sync, which reports why.
-func (k *Key) Update(open func() (*disk.Dir, error), started func() bool, log *slog.Logger) {
+func (k *Key) Update(open func() (*disk.Dir, error), mayRun func() bool, log *slog.Logger) {
 	if !k.Due() {
 		return
 	}
@@ -258,12 +261,12 @@ func (k *Key) Update(open func() (*disk.Dir, error), started func() bool, log *s
 	if err != nil {
 		return
 	}
-	now := started()
-	changed, err := k.Install(d, now)
+	runs := mayRun()
+	changed, err := k.Install(d, runs)
 	switch {
 	case err != nil:
 		log.Warn("API key not installed", "error", err)
 	case changed:
-		log.Info("API key installed", "resource", Folder, "gatewayRuns", now)
+		log.Info("API key installed", "resource", Folder, "gatewayRuns", runs)
 	}
 }

@@ -276,6 +276,23 @@ func TestKeyIsPrivate(t *testing.T) {
 	assert.True(t, errors.Is(err, os.ErrNotExist))
 }
 
+// Standalone agents ask Exists whether there is a key to remove, so the agent's copy goes last.
+func TestForgetAgainAfterAnError(t *testing.T) {
+	s := newSite(t, simulator.Options{})
+	require.True(t, s.install(false))
+	resource := s.file(apikey.Folder + "/resource.json")
+	require.NoError(t, os.Remove(resource))
+	require.NoError(t, os.MkdirAll(resource+"/full", 0o700)) // cannot be removed as a file
+	require.Error(t, s.key.Forget(s.dir))
+	assert.True(t, s.key.Exists())
+
+	require.NoError(t, os.RemoveAll(resource))
+	require.NoError(t, s.key.Forget(s.dir))
+	assert.NoDirExists(t, s.file(apikey.Folder))
+	assert.False(t, s.key.Exists())
+	require.NoError(t, s.key.Forget(s.dir), "there is nothing left")
+}
+
 // F31: links that a program of the gateway made lead the agent nowhere.
 func TestHostileFolders(t *testing.T) {
 	for _, at := range []string{"config/resources/local/ignition", apikey.Folder, properties[:len(properties)-1], properties + "config.json", apikey.Folder + "/config.json"} {

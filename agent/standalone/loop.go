@@ -106,23 +106,28 @@ func (l *Loop) updateKey(ctx context.Context) {
 		return
 	}
 	if l.spec.gs.Spec.Gateway.ManagedKey() {
-		l.Key.Update(l.Engine.Open, func() bool {
+		gatewayMayRun := func() bool {
 			_, err := l.spec.connections.Gateway.Ping(ctx)
 			return !errors.Is(err, syscall.ECONNREFUSED)
-		}, l.Log)
+		}
+		l.Key.Update(l.Engine.Open, gatewayMayRun, l.Log)
 		return
 	}
-	if d, err := l.Engine.Open(); err == nil && l.Key.Exists() {
-		if err := l.Key.Forget(d); err != nil {
-			l.Log.Warn("API key not removed", "error", err)
-		}
+	if !l.Key.Exists() {
+		return
+	}
+	d, err := l.Engine.Open()
+	if err != nil {
+		return // the sync reports why, and the next iteration tries again
+	}
+	if err := l.Key.Forget(d); err != nil {
+		l.Log.Warn("API key not removed", "error", err)
 	}
 }
 
 // currentOrder returns the order for the current file and commit: a new one only if either has changed. While the desired
 // ref does not resolve, the last order stays in force, as in a pod: its commit does not belong to the new ref, and a new spec
-// may name another repository. Only a pause, a force-sync request, a confirmed deletion, and a request to propose again, to
-// restore a snapshot or to retry take effect at once.
+// may name another repository. Only a pause and the annotations of annotation.Requests take effect at once.
 func (l *Loop) currentOrder() *loop.Order {
 	gs, t, o := l.spec.gs, l.target, l.order
 	switch {
