@@ -212,6 +212,24 @@ func TestMissingSource(t *testing.T) {
 	assert.ErrorContains(t, err, "gone")
 }
 
+func TestSourceInSubmodule(t *testing.T) {
+	for _, source := range []string{"lib/module", "lib/module/projects/a"} {
+		t.Run(source, func(t *testing.T) {
+			o := plantest.NewObjects()
+			root := o.Commit(map[string]plantest.File{"lib/module": {Mode: plan.Submodule, ID: plan.ID{1}}})
+			r := plantest.Rules(t, plan.Rules{Mappings: plantest.Mappings(t, source, "a")})
+			d, err := desired.NewTree(o, root, r)
+			require.NoError(t, err)
+			assert.Equal(t, []string{"mappings[0]: lib/module is a submodule, which the agent does not fetch; skipped"}, d.Warnings())
+
+			r.Mappings[0].Required = true
+			_, err = desired.NewTree(o, root, r)
+			assert.Equal(t, v1alpha1.ReasonSourceMissing, failure.Reason(err, ""))
+			assert.EqualError(t, err, "mappings[0]: lib/module is a submodule, which the agent does not fetch, and the mapping is required")
+		})
+	}
+}
+
 func TestServicePathWithoutFolders(t *testing.T) {
 	o := plantest.NewObjects()
 	r := plantest.Rules(t, plan.Rules{Mappings: plantest.Mappings(t, "wrong/projects", "projects", "wrong/config", "config"), AnySource: true})

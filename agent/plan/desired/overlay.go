@@ -2,6 +2,7 @@ package desired
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -67,20 +68,15 @@ func newOverlay(objects plan.Objects, root plan.ID, rules *plan.Rules) (*overlay
 
 // add adds mapping i, if the commit has its source.
 func (o *overlay) add(i int, m plan.Mapping) error {
-	entry, found, err := o.lookup(m.Source)
+	entry, absent, err := o.lookup(m.Source)
 	if err != nil {
 		return err
 	}
-	if entry.Mode == plan.Submodule {
-		o.warnings.add("submodule %s is skipped", m.Source)
-		found = false
+	if absent != "" && m.Required {
+		return failure.New(v1alpha1.ReasonSourceMissing, "mappings[%d]: %s, and the mapping is required", i, absent)
 	}
-	if !found && m.Required {
-		return failure.New(v1alpha1.ReasonSourceMissing,
-			"mappings[%d]: the commit has no %s, and the mapping is required", i, m.Source)
-	}
-	if !found {
-		o.warnings.add("mappings[%d]: the commit has no %s; skipped", i, m.Source)
+	if absent != "" {
+		o.warnings.add("mappings[%d]: %s; skipped", i, absent)
 		o.missing = append(o.missing, m)
 		return nil
 	}
@@ -95,29 +91,34 @@ func (o *overlay) add(i int, m plan.Mapping) error {
 	return nil
 }
 
-// lookup returns the commit's entry at a path.
-func (o *overlay) lookup(p plan.Path) (plan.Entry, bool, error) {
-	at := plan.Entry{Name: ".", Mode: plan.Directory, ID: o.root}
+// lookup returns the commit's entry at a path. absent says why the agent has none; it is "" if it has one.
+func (o *overlay) lookup(p plan.Path) (at plan.Entry, absent string, err error) {
+	at = plan.Entry{Name: ".", Mode: plan.Directory, ID: o.root}
 	if p == plan.Root {
-		return at, true, nil
+		return at, "", nil
 	}
+	seen := ""
 	for name := range strings.SplitSeq(string(p), "/") {
 		if at.Mode != plan.Directory {
-			return plan.Entry{}, false, nil
+			return at, fmt.Sprintf("the commit has no %s", p), nil
 		}
 		entries, err := o.objects.Tree(at.ID)
 		if err != nil {
-			return plan.Entry{}, false, fmt.Errorf("look up %s in the commit: %w", p, err)
+			return at, "", fmt.Errorf("look up %s in the commit: %w", p, err)
 		}
 		i := slices.IndexFunc(entries, func(e plan.Entry) bool { return e.Name == name })
 		if i < 0 {
-			return plan.Entry{}, false, nil
+			return at, fmt.Sprintf("the commit has no %s", p), nil
 		}
-		if at = entries[i]; at.Mode == plan.Symlink {
-			return plan.Entry{}, false, o.symlinkError("mapping source "+string(p), at.ID)
+		at, seen = entries[i], path.Join(seen, name)
+		switch at.Mode {
+		case plan.Symlink:
+			return at, "", o.symlinkError("mapping source "+string(p), at.ID)
+		case plan.Submodule:
+			return at, seen + " is a submodule, which the agent does not fetch", nil
 		}
 	}
-	return at, true, nil
+	return at, "", nil
 }
 
 // checkKind returns an error if mapping i does not accept the mode of its source.
@@ -175,7 +176,7 @@ func (o *overlay) sources() []source {
 }
 
 // findMounts records the mounts at which the commit has content, so that a plan reports them even if it does not
-// compare their directories.
+// compare their directories: listing a parent calls skipMount for a mount in it.
 func (o *overlay) findMounts() error {
 	for _, path := range o.rules.Mounts.Paths() {
 		if _, err := o.children(relpath.Parent(path), o.list); err != nil {

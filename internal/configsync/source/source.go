@@ -307,7 +307,7 @@ func checkMode(p string, e plan.Entry) error {
 	case plan.Symlink:
 		return failure.New(v1alpha1.ReasonUnsafePath, "%s is a symbolic link, which is not followed: replace it with a copy of the file", failure.Quote(p))
 	case plan.Submodule:
-		return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s is a submodule, which is not fetched: move the path of the ConfigSync below it", failure.Quote(p))
+		return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s is a submodule, which is not fetched: commit its files, or give its repository a ConfigSync", failure.Quote(p))
 	}
 	return nil
 }
