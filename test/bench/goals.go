@@ -46,7 +46,7 @@ func (r results) goals(s settings) []goal {
 		g.disk()
 		g.diskOverTime()
 		g.drift()
-		g.thousandAgents()
+		g.manyAgents()
 		all = append(all, g.found...)
 	}
 	return all
@@ -168,9 +168,9 @@ func (g *judge) diskOverTime() {
 	}
 }
 
-// thousandAgents requires that no agent makes a request twice. It extrapolates to a thousand agents from the machine time that
-// each took, including the server's.
-func (g *judge) thousandAgents() {
+// manyAgents requires that no agent makes a request twice, and bounds the machine time of each, including the server's. What a
+// thousand agents take, `bench fleet` measures.
+func (g *judge) manyAgents() {
 	k := g.key("crowd", resident)
 	w, ok := median(g.r, k, wall)
 	if !ok {
@@ -185,7 +185,7 @@ func (g *judge) thousandAgents() {
 	packs, _ := median(g.r, k, fetches)
 	g.add(met, fmt.Sprintf("%d agents at once: one advertisement and one fetch each", n), fmt.Sprintf("%d and %d", listed, packs))
 	each := w / time.Duration(n)
-	g.add(1000*each <= 30*time.Second, "1,000 agents at once within 30 s: at most 30 ms for each", fmt.Sprintf("%.1f ms for each of %d, %.2f s in all", float64(each.Microseconds())/1000, n, w.Seconds()))
+	g.add(each <= 30*time.Millisecond, fmt.Sprintf("%d agents at once: at most 30 ms for each", n), fmt.Sprintf("%.1f ms for each of %d, %.2f s in all", float64(each.Microseconds())/1000, n, w.Seconds()))
 }
 
 // idle requires that a sync without changes costs the resident agent almost nothing.
