@@ -14,7 +14,7 @@ const (
 	// requiredScanFailures is the number of scans that must fail within scanWindow.
 	requiredScanFailures = 3
 	scanWindow           = 2 * time.Minute
-	// failurePause is the pause between the attempts meanwhile.
+	// failurePause is the pause between two attempts while it is not certain yet that the commit is to blame.
 	failurePause = 9 * time.Second
 )
 
@@ -64,6 +64,8 @@ func (l LoadFailure) trigger() v1alpha1.AutoRollbackTrigger {
 //
 //	the gateway starts, stops, or is a standby node       the target is not the cause: none
 //	an operator requested to go back to the target        none
+//	git was not asked since the agent started             none: an operator may have requested to go back to the files on the disk
+//	what the gateway loaded before is not known           none, as without a snapshot
 //	the failure matches no trigger that the spec names    none
 //	the gateway lacks a project or a resource             due when the target has failed for half a minute
 //	a scan fails                                          … and at least three times within two minutes

@@ -28,7 +28,7 @@ func TestProposal(t *testing.T) {
 	}
 }
 
-// A sync that would replace changes on the gateway asks at each of these times, and every time of a list is a minute after the one before.
+// Each element of asks is one call of Replace, a minute after the one before.
 func TestReplace(t *testing.T) {
 	const (
 		manual, gateway, git = v1alpha1.StrategyManual, v1alpha1.StrategyGatewayWins, v1alpha1.StrategyGitWins
@@ -104,17 +104,19 @@ func TestDriftRepair(t *testing.T) {
 func TestProposalRepairs(t *testing.T) {
 	for name, c := range map[string]struct {
 		Proposal
-		repairs bool // what the state is about
+		whenSeen bool // Repairs, if the state is about the change
 	}{
 		"none": {}, "settling": {Proposal: Proposal{State: v1alpha1.ProposalSettling}}, "open": {Proposal: Proposal{State: v1alpha1.ProposalOpen}},
 		"closed": {Proposal: Proposal{State: v1alpha1.ProposalClosed}}, "merged": {Proposal: Proposal{State: v1alpha1.ProposalMerged}},
 		"refused": {Proposal{State: v1alpha1.ProposalRefused}, true}, "closed, repair": {Proposal{State: v1alpha1.ProposalClosed, RepairClosed: true}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, policy := range []v1alpha1.DriftPolicy{v1alpha1.DriftReport, v1alpha1.DriftRepair} { // sequence: of one proposal
-				assert.Equal(t, c.repairs, c.Repairs(policy, true, true))
-				assert.False(t, c.Repairs(policy, true, false))
-				assert.Equal(t, policy == v1alpha1.DriftRepair, c.Repairs(policy, false, false))
+			for _, policy := range []v1alpha1.DriftPolicy{v1alpha1.DriftReport, v1alpha1.DriftRepair} {
+				t.Run(string(policy), func(t *testing.T) {
+					assert.Equal(t, c.whenSeen, c.Repairs(policy, true, true))
+					assert.False(t, c.Repairs(policy, true, false))
+					assert.Equal(t, policy == v1alpha1.DriftRepair, c.Repairs(policy, false, false))
+				})
 			}
 		})
 	}

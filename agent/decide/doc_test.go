@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -19,7 +20,7 @@ var update = flag.Bool("update", false, "write docs/internals/decisions.md")
 
 const page = "../../docs/internals/decisions.md"
 
-// The page of the decisions is made of the comments of the functions that decide.
+// TestPage compares decisions.md with the doc comments of the functions in its list.
 func TestPage(t *testing.T) {
 	comments := functionComments(t)
 	var b strings.Builder
@@ -27,9 +28,10 @@ func TestPage(t *testing.T) {
 		"`agent/decide` has every rule of this as a function without I/O, and a table test for each.\n")
 	// sequence: the sections of one page
 	for _, s := range []struct{ title, function string }{
-		{"The next step", "Next"}, {"The gate of a rollout", "gate"}, {"While a gate is closed", "Lapses"}, {"Pauses", "Apply"},
-		{"Maintenance windows", "WaitsForWindow"}, {"The validation webhook", "NeedsReview"}, {"Restores", "Restore"},
-		{"Automatic rollback", "Add"}, {"Changes that are proposed to git", "Replace"}, {"Drift", "Repair"},
+		{"The next step", "Next"}, {"The gate of a rollout", "gate"}, {"While a gate is closed", "Closed.Lapses"}, {"Pauses", "Pause.Apply"},
+		{"Maintenance windows", "Delivery.WaitsForWindow"}, {"The validation webhook", "Delivery.NeedsReview"}, {"Restores", "Restore"},
+		{"Automatic rollback", "Failures.Add"}, {"Changes that are proposed to git", "Wait.Replace"}, {"The next move of a proposal", "Schedule.Move"},
+		{"Drift", "Drift.Repair"},
 	} {
 		require.NotEmpty(t, comments[s.function], s.function)
 		b.WriteString("\n## " + s.title + "\n\n" + comments[s.function])
@@ -42,7 +44,7 @@ func TestPage(t *testing.T) {
 	assert.Equal(t, b.String(), string(is), "run go test ./agent/decide -run Page -update")
 }
 
-// functionComments returns the comments of the package's functions as Markdown, by name.
+// functionComments returns the comments of the package's functions as Markdown, by name; of methods by Type.Name.
 func functionComments(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob("*.go")
@@ -56,7 +58,11 @@ func functionComments(t *testing.T) map[string]string {
 		require.NoError(t, err)
 		for _, d := range tree.Decls {
 			if f, ok := d.(*ast.FuncDecl); ok && f.Doc != nil {
-				comments[f.Name.Name] = table.ReplaceAllString(f.Doc.Text(), "    ")
+				name := f.Name.Name
+				if f.Recv != nil {
+					name = strings.TrimPrefix(types.ExprString(f.Recv.List[0].Type), "*") + "." + name
+				}
+				comments[name] = table.ReplaceAllString(f.Doc.Text(), "    ")
 			}
 		}
 	}

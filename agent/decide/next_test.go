@@ -9,8 +9,8 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// because returns a reason not to follow.
-func because(reason v1alpha1.Reason) *Hold { return &Hold{reason, "why"} }
+// holdFor returns a Hold with this reason and some message.
+func holdFor(reason v1alpha1.Reason) *Hold { return &Hold{reason, "why"} }
 
 func inForce(id plan.ID) func(*Situation) {
 	return func(s *Situation) { s.InForce = InForce{true, id} }
@@ -18,13 +18,13 @@ func inForce(id plan.ID) func(*Situation) {
 
 func obstacle(handsOff, short bool) func(*Situation) {
 	return func(s *Situation) {
-		s.Obstacle = &Obstacle{*because(v1alpha1.ReasonWaitingForLead), handsOff, short}
+		s.Obstacle = &Obstacle{*holdFor(v1alpha1.ReasonWaitingForLead), handsOff, short}
 	}
 }
 
 func paused(s *Situation)   { s.Paused = true }
-func invalid(s *Situation)  { s.Invalid = because(v1alpha1.ReasonProfilesInvalid) }
-func planned(s *Situation)  { s.Planned = because(v1alpha1.ReasonDryRun) }
+func invalid(s *Situation)  { s.Invalid = holdFor(v1alpha1.ReasonProfilesInvalid) }
+func planned(s *Situation)  { s.Planned = holdFor(v1alpha1.ReasonDryRun) }
 func noCommit(s *Situation) { s.Target = plan.ID{} }
 
 // lost is the situation of a new volume: the gateway had commit one.
@@ -41,38 +41,38 @@ func TestNext(t *testing.T) {
 		to     plan.ID
 		reason v1alpha1.Reason // of the hold; "" for none
 	}{
-		"the target cannot be read":                 {at(gs, open, obstacle(false, false)), Leave, "", plan.ID{}, "WaitingForLead"},
-		"… but it pauses":                           {at(gs, open, obstacle(false, false), paused), Leave, "pauses ", plan.ID{}, "WaitingForLead"},
-		"the target is gone":                        {at(gs, open, obstacle(true, false), inForce(one)), Leave, "hands off ", plan.ID{}, "WaitingForLead"},
-		"the spec cannot be read":                   {at(gs, open, obstacle(false, false), inForce(one)), Leave, "", plan.ID{}, "WaitingForLead"},
-		"the spec cannot be read for a moment":      {at(gs, open, obstacle(false, true), inForce(one)), Leave, "", plan.ID{}, ""},
-		"… and there is no order":                   {at(gs, open, obstacle(false, true)), Leave, "", plan.ID{}, "WaitingForLead"},
-		"nothing holds it":                          {at(gs, open, inForce(one)), Follow, "", plan.ID{}, ""},
-		"nothing holds it, paused":                  {at(gs, open, inForce(one), paused), Follow, "", plan.ID{}, ""}, // the order says so itself
-		"its step is closed":                        {at(gs, closed, inForce(one)), Keep, "pauses of target ", plan.ID{}, "GateClosed"},
-		"its step is closed, paused":                {at(gs, closed, inForce(one), paused), Keep, "pauses of target ", plan.ID{}, "Paused"},
-		"its step is closed, and invalid settings":  {at(gs, closed, invalid), Keep, "pauses of target ", plan.ID{}, "GateClosed"},
-		"a first start while its step is closed":    {at(gs, closed, fresh), Follow, "", one, ""},
-		"invalid settings":                          {at(gs, open, inForce(one), invalid), Leave, "pauses of target ", plan.ID{}, "ProfilesInvalid"},
-		"invalid settings, no commit":               {at(gs, open, noCommit, invalid), Leave, "pauses of target ", plan.ID{}, "ProfilesInvalid"},
-		"a dry run is to be made":                   {at(plant(dryRunBefore), 0), DryRun, "", plan.ID{}, ""},
-		"a dry run with invalid settings":           {at(plant(dryRunBefore), 0, invalid), Leave, "pauses of target ", plan.ID{}, "ProfilesInvalid"},
-		"the dry run was made":                      {at(plant(dryRunBefore), 0, planned), Keep, "pauses of target planned ", plan.ID{}, "DryRun"},
-		"the dry run was made, paused":              {at(plant(dryRunBefore), 0, planned, paused), Keep, "pauses of target planned ", plan.ID{}, "Paused"},
-		"the dry run was made, and its step opened": {at(plant(dryRunBefore), open, planned), Follow, "", plan.ID{}, ""},
-		"the rollout went back":                     {at(gs, open, back, has), Follow, "rollback ", one, ""},
-		"no commit yet":                             {at(gs, open, noCommit), Follow, "", plan.ID{}, "WaitingForLead"},
-		"no commit yet, and an order without":       {at(gs, open, noCommit, inForce(plan.ID{})), Follow, "", plan.ID{}, "WaitingForLead"},
-		"no commit any more":                        {at(gs, open, noCommit, inForce(one)), Leave, "pauses ", plan.ID{}, "WaitingForLead"},
-		"the ref cannot be resolved":                {at(gs, open, noCommit, func(s *Situation) { s.Unresolved = because(v1alpha1.ReasonRefNotFound) }), Follow, "", plan.ID{}, "RefNotFound"},
-		"a new volume":                              {at(gs, open, lost), Follow, "of target refill ", one, ""},
-		"a new volume while its step is closed":     {at(gs, closed, lost), Follow, "of target refill ", one, ""},
-		"a new volume that has all files":           {at(gs, closed, lost, func(s *Situation) { s.Incomplete = false }), Keep, "pauses of target ", plan.ID{}, "GateClosed"},
-		"a new volume, the files cannot be written": {at(gs, closed, lost, func(s *Situation) { s.GaveUp = true }), Keep, "pauses of target ", plan.ID{}, "GateClosed"},
-		"a running gateway that lacks files":        {at(gs, closed, lost, func(s *Situation) { s.NewVolume = false }), Keep, "pauses of target ", plan.ID{}, "GateClosed"},
-		"a new volume that had the target":          {at(gs, open, lost, func(s *Situation) { s.Target = one }), Follow, "", plan.ID{}, ""},
-		"a new volume, no commit yet":               {at(gs, open, lost, noCommit), Follow, "", plan.ID{}, "WaitingForLead"},
-		"a new volume and invalid settings":         {at(gs, open, lost, invalid), Leave, "pauses of target refill ", one, "ProfilesInvalid"},
+		"the target cannot be read":                               {at(gs, open, obstacle(false, false)), Leave, "", plan.ID{}, "WaitingForLead"},
+		"the target cannot be read, and it pauses":                {at(gs, open, obstacle(false, false), paused), Leave, "pauses ", plan.ID{}, "WaitingForLead"},
+		"the target is gone":                                      {at(gs, open, obstacle(true, false), inForce(one)), Leave, "hands off ", plan.ID{}, "WaitingForLead"},
+		"the spec cannot be read":                                 {at(gs, open, obstacle(false, false), inForce(one)), Leave, "", plan.ID{}, "WaitingForLead"},
+		"the spec cannot be read for a moment":                    {at(gs, open, obstacle(false, true), inForce(one)), Leave, "", plan.ID{}, ""},
+		"the spec cannot be read for a moment, no order in force": {at(gs, open, obstacle(false, true)), Leave, "", plan.ID{}, "WaitingForLead"},
+		"nothing holds it":                                        {at(gs, open, inForce(one)), Follow, "", plan.ID{}, ""},
+		"nothing holds it, paused":                                {at(gs, open, inForce(one), paused), Follow, "", plan.ID{}, ""}, // the order says so itself
+		"its step is closed":                                      {at(gs, closed, inForce(one)), Keep, "pauses of target ", plan.ID{}, "GateClosed"},
+		"its step is closed, paused":                              {at(gs, closed, inForce(one), paused), Keep, "pauses of target ", plan.ID{}, "Paused"},
+		"its step is closed, and invalid settings":                {at(gs, closed, invalid), Keep, "pauses of target ", plan.ID{}, "GateClosed"},
+		"a first start while its step is closed":                  {at(gs, closed, fresh), Follow, "", one, ""},
+		"invalid settings":                                        {at(gs, open, inForce(one), invalid), Leave, "pauses of target ", plan.ID{}, "ProfilesInvalid"},
+		"invalid settings, no commit":                             {at(gs, open, noCommit, invalid), Leave, "pauses of target ", plan.ID{}, "ProfilesInvalid"},
+		"a dry run is to be made":                                 {at(plant(dryRunBefore), 0), DryRun, "", plan.ID{}, ""},
+		"a dry run with invalid settings":                         {at(plant(dryRunBefore), 0, invalid), Leave, "pauses of target ", plan.ID{}, "ProfilesInvalid"},
+		"the dry run was made":                                    {at(plant(dryRunBefore), 0, planned), Keep, "pauses of target planned ", plan.ID{}, "DryRun"},
+		"the dry run was made, paused":                            {at(plant(dryRunBefore), 0, planned, paused), Keep, "pauses of target planned ", plan.ID{}, "Paused"},
+		"the dry run was made, and its step opened":               {at(plant(dryRunBefore), open, planned), Follow, "", plan.ID{}, ""},
+		"the rollout went back":                                   {at(gs, open, back, has), Follow, "rollback ", one, ""},
+		"no commit yet":                                           {at(gs, open, noCommit), Follow, "", plan.ID{}, "WaitingForLead"},
+		"no commit yet, and an order without":                     {at(gs, open, noCommit, inForce(plan.ID{})), Follow, "", plan.ID{}, "WaitingForLead"},
+		"no commit any more":                                      {at(gs, open, noCommit, inForce(one)), Leave, "pauses ", plan.ID{}, "WaitingForLead"},
+		"the ref cannot be resolved":                              {at(gs, open, noCommit, func(s *Situation) { s.Unresolved = holdFor(v1alpha1.ReasonRefNotFound) }), Follow, "", plan.ID{}, "RefNotFound"},
+		"a new volume":                                            {at(gs, open, lost), Follow, "of target refill ", one, ""},
+		"a new volume while its step is closed":                   {at(gs, closed, lost), Follow, "of target refill ", one, ""},
+		"a new volume that has all files":                         {at(gs, closed, lost, func(s *Situation) { s.Incomplete = false }), Keep, "pauses of target ", plan.ID{}, "GateClosed"},
+		"a new volume, the files cannot be written":               {at(gs, closed, lost, func(s *Situation) { s.GaveUp = true }), Keep, "pauses of target ", plan.ID{}, "GateClosed"},
+		"a running gateway that lacks files":                      {at(gs, closed, lost, func(s *Situation) { s.NewVolume = false }), Keep, "pauses of target ", plan.ID{}, "GateClosed"},
+		"a new volume that had the target":                        {at(gs, open, lost, func(s *Situation) { s.Target = one }), Follow, "", plan.ID{}, ""},
+		"a new volume, no commit yet":                             {at(gs, open, lost, noCommit), Follow, "", plan.ID{}, "WaitingForLead"},
+		"a new volume and invalid settings":                       {at(gs, open, lost, invalid), Leave, "pauses of target refill ", one, "ProfilesInvalid"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.s.Ref = "main"
@@ -115,7 +115,7 @@ func TestNextNeedsApproval(t *testing.T) {
 				on = append(on, change)
 			}
 		}
-		s := at(gs, 3, on...)
+		s := at(gs, 3, on...) // all steps are open
 		if n := Next(s); n.Do == Follow {
 			assert.True(t, n.To != nil && n.To.Commit == one && n.Refill, "%+v of %+v", n, s)
 		}
