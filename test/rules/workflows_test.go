@@ -12,8 +12,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// forge has what the rules check of workflows and of the configuration of Dependabot.
-type forge struct {
+// githubConfig has what the rules check of workflows and of the configuration of Dependabot.
+type githubConfig struct {
 	Permissions any
 	Jobs        map[string]struct {
 		Permissions any
@@ -45,22 +45,22 @@ func brokenWorkflows(all []file) (broken []string) {
 			manifests[ecosystem] = append(manifests[ecosystem], path.Join("/", path.Dir(f.path)))
 		}
 	}
+	updated := map[string][]string{}
 	for _, f := range all {
 		if !strings.HasPrefix(f.path, ".github/") || !isYAML(f.path) {
 			continue
 		}
-		var config forge
+		var config githubConfig
 		bad := func(format string, args ...any) { broken = append(broken, f.path+": "+fmt.Sprintf(format, args...)) }
 		if err := yaml.Unmarshal(f.content, &config); err != nil {
 			bad("%v", err)
 		}
 		for _, u := range config.Updates {
-			if want := manifests[u.Ecosystem]; want != nil && !slices.Equal(slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(u.Directories))) {
-				bad("%s has %v, but there are %v", u.Ecosystem, u.Directories, want)
-			}
+			updated[u.Ecosystem] = append(updated[u.Ecosystem], u.Directories...)
 		}
 		for name, job := range config.Jobs {
-			if config.Permissions == "write-all" || job.Permissions == "write-all" {
+			none := config.Permissions == nil && job.Permissions == nil
+			if none || config.Permissions == "write-all" || job.Permissions == "write-all" {
 				bad("job %s: name the permissions that it needs", name)
 			}
 			for _, s := range append(job.Steps, struct{ Uses, Run string }{Uses: job.Uses}) {
@@ -78,33 +78,46 @@ func brokenWorkflows(all []file) (broken []string) {
 			}
 		}
 	}
+	for ecosystem, want := range manifests {
+		if got := updated[ecosystem]; !slices.Equal(slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(got))) {
+			broken = append(broken, fmt.Sprintf(".github/dependabot.yaml: %s has %v, but there are %v", ecosystem, got, want))
+		}
+	}
 	return broken
 }
 
 func TestWorkflows(t *testing.T) { report(t, brokenWorkflows(files(t))) }
 
 func TestWorkflowRules(t *testing.T) {
-	job := func(text string) []string {
-		return brokenWorkflows([]file{{"Makefile", []byte("build: x ## y\n")}, {".github/workflows/a.yaml", []byte("on: push\njobs:\n  a:\n    " + text)}})
+	workflow := func(permissions, job string) []string {
+		return brokenWorkflows([]file{{"Makefile", []byte("build: x ## y\n")}, {".github/workflows/a.yaml", []byte("on: push\n" + permissions + "\njobs:\n  a:\n    " + job)}})
+	}
+	job := func(text string) []string { return workflow("permissions: {contents: read}", text) }
+	dependabot := func(updates string) []string {
+		return brokenWorkflows([]file{{".github/dependabot.yaml", []byte("updates:\n" + updates)}, {"go.mod", nil}, {"test/a/go.mod", nil}})
 	}
 	updates := func(directories string) []string {
-		return brokenWorkflows([]file{{".github/dependabot.yaml", []byte("updates:\n- package-ecosystem: gomod\n  directories: [" + directories + "]\n")}, {"go.mod", nil}, {"test/a/go.mod", nil}})
+		return dependabot("- package-ecosystem: gomod\n  directories: [" + directories + "]\n")
 	}
 	for name, c := range map[string]struct {
 		broken []string
 		want   int
 	}{
-		"good job":            {job("steps: [{uses: a/b@v1.2.3}, {uses: a/b@" + strings.Repeat("0a", 20) + "}, {run: \"a\\nb\\nmake build X=1\\n\"}]"), 0},
-		"not YAML":            {job("\t"), 1},
-		"long step":           {job(`steps: [{run: "a\nb\nc\nd\n"}]`), 1},
-		"no version":          {job("steps: [{uses: a/b}, {uses: a/b@main}]"), 2},
-		"reusable workflow":   {job("uses: a/b/.github/workflows/c.yaml@main"), 1},
-		"all permissions":     {job("permissions: write-all"), 1},
-		"all, by default":     {job("steps: []\npermissions: write-all"), 1},
-		"no such target":      {job("steps: [{run: make biuld}]"), 1},
-		"good Dependabot":     {updates("/test/a, /"), 0},
-		"module is not there": {updates("/, /test/a, /test/b"), 1},
-		"module is left out":  {updates("/"), 1},
+		"good job":                         {job("steps: [{uses: a/b@v1.2.3}, {uses: a/b@" + strings.Repeat("0a", 20) + "}, {run: \"a\\nb\\nmake build X=1\\n\"}]"), 0},
+		"not YAML":                         {job("\t"), 1},
+		"long step":                        {job(`steps: [{run: "a\nb\nc\nd\n"}]`), 1},
+		"no version":                       {job("steps: [{uses: a/b}, {uses: a/b@main}]"), 2},
+		"reusable workflow":                {job("uses: a/b/.github/workflows/c.yaml@main"), 1},
+		"all permissions":                  {job("permissions: write-all"), 1},
+		"all permissions, of the workflow": {workflow("permissions: write-all", "steps: []"), 1},
+		"no permissions":                   {workflow("", "steps: []"), 1},
+		"permissions of the job only":      {workflow("", "permissions: {contents: read}"), 0},
+		"no such target":                   {job("steps: [{run: make biuld}]"), 1},
+		"good Dependabot":                  {updates("/test/a, /"), 0},
+		"module is not there":              {updates("/, /test/a, /test/b"), 1},
+		"module is left out":               {updates("/"), 1},
+		"no entry for modules":             {dependabot("- package-ecosystem: npm\n"), 1},
+		"no Dependabot":                    {brokenWorkflows([]file{{"go.mod", nil}}), 1},
 	} {
 		t.Run(name, func(t *testing.T) { assert.Len(t, c.broken, c.want, "%q", c.broken) })
 	}
