@@ -2,6 +2,7 @@ package ui
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"net/http"
 	"net/url"
@@ -9,10 +10,12 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/syntax"
+	"stoker.io/stoker/internal/status"
 )
 
 type fleetPage struct {
@@ -102,33 +105,33 @@ func (s *Server) serveFleet(w http.ResponseWriter, r *http.Request) {
 	s.writePage(w, http.StatusOK, "fleet", p)
 }
 
-// conditions returns the conditions that report a problem, without those that say what the summary says.
+// conditions returns Stoker's conditions that report a problem, without those that say what the summary says.
 func (s *Server) conditions(f fleet, now moment) (list []condition) {
-	for _, c := range f.gs.Status.Conditions {
-		bad := c.Status != metav1.ConditionTrue
-		if c.Type == v1alpha1.ConditionStalled {
-			bad = c.Status == metav1.ConditionTrue
-		}
-		switch c.Type {
+	for _, row := range status.Conditions {
+		bad := metav1.ConditionFalse
+		switch row.Type {
 		case v1alpha1.ConditionReady, v1alpha1.ConditionAllGatewaysSynced, v1alpha1.ConditionReconciling:
 			continue
+		case v1alpha1.ConditionStalled:
+			bad = metav1.ConditionTrue
 		}
-		if bad && (c.Type != v1alpha1.ConditionStalled || f.Advice.Reason != c.Reason) {
+		c := meta.FindStatusCondition(f.gs.Status.Conditions, row.Type)
+		if c != nil && c.Status == bad && (c.Type != v1alpha1.ConditionStalled || f.Advice.Reason != c.Reason) {
 			list = append(list, condition{clean(c.Type, 64), clean(c.Message, maxMessage), s.advisor.advice(v1alpha1.Reason(c.Reason)), moment{c.LastTransitionTime.Time, now.now}})
 		}
 	}
 	return list
 }
 
-// paginate reduces the rows to those of one page. wanted is its number, from 1. If there are not as many pages, it takes the
-// nearest one.
+// paginate reduces the rows to those of one page. wanted is the number of a page, from 1; a number that does not exist gives the nearest page,
+// and no number the first.
 func (p *fleetPage) paginate(wanted string) {
 	n := (len(p.Rows) + rowsPerPage - 1) / rowsPerPage
 	if n < 2 {
 		return
 	}
 	page, err := strconv.Atoi(wanted)
-	if err != nil {
+	if errors.Is(err, strconv.ErrSyntax) {
 		page = 1
 	}
 	page = min(max(page, 1), n)

@@ -2,6 +2,8 @@ package ui
 
 import (
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -94,4 +96,37 @@ func TestTimesAreLocal(t *testing.T) {
 	m := moment{at: time.Date(2026, 11, 24, 23, 30, 0, 0, time.UTC)}
 	assert.Equal(t, "2026-11-25 00:30:00 CET", m.Exact())
 	assert.Equal(t, "2026-11-24T23:30:00Z", m.Machine())
+}
+
+func TestAlsoNeedsAttention(t *testing.T) {
+	s, gs, now := thousand(t)
+	for name, c := range map[string]struct {
+		kind   string
+		status metav1.ConditionStatus
+		want   bool
+	}{
+		"a problem":               {v1alpha1.ConditionRefResolved, metav1.ConditionFalse, true},
+		"no problem":              {v1alpha1.ConditionRefResolved, metav1.ConditionTrue, false},
+		"not known yet":           {v1alpha1.ConditionSSHHostKeyVerification, metav1.ConditionUnknown, false},
+		"stalled":                 {v1alpha1.ConditionStalled, metav1.ConditionTrue, true},
+		"the summary says it":     {v1alpha1.ConditionReady, metav1.ConditionFalse, false},
+		"that of another program": {"example.com/Degraded", metav1.ConditionFalse, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gs := gs.DeepCopy()
+			gs.Status.Conditions = []metav1.Condition{{Type: c.kind, Status: c.status, Reason: string(v1alpha1.ReasonRefNotFound), Message: "x"}}
+			list := s.conditions(s.newFleet(s.sites[0], gs, nil, "", now), moment{now, now})
+			assert.Len(t, list, map[bool]int{true: 1}[c.want])
+		})
+	}
+}
+
+func TestPageNumbers(t *testing.T) {
+	for wanted, first := range map[string]int{"": 1, "x": 1, "0": 1, "-1": 1, "-99999999999999999999": 1, "2": 101, "3": 201, "4": 201, "99999999999999999999": 201} {
+		t.Run(wanted, func(t *testing.T) {
+			p := fleetPage{Rows: make([]gateway, 250)}
+			p.paginate(wanted)
+			assert.True(t, strings.HasPrefix(p.Range, strconv.Itoa(first)+" to "), p.Range)
+		})
+	}
 }
