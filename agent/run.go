@@ -111,7 +111,7 @@ func standAlone(ctx context.Context, s settings, screen *screen) (int, error) {
 	if err != nil {
 		return daemon.ExitFailed, err
 	}
-	return daemon.ExitDone, serveAndRun(ctx, servers, runner.Run)
+	return daemon.ExitDone, serveAndRun(ctx, servers, func(ctx context.Context) error { runner.Run(ctx); return nil })
 }
 
 func remoteOptions(s settings, log *slog.Logger) repo.RemoteOptions {

@@ -24,7 +24,7 @@ SYNCED what the sync brought. STORED is where the snapshot is, if there is objec
 (remote) or both. BACKUP is yes if a backup of the whole gateway with the same id is there (spec.snapshots.gatewayBackup). The command asks
 each agent, and needs the right to get pods and pods/proxy.
 
-With --restore, the gateway that the id begins with goes back to what it was before that sync, without git: all later syncs are undone,
+With --restore, the gateway whose name begins the id goes back to what it was before that sync, without git: all later syncs are undone,
 too. The gateway stays there, with reason Restored, until another commit is requested or until it is retried (stoker retry).`,
 		Example: `  stoker snapshots line
 
@@ -39,7 +39,7 @@ too. The gateway stays there, with reason Restored, until another commit is requ
 			if *gateway != "" {
 				return exit.Errorf(exit.Usage, "--restore cannot be used with --gateway: the id names the gateway")
 			}
-			r.role = "stoker-edit"
+			r.role = "stoker-edit" // a restore needs the verb update
 			return r.send(ctx, args[0], "restore of snapshot "+*restore+" requested", func(ctx context.Context, p target) (request.Answer, error) {
 				return p.setter().Restore(ctx, p.namespace, p.name, *restore)
 			})

@@ -68,12 +68,11 @@ func New(c Config) *Loop {
 	})}
 }
 
-// Run follows the file until ctx is done, and then finishes or rolls back the running sync. It returns nil.
-func (l *Loop) Run(ctx context.Context) error {
+// Run follows the file until ctx is done, and then finishes or rolls back the running sync.
+func (l *Loop) Run(ctx context.Context) {
 	l.watcher = file.Watch(l.Log, l.File)
 	defer l.watcher.Close()
 	l.loop.Run(ctx, l)
-	return nil
 }
 
 // State returns the current state.

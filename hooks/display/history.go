@@ -27,7 +27,7 @@ func Commits(list []v1alpha1.CommitRecord, web giturl.Web) *output.Result {
 	for _, h := range list {
 		data = append(data, linked{h, web.Commit(h.Commit)})
 		ref := h.Ref
-		if ref == h.Commit { // of a rollback
+		if ref == h.Commit { // the ref is a commit
 			ref = syntax.ShortCommit(ref)
 		}
 		r.Add(h.Commit, h.At.Local().Format(time.RFC3339), ref, syntax.ShortCommit(h.Commit), output.Age(h.At.Time))
@@ -60,7 +60,7 @@ func AuditRecords(list []audit.Entry, web giturl.Web) *output.Result {
 	return r
 }
 
-// projects returns the names of two projects of a record, and how many more it has. A gateway can write anything to its record.
+// projects returns the names of at most two projects of a record, and how many more it has. A gateway can write anything to its record.
 func projects(a audit.Entry) string {
 	names := a.ProjectNames[:min(len(a.ProjectNames), 2)]
 	text := plan.Enumerate(names, len(names))
@@ -70,8 +70,7 @@ func projects(a audit.Entry) string {
 	return text
 }
 
-// Result returns the result of a past sync. A sync that wrote the files of its commit before the gateway had started did what it had to do,
-// although the agent then waited for the gateway.
+// Result returns the reason, or Written if a sync wrote its files and then only waited for the gateway.
 func Result(r v1alpha1.Reason, wrote bool) string {
 	if wrote && r.Class() == v1alpha1.ClassWorking {
 		return "Written"

@@ -28,7 +28,8 @@ type Writer struct {
 	err  error
 }
 
-// NewWriter returns a Writer for at most limit bytes. A Write that exceeds them fails with the error of full, and writes nothing.
+// NewWriter returns a Writer for at most limit bytes. A Write that exceeds them fails with the error of full, and writes
+// nothing. full must return an error.
 func NewWriter(w io.Writer, limit int64, full func() error) *Writer {
 	return &Writer{w: w, left: limit, full: full}
 }
@@ -70,16 +71,16 @@ func (b Buffer) Bytes() []byte { return b.buffer.Bytes() }
 
 // Head keeps the first bytes that are written to it, and ignores the rest.
 type Head struct {
-	most  int
+	limit int
 	bytes []byte
 }
 
-// NewHead returns a Head that keeps most bytes.
-func NewHead(most int) *Head { return &Head{most: most} }
+// NewHead returns a Head that keeps at most limit bytes.
+func NewHead(limit int) *Head { return &Head{limit: limit} }
 
 // Write implements io.Writer. It never fails.
 func (h *Head) Write(p []byte) (int, error) {
-	h.bytes = append(h.bytes, p[:min(len(p), h.most-len(h.bytes))]...)
+	h.bytes = append(h.bytes, p[:min(len(p), h.limit-len(h.bytes))]...)
 	return len(p), nil
 }
 

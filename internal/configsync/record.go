@@ -40,19 +40,20 @@ type record struct {
 	replicated bool // other replicas may take over
 	// lastInventory is the inventory of the status as it was last read or written.
 	lastInventory []string
-	// intent is the ConfigSync as writeIntent wrote it, until it is written again.
+	// intent is the ConfigSync as writeIntent wrote it. The first replace consumes it, and then need not read the object.
 	intent *v1alpha1.ConfigSync
-	// inventoryOnly reports that the run changes nothing else of a status that another run wrote meanwhile.
+	// inventoryOnly: if another run wrote the status meanwhile, write keeps it and only merges the inventory, because a prune says nothing
+	// about the commit.
 	inventoryOnly bool
 }
 
 // newRecord returns a record that writes with the StatusClients of the engine, or else with the given clients.
 func (e *Engine) newRecord(cs *v1alpha1.ConfigSync, clients kube.Clients) *record {
-	c := &record{cs: cs.DeepCopy(), clients: clients, lastInventory: cs.Status.Inventory}
+	r := &record{cs: cs.DeepCopy(), clients: clients, lastInventory: cs.Status.Inventory}
 	if e.StatusClients != nil {
-		c.clients, c.replicated = *e.StatusClients, true
+		r.clients, r.replicated = *e.StatusClients, true
 	}
-	return c
+	return r
 }
 
 // conditions are the types of the conditions of a ConfigSync.
@@ -60,11 +61,11 @@ var conditions = []string{v1alpha1.ConditionReady, v1alpha1.ConditionRefResolved
 	v1alpha1.ConditionAvailable, v1alpha1.ConditionDegraded}
 
 // setCondition sets a condition. Conditions of other writers stay if there is room for them.
-func (c *record) setCondition(kind string, value metav1.ConditionStatus, reason v1alpha1.Reason, message string) {
-	c.cs.Status.Conditions = status.FitConditions(c.cs.Status.Conditions, conditions)
-	meta.SetStatusCondition(&c.cs.Status.Conditions, metav1.Condition{
-		Type: kind, Status: value, Reason: string(reason), Message: truncateMessage(message), ObservedGeneration: c.cs.Generation,
-		LastTransitionTime: metav1.NewTime(c.clients.Now()),
+func (r *record) setCondition(kind string, value metav1.ConditionStatus, reason v1alpha1.Reason, message string) {
+	r.cs.Status.Conditions = status.FitConditions(r.cs.Status.Conditions, conditions)
+	meta.SetStatusCondition(&r.cs.Status.Conditions, metav1.Condition{
+		Type: kind, Status: value, Reason: string(reason), Message: truncateMessage(message), ObservedGeneration: r.cs.Generation,
+		LastTransitionTime: metav1.NewTime(r.clients.Now()),
 	})
 }
 
@@ -78,29 +79,29 @@ func truncateMessage(s string) string {
 }
 
 // writeIntent writes the status before a run changes anything. It fails if another client wrote the ConfigSync since it was read.
-func (c *record) writeIntent(ctx context.Context) error {
-	derive(c.cs)
-	written, err := kube.ConfigSyncs(c.clients.Dynamic, c.cs.Namespace).Update(ctx, c.cs, metav1.UpdateOptions{}, "status")
+func (r *record) writeIntent(ctx context.Context) error {
+	derive(r.cs)
+	written, err := kube.ConfigSyncs(r.clients.Dynamic, r.cs.Namespace).Update(ctx, r.cs, metav1.UpdateOptions{}, "status")
 	switch {
 	case apierrors.IsConflict(err):
 		return ErrConcurrentChange
 	case apierrors.IsForbidden(err):
-		return failure.New(v1alpha1.ReasonApplyForbidden, "nothing was changed: the caller may not update configsyncs/status in namespace %s, where a run records what it owns", c.cs.Namespace)
+		return failure.New(v1alpha1.ReasonApplyForbidden, "nothing was changed: the caller may not update configsyncs/status in namespace %s, where a run records what it owns", r.cs.Namespace)
 	case err != nil:
 		return err
 	}
-	c.cs, c.lastInventory, c.intent = written.DeepCopy(), written.Status.Inventory, written
+	r.cs, r.lastInventory, r.intent = written.DeepCopy(), written.Status.Inventory, written
 	return nil
 }
 
 // write writes the status after a run, even if another client wrote it meanwhile. It returns the ConfigSync as it was before,
 // or nil if it already had this status. gone are the objects that the run removed from the inventory.
-func (c *record) write(ctx context.Context, gone map[manifest.ID]bool) (before *v1alpha1.ConfigSync, err error) {
-	derive(c.cs)
-	before, err = c.replace(ctx, gone)
+func (r *record) write(ctx context.Context, gone map[manifest.ID]bool) (before *v1alpha1.ConfigSync, err error) {
+	derive(r.cs)
+	before, err = r.replace(ctx, gone)
 	for range 2 {
 		if apierrors.IsConflict(err) {
-			before, err = c.replace(ctx, gone)
+			before, err = r.replace(ctx, gone)
 		}
 	}
 	switch {
@@ -112,33 +113,32 @@ func (c *record) write(ctx context.Context, gone map[manifest.ID]bool) (before *
 	return nil, fmt.Errorf("the run is complete, but the status could not be written: %w", err)
 }
 
-// replace replaces the status in the cluster once. Its first call after writeIntent uses the result of that write, which saves
-// a read.
-func (c *record) replace(ctx context.Context, gone map[manifest.ID]bool) (before *v1alpha1.ConfigSync, err error) {
-	syncs := kube.ConfigSyncs(c.clients.Dynamic, c.cs.Namespace)
-	now, ours := c.intent, c.intent != nil
-	if c.intent = nil; now == nil {
-		now, err = syncs.Get(ctx, c.cs.Name)
+// replace replaces the status in the cluster once.
+func (r *record) replace(ctx context.Context, gone map[manifest.ID]bool) (before *v1alpha1.ConfigSync, err error) {
+	syncs := kube.ConfigSyncs(r.clients.Dynamic, r.cs.Namespace)
+	now, ours := r.intent, r.intent != nil
+	if r.intent = nil; now == nil {
+		now, err = syncs.Get(ctx, r.cs.Name)
 	}
 	switch {
 	case err != nil:
 		return nil, err
-	case now.UID != c.cs.UID:
+	case now.UID != r.cs.UID:
 		return nil, ErrConcurrentChange
 	}
-	if err := c.mergeInventory(now.Status.Inventory, gone); err != nil {
+	if err := r.mergeInventory(now.Status.Inventory, gone); err != nil {
 		return nil, err
 	}
-	if c.inventoryOnly && !ours {
-		inventory := c.cs.Status.Inventory
-		now.Status.DeepCopyInto(&c.cs.Status)
-		c.cs.Status.Inventory = inventory
+	if r.inventoryOnly && !ours {
+		inventory := r.cs.Status.Inventory
+		now.Status.DeepCopyInto(&r.cs.Status)
+		r.cs.Status.Inventory = inventory
 	}
-	if equality.Semantic.DeepEqual(now.Status, c.cs.Status) {
+	if equality.Semantic.DeepEqual(now.Status, r.cs.Status) {
 		return nil, nil
 	}
 	before = now.DeepCopy()
-	now.Status = c.cs.Status
+	now.Status = r.cs.Status
 	if _, err = syncs.Update(ctx, now, metav1.UpdateOptions{}, "status"); err != nil {
 		return nil, err
 	}
@@ -147,17 +147,17 @@ func (c *record) replace(ctx context.Context, gone map[manifest.ID]bool) (before
 
 // mergeInventory adds the lines that other runs wrote since the inventory was read, so that it has every object that they applied. If both
 // together have too many, it fails: without a line, an object would stay in the cluster forever.
-func (c *record) mergeInventory(now []string, gone map[manifest.ID]bool) error {
-	if slices.Equal(now, c.lastInventory) {
+func (r *record) mergeInventory(now []string, gone map[manifest.ID]bool) error {
+	if slices.Equal(now, r.lastInventory) {
 		return nil
 	}
 	ours := map[manifest.ID]bool{}
-	for _, line := range c.cs.Status.Inventory {
+	for _, line := range r.cs.Status.Inventory {
 		if e, ok := manifest.ParseEntry(line); ok {
 			ours[e.ID] = true
 		}
 	}
-	merged := slices.Clone(c.cs.Status.Inventory)
+	merged := slices.Clone(r.cs.Status.Inventory)
 	for _, line := range now {
 		if e, ok := manifest.ParseEntry(line); ok && !ours[e.ID] && !gone[e.ID] {
 			merged = append(merged, line)
@@ -168,7 +168,7 @@ func (c *record) mergeInventory(now []string, gone map[manifest.ID]bool) error {
 			len(merged), maxInventory)
 	}
 	slices.Sort(merged)
-	c.cs.Status.Inventory = merged
+	r.cs.Status.Inventory = merged
 	return nil
 }
 
@@ -176,17 +176,17 @@ func (c *record) mergeInventory(now []string, gone map[manifest.ID]bool) error {
 type event struct{ kind, reason, note string }
 
 // send sends Events. They are best effort: the caller may lack the right to create them.
-func (c *record) send(ctx context.Context, events ...event) {
+func (r *record) send(ctx context.Context, events ...event) {
 	for _, e := range events {
 		if len(e.note) > 1000 { // the API's bound is 1,024 bytes
 			e.note = strings.ToValidUTF8(e.note[:1000], "") + "…"
 		}
-		_, _ = c.clients.Core.EventsV1().Events(c.cs.Namespace).Create(ctx, &eventsv1.Event{
-			ObjectMeta: metav1.ObjectMeta{GenerateName: c.cs.Name + "-", Namespace: c.cs.Namespace},
-			EventTime:  metav1.NewMicroTime(c.clients.Now()), ReportingController: "stoker.io/config", ReportingInstance: "stoker-config",
+		_, _ = r.clients.Core.EventsV1().Events(r.cs.Namespace).Create(ctx, &eventsv1.Event{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: r.cs.Name + "-", Namespace: r.cs.Namespace},
+			EventTime:  metav1.NewMicroTime(r.clients.Now()), ReportingController: "stoker.io/config", ReportingInstance: "stoker-config",
 			Action: "Sync", Reason: e.reason, Type: e.kind, Note: e.note,
 			Regarding: corev1.ObjectReference{
-				APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindConfigSync, Namespace: c.cs.Namespace, Name: c.cs.Name, UID: c.cs.UID,
+				APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindConfigSync, Namespace: r.cs.Namespace, Name: r.cs.Name, UID: r.cs.UID,
 			},
 		}, metav1.CreateOptions{})
 	}

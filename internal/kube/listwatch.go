@@ -75,11 +75,12 @@ func ListWatch[L runtime.Object](client lister[L], selectors func(*metav1.ListOp
 			case err == nil && (took <= maxResumeTime || relist.Load()):
 				relist.Store(false)
 				return w, nil
+			// An answer ends the attempt. A first 429 does not: the watch may start too late, so list first.
 			case ctx.Err() != nil, isAnswer(err) && (!apierrors.IsTooManyRequests(err) || relist.Load()):
 				return w, err
 			case err == nil:
 				w.Stop()
-				err = fmt.Errorf("it took %s", took.Round(time.Second))
+				err = fmt.Errorf("resuming it took %s", took.Round(time.Second))
 			}
 			err = apierrors.NewResourceExpired(fmt.Sprintf("the watch was interrupted, listing all objects again: %v", err))
 			failed(err)

@@ -68,7 +68,7 @@ func (e *InvalidError) Error() string { return e.text }
 
 func invalid(format string, args ...any) error { return &InvalidError{fmt.Sprintf(format, args...)} }
 
-// maxRefs bounds the refs of one delivery, and maxRef the length of each; hosts send fewer and shorter ones.
+// maxRefs bounds each list of a delivery, maxRef the bytes of a ref. Hosts send fewer and shorter ones.
 const maxRefs, maxRef = 1000, 1024
 
 // Parse parses a delivery. The error is an *InvalidError.
@@ -90,9 +90,9 @@ func Parse(h http.Header, body []byte) (Request, error) {
 	return r, nil
 }
 
-// Complete returns an object with the members that are complete in a body that was cut: the hosts that send long lists of commits send them
+// CutObject returns the JSON object of a body that was cut, without its last, incomplete member. Hosts that send long lists of commits send them
 // after what matters.
-func Complete(body []byte) []byte {
+func CutObject(body []byte) []byte {
 	members := json.NewDecoder(bytes.NewReader(body))
 	var object bytes.Buffer
 	if start, err := members.Token(); err != nil || start != json.Delim('{') {

@@ -71,7 +71,7 @@ func TestCompleteMembers(t *testing.T) {
 		`{"a":1}`:         `{"a":1}`,
 		`[{"a":1},{"b":1`: `[{"a":1},{"b":1`,
 	} {
-		t.Run(body, func(t *testing.T) { assert.Equal(t, want, string(Complete([]byte(body)))) })
+		t.Run(body, func(t *testing.T) { assert.Equal(t, want, string(CutObject([]byte(body)))) })
 	}
 }
 

@@ -148,8 +148,8 @@ func NewChecker() *Checker {
 }
 
 // Verify reports whether a proof of this body matches one of the values; see Begin.
-func (c *Checker) Verify(p Proof, body []byte, values []secret.String, n int) bool {
-	check := c.Begin(p, values, n)
+func (c *Checker) Verify(p Proof, body []byte, values []secret.String, atLeast int) bool {
+	check := c.Begin(p, values, atLeast)
 	_, _ = check.Write(body) // it never fails
 	return check.Known()
 }
@@ -165,11 +165,11 @@ type candidate struct {
 	token  int       // 1 if the token is the value
 }
 
-// Begin returns a Check of a proof against the values. It always compares with n values and fills up with a random one, so that the
-// duration reveals nothing about the secret.
-func (c *Checker) Begin(p Proof, values []secret.String, n int) *Check {
+// Begin returns a Check of a proof against the values. It compares with at least atLeast values and fills up with a random one, so that
+// the duration reveals nothing about the secret.
+func (c *Checker) Begin(p Proof, values []secret.String, atLeast int) *Check {
 	check := &Check{}
-	for i := range max(n, len(values)) {
+	for i := range max(atLeast, len(values)) {
 		value, counts := c.absent, 0
 		if i < len(values) && !values[i].Empty() {
 			value, counts = values[i], 1

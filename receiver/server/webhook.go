@@ -33,7 +33,7 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) (source string,
 		return unknownSource, rejected
 	}
 	if c.cut {
-		c.body = sender.Complete(c.body)
+		c.body = sender.CutObject(c.body)
 	}
 	request, err := sender.Parse(r.Header, c.body)
 	c.body = nil

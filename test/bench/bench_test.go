@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/test/bench/repository"
+	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -39,12 +40,9 @@ func TestFailedCommandOutput(t *testing.T) {
 	assert.ErrorContains(t, err, "broken")
 }
 
-// Runs every case with only the peers on the smallest repository. The files on disk must be
-// those of the commit.
-func TestPeersRunEveryCase(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs the bench")
-	}
+// TestOtherContestants runs every case on size T without the agent. The files on disk must be those of the commit.
+func TestOtherContestants(t *testing.T) {
+	kubetest.NotShort(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	work := t.TempDir()
@@ -66,8 +64,12 @@ func TestPeersRunEveryCase(t *testing.T) {
 
 	for _, c := range cases {
 		samples := all[key{"T", c.name, fetch}]
-		if c.lost == loseManifest || c.only != "" {
-			assert.Empty(t, samples, "git has no manifest to lose and was not selected")
+		if c.lost == loseManifest {
+			assert.Empty(t, samples, "%s: git has no manifest", c.name)
+			continue
+		}
+		if c.only != "" {
+			assert.Empty(t, samples, "%s: the case is only for %s", c.name, c.only)
 			continue
 		}
 		require.Len(t, samples, 2, c.name)
@@ -98,11 +100,9 @@ func TestPeersRunEveryCase(t *testing.T) {
 	}
 }
 
-// Runs the whole bench with the real agent on the smallest repository.
+// TestBench: `bench` on size T runs every case with the real agent, and removes its files.
 func TestBench(t *testing.T) {
-	if testing.Short() {
-		t.Skip("measures for seconds")
-	}
+	kubetest.NotShort(t)
 	work := t.TempDir()
 	var out strings.Builder
 	err := run(t.Context(), []string{"-sizes", "T", "-n", "1", "-cache", t.TempDir(), "-work", work}, &out, io.Discard)
@@ -116,11 +116,9 @@ func TestBench(t *testing.T) {
 	assert.Empty(t, left, "the work directories must be removed")
 }
 
-// Runs what measures proposals on the smallest repository.
+// TestProposals: `bench proposals` on size T meets its goals and removes its files.
 func TestProposals(t *testing.T) {
-	if testing.Short() {
-		t.Skip("measures for half a minute")
-	}
+	kubetest.NotShort(t)
 	work := t.TempDir()
 	var out strings.Builder
 	err := run(t.Context(), []string{"proposals", "-sizes", "T", "-n", "1", "-idle", "6s", "-cache", t.TempDir(), "-work", work}, &out, io.Discard)
@@ -131,17 +129,15 @@ func TestProposals(t *testing.T) {
 	for _, goal := range []string{"nothing happens: no request", "one view saved: at most 64 KiB", "the agent: at most"} {
 		assert.Regexp(t, `\| T: `+goal+`.*\| met +\|`, out.String())
 	}
-	assert.Contains(t, out.String(), "| 0 writes, 0 scans, 1 report, ", "the save merged")
+	assert.Contains(t, out.String(), "| 0 writes, 0 scans, 1 report, ", "a sync of the merged save must find its files on the disk")
 	left, err := os.ReadDir(work)
 	require.NoError(t, err)
 	assert.Empty(t, left, "the work directories must be removed")
 }
 
-// Runs what measures safe changes on the smallest repository.
+// TestSafe: `bench safe` on size T meets its goals and removes its files.
 func TestSafe(t *testing.T) {
-	if testing.Short() {
-		t.Skip("measures for half a minute")
-	}
+	kubetest.NotShort(t)
 	work := t.TempDir()
 	var out strings.Builder
 	err := run(t.Context(), []string{"safe", "-sizes", "T", "-n", "2", "-cache", t.TempDir(), "-work", work}, &out, io.Discard)

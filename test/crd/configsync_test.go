@@ -26,7 +26,7 @@ func TestConfigSyncMatchesGoValidation(t *testing.T) {
 	for _, c := range verdicts.ConfigSyncs() {
 		t.Run(c.Name, func(t *testing.T) {
 			object := asJSON(t, c.Object())
-			refused := server.create(object)
+			refused := server.admit(object)
 			data, err := json.Marshal(object)
 			require.NoError(t, err)
 			cs, err := decode.ConfigSync(data)
@@ -59,7 +59,7 @@ func TestConfigSyncDefaultsMatchCode(t *testing.T) {
 	}
 	bare := inForce(asJSON(t, c.Object()))
 	object := asJSON(t, c.Object())
-	require.Empty(t, newServerOf(t, "configsyncs").create(object))
+	require.Empty(t, newServerOf(t, "configsyncs").admit(object))
 	assert.Equal(t, bare, inForce(object))
-	assert.Contains(t, object["spec"], "prune")
+	assert.Contains(t, object["spec"], "prune", "admit must have added the defaults")
 }

@@ -50,7 +50,7 @@ func TestCRDMatchesGoValidation(t *testing.T) {
 	for _, c := range verdicts.Table() {
 		t.Run(c.Name, func(t *testing.T) {
 			object := asJSON(t, c.Object())
-			refused := server.create(object)
+			refused := server.admit(object)
 			goRefused := c.Undecodable || len(validation.GatewaySync(fromObject(t, object))) > 0
 			switch { // GoOnly and CRDOnly say why only one of the two refuses the object
 			case c.GoOnly != "":
@@ -92,7 +92,7 @@ func TestValidationMessages(t *testing.T) {
 		"image with a tag":        {`agent: {image: {repository: "registry/agent:1.0"}}`, "a tag goes into tag"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			errs := server.create(asJSON(t, (&verdicts.Case{Spec: parse(t, c.spec)}).Object()))
+			errs := server.admit(asJSON(t, (&verdicts.Case{Spec: parse(t, c.spec)}).Object()))
 			require.Len(t, errs, 1)
 			assert.ErrorContains(t, errs[0], c.says)
 			assert.NotContains(t, errs[0].Error(), "S3CR3T")
@@ -117,7 +117,7 @@ func TestCRDDefaultsMatchCode(t *testing.T) {
 			c := verdicts.Case{Spec: parse(t, spec)}
 			bare := fromObject(t, asJSON(t, c.Object()))
 			object := asJSON(t, c.Object())
-			require.Empty(t, server.create(object))
+			require.Empty(t, server.admit(object))
 			stored := fromObject(t, object)
 			require.NotEqual(t, bare.Spec, stored.Spec, "the API server must apply defaults")
 			assert.Equal(t, inForce(t, bare), inForce(t, stored))
@@ -153,7 +153,7 @@ func TestNoDefaultsInLists(t *testing.T) {
 func TestAPIServerDropsUnknownFields(t *testing.T) {
 	c := verdicts.Case{Spec: verdicts.O{"colour": "green"}}
 	object := asJSON(t, c.Object())
-	require.Empty(t, newServer(t).create(object))
+	require.Empty(t, newServer(t).admit(object))
 	assert.NotContains(t, object["spec"], "colour")
 	assert.Contains(t, object["spec"], "git")
 }
@@ -200,8 +200,8 @@ func newServerOf(t *testing.T, plural string) *server {
 	return &server{structural, values, cel.NewValidator(structural, true, celconfig.PerCallLimit)}
 }
 
-// create prunes the object, applies defaults, and returns its validation errors.
-func (s *server) create(object map[string]any) field.ErrorList {
+// admit prunes the object, applies defaults, and returns its validation errors.
+func (s *server) admit(object map[string]any) field.ErrorList {
 	pruning.Prune(object, s.schema, true)
 	defaulting.PruneNonNullableNullsWithoutDefaults(object, s.schema)
 	defaulting.Default(object, s.schema)

@@ -44,7 +44,7 @@ func TestObjectsOfReleases(t *testing.T) {
 				var object map[string]any
 				require.NoError(t, json.Unmarshal(line, &object))
 				kind := object["kind"].(string)
-				assert.Empty(t, servers[kind].create(asJSON(t, object)), "%s", line)
+				assert.Empty(t, servers[kind].admit(asJSON(t, object)), "%s", line)
 				assert.Empty(t, invalid(t, kind, line), "%s", line)
 			}
 		})

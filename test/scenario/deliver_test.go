@@ -176,7 +176,7 @@ func TestMappingsWithoutSource(t *testing.T) {
 // The agent must not write to an unseeded volume, because Ignition seeds only an empty directory.
 func TestUnseededVolume(t *testing.T) {
 	p := newPlant(t, func(_ *plant, o *simulator.Options) { o.Down = true })
-	p.removeAll()
+	p.emptyVolume()
 	head := p.repo.Commit("first", site()...)
 	p.start()
 	p.reason("WaitingForGateway")
@@ -260,7 +260,7 @@ func TestRealTrees(t *testing.T) {
 			p.stop()
 			p.checkQuiet(head)
 
-			require.NoError(t, removeAll(p.data+"/.stoker")) // simulates a gateway older than the agent
+			require.NoError(t, os.RemoveAll(p.data+"/.stoker")) // simulates a gateway older than the agent
 			before := p.fingerprint()
 			code, out := p.once()
 			require.Equal(t, 0, code, out)

@@ -17,8 +17,8 @@ type tree struct {
 	mappings  [][2]string
 }
 
-// realTrees finds trees in STOKER_TREES: 8.3 trees by services/*/projects, single 8.1 projects by
-// project.json.
+// realTrees finds trees in STOKER_TREES: a folder with services/*/projects or services/*/config is an 8.3 tree; one with project.json is an
+// 8.1 project.
 func realTrees(t *testing.T) []tree {
 	t.Helper()
 	root := trees.Root(t)
@@ -50,10 +50,8 @@ func realTrees(t *testing.T) []tree {
 	return list
 }
 
-func removeAll(dir string) error { return os.RemoveAll(dir) }
-
-// removeAll empties the data directory, like a new volume.
-func (p *plant) removeAll() {
+// emptyVolume empties the data directory, like a new volume.
+func (p *plant) emptyVolume() {
 	p.t.Helper()
 	for _, e := range p.entries() {
 		require.NoError(p.t, os.RemoveAll(filepath.Join(p.data, e)))
@@ -89,7 +87,7 @@ func size(t *testing.T, dir string) int64 {
 	return n
 }
 
-// importTree commits a directory without changes.
+// importTree commits a directory byte for byte, without conversion of line ends.
 func (p *plant) importTree(dir string) string {
 	p.t.Helper()
 	in := []string{"-C", dir, "--git-dir=" + p.repo.Dir, "--work-tree=" + dir, "-c", "core.autocrlf=false"}

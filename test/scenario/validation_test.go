@@ -36,7 +36,7 @@ func TestValidationWebhook(t *testing.T) {
 	p.secret("validator/ca.crt", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: validator.Certificate().Raw})))
 	p.spec.top = "  validation:\n    webhook:\n      url: " + validator.URL + "/plan\n" +
 		"      secretRef: {name: validator, key: hmac}\n      caSecretRef: {name: validator, key: ca.crt}\n"
-	first := p.repo.Commit("first", site()...)
+	first := p.repo.Commit("first", site()...) // the first delivery to a gateway is not reviewed
 	p.saveSpec()
 	p.start()
 	p.synced(first)

@@ -18,8 +18,8 @@ import (
 // Input is the input of Compute.
 type Input struct {
 	Desired *desired.Tree
-	// Previous is the tree of the manifest's commit; comparing tree ids with it saves work. It never changes the
-	// result: if it is nil, does not match the manifest or cannot be read, Compute compares every file.
+	// Previous is the tree of the manifest's commit; comparing tree ids with it saves work. If it is nil, does not match the manifest or
+	// cannot be read, Compute compares every file. It never changes what is written; Drifted and Unchanged count only what was compared.
 	Previous *desired.Tree
 	Manifest plan.Manifest
 	State    plan.State
@@ -46,8 +46,8 @@ type Input struct {
 // Compute decides what a sync does. It only reads.
 //
 // With Previous, Compute decides only about the paths that differ between the two trees; other changes of the gateway are
-// drift and not part of the plan. Without it, Compute joins the sorted streams of the desired tree, the manifest and
-// the disk, so that memory grows with the changes and not with the files. Under prune mirror it always walks the mapped
+// drift and not part of the plan. Without it, Compute joins the sorted streams of the desired tree and the manifest,
+// and looks up each path on the disk, so that memory grows with the changes and not with the files. Under prune mirror it always walks the mapped
 // directories, because no tree tells of files that the gateway added.
 func Compute(in Input) (*plan.Changes, error) {
 	if err := in.Desired.CheckRendering(); err != nil {
@@ -139,9 +139,10 @@ func compute(in Input) (*plan.Changes, error) {
 		decide = p.diff
 		p.owned = p.header.Files
 	}
+	gather := func() error { p.gather(); return nil }
 	settleParents := func() error { return p.parents.settle(p.deletes) }
 	steps := []func() error{
-		decide, p.gather, p.mirror, p.settleSpellings, p.settleResources, p.settleDirs, settleParents, p.holdForApproval, p.finish,
+		decide, gather, p.mirror, p.settleSpellings, p.settleResources, p.settleDirs, settleParents, p.holdForApproval, p.finish,
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {
@@ -163,6 +164,7 @@ func (p *planner) diff() error {
 		}
 		switch {
 		case d.Uncertain && owned && rec.Want == d.After.ID && rec.Exec == d.After.Exec && p.mappings.isOrigin(d.After.Origin, rec):
+			// The record already has what the commit asks for.
 		case d.After != nil:
 			err = p.decideDesired(*d.After, rec, owned)
 		case owned:
@@ -271,11 +273,10 @@ func (l *changeList) add(c plan.Change) {
 	l.chunks[last] = append(l.chunks[last], c)
 }
 
-// gather concatenates the chunks. It returns nil.
-func (l *changeList) gather() error {
+// gather concatenates the chunks.
+func (l *changeList) gather() {
 	l.list = slices.Concat(l.chunks...)
 	l.chunks = nil
-	return nil
 }
 
 // insert adds changes after gather, in any order.

@@ -35,7 +35,7 @@ func Below(p, dir string) bool {
 // Base returns the last element of a path.
 func Base(p string) string { return p[strings.LastIndexByte(p, '/')+1:] }
 
-// Fold maps names that some file system considers equal to the same string. Lower-case ASCII, the usual case, does not
+// Fold returns one string for all names that some file system treats as equal. Lower-case ASCII, the usual case, does not
 // allocate.
 func Fold(name string) string {
 	for i := range len(name) {

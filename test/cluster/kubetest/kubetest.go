@@ -143,7 +143,7 @@ func Main(m *testing.M) { os.Exit(M{m}.Run()) }
 func NotShort(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("needs Kubernetes: run make test-cluster, or go test without -short")
+		t.Skip("needs Kubernetes, or minutes: run make test-cluster, or go test without -short")
 	}
 }
 
