@@ -3,9 +3,10 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"io"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -287,11 +288,12 @@ func TestConfigPageCommands(t *testing.T) {
 	}
 }
 
-// The manifests of examples/config fit an API server and each other: a run with that account applies the objects of its Role.
+// The manifests of examples/config fit an API server and each other: the command line of each job, with that account, applies the objects of
+// its Role.
 func TestConfigExamples(t *testing.T) {
 	t.Parallel()
 	s := newConfigScene(t)
-	s.git.Commit("first", gitserver.Write("kubernetes/a.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: site}, data: {a: b}}\n---\n"+
+	s.git.Commit("first", gitserver.Write("kubernetes/a.yaml",
 		"{apiVersion: stoker.io/v1alpha1, kind: GatewaySync, metadata: {name: line}, spec: {git: {repo: 'https://git.example.com/plant.git', ref: main}}}"))
 	s.ApplyYAML(t, s.namespace, "{apiVersion: v1, kind: Secret, type: kubernetes.io/basic-auth, metadata: {name: git-credentials}, stringData: {username: deploy, password: pass}}")
 	s.server.SetAuth(gitserver.Basic("deploy", "pass"))
@@ -317,32 +319,33 @@ func TestConfigExamples(t *testing.T) {
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	require.NoError(t, err)
 	pods := map[string]corev1.PodSpec{"cronjob": cron.Spec.JobTemplate.Spec.Template.Spec, "presync": hook.Spec.Template.Spec, "task": {Containers: task.Spec.Steps}}
+	commands := map[string][]string{}
 	for name, pod := range pods {
+		commands[name] = strings.Split(strings.ReplaceAll(strings.Join(pod.Containers[0].Args, " "), "$(params.name)", "plant"), " ")
 		t.Run(name, func(t *testing.T) {
 			for _, result := range evaluator.EvaluatePod(psa.LevelVersion{Level: psa.LevelRestricted, Version: psa.LatestVersion()}, &metav1.ObjectMeta{}, &pod) {
 				assert.True(t, result.Allowed, result.ForbiddenDetail)
 			}
-			args := strings.Split(strings.ReplaceAll(strings.Join(pod.Containers[0].Args, " "), "$(params.name)", "plant"), " ")
-			found, left, err := newCLI(io.Discard, io.Discard).root("stoker").Find(args)
-			require.NoError(t, err)
-			assert.Equal(t, "stoker config apply", found.CommandPath())
-			require.NoError(t, found.ParseFlags(left))
-			assert.NoError(t, found.ValidateArgs(found.Flags().Args()))
 		})
 	}
 	account := s.As(t, s.namespace, "stoker-config", "")
 	authority := filepath.Join(t.TempDir(), "ca.crt")
 	require.NoError(t, rest.LoadTLSFiles(account))
 	require.NoError(t, os.WriteFile(authority, account.CAData, 0o600))
-	var out, talk bytes.Buffer
-	require.Eventually(t, func() bool { // the authorizer learns of the Role a moment later
-		out.Reset()
-		talk.Reset()
-		return run(t.Context(), []string{"stoker", "--kubeconfig", os.DevNull, "--server", account.Host, "--certificate-authority", authority, "--token", account.BearerToken,
-			"--namespace", s.namespace, "config", "apply", "plant"}, &out, &talk) == exit.Done
-	}, 30*time.Second, 300*time.Millisecond, "%s", &talk)
-	assert.Contains(t, out.String(), "2 to create")
-	m, err := s.Client(t).CoreV1().ConfigMaps(s.namespace).Get(t.Context(), "site", metav1.GetOptions{})
-	require.NoError(t, err)
-	assert.Equal(t, "b", m.Data["a"])
+	in := []string{"stoker", "--kubeconfig", os.DevNull, "--server", account.Host, "--certificate-authority", authority, "--token", account.BearerToken, "--namespace", s.namespace}
+	// sequence: each job applies the next commit
+	for i, name := range []string{"cronjob", "presync", "task"} {
+		value := fmt.Sprintf("by %s", name)
+		s.git.Commit(value, gitserver.Write("kubernetes/site.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: site}, data: {a: "+value+"}}"))
+		var out, talk bytes.Buffer
+		require.Eventually(t, func() bool { // the authorizer learns of the Role a moment later
+			out.Reset()
+			talk.Reset()
+			return run(t.Context(), append(slices.Clone(in), commands[name]...), &out, &talk) == exit.Done
+		}, 30*time.Second, 300*time.Millisecond, "%s: %s", name, &talk)
+		assert.Contains(t, out.String(), []string{"2 to create", "1 to configure", "1 to configure"}[i])
+		m, err := s.Client(t).CoreV1().ConfigMaps(s.namespace).Get(t.Context(), "site", metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.Equal(t, value, m.Data["a"])
+	}
 }
