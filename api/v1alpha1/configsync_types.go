@@ -121,8 +121,7 @@ type ConfigSyncSpec struct {
 
 // ConfigCluster names another cluster.
 type ConfigCluster struct {
-	// Secret with a kubeconfig, by default in the key value. Its current context has a server with https and a token or a client
-	// certificate, all in the kubeconfig itself. Its user's rights count, and no ServiceAccount is impersonated there.
+	// Secret with a kubeconfig.
 	// +required
 	SecretRef ConfigKeyRef `json:"secretRef"`
 }
@@ -339,8 +338,7 @@ type ConfigRender struct {
 	// +optional
 	// +kubebuilder:default=Auto
 	Kustomize ConfigKustomize `json:"kustomize,omitempty"`
-	// Files of values for the Helm charts of the path, relative to the root of the repository; a later file overrides an earlier one. The
-	// paths are Go templates; with template, so are the files.
+	// Files of values for Helm charts, relative to the root of the repository; a later one overrides an earlier one. Go templates.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
