@@ -61,7 +61,7 @@ spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
 // of client-go types: text/template, which renders files as the agent does, prevents the linker from removing them. Applying
 // ConfigSyncs adds only 1 MiB, because client-go's printers import most of kustomize anyway. The client for registries and the manual
 // pages add 1 MiB, and so do the clients of forges, which set the status of commits. Helm's template engine adds 2.5 MiB,
-// and the evaluator of Jsonnet and the clients of other clusters and registries the rest.
+// and Jsonnet 2.8 MiB.
 const maxBinary = 68 << 20
 
 func TestReleaseBinarySize(t *testing.T) {
