@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
 	"reflect"
 	"slices"
 	"strings"
@@ -28,7 +27,7 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// ProposalSettingsCache keeps the proposal settings of a gateway while the spec and the facts that they depend on stay the same.
+// ProposalSettingsCache keeps the proposal settings of a gateway while the spec and the profile that they depend on stay the same.
 // It creates settings with a Problem again at each call. The zero value is empty.
 type ProposalSettingsCache struct {
 	inputs   []any
@@ -36,34 +35,31 @@ type ProposalSettingsCache struct {
 }
 
 // Settings returns the result of ProposalSettings, from the cache if the inputs are the same. The cache closes the Remote of
-// settings that it replaces. secrets and o must be the same at each call.
-func (c *ProposalSettingsCache) Settings(gs *v1alpha1.GatewaySync, e effective.Settings, f plan.Facts, secrets Secrets, o repo.RemoteOptions) *propose.Settings {
-	f.Ref, f.Commit = "", "" // the settings do not depend on the commit
-	inputs := []any{gs.Name, gs.Spec.Git, e.Bidirectional, e.Vars, e.DeploymentMode, e.TagProvider, f}
+// settings that it replaces. id, secrets and o must be the same at each call.
+func (c *ProposalSettingsCache) Settings(gs *v1alpha1.GatewaySync, e effective.Settings, id propose.Identity, secrets Secrets, o repo.RemoteOptions) *propose.Settings {
+	inputs := []any{gs.Spec.Git, e.Bidirectional, e.Profile}
 	if (c.settings == nil || c.settings.Problem == nil) && reflect.DeepEqual(inputs, c.inputs) {
 		return c.settings
 	}
 	if c.settings != nil && c.settings.Remote != nil {
 		_ = c.settings.Remote.Close() // only closes connections
 	}
-	c.inputs, c.settings = inputs, ProposalSettings(gs, e, f, secrets, o)
+	c.inputs, c.settings = inputs, ProposalSettings(gs, e, id, secrets, o)
 	return c.settings
 }
 
 // ProposalSettings returns how a gateway proposes its changes to git, or nil if it does not. If it cannot, the Problem of the
 // settings says why, and syncs go on. The caller must close their Remote if it is not nil.
-func ProposalSettings(gs *v1alpha1.GatewaySync, e effective.Settings, f plan.Facts, secrets Secrets, o repo.RemoteOptions) *propose.Settings {
+func ProposalSettings(gs *v1alpha1.GatewaySync, e effective.Settings, id propose.Identity, secrets Secrets, o repo.RemoteOptions) *propose.Settings {
 	b := e.Bidirectional
 	if b == nil {
 		return nil
 	}
 	s := &propose.Settings{
-		Identity: propose.Identity{Namespace: f.Namespace, Gateway: f.GatewayName},
-		Labels:   b.PRLabels, Authors: authors(b), RepairClosed: b.OnClosed == v1alpha1.OnClosedRepair, Watches: watches(b),
+		Identity: id, Labels: b.PRLabels, Authors: authors(b), RepairClosed: b.OnClosed == v1alpha1.OnClosedRepair, Watches: watches(b),
 		Guard: propose.Guard{Path: guardPath(b), Content: guard.Content},
 	}
-	f.Vars = e.Vars
-	if s.Problem = setFromSpec(s, gs, b, f); s.Problem != nil {
+	if s.Problem = setFromSpec(s, gs, b, e.Profile); s.Problem != nil {
 		return s
 	}
 	if c := b.Signing; c != nil {
@@ -106,8 +102,8 @@ func matches(patterns []string, p string) bool {
 	return slices.ContainsFunc(patterns, func(pattern string) bool { return doublestar.MatchUnvalidated(pattern, p) })
 }
 
-// setFromSpec sets what follows from the spec and the facts alone.
-func setFromSpec(s *propose.Settings, gs *v1alpha1.GatewaySync, b *v1alpha1.BidirectionalSpec, f plan.Facts) error {
+// setFromSpec sets what follows from the spec, the profile's name and s.Identity alone.
+func setFromSpec(s *propose.Settings, gs *v1alpha1.GatewaySync, b *v1alpha1.BidirectionalSpec, profile string) error {
 	var err error
 	if s.Debounce, err = effective.Debounce(b); err != nil {
 		return err
@@ -129,11 +125,11 @@ func setFromSpec(s *propose.Settings, gs *v1alpha1.GatewaySync, b *v1alpha1.Bidi
 	if s.BaseBranch, err = baseBranch(gs, b); err != nil {
 		return err
 	}
-	if s.Branch, err = targetBranch(b, f); err != nil {
+	if s.Branch, err = targetBranch(b.TargetBranch, s.Identity, profile); err != nil {
 		return err
 	}
 	ref := strings.TrimPrefix(gs.Spec.Git.Ref, "refs/heads/")
-	if s.Branch == s.BaseBranch || s.Branch == ref { // the agent would delete it after a merge
+	if s.Branch == s.BaseBranch || s.Branch == ref { // the agent deletes s.Branch after a merge
 		err = invalid("targetBranch is %s, which is the base branch or git.ref: name another one", failure.Quote(s.Branch))
 	}
 	return err
@@ -161,15 +157,29 @@ func baseBranch(gs *v1alpha1.GatewaySync, b *v1alpha1.BidirectionalSpec) (string
 	return name, nil
 }
 
-// targetBranch renders the name of the branch to push. If the template lacks .GatewayName, the gateway's name is appended,
-// because each gateway pushes its own branch.
-func targetBranch(b *v1alpha1.BidirectionalSpec, f plan.Facts) (string, error) {
-	name, _, err := render.Text("spec.bidirectional.targetBranch", b.TargetBranch, &f)
+// targetBranch renders the name of the branch to push. Each gateway needs a branch of its own, so /<gateway> is appended unless the
+// template writes the gateway's name as it is.
+func targetBranch(template string, id propose.Identity, profile string) (string, error) {
+	nameFor := func(gateway string) (string, error) {
+		const field = "spec.bidirectional.targetBranch"
+		t, err := render.Parse(field, template)
+		if err != nil {
+			return "", err
+		}
+		name, err := t.ExecuteValues(map[string]any{"Namespace": id.Namespace, "GatewayName": gateway, "Profile": profile}, 4*syntax.MaxRef)
+		if err != nil {
+			return "", failure.New(failure.Reason(err, v1alpha1.ReasonTemplateFailed), "%w (%s can use .Namespace, .GatewayName and .Profile)", err, field)
+		}
+		return string(name), nil
+	}
+	name, err := nameFor(id.Gateway)
 	if err != nil {
 		return "", err
 	}
-	if !strings.Contains(b.TargetBranch, ".GatewayName") {
-		name = path.Join(name, f.GatewayName)
+	other := id.Gateway + "-x"
+	sample, err := nameFor(other) // an error means that the template tests the name
+	if err != nil || !strings.Contains(sample, other) || strings.ReplaceAll(sample, other, id.Gateway) != name {
+		name = strings.TrimSuffix(name, "/") + "/" + id.Gateway // without a namespace, the default ends with a slash
 	}
 	if strings.HasPrefix(name, "refs/") || syntax.RefProblem("refs/heads/"+name) != "" || syntax.RefProblem(name) != "" {
 		return "", invalid("targetBranch gives %s, which is not a valid branch name", failure.Quote(name))

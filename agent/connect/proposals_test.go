@@ -1,6 +1,7 @@
 package connect
 
 import (
+	"cmp"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -158,7 +159,9 @@ func TestProposalCredentialsOfWrongKind(t *testing.T) {
 		assert.ErrorContains(t, err, "proposals need git")
 	})
 	t.Run("a repository in a directory", func(t *testing.T) {
-		_, err := push(t, bidirectional(t.TempDir(), nil, nil), LocalSecrets{}, plan.ID{1})
+		g := gitserver.NewRepo(t, t.TempDir())
+		commit := repotest.ParseID(t, g.Commit("first", repotest.Views(1)))
+		_, err := push(t, bidirectional(g.Dir, nil, nil), LocalSecrets{}, commit)
 		repotest.RequireReason(t, v1alpha1.ReasonUnsupportedRepository, err)
 	})
 }
@@ -217,9 +220,10 @@ func TestReachableIgnoresProposals(t *testing.T) {
 func settingsOf(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) *propose.Settings {
 	gs := &v1alpha1.GatewaySync{Spec: *spec}
 	b := gs.Spec.Bidirectional
-	b.Provider, b.TargetBranch, b.Debounce = "none", v1alpha1.DefaultTargetBranch, v1alpha1.DefaultDebounce
-	effective := effective.Settings{Bidirectional: b}
-	return ProposalSettings(gs, effective, plan.Facts{Namespace: "plant", GatewayName: "site-a"}, secrets, repo.RemoteOptions{})
+	b.Provider, b.Debounce = "none", v1alpha1.DefaultDebounce
+	b.TargetBranch = cmp.Or(b.TargetBranch, v1alpha1.DefaultTargetBranch)
+	e := effective.Settings{Bidirectional: b, Profile: "line", Vars: map[string]string{"area": "7"}}
+	return ProposalSettings(gs, e, propose.Identity{Namespace: "plant", Gateway: "site-a"}, secrets, repo.RemoteOptions{})
 }
 
 func TestSigningKey(t *testing.T) {
@@ -264,32 +268,99 @@ func TestSigningKey(t *testing.T) {
 		require.NoError(t, s.Remote.Close())
 	})
 	t.Run("rotated", func(t *testing.T) {
-		b := LocalSecrets{Dir: dir}
-		first := Fingerprint(spec, b)
+		secrets := LocalSecrets{Dir: dir}
 		write(t, file, key.Private)
-		assert.NotEqual(t, first, Fingerprint(spec, b))
-		assert.Equal(t, []string{file}, b.FilesToWatch(spec))
+		first := Fingerprint(spec, secrets)
+		write(t, file, repotest.NewSSHKey(t, "ed25519", "").Private)
+		assert.NotEqual(t, first, Fingerprint(spec, secrets))
+		assert.Equal(t, []string{file}, secrets.FilesToWatch(spec))
 	})
 }
 
 func TestFingerprintOfProposalSecret(t *testing.T) {
-	b := LocalSecrets{Dir: t.TempDir()}
+	secrets := LocalSecrets{Dir: t.TempDir()}
 	spec := bidirectional("https://git.example.com/a/b.git", nil, &v1alpha1.Credential{Token: tokenOf("push", "token")})
-	missing := Fingerprint(spec, b)
-	file := write(t, filepath.Join(b.Dir, "push", "token"), "S3CR3T-1")
-	first := Fingerprint(spec, b)
+	missing := Fingerprint(spec, secrets)
+	file := write(t, filepath.Join(secrets.Dir, "push", "token"), "S3CR3T-1")
+	first := Fingerprint(spec, secrets)
 	assert.NotEqual(t, missing, first)
-	assert.Equal(t, []string{file}, b.FilesToWatch(spec))
+	assert.Equal(t, []string{file}, secrets.FilesToWatch(spec))
 	write(t, file, "S3CR3T-2")
-	assert.NotEqual(t, first, Fingerprint(spec, b))
+	assert.NotEqual(t, first, Fingerprint(spec, secrets))
 }
 
-// F11: the time to match a pattern with many alternatives is not bounded.
+func TestTargetBranch(t *testing.T) {
+	for _, tt := range []struct{ template, want string }{
+		{"", "gateway-changes/plant/site-a"},
+		{"changes", "changes/site-a"},
+		{"{{.Namespace}}/", "plant/site-a"},
+		{"gateways/{{ .GatewayName }}-{{.Profile}}", "gateways/site-a-line"},
+		{"{{.Profile | upper}}/{{.GatewayName}}", "LINE/site-a"},
+		{"{{with .GatewayName}}{{.}}{{end}}", "site-a"},
+		// Not all gateways would have a branch of their own:
+		{"x.GatewayName", "x.GatewayName/site-a"},
+		{`{{if eq .GatewayName "site-a" "site-b"}}first{{else}}{{.GatewayName}}{{end}}`, "first/site-a"},
+		{"{{if .GatewayName}}changes{{end}}", "changes/site-a"},
+		{"{{slice .GatewayName 0 4}}", "site/site-a"},
+		{"site-a", "site-a/site-a"},
+		{"site-a-x", "site-a-x/site-a"},
+	} {
+		t.Run(tt.template, func(t *testing.T) {
+			spec := bidirectional("https://git.example.com/a/b.git", nil, nil)
+			spec.Bidirectional.TargetBranch = tt.template
+			s := settingsOf(spec, LocalSecrets{})
+			require.NoError(t, s.Problem)
+			require.NoError(t, s.Remote.Close())
+			assert.Equal(t, tt.want, s.Branch)
+		})
+	}
+	for template, message := range map[string]string{
+		"{{.Vars.area}}/{{.GatewayName}}": `no entry for key "Vars" (spec.bidirectional.targetBranch can use .Namespace, .GatewayName and .Profile)`,
+		"a/{{.TagProvider}}/b":            `no entry for key "TagProvider"`,
+		`a/{{trim " "}}/{{.GatewayName}}`: `targetBranch gives "a//site-a", which is not a valid branch name`,
+		`a/{{trim " "}}/b`:                `targetBranch gives "a//b/site-a", which is not a valid branch name`,
+		"{{.GatewayName":                  "unclosed action",
+		`{{required "no area" ""}}`:       "no area",
+		"refs/heads/{{.GatewayName}}":     "not a valid branch name",
+		`{{printf "%999s" .GatewayName}}{{printf "%999s" .GatewayName}}`: "larger than 1020 bytes",
+	} {
+		t.Run(template, func(t *testing.T) {
+			spec := bidirectional("https://git.example.com/a/b.git", nil, nil)
+			spec.Bidirectional.TargetBranch = template
+			assert.ErrorContains(t, settingsOf(spec, LocalSecrets{}).Problem, message)
+		})
+	}
+}
+
+// The cache makes other settings when an input of them changes, and only then.
+func TestProposalSettingsCache(t *testing.T) {
+	spec := bidirectional("https://git.example.com/a/b.git", nil, nil)
+	spec.Bidirectional.Provider, spec.Bidirectional.Debounce = "none", v1alpha1.DefaultDebounce
+	spec.Bidirectional.TargetBranch = "{{.GatewayName}}-{{.Profile}}"
+	var cache ProposalSettingsCache
+	settings := func(profile string, vars map[string]string) *propose.Settings {
+		e := effective.Settings{Bidirectional: spec.Bidirectional, Profile: profile, Vars: vars}
+		s := cache.Settings(&v1alpha1.GatewaySync{Spec: *spec}, e, propose.Identity{Gateway: "site-a"}, LocalSecrets{}, repo.RemoteOptions{})
+		require.NoError(t, s.Problem)
+		return s
+	}
+	first := settings("line", nil)
+	assert.Equal(t, "site-a-line", first.Branch)
+	assert.Same(t, first, settings("line", map[string]string{"area": "7"}))
+	second := settings("mixer", nil)
+	assert.Equal(t, "site-a-mixer", second.Branch)
+	spec.Git.Ref = "release"
+	third := settings("mixer", nil)
+	assert.Equal(t, "release", third.BaseBranch)
+	require.NoError(t, third.Remote.Close())
+}
+
+// F11: a pattern with many alternatives could take unbounded time, so it is refused.
 func TestPatternWithManyAlternatives(t *testing.T) {
 	spec := bidirectional("https://git.example.com/a/b.git", nil, nil)
 	spec.Bidirectional.WatchPaths = []string{strings.Repeat("{a,a}", 51)}
 	spec.Bidirectional.Debounce = v1alpha1.DefaultDebounce
-	assert.ErrorContains(t, setFromSpec(&propose.Settings{}, &v1alpha1.GatewaySync{Spec: *spec}, spec.Bidirectional, plan.Facts{}), "too many alternatives")
+	assert.ErrorContains(t, setFromSpec(&propose.Settings{}, &v1alpha1.GatewaySync{Spec: *spec}, spec.Bidirectional, ""), "too many alternatives")
 }
 
 // P3 of docs/internals/threats.md: a resource is proposed with all of its files, even those that watchPaths do not match. So excludePatterns apply to each file.

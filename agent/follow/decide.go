@@ -12,6 +12,7 @@ import (
 	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/propose"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/effective"
@@ -255,7 +256,7 @@ func (f *Follower) take(gs *v1alpha1.GatewaySync, m inputs) {
 			RequestedRollback: m.rollback, RolloutRollback: m.rolloutRollback, Request: m.request,
 		},
 		GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: f.connections.Connections, Until: f.startup.until(m.beforeStart),
-		ProposalSettings: f.proposals.Settings(gs, m.profile, m.facts, f.Secrets, f.Remote),
+		ProposalSettings: f.proposals.Settings(gs, m.profile, propose.Identity{Namespace: f.Namespace, Gateway: f.Gateway}, f.Secrets, f.Remote),
 	}
 	c.order.Generation, c.order.Request.ApprovedBy = m.generation, f.spec.approvedBy(m.in.Commit)
 }

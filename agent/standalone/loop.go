@@ -10,6 +10,7 @@ import (
 	"stoker.io/stoker/agent/apikey"
 	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/loop"
+	"stoker.io/stoker/agent/propose"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
@@ -141,7 +142,7 @@ func (l *Loop) currentOrder() *loop.Order {
 		l.order = &loop.Order{
 			Task:        sync.Task{Target: target, Profile: l.spec.effective, Facts: l.facts(), File: l.File},
 			GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: l.spec.connections,
-			ProposalSettings: l.proposals.Settings(gs, l.spec.effective, l.facts(), l.Secrets, l.Remote),
+			ProposalSettings: l.proposals.Settings(gs, l.spec.effective, propose.Identity{Namespace: gs.Namespace, Gateway: l.Gateway.Name}, l.Secrets, l.Remote),
 		}
 		l.spec.fresh = false
 	}

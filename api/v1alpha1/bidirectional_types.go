@@ -18,8 +18,8 @@ type BidirectionalSpec struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=255
 	WatchPaths []string `json:"watchPaths,omitempty"`
-	// Branch to push to, a template with .Namespace, .GatewayName and .Profile. If it does not use .GatewayName, the agent appends
-	// /<gateway>, so that each gateway has a branch of its own.
+	// Branch to push to, a template with .Namespace, .GatewayName and .Profile. If it does not write .GatewayName as it is, the agent
+	// appends /<gateway>, so that each gateway has a branch of its own.
 	// +optional
 	// +kubebuilder:default="gateway-changes/{{.Namespace}}"
 	// +kubebuilder:validation:MinLength=1

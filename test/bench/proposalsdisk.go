@@ -38,7 +38,7 @@ func (x *proposalBench) compare(ctx context.Context) (err error) {
 	}
 	facts := plan.Facts{GatewayName: "plant-1", PodName: "plant-1", Namespace: gs.Namespace, CRName: gs.Name}
 	silent := slog.New(slog.DiscardHandler)
-	settings := connect.ProposalSettings(gs, profile, facts, connect.LocalSecrets{Dir: filepath.Join(x.on.dir, "secrets")}, repo.RemoteOptions{Log: silent})
+	settings := connect.ProposalSettings(gs, profile, propose.Identity{Namespace: facts.Namespace, Gateway: facts.GatewayName}, connect.LocalSecrets{Dir: filepath.Join(x.on.dir, "secrets")}, repo.RemoteOptions{Log: silent})
 	if settings.Problem != nil {
 		return settings.Problem
 	}

@@ -15,6 +15,7 @@ import (
 	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/propose"
 	"stoker.io/stoker/agent/repo"
 	agentsync "stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
@@ -39,7 +40,7 @@ func proposalGroups(t *testing.T, s *site) []group[v1alpha1.GatewaySync] {
 	see := func(t *testing.T, gs *v1alpha1.GatewaySync) string {
 		e, err := effective.Of(gs, "", nil)
 		require.NoError(t, err)
-		s := connect.ProposalSettings(gs, e, plan.Facts{Namespace: "site", GatewayName: "line-1"}, known, repo.RemoteOptions{})
+		s := connect.ProposalSettings(gs, e, propose.Identity{Namespace: "site", Gateway: "line-1"}, known, repo.RemoteOptions{})
 		if s == nil {
 			return "nothing is proposed"
 		}
@@ -61,13 +62,13 @@ func proposalGroups(t *testing.T, s *site) []group[v1alpha1.GatewaySync] {
 		{"files of a proposal", "bidirectional.guardrails", given, func(t *testing.T, gs *v1alpha1.GatewaySync) string {
 			e, err := effective.Of(gs, "", nil)
 			require.NoError(t, err)
-			rule, _ := connect.ProposalSettings(gs, e, plan.Facts{GatewayName: "line-1"}, known, repo.RemoteOptions{}).Guard.Path("projects/a/x.json", "gw/projects/a/x.json")
+			rule, _ := connect.ProposalSettings(gs, e, propose.Identity{Gateway: "line-1"}, known, repo.RemoteOptions{}).Guard.Path("projects/a/x.json", "gw/projects/a/x.json")
 			return "refused by " + rule
 		}, map[string]any{"excludePatterns": []string{"**/x.json"}}},
 		{"proposals of a profile", "sync.profiles{}", given, func(t *testing.T, gs *v1alpha1.GatewaySync) string {
 			e, err := effective.Of(gs, "", nil)
 			require.NoError(t, err)
-			return fmt.Sprint(connect.ProposalSettings(gs, e, plan.Facts{GatewayName: "line-1"}, known, repo.RemoteOptions{}) != nil)
+			return fmt.Sprint(connect.ProposalSettings(gs, e, propose.Identity{Gateway: "line-1"}, known, repo.RemoteOptions{}) != nil)
 		}, map[string]any{"bidirectional": false}},
 		{"conflicts with proposals", "bidirectional", given, conflicts(s), map[string]any{"conflictStrategy": "manual"}},
 		{"pauses of the agent", "sync.defaults", nil, pauses, map[string]any{"syncPeriod": 40}},
@@ -93,7 +94,7 @@ func conflicts(s *site) func(*testing.T, *v1alpha1.GatewaySync) string {
 		e, err := effective.Of(gs, "", nil)
 		require.NoError(t, err)
 		facts := plan.Facts{Namespace: "site", GatewayName: "line-1"}
-		proposals := connect.ProposalSettings(gs, e, facts, secrets{}, repo.RemoteOptions{})
+		proposals := connect.ProposalSettings(gs, e, propose.Identity{Namespace: "site", Gateway: "line-1"}, secrets{}, repo.RemoteOptions{})
 		gs.Spec.Git = v1alpha1.GitSpec{Repo: s.repo.Dir, Ref: "main"}
 		c, err := connect.New(&gs.Spec, connect.Gateway{}, secrets{}, repo.RemoteOptions{}, g.engine.Log)
 		require.NoError(t, err)

@@ -78,7 +78,7 @@ func validateBranches(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorLis
 		errs = append(errs, field.TooLongCharacters(target, "", syntax.MaxRef))
 	case template == b.BaseBranch:
 		errs = append(errs, fielderr.Invalid(target, template, "must differ from baseBranch"))
-	case problem != "" && !strings.Contains(sample, "{{"): // the agent checks templates with other fields
+	case problem != "" && !strings.Contains(sample, "{{"): // the agent checks other templates
 		errs = append(errs, fielderr.Invalid(target, template, problem+"; "+templateAdvice))
 	}
 	return errs
