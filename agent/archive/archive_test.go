@@ -22,12 +22,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/archive"
-	"stoker.io/stoker/agent/archive/archivetest"
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/test/heap"
 )
 
 // site is the data directory of a gateway whose syncs take snapshots.
@@ -395,7 +395,7 @@ func TestHostileArchive(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				var err error
-				peak := archivetest.PeakHeap(t, func() { _, err = open(t, b, archive.Limits{}) })
+				peak := heap.Peak(t, func() { _, err = open(t, b, archive.Limits{}) })
 				require.Error(t, err)
 				assert.Less(t, len(err.Error()), 400)
 				assert.Less(t, peak, 150, "MiB")

@@ -20,10 +20,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/archive"
-	"stoker.io/stoker/agent/archive/archivetest"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/secret"
+	"stoker.io/stoker/test/heap"
 	"stoker.io/stoker/test/leak"
 )
 
@@ -247,7 +247,7 @@ func TestHostileListing(t *testing.T) {
 			}))
 			defer server.Close()
 			var err error
-			peak := archivetest.PeakHeap(t, func() { _, err = open(t, server.URL, sas).List(t.Context(), "p/") })
+			peak := heap.Peak(t, func() { _, err = open(t, server.URL, sas).List(t.Context(), "p/") })
 			require.Error(t, err)
 			assert.Less(t, len(err.Error()), 400)
 			assert.EqualValues(t, 1, requests.Load())

@@ -18,7 +18,8 @@ type file struct {
 	names   []reference
 	project *project // of a project.json
 	// unread is the scope of UDT types of which the file may define more, because it could not be read to its end; or "".
-	unread string
+	unread    string
+	typesSize int // of the UDT types in defines, in bytes
 }
 
 // reference is a name in a file.
@@ -40,19 +41,19 @@ func (f *file) add(n Name, pointer string) {
 	}
 }
 
-// configName is a property of a config resource that names another one. If when is set, it counts only if the property when has the
-// value is.
+// configName is a property of a config resource that names another one. If onlyIf is set, it counts only if the property onlyIf has the
+// value equals.
 type configName struct {
 	module, typ, property string
 	kind                  Kind
-	when, is              string
+	onlyIf, equals        string
 }
 
 // configNames are the properties that were seen in real gateways.
 var configNames = []configName{
 	{module: "ignition", typ: "tag-provider", property: "settings.defaultDatasourceName", kind: Database},
-	{module: "com.inductiveautomation.historian", typ: "historian-provider", property: "settings.database", kind: Database, when: "profile.type", is: "SqlHistorian"},
-	{module: "ignition", typ: "identity-provider", property: "settings.userSource", kind: UserSource, when: "profile.type", is: "internal"},
+	{module: "com.inductiveautomation.historian", typ: "historian-provider", property: "settings.database", kind: Database, onlyIf: "profile.type", equals: "SqlHistorian"},
+	{module: "ignition", typ: "identity-provider", property: "settings.userSource", kind: UserSource, onlyIf: "profile.type", equals: "internal"},
 	{module: "ignition", typ: "user-source", property: "profile.failoverProfile", kind: UserSource},
 	{module: "ignition", typ: "security-properties", property: "systemAuthProfile", kind: UserSource},
 	{module: "ignition", typ: "security-properties", property: "systemIdentityProvider", kind: IdentityProvider},
@@ -162,7 +163,7 @@ func configExtractor(path string) *extractor {
 	return &extractor{extract: func(f *file, content []byte) error {
 		for _, c := range configNames {
 			value := gjson.GetBytes(content, c.property)
-			if of(c) && value.Type == gjson.String && (c.when == "" || gjson.GetBytes(content, c.when).Str == c.is) {
+			if of(c) && value.Type == gjson.String && (c.onlyIf == "" || gjson.GetBytes(content, c.onlyIf).Str == c.equals) {
 				f.add(Name{c.kind, "", value.Str}, "/"+strings.ReplaceAll(c.property, ".", "/"))
 			}
 		}

@@ -3,12 +3,17 @@ package references
 import (
 	"fmt"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/test/heap"
 )
 
 // Whatever the files of a commit are, a check takes bounded time and memory.
@@ -42,9 +47,10 @@ func TestHostileFiles(t *testing.T) {
 		{"names that are no paths", one(`{"pages": {"a": {"viewPath": "../../../etc/passwd"}, "b": {"viewPath": "a\u0000b"}, "c": {"viewPath": "a//b"}}}`)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			commit, x := newCommit(t, c.files), NewIndex()
 			began := time.Now()
-			grew := memoryOf(func() {
-				x := indexOf(t, c.files)
+			peak := heap.Peak(t, func() {
+				require.NoError(t, x.Update(nil, commit.tree, commit.read))
 				r := x.Check(x.Check(nil, diskOf(nil)).Found, diskOf(nil))
 				assert.LessOrEqual(t, len(r.Findings), MaxFindings)
 				r = x.Check(nil, diskOf(nil))
@@ -53,8 +59,47 @@ func TestHostileFiles(t *testing.T) {
 					assert.NotContains(t, r.Findings[i].String(), "\x00")
 				}
 			})
-			t.Logf("%v, %d MiB", time.Since(began).Round(time.Millisecond), grew>>20)
+			t.Logf("%v, %d MiB", time.Since(began).Round(time.Millisecond), peak)
+			assert.Less(t, peak, 128)
 			assert.Less(t, time.Since(began), 20*time.Second)
+		})
+	}
+}
+
+// A file of 4 MiB takes little memory to read, although a component is kept until its end.
+func TestMemoryOfOneFile(t *testing.T) {
+	key := func(i int) string { return strings.Repeat("k", 1_000) + strconv.Itoa(i) }
+	// keys opens objects, each under a long key, and one list of the values that are inside.
+	keys := func(n int, values string) string {
+		open := ""
+		for i := range n {
+			open += fmt.Sprintf(`{%q: `, key(i))
+		}
+		return open + "[" + values + "]" + strings.Repeat("}", n)
+	}
+	components := func(n int, members string) string {
+		return `{"root": ` + strings.Repeat(`{`+members+`, "children": [`, n) + `{}` + strings.Repeat(`]}`, n) + `, "custom": "viewPath"}`
+	}
+	repeat := func(value string, n int) string { return strings.TrimSuffix(strings.Repeat(value+",", n), ",") }
+	long := fmt.Sprintf("%q", strings.Repeat("n", 1_000))
+	view, types := "projects/p/"+perspective+"views/v/view.json", core+"tag-type-definition/t/udts.json"
+	for _, tt := range []struct{ name, path, content string }{
+		{"paths under long keys", view, components(59, `"props": `+keys(5, repeat(`{"path":"a"}`, 4_990)))},
+		{"paths under a long key", view, components(59, `"props": `+keys(1, repeat(`{"path":"a"}`, 4_990)))},
+		{"actions under long keys", view, components(59, `"events": `+keys(5, repeat(`{"path":"a"}`, 4_990)))},
+		{"settings under long keys", view, components(59, `"props": `+keys(5, repeat(`{"type":"a"}`, 4_990)))},
+		{"long names", view, components(400, `"type": "ia.display.table", "props": {"columns": [`+repeat(`{"viewPath":`+long+`}`, 10)+`]}`)},
+		{"bindings under long keys", view, components(400, `"propConfig": {`+manyKeys(10, `"`+strings.Repeat("k", 1_000)+`%d": {"binding": {"type": "expr"}}`)+`}`)},
+		{"types in folders with long names", types, strings.Repeat(`[{"name": `+long+`, "tagType": "Folder", "tags": `, 400) +
+			`[` + repeat(`{"name": "a", "tagType": "UdtType"}`, 100_000) + `]` + strings.Repeat(`}]`, 400)},
+		{"types in a folder with a long name", types, `[{"name": ` + long[:900] + `", "tagType": "Folder", "tags": [` + repeat(`{"name": "a", "tagType": "UdtType"}`, 110_000) + `]}]`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			content := []byte(tt.content)
+			require.LessOrEqual(t, len(content), maxFile)
+			peak := heap.Peak(t, func() { extractorOf(tt.path).read(plan.ID{}, content, true) })
+			t.Logf("%d MiB for a file of %d KiB", peak, len(content)>>10)
+			assert.Less(t, peak, 32)
 		})
 	}
 }
@@ -107,6 +152,46 @@ func TestManyReferences(t *testing.T) {
 	assert.Less(t, time.Since(began), 20*time.Second)
 	runtime.KeepAlive(b)
 	runtime.KeepAlive(c)
+}
+
+// If the types of a provider are more than are kept, no type of it counts as missing.
+func TestManyTypes(t *testing.T) {
+	types := func(n int) string {
+		list := make([]string, n)
+		for i := range list {
+			list[i] = fmt.Sprintf(`{"name": "type-%d", "tagType": "UdtType"}`, i)
+		}
+		return "[" + strings.Join(list, ",") + "]"
+	}
+	const tags = core + "tag-definition/t/udts.json"
+	for _, tt := range []struct {
+		name                  string
+		files, typesInEach    int
+		kept, reportsAMissing bool
+	}{
+		{"few", 2, 1_000, true, true},
+		{"more than the limit of a file", 1, 40_000, false, false},
+		{"more than the limit of a commit", 12, 25_000, true, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := builder{tags: `[{"name": "a", "tagType": "UdtInstance", "typeId": "gone"}]`}
+			text := types(tt.typesInEach)
+			for i := range tt.files { // setup: the files
+				b[fmt.Sprintf("%stag-type-definition/t/folder-%d/udts.json", core, i)] = text
+			}
+			x := indexOf(t, b)
+			assert.LessOrEqual(t, x.types, maxTypes)
+			assert.Equal(t, tt.kept, x.defined[Name{UDTType, "t", "folder-0/type-7"}.key()] > 0)
+			missing := slices.ContainsFunc(x.Check(nil, diskOf(nil)).Findings, func(f Finding) bool { return f.Kind == UDTType })
+			assert.Equal(t, tt.reportsAMissing, missing)
+			for path := range b {
+				x.replace(path, nil)
+			}
+			assert.Zero(t, x.types)
+			assert.Empty(t, x.defined)
+			assert.Empty(t, x.unread)
+		})
+	}
 }
 
 func TestManyProjectsInACycle(t *testing.T) {

@@ -15,6 +15,7 @@ type Index struct {
 	unread   map[string]int
 	projects map[string]*project
 	names    int // in all files
+	types    int // bytes of UDT types in all files
 	// open are the files that the next check reads: those that have changed, and those with a name that the commit alone does not settle.
 	// If all is set, a definition is gone or a project has changed, and the next check reads all files.
 	open map[string]bool
@@ -98,6 +99,7 @@ func (x *Index) replace(path string, f *file) {
 	var was, is *project
 	if old != nil {
 		x.names -= len(old.names)
+		x.types -= old.typesSize
 		was = old.project
 	}
 	if f == nil {
@@ -108,6 +110,10 @@ func (x *Index) replace(path string, f *file) {
 			f.names = slices.Clone(f.names[:room])
 		}
 		x.names += len(f.names)
+		if f.typesSize > maxTypes-x.types {
+			f.unread, f.defines, f.typesSize = f.defines[0].Scope, nil, 0
+		}
+		x.types += f.typesSize
 		x.files[path] = f
 		x.open[path] = true
 		x.count(f, 1)

@@ -161,21 +161,26 @@ func pointer(at []segment) string {
 	return b.String()
 }
 
-// property returns a path as Perspective writes it, such as props.columns[3].viewPath; if pattern, each index is *.
-func property(at []segment, pattern bool) string {
+// property returns a path as Perspective writes it, such as props.columns[3].viewPath. ok is false if its keys are longer than a name.
+func property(at []segment) (path string, ok bool) {
+	length := 0
+	for _, s := range at {
+		length += len(s.key) + len(".")
+	}
+	if length > maxName {
+		return "", false
+	}
 	var b strings.Builder
 	for i, s := range at {
 		switch {
-		case s.index >= 0 && pattern:
-			b.WriteString("[*]")
 		case s.index >= 0:
 			b.WriteString("[" + strconv.Itoa(s.index) + "]")
+		case i > 0:
+			b.WriteByte('.')
+			fallthrough
 		default:
-			if i > 0 {
-				b.WriteByte('.')
-			}
-			b.Write(s.key[:min(len(s.key), maxName)])
+			b.Write(s.key)
 		}
 	}
-	return b.String()
+	return b.String(), true
 }

@@ -66,6 +66,9 @@ const (
 	maxPerFile    = 5_000   // names in a file
 	maxReferences = 100_000 // names in a commit
 	maxChain      = 32      // parents of a project
+
+	maxTypesPerFile = 2 << 20  // bytes of UDT types in a file
+	maxTypes        = 16 << 20 // bytes of UDT types in a commit
 )
 
 // Finding is a thing that files name and that does not exist, or that they must not name.

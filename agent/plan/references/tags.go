@@ -2,6 +2,8 @@ package references
 
 import (
 	"bytes"
+	"errors"
+	"slices"
 	"strings"
 )
 
@@ -16,11 +18,18 @@ func (f *file) extractTags(provider, folder string, types bool, content []byte) 
 	if !types {
 		return err
 	}
-	for _, name := range v.types {
-		f.defines = append(f.defines, Name{UDTType, provider, join(folder, name)})
+	for _, name := range v.inFolder(folder, v.types) {
+		f.defines = append(f.defines, Name{UDTType, provider, name})
+		f.typesSize += len(name) + typeSize
+	}
+	if v.size > maxTypesPerFile {
+		f.defines, f.typesSize = nil, 0
+		return errManyTypes
 	}
 	return err
 }
+
+var errManyTypes = errors.New("the file defines more types than are kept")
 
 func join(folder, name string) string {
 	if folder == "" {
@@ -35,7 +44,11 @@ type tagsVisitor struct {
 	provider string
 	open     []*tag // innermost last
 	types    []string
+	size     int // of all types, as typeSize counts it
 }
+
+// typeSize is what a type takes in memory in addition to its path, in bytes.
+const typeSize = 64
 
 // tag is what was read so far of a tag.
 type tag struct {
@@ -69,15 +82,16 @@ func (v *tagsVisitor) leave(at []segment) {
 	types := t.types
 	switch t.kind {
 	case "UdtType":
-		types = []string{t.name}
+		types = nil
+		if v.size += len(t.name) + typeSize; v.size <= maxTypesPerFile {
+			types = []string{t.name}
+		}
 		v.addType(t)
 	case "UdtInstance":
 		types = nil
 		v.addType(t)
 	case "Folder":
-		for i := range types {
-			types[i] = t.name + "/" + types[i]
-		}
+		types = v.inFolder(t.name, types)
 	default:
 		types = nil
 	}
@@ -86,6 +100,22 @@ func (v *tagsVisitor) leave(at []segment) {
 	} else {
 		v.types = append(v.types, types...)
 	}
+}
+
+// inFolder returns types with the path of the folder that they are in. It leaves out paths that are longer than a name, which nothing can
+// name.
+func (v *tagsVisitor) inFolder(folder string, types []string) []string {
+	if folder == "" {
+		return types
+	}
+	types = slices.DeleteFunc(types, func(path string) bool { return len(folder)+len("/")+len(path) > maxName })
+	if v.size += len(types) * (len(folder) + len("/")); v.size > maxTypesPerFile {
+		return nil
+	}
+	for i := range types {
+		types[i] = join(folder, types[i])
+	}
+	return types
 }
 
 func (v *tagsVisitor) scalar(at []segment, raw []byte) {

@@ -2,12 +2,13 @@ package references
 
 import (
 	"bytes"
+	"regexp"
 	"strings"
 )
 
-// viewProp is a property of a Perspective component that has the path of a view. If when is set, the property counts only if the
-// property when beside it has the value is.
-type viewProp struct{ component, property, when, is string }
+// viewProp is a property of a Perspective component that has the path of a view. If onlyIf is set, the property counts only if its
+// sibling onlyIf has the value equals.
+type viewProp struct{ component, property, onlyIf, equals string }
 
 // viewProps are the properties that always mean a view. Components of other makers and properties with a free structure, such as
 // params, are left out.
@@ -19,9 +20,9 @@ var viewProps = []viewProp{
 	{component: "ia.display.dashboard", property: "props.widgets[*].viewPath"},
 	{component: "ia.display.dashboard", property: "props.availableWidgets[*].viewPath"},
 	{component: "ia.display.accordion", property: "props.items[*].body.viewPath"},
-	{component: "ia.display.accordion", property: "props.items[*].header.content.viewPath", when: "type", is: "view"},
-	{component: "ia.display.table", property: "props.columns[*].viewPath", when: "render", is: "view"},
-	{component: "ia.display.table", property: "props.rows.subview.viewPath", when: "enabled", is: "true"},
+	{component: "ia.display.accordion", property: "props.items[*].header.content.viewPath", onlyIf: "type", equals: "view"},
+	{component: "ia.display.table", property: "props.columns[*].viewPath", onlyIf: "render", equals: "view"},
+	{component: "ia.display.table", property: "props.rows.subview.viewPath", onlyIf: "enabled", equals: "true"},
 }
 
 // viewHints are texts of which a view that names views or named queries has at least one. Most views have none, and are not parsed.
@@ -36,6 +37,9 @@ func (f *file) extractView(project string, content []byte) error {
 	}
 	return nil
 }
+
+// maxViewPath is the number of keys and indexes, below a component, of the longest path that a viewProp or an action of an event has.
+const maxViewPath = 8
 
 // viewVisitor reads the components of a view. The document is one, too, because it may have bindings of its own.
 type viewVisitor struct {
@@ -54,12 +58,14 @@ type component struct {
 	beside  map[string]string // property → value, of those that viewProps and actions depend on
 }
 
+// size returns the number of values that are kept.
+func (c *component) size() int { return len(c.views) + len(c.queries) + len(c.bound) + len(c.beside) }
+
 // mention is a value that may name something.
 type mention struct {
 	name     string
 	pointer  string
 	property string // of the component
-	pattern  string // property, with * for each index
 }
 
 func (v *viewVisitor) enter(at []segment) {
@@ -92,26 +98,40 @@ func (v *viewVisitor) scalar(at []segment, raw []byte) {
 	}
 	c := v.open[len(v.open)-1]
 	rel := at[c.depth:]
-	if len(rel) > 8 || len(c.views)+len(c.queries)+len(c.bound)+len(c.beside) > maxPerFile {
+	if len(rel) > maxViewPath {
 		return
 	}
 	switch last := rel[len(rel)-1]; {
 	case len(rel) == 1 && last.is("type"):
 		c.typ, _ = unquote(raw)
+	case v.full():
 	case rel[0].is("propConfig"):
 		c.binding(at, rel, raw)
 	case !rel[0].is("props") && !rel[0].is("events"):
 	case last.is("path"), last.is("viewPath"):
-		if name, ok := unquote(raw); ok && name != "" {
-			c.views = append(c.views, mention{name: name, pointer: pointer(at), property: property(rel, false), pattern: property(rel, true)})
+		name, ok := unquote(raw)
+		if property, short := property(rel); ok && name != "" && short {
+			c.views = append(c.views, mention{name: name, pointer: pointer(at), property: property})
 		}
 	case last.is("type"), last.is("render"), last.is("enabled"):
 		text, ok := unquote(raw)
 		if !ok {
 			text = string(raw[:min(len(raw), len("false"))])
 		}
-		set(&c.beside, property(rel, false), text)
+		if property, short := property(rel); short {
+			set(&c.beside, property, text)
+		}
 	}
+}
+
+// full reports whether the components that are not complete have as many values as may be kept. A hostile view nests components, each
+// of which is kept until its end.
+func (v *viewVisitor) full() bool {
+	n := 0
+	for _, c := range v.open {
+		n += c.size()
+	}
+	return n >= maxPerFile
 }
 
 func set(m *map[string]string, key, value string) {
@@ -126,7 +146,10 @@ func (c *component) binding(at, rel []segment, raw []byte) {
 	if len(rel) < 4 || !rel[2].is("binding") {
 		return
 	}
-	key := property(rel[1:2], false)
+	key, short := property(rel[1:2])
+	if !short {
+		return
+	}
 	switch text, _ := unquote(raw); {
 	case len(rel) == 4 && rel[3].is("type"):
 		set(&c.bound, key, text)
@@ -152,6 +175,9 @@ func (c *component) finish(f *file, project string) {
 	}
 }
 
+// indexes matches the indexes in a property.
+var indexes = regexp.MustCompile(`\[[0-9]+\]`)
+
 // isView reports whether a value is the path of a view.
 func (c *component) isView(m mention) bool {
 	parent := strings.TrimSuffix(m.property, m.property[strings.LastIndexByte(m.property, '.'):])
@@ -159,14 +185,15 @@ func (c *component) isView(m mention) bool {
 		return c.beside[action+".type"] == "popup" && c.beside[parent+".type"] != "close"
 	}
 	for _, p := range viewProps {
-		if p.component == c.typ && p.property == m.pattern && (p.when == "" || c.beside[parent+"."+p.when] == p.is) {
+		if p.component == c.typ && p.property == indexes.ReplaceAllString(m.property, "[*]") && (p.onlyIf == "" || c.beside[parent+"."+p.onlyIf] == p.equals) {
 			return true
 		}
 	}
 	return false
 }
 
-// isBound reports whether a binding replaces a property, or the object or list that it is in. Then the file has only the last value.
+// isBound reports whether a binding replaces a property, or the object or list that it is in. The file then only has the value from the
+// last save in the Designer; the gateway replaces it.
 func (c *component) isBound(property string) bool {
 	for key := range c.bound {
 		if rest, ok := strings.CutPrefix(property, key); ok && (rest == "" || rest[0] == '.' || rest[0] == '[') {

@@ -1,4 +1,5 @@
-package archivetest
+// Package heap measures the memory that a function needs.
+package heap
 
 import (
 	"runtime"
@@ -7,8 +8,9 @@ import (
 	"time"
 )
 
-// PeakHeap runs f and returns by how many MiB the heap of the process grew meanwhile, at most.
-func PeakHeap(t *testing.T, f func()) int {
+// Peak runs f and returns the largest growth of HeapAlloc seen meanwhile, in MiB. It samples every millisecond and includes garbage that is
+// not yet collected.
+func Peak(t *testing.T, f func()) int {
 	t.Helper()
 	runtime.GC()
 	var before runtime.MemStats
