@@ -111,7 +111,7 @@ func parseRollout(r *v1alpha1.TargetRollout) (decide.Rollout, error) {
 	if err != nil {
 		return decide.Rollout{}, fmt.Errorf("from: %w", err)
 	}
-	// sequence: the two names of one ref
+	// the two names of one ref
 	for _, name := range []string{f.Ref, f.RefName} {
 		if _, err := repo.ParseRef(name); name != "" && err != nil {
 			return decide.Rollout{}, fmt.Errorf("from: %w", err)

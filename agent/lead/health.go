@@ -21,8 +21,8 @@ const maxHealthAnswer = 1 << 20
 
 // probe is the result of one health check.
 type probe struct {
-	of  string
-	err error
+	step string // see progress.probe
+	err  error
 }
 
 // rolling is what a term remembers of a rollout. Another lead need not know it: it waits longer at most.
@@ -56,16 +56,16 @@ func (r *rolling) status(gs *v1alpha1.GatewaySync) *v1alpha1.RolloutStatus {
 // recordProbe records the result of a health check.
 func (r *rolling) recordProbe(p probe, now time.Time) {
 	r.probing, r.nextProbe = false, now.Add(probeEvery)
-	if p.of != r.health.of {
+	if p.step != r.health.step {
 		return
 	}
-	r.health.ok, r.health.problem = p.err == nil, ""
+	r.health.ok, r.health.lastProblem = p.err == nil, ""
 	if p.err == nil {
 		r.health.failures = 0
 		return
 	}
 	r.health.failures++
-	r.health.problem = failure.Cut(p.err.Error(), 200)
+	r.health.lastProblem = failure.Cut(p.err.Error(), 200)
 }
 
 // recordFailing records since when gateways report errors, or have not answered.
@@ -130,8 +130,8 @@ func (t *term) probe(ctx context.Context, p progress) {
 	if p.check == nil {
 		return
 	}
-	if r.health.of != p.probe {
-		r.health, r.nextProbe = health{of: p.probe}, time.Time{}
+	if r.health.step != p.probe {
+		r.health, r.nextProbe = health{step: p.probe}, time.Time{}
 	}
 	if r.probing {
 		return
@@ -141,8 +141,8 @@ func (t *term) probe(ctx context.Context, p progress) {
 		return
 	}
 	r.probing = true
-	check, of, results := *p.check, p.probe, r.results
-	t.polling.Go(func() { results <- probe{of, send(ctx, check)} })
+	check, step, results := *p.check, p.probe, r.results
+	t.polling.Go(func() { results <- probe{step, send(ctx, check)} })
 }
 
 // send sends a health check. The answer counts by its status alone.

@@ -39,11 +39,11 @@ func TestTimePatterns(t *testing.T) {
 // replaces it.
 func TestUnreadableSyncTargetIsReplaced(t *testing.T) {
 	t.Parallel()
-	cluster := lax(t)
+	cluster := laxCluster(t)
 	for name, spec := range map[string]any{"number instead of string": map[string]any{"ref": 5}, "string instead of object": "x", "invalid time": map[string]any{"resolvedAt": "2020-01-01t00:00:00z"}} {
 		t.Run(name, func(t *testing.T) {
 			s := newSiteIn(t, cluster, 1)
-			s.raw(kube.SyncTarget, map[string]any{"metadata": map[string]any{"name": "site", "finalizers": []any{"example.com/x"}}, "spec": spec})
+			s.createRaw(kube.SyncTarget, map[string]any{"metadata": map[string]any{"name": "site", "finalizers": []any{"example.com/x"}}, "spec": spec})
 			var said program.Log
 			now := noon
 			l, err := New(Config{Namespace: s.ns, GatewaySync: "site", Pod: "gw-0", Clients: s.admin, Log: slog.New(slog.NewTextHandler(&said, nil)), Now: func() time.Time { return now }})
@@ -66,7 +66,7 @@ func TestUnreadableSyncTargetIsReplaced(t *testing.T) {
 // C13: the lead treats an unreadable status as empty and replaces it completely.
 func TestUnreadableStatusIsReplaced(t *testing.T) {
 	t.Parallel()
-	s := newSiteIn(t, lax(t), 1)
+	s := newSiteIn(t, laxCluster(t), 1)
 	s.candidate("gw-0")
 	s.untilTarget(s.first)
 	s.takes("gw-0")

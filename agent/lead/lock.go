@@ -75,7 +75,7 @@ type campaign struct {
 	owner          metav1.OwnerReference // the GatewaySync
 	onForeignWrite func()                // called if another writer changed what the lead had written
 
-	state standing
+	state role
 	// base is the version that the next write is based on, term the number of transitions when this agent took the lock, and confirmedAt
 	// when the latest request was sent whose answer confirmed that we hold it.
 	base        *v1alpha1.SyncTarget
@@ -85,7 +85,7 @@ type campaign struct {
 	lostFor     error         // why; nil if it is not lost
 }
 
-// standing says what this agent is in a campaign:
+// role is what this agent is in a campaign:
 //
 //	             takes the lock   releases it, or ends   learns that it cannot lead
 //	campaigning  → holding        → campaigning          → excluded
@@ -93,30 +93,30 @@ type campaign struct {
 //	former       → holding        → former               → deposed
 //
 // An excluded or deposed agent cannot take the lock before the next campaign.
-type standing string
+type role string
 
 const (
-	campaigning standing = "campaigning"
-	holding     standing = "holding"
-	former      standing = "former"
-	excluded    standing = "excluded"
-	deposed     standing = "deposed"
+	campaigning role = "campaigning"
+	holding     role = "holding"
+	former      role = "former"
+	excluded    role = "excluded"
+	deposed     role = "deposed"
 )
 
 // led reports whether the lock was held at any time in the campaign.
-func (s standing) led() bool { return s == holding || s == former || s == deposed }
+func (r role) led() bool { return r == holding || r == former || r == deposed }
 
 // released returns the state after the lock was released or the campaign has ended.
-func (s standing) released() standing {
-	if s == holding {
+func (r role) released() role {
+	if r == holding {
 		return former
 	}
-	return s
+	return r
 }
 
 // barred returns the state after the agent has learned that it cannot lead.
-func (s standing) barred() standing {
-	if s.led() {
+func (r role) barred() role {
+	if r.led() {
 		return deposed
 	}
 	return excluded

@@ -16,8 +16,8 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
-// lax installs the kinds without their rules, as after a kubectl edit.
-func lax(t *testing.T) *kubetest.Cluster {
+// laxCluster starts a cluster whose CRDs have no schema, as if somebody had edited them.
+func laxCluster(t *testing.T) *kubetest.Cluster {
 	t.Helper()
 	cluster := kubetest.Control(t, kubetest.WithoutKinds())
 	files, err := filepath.Glob("../../charts/stoker/files/crds/stoker.io_*.yaml")
@@ -42,7 +42,8 @@ func lax(t *testing.T) *kubetest.Cluster {
 	return cluster
 }
 
-func (s *site) raw(kind kube.Kind, object map[string]any) {
+// createRaw creates an object that the typed client could not express.
+func (s *site) createRaw(kind kube.Kind, object map[string]any) {
 	s.t.Helper()
 	u := &unstructured.Unstructured{Object: object}
 	u.SetAPIVersion(v1alpha1.GroupVersion.String())
@@ -55,24 +56,28 @@ func (s *site) raw(kind kube.Kind, object map[string]any) {
 // C2: a malformed object affects only itself, and the lead reports it.
 func TestMalformedObjectsAreIsolated(t *testing.T) {
 	t.Parallel()
-	s := newSiteIn(t, lax(t), 2)
+	s := newSiteIn(t, laxCluster(t), 2)
 	s.candidate("gw-0")
 	s.untilTarget(s.first)
 	s.takes("gw-0", "gw-1")
 	s.untilReady("True/Synced")
 
-	for name, spec := range map[string]string{
+	malformed := map[string]string{
 		"banana":   `{git: {repo: "https://h/r", ref: main}, polling: {interval: banana}, sync: {profiles: {default: {mappings: [{source: a, destination: b}]}}}}`,
 		"number":   `{git: {repo: "https://h/r", ref: main}, polling: {interval: 60}}`,
 		"overflow": `{git: {repo: "https://h/r", ref: main}, gateway: {port: 99999999999999999999}, sync: {defaults: {syncPeriod: 5000000000}}}`,
 		"list":     `[1, 2]`,
 		"nothing":  `{}`,
-	} {
+	}
+	// setup: agents that stay until the end of the test
+	for name, spec := range malformed {
+		var value any
+		require.NoError(t, yaml.Unmarshal([]byte(spec), &value))
+		s.createRaw(kube.GatewaySync, map[string]any{"metadata": map[string]any{"name": name}, "spec": value, "status": map[string]any{"conditions": "none"}})
+		s.candidate("gw-0", func(c *Config) { c.GatewaySync = name })
+	}
+	for name := range malformed {
 		t.Run(name, func(t *testing.T) {
-			var value any
-			require.NoError(t, yaml.Unmarshal([]byte(spec), &value))
-			s.raw(kube.GatewaySync, map[string]any{"metadata": map[string]any{"name": name}, "spec": value, "status": map[string]any{"conditions": "none"}})
-			s.candidate("gw-0", func(c *Config) { c.GatewaySync = name })
 			require.Eventually(t, func() bool {
 				u, err := s.admin.Dynamic.Resource(kube.GatewaySync.Resource()).Namespace(s.ns).Get(t.Context(), name, metav1.GetOptions{})
 				if err != nil {
@@ -84,10 +89,10 @@ func TestMalformedObjectsAreIsolated(t *testing.T) {
 		})
 	}
 
-	s.raw(kube.SyncReport, map[string]any{"metadata": map[string]any{"name": "stranger", "labels": map[string]any{v1alpha1.LabelCRName: "site"}},
+	s.createRaw(kube.SyncReport, map[string]any{"metadata": map[string]any{"name": "stranger", "labels": map[string]any{v1alpha1.LabelCRName: "site"}},
 		"status": map[string]any{"phase": 5}})
 	s.gateway("gw-2")
-	s.raw(kube.SyncReport, map[string]any{"metadata": map[string]any{"name": "gw-2", "labels": map[string]any{v1alpha1.LabelCRName: "site"}},
+	s.createRaw(kube.SyncReport, map[string]any{"metadata": map[string]any{"name": "gw-2", "labels": map[string]any{v1alpha1.LabelCRName: "site"}},
 		"status": map[string]any{"phase": []any{}, "generation": "x"}})
 	second := s.Commit("second")
 	s.untilTarget(second)
@@ -95,6 +100,7 @@ func TestMalformedObjectsAreIsolated(t *testing.T) {
 	gs := s.until("the other gateways run the second commit", func(gs *v1alpha1.GatewaySync) bool {
 		return gs.Status.Target != nil && gs.Status.Target.Commit == second && gs.Status.GatewaysReady == "2/3"
 	})
+	require.Len(t, gs.Status.DiscoveredGateways, 3, "the report of a gateway without a pod does not count")
 	row := gs.Status.DiscoveredGateways[2]
 	assert.Equal(t, "gw-2", row.Name)
 	assert.Equal(t, v1alpha1.GatewayPending, row.SyncStatus)

@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/internal/status"
 )
 
-// observed has all that a rollout depends on, so that a new lead makes the same decision.
+// observed has all that a rollout depends on. A new lead lacks failing, stale and health; it waits longer at most.
 type observed struct {
 	gs *v1alpha1.GatewaySync
 	// The published target, and the one to publish without its rollout.
@@ -35,10 +35,10 @@ type observed struct {
 
 // health is the result of the health checks of one step.
 type health struct {
-	of       string // the step, see progress.probe
-	ok       bool   // the last check succeeded
-	failures int    // failed checks in a row
-	problem  string // of the last failed check
+	step        string // see progress.probe
+	ok          bool   // the last check succeeded
+	failures    int    // failed checks in a row
+	lastProblem string
 }
 
 // progress is a decision: which steps are open, and what the rollout waits for.
@@ -66,7 +66,8 @@ type rollout struct {
 // advance returns how far the gateways may follow the target. It opens a step when all gateways of the steps before it run the target,
 // verified, and what the stage asks for is there: time, health, an approval.
 //
-// A rollout only ever waits for what can pass by itself or needs a user: git, a gateway, a Designer. What the commit causes aborts it.
+// A rollout only ever waits for what can pass by itself or needs a user: git, a gateway, a Designer. What the commit causes aborts it,
+// and so does a gateway that ran the commit and then fails.
 func advance(o observed) progress {
 	if !o.gs.InSteps() || o.want.Commit == "" {
 		return progress{}
@@ -108,7 +109,7 @@ func (r *rollout) run() {
 	if !r.dryRunsDone() {
 		return
 	}
-	// sequence: the end of one step opens the next
+	// opening one step may allow the next
 	for r.mayOpenNext() {
 		r.target.Open++
 	}
@@ -142,7 +143,7 @@ func (r *rollout) dryRunsDone() bool {
 			r.abort("dry run", g)
 			return false
 		default:
-			rest = append(rest, waitsFor(g))
+			rest = append(rest, labelWithReason(g))
 		}
 	}
 	if len(rest) == 0 && len(r.gateways) > 0 {
@@ -218,11 +219,11 @@ func (r *rollout) synced(open int) bool {
 			r.abort(r.nameOf(step), g)
 			return false
 		default:
-			rest = append(rest, waitsFor(g))
+			rest = append(rest, labelWithReason(g))
 			switch {
 			case ran && g.Phase == v1alpha1.GatewayError && g.Reason.Cause() != v1alpha1.CauseGit:
 				recovering++
-			case ran && r.answers(g):
+			case ran && r.mayStillAnswer(g):
 				stale++
 			}
 		}
@@ -234,12 +235,16 @@ func (r *rollout) synced(open int) bool {
 		r.phase(v1alpha1.RolloutProgressing, "no gateway of stage %s runs %s, so it proves nothing%s; waits for one, or for the approval %s@%s",
 			r.status.Stage, syntax.ShortCommit(r.want.Commit), listed(": left out: ", out), r.status.Stage, r.want.Commit)
 		return false
-	case stale == len(rest) && before == v1alpha1.RolloutWaiting:
+	case recovering+stale == len(rest) && before == v1alpha1.RolloutWaiting: // the stage need not soak again
 		was := r.gs.Status.Rollout
 		r.status.Stage = was.Stage
-		r.phase(was.Phase, "%s", was.Message)
+		if stale == len(rest) {
+			r.phase(was.Phase, "%s", was.Message)
+		} else {
+			r.phase(was.Phase, "stage %s opens after its approval and when all gateways run %s again%s", was.Stage, syntax.ShortCommit(r.want.Commit), listed(": ", rest))
+		}
 		return false
-	case recovering+stale == len(rest): // what they ran before still counts
+	case recovering+stale == len(rest): // the soak goes on
 		r.phase(v1alpha1.RolloutSoaking, "step %d of %d%s ran %s%s", open, r.target.Steps, inStage(r.status.Stage), syntax.ShortCommit(r.want.Commit), listed(" and waits for ", rest))
 		return false
 	}
@@ -282,9 +287,9 @@ func (r *rollout) faulty(g status.Standing, ran bool) bool {
 	return false
 }
 
-// answers reports whether a gateway that ran the target is expected to answer a new revision of it: a request, or a spec that decides nothing
-// of what it runs.
-func (r *rollout) answers(g status.Standing) bool {
+// mayStillAnswer reports whether a gateway that ran the target has patience left to report on its new revision: a request, or a spec that
+// decides nothing of what it runs.
+func (r *rollout) mayStillAnswer(g status.Standing) bool {
 	since, ok := r.stale[g.Name]
 	if !g.Stale || !ok || r.now.Sub(since) >= patience {
 		return false
@@ -325,15 +330,15 @@ func (r *rollout) soaked(open int) bool {
 	if c := stage.Check(); c != nil {
 		h := r.health
 		r.check, r.probe = c, fmt.Sprint(r.want.Commit, "/", r.target.Rules, "/", r.target.Revision, "/", open) // an attempt begins with none
-		if h.of != r.probe {
+		if h.step != r.probe {
 			h = health{}
 		}
 		switch {
 		case h.failures >= int(c.FailureThreshold):
-			r.fail(fmt.Sprintf("%s: the health check failed %d times: %s", r.nameOf(open), h.failures, h.problem))
+			r.fail(fmt.Sprintf("%s: the health check failed %d times: %s", r.nameOf(open), h.failures, h.lastProblem))
 			return false
-		case h.problem != "":
-			healthy = "its health check succeeds (now: " + h.problem + ")"
+		case h.lastProblem != "":
+			healthy = "its health check succeeds (now: " + h.lastProblem + ")"
 		case !h.ok:
 			healthy = "its health check succeeds"
 		}
@@ -419,7 +424,7 @@ func leftOut(g status.Standing) bool {
 	return g.Reason == v1alpha1.ReasonPaused || g.Reason == v1alpha1.ReasonDryRun && g.Planned == ""
 }
 
-func waitsFor(g status.Standing) string {
+func labelWithReason(g status.Standing) string {
 	text := g.Label
 	if g.Reason != "" {
 		text += " (" + string(g.Reason) + ")"

@@ -178,7 +178,7 @@ func TestRolloutFails(t *testing.T) {
 		"the health check fails twice":       {func(l *line) { l.checks(false, 2) }, time.Hour, v1alpha1.RolloutSoaking, "stage dev runs bbbbbbb and waits until its health check succeeds (now: refused)"},
 		"the health check was not sent":      {func(l *line) { l.checks(false, 0); l.health = health{} }, time.Hour, v1alpha1.RolloutSoaking, "stage dev runs bbbbbbb and waits until its health check succeeds"},
 		"the health check succeeds":          {func(l *line) { l.checks(true, 0) }, time.Minute, v1alpha1.RolloutWaiting, "stage pilot waits"},
-		"a health check of another step":     {func(l *line) { l.checks(true, 0); l.health.of = "x" }, time.Hour, v1alpha1.RolloutSoaking, "stage dev runs"},
+		"a health check of another step":     {func(l *line) { l.checks(true, 0); l.health.step = "x" }, time.Hour, v1alpha1.RolloutSoaking, "stage dev runs"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLine()
@@ -201,9 +201,9 @@ func TestRolloutFails(t *testing.T) {
 func (l *line) checks(ok bool, failures int) {
 	l.gs.Spec.Deployment.Stages[0].HealthCheck = &v1alpha1.HealthCheck{URL: "http://dev/StatusPing"}
 	p := l.settle()
-	l.health = health{of: p.probe, ok: ok, failures: failures}
+	l.health = health{step: p.probe, ok: ok, failures: failures}
 	if !ok {
-		l.health.problem = "refused"
+		l.health.lastProblem = "refused"
 	}
 }
 

@@ -118,6 +118,51 @@ func TestNewRevisionKeepsTheSoak(t *testing.T) {
 	})
 }
 
+// A stage that has soaked does not soak again because a gateway fails for a short time while the next stage waits for an approval.
+func TestShortFailureKeepsTheWait(t *testing.T) {
+	for name, fail := range map[string]func(l *line){
+		"one fails": func(l *line) { l.fails("dev-1", v1alpha1.ReasonScanFailed) },
+		"one fails, one has not answered": func(l *line) {
+			l.fails("dev-1", v1alpha1.ReasonScanFailed)
+			l.as["dev-2"] = status.Standing{Phase: v1alpha1.GatewayPending, Reason: v1alpha1.ReasonProgressing, Stale: true}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLine()
+			l.want.Commit = commitB
+			l.settle()
+			l.now = l.now.Add(time.Minute)
+			waiting := l.settle().status
+			require.Equal(t, v1alpha1.RolloutWaiting, waiting.Phase)
+
+			l.now = l.now.Add(time.Hour)
+			fail(l)
+			p := l.lead()
+			assert.Equal(t, v1alpha1.RolloutWaiting, p.status.Phase)
+			assert.Equal(t, "pilot", p.status.Stage)
+			assert.Equal(t, waiting.Since, p.status.Since)
+			assert.Contains(t, p.status.Message, "stage pilot opens after its approval and when all gateways run bbbbbbb again: dev-1 (ScanFailed)")
+			l.approve("pilot")
+			l.now = l.now.Add(5 * time.Second)
+			assert.EqualValues(t, 1, l.lead().target.Open, "no stage opens while a gateway fails")
+
+			clear(l.as)
+			assert.EqualValues(t, 2, l.lead().target.Open, "stage dev need not soak again")
+		})
+	}
+	t.Run("it fails on", func(t *testing.T) {
+		l := newLine()
+		l.want.Commit = commitB
+		l.settle()
+		l.now = l.now.Add(time.Minute)
+		l.settle()
+		l.fails("dev-1", v1alpha1.ReasonScanFailed)
+		l.lead()
+		l.now = l.now.Add(patience)
+		assert.Equal(t, v1alpha1.RolloutAborted, l.lead().status.Phase)
+	})
+}
+
 // A new lead that cannot write the target yet does not call a fleet synced whose last stage soaks.
 func TestNewLeadKeepsTheRollout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
