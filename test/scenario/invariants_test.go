@@ -7,6 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
+	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -17,11 +20,11 @@ import (
 
 // These invariants hold whenever the agent reports Synced at a commit:
 //
-//	INV1  every owned file has the bytes of this commit
+//	INV1  every owned file has the bytes of this commit, but the gateway may have signed a resource.json again
 //	INV2  files that the agent does not own are unchanged
 //	INV3  no journal, and nothing in staging, is left
 //	INV4  each record of the manifest matches the commit and the file on the disk
-//	INV5  the reported commit is never ahead of the disk
+//	INV5  the reported commit is never ahead of the disk: TestStatusNeverAheadOfDisk
 //	INV6  another run writes, fetches and scans nothing
 
 // check asserts INV1 to INV3. The agent may run.
@@ -107,25 +110,45 @@ func (p *plant) checkManifest(commit string) {
 	assert.Empty(p.t, want, "INV4: the manifest must list all files of the commit")
 }
 
-// checkQuiet runs the agent again and asserts that it writes, fetches and scans nothing (INV6). The agent
-// must not run.
+// checkQuiet runs the agent until it has adopted what the gateway signed, and once more for INV6. Then it asserts INV4. The agent must not
+// run.
 func (p *plant) checkQuiet(commit string) {
 	p.t.Helper()
 	if p.gw != nil { // a run compares the files and adopts a resource.json that the gateway signed
 		code, out := p.once()
 		require.Equal(p.t, 0, code, out)
 	}
-	before := p.fingerprint()
-	p.git.Forget()
-	code, out := p.once()
-	require.Equal(p.t, 0, code, out)
-	assert.Equal(p.t, before, p.fingerprint(), "INV6: a second run must write nothing")
-	assert.Zero(p.t, p.git.Stats().UploadPacks, "INV6: a second run must fetch nothing")
+	p.checkSecondRun()
 	p.checkManifest(commit)
 }
 
-// fingerprint returns path, size, time and inode of every file in the data directory, except those that
-// the gateway changes by itself.
+// checkSecondRun runs the agent and asserts that it writes, fetches and scans nothing (INV6). The agent must not run.
+func (p *plant) checkSecondRun(args ...string) {
+	p.t.Helper()
+	before, scans := p.fingerprint(), p.scans()
+	p.git.Forget()
+	code, out := p.once(args...)
+	require.Equal(p.t, 0, code, out)
+	assert.Equal(p.t, before, p.fingerprint(), "INV6: a second run must write nothing")
+	assert.Zero(p.t, p.git.Stats().UploadPacks, "INV6: a second run must fetch nothing")
+	assert.Equal(p.t, scans, p.scans(), "INV6: a second run must scan nothing")
+}
+
+// scans returns how many scans the gateway was asked for.
+func (p *plant) scans() int {
+	n := 0
+	if p.gw != nil {
+		for route, count := range p.gw.Requests.Counts() {
+			if strings.HasPrefix(route, "POST ") && strings.Contains(route, "/scan/") {
+				n += count
+			}
+		}
+	}
+	return n
+}
+
+// fingerprint returns size, time, mode and inode of every file in the data directory by path, except the lock, which each run of the agent
+// opens.
 func (p *plant) fingerprint() map[string]string {
 	p.t.Helper()
 	out := map[string]string{}
@@ -141,10 +164,23 @@ func (p *plant) fingerprint() map[string]string {
 		if err != nil {
 			return err
 		}
-		out[rel] = fmt.Sprint(fi.Size(), fi.ModTime().UnixNano(), fi.Mode())
+		out[rel] = fmt.Sprint(fi.Size(), fi.ModTime().UnixNano(), fi.Mode(), fi.Sys().(*syscall.Stat_t).Ino)
 		return nil
 	}))
 	return out
+}
+
+// INV6 also sees a file that is replaced by one with the same size, time and mode.
+func TestFingerprintOfReplacedFile(t *testing.T) {
+	p := &plant{t: t, data: t.TempDir()}
+	at := time.Now()
+	for _, name := range []string{"a", "new"} { // setup: two files with one content
+		require.NoError(t, os.WriteFile(filepath.Join(p.data, name), []byte("a"), 0o600))
+		require.NoError(t, os.Chtimes(filepath.Join(p.data, name), at, at))
+	}
+	before := p.fingerprint()["a"]
+	require.NoError(t, os.Rename(filepath.Join(p.data, "new"), filepath.Join(p.data, "a")))
+	assert.NotEqual(t, before, p.fingerprint()["a"])
 }
 
 // desired returns the files that the gateway must have at commit, computed by git: destination path → blob

@@ -163,11 +163,6 @@ func TestTwoGateways(t *testing.T) {
 	// sequence: the gateways stop after the steps above
 	for name, p := range plants {
 		p.stop()
-		quiet := p.fingerprint()
-		p.git.Forget()
-		code, out := p.once(args(name)...)
-		require.Equal(t, 0, code, out)
-		assert.Equal(t, quiet, p.fingerprint(), "INV6: a second run must write nothing")
-		assert.Zero(t, p.git.Stats().UploadPacks, "INV6: a second run must fetch nothing")
+		p.checkSecondRun(args(name)...)
 	}
 }

@@ -40,7 +40,7 @@ type store struct {
 // on each use, so that a rotated one takes effect immediately; nil stands for the identity of the pod.
 func New(spec *v1alpha1.SnapshotStorage, secrets func() (secret.String, error)) (archive.Store, error) {
 	server := rest.Server(cmp.Or(spec.Endpoint, host))
-	t := tokens(secrets)
+	t := newTokens(secrets)
 	c := rest.NewClient()
 	c.Field, c.Kind, c.Name, c.HasSecret = field, "bucket", spec.Bucket, secrets != nil
 	c.Authorize, c.Renew, c.Code = t.Authorize, t.Renew, errorCode

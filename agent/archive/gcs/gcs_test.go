@@ -118,7 +118,7 @@ func TestUploadInChunks(t *testing.T) {
 			b := make([]byte, c.size)
 			_, err := rand.NewChaCha8([32]byte{}).Read(b)
 			require.NoError(t, err)
-			err = open(t, server.URL, newTokens(t)).Put(t.Context(), "a", bytes.NewReader(b))
+			err = open(t, server.URL, newIssuer(t)).Put(t.Context(), "a", bytes.NewReader(b))
 			if c.err != "" {
 				require.ErrorContains(t, err, c.err)
 				assert.False(t, u.whole)
@@ -204,7 +204,7 @@ func TestHostileServer(t *testing.T) {
 			if c.name == "hang" {
 				time.AfterFunc(100*time.Millisecond, func() { cancel(fmt.Errorf("the transfer stalls")) })
 			}
-			err := c.call(ctx, open(t, server.URL, newTokens(t)))
+			err := c.call(ctx, open(t, server.URL, newIssuer(t)))
 			require.ErrorContains(t, err, c.err)
 			assert.Less(t, len(err.Error()), 1000)
 			assert.NotContains(t, err.Error(), "S3CR3T")
@@ -214,14 +214,14 @@ func TestHostileServer(t *testing.T) {
 	assert.Zero(t, elsewhere.Load(), "the client follows no redirect")
 
 	t.Run("no server", func(t *testing.T) {
-		_, err := open(t, "http://127.0.0.1:1", newTokens(t)).List(t.Context(), "")
+		_, err := open(t, "http://127.0.0.1:1", newIssuer(t)).List(t.Context(), "")
 		require.ErrorContains(t, err, `spec.snapshots.storage: "127.0.0.1:1": `)
 		require.ErrorContains(t, err, "refused")
 	})
 	t.Run("truncated object", func(t *testing.T) {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "10") }))
 		defer server.Close()
-		r, err := open(t, server.URL, newTokens(t)).Get(t.Context(), "a")
+		r, err := open(t, server.URL, newIssuer(t)).Get(t.Context(), "a")
 		require.NoError(t, err)
 		_, err = io.ReadAll(r)
 		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
@@ -230,7 +230,7 @@ func TestHostileServer(t *testing.T) {
 	t.Run("source that fails with io.ErrUnexpectedEOF", func(t *testing.T) {
 		server := httptest.NewServer(&uploads{fault: func(int, int) (int, bool) { panic("an upload") }})
 		defer server.Close()
-		err := open(t, server.URL, newTokens(t)).Put(t.Context(), "a", io.MultiReader(strings.NewReader("part"), failing{io.ErrUnexpectedEOF}))
+		err := open(t, server.URL, newIssuer(t)).Put(t.Context(), "a", io.MultiReader(strings.NewReader("part"), failing{io.ErrUnexpectedEOF}))
 		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 	})
 }
@@ -250,7 +250,7 @@ func TestBusyServer(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	r, err := open(t, server.URL, newTokens(t)).Get(t.Context(), "a")
+	r, err := open(t, server.URL, newIssuer(t)).Get(t.Context(), "a")
 	require.NoError(t, err)
 	b, err := io.ReadAll(r)
 	require.NoError(t, err)
@@ -261,16 +261,16 @@ func TestBusyServer(t *testing.T) {
 func TestListLimit(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"nextPageToken": "a"}`) }))
 	defer server.Close()
-	_, err := open(t, server.URL, newTokens(t)).List(t.Context(), "p/")
+	_, err := open(t, server.URL, newIssuer(t)).List(t.Context(), "p/")
 	assert.True(t, failure.Is(err, v1alpha1.ReasonLimitExceeded), err)
-	_, err = open(t, server.URL, newTokens(t)).Get(t.Context(), "a")
+	_, err = open(t, server.URL, newIssuer(t)).Get(t.Context(), "a")
 	assert.NotErrorIs(t, err, fs.ErrNotExist)
 }
 
 // F23: no listing takes much memory, and the first page that is out of bounds ends it.
 func TestHostileListing(t *testing.T) {
 	large := strings.Repeat("x", 7<<20)
-	tokens := newTokens(t)
+	issuer := newIssuer(t)
 	for name, body := range map[string]string{
 		"one large key a page": `{"items":[{"name":"p/` + large + `"}],"nextPageToken":"again"}`,
 		"empty items":          `{"items":[` + strings.Repeat("{},", 2<<20) + `{}],"nextPageToken":"again"}`,
@@ -285,7 +285,7 @@ func TestHostileListing(t *testing.T) {
 			}))
 			defer server.Close()
 			var err error
-			peak := heap.Peak(t, func() { _, err = open(t, server.URL, tokens).List(t.Context(), "p/") })
+			peak := heap.Peak(t, func() { _, err = open(t, server.URL, issuer).List(t.Context(), "p/") })
 			require.Error(t, err)
 			assert.Less(t, len(err.Error()), 400)
 			assert.EqualValues(t, 1, requests.Load())

@@ -26,15 +26,15 @@ const (
 	metadataHost = "169.254.169.254"
 )
 
-// tokens returns the access tokens of a service account with a key, or of the identity of the pod.
-func tokens(secrets func() (secret.String, error)) *rest.Tokens {
-	if secrets == nil {
+// newTokens returns access tokens. With key, the tokens are those of its service account; if key is nil, those of the pod's identity.
+func newTokens(key func() (secret.String, error)) *rest.Tokens {
+	if key == nil {
 		client := rest.TokenHTTP(true)
 		return &rest.Tokens{Fetch: func(ctx context.Context, _ secret.String) (*rest.Token, error) { return fromMetadata(ctx, client) }}
 	}
 	client := rest.TokenHTTP(false)
 	return &rest.Tokens{
-		Secret: secrets,
+		Secret: key,
 		Fetch:  func(ctx context.Context, key secret.String) (*rest.Token, error) { return fromKey(ctx, client, key) },
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -27,7 +28,7 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// rsaKey is expensive to make.
+// rsaKey is the key of the service account, made once because that is slow.
 var rsaKey = sync.OnceValue(func() *rsa.PrivateKey {
 	k, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -39,29 +40,24 @@ var rsaKey = sync.OnceValue(func() *rsa.PrivateKey {
 // tokenServer issues tokens for requests that rsaKey has signed.
 type tokenServer struct {
 	*httptest.Server
-	answer atomic.Pointer[string] // instead of a token
-	given  atomic.Int32
-	claims chan map[string]any
+	refusal atomic.Pointer[string] // body of a 400, instead of a token
+	given   atomic.Int32
+	claims  chan map[string]any
 }
 
-func newTokens(t *testing.T) *tokenServer {
+func newIssuer(t *testing.T) *tokenServer {
 	s := &tokenServer{claims: make(chan map[string]any, 10)}
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if answer := s.answer.Load(); answer != nil {
+		if refusal := s.refusal.Load(); refusal != nil {
 			w.WriteHeader(http.StatusBadRequest)
-			_, _ = io.WriteString(w, *answer)
+			_, _ = io.WriteString(w, *refusal)
 			return
 		}
-		parts := strings.Split(r.FormValue("assertion"), ".")
-		require.Len(t, parts, 3)
-		sum := sha256.Sum256([]byte(parts[0] + "." + parts[1]))
-		sig, err := base64.RawURLEncoding.DecodeString(parts[2])
-		require.NoError(t, err)
-		require.NoError(t, rsa.VerifyPKCS1v15(&rsaKey().PublicKey, crypto.SHA256, sum[:], sig))
-		text, err := base64.RawURLEncoding.DecodeString(parts[1])
-		require.NoError(t, err)
-		var claims map[string]any
-		require.NoError(t, json.Unmarshal(text, &claims))
+		claims, err := signedClaims(r.FormValue("assertion"))
+		if !assert.NoError(t, err) { // not require: this is not the goroutine of the test
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
 		select {
 		case s.claims <- claims:
 		default:
@@ -70,6 +66,28 @@ func newTokens(t *testing.T) *tokenServer {
 	}))
 	t.Cleanup(s.Close)
 	return s
+}
+
+// signedClaims returns the claims of a JSON Web Token, if rsaKey has signed it.
+func signedClaims(token string) (claims map[string]any, err error) {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return nil, fmt.Errorf("the token has %d parts", len(parts))
+	}
+	sum := sha256.Sum256([]byte(parts[0] + "." + parts[1]))
+	sig, err := base64.RawURLEncoding.DecodeString(parts[2])
+	if err != nil {
+		return nil, err
+	}
+	if err := rsa.VerifyPKCS1v15(&rsaKey().PublicKey, crypto.SHA256, sum[:], sig); err != nil {
+		return nil, err
+	}
+	text, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return nil, err
+	}
+	err = json.Unmarshal(text, &claims)
+	return claims, err
 }
 
 // key returns the key of a service account, as Google writes it.
@@ -85,16 +103,16 @@ func (s *tokenServer) key(t *testing.T) string {
 	return string(text)
 }
 
-// lists is a bucket without objects that accepts one token.
-type lists struct {
+// emptyBucket accepts only the token accepted; any token while that is nil.
+type emptyBucket struct {
 	accepted atomic.Pointer[string]
 	seen     atomic.Pointer[string]
 }
 
-func (l *lists) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (b *emptyBucket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
-	l.seen.Store(&token)
-	if accepted := l.accepted.Load(); accepted != nil && token != *accepted {
+	b.seen.Store(&token)
+	if accepted := b.accepted.Load(); accepted != nil && token != *accepted {
 		http.Error(w, `{"error": {"errors": [{"reason": "authError"}]}}`, http.StatusUnauthorized)
 		return
 	}
@@ -102,52 +120,52 @@ func (l *lists) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func TestServiceAccountKey(t *testing.T) {
-	bucket := &lists{}
+	bucket := &emptyBucket{}
 	server := httptest.NewServer(bucket)
 	defer server.Close()
-	tokens := newTokens(t)
-	s := open(t, server.URL, tokens)
+	issuer := newIssuer(t)
+	s := open(t, server.URL, issuer)
 	ask := func() error {
 		_, err := s.List(t.Context(), "")
 		return err
 	}
 	require.NoError(t, ask())
-	claims := <-tokens.claims
+	claims := <-issuer.claims
 	assert.Equal(t, "stoker@plants.example.com", claims["iss"])
 	assert.Equal(t, "https://www.googleapis.com/auth/devstorage.read_write", claims["scope"])
-	assert.Equal(t, tokens.URL+"/token", claims["aud"])
+	assert.Equal(t, issuer.URL+"/token", claims["aud"])
 	assert.Equal(t, "S3CR3T-TOKEN-1", *bucket.seen.Load())
 
 	// The client keeps the token, and replaces it when the bucket rejects it.
 	require.NoError(t, ask())
-	assert.EqualValues(t, 1, tokens.given.Load())
+	assert.EqualValues(t, 1, issuer.given.Load())
 	second := "S3CR3T-TOKEN-2"
 	bucket.accepted.Store(&second)
 	require.NoError(t, ask())
-	assert.EqualValues(t, 2, tokens.given.Load())
+	assert.EqualValues(t, 2, issuer.given.Load())
 	never := "never"
 	bucket.accepted.Store(&never)
 	err := ask()
 	require.ErrorContains(t, err, `spec.snapshots.storage.secretRef: the bucket backups refuses the credentials ("authError"): check that they are right, have not expired`)
 	assert.NotContains(t, err.Error(), "S3CR3T")
-	assert.EqualValues(t, 3, tokens.given.Load())
+	assert.EqualValues(t, 3, issuer.given.Load())
 
 	refusal := `{"error": "invalid_grant", "error_description": "S3CR3T-ASSERTION"}`
-	tokens.answer.Store(&refusal)
+	issuer.refusal.Store(&refusal)
 	err = ask()
 	require.ErrorContains(t, err, `spec.snapshots.storage.secretRef: cannot get a token for service account "stoker@plants.example.com": the server answered 400 ("invalid_grant")`)
 	assert.NotContains(t, err.Error(), "S3CR3T")
 }
 
 func TestWrongSecret(t *testing.T) {
-	tokens := newTokens(t)
+	issuer := newIssuer(t)
 	for name, c := range map[string]struct{ text, want string }{
 		"not JSON":        {"S3CR3T", "needs the key of a service account"},
 		"another type":    {`{"type": "authorized_user", "refresh_token": "S3CR3T"}`, "needs the key of a service account"},
 		"no private key":  {`{"type": "service_account", "client_email": "S3CR3T"}`, "needs the key of a service account"},
 		"a damaged key":   {`{"type": "service_account", "client_email": "a@b", "private_key": "S3CR3T"}`, "private key should be a PEM"},
-		"no token server": {strings.Replace(tokens.key(t), tokens.URL, "http://127.0.0.1:1", 1), "refused"},
-		"invalid address": {strings.Replace(tokens.key(t), tokens.URL, "S3CR3T:", 1), "cannot get a token for service account"},
+		"no token server": {strings.Replace(issuer.key(t), issuer.URL, "http://127.0.0.1:1", 1), "refused"},
+		"invalid address": {strings.Replace(issuer.key(t), issuer.URL, "S3CR3T:", 1), "cannot get a token for service account"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := New(&v1alpha1.SnapshotStorage{Bucket: "backups"}, func() (secret.String, error) { return secret.New(c.text), nil })
@@ -174,7 +192,7 @@ func TestWrongSecret(t *testing.T) {
 		}))
 		defer hang.Close()
 		s, err := New(&v1alpha1.SnapshotStorage{Bucket: "backups"}, func() (secret.String, error) {
-			return secret.New(strings.Replace(tokens.key(t), tokens.URL, hang.URL, 1)), nil
+			return secret.New(strings.Replace(issuer.key(t), issuer.URL, hang.URL, 1)), nil
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -185,7 +203,7 @@ func TestWrongSecret(t *testing.T) {
 }
 
 func TestPodIdentity(t *testing.T) {
-	bucket := &lists{}
+	bucket := &emptyBucket{}
 	server := httptest.NewServer(bucket)
 	defer server.Close()
 	flavor, life := "Google", 3600

@@ -3,7 +3,9 @@ package rest
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -80,6 +82,17 @@ func TestListLimits(t *testing.T) {
 			_, err := List("p/", func(string) ([]string, string, error) { return c.page, "again", nil })
 			require.EqualError(t, err, c.want)
 			assert.True(t, failure.Is(err, v1alpha1.ReasonLimitExceeded))
+		})
+	}
+}
+
+// A proxy must not see the token of a pod's identity, which a cloud serves without TLS.
+func TestTokenHTTPOfNodeHasNoProxy(t *testing.T) {
+	for local, proxied := range map[bool]bool{true: false, false: true} {
+		t.Run(fmt.Sprintf("local %t", local), func(t *testing.T) {
+			transport, ok := TokenHTTP(local).Transport.(*http.Transport)
+			require.True(t, ok)
+			assert.Equal(t, proxied, transport.Proxy != nil)
 		})
 	}
 }

@@ -55,7 +55,7 @@ func New(spec *v1alpha1.SnapshotStorage, secrets func() (secret.String, error)) 
 	if secrets != nil {
 		o.Creds = credentials.New(fromSecret(secrets))
 	} else {
-		o.Creds = credentials.New(&credentials.IAM{Client: httpclient.Policy{Proxy: onlyTLS, Timeout: 10 * time.Second}.Client()})
+		o.Creds = credentials.New(&credentials.IAM{Client: identityHTTP(http.ProxyFromEnvironment)})
 	}
 	client, err := minio.New(host, o)
 	if err != nil {
@@ -64,13 +64,16 @@ func New(spec *v1alpha1.SnapshotStorage, secrets func() (secret.String, error)) 
 	return store{client, spec.Bucket}, nil
 }
 
-// onlyTLS returns the proxy of the environment for https. A cloud serves the credentials of a pod or a node without TLS, at an address of the
-// node, and a proxy would see them.
-func onlyTLS(r *http.Request) (*url.URL, error) {
-	if r.URL.Scheme != "https" {
-		return nil, nil
+// identityHTTP returns a client for the server that gives the pod its credentials. It uses the proxy only for https: a cloud serves these
+// credentials without TLS, at an address of the node, and a proxy would see them.
+func identityHTTP(proxy func(*http.Request) (*url.URL, error)) *http.Client {
+	onlyTLS := func(r *http.Request) (*url.URL, error) {
+		if r.URL.Scheme != "https" {
+			return nil, nil
+		}
+		return proxy(r)
 	}
-	return http.ProxyFromEnvironment(r)
+	return httpclient.Policy{Proxy: onlyTLS, Timeout: 10 * time.Second}.Client()
 }
 
 const (
