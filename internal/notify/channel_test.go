@@ -29,15 +29,15 @@ func TestNewsAreOfTheirOwnEvent(t *testing.T) {
 	}
 	completed("a")
 	p.passes(time.Minute)
-	p.receiver.fails(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusBadGateway); return true })
+	p.receiver.setFault(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusBadGateway); return true })
 	completed("b")
 	p.passes(time.Minute)
 	completed("c")
 	p.passes(time.Minute)
-	p.fails() // another commit
+	p.breaks() // another commit
 	p.gs.Status.LastGood, p.gs.Status.Outcome.Commit = &v1alpha1.CommitRecord{Ref: "main", Commit: commit("c")}, commit("d")
 	p.passes(time.Minute)
-	p.receiver.fails(nil)
+	p.receiver.setFault(nil)
 	got := p.passes(20 * time.Minute)
 	require.Len(t, got, 1)
 	var e struct {
@@ -115,7 +115,7 @@ func TestSince(t *testing.T) {
 			}
 			want := p.now.Add(10 * time.Second)
 			began := p.now.Add(-time.Hour)
-			p.fails()
+			p.breaks()
 			p.gs.Status.Conditions[0].LastTransitionTime = metav1.NewTime(began)
 			if !seen {
 				want = began
@@ -130,7 +130,7 @@ func TestSince(t *testing.T) {
 func TestTeamsAndPrivateAuthority(t *testing.T) {
 	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertTeams, URLSecretRef: ref("teams"), CASecretRef: ref("ca")})
 	p.notifier.Client.CA = nil
-	p.fails()
+	p.breaks()
 	got := p.passes(10 * time.Minute)
 	require.Len(t, got, 1, "%s", &p.log)
 	assert.Contains(t, got[0], `{"text":"TemplateFailed: area-4: \u003c!channel\u003e no such field`)
@@ -140,8 +140,8 @@ func TestTeamsAndPrivateAuthority(t *testing.T) {
 func TestSlowReceiver(t *testing.T) {
 	slow, quick := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack")}), newReceiver(t)
 	arrived, release := make(chan struct{}), make(chan struct{})
-	slow.receiver.fails(func(http.ResponseWriter, *http.Request) bool { close(arrived); <-release; return false })
-	slow.fails()
+	slow.receiver.setFault(func(http.ResponseWriter, *http.Request) bool { close(arrived); <-release; return false })
+	slow.breaks()
 	slow.gs.Status.ConfirmedAt = &metav1.Time{Time: time.Now()}
 	other := slow.gs.DeepCopy()
 	other.Namespace, other.UID = "other", "uid-2"
@@ -169,5 +169,5 @@ func TestSlowReceiver(t *testing.T) {
 	stop() // the message on its way is recorded
 	close(release)
 	require.NoError(t, <-ended)
-	assert.Len(t, n.decodeRecord(slow.record), 2)
+	assert.Len(t, n.decodeRecord(slow.saved), 2)
 }

@@ -25,7 +25,7 @@ func newForgePlant(t *testing.T, provider string) (*plant, *forgetest.Fake) {
 	f := forgetest.Start(t, provider, nil)
 	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertCommitStatus, IntegrationKeySecretRef: ref("forge")})
 	p.objects[0].Data["forge"] = []byte(forgetest.Token + "\n")
-	p.receiver.fails(func(w http.ResponseWriter, r *http.Request) bool { f.Config.Handler.ServeHTTP(w, r); return true })
+	p.receiver.setFault(func(w http.ResponseWriter, r *http.Request) bool { f.Config.Handler.ServeHTTP(w, r); return true })
 	p.gs.Spec.Git.Repo = p.receiver.URL + map[string]string{giturl.AzureDevOps: "/plants/line/_git/site"}[provider]
 	if provider != giturl.AzureDevOps {
 		p.gs.Spec.Git.Repo += "/plants/site.git"
@@ -67,7 +67,7 @@ func TestCommitStatus(t *testing.T) {
 			p.passes(settled)
 			got, _ = status("a")
 			assert.Equal(t, forge.CommitStatus{State: forge.Success, Context: "stoker/plant/line", Description: "3 of 3 gateways run aaaaaaa", URL: page}, got)
-			p.fails()
+			p.breaks()
 			p.at("b").passes(settled)
 			got, _ = status("b")
 			assert.Equal(t, forge.Failure, got.State)
@@ -91,10 +91,10 @@ func TestCommitStatusIsQuiet(t *testing.T) {
 	away := func(p *plant) { p.gs = p.gs.DeepCopy(); p.gs.Status.Outcome.Reason = v1alpha1.ReasonAgentsAway }
 	for name, steps := range map[string][]step{
 		"a pod restarts": {{"runs", (*plant).ready, settled, 1}, {"follows", (*plant).progresses, time.Hour, 0}, {"runs", (*plant).ready, time.Hour, 0}},
-		"flapping": {{"follows", (*plant).progresses, settled, 1}, {"fails", (*plant).fails, 30 * time.Second, 0}, {"follows", (*plant).progresses, 30 * time.Second, 0},
-			{"fails", (*plant).fails, 30 * time.Second, 0}, {"fails on", (*plant).fails, settled, 1}, {"follows", (*plant).progresses, settled, 1}},
-		"fails later":     {{"runs", (*plant).ready, settled, 1}, {"fails", (*plant).fails, settled, 1}, {"runs", (*plant).ready, settled, 1}},
-		"another reason":  {{"fails", (*plant).fails, settled, 1}, {"fails again", func(p *plant) { p.fails(); p.gs.Status.Outcome.Reason = v1alpha1.ReasonPatchFailed }, settled, 1}},
+		"flapping": {{"follows", (*plant).progresses, settled, 1}, {"fails", (*plant).breaks, 30 * time.Second, 0}, {"follows", (*plant).progresses, 30 * time.Second, 0},
+			{"fails", (*plant).breaks, 30 * time.Second, 0}, {"fails on", (*plant).breaks, settled, 1}, {"follows", (*plant).progresses, settled, 1}},
+		"fails later":     {{"runs", (*plant).ready, settled, 1}, {"fails", (*plant).breaks, settled, 1}, {"runs", (*plant).ready, settled, 1}},
+		"another reason":  {{"fails", (*plant).breaks, settled, 1}, {"fails again", func(p *plant) { p.breaks(); p.gs.Status.Outcome.Reason = v1alpha1.ReasonPatchFailed }, settled, 1}},
 		"agents are away": {{"follows", (*plant).progresses, settled, 1}, {"away", away, time.Hour, 0}},
 		"no commit":       {{"unknown", func(p *plant) { p.at("") }, time.Hour, 0}, {"not an id", func(p *plant) { p.at("../x") }, time.Hour, 0}},
 		"same repository elsewhere": {{"runs", (*plant).ready, settled, 1}, {"moved", func(p *plant) {
@@ -138,13 +138,13 @@ func TestCommitStatusRefusals(t *testing.T) {
 		"no token":        {func(p *plant) { p.gs.Spec.Alerting.Webhooks[0].IntegrationKeySecretRef.Key = "none" }, "the key none of the Secret alerts must have"},
 		"bad certificate": {func(p *plant) { p.notifier.Client = httpclient.Client{Loopback: true} }, "cannot be reached"},
 		"redirect": {func(p *plant) {
-			p.receiver.fails(func(w http.ResponseWriter, r *http.Request) bool {
+			p.receiver.setFault(func(w http.ResponseWriter, r *http.Request) bool {
 				http.Redirect(w, r, "https://evil.example/", http.StatusTemporaryRedirect)
 				return true
 			})
 		}, "redirects to another host"},
 		"throttled": {func(p *plant) {
-			p.receiver.fails(func(w http.ResponseWriter, _ *http.Request) bool {
+			p.receiver.setFault(func(w http.ResponseWriter, _ *http.Request) bool {
 				w.Header().Set("Retry-After", "1800")
 				w.WriteHeader(http.StatusTooManyRequests)
 				return true
