@@ -7,7 +7,6 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/cobra/doc"
 
 	"stoker.io/stoker/hooks/bundle"
 	"stoker.io/stoker/hooks/output"
@@ -20,11 +19,11 @@ func newBundleCommand(c *cli) *cobra.Command {
 		Short: "Install from one file, without the internet",
 		Long: `Install from one file, without the internet.
 
-A release has the file stoker-VERSION-bundle.tar with all images, the chart, this command line, manifests and pages. These commands
+A release has the file stoker-VERSION-bundle.tar with all images, the chart, this command line, manifests and man pages. These commands
 need no cluster.`,
 		Example: `  stoker bundle list stoker-0.1.0-bundle.tar
   stoker bundle verify stoker-0.1.0-bundle.tar --key cosign.pub
-  stoker bundle push stoker-0.1.0-bundle.tar registry.example.com/stoker`,
+  stoker bundle push stoker-0.1.0-bundle.tar registry.example.com/stoker --key cosign.pub`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error { return command.Help() },
 	}
@@ -56,23 +55,35 @@ func newBundleListCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
-			r := output.Result{Data: images, Head: []string{"NAME", "KIND", "SIZE", "DIGEST"}}
+			list := struct {
+				Images []*bundle.Image `json:"images"`
+				Files  []bundledFile   `json:"files"`
+			}{Images: images}
+			r := output.Result{Head: []string{"NAME", "KIND", "SIZE", "DIGEST"}}
 			for _, i := range images {
 				kind := "image"
 				if i.Chart {
 					kind = "chart"
 				}
-				r.Names = append(r.Names, i.Name+":"+i.Tag)
-				r.Rows = append(r.Rows, []string{i.Name + ":" + i.Tag, kind, megabytes(i.Size), string(i.Digest)})
+				name := i.Name + ":" + i.Tag
+				r.Add(name, name, kind, megabytes(i.Size), string(i.Digest))
 			}
 			names, size := b.Names()
 			for _, name := range names {
-				r.Rows = append(r.Rows, []string{name, "file", megabytes(size(name)), ""})
+				list.Files = append(list.Files, bundledFile{name, size(name)})
+				r.Add(name, name, "file", megabytes(size(name)), "")
 			}
+			r.Data = list
 			return c.printTable(&r, *format, "")
 		})
 	}
 	return command
+}
+
+// bundledFile is a file of a bundle in JSON and YAML.
+type bundledFile struct {
+	Name string `json:"name"`
+	Size int64  `json:"size"` // bytes
 }
 
 func megabytes(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
@@ -106,10 +117,10 @@ func (k *bundleKey) verify(ctx context.Context, b *bundle.Bundle) error {
 func newBundleVerifyCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "verify BUNDLE",
-		Short: "Verify the signature and the sums of a bundle",
-		Long: `Verify the signature and the sums of a bundle.
+		Short: "Verify the sums of a bundle and, with --key, its signature",
+		Long: `Verify the sums of a bundle and, with --key, its signature.
 
-With --key, the sums must be signed by that key. Take the key from another place than the bundle.`,
+Take the key from another place than the bundle.`,
 		Example: `  stoker bundle verify stoker-0.1.0-bundle.tar --key cosign.pub`,
 		Args:    cobra.ExactArgs(1),
 	}
@@ -159,19 +170,4 @@ The command verifies the bundle first. What the registry has already is not sent
 		})
 	}
 	return command
-}
-
-// newManCommand returns the command that writes the pages of the archives of a release.
-func newManCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:    "man FOLDER",
-		Short:  "Write a manual page for each command",
-		Hidden: true,
-		Args:   cobra.ExactArgs(1),
-		RunE: func(command *cobra.Command, args []string) error {
-			root := command.Root()
-			root.DisableAutoGenTag = true // two builds of a release are equal; SOURCE_DATE_EPOCH is the date of the pages
-			return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "stoker " + version, Manual: "Stoker"}, args[0])
-		},
-	}
 }

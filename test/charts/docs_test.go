@@ -125,7 +125,9 @@ func TestDocumentedCommands(t *testing.T) {
 		r.follows("docs/internals/security.md")
 		r.follows("docs/how-to/operations.md", "Check the state", "Make a request", "Upgrade", "Credentials")
 		r.follows("docs/how-to/operations.md", "Certificates")
+		r.enter("helm get hooks stoker --namespace stoker-system | kubectl apply -f -") // what helm test leaves behind if it is interrupted
 		r.follows("docs/how-to/uninstall.md")
+		r.enter("! kubectl get pods,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings --all-namespaces --output name | grep stoker-check")
 		for _, name := range []string{"argocd-cm", "argocd-notifications-cm"} {
 			assert.JSONEq(t, `{"theirs": "kept"}`, r.Type(t, "kubectl --namespace argocd get configmap "+name+" --output 'jsonpath={.data}'"), "nothing of ours is left")
 		}

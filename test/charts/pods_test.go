@@ -55,7 +55,7 @@ func pods(t *testing.T, v values) map[string]corev1.PodTemplateSpec {
 			found[name] = corev1.PodTemplateSpec{ObjectMeta: p.ObjectMeta, Spec: p.Spec}
 		}
 	}
-	want := []string{deployment, "Pod/stoker-system/stoker-check"}
+	want := []string{deployment, injectorCheck}
 	if all[renewal] != nil {
 		want = append(want, renewal, firstRenewal)
 		assert.Equal(t, found[renewal], found[firstRenewal])

@@ -153,8 +153,12 @@ var receiverCases = []valueCase{
 	{"webhookReceiver.resources.requests.cpu", "50m", on, []want{{receiver, receiverContainer + "/resources/requests/cpu", "50m", gone}}},
 	{"webhookReceiver.resources.requests.memory", "100Mi", on, []want{{receiver, receiverContainer + "/resources/requests/memory", "100Mi", gone}}},
 	{"webhookReceiver.resources.limits.memory", "1Gi", on, []want{{receiver, receiverContainer + "/resources/limits/memory", "1Gi", gone}, {receiverCheck, "spec/containers/0/resources/limits/memory", "1Gi", gone}}},
-	{"webhookReceiver.nodeSelector", values{"kubernetes.io/os": "linux"}, on, []want{{receiver, pod + "/nodeSelector/kubernetes.io~os", "linux", gone}}},
-	{"webhookReceiver.tolerations", []any{values{"operator": "Exists"}}, on, []want{{receiver, pod + "/tolerations/0/operator", "Exists", gone}}},
+	{"webhookReceiver.nodeSelector", values{"kubernetes.io/os": "linux"}, on, []want{
+		{receiver, pod + "/nodeSelector/kubernetes.io~os", "linux", gone}, {receiverCheck, "spec/nodeSelector/kubernetes.io~os", "linux", gone},
+	}},
+	{"webhookReceiver.tolerations", []any{values{"operator": "Exists"}}, on, []want{
+		{receiver, pod + "/tolerations/0/operator", "Exists", gone}, {receiverCheck, "spec/tolerations/0/operator", "Exists", gone},
+	}},
 	{"webhookReceiver.affinity", values{"podAntiAffinity": values{}}, on, []want{{receiver, pod + "/affinity/podAntiAffinity", values{}, gone}}},
 	{"webhookReceiver.topologySpreadConstraints", []any{values{"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}}, on, []want{
 		{receiver, pod + "/topologySpreadConstraints/0/topologyKey", "rack", gone}, {receiver, pod + "/topologySpreadConstraints/1", gone, gone},

@@ -35,6 +35,7 @@ type valueCase struct {
 }
 
 const (
+	injectorCheck  = "Pod/stoker-system/stoker-check"
 	deployment     = "Deployment/stoker-system/stoker-injector"
 	pod            = "spec/template/spec"
 	container      = pod + "/containers/injector"
@@ -180,9 +181,15 @@ var injectorCases = []valueCase{
 	{"injector.extraArgs", []any{"--log-level=warn"}, nil, []want{{deployment, args, has{element: "--log-level=warn"}, has{element: "--log-level=warn", not: true}}}},
 	{"injector.resources.requests.cpu", "50m", nil, []want{{deployment, container + "/resources/requests/cpu", "50m", "20m"}}},
 	{"injector.resources.requests.memory", "100Mi", nil, []want{{deployment, container + "/resources/requests/memory", "100Mi", "64Mi"}}},
-	{"injector.resources.limits.memory", "1Gi", nil, []want{{deployment, container + "/resources/limits/memory", "1Gi", "256Mi"}, {"Pod/stoker-system/stoker-check", "spec/containers/0/resources/limits/memory", "1Gi", "256Mi"}}},
-	{"injector.nodeSelector", values{"zone": "a"}, nil, []want{{deployment, pod + "/nodeSelector/zone", "a", gone}}},
-	{"injector.tolerations", []any{values{"operator": "Exists"}}, nil, []want{{deployment, pod + "/tolerations/0/operator", "Exists", gone}}},
+	{"injector.resources.limits.memory", "1Gi", nil, []want{{deployment, container + "/resources/limits/memory", "1Gi", "256Mi"}, {injectorCheck, "spec/containers/0/resources/limits/memory", "1Gi", "256Mi"}}},
+	{"injector.nodeSelector", values{"zone": "a"}, nil, []want{
+		{deployment, pod + "/nodeSelector/zone", "a", gone}, {injectorCheck, "spec/nodeSelector/zone", "a", gone},
+		{renewal, "spec/jobTemplate/spec/template/spec/nodeSelector/zone", "a", gone},
+	}},
+	{"injector.tolerations", []any{values{"operator": "Exists"}}, nil, []want{
+		{deployment, pod + "/tolerations/0/operator", "Exists", gone}, {injectorCheck, "spec/tolerations/0/operator", "Exists", gone},
+		{renewal, "spec/jobTemplate/spec/template/spec/tolerations/0/operator", "Exists", gone},
+	}},
 	{"injector.affinity", values{"nodeAffinity": values{}}, nil, []want{{deployment, pod + "/affinity/nodeAffinity", values{}, gone}}},
 	{"injector.topologySpreadConstraints", []any{values{"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}}, nil, []want{
 		{deployment, pod + "/topologySpreadConstraints/0/topologyKey", "rack", "kubernetes.io/hostname"},

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// smallBundle writes a bundle with one image and one file.
+func smallBundle(t *testing.T) (name, image string) {
+	t.Helper()
+	config := []byte("{}")
+	manifest, err := json.Marshal(ocispec.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
+		Config: ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.FromBytes(config), Size: int64(len(config))},
+		Layers: []ocispec.Descriptor{},
+	})
+	require.NoError(t, err)
+	index, err := json.Marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, Manifests: []ocispec.Descriptor{{
+		MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(manifest), Size: int64(len(manifest)),
+		Annotations: map[string]string{ocispec.AnnotationRefName: "registry.example.com/stoker/agent:1.2.3"},
+	}}})
+	require.NoError(t, err)
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for name, content := range map[string][]byte{
+		"index.json": index, "blobs/sha256/" + digest.FromBytes(manifest).Encoded(): manifest, "blobs/sha256/" + digest.FromBytes(config).Encoded(): config,
+		"files/README.md": []byte("read"),
+	} {
+		require.NoError(t, w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o600, Size: int64(len(content))}))
+		_, err := w.Write(content)
+		require.NoError(t, err)
+	}
+	require.NoError(t, w.Close())
+	name = filepath.Join(t.TempDir(), "bundle.tar")
+	require.NoError(t, os.WriteFile(name, b.Bytes(), 0o600))
+	return name, digest.FromBytes(manifest).String()
+}
+
+// Each format lists the images and the files.
+func TestBundleList(t *testing.T) {
+	name, image := smallBundle(t)
+	for format, want := range map[string][]string{
+		"table": {"agent:1.2.3 ", image, "README.md "},
+		"name":  {"agent:1.2.3\n", "README.md\n"},
+		"json":  {`"name": "agent"`, image, `"name": "README.md"`, `"size": 4`},
+		"yaml":  {"name: agent\n", image, "name: README.md\n", "size: 4\n"},
+	} {
+		t.Run(format, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			args := []string{"stoker", "bundle", "list", name}
+			if format != "table" {
+				args = append(args, "-o", format)
+			}
+			require.Zero(t, run(t.Context(), args, &stdout, &stderr), "%s", &stderr)
+			for _, text := range want {
+				assert.Contains(t, stdout.String(), text)
+			}
+		})
+	}
+}
