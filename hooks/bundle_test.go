@@ -32,6 +32,7 @@ func smallBundle(t *testing.T) (name, image string) {
 	require.NoError(t, err)
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
+	// setup: the archive
 	for name, content := range map[string][]byte{
 		"index.json": index, "blobs/sha256/" + digest.FromBytes(manifest).Encoded(): manifest, "blobs/sha256/" + digest.FromBytes(config).Encoded(): config,
 		"files/README.md": []byte("read"),

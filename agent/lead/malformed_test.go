@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
-// laxCluster starts a cluster whose CRDs have no schema, as if somebody had edited them.
+// laxCluster starts a cluster whose CRDs have no schema, as if an operator had edited them.
 func laxCluster(t *testing.T) *kubetest.Cluster {
 	t.Helper()
 	cluster := kubetest.Control(t, kubetest.WithoutKinds())
