@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// receiver is a fake of Slack, Teams, PagerDuty and a program for CloudEvents, which checks the documented format and can fail.
+// receiver is a fake of Slack, Teams, PagerDuty and a program, which checks the documented format and can fail.
 type receiver struct {
 	*httptest.Server
 	mu     sync.Mutex
