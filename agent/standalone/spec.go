@@ -26,7 +26,7 @@ import (
 // maxFile bounds the file of the GatewaySync. An object in Kubernetes has at most 1.5 MiB.
 const maxFile = 1536 << 10
 
-// spec is the last valid content of the file.
+// spec is what was read last, and the last GatewaySync that is in force.
 type spec struct {
 	raw         []byte
 	gs          *v1alpha1.GatewaySync
@@ -35,7 +35,7 @@ type spec struct {
 	warnings    []string
 	secrets     [sha256.Size]byte // connect.Fingerprint of its secrets
 	err         error             // why the current content is not in force; nil if it is
-	fresh       bool              // no order has been made from it yet
+	fresh       bool              // no loop.Order has been made from it yet
 }
 
 // Load reads the only GatewaySync of a YAML file, which may contain other documents. It also returns warnings about
@@ -80,9 +80,9 @@ func (l *Loop) reload() {
 		l.spec.err = l.apply(raw)
 	}
 	if l.spec.err != nil && (before == nil || before.Error() != l.spec.err.Error()) {
-		message := "invalid GatewaySync; using the last valid one"
+		message := "GatewaySync not in force; using the last one"
 		if l.spec.gs == nil {
-			message = "invalid GatewaySync; nothing is synced"
+			message = "GatewaySync not in force; nothing is synced"
 		}
 		l.Log.Error(message, "reason", failure.Reason(l.spec.err, v1alpha1.ReasonProfilesInvalid), "error", l.spec.err)
 	}

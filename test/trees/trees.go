@@ -45,7 +45,7 @@ func first(t testing.TB, what string, pattern ...string) string {
 		t.Fatal(err)
 	}
 	if len(found) == 0 {
-		t.Skipf("STOKER_TREES has no %s", what)
+		t.Skipf("there is no %s in STOKER_TREES", what)
 	}
 	return found[0]
 }

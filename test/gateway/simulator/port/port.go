@@ -1,4 +1,4 @@
-// Package port opens TCP ports that keep their address while they are closed, with HTTP servers and self-signed certificates.
+// Package port opens TCP ports (IPv4 only) that keep their address while they are closed, with HTTP servers and self-signed certificates.
 package port
 
 import (
@@ -31,7 +31,7 @@ func New(addr string, handler http.Handler, config *tls.Config) *Port {
 	return &Port{addr: addr, handler: handler, tls: config}
 }
 
-// Address returns the address. An address without a port number gets one when the port is opened for the first time.
+// Address returns the address. Port 0 becomes a free port when the port is first opened.
 func (p *Port) Address() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,7 +87,7 @@ func (p *Port) Shutdown() {
 	p.reserved.release()
 }
 
-// Close stops to listen and closes all connections.
+// Close stops listening and closes all connections.
 func (p *Port) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
