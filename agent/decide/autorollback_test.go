@@ -9,7 +9,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-func TestFailures(t *testing.T) {
+func TestAutoRollbackDue(t *testing.T) {
 	const scan, project, config = v1alpha1.TriggerScanFailure, v1alpha1.TriggerProjectLoadError, v1alpha1.TriggerConfigError
 	all := []v1alpha1.AutoRollbackTrigger{scan, project, config}
 	fails := func(symptoms ...v1alpha1.AutoRollbackTrigger) LoadFailure {
@@ -27,7 +27,7 @@ func TestFailures(t *testing.T) {
 	for name, c := range map[string]struct {
 		failures []at
 		due      v1alpha1.AutoRollbackTrigger // after the last of them; the ones before cause nothing
-		retry    bool
+		retry    bool // a retry is asked for
 	}{
 		"first failure":                          {[]at{{0, fails(project)}}, "", true},
 		"fails for less than half a minute":      {[]at{{0, fails(project)}, {29, fails(project)}}, "", true},
@@ -65,7 +65,7 @@ func TestFailures(t *testing.T) {
 				assert.Equal(t, c.due, due)
 				assert.Equal(t, c.retry, retry.After(l.Now))
 				again, _, _ := before.Add(l.LoadFailure)
-				assert.Equal(t, f, again, "the failures before are a value")
+				assert.Equal(t, f, again, "Add must not change its receiver")
 			}
 		})
 	}

@@ -24,8 +24,8 @@ func TestVolumeAlreadyAtTarget(t *testing.T) {
 	assert.Empty(t, b.gw.Requests.List(), "a restarted agent sends no request to a gateway that ran")
 
 	require.NoError(t, b.gw.SetState(simulator.Down))
-	b.synced() // later failures are reported by its probes
-	b.target.Start = "two"
+	b.synced() // the gateway ran since this start; if it stops later, its own probes say so
+	b.target.Start = "two" // the pod was restarted
 	for range 2 {
 		r := b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 		assert.Equal(t, b.target.Commit, r.Commit)
@@ -59,7 +59,7 @@ func TestSyncedByFilesWithoutGateway(t *testing.T) {
 	b.push(firstCommit()...)
 	b.synced()
 	require.NoError(t, b.gw.SetState(simulator.Down))
-	b.target.Start = "two"
+	b.target.Start = "two" // the pod was restarted
 	b.conn.HasAPIToken = false
 	b.synced()
 	b.conn.Gateway = nil
@@ -71,7 +71,7 @@ func TestRestartOfGateway81(t *testing.T) {
 	b.push(firstCommit()...)
 	b.synced()
 	require.NoError(t, b.gw.SetState(simulator.Down))
-	b.target.Start = "two"
+	b.target.Start = "two" // the pod was restarted
 	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	require.NoError(t, b.gw.SetState(simulator.Running))
 	b.gw.Requests.Reset()

@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package e2e tests Stoker on a real Kubernetes cluster with nodes. It keeps gateways at a git commit
+// Package e2e tests Stoker on a real Kubernetes cluster with nodes. Stoker keeps gateways at a git commit
 // while pods, git, the injector and the API server fail and recover. Helm installs a release of this checkout from a registry, kubelets
 // run the pods, and git serves the repository over HTTPS with a password. Only the gateways are simulated.
 //
@@ -62,7 +62,7 @@ type scenario struct {
 }
 
 // atOnce is the number of scenarios that run at a time, besides those with Argo CD. The latter mostly
-// wait, take minutes and start first.
+// wait and take minutes.
 const atOnce = 5
 
 // withArgoCD lists scenarios with deployments that a real Argo CD syncs.
