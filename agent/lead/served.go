@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -95,7 +94,7 @@ const maxList = time.Minute
 
 // watchPods watches all pods of a namespace. Gateways have a label, but a pod that asks for an agent and has none does not, and
 // annotations cannot be selected. Of other pods it keeps only the name.
-func watchPods(client kubernetes.Interface, namespace string, changed func()) (cache.SharedIndexInformer, error) {
+func watchPods(client kube.Core, namespace string, changed func()) (cache.SharedIndexInformer, error) {
 	in := cache.NewSharedIndexInformer(kube.ListWatch(client.CoreV1().Pods(namespace), nil, nil), &corev1.Pod{}, 0, cache.Indexers{})
 	if err := in.SetTransform(stripped); err != nil {
 		return nil, err

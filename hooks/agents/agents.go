@@ -16,7 +16,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"stoker.io/stoker/agent/audit"
 	"stoker.io/stoker/agent/plan"
@@ -26,6 +25,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/internal/bound"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/kube"
 )
 
 // State holds the fields of an agent's /state that the command line reads.
@@ -102,13 +102,13 @@ const (
 
 // Agent is the agent of one gateway.
 type Agent struct {
-	core    kubernetes.Interface
+	core    kube.Core
 	pod     *corev1.Pod
 	gateway string
 }
 
 // Of returns the agent of a gateway. It reads the pod, but does not connect to the agent.
-func Of(ctx context.Context, core kubernetes.Interface, namespace string, g v1alpha1.DiscoveredGateway) (Agent, error) {
+func Of(ctx context.Context, core kube.Core, namespace string, g v1alpha1.DiscoveredGateway) (Agent, error) {
 	pod, err := core.CoreV1().Pods(namespace).Get(ctx, g.PodName, metav1.GetOptions{})
 	if err != nil {
 		return Agent{}, fmt.Errorf("read the pod of gateway %s: %w", g.Name, err)

@@ -11,9 +11,9 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"stoker.io/stoker/internal/file"
+	"stoker.io/stoker/internal/kube"
 )
 
 // Detector finds the Application of the Job that this process runs in.
@@ -24,7 +24,7 @@ type Detector struct {
 	// InstanceLabel is the label that Argo CD sets on its objects.
 	InstanceLabel string
 	// Client reads the Job if the metadata of the pod does not name the Application. It may be nil.
-	Client kubernetes.Interface
+	Client kube.Core
 }
 
 // Application returns the Application whose sync created the Job. It reads the metadata of the pod, which needs no rights. If

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 
-	"k8s.io/client-go/kubernetes"
-
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
@@ -18,11 +16,12 @@ import (
 	"stoker.io/stoker/hooks/agents"
 	"stoker.io/stoker/hooks/offline"
 	"stoker.io/stoker/hooks/output"
+	"stoker.io/stoker/internal/kube"
 )
 
 // Planner plans the change of gateways to one commit.
 type Planner struct {
-	Core        kubernetes.Interface
+	Core        kube.Core
 	Namespace   string
 	GatewaySync *v1alpha1.GatewaySync
 	Repository  *offline.Checkout

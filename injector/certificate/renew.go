@@ -19,9 +19,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 
 	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/kube"
 )
 
 // SecretName is the name of the Secret with the self-signed certificate. The chart creates it without content, so that no account of
@@ -47,7 +47,7 @@ const retryInterval, absentInterval = 5 * time.Second, time.Second
 
 // Config says where the certificate is stored and which webhook configuration must trust it.
 type Config struct {
-	Client    kubernetes.Interface
+	Client    kube.Core
 	Namespace string
 	// Configuration is the MutatingWebhookConfiguration whose entries contain the bundle.
 	Configuration string

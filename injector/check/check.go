@@ -23,16 +23,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/httpclient"
+	"stoker.io/stoker/internal/kube"
 )
 
 // Config configures Run.
 type Config struct {
-	Client kubernetes.Interface
+	Client kube.Core
 	// Configuration is the name of the MutatingWebhookConfiguration.
 	Configuration string
 	// Namespace is where the API server tries to create a pod, in a dry run; empty to omit that.

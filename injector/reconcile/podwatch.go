@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"stoker.io/stoker/internal/kube"
@@ -22,7 +21,7 @@ type podWatch struct {
 
 // watchPods returns a podWatch. It calls changed with each changed pod that asks for an agent or has one, and failed with each
 // failed attempt.
-func watchPods(client kubernetes.Interface, namespace string, changed func(*corev1.Pod), failed func(error)) (*podWatch, error) {
+func watchPods(client kube.Core, namespace string, changed func(*corev1.Pod), failed func(error)) (*podWatch, error) {
 	w := &podWatch{namespace: namespace}
 	living := func(o *metav1.ListOptions) {
 		o.FieldSelector = "status.phase!=" + string(corev1.PodSucceeded) + ",status.phase!=" + string(corev1.PodFailed)

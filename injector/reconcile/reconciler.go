@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
@@ -63,7 +62,7 @@ type Metrics interface {
 
 // Config configures a Reconciler.
 type Config struct {
-	Core    kubernetes.Interface
+	Core    kube.Core
 	Dynamic dynamic.Interface
 	// Find caches the GatewaySyncs. It must run at the same time and call Changed.
 	Find     *lookup.Lookup

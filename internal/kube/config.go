@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -17,7 +16,7 @@ import (
 // Clients are the clients of an API server.
 type Clients struct {
 	Config  *rest.Config
-	Core    kubernetes.Interface
+	Core    Core
 	Dynamic dynamic.Interface
 	// Clock is the clock of the API server; nil means the clock of this node.
 	Clock *Clock
@@ -90,7 +89,7 @@ func connectTo(config *rest.Config, agent string, perSecond float32, burst int) 
 	if err != nil {
 		return Clients{}, err
 	}
-	core, err := kubernetes.NewForConfigAndClient(config, shared)
+	core, err := newCore(config, shared)
 	if err != nil {
 		return Clients{}, err
 	}

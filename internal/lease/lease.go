@@ -13,7 +13,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/client-go/util/retry"
@@ -31,7 +31,9 @@ var errReturned = errors.New("the work of the Lease's holder ended by itself")
 
 // Lease is a Lease as one replica sees it.
 type Lease struct {
-	Client    kubernetes.Interface
+	Client interface {
+		CoordinationV1() coordinationv1.CoordinationV1Interface
+	}
 	Namespace string
 	Name      string
 	// Holder identifies the replica.

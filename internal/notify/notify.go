@@ -27,12 +27,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/giturl"
 	"stoker.io/stoker/internal/httpclient"
+	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/secret"
 	"stoker.io/stoker/internal/status"
 )
@@ -56,7 +56,7 @@ const (
 
 // Config configures a Notifier.
 type Config struct {
-	Core kubernetes.Interface
+	Core kube.Core
 	// List returns the GatewaySyncs, or false while they are unknown.
 	List func() ([]*v1alpha1.GatewaySync, bool)
 	// Changed receives a value when they may have changed.

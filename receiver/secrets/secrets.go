@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/secret"
@@ -55,7 +54,7 @@ type Ref struct{ Namespace, Name, Key string }
 
 // Config configures a Cache.
 type Config struct {
-	Client kubernetes.Interface
+	Client kube.Core
 	// Namespace is the receiver's own, for messages about missing rights.
 	Namespace string
 	Log       *slog.Logger
