@@ -17,7 +17,8 @@
 //	manifest      the owned files: see format.Manifest
 //	journal       the sync that is being applied: see format.Journal
 //	undo          the journal, under this name while its sync is rolled back
-//	staging/      slots, one per change: each holds the new file before the names move, and the replaced file afterwards
+//	staging/      slots, one per change: each holds the new file before the names move, and the replaced file afterwards;
+//	              in a large run, also new directories with all their files
 //	areas         the directories with a .stoker/staging of their own, because they are separate mounts
 //	modes         an empty file that exists for a moment, to detect whether the volume keeps modes
 //	*.new         a file that is being written, until it is renamed
@@ -34,7 +35,8 @@
 //
 // Each phase is durable before the next one starts, unless its text says otherwise:
 //
-//  1. The new files are in staging, one slot per change, on the mount of their destination.
+//  1. The new files are in staging, on the mount of their destination: each in a slot or, if a large run creates its directory, in
+//     that directory, which moves with one rename; see stagedTrees.
 //  2. The journal is renamed into place. It has all changes, the steps of phase 3, and the inode of every staged file.
 //  3. The steps: names move between staging and the data directory; directories are created and removed. The steps are not
 //     durable yet, and may reach the disk in any order.
