@@ -100,7 +100,7 @@ func safeGoals(s settings, all results, figures map[string]*safeFigures) []goal 
 		g.add(restored > 0 && restored <= first, "restore of all files: at most the anonymous memory of a first sync",
 			fmt.Sprintf("%s MiB against %s", mebibytes(restored), mebibytes(first)))
 		g.add(len(f.left) == 0, "nothing enabled: nothing of a snapshot on the disk", fmt.Sprintf("%d names", len(f.left)))
-		g.add(f.binary <= maxAgent, "the agent: at most 59 MiB", fmt.Sprintf("%.1f MiB", float64(f.binary)/(1<<20)))
+		g.add(f.binary <= maxAgent, "the agent: at most 53 MiB", fmt.Sprintf("%.1f MiB", float64(f.binary)/(1<<20)))
 		found = append(found, g.found...)
 	}
 	return found
