@@ -27,7 +27,7 @@ func TestAutoRollbackDue(t *testing.T) {
 	for name, c := range map[string]struct {
 		failures []at
 		due      v1alpha1.AutoRollbackTrigger // after the last of them; the ones before cause nothing
-		retry    bool // a retry is asked for
+		retry    bool                         // a retry is asked for
 	}{
 		"first failure":                          {[]at{{0, fails(project)}}, "", true},
 		"fails for less than half a minute":      {[]at{{0, fails(project)}, {29, fails(project)}}, "", true},

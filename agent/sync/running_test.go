@@ -24,7 +24,7 @@ func TestVolumeAlreadyAtTarget(t *testing.T) {
 	assert.Empty(t, b.gw.Requests.List(), "a restarted agent sends no request to a gateway that ran")
 
 	require.NoError(t, b.gw.SetState(simulator.Down))
-	b.synced() // the gateway ran since this start; if it stops later, its own probes say so
+	b.synced()             // the gateway ran since this start; if it stops later, its own probes say so
 	b.target.Start = "two" // the pod was restarted
 	for range 2 {
 		r := b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
