@@ -22,6 +22,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/record"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
 )
@@ -221,7 +222,7 @@ func TestWorstStokerFiles(t *testing.T) {
 			}
 			g.now = g.now.Add(11 * time.Hour)
 			if name == "note-restored" {
-				g.target.Force = "now"
+				g.target.Retry = annotation.RetryValue(g.target.Commit.String(), g.now)
 			}
 			g.synced()
 			assert.Equal(t, `{"one": 2}`, g.read(view))

@@ -100,7 +100,7 @@ func (w *world) startArgoCD(t *testing.T) {
 		cancel()
 		<-w.argo.done
 		if w.argo.ArgoCD != nil {
-			if t.Failed() || os.Getenv(asked) == "logs" {
+			if t.Failed() || os.Getenv(envE2E) == "logs" {
 				for name, said := range w.argo.Logs() {
 					t.Logf("%s:\n%s", name, said)
 				}

@@ -46,7 +46,7 @@ func (w *world) team(t *testing.T, namespace string) *plant {
 	require.NoError(t, err)
 	p.secret("gateway-api", "apiKey", w.gatewayToken)
 	t.Cleanup(func() {
-		if t.Failed() || os.Getenv(asked) == "logs" {
+		if t.Failed() || os.Getenv(envE2E) == "logs" {
 			w.dump(t, namespace)
 			t.Log(w.kubectl(t, "get", "configsyncs.stoker.io", "--namespace", namespace, "--output", "yaml"))
 		}

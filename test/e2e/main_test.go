@@ -17,12 +17,12 @@ import (
 
 func TestMain(m *testing.M) { kubetest.Main(m) }
 
-// asked is the environment variable that enables the tests with pods. If its value is "logs", each
-// scenario ends with the same diagnostics as after a failure.
-const asked = "STOKER_E2E"
+// envE2E is the environment variable that enables the tests with pods: "all" for all scenarios, "some" for those that make e2e E2E= selects,
+// without the checks of the whole run, and "logs" to end each scenario with the diagnostics of a failure.
+const envE2E = "STOKER_E2E"
 
 func TestFleetOnCluster(t *testing.T) {
-	if os.Getenv(asked) == "" {
+	if os.Getenv(envE2E) == "" {
 		t.Skip("it needs root and takes minutes: make e2e runs it")
 	}
 	lines := document.Open(t)
@@ -108,5 +108,5 @@ var alone = []scenario{
 	{"pods that started without the injector are repaired", podsStartedWithoutInjector},
 	{"an upgrade to the next release, and the way back", anUpgradeAndTheWayBack},
 	{"a restart of the API server changes nothing", apiServerRestarts},
-	{"a ConfigSync that deletes its objects leaves them after an uninstall", anUninstallLeavesWhatIsNotDeleted},
+	{"after an uninstall, deleting a ConfigSync leaves its objects", anUninstallLeavesWhatIsNotDeleted},
 }

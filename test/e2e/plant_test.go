@@ -70,7 +70,7 @@ func (w *world) plantIn(t *testing.T, namespace string) *plant {
 	p.secret("gateway-api", "apiKey", w.gatewayToken)
 	w.watcher.add(p)
 	t.Cleanup(func() {
-		if t.Failed() || os.Getenv(asked) == "logs" {
+		if t.Failed() || os.Getenv(envE2E) == "logs" {
 			w.dump(t, p.namespace)
 		}
 		p.checkLogs()

@@ -32,7 +32,7 @@ func Gateway83(t testing.TB) string {
 	return filepath.Dir(filepath.Dir(first(t, "a repository of 8.3", "*", "services", "*", "config", "resources")))
 }
 
-// Project81 is the checkout of a repository that is one project of Ignition 8.1.
+// Project81 is the first folder of STOKER_TREES with a project.json at its top, as repositories of one project of Ignition 8.1 have it.
 func Project81(t testing.TB) string {
 	t.Helper()
 	return filepath.Dir(first(t, "a project of 8.1", "*", "project.json"))
@@ -50,7 +50,7 @@ func first(t testing.TB, what string, pattern ...string) string {
 	return found[0]
 }
 
-// Files reads all files of a tree: slash path → content.
+// Files reads the regular files of a folder, also of its .git: slash path → content.
 func Files(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	files := map[string]string{}

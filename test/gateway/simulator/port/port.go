@@ -22,7 +22,7 @@ type Port struct {
 	mu       sync.Mutex
 	server   *http.Server
 	served   chan struct{} // closed when the server has ended
-	closed   bool          // shut down: Open fails
+	shutdown bool          // Open fails
 	reserved reservation
 }
 
@@ -42,7 +42,7 @@ func (p *Port) Address() string {
 func (p *Port) Open() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	if p.shutdown {
 		return net.ErrClosed
 	}
 	if p.server != nil {
@@ -81,7 +81,7 @@ func (p *Port) Open() error {
 // Shutdown closes the port and releases it. It cannot be opened again.
 func (p *Port) Shutdown() {
 	p.mu.Lock()
-	p.closed = true
+	p.shutdown = true
 	p.mu.Unlock()
 	p.Close()
 	p.reserved.release()
