@@ -185,7 +185,11 @@ func TestExamplePipeline(t *testing.T) {
 	dev := plant.FromFolder(t, syncs["line-dev"], folder)
 	plants := map[string]*plant.Plant{"dev": dev}
 	for _, name := range []string{"test", "prod"} {
-		plants[name] = dev.Another("line-"+name, 0, func(gs *v1alpha1.GatewaySync) { gs.Spec = syncs["line-"+name].Spec })
+		plants[name] = dev.Another("line-"+name, 0, func(gs *v1alpha1.GatewaySync) {
+			repo := gs.Spec.Git.Repo
+			gs.Spec = syncs["line-"+name].Spec
+			gs.Spec.Git.Repo = repo
+		})
 	}
 	dev.Tag("v1.0.0", dev.First)
 	for name, p := range plants {
