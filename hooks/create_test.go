@@ -138,9 +138,9 @@ func TestCreateCommands(t *testing.T) {
 	kubernetes, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
 	require.NoError(t, err)
 	cluster.NamespaceNamed(t, "press") // of the tutorial, whose make build writes bin/stoker
-	make := filepath.Join(t.TempDir(), "make")
-	program.Script(t, make, "#!/bin/sh\nmkdir bin && ln -s "+program.Build(t, "hooks")+" bin/stoker\n")
-	shell := document.NewShell(t, dir, map[string]string{"make": make, "kubectl": filepath.Join(kubernetes, "kubectl"), "stoker": program.Build(t, "hooks")},
+	fake := filepath.Join(t.TempDir(), "make")
+	program.Script(t, fake, "#!/bin/sh\nmkdir bin && ln -s "+program.Build(t, "hooks")+" bin/stoker\n")
+	shell := document.NewShell(t, dir, map[string]string{"make": fake, "kubectl": filepath.Join(kubernetes, "kubectl"), "stoker": program.Build(t, "hooks")},
 		"KUBECONFIG="+kubeconfig, "REPOSITORY="+server.URL("plant.git"))
 	for _, page := range []string{"docs/how-to/installation.md", "docs/reference/cli.md", "docs/start/tutorial-kubernetes.md"} {
 		for c := range lines.Of(page) {

@@ -76,7 +76,7 @@ func newCore(config *rest.Config, client *http.Client) (*core, error) {
 	return c, nil
 }
 
-// connectGroup sets to to the client of one API group.
+// connectGroup sets *to to the client of one API group.
 func connectGroup[C any](to **C, connect func(*rest.Config, *http.Client) (*C, error), config *rest.Config, client *http.Client) (err error) {
 	*to, err = connect(config, client)
 	return err

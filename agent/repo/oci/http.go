@@ -360,7 +360,7 @@ func dockerCredential(config []byte, host, path string) (user, password string, 
 
 // open starts the download of a layer.
 func (x *exchanger) open(ctx context.Context, w wire.Watch, l layer) (io.ReadCloser, error) {
-	res, err := x.do(ctx, w, request{method: http.MethodGet, path: "/blobs/" + l.Digest, layer: true})
+	res, err := x.do(ctx, w, request{method: http.MethodGet, path: "/blobs/" + l.Digest, layer: true}) //nolint:bodyclose // the caller closes it
 	if err != nil {
 		return nil, err
 	}

@@ -152,7 +152,7 @@ func (e *exactReader) Read(p []byte) (int, error) {
 	}
 	n, err := e.r.Read(p[:min(int64(len(p)), e.left)])
 	e.left -= int64(n)
-	if err == io.EOF && e.left > 0 { //nolint:errorlint // a Reader returns io.EOF itself
+	if err == io.EOF && e.left > 0 {
 		err = io.ErrUnexpectedEOF
 	}
 	return n, err

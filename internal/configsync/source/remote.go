@@ -43,7 +43,7 @@ func GitRemote(ctx context.Context, git *v1alpha1.ConfigGit, read SecretReader, 
 
 // checkServer returns an error if an address is not that of a git server.
 func checkServer(u repo.URL) error {
-	kind := ""
+	var kind string
 	switch {
 	case u.Local():
 		kind = "directory"

@@ -53,7 +53,7 @@ type kind struct {
 	schema   map[string]any // of the project's kinds
 }
 
-// change is a change of one object. was is nil if the object is new, is is nil if it was deleted.
+// change is a change of one object. Before a creation there is no object in was, and after a deletion none in is.
 type change struct {
 	version  int64
 	resource schema.GroupVersionResource
@@ -357,7 +357,7 @@ func (s *Server) delete(q request, is *unstructured.Unstructured, body []byte) (
 	return s.put(q, is, nil), nil
 }
 
-// put stores an object with a new version, or removes it if is is nil, and returns what the answer shows.
+// put stores an object with a new version, or removes it without one in is, and returns what the answer shows.
 func (s *Server) put(q request, was, is *unstructured.Unstructured) runtime.Object {
 	if dry := q.get("dryRun"); dry != "" {
 		return cmp.Or(is, was)
