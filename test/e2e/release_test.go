@@ -122,9 +122,20 @@ func (p *plant) agentImage() string {
 	return ""
 }
 
-// restart does what kubectl rollout restart does, and waits for the new pod.
+// restart does what kubectl rollout restart does, and waits for the new pod. A pod of the injector that ends still answers on connections that the
+// API server has, so restart waits for its end.
 func (p *plant) restart(set string) {
 	p.t.Helper()
+	p.eventually(p.t, "the older injectors have ended", func() string {
+		pods, err := p.client.CoreV1().Pods(release).List(p.ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=injector"})
+		require.NoError(p.t, err)
+		for i := range pods.Items {
+			if pods.Items[i].DeletionTimestamp != nil {
+				return pods.Items[i].Name + " ends"
+			}
+		}
+		return ""
+	})
 	before := p.pods()[0].UID
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"template": map[string]any{"metadata": map[string]any{
 		"annotations": map[string]string{"kubectl.kubernetes.io/restartedAt": string(before)}}}}})

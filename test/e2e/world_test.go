@@ -201,7 +201,7 @@ func (w *world) checkInstall(t *testing.T) {
 		return w.kubectl(t, "logs", "--namespace", release, "--selector", "app.kubernetes.io/component="+component, "--tail=-1")
 	}
 	injector := said("injector")
-	if os.Getenv(asked) != "some" { // one scenario may have no gateway
+	if os.Getenv(envE2E) != "some" { // one scenario may have no gateway
 		assert.Contains(t, injector, "review", "the injector must answer the API server")
 	}
 	w.checkSaid(t, injector)
