@@ -11,10 +11,10 @@ import (
 )
 
 // Pending is an archive that is read from object storage beside the syncs, or was read and is not restored yet. It outlives a sync: a slow
-// download delays no other commit, and a restore that waits for a Designer is tried many times. The zero value is none.
+// download delays no other commit, and a restore that waits for a Designer is tried many times. The zero value holds no archive.
 type Pending struct {
 	id     string
-	file   *os.File // nil if there is none
+	file   *os.File // nil without an archive
 	cancel context.CancelFunc
 	done   chan struct{} // closed when archive or err is set
 
@@ -22,7 +22,7 @@ type Pending struct {
 	err     error
 }
 
-// ID returns the id of the snapshot, or "" if there is none.
+// ID returns the id of the snapshot, or "" without an archive.
 func (p *Pending) ID() string { return p.id }
 
 // Close stops and drops the download.

@@ -39,11 +39,11 @@ type Entry struct {
 	Files  Files                     `json:"files"`
 	Result v1alpha1.GatewaySyncState `json:"result"`
 	Reason v1alpha1.Reason           `json:"reason"`
-	// AutoRollback describes the automatic rollback; nil if there was none.
+	// AutoRollback describes the automatic rollback; nil without one.
 	AutoRollback *AutoRollback `json:"autoRollback,omitempty"`
-	// Diff is the id of the report of what the sync changed; "" if there is none.
+	// Diff is the id of the report of what the sync changed; "" if it changed nothing.
 	Diff string `json:"diff,omitempty"`
-	// Snapshot is the id of the snapshot of what the sync displaced; "" if there is none.
+	// Snapshot is the id of the snapshot of what the sync displaced; "" if it took no snapshot.
 	Snapshot string `json:"snapshot,omitempty"`
 	// Projects is how many projects the sync made the gateway load, and ProjectNames has the first of them.
 	Projects     int      `json:"projects,omitempty"`

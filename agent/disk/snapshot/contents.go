@@ -127,7 +127,7 @@ func (s *Store) lastSync() (string, error) {
 		return "", errors.Join(ErrChanged, err)
 	}
 	last := ids[len(ids)-1]
-	if fi, err := s.own.Lstat(format.ManifestFile); err == nil { // if there is none, a sync writes one
+	if fi, err := s.own.Lstat(format.ManifestFile); err == nil { // otherwise the next sync writes it
 		last += fi.ModTime().String()
 	}
 	return last, nil

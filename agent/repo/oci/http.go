@@ -191,7 +191,7 @@ func (x *exchanger) authenticate(ctx context.Context, w wire.Watch, challenges [
 				return "", err
 			}
 			if password == "" {
-				return "", failure.New(v1alpha1.ReasonAuthFailed, "%s requires credentials (HTTP 401), and there are none for %s: set %s.token", x.url, host, x.field())
+				return "", failure.New(v1alpha1.ReasonAuthFailed, "%s requires credentials (HTTP 401): set %s.token to credentials for %s", x.url, x.field(), host)
 			}
 			return x.basic(user, password), nil
 		case "bearer":
@@ -291,7 +291,7 @@ func parseChallenge(s string) map[string]string {
 	return params
 }
 
-// credential returns the user name and the password for a host, "" if there are none. A plain token is for the host of the registry. A Secret of
+// credential returns the user name and the password for a host, or "" if the Secret does not list the host. A plain token is for the host of the registry. A Secret of
 // the type kubernetes.io/dockerconfigjson names its hosts itself.
 func (x *exchanger) credential(host string) (user, password string, err error) {
 	if x.auth.Token == nil {

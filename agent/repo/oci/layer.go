@@ -330,7 +330,7 @@ func oneLine(s string) string {
 	}, s[:min(len(s), 4*maxShown)]), maxShown)
 }
 
-// digestIn returns the digest in the text of a commit of an artifact, "" if there is none.
+// digestIn returns the digest in the text of a commit of an artifact, or "" for the text of another commit.
 func digestIn(text []byte) string {
 	for line := range bytes.Lines(text) {
 		if d, ok := strings.CutPrefix(strings.TrimSpace(string(line)), digestHeader); ok && syntax.IsDigest(d) {

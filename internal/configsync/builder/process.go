@@ -102,7 +102,7 @@ func (b *Builder) Run(ctx context.Context, name string, values ...any) ([]byte, 
 	}
 	sent := make(chan error, 1)
 	go func() { sent <- errors.Join(send(in, values), in.Close()) }()
-	answer, readErr := io.ReadAll(io.LimitReader(out, manifest.MaxBytes+maxCrash))
+	answer, readErr := bound.ReadAll(out, manifest.MaxBytes+maxCrash)
 	_ = out.Close()
 	waitErr := cmd.Wait()
 	sendErr := <-sent
@@ -110,9 +110,11 @@ func (b *Builder) Run(ctx context.Context, name string, values ...any) ([]byte, 
 	switch {
 	case ctx.Err() != nil:
 		return nil, b.stopped(ctx)
+	case errors.Is(readErr, bound.ErrTooLarge):
+		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "the build makes more than %d MiB of objects; split it over several ConfigSyncs", manifest.MaxBytes>>20)
 	case waitErr != nil:
 		return nil, explainCrash(cmd.ProcessState, crash.String())
-	case len(answer) == 0:
+	case readErr != nil || len(answer) == 0:
 		return nil, cmp.Or(readErr, sendErr, errors.New("the builder gave no answer"))
 	case answer[0] == 'o':
 		return answer[1:], nil
