@@ -25,10 +25,12 @@ func TestSlowRenewalKeepsLock(t *testing.T) {
 	s.candidate("gw-1")
 	require.EqualValues(t, lockDuration.Seconds(), s.target().Lead.DurationSeconds)
 
-	const late, during = 6 * time.Second, 40 * time.Second
+	const late = 6 * time.Second
 	one.wire.answersLate(late)
-	reads, renewals := one.wire.count("GET synctargets"), one.wire.count("PUT synctargets")
-	time.Sleep(during)
+	reads, renewals, began := one.wire.count("GET synctargets"), one.wire.count("PUT synctargets"), time.Now()
+	require.Eventually(t, func() bool { return one.wire.count("PUT synctargets")-renewals >= 4 }, 2*slowFor, 100*time.Millisecond)
+	during := time.Since(began)
+	require.Greater(t, during, lockDuration, "without the extension another agent would lead by now")
 	lead := s.target().Lead
 	assert.Equal(t, one.Identity(), lead.Holder)
 	assert.Zero(t, lead.Transitions, "no other agent led in between")
@@ -57,7 +59,8 @@ func TestSlowCandidateWaits(t *testing.T) {
 	before := two.wire.total()
 	one.wire.cutIt()
 	two.wire.answersLate(2 * slowAnswer)
-	time.Sleep(2 * lockDuration)
+	require.Eventually(t, func() bool { return two.wire.total() > before && two.lockWatch.state().heldByOther }, slowDuration, 50*time.Millisecond,
+		"after the lock has expired, a slow read of it extends it")
 	assert.Equal(t, one.Identity(), s.target().Lead.Holder)
 	assert.LessOrEqual(t, two.wire.total()-before, 1, "it reads the lock once")
 	require.Eventually(t, func() bool { return s.target().Lead.Holder == two.Identity() }, slowDuration, 50*time.Millisecond)
