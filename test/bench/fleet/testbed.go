@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	gosync "sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -73,8 +74,26 @@ const (
 // parallelPods is how many pods are created at the same time.
 const parallelPods = 8
 
+// openFiles is what checkOpenFiles counts for an agent and its gateway. In a first sync, 1,000 reached a limit of 20,000, and 400 did not.
+const openFiles = 40
+
+// checkOpenFiles returns an error if the agents of this process would reach its limit of open files. An agent in a pod has its own.
+func checkOpenFiles(agents int) error {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return err
+	}
+	if need := uint64(agents * openFiles); need > limit.Cur {
+		return fmt.Errorf("%d agents in one process need %d open files, and its limit is %d: raise it (ulimit -n), or measure fewer agents", agents, need, limit.Cur)
+	}
+	return nil
+}
+
 // newTestbed creates namespaces, pods and gateways, without running agents. change is applied to every GatewaySync.
 func newTestbed(ctx context.Context, admin kube.Clients, dir string, of size, log *slog.Logger, change ...func(*v1alpha1.GatewaySync)) (_ *testbed, err error) {
+	if err := checkOpenFiles(of.total()); err != nil {
+		return nil, err
+	}
 	b := &testbed{dir: dir, admin: admin, log: log, changed: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
