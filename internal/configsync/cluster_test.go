@@ -138,6 +138,15 @@ func TestOtherCluster(t *testing.T) {
 		assert.ErrorContains(t, err, `spec.kubeConfig: Secret edge has no key "other"`)
 		w.create("kubeConfig: {secretRef: {name: edge}}")
 	})
+	t.Run("deleted when the Secret is gone", func(t *testing.T) {
+		require.NoError(t, w.Client(t).CoreV1().Secrets(w.namespace).Delete(t.Context(), "edge", metav1.DeleteOptions{}))
+		left, err := w.engine(w.RESTConfig()).Remove(t.Context(), w.get())
+		assert.True(t, failure.Is(err, v1alpha1.ReasonSourceMissing), "%v", err)
+		assert.True(t, left.Forbidden, "the deletion ends after its deadline, as without rights")
+		assert.Equal(t, []string{"ConfigMap a"}, left.Objects)
+		assert.NotNil(t, e.configMap(t, w.namespace, "a"))
+		w.secret(t, "value", e.kubeconfig(t, ""))
+	})
 	t.Run("file of the program", func(t *testing.T) {
 		w.secret(t, "value", strings.Replace(e.kubeconfig(t, ""), "token: ", "tokenFile: /etc/hostname, token: ", 1))
 		_, err := w.apply()

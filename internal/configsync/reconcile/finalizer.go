@@ -16,6 +16,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
 )
 
@@ -78,7 +79,7 @@ func (r *Reconciler) finalize(ctx context.Context, cs *v1alpha1.ConfigSync, s *s
 	return 0
 }
 
-// deleteObjects deletes the objects of a ConfigSync. If the account lacks rights, deleteObjects fails until spec.progressDeadline after the
+// deleteObjects deletes the objects of a ConfigSync. If the account lacks rights, or the kubeconfig is gone, deleteObjects fails until spec.progressDeadline after the
 // deletion of the ConfigSync. After that it leaves the objects in the cluster.
 func (r *Reconciler) deleteObjects(ctx context.Context, cs *v1alpha1.ConfigSync) error {
 	engine := r.engine(ctx, cs)
@@ -87,7 +88,7 @@ func (r *Reconciler) deleteObjects(ctx context.Context, cs *v1alpha1.ConfigSync)
 	case err == nil:
 		engine.SendReleased(ctx, cs, left.Objects, "")
 	case left.Forbidden && (invalid != nil || r.ProgramClients.Now().Sub(cs.DeletionTimestamp.Time) >= deadline):
-		engine.SendReleased(ctx, cs, left.Objects, fmt.Sprintf("ServiceAccount %s has no rights to delete the objects, %s after the deletion of the ConfigSync", cs.Spec.Account(), deadline))
+		engine.SendReleased(ctx, cs, left.Objects, fmt.Sprintf("they could not be deleted until %s after the deletion of the ConfigSync: %s", deadline, failure.Cut(err.Error(), 300)))
 	default:
 		return err
 	}
