@@ -143,7 +143,7 @@ func TestOtherCluster(t *testing.T) {
 		left, err := w.engine(w.RESTConfig()).Remove(t.Context(), w.get())
 		assert.True(t, failure.Is(err, v1alpha1.ReasonSourceMissing), "%v", err)
 		assert.True(t, left.Forbidden, "the deletion ends after its deadline, as without rights")
-		assert.Equal(t, []string{"ConfigMap a"}, left.Objects)
+		assert.Equal(t, []string{"ConfigMap " + w.namespace + "/a"}, left.Objects)
 		assert.NotNil(t, e.configMap(t, w.namespace, "a"))
 		w.secret(t, "value", e.kubeconfig(t, ""))
 	})
