@@ -51,6 +51,7 @@ var floors = [][]string{
 	{"receiver"},
 	{"internal/configsync/manifest"},
 	{"internal/configsync/builder"},
+	{"internal/configsync/builder/buildertest"},
 	{"internal/configsync/chart", "internal/configsync/jsonnet", "internal/configsync/kustomize"},
 	{"internal/configsync/plan", "internal/configsync/render"},
 	{"internal/configsync/apply", "internal/configsync/source"},

@@ -23,6 +23,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/configsync/builder"
+	"stoker.io/stoker/internal/configsync/builder/buildertest"
 	"stoker.io/stoker/internal/configsync/chart"
 	"stoker.io/stoker/internal/configsync/manifest"
 	"stoker.io/stoker/internal/failure"
@@ -33,25 +34,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// tree is a commit: files by their paths.
-type tree map[string]string
-
-func (tr tree) List(folder string) (list []string, _ error) {
-	for _, name := range slices.Sorted(maps.Keys(tr)) {
-		if strings.HasPrefix(name, folder+"/") {
-			list = append(list, name)
-		}
-	}
-	return list, nil
-}
-
-func (tr tree) Fetch(_ context.Context, paths []string) (map[string][]byte, error) {
-	all := map[string][]byte{}
-	for _, p := range paths {
-		all[p] = []byte(tr[p])
-	}
-	return all, nil
-}
+type tree = buildertest.Tree
 
 func build(ctx context.Context, files tree, r chart.Release) ([]manifest.Object, error) {
 	s, err := chart.Read(ctx, files, "line")
@@ -285,7 +268,7 @@ func TestIsBounded(t *testing.T) {
 		"recursion": with(`{{ define "a" }}{{ include "a" . }}{{ include "a" . }}{{ end }}{{ include "a" . }}`),
 		"text":      with(`{{ range until 3000 }}{{ repeat 100000 "x" }}{{ end }}`),
 		"archive":   with(object("1"), "charts/x-1.tgz", archive(t, "x", tree{"Chart.yaml": "apiVersion: v2\nname: x\nversion: 1.0.0", "a": strings.Repeat("x", 6<<20)})),
-		"aliases":   with(object("1"), "values.yaml", bomb()),
+		"aliases":   with(object("1"), "values.yaml", buildertest.Bomb()),
 		"result":    with(`{{ range $i := until 30 }}{{ printf "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: a%d}\ndata: {x: %s}\n" $i (repeat 500000 "x") }}{{ end }}`),
 		"objects":   with(`{{ range $i := until 3000 }}{{ printf "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: a%d}\n" $i }}{{ end }}`),
 	} {
@@ -295,15 +278,6 @@ func TestIsBounded(t *testing.T) {
 			assert.NotEmpty(t, failure.Reason(err, ""), "%v", err)
 		})
 	}
-}
-
-func bomb() string {
-	var b strings.Builder
-	b.WriteString("a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n")
-	for i := range 12 {
-		fmt.Fprintf(&b, "a%d: &a%d [*a%d,*a%d,*a%d,*a%d,*a%d,*a%d,*a%d,*a%d,*a%d]\n", i+1, i+1, i, i, i, i, i, i, i, i, i)
-	}
-	return b.String()
 }
 
 // What templates see as the version of Kubernetes is that of the libraries.

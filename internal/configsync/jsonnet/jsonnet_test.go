@@ -2,7 +2,6 @@ package jsonnet_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/configsync/builder"
+	"stoker.io/stoker/internal/configsync/builder/buildertest"
 	"stoker.io/stoker/internal/configsync/jsonnet"
 	"stoker.io/stoker/internal/configsync/manifest"
 	"stoker.io/stoker/internal/failure"
@@ -24,32 +24,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// tree is a commit: files by their paths. A file with the content link is a symbolic link.
-type tree map[string]string
+type tree = buildertest.Tree
 
-const link = "a symbolic link"
-
-func (tr tree) Stat(p string) (builder.Kind, error) {
-	switch text, there := tr[p]; {
-	case text == link:
-		return builder.Nothing, failure.New(v1alpha1.ReasonUnsafePath, "%s is a symbolic link", failure.Quote(p))
-	case there:
-		return builder.File, nil
-	}
-	return builder.Nothing, nil
-}
-
-func (tr tree) Fetch(_ context.Context, paths []string) (map[string][]byte, error) {
-	all := map[string][]byte{}
-	for _, p := range paths {
-		text, there := tr[p]
-		if !there {
-			return nil, errors.New("not a file: " + p)
-		}
-		all[p] = []byte(text)
-	}
-	return all, nil
-}
+const link = buildertest.Link
 
 func build(ctx context.Context, files tree, vars map[string]string, tainted bool) ([]manifest.Object, error) {
 	s, err := jsonnet.Read(ctx, files, "k/a.jsonnet")

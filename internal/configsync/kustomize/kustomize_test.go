@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -21,44 +20,15 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/configsync/builder"
+	"stoker.io/stoker/internal/configsync/builder/buildertest"
 	"stoker.io/stoker/internal/configsync/kustomize"
 	"stoker.io/stoker/internal/configsync/manifest"
 	"stoker.io/stoker/internal/failure"
 )
 
-// tree is a commit: files by their paths. A file with the content link is a symbolic link.
-type tree map[string]string
+type tree = buildertest.Tree
 
-const link = "a symbolic link"
-
-func (tr tree) Stat(p string) (builder.Kind, error) {
-	for at := p; at != "."; at = path.Dir(at) {
-		if tr[at] == link {
-			return builder.Nothing, failure.New(v1alpha1.ReasonUnsafePath, "%s is a symbolic link", failure.Quote(at))
-		}
-	}
-	if _, there := tr[p]; there {
-		return builder.File, nil
-	}
-	for name := range tr {
-		if p == "." || strings.HasPrefix(name, p+"/") {
-			return builder.Folder, nil
-		}
-	}
-	return builder.Nothing, nil
-}
-
-func (tr tree) Fetch(_ context.Context, paths []string) (map[string][]byte, error) {
-	all := map[string][]byte{}
-	for _, p := range paths {
-		text, there := tr[p]
-		if !there || text == link {
-			return nil, errors.New("not a file: " + p)
-		}
-		all[p] = []byte(text)
-	}
-	return all, nil
-}
+const link = buildertest.Link
 
 func TestMain(m *testing.M) {
 	builder.Main(map[string]builder.Function{kustomize.Name: kustomize.Run})
@@ -263,7 +233,7 @@ func TestReadRefuses(t *testing.T) {
 		"two documents":                {"resources: [a.yaml]\n---\nresources: [a.yaml]", invalid, "2 documents"},
 		"nothing":                      {"# nothing", invalid, "0 documents"},
 		"another kind":                 {"kind: Deployment", invalid, "kind should be"},
-		"bomb":                         {"commonLabels: &a {x: " + strings.Repeat("x", 10_000) + "}\n" + bomb(), limit, "aliases"},
+		"bomb":                         {"commonLabels: &a {x: " + strings.Repeat("x", 10_000) + "}\n" + buildertest.Bomb(), limit, "aliases"},
 		"size":                         {"namePrefix: " + strings.Repeat("x", 300_000), limit, "bytes"},
 		"bomb in a patch":              {"patches: [{patch: \"x0: &x0 [" + strings.Repeat("x,", 1000) + "x]\\nx: [" + strings.Repeat("*x0,", 2000) + "x]\"}]", limit, "patches[0]"},
 		"patch that multiplies":        {"patches: [{target: {kind: A}, patch: '[{op: copy, from: \"\", path: /a}]'}]", invalid, "patches[0]"},
@@ -297,15 +267,6 @@ func TestReadRefuses(t *testing.T) {
 		})
 	}
 	assert.Zero(t, requests.Load())
-}
-
-func bomb() string {
-	var b strings.Builder
-	b.WriteString("a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n")
-	for i := range 12 {
-		fmt.Fprintf(&b, "a%d: &a%d [*a%d,*a%d,*a%d,*a%d,*a%d,*a%d,*a%d,*a%d,*a%d]\n", i+1, i+1, i, i, i, i, i, i, i, i, i)
-	}
-	return b.String()
 }
 
 // G1: bases of bases, patches of many objects and replacements cannot make more than the bounds allow.

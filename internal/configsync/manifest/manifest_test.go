@@ -1,7 +1,6 @@
 package manifest_test
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -9,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/configsync/builder/buildertest"
 	"stoker.io/stoker/internal/configsync/manifest"
 	"stoker.io/stoker/internal/failure"
 )
@@ -38,12 +38,7 @@ items:
 
 // bomb is a document whose aliases are many gigabytes.
 func bomb() string {
-	var b strings.Builder
-	b.WriteString("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\na0: &a0 [x,x,x,x,x,x,x,x,x,x]\n")
-	for i := range 12 {
-		fmt.Fprintf(&b, "a%d: &a%d [*a%d,*a%d,*a%d,*a%d,*a%d,*a%d,*a%d,*a%d,*a%d]\n", i+1, i+1, i, i, i, i, i, i, i, i, i)
-	}
-	return b.String()
+	return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n" + buildertest.Bomb()
 }
 
 // G1: what is not a bounded set of objects is refused, and no message repeats what the document says.
