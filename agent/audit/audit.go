@@ -34,11 +34,12 @@ type Entry struct {
 	// Restore and Retry are the values of the annotations that requested the sync, or "".
 	Restore string `json:"restore,omitempty"`
 	Retry   string `json:"retry,omitempty"`
-	// Author is the author of the target, as git has it.
-	Author string                    `json:"author,omitempty"`
-	Files  Files                     `json:"files"`
-	Result v1alpha1.GatewaySyncState `json:"result"`
-	Reason v1alpha1.Reason           `json:"reason"`
+	// Author and Subject are the author of the target and the first line of its message, as git has them.
+	Author  string                    `json:"author,omitempty"`
+	Subject string                    `json:"subject,omitempty"`
+	Files   Files                     `json:"files"`
+	Result  v1alpha1.GatewaySyncState `json:"result"`
+	Reason  v1alpha1.Reason           `json:"reason"`
 	// AutoRollback describes the automatic rollback; nil without one.
 	AutoRollback *AutoRollback `json:"autoRollback,omitempty"`
 	// Diff is the id of the report of what the sync changed; "" if it changed nothing.
@@ -95,7 +96,7 @@ func (e *Entry) Bound() {
 		max int
 	}{
 		{&e.Gateway, 253}, {&e.Ref, 255}, {&e.By, 64}, {&e.For, 512}, {&e.At, 64}, {&e.ApprovedBy, 512}, {&e.Restore, 512}, {&e.Retry, 128},
-		{&e.Author, 255}, {&e.Message, 512},
+		{&e.Author, 255}, {&e.Subject, 255}, {&e.Message, 512},
 	} {
 		*text.of = Line(*text.of, text.max)
 	}

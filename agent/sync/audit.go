@@ -52,8 +52,8 @@ func (j auditor) record() {
 	if annotation.Retries(j.in.t.Retry, r.Target.String()) {
 		e.Retry = j.in.t.Retry
 	}
-	if author, err := j.in.Store.Author(r.Target); err == nil { // after a restore, the store may lack the target
-		e.Author = author
+	if author, subject, err := j.in.Store.Origin(r.Target); err == nil { // after a restore, the store may lack the target
+		e.Author, e.Subject = author, subject
 	}
 	if r.Reason != v1alpha1.ReasonSynced {
 		e.Message = r.Message

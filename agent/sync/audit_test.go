@@ -65,6 +65,7 @@ func TestAudit(t *testing.T) {
 		assert.NotZero(t, got.Time)
 		assert.NotEmpty(t, got.Duration)
 		assert.Contains(t, got.Author, "@", "the author of the commit")
+		assert.Equal(t, "c", got.Subject, "the first line of its message")
 		raw, err := disk.ReadDiff(b.data, got.Diff)
 		require.NoError(t, err)
 		var d audit.Diff

@@ -43,7 +43,7 @@ func AuditRecords(list []audit.Entry, web giturl.Web) *output.Result {
 		Compare string `json:"compare,omitempty"`
 	}
 	data := []linked{}
-	r := &output.Result{Head: []string{"TIME", "GATEWAY", "FROM", "TO", "REF", "REQUESTED BY", "AUTHOR", "FILES", "PROJECTS", "RESULT", "DIFF"}}
+	r := &output.Result{Head: []string{"TIME", "GATEWAY", "FROM", "TO", "REF", "REQUESTED BY", "AUTHOR", "SUBJECT", "FILES", "PROJECTS", "RESULT", "DIFF"}}
 	for _, a := range list {
 		data = append(data, linked{a, web.Compare(a.From.String(), a.To.String())})
 		by := a.By
@@ -53,7 +53,7 @@ func AuditRecords(list []audit.Entry, web giturl.Web) *output.Result {
 		if a.ApprovedBy != "" {
 			by = strings.TrimPrefix(by+"; approved "+a.ApprovedBy, "; ")
 		}
-		r.Add(a.To.String(), a.Time.Local().Format(time.RFC3339), a.Gateway, shortID(a.From), shortID(a.To), a.Ref, by, a.Author,
+		r.Add(a.To.String(), a.Time.Local().Format(time.RFC3339), a.Gateway, shortID(a.From), shortID(a.To), a.Ref, by, a.Author, audit.Line(a.Subject, 40),
 			strconv.Itoa(a.Files.Added+a.Files.Modified+a.Files.Deleted), projects(a), Result(a.Reason, a.Files.Added+a.Files.Modified+a.Files.Deleted > 0), a.Diff)
 	}
 	r.Data = data

@@ -60,8 +60,8 @@ func TestAuditColumns(t *testing.T) {
 		t.Run(want, func(t *testing.T) {
 			a.Diff = "area-4-diff-1.json"
 			r := AuditRecords([]audit.Entry{a}, giturl.Web{})
-			assert.Equal(t, []string{"PROJECTS", "RESULT", "DIFF"}, r.Head[8:])
-			assert.Equal(t, []string{want, "", "area-4-diff-1.json"}, r.Rows[0][8:])
+			assert.Equal(t, []string{"PROJECTS", "RESULT", "DIFF"}, r.Head[9:])
+			assert.Equal(t, []string{want, "", "area-4-diff-1.json"}, r.Rows[0][9:])
 		})
 	}
 }

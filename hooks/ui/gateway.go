@@ -92,17 +92,18 @@ var storedText = map[v1alpha1.SnapshotStored]string{v1alpha1.StoredLocal: "data 
 
 // record is a past sync.
 type record struct {
-	At                          moment
-	Ref, From, To               string
-	By, Author, Result, Message string
-	Tone                        tone
-	Advice                      Advice
-	Added, Modified, Deleted    int
-	Path                        string // of the page with the changed files; "" if they are unknown
-	Summary                     bool   // only the number of changed files is known, and not who requested the sync
-	Changed                     int    // files, of a summary
-	Duration                    string
-	Compare                     string // address of the text of the change, or ""
+	At                       moment
+	Ref, From, To            string
+	By, Author, Subject      string
+	Result, Message          string
+	Tone                     tone
+	Advice                   Advice
+	Added, Modified, Deleted int
+	Path                     string // of the page with the changed files; "" if they are unknown
+	Summary                  bool   // only the number of changed files is known, and not who requested the sync
+	Changed                  int    // files, of a summary
+	Duration                 string
+	Compare                  string // address of the text of the change, or ""
 }
 
 // requestedGateway returns the gateway of a request and its fleet. If there is none, it writes an error page and returns false.
@@ -306,7 +307,7 @@ func newPlanLine(line string) planLine {
 // newRecord returns an entry of the audit record as pages show it.
 func (s *Server) newRecord(p *gatewayPage, e audit.Entry) record {
 	r := record{
-		At: moment{e.Time, p.Now.now}, Ref: clean(e.Ref, maxWord), From: shortID(e.From), To: shortID(e.To), Author: clean(e.Author, 120),
+		At: moment{e.Time, p.Now.now}, Ref: clean(e.Ref, maxWord), From: shortID(e.From), To: shortID(e.To), Author: clean(e.Author, 120), Subject: clean(e.Subject, 120),
 		By: clean(e.By, 64), Result: clean(string(e.Result), 32), Message: clean(e.Message, maxCell), Advice: s.advisor.advice(e.Reason),
 		Added: e.Files.Added, Modified: e.Files.Modified, Deleted: e.Files.Deleted, Duration: clean(e.Duration, 32),
 		Tone: gatewayState(v1alpha1.DiscoveredGateway{SyncStatus: e.Result, Reason: e.Reason}, false, false).Tone,

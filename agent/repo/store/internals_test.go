@@ -182,6 +182,19 @@ func TestParseTree(t *testing.T) {
 	assert.Equal(t, []plan.Mode{plan.Regular, plan.Regular, plan.Directory, plan.Executable, plan.Symlink, plan.Submodule, plan.Regular}, modes)
 }
 
+func TestCommitSubject(t *testing.T) {
+	header := "tree 1\nauthor A <a@example.com> 1 +0000\n"
+	for commit, want := range map[string]string{
+		header + "\nFill tank 4\n\nIt was empty.\n":                "Fill tank 4",
+		header + "\n\n  \n  Fill tank 4":                           "Fill tank 4",
+		header + "gpgsig -----BEGIN\n \n x\n -----END\n\nSigned\n": "Signed",
+		header + "\n": "",
+		header:        "",
+	} {
+		t.Run(want, func(t *testing.T) { assert.Equal(t, want, commitSubject([]byte(commit))) })
+	}
+}
+
 func TestDiskErrors(t *testing.T) {
 	for _, errno := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS} {
 		err := asDiskError(fmt.Errorf("write: %w", errno))

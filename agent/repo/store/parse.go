@@ -145,6 +145,17 @@ func commitAuthor(b []byte) string {
 	return ""
 }
 
+// commitSubject returns the first line of the message of a commit that has text, or "".
+func commitSubject(b []byte) string {
+	_, message, _ := bytes.Cut(b, []byte("\n\n"))
+	for line := range bytes.Lines(message) {
+		if line = bytes.TrimSpace(line); len(line) > 0 {
+			return string(line)
+		}
+	}
+	return ""
+}
+
 // tagTarget returns the object that an annotated tag points to.
 func tagTarget(tag plan.ID, b []byte) (plan.ID, error) {
 	id, _, ok := cutHeader(b, "object")

@@ -50,18 +50,18 @@ func (s *Store) RootTree(commit plan.ID) (plan.ID, error) {
 	return parseRootTree(commit, k, b.Bytes())
 }
 
-// Author returns the author of a commit as "name <mail>". The client that creates the commit chooses this text. An
-// error does not mark the store as damaged: the caller may ask for a commit that was never fetched.
-func (s *Store) Author(commit plan.ID) (string, error) {
+// Origin returns the author of a commit as "name <mail>", and the first line of its message. The client that creates the commit chooses
+// both. An error does not mark the store as damaged: the caller may ask for a commit that was never fetched.
+func (s *Store) Origin(commit plan.ID) (author, subject string, _ error) {
 	var b bytes.Buffer
 	k, _, err := s.read(&b, commit, 0)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	if _, err := parseRootTree(commit, k, b.Bytes()); err != nil {
-		return "", err
+		return "", "", err
 	}
-	return commitAuthor(b.Bytes()), nil
+	return commitAuthor(b.Bytes()), commitSubject(b.Bytes()), nil
 }
 
 // Committed returns the time at which a commit was made, as its committer says; zero if the commit has none.

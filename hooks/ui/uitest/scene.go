@@ -301,8 +301,8 @@ func (s *Scene) Agent(gateway, pod string) {
 	record := gateway + "-diff-" + now.Add(-26*time.Hour).Format("20060102-150405") + ".json"
 	var lines strings.Builder
 	for _, a := range []audit.Entry{
-		{Time: now.Add(-9 * 24 * time.Hour), To: older, Ref: "v2.3.0", Request: audit.Request{By: "kargo", For: "Stage prod"}, Author: "Ann Berg <ann@example.com>", Files: audit.Files{Added: 530}, Result: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced, Duration: "14.2s"},
-		{Time: now.Add(-26 * time.Hour), From: older, To: old, Ref: "main", Author: "Li Wei <li@example.com>", Files: audit.Files{Added: 3, Modified: 8, Deleted: 1}, Result: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced, Diff: record, Duration: "2.4s"},
+		{Time: now.Add(-9 * 24 * time.Hour), To: older, Ref: "v2.3.0", Request: audit.Request{By: "kargo", For: "Stage prod"}, Author: "Ann Berg <ann@example.com>", Subject: "Take the new alarm views", Files: audit.Files{Added: 530}, Result: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced, Duration: "14.2s"},
+		{Time: now.Add(-26 * time.Hour), From: older, To: old, Ref: "main", Author: "Li Wei <li@example.com>", Subject: "Fill tank 4 to 80 percent", Files: audit.Files{Added: 3, Modified: 8, Deleted: 1}, Result: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced, Diff: record, Duration: "2.4s"},
 		{Time: now.Add(-192 * time.Minute), From: old, To: old, Ref: "main", Author: "Li Wei <li@example.com>", Result: v1alpha1.GatewayError, Reason: v1alpha1.ReasonScanFailed, Message: "the scan did not end within 2m0s", Duration: "2m0s"},
 	} {
 		a.Schema, a.Gateway, a.Target = audit.Schema, gateway, a.To
