@@ -19,8 +19,10 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -28,6 +30,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
+	"oras.land/oras-go/v2/content"
+	"oras.land/oras-go/v2/registry/remote"
 
 	"stoker.io/stoker/agent/archive"
 	"stoker.io/stoker/agent/archive/azure"
@@ -36,9 +40,9 @@ import (
 	"stoker.io/stoker/agent/forge"
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/repo"
-
 	"stoker.io/stoker/agent/review"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/bundle"
 	"stoker.io/stoker/internal/giturl"
 	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/kube"
@@ -51,7 +55,16 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "24"); err != nil {
 		panic(err)
 	}
-	os.Exit(m.Run())
+	folder, err := os.MkdirTemp("", "stoker-logins-")
+	if err == nil {
+		err = os.Setenv("DOCKER_CONFIG", folder)
+	}
+	if err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(folder)
+	os.Exit(code)
 }
 
 // credential is what no error may show and no other host may get.
@@ -83,6 +96,17 @@ var clients = map[string]client{
 		require.NoError(t, err)
 		_, err = r.Resolve(ctx, tag)
 		return err
+	},
+	"push to a registry": func(ctx context.Context, t *testing.T, address string) error {
+		u, err := url.Parse(address)
+		require.NoError(t, err)
+		logIn(t, u.Host)
+		client, err := bundle.Client()
+		require.NoError(t, err)
+		repository, err := remote.NewRepository(u.Host + "/plants/line")
+		require.NoError(t, err)
+		repository.Client, repository.PlainHTTP = client, u.Scheme == "http"
+		return bundle.Explain("line", repository.Push(ctx, content.NewDescriptorFromBytes("text/plain", []byte("x")), strings.NewReader("x")))
 	},
 	"GitHub App": func(ctx context.Context, t *testing.T, address string) error {
 		u, err := repo.ParseURL(address + "/plant.git")
@@ -144,6 +168,28 @@ var clients = map[string]client{
 		_, err = kube.GatewaySyncs(c.Dynamic, "plant").Get(ctx, "line")
 		return err
 	},
+}
+
+// logins are those of docker login, by host.
+var logins struct {
+	sync.Mutex
+	hosts map[string]map[string]string
+}
+
+// logIn stores the credential for a host as docker login does.
+func logIn(t *testing.T, host string) {
+	t.Helper()
+	logins.Lock()
+	defer logins.Unlock()
+	if logins.hosts == nil {
+		logins.hosts = map[string]map[string]string{}
+	}
+	logins.hosts[host] = map[string]string{"auth": base64.StdEncoding.EncodeToString([]byte("git:" + credential))}
+	text, err := json.Marshal(map[string]any{"auths": logins.hosts})
+	require.NoError(t, err)
+	name := filepath.Join(os.Getenv("DOCKER_CONFIG"), "config.json")
+	require.NoError(t, os.WriteFile(name+".new", text, 0o600)) // other tests read the file
+	require.NoError(t, os.Rename(name+".new", name))
 }
 
 // privateKey returns a new RSA key in PEM.
