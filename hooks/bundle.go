@@ -11,6 +11,7 @@ import (
 	"stoker.io/stoker/hooks/bundle"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/bound"
+	"stoker.io/stoker/internal/cosign"
 )
 
 func newBundleCommand(c *cli) *cobra.Command {
@@ -107,11 +108,11 @@ func (k *bundleKey) verify(ctx context.Context, b *bundle.Bundle) error {
 	if err := errors.Join(err, file.Close()); err != nil {
 		return fmt.Errorf("%s: %w", k.file, err)
 	}
-	key, err := bundle.ParseKey(raw)
+	key, err := cosign.ParseKey(raw)
 	if err != nil {
 		return fmt.Errorf("%s: %w", k.file, err)
 	}
-	return b.Verify(ctx, key)
+	return b.Verify(ctx, &key)
 }
 
 func newBundleVerifyCommand(c *cli) *cobra.Command {

@@ -11,6 +11,7 @@ import (
 	"stoker.io/stoker/agent/repo/wire"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/syntax"
+	"stoker.io/stoker/internal/cosign"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/secret"
 )
@@ -123,6 +124,33 @@ func (r *registry) Reaches(context.Context, *store.Transfer, []plan.ID) (bool, e
 	return false, nil
 }
 
+// verify returns nil if one of the keys has signed the artifact of a commit with cosign. text is the text of the commit.
+func (r *registry) verify(ctx context.Context, v *Verifier, keys keyring, commit plan.ID, text []byte) error {
+	if v.mode == v1alpha1.VerifyTag {
+		return failure.New(v1alpha1.ReasonSignatureInvalid, "spec.git.verify.mode is Tag, but the tags of %s have no signatures: use Head, which verifies artifacts", r.url)
+	}
+	a, err := r.client.ArtifactOf(ctx, commit, text)
+	if err != nil {
+		return err
+	}
+	if len(keys.cosign) == 0 {
+		return failure.New(v1alpha1.ReasonSignatureInvalid, "%s has no public key of cosign (BEGIN PUBLIC KEY), and artifacts need one; %s is not delivered", v.name, a.Digest)
+	}
+	signatures, err := r.client.Signatures(ctx, a.Digest)
+	if err != nil {
+		return err
+	}
+	for _, s := range signatures {
+		if slices.ContainsFunc(keys.cosign, func(k cosign.Key) bool { return k.Signed(s.Signed, s.Value) }) {
+			return nil
+		}
+	}
+	if len(signatures) == 0 {
+		return failure.New(v1alpha1.ReasonSignatureInvalid, "the artifact %s has no signature of cosign; it is not delivered: sign it with cosign sign --key", a.Digest)
+	}
+	return failure.New(v1alpha1.ReasonSignatureInvalid, "the artifact %s is not signed by one of the keys; it is not delivered (keys: %s)", a.Digest, v.name)
+}
+
 // CommitText implements source.
 func (r *registry) CommitText(context.Context, *store.Transfer) ([]byte, error) {
 	return nil, r.noGit()
@@ -130,7 +158,7 @@ func (r *registry) CommitText(context.Context, *store.Transfer) ([]byte, error) 
 
 // TagText implements source.
 func (r *registry) TagText(context.Context, *store.Transfer, plan.ID) ([]byte, error) {
-	return nil, failure.New(v1alpha1.ReasonSignatureInvalid, "spec.git.verify needs signatures of git, which the artifacts of %s do not have: remove it, or use a git repository", r.url)
+	return nil, r.noGit()
 }
 
 // PushRefs implements source.
@@ -168,7 +196,7 @@ func (a *Refs) admitArtifact(ctx context.Context, s *Store, patterns []string, r
 	return err
 }
 
-// imported reports whether the store has the commit of an artifact that the registry still has.
+// imported reports whether the store has the commit of an artifact that the registry has, or had when this process resolved it.
 func (s *Store) imported(ctx context.Context, r *registry, commit plan.ID) (bool, error) {
 	if !s.Complete(commit) {
 		return false, nil
@@ -177,11 +205,7 @@ func (s *Store) imported(ctx context.Context, r *registry, commit plan.ID) (bool
 	if err != nil {
 		return false, err
 	}
-	tree, err := s.RootTree(commit)
-	if err != nil {
-		return false, err
-	}
-	_, err = r.client.Verify(ctx, commit, text, tree)
+	_, err = r.client.ArtifactOf(ctx, commit, text)
 	if failure.Is(err, v1alpha1.ReasonRefNotFound) {
 		return false, nil
 	}

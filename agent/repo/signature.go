@@ -21,6 +21,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/cosign"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -113,8 +114,9 @@ func formatOf(signature []byte) v1alpha1.SigningFormat {
 
 // keyring has the public keys that may sign.
 type keyring struct {
-	ssh []sshKey
-	pgp openpgp.EntityList
+	ssh    []sshKey
+	pgp    openpgp.EntityList
+	cosign []cosign.Key
 }
 
 // sshKey is a line of authorized_keys or allowed_signers.
@@ -123,11 +125,12 @@ type sshKey struct {
 	after, before time.Time // when the key is valid; zero for no limit
 }
 
-// parseKeys reads public keys in any order: lines of OpenSSH, as in authorized_keys or allowed_signers, and armored OpenPGP keys.
+// parseKeys reads public keys in any order: lines of OpenSSH, as in authorized_keys or allowed_signers, armored OpenPGP keys, and keys of cosign.
 // Errors name the number of a line, but contain no part of it, which may be a private key.
 func parseKeys(text []byte) (keyring, error) {
 	var k keyring
 	var block []byte
+	begin, end := "", ""
 	for number, rest := 1, text; len(rest) > 0; number++ {
 		var line []byte
 		line, rest = cutLine(rest)
@@ -135,16 +138,16 @@ func parseKeys(text []byte) (keyring, error) {
 		switch {
 		case block != nil:
 			block = append(append(block, plain...), '\n')
-			if !bytes.Equal(plain, []byte("-----END PGP PUBLIC KEY BLOCK-----")) {
+			if string(plain) != end {
 				continue
 			}
-			keys, err := openpgp.ReadArmoredKeyRing(bytes.NewReader(block))
-			if err != nil || len(keys) == 0 {
-				return k, fmt.Errorf("the OpenPGP key that ends in line %d cannot be read", number)
+			if err := k.addBlock(begin, block); err != nil {
+				return k, fmt.Errorf("the key that ends in line %d cannot be read: %w", number, err)
 			}
-			k.pgp, block = append(k.pgp, keys...), nil
+			block = nil
 		case len(plain) == 0 || plain[0] == '#':
-		case bytes.Equal(plain, []byte("-----BEGIN PGP PUBLIC KEY BLOCK-----")):
+		case string(plain) == beginPGP, string(plain) == beginPEM:
+			begin, end = string(plain), strings.Replace(string(plain), "BEGIN", "END", 1)
 			block = append(append([]byte{}, plain...), '\n')
 		case bytes.HasPrefix(plain, []byte("-----BEGIN")):
 			return k, fmt.Errorf("line %d is not the start of a public key", number)
@@ -160,11 +163,32 @@ func parseKeys(text []byte) (keyring, error) {
 	}
 	switch {
 	case block != nil:
-		return k, errors.New("an OpenPGP key has no end")
-	case len(k.ssh)+len(k.pgp) == 0:
+		return k, fmt.Errorf("a key has no end: the line %s is missing", end)
+	case len(k.ssh)+len(k.pgp)+len(k.cosign) == 0:
 		return k, errors.New("there is no public key")
 	}
 	return k, nil
+}
+
+// The first lines of keys that have several.
+const (
+	beginPGP = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
+	beginPEM = "-----BEGIN PUBLIC KEY-----"
+)
+
+// addBlock adds the keys of a block that starts with the line begin.
+func (k *keyring) addBlock(begin string, block []byte) error {
+	if begin == beginPEM {
+		key, err := cosign.ParseKey(block)
+		k.cosign = append(k.cosign, key)
+		return err
+	}
+	keys, err := openpgp.ReadArmoredKeyRing(bytes.NewReader(block))
+	if err != nil || len(keys) == 0 {
+		return errors.New("it is not an OpenPGP key")
+	}
+	k.pgp = append(k.pgp, keys...)
+	return nil
 }
 
 // parseSSHKey reads a line of authorized_keys, or of allowed_signers, which starts with principals. used is false if the options

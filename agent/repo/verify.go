@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"strings"
 	"time"
@@ -20,7 +21,8 @@ type Verifier struct {
 	keys    func() ([]byte, error)
 	now     func() time.Time
 
-	tag signedTag
+	tag      signedTag
+	artifact signedArtifact
 }
 
 // signedTag is the last fetched tag. Verify verifies its signature each time, because the keys may change.
@@ -28,6 +30,12 @@ type signedTag struct {
 	ref    string
 	commit plan.ID
 	text   []byte
+}
+
+// signedArtifact is the last artifact that was verified, and the sum of the keys: a registry keeps the signatures, and is not asked for each sync.
+type signedArtifact struct {
+	commit plan.ID
+	keys   [sha256.Size]byte
 }
 
 // NewVerifier returns a Verifier. It calls keys for each commit, so that rotated keys take effect at once. name says in errors
@@ -47,6 +55,9 @@ func (s *Store) Verify(ctx context.Context, v *Verifier, r *Remote, commit plan.
 	if err != nil {
 		return failure.New(v1alpha1.ReasonSignatureInvalid, "the keys of %s cannot be used, and without them no commit is delivered: %w", v.name, err)
 	}
+	if r, ok := r.source.(*registry); ok {
+		return s.verifyArtifact(ctx, v, r, keys, sha256.Sum256(text), commit)
+	}
 	what, split := "commit "+commit.Short(), splitCommit
 	if v.mode == v1alpha1.VerifyTag {
 		what, split = "the tag "+failure.Quote(ref), splitTag
@@ -63,6 +74,22 @@ func (s *Store) Verify(ctx context.Context, v *Verifier, r *Remote, commit plan.
 	}
 	if err != nil {
 		return failure.New(v1alpha1.ReasonSignatureInvalid, "%s %w; it is not delivered (keys: %s)", what, err, v.name)
+	}
+	return nil
+}
+
+// verifyArtifact verifies the commit of an artifact, if the last one that it verified was another commit, or with other keys. sum is that of
+// the keys.
+func (s *Store) verifyArtifact(ctx context.Context, v *Verifier, r *registry, keys keyring, sum [sha256.Size]byte, commit plan.ID) error {
+	if last := (signedArtifact{commit, sum}); v.artifact != last {
+		text, err := s.packs.CommitText(commit)
+		if err != nil {
+			return err
+		}
+		if err := r.verify(ctx, v, keys, commit, text); err != nil {
+			return err
+		}
+		v.artifact = last
 	}
 	return nil
 }

@@ -3,7 +3,7 @@ package v1alpha1
 // GitSpec names the repository and the ref.
 //
 // +kubebuilder:validation:XValidation:rule=`!has(self.repo) || self.repo.matches(r'^((https?|ssh)://[^/?#\s\x00-\x1f\x7f-][^?#\s\x00-\x1f\x7f]*|oci(\+http)?://[^/?#@\s\x00-\x1f\x7f-][^/?#@\s\x00-\x1f\x7f]*(/[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*)+|(file:///|/)[^/\x00-\x1f\x7f][^\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$')`,message="is not a URL that Stoker reads: use https://host/path, ssh://host/path, user@host:path, oci://host/path, http://, file:///path or an absolute path, without ? and #",fieldPath=".repo"
-// +kubebuilder:validation:XValidation:rule="!has(self.repo) || !self.repo.startsWith('oci://') && !self.repo.startsWith('oci+http://') || !has(self.verify)",message="signatures of git: git.repo is a registry, whose artifacts have none",fieldPath=".verify"
+// +kubebuilder:validation:XValidation:rule="!has(self.repo) || !self.repo.startsWith('oci://') && !self.repo.startsWith('oci+http://') || !has(self.verify) || self.verify.mode != 'Tag'",message="git.repo is a registry, whose tags have no signatures: use the mode Head",fieldPath=".verify"
 // +kubebuilder:validation:XValidation:rule="!has(self.repo) || !self.repo.startsWith('oci://') && !self.repo.startsWith('oci+http://') || !has(self.auth) || !has(self.auth.sshKey) && !has(self.auth.githubApp)",message="git.repo is a registry, which takes only token",fieldPath=".auth"
 type GitSpec struct {
 	// URL of the repository: https://, ssh://, user@host:path, or http:// (not encrypted, with a warning). Or oci://host/path for the
@@ -46,11 +46,11 @@ type GitSpec struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.keysSecretRef) != has(self.keysConfigMapRef)",message="name the keys in one of keysSecretRef and keysConfigMapRef"
 type GitVerify struct {
-	// Head: the commit must be signed. Tag: git.ref, or the requested ref, must name an annotated tag that is signed.
+	// Head: the commit must be signed, or the artifact of a registry, with cosign. Tag: git.ref, or the requested ref, must name an annotated tag that is signed.
 	// +optional
 	// +kubebuilder:default=Head
 	Mode VerifyMode `json:"mode,omitempty"`
-	// Public keys that may sign: OpenSSH keys, one per line as in authorized_keys or allowed_signers, and armored OpenPGP keys.
+	// Public keys that may sign: OpenSSH keys, one per line as in authorized_keys or allowed_signers, armored OpenPGP keys, and those of cosign.
 	// +optional
 	KeysSecretRef *SecretKeyRef `json:"keysSecretRef,omitempty"`
 	// The same keys, in a ConfigMap.

@@ -31,6 +31,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"stoker.io/stoker/internal/bound"
+	"stoker.io/stoker/internal/cosign"
 )
 
 // Names of files in a bundle.
@@ -169,7 +170,7 @@ func (b *Bundle) sum(ctx context.Context, name string) (string, error) {
 
 // Verify compares the sums of all files, and checks that the images are complete. If key is not nil, SHA256SUMS must have a signature by
 // that key. Without a key, it finds damage, and no forgery.
-func (b *Bundle) Verify(ctx context.Context, key *Key) error {
+func (b *Bundle) Verify(ctx context.Context, key *cosign.Key) error {
 	raw, err := b.read(Sums)
 	if err != nil {
 		return err
@@ -179,7 +180,7 @@ func (b *Bundle) Verify(ctx context.Context, key *Key) error {
 		if err != nil {
 			return fmt.Errorf("the bundle is not signed: %w", err)
 		}
-		if err := key.Verify(raw, signature); err != nil {
+		if err := key.VerifyBlob(raw, signature); err != nil {
 			return err
 		}
 	}

@@ -6,7 +6,10 @@ import (
 	"bytes"
 	"cmp"
 	"compress/gzip"
+	"crypto/ecdsa"
+	"crypto/rand"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -20,6 +23,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/internal/cosign"
 )
 
 // Repository is the path of the repository of a Server.
@@ -146,6 +151,51 @@ func (s *Server) PushManifest(tag string, manifest []byte, blobs ...[]byte) stri
 		s.tags[tag] = digest
 	}
 	return digest
+}
+
+// Signature formats of cosign, for Sign.
+const (
+	CosignBundle  = "bundle"  // version 3
+	CosignPayload = "payload" // earlier ones
+)
+
+// Sign adds a signature of a digest, as cosign sign --key makes it, without its list of referrers: under a tag, as in registries that have none.
+// predicate is what a bundle says, "" for a signature.
+func (s *Server) Sign(format string, key *ecdsa.PrivateKey, digest, predicate string) {
+	encode := func(v any) []byte {
+		b, err := json.Marshal(v)
+		require.NoError(s.t, err)
+		return b
+	}
+	sign := func(content []byte) []byte {
+		sum := sha256.Sum256(content)
+		signature, err := ecdsa.SignASN1(rand.Reader, key, sum[:])
+		require.NoError(s.t, err)
+		return signature
+	}
+	layer := func(mediaType string, content []byte, annotations map[string]string) map[string]any {
+		return map[string]any{"mediaType": mediaType, "digest": Digest(content), "size": len(content), "annotations": annotations}
+	}
+	manifest := func(layers ...any) []byte {
+		return encode(map[string]any{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": layers})
+	}
+	tag := strings.Replace(digest, ":", "-", 1)
+	if format == CosignPayload {
+		payload := encode(map[string]any{"critical": map[string]any{"type": "cosign container image signature", "image": map[string]string{"docker-manifest-digest": digest}}})
+		s.PushManifest(tag+".sig", manifest(layer(cosign.PayloadType, payload, map[string]string{
+			cosign.SignatureAnnotation: base64.StdEncoding.EncodeToString(sign(payload))})), payload)
+		return
+	}
+	const inToto = "application/vnd.in-toto+json"
+	statement := encode(map[string]any{"_type": "https://in-toto.io/Statement/v1", "predicateType": cmp.Or(predicate, cosign.PredicateSign),
+		"subject": []any{map[string]any{"digest": map[string]string{"sha256": strings.TrimPrefix(digest, "sha256:")}}}})
+	bundle := encode(map[string]any{"mediaType": cosign.BundleType, "dsseEnvelope": map[string]any{"payloadType": inToto, "payload": statement,
+		"signatures": []any{map[string]any{"sig": sign(fmt.Appendf(nil, "DSSEv1 %d %s %d %s", len(inToto), inToto, len(statement), statement))}}}})
+	signature := manifest(layer(cosign.BundleType, bundle, nil))
+	s.PushManifest("", signature, bundle)
+	entry := layer("application/vnd.oci.image.manifest.v1+json", signature, nil)
+	entry["artifactType"] = cosign.BundleType
+	s.PushManifest(tag, encode(map[string]any{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": []any{entry}}))
 }
 
 // Tag moves a tag to a digest, or removes it if digest is "".

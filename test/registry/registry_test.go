@@ -8,6 +8,8 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -21,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/push"
 	"stoker.io/stoker/test/gitserver"
 	"stoker.io/stoker/test/ociregistry"
@@ -34,8 +37,10 @@ var registries = map[string]func(*testing.T) http.Handler{
 		config.Log.Level = "error"
 		return handlers.NewApp(context.WithoutCancel(t.Context()), config)
 	},
-	"go-containerregistry": func(*testing.T) http.Handler { return ggcr.New(ggcr.Logger(log.New(io.Discard, "", 0))) },
-	"ours":                 func(t *testing.T) http.Handler { return ociregistry.New(t) },
+	"go-containerregistry": func(*testing.T) http.Handler {
+		return ggcr.New(ggcr.Logger(log.New(io.Discard, "", 0)), ggcr.WithReferrersSupport(true))
+	},
+	"ours": func(t *testing.T) http.Handler { return ociregistry.New(t) },
 }
 
 func TestRegistries(t *testing.T) {
@@ -96,4 +101,65 @@ func TestRegistries(t *testing.T) {
 		})
 	}
 	assert.Len(t, commits, 1, "the commit does not depend on the registry")
+}
+
+// F24: what cosign signs with a key pair, in both of its formats, is verified, with and without the list of referrers of the registry.
+func TestCosign(t *testing.T) {
+	program, err := exec.LookPath("cosign")
+	if err != nil {
+		t.Skip("cosign is not installed")
+	}
+	t.Setenv("DOCKER_CONFIG", t.TempDir())
+	t.Setenv("COSIGN_PASSWORD", "")
+	dir := t.TempDir()
+	cosign := func(args ...string) {
+		t.Helper()
+		command := exec.CommandContext(t.Context(), program, args...)
+		command.Dir = dir
+		out, err := command.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	cosign("generate-key-pair")
+	public, err := os.ReadFile(filepath.Join(dir, "cosign.pub"))
+	require.NoError(t, err)
+	clone := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "line.git"))
+	for name, open := range registries {
+		for format, flag := range map[string]string{"bundle": "--new-bundle-format=true", "payload": "--new-bundle-format=false"} {
+			t.Run(name+"/"+format, func(t *testing.T) {
+				server := httptest.NewServer(open(t))
+				defer server.Close()
+				path := strings.TrimPrefix(server.URL, "http://") + "/" + ociregistry.Repository
+				u, err := repo.ParseURL("oci+http://" + path)
+				require.NoError(t, err)
+				remote, err := repo.NewRemote(u, repo.Auth{}, repo.RemoteOptions{})
+				require.NoError(t, err)
+				store, err := repo.Open(t.TempDir(), repo.StoreOptions{})
+				require.NoError(t, err)
+				defer func() { assert.NoError(t, remote.Close()); assert.NoError(t, store.Close()) }()
+				verify := func(tag string) (digest string, _ error) {
+					clone.Commit(tag, gitserver.Write("tag", name+format+tag))
+					var out bytes.Buffer
+					command := push.NewCommand(&out)
+					command.SetArgs([]string{"oci+http://" + path + ":" + tag, "--repo", clone.Dir, "--ref", "main"})
+					require.NoError(t, command.ExecuteContext(t.Context()))
+					_, digest, _ = strings.Cut(strings.TrimSpace(out.String()), "@")
+					if tag == "signed" {
+						cosign("sign", "--key", "cosign.key", "--use-signing-config=false", "--tlog-upload=false", "--allow-insecure-registry", "--yes", flag, path+"@"+digest)
+					}
+					ref, err := repo.ParseRef(tag)
+					require.NoError(t, err)
+					at, err := remote.Resolve(t.Context(), ref)
+					require.NoError(t, err)
+					_, err = store.Fetch(t.Context(), remote, at.Commit, at.Ref)
+					require.NoError(t, err)
+					v := repo.NewVerifier(v1alpha1.GitVerify{}, "cosign.pub", func() ([]byte, error) { return public, nil })
+					return digest, store.Verify(t.Context(), v, remote, at.Commit, tag)
+				}
+				_, err = verify("signed")
+				require.NoError(t, err)
+				digest, err := verify("unsigned")
+				assert.ErrorContains(t, err, digest+" has no signature of cosign")
+			})
+		}
+	}
 }

@@ -17,7 +17,7 @@ var floors = [][]string{
 	{"api/v1alpha1/schedule"},
 	{"api/v1alpha1/validation"},
 	{"api/v1alpha1/effective"},
-	{"internal/backoff", "internal/limit", "internal/suggest"},
+	{"internal/backoff", "internal/cosign", "internal/limit", "internal/suggest"},
 	{"internal/failure", "internal/secret", "internal/kube", "internal/file", "internal/giturl", "internal/daemon", "internal/lease"},
 	{"internal/sender", "internal/httpclient"},
 	{"internal/request", "internal/status"},

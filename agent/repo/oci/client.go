@@ -125,23 +125,22 @@ func (c *Client) remember(a Artifact) {
 	c.known = append([]Artifact{a}, c.known[:min(len(c.known), maxKnown-1)]...)
 }
 
-// Verify returns the artifact of a commit from what a store has of the commit: its text and its root tree. It returns an error if the registry
-// does not have the artifact, or if the commit is not that of the artifact.
-func (c *Client) Verify(ctx context.Context, commit plan.ID, text []byte, tree plan.ID) (Artifact, error) {
+// ArtifactOf returns the artifact of a commit in a store, whose text names the digest. Anyone could have written that text when the store was one
+// of git, so a Client that has not resolved the artifact yet downloads its layer once more. The error is RefNotFound if the registry does not
+// have the artifact, or if the commit is not that of the artifact.
+func (c *Client) ArtifactOf(ctx context.Context, commit plan.ID, text []byte) (Artifact, error) {
+	if a, ok := c.Recall(commit); ok {
+		return a, nil
+	}
 	digest := digestIn(text)
 	if digest == "" {
 		return Artifact{}, failure.New(v1alpha1.ReasonRefNotFound, "commit %s is not that of an artifact of %s", commit.Short(), c.url)
 	}
-	a, err := c.manifest(ctx, digest)
-	if err != nil {
-		return Artifact{}, err
+	a, err := c.Resolve(ctx, digest)
+	if err == nil && a.Commit != commit {
+		err = failure.New(v1alpha1.ReasonRefNotFound, "commit %s is not that of the artifact %s of %s", commit.Short(), digest, c.url)
 	}
-	if string(text) != string(commitText(a, tree)) {
-		return Artifact{}, failure.New(v1alpha1.ReasonRefNotFound, "commit %s is not that of the artifact %s of %s", commit.Short(), digest, c.url)
-	}
-	a.Commit = commit
-	c.remember(a)
-	return a, nil
+	return a, err
 }
 
 // Import downloads an artifact into a new pack. If the result is not the commit of t, it returns an error.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 
@@ -41,7 +42,11 @@ type request struct {
 	method, path, accept string
 	query                map[string]string
 	layer                bool // follows redirects
+	// optional makes the error errAbsent if the registry has no such object, or does not know requests for it.
+	optional bool
 }
+
+var errAbsent = errors.New("the registry does not have it")
 
 func (x *exchanger) close() error {
 	for _, rt := range []http.RoundTripper{x.own, x.elsewhere} { // setup: nothing is checked
@@ -152,6 +157,10 @@ func (x *exchanger) answer(ctx context.Context, w wire.Watch, r request, target 
 		return res, nil
 	}
 	_ = res.Body.Close()
+	absent := []int{http.StatusNotFound, http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusNotImplemented}
+	if r.optional && slices.Contains(absent, res.StatusCode) {
+		return nil, errAbsent
+	}
 	return nil, x.statusError(r, target, res)
 }
 

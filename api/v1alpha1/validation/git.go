@@ -25,8 +25,8 @@ func validateGit(path *field.Path, git *v1alpha1.GitSpec) field.ErrorList {
 		errs = append(errs, field.Forbidden(path.Child("auth"), "at most one of sshKey, token and githubApp: remove the others"))
 	}
 	if syntax.IsRegistry(git.Repo) {
-		if git.Verify != nil {
-			errs = append(errs, field.Forbidden(path.Child("verify"), "signatures of git: git.repo is a registry, whose artifacts have none"))
+		if git.Verify != nil && git.Verify.Mode == v1alpha1.VerifyTag {
+			errs = append(errs, field.Forbidden(path.Child("verify"), "git.repo is a registry, whose tags have no signatures: use the mode Head"))
 		}
 		if a := git.Auth; a != nil && (a.SSHKey != nil || a.GitHubApp != nil) {
 			errs = append(errs, field.Forbidden(path.Child("auth"), "git.repo is a registry, which takes only token"))

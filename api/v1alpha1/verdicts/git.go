@@ -113,7 +113,8 @@ func signatures() []Case {
 		bad("another format of signatures", field+".formats[0]", verify(O{"keysSecretRef": keys, "formats": L{"x509"}})),
 		bad("an empty format of signatures", field+".formats[0]", verify(O{"keysSecretRef": keys, "formats": L{""}})),
 		bad("a format of signatures twice", field+".formats[1]", verify(O{"keysSecretRef": keys, "formats": L{"ssh", "ssh"}})),
-		bad("signed commits of a registry", field, artifacts(O{"verify": O{"keysSecretRef": keys}})),
+		good("signed artifacts of a registry", artifacts(O{"verify": O{"keysSecretRef": keys}})),
+		bad("signed tags of a registry", field, artifacts(O{"verify": O{"keysSecretRef": keys, "mode": "Tag"}})),
 		bad("three formats of signatures", field+".formats", verify(O{"keysSecretRef": keys, "formats": L{"ssh", "ssh", "openpgp"}})),
 	}
 }
