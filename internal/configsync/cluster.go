@@ -12,8 +12,12 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// dialTimeout bounds a connection to another cluster.
-const dialTimeout = 10 * time.Second
+const (
+	// dialTimeout bounds a connection to another cluster.
+	dialTimeout = 10 * time.Second
+	// maxAnswers bounds the memory of what another cluster answers in a run, in bytes, if several ConfigSyncs share the program.
+	maxAnswers = 192 << 20
+)
 
 // target returns clients of the cluster in which the objects of a ConfigSync are: that of spec.kubeConfig, or else that of the given
 // clients. The caller's rights decide whether the Secret may be read.
@@ -48,6 +52,10 @@ func (e *Engine) target(ctx context.Context, cs *v1alpha1.ConfigSync, own kube.C
 	}
 	if err != nil {
 		return kube.Clients{}, invalid("server: %w", err)
+	}
+	if e.StatusClients != nil {
+		kube.LimitMemory(config, maxAnswers, failure.New(v1alpha1.ReasonLimitExceeded,
+			"spec.kubeConfig: the answers of the server need more than %d MiB of memory: split the ConfigSync", maxAnswers>>20))
 	}
 	return kube.ConnectTo(config, own.Config.UserAgent)
 }

@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -19,6 +21,10 @@ const (
 	maxAnswer = 32 << 20
 	// answerTimeout bounds a request to another cluster.
 	answerTimeout = 30 * time.Second
+
+	// What a decoded answer needs about, at most, in bytes of memory: for each delimiter of JSON, for each one in a list of kinds, and for
+	// each byte of another encoding.
+	delimiterMemory, kindMemory, byteMemory = 32, 160, 100
 )
 
 // ParseKubeconfig returns the configuration for the current context of a kubeconfig that a user wrote, as JSON or YAML without aliases. It
@@ -100,6 +106,107 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if b.left -= int64(n); b.left < 0 {
 		return 0, fmt.Errorf("the answer has more than %d bytes", maxAnswer)
+	}
+	return n, err
+}
+
+// LimitMemory makes the clients of config fail with the error full if the answers that they got need more than limit bytes of memory
+// together. A caller that repeats a request other than POST drops the earlier answer.
+func LimitMemory(config *rest.Config, limit int64, full error) {
+	base := ""
+	if server, err := url.Parse(config.Host); err == nil {
+		base = strings.TrimSuffix(server.Path, "/")
+	}
+	memory := &answerMemory{base: base, left: limit, full: full, used: map[string]int64{}}
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return memoryLimiter{next, memory} })
+}
+
+// answerMemory is the memory of the answers of a server.
+type answerMemory struct {
+	base string // path of the server
+	full error
+
+	mu   sync.Mutex
+	left int64
+	used map[string]int64 // by request
+}
+
+// add adds n bytes for an answer to a request.
+func (m *answerMemory) add(request string, n int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.used[request] += n
+	if m.left -= n; m.left < 0 {
+		return m.full
+	}
+	return nil
+}
+
+// drop forgets the answer to a request.
+func (m *answerMemory) drop(request string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.left += m.used[request]
+	delete(m.used, request)
+}
+
+// memoryLimiter is a transport that counts the memory of its answers.
+type memoryLimiter struct {
+	next   http.RoundTripper
+	memory *answerMemory
+}
+
+func (l memoryLimiter) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := l.next.RoundTrip(r)
+	if err != nil {
+		return answer, err
+	}
+	body := &countedBody{ReadCloser: answer.Body, memory: l.memory, request: r.Method + " " + r.URL.RequestURI(), perDelimiter: delimiterMemory}
+	switch path := strings.TrimPrefix(r.URL.Path, l.memory.base); {
+	case !strings.Contains(answer.Header.Get("Content-Type"), "json"):
+		body.perByte, body.perDelimiter = byteMemory, 0
+	case strings.Count(path, "/") <= 3: // /apis/GROUP/VERSION
+		body.perDelimiter = kindMemory
+	}
+	if r.Method != http.MethodPost {
+		l.memory.drop(body.request)
+	}
+	answer.Body = body
+	return answer, nil
+}
+
+// WrappedRoundTripper returns the next transport.
+func (l memoryLimiter) WrappedRoundTripper() http.RoundTripper { return l.next }
+
+// countedBody adds what is read of it to memory.
+type countedBody struct {
+	io.ReadCloser
+	memory                *answerMemory
+	request               string
+	perByte, perDelimiter int
+	quoted, escaped       bool // what is read next
+}
+
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	delimiters := 0
+	for _, c := range p[:n] {
+		switch {
+		case b.escaped:
+			b.escaped = false
+		case b.quoted && c == '\\':
+			b.escaped = true
+		case c == '"':
+			b.quoted = !b.quoted
+		case b.quoted:
+		case c == '{':
+			delimiters += 5 // the first entry of a map takes as much as eight
+		case c == '[' || c == ',' || c == ':':
+			delimiters++
+		}
+	}
+	if full := b.memory.add(b.request, int64(n*(1+b.perByte)+delimiters*b.perDelimiter)); full != nil {
+		return 0, full
 	}
 	return n, err
 }

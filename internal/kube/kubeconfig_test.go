@@ -4,16 +4,23 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/pem"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"path"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 )
 
 // kubeconfig returns a kubeconfig as JSON with more fields of its cluster and its user.
@@ -109,5 +116,91 @@ func FuzzParseKubeconfig(f *testing.F) {
 		require.Nil(t, config.ExecProvider)
 		require.Nil(t, config.AuthProvider)
 		require.False(t, config.Insecure)
+	})
+}
+
+// G10: what a server answers to all requests together has a bound, measured by the memory that its objects need.
+func TestLimitMemory(t *testing.T) {
+	const limit = 16 << 20
+	full := errors.New("full")
+	var keys strings.Builder
+	for i := range 1 << 13 {
+		fmt.Fprintf(&keys, "\"%x\":0,", i)
+	}
+	shapes := map[string]string{
+		"lists": strings.Repeat("[],", 1<<13), "objects": strings.Repeat("{},", 1<<13), "texts": strings.Repeat(`"",`, 1<<14), "numbers": strings.Repeat("1e9,", 1<<14),
+		"keys": "{" + keys.String() + `"a":0},`, "small objects": strings.Repeat(`{"":{}},`, 1<<12),
+	}
+	ordinary := `{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"a": "` + strings.Repeat("{some: text}, ", 800) + `"}}`
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case strings.HasPrefix(r.URL.Path, "/edge/apis"):
+			_, _ = io.WriteString(w, `{"groups": [`+strings.Repeat("{},", 1<<16)+`{}]}`)
+		case strings.Contains(r.URL.Path, "hostile"):
+			_, _ = io.WriteString(w, `{"apiVersion": "v1", "kind": "ConfigMap", "a": [`+shapes[strings.ReplaceAll(strings.Split(path.Base(r.URL.Path), ".")[1], "-", " ")]+`[]]}`)
+		case strings.Contains(r.URL.Path, "binary"):
+			w.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf")
+			_, _ = io.WriteString(w, strings.Repeat("x", 1<<18))
+		default:
+			_, _ = io.WriteString(w, ordinary)
+		}
+	}))
+	defer server.Close()
+	connect := func() Clients {
+		config := &rest.Config{Host: server.URL + "/edge/", QPS: -1}
+		LimitMemory(config, limit, full)
+		clients, err := connectTo(config, "test", -1, 0)
+		require.NoError(t, err)
+		return clients
+	}
+	get := func(c Clients, name string) (*unstructured.Unstructured, error) {
+		return c.Dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace("plant").Get(t.Context(), name, metav1.GetOptions{})
+	}
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	for shape := range shapes {
+		t.Run("hostile "+shape, func(t *testing.T) {
+			c, before := connect(), heap()
+			var held []*unstructured.Unstructured
+			for {
+				u, err := get(c, fmt.Sprintf("hostile.%s.%d", strings.ReplaceAll(shape, " ", "-"), len(held)))
+				if err != nil {
+					require.ErrorIs(t, err, full)
+					break
+				}
+				held = append(held, u)
+			}
+			after := heap()
+			t.Logf("%d objects take %d of %d KiB", len(held), (after-before)>>10, limit>>10)
+			assert.Less(t, after-before, int64(limit*3/2))
+			runtime.KeepAlive(held)
+		})
+	}
+	t.Run("ordinary objects", func(t *testing.T) {
+		c := connect()
+		for i := range 200 { // 2 MiB of text
+			_, err := get(c, fmt.Sprint("a-", i))
+			require.NoError(t, err)
+		}
+	})
+	t.Run("the same object again", func(t *testing.T) {
+		c := connect()
+		for range 20 {
+			_, err := get(c, "hostile.keys")
+			require.NoError(t, err)
+		}
+	})
+	t.Run("kinds", func(t *testing.T) {
+		_, err := connect().Core.Discovery().ServerGroups()
+		assert.ErrorIs(t, err, full)
+	})
+	t.Run("another encoding", func(t *testing.T) {
+		_, err := connect().Core.CoreV1().ConfigMaps("plant").Get(t.Context(), "binary", metav1.GetOptions{})
+		assert.ErrorIs(t, err, full)
 	})
 }
