@@ -31,6 +31,7 @@ const (
 	maxFiles   = 5000 // below one path
 	maxFolders = 5000
 	maxDepth   = 32
+	maxEntries = 250_000 // of all folders that a run reads
 )
 
 // Commit is an open commit, of which the trees are fetched. Read fetches files.
@@ -180,7 +181,10 @@ const (
 // kustomizations are an error. Paths that match
 // a pattern of excludes are skipped.
 func (c *Commit) Read(ctx context.Context, paths, files, excludes []string, build bool) (layers [][]render.File, contents map[string][]byte, err error) {
-	w := &walker{commit: c, build: build, excludes: excludes, remaining: manifest.MaxBytes}
+	w, err := c.walker(ctx, excludes, build)
+	if err != nil {
+		return nil, nil, err
+	}
 	var found [][]sourceFile
 	for _, p := range paths {
 		list, err := w.manifests(p)
@@ -256,9 +260,13 @@ func (w *walker) content(f sourceFile) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// walker walks the trees of a commit.
+// walker walks the trees of a commit. It reads each of them once, because a build may look up many paths.
 type walker struct {
+	ctx            context.Context
 	commit         *Commit
+	root           plan.ID
+	trees          map[plan.ID]*tree
+	entries        int  // in trees
 	build          bool // whether kustomizations are allowed
 	excludes       []string
 	files, folders int   // counts
@@ -267,11 +275,7 @@ type walker struct {
 
 // find returns the tree entry of a path. The reason of the error is SourceMissing if the commit does not have the path.
 func (w *walker) find(p string) (plan.Entry, error) {
-	root, err := w.commit.store.RootTree(w.commit.ID)
-	if err != nil {
-		return plan.Entry{}, err
-	}
-	at := plan.Entry{Mode: plan.Directory, ID: root}
+	at := plan.Entry{Mode: plan.Directory, ID: w.root}
 	if p == "." {
 		return at, nil
 	}
@@ -280,15 +284,15 @@ func (w *walker) find(p string) (plan.Entry, error) {
 		if at.Mode != plan.Directory {
 			return at, w.missing(p)
 		}
-		entries, err := w.commit.store.Tree(at.ID)
+		t, err := w.tree(at.ID)
 		if err != nil {
 			return at, err
 		}
-		i := slices.IndexFunc(entries, func(e plan.Entry) bool { return e.Name == name })
-		if i < 0 {
+		entry, found := t.find(name)
+		if !found {
 			return at, w.missing(p)
 		}
-		at = entries[i]
+		at = entry
 		seen = path.Join(seen, name)
 		if err := checkMode(seen, at); err != nil {
 			return at, err
@@ -336,11 +340,15 @@ func (w *walker) manifests(p string) ([]sourceFile, error) {
 }
 
 // enter returns the entries of a folder, and counts it.
-func (w *walker) enter(dir string, tree plan.ID, depth int) ([]plan.Entry, error) {
+func (w *walker) enter(dir string, id plan.ID, depth int) ([]plan.Entry, error) {
 	if w.folders++; depth > maxDepth || w.folders > maxFolders {
 		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s: folders are nested deeper than %d, or are more than %d", failure.Quote(dir), maxDepth, maxFolders)
 	}
-	return w.commit.store.Tree(tree)
+	t, err := w.tree(id)
+	if err != nil {
+		return nil, err
+	}
+	return t.entries, nil
 }
 
 // countFile counts a file of a folder.

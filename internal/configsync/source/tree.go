@@ -7,8 +7,55 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/configsync/builder"
+	"stoker.io/stoker/internal/configsync/manifest"
 	"stoker.io/stoker/internal/failure"
 )
+
+// tree is a tree that was read.
+type tree struct {
+	entries []plan.Entry
+	index   map[string]int // by name; nil until the first lookup
+}
+
+// walker returns a walker that fails when ctx is done.
+func (c *Commit) walker(ctx context.Context, excludes []string, build bool) (*walker, error) {
+	root, err := c.store.RootTree(c.ID)
+	return &walker{ctx: ctx, commit: c, root: root, trees: map[plan.ID]*tree{}, build: build, excludes: excludes, remaining: manifest.MaxBytes}, err
+}
+
+// tree returns a tree.
+func (w *walker) tree(id plan.ID) (*tree, error) {
+	if w.ctx.Err() != nil {
+		return nil, context.Cause(w.ctx)
+	}
+	if t := w.trees[id]; t != nil {
+		return t, nil
+	}
+	entries, err := w.commit.store.Tree(id)
+	if err != nil {
+		return nil, err
+	}
+	if w.entries += len(entries); w.entries > maxEntries {
+		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "the folders that lead to the manifests, and those with them, have more than %d entries: use smaller folders", maxEntries)
+	}
+	w.trees[id] = &tree{entries: entries}
+	return w.trees[id], nil
+}
+
+// find returns the entry of a name.
+func (t *tree) find(name string) (plan.Entry, bool) {
+	if t.index == nil {
+		t.index = make(map[string]int, len(t.entries))
+		for i, e := range t.entries {
+			t.index[e.Name] = i
+		}
+	}
+	i, found := t.index[name]
+	if !found {
+		return plan.Entry{}, false
+	}
+	return t.entries[i], true
+}
 
 // Stat implements builder.Tree.
 func (w *walker) Stat(p string) (builder.Kind, error) {
