@@ -63,13 +63,10 @@ var builders = struct {
 // maxWait bounds the wait for other Builders.
 const maxWait = 20 * time.Second
 
-// ErrBusy is wrapped by the error for a run that waited for other Builders for too long. The next run waits again.
-var ErrBusy = errors.New("other ConfigSyncs are being built")
-
 // NewBuilder waits until the owner, a namespace, has no other Builder and there are fewer than maxBuilders, but not longer than maxWait. The
 // caller must call Close.
 func NewBuilder(ctx context.Context, owner string) (*Builder, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, maxWait, failure.New(v1alpha1.ReasonProgressing, "waits for the builder: %w; the next run tries again", ErrBusy))
+	ctx, cancel := context.WithTimeoutCause(ctx, maxWait, failure.New(v1alpha1.ReasonProgressing, "waits for the builder: other ConfigSyncs are being built; the next run tries again"))
 	defer cancel()
 	builders.mu.Lock()
 	own := builders.owners[owner]

@@ -29,7 +29,6 @@ import (
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/configsync"
-	"stoker.io/stoker/internal/configsync/builder"
 	"stoker.io/stoker/internal/configsync/source"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
@@ -319,11 +318,12 @@ func (r *Reconciler) run(ctx context.Context, key cache.ObjectName, s *state) ti
 	}
 	r.OnRun(class, time.Since(began))
 	r.OnPrune(run.Pruned())
-	return r.pause(key, cs, s, err, began)
+	return r.pause(key, cs, s, run, err, began)
 }
 
-// pause returns the pause after a run that began at began and ended with err.
-func (r *Reconciler) pause(key cache.ObjectName, cs *v1alpha1.ConfigSync, s *state, err error, began time.Time) time.Duration {
+// pause returns the pause after a run that began at began and ended with err. A run without a plan did not wait for objects, but for example
+// for other builds.
+func (r *Reconciler) pause(key cache.ObjectName, cs *v1alpha1.ConfigSync, s *state, run *configsync.Run, err error, began time.Time) time.Duration {
 	refresh, invalid := effective.RefreshInterval(&cs.Spec)
 	if invalid != nil {
 		refresh = v1alpha1.DefaultRefreshInterval
@@ -333,11 +333,11 @@ func (r *Reconciler) pause(key cache.ObjectName, cs *v1alpha1.ConfigSync, s *sta
 		r.logOnce(key, s, slog.LevelInfo, "ConfigSync applied", "commit", s.commit)
 		return backoff.Jitter(refresh)
 	}
-	progressing := failure.Is(err, v1alpha1.ReasonProgressing) && !errors.Is(err, builder.ErrBusy)
-	if progressing && s.waiting.Since.IsZero() {
+	waits := failure.Is(err, v1alpha1.ReasonProgressing)
+	if waits && run.Plan != nil && s.waiting.Since.IsZero() {
 		s.waiting = configsync.Waiting{Commit: s.commit, Since: began}
 	}
-	if progressing || errors.Is(err, builder.ErrBusy) || failure.Is(err, v1alpha1.ReasonDependencyNotReady) {
+	if waits || failure.Is(err, v1alpha1.ReasonDependencyNotReady) {
 		s.failures++
 		r.logOnce(key, s, slog.LevelInfo, "ConfigSync waits", "message", err.Error())
 		return backoff.Jitter(min(firstRetry*time.Duration(s.failures), maxWait))
