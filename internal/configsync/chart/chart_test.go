@@ -204,6 +204,9 @@ func TestRefuses(t *testing.T) {
 	library["line/Chart.yaml"] += "type: library"
 	newer["line/Chart.yaml"] += "kubeVersion: '<1.30'"
 	nameless["line/Chart.yaml"] = "apiVersion: v2\nname: ../line\nversion: 1.0.0"
+	clock := func(template string) string {
+		return archive(t, "x", tree{"Chart.yaml": "apiVersion: v2\nname: x\nversion: 1.0.0", "templates/a.yaml": object(template)})
+	}
 	const invalid = v1alpha1.ReasonManifestInvalid
 	for name, c := range map[string]struct {
 		files tree
@@ -214,6 +217,7 @@ func TestRefuses(t *testing.T) {
 		"random text":        {with(object("{{ randAlphaNum 16 }}")), `"templates/a.yaml": it renders differently each time`},
 		"key":                {with(object(`{{ genPrivateKey "ecdsa" | b64enc }}`)), "it renders differently each time"},
 		"time":               {with(object("{{ now | unixEpoch | quote }}")), "it renders differently each time"},
+		"time in an archive": {with(object("1"), "charts/x-1.tgz", clock("{{ now | unixEpoch | quote }}")), `"charts/x/templates/a.yaml": it renders differently each time`},
 		"missing dependency": {depends, `the dependency "common" is not in charts/, and nothing is fetched: run 'helm dependency build'`},
 		"schema over HTTP":   {schema(server.URL + "/s.json"), "no other schema is read"},
 		"schema of a file":   {schema("file:///etc/hostname"), "no other schema is read"},
@@ -252,6 +256,10 @@ func TestRefuses(t *testing.T) {
 		_, err := build(t.Context(), with(`{{ fail .Values.password }}`), r)
 		require.ErrorContains(t, err, `the message is not shown because it may hold a value of a Secret: run 'helm template' in a clone`)
 		assert.NotContains(t, err.Error(), "S3CR3T")
+	})
+	t.Run("time in a value", func(t *testing.T) {
+		_, err := build(t.Context(), with(object(`{{ tpl .Values.at . | quote }}`)), values("at: '{{ now | unixEpoch }}'"))
+		assert.ErrorContains(t, err, "it renders differently each time")
 	})
 	t.Run("lookup and DNS", func(t *testing.T) {
 		list, err := build(t.Context(), with(object(`"{{ lookup "v1" "Secret" "plant" "x" | len }}{{ getHostByName "example.com" }}"`)), chart.Release{})

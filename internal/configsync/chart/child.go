@@ -47,14 +47,14 @@ func Run(in *gob.Decoder) ([]byte, error) {
 	if err := in.Decode(&c); err != nil {
 		return nil, err
 	}
-	first, err := c.render()
+	first, top, err := c.render()
 	if err != nil {
 		return nil, err
 	}
-	if c.mentionsTime() {
+	if mentionsTime(top) || slices.ContainsFunc(c.Values, timeFunction.Match) {
 		<-time.NewTimer(time.Until(time.Now().Truncate(time.Second).Add(time.Second))).C // the parent ends this process
 	}
-	second, err := c.render()
+	second, _, err := c.render()
 	if err != nil {
 		return nil, err
 	}
@@ -79,54 +79,54 @@ func Run(in *gob.Decoder) ([]byte, error) {
 // timeFunction matches the functions of templates whose result depends on the time.
 var timeFunction = regexp.MustCompile(`\b(now|ago)\b`)
 
-// mentionsTime reports whether a template may show the time.
-func (c *input) mentionsTime() bool {
-	return slices.ContainsFunc(c.Files, func(f builder.InputFile) bool { return timeFunction.Match(f.Content) })
+// mentionsTime reports whether a template of a chart or of its dependencies may show the time. The template may be in a value, or in any file.
+func mentionsTime(c *chart.Chart) bool {
+	return slices.ContainsFunc(c.Raw, func(f *chart.File) bool { return timeFunction.Match(f.Data) }) || slices.ContainsFunc(c.Dependencies(), mentionsTime)
 }
 
-// render renders the chart. The names of the result are paths below the folder of the chart.
-func (c *input) render() (map[string]string, error) {
-	top, err := c.load()
+// render renders the chart, and returns it with its dependencies. The names of the files are paths below the folder of the chart.
+func (c *input) render() (files map[string]string, top *chart.Chart, err error) {
+	top, err = c.load()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	values := map[string]any{}
 	for _, text := range c.Values {
 		next := map[string]any{}
 		if err := yaml.Unmarshal(text, &next); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		values = chartutil.MergeTables(next, values)
 	}
 	if err := chartutil.ProcessDependenciesWithMerge(top, values); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	kube, err := chartutil.ParseKubeVersion(kubeVersion)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	capabilities := chartutil.DefaultCapabilities.Copy()
 	capabilities.KubeVersion = *kube
 	if wanted := top.Metadata.KubeVersion; wanted != "" && !chartutil.IsCompatibleRange(wanted, kubeVersion) {
-		return nil, fmt.Errorf("kubeVersion: the chart is for Kubernetes %q, and is rendered for %s: use a version of the chart for it", wanted, kubeVersion)
+		return nil, nil, fmt.Errorf("kubeVersion: the chart is for Kubernetes %q, and is rendered for %s: use a version of the chart for it", wanted, kubeVersion)
 	}
 	rendered, err := chartutil.ToRenderValuesWithSchemaValidation(top, values,
 		chartutil.ReleaseOptions{Name: c.Name, Namespace: c.Namespace, Revision: 1, IsInstall: true}, capabilities, true)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	merged, err := rendered.Table("Values")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := validate(top, merged); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	texts, err := engine.Render(top, rendered)
 	if err != nil {
-		return nil, errors.New(withoutValues(err.Error()))
+		return nil, nil, errors.New(withoutValues(err.Error()))
 	}
-	return result(top, texts), nil
+	return result(top, texts), top, nil
 }
 
 // call matches the name of a function in an error of a template.
