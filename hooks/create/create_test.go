@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -328,4 +329,21 @@ func TestReadsAreBounded(t *testing.T) {
 	_, err := create.GatewaySync(create.Input{Name: "plant", Git: v1alpha1.GitSpec{Repo: "https://git.example.com/a.git", Ref: "main"}, Source: e})
 	assert.Equal(t, v1alpha1.ReasonLimitExceeded, failure.Reason(err, ""))
 	assert.Less(t, e.trees, 1100)
+}
+
+// A pattern of .gitattributes that takes years to match is ignored.
+func TestHostileAttributes(t *testing.T) {
+	edits := append(createtest.LFS().Edits, gitserver.Write(".gitattributes", strings.Repeat("{a,aa}", 40)+".png filter=lfs\n"),
+		gitserver.Write("projects/press/com.x.y/images/"+strings.Repeat("a", 60)+".gif", "x"))
+	dir := commit(t, edits...)
+	done := make(chan bool)
+	go func() {
+		defer close(done)
+		created(t, dir, nil, v1alpha1.ReasonLFSPointer)
+	}()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		t.Fatal("the pattern is matched")
+	}
 }

@@ -256,7 +256,7 @@ func (x *inspector) readAttributes(top *dir) error {
 		}
 		for line := range strings.SplitSeq(text.String(), "\n") {
 			words := strings.Fields(line)
-			if len(words) < 2 || !slices.Contains(words[1:], "filter=lfs") || !doublestar.ValidatePattern(words[0]) || len(x.lfs) == maxBlobs {
+			if len(words) < 2 || !slices.Contains(words[1:], "filter=lfs") || validation.PatternProblem(words[0]) != "" || len(x.lfs) == maxBlobs {
 				continue
 			}
 			pattern, anchored := strings.CutPrefix(words[0], "/")
