@@ -69,6 +69,7 @@ func TestParseRefuses(t *testing.T) {
 		"name as path":         {"apiVersion: v1\nkind: A\nmetadata: {name: ../a}\n", v1alpha1.ReasonManifestInvalid},
 		"name of dots":         {"apiVersion: v1\nkind: A\nmetadata: {name: ..}\n", v1alpha1.ReasonManifestInvalid},
 		"namespace as path":    {"apiVersion: v1\nkind: A\nmetadata: {name: a, namespace: a/b}\n", v1alpha1.ReasonManifestInvalid},
+		"long namespace":       {"apiVersion: v1\nkind: A\nmetadata: {name: a, namespace: " + strings.Repeat("n", 64) + "}\n", v1alpha1.ReasonManifestInvalid},
 		"no metadata":          {"apiVersion: v1\nkind: A\n", v1alpha1.ReasonManifestInvalid},
 		"annotation as number": {"apiVersion: v1\nkind: A\nmetadata: {name: a, annotations: {x: 1}}\n", v1alpha1.ReasonManifestInvalid},
 		"copied":               {"apiVersion: v1\nkind: A\nmetadata: {name: a, uid: b}\n", v1alpha1.ReasonManifestInvalid},

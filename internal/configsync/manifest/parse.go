@@ -190,7 +190,7 @@ func check(at string, u *unstructured.Unstructured) error {
 		return bad("metadata.name must be the name of an object; generateName makes a new object in each run and is not supported")
 	}
 	if namespace, ok := metadata["namespace"]; ok {
-		if text, isText := namespace.(string); !isText || !isName(text) || strings.Contains(text, "_") {
+		if text, isText := namespace.(string); !isText || !isName(text) || len(text) > 63 || strings.Contains(text, "_") {
 			return bad("metadata.namespace must be the name of a namespace")
 		}
 	}
