@@ -250,7 +250,8 @@ type ConfigFiles struct {
 	// +kubebuilder:validation:MaxItems=16
 	Overlays []ConfigPath `json:"overlays,omitempty"`
 	// Patterns of paths below the root that are not read. ** stands for any number of folders, and a trailing slash for a folder and all
-	// below it. Files that are not manifests are never read: names that begin with a dot, and files of npm and compose.
+	// below it. Files that are not manifests are never read: names that begin with a dot, values.yaml,
+	// values.schema.json, tsconfig.json, and files of npm and compose.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
