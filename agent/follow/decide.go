@@ -254,6 +254,7 @@ func (f *Follower) take(gs *v1alpha1.GatewaySync, m inputs) {
 		Task: sync.Task{
 			Target: m.in.Target, Profile: m.profile, Facts: m.facts, Admit: c.admitted.admit, BeforeStart: m.beforeStart, NewVolume: m.newVolume, Start: f.start(),
 			RequestedRollback: m.rollback, RolloutRollback: m.rolloutRollback, Request: m.request,
+			Stop: stopCheck{f.targets, &f.spec, f.effective, m.generation}.check,
 		},
 		GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: f.connections.Connections, Until: f.startup.until(m.beforeStart),
 		ProposalSettings: f.proposals.Settings(gs, m.profile, propose.Identity{Namespace: f.Namespace, Gateway: f.Gateway}, f.Secrets, f.Remote),

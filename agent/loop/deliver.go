@@ -60,7 +60,7 @@ func (l *Loop) resume(ctx context.Context, o *Order) {
 		return
 	}
 	r := l.Engine.Resume(ctx, o.Connections, sync.Task{
-		Profile: o.Profile, Facts: o.Facts, Start: o.Start, OnWorking: func() { l.working(o) },
+		Profile: o.Profile, Facts: o.Facts, Start: o.Start, Stop: o.Stop, OnWorking: func() { l.working(o) },
 	})
 	if r != nil && (ctx.Err() == nil || r.Err == nil) {
 		l.recordOutcome(o, r)

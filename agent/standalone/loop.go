@@ -140,7 +140,7 @@ func (l *Loop) currentOrder() *loop.Order {
 	case o == nil || l.spec.fresh || o.Commit != t.commit || o.Ref != t.ref:
 		target := sync.Target{Ref: t.ref, Name: t.name, Commit: t.commit, Requests: annotation.RequestsFor(gs, l.Gateway.Name, t.commit.String())}
 		l.order = &loop.Order{
-			Task:        sync.Task{Target: target, Profile: l.spec.effective, Facts: l.facts(), File: l.File},
+			Task:        sync.Task{Target: target, Profile: l.spec.effective, Facts: l.facts(), File: l.File, Stop: l.stop},
 			GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: l.spec.connections,
 			ProposalSettings: l.proposals.Settings(gs, l.spec.effective, propose.Identity{Namespace: gs.Namespace, Gateway: l.Gateway.Name}, l.Secrets, l.Remote),
 		}

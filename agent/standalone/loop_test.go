@@ -14,6 +14,7 @@ import (
 	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/metrics"
 	"stoker.io/stoker/test/gitserver"
 )
@@ -36,6 +37,12 @@ func newDesk(t *testing.T) *desk {
 // saved writes the GatewaySync file and returns the Decision that follows.
 func (d *desk) saved(annotations, ref, spec, profile string) loop.Decision {
 	d.t.Helper()
+	d.write(annotations, ref, spec, profile)
+	return d.loop.Decide(d.t.Context(), true)
+}
+
+func (d *desk) write(annotations, ref, spec, profile string) {
+	d.t.Helper()
 	require.NoError(d.t, os.WriteFile(d.loop.File, []byte(fmt.Sprintf(`apiVersion: stoker.io/v1alpha1
 kind: GatewaySync
 metadata: {annotations: {%s}}
@@ -44,7 +51,13 @@ spec:
   sync: {profiles: {default: {mappings: [{source: a, destination: projects}]%s}}}
 %s
 `, annotations, d.repo.Dir, ref, profile, spec)), 0o600))
-	return d.loop.Decide(d.t.Context(), true)
+}
+
+// equalOrders compares orders without their functions.
+func equalOrders(t *testing.T, want, got loop.Order) {
+	t.Helper()
+	want.Stop, got.Stop = nil, nil
+	assert.Equal(t, want, got)
 }
 
 // The disk content came from the old ref, repository and profile. All of them stay in force until git resolves the new ref.
@@ -76,9 +89,8 @@ func TestUnresolvedRefKeepsLastOrder(t *testing.T) {
 	assert.Same(t, stopped, d.loop.Decide(t.Context(), false).Order, "an unchanged order is returned again")
 	want := *good
 	want.Profile.Paused, want.Force = true, "now"
-	assert.Equal(t, want, *stopped)
-	want = *good
-	assert.Equal(t, want, *d.saved("", "mian", "", mirror).Order)
+	equalOrders(t, want, *stopped)
+	equalOrders(t, *good, *d.saved("", "mian", "", mirror).Order)
 
 	name := d.loop.Gateway.Name
 	assert.Equal(t, name+" now", d.saved("stoker.io/propose: "+name+" now", "mian", "", mirror).Order.Propose)
@@ -92,6 +104,33 @@ func TestUnresolvedRefKeepsLastOrder(t *testing.T) {
 	assert.Empty(t, next.Problems)
 	assert.Equal(t, "mian", next.Order.Ref)
 	assert.Equal(t, v1alpha1.PruneMirror, next.Order.Profile.Prune)
+}
+
+// A sync may run for long after the Decide that began it.
+func TestPauseDuringSync(t *testing.T) {
+	d := newDesk(t)
+	d.repo.Commit("first", gitserver.Write("a/x", "x"))
+	order := d.saved("", "main", "", "").Order
+	for name, c := range map[string]struct {
+		annotations, spec, profile string
+		stops                      bool
+	}{
+		"unchanged":                 {},
+		"another spec":              {"stoker.io/force-sync: now", "  progressDeadline: 5m", ", prune: mirror", false},
+		"paused":                    {spec: "  paused: true", stops: true},
+		"paused by annotation":      {annotations: `stoker.io/paused: "true"`, stops: true},
+		"paused by profile":         {profile: ", paused: true", stops: true},
+		"paused, spec is not valid": {spec: "  paused: true\n  unknown: 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d.write(c.annotations, "main", c.spec, c.profile)
+			err := order.Stop(t.Context())
+			assert.Equal(t, c.stops, failure.Is(err, v1alpha1.ReasonProgressing), "%v", err)
+			assert.Equal(t, c.stops, err != nil, "%v", err)
+		})
+	}
+	require.NoError(t, os.Remove(d.loop.File))
+	assert.NoError(t, order.Stop(t.Context()))
 }
 
 // A volume that was briefly unavailable returns without an event, and the file has the same bytes as before.

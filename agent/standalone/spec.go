@@ -3,6 +3,7 @@
 package standalone
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"path/filepath"
@@ -120,6 +121,22 @@ func (l *Loop) apply(raw []byte) error {
 	l.spec.gs, l.spec.effective, l.spec.connections, l.spec.fresh = gs, eff, connections, true
 	l.target.due, l.target.failures = time.Time{}, 0
 	l.Log.Info("following", "gatewaysync", gs.Name, "gateway", l.Gateway.Name, "profile", eff.Profile, "repo", connect.RepoName(gs.Spec.Git))
+	return nil
+}
+
+// stop returns an error if the file, as it is now, pauses syncing.
+func (l *Loop) stop(context.Context) error {
+	raw, err := file.Read(l.File, maxFile)
+	if err != nil || string(raw) == string(l.spec.raw) {
+		return nil
+	}
+	gs, _, err := parse(l.File, raw)
+	if err != nil {
+		return nil // the last good content stays in force
+	}
+	if eff, err := effective.Of(gs, l.Gateway.Profile, l.Gateway.Annotations); err == nil && eff.Paused {
+		return sync.PausedError()
+	}
 	return nil
 }
 

@@ -41,7 +41,11 @@ func (a *applier) apply(ctx context.Context, changes *plan.Changes, staged *disk
 			err = errors.Join(err, a.in.dir.DropBackup(backup))
 		}
 	}()
-	if err := a.guard.checkDesigners(ctx, changes); err != nil {
+	err = a.stopped(ctx) // under the lock it is too late to spare the gateway a scan
+	if err == nil {
+		err = a.guard.checkDesigners(ctx, changes)
+	}
+	if err != nil {
 		return errors.Join(err, staged.Discard())
 	}
 	before := a.unloaded
@@ -78,12 +82,22 @@ func (a *applier) apply(ctx context.Context, changes *plan.Changes, staged *disk
 	return nil
 }
 
-// rename checks the open Designers again and renames the files. It runs under the lock.
+// stopped returns why the caller wants no file to change any more. Staging and a backup may have taken long.
+func (a *applier) stopped(ctx context.Context) error {
+	if a.in.t.Stop == nil {
+		return nil
+	}
+	return a.in.t.Stop(ctx)
+}
+
+// rename checks again whether files may change, and renames them. It runs under the lock.
 func (a *applier) rename(ctx context.Context, changes *plan.Changes, staged *disk.Staged) (applied bool, err error) {
-	if a.guard.designersBlock() { // otherwise the first check has noted the open Designers
-		if err := a.guard.checkDesigners(ctx, changes); err != nil {
-			return false, errors.Join(err, staged.Discard())
-		}
+	err = a.stopped(ctx)
+	if err == nil && a.guard.designersBlock() { // otherwise the first check has noted the open Designers
+		err = a.guard.checkDesigners(ctx, changes)
+	}
+	if err != nil {
+		return false, errors.Join(err, staged.Discard())
 	}
 	if a.in.rules.Conflict != plan.GitWins {
 		staged.RefuseForeign() // what the gateway writes now is a conflict like any other

@@ -69,3 +69,9 @@ func (j *job) accessUnchanged(ctx context.Context) (bool, error) {
 	state, _ := j.in.gateway.state(ctx)
 	return j.in.node.AccessUnchanged(ctx, j.in.gateway.pairSource(state))
 }
+
+// PausedError returns the error of Task.Stop for a sync that was paused while it ran. Its reason is not Paused, so that the sync is tried again
+// if no paused order follows.
+func PausedError() error {
+	return failure.New(v1alpha1.ReasonProgressing, "syncing was paused during the sync; nothing was written")
+}

@@ -75,6 +75,8 @@ type Task struct {
 	// Admit is called before fetching a commit that is not on the disk. It returns the Name to use, or why the commit
 	// must not be fetched. nil admits every commit.
 	Admit func(ctx context.Context) (name string, err error)
+	// Stop is called before files of the gateway change. An error ends the sync without a change. nil stops nothing.
+	Stop func(ctx context.Context) error
 	// BeforeStart reports that the gateway starts only after this sync. The sync does not contact it, and need not scan
 	// what it reads at its start. The report is Applied, and the next sync verifies.
 	BeforeStart bool

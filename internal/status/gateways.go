@@ -229,6 +229,8 @@ func (g *gateway) explain(current, paused bool) {
 			g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayHeld, v1alpha1.ReasonPaused, failure.Cut("paused; "+says, maxMessage)
 			g.handled = true
 		}
+	case paused && g.SyncStatus == v1alpha1.GatewaySyncing:
+		g.Message = "a sync that began before the pause is still running"
 	case paused:
 		g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayHeld, v1alpha1.ReasonPaused, "paused"
 	default:

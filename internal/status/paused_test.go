@@ -91,6 +91,28 @@ func TestPausedUnreachableGateway(t *testing.T) {
 	}
 }
 
+// A sync that already changes files ends after the pause. Until then, a user must not repair the gateway by hand.
+func TestSyncDuringPause(t *testing.T) {
+	s := newScene(t, 2)
+	s.write()
+	s.moves(commitB)
+	s.hears(0)
+	s.report(0).Phase, s.report(0).Reason, s.report(0).Message = v1alpha1.GatewaySyncing, v1alpha1.ReasonProgressing, "syncing to bbbbbbb"
+	s.hears(1)
+	s.write()
+	s.annotates(true)
+	s.hears(1)
+	st := s.write()
+	row := st.DiscoveredGateways[0]
+	assert.Equal(t, v1alpha1.GatewaySyncing, row.SyncStatus)
+	assert.Equal(t, "a sync that began before the pause is still running", row.Message)
+	assert.Equal(t, v1alpha1.ReasonPaused, st.DiscoveredGateways[1].Reason)
+	assert.Equal(t, "False/Paused", condition(st, v1alpha1.ConditionReady))
+	assert.Empty(t, condition(st, v1alpha1.ConditionStalled))
+	s.hears(0)
+	assert.Equal(t, v1alpha1.ReasonPaused, s.write().DiscoveredGateways[0].Reason)
+}
+
 func TestInvalidSpecOfPausedGateway(t *testing.T) {
 	s := newScene(t, 1)
 	s.fails(0, v1alpha1.ReasonProfileNotFound, "profile x does not exist")
