@@ -21,6 +21,7 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
 )
@@ -310,6 +311,47 @@ func TestDriftCheckBlobTimeout(t *testing.T) {
 	b.push(gitserver.Write("README.md", "the next sync fetches again"))
 	b.synced()
 	assert.Zero(t, look())
+}
+
+// An agent asks for the base of a proposal after each comparison, although nothing has changed.
+func TestProposalBaseWithFailingGitServer(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault  gitserver.Fault
+		quiet  time.Duration // after the first failure
+		reason v1alpha1.Reason
+	}{
+		"unavailable": {gitserver.Status(http.StatusServiceUnavailable), 500 * time.Millisecond, v1alpha1.ReasonGitUnreachable},
+		"Retry-After": {gitserver.Throttle(30 * time.Minute), 29 * time.Minute, v1alpha1.ReasonGitThrottled},
+		"silent":      {gitserver.Stall(0), 4 * time.Minute, v1alpha1.ReasonGitTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, simulator.Options{})
+			srv, _ := b.unlike()
+			b.engine.DriftFetchTimeout = 50 * time.Millisecond
+			now := time.Now()
+			b.engine.Now = func() time.Time { return now }
+			srv.Inject(c.fault)
+			srv.Forget()
+			base := func() error {
+				_, err := b.engine.Base(t.Context(), b.conn.Remote, b.target)
+				return err
+			}
+			began := time.Now()
+			err := base()
+			require.True(t, failure.Is(err, c.reason), "%v", err)
+			assert.Less(t, time.Since(began), 30*time.Second, "a connection counts as dead after a minute")
+			require.Eventually(t, func() bool { return srv.InFlight() == 0 }, time.Minute, time.Millisecond)
+			asked := len(srv.Requests())
+			assert.Positive(t, asked)
+			now = now.Add(c.quiet)
+			assert.Equal(t, err, base(), "the agent still says why")
+			assert.Len(t, srv.Requests(), asked, "no request before the next one is due")
+			srv.Heal()
+			b.engine.DriftFetchTimeout = time.Minute
+			now = now.Add(2 * time.Hour)
+			assert.NoError(t, base())
+		})
+	}
 }
 
 // Until the next commit is on disk, the files belong to the previous commit and are compared with it.

@@ -70,10 +70,8 @@ func (e *Engine) Base(ctx context.Context, remote *repo.Remote, t Task) (propose
 	if rules.Fingerprint() != h.Rules {
 		return propose.Base{}, failure.New(v1alpha1.ReasonProgressing, "the profile has changed, and its sync is not done yet")
 	}
-	if !e.Store.Has(h.Commit) { // a recreated pod begins with an empty store
-		if _, err := e.Store.FetchTrees(ctx, remote, h.Commit, t.Name); err != nil {
-			return propose.Base{}, err
-		}
+	if err := e.trees.fetchDelivered(ctx, remote, h.Commit, t.Name); err != nil {
+		return propose.Base{}, err
 	}
 	defer e.trees.limit(ctx)()
 	root, err := e.Store.RootTree(h.Commit)

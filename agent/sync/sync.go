@@ -138,7 +138,8 @@ type Config struct {
 	// Grace is how long a sync that has written files may go on after it is asked to stop, and how long unlocking may
 	// take after a failed apply. Default 20 s.
 	Grace time.Duration
-	// DriftFetchTimeout bounds how long drift detection waits for git if the store has lost objects. Default 10 s.
+	// DriftFetchTimeout bounds how long drift detection and proposals wait for git if the store has lost objects. For trees it doubles after a
+	// timeout, up to three times. Default 10 s.
 	DriftFetchTimeout time.Duration
 	// Progress is called during long steps; done and total count files, and are 0 if there is nothing to count.
 	Progress func(step string, done, total int)

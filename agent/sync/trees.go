@@ -10,7 +10,9 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/failure"
 )
 
 // trees computes the desired trees of commits from the store, and knows the one on the disk.
@@ -129,7 +131,7 @@ func (t *trees) attach(ctx context.Context, remote *repo.Remote, commit plan.ID,
 }
 
 // lostTrees is the commit on the disk if the store has nothing of it, as in a recreated pod. Its trees are fetched when drift detection needs
-// the first file, which is rare.
+// the first file, which is rare, or when changes of the gateway are proposed.
 type lostTrees struct {
 	remote *repo.Remote
 	commit plan.ID
@@ -138,12 +140,13 @@ type lostTrees struct {
 	failures int       // in a row
 	timeouts int       // number of timeouts among the failures
 	retryAt  time.Time // time of the next try
+	err      error     // of the last failure
 }
 
 // setRemote sets the remote. Failures of another remote do not count.
 func (l *lostTrees) setRemote(remote *repo.Remote) {
 	if l != nil && l.remote != remote {
-		l.remote, l.failures, l.timeouts, l.retryAt = remote, 0, 0, time.Time{}
+		l.remote, l.failures, l.timeouts, l.retryAt, l.err = remote, 0, 0, time.Time{}, nil
 	}
 }
 
@@ -164,8 +167,34 @@ func (t *trees) fetchForDrift(ctx context.Context) (off func()) {
 	}
 }
 
-// fetchLost fetches the lost trees for drift detection. Drift detection runs often, on every agent, and blocks the loop. So fetchLost has a
-// short timeout, and pauses after failures, longer after timeouts. Trees that never arrive in time come with the next commit.
+// fetchDelivered fetches the trees of the commit on the disk if the store has lost them. Like drift detection, it pauses after failures, and
+// returns the last one until then.
+func (t *trees) fetchDelivered(ctx context.Context, remote *repo.Remote, commit plan.ID, name string) error {
+	store := t.config.Store
+	if store.Has(commit) {
+		return nil
+	}
+	lost := t.lost
+	if lost == nil || lost.commit != commit {
+		lost = &lostTrees{commit: commit, name: name}
+		t.lost = lost
+	}
+	lost.setRemote(remote)
+	t.fetchLost(ctx)
+	switch {
+	case store.Has(commit):
+		return nil
+	case lost.err == nil: // the agent is stopping
+		return ctx.Err()
+	}
+	return lost.err
+}
+
+// maxTimeouts is how often the time limit of fetchLost doubles.
+const maxTimeouts = 3
+
+// fetchLost fetches the lost trees. Its callers run often, on every agent, and block the loop. So fetchLost has a short timeout, which grows a
+// little, and pauses after failures, longer after timeouts. Trees that never arrive in time come with the next commit.
 func (t *trees) fetchLost(ctx context.Context) {
 	lost, now, log := t.lost, t.config.Now, t.config.Log
 	if lost == nil || now().Before(lost.retryAt) {
@@ -173,11 +202,12 @@ func (t *trees) fetchLost(ctx context.Context) {
 	}
 	// The store also uses this context for later fetches, so it is canceled only after a failure or a timeout.
 	fetchCtx, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(t.config.DriftFetchTimeout, func() { cancel(context.DeadlineExceeded) })
+	limit := t.config.DriftFetchTimeout << min(lost.timeouts, maxTimeouts)
+	timer := time.AfterFunc(limit, func() { cancel(context.DeadlineExceeded) })
 	err := t.fetch(fetchCtx, lost)
 	timedOut := !timer.Stop()
-	if timedOut && err == nil {
-		err = context.DeadlineExceeded
+	if timedOut {
+		err = failure.New(v1alpha1.ReasonGitTimeout, "git has not sent the trees of %s within %s", lost.commit.Short(), limit)
 	}
 	if err == nil {
 		if t.lost = nil; lost.failures > 0 {
@@ -190,6 +220,7 @@ func (t *trees) fetchLost(ctx context.Context) {
 		return
 	}
 	lost.failures++
+	lost.err = err
 	retryAfter, _ := repo.RetryAfter(err)
 	pause := max(backoff.Retry(lost.failures, backoff.MaxRetry), min(retryAfter, backoff.MaxRetryAfter))
 	if timedOut {
