@@ -63,7 +63,8 @@
 //
 // Every replaced or removed file keeps a name until 8. So a sync that fails in 3 to 6, for example because the disk is full, can
 // be rolled back: the journal is renamed to undo, which needs no space, and from then on Open finishes the rollback instead of
-// the sync. The rollback undoes the steps in reverse order, each only if its slot shows that it was done. Then it removes the
+// the sync. The rollback undoes the steps in reverse order, each only if its slot shows that it was done. The files of a
+// directory that moved with one rename are removed, because a full disk may have no room for their slots. Then it removes the
 // undo file, and 8 follows. If the gateway has written to a new file meanwhile, or has replaced it, that file stays. A sync is
 // also rolled back if 4 finds a file that the plan did not see, and the caller wants to keep such files: see RefuseForeign.
 //

@@ -107,6 +107,42 @@ func TestFullDisk(t *testing.T) {
 	assert.Greater(t, failed, 2*tried/5, "most limits must stop the sync")
 }
 
+// F13: the disk is full when files have moved. A directory that needs another block cannot grow then, so the rollback of a large sync must not
+// need a name in staging for each new file.
+func TestFullDiskAfterMoves(t *testing.T) {
+	root, want := seeded(t), newFolders(100)
+	staging := filepath.Join(root, safe.OwnDir, stagingDir)
+	names := func() int {
+		list, err := os.ReadDir(staging)
+		require.NoError(t, err)
+		return len(list)
+	}
+	limited, room := false, 0 // room is the number of names that the staging folder can have; 0 until the disk is full
+	d := open(t, root, Options{FsyncFiles: 1, around: func(e safe.Effect, do func() error) error {
+		switch {
+		case limited && room == 0 && e.Path == filepath.Join(safe.OwnDir, "manifest.new"):
+			room = names() + 1
+			return syscall.ENOSPC
+		case limited && room > 0 && e.Op == "rename" && filepath.Dir(e.Dest) == filepath.Join(safe.OwnDir, stagingDir) && names() >= room:
+			return syscall.ENOSPC
+		}
+		return quick(e, do)
+	}})
+	apply(t, d, tree{"projects/old/project.json": {content: "old"}, "projects/old/views/b/view.json": {content: "a"}})
+	before := contents(t, root)
+	limited = true
+	res, err := tryApply(t, d, want)
+	require.True(t, failure.Is(err, v1alpha1.ReasonNoSpace), "%v", err)
+	require.Positive(t, room)
+	assert.False(t, res.Applied)
+	assert.Empty(t, cmp.Diff(before, contents(t, root)))
+	assertNothingStaged(t, root)
+	limited = false
+	apply(t, d, want)
+	assert.Equal(t, "new", contents(t, root)["projects/new/project.json"])
+	assertNoLeftovers(t, root)
+}
+
 // assertNothingStaged checks that the staging directory is empty or does not exist.
 func assertNothingStaged(t *testing.T, root string) {
 	list, err := os.ReadDir(filepath.Join(root, safe.OwnDir, stagingDir))

@@ -135,10 +135,14 @@ func (r rollback) undoWrite(i int) error {
 	default:
 		return r.undoExchange(i, old, n, name)
 	}
-	if err != nil {
+	if err == nil {
+		err = r.saveForeign(i)
+	}
+	if err != nil || r.run.Slots[i].Tree == 0 {
 		return err
 	}
-	return r.saveForeign(i)
+	// It had no name in staging, which may have no room for many more on a full disk.
+	return r.run.d.vol.Remove(stg, format.SlotName(i))
 }
 
 // undoExchange exchanges the file at name, which has our bytes, with the one that it replaced, which is old in the staging directory.
