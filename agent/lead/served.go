@@ -131,8 +131,8 @@ type served struct {
 	podInformer    cache.SharedIndexInformer
 	wake           chan struct{}
 
-	isSole      bool
-	soleChecked time.Time
+	isSole bool
+	soleAt time.Time // when to ask again for isSole
 }
 
 var _ fleet = (*served)(nil)
@@ -170,10 +170,15 @@ func (s *served) pods() []status.Pod {
 	return list
 }
 
-// soleCached is how long the result of sole is cached.
-const soleCached = 5 * time.Minute
+const (
+	// soleCached is how long the result of sole is cached.
+	soleCached = 5 * time.Minute
+	// soleRetry is the pause after a query that failed.
+	soleRetry = 10 * time.Second
+)
 
-// sole queries the API server, rarely, and only if a pod does not name its GatewaySync.
+// sole queries the API server, rarely, and only if a pod does not name its GatewaySync. If a query fails, the last answer stays. Before the first
+// one, the GatewaySync counts as the only one: a pod that may belong to it must not vanish from the status.
 func (s *served) sole(ctx context.Context) bool {
 	nameless := false
 	for _, p := range s.pods() {
@@ -182,11 +187,16 @@ func (s *served) sole(ctx context.Context) bool {
 	if !nameless {
 		return false
 	}
-	if now := s.Now(); now.Sub(s.soleChecked) >= soleCached {
+	if now := s.Now(); !now.Before(s.soleAt) {
+		first := s.soleAt.IsZero()
 		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
 		list, undecodable, err := s.lock.syncs.List(ctx, metav1.ListOptions{Limit: 2})
-		s.isSole, s.soleChecked = err == nil && len(list)+len(undecodable) == 1, now
+		if err == nil {
+			s.isSole, s.soleAt = len(list)+len(undecodable) == 1, now.Add(soleCached)
+		} else {
+			s.isSole, s.soleAt = s.isSole || first, now.Add(soleRetry)
+		}
 	}
 	return s.isSole
 }
