@@ -138,3 +138,33 @@ func TestNewDirectoryInherits(t *testing.T) {
 		})
 	}
 }
+
+// TestNewDirectoryVanishes lets a directory appear before the sync and vanish after a crash, which came before the move of its file from the
+// slot.
+func TestNewDirectoryVanishes(t *testing.T) {
+	const name = "projects/new/project.json"
+	root, want := seeded(t), newFolders(0)
+	dead := false
+	d, err := Open(root, Options{FsyncFiles: 1, around: func(e safe.Effect, do func() error) error {
+		if dead = dead || e.Op == "rename" && e.Dest == name; dead {
+			return errCut
+		}
+		return quick(e, do)
+	}})
+	require.NoError(t, err)
+	apply(t, d, tree{"projects/old/project.json": {content: "old"}})
+	s, err := d.Stage(t.Context(), planFor(t, d, want), nil, want.source())
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(filepath.Join(root, "projects/new"), 0o755))
+	_, err = s.Apply(t.Context(), head(want))
+	require.ErrorIs(t, err, errCut)
+	require.NoError(t, d.Close())
+	require.NoError(t, os.RemoveAll(filepath.Join(root, "projects/new")))
+	d = open(t, root, Options{FsyncFiles: 1, around: quick})
+	got := contents(t, root)
+	for p, f := range want {
+		assert.Equal(t, f.content, got[p], p)
+	}
+	assert.True(t, d.Manifest().Header().Complete)
+	assertNoLeftovers(t, root)
+}
