@@ -104,7 +104,7 @@ func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 // recordOutcome records the outcome of a sync, and when to try again.
 func (l *Loop) recordOutcome(o *Order, r *sync.Report) {
 	measureSync(l.Metrics, r, l.Now())
-	l.dirGeneration = l.Engine.DirGeneration()
+	l.followDir()
 	if r.Wrote() {
 		l.proposer.Wrote()
 	}

@@ -79,6 +79,7 @@ func (l *Loop) compare(ctx context.Context) bool {
 	}
 	started := l.Now()
 	d, err := l.Engine.Drift(ctx, false)
+	l.followDir()
 	if l.drift.forEvent {
 		l.drift.forEvent, l.drift.ended = false, l.Now()
 		l.drift.duration = l.drift.ended.Sub(started)

@@ -219,15 +219,19 @@ func (l *Loop) period() time.Duration {
 
 // openDir opens the data directory, and finishes or rolls back what a crash left. It does so even if git or the source
 // fails, because the gateway may be reading the files.
-//
-// If the directory differs from that of the last iteration, because a backup was restored or .stoker was removed, openDir
-// drops the state of the old one.
 func (l *Loop) openDir() {
 	if l.DryRun {
 		return
 	}
-	d, err := l.Engine.Open()
-	l.dirOpen = err == nil // the sync reports the error
+	_, _ = l.Engine.Open() // the sync reports the error
+	l.followDir()
+}
+
+// followDir drops the state of the data directory if the engine has opened another one since, because a backup was restored or .stoker was
+// removed, or could not open it again.
+func (l *Loop) followDir() {
+	d := l.Engine.Notes()
+	l.dirOpen = d != nil
 	if l.dirGeneration == l.Engine.DirGeneration() {
 		return
 	}
@@ -238,7 +242,7 @@ func (l *Loop) openDir() {
 	if l.events != nil {
 		l.events.unwatchAll()
 	}
-	if err == nil {
+	if d != nil {
 		l.onDisk = d.Manifest().Header().Commit
 	}
 	if !l.onDisk.IsZero() {

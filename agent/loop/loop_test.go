@@ -22,9 +22,17 @@ import (
 type wants struct {
 	decision Decision
 	looks    int
+	then     func() // called once by the next Decide; nil for nothing
 }
 
-func (w *wants) Decide(context.Context, bool) Decision { w.looks++; return w.decision }
+func (w *wants) Decide(context.Context, bool) Decision {
+	w.looks++
+	if then := w.then; then != nil {
+		w.then = nil
+		then()
+	}
+	return w.decision
+}
 
 func (w *wants) Changed() <-chan struct{} { return nil }
 

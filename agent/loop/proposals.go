@@ -29,6 +29,7 @@ func (l *Loop) watch() {
 // propose lets the proposer do what is due. It does nothing if the decision is HandsOff, because another agent may control the gateway. Until
 // the files have been compared, it only shows the recorded state.
 func (l *Loop) propose(ctx context.Context) {
+	l.followDir() // a sync that was stopped may have closed it
 	s, o := l.proposalSettings(), l.decision.Order
 	l.proposalDue = time.Time{}
 	switch {

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os"
@@ -136,6 +137,50 @@ func TestOlderVolumeRestored(t *testing.T) {
 	s := d.turn()
 	assert.Equal(t, d.first, s.Commit, s.Line())
 	assert.Nil(t, s.Report, "the report of the sync to the other commit is dropped")
+}
+
+// The volume is replaced after an iteration has opened it, and before its sync.
+func TestVolumeReplacedDuringIteration(t *testing.T) {
+	change := func(d *delivered) {
+		t.Helper()
+		d.edit = func(o *Order) { proposes(o, v1alpha1.StrategyGitWins, time.Hour, nil) }
+		d.commit("three")
+		require.NoError(t, os.WriteFile(filepath.Join(d.data, titled), []byte(`{"title": "mine"}`), 0o644))
+		d.loop.drift.due = d.now
+		require.Equal(t, 1, d.turn().Drift.Files)
+	}
+	t.Run("older volume", func(t *testing.T) {
+		older := filepath.Join(t.TempDir(), "older")
+		d := deliveredTwice(t, func(data string) { copied(t, data, older) })
+		change(d)
+		d.push("four")
+		d.src.decision.Order.Admit = func(context.Context) (string, error) { return "", errors.New("not now") }
+		d.src.then = func() {
+			remove(t, d.data, ".stoker", "projects", "config")
+			copied(t, older, d.data)
+		}
+		s := d.turn()
+		require.Error(t, s.Report.Err)
+		assert.Equal(t, d.first, s.Commit)
+		assert.Nil(t, s.Drift, "drift of the other volume")
+		assert.Nil(t, d.loop.proposal)
+	})
+	t.Run("emptied volume", func(t *testing.T) {
+		d := deliveredTwice(t, func(string) {})
+		change(d)
+		d.push("four")
+		d.src.then = func() { remove(t, d.data, ".stoker", "projects", "config") }
+		s := d.turn()
+		assert.Equal(t, v1alpha1.ReasonWaitingForGateway, s.Reason, s.Line())
+		assert.Nil(t, s.Drift)
+	})
+	t.Run("emptied volume, found by a comparison", func(t *testing.T) {
+		d := deliveredTwice(t, func(string) {})
+		change(d)
+		d.loop.drift.due = d.now
+		d.src.then = func() { remove(t, d.data, ".stoker", "projects", "config") }
+		assert.Nil(t, d.turn().Drift)
+	})
 }
 
 // A copy over existing files keeps every inode.
