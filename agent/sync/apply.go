@@ -41,7 +41,7 @@ func (a *applier) apply(ctx context.Context, changes *plan.Changes, staged *disk
 			err = errors.Join(err, a.in.dir.DropBackup(backup))
 		}
 	}()
-	err = a.stopped(ctx) // under the lock it is too late to spare the gateway a scan
+	err = a.mayChange(ctx) // also before the lock, because only a scan releases it
 	if err == nil {
 		err = a.guard.checkDesigners(ctx, changes)
 	}
@@ -82,17 +82,29 @@ func (a *applier) apply(ctx context.Context, changes *plan.Changes, staged *disk
 	return nil
 }
 
-// stopped returns why the caller wants no file to change any more. Staging and a backup may have taken long.
-func (a *applier) stopped(ctx context.Context) error {
-	if a.in.t.Stop == nil {
+// mayChange returns why files must not change any more: staging and a backup may have taken long.
+func (a *applier) mayChange(ctx context.Context) error {
+	if a.in.t.Stop != nil {
+		if err := a.in.t.Stop(ctx); err != nil {
+			return err
+		}
+	}
+	if a.guard.before != stopped || a.in.t.BeforeStart {
 		return nil
 	}
-	return a.in.t.Stop(ctx)
+	switch now, err := a.in.gateway.state(ctx); now {
+	case stopped:
+		return nil
+	case unavailable:
+		return err
+	default: // the next sync takes its lock, and checks its Designers
+		return failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway started while the files were staged; trying again")
+	}
 }
 
 // rename checks again whether files may change, and renames them. It runs under the lock.
 func (a *applier) rename(ctx context.Context, changes *plan.Changes, staged *disk.Staged) (applied bool, err error) {
-	err = a.stopped(ctx)
+	err = a.mayChange(ctx)
 	if err == nil && a.guard.designersBlock() { // otherwise the first check has noted the open Designers
 		err = a.guard.checkDesigners(ctx, changes)
 	}
