@@ -90,7 +90,7 @@ func (r *registry) find(ctx context.Context, commit plan.ID, reference string) (
 
 // search looks for a commit among the artifacts of the newest tags, by name, that admit accepts. The error is RefNotFound if none has it.
 func (r *registry) search(ctx context.Context, commit plan.ID, admit func(fullName string) bool) (oci.Artifact, error) {
-	tags, err := r.client.Tags(ctx)
+	tags, complete, err := r.client.Tags(ctx)
 	if err != nil {
 		return oci.Artifact{}, err
 	}
@@ -100,7 +100,8 @@ func (r *registry) search(ctx context.Context, commit plan.ID, admit func(fullNa
 	ctx, cancel := context.WithTimeoutCause(ctx, oci.SearchTime, failure.New(v1alpha1.ReasonRefNotFound,
 		"the commit %s was not found among the tags of %s within %s: ask for its tag or its digest (sha256:…)", commit, r.url, oci.SearchTime))
 	defer cancel()
-	for _, tag := range tags[:min(len(tags), maxSearched)] {
+	compared := tags[:min(len(tags), maxSearched)]
+	for _, tag := range compared {
 		switch a, err := r.client.Resolve(ctx, tag); {
 		case ctx.Err() != nil:
 			return oci.Artifact{}, context.Cause(ctx)
@@ -109,6 +110,10 @@ func (r *registry) search(ctx context.Context, commit plan.ID, admit func(fullNa
 		case err != nil:
 			r.opts.Log.Debug("tag has no artifact for a gateway", "tag", tag, "error", err)
 		}
+	}
+	if !complete || len(compared) < len(tags) {
+		return oci.Artifact{}, failure.New(v1alpha1.ReasonRefNotFound,
+			"none of the %d tags of %s that were compared has the commit %s: ask for its tag or its digest (sha256:…)", len(compared), r.url, commit)
 	}
 	return oci.Artifact{}, failure.New(v1alpha1.ReasonRefNotFound,
 		"no tag of %s has the commit %s any more: ask for its digest (sha256:…), or give the digest a tag", r.url, commit)

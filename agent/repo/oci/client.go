@@ -263,27 +263,26 @@ func parseManifest(body []byte) (Artifact, error) {
 	return a, nil
 }
 
-// Tags returns the tags of the repository in the order of the registry.
-func (c *Client) Tags(ctx context.Context) ([]string, error) {
+// Tags returns the tags of the repository in the order of the registry. complete is false if it has more.
+func (c *Client) Tags(ctx context.Context) (tags []string, complete bool, err error) {
 	ctx, w, stop := c.opts.Watch(ctx, c.opts.Advertise)
 	defer stop()
-	var tags []string
 	last := ""
 	for range maxTagPages {
 		page, more, err := c.tagPage(ctx, w, last)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		tags = append(tags, page...)
 		if len(tags) > c.opts.MaxRefs {
-			return nil, store.OverLimit("%s has more than %d tags", c.url, c.opts.MaxRefs)
+			return nil, false, store.OverLimit("%s has more than %d tags", c.url, c.opts.MaxRefs)
 		}
 		if !more || len(page) == 0 || page[len(page)-1] == last {
-			return tags, nil
+			return tags, !more, nil
 		}
 		last = page[len(page)-1]
 	}
-	return tags, nil
+	return tags, false, nil
 }
 
 const tagsPerPage = 1000
