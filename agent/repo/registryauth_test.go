@@ -86,7 +86,9 @@ func TestRegistryCredentials(t *testing.T) {
 		"token, wrong":               {bearer(own), func(*ociregistry.Server) repo.Auth { return token("wrong") }, "refused the credentials (HTTP 401)"},
 		"token, Docker":              {bearer(own), func(s *ociregistry.Server) repo.Auth { return token(config(host(s))) }, ""},
 		"token of another host":      {bearer(elsewhere), func(*ociregistry.Server) repo.Auth { return token(password) }, "which git.auth.token has no credential for"},
-		"token of a foreign scheme":  {bearer(func(*ociregistry.Server) string { return "file:///token" }), func(*ociregistry.Server) repo.Auth { return token(password) }, "not an https:// address"},
+		"token elsewhere, no TLS": {bearer(elsewhere), func(*ociregistry.Server) repo.Auth { return token(config(strings.TrimPrefix(other.URL, "http://"))) },
+			"without TLS, which gets no credential"},
+		"token of a foreign scheme": {bearer(func(*ociregistry.Server) string { return "file:///token" }), func(*ociregistry.Server) repo.Auth { return token(password) }, "not an https:// address"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := ociregistry.Start(t)

@@ -2,9 +2,14 @@ package repo_test
 
 import (
 	"fmt"
+	"net"
+	"net/http"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
@@ -28,4 +33,27 @@ func TestRegistrySearch(t *testing.T) {
 			assert.ErrorContains(t, err, says)
 		})
 	}
+}
+
+// Close leaves no connection open.
+func TestRegistryClose(t *testing.T) {
+	server := ociregistry.New(t)
+	var mu sync.Mutex
+	open := map[net.Conn]bool{}
+	server.Config.ConnState = func(c net.Conn, state http.ConnState) {
+		mu.Lock()
+		defer mu.Unlock()
+		if open[c] = true; state == http.StateClosed {
+			delete(open, c)
+		}
+	}
+	server.Start()
+	server.Push("main", ociregistry.Files(t, line), nil)
+	a := newArtifacts(t, server, repo.Auth{}, repo.RemoteOptions{})
+	_, err := a.resolve("main")
+	require.NoError(t, err)
+	count := func() int { mu.Lock(); defer mu.Unlock(); return len(open) }
+	assert.Positive(t, count())
+	require.NoError(t, a.remote.Close())
+	assert.Eventually(t, func() bool { return count() == 0 }, 5*time.Second, 10*time.Millisecond)
 }

@@ -62,9 +62,7 @@ func NewClient(u wire.URL, auth wire.Auth, o wire.Options) *Client {
 	strict := o
 	strict.Guard = httpclient.NewGuard()
 	ca := wire.Auth{CA: auth.CA}
-	return &Client{url: u, auth: auth, opts: o, http: &exchanger{
-		url: u, auth: auth, own: wire.NewClient(u, ca, o).APITransport(), elsewhere: wire.NewClient(u, ca, strict).APITransport(),
-	}}
+	return &Client{url: u, auth: auth, opts: o, http: &exchanger{url: u, auth: auth, own: wire.NewClient(u, ca, o), elsewhere: wire.NewClient(u, ca, strict)}}
 }
 
 // Close closes idle connections.

@@ -27,10 +27,10 @@ const (
 type exchanger struct {
 	url  wire.URL
 	auth wire.Auth
-	own  http.RoundTripper // to the host of the registry
+	own  *wire.Client // to the host of the registry
 	// elsewhere is for object storage and token servers on other hosts, which a hostile registry could choose: it connects neither to the pod
 	// itself nor to the metadata of a cloud.
-	elsewhere http.RoundTripper
+	elsewhere *wire.Client
 
 	mu            sync.Mutex
 	authorization string   // the header for the next request, "" for none yet
@@ -48,14 +48,7 @@ type request struct {
 
 var errAbsent = errors.New("the registry does not have it")
 
-func (x *exchanger) close() error {
-	for _, rt := range []http.RoundTripper{x.own, x.elsewhere} { // setup: nothing is checked
-		if c, ok := rt.(interface{ CloseIdleConnections() }); ok {
-			c.CloseIdleConnections()
-		}
-	}
-	return nil
-}
+func (x *exchanger) close() error { return errors.Join(x.own.Close(), x.elsewhere.Close()) }
 
 func (x *exchanger) secrets() []string {
 	x.mu.Lock()
@@ -126,15 +119,15 @@ func (x *exchanger) send(ctx context.Context, w wire.Watch, r request, target *u
 	if r.accept != "" {
 		req.Header.Set("Accept", r.accept)
 	}
-	rt := x.elsewhere
+	client := x.elsewhere
 	if target.Hostname() == hostname(x.url.Host()) {
-		rt = x.own
+		client = x.own
 	}
 	if authorization != "" {
 		req.Header.Set("Authorization", authorization)
 	}
 	defer w.Wait()()
-	return rt.RoundTrip(req)
+	return client.APITransport().RoundTrip(req)
 }
 
 func hostname(host string) string { return (&url.URL{Host: host}).Hostname() }
@@ -234,6 +227,9 @@ func (x *exchanger) token(ctx context.Context, w wire.Watch, challenge map[strin
 	user, password, err := x.credential(realm.Host)
 	if err != nil {
 		return "", err
+	}
+	if _, own := x.origin(); password != "" && realm.Scheme == "http" && realm.Host != own {
+		return "", failure.New(v1alpha1.ReasonAuthFailed, "%s sends its clients to the token server %s without TLS, which gets no credential of another host", x.url, failure.Quote(realm.Host))
 	}
 	authorization := ""
 	if password != "" {
