@@ -50,7 +50,12 @@ func (s *Store) Admit(ctx context.Context, r *Remote, git *v1alpha1.GitSpec, nam
 		return resolved.Ref, nil
 	}
 	reached, err := s.Reaches(ctx, r, all, []string{resolved.Ref}, commit)
-	if err == nil && !reached {
+	switch {
+	case err != nil || reached:
+	case all.registry != nil:
+		err = failure.New(v1alpha1.ReasonRefNotAllowed, "%s is at %s now, and this gateway never had %s: request its digest (sha256:…)",
+			resolved.Ref, resolved.Commit.Short(), commit)
+	default:
 		err = failure.New(v1alpha1.ReasonRefNotAllowed, "commit %s of the SyncTarget is not in the history of %s", commit, resolved.Ref)
 	}
 	return resolved.Ref, err

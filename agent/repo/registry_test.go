@@ -172,6 +172,7 @@ func TestRegistryMovedTag(t *testing.T) {
 	})
 	t.Run("an agent without it needs the digest", func(t *testing.T) {
 		b := newArtifacts(t, server, repo.Auth{}, repo.RemoteOptions{})
+		assert.ErrorContains(t, admit(b, main, "main", first), "refs/tags/main is at "+second.Short()+" now, and this gateway never had "+first.String()+": request its digest")
 		err := admit(b, main, first.String(), first)
 		assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotAllowed), err)
 		assert.ErrorContains(t, err, "ask for its digest (sha256:…)")
