@@ -236,7 +236,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusCreated)
 	case kind == "manifests":
 		digest := cmp.Or(s.tags[name], name)
-		answer(w, r, "application/vnd.oci.image.manifest.v1+json", digest, s.manifests[digest])
+		content, mediaType := s.manifests[digest], mediaTypeOf(s.manifests[digest])
+		if accept := strings.Join(r.Header.Values("Accept"), ","); accept != "" && !strings.Contains(accept, "*/*") && !strings.Contains(accept, mediaType) {
+			content = nil // as some registries answer
+		}
+		answer(w, r, mediaType, digest, content)
 	case name == "uploads/" && r.Method == http.MethodPost:
 		w.Header().Set("Location", r.URL.Path+"one")
 		w.WriteHeader(http.StatusAccepted)
@@ -255,6 +259,19 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		http.NotFound(w, r)
 	}
+}
+
+// mediaTypeOf returns the media type of a manifest or an index.
+func mediaTypeOf(manifest []byte) string {
+	var m struct {
+		MediaType string            `json:"mediaType"`
+		Manifests []json.RawMessage `json:"manifests"`
+	}
+	_ = json.Unmarshal(manifest, &m)
+	if m.Manifests != nil {
+		return cmp.Or(m.MediaType, "application/vnd.oci.image.index.v1+json")
+	}
+	return cmp.Or(m.MediaType, "application/vnd.oci.image.manifest.v1+json")
 }
 
 func answer(w http.ResponseWriter, r *http.Request, mediaType, digest string, content []byte) {

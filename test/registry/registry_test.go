@@ -4,6 +4,7 @@ package registry
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"log"
 	"net/http"
@@ -98,6 +99,32 @@ func TestRegistries(t *testing.T) {
 			require.NoError(t, err)
 			_, err = other.Resolve(t.Context(), missing)
 			assert.ErrorContains(t, err, "has no tag or digest")
+
+			// An image for several platforms is found, and refused with what to do instead.
+			manifests := server.URL + "/v2/" + ociregistry.Repository + "/manifests/"
+			send := func(method, name, header, mediaType, body string) *http.Response {
+				request, err := http.NewRequestWithContext(t.Context(), method, manifests+name, strings.NewReader(body))
+				require.NoError(t, err)
+				request.Header.Set(header, mediaType)
+				res, err := server.Client().Do(request)
+				require.NoError(t, err)
+				require.NoError(t, res.Body.Close())
+				return res
+			}
+			const manifest = "application/vnd.oci.image.manifest.v1+json"
+			size := send(http.MethodHead, digest, "Accept", manifest, "").ContentLength
+			// sequence: both are in one registry
+			for tag, index := range map[string]string{
+				"oci": "application/vnd.oci.image.index.v1+json", "docker": "application/vnd.docker.distribution.manifest.list.v2+json",
+			} {
+				list := fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"manifests":[{"mediaType":%q,"digest":%q,"size":%d,"platform":{"architecture":"amd64","os":"linux"}}]}`,
+					index, manifest, digest, size)
+				require.Equal(t, http.StatusCreated, send(http.MethodPut, tag, "Content-Type", index, list).StatusCode)
+				ref, err := repo.ParseRef(tag)
+				require.NoError(t, err)
+				_, err = other.Resolve(t.Context(), ref)
+				assert.ErrorContains(t, err, "an index of several manifests")
+			}
 		})
 	}
 	assert.Len(t, commits, 1, "the commit does not depend on the registry")

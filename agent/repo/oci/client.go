@@ -162,7 +162,7 @@ func (c *Client) Import(ctx context.Context, a Artifact, t *store.Transfer) (*st
 func (c *Client) digestOf(ctx context.Context, tag string) (string, error) {
 	ctx, w, stop := c.opts.Watch(ctx, c.opts.Advertise)
 	defer stop()
-	res, err := c.http.do(ctx, w, request{method: http.MethodHead, path: "/manifests/" + tag, accept: manifestTypes})
+	res, err := c.http.do(ctx, w, request{method: http.MethodHead, path: "/manifests/" + tag, accept: allTypes})
 	if err != nil {
 		return "", wire.Explain(ctx, c.url, err, c.http.secrets())
 	}
@@ -181,6 +181,9 @@ const (
 	typeManifest       = "application/vnd.oci.image.manifest.v1+json"
 	typeDockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
 	manifestTypes      = typeManifest + ", " + typeDockerManifest
+	// allTypes includes those of indexes, which are not read: without them, some registries have no such tag, and
+	// some serve the manifest of one platform.
+	allTypes = manifestTypes + ", " + typeIndex + ", application/vnd.docker.distribution.manifest.list.v2+json"
 )
 
 // manifest reads and verifies the manifest with a digest.
@@ -206,7 +209,7 @@ func (c *Client) manifest(ctx context.Context, digest string) (Artifact, error) 
 }
 
 func (c *Client) manifestBytes(ctx context.Context, w wire.Watch, reference string) ([]byte, error) {
-	res, err := c.http.do(ctx, w, request{method: http.MethodGet, path: "/manifests/" + reference, accept: manifestTypes})
+	res, err := c.http.do(ctx, w, request{method: http.MethodGet, path: "/manifests/" + reference, accept: allTypes})
 	if err != nil {
 		return nil, wire.Explain(ctx, c.url, err, c.http.secrets())
 	}
