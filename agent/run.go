@@ -115,8 +115,11 @@ func standAlone(ctx context.Context, s settings, screen *screen) (int, error) {
 }
 
 func remoteOptions(s settings, log *slog.Logger) repo.RemoteOptions {
-	return repo.RemoteOptions{Log: log, MaxBytes: int64(s.MaxRepository)}
+	return repo.RemoteOptions{Log: log, MaxBytes: int64(s.MaxRepository), MaxBlob: largestBlob(s)}
 }
+
+// largestBlob returns the size of the largest file that the store accepts as or from a delta, or from an artifact.
+func largestBlob(s settings) int64 { return max(512<<20, int64(s.MaxBlob)) }
 
 // newEngine returns the engine for the data directory and a function that closes it.
 func newEngine(s settings, store *repo.Store, screen *screen) (*sync.Engine, func()) {
@@ -185,7 +188,7 @@ func temporaryStore(o repo.StoreOptions) (*repo.Store, func(), error) {
 }
 
 func storeOptions(s settings, log *slog.Logger) repo.StoreOptions {
-	return repo.StoreOptions{Log: log, Limits: repo.Limits{PackBytes: int64(s.MaxRepository), DeltaBytes: max(512<<20, int64(s.MaxBlob))}}
+	return repo.StoreOptions{Log: log, Limits: repo.Limits{PackBytes: int64(s.MaxRepository), DeltaBytes: largestBlob(s)}}
 }
 
 // checkLock returns disk.ErrLocked if another agent has the data directory. Its cache is then in use, too.

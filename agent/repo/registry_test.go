@@ -290,19 +290,26 @@ func TestHostileRegistry(t *testing.T) {
 		"another media type":      {manifest(layered("application/octet-stream", len(good))), v1alpha1.ReasonUnsupportedRepository, "tar+gzip"},
 		"a layer of another size": {manifest(layered(ociregistry.Flux, len(good)+1)), v1alpha1.ReasonUnsupportedRepository, "another layer"},
 		"a larger layer":          {manifest(layered(ociregistry.Flux, 1<<40)), v1alpha1.ReasonLimitExceeded, "more than 67108864"},
-		"no gzip":                 {push([]byte("text that is not zipped")), v1alpha1.ReasonUnsupportedRepository, "not a tar archive"},
-		"no tar":                  {push(gzipped(t, strings.Repeat("no tar", 1000))), v1alpha1.ReasonUnsupportedRepository, "not a tar archive"},
-		"a bomb in a file":        {push(zeros(200 << 20)), v1alpha1.ReasonLimitExceeded, "more than 67108864"},
-		"a bomb after the files":  {push(after(200 << 20)), v1alpha1.ReasonLimitExceeded, "unpacks to more than 67108864 bytes"},
-		"a path with ..":          {push(entries(regular("a/../../etc/passwd"))), v1alpha1.ReasonUnsafePath, `".."`},
-		"an absolute path":        {push(entries(regular("/etc/passwd"))), v1alpha1.ReasonUnsafePath, "absolute"},
-		"a path of git":           {push(entries(regular(".git/config"))), v1alpha1.ReasonUnsafePath, "git's own folder"},
-		"a hard link":             {push(entries(regular("a"), tar.Header{Name: "b", Linkname: "a", Typeflag: tar.TypeLink})), v1alpha1.ReasonUnsafePath, "neither a file"},
-		"a device":                {push(entries(tar.Header{Name: "b", Typeflag: tar.TypeChar})), v1alpha1.ReasonUnsafePath, "neither a file"},
-		"a file below a link":     {push(entries(tar.Header{Name: "a", Linkname: "/etc", Typeflag: tar.TypeSymlink}, regular("a/passwd"))), v1alpha1.ReasonUnsafePath, "twice"},
-		"a link to a long path":   {push(entries(tar.Header{Name: "a", Linkname: strings.Repeat("x/", 4096), Typeflag: tar.TypeSymlink})), v1alpha1.ReasonLimitExceeded, "a target of"},
-		"a file twice":            {push(entries(regular("a"), regular("a"))), v1alpha1.ReasonUnsafePath, "twice"},
-		"a file and a folder":     {push(entries(regular("a/b"), regular("a"))), v1alpha1.ReasonUnsafePath, "twice"},
+		"an index for Docker": {manifest(`{"mediaType":"application/vnd.docker.distribution.manifest.list.v2+json","manifests":[{"digest":"sha256:0"}]}`),
+			v1alpha1.ReasonUnsupportedRepository, "an index of several manifests"},
+		"folders without end":    {push(entries(nested(9000, 60)...)), v1alpha1.ReasonLimitExceeded, "more than 500000 files and folders"},
+		"a sparse file":          {push(sparse(t, "a", 1<<20)), v1alpha1.ReasonUnsupportedRepository, `"a" in the layer is a sparse file`},
+		"an empty layer":         {push([]byte{}), v1alpha1.ReasonUnsupportedRepository, "not a tar archive with gzip"},
+		"half of the gzip":       {push(good[:len(good)/2]), v1alpha1.ReasonUnsupportedRepository, "not a tar archive with gzip"},
+		"half of the tar":        {push(gzipped(t, unzipped(t, good)[:1300])), v1alpha1.ReasonUnsupportedRepository, "not a tar archive with gzip"},
+		"no gzip":                {push([]byte("text that is not zipped")), v1alpha1.ReasonUnsupportedRepository, "not a tar archive"},
+		"no tar":                 {push(gzipped(t, strings.Repeat("no tar", 1000))), v1alpha1.ReasonUnsupportedRepository, "not a tar archive"},
+		"a bomb in a file":       {push(zeros(200 << 20)), v1alpha1.ReasonLimitExceeded, "more than 67108864"},
+		"a bomb after the files": {push(after(200 << 20)), v1alpha1.ReasonLimitExceeded, "unpacks to more than 67108864 bytes"},
+		"a path with ..":         {push(entries(regular("a/../../etc/passwd"))), v1alpha1.ReasonUnsafePath, `".."`},
+		"an absolute path":       {push(entries(regular("/etc/passwd"))), v1alpha1.ReasonUnsafePath, "absolute"},
+		"a path of git":          {push(entries(regular(".git/config"))), v1alpha1.ReasonUnsafePath, "git's own folder"},
+		"a hard link":            {push(entries(regular("a"), tar.Header{Name: "b", Linkname: "a", Typeflag: tar.TypeLink})), v1alpha1.ReasonUnsafePath, "neither a file"},
+		"a device":               {push(entries(tar.Header{Name: "b", Typeflag: tar.TypeChar})), v1alpha1.ReasonUnsafePath, "neither a file"},
+		"a file below a link":    {push(entries(tar.Header{Name: "a", Linkname: "/etc", Typeflag: tar.TypeSymlink}, regular("a/passwd"))), v1alpha1.ReasonUnsafePath, "twice"},
+		"a link to a long path":  {push(entries(tar.Header{Name: "a", Linkname: strings.Repeat("x/", 4096), Typeflag: tar.TypeSymlink})), v1alpha1.ReasonLimitExceeded, "a target of"},
+		"a file twice":           {push(entries(regular("a"), regular("a"))), v1alpha1.ReasonUnsafePath, "twice"},
+		"a file and a folder":    {push(entries(regular("a/b"), regular("a"))), v1alpha1.ReasonUnsafePath, "twice"},
 		"a redirect of a manifest": {serve("/manifests/", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }),
 			v1alpha1.ReasonRedirectRefused, "only for layers"},
 		"redirects without end": {serve("/", func(w http.ResponseWriter, r *http.Request) {
@@ -352,6 +359,91 @@ func gzipped(t *testing.T, text string) []byte {
 	require.NoError(t, err)
 	require.NoError(t, z.Close())
 	return b.Bytes()
+}
+
+func unzipped(t *testing.T, layer []byte) string {
+	z, err := gzip.NewReader(bytes.NewReader(layer))
+	require.NoError(t, err)
+	text, err := io.ReadAll(z)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// nested returns n folders, each within depth-1 folders of its own.
+func nested(n, depth int) []tar.Header {
+	list := make([]tar.Header, n)
+	for i := range list {
+		list[i] = tar.Header{Name: fmt.Sprintf("%05d", i) + strings.Repeat("/b", depth-1), Typeflag: tar.TypeDir, Mode: 0o755}
+	}
+	return list
+}
+
+// sparse returns a layer with a file of size bytes, of which the archive has one.
+func sparse(t *testing.T, name string, size int) []byte {
+	record := func(key, value string) string {
+		text := " " + key + "=" + value + "\n"
+		return fmt.Sprint(len(text)+2) + text // all have two digits
+	}
+	records := record("GNU.sparse.map", "0,1") + record("GNU.sparse.numblocks", "1") + record("GNU.sparse.size", fmt.Sprint(size))
+	archive := []byte(unzipped(t, ociregistry.Layer(t, []tar.Header{
+		{Name: "records", Typeflag: tar.TypeReg, Size: int64(len(records))}, {Name: name, Typeflag: tar.TypeReg, Size: 1, Mode: 0o644},
+	}, func(h tar.Header) string { return map[string]string{"records": records, name: "x"}[h.Name] })))
+	const typeflag, sum = 156, 148 // in the first header
+	archive[typeflag] = tar.TypeXHeader
+	copy(archive[sum:], "        ")
+	total := 0
+	for _, b := range archive[:512] {
+		total += int(b)
+	}
+	copy(archive[sum:], fmt.Sprintf("%06o\x00 ", total))
+	return gzipped(t, string(archive))
+}
+
+// An artifact that cannot be imported is downloaded once, and one that the registry damages is downloaded again.
+func TestRegistryRefusals(t *testing.T) {
+	for name, push := range map[string]func(*ociregistry.Server){
+		"hard link": func(s *ociregistry.Server) {
+			s.Push("main", ociregistry.Layer(t, []tar.Header{{Name: "b", Linkname: "a", Typeflag: tar.TypeLink}}, nil), nil)
+		},
+		"no archive": func(s *ociregistry.Server) { s.Push("main", []byte("text"), nil) },
+		"no layer":   func(s *ociregistry.Server) { s.PushManifest("main", []byte(`{"layers":[]}`)) },
+		"large file": func(s *ociregistry.Server) {
+			s.Push("main", ociregistry.Files(t, map[string]string{"a/b": strings.Repeat("x", 2000)}), nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := ociregistry.Start(t)
+			push(server)
+			a := newArtifacts(t, server, repo.Auth{}, repo.RemoteOptions{MaxBlob: 1000})
+			_, first := a.resolve("main")
+			require.Error(t, first)
+			server.Requests()
+			_, again := a.resolve("main")
+			assert.Equal(t, first, again)
+			assert.Equal(t, []string{"HEAD /v2/plants/line/manifests/main"}, server.Requests())
+			if name == "large file" {
+				assert.True(t, failure.Is(first, v1alpha1.ReasonLimitExceeded), first)
+				assert.ErrorContains(t, first, `"a/b" in the layer: `)
+			}
+		})
+	}
+	t.Run("damaged", func(t *testing.T) {
+		server := ociregistry.Start(t)
+		server.Push("main", ociregistry.Files(t, line), nil)
+		server.Before = func(w http.ResponseWriter, r *http.Request) bool {
+			if strings.Contains(r.URL.Path, "/blobs/") {
+				_, _ = w.Write([]byte("no archive"))
+				return true
+			}
+			return false
+		}
+		a := newArtifacts(t, server, repo.Auth{}, repo.RemoteOptions{})
+		_, err := a.resolve("main")
+		assert.ErrorContains(t, err, "damaged or forged")
+		server.Before = nil
+		_, err = a.resolve("main")
+		assert.NoError(t, err)
+	})
 }
 
 // F32: a registry that serves another layer after the commit was resolved cannot change it.

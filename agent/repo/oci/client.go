@@ -26,7 +26,7 @@ const (
 	maxManifest = 4 << 20 // bytes; the limit that the OCI specification recommends to registries
 	maxTagList  = 4 << 20 // bytes of one page
 	maxTagPages = 100
-	maxKnown    = 1024 // commits that a Client remembers
+	maxKnown    = 1024 // digests that a Client remembers
 )
 
 // Client is the client of one repository of a registry. Several goroutines may use it.
@@ -37,7 +37,7 @@ type Client struct {
 	http *exchanger
 
 	mu      sync.Mutex
-	known   []Artifact // with their commits, the last used one first
+	known   []outcome  // the last used one first
 	looking sync.Mutex // one download to find a commit at a time
 }
 
@@ -48,6 +48,12 @@ type Artifact struct {
 
 	layer       layer
 	annotations map[string]string
+}
+
+// outcome is what is known of a digest: the artifact with its commit, or why it has none.
+type outcome struct {
+	Artifact
+	err error
 }
 
 type layer struct {
@@ -69,7 +75,7 @@ func NewClient(u wire.URL, auth wire.Auth, o wire.Options) *Client {
 func (c *Client) Close() error { return c.http.close() }
 
 // Resolve returns the artifact of a tag or a digest, with its commit. To find the commit of an artifact for the first time, it downloads the
-// layer, and keeps nothing of it.
+// layer, and keeps nothing of it. An error that follows from the digest is remembered, too.
 func (c *Client) Resolve(ctx context.Context, reference string) (Artifact, error) {
 	digest := reference
 	if !syntax.IsDigest(reference) {
@@ -78,49 +84,63 @@ func (c *Client) Resolve(ctx context.Context, reference string) (Artifact, error
 			return Artifact{}, err
 		}
 	}
-	if a, ok := c.recall(func(a Artifact) bool { return a.Digest == digest }); ok {
-		return a, nil
+	known := func(o outcome) bool { return o.Digest == digest }
+	if o, ok := c.recall(known); ok {
+		return o.Artifact, o.err
 	}
 	c.looking.Lock()
 	defer c.looking.Unlock()
-	if a, ok := c.recall(func(a Artifact) bool { return a.Digest == digest }); ok {
-		return a, nil
+	if o, ok := c.recall(known); ok {
+		return o.Artifact, o.err
 	}
+	a, err := c.compute(ctx, digest)
+	if r, ok := errors.AsType[*refusal](err); ok {
+		a, err = Artifact{Digest: digest}, r.error
+	} else if err != nil {
+		return Artifact{}, err
+	}
+	c.remember(outcome{a, err})
+	return a, err
+}
+
+// compute downloads the artifact with a digest to find its commit. An error that follows from the digest is a refusal.
+func (c *Client) compute(ctx context.Context, digest string) (Artifact, error) {
 	a, err := c.manifest(ctx, digest)
 	if err != nil {
 		return Artifact{}, err
 	}
 	ctx, w, stop := c.opts.Watch(ctx, c.opts.Total)
 	defer stop()
-	if a.Commit, err = c.build(ctx, w, a, store.NewHasher(ctx, store.Limits{PackBytes: c.opts.MaxBytes, DeltaBytes: c.opts.MaxBytes})); err != nil {
-		return Artifact{}, wire.Explain(ctx, c.url, err, c.http.secrets())
+	a.Commit, err = c.build(ctx, w, a, store.NewHasher(ctx, store.Limits{PackBytes: c.opts.MaxBytes, DeltaBytes: c.opts.MaxBlob}))
+	if _, refused := errors.AsType[*refusal](err); err != nil && !refused {
+		err = wire.Explain(ctx, c.url, err, c.http.secrets())
 	}
-	c.remember(a)
-	return a, nil
+	return a, err
 }
 
 // Recall returns an artifact that was resolved before, by its commit.
 func (c *Client) Recall(commit plan.ID) (Artifact, bool) {
-	return c.recall(func(a Artifact) bool { return a.Commit == commit })
+	o, ok := c.recall(func(o outcome) bool { return o.err == nil && o.Commit == commit })
+	return o.Artifact, ok
 }
 
-func (c *Client) recall(is func(Artifact) bool) (Artifact, bool) {
+func (c *Client) recall(is func(outcome) bool) (outcome, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i, a := range c.known {
-		if is(a) {
+	for i, o := range c.known {
+		if is(o) {
 			copy(c.known[1:i+1], c.known[:i])
-			c.known[0] = a
-			return a, true
+			c.known[0] = o
+			return o, true
 		}
 	}
-	return Artifact{}, false
+	return outcome{}, false
 }
 
-func (c *Client) remember(a Artifact) {
+func (c *Client) remember(o outcome) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.known = append([]Artifact{a}, c.known[:min(len(c.known), maxKnown-1)]...)
+	c.known = append([]outcome{o}, c.known[:min(len(c.known), maxKnown-1)]...)
 }
 
 // ArtifactOf returns the artifact of a commit in a store, whose text names the digest. Anyone could have written that text when the store was one
@@ -186,7 +206,7 @@ const (
 	allTypes = manifestTypes + ", " + typeIndex + ", application/vnd.docker.distribution.manifest.list.v2+json"
 )
 
-// manifest reads and verifies the manifest with a digest.
+// manifest reads and verifies the manifest with a digest. An error that follows from the digest is a refusal.
 func (c *Client) manifest(ctx context.Context, digest string) (Artifact, error) {
 	ctx, w, stop := c.opts.Watch(ctx, c.opts.Advertise)
 	defer stop()
@@ -199,10 +219,10 @@ func (c *Client) manifest(ctx context.Context, digest string) (Artifact, error) 
 	}
 	a, err := parseManifest(body)
 	if err != nil {
-		return Artifact{}, failure.New(v1alpha1.ReasonUnsupportedRepository, "%s: the artifact %s %w", c.url, digest, err)
+		return Artifact{}, &refusal{failure.New(v1alpha1.ReasonUnsupportedRepository, "%s: the artifact %s %w", c.url, digest, err)}
 	}
 	if a.layer.Size > c.opts.MaxBytes {
-		return Artifact{}, store.OverLimit("the layer of the artifact %s has %d bytes, more than %d", digest, a.layer.Size, c.opts.MaxBytes)
+		return Artifact{}, &refusal{store.OverLimit("the layer of the artifact %s has %d bytes, more than %d", digest, a.layer.Size, c.opts.MaxBytes)}
 	}
 	a.Digest = digest
 	return a, nil

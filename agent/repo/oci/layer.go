@@ -3,7 +3,6 @@ package oci
 import (
 	"archive/tar"
 	"bytes"
-	"compress/flate"
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
@@ -41,15 +40,24 @@ func (c *Client) build(ctx context.Context, w wire.Watch, a Artifact, into *stor
 	sum := sha256.New()
 	received := &counter{r: io.TeeReader(body, sum)}
 	root, err := readLayer(received, c.opts.MaxBytes, into)
-	if err != nil {
-		return plan.ID{}, c.layerError(ctx, a, err)
+	if ofDisk(err) {
+		return plan.ID{}, err
 	}
+	// Also after an error: only the digest tells whether this is the layer that was pushed.
 	if _, err := io.Copy(io.Discard, received); err != nil {
 		return plan.ID{}, err
 	}
 	if is := "sha256:" + hex.EncodeToString(sum.Sum(nil)); is != a.layer.Digest || received.n != a.layer.Size {
 		return plan.ID{}, failure.New(v1alpha1.ReasonUnsupportedRepository, "%s sends another layer (%s) than the artifact %s has: what it serves is damaged or forged", c.url, is, a.Digest)
 	}
+	var commit plan.ID
+	if err == nil {
+		commit, err = addCommit(a, root, into)
+	}
+	return commit, refuse(ctx, a, err)
+}
+
+func addCommit(a Artifact, root *folder, into *store.Importer) (plan.ID, error) {
 	tree, err := root.write(into)
 	if err != nil {
 		return plan.ID{}, err
@@ -57,31 +65,42 @@ func (c *Client) build(ctx context.Context, w wire.Watch, a Artifact, into *stor
 	return into.Commit(commitText(a, tree))
 }
 
-// counter counts what is read.
+// counter counts what is read. Its first error stays.
 type counter struct {
-	r io.Reader
-	n int64
+	r   io.Reader
+	n   int64
+	err error
 }
 
-func (c *counter) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
-	c.n += int64(n)
-	return n, err
-}
-
-// layerError says that a layer is malformed, if err comes from its formats and not from the network or the store.
-func (c *Client) layerError(ctx context.Context, a Artifact, err error) error {
-	_, corrupt := errors.AsType[*formatError](err)
-	switch {
-	case ctx.Err() != nil:
-		return err
-	case corrupt, errors.Is(err, tar.ErrHeader), errors.Is(err, gzip.ErrHeader), errors.Is(err, gzip.ErrChecksum):
-		return failure.New(v1alpha1.ReasonUnsupportedRepository, "the layer of the artifact %s is not a tar archive with gzip: %w", a.Digest, wire.Foreign(err, nil))
+func (c *counter) Read(p []byte) (n int, err error) {
+	if c.err == nil {
+		n, c.err = c.r.Read(p)
+		c.n += int64(n)
 	}
-	return err
+	return n, c.err
 }
 
-type formatError struct{ error }
+// refusal is an error that follows from the digest of an artifact: each download ends with it.
+type refusal struct{ error }
+
+func (r *refusal) Unwrap() error { return r.error }
+
+// refuse returns the error of an artifact whose layer arrived with its digest.
+func refuse(ctx context.Context, a Artifact, err error) error {
+	if err == nil || ctx.Err() != nil || ofDisk(err) {
+		return err
+	}
+	if _, ok := errors.AsType[*failure.Error](err); !ok {
+		err = failure.New(v1alpha1.ReasonUnsupportedRepository, "the layer of the artifact %s is not a tar archive with gzip: %w", a.Digest, wire.Foreign(err, nil))
+	}
+	return &refusal{err}
+}
+
+// ofDisk reports whether the store could not be written.
+func ofDisk(err error) bool {
+	_, ok := errors.AsType[*store.DiskError](err)
+	return ok || failure.Is(err, v1alpha1.ReasonNoSpace)
+}
 
 // readLayer adds the files of a tar archive with gzip to into, and returns the root folder. It reads at most limit bytes of the archive.
 func readLayer(r io.Reader, limit int64, into *store.Importer) (*folder, error) {
@@ -91,25 +110,21 @@ func readLayer(r io.Reader, limit int64, into *store.Importer) (*folder, error) 
 	}
 	archive := &unpacker{unzipped, limit, limit}
 	files := tar.NewReader(archive)
-	root := &folder{}
-	t := &tally{}
+	all := &contents{root: &folder{}}
 	for {
 		h, err := files.Next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err == nil {
-			err = t.add(h)
-		}
-		if err == nil {
-			err = root.add(h, files, into)
+			err = all.add(h, files, into)
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
 	_, err = io.Copy(io.Discard, archive) // padding
-	return root, err
+	return all.root, err
 }
 
 // unpacker reads what a layer unpacks to. It fails after limit bytes.
@@ -123,30 +138,21 @@ func (u *unpacker) Read(p []byte) (int, error) {
 	if u.left -= int64(n); u.left < 0 {
 		return 0, store.OverLimit("the layer unpacks to more than %d bytes", u.limit)
 	}
-	if err != nil && !errors.Is(err, io.EOF) {
-		err = unpackError(err)
-	}
 	return n, err
 }
 
-// unpackError marks the errors of the gzip format. Those of the network keep their type.
-func unpackError(err error) error {
-	_, corrupt := errors.AsType[flate.CorruptInputError](err)
-	if corrupt || errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) {
-		return &formatError{err}
-	}
-	return err
+// contents is what an archive has. It bounds what is kept in memory.
+type contents struct {
+	root *folder
+	// An entry makes a file or a folder, the folders that its path implies, or nothing.
+	entries, made int
+	names         int // bytes
 }
 
-// tally bounds the entries of an archive.
-type tally struct{ entries, names int }
-
-func (t *tally) add(h *tar.Header) error {
-	if t.entries++; t.entries > plan.DefaultLimits.Files {
+// count adds one to a number of entries, files or folders.
+func count(of *int) error {
+	if *of++; *of > plan.DefaultLimits.Files {
 		return store.OverLimit("the layer has more than %d files and folders", plan.DefaultLimits.Files)
-	}
-	if t.names += len(h.Name); t.names > maxNames {
-		return store.OverLimit("the names in the layer have more than %d bytes", maxNames)
 	}
 	return nil
 }
@@ -167,7 +173,13 @@ const (
 )
 
 // add adds an entry of an archive.
-func (f *folder) add(h *tar.Header, content io.Reader, into *store.Importer) error {
+func (c *contents) add(h *tar.Header, content io.Reader, into *store.Importer) error {
+	if err := count(&c.entries); err != nil {
+		return err
+	}
+	if c.names += len(h.Name); c.names > maxNames {
+		return store.OverLimit("the names in the layer have more than %d bytes", maxNames)
+	}
 	if h.Typeflag == tar.TypeXGlobalHeader { // the comment of git archive
 		return nil
 	}
@@ -175,19 +187,26 @@ func (f *folder) add(h *tar.Header, content io.Reader, into *store.Importer) err
 	if err != nil {
 		return inLayer(err)
 	}
+	if isSparse(h) {
+		return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s in the layer is a sparse file: make the archive without --sparse, and push again", failure.Quote(h.Name))
+	}
 	switch h.Typeflag {
 	case tar.TypeDir:
-		_, err := f.folderAt(path.Rel())
+		_, err := c.folderAt(path.Rel())
 		return err
 	case tar.TypeReg:
 		one := file{mode: modeFile}
 		if h.Mode&0o100 != 0 {
 			one.mode = modeExecutable
 		}
-		if one.id, err = into.Blob(h.Size, content); err != nil {
+		one.id, err = into.Blob(h.Size, content)
+		if failure.Is(err, v1alpha1.ReasonLimitExceeded) {
+			err = failure.New(v1alpha1.ReasonLimitExceeded, "%s in the layer: %w", failure.Quote(h.Name), err)
+		}
+		if err != nil {
 			return err
 		}
-		return f.put(path.Rel(), one)
+		return c.put(path.Rel(), one)
 	case tar.TypeSymlink: // a file of git like others: the sync refuses it if a mapping brings it
 		if len(h.Linkname) > maxLink {
 			return store.OverLimit("the symbolic link %s of the layer has a target of %d bytes", failure.Quote(h.Name), len(h.Linkname))
@@ -196,9 +215,19 @@ func (f *folder) add(h *tar.Header, content io.Reader, into *store.Importer) err
 		if err != nil {
 			return err
 		}
-		return f.put(path.Rel(), file{modeLink, id})
+		return c.put(path.Rel(), file{modeLink, id})
 	}
 	return failure.New(v1alpha1.ReasonUnsafePath, "%s in the layer is neither a file, a folder nor a symbolic link (tar type %s): remove it, and push again", failure.Quote(h.Name), strconv.QuoteRune(rune(h.Typeflag)))
+}
+
+// isSparse reports whether a few bytes of the archive stand for a file of any size.
+func isSparse(h *tar.Header) bool {
+	for name := range h.PAXRecords {
+		if strings.HasPrefix(name, "GNU.sparse.") {
+			return true
+		}
+	}
+	return h.Typeflag == tar.TypeGNUSparse
 }
 
 func inLayer(err error) error {
@@ -208,18 +237,21 @@ func inLayer(err error) error {
 	return err
 }
 
-// folderAt returns the folder at a path, "" for f itself, and creates it if it is missing.
-func (f *folder) folderAt(path string) (*folder, error) {
+// folderAt returns the folder at a path, "" for the root, and creates it if it is missing.
+func (c *contents) folderAt(path string) (*folder, error) {
 	if path == "" {
-		return f, nil
+		return c.root, nil
 	}
-	at := f
+	at := c.root
 	for name := range strings.SplitSeq(path, "/") {
 		if at.entries == nil {
 			at.entries = map[string]any{}
 		}
 		next, exists := at.entries[name]
 		if !exists {
+			if err := count(&c.made); err != nil {
+				return nil, err
+			}
 			next = &folder{}
 			at.entries[name] = next
 		}
@@ -236,13 +268,16 @@ func twice(path string) error {
 	return failure.New(v1alpha1.ReasonUnsafePath, "%s is twice in the layer: push it again with one file of this name", failure.Quote(path))
 }
 
-func (f *folder) put(path string, one file) error {
+func (c *contents) put(path string, one file) error {
 	dir, name := "", path
 	if i := strings.LastIndexByte(path, '/'); i >= 0 {
 		dir, name = path[:i], path[i+1:]
 	}
-	in, err := f.folderAt(dir)
+	in, err := c.folderAt(dir)
 	if err != nil {
+		return err
+	}
+	if err := count(&c.made); err != nil {
 		return err
 	}
 	if _, exists := in.entries[name]; exists || name == "" {

@@ -47,6 +47,8 @@ type Options struct {
 	StallWindow time.Duration
 	// MaxBytes is the maximum size of one response; default 8 GiB.
 	MaxBytes int64
+	// MaxBlob is the maximum size of a file of an artifact: DeltaBytes of the store that imports it; default 512 MiB.
+	MaxBlob int64
 	// SearchBytes is the maximum size of all packs of a search for a commit that the server does not serve by its id; default
 	// 1 GiB.
 	SearchBytes int64
@@ -65,6 +67,7 @@ func (o Options) WithDefaults() Options {
 	setDefault(&o.StallWindow, time.Minute)
 	setDefault(&o.StallBytes, 16)
 	setDefault(&o.MaxBytes, 8<<30)
+	setDefault(&o.MaxBlob, 512<<20)
 	setDefault(&o.SearchBytes, 1<<30)
 	setDefault(&o.MaxRefs, 200_000)
 	if o.Log == nil {
