@@ -8,11 +8,23 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 )
 
-// maxLook is the time limit of one poll of git, including the proof that a commit belongs to an allowed ref.
-const maxLook = 5 * time.Minute
+// Time limits of one poll, including the proof that a commit belongs to an allowed ref.
+const (
+	maxLook     = 5 * time.Minute
+	maxDownload = 30 * time.Minute // of a registry: the commit of an artifact follows from its layer
+)
+
+// pollLimit returns the time limit of a poll of a repository, and the error of one that takes longer.
+func pollLimit(address string) (time.Duration, error) {
+	if syntax.IsRegistry(address) {
+		return maxDownload, failure.New(v1alpha1.ReasonGitTimeout, "the layer did not arrive within %s; trying again", maxDownload)
+	}
+	return maxLook, failure.New(v1alpha1.ReasonGitTimeout, "git did not answer within %s; trying again", maxLook)
+}
 
 // pollResult is the result of a poll.
 type pollResult struct {
@@ -41,7 +53,8 @@ type poller struct {
 // poll resolves the desired ref of gs for all gateways with one ref advertisement.
 func (p *poller) poll(ctx context.Context, gs *v1alpha1.GatewaySync, q question) pollResult {
 	started := time.Now()
-	ctx, cancel := context.WithTimeoutCause(ctx, maxLook, failure.New(v1alpha1.ReasonGitTimeout, "git did not answer within %s; trying again", maxLook))
+	limit, late := pollLimit(gs.Spec.Git.Repo)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, late)
 	defer cancel()
 	f := pollResult{question: q}
 	f.err = p.ask(ctx, gs, &f)
