@@ -30,13 +30,18 @@ func smallBundle(t *testing.T) (name, image string) {
 		Annotations: map[string]string{ocispec.AnnotationRefName: "registry.example.com/stoker/agent:1.2.3"},
 	}}})
 	require.NoError(t, err)
+	return writeBundle(t, map[string][]byte{
+		"index.json": index, "blobs/sha256/" + digest.FromBytes(manifest).Encoded(): manifest, "blobs/sha256/" + digest.FromBytes(config).Encoded(): config,
+		"files/README.md": []byte("read"),
+	}), digest.FromBytes(manifest).String()
+}
+
+func writeBundle(t *testing.T, files map[string][]byte) (name string) {
+	t.Helper()
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	// setup: the archive
-	for name, content := range map[string][]byte{
-		"index.json": index, "blobs/sha256/" + digest.FromBytes(manifest).Encoded(): manifest, "blobs/sha256/" + digest.FromBytes(config).Encoded(): config,
-		"files/README.md": []byte("read"),
-	} {
+	for name, content := range files {
 		require.NoError(t, w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o600, Size: int64(len(content))}))
 		_, err := w.Write(content)
 		require.NoError(t, err)
@@ -44,7 +49,23 @@ func smallBundle(t *testing.T) (name, image string) {
 	require.NoError(t, w.Close())
 	name = filepath.Join(t.TempDir(), "bundle.tar")
 	require.NoError(t, os.WriteFile(name, b.Bytes(), 0o600))
-	return name, digest.FromBytes(manifest).String()
+	return name
+}
+
+// A descriptor without a valid digest is reported.
+func TestBundleDigest(t *testing.T) {
+	for name, index := range map[string]string{
+		"none":      `{"manifests":[{}]}`,
+		"other":     `{"manifests":[{"digest":"sha512:00","size":1}]}`,
+		"not valid": `{"manifests":[{"digest":"sha256:../index.json","size":1}]}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := writeBundle(t, map[string][]byte{"index.json": []byte(index)})
+			var stdout, stderr bytes.Buffer
+			assert.NotZero(t, run(t.Context(), []string{"stoker", "bundle", "list", file}, &stdout, &stderr))
+			assert.Contains(t, stderr.String(), "is not in the bundle")
+		})
+	}
 }
 
 // Each format lists the images and the files.

@@ -225,12 +225,20 @@ func parseSums(raw []byte) (map[string]string, error) {
 	return sums, lines.Err()
 }
 
+// blobOf returns the name of a blob in the archive, or "" if the digest is not one of SHA-256.
+func blobOf(d digest.Digest) string {
+	if d.Validate() != nil || d.Algorithm() != digest.SHA256 {
+		return ""
+	}
+	return blobs + d.Encoded()
+}
+
 // walk calls visit for each descriptor below those of the index, with the root that it belongs to.
 func (b *Bundle) walk(visit func(root, d ocispec.Descriptor) error) error {
 	seen := map[digest.Digest]bool{}
 	var down func(root, d ocispec.Descriptor) error
 	down = func(root, d ocispec.Descriptor) error {
-		if p, ok := b.parts[blobs+d.Digest.Encoded()]; d.Digest.Validate() != nil || d.Digest.Algorithm() != digest.SHA256 || !ok || p.size != d.Size {
+		if p, ok := b.parts[blobOf(d.Digest)]; !ok || p.size != d.Size {
 			return fmt.Errorf("%.100q with %d bytes is not in the bundle", d.Digest, d.Size)
 		}
 		if err := visit(root, d); err != nil || seen[d.Digest] {
@@ -261,7 +269,7 @@ func (b *Bundle) children(d ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 	if d.MediaType != ocispec.MediaTypeImageIndex && d.MediaType != ocispec.MediaTypeImageManifest {
 		return nil, nil
 	}
-	raw, err := b.read(blobs + d.Digest.Encoded())
+	raw, err := b.read(blobOf(d.Digest))
 	if err != nil {
 		return nil, err
 	}
@@ -285,7 +293,7 @@ func (b *Bundle) children(d ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 
 // Fetch returns the content of a blob or manifest.
 func (b *Bundle) Fetch(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
-	r, err := b.open(blobs + d.Digest.Encoded())
+	r, err := b.open(blobOf(d.Digest))
 	if err != nil {
 		return nil, err
 	}
@@ -294,6 +302,6 @@ func (b *Bundle) Fetch(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, 
 
 // Exists reports whether the bundle has a blob or manifest.
 func (b *Bundle) Exists(_ context.Context, d ocispec.Descriptor) (bool, error) {
-	_, ok := b.parts[blobs+d.Digest.Encoded()]
+	_, ok := b.parts[blobOf(d.Digest)]
 	return ok, nil
 }
