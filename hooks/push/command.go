@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/hooks/offline"
 )
@@ -24,8 +25,8 @@ func NewCommand(stdout io.Writer) *cobra.Command {
 		Short: "Push a commit of a local clone to a registry",
 		Long: `Push a commit of a local clone to a registry, as an artifact that gateways can sync.
 
-The artifact has the files of the commit, without uncommitted changes. The same commit gives the same digest. Credentials are those of
-docker or podman login.`,
+The artifact has the files of the commit, without uncommitted changes. The same commit gives the same digest, from a clone with the same
+origin and by the same version of stoker. Credentials are those of docker or podman login.`,
 		Example: `  stoker push oci://registry.example.com/plants/line:1.4.2 --tag stable`,
 		Args:    cobra.ExactArgs(1),
 	}
@@ -39,6 +40,11 @@ docker or podman login.`,
 		to, err := ParseAddress(args[0])
 		if err != nil {
 			return exit.Errorf(exit.Usage, "%w", err)
+		}
+		for _, tag := range tags {
+			if !syntax.IsTag(tag) {
+				return exit.Errorf(exit.Usage, "--tag: %.100q is not a tag of a registry", tag)
+			}
 		}
 		ctx, cancel := context.WithTimeout(command.Context(), timeout)
 		defer cancel()
@@ -76,7 +82,7 @@ func fromClone(ctx context.Context, dir, ref string) (_ *Artifact, err error) {
 		return nil, err
 	}
 	if u, err := url.Parse(origin); err == nil && u.Host != "" {
-		u.User = nil
+		u.User, u.RawQuery, u.Fragment, u.RawFragment = nil, "", "", "" // each may be a credential
 		c.Source = u.String()
 	}
 	return Make(c)

@@ -1,5 +1,5 @@
-// Package push makes an artifact of a registry from a commit. The same commit gives the same digest, so that CI may push it again: the archive has
-// neither times nor owners, and the manifest only what the commit and the clone say.
+// Package push makes an artifact of a registry from a commit. The same commit of a clone gives the same digest, so that CI may push it again: the
+// archive has neither times nor owners, and the manifest only what the commit and the clone say.
 package push
 
 import (
@@ -170,18 +170,18 @@ type Address struct {
 	tag        string
 }
 
-// ParseAddress reads an address such as oci://registry.example.com/plants/line:1.4.2.
+// ParseAddress reads an address such as oci://registry.example.com/plants/line:1.4.2. An error shows nothing of it, because it may have a password.
 func ParseAddress(s string) (Address, error) {
 	i := strings.LastIndexByte(s, ':')
 	if i < 0 || strings.Contains(s[i:], "/") {
-		return Address{}, fmt.Errorf("%.100q has no tag: use an address such as oci://registry.example.com/plants/line:1.4.2", s)
+		return Address{}, errors.New("the address has no tag: use one such as oci://registry.example.com/plants/line:1.4.2")
 	}
 	u, err := repo.ParseURL(s[:i])
 	if err == nil && !u.Registry() {
-		err = fmt.Errorf("%.100q is not the address of a registry: use one such as oci://registry.example.com/plants/line:1.4.2", s)
+		err = errors.New("it is not the address of a registry: use one such as oci://registry.example.com/plants/line:1.4.2")
 	}
 	if err == nil && !syntax.IsTag(s[i+1:]) {
-		err = fmt.Errorf("%.100q is not a tag of a registry", s[i+1:])
+		err = errors.New("what follows the last colon of the address is not a tag of a registry: use one such as 1.4.2")
 	}
 	return Address{u, s[i+1:]}, err
 }

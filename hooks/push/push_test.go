@@ -37,7 +37,7 @@ func run(t *testing.T, args ...string) (stdout string, err error) {
 func TestPush(t *testing.T) {
 	t.Setenv("DOCKER_CONFIG", t.TempDir())
 	clone := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "line.git"))
-	clone.Git("remote", "add", "origin", "https://user:S3CR3T@git.example.com/plants/line.git")
+	clone.Git("remote", "add", "origin", "https://user:S3CR3T@git.example.com/plants/line.git?token=S3CR3T#S3CR3T")
 	long := strings.Repeat("folder/", 30) + "file.json"
 	commit := clone.Commit("one", gitserver.Files(map[string]string{"projects/line/project.json": "{}", "a.b/c": "", "a/ü": "x", long: "deep"}),
 		gitserver.Script("run.sh", "#!"), gitserver.Symlink("link", "run.sh"), gitserver.Submodule("module", strings.Repeat("a", 40)))
@@ -118,6 +118,9 @@ func TestPushFails(t *testing.T) {
 		"a registry without it":  {strings.Replace(registry.Repo(), "plants", "others", 1) + ":1", "main", "404"},
 		"a tag that is not one":  {registry.Repo() + ":-", "main", "is not a tag"},
 		"a path agents refuse":   {registry.Repo() + ":1", "backslash", "agents would refuse the artifact"},
+		"a password, no tag":     {"oci://ci:S3CR3T@registry.example.com/line", "main", "has no tag"},
+		"a password, no path":    {"oci://ci:S3CR3T@registry.example.com", "main", ""},
+		"a password, no oci":     {"https://ci:S3CR3T@registry.example.com/line:1", "main", "not the address of a registry"},
 		"a registry with TLS":    {strings.Replace(registry.Repo(), "oci+http", "oci", 1) + ":1", "main", "oci+http://"},
 		"a directory that lacks": {registry.Repo() + ":1", "", "open the clone"},
 	} {
@@ -134,8 +137,15 @@ func TestPushFails(t *testing.T) {
 			}
 			_, err := run(t, args...)
 			assert.ErrorContains(t, err, c.says)
+			assert.NotContains(t, err.Error(), "S3CR3T")
 		})
 	}
+	t.Run("another tag that is not one", func(t *testing.T) {
+		registry.Requests()
+		_, err := run(t, registry.Repo()+":1", "--repo", clone.Dir, "--ref", "main", "--tag", "stable,-x")
+		assert.ErrorContains(t, err, `--tag: "-x" is not a tag`)
+		assert.Empty(t, registry.Requests(), "nothing is pushed")
+	})
 	t.Run("credentials of docker login", func(t *testing.T) {
 		registry.Before = func(w http.ResponseWriter, r *http.Request) bool {
 			if _, password, _ := r.BasicAuth(); password == "S3CR3T" {
