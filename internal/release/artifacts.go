@@ -41,7 +41,8 @@ type release struct {
 	archives    []cliArchive
 }
 
-// path returns a file of the folder of the release.
+// path returns a file of the folder of the release. It has no folders, because a release page has none: each file keeps the name that it has in
+// SHA256SUMS.
 func (r *release) path(name string) string { return filepath.Join(r.out, name) }
 
 // artifacts makes everything that a release consists of, in a folder.
@@ -230,9 +231,6 @@ func executable(platform string, p program) string {
 }
 
 func (r *release) writeSBOMs() error {
-	if err := os.MkdirAll(r.path("sbom"), 0o755); err != nil {
-		return err
-	}
 	for _, platform := range r.all {
 		for _, p := range programsOn(platform) {
 			document, err := newSBOM(r.binary(platform, p), r.version, platform, r.created)
@@ -248,7 +246,7 @@ func (r *release) writeSBOMs() error {
 }
 
 func sbomName(platform string, p program) string {
-	return filepath.Join("sbom", p.binary+"_"+strings.ReplaceAll(platform, "/", "_")+".spdx.json")
+	return p.binary + "_" + strings.ReplaceAll(platform, "/", "_") + ".spdx.json"
 }
 
 func (r *release) makeImages() error {

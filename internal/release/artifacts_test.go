@@ -94,6 +94,7 @@ func TestRelease(t *testing.T) {
 		cmd.Dir = dist
 		said, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", said)
+		assert.NotContains(t, string(read("SHA256SUMS")), "/", "a release page has no folders")
 	})
 	t.Run("cosign verifies the sums", func(t *testing.T) {
 		if _, err := exec.LookPath("cosign"); err != nil {
@@ -135,17 +136,17 @@ func TestRelease(t *testing.T) {
 				Platforms []struct{ URI, SHA256, Bin string }
 			}
 		}
-		require.NoError(t, yaml.Unmarshal(read("krew/stoker.yaml"), &m))
+		require.NoError(t, yaml.Unmarshal(read("krew.yaml"), &m))
 		require.Len(t, m.Spec.Platforms, len(strings.Split(own, ",")))
 		assert.Equal(t, "v1.2.3", m.Spec.Version)
 		assert.Equal(t, sum, m.Spec.Platforms[0].SHA256)
 		assert.True(t, strings.HasSuffix(m.Spec.Platforms[0].URI, "/v1.2.3/"+archive))
 		assert.Contains(t, unpacked, m.Spec.Platforms[0].Bin)
-		assert.Contains(t, string(read("homebrew/stoker.rb")), `sha256 "`+sum+`"`)
+		assert.Contains(t, string(read("stoker.rb")), `sha256 "`+sum+`"`)
 	})
 	t.Run("the list of modules is that of the program", func(t *testing.T) {
 		var d spdx
-		require.NoError(t, json.Unmarshal(read("sbom/stoker_"+runtime.GOOS+"_"+runtime.GOARCH+".spdx.json"), &d))
+		require.NoError(t, json.Unmarshal(read("stoker_"+runtime.GOOS+"_"+runtime.GOARCH+".spdx.json"), &d))
 		assert.Equal(t, "SPDX-2.3", d.Version)
 		names := map[string]string{}
 		for _, p := range d.Packages {

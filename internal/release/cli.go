@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strings"
 
@@ -113,16 +112,10 @@ func (r *release) describeArchives() error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(r.path("krew"), 0o755); err != nil {
+	if err := os.WriteFile(r.path("krew.yaml"), manifest, 0o644); err != nil {
 		return err
 	}
-	if err := os.WriteFile(r.path(filepath.Join("krew", "stoker.yaml")), manifest, 0o644); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(r.path("homebrew"), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(r.path(filepath.Join("homebrew", "stoker.rb")), []byte(r.formula()), 0o644)
+	return os.WriteFile(r.path("stoker.rb"), []byte(r.formula()), 0o644)
 }
 
 // formula returns the formula for Homebrew (https://docs.brew.sh/Formula-Cookbook).
