@@ -125,8 +125,8 @@ func TestDocumentedSteps(t *testing.T) {
 	assert.Equal(t, stages(t)["test"].Spec.Verification, &part.Verification, "the page must show the verification of the example")
 }
 
-// The test runs every command unchanged, in the order of a reader who starts with the example. The commands for Secrets, which both pages
-// have, run once. The CRDs of Kargo and Rollouts come from testdata. The test creates the Project's namespace, as Kargo would.
+// The test runs every command unchanged, in the order of a reader who starts with the example. The commands for namespaces and Secrets, which
+// both pages have, run once. The CRDs of Kargo and Rollouts come from testdata. The test creates the Project's namespace, as Kargo would.
 func TestDocumentedCommands(t *testing.T) {
 	t.Parallel()
 	lines := document.Open(t)
@@ -153,7 +153,7 @@ func TestDocumentedCommands(t *testing.T) {
 	// sequence: one reader
 	for _, page := range pages {
 		for c := range lines.Of(page) {
-			if strings.Contains(c.Text, "create secret") || strings.HasPrefix(c.Text, "TOKEN=") {
+			if strings.Contains(c.Text, "create secret") || strings.Contains(c.Text, "create namespace") || strings.HasPrefix(c.Text, "TOKEN=") {
 				assert.Contains(t, typed, c.Text, "the example must contain the same command")
 				continue
 			}

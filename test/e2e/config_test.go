@@ -151,7 +151,8 @@ func environmentAndScriptFromOneCommit(t *testing.T, w *world) {
 
 	p.apply("paired/account.yaml")
 	p.apply("paired/gatewaysync.yaml", "https://git.example.com/plant.git", w.git.URL(p.repoName), "    ref: main\n", "    ref: main\n    caSecretRef: {name: git-credentials, key: ca.crt}\n",
-		"  sync:\n", "  polling: {interval: 1s}\n  sync:\n")
+		"  sync:\n", "  polling: {interval: 1s}\n  sync:\n",
+		"managed: true", "secretName: gateway-api") // this gateway issued a key itself
 	p.apply("paired/configsync.yaml")
 	objects := filepath.Join(t.TempDir(), "objects.yaml")
 	stoker := func(args ...string) string {

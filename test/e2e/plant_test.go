@@ -67,7 +67,6 @@ func (w *world) plantIn(t *testing.T, namespace string) *plant {
 	p.commit("first", gitserver.Files(example(t, filepath.Join(w.module, "examples", "quickstart"))))
 	p.secret("git-credentials", "token", w.password)
 	p.secret("git-ca", "ca.crt", string(w.git.CA()))
-	p.secret("gateway-api", "apiKey", w.gatewayToken)
 	w.watcher.add(p)
 	t.Cleanup(func() {
 		if t.Failed() || os.Getenv(envE2E) == "logs" {

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -41,6 +42,33 @@ func TestExamplesAreValid(t *testing.T) {
 		return nil
 	}))
 	assert.Positive(t, n)
+}
+
+// manifest matches a GatewaySync, also one inside a ConfigMap or a template.
+var manifest = regexp.MustCompile(`kind: GatewaySync\n\s*metadata:`)
+
+// A reader has no gateway yet: an image of Ignition starts only with an administrator, and no API key exists before that. The quick start is for
+// a gateway that runs already.
+func TestExamplesStartFromNothing(t *testing.T) {
+	found := 0
+	require.NoError(t, filepath.WalkDir(examples, func(path string, d os.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && d.Name() == "quickstart":
+			return filepath.SkipDir
+		case d.IsDir():
+			return nil
+		}
+		raw, err := os.ReadFile(path)
+		text := string(raw)
+		gateways, syncs := strings.Count(text, "- name: ACCEPT_IGNITION_EULA"), len(manifest.FindAllString(text, -1))
+		assert.GreaterOrEqual(t, strings.Count(text, "- name: GATEWAY_ADMIN_PASSWORD"), gateways, "%s: a gateway without an administrator", path)
+		assert.Equal(t, syncs, strings.Count(text, "managed: true #"), "%s: a GatewaySync whose API key must exist before its gateway", path)
+		found += gateways + syncs
+		return err
+	}))
+	assert.Greater(t, found, 20)
 }
 
 // Follows the README of the quick start: one repository and two gateways, each with its own profile.

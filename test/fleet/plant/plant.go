@@ -98,7 +98,7 @@ func (p *Plant) Another(name string, gateways int, change ...func(*v1alpha1.Gate
 }
 
 // FromFolder returns a plant without gateways, with the GatewaySync gs and a repository with the content of a folder. In
-// gs it sets only the addresses of the repository and of the gateways.
+// gs it sets only the addresses of the repository and of the gateways, and their API key.
 func FromFolder(t testing.TB, gs *v1alpha1.GatewaySync, folder string) *Plant {
 	t.Helper()
 	cluster := kubetest.Control(t)
@@ -166,11 +166,15 @@ func (p *Plant) withGateways(name string, gateways int, change []func(*v1alpha1.
 	return p
 }
 
-// create sets the namespace and the address of the gateways in a GatewaySync, and creates it.
+// create sets the namespace, the address and the API key of the gateways in a GatewaySync, and creates it. The proxy knows a gateway by the key
+// that its simulator issued, so no agent may make a key of its own.
 func (p *Plant) create(gs *v1alpha1.GatewaySync) {
 	p.t.Helper()
 	p.Name, gs.Namespace = gs.Name, p.Namespace
 	gs.Spec.Gateway.Port = &p.proxy.port
+	if gs.Spec.Gateway.ManagedKey() {
+		gs.Spec.Gateway.API = &v1alpha1.GatewayAPI{SecretName: "gateway", SecretKey: "apiKey"}
+	}
 	_, err := p.syncs().Create(p.t.Context(), gs, metav1.CreateOptions{})
 	require.NoError(p.t, err)
 }

@@ -21,8 +21,7 @@ spec:
           key: token
   gateway:
     api:
-      secretName: gateway-api
-      secretKey: apiKey
+      managed: true # each agent makes an API key for its own gateway
   sync:
     profiles:
       default:
