@@ -26,6 +26,9 @@ type reader struct {
 	images string // records the arguments of make and kind
 }
 
+// checkedOut is what git says is the abbreviated commit of the reader's checkout.
+const checkedOut = "1f0c2d3"
+
 func newReader(t *testing.T, lines *document.Commands, c *kubetest.Cluster) *reader {
 	t.Helper()
 	cache, err := build.Open(build.Cache{Progress: os.Stderr})
@@ -37,10 +40,12 @@ func newReader(t *testing.T, lines *document.Commands, c *kubetest.Cluster) *rea
 		require.NoError(t, os.Symlink(filepath.Join(cache.SourceDir, name), filepath.Join(dir, name)))
 	}
 	r := &reader{t: t, lines: lines, images: filepath.Join(t.TempDir(), "images")}
-	// kind needs docker, and the tests of internal/release build images. These two only record their arguments.
-	records := filepath.Join(t.TempDir(), "records")
+	// kind needs docker, and the tests of internal/release build images. These two only record their arguments. git only
+	// names a commit, because the folder is not a checkout.
+	records, git := filepath.Join(t.TempDir(), "records"), filepath.Join(t.TempDir(), "git")
 	program.Script(t, records, "#!/bin/sh\necho \"$@\" >> "+r.images+"\n")
-	r.Shell = document.NewShell(t, dir, map[string]string{"kubectl": filepath.Join(kubernetes, "kubectl"), "helm": theHelm(t), "make": records, "kind": records},
+	program.Script(t, git, "#!/bin/sh\necho "+checkedOut+"\n")
+	r.Shell = document.NewShell(t, dir, map[string]string{"kubectl": filepath.Join(kubernetes, "kubectl"), "helm": theHelm(t), "make": records, "kind": records, "git": git},
 		"KUBECONFIG="+c.Kubeconfig())
 	return r
 }
@@ -106,7 +111,7 @@ func TestDocumentedCommands(t *testing.T) {
 		r := newReader(t, lines, kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds(), kubetest.Controllers()))
 		r.follows("docs/how-to/installation.md", "The images")
 		r.follows("docs/how-to/installation.md", "With Helm", "The first gateway", "What to decide", "The receiver")
-		r.runs("registry.example.com/stoker")
+		r.runs("registry.example.com/stoker", theChart(t).AppVersion())
 		r.enter("kubectl create namespace argocd")
 		r.enter("kubectl apply -f hooks/testdata/applications.yaml") // simulates a cluster with Argo CD
 		for _, name := range []string{"argocd-cm", "argocd-notifications-cm"} {
@@ -124,6 +129,8 @@ func TestDocumentedCommands(t *testing.T) {
 		r.enter("! kubectl --namespace line auth can-i get secret/other --as=system:serviceaccount:stoker-system:stoker-notifier")
 		r.follows("docs/internals/security.md")
 		r.follows("docs/how-to/operations.md", "Check the state", "Make a request", "Upgrade", "Credentials")
+		r.enter("grep 'images REGISTRY=registry.example.com/stoker VERSION=0.1.0-g" + checkedOut + "' " + r.images)
+		r.runs("registry.example.com/stoker", "0.1.0-g"+checkedOut)
 		r.follows("docs/how-to/operations.md", "Certificates")
 		r.enter("helm get hooks stoker --namespace stoker-system | kubectl apply -f -") // what helm test leaves behind if it is interrupted
 		r.follows("docs/how-to/uninstall.md")
@@ -140,7 +147,7 @@ func TestDocumentedCommands(t *testing.T) {
 		r.enter("kubectl create namespace argocd")
 		r.enter("kubectl create namespace ignition") // that of a Kargo Project
 		r.follows("README.md")
-		r.runs("registry.example.com/stoker")
+		r.runs("registry.example.com/stoker", theChart(t).AppVersion())
 	})
 	t.Run("by the tutorial", func(t *testing.T) {
 		t.Parallel()
@@ -149,7 +156,7 @@ func TestDocumentedCommands(t *testing.T) {
 		recorded, err := os.ReadFile(r.images)
 		require.NoError(t, err)
 		assert.Contains(t, string(recorded), "images TAR=images.tar\nload image-archive images.tar\n")
-		r.runs("ghcr.io/stoker-io")
+		r.runs("ghcr.io/stoker-io", theChart(t).AppVersion())
 	})
 	t.Run("installed with kustomize", func(t *testing.T) {
 		t.Parallel()
@@ -173,14 +180,14 @@ func TestDocumentedCommands(t *testing.T) {
 	})
 }
 
-// runs checks that the Deployments have the images that make images builds for a registry.
-func (r *reader) runs(registry string) {
+// runs checks that the Deployments have the images that make images builds for a registry and a tag.
+func (r *reader) runs(registry, tag string) {
 	r.t.Helper()
 	installed := strings.Fields(r.Type(r.t, "kubectl --namespace stoker-system get deployments --output 'jsonpath={.items[*].spec.template.spec.containers[*].image}'"))
 	require.NotEmpty(r.t, installed)
 	var built []string
 	for part := range parts {
-		built = append(built, registry+"/"+part+":"+theChart(r.t).AppVersion())
+		built = append(built, registry+"/"+part+":"+tag)
 	}
 	assert.Subset(r.t, built, installed)
 }
