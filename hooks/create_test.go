@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -109,7 +110,7 @@ func TestCreateCommands(t *testing.T) {
 	t.Parallel()
 	lines := document.Open(t)
 	cluster := kubetest.Control(t)
-	namespace := cluster.Namespace(t)
+	namespace := cluster.NamespaceNamed(t, "line") // of the page on the installation
 	root := t.TempDir()
 	repo := gitserver.NewRepo(t, filepath.Join(root, "plant.git"))
 	repo.Commit("first", createtest.Trees()[0].Edits...)
@@ -142,9 +143,10 @@ func TestCreateCommands(t *testing.T) {
 	program.Script(t, fake, "#!/bin/sh\nmkdir bin && ln -s "+program.Build(t, "hooks")+" bin/stoker\n")
 	shell := document.NewShell(t, dir, map[string]string{"make": fake, "kubectl": filepath.Join(kubernetes, "kubectl"), "stoker": program.Build(t, "hooks")},
 		"KUBECONFIG="+kubeconfig, "REPOSITORY="+server.URL("plant.git"))
+	example := regexp.MustCompile(`https://git\.example\.com/plants/[a-z]+\.git`)
 	for _, page := range []string{"docs/how-to/installation.md", "docs/reference/cli.md", "docs/start/tutorial-kubernetes.md"} {
 		for c := range lines.Of(page) {
-			shell.Type(t, c.Text)
+			shell.Type(t, example.ReplaceAllLiteralString(c.Text, server.URL("plant.git")))
 		}
 	}
 	for _, name := range []string{"line", "press --namespace press"} { // sequence: both exist now

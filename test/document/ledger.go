@@ -69,7 +69,7 @@ var Ledger = []Entry{
 	NewEntry("docs/how-to/air-gap.md", ``, byRelease),
 
 	NewEntry("docs/start/tutorial.md", ``, byAlone),
-	NewEntry("docs/start/tutorial-kubernetes.md", `^make build|^bin/stoker `, byCreate),
+	NewEntry("docs/start/tutorial-kubernetes.md", `^REPOSITORY=|^make build|^bin/stoker `, byCreate),
 	NewEntry("docs/start/tutorial-kubernetes.md", ``, byChart),
 	NewEntry("docs/how-to/rollback.md", `^stoker snapshots |/agent snapshots export `, byNodes),
 	NewEntry("docs/how-to/auto-rollback.md", ``, byBack),
