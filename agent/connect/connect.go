@@ -51,7 +51,7 @@ func New(spec *v1alpha1.GatewaySyncSpec, gateway Gateway, secrets Secrets, o rep
 		cfg.Key = func() (secret.String, error) {
 			v, err := secrets.Read(secretrefs.GatewayAPI, *ref)
 			if err != nil {
-				return v, failure.New(v1alpha1.ReasonGatewayForbidden, "the API token of spec.gateway.api: %w", err)
+				return v, failure.New(v1alpha1.ReasonGatewayForbidden, "the API key of spec.gateway.api: %w", err)
 			}
 			return v, nil
 		}

@@ -30,10 +30,10 @@ import (
 type Config struct {
 	// URL is scheme, host and port of the gateway, for example http://localhost:8088.
 	URL string
-	// Key returns the API token, <name>:<key>. The client calls it for each request, so a rotated token takes effect
-	// immediately. If nil, the client sends no token, and only Ping and Platform work.
+	// Key returns the API key, <name>:<key>. The client calls it for each request, so a rotated key takes effect
+	// immediately. If nil, the client sends no key, and only Ping and Platform work.
 	Key func() (secret.String, error)
-	// Rejected says why the gateway may have rejected the token (401, 403); nil for general advice.
+	// Rejected says why the gateway may have rejected the key (401, 403); nil for general advice.
 	Rejected func() error
 	TLS      TLS
 	Log      *slog.Logger
@@ -115,7 +115,7 @@ func parseBase(raw string) (*url.URL, error) {
 	}
 	switch {
 	case u.User != nil:
-		return nil, errors.New("the gateway's URL contains a user name: remove it, because Ignition accepts only an API token")
+		return nil, errors.New("the gateway's URL contains a user name: remove it, because Ignition accepts only an API key")
 	case u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "":
 		return nil, fmt.Errorf("the gateway's URL %q is invalid: want http://host:port or https://host:port", u)
 	case u.RawQuery != "" || u.Fragment != "":
@@ -131,7 +131,7 @@ type call struct {
 	method, path string // path is escaped
 	query        url.Values
 	body         any           // sent as JSON; nil sends no body
-	public       bool          // the route needs no token, and do sends none
+	public       bool          // the route needs no key, and do sends none
 	extraTimeout time.Duration // added to Config.Timeout
 }
 
@@ -209,20 +209,20 @@ func newRequest(ctx context.Context, base *url.URL, r call, key secret.String) (
 	return req, nil
 }
 
-// key returns the token for a request, or an empty one if the request needs none or none is configured.
+// key returns the API key for a request, or an empty one if the request needs none or none is configured.
 func (c *Client) key(r call) (secret.String, error) {
 	if r.public || c.cfg.Key == nil {
 		return secret.String{}, nil
 	}
 	raw, err := c.cfg.Key()
 	if err != nil {
-		return secret.String{}, failure.New(v1alpha1.ReasonGatewayForbidden, "the gateway's API token cannot be read: %w", err)
+		return secret.String{}, failure.New(v1alpha1.ReasonGatewayForbidden, "the gateway's API key cannot be read: %w", err)
 	}
 	value := strings.TrimSpace(raw.Reveal())
 	for _, b := range []byte(value) {
 		if b < 0x20 || b > 0x7e {
 			return secret.String{}, failure.New(v1alpha1.ReasonGatewayForbidden,
-				"the gateway's API token contains an invalid character: the format is one line, <name>:<key>")
+				"the gateway's API key contains an invalid character: the format is one line, <name>:<key>")
 		}
 	}
 	return secret.New(value), nil

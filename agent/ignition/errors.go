@@ -61,7 +61,7 @@ func (c *Client) refused(ctx context.Context, r call, got answer, key secret.Str
 	cause := &StatusError{Method: r.method, Path: r.path, Status: got.status, Message: refusalMessage(got.body)}
 	location := got.header.Get("Location")
 	if !key.Empty() {
-		// A server that echoes the request must not get the token into a log.
+		// A server that echoes the request must not get the key into a log.
 		cause.Message = strings.ReplaceAll(cause.Message, key.Reveal(), key.String())
 		location = strings.ReplaceAll(location, key.Reveal(), key.String())
 	}
@@ -105,7 +105,7 @@ func redirected(base *url.URL, cause *StatusError, location string) error {
 			base, oneLine(to.Host, 200), cause)
 	}
 	return failure.New(v1alpha1.ReasonGatewayUnreachable,
-		"%s redirects to %s, which the agent does not follow, to keep the API token on its host; point spec.gateway.port (or the URL) at the gateway itself: %w",
+		"%s redirects to %s, which the agent does not follow, to keep the API key on its host; point spec.gateway.port (or the URL) at the gateway itself: %w",
 		base, oneLine(to.Host, 200), cause)
 }
 
@@ -113,12 +113,12 @@ func adviceUnauthorized(key secret.String) string {
 	name, value, named := strings.Cut(key.Reveal(), ":")
 	switch {
 	case key.Empty():
-		return "the gateway requires an API token: set spec.gateway.api"
+		return "the gateway requires an API key: set spec.gateway.api"
 	case !named || name == "" || value == "":
-		return "the gateway rejects the API token: its name is missing; the format is <name>:<key>, as the gateway showed it"
+		return "the gateway rejects the API key: its name is missing; the format is <name>:<key>, as the gateway showed it"
 	}
-	return "the gateway rejects the API token: check that the secret holds <name>:<key> of a token of this gateway " +
-		"(a gateway's first token is valid after a restart or a config scan)"
+	return "the gateway rejects the API key: check that the secret holds <name>:<key>, as this gateway showed it " +
+		"(a gateway's first key is valid after a restart or a config scan)"
 }
 
 func adviceForbidden(base *url.URL, r call) string {
@@ -126,10 +126,10 @@ func adviceForbidden(base *url.URL, r call) string {
 	if r.method != http.MethodGet {
 		level = "Write"
 	}
-	advice := "the API token lacks a permission: give its security level the gateway permission " + level
+	advice := "the API key lacks a permission: give its security level the gateway permission " + level
 	if base.Scheme == "http" {
-		advice += ", or, as this is http and new tokens require a secure connection: set spec.gateway.tls (port 8043), " +
-			"or secureChannelRequired: false in the token"
+		advice += ", or, as this is http and new keys require a secure connection: set spec.gateway.tls (port 8043), " +
+			"or secureChannelRequired: false in the key"
 	}
 	return advice + "; after its first boot a gateway resets ignition/security-properties, which drops the grant until it is synced again"
 }

@@ -32,10 +32,10 @@ func TestTokenRefusals(t *testing.T) {
 		key  string
 		says []string
 	}{
-		"unknown token":         {"nobody:S3CR3T", []string{"401", "rejects the API token", "config scan"}},
-		"wrong key":             {"stoker:S3CR3T", []string{"401", "rejects the API token"}},
+		"unknown token":         {"nobody:S3CR3T", []string{"401", "rejects the API key", "config scan"}},
+		"wrong key":             {"stoker:S3CR3T", []string{"401", "rejects the API key"}},
 		"key without a name":    {"S3CR3T", []string{"401", "its name is missing", "<name>:<key>"}},
-		"empty key":             {"", []string{"401", "requires an API token"}},
+		"empty key":             {"", []string{"401", "requires an API key"}},
 		"token without a level": {issue(simulator.TokenSpec{Name: "bare"}), []string{"403", "permission Read", "secureChannelRequired", "first boot"}},
 		"token with a role":     {issue(simulator.TokenSpec{Name: "role", Levels: []string{"Authenticated/Roles/Administrator"}}), []string{"403"}},
 		"secure token on http":  {issue(simulator.TokenSpec{Name: "tls", Levels: []string{own}, Secure: true}), []string{"403", "gateway.tls", "secureChannelRequired: false"}},
@@ -104,7 +104,7 @@ func TestUnusableKeyIsNotSent(t *testing.T) {
 	}
 	assert.Empty(t, g.Requests.List())
 	_, err := client(t, g, func(c *ignition.Config) { c.Key = nil }).Info(t.Context())
-	assert.ErrorContains(t, err, "requires an API token")
+	assert.ErrorContains(t, err, "requires an API key")
 }
 
 func TestGatewayStates(t *testing.T) {

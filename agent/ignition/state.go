@@ -37,7 +37,7 @@ func (p Ping) String() string {
 	return p.State + "/" + p.Details
 }
 
-// Ping returns the gateway's state. It needs no API token: GET /StatusPing [LIVE 8.3.6]. Without a state, the error is
+// Ping returns the gateway's state. It needs no API key: GET /StatusPing [LIVE 8.3.6]. Without a state, the error is
 // GatewayUnreachable, WaitingForGateway (503) or WaitingForCommissioning (a redirect to the welcome page).
 func (c *Client) Ping(ctx context.Context) (Ping, error) {
 	r := call{method: http.MethodGet, path: "/StatusPing", public: true}

@@ -74,7 +74,7 @@ func (a *applier) apply(ctx context.Context, changes *plan.Changes, staged *disk
 	}
 	if a.in.t.BeforeStart {
 		// The gateway reads everything when it starts; only verification remains. If no project is verified, a scan shows whether
-		// the first start kept the permissions of the API token.
+		// the first start kept the permissions of the API key.
 		a.unloaded.ScanProjects = false
 		a.unloaded.ScanConfig = a.unloaded.FirstStart && len(a.unloaded.Projects)+len(a.unloaded.Deleted) == 0
 		return a.unloaded.Save(a.in.dir)

@@ -116,7 +116,7 @@ func TestGatewayBackup(t *testing.T) {
 		"forbidden":       {func(b *bench) { fault(b, simulator.Fault{Route: backupRoute, Status: 403}) }, "403"},
 		"cut":             {func(b *bench) { fault(b, simulator.Fault{Route: backupRoute, Reset: true}) }, "back up the gateway"},
 		"not a backup":    {func(b *bench) { fault(b, simulator.Fault{Route: backupRoute, Status: 200, Body: "<html>"}) }, "did not answer with a backup"},
-		"without a token": {func(b *bench) { b.conn.HasAPIToken = false }, "API token"},
+		"without a token": {func(b *bench) { b.conn.HasAPIToken = false }, "API key"},
 	}
 	for name, c := range refused {
 		t.Run(name, func(t *testing.T) {

@@ -63,7 +63,7 @@ func (g *gateway) openSessions(ctx context.Context, touched []string, all bool) 
 	case g.legacy():
 		return nil, fmt.Errorf("the gateway is Ignition %s: %w", g.platform.Version, errNoSessionList)
 	case !g.hasAPIToken:
-		return nil, fmt.Errorf("spec.gateway.api has no API token: %w", errNoSessionList)
+		return nil, fmt.Errorf("spec.gateway.api has no API key: %w", errNoSessionList)
 	}
 	list, err := g.Designers(ctx)
 	if err != nil {
@@ -142,7 +142,7 @@ func (g guard) unknownSessions(changes *plan.Changes, err error) error {
 	return fmt.Errorf("designerSessionPolicy is %s, but the gateway did not list the open Designers: %w", policy, err)
 }
 
-// bringsAccess reports whether a plan writes an API token or the gateway's permissions.
+// bringsAccess reports whether a plan writes an API key or the gateway's permissions.
 func bringsAccess(changes *plan.Changes) bool {
 	return slices.ContainsFunc(changes.ConfigResources(), func(r plan.ConfigResource) bool {
 		return r.Module == "ignition" && (r.Type == "api-token" || r.Type == "security-properties") && !r.Deleted

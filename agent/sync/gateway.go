@@ -168,7 +168,7 @@ func (g *gateway) clock(ctx context.Context, fallback time.Time) time.Time {
 	return fallback
 }
 
-// pairSource returns the source of the node's state in a pair. Only the REST API of 8.3 reports it, with an API token.
+// pairSource returns the source of the node's state in a pair. Only the REST API of 8.3 reports it, with an API key.
 func (g *gateway) pairSource(state gatewayState) redundancy.Source {
 	source := redundancy.Source{Running: state == running, Role: g.platform.Role}
 	if g.Gateway != nil && g.hasAPIToken && !g.legacy() {

@@ -67,7 +67,7 @@ func (l *loader) load(ctx context.Context) error {
 }
 
 // confirm reports whether the gateway has loaded the files on the disk, and drops what the disk contradicts from what it has not. Without a
-// gateway or an API token it returns true. It returns an error if the gateway has not started yet, and if nothing is left to scan but the agent
+// gateway or an API key it returns true. It returns an error if the gateway has not started yet, and if nothing is left to scan but the agent
 // has not seen the gateway running since its pod started.
 func confirm(ctx context.Context, in *scope, pending *unloaded.Set) (bool, error) {
 	if err := pending.DropContradicted(in.dir); err != nil {
@@ -288,7 +288,7 @@ func (l *loader) tellDesigners(ctx context.Context) {
 	}
 }
 
-// loadWithoutAPIToken ends a sync without an API token. Only a gateway before 8.3 scans without one.
+// loadWithoutAPIToken ends a sync without an API key. Only a gateway before 8.3 scans without one.
 func (l *loader) loadWithoutAPIToken(ctx context.Context) error {
 	if !l.unloaded.Empty() && !l.in.t.BeforeStart {
 		if state, _ := l.in.gateway.state(ctx); state == running {
@@ -300,6 +300,6 @@ func (l *loader) loadWithoutAPIToken(ctx context.Context) error {
 			return l.loadLegacy(ctx)
 		}
 	}
-	l.in.r.Message = join(l.in.r.Message, "files only, spec.gateway.api has no API token: nothing was scanned or verified")
+	l.in.r.Message = join(l.in.r.Message, "files only, spec.gateway.api has no API key: nothing was scanned or verified")
 	return nil
 }

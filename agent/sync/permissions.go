@@ -18,11 +18,11 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// firstBootGrace is how long a gateway may refuse the API token after its first start with the agent's files.
+// firstBootGrace is how long a gateway may refuse the API key after its first start with the agent's files.
 // Commissioning rewrites ignition/security-properties and drops what the file granted [LIVE].
 const firstBootGrace = 5 * time.Minute
 
-// handleRefusal handles the error of a gateway that refuses the API token, and returns the error of the sync. At a first
+// handleRefusal handles the error of a gateway that refuses the API key, and returns the error of the sync. At a first
 // boot it restores the permissions once, and the sync waits. It returns other errors unchanged.
 func (l *loader) handleRefusal(ctx context.Context, err error) error {
 	status, ok := errors.AsType[*ignition.StatusError](err)
@@ -33,7 +33,7 @@ func (l *loader) handleRefusal(ctx context.Context, err error) error {
 		return fmt.Errorf("the gateway's trial has expired, which may be the cause (%s): %w", trialAdvice, err)
 	}
 	if slices.ContainsFunc(l.unloaded.Resources, func(r unloaded.Resource) bool { return r.Type == "api-token" }) {
-		l.in.note("the commit has an API token, which a running gateway accepts only after a restart, or after a scan from its web page (Platform > System > Modes)")
+		l.in.note("the commit has an API key, which a running gateway accepts only after a restart, or after a scan from its web page (Platform > System > Modes)")
 	}
 	if !l.unloaded.FirstStart || status.Status != http.StatusForbidden {
 		return err

@@ -161,7 +161,7 @@ func TestTokenInCommitNeedsRestart(t *testing.T) {
 	r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonGatewayForbidden)
 	found := false
 	for _, n := range r.Notes {
-		found = found || assert.ObjectsAreEqual(n, "the commit has an API token, which a running gateway accepts only after a restart, or after a scan from its web page (Platform > System > Modes)")
+		found = found || assert.ObjectsAreEqual(n, "the commit has an API key, which a running gateway accepts only after a restart, or after a scan from its web page (Platform > System > Modes)")
 	}
 	assert.True(t, found, "%q", r.Notes)
 	b.gw.Faults.Clear()

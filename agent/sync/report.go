@@ -41,7 +41,7 @@ type ScanOutcome struct {
 // Report is the outcome of one sync.
 type Report struct {
 	// Phase is the state of the gateway after the sync, never Syncing. Applied means that the gateway has not confirmed the files on the disk. Synced
-	// means, without a gateway or an API token, only that the files are there. After Held and Error the last good commit is live, unless Message
+	// means, without a gateway or an API key, only that the files are there. After Held and Error the last good commit is live, unless Message
 	// says otherwise.
 	Phase   v1alpha1.GatewaySyncState `json:"phase"`
 	Reason  v1alpha1.Reason           `json:"reason"`

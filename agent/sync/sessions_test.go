@@ -224,7 +224,7 @@ func TestDesignersCannotBeListed(t *testing.T) {
 	}
 }
 
-// Otherwise a first commit that brings the API token would wait for itself.
+// Otherwise a first commit that brings the API key would wait for itself.
 func TestCommitDeliversToken(t *testing.T) {
 	b := family(t, v1alpha1.DesignerWait)
 	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/designers", Status: 401}))

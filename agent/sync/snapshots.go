@@ -67,7 +67,7 @@ func (a *applier) backUp(ctx context.Context, staged *disk.Staged) (id string, e
 
 func (a *applier) saveBackup(ctx context.Context, id string) error {
 	if !a.in.gateway.hasAPIToken || a.in.gateway.legacy() {
-		return errors.New("it takes an API token and Ignition 8.3")
+		return errors.New("it takes an API key and Ignition 8.3")
 	}
 	return a.in.dir.SaveBackup(id, snapshotLimits(&a.in.t).MaxBytes, func(w io.Writer) error { return a.in.gateway.Backup(ctx, w) })
 }

@@ -29,7 +29,7 @@ type Set struct {
 	// FirstStart reports that the gateway did not run when the first files of the volume were written, so its next start may be its
 	// first.
 	FirstStart bool `json:"fresh,omitempty"`
-	// FirstRefused is when such a gateway first refused the agent's API token. PermissionsRestored reports that the agent
+	// FirstRefused is when such a gateway first refused the agent's API key. PermissionsRestored reports that the agent
 	// has restored its permissions since.
 	FirstRefused        time.Time `json:"refused,omitzero"`
 	PermissionsRestored bool      `json:"putBack,omitempty"`

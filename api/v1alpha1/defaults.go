@@ -44,7 +44,7 @@ func (g *GatewaySpec) EffectivePort() int32 {
 	return *g.Port
 }
 
-// APIKey returns the reference to the Secret with the gateway's API token, or nil.
+// APIKey returns the reference to the Secret with the gateway's API key, or nil.
 func (g *GatewaySpec) APIKey() *SecretKeyRef {
 	if g.API == nil || g.API.SecretName == "" {
 		return nil
@@ -52,7 +52,7 @@ func (g *GatewaySpec) APIKey() *SecretKeyRef {
 	return &SecretKeyRef{Name: g.API.SecretName, Key: cmp.Or(g.API.SecretKey, DefaultAPISecretKey)}
 }
 
-// ManagedKey reports whether the agent makes the gateway's API token.
+// ManagedKey reports whether the agent makes the gateway's API key.
 func (g *GatewaySpec) ManagedKey() bool { return g.API != nil && g.API.Managed }
 
 // User returns the user name for the token.

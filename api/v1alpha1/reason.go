@@ -216,7 +216,7 @@ var Reasons = []ReasonInfo{
 	{ReasonLFSPointer, ClassStalled, CauseCommit, "a file under a mapped path is a Git LFS pointer"},
 	{ReasonEmbeddedSecret, ClassStalled, CauseCommit, "a file of the commit has an embedded secret, and embeddedSecretPolicy is refuse"},
 	{ReasonReferenceMissing, ClassStalled, CauseCommit, "files of the commit name something that does not exist, and validation.references is refuse"},
-	{ReasonGatewayForbidden, ClassStalled, CauseOther, "the gateway refused the API token, or no token can be read"},
+	{ReasonGatewayForbidden, ClassStalled, CauseOther, "the gateway refused the API key, or no key can be read"},
 	{ReasonGatewayUntrusted, ClassStalled, CauseOther, "the agent does not trust the TLS certificate of the gateway, or its port does not speak TLS"},
 	{ReasonPushRejected, ClassStalled, CauseOther, "the git server declined the push of a gateway's changes"},
 	{ReasonUnsupportedRepository, ClassStalled, CauseOther, "the repository uses something that Stoker does not read"},

@@ -123,7 +123,7 @@ func TestInvalidSpecOfPausedGateway(t *testing.T) {
 // Nothing waits for a paused gateway, so a key that it refuses is not a failure until a user resumes it.
 func TestRefusedKeyOfPausedGateway(t *testing.T) {
 	s := newScene(t, 1)
-	s.fails(0, v1alpha1.ReasonGatewayForbidden, "the gateway rejects the API token")
+	s.fails(0, v1alpha1.ReasonGatewayForbidden, "the gateway rejects the API key")
 	s.report(0).Paused = true
 	st := s.write()
 	assert.Equal(t, "False/Paused", condition(st, v1alpha1.ConditionReady))

@@ -94,7 +94,7 @@ func TestRefusedByGatewayFails(t *testing.T) {
 	for _, reason := range []v1alpha1.Reason{"GatewayForbidden", "GatewayUntrusted"} {
 		t.Run(string(reason), func(t *testing.T) {
 			s := newScene(t, 2)
-			s.fails(0, reason, "the gateway rejects the API token")
+			s.fails(0, reason, "the gateway rejects the API key")
 			st := s.write()
 			assert.Equal(t, "True/"+string(reason), condition(st, v1alpha1.ConditionStalled))
 			assert.Equal(t, v1alpha1.OutcomeFailed, st.Outcome.Phase)

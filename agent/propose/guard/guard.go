@@ -265,7 +265,7 @@ func search(content []byte, embedded *resource.EmbeddedFinder) (rule string, fou
 		return "embedded secret of Ignition", true
 	}
 	if bytes.Contains(lower, []byte(`"tokenhash"`)) {
-		return "API token of Ignition", true
+		return "API key of Ignition", true
 	}
 	for _, r := range rules {
 		if r.finds(content, lower) {

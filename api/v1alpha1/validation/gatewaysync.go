@@ -65,7 +65,7 @@ func Warnings(gs *v1alpha1.GatewaySync) []string {
 		out = append(out, w)
 	}
 	if gateway.APIKey() == nil && !gateway.ManagedKey() {
-		out = append(out, "spec.gateway.api: without an API token, files are written but the gateway does not scan them")
+		out = append(out, "spec.gateway.api: without an API key, files are written but the gateway does not scan them")
 	}
 	return out
 }

@@ -79,7 +79,7 @@ func TestMessagesHideRepository(t *testing.T) {
 	assert.NotContains(t, validation.GatewaySync(gs).ToAggregate().Error(), "S3CR3T")
 	gs.Spec.Git.Repo = "http://user:S3CR3T-1@host/a"
 	warnings := validation.Warnings(gs)
-	assert.Len(t, warnings, 3, "expected warnings: no TLS, password in the address, no API token")
+	assert.Len(t, warnings, 3, "expected warnings: no TLS, password in the address, no API key")
 	for _, w := range warnings {
 		assert.NotContains(t, w, "S3CR3T")
 	}

@@ -19,7 +19,7 @@ func Secrets() map[string]Secret {
 	upper := func(n int) string { return strings.Repeat("Q7RZ5MX3KD6WNB2V", 5)[:n] }
 	return map[string]Secret{
 		"Ignition secret":        {`{"ciphertext":"x","protected":"y","encrypted_key":"z"}`, "embedded secret of Ignition"},
-		"Ignition token":         {`{"profile":{"tokenHash":"` + hex(64) + `"}}`, "API token of Ignition"},
+		"Ignition token":         {`{"profile":{"tokenHash":"` + hex(64) + `"}}`, "API key of Ignition"},
 		"RSA key":                {"-----BEGIN RSA " + "PRIVATE KEY-----\nMII", "private key"},
 		"PKCS8 key":              {"-----BEGIN " + "PRIVATE KEY-----\nMII", "private key"},
 		"OpenSSH key":            {"-----BEGIN OPENSSH " + "PRIVATE KEY-----", "private key"},
