@@ -15,7 +15,7 @@ type GatewaySpec struct {
 	// How the gateway's certificate is checked. Ignored without tls.
 	// +optional
 	TLSConfig *GatewayTLSConfig `json:"tlsConfig,omitempty"`
-	// The API token with which the agent asks the gateway: one of your own, from a Secret, or one that the agent makes.
+	// The API key with which the agent asks the gateway: one of your own, from a Secret, or one that the agent makes.
 	// +optional
 	API *GatewayAPI `json:"api,omitempty"`
 }
@@ -35,11 +35,11 @@ type GatewayTLSConfig struct {
 	InsecureSkipVerify bool `json:"insecureSkipVerify,omitempty"`
 }
 
-// GatewayAPI says which API token the agent uses.
+// GatewayAPI says which API key the agent uses.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.secretName) != (has(self.managed) && self.managed)",message="set one of secretName and managed"
 type GatewayAPI struct {
-	// Name of the Secret with the token, which is name:key, as Ignition shows it.
+	// Name of the Secret with the key, which is name:key, as Ignition shows it.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253

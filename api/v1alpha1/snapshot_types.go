@@ -27,7 +27,7 @@ type SnapshotsSpec struct {
 	MaxSize string `json:"maxSize,omitempty"`
 	// beforeSync makes the gateway save a backup of itself (.gwbk) before each sync that changes files. Backups are kept on the data volume
 	// and copied to object storage, as snapshots are. If the backup fails, the sync changes nothing (SnapshotFailed). There is no backup if
-	// the gateway does not run, on the standby node of a pair, and before a restore. Agents do not restore backups. It needs an API token
+	// the gateway does not run, on the standby node of a pair, and before a restore. Agents do not restore backups. It needs an API key
 	// and Ignition 8.3.
 	// +optional
 	// +kubebuilder:default=never
