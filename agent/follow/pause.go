@@ -27,7 +27,7 @@ func (c stopCheck) check(ctx context.Context) error {
 	case errors.Is(err, kube.ErrNotSeen) && c.targets.listed():
 		return failure.New(v1alpha1.ReasonWaitingForLead, "SyncTarget %s is gone; nothing was written", c.spec.name)
 	case err != nil:
-		return nil // the order stays in force
+		return nil //nolint:nilerr // the order stays in force
 	case t.Spec.Paused, t.Spec.Generation != c.generation && c.pauses(ctx, t.Spec.Generation):
 		return sync.PausedError()
 	}

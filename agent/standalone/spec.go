@@ -124,17 +124,18 @@ func (l *Loop) apply(raw []byte) error {
 	return nil
 }
 
-// stop returns an error if the file, as it is now, pauses syncing.
+// stop returns an error if the file, as it is now, pauses syncing. If its content is not valid, the last good content stays in force.
 func (l *Loop) stop(context.Context) error {
 	raw, err := file.Read(l.File, maxFile)
 	if err != nil || string(raw) == string(l.spec.raw) {
-		return nil
+		return nil //nolint:nilerr // see above
 	}
 	gs, _, err := parse(l.File, raw)
-	if err != nil {
-		return nil // the last good content stays in force
+	var eff effective.Settings
+	if err == nil {
+		eff, err = effective.Of(gs, l.Gateway.Profile, l.Gateway.Annotations)
 	}
-	if eff, err := effective.Of(gs, l.Gateway.Profile, l.Gateway.Annotations); err == nil && eff.Paused {
+	if err == nil && eff.Paused {
 		return sync.PausedError()
 	}
 	return nil
