@@ -78,7 +78,7 @@ func TestAudit(t *testing.T) {
 		assert.Equal(t, r.Snapshots[0].ID, got.Snapshot)
 		assert.Equal(t, list, r.History)
 		// These fields were compared above, or differ in each run.
-		got.Snapshot, got.Time, got.Duration, got.Author, got.Diff = "", list[0].Time, "", "", ""
+		got.Snapshot, got.Time, got.Duration, got.Author, got.Diff, got.Subject = "", list[0].Time, "", "", "", ""
 		assert.Equal(t, audit.Entry{
 			Schema: 1, Time: list[0].Time, Namespace: "plant", GatewaySync: "line", Gateway: "area-4", From: one, To: two, Target: two, Ref: "main",
 			Request: audit.Request{By: "kargo", For: "Stage prod by Ann  [2J", At: "2026-11-24T12:00:00Z"},
