@@ -2,10 +2,13 @@ package fleet
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/cluster/kubetest"
@@ -62,6 +65,8 @@ func TestRegistry(t *testing.T) {
 		fifth := runs("five", fourth)
 		assert.NotEqual(t, fourth, fifth)
 		admin := office(t, p.Cluster, map[string]string{})
+		admin.Dir = t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(admin.Dir, "cosign.pub"), nil, 0o600))
 		for c := range lines.Of("docs/how-to/registry.md") {
 			if strings.HasPrefix(c.Text, "kubectl") {
 				admin.Type(t, c.Text)
