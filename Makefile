@@ -53,7 +53,7 @@ gotest = $(if $(RERUN),$(GOTESTSUM) --format $(FORMAT) --hide-summary skipped --
   --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --rerun-fails-report $(RERUN)/$$$$.txt --packages='$(strip $(2))' -- $(1),go test $(1) $(2))
 raced  = CGO_ENABLED=$(if $(RACE),1,0) $(call gotest,$(QUICK) $(RACE) -timeout 40m $(1),$(2))
 
-.PHONY: help build images release-artifacts reproduce demo test test-cluster test-api test-busy test-plain test-modules e2e lint fuzz bench generate
+.PHONY: help build images release-artifacts reproduce demo test test-cluster test-api test-raced test-plane test-kubernetes test-oldest test-busy test-plain test-modules e2e lint fuzz bench generate
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,13 +82,20 @@ test: ## the tests that every commit passes: minutes, no Kubernetes, no root
 	go test -short $(QUICK) $(ATATIME) -timeout 30m ./agent/sync ./agent/repo ./agent/disk ./test/scenario \
 	  $(shell comm -23 <(go list ./... | sort) <(go list $(APART) | sort))
 
-test-cluster: test-api test-busy test-plain test-modules ## what make test leaves out: the race detector, an API server, fleets, long tests, the chart, Argo CD's code
+test-cluster: test-api test-busy test-plain test-modules test-oldest ## what make test leaves out: the race detector, an API server, fleets, long tests, the chart, Argo CD's code
 
-test-api:
+# make -j2 test-api runs both at the same time: the first keeps the processors busy, the second mostly waits.
+test-api: test-raced test-plane
+
+test-raced: test-kubernetes
 	@$(if $(RACE),,echo 'no C compiler: the tests run without -race')
-	@go run ./test/cluster build >/dev/null
 	$(call raced,$(ATATIME),$(filter $(RACED),$(FIRST)) $(filter-out $(BUSY) $(FIRST),$(RACED)))
+
+test-plane: test-kubernetes
 	CGO_ENABLED=0 $(call gotest,$(QUICK) $(ATATIME) -timeout 30m,$(filter $(PLANE),$(FIRST)) $(filter-out $(FIRST),$(PLANE)))
+
+test-kubernetes:
+	@go run ./test/cluster build $(if $(STOKER_KUBERNETES),-kubernetes $(STOKER_KUBERNETES)) >/dev/null
 
 test-busy:
 	$(if $(RACE),$(call raced,-short $(ATATIME),$(BUSY)))
@@ -100,6 +107,11 @@ test-plain:
 
 test-modules:
 	set -e; for module in $(MODULES); do (cd $$module && GOWORK=off GOTOOLCHAIN=auto $(call gotest,-ldflags='-s -w' -count=1 -timeout 40m,./...)); done
+
+# What depends most on the version of the API server: kinds, admission policies and webhooks, and every object of the pages and examples.
+test-oldest: export STOKER_KUBERNETES = $(shell sed -n 's/.*OldestKubernetes  = "\(.*\)"/\1/p' test/cluster/build/programs.go)
+test-oldest: test-kubernetes
+	CGO_ENABLED=0 $(call gotest,$(QUICK) -count=1 $(ATATIME) -timeout 30m,./injector ./internal/configsync ./receiver ./test/document)
 
 e2e: FORMAT = standard-verbose
 e2e: ## the chart, agents and gateways in pods; needs root, and Debian or similar (E2E='Argo CD' runs only these scenarios)

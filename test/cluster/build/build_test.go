@@ -111,7 +111,7 @@ func TestVersionsOfNestedModules(t *testing.T) {
 	_, err := c.ArgoCD(t.Context(), "1")
 	assert.ErrorContains(t, err, `unknown major version "1"`)
 	_, err = c.Kubernetes(t.Context(), "v1.2.3")
-	assert.ErrorContains(t, err, `there are ["v1.34.4" "v1.37.1"]`)
+	assert.ErrorContains(t, err, `there are ["v1.30.14" "v1.37.2"]`)
 }
 
 func TestBuildKey(t *testing.T) {

@@ -10,8 +10,12 @@ import (
 	"strings"
 )
 
-// DefaultKubernetes is the default version, which is that of kubernetes/go.mod.
-const DefaultKubernetes = "v1.34.4"
+// DefaultKubernetes is the newest version, which is that of kubernetes/go.mod. OldestKubernetes is a release of the oldest version that the
+// chart accepts.
+const (
+	DefaultKubernetes = "v1.37.2"
+	OldestKubernetes  = "v1.30.14"
+)
 
 // VersionVariable is the environment variable that selects another version for tests.
 const VersionVariable = "STOKER_KUBERNETES"
@@ -19,7 +23,7 @@ const VersionVariable = "STOKER_KUBERNETES"
 // kubernetesMods maps the available versions to their module files.
 var kubernetesMods = map[string]string{
 	DefaultKubernetes: "go.mod",
-	"v1.37.1":         "v1.37.1.mod",
+	OldestKubernetes:  OldestKubernetes + ".mod",
 }
 
 // KubernetesVersions lists the available versions.
@@ -43,8 +47,13 @@ func (c *Cache) Kubernetes(ctx context.Context, version string) (string, error) 
 	}
 	source := filepath.Join(c.SourceDir, "test", "cluster", "kubernetes")
 	modFile := filepath.Join(source, mod)
-	flags := []string{"-modfile=" + modFile, "-tags=notest,grpcnotrace", "-ldflags=" + kubernetesLDFlags(version)}
-	key, err := c.key(flags[1:], modFile, strings.TrimSuffix(modFile, ".mod")+".sum", filepath.Join(source, "main.go"))
+	tags := "notest,grpcnotrace"
+	if version == OldestKubernetes {
+		tags += ",oldest"
+	}
+	flags := []string{"-modfile=" + modFile, "-tags=" + tags, "-ldflags=" + kubernetesLDFlags(version)}
+	key, err := c.key(flags[1:], modFile, strings.TrimSuffix(modFile, ".mod")+".sum", filepath.Join(source, "main.go"),
+		filepath.Join(source, "kubelet.go"), filepath.Join(source, "kubelet_oldest.go"))
 	if err != nil {
 		return "", err
 	}
