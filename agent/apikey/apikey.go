@@ -79,6 +79,8 @@ type state struct {
 	Since time.Time `json:"since,omitzero"`
 	// Asked is when something was asked to restart the gateway; zero if nothing was.
 	Asked time.Time `json:"asked,omitzero"`
+	// Forgotten means that the spec asked for no key when an agent last read it.
+	Forgotten bool `json:"forgotten,omitzero"`
 }
 
 // New returns the key in a folder, which must exist.
@@ -159,6 +161,7 @@ func (k *Key) Install(d *disk.Dir, started bool) (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	k.state.Forgotten = false
 	before := k.state
 	if started { // saved first, so that a crash in between does not forget it
 		k.state.Since = k.now()
@@ -194,11 +197,21 @@ func (k *Key) Forget(d *disk.Dir) error {
 	if err := Remove(d); err != nil {
 		return err
 	}
-	k.current, k.state, k.due = secret.String{}, state{}, true
+	k.current, k.state, k.due = secret.String{}, state{Forgotten: true}, true
+	if err := k.save(); err != nil {
+		return err
+	}
 	if err := os.Remove(filepath.Join(k.dir, keyFile)); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
+}
+
+// Forgotten reports whether Forget was called after the last Install, also by an earlier agent.
+func (k *Key) Forgotten() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.state.Forgotten
 }
 
 // Restarting records whether something else restarts the gateway, after Restart was called.

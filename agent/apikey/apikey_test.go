@@ -333,3 +333,19 @@ func TestDamagedKey(t *testing.T) {
 	_, err = apikey.New(filepath.Join(dir, "missing"), time.Now).Read()
 	assert.True(t, failure.Is(err, v1alpha1.ReasonGatewayForbidden))
 }
+
+// An agent that starts before it has read the spec knows that the last one removed the key.
+func TestForgottenKey(t *testing.T) {
+	s := newSite(t, simulator.Options{})
+	require.True(t, s.install(true))
+	assert.False(t, s.key.Forgotten())
+	require.NoError(t, s.key.Forget(s.dir))
+	s.restartAgent()
+	assert.True(t, s.key.Forgotten())
+	for _, started := range []bool{true, false} {
+		s.install(started)
+		s.restartAgent()
+		assert.False(t, s.key.Forgotten(), started)
+		require.NoError(t, s.key.Forget(s.dir))
+	}
+}

@@ -111,3 +111,32 @@ func (a *agent) result() error {
 		return errors.New("the agent runs on")
 	}
 }
+
+// After a change of the spec to a Secret, a restart of the agent grants nothing again.
+func TestOwnKeyStaysRemoved(t *testing.T) {
+	w := onSharedCluster(t)
+	p := w.stopped("line-0")
+	w.gatewaySync(p, managed)
+	first := w.commit("one")
+	w.lead(targetCommit(first))
+	key := t.TempDir()
+	a := p.start(keyIn(key))
+	a.opens()
+	require.NoError(t, p.gw.SetState(simulator.Running))
+	at := filepath.Join(p.data, apikey.Folder, "config.json")
+	require.FileExists(t, at)
+	gs := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Gateway.API = &v1alpha1.GatewayAPI{SecretName: "gateway"} })
+	w.lead(generation(gs.Generation))
+	require.Eventually(t, func() bool { _, err := os.Stat(at); return err != nil }, time.Minute, 20*time.Millisecond)
+	a.end()
+	require.NoError(t, p.gw.Administrator.Grant()) // removes the grants
+	granted := filepath.Join(p.data, "config/resources/core/ignition/security-properties/config.json")
+	before, err := os.ReadFile(granted)
+	require.NoError(t, err)
+	p.start(keyIn(key))
+	p.await("synced", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonSynced })
+	after, err := os.ReadFile(granted)
+	require.NoError(t, err)
+	assert.Equal(t, string(before), string(after))
+	assert.NoFileExists(t, at)
+}
