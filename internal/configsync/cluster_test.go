@@ -138,6 +138,14 @@ func TestOtherCluster(t *testing.T) {
 		assert.ErrorContains(t, err, `spec.kubeConfig: Secret edge has no key "other"`)
 		w.create("kubeConfig: {secretRef: {name: edge}}")
 	})
+	t.Run("deleted when the token is not accepted", func(t *testing.T) {
+		w.secret(t, "value", strings.Replace(e.kubeconfig(t, ""), e.token, "expired", 1))
+		left, err := w.engine(w.RESTConfig()).Remove(t.Context(), w.get())
+		assert.True(t, failure.Is(err, v1alpha1.ReasonPruneFailed), "%v", err)
+		assert.ErrorContains(t, err, "does not accept the credentials")
+		assert.True(t, left.Forbidden, "the deletion ends after its deadline, as without rights")
+		w.secret(t, "value", e.kubeconfig(t, ""))
+	})
 	t.Run("deleted when the Secret is gone", func(t *testing.T) {
 		require.NoError(t, w.Client(t).CoreV1().Secrets(w.namespace).Delete(t.Context(), "edge", metav1.DeleteOptions{}))
 		left, err := w.engine(w.RESTConfig()).Remove(t.Context(), w.get())

@@ -252,7 +252,7 @@ func (p *planner) removals(ctx context.Context, objects []*object) ([]*removal, 
 				by := plan.OwnerOf(x.live)
 				x.taken = by != "" && by != p.cs.Owner() && p.owners.owns(ctx, by, x.UID, x.live)
 			case isUnknown:
-				x.fault = unknown
+				x.fault, x.forbidden = unknown, unknown.Reason == v1alpha1.ReasonApplyForbidden
 			case apierrors.IsForbidden(err):
 				x.forbidden = true
 				x.fault = failure.New(v1alpha1.ReasonApplyForbidden, "the caller may not read it: grant it the verbs get and delete")

@@ -69,7 +69,10 @@ func (c *Client) ResolveNamespace(o manifest.Object) error {
 
 func (c *Client) mapping(id manifest.ID, versions ...string) (*meta.RESTMapping, error) {
 	m, err := c.mapper.RESTMapping(schema.GroupKind{Group: id.Group, Kind: id.Kind}, versions...)
-	if !meta.IsNoMatchError(err) {
+	switch {
+	case apierrors.IsUnauthorized(err):
+		return nil, failure.New(v1alpha1.ReasonApplyForbidden, "the API server does not accept the credentials: replace those of the kubeconfig")
+	case !meta.IsNoMatchError(err):
 		return m, err
 	}
 	if err := c.kinds.check(id.Group); err != nil {

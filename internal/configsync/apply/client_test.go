@@ -64,3 +64,14 @@ func TestGetEntry(t *testing.T) {
 		})
 	}
 }
+
+// A token that has expired is a lack of rights, and not an API server that does not answer.
+func TestCredentialsAreNotAccepted(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }))
+	t.Cleanup(server.Close)
+	config := &rest.Config{Host: server.URL}
+	client := apply.New(dynamic.NewForConfigOrDie(config), discovery.NewDiscoveryClientForConfigOrDie(config), &v1alpha1.ConfigSync{})
+	_, err := client.GetEntry(t.Context(), manifest.Entry{ID: manifest.ID{Kind: "ConfigMap", Namespace: "site", Name: "a"}, UID: "1"})
+	assert.True(t, failure.Is(err, v1alpha1.ReasonApplyForbidden), "%v", err)
+	assert.ErrorContains(t, err, "does not accept the credentials")
+}
