@@ -13,6 +13,7 @@ package configsync
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -157,7 +158,9 @@ func (e *Engine) openCommit(ctx context.Context, cs *v1alpha1.ConfigSync) (_ *so
 		}
 		remote, dir, err = source.CloneRemote(e.Dir, e.Remote)
 	case follow != nil:
-		remote, err = e.openGatewaySync(ctx, cs, &wanted)
+		if remote, err = e.openGatewaySync(ctx, cs, &wanted); syntax.IsCommit(wanted.Ref) {
+			credentialsDigest = rand.Text()
+		}
 	default:
 		read := func(ctx context.Context, name string) (map[string][]byte, error) {
 			data, err := e.secretReader(cs)(ctx, name)
@@ -179,7 +182,7 @@ func (e *Engine) openCommit(ctx context.Context, cs *v1alpha1.ConfigSync) (_ *so
 
 // cacheSlot returns the slot of the cache for the git objects of a ConfigSync. Its Source changes with the repository, the credentials
 // and the account: if the spec names a commit ID, cached objects are used without a request to git, so objects that old credentials
-// fetched must not be available to new ones. With a GatewaySync, git always confirms the commit.
+// fetched must not be available to new ones. With a GatewaySync, git confirms the commit, or a commit ID gets a Source of its own in each run.
 func (e *Engine) cacheSlot(cs *v1alpha1.ConfigSync, remote *repo.Remote, credentialsDigest string) source.Slot {
 	if e.Cache == nil || e.Dir != "" {
 		return source.Slot{}

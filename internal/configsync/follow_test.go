@@ -14,6 +14,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/configsync"
+	"stoker.io/stoker/internal/configsync/source"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/gitserver"
@@ -183,4 +184,25 @@ func TestFollowedGatewaySyncVerifies(t *testing.T) {
 	condition := w.condition(v1alpha1.ConditionReady)
 	require.NotNil(t, condition)
 	assert.Equal(t, metav1.ConditionFalse, condition.Status)
+}
+
+// The credentials of a GatewaySync must be valid in each run, also if its ref is a commit that an earlier run fetched.
+func TestFollowedCommitIsFetchedAgain(t *testing.T) {
+	w := newWorld(t)
+	commit := w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.ApplyYAML(t, w.namespace, "{apiVersion: stoker.io/v1alpha1, kind: GatewaySync, metadata: {name: line}, spec: {git: {repo: '"+w.server.URL("plant.git")+"', ref: "+commit+"}}}")
+	gs, err := kube.GatewaySyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace).Get(t.Context(), "line")
+	require.NoError(t, err)
+	w.target(commit, commit, gs.Generation)
+	w.create("source: {git: null, gatewaySync: {name: line, path: k8s}}")
+	cache, err := source.NewCache(1<<20, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, cache.Close()) })
+	engine := w.engine(w.RESTConfig())
+	engine.Cache = cache
+	_, err = engine.Apply(t.Context(), w.get(), configsync.Options{})
+	require.NoError(t, err)
+	w.server.SetAuth(gitserver.Token("another"))
+	_, err = engine.Apply(t.Context(), w.get(), configsync.Options{})
+	assert.True(t, failure.Is(err, v1alpha1.ReasonAuthFailed), "%v", err)
 }
