@@ -104,6 +104,10 @@ func (r *record) write(ctx context.Context, gone map[manifest.ID]bool) (before *
 			before, err = r.replace(ctx, gone)
 		}
 	}
+	if apierrors.IsInvalid(err) { // the conditions must not stay those of another commit
+		r.cs.Status.Targets = nil
+		before, err = r.replace(ctx, gone)
+	}
 	switch {
 	case err == nil:
 		return before, nil

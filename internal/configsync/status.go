@@ -116,7 +116,7 @@ func message(err error) string {
 	return err.Error()
 }
 
-// Pause writes into the status that the ConfigSync is paused. Ready stays true if it was true for the same generation.
+// Pause writes into the status that the ConfigSync is paused. Ready stays true if it was true for the same generation and ref.
 func (e *Engine) Pause(ctx context.Context, cs *v1alpha1.ConfigSync) error {
 	var clients kube.Clients
 	if e.StatusClients == nil {
@@ -128,7 +128,9 @@ func (e *Engine) Pause(ctx context.Context, cs *v1alpha1.ConfigSync) error {
 	r := e.newRun(cs, clients)
 	st := &r.record.cs.Status
 	ready := metav1.ConditionFalse
-	if r.wasReady && st.ObservedGeneration == cs.Generation {
+	q := desiredref.RequestsOf(cs)
+	d, _ := q.Desired("") // zero if the request is not valid
+	if r.wasReady && st.ObservedGeneration == cs.Generation && (q.Fixed != "" || d.Ref == st.SourceRef) {
 		ready = metav1.ConditionTrue
 	}
 	st.ObservedGeneration, st.ObservedRequest = cs.Generation, desiredref.Key(cs)

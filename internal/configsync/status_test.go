@@ -2,7 +2,9 @@ package configsync_test
 
 import (
 	"fmt"
+	"io"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -160,4 +162,56 @@ func (a afterIntent) RoundTrip(req *http.Request) (*http.Response, error) {
 		defer a.dead.Store(true)
 	}
 	return a.RoundTripper.RoundTrip(req)
+}
+
+// While a ConfigSync is paused, it is ready only for the ref that was applied.
+func TestRequestWhilePaused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.git.Tag("v1", w.commit("k8s/a.yaml", configMap("a", "1")))
+	w.create("source: {git: {allowedRefs: ['v*']}}")
+	w.must()
+	w.annotate(v1alpha1.AnnotationPaused, "true")
+	require.NoError(t, w.engine(w.RESTConfig()).Pause(t.Context(), w.get()))
+	assert.Equal(t, metav1.ConditionTrue, w.condition(v1alpha1.ConditionReady).Status)
+	w.ask(request.Request{Ref: "v1"})
+	require.NoError(t, w.engine(w.RESTConfig()).Pause(t.Context(), w.get()))
+	assert.Equal(t, metav1.ConditionFalse, w.condition(v1alpha1.ConditionReady).Status)
+}
+
+// refusesTargets is an API server that refuses every status with targets.
+type refusesTargets struct{ http.RoundTripper }
+
+func (s refusesTargets) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Method == http.MethodPut && req.GetBody != nil {
+		body, err := req.GetBody()
+		if err != nil {
+			return nil, err
+		}
+		if text, err := io.ReadAll(body); err == nil && strings.Contains(string(text), `"targets":[`) {
+			answer := `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid","code":422}`
+			return &http.Response{StatusCode: http.StatusUnprocessableEntity, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(answer)), Request: req}, nil
+		}
+	}
+	return s.RoundTripper.RoundTrip(req)
+}
+
+// Nothing that the API server refuses in the rows of the status keeps Ready from telling the truth.
+func TestStatusThatIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	file := "k8s/" + strings.Repeat(strings.Repeat("d", 99)+"/", 11) + "a.yaml"
+	w.commit(file, configMap("a", "1"))
+	w.create("")
+	w.must()
+	require.Len(t, w.get().Status.Targets, 1)
+	assert.Len(t, w.get().Status.Targets[0].File, 1024)
+
+	w.commit(file, "{apiVersion: example.com/v1, kind: Unknown, metadata: {name: b}}")
+	config := w.RESTConfig()
+	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return refusesTargets{rt} })
+	_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
+	require.Error(t, err)
+	assert.Equal(t, metav1.ConditionFalse, w.condition(v1alpha1.ConditionReady).Status)
+	assert.Empty(t, w.get().Status.Targets)
 }

@@ -170,7 +170,7 @@ func (x *object) health() apply.Health {
 // row returns the status row of an object of the commit.
 func (x *object) row(waits bool) v1alpha1.ConfigTargetStatus {
 	id := x.want.ID()
-	row := v1alpha1.ConfigTargetStatus{Type: id.Type(), Namespace: id.Namespace, Name: id.Name, State: x.state, File: x.want.File}
+	row := v1alpha1.ConfigTargetStatus{Type: id.Type(), Namespace: id.Namespace, Name: id.Name, State: x.state, File: failure.Cut(x.want.File, 1024)}
 	switch {
 	case x.fault != nil:
 		row.State, row.Reason, row.Message = v1alpha1.ConfigFailed, x.fault.Reason, truncate(x.fault.Error())
