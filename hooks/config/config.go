@@ -192,7 +192,12 @@ Values of Secrets, and objects whose templates can use them, are shown only with
 		if err != nil {
 			return err
 		}
-		list, hidden := display.Objects(rendered.Objects, x.showSecrets)
+		list, withoutValues, hidden := display.Objects(rendered.Objects, x.showSecrets)
+		for _, id := range withoutValues {
+			if *x.output == output.YAML || *x.output == output.JSON {
+				fmt.Fprintf(x.env.Stderr, "warning: %s is shown without its values, and cannot be applied; use --show-secrets\n", output.Clean(id.String()))
+			}
+		}
 		for _, id := range hidden {
 			fmt.Fprintf(x.env.Stderr, "warning: %s is not shown, because it may hold values of Secrets; use --show-secrets\n", output.Clean(id.String()))
 		}

@@ -21,8 +21,8 @@ func ListObject(items []any) map[string]any {
 }
 
 // Objects returns a table of the objects of a commit. Unless showSecrets is true, it redacts Secrets, and leaves objects out of
-// JSON and YAML that may hold values of Secrets in other fields. It returns the ids of those as hidden.
-func Objects(list []manifest.Object, showSecrets bool) (r *output.Result, hidden []manifest.ID) {
+// JSON and YAML that may hold values of Secrets in other fields. It returns the ids of both.
+func Objects(list []manifest.Object, showSecrets bool) (r *output.Result, withoutValues, hidden []manifest.ID) {
 	r = &output.Result{Head: []string{"TYPE", "NAMESPACE", "NAME", "FILE"}}
 	items := []any{}
 	for _, o := range list {
@@ -32,32 +32,30 @@ func Objects(list []manifest.Object, showSecrets bool) (r *output.Result, hidden
 		case showSecrets || !o.Confidential():
 			items = append(items, o.Object)
 		case id.IsSecret() && !o.Tainted:
-			items = append(items, redacted(o))
+			items, withoutValues = append(items, redacted(o)), append(withoutValues, id)
 		default:
 			hidden = append(hidden, id)
 		}
 	}
 	r.Data = ListObject(items)
-	return r, hidden
+	return r, withoutValues, hidden
 }
 
-// redacted returns a Secret without its values.
+// redacted returns a Secret without its values. An API server refuses it, because the values are not base64.
 func redacted(o manifest.Object) map[string]any {
 	metadata := map[string]any{"name": o.GetName()}
 	if o.GetNamespace() != "" {
 		metadata["namespace"] = o.GetNamespace()
 	}
-	shown := map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
+	keys := map[string]any{}
 	for _, field := range []string{"data", "stringData"} {
 		if data, ok := o.Object[field].(map[string]any); ok {
-			keys := map[string]any{}
 			for key := range data {
-				keys[key] = "REDACTED"
+				keys[key] = "REDACTED*"
 			}
-			shown[field] = keys
 		}
 	}
-	return shown
+	return map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": keys}
 }
 
 // PlannedObject is an object of a plan in JSON and YAML.

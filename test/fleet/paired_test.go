@@ -45,7 +45,7 @@ func TestExamplePaired(t *testing.T) {
 	said, code := job.Try(t, "stoker config apply line")
 	assert.NotZero(t, code, "without gateways, there is no commit to apply")
 	assert.Contains(t, said, "has no commit")
-	job.Type(t, "stoker config render line --ref main -o yaml | kubectl apply -f -")
+	job.Type(t, "stoker config render line --ref main -o yaml --show-secrets | kubectl apply -f -")
 	first := e.environment("8")
 	g := e.replica("line", 0)
 	e.Start()
