@@ -3,7 +3,11 @@ package configsync_test
 import (
 	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -174,4 +178,37 @@ func TestOtherCluster(t *testing.T) {
 			assert.ErrorContains(t, err, "which Stoker does not contact for a user")
 		})
 	}
+}
+
+// G10: a server that answers with more than the memory of the program ends the run, and only that.
+func TestOtherClusterAnswersTooMuch(t *testing.T) {
+	w := newWorld(t)
+	hostile := `{"apiVersion": "v1", "kind": "ConfigMap", "a": [` + strings.Repeat("[],", 100_000) + `0]}`
+	server := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Content-Type", "application/json")
+		answer, known := map[string]string{
+			"/api": `{"kind": "APIVersions", "versions": ["v1"]}`, "/apis": `{"kind": "APIGroupList", "apiVersion": "v1", "groups": []}`,
+			"/api/v1": `{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": [{"name": "configmaps", "namespaced": true, "kind": "ConfigMap"}]}`,
+		}[r.URL.Path]
+		if !known {
+			answer = hostile
+		}
+		_, _ = io.WriteString(rw, answer)
+	}))
+	t.Cleanup(server.Close)
+	authority := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
+	w.secret(t, "value", fmt.Sprintf("{current-context: e, contexts: [{name: e, context: {cluster: e, user: e}}], clusters: [{name: e, cluster: {server: %q, certificate-authority-data: %s}}], users: [{name: e, user: {token: x}}]}",
+		server.URL, authority))
+	var all strings.Builder
+	for i := range 60 {
+		all.WriteString(configMap(fmt.Sprint("a-", i), "1"))
+	}
+	w.commit("k8s/a.yaml", all.String())
+	w.create("kubeConfig: {secretRef: {name: edge}}")
+	engine := w.engine(w.RESTConfig())
+	own := w.clients(w.RESTConfig())
+	engine.StatusClients = &own
+	_, err := engine.Apply(t.Context(), w.get(), configsync.Options{})
+	assert.True(t, failure.Is(err, v1alpha1.ReasonLimitExceeded), "%v", err)
+	assert.Contains(t, w.condition(v1alpha1.ConditionReady).Message, "the answers of the server need more than")
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
@@ -163,7 +164,7 @@ func (l memoryLimiter) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	body := &countedBody{ReadCloser: answer.Body, memory: l.memory, request: r.Method + " " + r.URL.RequestURI(), perDelimiter: delimiterMemory}
 	switch path := strings.TrimPrefix(r.URL.Path, l.memory.base); {
-	case !strings.Contains(answer.Header.Get("Content-Type"), "json"):
+	case !strings.HasPrefix(answer.Header.Get("Content-Type"), runtime.ContentTypeJSON):
 		body.perByte, body.perDelimiter = byteMemory, 0
 	case strings.Count(path, "/") <= 3: // /apis/GROUP/VERSION
 		body.perDelimiter = kindMemory

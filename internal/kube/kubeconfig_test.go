@@ -140,7 +140,7 @@ func TestLimitMemory(t *testing.T) {
 		case strings.Contains(r.URL.Path, "hostile"):
 			_, _ = io.WriteString(w, `{"apiVersion": "v1", "kind": "ConfigMap", "a": [`+shapes[strings.ReplaceAll(strings.Split(path.Base(r.URL.Path), ".")[1], "-", " ")]+`[]]}`)
 		case strings.Contains(r.URL.Path, "binary"):
-			w.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf")
+			w.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf; x=application/json")
 			_, _ = io.WriteString(w, strings.Repeat("x", 1<<18))
 		default:
 			_, _ = io.WriteString(w, ordinary)
