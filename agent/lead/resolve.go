@@ -14,6 +14,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/api/v1alpha1/effective"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/status"
 )
@@ -73,9 +74,19 @@ func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 		t.schedule.inherit(q, interval(gs), now)
 	}
 	t.schedule.setInterval(interval(gs), polled, now)
+	if t.schedule.running && !q.same(t.schedule.lastQuestion) && syntax.IsRegistry(gs.Spec.Git.Repo) {
+		t.abandonPoll() // a download can take half an hour, and another ref is desired now
+	}
 	if at := t.schedule.next(q, now); !at.IsZero() && !now.Before(at) {
 		t.schedule.begin(q, now)
-		t.polling.Go(func() { t.polls <- t.poll(ctx, &seen, q) })
+		asked, cancel := context.WithCancel(ctx)
+		t.abandonPoll = cancel
+		t.polling.Go(func() {
+			f := t.poll(asked, &seen, q)
+			f.abandoned = asked.Err() != nil
+			cancel()
+			t.polls <- f
+		})
 	}
 	ref := status.Ref{Desired: want, Answered: t.answeredRequest, Polling: t.schedule.running}
 	if t.lastPoll.question.same(q) && t.lastPoll.question != (question{}) {
@@ -114,6 +125,10 @@ func interval(gs *v1alpha1.GatewaySync) time.Duration {
 
 // recordPoll records the result of a poll.
 func (t *term) recordPoll(f pollResult) {
+	if f.abandoned {
+		t.schedule.running = false
+		return
+	}
 	gs, err := t.view()
 	if errors.Is(err, errGone) {
 		return

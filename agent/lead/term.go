@@ -61,8 +61,9 @@ type term struct {
 	schedule        pollSchedule
 	polls           chan pollResult
 	polling         sync.WaitGroup
-	lastPoll        pollResult // the last poll
-	resolved        resolved   // the last successful one
+	abandonPoll     context.CancelFunc // ends the last poll
+	lastPoll        pollResult         // the last poll
+	resolved        resolved           // the last successful one
 	answeredRequest string
 	request         *v1alpha1.RequestStatus
 	requestRead     bool // request is initialized
