@@ -40,6 +40,7 @@ func (r results) goals(s settings) []goal {
 		case "G":
 			g.million()
 		}
+		g.atMost(1.2, "one", resident, unchecked)
 		g.small("one")
 		g.small("merge")
 		g.lostStore()

@@ -20,6 +20,7 @@ type key struct{ size, benchCase, contestant string }
 const (
 	once       = "agent --once"
 	resident   = "agent, resident"
+	unchecked  = "agent, resident, references ignored"
 	unsynced   = "agent --once, nothing durable"
 	guaranteed = "agent --once, in a Guaranteed pod"
 	rsync      = "git + checkout + rsync -c"
@@ -65,7 +66,7 @@ func (r results) write(out io.Writer, s settings) error {
 		fmt.Fprintf(&b, "\n## %s: %s\n\n", size.Name, size)
 		t := table(&b, "work", "who", "wall", "from – to", "CPU", "anon MiB", "pack bytes", "kept MB")
 		for _, c := range s.cases {
-			for _, who := range []string{once, guaranteed, unsynced, resident, rsync, fetch} {
+			for _, who := range []string{once, guaranteed, unsynced, resident, unchecked, rsync, fetch} {
 				r.row(t, c, key{size.Name, c.name, who})
 			}
 		}

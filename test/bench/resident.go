@@ -58,6 +58,12 @@ func (s state) started() time.Time {
 
 func (a *agentResident) name() string { return resident }
 
+// agentUnchecked is a resident agent that does not look for references to what does not exist.
+type agentUnchecked struct{ *agentResident }
+
+func (a *agentUnchecked) name() string         { return unchecked }
+func (a *agentUnchecked) can(c benchCase) bool { return c.name == "one" }
+
 func (a *agentResident) can(c benchCase) bool {
 	return !c.fresh && c.lost == loseNothing && (c.only == "" || c.only == resident)
 }

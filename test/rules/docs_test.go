@@ -159,6 +159,7 @@ func TestCompatibilityTable(t *testing.T) {
 		{"Argo CD", "test/argocd/go.mod", `argo-cd/v2 v([0-9.]+)`},
 		{"Argo CD", "test/argocd/v3/go.mod", `argo-cd/v3 v([0-9.]+)`},
 		{"Helm", "test/charts/go.mod", `helm\.sh/helm/v3 v([0-9.]+)`},
+		{"Helm", "test/charts/go.mod", `helm\.sh/helm/v4 v([0-9.]+)`},
 		{"SyncTarget", "api/v1alpha1/synctarget_types.go", `TargetFormat int32 = (\d+)`},
 		{"SyncReport", "api/v1alpha1/synctarget_types.go", `ReportFormat int32 = (\d+)`},
 		{"injector, receiver, Jobs, command line", "hooks/check/versions.go", `maxPartSkew  = (\d+)`},
