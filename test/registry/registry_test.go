@@ -139,18 +139,21 @@ func TestCosign(t *testing.T) {
 	t.Setenv("DOCKER_CONFIG", t.TempDir())
 	t.Setenv("COSIGN_PASSWORD", "")
 	dir := t.TempDir()
-	cosign := func(args ...string) {
+	cosign := func(t *testing.T, args ...string) {
 		t.Helper()
 		command := exec.CommandContext(t.Context(), program, args...)
 		command.Dir = dir
 		out, err := command.CombinedOutput()
 		require.NoError(t, err, "%s", out)
 	}
-	cosign("generate-key-pair")
+	cosign(t, "generate-key-pair")
 	public, err := os.ReadFile(filepath.Join(dir, "cosign.pub"))
 	require.NoError(t, err)
 	clone := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "line.git"))
 	for name, open := range registries {
+		if name == "ours" { // it has no uploads in pieces
+			continue
+		}
 		for format, flag := range map[string]string{"bundle": "--new-bundle-format=true", "payload": "--new-bundle-format=false"} {
 			t.Run(name+"/"+format, func(t *testing.T) {
 				server := httptest.NewServer(open(t))
@@ -171,7 +174,7 @@ func TestCosign(t *testing.T) {
 					require.NoError(t, command.ExecuteContext(t.Context()))
 					_, digest, _ = strings.Cut(strings.TrimSpace(out.String()), "@")
 					if tag == "signed" {
-						cosign("sign", "--key", "cosign.key", "--use-signing-config=false", "--tlog-upload=false", "--allow-insecure-registry", "--yes", flag, path+"@"+digest)
+						cosign(t, "sign", "--key", "cosign.key", "--use-signing-config=false", "--tlog-upload=false", "--allow-insecure-registry", "--yes", flag, path+"@"+digest)
 					}
 					ref, err := repo.ParseRef(tag)
 					require.NoError(t, err)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 
 	"stoker.io/stoker/agent/repo/wire"
@@ -69,13 +70,19 @@ func (c *Client) referrers(ctx context.Context, w wire.Watch, digest string) ([]
 	}
 	var signatures []described
 	for _, m := range list.Manifests {
-		// Other bundles, with statements about the content, have another type of predicate.
-		if predicate, named := m.Annotations["dev.sigstore.bundle.predicateType"]; m.ArtifactType == cosign.BundleType && syntax.IsDigest(m.Digest) &&
-			(!named || predicate == cosign.PredicateSign) && len(signatures) < maxSignatures {
+		if m.mayBeBundle() && len(signatures) < maxSignatures {
 			signatures = append(signatures, m)
 		}
 	}
 	return signatures, err
+}
+
+// mayBeBundle reports whether a referrer can be a bundle with a signature. Some registries take the type of its configuration, which is empty,
+// for its own. Bundles with other statements have another type of predicate.
+func (m described) mayBeBundle() bool {
+	predicate, named := m.Annotations["dev.sigstore.bundle.predicateType"]
+	return syntax.IsDigest(m.Digest) && slices.Contains([]string{cosign.BundleType, "application/vnd.oci.empty.v1+json", ""}, m.ArtifactType) &&
+		(!named || predicate == cosign.PredicateSign)
 }
 
 // bundle returns the signature in a bundle. ok is false if it is none of the artifact.
