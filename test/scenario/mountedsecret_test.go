@@ -73,6 +73,7 @@ func TestExampleOfMountedSecrets(t *testing.T) {
 	p.spec.mappings = [][2]string{{"config", "config"}}
 	p.spec.raw = regexp.MustCompile(`repo: .*`).ReplaceAllLiteralString(string(raw), "repo: "+p.git.URL("site.git"))
 	p.spec.raw = regexp.MustCompile(`interval: .*`).ReplaceAllLiteralString(p.spec.raw, "interval: 1s")
+	p.spec.raw = regexp.MustCompile(`managed: true .*`).ReplaceAllLiteralString(p.spec.raw, "secretName: gateway-api") // the gateway runs already
 	p.secret("gateway-api/apiKey", p.gw.Token())
 	p.secret("git-credentials/token", "TOKEN")
 	p.start()
