@@ -84,7 +84,7 @@ test: ## the tests that every commit passes: minutes, no Kubernetes, no root
 
 test-cluster: test-api test-busy test-plain test-modules test-oldest ## what make test leaves out: the race detector, an API server, fleets, long tests, the chart, Argo CD's code
 
-# make -j2 test-api runs both at the same time: the first keeps the processors busy, the second mostly waits.
+# One after the other: tests of the second part count requests, and an agent whose sync takes long reports more often.
 test-api: test-raced test-plane
 
 test-raced: test-kubernetes
