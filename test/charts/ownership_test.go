@@ -172,7 +172,12 @@ func TestSettersCannotChangeFieldOwners(t *testing.T) {
 	} {
 		t.Run("refused/"+name, func(t *testing.T) {
 			patch := map[string]any{"metadata": map[string]any{"managedFields": change(s.owners(t)), "annotations": map[string]any{"stoker.io/requested-ref": "v2"}}}
+			before := s.owners(t)
 			_, err := s.setter.Patch(t.Context(), s.name, types.MergePatchType, []byte(mustJSON(t, patch)), metav1.PatchOptions{})
+			if name == "flux with another version" && err == nil { // since Kubernetes 1.37, an unknown version is ignored
+				assert.Equal(t, before, s.owners(t))
+				return
+			}
 			denied(t, err, "stoker-gatewaysyncs", "not change who owns other fields")
 		})
 	}
