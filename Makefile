@@ -108,10 +108,11 @@ test-plain:
 test-modules:
 	set -e; for module in $(MODULES); do (cd $$module && GOWORK=off GOTOOLCHAIN=auto $(call gotest,-ldflags='-s -w' -count=1 -timeout 40m,./...)); done
 
-# What depends most on the version of the API server: kinds, admission policies and webhooks, and every object of the pages and examples.
+# What depends most on the version of the API server: the chart with its kinds and policies, webhooks, and every object of the pages and examples.
 test-oldest: export STOKER_KUBERNETES = $(shell sed -n 's/.*OldestKubernetes  = "\(.*\)"/\1/p' test/cluster/build/programs.go)
 test-oldest: test-kubernetes
 	CGO_ENABLED=0 $(call gotest,$(QUICK) -count=1 $(ATATIME) -timeout 30m,./injector ./internal/configsync ./receiver ./test/document)
+	cd test/charts && GOWORK=off $(call gotest,-ldflags='-s -w' -count=1 -timeout 30m,./...)
 
 e2e: FORMAT = standard-verbose
 e2e: ## the chart, agents and gateways in pods; needs root, and Debian or similar (E2E='Argo CD' runs only these scenarios)
