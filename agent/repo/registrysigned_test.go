@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -36,7 +37,7 @@ func cosignKey(t *testing.T) (private *ecdsa.PrivateKey, public string) {
 // F24: only an artifact that one of the keys has signed is delivered.
 func TestSignedArtifact(t *testing.T) {
 	key, public := cosignKey(t)
-	other, _ := cosignKey(t)
+	other, otherPublic := cosignKey(t)
 	type signer = func(s *ociregistry.Server, digest, earlier string)
 	with := func(format string, key *ecdsa.PrivateKey, predicate string) signer {
 		return func(s *ociregistry.Server, digest, _ string) { s.Sign(format, key, digest, predicate) }
@@ -58,6 +59,17 @@ func TestSignedArtifact(t *testing.T) {
 			}
 		}
 	}
+	// changed serves the signature of a key with a payload that has more than was signed.
+	changed := func(s *ociregistry.Server, digest, _ string) {
+		s.Sign(ociregistry.CosignPayload, key, digest, "")
+		s.Before = func(w http.ResponseWriter, r *http.Request) bool {
+			payload := strings.Contains(r.URL.Path, "/blobs/") && !strings.Contains(r.URL.Path, ociregistry.Digest(ociregistry.Files(t, line)))
+			if payload {
+				_, _ = io.WriteString(w, `{"critical":{"type":"cosign container image signature","image":{"docker-manifest-digest":"`+digest+`"}},"optional":{}}`)
+			}
+			return payload
+		}
+	}
 	for name, c := range map[string]struct {
 		sign signer
 		mode v1alpha1.VerifyMode
@@ -66,7 +78,9 @@ func TestSignedArtifact(t *testing.T) {
 	}{
 		"bundle":                     {with(ociregistry.CosignBundle, key, ""), "", public, ""},
 		"payload":                    {with(ociregistry.CosignPayload, key, ""), "", public, ""},
-		"one of two keys":            {with(ociregistry.CosignBundle, other, ""), "", public, "is not signed by one of the keys"},
+		"another key":                {with(ociregistry.CosignBundle, other, ""), "", public, "is not signed by one of the keys"},
+		"one of two keys":            {with(ociregistry.CosignBundle, other, ""), "", public + otherPublic, ""},
+		"changed payload":            {changed, "", public, "is not signed by one of the keys"},
 		"both formats, one by a key": {both(with(ociregistry.CosignBundle, other, ""), with(ociregistry.CosignPayload, key, "")), "", public, ""},
 		"no signature":               {both(), "", public, "has no signature of cosign; it is not delivered: sign it with cosign sign --key"},
 		"statement about it":         {with(ociregistry.CosignBundle, key, "https://spdx.dev/Document"), "", public, "has no signature of cosign"},

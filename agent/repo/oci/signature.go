@@ -85,7 +85,7 @@ func (m described) mayBeBundle() bool {
 		(!named || predicate == cosign.PredicateSign)
 }
 
-// bundle returns the signature in a bundle. ok is false if it is none of the artifact.
+// bundle returns the signature of the artifact in a bundle. ok is false if the bundle has no such signature.
 func (c *Client) bundle(ctx context.Context, w wire.Watch, m described, digest string) (s cosign.Signature, ok bool, err error) {
 	list, err := c.list(ctx, w, "/manifests/"+m.Digest, typeManifest)
 	if errors.Is(err, errAbsent) || err == nil && len(list.Layers) != 1 {
