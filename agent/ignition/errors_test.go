@@ -32,7 +32,7 @@ func TestTokenRefusals(t *testing.T) {
 		key  string
 		says []string
 	}{
-		"unknown token":         {"nobody:S3CR3T", []string{"401", "rejects the API key", "config scan"}},
+		"unknown key":           {"nobody:S3CR3T", []string{"401", "rejects the API key", "config scan"}},
 		"wrong key":             {"stoker:S3CR3T", []string{"401", "rejects the API key"}},
 		"key without a name":    {"S3CR3T", []string{"401", "its name is missing", "<name>:<key>"}},
 		"empty key":             {"", []string{"401", "requires an API key"}},
