@@ -146,3 +146,16 @@ func TestForgedArtifactCommit(t *testing.T) {
 	assert.ErrorContains(t, err, "is not that of the artifact")
 	assert.NoError(t, a.store.Verify(t.Context(), v, fresh.remote, genuine, "main"))
 }
+
+// A signature that arrives after the artifact is found.
+func TestArtifactIsSignedLater(t *testing.T) {
+	key, public := cosignKey(t)
+	server := ociregistry.Start(t)
+	digest := server.Push("main", ociregistry.Files(t, line), nil)
+	a := newArtifacts(t, server, repo.Auth{}, repo.RemoteOptions{})
+	commit, _ := a.fetch("main")
+	v := repo.NewVerifier(v1alpha1.GitVerify{}, "the keys", func() ([]byte, error) { return []byte(public), nil })
+	require.ErrorContains(t, a.store.Verify(t.Context(), v, a.remote, commit, "main"), "has no signature of cosign")
+	server.Sign(ociregistry.CosignBundle, key, digest, "")
+	assert.NoError(t, a.store.Verify(t.Context(), v, a.remote, commit, "main"))
+}
