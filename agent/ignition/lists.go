@@ -119,6 +119,19 @@ func (c *Client) Designers(ctx context.Context) ([]Designer, error) {
 	return sessions, err
 }
 
+// Modules lists the ids of the modules that run: GET /data/api/v1/modules/healthy [SPEC]. The folder of a resource has the name of its
+// module's id, because the SDK names the type of a resource by the id of a module and its own.
+func (c *Client) Modules(ctx context.Context) ([]string, error) {
+	docs, err := list[struct {
+		ID text `json:"id"`
+	}](ctx, c, "/data/api/v1/modules/healthy")
+	ids := make([]string, 0, len(docs))
+	for _, m := range docs {
+		ids = append(ids, string(m.ID))
+	}
+	return ids, err
+}
+
 const (
 	pageSize = 500
 	maxPages = 100

@@ -136,6 +136,13 @@ func TestDesigners(t *testing.T) {
 	assert.WithinDuration(t, time.Now(), some[0].LastSeen, time.Minute)
 }
 
+func TestModules(t *testing.T) {
+	c := client(t, start(t, simulator.Options{Modules: []string{"com.inductiveautomation.perspective", "com.example.drivers"}}))
+	ids, err := c.Modules(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, []string{"com.inductiveautomation.perspective", "com.example.drivers"}, ids)
+}
+
 func TestErrorsSince(t *testing.T) {
 	for _, skew := range []time.Duration{0, 24 * time.Hour, -24 * time.Hour} {
 		t.Run("skew "+skew.String(), func(t *testing.T) {

@@ -75,7 +75,8 @@ func (d *delivery) attempt(ctx context.Context) error {
 	in.r.Notes = append(in.r.Notes, d.draft.changes.Warnings...)
 	d.before = in.dir.Manifest().Header()
 	// After a restart, all names of a commit are read once. A policy that refuses nothing does not let the delivery wait for that.
-	d.late = in.t.Profile.References == v1alpha1.ReferencesWarn && d.named.IsNew() && !d.before.Commit.IsZero() && !in.t.Profile.DryRun
+	d.late = in.t.Profile.References == v1alpha1.ReferencesWarn && d.named.IsNew() && !d.before.Commit.IsZero() && !in.t.Profile.DryRun &&
+		!references.BringModules(d.draft.changes, in.dir.Within(ctx))
 	if !d.late {
 		if err := d.checkReferences(ctx); err != nil {
 			return err

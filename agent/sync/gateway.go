@@ -160,6 +160,22 @@ func (g *gateway) trialExpired(ctx context.Context) bool {
 	return expired
 }
 
+// modules returns the ids of the modules that the gateway runs, or nil if it does not say. A gateway that starts has not loaded all of them.
+func (g *gateway) modules(ctx context.Context) []string {
+	if g.Gateway == nil || !g.hasAPIToken || g.beforeStart {
+		return nil
+	}
+	if state, _ := g.state(ctx); state != running || g.readPlatform(ctx) != nil || g.legacy() {
+		return nil
+	}
+	list, err := g.Modules(ctx)
+	if err != nil {
+		g.log.Debug("gateway modules unknown", "error", err)
+		return nil
+	}
+	return list
+}
+
 // clock returns the gateway's time, for reading its log, or fallback if the gateway does not answer.
 func (g *gateway) clock(ctx context.Context, fallback time.Time) time.Time {
 	if p, err := g.Ping(ctx); err == nil && !p.Date.IsZero() {

@@ -13,8 +13,19 @@ func (d *delivery) checkReferences(ctx context.Context) error {
 	in := d.in
 	defer in.step("references")()
 	defer in.trees.limit(ctx)()
+	notes, err := d.named.Check(in.t.Profile.References, d.referencesOf(ctx))
+	in.r.Notes = append(in.r.Notes, notes...)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// referencesOf returns what a check of the draft's names reads.
+func (d *delivery) referencesOf(ctx context.Context) references.Target {
+	in := d.in
 	_, delivered := in.Record.Delivered()
-	notes, err := d.named.Check(in.t.Profile.References, references.Target{
+	return references.Target{
 		Commit: in.t.Commit, Rules: d.draft.rules, Tree: d.draft.desired, Changes: d.draft.changes,
 		Redelivered: in.t.RequestedRollback || in.t.RolloutRollback || delivered == in.t.Commit,
 		Before:      d.before, Manifest: in.dir.Manifest(), State: in.dir.Within(ctx), Mode: in.t.Profile.DeploymentMode,
@@ -26,13 +37,8 @@ func (d *delivery) checkReferences(ctx context.Context) error {
 			return in.trees.optional(commit, rules)
 		},
 		RulesOf: func(ref string, commit plan.ID) (plan.Rules, error) { return rulesAt(in.Config, &in.t, ref, commit) },
-		Log:     in.Log,
-	})
-	in.r.Notes = append(in.r.Notes, notes...)
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		Modules: func() []string { return in.gateway.modules(ctx) }, Log: in.Log,
 	}
-	return err
 }
 
 // checkLater is the check of a delivery after which it did not run. A process for one sync leaves it out: it would read all names for nothing.

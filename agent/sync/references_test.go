@@ -174,3 +174,74 @@ func TestReferences(t *testing.T) {
 		b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	})
 }
+
+// A folder of resources is named for the module that loads them.
+func TestReferencesToModules(t *testing.T) {
+	const report = "projects/line/com.inductiveautomation.reporting/reports/shift/data.bin"
+	route := "GET /data/api/v1/modules/healthy"
+	start := func(t *testing.T, policy v1alpha1.ReferencePolicy) *bench {
+		b := newBench(t, simulator.Options{Modules: []string{"com.inductiveautomation.perspective"}})
+		b.target.Profile.References = policy
+		b.push(firstCommit()...)
+		require.Empty(t, about(b.synced()))
+		b.gw.Requests.Reset()
+		return b
+	}
+	t.Run("warn", func(t *testing.T) {
+		b := start(t, v1alpha1.ReferencesWarn)
+		b.push(gitserver.Write(view, `{"a": 1}`))
+		require.Empty(t, about(b.synced()))
+		assert.Zero(t, b.gw.Requests.Count(route), "the commit brings no module")
+		b.push(gitserver.Write(report, "a"))
+		assert.Equal(t, []string{`"` + report + `" names the module "com.inductiveautomation.reporting", which is not among the healthy modules of the gateway`}, about(b.synced()))
+		assert.Equal(t, 1, b.gw.Requests.Count(route))
+		b.push(gitserver.Write(report, "b"), gitserver.Write(report+"2", "c"))
+		assert.Empty(t, about(b.synced()), "this commit did not bring it")
+	})
+	t.Run("the first commit after a start", func(t *testing.T) {
+		b := start(t, v1alpha1.ReferencesWarn)
+		b.again()
+		b.push(gitserver.Write(report, "a"))
+		assert.Len(t, about(b.synced()), 1)
+	})
+	t.Run("refuse", func(t *testing.T) {
+		b := start(t, v1alpha1.ReferencesRefuse)
+		b.push(gitserver.Write(report, "a"))
+		for range 2 {
+			r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonReferenceMissing)
+			assert.Contains(t, r.Message, `names the module "com.inductiveautomation.reporting"`)
+		}
+		assert.Empty(t, b.read(report))
+	})
+	t.Run("config resources", func(t *testing.T) {
+		b := start(t, v1alpha1.ReferencesRefuse)
+		b.push(gitserver.Write("config/resources/core/com.inductiveautomation.sfc/settings/a/resource.json", `{"files": [], "attributes": {}}`))
+		r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonReferenceMissing)
+		assert.Contains(t, r.Message, `names the module "com.inductiveautomation.sfc"`)
+	})
+	for _, c := range []struct {
+		name  string
+		fault simulator.Fault
+	}{
+		{"an error", simulator.Fault{Status: 500}},
+		{"forbidden", simulator.Fault{Status: 403}},
+		{"other fields", simulator.Fault{Status: 200, Body: `{"items":[{"moduleName":"Perspective"}]}`}},
+		{"other ids", simulator.Fault{Status: 200, Body: `{"items":[{"id":"7"}]}`}},
+		{"no modules", simulator.Fault{Status: 200, Body: `{"items":[]}`}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := start(t, v1alpha1.ReferencesRefuse)
+			c.fault.Route = route
+			require.NoError(t, b.gw.Faults.Add(c.fault))
+			b.push(gitserver.Write(report, "a"))
+			assert.Empty(t, about(b.synced()))
+		})
+	}
+	t.Run("a gateway that does not run", func(t *testing.T) {
+		b := start(t, v1alpha1.ReferencesRefuse)
+		require.NoError(t, b.gw.SetState(simulator.Down))
+		b.push(gitserver.Write(report, "a"))
+		b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
+		assert.Equal(t, "a", b.read(report))
+	})
+}

@@ -41,6 +41,7 @@ type Gateway interface {
 	Lock(ctx context.Context, kind ignition.Kind, hold time.Duration) error
 	Scan(ctx context.Context, kind ignition.Kind) (ignition.ScanResult, error)
 	Designers(ctx context.Context) ([]ignition.Designer, error)
+	Modules(ctx context.Context) ([]string, error)
 	PendingRestarts(ctx context.Context) ([]string, error)
 	TrialExpired(ctx context.Context) (bool, error)
 	Platform(ctx context.Context) (ignition.Platform, error)

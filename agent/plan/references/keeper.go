@@ -44,6 +44,9 @@ type Target struct {
 	Unseeded bool
 	// Mode is the deployment mode of the gateway, or "".
 	Mode string
+	// Modules returns the ids of the modules that the gateway runs, or nil if it does not say. It is called only if a commit brings resources
+	// of another module.
+	Modules func() []string
 	// TreeOf returns the tree of an earlier commit, or an error if git has lost it. RulesOf returns the rules of the spec for it.
 	TreeOf  func(commit plan.ID, rules plan.Rules) (*desired.Tree, error)
 	RulesOf func(ref string, commit plan.ID) (plan.Rules, error)
@@ -68,11 +71,12 @@ func (k *Keeper) Check(policy v1alpha1.ReferencePolicy, t Target) (notes []strin
 		return nil, nil
 	}
 	refuse := policy == v1alpha1.ReferencesRefuse
+	var r Result
 	if !refuse && max(t.Before.Files, len(t.Changes.List)) > maxWarned {
-		*k = Keeper{}
-		return nil, nil
+		*k = Keeper{logged: k.logged}
+	} else {
+		r, err = k.check(&t)
 	}
-	r, err := k.check(&t)
 	if err != nil {
 		err = fmt.Errorf("it was not checked whether all exists that the files of %s name: %w", t.Commit.Short(), err)
 		if refuse {
@@ -80,6 +84,7 @@ func (k *Keeper) Check(policy v1alpha1.ReferencePolicy, t Target) (notes []strin
 		}
 		return []string{err.Error()}, nil
 	}
+	r.Findings = append(t.missingModules(), r.Findings...)
 	if n := len(r.Findings) + r.More; n > 0 {
 		if k.logged != t.Commit {
 			k.logged = t.Commit

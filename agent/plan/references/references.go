@@ -29,6 +29,7 @@ const (
 	UserSource       Kind = "user source"
 	View             Kind = "view"
 	NamedQuery       Kind = "named query"
+	Module           Kind = "module"
 )
 
 // Name identifies a thing. Scope is the project of a View or NamedQuery, and the tag provider of a UDTType.
@@ -102,6 +103,8 @@ func (f *Finding) String() string {
 		b.WriteString(", which inherits from it")
 	case f.Kind == UDTType:
 		fmt.Fprintf(&b, ", which the tag provider %s does not have", failure.Quote(f.In))
+	case f.Kind == Module:
+		b.WriteString(", which is not among the healthy modules of the gateway")
 	case f.In != "":
 		fmt.Fprintf(&b, ", which the project %s and its parents do not have", failure.Quote(f.In))
 	default:

@@ -50,9 +50,8 @@ func (i *info) getRedundancy(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (i *info) getModules(w http.ResponseWriter, r *http.Request) {
-	ids := []string{"com.inductiveautomation.perspective", "com.inductiveautomation.opcua"}
-	items := make([]ordered.Value, 0, len(ids))
-	for _, id := range ids {
+	items := make([]ordered.Value, 0, len(i.opts.Modules))
+	for _, id := range i.opts.Modules {
 		items = append(items, ordered.Object{{"id", id}, {"name", id}, {"state", "ACTIVE"}})
 	}
 	writeList(w, r, items)

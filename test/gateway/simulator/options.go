@@ -25,6 +25,8 @@ type Options struct {
 	FixedName bool
 	// Role is Independent (default), Master or Backup. A backup has no access to its configuration; see Pair.
 	Role string
+	// Modules are the ids of the modules that run, by default those that come with Ignition.
+	Modules []string
 	// ScanModule installs the third-party project-scan module.
 	ScanModule bool
 
@@ -147,6 +149,9 @@ func (o Options) withDefaults() (Options, error) {
 			*value = def
 		}
 	}
+	if o.Modules == nil {
+		o.Modules = standardModules()
+	}
 	if o.ProjectsTimer == 0 {
 		o.ProjectsTimer = 300 * time.Second
 	}
@@ -167,6 +172,15 @@ func (o Options) withDefaults() (Options, error) {
 		o.TLS = &t
 	}
 	return o, nil
+}
+
+// standardModules returns the ids of modules that come with Ignition.
+func standardModules() []string {
+	var ids []string
+	for _, name := range strings.Fields("alarm-notification eam eventstream historian opcua perspective reporting sfc vision webdev") {
+		ids = append(ids, "com.inductiveautomation."+name)
+	}
+	return ids
 }
 
 // before83 reports whether the version is older than 8.3.
