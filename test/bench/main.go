@@ -57,6 +57,9 @@ type settings struct {
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if asked, err := fleet.RunGateways(ctx, args, os.Stdin, stdout); asked {
+		return err
+	}
 	if len(args) > 0 && args[0] == "fleet" {
 		return fleet.Run(ctx, args[1:], stdout, stderr)
 	}

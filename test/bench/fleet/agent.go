@@ -24,17 +24,15 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/metrics"
-	"stoker.io/stoker/test/gateway/simulator"
 )
 
-// agent is a gateway's pod: a pod object that does not run, a simulated gateway, and the loops of an agent in this
+// agent is a gateway's pod: a pod object that does not run, a gateway in the process of the gateways, and the loops of an agent in this
 // process, assembled as agent/run.go does.
 type agent struct {
-	site    *site
-	name    string
-	dir     string
-	pod     *corev1.Pod
-	gateway *simulator.Gateway
+	site *site
+	name string
+	dir  string
+	pod  *corev1.Pod
 
 	traffic  *traffic
 	registry *prometheus.Registry
@@ -52,7 +50,7 @@ const (
 )
 
 // prepare creates the pod and its gateway.
-func (a *agent) prepare(ctx context.Context, log *slog.Logger) error {
+func (a *agent) prepare(ctx context.Context) error {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: a.name, Labels: map[string]string{v1alpha1.LabelCRName: crName},
 			Annotations: map[string]string{v1alpha1.AnnotationInject: "true", v1alpha1.AnnotationCRName: crName, v1alpha1.AnnotationGatewayName: a.name}},
@@ -67,10 +65,11 @@ func (a *agent) prepare(ctx context.Context, log *slog.Logger) error {
 			return err
 		}
 	}
-	if a.gateway, err = simulator.Start(simulator.Options{Data: filepath.Join(a.dir, "data"), Name: a.name, Log: log}); err != nil {
+	token, err := a.site.testbed.gateways.add(order{Name: a.name, Data: filepath.Join(a.dir, "data")})
+	if err != nil {
 		return err
 	}
-	return errors.Join(a.site.testbed.proxy.add(a.gateway.Token(), a.gateway.URL()), os.WriteFile(filepath.Join(a.dir, "secrets/gateway/apiKey"), []byte(a.gateway.Token()), 0o600))
+	return os.WriteFile(filepath.Join(a.dir, "secrets/gateway/apiKey"), []byte(token), 0o600)
 }
 
 // token requests the token that a kubelet would mount into the pod.
@@ -146,9 +145,6 @@ func (a *agent) close() error {
 	}
 	if a.traffic != nil {
 		a.traffic.close()
-	}
-	if a.gateway != nil {
-		errs = append(errs, a.gateway.Close())
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%s: %w", a.name, err)

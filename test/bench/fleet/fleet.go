@@ -6,8 +6,8 @@
 //	go run ./test/bench fleet -sizes 1,10 -n 1 -idle 15s
 //
 // The agents are the real loops, follower and lead, in this one process, with the permissions and the admission
-// policies of the chart. Each has its own token, connection, data directory and simulated gateway. Their pods are
-// objects that no node runs. Sharing a process saves the memory of the code, but all agents, the API server, etcd and
+// policies of the chart. Each has its own token, connection, data directory and simulated gateway. The gateways share a
+// second process. Pods are objects that no node runs. Sharing a process saves the memory of the code, but all agents, the API server, etcd and
 // git share the cores of one machine.
 package fleet
 

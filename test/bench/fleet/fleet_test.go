@@ -1,6 +1,8 @@
 package fleet
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -23,6 +25,13 @@ import (
 
 func TestMain(m *testing.M) {
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // client-go logs only through klog
+	if asked, err := RunGateways(context.Background(), os.Args[1:], os.Stdin, os.Stdout); asked {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	kubetest.Main(m)
 }
 

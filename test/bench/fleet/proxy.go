@@ -54,15 +54,10 @@ func newProxy(ctx context.Context) (*proxy, error) {
 	return f, nil
 }
 
-func (f *proxy) add(token, gateway string) error {
-	u, err := url.Parse(gateway)
-	if err != nil {
-		return err
-	}
+func (f *proxy) add(token string, gateway *url.URL) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.gateways[token], f.anyGateway = u, u
-	return nil
+	f.gateways[token], f.anyGateway = gateway, gateway
 }
 
 func (f *proxy) close() error {

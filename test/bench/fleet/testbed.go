@@ -47,14 +47,14 @@ type site struct {
 
 // testbed has everything that a measurement needs: namespaces on an API server, a git server, gateways and agents.
 type testbed struct {
-	dir    string
-	admin  kube.Clients
-	log    *slog.Logger
-	git    *gitserver.Server
-	repo   *gitserver.Repo
-	proxy  *proxy
-	sites  []*site
-	agents []*agent // of all sites
+	dir      string
+	admin    kube.Clients
+	log      *slog.Logger
+	git      *gitserver.Server
+	repo     *gitserver.Repo
+	gateways *gateways
+	sites    []*site
+	agents   []*agent // of all sites
 
 	syncs      *kube.Informer[v1alpha1.GatewaySync]
 	changed    chan struct{}
@@ -74,8 +74,8 @@ const (
 // parallelPods is how many pods are created at the same time.
 const parallelPods = 8
 
-// openFiles is what checkOpenFiles counts for an agent and its gateway. In a first sync, 1,000 reached a limit of 20,000, and 400 did not.
-const openFiles = 40
+// openFiles is what checkOpenFiles counts for an agent. In a first sync, 200 agents had 3,300 files open.
+const openFiles = 19
 
 // checkOpenFiles returns an error if the agents of this process would reach its limit of open files. An agent in a pod has its own.
 func checkOpenFiles(agents int) error {
@@ -107,7 +107,7 @@ func newTestbed(ctx context.Context, admin kube.Clients, dir string, of size, lo
 	if b.git, err = gitserver.Start(root, gitserver.Options{}); err != nil {
 		return nil, err
 	}
-	if b.proxy, err = newProxy(ctx); err != nil {
+	if b.gateways, err = startGateways(context.WithoutCancel(ctx)); err != nil {
 		return nil, err
 	}
 	err = gitserver.Try(func(t gitserver.TB) { b.repo = gitserver.NewRepo(t, filepath.Join(root, repository)) })
@@ -149,7 +149,7 @@ func (b *testbed) site(ctx context.Context, i, agents int, change []func(*v1alph
 	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Name: crName, Namespace: ns.Name}}
 	gs.Spec.Git.Repo, gs.Spec.Git.Ref = b.git.URL(repository), "main"
 	gs.Spec.Polling.Interval = "30m" // the measurement requests its syncs
-	gs.Spec.Gateway.Port = &b.proxy.port
+	gs.Spec.Gateway.Port = &b.gateways.port
 	gs.Spec.Gateway.API = &v1alpha1.GatewayAPI{SecretName: "gateway"}
 	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}}}
 	for _, c := range change {
@@ -163,7 +163,7 @@ func (b *testbed) site(ctx context.Context, i, agents int, change []func(*v1alph
 	for n := range agents {
 		a := &agent{site: s, name: fmt.Sprintf("gw-%d", n), dir: filepath.Join(b.dir, ns.Name, fmt.Sprint(n))}
 		s.agents, b.agents = append(s.agents, a), append(b.agents, a)
-		group.Go(func() error { return a.prepare(ctx, b.log) })
+		group.Go(func() error { return a.prepare(ctx) })
 	}
 	return group.Wait()
 }
@@ -214,8 +214,8 @@ func (b *testbed) close() error {
 	if b.unwatch != nil {
 		b.unwatch()
 	}
-	if b.proxy != nil {
-		errs = append(errs, b.proxy.close())
+	if b.gateways != nil {
+		errs = append(errs, b.gateways.close())
 	}
 	if b.git != nil {
 		errs = append(errs, b.git.Close())
