@@ -189,26 +189,6 @@ func TestHostileSites(t *testing.T) {
 	assert.Contains(t, r.get(fleet), "--context &#39;&lt;script&gt;", "a command to paste must quote the name")
 }
 
-// BenchmarkThreeSites measures the first page of 1,000 gateways in three sites.
-func BenchmarkThreeSites(b *testing.B) {
-	cluster := kubetest.Control(b)
-	var list []sites.Site
-	for _, name := range []string{"north", "south", "west"} {
-		s := uitest.New(b, cluster)
-		for _, fleet := range []string{"filling", "packaging"} {
-			s.Fleet(fleet, 167, 25)
-		}
-		s.Config("plant", v1alpha1.ReasonSynced, "all 4 objects are applied")
-		list = append(list, siteOf(b, name, cluster.RESTConfig(), s.Namespace))
-	}
-	r := openSites(b, list...)
-	r.shows("/", "of 1,002 gateways are behind")
-	for b.Loop() {
-		r.get("/")
-	}
-	b.ReportMetric(float64(len(r.get("/"))), "bytes/page")
-}
-
 // A page follows only what it may read.
 func TestConfigSyncsWithoutRights(t *testing.T) {
 	t.Parallel()

@@ -149,10 +149,3 @@ func TestThousandGatewaysRenderInTime(t *testing.T) {
 	assert.Less(t, size, 1<<20)
 	assert.Greater(t, size, 100<<10)
 }
-
-func BenchmarkThousandGateways(b *testing.B) {
-	s, gs, now := thousand(b)
-	for b.Loop() {
-		render(b, s, gs, now)
-	}
-}

@@ -382,19 +382,6 @@ func TestReviewLatency(t *testing.T) {
 	assert.Less(t, took[len(took)*9/10], time.Second)
 }
 
-func BenchmarkReview(b *testing.B) {
-	h, _ := newHandler(line, quiet())
-	body := review(b, pod())
-	var took []time.Duration
-	for b.Loop() {
-		begun := time.Now()
-		response(b, post(h.Routes(), "application/json", body))
-		took = append(took, time.Since(begun))
-	}
-	slices.Sort(took)
-	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
-}
-
 // I10: no body makes the handler fail.
 func FuzzAdmissionReview(f *testing.F) {
 	f.Add(review(f, pod()))

@@ -17,7 +17,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/configsync/reconcile"
@@ -185,58 +184,6 @@ func TestProgramFollowsGit(t *testing.T) {
 	assert.Equal(t, version, w.get().ResourceVersion, "the program's own writes must not start a run")
 	assert.NotContains(t, p.log.String()+w.reasons(), "planted-value")
 	assert.Contains(t, w.reasons(), "Normal SyncCompleted: 2 objects of")
-}
-
-// G2: what the program may not do is tried with the rights of kustomize; the chart has the same.
-func TestProgramRightsAreExact(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	system := w.installed()
-	w.account(w.namespace, "stoker-config", configMaps)
-	w.account(w.namespace, "other", configMaps)
-	elsewhere := w.Namespace(t)
-	w.account(elsewhere, "stoker-config", configMaps)
-	may := func(config *rest.Config, a authorizationv1.ResourceAttributes) bool {
-		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &a}}
-		answer, err := w.clients(config).Core.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), review, metav1.CreateOptions{})
-		require.NoError(t, err)
-		return answer.Status.Allowed
-	}
-	own := w.As(t, system, "stoker-configsync", "")
-	for name, a := range map[string]authorizationv1.ResourceAttributes{
-		"Secrets":                 {Namespace: w.namespace, Verb: "get", Resource: "secrets"},
-		"ConfigMaps":              {Namespace: w.namespace, Verb: "get", Resource: "configmaps"},
-		"workloads":               {Namespace: w.namespace, Verb: "patch", Group: "apps", Resource: "statefulsets"},
-		"escalate":                {Namespace: w.namespace, Verb: "escalate", Group: "rbac.authorization.k8s.io", Resource: "roles"},
-		"bind":                    {Namespace: w.namespace, Verb: "bind", Group: "rbac.authorization.k8s.io", Resource: "roles"},
-		"tokens":                  {Namespace: w.namespace, Verb: "create", Resource: "serviceaccounts", Subresource: "token", Name: "stoker-config"},
-		"namespaces":              {Verb: "list", Resource: "namespaces"},
-		"creation of ConfigSyncs": {Namespace: w.namespace, Verb: "create", Group: "stoker.io", Resource: "configsyncs"},
-	} {
-		t.Run(name, func(t *testing.T) { assert.False(t, may(own, a)) })
-	}
-	for name, c := range map[string]struct {
-		who rest.ImpersonationConfig
-		may bool
-	}{
-		"its account":               {rest.ImpersonationConfig{UserName: kube.AccountUser(w.namespace, "stoker-config")}, true},
-		"another account":           {rest.ImpersonationConfig{UserName: kube.AccountUser(w.namespace, "other")}, false},
-		"another namespace":         {rest.ImpersonationConfig{UserName: kube.AccountUser(elsewhere, "stoker-config")}, false},
-		"kube-system":               {rest.ImpersonationConfig{UserName: kube.AccountUser("kube-system", "stoker-config")}, false},
-		"user":                      {rest.ImpersonationConfig{UserName: "admin"}, false},
-		"account with a group":      {rest.ImpersonationConfig{UserName: kube.AccountUser(w.namespace, "stoker-config"), Groups: []string{"system:masters"}}, false},
-		"account with its UID":      {rest.ImpersonationConfig{UserName: kube.AccountUser(w.namespace, "stoker-config"), UID: "1"}, false},
-		"node":                      {rest.ImpersonationConfig{UserName: "system:node:a"}, false},
-		"account name with a colon": {rest.ImpersonationConfig{UserName: kube.AccountUser(w.namespace, "stoker-config:x")}, false},
-		"account of the program":    {rest.ImpersonationConfig{UserName: kube.AccountUser(system, "stoker-configsync")}, false},
-	} {
-		t.Run("impersonate "+name, func(t *testing.T) {
-			config := rest.CopyConfig(own)
-			config.Impersonate = c.who
-			_, err := w.clients(config).Core.CoreV1().ConfigMaps(w.namespace).Get(t.Context(), "kube-root-ca.crt", metav1.GetOptions{})
-			assert.Equal(t, c.may, err == nil, "%v", err)
-		})
-	}
 }
 
 // G2: a ConfigSync acts as an account of its own namespace that admits the program, and reaches nothing that this account may not.

@@ -198,16 +198,6 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-func BenchmarkCheck(b *testing.B) {
-	content := []byte(`{"root":{"children":[` + strings.Repeat(`{"meta":{"name":"Label_1"},"position":{"x":12.5,"y":-3},"props":{"text":"Line 1, Pump 2"},"type":"ia.display.label"},`, 10000) + `{}]}}`)
-	b.SetBytes(int64(len(content)))
-	for b.Loop() {
-		if err := check("projects/p/view.json", bytes.NewReader(content)); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // check reads a file to its end and reports whether the gateway can use it at path; see Checker.
 func check(path string, r io.Reader) error {
 	c := NewChecker(path)

@@ -67,16 +67,6 @@ func isASCII(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r >= 0x80 })
 }
 
-func BenchmarkNeverTouch(b *testing.B) {
-	const path = "projects/line01/com.inductiveautomation.perspective/views/area00/page00/view0001/view.json"
-	b.ReportAllocs()
-	for b.Loop() {
-		if NeverTouch(path) {
-			b.Fatal(path)
-		}
-	}
-}
-
 // The page states for each rule in which directories it holds.
 func TestNeverTouchDocumentation(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/reference/files.md")

@@ -191,39 +191,3 @@ func (c cost) first(t testing.TB) *plan.Changes {
 	require.NoError(t, err)
 	return changes
 }
-
-func BenchmarkOneFileIn100k(b *testing.B) {
-	c := newCost(b, 100_000)
-	b.ReportAllocs()
-	for b.Loop() {
-		c.oneFile(b)
-	}
-}
-
-func BenchmarkOneFileIn100kBesideTemplates(b *testing.B) {
-	c := newRenderedCost(b, 100_000)
-	b.ReportAllocs()
-	for b.Loop() {
-		c.oneFile(b)
-	}
-}
-
-func BenchmarkFirstPlanOf100k(b *testing.B) {
-	c := newCost(b, 100_000)
-	b.ReportAllocs()
-	for b.Loop() {
-		c.first(b)
-	}
-}
-
-func BenchmarkNothingToDoIn100k(b *testing.B) {
-	c := newCost(b, 100_000)
-	b.ReportAllocs()
-	for b.Loop() {
-		changes, err := planner.Compute(planner.Input{
-			Desired: c.before, Manifest: c.manifest, State: stats{found: plan.Stat{Kind: plan.File, Mtime: 1}}, To: c.before.Root(),
-		})
-		require.NoError(b, err)
-		require.Empty(b, changes.List)
-	}
-}

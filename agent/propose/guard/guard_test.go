@@ -152,11 +152,3 @@ func FuzzContent(f *testing.F) {
 		assert.LessOrEqual(t, len(rule), 40)
 	})
 }
-
-func BenchmarkContent(b *testing.B) {
-	text := []byte(strings.Repeat(`{"type":"ia.display.label","props":{"text":"password of the token","style":{"classes":"x"}}}`, 11_000))
-	b.SetBytes(int64(len(text)))
-	for b.Loop() {
-		Content("view.json", text)
-	}
-}
