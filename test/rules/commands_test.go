@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-
 	"stoker.io/stoker/test/document"
 )
 
@@ -86,24 +84,4 @@ func openers(all []file) map[string]bool {
 
 func TestDocumentedCommandsAreTested(t *testing.T) {
 	report(t, untyped(files(t), document.Ledger))
-}
-
-func TestCommandRule(t *testing.T) {
-	page := file{"docs/a.md", []byte("# A\n\n    kubectl get pods\n    helm list\n")}
-	test := func(body string) file {
-		return file{"x/y_test.go", []byte("package y\n\nfunc TestA(t *testing.T) {\n\t" + body + "\n}\n")}
-	}
-	entry := func(pattern, test string) document.Entry { return document.NewEntry("docs/a.md", pattern, test) }
-	good := test("for range document.Open(t).Of(`docs/a.md`) {\n}")
-	assert.Empty(t, untyped([]file{page, good}, []document.Entry{entry(`^kubectl `, "x TestA"), entry("", "x TestA")}))
-	for name, wrong := range map[string][]string{
-		"command without entry":             untyped([]file{page, good}, []document.Entry{entry(`^kubectl `, "x TestA")}),
-		"entry without command":             untyped([]file{page, good}, []document.Entry{entry("", "x TestA"), entry(`^helm `, "x TestA")}),
-		"missing test":                      untyped([]file{page, good}, []document.Entry{entry("", "x TestB")}),
-		"test that does not use the ledger": untyped([]file{page, test("document.Read(t)")}, []document.Entry{entry("", "x TestA")}),
-	} {
-		t.Run(name, func(t *testing.T) {
-			assert.Len(t, wrong, 1, name)
-		})
-	}
 }

@@ -7,12 +7,10 @@ import (
 	"go/scanner"
 	"go/token"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"unicode"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -113,42 +111,5 @@ func TestDocCommentsStartWithName(t *testing.T) {
 			require.NoError(t, err)
 			report(t, stale)
 		}
-	}
-}
-
-func TestDocCommentRule(t *testing.T) {
-	for code, stale := range map[string]bool{
-		"// old runs.\nfunc run() {}":        true,
-		"// run runs.\nfunc run() {}":        false,
-		"// old is a size.\nconst size = 1":  true,
-		"// Sizes in bytes.\nconst size = 1": false,
-		"// one word\nfunc TestRun() {}":     false,
-	} {
-		t.Run(code, func(t *testing.T) {
-			found, err := staleDocs(file{"a.go", []byte("package a\n\n" + code + "\n")})
-			require.NoError(t, err)
-			assert.Equal(t, stale, len(found) > 0)
-		})
-	}
-}
-
-func TestCommentNameRule(t *testing.T) {
-	for name, tt := range map[string]struct {
-		comment string
-		stale   bool
-	}{
-		"renamed function":        {"// run calls openFile first.", true},
-		"renamed type":            {"// run returns a FileMode.", true},
-		"declared":                {"// run calls readFile first.", false},
-		"of another package":      {"// run implements fmt.GoStringer.", false},
-		"a marker":                {"// +listType=set", false},
-		"only in a document":      {"// run writes syncPeriod.", false},
-		"a word in capitals":      {"// run speaks HTTP.", false},
-		"a sentence without name": {"// run reads a file.", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			all := []file{{"a.go", []byte("package a\n\n" + tt.comment + "\nfunc run() { readFile() }\n")}, {"a.md", []byte("`syncPeriod`")}}
-			assert.Equal(t, tt.stale, slices.ContainsFunc(staleNames(all), func(s string) bool { return strings.HasPrefix(s, "a.go:3: ") }))
-		})
 	}
 }

@@ -123,28 +123,6 @@ func follow(from, link string, exists map[string]bool, docs map[string]file) str
 
 func TestDocumentationLinks(t *testing.T) { report(t, brokenLinks(files(t))) }
 
-func TestLinkRules(t *testing.T) {
-	target := file{"docs/b.md", []byte("# What `it` is, and why\n## Twice\n## Twice\n<a id=\"own\"></a>\n```\n# not a heading\n```\n")}
-	check := func(line string) []string {
-		return brokenLinks([]file{{"docs/a.md", []byte("# A\n" + line + "\n")}, target, {"examples/x/y.yaml", nil}})
-	}
-	for _, good := range []string{
-		"[x](b.md)", "[x](b.md#what-it-is-and-why)", "[x](b.md#twice-1)", "[x](b.md#own)", "[x](#a)", "[x](../examples/x)",
-		"[x](https://example.com/nowhere)", "`[x](nowhere.md)`", "[x]: b.md",
-	} {
-		t.Run(good, func(t *testing.T) {
-			assert.Empty(t, check(good), good)
-		})
-	}
-	for _, bad := range []string{
-		"[x](c.md)", "[x](b.md#nothing)", "[x](b.md#not-a-heading)", "[x](#b)", "[x](../examples/z)", "[x]: c.md", "[x](b.md) [y](c.md)",
-	} {
-		t.Run(bad, func(t *testing.T) {
-			assert.NotEmpty(t, check(bad), bad)
-		})
-	}
-}
-
 // The table names the versions that the tests use.
 func TestCompatibilityTable(t *testing.T) {
 	content := map[string]string{}

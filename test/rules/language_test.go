@@ -154,33 +154,3 @@ func TestLanguage(t *testing.T) {
 	assert.GreaterOrEqual(t, nIfs, 5*nWheres, "a condition is `if` or `when`; `where` is a place")
 	report(t, violations)
 }
-
-func TestLanguageRule(t *testing.T) {
-	for name, f := range map[string]file{
-		"actor":             {"a.md", []byte("Nobody asks")},
-		"every actor":       {"a.md", []byte("It tells everybody")},
-		"verb":              {"a.md", []byte("the ref is mended")},
-		"again":             {"a.md", []byte("it is made anew")},
-		"negation":          {"a.md", []byte("main is no tag")},
-		"condition":         {"a.md", []byte("Where the disk is full, the sync fails")},
-		"second sentence":   {"a.md", []byte("The sync fails. Where the disk is full, it stops")},
-		"YAML comment":      {"a.yaml", []byte("ref: main # nobody asks")},
-		"condition in YAML": {"a.yaml", []byte("ref: main\n  # Where the disk is full, the sync fails")},
-		"JSON description":  {"a.json", []byte(`"description": "everybody reads it"`)},
-		"inline comment":    {"a.yaml", []byte("ref: main # Where the value is empty, it is main")},
-		"Helm comment":      {"a.tpl", []byte("{{- /* Where the value is empty, it is main. */ -}}")},
-	} {
-		t.Run(name, func(t *testing.T) { assert.NotEmpty(t, broken(documents(f))) })
-	}
-	for name, f := range map[string]file{
-		"code":        {"a.md", []byte("the user `nobody`")},
-		"other words": {"a.md", []byte("a recommendation to amend")},
-		"existence":   {"a.md", []byte("there is no tag")},
-		"no longer":   {"a.md", []byte("the tag is no longer there")},
-		"place":       {"a.md", []byte("the folder where the files are")},
-		"cell":        {"a.html", []byte("<th>Where</th>")},
-	} {
-		t.Run(name, func(t *testing.T) { assert.Empty(t, broken(documents(f))) })
-	}
-	assert.Equal(t, 2, wordsOf("APIServerOutage"))
-}

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -87,38 +86,3 @@ func brokenWorkflows(all []file) (broken []string) {
 }
 
 func TestWorkflows(t *testing.T) { report(t, brokenWorkflows(files(t))) }
-
-func TestWorkflowRules(t *testing.T) {
-	workflow := func(permissions, job string) []string {
-		return brokenWorkflows([]file{{"Makefile", []byte("build: x ## y\n")}, {".github/workflows/a.yaml", []byte("on: push\n" + permissions + "\njobs:\n  a:\n    " + job)}})
-	}
-	job := func(text string) []string { return workflow("permissions: {contents: read}", text) }
-	dependabot := func(updates string) []string {
-		return brokenWorkflows([]file{{".github/dependabot.yaml", []byte("updates:\n" + updates)}, {"go.mod", nil}, {"test/a/go.mod", nil}})
-	}
-	updates := func(directories string) []string {
-		return dependabot("- package-ecosystem: gomod\n  directories: [" + directories + "]\n")
-	}
-	for name, c := range map[string]struct {
-		broken []string
-		want   int
-	}{
-		"good job":                         {job("steps: [{uses: a/b@v1.2.3}, {uses: a/b@" + strings.Repeat("0a", 20) + "}, {run: \"a\\nb\\nmake build X=1\\n\"}]"), 0},
-		"not YAML":                         {job("\t"), 1},
-		"long step":                        {job(`steps: [{run: "a\nb\nc\nd\n"}]`), 1},
-		"no version":                       {job("steps: [{uses: a/b}, {uses: a/b@main}]"), 2},
-		"reusable workflow":                {job("uses: a/b/.github/workflows/c.yaml@main"), 1},
-		"all permissions":                  {job("permissions: write-all"), 1},
-		"all permissions, of the workflow": {workflow("permissions: write-all", "steps: []"), 1},
-		"no permissions":                   {workflow("", "steps: []"), 1},
-		"permissions of the job only":      {workflow("", "permissions: {contents: read}"), 0},
-		"no such target":                   {job("steps: [{run: make biuld}]"), 1},
-		"good Dependabot":                  {updates("/test/a, /"), 0},
-		"module is not there":              {updates("/, /test/a, /test/b"), 1},
-		"module is left out":               {updates("/"), 1},
-		"no entry for modules":             {dependabot("- package-ecosystem: npm\n"), 1},
-		"no Dependabot":                    {brokenWorkflows([]file{{"go.mod", nil}}), 1},
-	} {
-		t.Run(name, func(t *testing.T) { assert.Len(t, c.broken, c.want, "%q", c.broken) })
-	}
-}
