@@ -144,6 +144,7 @@ func (c *cli) await(ctx context.Context, p target, ref, commit string, flags *wa
 			pollCtx = ctx
 		}
 		v, err := w.poll(pollCtx)
+		_, final := errors.AsType[*exit.Error](err)
 		switch {
 		case err == nil:
 			last = v
@@ -151,7 +152,7 @@ func (c *cli) await(ctx context.Context, p target, ref, commit string, flags *wa
 			if finished, err := w.finished(v, flags); finished {
 				return v, err
 			}
-		case pollCtx.Err() == nil && !kube.Passing(err):
+		case pollCtx.Err() == nil && (final || !kube.Passing(err)):
 			return last, p.explain(p.name, err)
 		case pollCtx.Err() == nil:
 			w.printProgress("the API server does not answer, trying again: " + err.Error())

@@ -19,7 +19,9 @@ import (
 )
 
 // A rollback lapses when a fix arrives on the branch. A wait must not report this as superseded.
-func TestWaitWhenRollbackLapses(t *testing.T) {
+//
+// P4: the object is deleted and recreated during the wait.
+func TestWaitWhenObjectChanges(t *testing.T) {
 	t.Parallel()
 	good, bad, fixed := strings.Repeat("b", 40), strings.Repeat("a", 40), strings.Repeat("c", 40)
 	held := &v1alpha1.GatewaySync{
@@ -42,6 +44,8 @@ func TestWaitWhenRollbackLapses(t *testing.T) {
 	other := held.DeepCopy()
 	other.Annotations[v1alpha1.AnnotationRequestedRef] = "v3"
 	delete(other.Annotations, v1alpha1.AnnotationRequestedUnless)
+	recreated := lapsed.DeepCopy()
+	recreated.UID = "2"
 	for name, c := range map[string]struct {
 		then *v1alpha1.GatewaySync
 		args []string
@@ -53,6 +57,7 @@ func TestWaitWhenRollbackLapses(t *testing.T) {
 		"other commit desired":               {lapsed, []string{"--ref", good}, exit.Superseded, "desired ref is main (spec.git.ref)"},
 		"other ref requested":                {runs(other, "v3", fixed), nil, exit.Superseded, "desired ref is v3"},
 		"other ref requested, --no-rollback": {runs(other, "v3", fixed), []string{"--no-rollback"}, exit.Superseded, "desired ref is v3"},
+		"deleted and recreated":              {recreated, nil, exit.Failed, "GatewaySync line was deleted and recreated"},
 		"rollback in force":                  {runs(held, good, good), nil, exit.Done, "gw runs bbbbbbb"},
 	} {
 		t.Run(name, func(t *testing.T) {
