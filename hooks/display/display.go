@@ -22,9 +22,6 @@ import (
 	"stoker.io/stoker/internal/status"
 )
 
-// unread is the message for a GatewaySync without the condition Ready.
-const unread = "neither an agent nor the injector has read this GatewaySync yet"
-
 // ResourceName returns the name of an object in the form of kubectl.
 func ResourceName(o v1alpha1.Requestable) string {
 	kind := v1alpha1.Kind
@@ -68,28 +65,30 @@ func List(list []*v1alpha1.GatewaySync, l leads.Leads, now time.Time, namespaces
 
 // listCells returns the row of a GatewaySync. target is nil if its SyncTarget is unknown.
 func listCells(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now time.Time) []string {
-	ready, message := "Unknown", unread
-	if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReady); c != nil {
-		ready, message = string(c.Status), c.Message
-	}
-	gateways := gs.Status.GatewaysReady
-	if since, noLead := request.LeadGone(gs, target, now); noLead && ready == string(metav1.ConditionTrue) {
-		_, total, _ := strings.Cut(gateways, "/")
-		ready, message, gateways = string(metav1.ConditionUnknown), request.Unconfirmed(since), "0/"+total
-	}
-	confirmed := ""
-	if t := gs.Status.ConfirmedAt; t != nil {
-		confirmed = output.Age(t.Time)
-	}
 	v := request.Read(gs, "", target, now)
-	ref, commit := v.Ref, v.Commit
-	if t := gs.Status.Target; commit == "" && t != nil && t.Ref == ref {
-		commit = t.Commit
-	}
+	ref, gateways, confirmed := v.Ref, "", ""
 	if syntax.IsCommit(ref) {
 		ref = syntax.ShortCommit(ref)
 	}
-	return []string{gs.Name, ref, syntax.ShortCommit(commit), gateways, ready, confirmed, output.Age(gs.CreationTimestamp.Time), output.Shorten(message)}
+	if gs.Status.Outcome != nil {
+		gateways = fmt.Sprintf("%d/%d", v.Gateways.Synced, v.Gateways.Total)
+	}
+	if t := gs.Status.ConfirmedAt; t != nil {
+		confirmed = output.Age(t.Time)
+	}
+	return []string{gs.Name, ref, syntax.ShortCommit(v.Commit), gateways, string(ready(v)), confirmed, output.Age(gs.CreationTimestamp.Time), output.Shorten(v.Message)}
+}
+
+// ready returns the condition Ready that belongs to a verdict. The one in the status may be of an earlier request, or of a lead that is gone.
+func ready(v request.Verdict) metav1.ConditionStatus {
+	runs := v.Commit != "" && v.Gateways.Synced == v.Gateways.Total
+	switch {
+	case v.Phase == request.Succeeded, v.Phase == request.Paused && runs:
+		return metav1.ConditionTrue
+	case v.Phase == request.Progressing && slices.Contains([]v1alpha1.Reason{v1alpha1.ReasonAgentsAway, v1alpha1.ReasonNoGateways, v1alpha1.ReasonWaitingForLead}, v.Reason):
+		return metav1.ConditionUnknown
+	}
+	return metav1.ConditionFalse
 }
 
 // Describe prints a GatewaySync, the verdict on it, why gateways are behind, and its gateways, those that are behind first. With
@@ -123,17 +122,7 @@ func Describe(w io.Writer, gs *v1alpha1.GatewaySync, v request.Verdict, onlyBehi
 	line("Phase", string(v.Phase))
 	line("Rollout", rolloutLine(gs))
 	line("Warning", schedule.Unmatched(gs))
-	switch c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReady); {
-	case c == nil:
-		line("Ready", "Unknown: "+unread)
-	case v.Reason == v1alpha1.ReasonAgentsAway && c.Status == metav1.ConditionTrue:
-		line("Ready", fmt.Sprintf("Unknown, %s: %s", v.Reason, v.Message))
-	default:
-		line("Ready", fmt.Sprintf("%s, %s: %s", c.Status, c.Reason, c.Message))
-	}
-	if v.Phase == request.Failed {
-		line("Failed", v.Message)
-	}
+	line("Ready", fmt.Sprintf("%s, %s: %s", ready(v), v.Reason, v.Message))
 	if g := gs.Status.LastGood; g != nil {
 		line("Last good", output.RefAt(g.Ref, g.Commit)+", "+output.Age(g.At.Time)+" ago")
 	}

@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/request"
 )
 
@@ -46,6 +48,43 @@ func TestDescribeThousandGateways(t *testing.T) {
 	assert.Contains(t, unknown, "what 1000 run is not known; below is what they reported last")
 	assert.Contains(t, unknown, "Next:        the gateways keep running")
 	assert.NotContains(t, unknown, "Behind:")
+}
+
+// The condition Ready of a status counts only for the spec and the request that it describes.
+func TestListFollowsVerdict(t *testing.T) {
+	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Synced", Message: "line0 runs main"}
+	for name, c := range map[string]struct {
+		change func(*v1alpha1.GatewaySync)
+		want   []string
+	}{
+		"current": {func(*v1alpha1.GatewaySync) {}, []string{"line", "main", "bbbbbbb", "1/1", "True"}},
+		"newer request": {func(gs *v1alpha1.GatewaySync) {
+			gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: "v2"}
+		}, []string{"line", "v2", "", "0/1", "Unknown"}},
+		"newer spec": {func(gs *v1alpha1.GatewaySync) { gs.Generation++ }, []string{"line", "main", "", "0/1", "Unknown"}},
+		"not polled yet": {func(gs *v1alpha1.GatewaySync) {
+			*gs.Status.Outcome = v1alpha1.Outcome{Phase: v1alpha1.OutcomeProgressing, Ref: "v2", Reason: v1alpha1.ReasonWaitingForLead, Total: 1}
+		}, []string{"line", "v2", "", "0/1", "Unknown"}},
+		"not handled yet": {func(gs *v1alpha1.GatewaySync) {
+			gs.Status.Outcome.Phase, gs.Status.Outcome.Reason = v1alpha1.OutcomeProgressing, v1alpha1.ReasonProgressing
+		}, []string{"line", "main", "bbbbbbb", "1/1", "False"}},
+		"failed": {func(gs *v1alpha1.GatewaySync) { gs.Status.Outcome.Phase = v1alpha1.OutcomeFailed }, []string{"line", "main", "bbbbbbb", "1/1", "False"}},
+		"paused": {func(gs *v1alpha1.GatewaySync) { gs.Status.Outcome.Phase = v1alpha1.OutcomePaused }, []string{"line", "main", "bbbbbbb", "1/1", "True"}},
+		"paused, behind": {func(gs *v1alpha1.GatewaySync) {
+			gs.Status.Outcome.Phase, gs.Status.Outcome.Synced = v1alpha1.OutcomePaused, 0
+		}, []string{"line", "main", "bbbbbbb", "0/1", "False"}},
+		"no lead":   {func(gs *v1alpha1.GatewaySync) { gs.Status.ConfirmedAt = nil }, []string{"line", "main", "bbbbbbb", "0/1", "Unknown"}},
+		"no status": {func(gs *v1alpha1.GatewaySync) { gs.Status = v1alpha1.GatewaySyncStatus{} }, []string{"line", "main", "", "", "Unknown"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gs := fleetOf("line", commitB)
+			gs.Spec.Git.Ref, gs.Status.GatewaysReady, gs.Status.Conditions = "main", "1/1", []metav1.Condition{ready}
+			gs.Status.ObservedRequest = desiredref.Key(gs)
+			gs.Status.Outcome.Phase, gs.Status.Outcome.Synced = v1alpha1.OutcomeSucceeded, 1
+			c.change(gs)
+			assert.Equal(t, c.want, listCells(gs, nil, time.Now())[:5])
+		})
+	}
 }
 
 // The advice of a message is wrapped, and not cut at the edge of the screen.
