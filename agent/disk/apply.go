@@ -16,6 +16,8 @@ type Result struct {
 	// Applied is true after success. If Apply returns an error, Applied means that some or all of the new files may be live: the
 	// next Open or Stage finishes or rolls back the sync. Without Applied, none is live.
 	Applied bool
+	// Committed is true if all new files are live, and the manifest has them. Applied without Committed may be a mixture of two commits.
+	Committed bool
 }
 
 // Apply makes the staged files live, removes deleted ones, and writes the manifest with header. It ignores header.Files, because
@@ -45,7 +47,7 @@ func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) 
 	}
 	if !s.Moves() {
 		err := r.recordOnly()
-		return Result{Applied: err == nil}, err
+		return Result{Applied: err == nil, Committed: err == nil}, err
 	}
 	r.Base = format.BaseOf(d.manifest())
 	written, err := d.own.Write(journalFile, r.Encode)
@@ -72,9 +74,9 @@ func (r *run) finish() (Result, error) {
 				r.d.log.Warn("cannot prune snapshots", "error", err)
 			}
 		}
-		return Result{Applied: true, Saved: r.savedEntries()}, nil
+		return Result{Applied: true, Committed: true, Saved: r.savedEntries()}, nil
 	case committed:
-		return Result{Applied: true, Saved: r.savedEntries()}, fmt.Errorf("the new files are live, but the end of the sync could not be recorded; the agent retries: %w", err)
+		return Result{Applied: true, Committed: true, Saved: r.savedEntries()}, fmt.Errorf("the new files are live, but the end of the sync could not be recorded; the agent retries: %w", err)
 	}
 	return r.rollBack(err)
 }

@@ -181,7 +181,7 @@ func TestCrashDuringBackup(t *testing.T) {
 		t.Run("power cut "+strconv.Itoa(step), func(t *testing.T) {
 			root, c := begin(t)
 			c.stop, c.strict = step, step%2 == 0
-			d, err := Open(root, Options{around: c.around})
+			d, err := Open(root, Options{Around: c.around})
 			if err == nil {
 				err = backUp(d, id, size, 1000)
 				require.NoError(t, d.Close())
@@ -193,7 +193,7 @@ func TestCrashDuringBackup(t *testing.T) {
 		t.Run("full disk "+strconv.Itoa(step), func(t *testing.T) {
 			root, c := begin(t)
 			c.fail, c.err = step, syscall.ENOSPC
-			d, err := Open(root, Options{around: c.around})
+			d, err := Open(root, Options{Around: c.around})
 			if err == nil {
 				err = backUp(d, id, size, 1000)
 				require.NoError(t, d.Close())

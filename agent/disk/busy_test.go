@@ -19,7 +19,7 @@ import (
 // The gateway keeps replacing a file while the agent syncs it. Each version that the agent replaced must be in lost+found.
 func TestBusyGateway(t *testing.T) {
 	root := seededIn(t, memory(t))
-	d := open(t, root, Options{around: quick, LostFoundMax: 1 << 30})
+	d := open(t, root, Options{Around: quick, LostFoundMax: 1 << 30})
 	path := filepath.Join(root, "projects/p/busy.json")
 	apply(t, d, text(map[string]string{"projects/p/busy.json": "git 0"}))
 	stop := make(chan struct{})
@@ -77,7 +77,7 @@ func TestDirectoryExchangedWithLink(t *testing.T) {
 	put(t, root, "projects/p/v/theirs", "theirs")
 	sibling := filepath.Join(root, "projects/sibling")
 	before, beside := readTree(t, canary), readTree(t, sibling)
-	d := open(t, root, Options{around: quick})
+	d := open(t, root, Options{Around: quick})
 
 	dir := filepath.Join(root, "projects/p")
 	links := []string{dir + ".in", dir + ".out"}

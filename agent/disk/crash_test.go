@@ -108,7 +108,7 @@ func (w *crashWorld) mods(c *plan.Change) {
 // build returns a data directory in its state before the sync to commit two.
 func (w *crashWorld) build(t testing.TB) string {
 	root := seededIn(t, memory(t))
-	d, err := Open(root, Options{around: quick})
+	d, err := Open(root, Options{Around: quick})
 	require.NoError(t, err)
 	put(t, root, "projects/q/half/theirs.json", "theirs") // the sync does not create the directory and must not remove it
 	apply(t, d, w.one)
@@ -162,7 +162,7 @@ func (w *crashWorld) sync(t testing.TB, d *Dir) (Result, error) {
 // the second must do nothing. check reports whether recovery finished the interrupted sync instead of rolling it back.
 func (w *crashWorld) check(t *testing.T, root string) (forward bool) {
 	t.Helper()
-	d, err := Open(root, Options{around: quick, plain: w.plain})
+	d, err := Open(root, Options{Around: quick, plain: w.plain})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, d.Close()) }()
 	got := contents(t, root)
@@ -230,7 +230,7 @@ func (w *crashWorld) assertNothingLost(t *testing.T, root string) {
 
 // run syncs on the simulated file system c.
 func (w *crashWorld) run(t *testing.T, root string, c *powerCut) (Result, error) {
-	o := Options{around: c.around, plain: w.plain}
+	o := Options{Around: c.around, plain: w.plain}
 	if w.whole {
 		o.FsyncFiles = 1
 	}
@@ -328,7 +328,7 @@ func TestCrashDuringSnapshotRestore(t *testing.T) {
 	w.snapshots = true
 	build := func(t *testing.T) (root string, after map[string]string) {
 		root = w.build(t)
-		d, err := Open(root, Options{around: quick})
+		d, err := Open(root, Options{Around: quick})
 		require.NoError(t, err)
 		_, err = w.sync(t, d)
 		require.NoError(t, err)
@@ -341,14 +341,14 @@ func TestCrashDuringSnapshotRestore(t *testing.T) {
 			root, two := build(t)
 			c := newPowerCut(t, root)
 			c.stop, c.strict = stop, stop%2 == 0
-			d, err := Open(root, Options{around: c.around})
+			d, err := Open(root, Options{Around: c.around})
 			if err == nil {
 				_, _ = takeBack(t, d, ids(t, d)[0], nil) // only the files matter
 				require.NoError(t, d.Close())
 			}
 			done = !c.dead
 			c.cut()
-			d, err = Open(root, Options{around: quick})
+			d, err = Open(root, Options{Around: quick})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, d.Close()) }()
 			one := maps.Clone(w.before)
@@ -398,7 +398,7 @@ func testGatewayWritesBeforeRecovery(t *testing.T, whole bool) {
 					require.NoError(t, os.Rename(filepath.Join(root, p+".tmp"), filepath.Join(root, p)))
 				})
 			}
-			d, err := Open(root, Options{around: quick})
+			d, err := Open(root, Options{Around: quick})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, d.Close()) }()
 			_, err = w.sync(t, d)

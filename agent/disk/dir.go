@@ -59,7 +59,7 @@ type Options struct {
 	Now func() time.Time
 
 	// For tests: a hook around each step, a file system without exchange, and another kernel's flock.
-	around func(e safe.Effect, do func() error) error
+	Around func(e safe.Effect, do func() error) error
 	plain  bool
 	flock  func(f *os.File) error
 }
@@ -125,7 +125,7 @@ func Open(root string, o Options) (*Dir, error) {
 		return nil, fmt.Errorf("open the data directory: %w", err)
 	}
 	o = o.withDefaults()
-	vol := &safe.Volume{Top: top, Log: o.Log, Now: o.Now, Around: o.around}
+	vol := &safe.Volume{Top: top, Log: o.Log, Now: o.Now, Around: o.Around}
 	vol.NoExchange.Store(o.plain)
 	d := &Dir{
 		liveFiles:       liveFiles{top: top, vol: vol, maxBlob: o.MaxBlob, cur: safe.Cursor{Top: top}, buf: make([]byte, 64<<10)},
@@ -230,8 +230,11 @@ func (d *Dir) Close() error {
 
 // Recovery describes how Open, or the next Stage, recovered from an interrupted run.
 type Recovery struct {
-	Commit  plan.ID
-	Forward bool // finished; otherwise rolled back
+	// From is the commit on the disk before the run; zero if there was none.
+	From, Commit plan.ID
+	Ref          string
+	Forward      bool // finished; otherwise rolled back
+	Counts       plan.Counts
 	// Paths are the sorted paths that the run wrote or deleted. The gateway may have seen either state.
 	Paths []string
 	Saved []Lost

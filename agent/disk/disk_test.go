@@ -224,7 +224,7 @@ func TestSyncDeliversTwoCommits(t *testing.T) {
 	})
 	one["projects/p/run.sh"] = file{"#!", true}
 	res := apply(t, d, one)
-	assert.Equal(t, Result{Applied: true}, res)
+	assert.Equal(t, Result{Applied: true, Committed: true}, res)
 	got := readTree(t, root)
 	assert.Equal(t, "-rw-r--r-- 1", got["projects/p/v/view.json"])
 	assert.Equal(t, "-rwxr-xr-x #!", got["projects/p/run.sh"])
@@ -237,7 +237,7 @@ func TestSyncDeliversTwoCommits(t *testing.T) {
 	delete(two, "config/resources/core/x/config.json")
 	two["projects/q/project.json"] = file{content: "{}"}
 	res = apply(t, d, two)
-	assert.Equal(t, Result{Applied: true}, res)
+	assert.Equal(t, Result{Applied: true, Committed: true}, res)
 	got = readTree(t, root)
 	assert.Equal(t, "-rw-r--r-- 22", got["projects/p/v/view.json"])
 	assert.Equal(t, "-rw-r--r-- #!", got["projects/p/run.sh"])

@@ -263,7 +263,7 @@ func TestDriftReadsEveryFileDaily(t *testing.T) {
 	}
 	now := testTime
 	root := seeded(t)
-	d := open(t, root, Options{around: quick, Now: func() time.Time { return now }})
+	d := open(t, root, Options{Around: quick, Now: func() time.Time { return now }})
 	apply(t, d, want)
 	require.Zero(t, drift(t, d, false).Hashed)
 	read := 0
@@ -301,7 +301,7 @@ func TestDriftReadsBoundedBytes(t *testing.T) {
 		want[fmt.Sprintf("projects/p/v%d", i)] = file{content: fmt.Sprint(i)}
 	}
 	root := seeded(t)
-	d := open(t, root, Options{around: quick})
+	d := open(t, root, Options{Around: quick})
 	apply(t, d, want)
 	require.Zero(t, drift(t, d, false).Files)
 	for p := range want {

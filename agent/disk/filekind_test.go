@@ -25,7 +25,7 @@ func TestFileDirectorySwap(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root := seededIn(t, memory(t))
 			fail := ""
-			d := open(t, root, Options{around: func(e safe.Effect, do func() error) error {
+			d := open(t, root, Options{Around: func(e safe.Effect, do func() error) error {
 				if e.Op == "create" && e.Path == fail {
 					return errors.New("not now")
 				}

@@ -172,7 +172,7 @@ func TestSavedResource(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := seededIn(t, memory(t))
-			d := open(t, root, Options{around: quick})
+			d := open(t, root, Options{Around: quick})
 			apply(t, d, one)
 			s, err := d.Stage(t.Context(), planFor(t, d, two), nil, two.source())
 			require.NoError(t, err)
@@ -195,7 +195,7 @@ func TestSavedResource(t *testing.T) {
 			if c.dies {
 				require.ErrorIs(t, err, errCut)
 				require.NoError(t, d.Close())
-				d = open(t, root, Options{around: quick})
+				d = open(t, root, Options{Around: quick})
 			} else if !c.applied {
 				var f *ForeignError
 				require.ErrorAs(t, err, &f)

@@ -118,7 +118,7 @@ func TestFullDiskAfterMoves(t *testing.T) {
 		return len(list)
 	}
 	limited, room := false, 0 // room is the number of names that the staging folder can have; 0 until the disk is full
-	d := open(t, root, Options{FsyncFiles: 1, around: func(e safe.Effect, do func() error) error {
+	d := open(t, root, Options{FsyncFiles: 1, Around: func(e safe.Effect, do func() error) error {
 		switch {
 		case limited && room == 0 && e.Path == filepath.Join(safe.OwnDir, "manifest.new"):
 			room = names() + 1
@@ -227,7 +227,7 @@ func TestSeveralMounts(t *testing.T) {
 		apply(t, d, one)
 		require.NoError(t, d.Close())
 		cut := &powerCut{t: t, root: root, side: t.TempDir(), dirty: map[uint64]*os.File{}, stop: stop}
-		d2, err := Open(root, Options{around: func(_ safe.Effect, do func() error) error {
+		d2, err := Open(root, Options{Around: func(_ safe.Effect, do func() error) error {
 			if cut.steps++; cut.steps >= cut.stop {
 				return errCut
 			}

@@ -29,7 +29,7 @@ func TestKilledProcess(t *testing.T) {
 	stop, err := strconv.Atoi(os.Getenv(envKillStep))
 	require.NoError(t, err)
 	steps := 0
-	d, err := Open(root, Options{around: func(_ safe.Effect, do func() error) error {
+	d, err := Open(root, Options{Around: func(_ safe.Effect, do func() error) error {
 		if steps++; steps == stop {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}

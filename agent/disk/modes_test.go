@@ -45,7 +45,7 @@ func TestVolumeWithoutModesHasNoModeDrift(t *testing.T) {
 	for name, bits := range map[string]os.FileMode{"all executable": 0o777, "none executable": 0o644, "mode of the lock file": 0o600} {
 		t.Run(name, func(t *testing.T) {
 			root := seeded(t)
-			o := Options{around: modeless(root, bits, nil)}
+			o := Options{Around: modeless(root, bits, nil)}
 			d := open(t, root, o)
 			apply(t, d, wantsExec("1"))
 			for range 2 {
@@ -76,7 +76,7 @@ func TestVolumeWithoutModesHasNoModeDrift(t *testing.T) {
 
 func TestReadOnlyDetectsVolumeWithoutModes(t *testing.T) {
 	root := seeded(t)
-	d := open(t, root, Options{around: modeless(root, 0o777, nil)})
+	d := open(t, root, Options{Around: modeless(root, 0o777, nil)})
 	apply(t, d, wantsExec("1"))
 	got, err := open(t, root, Options{ReadOnly: true}).Drift(t.Context(), false)
 	require.NoError(t, err)
@@ -88,17 +88,17 @@ func TestReadOnlyDetectsVolumeWithoutModes(t *testing.T) {
 func TestVolumeWithModesIsDetected(t *testing.T) {
 	root := seeded(t)
 	lockFile := filepath.Join(root, safe.OwnDir, lock.FileName)
-	refused := Options{around: func(e safe.Effect, do func() error) error {
+	refused := Options{Around: func(e safe.Effect, do func() error) error {
 		if e.Op == "chmod" && e.Path == safe.OwnDir+"/"+lock.FileName {
 			return os.ErrPermission
 		}
 		return do()
 	}}
-	full := Options{around: func(e safe.Effect, do func() error) error {
+	full := Options{Around: func(e safe.Effect, do func() error) error {
 		if e.Op == "create" && e.Path == safe.OwnDir+"/"+modesFile {
 			return syscall.ENOSPC
 		}
-		return refused.around(e, do)
+		return refused.Around(e, do)
 	}}
 	// sequence: each agent opens the directory that the one before left
 	for i, o := range []Options{refused, {}, {}, refused, refused, full} {
@@ -123,7 +123,7 @@ func TestVolumeWithModesIsDetected(t *testing.T) {
 // On a share whose files belong to another user and are executable, chmod fails with a permission error.
 func TestShareOfAnotherOwnerHasNoModes(t *testing.T) {
 	root := seeded(t)
-	o := Options{around: func(e safe.Effect, do func() error) error {
+	o := Options{Around: func(e safe.Effect, do func() error) error {
 		if e.Op == "chmod" {
 			return os.ErrPermission
 		}
@@ -156,7 +156,7 @@ func TestUnwritableShareHasNoModes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root := seeded(t)
 			var now func(safe.Effect) error
-			o := Options{around: func(e safe.Effect, do func() error) error {
+			o := Options{Around: func(e safe.Effect, do func() error) error {
 				if now != nil {
 					if err := now(e); err != nil {
 						return err
@@ -185,7 +185,7 @@ func TestUnwritableShareHasNoModes(t *testing.T) {
 func TestRollbackOnVolumeWithoutModes(t *testing.T) {
 	root := seeded(t)
 	full := false
-	d := open(t, root, Options{around: modeless(root, 0o777, func(e safe.Effect) error {
+	d := open(t, root, Options{Around: modeless(root, 0o777, func(e safe.Effect) error {
 		if full && e.Op == "rename" && e.Dest == safe.OwnDir+"/"+manifestFile {
 			return errors.New("io error")
 		}
@@ -222,7 +222,7 @@ func TestStagedFilesDetectVolumeWithoutModes(t *testing.T) {
 // F14: after a crash and a copy of the directory, recovery recognizes staged files regardless of their modes.
 func TestCrashOnVolumeWithoutModes(t *testing.T) {
 	root := seeded(t)
-	o := Options{around: modeless(root, 0o777, nil)}
+	o := Options{Around: modeless(root, 0o777, nil)}
 	d := open(t, root, o)
 	apply(t, d, wantsExec("1"))
 	require.NoError(t, d.Close())

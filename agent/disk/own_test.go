@@ -74,7 +74,7 @@ func TestUnexpectedFilesInOwnFolder(t *testing.T) {
 				}
 				require.NoError(t, plant(filepath.Join(root, safe.OwnDir, name)))
 
-				d := open(t, root, Options{around: quick})
+				d := open(t, root, Options{Around: quick})
 				note, err := d.Note("x")
 				require.NoError(t, err)
 				if name == records.NotePrefix+"x" && !strings.HasPrefix(kind, "file") && kind != "second name of a file" {
@@ -89,7 +89,7 @@ func TestUnexpectedFilesInOwnFolder(t *testing.T) {
 				require.NoError(t, err)
 				assert.Equal(t, "2", string(b))
 				require.NoError(t, d.Close())
-				d = open(t, root, Options{around: quick})
+				d = open(t, root, Options{Around: quick})
 				note, err = d.Note("x")
 				require.NoError(t, err)
 				assert.Equal(t, "2", string(note))
@@ -191,7 +191,7 @@ func TestLostManifestAdoptsFiles(t *testing.T) {
 	d = open(t, root, Options{})
 	assert.Equal(t, plan.Header{}, d.Manifest().Header())
 	delete(want, "projects/p/b.json")
-	assert.Equal(t, Result{Applied: true}, apply(t, d, want))
+	assert.Equal(t, Result{Applied: true, Committed: true}, apply(t, d, want))
 	assert.Equal(t, "2", contents(t, root)["projects/p/b.json"])
 	assert.FileExists(t, path+".damaged")
 }

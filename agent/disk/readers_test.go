@@ -27,7 +27,7 @@ import (
 // During 500 syncs, a reader polls every millisecond. It must see whole files of one commit, and no file may be missing.
 func TestReaderSeesWholeFiles(t *testing.T) {
 	root := seededIn(t, memory(t))
-	d := open(t, root, Options{around: quick})
+	d := open(t, root, Options{Around: quick})
 	const files = 5
 	commit := func(i int) tree {
 		want := tree{}
@@ -80,7 +80,7 @@ func TestWritesAfterPlan(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
 			root := seeded(t)
-			d := open(t, root, Options{around: quick, plain: plain})
+			d := open(t, root, Options{Around: quick, plain: plain})
 			one := text(map[string]string{
 				"projects/p/written": "1", "projects/p/touched": "1", "projects/p/deleted": "1", "projects/p/dropped": "1",
 				"projects/p/todir": "1", "projects/p/tolink": "1", "projects/p/gone": "1",
@@ -225,7 +225,7 @@ func TestEmptyPlan(t *testing.T) {
 		t.Errorf("%s %s", e.Op, e.Path)
 		return nil
 	}
-	assert.Equal(t, Result{Applied: true}, apply(t, d, want))
+	assert.Equal(t, Result{Applied: true, Committed: true}, apply(t, d, want))
 	d.vol.Around = nil
 
 	h := head(want)
@@ -450,7 +450,7 @@ func TestInterruptedSyncIsRecovered(t *testing.T) {
 	look := open(t, root, Options{ReadOnly: true})
 	assert.Equal(t, plan.ID{}, look.Manifest().Header().Commit, "a read-only Dir does not finish the sync")
 	d = open(t, root, Options{})
-	assert.Equal(t, &Recovery{Commit: want.id(), Forward: true, Paths: []string{"projects/a", "projects/b"}}, d.Recovered())
+	assert.Equal(t, &Recovery{Commit: want.id(), Ref: "main", Forward: true, Counts: plan.Counts{Added: 2}, Paths: []string{"projects/a", "projects/b"}}, d.Recovered())
 	assert.Equal(t, want.id(), d.Manifest().Header().Commit)
 	assertManifest(t, d)
 	assertNoLeftovers(t, root)

@@ -62,7 +62,9 @@ func (d recovery) replay(j *format.Journal, name string) error {
 	if err != nil {
 		return fmt.Errorf("cannot recover an interrupted sync: %w", err)
 	}
-	rec := &Recovery{Commit: r.Header.Commit, Forward: name == journalFile}
+	rec := &Recovery{
+		From: r.Base.Commit(), Commit: r.Header.Commit, Ref: r.Header.Ref, Forward: name == journalFile, Counts: (&plan.Changes{List: r.Changes}).Counts(),
+	}
 	if rec.Forward {
 		if !r.StartsOrEndsWith(d.dir.manifest()) {
 			d.dir.log.Warn("manifest of interrupted sync lost; comparing every file", "commit", r.Header.Commit.String())

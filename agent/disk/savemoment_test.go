@@ -29,7 +29,7 @@ func TestSaveByRenameBeforeAnyStep(t *testing.T) {
 				}
 				for saved := true; saved; at += every {
 					root := seededIn(t, memory(t))
-					d, err := Open(root, Options{around: quick, plain: plain})
+					d, err := Open(root, Options{Around: quick, plain: plain})
 					require.NoError(t, err)
 					apply(t, d, text(map[string]string{path: "1", "projects/p/b": "1"}))
 					put(t, root, path, "gateway 1")
@@ -59,7 +59,7 @@ func TestSaveByRenameBeforeAnyStep(t *testing.T) {
 						kept = kept[:1]
 					}
 					require.NoError(t, d.Close())
-					d, err = Open(root, Options{around: quick, plain: plain})
+					d, err = Open(root, Options{Around: quick, plain: plain})
 					require.NoError(t, err)
 					all := everything(t, root)
 					for _, k := range kept {

@@ -319,7 +319,7 @@ func TestSnapshots(t *testing.T) {
 	})
 	t.Run("a volume without hard links copies", func(t *testing.T) {
 		root := seeded(t)
-		d := open(t, root, Options{Now: fixed, around: func(e safe.Effect, do func() error) error {
+		d := open(t, root, Options{Now: fixed, Around: func(e safe.Effect, do func() error) error {
 			if e.Op == "link" && strings.Contains(e.Dest, snapshot.DirName) {
 				return &os.LinkError{Op: "link", Err: os.ErrPermission}
 			}
@@ -344,7 +344,7 @@ func TestChainOfSnapshots(t *testing.T) {
 			chance := rand.New(rand.NewPCG(seed, 1))
 			root := seededIn(t, memory(t))
 			now := testTime
-			d := open(t, root, Options{around: quick, Now: func() time.Time { return now }})
+			d := open(t, root, Options{Around: quick, Now: func() time.Time { return now }})
 			o := Snapshots{Gateway: "site", Keep: 1 + chance.IntN(5), MaxBytes: 1 << 20}
 			states, blobs := map[string]map[string]string{}, blobMap{}
 			first := randomTree(chance)
@@ -460,7 +460,7 @@ func TestSnapshotSyncs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			calls := func(o Snapshots) []string {
 				var made []string
-				d := open(t, seeded(t), Options{around: func(e safe.Effect, do func() error) error {
+				d := open(t, seeded(t), Options{Around: func(e safe.Effect, do func() error) error {
 					if strings.HasPrefix(e.Op, "sync") {
 						made = append(made, e.Op)
 					}

@@ -18,7 +18,7 @@ import (
 func fiveSnapshots(t *testing.T) (root string, names []string) {
 	t.Helper()
 	root = seeded(t)
-	d := open(t, root, Options{around: quick})
+	d := open(t, root, Options{Around: quick})
 	for i := range 6 { // the first sync replaces nothing and takes no snapshot
 		syncTo(t, d, tree{"projects/p/a": {content: fmt.Sprint(i)}}, anySnapshots)
 	}
@@ -37,13 +37,13 @@ func TestCrashDuringSnapshotRemoval(t *testing.T) {
 					root, names := fiveSnapshots(t)
 					c := newPowerCut(t, root)
 					c.stop, c.strict = stop, strict
-					if d, err := Open(root, Options{around: c.around}); err == nil {
+					if d, err := Open(root, Options{Around: c.around}); err == nil {
 						_, _ = tryApplyWith(t, d, tree{"projects/p/a": {content: "new"}}, o)
 						_ = d.Close()
 					}
 					done = !c.dead
 					c.cut()
-					d := open(t, root, Options{around: quick})
+					d := open(t, root, Options{Around: quick})
 					left := ids(t, d)
 					for _, id := range left {
 						if at := slices.Index(names, id); at >= 0 {
@@ -70,13 +70,13 @@ func TestCrashDuringRestoreWithoutSnapshot(t *testing.T) {
 				root, names := fiveSnapshots(t)
 				c := newPowerCut(t, root)
 				c.stop, c.strict = stop, strict
-				if d, err := Open(root, Options{around: c.around}); err == nil {
+				if d, err := Open(root, Options{Around: c.around}); err == nil {
 					_, _ = takeBackWith(t, d, names[1], nil, Snapshots{}) // only the files matter
 					_ = d.Close()
 				}
 				done = !c.dead
 				c.cut()
-				d := open(t, root, Options{around: quick})
+				d := open(t, root, Options{Around: quick})
 				is := contents(t, root)["projects/p/a"]
 				ends[is]++
 				assert.Equal(t, map[string][]string{"1": names[:2], "5": names}[is], ids(t, d))
@@ -98,14 +98,14 @@ func TestCrashAfterRollbackKeepsSnapshots(t *testing.T) {
 	want := tree{"projects/p/a": {content: "new"}}
 	root, _ := fiveSnapshots(t)
 	c := newPowerCut(t, root)
-	d := open(t, root, Options{around: c.around})
+	d := open(t, root, Options{Around: c.around})
 	syncTo(t, d, want, anySnapshots)
 	for fail := 1; fail <= c.steps; fail++ {
 		ok := t.Run(fmt.Sprint(fail), func(t *testing.T) {
 			root, names := fiveSnapshots(t)
 			c := newPowerCut(t, root)
 			c.fail, c.err, c.strict = fail, syscall.ENOSPC, true
-			d, err := Open(root, Options{around: c.around})
+			d, err := Open(root, Options{Around: c.around})
 			if err != nil {
 				return
 			}
@@ -115,7 +115,7 @@ func TestCrashAfterRollbackKeepsSnapshots(t *testing.T) {
 			if err == nil {
 				return
 			}
-			d = open(t, root, Options{around: quick})
+			d = open(t, root, Options{Around: quick})
 			syncTo(t, d, want, anySnapshots)
 			assert.Subset(t, ids(t, d), names[1:])
 		})

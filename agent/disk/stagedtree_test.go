@@ -30,7 +30,7 @@ func newFolders(n int) tree {
 func TestNewDirectoriesMoveWhole(t *testing.T) {
 	root := seeded(t)
 	renames := 0
-	d := open(t, root, Options{FsyncFiles: 1, around: func(e safe.Effect, do func() error) error {
+	d := open(t, root, Options{FsyncFiles: 1, Around: func(e safe.Effect, do func() error) error {
 		if e.Op == "rename" && strings.Contains(e.Path, stagingDir) {
 			renames++
 		}
@@ -87,7 +87,7 @@ func TestNewDirectoryAppears(t *testing.T) {
 		for _, plain := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, plain=%v", name, plain), func(t *testing.T) {
 				root, want := seeded(t), newFolders(9)
-				d := open(t, root, Options{FsyncFiles: 1, around: quick})
+				d := open(t, root, Options{FsyncFiles: 1, Around: quick})
 				apply(t, d, tree{"projects/old/project.json": {content: "old"}})
 				s, err := d.Stage(t.Context(), planFor(t, d, want), nil, want.source())
 				require.NoError(t, err)
@@ -123,7 +123,7 @@ func TestNewDirectoryInherits(t *testing.T) {
 	for _, setgid := range []bool{false, true} {
 		t.Run(fmt.Sprintf("setgid=%v", setgid), func(t *testing.T) {
 			root, want := seeded(t), newFolders(3)
-			d := open(t, root, Options{FsyncFiles: 1, around: quick})
+			d := open(t, root, Options{FsyncFiles: 1, Around: quick})
 			mode := os.FileMode(0o755)
 			if setgid {
 				mode |= os.ModeSetgid
@@ -145,7 +145,7 @@ func TestNewDirectoryVanishes(t *testing.T) {
 	const name = "projects/new/project.json"
 	root, want := seeded(t), newFolders(0)
 	dead := false
-	d, err := Open(root, Options{FsyncFiles: 1, around: func(e safe.Effect, do func() error) error {
+	d, err := Open(root, Options{FsyncFiles: 1, Around: func(e safe.Effect, do func() error) error {
 		if dead = dead || e.Op == "rename" && e.Dest == name; dead {
 			return errCut
 		}
@@ -160,7 +160,7 @@ func TestNewDirectoryVanishes(t *testing.T) {
 	require.ErrorIs(t, err, errCut)
 	require.NoError(t, d.Close())
 	require.NoError(t, os.RemoveAll(filepath.Join(root, "projects/new")))
-	d = open(t, root, Options{FsyncFiles: 1, around: quick})
+	d = open(t, root, Options{FsyncFiles: 1, Around: quick})
 	got := contents(t, root)
 	for p, f := range want {
 		assert.Equal(t, f.content, got[p], p)

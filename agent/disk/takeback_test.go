@@ -109,7 +109,7 @@ func TestRestoreWithoutSnapshot(t *testing.T) {
 	t.Run("a write by the gateway between a crash and the recovery", func(t *testing.T) {
 		root, names := begin(t)
 		dead := false
-		d, err := Open(root, Options{Now: fixed, around: func(e safe.Effect, do func() error) error {
+		d, err := Open(root, Options{Now: fixed, Around: func(e safe.Effect, do func() error) error {
 			if dead = dead || e.Op == "rename" && e.Dest == safe.OwnDir+"/"+manifestFile; dead {
 				return errDead
 			}
@@ -132,7 +132,7 @@ func TestRestoreWithoutSnapshot(t *testing.T) {
 	})
 	t.Run("a failure keeps all", func(t *testing.T) {
 		root, names := begin(t)
-		d := open(t, root, Options{Now: fixed, around: func(e safe.Effect, do func() error) error {
+		d := open(t, root, Options{Now: fixed, Around: func(e safe.Effect, do func() error) error {
 			if e.Op == "rename" && e.Dest == safe.OwnDir+"/"+manifestFile {
 				return errDead
 			}
@@ -155,7 +155,7 @@ func TestRestoreWithoutSnapshot(t *testing.T) {
 	crashAndFail := func(t *testing.T, root string, names []string) *Dir {
 		t.Helper()
 		dead := false
-		d, err := Open(root, Options{Now: fixed, around: func(e safe.Effect, do func() error) error {
+		d, err := Open(root, Options{Now: fixed, Around: func(e safe.Effect, do func() error) error {
 			if dead = dead || e.Op == "remove" && strings.HasSuffix(e.Path, names[3]+"/"+manifestFile); dead {
 				return errDead
 			}
@@ -166,7 +166,7 @@ func TestRestoreWithoutSnapshot(t *testing.T) {
 		require.ErrorIs(t, err, errDead)
 		require.NoError(t, d.Close())
 		failed := false
-		return open(t, root, Options{Now: fixed, around: func(e safe.Effect, do func() error) error {
+		return open(t, root, Options{Now: fixed, Around: func(e safe.Effect, do func() error) error {
 			if !failed && e.Op == "rename" && e.Dest == safe.OwnDir+"/"+manifestFile {
 				failed = true
 				return errDead
@@ -226,7 +226,7 @@ func TestInterruptedRecoveryWithoutManifest(t *testing.T) {
 	// crash stops at the first step that matches.
 	crash := func(at func(e safe.Effect) bool) Options {
 		dead := false
-		return Options{Now: fixed, around: func(e safe.Effect, do func() error) error {
+		return Options{Now: fixed, Around: func(e safe.Effect, do func() error) error {
 			if dead = dead || at(e); dead {
 				return errDead
 			}
@@ -256,7 +256,7 @@ func TestCrashAfterIncompleteSync(t *testing.T) {
 	}
 	require.NoError(t, d.Close())
 	dead := false
-	d, err := Open(root, Options{Now: fixed, around: func(e safe.Effect, do func() error) error {
+	d, err := Open(root, Options{Now: fixed, Around: func(e safe.Effect, do func() error) error {
 		if dead = dead || e.Op == "remove" && e.Path == safe.OwnDir+"/"+journalFile; dead {
 			return errDead
 		}

@@ -37,7 +37,7 @@ func TestInaccessiblePath(t *testing.T) {
 		for when, late := range map[string]bool{"before the sync": false, "after it was staged": true} {
 			t.Run(name+", "+when, func(t *testing.T) {
 				root := seeded(t)
-				d := open(t, root, Options{around: quick})
+				d := open(t, root, Options{Around: quick})
 				apply(t, d, one)
 				at := filepath.Join(root, c.path)
 				fi, err := os.Stat(at)
@@ -86,7 +86,7 @@ func TestInaccessiblePath(t *testing.T) {
 func TestDriftOfUnreadableFile(t *testing.T) {
 	unprivileged(t)
 	root := seeded(t)
-	d := open(t, root, Options{around: quick})
+	d := open(t, root, Options{Around: quick})
 	apply(t, d, text(map[string]string{"projects/p/a": "1", "projects/p/b": "1"}))
 	require.NoError(t, os.Chmod(filepath.Join(root, "projects/p/a"), 0))
 	put(t, root, "projects/p/b", "22")

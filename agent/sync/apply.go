@@ -60,17 +60,22 @@ func (a *applier) apply(ctx context.Context, changes *plan.Changes, staged *disk
 		return errors.Join(err, staged.Discard())
 	}
 	locked := a.lock(ctx, changes)
-	applied, err = a.rename(ctx, changes, staged)
-	if err != nil {
-		a.unlock(ctx, locked)
-		if !applied {
-			a.unloaded = before
-			err = errors.Join(err, before.Save(a.in.dir))
+	res, err := a.rename(ctx, changes, staged)
+	applied = res.Applied
+	if err != nil && !res.Committed {
+		if res.Applied { // files of two commits may be live: no scan, so the locks expire by themselves
+			return err
 		}
-		return err
+		a.unlock(ctx, locked)
+		a.unloaded = before
+		return errors.Join(err, before.Save(a.in.dir))
 	}
 	if !a.in.t.Repair { // programs on the gateway can cause as many repairs as they like
 		a.in.r.NewSnapshots, a.in.r.NewBackups = appendID(a.in.r.NewSnapshots, snapshot), appendID(a.in.r.NewBackups, backup)
+	}
+	if err != nil {
+		a.unlock(ctx, locked)
+		return err
 	}
 	if a.in.t.BeforeStart {
 		// The gateway reads everything when it starts; only verification remains. If no project is verified, a scan shows whether
@@ -103,13 +108,13 @@ func (a *applier) mayChange(ctx context.Context) error {
 }
 
 // rename checks again whether files may change, and renames them. It runs under the lock.
-func (a *applier) rename(ctx context.Context, changes *plan.Changes, staged *disk.Staged) (applied bool, err error) {
+func (a *applier) rename(ctx context.Context, changes *plan.Changes, staged *disk.Staged) (res disk.Result, err error) {
 	err = a.mayChange(ctx)
 	if err == nil && a.guard.designersBlock() { // otherwise the first check has noted the open Designers
 		err = a.guard.checkDesigners(ctx, changes)
 	}
 	if err != nil {
-		return false, errors.Join(err, staged.Discard())
+		return res, errors.Join(err, staged.Discard())
 	}
 	if a.in.rules.Conflict != plan.GitWins {
 		staged.RefuseForeign() // what the gateway writes now is a conflict like any other
@@ -118,12 +123,12 @@ func (a *applier) rename(ctx context.Context, changes *plan.Changes, staged *dis
 	if a.header != nil {
 		header = *a.header
 	}
-	res, err := staged.Apply(ctx, header)
+	res, err = staged.Apply(ctx, header)
 	if foreign, ok := errors.AsType[*disk.ForeignError](err); ok && !res.Applied {
-		return false, failure.New(v1alpha1.ReasonConflictDetected, "%w; the next sync plans again", foreign)
+		return res, failure.New(v1alpha1.ReasonConflictDetected, "%w; the next sync plans again", foreign)
 	}
-	if err != nil {
-		return res.Applied, err
+	if !res.Committed {
+		return res, err
 	}
 	a.guard.memory.hold = hold{}
 	c := changes.Counts()
@@ -139,7 +144,7 @@ func (a *applier) rename(ctx context.Context, changes *plan.Changes, staged *dis
 	if more := len(res.Saved) - c.Conflicts; more > 0 {
 		a.in.r.Message += fmt.Sprintf("; %d more to lost+found, which the gateway wrote meanwhile", more)
 	}
-	return true, nil
+	return res, err
 }
 
 // lock takes the scan lock of each tree that changes. If that fails, the sync notes it and continues: the lock only
@@ -166,8 +171,8 @@ func (a *applier) lock(ctx context.Context, changes *plan.Changes) []ignition.Ki
 	return locked
 }
 
-// unlock releases locks after a failed apply. Only a scan can release a lock. The scan finds nothing new, because the files
-// were rolled back. unlock waits at most Grace, because the locks also expire by themselves.
+// unlock releases locks after a failed apply. Only a scan can release a lock. The scan finds the files of one commit: they were all
+// rolled back, or are all new. unlock waits at most Grace, because the locks also expire by themselves.
 func (a *applier) unlock(ctx context.Context, locked []ignition.Kind) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.in.Grace)
 	defer cancel()

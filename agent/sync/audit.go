@@ -20,7 +20,7 @@ type auditedFailure struct {
 // auditor keeps the audit record of an open data directory.
 type auditor struct {
 	in       *scope
-	history  *audit.History
+	records  *dirRecords
 	failure  *auditedFailure
 	restored bool // a snapshot was restored
 }
@@ -38,13 +38,10 @@ func (j auditor) record() {
 	if failed {
 		*j.failure = failure
 	}
-	e := audit.Entry{
-		Schema: audit.Schema, Time: r.Started.UTC().Truncate(time.Second),
-		Namespace: j.in.t.Facts.Namespace, GatewaySync: j.in.t.Facts.CRName, Gateway: j.in.t.Facts.GatewayName,
-		From: j.in.from, To: r.Commit, Target: r.Target, Ref: r.Ref, Request: j.in.t.Request,
-		Files:  audit.Files{Added: r.Files.Added, Modified: r.Files.Modified, Deleted: r.Files.Deleted, Saved: r.Files.Saved},
-		Result: r.Phase, Reason: r.Reason, AutoRollback: r.AutoRollback, Duration: r.Duration.Round(time.Millisecond).String(),
-	}
+	e := j.entry(j.in.from, r.Commit, r.Target)
+	e.Ref, e.Request, e.AutoRollback, e.Duration = r.Ref, j.in.t.Request, r.AutoRollback, r.Duration.Round(time.Millisecond).String()
+	e.Files = audit.Files{Added: r.Files.Added, Modified: r.Files.Modified, Deleted: r.Files.Deleted, Saved: r.Files.Saved}
+	e.Result, e.Reason = r.Phase, r.Reason
 	e.SetProjects(r.Projects)
 	if r.Reason == v1alpha1.ReasonRestored || j.restored && r.AutoRollback == nil {
 		e.Restore = j.in.t.Restore
@@ -52,13 +49,9 @@ func (j auditor) record() {
 	if annotation.Retries(j.in.t.Retry, r.Target.String()) {
 		e.Retry = j.in.t.Retry
 	}
-	if author, subject, err := j.in.Store.Origin(r.Target); err == nil { // after a restore, the store may lack the target
-		e.Author, e.Subject = author, subject
-	}
 	if r.Reason != v1alpha1.ReasonSynced {
 		e.Message = r.Message
 	}
-	e.Bound()
 	if n := len(r.Snapshots); n > 0 && r.Wrote() && !r.Snapshots[n-1].Time.Before(e.Time) {
 		e.Snapshot = r.Snapshots[n-1].ID
 	}
@@ -68,8 +61,48 @@ func (j auditor) record() {
 			j.in.note("there is no report of what this sync changed: %v", err)
 		}
 	}
+	j.add(e)
+}
+
+// recordRecovery records a sync that a crash or an error interrupted, if the data directory has finished it since.
+func (j auditor) recordRecovery() {
+	rec := j.in.dir.Recovered()
+	if rec == nil || rec == j.records.recovered {
+		return
+	}
+	j.records.recovered = rec
+	n := rec.Counts
+	if !rec.Forward || n.Added+n.Modified+n.Deleted == 0 {
+		return
+	}
+	if list := j.last(); len(list) > 0 && rec.From != rec.Commit {
+		if last := list[len(list)-1]; last.From == rec.From && last.To == rec.Commit { // only the end of that sync was not recorded
+			return
+		}
+	}
+	e := j.entry(rec.From, rec.Commit, rec.Commit)
+	e.Ref, e.Files = rec.Ref, audit.Files{Added: n.Added, Modified: n.Modified, Deleted: n.Deleted, Saved: len(rec.Saved)}
+	e.Result, e.Reason, e.Message = v1alpha1.GatewayApplied, v1alpha1.ReasonProgressing, "the sync was interrupted, and finished when the agent opened the data directory"
+	j.add(e)
+}
+
+// entry returns an entry about a sync between two commits.
+func (j auditor) entry(from, to, target plan.ID) audit.Entry {
+	e := audit.Entry{
+		Schema: audit.Schema, Time: j.in.r.Started.UTC().Truncate(time.Second), From: from, To: to, Target: target,
+		Namespace: j.in.t.Facts.Namespace, GatewaySync: j.in.t.Facts.CRName, Gateway: j.in.t.Facts.GatewayName, Duration: "0s",
+	}
+	if author, subject, err := j.in.Store.Origin(target); err == nil { // after a restore, the store may lack the target
+		e.Author, e.Subject = author, subject
+	}
+	return e
+}
+
+// add adds an entry to the record.
+func (j auditor) add(e audit.Entry) {
+	e.Bound()
 	j.last() // read before the record has this sync
-	j.history.Add(e)
+	j.records.history.Add(e)
 	b, err := json.Marshal(e)
 	if err == nil {
 		j.in.Log.Info("audit", "record", string(b))
@@ -82,7 +115,7 @@ func (j auditor) record() {
 
 // last returns the last entries of the record.
 func (j auditor) last() []audit.Entry {
-	return j.history.Last(j.in.DataDir, j.in.t.Facts.GatewayName, j.in.Log)
+	return j.records.history.Last(j.in.DataDir, j.in.t.Facts.GatewayName, j.in.Log)
 }
 
 // saveDiff saves the report of what the sync changed on the data volume, and returns its id.

@@ -78,7 +78,8 @@ func (j *job) report(ctx context.Context) *Report {
 	r.Duration = j.in.Now().Sub(r.Started)
 	r.setOutcome(err)
 	if j.in.dir != nil && !j.in.readOnly && !j.in.t.Profile.DryRun {
-		a := auditor{in: j.in, history: &j.engine.records.history, failure: &j.engine.lastFailure, restored: j.restored}
+		a := auditor{in: j.in, records: &j.engine.records, failure: &j.engine.lastFailure, restored: j.restored}
+		a.recordRecovery()
 		a.record()
 		r.History = a.last()
 	}

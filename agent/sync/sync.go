@@ -174,6 +174,7 @@ type dirRecords struct {
 	snapshots     []disk.Snapshot
 	snapshotsRead bool
 	history       audit.History
+	recovered     *disk.Recovery // the last one that the audit record has
 }
 
 // New returns an Engine. It does not open the data directory, which the gateway may not have seeded yet.

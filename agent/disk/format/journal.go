@@ -357,6 +357,9 @@ func BaseOf(m *Manifest) Base {
 	return Base{known: true, commit: m.header.Commit, sum: m.sum}
 }
 
+// Commit returns the commit of the manifest; zero if there was none.
+func (b Base) Commit() plan.ID { return b.commit }
+
 // StartsOrEndsWith reports whether m is the manifest from before the run, or the one that the run ends with. A run that was
 // doubtful ends with an incomplete manifest, which may lack records, although the journal's header says complete.
 func (j *Journal) StartsOrEndsWith(m *Manifest) bool {
