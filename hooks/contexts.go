@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -33,15 +34,22 @@ func (c *cli) sites(command *cobra.Command, contexts string, allNamespaces bool)
 	return list, err
 }
 
-// unanswered returns an error if a site did not answer, after all others were shown. It prints what else could not be read.
+// unanswered returns an error if a site did not answer or has objects that cannot be decoded, after all others were shown. It prints
+// what else could not be read.
 func (c *cli) unanswered(list []sites.Answer) error {
 	notes, silent, rejected := sites.Gaps(list)
 	for _, note := range notes {
 		fmt.Fprintln(c.stderr, note)
 	}
+	var undecodable []error
+	for _, a := range list {
+		for _, u := range a.Undecodable {
+			undecodable = append(undecodable, u)
+		}
+	}
 	switch {
 	case silent == 0:
-		return nil
+		return errors.Join(undecodable...)
 	case rejected:
 		return exit.Errorf(exit.Forbidden, "%s rejected your credentials: what the gateways there run is not known", output.Count(silent, "site"))
 	}

@@ -2,7 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -14,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 
+	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/document"
@@ -118,6 +123,42 @@ func TestStatusOfSeveralSites(t *testing.T) {
 			code := run(t.Context(), append([]string{"stoker", "--kubeconfig", file}, strings.Fields(line)...), &said, &said)
 			assert.NotEqual(t, exit.Done, code)
 			assert.Contains(t, said.String(), want)
+		})
+	}
+}
+
+// Objects that a newer version wrote are shown, and the command fails.
+func TestUndecodableObjects(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		kind, items := "SyncTarget", ""
+		switch path.Base(r.URL.Path) {
+		case "gatewaysyncs":
+			kind, items = v1alpha1.Kind, "line"
+		case "configsyncs":
+			kind, items = v1alpha1.KindConfigSync, "plant"
+		}
+		if items != "" {
+			items = fmt.Sprintf(`{"apiVersion": "stoker.io/v1alpha1", "kind": %q, "metadata": {"name": %q, "namespace": "plant"}, "spec": []}`, kind, items)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"apiVersion": "stoker.io/v1alpha1", "kind": "%sList", "metadata": {"resourceVersion": "1"}, "items": [%s]}`, kind, items)
+	}))
+	t.Cleanup(server.Close)
+	file := kubeconfigOf(t, server.URL)
+	for line, want := range map[string]string{
+		"status":                   `(?s)line .* Unknown .*\nplant .* Unknown `,
+		"status -o name":           `^gatewaysync.stoker.io/line\nconfigsync.stoker.io/plant\n`,
+		"status -o json":           `(?s)"name": "line",\s+"phase": "Unknown".*"name": "plant",\s+"ready": "Unknown"`,
+		"status line --contexts c": `(?s)^Site: +c\nUnknown: +GatewaySync plant/line cannot be read: [^\n]*\nstoker: `,
+		"status --by commit":       `^COMMIT .*\nunknown +- +[?] +the GatewaySync cannot be read: plant/line\nstoker: `,
+		"config status":            `ConfigSync plant/plant cannot be read`,
+	} {
+		t.Run(line, func(t *testing.T) {
+			var said strings.Builder
+			assert.Equal(t, exit.Failed, run(t.Context(), append([]string{"stoker", "--kubeconfig", file}, strings.Fields(line)...), &said, &said))
+			assert.Regexp(t, want, said.String())
+			assert.NotContains(t, said.String(), "No GatewaySync")
 		})
 	}
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -130,11 +131,15 @@ delete them yourself, or add them to git.`,
 }
 
 func (x *flags) listConfigSyncs(ctx context.Context, p Cluster) error {
-	list, _, err := kube.ConfigSyncs(p.Dynamic, p.Namespace).List(ctx, metav1.ListOptions{})
+	list, undecodable, err := kube.ConfigSyncs(p.Dynamic, p.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return p.Explain("", err)
 	}
-	return display.ConfigSyncs(list).Print(x.env.Stdout, *x.output)
+	errs := []error{display.ConfigSyncs(list).Print(x.env.Stdout, *x.output)}
+	for _, u := range undecodable {
+		errs = append(errs, u)
+	}
+	return errors.Join(errs...)
 }
 
 // listOrphans prints the objects that are marked as those of cs and are not in its inventory.

@@ -47,6 +47,9 @@ func ByCommit(list []sites.Answer, several bool) *output.Result {
 			continue
 		}
 		for _, u := range a.Undecodable {
+			if u.Kind != v1alpha1.Kind {
+				continue
+			}
 			addTo(unknown, "the GatewaySync cannot be read", "", runningFleet{Site: siteName(a, several), Namespace: u.Namespace, Name: u.Name})
 		}
 		for _, gs := range a.Fleets {

@@ -24,11 +24,14 @@ import (
 
 // ResourceName returns the name of an object in the form of kubectl.
 func ResourceName(o v1alpha1.Requestable) string {
-	kind := v1alpha1.Kind
 	if _, ok := o.(*v1alpha1.ConfigSync); ok {
-		kind = v1alpha1.KindConfigSync
+		return resourceName(v1alpha1.KindConfigSync, o.GetName())
 	}
-	return strings.ToLower(kind) + "." + v1alpha1.GroupVersion.Group + "/" + o.GetName()
+	return resourceName(v1alpha1.Kind, o.GetName())
+}
+
+func resourceName(kind, name string) string {
+	return strings.ToLower(kind) + "." + v1alpha1.GroupVersion.Group + "/" + name
 }
 
 // BareObject returns a copy without managed fields, with kind and version set.

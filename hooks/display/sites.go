@@ -11,6 +11,9 @@ import (
 	"stoker.io/stoker/internal/request"
 )
 
+// unknown is the state of what cannot be read.
+const unknown = "Unknown"
+
 // siteState is a site in JSON and YAML. If it has an error, the lists are null, because nothing is known.
 type siteState struct {
 	Context     string        `json:"context,omitempty"`
@@ -56,7 +59,7 @@ func Sites(list []sites.Answer, several, namespaces bool) *output.Result {
 		s := siteState{Context: a.Context}
 		if a.Err != nil {
 			s.Error = sites.Problem(a.Err, kube.GatewaySync)
-			r.Rows = append(r.Rows, place(several, namespaces, a.Context, a.Namespace, "", "", "", "", "Unknown", "", "", s.Error))
+			r.Rows = append(r.Rows, place(several, namespaces, a.Context, a.Namespace, "", "", "", "", unknown, "", "", s.Error))
 		} else {
 			s.Fleets, s.ConfigSyncs = []fleetState{}, []configState{}
 		}
@@ -67,7 +70,15 @@ func Sites(list []sites.Answer, several, namespaces bool) *output.Result {
 			s.Fleets = append(s.Fleets, fleetState{gs.Namespace, gs.Name, request.Read(gs, "", target, now)})
 		}
 		for _, u := range a.Undecodable {
-			r.Rows = append(r.Rows, place(several, namespaces, a.Context, u.Namespace, u.Name, "", "", "", "Unknown", "", "", output.Shorten(u.Error())))
+			name := resourceName(u.Kind, u.Name)
+			if u.Kind == v1alpha1.KindConfigSync {
+				r.Names = append(r.Names, name)
+				configs = append(configs, place(several, namespaces, a.Context, u.Namespace, u.Name, "", "", unknown, "", "", output.Shorten(u.Error())))
+				s.ConfigSyncs = append(s.ConfigSyncs, configState{Namespace: u.Namespace, Name: u.Name, Ready: unknown, Message: u.Error()})
+				continue
+			}
+			r.Add(name, place(several, namespaces, a.Context, u.Namespace, u.Name, "", "", "", unknown, "", "", output.Shorten(u.Error()))...)
+			s.Fleets = append(s.Fleets, fleetState{u.Namespace, u.Name, request.Verdict{Phase: unknown, Message: u.Error()}})
 		}
 		for _, cs := range a.ConfigSyncs {
 			is := ConfigState(cs)
@@ -117,8 +128,11 @@ func DescribeSites(list []sites.Answer, onlyBehind bool) *output.Result {
 			switch {
 			case a.Err != nil:
 				fmt.Fprintf(w, "%-12s %s\n", "Unknown:", output.OneLine(sites.Problem(a.Err, kube.GatewaySync)))
-			case len(a.Fleets) == 0:
+			case len(a.Fleets)+len(a.Undecodable) == 0:
 				fmt.Fprintln(w, "No GatewaySync has this name.")
+			}
+			for _, u := range a.Undecodable {
+				fmt.Fprintf(w, "%-12s %s\n", "Unknown:", output.OneLine(u.Error()))
 			}
 			now := a.Clients.Now()
 			for _, gs := range a.Fleets {

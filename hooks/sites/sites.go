@@ -36,7 +36,7 @@ type Site struct {
 type Answer struct {
 	Site
 	Fleets      []*v1alpha1.GatewaySync
-	Undecodable []*kube.UndecodableError
+	Undecodable []*kube.UndecodableError // GatewaySyncs and ConfigSyncs
 	Leads       leads.Leads
 	ConfigSyncs []*v1alpha1.ConfigSync
 	ConfigErr   error // why the ConfigSyncs could not be read
@@ -76,23 +76,25 @@ func (s Site) read(ctx context.Context) Answer {
 func (s Site) ask(ctx context.Context) Answer {
 	a := Answer{Site: s}
 	var all sync.WaitGroup
+	var configs []*kube.UndecodableError
 	all.Go(func() { a.Leads = leads.Read(ctx, s.Clients.Dynamic, s.Namespace) })
 	all.Go(func() {
-		a.ConfigSyncs, _, a.ConfigErr = kube.ConfigSyncs(s.Clients.Dynamic, s.Namespace).List(ctx, metav1.ListOptions{})
+		a.ConfigSyncs, configs, a.ConfigErr = kube.ConfigSyncs(s.Clients.Dynamic, s.Namespace).List(ctx, metav1.ListOptions{})
 	})
 	all.Go(func() {
 		a.Fleets, a.Undecodable, a.Err = kube.GatewaySyncs(s.Clients.Dynamic, s.Namespace).List(ctx, metav1.ListOptions{})
 	})
 	all.Wait()
+	a.Undecodable = append(a.Undecodable, configs...)
 	slices.SortFunc(a.Fleets, func(x, y *v1alpha1.GatewaySync) int { return compare(x, y) })
 	slices.SortFunc(a.ConfigSyncs, func(x, y *v1alpha1.ConfigSync) int { return compare(x, y) })
 	return a
 }
 
-// Named returns a with only the GatewaySyncs that have this name.
+// Named returns a with only the GatewaySync of each namespace that has this name.
 func (a Answer) Named(name string) Answer {
 	a.Fleets = slices.DeleteFunc(slices.Clone(a.Fleets), func(gs *v1alpha1.GatewaySync) bool { return gs.Name != name })
-	a.Undecodable = slices.DeleteFunc(slices.Clone(a.Undecodable), func(u *kube.UndecodableError) bool { return u.Name != name })
+	a.Undecodable = slices.DeleteFunc(slices.Clone(a.Undecodable), func(u *kube.UndecodableError) bool { return u.Kind != v1alpha1.Kind || u.Name != name })
 	a.ConfigSyncs = nil
 	return a
 }

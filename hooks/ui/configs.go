@@ -36,7 +36,7 @@ func (s *Server) configs(x *site, quiet silence) (list []configRow) {
 	for _, cs := range x.configs.List() {
 		state := display.ConfigState(cs)
 		v := request.ReadConfig(cs, "")
-		r := configRow{Namespace: cs.Namespace, Name: cs.Name, State: configState(v), Ref: clean(v.Ref, maxWord), Commit: clean(syntax.ShortCommit(cs.Status.SourceRevision), 7),
+		r := configRow{Site: x.label(), Namespace: cs.Namespace, Name: cs.Name, State: configState(v), Ref: clean(v.Ref, maxWord), Commit: clean(syntax.ShortCommit(cs.Status.SourceRevision), 7),
 			Objects: clean(cs.Status.TargetsReady, 32), Advice: s.advisor.advice(state.Reason), Message: clean(state.Message, maxMessage), Since: moment{state.Since, now}}
 		if syntax.IsCommit(v.Ref) {
 			r.Ref = syntax.ShortCommit(v.Ref)
@@ -44,14 +44,11 @@ func (s *Server) configs(x *site, quiet silence) (list []configRow) {
 		if quiet.err != nil {
 			r.State, r.Advice, r.Message, r.Since = unconfirmed, Advice{}, quiet.String(), moment{}
 		}
-		if x.path != "" {
-			r.Site = clean(x.Context, maxWord)
-		}
 		r.rank = r.State.rank(state.Reason)
 		list = append(list, r)
 	}
 	for _, u := range x.configs.Undecodable() {
-		list = append(list, configRow{Namespace: u.Namespace, Name: u.Name, State: unreadable, Message: clean(u.Error(), maxMessage), rank: rankFailed})
+		list = append(list, configRow{Site: x.label(), Namespace: u.Namespace, Name: u.Name, State: unreadable, Message: clean(u.Error(), maxMessage), rank: rankFailed})
 	}
 	return list
 }

@@ -23,7 +23,7 @@ func (s *Server) fleets(x *site, l leads.Leads, quiet silence) (list []fleet) {
 		list = append(list, s.newFleet(x, gs, l.Target(gs), quiet.String(), now))
 	}
 	for _, u := range x.fleets.Undecodable() {
-		list = append(list, fleet{Namespace: u.Namespace, Name: u.Name, Path: x.path + PathOf(u.Namespace, u.Name), State: unreadable,
+		list = append(list, fleet{Site: x.label(), Namespace: u.Namespace, Name: u.Name, Path: x.path + PathOf(u.Namespace, u.Name), State: unreadable,
 			Unreadable: clean(u.Error(), maxMessage), site: x})
 	}
 	return list

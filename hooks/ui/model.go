@@ -189,8 +189,7 @@ func (s *Server) newFleet(x *site, gs *v1alpha1.GatewaySync, target *v1alpha1.Sy
 		Total: v.Gateways.Total, Synced: v.Gateways.Synced, Message: clean(v.Message, maxMessage), Advice: s.advisor.adviceOf(gs.Name, v.Reason), gs: gs, reason: v.Reason,
 		site: x, flags: " --namespace " + gs.Namespace, Lost: lost,
 	}
-	if x.path != "" {
-		f.Site = clean(x.Context, maxWord)
+	if f.Site = x.label(); f.Site != "" {
 		f.flags += " --context " + shellWord(x.Context)
 	}
 	if syntax.IsCommit(v.Ref) {

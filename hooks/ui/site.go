@@ -74,6 +74,14 @@ func (x *site) key(namespace, name string) string {
 	return x.path + "/" + namespace + "/" + name
 }
 
+// label returns the name of the site on pages; "" if there is only one.
+func (x *site) label() string {
+	if x.path == "" {
+		return ""
+	}
+	return clean(x.Context, maxWord)
+}
+
 // run watches until ctx is done.
 func (x *site) run(ctx context.Context) {
 	if x.Err != nil {

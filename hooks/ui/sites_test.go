@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -17,6 +18,7 @@ import (
 	"stoker.io/stoker/hooks/ui/uitest"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/cluster/kubetest"
+	"stoker.io/stoker/test/cluster/memory"
 )
 
 // siteOf returns a site with the rights of config.
@@ -187,6 +189,23 @@ func TestHostileSites(t *testing.T) {
 		})
 	}
 	assert.Contains(t, r.get(fleet), "--context &#39;&lt;script&gt;", "a command to paste must quote the name")
+}
+
+// Objects that a newer version wrote belong to their site, too.
+func TestUndecodableObjects(t *testing.T) {
+	t.Parallel()
+	server, err := memory.Start("../../charts/stoker/files/crds")
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, server.Close()) })
+	north := siteOf(t, "north", server.RESTConfig(), "")
+	for kind, name := range map[kube.Kind]string{kube.GatewaySync: "line", kube.ConfigSync: "config"} { // setup: one of each
+		o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": kind.Name, "metadata": map[string]any{"name": name}, "spec": []any{}}}
+		_, err := north.Clients.Dynamic.Resource(kind.Resource()).Namespace("plant").Create(t.Context(), o, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	r := openSites(t, north, sites.Site{Context: "south", Err: assert.AnError})
+	r.shows("/?q=north/plant/line", "GatewaySync plant/line cannot be read")
+	r.shows("/?q=north/plant/config", "ConfigSync plant/config cannot be read")
 }
 
 // A page follows only what it may read.
