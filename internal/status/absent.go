@@ -32,7 +32,7 @@ func absentGateways(s *Seen) (fleet, *away) {
 			ends.Pods = append(ends.Pods, p)
 		}
 	}
-	rows, last := gateways(&ends), s.GatewaySync.Status.DiscoveredGateways
+	rows, last := gateways(&ends, false), s.GatewaySync.Status.DiscoveredGateways
 	a := &away{Absence: Absent(s.GatewaySync, s.Ref.Desired.RequestedAt, s.Now)}
 	if a.Gone(len(last), len(rows)) {
 		return nil, nil

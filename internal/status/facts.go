@@ -37,7 +37,7 @@ type facts struct {
 // assess returns the facts that a lead sees.
 func assess(s Seen) *facts {
 	gs := s.GatewaySync
-	f := &facts{Seen: s, last: &gs.Status, now: inSeconds(s.Now), fleet: gateways(&s)}
+	f := &facts{Seen: s, last: &gs.Status, now: inSeconds(s.Now), fleet: gateways(&s, false)}
 	if len(f.fleet) == 0 {
 		f.fleet, f.away = absentGateways(&s)
 	}

@@ -34,7 +34,7 @@ func (f *fleetLife) write() *v1alpha1.GatewaySyncStatus {
 	f.t.Helper()
 	st := f.scene.write()
 	if strings.HasPrefix(condition(st, v1alpha1.ConditionReady), "True/") {
-		for _, g := range gateways(&f.Seen) {
+		for _, g := range gateways(&f.Seen, false) {
 			for _, p := range g.pods {
 				require.True(f.t, f.lies[p.Name] || f.disks[p.Name] == f.Target.Commit, "Ready although %s has %s instead of %s", p.Name, f.disks[p.Name], f.Target.Commit)
 			}

@@ -42,9 +42,10 @@ type gateway struct {
 	planned string
 }
 
-// gateways returns the gateways of a GatewaySync, sorted by name: its live pods with the reports of their agents. It ignores
-// reports without a pod.
-func gateways(s *Seen) fleet {
+// gateways returns the gateways of a GatewaySync, sorted by name: its live pods with the reports of their agents, and terminating pods
+// whose gateway another live one does not replace. Of those, a rollout counts all. A status leaves out a gateway that ran the target until
+// its pod was deleted, so that removing a gateway changes nothing. It ignores reports without a pod.
+func gateways(s *Seen, rollout bool) fleet {
 	reports := make(map[string]*v1alpha1.SyncReport, len(s.Reports))
 	for _, r := range s.Reports {
 		reports[r.Name] = r
@@ -56,23 +57,39 @@ func gateways(s *Seen) fleet {
 	}
 	pods := slices.Clone(s.Pods)
 	slices.SortFunc(pods, func(a, b Pod) int { return strings.Compare(a.Name, b.Name) })
-	var out fleet
+	var out, ending fleet
 	index := map[string]int{}
 	for _, p := range pods {
 		report := reports[p.Name]
 		if report != nil && !Owns(p, report) {
 			report = nil
 		}
-		if p.Ended || !p.of(s.GatewaySync.Name, report != nil, s.Sole) {
+		if p.Ended && !p.Ending || !p.of(s.GatewaySync.Name, report != nil, s.Sole) {
 			continue
 		}
 		g := s.gateway(p, report, known)
+		if p.Ended {
+			if p.Agent && (rollout || !g.synced) {
+				ending = append(ending, g)
+			}
+			continue
+		}
 		if i, ok := index[g.Name]; ok {
 			out[i].merge(g)
 			continue
 		}
 		index[g.Name] = len(out)
 		out = append(out, g)
+	}
+	if len(out) > 0 { // otherwise see absentGateways
+		for _, g := range ending {
+			if _, ok := index[g.Name]; !ok {
+				index[g.Name] = len(out)
+				g.synced, g.stale, g.delivered, g.handled, g.planned = false, false, false, false, ""
+				g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing, "its pod is terminating"
+				out = append(out, g)
+			}
+		}
 	}
 	slices.SortFunc(out, func(a, b gateway) int { return strings.Compare(a.Name, b.Name) })
 	return out

@@ -29,9 +29,10 @@ type Standing struct {
 	Planned string
 }
 
-// Standings returns the states of the live gateways, sorted by name. A report about an earlier target says Pending.
+// Standings returns the states of the gateways, sorted by name. A report about an earlier target says Pending, and so does a terminating pod, which
+// may be one that the target broke.
 func Standings(s Seen) []Standing {
-	rows := gateways(&s)
+	rows := gateways(&s, true)
 	out := make([]Standing, len(rows))
 	for i := range rows {
 		g := &rows[i]

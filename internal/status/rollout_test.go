@@ -282,3 +282,16 @@ func TestApproval(t *testing.T) {
 		})
 	}
 }
+
+// A gateway that a commit breaks is often restarted. Until its pod is gone, it is no reason to go on.
+func TestStandingsOfTerminatingPods(t *testing.T) {
+	s := newScene(t, 2)
+	s.ends(0, true)
+	list := Standings(s.Seen)
+	require.Len(t, list, 2)
+	assert.Equal(t, Standing{Name: "gw-0", Pod: "gw-0-0", Label: list[0].Label, Phase: v1alpha1.GatewayPending, Reason: v1alpha1.ReasonProgressing,
+		Message: "its pod is terminating", Commit: commitA}, list[0])
+	assert.True(t, list[1].Synced)
+	s.Pods[0].Ending = false
+	assert.Len(t, Standings(s.Seen), 1, "the pod has ended")
+}
