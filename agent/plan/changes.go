@@ -63,6 +63,9 @@ type Change struct {
 	Conflict bool
 	// Owned reports whether the manifest has a record of the path.
 	Owned bool
+	// Foreign reports that an adopted file, or the absence of a released one, is not what the manifest recorded: another program brought
+	// it, so the gateway may not have loaded it.
+	Foreign bool
 	// Unrecorded reports that the change leaves the manifest's record of the path as it is: a restore brings back a version
 	// that was not git's.
 	Unrecorded bool
@@ -129,6 +132,29 @@ func (c *Changes) Touches() (projects, config bool) {
 		}
 	}
 	return projects, config
+}
+
+// ToLoad returns the plan as the gateway has to load it: what another program did to a file counts as if the plan did.
+func (c *Changes) ToLoad() *Changes {
+	all := *c
+	all.List = nil
+	for i := range c.List {
+		if x := &c.List[i]; x.Foreign {
+			if all.List == nil {
+				all.List = slices.Clone(c.List)
+			}
+			switch x.Op {
+			case Adopt:
+				all.List[i].Op = Update
+			case Release:
+				all.List[i].Op = Delete
+			}
+		}
+	}
+	if all.List == nil {
+		return c
+	}
+	return &all
 }
 
 // Projects returns the names of the projects that the plan writes to or deletes from, sorted.

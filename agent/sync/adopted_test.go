@@ -53,3 +53,78 @@ func TestExistingFilesAreValidated(t *testing.T) {
 		})
 	}
 }
+
+// Another program may bring the files of a commit to a gateway that runs. That they are on the disk does not mean that it has loaded them.
+func TestExistingFilesAreLoaded(t *testing.T) {
+	const changed, config = "projects/line/project.json", db + "/config.json"
+	write := func(t *testing.T, b *bench, path, content string) {
+		t.Helper()
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(b.data, path)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(b.data, path), []byte(content), 0o644))
+	}
+	scans := func(b *bench) [2]int {
+		return [2]int{b.gw.Requests.Count("POST /data/api/v1/scan/projects"), b.gw.Requests.Count("POST /data/api/v1/scan/config")}
+	}
+	const next = `{"title":"Next","description":"","parent":"","enabled":true,"inheritable":false}`
+	start := func(t *testing.T) *bench {
+		b := newBench(t, simulator.Options{})
+		b.push(firstCommit()...)
+		b.synced()
+		b.gw.Requests.Reset()
+		return b
+	}
+	t.Run("of the next commit", func(t *testing.T) {
+		b := start(t)
+		write(t, b, changed, next)
+		b.push(gitserver.Write(changed, next))
+		r := b.synced()
+		assert.Equal(t, [2]int{1, 0}, scans(b))
+		assert.Equal(t, []string{"line"}, r.Projects)
+	})
+	t.Run("a failed scan", func(t *testing.T) {
+		b := start(t)
+		write(t, b, config, `{"url": "other"}`)
+		b.push(gitserver.Write(config, `{"url": "other"}`))
+		require.NoError(t, b.gw.Scans.Fault("config", simulator.ScanFault{Fails: 9}))
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
+		require.NoError(t, b.gw.Scans.Fault("config", simulator.ScanFault{}))
+		b.synced()
+	})
+	t.Run("a deleted project", func(t *testing.T) {
+		b := start(t)
+		require.NoError(t, os.RemoveAll(filepath.Join(b.data, "projects/line")))
+		b.push(gitserver.Delete(changed), gitserver.Delete(view), gitserver.Delete(viewDir+"/resource.json"))
+		b.target.ConfirmDeletion = b.target.Commit.String()
+		b.synced()
+		assert.Equal(t, [2]int{1, 0}, scans(b))
+	})
+	t.Run("a lost manifest while a scan is pending", func(t *testing.T) {
+		b := start(t)
+		b.push(gitserver.Write(changed, next))
+		require.NoError(t, b.gw.Scans.Fault("projects", simulator.ScanFault{Fails: 9}))
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
+		require.NoError(t, os.RemoveAll(filepath.Join(b.data, ".stoker")))
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
+		require.NoError(t, b.gw.Scans.Fault("projects", simulator.ScanFault{}))
+		b.synced()
+	})
+	t.Run("a removed note while a scan is pending", func(t *testing.T) {
+		b := start(t)
+		b.push(gitserver.Write(changed, next))
+		require.NoError(t, b.gw.Scans.Fault("projects", simulator.ScanFault{Fails: 9}))
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
+		require.NoError(t, os.Remove(filepath.Join(b.data, ".stoker/note-unloaded")))
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
+	})
+	t.Run("only the time of a file is new", func(t *testing.T) {
+		b := start(t)
+		write(t, b, view, `{"one": 1}`)
+		b.target.Force = "again"
+		b.synced()
+		b.gw.Requests.Reset()
+		write(t, b, view, `{"one": 1}`)
+		b.push(gitserver.Write(config, `{"url": "other"}`))
+		b.synced()
+		assert.Equal(t, [2]int{0, 1}, scans(b))
+	})
+}

@@ -49,12 +49,16 @@ func (a *applier) apply(ctx context.Context, changes *plan.Changes, staged *disk
 		return errors.Join(err, staged.Discard())
 	}
 	before := a.unloaded
-	present, deleted, err := a.projects(changes)
+	loads := changes
+	if !a.in.node.Standby() { // the pair copies files to a standby node, which loads them by itself
+		loads = changes.ToLoad()
+	}
+	present, deleted, err := a.projects(loads)
 	if err == nil {
-		a.unloaded = before.Add(changes, present, deleted)
+		a.unloaded = before.Add(loads, present, deleted)
 		a.unloaded.FirstStart = a.unloaded.FirstStart || a.guard.before == stopped && a.in.from.IsZero()
 		a.unloaded.Baseline = a.recordBaseline(ctx, snapshot, before)
-		err = a.unloaded.Save(a.in.dir)
+		err = a.in.unloadedNote.Save(a.unloaded)
 	}
 	if err != nil {
 		return errors.Join(err, staged.Discard())
@@ -68,7 +72,7 @@ func (a *applier) apply(ctx context.Context, changes *plan.Changes, staged *disk
 		}
 		a.unlock(ctx, locked)
 		a.unloaded = before
-		return errors.Join(err, before.Save(a.in.dir))
+		return errors.Join(err, a.in.unloadedNote.Save(before))
 	}
 	if !a.in.t.Repair { // programs on the gateway can cause as many repairs as they like
 		a.in.r.NewSnapshots, a.in.r.NewBackups = appendID(a.in.r.NewSnapshots, snapshot), appendID(a.in.r.NewBackups, backup)
@@ -82,7 +86,7 @@ func (a *applier) apply(ctx context.Context, changes *plan.Changes, staged *disk
 		// the first start kept the permissions of the API key.
 		a.unloaded.ScanProjects = false
 		a.unloaded.ScanConfig = a.unloaded.FirstStart && len(a.unloaded.Projects)+len(a.unloaded.Deleted) == 0
-		return a.unloaded.Save(a.in.dir)
+		return a.in.unloadedNote.Save(a.unloaded)
 	}
 	return nil
 }

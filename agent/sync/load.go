@@ -115,7 +115,7 @@ func (l *loader) scanAndVerify(ctx context.Context) error {
 func (l *loader) recordLoaded() error {
 	l.in.r.Projects = l.unloaded.Projects
 	l.unloaded = unloaded.Set{}
-	return l.unloaded.Save(l.in.dir)
+	return l.in.unloadedNote.Save(l.unloaded)
 }
 
 // unconfirmedOutcome returns the outcome of a delivery that the gateway did not confirm.
@@ -156,7 +156,7 @@ func (l *loader) scan(ctx context.Context) error {
 			return err
 		}
 		*k.needed = false
-		if err := l.unloaded.Save(l.in.dir); err != nil {
+		if err := l.in.unloadedNote.Save(l.unloaded); err != nil {
 			return err
 		}
 	}

@@ -40,7 +40,7 @@ func (l *loader) handleRefusal(ctx context.Context, err error) error {
 	}
 	if now := l.in.Now(); l.unloaded.FirstRefused.IsZero() || l.unloaded.FirstRefused.After(now) { // or recorded while the clock was ahead
 		l.unloaded.FirstRefused = now
-		if saveErr := l.unloaded.Save(l.in.dir); saveErr != nil {
+		if saveErr := l.in.unloadedNote.Save(l.unloaded); saveErr != nil {
 			return errors.Join(err, saveErr)
 		}
 	}
@@ -78,7 +78,7 @@ func (l *loader) restorePermissions(ctx context.Context) error {
 	})
 	l.unloaded.PermissionsRestored = true
 	if len(changes.List) == 0 {
-		return l.unloaded.Save(l.in.dir)
+		return l.in.unloadedNote.Save(l.unloaded)
 	}
 	files := stager{in: l.in, desired: tree}
 	staged, err := l.in.dir.Stage(ctx, changes, l.in.Store.SortKey, files.source(changes))
@@ -94,7 +94,7 @@ func (l *loader) restorePermissions(ctx context.Context) error {
 	}
 	l.unloaded.ScanConfig = true
 	l.in.note("the first boot rewrote ignition/security-properties; the agent restored the version of git (the gateway's version is in lost+found), which takes effect after a restart of the gateway")
-	return l.unloaded.Save(l.in.dir)
+	return l.in.unloadedNote.Save(l.unloaded)
 }
 
 func isPermission(file string) bool {

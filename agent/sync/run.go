@@ -97,7 +97,7 @@ func (j *job) open(context.Context) error {
 			return err
 		}
 	}
-	if j.unloaded, err = unloaded.Load(j.in.dir); err != nil {
+	if j.unloaded, err = j.in.unloadedNote.Load(); err != nil {
 		return err
 	}
 	if j.in.t.Force != "" {
@@ -128,7 +128,10 @@ func (j *job) openDir() error {
 		j.in.dir = nil
 		return err
 	}
-	j.in.from = j.in.dir.Manifest().Header().Commit
+	j.in.from, j.in.unloadedNote = j.in.dir.Manifest().Header().Commit, j.engine.records.unloaded
+	if j.in.readOnly {
+		j.in.unloadedNote = unloaded.NewNote(j.in.dir)
+	}
 	j.in.gateway = &gateway{
 		Gateway: j.in.conn.Gateway, hasAPIToken: j.in.conn.HasAPIToken, log: j.in.Log, dir: j.in.dir, readOnly: j.in.t.Profile.DryRun,
 		start: j.in.t.Start, seenStart: &j.engine.seenStart, beforeStart: j.in.t.BeforeStart,

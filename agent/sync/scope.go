@@ -11,6 +11,7 @@ import (
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/redundancy"
+	"stoker.io/stoker/agent/unloaded"
 )
 
 // scope is what all steps of a sync read. No step changes it, but for the report.
@@ -21,13 +22,14 @@ type scope struct {
 	trees *trees
 	r     *Report
 
-	dir      *disk.Dir
-	readOnly bool    // dir was opened only for this dry run
-	from     plan.ID // the commit in dir before the sync
-	rules    plan.Rules
-	force    bool // the force-sync request is new
-	node     *redundancy.Node
-	gateway  *gateway
+	dir          *disk.Dir
+	readOnly     bool // dir was opened only for this dry run
+	unloadedNote *unloaded.Note
+	from         plan.ID // the commit in dir before the sync
+	rules        plan.Rules
+	force        bool // the force-sync request is new
+	node         *redundancy.Node
+	gateway      *gateway
 }
 
 // of returns the scope of a sync to another target.

@@ -25,6 +25,7 @@ import (
 	"stoker.io/stoker/agent/redundancy"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/review"
+	"stoker.io/stoker/agent/unloaded"
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/effective"
 )
@@ -175,6 +176,7 @@ type dirRecords struct {
 	snapshotsRead bool
 	history       audit.History
 	recovered     *disk.Recovery // the last one that the audit record has
+	unloaded      *unloaded.Note
 }
 
 // New returns an Engine. It does not open the data directory, which the gateway may not have seeded yet.
@@ -235,7 +237,7 @@ func (e *Engine) Open() (*disk.Dir, error) {
 	if err := e.Record.Correct(d); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
-	e.dir, e.records = d, dirRecords{}
+	e.dir, e.records = d, dirRecords{unloaded: unloaded.NewNote(d)}
 	e.dirGeneration++
 	if r := d.Recovered(); r != nil {
 		e.Log.Warn("settled an interrupted sync", "commit", r.Commit.String(), "finished", r.Forward, "files", len(r.Paths), "saved", len(r.Saved))

@@ -3,15 +3,19 @@ package unloaded
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 )
 
 // Set is what the gateway has not yet loaded of the files on the disk. A sync saves it as a note before the first file
@@ -62,6 +66,16 @@ type Baseline struct {
 	Resources []Resource `json:"resources,omitempty"`
 }
 
+// Note keeps the Set of an open data directory. The gateway can change and remove the file of the note, so what this process saved counts
+// until it saves something else.
+type Note struct {
+	dir   *disk.Dir
+	saved Set
+}
+
+// NewNote returns the Note of d.
+func NewNote(d *disk.Dir) *Note { return &Note{dir: d} }
+
 const unloadedNote = "unloaded"
 
 // maxListed bounds each list. The first entries of a longer list also prove that the scan worked.
@@ -72,10 +86,13 @@ const maxBytes = 512 << 10
 
 func half[T any](list []T) []T { return list[:len(list)/2] }
 
-// Load reads the note of d.
-func Load(d *disk.Dir) (Set, error) {
+// Load returns what was saved last, by this process or an earlier one.
+func (n *Note) Load() (Set, error) {
+	if !n.saved.Empty() {
+		return n.saved.clone(), nil
+	}
 	var o Set
-	b, err := d.Note(unloadedNote)
+	b, err := n.dir.Note(unloadedNote)
 	if err != nil || b == nil {
 		return o, err
 	}
@@ -101,18 +118,28 @@ func (o Set) Empty() bool {
 	return !o.ScanProjects && !o.ScanConfig && len(o.Projects)+len(o.Deleted)+len(o.Resources) == 0
 }
 
-// Save writes the note of d, or deletes it if the set is empty.
-func (o Set) Save(d *disk.Dir) error {
-	if o.Empty() {
-		return d.SetNote(unloadedNote, nil)
-	}
+// clone returns a copy, because methods change the lists in place.
+func (o Set) clone() Set {
+	o.Projects, o.Deleted, o.Resources = slices.Clone(o.Projects), slices.Clone(o.Deleted), slices.Clone(o.Resources)
+	return o
+}
+
+// Save writes the note, or deletes it if the set is empty.
+func (n *Note) Save(o Set) error {
 	for {
-		b, err := json.Marshal(o)
-		if err != nil {
-			return fmt.Errorf("encode what the gateway has not loaded: %w", err)
+		var b []byte
+		if !o.Empty() {
+			var err error
+			if b, err = json.Marshal(o); err != nil {
+				return fmt.Errorf("encode what the gateway has not loaded: %w", err)
+			}
 		}
 		if len(b) <= maxBytes {
-			return d.SetNote(unloadedNote, b)
+			if err := n.dir.SetNote(unloadedNote, b); err != nil {
+				return err
+			}
+			n.saved = o.clone()
+			return nil
 		}
 		o.Baseline = nil // without all names, earlier mismatches could count against the sync
 		o.Projects, o.Deleted, o.Resources = half(o.Projects), half(o.Deleted), half(o.Resources)
@@ -150,7 +177,7 @@ func (o *Set) DropContradicted(d *disk.Dir) error {
 	var failed error
 	exists := func(path string) bool {
 		st, err := d.Stat(path)
-		if err != nil {
+		if err != nil && !failure.Is(err, v1alpha1.ReasonUnsafePath) && !errors.Is(err, syscall.ENAMETOOLONG) { // the gateway can write the note
 			failed = err
 		}
 		return st.Kind == plan.File

@@ -25,18 +25,18 @@ func openDir(t *testing.T) (*disk.Dir, string) {
 
 func TestPendingScanRecord(t *testing.T) {
 	d, _ := openDir(t)
-	o, err := Load(d)
+	o, err := NewNote(d).Load()
 	require.NoError(t, err)
 	assert.True(t, o.Empty())
 
 	o = Set{Commit: plan.ID{1, 2}, ScanProjects: true, Projects: []string{"a"}, Deleted: []string{"b"},
 		Resources: []Resource{{"core", "ignition", "database-connection", "db"}}}
-	require.NoError(t, o.Save(d))
-	back, err := Load(d)
+	require.NoError(t, NewNote(d).Save(o))
+	back, err := NewNote(d).Load()
 	require.NoError(t, err)
 	assert.Equal(t, o, back)
 
-	require.NoError(t, Set{Commit: plan.ID{1, 2}}.Save(d))
+	require.NoError(t, NewNote(d).Save(Set{Commit: plan.ID{1, 2}}))
 	note, err := d.Note(unloadedNote)
 	require.NoError(t, err)
 	assert.Nil(t, note, "a commit alone needs no scan")
@@ -62,16 +62,49 @@ func TestDamagedPendingScanRecord(t *testing.T) {
 			d, data := openDir(t)
 			require.NoError(t, damage(filepath.Join(data, ".stoker", "note-"+unloadedNote)))
 			for range 2 { // the first call sets the note aside
-				o, err := Load(d)
+				o, err := NewNote(d).Load()
 				require.NoError(t, err)
 				assert.True(t, o.ScanProjects && o.ScanConfig)
 			}
-			require.NoError(t, Set{}.Save(d))
-			o, err := Load(d)
+			require.NoError(t, NewNote(d).Save(Set{}))
+			o, err := NewNote(d).Load()
 			require.NoError(t, err)
 			assert.True(t, o.Empty())
 		})
 	}
+}
+
+// The gateway can write the note. That hides nothing from the process that saved it.
+func TestNoteOfThisProcess(t *testing.T) {
+	d, data := openDir(t)
+	n, file := NewNote(d), filepath.Join(data, ".stoker", "note-"+unloadedNote)
+	o := Set{Commit: plan.ID{1}, ScanProjects: true, Projects: []string{"a", "b"}}
+	require.NoError(t, n.Save(o))
+	for _, content := range []string{"", `{"scanConfig":true}`} {
+		if content == "" {
+			require.NoError(t, os.Remove(file))
+		} else {
+			require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+		}
+		back, err := n.Load()
+		require.NoError(t, err)
+		assert.Equal(t, o, back)
+		require.NoError(t, back.DropContradicted(d)) // changes its lists in place
+	}
+	require.NoError(t, n.Save(Set{}))
+	back, err := n.Load()
+	require.NoError(t, err)
+	assert.True(t, back.Empty())
+}
+
+// A name that cannot be one of a file in the data directory is of nothing on the disk.
+func TestNamesThatAreNoFiles(t *testing.T) {
+	d, _ := openDir(t)
+	o := Set{ScanProjects: true, Projects: []string{".stoker", strings.Repeat("x", 300), "a\\b"}, Deleted: []string{strings.Repeat("x", 300)},
+		Resources: []Resource{{"core", "ignition", "type", strings.Repeat("y/", 3000) + "z"}}}
+	require.NoError(t, o.DropContradicted(d))
+	assert.Empty(t, o.Projects)
+	assert.Empty(t, o.Resources)
 }
 
 func TestPendingScansAccumulate(t *testing.T) {
@@ -127,8 +160,8 @@ func TestPendingScanLimit(t *testing.T) {
 	for i := range o.Resources {
 		o.Resources[i].Name += strings.Repeat("<", 200) // six bytes each in JSON
 	}
-	require.NoError(t, o.Save(d))
-	back, err := Load(d)
+	require.NoError(t, NewNote(d).Save(o))
+	back, err := NewNote(d).Load()
 	require.NoError(t, err)
 	assert.Equal(t, o.Resources[:maxListed/4], back.Resources)
 }

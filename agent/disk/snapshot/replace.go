@@ -101,7 +101,7 @@ func (p *replacement) put(ctx context.Context, f Content, rec plan.Owned, owned 
 			p.changes.Unchanged++
 			return nil
 		}
-		c.Op, c.ID, c.Conflict = plan.Adopt, f.Want, false
+		c.Op, c.ID, c.Conflict, c.Foreign = plan.Adopt, f.Want, false, !owned || rec.Have != f.ID
 	case c.Found.Kind == plan.Missing || c.Found.Kind == plan.Dir:
 		c.Op, c.ID = plan.Create, f.ID
 	default:

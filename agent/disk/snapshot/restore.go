@@ -160,7 +160,7 @@ func (r *Restore) change(ctx context.Context, first int, before plan.Manifest) e
 	case v.absent:
 		c.Op, c.Unrecorded = plan.Delete, true // the manifest of the snapshot knows whether the file was missing
 	case same:
-		c.Op, c.ID, c.Exec, c.Origin, c.Conflict = plan.Adopt, was.Want, was.Exec, was.Origin, false
+		c.Op, c.ID, c.Exec, c.Origin, c.Conflict, c.Foreign = plan.Adopt, was.Want, was.Exec, was.Origin, false, !owned || now.Have != c.FoundID
 	default:
 		// If a user had changed the file, its record stays as it is: the next sync finds the change, as it would have then.
 		c.Op, c.ID, c.Exec, c.Origin, c.Unrecorded = plan.Update, v.id, v.exec, was.Origin, !recorded

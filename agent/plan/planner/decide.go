@@ -108,7 +108,7 @@ func (p *planner) decideEqual(c plan.Change, rec plan.Owned) {
 		c.Op = plan.Update
 		p.add(c)
 	case !c.Owned || !p.upToDate(c, rec):
-		c.Op = plan.Adopt
+		c.Op, c.Foreign = plan.Adopt, !c.Owned || rec.Have != c.FoundID
 		p.add(c)
 	default:
 		p.changes.Unchanged++
@@ -228,6 +228,7 @@ func (p *planner) decideRemoved(rec plan.Owned) error {
 		return fmt.Errorf("stat %s: %w", rec.Path, err)
 	}
 	if c.Found.Kind != plan.File || p.rules.Prune == plan.PruneNone || !p.leftCommit(rec) {
+		c.Foreign = c.Found.Kind == plan.Missing && !rec.Have.IsZero()
 		p.add(c)
 		return nil
 	}
