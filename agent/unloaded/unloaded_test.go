@@ -80,7 +80,8 @@ func TestNoteOfThisProcess(t *testing.T) {
 	n, file := NewNote(d), filepath.Join(data, ".stoker", "note-"+unloadedNote)
 	o := Set{Commit: plan.ID{1}, ScanProjects: true, Projects: []string{"a", "b"}}
 	require.NoError(t, n.Save(o))
-	for _, content := range []string{"", `{"scanConfig":true}`} { // sequence: the note is removed, then replaced
+	// sequence: the note is removed, then replaced
+	for _, content := range []string{"", `{"scanConfig":true}`} {
 		if content == "" {
 			require.NoError(t, os.Remove(file))
 		} else {

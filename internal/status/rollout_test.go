@@ -283,7 +283,7 @@ func TestApproval(t *testing.T) {
 	}
 }
 
-// A gateway that a commit breaks is often restarted. Until its pod is gone, it is no reason to go on.
+// A gateway that a commit breaks is often restarted. A rollout waits until its pod is gone.
 func TestStandingsOfTerminatingPods(t *testing.T) {
 	s := newScene(t, 2)
 	s.ends(0, true)
@@ -294,4 +294,31 @@ func TestStandingsOfTerminatingPods(t *testing.T) {
 	assert.True(t, list[1].Synced)
 	s.Pods[0].Ending = false
 	assert.Len(t, Standings(s.Seen), 1, "the pod has ended")
+}
+
+func TestTerminatingPodsInStatus(t *testing.T) {
+	moved := func(t *testing.T) *scene {
+		s := newScene(t, 2)
+		s.moves(commitB)
+		s.takes(1)
+		s.ends(0, true)
+		return s
+	}
+	t.Run("one that does not run the target", func(t *testing.T) {
+		st := moved(t).write()
+		assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady))
+		assert.Contains(t, messageOf(st, v1alpha1.ConditionReady), "gw-0 (pod gw-0-0): its pod is terminating")
+		assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionAllGatewaysSynced))
+		assert.Nil(t, st.LastGood)
+	})
+	t.Run("one that another pod replaces", func(t *testing.T) {
+		s := moved(t)
+		p := s.Pods[0]
+		p.Name, p.UID, p.Ended, p.Ending = "gw-0-next", "next", false, false
+		s.Pods = append(s.Pods, p)
+		r := s.Reports[1].DeepCopy()
+		r.Name, r.OwnerReferences[0].UID, r.Status.Gateway = p.Name, p.UID, "gw-0"
+		s.Reports = append(s.Reports, r)
+		assert.Equal(t, "True/Synced", condition(s.write(), v1alpha1.ConditionReady))
+	})
 }

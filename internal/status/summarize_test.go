@@ -116,22 +116,6 @@ func TestNotReady(t *testing.T) {
 		{name: "all pods terminating", given: func(s *scene) { s.ends(0, true); s.ends(1, true) },
 			ready: "Unknown/AgentsAway", says: "terminating pods: gw-0-0, gw-1-0", also: map[string]string{"AllGatewaysSynced": "Unknown/AgentsAway", "Reconciling": "True/AgentsAway"}},
 		{name: "one of several pods terminating", given: func(s *scene) { s.ends(0, true) }, ready: "True/Synced", says: "gw-1 (pod gw-1-0) runs"},
-		{name: "a terminating pod that does not run the target", given: func(s *scene) {
-			s.moves(commitB)
-			s.takes(1)
-			s.ends(0, true)
-		}, ready: "False/Progressing", says: "gw-0 (pod gw-0-0): its pod is terminating", also: map[string]string{"AllGatewaysSynced": "False/Progressing"}},
-		{name: "a terminating pod that was replaced", given: func(s *scene) {
-			s.moves(commitB)
-			s.takes(1)
-			s.ends(0, true)
-			p := s.Pods[0]
-			p.Name, p.UID, p.Ended, p.Ending = "gw-0-next", "next", false, false
-			s.Pods = append(s.Pods, p)
-			r := s.Reports[1].DeepCopy()
-			r.Name, r.OwnerReferences[0].UID, r.Status.Gateway = p.Name, p.UID, "gw-0"
-			s.Reports = append(s.Reports, r)
-		}, ready: "True/Synced"},
 		{name: "all pods ended", given: func(s *scene) { s.Pods[0].Ended, s.Pods[1].Ended = true, true },
 			ready: "Unknown/NoGateways"},
 		{name: "pod opted out", given: func(s *scene) {
