@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -33,6 +34,23 @@ func TestRegistrySearch(t *testing.T) {
 			assert.ErrorContains(t, err, says)
 		})
 	}
+}
+
+// A registry that limits the rate of requests does not make the search say that no tag has the commit.
+func TestRegistrySearchThrottled(t *testing.T) {
+	server := ociregistry.Start(t)
+	server.Push("1", ociregistry.Files(t, line), nil)
+	server.Push("2", []byte("no archive"), nil)
+	server.Before = func(w http.ResponseWriter, r *http.Request) bool {
+		throttled := strings.HasSuffix(r.URL.Path, "/manifests/1")
+		if throttled {
+			w.WriteHeader(http.StatusTooManyRequests)
+		}
+		return throttled
+	}
+	a := newArtifacts(t, server, repo.Auth{}, repo.RemoteOptions{})
+	_, err := a.store.Fetch(t.Context(), a.remote, plan.ID{1}, "")
+	assert.True(t, failure.Is(err, v1alpha1.ReasonGitThrottled), err)
 }
 
 // Close leaves no connection open.
