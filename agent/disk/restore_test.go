@@ -3,6 +3,7 @@
 package disk
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -131,5 +132,48 @@ func TestRestoreOfNonUTF8Names(t *testing.T) {
 		assert.Equal(t, "the only copy of "+names[i], string(b))
 		require.NoError(t, d.RestoreLost(l))
 		assert.Equal(t, string(b), contents(t, root)[names[i]])
+	}
+}
+
+// The gateway writes a file just before the agent replaces it. Its version stays, also on a file system that cannot exchange.
+func TestSingleFileWrittenMeanwhile(t *testing.T) {
+	for _, plain := range []bool{false, true} {
+		t.Run(fmt.Sprintf("plain=%t", plain), func(t *testing.T) {
+			root, write := seeded(t), false
+			const path = "config/resources/core/ignition/api-token/k/config.json"
+			d := open(t, root, Options{plain: plain, Around: func(e safe.Effect, do func() error) error {
+				if moves := e.Op == "exchange" && e.Dest == path || e.Op == "rename" && (e.Path == path || e.Dest == path); write && moves {
+					write = false
+					put(t, root, path, "the gateway's")
+				}
+				return do()
+			}})
+			edit := func(to string) error {
+				_, err := d.Edit(path, 1<<10, "", func([]byte) ([]byte, error) { return []byte(to), nil })
+				return err
+			}
+			require.NoError(t, edit("1"))
+			require.NoError(t, edit("2"))
+			assert.Equal(t, "2", contents(t, root)[path])
+			write = true
+			assert.ErrorContains(t, edit("3"), "at the same time")
+			assert.Equal(t, "the gateway's", contents(t, root)[path])
+
+			apply(t, d, text(map[string]string{"projects/p/a": "1"}))
+			put(t, root, "projects/p/a", "lost")
+			apply(t, d, text(map[string]string{"projects/p/a": "2"}))
+			write = false
+			d.vol.Around = func(e safe.Effect, do func() error) error {
+				const path = "projects/p/a"
+				if moves := e.Op == "exchange" && e.Dest == path || e.Op == "rename" && e.Path == path; moves && !write {
+					write = true
+					put(t, root, path, "the gateway's")
+				}
+				return do()
+			}
+			require.ErrorIs(t, d.RestoreLost(lost(t, d)[0]), ErrUnsaved)
+			assert.Equal(t, "the gateway's", contents(t, root)["projects/p/a"])
+			assertNoLeftovers(t, root)
+		})
 	}
 }
