@@ -80,6 +80,12 @@ func (a *azure) ByHead(ctx context.Context, branch, base string) ([]PullRequest,
 	return a.list(ctx, "all", branch, base)
 }
 
+func (a *azure) Get(ctx context.Context, number int64) (PullRequest, error) {
+	var p azurePullRequest
+	err := a.send(ctx, http.MethodGet, a.path(number), nil, &p)
+	return a.convert(&p), err
+}
+
 func (a *azure) Open(ctx context.Context, base string) ([]PullRequest, error) {
 	return a.list(ctx, "active", "", base)
 }
@@ -115,17 +121,15 @@ func (a *azure) Update(ctx context.Context, number int64, title, body string) er
 }
 
 func (a *azure) Close(ctx context.Context, number int64, comment string) error {
-	if comment != "" {
-		in := map[string]any{"comments": []map[string]any{{"parentCommentId": 0, "content": comment, "commentType": "text"}}, "status": "active"}
-		if err := a.send(ctx, http.MethodPost, a.path(number, "threads"), in, nil); err != nil {
-			return err
-		}
-	}
-	var current azurePullRequest
-	if err := a.send(ctx, http.MethodGet, a.path(number), nil, &current); err != nil || current.Status != "active" {
+	if p, err := a.Get(ctx, number); err != nil || p.State != Open {
 		return err
 	}
-	return a.send(ctx, http.MethodPatch, a.path(number), map[string]string{"status": "abandoned"}, nil)
+	err := a.send(ctx, http.MethodPatch, a.path(number), map[string]string{"status": "abandoned"}, nil)
+	if err != nil || comment == "" {
+		return err
+	}
+	in := map[string]any{"comments": []map[string]any{{"parentCommentId": 0, "content": comment, "commentType": "text"}}, "status": "active"}
+	return a.send(ctx, http.MethodPost, a.path(number, "threads"), in, nil)
 }
 
 func (a *azure) SetStatus(ctx context.Context, commit string, s CommitStatus) error {

@@ -86,6 +86,12 @@ func (b *bitbucket) ByHead(ctx context.Context, branch, base string) ([]PullRequ
 	return b.list(ctx, branch, base, "OPEN", "MERGED", "DECLINED", "SUPERSEDED")
 }
 
+func (b *bitbucket) Get(ctx context.Context, number int64) (PullRequest, error) {
+	var p bitbucketPullRequest
+	err := b.do(ctx, http.MethodGet, b.path(number), nil, nil, &p)
+	return p.convert(), err
+}
+
 func (b *bitbucket) Open(ctx context.Context, base string) ([]PullRequest, error) {
 	return b.list(ctx, "", base, "OPEN")
 }
@@ -119,17 +125,14 @@ func (b *bitbucket) Update(ctx context.Context, number int64, title, body string
 }
 
 func (b *bitbucket) Close(ctx context.Context, number int64, comment string) error {
-	if comment != "" {
-		in := map[string]any{"content": map[string]string{"raw": comment}}
-		if err := b.do(ctx, http.MethodPost, b.path(number, "comments"), nil, in, nil); err != nil {
-			return err
-		}
-	}
-	var current bitbucketPullRequest
-	if err := b.do(ctx, http.MethodGet, b.path(number), nil, nil, &current); err != nil || current.State != "OPEN" {
+	if p, err := b.Get(ctx, number); err != nil || p.State != Open {
 		return err
 	}
-	return b.do(ctx, http.MethodPost, b.path(number, "decline"), nil, nil, nil)
+	err := b.do(ctx, http.MethodPost, b.path(number, "decline"), nil, nil, nil)
+	if err != nil || comment == "" {
+		return err
+	}
+	return b.do(ctx, http.MethodPost, b.path(number, "comments"), nil, map[string]any{"content": map[string]string{"raw": comment}}, nil)
 }
 
 // maxBitbucketKey is the maximum length of the key of a status.

@@ -33,6 +33,8 @@ type Forge interface {
 type PullRequests interface {
 	// ByHead returns the pull requests from branch to base, newest first, at most MaxListed of them. An empty base matches all.
 	ByHead(ctx context.Context, branch, base string) ([]PullRequest, error)
+	// Get returns a pull request. The reason of the error is UnsupportedRepository if the forge has none of this number, or no such repository.
+	Get(ctx context.Context, number int64) (PullRequest, error)
 	// Open returns the open pull requests to base, newest first, at most MaxListed of them.
 	Open(ctx context.Context, base string) ([]PullRequest, error)
 	// Create opens a pull request. If one from the same branch to the same base is open, the error is ErrExists. Create leaves
@@ -41,8 +43,8 @@ type PullRequests interface {
 	Create(ctx context.Context, d Draft) (PullRequest, error)
 	// Update replaces title and body.
 	Update(ctx context.Context, number int64, title, body string) error
-	// Close adds comment, if it is not empty, and closes a pull request without merging it. If the pull request is closed or
-	// merged already, Close only adds the comment.
+	// Close closes a pull request without merging it, and then adds comment, if it is not empty. If the pull request is closed or merged
+	// already, Close does nothing, so that a retry does not repeat the comment.
 	Close(ctx context.Context, number int64, comment string) error
 }
 

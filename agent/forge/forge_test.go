@@ -191,6 +191,71 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
+// A retry of Close does not repeat the comment.
+func TestCloseAgain(t *testing.T) {
+	each(t, func(t *testing.T, f *forgetest.Fake) {
+		c := f.Forge(t, forgetest.Token)
+		pr, err := c.Create(t.Context(), forge.Draft{Branch: "a", Base: "main", Title: "t"})
+		require.NoError(t, err)
+		comments, failures := 0, 1
+		f.Answer = func(w http.ResponseWriter, r *http.Request) bool {
+			comment := strings.HasSuffix(r.URL.Path, "/comments") || strings.HasSuffix(r.URL.Path, "/notes") || strings.HasSuffix(r.URL.Path, "/threads")
+			if comment {
+				comments++
+				return false
+			}
+			if r.Method != http.MethodGet && failures > 0 {
+				failures--
+				w.WriteHeader(http.StatusBadGateway)
+				return true
+			}
+			return false
+		}
+		require.Error(t, c.Close(t.Context(), pr.Number, "undone"))
+		require.NoError(t, c.Close(t.Context(), pr.Number, "undone"))
+		require.NoError(t, c.Close(t.Context(), pr.Number, "undone"))
+		assert.Equal(t, 1, comments)
+	})
+}
+
+// A Gitea may send fewer pull requests for each page than asked for, and lists those that were updated last.
+func TestGiteaPages(t *testing.T) {
+	const most, open, closed = 20, 150, 300
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		var list []map[string]any
+		for n := open + closed; n > 0; n-- {
+			state := "closed"
+			if n <= open { // the oldest ones
+				state = "open"
+			}
+			if s := q.Get("state"); s == state || s == "all" {
+				side := map[string]any{"ref": fmt.Sprint("b", n), "repo_id": 1, "sha": forgetest.Commit}
+				list = append(list, map[string]any{"number": n, "state": state, "head": side, "base": map[string]any{"ref": "main", "repo_id": 1}})
+			}
+		}
+		var page, limit int
+		_, _ = fmt.Sscan(q.Get("page"), &page)
+		_, _ = fmt.Sscan(q.Get("limit"), &limit)
+		limit = min(limit, most)
+		list = list[min((page-1)*limit, len(list)):]
+		w.Header().Set("Content-Type", "application/json")
+		assert.NoError(t, json.NewEncoder(w).Encode(list[:min(limit, len(list))]))
+	}))
+	defer server.Close()
+	gitea, err := forge.New(giturl.Gitea, forge.Config{
+		Repository: server.URL + "/plants/site", Token: func(context.Context) (secret.String, error) { return secret.New("t"), nil },
+	})
+	require.NoError(t, err)
+	list, err := gitea.ByHead(t.Context(), "b1", "main")
+	require.NoError(t, err)
+	require.Len(t, list, 1, "the open pull request that was updated first")
+	assert.Equal(t, int64(1), list[0].Number)
+	list, err = gitea.Open(t.Context(), "main")
+	require.NoError(t, err)
+	assert.Len(t, list, forge.MaxListed)
+}
+
 func TestRedirectToAnotherHost(t *testing.T) {
 	var seen []string
 	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen = append(seen, r.URL.Path) }))

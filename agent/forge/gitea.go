@@ -28,16 +28,23 @@ func (g *gitea) client(ctx context.Context) (*sdk.Client, error) {
 	return c, nil
 }
 
-// list returns the pull requests for which keep returns true, because Gitea cannot filter by branch.
-func (g *gitea) list(ctx context.Context, state sdk.StateType, keep func(PullRequest) bool) ([]PullRequest, error) {
+// Bounds of the lists of pull requests, in pages. A server may send fewer than perPage for each (MAX_RESPONSE_ITEMS).
+const (
+	perPage  = 50
+	maxOpen  = 40
+	maxEnded = 4
+)
+
+// list returns the pull requests for which keep returns true, because Gitea cannot filter by branch. It reads the pages of those that were
+// updated last.
+func (g *gitea) list(ctx context.Context, state sdk.StateType, pages int, keep func(PullRequest) bool) ([]PullRequest, error) {
 	c, err := g.client(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var out []PullRequest
-	const page, pages = 50, 4
 	for n := range pages {
-		list, _, err := c.ListRepoPullRequests(g.repo.owner, g.repo.name, sdk.ListPullRequestsOptions{State: state, Sort: "recentupdate", ListOptions: sdk.ListOptions{Page: n + 1, PageSize: page}})
+		list, _, err := c.ListRepoPullRequests(g.repo.owner, g.repo.name, sdk.ListPullRequestsOptions{State: state, Sort: "recentupdate", ListOptions: sdk.ListOptions{Page: n + 1, PageSize: perPage}})
 		if err != nil {
 			return nil, clientError(err, g.repo.api.Host)
 		}
@@ -46,11 +53,11 @@ func (g *gitea) list(ctx context.Context, state sdk.StateType, keep func(PullReq
 				out = append(out, pr)
 			}
 		}
-		if len(list) < page {
+		if len(list) == 0 || len(out) == MaxListed {
 			break
 		}
 	}
-	slices.SortFunc(out, func(a, b PullRequest) int { return int(b.Number - a.Number) })
+	slices.SortFunc(out, newestFirst)
 	return out, nil
 }
 
@@ -77,11 +84,33 @@ func (g *gitea) convert(p *sdk.PullRequest) PullRequest {
 }
 
 func (g *gitea) ByHead(ctx context.Context, branch, base string) ([]PullRequest, error) {
-	return g.list(ctx, sdk.StateAll, func(p PullRequest) bool { return p.Branch == branch && (base == "" || p.Base == base) })
+	keep := func(p PullRequest) bool { return p.Branch == branch && (base == "" || p.Base == base) }
+	open, err := g.list(ctx, sdk.StateOpen, maxOpen, keep)
+	if err != nil {
+		return nil, err
+	}
+	ended, err := g.list(ctx, sdk.StateClosed, maxEnded, keep)
+	list := append(open, ended...)
+	slices.SortFunc(list, newestFirst)
+	return list[:min(len(list), MaxListed)], err
+}
+
+func newestFirst(a, b PullRequest) int { return int(b.Number - a.Number) }
+
+func (g *gitea) Get(ctx context.Context, number int64) (PullRequest, error) {
+	c, err := g.client(ctx)
+	if err != nil {
+		return PullRequest{}, err
+	}
+	p, _, err := c.GetPullRequest(g.repo.owner, g.repo.name, number)
+	if err != nil {
+		return PullRequest{}, clientError(err, g.repo.api.Host)
+	}
+	return g.convert(p), nil
 }
 
 func (g *gitea) Open(ctx context.Context, base string) ([]PullRequest, error) {
-	return g.list(ctx, sdk.StateOpen, func(p PullRequest) bool { return base == "" || p.Base == base })
+	return g.list(ctx, sdk.StateOpen, maxOpen, func(p PullRequest) bool { return base == "" || p.Base == base })
 }
 
 func (g *gitea) Create(ctx context.Context, d Draft) (PullRequest, error) {
@@ -150,21 +179,18 @@ func (g *gitea) Update(ctx context.Context, number int64, title, body string) er
 }
 
 func (g *gitea) Close(ctx context.Context, number int64, comment string) error {
+	if p, err := g.Get(ctx, number); err != nil || p.State != Open {
+		return err
+	}
 	c, err := g.client(ctx)
 	if err != nil {
 		return err
 	}
-	if comment != "" {
-		if _, _, err := c.CreateIssueComment(g.repo.owner, g.repo.name, number, sdk.CreateIssueCommentOption{Body: comment}); err != nil {
-			return clientError(err, g.repo.api.Host)
-		}
-	}
-	p, _, err := c.GetPullRequest(g.repo.owner, g.repo.name, number)
-	if err != nil || p.State != sdk.StateOpen {
-		return clientError(err, g.repo.api.Host)
-	}
 	state := sdk.StateClosed
 	_, _, err = c.EditPullRequest(g.repo.owner, g.repo.name, number, sdk.EditPullRequestOption{State: &state})
+	if err == nil && comment != "" {
+		_, _, err = c.CreateIssueComment(g.repo.owner, g.repo.name, number, sdk.CreateIssueCommentOption{Body: comment})
+	}
 	return clientError(err, g.repo.api.Host)
 }
 

@@ -63,6 +63,12 @@ func (g *gitHub) ByHead(ctx context.Context, branch, base string) ([]PullRequest
 	return g.list(ctx, "all", g.repo.owner+":"+branch, base)
 }
 
+func (g *gitHub) Get(ctx context.Context, number int64) (PullRequest, error) {
+	var p gitHubPullRequest
+	err := g.do(ctx, http.MethodGet, g.path("pulls", number), nil, nil, &p)
+	return g.convert(&p), err
+}
+
 func (g *gitHub) Open(ctx context.Context, base string) ([]PullRequest, error) {
 	return g.list(ctx, "open", "", base)
 }
@@ -87,16 +93,14 @@ func (g *gitHub) Update(ctx context.Context, number int64, title, body string) e
 }
 
 func (g *gitHub) Close(ctx context.Context, number int64, comment string) error {
-	if comment != "" {
-		if err := g.do(ctx, http.MethodPost, g.path("issues", number, "comments"), nil, map[string]string{"body": comment}, nil); err != nil {
-			return err
-		}
-	}
-	var current gitHubPullRequest
-	if err := g.do(ctx, http.MethodGet, g.path("pulls", number), nil, nil, &current); err != nil || current.State != "open" {
+	if p, err := g.Get(ctx, number); err != nil || p.State != Open {
 		return err
 	}
-	return g.do(ctx, http.MethodPatch, g.path("pulls", number), nil, map[string]string{"state": "closed"}, nil)
+	err := g.do(ctx, http.MethodPatch, g.path("pulls", number), nil, map[string]string{"state": "closed"}, nil)
+	if err != nil || comment == "" {
+		return err
+	}
+	return g.do(ctx, http.MethodPost, g.path("issues", number, "comments"), nil, map[string]string{"body": comment}, nil)
 }
 
 func (g *gitHub) SetStatus(ctx context.Context, commit string, s CommitStatus) error {

@@ -61,6 +61,16 @@ func (g *gitLab) ByHead(ctx context.Context, branch, base string) ([]PullRequest
 	return g.list(ctx, "all", branch, base)
 }
 
+func (g *gitLab) get(ctx context.Context, number int64) (m gitLabMergeRequest, err error) {
+	err = g.do(ctx, http.MethodGet, g.path(number), nil, nil, &m)
+	return m, err
+}
+
+func (g *gitLab) Get(ctx context.Context, number int64) (PullRequest, error) {
+	m, err := g.get(ctx, number)
+	return m.convert(), err
+}
+
 func (g *gitLab) Open(ctx context.Context, base string) ([]PullRequest, error) {
 	return g.list(ctx, "opened", "", base)
 }
@@ -82,16 +92,14 @@ func (g *gitLab) Update(ctx context.Context, number int64, title, body string) e
 }
 
 func (g *gitLab) Close(ctx context.Context, number int64, comment string) error {
-	if comment != "" {
-		if err := g.do(ctx, http.MethodPost, g.path(number, "notes"), nil, map[string]string{"body": comment}, nil); err != nil {
-			return err
-		}
-	}
-	var current gitLabMergeRequest
-	if err := g.do(ctx, http.MethodGet, g.path(number), nil, nil, &current); err != nil || current.State != "opened" {
+	if m, err := g.get(ctx, number); err != nil || m.State != "opened" { // one that is locked is being merged
 		return err
 	}
-	return g.do(ctx, http.MethodPut, g.path(number), nil, map[string]string{"state_event": "close"}, nil)
+	err := g.do(ctx, http.MethodPut, g.path(number), nil, map[string]string{"state_event": "close"}, nil)
+	if err != nil || comment == "" {
+		return err
+	}
+	return g.do(ctx, http.MethodPost, g.path(number, "notes"), nil, map[string]string{"body": comment}, nil)
 }
 
 func (g *gitLab) SetStatus(ctx context.Context, commit string, s CommitStatus) error {

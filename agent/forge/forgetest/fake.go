@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -79,6 +80,8 @@ func Start(t testing.TB, provider string, wrap func(http.Handler) http.Handler) 
 		f.requests = append(f.requests, r.Method+" "+r.URL.Path)
 		switch {
 		case f.Answer != nil && f.Answer(w, r):
+		case k.accepts(r) && f.lacks(r.URL.Path):
+			f.replyError(w, http.StatusNotFound, "Not Found")
 		case k.accepts(r):
 			routes.ServeHTTP(w, r)
 		default:
@@ -215,6 +218,17 @@ func (f *Fake) filter(branch, base string, onlyOpen bool) []*forge.PullRequest {
 		}
 	}
 	return out
+}
+
+var numbered = regexp.MustCompile(`/(?:pulls|issues|merge_requests|pullrequests)/([0-9]+)`)
+
+// lacks reports whether a path has the number of a pull request that does not exist.
+func (f *Fake) lacks(path string) bool {
+	n := 0
+	if m := numbered.FindStringSubmatch(path); m != nil {
+		_, _ = fmt.Sscan(m[1], &n)
+	}
+	return n > len(f.list)
 }
 
 func (f *Fake) pullRequest(r *http.Request) *forge.PullRequest {

@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/forge"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 )
 
 // Env is a repository on a forge, with the branch main.
@@ -44,6 +46,12 @@ func Suite(t *testing.T, e Env) {
 			Number: made.Number, URL: made.URL, State: forge.Open, Branch: branch, Commit: list[0].Commit, Base: "main", Title: d.Title, Body: d.Body,
 		}
 		assert.Equal(t, want, list[0])
+		got, err := e.Forge.Get(t.Context(), made.Number)
+		require.NoError(t, err)
+		assert.Equal(t, want, got)
+		all, err := e.Forge.ByHead(t.Context(), branch, "")
+		require.NoError(t, err)
+		assert.Equal(t, list, all)
 		assert.NotEmpty(t, made.URL)
 		return list[0]
 	}
@@ -62,6 +70,10 @@ func Suite(t *testing.T, e Env) {
 		require.NoError(t, err)
 		require.Len(t, list, 2)
 		assert.Equal(t, []int64{second.Number, first.Number}, []int64{list[0].Number, list[1].Number}, "newest first")
+	})
+	t.Run("a number that does not exist", func(t *testing.T) {
+		_, err := e.Forge.Get(t.Context(), 1<<20)
+		assert.Equal(t, v1alpha1.ReasonUnsupportedRepository, failure.Reason(err, ""), "%v", err)
 	})
 	t.Run("update", func(t *testing.T) {
 		pr := open(t, "updated")
