@@ -24,8 +24,8 @@ type Origin struct {
 	Commit    plan.ID
 }
 
-// passage is the result of a gate.
-type passage struct {
+// gateResult is what a gate allows.
+type gateResult struct {
 	to       *Origin // what the gateway follows in place of the target; nil for the target
 	dry      bool    // only a dry run
 	rollback bool    // to goes back to what ran before
@@ -35,28 +35,29 @@ type passage struct {
 
 // gate decides which target a gateway may follow:
 //
-//	the ref moved before it was taken     leave
-//	its step is open                      sync the target
-//	its step is closed                    leave: the order in force stays, with its commit and its spec
-//	… and nothing was ever synced here    sync what last ran everywhere, or else the target: no gate holds a first start
-//	none is open, and dryRunBefore is on  make a dry run of the target, then leave
-//	its step is open, and the rollout
-//	went back                             sync what last ran everywhere
-//	the rollout was aborted               leave, unless its step is open and the target is on the disk already
-//	its stage needs an approval           sync the target only if the GatewaySync itself has the approval, whatever the SyncTarget says
+//	the ref moved before it was taken        hold
+//	there are no steps                       sync the target
+//	spec.deployment is too large             hold, unless nothing was ever synced here
+//	the SyncTarget counts other steps        hold
+//	nothing was ever synced here             sync the target if the step is open, else what last ran everywhere, or else the target
+//	the rollout went back, the step is open  sync what last ran everywhere
+//	the rollout was aborted                  hold, unless the target is on the disk already
+//	the step is open                         sync the target; if the stage needs an approval, only if the GatewaySync itself has it
+//	none is open, and dryRunBefore is on     make a dry run of the target, then hold
+//	the step is closed                       hold: the order in force stays, with its commit and its spec
 //
 // So a SyncTarget that another pod forged opens no stage that needs an approval. A closed gate does not hold a restore, and a forced sync
 // verifies the commit on the disk.
-func gate(s Situation) passage {
+func gate(s Situation) gateResult {
 	gs, r := s.GatewaySync, s.Rollout
 	switch {
 	case s.Target.IsZero():
-		return passage{}
+		return gateResult{}
 	case s.Moved != "" && !s.Unsynced && s.Disk != s.Target:
 		return hold(v1alpha1.ReasonRefMoved, "%s was not taken before its ref moved: %s", s.Target.Short(), s.Moved)
 	case !gs.InSteps():
-		return passage{}
-	case schedule.TooLarge(gs) && !s.Unsynced: // a forged SyncTarget could open stages that need an approval
+		return gateResult{}
+	case schedule.TooLarge(gs) && !s.Unsynced: // no stage would be known, and so no approval would be checked
 		return hold(v1alpha1.ReasonProfilesInvalid, "spec.deployment has too many names and patterns: the gateway stays as it is")
 	}
 	order := schedule.OrderOf(gs)
@@ -67,31 +68,31 @@ func gate(s Situation) passage {
 	open, stage := !r.On || r.Done || step <= r.Open, order.Stage(step)
 	switch {
 	case s.Unsynced && open && !r.Failed:
-		return passage{}
+		return gateResult{}
 	case s.Unsynced && s.ranEverywhere(r.From):
-		return passage{to: &r.From}
+		return gateResult{to: &r.From}
 	case s.Unsynced:
-		return passage{ask: r.From.question()}
+		return gateResult{ask: r.From.askFor()}
 	case open && r.Rollback && s.ranEverywhere(r.From):
-		return passage{to: &r.From, rollback: true}
+		return gateResult{to: &r.From, rollback: true}
 	case open && r.Rollback:
 		p := hold(v1alpha1.ReasonWaitingForLead, "the rollout went back to a commit that the status does not list: the gateway stays as it is")
-		p.ask = r.From.question()
+		p.ask = r.From.askFor()
 		return p
 	case r.Failed && !r.Done && s.Disk != s.Target:
 		return hold(v1alpha1.ReasonGateClosed, "the rollout of %s was aborted before this gateway got it", s.Target.Short())
 	case open:
 		return s.openStep(stage)
 	case r.Open == 0 && gs.DryRunBefore():
-		return passage{dry: true}
+		return gateResult{dry: true}
 	}
 	return s.closedStep(order, step, stage)
 }
 
 // openStep is the gate of a gateway whose step is open. stage is that of the step; nil for none.
-func (s Situation) openStep(stage *v1alpha1.Stage) passage {
+func (s Situation) openStep(stage *v1alpha1.Stage) gateResult {
 	if stage == nil || !stage.RequireApproval || s.approved(stage.Name) {
-		return passage{}
+		return gateResult{}
 	}
 	p := hold(v1alpha1.ReasonApprovalNeeded, "%s waits for an approval of stage %s: stoker approve %s %s",
 		s.Target.Short(), stage.Name, s.GatewaySync.Name, stage.Name)
@@ -100,7 +101,7 @@ func (s Situation) openStep(stage *v1alpha1.Stage) passage {
 }
 
 // closedStep says why a gateway waits for its step.
-func (s Situation) closedStep(order schedule.Order, step int, stage *v1alpha1.Stage) passage {
+func (s Situation) closedStep(order schedule.Order, step int, stage *v1alpha1.Stage) gateResult {
 	gs, next, steps := s.GatewaySync, s.Rollout.Open+1, len(order.Steps())
 	if stage != nil && stage.RequireApproval && next <= steps && order.Stage(next) == stage && order.Opens(next) &&
 		!annotation.Approved(gs, stage.Name, s.Target.String()) {
@@ -109,12 +110,12 @@ func (s Situation) closedStep(order schedule.Order, step int, stage *v1alpha1.St
 	return hold(v1alpha1.ReasonGateClosed, "%s waits: %d of %d steps are open, and this gateway is in step %d", s.Target.Short(), s.Rollout.Open, steps, step)
 }
 
-func hold(reason v1alpha1.Reason, format string, args ...any) passage {
-	return passage{held: &Hold{reason, fmt.Sprintf(format, args...)}}
+func hold(reason v1alpha1.Reason, format string, args ...any) gateResult {
+	return gateResult{held: &Hold{reason, fmt.Sprintf(format, args...)}}
 }
 
-// question identifies what a newer GatewaySync could confirm; "" for the zero Origin.
-func (o Origin) question() string {
+// askFor identifies what a newer GatewaySync could confirm; "" for the zero Origin.
+func (o Origin) askFor() string {
 	if o.Commit.IsZero() {
 		return ""
 	}

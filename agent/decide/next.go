@@ -11,7 +11,8 @@ import (
 
 // Situation is what the next step of a gateway depends on.
 type Situation struct {
-	// Obstacle is why SyncTarget and GatewaySync do not say together what to do; nil if they do.
+	// Obstacle is why the gateway has no usable instructions: an object is missing, cannot be read, or does not match the other. nil if it
+	// has.
 	Obstacle *Obstacle
 	// GatewaySync is the newest copy.
 	GatewaySync *v1alpha1.GatewaySync
@@ -38,8 +39,9 @@ type Situation struct {
 	// Disk is the commit on the disk, Whole whether all of it is there, and Unsynced whether no sync was ever completed on this gateway.
 	Disk            plan.ID
 	Whole, Unsynced bool
-	// Delivered is what the gateway had, by evidence that it cannot write. NewVolume reports that its volume is new, or that it has not
-	// started yet, Incomplete that the volume lacks files of Delivered, and GaveUp that they cannot be written any more.
+	// Delivered is the last commit that was recorded as delivered outside the volume. NewVolume reports that the volume is new, or that the
+	// gateway has not started yet, Incomplete that the volume lacks files of Delivered, and GaveUp that the sync that was to write them
+	// failed in a way that no retry fixes.
 	Delivered                     Origin
 	NewVolume, Incomplete, GaveUp bool
 }

@@ -173,21 +173,21 @@ type Move struct {
 
 // Move returns the next move of a proposal:
 //
-//	it ends already                                 end it, when the next attempt is due
-//	the commit on the disk has the proposed files   end: merged
-//	the other node of the pair has the files        show, poll
-//	a user requests to propose again                renew
-//	files were saved within debounce                settle, for at most ten minutes
-//	the forge merged it, the files differ from that end: merged
-//	… and the files are as proposed                 show, until the gateway has the merge
-//	the changes must not leave the gateway          refuse, poll
-//	a user undid the changes                        end: withdrawn
-//	a sync replaced them, or git shows them         show, poll
-//	a pull request with these changes was closed    withhold
-//	another author committed to the branch          show, poll
-//	the last attempt failed                         retry when due; at once if the server declined other changes
-//	there were six pushes within an hour            throttle
-//	otherwise                                       push
+//	an end was begun                                    end it, when the next attempt is due
+//	the commit on the disk has the proposed files       end: merged
+//	the other node of the pair has the files            show, poll
+//	a user requests to propose again                    renew
+//	files were saved within debounce                    settle, for at most ten minutes
+//	merged, and the changes are gone, or not all in it  end: merged
+//	merged, and it has all changes                      show, until the gateway has the merge
+//	the changes must not leave the gateway              refuse, poll
+//	a user undid the changes                            end: withdrawn
+//	a sync replaced them, or they are proposed          show, poll
+//	a pull request with these changes was closed        withhold
+//	another author committed to the branch              show, poll
+//	the last attempt failed                             retry when due; at once if the server declined other changes
+//	there were six pushes within an hour                throttle
+//	otherwise                                           push
 func (s Schedule) Move(p Proposing) Move {
 	switch {
 	case p.Ends != "" && p.Now.Before(s.attempt):
