@@ -73,7 +73,7 @@ func remove(ctx context.Context, b branch, p pulls, base Base, rec record) error
 		}
 	}
 	if p.PullRequests != nil && rec.Number > 0 && rec.FinalState != v1alpha1.ProposalMerged {
-		pr, err := p.numbered(ctx, rec.Number)
+		pr, err := p.numbered(ctx, rec.Number, p.branch)
 		if err == nil && pr != nil && pr.State == forge.Open {
 			err = p.retract(ctx, pr, rec.Comment)
 		}

@@ -256,6 +256,9 @@ func (b *broken) err() error { return failure.New(v1alpha1.ReasonAuthFailed, "ex
 func (b *broken) ByHead(_ context.Context, _, _ string) ([]forge.PullRequest, error) {
 	return nil, b.err()
 }
+func (b *broken) Get(_ context.Context, _ int64) (forge.PullRequest, error) {
+	return forge.PullRequest{}, b.err()
+}
 func (b *broken) Open(_ context.Context, _ string) ([]forge.PullRequest, error) {
 	return nil, b.err()
 }

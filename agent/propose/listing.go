@@ -1,6 +1,7 @@
 package propose
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -13,7 +14,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// pulls are the pull requests into the base branch.
+// pulls are the pull requests of a repository.
 type pulls struct {
 	forge.PullRequests
 	branch, base string // without refs/heads/
@@ -21,49 +22,62 @@ type pulls struct {
 
 func (s *Settings) pulls() pulls { return pulls{s.Forge, s.Branch, s.BaseBranch} }
 
-// from returns the pull requests from a branch, without those of forks.
-func (p pulls) from(ctx context.Context, branch string) ([]forge.PullRequest, error) {
-	list, err := p.ByHead(ctx, branch, p.base)
+// from returns the pull requests from this gateway's branch into any other, without those of forks.
+func (p pulls) from(ctx context.Context) ([]forge.PullRequest, error) {
+	list, err := p.ByHead(ctx, p.branch, "")
 	return slices.DeleteFunc(list, func(pr forge.PullRequest) bool { return pr.Fork }), err
 }
 
-// find returns the first pull request from a branch that match accepts, or nil.
-func (p pulls) find(ctx context.Context, branch string, match func(pr forge.PullRequest) bool) (*forge.PullRequest, error) {
-	list, err := p.from(ctx, branch)
-	if err != nil {
+// numbered returns the pull request with a number, into any branch, or nil if there is none from that branch. The number comes from the record,
+// which programs on the gateway can change.
+func (p pulls) numbered(ctx context.Context, number int64, branch string) (*forge.PullRequest, error) {
+	pr, err := p.Get(ctx, number)
+	if failure.Is(err, v1alpha1.ReasonUnsupportedRepository) { // if the forge has the repository, it lacks the pull request
+		_, err = p.ByHead(ctx, branch, "")
+	}
+	if err != nil || pr.Number != number || pr.Branch != branch || pr.Fork {
 		return nil, err
 	}
-	if i := slices.IndexFunc(list, match); i >= 0 {
+	return &pr, nil
+}
+
+// current returns the open pull request of this gateway's branch into the base branch, or nil.
+func (p pulls) current(ctx context.Context) (*forge.PullRequest, error) {
+	list, err := p.from(ctx)
+	if i := slices.IndexFunc(list, func(pr forge.PullRequest) bool { return pr.State == forge.Open && pr.Base == p.base }); i >= 0 && err == nil {
 		return &list[i], nil
 	}
-	return nil, nil
+	return nil, err
 }
 
-// numbered returns the pull request with a number if it is one of this gateway's branch, otherwise nil. The number comes from the record,
-// which programs on the gateway can change.
-func (p pulls) numbered(ctx context.Context, number int64) (*forge.PullRequest, error) {
-	return p.find(ctx, p.branch, func(pr forge.PullRequest) bool { return pr.Number == number && pr.Branch == p.branch })
-}
-
-// current returns the open pull request of this gateway's branch, or nil.
-func (p pulls) current(ctx context.Context) (*forge.PullRequest, error) {
-	return p.find(ctx, p.branch, func(pr forge.PullRequest) bool { return pr.State == forge.Open })
-}
-
-// withChange returns the oldest open pull request of another branch with the same change, or nil. It skips the one with the number but.
-func (p pulls) withChange(ctx context.Context, digest string, but int64) (*forge.PullRequest, error) {
-	list, err := p.Open(ctx, p.base)
+// withChange returns the oldest open pull request of another branch whose tip is a commit of an agent with the same change, or nil. It skips
+// the one with the number but. The text of a pull request alone proves nothing, because users can write it.
+func (w *listing) withChange(ctx context.Context, but int64) (*forge.PullRequest, error) {
+	list, err := w.pulls.Open(ctx, w.pulls.base)
 	if err != nil {
 		return nil, err
 	}
-	var oldest *forge.PullRequest
-	for i := range list {
-		pr := &list[i]
-		if pr.Number != but && !pr.Fork && pr.Branch != p.branch && digestOf(pr.Body) == digest && (oldest == nil || pr.Number < oldest.Number) {
-			oldest = pr
+	slices.SortFunc(list, func(a, b forge.PullRequest) int { return cmp.Compare(a.Number, b.Number) })
+	for _, pr := range list {
+		if pr.Number == but || pr.Fork || pr.Branch == w.pulls.branch || digestOf(pr.Body) != w.c.Digest {
+			continue
+		}
+		tip, err := branch{remote: w.s.Remote, ref: "refs/heads/" + pr.Branch}.tip(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if tip.IsZero() {
+			continue
+		}
+		text, err := w.base.CommitText(ctx, tip)
+		if err != nil {
+			return nil, err
+		}
+		if readTrailers(text).change == w.c.Digest {
+			return &pr, nil
 		}
 	}
-	return oldest, nil
+	return nil, nil
 }
 
 // retract closes a pull request of this gateway. It removes the digest from the text first: other gateways with the same change then see
@@ -78,11 +92,11 @@ func (p pulls) retract(ctx context.Context, pr *forge.PullRequest, why string) e
 // listing opens and updates the pull request of changes that were pushed.
 type listing struct {
 	Env
-	pulls  pulls
-	s      *Settings
-	c      *Changes
-	commit plan.ID // that the gateway runs
-	notes  Notes
+	pulls pulls
+	s     *Settings
+	c     *Changes
+	base  Base
+	notes Notes
 }
 
 // list brings the pull request up to date. The record is durable before each step that others can see.
@@ -103,7 +117,7 @@ func (w *listing) update(ctx context.Context, rec record) (record, error) {
 	if rec.Shared || rec.TextDigest == rec.Digest {
 		return rec, nil
 	}
-	pr, err := w.pulls.numbered(ctx, rec.Number)
+	pr, err := w.pulls.numbered(ctx, rec.Number, w.s.Branch)
 	switch {
 	case err != nil:
 		return rec, err
@@ -112,12 +126,15 @@ func (w *listing) update(ctx context.Context, rec record) (record, error) {
 	case pr == nil || pr.State != forge.Open:
 		rec.Number, rec.URL = 0, ""
 		return rec, nil
+	case pr.Base != w.s.BaseBranch:
+		rec.move(w.s.BaseBranch)
+		return rec, rec.save(w.notes)
 	default:
 		joined, rec, err := w.yield(ctx, rec, pr)
 		if err != nil || joined {
 			return rec, err
 		}
-		if err := w.pulls.Update(ctx, pr.Number, subject(w.s.Identity, w.c), body(w.s.Identity, w.c, w.commit)); err != nil {
+		if err := w.pulls.Update(ctx, pr.Number, subject(w.s.Identity, w.c), body(w.s.Identity, w.c, w.base.Commit)); err != nil {
 			return rec, err
 		}
 	}
@@ -137,7 +154,7 @@ func (w *listing) open(ctx context.Context, rec record) (record, error) {
 		if err := w.Wait(ctx, openDelay(w.s.String())); err != nil {
 			return rec, err
 		}
-		if other, err := w.pulls.withChange(ctx, w.c.Digest, 0); err != nil {
+		if other, err := w.withChange(ctx, 0); err != nil {
 			return rec, err
 		} else if other != nil {
 			return w.join(ctx, rec, other)
@@ -161,7 +178,7 @@ func (w *listing) open(ctx context.Context, rec record) (record, error) {
 // create opens a pull request and returns it with the result "created". If the branch already has one, it returns that and "adopted".
 func (w *listing) create(ctx context.Context) (*forge.PullRequest, string, error) {
 	pr, err := w.pulls.Create(ctx, forge.Draft{
-		Branch: w.s.Branch, Base: w.s.BaseBranch, Labels: w.s.Labels, Title: subject(w.s.Identity, w.c), Body: body(w.s.Identity, w.c, w.commit),
+		Branch: w.s.Branch, Base: w.s.BaseBranch, Labels: w.s.Labels, Title: subject(w.s.Identity, w.c), Body: body(w.s.Identity, w.c, w.base.Commit),
 	})
 	if errors.Is(err, forge.ErrExists) {
 		existing, err := w.pulls.current(ctx)
@@ -188,7 +205,7 @@ func (w *listing) create(ctx context.Context) (*forge.PullRequest, string, error
 
 // yield closes the pull request of this gateway if another gateway has an older one with the same change, and reports whether it did.
 func (w *listing) yield(ctx context.Context, rec record, pr *forge.PullRequest) (bool, record, error) {
-	other, err := w.pulls.withChange(ctx, w.c.Digest, pr.Number)
+	other, err := w.withChange(ctx, pr.Number)
 	if err != nil || other == nil || other.Number > pr.Number {
 		return false, rec, err
 	}
@@ -209,7 +226,7 @@ func (w *listing) adopt(rec record, pr *forge.PullRequest, result string) (recor
 // join follows the pull request of another gateway, and deletes the branch of this one.
 func (w *listing) join(ctx context.Context, rec record, other *forge.PullRequest) (record, error) {
 	tip := rec.Tip
-	rec.Shared, rec.Head, rec.Tip = true, other.Branch, plan.ID{}
+	rec.Shared, rec.Head, rec.Tip, rec.LastTip = true, other.Branch, plan.ID{}, tip // if the branch stays now, the next push may delete it
 	rec, err := w.adopt(rec, other, "shared")
 	if err != nil {
 		return rec, err

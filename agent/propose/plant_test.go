@@ -78,7 +78,17 @@ func (h *hub) find(keep func(forge.PullRequest) bool) []forge.PullRequest {
 func (h *hub) ByHead(_ context.Context, branch, base string) ([]forge.PullRequest, error) {
 	end, err := h.begin()
 	defer end()
-	return h.find(func(pr forge.PullRequest) bool { return pr.Branch == branch && pr.Base == base }), err
+	return h.find(func(pr forge.PullRequest) bool { return pr.Branch == branch && (base == "" || pr.Base == base) }), err
+}
+
+func (h *hub) Get(_ context.Context, n int64) (forge.PullRequest, error) {
+	end, err := h.begin()
+	defer end()
+	list := h.find(func(pr forge.PullRequest) bool { return pr.Number == n })
+	if err == nil && len(list) == 0 {
+		return forge.PullRequest{}, failure.New(v1alpha1.ReasonUnsupportedRepository, "no such pull request")
+	}
+	return slices.Concat(list, []forge.PullRequest{{}})[0], err
 }
 
 func (h *hub) Open(_ context.Context, base string) ([]forge.PullRequest, error) {
@@ -94,7 +104,7 @@ func (h *hub) Create(_ context.Context, d forge.Draft) (forge.PullRequest, error
 		return forge.PullRequest{}, err
 	}
 	for _, pr := range h.list {
-		if pr.State == forge.Open && pr.Branch == d.Branch {
+		if pr.State == forge.Open && pr.Branch == d.Branch && pr.Base == d.Base {
 			return forge.PullRequest{}, forge.ErrExists
 		}
 	}

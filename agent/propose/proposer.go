@@ -346,12 +346,12 @@ func (p *Proposer) poll(ctx context.Context, s *Settings) {
 		if rec.Shared {
 			branch = rec.Head
 		}
-		pr, err := s.pulls().find(ctx, branch, func(pr forge.PullRequest) bool { return pr.Number == rec.Number })
-		if err != nil || pr == nil {
+		pr, err := s.pulls().numbered(ctx, rec.Number, branch)
+		if err != nil {
 			return outcome{err: err}
 		}
 		return outcome{apply: func(r *record) {
-			if event := r.polled(pr, p.seen.built); event != "" {
+			if event := r.polled(pr, s.BaseBranch, p.seen.built); event != "" {
 				p.Log.Info(event, "url", rec.URL)
 			}
 		}}

@@ -27,7 +27,7 @@ type push struct {
 func (w *push) run(ctx context.Context, rec record) outcome {
 	rec, err := w.pushBranch(ctx, rec)
 	if err == nil && w.s.Forge != nil && !rec.Foreign {
-		l := listing{Env: w.Env, pulls: w.s.pulls(), s: w.s, c: w.c, commit: w.base.Commit, notes: w.notes}
+		l := listing{Env: w.Env, pulls: w.s.pulls(), s: w.s, c: w.c, base: w.base, notes: w.notes}
 		rec, err = l.list(ctx, rec)
 	}
 	return outcome{apply: func(r *record) { *r = rec }, err: err}
@@ -129,7 +129,7 @@ func (w *push) recover(ctx context.Context, rec record, tip plan.ID) (record, pl
 		w.Log.Info("branch adopted", "branch", w.s.Branch, "commit", tip.String())
 		return rec, tip, rec.save(w.notes)
 	case w.s.Forge != nil: // it knows better than the record, which can be forged
-		own, err := w.s.pulls().from(ctx, w.s.Branch)
+		own, err := w.s.pulls().from(ctx)
 		if err != nil {
 			return rec, tip, err
 		}

@@ -295,13 +295,26 @@ func lookup(objects plan.Objects, root plan.ID, source plan.Path) (plan.Entry, e
 	return e, nil
 }
 
-// polled takes over what the forge says of the pull request, and returns what has happened; "" if nothing has. built are the changes on the
-// disk; nil if they are not known.
-func (r *record) polled(pr *forge.PullRequest, built *Changes) (event string) {
+// move ends the proposal because its pull request is not one into the base branch: the spec names another one, or a user moved it.
+func (r *record) move(base string) {
+	r.FinalState, r.Comment = v1alpha1.ProposalWithdrawn, "It is proposed again, into "+base+"."
+}
+
+// polled takes over what the forge says of the pull request, nil if there is none any more, and returns what has happened; "" if nothing has.
+// built are the changes on the disk; nil if they are not known.
+func (r *record) polled(pr *forge.PullRequest, base string, built *Changes) (event string) {
+	foreign := pr != nil && !r.Shared && pr.Commit != "" && pr.Commit != r.Tip.String()
+	moved := pr != nil && pr.State == forge.Open && pr.Base != base && !foreign // another author moves it on purpose
 	switch {
-	case r.Shared && digestOf(pr.Body) != r.Digest: // its gateway no longer has this change
+	case r.Shared && (pr == nil || moved || digestOf(pr.Body) != r.Digest): // its gateway no longer has this change
 		r.end("")
 		return "pull request no longer shared"
+	case pr == nil: // the next push opens another one
+		r.Number, r.URL, r.TextDigest = 0, "", ""
+		return "pull request gone"
+	case moved:
+		r.move(base)
+		return "pull request moved to another base"
 	case pr.State == forge.Closed:
 		r.close(r.Digest)
 		if built != nil && r.covers(built) { // without the files that a sync has overwritten
@@ -312,7 +325,7 @@ func (r *record) polled(pr *forge.PullRequest, built *Changes) (event string) {
 	case pr.State == forge.Merged:
 		r.Merged = true
 		event = "pull request merged"
-	case !r.Shared && pr.Commit != "" && pr.Commit != r.Tip.String():
+	case foreign:
 		r.Foreign = true
 	}
 	r.URL = oneLine(pr.URL, 512)
