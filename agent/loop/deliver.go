@@ -12,6 +12,7 @@ import (
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/metrics"
 )
 
@@ -73,7 +74,7 @@ func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 	syncCtx := ctx
 	if !o.Until.IsZero() {
 		var cancel context.CancelFunc
-		syncCtx, cancel = context.WithDeadline(ctx, o.Until)
+		syncCtx, cancel = context.WithDeadlineCause(ctx, o.Until, failure.New(v1alpha1.ReasonProgressing, "the gateway starts first; the sync continues then"))
 		defer cancel()
 	}
 	task := o.Task

@@ -93,6 +93,23 @@ func TestNewFailureResetsBackoff(t *testing.T) {
 	assert.Greater(t, pause(v1alpha1.ReasonGatewayUnreachable), time.Minute, "the same failure backs off")
 }
 
+// A sync before the first start of a gateway ends when the gateway has to start.
+func TestDeadlineOfFirstStart(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	engine := sync.New(sync.Config{DataDir: t.TempDir(), Log: log, Disk: disk.Options{AllowUnseeded: true}})
+	t.Cleanup(func() { assert.NoError(t, engine.Close()) })
+	l := New(Config{Name: "follow", Gateway: "g", Log: log, Now: time.Now,
+		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"), Engine: engine})
+	o := &Order{Until: time.Now(), Task: sync.Task{
+		Target: sync.Target{Commit: plan.ID{1}, Ref: "main"}, BeforeStart: true, Admit: func(ctx context.Context) (string, error) { return "", ctx.Err() },
+	}}
+	l.Iterate(t.Context(), &wants{decision: Decision{Order: o}}, false)
+	s := l.State()
+	assert.Equal(t, v1alpha1.GatewayPending, s.Phase)
+	assert.Equal(t, v1alpha1.ReasonProgressing, s.Reason)
+	assert.Equal(t, "the gateway starts first; the sync continues then", s.Message)
+}
+
 // I3: a dry run that follows may run beside an agent, or after a crash: it locks, repairs and writes nothing.
 func TestContinuousDryRunWritesNothing(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -64,6 +64,9 @@ func (j *job) report(ctx context.Context) *Report {
 	if errors.Is(err, errEnd) {
 		err = nil
 	}
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) && failure.Reason(err, "") == "" {
+		err = context.Cause(ctx)
+	}
 	if j.in.dir != nil {
 		h := j.in.dir.Manifest().Header()
 		r.Commit, r.Files.Total = h.Commit, h.Files
