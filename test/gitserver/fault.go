@@ -2,6 +2,7 @@ package gitserver
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -18,6 +19,7 @@ type Fault struct {
 	repo    string
 	service Service
 	times   int // remaining requests; 0 means unlimited
+	hit     bool
 
 	status     int
 	retryAfter time.Duration
@@ -63,12 +65,13 @@ func (f Fault) On(service Service) Fault { f.service = service; return f }
 func (f Fault) Times(n int) Fault { f.times = n; return f }
 
 // Inject adds a fault, from the next request on. All faults that match a request apply to it and count it; of several
-// statuses, the first one wins, and of several equal limits, the last one. The returned function removes the fault.
+// statuses, the first one wins, and of several equal limits, the last one. The returned function removes the fault. Close fails if no
+// request has matched it: the test showed nothing.
 func (s *Server) Inject(fault Fault) (remove func()) {
 	f := &fault
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.faults = append(s.faults, f)
+	s.faults, s.injected = append(s.faults, f), append(s.injected, f)
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -91,7 +94,7 @@ func (s *Server) takeFaults(repo string, service Service) []*Fault {
 			active = append(active, f)
 			continue
 		}
-		matching = append(matching, f)
+		matching, f.hit = append(matching, f), true
 		if f.times != 1 {
 			active = append(active, f)
 		}
@@ -99,6 +102,18 @@ func (s *Server) takeFaults(repo string, service Service) []*Fault {
 	}
 	s.faults = active
 	return matching
+}
+
+// checkFaults returns an error if a fault matched no request.
+func (s *Server) checkFaults() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.injected {
+		if !f.hit {
+			return fmt.Errorf("no request matched the fault %+v", *f)
+		}
+	}
+	return nil
 }
 
 // answerFault answers the request if a fault replaces git's answer, and reports whether it did.

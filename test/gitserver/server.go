@@ -53,6 +53,7 @@ type Server struct {
 	mu        sync.Mutex
 	auth      Auth
 	faults    []*Fault
+	injected  []*Fault // with those that are over
 	refuse    Feature
 	log       []*Request
 	inFlight  int // requests in flight
@@ -127,7 +128,7 @@ func (s *Server) Close() error {
 	s.stop()
 	err := s.server.Close()
 	s.running.Wait()
-	return err
+	return errors.Join(err, s.checkFaults())
 }
 
 // begin registers a request, unless the server is closing. It returns how often the log has been cleared.

@@ -1,17 +1,11 @@
 package gitserver_test
 
 import (
-	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"io"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -81,45 +75,6 @@ func TestClone(t *testing.T) {
 	assert.Less(t, srv.Stats().PackBytes, int64(2000), "an incremental fetch must be small")
 }
 
-func TestPackBytes(t *testing.T) {
-	for name, args := range map[string][]string{"v0": {"-c", "protocol.version=0"}, "v2": {"-c", "protocol.version=2"}} {
-		t.Run(name, func(t *testing.T) {
-			srv, repo, _ := start(t, gitserver.Options{})
-			clone := filepath.Join(t.TempDir(), "clone.git")
-			args := append(args, "-c", "fetch.unpackLimit=1", "clone", "-q", "--bare", srv.URL("site.git"), clone)
-			out, err := git(t, args...)
-			require.NoError(t, err, out)
-			packs, err := filepath.Glob(filepath.Join(clone, "objects/pack/*.pack"))
-			require.NoError(t, err)
-			require.Len(t, packs, 1)
-			info, err := os.Stat(packs[0])
-			require.NoError(t, err)
-			assert.Equal(t, info.Size(), srv.Stats().PackBytes)
-			assert.NotEmpty(t, repo.Head())
-		})
-	}
-}
-
-func TestFilteredShallowFetch(t *testing.T) {
-	srv, repo, second := start(t, gitserver.Options{})
-	first := repo.Git("rev-parse", second+"^")
-	clone := filepath.Join(t.TempDir(), "c.git")
-	_, err := git(t, "init", "-q", "--bare", clone)
-	require.NoError(t, err)
-	out, err := git(t, "-C", clone, "fetch", "-q", "--depth=1", "--filter=blob:none", srv.URL("site.git"), first)
-	require.NoError(t, err, out)
-	assert.Less(t, srv.Stats().PackBytes, int64(2000), "no blob was sent")
-}
-
-func TestPushIsRefused(t *testing.T) {
-	srv, _, _ := start(t, gitserver.Options{})
-	clone := filepath.Join(t.TempDir(), "clone")
-	out, err := git(t, "clone", "-q", srv.URL("site.git"), clone)
-	require.NoError(t, err, out)
-	_, err = git(t, "-C", clone, "push", "-q", "origin", "HEAD:other")
-	require.Error(t, err)
-}
-
 func TestAuthReload(t *testing.T) {
 	srv, _, _ := start(t, gitserver.Options{Auth: gitserver.Basic("git", "right")})
 	withUser := func(userinfo string) string {
@@ -145,91 +100,4 @@ func TestAuthReload(t *testing.T) {
 	srv.SetAuth(nil)
 	out, err = git(t, "ls-remote", srv.URL("site.git"))
 	require.NoError(t, err, out)
-}
-
-func TestTLSAuthority(t *testing.T) {
-	srv, _, _ := start(t, gitserver.Options{TLS: true})
-	ca := filepath.Join(t.TempDir(), "ca.pem")
-	require.NoError(t, os.WriteFile(ca, srv.CA(), 0o600))
-	_, err := git(t, "ls-remote", srv.URL("site.git"))
-	require.Error(t, err)
-	out, err := git(t, "-c", "http.sslCAInfo="+ca, "ls-remote", srv.URL("site.git"))
-	require.NoError(t, err, out)
-}
-
-func TestCertificateForOtherAddress(t *testing.T) {
-	srv, _, _ := start(t, gitserver.Options{Host: "127.0.0.2", TLS: true})
-	assert.Contains(t, srv.URL(""), "https://127.0.0.2:")
-	ca := filepath.Join(t.TempDir(), "ca.pem")
-	require.NoError(t, os.WriteFile(ca, srv.CA(), 0o600))
-	out, err := git(t, "-c", "http.sslCAInfo="+ca, "ls-remote", srv.URL("site.git"))
-	require.NoError(t, err, out)
-}
-
-func TestExpiredCertificate(t *testing.T) {
-	srv, _, _ := start(t, gitserver.Options{TLS: true, NotAfter: time.Now().Add(-time.Hour)})
-	pool := x509.NewCertPool()
-	require.True(t, pool.AppendCertsFromPEM(srv.CA()))
-	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}}
-	res, err := client.Get(srv.URL("site.git") + "/info/refs?service=git-upload-pack")
-	if err == nil {
-		res.Body.Close()
-	}
-	var invalid x509.CertificateInvalidError
-	require.ErrorAs(t, err, &invalid)
-	assert.Equal(t, x509.Expired, invalid.Reason)
-}
-
-func TestCloseEndsHungGit(t *testing.T) {
-	root := t.TempDir()
-	repo := gitserver.NewRepo(t, filepath.Join(root, "site.git"))
-	repo.Commit("first", gitserver.Write("a", "b"))
-	// Git blocks forever when it opens a pipe without a writer.
-	require.NoError(t, os.Remove(filepath.Join(repo.Dir, "HEAD")))
-	require.NoError(t, syscall.Mkfifo(filepath.Join(repo.Dir, "HEAD"), 0o600))
-	srv, err := gitserver.Start(root, gitserver.Options{})
-	require.NoError(t, err)
-
-	ended := make(chan error, 1)
-	go func() {
-		res, err := http.Get(srv.URL("site.git") + "/info/refs?service=git-upload-pack")
-		if err == nil {
-			_, err = io.Copy(io.Discard, res.Body)
-			res.Body.Close()
-		}
-		ended <- err
-	}()
-	require.Eventually(t, func() bool { return backends(t, root) > 0 }, 30*time.Second, time.Millisecond)
-	require.NoError(t, srv.Close())
-	assert.Zero(t, backends(t, root), "no git process may outlive the server")
-	select {
-	case err := <-ended:
-		require.Error(t, err)
-	case <-time.After(30 * time.Second):
-		t.Fatal("the client still waits")
-	}
-	require.NoError(t, srv.Close(), "a second Close must succeed")
-}
-
-// backends counts the git processes that serve root.
-func backends(t *testing.T, root string) int {
-	t.Helper()
-	environs, err := filepath.Glob("/proc/[0-9]*/environ")
-	require.NoError(t, err)
-	if len(environs) == 0 {
-		t.Skip("no /proc to look for processes in")
-	}
-	n := 0
-	for _, path := range environs {
-		environ, err := os.ReadFile(path)
-		if err == nil && bytes.Contains(environ, []byte("GIT_PROJECT_ROOT="+root+"\x00")) {
-			n++
-		}
-	}
-	return n
-}
-
-func TestStartWithMissingRoot(t *testing.T) {
-	_, err := gitserver.Start(filepath.Join(t.TempDir(), "nothing"), gitserver.Options{})
-	require.ErrorIs(t, err, os.ErrNotExist)
 }

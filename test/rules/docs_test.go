@@ -132,6 +132,8 @@ func TestCompatibilityTable(t *testing.T) {
 	for _, source := range []struct{ row, file, pattern string }{
 		{"Kubernetes", "test/cluster/build/programs.go", `DefaultKubernetes = "v([0-9.]+)"`},
 		{"Kubernetes", "test/cluster/build/programs.go", `OldestKubernetes  = "v([0-9.]+)"`},
+		{"Kubernetes", "test/cluster/kubernetes/go.mod", `k8s\.io/kubernetes v([0-9.]+)`},
+		{"Kubernetes", "test/cluster/kubernetes/v1.30.14.mod", `k8s\.io/kubernetes v([0-9.]+)`},
 		{"Kubernetes", "charts/stoker/Chart.yaml", `kubeVersion: ">=([0-9]+\.[0-9]+)`},
 		{"Ignition", "test/gateway/simulator/options.go", `&o\.Version: "([0-9.]+)"`},
 		{"Argo CD", "test/argocd/go.mod", `argo-cd/v2 v([0-9.]+)`},

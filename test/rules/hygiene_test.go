@@ -131,11 +131,16 @@ func TestModuleGoVersion(t *testing.T) {
 	var mod struct {
 		Go               string
 		Replace, Exclude []any
+		Require          []struct{ Path string }
 	}
 	require.NoError(t, json.Unmarshal(out, &mod))
 	assert.GreaterOrEqual(t, version.Compare("go"+mod.Go, "go1.26.5"), 0, "go %s", mod.Go)
 	assert.Empty(t, mod.Replace, "a replaced module builds from another source than it names")
 	assert.Empty(t, mod.Exclude)
+	for _, r := range mod.Require {
+		heavy := regexp.MustCompile(`^(k8s\.io/kubernetes|github\.com/(coredns|argoproj)/.*|sigs\.k8s\.io/(kind|kustomize/kustomize/.*))$`)
+		assert.NotRegexp(t, heavy, r.Path, "programs that tests start belong in nested modules")
+	}
 }
 
 func TestExamplesParse(t *testing.T) {

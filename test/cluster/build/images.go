@@ -51,7 +51,7 @@ func (c *Cache) pauseImage(ctx context.Context) (string, error) {
 }
 
 func (c *Cache) dnsImage(ctx context.Context) (string, error) {
-	binary, err := c.CoreDNS(ctx)
+	binary, err := c.coreDNS(ctx)
 	if err != nil {
 		return "", err
 	}

@@ -87,14 +87,9 @@ func kubernetesLDFlags(version string) string {
 	return strings.Join(flags, " ")
 }
 
-// CoreDNS returns the path of the cluster's DNS server.
-func (c *Cache) CoreDNS(ctx context.Context) (string, error) {
+// coreDNS returns the path of the cluster's DNS server.
+func (c *Cache) coreDNS(ctx context.Context) (string, error) {
 	return c.buildNested(ctx, "cluster/coredns", ".", "-s -w")
-}
-
-// Kwok returns the path of the program that simulates nodes.
-func (c *Cache) Kwok(ctx context.Context) (string, error) {
-	return c.buildNested(ctx, "cluster/kwok", "sigs.k8s.io/kwok/cmd/kwok", "-s -w -X sigs.k8s.io/kwok/pkg/consts.Version=v0.8.0")
 }
 
 // Kind returns the path of kind, which makes clusters of containers.

@@ -3,14 +3,20 @@
 package keeper_test
 
 import (
+	"bufio"
+	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +28,33 @@ import (
 	"stoker.io/stoker/test/cluster/local"
 	"stoker.io/stoker/test/cluster/rundir"
 )
+
+// holdVariable makes the test binary start the cluster of a keeper.Config and wait to be killed.
+const holdVariable = "STOKER_TEST_HOLD"
+
+// TestMain lets the test binary also serve as the keeper program.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		mine, err := keeper.Run(ctx, os.Args[1], os.Stdin, os.Stdout)
+		stop()
+		if mine {
+			exit(err)
+		}
+	}
+	if raw := os.Getenv(holdVariable); raw != "" {
+		exit(hold(raw))
+	}
+	os.Exit(m.Run())
+}
+
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
 
 // nodesConfig returns the configuration of a cluster with one node. Starting that cluster needs root.
 func nodesConfig(t *testing.T) keeper.Config {
@@ -174,4 +207,51 @@ func start(t *testing.T, c keeper.Config) *keeper.Keeper {
 	require.NoError(t, err)
 	require.NotEmpty(t, processes(t, c))
 	return k
+}
+
+// killKeeper kills a running keeper and waits until it has ended.
+func killKeeper(t *testing.T, c keeper.Config) {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(c.Run, "keeper.json"))
+	require.NoError(t, err)
+	var record struct{ PID int }
+	require.NoError(t, json.Unmarshal(raw, &record))
+	process, err := os.FindProcess(record.PID)
+	require.NoError(t, err)
+	require.NoError(t, process.Kill())
+	require.Eventually(t, func() bool { return !rundir.Owned(c.Run) }, 30*time.Second, 10*time.Millisecond)
+}
+
+// holdAndKill starts a cluster from another process and kills that process when the cluster is ready.
+func holdAndKill(t *testing.T, c keeper.Config) {
+	t.Helper()
+	raw, err := json.Marshal(c)
+	require.NoError(t, err)
+	holder := exec.Command(os.Args[0])
+	holder.Env = append(os.Environ(), holdVariable+"="+string(raw))
+	holder.Stderr = os.Stderr
+	out, err := holder.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, holder.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "held\n", line)
+	require.True(t, rundir.Owned(c.Run))
+	require.NoError(t, holder.Process.Kill())
+	assert.Error(t, holder.Wait())
+}
+
+// hold is the main function of this process.
+func hold(raw string) error {
+	var c keeper.Config
+	if err := json.Unmarshal([]byte(raw), &c); err != nil {
+		return err
+	}
+	if _, err := keeper.Start(context.Background(), os.Args[0], c, os.Stderr); err != nil {
+		return err
+	}
+	if _, err := os.Stdout.WriteString("held\n"); err != nil {
+		return err
+	}
+	select {}
 }

@@ -45,8 +45,6 @@ type Cluster struct {
 	mu          sync.Mutex
 	plane       *control.Plane // of a control plane in this process, otherwise nil
 	controllers bool
-	scheduler   bool
-	simulated   int          // number of nodes
 	close       func() error // ends the cluster
 }
 
@@ -75,18 +73,13 @@ type nodes interface {
 type Option func(*options)
 
 type options struct {
-	controllers, scheduler, private, withoutCRDs bool
-	simulated                                    int // number of nodes
-	version                                      string
-	apiServer                                    []string
+	controllers, private, withoutCRDs bool
+	version                           string
 }
 
 // Controllers requests the controllers: garbage collection by owners works, deployments and stateful sets create pods,
 // and namespaces get their service account.
 func Controllers() Option { return func(o *options) { o.controllers = true } }
-
-// Scheduler requests the scheduler.
-func Scheduler() Option { return func(o *options) { o.scheduler = true } }
 
 // Private requests a control plane that no other test shares, and that ends with the test.
 func Private() Option { return func(o *options) { o.private = true } }
@@ -96,11 +89,6 @@ func Version(v string) Option { return func(o *options) { o.version, o.private =
 
 // WithoutKinds requests a private control plane without the project's CRDs.
 func WithoutKinds() Option { return func(o *options) { o.withoutCRDs, o.private = true, true } }
-
-// APIServerFlags requests a private control plane with additional flags of the API server.
-func APIServerFlags(flags ...string) Option {
-	return func(o *options) { o.apiServer, o.private = append(o.apiServer, flags...), true }
-}
 
 // shared has the clusters that the tests of the process share.
 var shared struct {
@@ -215,7 +203,7 @@ func start(ctx context.Context, o options) (_ *Cluster, err error) {
 	if err != nil {
 		return nil, err
 	}
-	plane, err := control.Start(ctx, control.Options{Bin: bin, Dir: dir.Path, APIServer: o.apiServer})
+	plane, err := control.Start(ctx, control.Options{Bin: bin, Dir: dir.Path})
 	if err != nil {
 		return nil, errors.Join(err, dir.Remove())
 	}
@@ -253,15 +241,6 @@ func (c *Cluster) startMissing(ctx context.Context, o options) error {
 			return err
 		}
 		c.controllers = true
-	}
-	if o.scheduler && !c.scheduler {
-		if err := c.plane.StartScheduler(); err != nil {
-			return err
-		}
-		c.scheduler = true
-	}
-	if o.simulated > c.simulated {
-		return c.simulate(ctx, o.simulated)
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package kubetest_test
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -24,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/test/cluster/kubetest"
@@ -42,154 +39,9 @@ spec:
   git: {repo: https://git.example.com/plant.git, ref: main}
 `
 
-func get(t *testing.T, c *kubetest.Cluster, namespace, name string) (*unstructured.Unstructured, error) {
-	return getWithin(t, time.Minute, c, namespace, name)
-}
-
-func getWithin(t *testing.T, within time.Duration, c *kubetest.Cluster, namespace, name string) (*unstructured.Unstructured, error) {
-	client, err := dynamic.NewForConfig(c.RESTConfig())
-	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), within)
-	defer cancel()
-	return client.Resource(gatewaySyncs).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
-}
-
-func TestProjectKinds(t *testing.T) {
-	t.Parallel()
-	c := kubetest.Control(t)
-	first, second := c.Namespace(t), c.Namespace(t)
-	assert.NotEqual(t, first, second)
-	c.ApplyYAML(t, first, gatewaySync)
-	made, err := get(t, c, first, "plant")
-	require.NoError(t, err)
-	enabled, found, err := unstructured.NestedBool(made.Object, "spec", "polling", "enabled")
-	require.NoError(t, err)
-	assert.True(t, found && enabled, "the API server must apply the defaults of the schema")
-	_, err = get(t, c, second, "plant")
-	assert.True(t, apierrors.IsNotFound(err), "%v", err)
-}
-
-func TestPodsAreNotRun(t *testing.T) {
-	t.Parallel()
-	c := kubetest.Control(t)
-	namespace := c.Namespace(t)
-	client := c.Client(t)
-	_, err := client.CoreV1().Pods(namespace).Create(t.Context(), &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "gateway-0"},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "gateway", Image: "gateway"}}},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-
-	as, err := kubernetes.NewForConfig(c.As(t, namespace, "default", "gateway-0"))
-	require.NoError(t, err)
-	_, err = as.CoreV1().Pods(namespace).Get(t.Context(), "gateway-0", metav1.GetOptions{})
-	require.True(t, apierrors.IsForbidden(err), "a service account must have no permissions: %v", err)
-	assert.ErrorContains(t, err, "system:serviceaccount:"+namespace+":default")
-}
-
-func TestGarbageCollection(t *testing.T) {
-	t.Parallel()
-	c := kubetest.Control(t, kubetest.Controllers())
-	namespace := c.Namespace(t)
-	client := c.Client(t)
-	c.ApplyYAML(t, namespace, gatewaySync)
-	owner, err := get(t, c, namespace, "plant")
-	require.NoError(t, err)
-	_, err = client.CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Name:            "child",
-		OwnerReferences: []metav1.OwnerReference{{APIVersion: "stoker.io/v1alpha1", Kind: "GatewaySync", Name: owner.GetName(), UID: owner.GetUID()}},
-	}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	owners, err := dynamic.NewForConfig(c.RESTConfig())
-	require.NoError(t, err)
-	require.NoError(t, owners.Resource(gatewaySyncs).Namespace(namespace).Delete(t.Context(), "plant", metav1.DeleteOptions{}))
-	began := time.Now()
-	require.Eventually(t, func() bool {
-		_, err := client.CoreV1().ConfigMaps(namespace).Get(t.Context(), "child", metav1.GetOptions{})
-		return apierrors.IsNotFound(err)
-	}, time.Minute, 50*time.Millisecond)
-	assert.Less(t, time.Since(began), 35*time.Second, "the kinds must be installed before the controllers, which may otherwise see them 40 s late")
-}
-
-func TestControlPlaneRestart(t *testing.T) {
-	t.Parallel()
-	c := kubetest.Control(t, kubetest.Private())
-	namespace := c.Namespace(t)
-	c.ApplyYAML(t, namespace, gatewaySync)
-	// sequence: each step stops a program of the same control plane
-	for _, name := range []string{kubetest.APIServer, kubetest.Etcd} {
-		c.Kill(t, name)
-		assert.Zero(t, c.PID(t, name))
-		// Without etcd, the API server blocks a request for a minute.
-		_, err := getWithin(t, 2*time.Second, c, namespace, "plant")
-		require.Error(t, err, "%s must be stopped", name)
-		c.Start(t, name)
-		require.Eventually(t, func() bool {
-			_, err := getWithin(t, 2*time.Second, c, namespace, "plant")
-			return err == nil
-		}, time.Minute, 50*time.Millisecond, "%s must work again", name)
-	}
-	c.Stop(t, kubetest.APIServer)
-	c.Start(t, kubetest.APIServer)
-	_, err := get(t, c, namespace, "plant")
-	require.NoError(t, err)
-}
-
-func TestPausedAPIServer(t *testing.T) {
-	t.Parallel()
-	c := kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds())
-	client := c.Client(t)
-	c.Pause(t, kubetest.APIServer)
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	_, err := client.CoreV1().Namespaces().Get(ctx, "default", metav1.GetOptions{})
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	c.Resume(t, kubetest.APIServer)
-	_, err = client.CoreV1().Namespaces().Get(t.Context(), "kube-system", metav1.GetOptions{})
-	require.NoError(t, err)
-	c.Apply(t, filepath.Join("..", "..", "..", "charts", "stoker", "files", "crds"))
-	_, err = get(t, c, "kube-system", "plant")
-	assert.True(t, apierrors.IsNotFound(err), "the kinds must be served: %v", err)
-}
-
-func TestControlPlanesAreIsolated(t *testing.T) {
-	t.Parallel()
-	shared, private := kubetest.Control(t), kubetest.Control(t, kubetest.Private())
-	assert.NotEqual(t, shared.RESTConfig().Host, private.RESTConfig().Host)
-	namespace := private.Namespace(t)
-	private.ApplyYAML(t, namespace, gatewaySync)
-	_, err := get(t, shared, namespace, "plant")
-	assert.True(t, apierrors.IsNotFound(err), "%v", err)
-	_, err = private.Client(t).CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	foreign := private.RESTConfig()
-	foreign.Host = shared.RESTConfig().Host
-	client, err := kubernetes.NewForConfig(foreign)
-	require.NoError(t, err)
-	_, err = client.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
-	assert.Error(t, err, "each control plane must have its own authority")
-}
-
-func TestCleanUpAfterTest(t *testing.T) {
-	kubetest.NotShort(t)
-	t.Parallel()
-	var pids []int
-	var dir string
-	t.Run("with a control plane", func(t *testing.T) {
-		c := kubetest.Control(t, kubetest.Private(), kubetest.Controllers(), kubetest.Scheduler())
-		pids = programs(t, c)
-		dir = filepath.Dir(c.Kubeconfig())
-	})
-	require.Len(t, pids, 4)
-	for _, pid := range pids {
-		assert.False(t, lives(t, pid))
-	}
-	assert.NoDirExists(t, dir)
-}
-
 func programs(t *testing.T, c *kubetest.Cluster) []int {
 	var pids []int
-	for _, name := range []string{kubetest.Etcd, kubetest.APIServer, kubetest.ControllerManager, kubetest.KubeScheduler} {
+	for _, name := range []string{kubetest.Etcd, kubetest.APIServer, kubetest.ControllerManager} {
 		pid := c.PID(t, name)
 		assert.True(t, lives(t, pid), "%s, process %d", name, pid)
 		pids = append(pids, pid)
@@ -214,7 +66,7 @@ const holdVariable = "STOKER_TEST_HOLD"
 
 func TestCleanUpAfterKilledTest(t *testing.T) {
 	if os.Getenv(holdVariable) != "" {
-		c := kubetest.Control(t, kubetest.Controllers(), kubetest.Scheduler())
+		c := kubetest.Control(t, kubetest.Controllers())
 		fmt.Println("held", filepath.Dir(c.Kubeconfig()), programs(t, c))
 		<-t.Context().Done()
 	}
@@ -234,7 +86,7 @@ func TestCleanUpAfterKilledTest(t *testing.T) {
 			break
 		}
 	}
-	require.Len(t, said, 5)
+	require.Len(t, said, 4)
 	require.DirExists(t, said[0])
 	require.NoError(t, holder.Process.Kill())
 	assert.Error(t, holder.Wait())

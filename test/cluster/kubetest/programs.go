@@ -11,7 +11,6 @@ const (
 	Etcd              = "etcd"
 	APIServer         = "kube-apiserver"
 	ControllerManager = "kube-controller-manager"
-	KubeScheduler     = "kube-scheduler"
 )
 
 // HasPrograms reports whether the programs of the cluster can be stopped and started, which is not possible for an

@@ -37,10 +37,9 @@ func (a admin) routes() map[string]func(*http.Request) (any, error) {
 		"DELETE /requests": func(*http.Request) (any, error) { g.Requests.Reset(); return "forgotten", nil },
 
 		"GET /faults":       func(*http.Request) (any, error) { return g.Faults.List(), nil },
-		"POST /faults":      adminBody(func(_ *http.Request, f Fault) (any, error) { return "in force", g.Faults.Add(f) }),
+		"POST /faults":      adminBody(func(_ *http.Request, f Fault) (any, error) { return "in force", g.Faults.add(f, false) }),
 		"DELETE /faults":    func(*http.Request) (any, error) { g.Faults.Clear(); return "cleared", nil },
 		"POST /scan-faults": adminBody(a.scanFault),
-		"POST /load-faults": adminBody(func(_ *http.Request, list []LoadFault) (any, error) { return "in force", g.LoadFaults.Set(list...) }),
 		"POST /scan/{kind}": func(r *http.Request) (any, error) { return "scanned", g.Scans.Run(r.PathValue("kind")) },
 
 		"POST /locks": adminBody(a.lock),
@@ -53,35 +52,9 @@ func (a admin) routes() map[string]func(*http.Request) (any, error) {
 		"POST /designers/{id}/open": adminBody(a.open),
 		"POST /designers/{id}/save": adminBody(a.save),
 
-		"POST /config": adminBody(a.config),
-		"POST /tokens": adminBody(a.token),
-		"POST /grants": adminBody(func(_ *http.Request, b struct{ Levels []string }) (any, error) {
-			return "granted", g.Administrator.Grant(b.Levels...)
-		}),
 		"POST /redundancy": adminBody(func(_ *http.Request, b struct{ ConfigAccess, PeerConnected bool }) (any, error) {
 			g.Redundancy.SetConfigAccess(b.ConfigAccess, b.PeerConnected)
 			return "set", nil
-		}),
-		"POST /noise": adminBody(func(_ *http.Request, b struct{ Kind Noise }) (any, error) {
-			return "made", g.Noise.Make(b.Kind)
-		}),
-		"POST /advance": adminBody(func(_ *http.Request, b struct{ By Duration }) (any, error) {
-			return "passed", g.Advance(time.Duration(b.By))
-		}),
-		"POST /pending-restarts": adminBody(func(_ *http.Request, b struct{ Tasks []string }) (any, error) {
-			g.Restarts.SetPending(b.Tasks...)
-			return "set", nil
-		}),
-		"POST /trial": adminBody(func(_ *http.Request, b struct{ Expired bool }) (any, error) {
-			g.Trial.SetExpired(b.Expired)
-			return "set", nil
-		}),
-		"POST /certificate": adminBody(func(_ *http.Request, b struct{ Names []string }) (any, error) {
-			return "renewed", g.RotateTLS(b.Names, time.Time{})
-		}),
-		"POST /log": adminBody(func(_ *http.Request, b struct{ Logger, Message string }) (any, error) {
-			g.Logs.Error(b.Logger, b.Message)
-			return "logged", nil
 		}),
 	}
 }
@@ -204,16 +177,4 @@ func (a admin) save(r *http.Request, b struct {
 		files[name] = []byte(text)
 	}
 	return "saved", a.g.Designers.SaveResource(r.Context(), r.PathValue("id"), b.Resource, files, b.Force)
-}
-
-func (a admin) config(r *http.Request, b struct {
-	Collection, Resource, Actor string
-	Config                      json.RawMessage
-}) (any, error) {
-	return "saved", a.g.Administrator.SaveConfig(r.Context(), b.Collection, b.Resource, b.Actor, b.Config)
-}
-
-func (a admin) token(_ *http.Request, b TokenSpec) (any, error) {
-	issued, err := a.g.Administrator.IssueToken(b)
-	return map[string]string{"token": issued}, err
 }

@@ -1,45 +1,17 @@
 package simulator
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
-	"fmt"
 	"strings"
 
 	"stoker.io/stoker/test/gateway/simulator/access"
-	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
 // Administrator changes the configuration like an administrator in the gateway's web interface.
 type Administrator struct {
-	data       *Data
-	locks      *Locks
-	redundancy *Redundancy
-}
-
-// SaveConfig saves a resource's config.json in a collection like the web interface. It waits while a scan lock is held,
-// and the gateway loads the resource at once.
-func (a *Administrator) SaveConfig(ctx context.Context, collection, resourcePath, actor string, raw []byte) error {
-	files := map[string][]byte{"config.json": raw}
-	if err := checkSave(resourcePath, files); err != nil {
-		return err
-	}
-	doc, err := ordered.Parse(raw)
-	if err != nil {
-		return err
-	}
-	if a.data.loadedConfig().Collection(collection) == nil || collection == "external" {
-		return fmt.Errorf("the collection %s is not one that the web interface writes", collection)
-	}
-	if err := a.locks.await(ctx, kindConfig); err != nil {
-		return err
-	}
-	if err := a.data.putConfig(collection, resourcePath, actor, doc); err != nil {
-		return err
-	}
-	return a.redundancy.replicate()
+	data *Data
 }
 
 // TokenSpec describes an API token.

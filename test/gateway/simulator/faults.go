@@ -75,14 +75,17 @@ func (f Fault) matches(r *http.Request) bool {
 
 // FaultList holds the active faults. The first that matches a request applies to it.
 type FaultList struct {
-	mu   sync.Mutex
-	list []Fault
+	mu      sync.Mutex
+	list    []Fault
+	matched map[string]bool // by the route of each fault, also of one that is over
 }
 
 const maxFaults = 1000
 
-// Add activates a fault, after the existing ones.
-func (l *FaultList) Add(f Fault) error {
+// Add activates a fault, after the existing ones. Close of the gateway fails if no request has matched it: the test showed nothing.
+func (l *FaultList) Add(f Fault) error { return l.add(f, true) }
+
+func (l *FaultList) add(f Fault, expected bool) error {
 	if err := f.validate(); err != nil {
 		return err
 	}
@@ -92,6 +95,7 @@ func (l *FaultList) Add(f Fault) error {
 		return errors.New("too many faults: clear them")
 	}
 	l.list = append(l.list, f)
+	l.matched[f.Route] = l.matched[f.Route] || !expected
 	return nil
 }
 
@@ -109,6 +113,18 @@ func (l *FaultList) Clear() {
 	l.list = nil
 }
 
+// check returns an error if no request matched the faults of a route.
+func (l *FaultList) check() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for route, hit := range l.matched {
+		if !hit {
+			return fmt.Errorf("no request matched the fault %s", route)
+		}
+	}
+	return nil
+}
+
 // match returns the first fault that matches a request, and counts it down.
 func (l *FaultList) match(r *http.Request) (Fault, bool) {
 	l.mu.Lock()
@@ -117,6 +133,7 @@ func (l *FaultList) match(r *http.Request) (Fault, bool) {
 		if !f.matches(r) {
 			continue
 		}
+		l.matched[f.Route] = true
 		if f.Times == 1 {
 			l.list = append(l.list[:i:i], l.list[i+1:]...)
 		} else if f.Times > 1 {

@@ -57,7 +57,7 @@ type Gateway struct {
 	token         string
 }
 
-// Start starts a gateway on a data directory. Without StartupDelay it returns when the startup is over; State tells
+// Start starts a gateway on a data directory. It returns when the startup is over; State tells
 // whether the gateway runs. A gateway that faults is not an error of Start.
 func Start(opts Options) (*Gateway, error) {
 	opts, err := opts.withDefaults()
@@ -72,7 +72,6 @@ func Start(opts Options) (*Gateway, error) {
 	if err := g.start(); err != nil {
 		return nil, errors.Join(err, g.Close())
 	}
-	g.startNoise()
 	return g, nil
 }
 
@@ -81,7 +80,7 @@ func newGateway(opts *Options, root *os.Root) *Gateway {
 	g.run = newRun(opts.Log)
 	g.clock = &clock{skew: opts.ClockSkew, asText: opts.Unknowns.TimesAsText}
 	g.Requests = &RequestLog{counts: map[string]int{}}
-	g.Faults = &FaultList{}
+	g.Faults = &FaultList{matched: map[string]bool{}}
 	g.Logs = &LogBook{clock: g.clock}
 	g.LoadFaults = &LoadFaults{root: root}
 	g.Canaries = datadir.NewCanaries(root)
@@ -97,7 +96,7 @@ func newGateway(opts *Options, root *os.Root) *Gateway {
 		redundancy: g.Redundancy, trial: g.Trial,
 	}
 	g.Designers = &Designers{clock: g.clock, run: g.run, data: g.Data, locks: g.Locks, redundancy: g.Redundancy}
-	g.Administrator = &Administrator{data: g.Data, locks: g.Locks, redundancy: g.Redundancy}
+	g.Administrator = &Administrator{data: g.Data}
 	g.info = &info{opts: opts, data: g.Data, designers: g.Designers, redundancy: g.Redundancy}
 	g.resetLocked() // no other goroutine has g
 	return g
@@ -131,7 +130,7 @@ func (g *Gateway) start() error {
 		g.closePorts()
 		return err
 	}
-	return g.startUp(g.opts.StartupDelay)
+	return g.startUp(0)
 }
 
 func (g *Gateway) seedOnce() error {
@@ -151,7 +150,7 @@ func (g *Gateway) Close() error {
 		}
 	}
 	g.run.wg.Wait()
-	return g.root.Close()
+	return errors.Join(g.root.Close(), g.Faults.check())
 }
 
 // URL returns the http address of the gateway, which stays the same while the gateway is down.

@@ -51,7 +51,7 @@ func (g *Gateway) SetState(to State) error {
 // restartInBackground restarts the gateway as a user of its web interface does.
 func (g *Gateway) restartInBackground() {
 	g.run.spawn(func() {
-		if err := g.Restart(g.opts.StartupDelay); err != nil {
+		if err := g.Restart(0); err != nil {
 			g.log.Error("the simulated gateway could not restart", "error", err)
 		}
 	})
@@ -151,23 +151,6 @@ func (g *Gateway) issueOwnToken() error {
 	g.token = issued
 	g.mu.Unlock()
 	return err
-}
-
-// startNoise makes noise periodically while the gateway runs.
-func (g *Gateway) startNoise() {
-	if g.opts.NoiseEvery <= 0 {
-		return
-	}
-	g.run.spawn(func() {
-		for n := 0; sleep(g.run.life, g.opts.NoiseEvery) == nil; n++ {
-			if state, _ := g.State(); state != Running {
-				continue
-			}
-			if err := g.Noise.Make(Noises[n%len(Noises)]); err != nil {
-				g.log.Warn("the simulated gateway could not make noise", "error", err)
-			}
-		}
-	})
 }
 
 func (g *Gateway) openPorts() error {

@@ -96,8 +96,3 @@ func (b bench) send(method, url, body string, headers ...string) (int, string) {
 	require.NoError(b.t, err)
 	return resp.StatusCode, string(raw)
 }
-
-func (b bench) state() string {
-	s, _ := b.State()
-	return string(s)
-}

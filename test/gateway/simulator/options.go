@@ -44,8 +44,6 @@ type Options struct {
 	NoLocalTokens bool
 	// DeclaredLevels gives a token only the levels that ignition/security-levels declares.
 	DeclaredLevels bool
-	// StartupDelay is how long the gateway shows STARTING. If zero, Start returns when the startup is over.
-	StartupDelay time.Duration
 	// ScanDelay is how long a scan shows as active before it reads the tree.
 	ScanDelay time.Duration
 	// ClockSkew is added to the gateway's clock.
@@ -53,8 +51,6 @@ type Options struct {
 	// ProjectsTimer is the interval at which the gateway scans its projects by itself; 0 means the gateway's 300 s,
 	// negative means never.
 	ProjectsTimer time.Duration
-	// NoiseEvery is the interval at which the gateway makes one of Noises; 0 means never.
-	NoiseEvery time.Duration
 
 	// Token is the API token <name>:<key> to accept; "" generates one, see Gateway.Token. The token gets the level
 	// Authenticated/ApiKeys/Stoker, which the seeded permissions admit, and works over http.

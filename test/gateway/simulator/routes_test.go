@@ -2,7 +2,6 @@ package simulator_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -148,39 +147,4 @@ func fits(t *testing.T, at string, want, got any) {
 			assert.IsType(t, example, got, at)
 		}
 	}
-}
-
-// Routes that are sometimes claimed but do not exist.
-func TestUnknownRoutes(t *testing.T) {
-	b := start(t, simulator.Options{})
-	for _, path := range []string{"/data/api/v1/status", "/data/api/v1/modes", "/data/api/v2/designers", "/data/api/v1/scan/tags", "/data/project-scan-endpoint/scan"} {
-		t.Run(path, func(t *testing.T) {
-			status, body := b.ask("GET", path, "")
-			assert.Equal(t, 404, status, path)
-			assert.Contains(t, body, `"status":"404"`, "the status must be a string")
-		})
-	}
-	status, _ := b.ask("DELETE", "/data/api/v1/scan-lock/projects", "")
-	assert.NotEqual(t, 200, status, "a lock must be released by the scan only")
-}
-
-func TestOpenAPINeedsToken(t *testing.T) {
-	for _, other := range []bool{false, true} {
-		t.Run(fmt.Sprintf("403 %t", other), func(t *testing.T) {
-			b := start(t, simulator.Options{Unknowns: simulator.Unknowns{OpenAPIIs403: other}})
-			want := map[bool]int{false: 401, true: 403}[other]
-			status, _ := b.send("GET", b.URL()+"/openapi.json", "")
-			assert.Equal(t, want, status)
-		})
-	}
-}
-
-func TestErrorFormats(t *testing.T) {
-	b := start(t, simulator.Options{})
-	_, body := b.send("GET", b.URL()+"/data/api/v1/gateway-info", "")
-	assert.Contains(t, body, "<th>STATUS:</th><td>401</td>")
-	b = start(t, simulator.Options{Unknowns: simulator.Unknowns{JSONErrors: true}})
-	status, body := b.send("GET", b.URL()+"/data/api/v1/gateway-info", "")
-	assert.Equal(t, 401, status)
-	assert.JSONEq(t, `{"message":"Unauthorized","url":"/data/api/v1/gateway-info","status":"401"}`, body)
 }
