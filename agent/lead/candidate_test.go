@@ -218,12 +218,6 @@ func testLog(t *testing.T, who string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})).With("agent", who)
 }
 
-// fleetOf returns the fleet metrics of a lead.
-func (c *candidate) fleetOf() prometheus.Collector { return gathered{c.reg} }
-
-// gathered turns a registry into a collector.
-type gathered struct{ *prometheus.Registry }
-
 // output writes to the output of the test until the test ends. Goroutines of client-go may log a moment longer.
 type output struct {
 	mu   sync.Mutex

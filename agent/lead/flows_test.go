@@ -6,17 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
-	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/status"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -95,58 +91,6 @@ func TestRequestOverridesSpec(t *testing.T) {
 	})
 }
 
-func TestAnnotationWithoutTime(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, 1, slow)
-	s.candidate("gw-0")
-	s.untilTarget(s.first)
-	s.Branch("other", s.Commit("second"))
-	s.annotate(v1alpha1.AnnotationRequestedRef, "other")
-	s.untilTarget(s.Head())
-	s.until("the request records the ref of the spec", func(gs *v1alpha1.GatewaySync) bool {
-		return gs.Status.Request != nil && gs.Status.Request.Over == "other@main"
-	})
-	s.Branch("release", s.first)
-	s.patch(map[string]any{"spec": map[string]any{"git": map[string]any{"ref": "release"}}})
-	assert.Equal(t, "release", s.untilTarget(s.first).Ref)
-	s.annotate(v1alpha1.AnnotationRequestedRef, "a..b")
-	gs := s.untilReady("False/RefNotFound")
-	assert.Contains(t, messageOf(&gs.Status, v1alpha1.ConditionReady), "annotation stoker.io/requested-ref")
-	assert.Equal(t, s.first, s.target().Commit, "an invalid ref does not change the target")
-	s.annotate(v1alpha1.AnnotationRequestedRef, "")
-	s.until("the ref of the spec resolves", func(gs *v1alpha1.GatewaySync) bool {
-		return condition(&gs.Status, v1alpha1.ConditionRefResolved) == "True/RefResolved"
-	})
-}
-
-// A rollback excludes one commit: once the branch moves on, the fleet follows the branch again.
-func TestRollbackUntilBranchMoves(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, 1)
-	c := s.candidate("gw-0")
-	s.untilTarget(s.first)
-	s.takes("gw-0")
-	s.untilReady("True/Synced")
-	bad := s.Commit("bad")
-	s.untilTarget(bad)
-	s.takes("gw-0")
-	at := now()
-	s.annotate(v1alpha1.AnnotationRequestedRef, s.first, v1alpha1.AnnotationRequestedOver, desiredref.RequestOver(s.first, "main", at),
-		v1alpha1.AnnotationRequestedUnless, bad, v1alpha1.AnnotationRequestedAt, at, v1alpha1.AnnotationRequestedBy, "cli")
-	s.untilTarget(s.first)
-	s.takes("gw-0")
-	s.untilReady("True/Synced")
-	require.Eventually(t, func() bool { return s.events()["g:site:RollbackCompleted"] == 1 }, tenfold, 50*time.Millisecond)
-	time.Sleep(3 * time.Second)
-	assert.Equal(t, s.first, s.target().Commit)
-	n, err := testutil.GatherAndCount(c.reg, "stoker_rollback_triggered_total")
-	assert.Equal(t, []any{4, nil}, []any{n, err}, "each of the four causes is exported from the start, also at 0")
-	good := s.Commit("good")
-	assert.Equal(t, "main", s.untilTarget(good).Ref)
-	s.Git("update-ref", "refs/heads/main", bad)
-	s.untilTarget(bad)
-}
-
 func TestAllowedRefsOfRequests(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1, slow, func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.AllowedRefs = []string{"main", "refs/tags/v*"} })
@@ -217,31 +161,6 @@ func TestCommitRefNeedsNoGit(t *testing.T) {
 	assert.Empty(t, s.git.Requests())
 }
 
-// One advertisement serves the whole fleet. A burst of hints costs few polls, and the last hint is answered.
-func TestHintBurst(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, 3, slow)
-	s.candidate("gw-0")
-	s.untilTarget(s.first)
-	s.takes("gw-0", "gw-1", "gw-2")
-	s.untilReady("True/Synced")
-	time.Sleep(minPoll)
-	s.git.Forget()
-	began := time.Now()
-	var last string
-	for range 100 {
-		last = now()
-		s.annotate(v1alpha1.AnnotationRequestedAt, last)
-	}
-	second := s.Commit("second")
-	last = now()
-	s.annotate(v1alpha1.AnnotationRequestedAt, last)
-	s.untilTarget(second)
-	require.Eventually(t, func() bool { return s.target().RequestedAt == last }, tenfold, 20*time.Millisecond)
-	assert.LessOrEqual(t, s.git.Stats().Advertisements, 2+int(time.Since(began)/minPoll), "polls keep their minimum distance")
-	assert.Zero(t, s.git.Stats().UploadPacks)
-}
-
 func TestRevisionAfterTargetDeletion(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1, slow)
@@ -262,71 +181,6 @@ func TestRevisionAfterTargetDeletion(t *testing.T) {
 	s.untilReady("True/Synced")
 }
 
-func TestReportBurst(t *testing.T) {
-	t.Parallel()
-	const n = 50
-	s := newSite(t, n, slow)
-	c := s.candidate("gw-0")
-	s.untilTarget(s.first)
-	s.until("all are discovered", func(gs *v1alpha1.GatewaySync) bool { return gs.Status.GatewaysReady == "0/50" })
-	began := time.Now()
-	for i := range n {
-		s.takes(fmt.Sprintf("gw-%d", i))
-	}
-	s.untilReady("True/Synced")
-	took := time.Since(began)
-	c.wire.mu.Lock()
-	times := c.wire.times["PATCH status"]
-	c.wire.mu.Unlock()
-	for i := 1; i < len(times); i++ {
-		assert.GreaterOrEqual(t, times[i].Sub(times[i-1]), minStatus-50*time.Millisecond, "one write a second at most")
-	}
-	t.Logf("%d status writes in all, %s for %d reports", len(times), took, n)
-	events := map[string]int{}
-	require.Eventually(t, func() bool {
-		events = s.events()
-		pods := 0
-		for e, count := range events {
-			if strings.HasPrefix(e, "p:") {
-				pods += count
-			}
-		}
-		return pods == n && events["g:site:SyncCompleted"] == 1
-	}, 2*tenfold, 200*time.Millisecond, "one Event for each gateway, and one for all: %v", events)
-
-	families := []string{"stoker_gateways_discovered", "stoker_gateways_synced"}
-	assert.Equal(t, 2, testutil.CollectAndCount(c.fleetOf(), families...))
-	problems, err := testutil.GatherAndLint(c.reg)
-	require.NoError(t, err)
-	assert.Empty(t, problems)
-	c.stop()
-	assert.Zero(t, testutil.CollectAndCount(c.fleetOf(), families...), "an agent that does not lead exports no fleet metrics")
-}
-
-func TestStatusOfTwoThousandGateways(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, 0)
-	sc := newFleet(0)
-	for i := range 2000 {
-		r := addGateway(&sc, fmt.Sprintf("gateway-%04d-%s", i, strings.Repeat("n", 30)))
-		r.Status.Phase, r.Status.Reason, r.Status.Message = v1alpha1.GatewayError, v1alpha1.ReasonTemplateFailed, strings.Repeat("message ", 100)
-	}
-	sc.GatewaySync = s.sync()
-	sum := status.Summarize(sc)
-	change, err := kube.StatusDifference(&v1alpha1.GatewaySyncStatus{}, &sum.Status)
-	require.NoError(t, err)
-	s.patchStatus(change)
-	assert.Len(t, s.sync().Status.DiscoveredGateways, 2000)
-	for i := range sc.Reports {
-		sc.Reports[i].Status.Reason = v1alpha1.ReasonPatchFailed
-	}
-	sc.GatewaySync = s.sync()
-	sum = status.Summarize(sc)
-	change, err = kube.StatusDifference(&sc.GatewaySync.Status, &sum.Status)
-	require.NoError(t, err)
-	s.patchStatus(change) // the reason of each gateway changes
-}
-
 func TestPodsWithoutAgentOrEnding(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1, slow)
@@ -341,41 +195,4 @@ func TestPodsWithoutAgentOrEnding(t *testing.T) {
 	s.until("the pod without an agent is gone", func(gs *v1alpha1.GatewaySync) bool {
 		return gs.Status.GatewaysReady == "0/1" && condition(&gs.Status, v1alpha1.ConditionSidecarInjected) == "True/SidecarInjected"
 	})
-}
-
-func TestProposals(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, 2, slow, func(gs *v1alpha1.GatewaySync) { gs.Spec.Bidirectional = &v1alpha1.BidirectionalSpec{Enabled: true} })
-	s.candidate("gw-0")
-	s.untilTarget(s.first)
-	s.takes("gw-0", "gw-1")
-	s.untilReady("True/Synced")
-	ready := func(want string) *v1alpha1.GatewaySync {
-		return s.until(want, func(gs *v1alpha1.GatewaySync) bool {
-			return condition(&gs.Status, v1alpha1.ConditionBidirectionalReady) == want
-		})
-	}
-	ready("True/ProposalsReady")
-	const address = "https://git.example.com/plant/site/pulls/42"
-	s.report("gw-0", func(r *v1alpha1.SyncReportStatus) {
-		r.Proposal = &v1alpha1.Proposal{State: v1alpha1.ProposalOpen, Branch: "gateway-changes/plant/gw-0", Number: 42, URL: address, Files: 3}
-	})
-	s.report("gw-1", func(r *v1alpha1.SyncReportStatus) {
-		r.Proposal = &v1alpha1.Proposal{State: v1alpha1.ProposalRefused, Refused: 1, Reason: v1alpha1.ReasonChangesRefused, Message: "a.json holds a secret"}
-	})
-	gs := ready("False/ChangesRefused")
-	assert.Contains(t, messageOf(&gs.Status, v1alpha1.ConditionBidirectionalReady), "a.json holds a secret")
-	gs = s.until("the pull request is shown", func(gs *v1alpha1.GatewaySync) bool { return gs.Status.DiscoveredGateways[0].Proposal == address })
-	assert.Equal(t, v1alpha1.ProposalOpen, gs.Status.DiscoveredGateways[0].ProposalState)
-	assert.Equal(t, "True/Synced", condition(&gs.Status, v1alpha1.ConditionReady))
-	require.Eventually(t, func() bool {
-		e := s.events()
-		return e["p:gw-0:PRCreated"] == 1 && e["p:gw-1:ChangesRefused"] == 1 && e["g:site:ChangesRefused"] == 1
-	}, tenfold, 50*time.Millisecond, "%v", s.events())
-
-	revision, value := s.target().Revision, annotation.ProposeValue("gw-0", time.Now())
-	s.annotate(v1alpha1.AnnotationPropose, value)
-	require.Eventually(t, func() bool { return s.target().Requests == annotation.Hash(s.sync()) }, tenfold, 20*time.Millisecond)
-	assert.Equal(t, revision, s.target().Revision, "the reports stay current")
-	s.untilReady("True/Synced")
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,6 +49,9 @@ func TestFleetMetrics(t *testing.T) {
 			assert.Equal(t, 1.0, ready["Reconciling True"])
 			assert.NotContains(t, ready, "Stalled True")
 			assert.Equal(t, map[string]float64{"": 0}, series(t, reg, "stoker_fleet_sync_seconds"))
+			problems, err := testutil.GatherAndLint(reg)
+			require.NoError(t, err)
+			assert.Empty(t, problems)
 
 			p.tells(2, func(r *v1alpha1.SyncReportStatus) {
 				r.Phase, r.Reason, r.Commit, r.Revision, r.Generation = v1alpha1.GatewaySynced, v1alpha1.ReasonSynced, commitA, p.held.Revision, p.held.Generation

@@ -1,7 +1,6 @@
 package lead
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -109,27 +108,4 @@ func TestNewSpecDuringGitOutage(t *testing.T) {
 		return condition(&gs.Status, v1alpha1.ConditionReady) == "False/GitUnreachable" && gs.Status.ObservedGeneration == 3
 	})
 	assert.EqualValues(t, 2, s.target().Generation, "the target gets the generation with its commit")
-}
-
-func TestDeadlineExceededKeepsWorking(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, 2, slow, func(gs *v1alpha1.GatewaySync) { gs.Spec.ProgressDeadline = "8s" })
-	s.candidate("gw-0")
-	target := s.untilTarget(s.first)
-	s.takes("gw-0")
-	s.report("gw-1", func(r *v1alpha1.SyncReportStatus) {
-		r.Phase, r.Reason, r.Message, r.Target, r.Generation = v1alpha1.GatewayApplied, v1alpha1.ReasonGatewayUnreachable, "refused", target.Commit, target.Generation
-		r.Revision = target.Revision
-	})
-	gs := s.until("Ready quotes the report after the deadline", func(gs *v1alpha1.GatewaySync) bool {
-		return condition(&gs.Status, v1alpha1.ConditionReady) == "False/ProgressDeadlineExceeded" &&
-			strings.Contains(messageOf(&gs.Status, v1alpha1.ConditionReady), "GatewayUnreachable")
-	})
-	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(&gs.Status, v1alpha1.ConditionStalled))
-	assert.Empty(t, condition(&gs.Status, v1alpha1.ConditionReconciling))
-	assert.Contains(t, messageOf(&gs.Status, v1alpha1.ConditionReady), "not done within 8s, still trying: GatewayUnreachable: 1 of 2 gateways run main")
-	s.takes("gw-1")
-	gs = s.untilReady("True/Synced")
-	assert.Empty(t, condition(&gs.Status, v1alpha1.ConditionStalled))
-	require.Eventually(t, func() bool { e := s.events(); return e["g:site:SyncFailed"] == 1 && e["g:site:SyncCompleted"] == 1 }, tenfold, 50*time.Millisecond, "%v", s.events())
 }

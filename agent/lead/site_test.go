@@ -401,13 +401,3 @@ func (s *site) approve(condition string) {
 		return err
 	}))
 }
-
-func (s *site) patchStatus(change map[string]any) {
-	s.t.Helper()
-	require.NoError(s.t, retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		data, err := kube.StatusPatch(s.sync(), change)
-		require.NoError(s.t, err)
-		_, err = s.syncs().Patch(s.t.Context(), "site", types.MergePatchType, data, metav1.PatchOptions{FieldManager: statusManager}, "status")
-		return err
-	}))
-}
