@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -13,14 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 	admissionregv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/inject"
@@ -334,122 +330,6 @@ func (w *world) redirect(url string) {
 		_, err := w.client.CoreV1().Pods(probe).Create(w.Context(), p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err != nil && strings.Contains(err.Error(), "failed calling webhook")
 	})
-}
-
-// Without a webhook configuration, successors would get no agent, so no pod is evicted.
-func TestNoEvictionBeforeWebhookIsReady(t *testing.T) {
-	w := newWorld(t, kubetest.Controllers())
-	in := w.start()
-	plant := w.cluster.Namespace(t)
-	w.gatewaySync(plant)
-	w.stateful(plant, statefulSet("site", 1))
-	before, _ := w.pods(plant)
-	w.eventually("the reconciler has processed the namespace", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
-	time.Sleep(settled + 3*time.Second) // long enough for an eviction by a ready injector
-	after, _ := w.pods(plant)
-	assert.Equal(t, before, after)
-	w.install(in)
-	w.eventually("the pods get agents once the webhook is ready", func() bool {
-		_, injected := w.pods(plant)
-		return injected == 1
-	})
-}
-
-func TestRepairKeepsJobs(t *testing.T) {
-	w := newWorld(t, kubetest.Controllers())
-	w.install(w.start())
-	plant := w.cluster.Namespace(t)
-	p := gatewayPod("x")
-	p.Spec.RestartPolicy = corev1.RestartPolicyNever
-	_, err := w.client.BatchV1().Jobs(plant).Create(t.Context(), &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "commission"}, Spec: batchv1.JobSpec{
-		BackoffLimit: new(int32(0)), Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Annotations: p.Annotations}, Spec: p.Spec},
-	}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	w.eventually("the pod of the Job exists", func() bool { uids, _ := w.pods(plant); return len(uids) == 1 })
-	before, injected := w.pods(plant)
-	require.Zero(t, injected)
-	w.gatewaySync(plant)
-	w.eventually("the GatewaySync reports MissingSidecar", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
-	time.Sleep(settled + 3*time.Second) // long enough for an eviction
-	after, _ := w.pods(plant)
-	assert.Equal(t, before, after)
-	j, err := w.client.BatchV1().Jobs(plant).Get(t.Context(), "commission", metav1.GetOptions{})
-	require.NoError(t, err)
-	assert.Zero(t, j.Status.Failed)
-	assert.Empty(t, j.Status.Conditions)
-	assert.Zero(t, w.events(plant)["PodEvictedForRepair GatewaySync/line"])
-}
-
-func TestRepairKeepsPodsWithoutOwner(t *testing.T) {
-	w := newWorld(t)
-	w.start()
-	plant := w.cluster.Namespace(t)
-	w.gatewaySync(plant)
-	w.seen(plant)
-	made := w.pod(plant, gatewayPod("gw"))
-	w.eventually("an Event explains why the pod has no agent", func() bool { return w.events(plant)["NotInjected Pod/gw"] == 1 })
-	uids, _ := w.pods(plant)
-	assert.Equal(t, made.UID, uids["gw"])
-	w.eventually("the GatewaySync also reports MissingSidecar", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
-}
-
-func TestRepairReport(t *testing.T) {
-	w := newWorld(t, kubetest.Controllers())
-	w.start("--repair=report")
-	plant := w.cluster.Namespace(t)
-	w.gatewaySync(plant)
-	w.seen(plant)
-	w.stateful(plant, statefulSet("site", 1))
-	before, _ := w.pods(plant)
-	w.eventually("an Event explains why the pod has no agent", func() bool { return w.events(plant)["NotInjected Pod/site-0"] == 1 })
-	after, _ := w.pods(plant)
-	assert.Equal(t, before, after)
-	assert.Zero(t, w.events(plant)["PodEvictedForRepair Pod/site-0"])
-}
-
-func TestRepairRespectsDisruptionBudget(t *testing.T) {
-	w := newWorld(t, kubetest.Controllers())
-	in := w.start()
-	w.install(in)
-	plant := w.cluster.Namespace(t)
-	set := statefulSet("site", 1)
-	_, err := w.client.PolicyV1().PodDisruptionBudgets(plant).Create(t.Context(), &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Name: "site"},
-		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromInt32(1)), Selector: set.Spec.Selector},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	w.stateful(plant, set)
-	before, _ := w.pods(plant)
-	w.run(plant, "site-0")
-	w.eventually("the budget counts the pod", func() bool {
-		b, err := w.client.PolicyV1().PodDisruptionBudgets(plant).Get(t.Context(), "site", metav1.GetOptions{})
-		require.NoError(t, err)
-		return b.Status.CurrentHealthy == 1
-	})
-	w.gatewaySync(plant)
-	w.eventually("an eviction was attempted", func() bool {
-		return regexp.MustCompile(`stoker_repair_evictions_total\{result="blocked"\} [1-9]`).MatchString(w.metrics(in))
-	})
-	w.eventually("an Event explains why no pod is evicted", func() bool {
-		return strings.Contains(w.metrics(in), `stoker_pods_without_agent{reason="MissingSidecar"} 1`) && w.events(plant)["NotInjected Pod/site-0"] > 0
-	})
-	events, err := w.client.EventsV1().Events(plant).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	var notes []string
-	for _, e := range events.Items {
-		notes = append(notes, e.Note)
-	}
-	assert.Contains(t, strings.Join(notes, "\n"), "PodDisruptionBudget")
-	after, _ := w.pods(plant)
-	assert.Equal(t, before, after)
-}
-
-// run sets the status of a running pod.
-func (w *world) run(namespace, name string) {
-	w.Helper()
-	patch := `{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"},{"type":"PodScheduled","status":"True"}]}}`
-	_, err := w.client.CoreV1().Pods(namespace).Patch(w.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
-	require.NoError(w, err)
 }
 
 func TestRepairSkipsDisabledNamespaces(t *testing.T) {

@@ -172,6 +172,18 @@ func TestFailedEvictionIsDropped(t *testing.T) {
 	assert.False(t, ok)
 }
 
+func TestReportEvictsNothing(t *testing.T) {
+	now := noon.Add(time.Minute)
+	u, repair := evicting(t, &now, func(bool, string) error {
+		t.Error("an eviction")
+		return nil
+	})
+	u.Repair = RepairReport
+	d, _, err := repair()
+	require.NoError(t, err)
+	assert.Equal(t, v1alpha1.ReasonMissingSidecar, d.reason)
+}
+
 // The controller does not simply replace a pod of a Job: an eviction counts as a failure of the Job and may exceed its limit.
 func TestOwnersThatRecreatePods(t *testing.T) {
 	for _, c := range []struct {
