@@ -3,12 +3,15 @@
 package e2e
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
+	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/e2e/argocd"
@@ -113,4 +116,45 @@ func (d *deployment) rollBackByAction(good string) {
 
 	d.push("what they wanted")
 	d.waitForSync(d.commitTo("a note", gitserver.Files(d.manifests(withNote("after the rollback")))), "Succeeded")
+}
+
+// The gateway line (pod line-0) is a canary, and line-1 follows when a user approves it. Argo CD shows that a user has to act, and its sync
+// waits for the approval.
+func stagesHoldASync(t *testing.T, w *world) {
+	p := w.plant(t)
+	name := p.namespace + "-deployment.git"
+	d := p.deploy("plain", gitserver.NewRepo(t, filepath.Join(w.gitRoot, name)), name, "plain", inStages)
+	d.waitForFirstSync(d.repo.Head())
+	first := p.head()
+	d.checkRuns(first)
+
+	second := p.push("second")
+	p.repo.Tag("v2", second)
+	d.isHeld(d.commitManifests("v2", inStages, withRef("v2")), first, second)
+	d.press("approve")
+	d.waitForSync(d.repo.Head(), "Succeeded")
+	d.checkRuns(second)
+}
+
+// isHeld waits until the canary runs a commit and the sync of a revision waits for the approval. The other gateway still runs the old commit.
+func (d *deployment) isHeld(revision, old, commit string) {
+	d.t.Helper()
+	d.waitUntilHangs(revision, forGatewaySync)
+	d.shows("Argo CD shows that an approval is needed", "Suspended", "ApprovalNeeded: ", "stage prod")
+	d.loads("line-0", commit)
+	d.runs("line-1", old)
+	assert.Contains(d.t, d.offered(), "approve")
+	app, err := argocd.Get(d.ctx, d.dynamic, d.namespace)
+	require.NoError(d.t, err)
+	require.False(d.t, app.Status.OperationState.Over(), "the sync waits: %s", summary(app))
+}
+
+// inStages adds a canary and an approval.
+func inStages(u *unstructured.Unstructured) {
+	if u.GetKind() == v1alpha1.Kind {
+		set(u, []any{
+			map[string]any{"name": "canary", "gateways": []any{"line"}},
+			map[string]any{"name": "prod", "gateways": []any{"line-1"}, "requireApproval": true},
+		}, "spec", "deployment", "stages")
+	}
 }

@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -11,10 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -31,46 +28,6 @@ func serverSide(u *unstructured.Unstructured) {
 		if err := unstructured.SetNestedStringSlice(u.Object, append(options, "ServerSideApply=true"), "spec", "syncPolicy", "syncOptions"); err != nil {
 			panic(err)
 		}
-	}
-}
-
-// deadline is the value of a field that an administrator sets and git does not mention.
-const deadline = "19m"
-
-// setterStealsNoField checks that a setter cannot make the next apply by Argo CD delete a field that an
-// administrator has set.
-func (d *deployment) setterStealsNoField() {
-	d.t.Helper()
-	objects := func(client dynamic.Interface) dynamic.ResourceInterface {
-		return client.Resource(kube.GatewaySync.Resource()).Namespace(d.namespace)
-	}
-	patch := `{"spec":{"progressDeadline":"` + deadline + `"}}`
-	live, err := objects(d.dynamic).Patch(d.ctx, "line", types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "administrator"})
-	require.NoError(d.t, err)
-	setter, err := dynamic.NewForConfig(d.As(d.t, d.namespace, "stoker-hooks", ""))
-	require.NoError(d.t, err)
-
-	stolen := slices.DeleteFunc(live.GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool { return e.Manager == "administrator" })
-	i := slices.IndexFunc(stolen, func(e metav1.ManagedFieldsEntry) bool {
-		return e.Manager == "argocd-controller" && e.Operation == metav1.ManagedFieldsOperationApply
-	})
-	require.GreaterOrEqual(d.t, i, 0, "the managed fields must have an entry of Argo CD: %v", stolen)
-	fields := map[string]any{}
-	require.NoError(d.t, json.Unmarshal(stolen[i].FieldsV1.GetRawBytes(), &fields))
-	ensureMap(fields, "f:spec")["f:progressDeadline"] = map[string]any{}
-	raw, err := json.Marshal(fields)
-	require.NoError(d.t, err)
-	stolen[i].FieldsV1 = metav1.NewFieldsV1(string(raw))
-
-	for what, owners := range map[string][]metav1.ManagedFieldsEntry{
-		"Argo CD owns what the administrator set": stolen,
-		"owners removed": {{}},
-	} {
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"managedFields": owners}})
-		require.NoError(d.t, err)
-		_, err = objects(setter).Patch(d.ctx, "line", types.MergePatchType, patch, metav1.PatchOptions{})
-		require.True(d.t, apierrors.IsForbidden(err), "%s: %v", what, err)
-		require.ErrorContains(d.t, err, "not change who owns other fields", what)
 	}
 }
 

@@ -109,9 +109,12 @@ func twoReleasesAreTwoGateways(t *testing.T, w *world) {
 	p.synced(p.push("second"), 2)
 }
 
-// A pod with the annotation stoker.io/require is not created before its GatewaySync exists.
+// A pod with the annotation stoker.io/require is not created before its GatewaySync exists. A wrong git password does not keep the gateway
+// from starting, and the kubelet delivers the right one to the agent.
 func podThatRequiresAgent(t *testing.T, w *world) {
 	p := w.plant(t)
+	p.password = "wrong-" + randomSecret()
+	p.replaceSecret("git-credentials", "token", p.password)
 	p.gateways(replicas(1), func(set *appsv1.StatefulSet) {
 		set.Spec.Template.Annotations[v1alpha1.AnnotationRequire] = "true"
 	})
@@ -121,6 +124,9 @@ func podThatRequiresAgent(t *testing.T, w *world) {
 	})
 	assert.Empty(t, p.pods())
 	p.gatewaySync()
+	p.waitForCondition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonAuthFailed)
+	p.ready(1)
+	p.replaceSecret("git-credentials", "token", w.password)
 	p.synced(p.head(), 1)
 }
 

@@ -79,7 +79,7 @@ var laterWithArgoCD = []scenario{
 	{"Argo CD hands a chart the revision: gateways that cannot start are fixed alone", aChartsGatewaysAreFixedAlone},
 	{"Argo CD and a branch in the spec: the synced commit is requested", theCommitOfASyncIsAskedFor},
 	{"Argo CD and a ConfigSync: a wave waits until its objects are applied", aWaveWaitsForAConfigSync},
-	{"Argo CD and stages: a sync waits for an approval, and fails with a canary", stagesHoldASync},
+	{"Argo CD and stages: a sync waits for an approval", stagesHoldASync},
 	{"Argo CD impersonates an account that may patch but not update: it is a setter", anImpersonatedAccountIsASetter},
 }
 
@@ -88,16 +88,11 @@ var sideBySide = []scenario{
 	{"three gateways start at the commit and follow a push", threeGatewaysFollowAPush},
 	{"commands of the documents that need nodes work", documentedNodeCommands},
 	{"a gateway that seeds its volume itself is synced when it runs", anUnseededGatewayIsSynced},
-	{"a deleted pod starts again without git", podStartsWithoutGit},
-	{"unreachable git is reported, and the last good commit stays", unreachableGitIsReported},
-	{"a lead killed during a sync is replaced, and the fleet converges", aKilledLeadIsReplaced},
 	{"gateways that started before their GatewaySync existed are repaired", gatewaysOlderThanGatewaySync},
-	{"a wrong secret is reported, and the corrected one is used", wrongSecretIsReported},
 	{"a deleted GatewaySync does not change the gateways", deletedGatewaySyncLeavesGateways},
 	{"two releases of the official chart are two gateways", twoReleasesAreTwoGateways},
 	{"a redundant pair is synced, its backup on standby", aPairIsSynced},
-	{"a Designer save is proposed as a branch and merged", designerSaveIsProposed},
-	{"a pod that requires its agent is refused without a GatewaySync", podThatRequiresAgent},
+	{"a pod that requires its agent is refused without a GatewaySync; a corrected Secret is used", podThatRequiresAgent},
 	{"a ConfigSync and its gateway take environment and scripts from one commit", environmentAndScriptFromOneCommit},
 	{"a ConfigSync that deletes its objects does not hold its namespace", aNamespaceGoesWithItsConfigSync},
 }

@@ -5,6 +5,8 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -52,9 +54,8 @@ type plant struct {
 	commits       []string // oldest first
 	views         []string // digest of the view in each commit
 	logs          strings.Builder
-	requestsOlder bool   // whether the test also requests older commits
-	restores      bool   // a snapshot is being restored
-	saved         string // digest of a view that a user saved on a gateway
+	requestsOlder bool // whether the test also requests older commits
+	restores      bool // a snapshot is being restored
 }
 
 // plant creates a namespace with Secrets and a repository with the first commit of the example.
@@ -446,4 +447,40 @@ func missingFrom(text string, wanted ...string) string {
 		}
 	}
 	return ""
+}
+
+func digestOf(view string) string {
+	sum := sha256.Sum256([]byte(view))
+	return hex.EncodeToString(sum[:])
+}
+
+// tell posts to the admin interface of the simulator in a pod.
+func (p *plant) tell(pod, path, body string) {
+	p.t.Helper()
+	require.NoError(p.t, p.told(pod, path, body))
+}
+
+// told is tell for a goroutine, which cannot end the test.
+func (p *plant) told(pod, path, body string) error {
+	err := p.client.CoreV1().RESTClient().Post().Namespace(p.namespace).Resource("pods").SubResource("proxy").
+		Name("http:" + pod + ":9088").Suffix(path).Body([]byte(body)).Do(p.ctx).Error()
+	if err != nil {
+		return fmt.Errorf("%s: %s: %w", pod, path, err)
+	}
+	return nil
+}
+
+// waitForCondition waits until a condition has the given status and reason for the current spec.
+func (p *plant) waitForCondition(kind string, status metav1.ConditionStatus, reason v1alpha1.Reason) {
+	p.t.Helper()
+	p.eventually(p.t, kind+" is "+string(status)+", "+string(reason), func() string {
+		gs, err := p.syncs().Get(p.ctx, "line")
+		if err != nil {
+			return err.Error()
+		}
+		if c := condition(gs, kind); c != nil && c.Status == status && c.Reason == string(reason) && c.ObservedGeneration == gs.Generation {
+			return ""
+		}
+		return describe(gs)
+	})
 }

@@ -142,21 +142,3 @@ func (p *plant) restarts() (n int) {
 	}
 	return n
 }
-
-func (p *plant) deletePod(name string) {
-	p.t.Helper()
-	pod, err := p.client.CoreV1().Pods(p.namespace).Get(p.ctx, name, metav1.GetOptions{})
-	require.NoError(p.t, err)
-	p.keepLogs(*pod)
-	require.NoError(p.t, p.client.CoreV1().Pods(p.namespace).Delete(p.ctx, name, metav1.DeleteOptions{}))
-	p.eventually(p.t, name+" is another pod", func() string {
-		now, err := p.client.CoreV1().Pods(p.namespace).Get(p.ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return err.Error()
-		}
-		if now.UID == pod.UID {
-			return "the pod is the same"
-		}
-		return ""
-	})
-}

@@ -163,7 +163,7 @@ func (w *watcher) ask(ctx context.Context, p *plant, gs *v1alpha1.GatewaySync) {
 		w.mu.Lock()
 		w.asked++
 		w.mu.Unlock()
-		if has := p.running(digest); has < p.order(said) && !p.isSaved(digest) && !w.wentBack(ctx, p, gs) {
+		if has := p.running(digest); has < p.order(said) && !w.wentBack(ctx, p, gs) {
 			w.blame(gs, "%s has commit %d, counted from 0, and the status speaks of %d", pod.Name, has, p.order(said))
 		}
 	}

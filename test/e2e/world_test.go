@@ -64,7 +64,6 @@ type world struct {
 	lines         *document.Commands // commands of the documents for scenarios to run
 	page          []document.Command // commands of docs/how-to/air-gap.md for Helm
 	password      string             // of the repositories
-	pushPassword  string             // of the repositories, for pushes too
 	gatewayToken  string
 	webhookToken  string // authenticates senders to the receiver
 	watcher       *watcher
@@ -85,7 +84,7 @@ func newWorld(t *testing.T, lines *document.Commands) *world {
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	ctx, abort := context.WithCancelCause(ctx)
 	t.Cleanup(func() { cancel(); stop() })
-	w := &world{ctx: ctx, began: time.Now(), lines: lines, page: slices.Collect(lines.Of("docs/how-to/air-gap.md")), password: randomSecret(), pushPassword: randomSecret(), gatewayToken: "e2e:" + randomSecret(), webhookToken: randomSecret()}
+	w := &world{ctx: ctx, began: time.Now(), lines: lines, page: slices.Collect(lines.Of("docs/how-to/air-gap.md")), password: randomSecret(), gatewayToken: "e2e:" + randomSecret(), webhookToken: randomSecret()}
 	w.say("a cluster with %d nodes", nodes)
 	w.Cluster = kubetest.Full(t, nodes)
 	w.client = w.Client(t)
@@ -167,7 +166,7 @@ func (w *world) prepare(t *testing.T) {
 func (w *world) startGit(t *testing.T) {
 	w.gitRoot = t.TempDir()
 	var err error
-	w.git, err = gitserver.Start(w.gitRoot, gitserver.Options{Host: w.HostAddress(t), TLS: true, Pushes: true, Auth: w.credentials})
+	w.git, err = gitserver.Start(w.gitRoot, gitserver.Options{Host: w.HostAddress(t), TLS: true, Auth: gitserver.Basic(gitUser, w.password)})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.git.Close()) })
 }
@@ -212,7 +211,7 @@ func (w *world) checkInstall(t *testing.T) {
 func (w *world) checkSaid(t *testing.T, said string, without ...spell) {
 	t.Helper()
 	for line := range strings.Lines(said) {
-		for _, secret := range []string{w.password, w.pushPassword, strings.TrimPrefix(w.gatewayToken, "e2e:"), w.webhookToken} {
+		for _, secret := range []string{w.password, strings.TrimPrefix(w.gatewayToken, "e2e:"), w.webhookToken} {
 			assert.NotContains(t, line, secret, "the log must not contain a secret")
 		}
 		// Only ServiceAccounts count: Kubernetes itself handles a kubelet that is refused for a moment. An
