@@ -104,9 +104,66 @@ func TestDocumentedMessages(t *testing.T) {
 	}
 }
 
+// These types are the parts of a Stage that the example uses. Unknown fields are errors.
+type (
+	verification struct {
+		AnalysisTemplates []struct {
+			Name string `json:"name"`
+			Kind string `json:"kind,omitempty"`
+		} `json:"analysisTemplates"`
+		Args []variable `json:"args"`
+	}
+	stage struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		Metadata   struct {
+			Name      string `json:"name"`
+			Namespace string `json:"namespace"`
+		} `json:"metadata"`
+		Spec struct {
+			RequestedFreight []struct {
+				Origin  map[string]string `json:"origin"`
+				Sources struct {
+					Direct bool     `json:"direct,omitempty"`
+					Stages []string `json:"stages,omitempty"`
+				} `json:"sources"`
+			} `json:"requestedFreight"`
+			PromotionTemplate struct {
+				Spec struct {
+					Steps []step `json:"steps"`
+				} `json:"spec"`
+			} `json:"promotionTemplate"`
+			Verification *verification `json:"verification,omitempty"`
+		} `json:"spec"`
+	}
+)
+
+// stages returns the Stages of the example by name.
+func stages(t *testing.T) map[string]stage {
+	t.Helper()
+	all := map[string]stage{}
+	for _, text := range documents(t, "../../examples/kargo/pipeline.yaml") {
+		if !strings.Contains(text, "\nkind: Stage\n") {
+			continue
+		}
+		var s stage
+		require.NoError(t, yaml.UnmarshalStrict([]byte(text), &s))
+		all[s.Metadata.Name] = s
+	}
+	require.Len(t, all, 3)
+	return all
+}
+
+func documents(t *testing.T, file string) []string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	require.NoError(t, err)
+	return strings.Split(string(b), "\n---\n")
+}
+
 var fenced = regexp.MustCompile("(?s)```yaml\n(.*?)```")
 
-// The snippets must be valid parts of a Stage.
+// The snippets must be valid parts of a Stage, and so must the steps of the example.
 func TestDocumentedSteps(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"stoker-request", "stoker-argocd"} {
@@ -118,6 +175,12 @@ func TestDocumentedSteps(t *testing.T) {
 			p := &promotion{steps: part.Steps}
 			require.NoError(t, p.inflate(tasks(t)))
 			assert.Len(t, p.steps, len(tasks(t)[name].Spec.Steps))
+		})
+	}
+	for name, s := range stages(t) {
+		t.Run("example "+name, func(t *testing.T) {
+			p := &promotion{steps: s.Spec.PromotionTemplate.Spec.Steps}
+			require.NoError(t, p.inflate(tasks(t)))
 		})
 	}
 	var part struct{ Verification verification }

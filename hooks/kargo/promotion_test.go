@@ -95,7 +95,6 @@ func tasks(t *testing.T) map[string]task {
 // promotion is a Kargo Promotion together with the controller that runs it.
 type promotion struct {
 	name, project, stage, freight, actor string
-	vars                                 []variable
 	steps                                []step
 	secrets                              map[string]map[string]string
 	commits                              []commit
@@ -139,7 +138,7 @@ func (p *promotion) inflate(all map[string]task) error {
 		if !found {
 			return fmt.Errorf("there is no ClusterPromotionTask %s", s.Task.Name)
 		}
-		vars, err := p.taskVars(one.Spec.Vars, s.Vars)
+		vars, err := taskVars(one.Spec.Vars, s.Vars)
 		if err != nil {
 			return err
 		}
@@ -157,7 +156,7 @@ func (p *promotion) inflate(all map[string]task) error {
 }
 
 // taskVars merges the defaults of a task with the vars of the Stage. A var without a default is required.
-func (p *promotion) taskVars(defaults, set []variable) ([]variable, error) {
+func taskVars(defaults, set []variable) ([]variable, error) {
 	given := func(list []variable, name string) bool {
 		for _, v := range list {
 			if v.Name == name && v.Value != "" {
@@ -169,7 +168,6 @@ func (p *promotion) taskVars(defaults, set []variable) ([]variable, error) {
 	var vars []variable
 	for _, v := range defaults {
 		switch {
-		case given(p.vars, v.Name):
 		case v.Value != "":
 			vars = append(vars, v)
 		case !given(set, v.Name):
@@ -371,9 +369,6 @@ func (p *promotion) env(s step) (map[string]any, error) {
 			vars[v.Name] = value
 		}
 		return nil
-	}
-	if err := list(p.vars); err != nil {
-		return nil, err
 	}
 	env["outputs"] = p.state
 	if group, _, in := strings.Cut(s.As, "::"); in {

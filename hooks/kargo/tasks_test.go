@@ -3,13 +3,11 @@ package kargo
 import (
 	"os"
 	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/expr-lang/expr"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"sigs.k8s.io/yaml"
 )
 
 var expression = regexp.MustCompile(`(?s)\$\{\{(.*?)\}\}|\$\{%(.*?)%\}`)
@@ -74,27 +72,6 @@ func eachString(value any, do func(string)) {
 			eachString(one, do)
 		}
 	}
-}
-
-func TestInvalidTaskFields(t *testing.T) {
-	t.Parallel()
-	for text, wrong := range map[string]string{
-		"url: x\nsuccesExpression: a":                  "config.succesExpression is not a field",
-		"method: GET":                                  "config.url is missing",
-		"url: x\nbody: {a: b}":                         "config.body: map[string]interface {}",
-		"url: x\nmethod: get":                          "config.method: string get is not string",
-		"url: x\ntimeout: soon":                        "config.timeout",
-		"url: x\nqueryParams: [{name: ref, value: 1}]": "config.queryParams[0].value: float64 1 is not string",
-		"url: x\nheaders: {Authorization: x}":          "config.headers is map[string]interface {} and no list",
-	} {
-		t.Run(text, func(t *testing.T) {
-			var config map[string]any
-			require.NoError(t, yaml.Unmarshal([]byte(text), &config))
-			assert.Contains(t, strings.Join(steps["http"].check("config", config), "; "), wrong)
-		})
-	}
-	var one task
-	require.Error(t, yaml.UnmarshalStrict([]byte("kind: ClusterPromotionTask\nspec: {steps: [{uses: http, retries: {}}]}"), &one))
 }
 
 func TestExpressions(t *testing.T) {
