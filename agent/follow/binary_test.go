@@ -137,9 +137,9 @@ func TestAgentLifecycle(t *testing.T) {
 	assert.Equal(t, http.StatusOK, code)
 	assert.Less(t, a.stop(), grace)
 
-	// The pod restarts while neither the API server nor git is available.
+	// The pod restarts while the API server is not available.
 	require.NoError(t, p.gw.SetState(simulator.Down))
-	w.git.Inject(gitserver.Status(http.StatusServiceUnavailable))
+	w.git.Forget()
 	p.recreate()
 	require.NoError(t, os.Remove(filepath.Join(p.dir, "repo", "startup.json")))
 	nowhere := filepath.Join(p.dir, "kubeconfig")
@@ -147,6 +147,7 @@ func TestAgentLifecycle(t *testing.T) {
 		"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],"users":[{"name":"u","user":{}}]}`), 0o600))
 	b := p.run(nowhere)
 	assert.Contains(t, b.opens(), "holds "+first[:7])
+	assert.Empty(t, w.git.Requests())
 	assert.Less(t, b.stop(), grace)
 	for line := range strings.Lines(b.Log.String()) {
 		assert.True(t, json.Valid([]byte(line)), "client-go logs through the agent's log: %s", line)

@@ -199,6 +199,7 @@ func TestDesignersCannotBeListed(t *testing.T) {
 			require.NoError(b.t, b.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/designers", Status: status}))
 		}
 	}
+	noToken := func(b *bench) { b.conn.HasAPIToken = false }
 	for _, c := range []struct {
 		name   string
 		policy v1alpha1.DesignerSessionPolicy
@@ -212,8 +213,8 @@ func TestDesignersCannotBeListed(t *testing.T) {
 		{"wait: gateway fails", v1alpha1.DesignerWait, refuse(500), gitserver.Write(theme, `{}`), v1alpha1.GatewayError, v1alpha1.ReasonGatewayUnreachable},
 		{"wait: no such route", v1alpha1.DesignerWait, refuse(404), gitserver.Write(theme, `{}`), v1alpha1.GatewayError, v1alpha1.ReasonProfilesInvalid},
 		{"fail: no such route", v1alpha1.DesignerFail, refuse(404), gitserver.Write(theme, `{}`), v1alpha1.GatewayError, v1alpha1.ReasonProfilesInvalid},
-		{"wait: no token", v1alpha1.DesignerWait, func(b *bench) { b.conn.HasAPIToken = false }, gitserver.Write(theme, `{}`), v1alpha1.GatewayError, v1alpha1.ReasonProfilesInvalid},
-		{"wait: configuration only", v1alpha1.DesignerWait, refuse(403), gitserver.Write(db+"/config.json", `{"url":"x"}`), v1alpha1.GatewaySynced, v1alpha1.ReasonSynced},
+		{"wait: no token", v1alpha1.DesignerWait, noToken, gitserver.Write(theme, `{}`), v1alpha1.GatewayError, v1alpha1.ReasonProfilesInvalid},
+		{"wait: configuration only", v1alpha1.DesignerWait, noToken, gitserver.Write(db+"/config.json", `{"url":"x"}`), v1alpha1.GatewaySynced, v1alpha1.ReasonSynced},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := family(t, c.policy)
