@@ -4,7 +4,6 @@ package argocd
 
 import (
 	"flag"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,6 +22,11 @@ import (
 )
 
 var writeTo = flag.String("write", "", "write the statuses and what Argo CD must show for them into this `folder`")
+
+const (
+	commitA = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+	commitB = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+)
 
 const requestedAt = "2026-01-02T12:00:00.000000001Z"
 
@@ -246,6 +250,13 @@ type healthTest struct {
 var files = []string{"synced", "rolled_back", "new", "spec_not_seen", "request_not_seen", "no_gateways", "agents_away", "no_agent_confirms",
 	"working", "config_syntax_error", "designer_open", "paused"}
 
+// arranged returns the GatewaySync of a fleet.
+func arranged(t testing.TB, arrange func(*scene)) *v1alpha1.GatewaySync {
+	s := newScene(t)
+	arrange(s)
+	return s.GatewaySync
+}
+
 func TestHealth(t *testing.T) {
 	script := load(t, "health.lua")
 	var tests struct {
@@ -267,24 +278,49 @@ func TestHealth(t *testing.T) {
 	assert.Len(t, tests.Tests, len(files))
 }
 
-// For every outcome, health.lua and "stoker wait" agree on the health.
+// health.lua and "stoker wait" agree on the health.
 func TestHealthMatchesOutcome(t *testing.T) {
 	script := load(t, "health.lua")
-	for seed := range uint64(3000) {
-		gs := dice{rand.New(rand.NewPCG(seed, 7))}.gatewaySync()
-		v := request.Read(gs, "", nil, noon)
-		want := map[request.Phase]string{request.Succeeded: "Healthy", request.Paused: "Healthy", request.Held: "Suspended", request.Failed: "Degraded"}[v.Phase]
-		if want == "" || !desiredref.Answered(gs) { // the script cannot tell which requests are invalid
-			want = "Progressing"
-		}
-		if v.Reason == v1alpha1.ReasonNoGateways {
-			want = "Healthy"
-		}
-		h := script.health(t, object(t, gs))
-		require.Equal(t, want, h.Status, "seed %d: %s; request.Read returns %+v", seed, h.Message, v)
-		if desiredref.Answered(gs) && v.Reason != v1alpha1.ReasonAgentsAway {
-			require.Contains(t, h.Message, gs.Status.Outcome.Message)
-		}
+	for _, c := range statuses {
+		t.Run(c.name, func(t *testing.T) {
+			gs := arranged(t, c.arrange)
+			v := request.Read(gs, "", nil, noon)
+			want := map[request.Phase]string{request.Succeeded: "Healthy", request.Paused: "Healthy", request.Held: "Suspended", request.Failed: "Degraded"}[v.Phase]
+			if want == "" {
+				want = "Progressing"
+			}
+			if v.Reason == v1alpha1.ReasonNoGateways {
+				want = "Healthy"
+			}
+			assert.Equal(t, want, script.health(t, object(t, gs)).Status, "request.Read returns %+v", v)
+		})
+	}
+}
+
+// A sync wave of Argo CD waits during a rollout and its approvals, because the health is Progressing or Suspended. It fails when a stage
+// fails.
+func TestRolloutHealth(t *testing.T) {
+	script := load(t, "health.lua")
+	for reason, c := range map[v1alpha1.Reason]struct {
+		phase v1alpha1.OutcomePhase
+		want  string
+	}{
+		v1alpha1.ReasonProgressing:       {v1alpha1.OutcomeProgressing, "Progressing"},
+		v1alpha1.ReasonRolloutSoaking:    {v1alpha1.OutcomeProgressing, "Progressing"},
+		v1alpha1.ReasonApprovalNeeded:    {v1alpha1.OutcomeHeld, "Suspended"},
+		v1alpha1.ReasonCanaryStageFailed: {v1alpha1.OutcomeFailed, "Degraded"},
+	} {
+		t.Run(string(reason), func(t *testing.T) {
+			s := newScene(t)
+			o := s.GatewaySync.Status.Outcome
+			o.Phase, o.Reason, o.Message = c.phase, reason, "stage prod: 1 of 2"
+			h := script.health(t, object(t, s.GatewaySync))
+			assert.Equal(t, c.want, h.Status)
+			assert.Contains(t, h.Message, "stage prod: 1 of 2")
+			if reason != v1alpha1.ReasonProgressing {
+				assert.Contains(t, h.Message, string(reason)+": ")
+			}
+		})
 	}
 }
 
