@@ -267,7 +267,7 @@ func TestFailureOfAnyStep(t *testing.T) {
 	for _, c := range []struct{ plain, whole bool }{{}, {plain: true}, {whole: true}} {
 		w := newCrashWorld()
 		w.plain, w.whole, w.snapshots = c.plain, c.whole, true
-		n := w.steps(t)
+		n, rollbacks := w.steps(t), 0
 		for fail := 1; fail <= n; fail += stride(1) {
 			ok := t.Run(fmt.Sprintf("plain=%v whole=%v %d", c.plain, c.whole, fail), func(t *testing.T) {
 				root := w.build(t)
@@ -277,6 +277,7 @@ func TestFailureOfAnyStep(t *testing.T) {
 				if err != nil {
 					assert.True(t, failure.Is(err, v1alpha1.ReasonNoSpace), "%v", err)
 					if !res.Applied {
+						rollbacks++
 						assert.Empty(t, cmp.Diff(w.before, contents(t, root)))
 					}
 				}
@@ -286,6 +287,7 @@ func TestFailureOfAnyStep(t *testing.T) {
 				return
 			}
 		}
+		assert.Greater(t, rollbacks, n/stride(1)/2, "of %d steps", n)
 	}
 }
 
@@ -294,7 +296,7 @@ func TestCrashDuringRollback(t *testing.T) {
 	for _, c := range []struct{ plain, whole bool }{{}, {plain: true}, {whole: true}} {
 		w := newCrashWorld()
 		w.plain, w.whole = c.plain, c.whole
-		n := w.steps(t)
+		n, both := w.steps(t), 0
 		for fail := n / 2; fail <= n; fail += stride(11) {
 			for stop := fail + 1; stop < fail+n; stop += stride(5) {
 				done := false
@@ -303,7 +305,9 @@ func TestCrashDuringRollback(t *testing.T) {
 					c := newPowerCut(t, root)
 					c.fail, c.err, c.stop, c.strict = fail, syscall.ENOSPC, stop, stop%2 == 0
 					_, _ = w.run(t, root, c) // the result depends on both steps; only the files matter
-					done = !c.dead
+					if done = !c.dead; !done {
+						both++
+					}
 					c.cut()
 					if stop%3 == 0 {
 						copyByFile(t, root)
@@ -318,6 +322,7 @@ func TestCrashDuringRollback(t *testing.T) {
 				}
 			}
 		}
+		assert.Positive(t, both, "no power cut came after a failure")
 	}
 }
 

@@ -140,7 +140,7 @@ func TestTemplateBomb(t *testing.T) {
 			require.Error(t, err)
 			assert.Equal(t, v1alpha1.ReasonLimitExceeded, failure.Reason(err, ""), "%v", err)
 			assert.ErrorContains(t, err, "projects/p/x.json")
-			assert.Less(t, time.Since(started), 10*time.Minute, "rendering stops early; a full run would take days")
+			assert.Less(t, time.Since(started), 20*time.Second, "rendering stops early; a full run would take days")
 			runtime.ReadMemStats(&after)
 			assert.Less(t, int64(after.HeapSys)-int64(before.HeapSys), int64(256<<20))
 		})
