@@ -272,6 +272,7 @@ func TestLead(t *testing.T) {
 		"clock of the node behind": {4 * time.Minute, time.Second, time.Minute, "ok: plant: good-abc is the lead"},
 		"clock of the node ahead":  {-time.Hour, time.Second, time.Minute, "warning: plant: good-abc renewed its lock at "},
 		"lock expired":             {30 * time.Second, 30 * time.Second, time.Minute, "warning: plant: the lead good-abc has not renewed its lock since " + now.Add(-30*time.Second).Format(time.RFC3339)},
+		"no SyncTarget":            {0, 0, time.Minute, "warning: plant: there is no lead, so no agent polls git"},
 		"status not confirmed":     {time.Second, time.Second, time.Hour, "warning: plant: the lead good-abc has not confirmed the status since " + now.Add(-time.Hour).Format(time.RFC3339)},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -287,7 +288,7 @@ func TestLead(t *testing.T) {
 			written := metav1.NewTime(now.Add(-c.written))
 			target.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "stoker-agent", Time: &written, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:lead":{"f:renewed":{}}}}`)}})
 			l := Checker{Namespace: "site", Now: func() time.Time { return now }}
-			l.Dynamic = dynamicfake.NewSimpleDynamicClient(runtime.NewScheme(), target)
+			l.Dynamic = dynamicfake.NewSimpleDynamicClient(runtime.NewScheme(), map[bool][]runtime.Object{true: {target}}[c.written != 0]...)
 			found := l.lead(t.Context(), gs)
 			require.Len(t, found, 1)
 			assert.Contains(t, string(found[0].State)+": "+found[0].Message, c.want)

@@ -175,8 +175,9 @@ func (c Checker) bindings(ctx context.Context, accounts []string) []Finding {
 		accounts = accounts[:maxReviews]
 	}
 	var denied []string
+	writesReport := authorizationv1.ResourceAttributes{Namespace: c.Namespace, Verb: "patch", Group: v1alpha1.GroupVersion.Group, Resource: kube.SyncReport.Plural}
 	for _, a := range accounts {
-		allowed, err := c.mayReport(ctx, a)
+		allowed, err := c.may(ctx, account{c.Namespace, a}, writesReport)
 		if err != nil {
 			return append(list, topicBindings.unreadable("the rights of ServiceAccount "+a, err))
 		}
@@ -198,16 +199,14 @@ func (c Checker) bindings(ctx context.Context, accounts []string) []Finding {
 	return append(list, topicBindings.finding(Failed, "no binding grants ClusterRole "+agentRole+" to ServiceAccount "+strings.Join(denied, ", ")+": its agents cannot report"))
 }
 
-// mayReport reports whether a ServiceAccount of the namespace may write SyncReports, also as a member of its groups.
-func (c Checker) mayReport(ctx context.Context, account string) (bool, error) {
+// may reports whether a ServiceAccount has a right in the namespace, also as a member of its groups.
+func (c Checker) may(ctx context.Context, a account, right authorizationv1.ResourceAttributes) (bool, error) {
 	review, err := c.Core.AuthorizationV1().LocalSubjectAccessReviews(c.Namespace).Create(ctx, &authorizationv1.LocalSubjectAccessReview{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace},
 		Spec: authorizationv1.SubjectAccessReviewSpec{
-			User:   kube.AccountUser(c.Namespace, account),
-			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + c.Namespace, "system:authenticated"},
-			ResourceAttributes: &authorizationv1.ResourceAttributes{
-				Namespace: c.Namespace, Verb: "patch", Group: v1alpha1.GroupVersion.Group, Resource: kube.SyncReport.Plural,
-			},
+			User:               kube.AccountUser(a.namespace, a.name),
+			Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + a.namespace, "system:authenticated"},
+			ResourceAttributes: &right,
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -229,6 +228,9 @@ func (c Checker) lead(ctx context.Context, gs *v1alpha1.GatewaySync) []Finding {
 		return nil
 	}
 	target, err := kube.SyncTargets(c.Dynamic, c.Namespace).Get(ctx, gs.Name)
+	if apierrors.IsNotFound(err) {
+		target, err = &v1alpha1.SyncTarget{}, nil
+	}
 	if err != nil {
 		return []Finding{topicLead.unreadable("SyncTarget "+gs.Name, err)}
 	}

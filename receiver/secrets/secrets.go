@@ -323,15 +323,15 @@ func (v *Cache) logProblem(p Ref, e *entry, err error, now time.Time) {
 	e.lastProblem, e.problemLogged = what, now
 	args := []any{"namespace", p.Namespace, "secret", p.Name, "key", p.Key, "error", what}
 	if apierrors.IsForbidden(err) {
-		v.Log.Error("secret may not be read; requests are refused", append(args, "do", v.grantCommand(p))...)
+		v.Log.Error("secret may not be read; requests are refused", append(args, "do", GrantCommand(p, v.Namespace, Account))...)
 		return
 	}
 	v.Log.Error("secret cannot be used; requests are refused", args...)
 }
 
-// grantCommand returns the command that grants the right to read a Secret.
-func (v *Cache) grantCommand(p Ref) string {
+// GrantCommand returns the command that grants a ServiceAccount the right to read a Secret.
+func GrantCommand(p Ref, namespace, account string) string {
 	own := role + "-" + p.Name
 	return fmt.Sprintf("kubectl create role %s -n %s --verb=get --resource=secrets --resource-name=%s && kubectl create rolebinding %s -n %s --role=%s --serviceaccount=%s:%s",
-		own, p.Namespace, p.Name, own, p.Namespace, own, v.Namespace, Account)
+		own, p.Namespace, p.Name, own, p.Namespace, own, namespace, account)
 }
