@@ -265,9 +265,10 @@ func (s *startup) after(state loop.State, order *loop.Order) {
 	if r == nil || state.Of != order || order.Commit.IsZero() {
 		return
 	}
+	late := r.Reason == v1alpha1.ReasonProgressing && !s.now().Before(s.due()) // checkVolume opens it
 	away := r.Reason.Cause() == v1alpha1.CauseGit && r.Reason.Class() == v1alpha1.ClassRetry
 	switch {
-	case away, r.Reason == v1alpha1.ReasonNoSpace, r.Reason == v1alpha1.ReasonWriteFailed, r.Reason == v1alpha1.ReasonWaitingForLead:
+	case late, away, r.Reason == v1alpha1.ReasonNoSpace, r.Reason == v1alpha1.ReasonWriteFailed, r.Reason == v1alpha1.ReasonWaitingForLead:
 		s.wait("%s: %s", r.Reason, r.Message)
 	default:
 		s.allow(fmt.Sprintf("%s: %s", r.Phase, r.Message))
