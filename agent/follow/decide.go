@@ -118,7 +118,7 @@ func (f *Follower) situation(ctx context.Context, changed bool) (in instruction,
 	if s.Obstacle != nil {
 		return in, nil, s
 	}
-	gs, err := f.spec.fetch(ctx, in, f.targets.currentEpoch(), changed)
+	gs, err := f.spec.fetch(ctx, in, changed)
 	if err != nil {
 		s.Obstacle = f.obstacle(err)
 		return in, nil, s

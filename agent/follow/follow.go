@@ -121,7 +121,7 @@ func New(c Config) (*Follower, error) {
 		Engine: c.Engine, Log: c.Log, Metrics: c.Metrics, Now: c.Now, OnState: f.tell, OnWorking: f.updateReport,
 	})
 	var err error
-	if f.targets, err = newTargetWatch(&c, f.wake, f.report.scheduleRead); err != nil {
+	if f.targets, err = newTargetWatch(&c, f.wake); err != nil {
 		return nil, err
 	}
 	return f, nil

@@ -148,20 +148,12 @@ func TestReportRewrittenAfterEtcdRestore(t *testing.T) {
 		_, err = reports.Update(ctx, older, metav1.UpdateOptions{})
 		require.NoError(t, err)
 		sent.Store(0)
-		r.scheduleRead()
-		r.scheduleRead()
-		time.Sleep(minorPause + minorPause) // a change of the message alone is written after ten seconds
+		time.Sleep(checkEvery + checkEvery/10 + minorPause) // a change of the message alone is written after ten seconds
 		synctest.Wait()
 		assert.EqualValues(t, 2, sent.Load(), "one read and one write")
 		now, err := reports.Get(ctx, "p")
 		require.NoError(t, err)
 		assert.Equal(t, "of today", now.Status.Message)
-
-		sent.Store(0)
-		r.scheduleRead()
-		time.Sleep(minorPause)
-		synctest.Wait()
-		assert.EqualValues(t, 1, sent.Load(), "one read of an unchanged report")
 		cancel()
 		synctest.Wait()
 	})

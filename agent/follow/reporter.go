@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	gosync "sync"
 	"time"
 
@@ -28,10 +27,9 @@ type reporter struct {
 	now     func() time.Time
 	woken   chan struct{}
 
-	mu     gosync.Mutex
-	want   *v1alpha1.SyncReportStatus // the newest report; nil before the first
-	since  time.Time                  // when want last changed in more than its timestamps
-	readAt time.Time                  // when to read the report because it may have been reverted; zero for never
+	mu    gosync.Mutex
+	want  *v1alpha1.SyncReportStatus // the newest report; nil before the first
+	since time.Time                  // when want last changed in more than its timestamps
 
 	// Used by run only, and by flush after it.
 	stored   *v1alpha1.SyncReport // the stored report; nil if unknown or absent
@@ -55,8 +53,8 @@ const (
 	slowdown = 10
 	// maxReport is the longest pause between two attempts.
 	maxReport = 30 * time.Second
-	// checkEvery is how often to check that the report exists. A user may delete it, and so may the garbage collector if the report was
-	// adopted from an earlier pod of this name. The lead waits longer than this for a report. checkAdopted is the time from an adoption to
+	// checkEvery is how often to read the report and the GatewaySync again. A user may delete the report, and so may the garbage collector if it
+	// was adopted from an earlier pod of this name; a backup of the API server has older ones. The lead waits longer than this for a report. checkAdopted is the time from an adoption to
 	// the next check.
 	checkEvery   = 8 * time.Minute
 	checkAdopted = 30 * time.Second
@@ -88,17 +86,6 @@ func (r *reporter) wake() {
 	case r.woken <- struct{}{}:
 	default: // it is awake
 	}
-}
-
-// scheduleRead schedules a read of the report because the API server may have been restored from a backup. The times vary between
-// agents.
-func (r *reporter) scheduleRead() {
-	r.mu.Lock()
-	if r.readAt.IsZero() {
-		r.readAt = r.now().Add(rand.N(minorPause))
-	}
-	r.mu.Unlock()
-	r.wake()
 }
 
 // difference is how much two reports differ.
@@ -165,7 +152,7 @@ func (r *reporter) run(ctx context.Context) {
 // next returns when the next step is due: a write, a retry, or a check of the report.
 func (r *reporter) next() time.Time {
 	r.mu.Lock()
-	want, since, readAt := r.want, r.since, earliest(r.check, r.readAt)
+	want, since := r.want, r.since
 	r.mu.Unlock()
 	if want == nil {
 		return r.now().Add(checkEvery)
@@ -183,7 +170,7 @@ func (r *reporter) next() time.Time {
 	due := r.wrote.Add(min(r.slowed(minPause), minorPause)) // an outcome waits no longer
 	switch {
 	case d == onlyTimes:
-		return readAt
+		return r.check
 	case d == minor, again && want.Phase == v1alpha1.GatewayError:
 		due = r.wrote.Add(r.slowed(minorPause))
 	case want.Phase == v1alpha1.GatewaySyncing, want.Reason.Class() == v1alpha1.ClassWorking && r.slowed(0) > minPause:
@@ -231,10 +218,7 @@ func (r *reporter) iterate(ctx context.Context) {
 
 // step reads the report if it is unknown or due for a check, and writes it otherwise.
 func (r *reporter) step(ctx context.Context) error {
-	r.mu.Lock()
-	readAt := earliest(r.check, r.readAt)
-	r.mu.Unlock()
-	if !r.loaded || !r.now().Before(readAt) {
+	if !r.loaded || !r.now().Before(r.check) {
 		return r.read(ctx)
 	}
 	return r.write(ctx)
@@ -253,9 +237,6 @@ func (r *reporter) read(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	r.mu.Lock()
-	r.readAt = time.Time{}
-	r.mu.Unlock()
 	first := !r.loaded
 	r.stored, r.loaded, r.corrupt = stored, true, corrupt
 	r.check = r.now().Add(backoff.Jitter(checkEvery))

@@ -20,7 +20,8 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// specReader reads the GatewaySync: once for each generation, and again if the same generation may mean another spec.
+// specReader reads the GatewaySync: once for each generation, and every checkEvery, because an API server that was restored from a backup counts
+// generations again.
 type specReader struct {
 	objects *kube.Objects[v1alpha1.GatewaySync]
 	name    string // of the GatewaySync
@@ -32,7 +33,7 @@ type specReader struct {
 
 	gs        *v1alpha1.GatewaySync // the last one that matched a target; nil before
 	owner     types.UID             // in the target for which gs was read
-	epoch     int                   // in which gs was read: see targetWatch.currentEpoch
+	check     time.Time             // when to read gs again
 	confirmed confirmed             // what gs has confirmed of a target
 	rollback  plan.ID               // the commit that the request goes back to; zero if it goes back to none
 	request   audit.Request         // who requested the ref
@@ -79,11 +80,16 @@ const (
 func readTimeout(n int) time.Duration { return min(getTimeout<<min(n, 10), kube.RequestTimeout) }
 
 // fetch returns the GatewaySync at the target's generation. Otherwise the error is errGone, a failure of class working if a
-// retry may help, or one of class stalled if the GatewaySync is invalid. epoch is that of the target. changed makes it repeat a failed
-// attempt at once.
-func (s *specReader) fetch(ctx context.Context, in instruction, epoch int, changed bool) (*v1alpha1.GatewaySync, error) {
-	if s.gs != nil && s.gs.Generation == in.Generation && s.owner == in.owner && s.epoch == epoch && s.confirms(&in) {
+// retry may help, or one of class stalled if the GatewaySync is invalid. changed makes it repeat a failed attempt at once.
+func (s *specReader) fetch(ctx context.Context, in instruction, changed bool) (*v1alpha1.GatewaySync, error) {
+	if s.gs != nil && s.gs.Generation == in.Generation && s.owner == in.owner && s.confirms(&in) {
 		s.unconfirmedSince, s.confirmed = time.Time{}, in.toConfirm()
+		if !s.now().Before(s.check) {
+			s.check = s.now().Add(backoff.Jitter(checkEvery))
+			if gs, _, _, err := s.read(ctx, &in); err == nil {
+				s.accept(gs, &in)
+			}
+		}
 		return s.gs, nil
 	}
 	if in.Generation == 0 { // the target changes when there is something to read
@@ -111,9 +117,16 @@ func (s *specReader) fetch(ctx context.Context, in instruction, epoch int, chang
 		}
 		return nil, err
 	}
-	s.asked, s.newest = gs, gs
+	s.failures = 0
+	s.accept(gs, &in)
+	return s.gs, nil
+}
+
+// accept makes gs, which confirms a target, the last copy.
+func (s *specReader) accept(gs *v1alpha1.GatewaySync, in *instruction) {
+	s.asked, s.newest, s.check = gs, gs, s.now().Add(backoff.Jitter(checkEvery))
 	d, bad := desiredref.Of(gs, "")
-	s.failures, s.rollback = 0, plan.ID{}
+	s.rollback = plan.ID{}
 	if bad == nil && d.GoesBack(in.Commit.String(), gs.Status.RanEverywhere, func(string) bool { return s.volume.ran(in.Commit) }) {
 		s.rollback = in.Commit
 	}
@@ -123,8 +136,7 @@ func (s *specReader) fetch(ctx context.Context, in instruction, epoch int, chang
 	if was := s.gs; was != nil && was.UID == gs.UID && was.Generation == gs.Generation && equality.Semantic.DeepEqual(&was.Spec, &gs.Spec) {
 		gs = was // unchanged: keep its connections
 	}
-	s.gs, s.owner, s.epoch, s.confirmed = gs, in.owner, epoch, in.toConfirm()
-	return gs, nil
+	s.gs, s.owner, s.confirmed = gs, in.owner, in.toConfirm()
 }
 
 // read reads the GatewaySync and compares it with the target. unconfirmed is set if it cannot be read, or does not ask for what the

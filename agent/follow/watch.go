@@ -20,15 +20,13 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// targetWatch watches the SyncTarget of one GatewaySync. It knows when the API server may have been restored from a backup. Its
-// methods may be called from several goroutines.
+// targetWatch watches the SyncTarget of one GatewaySync. Its methods may be called from several goroutines.
 type targetWatch struct {
 	namespace, name string
 	log             *slog.Logger
 	now             func() time.Time
 	onSyncTarget    func(*v1alpha1.SyncTarget, error) // see Config
 	wake            func()                            // wakes the loop
-	restored        func()                            // called with mu locked when epoch changes
 	informer        *kube.Informer[v1alpha1.SyncTarget]
 
 	calls          gosync.Mutex // serializes the calls of onSyncTarget
@@ -37,13 +35,11 @@ type targetWatch struct {
 	failures       int                      // in a row
 	err            error                    // of the last failure
 	forbiddenSince time.Time                // when watching began to be forbidden; zero if it is allowed
-	interrupted    bool                     // the watch ended after the last event
-	epoch          int                      // see currentEpoch
 }
 
 // newTargetWatch returns a targetWatch. It sends nothing yet.
-func newTargetWatch(c *Config, wake, restored func()) (*targetWatch, error) {
-	w := &targetWatch{namespace: c.Namespace, name: c.GatewaySync, log: c.Log, now: c.Now, onSyncTarget: c.OnSyncTarget, wake: wake, restored: restored}
+func newTargetWatch(c *Config, wake func()) (*targetWatch, error) {
+	w := &targetWatch{namespace: c.Namespace, name: c.GatewaySync, log: c.Log, now: c.Now, onSyncTarget: c.OnSyncTarget, wake: wake}
 	var err error
 	w.informer, err = kube.SyncTargets(c.API, c.Namespace).Informer(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", w.name).String()
@@ -92,36 +88,20 @@ func (w *targetWatch) changed(name string) {
 		target.Lead = v1alpha1.LeadRecord{Transitions: t.Spec.Lead.Transitions}
 	}
 	w.mu.Lock()
-	known := target != nil && w.last != nil
-	same := known && equality.Semantic.DeepEqual(target, w.last)
-	if w.interrupted || known && target.Revision < w.last.Revision {
-		w.epoch++
-		w.restored()
-	}
-	w.last, w.failures, w.err, w.interrupted, w.forbiddenSince = target, 0, nil, false, time.Time{}
+	same := target != nil && w.last != nil && equality.Semantic.DeepEqual(target, w.last)
+	w.last, w.failures, w.err, w.forbiddenSince = target, 0, nil, time.Time{}
 	w.mu.Unlock()
 	if !same {
 		w.wake()
 	}
 }
 
-// currentEpoch returns a number that changes when the API server may have been restored from a backup. Generations may then be reused, so
-// what was read in an earlier epoch is not valid any more.
-func (w *targetWatch) currentEpoch() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.epoch
-}
-
 // failed is called by the informer, which retries by itself. An orderly end of the watch is not a failure.
 func (w *targetWatch) failed(err error) {
-	orderly := errors.Is(err, io.EOF) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
-	w.mu.Lock()
-	w.interrupted = true
-	if orderly {
-		w.mu.Unlock()
+	if errors.Is(err, io.EOF) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return
 	}
+	w.mu.Lock()
 	w.failures++
 	w.err = err
 	n := w.failures
