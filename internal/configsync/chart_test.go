@@ -78,6 +78,7 @@ func TestChart(t *testing.T) {
 
 // G4: values of Secrets that reach a chart through a value file appear in no plan, error, status or Event.
 func TestChartedSecretsAppearNowhere(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		template string
 		reason   v1alpha1.Reason

@@ -206,7 +206,7 @@ func TestOtherClusterAnswersTooMuch(t *testing.T) {
 	w.commit("k8s/a.yaml", all.String())
 	w.create("kubeConfig: {secretRef: {name: edge}}")
 	engine := w.engine(w.RESTConfig())
-	own := w.clients(w.RESTConfig())
+	own := w.admin
 	engine.StatusClients = &own
 	_, err := engine.Apply(t.Context(), w.get(), configsync.Options{})
 	assert.True(t, failure.Is(err, v1alpha1.ReasonLimitExceeded), "%v", err)

@@ -8,11 +8,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -50,9 +48,9 @@ func (k killed) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // G3: a run that ends at any request, before or after the API server saw it, leaves nothing untracked; the next one completes it.
 func TestKilledAtEachRequest(t *testing.T) {
+	t.Parallel()
 	for name, after := range map[string]bool{"before": false, "after": true} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			w := newWorld(t)
 			w.commit("k8s/a.yaml", configMap("seed", "0"))
 			w.create("")
@@ -125,17 +123,8 @@ func TestUnchangedRunCosts(t *testing.T) {
 // as returns the configuration of an account of the namespace with rules.
 func (w *world) as(rules ...rbacv1.PolicyRule) *rest.Config {
 	w.t.Helper()
-	meta := metav1.ObjectMeta{Name: "deployer", Namespace: w.namespace}
-	_, err := w.core.CoreV1().ServiceAccounts(w.namespace).Create(w.t.Context(), &corev1.ServiceAccount{ObjectMeta: meta}, metav1.CreateOptions{})
-	require.NoError(w.t, err)
-	_, err = w.core.RbacV1().Roles(w.namespace).Create(w.t.Context(), &rbacv1.Role{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{})
-	require.NoError(w.t, err)
-	_, err = w.core.RbacV1().RoleBindings(w.namespace).Create(w.t.Context(), &rbacv1.RoleBinding{
-		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
-		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: w.namespace, Name: meta.Name}},
-	}, metav1.CreateOptions{})
-	require.NoError(w.t, err)
-	return w.As(w.t, w.namespace, meta.Name, "")
+	w.account(w.namespace, "deployer", rules...)
+	return w.As(w.t, w.namespace, "deployer", "")
 }
 
 func rule(groups, resources string, verbs ...string) rbacv1.PolicyRule {
@@ -144,6 +133,7 @@ func rule(groups, resources string, verbs ...string) rbacv1.PolicyRule {
 
 // G2: a run has the rights of its caller and no others. If they do not suffice, nothing is changed.
 func TestRightsOfCaller(t *testing.T) {
+	t.Parallel()
 	status := rule("stoker.io", "configsyncs,configsyncs/status", "get", "update")
 	own := rule("", "configmaps", "get", "create", "patch", "delete")
 	for name, c := range map[string]struct {
@@ -162,12 +152,8 @@ func TestRightsOfCaller(t *testing.T) {
 			w := newWorld(t)
 			w.commit("k8s/a.yaml", c.text)
 			w.create("")
-			engine := w.engine(w.as(c.rules...))
-			var err error
-			require.Eventually(t, func() bool { // the authorizer learns of the rules a moment later
-				_, err = engine.Apply(t.Context(), w.get(), configsync.Options{})
-				return failure.Reason(err, "") == c.reason
-			}, 20*time.Second, 200*time.Millisecond, "%v", err)
+			_, err := w.engine(w.as(c.rules...)).Apply(t.Context(), w.get(), configsync.Options{})
+			require.Equal(t, c.reason, failure.Reason(err, ""), "%v", err)
 			if c.reason != "" {
 				assert.Empty(t, w.ours())
 				return
@@ -193,6 +179,7 @@ func (m meddling) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // G2: an object that is written while the run is under way is judged again before it is deleted.
 func TestPruneJudgesAgain(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		patch string
 		gone  bool
@@ -235,7 +222,7 @@ func TestRunOfRecreatedConfigSync(t *testing.T) {
 	w.create("")
 	w.must()
 	stale := w.get()
-	require.NoError(t, w.clients(w.RESTConfig()).Dynamic.Resource(kube.ConfigSync.Resource()).Namespace(w.namespace).Delete(t.Context(), "plant", metav1.DeleteOptions{}))
+	require.NoError(t, w.admin.Dynamic.Resource(kube.ConfigSync.Resource()).Namespace(w.namespace).Delete(t.Context(), "plant", metav1.DeleteOptions{}))
 	w.create("")
 	_, err := w.engine(w.RESTConfig()).Apply(t.Context(), stale, configsync.Options{})
 	require.ErrorIs(t, err, configsync.ErrConcurrentChange)

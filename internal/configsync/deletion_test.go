@@ -1,7 +1,9 @@
 package configsync_test
 
 import (
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,13 +20,13 @@ import (
 // remove deletes the ConfigSync.
 func (w *world) remove() {
 	w.t.Helper()
-	require.NoError(w.t, kube.ConfigSyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace).Delete(w.t.Context(), "plant", metav1.DeleteOptions{}))
+	require.NoError(w.t, kube.ConfigSyncs(w.admin.Dynamic, w.namespace).Delete(w.t.Context(), "plant", metav1.DeleteOptions{}))
 }
 
 // gone waits until the ConfigSync is gone.
 func (w *world) gone() {
 	w.t.Helper()
-	syncs := kube.ConfigSyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace)
+	syncs := kube.ConfigSyncs(w.admin.Dynamic, w.namespace)
 	require.Eventually(w.t, func() bool {
 		_, err := syncs.Get(w.t.Context(), "plant")
 		return apierrors.IsNotFound(err)
@@ -46,7 +48,6 @@ func TestProgramDeletes(t *testing.T) {
 		"Delete with a missing source":  {"{deletionPolicy: Delete}", `{"spec":{"source":{"git":{"branch":"gone"}}}}`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			w := newWorld(t)
 			system := w.installed()
 			w.account(w.namespace, "stoker-config", configMaps, rule("", "persistentvolumeclaims", "get", "create", "patch", "delete"))
@@ -85,7 +86,6 @@ func TestProgramDeletes(t *testing.T) {
 
 // G6: a namespace that is deleted with everything in it goes away, although the rights of the account go first.
 func TestProgramDoesNotHoldNamespaces(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	system := w.installed()
 	w.account(w.namespace, "stoker-config", configMaps)
@@ -99,6 +99,20 @@ func TestProgramDoesNotHoldNamespaces(t *testing.T) {
 		_, err := w.core.CoreV1().Namespaces().Get(t.Context(), w.namespace, metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	}, soon, 200*time.Millisecond)
+}
+
+// later is an API server whose clock is hours ahead once over is set.
+type later struct {
+	http.RoundTripper
+	over *atomic.Bool
+}
+
+func (l later) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := l.RoundTripper.RoundTrip(req)
+	if err == nil && l.over.Load() {
+		res.Header.Set("Date", time.Now().Add(2*time.Hour).UTC().Format(http.TimeFormat))
+	}
+	return res, err
 }
 
 // G6: if the account loses its rights together with the ConfigSync, as after an uninstall, the finalizer ends at the deadline, and a
@@ -121,13 +135,13 @@ func TestProgramReleasesWithoutRights(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			w := newWorld(t)
 			system := w.installed()
 			w.account(w.namespace, "stoker-config", configMaps)
 			w.commit("k8s/a.yaml", configMap("a", "1"))
-			w.create("{deletionPolicy: Delete, progressDeadline: 10s}")
-			w.program(system, nil)
+			w.create("{deletionPolicy: Delete, progressDeadline: 1h}")
+			over := &atomic.Bool{}
+			w.program(system, func(rt http.RoundTripper) http.RoundTripper { return later{rt, over} })
 			w.reaches(metav1.ConditionTrue, v1alpha1.ReasonSynced)
 			lose(w, system)
 			w.remove()
@@ -136,9 +150,11 @@ func TestProgramReleasesWithoutRights(t *testing.T) {
 				return c != nil && c.Status == metav1.ConditionFalse
 			}, soon, 100*time.Millisecond, "the first attempt must fail")
 			assert.NotEmpty(t, w.get().Finalizers, "the finalizer must wait for the rights until the deadline")
+			over.Store(true)
+			w.annotate(v1alpha1.AnnotationForceSync, "now")
 			w.gone()
 			assert.NotNil(t, w.data("a"))
-			assert.Regexp(t, "Warning Released: they could not be deleted until 10s after the deletion of the ConfigSync: .+; not deleted: ConfigMap "+w.namespace+"/a", w.reasons())
+			assert.Regexp(t, "Warning Released: they could not be deleted until 1h0m0s after the deletion of the ConfigSync: .+; not deleted: ConfigMap "+w.namespace+"/a", w.reasons())
 		})
 	}
 }

@@ -29,7 +29,7 @@ func (w *world) another(name, path, more string) {
 // run applies the ConfigSync of a name as a user with all rights.
 func (w *world) run(name string) error {
 	w.t.Helper()
-	cs, err := kube.ConfigSyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace).Get(w.t.Context(), name)
+	cs, err := kube.ConfigSyncs(w.admin.Dynamic, w.namespace).Get(w.t.Context(), name)
 	require.NoError(w.t, err)
 	_, err = w.engine(w.RESTConfig()).Apply(w.t.Context(), cs, configsync.Options{})
 	return err
@@ -75,7 +75,7 @@ func TestDependsOnConfigSync(t *testing.T) {
 
 	// Of another ref, only Ready counts.
 	w.git.Branch("release", second)
-	_, err := kube.ConfigSyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace).Patch(t.Context(), "base", types.MergePatchType,
+	_, err := kube.ConfigSyncs(w.admin.Dynamic, w.namespace).Patch(t.Context(), "base", types.MergePatchType,
 		[]byte(`{"spec":{"source":{"git":{"branch":"release"}}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	w.waits("plant", "no run has handled")
@@ -84,7 +84,7 @@ func TestDependsOnConfigSync(t *testing.T) {
 
 	// A run that changes nothing, or only prunes, waits for nothing.
 	w.annotate(v1alpha1.AnnotationPaused, "")
-	_, err = kube.ConfigSyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace).Patch(t.Context(), "plant", types.MergePatchType,
+	_, err = kube.ConfigSyncs(w.admin.Dynamic, w.namespace).Patch(t.Context(), "plant", types.MergePatchType,
 		[]byte(`{"spec":{"dependsOn":[{"name":"none"}]}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	for name, o := range map[string]configsync.Options{"dry run": {DryRun: true}, "prune": {PruneOnly: true}} {
@@ -129,7 +129,7 @@ func TestDependsOnGatewaySync(t *testing.T) {
 	w.ApplyYAML(t, w.namespace, "{apiVersion: stoker.io/v1alpha1, kind: GatewaySync, metadata: {name: line}, spec: {git: {repo: '"+w.server.URL("plant.git")+"', ref: main}}}")
 	w.waits("plant", "waiting for GatewaySync line: ")
 
-	syncs := kube.GatewaySyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace)
+	syncs := kube.GatewaySyncs(w.admin.Dynamic, w.namespace)
 	outcome := func(commit string) {
 		t.Helper()
 		gs, err := syncs.Get(t.Context(), "line")

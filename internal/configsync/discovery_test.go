@@ -65,7 +65,7 @@ func TestGroupWithoutAnswer(t *testing.T) {
 	assert.Len(t, w.get().Status.Inventory, 2)
 
 	remove := func(engine *configsync.Engine) (configsync.Remaining, error) {
-		clients := w.clients(w.RESTConfig())
+		clients := w.admin
 		engine.StatusClients = &clients
 		return engine.Remove(t.Context(), w.get())
 	}

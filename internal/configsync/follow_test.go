@@ -33,7 +33,7 @@ func TestFollowedGatewaySync(t *testing.T) {
 	first := w.commit("k8s/a.yaml", configMap("a", "1"))
 	w.commit("k8s/a.yaml", configMap("a", "2"))
 	w.ApplyYAML(t, w.namespace, "{apiVersion: stoker.io/v1alpha1, kind: GatewaySync, metadata: {name: line}, spec: {git: {repo: '"+w.server.URL("plant.git")+"', ref: main, allowedRefs: [main, 'release/*']}}}")
-	gs, err := kube.GatewaySyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace).Get(t.Context(), "line")
+	gs, err := kube.GatewaySyncs(w.admin.Dynamic, w.namespace).Get(t.Context(), "line")
 	require.NoError(t, err)
 	main := w.git.Head()
 	w.git.Branch("release/old", first)
@@ -42,7 +42,7 @@ func TestFollowedGatewaySync(t *testing.T) {
 	w.git.Branch("main", main)
 	w.create("source: {git: null, gatewaySync: {name: line, path: k8s}}")
 	// The request was made when the spec said another ref, so it is not in force; any gateway can still name it.
-	_, err = kube.GatewaySyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace).Patch(t.Context(), "line", types.MergePatchType,
+	_, err = kube.GatewaySyncs(w.admin.Dynamic, w.namespace).Patch(t.Context(), "line", types.MergePatchType,
 		fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"release/old",%q:"release/old@another"}}}`, v1alpha1.AnnotationRequestedRef, v1alpha1.AnnotationRequestedOver), metav1.PatchOptions{})
 	require.NoError(t, err)
 	for _, c := range []struct {
@@ -119,6 +119,7 @@ func TestRequestsForNewObjects(t *testing.T) {
 // C14: if the GatewaySync or its commit moves while a run is under way, all objects are still of one commit that the gateways ran, and
 // the next run follows.
 func TestFollowedCommitMoves(t *testing.T) {
+	t.Parallel()
 	path := func(method, part string) func(*http.Request) bool {
 		return func(req *http.Request) bool { return req.Method == method && strings.Contains(req.URL.Path, part) }
 	}
@@ -136,7 +137,7 @@ func TestFollowedCommitMoves(t *testing.T) {
 			first := w.commit("k8s/a.yaml", configMap("a", "1"), "k8s/b.yaml", configMap("b", "1"))
 			second := w.commit("k8s/a.yaml", configMap("a", "2"), "k8s/b.yaml", configMap("b", "2"))
 			w.ApplyYAML(t, w.namespace, "{apiVersion: stoker.io/v1alpha1, kind: GatewaySync, metadata: {name: line}, spec: {git: {repo: '"+w.server.URL("plant.git")+"', ref: main}}}")
-			syncs := kube.GatewaySyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace)
+			syncs := kube.GatewaySyncs(w.admin.Dynamic, w.namespace)
 			gs, err := syncs.Get(t.Context(), "line")
 			require.NoError(t, err)
 			w.target("main", first, gs.Generation)
@@ -174,7 +175,7 @@ func TestFollowedGatewaySyncVerifies(t *testing.T) {
 	w.ApplyYAML(t, w.namespace, "{apiVersion: v1, kind: ConfigMap, metadata: {name: keys}, data: {keys: 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHsq9RkJ7fTS0fsHr1LhWTPuyvpEfG5jUqNo8gS8wXfC dev'}}")
 	w.ApplyYAML(t, w.namespace, "{apiVersion: stoker.io/v1alpha1, kind: GatewaySync, metadata: {name: line}, spec: {git: {repo: '"+w.server.URL("plant.git")+
 		"', ref: main, verify: {keysConfigMapRef: {name: keys, key: keys}}}}}")
-	gs, err := kube.GatewaySyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace).Get(t.Context(), "line")
+	gs, err := kube.GatewaySyncs(w.admin.Dynamic, w.namespace).Get(t.Context(), "line")
 	require.NoError(t, err)
 	w.target("main", commit, gs.Generation)
 	w.create("source: {git: null, gatewaySync: {name: line, path: k8s}}")
@@ -191,7 +192,7 @@ func TestFollowedCommitIsFetchedAgain(t *testing.T) {
 	w := newWorld(t)
 	commit := w.commit("k8s/a.yaml", configMap("a", "1"))
 	w.ApplyYAML(t, w.namespace, "{apiVersion: stoker.io/v1alpha1, kind: GatewaySync, metadata: {name: line}, spec: {git: {repo: '"+w.server.URL("plant.git")+"', ref: "+commit+"}}}")
-	gs, err := kube.GatewaySyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace).Get(t.Context(), "line")
+	gs, err := kube.GatewaySyncs(w.admin.Dynamic, w.namespace).Get(t.Context(), "line")
 	require.NoError(t, err)
 	w.target(commit, commit, gs.Generation)
 	w.create("source: {git: null, gatewaySync: {name: line, path: k8s}}")

@@ -69,6 +69,7 @@ func TestKustomization(t *testing.T) {
 
 // G4: values of Secrets that a kustomization makes or copies appear in no plan, error, status or Event.
 func TestKustomizedSecretsAppearNowhere(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		text   string
 		reason v1alpha1.Reason
@@ -110,6 +111,7 @@ func TestKustomizedSecretsAppearNowhere(t *testing.T) {
 
 // G2: one document of fifty that cannot be built or is refused, and nothing is applied.
 func TestBrokenDocumentOfFifty(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		broken string
 		reason v1alpha1.Reason

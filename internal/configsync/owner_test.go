@@ -48,6 +48,7 @@ func (w *world) kubectlApply(text string) {
 
 // G7: after an adoption, git alone says which fields there are.
 func TestAdoptionOfKubectlApply(t *testing.T) {
+	t.Parallel()
 	for name, create := range map[string]func(w *world, text string){
 		"client side": (*world).kubectlApply,
 		"server side": func(w *world, text string) {
@@ -136,6 +137,7 @@ func TestAddedFields(t *testing.T) {
 
 // G7: a user who removes or forges Stoker's annotations stops nothing and keeps nothing.
 func TestLostMarkIsRepaired(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(m *corev1.ConfigMap){
 		"replaced":       func(m *corev1.ConfigMap) { m.Annotations, m.Data = nil, map[string]string{"b": "2"} },
 		"mark removed":   func(m *corev1.ConfigMap) { delete(m.Annotations, v1alpha1.AnnotationConfigSync) },
@@ -188,7 +190,7 @@ func TestObjectsChangeTheirOwner(t *testing.T) {
 		require.NoError(t, err)
 		return m.UID
 	}
-	syncs := kube.ConfigSyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace)
+	syncs := kube.ConfigSyncs(w.admin.Dynamic, w.namespace)
 	w.commit("k8s/a.yaml", configMap("a", "1"))
 	w.create("")
 	w.must()

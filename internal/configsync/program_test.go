@@ -2,6 +2,7 @@ package configsync_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -23,6 +24,7 @@ import (
 	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/lease"
+	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/program"
 )
@@ -68,7 +70,20 @@ var configMaps = rule("", "configmaps", "get", "create", "patch", "delete")
 type one struct {
 	log    program.Log
 	stop   func()
+	runs   atomic.Int32
 	pruned atomic.Int32
+	lost   atomic.Bool // the replica led, and does nothing any more
+}
+
+// runsAgain waits for a run that begins after the call.
+func (w *world) runsAgain(p *one) {
+	w.t.Helper()
+	// sequence: the first run to end may have begun before the call.
+	for range 2 {
+		before := p.runs.Load()
+		w.annotate(v1alpha1.AnnotationForceSync, fmt.Sprint("after ", before))
+		require.Eventually(w.t, func() bool { return p.runs.Load() > before }, soon, 50*time.Millisecond)
+	}
 }
 
 // program starts a replica. wrap changes its way to the API server; nil changes nothing.
@@ -87,13 +102,15 @@ func (w *world) program(system string, wrap func(http.RoundTripper) http.RoundTr
 	gateways, err := kube.Watch(clients.Dynamic, []string{w.namespace}, nil, func(namespace, name string) { r.GatewaySyncChanged(namespace, name) }, nil)
 	require.NoError(w.t, err)
 	r = reconcile.New(reconcile.Config{ProgramClients: clients, AccountClients: accounts, ConfigSync: seen.Get, ConfigSyncs: seen.List, GatewaySync: gateways.Get, Log: daemon.Log(&p.log, "text", "info"),
-		OnRun: func(v1alpha1.Class, time.Duration) {}, OnPrune: func(deleted, _ int) { p.pruned.Add(int32(deleted)) }})
+		OnRun: func(v1alpha1.Class, time.Duration) { p.runs.Add(1) }, OnPrune: func(deleted, _ int) { p.pruned.Add(int32(deleted)) }})
 	l := lease.Lease{Client: clients.Core, Namespace: system, Name: "stoker-configsync", Holder: lease.Identity("test")}
 	ctx, cancel := context.WithCancel(context.Background())
 	var ended sync.WaitGroup
 	ended.Go(func() { assert.NoError(w.t, seen.Run(ctx)) })
 	ended.Go(func() { assert.NoError(w.t, gateways.Run(ctx)) })
-	ended.Go(func() { assert.NoError(w.t, l.Elect(ctx, func(ctx context.Context) error { r.Run(ctx); return nil })) })
+	ended.Go(func() {
+		assert.NoError(w.t, l.Elect(ctx, func(ctx context.Context) error { r.Run(ctx); p.lost.Store(true); return nil }))
+	})
 	p.stop = sync.OnceFunc(func() { cancel(); ended.Wait() })
 	w.t.Cleanup(func() {
 		p.stop()
@@ -124,7 +141,7 @@ func (w *world) has(name, value string) {
 // patch changes the ConfigSync.
 func (w *world) patch(text string) {
 	w.t.Helper()
-	_, err := kube.ConfigSyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace).Patch(w.t.Context(), "plant", types.MergePatchType, []byte(text), metav1.PatchOptions{})
+	_, err := kube.ConfigSyncs(w.admin.Dynamic, w.namespace).Patch(w.t.Context(), "plant", types.MergePatchType, []byte(text), metav1.PatchOptions{})
 	require.NoError(w.t, err)
 }
 
@@ -146,7 +163,6 @@ func (w *world) reasons() string {
 }
 
 func TestProgramFollowsGit(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	system := w.installed()
 	w.account(w.namespace, "stoker-config", configMaps, rule("", "secrets", "get"))
@@ -173,14 +189,18 @@ func TestProgramFollowsGit(t *testing.T) {
 	w.has("c", "3") // an annotation is a reason to run at once
 	w.annotate(v1alpha1.AnnotationPaused, "true")
 	w.reaches(metav1.ConditionTrue, v1alpha1.ReasonPaused)
-	w.commit("k8s/b.yaml", configMap("c", "4"))
+	w.commit("k8s/b.yaml", configMap("c", "4"), "second/d.yaml", configMap("d", "1"), "third/e.yaml", configMap("e", "1"))
 	w.annotate(v1alpha1.AnnotationForceSync, "again")
 	w.annotate(v1alpha1.AnnotationPaused, "false")
 	w.has("c", "4")
 	w.reaches(metav1.ConditionTrue, v1alpha1.ReasonSynced)
 	w.tracked()
 	version := w.get().ResourceVersion
-	time.Sleep(2 * time.Second)
+	// setup: the program has seen its own writes when it has seen, and run, what was created after them.
+	for _, name := range []string{"second", "third"} {
+		w.another(name, name, ", refreshInterval: 24h")
+		require.Eventually(t, func() bool { return request.ReadConfig(w.getNamed(name), "").Phase == request.Succeeded }, soon, 50*time.Millisecond)
+	}
 	assert.Equal(t, version, w.get().ResourceVersion, "the program's own writes must not start a run")
 	assert.NotContains(t, p.log.String()+w.reasons(), "planted-value")
 	assert.Contains(t, w.reasons(), "Normal SyncCompleted: 2 objects of")
@@ -199,7 +219,6 @@ func TestProgramStaysWithinRights(t *testing.T) {
 			" subjects: [{kind: ServiceAccount, name: stoker-config, namespace: NS}]}", "forbidden"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			w := newWorld(t)
 			system := w.installed()
 			w.account(w.namespace, "stoker-config", configMaps)
@@ -259,14 +278,13 @@ func (c cut) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // G5: a replica that loses its Lease in the middle of an apply writes nothing more, not even the status; the next one completes the run.
 func TestProgramLosesItsLease(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	system := w.installed()
 	w.account(w.namespace, "stoker-config", configMaps)
 	w.commit("k8s/a.yaml", configMap("a", "1")+configMap("b", "1")+configMap("c", "1"))
 	w.create("")
 	first := cut{lost: make(chan struct{}), applied: make(chan struct{}), mu: &sync.Mutex{}, late: &[]string{}}
-	w.program(system, func(rt http.RoundTripper) http.RoundTripper { first.RoundTripper = rt; return first })
+	p := w.program(system, func(rt http.RoundTripper) http.RoundTripper { first.RoundTripper = rt; return first })
 	select {
 	case <-first.applied:
 	case <-time.After(soon):
@@ -276,9 +294,7 @@ func TestProgramLosesItsLease(t *testing.T) {
 	w.program(system, nil)
 	w.reaches(metav1.ConditionTrue, v1alpha1.ReasonSynced)
 	assert.Equal(t, []string{"a", "b", "c"}, w.ours())
-	version := w.get().ResourceVersion
-	time.Sleep(2 * time.Second)
-	assert.Equal(t, version, w.get().ResourceVersion)
+	assert.True(t, p.lost.Load(), "a replica must stop before another one gets the Lease")
 	first.mu.Lock()
 	defer first.mu.Unlock()
 	assert.Empty(t, *first.late)
@@ -286,7 +302,6 @@ func TestProgramLosesItsLease(t *testing.T) {
 
 // G5: a commit that never becomes healthy does not keep the next one waiting.
 func TestProgramReplacesUnhealthyCommit(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	system := w.installed()
 	w.account(w.namespace, "stoker-config", configMaps, rule("apps", "deployments", "get", "create", "patch", "delete"))
@@ -315,7 +330,6 @@ func TestProgramReplacesUnhealthyCommit(t *testing.T) {
 
 // C3: what users change in the cluster is repaired at the next refresh, or reported.
 func TestProgramDrift(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	system := w.installed()
 	w.account(w.namespace, "stoker-config", configMaps, rule("", "secrets", "get", "create", "patch"))
@@ -333,7 +347,7 @@ func TestProgramDrift(t *testing.T) {
 	const planted = "{apiVersion: v1, kind: Secret, metadata: {name: s}, stringData: {k: planted-value}}\n---\n"
 	w.commit("k8s/a.yaml", configMap("a", "1")+configMap("b", "1")+planted)
 	w.create("{refreshInterval: 5s}")
-	w.program(system, nil)
+	p := w.program(system, nil)
 	w.reaches(metav1.ConditionTrue, v1alpha1.ReasonSynced)
 	edit()
 	w.has("a", "1")
@@ -344,6 +358,7 @@ func TestProgramDrift(t *testing.T) {
 	w.reaches(metav1.ConditionTrue, v1alpha1.ReasonSynced)
 	edit()
 	require.Eventually(t, func() bool { return w.get().Status.Targets[1].State == v1alpha1.ConfigDrifted }, soon, 100*time.Millisecond)
+	w.reaches(metav1.ConditionTrue, v1alpha1.ReasonSynced)
 	st := w.get().Status
 	assert.Equal(t, "3/3", st.TargetsReady)
 	assert.Equal(t, v1alpha1.ConfigDrifted, st.Targets[0].State)
@@ -351,9 +366,10 @@ func TestProgramDrift(t *testing.T) {
 	assert.Equal(t, v1alpha1.ConfigDrifted, st.Targets[1].State)
 	assert.Equal(t, "changed in the cluster: data.k", st.Targets[1].Message)
 	assert.Contains(t, w.reaches(metav1.ConditionTrue, v1alpha1.ReasonSynced).Message, "; 2 of them were changed in the cluster and stay so")
-	version := w.get().ResourceVersion
-	time.Sleep(7 * time.Second)
-	assert.Equal(t, version, w.get().ResourceVersion, "the drift must be reported once")
+	st, events := w.get().Status, w.reasons()
+	w.runsAgain(p)
+	assert.Equal(t, st, w.get().Status)
+	assert.Equal(t, events, w.reasons(), "the drift must be reported once")
 	assert.Equal(t, "edited", w.data("a")["a"])
 	assert.Equal(t, "edited", secret())
 	w.commit("k8s/a.yaml", configMap("a", "2")+configMap("b", "1")+planted)
@@ -365,7 +381,6 @@ func TestProgramDrift(t *testing.T) {
 
 // With an interval of a day, only the change of what a ConfigSync waits for lets it run again.
 func TestProgramRunsAfterDependencies(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	system := w.installed()
 	w.account(w.namespace, "stoker-config", configMaps, rule("stoker.io", "configsyncs,gatewaysyncs,synctargets", "get"))
@@ -378,7 +393,7 @@ func TestProgramRunsAfterDependencies(t *testing.T) {
 	w.reaches(metav1.ConditionFalse, v1alpha1.ReasonDependencyNotReady)
 
 	w.commit("base/b.yaml", configMap("b", "1"), "follow/f.yaml", configMap("f", "1"))
-	dynamic := w.clients(w.RESTConfig()).Dynamic
+	dynamic := w.admin.Dynamic
 	_, err := kube.ConfigSyncs(dynamic, w.namespace).Patch(t.Context(), "base", types.MergePatchType, []byte(`{"metadata":{"annotations":{"stoker.io/force-sync":"now"}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	w.has("b", "1")

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -27,6 +26,7 @@ func sealed(name, value, annotations string) string {
 const recreate = "stoker.io/recreate: enabled"
 
 func TestRecreate(t *testing.T) {
+	t.Parallel()
 	const pod = "template: {metadata: {labels: {a: b}}, spec: {restartPolicy: %s, containers: [{name: c, image: %s}]}}"
 	job := "{apiVersion: batch/v1, kind: Job, metadata: {name: x, annotations: {" + recreate + "}}, spec: {suspend: true, " + fmt.Sprintf(pod, "Never", "%s") + "}}"
 	set := "{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: x, annotations: {" + recreate + "}}, spec: {serviceName: %s, replicas: 0, selector: {matchLabels: {a: b}}, " + fmt.Sprintf(pod, "Always", "c") + "}}"
@@ -41,7 +41,7 @@ func TestRecreate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			text := func(value string) string { return strings.NewReplacer("%s", value, "PLACE", value).Replace(c.manifest) }
-			objects := w.clients(w.RESTConfig()).Dynamic.Resource(c.resource).Namespace(w.namespace)
+			objects := w.admin.Dynamic.Resource(c.resource).Namespace(w.namespace)
 			w.commit("k8s/a.yaml", text("one")+"\n---\n"+configMap("other", "1"))
 			w.create("apply: {wait: false}")
 			w.must()
@@ -68,6 +68,7 @@ func TestRecreate(t *testing.T) {
 // G2: only what is ours by mark and UID is recreated, never what no commit brings back, and not without the right to delete it. Then
 // nothing is changed.
 func TestRecreateSpares(t *testing.T) {
+	t.Parallel()
 	claim := func(size string) string {
 		return "{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: x, annotations: {" + recreate + "}}, spec: {accessModes: [" + size + "], resources: {requests: {storage: 1Gi}}}}"
 	}
@@ -112,11 +113,8 @@ func TestRecreateSpares(t *testing.T) {
 			}
 			before := w.data("x")
 			w.commit("k8s/a.yaml", c.second, "k8s/b.yaml", configMap("other", "2"))
-			var err error
-			require.Eventually(t, func() bool { // the authorizer learns of the rules a moment later
-				_, err = w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
-				return failure.Reason(err, "") == c.reason
-			}, 20*time.Second, 200*time.Millisecond, "%v", err)
+			_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
+			require.Equal(t, c.reason, failure.Reason(err, ""), "%v", err)
 			assert.Equal(t, before, w.data("x"))
 			assert.Equal(t, map[string]string{"a": "1"}, w.data("other"), "no other object may change")
 		})
@@ -125,9 +123,9 @@ func TestRecreateSpares(t *testing.T) {
 
 // G3: a run that ends at any request of a recreation leaves nothing untracked: the next run completes it, or prunes what git no longer has.
 func TestRecreateKilledAtEachRequest(t *testing.T) {
+	t.Parallel()
 	for name, after := range map[string]bool{"before": false, "after": true} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			w := newWorld(t)
 			w.create("")
 			const most = 100

@@ -22,7 +22,7 @@ import (
 
 // setter writes requests to ConfigSyncs.
 func (w *world) setter() *request.Setter {
-	return request.NewSetter(w.clients(w.RESTConfig()).Dynamic, nil).Of(kube.ConfigSync)
+	return request.NewSetter(w.admin.Dynamic, nil).Of(kube.ConfigSync)
 }
 
 // ask requests a ref of the ConfigSync.
@@ -110,7 +110,7 @@ func TestRequestOfFollower(t *testing.T) {
 	w := newWorld(t)
 	commit := w.commit("k8s/a.yaml", configMap("a", "1"))
 	w.ApplyYAML(t, w.namespace, "{apiVersion: stoker.io/v1alpha1, kind: GatewaySync, metadata: {name: line}, spec: {git: {repo: '"+w.server.URL("plant.git")+"', ref: main}}}")
-	gs, err := kube.GatewaySyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace).Get(t.Context(), "line")
+	gs, err := kube.GatewaySyncs(w.admin.Dynamic, w.namespace).Get(t.Context(), "line")
 	require.NoError(t, err)
 	w.target("main", commit, gs.Generation)
 	w.create("source: {git: null, gatewaySync: {name: line, path: k8s}}")
@@ -181,7 +181,6 @@ func TestRollbackOnFailure(t *testing.T) {
 
 // The program has the right to request a rollback, and carries it out.
 func TestProgramRollsBack(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	system := w.installed()
 	w.account(w.namespace, "stoker-config", configMaps, rule("apps", "statefulsets", "get", "create", "patch", "delete"))

@@ -53,7 +53,7 @@ func TestObjectsComeAndStay(t *testing.T) {
 	assert.Equal(t, map[string]string{"a": "1"}, w.data("a"))
 	w.tracked()
 
-	require.NoError(t, w.clients(w.RESTConfig()).Dynamic.Resource(kube.ConfigSync.Resource()).Namespace(w.namespace).Delete(t.Context(), "plant", metav1.DeleteOptions{}))
+	require.NoError(t, w.admin.Dynamic.Resource(kube.ConfigSync.Resource()).Namespace(w.namespace).Delete(t.Context(), "plant", metav1.DeleteOptions{}))
 	assert.Equal(t, map[string]string{"a": "1"}, w.data("a"))
 	w.create("")
 	assert.Contains(t, w.must().Plan.String(), "2 unchanged", "a new ConfigSync of the same name must own the objects again")

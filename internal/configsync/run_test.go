@@ -71,6 +71,7 @@ prune      ConfigMap `+w.namespace+"/c\n", r.Plan.String())
 
 // G2: one broken document of fifty, or one object that the API server refuses, and nothing is applied.
 func TestRefusalChangesNothing(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		broken string
 		reason v1alpha1.Reason

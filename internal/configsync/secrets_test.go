@@ -23,6 +23,7 @@ import (
 
 // G4: values of Secrets appear in no plan, error, status or Event, whatever the API server repeats of them.
 func TestPlantedSecretsAppearNowhere(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		first, second string
 		reason        v1alpha1.Reason
@@ -87,6 +88,7 @@ func (e echoing) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // G4: what the API server answers about an object that git no longer has is not shown.
 func TestPrunedSecretsAppearNowhere(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ text, method, kind string }{
 		"Secret, read":      {"{apiVersion: v1, kind: Secret, metadata: {name: s}, stringData: {password: S3CR3T-1}}", http.MethodGet, "Secret"},
 		"Secret, deleted":   {"{apiVersion: v1, kind: Secret, metadata: {name: s}, stringData: {password: S3CR3T-1}}", http.MethodDelete, "Secret"},

@@ -117,7 +117,6 @@ func TestStatusAfterEachRun(t *testing.T) {
 
 // C13: conditions of other writers fill the status, and the next run still writes its own.
 func TestStatusFullOfForeignConditions(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.commit("k8s/a.yaml", configMap("a", "1"))
 	w.create("")
@@ -126,7 +125,7 @@ func TestStatusFullOfForeignConditions(t *testing.T) {
 		cs.Status.Conditions = append(cs.Status.Conditions, metav1.Condition{Type: fmt.Sprint("Foreign", i), Status: metav1.ConditionTrue, Reason: "ByBob",
 			LastTransitionTime: metav1.Now()})
 	}
-	_, err := kube.ConfigSyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace).Update(t.Context(), cs, metav1.UpdateOptions{}, "status")
+	_, err := kube.ConfigSyncs(w.admin.Dynamic, w.namespace).Update(t.Context(), cs, metav1.UpdateOptions{}, "status")
 	require.NoError(t, err)
 	w.must()
 	assert.Equal(t, metav1.ConditionTrue, w.condition(v1alpha1.ConditionReady).Status)
@@ -135,7 +134,6 @@ func TestStatusFullOfForeignConditions(t *testing.T) {
 
 // A run of a paused ConfigSync changes no object, and the status answers the request to pause.
 func TestApplyOfPausedConfigSync(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.commit("k8s/a.yaml", configMap("a", "1"))
 	w.create("")
@@ -166,7 +164,6 @@ func (a afterIntent) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // While a ConfigSync is paused, it is ready only for the ref that was applied.
 func TestRequestWhilePaused(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.git.Tag("v1", w.commit("k8s/a.yaml", configMap("a", "1")))
 	w.create("source: {git: {allowedRefs: ['v*']}}")
@@ -198,7 +195,6 @@ func (s refusesTargets) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // Nothing that the API server refuses in the rows of the status keeps Ready from telling the truth.
 func TestStatusThatIsRefused(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	file := "k8s/" + strings.Repeat(strings.Repeat("d", 99)+"/", 11) + "a.yaml"
 	w.commit(file, configMap("a", "1"))

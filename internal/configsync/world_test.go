@@ -2,7 +2,9 @@ package configsync_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -28,6 +30,10 @@ import (
 
 func TestMain(m *testing.M) {
 	builder.Main(render.Functions())
+	if err := flag.Set("test.parallel", "6"); err != nil { // these tests mostly wait
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	kubetest.Main(m)
 }
 
@@ -39,10 +45,13 @@ type world struct {
 	git       *gitserver.Repo
 	server    *gitserver.Server
 	core      kubernetes.Interface
+	admin     kube.Clients // have all rights
 }
 
+// newWorld creates a world. Tests run beside those of other worlds.
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	t.Parallel()
 	cluster := kubetest.Control(t, kubetest.Controllers())
 	root := t.TempDir()
 	repo := gitserver.NewRepo(t, filepath.Join(root, "plant.git"))
@@ -50,7 +59,7 @@ func newWorld(t *testing.T) *world {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Close()) })
 	w := &world{Cluster: cluster, t: t, namespace: cluster.Namespace(t), git: repo, server: server}
-	w.core = cluster.Client(t)
+	w.core, w.admin = cluster.Client(t), w.clients(cluster.RESTConfig())
 	return w
 }
 
@@ -122,7 +131,7 @@ func (w *world) get() *v1alpha1.ConfigSync {
 
 func (w *world) getNamed(name string) *v1alpha1.ConfigSync {
 	w.t.Helper()
-	cs, err := kube.ConfigSyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace).Get(w.t.Context(), name)
+	cs, err := kube.ConfigSyncs(w.admin.Dynamic, w.namespace).Get(w.t.Context(), name)
 	require.NoError(w.t, err)
 	return cs
 }
@@ -149,7 +158,7 @@ func (w *world) must() *configsync.Run {
 // annotate sets an annotation of the ConfigSync.
 func (w *world) annotate(name, value string) {
 	w.t.Helper()
-	_, err := kube.ConfigSyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace).Patch(w.t.Context(), "plant", types.MergePatchType,
+	_, err := kube.ConfigSyncs(w.admin.Dynamic, w.namespace).Patch(w.t.Context(), "plant", types.MergePatchType,
 		fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, name, value), metav1.PatchOptions{})
 	require.NoError(w.t, err)
 }
