@@ -23,7 +23,7 @@ func TestElection(t *testing.T) {
 	s := newSite(t, 3)
 	agents := map[string]*candidate{}
 	for _, pod := range []string{"gw-0", "gw-1", "gw-2"} {
-		c := s.candidate(pod)
+		c := s.candidate(pod, renewsOften)
 		agents[c.Identity()] = c
 	}
 	lead := s.leads()
@@ -42,14 +42,14 @@ func TestElection(t *testing.T) {
 
 	before := s.calm(agents, lead)
 	statuses, began := agents[lead].wire.count("PATCH status"), time.Now()
-	time.Sleep(12 * time.Second)
+	s.untilRenewed(agents[lead], 4)
 	for id, c := range agents {
 		if id != lead {
 			assert.Equal(t, before[id], c.wire.total(), "an agent that does not lead makes no request besides its watch")
 		}
 	}
 	assert.Equal(t, statuses, agents[lead].wire.count("PATCH status"), "the status of an idle fleet is not written")
-	assert.LessOrEqual(t, agents[lead].wire.total()-before[lead], 2+int(time.Since(began)/renewEvery), "the lead renews its lock every 5 s")
+	assert.LessOrEqual(t, agents[lead].wire.total()-before[lead], 2+int(time.Since(began)/time.Second), "the lead only renews its lock")
 	assert.Equal(t, lead, s.leads())
 	assert.Equal(t, 1, s.events()["g:site:LeadElected"])
 }
@@ -88,14 +88,14 @@ func TestLeadHandover(t *testing.T) {
 func TestCrashedLeadIsReplaced(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 2)
-	one := s.candidate("gw-0")
+	one := s.candidate("gw-0", expiresSoon)
 	require.Equal(t, one.Identity(), s.leads())
 	s.untilTarget(s.first)
-	two := s.candidate("gw-1")
+	two := s.candidate("gw-1", expiresSoon)
 	one.wire.cutIt()
 	began := time.Now()
-	require.Eventually(t, func() bool { return s.target().Lead.Holder == two.Identity() }, 10*lockDuration, 50*time.Millisecond)
-	assert.Greater(t, time.Since(began), lockDuration-2*renewEvery, "no takeover before the lock expires")
+	require.Eventually(t, func() bool { return s.target().Lead.Holder == two.Identity() }, 10*one.Timing.Lock, 50*time.Millisecond)
+	assert.Greater(t, time.Since(began), one.Timing.Lock-2*one.Timing.Renew, "no takeover before the lock expires")
 	t.Logf("taken over after %s", time.Since(began))
 	second := s.Commit("second")
 	s.untilTarget(second)
@@ -105,18 +105,20 @@ func TestCrashedLeadIsReplaced(t *testing.T) {
 func TestFrozenLead(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 2)
-	one := s.candidate("gw-0")
+	one := s.candidate("gw-0", func(c *Config) { c.Timing = DefaultTiming(); c.Timing.Lock = 6 * time.Second })
 	require.Equal(t, one.Identity(), s.leads())
 	s.untilTarget(s.first)
 	s.takes("gw-0", "gw-1")
 	s.untilReady("True/Synced")
+	lost := one.lock.lost()
 
 	thaw := one.wire.freeze()
 	defer thaw()
+	frozen := one.wire.count("PUT synctargets")
 	stale := s.Commit("stale")
-	time.Sleep(3 * time.Second) // the write of the target is blocked on the wire
-	two := s.candidate("gw-1")
-	require.Eventually(t, func() bool { return s.target().Lead.Holder == two.Identity() }, 10*lockDuration, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return one.wire.count("PUT synctargets") > frozen }, tenfold, 10*time.Millisecond)
+	two := s.candidate("gw-1", expiresSoon)
+	require.Eventually(t, func() bool { return s.target().Lead.Holder == two.Identity() }, 10*one.Timing.Lock, 50*time.Millisecond)
 	s.untilTarget(stale)
 	fresh := s.Commit("fresh")
 	s.untilTarget(fresh)
@@ -128,7 +130,12 @@ func TestFrozenLead(t *testing.T) {
 	before := s.target()
 
 	thaw()
-	time.Sleep(5 * time.Second)
+	select {
+	case <-lost:
+	case <-time.After(tenfold):
+		require.Fail(t, "the frozen lead must learn that another agent leads")
+	}
+	s.untilRenewed(two, 2)
 	after := s.target()
 	assert.Equal(t, fresh, after.Commit)
 	assert.Equal(t, two.Identity(), after.Lead.Holder)
@@ -272,12 +279,12 @@ func TestCandidateRetriesAfterAPIError(t *testing.T) {
 func TestLeadEndsWithGatewaySync(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
-	c := s.candidate("gw-0")
+	c := s.candidate("gw-0", renewsOften)
 	s.untilTarget(s.first)
 	s.delete(true)
 	require.Eventually(t, func() bool { return !c.Leading() }, tenfold, 20*time.Millisecond)
 	s.deleteTarget()
-	time.Sleep(7 * time.Second) // longer than a renewal takes
+	time.Sleep(3 * c.Timing.Renew)
 	_, err := s.targets().Get(t.Context(), "site")
 	require.Error(t, err, "the target stays deleted")
 
@@ -337,13 +344,13 @@ func TestFiftyCandidatesOneLead(t *testing.T) {
 	s := newSite(t, n, slow)
 	agents := map[string]*candidate{}
 	for i := range n {
-		c := s.candidate(fmt.Sprintf("gw-%d", i))
+		c := s.candidate(fmt.Sprintf("gw-%d", i), renewsOften)
 		agents[c.Identity()] = c
 	}
 	lead := s.leads()
 	s.untilTarget(s.first)
 	before := s.calm(agents, lead)
-	time.Sleep(20 * time.Second)
+	s.untilRenewed(agents[lead], 4)
 	for id, c := range agents {
 		if id != lead {
 			assert.Equal(t, before[id], c.wire.total(), "%s does not lead", id)

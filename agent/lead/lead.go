@@ -66,6 +66,7 @@ type Config struct {
 	Metrics Metrics
 	Log     *slog.Logger
 	Now     func() time.Time
+	Timing  Timing // default: DefaultTiming
 
 	patience time.Duration // default: reconsider
 }
@@ -93,6 +94,9 @@ func New(c Config) (*Lead, error) {
 	if c.Eligible == nil {
 		c.Eligible = func(*v1alpha1.GatewaySync) error { return nil }
 	}
+	if c.Timing == (Timing{}) {
+		c.Timing = DefaultTiming()
+	}
 	if c.patience == 0 {
 		c.patience = reconsider
 	}
@@ -108,7 +112,7 @@ func New(c Config) (*Lead, error) {
 	}
 	l.lock = &lock{
 		targets: kube.SyncTargets(c.Clients.Dynamic, c.Namespace), syncs: kube.GatewaySyncs(c.Clients.Dynamic, c.Namespace),
-		name: c.GatewaySync, identity: l.identity, watch: l.lockWatch, log: c.Log,
+		name: c.GatewaySync, identity: l.identity, timing: c.Timing, watch: l.lockWatch, log: c.Log,
 	}
 	return l, nil
 }
@@ -211,7 +215,7 @@ func (l *Lead) expired(ctx context.Context) bool {
 	}
 	t, took, err := l.lock.look(ctx)
 	if took >= slowAnswer || err != nil && kube.Passing(err) {
-		l.lockWatch.extend(slowDuration)
+		l.lockWatch.extend(l.Timing.SlowLock)
 	}
 	if err == nil && !equality.Semantic.DeepEqual(t.Spec.Lead, st.target.Spec.Lead) {
 		l.lockWatch.saw(t)
@@ -263,7 +267,7 @@ func (l *Lead) campaign(ctx context.Context) {
 		pause := backoff.Jitter(l.patience) + l.patience/5
 		if err != nil { // the other agents failed at the same time; without jitter they would all stand aside together
 			failed++
-			pause = backoff.Retry(failed, lockDuration) + startDelay(mathrand.Float64())
+			pause = backoff.Retry(failed, l.Timing.Lock) + startDelay(mathrand.Float64())
 		}
 		again := time.NewTimer(pause)
 		select {
@@ -400,7 +404,7 @@ func (l *Lead) elect(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 	holding, release := context.WithCancel(klog.NewContext(context.WithoutCancel(ctx), logr.Discard()))
 	defer release()
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: l.lock, Name: l.GatewaySync, LeaseDuration: slowDuration, RenewDeadline: renewDeadline, RetryPeriod: renewEvery, ReleaseOnCancel: true,
+		Lock: l.lock, Name: l.GatewaySync, LeaseDuration: l.Timing.SlowLock, RenewDeadline: l.Timing.Deadline, RetryPeriod: l.Timing.Renew, ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) {
 				close(began)

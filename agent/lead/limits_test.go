@@ -123,7 +123,7 @@ func TestForgedOwnerIsRemoved(t *testing.T) {
 	require.NoError(t, err)
 	_, err = s.targets().Patch(t.Context(), "site", types.MergePatchType, patch, metav1.PatchOptions{})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return assert.ObjectsAreEqual(own, owners()) }, 3*renewEvery, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return assert.ObjectsAreEqual(own, owners()) }, tenfold, 100*time.Millisecond)
 	s.untilTarget(s.first)
 }
 
@@ -149,7 +149,7 @@ func takeOver(t *testing.T, l *Lead, gs *v1alpha1.GatewaySync, do func() error) 
 	defer l.lock.end()
 	err := errors.New("never elected")
 	leaderelection.RunOrDie(ctx, leaderelection.LeaderElectionConfig{
-		Lock: l.lock, Name: "site", LeaseDuration: slowDuration, RenewDeadline: renewDeadline, RetryPeriod: renewEvery, ReleaseOnCancel: true,
+		Lock: l.lock, Name: "site", LeaseDuration: l.Timing.SlowLock, RenewDeadline: l.Timing.Deadline, RetryPeriod: l.Timing.Renew, ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) { err = do(); cancel() }, OnStoppedLeading: func() {}},
 	})
 	return err

@@ -22,18 +22,27 @@ import (
 )
 
 const (
-	// lockDuration is how long the other agents wait for a lead that does not renew the lock, and slowDuration the same while the API server is
-	// slow.
-	lockDuration, slowDuration = v1alpha1.LeadDuration, v1alpha1.MaxLeadDuration
-	// renewEvery is the interval of renewals, and renewDeadline how long a lead tries to renew its lock until its term ends. It may write only for
-	// two thirds of the duration in the lock (see checkConfirmed).
-	renewEvery, renewDeadline = 5 * time.Second, 50 * time.Second
 	// requestTimeout is the time limit of one request. An overloaded API server carries out most requests, and answers late: a request that is
 	// repeated adds to its load. endTimeout is the limit while the agent stops.
 	requestTimeout, endTimeout = 20 * time.Second, 4 * time.Second
-	// slowAnswer is how long an answer about the lock takes if the API server is slow. It counts as slow for slowFor.
-	slowAnswer, slowFor = time.Second, time.Minute
+	// slowAnswer is how long an answer about the lock takes if the API server is slow.
+	slowAnswer = time.Second
 )
+
+// Timing has the durations of an election. All agents of a GatewaySync have the same.
+type Timing struct {
+	// Lock is how long the other agents wait for a lead that does not renew the lock, and SlowLock the same while the API server is slow. It
+	// counts as slow for SlowFor after a slow answer.
+	Lock, SlowLock, SlowFor time.Duration
+	// Renew is the interval of renewals, and Deadline how long a lead tries to renew its lock until its term ends. It may write only for
+	// two thirds of the duration in the lock (see checkConfirmed).
+	Renew, Deadline time.Duration
+}
+
+// DefaultTiming returns the durations of agents outside of tests.
+func DefaultTiming() Timing {
+	return Timing{Lock: v1alpha1.LeadDuration, SlowLock: v1alpha1.MaxLeadDuration, SlowFor: time.Minute, Renew: 5 * time.Second, Deadline: 50 * time.Second}
+}
 
 // fieldManager is the field manager of targets, statusManager that of statuses.
 const (
@@ -58,6 +67,7 @@ type lock struct {
 	syncs    *kube.Objects[v1alpha1.GatewaySync]
 	name     string
 	identity string
+	timing   Timing
 	watch    *lockWatch   // what the watch of this agent shows of the lock
 	log      *slog.Logger // for rejected takeovers
 
@@ -319,17 +329,17 @@ func (l *lock) recordWrite(t *v1alpha1.SyncTarget, sent time.Time) {
 // measure records how long a request took that was sent at a time. An error counts, too: the API server may be out of reach.
 func (l *lock) measure(sent time.Time) {
 	if now := time.Now(); now.Sub(sent) >= slowAnswer {
-		l.slowUntil = now.Add(slowFor)
+		l.slowUntil = now.Add(l.timing.SlowFor)
 	}
 }
 
-// duration returns how long the lock is valid after the next renewal. If the API server is slow, a renewal may take longer than lockDuration.
+// duration returns how long the lock is valid after the next renewal. If the API server is slow, a renewal may take longer than usual.
 // Another lead would not be faster, and its start costs the API server more requests.
 func (l *lock) duration() time.Duration {
 	if time.Now().Before(l.slowUntil) {
-		return slowDuration
+		return l.timing.SlowLock
 	}
-	return lockDuration
+	return l.timing.Lock
 }
 
 func (l *lock) timeout() time.Duration {

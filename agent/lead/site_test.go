@@ -39,6 +39,21 @@ func TestMain(m *testing.M) {
 // tenfold bounds operations that usually take a tenth of it.
 const tenfold = 30 * time.Second
 
+// renewsOften lets a lead renew its lock every second, so that a test sees many renewals.
+func renewsOften(c *Config) { c.Timing = DefaultTiming(); c.Timing.Renew = time.Second }
+
+// expiresSoon also lets the lock expire soon. A lead that is not slowed down loses it after five seconds without a processor.
+func expiresSoon(c *Config) {
+	c.Timing = Timing{Lock: 6 * time.Second, SlowLock: 15 * time.Second, SlowFor: 6 * time.Second, Renew: time.Second, Deadline: 12 * time.Second}
+}
+
+// untilRenewed waits until the lead has renewed its lock n times.
+func (s *site) untilRenewed(lead *candidate, n int) {
+	s.t.Helper()
+	before := lead.wire.count("PUT synctargets")
+	require.Eventually(s.t, func() bool { return lead.wire.count("PUT synctargets")-before >= n }, time.Duration(n)*tenfold, 20*time.Millisecond)
+}
+
 // site is a namespace with a GatewaySync, its git repository, its gateways, and any number of agents that may lead.
 type site struct {
 	*gitserver.Repo

@@ -17,33 +17,34 @@ import (
 func TestSlowRenewalKeepsLock(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 2, slow)
-	one := s.candidate("gw-0")
+	one := s.candidate("gw-0", expiresSoon)
 	require.Equal(t, one.Identity(), s.leads())
 	s.untilTarget(s.first)
 	s.takes("gw-0", "gw-1")
 	s.untilReady("True/Synced")
-	s.candidate("gw-1")
-	require.EqualValues(t, lockDuration.Seconds(), s.target().Lead.DurationSeconds)
+	s.candidate("gw-1", expiresSoon)
+	expires := func(d time.Duration) func() bool { return func() bool { return s.target().Lead.ValidFor() == d } }
+	require.Eventually(t, expires(one.Timing.Lock), tenfold, 10*time.Millisecond)
 
-	const late = 6 * time.Second
+	const late = slowAnswer * 3 / 2
 	one.wire.answersLate(late)
 	reads, renewals, began := one.wire.count("GET synctargets"), one.wire.count("PUT synctargets"), time.Now()
-	require.Eventually(t, func() bool { return one.wire.count("PUT synctargets")-renewals >= 4 }, 2*slowFor, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return one.wire.count("PUT synctargets")-renewals >= 4 }, 2*tenfold, 100*time.Millisecond)
 	during := time.Since(began)
-	require.Greater(t, during, lockDuration, "without the extension another agent would lead by now")
+	require.Greater(t, during, one.Timing.Lock, "without the extension another agent would lead by now")
 	lead := s.target().Lead
 	assert.Equal(t, one.Identity(), lead.Holder)
 	assert.Zero(t, lead.Transitions, "no other agent led in between")
-	assert.EqualValues(t, slowDuration.Seconds(), lead.DurationSeconds, "the lock outlives a slow renewal")
+	assert.Equal(t, one.Timing.SlowLock, lead.ValidFor(), "the lock outlives a slow renewal")
 	assert.True(t, one.Leading(), "the lead may write")
 	assert.LessOrEqual(t, one.wire.count("GET synctargets")-reads, 1, "a renewal that was carried out is not looked for")
-	assert.LessOrEqual(t, one.wire.count("PUT synctargets")-renewals, int(during/(late+renewEvery))+2)
+	assert.LessOrEqual(t, one.wire.count("PUT synctargets")-renewals, int(during/(late+one.Timing.Renew))+2)
 
 	one.wire.answersLate(0)
 	second := s.Commit("second")
 	s.annotate(v1alpha1.AnnotationRequestedAt, now())
 	s.untilTarget(second)
-	require.Eventually(t, func() bool { return s.target().Lead.DurationSeconds == int32(lockDuration.Seconds()) }, 2*slowFor, time.Second,
+	require.Eventually(t, expires(one.Timing.Lock), 10*one.Timing.SlowFor, 100*time.Millisecond,
 		"once the API server is fast, a lead that dies is replaced soon")
 }
 
@@ -51,37 +52,37 @@ func TestSlowRenewalKeepsLock(t *testing.T) {
 func TestSlowCandidateWaits(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 2, slow)
-	one := s.candidate("gw-0")
+	one := s.candidate("gw-0", expiresSoon)
 	require.Equal(t, one.Identity(), s.leads())
 	s.untilTarget(s.first)
-	two := s.candidate("gw-1")
+	two := s.candidate("gw-1", expiresSoon)
 	require.Eventually(t, func() bool { return two.lockWatch.state().heldByOther }, tenfold, 10*time.Millisecond)
 	before := two.wire.total()
 	one.wire.cutIt()
 	two.wire.answersLate(2 * slowAnswer)
-	require.Eventually(t, func() bool { return two.wire.total() > before && two.lockWatch.state().heldByOther }, slowDuration, 50*time.Millisecond,
+	require.Eventually(t, func() bool { return two.wire.total() > before && two.lockWatch.state().heldByOther }, tenfold, 50*time.Millisecond,
 		"after the lock has expired, a slow read of it extends it")
 	assert.Equal(t, one.Identity(), s.target().Lead.Holder)
 	assert.LessOrEqual(t, two.wire.total()-before, 1, "it reads the lock once")
-	require.Eventually(t, func() bool { return s.target().Lead.Holder == two.Identity() }, slowDuration, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return s.target().Lead.Holder == two.Identity() }, 10*two.Timing.SlowLock, 50*time.Millisecond)
 }
 
 func TestExtendedLock(t *testing.T) {
-	now := time.Unix(1, 0)
+	now, lock, slow := time.Unix(1, 0), DefaultTiming().Lock, DefaultTiming().SlowLock
 	w := newLockWatch("gw-0_1", func() time.Time { return now })
 	seen := func(renewals int32) {
 		w.saw(&v1alpha1.SyncTarget{Spec: v1alpha1.SyncTargetSpec{Lead: v1alpha1.LeadRecord{Holder: "gw-1_1", DurationSeconds: 15, Transitions: renewals}}})
 	}
 	seen(1)
-	now = now.Add(lockDuration)
+	now = now.Add(lock)
 	require.True(t, w.state().free)
-	w.extend(slowDuration)
+	w.extend(slow)
 	assert.True(t, w.state().heldByOther)
-	assert.Equal(t, slowDuration-lockDuration, w.state().expiresIn)
-	now = now.Add(slowDuration - lockDuration)
+	assert.Equal(t, slow-lock, w.state().expiresIn)
+	now = now.Add(slow - lock)
 	assert.True(t, w.state().free, "the extension is counted from the last renewal")
 	seen(2)
-	assert.Equal(t, lockDuration, w.state().expiresIn, "the next renewal counts as usual")
+	assert.Equal(t, lock, w.state().expiresIn, "the next renewal counts as usual")
 }
 
 // Reports that arrive while the API server is slow share a write of the status.

@@ -115,7 +115,7 @@ func (a *agent) assemble(ctx context.Context, log *slog.Logger) error {
 	secrets := connect.Mounted{Dir: filepath.Join(a.dir, "secrets")}
 	remote := repo.RemoteOptions{Log: log}
 	a.lead, err = lead.New(lead.Config{
-		Namespace: ns, GatewaySync: crName, Pod: a.name, Clients: clients, Store: a.store, Log: log,
+		Namespace: ns, GatewaySync: crName, Pod: a.name, Clients: clients, Store: a.store, Log: log, Timing: b.timing,
 		Metrics:  fleetMetrics{agentMetrics, metrics.NewFleet(a.registry, ns, crName)},
 		Connect:  func(gs *v1alpha1.GatewaySync) (*repo.Remote, error) { return connect.Git(gs.Spec.Git, secrets, remote) },
 		Eligible: func(gs *v1alpha1.GatewaySync) error { return connect.Reachable(&gs.Spec, secrets) },

@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"stoker.io/stoker/agent/lead"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/gitserver"
@@ -50,6 +51,7 @@ type testbed struct {
 	dir      string
 	admin    kube.Clients
 	log      *slog.Logger
+	timing   lead.Timing // of the leads; the zero value is that of agents in pods
 	git      *gitserver.Server
 	repo     *gitserver.Repo
 	gateways *gateways
