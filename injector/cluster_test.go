@@ -43,8 +43,8 @@ const system = "stoker-system"
 // patience bounds operations that take a moment on an idle machine.
 const patience = 2 * time.Minute
 
-// settled is the delay of repairs in a cluster without a node between API server and injector.
-const settled = time.Second
+// settled is the delay of repairs in a cluster without a node between API server and injector, and the interval at which a certificate is read.
+const settled = 100 * time.Millisecond
 
 // reviewed is the timeout of a review and its lookup: the maximum of the API server. The shipped two seconds may be too short on a
 // busy machine.
@@ -144,7 +144,7 @@ func (w *world) start(args ...string) *injector {
 		"--namespace=" + system, "--webhook-addr=127.0.0.1:0", "--health-addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--certificate-dir=" + w.mounted}, args...)
 	s, err := parse(args, noEnv, in.log)
 	require.NoError(w, err, "%s", in.log)
-	s.RepairDelay = settled
+	s.RepairDelay, s.MountedInterval, s.TrustInterval = settled, settled, settled
 	go func() {
 		done <- daemon.Exit(serveUntilDone(ctx, s, daemon.Log(in.log, s.LogFormat, s.LogLevel), reviewed), "injector", in.log)
 	}()

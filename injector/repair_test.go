@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -71,7 +70,8 @@ func (w *world) stateful(namespace string, set *appsv1.StatefulSet) {
 // Helm and Argo CD create StatefulSets first and objects of unknown kinds last.
 func TestRepairStatefulSet(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
-	w.install(w.start())
+	in := w.start()
+	w.install(in)
 	plant := w.cluster.Namespace(t)
 	w.stateful(plant, statefulSet("site", 3))
 	before, injected := w.pods(plant)
@@ -84,7 +84,7 @@ func TestRepairStatefulSet(t *testing.T) {
 		uids, injected := w.pods(plant)
 		return len(uids) == 3 && injected == 1
 	})
-	time.Sleep(3 * time.Second) // long enough for a second eviction
+	w.looksAgain(in, plant)
 	_, injected = w.pods(plant)
 	require.Equal(t, 1, injected, "the next pod may be evicted only after the agent has started")
 	w.eventually("all pods have agents", func() bool {
@@ -222,13 +222,13 @@ func TestRepairStopsAfterRejectedSuccessor(t *testing.T) {
 		return len(after)
 	}
 	w.eventually("one pod is evicted", func() bool { return left() == 2 })
-	time.Sleep(3 * time.Second) // long enough for a second eviction
+	w.looksAgain(runs, plant)
 	assert.Equal(t, 2, left())
 	w.eventually("the GatewaySync reports MissingSidecar", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
 
 	runs.stop()
 	w.eventually("the other replica runs the reconciler", func() bool { return reconciles(answers) })
-	time.Sleep(settled + 3*time.Second)
+	w.looksAgain(answers, plant)
 	assert.Equal(t, 2, left(), "the new replica must know the eviction of the old one")
 
 	require.NoError(t, limits.Delete(t.Context(), "least", metav1.DeleteOptions{}))
@@ -263,7 +263,7 @@ func TestSuccessorWithoutAgentIsNotEvicted(t *testing.T) {
 	in.stop()
 	next := w.start()
 	w.eventually("another replica runs the reconciler and considers its webhook ready", func() bool { return strings.Contains(next.log.String(), "reconciler started") && next.ready() })
-	time.Sleep(settled + 3*time.Second) // long enough for a second eviction
+	w.looksAgain(next, plant)
 	again, _ := w.pods(plant)
 	assert.Equal(t, uids, again)
 	w.eventually("the GatewaySync reports MissingSidecar", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
@@ -296,7 +296,7 @@ func TestNoEvictionWithUntrustedCertificate(t *testing.T) {
 	before, injected := w.pods(plant)
 	require.Zero(t, injected, "the API server must not trust the injector")
 	w.eventually("the reconciler has processed the pods", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
-	time.Sleep(settled + 3*time.Second) // long enough for an eviction
+	w.looksAgain(in, plant)
 	require.False(t, in.ready())
 	after, _ := w.pods(plant)
 	require.Equal(t, before, after, "a pod whose successor would have no agent must not be evicted")

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -21,7 +20,8 @@ import (
 // outlives it and its GatewaySync asks for such a key.
 func TestRestartForKey(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
-	w.install(w.start())
+	in := w.start()
+	w.install(in)
 	plant, other := w.cluster.Namespace(t), w.cluster.Namespace(t)
 	keeps := corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}
 	managed := func(gs *v1alpha1.GatewaySync) { gs.Spec.Gateway.API = &v1alpha1.GatewayAPI{Managed: true} }
@@ -60,7 +60,7 @@ func TestRestartForKey(t *testing.T) {
 	})
 	w.startAgents(plant)
 	again := ends(plant, "stays-0")
-	time.Sleep(3 * time.Second) // long enough for a second eviction
+	w.looksAgain(in, plant)
 	uids, _ := w.pods(plant)
 	assert.Equal(t, again, uids["stays-0"], "a pod is evicted once")
 	uids, _ = w.pods(other)

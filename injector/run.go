@@ -86,8 +86,8 @@ func defaults(s settings) inject.Defaults {
 }
 
 func newCertificate(s settings, clients kube.Clients, m *metrics.Injector, log *slog.Logger) *certificate.Trusted {
-	return certificate.NewTrusted(keypair.NewMounted(s.CertificateDir, mountedInterval, log, m.SetCertificateExpiry),
-		certificate.Config{Client: clients.Core, Configuration: admission.ConfigurationName, Interval: trustInterval, Log: log, Now: clients.Now})
+	return certificate.NewTrusted(keypair.NewMounted(s.CertificateDir, s.MountedInterval, log, m.SetCertificateExpiry),
+		certificate.Config{Client: clients.Core, Configuration: admission.ConfigurationName, Interval: s.TrustInterval, Log: log, Now: clients.Now})
 }
 
 // instance returns the identity of this replica.

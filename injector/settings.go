@@ -43,8 +43,8 @@ type settings struct {
 	// Pod is the name of the injector's own pod, from POD_NAME.
 	Pod string
 
-	// RepairDelay is how long a replica must be ready before it evicts pods. Tests shorten it.
-	RepairDelay time.Duration
+	// RepairDelay is how long a replica must be ready before it evicts pods. The intervals are those of the certificate. Tests shorten all.
+	RepairDelay, MountedInterval, TrustInterval time.Duration
 
 	// Parsed values of the above.
 	image     v1alpha1.AgentImage
@@ -80,7 +80,7 @@ func (s *settings) flags(out io.Writer) *flag.FlagSet {
 // parse parses the command line and the environment. It returns the error of daemon.Parse if a flag cannot be parsed,
 // and otherwise all problems in one error (daemon.Explain).
 func parse(args []string, env func(string) string, out io.Writer) (settings, error) {
-	s := settings{RepairDelay: repairDelay}
+	s := settings{RepairDelay: repairDelay, MountedInterval: mountedInterval, TrustInterval: trustInterval}
 	f := s.flags(out)
 	if err := daemon.Parse(f, args); err != nil || s.Version {
 		return s, err
