@@ -2,6 +2,7 @@ package request
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -12,7 +13,7 @@ import (
 
 // Approve approves a stage of the rollout that is under way, for the commit of that rollout and no other. If stage is "", it is the stage
 // that waits. If commit is not "", it is the commit, or its first digits, that the rollout must be of. by is the name by which the API server
-// knows the caller, or "". The error is an *InvalidError if there is nothing to approve.
+// knows the caller, or "". Only the error for a wrong argument is an *InvalidError.
 func (s *Setter) Approve(ctx context.Context, namespace, name, stage, commit, by string) (Answer, error) {
 	return s.approve(ctx, namespace, name, commit, by, func(gs *v1alpha1.GatewaySync, commit string) (string, string, error) {
 		return stageToApprove(gs, stage, commit)
@@ -20,7 +21,7 @@ func (s *Setter) Approve(ctx context.Context, namespace, name, stage, commit, by
 }
 
 // ApproveWindow approves that the gateways follow the target commit although no maintenance window allows it. If commit is not "", it is the
-// target commit, or its first digits. The error is an *InvalidError if there is nothing to approve.
+// target commit, or its first digits.
 func (s *Setter) ApproveWindow(ctx context.Context, namespace, name, commit, by string) (Answer, error) {
 	return s.approve(ctx, namespace, name, commit, by, windowToApprove)
 }
@@ -56,15 +57,15 @@ func stageToApprove(gs *v1alpha1.GatewaySync, stage, commit string) (string, str
 	}
 	switch {
 	case r == nil:
-		return "", "", invalid("nothing waits for an approval: %s rolls out all gateways at once; spec.deployment.stages has stages with requireApproval", gs.Name)
+		return "", "", fmt.Errorf("nothing waits for an approval: %s rolls out all gateways at once; spec.deployment.stages has stages with requireApproval", gs.Name)
 	case r.Phase == v1alpha1.RolloutAborted:
-		return "", "", invalid("the rollout of %s was aborted, and an approval does not continue it: roll out another commit, or try this one again: stoker retry %s", syntax.ShortCommit(r.Commit), gs.Name)
+		return "", "", fmt.Errorf("the rollout of %s was aborted, and an approval does not continue it: roll out another commit, or try this one again: stoker retry %s", syntax.ShortCommit(r.Commit), gs.Name)
 	case !syntax.IsCommit(r.Commit) || r.Phase == v1alpha1.RolloutDone && waits == "":
-		return "", "", invalid("nothing waits for an approval: the rollout of %s is done", syntax.ShortCommit(r.Commit))
+		return "", "", fmt.Errorf("nothing waits for an approval: the rollout of %s is done", syntax.ShortCommit(r.Commit))
 	case !strings.HasPrefix(r.Commit, commit):
-		return "", "", invalid("the rollout is of commit %s and not of %s: see what it brings, and approve that", r.Commit, commit)
+		return "", "", fmt.Errorf("the rollout is of commit %s and not of %s: see what it brings, and approve that", r.Commit, commit)
 	case stage == "" && waits == "":
-		return "", "", invalid("nothing waits for an approval: the rollout of %s is %s; name a stage to approve it in advance", syntax.ShortCommit(r.Commit), r.Phase)
+		return "", "", fmt.Errorf("nothing waits for an approval: the rollout of %s is %s; name a stage to approve it in advance", syntax.ShortCommit(r.Commit), r.Phase)
 	case stage == "":
 		return waits, r.Commit, nil
 	}
@@ -85,13 +86,13 @@ func windowToApprove(gs *v1alpha1.GatewaySync, commit string) (string, string, e
 	a, t := gs.Status.Approval, gs.Status.Target
 	switch {
 	case len(gs.MaintenanceWindows()) == 0:
-		return "", "", invalid("%s has no maintenance windows: spec.deployment.windows is empty", gs.Name)
+		return "", "", fmt.Errorf("%s has no maintenance windows: spec.deployment.windows is empty", gs.Name)
 	case t == nil || !syntax.IsCommit(t.Commit):
-		return "", "", invalid("the desired commit of %s is not known yet", gs.Name)
+		return "", "", fmt.Errorf("the desired commit of %s is not known yet", gs.Name)
 	case !strings.HasPrefix(t.Commit, commit):
-		return "", "", invalid("the desired commit is %s and not %s: check what it changes, and approve it", t.Commit, commit)
+		return "", "", fmt.Errorf("the desired commit is %s and not %s: check what it changes, and approve it", t.Commit, commit)
 	case !annotation.WindowApproved(gs, t.Commit) && (a == nil || !a.Window || a.Commit != t.Commit):
-		return "", "", invalid("no gateway waits for a maintenance window to get %s", syntax.ShortCommit(t.Commit))
+		return "", "", fmt.Errorf("no gateway waits for a maintenance window to get %s", syntax.ShortCommit(t.Commit))
 	}
 	return v1alpha1.WindowApproval, t.Commit, nil
 }

@@ -51,7 +51,6 @@ func TestApprove(t *testing.T) {
 			stage, commit, err := stageToApprove(gs, tt.stage, tt.commit)
 			if tt.says != "" {
 				require.ErrorContains(t, err, tt.says)
-				assert.ErrorAs(t, err, new(*InvalidError))
 				return
 			}
 			require.NoError(t, err)
@@ -86,7 +85,6 @@ func TestApproveWindow(t *testing.T) {
 			what, commit, err := windowToApprove(gs, tt.commit)
 			if tt.says != "" {
 				require.ErrorContains(t, err, tt.says)
-				assert.ErrorAs(t, err, new(*InvalidError))
 				return
 			}
 			require.NoError(t, err)

@@ -101,7 +101,7 @@ func rollback(o v1alpha1.Requestable, to string) (Request, Answer, error) {
 	}
 	commit, err := commitToRestore(is, to)
 	if _, ok := o.(*v1alpha1.ConfigSync); ok && errors.Is(err, ErrNothingGood) {
-		err = invalid("no commit was applied with all objects healthy yet: there is nothing to go back to")
+		err = errors.New("no commit was applied with all objects healthy yet: there is nothing to go back to")
 	}
 	if err != nil {
 		return Request{}, Answer{}, err
@@ -133,7 +133,7 @@ func commitToRestore(is desiredref.Standing, to string) (string, error) {
 		if g := is.LastGood; g != nil && syntax.IsCommit(g.Commit) {
 			return g.Commit, nil
 		}
-		return "", &InvalidError{ErrNothingGood}
+		return "", ErrNothingGood
 	}
 	if err := CheckTo(to); err != nil {
 		return "", err

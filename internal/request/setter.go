@@ -102,7 +102,7 @@ func (s *Setter) Pause(ctx context.Context, namespace, name string, pause bool) 
 }
 
 // Propose asks the agent of a gateway to close its pull request and to propose the changes again. The error is an *InvalidError if the
-// GatewaySync has no such gateway, or proposes no changes.
+// GatewaySync has no such gateway.
 func (s *Setter) Propose(ctx context.Context, namespace, name, gateway string) (Answer, error) {
 	return s.changeGateways(ctx, namespace, name, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
 		answer := Answer{Outcome: Set, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
@@ -110,7 +110,7 @@ func (s *Setter) Propose(ctx context.Context, namespace, name, gateway string) (
 			return nil, Answer{}, invalid("%s has no gateway %.80q: stoker status %s lists them", name, gateway, name)
 		}
 		if !gs.Proposes() {
-			return nil, Answer{}, invalid("%s proposes no changes: set spec.bidirectional.enabled to true", name)
+			return nil, Answer{}, fmt.Errorf("%s proposes no changes: set spec.bidirectional.enabled to true", name)
 		}
 		value := annotation.ProposeValue(gateway, s.now())
 		if gs.Annotations[v1alpha1.AnnotationPropose] == value {
@@ -138,12 +138,12 @@ func (s *Setter) Restore(ctx context.Context, namespace, name, snapshot string) 
 	})
 }
 
-// Retry requests that the gateways which rolled back the target commit deliver it again. It returns an *InvalidError if no gateway did.
+// Retry requests that the gateways which rolled back the target commit deliver it again.
 func (s *Setter) Retry(ctx context.Context, namespace, name string) (Answer, error) {
 	return s.changeGateways(ctx, namespace, name, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
 		answer := Answer{Outcome: Set, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
 		if !syntax.IsCommit(gs.Status.Retry) {
-			return nil, Answer{}, invalid("there is nothing to retry: no gateway of %s rolled the desired commit back", name)
+			return nil, Answer{}, fmt.Errorf("there is nothing to retry: no gateway of %s rolled the desired commit back", name)
 		}
 		value := annotation.RetryValue(gs.Status.Retry, s.now())
 		if gs.Annotations[v1alpha1.AnnotationRetry] == value {
