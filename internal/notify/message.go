@@ -64,6 +64,8 @@ const (
 	maxText = 1500
 	// maxSlack bounds a message for Slack, which recommends at most 4,000 characters, and splits or cuts longer texts.
 	maxSlack = 4000
+	// maxChanges bounds the changes of a message, so that each has room. The others follow with the next message.
+	maxChanges = 8
 	// maxSummary is the limit of PagerDuty.
 	maxSummary = 1024
 )

@@ -254,7 +254,7 @@ func (n *Notifier) deliver(ctx context.Context, gs *v1alpha1.GatewaySync, webhoo
 		if webhook.Type == v1alpha1.AlertCommitStatus {
 			accepted, err = n.setStatus(ctx, client, gs, c.integrationKey, changes)
 		} else {
-			accepted, err = send(ctx, client, webhook.Type, c, n.notice(gs, changes), now)
+			accepted, err = send(ctx, client, webhook.Type, c, n.notice(gs, changes[:min(len(changes), maxChanges)]), now)
 		}
 	}
 	log := n.Log.With("namespace", gs.Namespace, "gatewaysync", gs.Name, "type", string(webhook.Type))

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -261,6 +262,15 @@ func TestDocumentedLimits(t *testing.T) {
 			})
 		}
 	}
+}
+
+// After an outage of the receiver, more changes wait than a message has room for.
+func TestManyChangesInOneMessage(t *testing.T) {
+	hook := v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack")}
+	p := newPlant(t, hook)
+	accepted, err := p.notifier.deliver(t.Context(), p.gs, &hook, slices.Repeat([]change{{Topic: "SyncSucceeded", State: News, Text: strings.Repeat("x", maxText)}}, 60), p.now)
+	require.NoError(t, err)
+	assert.Len(t, accepted, maxChanges, "the others follow with the next message")
 }
 
 // A text is never cut within an escaped character.
