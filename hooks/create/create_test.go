@@ -185,6 +185,11 @@ func TestStrangeNames(t *testing.T) {
 	}
 	assert.ElementsMatch(t, []string{"odd/yes/projects", "odd/Line 1: #2/projects", "odd/- dash/projects", "odd/it's/projects", `odd/say "hi"/projects`,
 		"odd/[a]*{b}/projects", "odd/ünï/projects", "odd/null/projects", "odd/007/projects"}, sources)
+	for _, pods := range r.Pods {
+		var annotations map[string]string
+		require.NoError(t, yaml.Unmarshal([]byte(strings.Join(pods.Annotations, "\n")), &annotations), pods.Annotations)
+		assert.Equal(t, pods.Profile, annotations[v1alpha1.AnnotationProfile])
+	}
 	all := strings.Join(r.Warnings, "\n")
 	assert.Contains(t, all, `"odd/tab\there/projects" is left out`)
 	assert.Contains(t, all, `"odd/new\nkind: Secret/projects" is left out`)

@@ -198,9 +198,9 @@ func (w *yamlWriter) excludes(indent int, list []exclude) {
 
 // annotations returns the annotations that the pods of a profile need.
 func (a *arrangement) annotations(name string, p *profile) []string {
-	lines := []string{v1alpha1.AnnotationInject + `: "true"`, v1alpha1.AnnotationCRName + ": " + name}
+	lines := []string{v1alpha1.AnnotationInject + `: "true"`, v1alpha1.AnnotationCRName + ": " + scalar(name)}
 	if p.name != v1alpha1.DefaultProfile {
-		lines = append(lines, v1alpha1.AnnotationProfile+": "+p.name)
+		lines = append(lines, v1alpha1.AnnotationProfile+": "+scalar(p.name))
 	}
 	if p.sharedName() != nil && (len(a.profiles) > 1 || p.gateways != nil) {
 		lines = append(lines, v1alpha1.AnnotationSystemNameTemplate+`: "{{.GatewayName}}"`)

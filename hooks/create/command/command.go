@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/internal/kube"
 )
 
@@ -56,4 +57,10 @@ func (a *applyFlags) add(command *cobra.Command) {
 	f.BoolVar(&a.apply, "apply", false, "create the object in the cluster, unless it exists and is the same")
 	f.BoolVar(&a.export, "export", true, "print the object as YAML")
 	command.MarkFlagsMutuallyExclusive("apply", "export")
+	command.PreRunE = func(*cobra.Command, []string) error {
+		if !a.export {
+			return exit.Errorf(exit.Usage, "--export=false: to create the object, use --apply")
+		}
+		return nil
+	}
 }

@@ -184,6 +184,7 @@ func TestWrongArguments(t *testing.T) {
 		"app without an id":      {"gatewaysync", "press", "--dir", t.TempDir(), "--github-app", "1", "--secret", "a/private-key.pem=x"},
 		"value instead of file":  {"secret", "git", "git-credentials", "--token-file", token},
 		"ssh key without a host": {"secret", "git", "git-credentials", "--ssh-key-file", sshKey(t)},
+		"neither way":            {"secret", "webhook", "line", "--export=false"},
 		"name of a secret":       {"secret", "webhook", "A_B"},
 		"host keys for a token":  {"secret", "git", "a", "--token-file", secretFile(t, token), "--known-hosts-file", secretFile(t, "x")},
 	} {
