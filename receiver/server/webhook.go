@@ -28,8 +28,8 @@ func (s *Server) serveWebhook(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) receive(w http.ResponseWriter, r *http.Request) (source string, result Result) {
 	c, release, rejected := s.admit(w, r, false)
+	defer release() // also if a parser panics
 	if rejected != "" {
-		release()
 		return unknownSource, rejected
 	}
 	if c.cut {
