@@ -144,7 +144,6 @@ func (c *cli) await(ctx context.Context, p target, ref, commit string, flags *wa
 			pollCtx = ctx
 		}
 		v, err := w.poll(pollCtx)
-		_, final := errors.AsType[*exit.Error](err)
 		switch {
 		case err == nil:
 			last = v
@@ -152,7 +151,7 @@ func (c *cli) await(ctx context.Context, p target, ref, commit string, flags *wa
 			if finished, err := w.finished(v, flags); finished {
 				return v, err
 			}
-		case pollCtx.Err() == nil && (final || !kube.Passing(err)):
+		case pollCtx.Err() == nil && lasts(err):
 			return last, p.explain(p.name, err)
 		case pollCtx.Err() == nil:
 			w.printProgress("the API server does not answer, trying again: " + err.Error())
@@ -165,6 +164,12 @@ func (c *cli) await(ctx context.Context, p target, ref, commit string, flags *wa
 		return last, fmt.Errorf("interrupted: %s", last.Message)
 	}
 	return last, w.timedOut(last, flags)
+}
+
+// lasts reports whether another poll would end with err, too.
+func lasts(err error) bool {
+	_, ended := errors.AsType[*exit.Error](err)
+	return ended || !kube.Passing(err)
 }
 
 // pollInterval returns the pause after poll n. It is short at first, when most changes happen.
