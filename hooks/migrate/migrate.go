@@ -49,7 +49,6 @@ type Action struct {
 	Do     string `json:"do"`
 	Object string `json:"object"`
 	Why    string `json:"why"`
-	// Pod is true if the object is a pod.
 
 	apply func(context.Context) error // nil if the step is left to the operator
 }
