@@ -133,17 +133,38 @@ func (f *Files) replace(own, n *safe.Folder, name, path, reason string, old []by
 			return err
 		}
 	}
-	err := f.vol.Exchange(own, Staged, n, name)
-	if errors.Is(err, safe.ErrNoExchange) {
-		return f.vol.Rename(own, Staged, n, name)
-	}
-	if err != nil {
+	if err := exchange(f.vol, own, n, name); err != nil {
 		return err
 	}
 	if now, err := own.ReadFile(Staged, limit); err != nil || !bytes.Equal(now, old) {
-		return errors.Join(errors.New("the gateway wrote it at the same time; the agent tries again"), err, f.vol.Exchange(own, Staged, n, name))
+		return errors.Join(errors.New("the gateway wrote it at the same time; the agent tries again"), err, exchange(f.vol, own, n, name))
 	}
 	return nil
+}
+
+// aside is the name in .stoker of a file until its replacement is in its place.
+const aside = "restore.old"
+
+// exchange exchanges the file Staged in own with the one in n. A file system that cannot do this lacks the name for a moment: a rename over the
+// file would lose what the gateway writes until then. A crash in this moment leaves the file aside, and the next exchange keeps it in .stoker.
+func exchange(vol *safe.Volume, own, n *safe.Folder, name string) error {
+	err := vol.Exchange(own, Staged, n, name)
+	if !errors.Is(err, safe.ErrNoExchange) {
+		return err
+	}
+	if err := vol.SetAside(own, aside, errors.New("left by a crash")); err != nil {
+		return err
+	}
+	if err := vol.Rename(n, name, own, aside); err != nil {
+		return err
+	}
+	if err := vol.RenameNew(own, Staged, n, name); err != nil { // if the gateway wrote the file again, its new version stays
+		if back := vol.RenameNew(own, aside, n, name); !errors.Is(back, fs.ErrExist) {
+			return errors.Join(err, back)
+		}
+		return errors.Join(err, vol.Remove(own, aside))
+	}
+	return vol.Rename(own, aside, own, Staged)
 }
 
 // RemoveOwn removes a file that Edit made, and the directory that it leaves empty. A missing file is not an error.
@@ -352,14 +373,11 @@ func (r restoredFile) moveTo(n *safe.Folder, name, path string) error {
 	if err := checkSaved(n, name); err != nil {
 		return err
 	}
-	if err := r.vol.Exchange(r.own, Staged, n, name); err != nil {
-		if errors.Is(err, safe.ErrNoExchange) {
-			return r.vol.Rename(r.own, Staged, n, name)
-		}
+	if err := exchange(r.vol, r.own, n, name); err != nil {
 		return err
 	}
 	if err := checkSaved(r.own, Staged); err != nil { // the gateway wrote between the first check and the exchange
-		return errors.Join(err, r.vol.Exchange(r.own, Staged, n, name))
+		return errors.Join(err, exchange(r.vol, r.own, n, name))
 	}
 	return nil
 }
