@@ -61,34 +61,34 @@ func (r *registry) resolve(ctx context.Context, ref Ref) (Resolution, error) {
 	return Resolution{full, a.Commit}, nil
 }
 
-// Fetch implements source. ref is the full name of a tag, a digest, or "".
+// Fetch implements source. ref is the full name of a tag, a digest, or "". The artifact of the commit is what was resolved before, that of ref,
+// or that of any tag.
 func (r *registry) Fetch(ctx context.Context, t *store.Transfer, ref string) (*store.Received, error) {
 	if t.TreesOnly {
 		return nil, wire.Refused("a registry sends whole layers")
 	}
-	a, err := r.find(ctx, t.Commit, tagOf(ref))
-	if err != nil {
-		return nil, err
+	a, known := r.client.Recall(t.Commit)
+	if reference := tagOf(ref); !known && reference != "" {
+		named, in, err := r.client.ResolveInto(ctx, reference, t)
+		switch {
+		case in != nil:
+			return in, nil
+		case err != nil && !failure.Is(err, v1alpha1.ReasonRefNotFound):
+			return nil, err
+		}
+		a, known = named, err == nil && named.Commit == t.Commit
+	}
+	if !known {
+		var err error
+		if a, err = r.search(ctx, t.Commit, func(string) bool { return true }); err != nil {
+			return nil, err
+		}
 	}
 	return r.client.Import(ctx, a, t)
 }
 
-// find returns the artifact of a commit: what was resolved before, the one of reference ("" for none), or that of any tag.
-func (r *registry) find(ctx context.Context, commit plan.ID, reference string) (oci.Artifact, error) {
-	if a, ok := r.client.Recall(commit); ok {
-		return a, nil
-	}
-	if reference != "" {
-		if a, err := r.client.Resolve(ctx, reference); err == nil && a.Commit == commit {
-			return a, nil
-		} else if err != nil && !failure.Is(err, v1alpha1.ReasonRefNotFound) {
-			return a, err
-		}
-	}
-	return r.search(ctx, commit, func(string) bool { return true })
-}
-
-// search looks for a commit among the artifacts of the newest tags, by name, that admit accepts. The error is RefNotFound if none has it.
+// search looks for a commit among the artifacts of the newest tags, by name, that admit accepts. The error is RefNotFound if none has it and the
+// registry has answered for each.
 func (r *registry) search(ctx context.Context, commit plan.ID, admit func(fullName string) bool) (oci.Artifact, error) {
 	tags, complete, err := r.client.Tags(ctx)
 	if err != nil {
@@ -101,6 +101,7 @@ func (r *registry) search(ctx context.Context, commit plan.ID, admit func(fullNa
 		"the commit %s was not found among the tags of %s within %s: ask for its tag or its digest (sha256:…)", commit, r.url, oci.SearchTime))
 	defer cancel()
 	compared := tags[:min(len(tags), maxSearched)]
+	var failed error // the first that says nothing about a tag
 	for _, tag := range compared {
 		switch a, err := r.client.Resolve(ctx, tag); {
 		case ctx.Err() != nil:
@@ -109,7 +110,13 @@ func (r *registry) search(ctx context.Context, commit plan.ID, admit func(fullNa
 			return a, nil
 		case err != nil:
 			r.opts.Log.Debug("tag has no artifact for a gateway", "tag", tag, "error", err)
+			if reason := failure.Reason(err, v1alpha1.ReasonGitUnreachable); failed == nil && (reason.Class() == v1alpha1.ClassRetry || reason == v1alpha1.ReasonAuthFailed) {
+				failed = err
+			}
 		}
+	}
+	if failed != nil {
+		return oci.Artifact{}, failed
 	}
 	if !complete || len(compared) < len(tags) {
 		return oci.Artifact{}, failure.New(v1alpha1.ReasonRefNotFound,

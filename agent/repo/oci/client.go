@@ -77,6 +77,38 @@ func (c *Client) Close() error { return c.http.close() }
 // Resolve returns the artifact of a tag or a digest, with its commit. To find the commit of an artifact for the first time, it downloads the
 // layer, and keeps nothing of it. An error that follows from the digest is remembered, too.
 func (c *Client) Resolve(ctx context.Context, reference string) (Artifact, error) {
+	return c.look(ctx, reference, c.hash)
+}
+
+// hash downloads the layer of an artifact to find its commit.
+func (c *Client) hash(ctx context.Context, w wire.Watch, a Artifact) (plan.ID, error) {
+	return c.build(ctx, w, a, store.NewHasher(ctx, store.Limits{PackBytes: c.opts.MaxBytes, DeltaBytes: c.opts.MaxBlob}))
+}
+
+// ResolveInto is Resolve, and imports the artifact with the same download if its commit is that of t. Otherwise, and if the artifact was known
+// before, in is nil.
+func (c *Client) ResolveInto(ctx context.Context, reference string, t *store.Transfer) (a Artifact, in *store.Received, err error) {
+	a, err = c.look(ctx, reference, func(ctx context.Context, w wire.Watch, a Artifact) (commit plan.ID, err error) {
+		other := errors.New("another commit")
+		in, err = t.Import(ctx, func(i *store.Importer) (err error) {
+			if commit, err = c.build(ctx, w, a, i); err == nil && commit != t.Commit {
+				err = other
+			}
+			return err
+		})
+		switch _, refused := errors.AsType[*refusal](err); {
+		case errors.Is(err, other):
+			return commit, nil
+		case refused: // maybe only by the limits of the store, which do not follow from the digest
+			return c.hash(ctx, w, a)
+		}
+		return commit, err
+	})
+	return a, in, err
+}
+
+// look returns the artifact of a tag or a digest. If it is not known, find downloads it and returns its commit.
+func (c *Client) look(ctx context.Context, reference string, find func(context.Context, wire.Watch, Artifact) (plan.ID, error)) (Artifact, error) {
 	digest := reference
 	if !syntax.IsDigest(reference) {
 		var err error
@@ -93,28 +125,21 @@ func (c *Client) Resolve(ctx context.Context, reference string) (Artifact, error
 	if o, ok := c.recall(known); ok {
 		return o.Artifact, o.err
 	}
-	a, err := c.compute(ctx, digest)
+	a, err := c.manifest(ctx, digest)
+	if err == nil {
+		ctx, w, stop := c.opts.Watch(ctx, c.opts.Total)
+		defer stop()
+		a.Commit, err = find(ctx, w, a)
+		if _, refused := errors.AsType[*refusal](err); err != nil && !refused {
+			err = wire.Explain(ctx, c.url, err, c.http.secrets())
+		}
+	}
 	if r, ok := errors.AsType[*refusal](err); ok {
 		a, err = Artifact{Digest: digest}, r.error
 	} else if err != nil {
 		return Artifact{}, err
 	}
 	c.remember(outcome{a, err})
-	return a, err
-}
-
-// compute downloads the artifact with a digest to find its commit. An error that follows from the digest is a refusal.
-func (c *Client) compute(ctx context.Context, digest string) (Artifact, error) {
-	a, err := c.manifest(ctx, digest)
-	if err != nil {
-		return Artifact{}, err
-	}
-	ctx, w, stop := c.opts.Watch(ctx, c.opts.Total)
-	defer stop()
-	a.Commit, err = c.build(ctx, w, a, store.NewHasher(ctx, store.Limits{PackBytes: c.opts.MaxBytes, DeltaBytes: c.opts.MaxBlob}))
-	if _, refused := errors.AsType[*refusal](err); err != nil && !refused {
-		err = wire.Explain(ctx, c.url, err, c.http.secrets())
-	}
 	return a, err
 }
 
