@@ -75,3 +75,50 @@ func TestRegistryClose(t *testing.T) {
 	require.NoError(t, a.remote.Close())
 	assert.Eventually(t, func() bool { return count() == 0 }, 5*time.Second, 10*time.Millisecond)
 }
+
+// A follower knows the commit from the lead, and needs one download.
+func TestRegistryFollower(t *testing.T) {
+	server := ociregistry.Start(t)
+	server.Push("main", ociregistry.Files(t, line), nil)
+	lead := newArtifacts(t, server, repo.Auth{}, repo.RemoteOptions{})
+	at, err := lead.resolve("main")
+	require.NoError(t, err)
+	layers := func() (n int) {
+		for _, r := range server.Requests() {
+			if strings.Contains(r, "/blobs/") {
+				n++
+			}
+		}
+		return n
+	}
+	layers()
+	t.Run("the tag has the commit", func(t *testing.T) {
+		a := newArtifacts(t, server, repo.Auth{}, repo.RemoteOptions{})
+		_, err := a.store.Fetch(t.Context(), a.remote, at.Commit, at.Ref)
+		require.NoError(t, err)
+		assert.Equal(t, 1, layers())
+		assert.True(t, a.store.Has(at.Commit))
+		again, err := a.resolve("main")
+		require.NoError(t, err)
+		assert.Equal(t, at, again)
+		assert.Zero(t, layers())
+	})
+	t.Run("the tag has moved", func(t *testing.T) {
+		server.Push("old", ociregistry.Files(t, line), nil)
+		server.Push("main", ociregistry.Files(t, map[string]string{"a": "b"}), nil)
+		a := newArtifacts(t, server, repo.Auth{}, repo.RemoteOptions{})
+		_, err := a.store.Fetch(t.Context(), a.remote, at.Commit, at.Ref)
+		require.NoError(t, err)
+		assert.True(t, a.store.Has(at.Commit))
+		assert.Equal(t, 3, layers(), "of main, of old to find its commit, and to import it")
+	})
+	t.Run("a refused artifact", func(t *testing.T) {
+		server.Push("main", []byte("no archive"), nil)
+		a := newArtifacts(t, server, repo.Auth{}, repo.RemoteOptions{})
+		for range 2 {
+			_, err := a.store.Fetch(t.Context(), a.remote, at.Commit, "refs/tags/main")
+			assert.True(t, failure.Is(err, v1alpha1.ReasonUnsupportedRepository), err)
+		}
+		assert.Equal(t, 2, layers())
+	})
+}
