@@ -22,6 +22,7 @@ import (
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/hooks/preflight"
 	"stoker.io/stoker/hooks/specfile"
+	"stoker.io/stoker/internal/kube"
 )
 
 // preflightFlags holds the flags of preflight.
@@ -185,9 +186,6 @@ func (x *preflightFlags) addCluster(ctx context.Context, name string, in *prefli
 	return true, nil
 }
 
-// maxPods bounds the list of pods.
-const maxPods = 500
-
 // addGateways adds the gateways of the status, with the labels and annotations of their pods if those can be read.
 func addGateways(ctx context.Context, p target, in *preflight.Input) {
 	gs := in.GatewaySync
@@ -198,16 +196,15 @@ func addGateways(ctx context.Context, p target, in *preflight.Input) {
 	defer cancel()
 	pods := map[string]*corev1.Pod{}
 	unread := "its pod does not exist"
-	list, err := p.Core.CoreV1().Pods(p.namespace).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelCRName + "=" + gs.Name, Limit: maxPods})
+	list, err := kube.ListAll[corev1.Pod](ctx, p.Core.CoreV1().Pods(p.namespace).List, metav1.ListOptions{LabelSelector: v1alpha1.LabelCRName + "=" + gs.Name})
 	switch {
 	case apierrors.IsForbidden(err):
 		unread = "pods cannot be listed"
 	case err != nil:
 		unread = "pods cannot be listed: " + output.OneLine(err.Error())
-	default:
-		for i := range list.Items {
-			pods[list.Items[i].Name] = &list.Items[i]
-		}
+	}
+	for _, pod := range list {
+		pods[pod.Name] = pod
 	}
 	for _, row := range gs.Status.DiscoveredGateways {
 		if slices.ContainsFunc(in.Gateways, func(g preflight.Gateway) bool { return g.Name == row.Name }) {

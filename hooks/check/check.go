@@ -10,9 +10,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/tools/pager"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
@@ -102,17 +99,6 @@ type Checker struct {
 	Namespace string // of the gateways
 	// Now returns the time of the API server: locks and the status have its times. It hides Clients.Now, so that a test can set the time.
 	Now func() time.Time
-}
-
-// listAll returns all objects that opts select. It reads them in pages.
-func listAll[T any, L runtime.Object](ctx context.Context, list func(context.Context, metav1.ListOptions) (L, error), opts metav1.ListOptions) ([]*T, error) {
-	pages := pager.New(func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return list(ctx, opts) })
-	var all []*T
-	err := pages.EachListItem(ctx, opts, func(o runtime.Object) error {
-		all = append(all, any(o).(*T))
-		return nil
-	})
-	return all, err
 }
 
 // ErrUnreachable means that no check ran because the API server does not answer.

@@ -13,34 +13,36 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// dryRun lets the API server go through all that it does for a new gateway pod of the GatewaySync, and create nothing. So it finds what
+// DryRun lets the API server go through all that it does for a new gateway pod of the GatewaySync, and create nothing. So it finds what
 // no object shows: whether the API server reaches the injector, and what a quota or Pod Security refuses.
-func (c Checker) dryRun(ctx context.Context, gs *v1alpha1.GatewaySync) Finding {
+func (c Checker) DryRun(ctx context.Context, gatewaySync string) Finding {
 	review, err := c.Core.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: c.Namespace, Verb: "create", Resource: "pods"}},
 	}, metav1.CreateOptions{})
 	if err != nil || !review.Status.Allowed {
 		return topicWebhook.finding(Unknown, "whether the API server reaches the injector needs the right to create pods in namespace "+c.Namespace+", for a dry run")
 	}
-	made, err := c.Core.CoreV1().Pods(c.Namespace).Create(ctx, gatewayPod(gs.Name), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	made, err := c.Core.CoreV1().Pods(c.Namespace).Create(ctx, gatewayPod(gatewaySync), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	switch {
 	case apierrors.IsInternalError(err): // of all parts of admission, only a call that fails gives this
 		return topicWebhook.finding(Failed, fmt.Sprintf("the API server cannot call the injector, so pods start without agents: %v", err))
 	case err != nil:
-		return topicWebhook.finding(Warning, fmt.Sprintf("%s: the API server would refuse a gateway pod with an agent (dry run): %v", gs.Name, err))
+		return topicWebhook.finding(Warning, fmt.Sprintf("%s: the API server would refuse a gateway pod with an agent (dry run): %v", gatewaySync, err))
 	case !hasAgent(made):
 		return topicWebhook.finding(Failed, "the API server does not call the injector for namespace "+c.Namespace+": see namespaceSelector of the MutatingWebhookConfiguration "+injectorName+", and the labels of the namespace")
 	}
-	return topicWebhook.finding(OK, "the API server calls the injector, which adds an agent to a pod of GatewaySync "+gs.Name+" (dry run)")
+	return topicWebhook.finding(OK, "the API server calls the injector, which adds an agent to a pod of GatewaySync "+gatewaySync+" (dry run)")
 }
 
 // gatewayPod is a minimal gateway that Pod Security "restricted" admits. It requires its agent, so that a call that fails is an error.
 func gatewayPod(gatewaySync string) *corev1.Pod {
+	annotations := map[string]string{v1alpha1.AnnotationInject: "true", v1alpha1.AnnotationRequire: "true", v1alpha1.AnnotationDataVolume: "data"}
+	if gatewaySync != "" {
+		annotations[v1alpha1.AnnotationCRName] = gatewaySync
+	}
 	limits := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi")}
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "stoker-check", Annotations: map[string]string{
-			v1alpha1.AnnotationInject: "true", v1alpha1.AnnotationRequire: "true", v1alpha1.AnnotationCRName: gatewaySync, v1alpha1.AnnotationDataVolume: "data",
-		}},
+		ObjectMeta: metav1.ObjectMeta{Name: "stoker-check", Annotations: annotations},
 		Spec: corev1.PodSpec{
 			AutomountServiceAccountToken: new(bool),
 			SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: new(true), RunAsUser: new(int64(65532)),

@@ -42,7 +42,7 @@ func (c Checker) namespace(ctx context.Context, r receivers, calls bool) []Findi
 		list = append(list, topicSyncs.finding(Warning, "there is no GatewaySync in namespace "+c.Namespace+"; choose another namespace with --namespace"))
 	}
 	if calls && len(found) > 0 {
-		list = append(list, c.dryRun(ctx, found[0]))
+		list = append(list, c.DryRun(ctx, found[0].Name))
 	}
 	list = append(list, c.pods(ctx, found)...)
 	for _, gs := range found {
@@ -80,7 +80,7 @@ func proposals(gs *v1alpha1.GatewaySync) []Finding {
 
 // pods checks whether each pod that requests an agent has one, and whether the agents have the right to report.
 func (c Checker) pods(ctx context.Context, found []*v1alpha1.GatewaySync) []Finding {
-	all, err := listAll[corev1.Pod](ctx, c.Core.CoreV1().Pods(c.Namespace).List, metav1.ListOptions{})
+	all, err := kube.ListAll[corev1.Pod](ctx, c.Core.CoreV1().Pods(c.Namespace).List, metav1.ListOptions{})
 	if err != nil {
 		return []Finding{topicPods.unreadable("pods of namespace "+c.Namespace, err)}
 	}

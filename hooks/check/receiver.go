@@ -32,7 +32,7 @@ type receivers struct {
 
 // receiver checks the Deployments of the receivers, and returns their ServiceAccounts.
 func (c Checker) receiver(ctx context.Context) (Finding, receivers) {
-	list, err := listAll[appsv1.Deployment](ctx, c.Core.AppsV1().Deployments("").List, metav1.ListOptions{
+	list, err := kube.ListAll[appsv1.Deployment](ctx, c.Core.AppsV1().Deployments("").List, metav1.ListOptions{
 		LabelSelector: "app.kubernetes.io/name=stoker,app.kubernetes.io/component=receiver",
 	})
 	if err != nil {

@@ -1,8 +1,11 @@
 package kube
 
 import (
+	"context"
 	"net/http"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/discovery"
 	admissionregistrationv1 "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
 	appsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
@@ -15,6 +18,7 @@ import (
 	policyv1 "k8s.io/client-go/kubernetes/typed/policy/v1"
 	rbacv1 "k8s.io/client-go/kubernetes/typed/rbac/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/pager"
 	"k8s.io/client-go/util/flowcontrol"
 )
 
@@ -97,3 +101,14 @@ func (c *core) CoreV1() corev1.CoreV1Interface                            { retu
 func (c *core) EventsV1() eventsv1.EventsV1Interface                      { return c.events }
 func (c *core) PolicyV1() policyv1.PolicyV1Interface                      { return c.policy }
 func (c *core) RbacV1() rbacv1.RbacV1Interface                            { return c.rbac }
+
+// ListAll returns all objects that opts select. It reads them in pages.
+func ListAll[T any, L runtime.Object](ctx context.Context, list func(context.Context, metav1.ListOptions) (L, error), opts metav1.ListOptions) ([]*T, error) {
+	pages := pager.New(func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) { return list(ctx, opts) })
+	var all []*T
+	err := pages.EachListItem(ctx, opts, func(o runtime.Object) error {
+		all = append(all, any(o).(*T))
+		return nil
+	})
+	return all, err
+}
