@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"stoker.io/stoker/hooks/check"
 	"stoker.io/stoker/hooks/migrate"
 	"stoker.io/stoker/hooks/output"
 )
@@ -43,7 +44,13 @@ The command needs the rights of a cluster administrator.`,
 		}
 		ctx, cancel := context.WithTimeout(command.Context(), queryTimeout)
 		defer cancel()
-		plan, errPlan := migrate.Finder{Clients: p.Clients, Namespace: p.namespace, Release: *release, ReleaseNamespace: *releaseNamespace}.Plan(ctx)
+		noAgent := func(ctx context.Context, namespace, gatewaySync string) string {
+			if f := (check.Checker{Clients: p.Clients, Namespace: namespace}).DryRun(ctx, gatewaySync); f.State != check.OK {
+				return f.Message
+			}
+			return ""
+		}
+		plan, errPlan := migrate.Finder{Clients: p.Clients, Namespace: p.namespace, Release: *release, ReleaseNamespace: *releaseNamespace, NoAgent: noAgent}.Plan(ctx)
 		r := output.Result{Data: append([]migrate.Action{}, plan...), Head: []string{"ACTION", "OBJECT", "REASON"}}
 		byHand := 0
 		for _, a := range plan {

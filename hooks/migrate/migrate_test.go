@@ -23,7 +23,7 @@ func finder(t *testing.T, cluster *kubetest.Cluster, namespace string) migrate.F
 	t.Helper()
 	clients, err := kube.ConnectTo(cluster.RESTConfig(), "test")
 	require.NoError(t, err)
-	return migrate.Finder{Clients: clients, Namespace: namespace, Release: "stoker", ReleaseNamespace: "stoker-system"}
+	return migrate.Finder{Clients: clients, Namespace: namespace, Release: "stoker", ReleaseNamespace: "stoker-system", NoAgent: injected}
 }
 
 func plan(t *testing.T, f migrate.Finder) (list []migrate.Action, text string) {

@@ -1,6 +1,7 @@
 package migrate_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -50,7 +51,7 @@ func unnamed(p *corev1.Pod) { delete(p.Annotations, "stoker.io/cr-name") }
 // fakeFinder returns a Finder for a cluster with the objects, the injector of Stoker, and no kinds of stoker.io.
 func fakeFinder(objects ...runtime.Object) (migrate.Finder, *clientset.Fake) {
 	core := clientset.New(append(objects, &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "stoker-injector"}}, &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: "line"}})...)
-	return migrate.Finder{Clients: kube.Clients{Core: core, Dynamic: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())}}, core
+	return migrate.Finder{Clients: kube.Clients{Core: core, Dynamic: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())}, NoAgent: injected}, core
 }
 
 func TestEvictionOrder(t *testing.T) {
@@ -85,6 +86,22 @@ func TestEvictionOrder(t *testing.T) {
 			assert.Equal(t, c.want, kinds, text)
 		})
 	}
+}
+
+// injected says that every new pod gets an agent.
+func injected(context.Context, string, string) string { return "" }
+
+// The webhook configuration exists, but the API server does not reach the injector.
+func TestInjectorDoesNotAnswer(t *testing.T) {
+	f, _ := fakeFinder(foreignPod("line-0", nil))
+	f.NoAgent = func(_ context.Context, namespace, gatewaySync string) string {
+		return "cannot call the injector for " + namespace + "/" + gatewaySync
+	}
+	list, err := f.Plan(t.Context())
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	assert.Equal(t, migrate.ByHand, list[0].Do)
+	assert.Contains(t, list[0].Why, "cannot call the injector for plant/line")
 }
 
 func TestUnreadableWebhooks(t *testing.T) {
