@@ -39,9 +39,9 @@ const (
 
 // run is the whole program, called by main and by tests. It returns the exit code.
 func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int {
-	for _, i := range []inspection{lostAndFound(), proposal(), snapshots(ctx)} {
+	for _, i := range []inspection{lostAndFound(), proposal(), snapshots(ctx), textDiff(ctx)} {
 		if len(args) > 0 && args[0] == i.name {
-			return i.execute(args[1:], stdout, stderr)
+			return i.execute(args[1:], env, stdout, stderr)
 		}
 	}
 	s, err := parse(args, env, stderr)

@@ -18,8 +18,18 @@ type (
 	StoreOptions = store.Options
 	// Limits bounds the cost of a repository.
 	Limits = store.Limits
-	packs  = store.Store
+	// Objects reads objects of git. One goroutine at a time may use it.
+	Objects = store.Objects
+	packs   = store.Store
 )
+
+// IsNotFound reports whether an error says that an object is not in a store.
+func IsNotFound(err error) bool { return store.IsNotFound(err) }
+
+// OpenReadOnly opens the objects of the store in a directory that another process may have open; see store.OpenReadOnly.
+func OpenReadOnly(ctx context.Context, dir string, limits Limits) (*Objects, error) {
+	return store.OpenReadOnly(ctx, dir, limits)
+}
 
 // IsDamaged reports whether an error says that the store is damaged. After another Fetch, the read may succeed.
 func IsDamaged(err error) bool { return store.IsDamaged(err) }

@@ -30,8 +30,9 @@ type Objects struct {
 
 // objectDir is one directory of objects.
 type objectDir struct {
-	root  *os.Root
-	packs []*pack
+	root     *os.Root
+	packs    []*pack
+	vanished bool // a pack was removed while the directory was opened
 }
 
 const (
@@ -42,11 +43,7 @@ const (
 // OpenObjects opens a directory of objects, such as .git/objects. After ctx has ended, reads may fail. Large bases of deltas go
 // to a file that scratch creates. If scratch is nil, reads of objects that need such a file fail.
 func OpenObjects(ctx context.Context, dir string, limits Limits, scratch func() (*os.File, error)) (*Objects, error) {
-	if scratch == nil {
-		scratch = func() (*os.File, error) { return nil, OverLimit("an object is too large to read") }
-	}
-	o := &Objects{limits: limits.withDefaults(), inflate: newInflater(), scratch: newScratch(scratch, defaultScratch()), hasher: newObjectHasher()}
-	o.scratch.stop = ctx.Err // a chain of deltas may be long, and its results large
+	o := newObjects(ctx, limits, scratch)
 	seen := map[string]bool{}
 	for pending := []string{dir}; len(pending) > 0; pending = pending[1:] {
 		next := filepath.Clean(pending[0])
@@ -69,6 +66,30 @@ func OpenObjects(ctx context.Context, dir string, limits Limits, scratch func() 
 		pending = append(pending, alternates...)
 	}
 	return o, nil
+}
+
+// OpenReadOnly opens the objects of the store in dir, which another process may have open. It takes no lock, and writes and repairs nothing.
+// A store that does not exist has no objects.
+func OpenReadOnly(ctx context.Context, dir string, limits Limits) (*Objects, error) {
+	for left := 3; ; left-- {
+		o, err := OpenObjects(ctx, filepath.Join(dir, bareDir, "objects"), limits, nil)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return newObjects(ctx, limits, nil), nil
+		case err != nil || left == 0 || !o.dirs[0].vanished:
+			return o, err
+		}
+		o.Close() // a new pack has replaced the others: list it, too
+	}
+}
+
+func newObjects(ctx context.Context, limits Limits, scratch func() (*os.File, error)) *Objects {
+	if scratch == nil {
+		scratch = func() (*os.File, error) { return nil, OverLimit("an object is too large to read") }
+	}
+	o := &Objects{limits: limits.withDefaults(), inflate: newInflater(), scratch: newScratch(scratch, defaultScratch()), hasher: newObjectHasher()}
+	o.scratch.stop = ctx.Err // a chain of deltas may be long, and its results large
+	return o
 }
 
 // Close closes all files.
@@ -120,12 +141,13 @@ func (d *objectDir) openPacks(dir string) error {
 	}
 	for _, f := range list {
 		name, isIndex := strings.CutSuffix(f.Name(), indexExt)
-		if !isIndex || !f.Type().IsRegular() && f.Type() != fs.ModeSymlink {
+		if !isIndex || !f.Type().IsRegular() && f.Type() != fs.ModeSymlink || strings.HasPrefix(name, tempPrefix) { // a transfer writes it
 			continue
 		}
 		p, err := openPack(root, name)
 		switch s, ours := errors.AsType[*DiskError](err); {
 		case errors.Is(err, fs.ErrNotExist): // the repository was repacked
+			d.vanished = true
 			continue
 		case errors.Is(err, errIndexVersion):
 			return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s: %w: run git repack -a -d -f there", filepath.Join(dir, f.Name()), err)
@@ -249,6 +271,16 @@ func (o *Objects) read(id plan.ID, want kind) ([]byte, error) {
 		return nil, errors.Join(err, corrupt("object %s has the content of %s", id, got))
 	}
 	return b.Bytes(), nil
+}
+
+// Blob returns the content of a blob, and its size. If it has more than limit bytes, it returns only the size.
+func (o *Objects) Blob(id plan.ID, limit int64) (content []byte, size int64, err error) {
+	s, err := o.find(id)
+	if err != nil || s.kind == kindBlob && s.size > limit {
+		return nil, s.size, err
+	}
+	content, err = o.read(id, kindBlob)
+	return content, s.size, err
 }
 
 const maxTagChain = 64 // tags that point to tags

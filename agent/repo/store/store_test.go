@@ -92,6 +92,25 @@ func TestReadersDuringTransfer(t *testing.T) {
 			}
 		})
 	}
+	wg.Go(func() { // another process
+		id := repotest.BlobID(repotest.View(0, 0))
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			o, err := OpenReadOnly(t.Context(), s.dir, Limits{})
+			if !assert.NoError(t, err) {
+				return
+			}
+			content, size, err := o.Blob(id, 1<<20)
+			o.Close()
+			if !assert.NoError(t, err) || !assert.Equal(t, repotest.View(0, 0), string(content)) || !assert.EqualValues(t, len(content), size) {
+				return
+			}
+		}
+	})
 	for i := range 6 {
 		s.pull(g, g.Push("edit", gitserver.Write("README.md", fmt.Sprint(i))))
 	}
@@ -102,6 +121,32 @@ func TestReadersDuringTransfer(t *testing.T) {
 	for _, p := range s.packs.list {
 		assert.Equal(t, int32(1), p.refs.Load(), "no pack is leaked")
 	}
+}
+
+func TestOpenReadOnly(t *testing.T) {
+	t.Run("no store", func(t *testing.T) {
+		dir := t.TempDir()
+		o, err := OpenReadOnly(t.Context(), dir, Limits{})
+		require.NoError(t, err)
+		defer o.Close()
+		_, _, err = o.Blob(plan.ID{1}, 10)
+		assert.True(t, IsNotFound(err), err)
+		left, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		assert.Empty(t, left)
+	})
+	t.Run("a blob over the limit", func(t *testing.T) {
+		g := repotest.NewSite(t, gitserver.Options{})
+		s := openStore(t, t.TempDir())
+		s.pull(g, g.Push("first", gitserver.Write("a", "12345")))
+		o, err := OpenReadOnly(t.Context(), s.dir, Limits{})
+		require.NoError(t, err)
+		defer o.Close()
+		content, size, err := o.Blob(repotest.BlobID("12345"), 4)
+		require.NoError(t, err)
+		assert.Nil(t, content)
+		assert.EqualValues(t, 5, size)
+	})
 }
 
 // Large files, deltas of large files and many packs need only bounded memory, because the store uses scratch files.
