@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -21,7 +22,7 @@ import (
 
 func newHistoryCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
-		Use:   "history NAME",
+		Use:   "history NAME [PATH...]",
 		Short: "List the last commits that ran on every gateway, newest first",
 		Long: `List the last commits that ran on every gateway, newest first.
 
@@ -29,7 +30,9 @@ With --gateway, list the last ten syncs that changed one gateway or failed, as i
 
 With --audit, list the audit records of the gateways: what each sync changed, and on whose request. With --diff, list the files
 that one of the last ten syncs of a gateway changed; the audit record names it in the field diff. Both ask the agents, and need the
-right to get pods and pods/proxy. Use -o json for all fields.`,
+right to get pods and pods/proxy. Use -o json for all fields.
+
+With --text, --diff prints the text of these changes, or of those of some PATHs. This needs the right to create pods/exec.`,
 		Example: `  stoker history line
   stoker rollback line --to 8a9ef4f
 
@@ -38,13 +41,17 @@ right to get pods and pods/proxy. Use -o json for all fields.`,
 
   # who requested them
   stoker history line --audit --gateway line-1`,
-		Args: cobra.ExactArgs(1),
+		Args: cobra.MinimumNArgs(1),
 	}
 	format := output.AddFlag(command.Flags())
 	audit := command.Flags().Bool("audit", false, "list the audit records of the gateways")
 	gateway := command.Flags().String("gateway", "", "name of one gateway; with --audit the default is all gateways")
 	diff := command.Flags().String("diff", "", "list the files that the sync with this `id` changed; requires --gateway")
+	text := command.Flags().Bool("text", false, "print the text of the changes; requires --diff")
 	command.RunE = func(command *cobra.Command, args []string) error {
+		if *text && *diff == "" || len(args) > 1 && !*text {
+			return exit.Errorf(exit.Usage, "--text requires --diff, and a PATH requires --text")
+		}
 		if *diff != "" && (*audit || *gateway == "") {
 			return exit.Errorf(exit.Usage, "--diff requires --gateway and cannot be used with --audit")
 		}
@@ -59,6 +66,20 @@ right to get pods and pods/proxy. Use -o json for all fields.`,
 		}
 		web := giturl.WebOf(gs.Spec.Git.Repo, gs.Spec.Provider())
 		switch {
+		case *text:
+			if err := exclude(command, "text", "output"); err != nil {
+				return err
+			}
+			agent, err := agents.Of(ctx, p.Core, p.namespace, gateways[0])
+			if err != nil {
+				return err
+			}
+			changes, err := agent.TextOfSync(ctx, p.Clients, *diff, args[1:])
+			if err != nil {
+				return withReason(err)
+			}
+			_, err = io.WriteString(c.stdout, output.CleanText(changes))
+			return err
 		case *diff != "":
 			d, err := p.changedFiles(ctx, gs, gateways[0], *diff)
 			if err != nil {

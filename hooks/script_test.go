@@ -4,9 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -54,6 +57,7 @@ const atOnce = "atexit_sleep_ms=0"
 //	delete NAME          deletes a GatewaySync
 //	powers VERB          waits until the user without permissions may use this verb on GatewaySyncs
 //	agent POD[:PORT[/PATH]] FILE COMMIT  sets the response to /state/PATH on a port of a pod, 8082 by default, in the context proxied
+//	execute POD FILE ARG…  makes a pod write FILE when it executes /agent with these arguments, and fail with 1 for others, in the context proxied
 //	asked NAME           waits until a GatewaySync has a request that its status has not handled
 //	read NAME            waits until a command read a GatewaySync in the context proxied
 //	fill FILE            expands environment variables in a file
@@ -111,6 +115,17 @@ func TestCommands(t *testing.T) {
 			"agent": func(ts *testscript.TestScript, _ bool, args []string) {
 				commit := strings.TrimSpace(ts.ReadFile(args[2]))
 				behind.Answer(ts.Getenv("NS"), args[0], strings.ReplaceAll(ts.ReadFile(args[1]), "COMMIT", commit))
+			},
+			"execute": func(ts *testscript.TestScript, _ bool, args []string) {
+				answer, want := ts.ReadFile(args[1]), append([]string{"/agent"}, args[2:]...)
+				behind.Execute(ts.Getenv("NS"), args[0], func(command []string, stdout, stderr io.Writer) int {
+					if !slices.Equal(command, want) {
+						fmt.Fprintf(stderr, "unexpected: %q", command)
+						return 1
+					}
+					_, _ = io.WriteString(stdout, answer) // the client may be gone
+					return 0
+				})
 			},
 			"fill": func(ts *testscript.TestScript, _ bool, args []string) {
 				text := strings.NewReplacer("$WORK", ts.Getenv("WORK"), "$NS", ts.Getenv("NS")).Replace(ts.ReadFile(args[0]))

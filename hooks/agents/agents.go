@@ -1,5 +1,6 @@
-// Package agents reads the state of gateways from their agents, through the pod proxy of the API server. An answer comes from the
-// pod of a gateway, so it may be hostile: its size is bounded, and it is valid only if it names the gateway of the request.
+// Package agents reads the state of gateways from their agents, through the pod proxy of the API server, and the text of files through exec.
+// An answer comes from the pod of a gateway, so it may be hostile: its size is bounded, and a state is valid only if it names the gateway of
+// the request.
 package agents
 
 import (
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/agent/audit"
@@ -26,6 +28,7 @@ import (
 	"stoker.io/stoker/internal/bound"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/kube/podexec"
 )
 
 // State holds the fields of an agent's /state that the command line reads.
@@ -97,6 +100,7 @@ type PastSync struct {
 const (
 	defaultPort    = "8082"  // of an agent that was added by hand and names no port
 	maxAnswer      = 8 << 20 // bytes
+	maxText        = 2 << 20 // bytes of a text diff; an agent prints 1 MiB
 	requestTimeout = 30 * time.Second
 )
 
@@ -223,3 +227,37 @@ func (a Agent) Diff(ctx context.Context, id string) (audit.Diff, error) {
 	}
 	return d, nil
 }
+
+// TextDrift returns, as a unified diff, what was changed on the gateway in files that the agent wrote. The agent prints it, through exec: its HTTP
+// port serves no contents, because it has no authentication. The text may have any characters.
+func (a Agent) TextDrift(ctx context.Context, clients kube.Clients, paths []string) (string, error) {
+	return a.textDiff(ctx, clients, append([]string{"drift", "--"}, paths...))
+}
+
+// TextOfSync is like TextDrift for what a sync changed. id is that of its report. If there are no paths, it returns all files of the report.
+func (a Agent) TextOfSync(ctx context.Context, clients kube.Clients, id string, paths []string) (string, error) {
+	return a.textDiff(ctx, clients, append([]string{"sync", "--", id}, paths...))
+}
+
+func (a Agent) textDiff(ctx context.Context, clients kube.Clients, args []string) (string, error) {
+	if _, ok := a.port(); !ok {
+		return "", failure.New(v1alpha1.ReasonMissingSidecar, "pod %s has no agent", a.pod.Name)
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	result, err := podexec.Run(ctx, clients, a.pod, gatewaypod.AgentContainer, append([]string{"/agent", "text-diff"}, args...), maxText)
+	switch {
+	case apierrors.IsForbidden(err):
+		return "", fmt.Errorf("the text of files needs the right to create pods/exec in namespace %s: %w", a.pod.Namespace, err)
+	case err != nil:
+		return "", fmt.Errorf("run text-diff in the agent of pod %s: %w", a.pod.Name, err)
+	case result.Code == exitUsage:
+		return "", fmt.Errorf("the agent of pod %s is too old to show the text of files: update it", a.pod.Name)
+	case result.Code != 0:
+		return "", fmt.Errorf("the agent of pod %s cannot show the text: %s", a.pod.Name, strings.TrimSpace(result.Stderr))
+	}
+	return result.Stdout, nil
+}
+
+// exitUsage is the exit code of an agent that does not know a command.
+const exitUsage = 2

@@ -2,6 +2,8 @@ package agents
 
 import (
 	"encoding/json"
+	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -10,6 +12,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"stoker.io/stoker/agent/disk"
@@ -18,6 +23,7 @@ import (
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/kube/podexec/podexectest"
 )
 
 // What the agent serves must be what the command line reads.
@@ -92,5 +98,61 @@ func TestRedirectingPodIsRefused(t *testing.T) {
 				assert.Empty(t, stolen)
 			})
 		}
+	}
+}
+
+// U4: the error says which right is missing.
+func TestTextErrors(t *testing.T) {
+	pod := `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"line-0","namespace":"plant"},"spec":{"containers":[{"name":"stoker-agent"}]}}`
+	for name, c := range map[string]struct {
+		pod, want string
+		exec      http.HandlerFunc
+	}{
+		"no right": {pod, "the text of files needs the right to create pods/exec in namespace plant: pods/exec \"line-0\" is forbidden: ann", func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusForbidden)
+			status := apierrors.NewForbidden(corev1.Resource("pods/exec"), "line-0", errors.New("ann")).Status()
+			status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+			assert.NoError(t, json.NewEncoder(w).Encode(status))
+		}},
+		"an old agent": {pod, "is too old to show the text of files: update it", func(w http.ResponseWriter, r *http.Request) {
+			podexectest.Serve(w, r, func([]string, io.Writer, io.Writer) int { return 2 })
+		}},
+		"a failure": {pod, "the agent of pod line-0 cannot show the text: agent: there is no report", func(w http.ResponseWriter, r *http.Request) {
+			podexectest.Serve(w, r, func(_ []string, _, stderr io.Writer) int {
+				_, _ = io.WriteString(stderr, "agent: there is no report\n")
+				return 1
+			})
+		}},
+		"no agent": {strings.Replace(pod, "stoker-agent", "gateway", 1), "pod line-0 has no agent", nil},
+		"endless": {pod, "run text-diff in the agent of pod line-0: too large", func(w http.ResponseWriter, r *http.Request) {
+			podexectest.Serve(w, r, func(_ []string, stdout, _ io.Writer) int {
+				for range 1 << 10 {
+					if _, err := io.WriteString(stdout, strings.Repeat("x", 1<<15)); err != nil {
+						break
+					}
+				}
+				return 0
+			})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if strings.HasSuffix(r.URL.Path, "/exec") {
+					c.exec(w, r)
+					return
+				}
+				w.Header().Set("Content-Type", "application/json")
+				_, _ = io.WriteString(w, c.pod)
+			}))
+			t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+			clients, err := kube.ConnectTo(&rest.Config{Host: server.URL}, "test")
+			require.NoError(t, err)
+			agent, err := Of(t.Context(), clients.Core, "plant", v1alpha1.DiscoveredGateway{Name: "line", PodName: "line-0"})
+			require.NoError(t, err)
+			_, err = agent.TextDrift(t.Context(), clients, []string{"a"})
+			require.ErrorContains(t, err, c.want)
+			_, err = agent.TextOfSync(t.Context(), clients, "id", nil)
+			require.ErrorContains(t, err, c.want)
+		})
 	}
 }

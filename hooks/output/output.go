@@ -126,6 +126,21 @@ func Clean(s string) string {
 	}, s)
 }
 
+// CleanText is Clean for the text of files: it keeps tabs, and shows the other ASCII control characters as their symbols.
+func CleanText(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n', r == '\t':
+			return r
+		case r < ' ':
+			return '\u2400' + r
+		case unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control):
+			return '?'
+		}
+		return r
+	}, s)
+}
+
 // OneLine returns s cleaned, with each run of white space replaced by one space.
 func OneLine(s string) string { return Clean(strings.Join(strings.Fields(s), " ")) }
 

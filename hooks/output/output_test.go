@@ -16,3 +16,7 @@ func TestTableEscapesTerminalControls(t *testing.T) {
 	}
 	assert.Equal(t, "A         B\nx?[2J?y   -\na b c     d\n", b.String())
 }
+
+func TestCleanText(t *testing.T) {
+	assert.Equal(t, "\tx␛[2J␀␍\n?y?�", CleanText("\tx\x1b[2J\x00\r\n\u202ey\u0085\xff"))
+}

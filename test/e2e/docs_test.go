@@ -83,7 +83,10 @@ func documentedNodeCommands(t *testing.T, w *world) {
 		var record []struct{ Diff string }
 		require.NoError(t, json.Unmarshal([]byte(shell.Type(t, c.Text+" --gateway line-1 -o json")), &record))
 		require.NotEmpty(t, record)
-		assert.Contains(t, shell.Type(t, "stoker history line --gateway line-1 --diff "+record[0].Diff), "modified")
+		files := "stoker history line --gateway line-1 --diff " + record[0].Diff
+		assert.Contains(t, shell.Type(t, files), "modified")
+		assert.Regexp(t, `(?m)^(\+\+\+ after/|\S+: before: the agent's cache)`, shell.Type(t, files+" --text"), "the agent runs in the pod")
+		assert.Contains(t, shell.Type(t, "stoker diff line --gateway line-1 --drift "+overview+"/view.json"), overview+"/view.json")
 	}
 
 	p.preflight("failed", nil, func(u *unstructured.Unstructured) {

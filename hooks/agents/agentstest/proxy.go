@@ -1,4 +1,4 @@
-// Package agentstest simulates agents behind the pod proxy of a real API server. The test clusters have no nodes, so their pods
+// Package agentstest simulates agents behind the pod proxy and exec of a real API server. The test clusters have no nodes, so their pods
 // have no address and the real pod proxy cannot reach them.
 package agentstest
 
@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/kube/podexec/podexectest"
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
@@ -24,9 +25,10 @@ import (
 type Proxy struct {
 	server       *httptest.Server
 	mu           sync.Mutex
-	bodies       map[string]string // by namespace/pod:port and the path below /state
-	read         map[string]bool   // GatewaySyncs that a client has read, as namespace/name
-	requestPaths []string          // paths of all requests
+	bodies       map[string]string              // by namespace/pod:port and the path below /state
+	programs     map[string]podexectest.Program // of agents, by namespace/pod
+	read         map[string]bool                // GatewaySyncs that a client has read, as namespace/name
+	requestPaths []string                       // paths of all requests
 }
 
 // New returns a Proxy that forwards to a cluster with all permissions.
@@ -37,13 +39,22 @@ func New(t testing.TB, cluster *kubetest.Cluster) *Proxy {
 	require.NoError(t, err)
 	target, err := url.Parse(config.Host)
 	require.NoError(t, err)
-	p := &Proxy{bodies: map[string]string{}, read: map[string]bool{}}
+	p := &Proxy{bodies: map[string]string{}, programs: map[string]podexectest.Program{}, read: map[string]bool{}}
 	forward := &httputil.ReverseProxy{Transport: transport, FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
 	p.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.mu.Lock()
 		p.requestPaths = append(p.requestPaths, r.URL.Path)
 		p.mu.Unlock()
 		parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/") // api/v1/namespaces/NS/pods/POD:8082/proxy/state
+		if len(parts) == 7 && parts[6] == "exec" {
+			p.mu.Lock()
+			program, ok := p.programs[parts[3]+"/"+parts[5]]
+			p.mu.Unlock()
+			if ok {
+				podexectest.Serve(w, r, program)
+				return
+			}
+		}
 		if len(parts) < 8 || parts[6] != "proxy" || parts[7] != "state" {
 			forward.ServeHTTP(w, r)
 			if r.Method == http.MethodGet && len(parts) == 7 && parts[5] == kube.GatewaySync.Plural {
@@ -78,6 +89,13 @@ func (p *Proxy) Answer(namespace, pod, body string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.bodies[namespace+"/"+pod] = body
+}
+
+// Execute makes a pod run a program for requests of pods/exec.
+func (p *Proxy) Execute(namespace, pod string, program podexectest.Program) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.programs[namespace+"/"+pod] = program
 }
 
 // IsRead reports whether a client has read a GatewaySync.
