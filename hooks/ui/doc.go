@@ -8,6 +8,6 @@
 // show what was read of it last as not known; no page waits for it.
 //
 // The content of objects and the answers of agents may be hostile. html/template escapes them, clean removes control characters
-// and cuts them, and every list has a bound. The pages show GatewaySyncs, SyncTargets, SyncReports, ConfigSyncs, pods and the
-// state of agents, and never a Secret.
+// and cuts them, and every list has a bound. The pages show GatewaySyncs, SyncTargets, SyncReports, ConfigSyncs, pods, the
+// state of agents and the text of files that they show, and never a Secret.
 package ui

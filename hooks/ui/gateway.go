@@ -69,7 +69,10 @@ type problem struct {
 // planLine is a line of the plan. Op says what happens to its file: added, modified, deleted or "".
 type planLine struct{ Op, Text string }
 
-type driftedFile struct{ Path, What string }
+type driftedFile struct {
+	Path, What string
+	Text       string // address of the page with its text, or ""
+}
 
 type proposal struct {
 	State, Branch, Message string
@@ -276,7 +279,7 @@ func (s *Server) addState(p *gatewayPage, a agents.Agent, state agents.State) {
 	if d := state.Drift; d != nil {
 		p.Drifted = d.Files
 		for _, f := range d.Paths[:min(len(d.Paths), maxRecords)] {
-			p.Drift = append(p.Drift, driftedFile{clean(f.Path, 1024), clean(f.What, 20)})
+			p.Drift = append(p.Drift, driftedFile{clean(f.Path, 1024), clean(f.What, 20), textPath(p.Fleet, p.Gateway, "", f.Path)})
 		}
 	}
 	p.addNotes(state.Report.Notes)
@@ -354,6 +357,7 @@ type syncPage struct {
 
 type fileChange struct {
 	Path, Action, Before, After string
+	Text                        string // address of the page with its text, or ""
 }
 
 func (s *Server) serveSync(w http.ResponseWriter, r *http.Request) {
@@ -397,7 +401,7 @@ func (s *Server) serveSync(w http.ResponseWriter, r *http.Request) {
 			p.More++
 			continue
 		}
-		p.Changes = append(p.Changes, fileChange{clean(c.Path, 1024), clean(c.Action, 10), shortChecksum(c.Checksum.Before), shortChecksum(c.Checksum.After)})
+		p.Changes = append(p.Changes, fileChange{clean(c.Path, 1024), clean(c.Action, 10), shortChecksum(c.Checksum.Before), shortChecksum(c.Checksum.After), textPath(f, g, id, c.Path)})
 	}
 	s.writePage(w, http.StatusOK, "sync", p)
 }

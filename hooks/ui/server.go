@@ -74,7 +74,7 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range []string{"fleets", "fleet", "gateway", "sync", "reason", "problem"} {
+	for _, name := range []string{"fleets", "fleet", "gateway", "sync", "text", "reason", "problem"} {
 		page, err := template.Must(base.Clone()).ParseFS(files, "pages/"+name+".html")
 		if err != nil {
 			return nil, err
@@ -90,9 +90,11 @@ func New(o Options) (*Server, error) {
 		"GET /fleets/{namespace}/{name}":                      s.serveFleet,
 		"GET /fleets/{namespace}/{name}/gateway":              s.serveGateway,
 		"GET /fleets/{namespace}/{name}/sync":                 s.serveSync,
+		"GET /fleets/{namespace}/{name}/text":                 s.serveText,
 		"GET /sites/{site}/fleets/{namespace}/{name}":         s.serveFleet,
 		"GET /sites/{site}/fleets/{namespace}/{name}/gateway": s.serveGateway,
 		"GET /sites/{site}/fleets/{namespace}/{name}/sync":    s.serveSync,
+		"GET /sites/{site}/fleets/{namespace}/{name}/text":    s.serveText,
 		"GET /reasons/{reason}":                               s.serveReason,
 		"GET /live":                                           s.serveLive,
 		"GET /assets/{file}":                                  http.StripPrefix("/assets/", http.FileServerFS(assets)).ServeHTTP,

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -364,6 +365,11 @@ metadata: {name: fleets}
 rules: [{apiGroups: [stoker.io], resources: [gatewaysyncs], verbs: [get, list, watch]}]
 ---
 apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: pods}
+rules: [{apiGroups: [""], resources: [pods], verbs: [get]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata: {name: fleets}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: fleets}
@@ -378,6 +384,13 @@ subjects: [{kind: ServiceAccount, name: default, namespace: `+s.Namespace+`}]
 	assert.Contains(t, page, "You may not ask the agent")
 	assert.Contains(t, page, "get pods and pods/proxy in namespace "+s.Namespace)
 	assert.Contains(t, page, "A Designer session is open", "the rest must be shown")
+	text := PathOf(s.Namespace, "line") + "/text?name=line-2&path=x"
+	assert.Contains(t, r.get(text), "lacks the right to get pods or to create pods/exec in namespace "+s.Namespace)
+	_, err := s.Cluster.Client(t).RbacV1().RoleBindings(s.Namespace).Create(t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "pods"},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "pods"},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "default", Namespace: s.Namespace}}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	r.shows(text, "cannot create resource &#34;pods/exec&#34;")
 
 	r = open(t, user, "")
 	page = r.shows("/", "You may not read GatewaySyncs")

@@ -277,7 +277,7 @@ func TestPageInBrowser(t *testing.T) {
 	pages := map[string]string{
 		"fleets": base + "/", "3": fleets + "area", "50": fleets + "filling", "1000": fleets + "site", "gateway": fleets + "area/gateway?name=area-3",
 		"waiting": fleets + "bottling", "soaking": fleets + "brewing", "aborted": fleets + "kegging", "page": fleets + "site?page=10",
-		"away": fleets + "filling/gateway?name=filling-7", "sync": base + diff, "reason": base + "/reasons/GatewayForbidden", "problem": fleets + "unheard",
+		"away": fleets + "filling/gateway?name=filling-7", "sync": base + diff, "text": fleets + "area/text?name=area-3&path=code.py", "reason": base + "/reasons/GatewayForbidden", "problem": fleets + "unheard",
 	}
 	for name, address := range pages {
 		t.Run(name, func(t *testing.T) {

@@ -6,6 +6,7 @@ package uitest
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -277,8 +278,8 @@ func (s *Scene) Pod(name string) {
 	require.NoError(s.t, err)
 }
 
-// Agent creates the pod of a gateway, and a fake agent that answers with a plan, drift, a snapshot, a proposal and three past
-// syncs.
+// Agent creates the pod of a gateway, and a fake agent that answers with a plan, drift, a snapshot, a proposal, three past
+// syncs and the text of files.
 func (s *Scene) Agent(gateway, pod string) {
 	s.t.Helper()
 	s.Pod(pod)
@@ -318,6 +319,11 @@ func (s *Scene) Agent(gateway, pod string) {
 			{Path: "projects/packaging/ignition/named-query/old/query.sql", Action: "deleted", Checksum: audit.Checksum{Before: "git:" + Target}}}})
 	require.NoError(s.t, err)
 	s.Agents.Answer(s.Namespace, pod+":8082/diffs/"+record, string(diff))
+	s.Agents.Execute(s.Namespace, pod, func(command []string, stdout, _ io.Writer) int {
+		path := command[len(command)-1]
+		fmt.Fprint(stdout, "--- git/"+path+"\n+++ gateway/"+path+"\n@@ -1,3 +1,3 @@\n def total(tank):\n-\treturn tank.level\n+\treturn tank.level * 0.8\n \n")
+		return 0
+	})
 }
 
 func id(t testing.TB, s string) plan.ID {
