@@ -99,6 +99,7 @@ func TestAlertsAreDocumented(t *testing.T) {
 type cause struct {
 	name, series, alert string // alert is empty if none fires
 	lasts               time.Duration
+	injector            bool // exports the series, not an agent
 }
 
 // fleetSeries has the series of a fleet of two gateways. The words are those that differ from a healthy one.
@@ -127,26 +128,38 @@ stoker_drift_files 3
 `
 
 var causes = []cause{
-	{"healthy", fleetSeries(1, 1, 0, "Synced", "Synced"), "", 2 * time.Hour},
-	{"missing ref", fleetSeries(0, 0, 1, "RefNotFound", "Synced"), "StokerGitFailing", 2 * time.Hour},
-	{"one ref of three is missing", fleetSeries(0, 0, 1, "RefNotFound", "Synced") + others(2, 1), "StokerGitFailing", 2 * time.Hour},
-	{"git is away for three of three", fleetSeries(0, 0, 0, "GitUnreachable", "Synced") + others(2, 0), "StokerGitAway", 2 * time.Hour},
-	{"broken commit", fleetSeries(0, 1, 1, "ConfigSyntaxError", "Error"), "StokerStalled", 2 * time.Hour},
-	{"late gateway", fleetSeries(0, 1, 1, "ProgressDeadlineExceeded", "Error"), "StokerGatewaysBehind", 2 * time.Hour},
-	{"no gateway is behind", fleetSeries(0, 1, 0, "Progressing", "Synced"), "StokerNotReady", 2 * time.Hour},
-	{"a stage soaks", fleetSeries(0, 1, 0, "RolloutSoaking", "Synced"), "", 2 * time.Hour},
-	{"held", fleetSeries(0, 1, 0, "DesignerSessionActive", "Held"), "", 2 * time.Hour},
-	{"forgotten pause", fleetSeries(1, 1, 0, "Paused", "Synced"), "StokerPaused", 25 * time.Hour},
-	{"pause of a shift", fleetSeries(1, 1, 0, "Paused", "Synced"), "", 8 * time.Hour},
-	{"drift", gatewaySeries, "StokerDrift", 2 * time.Hour},
-	{"drift in an open pull request", gatewaySeries + "stoker_bidirectional_files{state=\"proposed\"} 3\n", "", 2 * time.Hour},
-	{"drift after the pull request", gatewaySeries + "stoker_bidirectional_files{state=\"proposed\"} 0\n", "StokerDrift", 2 * time.Hour},
-	{"no agents", "stoker_fleets_without_agents{namespace=\"plant\",gatewaysync=\"line\"} 1\n", "StokerAgentsAway", time.Hour},
+	{"healthy", fleetSeries(1, 1, 0, "Synced", "Synced"), "", 2 * time.Hour, false},
+	{"missing ref", fleetSeries(0, 0, 1, "RefNotFound", "Synced"), "StokerGitFailing", 2 * time.Hour, false},
+	{"one ref of three is missing", fleetSeries(0, 0, 1, "RefNotFound", "Synced") + others(2, 1), "StokerGitFailing", 2 * time.Hour, false},
+	{"git is away for three of three", fleetSeries(0, 0, 0, "GitUnreachable", "Synced") + others(2, 0), "StokerGitAway", 2 * time.Hour, false},
+	{"broken commit", fleetSeries(0, 1, 1, "ConfigSyntaxError", "Error"), "StokerStalled", 2 * time.Hour, false},
+	{"late gateway", fleetSeries(0, 1, 1, "ProgressDeadlineExceeded", "Error"), "StokerGatewaysBehind", 2 * time.Hour, false},
+	{"no gateway is behind", fleetSeries(0, 1, 0, "Progressing", "Synced"), "StokerNotReady", 2 * time.Hour, false},
+	{"a stage soaks", fleetSeries(0, 1, 0, "RolloutSoaking", "Synced"), "", 2 * time.Hour, false},
+	{"held", fleetSeries(0, 1, 0, "DesignerSessionActive", "Held"), "", 2 * time.Hour, false},
+	{"forgotten pause", fleetSeries(1, 1, 0, "Paused", "Synced"), "StokerPaused", 25 * time.Hour, false},
+	{"pause of a shift", fleetSeries(1, 1, 0, "Paused", "Synced"), "", 8 * time.Hour, false},
+	{"drift", gatewaySeries, "StokerDrift", 2 * time.Hour, false},
+	{"drift in an open pull request", gatewaySeries + "stoker_bidirectional_files{state=\"proposed\"} 3\n", "", 2 * time.Hour, false},
+	{"drift after the pull request", gatewaySeries + "stoker_bidirectional_files{state=\"proposed\"} 0\n", "StokerDrift", 2 * time.Hour, false},
+	{"no agents", "stoker_fleets_without_agents{namespace=\"plant\",gatewaysync=\"line\"} 1\n", "StokerAgentsAway", time.Hour, true},
+	{"pods without agent", "stoker_pods_without_agent{reason=\"InvalidConfig\"} 1\n", "StokerPodsWithoutAgent", time.Hour, true},
+	{"a stopped repair", "stoker_repairs_stopped 1\n", "StokerRepairStopped", time.Hour, true},
 }
 
-// A cause fires one alert, and none that only repeats it.
+// scrape returns that of the target that exports the series of a cause.
+func (c cause) scrape(t testing.TB) scrape {
+	t.Helper()
+	if c.injector {
+		return target{"stoker-injector", "10.0.0.3:8083", map[string]string{"job": "stoker-injector", "namespace": "stoker-system"}}.parsed(t, c.series)
+	}
+	return target{"stoker-agent", "10.0.0.1:8082", map[string]string{"job": "stoker-system/stoker-agent", "namespace": "plant"}}.parsed(t, c.series)
+}
+
+// A cause fires one alert, and none that only repeats it. A pod of another namespace, which claims that all is well, changes nothing.
 func TestOneAlertPerCause(t *testing.T) {
-	agent := target{"10.0.0.1:8082", map[string]string{"job": "stoker-system/stoker-agent", "namespace": "plant"}}
+	hostile := target{"stoker-agent", "10.0.0.2:8082", map[string]string{"job": "stoker-system/stoker-agent", "namespace": "tenant"}}.parsed(t, fleetSeries(1, 1, 0, "Synced", "Held")+
+		"stoker_pods_without_agent{reason=\"InvalidConfig\"} -9\nstoker_repairs_stopped -9\n")
 	for _, c := range causes {
 		t.Run(c.name, func(t *testing.T) {
 			l := newTimeline(t, time.Now())
@@ -154,18 +167,17 @@ func TestOneAlertPerCause(t *testing.T) {
 			if c.alert != "" {
 				want = []string{c.alert}
 			}
-			assert.Equal(t, want, names(l.passes(stage{scrape: agent.parsed(t, c.series), lasts: c.lasts, every: time.Minute})))
+			all := append(c.scrape(t), hostile...)
+			assert.Equal(t, want, names(l.passes(stage{scrape: all, lasts: c.lasts, every: time.Minute})))
+			for _, r := range l.alerts() {
+				for _, a := range r.ActiveAlerts() {
+					if of := a.Labels.Get("gatewaysync"); of != "" {
+						assert.Equal(t, "plant/line", a.Labels.Get("namespace")+"/"+of)
+					}
+				}
+			}
 		})
 	}
-	t.Run("summary names the fleet", func(t *testing.T) {
-		l := newTimeline(t, time.Now())
-		l.passes(stage{scrape: agent.parsed(t, causes[len(causes)-1].series), lasts: time.Hour, every: time.Minute})
-		for _, r := range l.alerts() {
-			for _, a := range r.ActiveAlerts() {
-				assert.Equal(t, "GatewaySync plant/line has no agents.", a.Annotations.Get("summary"))
-			}
-		}
-	})
 }
 
 // A target that is known and does not answer says nothing about itself.
@@ -176,7 +188,7 @@ func TestSilentTargets(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newTimeline(t, time.Now())
-			on := target{"10.0.0.1:8082", map[string]string{"job": "stoker", "namespace": "plant"}}
+			on := target{"stoker-" + name, "10.0.0.1:8082", map[string]string{"job": "stoker", "namespace": "plant"}}
 			up := func(value float64) sample {
 				return sample{labels.FromMap(map[string]string{"__name__": "up", "job": "stoker", "namespace": "plant", "instance": on.address}), value}
 			}
@@ -189,7 +201,7 @@ func TestSilentTargets(t *testing.T) {
 	}
 	t.Run("failed notifications", func(t *testing.T) {
 		l := newTimeline(t, time.Now())
-		on := target{"10.0.0.1:8082", map[string]string{"job": "stoker-notifier", "namespace": "stoker-system"}}
+		on := target{"stoker-notifier", "10.0.0.1:8082", map[string]string{"job": "stoker-notifier", "namespace": "stoker-system"}}
 		sent := func(failed int) scrape {
 			return on.parsed(t, fmt.Sprintf("# TYPE stoker_notifications_total counter\nstoker_notifications_total{type=\"slack\",result=\"failed\"} %d\n", failed))
 		}

@@ -84,15 +84,15 @@ func (f *fleet) scrape() scrape {
 			all = append(all, f.target(g).scraped(f.t)...)
 		}
 	}
-	for name, p := range map[string]*program.Process{"stoker-injector": f.injector, "stoker-receiver": f.receiver, "stoker-system/stoker-configsync": f.configs} {
-		all = append(all, target{p.Log.Address("metrics-addr"), map[string]string{"namespace": "stoker-system", "job": name, "service": name,
+	for name, p := range map[string]*program.Process{"stoker-injector": f.injector, "stoker-receiver": f.receiver, "stoker-configsync": f.configs} {
+		all = append(all, target{name, p.Log.Address("metrics-addr"), map[string]string{"namespace": "stoker-system", "job": name, "service": name,
 			"pod": name + "-0", "container": strings.TrimPrefix(name, "stoker-"), "endpoint": "metrics"}}.scraped(f.t)...)
 	}
 	return all
 }
 
 func (f *fleet) target(g *plant.Gateway) target {
-	return target{g.Agent.Log.Address("metrics"), map[string]string{"namespace": f.Namespace, "job": "stoker-system/stoker-agent", "pod": g.Name,
+	return target{"stoker-agent", g.Agent.Log.Address("metrics"), map[string]string{"namespace": f.Namespace, "job": "stoker-system/stoker-agent", "pod": g.Name,
 		"container": "stoker-agent", "endpoint": "stoker-metrics", "stoker_io_cr_name": f.Name}}
 }
 

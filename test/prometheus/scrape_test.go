@@ -5,6 +5,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
 )
 
 // sample is one value of a scrape.
@@ -24,13 +26,36 @@ type sample struct {
 // scrape is what Prometheus would store of all targets at one moment.
 type scrape []sample
 
-// target is an address with the labels that the monitors of the chart give it.
+// target is an address with the labels that a monitor of the chart gives it.
 type target struct {
+	monitor string
 	address string
 	labels  map[string]string
 }
 
-// scraped reads the metrics of a target. As with honorLabels, the labels of a metric win over those of the target.
+// honorsLabels reports whether, by the monitor of a target, the labels of a metric win over those of the target.
+func honorsLabels(t testing.TB, name string) bool {
+	t.Helper()
+	type endpoints []struct{ HonorLabels bool }
+	found, err := filepath.Glob("../../kustomize/components/*monitoring/objects.yaml")
+	require.NoError(t, err)
+	for _, file := range found {
+		for text := range bytes.SplitSeq(readFile(t, file), []byte("\n---\n")) {
+			var monitor struct {
+				Metadata struct{ Name string }
+				Spec     struct{ Endpoints, PodMetricsEndpoints endpoints }
+			}
+			require.NoError(t, yaml.Unmarshal(text, &monitor))
+			if all := append(monitor.Spec.Endpoints, monitor.Spec.PodMetricsEndpoints...); monitor.Metadata.Name == name && len(all) == 1 {
+				return all[0].HonorLabels
+			}
+		}
+	}
+	t.Fatalf("no monitor %s with one endpoint", name)
+	return false
+}
+
+// scraped reads the metrics of a target.
 func (s target) scraped(t testing.TB) scrape {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.address+"/metrics", http.NoBody)
@@ -48,6 +73,7 @@ func (s target) parsed(t testing.TB, text string) scrape {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewBufferString(text))
 	require.NoError(t, err)
+	honor := honorsLabels(t, s.monitor)
 	var all scrape
 	for name, family := range families {
 		if !strings.HasPrefix(name, "stoker_") && !strings.HasPrefix(name, "process_") {
@@ -59,7 +85,11 @@ func (s target) parsed(t testing.TB, text string) scrape {
 			set := maps.Clone(s.labels)
 			set["instance"] = s.address
 			for k, v := range one.Metric {
-				set[string(k)] = string(v)
+				name := string(k)
+				if _, conflicts := set[name]; conflicts && !honor {
+					name = model.ExportedLabelPrefix + name
+				}
+				set[name] = string(v)
 			}
 			all = append(all, sample{labels.FromMap(set), float64(one.Value)})
 		}
