@@ -20,8 +20,8 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// LookupTimeout limits the query to the API server. It must be well below the timeout of the admission webhook, 2 s by
-// default (chart value webhook.timeoutSeconds).
+// LookupTimeout limits the query to the API server. It must be well below the timeout of the admission webhook, at least
+// 2 s (chart value webhook.timeoutSeconds).
 const LookupTimeout = time.Second
 
 // maxListed bounds a list from the API server: more than one GatewaySync is ambiguous anyway.

@@ -35,7 +35,12 @@ var extra = slices.Concat(
 			{deployment, args, has{element: "--webhook-addr=:10250"}, has{element: "--webhook-addr=:10250", not: true}},
 			{deployment, container + "/ports/webhook/containerPort", int64(10250), int64(9443)},
 		}},
-		{"webhook.hostNetwork", true, nil, []want{{deployment, pod + "/hostNetwork", true, nil}, {deployment, pod + "/dnsPolicy", "ClusterFirstWithHostNet", nil}}},
+		{"webhook.hostNetwork", true, nil, []want{
+			{deployment, pod + "/hostNetwork", true, nil}, {deployment, pod + "/dnsPolicy", "ClusterFirstWithHostNet", nil},
+			// If every node has a replica, the scheduler finds no free port for one more.
+			{deployment, "spec/strategy/rollingUpdate/maxSurge", int64(0), int64(1)},
+			{deployment, "spec/strategy/rollingUpdate/maxUnavailable", int64(1), int64(0)},
+		}},
 		{"hooks.image.pullPolicy", "Always", onConfigSync, []want{{configSync, pod + "/containers/0/imagePullPolicy", "Always", gone}}},
 	},
 	scrapeCases("serviceMonitor", "ServiceMonitor/stoker-system/stoker-injector", "spec/endpoints/0"),

@@ -37,10 +37,12 @@ func pods(t *testing.T, v values) map[string]corev1.PodTemplateSpec {
 			var j batchv1.Job
 			require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &j))
 			found[firstRenewal] = j.Spec.Template
+			assert.NotNil(t, j.Spec.ActiveDeadlineSeconds, "%s: a pod that cannot start must not hold up Argo CD", name)
 		case "CronJob":
 			var j batchv1.CronJob
 			require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &j))
 			found[name] = j.Spec.JobTemplate.Spec.Template
+			assert.NotNil(t, j.Spec.JobTemplate.Spec.ActiveDeadlineSeconds, "%s: a pod that cannot start must not block later runs", name)
 		}
 		assert.NotContains(t, []string{"StatefulSet", "DaemonSet", "Pod"}, o.GetKind(), "this test does not cover the kind yet")
 	}

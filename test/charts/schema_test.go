@@ -94,7 +94,7 @@ func TestInvalidValue(t *testing.T) {
 		{"defaults.polling.interval", "60"},
 		{"webhook.replicas", 0},
 		{"webhook.timeoutSeconds", 31},
-		{"webhook.timeoutSeconds", 0},
+		{"webhook.timeoutSeconds", 1}, // the injector's own lookup takes that long
 		{"webhook.allowAgentImages", []any{""}},
 		{"admissionPolicies.mountableSecretLabel", "example.com/for"},
 		{"admissionPolicies.mountableSecretLabel", "a=b'c"},
