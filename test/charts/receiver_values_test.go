@@ -112,7 +112,8 @@ var receiverCases = []valueCase{
 		{receiverIssued, "spec/secretName", "stoker-receiver-cert", gone},
 		{receiverIssued, "spec/dnsNames", []any{"stoker-receiver.stoker-system.svc", "stoker-receiver.stoker-system.svc.cluster.local"}, gone},
 		{receiverIssued, "spec/issuerRef/name", "stoker-receiver", gone},
-		{"Issuer/stoker-system/stoker-receiver", "spec/selfSigned", values{}, gone},
+		{"Issuer/stoker-system/stoker-receiver", "spec/ca/secretName", "stoker-receiver-authority", gone},
+		{"Certificate/stoker-system/stoker-receiver-authority", "spec/privateKey/rotationPolicy", "Never", gone},
 	}},
 	{"webhookReceiver.tls.certManager.issuerRef", values{"name": "plant", "kind": "ClusterIssuer"}, onTLS, []want{
 		{receiverIssued, "spec/issuerRef", values{"name": "plant", "kind": "ClusterIssuer"}, gone},

@@ -174,3 +174,79 @@ metricRelabelings:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
+
+{{- /* What cert-manager issues to a part: (list $ "injector" .Values.webhook.certManager "name of the Secret"). */ -}}
+{{- define "stoker.issued" -}}
+{{- $root := index . 0 -}}
+{{- $part := index . 1 -}}
+{{- $values := index . 2 -}}
+{{- if not $values.issuerRef -}}
+# An authority that outlives its certificates and keeps its key when it is renewed, so that clients trust the previous
+# certificate while replicas still serve it. With a self-signed certificate they would trust only the newest, before replicas have it.
+apiVersion: cert-manager.io/v1
+kind: Issuer
+metadata:
+  name: stoker-{{ $part }}-authority
+  namespace: {{ $root.Release.Namespace | quote }}
+  labels:
+    {{- include (printf "stoker.%s.labels" $part) $root | nindent 4 }}
+spec:
+  selfSigned: {}
+---
+apiVersion: cert-manager.io/v1
+kind: Certificate
+metadata:
+  name: stoker-{{ $part }}-authority
+  namespace: {{ $root.Release.Namespace | quote }}
+  labels:
+    {{- include (printf "stoker.%s.labels" $part) $root | nindent 4 }}
+spec:
+  isCA: true
+  commonName: stoker-{{ $part }}-authority
+  secretName: stoker-{{ $part }}-authority
+  duration: 87600h
+  privateKey:
+    algorithm: ECDSA
+    size: 256
+    rotationPolicy: Never
+  issuerRef:
+    name: stoker-{{ $part }}-authority
+    kind: Issuer
+    group: cert-manager.io
+---
+apiVersion: cert-manager.io/v1
+kind: Issuer
+metadata:
+  name: stoker-{{ $part }}
+  namespace: {{ $root.Release.Namespace | quote }}
+  labels:
+    {{- include (printf "stoker.%s.labels" $part) $root | nindent 4 }}
+spec:
+  ca:
+    secretName: stoker-{{ $part }}-authority
+---
+{{ end -}}
+apiVersion: cert-manager.io/v1
+kind: Certificate
+metadata:
+  name: stoker-{{ $part }}
+  namespace: {{ $root.Release.Namespace | quote }}
+  labels:
+    {{- include (printf "stoker.%s.labels" $part) $root | nindent 4 }}
+spec:
+  secretName: {{ index . 3 }}
+  dnsNames:
+    - stoker-{{ $part }}.{{ $root.Release.Namespace }}.svc
+    - stoker-{{ $part }}.{{ $root.Release.Namespace }}.svc.cluster.local
+    {{- range $values.dnsNames }}
+    - {{ . | quote }}
+    {{- end }}
+  issuerRef:
+    {{- with $values.issuerRef }}
+    {{- toYaml . | nindent 4 }}
+    {{- else }}
+    name: stoker-{{ $part }}
+    kind: Issuer
+    group: cert-manager.io
+    {{- end }}
+{{- end }}
