@@ -7,6 +7,8 @@ import (
 	"io"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"stoker.io/stoker/injector/admission"
 	"stoker.io/stoker/injector/check"
 	"stoker.io/stoker/internal/daemon"
@@ -20,12 +22,12 @@ const (
 	commandCheck                = "check"
 )
 
-// checkWebhook is the command check: it calls the webhook as the API server does.
+// checkWebhook is the command check: it lets the API server call the webhook.
 func checkWebhook(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	f := flag.NewFlagSet("injector "+commandCheck, flag.ContinueOnError)
 	f.SetOutput(stderr)
 	kubeconfig := f.String("kubeconfig", "", "how to reach the API server, a `file`; else the pod's own service account")
-	namespace := f.String("dry-run-namespace", "", "`namespace` in which the API server tries to create a pod that requires an agent, in a dry run; empty: it does not try")
+	namespace := f.String("dry-run-namespace", metav1.NamespaceDefault, "`namespace` in which the API server tries to create a pod that requires an agent, in a dry run")
 	if err := daemon.Parse(f, args); err != nil {
 		return err
 	}

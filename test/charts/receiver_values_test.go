@@ -35,6 +35,9 @@ func egress(to []any, ports ...int64) values {
 	return out
 }
 
+// checkPeer admits the pod of helm test.
+var checkPeer = values{"podSelector": values{"matchLabels": values{"app.kubernetes.io/name": "stoker", "app.kubernetes.io/component": "check"}}}
+
 // receiverCases cover the values of the receiver.
 var receiverCases = []valueCase{
 	{"webhookReceiver.enabled", true, nil, []want{
@@ -144,7 +147,7 @@ var receiverCases = []valueCase{
 		{receiverPolicy, "spec/egress", []any{egress(nil, 443, 6443)}, gone},
 	}},
 	{"webhookReceiver.networkPolicy.from", peers, onNetworking, []want{
-		{receiverPolicy, "spec/ingress", []any{ingress("webhook", peers), ingress("metrics", nil), ingress("health", nil)}, gone},
+		{receiverPolicy, "spec/ingress", []any{ingress("webhook", append([]any{checkPeer}, peers...)), ingress("metrics", nil), ingress("health", nil)}, gone},
 	}},
 	{"webhookReceiver.networkPolicy.metricsFrom", peers, onNetworking, []want{
 		{receiverPolicy, "spec/ingress", []any{ingress("webhook", nil), ingress("metrics", peers), ingress("health", nil)}, gone},
