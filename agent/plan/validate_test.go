@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/decode"
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/api/v1alpha1/validation"
-	"stoker.io/stoker/api/v1alpha1/verdicts"
+	"stoker.io/stoker/test/verdicts"
 )
 
 // Agents must accept a GatewaySync that validation accepts, provided the gateway has the facts that its templates use.

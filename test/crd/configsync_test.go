@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/decode"
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/api/v1alpha1/validation"
-	"stoker.io/stoker/api/v1alpha1/verdicts"
+	"stoker.io/stoker/test/verdicts"
 )
 
 // F4, F5, C2: the CRD of the ConfigSync is accepted, and gives the verdicts of the Go validation.

@@ -32,7 +32,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/decode"
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/api/v1alpha1/validation"
-	"stoker.io/stoker/api/v1alpha1/verdicts"
+	"stoker.io/stoker/test/verdicts"
 )
 
 const folder = "../../charts/stoker/files/crds/"

@@ -15,7 +15,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1/decode"
 	"stoker.io/stoker/api/v1alpha1/validation"
-	"stoker.io/stoker/api/v1alpha1/verdicts"
+	"stoker.io/stoker/test/verdicts"
 )
 
 var update = flag.Bool("update", false, "write the objects of the version of the chart, until it is released")

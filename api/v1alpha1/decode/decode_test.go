@@ -11,7 +11,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/decode"
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/api/v1alpha1/validation"
-	"stoker.io/stoker/api/v1alpha1/verdicts"
+	"stoker.io/stoker/test/verdicts"
 )
 
 const small = `apiVersion: stoker.io/v1alpha1

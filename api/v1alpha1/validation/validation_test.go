@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/decode"
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/api/v1alpha1/validation"
-	"stoker.io/stoker/api/v1alpha1/verdicts"
+	"stoker.io/stoker/test/verdicts"
 )
 
 // F4, F5: hostile paths, URLs and refs are refused before any use. test/crd checks the CRD against the same table.

@@ -1,5 +1,5 @@
 // Package verdicts has tables of valid and invalid GatewaySyncs and ConfigSyncs. Tests of package validation check them with Go, and tests
-// of test/crd check them with the CRD: both must accept the same objects. No product code imports it.
+// of test/crd check them with the CRD: both must accept the same objects.
 package verdicts
 
 import (
