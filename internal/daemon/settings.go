@@ -30,7 +30,7 @@ type Settings struct {
 // Register adds the flags of the settings.
 func (s *Settings) Register(f *flag.FlagSet) {
 	f.Var(&s.WatchNamespace, "watch-namespace", "a `namespace` to serve (repeatable); default: all")
-	f.StringVar(&s.WatchLabelSelector, "watch-label-selector", "", "serve only GatewaySyncs that this label `selector` admits")
+	f.StringVar(&s.WatchLabelSelector, "watch-label-selector", "", "serve only objects of Stoker that this label `selector` admits")
 	f.StringVar(&s.HealthAddr, "health-addr", ":8082", "`address` of /healthz and /readyz")
 	f.StringVar(&s.MetricsAddr, "metrics-addr", ":8083", "`address` of /metrics")
 	f.StringVar(&s.LogFormat, "log-format", "json", "json or text")
