@@ -256,7 +256,7 @@ func (k *Key) Rejected() error {
 			k.called = true
 			k.Restart()
 		}
-		return failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway accepts the agent's API key after its next start; the injector restarts the pod once")
+		return failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway accepts the agent's API key after its next start: the injector restarts a young pod, otherwise restart it")
 	case !s.Since.IsZero():
 		return failure.New(v1alpha1.ReasonGatewayForbidden, "the gateway accepts the agent's API key (spec.gateway.api.managed) after its next start: restart the gateway")
 	}
