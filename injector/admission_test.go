@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/injector/admission"
 	"stoker.io/stoker/injector/inject"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/podcase"
@@ -143,7 +142,7 @@ func TestInjectionLabelOverridesRequire(t *testing.T) {
 	w.gatewaySync(plant)
 	required := gatewayPod("gw")
 	required.Annotations[v1alpha1.AnnotationRequire] = "true"
-	required.Labels = map[string]string{admission.LabelInjection: admission.InjectionDisabled}
+	required.Labels = map[string]string{v1alpha1.LabelInjection: "disabled"}
 	assert.False(t, inject.Has(w.pod(plant, required)), "the label of the pod must apply")
 
 	_, err := w.client.CoreV1().Namespaces().Patch(t.Context(), plant, types.MergePatchType, []byte(`{"metadata":{"labels":{"stoker.io/injection":"disabled"}}}`), metav1.PatchOptions{})

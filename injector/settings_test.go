@@ -108,8 +108,8 @@ func TestShippedWebhookConfiguration(t *testing.T) {
 			for _, annotation := range []string{v1alpha1.AnnotationInject, v1alpha1.AnnotationRequire} {
 				assert.Contains(t, fmt.Sprint(w.MatchConditions), "annotations['"+annotation+"']")
 			}
-			assert.Contains(t, fmt.Sprint(w.NamespaceSelector), admission.LabelInjection)
-			assert.Contains(t, fmt.Sprint(w.ObjectSelector), admission.LabelInjection)
+			assert.Contains(t, fmt.Sprint(w.NamespaceSelector), v1alpha1.LabelInjection)
+			assert.Contains(t, fmt.Sprint(w.ObjectSelector), v1alpha1.LabelInjection)
 		})
 	}
 }

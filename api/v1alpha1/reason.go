@@ -113,6 +113,7 @@ const (
 	ReasonNamespaceExcluded     Reason = "NamespaceExcluded"
 	ReasonGatewaySyncNotFound   Reason = "GatewaySyncNotFound"
 	ReasonGatewaySyncAmbiguous  Reason = "GatewaySyncAmbiguous"
+	ReasonGatewaySyncUnreadable Reason = "GatewaySyncUnreadable"
 	ReasonNoDataVolume          Reason = "NoDataVolume"
 	ReasonUnsupportedDataVolume Reason = "UnsupportedDataVolume"
 	ReasonGatewayRunsAsRoot     Reason = "GatewayRunsAsRoot"
@@ -233,6 +234,7 @@ var Reasons = []ReasonInfo{
 	{ReasonNamespaceExcluded, ClassNotInjected, CauseOther, "the namespace is excluded from injection"},
 	{ReasonGatewaySyncNotFound, ClassNotInjected, CauseOther, "the named GatewaySync does not exist"},
 	{ReasonGatewaySyncAmbiguous, ClassNotInjected, CauseOther, "the pod names no GatewaySync and the namespace has more than one"},
+	{ReasonGatewaySyncUnreadable, ClassNotInjected, CauseOther, "the GatewaySync of the pod could not be read"},
 	{ReasonNoDataVolume, ClassNotInjected, CauseOther, "the pod has no volume for Ignition's data directory"},
 	{ReasonUnsupportedDataVolume, ClassNotInjected, CauseOther, "the data volume cannot be shared with a sidecar"},
 	{ReasonGatewayRunsAsRoot, ClassNotInjected, CauseOther, "the gateway container runs as root"},

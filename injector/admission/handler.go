@@ -35,15 +35,9 @@ const (
 	ConfigurationName = "stoker-injector"
 )
 
-// LabelInjection on a namespace or a pod enables or disables injection. The webhook configuration selects by it.
-const (
-	LabelInjection    = "stoker.io/injection"
-	InjectionDisabled = "disabled"
-)
-
 // Finder finds the GatewaySyncs from which the one of a pod is chosen.
 type Finder interface {
-	For(ctx context.Context, namespace, name string) ([]*v1alpha1.GatewaySync, error)
+	For(ctx context.Context, namespace, name string) (inject.Candidates, error)
 }
 
 // Metrics counts reviews. reason is empty if there is none.

@@ -2,6 +2,7 @@ package admission_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,11 +38,11 @@ type known struct {
 	err  error
 }
 
-func (k known) For(_ context.Context, namespace, name string) ([]*v1alpha1.GatewaySync, error) {
-	var found []*v1alpha1.GatewaySync
+func (k known) For(_ context.Context, namespace, name string) (inject.Candidates, error) {
+	var found inject.Candidates
 	for _, gs := range k.list {
 		if gs.Namespace == namespace && (name == "" || gs.Name == name) {
-			found = append(found, gs)
+			found.Read = append(found.Read, gs)
 		}
 	}
 	return found, k.err
@@ -162,17 +163,18 @@ func TestReviewOfPodWithoutAgent(t *testing.T) {
 		change func(*corev1.Pod)
 		in     string
 		reason v1alpha1.Reason
+		code   int // of the refusal, if the pod requires its agent; 0: 403
 	}{
 		"no GatewaySync":      {find: known{}, change: func(*corev1.Pod) {}, reason: v1alpha1.ReasonGatewaySyncNotFound},
 		"another GatewaySync": {find: line, change: annotate(v1alpha1.AnnotationCRName, "other"), reason: v1alpha1.ReasonGatewaySyncNotFound},
 		"GatewaySync of another namespace": {find: known{list: []*v1alpha1.GatewaySync{gatewaySync("elsewhere", "line")}}, change: func(*corev1.Pod) {},
 			reason: v1alpha1.ReasonGatewaySyncNotFound},
-		"unknown GatewaySync": {find: known{err: context.DeadlineExceeded}, change: func(*corev1.Pod) {}, reason: v1alpha1.ReasonGatewaySyncNotFound},
-		"no volume":           {find: line, change: func(p *corev1.Pod) { p.Spec.Volumes, p.Spec.Containers[0].VolumeMounts = nil, nil }, reason: v1alpha1.ReasonNoDataVolume},
-		"ambiguous":           {find: known{list: []*v1alpha1.GatewaySync{gatewaySync("plant", "a"), gatewaySync("plant", "b")}}, change: func(p *corev1.Pod) { delete(p.Annotations, v1alpha1.AnnotationCRName) }, reason: v1alpha1.ReasonGatewaySyncAmbiguous},
-		"own namespace":       {find: line, change: func(*corev1.Pod) {}, in: "stoker-system", reason: v1alpha1.ReasonNamespaceExcluded},
-		"no namespace":        {find: line, change: func(*corev1.Pod) {}, in: " ", reason: v1alpha1.ReasonNamespaceExcluded},
-		"system namespace":    {find: line, change: func(*corev1.Pod) {}, in: "kube-system", reason: v1alpha1.ReasonNamespaceExcluded},
+		"the API server does not answer": {find: known{err: context.DeadlineExceeded}, change: func(*corev1.Pod) {}, reason: v1alpha1.ReasonGatewaySyncUnreadable, code: http.StatusServiceUnavailable},
+		"no volume":                      {find: line, change: func(p *corev1.Pod) { p.Spec.Volumes, p.Spec.Containers[0].VolumeMounts = nil, nil }, reason: v1alpha1.ReasonNoDataVolume},
+		"ambiguous":                      {find: known{list: []*v1alpha1.GatewaySync{gatewaySync("plant", "a"), gatewaySync("plant", "b")}}, change: func(p *corev1.Pod) { delete(p.Annotations, v1alpha1.AnnotationCRName) }, reason: v1alpha1.ReasonGatewaySyncAmbiguous},
+		"own namespace":                  {find: line, change: func(*corev1.Pod) {}, in: "stoker-system", reason: v1alpha1.ReasonNamespaceExcluded},
+		"no namespace":                   {find: line, change: func(*corev1.Pod) {}, in: " ", reason: v1alpha1.ReasonNamespaceExcluded},
+		"system namespace":               {find: line, change: func(*corev1.Pod) {}, in: "kube-system", reason: v1alpha1.ReasonNamespaceExcluded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			place := func(r *admissionv1.AdmissionRequest) {
@@ -192,7 +194,7 @@ func TestReviewOfPodWithoutAgent(t *testing.T) {
 			h, counted = newHandler(c.find, quiet())
 			res = response(t, post(h.Routes(), "application/json", review(t, pod(c.change, annotate(v1alpha1.AnnotationRequire, "true")), place)))
 			assert.False(t, res.Allowed)
-			assert.EqualValues(t, http.StatusForbidden, res.Result.Code)
+			assert.EqualValues(t, cmp.Or(c.code, http.StatusForbidden), res.Result.Code)
 			assert.Contains(t, res.Result.Message, string(c.reason))
 			assert.Contains(t, res.Result.Message, v1alpha1.AnnotationRequire)
 			assert.Equal(t, map[string]int{"refused/" + string(c.reason): 1}, counted.n)
@@ -268,7 +270,7 @@ func TestPanicFailsOneReview(t *testing.T) {
 
 type panics struct{}
 
-func (panics) For(context.Context, string, string) ([]*v1alpha1.GatewaySync, error) {
+func (panics) For(context.Context, string, string) (inject.Candidates, error) {
 	panic(errors.New("deliberate panic"))
 }
 

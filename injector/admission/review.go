@@ -74,7 +74,7 @@ func (h *Handler) decide(ctx context.Context, pod *corev1.Pod) ([]inject.Op, inj
 	}
 	candidates, err := h.Find.For(ctx, pod.Namespace, inject.GatewaySyncName(pod.Annotations))
 	if err != nil {
-		return nil, inject.Decision{Reason: v1alpha1.ReasonGatewaySyncNotFound, Message: err.Error()}
+		return nil, inject.Decision{Reason: v1alpha1.ReasonGatewaySyncUnreadable, Message: err.Error()}
 	}
 	gs, decision := inject.Choose(pod, candidates)
 	if gs == nil {
@@ -130,8 +130,12 @@ func allow(uid types.UID, warnings ...string) *admissionv1.AdmissionResponse {
 }
 
 func refuse(uid types.UID, d inject.Decision) *admissionv1.AdmissionResponse {
+	code, reason := int32(http.StatusForbidden), metav1.StatusReasonForbidden
+	if d.Reason == v1alpha1.ReasonGatewaySyncUnreadable { // the same pod may be admitted later
+		code, reason = http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable
+	}
 	return &admissionv1.AdmissionResponse{UID: uid, Result: &metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden,
+		Status: metav1.StatusFailure, Code: code, Reason: reason,
 		Message: fmt.Sprintf("annotation %s requires an agent, and the pod cannot have one (%s): %s",
 			v1alpha1.AnnotationRequire, d.Reason, d.Message),
 	}}

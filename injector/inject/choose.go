@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -8,6 +9,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
+	"stoker.io/stoker/internal/kube"
 )
 
 // maxNamed bounds the names in a message.
@@ -19,33 +21,50 @@ func GatewaySyncName(annotations map[string]string) string {
 	return name
 }
 
-// Choose returns the GatewaySync of a pod: the one that its annotation names, or the only one of its namespace. If there is
-// none, it returns nil and the reason.
-func Choose(pod *corev1.Pod, candidates []*v1alpha1.GatewaySync) (*v1alpha1.GatewaySync, Decision) {
-	name := GatewaySyncName(pod.Annotations)
-	if name != "" {
-		for _, gs := range candidates {
-			if gs.Name == name {
-				return gs, Decision{}
-			}
-		}
-		return nil, skip(v1alpha1.ReasonGatewaySyncNotFound, "the namespace has no GatewaySync %.60q, which annotation %s names: create it, or correct the annotation",
-			name, v1alpha1.AnnotationCRName)
-	}
-	switch len(candidates) {
-	case 0:
-		return nil, skip(v1alpha1.ReasonGatewaySyncNotFound, "the namespace has no GatewaySync: create one")
-	case 1:
-		return candidates[0], Decision{}
-	}
-	return nil, skip(v1alpha1.ReasonGatewaySyncAmbiguous, "the namespace has several GatewaySyncs (%s): name one with the annotation %s",
-		names(candidates), v1alpha1.AnnotationCRName)
+// Candidates are the GatewaySyncs among which that of a pod is.
+type Candidates struct {
+	Read []*v1alpha1.GatewaySync
+	// Unreadable are those that this version cannot decode. They count, so that no pod gets the settings of another one.
+	Unreadable []*kube.UndecodableError
+	// Selector is the label selector that candidates must match, or "".
+	Selector string
 }
 
-func names(all []*v1alpha1.GatewaySync) string {
-	list := make([]string, 0, len(all))
-	for _, gs := range all {
+// Choose returns the GatewaySync of a pod: the one that its annotation names, or the only one of its namespace. If there is
+// none, it returns nil and the reason.
+func Choose(pod *corev1.Pod, all Candidates) (*v1alpha1.GatewaySync, Decision) {
+	name, only := GatewaySyncName(pod.Annotations), ""
+	if name == "" && len(all.Read)+len(all.Unreadable) > 1 {
+		return nil, skip(v1alpha1.ReasonGatewaySyncAmbiguous, "the namespace has several GatewaySyncs (%s): name one with the annotation %s",
+			all.names(), v1alpha1.AnnotationCRName)
+	}
+	for _, gs := range all.Read {
+		if name == "" || gs.Name == name {
+			return gs, Decision{}
+		}
+	}
+	for _, bad := range all.Unreadable {
+		if name == "" || bad.Name == name {
+			return nil, skip(v1alpha1.ReasonGatewaySyncUnreadable, "%.200v: correct it, or upgrade the injector", bad)
+		}
+	}
+	if all.Selector != "" {
+		only = fmt.Sprintf("; this installation serves only those with the labels %.100s (watchLabelSelector)", all.Selector)
+	}
+	if name == "" {
+		return nil, skip(v1alpha1.ReasonGatewaySyncNotFound, "the namespace has no GatewaySync: create one%s", only)
+	}
+	return nil, skip(v1alpha1.ReasonGatewaySyncNotFound, "the namespace has no GatewaySync %.60q, which annotation %s names: create it, or correct the annotation%s",
+		name, v1alpha1.AnnotationCRName, only)
+}
+
+func (c Candidates) names() string {
+	var list []string
+	for _, gs := range c.Read {
 		list = append(list, gs.Name)
+	}
+	for _, bad := range c.Unreadable {
+		list = append(list, bad.Name)
 	}
 	slices.Sort(list)
 	if len(list) > maxNamed {

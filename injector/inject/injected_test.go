@@ -34,12 +34,14 @@ type scene struct {
 	name string
 	pod  *corev1.Pod
 	raw  []byte // the pod as JSON
-	all  []*v1alpha1.GatewaySync
+	all  inject.Candidates
 }
 
 func (s scene) patch() ([]inject.Op, inject.Decision) { return decide(s.pod, s.all) }
 
-func sceneOf(c podcase.Case) scene { return scene{c.Name, c.Pod, c.Raw, c.GatewaySyncs} }
+func sceneOf(c podcase.Case) scene {
+	return scene{c.Name, c.Pod, c.Raw, inject.Candidates{Read: c.GatewaySyncs}}
+}
 
 // named returns a case of testdata.
 func named(tb testing.TB, name string) scene {
@@ -58,7 +60,7 @@ func scenes(tb testing.TB) []scene {
 	return list
 }
 
-func decide(pod *corev1.Pod, all []*v1alpha1.GatewaySync) ([]inject.Op, inject.Decision) {
+func decide(pod *corev1.Pod, all inject.Candidates) ([]inject.Op, inject.Decision) {
 	if !inject.Requested(pod.Annotations) || inject.Has(pod) {
 		return inject.Patch(pod, nil, defaults)
 	}

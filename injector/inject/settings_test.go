@@ -56,7 +56,7 @@ func TestInjectedPodKeepsItsSettings(t *testing.T) {
 	ops, decision := s.patch()
 	require.True(t, decision.Injected)
 	pod, _ := apply(t, s.raw, ops)
-	again, decision := inject.Patch(pod, s.all[0], withSettings())
+	again, decision := inject.Patch(pod, s.all.Read[0], withSettings())
 	assert.Empty(t, again)
 	assert.Equal(t, v1alpha1.ReasonAlreadyInjected, decision.Reason)
 }
@@ -71,12 +71,12 @@ func TestSubPathExprVariables(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := named(t, "nested-mounts-and-subpath")
-			plain, decision := inject.Patch(s.pod, s.all[0], settings)
+			plain, decision := inject.Patch(s.pod, s.all.Read[0], settings)
 			require.True(t, decision.Injected, decision.Message)
 			c := &s.pod.Spec.Containers[0]
 			c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: "site-b"})
 			c.VolumeMounts[0].SubPathExpr = "$$(KEY)-$(SITE)/$(" + name + ")$"
-			ops, decision := inject.Patch(s.pod, s.all[0], settings)
+			ops, decision := inject.Patch(s.pod, s.all.Read[0], settings)
 			require.True(t, decision.Injected, decision.Message)
 
 			before, after := values(lastInit(t, s.raw, plain)), values(lastInit(t, s.raw, ops))

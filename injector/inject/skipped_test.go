@@ -1,6 +1,7 @@
 package inject_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -8,6 +9,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/inject"
+	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/podcase"
 )
 
@@ -26,6 +28,8 @@ func TestSkippedPods(t *testing.T) {
 	const asRoot = `container "gateway" runs as root: set runAsUser to the user of the image (2003 for the official image)`
 	const static = "the kubelet runs this static pod from a file, so it cannot get an agent: create the gateway as a StatefulSet"
 	const windows = "the pod runs on Windows, and the agent only on Linux: remove the annotation stoker.io/inject, or move the gateway to Linux"
+	broken := &kube.UndecodableError{Kind: "GatewaySync", Namespace: "plant", Name: "line", Err: errors.New("spec.git.ref is a number")}
+	const unreadable = "GatewaySync plant/line cannot be read: spec.git.ref is a number: correct it, or upgrade the injector"
 	seen := map[v1alpha1.Reason]bool{}
 	for name, c := range map[string]struct {
 		change  func(*scene)
@@ -50,16 +54,30 @@ func TestSkippedPods(t *testing.T) {
 			"the pod has a volume stoker-repo but no container stoker-agent: rename the volume, because names that start with stoker- are reserved"},
 		"container as root": {gateway(func(c *corev1.Container) { c.SecurityContext.RunAsUser = new(int64(0)) }), v1alpha1.ReasonGatewayRunsAsRoot, asRoot},
 		"pod as root":       {func(s *scene) { s.pod.Spec.SecurityContext.RunAsUser = new(int64(0)) }, v1alpha1.ReasonGatewayRunsAsRoot, asRoot},
-		"no GatewaySync": {func(s *scene) { delete(s.pod.Annotations, v1alpha1.AnnotationCRName); s.all = nil }, v1alpha1.ReasonGatewaySyncNotFound,
+		"no GatewaySync": {func(s *scene) { delete(s.pod.Annotations, v1alpha1.AnnotationCRName); s.all.Read = nil }, v1alpha1.ReasonGatewaySyncNotFound,
 			"the namespace has no GatewaySync: create one"},
-		"unknown GatewaySync": {func(s *scene) { s.all[0].Name = "other" }, v1alpha1.ReasonGatewaySyncNotFound,
+		"unknown GatewaySync": {func(s *scene) { s.all.Read[0].Name = "other" }, v1alpha1.ReasonGatewaySyncNotFound,
 			`the namespace has no GatewaySync "line", which annotation stoker.io/cr-name names: create it, or correct the annotation`},
 		"ambiguous GatewaySync": {func(s *scene) {
 			delete(s.pod.Annotations, v1alpha1.AnnotationCRName)
-			other := s.all[0].DeepCopy()
-			s.all[0].Name, other.Name = "b", "a"
-			s.all = append(s.all, other)
+			other := s.all.Read[0].DeepCopy()
+			s.all.Read[0].Name, other.Name = "b", "a"
+			s.all.Read = append(s.all.Read, other)
 		}, v1alpha1.ReasonGatewaySyncAmbiguous, "the namespace has several GatewaySyncs (a, b): name one with the annotation stoker.io/cr-name"},
+		"no GatewaySync that the selector admits": {func(s *scene) {
+			delete(s.pod.Annotations, v1alpha1.AnnotationCRName)
+			s.all = inject.Candidates{Selector: "fleet=a"}
+		},
+			v1alpha1.ReasonGatewaySyncNotFound, "the namespace has no GatewaySync: create one; this installation serves only those with the labels fleet=a (watchLabelSelector)"},
+		"unreadable GatewaySync": {func(s *scene) { s.all = inject.Candidates{Unreadable: []*kube.UndecodableError{broken}} }, v1alpha1.ReasonGatewaySyncUnreadable, unreadable},
+		"the only GatewaySync is unreadable": {func(s *scene) {
+			delete(s.pod.Annotations, v1alpha1.AnnotationCRName)
+			s.all = inject.Candidates{Unreadable: []*kube.UndecodableError{broken}}
+		}, v1alpha1.ReasonGatewaySyncUnreadable, unreadable},
+		"one of two GatewaySyncs is unreadable": {func(s *scene) {
+			delete(s.pod.Annotations, v1alpha1.AnnotationCRName)
+			s.all.Read[0].Name, s.all.Unreadable = "other", []*kube.UndecodableError{broken}
+		}, v1alpha1.ReasonGatewaySyncAmbiguous, "the namespace has several GatewaySyncs (line, other): name one with the annotation stoker.io/cr-name"},
 		"unknown profile": {annotation(v1alpha1.AnnotationProfile, "none"), v1alpha1.ReasonProfileNotFound,
 			`profile "none" does not exist: spec.sync.profiles has default; name one of them, or add it`},
 		"label of another GatewaySync": {func(s *scene) { s.pod.Labels[v1alpha1.LabelCRName] = "other" }, v1alpha1.ReasonInvalidAnnotation,

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/inject"
 	"stoker.io/stoker/internal/kube"
 )
 
@@ -33,7 +34,7 @@ type Scope struct {
 	Own string
 	// Watch lists the namespaces to serve; empty means all.
 	Watch []string
-	// Selector selects GatewaySyncs by their labels.
+	// Selector selects GatewaySyncs by their labels; nil means all.
 	Selector labels.Selector
 }
 
@@ -58,8 +59,11 @@ func (s Scope) Excluded(namespace string) string {
 // Namespaces returns the namespaces to watch, or "" for all.
 func (s Scope) Namespaces() []string { return kube.Namespaces(s.Watch) }
 
-func (s Scope) admits(gs *v1alpha1.GatewaySync) bool {
-	return s.Selector == nil || s.Selector.Matches(labels.Set(gs.Labels))
+func (s Scope) selector() string {
+	if s.Selector == nil {
+		return ""
+	}
+	return s.Selector.String()
 }
 
 // Lookup caches the GatewaySyncs of a scope.
@@ -83,61 +87,53 @@ func New(client dynamic.Interface, scope Scope, changed func(namespace, name str
 }
 
 // In returns the GatewaySyncs of a namespace. Callers must not change them.
-func (l *Lookup) In(namespace string) []*v1alpha1.GatewaySync {
-	list := l.List()
-	return slices.DeleteFunc(list, func(gs *v1alpha1.GatewaySync) bool { return gs.Namespace != namespace })
-}
-
-// Has reports whether a namespace has a GatewaySync, including one that cannot be decoded.
-func (l *Lookup) Has(namespace string) bool {
-	return len(l.In(namespace)) > 0 || slices.ContainsFunc(l.Undecodable(), func(bad *kube.UndecodableError) bool { return bad.Namespace == namespace })
+func (l *Lookup) In(namespace string) inject.Candidates {
+	return inject.Candidates{
+		Read:       slices.DeleteFunc(l.List(), func(gs *v1alpha1.GatewaySync) bool { return gs.Namespace != namespace }),
+		Unreadable: slices.DeleteFunc(l.Undecodable(), func(bad *kube.UndecodableError) bool { return bad.Namespace != namespace }),
+		Selector:   l.scope.selector(),
+	}
 }
 
 // For returns the candidates for a pod of a namespace: the GatewaySync with this name, or all if name is "". If the cache has
 // none, it queries the API server; concurrent callers share one query. An empty result is not an error.
-func (l *Lookup) For(ctx context.Context, namespace, name string) ([]*v1alpha1.GatewaySync, error) {
+func (l *Lookup) For(ctx context.Context, namespace, name string) (inject.Candidates, error) {
 	if name == "" {
-		if list := l.In(namespace); len(list) > 0 {
-			return list, nil
+		if all := l.In(namespace); len(all.Read)+len(all.Unreadable) > 0 {
+			return all, nil
 		}
-		return l.query(ctx, namespace+"/", func(ctx context.Context) ([]*v1alpha1.GatewaySync, error) {
-			return l.list(ctx, namespace)
+		return l.query(ctx, namespace+"/", func(ctx context.Context) (all inject.Candidates, err error) {
+			all.Selector = l.scope.selector()
+			all.Read, all.Unreadable, err = kube.GatewaySyncs(l.client, namespace).List(ctx, metav1.ListOptions{Limit: maxListed, LabelSelector: all.Selector})
+			return all, err
 		})
 	}
 	gs, err := l.Get(namespace, name)
-	if err == nil {
-		return []*v1alpha1.GatewaySync{gs}, nil
-	}
 	if !errors.Is(err, kube.ErrNotSeen) {
-		return nil, err
+		return l.one(gs, err)
 	}
-	return l.query(ctx, namespace+"/"+name, func(ctx context.Context) ([]*v1alpha1.GatewaySync, error) {
-		gs, err := kube.GatewaySyncs(l.client, namespace).Get(ctx, name)
-		switch {
-		case apierrors.IsNotFound(err):
-			return nil, nil
-		case err != nil:
-			return nil, err
-		case !l.scope.admits(gs):
-			return nil, nil
-		}
-		return []*v1alpha1.GatewaySync{gs}, nil
+	return l.query(ctx, namespace+"/"+name, func(ctx context.Context) (inject.Candidates, error) {
+		return l.one(kube.GatewaySyncs(l.client, namespace).Get(ctx, name))
 	})
 }
 
-func (l *Lookup) list(ctx context.Context, namespace string) ([]*v1alpha1.GatewaySync, error) {
-	opts := metav1.ListOptions{Limit: maxListed}
-	if l.scope.Selector != nil {
-		opts.LabelSelector = l.scope.Selector.String()
+// one returns what was read as the only candidate, unless the selector excludes it or it does not exist.
+func (l *Lookup) one(gs *v1alpha1.GatewaySync, err error) (inject.Candidates, error) {
+	found := inject.Candidates{Selector: l.scope.selector()}
+	bad, undecodable := errors.AsType[*kube.UndecodableError](err)
+	switch {
+	case apierrors.IsNotFound(err):
+	case undecodable:
+		found.Unreadable = append(found.Unreadable, bad)
+	case err != nil:
+		return found, err
+	case l.scope.Selector == nil || l.scope.Selector.Matches(labels.Set(gs.Labels)):
+		found.Read = append(found.Read, gs)
 	}
-	list, undecodable, err := kube.GatewaySyncs(l.client, namespace).List(ctx, opts)
-	if err == nil && len(list) == 0 && len(undecodable) > 0 {
-		err = undecodable[0]
-	}
-	return list, err
+	return found, nil
 }
 
-func (l *Lookup) query(ctx context.Context, key string, question func(context.Context) ([]*v1alpha1.GatewaySync, error)) ([]*v1alpha1.GatewaySync, error) {
+func (l *Lookup) query(ctx context.Context, key string, question func(context.Context) (inject.Candidates, error)) (inject.Candidates, error) {
 	answer := l.queries.DoChan(key, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.Timeout)
 		defer cancel()
@@ -145,12 +141,11 @@ func (l *Lookup) query(ctx context.Context, key string, question func(context.Co
 	})
 	select {
 	case r := <-answer:
-		list, _ := r.Val.([]*v1alpha1.GatewaySync)
 		if r.Err != nil {
-			return nil, fmt.Errorf("read the GatewaySync from the API server: %w", r.Err)
+			return inject.Candidates{}, fmt.Errorf("read the GatewaySync from the API server: %w", r.Err)
 		}
-		return list, nil
+		return r.Val.(inject.Candidates), nil
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return inject.Candidates{}, ctx.Err()
 	}
 }

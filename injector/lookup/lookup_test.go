@@ -20,7 +20,7 @@ import (
 	"stoker.io/stoker/injector/lookup"
 )
 
-// server simulates an API server with one GatewaySync, line in namespace plant.
+// server simulates an API server with one GatewaySync, line in namespace plant. In namespace mixed, another one cannot be decoded.
 func server(t *testing.T, asked *atomic.Int64, hold <-chan struct{}) dynamic.Interface {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -33,12 +33,17 @@ func server(t *testing.T, asked *atomic.Int64, hold <-chan struct{}) dynamic.Int
 			}
 		}
 		const line = `{"apiVersion":"stoker.io/v1alpha1","kind":"GatewaySync","metadata":{"name":"line","namespace":"plant","labels":{"fleet":"a"}},"spec":{"git":{"repo":"https://x/y","ref":"main"}}}`
+		const damaged = `{"apiVersion":"stoker.io/v1alpha1","kind":"GatewaySync","metadata":{"name":"damaged","namespace":"mixed"},"spec":{"git":7}}`
 		w.Header().Set("Content-Type", "application/json")
 		switch r.URL.Path {
 		case "/apis/stoker.io/v1alpha1/namespaces/plant/gatewaysyncs/line":
 			fmt.Fprint(w, line)
 		case "/apis/stoker.io/v1alpha1/namespaces/plant/gatewaysyncs":
 			fmt.Fprint(w, `{"apiVersion":"stoker.io/v1alpha1","kind":"GatewaySyncList","metadata":{},"items":[`+line+`]}`)
+		case "/apis/stoker.io/v1alpha1/namespaces/mixed/gatewaysyncs/damaged":
+			fmt.Fprint(w, damaged)
+		case "/apis/stoker.io/v1alpha1/namespaces/mixed/gatewaysyncs":
+			fmt.Fprint(w, `{"apiVersion":"stoker.io/v1alpha1","kind":"GatewaySyncList","metadata":{},"items":[`+line+`,`+damaged+`]}`)
 		default:
 			w.WriteHeader(http.StatusNotFound)
 			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
@@ -65,17 +70,32 @@ func TestCacheMissQueriesOnce(t *testing.T) {
 	l := find(t, server(t, &asked, nil), lookup.Scope{})
 	list, err := l.For(t.Context(), "plant", "line")
 	require.NoError(t, err)
-	require.Len(t, list, 1)
-	assert.Equal(t, "main", list[0].Spec.Git.Ref)
+	require.Len(t, list.Read, 1)
+	assert.Equal(t, "main", list.Read[0].Spec.Git.Ref)
 	assert.EqualValues(t, 1, asked.Load())
 
 	list, err = l.For(t.Context(), "plant", "")
 	require.NoError(t, err)
-	assert.Len(t, list, 1, "the GatewaySync of the namespace must be found")
+	assert.Len(t, list.Read, 1, "the GatewaySync of the namespace must be found")
 
 	list, err = l.For(t.Context(), "plant", "other")
 	require.NoError(t, err, "a missing GatewaySync must not be an error")
 	assert.Empty(t, list)
+}
+
+// A GatewaySync that cannot be decoded must not make the other one the only one.
+func TestUndecodableGatewaySyncCounts(t *testing.T) {
+	var asked atomic.Int64
+	l := find(t, server(t, &asked, nil), lookup.Scope{})
+	for name, readable := range map[string]int{"": 1, "damaged": 0} {
+		t.Run(name, func(t *testing.T) {
+			all, err := l.For(t.Context(), "mixed", name)
+			require.NoError(t, err)
+			assert.Len(t, all.Read, readable)
+			require.Len(t, all.Unreadable, 1)
+			assert.Equal(t, "damaged", all.Unreadable[0].Name)
+		})
+	}
 }
 
 func TestSelector(t *testing.T) {
@@ -87,7 +107,8 @@ func TestSelector(t *testing.T) {
 			l := find(t, server(t, &asked, nil), lookup.Scope{Selector: parsed})
 			list, err := l.For(t.Context(), "plant", "line")
 			require.NoError(t, err)
-			assert.Len(t, list, want)
+			assert.Len(t, list.Read, want)
+			assert.Equal(t, selector, list.Selector)
 		})
 	}
 }
@@ -111,7 +132,7 @@ func TestConcurrentQueriesAreShared(t *testing.T) {
 	l.Timeout = time.Minute
 	list, err := l.For(t.Context(), "plant", "line")
 	require.NoError(t, err)
-	assert.Len(t, list, 1, "a failed query must not be cached")
+	assert.Len(t, list.Read, 1, "a failed query must not be cached")
 }
 
 func TestExcludedNamespaces(t *testing.T) {

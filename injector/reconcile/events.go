@@ -25,36 +25,36 @@ const (
 	maxEventName = 200
 )
 
-// podEvent sends an Event about a pod, once for each key. The name of the Event contains the hash of the key, so that another
-// replica finds it.
-func (u *Reconciler) podEvent(ctx context.Context, p *corev1.Pod, gs *v1alpha1.GatewaySync, kind, reason, action, key, note string) error {
+// podEvent sends an Event about a pod, once for each note.
+func (u *Reconciler) podEvent(ctx context.Context, p *corev1.Pod, gs *v1alpha1.GatewaySync, kind, reason, action, note string) error {
 	pod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}
 	var related *corev1.ObjectReference
 	if gs != nil {
 		related = reference(gs)
 	}
-	return u.send(ctx, &eventsv1.Event{Regarding: pod, Related: related, Type: kind, Reason: reason, Action: action, Note: note},
-		string(p.UID)+"/"+reason+"/"+key)
+	return u.send(ctx, &eventsv1.Event{Regarding: pod, Related: related, Type: kind, Reason: reason, Action: action, Note: note})
 }
 
-// syncEvent sends an Event about a GatewaySync, once for each pod.
+// syncEvent sends an Event about a GatewaySync, once for each pod and note.
 func (u *Reconciler) syncEvent(ctx context.Context, gs *v1alpha1.GatewaySync, uid types.UID, name, kind, reason, action, note string) error {
 	pod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: gs.Namespace, Name: name, UID: uid}
-	return u.send(ctx, &eventsv1.Event{Regarding: *reference(gs), Related: &pod, Type: kind, Reason: reason, Action: action, Note: note},
-		string(gs.UID)+"/"+string(uid)+"/"+reason)
+	return u.send(ctx, &eventsv1.Event{Regarding: *reference(gs), Related: &pod, Type: kind, Reason: reason, Action: action, Note: note})
 }
 
 func reference(gs *v1alpha1.GatewaySync) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Namespace: gs.Namespace, Name: gs.Name, UID: gs.UID}
 }
 
-func (u *Reconciler) send(ctx context.Context, e *eventsv1.Event, key string) error {
+// send sends an Event. Its name contains a hash of what it says, so that another replica finds it.
+func (u *Reconciler) send(ctx context.Context, e *eventsv1.Event) error {
+	says := string(e.Regarding.UID) + "/" + e.Reason + "/" + e.Note
+	if e.Related != nil {
+		says += "/" + string(e.Related.UID)
+	}
+	e.ObjectMeta = metav1.ObjectMeta{Namespace: e.Regarding.Namespace, Name: eventName(e.Regarding.Name, says)}
+	key := e.Namespace + "/" + e.Name
 	if u.sent.has(key) {
 		return nil
-	}
-	e.ObjectMeta = metav1.ObjectMeta{
-		Namespace: e.Regarding.Namespace,
-		Name:      eventName(e.Regarding.Name, key),
 	}
 	e.EventTime = metav1.NewMicroTime(time.Now())
 	e.ReportingController, e.ReportingInstance = reportingController, u.Instance

@@ -11,10 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/inject"
 )
 
-// namespace is the state of a namespace while this replica runs the reconciler. The next replica can reconstruct it; everything else is
-// in the ledger. Only the worker of the namespace uses it, except for the field without.
+// namespace is the state of a namespace while this replica runs the reconciler. The next replica reconstructs it, except for restarted;
+// everything else is in the ledger. Only the worker of the namespace uses it, except for the field without.
 type namespace struct {
 	name  string
 	since time.Time // of the first look
@@ -39,9 +40,6 @@ type namespace struct {
 	podsWithoutAgent map[v1alpha1.Reason]int
 	withoutAgents    []types.NamespacedName
 	repairStopped    int
-
-	refusal   string    // why a workload cannot create its pods
-	refusedAt time.Time // when that was read
 
 	exclusion  string    // why the namespace's labels disable injection
 	excludedAt time.Time // when they were read
@@ -71,16 +69,14 @@ func (u *Reconciler) namespace(name string, syncs map[types.UID]bool) *namespace
 	return n
 }
 
-// syncsOf returns the UIDs of the GatewaySyncs of a namespace, including those that cannot be decoded.
-func (u *Reconciler) syncsOf(name string) map[types.UID]bool {
+// uidsOf returns the UIDs of GatewaySyncs, including those that cannot be decoded.
+func uidsOf(all inject.Candidates) map[types.UID]bool {
 	uids := map[types.UID]bool{}
-	for _, gs := range u.Find.In(name) {
+	for _, gs := range all.Read {
 		uids[gs.UID] = true
 	}
-	for _, bad := range u.Find.Undecodable() {
-		if bad.Namespace == name {
-			uids[bad.Object.GetUID()] = true
-		}
+	for _, bad := range all.Unreadable {
+		uids[bad.Object.GetUID()] = true
 	}
 	return uids
 }
@@ -97,7 +93,7 @@ func (u *Reconciler) recordFleets(n *namespace, replacements map[string]replacem
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	n.withoutAgents, n.repairStopped = nil, 0
-	for _, gs := range u.Find.In(n.name) {
+	for _, gs := range u.Find.In(n.name).Read {
 		if n.locks[gs.UID].leadMissing {
 			n.withoutAgents = append(n.withoutAgents, types.NamespacedName{Namespace: gs.Namespace, Name: gs.Name})
 		}
@@ -169,11 +165,11 @@ func (u *Reconciler) excluded(ctx context.Context, n *namespace, now time.Time) 
 			return "", fmt.Errorf("labels of namespace %s: %w", n.name, err)
 		}
 		n.exclusion, n.excludedAt = "", now
-		switch value := object.Labels[labelInjection]; {
+		switch value := object.Labels[v1alpha1.LabelInjection]; {
 		case value == "disabled":
-			n.exclusion = "namespace " + n.name + " has the label " + labelInjection + "=disabled: remove it"
+			n.exclusion = "namespace " + n.name + " has the label " + v1alpha1.LabelInjection + "=disabled: remove it"
 		case u.RequireLabel && value != "enabled":
-			n.exclusion = "namespace " + n.name + " lacks the label " + labelInjection + "=enabled, which this installation requires: add it"
+			n.exclusion = "namespace " + n.name + " lacks the label " + v1alpha1.LabelInjection + "=enabled, which this installation requires: add it"
 		}
 	}
 	return n.exclusion, nil

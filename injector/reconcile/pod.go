@@ -14,9 +14,6 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// labelInjection on a pod or a namespace enables or disables injection.
-const labelInjection = "stoker.io/injection"
-
 // maxValue is more than the length of any value of an annotation that has an effect here: true, and the name of a GatewaySync.
 const maxValue = 256
 
@@ -37,7 +34,7 @@ func slim(obj any) (any, error) {
 			metav1.SetMetaDataAnnotation(&s.ObjectMeta, name, strings.Clone(value[:min(len(value), maxValue)]))
 		}
 	}
-	for _, name := range []string{labelInjection, v1alpha1.LabelCRName} {
+	for _, name := range []string{v1alpha1.LabelInjection, v1alpha1.LabelCRName} {
 		if value, ok := p.Labels[name]; ok {
 			metav1.SetMetaDataLabel(&s.ObjectMeta, name, value)
 		}
@@ -88,14 +85,14 @@ func needsStart(p *corev1.Pod) bool {
 
 // requestsAgent reports whether a pod asks for an agent.
 func requestsAgent(p *corev1.Pod) bool {
-	return inject.Requested(p.Annotations) && p.Labels[labelInjection] != "disabled"
+	return inject.Requested(p.Annotations) && p.Labels[v1alpha1.LabelInjection] != "disabled"
 }
 
 // isRelevant reports whether a pod asks for an agent, or has one.
 func isRelevant(p *corev1.Pod) bool { return requestsAgent(p) || inject.Has(p) }
 
 // belongs reports whether a pod is a gateway of gs, by the injector's label or because it asks for it.
-func belongs(p *corev1.Pod, gs *v1alpha1.GatewaySync, all []*v1alpha1.GatewaySync) bool {
+func belongs(p *corev1.Pod, gs *v1alpha1.GatewaySync, all inject.Candidates) bool {
 	if label, ok := p.Labels[v1alpha1.LabelCRName]; ok {
 		return label == gs.Name
 	}

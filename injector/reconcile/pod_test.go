@@ -29,13 +29,13 @@ func TestGatewayPodsAreTrimmed(t *testing.T) {
 	got, err := slim(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "gw-0", Namespace: "plant", Annotations: map[string]string{
 			"ignition-sync.io/inject": "true", v1alpha1.AnnotationCRName: strings.Repeat("x", 200_000), v1alpha1.AnnotationExcludePatterns: "a",
-		}, Labels: map[string]string{labelInjection: "enabled", v1alpha1.LabelCRName: "line", "stoker.io/other": "x"}},
+		}, Labels: map[string]string{v1alpha1.LabelInjection: "enabled", v1alpha1.LabelCRName: "line", "stoker.io/other": "x"}},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "gateway"}}},
 	})
 	require.NoError(t, err)
 	assert.Equal(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "gw-0", Namespace: "plant",
 		Annotations: map[string]string{v1alpha1.AnnotationInject: "true", v1alpha1.AnnotationCRName: strings.Repeat("x", maxValue)},
-		Labels:      map[string]string{labelInjection: "enabled", v1alpha1.LabelCRName: "line"}}}, got)
+		Labels:      map[string]string{v1alpha1.LabelInjection: "enabled", v1alpha1.LabelCRName: "line"}}}, got)
 	again, err := slim(got)
 	require.NoError(t, err)
 	assert.Equal(t, got, again)

@@ -192,18 +192,19 @@ func (u *Reconciler) reconcile(ctx context.Context, name string) (time.Duration,
 		return checkPeriod, nil // what exists is unknown, so nothing is written
 	}
 	all, pods := u.Find.In(name), u.podsOf(name)
-	n := u.namespace(name, u.syncsOf(name))
-	if len(all) == 0 && len(pods.live) == 0 && !n.bound {
+	uids := uidsOf(all)
+	n := u.namespace(name, uids)
+	if len(all.Read) == 0 && len(pods.live) == 0 && !n.bound {
 		u.forget(name)
 		return 0, nil
 	}
 	now := time.Now()
-	errs := []error{u.bind(ctx, n, u.Find.Has(name), pods.live, now)}
+	errs := []error{u.bind(ctx, n, len(uids) > 0, pods.live, now)}
 	replacements, err := u.replacements(ctx, n, all, pods)
 	errs = append(errs, err)
 	soon, err := u.repairPods(ctx, n, all, pods, replacements, now)
 	errs = append(errs, err)
-	for _, gs := range all {
+	for _, gs := range all.Read {
 		mine := pods.of(gs, all)
 		mine.without = n.without
 		if t := replacements[gs.Name]; t.absent {
@@ -211,7 +212,7 @@ func (u *Reconciler) reconcile(ctx context.Context, name string) (time.Duration,
 		}
 		errs = append(errs, u.writeStatus(ctx, n, gs, mine, now))
 	}
-	n.tidy(all, pods.live, now)
+	n.tidy(all.Read, pods.live, now)
 	u.recordFleets(n, replacements)
 	u.reportMetrics()
 	again := checkPeriod

@@ -56,18 +56,19 @@ func toAccept() purpose {
 	return purpose{"its gateway has to start once more to accept the agent's API key", "accepts it", maxKeyRestartAge, v1alpha1.ReasonGatewayForbidden}
 }
 
-// verdict is why a pod has no agent. It is valid as long as the GatewaySync does not change.
+// verdict is why a pod has no agent. It is valid as long as neither the pod nor the GatewaySync changes.
 type verdict struct {
 	reason     v1alpha1.Reason // empty: the pod would be injected today
 	message    string
 	cause      string // why the pod has no agent although it would be injected today
+	pod        string // its resourceVersion
 	gs         types.UID
 	generation int64
 }
 
 // repairPods handles the pods that ask for an agent and have none: it evicts them, or records why not. If soon is true, the caller
 // calls it again in a moment.
-func (u *Reconciler) repairPods(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, pods podIndex, replacements map[string]replacement, now time.Time) (soon bool, err error) {
+func (u *Reconciler) repairPods(ctx context.Context, n *namespace, all inject.Candidates, pods podIndex, replacements map[string]replacement, now time.Time) (soon bool, err error) {
 	without := map[v1alpha1.Reason]int{}
 	n.without = map[types.UID]string{}
 	for _, t := range replacements {
@@ -102,8 +103,7 @@ func (u *Reconciler) repairPods(ctx context.Context, n *namespace, all []*v1alph
 		}
 		without[d.reason]++
 		n.without[p.UID] = fmt.Sprintf("%s: %s", d.reason, d.message)
-		errs = append(errs, u.podEvent(ctx, p, gs, corev1.EventTypeWarning, v1alpha1.EventNotInjected, "Inject", string(d.reason),
-			n.without[p.UID]))
+		errs = append(errs, u.podEvent(ctx, p, gs, corev1.EventTypeWarning, v1alpha1.EventNotInjected, "Inject", n.without[p.UID]))
 	}
 	u.mu.Lock()
 	n.podsWithoutAgent = without
@@ -112,7 +112,7 @@ func (u *Reconciler) repairPods(ctx context.Context, n *namespace, all []*v1alph
 }
 
 // decide returns what admission would decide for a pod today. It reads the whole pod only if necessary, and once.
-func (u *Reconciler) decide(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, p *corev1.Pod, now time.Time) (verdict, *v1alpha1.GatewaySync, error) {
+func (u *Reconciler) decide(ctx context.Context, n *namespace, all inject.Candidates, p *corev1.Pod, now time.Time) (verdict, *v1alpha1.GatewaySync, error) {
 	out, err := u.excluded(ctx, n, now)
 	if err != nil {
 		return verdict{}, nil, err
@@ -124,7 +124,7 @@ func (u *Reconciler) decide(ctx context.Context, n *namespace, all []*v1alpha1.G
 	if gs == nil {
 		return verdict{reason: decision.Reason, message: decision.Message}, nil, nil
 	}
-	if d, ok := n.decided[p.UID]; ok && d.gs == gs.UID && d.generation == gs.Generation {
+	if d, ok := n.decided[p.UID]; ok && d.pod == p.ResourceVersion && d.gs == gs.UID && d.generation == gs.Generation {
 		return d, gs, nil
 	}
 	whole, err := u.Core.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
@@ -136,7 +136,7 @@ func (u *Reconciler) decide(ctx context.Context, n *namespace, all []*v1alpha1.G
 		cause, whole = foreign, inject.WithoutForeign(whole)
 	}
 	_, decision = inject.Patch(whole, gs, u.Defaults)
-	d := verdict{reason: decision.Reason, message: decision.Message, cause: cause, gs: gs.UID, generation: gs.Generation}
+	d := verdict{reason: decision.Reason, message: decision.Message, cause: cause, pod: p.ResourceVersion, gs: gs.UID, generation: gs.Generation}
 	n.decided[p.UID] = d
 	return d, gs, nil
 }
@@ -151,15 +151,15 @@ func ignoreNotFound(err error) error {
 // repairKey evicts a pod whose gateway has to start once more to accept the API key that its agent makes. A pod is evicted only if its
 // GatewaySync asks for such a key, and if its volume outlives it: otherwise the successor would need a start again. The agent asks once for each
 // volume; in addition, a name or a claim is evicted for this purpose at most once a day.
-func (u *Reconciler) repairKey(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, p *corev1.Pod, pods podIndex, replacements map[string]replacement) (soon bool, err error) {
-	i := slices.IndexFunc(all, func(gs *v1alpha1.GatewaySync) bool { return belongs(p, gs, all) })
+func (u *Reconciler) repairKey(ctx context.Context, n *namespace, all inject.Candidates, p *corev1.Pod, pods podIndex, replacements map[string]replacement) (soon bool, err error) {
+	i := slices.IndexFunc(all.Read, func(gs *v1alpha1.GatewaySync) bool { return belongs(p, gs, all) })
 	now := u.Now()
-	if !needsStart(p) || i < 0 || !all[i].Spec.Gateway.ManagedKey() || n.recentlyRestarted(p.Name, now) {
+	if !needsStart(p) || i < 0 || !all.Read[i].Spec.Gateway.ManagedKey() || n.recentlyRestarted(p.Name, now) {
 		return false, nil
 	}
-	gs := all[i]
+	gs := all.Read[i]
 	refuse := func(message string) error {
-		return u.podEvent(ctx, p, gs, corev1.EventTypeWarning, v1alpha1.EventRepairStopped, "Evict", string(v1alpha1.ReasonGatewayForbidden), message)
+		return u.podEvent(ctx, p, gs, corev1.EventTypeWarning, v1alpha1.EventRepairStopped, "Evict", message)
 	}
 	if now.Sub(p.CreationTimestamp.Time) >= maxKeyRestartAge {
 		return false, refuse(toAccept().cause + tooOldToEvict + ": restart the gateway when convenient")
@@ -243,7 +243,7 @@ func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *co
 	}
 	note := "evicted, because " + cause + "; its successor " + why.gain
 	return verdict{}, false, errors.Join(
-		u.podEvent(ctx, p, gs, corev1.EventTypeNormal, v1alpha1.EventPodEvictedForRepair, "Evict", "", note),
+		u.podEvent(ctx, p, gs, corev1.EventTypeNormal, v1alpha1.EventPodEvictedForRepair, "Evict", note),
 		u.syncEvent(ctx, gs, p.UID, p.Name, corev1.EventTypeNormal, v1alpha1.EventPodEvictedForRepair, "Evict", "pod "+p.Name+" was "+note))
 }
 

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/inject"
 	"stoker.io/stoker/test/clientset"
 )
 
@@ -109,7 +110,7 @@ func TestScaledDownOwnerEndsWait(t *testing.T) {
 	n := u.namespace("plant", nil)
 	look := func(pods ...*corev1.Pod) replacement {
 		t.Helper()
-		replacements, err := u.replacements(t.Context(), n, []*v1alpha1.GatewaySync{gs}, podIndex{live: pods})
+		replacements, err := u.replacements(t.Context(), n, inject.Candidates{Read: []*v1alpha1.GatewaySync{gs}}, podIndex{live: pods})
 		require.NoError(t, err)
 		return replacements[gs.Name]
 	}

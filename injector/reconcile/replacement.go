@@ -38,10 +38,10 @@ type replacement struct {
 }
 
 // replacements returns the replacement of each GatewaySync, and sends an Event for those that are stuck.
-func (u *Reconciler) replacements(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, pods podIndex) (map[string]replacement, error) {
+func (u *Reconciler) replacements(ctx context.Context, n *namespace, all inject.Candidates, pods podIndex) (map[string]replacement, error) {
 	replacements := map[string]replacement{}
 	var errs []error
-	for _, gs := range all {
+	for _, gs := range all.Read {
 		mine := pods.of(gs, all)
 		e, ok := u.ledger.of(gs.UID)
 		if ok {

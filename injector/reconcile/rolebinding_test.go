@@ -113,9 +113,9 @@ func TestRightsInDisabledNamespace(t *testing.T) {
 		want     []string
 	}{
 		"no label":               {nil, false, []string{"asks", "has"}},
-		"disabled":               {map[string]string{labelInjection: "disabled"}, false, []string{"has"}},
+		"disabled":               {map[string]string{v1alpha1.LabelInjection: "disabled"}, false, []string{"has"}},
 		"label required":         {nil, true, []string{"has"}},
-		"label required and set": {map[string]string{labelInjection: "enabled"}, true, []string{"asks", "has"}},
+		"label required and set": {map[string]string{v1alpha1.LabelInjection: "enabled"}, true, []string{"asks", "has"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := clientset.New(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "plant", Labels: c.labels}})

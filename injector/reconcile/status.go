@@ -44,11 +44,6 @@ func (u *Reconciler) writeStatus(ctx context.Context, n *namespace, gs *v1alpha1
 		lock.leadMissing = false
 		return nil
 	}
-	if len(pods.live) == 0 {
-		if pods.refusal, err = u.refused(ctx, n, now); err != nil {
-			return err
-		}
-	}
 	next := leaderless(gs, pods, u.Now())
 	ready := meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionReady)
 	lock.leadMissing = ready.Reason != string(v1alpha1.ReasonNoGateways)
@@ -76,7 +71,7 @@ func (u *Reconciler) writeStatus(ctx context.Context, n *namespace, gs *v1alpha1
 
 // leaderless returns the status of a GatewaySync without a lead.
 func leaderless(gs *v1alpha1.GatewaySync, pods podIndex, now time.Time) *v1alpha1.GatewaySyncStatus {
-	l := status.Leaderless{GatewaySync: gs, Awaited: pods.missingSuccessor, Unclaimed: cmp.Or(pods.unclaimed, pods.refusal), Now: now}
+	l := status.Leaderless{GatewaySync: gs, Awaited: pods.missingSuccessor, Unclaimed: pods.unclaimed, Now: now}
 	add := func(live []*corev1.Pod, ending bool) {
 		for _, p := range live {
 			l.Pods = append(l.Pods, status.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Agent: inject.Has(p), Ended: ending, Ending: ending,
@@ -100,11 +95,10 @@ type podIndex struct {
 	// without is why pods have no agent, and unclaimed why pods that name no GatewaySync belong to none; empty if there are none.
 	without   map[types.UID]string
 	unclaimed string
-	refusal   string // why a workload of the namespace cannot create its pods
 }
 
 // of returns those that are gateways of gs, and why pods belong to no GatewaySync.
-func (t podIndex) of(gs *v1alpha1.GatewaySync, all []*v1alpha1.GatewaySync) podIndex {
+func (t podIndex) of(gs *v1alpha1.GatewaySync, all inject.Candidates) podIndex {
 	mine := func(pods []*corev1.Pod) (out []*corev1.Pod) {
 		for _, p := range pods {
 			if belongs(p, gs, all) {
@@ -117,7 +111,7 @@ func (t podIndex) of(gs *v1alpha1.GatewaySync, all []*v1alpha1.GatewaySync) podI
 }
 
 // ambiguous returns why pods that name no GatewaySync belong to none of several, or "".
-func (t podIndex) ambiguous(all []*v1alpha1.GatewaySync) string {
+func (t podIndex) ambiguous(all inject.Candidates) string {
 	var names []string
 	why := ""
 	for _, p := range t.live {

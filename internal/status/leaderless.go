@@ -21,8 +21,7 @@ type Leaderless struct {
 	Pods []Pod
 	// Awaited is why an evicted pod has no successor; empty if none is missing.
 	Awaited string
-	// Unclaimed is why there are no pods: those that ask for an agent name no GatewaySync, or the API server refuses them. It is empty
-	// if there is no such reason.
+	// Unclaimed is why pods that ask for an agent belong to no GatewaySync; empty if there are none.
 	Unclaimed string
 	// Now is from the API server's clock.
 	Now time.Time

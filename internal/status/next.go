@@ -131,6 +131,7 @@ var next = map[v1alpha1.Reason]string{
 	v1alpha1.ReasonNamespaceExcluded:     "this needs an administrator: include the namespace in the injection",
 	v1alpha1.ReasonGatewaySyncNotFound:   "this needs a user: create the GatewaySync or correct its name at the pod, then delete the pod",
 	v1alpha1.ReasonGatewaySyncAmbiguous:  "this needs a user: name the GatewaySync at the pod, then recreate it",
+	v1alpha1.ReasonGatewaySyncUnreadable: "this needs a user: correct the GatewaySync if it is damaged, then delete the pod",
 	v1alpha1.ReasonNoDataVolume:          "this needs a user: give the pod a volume for the data directory of the gateway",
 	v1alpha1.ReasonUnsupportedDataVolume: "this needs a user: use a data volume that two containers can share",
 	v1alpha1.ReasonGatewayRunsAsRoot:     "this needs a user: let the gateway run as another user than root",
