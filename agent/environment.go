@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
-	"stoker.io/stoker/api/v1alpha1/secretrefs"
 )
 
 // environment is the configuration of a sidecar, written by the injector. A test compares the variables with docs/reference/agent.md.
@@ -27,7 +25,6 @@ type environment struct {
 	KeyDir                        string
 	Mounts                        []string
 	Secrets                       map[string]bool // by NAME/KEY
-	Files                         map[secretrefs.Field]string
 }
 
 // variable is one environment variable.
@@ -50,16 +47,7 @@ func (e *environment) variables() []variable {
 			return nil
 		}
 	}
-	secret := func(field secretrefs.Field) func(string) error {
-		return func(v string) error {
-			if e.Files == nil {
-				e.Files = map[secretrefs.Field]string{}
-			}
-			e.Files[field] = v
-			return nil
-		}
-	}
-	all := []variable{
+	return []variable{
 		{"POD_NAME", true, object(&e.PodName, 253)},
 		{"POD_NAMESPACE", true, object(&e.PodNamespace, 63)},
 		{"POD_UID", true, text(&e.PodUID)},
@@ -116,10 +104,6 @@ func (e *environment) variables() []variable {
 			return nil
 		}},
 	}
-	for _, field := range slices.Sorted(maps.Keys(secretrefs.FileVariables)) {
-		all = append(all, variable{secretrefs.FileVariables[field], false, secret(field)})
-	}
-	return all
 }
 
 // secretKey matches NAME/KEY: a key of a Secret, or of a ConfigMap as secretrefs.Field.Folder names it.

@@ -13,9 +13,6 @@
 //	DATA_PATH, REPO_PATH                     Ignition's data directory; the cache of git objects
 //	GATEWAY_PORT, GATEWAY_TLS, SYNC_PERIOD   defaults for what the GatewaySync does not set
 //	SECRETS_DIR, SECRETS                     the pod's Secrets, a directory each; their keys, as NAME/KEY,NAME/KEY
-//	API_KEY_FILE, GIT_SSH_KEY_FILE,
-//	GIT_KNOWN_HOSTS_FILE, GIT_TOKEN_FILE,
-//	GIT_CA_FILE                              files instead of SECRETS_DIR, for a pod that the injector did not write
 //	KEY_DIR                                  a folder for the API key that the agent makes (spec.gateway.api.managed)
 //	PODINFO_DIR                              labels and annotations of the pod, as the downward API writes them
 //	GATEWAY_MOUNTS                           paths below the data directory that the agent leaves alone, as ["PATH","PATH"]

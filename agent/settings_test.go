@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"stoker.io/stoker/api/v1alpha1/secretrefs"
 	"stoker.io/stoker/internal/daemon"
 )
 
@@ -97,7 +96,7 @@ func TestPodEnvironment(t *testing.T) {
 	assert.NotContains(t, out.String(), "--file", "a pod needs no --file")
 
 	env := []string{"POD_NAME=line-0", "POD_NAMESPACE=plant", "POD_UID=u", "CR_NAME=site", "GATEWAY_NAME=line", "DATA_PATH=/data", "GATEWAY_PORT=8043",
-		"GATEWAY_TLS=true", "SYNC_PERIOD=60", "GIT_TOKEN_FILE=/s/token", "PROFILE=", "SECRETS=git/token,gateway.api/API_key-1.x,configmap_authors/keys", `GATEWAY_MOUNTS=["config/a, b","modules"]`}
+		"GATEWAY_TLS=true", "SYNC_PERIOD=60", "PROFILE=", "SECRETS=git/token,gateway.api/API_key-1.x,configmap_authors/keys", `GATEWAY_MOUNTS=["config/a, b","modules"]`}
 	s, err := parse([]string{"--log-level", "debug"}, env, &out)
 	require.NoError(t, err)
 	assert.True(t, s.Sidecar)
@@ -106,7 +105,6 @@ func TestPodEnvironment(t *testing.T) {
 	assert.Equal(t, ":8083", s.MetricsAddr)
 	assert.Equal(t, "/repo/objects", s.RepoDir)
 	assert.EqualValues(t, 8043, s.Env.Port)
-	assert.Equal(t, map[secretrefs.Field]string{secretrefs.GitToken: "/s/token"}, s.Env.Files)
 	engine, closeEngine := newEngine(s, nil, newScreen(&out, &out, s, terminal))
 	closeEngine()
 	assert.Equal(t, []string{"config/a, b", "modules"}, engine.Mounts)

@@ -70,7 +70,7 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 
 	reg := daemon.Registry()
 	agentMetrics := metrics.NewAgent(reg, version, env.PodNamespace, env.GatewaySync, env.Gateway)
-	secrets := connect.Mounted{Dir: env.SecretsDir, Keys: env.Secrets, Files: env.Files}
+	secrets := connect.Mounted{Dir: env.SecretsDir, Keys: env.Secrets}
 	var key *apikey.Key
 	if env.KeyDir != "" {
 		key = apikey.New(env.KeyDir, time.Now)

@@ -3,7 +3,6 @@ package connect
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -79,15 +78,12 @@ func (l LocalSecrets) FilesToWatch(spec *v1alpha1.GatewaySyncSpec) []string {
 // Reachable implements Secrets. It returns nil, because a user can create a missing file at any time.
 func (l LocalSecrets) Reachable(secretrefs.Field, v1alpha1.SecretKeyRef) error { return nil }
 
-// Mounted reads the secrets that the pod of the agent mounts. The mounts are fixed when the pod is created. The injector mounts
-// each Secret in Dir. A pod without the injector can name single files instead.
+// Mounted reads the secrets that the pod of the agent mounts. The mounts are fixed when the pod is created.
 type Mounted struct {
 	// Dir contains a directory for each mounted Secret, with a file for each key.
 	Dir string
 	// Keys are the keys that the volumes in Dir list, as NAME/KEY. If nil, the volumes contain every key of their Secret.
 	Keys map[string]bool
-	// Files are the paths from variables such as GIT_TOKEN_FILE. Mounted reads them only if Dir is empty.
-	Files map[secretrefs.Field]string
 }
 
 // Read implements Secrets.
@@ -95,13 +91,13 @@ func (m Mounted) Read(field secretrefs.Field, ref v1alpha1.SecretKeyRef) (secret
 	if err := m.Reachable(field, ref); err != nil {
 		return secret.String{}, err
 	}
-	name := m.Files[field]
-	if m.Dir != "" {
-		name = filepath.Join(m.Dir, field.Folder(ref.Name), ref.Key) // Reachable has checked both names
-	}
-	v, err := readSecretFile(name)
+	v, err := readSecretFile(filepath.Join(m.Dir, field.Folder(ref.Name), ref.Key)) // Reachable has checked both names
 	if os.IsNotExist(err) {
-		return v, fmt.Errorf("%s: the pod has no key %s of %s %s: %s", field, ref.Key, field.Kind(), ref.Name, m.missingAdvice())
+		advice := "create it"
+		if m.Keys == nil {
+			advice += "; if the Secret already has it, restart the pod to mount it"
+		}
+		return v, fmt.Errorf("%s: the pod has no key %s of %s %s: %s", field, ref.Key, field.Kind(), ref.Name, advice)
 	}
 	if err != nil {
 		return v, fmt.Errorf("%s: %s %s, key %s: %w", field, field.Kind(), ref.Name, ref.Key, err)
@@ -111,9 +107,6 @@ func (m Mounted) Read(field secretrefs.Field, ref v1alpha1.SecretKeyRef) (secret
 
 // FilesToWatch returns the files that change when a secret changes. The kubelet replaces the link ..data of a volume.
 func (m Mounted) FilesToWatch() []string {
-	if m.Dir == "" {
-		return slices.DeleteFunc(watchable(slices.Sorted(maps.Values(m.Files))), func(name string) bool { return !filepath.IsAbs(name) })
-	}
 	entries, err := os.ReadDir(m.Dir)
 	if err != nil {
 		return nil // the pod mounts no Secrets
@@ -140,24 +133,10 @@ func watchable(files []string) []string {
 	})
 }
 
-// missingAdvice returns what to do about a missing key.
-func (m Mounted) missingAdvice() string {
-	switch {
-	case m.Dir == "":
-		return "create the file; the variable of the pod must contain a path, not the value"
-	case m.Keys != nil:
-		return "create it"
-	}
-	return "create it; if the Secret already has it, restart the pod to mount it"
-}
-
 // Reachable implements Secrets. Only a new pod can mount another Secret or key.
 func (m Mounted) Reachable(field secretrefs.Field, ref v1alpha1.SecretKeyRef) error {
 	if m.Dir == "" {
-		if m.Files[field] == "" {
-			return failure.New(v1alpha1.ReasonPodRestartNeeded, "%s names a secret, but the pod has no file for it: mount the secret, set SECRETS_DIR or the variable for this field, and restart the pod", field)
-		}
-		return nil
+		return failure.New(v1alpha1.ReasonPodRestartNeeded, "%s names a secret, but the pod has no SECRETS_DIR: mount the secret there, and restart the pod", field)
 	}
 	if err := checkNames(ref); err != nil {
 		return err

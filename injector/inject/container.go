@@ -12,7 +12,6 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
-	"stoker.io/stoker/api/v1alpha1/secretrefs"
 )
 
 // Paths in the agent's container. docs/how-to/pods.md lists them.
@@ -132,11 +131,6 @@ func (s *sidecar) identity() []corev1.EnvVar {
 	}
 	if len(s.data.unwritable) > 0 {
 		env = append(env, value("GATEWAY_MOUNTS", encodePaths(s.data.unwritable)))
-	}
-	for field, ref := range secretrefs.ForSync(&s.gs.Spec) {
-		if name := secretrefs.FileVariables[field]; name != "" && mountable(ref) {
-			env = append(env, value(name, secretFile(ref)))
-		}
 	}
 	for _, v := range s.defaults.Env {
 		env = append(env, value(v.Name, v.Value))

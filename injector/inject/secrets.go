@@ -1,7 +1,6 @@
 package inject
 
 import (
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -90,5 +89,3 @@ func secretKeys(list []secretVolume) string {
 	}
 	return strings.Join(ids, ",")
 }
-
-func secretFile(ref v1alpha1.SecretKeyRef) string { return path.Join(secretsDir, ref.Name, ref.Key) }

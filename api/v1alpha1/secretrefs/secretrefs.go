@@ -56,12 +56,6 @@ func (f Field) Folder(name string) string {
 	return name
 }
 
-// FileVariables are the environment variables with the file of a secret, for pods that do not mount it in its folder.
-var FileVariables = map[Field]string{
-	GatewayAPI: "API_KEY_FILE", GitSSHKey: "GIT_SSH_KEY_FILE", GitKnownHosts: "GIT_KNOWN_HOSTS_FILE",
-	GitToken: "GIT_TOKEN_FILE", GitCA: "GIT_CA_FILE",
-}
-
 // ForSync yields the secrets that an agent needs, and a ConfigMap that it reads like one. The secret of spec.webhook is not among them,
 // because only the receiver reads it.
 func ForSync(s *v1alpha1.GatewaySyncSpec) iter.Seq2[Field, v1alpha1.SecretKeyRef] {
