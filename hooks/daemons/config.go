@@ -92,12 +92,12 @@ func runConfigSyncs(ctx context.Context, cluster Cluster, s daemon.Settings, vol
 		return err
 	}
 	var r *reconcile.Reconciler
-	configSyncs, err := kube.WatchConfigSyncs(cluster.Dynamic, s.WatchNamespace, s.Selector, func(namespace, name string) { r.Changed(namespace, name) },
+	configSyncs, err := kube.Watch(cluster.Dynamic, kube.ConfigSyncs, s.WatchNamespace, s.Selector, func(namespace, name string) { r.Changed(namespace, name) },
 		kube.LogFailures(log, "watching ConfigSyncs failed"))
 	if err != nil {
 		return err
 	}
-	gatewaySyncs, err := kube.Watch(cluster.Dynamic, s.WatchNamespace, nil, func(namespace, name string) { r.GatewaySyncChanged(namespace, name) },
+	gatewaySyncs, err := kube.Watch(cluster.Dynamic, kube.GatewaySyncs, s.WatchNamespace, nil, func(namespace, name string) { r.GatewaySyncChanged(namespace, name) },
 		kube.LogFailures(log, "watching GatewaySyncs failed"))
 	if err != nil {
 		return err

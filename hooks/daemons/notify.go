@@ -76,7 +76,7 @@ func Notify(ctx context.Context, cluster Cluster, config notify.Config, s daemon
 	reg := daemon.Registry()
 	counters := metrics.NewNotifier(reg, cluster.Version)
 	changed := make(chan struct{}, 1)
-	watch, err := kube.Watch(cluster.Dynamic, s.WatchNamespace, s.Selector, func(string, string) {
+	watch, err := kube.Watch(cluster.Dynamic, kube.GatewaySyncs, s.WatchNamespace, s.Selector, func(string, string) {
 		select {
 		case changed <- struct{}{}:
 		default:

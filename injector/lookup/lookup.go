@@ -68,7 +68,7 @@ func (s Scope) selector() string {
 
 // Lookup caches the GatewaySyncs of a scope.
 type Lookup struct {
-	*kube.Watched
+	*kube.Watched[v1alpha1.GatewaySync]
 	// Timeout limits the query. It is LookupTimeout, except in tests on a busy machine.
 	Timeout time.Duration
 	scope   Scope
@@ -79,7 +79,7 @@ type Lookup struct {
 // New returns a Lookup. It calls changed, which may be nil, with namespace and name of each changed GatewaySync. changed must
 // not block.
 func New(client dynamic.Interface, scope Scope, changed func(namespace, name string), log *slog.Logger) (*Lookup, error) {
-	seen, err := kube.Watch(client, scope.Watch, scope.Selector, changed, kube.LogFailures(log, "watching GatewaySyncs failed"))
+	seen, err := kube.Watch(client, kube.GatewaySyncs, scope.Watch, scope.Selector, changed, kube.LogFailures(log, "watching GatewaySyncs failed"))
 	if err != nil {
 		return nil, err
 	}

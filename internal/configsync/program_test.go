@@ -97,9 +97,9 @@ func (w *world) program(system string, wrap func(http.RoundTripper) http.RoundTr
 	clients := w.clients(config)
 	accounts, err := clients.Accounts()
 	require.NoError(w.t, err)
-	seen, err := kube.WatchConfigSyncs(clients.Dynamic, []string{w.namespace}, nil, func(namespace, name string) { r.Changed(namespace, name) }, nil)
+	seen, err := kube.Watch(clients.Dynamic, kube.ConfigSyncs, []string{w.namespace}, nil, func(namespace, name string) { r.Changed(namespace, name) }, nil)
 	require.NoError(w.t, err)
-	gateways, err := kube.Watch(clients.Dynamic, []string{w.namespace}, nil, func(namespace, name string) { r.GatewaySyncChanged(namespace, name) }, nil)
+	gateways, err := kube.Watch(clients.Dynamic, kube.GatewaySyncs, []string{w.namespace}, nil, func(namespace, name string) { r.GatewaySyncChanged(namespace, name) }, nil)
 	require.NoError(w.t, err)
 	r = reconcile.New(reconcile.Config{ProgramClients: clients, AccountClients: accounts, ConfigSync: seen.Get, ConfigSyncs: seen.List, GatewaySync: gateways.Get, Log: daemon.Log(&p.log, "text", "info"),
 		OnRun: func(v1alpha1.Class, time.Duration) { p.runs.Add(1) }, OnPrune: func(deleted, _ int) { p.pruned.Add(int32(deleted)) }})

@@ -10,8 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/dynamic"
-
-	"stoker.io/stoker/api/v1alpha1"
 )
 
 // Namespaces returns the namespaces to watch: each of listed once, or "" for all if the list is empty.
@@ -22,35 +20,23 @@ func Namespaces(listed []string) []string {
 	return slices.Compact(slices.Sorted(slices.Values(listed)))
 }
 
-// Watched caches the GatewaySyncs of some namespaces.
-type Watched = WatchedObjects[v1alpha1.GatewaySync]
-
-// WatchedObjects caches the objects of one kind in some namespaces.
-type WatchedObjects[T any] struct {
+// Watched caches the objects of one kind in some namespaces.
+type Watched[T any] struct {
 	informers map[string]*Informer[T] // by namespace; "" for all
 	forbidden map[string]*atomic.Bool // set once the API server forbids listing
 }
 
-// Watch makes informers for the GatewaySyncs that selector admits (nil for all) in namespaces (empty for all). changed is
-// called as by Objects.Informer and failed as by Informer.OnWatchError; both may be nil.
-func Watch(client dynamic.Interface, namespaces []string, selector labels.Selector, changed func(namespace, name string), failed func(error)) (*Watched, error) {
-	return watchObjects(func(namespace string) *Objects[v1alpha1.GatewaySync] { return GatewaySyncs(client, namespace) }, namespaces, selector, changed, failed)
-}
-
-// WatchConfigSyncs does for ConfigSyncs what Watch does for GatewaySyncs.
-func WatchConfigSyncs(client dynamic.Interface, namespaces []string, selector labels.Selector, changed func(namespace, name string), failed func(error)) (*WatchedObjects[v1alpha1.ConfigSync], error) {
-	return watchObjects(func(namespace string) *Objects[v1alpha1.ConfigSync] { return ConfigSyncs(client, namespace) }, namespaces, selector, changed, failed)
-}
-
-func watchObjects[T any](of func(namespace string) *Objects[T], namespaces []string, selector labels.Selector, changed func(namespace, name string), failed func(error)) (*WatchedObjects[T], error) {
-	w := &WatchedObjects[T]{informers: map[string]*Informer[T]{}, forbidden: map[string]*atomic.Bool{}}
+// Watch makes informers for the objects of a kind, such as GatewaySyncs, that selector admits (nil for all) in namespaces (empty for all).
+// changed is called as by Objects.Informer and failed as by Informer.OnWatchError; both may be nil.
+func Watch[T any](client dynamic.Interface, kind func(dynamic.Interface, string) *Objects[T], namespaces []string, selector labels.Selector, changed func(namespace, name string), failed func(error)) (*Watched[T], error) {
+	w := &Watched[T]{informers: map[string]*Informer[T]{}, forbidden: map[string]*atomic.Bool{}}
 	tweak := func(o *metav1.ListOptions) {
 		if selector != nil {
 			o.LabelSelector = selector.String()
 		}
 	}
 	for _, namespace := range Namespaces(namespaces) {
-		in, err := of(namespace).Informer(tweak, changed)
+		in, err := kind(client, namespace).Informer(tweak, changed)
 		if err != nil {
 			return nil, err
 		}
@@ -71,7 +57,7 @@ func watchObjects[T any](of func(namespace string) *Objects[T], namespaces []str
 }
 
 // Run watches until ctx is done. The error is always nil.
-func (w *WatchedObjects[T]) Run(ctx context.Context) error {
+func (w *Watched[T]) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	for _, in := range w.informers {
 		all.Go(func() { in.Run(ctx) })
@@ -81,7 +67,7 @@ func (w *WatchedObjects[T]) Run(ctx context.Context) error {
 }
 
 // HasSynced reports whether the first list of every namespace is complete.
-func (w *WatchedObjects[T]) HasSynced() bool {
+func (w *Watched[T]) HasSynced() bool {
 	for _, in := range w.informers {
 		if !in.HasSynced() {
 			return false
@@ -93,7 +79,7 @@ func (w *WatchedObjects[T]) HasSynced() bool {
 // Served reports whether there is nothing more to wait for: the first list is complete in every namespace that the API server
 // allows us to list, and there is at least one such namespace. Missing rights in one namespace must not stop what serves the
 // others.
-func (w *WatchedObjects[T]) Served() bool {
+func (w *Watched[T]) Served() bool {
 	served := 0
 	for namespace, in := range w.informers {
 		switch {
@@ -107,13 +93,13 @@ func (w *WatchedObjects[T]) Served() bool {
 }
 
 // Seen reports whether the first list of a namespace is complete.
-func (w *WatchedObjects[T]) Seen(namespace string) bool {
+func (w *Watched[T]) Seen(namespace string) bool {
 	in := w.informer(namespace)
 	return in != nil && in.HasSynced()
 }
 
 // informer returns the informer that covers a namespace, or nil.
-func (w *WatchedObjects[T]) informer(namespace string) *Informer[T] {
+func (w *Watched[T]) informer(namespace string) *Informer[T] {
 	if in := w.informers[namespace]; in != nil {
 		return in
 	}
@@ -122,7 +108,7 @@ func (w *WatchedObjects[T]) informer(namespace string) *Informer[T] {
 
 // Get returns the last seen version of an object. Callers must not change it. The error is ErrNotSeen or an
 // *UndecodableError.
-func (w *WatchedObjects[T]) Get(namespace, name string) (*T, error) {
+func (w *Watched[T]) Get(namespace, name string) (*T, error) {
 	if in := w.informer(namespace); in != nil {
 		return in.Get(namespace, name)
 	}
@@ -130,7 +116,7 @@ func (w *WatchedObjects[T]) Get(namespace, name string) (*T, error) {
 }
 
 // List returns all objects that could be decoded. Callers must not change them.
-func (w *WatchedObjects[T]) List() []*T {
+func (w *Watched[T]) List() []*T {
 	var list []*T
 	for _, in := range w.informers {
 		list = append(list, in.List()...)
@@ -139,7 +125,7 @@ func (w *WatchedObjects[T]) List() []*T {
 }
 
 // Undecodable returns the errors of the objects that could not be decoded.
-func (w *WatchedObjects[T]) Undecodable() []*UndecodableError {
+func (w *Watched[T]) Undecodable() []*UndecodableError {
 	var list []*UndecodableError
 	for _, in := range w.informers {
 		list = append(list, in.Undecodable()...)

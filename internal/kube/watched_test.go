@@ -38,7 +38,7 @@ func plants() *fake.FakeDynamicClient {
 }
 
 // run watches until the test ends. It returns when the caches have synced.
-func (w *WatchedObjects[T]) run(t *testing.T) {
+func (w *Watched[T]) run(t *testing.T) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -64,7 +64,7 @@ func TestWatchedNamespaces(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			changed := make(chan string, 9)
-			w, err := Watch(plants(), c.listed, c.selector, func(namespace, _ string) { changed <- namespace }, nil)
+			w, err := Watch(plants(), GatewaySyncs, c.listed, c.selector, func(namespace, _ string) { changed <- namespace }, nil)
 			require.NoError(t, err)
 			assert.False(t, w.HasSynced(), "no namespace was listed yet")
 			w.run(t)
@@ -100,7 +100,7 @@ func TestWatchErrorIsReported(t *testing.T) {
 	client, refused := plants(), errors.New("forbidden")
 	client.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) { return true, nil, refused })
 	failed := make(chan error, 1)
-	w, err := Watch(client, nil, nil, nil, func(err error) {
+	w, err := Watch(client, GatewaySyncs, nil, nil, nil, func(err error) {
 		select {
 		case failed <- err:
 		default:
@@ -135,7 +135,7 @@ func TestForbiddenNamespacesDoNotBlock(t *testing.T) {
 				client.PrependReactor("list", "*", func(a clienttesting.Action) (bool, runtime.Object, error) { return in(a), nil, forbidden })
 			}
 			told := make(chan error, 100)
-			w, err := Watch(client, []string{"a", "b"}, nil, nil, func(err error) {
+			w, err := Watch(client, GatewaySyncs, []string{"a", "b"}, nil, nil, func(err error) {
 				if apierrors.IsForbidden(err) {
 					told <- err
 				}

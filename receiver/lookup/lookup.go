@@ -16,8 +16,8 @@ import (
 
 // Lookup caches GatewaySyncs and ConfigSyncs.
 type Lookup struct {
-	gateways   *kube.Watched
-	configs    *kube.WatchedObjects[v1alpha1.ConfigSync]
+	gateways   *kube.Watched[v1alpha1.GatewaySync]
+	configs    *kube.Watched[v1alpha1.ConfigSync]
 	namespaces []string // the watched namespaces; empty for all
 }
 
@@ -46,10 +46,10 @@ func New(client dynamic.Interface, namespaces []string, selector labels.Selector
 		}
 	}
 	var err error
-	if l.gateways, err = kube.Watch(client, namespaces, selector, changed(kube.GatewaySync), callbacks.Failed); err != nil {
+	if l.gateways, err = kube.Watch(client, kube.GatewaySyncs, namespaces, selector, changed(kube.GatewaySync), callbacks.Failed); err != nil {
 		return nil, err
 	}
-	l.configs, err = kube.WatchConfigSyncs(client, namespaces, selector, changed(kube.ConfigSync), callbacks.Failed)
+	l.configs, err = kube.Watch(client, kube.ConfigSyncs, namespaces, selector, changed(kube.ConfigSync), callbacks.Failed)
 	return l, err
 }
 

@@ -54,7 +54,7 @@ type Config struct {
 	ProgramClients kube.Clients
 	// AccountClients returns clients that act as a ServiceAccount.
 	AccountClients func(namespace, name string) (kube.Clients, error)
-	// ConfigSync returns a ConfigSync from a cache, with the errors of kube.WatchedObjects. ConfigSyncs returns all of them.
+	// ConfigSync returns a ConfigSync from a cache, with the errors of kube.Watched. ConfigSyncs returns all of them.
 	ConfigSync  func(namespace, name string) (*v1alpha1.ConfigSync, error)
 	ConfigSyncs func() []*v1alpha1.ConfigSync
 	// GatewaySync returns a GatewaySync from a cache.
