@@ -250,3 +250,102 @@ spec:
     group: cert-manager.io
     {{- end }}
 {{- end }}
+
+{{- /* Binds a Role, or a ClusterRole if the namespace is "", to the account of a part: (list $ "injector" "name of the role" "namespace"). */ -}}
+{{- define "stoker.binding" -}}
+{{- $root := index . 0 -}}
+{{- $part := index . 1 -}}
+{{- $name := index . 2 -}}
+{{- $namespace := index . 3 -}}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ if not $namespace }}Cluster{{ end }}RoleBinding
+metadata:
+  name: {{ $name }}
+  {{- with $namespace }}
+  namespace: {{ . | quote }}
+  {{- end }}
+  labels:
+    {{- include (printf "stoker.%s.labels" $part) $root | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: {{ if not $namespace }}Cluster{{ end }}Role
+  name: {{ $name }}
+subjects:
+  - kind: ServiceAccount
+    name: stoker-{{ $part }}
+    namespace: {{ $root.Release.Namespace | quote }}
+{{- end }}
+
+{{- /* The right of a part to its Lease, which cannot be listed: (list $ "injector"). */ -}}
+{{- define "stoker.lease" -}}
+{{- $root := index . 0 -}}
+{{- $part := index . 1 -}}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: stoker-{{ $part }}
+  namespace: {{ $root.Release.Namespace | quote }}
+  labels:
+    {{- include (printf "stoker.%s.labels" $part) $root | nindent 4 }}
+rules:
+  - apiGroups: [coordination.k8s.io]
+    resources: [leases]
+    verbs: [create]
+  - apiGroups: [coordination.k8s.io]
+    resources: [leases]
+    resourceNames: [stoker-{{ $part }}]
+    verbs: [get, update]
+---
+{{ include "stoker.binding" (list $root $part (printf "stoker-%s" $part) $root.Release.Namespace) }}
+{{- end }}
+
+{{- /* Grants the rules of a part, such as "stoker.receiver.rules", in all namespaces, or in those of watchNamespaces: (list $ "receiver"). */ -}}
+{{- define "stoker.watch" -}}
+{{- $root := index . 0 -}}
+{{- $part := index . 1 -}}
+{{- range $root.Values.watchNamespaces | default (list "") }}
+{{- $name := printf "stoker-%s%s" $part (ternary "-watch" "" (ne . "")) }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ if not . }}Cluster{{ end }}Role
+metadata:
+  name: {{ $name }}
+  {{- with . }}
+  namespace: {{ . | quote }}
+  {{- end }}
+  labels:
+    {{- include (printf "stoker.%s.labels" $part) $root | nindent 4 }}
+rules:
+  {{- include (printf "stoker.%s.rules" $part) $root | nindent 2 }}
+---
+{{ include "stoker.binding" (list $root $part $name .) }}
+{{- end }}
+{{- end }}
+
+{{- /* The right of a part to read Secrets by name: (list $ "receiver" .Values.webhookReceiver.secrets). */ -}}
+{{- define "stoker.secrets" -}}
+{{- $root := index . 0 -}}
+{{- $part := index . 1 -}}
+{{- $secrets := dict }}
+{{- range index . 2 }}
+{{- $_ := set $secrets .namespace (append (get $secrets .namespace | default list) .name | uniq) }}
+{{- end }}
+{{- range $namespace, $names := $secrets }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: stoker-{{ $part }}-secrets
+  namespace: {{ $namespace | quote }}
+  labels:
+    {{- include (printf "stoker.%s.labels" $part) $root | nindent 4 }}
+rules:
+  - apiGroups: [""]
+    resources: [secrets]
+    resourceNames:
+      {{- toYaml $names | nindent 6 }}
+    verbs: [get]
+---
+{{ include "stoker.binding" (list $root $part (printf "stoker-%s-secrets" $part) $namespace) }}
+{{- end }}
+{{- end }}
