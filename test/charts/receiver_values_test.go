@@ -56,9 +56,6 @@ var receiverCases = []valueCase{
 		{receiverCheck, "spec/containers/check/args", has{element: "--url=http://stoker-receiver.stoker-system.svc:9444"}, gone},
 		{notesOf, "text", has{element: "http://stoker-receiver.stoker-system.svc:9444/webhook/NAMESPACE/GATEWAYSYNC"}, has{element: "stoker-receiver", not: true}},
 	}},
-	{"watchNamespaces", []any{"north"}, on, []want{
-		{receiver, receiverArgs, has{element: "--watch-namespace=north"}, has{element: "--watch-namespace=north", not: true}},
-	}},
 	{"webhookReceiver.replicas", 3, on, []want{{receiver, "spec/replicas", int64(3), gone}}},
 	{"webhookReceiver.image.repository", "registry.example.com/receiver", on, []want{
 		{receiver, receiverContainer + "/image", "registry.example.com/receiver:0.1.0", gone},

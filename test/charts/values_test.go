@@ -116,7 +116,8 @@ var injectorCases = []valueCase{
 	}},
 	{"crds.install", false, nil, []want{{gatewaysyncs, "kind", gone, "CustomResourceDefinition"}}},
 	{"crds.keep", false, nil, []want{{gatewaysyncs, "metadata/annotations/helm.sh~resource-policy", nil, "keep"}}},
-	{"watchNamespaces", []any{"north", "south"}, nil, []want{
+	{"watchNamespaces", []any{"north", "south"}, on, []want{
+		{receiver, receiverArgs, has{element: "--watch-namespace=north"}, gone},
 		{deployment, args, has{element: "--watch-namespace=south"}, has{element: "--watch-namespace=south", not: true}},
 		{webhooks, "webhooks/0/namespaceSelector/matchExpressions/1/values", has{element: "north"}, has{element: "north", not: true}},
 		{webhooks, "webhooks/1/namespaceSelector/matchExpressions/1/values", has{element: "south"}, nil},
