@@ -33,9 +33,10 @@ type Input struct {
 	Git       v1alpha1.GitSpec // as it is written into the spec
 	// RepoNote and AuthNote are comments on spec.git.repo and spec.git.auth; "" for none.
 	RepoNote, AuthNote string
-	// Project is the name on the gateway of a project that is the root of the repository.
+	// Project is the name on the gateway of a project that is the root of the repository or Folder.
 	Project string
 	Source  Source
+	Folder  string // of the commit that is read, and nothing beside it; "" for all
 }
 
 // Result is a GatewaySync, and what a user should know about it.
@@ -61,7 +62,7 @@ type Folder struct {
 
 // GatewaySync returns the GatewaySync for a tree. It fails if the tree has nothing of Ignition.
 func GatewaySync(in Input) (*Result, error) {
-	top, err := read(in.Source)
+	top, err := read(in.Source, in.Folder)
 	if err != nil {
 		return nil, err
 	}

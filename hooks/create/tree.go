@@ -36,11 +36,25 @@ type dir struct {
 	hidden []string
 }
 
-// read lists the tree of a commit.
-func read(source Source) (*dir, error) {
+// read lists the tree of a commit, or of a folder in it unless that is "".
+func read(source Source, folder string) (*dir, error) {
 	r := &reader{objects: source}
-	top := &dir{}
-	return top, r.fill(top, source.Root(), 0)
+	top, id, depth := &dir{path: folder, name: path.Base(folder)}, source.Root(), 0
+	for name := range strings.SplitSeq(folder, "/") {
+		if folder == "" {
+			break
+		}
+		entries, err := source.Tree(id)
+		if err != nil {
+			return nil, err
+		}
+		i := slices.IndexFunc(entries, func(e plan.Entry) bool { return e.Name == name && e.Mode == plan.Directory })
+		if i < 0 {
+			return nil, fmt.Errorf("the commit has no folder %s: commit it first", shown(folder))
+		}
+		id, depth = entries[i].ID, depth+1
+	}
+	return top, r.fill(top, id, depth)
 }
 
 type reader struct {

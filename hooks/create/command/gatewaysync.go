@@ -37,7 +37,7 @@ The command finds projects, configuration and what gateways share in a commit, o
 of gateway gets a profile, or a template if folders have the names of gateways. Comments name the annotations of the pods. Stderr has
 what was found and left out, and warnings.
 
-With --dir it reads a local clone without uncommitted changes, or a folder that is not a clone, and the address is that of origin.
+With --dir it reads a local clone, or one folder of it, without uncommitted changes, and the address is that of origin.
 
 Credentials are files, as for preflight. The key of a Secret says what it is: ca.crt, known_hosts, or else a token, an ssh key or the
 key of a GitHub App. With --apply, the command also creates these Secrets.`,
@@ -52,7 +52,7 @@ key of a GitHub App. With --apply, the command also creates these Secrets.`,
 	x := &gatewaySyncFlags{}
 	f := command.Flags()
 	f.StringVar(&x.repo, "repo", "", "address of the repository")
-	f.StringVar(&x.dir, "dir", "", "local clone or folder to read")
+	f.StringVar(&x.dir, "dir", "", "local clone, or a folder of one, to read")
 	f.StringVar(&x.ref, "ref", "", "branch, tag or commit (default: the branch of HEAD)")
 	f.StringToStringVar(&x.secrets, "secret", nil, "file with one key of a Secret, NAME/KEY=FILE (repeatable)")
 	f.StringVar(&x.app, "github-app", "", "GitHub App and its installation, APP_ID/INSTALLATION_ID")

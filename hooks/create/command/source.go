@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"io/fs"
 	"maps"
 	"net/url"
 	"os"
@@ -32,7 +31,7 @@ type treeSource struct {
 	close func() error
 }
 
-// open opens the repository or the folder, and sets the fields of in that depend on it.
+// open opens the repository, and sets the fields of in that depend on it.
 func (x *gatewaySyncFlags) open(ctx context.Context, in *create.Input) (*treeSource, error) {
 	in.Git = v1alpha1.GitSpec{Repo: x.repo, Ref: x.ref}
 	if x.dir == "" {
@@ -43,17 +42,16 @@ func (x *gatewaySyncFlags) open(ctx context.Context, in *create.Input) (*treeSou
 	if err != nil {
 		return nil, err
 	}
-	checkout, err := offline.Open(dir)
+	root, folder, err := cloneOf(dir)
+	if err != nil {
+		return nil, err
+	}
+	in.Folder = folder
+	checkout, err := offline.Open(root)
 	if err != nil {
 		return nil, err
 	}
 	origin, err := checkout.Origin()
-	if _, statErr := os.Lstat(filepath.Join(dir, ".git")); err != nil && errors.Is(statErr, fs.ErrNotExist) {
-		if err := checkout.Close(); err != nil {
-			return nil, err
-		}
-		return x.openFolder(dir, in)
-	}
 	if err == nil {
 		err = x.complete(in, dir, origin)
 	}
@@ -63,6 +61,23 @@ func (x *gatewaySyncFlags) open(ctx context.Context, in *create.Input) (*treeSou
 	return x.openCheckout(ctx, in, checkout)
 }
 
+// cloneOf returns the repository that a directory is in, and the path of the directory in it, "" for its root.
+func cloneOf(dir string) (root, folder string, err error) {
+	has := func(root string, names ...string) bool {
+		return !slices.ContainsFunc(names, func(name string) bool {
+			_, err := os.Lstat(filepath.Join(root, name))
+			return err != nil
+		})
+	}
+	for root = dir; !has(root, ".git") && !has(root, "HEAD", "objects", "refs"); root = filepath.Dir(root) {
+		if root == filepath.Dir(root) {
+			return "", "", exit.Errorf(exit.Usage, "%s is in no clone: name one, or make it one with 'git init -b main', 'git add .' and 'git commit -m first'", dir)
+		}
+	}
+	folder, err = filepath.Rel(root, dir)
+	return root, strings.TrimPrefix(filepath.ToSlash(folder), "."), err
+}
+
 // complete sets what a local tree does not tell: the address, and the Secret for it.
 func (x *gatewaySyncFlags) complete(in *create.Input, dir, origin string) (err error) {
 	// A directory, or an address that Stoker does not read, is not one that gateways reach.
@@ -70,6 +85,9 @@ func (x *gatewaySyncFlags) complete(in *create.Input, dir, origin string) (err e
 		in.Git.Repo, _ = withoutLogin(origin)
 	}
 	in.Project = cmp.Or(projectName(in.Git.Repo), projectName(filepath.ToSlash(dir)), in.Name)
+	if in.Folder != "" {
+		in.Project = path.Base(in.Folder)
+	}
 	if in.Git.Repo == "" {
 		in.Git.Repo, in.RepoNote = "https://git.example.com/plants/ignition.git", "set this to the address of your repository"
 	}
@@ -93,21 +111,6 @@ func (x *gatewaySyncFlags) complete(in *create.Input, dir, origin string) (err e
 	}
 	in.Git.Auth = &v1alpha1.Credential{SSHKey: key}
 	return nil
-}
-
-func (x *gatewaySyncFlags) openFolder(dir string, in *create.Input) (*treeSource, error) {
-	if x.ref != "" {
-		return nil, exit.Errorf(exit.Usage, "--ref needs a clone, and %s has no .git", x.dir)
-	}
-	in.Git.Ref = "main"
-	if err := x.complete(in, dir, ""); err != nil {
-		return nil, err
-	}
-	folder, err := offline.OpenFolder(dir)
-	if err != nil {
-		return nil, err
-	}
-	return &treeSource{folder, x.dir, folder.Close}, nil
 }
 
 func (x *gatewaySyncFlags) openRemote(ctx context.Context, in *create.Input) (_ *treeSource, err error) {
