@@ -129,7 +129,7 @@ func New(provider string, c Config) (Forge, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := httpclient.Policy{Refusal: redirected, Timeout: c.Timeout}.ClientOf(newTransport(provider, repo.api, c))
+	client := httpclient.Policy{Refusal: redirected, Timeout: c.Timeout}.ClientOf(&transport{provider, repo.api, c})
 	rest := restClient{client, repo}
 	switch provider {
 	case giturl.GitHub:

@@ -271,29 +271,6 @@ func TestRedirectToAnotherHost(t *testing.T) {
 	assert.Empty(t, seen)
 }
 
-func TestUnchangedLists(t *testing.T) {
-	each(t, func(t *testing.T, f *forgetest.Fake) {
-		c := f.Forge(t, forgetest.Token)
-		_, err := c.Create(t.Context(), forge.Draft{Branch: "a", Base: "main", Title: "t"})
-		require.NoError(t, err)
-		sent := 0
-		f.Answer = func(w http.ResponseWriter, r *http.Request) bool {
-			if r.Header.Get("If-None-Match") == "" {
-				sent++
-				return false
-			}
-			w.WriteHeader(http.StatusNotModified)
-			return true
-		}
-		for range 3 {
-			list, err := c.Open(t.Context(), "main")
-			require.NoError(t, err)
-			require.Len(t, list, 1)
-		}
-		assert.Equal(t, 1, sent)
-	})
-}
-
 func TestAddresses(t *testing.T) {
 	for repository, provider := range map[string]string{
 		"https://github.com/o/r.git": giturl.GitHub, "git@github.com:o/r.git": giturl.GitHub, "https://x.ghe.com/o/r": giturl.GitHub, "https://gitlab.com/a/b/c.git": giturl.GitLab,

@@ -16,7 +16,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -30,32 +29,16 @@ import (
 )
 
 const (
-	maxAnswer     = 8 << 20 // bytes of an answer; a list of MaxListed pull requests has less
-	maxWait       = backoff.MaxRetryAfter
-	maxAnswers    = 16      // in the cache
-	maxCacheBytes = 1 << 20 // bytes of all answers in the cache
+	maxAnswer = 8 << 20 // bytes of an answer; a list of MaxListed pull requests has less
+	maxWait   = backoff.MaxRetryAfter
 )
 
 // transport is the http.RoundTripper of all requests. It adds the credential, refuses every other origin, limits the size of
-// answers, keeps lists that have not changed, and turns refusals into errors with a reason.
+// answers, and turns refusals into errors with a reason.
 type transport struct {
 	provider string
 	api      *url.URL
 	config   Config
-
-	mu      sync.Mutex
-	answers map[string]cachedAnswer // answers of GET requests by URL
-	order   []string                // of the cache, oldest first
-	size    int
-}
-
-type cachedAnswer struct {
-	etag string
-	body []byte
-}
-
-func newTransport(provider string, api *url.URL, c Config) *transport {
-	return &transport{provider: provider, api: api, config: c, answers: map[string]cachedAnswer{}}
 }
 
 // redirected returns the error for a redirect to another host.
@@ -73,20 +56,9 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	key := req.URL.String()
-	cached, hasCached := t.lookup(req.Method, key)
-	if hasCached {
-		req.Header.Set("If-None-Match", cached.etag)
-	}
 	res, err := t.config.Transport.RoundTrip(req)
 	if err != nil {
 		return nil, t.unreachable(req.Context(), err, secrets)
-	}
-	if hasCached && res.StatusCode == http.StatusNotModified {
-		_ = res.Body.Close()
-		res.StatusCode, res.Status = http.StatusOK, "200 OK"
-		res.Body, res.ContentLength = io.NopCloser(bytes.NewReader(cached.body)), int64(len(cached.body))
-		return res, nil
 	}
 	body, err := bound.ReadAll(res.Body, maxAnswer)
 	_ = res.Body.Close()
@@ -98,9 +70,6 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if err := t.statusError(req, res, body, secrets); err != nil {
 		return nil, err
-	}
-	if res.StatusCode == http.StatusOK && req.Method == http.MethodGet {
-		t.cacheAnswer(key, res.Header.Get("Etag"), body)
 	}
 	res.Body, res.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	return res, nil
@@ -134,33 +103,6 @@ func (t *transport) authorize(req *http.Request) (secrets []string, err error) {
 		req.Header.Set("Authorization", "Bearer "+value)
 	}
 	return []string{value}, nil
-}
-
-func (t *transport) lookup(method, key string) (cachedAnswer, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	c, ok := t.answers[key]
-	return c, ok && method == http.MethodGet
-}
-
-// cacheAnswer keeps an answer. If the limits are exceeded, it drops the oldest ones.
-func (t *transport) cacheAnswer(key, etag string, body []byte) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.dropAnswer(key)
-	if etag == "" || len(body) > maxCacheBytes/4 {
-		return
-	}
-	t.answers[key], t.order, t.size = cachedAnswer{etag, body}, append(t.order, key), t.size+len(body)
-	for len(t.order) > maxAnswers || t.size > maxCacheBytes {
-		t.dropAnswer(t.order[0])
-	}
-}
-
-func (t *transport) dropAnswer(key string) {
-	t.size -= len(t.answers[key].body)
-	delete(t.answers, key)
-	t.order = slices.DeleteFunc(t.order, func(k string) bool { return k == key })
 }
 
 // unreachable returns the error for a failed exchange. Its text has no URL and no secret.

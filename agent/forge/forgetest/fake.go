@@ -185,7 +185,6 @@ func reply(w http.ResponseWriter, code int, v any) {
 	if err != nil {
 		panic(err)
 	}
-	w.Header().Set("Etag", fmt.Sprintf(`"%x"`, len(b)))
 	w.WriteHeader(code)
 	_, _ = w.Write(b)
 }
