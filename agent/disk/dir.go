@@ -160,9 +160,7 @@ func (d *Dir) open() error {
 	if d.lock, err = lock.Take(d.own, d.o.flock); err != nil {
 		return err
 	}
-	if err := (modeProbe{d.own}).run(d.lock.File); err != nil {
-		return fmt.Errorf("check whether the data volume keeps modes: %w", err)
-	}
+	modeProbe{d.own}.run()
 	if err := recordOpened(d); err != nil {
 		return err
 	}
@@ -186,7 +184,7 @@ func (d *Dir) openReadOnly() error {
 	}
 	if !missing {
 		d.setOwn(own)
-		(modeProbe{d.own}).readOnly()
+		modeProbe{d.own}.readOnly()
 	}
 	if err := recordOpened(d); err != nil || missing {
 		return err

@@ -3,75 +3,34 @@ package disk
 import (
 	"errors"
 	"io/fs"
-	"os"
 
-	"stoker.io/stoker/agent/disk/lock"
 	"stoker.io/stoker/agent/disk/safe"
 )
 
 // modeProbe detects whether the volume of .stoker keeps modes, like git's core.fileMode, and records the result in
-// Volume.NoModes. On SMB shares and some FUSE file systems, chmod does nothing, and each file has the mode of the mount. The
-// executable bits of such a volume have no meaning.
+// Volume.NoModes. On SMB shares and some FUSE file systems, each file has the mode of the mount. The executable bits of such a
+// volume have no meaning.
 type modeProbe struct{ *safe.AgentFolder }
 
-// run checks that a chmod of the lock file has an effect. The chmod fails if the file belongs to another user, as all files of
-// some shares do, or because the pod ran as another user before. Then run creates a file and checks its mode.
-func (a modeProbe) run(locked *os.File) error {
-	before, err := locked.Stat()
-	if err != nil {
-		return err
-	}
-	perm, path := before.Mode().Perm(), a.Join(lock.FileName)
-	chmod := func(perm fs.FileMode) error {
-		return a.Vol.Effect(safe.Effect{Op: "chmod", Path: path}, func() error { return locked.Chmod(perm) })
-	}
-	if err := chmod(perm ^ 0o100); err != nil {
-		if safe.StatOf(before).Exec && a.makesExecutable() {
-			a.foundNoModes(before)
-		} else {
-			a.Vol.Log.Debug("cannot change the mode of the lock file", "error", err)
+// run creates a file without executable bits, and one that only its owner may execute, and checks their modes.
+func (a modeProbe) run() {
+	for _, perm := range []fs.FileMode{0o600, 0o700} {
+		fi, err := a.sample(perm)
+		if err != nil { // the volume is full or read-only
+			a.Vol.Log.Debug("cannot create a file to check modes", "error", err)
+			a.readOnly()
+			return
 		}
-		return nil
+		a.Vol.LearnModes(fi, perm)
 	}
-	after, err := locked.Stat()
-	if err != nil {
-		return err
-	}
-	if after.Mode() == before.Mode() {
-		a.foundNoModes(after)
-		return nil
-	}
-	// A read-only Dir relies on these bits, so clear any left by a user or a crash.
-	if err := chmod(perm &^ 0o111); err != nil {
-		a.Vol.Log.Debug("cannot restore the mode of the lock file", "error", err)
-	}
-	return nil
 }
 
-// foundNoModes records that the volume of a file keeps no modes.
-func (a modeProbe) foundNoModes(fi fs.FileInfo) {
-	a.Vol.Log.Info("data volume ignores modes; executable bits not compared")
-	a.Vol.NoModes.Store(safe.AttrsOf(fi).Dev, true)
-}
-
-// makesExecutable reports whether a file created without executable bits gets some. If no file can be created, because
-// the volume is full or read-only, the mode of the manifest decides, because it was also created without executable bits.
-// Without a manifest, the volume counts as one that keeps modes, until a staged file shows otherwise.
-func (a modeProbe) makesExecutable() bool {
-	fi, err := a.sample()
-	if err != nil {
-		a.Vol.Log.Debug("cannot create a file to check modes", "error", err)
-		fi, err = a.Lstat(manifestFile)
-	}
-	return err == nil && safe.StatOf(fi).Exec
-}
-
-// sample returns the file info of a file created without executable bits.
-func (a modeProbe) sample() (fs.FileInfo, error) {
+// sample returns the file info of a new file with a mode.
+func (a modeProbe) sample(perm fs.FileMode) (fs.FileInfo, error) {
 	if err := a.Vol.Vacate(a.Folder, modesFile); err != nil {
 		return nil, err
 	}
-	f, err := a.Vol.Create(a.Folder, modesFile, 0o600)
+	f, err := a.Vol.Create(a.Folder, modesFile, perm)
 	if err != nil {
 		return nil, err
 	}
@@ -82,15 +41,10 @@ func (a modeProbe) sample() (fs.FileInfo, error) {
 	return fi, err
 }
 
-// readOnly is run without writing. Because run clears the executable bits of the lock file, an executable one means that the
-// volume keeps no modes. But if the manifest is not executable, a user changed the mode of the lock file.
+// readOnly is run without writing: the manifest was created without executable bits. Without a manifest, the volume counts as one that keeps
+// modes, until a staged file shows otherwise.
 func (a modeProbe) readOnly() {
-	fi, err := a.Lstat(lock.FileName)
-	if err != nil || !safe.StatOf(fi).Exec {
-		return
+	if fi, err := a.Lstat(manifestFile); err == nil {
+		a.Vol.LearnModes(fi, 0)
 	}
-	if man, err := a.Lstat(manifestFile); err == nil && !safe.StatOf(man).Exec {
-		return
-	}
-	a.Vol.NoModes.Store(safe.AttrsOf(fi).Dev, true)
 }

@@ -319,8 +319,11 @@ func (v *Volume) SetDirAttrs(n *Folder, like fs.FileInfo, perm fs.FileMode) erro
 // LearnModes compares the executable bits of a new file with those that it was created with. If they differ, its volume
 // keeps no modes, and LearnModes records that.
 func (v *Volume) LearnModes(fi fs.FileInfo, perm fs.FileMode) {
-	if (fi.Mode()^perm)&0o111 != 0 {
-		v.NoModes.Store(AttrsOf(fi).Dev, true)
+	if (fi.Mode()^perm)&0o111 == 0 {
+		return
+	}
+	if _, known := v.NoModes.Swap(AttrsOf(fi).Dev, true); !known {
+		v.Log.Info("volume ignores modes; executable bits not compared", "path", fi.Name())
 	}
 }
 
