@@ -18,16 +18,13 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/sha1" // git names objects by SHA-1
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"iter"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/klauspost/compress/gzip"
@@ -108,7 +105,7 @@ func Write(ctx context.Context, to io.Writer, c *disk.Contents) error {
 		if err := entry(filesDir+f.Path, mode, size); err != nil {
 			return fmt.Errorf("pack %s: %w", f.Path, err)
 		}
-		sum := newBlob(size)
+		sum := plan.NewBlob(size)
 		if err := write(io.MultiWriter(w, sum)); err != nil {
 			return fmt.Errorf("pack %s: %w", f.Path, err)
 		}
@@ -146,13 +143,6 @@ type counter struct{ n *int64 }
 func (c counter) Write(p []byte) (int, error) {
 	*c.n += int64(len(p))
 	return len(p), nil
-}
-
-// newBlob returns a hash that computes the id of a git blob of size bytes.
-func newBlob(size int64) hash.Hash {
-	h := sha1.New()
-	h.Write(append(strconv.AppendInt([]byte("blob "), size, 10), 0))
-	return h
 }
 
 // Limits bound an archive, the number of its files, and the size and the path of each. Zero means no limit other than those of this package.
@@ -283,7 +273,7 @@ func (a *Archive) readFiles(ctx context.Context, l Limits) error {
 		case remaining < 0:
 			return fmt.Errorf("its files have more than %d bytes", int64(maxUnpacked))
 		}
-		sum := newBlob(h.Size)
+		sum := plan.NewBlob(h.Size)
 		if _, err := io.CopyBuffer(struct{ io.Writer }{sum}, struct{ io.Reader }{a.tar}, buf); err != nil {
 			return fmt.Errorf("read %s: %w", failure.Quote(path), err)
 		}

@@ -44,7 +44,7 @@ func (t tree) id() plan.ID {
 	for _, p := range slices.Sorted(maps.Keys(t)) {
 		fmt.Fprintf(&b, "%s %v %q\n", p, t[p].exec, t[p].content)
 	}
-	return safe.BlobID([]byte(b.String()))
+	return plan.BlobID([]byte(b.String()))
 }
 
 func (t tree) source() Source {
@@ -104,7 +104,7 @@ func planFor(t testing.TB, d *Dir, want tree, mods ...func(*plan.Change)) *plan.
 		require.NoError(t, err)
 		c := plan.Change{Path: p, Found: st, Owned: has, Exec: f.exec}
 		if wanted {
-			c.ID = safe.BlobID([]byte(f.content))
+			c.ID = plan.BlobID([]byte(f.content))
 		}
 		if st.Kind == plan.File {
 			c.FoundID, err = d.BlobID(p)

@@ -361,7 +361,7 @@ func (d *rewriteDetector) sameMeaning(n *safe.Folder, name string, rec plan.Owne
 		return false
 	}
 	now, err := io.ReadAll(io.LimitReader(f, resource.MaxCompared))
-	if err != nil || safe.BlobID(now) != rec.Have {
+	if err != nil || plan.BlobID(now) != rec.Have {
 		return false
 	}
 	b := bound.NewBuffer(resource.MaxCompared, func() error { return errors.New("the blob is too large to compare as JSON") })

@@ -39,7 +39,7 @@ func syncedViews(t *testing.T) (string, *Dir) {
 	}
 	blobs := map[plan.ID]string{} // in git
 	for _, f := range want {
-		blobs[safe.BlobID([]byte(f.content))] = f.content
+		blobs[plan.BlobID([]byte(f.content))] = f.content
 	}
 	root := seeded(t)
 	d := open(t, root, Options{Wanted: func(w io.Writer, id plan.ID) (int64, error) {
@@ -144,8 +144,8 @@ func TestDriftAdoptsGatewayRewrites(t *testing.T) {
 	rec, ok, err := d.Manifest().Get("projects/p/a/resource.json")
 	require.NoError(t, err)
 	require.True(t, ok)
-	assert.Equal(t, safe.BlobID([]byte(signed)), rec.Want)
-	assert.Equal(t, safe.BlobID([]byte(resigned)), rec.Have)
+	assert.Equal(t, plan.BlobID([]byte(signed)), rec.Want)
+	assert.Equal(t, plan.BlobID([]byte(resigned)), rec.Have)
 	assert.Equal(t, 12, d.Manifest().Header().Files)
 }
 

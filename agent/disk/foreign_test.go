@@ -34,7 +34,7 @@ func stageForeign(t *testing.T, root string, o Options) (*Dir, *Staged) {
 	t.Helper()
 	o.Wanted = func(w io.Writer, id plan.ID) (int64, error) {
 		for _, f := range foreignOne {
-			if safe.BlobID([]byte(f.content)) == id {
+			if plan.BlobID([]byte(f.content)) == id {
 				n, err := io.WriteString(w, f.content)
 				return int64(n), err
 			}

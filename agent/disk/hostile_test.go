@@ -71,7 +71,7 @@ func race(d time.Duration) time.Duration {
 func changesFor(want tree) *plan.Changes {
 	ch := &plan.Changes{To: want.id()}
 	for _, p := range slices.Sorted(maps.Keys(want)) {
-		ch.List = append(ch.List, plan.Change{Op: plan.Create, Path: p, ID: safe.BlobID([]byte(want[p].content))})
+		ch.List = append(ch.List, plan.Change{Op: plan.Create, Path: p, ID: plan.BlobID([]byte(want[p].content))})
 	}
 	return ch
 }

@@ -417,7 +417,7 @@ func TestStagingOrder(t *testing.T) {
 	want := text(map[string]string{"projects/a": "3", "projects/b": "1", "projects/c": "2"})
 	rank := map[plan.ID]int64{}
 	for _, f := range want {
-		rank[safe.BlobID([]byte(f.content))] = int64(f.content[0])
+		rank[plan.BlobID([]byte(f.content))] = int64(f.content[0])
 	}
 	asked := ""
 	s, err := d.Stage(t.Context(), planFor(t, d, want), func(id plan.ID) int64 { return rank[id] }, func(w io.Writer, c plan.Change) error {

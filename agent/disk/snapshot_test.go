@@ -145,7 +145,7 @@ func TestSnapshots(t *testing.T) {
 		rec, owned, err := d.Manifest().Get("projects/p/a")
 		require.NoError(t, err)
 		assert.True(t, owned)
-		assert.Equal(t, safe.BlobID([]byte("a1")), rec.Have, "the next sync sees a change on the gateway")
+		assert.Equal(t, plan.BlobID([]byte("a1")), rec.Have, "the next sync sees a change on the gateway")
 		_, owned, err = d.Manifest().Get("projects/p/c")
 		require.NoError(t, err)
 		assert.False(t, owned)
@@ -258,7 +258,7 @@ func TestSnapshots(t *testing.T) {
 	})
 	// F20
 	t.Run("damage", func(t *testing.T) {
-		blob := safe.BlobID([]byte("a1"))
+		blob := plan.BlobID([]byte("a1"))
 		for name, damage := range map[string]func(t *testing.T, file string){
 			"missing": func(t *testing.T, file string) { require.NoError(t, os.Remove(file)) },
 			"changed": func(t *testing.T, file string) { require.NoError(t, os.WriteFile(file, []byte("other"), 0o600)) },
@@ -291,7 +291,7 @@ func TestSnapshots(t *testing.T) {
 		root, d := begin(t)
 		before := contents(t, root)
 		syncTo(t, d, two, anySnapshots)
-		stray := safe.BlobID([]byte("stray")).String()
+		stray := plan.BlobID([]byte("stray")).String()
 		list, err := os.ReadDir(filepath.Join(root, safe.OwnDir, snapshot.DirName, ids(t, d)[0]))
 		require.NoError(t, err)
 		for _, e := range list {
@@ -349,7 +349,7 @@ func TestChainOfSnapshots(t *testing.T) {
 			states, blobs := map[string]map[string]string{}, blobMap{}
 			first := randomTree(chance)
 			for _, f := range first {
-				blobs[safe.BlobID([]byte(f.content))] = f.content
+				blobs[plan.BlobID([]byte(f.content))] = f.content
 			}
 			syncTo(t, d, first, o)
 			for range 3 + chance.IntN(8) {
@@ -371,7 +371,7 @@ func TestChainOfSnapshots(t *testing.T) {
 				}
 				before := contents(t, root)
 				for _, f := range want {
-					blobs[safe.BlobID([]byte(f.content))] = f.content
+					blobs[plan.BlobID([]byte(f.content))] = f.content
 				}
 				if back {
 					_, err := takeBackWith(t, d, names[chance.IntN(len(names))], blobs, []Snapshots{o, {}}[chance.IntN(2)])

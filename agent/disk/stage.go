@@ -256,5 +256,5 @@ func (w *blobWriter) finish(buf []byte) (plan.ID, error) {
 	if err := w.writeFile(w.small); err != nil {
 		return plan.ID{}, err
 	}
-	return safe.BlobID(w.small), nil
+	return plan.BlobID(w.small), nil
 }

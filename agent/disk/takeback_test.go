@@ -304,7 +304,7 @@ func TestRestoreOfUntouchedFile(t *testing.T) {
 	}{
 		"deleted by a user, and on the gateway again": {later: []string{"f1"}, want: "f1"},
 		"deleted by a user, and in a later snapshot":  {later: []string{"f1", "f2"}, want: "f1"},
-		"deleted by a user, and in git":               {later: []string{"f2"}, git: blobMap{safe.BlobID([]byte("f1")): "f1"}, want: "f1"},
+		"deleted by a user, and in git":               {later: []string{"f2"}, git: blobMap{plan.BlobID([]byte("f1")): "f1"}, want: "f1"},
 		"deleted by a user, and lost":                 {later: []string{"f2"}},
 		"edited by a user, and on the gateway again":  {user: "mine", later: []string{"f1"}, want: "f1"},
 		"edited by a user, and lost":                  {user: "mine", later: []string{"f2"}, want: "mine"},
@@ -374,7 +374,7 @@ func TestRestoreOfUntouchedFile(t *testing.T) {
 			})
 			require.NoError(t, err)
 			tt.later(t, root, d)
-			git := blobMap{safe.BlobID([]byte("f1")): "f1"}
+			git := blobMap{plan.BlobID([]byte("f1")): "f1"}
 			assert.Equal(t, tt.want, archived(t, d, ids(t, d)[0], git)[path])
 			_, err = takeBack(t, d, ids(t, d)[0], git)
 			require.NoError(t, err)

@@ -8,9 +8,11 @@ import (
 	"crypto/sha1"
 	"encoding/hex"
 	"fmt"
+	"hash"
 	"io"
 	"iter"
 	"slices"
+	"strconv"
 )
 
 // ID is a git object id (SHA-1).
@@ -49,10 +51,16 @@ func ParseID(s string) (ID, error) {
 
 // BlobID returns the git blob id of content.
 func BlobID(content []byte) ID {
-	h := sha1.New() //nolint:gosec // git's object ids are SHA-1; the id is a name, not a seal
-	fmt.Fprintf(h, "blob %d\x00", len(content))
+	h := NewBlob(int64(len(content)))
 	h.Write(content)
 	return ID(h.Sum(nil))
+}
+
+// NewBlob returns a hash that computes the git blob id of size bytes.
+func NewBlob(size int64) hash.Hash {
+	h := sha1.New() //nolint:gosec // git's object ids are SHA-1; the id is a name, not a seal
+	h.Write(append(strconv.AppendInt([]byte("blob "), size, 10), 0))
+	return h
 }
 
 // Mode is the kind of a tree entry.

@@ -23,6 +23,7 @@ import (
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/desired"
+	"stoker.io/stoker/agent/plan/relpath"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/bound"
@@ -163,7 +164,7 @@ type unit struct {
 func (x *builder) units(candidates []string) []unit {
 	var list []unit
 	for _, p := range candidates {
-		u := unit{parent(p), p}
+		u := unit{relpath.Parent(p), p}
 		if x.isResource(u.dir) {
 			u.file = ""
 		}
@@ -283,7 +284,7 @@ func (x *builder) paths(u unit) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		if parent(f.Path) == u.dir && f.Stat.Kind == plan.File {
+		if relpath.Parent(f.Path) == u.dir && f.Stat.Kind == plan.File {
 			list = append(list, f.Path)
 		}
 	}
@@ -375,7 +376,7 @@ func (x *builder) add(c change) error {
 		return nil
 	}
 	if path.Base(c.path) == resource.File {
-		git = x.resign(parent(c.path), git)
+		git = x.resign(relpath.Parent(c.path), git)
 	}
 	x.put(c, src, git)
 	return nil
@@ -423,7 +424,7 @@ func (x *builder) read(c change) ([]byte, bool, error) {
 		return nil, false, errChanging
 	case err != nil:
 		return nil, false, fmt.Errorf("read %s: %w", c.path, err)
-	case blobID(content) != c.id:
+	case plan.BlobID(content) != c.id:
 		return nil, false, errChanging
 	}
 	return content, true, nil
@@ -448,7 +449,7 @@ func (x *builder) put(c change, src desired.Source, git []byte) {
 			x.refuse(c.path, v1alpha1.ReasonChangesRefused, "contains what looks like a secret ("+rule+")")
 			return
 		}
-		f.ID = blobID(git)
+		f.ID = plan.BlobID(git)
 		x.total += int64(len(git))
 	}
 	edit := repo.Edit{Path: string(f.Source), Delete: c.deleted(), Content: git, Exec: f.Exec}

@@ -19,6 +19,7 @@ import (
 	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/agent/plan/planner"
 	"stoker.io/stoker/agent/plan/plantest"
+	"stoker.io/stoker/agent/plan/relpath"
 	"stoker.io/stoker/api/v1alpha1"
 )
 
@@ -475,7 +476,7 @@ func FuzzInvert(f *testing.F) {
 				text := fmt.Sprintf(`{"v":%d,"w":{"x":"%d"}}`, r.IntN(9), r.IntN(9))
 				s.disk.Write(p, text)
 				if r.IntN(2) == 0 {
-					s.disk.Write(parent(p)+"/resource.json", signed(t, "maria", map[string]string{path.Base(p): text}))
+					s.disk.Write(relpath.Parent(p)+"/resource.json", signed(t, "maria", map[string]string{path.Base(p): text}))
 				}
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/agent/plan/planner"
+	"stoker.io/stoker/agent/plan/relpath"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -112,7 +113,7 @@ func (x *builder) setActor(u unit) {
 	}
 	actor, at := modification(b)
 	for i := range x.out.Files {
-		if f := &x.out.Files[i]; parent(f.Path) == u.dir {
+		if f := &x.out.Files[i]; relpath.Parent(f.Path) == u.dir {
 			f.Actor, f.At = actor, at
 		}
 	}
@@ -132,7 +133,7 @@ func (x *builder) digest() string {
 			continue
 		case resource.File:
 			if b, ok := x.content[f.Path]; ok {
-				id = blobID(withoutModification(b))
+				id = plan.BlobID(withoutModification(b))
 			}
 		}
 		fmt.Fprintf(h, "%q %s %t %s\n", f.Source, f.Op, f.Exec, id)

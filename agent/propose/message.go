@@ -12,6 +12,7 @@ import (
 
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/relpath"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/internal/failure"
 )
@@ -45,7 +46,7 @@ func (i Identity) trailer() string { return plain(i.String(), 400) }
 func resources(files []File) map[string][]File {
 	groups := map[string][]File{}
 	for _, f := range files {
-		name := parent(f.Path)
+		name := relpath.Parent(f.Path)
 		if strings.Contains(path.Base(f.Path), "project.json") {
 			name = f.Path
 		}

@@ -248,7 +248,7 @@ func (g *gateway) changed() []string {
 	for w, err := range g.desired.Walk() {
 		require.NoError(g.t, err)
 		id, _ := g.disk.BlobID(w.Path)
-		if content, ok := g.disk.Content(w.Path); !ok || blobID([]byte(content)) != w.ID {
+		if content, ok := g.disk.Content(w.Path); !ok || plan.BlobID([]byte(content)) != w.ID {
 			_ = id
 			list = append(list, w.Path)
 		}

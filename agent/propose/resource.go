@@ -1,15 +1,10 @@
 package propose
 
 import (
-	"crypto/sha1" //nolint:gosec // git's object ids are SHA-1; the id is a name, not a seal
 	"encoding/json"
-	"fmt"
-	"path"
 
 	"github.com/tidwall/gjson"
 	"github.com/tidwall/sjson"
-
-	"stoker.io/stoker/agent/plan"
 )
 
 const (
@@ -34,20 +29,4 @@ func withoutModification(b []byte) []byte {
 		}
 	}
 	return b
-}
-
-// blobID returns the git blob id of content.
-func blobID(content []byte) plan.ID {
-	h := sha1.New() //nolint:gosec // see above
-	fmt.Fprintf(h, "blob %d\x00", len(content))
-	h.Write(content)
-	return plan.ID(h.Sum(nil))
-}
-
-// parent returns the directory of a path, "" for one without a slash.
-func parent(p string) string {
-	if dir := path.Dir(p); dir != "." {
-		return dir
-	}
-	return ""
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strings"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +16,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/inject"
+	"stoker.io/stoker/internal/failure"
 )
 
 // maxWarning is the length up to which the API server is sure to show a warning.
@@ -86,7 +86,7 @@ func (h *Handler) decide(ctx context.Context, pod *corev1.Pod) ([]inject.Op, inj
 func (h *Handler) answer(req *admissionv1.AdmissionRequest, pod *corev1.Pod, ops []inject.Op, d inject.Decision) *admissionv1.AdmissionResponse {
 	res := allow(req.UID)
 	for _, w := range d.Warnings {
-		res.Warnings = append(res.Warnings, truncate("stoker: "+w))
+		res.Warnings = append(res.Warnings, failure.Cut("stoker: "+w, maxWarning))
 	}
 	result := "injected"
 	switch d.Reason {
@@ -100,7 +100,7 @@ func (h *Handler) answer(req *admissionv1.AdmissionRequest, pod *corev1.Pod, ops
 		result = "unchanged"
 	default:
 		result = "skipped"
-		res.Warnings = append(res.Warnings, truncate(fmt.Sprintf("stoker: the pod starts without an agent (%s): %s", d.Reason, d.Message)))
+		res.Warnings = append(res.Warnings, failure.Cut(fmt.Sprintf("stoker: the pod starts without an agent (%s): %s", d.Reason, d.Message), maxWarning))
 		if inject.Required(pod.Annotations) {
 			result = "refused"
 			res = refuse(req.UID, d)
@@ -124,7 +124,7 @@ func podName(pod *corev1.Pod) string {
 func allow(uid types.UID, warnings ...string) *admissionv1.AdmissionResponse {
 	res := &admissionv1.AdmissionResponse{UID: uid, Allowed: true}
 	for _, w := range warnings {
-		res.Warnings = append(res.Warnings, truncate(w))
+		res.Warnings = append(res.Warnings, failure.Cut(w, maxWarning))
 	}
 	return res
 }
@@ -139,12 +139,4 @@ func refuse(uid types.UID, d inject.Decision) *admissionv1.AdmissionResponse {
 		Message: fmt.Sprintf("annotation %s requires an agent, and the pod cannot have one (%s): %s",
 			v1alpha1.AnnotationRequire, d.Reason, d.Message),
 	}}
-}
-
-// truncate truncates a text to maxWarning bytes at a whole character.
-func truncate(text string) string {
-	if len(text) <= maxWarning {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxWarning-len("…")], "") + "…"
 }

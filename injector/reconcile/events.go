@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 )
 
 const (
@@ -58,9 +59,7 @@ func (u *Reconciler) send(ctx context.Context, e *eventsv1.Event) error {
 	}
 	e.EventTime = metav1.NewMicroTime(time.Now())
 	e.ReportingController, e.ReportingInstance = reportingController, u.Instance
-	if len(e.Note) > maxNote {
-		e.Note = strings.ToValidUTF8(e.Note[:maxNote-len("…")], "") + "…"
-	}
+	e.Note = failure.Cut(e.Note, maxNote)
 	_, err := u.Core.EventsV1().Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{FieldManager: fieldManager})
 	switch {
 	case err == nil, apierrors.IsAlreadyExists(err):

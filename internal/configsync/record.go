@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -182,13 +181,10 @@ type event struct{ kind, reason, note string }
 // send sends Events. They are best effort: the caller may lack the right to create them.
 func (r *record) send(ctx context.Context, events ...event) {
 	for _, e := range events {
-		if len(e.note) > 1000 { // the API's bound is 1,024 bytes
-			e.note = strings.ToValidUTF8(e.note[:1000], "") + "…"
-		}
 		_, _ = r.clients.Core.EventsV1().Events(r.cs.Namespace).Create(ctx, &eventsv1.Event{
 			ObjectMeta: metav1.ObjectMeta{GenerateName: r.cs.Name + "-", Namespace: r.cs.Namespace},
 			EventTime:  metav1.NewMicroTime(r.clients.Now()), ReportingController: "stoker.io/config", ReportingInstance: "stoker-config",
-			Action: "Sync", Reason: e.reason, Type: e.kind, Note: e.note,
+			Action: "Sync", Reason: e.reason, Type: e.kind, Note: failure.Cut(e.note, 1024), // the API's bound
 			Regarding: corev1.ObjectReference{
 				APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindConfigSync, Namespace: r.cs.Namespace, Name: r.cs.Name, UID: r.cs.UID,
 			},

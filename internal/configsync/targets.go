@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -173,21 +172,21 @@ func (x *object) row(waits bool) v1alpha1.ConfigTargetStatus {
 	row := v1alpha1.ConfigTargetStatus{Type: id.Type(), Namespace: id.Namespace, Name: id.Name, State: x.state, File: failure.Cut(x.want.File, 1024)}
 	switch {
 	case x.fault != nil:
-		row.State, row.Reason, row.Message = v1alpha1.ConfigFailed, x.fault.Reason, truncate(x.fault.Error())
+		row.State, row.Reason, row.Message = v1alpha1.ConfigFailed, x.fault.Reason, failure.Cut(x.fault.Error(), maxRowMessage)
 		if x.fault.Reason.Class() == v1alpha1.ClassHeld {
 			row.State = v1alpha1.ConfigHeld
 		}
 	case x.item.Action == plan.Hold:
-		row.State, row.Reason, row.Message = v1alpha1.ConfigHeld, x.item.Reason, truncate(x.item.Message)
+		row.State, row.Reason, row.Message = v1alpha1.ConfigHeld, x.item.Reason, failure.Cut(x.item.Message, maxRowMessage)
 	case x.live != nil && waits && x.state != v1alpha1.ConfigPending:
 		h := x.health()
 		row.Healthy = &h.Healthy
 		if !h.Healthy {
-			row.Reason, row.Message = v1alpha1.ReasonUnhealthy, truncate(h.Message)
+			row.Reason, row.Message = v1alpha1.ReasonUnhealthy, failure.Cut(h.Message, maxRowMessage)
 		}
 	}
 	if x.state == v1alpha1.ConfigDrifted && row.Message == "" {
-		row.Message = truncate("changed in the cluster: " + joinFirst(x.item.Fields))
+		row.Message = failure.Cut("changed in the cluster: "+joinFirst(x.item.Fields), maxRowMessage)
 	}
 	return row
 }
@@ -197,22 +196,15 @@ func (x *removal) row() (v1alpha1.ConfigTargetStatus, bool) {
 	row := v1alpha1.ConfigTargetStatus{Type: x.Type(), Namespace: x.Namespace, Name: x.Name, State: v1alpha1.ConfigPruned}
 	switch {
 	case x.fault != nil:
-		row.State, row.Reason, row.Message = v1alpha1.ConfigFailed, x.fault.Reason, truncate(x.fault.Error())
+		row.State, row.Reason, row.Message = v1alpha1.ConfigFailed, x.fault.Reason, failure.Cut(x.fault.Error(), maxRowMessage)
 	case x.item.Action == plan.Keep:
-		row.State, row.Message = v1alpha1.ConfigUnchanged, "git no longer has it: "+truncate(x.item.Message)
+		row.State, row.Message = v1alpha1.ConfigUnchanged, "git no longer has it: "+failure.Cut(x.item.Message, maxRowMessage)
 	case x.item.Action == plan.Prune && !x.done:
 		row.State = v1alpha1.ConfigPending
 	case x.item.Action != plan.Prune || x.live == nil:
 		return row, false
 	}
 	return row, true
-}
-
-func truncate(s string) string {
-	if len(s) > maxRowMessage {
-		return strings.ToValidUTF8(s[:maxRowMessage], "") + "…"
-	}
-	return s
 }
 
 // forEach calls do for every object without a fault, several at a time. It returns the first error.

@@ -13,6 +13,8 @@ import (
 	"unicode/utf8"
 
 	kjson "sigs.k8s.io/json"
+
+	"stoker.io/stoker/internal/failure"
 )
 
 // Kind is the kind of a delivery.
@@ -162,11 +164,7 @@ func (l *list[T]) UnmarshalJSON(data []byte) error {
 
 // truncate truncates a JSON error, which may quote the body.
 func truncate(err error) string {
-	text := strings.ToValidUTF8(err.Error(), "")
-	if len(text) > 200 {
-		text = strings.ToValidUTF8(text[:200], "") + "…"
-	}
-	return text
+	return failure.Cut(err.Error(), 200)
 }
 
 // deliveryID returns the first id among the named headers, or "" if there is none or it is unsuitable for an annotation.

@@ -23,9 +23,9 @@ func some(n int) []Record {
 		list = append(list, Record{Owned: plan.Owned{Path: dir}, Dir: true})
 		for _, f := range []string{"resource.json", "thumbnail.png", "view.json"} {
 			r := Record{Owned: plan.Owned{Path: dir + "/" + f, Size: int64(i * 7), Mtime: int64(1e18 + i), Origin: uint16(i % 3), Exec: i%5 == 0}}
-			r.Want = safe.BlobID([]byte(r.Path))
+			r.Want = plan.BlobID([]byte(r.Path))
 			if r.Have = r.Want; i%4 == 0 {
-				r.Have = safe.BlobID([]byte(dir))
+				r.Have = plan.BlobID([]byte(dir))
 			}
 			list = append(list, r)
 		}

@@ -2,12 +2,10 @@ package safe
 
 import (
 	"context"
-	"crypto/sha1" // git names objects by SHA-1
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 
 	"stoker.io/stoker/agent/plan"
 )
@@ -19,8 +17,7 @@ func HashFile(ctx context.Context, f *os.File, buf []byte) (plan.ID, error) {
 	if err != nil {
 		return plan.ID{}, err
 	}
-	h := sha1.New()
-	h.Write(blobHeader(fi.Size()))
+	h := plan.NewBlob(fi.Size())
 	if _, err := io.CopyBuffer(struct{ io.Writer }{h}, ContextReader(ctx, io.NewSectionReader(f, 0, fi.Size())), buf); err != nil {
 		return plan.ID{}, err
 	}
@@ -40,18 +37,6 @@ func (r contextReader) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	return r.r.Read(p)
-}
-
-func blobHeader(size int64) []byte {
-	return append(strconv.AppendInt([]byte("blob "), size, 10), 0)
-}
-
-// BlobID returns the git blob id of b.
-func BlobID(b []byte) plan.ID {
-	h := sha1.New()
-	h.Write(blobHeader(int64(len(b))))
-	h.Write(b)
-	return plan.ID(h.Sum(nil))
 }
 
 // Hash returns the git blob id of a file in the folder. It does not read a file of more than limit bytes, and returns the null

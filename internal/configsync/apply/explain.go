@@ -104,9 +104,5 @@ func redactedText(err error) string {
 }
 
 func oneLine(text string) string {
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) > maxText {
-		text = strings.ToValidUTF8(text[:maxText], "") + "…"
-	}
-	return text
+	return failure.Cut(strings.Join(strings.Fields(text), " "), maxText)
 }

@@ -119,8 +119,5 @@ func (f Fault) Explain(ctx context.Context, err error, rename func(string) strin
 	if rename != nil {
 		text = rename(text)
 	}
-	if len(text) > maxText {
-		text = strings.ToValidUTF8(text[:maxText], "") + "…"
-	}
-	return failure.New(v1alpha1.ReasonManifestInvalid, "%s: %s cannot build it: %s", failure.Quote(f.File), f.Tool, text)
+	return failure.New(v1alpha1.ReasonManifestInvalid, "%s: %s cannot build it: %s", failure.Quote(f.File), f.Tool, failure.Cut(text, maxText))
 }

@@ -14,6 +14,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/configsync/manifest"
+	"stoker.io/stoker/internal/failure"
 )
 
 // FieldManager is the name under which objects are applied.
@@ -280,9 +281,7 @@ func (c *comparison) compare(path string, a, b any, depth int) {
 }
 
 func join(path, key string) string {
-	if len(key) > maxKey {
-		key = strings.ToValidUTF8(key[:maxKey], "") + "…"
-	}
+	key = failure.Cut(key, maxKey)
 	if path == "" {
 		return key
 	}
