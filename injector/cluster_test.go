@@ -20,9 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/yaml"
 
@@ -140,7 +137,7 @@ func (w *world) start(args ...string) *injector {
 	in := &injector{log: &program.Log{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan int, 1)
-	args = append([]string{"--agent-image=ghcr.io/stoker-io/agent:1", "--kubeconfig=" + w.kubeconfig(w.cluster.As(w, system, "stoker-injector", "")),
+	args = append([]string{"--agent-image=ghcr.io/stoker-io/agent:1", "--kubeconfig=" + kubetest.KubeconfigFor(w, w.cluster.As(w, system, "stoker-injector", ""), ""),
 		"--namespace=" + system, "--webhook-addr=127.0.0.1:0", "--health-addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--certificate-dir=" + w.mounted}, args...)
 	s, err := parse(args, noEnv, in.log)
 	require.NoError(w, err, "%s", in.log)
@@ -167,24 +164,6 @@ func (w *world) start(args ...string) *injector {
 	return in
 }
 
-func (w *world) kubeconfig(c *rest.Config) string {
-	w.Helper()
-	file := filepath.Join(w.TempDir(), "kubeconfig")
-	ca := c.CAData
-	if len(ca) == 0 {
-		var err error
-		ca, err = os.ReadFile(c.CAFile)
-		require.NoError(w, err)
-	}
-	config := clientcmdapi.NewConfig()
-	config.Clusters["c"] = &clientcmdapi.Cluster{Server: c.Host, CertificateAuthorityData: ca}
-	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: c.BearerToken}
-	config.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
-	config.CurrentContext = "x"
-	require.NoError(w, clientcmd.WriteToFile(*config, file))
-	return file
-}
-
 // configure creates the shipped webhook configuration with the address of a replica instead of the Service.
 func (w *world) configure(in *injector, change ...func(*admissionregv1.MutatingWebhook)) {
 	w.Helper()
@@ -207,7 +186,7 @@ func (w *world) configure(in *injector, change ...func(*admissionregv1.MutatingW
 func (w *world) renew() {
 	w.Helper()
 	log := &program.Log{}
-	code := run(w.Context(), []string{"renew", "--namespace=" + system, "--host=localhost", "--kubeconfig=" + w.kubeconfig(w.cluster.As(w, system, "stoker-certificate", ""))}, noEnv, io.Discard, log)
+	code := run(w.Context(), []string{"renew", "--namespace=" + system, "--host=localhost", "--kubeconfig=" + kubetest.KubeconfigFor(w, w.cluster.As(w, system, "stoker-certificate", ""), "")}, noEnv, io.Discard, log)
 	require.Equal(w, daemon.ExitDone, code, "%s", log)
 	secret, err := w.client.CoreV1().Secrets(system).Get(w.Context(), certificate.SecretName, metav1.GetOptions{})
 	require.NoError(w, err)

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -19,8 +18,6 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/cluster/kubetest"
@@ -62,14 +59,7 @@ func grant(t *testing.T, cluster *kubetest.Cluster, namespace string) {
 
 func start(t *testing.T, cluster *kubetest.Cluster, args ...string) *replica {
 	t.Helper()
-	config := cluster.As(t, system, "stoker-receiver", "")
-	kc := clientcmdapi.NewConfig()
-	kc.Clusters["c"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData, CertificateAuthority: config.CAFile}
-	kc.AuthInfos["c"] = &clientcmdapi.AuthInfo{Token: config.BearerToken}
-	kc.Contexts["c"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "c"}
-	kc.CurrentContext = "c"
-	file := filepath.Join(t.TempDir(), "kubeconfig")
-	require.NoError(t, clientcmd.WriteToFile(*kc, file))
+	file := kubetest.KubeconfigFor(t, cluster.As(t, system, "stoker-receiver", ""), "")
 	cmd := exec.Command(program.Build(t, "receiver"), append([]string{"--kubeconfig", file, "--webhook-addr=127.0.0.1:0", "--health-addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0"}, args...)...)
 	cmd.Env = append(os.Environ(), "POD_NAMESPACE="+system)
 	r := &replica{t: t, Process: program.Start(t, "receiver", cmd)}

@@ -22,6 +22,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -71,7 +72,7 @@ func config(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 		}
 		defer p.api.Close()
 		direct := filepath.Join(c.work, "direct")
-		if err := writeKubeconfig(c.config, direct, p.namespace); err != nil {
+		if err := kubetest.WriteKubeconfig(c.config, direct, p.namespace); err != nil {
 			return err
 		}
 		m := configFigures{changes: results{}}

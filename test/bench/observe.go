@@ -24,12 +24,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/status/statustest"
+	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/program/output"
 )
 
@@ -144,18 +143,7 @@ func newCounter(config *rest.Config, kubeconfig, namespace string, kind func(*ht
 		c.mu.Unlock()
 		proxy.ServeHTTP(w, r)
 	}))
-	return c, writeKubeconfig(&rest.Config{Host: c.URL}, kubeconfig, namespace)
-}
-
-func writeKubeconfig(config *rest.Config, path, namespace string) error {
-	file := clientcmdapi.NewConfig()
-	file.Clusters["bench"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData, CertificateAuthority: config.CAFile}
-	file.AuthInfos["bench"] = &clientcmdapi.AuthInfo{
-		Token: config.BearerToken, ClientCertificateData: config.CertData, ClientKeyData: config.KeyData, ClientCertificate: config.CertFile, ClientKey: config.KeyFile,
-	}
-	file.Contexts["bench"] = &clientcmdapi.Context{Cluster: "bench", AuthInfo: "bench", Namespace: namespace}
-	file.CurrentContext = "bench"
-	return clientcmd.WriteToFile(*file, path)
+	return c, kubetest.WriteKubeconfig(&rest.Config{Host: c.URL}, kubeconfig, namespace)
 }
 
 // takeCount returns the number of requests of a kind since the last call, and resets it.

@@ -3,9 +3,7 @@ package charts
 import (
 	"bytes"
 	"net/http"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -16,10 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/program"
 )
 
@@ -87,7 +83,7 @@ func TestReceiverRunsWithChartRights(t *testing.T) {
 	who := p.As(t, namespace, "stoker-receiver", "")
 
 	all := pods(t, v)
-	arguments := append(all[receiver].Spec.Containers[0].Args, "--kubeconfig="+kubeconfigOf(t, who),
+	arguments := append(all[receiver].Spec.Containers[0].Args, "--kubeconfig="+kubetest.KubeconfigFor(t, who, ""),
 		"--webhook-addr=127.0.0.1:0", "--health-addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0")
 	cmd := exec.Command(shipped(t, "receiver"), arguments...)
 	cmd.Env = []string{"POD_NAMESPACE=" + namespace}
@@ -134,18 +130,4 @@ func TestReceiverRunsWithChartRights(t *testing.T) {
 	grace := time.Duration(*all[receiver].Spec.TerminationGracePeriodSeconds)*time.Second - time.Duration(all[receiver].Spec.Containers[0].Lifecycle.PreStop.Sleep.Seconds)*time.Second
 	assert.Less(t, time.Since(began), grace)
 	assert.NotContains(t, process.Log.String(), "S3CR3T")
-}
-
-// kubeconfigOf writes a kubeconfig for an account.
-func kubeconfigOf(t *testing.T, who *rest.Config) string {
-	t.Helper()
-	kc := clientcmdapi.NewConfig()
-	kc.Clusters["c"] = &clientcmdapi.Cluster{Server: who.Host, CertificateAuthorityData: who.CAData, CertificateAuthority: who.CAFile}
-	kc.AuthInfos["c"] = &clientcmdapi.AuthInfo{Token: who.BearerToken}
-	kc.Contexts["c"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "c"}
-	kc.CurrentContext = "c"
-	file := filepath.Join(t.TempDir(), "kubeconfig")
-	require.NoError(t, clientcmd.WriteToFile(*kc, file))
-	require.NoError(t, os.Chmod(file, 0o600))
-	return file
 }

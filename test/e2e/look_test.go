@@ -4,15 +4,14 @@ package e2e
 
 import (
 	"encoding/json"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"stoker.io/stoker/test/cluster/kubetest"
 )
 
 // A user who may get GatewaySyncs and proxy to pods sees the files on the gateways of real pods.
@@ -41,13 +40,7 @@ func (p *plant) isSeenByAPerson(t *testing.T, now, older string) {
 		return ""
 	})
 	person := p.As(t, p.namespace, "person", "")
-	kc := clientcmdapi.NewConfig()
-	kc.Clusters["c"] = &clientcmdapi.Cluster{Server: person.Host, CertificateAuthorityData: person.CAData, CertificateAuthority: person.CAFile}
-	kc.AuthInfos["c"] = &clientcmdapi.AuthInfo{Token: person.BearerToken}
-	kc.Contexts["c"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "c", Namespace: p.namespace}
-	kc.CurrentContext = "c"
-	file := filepath.Join(t.TempDir(), "kubeconfig")
-	require.NoError(t, clientcmd.WriteToFile(*kc, file))
+	file := kubetest.KubeconfigFor(t, person, p.namespace)
 	stoker := func(args ...string) string {
 		return p.run(t, p.module, p.stokerPath, append(args, "--kubeconfig", file)...)
 	}

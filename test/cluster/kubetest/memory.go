@@ -6,9 +6,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-
 	"stoker.io/stoker/test/cluster/memory"
 	"stoker.io/stoker/test/module"
 )
@@ -36,10 +33,7 @@ func Objects(t testing.TB) *Cluster {
 		}
 		dir, err := os.MkdirTemp("", "kubetest-")
 		kubeconfig := filepath.Join(dir, "kubeconfig")
-		err = errors.Join(err, clientcmd.WriteToFile(clientcmdapi.Config{
-			Clusters: map[string]*clientcmdapi.Cluster{"memory": {Server: server.RESTConfig().Host}},
-			Contexts: map[string]*clientcmdapi.Context{"memory": {Cluster: "memory"}}, CurrentContext: "memory",
-		}, kubeconfig))
+		err = errors.Join(err, WriteKubeconfig(server.RESTConfig(), kubeconfig, ""))
 		if err != nil {
 			t.Fatal(errors.Join(err, server.Close()))
 		}

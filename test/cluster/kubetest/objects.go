@@ -31,6 +31,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
 // stepTimeout bounds one operation of a helper, such as applying one path.
@@ -159,6 +161,28 @@ func (c *Cluster) As(t testing.TB, namespace, account, pod string) *rest.Config 
 	config.QPS = -1
 	config.BearerToken = token.Status.Token
 	return config
+}
+
+// KubeconfigFor writes a kubeconfig of a client configuration, which lasts as long as the test, and returns its path.
+func KubeconfigFor(t testing.TB, config *rest.Config, namespace string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := WriteKubeconfig(config, file, namespace); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// WriteKubeconfig writes a kubeconfig of a client configuration.
+func WriteKubeconfig(config *rest.Config, file, namespace string) error {
+	kc := clientcmdapi.NewConfig()
+	kc.Clusters["c"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData, CertificateAuthority: config.CAFile}
+	kc.AuthInfos["c"] = &clientcmdapi.AuthInfo{
+		Token: config.BearerToken, ClientCertificateData: config.CertData, ClientKeyData: config.KeyData, ClientCertificate: config.CertFile, ClientKey: config.KeyFile,
+	}
+	kc.Contexts["c"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "c", Namespace: namespace}
+	kc.CurrentContext = "c"
+	return clientcmd.WriteToFile(*kc, file)
 }
 
 // WaitAllowed waits until the API server allows an action to a service account: its authorizer sees a new binding with a

@@ -1,16 +1,14 @@
 package plant
 
 import (
-	"path/filepath"
-
 	"github.com/stretchr/testify/require"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"stoker.io/stoker/test/cluster/kubetest"
 )
 
 // podAccount is the service account of the gateways' pods.
@@ -55,13 +53,5 @@ func (p *Plant) WaitAllowed(account string, what authorizationv1.ResourceAttribu
 // is bound to that pod. The file is removed at the end of the test.
 func (p *Plant) Kubeconfig(account, pod string) string {
 	p.t.Helper()
-	config := p.Cluster.As(p.t, p.Namespace, account, pod)
-	kc := clientcmdapi.NewConfig()
-	kc.Clusters["c"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData, CertificateAuthority: config.CAFile}
-	kc.AuthInfos["c"] = &clientcmdapi.AuthInfo{Token: config.BearerToken}
-	kc.Contexts["c"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "c", Namespace: p.Namespace}
-	kc.CurrentContext = "c"
-	file := filepath.Join(p.t.TempDir(), "kubeconfig")
-	require.NoError(p.t, clientcmd.WriteToFile(*kc, file))
-	return file
+	return kubetest.KubeconfigFor(p.t, p.Cluster.As(p.t, p.Namespace, account, pod), p.Namespace)
 }
