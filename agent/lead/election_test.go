@@ -3,6 +3,7 @@ package lead
 import (
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -372,4 +373,77 @@ func TestFiftyCandidatesOneLead(t *testing.T) {
 	assert.Equal(t, []string{lead, "", s.target().Lead.Holder}, holders(), "the holder released it; it did not expire")
 	assert.Less(t, requests, 3*n, "most candidates see the new holder before they send a request")
 	assert.EqualValues(t, 1, s.target().Lead.Transitions)
+}
+
+func TestCandidatesAreSpread(t *testing.T) {
+	const moment, times = 100 * time.Millisecond, 300 // moment is the time until the others can see a new holder
+	for _, n := range []int{1, 3, 20, 200, 1000} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			random := rand.New(rand.NewPCG(1, uint64(n)))
+			together := 0
+			for range times {
+				turns := make([]time.Duration, n)
+				for i := range turns {
+					turns[i] = startDelay(random.Float64())
+				}
+				first := slices.Min(turns)
+				assert.LessOrEqual(t, first, spread)
+				for _, turn := range turns {
+					if turn <= first+moment {
+						together++
+					}
+				}
+			}
+			assert.Less(t, float64(together)/times, 3.0)
+		})
+	}
+}
+
+func TestCandidateDelayBounds(t *testing.T) {
+	for _, x := range []float64{-1, 0, 1e-300, 0.5, 0.999, 0.9999999, 1, 2} {
+		t.Run(fmt.Sprint(x), func(t *testing.T) {
+			assert.GreaterOrEqual(t, startDelay(x), time.Duration(0))
+			assert.LessOrEqual(t, startDelay(x), spread)
+		})
+	}
+	assert.Equal(t, spread, startDelay(0))
+	assert.Zero(t, startDelay(1))
+}
+
+// A client that can write SyncTargets can enter a holder that does not exist. This delays other agents by at most a minute.
+func TestLockDurationIsCapped(t *testing.T) {
+	for _, c := range []struct {
+		seconds int32
+		expires time.Duration
+	}{{15, 15 * time.Second}, {60, time.Minute}, {3600, time.Minute}, {1 << 30, time.Minute}, {0, v1alpha1.LeadDuration}, {-1, v1alpha1.LeadDuration}} {
+		t.Run(fmt.Sprintf("%d seconds", c.seconds), func(t *testing.T) {
+			now := time.Unix(1, 0)
+			s := newLockWatch("gw-0_1", func() time.Time { return now })
+			s.saw(&v1alpha1.SyncTarget{Spec: v1alpha1.SyncTargetSpec{Lead: v1alpha1.LeadRecord{Holder: "gone", DurationSeconds: c.seconds}}})
+			st := s.state()
+			assert.True(t, st.heldByOther)
+			assert.Equal(t, c.expires, st.expiresIn)
+			now = now.Add(c.expires - time.Millisecond)
+			assert.False(t, s.state().free)
+			now = now.Add(time.Millisecond)
+			assert.True(t, s.state().free)
+		})
+	}
+}
+
+// The table of type role.
+func TestRoleTransitions(t *testing.T) {
+	for from, c := range map[role]struct {
+		released, barred role
+		led              bool
+	}{
+		campaigning: {campaigning, excluded, false}, holding: {former, deposed, true}, former: {former, deposed, true},
+		excluded: {excluded, excluded, false}, deposed: {deposed, deposed, true},
+	} {
+		t.Run(string(from), func(t *testing.T) {
+			assert.Equal(t, c.released, from.released())
+			assert.Equal(t, c.barred, from.barred())
+			assert.Equal(t, c.led, from.led())
+		})
+	}
 }

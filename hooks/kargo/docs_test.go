@@ -98,10 +98,6 @@ func TestDocumentedMessages(t *testing.T) {
 		assert.Contains(t, text, said)
 		assert.Contains(t, string(b), said)
 	}
-	steps := section(t, "## The task stoker-request")
-	for _, s := range readTask(t, "stoker-request.yaml").Spec.Steps {
-		assert.Contains(t, steps, "| `"+s.As+"` |")
-	}
 }
 
 // These types are the parts of a Stage that the example uses. Unknown fields are errors.

@@ -6,9 +6,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -117,4 +119,16 @@ func TestPausedFleetDuringGitOutage(t *testing.T) {
 	s.Ref.Err = failure.New(v1alpha1.ReasonGitTimeout, "slow")
 	s.Ref.Desired.RequestedAt, s.Ref.Answered = "t1", "t1"
 	assert.Equal(t, "True/Paused", condition(s.write(), v1alpha1.ConditionReady))
+}
+
+// A request is answered although git never resolved a ref, so that callers learn why.
+func TestRequestBeforeFirstCommit(t *testing.T) {
+	s := newScene(t, 1)
+	s.Target = v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat}
+	s.Ref = Ref{Polled: true, Desired: desiredref.Desired{Ref: "main"}, Err: v1alpha1.NewError(v1alpha1.ReasonGitUnreachable, "no route to host")}
+	s.GatewaySync.Annotations = map[string]string{v1alpha1.AnnotationRequestedAt: "t1", v1alpha1.AnnotationForceSync: "now"}
+	st := s.write()
+	assert.Equal(t, desiredref.Key(s.GatewaySync), st.ObservedRequest)
+	require.NotNil(t, st.Outcome)
+	assert.Contains(t, st.Outcome.Message, "no route to host")
 }

@@ -11,10 +11,14 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+
+	"stoker.io/stoker/internal/kube"
 )
 
 const spec = `{"git":{"repo":"https://git.example.com/plant.git","ref":"main"}}`
@@ -272,4 +276,43 @@ var everything = []string{
 	`{"metadata":{"annotations":{"stoker.io.example.com/x":"1"}}}`,
 	`{"metadata":{"finalizers":["a.example.com/b"]}}`,
 	`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"line-0","uid":"00000000-0000-0000-0000-000000000000"}]}}`,
+}
+
+// docs/reference/gatewaysync.md says what happens to a misspelled field.
+func TestUnknownFieldOfGatewaySync(t *testing.T) {
+	t.Parallel()
+	s := installed(t)
+	s.namespaces(t, "unknown-fields")
+	syncs := s.dynamic.Resource(kube.GatewaySync.Resource()).Namespace("unknown-fields")
+	object := func(name string) *unstructured.Unstructured {
+		u := &unstructured.Unstructured{}
+		require.NoError(t, yaml.Unmarshal([]byte(`
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: `+name+`}
+spec:
+  git: {repo: https://git.example.com/plant.git, ref: main}
+  sync:
+    defaults: {conflictpolicy: hold}
+    profiles: {default: {mappings: [{source: projects, destination: projects}]}}
+`), u))
+		return u
+	}
+	t.Run("no validation drops the field", func(t *testing.T) {
+		got, err := syncs.Create(t.Context(), object("lenient"), metav1.CreateOptions{})
+		require.NoError(t, err)
+		defaults, _, err := unstructured.NestedMap(got.Object, "spec", "sync", "defaults")
+		require.NoError(t, err)
+		assert.NotContains(t, defaults, "conflictpolicy")
+		assert.NotEqual(t, "hold", defaults["conflictPolicy"])
+	})
+	t.Run("strict validation rejects the field", func(t *testing.T) {
+		_, err := syncs.Create(t.Context(), object("strict"), metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
+		require.True(t, apierrors.IsBadRequest(err), "%v", err)
+		assert.ErrorContains(t, err, `unknown field "spec.sync.defaults.conflictpolicy"`)
+	})
+	t.Run("server-side apply rejects the field", func(t *testing.T) {
+		_, err := syncs.Apply(t.Context(), "applied", object("applied"), metav1.ApplyOptions{FieldManager: "test"})
+		assert.ErrorContains(t, err, ".spec.sync.defaults.conflictpolicy: field not declared in schema")
+	})
 }

@@ -266,3 +266,9 @@ func TestNotesNameNextSteps(t *testing.T) {
 	assert.Contains(t, notes(set("webhook.namespaceSelector.requireLabel", true)), "kubectl label namespace NAMESPACE stoker.io/injection=enabled")
 	assert.Contains(t, notes(set("rbac.autoBindAgent.enabled", false)), "kubectl create rolebinding stoker-agent -n NAMESPACE --clusterrole=stoker-agent")
 }
+
+func TestUnknownAlertHasNoSeverity(t *testing.T) {
+	t.Parallel()
+	_, err := install(t, with(set("metrics.rules.enabled", true), set("metrics.rules.severities", values{"StokerMadeUp": "page"})))
+	require.ErrorContains(t, err, "there is no alert StokerMadeUp")
+}

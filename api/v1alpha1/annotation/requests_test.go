@@ -3,6 +3,7 @@ package annotation
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -53,4 +54,86 @@ func TestHash(t *testing.T) {
 	assert.NotEqual(t, hash(map[string]string{v1alpha1.AnnotationForceSync: "1", v1alpha1.AnnotationConfirmDeletion: "2"}), hash(map[string]string{v1alpha1.AnnotationForceSync: "10 2"}))
 	assert.False(t, SameSync("", ""), "nothing is known")
 	assert.False(t, SameSync(none, none[:32]))
+}
+
+func TestProposeAnnotation(t *testing.T) {
+	value := ProposeValue("line-1", time.Date(2026, 1, 2, 3, 4, 5, 6, time.FixedZone("", 3600)))
+	assert.Equal(t, "line-1 2026-01-02T02:04:05Z", value)
+	assert.True(t, ProposesFor(value, "line-1"))
+	assert.True(t, ProposesFor("line-1", "line-1"), "a value without a time must count")
+	assert.False(t, ProposesFor(value, "line"))
+	assert.False(t, ProposesFor("", ""))
+	for name, c := range map[string]struct{ text, want string }{
+		"valid":         {value, value},
+		"two lines":     {"a\nb", ""},
+		"invalid UTF-8": {"a\xff", ""},
+		"too long":      {strings.Repeat("a", 321), ""},
+		"at the limit":  {strings.Repeat("a", 320), strings.Repeat("a", 320)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gs := &v1alpha1.GatewaySync{}
+			gs.Annotations = map[string]string{v1alpha1.AnnotationPropose: c.text}
+			assert.Equal(t, c.want, Propose(gs))
+		})
+	}
+}
+
+func TestRetryRequest(t *testing.T) {
+	const commit = "0123456789abcdef0123456789abcdef01234567"
+	value := RetryValue(commit, time.Date(2026, 2, 13, 0, 0, 0, 0, time.UTC))
+	assert.Equal(t, commit+" 2026-02-13T00:00:00Z", value)
+	for name, tt := range map[string]struct {
+		value string
+		valid bool
+	}{
+		"empty":                 {"", false},
+		"a commit and a time":   {value, true},
+		"no time":               {commit, false},
+		"a short commit":        {commit[:7] + " 2026-02-13T00:00:00Z", false},
+		"not hexadecimal":       {strings.Repeat("x", 40) + " 2026-02-13T00:00:00Z", false},
+		"control characters":    {value + "\x1b[2J", false},
+		"too long":              {commit + " 2026-02-13T00:00:00." + strings.Repeat("1", 40) + "Z", false},
+		"more than one request": {value + " " + value, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gs := &v1alpha1.GatewaySync{}
+			gs.Annotations = map[string]string{v1alpha1.AnnotationRetry: tt.value}
+			assert.Equal(t, tt.valid, Retry(gs) != "")
+		})
+	}
+	assert.True(t, Retries(value, commit))
+	assert.False(t, Retries(value, strings.Repeat("0", 40)))
+	assert.False(t, Retries("", ""), "an empty value names no commit")
+}
+
+func TestRestoreRequest(t *testing.T) {
+	const id = "area-4-20260212-102000"
+	for name, tt := range map[string]struct {
+		annotation, spec, want string
+	}{
+		"none":                        {},
+		"the annotation":              {annotation: id + " 2026-02-13T00:00:00Z", want: id + " 2026-02-13T00:00:00Z"},
+		"the spec":                    {spec: id, want: id},
+		"file name of an archive":     {spec: id + ".tar.gz", want: id},
+		"annotation takes precedence": {annotation: id, spec: "area-4-20260101-000000", want: id},
+		"annotation without snapshot": {annotation: "area-4", spec: id, want: id},
+		"control characters":          {annotation: id + " \x1b[2J", spec: id, want: id},
+		"too long":                    {annotation: id + strings.Repeat(" ", 300)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gs := &v1alpha1.GatewaySync{}
+			gs.Annotations = map[string]string{v1alpha1.AnnotationRestore: tt.annotation}
+			if tt.spec != "" {
+				gs.Spec.Rollback = &v1alpha1.RollbackSpec{ToSnapshot: tt.spec}
+			}
+			assert.Equal(t, tt.want, Restore(gs))
+		})
+	}
+	value := RestoreValue(id, time.Date(2026, 2, 13, 0, 0, 0, 0, time.UTC))
+	assert.Equal(t, id+" 2026-02-13T00:00:00Z", value)
+	for gateway, want := range map[string]string{"area-4": id, "area": "", "area-4-20260212": "", "": ""} {
+		t.Run("for "+gateway, func(t *testing.T) { assert.Equal(t, want, RestoresOn(value, gateway)) })
+	}
+	long := strings.Repeat("a", 253)
+	assert.Equal(t, long[:200]+"-20260212-102000", RestoresOn(long[:200]+"-20260212-102000", long))
 }
