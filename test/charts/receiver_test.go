@@ -69,6 +69,11 @@ func TestDisabledReceiver(t *testing.T) {
 	}
 }
 
+func TestReceiverOfListedNamespaces(t *testing.T) {
+	t.Parallel()
+	look(t, rendered(t, with(on, set("watchNamespaces", []any{"north"}))), receiver, receiverArgs, has{element: "--watch-namespace=north"})
+}
+
 // Runs the program of the image with the arguments and rights that the chart sets. It answers the check of
 // helm test and accepts requests with the secret of the GatewaySync. It rejects all other requests alike.
 func TestReceiverRunsWithChartRights(t *testing.T) {
