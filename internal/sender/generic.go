@@ -11,21 +11,20 @@ import (
 	"stoker.io/stoker/api/v1alpha1/annotation"
 )
 
-// genericBody holds the fields of Stoker's own format, {"ref": "…", "commit": "…", "id": "…", "source": "…"}, and of two older
-// formats: app from Argo CD notifications, and freight from Kargo events. All fields are optional. They are raw to distinguish a
-// missing field from null or a number: a template may render an empty ref, or 1.10 as 1.1, and both must be rejected.
+// genericBody holds the fields of Stoker's own format, {"ref": "…", "commit": "…", "id": "…", "source": "…"}. All fields are optional.
+// They are raw to distinguish a missing field from null or a number: a template may render an empty ref, or 1.10 as 1.1, and both must
+// be rejected.
 type genericBody struct {
 	Ref         json.RawMessage `json:"ref"`
 	Commit      json.RawMessage `json:"commit"`
 	ID          json.RawMessage `json:"id"`
 	Source      json.RawMessage `json:"source"`
-	App         json.RawMessage `json:"app"`
-	Freight     json.RawMessage `json:"freight"`
 	EventType   json.RawMessage `json:"eventType"`
 	PublisherID json.RawMessage `json:"publisherId"`
 	// Fields of a Kargo promotion, for display only.
 	Project json.RawMessage `json:"project"`
 	Stage   json.RawMessage `json:"stage"`
+	Freight json.RawMessage `json:"freight"`
 	Actor   json.RawMessage `json:"actor"`
 	URL     json.RawMessage `json:"url"`
 	// Fields of git hosts. A body with one of them is an event of a git host, so its ref is not a request.
@@ -57,10 +56,8 @@ func parseGeneric(h http.Header, body []byte) (Request, error) {
 			return Request{}, invalid("the body is from a git host, but the header that names the event is missing: check whether a proxy removes headers")
 		}
 	}
-	if !isObject(b.App) && !isObject(b.Freight) { // the older formats contain whole objects of other programs
-		if unknown, err := kjson.UnmarshalStrict(body, &genericBody{}, kjson.DisallowUnknownFields); err == nil && len(unknown) > 0 {
-			return Request{}, invalid("%s: the fields are ref, commit, id and source", truncate(unknown[0]))
-		}
+	if unknown, err := kjson.UnmarshalStrict(body, &genericBody{}, kjson.DisallowUnknownFields); err == nil && len(unknown) > 0 {
+		return Request{}, invalid("%s: the fields are ref, commit, id and source", truncate(unknown[0]))
 	}
 	r := Request{Kind: KindRequest}
 	source := ""
@@ -84,16 +81,8 @@ func parseGeneric(h http.Header, body []byte) (Request, error) {
 	if isGenericSource(source) {
 		r.Sender = source
 	}
-	switch {
-	case b.Ref != nil:
-		if r.Sender == Kargo {
-			r.For = b.describePromotion()
-		}
-		return r, nil
-	case isObject(b.App):
-		return parseApplication(r, b.App)
-	case isObject(b.Freight):
-		return parseFreight(r, b.Freight)
+	if b.Ref != nil && r.Sender == Kargo {
+		r.For = b.describePromotion()
 	}
 	return r, nil
 }
@@ -143,89 +132,4 @@ func kindOf(raw json.RawMessage) string {
 		return "a list"
 	}
 	return "a number"
-}
-
-func isObject(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '{' }
-
-// parseApplication parses the older format of Argo CD notifications, which has the requested ref in an annotation.
-func parseApplication(r Request, raw json.RawMessage) (Request, error) {
-	var app struct {
-		Metadata struct {
-			Annotations struct {
-				Ref json.RawMessage `json:"git.ref"`
-			} `json:"annotations"`
-		} `json:"metadata"`
-	}
-	if err := decode(nil, raw, &app); err != nil {
-		return Request{}, err
-	}
-	ref := app.Metadata.Annotations.Ref
-	if ref == nil {
-		return Request{}, invalid(`app.metadata.annotations has no git.ref; to make Stoker poll git, send {"source": "argocd"}`)
-	}
-	r.Sender = ArgoCD
-	return r, text("app.metadata.annotations[git.ref]", ref, &r.Ref)
-}
-
-// maxFreight is the maximum number of commits in a freight.
-const maxFreight = 100
-
-// parseFreight parses the older format of Kargo events. It offers all commits of the freight; Choose selects one of them.
-func parseFreight(r Request, raw json.RawMessage) (Request, error) {
-	var freight struct {
-		Commits list[struct {
-			RepoURL string          `json:"repoURL"`
-			Tag     json.RawMessage `json:"tag"`
-			ID      json.RawMessage `json:"id"`
-		}] `json:"commits"`
-	}
-	if err := decode(nil, raw, &freight); err != nil {
-		return Request{}, err
-	}
-	if n := len(freight.Commits); n == 0 || n > maxFreight {
-		return Request{}, invalid("freight.commits has %d commits: send 1 to %d", n, maxFreight)
-	}
-	r.Sender = Kargo
-	for _, c := range freight.Commits {
-		commit := Commit{Repository: Repository{Address: c.RepoURL}}
-		// Kargo sends an empty tag for a commit of a branch.
-		if c.Tag != nil && !bytes.Equal(c.Tag, []byte(`""`)) {
-			if err := text("freight.commits[].tag", c.Tag, &commit.Tag); err != nil {
-				return Request{}, err
-			}
-		}
-		if err := text("freight.commits[].id", c.ID, &commit.ID); err != nil {
-			return Request{}, err
-		}
-		if commit.ID != "" && (len(commit.ID) != 40 || !isCommit(commit.ID)) {
-			return Request{}, invalid("freight.commits[].id: %s is not a commit of 40 hexadecimal digits", quote(commit.ID))
-		}
-		r.Commits = append(r.Commits, commit)
-	}
-	return r, nil
-}
-
-// Choose returns the ref to request, and the commit that this ref must resolve to ("" for any commit). If r offers Commits, Choose
-// selects the one from the repository of git; found is false if there is none. The error is an *InvalidError.
-func (r Request) Choose(repo string) (ref, commit string, found bool, err error) {
-	if r.Commits == nil {
-		return r.Ref, r.Commit, true, nil
-	}
-	for _, c := range r.Commits {
-		if !c.Repository.Is(repo) {
-			continue
-		}
-		offered := c.Tag
-		if offered == "" {
-			offered = c.ID
-		}
-		switch {
-		case offered == "":
-			return "", "", false, invalid("freight.commits: the commit of this repository has neither a tag nor an id")
-		case found && (offered != ref || c.ID != commit):
-			return "", "", false, invalid("freight.commits: two commits are from this repository: send {\"ref\": \"…\"} instead")
-		}
-		ref, commit, found = offered, c.ID, true
-	}
-	return ref, commit, found, nil
 }

@@ -51,16 +51,8 @@ type Request struct {
 	Commit string
 	// For describes the promotion or job that the request belongs to (KindRequest).
 	For string
-	// Commits are offered instead of a Ref; Choose selects the one from the GatewaySync's repository (KindRequest).
-	Commits []Commit
 	// Why is why the delivery has no effect (KindNothing).
 	Why string
-}
-
-// Commit is a commit of some repository: its id, a tag of it, or both.
-type Commit struct {
-	Repository Repository
-	Tag, ID    string
 }
 
 // InvalidError means that a body is not valid for its sender. The text may be shown to the sender.

@@ -13,8 +13,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"stoker.io/stoker/api/v1alpha1"
 )
 
 // delivered is a delivery in testdata, based on the documentation of its sender, with the expected request.
@@ -103,6 +101,7 @@ func TestBodyErrors(t *testing.T) {
 		body   string
 		want   string
 	}{
+		"notification of Argo CD": {nil, `{"app": {"metadata": {}}}`, `unknown field "app"`},
 		"misspelled field":        {nil, `{"reff": "v1"}`, `unknown field "reff": the fields are ref, commit, id and source`},
 		"Azure's minimal details": {http.Header{"X-Vss-Activityid": {"x"}}, `{"eventType":"git.push","resource":{"url":"https://dev.azure.com/x","pushId":14}}`, `"Resource details to send"`},
 		"form instead of JSON":    {http.Header{"X-Github-Event": {"push"}, "Content-Type": {"application/x-www-form-urlencoded"}}, "payload=%7B%7D", "application/json"},
@@ -114,7 +113,6 @@ func TestBodyErrors(t *testing.T) {
 		"a short ref":             {http.Header{"X-Github-Event": {"push"}}, `{"ref":"main","after":"1111111111111111111111111111111111111111"}`, "full name"},
 		"truncated object":        {nil, `{"ref": "x"`, "unexpected end"},
 		"two bodies":              {nil, `{} {}`, "after top-level value"},
-		"no commits":              {nil, `{"freight":{"commits":[]}}`, "0 commits"},
 		"a commit without a ref":  {nil, `{"commit":"1111111111111111111111111111111111111111"}`, "commit is set without ref"},
 		"short commit":            {nil, `{"ref":"v1","commit":"1111111"}`, "40"},
 		"empty commit":            {nil, `{"ref":"v1","commit":""}`, "commit is empty"},
@@ -122,7 +120,6 @@ func TestBodyErrors(t *testing.T) {
 		"zero commit":             {nil, `{"ref":"v1","commit":"0000000000000000000000000000000000000000"}`, "not a commit"},
 		"a long ref": {http.Header{"X-Github-Event": {"push"}}, `{"ref":"refs/tags/` + strings.Repeat("x", maxRef) +
 			`","after":"1111111111111111111111111111111111111111","repository":{"clone_url":"https://x/y/z"}}`, "longer than"},
-		"short freight commit": {nil, `{"freight":{"commits":[{"repoURL":"x","id":"1111111"}]}}`, "40"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Parse(c.header, []byte(c.body))
@@ -141,12 +138,10 @@ func TestLongListsTakeLittleMemory(t *testing.T) {
 		header http.Header
 		body   string
 	}{
-		"freight":               {nil, `{"freight":{"commits":[` + long + `]}}`},
 		"Azure":                 {http.Header{"X-Vss-Activityid": {"x"}}, `{"eventType":"git.push","resource":{"refUpdates":[` + long + `]}}`},
 		"Bitbucket Cloud":       {http.Header{"X-Event-Key": {"repo:push"}}, `{"push":{"changes":[` + long + `]}}`},
 		"Bitbucket Data Center": {http.Header{"X-Event-Key": {"repo:refs_changed"}}, `{"changes":[` + long + `]}`},
 		"links":                 {http.Header{"X-Event-Key": {"repo:refs_changed"}}, `{"repository":{"links":{"clone":[` + long + `]}}}`},
-		"annotations":           {nil, `{"app":{"metadata":{"annotations":{` + annotationsOf(60_000) + `}}}}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			body := []byte(c.body)
@@ -156,50 +151,6 @@ func TestLongListsTakeLittleMemory(t *testing.T) {
 			runtime.ReadMemStats(&after)
 			assert.True(t, err != nil || r.Kind == KindNothing)
 			assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8<<20))
-		})
-	}
-}
-
-// annotationsOf returns the members of a JSON object.
-func annotationsOf(n int) string {
-	var b strings.Builder
-	for i := range n {
-		fmt.Fprintf(&b, `"%d":1,`, i)
-	}
-	return b.String() + `"last":1`
-}
-
-func TestFreightCommitByRepository(t *testing.T) {
-	git := v1alpha1.GitSpec{Repo: "git@git.plant.example:north/line.git"}
-	line := func(tag, id string) Commit {
-		return Commit{Repository: Repository{Address: "https://git.plant.example/north/line"}, Tag: tag, ID: id}
-	}
-	other := Commit{Repository: Repository{Address: "https://git.plant.example/north/other"}, Tag: "v9"}
-	for name, c := range map[string]struct {
-		commits []Commit
-		want    string
-		at      string
-		found   bool
-		fails   string
-	}{
-		"tag and id":           {[]Commit{other, line("v1", "id")}, "v1", "id", true, ""},
-		"id only":              {[]Commit{line("", "id"), other}, "id", "id", true, ""},
-		"none":                 {[]Commit{other}, "", "", false, ""},
-		"equal commits":        {[]Commit{line("v1", ""), line("v1", "")}, "v1", "", true, ""},
-		"two":                  {[]Commit{line("v1", ""), line("v2", "")}, "", "", false, "two commits"},
-		"one tag with two ids": {[]Commit{line("v1", "id"), line("v1", "other")}, "", "", false, "two commits"},
-		"neither tag nor id":   {[]Commit{line("", "")}, "", "", false, "neither"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			ref, at, found, err := Request{Commits: c.commits}.Choose(git.Repo)
-			if c.fails != "" {
-				assert.ErrorContains(t, err, c.fails)
-				return
-			}
-			require.NoError(t, err)
-			assert.Equal(t, c.want, ref)
-			assert.Equal(t, c.at, at)
-			assert.Equal(t, c.found, found)
 		})
 	}
 }

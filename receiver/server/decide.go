@@ -69,16 +69,10 @@ func decide(o v1alpha1.Requestable, r sender.Request, ownSecret bool) (req reque
 	}
 	switch r.Kind {
 	case sender.KindRequest:
-		ref, commit, found, err := r.Choose(desiredref.RequestsOf(o).Repo)
-		switch {
-		case err != nil:
-			return req, "", err
-		case !found:
-			return req, "none of its commits belongs to the repository in " + repoField(o), nil
-		case ref != "" && !ownSecret:
+		if r.Ref != "" && !ownSecret {
 			return req, "", errOwnSecretNeeded
 		}
-		req.Ref, req.Commit, req.For = ref, commit, r.For
+		req.Ref, req.Commit, req.For = r.Ref, r.Commit, r.For
 		return req, "", nil
 	case sender.KindPush:
 		return decidePush(o, r, ownSecret, req)

@@ -123,11 +123,6 @@ func TestAuthenticatedRefRequests(t *testing.T) {
 		{``, 202, "accepted", "v1.10"},
 		{`{"source":"argocd","id":"site/2026-11-20T04:47:45Z"}`, 202, "accepted", "v1.10"},
 		{`{"ref":"refs/heads/dev"}`, 202, "accepted", "refs/heads/dev"},
-		{`{"app":{"metadata":{"annotations":{"git.ref":"v3"}}}}`, 202, "accepted", "v3"},
-		{`{"app":{"metadata":{"annotations":{}}}}`, 400, "invalid", "v3"},
-		{`{"freight":{"commits":[{"repoURL":"https://git.example.com/acme/else","tag":"v9"},{"repoURL":"ssh://git@git.example.com/acme/plant","tag":"v4","id":"1111111111111111111111111111111111111111"}]}}`, 202, "accepted", "v4"},
-		{`{"freight":{"commits":[{"repoURL":"https://git.example.com/acme/plant","id":"1111111111111111111111111111111111111111"}]}}`, 202, "accepted", "1111111111111111111111111111111111111111"},
-		{`{"freight":{"commits":[{"repoURL":"https://git.example.com/acme/else","tag":"v9"}]}}`, 202, "ignored", "1111111111111111111111111111111111111111"},
 		{`{"ref":"main"}`, 202, "accepted", "main"},
 	} {
 		got := w.post("plant", step.body, bearer(ownSecret))
