@@ -40,6 +40,7 @@ func TestVersionSkew(t *testing.T) {
 		"old command": {now["agent"], now["agent"], old["hooks"]},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := plant.New(t, 2)
 			who := newPerson(t, p)
 			who.binary = c.command
