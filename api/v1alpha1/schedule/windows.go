@@ -147,7 +147,7 @@ func (all Windows) closed(t time.Time) (name string, next time.Time) {
 			denying = cmp.Or(denying, w.name)
 		case w.allow && active:
 			open = true
-		case w.allow && (opening == "" || changes.Before(opensAt)):
+		case w.allow && (opening == "" || opensAt.IsZero() || !changes.IsZero() && changes.Before(opensAt)):
 			opening, opensAt = w.name, changes
 		}
 	}

@@ -17,6 +17,7 @@ func TestWindows(t *testing.T) {
 	weekdays := v1alpha1.MaintenanceWindow{Name: "weekdays", Schedule: "0 6 * * 1-5", Duration: "12h"}
 	freeze := v1alpha1.MaintenanceWindow{Name: "freeze", Kind: v1alpha1.WindowDeny, Schedule: "0 0 24 12 *", Duration: "72h"}
 	always := v1alpha1.MaintenanceWindow{Name: "always", Kind: v1alpha1.WindowDeny, Schedule: "* * * * *", Duration: "1h"}
+	leap := v1alpha1.MaintenanceWindow{Name: "leap", Schedule: "0 0 29 2 *", Duration: "1h"} // after 2096, not before 2104
 	berlin := nights
 	berlin.TimeZone = "Europe/Berlin"
 	for name, tt := range map[string]struct {
@@ -33,6 +34,8 @@ func TestWindows(t *testing.T) {
 		"the end":                        {windows: []v1alpha1.MaintenanceWindow{nights}, at: "2026-11-25T06:00:00Z", closed: "nights", until: "2026-11-25T22:00:00Z"},
 		"the first of two":               {windows: []v1alpha1.MaintenanceWindow{nights, weekdays}, at: "2026-11-29T12:00:00Z", closed: "nights", until: "2026-11-29T22:00:00Z"},
 		"one of two is open":             {windows: []v1alpha1.MaintenanceWindow{nights, weekdays}, at: "2026-11-24T12:00:00Z"},
+		"one of two is too far ahead":    {windows: []v1alpha1.MaintenanceWindow{nights, leap}, at: "2097-01-01T12:00:00Z", closed: "nights", until: "2097-01-01T22:00:00Z"},
+		"the first is too far ahead":     {windows: []v1alpha1.MaintenanceWindow{leap, nights}, at: "2097-01-01T12:00:00Z", closed: "nights", until: "2097-01-01T22:00:00Z"},
 		"denied":                         {windows: []v1alpha1.MaintenanceWindow{freeze}, at: "2026-12-25T12:00:00Z", closed: "freeze", until: "2026-12-27T00:00:00Z"},
 		"denying window only":            {windows: []v1alpha1.MaintenanceWindow{freeze}, at: "2026-12-27T00:00:00Z"},
 		"denied beside allowed":          {windows: []v1alpha1.MaintenanceWindow{nights, freeze}, at: "2026-12-25T23:00:00Z", closed: "freeze", until: "2026-12-27T00:00:00Z"},
