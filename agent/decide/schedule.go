@@ -121,8 +121,8 @@ type Proposing struct {
 	InGit, Merged bool
 	// Foreign reports that another author committed to the branch, Replaced that a sync replaced a file of the proposal.
 	Foreign, Replaced bool
-	// Listed reports that the forge has a pull request whose end is not known.
-	Listed bool
+	// HasPullRequest reports that the record names a pull request of the forge.
+	HasPullRequest bool
 	// Standby reports that the other node of a redundant pair has the files, Renew that a user requests to propose again.
 	Standby, Renew bool
 	// Pushes are the times of the last pushes.
@@ -243,7 +243,7 @@ func (s Schedule) follow(p Proposing) Move {
 
 // polls returns a move that polls the pull request if that is due.
 func (s Schedule) polls(p Proposing, do Act) Move {
-	if !p.Active || !p.Listed || p.Merged {
+	if !p.Active || !p.HasPullRequest || p.Merged {
 		return Move{Do: do}
 	}
 	if due := slices.MaxFunc([]time.Time{s.poll, s.attempt}, time.Time.Compare); p.Now.Before(due) {

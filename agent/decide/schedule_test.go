@@ -43,7 +43,7 @@ func TestSchedule(t *testing.T) {
 		"open":                               {unchanged, Move{Do: Show, Poll: true}},
 		"open, polled":                       {func(s *Schedule, _ *Proposing) { *s = s.Succeeded(at(minute)) }, Move{Do: Show, At: at(minute)}},
 		"open, the poll failed":              {failed(minute, unchanged), Move{Do: Show, At: at(minute)}},
-		"only the branch":                    {func(_ *Schedule, p *Proposing) { p.Listed = false }, Move{Do: Show}},
+		"only the branch":                    {func(_ *Schedule, p *Proposing) { p.HasPullRequest = false }, Move{Do: Show}},
 		"ends":                               {func(_ *Schedule, p *Proposing) { p.Ends, p.InGit = v1alpha1.ProposalWithdrawn, true }, end(v1alpha1.ProposalWithdrawn)},
 		"ends, failed":                       {failed(minute, func(_ *Schedule, p *Proposing) { p.Ends = v1alpha1.ProposalWithdrawn }), Move{Do: Show, At: at(minute)}},
 		"ends, failed before":                {failed(0, func(_ *Schedule, p *Proposing) { p.Ends = v1alpha1.ProposalClosed }), end(v1alpha1.ProposalClosed)},
@@ -64,8 +64,8 @@ func TestSchedule(t *testing.T) {
 		"closed":                             {changed(func(p *Proposing) { p.Closed, p.Active = true, false }), Move{Do: Withhold}},
 		"another author":                     {changed(func(p *Proposing) { p.Foreign = true }), Move{Do: Show, Poll: true}},
 		"changed":                            {changed(func(*Proposing) {}), Move{Do: Push}},
-		"new":                                {changed(func(p *Proposing) { p.Active, p.Listed = false, false }), Move{Do: Push}},
-		"pushed, no pull request":            {func(_ *Schedule, p *Proposing) { p.Open, p.Listed = false, false }, Move{Do: Push}},
+		"new":                                {changed(func(p *Proposing) { p.Active, p.HasPullRequest = false, false }), Move{Do: Push}},
+		"pushed, no pull request":            {func(_ *Schedule, p *Proposing) { p.Open, p.HasPullRequest = false, false }, Move{Do: Push}},
 		"failed":                             {failed(minute, changed(func(*Proposing) {})), Move{Do: Retry, At: at(minute)}},
 		"failed before":                      {failed(0, changed(func(*Proposing) {})), Move{Do: Push}},
 		"declined": {failed(minute, func(s *Schedule, p *Proposing) {
@@ -85,7 +85,7 @@ func TestSchedule(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := Schedule{}
-			p := Proposing{Now: day, Debounce: debounce, Active: true, Listed: true, Changed: true, Looked: true, Read: true, Files: 1, Changes: changes,
+			p := Proposing{Now: day, Debounce: debounce, Active: true, HasPullRequest: true, Changed: true, Looked: true, Read: true, Files: 1, Changes: changes,
 				Covered: true, Pushed: true, Open: true}
 			c.change(&s, &p)
 			assert.Equal(t, c.want, s.Move(p))

@@ -233,7 +233,7 @@ func (p *Proposer) move(ctx context.Context, s *Settings, in Input, base Base) (
 	x := decide.Proposing{
 		Now: p.Now(), Debounce: s.Debounce, Standby: in.Standby, Renew: in.Renew != "" && in.Renew != rec.Renewed, Changed: len(in.Changed) > 0,
 		Active: rec.active(), Ends: rec.FinalState, Merged: rec.Merged, Foreign: rec.Foreign, Replaced: rec.hasOverwritten(),
-		Listed: s.Forge != nil && rec.Number != 0, Pushes: rec.Pushes,
+		HasPullRequest: s.Forge != nil && rec.Number != 0, Pushes: rec.Pushes,
 	}
 	if !x.Changed && !x.Standby {
 		p.forgetChanges()
