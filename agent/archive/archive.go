@@ -43,6 +43,7 @@ const (
 
 	formatVersion = 1
 	maxHead       = 1 << 20 // bytes of snapshot.json
+	maxTrailer    = 1 << 20 // bytes after the end of the tar archive
 	// maxRecord is the maximum size of a line in files.jsonl: the longest path of Linux, escaped, and two ids.
 	maxRecord = 32 << 10
 	// maxPaths bounds the total length of the paths in bytes, which are in memory.
@@ -162,8 +163,8 @@ type Archive struct {
 	tar  *tar.Reader  // of zip
 }
 
-// Open reads a whole archive. It checks that the bytes of every file match its record, and that the archive is within the limits. It does
-// not check the paths; disk.PlanReplace does. The Archive reads from f, which must stay open.
+// Open reads a whole archive. It checks that the bytes of every file match its record, and that the files are within l;
+// Bucket.Download checks l.ArchiveBytes. It does not check the paths; disk.PlanReplace does. The Archive reads from f, which must stay open.
 func Open(ctx context.Context, f *os.File, l Limits) (*Archive, error) {
 	a := &Archive{file: f}
 	err := a.read(ctx, l)
@@ -203,8 +204,8 @@ func (a *Archive) read(ctx context.Context, l Limits) error {
 	if _, err := a.tar.Next(); !errors.Is(err, io.EOF) {
 		return errors.Join(fmt.Errorf("it continues after %s", recordName), err)
 	}
-	if n, err := io.Copy(io.Discard, io.LimitReader(a.zip, maxHead)); err != nil || n == maxHead { // the checksum is at the end
-		return errors.Join(errors.New("its checksum does not match"), err)
+	if n, err := io.Copy(io.Discard, io.LimitReader(a.zip, maxTrailer)); err != nil || n == maxTrailer { // the checksum is at the end
+		return errors.Join(errors.New("it is damaged, or has data after its end"), err)
 	}
 	for _, f := range a.Files {
 		if f.Recorded {

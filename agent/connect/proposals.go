@@ -179,7 +179,7 @@ func targetBranch(template string, id propose.Identity, profile string) (string,
 	other := id.Gateway + "-x"
 	sample, err := nameFor(other) // an error means that the template tests the name
 	if err != nil || !strings.Contains(sample, other) || strings.ReplaceAll(sample, other, id.Gateway) != name {
-		name = strings.TrimSuffix(name, "/") + "/" + id.Gateway // without a namespace, the default ends with a slash
+		name = strings.TrimSuffix(name, "/") + "/" + id.Gateway // a template may end with a slash
 	}
 	if strings.HasPrefix(name, "refs/") || syntax.RefProblem("refs/heads/"+name) != "" || syntax.RefProblem(name) != "" {
 		return "", invalid("targetBranch gives %s, which is not a valid branch name", failure.Quote(name))

@@ -160,7 +160,7 @@ func keepsManifest(m *format.Manifest, h plan.Header, edits format.Edits) (bool,
 	return true, nil
 }
 
-// sameHeader reports whether two headers are equal apart from Files.
+// sameHeader reports whether two headers are equal apart from Files and Earlier.
 func sameHeader(a, b plan.Header) bool {
 	return a.Ref == b.Ref && a.Commit == b.Commit && a.Rules == b.Rules && a.Complete == b.Complete && slices.Equal(a.Mappings, b.Mappings)
 }

@@ -28,8 +28,9 @@ var ErrLocked = lock.ErrHeld
 // ErrReadOnly means that the Dir was opened read-only.
 var ErrReadOnly = errors.New("the data directory is open read-only")
 
-// ErrMoved means that the path of the Dir, or of the agent's files in it, no longer leads to what is open; see Dir.CheckOpen.
-var ErrMoved = errors.New("the data directory was replaced while it was open")
+// ErrMoved means that the path of the Dir, or of the agent's files in it, no longer leads to what is open, or that the open
+// manifest was overwritten or damaged; see Dir.CheckOpen.
+var ErrMoved = errors.New("files of the agent were replaced or damaged while they were open")
 
 // Options configure a Dir. The zero value is suitable for an agent.
 type Options struct {
@@ -51,7 +52,7 @@ type Options struct {
 	// FsyncFiles is the number of changed files up to which each is synced by itself; more are synced by one syncfs. 0 means 64.
 	FsyncFiles int
 	// Wanted writes the content of a blob that git wanted, like plan.Objects.WriteBlob. Drift needs it to distinguish a
-	// re-signed resource.json from a changed one; if it is nil, both count as changed.
+	// file that was signed again, or is JSON of the same meaning, from a changed one; if it is nil, both count as changed.
 	Wanted func(w io.Writer, id plan.ID) (int64, error)
 	// Watch reports whether Drift lists a file in its result's Watched; nil means that it lists none.
 	Watch func(path string) bool

@@ -339,7 +339,7 @@ type rewriteDetector struct {
 }
 
 // rewritten reports whether the gateway itself rewrote a recorded file without changing its meaning: it signed a resource.json
-// again, or made a thumbnail. The file is called name in n, and now is its blob id.
+// again, wrote JSON of the same meaning, or made a thumbnail. The file is called name in n, and now is its blob id.
 func (d *rewriteDetector) rewritten(n *safe.Folder, name string, rec plan.Owned, now plan.ID) bool {
 	rec.Have = now
 	return path.Base(rec.Path) == resource.Thumbnail || d.sameMeaning(n, name, rec)

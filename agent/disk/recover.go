@@ -92,18 +92,18 @@ func (d recovery) replay(j *format.Journal, name string) error {
 	return nil
 }
 
-// salvage saves what it can of a run whose journal cannot be used. Staging may have bytes of the gateway, and it is unknown
-// which, so all of it goes to lost+found.
+// salvage gives up a run whose journal or staging cannot be used. Staging may have bytes of the gateway, and it is unknown which:
+// salvage moves all of it to lost+found, removes all snapshots and marks the manifest incomplete.
 func (d recovery) salvage(cause error) error {
-	d.dir.log.Error("journal unusable; moving staged files to lost+found", "error", cause)
+	d.dir.log.Error("sync not recoverable; saving staging to lost+found", "error", cause)
 	areas, err := d.areas()
 	if err != nil {
 		return err
 	}
-	if err := d.rescue(areas, "left by a sync with a damaged journal"); err != nil {
+	if err := d.rescue(areas, "left by an interrupted sync that could not be recovered"); err != nil {
 		return err
 	}
-	if err := d.dir.snapshots.DropAll(); err != nil { // the one of this sync is not complete
+	if err := d.dir.snapshots.DropAll(); err != nil { // without a complete snapshot of this sync, the older ones cannot be restored
 		return err
 	}
 	return d.distrust()
@@ -207,7 +207,7 @@ func (d recovery) areas() ([]string, error) {
 	return areas, nil
 }
 
-// clean removes the staging folders and other leftovers of a run, and prunes lost+found.
+// clean empties the staging folders, removes other leftovers of a run, and prunes lost+found.
 func (d recovery) clean() error {
 	areas, err := d.areas()
 	if err != nil {

@@ -32,12 +32,7 @@ type Identity struct {
 	Namespace, Gateway string
 }
 
-func (i Identity) String() string {
-	if i.Namespace == "" {
-		return i.Gateway
-	}
-	return i.Namespace + "/" + i.Gateway
-}
+func (i Identity) String() string { return i.Namespace + "/" + i.Gateway }
 
 // trailer returns the identity as commits and pull requests name it.
 func (i Identity) trailer() string { return plain(i.String(), 400) }

@@ -37,7 +37,7 @@ type stage struct {
 // todo is a command that the user can type.
 type todo struct{ Text, Type string }
 
-// newRollout returns the rollout of f, or nil if all gateways change at once. link returns the address of the list of gateways of
+// newRollout returns the rollout of f, or nil if its status has no rollout. link returns the address of the list of gateways of
 // a stage.
 func (s *Server) newRollout(f fleet, now moment, link func(stage string) string) *rollout {
 	gs := f.gs
@@ -74,7 +74,8 @@ func (s *Server) newRollout(f fleet, now moment, link func(stage string) string)
 	return r
 }
 
-// newStages returns the stages of a rollout. It returns none if the spec has none, or has changed since the rollout began.
+// newStages returns the stages of a rollout. It returns none if the spec has no stages, or another number of steps than
+// the rollout.
 func newStages(f fleet, status *v1alpha1.RolloutStatus, link func(stage string) string) (list []stage) {
 	order := schedule.OrderOf(f.gs)
 	steps := order.Steps()

@@ -21,8 +21,8 @@ import (
 // Phase is how far the gateways are with the desired ref: a phase of the outcome, or Overtaken.
 type Phase string
 
-// The phases. A caller that waits goes on in Progressing, Held and Paused, and stops in the others. Overtaken means that the caller waits
-// for another ref or commit than the desired one.
+// The phases. In Progressing and Held, waiting may help. In Paused, each caller decides. The others are final. Overtaken means that the
+// caller waits for another ref or commit than the desired one.
 const (
 	Progressing Phase = Phase(v1alpha1.OutcomeProgressing)
 	Succeeded   Phase = Phase(v1alpha1.OutcomeSucceeded)
@@ -181,7 +181,8 @@ func ReadWithLock(ctx context.Context, clients kube.Clients, gs *v1alpha1.Gatewa
 	return Read(gs, ref, target, clients.Now()), err
 }
 
-// TargetOf returns the SyncTarget of gs. If there is none, it returns an empty one, which has no lead. With an error it returns nil.
+// TargetOf returns the SyncTarget of gs. If there is none, it returns an empty one, which has no lead. It
+// returns nil with an error, and without one if this version cannot decode the SyncTarget.
 func TargetOf(ctx context.Context, clients kube.Clients, gs *v1alpha1.GatewaySync) (*v1alpha1.SyncTarget, error) {
 	t, err := kube.SyncTargets(clients.Dynamic, gs.Namespace).Get(ctx, gs.Name)
 	_, undecodable := errors.AsType[*kube.UndecodableError](err)

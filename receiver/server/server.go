@@ -98,7 +98,7 @@ func New(c Config) (*Server, error) {
 	s.secrets = secrets.New(secrets.Config{Client: c.Clients.Core, Namespace: c.Namespace, Log: c.Log, Refs: s.secretRefs, OnRead: c.Metrics.SecretRead})
 	s.queue, s.reads = queue.New(queue.Config{Do: s.recoveredDo(s.carryOut)}), queue.New(queue.Config{Do: s.recoveredDo(s.read)})
 	var err error
-	s.find, err = lookup.New(c.Clients.Dynamic, c.Watch, c.Selector, lookup.Callbacks{Changed: s.watchSecret, Unreadable: s.logUnreadable, Failed: kube.LogFailures(c.Log, "GatewaySyncs cannot be watched; using the last state")})
+	s.find, err = lookup.New(c.Clients.Dynamic, c.Watch, c.Selector, lookup.Callbacks{Changed: s.watchSecret, Unreadable: s.logUnreadable, Failed: kube.LogFailures(c.Log, "watch failed; using the last state")})
 	return s, err
 }
 
@@ -133,7 +133,7 @@ func (s *Server) logUnreadable(err *kube.UndecodableError) {
 	s.Log.Error("object cannot be read; rejecting its requests", "namespace", err.Namespace, "kind", err.Kind, "name", err.Name, "error", err.Err)
 }
 
-// Run watches until ctx is done. The HTTP server must stop before Close.
+// Run watches until ctx is done.
 func (s *Server) Run(ctx context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error { return s.find.Run(ctx) })
@@ -142,14 +142,14 @@ func (s *Server) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Close carries out the accepted requests, and rejects new ones.
+// Close carries out the accepted requests, and rejects new ones. The HTTP server must stop before Close.
 func (s *Server) Close() {
 	s.statusReads.close()
 	s.reads.Close()
 	s.queue.Close()
 }
 
-// Ready reports whether all GatewaySyncs that may be watched were seen, and their Secrets read.
+// Ready reports whether all objects that may be watched were listed, and their Secrets read.
 func (s *Server) Ready() bool { return s.find.Served() && s.secrets.Complete() }
 
 // Routes serves /webhook and /status.

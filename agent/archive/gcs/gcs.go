@@ -144,7 +144,9 @@ func (s store) send(ctx context.Context, session url.URL, chunk []byte, offset i
 		switch {
 		case stored == complete && last:
 			return nil
-		case stored < offset || stored > end: // also complete, too early
+		case stored == complete:
+			return fmt.Errorf("%s.endpoint: the server ended an upload before its last chunk", field)
+		case stored < offset || stored > end:
 			return fmt.Errorf("%s.endpoint: the server has stored %d bytes of an upload, which was sent from %d to %d", field, stored, offset, end)
 		case stored > next && (!last || stored < end):
 			stalls = 0

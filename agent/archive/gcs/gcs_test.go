@@ -189,7 +189,7 @@ func TestHostileServer(t *testing.T) {
 				w.WriteHeader(http.StatusNotFound)
 			}
 		}, put(chunkSize + 1), "the bucket backups no longer knows the upload"},
-		{"complete too early", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Location", "/upload?upload_id=1") }, put(chunkSize + 1), "has stored -1 bytes"},
+		{"complete too early", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Location", "/upload?upload_id=1") }, put(chunkSize + 1), "the server ended an upload before its last chunk"},
 		{"echoed token", func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusBadRequest)
 			_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"message": r.Header.Get("Authorization")}})

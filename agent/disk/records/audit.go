@@ -42,7 +42,7 @@ func (r *Records) AddAudit(line []byte) error {
 	})
 }
 
-// ReadAudit returns the content of audit.jsonl in a data directory, one line for each sync, oldest first, or nil if there is no
+// ReadAudit returns the content of audit.jsonl in a data directory, one line for each recorded sync, oldest first, or nil if there is no
 // such file. It may run while an agent writes. The gateway can write to its data directory, so the caller must not trust the
 // content.
 func ReadAudit(dataDir string) ([]byte, error) { return readOwn(dataDir, AuditFile, MaxAudit) }

@@ -115,12 +115,12 @@ func (s *Store) DropNewer(id string) error {
 	return safe.WriteError(s.Drop(newer...), "remove snapshots")
 }
 
-// DropAll removes all snapshots, because a sync takes none.
+// DropAll removes all snapshots, because a sync has none, and the older ones cannot be restored without it.
 func (s *Store) DropAll() error {
 	if _, err := s.own.Lstat(DirName); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	s.own.Vol.Log.Warn("snapshots removed, because a sync takes none")
+	s.own.Vol.Log.Warn("all snapshots removed")
 	if ids, err := s.ids(); err == nil { // otherwise DropFolder removes or renames all of it
 		if err := s.drop(ids...); err != nil {
 			return safe.WriteError(err, "remove the snapshots")
