@@ -51,14 +51,14 @@ type Changes struct {
 // that of a sync that has not waited yet.
 type Wait struct{ Since, Unseen time.Time }
 
-// Replace says why a sync must not replace the changes now, in words that follow the names of the files; "" if it may. unseen reports that the
+// Blocks says why a sync must not replace the changes now, in words that follow the names of the files; "" if it may. unseen reports that the
 // proposer only has to see them.
 //
 //	strategy      the sync may replace the changes
 //	manual        never: a user merges them, or forces the sync
 //	gatewayWins   when their pull request is merged or closed
 //	gitWins       when git has them, when they cannot be proposed, or when the sync has waited for Limit
-func (w Wait) Replace(c Changes) (next Wait, why string, unseen bool) {
+func (w Wait) Blocks(c Changes) (next Wait, why string, unseen bool) {
 	if w.Since.IsZero() {
 		w = Wait{Since: c.Now}
 	}
@@ -96,14 +96,14 @@ type Drift struct {
 	Policy         v1alpha1.DriftPolicy
 	// RepairsClosed is Proposal.RepairsClosed of the watched files; false if none are proposed.
 	RepairsClosed bool
-	// Desired reports that the desired commit is known, HandsOff that the gateway is left alone.
-	Desired, HandsOff, Paused, DryRun bool
+	// Desired reports that the desired commit is known, DoNotTouch that the gateway is left alone.
+	Desired, DoNotTouch, Paused, DryRun bool
 }
 
 // Repair reports whether a sync repairs the drift now: if driftPolicy is repair, or if files differ whose pull request was closed and onClosed
 // is repair. It never does while the desired commit is not known, the gateway is left alone, syncing is paused, or dryRun is set.
 func (d Drift) Repair() bool {
-	if d.Files == 0 || !d.Desired || d.HandsOff || d.Paused || d.DryRun {
+	if d.Files == 0 || !d.Desired || d.DoNotTouch || d.Paused || d.DryRun {
 		return false
 	}
 	return d.Policy == v1alpha1.DriftRepair || d.RepairsClosed && d.Watched > 0

@@ -65,7 +65,7 @@ func TestReplace(t *testing.T) {
 			for i, a := range c.asks {
 				var why string
 				var notSeen bool
-				w, why, notSeen = w.Replace(Changes{c.strategy, Proposal{State: a.state}, a.seen, 10 * time.Minute, now})
+				w, why, notSeen = w.Blocks(Changes{c.strategy, Proposal{State: a.state}, a.seen, 10 * time.Minute, now})
 				got := map[bool]string{true: unseen, false: waits}[notSeen]
 				if why == "" {
 					got = yes
@@ -85,7 +85,7 @@ func TestDriftRepair(t *testing.T) {
 	for name, change := range map[string]func(*Drift){
 		"nothing differs":  func(d *Drift) { d.Files = 0 },
 		"no target":        func(d *Drift) { d.Desired = false },
-		"hands off":        func(d *Drift) { d.HandsOff = true },
+		"hands off":        func(d *Drift) { d.DoNotTouch = true },
 		"paused":           func(d *Drift) { d.Paused = true },
 		"dry run":          func(d *Drift) { d.DryRun = true },
 		"only report":      func(d *Drift) { d.Policy, d.RepairsClosed = v1alpha1.DriftReport, false },

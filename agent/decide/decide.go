@@ -1,7 +1,8 @@
 // Package decide says what the agent of one gateway does next, as functions from values to values:
 //
 //	Next                    what happens to the order in force, by SyncTarget, GatewaySync, volume and rollout
-//	Closed, Pause, WentBack what a closed gate allows, when a pause begins and ends, and what a rollback of a rollout reports
+//	Closed, Pause           what a closed gate allows, and when a pause begins and ends
+//	RolloutRollback         what a rollback of a rollout reports
 //	Delivery                whether a sync waits for a maintenance window, or for the validation webhook
 //	Restore                 whether a snapshot replaces the target
 //	Failures                when a gateway that cannot load the target rolls back automatically

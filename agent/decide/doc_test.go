@@ -28,9 +28,9 @@ func TestPage(t *testing.T) {
 		"`agent/decide` has every rule of this as a function without I/O, and a table test for each.\n")
 	// sequence: the sections of one page
 	for _, s := range []struct{ title, function string }{
-		{"The next step", "Next"}, {"The gate of a rollout", "gate"}, {"While a gate is closed", "Closed.Lapses"}, {"Pauses", "Pause.Apply"},
+		{"The next step", "Next"}, {"The gate of a rollout", "gate"}, {"While a gate is closed", "Closed.StopsOrder"}, {"Pauses", "Pause.Apply"},
 		{"Maintenance windows", "Delivery.WaitsForWindow"}, {"The validation webhook", "Delivery.NeedsReview"}, {"Restores", "Restore"},
-		{"Automatic rollback", "Failures.Add"}, {"Changes that are proposed to git", "Wait.Replace"}, {"The next move of a proposal", "Schedule.Move"},
+		{"Automatic rollback", "Failures.Add"}, {"Changes that are proposed to git", "Wait.Blocks"}, {"The next move of a proposal", "Schedule.Move"},
 		{"Drift", "Drift.Repair"},
 	} {
 		require.NotEmpty(t, comments[s.function], s.function)

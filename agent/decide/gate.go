@@ -26,11 +26,11 @@ type Origin struct {
 
 // gateResult is what a gate allows.
 type gateResult struct {
-	to       *Origin // what the gateway follows in place of the target; nil for the target
-	dry      bool    // only a dry run
-	rollback bool    // to goes back to what ran before
-	held     *Hold   // why the gateway stays as it is; nil if it follows
-	ask      string  // see Step.Ask
+	to         *Origin // what the gateway follows in place of the target; nil for the target
+	dryRunOnly bool    // only a dry run
+	rollback   bool    // to goes back to what ran before
+	held       *Hold   // why the gateway stays as it is; nil if it follows
+	ask        string  // see Step.Ask
 }
 
 // gate decides which target a gateway may follow:
@@ -84,7 +84,7 @@ func gate(s Situation) gateResult {
 	case open:
 		return s.openStep(stage)
 	case r.Open == 0 && gs.DryRunBefore():
-		return gateResult{dry: true}
+		return gateResult{dryRunOnly: true}
 	}
 	return s.closedStep(order, step, stage)
 }

@@ -117,11 +117,11 @@ func TestGate(t *testing.T) {
 				is = string(p.held.Reason)
 				assert.NotEmpty(t, p.held.Message)
 				assert.Nil(t, p.to)
-				assert.False(t, p.dry)
+				assert.False(t, p.dryRunOnly)
 			case p.to != nil:
 				is = goesBack
 				assert.Equal(t, from, *p.to)
-			case p.dry:
+			case p.dryRunOnly:
 				is = dry
 			}
 			assert.Equal(t, c.want, is)
@@ -148,7 +148,7 @@ func TestNoSyncTargetOpensStage(t *testing.T) {
 					s.Rollout = Rollout{On: bits&1 != 0, Done: bits&2 != 0, Rollback: bits&4 != 0, Failed: bits&8 != 0, Steps: steps, Open: open, From: Origin{"main", "", two}}
 				})
 				p := gate(s)
-				assert.True(t, p.held != nil || p.dry, "%+v", s.Rollout)
+				assert.True(t, p.held != nil || p.dryRunOnly, "%+v", s.Rollout)
 			}
 		}
 	}

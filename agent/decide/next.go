@@ -55,8 +55,8 @@ type InForce struct {
 // Obstacle is why a gateway cannot follow its target.
 type Obstacle struct {
 	Hold
-	// HandsOff reports that the gateway must be left alone.
-	HandsOff bool
+	// DoNotTouch reports that the gateway must be left alone.
+	DoNotTouch bool
 	// Short reports that the obstacle will probably be over soon.
 	Short bool
 }
@@ -73,8 +73,8 @@ type Action string
 const (
 	// Leave leaves the order in force.
 	Leave Action = "leave"
-	// Keep puts in force what a closed gate allows: see Closed.
-	Keep Action = "keep"
+	// KeepOnDisk allows only what a closed gate lets pass: see Closed.
+	KeepOnDisk Action = "keep"
 	// DryRun makes a dry run of the target.
 	DryRun Action = "dry run"
 	// Follow puts an order in force.
@@ -83,8 +83,8 @@ const (
 
 // Step is what the agent of one gateway does next.
 type Step struct {
-	Do       Action
-	HandsOff bool
+	Do         Action
+	DoNotTouch bool
 	// To is what to follow in place of the target; nil for the target.
 	To *Origin
 	// Refill reports that To is what a new volume lacks, Rollback that it goes back to what ran before the rollout.
@@ -93,10 +93,10 @@ type Step struct {
 	Planned bool
 	// Held is why the gateway stays as it is; nil if it does not, or if the last state is still true.
 	Held *Hold
-	// OfTarget reports that the report is about the target, whatever order is in force.
-	OfTarget bool
-	// Pauses reports that the order in force is paused or continued now.
-	Pauses bool
+	// ReportTarget reports that the report is about the target, whatever order is in force.
+	ReportTarget bool
+	// ApplyPause reports that the order in force is paused or continued now.
+	ApplyPause bool
 	// Ask names what a newer GatewaySync could confirm; "" if no other copy changes the step.
 	Ask string
 }
@@ -115,18 +115,18 @@ type Step struct {
 // A pause is applied at once, even to an order that stays in force: an operator may be about to repair the gateway by hand.
 func Next(s Situation) Step {
 	if o := s.Obstacle; o != nil {
-		n := Step{Do: Leave, HandsOff: o.HandsOff, Held: &o.Hold, Pauses: s.Paused}
-		if o.Short && s.InForce.Exists && !o.HandsOff {
+		n := Step{Do: Leave, DoNotTouch: o.DoNotTouch, Held: &o.Hold, ApplyPause: s.Paused}
+		if o.Short && s.InForce.Exists && !o.DoNotTouch {
 			n.Held = nil
 		}
 		return n
 	}
-	if lost := s.lost(); lost != nil {
-		return s.follow(Step{Do: Follow, To: lost, Refill: true, OfTarget: true})
+	if refill := s.refill(); refill != nil {
+		return s.follow(Step{Do: Follow, To: refill, Refill: true, ReportTarget: true})
 	}
 	p := gate(s)
 	held := p.held
-	if p.dry {
+	if p.dryRunOnly {
 		held = s.Planned
 	}
 	switch {
@@ -134,8 +134,8 @@ func Next(s Situation) Step {
 		if s.Paused {
 			held = &Hold{v1alpha1.ReasonPaused, "syncing is paused; the files on the disk stay"}
 		}
-		return Step{Do: Keep, Held: held, Planned: p.dry, OfTarget: true, Pauses: true, Ask: p.ask}
-	case p.dry:
+		return Step{Do: KeepOnDisk, Held: held, Planned: p.dryRunOnly, ReportTarget: true, ApplyPause: true, Ask: p.ask}
+	case p.dryRunOnly:
 		return s.follow(Step{Do: DryRun})
 	}
 	return s.follow(Step{Do: Follow, To: p.to, Rollback: p.rollback, Ask: p.ask})
@@ -145,7 +145,7 @@ func Next(s Situation) Step {
 func (s Situation) follow(n Step) Step {
 	switch {
 	case s.Invalid != nil:
-		return Step{Do: Leave, To: n.To, Refill: n.Refill, Held: s.Invalid, OfTarget: true, Pauses: true, Ask: n.Ask}
+		return Step{Do: Leave, To: n.To, Refill: n.Refill, Held: s.Invalid, ReportTarget: true, ApplyPause: true, Ask: n.Ask}
 	case !s.Target.IsZero() || n.To != nil:
 		return n
 	}
@@ -154,14 +154,14 @@ func (s Situation) follow(n Step) Step {
 		n.Held = &Hold{v1alpha1.ReasonWaitingForLead, fmt.Sprintf("no commit is known yet for the ref %q", s.Ref)}
 	}
 	if !s.InForce.Commit.IsZero() { // a new order has nothing that the one in force lacks
-		n.Do, n.Pauses = Leave, true
+		n.Do, n.ApplyPause = Leave, true
 	}
 	return n
 }
 
-// lost returns what a new volume gets first: the commit that the gateway had on the lost one. Without it the gateway would wait for the gates
+// refill returns what a new volume gets first: the commit that the gateway had on the lost one. Without it the gateway would wait for the gates
 // of another commit without any files. It returns nil if the volume has lost nothing.
-func (s Situation) lost() *Origin {
+func (s Situation) refill() *Origin {
 	o := s.Delivered
 	if o.Commit.IsZero() || s.Target.IsZero() || o.Commit == s.Target || !s.NewVolume || !s.Incomplete || s.GaveUp {
 		return nil
@@ -182,9 +182,9 @@ type Closed struct {
 	Unsynced            bool    // no sync was ever completed on this gateway
 }
 
-// Lapses reports whether a closed gate stops the order in force, because the order would bring a commit that the gateway does not have. A
+// StopsOrder reports whether a closed gate stops the order in force, because the order would bring a commit that the gateway does not have. A
 // rollback, a restore and a first start go on.
-func (c Closed) Lapses() bool {
+func (c Closed) StopsOrder() bool {
 	return !c.Order.IsZero() && c.Order != c.Disk && !c.Requested && !c.Restores && !c.Unsynced
 }
 
@@ -213,8 +213,8 @@ func (p Pause) Apply(target Pause, paused bool) (next Pause, apply bool) {
 	return p, p == target
 }
 
-// WentBack is what to report of a rollout that went back to what ran before.
-type WentBack struct {
+// RolloutRollback is what to report of a rollout that went back to what ran before.
+type RolloutRollback struct {
 	// Synced reports that the gateway runs it, Failed that the last sync to it failed.
 	Synced, Failed bool
 	To, Aborted    plan.ID
@@ -222,7 +222,7 @@ type WentBack struct {
 
 // Report returns why the gateway does not run the target; nil while it goes back. ofTarget reports that the report is about the target:
 // otherwise the outcome of the sync would be attributed to the earlier one.
-func (w WentBack) Report() (held *Hold, ofTarget bool) {
+func (w RolloutRollback) Report() (held *Hold, ofTarget bool) {
 	if w.Synced {
 		return &Hold{v1alpha1.ReasonRolledBack, fmt.Sprintf("the rollout of %s failed, and the gateway went back to %s", w.Aborted.Short(), w.To.Short())}, true
 	}

@@ -49,16 +49,16 @@ func TestNext(t *testing.T) {
 		"the spec cannot be read for a moment, no order in force": {at(gs, open, obstacle(false, true)), Leave, "", plan.ID{}, "WaitingForLead"},
 		"nothing holds it":                                        {at(gs, open, inForce(one)), Follow, "", plan.ID{}, ""},
 		"nothing holds it, paused":                                {at(gs, open, inForce(one), paused), Follow, "", plan.ID{}, ""}, // the order says so itself
-		"its step is closed":                                      {at(gs, closed, inForce(one)), Keep, "pauses of target ", plan.ID{}, "GateClosed"},
-		"its step is closed, paused":                              {at(gs, closed, inForce(one), paused), Keep, "pauses of target ", plan.ID{}, "Paused"},
-		"its step is closed, and invalid settings":                {at(gs, closed, invalid), Keep, "pauses of target ", plan.ID{}, "GateClosed"},
+		"its step is closed":                                      {at(gs, closed, inForce(one)), KeepOnDisk, "pauses of target ", plan.ID{}, "GateClosed"},
+		"its step is closed, paused":                              {at(gs, closed, inForce(one), paused), KeepOnDisk, "pauses of target ", plan.ID{}, "Paused"},
+		"its step is closed, and invalid settings":                {at(gs, closed, invalid), KeepOnDisk, "pauses of target ", plan.ID{}, "GateClosed"},
 		"a first start while its step is closed":                  {at(gs, closed, fresh), Follow, "", one, ""},
 		"invalid settings":                                        {at(gs, open, inForce(one), invalid), Leave, "pauses of target ", plan.ID{}, "ProfilesInvalid"},
 		"invalid settings, no commit":                             {at(gs, open, noCommit, invalid), Leave, "pauses of target ", plan.ID{}, "ProfilesInvalid"},
 		"a dry run is to be made":                                 {at(plant(dryRunBefore), 0), DryRun, "", plan.ID{}, ""},
 		"a dry run with invalid settings":                         {at(plant(dryRunBefore), 0, invalid), Leave, "pauses of target ", plan.ID{}, "ProfilesInvalid"},
-		"the dry run was made":                                    {at(plant(dryRunBefore), 0, planned), Keep, "pauses of target planned ", plan.ID{}, "DryRun"},
-		"the dry run was made, paused":                            {at(plant(dryRunBefore), 0, planned, paused), Keep, "pauses of target planned ", plan.ID{}, "Paused"},
+		"the dry run was made":                                    {at(plant(dryRunBefore), 0, planned), KeepOnDisk, "pauses of target planned ", plan.ID{}, "DryRun"},
+		"the dry run was made, paused":                            {at(plant(dryRunBefore), 0, planned, paused), KeepOnDisk, "pauses of target planned ", plan.ID{}, "Paused"},
 		"the dry run was made, and its step opened":               {at(plant(dryRunBefore), open, planned), Follow, "", plan.ID{}, ""},
 		"the rollout went back":                                   {at(gs, open, back, has), Follow, "rollback ", one, ""},
 		"no commit yet":                                           {at(gs, open, noCommit), Follow, "", plan.ID{}, "WaitingForLead"},
@@ -67,9 +67,9 @@ func TestNext(t *testing.T) {
 		"the ref cannot be resolved":                              {at(gs, open, noCommit, func(s *Situation) { s.Unresolved = holdFor(v1alpha1.ReasonRefNotFound) }), Follow, "", plan.ID{}, "RefNotFound"},
 		"a new volume":                                            {at(gs, open, lost), Follow, "of target refill ", one, ""},
 		"a new volume while its step is closed":                   {at(gs, closed, lost), Follow, "of target refill ", one, ""},
-		"a new volume that has all files":                         {at(gs, closed, lost, func(s *Situation) { s.Incomplete = false }), Keep, "pauses of target ", plan.ID{}, "GateClosed"},
-		"a new volume, the files cannot be written":               {at(gs, closed, lost, func(s *Situation) { s.GaveUp = true }), Keep, "pauses of target ", plan.ID{}, "GateClosed"},
-		"a running gateway that lacks files":                      {at(gs, closed, lost, func(s *Situation) { s.NewVolume = false }), Keep, "pauses of target ", plan.ID{}, "GateClosed"},
+		"a new volume that has all files":                         {at(gs, closed, lost, func(s *Situation) { s.Incomplete = false }), KeepOnDisk, "pauses of target ", plan.ID{}, "GateClosed"},
+		"a new volume, the files cannot be written":               {at(gs, closed, lost, func(s *Situation) { s.GaveUp = true }), KeepOnDisk, "pauses of target ", plan.ID{}, "GateClosed"},
+		"a running gateway that lacks files":                      {at(gs, closed, lost, func(s *Situation) { s.NewVolume = false }), KeepOnDisk, "pauses of target ", plan.ID{}, "GateClosed"},
 		"a new volume that had the target":                        {at(gs, open, lost, func(s *Situation) { s.Target = one }), Follow, "", plan.ID{}, ""},
 		"a new volume, no commit yet":                             {at(gs, open, lost, noCommit), Follow, "", plan.ID{}, "WaitingForLead"},
 		"a new volume and invalid settings":                       {at(gs, open, lost, invalid), Leave, "pauses of target refill ", one, "ProfilesInvalid"},
@@ -82,7 +82,7 @@ func TestNext(t *testing.T) {
 			for _, f := range []struct {
 				name string
 				set  bool
-			}{{"hands off", n.HandsOff}, {"pauses", n.Pauses}, {"of target", n.OfTarget}, {"rollback", n.Rollback}, {"refill", n.Refill}, {"planned", n.Planned}} {
+			}{{"hands off", n.DoNotTouch}, {"pauses", n.ApplyPause}, {"of target", n.ReportTarget}, {"rollback", n.Rollback}, {"refill", n.Refill}, {"planned", n.Planned}} {
 				if f.set {
 					flags += f.name + " "
 				}
@@ -137,7 +137,7 @@ func TestClosed(t *testing.T) {
 		"a first start":                        {Closed{Order: two, Unsynced: true}, false, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			assert.Equal(t, c.lapses, c.Lapses())
+			assert.Equal(t, c.lapses, c.StopsOrder())
 			assert.Equal(t, c.force, c.Force())
 			assert.Equal(t, c.restoreOnly, c.RestoreOnly())
 		})
@@ -164,13 +164,13 @@ func TestPause(t *testing.T) {
 	assert.True(t, apply)
 }
 
-func TestWentBack(t *testing.T) {
-	held, ofTarget := WentBack{Synced: true, To: one, Aborted: two}.Report()
+func TestRolloutRollback(t *testing.T) {
+	held, ofTarget := RolloutRollback{Synced: true, To: one, Aborted: two}.Report()
 	assert.True(t, ofTarget)
 	assert.Equal(t, v1alpha1.ReasonRolledBack, held.Reason)
 	assert.Contains(t, held.Message, "the rollout of "+two.Short()+" failed, and the gateway went back to "+one.Short())
 	for _, failed := range []bool{false, true} {
-		held, ofTarget = WentBack{Failed: failed}.Report()
+		held, ofTarget = RolloutRollback{Failed: failed}.Report()
 		assert.Nil(t, held)
 		assert.Equal(t, failed, ofTarget)
 	}

@@ -66,9 +66,9 @@ func (s Schedule) Walked() Schedule { s.walked, s.comparisons = true, 0; return 
 // Unwalked is described at Walked.
 func (s Schedule) Unwalked() Schedule { s.walked = false; return s }
 
-// Saw adds a look at the changed files, for the last comparison. If they differ from those of the last look, debounce begins with the last
+// LookedAt adds a look at the changed files, for the last comparison. If they differ from those of the last look, debounce begins with the last
 // file event.
-func (s Schedule) Saw(files string, now time.Time) Schedule {
+func (s Schedule) LookedAt(files string, now time.Time) Schedule {
 	if files == s.files {
 		return s
 	}
@@ -82,14 +82,14 @@ func (s Schedule) Saw(files string, now time.Time) Schedule {
 	return s
 }
 
-// Changing returns the schedule after files changed while they were read.
-func (s Schedule) Changing() Schedule { s.files = ""; return s }
+// ChangedWhileRead returns the schedule after files changed while they were read.
+func (s Schedule) ChangedWhileRead() Schedule { s.files = ""; return s }
 
-// Built returns the schedule after the changes were read.
-func (s Schedule) Built() Schedule { s.first = time.Time{}; return s }
+// WasRead returns the schedule after the changes were read.
+func (s Schedule) WasRead() Schedule { s.first = time.Time{}; return s }
 
-// Gone returns the schedule after the changes were undone, or proposed to the end.
-func (s Schedule) Gone() Schedule {
+// ChangesGone returns the schedule after the changes were undone, or proposed to the end.
+func (s Schedule) ChangesGone() Schedule {
 	s.files, s.stable, s.first = "", time.Time{}, time.Time{}
 	return s
 }
@@ -109,8 +109,8 @@ func (s Schedule) Succeeded(poll time.Time) Schedule {
 // Attempt returns when the next attempt after a failure is due.
 func (s Schedule) Attempt() time.Time { return s.attempt }
 
-// Proposing is what the next move of a proposal depends on, beside its Schedule.
-type Proposing struct {
+// ProposalSituation is what the next move of a proposal depends on, beside its Schedule.
+type ProposalSituation struct {
 	Now      time.Time
 	Debounce time.Duration
 
@@ -128,7 +128,7 @@ type Proposing struct {
 	// Pushes are the times of the last pushes.
 	Pushes []time.Time
 
-	// Changed reports that files differ from git, Looked that Saw knows them, and Read that they were read. The rest is known only then.
+	// Changed reports that files differ from git, Looked that LookedAt was called for them, and Read that they were read. The rest is known only then.
 	Changed, Looked, Read bool
 	// Files is the number of files that a proposal of the changes has, Changes identifies them.
 	Files   int
@@ -141,27 +141,27 @@ type Proposing struct {
 	Closed bool
 }
 
-// Act is what happens to a proposal.
-type Act string
+// ProposalAction is what happens to a proposal.
+type ProposalAction string
 
-// The acts. Look and Read complete Proposing, for another call of Schedule.Move.
+// The actions. Look and Read complete ProposalSituation, for another call of Schedule.Move.
 const (
-	Look     Act = "look"     // at the changed files
-	Read     Act = "read"     // the changed files
-	Show     Act = "show"     // what is recorded
-	Settle   Act = "settle"   // wait for the end of the debounce
-	Refuse   Act = "refuse"   // show why the changes are not proposed
-	Withhold Act = "withhold" // show that their pull request was closed
-	Retry    Act = "retry"    // wait for the next attempt
-	Throttle Act = "throttle" // wait for the next push
-	Push     Act = "push"     // push, and open the pull request
-	Renew    Act = "renew"    // end the proposal, and begin another one
-	End      Act = "end"      // close the pull request, and delete the branch
+	Look     ProposalAction = "look"     // at the changed files
+	Read     ProposalAction = "read"     // the changed files
+	Show     ProposalAction = "show"     // what is recorded
+	Settle   ProposalAction = "settle"   // wait for the end of the debounce
+	Refuse   ProposalAction = "refuse"   // show why the changes are not proposed
+	Withhold ProposalAction = "withhold" // show that their pull request was closed
+	Retry    ProposalAction = "retry"    // wait for the next attempt
+	Throttle ProposalAction = "throttle" // wait for the next push
+	Push     ProposalAction = "push"     // push, and open the pull request
+	Renew    ProposalAction = "renew"    // end the proposal, and begin another one
+	End      ProposalAction = "end"      // close the pull request, and delete the branch
 )
 
 // Move is the next move of a proposal.
 type Move struct {
-	Do Act
+	Do ProposalAction
 	// State is how the proposal ends, Comment what the pull request then says.
 	State   v1alpha1.ProposalState
 	Comment string
@@ -188,7 +188,7 @@ type Move struct {
 //	the last attempt failed                             retry when due; at once if the server declined other changes
 //	there were six pushes within an hour                throttle
 //	otherwise                                           push
-func (s Schedule) Move(p Proposing) Move {
+func (s Schedule) Move(p ProposalSituation) Move {
 	switch {
 	case p.Ends != "" && p.Now.Before(s.attempt):
 		return Move{Do: Show, At: s.attempt}
@@ -201,7 +201,7 @@ func (s Schedule) Move(p Proposing) Move {
 	case p.Renew:
 		return Move{Do: Renew, State: v1alpha1.ProposalWithdrawn, Comment: "It is proposed again from the commit that the gateway runs now."}
 	case !p.Changed || p.Read:
-		return s.follow(p)
+		return s.moveKnown(p)
 	case !p.Looked:
 		return Move{Do: Look}
 	}
@@ -215,8 +215,8 @@ func (s Schedule) Move(p Proposing) Move {
 	return Move{Do: Read}
 }
 
-// follow is Move for changes that are known.
-func (s Schedule) follow(p Proposing) Move {
+// moveKnown is Move for changes that are known.
+func (s Schedule) moveKnown(p ProposalSituation) Move {
 	switch {
 	case p.Active && p.Merged && (p.Files == 0 || !p.Covered): // a reviewer may have changed the files before the merge
 		return Move{Do: End, State: v1alpha1.ProposalMerged}
@@ -242,7 +242,7 @@ func (s Schedule) follow(p Proposing) Move {
 }
 
 // polls returns a move that polls the pull request if that is due.
-func (s Schedule) polls(p Proposing, do Act) Move {
+func (s Schedule) polls(p ProposalSituation, do ProposalAction) Move {
 	if !p.Active || !p.HasPullRequest || p.Merged {
 		return Move{Do: do}
 	}

@@ -78,12 +78,12 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 		}
 		m.profile.DryRun, m.rollback, m.rolloutRollback = m.profile.DryRun || n.Do == decide.DryRun, m.rollback || n.Rollback, n.Rollback
 	}
-	if n.Pauses {
+	if n.ApplyPause {
 		f.current.pause(&in)
 	}
 	switch n.Do {
-	case decide.Keep:
-		n.HandsOff = f.keep(ctx, gs, in, n.Held)
+	case decide.KeepOnDisk:
+		n.DoNotTouch = f.keep(ctx, gs, in, n.Held)
 	case decide.Follow, decide.DryRun:
 		f.take(gs, m)
 	}
@@ -91,13 +91,13 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 		f.startup.allow("waiting for an operator: syncing is paused")
 	}
 	if n.Rollback {
-		n.Held, n.OfTarget = f.current.wentBack(f.loop.State(), wanted.Commit).Report()
+		n.Held, n.ReportTarget = f.current.wentBack(f.loop.State(), wanted.Commit).Report()
 	}
-	if n.OfTarget {
+	if n.ReportTarget {
 		f.reportTarget = &wanted
 	}
 	f.refilling = n.Refill
-	d := loop.Decision{Order: f.current.order, HandsOff: n.HandsOff}
+	d := loop.Decision{Order: f.current.order, DoNotTouch: n.DoNotTouch}
 	if n.Held != nil {
 		d.Problems = []loop.Problem{{Reason: n.Held.Reason, Message: n.Held.Message}}
 	}
@@ -165,7 +165,7 @@ func (f *Follower) readTarget() (in instruction, o *decide.Obstacle) {
 			return in, nil
 		}
 		p := loop.NewProblem(err, v1alpha1.ReasonWaitingForLead)
-		return in, &decide.Obstacle{Hold: decide.Hold{Reason: p.Reason, Message: p.Message}, HandsOff: failure.Is(err, v1alpha1.ReasonPodRestartNeeded)}
+		return in, &decide.Obstacle{Hold: decide.Hold{Reason: p.Reason, Message: p.Message}, DoNotTouch: failure.Is(err, v1alpha1.ReasonPodRestartNeeded)}
 	case errors.Is(err, kube.ErrNotSeen) && !f.listed:
 		why, operator := f.targets.unanswered()
 		if operator {
@@ -173,7 +173,7 @@ func (f *Follower) readTarget() (in instruction, o *decide.Obstacle) {
 		}
 		return in, &decide.Obstacle{Hold: why}
 	case errors.Is(err, kube.ErrNotSeen) && f.current.order != nil:
-		return in, &decide.Obstacle{Hold: waiting("SyncTarget %s is gone: the gateway stays as it is until it exists again", f.GatewaySync), HandsOff: true}
+		return in, &decide.Obstacle{Hold: waiting("SyncTarget %s is gone: the gateway stays as it is until it exists again", f.GatewaySync), DoNotTouch: true}
 	case errors.Is(err, kube.ErrNotSeen):
 		return in, &decide.Obstacle{Hold: waiting("no lead has written SyncTarget %s yet", f.GatewaySync)}
 	}
@@ -183,7 +183,7 @@ func (f *Follower) readTarget() (in instruction, o *decide.Obstacle) {
 // obstacle returns why the GatewaySync does not confirm the target.
 func (f *Follower) obstacle(err error) *decide.Obstacle {
 	if errors.Is(err, errGone) {
-		return &decide.Obstacle{Hold: waiting("GatewaySync %s is gone: the gateway stays as it is", f.GatewaySync), HandsOff: true}
+		return &decide.Obstacle{Hold: waiting("GatewaySync %s is gone: the gateway stays as it is", f.GatewaySync), DoNotTouch: true}
 	}
 	p := loop.NewProblem(err, v1alpha1.ReasonProgressing)
 	return &decide.Obstacle{Hold: decide.Hold{Reason: p.Reason, Message: p.Message}, Short: p.Reason.Class() == v1alpha1.ClassWorking && !f.spec.unconfirmedTooLong()}

@@ -33,7 +33,7 @@ func (f *Follower) keep(ctx context.Context, gs *v1alpha1.GatewaySync, in instru
 	if c.Unsynced {
 		return false
 	}
-	if c.Order.IsZero() || c.Lapses() {
+	if c.Order.IsZero() || c.StopsOrder() {
 		f.takeKept(ctx, gs, in)
 	}
 	o := f.current.order
@@ -55,7 +55,7 @@ func (f *Follower) keep(ctx context.Context, gs *v1alpha1.GatewaySync, in instru
 	if s := f.loop.State(); c.Restores && s.Of == f.current.order && s.Report != nil && s.Report.Err != nil {
 		held.Message += "; " + s.Report.Message
 	}
-	return f.closed(f.current.order).Lapses()
+	return f.closed(f.current.order).StopsOrder()
 }
 
 // takeKept puts the commit on the disk in force after a restart of the agent. It does not if the spec has changed since that commit was

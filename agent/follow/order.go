@@ -123,10 +123,10 @@ func (p *planned) outcome(in instruction, settings effective.Settings, labels ma
 }
 
 // wentBack returns how far the gateway is back at what ran before the rollout of aborted. s is the state after the last iteration.
-func (c *currentOrder) wentBack(s loop.State, aborted plan.ID) decide.WentBack {
+func (c *currentOrder) wentBack(s loop.State, aborted plan.ID) decide.RolloutRollback {
 	if c.order == nil || s.Of != c.order || s.Report == nil {
-		return decide.WentBack{}
+		return decide.RolloutRollback{}
 	}
 	failed := s.Report.Err != nil
-	return decide.WentBack{Synced: !failed && s.Report.Commit == c.order.Commit, Failed: failed, To: c.order.Commit, Aborted: aborted}
+	return decide.RolloutRollback{Synced: !failed && s.Report.Commit == c.order.Commit, Failed: failed, To: c.order.Commit, Aborted: aborted}
 }

@@ -227,7 +227,7 @@ const pingEvery = 2 * time.Second
 // holdFirstStart blocks all syncs while the gateway seeds its volume, until the gateway runs.
 func (s *startup) holdFirstStart(ctx context.Context, d loop.Decision) loop.Decision {
 	s.nextPing = time.Time{}
-	if !s.state.Unseeded || d.Order == nil || d.HandsOff {
+	if !s.state.Unseeded || d.Order == nil || d.DoNotTouch {
 		return d
 	}
 	p, err := d.Order.Connections.Gateway.Ping(ctx)
@@ -240,7 +240,7 @@ func (s *startup) holdFirstStart(ctx context.Context, d loop.Decision) loop.Deci
 		return d // the sync waits for the gateway and reports why
 	}
 	s.nextPing = s.now().Add(backoff.Jitter(pingEvery))
-	d.HandsOff = true
+	d.DoNotTouch = true
 	d.Problems = append([]loop.Problem{{
 		Reason: v1alpha1.ReasonWaitingForGateway, Message: fmt.Sprintf("the gateway starts with an empty volume; the agent syncs it when it runs, but it does not answer yet: %v", err),
 	}}, d.Problems...)

@@ -37,7 +37,7 @@ func (a *attempt) notDue(now time.Time) bool { return a.due.IsZero() || now.Befo
 // deliver syncs to a new order, or retries the last attempt if it is unfinished and due.
 func (l *Loop) deliver(ctx context.Context) {
 	o := l.decision.Order
-	if o == nil || l.decision.HandsOff || ctx.Err() != nil {
+	if o == nil || l.decision.DoNotTouch || ctx.Err() != nil {
 		return
 	}
 	if o.Commit.IsZero() {

@@ -120,7 +120,7 @@ func (l *Loop) needsRepair(o *Order) bool {
 	return decide.Drift{
 		Files: l.drift.last.Files, Watched: len(l.drift.last.Watched), Policy: o.Profile.DriftPolicy,
 		RepairsClosed: o.ProposalSettings != nil && l.proposer.Proposal().RepairsClosed(),
-		Desired:       !o.Commit.IsZero(), HandsOff: l.decision.HandsOff, Paused: o.Profile.Paused, DryRun: o.Profile.DryRun,
+		Desired:       !o.Commit.IsZero(), DoNotTouch: l.decision.DoNotTouch, Paused: o.Profile.Paused, DryRun: o.Profile.DryRun,
 	}.Repair()
 }
 

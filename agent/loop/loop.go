@@ -29,8 +29,8 @@ type Decision struct {
 	// Order is what to deliver, or nil if that is not known yet. The Loop delivers a new pointer at once, and retries
 	// the same pointer with pauses until it is done.
 	Order *Order
-	// HandsOff makes the Loop leave the gateway alone, whatever Order is.
-	HandsOff bool
+	// DoNotTouch makes the Loop leave the gateway alone, whatever Order is.
+	DoNotTouch bool
 	// Problems are the errors of the source, the most severe last. Order stays in force.
 	Problems []Problem
 	// Due is when to call Decide again. Zero means no deadline. The Loop calls Decide at least once per period anyway.
@@ -170,7 +170,7 @@ func (l *Loop) Iterate(ctx context.Context, src Source, changed bool) time.Durat
 	l.watch()
 	l.deliver(ctx)
 	if !l.attempt.due.IsZero() && !l.Now().Before(l.attempt.due) {
-		l.attempt.due = l.Now().Add(l.period()) // deliver did nothing (HandsOff), or stopped at a deadline: avoid a busy loop
+		l.attempt.due = l.Now().Add(l.period()) // deliver did nothing (DoNotTouch), or stopped at a deadline: avoid a busy loop
 	}
 	l.checkDrift(ctx)
 	l.propose(ctx)

@@ -51,11 +51,11 @@ func TestBlockedLoopDoesNotSpin(t *testing.T) {
 	proposing := *src.decision.Order
 	proposes(&proposing, v1alpha1.StrategyGitWins, time.Minute, nil)
 	for name, decision := range map[string]Decision{
-		"hands off, with changes":   {Order: &proposing, HandsOff: true},
+		"hands off, with changes":   {Order: &proposing, DoNotTouch: true},
 		"no target":                 {Problems: []Problem{{v1alpha1.ReasonWaitingForLead, "no agent leads"}}},
-		"hands off":                 {Order: src.decision.Order, HandsOff: true},
+		"hands off":                 {Order: src.decision.Order, DoNotTouch: true},
 		"no commit":                 {Order: &Order{Task: sync.Task{Target: sync.Target{Ref: "main"}}}},
-		"hands off, with a problem": {Order: src.decision.Order, HandsOff: true, Problems: []Problem{{v1alpha1.ReasonPodRestartNeeded, "too new"}}},
+		"hands off, with a problem": {Order: src.decision.Order, DoNotTouch: true, Problems: []Problem{{v1alpha1.ReasonPodRestartNeeded, "too new"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			now = now.Add(time.Hour)
@@ -163,7 +163,7 @@ func TestDriftAfterRestartDuringHold(t *testing.T) {
 		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"), Engine: engine})
 	o := &Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{2}}}}
 	o.Profile.SyncPeriod = 5 * time.Second
-	l.Iterate(t.Context(), &wants{decision: Decision{Order: o, HandsOff: true}}, false)
+	l.Iterate(t.Context(), &wants{decision: Decision{Order: o, DoNotTouch: true}}, false)
 	assert.Equal(t, now.Add(5*time.Second), l.drift.due)
 }
 

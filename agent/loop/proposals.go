@@ -26,7 +26,7 @@ func (l *Loop) watch() {
 	l.Engine.Watch(watched)
 }
 
-// propose lets the proposer do what is due. It does nothing if the decision is HandsOff, because another agent may control the gateway. Until
+// propose lets the proposer do what is due. It does nothing if the decision is DoNotTouch, because another agent may control the gateway. Until
 // the files have been compared, it only shows the recorded state.
 func (l *Loop) propose(ctx context.Context) {
 	l.followDir() // a sync that was stopped may have closed it
@@ -36,7 +36,7 @@ func (l *Loop) propose(ctx context.Context) {
 	case s == nil:
 		l.proposal = nil
 		return
-	case !l.dirOpen || l.decision.HandsOff:
+	case !l.dirOpen || l.decision.DoNotTouch:
 		return
 	case l.drift.last == nil: // not compared yet
 		l.proposal = l.proposer.Recall(l.Engine.Notes())

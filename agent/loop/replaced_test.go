@@ -132,7 +132,7 @@ func TestOlderVolumeRestored(t *testing.T) {
 	// If the loop may not write, it reports the commit that is on the disk now.
 	remove(t, d.data, ".stoker", "projects", "config")
 	copied(t, older, d.data)
-	d.src.decision.HandsOff = true
+	d.src.decision.DoNotTouch = true
 	d.src.decision.Problems = []Problem{{v1alpha1.ReasonWaitingForLead, "the target is gone"}}
 	s := d.turn()
 	assert.Equal(t, d.first, s.Commit, s.Line())

@@ -77,7 +77,7 @@ func (u *uploads) snapshots(job *archive.Job, local []disk.Snapshot) []Snapshot 
 // uploadJob returns the job of the Uploader, or nil if nothing may be uploaded now, or there is no object storage.
 func (l *Loop) uploadJob() *archive.Job {
 	o := l.decision.Order
-	if o == nil || l.DryRun || o.Profile.DryRun || !l.dirOpen || l.decision.HandsOff {
+	if o == nil || l.DryRun || o.Profile.DryRun || !l.dirOpen || l.decision.DoNotTouch {
 		return nil
 	}
 	return l.Engine.UploadJob(o.Connections, &o.Task)

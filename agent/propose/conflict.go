@@ -28,7 +28,7 @@ func (p *Proposer) NewOrder() { p.wait = decide.Wait{} }
 // Replace returns nil if a sync may replace the changes at paths, and otherwise the error that holds the sync. described is what Describes
 // reports of the paths.
 func (p *Proposer) Replace(s *Settings, strategy v1alpha1.ConflictStrategy, paths []string, described bool) error {
-	next, why, unseen := p.wait.Replace(decide.Changes{Strategy: strategy, Proposal: p.Proposal(), Seen: described, Limit: s.Debounce + pushGrace, Now: p.Now()})
+	next, why, unseen := p.wait.Blocks(decide.Changes{Strategy: strategy, Proposal: p.Proposal(), Seen: described, Limit: s.Debounce + pushGrace, Now: p.Now()})
 	p.wait = next
 	if why == "" {
 		return nil

@@ -230,7 +230,7 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 // move makes the moves that the schedule asks for.
 func (p *Proposer) move(ctx context.Context, s *Settings, in Input, base Base) (time.Time, error) {
 	rec := &p.kept.record
-	x := decide.Proposing{
+	x := decide.ProposalSituation{
 		Now: p.Now(), Debounce: s.Debounce, Standby: in.Standby, Renew: in.Renew != "" && in.Renew != rec.Renewed, Changed: len(in.Changed) > 0,
 		Active: rec.active(), Ends: rec.FinalState, Merged: rec.Merged, Foreign: rec.Foreign, Replaced: rec.hasOverwritten(),
 		HasPullRequest: s.Forge != nil && rec.Number != 0, Pushes: rec.Pushes,
@@ -253,17 +253,17 @@ func (p *Proposer) move(ctx context.Context, s *Settings, in Input, base Base) (
 			if err != nil {
 				return time.Time{}, err
 			}
-			p.schedule = p.schedule.Saw(files, x.Now)
+			p.schedule = p.schedule.LookedAt(files, x.Now)
 			x.Looked, x.Read = true, p.seen.isRead()
 		case decide.Read:
 			switch err := p.seen.read(base, in.Changed, s); {
 			case errors.Is(err, errChanging):
-				p.schedule = p.schedule.Changing()
+				p.schedule = p.schedule.ChangedWhileRead()
 				return x.Now.Add(s.Debounce), nil
 			case err != nil:
 				return time.Time{}, err
 			}
-			p.schedule, x.Read = p.schedule.Built(), true
+			p.schedule, x.Read = p.schedule.WasRead(), true
 		case decide.Renew:
 			rec.Renewed, rec.Closed = in.Renew, nil
 			if x.Active {
@@ -300,14 +300,14 @@ func (p *Proposer) move(ctx context.Context, s *Settings, in Input, base Base) (
 }
 
 // setChanges completes x with changes that were read.
-func setChanges(x *decide.Proposing, s *Settings, rec *record, c *Changes, from string) {
+func setChanges(x *decide.ProposalSituation, s *Settings, rec *record, c *Changes, from string) {
 	x.Files, x.Changes, x.Refused = len(c.Files), from, len(c.Refused) > 0
 	x.Covered, x.Pushed, x.Closed = rec.covers(c), c.Digest == rec.Digest, slices.Contains(rec.Closed, c.Digest)
 	x.Open = x.Active && x.Pushed && rec.Pending.IsZero() && (s.Forge == nil || rec.listed())
 }
 
 // forgetChanges forgets changes that are gone.
-func (p *Proposer) forgetChanges() { p.seen, p.schedule = seen{}, p.schedule.Gone() }
+func (p *Proposer) forgetChanges() { p.seen, p.schedule = seen{}, p.schedule.ChangesGone() }
 
 // collect takes the outcome of the work if it has ended.
 func (p *Proposer) collect(notes Notes) error {
