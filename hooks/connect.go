@@ -138,7 +138,7 @@ func (p target) retry(ctx context.Context, query func(context.Context) error) er
 func unavailable(err error) bool {
 	_, noAnswer := errors.AsType[*url.Error](err)
 	status := apierrors.APIStatus(nil)
-	return (noAnswer || errors.As(err, &status)) && kube.Passing(err)
+	return (noAnswer || errors.As(err, &status)) && kube.Transient(err)
 }
 
 // get reads one GatewaySync. Its error is that of the API server; load explains it.

@@ -169,7 +169,7 @@ func (c *cli) await(ctx context.Context, p target, ref, commit string, flags *wa
 // lasts reports whether another poll would end with err, too.
 func lasts(err error) bool {
 	_, ended := errors.AsType[*exit.Error](err)
-	return ended || !kube.Passing(err)
+	return ended || !kube.Transient(err)
 }
 
 // pollInterval returns the pause after poll n. It is short at first, when most changes happen.

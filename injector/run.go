@@ -68,7 +68,7 @@ func serveUntilDone(ctx context.Context, s settings, log *slog.Logger, lookupTim
 	elected.find = find
 	cert := newCertificate(s, clients, measured, log)
 	handler := admission.New(admission.Config{Find: find, Scope: scope, Defaults: defaults(s), Metrics: measured, Log: log})
-	elected.ready = func() bool { return cert.Ready() && find.Served() }
+	elected.ready = func() bool { return cert.Ready() && find.Listed() }
 
 	return daemon.Run(ctx, daemon.Config{
 		Settings: s.Settings, Namespace: s.Namespace, Metrics: reg, Log: log,

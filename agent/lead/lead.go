@@ -214,7 +214,7 @@ func (l *Lead) expired(ctx context.Context) bool {
 		return st.free
 	}
 	t, took, err := l.lock.look(ctx)
-	if took >= slowAnswer || err != nil && kube.Passing(err) {
+	if took >= slowAnswer || err != nil && kube.Transient(err) {
 		l.lockWatch.extend(l.Timing.SlowLock)
 	}
 	if err == nil && !equality.Semantic.DeepEqual(t.Spec.Lead, st.target.Spec.Lead) {

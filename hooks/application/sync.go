@@ -108,7 +108,7 @@ func getApplication(ctx context.Context, client dynamic.Interface, name Name) (*
 // passing reports whether a retry may help. If an Application cannot be decoded, a retry does not help.
 func passing(err error) bool {
 	_, unreadable := errors.AsType[*unreadableError](err)
-	return !unreadable && kube.Passing(err)
+	return !unreadable && kube.Transient(err)
 }
 
 // evaluate returns the sync if app, one read of the Application, reports it. Otherwise it returns ErrOvertaken, ErrStale or

@@ -120,7 +120,7 @@ func runConfigSyncs(ctx context.Context, cluster Cluster, s daemon.Settings, vol
 	})
 	configSyncLease := lease.Lease{Client: cluster.Core, Namespace: cluster.Namespace, Name: configLease, Holder: lease.Identity(replica())}
 	return daemon.Run(ctx, daemon.Config{
-		Settings: s, Namespace: cluster.Namespace, Metrics: reg, Log: log, Ready: configSyncs.Served, Waits: "waiting for the list of ConfigSyncs",
+		Settings: s, Namespace: cluster.Namespace, Metrics: reg, Log: log, Ready: configSyncs.Listed, Waits: "waiting for the list of ConfigSyncs",
 		Loops: []func(context.Context) error{configSyncs.Run, gatewaySyncs.Run, func(ctx context.Context) error {
 			return configSyncLease.Elect(ctx, func(ctx context.Context) error {
 				log.Info("this replica applies ConfigSyncs")

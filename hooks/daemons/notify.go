@@ -97,7 +97,7 @@ func Notify(ctx context.Context, cluster Cluster, config notify.Config, s daemon
 		return notify.New(c)
 	}
 	return daemon.Run(ctx, daemon.Config{
-		Settings: s, Namespace: cluster.Namespace, Metrics: reg, Log: config.Log, Ready: watch.Served, Waits: "waiting for the list of GatewaySyncs",
+		Settings: s, Namespace: cluster.Namespace, Metrics: reg, Log: config.Log, Ready: watch.Listed, Waits: "waiting for the list of GatewaySyncs",
 		Loops: []func(context.Context) error{watch.Run, func(ctx context.Context) error {
 			return notifierLease.Elect(ctx, func(ctx context.Context) error {
 				runUntilDone(ctx, newNotifier, config.Log)

@@ -25,7 +25,7 @@ type silence struct {
 // a status decides.
 func (x *site) silent(l leads.Leads) silence {
 	answered, err := x.failure()
-	if err == nil && l.Err != nil && !errors.Is(l.Err, context.Canceled) && (kube.Passing(l.Err) || apierrors.IsUnauthorized(l.Err)) {
+	if err == nil && l.Err != nil && !errors.Is(l.Err, context.Canceled) && (kube.Transient(l.Err) || apierrors.IsUnauthorized(l.Err)) {
 		err = l.Err
 	}
 	if err == nil {

@@ -135,7 +135,7 @@ func (u *Reconciler) Run(ctx context.Context) error {
 			return nil
 		})
 	}
-	served := []cache.InformerSynced{u.Find.Served}
+	served := []cache.InformerSynced{u.Find.Listed}
 	for _, w := range u.pods {
 		served = append(served, w.served)
 	}

@@ -100,8 +100,8 @@ func TestTransientAPIErrors(t *testing.T) {
 		apierrors.NewServiceUnavailable("starting"), apierrors.NewTooManyRequests("later", 1), apierrors.NewTimeoutError("slow", 1), apierrors.NewServerTimeout(syncs, "get", 1),
 	} {
 		t.Run(err.Error(), func(t *testing.T) {
-			assert.True(t, Passing(err), "%v", err)
-			assert.True(t, Passing(fmt.Errorf("read it: %w", err)), "%v", err)
+			assert.True(t, Transient(err), "%v", err)
+			assert.True(t, Transient(fmt.Errorf("read it: %w", err)), "%v", err)
 		})
 	}
 	for _, err := range []error{
@@ -109,8 +109,8 @@ func TestTransientAPIErrors(t *testing.T) {
 		apierrors.NewConflict(syncs, "plant", nil), &UndecodableError{Err: errors.New("a list instead of a string")},
 	} {
 		t.Run(err.Error(), func(t *testing.T) {
-			assert.False(t, Passing(err), "%v", err)
-			assert.False(t, Passing(fmt.Errorf("read it: %w", err)), "%v", err)
+			assert.False(t, Transient(err), "%v", err)
+			assert.False(t, Transient(fmt.Errorf("read it: %w", err)), "%v", err)
 		})
 	}
 }

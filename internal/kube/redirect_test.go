@@ -91,7 +91,7 @@ func TestNoRedirectIsFollowed(t *testing.T) {
 					assert.Len(t, paths, 1)
 					assert.False(t, slices.Contains(paths, "/api/v1/secrets"))
 					assert.Empty(t, elsewhere)
-					assert.False(t, Passing(err), "asking again does not help")
+					assert.False(t, Transient(err), "asking again does not help")
 				})
 			}
 		}

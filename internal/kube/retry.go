@@ -25,7 +25,7 @@ func retry[T any](ctx context.Context, onResult func(error), do func() (T, error
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		result, err := do()
 		onResult(err)
-		if err == nil || isAnswer(err) && !Passing(err) || ctx.Err() != nil {
+		if err == nil || isAnswer(err) && !Transient(err) || ctx.Err() != nil {
 			return result, err
 		}
 		if !backoff.Wait(ctx, wait.Jitter(pause, 1)) {
@@ -40,8 +40,8 @@ func isAnswer(err error) bool {
 	return errors.As(err, &status)
 }
 
-// Passing reports whether a retry may help, because the API server is unreachable or busy. An UndecodableError and a RedirectError are not passing.
-func Passing(err error) bool {
+// Transient reports whether a retry may help, because the API server is unreachable or busy. An UndecodableError and a RedirectError are not transient.
+func Transient(err error) bool {
 	if !isAnswer(err) {
 		_, undecodable := errors.AsType[*UndecodableError](err)
 		_, redirect := errors.AsType[*RedirectError](err)

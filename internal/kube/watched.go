@@ -43,7 +43,7 @@ func Watch[T any](client dynamic.Interface, kind func(dynamic.Interface, string)
 		refused := &atomic.Bool{}
 		if err := in.OnWatchError(func(err error) {
 			if failed != nil {
-				failed(err) // first, so that the log has the reason before Served stops waiting
+				failed(err) // first, so that the log has the reason before Listed stops waiting
 			}
 			if apierrors.IsForbidden(err) {
 				refused.Store(true)
@@ -76,10 +76,10 @@ func (w *Watched[T]) HasSynced() bool {
 	return true
 }
 
-// Served reports whether there is nothing more to wait for: the first list is complete in every namespace that the API server
+// Listed reports whether there is nothing more to wait for: the first list is complete in every namespace that the API server
 // allows us to list, and there is at least one such namespace. Missing rights in one namespace must not stop what serves the
 // others.
-func (w *Watched[T]) Served() bool {
+func (w *Watched[T]) Listed() bool {
 	served := 0
 	for namespace, in := range w.informers {
 		switch {

@@ -143,17 +143,17 @@ func TestForbiddenNamespacesDoNotBlock(t *testing.T) {
 				}
 			})
 			require.NoError(t, err)
-			assert.False(t, w.Served(), "no request was sent yet")
+			assert.False(t, w.Listed(), "no request was sent yet")
 			ctx, stop := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- w.Run(ctx) }()
 			if c.served {
-				require.Eventually(t, w.Served, time.Minute, time.Millisecond)
+				require.Eventually(t, w.Listed, time.Minute, time.Millisecond)
 			}
 			for range c.refused {
 				assert.Error(t, <-told)
 			}
-			assert.Equal(t, c.served, w.Served())
+			assert.Equal(t, c.served, w.Listed())
 			assert.Equal(t, len(c.refused) == 0, w.HasSynced())
 			assert.Equal(t, !slices.Contains(c.refused, "a"), w.Seen("a"))
 			stop()

@@ -69,8 +69,8 @@ func (l *Lookup) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Served reports whether the first lists of all namespaces are cached. Namespaces that the API server forbids to list do not count.
-func (l *Lookup) Served() bool { return l.gateways.Served() && l.configs.Served() }
+// Listed reports whether the first lists of all namespaces are cached. Namespaces that the API server forbids to list do not count.
+func (l *Lookup) Listed() bool { return l.gateways.Listed() && l.configs.Listed() }
 
 // NotSynced reports whether a namespace is watched, but its objects of this kind are not cached yet.
 func (l *Lookup) NotSynced(kind kube.Kind, namespace string) bool {

@@ -48,7 +48,7 @@ func TestServedGatewaySyncs(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- l.Run(ctx) }()
-	require.Eventually(t, l.Served, time.Minute, time.Millisecond)
+	require.Eventually(t, l.Listed, time.Minute, time.Millisecond)
 	assert.False(t, l.NotSynced(kube.GatewaySync, "plant"))
 	stop()
 	require.NoError(t, <-done)

@@ -275,7 +275,7 @@ func outcome(err error) string {
 		return "missing"
 	case apierrors.IsForbidden(err):
 		return "forbidden"
-	case kube.Passing(err), apierrors.IsUnauthorized(err):
+	case kube.Transient(err), apierrors.IsUnauthorized(err):
 		return "failed"
 	}
 	return "missing"

@@ -104,7 +104,7 @@ func (s *Server) reject(w http.ResponseWriter, r *http.Request, began time.Time)
 		return writeBusy(w, "not all secrets have been read yet")
 	}
 	s.mu.Lock()
-	s.refused++
+	s.rejected++
 	s.mu.Unlock()
 	return writeUnauthorized(w)
 }

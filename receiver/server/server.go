@@ -73,8 +73,8 @@ type Server struct {
 	statusReads    *sharedReads
 	waiting        waiters // whose answers are held back
 
-	mu      sync.Mutex
-	refused int // since the last log message
+	mu       sync.Mutex
+	rejected int // since the last log message
 }
 
 // New returns a Server. It does not contact the API server yet.
@@ -96,7 +96,7 @@ func New(c Config) (*Server, error) {
 	}
 	s.setter = request.NewSetter(s.requestClients.Dynamic, s.requestClients.Clock.Now)
 	s.secrets = secrets.New(secrets.Config{Client: c.Clients.Core, Namespace: c.Namespace, Log: c.Log, Refs: s.secretRefs, OnRead: c.Metrics.SecretRead})
-	s.queue, s.reads = queue.New(queue.Config{Do: s.recoveredDo(s.carryOut)}), queue.New(queue.Config{Do: s.recoveredDo(s.read)})
+	s.queue, s.reads = queue.New(queue.Config{Do: s.recoveredDo(s.writeRequest)}), queue.New(queue.Config{Do: s.recoveredDo(s.read)})
 	var err error
 	s.find, err = lookup.New(c.Clients.Dynamic, c.Watch, c.Selector, lookup.Callbacks{Changed: s.watchSecret, Unreadable: s.logUnreadable, Failed: kube.LogFailures(c.Log, "watch failed; using the last state")})
 	return s, err
@@ -125,7 +125,7 @@ func (s *Server) secretRefs() (refs []secrets.Ref, ok bool) {
 			refs = append(refs, p)
 		}
 	}
-	return refs, s.find.Served()
+	return refs, s.find.Listed()
 }
 
 // logUnreadable logs that requests for an object are rejected because its secret is unknown.
@@ -138,7 +138,7 @@ func (s *Server) Run(ctx context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error { return s.find.Run(ctx) })
 	group.Go(func() error { return s.secrets.Run(ctx) })
-	group.Go(func() error { s.logRefused(ctx); return nil })
+	group.Go(func() error { s.logRejected(ctx); return nil })
 	return group.Wait()
 }
 
@@ -150,7 +150,7 @@ func (s *Server) Close() {
 }
 
 // Ready reports whether all objects that may be watched were listed, and their Secrets read.
-func (s *Server) Ready() bool { return s.find.Served() && s.secrets.Complete() }
+func (s *Server) Ready() bool { return s.find.Listed() && s.secrets.Complete() }
 
 // Routes serves /webhook and /status.
 func (s *Server) Routes() *serve.Mux {
@@ -198,9 +198,9 @@ func (s *Server) recoveredDo(do func(context.Context, queue.Key, request.Request
 	}
 }
 
-// carryOut writes a request.
-func (s *Server) carryOut(ctx context.Context, key queue.Key, r request.Request) (request.Answer, error) {
-	answer, err := retryPassing(ctx, func() (request.Answer, error) { return s.setter.Of(key.Kind).Ask(ctx, key.Namespace, key.Name, r) })
+// writeRequest writes a request.
+func (s *Server) writeRequest(ctx context.Context, key queue.Key, r request.Request) (request.Answer, error) {
+	answer, err := retryTransient(ctx, func() (request.Answer, error) { return s.setter.Of(key.Kind).Ask(ctx, key.Namespace, key.Name, r) })
 	if err == nil && answer.Outcome == request.Set {
 		s.Log.Info("request", "did", "written", "namespace", key.Namespace, logKey(key.Kind), key.Name, "ref", answer.Ref, "by", r.By, "id", r.ID,
 			"requestedAt", answer.At)
@@ -210,7 +210,7 @@ func (s *Server) carryOut(ctx context.Context, key queue.Key, r request.Request)
 
 // read reads a GatewaySync.
 func (s *Server) read(ctx context.Context, key queue.Key, r request.Request) (request.Answer, error) {
-	return retryPassing(ctx, func() (request.Answer, error) {
+	return retryTransient(ctx, func() (request.Answer, error) {
 		o, err := s.setter.Of(key.Kind).Get(ctx, key.Namespace, key.Name)
 		if err == nil {
 			err = request.Replaced(o, r.UID)
@@ -219,11 +219,11 @@ func (s *Server) read(ctx context.Context, key queue.Key, r request.Request) (re
 	})
 }
 
-// retryPassing retries do while the API server does not answer, until ctx is done.
-func retryPassing(ctx context.Context, do func() (request.Answer, error)) (request.Answer, error) {
+// retryTransient retries do while the API server does not answer, until ctx is done.
+func retryTransient(ctx context.Context, do func() (request.Answer, error)) (request.Answer, error) {
 	for pause := firstRetry; ; pause *= 2 {
 		answer, err := do()
-		if err == nil || !isPassing(err) {
+		if err == nil || !isTransient(err) {
 			return answer, err
 		}
 		if !backoff.Wait(ctx, pause) {
@@ -232,19 +232,19 @@ func retryPassing(ctx context.Context, do func() (request.Answer, error)) (reque
 	}
 }
 
-// isPassing reports whether a retry may help, because the API server could not answer or another client changed the object.
-func isPassing(err error) bool {
+// isTransient reports whether a retry may help, because the API server could not answer or another client changed the object.
+func isTransient(err error) bool {
 	if _, ok := errors.AsType[*request.InvalidError](err); ok {
 		return false
 	}
 	if _, ok := errors.AsType[*sender.InvalidError](err); ok || errors.Is(err, errOwnSecretNeeded) {
 		return false
 	}
-	return kube.Passing(err) || apierrors.IsConflict(err)
+	return kube.Transient(err) || apierrors.IsConflict(err)
 }
 
-// logRefused logs periodically how many requests were rejected, which helps to find a sender with a wrong secret.
-func (s *Server) logRefused(ctx context.Context) {
+// logRejected logs periodically how many requests were rejected, which helps to find a sender with a wrong secret.
+func (s *Server) logRejected(ctx context.Context) {
 	ticker := time.NewTicker(10 * time.Second)
 	defer ticker.Stop()
 	for {
@@ -254,11 +254,11 @@ func (s *Server) logRefused(ctx context.Context) {
 		case <-ticker.C:
 		}
 		s.mu.Lock()
-		n := s.refused
-		s.refused = 0
+		n := s.rejected
+		s.rejected = 0
 		s.mu.Unlock()
 		if n > 0 {
-			s.Log.Warn("requests with an unknown secret were refused", "number", n)
+			s.Log.Warn("requests with an unknown secret were rejected", "count", n)
 		}
 	}
 }

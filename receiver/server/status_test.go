@@ -292,7 +292,7 @@ func TestRequestForRefAtCommit(t *testing.T) {
 	assert.Equal(t, http.StatusBadRequest, w.post("plant", `{"ref":"v1","commit":"1111111"}`, bearer(ownSecret)).Code)
 }
 
-func (w *waiters) number() int {
+func (w *waiters) count() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.all
@@ -327,9 +327,9 @@ func TestLongPollingStatus(t *testing.T) {
 	t.Run("gateways sync", func(t *testing.T) {
 		answers := make(chan said, 1)
 		go func() { answers <- ask("10s") }()
-		require.Eventually(t, func() bool { return w.server.waiting.number() == 1 }, liveness, time.Millisecond)
+		require.Eventually(t, func() bool { return w.server.waiting.count() == 1 }, liveness, time.Millisecond)
 		w.lead("plant", synced)
 		assert.Equal(t, request.Succeeded, (<-answers).S.Phase)
-		assert.Zero(t, w.server.waiting.number())
+		assert.Zero(t, w.server.waiting.count())
 	})
 }
