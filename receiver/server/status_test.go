@@ -84,7 +84,7 @@ func TestStatusOfCurrentRefAfterPoll(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
 	// sequence: each request must change the time of the one before
-	for _, body := range []string{`{"ref":"main"}`, `{"ref":"main"}`, `{"app":{"metadata":{"annotations":{"git.ref":"main"}}}}`, ``} {
+	for _, body := range []string{`{"ref":"main"}`, `{"ref":"main"}`, ``} {
 		w.lead("plant", synced)
 		require.Equal(t, request.Succeeded, w.status("plant", "main", "").S.Phase)
 		was := w.gs("plant").Annotations
