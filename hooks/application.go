@@ -52,13 +52,13 @@ func (s *applicationFlags) job(p target) application.Job {
 
 // findSync returns the running sync and the Job of this process. It fails if the commit of the sync is not from the repository of
 // the object.
-func (s *applicationFlags) findSync(ctx context.Context, p target, q desiredref.Requests) (application.Sync, application.Job, error) {
+func (s *applicationFlags) findSync(ctx context.Context, p target, q desiredref.Inputs) (application.Sync, application.Job, error) {
 	job := s.job(p)
 	if job.Name == "" {
 		return application.Sync{}, job, exit.Errorf(exit.Usage, "--application needs the name of the Job: set the environment variable JOB_NAME from the pod's label batch.kubernetes.io/job-name")
 	}
-	if q.Fixed != "" {
-		return application.Sync{}, job, exit.Errorf(exit.Usage, "%s", q.Fixed)
+	if q.NotRequestable != "" {
+		return application.Sync{}, job, exit.Errorf(exit.Usage, "%s", q.NotRequestable)
 	}
 	if s.timeout <= 0 {
 		return application.Sync{}, job, exit.Errorf(exit.Usage, "--application-timeout must be positive")

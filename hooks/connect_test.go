@@ -172,7 +172,7 @@ func TestPromotionOrderUsesAPIServerClock(t *testing.T) {
 	const late = 10 * time.Minute // delay of this node's clock
 	now := time.Now().Add(late)
 	gs := &v1alpha1.GatewaySync{
-		TypeMeta: metav1.TypeMeta{APIVersion: "stoker.io/v1alpha1", Kind: v1alpha1.Kind},
+		TypeMeta: metav1.TypeMeta{APIVersion: "stoker.io/v1alpha1", Kind: v1alpha1.KindGatewaySync},
 		ObjectMeta: metav1.ObjectMeta{Name: "line", Namespace: "plant", UID: "1", Annotations: map[string]string{
 			v1alpha1.AnnotationRequestedIDs: `{"kargo":"` + promoted(now.Add(-time.Second)) + `"}`,
 		}},

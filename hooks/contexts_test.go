@@ -134,7 +134,7 @@ func TestUndecodableObjects(t *testing.T) {
 		kind, items := "SyncTarget", ""
 		switch path.Base(r.URL.Path) {
 		case "gatewaysyncs":
-			kind, items = v1alpha1.Kind, "line"
+			kind, items = v1alpha1.KindGatewaySync, "line"
 		case "configsyncs":
 			kind, items = v1alpha1.KindConfigSync, "plant"
 		}

@@ -176,7 +176,7 @@ func (x *preflightFlags) addCluster(ctx context.Context, name string, in *prefli
 	}
 	in.GatewaySync = gs
 	if x.fromSync.used() {
-		sync, _, err := x.fromSync.findSync(ctx, p, desiredref.RequestsOf(gs))
+		sync, _, err := x.fromSync.findSync(ctx, p, desiredref.InputsOf(gs))
 		if err != nil {
 			return false, err
 		}

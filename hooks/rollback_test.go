@@ -155,7 +155,7 @@ func TestRollbackIfNeededAfterDeadline(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := httptest.NewServer(&fleet{before: c.before, after: c.after, gs: &v1alpha1.GatewaySync{
-				TypeMeta:   metav1.TypeMeta{APIVersion: "stoker.io/v1alpha1", Kind: v1alpha1.Kind},
+				TypeMeta:   metav1.TypeMeta{APIVersion: "stoker.io/v1alpha1", Kind: v1alpha1.KindGatewaySync},
 				ObjectMeta: metav1.ObjectMeta{Name: "line", Namespace: "plant", UID: "1", Annotations: map[string]string{v1alpha1.AnnotationRequestedAt: "earlier"}},
 				Spec:       v1alpha1.GatewaySyncSpec{Git: v1alpha1.GitSpec{Ref: "main"}},
 			}})
@@ -176,7 +176,7 @@ func TestRollbackIfNeededAfterDeadline(t *testing.T) {
 func TestRollbackIfNeededOfInvalidRef(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(&fleet{before: func(*v1alpha1.GatewaySyncStatus) {}, gs: &v1alpha1.GatewaySync{
-		TypeMeta: metav1.TypeMeta{APIVersion: "stoker.io/v1alpha1", Kind: v1alpha1.Kind},
+		TypeMeta: metav1.TypeMeta{APIVersion: "stoker.io/v1alpha1", Kind: v1alpha1.KindGatewaySync},
 		ObjectMeta: metav1.ObjectMeta{Name: "line", Namespace: "plant", UID: "1", Annotations: map[string]string{
 			v1alpha1.AnnotationRequestedAt: "earlier", v1alpha1.AnnotationRequestedRef: "v2 .0",
 		}},

@@ -154,7 +154,7 @@ func (r *requester) syncedCommit(ctx context.Context, command *cobra.Command, na
 	if err != nil {
 		return "", err
 	}
-	sync, job, err := flags.findSync(ctx, p, desiredref.RequestsOf(o))
+	sync, job, err := flags.findSync(ctx, p, desiredref.InputsOf(o))
 	if err != nil {
 		return "", err
 	}

@@ -82,7 +82,7 @@ once, however short --timeout is.`,
 			if err != nil {
 				return err
 			}
-			sync, _, err := fromSync.findSync(command.Context(), p, desiredref.RequestsOf(o))
+			sync, _, err := fromSync.findSync(command.Context(), p, desiredref.InputsOf(o))
 			if err != nil {
 				return err
 			}
@@ -120,7 +120,7 @@ type waiter struct {
 
 // heldOff returns the ref of the spec and its blocked commit while a rollback is in force, and "" otherwise.
 func heldOff(o v1alpha1.Requestable, v request.Verdict) (ref, blocked string) {
-	q := desiredref.RequestsOf(o)
+	q := desiredref.InputsOf(o)
 	d, err := q.Desired("")
 	if err != nil || d.Unless == "" || v.Ref != d.Ref {
 		return "", ""

@@ -25,7 +25,7 @@ func TestWaitWhenObjectChanges(t *testing.T) {
 	t.Parallel()
 	good, bad, fixed := strings.Repeat("b", 40), strings.Repeat("a", 40), strings.Repeat("c", 40)
 	held := &v1alpha1.GatewaySync{
-		TypeMeta: metav1.TypeMeta{APIVersion: "stoker.io/v1alpha1", Kind: v1alpha1.Kind},
+		TypeMeta: metav1.TypeMeta{APIVersion: "stoker.io/v1alpha1", Kind: v1alpha1.KindGatewaySync},
 		ObjectMeta: metav1.ObjectMeta{Name: "line", Namespace: "plant", UID: "1", Annotations: map[string]string{
 			v1alpha1.AnnotationRequestedRef: good, v1alpha1.AnnotationRequestedUnless: bad, v1alpha1.AnnotationRequestedAt: "now",
 		}},
@@ -90,7 +90,7 @@ func TestWaitWhenObjectChanges(t *testing.T) {
 func TestWaitReadsStatusAtLeastOnce(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(&fleet{gs: &v1alpha1.GatewaySync{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "stoker.io/v1alpha1", Kind: v1alpha1.Kind},
+		TypeMeta:   metav1.TypeMeta{APIVersion: "stoker.io/v1alpha1", Kind: v1alpha1.KindGatewaySync},
 		ObjectMeta: metav1.ObjectMeta{Name: "line", Namespace: "plant", Annotations: map[string]string{v1alpha1.AnnotationRequestedAt: "earlier"}},
 		Spec:       v1alpha1.GatewaySyncSpec{Git: v1alpha1.GitSpec{Ref: "main"}},
 	}, before: func(s *v1alpha1.GatewaySyncStatus) {

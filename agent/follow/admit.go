@@ -24,7 +24,7 @@ import (
 // checkRequests returns why a GatewaySync that was just read does not ask for what the target says; nil if it does.
 func checkRequests(gs *v1alpha1.GatewaySync, in *instruction, onDisk volume) error {
 	var err error
-	switch commit := desiredref.RequestsOf(gs).Commit(); {
+	switch commit := desiredref.InputsOf(gs).Commit(); {
 	case in.Ref == "" || in.Ref == gs.Spec.Git.Ref || onDisk.holds(in.Ref, in.Commit):
 	case in.Ref != gs.Annotations[v1alpha1.AnnotationRequestedRef]:
 		err = failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says %q, which neither spec.git.ref nor a request asks for: waiting for its lead", in.Ref)

@@ -109,7 +109,7 @@ func TestPlainReportHasNoNewFields(t *testing.T) {
 // specServer is an API server with a GatewaySync of generation 1.
 func specServer() (*fake.FakeDynamicClient, *unstructured.Unstructured) {
 	live := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": v1alpha1.GroupVersion.String(), "kind": v1alpha1.Kind,
+		"apiVersion": v1alpha1.GroupVersion.String(), "kind": v1alpha1.KindGatewaySync,
 		"metadata": map[string]any{"name": "plant", "namespace": "line", "uid": "u", "generation": int64(1), "annotations": map[string]any{
 			v1alpha1.AnnotationForceSync: "now", v1alpha1.AnnotationApproved: "line@" + commit + " ann"}},
 		"spec": map[string]any{"git": map[string]any{"repo": "https://git.example.com/plant.git", "ref": "main"}},

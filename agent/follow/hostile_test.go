@@ -39,7 +39,7 @@ func TestReadTarget(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, in.Commit.IsZero())
 	paused := instruction{Target: sync.Target{Generation: 3}, paused: true, owner: "u"}
-	owned := metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: v1alpha1.Kind, UID: "u"}}}
+	owned := metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: v1alpha1.KindGatewaySync, UID: "u"}}}
 	good.Paused = true
 	for field, change := range map[string]func(*v1alpha1.SyncTargetSpec){
 		"commit":      func(s *v1alpha1.SyncTargetSpec) { s.Commit = commit[1:] },

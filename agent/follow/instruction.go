@@ -45,7 +45,7 @@ func parse(t *v1alpha1.SyncTarget) (instruction, error) {
 	s := &t.Spec
 	known := instruction{Target: sync.Target{Generation: s.Generation}, paused: s.Paused}
 	for _, o := range t.OwnerReferences {
-		if o.Kind == v1alpha1.Kind {
+		if o.Kind == v1alpha1.KindGatewaySync {
 			known.owner = o.UID
 		}
 	}

@@ -130,7 +130,7 @@ func (s *specReader) accept(gs *v1alpha1.GatewaySync, in *instruction) {
 	if bad == nil && d.GoesBack(in.Commit.String(), gs.Status.RanEverywhere, func(string) bool { return s.volume.ran(in.Commit) }) {
 		s.rollback = in.Commit
 	}
-	s.request = audit.Request{By: desiredref.RequestsOf(gs).By(), For: gs.Annotations[v1alpha1.AnnotationRequestedFor], At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
+	s.request = audit.Request{By: desiredref.InputsOf(gs).By(), For: gs.Annotations[v1alpha1.AnnotationRequestedFor], At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
 	// A pause by annotation comes through the target; in this copy it becomes stale.
 	delete(gs.Annotations, v1alpha1.AnnotationPaused)
 	if was := s.gs; was != nil && was.UID == gs.UID && was.Generation == gs.Generation && equality.Semantic.DeepEqual(&was.Spec, &gs.Spec) {

@@ -159,7 +159,7 @@ func (w *world) lead(change ...func(*v1alpha1.SyncTargetSpec)) *v1alpha1.SyncTar
 	if create {
 		require.NoError(w.t, gone)
 		t = &v1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: crName, Namespace: w.ns, OwnerReferences: []metav1.OwnerReference{{
-			APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: crName, UID: gs.UID}}}}
+			APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindGatewaySync, Name: crName, UID: gs.UID}}}}
 		t.Spec = v1alpha1.SyncTargetSpec{Format: 1, Generation: gs.Generation, Ref: "main", RefName: "refs/heads/main",
 			Lead: v1alpha1.LeadRecord{Holder: "test", Transitions: 1}}
 	} else {

@@ -21,7 +21,7 @@ import (
 
 func siteAt(version string) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(v1alpha1.Kind))
+	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(v1alpha1.KindGatewaySync))
 	u.SetNamespace("plant")
 	u.SetName("site")
 	u.SetResourceVersion(version)
@@ -46,7 +46,7 @@ func TestLeadStartsWithExistingObject(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
-					map[schema.GroupVersionResource]string{kube.GatewaySync.Resource(): v1alpha1.Kind + "List"}, siteAt("5"))
+					map[schema.GroupVersionResource]string{kube.GatewaySync.Resource(): v1alpha1.KindGatewaySync + "List"}, siteAt("5"))
 				asked := 0
 				client.PrependReactor("get", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
 					asked++

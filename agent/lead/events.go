@@ -75,7 +75,7 @@ func (e *events) flush(ctx context.Context) {
 func (e *events) send(gs *v1alpha1.GatewaySync, list ...status.Event) {
 	// The resourceVersion keeps two Events with the same reason apart. Without it, the recorder would only count the second
 	// one.
-	of := &corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Namespace: gs.Namespace, Name: gs.Name,
+	of := &corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindGatewaySync, Namespace: gs.Namespace, Name: gs.Name,
 		UID: gs.UID, ResourceVersion: gs.ResourceVersion}
 	for _, ev := range list {
 		regarding, related := of, (*corev1.ObjectReference)(nil)

@@ -75,7 +75,7 @@ func TestTakeoverOfAnySyncTarget(t *testing.T) {
 	gs := s.sync()
 	at, micro := metav1.NewTime(noon), metav1.NewMicroTime(noon)
 	target := &v1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "site", Namespace: s.ns, OwnerReferences: []metav1.OwnerReference{{
-		APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: "site", UID: gs.UID}}},
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindGatewaySync, Name: "site", UID: gs.UID}}},
 		Spec: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, Revision: 3, Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: commitA, ResolvedAt: &at,
 			RequestedAt: "1", Requests: annotation.Hash(gs), Problem: &v1alpha1.TargetProblem{Generation: 1, Reason: v1alpha1.ReasonAuthFailed, Message: "m"},
 			Lead: v1alpha1.LeadRecord{Holder: "other_1", Acquired: &micro, Renewed: &micro, DurationSeconds: 15, Transitions: 4}}}

@@ -118,7 +118,7 @@ func TestForgedOwnerIsRemoved(t *testing.T) {
 		return is.OwnerReferences
 	}
 	own := owners()
-	forged := append(owners(), metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: "site", UID: "forged"})
+	forged := append(owners(), metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindGatewaySync, Name: "site", UID: "forged"})
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"ownerReferences": forged}})
 	require.NoError(t, err)
 	_, err = s.targets().Patch(t.Context(), "site", types.MergePatchType, patch, metav1.PatchOptions{})

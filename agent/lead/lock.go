@@ -141,7 +141,7 @@ func (l *lock) begin(gs *v1alpha1.GatewaySync, onForeignWrite func()) {
 	l.held.Store(false)
 	l.stopping.Store(false)
 	l.c = campaign{
-		owner:          metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: gs.Name, UID: gs.UID},
+		owner:          metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindGatewaySync, Name: gs.Name, UID: gs.UID},
 		onForeignWrite: onForeignWrite, state: campaigning, lost: make(chan struct{}),
 	}
 }

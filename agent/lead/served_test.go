@@ -25,7 +25,7 @@ func TestSoleGatewaySync(t *testing.T) {
 	other := siteAt("6")
 	other.SetName("other")
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
-		map[schema.GroupVersionResource]string{kube.GatewaySync.Resource(): v1alpha1.Kind + "List"}, siteAt("5"))
+		map[schema.GroupVersionResource]string{kube.GatewaySync.Resource(): v1alpha1.KindGatewaySync + "List"}, siteAt("5"))
 	busy, asked := false, 0
 	client.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
 		asked++

@@ -252,7 +252,7 @@ func (s *site) newer(spec v1alpha1.SyncTargetSpec) {
 	s.t.Helper()
 	spec.Format = v1alpha1.TargetFormat + 1
 	t := &v1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "site", Namespace: s.ns, OwnerReferences: []metav1.OwnerReference{{
-		APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: "site", UID: s.sync().UID}}}, Spec: spec}
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindGatewaySync, Name: "site", UID: s.sync().UID}}}, Spec: spec}
 	_, err := s.targets().Create(s.t.Context(), t, metav1.CreateOptions{})
 	require.NoError(s.t, err)
 }

@@ -159,7 +159,7 @@ type ConfigDependencyKind string
 // The kinds of dependencies.
 const (
 	DependsOnConfigSync  ConfigDependencyKind = KindConfigSync
-	DependsOnGatewaySync ConfigDependencyKind = Kind
+	DependsOnGatewaySync ConfigDependencyKind = KindGatewaySync
 )
 
 // EffectiveKind returns the kind of the dependency, with its default.

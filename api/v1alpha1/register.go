@@ -16,8 +16,8 @@ import (
 //go:generate go run ../internal/reference ../../docs/reference/gatewaysync.md
 //go:generate go run ../internal/reference ../../docs/reference/configsync.md
 
-// Kind is the kind of the object that says what gateways run.
-const Kind = "GatewaySync"
+// KindGatewaySync is the kind of the object that says what gateways run.
+const KindGatewaySync = "GatewaySync"
 
 // GroupVersion is the group and version of this package's kinds.
 var GroupVersion = schema.GroupVersion{Group: "stoker.io", Version: "v1alpha1"}

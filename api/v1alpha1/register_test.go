@@ -17,7 +17,7 @@ func TestSchemeRoundTrip(t *testing.T) {
 	codec := json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme, scheme, json.SerializerOptions{})
 	gs := smallest()
 	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"area": {Mappings: []v1alpha1.Mapping{{Source: ".", Destination: "./config", Type: v1alpha1.MappingDir}}}}
-	gs.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(v1alpha1.Kind))
+	gs.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(v1alpha1.KindGatewaySync))
 	written, err := runtime.Encode(codec, gs)
 	require.NoError(t, err)
 	read, err := runtime.Decode(codec, written)
@@ -25,7 +25,7 @@ func TestSchemeRoundTrip(t *testing.T) {
 	assert.Equal(t, gs, read)
 	assert.Equal(t, "gatewaysyncs.stoker.io", v1alpha1.Resource("gatewaysyncs").String())
 
-	list, err := scheme.New(v1alpha1.GroupVersion.WithKind(v1alpha1.Kind + "List"))
+	list, err := scheme.New(v1alpha1.GroupVersion.WithKind(v1alpha1.KindGatewaySync + "List"))
 	require.NoError(t, err)
 	assert.IsType(t, &v1alpha1.GatewaySyncList{}, list)
 }

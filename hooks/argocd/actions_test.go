@@ -187,7 +187,7 @@ func TestTwoClicksWithinOneSecond(t *testing.T) {
 		script := action(t, name)
 		once, err := script.click(t, gs)
 		require.NoError(t, err)
-		assert.Equal(t, "2026-01-02T12:00:00.567890123Z", desiredref.RequestsOf(once).At())
+		assert.Equal(t, "2026-01-02T12:00:00.567890123Z", desiredref.InputsOf(once).At())
 		again, err := script.click(t, gs)
 		require.NoError(t, err)
 		assert.Equal(t, once, again, "a repeated click must be one request")
@@ -196,7 +196,7 @@ func TestTwoClicksWithinOneSecond(t *testing.T) {
 				gs.ResourceVersion = odd
 				after, err := script.click(t, gs)
 				require.NoError(t, err)
-				_, err = time.Parse(time.RFC3339Nano, desiredref.RequestsOf(after).At())
+				_, err = time.Parse(time.RFC3339Nano, desiredref.InputsOf(after).At())
 				assert.NoError(t, err, "version %q", odd)
 			})
 		}

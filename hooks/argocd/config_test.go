@@ -203,10 +203,10 @@ func TestConfigSyncRollbackMatchesCLI(t *testing.T) {
 			cs.Status.Outcome = &v1alpha1.Outcome{Phase: v1alpha1.OutcomeFailed, Ref: "main", Commit: commitB, Reason: v1alpha1.ReasonUnhealthy}
 			c.change(cs)
 			cs.Status.ObservedRequest = desiredref.Key(cs)
-			q := desiredref.RequestsOf(cs)
+			q := desiredref.InputsOf(cs)
 			desired, err := q.Desired("")
 			require.NoError(t, err)
-			cs.Status.Rollback = desired.Rollback(q, desiredref.StandingOf(cs).Commit, cs.Status.LastGood)
+			cs.Status.Rollback = desired.Rollback(q, desiredref.RefStatusOf(cs).Commit, cs.Status.LastGood)
 			client := fake.NewSimpleDynamicClient(runtime.NewScheme(), &unstructured.Unstructured{Object: object(t, cs)})
 			setter := request.NewSetter(client, func() time.Time { return noon.Add(7) }).Of(kube.ConfigSync)
 			answer, wanted := setter.Rollback(t.Context(), "plant", "plant", "", "argocd", "")

@@ -77,7 +77,7 @@ func write(in Input, a *arrangement) []byte {
 	w := &yamlWriter{}
 	w.comment(0, "%s", a.title())
 	w.line(0, "apiVersion: %s", v1alpha1.GroupVersion)
-	w.line(0, "kind: %s", v1alpha1.Kind)
+	w.line(0, "kind: %s", v1alpha1.KindGatewaySync)
 	w.line(0, "metadata:")
 	w.line(1, "name: %s", scalar(in.Name))
 	if in.Namespace != "" {

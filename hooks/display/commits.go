@@ -47,7 +47,7 @@ func ByCommit(list []sites.Answer, several bool) *output.Result {
 			continue
 		}
 		for _, u := range a.Undecodable {
-			if u.Kind != v1alpha1.Kind {
+			if u.Kind != v1alpha1.KindGatewaySync {
 				continue
 			}
 			addTo(unknown, "the GatewaySync cannot be read", "", runningFleet{Site: siteName(a, several), Namespace: u.Namespace, Name: u.Name})

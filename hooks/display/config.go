@@ -112,7 +112,7 @@ func ConfigState(cs *v1alpha1.ConfigSync) ConfigReady {
 	switch {
 	case c == nil:
 		return ConfigReady{Ready: "Unknown", Message: "no run yet: use 'stoker config apply " + cs.Name + "'"}
-	case !desiredref.Answered(cs):
+	case !desiredref.Current(cs):
 		return ConfigReady{Ready: "Unknown", Message: "the spec or the request changed since the last run", Since: c.LastTransitionTime.Time}
 	}
 	return ConfigReady{string(c.Status), v1alpha1.Reason(c.Reason), c.Message, c.LastTransitionTime.Time}

@@ -27,7 +27,7 @@ func ResourceName(o v1alpha1.Requestable) string {
 	if _, ok := o.(*v1alpha1.ConfigSync); ok {
 		return resourceName(v1alpha1.KindConfigSync, o.GetName())
 	}
-	return resourceName(v1alpha1.Kind, o.GetName())
+	return resourceName(v1alpha1.KindGatewaySync, o.GetName())
 }
 
 func resourceName(kind, name string) string {
@@ -39,7 +39,7 @@ func BareObject(o v1alpha1.Requestable) v1alpha1.Requestable {
 	switch o := o.(type) {
 	case *v1alpha1.GatewaySync:
 		o = o.DeepCopy()
-		o.ManagedFields, o.APIVersion, o.Kind = nil, v1alpha1.GroupVersion.String(), v1alpha1.Kind
+		o.ManagedFields, o.APIVersion, o.Kind = nil, v1alpha1.GroupVersion.String(), v1alpha1.KindGatewaySync
 		return o
 	case *v1alpha1.ConfigSync:
 		o = o.DeepCopy()
@@ -239,7 +239,7 @@ func refOrigin(gs *v1alpha1.GatewaySync, ref string) string {
 		return ""
 	}
 	s := " (" + from
-	if commit := desiredref.RequestsOf(gs).Commit(); commit != "" {
+	if commit := desiredref.InputsOf(gs).Commit(); commit != "" {
 		s += ", at " + syntax.ShortCommit(commit) + " only"
 	}
 	if ref != gs.Spec.Git.Ref {

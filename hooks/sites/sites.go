@@ -94,7 +94,7 @@ func (s Site) ask(ctx context.Context) Answer {
 // Named returns a with only the GatewaySync of each namespace that has this name.
 func (a Answer) Named(name string) Answer {
 	a.Fleets = slices.DeleteFunc(slices.Clone(a.Fleets), func(gs *v1alpha1.GatewaySync) bool { return gs.Name != name })
-	a.Undecodable = slices.DeleteFunc(slices.Clone(a.Undecodable), func(u *kube.UndecodableError) bool { return u.Kind != v1alpha1.Kind || u.Name != name })
+	a.Undecodable = slices.DeleteFunc(slices.Clone(a.Undecodable), func(u *kube.UndecodableError) bool { return u.Kind != v1alpha1.KindGatewaySync || u.Name != name })
 	a.ConfigSyncs = nil
 	return a
 }

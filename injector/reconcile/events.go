@@ -43,7 +43,7 @@ func (u *Reconciler) syncEvent(ctx context.Context, gs *v1alpha1.GatewaySync, ui
 }
 
 func reference(gs *v1alpha1.GatewaySync) *corev1.ObjectReference {
-	return &corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Namespace: gs.Namespace, Name: gs.Name, UID: gs.UID}
+	return &corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindGatewaySync, Namespace: gs.Namespace, Name: gs.Name, UID: gs.UID}
 }
 
 // send sends an Event. Its name contains a hash of what it says, so that another replica finds it.

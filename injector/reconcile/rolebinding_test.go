@@ -149,11 +149,11 @@ func TestNoRightsWithoutGatewaySync(t *testing.T) {
 func TestUndecodableGatewaySyncKeepsRights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		unreadable := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"paused": "perhaps"}}}
-		unreadable.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(v1alpha1.Kind))
+		unreadable.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(v1alpha1.KindGatewaySync))
 		unreadable.SetNamespace("plant")
 		unreadable.SetName("line")
 		syncs := kube.GatewaySync.Resource()
-		client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{syncs: v1alpha1.Kind + "List"}, unreadable)
+		client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{syncs: v1alpha1.KindGatewaySync + "List"}, unreadable)
 		listFirst := func(action clienttesting.Action) (bool, watch.Interface, error) {
 			w, ok := action.(clienttesting.WatchActionImpl)
 			return ok && w.ListOptions.SendInitialEvents != nil, nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil)

@@ -191,7 +191,7 @@ func TestProgramRollsBack(t *testing.T) {
 	second := w.commit("k8s/a.yaml", configMap("a", "2")+broken)
 	require.Eventually(t, func() bool {
 		v := w.verdict()
-		return v.Phase == request.Succeeded && desiredref.RequestsOf(w.get()).Unless() == second
+		return v.Phase == request.Succeeded && desiredref.InputsOf(w.get()).Unless() == second
 	}, soon, 100*time.Millisecond)
 	assert.Equal(t, "1", w.data("a")["a"])
 	w.commit("k8s/a.yaml", configMap("a", "3"))

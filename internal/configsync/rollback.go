@@ -52,7 +52,7 @@ func (r *Run) causedByCommit(err error) bool {
 
 // rollbackNote returns the beginning of the Ready message if a rollback is in force, and otherwise "".
 func rollbackNote(cs *v1alpha1.ConfigSync) string {
-	q := desiredref.RequestsOf(cs)
+	q := desiredref.InputsOf(cs)
 	d, err := q.Desired("")
 	if err != nil || d.Unless == "" {
 		return ""

@@ -76,10 +76,10 @@ func (r *Run) setOutcome(err error) {
 
 // derive sets the fields of the status that follow from others: the outcome, and what a rollback would request.
 func derive(cs *v1alpha1.ConfigSync) {
-	st, q := &cs.Status, desiredref.RequestsOf(cs)
+	st, q := &cs.Status, desiredref.InputsOf(cs)
 	d, _ := q.Desired("") // zero if the request is not valid
 	ref, commit := d.Ref, ""
-	if q.Fixed != "" {
+	if q.NotRequestable != "" {
 		ref = st.SourceRef
 	}
 	if ref == st.SourceRef && meta.IsStatusConditionTrue(st.Conditions, v1alpha1.ConditionRefResolved) {
@@ -128,9 +128,9 @@ func (e *Engine) Pause(ctx context.Context, cs *v1alpha1.ConfigSync) error {
 	r := e.newRun(cs, clients)
 	st := &r.record.cs.Status
 	ready := metav1.ConditionFalse
-	q := desiredref.RequestsOf(cs)
+	q := desiredref.InputsOf(cs)
 	d, _ := q.Desired("") // zero if the request is not valid
-	if r.wasReady && st.ObservedGeneration == cs.Generation && (q.Fixed != "" || d.Ref == st.SourceRef) {
+	if r.wasReady && st.ObservedGeneration == cs.Generation && (q.NotRequestable != "" || d.Ref == st.SourceRef) {
 		ready = metav1.ConditionTrue
 	}
 	st.ObservedGeneration, st.ObservedRequest = cs.Generation, desiredref.Key(cs)

@@ -33,7 +33,7 @@ type Kind struct {
 
 // The kinds of stoker.io.
 var (
-	GatewaySync = Kind{v1alpha1.Kind, "gatewaysyncs"}
+	GatewaySync = Kind{v1alpha1.KindGatewaySync, "gatewaysyncs"}
 	SyncTarget  = Kind{v1alpha1.KindSyncTarget, "synctargets"}
 	SyncReport  = Kind{v1alpha1.KindSyncReport, "syncreports"}
 	ConfigSync  = Kind{v1alpha1.KindConfigSync, "configsyncs"}

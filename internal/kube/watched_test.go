@@ -28,13 +28,13 @@ func plants() *fake.FakeDynamicClient {
 	var objects []runtime.Object
 	for _, ns := range []string{"a", "b", "c"} {
 		u := &unstructured.Unstructured{}
-		u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(v1alpha1.Kind))
+		u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(v1alpha1.KindGatewaySync))
 		u.SetNamespace(ns)
 		u.SetName("plant")
 		u.SetLabels(map[string]string{"at": ns})
 		objects = append(objects, u)
 	}
-	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{GatewaySync.Resource(): v1alpha1.Kind + "List"}, objects...)
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{GatewaySync.Resource(): v1alpha1.KindGatewaySync + "List"}, objects...)
 	client.PrependWatchReactor("*", listFirst)
 	return client
 }

@@ -38,7 +38,7 @@ func Expand(o v1alpha1.Requestable, ref string) (string, error) {
 
 // commits returns the commits that the status of o names.
 func commits(o v1alpha1.Requestable) []string {
-	is := desiredref.StandingOf(o)
+	is := desiredref.RefStatusOf(o)
 	list := []string{is.Commit}
 	for _, r := range history(is) {
 		list = append(list, r.Commit)

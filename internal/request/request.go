@@ -130,13 +130,13 @@ func (r Request) decided(o v1alpha1.Requestable) (Request, Answer, error) {
 }
 
 // differs reports whether the request repeats the id of the one in force, but names another ref.
-func (r *Request) differs(q desiredref.Requests, ids map[string][]string) bool {
+func (r *Request) differs(q desiredref.Inputs, ids map[string][]string) bool {
 	is := q.Annotations[v1alpha1.AnnotationRequestedRef]
 	return r.Ref != "" && is != "" && is != r.Ref && !q.Stale() && newest(ids, r.By) == r.ID && q.Annotations[v1alpha1.AnnotationRequestedBy] == r.By
 }
 
 // writeRef adds the annotations of a request for a ref.
-func (r *Request) writeRef(write map[string]*string, q desiredref.Requests, at string) error {
+func (r *Request) writeRef(write map[string]*string, q desiredref.Inputs, at string) error {
 	over := desiredref.RequestOver(r.Ref, q.Spec, at)
 	before, err := replacedBy(q, over)
 	if err != nil {
@@ -159,11 +159,11 @@ func (r Request) plan(o v1alpha1.Requestable, now time.Time) (map[string]*string
 	if r.Withdraw {
 		return withdraw(o, r.ID, now)
 	}
-	q := desiredref.RequestsOf(o)
+	q := desiredref.InputsOf(o)
 	have := q.Annotations
 	answer := Answer{Ref: r.Ref, At: have[v1alpha1.AnnotationRequestedAt], Object: o}
-	if r.Ref != "" && q.Fixed != "" {
-		return nil, Answer{}, invalid("%s", q.Fixed)
+	if r.Ref != "" && q.NotRequestable != "" {
+		return nil, Answer{}, invalid("%s", q.NotRequestable)
 	}
 	ids := readIDs(have[v1alpha1.AnnotationRequestedIDs])
 	if answer.Outcome, answer.Message = knownOutcome(ids, r.By, r.ID, now); answer.Outcome != "" {

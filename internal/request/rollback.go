@@ -54,9 +54,9 @@ func (s *Setter) back(ctx context.Context, namespace, name, failed, to, by, id s
 		if answer.Outcome == Set {
 			answer.Message = "to " + r.Ref[:minPrefix]
 			if r.Unless != "" {
-				answer.Message += fmt.Sprintf(" until %s moves on from %s", desiredref.RequestsOf(o).Spec, r.Unless[:minPrefix])
+				answer.Message += fmt.Sprintf(" until %s moves on from %s", desiredref.InputsOf(o).Spec, r.Unless[:minPrefix])
 			} else {
-				answer.Message += " until " + desiredref.RequestsOf(o).Field + " changes or another ref is requested"
+				answer.Message += " until " + desiredref.InputsOf(o).Field + " changes or another ref is requested"
 			}
 		}
 		return write, answer, err
@@ -65,12 +65,12 @@ func (s *Setter) back(ctx context.Context, namespace, name, failed, to, by, id s
 
 // desiresFailed reports whether the desired ref resolves to the failed commit; "" means any commit.
 func desiresFailed(o v1alpha1.Requestable, failed string) (bool, error) {
-	switch is := desiredref.StandingOf(o); {
+	switch is := desiredref.RefStatusOf(o); {
 	case failed == "":
 		return true, nil
-	case is.Answered && is.Ref == "": // the request is not valid
+	case is.Current && is.Ref == "": // the request is not valid
 		return false, nil
-	case !is.Answered, is.Commit == "":
+	case !is.Current, is.Commit == "":
 		return false, errTooEarly(o)
 	default:
 		return is.Commit == failed, nil
@@ -95,9 +95,9 @@ func verdict(o v1alpha1.Requestable) Verdict {
 
 // rollback returns the request for a rollback. The answer has an outcome if there is nothing to request.
 func rollback(o v1alpha1.Requestable, to string) (Request, Answer, error) {
-	q, is := desiredref.RequestsOf(o), desiredref.StandingOf(o)
-	if q.Fixed != "" {
-		return Request{}, Answer{}, invalid("%s", q.Fixed)
+	q, is := desiredref.InputsOf(o), desiredref.RefStatusOf(o)
+	if q.NotRequestable != "" {
+		return Request{}, Answer{}, invalid("%s", q.NotRequestable)
 	}
 	commit, err := commitToRestore(is, to)
 	if _, ok := o.(*v1alpha1.ConfigSync); ok && errors.Is(err, ErrNothingGood) {
@@ -107,7 +107,7 @@ func rollback(o v1alpha1.Requestable, to string) (Request, Answer, error) {
 		return Request{}, Answer{}, err
 	}
 	r := is.Rollback
-	if !is.Answered || r == nil {
+	if !is.Current || r == nil {
 		return Request{}, Answer{}, errTooEarly(o)
 	}
 	spec := is.Ref == q.Spec
@@ -127,7 +127,7 @@ func CheckTo(to string) error {
 }
 
 // commitToRestore returns the commit to go back to.
-func commitToRestore(is desiredref.Standing, to string) (string, error) {
+func commitToRestore(is desiredref.RefStatus, to string) (string, error) {
 	to = strings.ToLower(to)
 	if to == "" {
 		if g := is.LastGood; g != nil && syntax.IsCommit(g.Commit) {
@@ -155,7 +155,7 @@ func commitToRestore(is desiredref.Standing, to string) (string, error) {
 }
 
 // history returns the commits of the history.
-func history(is desiredref.Standing) []v1alpha1.CommitRecord {
+func history(is desiredref.RefStatus) []v1alpha1.CommitRecord {
 	list := is.History
 	if g := is.LastGood; g != nil {
 		list = append([]v1alpha1.CommitRecord{*g}, list...)

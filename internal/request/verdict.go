@@ -101,10 +101,10 @@ func Read(gs *v1alpha1.GatewaySync, ref string, target *v1alpha1.SyncTarget, now
 // begin returns the verdict on an object for a caller that waits for ref, unless answered says that its outcome decides: then it describes the
 // current spec and request, and the desired ref is the one that the caller waits for.
 func begin(o v1alpha1.Requestable, ref string) (v Verdict, answered bool) {
-	is := desiredref.StandingOf(o)
+	is := desiredref.RefStatusOf(o)
 	d, err := desiredref.Of(o, "")
 	v = Verdict{Phase: Progressing, Ref: d.Ref, Reason: v1alpha1.ReasonWaitingForLead}
-	if is.Answered {
+	if is.Current {
 		v.Ref = is.Ref
 	}
 	bad, invalid := errors.AsType[*v1alpha1.Error](err)
@@ -112,7 +112,7 @@ func begin(o v1alpha1.Requestable, ref string) (v Verdict, answered bool) {
 	case ref != "" && v.Ref != "" && v.Ref != ref:
 		v.Phase, v.Reason = Overtaken, ""
 		v.Message = fmt.Sprintf("the desired ref is %s (%s) and no longer %s", v.Ref, Origin(o, v.Ref), ref)
-	case is.Answered:
+	case is.Current:
 		return v, true
 	case invalid:
 		v.Phase, v.Reason, v.Message = Failed, bad.Reason, bad.Error()
@@ -122,7 +122,7 @@ func begin(o v1alpha1.Requestable, ref string) (v Verdict, answered bool) {
 
 // Origin returns who asked for ref, the desired ref: the field of the spec, or the sender of the request.
 func Origin(o v1alpha1.Requestable, ref string) string {
-	q := desiredref.RequestsOf(o)
+	q := desiredref.InputsOf(o)
 	if ref != q.Annotations[v1alpha1.AnnotationRequestedRef] || ref == q.Spec && q.Commit() == "" {
 		return q.Field
 	}
@@ -142,7 +142,7 @@ func Origin(o v1alpha1.Requestable, ref string) string {
 // means any.
 func At(o v1alpha1.Requestable, v Verdict, commit string) Verdict {
 	commit = strings.ToLower(commit)
-	is, q := v.Commit, desiredref.RequestsOf(o)
+	is, q := v.Commit, desiredref.InputsOf(o)
 	if requested := q.Commit(); requested != "" && v.Ref == q.Annotations[v1alpha1.AnnotationRequestedRef] {
 		is = requested
 	} else if syntax.IsCommit(v.Ref) {

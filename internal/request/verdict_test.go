@@ -283,7 +283,7 @@ func FuzzRead(f *testing.F) {
 		}
 		v := Read(gs, ref, nil, noon)
 		if v.Phase == Succeeded {
-			require.True(t, desiredref.Answered(gs))
+			require.True(t, desiredref.Current(gs))
 			require.True(t, gs.Status.Confirmed(noon))
 		}
 		_, _, _ = rollback(gs, ref) // must not panic

@@ -40,7 +40,7 @@ func readReplaced(annotations map[string]string, d desiredref.Desired) replaced 
 
 // replacedBy returns the value of stoker.io/requested-before for a new request, whose requested-over is over; nil if the ref of the spec
 // is in force. A request that was refused never took effect, so what it replaced is kept.
-func replacedBy(q desiredref.Requests, over string) (*string, error) {
+func replacedBy(q desiredref.Inputs, over string) (*string, error) {
 	d, err := q.Desired("")
 	inForce := err == nil && d.Lapsed == "" && q.Annotations[v1alpha1.AnnotationRequestedRef] != ""
 	if !inForce {
@@ -61,7 +61,7 @@ func replacedBy(q desiredref.Requests, over string) (*string, error) {
 // withdraw returns the annotations to write (nil removes one) to end the request in force, if it is the one with this id, and no gateway
 // has taken it. "" is the id of any request. It is pure.
 func withdraw(o v1alpha1.Requestable, id string, now time.Time) (map[string]*string, Answer, error) {
-	q := desiredref.RequestsOf(o)
+	q := desiredref.InputsOf(o)
 	have := q.Annotations
 	answer := Answer{Outcome: Ignored, At: have[v1alpha1.AnnotationRequestedAt], Object: o, Message: "no request is in force: there is nothing to withdraw"}
 	d, err := q.Desired("")
@@ -108,13 +108,13 @@ func withdraw(o v1alpha1.Requestable, id string, now time.Time) (map[string]*str
 // takenBy returns which gateways run the commit of the request in force, as a sentence; "" if none does. A ConfigSync has taken the commit
 // that it applied last.
 func takenBy(o v1alpha1.Requestable, d desiredref.Desired) string {
-	commit, is := d.Commit, desiredref.StandingOf(o)
+	commit, is := d.Commit, desiredref.RefStatusOf(o)
 	switch {
 	case d.RefusedCommit != "":
 		return ""
 	case commit == "" && syntax.IsCommit(d.Ref):
 		commit = strings.ToLower(d.Ref)
-	case commit == "" && is.Answered && is.Ref == d.Ref:
+	case commit == "" && is.Current && is.Ref == d.Ref:
 		commit = is.Commit
 	}
 	if commit == "" {

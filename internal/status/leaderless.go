@@ -32,7 +32,7 @@ type Leaderless struct {
 // gateways, except for their state, which is unknown.
 func Without(l Leaderless) *v1alpha1.GatewaySyncStatus {
 	gs := l.GatewaySync
-	asked := desiredref.RequestsOf(gs).At()
+	asked := desiredref.InputsOf(gs).At()
 	absence, total, pods := Absent(gs, asked, l.Now), l.total(), len(l.Pods)
 	if l.Awaited != "" {
 		pods++

@@ -128,7 +128,7 @@ func rollback(f *facts, good *v1alpha1.CommitRecord) *v1alpha1.Rollback {
 	if f.resolved {
 		commit = f.Target.Commit
 	}
-	return f.Ref.Desired.Rollback(desiredref.RequestsOf(f.GatewaySync), commit, good)
+	return f.Ref.Desired.Rollback(desiredref.InputsOf(f.GatewaySync), commit, good)
 }
 
 // approval returns status.approval, what an approval would approve now.

@@ -157,17 +157,17 @@ func TestRetryReplacesFailedRollout(t *testing.T) {
 	s.fails(0, v1alpha1.ReasonScanFailed, "no answer")
 	s.rolls(v1alpha1.RolloutAborted, 1, "dev", "stage dev: gw-0 ScanFailed")
 	s.write()
-	require.True(t, desiredref.Answered(s.GatewaySync))
+	require.True(t, desiredref.Current(s.GatewaySync))
 	require.Equal(t, v1alpha1.OutcomeFailed, s.GatewaySync.Status.Outcome.Phase)
 	s.GatewaySync.Annotations = map[string]string{v1alpha1.AnnotationRetry: annotation.RetryValue(commitB, s.Now)}
-	assert.False(t, desiredref.Answered(s.GatewaySync))
+	assert.False(t, desiredref.Current(s.GatewaySync))
 	s.write()
-	assert.False(t, desiredref.Answered(s.GatewaySync), "the request is not answered until the target is written")
+	assert.False(t, desiredref.Current(s.GatewaySync), "the request is not answered until the target is written")
 
 	s.tells(func(target *v1alpha1.SyncTargetSpec) { target.Requests = annotation.Hash(s.GatewaySync) })
 	s.rolls(v1alpha1.RolloutProgressing, 1, "dev", "begins again")
 	st := s.write()
-	assert.True(t, desiredref.Answered(s.GatewaySync))
+	assert.True(t, desiredref.Current(s.GatewaySync))
 	assert.Equal(t, v1alpha1.OutcomeProgressing, st.Outcome.Phase)
 }
 

@@ -21,7 +21,7 @@ import (
 
 func object(name string, spec map[string]any) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
-	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(v1alpha1.Kind))
+	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(v1alpha1.KindGatewaySync))
 	u.SetNamespace("plant")
 	u.SetName(name)
 	return u
@@ -29,7 +29,7 @@ func object(name string, spec map[string]any) *unstructured.Unstructured {
 
 // C2: an undecodable GatewaySync affects only itself. The receiver refuses its senders and must report the error to the operator.
 func TestServedGatewaySyncs(t *testing.T) {
-	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{kube.GatewaySync.Resource(): v1alpha1.Kind + "List", kube.ConfigSync.Resource(): v1alpha1.KindConfigSync + "List"},
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{kube.GatewaySync.Resource(): v1alpha1.KindGatewaySync + "List", kube.ConfigSync.Resource(): v1alpha1.KindConfigSync + "List"},
 		object("line", map[string]any{"git": map[string]any{"ref": "main"}}),
 		object("closed", map[string]any{"webhook": map[string]any{"enabled": false}}),
 		object("broken", map[string]any{"git": "main"}))

@@ -82,10 +82,10 @@ func decide(o v1alpha1.Requestable, r sender.Request, ownSecret bool) (req reque
 
 // decidePush decides about refs that were created or moved. It requests another ref only if the GatewaySync follows tags.
 func decidePush(o v1alpha1.Requestable, r sender.Request, ownSecret bool, req request.Request) (request.Request, string, error) {
-	if fixed := desiredref.RequestsOf(o).Fixed; fixed != "" {
+	if fixed := desiredref.InputsOf(o).NotRequestable; fixed != "" {
 		return req, fixed, nil
 	}
-	if !slices.ContainsFunc(r.Repositories, func(p sender.Repository) bool { return p.Is(desiredref.RequestsOf(o).Repo) }) {
+	if !slices.ContainsFunc(r.Repositories, func(p sender.Repository) bool { return p.Is(desiredref.InputsOf(o).Repo) }) {
 		return req, "it is not for the repository in " + repoField(o), nil
 	}
 	skipped := ""
@@ -129,7 +129,7 @@ func repoField(o v1alpha1.Requestable) string {
 func desiredRef(o v1alpha1.Requestable) desiredref.Desired {
 	d, err := desiredref.Of(o, "")
 	if err != nil {
-		return desiredref.Desired{Ref: desiredref.RequestsOf(o).Spec}
+		return desiredref.Desired{Ref: desiredref.InputsOf(o).Spec}
 	}
 	return d
 }
@@ -138,7 +138,7 @@ func desiredRef(o v1alpha1.Requestable) desiredref.Desired {
 // force.
 func mayBeDesired(o v1alpha1.Requestable, full string) bool {
 	d := desiredRef(o)
-	return refMatches(d.Ref, full) || d.ResolveSpec && refMatches(desiredref.RequestsOf(o).Spec, full)
+	return refMatches(d.Ref, full) || d.ResolveSpec && refMatches(desiredref.InputsOf(o).Spec, full)
 }
 
 // refMatches reports whether a ref in any form can mean a full ref name. A commit never does, because it does not move.

@@ -69,7 +69,7 @@ func versionProblem(o v1alpha1.Requestable, tag string) string {
 
 // pastRefs returns the tags and branches that ran, or that were requested because they are followed.
 func pastRefs(o v1alpha1.Requestable) []string {
-	refs, standing := request.Followed(o), desiredref.StandingOf(o)
+	refs, standing := request.Followed(o), desiredref.RefStatusOf(o)
 	if g := standing.LastGood; g != nil {
 		refs = append(refs, g.Ref)
 	}

@@ -192,7 +192,7 @@ func (d *deployment) adaptToCluster(u *unstructured.Unstructured) {
 		for _, s := range list(u.Object, "subjects") {
 			s["namespace"] = d.namespace
 		}
-	case v1alpha1.Kind:
+	case v1alpha1.KindGatewaySync:
 		set(u, d.git.URL(d.repoName), "spec", "git", "repo")
 		set(u, map[string]any{"name": "git-ca", "key": "ca.crt"}, "spec", "git", "caSecretRef")
 		set(u, int64(5), "spec", "sync", "defaults", "syncPeriod")

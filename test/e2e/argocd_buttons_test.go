@@ -20,7 +20,7 @@ import (
 
 // line identifies the GatewaySync for the Argo CD API.
 func (d *deployment) line() argocd.Resource {
-	return argocd.Resource{Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version, Kind: v1alpha1.Kind, Namespace: d.namespace, Name: "line"}
+	return argocd.Resource{Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version, Kind: v1alpha1.KindGatewaySync, Namespace: d.namespace, Name: "line"}
 }
 
 // offered returns the names of the enabled resource actions.
@@ -151,7 +151,7 @@ func (d *deployment) isHeld(revision, old, commit string) {
 
 // inStages adds a canary and an approval.
 func inStages(u *unstructured.Unstructured) {
-	if u.GetKind() == v1alpha1.Kind {
+	if u.GetKind() == v1alpha1.KindGatewaySync {
 		set(u, []any{
 			map[string]any{"name": "canary", "gateways": []any{"line"}},
 			map[string]any{"name": "prod", "gateways": []any{"line-1"}, "requireApproval": true},

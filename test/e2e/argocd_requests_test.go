@@ -81,7 +81,7 @@ func selfHealKeepsRequests(t *testing.T, w *world) {
 // withWebhook sets the Secret that authenticates senders. It also sets the polling interval, so that git owns
 // this field and Argo CD self-heals it.
 func withWebhook(u *unstructured.Unstructured) {
-	if u.GetKind() == v1alpha1.Kind {
+	if u.GetKind() == v1alpha1.KindGatewaySync {
 		set(u, "60s", "spec", "polling", "interval")
 		set(u, map[string]any{"name": "stoker-webhook", "key": "secret"}, "spec", "webhook", "secretRef")
 	}

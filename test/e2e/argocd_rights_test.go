@@ -101,7 +101,7 @@ spec:
 	}
 
 	ends(first, "Succeeded")
-	resource := argocd.Resource{Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version, Kind: v1alpha1.Kind, Namespace: namespace, Name: "line"}
+	resource := argocd.Resource{Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version, Kind: v1alpha1.KindGatewaySync, Namespace: namespace, Name: "line"}
 	w.eventually(t, "Argo CD's server knows the GatewaySync", func() string {
 		actions, err := argo.Actions(w.ctx, namespace, resource)
 		if err != nil {

@@ -50,7 +50,7 @@ func theCommitOfASyncIsAskedFor(t *testing.T, w *world) {
 
 // slower changes a field of the GatewaySync that does not affect this test.
 func slower(u *unstructured.Unstructured) {
-	if u.GetKind() == v1alpha1.Kind {
+	if u.GetKind() == v1alpha1.KindGatewaySync {
 		set(u, int64(6), "spec", "sync", "defaults", "syncPeriod")
 	}
 }

@@ -61,7 +61,7 @@ func applicationSyncsInWaves(t *testing.T, w *world) {
 // withRef sets spec.git.ref of the GatewaySync.
 func withRef(name string) change {
 	return func(u *unstructured.Unstructured) {
-		if u.GetKind() == v1alpha1.Kind {
+		if u.GetKind() == v1alpha1.KindGatewaySync {
 			set(u, name, "spec", "git", "ref")
 		}
 	}

@@ -90,7 +90,7 @@ func documentedNodeCommands(t *testing.T, w *world) {
 	}
 
 	p.preflight("failed", nil, func(u *unstructured.Unstructured) {
-		if u.GetKind() == v1alpha1.Kind {
+		if u.GetKind() == v1alpha1.KindGatewaySync {
 			set(u, "v9", "spec", "git", "ref")
 		}
 	})

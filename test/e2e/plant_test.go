@@ -196,7 +196,7 @@ func (p *plant) syncs() *kube.Objects[v1alpha1.GatewaySync] {
 // gatewaySync creates the GatewaySync of the example with the plant's repository and shorter intervals.
 func (p *plant) gatewaySync(changes ...func(*v1alpha1.GatewaySync)) {
 	p.t.Helper()
-	gs := manifest[v1alpha1.GatewaySync](p, v1alpha1.Kind)
+	gs := manifest[v1alpha1.GatewaySync](p, v1alpha1.KindGatewaySync)
 	gs.Spec.Git.Repo = p.git.URL(p.repoName)
 	gs.Spec.Git.CASecretRef = &v1alpha1.SecretKeyRef{Name: "git-ca", Key: "ca.crt"}
 	gs.Spec.Polling.Interval = "1s"

@@ -11,7 +11,7 @@ import (
 
 // plant returns a valid GatewaySync, to which the groups add alternatives such as credentials.
 func plant() *v1alpha1.GatewaySync {
-	gs := &v1alpha1.GatewaySync{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind}}
+	gs := &v1alpha1.GatewaySync{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindGatewaySync}}
 	gs.ObjectMeta = metav1.ObjectMeta{Namespace: "site", Name: "plant", UID: "uid-1", Generation: 1}
 	gs.Spec = v1alpha1.GatewaySyncSpec{
 		Git: v1alpha1.GitSpec{Repo: "https://git.example.com/acme/plant.git", Ref: "main"},

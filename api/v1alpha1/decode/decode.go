@@ -27,7 +27,7 @@ const (
 // error, as for kubectl: if GatewaySync ignored a mistyped field, a default that its author did not want would apply. GatewaySync
 // neither validates nor fills in defaults: package validation and the accessors of the types do that.
 func GatewaySync(data []byte) (*v1alpha1.GatewaySync, error) {
-	gs, err := decodeOne[v1alpha1.GatewaySync](data, v1alpha1.Kind)
+	gs, err := decodeOne[v1alpha1.GatewaySync](data, v1alpha1.KindGatewaySync)
 	if err == nil && gs == nil {
 		err = errors.New("no GatewaySync in it: write one with apiVersion stoker.io/v1alpha1 and kind GatewaySync")
 	}

@@ -71,8 +71,8 @@ func (d Desired) refusal() string { return d.Over + " at " + d.Commit + " not at
 //
 // A rollback lapses when the ref of the spec moves on from the commit that is rolled back. If a request led there, a rollback replaces it, and keeps the
 // condition of an earlier rollback.
-func (d Desired) Rollback(q Requests, commit string, good *v1alpha1.CommitRecord) *v1alpha1.Rollback {
-	if q.Fixed != "" || q.Spec == "" || good == nil || !syntax.IsCommit(good.Commit) {
+func (d Desired) Rollback(q Inputs, commit string, good *v1alpha1.CommitRecord) *v1alpha1.Rollback {
+	if q.NotRequestable != "" || q.Spec == "" || good == nil || !syntax.IsCommit(good.Commit) {
 		return nil
 	}
 	r := &v1alpha1.Rollback{Commit: good.Commit, Over: RequestOver(good.Commit, q.Spec, "")}
@@ -92,28 +92,28 @@ func (d Desired) Rollback(q Requests, commit string, good *v1alpha1.CommitRecord
 	return r
 }
 
-// Requests has the inputs of Of: the request, the spec and the status of an object.
-type Requests struct {
+// Inputs has the inputs of Of: the request, the spec and the status of an object.
+type Inputs struct {
 	// Annotations of the object.
 	Annotations map[string]string
 	// Repo and Spec are the repository and the ref of the spec. Field is the field that has the ref, for messages.
 	Repo, Spec, Field string
 	// Status is status.request.
 	Status *v1alpha1.RequestStatus
-	// Fixed is the reason why no ref can be requested; "" if one can.
-	Fixed string
+	// NotRequestable is the reason why no ref can be requested; "" if one can.
+	NotRequestable string
 }
 
-// Of returns the desired ref of an object; see Requests.Desired.
+// Of returns the desired ref of an object; see Inputs.Desired.
 func Of(o v1alpha1.Requestable, specCommit string) (Desired, error) {
-	return RequestsOf(o).Desired(specCommit)
+	return InputsOf(o).Desired(specCommit)
 }
 
 // Resolve returns the desired ref of an object. If a request depends on the commit of the ref of the spec, Resolve gets it from lookup,
 // which returns "" if git has no such ref, and an error if git does not answer. specCommit is that commit, or "". If lookup fails, the
 // result is the desired ref without that commit, and the error of lookup. If the request is not valid, the result is zero.
 func Resolve(o v1alpha1.Requestable, lookup func(ref string) (commit string, err error)) (d Desired, specCommit string, err error) {
-	q := RequestsOf(o)
+	q := InputsOf(o)
 	d, err = q.Desired("")
 	if err != nil || !d.ResolveSpec {
 		return d, "", err
@@ -143,7 +143,7 @@ func Resolve(o v1alpha1.Requestable, lookup func(ref string) (commit string, err
 //
 // So a later change of the spec always wins, and users never have to remove annotations. The error is an *Error: the request is not
 // valid. The caller must then sync and record nothing, because returning to the spec would move a fleet because of a typing error.
-func (q Requests) Desired(specCommit string) (Desired, error) {
+func (q Inputs) Desired(specCommit string) (Desired, error) {
 	if key(q.Annotations) == longRequest {
 		return Desired{}, v1alpha1.NewError(v1alpha1.ReasonRefNotFound, "the annotations stoker.io/requested-… have more than %d bytes: set shorter ones, or remove them", maxRequest)
 	}
@@ -187,9 +187,9 @@ func (q Requests) Desired(specCommit string) (Desired, error) {
 }
 
 // check returns why the requested ref, or the commit that it must resolve to, is not valid.
-func (q Requests) check(requested, commit string) error {
-	if q.Fixed != "" {
-		return v1alpha1.NewError(v1alpha1.ReasonRefNotAllowed, "annotation %s: %s; remove the annotation", v1alpha1.AnnotationRequestedRef, q.Fixed)
+func (q Inputs) check(requested, commit string) error {
+	if q.NotRequestable != "" {
+		return v1alpha1.NewError(v1alpha1.ReasonRefNotAllowed, "annotation %s: %s; remove the annotation", v1alpha1.AnnotationRequestedRef, q.NotRequestable)
 	}
 	if problem := syntax.SpecRefProblem(requested); problem != "" {
 		return v1alpha1.NewError(v1alpha1.ReasonRefNotFound,
@@ -203,7 +203,7 @@ func (q Requests) check(requested, commit string) error {
 }
 
 // Commit returns the commit that the requested ref must resolve to, in lower case; "" for none.
-func (q Requests) Commit() string {
+func (q Inputs) Commit() string {
 	if q.Stale() {
 		return ""
 	}
@@ -211,7 +211,7 @@ func (q Requests) Commit() string {
 }
 
 // By returns the sender of the request; "" if the annotation belongs to an earlier request.
-func (q Requests) By() string {
+func (q Inputs) By() string {
 	if q.Stale() {
 		return ""
 	}
@@ -219,7 +219,7 @@ func (q Requests) By() string {
 }
 
 // Unless returns the commit that the ref of the spec must still resolve to for the request to be in force, in lower case; "" for none.
-func (q Requests) Unless() string {
+func (q Inputs) Unless() string {
 	if q.Stale() {
 		return ""
 	}
@@ -227,11 +227,11 @@ func (q Requests) Unless() string {
 }
 
 // At returns the time of the request, or "" if the annotation is not valid.
-func (q Requests) At() string { return token(q.Annotations[v1alpha1.AnnotationRequestedAt]) }
+func (q Inputs) At() string { return token(q.Annotations[v1alpha1.AnnotationRequestedAt]) }
 
 // Stale reports whether the other annotations belong to an earlier request than requested-ref, as requested-over shows. They do if a user
 // sets only requested-ref, for example after a rollback, whose condition is not part of the new request.
-func (q Requests) Stale() bool {
+func (q Inputs) Stale() bool {
 	over := q.Annotations[v1alpha1.AnnotationRequestedOver]
 	return over != "" && !fits(over, q.Annotations[v1alpha1.AnnotationRequestedRef])
 }
@@ -247,7 +247,7 @@ func RequestOver(requested, spec, at string) string {
 }
 
 // over returns the value of requested-over that belongs to the current request.
-func (q Requests) over(requested string) string {
+func (q Inputs) over(requested string) string {
 	if over := q.Annotations[v1alpha1.AnnotationRequestedOver]; fits(over, requested) {
 		return over
 	}

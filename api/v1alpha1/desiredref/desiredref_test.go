@@ -260,7 +260,7 @@ func TestRequestWithLongRefLapses(t *testing.T) {
 				return gs
 			}
 			gs := rollback(commit2)
-			assert.Equal(t, commit1, desiredref.RequestsOf(gs).Unless(), "the unless of the rollback must be kept")
+			assert.Equal(t, commit1, desiredref.InputsOf(gs).Unless(), "the unless of the rollback must be kept")
 			d, err := desiredref.Of(gs, commit1)
 			require.NoError(t, err)
 			assert.Equal(t, commit2, d.Ref)

@@ -7,27 +7,27 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// RequestsOf returns the inputs of Of for an object.
-func RequestsOf(o v1alpha1.Requestable) Requests {
+// InputsOf returns the inputs of Of for an object.
+func InputsOf(o v1alpha1.Requestable) Inputs {
 	switch o := o.(type) {
 	case *v1alpha1.GatewaySync:
 		git := &o.Spec.Git
-		return Requests{Annotations: o.Annotations, Repo: git.Repo, Spec: git.Ref, Field: "spec.git.ref", Status: o.Status.Request}
+		return Inputs{Annotations: o.Annotations, Repo: git.Repo, Spec: git.Ref, Field: "spec.git.ref", Status: o.Status.Request}
 	case *v1alpha1.ConfigSync:
-		return requestsOfConfigSync(o)
+		return inputsOfConfigSync(o)
 	}
 	panic(unknown(o))
 }
 
-func requestsOfConfigSync(cs *v1alpha1.ConfigSync) Requests {
-	q := Requests{Annotations: cs.Annotations, Status: cs.Status.Request}
+func inputsOfConfigSync(cs *v1alpha1.ConfigSync) Inputs {
+	q := Inputs{Annotations: cs.Annotations, Status: cs.Status.Request}
 	switch git, follow := cs.Spec.Source.Git, cs.Spec.Source.GatewaySync; {
 	case git != nil:
 		q.Repo, q.Spec, q.Field = git.RepoURL, git.Ref(), "the ref of spec.source.git"
 	case follow != nil:
-		q.Fixed = "ConfigSync " + cs.Name + " applies the commit of GatewaySync " + follow.Name + ", so that it has no ref of its own: request the ref of the GatewaySync"
+		q.NotRequestable = "ConfigSync " + cs.Name + " applies the commit of GatewaySync " + follow.Name + ", so that it has no ref of its own: request the ref of the GatewaySync"
 	default:
-		q.Fixed = "spec.source names no repository"
+		q.NotRequestable = "spec.source names no repository"
 	}
 	return q
 }
@@ -61,13 +61,13 @@ func key(annotations map[string]string) string {
 	return b.String()
 }
 
-// Answered reports whether the status of an object describes its current spec and request. Otherwise its outcome means nothing.
-func Answered(o v1alpha1.Requestable) bool { return StandingOf(o).Answered }
+// Current reports whether the status of an object describes its current spec and request. Otherwise its outcome means nothing.
+func Current(o v1alpha1.Requestable) bool { return RefStatusOf(o).Current }
 
-// Standing is what the status of an object says about its desired ref.
-type Standing struct {
-	// Answered reports whether the status describes the current spec and request. Otherwise Ref, Commit and Rollback mean nothing.
-	Answered bool
+// RefStatus is what the status of an object says about its desired ref.
+type RefStatus struct {
+	// Current reports whether the status describes the current spec and request. Otherwise Ref, Commit and Rollback mean nothing.
+	Current bool
 	// Ref is the desired ref, and Commit what it resolves to; "" if unknown.
 	Ref, Commit string
 	// Rollback is the request that a rollback would make now; nil if unknown.
@@ -76,23 +76,23 @@ type Standing struct {
 	History  []v1alpha1.CommitRecord
 }
 
-// StandingOf returns what the status of an object says about its desired ref.
-func StandingOf(o v1alpha1.Requestable) Standing {
+// RefStatusOf returns what the status of an object says about its desired ref.
+func RefStatusOf(o v1alpha1.Requestable) RefStatus {
 	switch o := o.(type) {
 	case *v1alpha1.GatewaySync:
 		st := &o.Status
-		return standing(o, st.ObservedGeneration, st.ObservedRequest, st.Outcome, Standing{Rollback: st.Rollback, LastGood: st.LastGood, History: st.History})
+		return refStatus(o, st.ObservedGeneration, st.ObservedRequest, st.Outcome, RefStatus{Rollback: st.Rollback, LastGood: st.LastGood, History: st.History})
 	case *v1alpha1.ConfigSync:
 		st := &o.Status
-		return standing(o, st.ObservedGeneration, st.ObservedRequest, st.Outcome, Standing{Rollback: st.Rollback, LastGood: st.LastGood, History: st.History})
+		return refStatus(o, st.ObservedGeneration, st.ObservedRequest, st.Outcome, RefStatus{Rollback: st.Rollback, LastGood: st.LastGood, History: st.History})
 	}
 	panic(unknown(o))
 }
 
-// standing adds to s what the outcome says, and whether it is about the current spec and request.
-func standing(o v1alpha1.Requestable, generation int64, request string, outcome *v1alpha1.Outcome, s Standing) Standing {
+// refStatus adds to s what the outcome says, and whether it is about the current spec and request.
+func refStatus(o v1alpha1.Requestable, generation int64, request string, outcome *v1alpha1.Outcome, s RefStatus) RefStatus {
 	if outcome != nil {
-		s.Answered = generation == o.GetGeneration() && request == Key(o)
+		s.Current = generation == o.GetGeneration() && request == Key(o)
 		s.Ref, s.Commit = outcome.Ref, outcome.Commit
 	}
 	return s
