@@ -87,6 +87,6 @@ func TestForbiddenNamespaceIsIsolated(t *testing.T) {
 			}
 		})
 	}
-	assert.Contains(t, w.log.String(), "GatewaySyncs cannot be watched")
+	assert.Contains(t, w.log.String(), "watch failed")
 	assert.Contains(t, w.log.String(), "elsewhere")
 }

@@ -108,7 +108,8 @@ func (p *planner) decideEqual(c plan.Change, rec plan.Owned) {
 		c.Op = plan.Update
 		p.add(c)
 	case !c.Owned || !p.upToDate(c, rec):
-		c.Op, c.Foreign = plan.Adopt, !c.Owned || rec.Have != c.FoundID
+		// A file whose change is proposed comes from the gateway itself.
+		c.Op, c.Foreign = plan.Adopt, (!c.Owned || rec.Have != c.FoundID) && !p.proposed(c.Path)
 		p.add(c)
 	default:
 		p.changes.Unchanged++
