@@ -38,9 +38,9 @@ func Expand(o v1alpha1.Requestable, ref string) (string, error) {
 
 // commits returns the commits that the status of o names.
 func commits(o v1alpha1.Requestable) []string {
-	is := desiredref.RefStatusOf(o)
-	list := []string{is.Commit}
-	for _, r := range history(is) {
+	status := desiredref.RefStatusOf(o)
+	list := []string{status.Commit}
+	for _, r := range history(status) {
 		list = append(list, r.Commit)
 	}
 	gs, ok := o.(*v1alpha1.GatewaySync)

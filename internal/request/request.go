@@ -131,8 +131,8 @@ func (r Request) decided(o v1alpha1.Requestable) (Request, Answer, error) {
 
 // differs reports whether the request repeats the id of the one in force, but names another ref.
 func (r *Request) differs(q desiredref.Inputs, ids map[string][]string) bool {
-	is := q.Annotations[v1alpha1.AnnotationRequestedRef]
-	return r.Ref != "" && is != "" && is != r.Ref && !q.Stale() && newest(ids, r.By) == r.ID && q.Annotations[v1alpha1.AnnotationRequestedBy] == r.By
+	requested := q.Annotations[v1alpha1.AnnotationRequestedRef]
+	return r.Ref != "" && requested != "" && requested != r.Ref && !q.Stale() && newest(ids, r.By) == r.ID && q.Annotations[v1alpha1.AnnotationRequestedBy] == r.By
 }
 
 // writeRef adds the annotations of a request for a ref.
@@ -167,8 +167,8 @@ func (r Request) plan(o v1alpha1.Requestable, now time.Time) (map[string]*string
 	}
 	ids := readIDs(have[v1alpha1.AnnotationRequestedIDs])
 	if answer.Outcome, answer.Message = knownOutcome(ids, r.By, r.ID, now); answer.Outcome != "" {
-		if is := have[v1alpha1.AnnotationRequestedRef]; answer.Outcome == Unchanged && r.differs(q, ids) {
-			answer.Outcome, answer.Message = Superseded, fmt.Sprintf("request %s of %s was for %s and not for %s: use another id", r.ID, r.By, is, r.Ref)
+		if requested := have[v1alpha1.AnnotationRequestedRef]; answer.Outcome == Unchanged && r.differs(q, ids) {
+			answer.Outcome, answer.Message = Superseded, fmt.Sprintf("request %s of %s was for %s and not for %s: use another id", r.ID, r.By, requested, r.Ref)
 		}
 		return nil, answer, nil
 	}

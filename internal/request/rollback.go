@@ -65,15 +65,15 @@ func (s *Setter) back(ctx context.Context, namespace, name, failed, to, by, id s
 
 // desiresFailed reports whether the desired ref resolves to the failed commit; "" means any commit.
 func desiresFailed(o v1alpha1.Requestable, failed string) (bool, error) {
-	switch is := desiredref.RefStatusOf(o); {
+	switch status := desiredref.RefStatusOf(o); {
 	case failed == "":
 		return true, nil
-	case is.Current && is.Ref == "": // the request is not valid
+	case status.Current && status.Ref == "": // the request is not valid
 		return false, nil
-	case !is.Current, is.Commit == "":
+	case !status.Current, status.Commit == "":
 		return false, errTooEarly(o)
 	default:
-		return is.Commit == failed, nil
+		return status.Commit == failed, nil
 	}
 }
 
@@ -95,24 +95,24 @@ func verdict(o v1alpha1.Requestable) Verdict {
 
 // rollback returns the request for a rollback. The answer has an outcome if there is nothing to request.
 func rollback(o v1alpha1.Requestable, to string) (Request, Answer, error) {
-	q, is := desiredref.InputsOf(o), desiredref.RefStatusOf(o)
+	q, status := desiredref.InputsOf(o), desiredref.RefStatusOf(o)
 	if q.NotRequestable != "" {
 		return Request{}, Answer{}, invalid("%s", q.NotRequestable)
 	}
-	commit, err := commitToRestore(is, to)
+	commit, err := commitToRestore(status, to)
 	if _, ok := o.(*v1alpha1.ConfigSync); ok && errors.Is(err, ErrNothingGood) {
 		err = errors.New("no commit was applied with all objects healthy yet: there is nothing to go back to")
 	}
 	if err != nil {
 		return Request{}, Answer{}, err
 	}
-	r := is.Rollback
-	if !is.Current || r == nil {
+	r := status.Rollback
+	if !status.Current || r == nil {
 		return Request{}, Answer{}, errTooEarly(o)
 	}
-	spec := is.Ref == q.Spec
-	if to == "" && r.Commit == "" || commit == is.Commit || strings.EqualFold(commit, is.Ref) || spec && commit == r.Unless {
-		return Request{}, Answer{Outcome: Unchanged, Ref: is.Ref, At: q.Annotations[v1alpha1.AnnotationRequestedAt],
+	spec := status.Ref == q.Spec
+	if to == "" && r.Commit == "" || commit == status.Commit || strings.EqualFold(commit, status.Ref) || spec && commit == r.Unless {
+		return Request{}, Answer{Outcome: Unchanged, Ref: status.Ref, At: q.Annotations[v1alpha1.AnnotationRequestedAt],
 			Message: fmt.Sprintf("%s is the desired commit already: there is nothing to roll back", commit[:minPrefix])}, nil
 	}
 	return Request{Ref: commit, Unless: r.Unless}, Answer{}, nil
@@ -127,10 +127,10 @@ func CheckTo(to string) error {
 }
 
 // commitToRestore returns the commit to go back to.
-func commitToRestore(is desiredref.RefStatus, to string) (string, error) {
+func commitToRestore(status desiredref.RefStatus, to string) (string, error) {
 	to = strings.ToLower(to)
 	if to == "" {
-		if g := is.LastGood; g != nil && syntax.IsCommit(g.Commit) {
+		if g := status.LastGood; g != nil && syntax.IsCommit(g.Commit) {
 			return g.Commit, nil
 		}
 		return "", ErrNothingGood
@@ -139,7 +139,7 @@ func commitToRestore(is desiredref.RefStatus, to string) (string, error) {
 		return "", err
 	}
 	found := ""
-	for _, r := range history(is) {
+	for _, r := range history(status) {
 		if !strings.HasPrefix(r.Commit, to) || r.Commit == found || !syntax.IsCommit(r.Commit) {
 			continue
 		}
@@ -155,9 +155,9 @@ func commitToRestore(is desiredref.RefStatus, to string) (string, error) {
 }
 
 // history returns the commits of the history.
-func history(is desiredref.RefStatus) []v1alpha1.CommitRecord {
-	list := is.History
-	if g := is.LastGood; g != nil {
+func history(status desiredref.RefStatus) []v1alpha1.CommitRecord {
+	list := status.History
+	if g := status.LastGood; g != nil {
 		list = append([]v1alpha1.CommitRecord{*g}, list...)
 	}
 	return list

@@ -69,7 +69,7 @@ type Behind struct {
 // describe the current spec and request, or that no agent confirms, never counts as done. target holds the lock of the lead; nil
 // if it was not read: then only the age of the status shows whether an agent leads.
 func Read(gs *v1alpha1.GatewaySync, ref string, target *v1alpha1.SyncTarget, now time.Time) Verdict {
-	v, answered := begin(gs, ref)
+	v, answered := pendingVerdict(gs, ref)
 	o := gs.Status.Outcome
 	if !answered {
 		v.Gateways.Total = len(gs.Status.DiscoveredGateways)
@@ -98,21 +98,21 @@ func Read(gs *v1alpha1.GatewaySync, ref string, target *v1alpha1.SyncTarget, now
 	return v
 }
 
-// begin returns the verdict on an object for a caller that waits for ref, unless answered says that its outcome decides: then it describes the
+// pendingVerdict returns the verdict on an object for a caller that waits for ref, unless answered says that its outcome decides: then it describes the
 // current spec and request, and the desired ref is the one that the caller waits for.
-func begin(o v1alpha1.Requestable, ref string) (v Verdict, answered bool) {
-	is := desiredref.RefStatusOf(o)
+func pendingVerdict(o v1alpha1.Requestable, ref string) (v Verdict, answered bool) {
+	status := desiredref.RefStatusOf(o)
 	d, err := desiredref.Of(o, "")
 	v = Verdict{Phase: Progressing, Ref: d.Ref, Reason: v1alpha1.ReasonWaitingForLead}
-	if is.Current {
-		v.Ref = is.Ref
+	if status.Current {
+		v.Ref = status.Ref
 	}
 	bad, invalid := errors.AsType[*v1alpha1.Error](err)
 	switch {
 	case ref != "" && v.Ref != "" && v.Ref != ref:
 		v.Phase, v.Reason = Overtaken, ""
 		v.Message = fmt.Sprintf("the desired ref is %s (%s) and no longer %s", v.Ref, Origin(o, v.Ref), ref)
-	case is.Current:
+	case status.Current:
 		return v, true
 	case invalid:
 		v.Phase, v.Reason, v.Message = Failed, bad.Reason, bad.Error()
@@ -142,24 +142,24 @@ func Origin(o v1alpha1.Requestable, ref string) string {
 // means any.
 func At(o v1alpha1.Requestable, v Verdict, commit string) Verdict {
 	commit = strings.ToLower(commit)
-	is, q := v.Commit, desiredref.InputsOf(o)
+	desired, q := v.Commit, desiredref.InputsOf(o)
 	if requested := q.Commit(); requested != "" && v.Ref == q.Annotations[v1alpha1.AnnotationRequestedRef] {
-		is = requested
+		desired = requested
 	} else if syntax.IsCommit(v.Ref) {
-		is = strings.ToLower(v.Ref)
+		desired = strings.ToLower(v.Ref)
 	}
-	if commit == "" || is == "" || is == commit || v.Phase == Overtaken {
+	if commit == "" || desired == "" || desired == commit || v.Phase == Overtaken {
 		return v
 	}
 	v.Phase, v.Reason = Overtaken, ""
-	v.Message = fmt.Sprintf("the desired ref is %s at %s (%s) and no longer %s", v.Ref, syntax.ShortCommit(is), Origin(o, v.Ref), syntax.ShortCommit(commit))
+	v.Message = fmt.Sprintf("the desired ref is %s at %s (%s) and no longer %s", v.Ref, syntax.ShortCommit(desired), Origin(o, v.Ref), syntax.ShortCommit(commit))
 	return v
 }
 
 // ReadConfig returns the outcome of a ConfigSync, for a caller that waits for ref, or for the desired ref if ref is "". An outcome that
 // does not describe the current spec and request never counts as done.
 func ReadConfig(cs *v1alpha1.ConfigSync, ref string) Verdict {
-	v, answered := begin(cs, ref)
+	v, answered := pendingVerdict(cs, ref)
 	switch o := cs.Status.Outcome; {
 	case answered:
 		return Verdict{Phase: Phase(o.Phase), Ref: o.Ref, Commit: o.Commit, Reason: o.Reason, Message: o.Message}

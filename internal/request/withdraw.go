@@ -108,21 +108,21 @@ func withdraw(o v1alpha1.Requestable, id string, now time.Time) (map[string]*str
 // takenBy returns which gateways run the commit of the request in force, as a sentence; "" if none does. A ConfigSync has taken the commit
 // that it applied last.
 func takenBy(o v1alpha1.Requestable, d desiredref.Desired) string {
-	commit, is := d.Commit, desiredref.RefStatusOf(o)
+	commit, status := d.Commit, desiredref.RefStatusOf(o)
 	switch {
 	case d.RefusedCommit != "":
 		return ""
 	case commit == "" && syntax.IsCommit(d.Ref):
 		commit = strings.ToLower(d.Ref)
-	case commit == "" && is.Current && is.Ref == d.Ref:
-		commit = is.Commit
+	case commit == "" && status.Current && status.Ref == d.Ref:
+		commit = status.Commit
 	}
 	if commit == "" {
 		return ""
 	}
 	gs, ok := o.(*v1alpha1.GatewaySync)
 	if !ok {
-		if len(is.History) > 0 && is.History[0].Commit == commit {
+		if len(status.History) > 0 && status.History[0].Commit == commit {
 			return commit[:minPrefix] + " is applied"
 		}
 		return ""
