@@ -82,7 +82,7 @@ func parseGeneric(h http.Header, body []byte) (Request, error) {
 		r.Sender = source
 	}
 	if b.Ref != nil && r.Sender == Kargo {
-		r.For = b.describePromotion()
+		r.Description = b.describePromotion()
 	}
 	return r, nil
 }

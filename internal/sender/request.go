@@ -49,8 +49,8 @@ type Request struct {
 	Ref string
 	// Commit is the commit that Ref must resolve to (KindRequest); "" for any.
 	Commit string
-	// For describes the promotion or job that the request belongs to (KindRequest).
-	For string
+	// Description describes the promotion or job that the request belongs to (KindRequest).
+	Description string
 	// Why is why the delivery has no effect (KindNothing).
 	Why string
 }

@@ -72,7 +72,7 @@ func decide(o v1alpha1.Requestable, r sender.Request, ownSecret bool) (req reque
 		if r.Ref != "" && !ownSecret {
 			return req, "", errOwnSecretNeeded
 		}
-		req.Ref, req.Commit, req.For = r.Ref, r.Commit, r.For
+		req.Ref, req.Commit, req.For = r.Ref, r.Commit, r.Description
 		return req, "", nil
 	case sender.KindPush:
 		return decidePush(o, r, ownSecret, req)
