@@ -113,12 +113,12 @@ func (ch *channel) news(t topic, in input) []change {
 	list := ch.pending[t.name]
 	last, known := ch.sent[t.name]
 	if n := len(list); n > 0 {
-		last = list[n-1].sent
+		last = list[n-1].recordIfAccepted
 	}
 	if e := t.event(in); e.id != "" {
 		sum := sha256.Sum256([]byte(e.id))
 		digest := hex.EncodeToString(sum[:4])
-		c := change{Topic: t.name, State: News, Ref: e.ref, Commit: e.commit, Text: failure.Cut(e.text, maxText), sent: digest}
+		c := change{Topic: t.name, State: News, Ref: e.ref, Commit: e.commit, Text: failure.Cut(e.text, maxText), recordIfAccepted: digest}
 		switch {
 		case !known:
 			ch.sent[t.name] = digest
@@ -130,7 +130,7 @@ func (ch *channel) news(t topic, in input) []change {
 	}
 	list = list[max(len(list)-maxPending, 0):]
 	for len(list) > 0 && in.now.Sub(list[0].at) > newsLifetime { // not news any more
-		ch.sent[t.name] = list[0].sent
+		ch.sent[t.name] = list[0].recordIfAccepted
 		list = list[1:]
 	}
 	ch.pending[t.name] = list
@@ -164,7 +164,7 @@ func (ch *channel) stateChange(t topic, in input, changedAt time.Time) *change {
 		c.replaced = reported.reason()
 	}
 	reported = reported.with(s)
-	c.reason, c.sent = reported.reason(), reported.encode()
+	c.reason, c.recordIfAccepted = reported.reason(), reported.encode()
 	if !reported.since.IsZero() {
 		c.Since = &reported.since
 	}
@@ -200,10 +200,10 @@ func (ch *channel) record(changes []change, err error, now time.Time) {
 		case Resolved:
 			delete(ch.sent, c.Topic)
 		case News:
-			ch.sent[c.Topic] = c.sent
-			ch.pending[c.Topic] = slices.DeleteFunc(ch.pending[c.Topic], func(p pendingNews) bool { return p.sent == c.sent })
+			ch.sent[c.Topic] = c.recordIfAccepted
+			ch.pending[c.Topic] = slices.DeleteFunc(ch.pending[c.Topic], func(p pendingNews) bool { return p.recordIfAccepted == c.recordIfAccepted })
 		default:
-			ch.sent[c.Topic] = c.sent
+			ch.sent[c.Topic] = c.recordIfAccepted
 		}
 	}
 	if err == nil {

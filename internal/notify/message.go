@@ -42,7 +42,7 @@ type change struct {
 	Next string `json:"next,omitempty"`
 	Link string `json:"link,omitempty"`
 
-	sent string // the record of the topic after the receiver has accepted the change
+	recordIfAccepted string // the record of the topic after the receiver has accepted the change
 	// reason is the reason of the state, and replaced the one that was sent before if the state became worse.
 	reason, replaced string
 }
@@ -176,19 +176,19 @@ func post(ctx context.Context, client httpclient.Client, to secret.String, heade
 // format make no links of URLs and no mentions.
 var escapeSlack = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "`", "'", "\n", " ")
 
-// sign is how a change looks: the emoji of Slack, and the color of Microsoft Teams.
-type sign struct{ icon, color string }
+// appearance is how a change looks: the emoji of Slack, and the color of Microsoft Teams.
+type appearance struct{ icon, color string }
 
-func (c change) sign() sign {
+func (c change) appearance() appearance {
 	switch {
 	case c.State == Resolved:
-		return sign{":large_green_circle:", "Good"}
+		return appearance{":large_green_circle:", "Good"}
 	case c.State == News:
-		return sign{":information_source:", "Accent"}
+		return appearance{":information_source:", "Accent"}
 	case rank(c.Severity) < rank(Error):
-		return sign{":large_yellow_circle:", "Warning"}
+		return appearance{":large_yellow_circle:", "Warning"}
 	}
-	return sign{":red_circle:", "Attention"}
+	return appearance{":red_circle:", "Attention"}
 }
 
 // minSlackText is the room in bytes that a text needs before there is room for what to do and links.
@@ -198,7 +198,7 @@ const minSlackText = 300
 func slackText(n notice) string {
 	var lines []string
 	for _, c := range n.Changes {
-		line := fmt.Sprintf("%s `%s` *%s %s*: `", c.sign().icon, escapeSlack.Replace(n.about()), c.Topic, c.State)
+		line := fmt.Sprintf("%s `%s` *%s %s*: `", c.appearance().icon, escapeSlack.Replace(n.about()), c.Topic, c.State)
 		end := "`"
 		if c.Next != "" {
 			end += " next: `" + escapeSlack.Replace(c.Next) + "`"
@@ -261,7 +261,7 @@ func teamsMessage(n notice) map[string]any {
 			text += "; next: " + c.Next
 		}
 		body = append(body, map[string]any{"type": "RichTextBlock", "inlines": []any{
-			map[string]any{"type": "TextRun", "text": n.title(c) + ": ", "weight": "Bolder", "color": c.sign().color},
+			map[string]any{"type": "TextRun", "text": n.title(c) + ": ", "weight": "Bolder", "color": c.appearance().color},
 			map[string]any{"type": "TextRun", "text": text},
 		}})
 	}
@@ -290,7 +290,7 @@ func (n notice) id() string {
 	h := sha256.New()
 	fmt.Fprintln(h, n.uid)
 	for _, c := range n.Changes {
-		fmt.Fprintln(h, c.Topic, c.State, c.sent)
+		fmt.Fprintln(h, c.Topic, c.State, c.recordIfAccepted)
 		if c.Since != nil {
 			fmt.Fprintln(h, c.Since.Unix())
 		}

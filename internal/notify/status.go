@@ -30,7 +30,7 @@ const commitStatus v1alpha1.AlertTopic = "CommitStatus"
 func (ch *channel) dueStatus(in input, settle time.Duration) []change {
 	c, ok := statusOf(in)
 	last, lastState, _ := strings.Cut(ch.sent[commitStatus], " ")
-	id, state, _ := strings.Cut(c.sent, " ")
+	id, state, _ := strings.Cut(c.recordIfAccepted, " ")
 	if !ok || id == last && (state == lastState || lastState == string(forge.Success) && c.State == State(forge.Pending)) {
 		delete(ch.changedAt, commitStatus)
 		return nil
@@ -61,7 +61,7 @@ func statusOf(in input) (change, bool) {
 		state, text, reason = forge.Failure, string(v.Reason)+": "+v.Message, " "+situation{reason: v.Reason}.key()
 	}
 	return change{Topic: commitStatus, State: State(state), Ref: v.Ref, Commit: strings.ToLower(v.Commit), Text: failure.Cut(annotation.Line(text), forge.MaxDescription),
-		sent: hex.EncodeToString(sum[:8]) + " " + string(state) + reason}, true
+		recordIfAccepted: hex.EncodeToString(sum[:8]) + " " + string(state) + reason}, true
 }
 
 // setStatus sets the status of a commit at the forge of the repository.
