@@ -163,7 +163,7 @@ func TestRollbackOnFailure(t *testing.T) {
 	w.git.Git("update-ref", "refs/heads/main", second)
 	_, err = w.core.AppsV1().StatefulSets(w.namespace).Get(t.Context(), "line", metav1.GetOptions{})
 	require.Error(t, err)
-	assert.Contains(t, w.reasons(), fmt.Sprintf("Warning RollbackRequested: %s failed: the rollback is requested, to %s until main moves on from %s", second[:7], first[:7], second[:7]))
+	assert.Contains(t, w.reasons(), fmt.Sprintf("Warning RollbackRequested: %s failed: requested a rollback to %s until main moves on from %s", second[:7], first[:7], second[:7]))
 	assert.Contains(t, w.reasons(), "Normal RollbackCompleted: rolled back")
 
 	third := w.commit("k8s/a.yaml", configMap("a", "3"))

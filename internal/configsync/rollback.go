@@ -23,26 +23,26 @@ import (
 // moves or a user requests that commit.
 func (r *Run) requestRollback(ctx context.Context, err error) error {
 	good := r.record.cs.Status.LastGood
-	if r.record.cs.Spec.RollbackOnFailure != v1alpha1.ConfigRollbackLastGood || ctx.Err() != nil || !r.causedByCommit(err) || good == nil || good.Commit == r.Commit() {
+	if r.record.cs.Spec.RollbackOnFailure != v1alpha1.ConfigRollbackLastGood || ctx.Err() != nil || !r.rollbackHelps(err) || good == nil || good.Commit == r.Commit() {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	setter := request.NewSetter(r.record.clients.Dynamic, r.record.clients.Now).Of(kube.ConfigSync)
-	answer, failed := setter.RollbackFrom(ctx, r.record.cs.Namespace, r.record.cs.Name, r.Commit(), "", sender.Hook, "")
+	answer, rollbackErr := setter.RollbackFrom(ctx, r.record.cs.Namespace, r.record.cs.Name, r.Commit(), "", sender.Hook, "")
 	switch {
-	case errors.Is(failed, request.ErrTooEarly): // the spec or the request changed in the meantime; the next run decides again
-	case failed != nil:
-		return fmt.Errorf("%w; the rollback to %.7s could not be requested: %w", err, good.Commit, failed)
+	case errors.Is(rollbackErr, request.ErrTooEarly): // the spec or the request changed in the meantime; the next run decides again
+	case rollbackErr != nil:
+		return fmt.Errorf("%w; the rollback to %.7s could not be requested: %w", err, good.Commit, rollbackErr)
 	case answer.Outcome == request.Set:
-		r.record.send(ctx, event{corev1.EventTypeWarning, v1alpha1.EventRollbackRequested, fmt.Sprintf("%.7s failed: the rollback is requested, %s", r.Commit(), answer.Message)})
+		r.record.send(ctx, event{corev1.EventTypeWarning, v1alpha1.EventRollbackRequested, fmt.Sprintf("%.7s failed: requested a rollback %s", r.Commit(), answer.Message)})
 	}
 	return err
 }
 
-// causedByCommit reports whether the content of the commit caused a failure that left objects between two commits, or unhealthy. A refusal before
+// rollbackHelps reports whether the content of the commit caused a failure that left objects between two commits, or unhealthy. A refusal before
 // the first change needs no rollback, and missing rights are not the commit's fault.
-func (r *Run) causedByCommit(err error) bool {
+func (r *Run) rollbackHelps(err error) bool {
 	if err == nil || r.Commit() == "" || !meta.IsStatusConditionTrue(r.record.cs.Status.Conditions, v1alpha1.ConditionDegraded) {
 		return false
 	}
