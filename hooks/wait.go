@@ -109,17 +109,17 @@ type waiter struct {
 	ref    string // "" until the first poll, if the wait is for the desired ref
 	commit string // "" for any
 	uid    types.UID
-	// heldOff is the ref of the spec while a rollback is in force, and blocked the commit that the rollback blocks. rollbackOf is the ref of
-	// the spec if ref is that of a rollback.
-	heldOff, blocked, rollbackOf string
+	// blockedRef is the ref of the spec while a rollback is in force, and blockedCommit the commit that the rollback blocks. rollbackOf is the
+	// ref of the spec if ref is that of a rollback.
+	blockedRef, blockedCommit, rollbackOf string
 
 	noGatewaysSince time.Time // zero while there are gateways
 	lastProgress    string
 	warned          bool // a warning about an unreadable SyncTarget was printed
 }
 
-// heldOff returns the ref of the spec and its blocked commit while a rollback is in force, and "" otherwise.
-func heldOff(o v1alpha1.Requestable, v request.Verdict) (ref, blocked string) {
+// blockedByRollback returns the ref of the spec and its blocked commit while a rollback is in force, and "" otherwise.
+func blockedByRollback(o v1alpha1.Requestable, v request.Verdict) (ref, commit string) {
 	q := desiredref.InputsOf(o)
 	d, err := q.Desired("")
 	if err != nil || d.Unless == "" || v.Ref != d.Ref {
@@ -202,9 +202,9 @@ func (w *waiter) poll(ctx context.Context) (request.Verdict, error) {
 		fmt.Fprintln(w.c.stderr, output.Clean(err.Error()))
 		w.warned = true
 	}
-	w.heldOff, w.blocked = heldOff(o, v)
+	w.blockedRef, w.blockedCommit = blockedByRollback(o, v)
 	if w.ref == "" {
-		w.ref, w.rollbackOf = v.Ref, w.heldOff
+		w.ref, w.rollbackOf = v.Ref, w.blockedRef
 	}
 	return v, nil
 }
@@ -229,9 +229,9 @@ func (w *waiter) finished(v request.Verdict, flags *waitFlags) (bool, error) {
 	}
 	switch v.Phase {
 	case request.Succeeded:
-		if flags.noRollback && w.heldOff != "" {
+		if flags.noRollback && w.blockedRef != "" {
 			return true, exit.Errorf(exit.Failed, "failed: %s: %s of %s is blocked by a rollback to %s, until %s moves on; to run it anyway: stoker set-ref %s %s%s",
-				v1alpha1.ReasonRolledBack, syntax.ShortCommit(w.blocked), w.heldOff, syntax.ShortCommit(v.Ref), w.heldOff, w.argument(), w.heldOff, troubleshootingLink(v1alpha1.ReasonRolledBack))
+				v1alpha1.ReasonRolledBack, syntax.ShortCommit(w.blockedCommit), w.blockedRef, syntax.ShortCommit(v.Ref), w.blockedRef, w.argument(), w.blockedRef, troubleshootingLink(v1alpha1.ReasonRolledBack))
 		}
 		return true, nil
 	case request.Overtaken:

@@ -59,7 +59,7 @@ func (d Detector) Application(ctx context.Context) (Name, error) {
 // fromMetadata returns the Application that the metadata names. The annotation takes precedence, because other tools set the
 // label, too.
 func (d Detector) fromMetadata(annotations, labels map[string]string) (Name, bool) {
-	if name, ok := FromTracking(annotations[TrackingAnnotation]); ok {
+	if name, ok := NameFromTrackingID(annotations[TrackingAnnotation]); ok {
 		return name, true
 	}
 	if value := labels[d.InstanceLabel]; value != "" {

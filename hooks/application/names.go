@@ -35,10 +35,10 @@ func ParseName(s string) (Name, error) {
 
 func isName(s string) bool { return len(validation.IsDNS1123Subdomain(s)) == 0 }
 
-// FromTracking parses the annotation argocd.argoproj.io/tracking-id, "app:group/Kind:namespace/name". For an Application outside
+// NameFromTrackingID parses the annotation argocd.argoproj.io/tracking-id, "app:group/Kind:namespace/name". For an Application outside
 // of the namespace of Argo CD, app is "namespace_app". The part after the first colon is ignored: it is incomplete for objects
 // with a generated name.
-func FromTracking(id string) (Name, bool) {
+func NameFromTrackingID(id string) (Name, bool) {
 	app, _, ok := strings.Cut(id, ":")
 	if !ok {
 		return Name{}, false

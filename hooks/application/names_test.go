@@ -32,7 +32,7 @@ func TestParseName(t *testing.T) {
 	}
 }
 
-func TestFromTracking(t *testing.T) {
+func TestNameFromTrackingID(t *testing.T) {
 	for id, want := range map[string]Name{
 		"site:batch/Job:plant/stoker-pre": {"argocd", "site"},
 		"site:batch/Job:plant/":           {"argocd", "site"}, // an object with a generated name
@@ -42,7 +42,7 @@ func TestFromTracking(t *testing.T) {
 		"":                                {}, ":batch/Job:plant/x": {}, "_site:x": {}, "apps_:x": {}, "a_b_c:x": {}, "Site:x": {}, "a/b:x": {},
 	} {
 		t.Run(id, func(t *testing.T) {
-			got, ok := FromTracking(id)
+			got, ok := NameFromTrackingID(id)
 			assert.Equal(t, want != Name{}, ok)
 			if ok {
 				assert.Equal(t, want, got)
@@ -100,7 +100,7 @@ func FuzzNames(f *testing.F) {
 		if made, ok := ParseHookName(s); ok {
 			assert.True(t, made.Revision == "" || len(made.Revision) == revisionDigits && strings.Contains(s, "-"+made.Revision+"-"+made.Phase+"-"))
 		}
-		for _, read := range []func(string) (Name, bool){FromTracking, FromInstance} {
+		for _, read := range []func(string) (Name, bool){NameFromTrackingID, FromInstance} {
 			if name, ok := read(s); ok {
 				again, err := ParseName(name.String())
 				assert.NoError(t, err)

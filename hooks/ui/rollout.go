@@ -35,7 +35,7 @@ type stage struct {
 }
 
 // todo is a command that the user can type.
-type todo struct{ Text, Type string }
+type todo struct{ Text, Command string }
 
 // newRollout returns the rollout of f, or nil if its status has no rollout. link returns the address of the list of gateways of
 // a stage.
@@ -118,18 +118,18 @@ func newStages(f fleet, status *v1alpha1.RolloutStatus, link func(stage string) 
 
 // state returns the state of a stage. While a rollout waits for an approval, status.Stage is the stage after the open steps.
 func (s *stage) state(status *v1alpha1.RolloutStatus) chip {
-	open := int(status.Step)
+	openStep := int(status.Step)
 	switch {
 	case status.Phase == v1alpha1.RolloutWaiting && s.Name == status.Stage:
 		return chip{toneHeld, "Waits for approval"}
-	case status.Phase == v1alpha1.RolloutDone, s.last < open, status.Phase == v1alpha1.RolloutWaiting && s.last <= open:
+	case status.Phase == v1alpha1.RolloutDone, s.last < openStep, status.Phase == v1alpha1.RolloutWaiting && s.last <= openStep:
 		if s.Synced < s.Total {
 			return chip{toneBusy, "Open"}
 		}
 		return chip{toneGood, "Done"}
-	case status.Phase == v1alpha1.RolloutAborted && open < s.first:
+	case status.Phase == v1alpha1.RolloutAborted && openStep < s.first:
 		return chip{toneOff, "Not reached"}
-	case open < s.first:
+	case openStep < s.first:
 		return chip{toneOff, "Later"}
 	case status.Phase == v1alpha1.RolloutAborted:
 		return chip{toneFail, "Failed"}
