@@ -23,8 +23,8 @@ var proxyVariables = []string{"HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"}
 // maxVariable bounds a value, which becomes part of every pod.
 const maxVariable = 4096
 
-// agentEnv parses --agent-env. The errors never quote a value, which may be a misplaced secret.
-func agentEnv(given []string) (env []corev1.EnvVar, errs []error) {
+// parseAgentEnv parses --agent-env. The errors never quote a value, which may be a misplaced secret.
+func parseAgentEnv(given []string) (env []corev1.EnvVar, errs []error) {
 	seen := map[string]bool{}
 	for _, text := range given {
 		name, value, ok := strings.Cut(text, "=")
@@ -89,16 +89,16 @@ func noProxyProblem(value string) string {
 	}
 	for i, entry := range strings.Split(value, ",") {
 		entry = strings.TrimSpace(entry)
-		_, _, noNetwork := net.ParseCIDR(entry)
-		if entry != "" && entry != "*" && noNetwork != nil && net.ParseIP(entry) == nil && !noProxyEntry.MatchString(entry) {
+		_, _, cidrErr := net.ParseCIDR(entry)
+		if entry != "" && entry != "*" && cidrErr != nil && net.ParseIP(entry) == nil && !noProxyEntry.MatchString(entry) {
 			return fmt.Sprintf("has an invalid entry, number %d: write hosts, domains (example.com, .example.com), addresses and networks (10.0.0.0/8), with commas between them", i+1)
 		}
 	}
 	return ""
 }
 
-// agentArgs checks --agent-arg: only flags of package tuning, each once and with a valid value.
-func agentArgs(given []string) (errs []error) {
+// checkAgentArgs checks --agent-arg: only flags of package tuning, each once and with a valid value.
+func checkAgentArgs(given []string) (errs []error) {
 	var s tuning.Settings
 	known := flag.NewFlagSet("agent", flag.ContinueOnError)
 	known.SetOutput(io.Discard)

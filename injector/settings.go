@@ -115,8 +115,8 @@ func (s *settings) validate() []error {
 		bad("--agent-resources: %s", problem)
 	}
 	var problems []error
-	s.agentEnv, problems = agentEnv(s.AgentEnv)
-	return slices.Concat(errs, problems, agentArgs(s.AgentArg))
+	s.agentEnv, problems = parseAgentEnv(s.AgentEnv)
+	return slices.Concat(errs, problems, checkAgentArgs(s.AgentArg))
 }
 
 var imageDigest = regexp.MustCompile(`^sha256:[a-f0-9]{64}$`)

@@ -71,7 +71,7 @@ func NewAgent(reg prometheus.Registerer, version, namespace, gatewaySync, gatewa
 		syncLabels: prometheus.Labels{"namespace": namespace, "gatewaysync": gatewaySync, "gateway": gateway},
 	}
 	reg.MustRegister(a.reconciles, a.reconcile, a.resolve, a.clone, a.sync, a.files, a.scan, a.lastSync, a.drift, a.lostAndFnd, a.lostLimit,
-		a.info, a.behind, a.rollbacks, a.proposals, a.proposed, a.uploads, a.unstored, built(version))
+		a.info, a.behind, a.rollbacks, a.proposals, a.proposed, a.uploads, a.unstored, buildInfo(version))
 	for _, by := range []string{"request", "rollout", "snapshot", "auto"} { // increase() counts a first rollback only if there was a zero before
 		a.rollbacks.WithLabelValues(by)
 	}

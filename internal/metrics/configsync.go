@@ -40,7 +40,7 @@ func NewConfigSync(reg prometheus.Registerer, version string, list func() []*v1a
 	for _, result := range []string{"deleted", "failed"} {
 		m.pruned.WithLabelValues(result)
 	}
-	reg.MustRegister(m.reconciles, m.reconcile, m.pruned, m, built(version))
+	reg.MustRegister(m.reconciles, m.reconcile, m.pruned, m, buildInfo(version))
 	return m
 }
 

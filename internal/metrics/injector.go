@@ -41,7 +41,7 @@ func NewInjector(reg prometheus.Registerer, version string) *Injector {
 		repairsStopped: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "stoker", Name: "repairs_stopped",
 			Help: "GatewaySyncs whose pods are not evicted, because the successor of one does not start; set by the replica that runs the reconciler."}),
 	}
-	reg.MustRegister(m.injections, m.podsWithoutAgent, m.evictions, m.reconciles, m.reconcile, m.expiry, m.withoutAgents, m.repairsStopped, built(version))
+	reg.MustRegister(m.injections, m.podsWithoutAgent, m.evictions, m.reconciles, m.reconcile, m.expiry, m.withoutAgents, m.repairsStopped, buildInfo(version))
 	for _, result := range []string{"evicted", "blocked", "failed"} { // so that increase() in PromQL counts the first one, too
 		m.evictions.WithLabelValues(result)
 	}

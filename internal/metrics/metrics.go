@@ -10,8 +10,8 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// built returns the metric that says which version runs.
-func built(version string) prometheus.Collector {
+// buildInfo returns the metric that says which version runs.
+func buildInfo(version string) prometheus.Collector {
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stoker", Name: "build_info", Help: "Version that is running; the value is always 1."},
 		[]string{"version", "goversion"})
 	build.WithLabelValues(version, runtime.Version()).Set(1)

@@ -18,7 +18,7 @@ func NewNotifier(reg prometheus.Registerer, version string) *Notifier {
 			m.sent.WithLabelValues(string(kind), result)
 		}
 	}
-	reg.MustRegister(m.sent, built(version))
+	reg.MustRegister(m.sent, buildInfo(version))
 	return m
 }
 

@@ -38,7 +38,7 @@ func NewReceiver(reg prometheus.Registerer, version string) *Receiver {
 		closed:      counter("webhook_connections_closed_total", "Connections that were closed because there were too many, by whose.", "reason"),
 		expiry:      gauge("certificate_expiry_timestamp_seconds", "Unix time at which the served certificate expires; 0 without TLS."),
 	}
-	reg.MustRegister(m.received, m.duration, m.statuses, m.secrets, m.panics, m.connections, m.closed, m.expiry, built(version))
+	reg.MustRegister(m.received, m.duration, m.statuses, m.secrets, m.panics, m.connections, m.closed, m.expiry, buildInfo(version))
 	return m
 }
 
