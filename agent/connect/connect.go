@@ -111,10 +111,10 @@ func Git(git v1alpha1.GitSpec, secrets Secrets, o repo.RemoteOptions) (*repo.Rem
 // Reachable returns an error with the reason PodRestartNeeded if this process can never read a secret that a sync needs. An
 // agent that cannot read them neither syncs nor leads. The secrets of proposals and of storage do not count.
 func Reachable(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) error {
-	return reachable(secretrefs.ForSync(spec), secrets)
+	return checkReadable(secretrefs.ForSync(spec), secrets)
 }
 
-func reachable(named iter.Seq2[secretrefs.Field, v1alpha1.SecretKeyRef], secrets Secrets) error {
+func checkReadable(named iter.Seq2[secretrefs.Field, v1alpha1.SecretKeyRef], secrets Secrets) error {
 	var errs []error
 	for field, ref := range named {
 		errs = append(errs, secrets.Reachable(field, ref))

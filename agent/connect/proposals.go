@@ -232,7 +232,7 @@ func NewProposalRemote(gs *v1alpha1.GatewaySyncSpec, b *v1alpha1.BidirectionalSp
 	case gs.Git.Auth == nil:
 		cred.Field = string(secretrefs.ProposalAuth) // git.auth is not set, so errors name the field for push credentials
 	}
-	if err := errors.Join(reachable(secretrefs.ForSync(spec), secrets), reachable(secretrefs.ForProposals(spec), secrets)); err != nil {
+	if err := errors.Join(checkReadable(secretrefs.ForSync(spec), secrets), checkReadable(secretrefs.ForProposals(spec), secrets)); err != nil {
 		return nil, nil, err
 	}
 	if err := cred.CheckPush(u); err != nil {

@@ -9,15 +9,15 @@ const maxNesting = 10000
 // encoding/json accepts (a fuzz test compares them), and a leading byte order mark, which Gson, the gateway's parser,
 // skips.
 type scanner struct {
-	state   state
-	nest    []byte // the expected closing brackets, innermost last
-	literal string // the rest of true, false or null
-	hex     int    // remaining digits of a \u escape
-	bom     int    // bytes of the byte order mark so far
-	at      int64  // offset of the byte being read or, between two calls of write, of the next one
-	line    int    // its line, from 0
-	lineAt  int64  // offset of the start of that line
-	err     error
+	state     state
+	closers   []byte // the expected closing brackets, innermost last
+	literal   string // the rest of true, false or null
+	hex       int    // remaining digits of a \u escape
+	bom       int    // bytes of the byte order mark so far
+	at        int64  // offset of the byte being read or, between two calls of write, of the next one
+	line      int    // its line, from 0
+	lineStart int64  // offset of the start of that line
+	err       error
 }
 
 type state uint8
@@ -88,7 +88,7 @@ func (s *scanner) write(p []byte) {
 
 func (s *scanner) newline() {
 	s.step('\n')
-	s.line, s.lineAt = s.line+1, s.at+1
+	s.line, s.lineStart = s.line+1, s.at+1
 }
 
 // end returns the first error of the text, also if the text ends too early. The caller calls it after the last byte.
@@ -100,7 +100,7 @@ func (s *scanner) end() error {
 	case done:
 		return nil
 	case zero, integer, fraction, expDigits:
-		if len(s.nest) == 0 {
+		if len(s.closers) == 0 {
 			return nil
 		}
 	case start:
@@ -112,7 +112,7 @@ func (s *scanner) end() error {
 }
 
 func (s *scanner) fail(format string, args ...any) {
-	s.err = &syntaxError{line: s.line + 1, column: int(s.at-s.lineAt) + 1, text: fmt.Sprintf(format, args...)}
+	s.err = &syntaxError{line: s.line + 1, column: int(s.at-s.lineStart) + 1, text: fmt.Sprintf(format, args...)}
 }
 
 // step reads one byte.
@@ -170,7 +170,7 @@ func (s *scanner) stepStructure(c byte) {
 		}
 		s.state = value
 	case after:
-		closing := s.nest[len(s.nest)-1]
+		closing := s.closers[len(s.closers)-1]
 		switch {
 		case c == closing:
 			s.closed()
@@ -218,24 +218,24 @@ func (s *scanner) beginValue(c byte) {
 }
 
 func (s *scanner) open(closing byte, next state) {
-	if len(s.nest) == maxNesting {
+	if len(s.closers) == maxNesting {
 		s.fail("nested deeper than %d", maxNesting)
 		return
 	}
-	s.nest = append(s.nest, closing)
+	s.closers = append(s.closers, closing)
 	s.state = next
 }
 
 // closed ends an object or a list.
 func (s *scanner) closed() {
-	s.nest = s.nest[:len(s.nest)-1]
+	s.closers = s.closers[:len(s.closers)-1]
 	s.ended()
 }
 
 // ended ends a value.
 func (s *scanner) ended() {
 	s.state = after
-	if len(s.nest) == 0 {
+	if len(s.closers) == 0 {
 		s.state = done
 	}
 }

@@ -62,7 +62,7 @@ func (c *copier) copyAll() error {
 	if err != nil {
 		return err
 	}
-	tree, err := parseRootTree(c.to.Commit, c.recs[0].kind, commit)
+	tree, err := rootTreeID(c.to.Commit, c.recs[0].kind, commit)
 	if err != nil {
 		return err
 	}

@@ -93,8 +93,8 @@ func byteAt(e plan.Entry, n int) byte {
 	return 0
 }
 
-// parseRootTree returns the id of the root tree from b, the content of the object id, which has the kind k.
-func parseRootTree(id plan.ID, k kind, b []byte) (plan.ID, error) {
+// rootTreeID returns the id of the root tree from b, the content of the object id, which has the kind k.
+func rootTreeID(id plan.ID, k kind, b []byte) (plan.ID, error) {
 	if k != kindCommit {
 		return plan.ID{}, failure.New(v1alpha1.ReasonRefNotFound,
 			"%s is a %s, not a commit; ask for a branch, a tag of a commit, or a commit id", id, k)

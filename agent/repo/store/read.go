@@ -47,7 +47,7 @@ func (s *Store) RootTree(commit plan.ID) (plan.ID, error) {
 		}
 		return plan.ID{}, err
 	}
-	return parseRootTree(commit, k, b.Bytes())
+	return rootTreeID(commit, k, b.Bytes())
 }
 
 // Origin returns the author of a commit as "name <mail>", and the first line of its message. The client that creates the commit chooses
@@ -58,7 +58,7 @@ func (s *Store) Origin(commit plan.ID) (author, subject string, _ error) {
 	if err != nil {
 		return "", "", err
 	}
-	if _, err := parseRootTree(commit, k, b.Bytes()); err != nil {
+	if _, err := rootTreeID(commit, k, b.Bytes()); err != nil {
 		return "", "", err
 	}
 	return commitAuthor(b.Bytes()), commitSubject(b.Bytes()), nil

@@ -205,7 +205,7 @@ func (t *Transfer) Contains(in *Received, ids ...plan.ID) error {
 func (t *Transfer) CommitText(in *Received) ([]byte, error) {
 	k, text, err := t.readReceived(in)
 	if err == nil {
-		_, err = parseRootTree(t.Commit, k, text)
+		_, err = rootTreeID(t.Commit, k, text)
 	}
 	return text, err
 }
@@ -262,7 +262,7 @@ func (t *Transfer) HasCommit(in *Received) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	tree, err := parseRootTree(t.Commit, k, text)
+	tree, err := rootTreeID(t.Commit, k, text)
 	if err != nil {
 		return false, err
 	}
