@@ -38,21 +38,21 @@ type store struct {
 	container url.URL
 }
 
-// New returns a Store that keeps its objects in the container that spec names. It does not connect. secrets reads the key or the shared
+// New returns a Store that keeps its objects in the container that spec names. It does not connect. readSecret reads the key or the shared
 // access signature on each use, so that a rotated one takes effect immediately; nil stands for the identity of the pod.
-func New(spec *v1alpha1.SnapshotStorage, secrets func() (secret.String, error)) (archive.Store, error) {
+func New(spec *v1alpha1.SnapshotStorage, readSecret func() (secret.String, error)) (archive.Store, error) {
 	container := rest.Server(cmp.Or(spec.Endpoint, spec.Account+".blob.core.windows.net"))
 	container.Path = "/" + spec.Bucket
 	if !strings.HasPrefix(container.Host, spec.Account+".") {
 		container.Path = "/" + spec.Account + container.Path // path style, as Azurite uses it: the account is not in the host
 	}
 	c := rest.NewClient()
-	c.Field, c.Kind, c.Name, c.HasSecret = field, "container", spec.Bucket, secrets != nil
+	c.Field, c.Kind, c.Name, c.HasSecret = field, "container", spec.Bucket, readSecret != nil
 	c.Code, c.NotFound = errorCode, "BlobNotFound"
-	if secrets != nil {
-		c.Authorize = fromSecret(spec.Account, secrets)
+	if readSecret != nil {
+		c.Authorize = fromSecret(spec.Account, readSecret)
 	} else {
-		t := identity()
+		t := podIdentity()
 		c.Authorize, c.Renew = t.Authorize, t.Renew
 	}
 	return store{c, container}, nil

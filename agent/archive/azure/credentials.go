@@ -24,9 +24,9 @@ import (
 )
 
 // fromSecret returns a function that authorizes requests with the content of a Secret: a shared access signature or a key of the account.
-func fromSecret(account string, secrets func() (secret.String, error)) func(context.Context, *http.Request) error {
+func fromSecret(account string, readSecret func() (secret.String, error)) func(context.Context, *http.Request) error {
 	return func(_ context.Context, req *http.Request) error {
-		text, err := secrets()
+		text, err := readSecret()
 		if err != nil {
 			return err
 		}
@@ -74,13 +74,13 @@ func stringToSign(account string, req *http.Request) string {
 const (
 	scope = "https://storage.azure.com/.default"
 	// authority serves the tokens if AZURE_AUTHORITY_HOST is not set.
-	authority = "https://login.microsoftonline.com/"
-	maxProof  = 64 << 10 // bytes of the file AZURE_FEDERATED_TOKEN_FILE
+	authority    = "https://login.microsoftonline.com/"
+	maxAssertion = 64 << 10 // bytes of the file AZURE_FEDERATED_TOKEN_FILE
 )
 
-// identity returns the access tokens of the pod's identity. Microsoft Entra Workload ID gives its pods the variables AZURE_CLIENT_ID,
+// podIdentity returns the access tokens of the pod's identity. Microsoft Entra Workload ID gives its pods the variables AZURE_CLIENT_ID,
 // AZURE_TENANT_ID, AZURE_FEDERATED_TOKEN_FILE and AZURE_AUTHORITY_HOST.
-func identity() *rest.Tokens {
+func podIdentity() *rest.Tokens {
 	client := rest.TokenHTTP(false)
 	return &rest.Tokens{
 		Fetch: func(ctx context.Context, _ secret.String) (*rest.Token, error) {
@@ -99,13 +99,13 @@ func exchange(ctx context.Context, client *http.Client) (*rest.Token, error) {
 	if id == "" || tenant == "" || name == "" {
 		return nil, errors.New("AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_FEDERATED_TOKEN_FILE are not all set")
 	}
-	proof, err := file.Read(name, maxProof)
+	assertion, err := file.Read(name, maxAssertion)
 	if err != nil {
 		return nil, err
 	}
 	form := url.Values{
 		"grant_type": {"client_credentials"}, "client_id": {id}, "scope": {scope},
-		"client_assertion_type": {"urn:ietf:params:oauth:client-assertion-type:jwt-bearer"}, "client_assertion": {strings.TrimSpace(string(proof))},
+		"client_assertion_type": {"urn:ietf:params:oauth:client-assertion-type:jwt-bearer"}, "client_assertion": {strings.TrimSpace(string(assertion))},
 	}
 	address := strings.TrimSuffix(cmp.Or(os.Getenv("AZURE_AUTHORITY_HOST"), authority), "/") + "/" + url.PathEscape(tenant) + "/oauth2/v2.0/token"
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, address, strings.NewReader(form.Encode()))

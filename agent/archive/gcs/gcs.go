@@ -36,13 +36,13 @@ type store struct {
 	bucket string
 }
 
-// New returns a Store that keeps its objects in the bucket that spec names. It does not connect. secrets reads the key of the service account
+// New returns a Store that keeps its objects in the bucket that spec names. It does not connect. readSecret reads the key of the service account
 // on each use, so that a rotated one takes effect immediately; nil stands for the identity of the pod.
-func New(spec *v1alpha1.SnapshotStorage, secrets func() (secret.String, error)) (archive.Store, error) {
+func New(spec *v1alpha1.SnapshotStorage, readSecret func() (secret.String, error)) (archive.Store, error) {
 	server := rest.Server(cmp.Or(spec.Endpoint, host))
-	t := newTokens(secrets)
+	t := newTokens(readSecret)
 	c := rest.NewClient()
-	c.Field, c.Kind, c.Name, c.HasSecret = field, "bucket", spec.Bucket, secrets != nil
+	c.Field, c.Kind, c.Name, c.HasSecret = field, "bucket", spec.Bucket, readSecret != nil
 	c.Authorize, c.Renew, c.Code = t.Authorize, t.Renew, errorCode
 	return store{c, server, spec.Bucket}, nil
 }
@@ -65,8 +65,8 @@ func errorCode(_ http.Header, body []byte) (code, message string) {
 	return code, e.Error.Message
 }
 
-// url returns the address of the bucket's objects, or of the one with a key. service is "", or /upload for uploads.
-func (s store) url(service, key string, query url.Values) url.URL {
+// address returns the address of the bucket's objects, or of the one with a key. service is "", or /upload for uploads.
+func (s store) address(service, key string, query url.Values) url.URL {
 	u := s.server
 	path := service + "/storage/v1/b/" + url.PathEscape(s.bucket) + "/o"
 	if key != "" {
@@ -83,7 +83,7 @@ func (s store) Put(ctx context.Context, key string, r io.Reader) error {
 	return rest.Blocks(r, chunkSize, func(chunk []byte, last bool) error {
 		if last && session == nil { // a small object needs one request
 			_, _, err := s.client.Page(ctx, rest.Request{
-				Method: http.MethodPost, URL: s.url("/upload", "", url.Values{"uploadType": {"media"}, "name": {key}}),
+				Method: http.MethodPost, URL: s.address("/upload", "", url.Values{"uploadType": {"media"}, "name": {key}}),
 				Header: http.Header{"Content-Type": {"application/octet-stream"}}, Body: chunk,
 			})
 			return err
@@ -104,7 +104,7 @@ func (s store) Put(ctx context.Context, key string, r io.Reader) error {
 // never finished.
 func (s store) begin(ctx context.Context, key string) (*url.URL, error) {
 	_, header, err := s.client.Page(ctx, rest.Request{
-		Method: http.MethodPost, URL: s.url("/upload", "", url.Values{"uploadType": {"resumable"}, "name": {key}}),
+		Method: http.MethodPost, URL: s.address("/upload", "", url.Values{"uploadType": {"resumable"}, "name": {key}}),
 		Header: http.Header{"X-Upload-Content-Type": {"application/octet-stream"}},
 	})
 	if err != nil {
@@ -191,7 +191,7 @@ func (s store) put(ctx context.Context, r rest.Request) (int64, error) {
 }
 
 func (s store) Get(ctx context.Context, key string) (io.ReadCloser, error) {
-	return s.client.Get(ctx, rest.Request{Method: http.MethodGet, URL: s.url("", key, url.Values{"alt": {"media"}})})
+	return s.client.Get(ctx, rest.Request{Method: http.MethodGet, URL: s.address("", key, url.Values{"alt": {"media"}})})
 }
 
 func (s store) List(ctx context.Context, prefix string) ([]string, error) {
@@ -200,7 +200,7 @@ func (s store) List(ctx context.Context, prefix string) ([]string, error) {
 		if token != "" {
 			query.Set("pageToken", token)
 		}
-		body, _, err := s.client.Page(ctx, rest.Request{Method: http.MethodGet, URL: s.url("", "", query)})
+		body, _, err := s.client.Page(ctx, rest.Request{Method: http.MethodGet, URL: s.address("", "", query)})
 		if err != nil {
 			return nil, "", err
 		}
@@ -220,6 +220,6 @@ func (s store) List(ctx context.Context, prefix string) ([]string, error) {
 
 func (s store) Delete(ctx context.Context, key string) error {
 	return s.client.Delete(ctx, rest.Request{
-		Method: http.MethodDelete, URL: s.url("", key, nil), Want: []int{http.StatusOK, http.StatusNoContent},
+		Method: http.MethodDelete, URL: s.address("", key, nil), Want: []int{http.StatusOK, http.StatusNoContent},
 	})
 }

@@ -54,9 +54,9 @@ func fromKey(ctx context.Context, client *http.Client, key secret.String) (*rest
 	conf := jwt.Config{
 		Email: k.ClientEmail, PrivateKey: []byte(k.PrivateKey), PrivateKeyID: k.KeyID, Scopes: []string{scope}, TokenURL: cmp.Or(k.TokenURI, tokenURL),
 	}
-	bound := *client
-	bound.Transport = withContext{ctx, client.Transport}
-	t, err := conf.TokenSource(context.WithValue(ctx, oauth2.HTTPClient, &bound)).Token()
+	withCtx := *client
+	withCtx.Transport = withContext{ctx, client.Transport}
+	t, err := conf.TokenSource(context.WithValue(ctx, oauth2.HTTPClient, &withCtx)).Token()
 	if err == nil && t.AccessToken == "" {
 		err = errors.New("the response has no access token")
 	}

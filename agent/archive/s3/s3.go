@@ -31,9 +31,9 @@ type store struct {
 	bucket string
 }
 
-// New returns a Store that keeps its objects in the bucket that spec names. It does not connect. secrets reads the credentials on each use,
+// New returns a Store that keeps its objects in the bucket that spec names. It does not connect. readSecret reads the credentials on each use,
 // so that rotated ones take effect immediately; nil stands for the identity of the pod or of its node.
-func New(spec *v1alpha1.SnapshotStorage, secrets func() (secret.String, error)) (archive.Store, error) {
+func New(spec *v1alpha1.SnapshotStorage, readSecret func() (secret.String, error)) (archive.Store, error) {
 	host, secure := strings.TrimPrefix(spec.Endpoint, "https://"), true
 	if plain, ok := strings.CutPrefix(host, "http://"); ok {
 		host, secure = plain, false
@@ -52,8 +52,8 @@ func New(spec *v1alpha1.SnapshotStorage, secrets func() (secret.String, error)) 
 	if spec.PathStyle {
 		o.BucketLookup = minio.BucketLookupPath
 	}
-	if secrets != nil {
-		o.Creds = credentials.New(fromSecret(secrets))
+	if readSecret != nil {
+		o.Creds = credentials.New(fromSecret(readSecret))
 	} else {
 		o.Creds = credentials.New(&credentials.IAM{Client: identityHTTP(http.ProxyFromEnvironment)})
 	}
@@ -206,13 +206,13 @@ func (s store) explain(err error) error {
 	case r.Code == minio.NoSuchKey:
 		return fs.ErrNotExist
 	case r.StatusCode == http.StatusForbidden || r.StatusCode == http.StatusUnauthorized:
-		return fmt.Errorf("the bucket %s refuses access (%s): give the credentials the rights to list, read, write and delete below its prefix", s.bucket, failure.Quote(s.hide(r.Code)))
+		return fmt.Errorf("the bucket %s refuses access (%s): give the credentials the rights to list, read, write and delete below its prefix", s.bucket, failure.Quote(s.redact(r.Code)))
 	}
-	return fmt.Errorf("the bucket %s answers %d (%s): %s", s.bucket, r.StatusCode, failure.Quote(s.hide(r.Code)), failure.Quote(s.hide(r.Message)))
+	return fmt.Errorf("the bucket %s answers %d (%s): %s", s.bucket, r.StatusCode, failure.Quote(s.redact(r.Code)), failure.Quote(s.redact(r.Message)))
 }
 
-// hide cuts a text of the server before the session token, the only secret that requests contain. The server may repeat it or a part of it.
-func (s store) hide(text string) string {
+// redact cuts a text of the server before the session token, the only secret that requests contain. The server may repeat it or a part of it.
+func (s store) redact(text string) string {
 	v, err := s.client.GetCreds()
 	if err != nil || v.SessionToken == "" {
 		return text
