@@ -73,11 +73,11 @@ type record struct {
 // Write writes an archive. It streams the files, so that no whole file is in memory. If a file changes meanwhile, the error is
 // disk.ErrChanged, and what was written is not a whole archive.
 func Write(ctx context.Context, to io.Writer, c *disk.Contents) error {
-	zip, err := gzip.NewWriterLevel(to, gzip.BestSpeed)
+	gz, err := gzip.NewWriterLevel(to, gzip.BestSpeed)
 	if err != nil {
 		return err
 	}
-	w := tar.NewWriter(zip)
+	w := tar.NewWriter(gz)
 	entry := func(name string, mode, size int64) error {
 		return w.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: size, ModTime: c.Time, Typeflag: tar.TypeReg, Format: tar.FormatPAX})
 	}
@@ -91,8 +91,8 @@ func Write(ctx context.Context, to io.Writer, c *disk.Contents) error {
 	if _, err := w.Write(b); err != nil {
 		return err
 	}
-	var lines bytes.Buffer // compressed files.jsonl; 100,000 records take about four megabytes
-	index, err := gzip.NewWriterLevel(&lines, gzip.BestSpeed)
+	var packed bytes.Buffer // compressed files.jsonl; 100,000 records take about four megabytes
+	index, err := gzip.NewWriterLevel(&packed, gzip.BestSpeed)
 	if err != nil {
 		return err
 	}
@@ -128,14 +128,14 @@ func Write(ctx context.Context, to io.Writer, c *disk.Contents) error {
 	if err := entry(recordName, 0o644, size); err != nil {
 		return err
 	}
-	unpacked, err := gzip.NewReader(&lines)
+	unpacked, err := gzip.NewReader(&packed)
 	if err != nil {
 		return err
 	}
 	if _, err := io.Copy(w, unpacked); err != nil {
 		return err
 	}
-	return errors.Join(w.Close(), zip.Close())
+	return errors.Join(w.Close(), gz.Close())
 }
 
 // counter is a writer that adds the number of written bytes to n.
@@ -159,7 +159,7 @@ type Archive struct {
 	Files  []disk.Content
 
 	file *os.File
-	zip  *gzip.Reader // of file
+	gz   *gzip.Reader // of file
 	tar  *tar.Reader  // of zip
 }
 
@@ -183,10 +183,10 @@ func (a *Archive) rewind() error {
 		return err
 	}
 	var err error
-	if a.zip, err = gzip.NewReader(a.file); err != nil {
+	if a.gz, err = gzip.NewReader(a.file); err != nil {
 		return err
 	}
-	a.tar = tar.NewReader(a.zip)
+	a.tar = tar.NewReader(a.gz)
 	return nil
 }
 
@@ -204,7 +204,7 @@ func (a *Archive) read(ctx context.Context, l Limits) error {
 	if _, err := a.tar.Next(); !errors.Is(err, io.EOF) {
 		return errors.Join(fmt.Errorf("it continues after %s", recordName), err)
 	}
-	if n, err := io.Copy(io.Discard, io.LimitReader(a.zip, maxTrailer)); err != nil || n == maxTrailer { // the checksum is at the end
+	if n, err := io.Copy(io.Discard, io.LimitReader(a.gz, maxTrailer)); err != nil || n == maxTrailer { // the checksum is at the end
 		return errors.Join(errors.New("it is damaged, or has data after its end"), err)
 	}
 	for _, f := range a.Files {

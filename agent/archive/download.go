@@ -10,9 +10,9 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Pending is an archive that is read from object storage beside the syncs, or was read and is not restored yet. It outlives a sync: a slow
+// Download is an archive that is read from object storage beside the syncs, or was read and is not restored yet. It outlives a sync: a slow
 // download delays no other commit, and a restore that waits for a Designer is tried many times. The zero value holds no archive.
-type Pending struct {
+type Download struct {
 	id     string
 	file   *os.File // nil without an archive
 	cancel context.CancelFunc
@@ -23,17 +23,17 @@ type Pending struct {
 }
 
 // ID returns the id of the snapshot, or "" without an archive.
-func (p *Pending) ID() string { return p.id }
+func (p *Download) ID() string { return p.id }
 
 // Close stops and drops the download.
-func (p *Pending) Close() error {
+func (p *Download) Close() error {
 	f := p.file
 	if f == nil {
 		return nil
 	}
 	p.cancel()
 	<-p.done
-	*p = Pending{}
+	*p = Download{}
 	return f.Close()
 }
 
@@ -42,9 +42,9 @@ const downloadWait = 5 * time.Second
 
 // Get returns the archive of a snapshot in b. The error has the reason Progressing while it is read. The first call for a snapshot drops any other
 // download, and begins one into the file that begin returns.
-func (p *Pending) Get(ctx context.Context, b *Bucket, id string, begin func() (*os.File, Limits, error)) (*Archive, error) {
+func (p *Download) Get(ctx context.Context, b *Bucket, id string, newFile func() (*os.File, Limits, error)) (*Archive, error) {
 	if p.id != id || p.file == nil {
-		if err := p.begin(b, id, begin); err != nil {
+		if err := p.newFile(b, id, newFile); err != nil {
 			return nil, err
 		}
 	}
@@ -68,16 +68,16 @@ func (p *Pending) Get(ctx context.Context, b *Bucket, id string, begin func() (*
 	return p.archive, nil
 }
 
-func (p *Pending) begin(b *Bucket, id string, begin func() (*os.File, Limits, error)) error {
+func (p *Download) newFile(b *Bucket, id string, newFile func() (*os.File, Limits, error)) error {
 	if err := p.Close(); err != nil {
 		return err
 	}
-	file, limits, err := begin()
+	file, limits, err := newFile()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background()) // it outlives the sync
-	*p = Pending{id: id, file: file, cancel: cancel, done: make(chan struct{})}
+	*p = Download{id: id, file: file, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
 		p.archive, p.err = b.Download(ctx, id, file, limits)

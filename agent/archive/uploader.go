@@ -40,9 +40,9 @@ type Uploader struct {
 	OnUpload  func(err error)
 	OnPending func(n int)
 
-	log  *slog.Logger
-	wake chan struct{}
-	done chan struct{} // receives when the list has changed
+	log           *slog.Logger
+	wake          chan struct{}
+	remoteChanged chan struct{} // receives when the list has changed
 
 	mu           sync.Mutex
 	job          *Job
@@ -51,8 +51,8 @@ type Uploader struct {
 	ended        chan struct{}      // closed when run has returned
 	remote       []disk.Snapshot
 	remotePrefix string // of the bucket that remote lists; "" if none was listed
-	made         [kinds]made
-	bucket       Bucket // in which made.uploaded and made.deletions hold
+	uploads      [kinds]uploads
+	bucket       Bucket // in which uploads.uploaded and uploads.deletions hold
 	problem      string // the last error that was logged
 }
 
@@ -60,12 +60,12 @@ type Uploader struct {
 func NewUploader(log *slog.Logger) *Uploader {
 	return &Uploader{
 		OnUpload: func(error) {}, OnPending: func(int) {},
-		Now: time.Now, log: log, wake: make(chan struct{}, 1), done: make(chan struct{}, 1), cancelPass: func() {},
+		Now: time.Now, log: log, wake: make(chan struct{}, 1), remoteChanged: make(chan struct{}, 1), cancelPass: func() {},
 	}
 }
 
-// Follow sets the job; nil stops the running upload. A job for another bucket or data directory starts at once, or after the running pass.
-func (u *Uploader) Follow(j *Job) {
+// SetJob sets the job; nil stops the running upload. A job for another bucket or data directory starts at once, or after the running pass.
+func (u *Uploader) SetJob(j *Job) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	previous := u.job
@@ -92,8 +92,8 @@ func (u *Uploader) Wake() {
 	}
 }
 
-// Done receives when Remote may return something else.
-func (u *Uploader) Done() <-chan struct{} { return u.done }
+// RemoteChanged receives when Remote may return something else.
+func (u *Uploader) RemoteChanged() <-chan struct{} { return u.remoteChanged }
 
 // Remote returns the snapshots in the bucket of a job, oldest first, and whether they are known.
 func (u *Uploader) Remote(j *Job) ([]disk.Snapshot, bool) {
@@ -146,7 +146,7 @@ func (u *Uploader) run(ctx context.Context) {
 	}
 }
 
-// Pass uploads what the bucket lacks, and prunes the bucket. It is for a caller that does not Follow the job.
+// Pass uploads what the bucket lacks, and prunes the bucket. It is for a caller that does not set the job.
 func (u *Uploader) Pass(ctx context.Context, j *Job) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -154,7 +154,7 @@ func (u *Uploader) Pass(ctx context.Context, j *Job) error {
 	u.cancelPass = cancel
 	u.mu.Unlock()
 	err := u.pass(ctx, j)
-	if ctx.Err() != nil { // canceled: by Follow(nil), Close or the caller
+	if ctx.Err() != nil { // canceled: by SetJob(nil), Close or the caller
 		return ctx.Err()
 	}
 	text := ""
@@ -179,8 +179,8 @@ const (
 
 func (k kind) String() string { return [...]string{"snapshot", "backup"}[k] }
 
-// made is what this process knows of the objects of one kind, without the volume.
-type made struct {
+// uploads is what this process knows of the objects of one kind, without the volume.
+type uploads struct {
 	pending   []string // ids of syncs of this process that are not uploaded, oldest first
 	uploaded  string   // the newest id that this process uploaded
 	deletions int      // how many older objects may be deleted: one for each upload
@@ -193,7 +193,7 @@ func (u *Uploader) Add(snapshotIDs, backupIDs []string) {
 	}
 	u.mu.Lock()
 	for k, ids := range [][]string{snapshots: snapshotIDs, backups: backupIDs} {
-		u.made[k].pending = append(u.made[k].pending, ids...)
+		u.uploads[k].pending = append(u.uploads[k].pending, ids...)
 	}
 	u.mu.Unlock()
 	u.Wake()
@@ -218,24 +218,24 @@ func (u *Uploader) pass(ctx context.Context, j *Job) (err error) {
 	defer func() { err = errors.Join(err, d.Close()) }()
 	known, _ := u.Remote(j)
 	p := &pass{Uploader: u, job: j, dir: d}
-	if err := p.dropRemoved(); err != nil {
+	if err := p.prunePending(); err != nil {
 		return err
 	}
+	p.resetForBucket()
 	p.objects, err = j.objects(ctx)
 	if err == nil {
 		p.remote, err = j.complete(ctx, p.objects, known)
 	}
 	if err != nil {
-		u.reportPending()
+		u.OnPending(u.pendingCount())
 		u.OnUpload(err)
 		return err
 	}
 	u.publish(j, p.remote)
 	var failed []error
 	for k, send := range []func(context.Context, string) error{snapshots: p.sendSnapshot, backups: p.sendBackup} {
-		pending, _ := u.pending(kind(k))
-		for _, id := range slices.Backward(pending) { // the newest first
-			u.reportPending()
+		for _, id := range slices.Backward(u.pendingIDs(kind(k))) { // the newest first
+			u.OnPending(u.pendingCount())
 			err := send(ctx, id)
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -254,28 +254,30 @@ func (u *Uploader) pass(ctx context.Context, j *Job) (err error) {
 			u.publish(j, p.remote)
 		}
 	}
-	u.reportPending()
-	if err := p.retire(ctx); err != nil {
+	u.OnPending(u.pendingCount())
+	if err := p.pruneBucket(ctx); err != nil {
 		failed = append(failed, err)
 	}
 	u.publish(j, p.remote)
 	return errors.Join(failed...)
 }
 
-// pending returns the ids that are not uploaded, and the number of those of all kinds.
-func (u *Uploader) pending(k kind) (ids []string, all int) {
+// pendingIDs returns the ids of one kind that are not uploaded.
+func (u *Uploader) pendingIDs(k kind) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return slices.Clone(u.made[k].pending), len(u.made[snapshots].pending) + len(u.made[backups].pending)
+	return slices.Clone(u.uploads[k].pending)
 }
 
-func (u *Uploader) reportPending() {
-	_, n := u.pending(snapshots)
-	u.OnPending(n)
+// pendingCount returns the number of ids of all kinds that are not uploaded.
+func (u *Uploader) pendingCount() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return len(u.uploads[snapshots].pending) + len(u.uploads[backups].pending)
 }
 
-// dropRemoved forgets what the volume no longer has, all but the newest Keep, and what held for another bucket.
-func (p *pass) dropRemoved() error {
+// prunePending forgets what the volume no longer has, and all but the newest Keep.
+func (p *pass) prunePending() error {
 	local, err := p.dir.ListSnapshots()
 	if err != nil {
 		return err
@@ -292,22 +294,31 @@ func (p *pass) dropRemoved() error {
 		},
 		backups: func(id string) bool { _, ok := list[id]; return ok },
 	} {
-		m := &p.made[k]
+		m := &p.uploads[k]
 		m.pending = slices.DeleteFunc(m.pending, func(id string) bool { return !has(id) })
 		m.pending = m.pending[max(0, len(m.pending)-p.job.Keep):]
-		if p.bucket != p.job.Bucket {
-			m.uploaded, m.deletions = "", 0
-		}
+	}
+	return nil
+}
+
+// resetForBucket forgets what held for another bucket than that of the job.
+func (p *pass) resetForBucket() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.bucket == p.job.Bucket {
+		return
 	}
 	p.bucket = p.job.Bucket
-	return nil
+	for k := range p.uploads {
+		p.uploads[k].uploaded, p.uploads[k].deletions = "", 0
+	}
 }
 
 // drop forgets an id.
 func (u *Uploader) drop(k kind, id string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.made[k].pending = slices.DeleteFunc(u.made[k].pending, func(other string) bool { return other == id })
+	u.uploads[k].pending = slices.DeleteFunc(u.uploads[k].pending, func(other string) bool { return other == id })
 }
 
 // record records an upload.
@@ -315,16 +326,16 @@ func (u *Uploader) record(k kind, id string) {
 	u.drop(k, id)
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	m := &u.made[k]
+	m := &u.uploads[k]
 	if m.deletions++; timestamp(id) > timestamp(m.uploaded) {
 		m.uploaded = id
 	}
 }
 
-// retire deletes from the bucket what is older than the newest Keep, as far as uploads of this process allow it.
-func (p *pass) retire(ctx context.Context) error {
-	for k := range p.made {
-		m := &p.made[k] // only passes change these two fields
+// pruneBucket deletes from the bucket what is older than the newest Keep, as far as uploads of this process allow it.
+func (p *pass) pruneBucket(ctx context.Context) error {
+	for k := range p.uploads {
+		m := &p.uploads[k] // only passes change these two fields
 		surplus := p.job.surplus(kind(k), p.objects, m.uploaded, p.Now().Add(-minAge))
 		for _, id := range surplus[:min(len(surplus), m.deletions)] {
 			if err := p.job.delete(ctx, kind(k), id, p.objects[id]); err != nil {
@@ -376,7 +387,7 @@ func (u *Uploader) publish(j *Job, list []disk.Snapshot) {
 	u.mu.Unlock()
 	if changed {
 		select {
-		case u.done <- struct{}{}:
+		case u.remoteChanged <- struct{}{}:
 		default:
 		}
 	}

@@ -169,12 +169,12 @@ func TestUploadFaults(t *testing.T) {
 	})
 	s.sync(third)
 	u.Add(s.newest(), nil)
-	u.Follow(j)
+	u.SetJob(j)
 	<-hung
 	s.sync(second)
 	u.Add(s.newest(), nil)
-	u.Follow(nil) // another agent has the gateway
-	u.Follow(j)
+	u.SetJob(nil) // another agent has the gateway
+	u.SetJob(j)
 	<-hung
 	u.Close()
 	u.Close()
@@ -198,7 +198,7 @@ func TestUploadInTheBackground(t *testing.T) {
 		}
 		return nil
 	})
-	u.Follow(s.job(m, 2))
+	u.SetJob(s.job(m, 2))
 	require.Eventually(t, func() bool { return len(m.Objects()) == 2 }, 20*time.Second, 10*time.Millisecond, "the uploader retries")
 	for _, want := range []map[string]string{third, second, third} { // setup: syncs without an upload
 		s.sync(want)
@@ -212,7 +212,7 @@ func TestUploadInTheBackground(t *testing.T) {
 		remote, _ := u.Remote(s.job(m, 2))
 		return len(remote) == 2 && remote[1].ID == ids[1]
 	}, 20*time.Second, 10*time.Millisecond)
-	<-u.Done()
+	<-u.RemoteChanged()
 }
 
 // Write makes an archive without a copy on the volume, and without holding large files in memory.
@@ -254,7 +254,7 @@ func TestPendingUploads(t *testing.T) {
 	}
 	refuse := func(context.Context, string, string) error { return errors.New("refused") }
 	m.Fail(refuse)
-	u.Follow(s.job(m, 2))
+	u.SetJob(s.job(m, 2))
 	reaches(int64(len(s.snapshots())))
 	m.Fail(nil)
 	reaches(0)
@@ -262,7 +262,7 @@ func TestPendingUploads(t *testing.T) {
 	s.sync(first)
 	u.Add(s.newest(), nil)
 	reaches(1)
-	u.Follow(nil)
+	u.SetJob(nil)
 	reaches(0)
 }
 

@@ -140,7 +140,7 @@ func (l *Loop) wait(ctx context.Context, src Source, pause time.Duration) (chang
 			return true
 		case <-l.proposer.Done():
 			return false
-		case <-l.uploads.Done():
+		case <-l.uploads.RemoteChanged():
 			return false
 		case <-l.events.changed:
 			l.onFileEvent()

@@ -35,7 +35,7 @@ func (u *uploads) update(ctx context.Context, job *archive.Job, r *sync.Report, 
 	}
 	u.report = r
 	if !once {
-		u.Follow(job)
+		u.SetJob(job)
 		return
 	}
 	if job == nil || !wrote {

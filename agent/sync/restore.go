@@ -37,7 +37,7 @@ func saveNote(d *disk.Dir, n decide.RestoreNote) error {
 type restorer struct {
 	in       *scope
 	memory   *memory
-	download *archive.Pending
+	download *archive.Download
 	ahead    *disk.Ahead
 	unloaded unloaded.Set // what the gateway has not loaded, after run also of the snapshot
 	restored bool         // a snapshot was restored

@@ -163,7 +163,7 @@ type Engine struct {
 	seenStart     string // see gateway
 	lastFailure   auditedFailure
 	failures      decide.Failures
-	download      archive.Pending // kept until it is restored
+	download      archive.Download // kept until it is restored
 	pairMemory    redundancy.Memory
 	ahead         *disk.Ahead // see CompareAhead
 
