@@ -300,7 +300,7 @@ func (j *Journal) edit(i int) Edit {
 		rec.Have, rec.Size, rec.Mtime = c.FoundID, c.Found.Size, c.Found.Mtime
 		return Edit{editSet, rec}
 	case plan.Keep:
-		return Edit{editKeep, rec}
+		return Edit{editSource, rec}
 	default:
 		return Edit{editDrop, rec}
 	}

@@ -25,7 +25,7 @@ func DecodeJournal(f io.ReaderAt, size, limit int64) (*Journal, error) {
 	j.readHead(d.decoder)
 	for range d.length(MaxAreas) {
 		j.Areas = append(j.Areas, d.path(true))
-		d.hold(j.Areas[len(j.Areas)-1])
+		d.reserve(j.Areas[len(j.Areas)-1])
 	}
 	// Allocate at once, but not for more than there can be: a growing list would temporarily take twice the memory.
 	n := d.count(minChange)
@@ -38,7 +38,7 @@ func DecodeJournal(f io.ReaderAt, size, limit int64) (*Journal, error) {
 			j.Signed[c.Path] = c.git
 		}
 		j.Changes, j.Slots = append(j.Changes, c.Change), append(j.Slots, c.slot)
-		d.hold(c.Path)
+		d.reserve(c.Path)
 	}
 	n = d.count(minDirectory)
 	j.Dirs = make([]Directory, 0, n)
@@ -50,7 +50,7 @@ func DecodeJournal(f io.ReaderAt, size, limit int64) (*Journal, error) {
 			d.fail("the journal has an unknown directory")
 		}
 		j.Dirs = append(j.Dirs, x)
-		d.hold(j.Dirs[i].Path)
+		d.reserve(j.Dirs[i].Path)
 	}
 	n = d.length(len(j.Changes) + len(j.Dirs))
 	j.Steps = make([]Step, 0, n)
@@ -133,8 +133,8 @@ func openJournal(f io.ReaderAt, size, limit int64) (*journalReader, error) {
 	return &journalReader{d, body, limit}, nil
 }
 
-// hold counts the memory of a path and what belongs to it.
-func (d *journalReader) hold(path string) {
+// reserve counts the memory of a path and what belongs to it.
+func (d *journalReader) reserve(path string) {
 	if d.limit -= heldBytes(path); d.limit < 0 {
 		d.fail("the journal has too many changes")
 	}
@@ -175,7 +175,7 @@ func (j *Journal) readHead(d *decoder) {
 	if j.Header, err = decodeHeader(d.bytes(maxHeader)); err != nil && d.err == nil {
 		d.fail("the journal's header: %w", err)
 	}
-	if j.LostFolder = d.string(255); d.err == nil && !ValidFolderName(j.LostFolder) {
+	if j.LostFolder = d.string(255); d.err == nil && !ValidLostFoundName(j.LostFolder) {
 		d.fail("the journal names an invalid folder %q", j.LostFolder)
 	}
 	flags := d.byte()

@@ -20,9 +20,9 @@ type Edit struct {
 type editOp uint8
 
 const (
-	editSet  editOp = iota + 1
-	editDrop        // drops the record, if any
-	editKeep        // sets Want, Exec and Origin of an existing record and keeps the rest
+	editSet    editOp = iota + 1
+	editDrop          // drops the record, if any
+	editSource        // sets Want, Exec and Origin of an existing record and keeps the rest
 )
 
 // Set returns an edit that sets the record of a file.
@@ -33,7 +33,7 @@ func (e *Edit) Apply(old *Record) (Record, bool) {
 	switch {
 	case e.op == editSet:
 		return e.Rec, true
-	case e.op == editKeep && old != nil && !old.Dir:
+	case e.op == editSource && old != nil && !old.Dir:
 		r := *old
 		r.Want, r.Exec, r.Origin = e.Rec.Want, e.Rec.Exec, e.Rec.Origin
 		return r, true
@@ -66,7 +66,7 @@ func Merge(w io.Writer, h plan.Header, old *Manifest, edits Edits) error {
 				return err
 			}
 			mw.flush()
-			mw.copy(&old.blocks[i], b)
+			mw.addBlock(&old.blocks[i], b)
 			continue
 		}
 		var err error
@@ -157,12 +157,12 @@ func (w *manifestWriter) flush() {
 		return
 	}
 	w.cur.sum = crc32.Checksum(w.b, castagnoli)
-	w.copy(&w.cur, w.b)
+	w.addBlock(&w.cur, w.b)
 	w.b = w.b[:0]
 }
 
-// copy adds a whole block with the bytes b.
-func (w *manifestWriter) copy(x *block, b []byte) {
+// addBlock adds a whole block with the bytes b.
+func (w *manifestWriter) addBlock(x *block, b []byte) {
 	n := *x
 	n.off, n.size = w.off, len(b)
 	w.blocks = append(w.blocks, n)

@@ -20,8 +20,8 @@ func AsideName(change int) string { return strconv.Itoa(change) + ".old" }
 
 var folderName = regexp.MustCompile(`^\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{7}(-\d{1,4})?(-undo)?$`)
 
-// ValidFolderName reports whether s can be the name of a folder in lost+found.
-func ValidFolderName(s string) bool { return folderName.MatchString(s) }
+// ValidLostFoundName reports whether s can be the name of a folder in lost+found.
+func ValidLostFoundName(s string) bool { return folderName.MatchString(s) }
 
 // TreeName is the staging name of a directory that is staged whole.
 func TreeName(dir int32) string { return "d" + strconv.Itoa(int(dir)) }

@@ -159,7 +159,7 @@ func (f *Folder) open() (runs []string, lost *safe.Folder, err error) {
 		return nil, nil, fmt.Errorf("list lost+found: %w", err)
 	}
 	for _, e := range list {
-		if e.IsDir() && format.ValidFolderName(e.Name()) {
+		if e.IsDir() && format.ValidLostFoundName(e.Name()) {
 			runs = append(runs, e.Name())
 		}
 	}
