@@ -55,9 +55,9 @@ func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) 
 	case err == nil:
 		return r.finish()
 	case written: // the journal is in place, but may not be durable; nothing has moved, so rolling back only drops it
-		return r.rollBack(err)
+		return r.abort(err)
 	default:
-		return Result{}, errors.Join(err, recovery{d}.recoverAndClean())
+		return Result{}, errors.Join(err, recoverer{d}.recoverAndClean())
 	}
 }
 
@@ -66,7 +66,7 @@ func (r *run) finish() (Result, error) {
 	committed, err := r.moveAndCommit()
 	switch {
 	case err == nil:
-		if err := (recovery{r.d}).recoverAndClean(); err != nil {
+		if err := (recoverer{r.d}).recoverAndClean(); err != nil {
 			r.d.log.Warn("cannot clean up after the sync", "error", err)
 		}
 		if r.snapshots.Keep > 0 {
@@ -78,7 +78,7 @@ func (r *run) finish() (Result, error) {
 	case committed:
 		return Result{Applied: true, Committed: true, Saved: r.savedEntries()}, fmt.Errorf("the new files are live, but the end of the sync could not be recorded; the agent retries: %w", err)
 	}
-	return r.rollBack(err)
+	return r.abort(err)
 }
 
 // moveAndCommit moves the files, checks and saves what they displaced, and commits. committed reports whether the new manifest is
@@ -107,12 +107,12 @@ func (r *run) commit() (committed bool, err error) {
 	return true, r.d.own.Drop(journalFile)
 }
 
-// rollBack rolls back a failed run.
-func (r *run) rollBack(cause error) (Result, error) {
+// abort rolls back a failed run.
+func (r *run) abort(cause error) (Result, error) {
 	if err := (rollback{r}).undo(); err != nil {
 		return Result{Applied: true}, fmt.Errorf("%w; the rollback failed and is retried: %w", cause, err)
 	}
-	return Result{}, errors.Join(cause, recovery{r.d}.recoverAndClean())
+	return Result{}, errors.Join(cause, recoverer{r.d}.recoverAndClean())
 }
 
 // writeManifest writes the manifest that the run ends with.

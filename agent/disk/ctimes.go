@@ -12,16 +12,16 @@ import (
 // same hour each day does not skip the same files each time.
 const cycle = 11 * time.Hour
 
-// comparison is what Drift remembers for the next call: the ctime of each file that matched the manifest. A file with the same
+// knownCtimes is what Drift remembers for the next call: the ctime of each file that matched the manifest. A file with the same
 // ctime has not changed since.
-type comparison struct {
+type knownCtimes struct {
 	m      *format.Manifest
 	ctimes []int64 // one for each file of m, in its order; 0 if the next comparison has to read the file
 	at     time.Time
 }
 
 // reader returns a ctimeReader for the comparison.
-func (c comparison) reader() *ctimeReader {
+func (c knownCtimes) reader() *ctimeReader {
 	r := &ctimeReader{ctimes: c.ctimes, stop: func() {}}
 	if c.m != nil {
 		r.next, r.stop = iter.Pull2(c.m.All(""))

@@ -32,6 +32,15 @@ var ErrReadOnly = errors.New("the data directory is open read-only")
 // manifest was overwritten or damaged; see Dir.CheckOpen.
 var ErrMoved = errors.New("files of the agent were replaced or damaged while they were open")
 
+// singleFiles has the methods of a Dir that change single files.
+type singleFiles = single.Files
+
+// The errors of singleFiles.
+var (
+	ErrOwned   = single.ErrOwned
+	ErrUnsaved = single.ErrUnsaved
+)
+
 // Options configure a Dir. The zero value is suitable for an agent.
 type Options struct {
 	Log *slog.Logger // nil: no log
@@ -80,13 +89,13 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// maxRun is the maximum size in bytes of the journal of one apply, and so of the memory that recovery needs. It suffices for a
+// maxJournal is the maximum size in bytes of the journal of one apply, and so of the memory that recovery needs. It suffices for a
 // commit that moves every file that a gateway may have. No agent writes a larger journal, and reading one could crash the agent
 // at every start.
-func (o *Options) maxRun() int64 { return int64(o.MaxFiles) * 640 }
+func (o *Options) maxJournal() int64 { return int64(o.MaxFiles) * 640 }
 
 func (o *Options) snapshotLimits() snapshot.Limits {
-	return snapshot.Limits{Files: o.MaxFiles, JournalBytes: o.maxRun(), FileBytes: o.MaxBlob}
+	return snapshot.Limits{Files: o.MaxFiles, JournalBytes: o.maxJournal(), FileBytes: o.MaxBlob}
 }
 
 // Dir is a gateway's data directory. Stage, Apply, Drift and the other methods that write exclude each other. The methods of
@@ -108,10 +117,10 @@ type Dir struct {
 	snapshots *snapshot.Store   // empty if own is nil
 
 	// Guarded by writing.
-	needsRecovery bool       // there may be a journal or leftovers
-	staged        *Staged    // the last one
-	compared      comparison // by the last Drift
-	adoptFailed   bool       // the last Drift could not write the manifest
+	needsRecovery bool        // there may be a journal or leftovers
+	staged        *Staged     // the last one
+	compared      knownCtimes // by the last Drift
+	adoptFailed   bool        // the last Drift could not write the manifest
 
 	recovered atomic.Pointer[Recovery]
 }
@@ -130,7 +139,7 @@ func Open(root string, o Options) (*Dir, error) {
 	vol.NoExchange.Store(o.plain)
 	d := &Dir{
 		liveFiles:       liveFiles{top: top, vol: vol, maxBlob: o.MaxBlob, cur: safe.Cursor{Top: top}, buf: make([]byte, 64<<10)},
-		manifestStore:   manifestStore{maxFiles: o.MaxFiles, man: format.NoManifest()},
+		manifestStore:   manifestStore{maxFiles: o.MaxFiles, current: format.NoManifest()},
 		rewriteDetector: rewriteDetector{wanted: o.Wanted, log: o.Log},
 		writeGuard:      writeGuard{readOnly: o.ReadOnly},
 		o:               o, log: o.Log, path: root, snapshots: snapshot.New(nil, o.snapshotLimits()),
@@ -144,7 +153,7 @@ func Open(root string, o Options) (*Dir, error) {
 
 func (d *Dir) open() error {
 	if !d.o.AllowUnseeded {
-		if err := d.Seeded(); err != nil {
+		if err := d.CheckSeeded(); err != nil {
 			return err
 		}
 	}
@@ -162,7 +171,7 @@ func (d *Dir) open() error {
 		return err
 	}
 	modeProbe{d.own}.run()
-	if err := recordOpened(d); err != nil {
+	if err := guardOpenFiles(d); err != nil {
 		return err
 	}
 	// If .stoker was removed before the lock was taken, another agent may hold another lock.
@@ -173,7 +182,7 @@ func (d *Dir) open() error {
 		return err
 	}
 	d.needsRecovery = true
-	return recovery{d}.recoverAndClean()
+	return recoverer{d}.recoverAndClean()
 }
 
 // openReadOnly opens what exists of .stoker, without writing.
@@ -187,7 +196,7 @@ func (d *Dir) openReadOnly() error {
 		d.setOwn(own)
 		modeProbe{d.own}.readOnly()
 	}
-	if err := recordOpened(d); err != nil || missing {
+	if err := guardOpenFiles(d); err != nil || missing {
 		return err
 	}
 	if d.own.Has(journalFile) || d.own.Has(undoFile) {
@@ -198,7 +207,7 @@ func (d *Dir) openReadOnly() error {
 
 func (d *Dir) setOwn(n *safe.Folder) {
 	d.own = &safe.AgentFolder{Folder: n, Vol: d.vol, ReadOnly: d.o.ReadOnly}
-	d.in = d.own
+	d.manifestStore.own = d.own
 	d.agentRecords = records.New(d.own, &d.writing, d.exclusive)
 	d.lost = lostfound.New(d.own, d.o.LostFoundMax, d.o.LostFoundAge)
 	d.snapshots = snapshot.New(d.own, d.o.snapshotLimits())
@@ -242,7 +251,7 @@ type Recovery struct {
 // Recovered returns the last recovery, or nil if there was none.
 func (d *Dir) Recovered() *Recovery { return d.recovered.Load() }
 
-// Seeded returns an error for a directory that Ignition has not filled yet: its image seeds only an empty directory, so
+// CheckSeeded returns an error for a directory that Ignition has not filled yet: its image seeds only an empty directory, so
 // even our lock file would leave the gateway without its data. A directory counts as seeded if it has one of
 //
 //   - .stoker/manifest: an agent was here before;
@@ -250,7 +259,7 @@ func (d *Dir) Recovered() *Recovery { return d.recovered.Load() }
 //   - ignition.conf, gateway.xml or gateway.xml_clean: files at the root of every installation;
 //   - config/resources/core: the resource collection of 8.3;
 //   - db and projects: 8.1 with its other root files elsewhere.
-func (d *Dir) Seeded() error {
+func (d *Dir) CheckSeeded() error {
 	n := &safe.Folder{Root: d.top}
 	if n.Has(safe.OwnDir, "manifest") || n.Has("config", "resources", "core") || n.Has("db") && n.Has("projects") {
 		return nil

@@ -57,9 +57,9 @@ const (
 
 const (
 	driftPaths = 10 // in Drift.Paths
-	// maxSuspects bounds how many bytes one comparison reads only because the ctime of files changed. A kubelet may chown all
+	// maxSuspectBytes bounds how many bytes one comparison reads only because the ctime of files changed. A kubelet may chown all
 	// files at once, which must not keep the disk busy.
-	maxSuspects = 256 << 20
+	maxSuspectBytes = 256 << 20
 )
 
 // Drift compares the owned files with the manifest: by type, executable bit, size and mtime and, if size or mtime differs, by
@@ -67,7 +67,7 @@ const (
 // mtime, a re-signed resource.json, JSON of the same meaning, a thumbnail.png if nothing else in its folder changed.
 //
 // A file may change without a new size or mtime. So Drift also hashes a file if its ctime is not that of the last comparison
-// or, before the first comparison, is later than the manifest. It hashes at most maxSuspects bytes for this reason; the next
+// or, before the first comparison, is later than the manifest. It hashes at most maxSuspectBytes for this reason; the next
 // calls continue. Because the ctime of some volumes is meaningless, each comparison also reads a share of all files, so that
 // each file is read once a cycle.
 func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
@@ -76,12 +76,12 @@ func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
 	if err := d.CheckOpen(); err != nil {
 		return Drift{}, err
 	}
-	c := &driftCheck{d: d, cur: safe.Cursor{Top: d.top}, dirs: map[string]bool{}, buf: make([]byte, 64<<10), suspectBytes: maxSuspects}
+	c := &driftCheck{d: d, cur: safe.Cursor{Top: d.top}, dirs: map[string]bool{}, buf: make([]byte, 64<<10), suspectBytes: maxSuspectBytes}
 	defer c.cur.Reset()
 	m := d.manifest()
 	before := d.compared.reader()
 	defer before.stop()
-	now := comparison{m: m, ctimes: make([]int64, 0, m.Header().Files), at: d.o.Now()}
+	now := knownCtimes{m: m, ctimes: make([]int64, 0, m.Header().Files), at: d.o.Now()}
 	inShare := shareToRead(m.Header().Files, d.compared.at, now.at)
 	for rec, err := range m.All("") {
 		if err == nil {
@@ -136,7 +136,7 @@ func (d *Dir) Unchanged(ctx context.Context) bool {
 					}
 					if st := d.vol.Stat(fi); st.Kind != plan.File || st.Size != rec.Size || st.Mtime != rec.Mtime ||
 						!st.NoModes && st.Exec != rec.Exec || safe.AttrsOf(fi).Ctime > written {
-						return errChanged
+						return errDiffers
 					}
 				}
 			}
@@ -146,7 +146,7 @@ func (d *Dir) Unchanged(ctx context.Context) bool {
 	return compared.Wait() == nil
 }
 
-var errChanged = errors.New("a file has changed")
+var errDiffers = errors.New("a file has changed")
 
 // sendBatches sends the records of a manifest in batches, each of neighboring paths.
 func sendBatches(ctx context.Context, m *format.Manifest, batches chan<- []plan.Owned) error {
@@ -183,7 +183,7 @@ type driftCheck struct {
 	d          *Dir
 	cur        safe.Cursor
 	dirs       map[string]bool // folders with drift
-	adopted    []plan.Owned    // new records, sorted by path
+	newRecords []plan.Owned    // new records, sorted by path
 	thumbnails []plan.Owned    // new records of changed thumbnails; see finishThumbnails
 	buf        []byte
 	// suspectBytes is how many more bytes may be read only because the ctime of files changed.
@@ -204,7 +204,7 @@ func (c *driftCheck) drifted(path string, kind DriftKind) {
 }
 
 func (c *driftCheck) adopt(rec plan.Owned) {
-	c.adopted = append(c.adopted, rec)
+	c.newRecords = append(c.newRecords, rec)
 	c.Adopted++
 }
 
@@ -291,7 +291,7 @@ func (c *driftCheck) compareContent(ctx context.Context, rec plan.Owned, st plan
 		c.drifted(rec.Path, Modified)
 		if same { // make later plans and comparisons read the file
 			rec.Mtime = unknownMtime
-			c.adopted = append(c.adopted, rec)
+			c.newRecords = append(c.newRecords, rec)
 		}
 		return false, nil
 	}
@@ -310,12 +310,12 @@ func (c *driftCheck) finishThumbnails() {
 			c.adopt(rec)
 		}
 	}
-	slices.SortFunc(c.adopted, func(a, b plan.Owned) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(c.newRecords, func(a, b plan.Owned) int { return strings.Compare(a.Path, b.Path) })
 }
 
 // record writes the adopted records to the manifest. It only logs an error, so that drift is reported on a full volume, too.
 func (c *driftCheck) record(h plan.Header) {
-	d, list := c.d, c.adopted
+	d, list := c.d, c.newRecords
 	if len(list) == 0 {
 		return
 	}

@@ -290,7 +290,7 @@ func TestDriftReadsEveryFileDaily(t *testing.T) {
 }
 
 // A chown changes the ctime of every file, so the check suspects that each was edited. To spare the disk, one check reads at most
-// maxSuspects bytes of such files. Here all five files were edited, and each is half as large as that limit. So the first check reads and
+// maxSuspectBytes bytes of such files. Here all five files were edited, and each is half as large as that limit. So the first check reads and
 // reports two of them, and the later ones find the rest. Short mode has three files, so that it hashes half as many bytes.
 func TestDriftReadsBoundedBytes(t *testing.T) {
 	want, found := tree{}, []int{2, 4, 5, 5}
@@ -306,15 +306,15 @@ func TestDriftReadsBoundedBytes(t *testing.T) {
 	require.Zero(t, drift(t, d, false).Files)
 	for p := range want {
 		writeKeepingMtime(t, root, p, "x")
-		require.NoError(t, os.Truncate(filepath.Join(root, p), maxSuspects/2))
+		require.NoError(t, os.Truncate(filepath.Join(root, p), maxSuspectBytes/2))
 	}
 	for _, rec := range slices.Collect(owned(t, d)) { // record the new sizes, so that only the ctime differs
 		fi, err := os.Stat(filepath.Join(root, rec.Path))
 		require.NoError(t, err)
 		rec.Size, rec.Mtime = fi.Size(), fi.ModTime().UnixNano()
-		(&driftCheck{d: d, adopted: []plan.Owned{rec}}).record(d.Manifest().Header())
+		(&driftCheck{d: d, newRecords: []plan.Owned{rec}}).record(d.Manifest().Header())
 	}
-	d.compared = comparison{m: d.manifest(), ctimes: make([]int64, len(want))}
+	d.compared = knownCtimes{m: d.manifest(), ctimes: make([]int64, len(want))}
 	for _, files := range found {
 		assert.Equal(t, files, drift(t, d, false).Files)
 	}

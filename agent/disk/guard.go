@@ -26,8 +26,8 @@ type openedFile struct {
 	stat func() (fs.FileInfo, error) // of what its path leads to now
 }
 
-// record adds what is open to the guarded files. stat describes what the path leads to now.
-func (g *writeGuard) record(name string, opened, stat func() (fs.FileInfo, error)) error {
+// add adds what is open to the guarded files. stat describes what the path leads to now.
+func (g *writeGuard) add(name string, opened, stat func() (fs.FileInfo, error)) error {
 	fi, err := opened()
 	if err != nil {
 		return fmt.Errorf("stat %s: %w", name, err)
@@ -61,18 +61,18 @@ func (g *writeGuard) checkMoved() error {
 	return nil
 }
 
-// recordOpened records what d has opened.
-func recordOpened(d *Dir) error {
+// guardOpenFiles adds what d has opened to the guarded files.
+func guardOpenFiles(d *Dir) error {
 	lstat := func(path string) func() (fs.FileInfo, error) {
 		return func() (fs.FileInfo, error) { return d.top.Lstat(path) }
 	}
-	err := d.record(d.path, func() (fs.FileInfo, error) { return d.top.Stat(".") }, func() (fs.FileInfo, error) { return os.Stat(d.path) })
+	err := d.writeGuard.add(d.path, func() (fs.FileInfo, error) { return d.top.Stat(".") }, func() (fs.FileInfo, error) { return os.Stat(d.path) })
 	if err == nil && d.own != nil {
-		err = d.record(safe.OwnDir, d.own.Stat, lstat(safe.OwnDir))
+		err = d.writeGuard.add(safe.OwnDir, d.own.Stat, lstat(safe.OwnDir))
 	}
 	if err == nil && d.lock != nil {
 		const path = safe.OwnDir + "/" + lock.FileName
-		err = d.record(path, d.lock.File.Stat, lstat(path))
+		err = d.writeGuard.add(path, d.lock.File.Stat, lstat(path))
 	}
 	return err
 }

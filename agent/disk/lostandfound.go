@@ -4,7 +4,6 @@ import (
 	"os"
 
 	"stoker.io/stoker/agent/disk/lostfound"
-	"stoker.io/stoker/agent/disk/single"
 )
 
 // Lost is an entry of lost+found.
@@ -24,12 +23,3 @@ func (d *Dir) OpenLost(l Lost) (*os.File, error) {
 	f, _, err := d.lost.Open(l)
 	return f, err
 }
-
-// singleFiles has the methods of a Dir that change single files.
-type singleFiles = single.Files
-
-// The errors of singleFiles.
-var (
-	ErrOwned   = single.ErrOwned
-	ErrUnsaved = single.ErrUnsaved
-)

@@ -15,11 +15,11 @@ import (
 // manifestStore has the current manifest of a data directory, and replaces it. manifest and Manifest may be called
 // concurrently with the other methods.
 type manifestStore struct {
-	in       *safe.AgentFolder // nil if there is no .stoker
+	own      *safe.AgentFolder // nil if there is no .stoker
 	maxFiles int
 
-	mu  sync.Mutex // guards the field below
-	man *format.Manifest
+	mu      sync.Mutex // guards the field below
+	current *format.Manifest
 }
 
 // Manifest returns the current manifest, which is empty if there is no file.
@@ -28,13 +28,13 @@ func (f *manifestStore) Manifest() plan.Manifest { return f.manifest() }
 func (f *manifestStore) manifest() *format.Manifest {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.man
+	return f.current
 }
 
 func (f *manifestStore) setManifest(m *format.Manifest) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.man = m // do not close the old file: it may have readers; it closes when it is garbage-collected
+	f.current = m // do not close the old file: it may have readers; it closes when it is garbage-collected
 }
 
 // loadManifest reads the manifest. It sets a damaged one aside: the next plan compares every file and adopts the equal ones.
@@ -53,15 +53,15 @@ func (f *manifestStore) loadManifest() error {
 	if !errors.Is(err, safe.ErrDamaged) {
 		return fmt.Errorf("read the manifest: %w", err)
 	}
-	f.in.Vol.Log.Warn("manifest damaged; next sync compares every file", "error", err)
-	if f.in.ReadOnly {
+	f.own.Vol.Log.Warn("manifest damaged; next sync compares every file", "error", err)
+	if f.own.ReadOnly {
 		return nil
 	}
-	return f.in.Vol.SetAside(f.in.Folder, manifestFile, err)
+	return f.own.Vol.SetAside(f.own.Folder, manifestFile, err)
 }
 
 func (f *manifestStore) openManifest() (*format.Manifest, error) {
-	file, _, err := f.in.OpenFile(manifestFile)
+	file, _, err := f.own.OpenFile(manifestFile)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (f *manifestStore) writeManifest(h plan.Header, old *format.Manifest, edits
 	if live := f.manifest(); !live.Missing() { // old is that of a snapshot if the run restores one
 		h.Earlier = live.Header().After(h.Commit)
 	}
-	renamed, err = f.in.Write(manifestFile, func(w io.Writer) error { return format.Merge(w, h, old, edits) })
+	renamed, err = f.own.Write(manifestFile, func(w io.Writer) error { return format.Merge(w, h, old, edits) })
 	if !renamed {
 		return false, err
 	}
@@ -90,9 +90,9 @@ func (f *manifestStore) writeManifest(h plan.Header, old *format.Manifest, edits
 	return true, err
 }
 
-// Distrust makes the manifest name a commit without claiming that its files are on the disk, so that the next plan compares every
+// CorrectCommit makes the manifest name a commit without claiming that its files are on the disk, so that the next plan compares every
 // file. The records stay.
-func (d *Dir) Distrust(ref string, commit plan.ID) error {
+func (d *Dir) CorrectCommit(ref string, commit plan.ID) error {
 	return d.exclusive(func() error {
 		m := d.manifest()
 		h := m.Header()

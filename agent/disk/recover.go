@@ -14,12 +14,12 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// recovery ends a sync that a crash or an error interrupted.
-type recovery struct{ dir *Dir }
+// recoverer ends a sync that a crash or an error interrupted.
+type recoverer struct{ dir *Dir }
 
 // recoverAndClean finishes the run of the journal, if there is one, or rolls back the run of the undo file. Then it clears
 // staging. The caller must hold d.writing, and no run may be moving files.
-func (d recovery) recoverAndClean() error {
+func (d recoverer) recoverAndClean() error {
 	if !d.dir.needsRecovery {
 		return nil
 	}
@@ -27,7 +27,7 @@ func (d recovery) recoverAndClean() error {
 		j, err := d.readJournal(name)
 		switch {
 		case errors.Is(err, safe.ErrDamaged):
-			if err := d.salvage(err); err != nil {
+			if err := d.abandon(err); err != nil {
 				return err
 			}
 			err = d.dir.vol.SetAside(d.dir.own.Folder, name, err)
@@ -46,7 +46,7 @@ func (d recovery) recoverAndClean() error {
 }
 
 // replay ends a run from its journal, the file with that name.
-func (d recovery) replay(j *format.Journal, name string) error {
+func (d recoverer) replay(j *format.Journal, name string) error {
 	d.dir.needsRecovery = false // the end of the run must not call recoverAndClean again
 	defer func() { d.dir.needsRecovery = true }()
 	r := &run{Journal: *j, d: d.dir, replayed: true}
@@ -54,7 +54,7 @@ func (d recovery) replay(j *format.Journal, name string) error {
 	defer r.close()
 	err := r.staging.openAll(&r.cur, r.Areas, false)
 	if safe.NotThere(err) { // removed, or on a volume that is not mounted now; this start cannot recover its files
-		if err := d.salvage(safe.Damaged("a staging folder of the journal is missing: %w", err)); err != nil {
+		if err := d.abandon(safe.Damaged("a staging folder of the journal is missing: %w", err)); err != nil {
 			return err
 		}
 		return d.dir.own.Drop(name)
@@ -92,9 +92,9 @@ func (d recovery) replay(j *format.Journal, name string) error {
 	return nil
 }
 
-// salvage gives up a run whose journal or staging cannot be used. Staging may have bytes of the gateway, and it is unknown which:
-// salvage moves all of it to lost+found, removes all snapshots and marks the manifest incomplete.
-func (d recovery) salvage(cause error) error {
+// abandon gives up a run whose journal or staging cannot be used. Staging may have bytes of the gateway, and it is unknown which:
+// abandon moves all of it to lost+found, removes all snapshots and marks the manifest incomplete.
+func (d recoverer) abandon(cause error) error {
 	d.dir.log.Error("sync not recoverable; saving staging to lost+found", "error", cause)
 	areas, err := d.areas()
 	if err != nil {
@@ -106,11 +106,11 @@ func (d recovery) salvage(cause error) error {
 	if err := d.dir.snapshots.DropAll(); err != nil { // without a complete snapshot of this sync, the older ones cannot be restored
 		return err
 	}
-	return d.distrust()
+	return d.markIncomplete()
 }
 
 // rescue moves everything in the staging folders of areas to lost+found.
-func (d recovery) rescue(areas []string, reason string) error {
+func (d recoverer) rescue(areas []string, reason string) error {
 	saver := d.dir.lost.NewSaver(d.dir.lost.NewName(plan.ID{}), plan.ID{})
 	cur := safe.Cursor{Top: d.dir.top}
 	defer cur.Reset()
@@ -153,7 +153,7 @@ func saveAll(saver *lostfound.Saver, staging *safe.Folder, reason string) error 
 
 // reclaim moves old files in the staging folders of areas to lost+found before new ones are staged. They are left if an
 // interrupted sync was recovered while their volume was not mounted.
-func (d recovery) reclaim(c *safe.Cursor, areas []string) error {
+func (d recoverer) reclaim(c *safe.Cursor, areas []string) error {
 	for _, a := range areas {
 		staging, err := c.At(a + "/" + safe.OwnDir + "/" + stagingDir)
 		if safe.NotThere(err) {
@@ -180,8 +180,8 @@ func (d recovery) reclaim(c *safe.Cursor, areas []string) error {
 	return nil
 }
 
-// distrust marks the manifest as incomplete, because files may be of another commit than the manifest says.
-func (d recovery) distrust() error {
+// markIncomplete marks the manifest as incomplete, because files may be of another commit than the manifest says.
+func (d recoverer) markIncomplete() error {
 	m := d.dir.manifest()
 	if m.Missing() || !m.Header().Complete {
 		return nil
@@ -193,7 +193,7 @@ func (d recovery) distrust() error {
 }
 
 // areas returns the directories that may have a staging folder.
-func (d recovery) areas() ([]string, error) {
+func (d recoverer) areas() ([]string, error) {
 	areas := []string{""}
 	b, err := d.dir.own.Read(areasFile, format.MaxAreas*safe.MaxPath)
 	if err != nil && !errors.Is(err, safe.ErrDamaged) {
@@ -208,7 +208,7 @@ func (d recovery) areas() ([]string, error) {
 }
 
 // clean empties the staging folders, removes other leftovers of a run, and prunes lost+found.
-func (d recovery) clean() error {
+func (d recoverer) clean() error {
 	areas, err := d.areas()
 	if err != nil {
 		return err
@@ -232,7 +232,7 @@ func (d recovery) clean() error {
 }
 
 // cleanArea empties the staging folder of an area. In an area other than the data directory, it also removes .stoker, if it is empty.
-func (d recovery) cleanArea(c *safe.Cursor, area string) error {
+func (d recoverer) cleanArea(c *safe.Cursor, area string) error {
 	if area == "" {
 		if _, err := d.dir.own.Lstat(stagingDir); errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -261,7 +261,7 @@ func (d recovery) cleanArea(c *safe.Cursor, area string) error {
 
 // readJournal reads a journal, or returns nil if there is none. If the file is not a journal, it returns ErrDamaged,
 // and detects that without holding it in memory.
-func (d recovery) readJournal(name string) (*format.Journal, error) {
+func (d recoverer) readJournal(name string) (*format.Journal, error) {
 	f, fi, err := d.dir.own.OpenFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -270,5 +270,5 @@ func (d recovery) readJournal(name string) (*format.Journal, error) {
 		return nil, fmt.Errorf("read the %s: %w", name, err)
 	}
 	defer func() { _ = f.Close() }() // opened for reading
-	return format.DecodeJournal(f, fi.Size(), d.dir.o.maxRun())
+	return format.DecodeJournal(f, fi.Size(), d.dir.o.maxJournal())
 }

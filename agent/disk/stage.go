@@ -40,7 +40,7 @@ func (d *Dir) Stage(ctx context.Context, changes *plan.Changes, order func(plan.
 	if err := d.CheckOpen(); err != nil {
 		return nil, err
 	}
-	if err := (recovery{d}).recoverAndClean(); err != nil {
+	if err := (recoverer{d}).recoverAndClean(); err != nil {
 		return nil, err
 	}
 	r, err := newRun(d, changes)
@@ -57,7 +57,7 @@ func (d *Dir) Stage(ctx context.Context, changes *plan.Changes, order func(plan.
 	d.needsRecovery, d.staged = true, s
 	if err := (stager{r}).stage(ctx, order, src); err != nil {
 		r.close()
-		return nil, errors.Join(err, recovery{d}.recoverAndClean())
+		return nil, errors.Join(err, recoverer{d}.recoverAndClean())
 	}
 	return s, nil
 }
@@ -75,7 +75,7 @@ func (s *Staged) Discard() error {
 func (s *Staged) discard() error {
 	s.done = true
 	s.run.close()
-	return recovery{s.d}.recoverAndClean()
+	return recoverer{s.d}.recoverAndClean()
 }
 
 // newRun checks the paths and the order of the changes.
@@ -108,7 +108,7 @@ func (r stager) stage(ctx context.Context, order func(plan.ID) int64, src Source
 	if err := r.checkLostFound(); err != nil {
 		return err
 	}
-	if size, limit := r.run.Size(), r.run.d.o.maxRun(); size > limit {
+	if size, limit := r.run.Size(), r.run.d.o.maxJournal(); size > limit {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "this sync needs %d bytes of memory, more than the %d that recovery may use; raise the limit max-files, or sync in two commits", size, limit)
 	}
 	if err := r.makeAreas(); err != nil {
@@ -208,7 +208,7 @@ func (r stager) makeAreas() error {
 		if err := r.run.d.own.WriteBytes(areasFile, []byte(strings.Join(others, "\n")+"\n")); err != nil {
 			return err
 		}
-		if err := (recovery{r.run.d}).reclaim(&r.run.cur, others); err != nil {
+		if err := (recoverer{r.run.d}).reclaim(&r.run.cur, others); err != nil {
 			return safe.WriteError(err, "empty the staging folders of other volumes")
 		}
 	}

@@ -68,7 +68,7 @@ func (r rollback) undo() error {
 		}
 	}
 	if changed || r.run.doubtful {
-		if err := (recovery{d}).distrust(); err != nil {
+		if err := (recoverer{d}).markIncomplete(); err != nil {
 			return err
 		}
 	}

@@ -155,7 +155,7 @@ func TestDriftAfterRestartDuringHold(t *testing.T) {
 	log, data := slog.New(slog.DiscardHandler), t.TempDir()
 	d, err := disk.Open(data, disk.Options{AllowUnseeded: true})
 	require.NoError(t, err)
-	require.NoError(t, d.Distrust("main", plan.ID{1}))
+	require.NoError(t, d.CorrectCommit("main", plan.ID{1}))
 	require.NoError(t, d.Close())
 	engine := sync.New(sync.Config{DataDir: data, Log: log, Disk: disk.Options{AllowUnseeded: true}})
 	t.Cleanup(func() { assert.NoError(t, engine.Close()) })

@@ -33,7 +33,7 @@ func (r *Record) Correct(d *disk.Dir) error {
 	if r == nil || r.Commit.IsZero() || d.Manifest().Header().Commit == r.Commit {
 		return nil
 	}
-	return d.Distrust(r.Ref, r.Commit)
+	return d.CorrectCommit(r.Ref, r.Commit)
 }
 
 // Follow records what a sync has left in d, whose manifest in memory only this process changes.

@@ -23,7 +23,7 @@ import (
 type delivery struct {
 	in     *scope
 	memory *memory
-	ahead  *disk.Ahead
+	ahead  *disk.Comparison
 	named  *references.Keeper
 
 	unloaded unloaded.Set // what the gateway has not loaded, after run also of the target
@@ -253,7 +253,7 @@ func (s *stager) dryRun(ctx context.Context, changes *plan.Changes) error {
 	r := s.in.r
 	r.Phase, r.Reason, r.DryRun = v1alpha1.GatewayPending, v1alpha1.ReasonDryRun, true
 	r.Message = "dry run, nothing was written: " + changes.Summary()
-	if err := s.in.dir.Seeded(); err != nil && !s.in.Disk.AllowUnseeded {
+	if err := s.in.dir.CheckSeeded(); err != nil && !s.in.Disk.AllowUnseeded {
 		s.in.note("a sync would wait: %v", err)
 	}
 	if changes.Held != nil {

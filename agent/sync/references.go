@@ -29,7 +29,7 @@ func (d *delivery) referencesOf(ctx context.Context) references.Target {
 		Commit: in.t.Commit, Rules: d.draft.rules, Tree: d.draft.desired, Changes: d.draft.changes,
 		Redelivered: in.t.RequestedRollback || in.t.RolloutRollback || delivered == in.t.Commit,
 		Before:      d.before, Manifest: in.dir.Manifest(), State: in.dir.Within(ctx), Mode: in.t.Profile.DeploymentMode,
-		Unseeded: d.before.Commit.IsZero() && (in.t.BeforeStart || in.t.NewVolume || in.dir.Seeded() != nil),
+		Unseeded: d.before.Commit.IsZero() && (in.t.BeforeStart || in.t.NewVolume || in.dir.CheckSeeded() != nil),
 		TreeOf: func(commit plan.ID, rules plan.Rules) (*desired.Tree, error) {
 			if !in.Store.Has(commit) {
 				return nil, errNotStored

@@ -38,7 +38,7 @@ type restorer struct {
 	in       *scope
 	memory   *memory
 	download *archive.Download
-	ahead    *disk.Ahead
+	ahead    *disk.Comparison
 	unloaded unloaded.Set // what the gateway has not loaded, after run also of the snapshot
 	restored bool         // a snapshot was restored
 }

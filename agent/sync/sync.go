@@ -165,7 +165,7 @@ type Engine struct {
 	failures      decide.Failures
 	download      archive.Download // kept until it is restored
 	pairMemory    redundancy.Memory
-	ahead         *disk.Ahead // see CompareAhead
+	ahead         *disk.Comparison // see StartCompare
 
 	watched func(path string) bool // see Watch
 }
@@ -257,15 +257,15 @@ func (e *Engine) diskOptions() disk.Options {
 	return o
 }
 
-// CompareAhead starts to compare the owned files with the manifest. The next sync waits for the result before it changes a file.
+// StartCompare starts to compare the owned files with the manifest. The next sync waits for the result before it changes a file.
 func (e *Engine) CompareAhead(ctx context.Context) {
 	e.ahead.Wait()
 	if e.ahead = nil; e.dir != nil {
-		e.ahead = e.dir.CompareAhead(ctx)
+		e.ahead = e.dir.StartCompare(ctx)
 	}
 }
 
-// Unchanged returns the result of CompareAhead. If not ok, Drift has to compare the files.
+// Unchanged returns the result of StartCompare. If not ok, Drift has to compare the files.
 func (e *Engine) Unchanged() (result disk.Drift, ok bool) {
 	a := e.ahead
 	e.ahead = nil
