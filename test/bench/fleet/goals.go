@@ -15,7 +15,7 @@ const (
 	// reports.
 	flat = 2
 	// thousand is how long 1,000 agents may take for a commit of one file.
-	thousand = 30 * time.Second
+	thousand = time.Minute
 	// handedOver is how long a fleet may be without a lead after its lead ends in good order.
 	handedOver = 2 * time.Second
 )
