@@ -169,7 +169,7 @@ func Open(ctx context.Context, f *os.File, l Limits) (*Archive, error) {
 	a := &Archive{file: f}
 	err := a.read(ctx, l)
 	if err == nil {
-		err = a.rewind()
+		err = a.Restart()
 	}
 	if err != nil {
 		return nil, failure.New(v1alpha1.ReasonSnapshotFailed, "the archive cannot be used: %w; nothing was changed", err)
@@ -177,8 +177,8 @@ func Open(ctx context.Context, f *os.File, l Limits) (*Archive, error) {
 	return a, nil
 }
 
-// rewind moves tar to the first entry of the archive.
-func (a *Archive) rewind() error {
+// Restart moves to the first entry of the archive, so that Source starts again at the first file.
+func (a *Archive) Restart() error {
 	if _, err := a.file.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (a *Archive) rewind() error {
 
 // read reads all entries. It sets everything but the bytes of the files.
 func (a *Archive) read(ctx context.Context, l Limits) error {
-	if err := a.rewind(); err != nil {
+	if err := a.Restart(); err != nil {
 		return err
 	}
 	if err := a.readHead(); err != nil {
@@ -325,9 +325,6 @@ func (a *Archive) Source(w io.Writer, c plan.Change) error {
 		return nil
 	}
 }
-
-// Restart makes Source start again at the first file.
-func (a *Archive) Restart() error { return a.rewind() }
 
 // newestFirst returns snapshot ids, sorted from the newest to the oldest.
 func newestFirst(ids iter.Seq[string]) []string {
