@@ -66,13 +66,14 @@ func guardOpenFiles(d *Dir) error {
 	lstat := func(path string) func() (fs.FileInfo, error) {
 		return func() (fs.FileInfo, error) { return d.top.Lstat(path) }
 	}
-	err := d.writeGuard.add(d.path, func() (fs.FileInfo, error) { return d.top.Stat(".") }, func() (fs.FileInfo, error) { return os.Stat(d.path) })
+	g := &d.writeGuard
+	err := g.add(d.path, func() (fs.FileInfo, error) { return d.top.Stat(".") }, func() (fs.FileInfo, error) { return os.Stat(d.path) })
 	if err == nil && d.own != nil {
-		err = d.writeGuard.add(safe.OwnDir, d.own.Stat, lstat(safe.OwnDir))
+		err = g.add(safe.OwnDir, d.own.Stat, lstat(safe.OwnDir))
 	}
 	if err == nil && d.lock != nil {
 		const path = safe.OwnDir + "/" + lock.FileName
-		err = d.writeGuard.add(path, d.lock.File.Stat, lstat(path))
+		err = g.add(path, d.lock.File.Stat, lstat(path))
 	}
 	return err
 }
