@@ -158,7 +158,7 @@ func (l *Loop) Iterate(ctx context.Context, src Source, changed bool) time.Durat
 	defer l.state.setIterationStart(time.Time{})
 	l.openDir()
 	if l.Once && !l.DryRun {
-		l.Engine.CompareAhead(ctx)
+		l.Engine.StartCompare(ctx)
 	}
 	l.decision = src.Decide(ctx, changed)
 	if l.dirGeneration != l.Engine.DirGeneration() { // the source opened it, or distrusts the manifest

@@ -85,7 +85,7 @@ func TestExistingFilesAreLoaded(t *testing.T) {
 		b := start(t)
 		write(t, b, config, `{"url": "other"}`)
 		b.push(gitserver.Write(config, `{"url": "other"}`))
-		require.NoError(t, b.gw.Scans.Fault("config", simulator.ScanFault{Fails: 9}))
+		require.NoError(t, b.gw.Scans.Fault("config", simulator.ScanFault{Fails: 99}))
 		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
 		require.NoError(t, b.gw.Scans.Fault("config", simulator.ScanFault{}))
 		b.synced()
@@ -101,7 +101,7 @@ func TestExistingFilesAreLoaded(t *testing.T) {
 	t.Run("a lost manifest while a scan is pending", func(t *testing.T) {
 		b := start(t)
 		b.push(gitserver.Write(changed, next))
-		require.NoError(t, b.gw.Scans.Fault("projects", simulator.ScanFault{Fails: 9}))
+		require.NoError(t, b.gw.Scans.Fault("projects", simulator.ScanFault{Fails: 99}))
 		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
 		require.NoError(t, os.RemoveAll(filepath.Join(b.data, ".stoker")))
 		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
@@ -111,10 +111,25 @@ func TestExistingFilesAreLoaded(t *testing.T) {
 	t.Run("a removed note while a scan is pending", func(t *testing.T) {
 		b := start(t)
 		b.push(gitserver.Write(changed, next))
-		require.NoError(t, b.gw.Scans.Fault("projects", simulator.ScanFault{Fails: 9}))
+		require.NoError(t, b.gw.Scans.Fault("projects", simulator.ScanFault{Fails: 99}))
 		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
 		require.NoError(t, os.Remove(filepath.Join(b.data, ".stoker/note-unloaded")))
 		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
+
+		// Another lock file makes the agent open the directory again.
+		lock := filepath.Join(b.data, ".stoker/lock")
+		content, err := os.ReadFile(lock)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(lock+".new", content, 0o600))
+		require.NoError(t, os.Rename(lock+".new", lock))
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
+	})
+	t.Run("of the same meaning", func(t *testing.T) {
+		b := start(t)
+		write(t, b, config, "{\n  \"url\": \"other\"\n}")
+		b.push(gitserver.Write(config, `{"url": "other"}`))
+		b.synced()
+		assert.Equal(t, [2]int{0, 1}, scans(b))
 	})
 	t.Run("only the time of a file is new", func(t *testing.T) {
 		b := start(t)

@@ -82,7 +82,7 @@ func (j auditor) recordRecovery() {
 	}
 	e := j.entry(rec.From, rec.Commit, rec.Commit)
 	e.Ref, e.Files = rec.Ref, audit.Files{Added: n.Added, Modified: n.Modified, Deleted: n.Deleted, Saved: len(rec.Saved)}
-	e.Result, e.Reason, e.Message = v1alpha1.GatewayApplied, v1alpha1.ReasonProgressing, "the sync was interrupted, and finished when the agent opened the data directory"
+	e.Result, e.Reason, e.Message = v1alpha1.GatewayApplied, v1alpha1.ReasonProgressing, "the sync was interrupted, and finished later"
 	j.add(e)
 }
 

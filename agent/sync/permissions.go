@@ -88,13 +88,16 @@ func (l *loader) restorePermissions(ctx context.Context) error {
 	if err := takeSnapshot(&l.in.t, staged); err != nil {
 		return errors.Join(err, staged.Discard())
 	}
+	l.unloaded.ScanConfig = true
+	if err := l.in.unloadedNote.Save(l.unloaded); err != nil {
+		return errors.Join(err, staged.Discard())
+	}
 	h.Mappings = changes.Mappings
 	if _, err := staged.Apply(ctx, h); err != nil {
 		return err
 	}
-	l.unloaded.ScanConfig = true
 	l.in.note("the first boot rewrote ignition/security-properties; the agent restored the version of git (the gateway's version is in lost+found), which takes effect after a restart of the gateway")
-	return l.in.unloadedNote.Save(l.unloaded)
+	return nil
 }
 
 func isPermission(file string) bool {

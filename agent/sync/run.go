@@ -65,7 +65,9 @@ func (j *job) report(ctx context.Context) *Report {
 		err = nil
 	}
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) && failure.Reason(err, "") == "" {
-		err = context.Cause(ctx)
+		if cause := context.Cause(ctx); !errors.Is(err, cause) {
+			err = fmt.Errorf("%w: %w", cause, err)
+		}
 	}
 	if j.in.dir != nil {
 		h := j.in.dir.Manifest().Header()
@@ -133,7 +135,7 @@ func (j *job) openDir() error {
 	}
 	j.in.from, j.in.unloadedNote = j.in.dir.Manifest().Header().Commit, j.engine.records.unloaded
 	if j.in.readOnly {
-		j.in.unloadedNote = unloaded.NewNote(j.in.dir)
+		j.in.unloadedNote = unloaded.NewNote(j.in.dir, nil)
 	}
 	j.in.gateway = &gateway{
 		Gateway: j.in.conn.Gateway, hasAPIToken: j.in.conn.HasAPIToken, log: j.in.Log, dir: j.in.dir, readOnly: j.in.t.Profile.DryRun,

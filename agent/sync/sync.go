@@ -237,7 +237,7 @@ func (e *Engine) Open() (*disk.Dir, error) {
 	if err := e.Record.Correct(d); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
-	e.dir, e.records = d, dirRecords{unloaded: unloaded.NewNote(d)}
+	e.dir, e.records = d, dirRecords{unloaded: unloaded.NewNote(d, e.records.unloaded)}
 	e.dirGeneration++
 	if r := d.Recovered(); r != nil {
 		e.Log.Warn("settled an interrupted sync", "commit", r.Commit.String(), "finished", r.Forward, "files", len(r.Paths), "saved", len(r.Saved))
@@ -258,7 +258,7 @@ func (e *Engine) diskOptions() disk.Options {
 }
 
 // StartCompare starts to compare the owned files with the manifest. The next sync waits for the result before it changes a file.
-func (e *Engine) CompareAhead(ctx context.Context) {
+func (e *Engine) StartCompare(ctx context.Context) {
 	e.ahead.Wait()
 	if e.ahead = nil; e.dir != nil {
 		e.ahead = e.dir.StartCompare(ctx)

@@ -73,8 +73,16 @@ type Note struct {
 	saved Set
 }
 
-// NewNote returns the Note of d.
-func NewNote(d *disk.Dir) *Note { return &Note{dir: d} }
+// NewNote returns the Note of d. last is the one of the directory that this process had open before, or nil: the gateway can make the agent
+// open its directory again.
+func NewNote(d *disk.Dir, last *Note) *Note {
+	n := &Note{dir: d}
+	if last != nil {
+		n.saved = last.saved.clone()
+		n.saved.Baseline = nil // a snapshot of another volume may be gone
+	}
+	return n
+}
 
 const unloadedNote = "unloaded"
 

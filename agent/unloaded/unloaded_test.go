@@ -25,18 +25,18 @@ func openDir(t *testing.T) (*disk.Dir, string) {
 
 func TestPendingScanRecord(t *testing.T) {
 	d, _ := openDir(t)
-	o, err := NewNote(d).Load()
+	o, err := NewNote(d, nil).Load()
 	require.NoError(t, err)
 	assert.True(t, o.Empty())
 
 	o = Set{Commit: plan.ID{1, 2}, ScanProjects: true, Projects: []string{"a"}, Deleted: []string{"b"},
 		Resources: []Resource{{"core", "ignition", "database-connection", "db"}}}
-	require.NoError(t, NewNote(d).Save(o))
-	back, err := NewNote(d).Load()
+	require.NoError(t, NewNote(d, nil).Save(o))
+	back, err := NewNote(d, nil).Load()
 	require.NoError(t, err)
 	assert.Equal(t, o, back)
 
-	require.NoError(t, NewNote(d).Save(Set{Commit: plan.ID{1, 2}}))
+	require.NoError(t, NewNote(d, nil).Save(Set{Commit: plan.ID{1, 2}}))
 	note, err := d.Note(unloadedNote)
 	require.NoError(t, err)
 	assert.Nil(t, note, "a commit alone needs no scan")
@@ -62,12 +62,12 @@ func TestDamagedPendingScanRecord(t *testing.T) {
 			d, data := openDir(t)
 			require.NoError(t, damage(filepath.Join(data, ".stoker", "note-"+unloadedNote)))
 			for range 2 { // the first call sets the note aside
-				o, err := NewNote(d).Load()
+				o, err := NewNote(d, nil).Load()
 				require.NoError(t, err)
 				assert.True(t, o.ScanProjects && o.ScanConfig)
 			}
-			require.NoError(t, NewNote(d).Save(Set{}))
-			o, err := NewNote(d).Load()
+			require.NoError(t, NewNote(d, nil).Save(Set{}))
+			o, err := NewNote(d, nil).Load()
 			require.NoError(t, err)
 			assert.True(t, o.Empty())
 		})
@@ -77,7 +77,7 @@ func TestDamagedPendingScanRecord(t *testing.T) {
 // The gateway can write the note. That hides nothing from the process that saved it.
 func TestNoteOfThisProcess(t *testing.T) {
 	d, data := openDir(t)
-	n, file := NewNote(d), filepath.Join(data, ".stoker", "note-"+unloadedNote)
+	n, file := NewNote(d, nil), filepath.Join(data, ".stoker", "note-"+unloadedNote)
 	o := Set{Commit: plan.ID{1}, ScanProjects: true, Projects: []string{"a", "b"}}
 	require.NoError(t, n.Save(o))
 	// sequence: the note is removed, then replaced
@@ -161,8 +161,8 @@ func TestPendingScanLimit(t *testing.T) {
 	for i := range o.Resources {
 		o.Resources[i].Name += strings.Repeat("<", 200) // six bytes each in JSON
 	}
-	require.NoError(t, NewNote(d).Save(o))
-	back, err := NewNote(d).Load()
+	require.NoError(t, NewNote(d, nil).Save(o))
+	back, err := NewNote(d, nil).Load()
 	require.NoError(t, err)
 	assert.Equal(t, o.Resources[:maxListed/4], back.Resources)
 }

@@ -122,7 +122,7 @@ func (p *replacement) remove(rec plan.Owned) error {
 	}
 	c.Origin, c.Op = rec.Origin, plan.Delete
 	if c.Found.Kind != plan.File {
-		c.Op, c.Conflict = plan.Release, false
+		c.Op, c.Conflict, c.Foreign = plan.Release, false, c.Found.Kind == plan.Missing && !rec.Have.IsZero()
 	}
 	p.changes.List = append(p.changes.List, c)
 	return nil

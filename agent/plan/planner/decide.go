@@ -108,8 +108,7 @@ func (p *planner) decideEqual(c plan.Change, rec plan.Owned) {
 		c.Op = plan.Update
 		p.add(c)
 	case !c.Owned || !p.upToDate(c, rec):
-		// A file whose change is proposed comes from the gateway itself.
-		c.Op, c.Foreign = plan.Adopt, (!c.Owned || rec.Have != c.FoundID) && !p.proposed(c.Path)
+		c.Op, c.Foreign = plan.Adopt, !c.Owned || rec.Have != c.FoundID
 		p.add(c)
 	default:
 		p.changes.Unchanged++
@@ -129,6 +128,7 @@ func (p *planner) decideUnowned(c plan.Change) error {
 		return err
 	}
 	if same || isThumbnail(c.Path) {
+		c.Foreign = true
 		p.adoptNoise(c)
 		return nil
 	}
@@ -204,6 +204,7 @@ func (p *planner) decideChangedInBoth(c plan.Change, rec plan.Owned) error {
 		return err
 	}
 	if same {
+		c.Foreign = true
 		p.adoptNoise(c)
 		return nil
 	}
