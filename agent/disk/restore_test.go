@@ -165,7 +165,7 @@ func TestSingleFileWrittenMeanwhile(t *testing.T) {
 			write = false
 			d.vol.Around = func(e safe.Effect, do func() error) error {
 				const path = "projects/p/a"
-				if moves := e.Op == "exchange" && e.Dest == path || e.Op == "rename" && e.Path == path; moves && !write {
+				if moves := e.Op == "exchange" && e.Dest == path || e.Op == "rename" && (e.Path == path || e.Dest == path); moves && !write {
 					write = true
 					put(t, root, path, "the gateway's")
 				}

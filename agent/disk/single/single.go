@@ -145,8 +145,9 @@ func (f *Files) replace(own, n *safe.Folder, name, path, reason string, old []by
 // aside is the name in .stoker of a file until its replacement is in its place.
 const aside = "restore.old"
 
-// exchange exchanges the file Staged in own with the one in n. A file system that cannot do this lacks the name for a moment: a rename over the
-// file would lose what the gateway writes until then. A crash in this moment leaves the file aside, and the next exchange keeps it in .stoker.
+// exchange exchanges the file Staged in own with the one in n. On a file system that cannot do this, the file gets a second name before Staged is
+// renamed over it, so that what the gateway writes into it until then is found. Without hard links it lacks its name for a moment. A crash leaves it
+// aside, and the next exchange keeps that in .stoker.
 func exchange(vol *safe.Volume, own, n *safe.Folder, name string) error {
 	err := vol.Exchange(own, Staged, n, name)
 	if !errors.Is(err, safe.ErrNoExchange) {
@@ -154,6 +155,12 @@ func exchange(vol *safe.Volume, own, n *safe.Folder, name string) error {
 	}
 	if err := vol.SetAside(own, aside, errors.New("left by a crash")); err != nil {
 		return err
+	}
+	if vol.Link(n, name, own, aside) == nil {
+		if err := vol.Rename(own, Staged, n, name); err != nil {
+			return errors.Join(err, vol.Remove(own, aside))
+		}
+		return vol.Rename(own, aside, own, Staged)
 	}
 	if err := vol.Rename(n, name, own, aside); err != nil {
 		return err
