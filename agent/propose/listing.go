@@ -63,15 +63,16 @@ func (w *listing) withChange(ctx context.Context, but int64) (*forge.PullRequest
 			continue
 		}
 		tip, err := branch{remote: w.s.Remote, ref: "refs/heads/" + pr.Branch}.tip(ctx)
-		if err != nil {
-			return nil, err
+		var text []byte
+		if err == nil && !tip.IsZero() {
+			text, err = w.base.CommitText(ctx, tip)
 		}
-		if tip.IsZero() {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if err != nil { // a branch of another user must not keep this gateway from proposing
+			w.Log.Debug("tip of another pull request unreadable", "number", pr.Number, "error", err)
 			continue
-		}
-		text, err := w.base.CommitText(ctx, tip)
-		if err != nil {
-			return nil, err
 		}
 		if readTrailers(text).change == w.c.Digest {
 			return &pr, nil
@@ -121,7 +122,7 @@ func (w *listing) update(ctx context.Context, rec record) (record, error) {
 	switch {
 	case err != nil:
 		return rec, err
-	case pr != nil && pr.State == forge.Merged && pr.Commit == rec.Tip.String():
+	case pr != nil && pr.State == forge.Merged && pr.Base == w.s.BaseBranch && pr.Commit == rec.Tip.String():
 		rec.Merged = true
 	case pr == nil || pr.State != forge.Open:
 		rec.Number, rec.URL = 0, ""

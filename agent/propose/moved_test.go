@@ -50,7 +50,9 @@ func TestMovedPullRequest(t *testing.T) {
 		pl, g := begin(t)
 		pl.hub.list[0].Base, pl.hub.list[0].State = "develop", forge.Merged
 		g.settle(time.Hour)
-		assert.Equal(t, v1alpha1.ProposalMerged, g.state(), "%+v", g.last)
+		assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+		require.Len(t, pl.hub.open(), 1)
+		assert.Equal(t, g.settings.BaseBranch, pl.hub.open()[0].Base)
 	})
 	t.Run("deleted", func(t *testing.T) {
 		pl, g := begin(t)

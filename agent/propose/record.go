@@ -304,7 +304,7 @@ func (r *record) move(base string) {
 // built are the changes on the disk; nil if they are not known.
 func (r *record) polled(pr *forge.PullRequest, base string, built *Changes) (event string) {
 	foreign := pr != nil && !r.Shared && pr.Commit != "" && pr.Commit != r.Tip.String()
-	moved := pr != nil && pr.State == forge.Open && pr.Base != base && !foreign // another author moves it on purpose
+	moved := pr != nil && pr.State != forge.Closed && pr.Base != base && !foreign // another author moves it on purpose
 	switch {
 	case r.Shared && (pr == nil || moved || digestOf(pr.Body) != r.Digest): // its gateway no longer has this change
 		r.end("")
