@@ -84,13 +84,18 @@ func readTimeout(n int) time.Duration { return min(getTimeout<<min(n, 10), kube.
 func (s *specReader) fetch(ctx context.Context, in instruction, changed bool) (*v1alpha1.GatewaySync, error) {
 	if s.gs != nil && s.gs.Generation == in.Generation && s.owner == in.owner && s.confirms(&in) {
 		s.unconfirmedSince, s.confirmed = time.Time{}, in.toConfirm()
-		if !s.now().Before(s.check) {
-			s.check = s.now().Add(backoff.Jitter(checkEvery))
-			if gs, _, _, err := s.read(ctx, &in); err == nil {
-				s.accept(gs, &in)
-			}
+		if s.now().Before(s.check) {
+			return s.gs, nil
 		}
-		return s.gs, nil
+		switch gs, _, _, err := s.read(ctx, &in); {
+		case err == nil:
+			s.accept(gs, &in)
+			return s.gs, nil
+		case failure.Is(err, v1alpha1.ReasonProgressing): // it cannot be read now
+			s.check = s.now().Add(backoff.Jitter(maxGet))
+			return s.gs, nil
+		}
+		s.owner = "" // it is gone, or asks for something else: nothing confirms the target any more
 	}
 	if in.Generation == 0 { // the target changes when there is something to read
 		return nil, failure.New(v1alpha1.ReasonWaitingForLead, "the lead of GatewaySync %s has not resolved its ref yet", s.name)
