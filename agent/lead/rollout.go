@@ -23,7 +23,7 @@ type observed struct {
 	published, want v1alpha1.SyncTargetSpec
 	// rollback means that the request in force goes back to a commit that ran everywhere.
 	rollback bool
-	// gateways are the live gateways, with their state for the published target.
+	// gateways are the gateways, also those whose pod is terminating, with their state for the published target.
 	gateways []status.Standing
 	// failing has, by name, the time since which a gateway reports an error that may pass.
 	failing map[string]time.Time
@@ -60,7 +60,7 @@ type rollout struct {
 	observed
 	progress
 	order  schedule.Order
-	stepOf map[string]int // the step of each live gateway
+	stepOf map[string]int // the step of each gateway
 }
 
 // advance returns how far the gateways may follow the target. It opens a step when all gateways of the steps before it run the target,

@@ -1,9 +1,11 @@
 package lead
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,7 +74,9 @@ func (l *line) lead() progress {
 		}
 		l.gateways = append(l.gateways, g)
 	}
-	slices.SortFunc(l.gateways, func(a, b status.Standing) int { return len(a.Name) - len(b.Name) })
+	slices.SortFunc(l.gateways, func(a, b status.Standing) int {
+		return cmp.Or(len(a.Name)-len(b.Name), strings.Compare(a.Name, b.Name))
+	})
 	remember := rolling{failing: l.failing, stale: l.stale}
 	remember.recordFailing(l.gateways, l.now)
 	l.failing, l.stale = remember.failing, remember.stale

@@ -86,7 +86,9 @@ func gateways(s *Seen, rollout bool) fleet {
 			if _, ok := index[g.Name]; !ok {
 				index[g.Name] = len(out)
 				g.synced, g.stale, g.delivered, g.handled, g.planned = false, false, false, false, ""
-				g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing, "its pod is terminating"
+				if !rollout || g.Reason != v1alpha1.ReasonPaused && g.Reason != v1alpha1.ReasonDryRun { // which a rollout leaves out
+					g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing, "its pod is terminating"
+				}
 				out = append(out, g)
 			}
 		}
