@@ -255,7 +255,7 @@ func TestTextDiffBounds(t *testing.T) {
 			began := time.Now()
 			out := p.shows("sync", id, "projects/line/"+name)
 			t.Logf("%s, %d bytes: %.80q", time.Since(began), len(out), out)
-			assert.Less(t, time.Since(began), 10*time.Second, "ten times what a busy machine needs")
+			assert.Less(t, time.Since(began), 2*time.Minute, "ten times what a busy machine needs with the race detector")
 			assert.LessOrEqual(t, len(out), 1<<20+200)
 		})
 	}

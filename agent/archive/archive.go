@@ -160,7 +160,7 @@ type Archive struct {
 
 	file *os.File
 	gz   *gzip.Reader // of file
-	tar  *tar.Reader  // of zip
+	tar  *tar.Reader  // of gz
 }
 
 // Open reads a whole archive. It checks that the bytes of every file match its record, and that the files are within l;

@@ -44,7 +44,7 @@ const downloadWait = 5 * time.Second
 // download, and begins one into the file that begin returns.
 func (p *Download) Get(ctx context.Context, b *Bucket, id string, newFile func() (*os.File, Limits, error)) (*Archive, error) {
 	if p.id != id || p.file == nil {
-		if err := p.newFile(b, id, newFile); err != nil {
+		if err := p.start(b, id, newFile); err != nil {
 			return nil, err
 		}
 	}
@@ -68,7 +68,7 @@ func (p *Download) Get(ctx context.Context, b *Bucket, id string, newFile func()
 	return p.archive, nil
 }
 
-func (p *Download) newFile(b *Bucket, id string, newFile func() (*os.File, Limits, error)) error {
+func (p *Download) start(b *Bucket, id string, newFile func() (*os.File, Limits, error)) error {
 	if err := p.Close(); err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ type gateResult struct {
 //	there are no steps                       sync the target
 //	spec.deployment is too large             hold, unless nothing was ever synced here
 //	the SyncTarget counts other steps        hold
-//	nothing was ever synced here             sync the target if the step is open, else what last ran everywhere, or else the target
+//	nothing was ever synced here             sync the target if the step is open and the rollout has not failed, else what last ran everywhere, or else the target
 //	the rollout went back, the step is open  sync what last ran everywhere
 //	the rollout was aborted                  hold, unless the target is on the disk already
 //	the step is open                         sync the target; if the stage needs an approval, only if the GatewaySync itself has it

@@ -142,6 +142,8 @@ func compare(path string, before, after side) string {
 	// The diff begins with a line that names both files once more.
 	_, text, _ := strings.Cut(string(diff.Diff(labels[0], contents[0], labels[1], contents[1])), "\n")
 	switch {
+	case text == "" && labels[0] != labels[1] && slices.Contains(labels, "/dev/null"):
+		return "an empty file was created or deleted"
 	case text == "":
 		return "the content is the same"
 	case len(text) > maxOutput:
