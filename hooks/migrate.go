@@ -6,7 +6,10 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/hooks/check"
 	"stoker.io/stoker/hooks/migrate"
 	"stoker.io/stoker/hooks/output"
@@ -44,8 +47,9 @@ The command needs the rights of a cluster administrator.`,
 		}
 		ctx, cancel := context.WithTimeout(command.Context(), queryTimeout)
 		defer cancel()
-		noAgent := func(ctx context.Context, namespace, gatewaySync string) string {
-			if f := (check.Checker{Clients: p.Clients, Namespace: namespace}).DryRun(ctx, gatewaySync); f.State != check.OK {
+		noAgent := func(ctx context.Context, pod *corev1.Pod) string {
+			name, _ := gatewaypod.Annotation(pod.Annotations, v1alpha1.AnnotationCRName)
+			if f := (check.Checker{Clients: p.Clients, Namespace: pod.Namespace}).DryRun(ctx, name, pod.Annotations); f.State != check.OK {
 				return f.Message
 			}
 			return ""

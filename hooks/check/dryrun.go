@@ -3,6 +3,9 @@ package check
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -11,23 +14,29 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 )
 
 // DryRun lets the API server go through all that it does for a new gateway pod of the GatewaySync, and create nothing. So it finds what
-// no object shows: whether the API server reaches the injector, and what a quota or Pod Security refuses.
-func (c Checker) DryRun(ctx context.Context, gatewaySync string) Finding {
+// no object shows: whether the API server reaches the injector, and what a quota or Pod Security refuses. The pod has the annotations of like that
+// the injector reads.
+func (c Checker) DryRun(ctx context.Context, gatewaySync string, like map[string]string) Finding {
 	review, err := c.Core.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: c.Namespace, Verb: "create", Resource: "pods"}},
 	}, metav1.CreateOptions{})
 	if err != nil || !review.Status.Allowed {
 		return topicWebhook.finding(Unknown, "whether the API server reaches the injector needs the right to create pods in namespace "+c.Namespace+", for a dry run")
 	}
-	made, err := c.Core.CoreV1().Pods(c.Namespace).Create(ctx, gatewayPod(gatewaySync), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	made, err := c.Core.CoreV1().Pods(c.Namespace).Create(ctx, gatewayPod(gatewaySync, like), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	switch {
 	case apierrors.IsInternalError(err): // of all parts of admission, only a call that fails gives this
 		return topicWebhook.finding(Failed, fmt.Sprintf("the API server cannot call the injector, so pods start without agents: %v", err))
 	case err != nil:
-		return topicWebhook.finding(Warning, fmt.Sprintf("%s: the API server would refuse a gateway pod with an agent (dry run): %v", gatewaySync, err))
+		text := fmt.Sprintf("the API server would refuse a gateway pod with an agent (dry run): %v", err)
+		if gatewaySync != "" {
+			text = gatewaySync + ": " + text
+		}
+		return topicWebhook.finding(Warning, text)
 	case !hasAgent(made):
 		return topicWebhook.finding(Failed, "the API server does not call the injector for namespace "+c.Namespace+": see namespaceSelector of the MutatingWebhookConfiguration "+injectorName+", and the labels of the namespace")
 	}
@@ -35,8 +44,15 @@ func (c Checker) DryRun(ctx context.Context, gatewaySync string) Finding {
 }
 
 // gatewayPod is a minimal gateway that Pod Security "restricted" admits. It requires its agent, so that a call that fails is an error.
-func gatewayPod(gatewaySync string) *corev1.Pod {
-	annotations := map[string]string{v1alpha1.AnnotationInject: "true", v1alpha1.AnnotationRequire: "true", v1alpha1.AnnotationDataVolume: "data"}
+func gatewayPod(gatewaySync string, like map[string]string) *corev1.Pod {
+	annotations := map[string]string{}
+	for name, value := range like {
+		if strings.HasPrefix(name, gatewaypod.Prefix) || strings.HasPrefix(name, gatewaypod.OlderPrefix) {
+			annotations[name] = value
+		}
+	}
+	delete(annotations, v1alpha1.AnnotationInjected)
+	maps.Copy(annotations, map[string]string{v1alpha1.AnnotationInject: "true", v1alpha1.AnnotationRequire: "true", v1alpha1.AnnotationDataVolume: "data"})
 	if gatewaySync != "" {
 		annotations[v1alpha1.AnnotationCRName] = gatewaySync
 	}
@@ -57,4 +73,13 @@ func gatewayPod(gatewaySync string) *corev1.Pod {
 			Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
 		},
 	}
+}
+
+// profileOf returns the annotation that a pod of a GatewaySync without a default profile needs.
+func profileOf(gs *v1alpha1.GatewaySync) map[string]string {
+	profiles := gs.Spec.Sync.Profiles
+	if _, ok := profiles[v1alpha1.DefaultProfile]; ok || len(profiles) == 0 {
+		return nil
+	}
+	return map[string]string{v1alpha1.AnnotationProfile: slices.Sorted(maps.Keys(profiles))[0]}
 }

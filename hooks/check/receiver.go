@@ -66,7 +66,9 @@ func (c Checker) webhookSecrets(ctx context.Context, found []*v1alpha1.GatewaySy
 		list = append(list, topicReceiver.unreadable("ConfigSyncs of namespace "+c.Namespace, err))
 	}
 	for _, u := range undecodable {
-		list = append(list, topicReceiver.finding(Failed, u.Error()))
+		if len(r.accounts) > 0 {
+			list = append(list, topicReceiver.finding(Failed, u.Error()+": the receiver rejects its requests"))
+		}
 	}
 	for _, cs := range configs {
 		add(cs)
@@ -120,7 +122,7 @@ func (c Checker) grants(ctx context.Context, objects []v1alpha1.Requestable, r r
 		default:
 			state, text := Failed, "the receiver may not read Secret "+name+" and rejects every request"
 			if r.hidden {
-				state, text = Warning, "a receiver, if there is one, may not read Secret "+name+" and rejects every request"
+				state, text = Unknown, "a receiver in namespace "+releaseNamespace+", if there is one, may not read Secret "+name
 			}
 			list = append(list, topicReceiver.finding(state, fmt.Sprintf("%s: %s: list {namespace: %s, name: %s} in webhookReceiver.secrets, or run: %s", label(o), text, c.Namespace, name,
 				secrets.GrantCommand(secrets.Ref{Namespace: c.Namespace, Name: name}, r.accounts[0].namespace, r.accounts[0].name))))

@@ -70,8 +70,8 @@ type Finder struct {
 	Namespace string // "" for all
 	// Release and ReleaseNamespace name the Helm release that will own the custom resource definitions.
 	Release, ReleaseNamespace string
-	// NoAgent returns why a new pod of a GatewaySync gets no agent of Stoker, or "" if it does. The name is "" if the pod names none. Plan needs it.
-	NoAgent func(ctx context.Context, namespace, gatewaySync string) string
+	// NoAgent returns why a new pod like p gets no agent of Stoker, or "" if it does. Plan needs it.
+	NoAgent func(ctx context.Context, p *corev1.Pod) string
 }
 
 // Plan returns the actions in order. It changes nothing. The error says what could not be read; the returned actions are valid
@@ -293,8 +293,7 @@ func (f Finder) pods(ctx context.Context, noAgent string) (list []Action, err er
 		case first >= 0:
 			a.Why += "not evicted now: pod " + evicted[first].Name + " is evicted first; run this command again later"
 		default:
-			name, _ := gatewaypod.Annotation(p.Annotations, v1alpha1.AnnotationCRName)
-			if why := cmp.Or(f.noReplacement(ctx, p), f.NoAgent(ctx, p.Namespace, name)); why != "" {
+			if why := cmp.Or(f.noReplacement(ctx, p), f.NoAgent(ctx, p)); why != "" {
 				a.Why += why
 				break
 			}

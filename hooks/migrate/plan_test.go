@@ -89,13 +89,13 @@ func TestEvictionOrder(t *testing.T) {
 }
 
 // injected says that every new pod gets an agent.
-func injected(context.Context, string, string) string { return "" }
+func injected(context.Context, *corev1.Pod) string { return "" }
 
 // The webhook configuration exists, but the API server does not reach the injector.
 func TestInjectorDoesNotAnswer(t *testing.T) {
 	f, _ := fakeFinder(foreignPod("line-0", nil))
-	f.NoAgent = func(_ context.Context, namespace, gatewaySync string) string {
-		return "cannot call the injector for " + namespace + "/" + gatewaySync
+	f.NoAgent = func(_ context.Context, p *corev1.Pod) string {
+		return "cannot call the injector for " + p.Namespace + "/" + p.Annotations["stoker.io/cr-name"]
 	}
 	list, err := f.Plan(t.Context())
 	require.NoError(t, err)
