@@ -138,5 +138,6 @@ func refuse(uid types.UID, d inject.Decision) *admissionv1.AdmissionResponse {
 		Status: metav1.StatusFailure, Code: code, Reason: reason,
 		Message: fmt.Sprintf("annotation %s requires an agent, and the pod cannot have one (%s): %s",
 			v1alpha1.AnnotationRequire, d.Reason, d.Message),
+		Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseType(d.Reason), Message: d.Message}}},
 	}}
 }

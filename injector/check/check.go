@@ -92,8 +92,10 @@ func (c Config) dryRun(ctx context.Context) (string, error) {
 	switch {
 	case err == nil:
 		return fmt.Sprintf("not checked: the webhook configuration does not select namespace %s", c.Namespace), nil
-	case apierrors.IsForbidden(err):
+	case apierrors.HasStatusCause(err, metav1.CauseType(v1alpha1.ReasonGatewaySyncNotFound)): // the injector's own answer
 		return "the API server calls the injector", nil
+	case apierrors.IsForbidden(err):
+		return "", fmt.Errorf("the API server refuses the pod of the check before it calls the injector, or without it: %w", err)
 	}
 	return "", fmt.Errorf("the API server cannot call the injector: %w", err)
 }

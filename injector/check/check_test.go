@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
 
+	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/admission"
 	"stoker.io/stoker/injector/check"
 	"stoker.io/stoker/test/clientset"
@@ -70,12 +71,15 @@ func TestCheckRetries(t *testing.T) {
 func TestCheck(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
 	published := [][]byte{[]byte("CA"), []byte("CA")}
+	quota := apierrors.NewForbidden(pods, "stoker-check", errors.New("exceeded quota"))
 	denied := apierrors.NewForbidden(pods, "stoker-check", errors.New("no GatewaySync"))
+	denied.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseType(v1alpha1.ReasonGatewaySyncNotFound)}}
 	for name, c := range map[string]struct {
 		server
 		out, problem string
 	}{
 		"the injector denies the pod": {server{published, true, denied}, "the API server calls the injector", ""},
+		"another refusal":             {server{published, true, quota}, "", "before it calls the injector, or without it: pods \"stoker-check\" is forbidden: exceeded quota"},
 		"it cannot call the injector": {server{published, true, apierrors.NewInternalError(errors.New("failed calling webhook"))}, "",
 			"the API server cannot call the injector: Internal error occurred: failed calling webhook"},
 		"it does not call it there":  {server{published, true, nil}, "not checked: the webhook configuration does not select namespace line", ""},

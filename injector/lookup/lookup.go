@@ -123,6 +123,7 @@ func (l *Lookup) one(gs *v1alpha1.GatewaySync, err error) (inject.Candidates, er
 	bad, undecodable := errors.AsType[*kube.UndecodableError](err)
 	switch {
 	case apierrors.IsNotFound(err):
+	case undecodable && l.scope.Selector != nil && !l.scope.Selector.Matches(labels.Set(bad.Object.GetLabels())):
 	case undecodable:
 		found.Unreadable = append(found.Unreadable, bad)
 	case err != nil:
