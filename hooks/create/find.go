@@ -204,7 +204,7 @@ func (f *finder) addCollections(d *dir, list []collection) {
 	}
 	config := d.parent
 	switch {
-	case d.name == resourcesDir && config != nil && isNamed(config, configDir):
+	case d.name == resourcesDir && config != nil && config.parent != nil && isNamed(config, configDir):
 		f.add(config.parent, &unit{rel: config.name, dest: configDir, dir: config, collections: list})
 	case d.name == resourcesDir && config != nil:
 		f.add(config, &unit{rel: d.name, dest: collectionsDir, dir: d, collections: list})

@@ -38,7 +38,10 @@ func (x *gatewaySyncFlags) open(ctx context.Context, in *create.Input) (*treeSou
 		in.Project = cmp.Or(projectName(x.repo), in.Name)
 		return x.openRemote(ctx, in)
 	}
-	dir, err := filepath.Abs(x.dir)
+	dir, err := filepath.EvalSymlinks(x.dir) // a link into a clone leads to it, as for git
+	if err == nil {
+		dir, err = filepath.Abs(dir)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -74,8 +77,10 @@ func cloneOf(dir string) (root, folder string, err error) {
 			return "", "", exit.Errorf(exit.Usage, "%s is in no clone: name one, or make it one with 'git init -b main', 'git add .' and 'git commit -m first'", dir)
 		}
 	}
-	folder, err = filepath.Rel(root, dir)
-	return root, strings.TrimPrefix(filepath.ToSlash(folder), "."), err
+	if folder, err = filepath.Rel(root, dir); folder == "." {
+		folder = ""
+	}
+	return root, filepath.ToSlash(folder), err
 }
 
 // complete sets what a local tree does not tell: the address, and the Secret for it.
