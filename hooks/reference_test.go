@@ -40,7 +40,7 @@ const head = `# The command line
 | exit code | |
 |---|---|
 | 0 | success |
-| 1 | failed: a gateway reports an error that a retry does not fix, or the API server rejected the request |
+| 1 | failed: a gateway reports an error that a retry does not fix, the API server rejected the request, an object cannot be read, or there is nothing to approve, retry or roll back |
 | 2 | usage: the arguments are wrong, or the ref is malformed |
 | 3 | timeout |
 | 4 | superseded: another ref was requested in the meantime |

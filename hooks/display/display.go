@@ -79,15 +79,18 @@ func listCells(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now time.T
 	if t := gs.Status.ConfirmedAt; t != nil {
 		confirmed = output.Age(t.Time)
 	}
-	return []string{gs.Name, ref, syntax.ShortCommit(v.Commit), gateways, string(ready(v)), confirmed, output.Age(gs.CreationTimestamp.Time), output.Shorten(v.Message)}
+	return []string{gs.Name, ref, syntax.ShortCommit(v.Commit), gateways, string(ready(gs, v)), confirmed, output.Age(gs.CreationTimestamp.Time), output.Shorten(v.Message)}
 }
 
 // ready returns the condition Ready that belongs to a verdict. The one in the status may be of an earlier request, or of a lead that is gone.
-func ready(v request.Verdict) metav1.ConditionStatus {
+func ready(gs *v1alpha1.GatewaySync, v request.Verdict) metav1.ConditionStatus {
+	c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReady)
 	runs := v.Commit != "" && v.Gateways.Synced == v.Gateways.Total
 	switch {
 	case v.Phase == request.Succeeded, v.Phase == request.Paused && runs:
 		return metav1.ConditionTrue
+	case v.Phase == request.Failed && c != nil && c.Status == metav1.ConditionUnknown && c.Reason == string(v.Reason): // its agents were away for too long
+		return metav1.ConditionUnknown
 	case v.Phase == request.Progressing && slices.Contains([]v1alpha1.Reason{v1alpha1.ReasonAgentsAway, v1alpha1.ReasonNoGateways, v1alpha1.ReasonWaitingForLead}, v.Reason):
 		return metav1.ConditionUnknown
 	}
@@ -125,7 +128,7 @@ func Describe(w io.Writer, gs *v1alpha1.GatewaySync, v request.Verdict, onlyBehi
 	line("Phase", string(v.Phase))
 	line("Rollout", rolloutLine(gs))
 	line("Warning", schedule.Unmatched(gs))
-	line("Ready", fmt.Sprintf("%s, %s: %s", ready(v), v.Reason, v.Message))
+	line("Ready", fmt.Sprintf("%s, %s: %s", ready(gs, v), v.Reason, v.Message))
 	if g := gs.Status.LastGood; g != nil {
 		line("Last good", output.RefAt(g.Ref, g.Commit)+", "+output.Age(g.At.Time)+" ago")
 	}
