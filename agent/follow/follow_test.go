@@ -148,6 +148,15 @@ func TestGenerationCountedAgain(t *testing.T) {
 		return true, nil, errors.New("connection refused")
 	})
 	assert.Same(t, other, fetch(later), "the agent follows the target while it cannot read the spec again")
+	client.ReactionChain = client.ReactionChain[1:]
+
+	require.NoError(t, client.Tracker().Delete(kube.GatewaySync.Resource(), "line", "plant")) // without its SyncTarget: --cascade=orphan
+	assert.Same(t, other, fetch(0), "it tries again a minute later")
+	now = now.Add(2 * maxGet)
+	for range 3 {
+		_, err = s.fetch(t.Context(), target, false)
+		require.ErrorIs(t, err, errGone)
+	}
 }
 
 // A gate that reads the GatewaySync again sees new approvals. A new request waits until the lead has published it with the target.
