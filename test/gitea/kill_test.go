@@ -89,7 +89,7 @@ func TestKills(t *testing.T) {
 		{"the change settles", nil},
 		{"the branch is looked up", on(http.MethodGet, "/info/refs", "service=git-receive-pack")},
 		{"the push", on(http.MethodPost, "/git-receive-pack", "")},
-		{"the pull requests of the branch are listed", on(http.MethodGet, "/pulls", "state=all")},
+		{"the ended pull requests are listed", on(http.MethodGet, "/pulls", "state=closed")},
 		{"the open pull requests are listed", on(http.MethodGet, "/pulls", "state=open")},
 		{"the labels are listed", on(http.MethodGet, "/labels", "")},
 		{"the creation", on(http.MethodPost, "/pulls", "")},
