@@ -65,9 +65,7 @@ func (j *job) report(ctx context.Context) *Report {
 		err = nil
 	}
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) && failure.Reason(err, "") == "" {
-		if cause := context.Cause(ctx); !errors.Is(err, cause) {
-			err = fmt.Errorf("%w: %w", cause, err)
-		}
+		err = context.Cause(ctx)
 	}
 	if j.in.dir != nil {
 		h := j.in.dir.Manifest().Header()
