@@ -157,6 +157,12 @@ func TestGenerationCountedAgain(t *testing.T) {
 		_, err = s.fetch(t.Context(), target, false)
 		require.ErrorIs(t, err, errGone)
 	}
+	target.hash = "" // the schema admits it
+	client.PrependReactor("get", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("connection refused")
+	})
+	_, err = s.fetch(t.Context(), target, true)
+	require.Error(t, err, "nothing confirms a forged target")
 }
 
 // A gate that reads the GatewaySync again sees new approvals. A new request waits until the lead has published it with the target.

@@ -95,7 +95,8 @@ func (s *specReader) fetch(ctx context.Context, in instruction, changed bool) (*
 			s.check = s.now().Add(backoff.Jitter(maxGet))
 			return s.gs, nil
 		}
-		s.confirmed = confirmed{} // it is gone, or asks for something else: nothing confirms the target any more
+		// It is gone, or asks for something else: nothing confirms the target any more. No target has this hash, but one may have "".
+		s.confirmed = confirmed{hash: "none"}
 	}
 	if in.Generation == 0 { // the target changes when there is something to read
 		return nil, failure.New(v1alpha1.ReasonWaitingForLead, "the lead of GatewaySync %s has not resolved its ref yet", s.name)
