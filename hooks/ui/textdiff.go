@@ -88,7 +88,7 @@ func textNotice(err error, namespace string) notice {
 	return notice{Title: "The agent does not show the text", Text: clean(err.Error(), 400)}
 }
 
-// newTextLines returns the lines of a unified diff of one file, or nil if the text is none.
+// newTextLines returns the lines of a unified diff of one file, or nil if text is not one.
 func newTextLines(text string) (lines []textLine) {
 	if !strings.HasPrefix(text, "--- ") {
 		return nil

@@ -21,7 +21,7 @@ func moduleFolder(path string) (folder, module string) {
 	if len(parts) < at+2 || parts[0] != "projects" && !strings.HasPrefix(path, "config/resources/") {
 		return "", ""
 	}
-	// The id of a module has the form of a Java package. Other folders, such as .resources, are none of a module.
+	// The id of a module has the form of a Java package. Folders such as .resources do not belong to a module.
 	if module = parts[at]; module == platform || strings.Count(module, ".") < 2 || strings.HasPrefix(module, ".") {
 		return "", ""
 	}

@@ -33,7 +33,7 @@ func Serve(w http.ResponseWriter, r *http.Request, program Program) {
 	_ = json.NewEncoder(streams["error"]).Encode(status) // the client may be gone
 }
 
-// open returns the streams of a request by name. If there are none, it has written an answer.
+// open returns the streams of a request by name. If it cannot open them, it answers the request and returns nil.
 func open(w http.ResponseWriter, r *http.Request) (streams map[string]io.Writer, end func()) {
 	if wsstream.IsWebSocketRequest(r) {
 		const read, write = wsstream.IgnoreChannel, wsstream.WriteChannel
