@@ -195,7 +195,7 @@ subjects: [{kind: ServiceAccount, name: default, namespace: `+namespace+`}]
 	cluster.WaitAllowed(t, namespace, "default", authorizationv1.ResourceAttributes{Namespace: namespace, Group: "stoker.io", Resource: "gatewaysyncs", Verb: "list"})
 	found := look(t, checker(t, cluster.As(t, namespace, "default", ""), namespace))[topicReceiver]
 	assert.Contains(t, found, "unknown: the receiver's Deployment cannot be read")
-	assert.Contains(t, found, "warning: line: a receiver, if there is one, may not read Secret line-webhook and rejects every request")
+	assert.Contains(t, found, "unknown: line: a receiver in namespace stoker-system, if there is one, may not read Secret line-webhook")
 	assert.Contains(t, found, "--serviceaccount=stoker-system:stoker-receiver")
 	assert.Contains(t, found, "unknown: line: Secret line-webhook cannot be read")
 	assert.NotContains(t, found, "failed")

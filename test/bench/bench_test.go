@@ -130,7 +130,7 @@ func TestProposals(t *testing.T) {
 	for _, goal := range []string{"nothing happens: no request", "one view saved: at most 64 KiB", "the agent: at most"} {
 		assert.Regexp(t, `\| T: `+goal+`.*\| met +\|`, out.String())
 	}
-	assert.Contains(t, out.String(), "| 0 writes, 0 scans, 1 report, ", "a sync of the merged save must find its files on the disk")
+	assert.Contains(t, out.String(), "| 0 writes, 1 scans, 1 report, ", "a sync of the merged save must find its files on the disk")
 	left, err := os.ReadDir(work)
 	require.NoError(t, err)
 	assert.Empty(t, left, "the work directories must be removed")
