@@ -171,8 +171,8 @@ func TestObservedGoals(t *testing.T) {
 		"lease":          {20 * time.Millisecond, 60 << 10, 30 << 20, 60, 0, "requests for its Lease"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := page{name: "the fleet", bytes: c.bytes, loads: results{}}
-			p.loads.add("", "page", "ui", sample{wall: c.took})
+			p := page{name: "the fleet", limit: pageTime}
+			p.add(c.took, c.bytes)
 			var out bytes.Buffer
 			require.NoError(t, writeObserved(&out, 1000, 1, time.Minute, []page{p}, c.memory, c.own, c.others))
 			var missed []string
