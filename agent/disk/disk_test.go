@@ -1,12 +1,14 @@
 package disk
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -14,9 +16,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
 	"stoker.io/stoker/agent/disk/lock"
 	"stoker.io/stoker/agent/disk/lostfound"
+	"stoker.io/stoker/agent/disk/records"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/disk/snapshot"
 	"stoker.io/stoker/agent/plan"
@@ -306,4 +308,116 @@ func everything(t testing.TB, root string) map[string]bool {
 		return err
 	}))
 	return all
+}
+
+// In git, a file becomes a directory or vice versa, and the parent directories, which the agent created, contain nothing else. The sync must not
+// remove these parents, and a rollback must restore the previous state.
+func TestFileDirectorySwap(t *testing.T) {
+	inner := "projects/p/ignition/scripts"
+	for name, change := range map[string]struct{ from, to []string }{
+		"a directory becomes a file":                {[]string{inner + "/code.py"}, []string{inner}},
+		"a deep directory becomes a file":           {[]string{inner + "/a/b/code.py", inner + "/a/c"}, []string{inner}},
+		"a file becomes a directory":                {[]string{inner}, []string{inner + "/code.py"}},
+		"a file becomes a deep directory":           {[]string{inner}, []string{inner + "/a/b/code.py"}},
+		"both ways":                                 {[]string{inner, "projects/p/x/y/z"}, []string{inner + "/code.py", "projects/p/x/y"}},
+		"a directory becomes a file, another stays": {[]string{inner + "/code.py", "projects/p/ignition/a/b"}, []string{inner}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := seededIn(t, memory(t))
+			fail := ""
+			d := open(t, root, Options{Around: func(e safe.Effect, do func() error) error {
+				if e.Op == "create" && e.Path == fail {
+					return errors.New("not now")
+				}
+				return quick(e, do)
+			}})
+			start := readTree(t, root)
+			of := func(paths []string, content string) tree {
+				m := map[string]string{}
+				for _, p := range paths {
+					m[p] = content
+				}
+				return text(m)
+			}
+			one, two := of(change.from, "1"), of(change.to, "2")
+			apply(t, d, one)
+			before := readTree(t, root)
+
+			fail = safe.OwnDir + "/" + manifestFile + ".new"
+			_, err := tryApply(t, d, two)
+			require.ErrorContains(t, err, "not now")
+			assert.Equal(t, before, readTree(t, root), "the failed sync is rolled back")
+
+			fail = ""
+			apply(t, d, two)
+			for p, f := range two {
+				assert.Equal(t, f.content, contents(t, root)[p])
+			}
+			assert.Empty(t, planFor(t, d, two).List)
+			assertManifest(t, d)
+			assertNoLeftovers(t, root)
+			apply(t, d, tree{})
+			assert.Equal(t, start, readTree(t, root), "all created directories are removed")
+		})
+	}
+}
+
+// TestNamesAreDocumented compares the names in .stoker with the package comment and docs/reference/files.md.
+func TestNamesAreDocumented(t *testing.T) {
+	names := []string{
+		manifestFile, journalFile, undoFile, areasFile, modesFile, scratchFile, lock.FileName, records.AuditFile,
+		stagingDir, lostfound.DirName, snapshot.DirName, snapshot.BackupsDir, records.HistoryDir, "*.new",
+	}
+	doc := section(t, "doc.go", "// # Files in .stoker", "// # ")
+	page := section(t, "../../docs/reference/files.md", "## In `.stoker/`", "\n## ")
+	t.Run("package comment", func(t *testing.T) {
+		var listed []string
+		for _, m := range regexp.MustCompile(`(?m)^//\t(\S+)`).FindAllStringSubmatch(doc, -1) {
+			listed = append(listed, strings.TrimSuffix(m[1], "/"))
+		}
+		assert.ElementsMatch(t, append(names, records.NotePrefix+"*"), listed)
+	})
+	t.Run("files.md", func(t *testing.T) {
+		want := slices.Concat(names, noteFiles(t), []string{"*.damaged", "*.damaged-*"})
+		var listed []string
+		for _, row := range regexp.MustCompile("(?m)^\\| (`.*?)$").FindAllString(page, -1) {
+			columns := strings.Split(row, "|")
+			for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(columns[1], -1) {
+				listed = append(listed, strings.TrimSuffix(m[1], "/"))
+			}
+		}
+		// The rows of journal and staging name these two in their text.
+		assert.ElementsMatch(t, want, append(listed, undoFile, areasFile))
+		assert.Contains(t, page, "`"+undoFile+"`")
+		assert.Contains(t, page, "`"+areasFile+"`")
+	})
+}
+
+// section returns the text of a file from a heading to the next one.
+func section(t *testing.T, file, heading, next string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	require.NoError(t, err)
+	_, text, found := strings.Cut(string(b), heading)
+	require.True(t, found, "%s has no %q", file, heading)
+	text, _, _ = strings.Cut(text, next)
+	return text
+}
+
+// noteFiles returns the files of the notes that the packages of the agent declare.
+func noteFiles(t *testing.T) []string {
+	t.Helper()
+	declared := regexp.MustCompile(`(?m)^\s*(?:const )?[a-z]\w*Note(?:Name)?\s+= "([a-z-]+)"`)
+	var files []string
+	require.NoError(t, filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		for _, m := range declared.FindAllStringSubmatch(string(b), -1) {
+			files = append(files, records.NotePrefix+m[1])
+		}
+		return err
+	}))
+	return files
 }

@@ -10,10 +10,22 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/internal/kube"
 )
 
 // story changes a GatewaySync like operators and automation do, and predicts independently what its gateways must run. A
@@ -134,4 +146,118 @@ func TestRollbackOfUnseenCommit(t *testing.T) {
 			require.Empty(t, gs.Status.Request.Lapsed)
 		})
 	})
+}
+
+// A pod without an agent that names no GatewaySync belongs to the only one. An API server that does not answer must not hide it.
+func TestSoleGatewaySync(t *testing.T) {
+	other := siteAt("6")
+	other.SetName("other")
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{kube.GatewaySync.Resource(): v1alpha1.KindGatewaySync + "List"}, siteAt("5"))
+	busy, asked := false, 0
+	client.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		asked++
+		return busy, nil, apierrors.NewTooManyRequests("try again", 1)
+	})
+	pods := cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Pod{}, 0, cache.Indexers{})
+	require.NoError(t, pods.GetStore().Add(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "plant", Name: "gw-0", Annotations: map[string]string{v1alpha1.AnnotationInject: "true"},
+	}}))
+	now := time.Now()
+	s := &served{
+		Lead:        &Lead{Config: Config{Now: func() time.Time { return now }}, lock: &lock{syncs: kube.GatewaySyncs(client, "plant")}},
+		podInformer: pods,
+	}
+	// sequence: each step follows the one before
+	for i, step := range []struct {
+		busy  bool
+		after time.Duration
+		two   bool
+		sole  bool
+		asked int
+	}{
+		{busy: true, sole: true, asked: 1},
+		{busy: true, after: time.Second, sole: true},
+		{busy: true, after: soleRetry, sole: true, asked: 1},
+		{after: soleRetry, sole: true, asked: 1},
+		{busy: true, after: soleCached - time.Second, sole: true},
+		{busy: true, after: time.Second, sole: true, asked: 1},
+		{after: soleRetry, two: true, asked: 1},
+		{busy: true, after: soleCached, two: true, asked: 1},
+		{busy: true, after: soleRetry, two: true, asked: 1},
+	} {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			now, busy, asked = now.Add(step.after), step.busy, 0
+			if _, err := client.Tracker().Get(kube.GatewaySync.Resource(), "plant", "other"); step.two && err != nil {
+				require.NoError(t, client.Tracker().Add(other))
+			}
+			assert.Equal(t, step.sole, s.sole(t.Context()))
+			assert.Equal(t, step.asked, asked)
+		})
+	}
+}
+
+func siteAt(version string) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(v1alpha1.KindGatewaySync))
+	u.SetNamespace("plant")
+	u.SetName("site")
+	u.SetResourceVersion(version)
+	return u
+}
+
+// With several API servers, one may lag in lists and watches, but a get by name returns the latest version.
+func TestLeadStartsWithExistingObject(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		is    string // "" if it does not exist
+		comes []string
+		after time.Duration
+		err   error
+		asked int
+	}{
+		{name: "current watch", is: "5", asked: 1},
+		{name: "watch two versions behind", is: "7", comes: []string{"6", "7"}, after: 1400 * time.Millisecond, asked: 2},
+		{name: "silent watch", is: "7", after: (1<<maxReads - 1) * time.Second, err: errDeaf, asked: maxReads},
+		{name: "deleted object", err: errGone, asked: 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+					map[schema.GroupVersionResource]string{kube.GatewaySync.Resource(): v1alpha1.KindGatewaySync + "List"}, siteAt("5"))
+				asked := 0
+				client.PrependReactor("get", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+					asked++
+					if c.is == "" {
+						return true, nil, apierrors.NewNotFound(kube.GatewaySync.Resource().GroupResource(), "site")
+					}
+					return true, siteAt(c.is), nil
+				})
+				client.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
+					if w, ok := action.(clienttesting.WatchActionImpl); ok && w.ListOptions.SendInitialEvents != nil {
+						return true, nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil)
+					}
+					w := watch.NewFake()
+					go func() {
+						for _, version := range c.comes {
+							time.Sleep(700 * time.Millisecond)
+							w.Modify(siteAt(version))
+						}
+					}()
+					return true, w, nil
+				})
+				l := &Lead{Config: Config{Namespace: "plant", GatewaySync: "site"}, lock: &lock{syncs: kube.GatewaySyncs(client, "plant")}}
+				in, err := l.lock.syncs.Informer(nil, nil)
+				require.NoError(t, err)
+				go in.Run(t.Context())
+				synctest.Wait()
+				require.True(t, in.HasSynced())
+
+				began := time.Now()
+				assert.ErrorIs(t, l.awaitCurrent(t.Context(), in), c.err)
+				assert.InDelta(t, c.after, time.Since(began), float64(100*time.Millisecond))
+				assert.Equal(t, c.asked, asked)
+			})
+		})
+	}
 }

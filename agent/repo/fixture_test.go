@@ -97,3 +97,5 @@ func pull(t testing.TB, s *Store, r *Remote, ref string) (Resolution, FetchStats
 	require.NoError(t, err)
 	return res, stats
 }
+
+func TestMain(m *testing.M) { repotest.Main(m) }

@@ -1,6 +1,8 @@
 package sync_test
 
 import (
+	"context"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -102,4 +104,106 @@ func TestInterruptedSync(t *testing.T) {
 		assert.Equal(t, v1alpha1.GatewayApplied, got.Result)
 		assert.Contains(t, got.Message, "interrupted")
 	})
+}
+
+// If files are written while no gateway is configured, a gateway configured later still gets a scan.
+func TestLateGatewayAddressScans(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	gateway := b.conn.Gateway
+	b.push(firstCommit()...)
+	b.conn.Gateway = nil
+	assert.Contains(t, b.synced().Message, "nothing was scanned or verified")
+	assert.Nil(t, b.gw.Data.Loaded(db))
+	b.conn.Gateway = gateway
+	r := b.synced()
+	assert.Len(t, r.Scans, 2)
+	assert.NotNil(t, b.gw.Data.Loaded(db))
+	b.gw.Requests.Reset()
+	b.synced()
+	assert.Empty(t, b.gw.Requests.List(), "one scan only")
+}
+
+// A gateway that starts during staging gets no file without its lock, its scan and the check of its Designers.
+func TestGatewayStartsDuringStaging(t *testing.T) {
+	for _, state := range []simulator.State{simulator.Starting, simulator.Running} {
+		t.Run(string(state), func(t *testing.T) {
+			b := newBench(t, simulator.Options{})
+			b.push(firstCommit()...)
+			b.synced()
+			b.target.Profile.DesignerSessionPolicy = v1alpha1.DesignerWait
+			b.push(gitserver.Write(view, `{"one": 2}`))
+			require.NoError(t, b.gw.SetState(simulator.Down))
+			starts := true
+			b.engine.Progress = func(step string, _, _ int) {
+				if step == "stage" && starts {
+					starts = false
+					assert.NoError(t, b.gw.SetState(state))
+				}
+			}
+			b.ended(v1alpha1.GatewayPending, v1alpha1.ReasonWaitingForGateway)
+			assert.False(t, starts)
+			assert.Equal(t, `{"one": 1}`, b.read(view))
+
+			require.NoError(t, b.gw.SetState(simulator.Running))
+			_, err := b.gw.Designers.Open("anna", "line")
+			require.NoError(t, err)
+			b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonDesignerSessionActive)
+			assert.Equal(t, `{"one": 1}`, b.read(view))
+		})
+	}
+}
+
+// stopAt makes Task.Stop stop the sync at its nth call.
+func (b *bench) stopAt(n int) {
+	b.target.Stop = func(context.Context) error {
+		if n--; n == 0 {
+			return sync.PausedError()
+		}
+		return nil
+	}
+}
+
+// assertNothingChanged checks that the gateway has its first commit, without staged files and locks.
+func (b *bench) assertNothingChanged() {
+	b.t.Helper()
+	assert.Equal(b.t, `{"one": 1}`, b.read(view))
+	assert.NoDirExists(b.t, filepath.Join(b.data, ".stoker", "staging"))
+}
+
+// An operator pauses syncing while a sync fetches, makes a backup or waits for the lock.
+func TestStoppedSyncChangesNothing(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.push(firstCommit()...)
+	b.synced()
+	b.push(gitserver.Write(view, `{"one": 2}`))
+	b.gw.Requests.Reset()
+	b.stopAt(1)
+	r := b.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
+	assert.Contains(t, r.Message, "paused")
+	b.assertNothingChanged()
+	for _, request := range b.gw.Requests.List() {
+		assert.Equal(t, "GET", request.Method, "a paused agent sends no scan")
+	}
+	b.stopAt(2) // under the lock
+	b.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
+	b.assertNothingChanged()
+	b.target.Stop = nil
+	b.synced()
+	assert.Equal(t, `{"one": 2}`, b.read(view))
+}
+
+func TestStoppedRestoreChangesNothing(t *testing.T) {
+	b := newSnapshotBench(t, simulator.Options{})
+	b.push(firstCommit()...)
+	b.synced()
+	b.push(gitserver.Write(view, `{"one": 2}`))
+	r := b.synced()
+	require.NotEmpty(t, r.Snapshots)
+	b.target.Restore = r.Snapshots[len(r.Snapshots)-1].ID
+	b.stopAt(1)
+	b.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
+	assert.Equal(t, `{"one": 2}`, b.read(view))
+	b.target.Stop = nil
+	b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
+	assert.Equal(t, `{"one": 1}`, b.read(view))
 }

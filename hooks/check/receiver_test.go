@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
+	"k8s.io/apimachinery/pkg/types"
 	"stoker.io/stoker/test/cluster/build"
 	"stoker.io/stoker/test/cluster/kubetest"
 )
@@ -199,4 +199,66 @@ subjects: [{kind: ServiceAccount, name: default, namespace: `+namespace+`}]
 	assert.Contains(t, found, "--serviceaccount=stoker-system:stoker-receiver")
 	assert.Contains(t, found, "unknown: line: Secret line-webhook cannot be read")
 	assert.NotContains(t, found, "failed")
+}
+
+// The API server says in a dry run what no object shows: that it cannot call the injector, or does not, and what a quota refuses.
+func TestCheckDryRun(t *testing.T) {
+	cluster := kubetest.Control(t, kubetest.Private())
+	namespace := cluster.Namespace(t)
+	cluster.ApplyYAML(t, namespace, gateways+"---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {name: default}\n")
+	configuration := func(selector string) string {
+		_, text, _ := strings.Cut(strings.ReplaceAll(installed, `"CA"`, `"`+certificate(t, time.Now().Add(-time.Hour))+`"`), "apiVersion: admissionregistration")
+		return strings.NewReplacer("failurePolicy: Ignore", "failurePolicy: Fail", "objectSelector: {matchLabels: {no: pod}}", selector).Replace("apiVersion: admissionregistration" + text)
+	}
+	l := checker(t, cluster.RESTConfig(), namespace)
+	says := func(want string) {
+		t.Helper()
+		var found string
+		require.Eventually(t, func() bool {
+			found = look(t, l)[topicWebhook]
+			return strings.Contains(found, want)
+		}, 2*time.Minute, 100*time.Millisecond, "%s", want)
+	}
+	cluster.ApplyYAML(t, "", configuration("objectSelector: {matchLabels: {no: pod}}"))
+	says("failed: the API server does not call the injector for namespace " + namespace)
+	cluster.ApplyYAML(t, namespace, "apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: pods}\nspec: {hard: {pods: 0}}\nstatus: {hard: {pods: 0}, used: {pods: 0}}\n")
+	_, err := l.Core.CoreV1().ResourceQuotas(namespace).Patch(t.Context(), "pods", types.MergePatchType, []byte(`{"status":{"hard":{"pods":"0"},"used":{"pods":"0"}}}`), metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
+	says("warning: plant: the API server would refuse a gateway pod with an agent (dry run): pods \"stoker-check\" is forbidden: exceeded quota: pods")
+	cluster.ApplyYAML(t, "", configuration("objectSelector: {}"))
+	says("failed: the API server cannot call the injector, so pods start without agents: Internal error occurred: failed calling webhook")
+	pods, err := l.Core.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, p := range pods.Items {
+		assert.NotEqual(t, "stoker-check", p.Name, "a check changes nothing")
+	}
+}
+
+func TestCompareVersions(t *testing.T) {
+	for name, c := range map[string]struct {
+		parts []Part
+		want  []string // problems
+	}{
+		"one version":                 {[]Part{{Name: "stoker", Version: "0.3.0"}, {Name: "injector", Version: "0.3.0"}}, []string{"", ""}},
+		"patches":                     {[]Part{{Name: "stoker", Version: "0.3.9"}, {Name: "injector", Version: "0.3.0"}}, []string{"", ""}},
+		"one minor apart":             {[]Part{{Name: "stoker", Version: "0.4.0"}, {Name: "injector", Version: "0.3.0"}}, []string{"", ""}},
+		"two minors apart":            {[]Part{{Name: "stoker", Version: "0.5.0"}, {Name: "injector", Version: "0.3.0"}}, []string{"", "too old beside 0.5.0: upgrade it"}},
+		"an old command line":         {[]Part{{Name: "stoker", Version: "0.1.0"}, {Name: "injector", Version: "0.3.0"}}, []string{"too old beside 0.3.0: upgrade it", ""}},
+		"agents of last year":         {[]Part{{Name: "injector", Version: "0.6.0"}, {Name: agents, Version: "0.2.0"}}, []string{"", ""}},
+		"agents of earlier":           {[]Part{{Name: "injector", Version: "0.7.0"}, {Name: agents, Version: "0.2.0"}}, []string{"", "too old beside 0.7.0: restart their pods"}},
+		"agents newer than the rest":  {[]Part{{Name: "injector", Version: "0.1.0"}, {Name: agents, Version: "0.3.0"}}, []string{"", "newer than 0.1.0: upgrade the release, or restart their pods"}},
+		"a pod that reports anything": {[]Part{{Name: "injector", Version: "0.1.0"}, {Name: "receiver", Version: "0.1.0"}, {Name: agents, Version: "999.0.0"}}, []string{"", "", "newer than 0.1.0: upgrade the release, or restart their pods"}},
+		"only agents":                 {[]Part{{Name: "stoker", Version: "dev"}, {Name: agents, Version: "0.1.0"}}, []string{`unknown: "dev" is not the version of a release`, ""}},
+		"another major":               {[]Part{{Name: "injector", Version: "1.0.0"}, {Name: agents, Version: "0.9.0"}}, []string{"", "too old beside 1.0.0: restart their pods"}},
+		"a pre-release":               {[]Part{{Name: "injector", Version: "0.3.0-rc.1"}, {Name: agents, Version: "0.2.0"}}, []string{"", ""}},
+		"a build of a checkout":       {[]Part{{Name: "stoker", Version: "dev"}, {Name: agents, Version: ""}}, []string{`unknown: "dev" is not the version of a release`, `unknown: "none" is not the version of a release`}},
+		"an unreadable part":          {[]Part{{Name: "injector", Problem: "unknown: forbidden"}}, []string{"unknown: forbidden"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			Compare(c.parts)
+			for i, want := range c.want { // sequence: parts of one installation
+				assert.Equal(t, want, c.parts[i].Problem)
+			}
+		})
+	}
 }

@@ -1,17 +1,25 @@
+// Package kargo tests the Kargo integration of charts/stoker/files/kargo: ClusterPromotionTasks, and ClusterAnalysisTemplates that verify
+// a Stage. It implements the necessary parts of Kargo: inflating tasks, evaluating expressions, the http step, and restarts. The tests use
+// the real receiver and real agents.
 package kargo
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"mime"
 	"net/http"
+	"os"
 	"strings"
+	"testing"
 	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"stoker.io/stoker/test/fleet/plant"
 )
 
 const maxResponse = 2 << 20
@@ -167,4 +175,12 @@ func outputs(config map[string]any, env map[string]any) (map[string]any, error) 
 		out[o["name"].(string)] = v
 	}
 	return out, nil
+}
+
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", "6"); err != nil { // these tests mostly wait
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	plant.Main(m)
 }

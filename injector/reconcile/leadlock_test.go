@@ -1,10 +1,14 @@
 package reconcile
 
 import (
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -67,4 +71,50 @@ func TestLockIsFree(t *testing.T) {
 		assert.False(t, l.free(target("gone", noon, 3600), after(v1alpha1.MaxLeadDuration)))
 		assert.True(t, l.free(target("gone", noon, 3600), after(v1alpha1.MaxLeadDuration+time.Second)), "the duration must be limited to MaxLeadDuration")
 	})
+}
+
+func TestReportedEventsAreBounded(t *testing.T) {
+	var s sentEvents
+	for i := range 3 * maxSent {
+		s.add(strconv.Itoa(i))
+	}
+	assert.LessOrEqual(t, len(s.current)+len(s.previous), maxSent)
+	assert.True(t, s.has(strconv.Itoa(3*maxSent-1)))
+	assert.False(t, s.has("0"))
+}
+
+func TestEventName(t *testing.T) {
+	long := "a" + strings.Repeat("-", 253)
+	assert.Len(t, eventName(long, "k"), len("a")+len(".")+16, "a name without trailing dashes, and 16 hex digits")
+	assert.NotEqual(t, eventName("gw-0", "a"), eventName("gw-0", "b"))
+	assert.Equal(t, eventName("gw-0", "a"), eventName("gw-0", "a"))
+}
+
+func TestForeignPodsAreTrimmed(t *testing.T) {
+	got, err := slim(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", Annotations: map[string]string{"a": "b"}, Labels: map[string]string{"x": "y"}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web"}}, ServiceAccountName: "web"},
+	})
+	require.NoError(t, err)
+	assert.Equal(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop"}}, got)
+	again, err := slim(got)
+	require.NoError(t, err)
+	assert.Equal(t, got, again)
+}
+
+// I7: large annotations and many labels of a gateway pod take no memory. A name that is too long is not taken for another one.
+func TestGatewayPodsAreTrimmed(t *testing.T) {
+	got, err := slim(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "gw-0", Namespace: "plant", Annotations: map[string]string{
+			"ignition-sync.io/inject": "true", v1alpha1.AnnotationCRName: strings.Repeat("x", 200_000), v1alpha1.AnnotationExcludePatterns: "a",
+		}, Labels: map[string]string{v1alpha1.LabelInjection: "enabled", v1alpha1.LabelCRName: "line", "stoker.io/other": "x"}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "gateway"}}},
+	})
+	require.NoError(t, err)
+	assert.Equal(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "gw-0", Namespace: "plant",
+		Annotations: map[string]string{v1alpha1.AnnotationInject: "true", v1alpha1.AnnotationCRName: strings.Repeat("x", maxValue)},
+		Labels:      map[string]string{v1alpha1.LabelInjection: "enabled", v1alpha1.LabelCRName: "line"}}}, got)
+	again, err := slim(got)
+	require.NoError(t, err)
+	assert.Equal(t, got, again)
 }

@@ -2,10 +2,12 @@ package giturl
 
 import (
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestSameRepository(t *testing.T) {
@@ -60,6 +62,85 @@ func FuzzSame(f *testing.F) {
 		assert.Equal(t, Same(a, b), Same(b, a))
 		if Same(a, b) {
 			assert.True(t, Same(a, a))
+		}
+	})
+}
+
+var from, to = strings.Repeat("a", 40), strings.Repeat("b", 40)
+
+func TestProviderOf(t *testing.T) {
+	for repository, want := range map[string]string{
+		"https://github.com/o/r.git": GitHub, "git@github.com:o/r.git": GitHub, "https://x.ghe.com/o/r": GitHub, "https://gitlab.com/a/b/c.git": GitLab,
+		"https://codeberg.org/o/r": Gitea, "ssh://git@bitbucket.org/o/r.git": Bitbucket, "https://dev.azure.com/o/p/_git/r": AzureDevOps,
+		"git@ssh.dev.azure.com:v3/o/p/r": AzureDevOps, "https://o.visualstudio.com/p/_git/r": AzureDevOps, "ssh://git@ssh.github.com:443/o/r.git": GitHub,
+		"https://git.example.com/o/r": "", "/srv/git/r": "", "": "",
+	} {
+		t.Run(repository, func(t *testing.T) { assert.Equal(t, want, ProviderOf(repository)) })
+	}
+}
+
+func TestLinks(t *testing.T) {
+	for name, c := range map[string]struct{ repository, provider, commit, compare string }{
+		"github":           {"https://github.com/o/r.git", "", "https://github.com/o/r/commit/A", "https://github.com/o/r/compare/A..B"},
+		"github by ssh":    {"git@github.com:o/r.git", "", "https://github.com/o/r/commit/A", "https://github.com/o/r/compare/A..B"},
+		"github at 443":    {"ssh://git@ssh.github.com:443/o/r.git", "", "https://github.com/o/r/commit/A", "https://github.com/o/r/compare/A..B"},
+		"gitlab":           {"https://gitlab.com/a/b/c.git", "", "https://gitlab.com/a/b/c/-/commit/A", "https://gitlab.com/a/b/c/-/compare/A...B?straight=true"},
+		"own gitlab":       {"ssh://git@git.example.com:2222/a/c", GitLab, "https://git.example.com/a/c/-/commit/A", "https://git.example.com/a/c/-/compare/A...B?straight=true"},
+		"own gitea":        {"http://user:S3CR3T@git.example.com:3000/a/c.git", Gitea, "http://git.example.com:3000/a/c/commit/A", "http://git.example.com:3000/a/c/compare/A..B"},
+		"bitbucket":        {"git@bitbucket.org:w/r.git", "", "https://bitbucket.org/w/r/commits/A", "https://bitbucket.org/w/r/branches/compare/B..A#diff"},
+		"azure":            {"https://dev.azure.com/o/My%20Plant/_git/r", "", "https://dev.azure.com/o/My%20Plant/_git/r/commit/A", "https://dev.azure.com/o/My%20Plant/_git/r/branchCompare?baseVersion=GCA&targetVersion=GCB&_a=files"},
+		"azure by ssh":     {"git@ssh.dev.azure.com:v3/o/p/r", "", "https://dev.azure.com/o/p/_git/r/commit/A", "https://dev.azure.com/o/p/_git/r/branchCompare?baseVersion=GCA&targetVersion=GCB&_a=files"},
+		"visualstudio":     {"https://o.visualstudio.com/p/_git/r", "", "https://o.visualstudio.com/p/_git/r/commit/A", "https://o.visualstudio.com/p/_git/r/branchCompare?baseVersion=GCA&targetVersion=GCB&_a=files"},
+		"script in a path": {`https://github.com/o/"><script>alert(1)<script>`, "", "https://github.com/o/%22%3E%3Cscript%3Ealert%281%29%3Cscript%3E/commit/A", "https://github.com/o/%22%3E%3Cscript%3Ealert%281%29%3Cscript%3E/compare/A..B"},
+		"query in a path":  {"git@github.com:o/r?x=y#z", "", "https://github.com/o/r%3Fx=y%23z/commit/A", "https://github.com/o/r%3Fx=y%23z/compare/A..B"},
+		"unknown host":     {"https://git.example.com/a/c", "", "", ""},
+		"only pushed":      {"https://git.example.com/a/c", "none", "", ""},
+		"a folder":         {"/srv/git/a", GitHub, "", ""},
+		"no owner":         {"https://github.com/r", "", "", ""},
+		"script":           {"javascript://github.com/%0aalert(1)/x", GitHub, "", ""},
+		"script by ssh":    {"javascript:alert(1)/x", GitHub, "https://javascript/alert%281%29/x/commit/A", "https://javascript/alert%281%29/x/compare/A..B"},
+		"parents":          {"https://github.com/../x", "", "", ""},
+		"escaped parents":  {"https://github.com/%2e%2e/x", "", "", ""},
+		"control":          {"git@github.com:o/a\nb", "", "", ""},
+		"other host":       {"https://github.com@evil.example/o/r", "", "", ""},
+		"backslash host":   {`git@github.com\evil.example:o/r`, GitHub, "", ""},
+		"quote in a host":  {`git@git"x:o/r`, GitHub, "", ""},
+		"not azure":        {"https://dev.azure.com/o/p/x/r", "", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			short := strings.NewReplacer(from, "A", to, "B")
+			w := WebOf(c.repository, c.provider)
+			assert.Equal(t, c.commit, short.Replace(w.Commit(from)))
+			assert.Equal(t, c.compare, short.Replace(w.Compare(from, to)))
+		})
+	}
+	w := WebOf("https://github.com/o/r", "")
+	for _, bad := range []string{"", "main", "../" + from, from[1:], strings.Repeat("g", 40), strings.Repeat("0", 40)} {
+		t.Run("not a commit "+bad, func(t *testing.T) {
+			assert.Empty(t, w.Commit(bad))
+			assert.Empty(t, w.Compare(bad, to))
+			assert.Empty(t, w.Compare(to, bad))
+		})
+	}
+	assert.Empty(t, w.Compare(from, from))
+}
+
+// Whatever the address is, a link is an address of its host that needs no escaping.
+func FuzzWeb(f *testing.F) {
+	f.Add("https://github.com/o/r", GitHub)
+	f.Add("git@host:o/\"r", AzureDevOps)
+	f.Fuzz(func(t *testing.T, repository, provider string) {
+		for _, link := range []string{WebOf(repository, provider).Commit(from), WebOf(repository, provider).Compare(from, to)} { // sequence: two links of one input
+			if link == "" {
+				continue
+			}
+			u, err := url.Parse(link)
+			require.NoError(t, err)
+			assert.Contains(t, []string{"https", "http"}, u.Scheme)
+			assert.Nil(t, u.User)
+			assert.Regexp(t, `^[-a-z0-9.]+(:[0-9]+)?$`, u.Host)
+			assert.NotContains(t, link, "/../")
+			assert.False(t, strings.ContainsAny(link, "<>\"'` \\()\n\t"), link)
 		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/sender"
+	"stoker.io/stoker/test/cluster/kubetest"
 )
 
 const (
@@ -413,3 +414,5 @@ func TestExpand(t *testing.T) {
 		})
 	}
 }
+
+func TestMain(m *testing.M) { kubetest.Main(m) }

@@ -1,6 +1,17 @@
 package charts
 
 import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -10,7 +21,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
-
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
@@ -113,4 +123,61 @@ func TestHelmLifecycle(t *testing.T) {
 	require.NoError(t, err, "the release must adopt the CRDs that were kept")
 	_, err = syncs.Get(t.Context(), "before", metav1.GetOptions{})
 	require.NoError(t, err)
+}
+
+// Helm 4 renders the chart as Helm 3 does, and accepts its values and its schema.
+func TestHelm4(t *testing.T) {
+	t.Parallel()
+	newer := filepath.Join(t.TempDir(), "helm4")
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", newer, "helm.sh/helm/v4/cmd/helm").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	chart := filepath.Join("..", "..", "charts", "stoker")
+	// Helm 4 writes another number of empty lines between the objects.
+	objectsOf := func(out string) (all []string) {
+		for o := range strings.SplitSeq(out, "\n---\n") {
+			all = append(all, strings.TrimSpace(strings.TrimPrefix(o, "---\n")))
+		}
+		return all
+	}
+	run := func(t *testing.T, program string, args ...string) string {
+		t.Helper()
+		out, err := exec.CommandContext(t.Context(), program, args...).Output()
+		require.NoError(t, err, "%s %v", program, args)
+		return string(out)
+	}
+	for name, set := range map[string]string{
+		"defaults":   "crds.keep=true",
+		"every part": "webhookReceiver.enabled=true,notifier.enabled=true,configSync.enabled=true,configSync.namespaces={line},metrics.serviceMonitor.enabled=true,metrics.podMonitor.enabled=true,metrics.rules.enabled=true,metrics.dashboards.enabled=true",
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := []string{"template", "stoker", chart, "--namespace", "stoker-system", "--set", set, "--kube-version", "v1.37.2"}
+			older := objectsOf(run(t, theHelm(t), args...))
+			assert.Greater(t, len(older), 20)
+			assert.Equal(t, older, objectsOf(run(t, newer, args...)))
+		})
+	}
+	t.Run("lint", func(t *testing.T) { run(t, newer, "lint", "--strict", chart) })
+	t.Run("schema", func(t *testing.T) {
+		out, err := exec.CommandContext(t.Context(), newer, "template", "stoker", chart, "--set", "injector.replicas=x").CombinedOutput()
+		require.Error(t, err)
+		assert.Contains(t, string(out), "replicas")
+	})
+}
+
+func TestMain(m *testing.M) {
+	log.SetOutput(io.Discard) // Helm logs warnings about values of a wrong type, which some tests use
+	flag.Parse()
+	// About half of the tests mostly wait for API servers and commands. With two processors, two tests at
+	// a time would leave them idle.
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
+		if err := parallel.Value.Set(strconv.Itoa(2 * runtime.GOMAXPROCS(0))); err != nil {
+			panic(err) // cannot happen: the value is a number
+		}
+	}
+	code := kubetest.M{M: m}.Run()
+	if err := errors.Join(os.RemoveAll(programs.dir), os.RemoveAll(helm.dir)); err != nil {
+		fmt.Fprintln(os.Stderr, "programs that were built:", err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
 }

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -186,4 +188,94 @@ func webhookGroup[T any](kind string, webhook func(*T) *v1alpha1.WebhookSpec) gr
 	return group[T]{"webhooks of git hosts", "webhook", func(o *T) {
 		*webhook(o) = v1alpha1.WebhookSpec{SecretRef: ref("hook"), FollowTags: []string{"v*"}}
 	}, receives[T](kind), map[string]any{"enabled": false, "secretRef": nil, "followTags": []string{"w*"}, "allowDowngrade": true}}
+}
+
+// plant returns a valid GatewaySync, to which the groups add alternatives such as credentials.
+func plant() *v1alpha1.GatewaySync {
+	gs := &v1alpha1.GatewaySync{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindGatewaySync}}
+	gs.ObjectMeta = metav1.ObjectMeta{Namespace: "site", Name: "plant", UID: "uid-1", Generation: 1}
+	gs.Spec = v1alpha1.GatewaySyncSpec{
+		Git: v1alpha1.GitSpec{Repo: "https://git.example.com/acme/plant.git", Ref: "main"},
+		Sync: v1alpha1.SyncSpec{Profiles: map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{
+			{Source: "gw/projects", Destination: "projects"}, {Source: "gw/config", Destination: "config"}}}}},
+		Bidirectional: &v1alpha1.BidirectionalSpec{},
+		Snapshots:     &v1alpha1.SnapshotsSpec{},
+	}
+	return gs
+}
+
+func TestGatewaySync(t *testing.T) {
+	s := newSite(t)
+	table := slices.Concat(gitGroups(t), gatewayGroups(t), storageGroups(t), syncGroups(s), proposalGroups(t, s), reviewGroups(t, s), signatureGroups(t, s), timeGroups(s), simulatedGroups(s),
+		injectorGroups(), alertGroups(t), leadGroups(t), followGroups(t, s), []group[v1alpha1.GatewaySync]{webhookGroup("gatewaysync", func(gs *v1alpha1.GatewaySync) *v1alpha1.WebhookSpec { return &gs.Spec.Webhook })})
+	checkTable(t, plant, func(gs *v1alpha1.GatewaySync) any { return &gs.Spec }, table)
+}
+
+// group is a part of a table: fields whose effect one probe sees.
+type group[T any] struct {
+	name string
+	// at is the path that contains the fields.
+	at string
+	// given changes the complete object, so that the fields have an effect; it may be nil.
+	given func(*T)
+	// see returns what a program builds from an object, as text. The same object must give the same text.
+	see func(t *testing.T, object *T) string
+	// to has the changed value of each field; nil stands for any other value. A field that contains others stands for all of them.
+	to map[string]any
+}
+
+// checkTable runs the table of a kind. spec returns the spec of an object.
+func checkTable[T any](t *testing.T, complete func() *T, spec func(*T) any, table []group[T]) {
+	t.Helper()
+	leaves := Leaves(reflect.TypeOf(spec(complete())), "")
+	var observed []string
+	for _, g := range table {
+		rows := map[string]any{}
+		for name, to := range g.to {
+			path := join(g.at, name)
+			below := slices.DeleteFunc(slices.Clone(leaves), func(leaf string) bool { return leaf != path && !strings.HasPrefix(leaf, path+".") })
+			require.NotEmpty(t, below, "no field is named %s", path)
+			for _, leaf := range below {
+				rows[leaf] = to
+				observed = append(observed, leaf)
+			}
+		}
+		t.Run(g.name, func(t *testing.T) {
+			t.Parallel()
+			object := func() *T {
+				o := complete()
+				if g.given != nil {
+					g.given(o)
+				}
+				return o
+			}
+			before := g.see(t, object())
+			t.Logf("without a change: %s", before)
+			require.Equal(t, before, g.see(t, object()), "the probe sees two things in the same object")
+			for path, to := range rows {
+				t.Run(path, func(t *testing.T) {
+					changed := object()
+					require.NoError(t, Set(reflect.ValueOf(spec(changed)), path, to))
+					require.NotEqual(t, object(), changed, "the object is not changed")
+					after := g.see(t, changed)
+					t.Logf("after the change: %s", after)
+					assert.NotEqual(t, before, after, "%s has no effect", path)
+				})
+			}
+		})
+	}
+	missing := slices.DeleteFunc(slices.Clone(leaves), func(leaf string) bool { return slices.Contains(observed, leaf) })
+	assert.Empty(t, missing, "add each of these fields to a group of the table whose probe sees its effect")
+}
+
+func TestSet(t *testing.T) {
+	type object struct {
+		Text string         `json:"text"`
+		More map[string]int `json:"more"`
+	}
+	v := &object{}
+	require.NoError(t, Set(reflect.ValueOf(v), "text", nil))
+	require.NoError(t, Set(reflect.ValueOf(v), "more", map[string]int{"a": 1}))
+	assert.Equal(t, &object{"2", map[string]int{"a": 1}}, v)
+	require.ErrorContains(t, Set(reflect.ValueOf(v), "none", nil), "no field")
 }

@@ -1,3 +1,5 @@
+// Package prometheus tests the alerts and dashboards with the code of Prometheus. It evaluates every expression on samples that it
+// scraped from a real fleet, which it brings into every state. The scrapes are not kept: each run makes its own.
 package prometheus
 
 import (
@@ -341,3 +343,12 @@ func readFile(t testing.TB, name string) []byte {
 	require.NoError(t, err)
 	return content
 }
+
+func TestMain(m *testing.M) { plant.Main(m) }
+
+const (
+	files        = "../../charts/stoker/files/"
+	rulesFile    = files + "prometheus/rules.yaml"
+	dashboardDir = files + "grafana/"
+	docs         = "../../docs/"
+)

@@ -1,11 +1,27 @@
 package storage
 
 import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +34,7 @@ import (
 	"stoker.io/stoker/agent/archive/gcs"
 	"stoker.io/stoker/agent/archive/s3"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/program"
 )
 
 func newS3(t *testing.T, endpoint, bucket, credentials string) archive.Store {
@@ -188,4 +205,99 @@ func TestLostVolumeComesBack(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) { comesBack(t, c.start(t)) })
 	}
+}
+
+const (
+	azureAccount = "plants"
+	azureKey     = "UzNDUjNULUtFWQ==" // S3CR3T-KEY
+)
+
+// startAzure starts a server with the API of Azure Blob Storage and a container, and returns its endpoint. It is an npm package.
+func startAzure(t *testing.T) string {
+	t.Helper()
+	npm, err := exec.LookPath("npm")
+	if err != nil {
+		t.Skip("npm is not installed: no server of Azure's API")
+	}
+	servers.Lock()
+	defer servers.Unlock()
+	const bin = "node_modules/.bin/azurite-blob"
+	if _, err := os.Stat(bin); err != nil {
+		out, err := exec.CommandContext(t.Context(), npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund").CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	dir, address := t.TempDir(), free(t)
+	host, port, _ := strings.Cut(address, ":")
+	file, err := filepath.Abs(bin)
+	require.NoError(t, err)
+	cmd := exec.Command(file, "--blobHost", host, "--blobPort", port, "--location", dir, "--silent", "--disableTelemetry")
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "AZURITE_ACCOUNTS=" + azureAccount + ":" + azureKey}
+	program.Start(t, "azurite", cmd)
+	listens(t, address)
+	endpoint := "http://" + address
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, endpoint+"/"+azureAccount+"/backups?restype=container&"+signature(time.Now().Add(time.Hour)), nil)
+	require.NoError(t, err)
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	require.NoError(t, res.Body.Close())
+	require.Equal(t, http.StatusCreated, res.StatusCode)
+	return endpoint
+}
+
+// signature returns a shared access signature of the account.
+func signature(expires time.Time) string {
+	const version, permissions, services, types = "2019-12-12", "racwdl", "b", "sco"
+	until := expires.UTC().Format(time.RFC3339)
+	key, _ := base64.StdEncoding.DecodeString(azureKey)
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(strings.Join([]string{azureAccount, permissions, services, types, "", until, "", "", version, ""}, "\n")))
+	return url.Values{
+		"sv": {version}, "sp": {permissions}, "ss": {services}, "srt": {types}, "se": {until}, "sig": {base64.StdEncoding.EncodeToString(mac.Sum(nil))},
+	}.Encode()
+}
+
+// startGCS starts a server with Google's JSON API and a bucket, and returns its endpoint. It asks for no credentials.
+func startGCS(t *testing.T) string {
+	t.Helper()
+	address := free(t)
+	host, port, err := net.SplitHostPort(address)
+	require.NoError(t, err)
+	program.Start(t, "fake-gcs-server", exec.Command(build(t, "github.com/fsouza/fake-gcs-server"), "-scheme", "http", "-host", host, "-port", port, "-backend", "memory",
+		"-data", t.TempDir(), "-log-level", "warn"))
+	listens(t, address)
+	endpoint := "http://" + address
+	res, err := http.Post(endpoint+"/storage/v1/b", "application/json", strings.NewReader(`{"name": "backups"}`))
+	require.NoError(t, err)
+	require.NoError(t, res.Body.Close())
+	require.Equal(t, http.StatusOK, res.StatusCode)
+	return endpoint
+}
+
+// startTokens starts a server that gives tokens at /token, and refuses them at /refuse.
+func startTokens(t *testing.T) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/token" {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, `{"error": "invalid_grant", "error_description": "S3CR3T"}`)
+			return
+		}
+		_, _ = io.WriteString(w, `{"access_token": "S3CR3T-TOKEN", "token_type": "Bearer", "expires_in": 3600}`)
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+var rsaKey = sync.OnceValues(func() (*rsa.PrivateKey, error) { return rsa.GenerateKey(rand.Reader, 2048) })
+
+// googleKey returns the key of a service account whose tokens come from an address.
+func googleKey(t *testing.T, tokens string) string {
+	t.Helper()
+	key, err := rsaKey()
+	require.NoError(t, err)
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(t, err)
+	text, err := json.Marshal(string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})))
+	require.NoError(t, err)
+	return fmt.Sprintf(`{"type": "service_account", "client_email": "stoker@plants.example.com", "private_key_id": "1", "private_key": %s, "token_uri": %q}`, text, tokens)
 }

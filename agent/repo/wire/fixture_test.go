@@ -113,3 +113,5 @@ func pull(t testing.TB, s *testStore, c *testClient, ref string) (resolution, fe
 	require.NoError(t, err)
 	return res, stats
 }
+
+func TestMain(m *testing.M) { repotest.Main(m) }

@@ -1,13 +1,17 @@
 package wire
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -15,6 +19,9 @@ import (
 	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/agent/repo/store"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/httpclient"
+	"stoker.io/stoker/test/gitserver"
 )
 
 // F11: a server cannot make the client read without limit.
@@ -70,3 +77,95 @@ func TestNegotiationLimit(t *testing.T) {
 }
 
 func pktLine(text string) string { return fmt.Sprintf("%04x%s", len(text)+4, text) }
+
+// C17: with a guard, no address of a user leads to the program's own pod or to the metadata of a cloud, over any protocol, and nothing
+// says what answers there.
+func TestGuard(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			assert.Fail(t, "the program connected")
+			_ = conn.Close()
+		}
+	}()
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	require.NoError(t, err)
+	_, key, err := gitserver.NewApp(7, 42, "plant", "site")
+	require.NoError(t, err)
+	app := &GitHubApp{AppID: 7, InstallationID: 42, APIBaseURL: "http://127.0.0.1:" + port, Key: repotest.Token(key)}
+	for address, auth := range map[string]Auth{
+		"http://127.0.0.1:PORT/plant/site.git":          {},
+		"http://localhost:PORT/plant/site.git":          {},
+		"http://[::ffff:127.0.0.1]:PORT/plant/site.git": {},
+		"https://127.0.0.1:PORT/plant/site.git":         {},
+		"http://169.254.169.254/plant/site.git":         {},
+		"ssh://git@127.0.0.1:PORT/plant/site.git":       {Key: repotest.Token(key), InsecureIgnoreHostKey: true},
+		"http://git.invalid/plant/site.git":             {App: app},
+	} {
+		t.Run(address, func(t *testing.T) {
+			_, err := newClient(t, parseURL(t, strings.ReplaceAll(address, "PORT", port)), auth, Options{Guard: httpclient.NewGuard()}).Resolve(t.Context(), "main")
+			require.True(t, failure.Is(err, v1alpha1.ReasonUnsupportedRepository), "%v", err)
+			assert.ErrorContains(t, err, "which Stoker does not contact for a user")
+		})
+	}
+	t.Run("through a proxy", func(t *testing.T) {
+		proxy := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { assert.Fail(t, "the proxy was asked") }))
+		t.Cleanup(proxy.Close)
+		t.Setenv("HTTP_PROXY", proxy.URL)
+		_, err := newClient(t, parseURL(t, "http://169.254.169.254/plant/site.git"), Auth{}, Options{Guard: httpclient.NewGuard()}).Resolve(t.Context(), "main")
+		require.True(t, failure.Is(err, v1alpha1.ReasonUnsupportedRepository), "%v", err)
+	})
+}
+
+// trickle sends 10 bytes every 50 seconds, just enough for each window of the test.
+type trickle struct{}
+
+func (trickle) Read([]byte) (int, error) {
+	time.Sleep(50 * time.Second)
+	return 10, nil
+}
+
+func TestWatchdog(t *testing.T) {
+	start := func(ctx context.Context) (context.Context, *watchdog, func()) {
+		return watch(ctx, time.Hour, 10, time.Minute) // at most an hour, and at least 10 bytes in each minute
+	}
+	t.Run("a window without bytes is a stall", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, dog, stop := start(t.Context())
+			defer stop()
+			dog.startWait()
+			<-ctx.Done()
+			assert.ErrorIs(t, context.Cause(ctx), errStalled)
+		})
+	})
+	t.Run("a trickle is enough until the total time is over", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, dog, stop := start(t.Context())
+			defer stop()
+			began := time.Now()
+			trickles := &receivedBody{ReadCloser: io.NopCloser(trickle{}), x: &exchange{dog: dog}, remaining: 1 << 20, limit: 1 << 20}
+			for ctx.Err() == nil {
+				_, err := trickles.Read(make([]byte, 100))
+				require.NoError(t, err)
+			}
+			assert.ErrorIs(t, context.Cause(ctx), errDeadline)
+			assert.GreaterOrEqual(t, time.Since(began), time.Hour)
+		})
+	})
+	t.Run("time without a read is not a stall", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, dog, stop := start(t.Context())
+			defer stop()
+			endWait := dog.startWait()
+			endWait()
+			time.Sleep(50 * time.Minute)
+			assert.NoError(t, ctx.Err())
+		})
+	})
+}

@@ -1,9 +1,0 @@
-package wire
-
-import (
-	"testing"
-
-	"stoker.io/stoker/agent/repo/repotest"
-)
-
-func TestMain(m *testing.M) { repotest.Main(m) }
