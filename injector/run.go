@@ -3,14 +3,18 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"stoker.io/stoker/injector/admission"
 	"stoker.io/stoker/injector/certificate"
+	"stoker.io/stoker/injector/check"
 	"stoker.io/stoker/injector/inject"
 	"stoker.io/stoker/injector/lookup"
 	"stoker.io/stoker/internal/daemon"
@@ -99,4 +103,74 @@ func instance(s settings) string {
 		return host
 	}
 	return "injector"
+}
+
+// checkTimeout is how long the command check waits for a new installation: images are pulled, the certificate is issued, and the
+// Service gets its endpoints.
+const (
+	checkTimeout, checkInterval = 3 * time.Minute, 2 * time.Second
+	commandCheck                = "check"
+)
+
+// checkWebhook is the command check: it lets the API server call the webhook.
+func checkWebhook(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	f := flag.NewFlagSet("injector "+commandCheck, flag.ContinueOnError)
+	f.SetOutput(stderr)
+	kubeconfig := f.String("kubeconfig", "", "how to reach the API server, a `file`; else the pod's own service account")
+	namespace := f.String("dry-run-namespace", metav1.NamespaceDefault, "`namespace` in which the API server tries to create a pod that requires an agent, in a dry run")
+	if err := daemon.Parse(f, args); err != nil {
+		return err
+	}
+	if f.NArg() > 0 {
+		fmt.Fprintf(stderr, "injector %s: unexpected argument %q\n", commandCheck, f.Arg(0))
+		return daemon.ErrUsage
+	}
+	clients, err := kube.Connect(*kubeconfig, "stoker-injector-check/"+version)
+	if err != nil {
+		return err
+	}
+	return check.Run(ctx, check.Config{
+		Client: clients.Core, Configuration: admission.ConfigurationName, Namespace: *namespace, Out: stdout, Timeout: checkTimeout, Interval: checkInterval,
+	})
+}
+
+const (
+	commandRenew = "renew"
+	// renewTimeout is how long the command waits for a new installation. The Job starts a new pod after that.
+	renewTimeout = 5 * time.Minute
+	// publishTime is how long a new authority is published before its certificate is served.
+	publishTime = time.Hour
+)
+
+// renew is the command renew: it issues or renews the certificate of the webhook, if it is time, and ends.
+func renew(ctx context.Context, args []string, env func(string) string, stderr io.Writer) error {
+	f := flag.NewFlagSet("injector "+commandRenew, flag.ContinueOnError)
+	f.SetOutput(stderr)
+	kubeconfig := f.String("kubeconfig", "", "how to reach the API server, a `file`; else the pod's own service account")
+	namespace := f.String("namespace", env("POD_NAMESPACE"), "`namespace` of the injector")
+	var hosts daemon.Texts
+	f.Var(&hosts, "host", "an additional `name` or address of the certificate (repeatable)")
+	if err := daemon.Parse(f, args); err != nil {
+		return err
+	}
+	switch {
+	case f.NArg() > 0:
+		fmt.Fprintf(stderr, "injector %s: unexpected argument %q\n", commandRenew, f.Arg(0))
+		return daemon.ErrUsage
+	case *namespace == "":
+		fmt.Fprintf(stderr, "injector %s: set --namespace or POD_NAMESPACE\n", commandRenew)
+		return daemon.ErrUsage
+	}
+	clients, err := kube.Connect(*kubeconfig, "stoker-certificate/"+version)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
+	defer cancel()
+	service := "stoker-injector." + *namespace
+	return certificate.Renew(ctx, certificate.Config{
+		Client: clients.Core, Namespace: *namespace, Configuration: admission.ConfigurationName, PublishTime: publishTime, Now: clients.Now,
+		Names: append([]string{service + ".svc", service + ".svc.cluster.local"}, hosts...),
+		Log:   daemon.Log(stderr, "json", "info"),
+	})
 }

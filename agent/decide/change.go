@@ -1,3 +1,16 @@
+// Package decide says what the agent of one gateway does next, as functions from values to values:
+//
+//	Next                    what happens to the order in force, by SyncTarget, GatewaySync, volume and rollout
+//	Closed, Pause           what a closed gate allows, and when a pause begins and ends
+//	RolloutRollback         what a rollback of a rollout reports
+//	Delivery                whether a sync waits for a maintenance window, or for the validation webhook
+//	Restore                 whether a snapshot replaces the target
+//	Failures                when a gateway that cannot load the target rolls back automatically
+//	Wait, Proposal, Drift   when a sync replaces or repairs changes that were made on the gateway
+//	Schedule                what happens next to a proposal of these changes, and when
+//
+// Its callers read the objects, the disk and the clock, and obey. If only a newer GatewaySync could change a step, the step says so (Step.Ask),
+// and the caller reads the object and asks again.
 package decide
 
 import (
@@ -116,4 +129,59 @@ func (p Proposal) Repairs(policy v1alpha1.DriftPolicy, watched, seen bool) bool 
 		return p.Settled() && seen
 	}
 	return policy == v1alpha1.DriftRepair
+}
+
+// Delivery is what is known about a sync before it changes the gateway. Package record says what is evidence of it.
+type Delivery struct {
+	// First reports that no sync was ever completed on this gateway.
+	First bool
+	// DryRun reports that nothing will be written.
+	DryRun bool
+	// Repair reports that the sync only restores what was delivered.
+	Repair bool
+	// Rollback reports that an operator requested to go back to the target, which ran here before.
+	Rollback bool
+	// Approved reports that a user approved the target for delivery outside the maintenance windows.
+	Approved bool
+	// Forced reports a force-sync request that is new.
+	Forced bool
+	// AccessChanged reports that a node of a redundant pair got or lost the access to its configuration.
+	AccessChanged bool
+	// SameCommit and SameRules report that the target, and the rules of the spec, are those of the last delivery.
+	SameCommit, SameRules bool
+	// LacksFiles reports a volume that may lack files of the last delivery: before the gateway's start, or because the volume is new.
+	LacksFiles bool
+	// Recorded reports that the target was delivered before, by evidence that the gateway cannot write, if there is any.
+	Recorded bool
+}
+
+// WaitsForWindow reports whether the delivery waits while the maintenance windows are closed. It does not wait if it
+//
+//	is the first one of this gateway, or only a dry run
+//	repairs what was delivered, or delivers it again to a new volume
+//	goes back on request, has a commit that a user approved for it, or is forced by a user
+//	follows a change of the access of a redundant pair's node
+func (d Delivery) WaitsForWindow() bool {
+	switch {
+	case d.First, d.DryRun, d.Repair, d.Rollback, d.Approved, d.Forced, d.AccessChanged:
+		return false
+	case d.LacksFiles && d.Recorded:
+		return false
+	}
+	return true
+}
+
+// NeedsReview reports whether the validation webhook must allow the delivery. It need not allow
+//
+//	the first one of this gateway
+//	a rollback that an operator requested
+//	the commit that was delivered last: under the same rules, or to a volume that lacks files of it
+func (d Delivery) NeedsReview() bool {
+	switch {
+	case d.First, d.Rollback:
+		return false
+	case d.SameCommit && (d.SameRules || d.LacksFiles):
+		return false
+	}
+	return true
 }

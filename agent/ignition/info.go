@@ -1,8 +1,11 @@
 package ignition
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -135,4 +138,82 @@ func (c *Client) ErrorsSince(ctx context.Context, since time.Time) ([]LogLine, e
 		})
 	}
 	return lines, nil
+}
+
+// Platform is what a gateway of any version reveals without a token. Unknown fields are empty.
+type Platform struct {
+	Version Version
+	// Role is the node's role in a redundant pair: Independent, Master or Backup.
+	Role string
+}
+
+// Platform returns version and role: GET /system/gwinfo [IA]. It returns the zero Platform if the response is not that of a
+// gateway.
+func (c *Client) Platform(ctx context.Context) (Platform, error) {
+	got, err := c.do(ctx, call{method: http.MethodGet, path: "/system/gwinfo", public: true})
+	if err != nil {
+		return Platform{}, err
+	}
+	return parsePlatform(string(got.body)), nil
+}
+
+// parsePlatform parses text of the form key=value;… [IA].
+func parsePlatform(body string) Platform {
+	var p Platform
+	for pair := range strings.SplitSeq(body, ";") {
+		key, value, _ := strings.Cut(pair, "=")
+		switch strings.TrimSpace(key) {
+		case "Version":
+			p.Version = ParseVersion(value)
+		case "RedundancyStatus":
+			p.Role = oneLine(value, 40)
+		}
+	}
+	return p
+}
+
+// text is a JSON string, or a number or boolean as written; other values become "". The vendor's document does not give
+// the type of every field, and a field that is only shown must not make a whole response unreadable.
+type text string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *text) UnmarshalJSON(raw []byte) error {
+	raw = bytes.TrimSpace(raw)
+	*t = ""
+	if len(raw) == 0 {
+		return nil
+	}
+	switch raw[0] {
+	case '"':
+		var s string
+		if err := json.Unmarshal(raw, &s); err != nil {
+			return err
+		}
+		*t = text(s)
+	case '{', '[', 'n': // n begins null
+	default:
+		*t = text(raw)
+	}
+	return nil
+}
+
+// stamp is a time of the gateway: milliseconds since 1970 as a number [SPEC], or a text in RFC 3339. Anything else
+// becomes the zero time.
+type stamp struct{ time.Time }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (s *stamp) UnmarshalJSON(raw []byte) error {
+	var t text
+	if err := t.UnmarshalJSON(raw); err != nil {
+		return err
+	}
+	s.Time = time.Time{}
+	if ms, err := strconv.ParseInt(string(t), 10, 64); err == nil {
+		if ms > 0 {
+			s.Time = time.UnixMilli(ms)
+		}
+	} else if at, err := time.Parse(time.RFC3339Nano, string(t)); err == nil {
+		s.Time = at
+	}
+	return nil
 }

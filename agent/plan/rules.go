@@ -5,15 +5,18 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/bmatcuk/doublestar/v4"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan/relpath"
 	"stoker.io/stoker/agent/plan/render"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -254,4 +257,107 @@ func (r *Rules) HasMapping(o Origin) bool {
 // String returns source and destination for messages.
 func (m Mapping) String() string {
 	return string(m.Source) + " → " + string(m.Destination)
+}
+
+// Validate returns the errors of a GatewaySync that can be found without a gateway: those of validation.GatewaySync,
+// templates that do not parse, and unsafe paths. It does not render templates, because it has no facts of a gateway.
+func Validate(gs *v1alpha1.GatewaySync) field.ErrorList {
+	errs := validation.GatewaySync(gs)
+	if len(errs) > 0 {
+		return errs // the checks below would repeat some of these
+	}
+	profiles := field.NewPath("spec", "sync", "profiles")
+	for _, name := range slices.Sorted(maps.Keys(gs.Spec.Sync.Profiles)) {
+		for i, m := range gs.Spec.Sync.Profiles[name].Mappings {
+			mapping := profiles.Key(name).Child("mappings").Index(i)
+			errs = append(errs, pathErrors(mapping.Child("source"), m.Source)...)
+			errs = append(errs, pathErrors(mapping.Child("destination"), m.Destination)...)
+			for j, p := range m.Patches {
+				for _, key := range slices.Sorted(maps.Keys(p.Set)) {
+					errs = append(errs, templateErrors(mapping.Child("patches").Index(j).Child("set").Key(key), string(p.Set[key]))...)
+				}
+			}
+		}
+	}
+	return errs
+}
+
+func pathErrors(path *field.Path, text string) field.ErrorList {
+	if render.IsTemplate([]byte(text)) {
+		return templateErrors(path, text)
+	}
+	if _, err := ParsePath(text); err != nil {
+		return refused(path, err)
+	}
+	return nil
+}
+
+// templateErrors returns the error of a text that is a template and does not parse.
+func templateErrors(path *field.Path, text string) field.ErrorList {
+	if !render.IsTemplate([]byte(text)) {
+		return nil
+	}
+	if _, err := render.Parse("template", text); err != nil {
+		return refused(path, err)
+	}
+	return nil
+}
+
+// refused turns an error of the agent into a field error. It omits the value, because the error has the value if that helps, and
+// cuts long texts.
+func refused(path *field.Path, err error) field.ErrorList {
+	return field.ErrorList{field.Invalid(path, field.OmitValueType{}, fmt.Sprintf("%.500v", err))}
+}
+
+// Mounts are the paths below the data directory at which the gateway's container has mounts of its own, such as a
+// Secret mounted over a placeholder file of git. The agent leaves them alone like never-touch paths. It must not rename
+// or remove a name below or above such a mount either: when a mount point disappears, Linux unmounts what is mounted
+// there, in the gateway's container too.
+type Mounts struct {
+	paths  []string // sorted, without nested ones
+	folded []string // the same paths folded, because a volume may ignore case
+}
+
+// NewMounts returns the Mounts of paths relative to the data directory. It drops paths that git cannot have.
+func NewMounts(paths []string) Mounts {
+	var list []string
+	for _, p := range paths {
+		if path, err := ParsePath(p); err == nil && path != Root {
+			list = append(list, path.Rel())
+		}
+	}
+	slices.Sort(list)
+	var m Mounts
+	for _, p := range list {
+		if m.At(p) == "" {
+			m.paths, m.folded = append(m.paths, p), append(m.folded, relpath.Fold(p))
+		}
+	}
+	return m
+}
+
+// Paths returns the mounts, sorted, without nested ones.
+func (m *Mounts) Paths() []string { return m.paths }
+
+// At returns the mount at or above path, or "".
+func (m *Mounts) At(path string) string {
+	return m.find(path, func(path, mount string) bool { return path == mount || relpath.Below(path, mount) })
+}
+
+// Below returns a mount below path, or "".
+func (m *Mounts) Below(path string) string {
+	return m.find(path, func(path, mount string) bool { return relpath.Below(mount, path) })
+}
+
+// find returns the first mount that matches path, both folded, or "".
+func (m *Mounts) find(path string, match func(path, mount string) bool) string {
+	if len(m.paths) == 0 {
+		return ""
+	}
+	path = relpath.Fold(path)
+	i := slices.IndexFunc(m.folded, func(mount string) bool { return match(path, mount) })
+	if i < 0 {
+		return ""
+	}
+	return m.paths[i]
 }

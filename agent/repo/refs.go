@@ -10,6 +10,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/suggest"
 )
 
 const maxRefName = 1024 // bytes
@@ -162,4 +163,30 @@ func (a *Refs) notFound(ref Ref) error {
 		return failure.New(v1alpha1.ReasonRefNotFound, "%s has no %s %s", a.url, what, failure.Quote(ref.name))
 	}
 	return failure.New(v1alpha1.ReasonRefNotFound, "%s has no %s %s; did you mean %s?", a.url, what, failure.Quote(ref.name), strings.Join(near, ", "))
+}
+
+// suggestions returns names of refs that the user may have meant.
+func suggestions(name string, refs map[string]plan.ID) []string {
+	names := suggest.Names(shortName(name), shortNames(refs))
+	for i := range names {
+		names[i] = failure.Quote(names[i])
+	}
+	return names
+}
+
+func shortNames(refs map[string]plan.ID) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for full := range refs {
+			if refProblem(full) == "" && full != wire.HeadName && !yield(shortName(full)) {
+				return
+			}
+		}
+	}
+}
+
+func shortName(full string) string {
+	if s, ok := strings.CutPrefix(full, wire.BranchPrefix); ok {
+		return s
+	}
+	return strings.TrimPrefix(full, wire.TagPrefix)
 }

@@ -1,3 +1,6 @@
+// Package httpclient makes every HTTP client of the product but those of client-go. A Policy says how a client connects and what it accepts. All
+// bound the headers of answers, and none follows a redirect to another origin, which would get the credential. test/hostile runs all clients
+// against the same hostile server.
 package httpclient
 
 import (
@@ -10,6 +13,8 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	_ "golang.org/x/crypto/x509roots/fallback" // images have no CA certificates; those of the system come first
 )
 
 // Policy says how a client connects, and what it accepts. Its zero value connects directly, checks certificates with the authorities of the
@@ -109,3 +114,5 @@ func RetryAfter(value string, now time.Time, most time.Duration) (time.Duration,
 	}
 	return 0, false
 }
+
+// images have no CA certificates; those of the system come first

@@ -1,16 +1,25 @@
 package kube
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"stoker.io/stoker/internal/backoff"
 )
 
 // Clients are the clients of an API server.
@@ -123,4 +132,108 @@ func (c Clients) Accounts() (func(namespace, name string) (Clients, error), erro
 // AccountUser returns the user name of a ServiceAccount.
 func AccountUser(namespace, name string) string {
 	return "system:serviceaccount:" + namespace + ":" + name
+}
+
+// RedirectError is a redirect in an answer. A pod that the API server connects a client to, or whatever answers in place of the API
+// server, could otherwise choose where the client sends its token, and what it reads with it.
+type RedirectError struct {
+	From   string // the pod, or the host
+	Status int
+}
+
+// Error implements error. The message has no part of the answer, which may be hostile.
+func (e *RedirectError) Error() string {
+	return fmt.Sprintf("%s answers with a redirect (HTTP %d), which is not followed", e.From, e.Status)
+}
+
+// refuseRedirects returns a RoundTripper that turns each redirect of next into a RedirectError.
+func refuseRedirects(next http.RoundTripper) http.RoundTripper { return redirectRefuser{next} }
+
+type redirectRefuser struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (r redirectRefuser) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := r.next.RoundTrip(req)
+	if err != nil || res.StatusCode < 300 || res.StatusCode > 399 || res.StatusCode == http.StatusNotModified {
+		return res, err
+	}
+	_, _ = io.CopyN(io.Discard, res.Body, 4<<10) // so that the connection can be used again
+	_ = res.Body.Close()
+	return nil, &RedirectError{origin(req), res.StatusCode}
+}
+
+// WrappedRoundTripper gives client-go access to the wrapped RoundTripper.
+func (r redirectRefuser) WrappedRoundTripper() http.RoundTripper { return r.next }
+
+// origin names what answers a request: the pod behind a path …/namespaces/NS/pods/[SCHEME:]POD[:PORT]/proxy/…, or the host.
+func origin(req *http.Request) string {
+	_, path, _ := strings.Cut(req.URL.Path, "/api/v1/namespaces/")
+	parts := strings.Split(path, "/")
+	if len(parts) < 4 || parts[1] != "pods" || parts[3] != "proxy" {
+		return "the API server at " + req.URL.Host
+	}
+	pod := strings.TrimPrefix(strings.TrimPrefix(parts[2], "http:"), "https:")
+	pod, _, _ = strings.Cut(pod, ":")
+	return fmt.Sprintf("pod %s in namespace %s", pod, parts[0])
+}
+
+// TryOnce makes the clients of config try each request once, for a user who waits for the answer.
+func TryOnce(config *rest.Config) {
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return once{next} })
+}
+
+// once is a RoundTripper whose error keeps client-go from repeating a request ten times, a second apart, if the connection was closed
+// without an answer. A load balancer in front of an API server that is away does that.
+type once struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (o once) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := o.next.RoundTrip(req)
+	if utilnet.IsProbableEOF(err) || utilnet.IsConnectionReset(err) {
+		err = errors.New("the connection was closed without an answer")
+	}
+	return res, err
+}
+
+// WrappedRoundTripper gives client-go access to the wrapped RoundTripper.
+func (o once) WrappedRoundTripper() http.RoundTripper { return o.next }
+
+// Pauses between two attempts to reach the API server. Those of client-go grow to a minute, so after an outage of ten seconds a
+// gateway would learn of a new commit a minute late.
+const (
+	minPause = time.Second
+	maxPause = 8 * time.Second
+)
+
+// retry repeats do until it succeeds, fails in a way that a retry does not change, or ctx is done. It also retries if the API server
+// answers but its etcd does not, or if only a load balancer answers. It calls onResult with the error, or nil, of each attempt. Each
+// pause is spread over up to twice its length, so that not all agents return at the same time.
+func retry[T any](ctx context.Context, onResult func(error), do func() (T, error)) (T, error) {
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		result, err := do()
+		onResult(err)
+		if err == nil || isAnswer(err) && !Transient(err) || ctx.Err() != nil {
+			return result, err
+		}
+		if !backoff.Wait(ctx, wait.Jitter(pause, 1)) {
+			return result, err
+		}
+	}
+}
+
+// isAnswer reports whether err is an answer of the API server and not an error on the way there.
+func isAnswer(err error) bool {
+	status := apierrors.APIStatus(nil)
+	return errors.As(err, &status)
+}
+
+// Transient reports whether a retry may help, because the API server is unreachable or busy. An UndecodableError and a RedirectError are not transient.
+func Transient(err error) bool {
+	if !isAnswer(err) {
+		_, undecodable := errors.AsType[*UndecodableError](err)
+		_, redirect := errors.AsType[*RedirectError](err)
+		return !undecodable && !redirect
+	}
+	return apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) ||
+		apierrors.IsInternalError(err) || apierrors.IsTimeout(err)
 }

@@ -8,8 +8,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 )
@@ -140,4 +142,70 @@ func (f *facts) condition(status metav1.ConditionStatus, reason v1alpha1.Reason,
 		reason = v1alpha1.ReasonProgressing
 	}
 	return &metav1.Condition{Status: status, Reason: string(reason), Message: failure.Cut(message, maxMessage), ObservedGeneration: f.GatewaySync.Generation, LastTransitionTime: f.now}
+}
+
+// Pod is what a summary needs to know of a pod.
+type Pod struct {
+	Namespace, Name     string
+	UID                 types.UID
+	Labels, Annotations map[string]string
+	// Ended means that the pod terminates or has ended, Ending that it terminates and still exists.
+	Ended, Ending bool
+	// Agent means that it has an agent's container.
+	Agent bool
+	// Stuck is why it does not run, "" if it does or just starts.
+	Stuck string
+}
+
+// of reports whether a pod is a gateway of the GatewaySync with this name: the injector labelled it, it reports, or it asks for
+// an agent.
+func (p Pod) of(name string, reports, sole bool) bool {
+	if label := p.Labels[v1alpha1.LabelCRName]; label != "" {
+		return label == name
+	}
+	if reports {
+		return true // reports are selected by the same label
+	}
+	if inject, _ := gatewaypod.Annotation(p.Annotations, v1alpha1.AnnotationInject); inject != "true" {
+		return false
+	}
+	if p.Labels[v1alpha1.LabelInjection] == "disabled" && !p.Agent {
+		return false // injection is disabled
+	}
+	asked, _ := gatewaypod.Annotation(p.Annotations, v1alpha1.AnnotationCRName)
+	return asked == name || asked == "" && sole
+}
+
+// Nameless reports whether a pod asks for an agent without naming its GatewaySync.
+func (p Pod) Nameless() bool {
+	return !p.Ended && p.Labels[v1alpha1.LabelCRName] == "" && p.of("", false, true)
+}
+
+// maxMessage bounds the text of a condition, an event or a row, in bytes.
+const maxMessage = 1000
+
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// maxNames bounds the names in a message.
+const maxNames = 5
+
+// list joins the first maxNames names.
+func list(names []string) string {
+	if len(names) <= maxNames {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), len(names)-maxNames)
+}
+
+// OverSSH reports whether a repository uses ssh: ssh:// or user@host:path.
+func OverSSH(repo string) bool {
+	if scheme, _, ok := strings.Cut(repo, "://"); ok {
+		return scheme == "ssh"
+	}
+	return !strings.HasPrefix(repo, "/") && strings.Contains(repo, ":")
 }

@@ -182,3 +182,37 @@ func (p *Process) Ended() bool {
 
 // PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Script writes a small script that can be run at once. It holds ForkLock: a process that another goroutine starts while the
+// file is open for writing would keep it open for a moment, and running the script would fail with "text file busy"
+// (golang/go#22315).
+func Script(t testing.TB, file, text string) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := os.WriteFile(file, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Small builds a main package as a release does, and fails the test if the binary has more bytes than ceiling.
+func Small(t testing.TB, pkg string, ceiling int64) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("builds a release")
+	}
+	file := filepath.Join(t.TempDir(), filepath.Base(pkg))
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", file, "stoker.io/stoker/"+pkg)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", pkg, err, out)
+	}
+	fi, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%.1f MiB", float64(fi.Size())/(1<<20))
+	if fi.Size() > ceiling {
+		t.Errorf("%s has %d bytes, and may have %d: see which dependency came in: go version -m, go tool nm -size", pkg, fi.Size(), ceiling)
+	}
+}

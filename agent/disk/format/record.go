@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"math"
+	"regexp"
+	"strconv"
 
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
@@ -224,3 +226,24 @@ func decodeHeader(b []byte) (plan.Header, error) {
 		Ref: h.Ref, Commit: commit, Rules: h.Rules, Mappings: h.Mappings, Files: h.Files, Complete: h.Complete, Earlier: earlier,
 	}, nil
 }
+
+// Names of files in .stoker.
+const (
+	ManifestFile = "manifest"
+	JournalFile  = "journal"
+	UndoFile     = "undo" // the journal of a run that is rolled back
+)
+
+// SlotName is the staging name of a change.
+func SlotName(change int) string { return strconv.Itoa(change) }
+
+// AsideName is the staging name of what a change replaced on a file system that cannot exchange two names.
+func AsideName(change int) string { return strconv.Itoa(change) + ".old" }
+
+var folderName = regexp.MustCompile(`^\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{7}(-\d{1,4})?(-undo)?$`)
+
+// ValidLostFoundName reports whether s can be the name of a folder in lost+found.
+func ValidLostFoundName(s string) bool { return folderName.MatchString(s) }
+
+// TreeName is the staging name of a directory that is staged whole.
+func TreeName(dir int32) string { return "d" + strconv.Itoa(int(dir)) }

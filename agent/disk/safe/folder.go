@@ -6,6 +6,7 @@ package safe
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -337,4 +338,73 @@ func CheckPath(p string) error {
 		}
 	}
 	return nil
+}
+
+// AreaOf returns the area of the directory n. It must be the directory that the cursor opened last.
+func AreaOf(cur *Cursor, n *Folder) (string, error) {
+	here, err := MountOf(n)
+	if err != nil {
+		return "", fmt.Errorf("find the mount of %s: %w", n.Path, err)
+	}
+	top := ""
+	for k := len(cur.Chain) - 1; k >= 0; k-- {
+		m, err := MountOf(cur.Chain[k])
+		if err != nil {
+			return "", fmt.Errorf("find the mount of %s: %w", cur.Chain[k].Path, err)
+		}
+		if m != here {
+			break
+		}
+		top = cur.Chain[k].Path
+	}
+	if strings.HasPrefix(top, "projects/") {
+		return "", failure.New(v1alpha1.ReasonUnsafePath, "%s is a mount inside a project, and the agent cannot stage files there; mount all of projects, or all of the data directory", top)
+	}
+	return top, nil
+}
+
+// HashFile returns the git blob id of an open file, read from its start. If the file changes while HashFile reads, the id
+// may belong to no version of the file, so the caller must compare it with an expected id. HashFile fails when ctx is done.
+func HashFile(ctx context.Context, f *os.File, buf []byte) (plan.ID, error) {
+	fi, err := f.Stat()
+	if err != nil {
+		return plan.ID{}, err
+	}
+	h := plan.NewBlob(fi.Size())
+	if _, err := io.CopyBuffer(struct{ io.Writer }{h}, ContextReader(ctx, io.NewSectionReader(f, 0, fi.Size())), buf); err != nil {
+		return plan.ID{}, err
+	}
+	return plan.ID(h.Sum(nil)), nil
+}
+
+// ContextReader returns a reader of r that fails when ctx is done.
+func ContextReader(ctx context.Context, r io.Reader) io.Reader { return contextReader{ctx, r} }
+
+type contextReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (r contextReader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.r.Read(p)
+}
+
+// Hash returns the git blob id of a file in the folder. It does not read a file of more than limit bytes, and returns the null
+// id, which no blob has. A limit of 0 means no limit.
+func (n *Folder) Hash(ctx context.Context, name string, buf []byte, limit int64) (plan.ID, error) {
+	f, fi, err := n.File(name, os.O_RDONLY)
+	if err != nil {
+		return plan.ID{}, err
+	}
+	if limit > 0 && fi.Size() > limit {
+		return plan.ID{}, f.Close()
+	}
+	id, err := HashFile(ctx, f, buf)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return plan.ID{}, fmt.Errorf("read %s: %w", n.Join(name), err)
+	}
+	return id, nil
 }

@@ -6,11 +6,14 @@ import (
 	"crypto/sha1"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/plan"
 )
@@ -202,4 +205,69 @@ func (o *Objects) Content(t testing.TB, id plan.ID) []byte {
 		t.Fatalf("blob %s is not in the store", id)
 	}
 	return b
+}
+
+// Manifest implements plan.Manifest in memory. The zero value is the manifest of a data directory before its first
+// sync.
+type Manifest struct {
+	Head    plan.Header
+	Records map[string]plan.Owned
+}
+
+// Header implements plan.Manifest.
+func (m *Manifest) Header() plan.Header { return m.Head }
+
+// Get implements plan.Manifest.
+func (m *Manifest) Get(path string) (plan.Owned, bool, error) {
+	r, ok := m.Records[path]
+	return r, ok, nil
+}
+
+// All implements plan.Manifest.
+func (m *Manifest) All(prefix string) iter.Seq2[plan.Owned, error] {
+	return func(yield func(plan.Owned, error) bool) {
+		for _, path := range slices.Sorted(maps.Keys(m.Records)) {
+			if strings.HasPrefix(path, prefix) && !yield(m.Records[path], nil) {
+				return
+			}
+		}
+	}
+}
+
+// Rules validates rules as ParseRules does.
+func Rules(t testing.TB, r plan.Rules) plan.Rules {
+	t.Helper()
+	r, err := plan.NewRules(r)
+	require.NoError(t, err)
+	return r
+}
+
+// Mappings returns a mapping for each pair of source and destination.
+func Mappings(t testing.TB, pairs ...string) []plan.Mapping {
+	t.Helper()
+	var list []plan.Mapping
+	for i := 0; i < len(pairs); i += 2 {
+		source, err := plan.ParsePath(pairs[i])
+		require.NoError(t, err)
+		destination, err := plan.ParsePath(pairs[i+1])
+		require.NoError(t, err)
+		list = append(list, plan.Mapping{Source: source, Destination: destination})
+	}
+	return list
+}
+
+// Excludes compiles patterns.
+func Excludes(t testing.TB, patterns ...string) plan.Excludes {
+	t.Helper()
+	x, err := plan.NewExcludes(patterns)
+	require.NoError(t, err)
+	return x
+}
+
+// Facts returns the facts of a gateway.
+func Facts() plan.Facts {
+	return plan.Facts{
+		GatewayName: "line-1", PodName: "line-1-0", Namespace: "north", CRName: "plant", Ref: "main",
+		Commit: "0123456789abcdef0123456789abcdef01234567", Labels: map[string]string{"hostile": ".git", "site": "7"},
+	}
 }

@@ -3,19 +3,23 @@ package wire
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/hmac"
 	"crypto/sha1"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/secret"
 )
 
 const (
@@ -279,3 +283,57 @@ bitbucket.org,[altssh.bitbucket.org]:443 ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTI
 bitbucket.org,[altssh.bitbucket.org]:443 ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAABgQDQeJzhupRu0u0cdegZIa8e86EG2qOCsIsD1Xw0xSeiPDlCr7kq97NLmMbpKTX6Esc30NuoqEEHCuc7yWtwp8dI76EEEB1VqY9QJq6vk+aySyboD5QF61I/1WeTwu+deCbgKMGbUijeXhtfbxSxm6JwGrXrhBdofTsbKRUsrN1WoNgUa8uqN1Vx6WAJw1JHPhglEGGHea6QICwJOAr/6mrui/oB7pkaWKHj3z7d1IC4KWLtY47elvjbaTlkN04Kc/5LFEirorGYVbt15kAUlqGM65pk6ZBxtaO3+30LVlORZkxOh+LKL/BvbZ/iRNhItLqNyieoQj/uh/7Iv4uyH/cV/0b4WDSd3DptigWq84lJubb9t/DnZlrJazxyDCulTmKdOR7vs9gMTo+uoIrPSb8ScTtvw65+odKAlBj59dhnVp9zd7QUojOpXlL62Aw56U4oO+FALuevvMjiWeavKhJqlR7i5n9srYcrNV7ttmDw7kf/97P5zauIhxcjX+xHv4M=
 ssh.dev.azure.com,vs-ssh.visualstudio.com ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAABAQC7Hr1oTWqNqOlzGJOfGJ4NakVyIzf1rXYd4d7wo6jBlkLvCA4odBlL0mDUyZ0/QUfTTqeu+tm22gOsv+VrVTMk6vwRU75gY/y9ut5Mb3bR5BV58dKXyq9A9UeB5Cakehn5Zgm6x1mKoVyf+FFn26iYqXJRgzIZZcZ5V6hrE0Qg39kZm4az48o0AUbf6Sp4SLdvnuMa2sVNwHBboS7EJkm57XQPVU3/QpyNLHbWDdzwtrlS+ez30S3AdYhLKEOxAG8weOnyrtLJAUen9mTkol8oII1edf7mWWbWVf0nBmly21+nZcmCTISQBtdcyPaEno7fFQMDD26/s0lfKob4Kw8H
 `
+
+// HostKey is the key that an ssh server presents. Nothing proves that the server is the right one.
+type HostKey struct {
+	Fingerprint string // such as SHA256:…
+	Type        string // such as ssh-ed25519
+	Line        string // for known_hosts
+}
+
+// HasBuiltInHostKey reports whether the client knows the host keys of an ssh address without a known_hosts file.
+func (u URL) HasBuiltInHostKey() bool {
+	known, err := parseKnownHosts([]byte(publicHosts), u, "")
+	return u.SSH() && err == nil && !known.hasNoKeys()
+}
+
+// GetHostKey asks the server of an ssh address for its host key. It sends no credentials.
+func GetHostKey(ctx context.Context, u URL, o Options) (HostKey, error) {
+	o = o.WithDefaults()
+	known := &knownHosts{url: u}
+	if known.name = normalName(u); !u.SSH() {
+		return HostKey{}, failure.New(v1alpha1.ReasonUnsupportedRepository, "%s is not an ssh address: only ssh has host keys", u)
+	}
+	address := u.dialAddress()
+	conn, err := o.Guard.Dialer(o.Connect).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return HostKey{}, Explain(ctx, u, err, nil)
+	}
+	defer func() { _ = conn.Close() }() // the key is read, or the error is known
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	if err := conn.SetDeadline(time.Now().Add(o.Handshake)); err != nil {
+		return HostKey{}, Explain(ctx, u, err, nil)
+	}
+	var found ssh.PublicKey
+	errEnough := errors.New("the key is known")
+	_, _, _, err = ssh.NewClientConn(conn, address, &ssh.ClientConfig{
+		User: defaultSSHUser, ClientVersion: clientVersion, Timeout: o.Handshake, HostKeyAlgorithms: known.algorithms(),
+		HostKeyCallback: func(_ string, _ net.Addr, key ssh.PublicKey) error {
+			found = key
+			return errEnough
+		},
+	})
+	if found == nil {
+		return HostKey{}, Explain(ctx, u, err, nil)
+	}
+	return HostKey{ssh.FingerprintSHA256(found), found.Type(), known.knownHostsLine(found)}, nil
+}
+
+// CheckSSHKey returns nil if a private key can be used. An error never contains a part of the key.
+func CheckSSHKey(key secret.String) error {
+	_, problem := parseSSHKey(key)
+	if problem != "" {
+		return failure.New(v1alpha1.ReasonAuthFailed, "the ssh key %s", problem)
+	}
+	return nil
+}

@@ -182,3 +182,78 @@ func SyncRecordValid(r *v1alpha1.SyncRecord) bool {
 	return year >= 1000 && year <= 9999 && (r.Commit == "" || syntax.IsCommit(r.Commit) && r.Commit == strings.ToLower(r.Commit)) && len(r.Ref) <= 255 &&
 		len(r.Duration) <= 32 && len(r.Result) <= 64 && (r.SnapshotID == "" || syntax.SnapshotID(r.SnapshotID) == r.SnapshotID)
 }
+
+func validateSnapshots(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorList {
+	var errs field.ErrorList
+	if s := gs.Spec.Snapshots; s != nil {
+		if s.RetentionCount < 0 || s.RetentionCount > 100 {
+			errs = append(errs, field.Invalid(path.Child("snapshots", "retentionCount"), s.RetentionCount, "must be between 1 and 100"))
+		}
+		if s.MaxSize != "" && syntax.SnapshotSize(s.MaxSize) == 0 {
+			errs = append(errs, fielderr.Invalid(path.Child("snapshots", "maxSize"), s.MaxSize, "must be a number of bytes with Ki, Mi or Gi, such as 1Gi"))
+		}
+		errs = append(errs, fielderr.OneOf(path.Child("snapshots", "gatewayBackup"), s.GatewayBackup, v1alpha1.GatewayBackupNever, v1alpha1.GatewayBackupBeforeSync)...)
+		errs = append(errs, validateStorage(path.Child("snapshots", "storage"), s.Storage)...)
+	}
+	if r := gs.Spec.Rollback; r != nil && r.ToSnapshot != "" && syntax.SnapshotID(r.ToSnapshot) == "" {
+		errs = append(errs, fielderr.Invalid(path.Child("rollback", "toSnapshot"), r.ToSnapshot, "must be the ID of a snapshot, such as area-4-20260212-102000; stoker snapshots lists them"))
+	}
+	return errs
+}
+
+func validateAutoRollback(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorList {
+	a := gs.Spec.AutoRollback
+	if a == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	for i, t := range a.Triggers {
+		errs = append(errs, fielderr.OneOf(path.Child("triggers").Index(i), t, v1alpha1.AutoRollbackTriggers()...)...)
+		if slices.Contains(a.Triggers[:i], t) {
+			errs = append(errs, field.Duplicate(path.Child("triggers").Index(i), t))
+		}
+	}
+	errs = append(errs, fielderr.OneOf(path.Child("scope"), a.Scope, v1alpha1.AutoRollbackGateway, v1alpha1.AutoRollbackRollout)...)
+	if gs.AutoRollbackScope() == v1alpha1.AutoRollbackGateway && !gs.TakesSnapshots() {
+		errs = append(errs, field.Invalid(path.Child("enabled"), true, "needs snapshots: set spec.snapshots.enabled to true"))
+	}
+	if a.Scope == v1alpha1.AutoRollbackRollout && len(a.Triggers) > 0 {
+		errs = append(errs, field.Forbidden(path.Child("triggers"), "apply to scope gateway only: with scope rollout, every failure that aborts the rollout rolls its gateways back"))
+	}
+	if gs.AutoRollbackScope() == v1alpha1.AutoRollbackRollout && !gs.InSteps() {
+		errs = append(errs, field.Invalid(path.Child("scope"), a.Scope, "needs a rollout: set spec.deployment.stages, spec.deployment.syncOrder or spec.validation.dryRunBefore"))
+	}
+	return errs
+}
+
+func validateValidation(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorList {
+	if gs.Spec.Validation == nil {
+		return nil
+	}
+	errs := fielderr.OneOf(path.Child("references"), gs.Spec.Validation.References, v1alpha1.ReferencesIgnore, v1alpha1.ReferencesWarn, v1alpha1.ReferencesRefuse)
+	w := gs.Spec.Validation.Webhook
+	if w == nil {
+		return errs
+	}
+	path = path.Child("webhook")
+	switch at := path.Child("url"); {
+	case w.URL == "":
+		errs = append(errs, field.Required(at, "name the URL of the service"))
+	case utf8.RuneCountInString(w.URL) > maxURL:
+		errs = append(errs, field.TooLongCharacters(at, "", maxURL))
+	case !webhookURLRegexp.MatchString(w.URL):
+		errs = append(errs, field.Invalid(at, field.OmitValueType{}, "use https://host/path, without credentials")) // the value may contain some
+	}
+	if w.Timeout != "" {
+		if _, problem := syntax.ParseDuration(w.Timeout, v1alpha1.MinDuration, v1alpha1.MaxValidationTimeout); problem != "" {
+			errs = append(errs, fielderr.Invalid(path.Child("timeout"), w.Timeout, problem))
+		}
+	}
+	errs = append(errs, validateSecret(path.Child("secretRef"), w.SecretRef)...)
+	errs = append(errs, validateSecret(path.Child("caSecretRef"), w.CASecretRef)...)
+	return append(errs, fielderr.OneOf(path.Child("failurePolicy"), w.FailurePolicy, v1alpha1.FailurePolicyFail, v1alpha1.FailurePolicyIgnore)...)
+}
+
+const webhookURLPattern = `^https://[^/?#@\s\x00-\x1f\x7f-][^#@\s\x00-\x1f\x7f]*$`
+
+var webhookURLRegexp = regexp.MustCompile(webhookURLPattern)

@@ -1,3 +1,16 @@
+// Package simulator simulates an Ignition 8.3 gateway for tests and demonstrations: its data directory, states, tokens,
+// scans, scan locks and REST routes, as far as they are known from the vendor's documentation and from live gateways.
+// It shares no code with the agent, so that each is a check on the other.
+//
+// The simulated gateway knows only the snapshot of its last scan: writing a file has no effect until a scan reads it. A
+// scan reads the tree as it is at that moment. Half-written files become load errors and log lines. Unknown behavior of
+// the real gateway is a switch in Unknowns.
+//
+// The fields of a Gateway are its subjects: Scans, Locks, Designers, Data and others. Each has its routes, its state, and the
+// methods with which a test controls it. What needs no running gateway is in packages below this one.
+//
+// With a Version before 8.3 the gateway has no REST interface except that of the third-party project-scan module, and
+// signs its projects like 8.1. Two gateways make a redundant Pair.
 package simulator
 
 import (
@@ -5,11 +18,17 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"stoker.io/stoker/test/gateway/simulator/datadir"
+	"stoker.io/stoker/test/gateway/simulator/ordered"
 	"stoker.io/stoker/test/gateway/simulator/port"
+	"stoker.io/stoker/test/gateway/simulator/resource"
+	"stoker.io/stoker/test/gateway/simulator/seed"
 )
 
 // The kinds of scans and scan locks.
@@ -204,3 +223,110 @@ func (g *Gateway) Token() string {
 
 // State returns the state and, for Faulted, the reason.
 func (g *Gateway) State() (State, string) { return g.run.status() }
+
+// startupFault returns what prevents a gateway from starting on this data directory, or nil.
+func (d *Data) startupFault() error {
+	if err := d.checkWritable(); err != nil {
+		return fmt.Errorf("the data directory cannot be written to: %w", err)
+	}
+	if d.opts.before83() {
+		return nil // its configuration is in a database
+	}
+	if !datadir.Exists(d.root, path.Join(datadir.ResourcesDir, "core", "config-mode.json")) {
+		return errors.New("there is no resource collection core: the data directory was not empty, and so was never seeded")
+	}
+	external, err := datadir.List(d.root, path.Join(datadir.ResourcesDir, "external"))
+	if err != nil {
+		return err
+	}
+	if len(external) > 0 && !datadir.Exists(d.root, path.Join(datadir.ResourcesDir, "external", "config-mode.json")) {
+		return errors.New("the collection external exists but is not empty and has no config-mode.json")
+	}
+	loaded, _ := resource.LoadConfig(d.root, d.opts.Mode, nil)
+	if singleton := singletonOnlyInMode(loaded, d.opts.Mode); singleton != "" {
+		return fmt.Errorf("the singleton %s is defined in the mode %s only: it must be in core or external", singleton, d.opts.Mode)
+	}
+	_, problems := resource.LoadProjects(d.root, nil)
+	for _, p := range problems {
+		if errors.Is(p.Err, resource.ErrNoAttributes) {
+			return fmt.Errorf("ProjectResourceBuilder.setAttributes: %s", p)
+		}
+	}
+	return nil
+}
+
+func (d *Data) checkWritable() error {
+	probe := "var/ignition/probe"
+	if err := datadir.Write(d.root, probe, nil); err != nil {
+		return err
+	}
+	return d.root.Remove(probe)
+}
+
+// singletonOnlyInMode returns a singleton resource that only the mode defines, or "".
+func singletonOnlyInMode(c resource.Config, mode string) string {
+	if mode == "" {
+		return ""
+	}
+	for _, name := range c.Collection(mode).Tree.Names("") {
+		_, _, in := c.Effective(name)
+		if strings.Count(name, "/") == 1 && !slices.Contains(in, "core") && !slices.Contains(in, "external") {
+			return name
+		}
+	}
+	return ""
+}
+
+// seed fills the data directory according to Options.Seeding, and reports whether it did. The start that follows is the
+// first one.
+func (d *Data) seed() (seeded bool, err error) {
+	switch d.opts.Seeding {
+	case SeedImage:
+		list, err := datadir.List(d.root, ".")
+		if err != nil || len(list) > 0 {
+			return false, err
+		}
+	case SeedChart:
+		if datadir.Exists(d.root, datadir.SeedMarker) {
+			return false, nil
+		}
+		// The chart's script sets the marker before it copies.
+		if err := d.canaries.Write(datadir.SeedMarker, nil); err != nil {
+			return false, err
+		}
+	default:
+		return false, nil
+	}
+	for name, raw := range seed.Platform(d.opts.Role) {
+		if err := d.canaries.Write(name, raw); err != nil {
+			return true, err
+		}
+	}
+	if err := d.root.MkdirAll(datadir.BlobDir, 0o755); err != nil {
+		return true, err
+	}
+	if err := d.seedResources(); err != nil {
+		return true, err
+	}
+	return true, d.canaries.Write(datadir.SeedMarker, nil)
+}
+
+// seedResources writes the resource collections of a fresh gateway.
+func (d *Data) seedResources() error {
+	for name, raw := range seed.Collections(d.opts.Mode) {
+		if err := d.canaries.Write(path.Join(datadir.ResourcesDir, name, "config-mode.json"), raw); err != nil {
+			return err
+		}
+	}
+	for name, doc := range seed.Resources(d.opts.Name, ownTokenLevel) {
+		dir := path.Join(datadir.ResourcesDir, "core", name)
+		files := map[string][]byte{"config.json": ordered.Pretty(doc)}
+		if _, err := d.saveResource(dir, resource.New(name, "A"), "initialization", files); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ownTokenLevel is the security level of the token that the simulator issues.
+const ownTokenLevel = "Authenticated/ApiKeys/Stoker"

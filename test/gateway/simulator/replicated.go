@@ -1,11 +1,13 @@
 package simulator
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/ordered"
@@ -69,4 +71,151 @@ func (d *Data) partOfResource(name string) bool {
 	doc, err := ordered.Parse(raw)
 	list, _ := ordered.Dig(doc, "files").(ordered.Array)
 	return err == nil && slices.Contains(list, ordered.Value(base))
+}
+
+// Redundancy is a gateway's role in a redundant pair.
+type Redundancy struct {
+	mu      sync.Mutex
+	current membership
+}
+
+type membership struct {
+	access bool // may change its configuration
+	active bool
+	peer   bool  // sees the other node
+	pair   *Pair // nil outside a pair
+}
+
+func newRedundancy(role string) *Redundancy {
+	return &Redundancy{current: membership{access: role != "Backup", active: role != "Backup", peer: role != "Independent"}}
+}
+
+// SetConfigAccess sets whether the node may change its configuration, and whether it sees its peer.
+func (r *Redundancy) SetConfigAccess(access, peer bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.current.access, r.current.active, r.current.peer = access, access, peer
+}
+
+func (r *Redundancy) status() membership {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.current
+}
+
+// join makes the node a part of a pair, and connects it.
+func (r *Redundancy) join(p *Pair) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.current.pair, r.current.peer = p, true
+}
+
+// replicate copies changes to the peer, if the node is the source of a pair.
+func (r *Redundancy) replicate() error {
+	m := r.status()
+	if m.pair == nil || !m.access || !m.peer || !m.pair.isSource(r) {
+		return nil
+	}
+	return m.pair.Replicate()
+}
+
+// Pair is two redundant gateways. The one with config access copies what it has loaded to the other: core, the
+// deployment modes and the projects, but neither external nor local [IA].
+type Pair struct {
+	mu     sync.Mutex
+	from   *Gateway // has config access
+	to     *Gateway
+	paused bool
+}
+
+// NewPair makes a pair of two gateways that were started with the roles Master and Backup, and copies once.
+func NewPair(master, backup *Gateway) (*Pair, error) {
+	if master.opts.Role != "Master" || backup.opts.Role != "Backup" {
+		return nil, errors.New("a pair is made of a Master and a Backup")
+	}
+	p := &Pair{from: master, to: backup}
+	master.Redundancy.join(p)
+	backup.Redundancy.join(p)
+	return p, p.Replicate()
+}
+
+// Failover gives config access and activity to the other node, like a user or a failure. connected reports whether the
+// nodes still see each other.
+func (p *Pair) Failover(connected bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.from, p.to = p.to, p.from
+	p.from.Redundancy.SetConfigAccess(true, connected)
+	p.to.Redundancy.SetConfigAccess(false, connected)
+}
+
+// Pause stops copying, as over a broken connection. The nodes still report that they are connected, and that a sync is
+// pending.
+func (p *Pair) Pause(paused bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.paused = paused
+}
+
+// isPaused reports whether copying is paused.
+func (p *Pair) isPaused() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.paused
+}
+
+// isSource reports whether the pair copies from a node.
+func (p *Pair) isSource(node *Redundancy) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.from.Redundancy == node
+}
+
+// Replicate copies now, unless paused, and loads the copied files.
+func (p *Pair) Replicate() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if state, _ := p.to.State(); p.paused || state != Running {
+		return nil
+	}
+	changed, err := p.copyTrees()
+	if err != nil || !changed {
+		return err
+	}
+	runCtx := p.to.run.current()
+	return errors.Join(p.to.Scans.scan(runCtx, kindConfig), p.to.Scans.scan(runCtx, kindProjects))
+}
+
+func (p *Pair) copyTrees() (changed bool, err error) {
+	p.from.Data.writing.Lock()
+	want, err := p.from.Data.readReplicated()
+	p.from.Data.writing.Unlock()
+	if err != nil {
+		return false, err
+	}
+	p.to.Data.writing.Lock()
+	defer p.to.Data.writing.Unlock()
+	have, err := p.to.Data.readReplicated()
+	if err != nil {
+		return false, err
+	}
+	for name, raw := range want {
+		if old, ok := have[name]; ok && bytes.Equal(old, raw) {
+			continue
+		}
+		changed = true
+		if err := p.to.Canaries.Put(name, raw); err != nil {
+			return changed, err
+		}
+	}
+	for name := range have {
+		if _, ok := want[name]; ok || strings.HasPrefix(name, datadir.BlobDir+"/") {
+			continue
+		}
+		changed = true
+		if err := p.to.Canaries.Remove(name); err != nil {
+			return changed, err
+		}
+	}
+	return changed, nil
 }
