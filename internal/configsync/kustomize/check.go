@@ -1,13 +1,13 @@
 package kustomize
 
 import (
-	"encoding/json"
 	"fmt"
 	"path"
 	"regexp"
 	"slices"
 	"strings"
 
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/kustomize/api/types"
 
@@ -237,16 +237,11 @@ func (s *spec) inlinePatch(field string, p *types.Patch, files map[string][]byte
 	return nil
 }
 
-// hasCopy reports whether a JSON patch has the operation copy. Each copy can double an object, so that forty of them exceed any memory.
+// hasCopy reports whether a JSON patch has the operation copy. Each copy can double an object, so that forty of them exceed any memory. It
+// uses the parser of kustomize, which reads an operation only when it applies it: an invalid one may follow the copies.
 func hasCopy(patch []byte) bool {
-	type operation struct {
-		Op string `json:"op"`
-	}
-	var list []operation
-	if json.Unmarshal(patch, &list) != nil {
-		return false // a merge patch
-	}
-	return slices.ContainsFunc(list, func(o operation) bool { return o.Op == "copy" })
+	list, err := jsonpatch.DecodePatch(patch)
+	return err == nil && slices.ContainsFunc(list, func(o jsonpatch.Operation) bool { return o.Kind() == "copy" }) // otherwise a merge patch
 }
 
 // inlineReplacements replaces the paths of replacements by the replacements in these files.

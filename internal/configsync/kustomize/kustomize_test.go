@@ -237,6 +237,7 @@ func TestReadRefuses(t *testing.T) {
 		"size":                         {"namePrefix: " + strings.Repeat("x", 300_000), limit, "bytes"},
 		"bomb in a patch":              {"patches: [{patch: \"x0: &x0 [" + strings.Repeat("x,", 1000) + "x]\\nx: [" + strings.Repeat("*x0,", 2000) + "x]\"}]", limit, "patches[0]"},
 		"patch that multiplies":        {"patches: [{target: {kind: A}, patch: '[{op: copy, from: \"\", path: /a}]'}]", invalid, "patches[0]"},
+		"patch that hides a copy":      {"patches: [{target: {kind: ConfigMap}, patch: '[{op: copy, from: /data, path: /data/x}, {op: 1}]'}]", invalid, "operation copy"},
 		"empty patch":                  {"patches: [{target: {kind: A}, patch: '# nothing'}]", invalid, "patches[0]"},
 		"patch without patch and path": {"patches: [{target: {kind: A}}]", invalid, "patches[0]"},
 		"change of kind":               {"patches: [{patch: '{}', options: {allowKindChange: true}}]", invalid, "patches[0].options.allowKindChange"},
