@@ -27,6 +27,9 @@ type configRow struct {
 	rank int
 }
 
+// failing returns whether the ConfigSync needs attention.
+func (r configRow) failing() bool { return r.State.Tone == toneFail || r.State.Tone == toneHeld }
+
 // configs returns the ConfigSyncs of a site.
 func (s *Server) configs(x *site, quiet silence) (list []configRow) {
 	if x.configs == nil || x.configNote() != "" && quiet.err == nil {
@@ -99,7 +102,7 @@ func (p *fleetsPage) addConfigs(list []configRow) {
 		return cmp.Or(b.rank-a.rank, compareNatural(a.Namespace, b.Namespace), compareNatural(a.Name, b.Name), compareNatural(a.Site, b.Site))
 	})
 	for _, r := range list {
-		if r.State.Tone == toneFail || r.State.Tone == toneHeld {
+		if r.failing() {
 			p.ConfigsFailing++
 		}
 		switch {

@@ -62,8 +62,9 @@ type column struct {
 
 // pastCommit is a commit that ran on every gateway.
 type pastCommit struct {
-	Ref, Commit string
-	At          moment
+	Ref    string
+	Commit commit
+	At     moment
 }
 
 // condition is a condition of a GatewaySync that reports a problem.
@@ -98,7 +99,7 @@ func (s *Server) serveFleet(w http.ResponseWriter, r *http.Request) {
 		if syntax.IsCommit(h.Ref) {
 			ref = syntax.ShortCommit(h.Ref)
 		}
-		p.History = append(p.History, pastCommit{ref, clean(syntax.ShortCommit(h.Commit), 7), moment{h.At.Time, p.Now.now}})
+		p.History = append(p.History, pastCommit{ref, f.newCommit(h.Commit), moment{h.At.Time, p.Now.now}})
 	}
 	p.Conditions = s.conditions(f, p.Now)
 	p.Rollout = s.newRollout(f, p.Now, func(stage string) string { return p.link(map[string]string{"stage": stage, "state": "", "reason": ""}) })

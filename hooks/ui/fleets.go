@@ -155,7 +155,7 @@ func (p *fleetsPage) addSites(s *Server, list []*site, read []leads.Leads) {
 			p.Notices = x.notices(read[i])
 		}
 		p.ConfigNote = cmp.Or(p.ConfigNote, x.configNote())
-		p.Sites = append(p.Sites, newSiteRow(x, own, quiet, x.notices(read[i])))
+		p.Sites = append(p.Sites, newSiteRow(x, own, ownConfigs, quiet, x.notices(read[i])))
 		fleets, configs = append(fleets, own...), append(configs, ownConfigs...)
 	}
 	slices.SortStableFunc(p.Sites, func(a, b siteRow) int { return cmp.Or(b.rank-a.rank, compareNatural(a.Name, b.Name)) })
@@ -232,8 +232,8 @@ func (p *fleetsPage) addSilence(silent []silence, several bool) {
 	}
 }
 
-// newSiteRow returns a site as the first page shows it: its state is that of its worst fleet, unless it does not answer.
-func newSiteRow(x *site, list []fleet, quiet silence, notices []notice) siteRow {
+// newSiteRow returns a site as the first page shows it: its state is that of its worst fleet or ConfigSync, unless it does not answer.
+func newSiteRow(x *site, list []fleet, configs []configRow, quiet silence, notices []notice) siteRow {
 	r := siteRow{Name: clean(x.Context, maxWord), Path: sitePath(x), Fleets: len(list), State: chip{toneOff, "No fleets"}, rank: rankGood}
 	var gateways []gateway
 	for i, f := range list {
@@ -244,6 +244,16 @@ func newSiteRow(x *site, list []fleet, quiet silence, notices []notice) siteRow 
 		}
 	}
 	r.Bar = newBar(gateways)
+	failing := 0
+	for _, c := range configs {
+		if !c.failing() {
+			continue
+		}
+		failing++
+		if c.rank > r.rank {
+			r.State, r.rank = c.State, c.rank
+		}
+	}
 	switch {
 	case quiet.err != nil:
 		r.State, r.rank = quiet.chip(), rankFailed+1
@@ -252,6 +262,8 @@ func newSiteRow(x *site, list []fleet, quiet silence, notices []notice) siteRow 
 		r.State = chip{toneBusy, "Reading"}
 	case len(notices) > 0:
 		r.Message = notices[0].Title + "."
+	case failing > 0:
+		r.Message = counted(failing, "ConfigSync") + map[bool]string{true: " needs", false: " need"}[failing == 1] + " attention."
 	}
 	return r
 }

@@ -38,6 +38,7 @@ type gatewayPage struct {
 	frame
 	Fleet         fleet
 	Gateway       gateway
+	Runs          commit
 	Advice        Advice
 	AgentNotice   notice // why the agent did not answer
 	AgentAnswered bool
@@ -129,7 +130,8 @@ func (s *Server) serveGateway(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	p := gatewayPage{frame: s.newFrame(f.site, g.Name, crumb{"Fleets", "/"}, crumb{f.Name, f.Path}), Fleet: f, Gateway: g, Advice: s.advisor.adviceOf(f.Name, g.Reason)}
+	p := gatewayPage{frame: s.newFrame(f.site, g.Name, crumb{"Fleets", "/"}, crumb{f.Name, f.Path}), Fleet: f, Gateway: g, Runs: f.newCommit(g.row.SyncedCommit),
+		Advice: s.advisor.adviceOf(f.Name, g.Reason)}
 	p.Notices = f.site.notices(l)
 	p.follow(f.live(), f.site.silent(l).link())
 	if gatewaypod.ValidName(g.row.Name) { // a report may have any name, and users paste the command into a shell

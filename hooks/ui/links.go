@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/giturl"
 )
 
@@ -15,12 +16,20 @@ func (f fleet) web() giturl.Web {
 	return giturl.WebOf(f.gs.Spec.Git.Repo, f.gs.Spec.Provider())
 }
 
-// CommitLink returns the address of the desired commit at the git host, or "".
-func (f fleet) CommitLink() string {
+// commit is a commit as pages show it.
+type commit struct{ ID, Link string }
+
+// newCommit returns a commit with the address of its page at the git host.
+func (f fleet) newCommit(id string) commit {
+	return commit{clean(syntax.ShortCommit(id), 7), f.web().Commit(id)}
+}
+
+// Desired returns the desired commit.
+func (f fleet) Desired() commit {
 	if f.gs == nil || f.gs.Status.Outcome == nil || f.Commit == "" || !strings.HasPrefix(f.gs.Status.Outcome.Commit, f.Commit) {
-		return ""
+		return commit{ID: f.Commit}
 	}
-	return f.web().Commit(f.gs.Status.Outcome.Commit)
+	return f.newCommit(f.gs.Status.Outcome.Commit)
 }
 
 // compare returns the address of what changed between two commits at the git host, or "".

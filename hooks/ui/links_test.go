@@ -23,9 +23,9 @@ func TestCommitLink(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			gs := &v1alpha1.GatewaySync{Status: v1alpha1.GatewaySyncStatus{Outcome: &v1alpha1.Outcome{Commit: c.outcome}}}
 			gs.Spec.Git.Repo = c.repo
-			assert.Equal(t, c.want, fleet{gs: gs, Commit: c.shown}.CommitLink())
+			assert.Equal(t, commit{c.shown, c.want}, fleet{gs: gs, Commit: c.shown}.Desired())
 		})
 	}
-	assert.Empty(t, fleet{}.CommitLink())
+	assert.Empty(t, fleet{}.Desired())
 	assert.Empty(t, fleet{}.compare(plan.ID{1}, plan.ID{2}))
 }

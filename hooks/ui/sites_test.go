@@ -127,7 +127,7 @@ func TestSeveralSites(t *testing.T) {
 	r.shows("/", "3/4 ready")
 	page = r.shows("/", "7 of 53 gateways of the other sites are behind.")
 	for _, want := range []string{"east: no answer; nothing was read yet.", "broken: no answer; nothing was read yet.", `data-link="Not live: sites do not answer"`, ">4 sites<", "43 of 50", "3 of 3", "north/line",
-		"ApplyForbidden", "deployments.apps is forbidden", "3/4 ready", "4/4 ready", "47m ago", "What to do"} {
+		"ApplyForbidden", "deployments.apps is forbidden", "3/4 ready", "4/4 ready", "47m ago", "What to do", "1 ConfigSync needs attention."} {
 		assert.Contains(t, page, want)
 	}
 	assert.Less(t, strings.Index(page, ">east<"), strings.Index(page, ">north<"), "a site that does not answer comes first")

@@ -181,7 +181,7 @@ func TestFleetPages(t *testing.T) {
 
 	page = r.get(fleet + "/gateway?name=area-7")
 	for _, want := range []string{"area-7 is behind", "What to do", "a crashed Designer counts until the gateway drops it", "Changed on the gateway itself", "views/Tank/view.json", "kargo for Stage prod",
-		"https://git.example.com/plant/pulls/42", `<a href="https://github.com/plant/area/compare/`, "stoker snapshots area --namespace " + s.Namespace + " --restore area-7-", "projects/filling/project.json"} {
+		"https://git.example.com/plant/pulls/42", `<a href="https://github.com/plant/area/compare/`, `<dt>Desired</dt><dd><a href="https://github.com/plant/area/commit/` + uitest.Target, `<dt>Runs</dt><dd><a href="https://github.com/plant/area/commit/`, "stoker snapshots area --namespace " + s.Namespace + " --restore area-7-", "projects/filling/project.json"} {
 		assert.Contains(t, page, want)
 	}
 	diff := regexp.MustCompile(`href="([^"]*/sync\?[^"]*)"`).FindStringSubmatch(page)

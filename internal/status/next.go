@@ -80,7 +80,7 @@ var next = map[v1alpha1.Reason]string{
 	v1alpha1.ReasonConflictDetected:      "this needs a user: keep the change of the gateway or that of git",
 	v1alpha1.ReasonMassDeletion:          "this needs a user: confirm the deletion, or fix the commit or the mapping",
 	v1alpha1.ReasonMaintenanceWindow:     "the gateway follows by itself when its maintenance window opens",
-	v1alpha1.ReasonGateClosed:            "the gateway follows by itself when the rollout reaches its step",
+	v1alpha1.ReasonGateClosed:            "the gateway follows by itself when the rollout reaches its step; after an abort, retry or push a fix",
 	v1alpha1.ReasonApprovalNeeded:        "this needs a user: approve the stage, or push another commit",
 	v1alpha1.ReasonRolloutSoaking:        "the rollout goes on by itself when the time of this stage is over",
 	v1alpha1.ReasonValidationDenied:      "the gateway keeps what it runs until the validation webhook allows the change or another commit arrives",
