@@ -138,7 +138,8 @@ func (r *Request) differs(q desiredref.Inputs, ids map[string][]string) bool {
 // writeRef adds the annotations of a request for a ref.
 func (r *Request) writeRef(write map[string]*string, q desiredref.Inputs, at string) error {
 	over := desiredref.RequestOver(r.Ref, q.Spec, at)
-	before, err := replacedBy(q, over)
+	replaced := replacedBy(q, over, r.ID)
+	before, err := replaced.text()
 	if err != nil {
 		return err
 	}

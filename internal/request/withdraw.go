@@ -13,47 +13,64 @@ import (
 	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
-// replaced is the value of stoker.io/requested-before: the request that another one replaced. It counts only while Of is the
+// replaced is the value of stoker.io/requested-before: the id of a request, and the request that it replaced. It counts only while Of is the
 // requested-over of the request in force, because not every client writes the annotation.
 type replaced struct {
 	Of     string `json:"of"`
-	Ref    string `json:"ref"`
-	Over   string `json:"over"`
+	ID     string `json:"id,omitempty"` // of the request whose requested-over is Of
+	Ref    string `json:"ref,omitempty"`
+	Over   string `json:"over,omitempty"`
 	Unless string `json:"unless,omitempty"`
 	Commit string `json:"commit,omitempty"`
 	By     string `json:"by,omitempty"`
 	For    string `json:"for,omitempty"`
+	// Before is the requested-before of the replaced request, without its own Before.
+	Before *replaced `json:"before,omitempty"`
 }
 
 // maxReplaced bounds the annotation stoker.io/requested-before, in bytes.
-const maxReplaced = 4096
+const maxReplaced = 8192
 
-// readReplaced returns what the request in force replaced. It is empty if that was the ref of the spec, or if it is unknown.
-func readReplaced(annotations map[string]string, d desiredref.Desired) replaced {
+// readReplaced returns the id of the request in force and what it replaced. It has no ref if that was the ref of the spec, or if it is unknown.
+func readReplaced(q desiredref.Inputs) replaced {
 	var r replaced
-	text := annotations[v1alpha1.AnnotationRequestedBefore]
-	if len(text) > maxReplaced || json.Unmarshal([]byte(text), &r) != nil || r.Of != d.Over {
+	text := q.Annotations[v1alpha1.AnnotationRequestedBefore]
+	if len(text) > maxReplaced || json.Unmarshal([]byte(text), &r) != nil || q.Stale() || r.Of != q.Annotations[v1alpha1.AnnotationRequestedOver] {
 		return replaced{}
 	}
 	return r
 }
 
-// replacedBy returns the value of stoker.io/requested-before for a new request, whose requested-over is over; nil if the ref of the spec
-// is in force. A request that was refused never took effect, so what it replaced is kept.
-func replacedBy(q desiredref.Inputs, over string) (*string, error) {
-	d, err := q.Desired("")
-	inForce := err == nil && d.Lapsed == "" && q.Annotations[v1alpha1.AnnotationRequestedRef] != ""
-	if !inForce {
-		return nil, nil
+// replacedBy returns stoker.io/requested-before for a new request with this requested-over and id. A request that was refused never took
+// effect, so what it replaced is kept.
+func replacedBy(q desiredref.Inputs, over, id string) (r replaced) {
+	if d, err := q.Desired(""); err == nil && d.Lapsed == "" && q.Annotations[v1alpha1.AnnotationRequestedRef] != "" {
+		before := readReplaced(q)
+		if d.RefusedCommit != "" {
+			r = before
+		} else {
+			r = replaced{Ref: d.Ref, Over: d.Over, Unless: q.Unless(), Commit: d.Commit, By: d.RequestedBy, For: annotation.Line(q.Annotations[v1alpha1.AnnotationRequestedFor])}
+			if before.Before = nil; before.Of != "" {
+				r.Before = &before
+			}
+		}
 	}
-	r := replaced{Ref: d.Ref, Over: d.Over, Unless: q.Unless(), Commit: d.Commit, By: d.RequestedBy, For: annotation.Line(q.Annotations[v1alpha1.AnnotationRequestedFor])}
-	if d.RefusedCommit != "" {
-		r = readReplaced(q.Annotations, d)
+	if r.Ref == q.Spec && r.Commit == "" {
+		r = replaced{}
 	}
-	if r.Of = over; r.Ref == "" || r.Ref == q.Spec && r.Commit == "" {
+	r.Of, r.ID = over, id
+	return r
+}
+
+// text returns the annotation, or nil if it says nothing. One that would be too long has only the id.
+func (r *replaced) text() (*string, error) {
+	if r == nil || r.ID == "" && r.Ref == "" {
 		return nil, nil
 	}
 	b, err := json.Marshal(r)
+	if len(b) > maxReplaced {
+		b, err = json.Marshal(replaced{Of: r.Of, ID: r.ID})
+	}
 	text := string(b)
 	return &text, err
 }
@@ -64,11 +81,12 @@ func withdraw(o v1alpha1.Requestable, id string, now time.Time) (map[string]*str
 	q := desiredref.InputsOf(o)
 	have := q.Annotations
 	answer := Answer{Outcome: Ignored, At: have[v1alpha1.AnnotationRequestedAt], Object: o, Message: "no request is in force: there is nothing to withdraw"}
+	before := readReplaced(q)
 	d, err := q.Desired("")
 	switch {
 	case err == nil && (d.Lapsed != "" || have[v1alpha1.AnnotationRequestedRef] == ""):
 		return nil, answer, nil
-	case id != "" && newest(readIDs(have[v1alpha1.AnnotationRequestedIDs]), q.By()) != id:
+	case id != "" && before.ID != id:
 		answer.Message = fmt.Sprintf("request %s is not in force: there is nothing to withdraw", id)
 		return nil, answer, nil
 	}
@@ -82,8 +100,12 @@ func withdraw(o v1alpha1.Requestable, id string, now time.Time) (map[string]*str
 		v1alpha1.AnnotationRequestedBy, v1alpha1.AnnotationRequestedFor, v1alpha1.AnnotationRequestedBefore} {
 		write[name] = nil
 	}
-	if r := readReplaced(have, d); r.Ref != "" {
-		again := map[string]*string{}
+	if r := before; r.Ref != "" {
+		text, err := r.Before.text()
+		if err != nil {
+			return nil, Answer{}, err
+		}
+		again := map[string]*string{v1alpha1.AnnotationRequestedBefore: text}
 		for name, value := range map[string]string{v1alpha1.AnnotationRequestedRef: r.Ref, v1alpha1.AnnotationRequestedOver: r.Over, v1alpha1.AnnotationRequestedUnless: r.Unless,
 			v1alpha1.AnnotationRequestedCommit: r.Commit, v1alpha1.AnnotationRequestedBy: r.By, v1alpha1.AnnotationRequestedFor: annotation.Line(r.For)} {
 			if value != "" {

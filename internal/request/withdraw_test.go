@@ -1,6 +1,7 @@
 package request
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -65,6 +66,8 @@ func TestWithdraw(t *testing.T) {
 		was.RequestedAt = answer.At
 		assert.Equal(t, was, desired(t, gs))
 		assert.Equal(t, "stage v1", gs.Annotations[v1alpha1.AnnotationRequestedFor])
+		assert.Equal(t, Ignored, carryOut(t, gs, Request{Withdraw: true, ID: second}).Outcome, "a repeated withdrawal ends no other request")
+		assert.Equal(t, "v1", desired(t, gs).Ref)
 		assert.Equal(t, Superseded, carryOut(t, gs, Request{Ref: "v0", By: "kargo", ID: "test.01hz0000000000000000000000.abcdef0"}).Outcome)
 	})
 	t.Run("a refused request before it never counted", func(t *testing.T) {
@@ -81,6 +84,22 @@ func TestWithdraw(t *testing.T) {
 		promote(t, gs, second, "v2", commitB)
 		assert.Equal(t, Ignored, carryOut(t, gs, Request{Withdraw: true, ID: first}).Outcome)
 		assert.Equal(t, "v2", desired(t, gs).Ref)
+	})
+	t.Run("one after the other", func(t *testing.T) {
+		gs := start()
+		promote(t, gs, first, "v1", commitB)
+		promote(t, gs, second, "v2", commitB)
+		assert.Equal(t, "v1", carryOut(t, gs, Request{Withdraw: true, ID: second}).Ref)
+		assert.Equal(t, "main", carryOut(t, gs, Request{Withdraw: true, ID: first}).Ref)
+		assert.NotContains(t, gs.Annotations, v1alpha1.AnnotationRequestedBefore)
+	})
+	t.Run("a request that is too long to come back", func(t *testing.T) {
+		gs := start()
+		promote(t, gs, first, "v1", commitB)
+		gs.Annotations[v1alpha1.AnnotationRequestedFor] = strings.Repeat("<", 500) // six bytes each
+		promote(t, gs, second, strings.Repeat("<", 250), commitB)
+		promote(t, gs, "3", "v3", commitB)
+		assert.Equal(t, "main", carryOut(t, gs, Request{Withdraw: true, ID: "3"}).Ref)
 	})
 	t.Run("a gateway took it", func(t *testing.T) {
 		gs := start()
