@@ -144,7 +144,7 @@ func TestCreateCommands(t *testing.T) {
 	shell := document.NewShell(t, dir, map[string]string{"make": fake, "kubectl": filepath.Join(kubernetes, "kubectl"), "stoker": program.Build(t, "hooks")},
 		"KUBECONFIG="+kubeconfig, "REPOSITORY="+server.URL("plant.git"))
 	example := regexp.MustCompile(`https://git\.example\.com/plants/[a-z]+\.git`)
-	for _, page := range []string{"docs/how-to/installation.md", "docs/reference/cli.md", "docs/start/tutorial-kubernetes.md"} {
+	for _, page := range []string{"docs/how-to/installation.md", "docs/how-to/validation.md", "docs/reference/cli.md", "docs/start/tutorial-kubernetes.md"} {
 		for c := range lines.Of(page) {
 			shell.Type(t, example.ReplaceAllLiteralString(c.Text, server.URL("plant.git")))
 		}

@@ -135,6 +135,7 @@ var Ledger = []Entry{
 	NewEntry("docs/how-to/signed-commits.md", `^kubectl `, byChart),
 	under("docs/how-to/signed-commits.md", "Sign the changes of gateways", bySigning),
 	NewEntry("docs/how-to/signed-commits.md", ``, bySigned),
+	NewEntry("docs/how-to/validation.md", `^stoker `, byCreate),
 	NewEntry("docs/how-to/validation.md", ``, byChart),
 	NewEntry("docs/how-to/webhooks.md", ``, byFleet),
 
