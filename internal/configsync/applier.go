@@ -184,24 +184,38 @@ func (a *applier) applyObject(ctx context.Context, x *object) error {
 	return nil
 }
 
-// takeOverAndApply applies an object. Before that it takes the fields of kubectl over, so that the apply removes what git lacks.
+// takeOverAndApply applies an object if it is still the one that was planned. If that has changed or is gone, takeOverAndApply tries again.
 func (a *applier) takeOverAndApply(ctx context.Context, x *object) (*unstructured.Unstructured, error) {
-	for conflicts := 0; x.live != nil && x.dry != nil && x.item.Action != plan.Recreate; conflicts++ {
+	for conflicts := 0; ; conflicts++ {
+		done, err := a.tryApply(ctx, x)
+		if !apierrors.IsConflict(err) && !apierrors.IsInvalid(err) {
+			return done, err
+		}
+		live, getErr := a.client.Get(ctx, x.want)
+		switch {
+		case getErr != nil:
+			return nil, getErr
+		case live != nil && (x.live == nil || live.GetUID() != x.live.GetUID()):
+			return nil, errReplaced()
+		case conflicts == maxConflicts || apierrors.IsInvalid(err):
+			return nil, err
+		}
+		x.live = live
+	}
+}
+
+// tryApply takes the fields of kubectl over, so that the apply removes what git lacks, and applies the object.
+func (a *applier) tryApply(ctx context.Context, x *object) (*unstructured.Unstructured, error) {
+	if x.live != nil && x.dry != nil {
 		patch, err := plan.TakeOver(x.live, x.dry, x.extras)
 		if err == nil && patch != nil {
 			_, err = a.client.Patch(ctx, x.live, patch)
 		}
-		if err == nil {
-			break
-		}
-		if !apierrors.IsConflict(err) || conflicts == maxConflicts {
-			return nil, err
-		}
-		if x.live, err = a.client.Get(ctx, x.want); err != nil {
+		if err != nil {
 			return nil, err
 		}
 	}
-	return a.client.Apply(ctx, x.want)
+	return a.client.Apply(ctx, x.want, x.live)
 }
 
 // prune deletes the objects that the plan prunes. If one cannot be deleted, prune still deletes the others.

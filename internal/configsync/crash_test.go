@@ -163,15 +163,16 @@ func TestRightsOfCaller(t *testing.T) {
 	}
 }
 
-// meddling does something before the first deletion.
+// meddling does something before the first request with a method that changes something.
 type meddling struct {
 	http.RoundTripper
-	once *sync.Once
-	do   func()
+	method string
+	once   *sync.Once
+	do     func()
 }
 
 func (m meddling) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.Method == http.MethodDelete {
+	if req.Method == m.method && !req.URL.Query().Has("dryRun") {
 		m.once.Do(m.do)
 	}
 	return m.RoundTripper.RoundTrip(req)
@@ -197,7 +198,7 @@ func TestPruneJudgesAgain(t *testing.T) {
 			w.commit("k8s/a.yaml", configMap("a", "1"))
 			config := w.RESTConfig()
 			config.Wrap(func(rt http.RoundTripper) http.RoundTripper {
-				return meddling{rt, &sync.Once{}, func() {
+				return meddling{rt, http.MethodDelete, &sync.Once{}, func() {
 					_, err := w.core.CoreV1().ConfigMaps(w.namespace).Patch(t.Context(), "b", types.MergePatchType, []byte(c.patch), metav1.PatchOptions{})
 					assert.NoError(t, err)
 				}}
@@ -211,6 +212,54 @@ func TestPruneJudgesAgain(t *testing.T) {
 			assert.True(t, failure.Is(err, v1alpha1.ReasonPruneFailed), "%v", err)
 			assert.NotNil(t, w.data("b"))
 			assert.Len(t, w.get().Status.Inventory, 2)
+		})
+	}
+}
+
+// G2: an object that gets the name of a planned one while the run is under way is not changed, and not pruned later.
+func TestApplySparesReplacement(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		first, second  string
+		drift, deleted bool
+	}{
+		"create":    {first: configMap("a", "1"), second: configMap("x", "1")},
+		"configure": {first: configMap("x", "1"), second: configMap("x", "2")},
+		"repair":    {first: configMap("x", "1"), second: configMap("x", "1"), drift: true},
+		"recreate":  {first: sealed("x", "1", recreate), second: sealed("x", "2", recreate)},
+		"deleted":   {first: configMap("x", "1"), second: configMap("x", "2"), deleted: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			maps := w.core.CoreV1().ConfigMaps(w.namespace)
+			w.commit("k8s/a.yaml", c.first, "k8s/b.yaml", configMap("b", "1"))
+			w.create("")
+			w.must()
+			if c.drift {
+				_, err := maps.Patch(t.Context(), "x", types.MergePatchType, []byte(`{"data":{"a":"edited"}}`), metav1.PatchOptions{FieldManager: "kubectl-edit"})
+				require.NoError(t, err)
+			}
+			w.commit("k8s/a.yaml", c.second)
+			config := w.RESTConfig()
+			config.Wrap(func(rt http.RoundTripper) http.RoundTripper {
+				return meddling{rt, http.MethodPatch, &sync.Once{}, func() {
+					_ = maps.Delete(t.Context(), "x", metav1.DeleteOptions{})
+					if !c.deleted {
+						w.ApplyYAML(t, w.namespace, configMap("x", "theirs"))
+					}
+				}}
+			})
+			_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
+			if c.deleted {
+				require.NoError(t, err)
+				assert.Equal(t, map[string]string{"a": "2"}, w.data("x"))
+				return
+			}
+			assert.True(t, failure.Is(err, v1alpha1.ReasonNotOwned), "%v", err)
+			assert.Equal(t, map[string]string{"a": "theirs"}, w.data("x"))
+			w.commit("k8s/a.yaml", "")
+			w.must()
+			assert.Equal(t, map[string]string{"a": "theirs"}, w.data("x"), "the object of another user must not be pruned")
 		})
 	}
 }

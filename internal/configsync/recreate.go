@@ -92,6 +92,7 @@ func (a *applier) deleteAndWait(ctx context.Context, x *object) error {
 		case err != nil && ctx.Err() == nil:
 			return apply.Redact(x.want, err)
 		case err == nil && live == nil:
+			x.live = nil
 			return nil
 		case err == nil && live.GetUID() != uid:
 			return failReplaced(x)
@@ -104,6 +105,10 @@ func (a *applier) deleteAndWait(ctx context.Context, x *object) error {
 
 // failReplaced sets and returns the fault that an object is no longer the one that was planned.
 func failReplaced(x *object) error {
-	x.fault = failure.New(v1alpha1.ReasonNotOwned, "another object has its name now: run the command again")
+	x.fault = errReplaced()
 	return failure.New(x.fault.Reason, "%s: %w", x.want.ID(), x.fault)
+}
+
+func errReplaced() *failure.Error {
+	return failure.New(v1alpha1.ReasonNotOwned, "another object has its name now: run the command again")
 }

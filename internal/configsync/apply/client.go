@@ -171,8 +171,18 @@ func (c *Client) DryRun(ctx context.Context, o manifest.Object) (*unstructured.U
 	return c.apply(ctx, o, metav1.DryRunAll)
 }
 
-// Apply applies an object by server-side apply and returns the result.
-func (c *Client) Apply(ctx context.Context, o manifest.Object) (*unstructured.Unstructured, error) {
+// noVersion is a resource version that no object has. The API server ignores it when it creates an object.
+const noVersion = "1"
+
+// Apply applies an object by server-side apply and returns the result. live is the version that was planned, or nil if there was none.
+// If the object has another UID, or exists although live is nil, the API server refuses it as a conflict or as invalid.
+func (c *Client) Apply(ctx context.Context, o manifest.Object, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	o.Unstructured = o.DeepCopy()
+	if live == nil {
+		o.SetResourceVersion(noVersion)
+	} else {
+		o.SetUID(live.GetUID())
+	}
 	return c.apply(ctx, o)
 }
 
