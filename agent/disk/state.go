@@ -92,8 +92,12 @@ func (l *liveFiles) Read(path string, limit int64) (b []byte, err error) {
 	return b, err
 }
 
-// CopyTo writes a file's content to w, until ctx is done.
-func (l *liveFiles) CopyTo(ctx context.Context, w io.Writer, path string) error {
+// WriteFile writes a file's content to w.
+func (l *liveFiles) WriteFile(w io.Writer, path string) error {
+	return l.writeFile(context.Background(), w, path)
+}
+
+func (l *liveFiles) writeFile(ctx context.Context, w io.Writer, path string) error {
 	return l.inFolder(path, func(n *safe.Folder, name string) error {
 		f, _, err := n.File(name, os.O_RDONLY)
 		if err != nil {
@@ -148,6 +152,8 @@ func (w within) Stat(path string) (plan.Stat, error) {
 }
 
 func (w within) BlobID(path string) (plan.ID, error) { return w.blobID(w.ctx, path) }
+
+func (w within) WriteFile(out io.Writer, path string) error { return w.writeFile(w.ctx, out, path) }
 
 func (w within) Walk(dir string) iter.Seq2[plan.Found, error] {
 	return func(yield func(plan.Found, error) bool) {

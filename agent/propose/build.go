@@ -473,12 +473,7 @@ func (x *builder) refuse(p string, reason v1alpha1.Reason, why string) {
 
 // writeCurrent writes a file as it is on the disk.
 func (x *builder) writeCurrent(w io.Writer, p string) error {
-	b, err := x.State.Read(p, x.limits.FileBytes)
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(b)
-	return err
+	return x.State.WriteFile(bound.NewWriter(w, x.limits.FileBytes, errFull), p)
 }
 
 // writeProposed writes a file as git will have it. It must not be called for a file that the proposal deletes.

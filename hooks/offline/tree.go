@@ -116,7 +116,7 @@ func (t *Tree) Read(name string, limit int64) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// WriteFile writes the content of a file to w. If there is no such file, the error wraps fs.ErrNotExist.
+// WriteFile implements plan.State. If there is no such file, the error wraps fs.ErrNotExist.
 func (t *Tree) WriteFile(w io.Writer, name string) error {
 	f, ok := t.files[name]
 	if !ok {

@@ -2,6 +2,7 @@ package plantest
 
 import (
 	"fmt"
+	"io"
 	"iter"
 	"maps"
 	"slices"
@@ -121,12 +122,12 @@ func (d *Disk) Blocked(path string) (string, plan.Kind, error) {
 
 // BlobID implements plan.State.
 func (d *Disk) BlobID(path string) (plan.ID, error) {
-	n := d.nodes[path]
-	if n.kind != plan.File {
-		return plan.ID{}, fmt.Errorf("%s is not a file", path)
+	h := plan.NewBlob(int64(len(d.nodes[path].content)))
+	if err := d.WriteFile(h, path); err != nil {
+		return plan.ID{}, err
 	}
 	d.Hashed++
-	return BlobID([]byte(n.content)), nil
+	return plan.ID(h.Sum(nil)), nil
 }
 
 // Read implements plan.State.
@@ -136,6 +137,16 @@ func (d *Disk) Read(path string, limit int64) ([]byte, error) {
 		return nil, fmt.Errorf("%s is not a file, or larger than %d bytes", path, limit)
 	}
 	return []byte(n.content), nil
+}
+
+// WriteFile implements plan.State.
+func (d *Disk) WriteFile(w io.Writer, path string) error {
+	n := d.nodes[path]
+	if n.kind != plan.File {
+		return fmt.Errorf("%s is not a file", path)
+	}
+	_, err := io.Copy(w, struct{ io.Reader }{strings.NewReader(n.content)}) // in pieces
+	return err
 }
 
 // Walk implements plan.State.
