@@ -55,7 +55,7 @@ type Guard struct {
 	// Path checks a path in the data directory and the path that the file would get in git.
 	Path func(path string, source plan.Path) (rule string, denied bool)
 	// Content checks the bytes that git would get.
-	Content func(path string, content []byte) (rule string, found bool)
+	Content func(path string, content io.Reader) (rule string, found bool)
 }
 
 // File is a changed file of a proposal.
@@ -445,7 +445,7 @@ func (x *builder) put(c change, src desired.Source, git []byte) {
 		f.Op = Added
 	}
 	if !c.deleted() {
-		if rule, found := x.guard.Content(c.path, git); found {
+		if rule, found := x.guard.Content(c.path, bytes.NewReader(git)); found {
 			x.refuse(c.path, v1alpha1.ReasonChangesRefused, "contains what looks like a secret ("+rule+")")
 			return
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -260,7 +261,7 @@ func TestProposal(t *testing.T) {
 	t.Run("refused changes push nothing", func(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")
-		g.settings.Guard.Content = func(string, []byte) (string, bool) { return "password", true }
+		g.settings.Guard.Content = func(string, io.Reader) (string, bool) { return "password", true }
 		g.save(`{"v":2}`)
 		pl.server.Forget()
 		g.settle(time.Hour)

@@ -4,11 +4,15 @@
 package guard
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
+	"errors"
+	"io"
 	"math"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,7 +20,6 @@ import (
 	"unicode/utf8"
 
 	"stoker.io/stoker/agent/ignition/resource"
-	"stoker.io/stoker/internal/bound"
 )
 
 // extensions are the file extensions of keystores, keys, modules, backups and internal databases.
@@ -160,74 +163,96 @@ var rules = []*rule{
 		pattern: `(?i)[a-z_]{4,12}["']?\s{0,5}[:=]\s{0,5}["']([0-9A-Za-z+/=_~!@#%^*.-]{12,150})["']`, entropy: 3.5},
 }
 
-// Content checks the bytes of a file. It returns the name of the rule that finds a secret. Its cost is linear in the size.
+// Content checks the bytes of a file. It returns the name of the rule that finds a secret. Its cost is linear in the size, and its memory is
+// bounded.
 //
 // Ignition stores scripts as JSON strings, in which it writes = as \u003d, and it compresses data.bin. So Content also checks the decoded
 // strings of a JSON file, and the decompressed content of a gzip file.
-func Content(_ string, content []byte) (rule string, found bool) {
-	if bytes.HasPrefix(content, gzipMagic) {
-		inside, err := decompressed(content)
+func Content(_ string, content io.Reader) (rule string, found bool) {
+	in := bufio.NewReader(content)
+	if head, _ := in.Peek(len(gzipMagic)); bytes.Equal(head, gzipMagic) {
+		inside, err := gzip.NewReader(in)
 		if err != nil {
-			return "compressed file that cannot be searched", true
+			return unsearchable, true
 		}
-		content = inside
+		return (&searcher{}).stream(inside, maxInside)
 	}
-	// Searching a large file in pieces keeps the copies small that the search makes.
-	embedded := &resource.EmbeddedFinder{}
-	for {
-		if rule, found = searchPiece(content[:min(len(content), pieceSize)], embedded); found || len(content) <= pieceSize {
-			return rule, found
-		}
-		content = content[pieceSize-overlap:]
-	}
+	return (&searcher{}).stream(in, math.MaxInt64)
 }
 
-// Sizes of the pieces in bytes. The overlap is longer than any secret with its keyword, so that one piece contains the whole secret.
+const unsearchable = "compressed file that cannot be searched"
+
+// Sizes of the pieces in bytes that are searched at once. The overlap is longer than any secret with its keyword, so that one piece contains
+// the whole secret.
 const (
-	pieceSize = 1 << 20
+	pieceSize = 256 << 10
 	overlap   = 16 << 10
 )
 
-// searchPiece searches a piece of a file, first as it is and then with its JSON strings decoded.
-func searchPiece(content []byte, embedded *resource.EmbeddedFinder) (rule string, found bool) {
-	for range maxNested {
-		if rule, found = search(content, embedded); found {
-			return rule, true
+// searcher searches a file. Its buffers serve all pieces.
+type searcher struct {
+	embedded             resource.EmbeddedFinder
+	piece, lower, inside []byte
+}
+
+// stream searches what r has, at most limit bytes.
+func (s *searcher) stream(r io.Reader, limit int64) (rule string, found bool) {
+	for {
+		var err error
+		for err == nil && len(s.piece) < pieceSize {
+			if len(s.piece) == cap(s.piece) { // small files are frequent
+				s.piece = slices.Grow(s.piece, min(max(len(s.piece), 4<<10), pieceSize-len(s.piece)))
+			}
+			var n int
+			n, err = r.Read(s.piece[len(s.piece):min(cap(s.piece), pieceSize)])
+			s.piece = s.piece[:len(s.piece)+n]
+			limit -= int64(n)
 		}
-		inside := unescaped(content)
-		if len(inside) == len(content) {
+		switch rule, found = s.searchPiece(); {
+		case found:
+			return rule, true
+		case limit < 0 || err != nil && !errors.Is(err, io.EOF):
+			return unsearchable, true
+		case err != nil:
+			return "", false
+		}
+		s.piece = append(s.piece[:0], s.piece[len(s.piece)-overlap:]...)
+	}
+}
+
+// searchPiece searches the piece, first as it is and then with its JSON strings decoded.
+func (s *searcher) searchPiece() (rule string, found bool) {
+	content := s.piece
+	if rule, found = s.search(content); found {
+		return rule, true
+	}
+	for range maxNested {
+		if bytes.IndexByte(content, '\\') < 0 {
 			break
 		}
-		content = inside
+		s.inside = unescape(slices.Grow(s.inside[:0], len(content)), content)
+		if len(s.inside) == len(content) {
+			break
+		}
+		content = s.inside
+		if rule, found = s.search(content); found {
+			return rule, true
+		}
 	}
 	return "", false
 }
 
-// maxNested is how often searchPiece searches a text, unescaping it in between. A script in a view is escaped once, and JSON in this script
-// twice.
-const maxNested = 3
+// maxNested is how often searchPiece unescapes a text. A script in a view is escaped once, and JSON in this script twice.
+const maxNested = 2
 
 // maxInside is the maximum size of a decompressed file in bytes.
 const maxInside = 64 << 20
 
 var gzipMagic = []byte{0x1f, 0x8b, 0x08}
 
-// decompressed returns the decompressed content of a gzip file.
-func decompressed(content []byte) ([]byte, error) {
-	r, err := gzip.NewReader(bytes.NewReader(content))
-	if err != nil {
-		return nil, err
-	}
-	return bound.ReadAll(r, maxInside)
-}
-
-// unescaped returns content with the escapes of JSON strings decoded. Characters beyond ASCII stay escaped, because no rule needs them.
-// If there is no backslash, it returns content itself.
-func unescaped(content []byte) []byte {
-	if bytes.IndexByte(content, '\\') < 0 {
-		return content
-	}
-	out := make([]byte, 0, len(content))
+// unescape appends content to out with the escapes of JSON strings decoded. Characters beyond ASCII stay escaped, because no rule needs them.
+// out may have the memory of content.
+func unescape(out, content []byte) []byte {
 	for i := 0; i < len(content); i++ {
 		c := content[i]
 		if c != '\\' || i+1 == len(content) {
@@ -259,9 +284,10 @@ const (
 )
 
 // search searches content as it is.
-func search(content []byte, embedded *resource.EmbeddedFinder) (rule string, found bool) {
-	lower := asciiLower(content) // unlike bytes.ToLower, keeps every offset
-	if embedded.Add(lower); embedded.Found() {
+func (s *searcher) search(content []byte) (rule string, found bool) {
+	s.lower = asciiLower(s.lower[:0], content) // unlike bytes.ToLower, keeps every offset
+	lower := s.lower
+	if s.embedded.Add(lower); s.embedded.Found() {
 		return "embedded secret of Ignition", true
 	}
 	if bytes.Contains(lower, []byte(`"tokenhash"`)) {
@@ -339,14 +365,13 @@ func entropy(b []byte) float64 {
 	return h
 }
 
-// asciiLower returns b with its ASCII letters in lower case.
-func asciiLower(b []byte) []byte {
-	out := make([]byte, len(b))
-	for i, c := range b {
+// asciiLower appends b to out with its ASCII letters in lower case.
+func asciiLower(out, b []byte) []byte {
+	out = append(out, b...)
+	for i, c := range out {
 		if c >= 'A' && c <= 'Z' {
-			c += 'a' - 'A'
+			out[i] = c + 'a' - 'A'
 		}
-		out[i] = c
 	}
 	return out
 }
