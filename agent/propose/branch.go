@@ -34,7 +34,7 @@ func (b branch) tip(ctx context.Context) (plan.ID, error) {
 }
 
 // push moves the branch from a tip to a commit of the pack.
-func (b branch) push(ctx context.Context, tip, commit plan.ID, pack []byte) error {
+func (b branch) push(ctx context.Context, tip, commit plan.ID, pack [][]byte) error {
 	return b.remote.Push(ctx, b.ref, tip, commit, pack)
 }
 

@@ -7,7 +7,6 @@
 package propose
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -28,6 +27,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/bound"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/pieces"
 )
 
 // Base is what a proposal starts from: the commit that the gateway runs, and the state of the data directory.
@@ -142,14 +142,15 @@ type builder struct {
 	attributes attributes
 
 	out     *Changes
-	content map[string][]byte // new content in git, by File.Path
+	content map[string]pieces.Bytes // new content in git, by File.Path
 	edits   map[plan.Path]repo.Edit
-	total   int64 // bytes of the new content
+	ids     map[plan.Path]plan.ID // of the content of edits
+	total   int64                 // bytes of the new content
 }
 
 func newBuilder(b Base, limits Limits, guard Guard) *builder {
 	return &builder{
-		Base: b, limits: limits, guard: guard, out: &Changes{}, content: map[string][]byte{}, edits: map[plan.Path]repo.Edit{},
+		Base: b, limits: limits, guard: guard, out: &Changes{}, content: map[string]pieces.Bytes{}, edits: map[plan.Path]repo.Edit{}, ids: map[plan.Path]plan.ID{},
 		attributes: attributes{b.Objects, b.Root, map[string][]gitattributes.MatchAttribute{}},
 	}
 }
@@ -363,22 +364,26 @@ func (x *builder) add(c change) error {
 		return err
 	}
 	if c.deleted() {
-		x.put(c, src, nil)
+		x.put(c, src, nil, plan.ID{})
 		return nil
 	}
 	content, ok, err := x.read(c)
 	if err != nil || !ok {
 		return err
 	}
-	git, err := x.Desired.Invert(c.path, src, content)
-	if err != nil {
-		x.refuse(c.path, failure.Reason(err, v1alpha1.ReasonChangesRefused), err.Error())
-		return nil
+	id := c.id
+	if signed := path.Base(c.path) == resource.File; signed || src.Rendered() {
+		git, err := x.Desired.Invert(c.path, src, content.Join())
+		if err != nil {
+			x.refuse(c.path, failure.Reason(err, v1alpha1.ReasonChangesRefused), err.Error())
+			return nil
+		}
+		if signed {
+			git = x.resign(relpath.Parent(c.path), git)
+		}
+		content, id = pieces.Of(git), plan.BlobID(git)
 	}
-	if path.Base(c.path) == resource.File {
-		git = x.resign(relpath.Parent(c.path), git)
-	}
-	x.put(c, src, git)
+	x.put(c, src, content, id)
 	return nil
 }
 
@@ -413,26 +418,26 @@ func (x *builder) source(c change) (desired.Source, bool, error) {
 }
 
 // read reads a file, which must still have the bytes that compare saw. It returns false if it refuses the file for its size.
-func (x *builder) read(c change) ([]byte, bool, error) {
+func (x *builder) read(c change) (pieces.Bytes, bool, error) {
 	if c.stat.Size > x.limits.FileBytes {
 		x.refuse(c.path, v1alpha1.ReasonLimitExceeded, fmt.Sprintf("has %d bytes, more than guardrails.maxFileSize", c.stat.Size))
 		return nil, false, nil
 	}
-	content, err := x.State.Read(c.path, x.limits.FileBytes)
-	switch {
-	case errors.Is(err, fs.ErrNotExist) || failure.Is(err, v1alpha1.ReasonLimitExceeded): // removed, or grown
-		return nil, false, errChanging
-	case err != nil:
+	var content pieces.Buffer
+	h := plan.NewBlob(c.stat.Size)
+	err := x.State.WriteFile(bound.NewWriter(io.MultiWriter(&content, h), c.stat.Size, func() error { return errChanging }), c.path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, false, fmt.Errorf("read %s: %w", c.path, err)
-	case plan.BlobID(content) != c.id:
+	}
+	if err != nil || plan.ID(h.Sum(nil)) != c.id { // removed, or changed
 		return nil, false, errChanging
 	}
-	return content, true, nil
+	return content.Bytes, true, nil
 }
 
-// put adds a change. git is the content that git must get; it is ignored if the file was deleted.
-func (x *builder) put(c change, src desired.Source, git []byte) {
-	f := File{Path: c.path, Source: src.Path, Op: Modified, Exec: c.stat.Exec}
+// put adds a change. git is the content that git must get, and id its blob id; both are zero if the file was deleted.
+func (x *builder) put(c change, src desired.Source, git pieces.Bytes, id plan.ID) {
+	f := File{Path: c.path, Source: src.Path, Op: Modified, Exec: c.stat.Exec, ID: id}
 	if c.stat.NoModes {
 		f.Exec = src.Exec
 	}
@@ -445,15 +450,14 @@ func (x *builder) put(c change, src desired.Source, git []byte) {
 		f.Op = Added
 	}
 	if !c.deleted() {
-		if rule, found := x.guard.Content(c.path, bytes.NewReader(git)); found {
+		if rule, found := x.guard.Content(c.path, git.Reader()); found {
 			x.refuse(c.path, v1alpha1.ReasonChangesRefused, "contains what looks like a secret ("+rule+")")
 			return
 		}
-		f.ID = plan.BlobID(git)
-		x.total += int64(len(git))
+		x.total += git.Len()
 	}
 	edit := repo.Edit{Path: string(f.Source), Delete: c.deleted(), Content: git, Exec: f.Exec}
-	if other, ok := x.edits[f.Source]; ok && (other.Delete != edit.Delete || other.Exec != edit.Exec || !bytes.Equal(other.Content, git)) {
+	if other, ok := x.edits[f.Source]; ok && (x.ids[f.Source] != id || other.Exec != edit.Exec) {
 		x.refuse(c.path, v1alpha1.ReasonChangesRefused, fmt.Sprintf("has the same source in git as another file (%s), and the two were changed differently", f.Source))
 		return
 	}
@@ -461,7 +465,7 @@ func (x *builder) put(c change, src desired.Source, git []byte) {
 	if x.total > x.limits.TotalBytes || len(x.out.Files) > x.limits.Files {
 		return // checkLimits refuses the proposal, so do not hold more content in memory
 	}
-	x.edits[f.Source] = edit
+	x.edits[f.Source], x.ids[f.Source] = edit, id
 	if !c.deleted() {
 		x.content[c.path] = git
 	}
@@ -479,7 +483,7 @@ func (x *builder) writeCurrent(w io.Writer, p string) error {
 // writeProposed writes a file as git will have it. It must not be called for a file that the proposal deletes.
 func (x *builder) writeProposed(w io.Writer, p string) error {
 	if b, ok := x.content[p]; ok {
-		_, err := w.Write(b)
+		_, err := b.WriteTo(w)
 		return err
 	}
 	src, ok, err := x.Desired.Source(p)

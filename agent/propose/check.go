@@ -133,7 +133,7 @@ func (x *builder) digest() string {
 			continue
 		case resource.File:
 			if b, ok := x.content[f.Path]; ok {
-				id = plan.BlobID(withoutModification(b))
+				id = plan.BlobID(withoutModification(b.Join()))
 			}
 		}
 		fmt.Fprintf(h, "%q %s %t %s\n", f.Source, f.Op, f.Exec, id)

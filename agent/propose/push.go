@@ -1,8 +1,8 @@
 package propose
 
 import (
-	"bytes"
 	"context"
+	"runtime/debug"
 	"slices"
 
 	"stoker.io/stoker/agent/decide"
@@ -32,6 +32,10 @@ func (w *push) run(ctx context.Context, rec record) outcome {
 	}
 	return outcome{apply: func(r *record) { *r = rec }, err: err}
 }
+
+// largePack is the number of bytes from which the memory of a pack is returned to the system at once. An agent with nothing to do would hold
+// it for minutes.
+const largePack = 1 << 20
 
 // pushBranch pushes the changes, unless the server has them.
 func (w *push) pushBranch(ctx context.Context, rec record) (record, error) {
@@ -83,8 +87,7 @@ func (w *push) pushBranch(ctx context.Context, rec record) (record, error) {
 	if err != nil {
 		return rec, err
 	}
-	w.c, w.built = w.c.withoutContent(), w.built.withoutContent()
-	pack, err := packOf(draft)
+	pack, err := draft.Pack()
 	if err != nil {
 		return rec, err
 	}
@@ -94,7 +97,11 @@ func (w *push) pushBranch(ctx context.Context, rec record) (record, error) {
 	if err := rec.save(w.notes); err != nil {
 		return rec, err
 	}
+	large := pack.Len() >= largePack
 	err = b.push(ctx, tip, commit, pack)
+	if large {
+		debug.FreeOSMemory()
+	}
 	if repo.IsStale(err) {
 		return rec, failure.New(v1alpha1.ReasonBranchTaken, "the branch %s was changed during the push", w.s.Branch)
 	}
@@ -155,12 +162,4 @@ func (w *push) draft(began plan.ID) (*repo.Draft, error) {
 		root = earlier
 	}
 	return repo.NewDraft(w.base.Objects, root, w.c.edits)
-}
-
-// packOf returns the pack of a draft.
-func packOf(d *repo.Draft) ([]byte, error) {
-	var b bytes.Buffer
-	b.Grow(int(d.PackBound())) // an upper bound: the buffer is never copied
-	err := d.WritePack(&b)
-	return b.Bytes(), err
 }

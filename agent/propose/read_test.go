@@ -2,8 +2,11 @@ package propose
 
 import (
 	"errors"
+	"io"
 	"io/fs"
+	"math/rand/v2"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +16,7 @@ import (
 
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/propose/guard"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -23,7 +27,7 @@ type unreadable struct {
 	err error
 }
 
-func (u unreadable) Read(string, int64) ([]byte, error) { return nil, u.err }
+func (u unreadable) WriteFile(io.Writer, string) error { return u.err }
 
 func TestBuildReadErrors(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -31,7 +35,6 @@ func TestBuildReadErrors(t *testing.T) {
 		changing bool
 	}{
 		"removed":     {fs.ErrNotExist, true},
-		"grown":       {failure.New(v1alpha1.ReasonLimitExceeded, "too large"), true},
 		"not allowed": {fs.ErrPermission, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -44,22 +47,27 @@ func TestBuildReadErrors(t *testing.T) {
 			assert.Equal(t, tc.changing, errors.Is(err, errChanging), "%v", err)
 		})
 	}
-	t.Run("a change while the files are read", func(t *testing.T) {
-		s := newScene(t, withView(t, `{"v":1}`))
-		s.save(`{"v":2}`)
-		b := s.base()
-		b.State = stale{s.disk}
-		_, err := Build(b, []string{view + "view.json"}, generous, noGuard)
-		assert.ErrorIs(t, err, errChanging)
-	})
+	for name, text := range map[string]string{"changed": `{"v":3}`, "grown": `{"v":2} `, "shorter": `{"v":2`} {
+		t.Run(name+" while the files are read", func(t *testing.T) {
+			s := newScene(t, withView(t, `{"v":1}`))
+			s.save(`{"v":2}`)
+			b := s.base()
+			b.State = stale{s.disk, text}
+			_, err := Build(b, []string{view + "view.json"}, generous, noGuard)
+			assert.ErrorIs(t, err, errChanging)
+		})
+	}
 }
 
 // stale is a disk whose files change after they were hashed.
-type stale struct{ plan.State }
+type stale struct {
+	plan.State
+	text string
+}
 
-func (s stale) Read(path string, limit int64) ([]byte, error) {
-	b, err := s.State.Read(path, limit)
-	return append(b, ' '), err
+func (s stale) WriteFile(w io.Writer, path string) error {
+	_, err := io.WriteString(w, s.text)
+	return err
 }
 
 // TestBuildMemory: a proposal that exceeds its limits holds no more content than they allow.
@@ -88,6 +96,29 @@ func TestBuildMemory(t *testing.T) {
 			assert.Equal(t, v1alpha1.ReasonLimitExceeded, x.out.Refused[0].Reason)
 		})
 	}
+}
+
+// TestPackMemory: the agent allocates memory for a large file once. The pack takes the place of the content.
+func TestPackMemory(t *testing.T) {
+	s := newScene(t, withView(t, `{"v":1}`))
+	picture := make([]byte, 8<<20)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(picture) // never fails
+	files := map[string]string{"view.json": `{"v":2}`, "thumbnail.png": string(picture)}
+	for name, content := range files {
+		s.disk.Write(view+name, content)
+	}
+	s.disk.Write(view+"resource.json", signed(t, "maria", files))
+	b, limits, g := s.base(), Limits{FileBytes: 32 << 20, TotalBytes: 32 << 20, Files: 10}, Guard{Path: noGuard.Path, Content: guard.Content}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	c, err := Build(b, []string{view + "view.json"}, limits, g)
+	require.NoError(t, err)
+	require.Len(t, c.Files, 3)
+	pack, err := c.Draft.Pack()
+	runtime.ReadMemStats(&after)
+	require.NoError(t, err)
+	assert.Greater(t, pack.Len(), int64(len(picture)), "a picture does not compress")
+	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(len(picture)+6<<20))
 }
 
 // TestCompareLargeJSON: git's version of a small file is not read into memory if it is large.

@@ -6,7 +6,6 @@ import (
 	"crypto/sha1"
 	"fmt"
 	"io"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -17,13 +16,14 @@ import (
 	"stoker.io/stoker/agent/repo/store"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/pieces"
 )
 
 // Edit is a change to one path of a tree.
 type Edit struct {
 	Path    string // slash-separated, as in git
 	Delete  bool
-	Content []byte
+	Content pieces.Bytes
 	// Known is the blob of the new content if the server has it already; then Content is not used.
 	Known plan.ID
 	Exec  bool // executable
@@ -49,7 +49,7 @@ type Draft struct {
 
 type object struct {
 	kind    plumbing.ObjectType
-	content []byte
+	content pieces.Bytes
 }
 
 // Trees reads objects and the exact bytes of trees. *Store implements it.
@@ -187,8 +187,10 @@ func (d *Draft) editFile(entries []rawEntry, old *rawEntry, name string, e Edit)
 }
 
 // add adds an object and returns its id.
-func (d *Draft) add(kind plumbing.ObjectType, content []byte) plan.ID {
-	id := plan.ID(plumbing.ComputeHash(kind, content))
+func (d *Draft) add(kind plumbing.ObjectType, content pieces.Bytes) plan.ID {
+	h := plumbing.NewHasher(kind, content.Len())
+	_, _ = content.WriteTo(h) // never fails
+	id := plan.ID(h.Sum())
 	if _, ok := d.objects[id]; !ok {
 		d.objects[id] = object{kind, content}
 		d.order = append(d.order, id)
@@ -203,7 +205,7 @@ func (d *Draft) addTree(entries []rawEntry) plan.ID {
 		fmt.Fprintf(&b, "%s %s\x00%s", e.mode, e.Name, e.ID[:])
 		list = append(list, e.Entry)
 	}
-	id := d.add(plumbing.TreeObject, b.Bytes())
+	id := d.add(plumbing.TreeObject, pieces.Of(b.Bytes()))
 	d.trees[id] = list
 	return id
 }
@@ -216,7 +218,7 @@ func (d *Draft) MakeCommit(parent plan.ID, author, committer Person, message str
 	if err != nil {
 		return plan.ID{}, err
 	}
-	d.Commit = d.add(plumbing.CommitObject, []byte(commit))
+	d.Commit = d.add(plumbing.CommitObject, pieces.Of([]byte(commit)))
 	return d.Commit, nil
 }
 
@@ -236,51 +238,32 @@ func (p Person) Address() string {
 	return fmt.Sprintf("%s <%s>", clean(p.Name), clean(p.Mail))
 }
 
-// Size returns the number of bytes of all new objects before compression.
-func (d *Draft) Size() int64 {
-	var n int64
-	for _, o := range d.objects {
-		n += int64(len(o.content))
-	}
-	return n
-}
-
-// PackBound returns an upper bound of the size of the pack that WritePack writes.
-func (d *Draft) PackBound() int64 {
-	const header, object = 64, 64 // more than the header and the trailer of the pack; and the header of an object and of its zlib stream
-	n := d.Size()
-	return header + n + n/1024 + object*int64(len(d.order)) // zlib adds five bytes to a block that does not compress
-}
-
-// WritePack writes a pack with the new objects, without deltas. Call it once and last: it releases the content of each object
-// after it has written it, so that a large draft and its pack do not take memory at the same time.
-func (d *Draft) WritePack(w io.Writer) error {
+// Pack returns a pack with the new objects, without deltas. Call it once and last: the pack takes the memory of each piece of
+// their content, also in the edits, so that a large draft and its pack do not take memory at the same time.
+func (d *Draft) Pack() (pieces.Bytes, error) {
+	var pack pieces.Buffer
 	sum := sha1.New()
-	out := io.MultiWriter(w, sum)
-	if _, err := out.Write(store.PackHeader(len(d.order))); err != nil {
-		return err
-	}
+	out := io.MultiWriter(&pack, sum)
+	_, _ = out.Write(store.PackHeader(len(d.order))) // memory and a hash: never fails
 	deflate := zlib.NewWriter(nil)
 	for _, id := range d.order {
 		o := d.objects[id]
-		if _, err := out.Write(store.EntryHeader(o.kind, int64(len(o.content)))); err != nil {
-			return err
-		}
+		delete(d.objects, id)
+		_, _ = out.Write(store.EntryHeader(o.kind, o.content.Len()))
 		deflate.Reset(out)
-		if _, err := deflate.Write(o.content); err != nil {
-			return err
+		for i, piece := range o.content {
+			if _, err := deflate.Write(piece); err != nil {
+				return nil, err
+			}
+			o.content[i] = nil
+			pack.Reuse(piece)
 		}
 		if err := deflate.Close(); err != nil {
-			return err
-		}
-		large := len(o.content) >= 1<<20
-		delete(d.objects, id)
-		if large {
-			debug.FreeOSMemory() // writing the pack allocates too little to start a garbage collection
+			return nil, err
 		}
 	}
-	_, err := w.Write(sum.Sum(nil))
-	return err
+	_, _ = pack.Write(sum.Sum(nil))
+	return pack.Bytes, nil
 }
 
 // Objects returns the objects of the draft and of its base.
@@ -302,8 +285,7 @@ func (o draftObjects) Has(id plan.ID) bool {
 
 func (o draftObjects) WriteBlob(w io.Writer, id plan.ID) (int64, error) {
 	if b, ok := o.d.objects[id]; ok && b.kind == plumbing.BlobObject {
-		n, err := w.Write(b.content)
-		return int64(n), err
+		return b.content.WriteTo(w)
 	}
 	return o.d.base.WriteBlob(w, id)
 }

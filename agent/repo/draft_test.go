@@ -1,7 +1,6 @@
 package repo
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -18,15 +17,16 @@ import (
 	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/pieces"
 	"stoker.io/stoker/test/gitserver"
 )
 
 // index hands the pack of a draft to git in the server's own repository, which checks every object.
 func index(t testing.TB, s *site, d *Draft) {
 	t.Helper()
-	var pack bytes.Buffer
-	require.NoError(t, d.WritePack(&pack))
-	repotest.RunGit(t, s.Dir, pack.Bytes(), "unpack-objects", "--strict", "-q")
+	pack, err := d.Pack()
+	require.NoError(t, err)
+	repotest.RunGit(t, s.Dir, pack.Join(), "unpack-objects", "--strict", "-q")
 }
 
 // TestPackOfDraft writes objects whose sizes take one byte more in the pack than the size before, and some that do not compress.
@@ -42,16 +42,18 @@ func TestPackOfDraft(t *testing.T) {
 		t.Run(strconv.Itoa(size), func(t *testing.T) {
 			content := make([]byte, size)
 			_, _ = random.Read(content) // never fails
-			d, err := NewDraft(store, root, []Edit{{Path: "new", Content: content}})
+			var b pieces.Buffer
+			_, _ = b.Write(content) // never fails
+			d, err := NewDraft(store, root, []Edit{{Path: "new", Content: b.Bytes}})
 			require.NoError(t, err)
 			who := Person{Name: "a", Mail: "a@example.com", When: time.Unix(1700000000, 0)}
 			commit, err := d.MakeCommit(res.Commit, who, who, "m\n", nil)
 			require.NoError(t, err)
 			index(t, s, d)
 			assert.Equal(t, string(content), string(repotest.RunGit(t, s.Dir, nil, "cat-file", "blob", commit.String()+":new")))
-			var pack bytes.Buffer
-			require.NoError(t, d.WritePack(&pack))
-			assert.LessOrEqual(t, int64(pack.Len()), d.PackBound())
+			for _, piece := range b.Bytes {
+				assert.Nil(t, piece, "the content is released")
+			}
 		})
 	}
 }
@@ -71,16 +73,16 @@ func TestDraft(t *testing.T) {
 		edits []Edit
 		want  map[string]string // path → mode and content; "" for a deleted path
 	}{
-		"change a file":           {[]Edit{{Path: "a/b/one", Content: []byte("new")}}, map[string]string{"a/b/one": "100644 new"}},
-		"add a directory":         {[]Edit{{Path: "a/n/m/f", Content: []byte("f")}}, map[string]string{"a/n/m/f": "100644 f"}},
+		"change a file":           {[]Edit{{Path: "a/b/one", Content: pieces.Of([]byte("new"))}}, map[string]string{"a/b/one": "100644 new"}},
+		"add a directory":         {[]Edit{{Path: "a/n/m/f", Content: pieces.Of([]byte("f"))}}, map[string]string{"a/n/m/f": "100644 f"}},
 		"delete the last file":    {[]Edit{{Path: "a/b/one", Delete: true}, {Path: "a/b/two", Delete: true}}, map[string]string{"a/b/one": "", "a": ""}},
-		"keep the executable bit": {[]Edit{{Path: "run.sh", Content: []byte("x"), Exec: true}}, map[string]string{"run.sh": "100755 x"}},
-		"drop the executable bit": {[]Edit{{Path: "run.sh", Content: []byte("x")}}, map[string]string{"run.sh": "100644 x"}},
-		"keep an unusual mode":    {[]Edit{{Path: "odd/touched", Content: []byte("t")}}, map[string]string{"odd/touched": "100644 t", "odd/odd": "100644 old mode"}},
-		"sort as git sorts":       {[]Edit{{Path: "a-", Content: []byte("-")}, {Path: "a/z", Content: []byte("z")}}, map[string]string{"a-": "100644 -", "a/z": "100644 z"}},
+		"keep the executable bit": {[]Edit{{Path: "run.sh", Content: pieces.Of([]byte("x")), Exec: true}}, map[string]string{"run.sh": "100755 x"}},
+		"drop the executable bit": {[]Edit{{Path: "run.sh", Content: pieces.Of([]byte("x"))}}, map[string]string{"run.sh": "100644 x"}},
+		"keep an unusual mode":    {[]Edit{{Path: "odd/touched", Content: pieces.Of([]byte("t"))}}, map[string]string{"odd/touched": "100644 t", "odd/odd": "100644 old mode"}},
+		"sort as git sorts":       {[]Edit{{Path: "a-", Content: pieces.Of([]byte("-"))}, {Path: "a/z", Content: pieces.Of([]byte("z"))}}, map[string]string{"a-": "100644 -", "a/z": "100644 z"}},
 		"delete a missing file":   {[]Edit{{Path: "no/such", Delete: true}}, map[string]string{"no": ""}},
 		"an empty file":           {[]Edit{{Path: "empty"}}, map[string]string{"empty": "100644 "}},
-		"rename a file":           {[]Edit{{Path: "top", Delete: true}, {Path: "top2", Content: []byte("z")}}, map[string]string{"top": "", "top2": "100644 z"}},
+		"rename a file":           {[]Edit{{Path: "top", Delete: true}, {Path: "top2", Content: pieces.Of([]byte("z"))}}, map[string]string{"top": "", "top2": "100644 z"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, err := NewDraft(store, root, tc.edits)
@@ -134,7 +136,7 @@ func TestDraftRejectsPaths(t *testing.T) {
 		strings.Repeat("d/", 70) + "f": v1alpha1.ReasonLimitExceeded,
 	} {
 		t.Run(fmt.Sprintf("%.20q", path), func(t *testing.T) {
-			_, err := NewDraft(store, root, []Edit{{Path: path, Content: []byte("x")}})
+			_, err := NewDraft(store, root, []Edit{{Path: path, Content: pieces.Of([]byte("x"))}})
 			assert.Equal(t, want, failure.Reason(err, ""), "%v", err)
 		})
 	}
@@ -182,7 +184,7 @@ func TestDraftRandom(t *testing.T) {
 				continue
 			}
 			text := fmt.Sprint(round, p)
-			edits[p] = Edit{Path: p, Content: []byte(text)}
+			edits[p] = Edit{Path: p, Content: pieces.Of([]byte(text))}
 			same = append(same, gitserver.Write(p, text))
 		}
 		d, err := NewDraft(store, root, slices.Collect(maps.Values(edits)))

@@ -199,7 +199,7 @@ func (l *local) CommitText(context.Context, *store.Transfer) ([]byte, error) {
 func (l *local) PushRefs(context.Context) (*wire.Refs, error) { return nil, l.readOnly() }
 
 // Push implements source.
-func (l *local) Push(context.Context, string, plan.ID, plan.ID, []byte) error { return l.readOnly() }
+func (l *local) Push(context.Context, string, plan.ID, plan.ID, [][]byte) error { return l.readOnly() }
 
 // APIToken implements source.
 func (l *local) APIToken(context.Context) (secret.String, error) {

@@ -177,7 +177,7 @@ func (r *registry) TagText(context.Context, *store.Transfer, plan.ID) ([]byte, e
 func (r *registry) PushRefs(context.Context) (*wire.Refs, error) { return nil, r.noGit() }
 
 // Push implements source.
-func (r *registry) Push(context.Context, string, plan.ID, plan.ID, []byte) error { return r.noGit() }
+func (r *registry) Push(context.Context, string, plan.ID, plan.ID, [][]byte) error { return r.noGit() }
 
 // APIToken implements source.
 func (r *registry) APIToken(context.Context) (secret.String, error) {

@@ -73,8 +73,8 @@ type source interface {
 	TagText(ctx context.Context, t *store.Transfer, commit plan.ID) ([]byte, error)
 	// PushRefs returns all refs of the service that accepts pushes.
 	PushRefs(ctx context.Context) (*wire.Refs, error)
-	// Push moves a ref from oldID to newID, with the objects in pack.
-	Push(ctx context.Context, ref string, oldID, newID plan.ID, pack []byte) error
+	// Push moves a ref from oldID to newID, with the objects in pack, which is in pieces.
+	Push(ctx context.Context, ref string, oldID, newID plan.ID, pack [][]byte) error
 	// APIToken returns the token for the API of the forge.
 	APIToken(ctx context.Context) (secret.String, error)
 	// Close closes idle connections.
@@ -151,11 +151,11 @@ func (r *Remote) PushRefs(ctx context.Context) (*Refs, error) {
 }
 
 // Push moves a branch, by its full name, from oldID to newID. A zero oldID creates the branch, and a zero newID deletes it. pack
-// has the objects that the server lacks; it may be empty. If the branch is newID already, Push does nothing.
+// has the objects that the server lacks, in pieces; it may be empty. If the branch is newID already, Push does nothing.
 //
 // The server changes the branch only if it is still oldID. Otherwise IsStale holds for the error. An error with the reason
 // PushRejected has the text of the server. After any other error the outcome may be unknown, and the caller can push again.
-func (r *Remote) Push(ctx context.Context, branch string, oldID, newID plan.ID, pack []byte) error {
+func (r *Remote) Push(ctx context.Context, branch string, oldID, newID plan.ID, pack [][]byte) error {
 	return r.source.Push(ctx, branch, oldID, newID, pack)
 }
 

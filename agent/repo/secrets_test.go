@@ -97,7 +97,7 @@ func TestErrorsContainNoSecrets(t *testing.T) {
 		enc, err := json.Marshal(u)
 		said.hear(err)
 		fmt.Fprintf(said, "%v %+v %#v %s %+v %s\n", u, u, u, u, r, enc)
-		said.hear(r.Push(t.Context(), "refs/heads/pushed", plan.ID{}, plan.ID{1}, []byte("no pack")))
+		said.hear(r.Push(t.Context(), "refs/heads/pushed", plan.ID{}, plan.ID{1}, [][]byte{[]byte("no pack")}))
 		_, err = r.PushRefs(t.Context())
 		said.hear(err)
 		_, err = r.APIToken(t.Context())

@@ -17,6 +17,7 @@ import (
 
 	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/pieces"
 	"stoker.io/stoker/internal/secret"
 	"stoker.io/stoker/test/document"
 )
@@ -44,7 +45,7 @@ func TestSignedCommit(t *testing.T) {
 	keys := signingKeys(t)
 	for name, key := range keys {
 		t.Run(name, func(t *testing.T) {
-			d, err := NewDraft(store, root, []Edit{{Path: "a", Content: []byte(name)}})
+			d, err := NewDraft(store, root, []Edit{{Path: "a", Content: pieces.Of([]byte(name))}})
 			require.NoError(t, err)
 			person := Person{Name: "Stoker", Mail: "stoker@stoker.invalid", When: time.Now()}
 			trimmed := repotest.Token(strings.TrimSpace(key.Private)) // as it is read from a Secret
@@ -65,7 +66,7 @@ func TestSignedCommit(t *testing.T) {
 		})
 	}
 	t.Run("git rejects another key", func(t *testing.T) {
-		d, err := NewDraft(store, root, []Edit{{Path: "a", Content: []byte("b")}})
+		d, err := NewDraft(store, root, []Edit{{Path: "a", Content: pieces.Of([]byte("b"))}})
 		require.NoError(t, err)
 		person := Person{Name: "Stoker", Mail: "stoker@stoker.invalid", When: time.Now()}
 		commit, err := d.MakeCommit(res.Commit, person, person, "Change\n", NewSigner("ssh", signingName, repotest.Token(keys["ssh rsa"].Private)))

@@ -20,6 +20,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/httpclient"
+	"stoker.io/stoker/internal/pieces"
 )
 
 // httpTransport is the transport over https or http. It uses go-git's client with a roundTripper.
@@ -122,15 +123,14 @@ func (t *httpTransport) push(ctx context.Context, x *exchange, request func(*adv
 	if err != nil {
 		return nil, err
 	}
-	body := func() io.ReadCloser {
-		return io.NopCloser(io.MultiReader(bytes.NewReader(u.head), bytes.NewReader(u.pack)))
-	}
+	content := append(pieces.Of(u.head), u.pack...)
+	body := func() io.ReadCloser { return io.NopCloser(content.Reader()) }
 	req, err := http.NewRequestWithContext(withExchange(ctx, x), http.MethodPost, target.String(), body())
 	if err != nil {
 		return nil, err
 	}
 	req.GetBody = func() (io.ReadCloser, error) { return body(), nil } // for a retry if the server has closed an idle connection
-	req.ContentLength = int64(len(u.head) + len(u.pack))
+	req.ContentLength = content.Len()
 	req.Header.Set("User-Agent", capability.DefaultAgent())
 	req.Header.Set("Content-Type", receivePack.requestType())
 	req.Header.Set("Accept", receivePack.resultType())

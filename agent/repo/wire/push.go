@@ -43,13 +43,13 @@ var errUpToDate = errors.New("the ref has that value already")
 type update struct {
 	ref          string
 	oldID, newID plan.ID // zero for no ref
-	pack         []byte
+	pack         [][]byte
 }
 
 // updateRequest is an encoded update.
 type updateRequest struct {
 	head     []byte // the command and the capabilities
-	pack     []byte
+	pack     [][]byte
 	sideband bool // the answer is a sideband stream
 }
 
@@ -66,11 +66,11 @@ func (c *Client) PushRefs(ctx context.Context) (*Refs, error) {
 }
 
 // Push moves ref, a full name, from oldID to newID. A zero oldID creates the ref, and a zero newID deletes it. pack has the
-// objects that the server lacks; it may be empty. If the ref is newID already, Push does nothing.
+// objects that the server lacks, in pieces; it may be empty. If the ref is newID already, Push does nothing.
 //
 // The server changes the ref only if it is still oldID. Otherwise IsStale holds for the error. If the connection breaks, the
 // outcome is unknown: the caller can read the ref with PushRefs, or push again.
-func (c *Client) Push(ctx context.Context, ref string, oldID, newID plan.ID, pack []byte) error {
+func (c *Client) Push(ctx context.Context, ref string, oldID, newID plan.ID, pack [][]byte) error {
 	u := update{ref: ref, oldID: oldID, newID: newID, pack: pack}
 	if err := u.validate(); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (u update) encode(a *advertisement, url URL) (*updateRequest, error) {
 	case u.newID.IsZero():
 		out.pack = nil // a server reads no pack after a deletion
 	case len(u.pack) == 0:
-		out.pack = emptyPack()
+		out.pack = [][]byte{emptyPack()}
 	}
 	return out, nil
 }

@@ -65,9 +65,10 @@ func fillPusher(t testing.TB, p *pusher) *pusher {
 }
 
 // pack returns the objects of a commit that another one does not have.
-func (p *pusher) pack(commit, without plan.ID) []byte {
+func (p *pusher) pack(commit, without plan.ID) [][]byte {
 	p.t.Helper()
-	return repotest.RunGit(p.t, p.mine.Dir, []byte(commit.String()+"\n^"+without.String()+"\n"), "pack-objects", "--revs", "--stdout", "-q")
+	pack := repotest.RunGit(p.t, p.mine.Dir, []byte(commit.String()+"\n^"+without.String()+"\n"), "pack-objects", "--revs", "--stdout", "-q")
+	return [][]byte{pack[:10], pack[10:]}
 }
 
 // create pushes the second commit to a new branch.
@@ -126,7 +127,7 @@ func TestPushToEmptyRepository(t *testing.T) {
 		require.NoError(t, err)
 		assert.Empty(t, refs.ByName)
 		pack := repotest.RunGit(t, p.mine.Dir, []byte(p.third.String()+"\n"), "pack-objects", "--revs", "--stdout", "-q")
-		require.NoError(t, p.client.Push(t.Context(), branch, plan.ID{}, p.third, pack))
+		require.NoError(t, p.client.Push(t.Context(), branch, plan.ID{}, p.third, [][]byte{pack}))
 		p.Git("fsck", "--strict")
 	})
 }
@@ -332,7 +333,7 @@ func TestPushFaultReasons(t *testing.T) {
 	t.Run("a damaged pack is GitUnreachable", func(t *testing.T) {
 		pushers(t, func(t *testing.T, p *pusher) {
 			pack := p.pack(p.second, p.first)
-			pack[len(pack)-1] ^= 1
+			pack[1][len(pack[1])-1] ^= 1
 			err := p.client.Push(t.Context(), branch, plan.ID{}, p.second, pack)
 			repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
 			assert.Empty(t, p.tip())
@@ -355,7 +356,7 @@ func TestPushToServerThatDoesNotRead(t *testing.T) {
 	defer front.Close()
 	defer close(done)
 	c := newClient(t, parseURL(t, front.URL+"/site.git"), p.client.auth, Options{StallWindow: 150 * time.Millisecond})
-	err = c.Push(t.Context(), branch, plan.ID{}, p.second, make([]byte, 32<<20))
+	err = c.Push(t.Context(), branch, plan.ID{}, p.second, [][]byte{make([]byte, 32<<20)})
 	repotest.RequireReason(t, v1alpha1.ReasonGitTimeout, err)
 }
 

@@ -276,7 +276,7 @@ func (t *sshSession) update(request func(*advertisement) (*updateRequest, error)
 		return err
 	}
 	t.limit.remaining, t.limit.limit = maxReport, maxReport
-	sendErr := t.send(u.head, u.pack) // a server may refuse before it has read all: prefer its answer
+	sendErr := t.send(append([][]byte{u.head}, u.pack...)...) // a server may refuse before it has read all: prefer its answer
 	if err := peekRefusal(t.out, failure.Quote); err != nil {
 		return err
 	}
