@@ -24,12 +24,12 @@ type replaced struct {
 	Commit string `json:"commit,omitempty"`
 	By     string `json:"by,omitempty"`
 	For    string `json:"for,omitempty"`
-	// Before is the requested-before of the replaced request, without its own Before.
+	// Before is the requested-before of the replaced request.
 	Before *replaced `json:"before,omitempty"`
 }
 
 // maxReplaced bounds the annotation stoker.io/requested-before, in bytes.
-const maxReplaced = 8192
+const maxReplaced = 4096
 
 // readReplaced returns the id of the request in force and what it replaced. It has no ref if that was the ref of the spec, or if it is unknown.
 func readReplaced(q desiredref.Inputs) replaced {
@@ -50,7 +50,7 @@ func replacedBy(q desiredref.Inputs, over, id string) (r replaced) {
 			r = before
 		} else {
 			r = replaced{Ref: d.Ref, Over: d.Over, Unless: q.Unless(), Commit: d.Commit, By: d.RequestedBy, For: annotation.Line(q.Annotations[v1alpha1.AnnotationRequestedFor])}
-			if before.Before = nil; before.Of != "" {
+			if before.Of != "" {
 				r.Before = &before
 			}
 		}
@@ -62,17 +62,35 @@ func replacedBy(q desiredref.Inputs, over, id string) (r replaced) {
 	return r
 }
 
-// text returns the annotation, or nil if it says nothing. One that would be too long has only the id.
+// drop drops the request with this id from what was replaced, so that nothing puts it in force again. It reports whether it was there.
+func (r *replaced) drop(id string) bool {
+	for ; r.Before != nil; r = r.Before {
+		if r.Before.ID == id {
+			before := *r.Before
+			before.Of, before.ID = r.Of, r.ID
+			*r = before
+			return true
+		}
+	}
+	return false
+}
+
+// text returns the annotation, or nil if it says nothing. While it is too long, it omits the oldest request.
 func (r *replaced) text() (*string, error) {
-	if r == nil || r.ID == "" && r.Ref == "" {
-		return nil, nil
+	for {
+		if r == nil || r.ID == "" && r.Ref == "" {
+			return nil, nil
+		}
+		b, err := json.Marshal(r)
+		if text := string(b); len(text) <= maxReplaced || r.Ref == "" || err != nil {
+			return &text, err
+		}
+		oldest := r
+		for oldest.Before != nil && oldest.Before.Ref != "" {
+			oldest = oldest.Before
+		}
+		*oldest = replaced{Of: oldest.Of, ID: oldest.ID}
 	}
-	b, err := json.Marshal(r)
-	if len(b) > maxReplaced {
-		b, err = json.Marshal(replaced{Of: r.Of, ID: r.ID})
-	}
-	text := string(b)
-	return &text, err
 }
 
 // withdraw returns the annotations to write (nil removes one) to end the request in force, if it is the one with this id, and no gateway
@@ -86,6 +104,10 @@ func withdraw(o v1alpha1.Requestable, id string, now time.Time) (map[string]*str
 	switch {
 	case err == nil && (d.Lapsed != "" || have[v1alpha1.AnnotationRequestedRef] == ""):
 		return nil, answer, nil
+	case id != "" && before.ID != id && before.drop(id):
+		text, err := before.text()
+		answer.Outcome, answer.Ref, answer.Message = Set, d.Ref, fmt.Sprintf("request %s is not in force, and cannot come back", id)
+		return map[string]*string{v1alpha1.AnnotationRequestedBefore: text}, answer, err
 	case id != "" && before.ID != id:
 		answer.Message = fmt.Sprintf("request %s is not in force: there is nothing to withdraw", id)
 		return nil, answer, nil

@@ -82,7 +82,7 @@ func TestWithdraw(t *testing.T) {
 		gs := start()
 		promote(t, gs, first, "v1", commitA)
 		promote(t, gs, second, "v2", commitB)
-		assert.Equal(t, Ignored, carryOut(t, gs, Request{Withdraw: true, ID: first}).Outcome)
+		assert.Equal(t, Ignored, carryOut(t, gs, Request{Withdraw: true, ID: "other"}).Outcome)
 		assert.Equal(t, "v2", desired(t, gs).Ref)
 	})
 	t.Run("one after the other", func(t *testing.T) {
@@ -92,6 +92,23 @@ func TestWithdraw(t *testing.T) {
 		assert.Equal(t, "v1", carryOut(t, gs, Request{Withdraw: true, ID: second}).Ref)
 		assert.Equal(t, "main", carryOut(t, gs, Request{Withdraw: true, ID: first}).Ref)
 		assert.NotContains(t, gs.Annotations, v1alpha1.AnnotationRequestedBefore)
+	})
+	t.Run("a request that was replaced", func(t *testing.T) {
+		gs := start()
+		gs.Status.DiscoveredGateways = nil
+		promote(t, gs, first, "v1", commitB)
+		promote(t, gs, second, "v2", commitB)
+		for _, ref := range []string{"v8", "v9"} { // sequence: a user replaces the promotion
+			require.Equal(t, Set, carryOut(t, gs, Request{Ref: ref, By: "cli"}).Outcome)
+		}
+		was := desired(t, gs)
+		answer := carryOut(t, gs, Request{Withdraw: true, ID: second})
+		assert.Equal(t, []any{Set, "v9"}, []any{answer.Outcome, answer.Ref})
+		assert.Equal(t, was, desired(t, gs), "the request in force stays as it is")
+		assert.Equal(t, Ignored, carryOut(t, gs, Request{Withdraw: true, ID: second}).Outcome)
+		for _, ref := range []string{"v8", "v1", "main"} { // sequence: from the newest to the spec
+			assert.Equal(t, ref, carryOut(t, gs, Request{Withdraw: true}).Ref, "a withdrawn promotion must not come back")
+		}
 	})
 	t.Run("a request that is too long to come back", func(t *testing.T) {
 		gs := start()
