@@ -3,6 +3,8 @@ package configsync_test
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -177,6 +179,63 @@ func TestRollbackOnFailure(t *testing.T) {
 	assert.True(t, failure.Is(err, v1alpha1.ReasonProgressDeadlineExceeded), "%v", err)
 	assert.Equal(t, cs.Annotations, w.get().Annotations)
 	assert.Equal(t, "4", w.data("a")["a"])
+}
+
+// A run that changes nothing of a partly applied commit still reports it, and requests the rollback that the run before could not request.
+func TestRollbackAfterLostRequest(t *testing.T) {
+	t.Parallel()
+	for name, dryRun := range map[string]bool{"refused in the dry run": true, "refused at the apply": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			first := w.commit("k8s/a.yaml", configMap("a", "1"))
+			w.create("rollbackOnFailure: LastGood")
+			w.must()
+			second := w.commit("k8s/a.yaml", configMap("a", "2"), "k8s/b.yaml", "{apiVersion: v1, kind: Service, metadata: {name: b}, spec: {clusterIP: None, ports: [{port: 1}]}}")
+			run := func(refused func(*http.Request) bool) {
+				config := w.RESTConfig()
+				config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return refuses{rt, refused} })
+				_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
+				assert.True(t, failure.Is(err, v1alpha1.ReasonApplyRefused), "%v", err)
+				assert.Equal(t, metav1.ConditionTrue, w.condition(v1alpha1.ConditionDegraded).Status)
+				assert.Equal(t, "2", w.data("a")["a"])
+			}
+			patches := func(req *http.Request, name string) bool {
+				return req.Method == http.MethodPatch && strings.HasSuffix(req.URL.Path, name)
+			}
+			run(func(req *http.Request) bool {
+				return patches(req, "/services/b") && !req.URL.Query().Has("dryRun") || patches(req, "/configsyncs/plant")
+			})
+			assert.Empty(t, w.get().Annotations)
+			run(func(req *http.Request) bool {
+				return patches(req, "/services/b") && req.URL.Query().Has("dryRun") == dryRun
+			})
+			cs := w.get()
+			assert.Equal(t, []string{first, second}, []string{cs.Annotations[v1alpha1.AnnotationRequestedRef], cs.Annotations[v1alpha1.AnnotationRequestedUnless]})
+			w.must()
+			assert.Equal(t, "1", w.data("a")["a"])
+			assert.Equal(t, metav1.ConditionFalse, w.condition(v1alpha1.ConditionDegraded).Status)
+		})
+	}
+}
+
+// An object that could not be pruned is no reason to roll the next commit back.
+func TestRollbackAfterFailedPrune(t *testing.T) {
+	w := newWorld(t)
+	w.commit("k8s/a.yaml", configMap("a", "1"), "k8s/b.yaml", configMap("b", "1"))
+	w.create("rollbackOnFailure: LastGood")
+	w.must()
+	w.commit("k8s/a.yaml", configMap("a", "2"), "k8s/b.yaml", "")
+	config := w.RESTConfig()
+	config.Wrap(func(rt http.RoundTripper) http.RoundTripper {
+		return refuses{rt, func(req *http.Request) bool { return req.Method == http.MethodDelete }}
+	})
+	for _, reason := range []v1alpha1.Reason{v1alpha1.ReasonPruneFailed, v1alpha1.ReasonApplyRefused} {
+		_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
+		assert.True(t, failure.Is(err, reason), "%v", err)
+		assert.Equal(t, metav1.ConditionTrue, w.condition(v1alpha1.ConditionDegraded).Status)
+		assert.Empty(t, w.get().Annotations)
+		w.commit("k8s/c.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: c}, data: {a: [1]}}")
+	}
 }
 
 // The program has the right to request a rollback, and carries it out.

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
@@ -40,10 +41,11 @@ func (r *Run) requestRollback(ctx context.Context, err error) error {
 	return err
 }
 
-// rollbackHelps reports whether the content of the commit caused a failure that left objects between two commits, or unhealthy. A refusal before
-// the first change needs no rollback, and missing rights are not the commit's fault.
+// rollbackHelps reports whether the content of the commit caused a failure, and this run or an earlier one left objects between two commits, or
+// unhealthy. Without such objects no rollback is needed, and missing rights are not the commit's fault.
 func (r *Run) rollbackHelps(err error) bool {
-	if err == nil || r.Commit() == "" || !meta.IsStatusConditionTrue(r.record.cs.Status.Conditions, v1alpha1.ConditionDegraded) {
+	degraded := meta.FindStatusCondition(r.record.cs.Status.Conditions, v1alpha1.ConditionDegraded)
+	if err == nil || r.Commit() == "" || degraded == nil || degraded.Status != metav1.ConditionTrue || degraded.Reason == string(v1alpha1.ReasonPruneFailed) {
 		return false
 	}
 	reason := failure.Reason(err, v1alpha1.ReasonProgressing)

@@ -166,7 +166,7 @@ func (r *Run) execute(ctx context.Context, o Options) error {
 		return err
 	case err != nil:
 		r.setOutcome(err)
-		return r.report(ctx, err)
+		return r.requestRollback(ctx, r.report(ctx, err))
 	case r.record.cs.Spec.Apply.DryRun:
 		r.setOutcome(failure.New(v1alpha1.ReasonDryRun, "nothing was changed: %s", r.Plan.Summary()))
 		return r.report(ctx, nil)

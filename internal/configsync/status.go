@@ -171,10 +171,13 @@ func (r *Run) setTargets(st *v1alpha1.ConfigSyncStatus, err error) {
 	total, waits := len(r.targets.objects), r.record.cs.Spec.Apply.Waits()
 	p := r.targets.progress(waits)
 	st.Targets, st.TargetsReady = p.rows, fmt.Sprintf("%d/%d", p.ready, total)
+	before := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionDegraded)
 	degraded := err != nil && !failure.Is(err, v1alpha1.ReasonProgressing) && (p.started || failure.Is(err, v1alpha1.ReasonUnhealthy) || failure.Is(err, v1alpha1.ReasonProgressDeadlineExceeded) || failure.Is(err, v1alpha1.ReasonPruneFailed))
 	switch {
 	case degraded:
 		r.record.setCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, failure.Reason(err, v1alpha1.ReasonProgressing), "only a part of the commit is applied and healthy")
+	case err != nil && !failure.Is(err, v1alpha1.ReasonProgressing) && before != nil && before.Status == metav1.ConditionTrue: // nothing changed since
+		r.record.setCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.Reason(before.Reason), before.Message)
 	default:
 		r.record.setCondition(v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonSynced, "no object is between two commits")
 	}

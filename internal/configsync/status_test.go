@@ -176,21 +176,31 @@ func TestRequestWhilePaused(t *testing.T) {
 	assert.Equal(t, metav1.ConditionFalse, w.condition(v1alpha1.ConditionReady).Status)
 }
 
-// refusesTargets is an API server that refuses every status with targets.
-type refusesTargets struct{ http.RoundTripper }
+// refuses is an API server that refuses some requests.
+type refuses struct {
+	http.RoundTripper
+	refused func(*http.Request) bool
+}
 
-func (s refusesTargets) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.Method == http.MethodPut && req.GetBody != nil {
-		body, err := req.GetBody()
-		if err != nil {
-			return nil, err
-		}
-		if text, err := io.ReadAll(body); err == nil && strings.Contains(string(text), `"targets":[`) {
-			answer := `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid","code":422}`
-			return &http.Response{StatusCode: http.StatusUnprocessableEntity, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(answer)), Request: req}, nil
-		}
+func (s refuses) RoundTrip(req *http.Request) (*http.Response, error) {
+	if !s.refused(req) {
+		return s.RoundTripper.RoundTrip(req)
 	}
-	return s.RoundTripper.RoundTrip(req)
+	answer := `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid","code":422}`
+	return &http.Response{StatusCode: http.StatusUnprocessableEntity, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(answer)), Request: req}, nil
+}
+
+// hasTargets reports whether a request writes a status with targets.
+func hasTargets(req *http.Request) bool {
+	if req.Method != http.MethodPut || req.GetBody == nil {
+		return false
+	}
+	body, err := req.GetBody()
+	if err != nil {
+		return false
+	}
+	text, err := io.ReadAll(body)
+	return err == nil && strings.Contains(string(text), `"targets":[`)
 }
 
 // Nothing that the API server refuses in the rows of the status keeps Ready from telling the truth.
@@ -205,7 +215,7 @@ func TestStatusThatIsRefused(t *testing.T) {
 
 	w.commit(file, "{apiVersion: example.com/v1, kind: Unknown, metadata: {name: b}}")
 	config := w.RESTConfig()
-	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return refusesTargets{rt} })
+	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return refuses{rt, hasTargets} })
 	_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
 	require.Error(t, err)
 	assert.Equal(t, metav1.ConditionFalse, w.condition(v1alpha1.ConditionReady).Status)
