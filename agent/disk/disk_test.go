@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -153,10 +154,13 @@ func tryApply(t testing.TB, d *Dir, want tree, mods ...func(*plan.Change)) (Resu
 	return tryApplyWith(t, d, want, Snapshots{}, mods...)
 }
 
+// byID orders files as a store does: not by their paths.
+func byID(id plan.ID) int64 { return int64(binary.BigEndian.Uint64(id[:8]) >> 1) }
+
 // tryApplyWith is tryApply with a snapshot, if o keeps any.
 func tryApplyWith(t testing.TB, d *Dir, want tree, o Snapshots, mods ...func(*plan.Change)) (Result, error) {
 	t.Helper()
-	s, err := d.Stage(t.Context(), planFor(t, d, want, mods...), nil, want.source())
+	s, err := d.Stage(t.Context(), planFor(t, d, want, mods...), byID, want.source())
 	if err == nil && o.Keep > 0 {
 		err = s.Snapshot(o)
 	}

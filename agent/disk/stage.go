@@ -6,8 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -29,7 +28,8 @@ type Staged struct {
 }
 
 // Stage writes the bytes of all Create and Update changes beside the live files, on the same mounts, and makes them
-// durable. The gateway does not see them. Stage calls src in the order of order(c.ID), or of the paths if order is nil.
+// durable. The gateway does not see them. Stage calls src in the order of order(c.ID), or of the paths if order is nil. With an
+// order, src must not use the Dir, because Stage may write one file while src reads the next.
 // src must write content with the change's blob id. After an error, or if ctx is done, Stage discards what it wrote.
 func (d *Dir) Stage(ctx context.Context, changes *plan.Changes, order func(plan.ID) int64, src Source) (*Staged, error) {
 	d.writing.Lock()
@@ -131,14 +131,14 @@ func (r stager) stage(ctx context.Context, order func(plan.ID) int64, src Source
 			return safe.WriteError(err, "open the parents of new directories")
 		}
 	}
-	small := make([]byte, 0, 64<<10)
-	for _, i := range writes {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := r.stageOne(int(i), &attrs[i], src, small, syncEach); err != nil {
-			return err
-		}
+	w := writer{stager: r, attrs: attrs, src: src, syncEach: syncEach}
+	if order != nil && !syncEach && runtime.GOMAXPROCS(0) > 1 {
+		err = w.readAhead(ctx, writes)
+	} else {
+		err = w.writeAll(ctx, writes)
+	}
+	if err != nil {
+		return err
 	}
 	syncArea := r.run.d.vol.SyncFS
 	if syncEach {
@@ -149,55 +149,6 @@ func (r stager) stage(ctx context.Context, order func(plan.ID) int64, src Source
 			return safe.WriteError(err, "sync staged files to disk")
 		}
 	}
-	return nil
-}
-
-// stageOne writes the bytes of one change to its slot. small is a buffer without content. sync makes the file durable.
-func (r stager) stageOne(i int, attrs *fileAttrs, src Source, small []byte, sync bool) error {
-	c, s := &r.run.Changes[i], &r.run.Slots[i]
-	stg, name, err := r.slotFolder(i)
-	if err != nil {
-		return safe.WriteError(err, "stage %s", c.Path)
-	}
-	path := stg.Join(name)
-	f, err := r.run.d.vol.Create(stg, name, attrs.perm)
-	if err != nil {
-		return safe.WriteError(err, "stage %s", c.Path)
-	}
-	w := &blobWriter{f: f, small: small}
-	var id plan.ID
-	var srcErr error
-	err = r.run.d.vol.Fill(path, func() error {
-		if srcErr = src(w, *c); srcErr != nil {
-			return srcErr
-		}
-		id, err = w.finish(r.run.buf)
-		return err
-	})
-	switch {
-	case w.err != nil:
-		err = safe.WriteError(w.err, "stage %s", c.Path)
-	case srcErr != nil:
-		err = srcErr
-	case err != nil:
-		err = safe.WriteError(err, "stage %s", c.Path)
-	case id != c.ID:
-		err = fmt.Errorf("stage %s: expected blob %s, got %s", c.Path, c.ID, id)
-	}
-	var fi fs.FileInfo
-	if err == nil {
-		fi, err = r.run.d.vol.SetAttrs(f, path, attrs.owner(), attrs.perm)
-	}
-	if err == nil {
-		r.run.d.vol.LearnModes(fi, attrs.perm)
-	}
-	if err == nil && sync {
-		err = safe.WriteError(r.run.d.vol.Sync(f, path), "stage %s", c.Path)
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	s.Ino, s.Size, s.Mtime = safe.AttrsOf(fi).Ino, fi.Size(), fi.ModTime().UnixNano()
 	return nil
 }
 
@@ -213,50 +164,6 @@ func (r stager) makeAreas() error {
 		}
 	}
 	return r.run.staging.openAll(&r.run.cur, r.run.Areas, true)
-}
-
-// blobWriter writes a blob of unknown size. The id depends on the size, so blobWriter hashes a small blob in memory, and reads a
-// large one again.
-type blobWriter struct {
-	f     *os.File
-	small []byte // not written yet; its capacity is the limit
-	large bool   // the blob exceeded small
-	err   error  // of writing to f, because a source may hide it
-}
-
-func (w *blobWriter) Write(p []byte) (int, error) {
-	if !w.large && len(w.small)+len(p) <= cap(w.small) {
-		w.small = append(w.small, p...)
-		return len(p), nil
-	}
-	if !w.large {
-		w.large = true
-		if err := w.writeFile(w.small); err != nil {
-			return 0, err
-		}
-	}
-	if err := w.writeFile(p); err != nil {
-		return 0, err
-	}
-	return len(p), nil
-}
-
-func (w *blobWriter) writeFile(p []byte) error {
-	if w.err == nil {
-		_, w.err = w.f.Write(p)
-	}
-	return w.err
-}
-
-// finish writes the buffered bytes and returns the blob's id.
-func (w *blobWriter) finish(buf []byte) (plan.ID, error) {
-	if w.large {
-		return safe.HashFile(context.Background(), w.f, buf) // a file that was just written
-	}
-	if err := w.writeFile(w.small); err != nil {
-		return plan.ID{}, err
-	}
-	return plan.BlobID(w.small), nil
 }
 
 // stagingFolders are the open staging folders of areas. An area is the top directory of a mount, because a rename cannot cross
