@@ -15,16 +15,16 @@ const cycle = 11 * time.Hour
 // knownCtimes is what Drift remembers for the next call: the ctime of each file that matched the manifest. A file with the same
 // ctime has not changed since.
 type knownCtimes struct {
-	m      *format.Manifest
-	ctimes []int64 // one for each file of m, in its order; 0 if the next comparison has to read the file
-	at     time.Time
+	manifest *format.Manifest
+	ctimes   []int64   // one for each file of manifest, in its order; 0 if the next comparison has to read the file
+	at       time.Time // of the last comparison
 }
 
-// reader returns a ctimeReader for the comparison.
+// reader returns a ctimeReader for the next comparison.
 func (c knownCtimes) reader() *ctimeReader {
 	r := &ctimeReader{ctimes: c.ctimes, stop: func() {}}
-	if c.m != nil {
-		r.next, r.stop = iter.Pull2(c.m.All(""))
+	if c.manifest != nil {
+		r.next, r.stop = iter.Pull2(c.manifest.All(""))
 		r.advance()
 	}
 	return r
@@ -45,8 +45,7 @@ func (r *ctimeReader) advance() {
 	}
 }
 
-// ctimeOf returns the ctime of a record's file. It returns false if the comparison has no such record, or had another one for
-// that path.
+// ctimeOf returns the ctime of a record's file. It returns false unless the last comparison had exactly this record.
 func (r *ctimeReader) ctimeOf(rec plan.Owned) (int64, bool) {
 	for len(r.ctimes) > 0 && r.rec.Path < rec.Path {
 		r.ctimes = r.ctimes[1:]
@@ -69,12 +68,11 @@ func shareToRead(n int, from, to time.Time) func(i int) bool {
 	if to.Sub(from) >= cycle {
 		return func(int) bool { return true }
 	}
-	position := func(t time.Time) int { return int(float64(n) * float64(t.UnixNano()%int64(cycle)) / float64(cycle)) }
-	first, end := position(from), position(to)
-	return func(i int) bool {
-		if first > end {
-			return i >= first || i < end
-		}
-		return i >= first && i < end
+	// position counts the files that all cycles up to t read.
+	position := func(t time.Time) int {
+		cycles, rest := t.UnixNano()/int64(cycle), t.UnixNano()%int64(cycle)
+		return int(cycles)*n + int(float64(n)*float64(rest)/float64(cycle))
 	}
+	first, end := position(from), position(to)
+	return func(i int) bool { return (i+n-first%n)%n < end-first }
 }

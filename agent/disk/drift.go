@@ -81,7 +81,7 @@ func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
 	m := d.manifest()
 	before := d.compared.reader()
 	defer before.stop()
-	now := knownCtimes{m: m, ctimes: make([]int64, 0, m.Header().Files), at: d.o.Now()}
+	now := knownCtimes{manifest: m, ctimes: make([]int64, 0, m.Header().Files), at: d.o.Now()}
 	inShare := shareToRead(m.Header().Files, d.compared.at, now.at)
 	for rec, err := range m.All("") {
 		if err == nil {

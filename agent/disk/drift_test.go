@@ -289,6 +289,26 @@ func TestDriftReadsEveryFileDaily(t *testing.T) {
 	assert.Equal(t, n, drift(t, d, false).Files)
 }
 
+// Each file is read twice a day, however few there are and however long the agent was stopped.
+func TestShareToRead(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 100} {
+		for _, step := range []time.Duration{time.Minute, 7 * time.Hour, cycle - time.Minute, cycle} {
+			reads := make([]int, n)
+			for at := testTime; at.Before(testTime.Add(20 * cycle)); at = at.Add(step) {
+				due := shareToRead(n, at, at.Add(step))
+				for i := range reads {
+					if due(i) {
+						reads[i]++
+					}
+				}
+			}
+			for i, k := range reads {
+				assert.InDelta(t, 20, k, 1.5, "file %d of %d, compared each %s", i, n, step)
+			}
+		}
+	}
+}
+
 // A chown changes the ctime of every file, so the check suspects that each was edited. To spare the disk, one check reads at most
 // maxSuspectBytes bytes of such files. Here all five files were edited, and each is half as large as that limit. So the first check reads and
 // reports two of them, and the later ones find the rest. Short mode has three files, so that it hashes half as many bytes.
@@ -314,7 +334,7 @@ func TestDriftReadsBoundedBytes(t *testing.T) {
 		rec.Size, rec.Mtime = fi.Size(), fi.ModTime().UnixNano()
 		(&driftCheck{d: d, newRecords: []plan.Owned{rec}}).record(d.Manifest().Header())
 	}
-	d.compared = knownCtimes{m: d.manifest(), ctimes: make([]int64, len(want))}
+	d.compared = knownCtimes{manifest: d.manifest(), ctimes: make([]int64, len(want))}
 	for _, files := range found {
 		assert.Equal(t, files, drift(t, d, false).Files)
 	}
