@@ -23,53 +23,53 @@ type Download struct {
 }
 
 // ID returns the id of the snapshot, or "" without an archive.
-func (p *Download) ID() string { return p.id }
+func (d *Download) ID() string { return d.id }
 
 // Close stops and drops the download.
-func (p *Download) Close() error {
-	f := p.file
+func (d *Download) Close() error {
+	f := d.file
 	if f == nil {
 		return nil
 	}
-	p.cancel()
-	<-p.done
-	*p = Download{}
+	d.cancel()
+	<-d.done
+	*d = Download{}
 	return f.Close()
 }
 
 // downloadWait is how long Get waits for a download.
 const downloadWait = 5 * time.Second
 
-// Get returns the archive of a snapshot in b. The error has the reason Progressing while it is read. The first call for a snapshot drops any other
-// download, and begins one into the file that begin returns.
-func (p *Download) Get(ctx context.Context, b *Bucket, id string, newFile func() (*os.File, Limits, error)) (*Archive, error) {
-	if p.id != id || p.file == nil {
-		if err := p.start(b, id, newFile); err != nil {
+// Get waits up to downloadWait for the archive of a snapshot in b; until it is read, the error has the reason Progressing. The first call for a
+// snapshot drops any other download, and reads into the file that newFile returns.
+func (d *Download) Get(ctx context.Context, b *Bucket, id string, newFile func() (*os.File, Limits, error)) (*Archive, error) {
+	if d.id != id || d.file == nil {
+		if err := d.start(b, id, newFile); err != nil {
 			return nil, err
 		}
 	}
 	wait, cancel := context.WithTimeout(ctx, downloadWait)
 	defer cancel()
 	select {
-	case <-p.done:
+	case <-d.done:
 	case <-wait.Done():
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		read := int64(0)
-		if fi, err := p.file.Stat(); err == nil {
+		if fi, err := d.file.Stat(); err == nil {
 			read = fi.Size()
 		}
 		return nil, failure.New(v1alpha1.ReasonProgressing, "the snapshot is read from object storage, %.1f MiB so far; a new commit ends this", float64(read)/(1<<20))
 	}
-	if err := p.err; err != nil {
-		return nil, errors.Join(err, p.Close())
+	if err := d.err; err != nil {
+		return nil, errors.Join(err, d.Close())
 	}
-	return p.archive, nil
+	return d.archive, nil
 }
 
-func (p *Download) start(b *Bucket, id string, newFile func() (*os.File, Limits, error)) error {
-	if err := p.Close(); err != nil {
+func (d *Download) start(b *Bucket, id string, newFile func() (*os.File, Limits, error)) error {
+	if err := d.Close(); err != nil {
 		return err
 	}
 	file, limits, err := newFile()
@@ -77,10 +77,10 @@ func (p *Download) start(b *Bucket, id string, newFile func() (*os.File, Limits,
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background()) // it outlives the sync
-	*p = Download{id: id, file: file, cancel: cancel, done: make(chan struct{})}
+	*d = Download{id: id, file: file, cancel: cancel, done: make(chan struct{})}
 	go func() {
-		defer close(p.done)
-		p.archive, p.err = b.Download(ctx, id, file, limits)
+		defer close(d.done)
+		d.archive, d.err = b.Download(ctx, id, file, limits)
 	}()
 	return nil
 }

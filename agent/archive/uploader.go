@@ -31,7 +31,7 @@ type Job struct {
 //
 // Programs on the gateway can write to the volume, so what is there decides neither what is uploaded nor what is deleted from the bucket. The
 // Uploader uploads only what a sync of this process made (see Add), and each upload allows it to delete one older object of the same kind.
-// So a restart of the agent ends an upload for good; the next sync has a complete archive again.
+// So after a restart, the agent no longer uploads what was pending; the next sync has a complete archive again.
 type Uploader struct {
 	// Now is the clock; time.Now by default.
 	Now func() time.Time
@@ -50,9 +50,9 @@ type Uploader struct {
 	cancelRun    context.CancelFunc // nil before the first job
 	ended        chan struct{}      // closed when run has returned
 	remote       []disk.Snapshot
-	remotePrefix string // of the bucket that remote lists; "" if none was listed
+	remoteBucket Bucket // that remote lists; zero if none was listed
 	uploads      [kinds]uploads
-	bucket       Bucket // in which uploads.uploaded and uploads.deletions hold
+	bucket       Bucket // of the last pass; uploads.uploaded and uploads.deletions hold only for it
 	problem      string // the last error that was logged
 }
 
@@ -79,7 +79,7 @@ func (u *Uploader) SetJob(j *Job) {
 		var ctx context.Context
 		ctx, u.cancelRun = context.WithCancel(context.Background())
 		u.ended = make(chan struct{})
-		go u.run(ctx)
+		go u.run(ctx, u.ended)
 	}
 	u.Wake()
 }
@@ -99,7 +99,7 @@ func (u *Uploader) RemoteChanged() <-chan struct{} { return u.remoteChanged }
 func (u *Uploader) Remote(j *Job) ([]disk.Snapshot, bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.remotePrefix != j.Prefix {
+	if u.remoteBucket != j.Bucket {
 		return nil, false
 	}
 	return u.remote, true
@@ -117,9 +117,9 @@ func (u *Uploader) Close() {
 	}
 }
 
-// run makes a pass whenever Wake is called, and again after a failed one, until ctx is done.
-func (u *Uploader) run(ctx context.Context) {
-	defer close(u.ended)
+// run makes a pass whenever Wake is called, and again after a failed one, until ctx is done. Then it closes ended.
+func (u *Uploader) run(ctx context.Context, ended chan<- struct{}) {
+	defer close(ended)
 	failures := 0
 	var retry <-chan time.Time
 	for {
@@ -132,12 +132,17 @@ func (u *Uploader) run(ctx context.Context) {
 		retry = nil
 		u.mu.Lock()
 		j := u.job
+		passing, cancel := context.WithCancel(ctx)
+		u.cancelPass = cancel
 		u.mu.Unlock()
 		if j == nil {
+			cancel()
 			u.OnPending(0)
 			continue
 		}
-		if err := u.Pass(ctx, j); err == nil {
+		err := u.Pass(passing, j)
+		cancel()
+		if err == nil {
 			failures = 0
 		} else if ctx.Err() == nil {
 			failures++
@@ -146,15 +151,10 @@ func (u *Uploader) run(ctx context.Context) {
 	}
 }
 
-// Pass uploads what the bucket lacks, and prunes the bucket. It is for a caller that does not set the job.
+// Pass uploads what is pending, and prunes the bucket. Without SetJob, a caller may call it directly.
 func (u *Uploader) Pass(ctx context.Context, j *Job) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	u.mu.Lock()
-	u.cancelPass = cancel
-	u.mu.Unlock()
 	err := u.pass(ctx, j)
-	if ctx.Err() != nil { // canceled: by SetJob(nil), Close or the caller
+	if ctx.Err() != nil { // canceled by SetJob(nil), Close or the caller
 		return ctx.Err()
 	}
 	text := ""
@@ -382,8 +382,8 @@ func (p *pass) sendBackup(ctx context.Context, id string) error {
 // publish sets what Remote returns.
 func (u *Uploader) publish(j *Job, list []disk.Snapshot) {
 	u.mu.Lock()
-	changed := u.remotePrefix != j.Prefix || !slices.Equal(u.remote, list)
-	u.remote, u.remotePrefix = slices.Clone(list), j.Prefix
+	changed := u.remoteBucket != j.Bucket || !slices.Equal(u.remote, list)
+	u.remote, u.remoteBucket = slices.Clone(list), j.Bucket
 	u.mu.Unlock()
 	if changed {
 		select {

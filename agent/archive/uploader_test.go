@@ -213,6 +213,8 @@ func TestUploadInTheBackground(t *testing.T) {
 		return len(remote) == 2 && remote[1].ID == ids[1]
 	}, 20*time.Second, 10*time.Millisecond)
 	<-u.RemoteChanged()
+	_, known := u.Remote(s.job(&archivetest.Memory{}, 2))
+	assert.False(t, known, "another bucket with the same prefix was not listed")
 }
 
 // Write makes an archive without a copy on the volume, and without holding large files in memory.
