@@ -32,7 +32,7 @@ type Schedule struct {
 	walked      bool      // no file event has followed the last walk
 
 	files         string    // what the changed files were at the last look
-	stable, first time.Time // when files last changed; when the first change after the last build was seen
+	stable, first time.Time // when files last changed; when a change was first seen since the changes were last read
 	attempt       time.Time // the next one after a failure
 	declined      string    // the changes whose push the server declined; "" if it declined none
 	poll          time.Time // the next one
@@ -44,8 +44,8 @@ func (s Schedule) Event(now time.Time) Schedule { s.event, s.walked = now, false
 // Wrote adds a sync that wrote files.
 func (s Schedule) Wrote(now time.Time) Schedule { s.wrote = now; return s }
 
-// Compared adds a comparison of the owned files, unless it is known. walk reports that the agent looks for new files now: Walked ends that. On
-// the standby node of a pair it never does.
+// Compared adds a comparison of the owned files; the same one again changes nothing. walk reports that the agent has to look for new files now:
+// after each new comparison until Walked, then again after a file event or walkEvery comparisons. It is never true on a standby node.
 func (s Schedule) Compared(ended time.Time, standby bool) (next Schedule, walk bool) {
 	if !s.wrote.IsZero() && !ended.Before(s.wrote) { // only such a comparison shows which changes the sync has replaced
 		s.wrote, s.Overwrote = time.Time{}, true
@@ -60,10 +60,10 @@ func (s Schedule) Compared(ended time.Time, standby bool) (next Schedule, walk b
 	return s, walk
 }
 
-// Walked returns the schedule after the agent has looked for new files, Unwalked before it does after the next comparison.
+// Walked adds that the agent has looked for new files.
 func (s Schedule) Walked() Schedule { s.walked, s.comparisons = true, 0; return s }
 
-// Unwalked is described at Walked.
+// Unwalked makes the agent look for new files after the next comparison.
 func (s Schedule) Unwalked() Schedule { s.walked = false; return s }
 
 // LookedAt adds a look at the changed files, for the last comparison. If they differ from those of the last look, debounce begins with the last
@@ -165,7 +165,7 @@ type Move struct {
 	// State is how the proposal ends, Comment what the pull request then says.
 	State   v1alpha1.ProposalState
 	Comment string
-	// Poll reports that the forge is asked now how the pull request is.
+	// Poll reports that the forge is asked now for the state of the pull request.
 	Poll bool
 	// At is when to ask again; zero if only an event changes the move.
 	At time.Time

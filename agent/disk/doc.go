@@ -45,7 +45,7 @@
 //     manifest in the same way.
 //  5. All moved names are made durable.
 //  6. The new manifest is renamed into place. This is the point of no return.
-//  7. If the sync takes no snapshot, those that it makes useless are removed. Then the journal is removed.
+//  7. If the sync takes no snapshot, the older snapshots that can no longer be restored are removed. Then the journal is removed.
 //  8. Staging is emptied, lost+found is pruned. Not durable.
 //
 // A crash before 2 leaves no journal. Only staging has changed, and Open empties it.

@@ -19,8 +19,8 @@ func New(spec *v1alpha1.GatewaySyncSpec, secrets connect.Secrets) (archive.Store
 	if o == nil {
 		return nil, nil
 	}
-	var read func() (secret.String, error) // nil: the identity of the pod
-	for field, ref := range secretrefs.ForStorage(spec) {
+	var read func() (secret.String, error)                // nil: the identity of the pod
+	for field, ref := range secretrefs.ForStorage(spec) { // at most one
 		read = func() (secret.String, error) { return secrets.Read(field, ref) }
 	}
 	switch o.Type {

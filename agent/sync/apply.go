@@ -57,7 +57,7 @@ func (a *applier) apply(ctx context.Context, changes *plan.Changes, staged *disk
 	if err == nil {
 		a.unloaded = before.Add(loads, present, deleted)
 		a.unloaded.FirstStart = a.unloaded.FirstStart || a.guard.before == stopped && a.in.from.IsZero()
-		a.unloaded.Baseline = a.recordBaseline(ctx, snapshot, before)
+		a.unloaded.Baseline = a.nextBaseline(ctx, snapshot, before)
 		err = a.in.unloadedNote.Save(a.unloaded)
 	}
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 type autoRollback struct {
 	restorer   *restorer
 	failures   *decide.Failures
-	resumes    bool
+	resumes    bool                // the target is only what is on the disk, because git was not asked yet
 	mismatches unloaded.Mismatches // of the failed load
 }
 
@@ -115,10 +115,10 @@ func projectEnabled(d *disk.Dir, name string) bool {
 	return err != nil || json.Unmarshal(raw, &doc) != nil || doc.Enabled == nil || *doc.Enabled
 }
 
-// recordBaseline returns the baseline of this sync with its snapshot; nil without spec.autoRollback. If the gateway has not
-// loaded the files of an earlier sync, that sync's baseline stays and is extended: both commits are compared with what ran
+// nextBaseline returns the baseline of this sync with its snapshot. Without spec.autoRollback or a snapshot, and for the commit that
+// the manifest already has, it returns the baseline of before. If the gateway has not loaded the files of an earlier sync, that sync's baseline stays and is extended: both commits are compared with what ran
 // before the first.
-func (a *applier) recordBaseline(ctx context.Context, snapshot string, before unloaded.Set) *unloaded.Baseline {
+func (a *applier) nextBaseline(ctx context.Context, snapshot string, before unloaded.Set) *unloaded.Baseline {
 	h := a.in.dir.Manifest().Header()
 	if len(a.in.t.Profile.AutoRollback) == 0 || snapshot == "" || h.Commit == a.in.t.Commit && h.Rules == a.in.rules.Fingerprint() {
 		return before.Baseline
@@ -142,7 +142,8 @@ func (a *applier) recordBaseline(ctx context.Context, snapshot string, before un
 	return &b
 }
 
-// mismatchesBefore compares what the sync will verify before files change, except what an earlier baseline covers.
+// mismatchesBefore returns what the gateway has not loaded even before files change, of what this sync will verify. It leaves out what
+// an earlier baseline covers.
 func (a *applier) mismatchesBefore(ctx context.Context, covered unloaded.Set) (found unloaded.Mismatches, err error) {
 	var present, deleted []string
 	for _, name := range unloaded.Union(a.unloaded.Projects, a.unloaded.Deleted) {

@@ -2,8 +2,8 @@
 // +kubebuilder:object:generate=true
 
 // Package v1alpha1 is the API of Stoker, group stoker.io: GatewaySync and ConfigSync, which users write; SyncTarget and SyncReport, by which
-// agents communicate; the annotations of objects and pods; and the closed list of reasons. The packages below it compute what follows from an
-// object. It imports no other package of Stoker and does no I/O.
+// agents communicate; the annotations of objects and pods; and the closed list of reasons. The packages below it validate
+// objects, and compute defaults and decisions from them. This package imports no other package of Stoker and does no I/O.
 package v1alpha1
 
 import (

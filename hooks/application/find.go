@@ -30,14 +30,16 @@ type Detector struct {
 // Application returns the Application whose sync created the Job. It reads the metadata of the pod, which needs no rights. If
 // that does not name the Application, it reads the Job, which needs the right to get it.
 func (d Detector) Application(ctx context.Context) (Name, error) {
-	for _, kind := range []string{"annotations", "labels"} {
-		pairs, err := podInfo(filepath.Join(d.PodInfo, kind))
-		if err != nil {
-			return Name{}, err
-		}
-		if name, ok := d.fromMetadata(pairs, pairs); ok {
-			return name, nil
-		}
+	annotations, err := podInfo(filepath.Join(d.PodInfo, "annotations"))
+	if err != nil {
+		return Name{}, err
+	}
+	labels, err := podInfo(filepath.Join(d.PodInfo, "labels"))
+	if err != nil {
+		return Name{}, err
+	}
+	if name, ok := d.fromMetadata(annotations, labels); ok {
+		return name, nil
 	}
 	if d.Job.Name == "" || d.Client == nil {
 		return Name{}, errors.New("cannot detect the Application: set --application NAMESPACE/NAME, or set the environment variables JOB_NAME and POD_NAMESPACE and grant the right to get the Job")
@@ -68,7 +70,7 @@ func (d Detector) fromMetadata(annotations, labels map[string]string) (Name, boo
 	return Name{}, false
 }
 
-// maxPodInfo bounds a file: annotations have at most 256 KiB, which quoting can make four times as long.
+// maxPodInfo bounds a file: annotations have at most 256 KiB, which quoting can make four times as long; the rest is reserve.
 const maxPodInfo = 2 << 20
 
 // podInfo reads a file of a downward API volume: one name="value" per line. A missing file has no pairs.

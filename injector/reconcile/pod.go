@@ -18,7 +18,7 @@ import (
 const maxValue = 256
 
 // slim is a transform for an informer. It saves memory: of most pods it keeps only the name and whether they terminate, and of the
-// others only what the reconciler reads, because a user may create pods with large annotations and many labels. client-go calls it
+// others only what the reconciler reads, and why the pod is stuck as Status.Message, because a user may create pods with large annotations and many labels. client-go calls it
 // again with its own results, for every pod of the first list and of any list after a lost watch.
 func slim(obj any) (any, error) {
 	p, ok := obj.(*corev1.Pod)
@@ -70,15 +70,15 @@ func slim(obj any) (any, error) {
 	return s, nil
 }
 
-// startedAfter reports whether a container of the pod was started again after a time, as a gateway that did not wait for the eviction.
+// startedAfter reports whether a container of the pod was started after a time: then the gateway did not wait for the eviction.
 func startedAfter(p *corev1.Pod, at metav1.Time) bool {
 	return slices.ContainsFunc(p.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
 		return c.State.Running != nil && at.Before(&c.State.Running.StartedAt)
 	})
 }
 
-// needsStart reports whether the agent of a pod has ended because its gateway has to start once more: see gatewaypod.ExitRestartGateway.
-func needsStart(p *corev1.Pod) bool {
+// needsGatewayRestart reports whether the agent of a pod has ended because its gateway has to start once more: see gatewaypod.ExitRestartGateway. p must be a result of slim.
+func needsGatewayRestart(p *corev1.Pod) bool {
 	status := agentStatus(p)
 	return status != nil && status.LastTerminationState.Terminated != nil
 }

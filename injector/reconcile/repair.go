@@ -154,7 +154,7 @@ func ignoreNotFound(err error) error {
 func (u *Reconciler) repairKey(ctx context.Context, n *namespace, all inject.Candidates, p *corev1.Pod, pods podIndex, replacements map[string]replacement) (soon bool, err error) {
 	i := slices.IndexFunc(all.Read, func(gs *v1alpha1.GatewaySync) bool { return belongs(p, gs, all) })
 	now := u.Now()
-	if !needsStart(p) || i < 0 || !all.Read[i].Spec.Gateway.ManagedKey() || n.recentlyRestarted(p.Name, now) {
+	if !needsGatewayRestart(p) || i < 0 || !all.Read[i].Spec.Gateway.ManagedKey() || n.recentlyRestarted(p.Name, now) {
 		return false, nil
 	}
 	gs := all.Read[i]

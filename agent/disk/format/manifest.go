@@ -167,9 +167,7 @@ func (m *Manifest) index(b []byte, n int, end int64) error {
 	m.blocks = make([]block, 0, min(n, len(b)/8))
 	for i := 0; i < n && d.err == nil; i++ {
 		x := block{first: d.string(safe.MaxPath), off: off, size: d.length(maxBlock)}
-		if s := d.raw(4); s != nil {
-			x.sum = binary.LittleEndian.Uint32(s)
-		}
+		x.sum = d.uint32()
 		x.files, x.dirs = d.length(maxBlock), d.length(maxBlock)
 		if i > 0 && x.first <= prev {
 			d.fail("the manifest's blocks are not sorted")

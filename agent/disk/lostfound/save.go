@@ -44,17 +44,17 @@ func (s *Saver) Save(from *safe.Folder, name, as, reason string) error {
 	if !fi.IsDir() {
 		return s.saveFile(from, name, as, reason, fi)
 	}
-	n, err := from.Open(name)
+	folder, err := from.Open(name)
 	if err != nil {
 		return err
 	}
-	defer n.Close()
-	list, err := n.Entries()
+	defer folder.Close()
+	list, err := folder.Entries()
 	if err != nil {
 		return err
 	}
 	for _, e := range list {
-		if err := s.Save(n, e.Name(), as+"/"+e.Name(), reason); err != nil {
+		if err := s.Save(folder, e.Name(), as+"/"+e.Name(), reason); err != nil {
 			return err
 		}
 	}
@@ -122,7 +122,7 @@ func (s *Saver) copyFile(from *safe.Folder, name string, to *safe.Folder, as str
 	if err != nil {
 		return err
 	}
-	err = s.to.vol.Fill(to.Join(as), func() error {
+	err = s.to.vol.Fill(to.Join(as), func() error { // the wrappers hide ReadFrom and WriteTo, so that the copy uses s.buf
 		_, err := io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{in}, s.buf)
 		return err
 	})

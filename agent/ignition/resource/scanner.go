@@ -128,7 +128,7 @@ func (s *scanner) step(c byte) {
 			return
 		}
 		if s.literal = s.literal[1:]; s.literal == "" {
-			s.ended()
+			s.endValue()
 		}
 	case minus, zero, integer, point, fraction, exp, expSign, expDigits:
 		s.stepNumber(c)
@@ -159,7 +159,7 @@ func (s *scanner) stepStructure(c byte) {
 		case c == '"':
 			s.state = strKey
 		case c == '}' && s.state == firstKey:
-			s.closed()
+			s.closeBracket()
 		default:
 			s.fail("unexpected %s; want a key in double quotes", quote(c))
 		}
@@ -173,7 +173,7 @@ func (s *scanner) stepStructure(c byte) {
 		closing := s.closers[len(s.closers)-1]
 		switch {
 		case c == closing:
-			s.closed()
+			s.closeBracket()
 		case c == ',' && closing == '}':
 			s.state = key
 		case c == ',':
@@ -185,7 +185,7 @@ func (s *scanner) stepStructure(c byte) {
 		s.fail("unexpected %s after the end of the JSON value", quote(c))
 	default:
 		if c == ']' && s.state == firstItem {
-			s.closed()
+			s.closeBracket()
 			return
 		}
 		s.beginValue(c)
@@ -226,14 +226,14 @@ func (s *scanner) open(closing byte, next state) {
 	s.state = next
 }
 
-// closed ends an object or a list.
-func (s *scanner) closed() {
+// closeBracket ends an object or a list.
+func (s *scanner) closeBracket() {
 	s.closers = s.closers[:len(s.closers)-1]
-	s.ended()
+	s.endValue()
 }
 
-// ended ends a value.
-func (s *scanner) ended() {
+// endValue ends a value.
+func (s *scanner) endValue() {
 	s.state = after
 	if len(s.closers) == 0 {
 		s.state = done
@@ -265,7 +265,7 @@ func (s *scanner) stepString(c byte) {
 		case c == '"' && s.state == strKey:
 			s.state = colon
 		case c == '"':
-			s.ended()
+			s.endValue()
 		case c == '\\':
 			s.state += escape - str
 		case c < ' ':
@@ -310,7 +310,7 @@ func (s *scanner) stepNumber(c byte) {
 	case (c == 'e' || c == 'E') && s.state != expDigits:
 		s.state = exp
 	default: // the previous byte ended the number
-		if s.ended(); !space(c) {
+		if s.endValue(); !space(c) {
 			s.stepStructure(c)
 		}
 	}

@@ -29,7 +29,11 @@ type Importer struct {
 
 // NewHasher returns an Importer that computes the ids of objects and writes nothing.
 func NewHasher(ctx context.Context, limits Limits) *Importer {
-	return &Importer{ctx: ctx, limits: limits.withDefaults(), hasher: newObjectHasher(), buf: make([]byte, 64<<10)}
+	return newImporter(ctx, limits.withDefaults())
+}
+
+func newImporter(ctx context.Context, limits Limits) *Importer {
+	return &Importer{ctx: ctx, limits: limits, hasher: newObjectHasher(), buf: make([]byte, 64<<10)}
 }
 
 // Import writes the objects that build adds into a new pack. If Base is set, it leaves out what the store has. build must add a commit with
@@ -40,7 +44,7 @@ func (t *Transfer) Import(ctx context.Context, build func(*Importer) error) (*Re
 		if err != nil {
 			return packContents{}, err
 		}
-		i := NewHasher(ctx, limits)
+		i := newImporter(ctx, limits)
 		i.to, i.out, i.scratch, i.seen = t, newPackWriter(file, packHeaderSize), sc, map[plan.ID]struct{}{}
 		if err := build(i); err != nil {
 			return packContents{}, err

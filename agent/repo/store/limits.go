@@ -23,7 +23,7 @@ type Limits struct {
 	// InflatedBytes is the sum of the inflated entries of one pack and the results of their deltas; default 64 GiB.
 	InflatedBytes int64
 	// DiskBytes is the size of all files of a store, for a volume that several stores share; default none. A new pack gets half of what is
-	// left of it, and its index and the objects of deltas a quarter each.
+	// left of it, and its index a quarter of that. The objects of deltas get a quarter of DiskBytes.
 	DiskBytes int64
 	// DeltaDepth is the length of a chain of deltas; default 4,095, the longest that git writes.
 	DeltaDepth int
@@ -45,7 +45,7 @@ func setDefault[T int | int64](v *T, d T) {
 	}
 }
 
-// minIndexed is the size of the smallest object in an index, with room for what the index needs beside it.
+// minIndexed is the disk space in bytes that an index needs for one object.
 const minIndexed = 40
 
 // within returns l, bounded by what a store that uses the given number of bytes may still use of DiskBytes.
@@ -60,7 +60,7 @@ func (l Limits) within(used int64) Limits {
 	return l
 }
 
-// scratchBytes returns the largest size of the file of a scratch, or 0 for any.
+// scratchBytes bounds the temporary file of a scratch; 0 means no bound.
 func (l Limits) scratchBytes() int64 { return max(l.DiskBytes, 0) / 4 }
 
 // checkSize checks the inflated size that an entry of a pack claims.

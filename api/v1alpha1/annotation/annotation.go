@@ -24,10 +24,10 @@ func ForceSync(gs *v1alpha1.GatewaySync) string {
 	return strings.ToValidUTF8(value[:min(len(value), maxForce)], "")
 }
 
-// maxLine limits the annotation stoker.io/requested-for, in bytes.
+// maxLine limits the texts of annotations and of the status, in bytes.
 const maxLine = 512
 
-// Line returns text as a value of stoker.io/requested-for: one printable line of at most 512 bytes.
+// Line returns text as one printable line of at most 512 bytes, for annotations and the status.
 func Line(text string) string {
 	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text[:min(len(text), 2*maxLine)], ""), func(r rune) bool { return !unicode.IsGraphic(r) || r == ' ' }), " ")
 	if len(text) > maxLine {

@@ -39,8 +39,7 @@ type Settings struct {
 	Prune                 v1alpha1.Prune
 	Startup               v1alpha1.Startup
 	DryRun                bool
-	// Paused reports whether the gateway is paused: by the GatewaySync or by its profile, or by sync.defaults if the profile says
-	// nothing.
+	// Paused reports whether the GatewaySync or its profile pauses the gateway.
 	Paused bool
 
 	// Bidirectional is spec.bidirectional with all defaults; nil if changes on the gateway are not proposed.
@@ -201,7 +200,7 @@ func union(lists ...[]string) []string {
 	return out
 }
 
-// seconds returns 0 for nil.
+// seconds converts a number of seconds; nil is 0.
 func seconds(s *int32) time.Duration {
 	if s == nil {
 		return 0

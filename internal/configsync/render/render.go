@@ -68,7 +68,7 @@ type Input struct {
 }
 
 // Objects renders all objects, in the order of the files. An error about the input carries a reason, names the file, and shows no value
-// of a Secret. Of a namespace, only one call at a time runs tools such as kustomize; others that need one wait.
+// of a Secret. In each namespace, only one call at a time runs tools such as kustomize; the others wait.
 func Objects(ctx context.Context, in Input) ([]manifest.Object, error) {
 	return objects(ctx, in, maxTime)
 }
@@ -91,8 +91,8 @@ func objects(ctx context.Context, in Input, limit time.Duration) ([]manifest.Obj
 	ctx, cancel := context.WithTimeoutCause(ctx, limit,
 		failure.New(v1alpha1.ReasonLimitExceeded, "the manifests do not render within %s; split them over several ConfigSyncs", limit))
 	defer cancel()
-	for i, layer := range in.Layers {
-		if err := r.addLayer(ctx, i, layer); err != nil {
+	for _, layer := range in.Layers {
+		if err := r.addLayer(ctx, layer); err != nil {
 			return nil, err
 		}
 	}
@@ -112,7 +112,7 @@ type rendering struct {
 }
 
 // addLayer adds the objects of the manifests of one layer.
-func (r *rendering) addLayer(ctx context.Context, number int, files []File) error {
+func (r *rendering) addLayer(ctx context.Context, files []File) error {
 	seen := map[manifest.ID]string{}
 	for _, f := range files {
 		if ctx.Err() != nil {
@@ -133,7 +133,7 @@ func (r *rendering) addLayer(ctx context.Context, number int, files []File) erro
 					id, failure.Quote(before), failure.Quote(o.File))
 			}
 			seen[id] = o.File
-			if err := r.add(id, o, number > 0); err != nil {
+			if err := r.add(id, o); err != nil {
 				return err
 			}
 		}
@@ -187,8 +187,8 @@ func (r *rendering) release() (chart.Release, error) {
 }
 
 // add adds an object, or replaces that of an earlier layer.
-func (r *rendering) add(id manifest.ID, o manifest.Object, replaces bool) error {
-	if i, ok := r.index[id]; ok && replaces {
+func (r *rendering) add(id manifest.ID, o manifest.Object) error {
+	if i, ok := r.index[id]; ok {
 		r.list[i] = o
 		return nil
 	}
@@ -357,7 +357,7 @@ func (r *rendering) fromFiles(t *v1alpha1.ConfigTarget) (manifest.Object, error)
 	return manifest.Object{Unstructured: &unstructured.Unstructured{Object: object}, File: t.FromFiles[0].Path}, nil
 }
 
-// Functions are those of all tools, for builder.Main.
+// Functions returns the functions of all tools, for builder.Main.
 func Functions() map[string]builder.Function {
 	return map[string]builder.Function{kustomize.Name: kustomize.Run, chart.Name: chart.Run, jsonnet.Name: jsonnet.Run}
 }
