@@ -131,7 +131,7 @@ func (p Proposal) Repairs(policy v1alpha1.DriftPolicy, watched, seen bool) bool 
 	return policy == v1alpha1.DriftRepair
 }
 
-// Delivery is what is known about a sync before it changes the gateway. Package record says what is evidence of it.
+// Delivery is what is known about a sync before it changes the gateway. Package record keeps the evidence of earlier deliveries.
 type Delivery struct {
 	// First reports that no sync was ever completed on this gateway.
 	First bool
@@ -151,7 +151,7 @@ type Delivery struct {
 	SameCommit, SameRules bool
 	// LacksFiles reports a volume that may lack files of the last delivery: before the gateway's start, or because the volume is new.
 	LacksFiles bool
-	// Recorded reports that the target was delivered before, by evidence that the gateway cannot write, if there is any.
+	// Recorded reports that the target is the commit that package record has as delivered last. Without a record (standalone) it is true.
 	Recorded bool
 }
 

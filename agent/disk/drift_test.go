@@ -291,7 +291,9 @@ func TestDriftReadsEveryFileDaily(t *testing.T) {
 
 // Each file is read twice a day, however few there are and however long the agent was stopped.
 func TestShareToRead(t *testing.T) {
+	// sequence: a clock
 	for _, n := range []int{1, 2, 3, 100} {
+		// sequence: a clock
 		for _, step := range []time.Duration{time.Minute, 7 * time.Hour, cycle - time.Minute, cycle} {
 			reads := make([]int, n)
 			for at := testTime; at.Before(testTime.Add(20 * cycle)); at = at.Add(step) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 
 	"golang.org/x/sync/errgroup"
 
@@ -14,10 +13,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-const (
-	smallBlob  = 64 << 10 // bytes: blobs up to this size are written at once, from memory
-	aheadBlobs = 8        // small blobs that readAhead keeps in memory
-)
+// aheadBlobs is the number of small blobs that readAhead keeps in memory.
+const aheadBlobs = 8
 
 // writer writes the wanted bytes of changes to their slots. attrs has the attributes of each change.
 type writer struct {
@@ -29,7 +26,7 @@ type writer struct {
 
 // writeAll writes the changes in the order of list.
 func (w writer) writeAll(ctx context.Context, list []int32) error {
-	small := make([]byte, 0, smallBlob)
+	small := make([]byte, 0, safe.MaxSmallBlob)
 	for _, i := range list {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -63,20 +60,20 @@ func (w writer) readAhead(ctx context.Context, list []int32) error {
 		return nil
 	})
 	read := func(i int) error {
-		var head headBuffer
+		var head safe.SmallBlob
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case head.bytes = <-free:
+		case head.Bytes = <-free:
 		}
 		err := w.src(&head, w.run.Changes[i])
-		if !head.full {
+		if !head.Full {
 			if err == nil {
-				blobs <- blob{i, head.bytes}
+				blobs <- blob{i, head.Bytes}
 			}
 			return err
 		}
-		buffers := [][]byte{head.bytes[:0]}
+		buffers := [][]byte{head.Bytes[:0]}
 		for len(buffers) < aheadBlobs { // when all are free, no file is being written
 			select {
 			case <-ctx.Done():
@@ -103,21 +100,6 @@ func (w writer) readAhead(ctx context.Context, list []int32) error {
 	return group.Wait()
 }
 
-// headBuffer keeps what is written to it, up to the size of a small blob.
-type headBuffer struct {
-	bytes []byte
-	full  bool // more was written
-}
-
-func (b *headBuffer) Write(p []byte) (int, error) {
-	if len(b.bytes)+len(p) > smallBlob {
-		b.full = true
-		return 0, io.ErrShortWrite
-	}
-	b.bytes = append(b.bytes, p...)
-	return len(p), nil
-}
-
 // write writes the bytes of one change to its slot: those in small, and those of src.
 func (w writer) write(i int, src Source, small []byte) error {
 	r, c, s, attrs := w.run, &w.run.Changes[i], &w.run.Slots[i], &w.attrs[i]
@@ -130,19 +112,19 @@ func (w writer) write(i int, src Source, small []byte) error {
 	if err != nil {
 		return safe.WriteError(err, "stage %s", c.Path)
 	}
-	to := &blobWriter{f: f, small: small}
+	to := &safe.BlobWriter{File: f, Small: small}
 	var id plan.ID
 	var srcErr error
 	err = r.d.vol.Fill(path, func() error {
 		if srcErr = src(to, *c); srcErr != nil {
 			return srcErr
 		}
-		id, err = to.finish(r.buf)
+		id, err = to.Finish(r.buf)
 		return err
 	})
 	switch {
-	case to.err != nil:
-		err = safe.WriteError(to.err, "stage %s", c.Path)
+	case to.Err != nil:
+		err = safe.WriteError(to.Err, "stage %s", c.Path)
 	case srcErr != nil:
 		err = srcErr
 	case err != nil:
@@ -165,48 +147,4 @@ func (w writer) write(i int, src Source, small []byte) error {
 	}
 	s.Ino, s.Size, s.Mtime = safe.AttrsOf(fi).Ino, fi.Size(), fi.ModTime().UnixNano()
 	return nil
-}
-
-// blobWriter writes a blob of unknown size. The id depends on the size, so blobWriter hashes a small blob in memory, and reads a
-// large one again.
-type blobWriter struct {
-	f     *os.File
-	small []byte // not written yet; its capacity is the limit
-	large bool   // the blob exceeded small
-	err   error  // of writing to f, because a source may hide it
-}
-
-func (w *blobWriter) Write(p []byte) (int, error) {
-	if !w.large && len(w.small)+len(p) <= cap(w.small) {
-		w.small = append(w.small, p...)
-		return len(p), nil
-	}
-	if !w.large {
-		w.large = true
-		if err := w.writeFile(w.small); err != nil {
-			return 0, err
-		}
-	}
-	if err := w.writeFile(p); err != nil {
-		return 0, err
-	}
-	return len(p), nil
-}
-
-func (w *blobWriter) writeFile(p []byte) error {
-	if w.err == nil {
-		_, w.err = w.f.Write(p)
-	}
-	return w.err
-}
-
-// finish writes the buffered bytes and returns the blob's id.
-func (w *blobWriter) finish(buf []byte) (plan.ID, error) {
-	if w.large {
-		return safe.HashFile(context.Background(), w.f, buf) // a file that was just written
-	}
-	if err := w.writeFile(w.small); err != nil {
-		return plan.ID{}, err
-	}
-	return plan.BlobID(w.small), nil
 }

@@ -245,5 +245,5 @@ var folderName = regexp.MustCompile(`^\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{7}(-\d{1,4})?
 // ValidLostFoundName reports whether s can be the name of a folder in lost+found.
 func ValidLostFoundName(s string) bool { return folderName.MatchString(s) }
 
-// TreeName is the staging name of a directory that is staged whole.
-func TreeName(dir int32) string { return "d" + strconv.Itoa(int(dir)) }
+// TreeName is the staging name of the directory Dirs[index] of the journal, which is staged with all its files.
+func TreeName(index int32) string { return "d" + strconv.Itoa(int(index)) }
