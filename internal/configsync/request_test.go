@@ -218,7 +218,7 @@ func TestRollbackAfterLostRequest(t *testing.T) {
 	}
 }
 
-// An object that could not be pruned is no reason to roll the next commit back.
+// An object that could not be pruned does not roll the next commit back.
 func TestRollbackAfterFailedPrune(t *testing.T) {
 	w := newWorld(t)
 	w.commit("k8s/a.yaml", configMap("a", "1"), "k8s/b.yaml", configMap("b", "1"))
