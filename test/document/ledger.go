@@ -60,7 +60,7 @@ func under(document, heading, test string) Entry {
 // server, or less.
 var Ledger = []Entry{
 	NewEntry("README.md", `^make `, byMake),
-	NewEntry("README.md", `^helm test |^stoker create `, byNodes),
+	NewEntry("README.md", `^helm test |^stoker create | -f examples/kubernetes/statefulset.yaml$| --watch$`, byNodes),
 	NewEntry("README.md", `^stoker `, byFleet),
 	NewEntry("README.md", ``, byChart),
 	NewEntry("charts/stoker/README.md", ``, byChart),

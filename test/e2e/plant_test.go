@@ -211,6 +211,14 @@ func (p *plant) gatewaySync(changes ...func(*v1alpha1.GatewaySync)) {
 // gateways creates the StatefulSet of the example with simulated gateways.
 func (p *plant) gateways(changes ...func(*appsv1.StatefulSet)) *appsv1.StatefulSet {
 	p.t.Helper()
+	set, err := p.client.AppsV1().StatefulSets(p.namespace).Create(p.ctx, p.statefulSet(changes...), metav1.CreateOptions{})
+	require.NoError(p.t, err)
+	return set
+}
+
+// statefulSet returns the StatefulSet of the example with simulated gateways.
+func (p *plant) statefulSet(changes ...func(*appsv1.StatefulSet)) *appsv1.StatefulSet {
+	p.t.Helper()
 	set := manifest[appsv1.StatefulSet](p, "StatefulSet")
 	template := &set.Spec.Template.Spec
 	for _, list := range [][]corev1.Container{template.InitContainers, template.Containers} {
@@ -225,8 +233,6 @@ func (p *plant) gateways(changes ...func(*appsv1.StatefulSet)) *appsv1.StatefulS
 	}
 	class := p.volumes(int(*set.Spec.Replicas))
 	set.Spec.VolumeClaimTemplates[0].Spec.StorageClassName = &class
-	set, err := p.client.AppsV1().StatefulSets(p.namespace).Create(p.ctx, set, metav1.CreateOptions{})
-	require.NoError(p.t, err)
 	return set
 }
 

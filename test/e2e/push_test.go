@@ -13,6 +13,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/inject"
@@ -21,8 +22,7 @@ import (
 // The README's way from a repository to gateways that run its commit.
 func threeGatewaysFollowAPush(t *testing.T, w *world) {
 	p := w.plant(t)
-	p.created()
-	p.gateways(func(set *appsv1.StatefulSet) { set.Spec.Template.Annotations[v1alpha1.AnnotationProfile] = "site-a" })
+	p.follow()
 	gs := p.synced(p.head(), 3)
 	p.ready(3) // the agents may know that their gateways run before the kubelet does
 	for _, pod := range p.pods() {
@@ -41,30 +41,42 @@ func threeGatewaysFollowAPush(t *testing.T, w *world) {
 	p.isSeenByAPerson(t, third, second)
 }
 
-// created types the command of the README that creates the GatewaySync. The git server of the tests has an authority of its own.
-func (p *plant) created() {
+// follow types the commands of the README from a repository to gateways that run its commit. The git server of the tests has an authority
+// of its own, and the gateways are simulated.
+func (p *plant) follow() {
 	p.t.Helper()
 	shell := p.reader()
-	for name, content := range map[string]string{"token.txt": p.password, "ca.crt": string(p.git.CA())} {
-		require.NoError(p.t, os.WriteFile(filepath.Join(shell.Dir, name), []byte(content+"\n"), 0o600))
+	set, err := yaml.Marshal(p.statefulSet(func(set *appsv1.StatefulSet) { set.Spec.Template.Annotations[v1alpha1.AnnotationProfile] = "site-a" }))
+	require.NoError(p.t, err)
+	require.NoError(p.t, os.MkdirAll(filepath.Join(shell.Dir, "examples", "kubernetes"), 0o700))
+	for name, content := range map[string]string{"token.txt": p.password + "\n", "ca.crt": string(p.git.CA()) + "\n", "examples/kubernetes/statefulset.yaml": string(set)} {
+		require.NoError(p.t, os.WriteFile(filepath.Join(shell.Dir, name), []byte(content), 0o600))
 	}
+	own := strings.NewReplacer("--namespace line", "--namespace "+p.namespace, "https://git.example.com/plants/ignition.git", p.git.URL(p.repoName))
 	var typed int
-	for c := range p.lines.Of("README.md") {
-		if !strings.HasPrefix(c.Text, "stoker create ") {
+	for c := range p.lines.Of("README.md") { // sequence: as the reader types them
+		line := own.Replace(c.Text)
+		switch {
+		case strings.HasPrefix(line, "helm test "): // see documentedNodeCommands
 			continue
+		case strings.HasPrefix(line, "stoker create "):
+			said := shell.Type(p.t, line+" --secret git-ca/ca.crt=ca.crt")
+			assert.Contains(p.t, said, "gatewaysync.stoker.io/line created")
+			assert.Contains(p.t, said, `profile site-a: stoker.io/inject: "true", stoker.io/cr-name: line, stoker.io/profile: site-a`)
+			gs := p.get()
+			assert.True(p.t, gs.Spec.Gateway.ManagedKey())
+			gs.Spec.Polling.Interval, gs.Spec.Sync.Defaults.SyncPeriod = "1s", new(int32(5))
+			_, err := p.syncs().Update(p.ctx, gs, metav1.UpdateOptions{})
+			require.NoError(p.t, err)
+		case strings.HasSuffix(line, " --watch"):
+			p.synced(p.head(), 3)
+			shell.Watch(p.t, line, " 3/3 ", " True ")
+		default:
+			shell.Type(p.t, line)
 		}
 		typed++
-		said := shell.Type(p.t, strings.NewReplacer("--namespace line", "--namespace "+p.namespace, "https://git.example.com/plants/ignition.git", p.git.URL(p.repoName)).
-			Replace(c.Text)+" --secret git-ca/ca.crt=ca.crt")
-		assert.Contains(p.t, said, "gatewaysync.stoker.io/line created")
-		assert.Contains(p.t, said, `profile site-a: stoker.io/inject: "true", stoker.io/cr-name: line, stoker.io/profile: site-a`)
 	}
-	require.Equal(p.t, 1, typed)
-	gs := p.get()
-	assert.True(p.t, gs.Spec.Gateway.ManagedKey())
-	gs.Spec.Polling.Interval, gs.Spec.Sync.Defaults.SyncPeriod = "1s", new(int32(5))
-	_, err := p.syncs().Update(p.ctx, gs, metav1.UpdateOptions{})
-	require.NoError(p.t, err)
+	require.Equal(p.t, 3, typed)
 }
 
 func anUnseededGatewayIsSynced(t *testing.T, w *world) {
