@@ -8,12 +8,16 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"stoker.io/stoker/agent/disk/lock"
+	"stoker.io/stoker/agent/disk/safe"
 )
 
 // The gateway keeps replacing a file while the agent syncs it. Each version that the agent replaced must be in lost+found.
@@ -126,4 +130,151 @@ func TestDirectoryExchangedWithLink(t *testing.T) {
 	assert.Positive(t, refused)
 	assert.Equal(t, before, readTree(t, canary))
 	assert.Equal(t, beside, readTree(t, sibling))
+}
+
+// bind mounts a file or directory over another one until the test ends.
+func bind(t *testing.T, what, over string) {
+	t.Helper()
+	require.NoError(t, unix.Mount(what, over, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { assert.NoError(t, unix.Unmount(over, 0)) })
+}
+
+func TestMountsListsFilesOnly(t *testing.T) {
+	if !inChildProcess(t, true) {
+		return
+	}
+	root, other := seeded(t), t.TempDir()
+	secret := filepath.Join(other, "secret")
+	for _, p := range []string{"config/a b\\c", "config/dir/x", "projects/p/x"} {
+		put(t, root, p, "beneath")
+	}
+	require.NoError(t, os.WriteFile(secret, []byte("SECRET"), 0o600))
+	require.NoError(t, os.WriteFile(root+"-beside", nil, 0o600))
+	bind(t, secret, filepath.Join(root, "config/a b\\c"))
+	bind(t, other, filepath.Join(root, "config/dir"))
+	bind(t, secret, root+"-beside")
+	link := filepath.Join(t.TempDir(), "data")
+	require.NoError(t, os.Symlink(root, link))
+	for _, at := range []string{root, link, root + "/"} {
+		t.Run(at, func(t *testing.T) {
+			got, err := Mounts(at)
+			require.NoError(t, err)
+			assert.Equal(t, []string{`config/a b\c`}, got)
+		})
+	}
+}
+
+// If a file becomes a mount between the plan and the sync, the sync rolls back and the error names the likely cause.
+func TestMountOverFileDuringSyncRollsBack(t *testing.T) {
+	if !inChildProcess(t, true) {
+		return
+	}
+	root, one := seeded(t), text(map[string]string{"config/x": "1", "projects/p/a": "1"})
+	d := open(t, root, Options{})
+	apply(t, d, one)
+	secret := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(secret, []byte("SECRET"), 0o600))
+	t.Run("mounted", func(t *testing.T) {
+		bind(t, secret, filepath.Join(root, "config/x"))
+		res, err := tryApply(t, d, text(map[string]string{"config/x": "2", "projects/p/a": "2"}))
+		require.ErrorIs(t, err, syscall.EBUSY)
+		require.ErrorContains(t, err, "config/x")
+		require.ErrorContains(t, err, "a volume was mounted there")
+		assert.False(t, res.Applied)
+		assert.Equal(t, "1", contents(t, root)["projects/p/a"])
+	})
+	assert.Equal(t, "1", contents(t, root)["config/x"], "the file below the mount is unchanged")
+	assertNoLeftovers(t, root)
+}
+
+// An empty directory that the agent created stays if it is a mount point.
+func TestDirectoryBecomesMount(t *testing.T) {
+	if !inChildProcess(t, true) {
+		return
+	}
+	root, volume := seeded(t), t.TempDir()
+	d := open(t, root, Options{})
+	apply(t, d, text(map[string]string{"config/mine/x": "1", "projects/p/a": "1"}))
+	put(t, volume, "x", "1")
+	t.Run("mounted", func(t *testing.T) {
+		bind(t, volume, filepath.Join(root, "config/mine"))
+		two := text(map[string]string{"projects/p/a": "2"})
+		apply(t, d, two)
+		assert.Equal(t, "2", contents(t, root)["projects/p/a"])
+		assert.NoFileExists(t, filepath.Join(volume, "x"))
+		assert.DirExists(t, filepath.Join(root, "config/mine"))
+		require.NoError(t, d.Close()) // it holds a file descriptor of the mount
+	})
+}
+
+func access(t testing.TB, f *os.File) int {
+	t.Helper()
+	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
+	require.NoError(t, err)
+	return flags & unix.O_ACCMODE
+}
+
+// Linux emulates flock on NFS with byte-range locks. An exclusive one needs a file that is open for writing.
+func TestLockOnNFS(t *testing.T) {
+	for name, refusal := range map[string]unix.Errno{"NFSv4": unix.EBADF, "some others": unix.EIO} {
+		t.Run(name, func(t *testing.T) {
+			o := Options{flock: func(f *os.File) error {
+				if access(t, f) == unix.O_RDONLY {
+					return os.NewSyscallError("flock", refusal)
+				}
+				return lock.Flock(f)
+			}}
+			root := seeded(t)
+			d := open(t, root, o)
+			assert.Equal(t, unix.O_RDWR, access(t, d.lock.File))
+			_, err := Open(root, o)
+			require.ErrorIs(t, err, ErrLocked)
+			assert.Contains(t, err.Error(), "process ")
+			require.NoError(t, d.Close())
+			open(t, root, o)
+		})
+	}
+}
+
+// If the retry with a writable file also fails, Open returns the kernel's error and closes the lock file.
+func TestLockRefused(t *testing.T) {
+	root := seeded(t)
+	for _, refusal := range []unix.Errno{unix.EBADF, unix.EIO, unix.EINVAL} {
+		t.Run(refusal.Error(), func(t *testing.T) {
+			_, err := Open(root, Options{flock: func(*os.File) error { return os.NewSyscallError("flock", refusal) }})
+			require.ErrorIs(t, err, refusal)
+		})
+	}
+	for _, name := range openFiles(t) {
+		assert.NotEqual(t, filepath.Join(root, safe.OwnDir, lock.FileName), name)
+	}
+}
+
+// A lock file open for writing would prevent a remount of the volume as read-only.
+func TestLockFileIsOpenForReading(t *testing.T) {
+	d := open(t, seeded(t), Options{})
+	assert.Equal(t, unix.O_RDONLY, access(t, d.lock.File))
+}
+
+// A child process holds the open files of its parent until exec. Close must release the lock anyway.
+func TestCloseReleasesLockOfChildProcesses(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{})
+	child, err := unix.FcntlInt(d.lock.File.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, unix.Close(child)) }()
+	require.NoError(t, d.Close())
+	open(t, root, Options{})
+}
+
+func openFiles(t testing.TB) (names []string) {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	for _, e := range list {
+		if name, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil { // otherwise closed in the meantime
+			names = append(names, name)
+		}
+	}
+	return names
 }

@@ -4,9 +4,11 @@ package disk
 
 import (
 	"bytes"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -14,7 +16,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/disk/format"
+	"stoker.io/stoker/agent/disk/lock"
+	"stoker.io/stoker/agent/disk/lostfound"
+	"stoker.io/stoker/agent/disk/records"
 	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/disk/single"
+	"stoker.io/stoker/agent/plan"
 )
 
 // copyByFile replaces a data directory with a copy, like a backup restored file by file. The copy keeps names, bytes, modes and
@@ -153,4 +160,179 @@ func TestRecoveryWithoutManifest(t *testing.T) {
 			assert.Equal(t, "2", contents(t, root)["projects/a"])
 		})
 	}
+}
+
+// wrong creates what a program in the gateway may put in place of the agent's own files.
+var wrong = map[string]func(path string) error{
+	"fifo":            func(path string) error { return syscall.Mkfifo(path, 0o600) },
+	"directory":       func(path string) error { return os.Mkdir(path, 0o700) },
+	"link":            func(path string) error { return os.Symlink("../projects/victim", path) },
+	"link to nothing": func(path string) error { return os.Symlink("nothing", path) },
+	"link to itself":  func(path string) error { return os.Symlink(filepath.Base(path), path) },
+	"directory in use": func(path string) error {
+		if err := os.MkdirAll(path+"/deep", 0o700); err != nil {
+			return err
+		}
+		return os.WriteFile(path+"/deep/file", []byte("theirs"), 0o600)
+	},
+	"directory in use that cannot be read": func(path string) error {
+		if err := os.MkdirAll(path+"/deep", 0o700); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path+"/deep/file", []byte("theirs"), 0o600); err != nil {
+			return err
+		}
+		return os.Chmod(path+"/deep", 0)
+	},
+	"file": func(path string) error { return os.WriteFile(path, []byte("theirs"), 0o600) },
+	"sparse file of 1 GiB": func(path string) error {
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			return err
+		}
+		return os.Truncate(path, 1<<30)
+	},
+	"file that cannot be read": func(path string) error { return os.WriteFile(path, []byte("theirs"), 0) },
+	"second name of a file":    func(path string) error { return os.Link(filepath.Join(filepath.Dir(path), "../projects/victim"), path) },
+}
+
+// F11, F17: whatever replaces a file in .stoker, the agent starts and syncs twice.
+func TestUnexpectedFilesInOwnFolder(t *testing.T) {
+	unprivileged(t)
+	names := []string{"", lock.FileName, manifestFile, journalFile, undoFile, areasFile, modesFile, stagingDir, lostfound.DirName, records.NotePrefix + "x",
+		manifestFile + ".new", journalFile + ".new", areasFile + ".new", records.NotePrefix + "x.new", single.Staged}
+	for _, name := range names {
+		for kind, plant := range wrong {
+			t.Run(fmt.Sprintf("%q is a %s", name, kind), func(t *testing.T) {
+				root := seeded(t)
+				t.Cleanup(func() { readable(t, root) })
+				put(t, root, "projects/victim", "victim")
+				require.NoError(t, os.Chmod(filepath.Join(root, "projects/victim"), 0o640))
+				if kind == "second name of a file" && name == "" {
+					t.Skip("the same as a file")
+				}
+				if name != "" {
+					require.NoError(t, os.Mkdir(filepath.Join(root, safe.OwnDir), 0o700))
+				}
+				require.NoError(t, plant(filepath.Join(root, safe.OwnDir, name)))
+
+				d := open(t, root, Options{Around: quick})
+				note, err := d.Note("x")
+				require.NoError(t, err)
+				if name == records.NotePrefix+"x" && !strings.HasPrefix(kind, "file") && kind != "second name of a file" {
+					assert.Equal(t, DamagedNote, string(note))
+				}
+				put(t, root, "projects/p/a.json", "of the gateway")
+				for _, content := range []string{"1", "2"} {
+					apply(t, d, text(map[string]string{"projects/p/a.json": content, "projects/p/b.json": content}))
+					require.NoError(t, d.SetNote("x", []byte(content)))
+				}
+				b, err := os.ReadFile(filepath.Join(root, "projects/p/b.json"))
+				require.NoError(t, err)
+				assert.Equal(t, "2", string(b))
+				require.NoError(t, d.Close())
+				d = open(t, root, Options{Around: quick})
+				note, err = d.Note("x")
+				require.NoError(t, err)
+				assert.Equal(t, "2", string(note))
+				lost, err := d.LostAndFound()
+				require.NoError(t, err)
+				if assert.Len(t, lost, 1) {
+					assert.Equal(t, "projects/p/a.json", lost[0].Path)
+				}
+				require.NoError(t, d.SetNote("x", nil))
+
+				fi, err := os.Stat(filepath.Join(root, "projects/victim"))
+				require.NoError(t, err)
+				assert.Equal(t, "-rw-r-----", fi.Mode().String())
+				b, err = os.ReadFile(filepath.Join(root, "projects/victim"))
+				require.NoError(t, err)
+				assert.Equal(t, "victim", string(b))
+				if kind == "directory in use that cannot be read" || kind == "directory in use" && name != stagingDir {
+					readable(t, root)
+					assert.Contains(t, everything(t, root), "theirs")
+				}
+			})
+		}
+	}
+}
+
+// readable makes every directory and file readable for the owner again.
+func readable(t testing.TB, root string) {
+	t.Helper()
+	for range 3 { // subdirectories become visible only after their parent is readable
+		_ = filepath.WalkDir(root, func(p string, e os.DirEntry, _ error) error {
+			if e != nil && e.IsDir() {
+				return os.Chmod(p, 0o700)
+			}
+			if e != nil && e.Type().IsRegular() {
+				return os.Chmod(p, 0o600)
+			}
+			return nil
+		})
+	}
+}
+
+// unprivileged runs the rest of the test as a user without root's permissions. It sets TMPDIR to a place that this user can reach,
+// because the current one may be below a directory of root.
+func unprivileged(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return
+	}
+	const nobody = 65534
+	dir, err := os.MkdirTemp("/dev/shm", "stoker-")
+	if err != nil {
+		dir, err = os.MkdirTemp("/tmp", "stoker-")
+	}
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
+	require.NoError(t, os.Chown(dir, nobody, nobody))
+	t.Setenv("TMPDIR", dir)
+	require.NoError(t, syscall.Setegid(nobody))
+	require.NoError(t, syscall.Seteuid(nobody))
+	t.Cleanup(func() {
+		assert.NoError(t, syscall.Seteuid(0))
+		assert.NoError(t, syscall.Setegid(0))
+	})
+}
+
+func TestStagingOfDamagedJournal(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{})
+	apply(t, d, text(map[string]string{"projects/p/a.json": "1"}))
+	require.NoError(t, d.Close())
+	put(t, root, ".stoker/staging/3", "perhaps the gateway's")
+	put(t, root, ".stoker/journal", "torn")
+
+	d = open(t, root, Options{Now: fixed})
+	lost, err := d.LostAndFound()
+	require.NoError(t, err)
+	require.Len(t, lost, 1)
+	b, err := os.ReadFile(filepath.Join(root, safe.OwnDir, lostfound.DirName, lost[0].File))
+	require.NoError(t, err)
+	assert.Equal(t, "perhaps the gateway's", string(b))
+	assert.False(t, d.Manifest().Header().Complete, "the next plan must compare every file")
+	assert.Equal(t, 1, d.Manifest().Header().Files)
+	require.NoError(t, os.Remove(filepath.Join(root, safe.OwnDir, journalFile+safe.AsideSuffix)))
+	assertNoLeftovers(t, root)
+}
+
+func TestLostManifestAdoptsFiles(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{})
+	want := text(map[string]string{"projects/p/a.json": "1", "projects/p/b.json": "2"})
+	apply(t, d, want)
+	require.NoError(t, d.Close())
+	path := filepath.Join(root, safe.OwnDir, manifestFile)
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	b[20] ^= 1
+	require.NoError(t, os.WriteFile(path, b, 0o600))
+
+	d = open(t, root, Options{})
+	assert.Equal(t, plan.Header{}, d.Manifest().Header())
+	delete(want, "projects/p/b.json")
+	assert.Equal(t, Result{Applied: true, Committed: true}, apply(t, d, want))
+	assert.Equal(t, "2", contents(t, root)["projects/p/b.json"])
+	assert.FileExists(t, path+".damaged")
 }

@@ -3,18 +3,25 @@ package follow
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/agent/loop"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/gitserver"
 )
@@ -316,4 +323,138 @@ func TestTargetWhoseRefMoved(t *testing.T) {
 	target := w.lead(moved, func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "2026-11-24T12:00:00Z" })
 	s = p.await("the commit is there already", func(s v1alpha1.SyncReportStatus) bool { return s.Revision == target.Spec.Revision })
 	assert.Equal(t, v1alpha1.GatewaySynced, s.Phase)
+}
+
+// A dry run counts only for what it planned.
+func TestPlannedDryRun(t *testing.T) {
+	in := instruction{}
+	in.Commit, in.Ref, in.Generation = plan.ID{1}, "main", 2
+	settings, labels := effective.Settings{Profile: "a", DryRun: true}, map[string]string{"area": "1"}
+	p := &planned{of: inputs{in: in, profile: settings, facts: plan.Facts{Labels: labels}}, message: "dry run"}
+	settings.DryRun, settings.Paused = false, true // neither changes the plan
+	require.NotNil(t, p.outcome(in, settings, labels))
+	assert.Equal(t, v1alpha1.ReasonDryRun, p.outcome(in, settings, labels).Reason)
+	assert.Nil(t, (*planned)(nil).outcome(in, settings, labels))
+	for name, change := range map[string]func(*instruction, *effective.Settings, map[string]string){
+		"another commit":      func(in *instruction, _ *effective.Settings, _ map[string]string) { in.Commit = plan.ID{2} },
+		"another ref":         func(in *instruction, _ *effective.Settings, _ map[string]string) { in.Ref = "v1" },
+		"another generation":  func(in *instruction, _ *effective.Settings, _ map[string]string) { in.Generation = 3 },
+		"a retry":             func(in *instruction, _ *effective.Settings, _ map[string]string) { in.Retry = "now" },
+		"another profile":     func(_ *instruction, s *effective.Settings, _ map[string]string) { s.Profile = "b" },
+		"another label value": func(_ *instruction, _ *effective.Settings, l map[string]string) { l["area"] = "2" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			in, settings, labels := in, settings, map[string]string{"area": "1"}
+			change(&in, &settings, labels)
+			assert.Nil(t, p.outcome(in, settings, labels))
+		})
+	}
+}
+
+// C19: if the stages cannot be computed, a SyncTarget without a rollout must not open them.
+func TestOversizedOrderHoldsGateway(t *testing.T) {
+	w := onSharedCluster(t)
+	p, first := w.staged()
+	gs := w.edit(func(gs *v1alpha1.GatewaySync) {
+		d := gs.Spec.Deployment
+		for i := range 256 {
+			d.SyncOrder = append(d.SyncOrder, v1alpha1.SyncOrderEntry{Name: fmt.Sprintf("gateway-%d", i)})
+		}
+		for i := range 40 {
+			d.Stages[0].Gateways = append(d.Stages[0].Gateways, fmt.Sprintf("%s-%d-*", strings.Repeat("x", 240), i))
+		}
+	})
+	w.lead(targetCommit(w.commit("two")), generation(gs.Generation), func(s *v1alpha1.SyncTargetSpec) { s.Rollout = nil })
+	s := p.await("a gateway that stays", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonProfilesInvalid })
+	assert.Contains(t, s.Message, "spec.deployment")
+	assert.Equal(t, first, s.Commit)
+	assert.Equal(t, "one", p.title())
+}
+
+// A dry run of the same target is recorded again if it was made with other labels.
+func TestRecordDryRun(t *testing.T) {
+	order := &loop.Order{}
+	c := &currentOrder{order: order, dryRun: dryRun{on: true}, inputs: inputs{facts: plan.Facts{Labels: map[string]string{"area": "1"}}}}
+	state := func(message string) loop.State {
+		return loop.State{Of: order, Phase: v1alpha1.GatewayPending, Reason: v1alpha1.ReasonDryRun, Message: message,
+			Report: &sync.Report{Phase: v1alpha1.GatewayPending, Reason: v1alpha1.ReasonDryRun, DryRun: true}}
+	}
+	require.True(t, c.recordDryRun(state("1 to add")))
+	assert.False(t, c.recordDryRun(state("1 to add")), "it is known already")
+	c.inputs.facts.Labels = map[string]string{"area": "2"}
+	assert.True(t, c.recordDryRun(state("2 to add")))
+	assert.Equal(t, "2 to add", c.planned.message)
+}
+
+// A snapshot is reported, restored on request, and held until another commit is the target.
+func TestFollowerRestore(t *testing.T) {
+	w := onSharedCluster(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true} })
+	w.lead(targetCommit(first))
+	p.start()
+	p.awaitSynced(first, "one")
+	assert.Nil(t, p.report().Status.LastSnapshot)
+	second := w.commit("two")
+	w.lead(targetCommit(second))
+	p.awaitSynced(second, "two")
+	s := p.await("a snapshot", func(s v1alpha1.SyncReportStatus) bool { return s.LastSnapshot != nil })
+	require.Equal(t, s.LastSnapshot.ID, annotation.RestoresOn(s.LastSnapshot.ID, "line-0"))
+	assert.NotEmpty(t, s.LastSnapshot.Size)
+
+	value := annotation.RestoreValue(s.LastSnapshot.ID, time.Now())
+	w.annotate(v1alpha1.AnnotationRestore, value)
+	w.lead(targetCommit(second))
+	s = p.await("back", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonRestored })
+	assert.Equal(t, "one", p.title())
+	assert.Equal(t, first, s.Commit)
+	assert.Equal(t, second, s.Target)
+	assert.Equal(t, v1alpha1.GatewayHeld, s.Phase)
+	require.NoError(t, testutil.GatherAndCompare(p.agent.reg, strings.NewReader(`# HELP stoker_rollback_triggered_total Rollbacks: by a request for the whole fleet, which its lead counts, by a rollout for the gateways that it reached, by a snapshot of the gateway on request, or auto by the gateway itself.
+# TYPE stoker_rollback_triggered_total counter
+stoker_rollback_triggered_total{by="auto"} 0
+stoker_rollback_triggered_total{by="request"} 0
+stoker_rollback_triggered_total{by="rollout"} 0
+stoker_rollback_triggered_total{by="snapshot"} 1
+`), "stoker_rollback_triggered_total"))
+
+	third := w.commit("three")
+	w.lead(targetCommit(third))
+	p.awaitSynced(third, "three")
+}
+
+// F21: the history of a gateway is in its report, and outlives the pod. The agent does not trust the record that it comes from.
+func TestReportedHistory(t *testing.T) {
+	w := onSharedCluster(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true} })
+	w.lead(targetCommit(first))
+	p.start()
+	p.awaitSynced(first, "one")
+	second := w.commit("two")
+	w.lead(targetCommit(second))
+	p.awaitSynced(second, "two")
+	s := p.await("both syncs", func(s v1alpha1.SyncReportStatus) bool { return len(s.SyncHistory) == 2 })
+	is := s.SyncHistory[0]
+	assert.Equal(t, second, is.Commit)
+	assert.Equal(t, s.LastSnapshot.ID, is.SnapshotID)
+	assert.Equal(t, v1alpha1.ReasonSynced, is.Result)
+	assert.Positive(t, is.FilesChanged)
+	assert.NotEmpty(t, is.Duration)
+	assert.False(t, is.Timestamp.IsZero())
+	assert.Empty(t, s.SyncHistory[1].SnapshotID, "the first sync has no snapshot")
+	p.agent.end()
+
+	record := filepath.Join(p.data, ".stoker", "audit.jsonl")
+	raw, err := os.ReadFile(record)
+	require.NoError(t, err)
+	hostile := `{"schema":1,"gateway":"line-0","time":"0001-01-01T00:00:00Z","reason":"Synced"}` + "\n" + `{"schema":1,"gateway":"line-7"}` + "\nno JSON\n"
+	require.NoError(t, os.WriteFile(record, append(raw, hostile...), 0o600))
+	require.NoError(t, kube.SyncReports(w.clients.Dynamic, w.ns).Delete(t.Context(), "line-0", metav1.DeleteOptions{}))
+	p.recreate()
+	p.start()
+	again := p.await("the same history", func(s v1alpha1.SyncReportStatus) bool { return len(s.SyncHistory) > 0 })
+	assert.Equal(t, s.SyncHistory, again.SyncHistory)
 }

@@ -8,7 +8,11 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"runtime"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,7 +21,10 @@ import (
 
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/secret"
 	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/leak"
 )
 
 func TestBackup(t *testing.T) {
@@ -102,4 +109,149 @@ func TestHostileBackup(t *testing.T) {
 		cancel()
 		assert.ErrorIs(t, client(t, g).Backup(ctx, io.Discard), context.Canceled)
 	})
+}
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+const (
+	postProjects = "POST /data/api/v1/scan/projects"
+	getProjects  = "GET /data/api/v1/scan/projects"
+	// bound is far longer than any step of a test takes.
+	bound = 20 * time.Second
+)
+
+func start(t *testing.T, opts simulator.Options) *simulator.Gateway {
+	t.Helper()
+	if opts.Data == "" {
+		opts.Data = t.TempDir()
+	}
+	g, err := simulator.Start(opts)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, g.Close()) })
+	return g
+}
+
+// client returns a client with short poll intervals and the gateway's own token.
+func client(t *testing.T, g *simulator.Gateway, change ...func(*ignition.Config)) *ignition.Client {
+	t.Helper()
+	cfg := ignition.Config{
+		URL:          g.URL(),
+		Key:          func() (secret.String, error) { return secret.New(g.Token()), nil },
+		Timeout:      bound,
+		PollInterval: time.Millisecond,
+		ScanTimeout:  bound,
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	c, err := ignition.New(cfg)
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+func withKey(key string) func(*ignition.Config) {
+	return func(c *ignition.Config) {
+		c.Key = func() (secret.String, error) { return secret.New(key), nil }
+	}
+}
+
+func requireReason(t *testing.T, want v1alpha1.Reason, err error) {
+	t.Helper()
+	require.Error(t, err)
+	require.Equal(t, string(want), string(failure.Reason(err, "none")), err.Error())
+}
+
+func put(t *testing.T, dir, name, content string) {
+	t.Helper()
+	full := filepath.Join(dir, filepath.FromSlash(name))
+	require.NoError(t, os.MkdirAll(filepath.Dir(full), 0o755))
+	require.NoError(t, os.WriteFile(full, []byte(content), 0o644))
+}
+
+const projectJSON = `{"title":"","description":"","parent":"","enabled":true,"inheritable":false}`
+
+func TestTrustedGatewayOverTLS(t *testing.T) {
+	g := start(t, simulator.Options{TLS: &simulator.TLSOptions{}})
+	token, err := g.Administrator.IssueToken(simulator.TokenSpec{Name: "tls", Levels: []string{"Authenticated/ApiKeys/Stoker"}, Secure: true})
+	require.NoError(t, err)
+	for name, trust := range map[string]ignition.TLS{
+		"authority and name": {CA: func() ([]byte, error) { return g.CA(), nil }, ServerName: "gateway.example"},
+		"explicit skip":      {InsecureSkipVerify: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			info, err := client(t, g, withKey(token), overTLS(g, trust)).Info(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, "gateway", info.Name)
+		})
+	}
+}
+
+func TestUntrustedGatewayGetsNoToken(t *testing.T) {
+	ca := func(g *simulator.Gateway) func() ([]byte, error) {
+		return func() ([]byte, error) { return g.CA(), nil }
+	}
+	for name, c := range map[string]struct {
+		opts simulator.TLSOptions
+		tls  func(*simulator.Gateway) ignition.TLS
+		says string
+	}{
+		"unknown authority": {tls: func(*simulator.Gateway) ignition.TLS { return ignition.TLS{ServerName: "gateway.example"} }, says: "gateway.tlsConfig.caSecretRef"},
+		"wrong name":        {tls: func(g *simulator.Gateway) ignition.TLS { return ignition.TLS{CA: ca(g)} }, says: "gateway.example and not for 127.0.0.1: set spec.gateway.tlsConfig.serverName"},
+		"expired": {opts: simulator.TLSOptions{NotAfter: time.Now().Add(-24 * time.Hour)}, says: "renew it",
+			tls: func(g *simulator.Gateway) ignition.TLS {
+				return ignition.TLS{CA: ca(g), ServerName: "gateway.example"}
+			}},
+		"not PEM": {tls: func(*simulator.Gateway) ignition.TLS {
+			return ignition.TLS{CA: func() ([]byte, error) { return []byte("none"), nil }}
+		}, says: "no PEM certificate"},
+		"unreadable CA": {tls: func(*simulator.Gateway) ignition.TLS {
+			return ignition.TLS{CA: func() ([]byte, error) { return nil, errors.New("no such file") }}
+		}, says: "no such file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := start(t, simulator.Options{TLS: &c.opts})
+			_, err := client(t, g, overTLS(g, c.tls(g))).Scan(t.Context(), ignition.Projects)
+			requireReason(t, v1alpha1.ReasonGatewayUntrusted, err)
+			assert.ErrorContains(t, err, "is not trusted")
+			assert.ErrorContains(t, err, c.says)
+			assert.Empty(t, g.Requests.List())
+		})
+	}
+}
+
+func TestTLSToPlainPortError(t *testing.T) {
+	g := start(t, simulator.Options{})
+	c := client(t, g, func(c *ignition.Config) { c.URL = strings.Replace(g.URL(), "http:", "https:", 1) })
+	_, err := c.Info(t.Context())
+	requireReason(t, v1alpha1.ReasonGatewayUntrusted, err)
+	assert.ErrorContains(t, err, "does not use TLS")
+}
+
+func TestPlainHTTPToTLSPortError(t *testing.T) {
+	g := start(t, simulator.Options{TLS: &simulator.TLSOptions{}})
+	c := client(t, g, func(c *ignition.Config) { c.URL = strings.Replace(g.TLSURL(), "https:", "http:", 1) })
+	_, err := c.Info(t.Context())
+	requireReason(t, v1alpha1.ReasonGatewayUnreachable, err)
+	assert.ErrorContains(t, err, "set spec.gateway.tls")
+}
+
+func TestRotatedAuthority(t *testing.T) {
+	g := start(t, simulator.Options{TLS: &simulator.TLSOptions{}})
+	var good atomic.Bool
+	c := client(t, g, overTLS(g, ignition.TLS{ServerName: "gateway.example", CA: func() ([]byte, error) {
+		if good.Load() {
+			return g.CA(), nil
+		}
+		return nil, errors.New("not there yet")
+	}}))
+	_, err := c.Info(t.Context())
+	require.Error(t, err)
+	good.Store(true)
+	_, err = c.Info(t.Context())
+	require.NoError(t, err)
+}
+
+func overTLS(g *simulator.Gateway, trust ignition.TLS) func(*ignition.Config) {
+	return func(c *ignition.Config) { c.URL, c.TLS = g.TLSURL(), trust }
 }

@@ -294,3 +294,123 @@ func (t TLS) config(host string) (*tls.Config, error) {
 	}
 	return conf, nil
 }
+
+const (
+	// backupTime bounds a whole backup. An iteration of the agent's loop may make two, because it may plan a sync twice, and must take
+	// less than loop.stuck, an hour.
+	backupTime = 20 * time.Minute
+	// zipMagic is how a backup begins: it is a zip file.
+	zipMagic = "PK\x03\x04"
+)
+
+// Backup streams a backup of the gateway (.gwbk), as the gateway makes it [SPEC], to w. It does not limit the size.
+// An error of w ends the backup and is returned unchanged.
+func (c *Client) Backup(ctx context.Context, w io.Writer) error {
+	r := call{method: http.MethodGet, path: "/data/api/v1/backup"}
+	timed, end := context.WithTimeoutCause(ctx, backupTime, fmt.Errorf("it took more than %s", backupTime))
+	defer end()
+	inner, cancel := context.WithCancelCause(timed)
+	defer cancel(nil)
+	stall := c.cfg.BackupStall
+	stalled := time.AfterFunc(stall, func() { cancel(fmt.Errorf("no bytes arrived for %s", stall)) })
+	defer stalled.Stop()
+	interrupted := func(err error) error {
+		if inner.Err() != nil {
+			err = context.Cause(inner)
+		}
+		return unreachable(ctx, c.base, r, backupTime, err)
+	}
+	key, err := c.key(r)
+	if err != nil {
+		return err
+	}
+	req, err := newRequest(inner, c.base, r, key)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Accept", "*/*")
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return interrupted(err)
+	}
+	defer resp.Body.Close()
+	got := answer{status: resp.StatusCode, header: resp.Header}
+	if !got.success() {
+		got.body, _ = io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // a truncated error page still has its status
+		return c.refused(ctx, r, got, key)
+	}
+	buf := make([]byte, 64<<10)
+	n, err := io.ReadAtLeast(resp.Body, buf, len(zipMagic))
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return interrupted(err)
+	}
+	if !bytes.HasPrefix(buf[:n], []byte(zipMagic)) {
+		return failure.New(v1alpha1.ReasonGatewayUnreachable, "%s %s on %s did not answer with a backup: it begins with %q", r.method, r.path, c.base, buf[:min(n, len(zipMagic))])
+	}
+	for err == nil {
+		if _, err := w.Write(buf[:n]); err != nil {
+			return err
+		}
+		stalled.Reset(stall)
+		n, err = resp.Body.Read(buf)
+	}
+	if !errors.Is(err, io.EOF) {
+		return interrupted(err)
+	}
+	_, err = w.Write(buf[:n])
+	return err
+}
+
+// States on the gateway's status page [LIVE 8.3.6]. There may be others; they count as not running.
+const (
+	StateRunning  = "RUNNING"
+	StateStarting = "STARTING"
+	// DetailCommissioning accompanies RUNNING while the gateway waits for its commissioning and is not usable.
+	DetailCommissioning = "COMMISSIONING"
+)
+
+// Ping is the state of a gateway.
+type Ping struct {
+	State, Details string
+	// Date is the gateway's clock in whole seconds, or zero if the response has none.
+	Date time.Time
+}
+
+// Running reports whether the gateway is usable.
+func (p Ping) Running() bool { return p.State == StateRunning && p.Details != DetailCommissioning }
+
+// Commissioning reports whether the gateway waits for a user to commission it.
+func (p Ping) Commissioning() bool { return p.Details == DetailCommissioning }
+
+func (p Ping) String() string {
+	if p.Details == "" {
+		return p.State
+	}
+	return p.State + "/" + p.Details
+}
+
+// Ping returns the gateway's state. It needs no API key: GET /StatusPing [LIVE 8.3.6]. Without a state, the error is
+// GatewayUnreachable, WaitingForGateway (503) or WaitingForCommissioning (a redirect to the welcome page).
+func (c *Client) Ping(ctx context.Context) (Ping, error) {
+	r := call{method: http.MethodGet, path: "/StatusPing", public: true}
+	got, err := c.do(ctx, r)
+	if err != nil {
+		return Ping{}, err
+	}
+	doc, err := decode[struct {
+		State   text `json:"state"`
+		Details text `json:"details"`
+	}](c, r, got)
+	if err != nil {
+		return Ping{}, err
+	}
+	if doc.State == "" {
+		return Ping{}, failure.New(v1alpha1.ReasonGatewayUnreachable,
+			"%s returns no state at /StatusPing: is this an Ignition gateway?", c.base)
+	}
+	p := Ping{State: oneLine(string(doc.State), 40), Details: oneLine(string(doc.Details), 40)}
+	if date, err := http.ParseTime(got.header.Get("Date")); err == nil {
+		p.Date = date
+	}
+	return p, nil
+}

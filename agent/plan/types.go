@@ -5,14 +5,23 @@
 package plan
 
 import (
+	"cmp"
 	"crypto/sha1"
 	"encoding/hex"
 	"fmt"
 	"hash"
 	"io"
 	"iter"
+	"path"
 	"slices"
 	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 )
 
 // ID is a git object id (SHA-1).
@@ -232,4 +241,142 @@ type Manifest interface {
 	Get(path string) (Owned, bool, error)
 	// All yields the records whose path starts with prefix, sorted; "" yields all.
 	All(prefix string) iter.Seq2[Owned, error]
+}
+
+// Path is a slash-separated path that cannot leave its root: relative, clean, UTF-8 without control characters, and
+// without git's own folder. "." is the root itself.
+type Path string
+
+// Root is the Path of the root itself.
+const Root Path = "."
+
+// ParsePath parses a path from outside, such as a field of a GatewaySync. It drops a trailing slash, a leading "./" and
+// doubled slashes. It refuses anything that some
+// system could interpret as an escape with UnsafePath, and does not clean it.
+func ParsePath(s string) (Path, error) {
+	if s == "" {
+		return "", failure.New(v1alpha1.ReasonUnsafePath, "the path is empty; write %q for the root", Root)
+	}
+	if len(s) > DefaultLimits.PathBytes {
+		return "", tooLong(s, DefaultLimits.PathBytes)
+	}
+	if s[0] == '/' {
+		return "", failure.New(v1alpha1.ReasonUnsafePath, "path %q is absolute; write it relative to the root", s)
+	}
+	depth := 0
+	for name := range strings.SplitSeq(s, "/") {
+		if name == "" || name == "." {
+			continue
+		}
+		if err := checkName(s, name); err != nil {
+			return "", err
+		}
+		if depth == 0 && driveLetter(name) {
+			return "", failure.New(v1alpha1.ReasonUnsafePath, "path %q begins with a drive letter", s)
+		}
+		if depth++; depth > DefaultLimits.Depth {
+			return "", tooDeep(s, DefaultLimits.Depth)
+		}
+	}
+	return Path(path.Clean(s)), nil
+}
+
+// Rel returns the path for joining: "" for the root.
+func (p Path) Rel() string {
+	if p == Root {
+		return ""
+	}
+	return string(p)
+}
+
+// maxName is the maximum length in bytes of a name on Linux file systems.
+const maxName = 255
+
+// checkName checks one element of a path; whole is for the message.
+func checkName(whole, name string) error {
+	switch {
+	case name == "" || name == ".":
+		return failure.New(v1alpha1.ReasonUnsafePath, "path %q has an empty element", whole)
+	case name == "..":
+		return failure.New(v1alpha1.ReasonUnsafePath, `path %q contains ".."`, whole)
+	case !utf8.ValidString(name):
+		return failure.New(v1alpha1.ReasonUnsafePath, "path %q is not UTF-8; rename it in git", whole)
+	case strings.ContainsFunc(name, unicode.IsControl):
+		return failure.New(v1alpha1.ReasonUnsafePath, "path %q contains a control character; rename it", whole)
+	case strings.ContainsAny(name, `/\`):
+		return failure.New(v1alpha1.ReasonUnsafePath, "path %q contains a backslash; use slashes", whole)
+	case len(name) > maxName:
+		return failure.New(v1alpha1.ReasonLimitExceeded, "path %q… has a name of %d bytes; the limit is %d; rename it",
+			strings.ToValidUTF8(whole[:min(len(whole), 160)], ""), len(name), maxName)
+	case resource.IsGitDir(name):
+		return failure.New(v1alpha1.ReasonUnsafePath, "path %q is in git's own folder", whole)
+	}
+	return nil
+}
+
+// driveLetter reports whether a name begins with a drive letter of Windows. The name must not be empty.
+func driveLetter(name string) bool {
+	c := name[0] | 0x20
+	return len(name) >= 2 && name[1] == ':' && c >= 'a' && c <= 'z'
+}
+
+// Limits bound what a commit may bring.
+type Limits struct {
+	Files     int   // owned files
+	PathBytes int   // of one destination path
+	Depth     int   // elements of one destination path
+	Rendered  int64 // bytes of a templated or patched file, before and after
+}
+
+// DefaultLimits are the limits of the agent; only --max-files sets another one.
+var DefaultLimits = Limits{Files: 500_000, PathBytes: 1024, Depth: 64, Rendered: 16 << 20}
+
+// orDefault replaces zero limits with the defaults.
+func (l Limits) orDefault() Limits {
+	return Limits{
+		Files: cmp.Or(l.Files, DefaultLimits.Files), PathBytes: cmp.Or(l.PathBytes, DefaultLimits.PathBytes),
+		Depth: cmp.Or(l.Depth, DefaultLimits.Depth), Rendered: cmp.Or(l.Rendered, DefaultLimits.Rendered),
+	}
+}
+
+// CheckFiles returns an error if a commit brings more than the allowed files.
+func (l *Limits) CheckFiles(files int) error {
+	if files <= l.Files {
+		return nil
+	}
+	return failure.New(v1alpha1.ReasonLimitExceeded,
+		"the mappings bring more files than --max-files, %d: map or exclude less", l.Files)
+}
+
+// CheckDepth returns an error if the entries of dir, which is depth elements deep, are deeper than allowed.
+func (l *Limits) CheckDepth(dir string, depth int) error {
+	if depth < l.Depth {
+		return nil
+	}
+	return tooDeep(dir, l.Depth)
+}
+
+// CheckPath returns an error if path must not be written. It checks only the last element, name, and the length of the path:
+// a walk has checked the parents.
+func (l *Limits) CheckPath(path, name string) error {
+	if err := checkName(path, name); err != nil {
+		return err
+	}
+	if len(path) == len(name) && driveLetter(name) {
+		return failure.New(v1alpha1.ReasonUnsafePath, "path %q begins with a drive letter", path)
+	}
+	if len(path) > l.PathBytes {
+		return tooLong(path, l.PathBytes)
+	}
+	return nil
+}
+
+func tooLong(p string, limit int) error {
+	return failure.New(v1alpha1.ReasonLimitExceeded, "path %q… has %d bytes, more than %d",
+		strings.ToValidUTF8(p[:min(len(p), 80)], ""), len(p), limit)
+}
+
+func tooDeep(p string, limit int) error {
+	return failure.New(v1alpha1.ReasonLimitExceeded, "path %q has more than %d names",
+		strings.ToValidUTF8(p[:min(len(p), 160)], ""), limit)
 }

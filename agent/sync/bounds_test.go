@@ -3,6 +3,8 @@ package sync_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
@@ -113,4 +116,131 @@ func TestDeepPathsUpToMaxDepth(t *testing.T) {
 	b.engine.Limits.PathBytes = 400
 	b.push(gitserver.Write(deep, "v = 2\n"))
 	assert.Contains(t, b.ended(v1alpha1.GatewayError, v1alpha1.ReasonLimitExceeded).Message, "bytes, more than 400")
+}
+
+// A dry run must not report Synced for files that the gateway rejected.
+func TestDryRunOfUnscannedFiles(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.push(firstCommit()...)
+	b.synced()
+	b.push(gitserver.Write(view, `{"two": 2}`))
+	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
+	b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
+	b.gw.Faults.Clear()
+
+	b.gw.Requests.Reset()
+	b.target.Profile.DryRun = true
+	r := b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonDryRun)
+	assert.True(t, r.DryRun)
+	assert.NoError(t, r.Err, "no retry, because it would change nothing")
+	assert.Contains(t, r.Message, "no scan was requested")
+	assert.Equal(t, b.target.Commit, r.Commit)
+	assert.Empty(t, b.gw.Requests.List())
+
+	b.target.Profile.DryRun = false
+	b.synced()
+	b.target.Profile.DryRun = true
+	b.synced()
+	assert.Equal(t, 1, b.gw.Requests.Count("POST /data/api/v1/scan/projects"))
+}
+
+func TestDryRunBeforeGatewayStart(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	b.push(firstCommit()...)
+	b.target.Start = "one"
+	b.synced()
+	require.NoError(t, b.gw.SetState(simulator.Down))
+	b.target.Start, b.target.Profile.DryRun = "two", true
+	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
+	b.target.BeforeStart = true
+	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
+	b.target.BeforeStart = false
+	require.NoError(t, b.gw.SetState(simulator.Running))
+	b.gw.Requests.Reset()
+	b.synced()
+	assert.Equal(t, 1, b.gw.Requests.Count(asked))
+	assert.Len(t, b.gw.Requests.List(), 1)
+	note, err := os.ReadFile(filepath.Join(b.data, ".stoker", "note-gateway-ran"))
+	require.NoError(t, err)
+	assert.Equal(t, "one", string(note), "a dry run writes no note")
+}
+
+// A pause does not change whether the gateway runs the target: if it does, it is Synced, otherwise Held.
+func TestPausedGatewayPhase(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	good := b.push(firstCommit()...)
+	b.target.Start = "one"
+	b.synced()
+	paused := func(phase v1alpha1.GatewaySyncState, why string) *sync.Report {
+		t.Helper()
+		b.target.Profile.Paused = true
+		defer func() { b.target.Profile.Paused = false }()
+		r := b.sync()
+		require.Equal(t, phase, r.Phase, "%s: %s", why, r)
+		require.Equal(t, good, r.Commit, why)
+		require.Equal(t, v1alpha1.ReasonPaused, r.Reason, why)
+		return r
+	}
+	b.gw.Requests.Reset()
+	r := paused(v1alpha1.GatewaySynced, "the gateway runs the target")
+	require.NoError(t, r.Err)
+	assert.Empty(t, b.gw.Requests.List())
+
+	was := b.target
+	b.target.Profile.ExcludePatterns = []string{"**/*.md"}
+	paused(v1alpha1.GatewayHeld, "other rules")
+	b.target = was
+	b.target.Force = "again"
+	paused(v1alpha1.GatewayHeld, "a forced sync that is not handled")
+	b.target = was
+	b.push(gitserver.Write(view, `{"two": 2}`))
+	paused(v1alpha1.GatewayHeld, "another commit")
+
+	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
+	b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
+	b.gw.Faults.Clear()
+	good = b.target.Commit
+	paused(v1alpha1.GatewayHeld, "the gateway has not confirmed the commit")
+	require.NoError(t, b.gw.SetState(simulator.Down))
+	b.target.Start = "restarted"
+	paused(v1alpha1.GatewayHeld, "the gateway has not confirmed the commit and is down")
+	b.target.Start = "one"
+	require.NoError(t, b.gw.SetState(simulator.Running))
+	b.synced()
+	paused(v1alpha1.GatewaySynced, "the gateway has confirmed the commit")
+
+	require.NoError(t, b.gw.SetState(simulator.Down))
+	b.target.Start, b.target.Profile.Paused = "two", true
+	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
+	require.NoError(t, b.gw.SetState(simulator.Running))
+	paused(v1alpha1.GatewaySynced, "the gateway runs after a restart")
+}
+
+func TestPausedNodeOfPair(t *testing.T) {
+	p := newPair(t, simulator.Options{})
+	p.push(firstCommit()...)
+	p.master.synced()
+	p.backup.standby()
+	pause := func(on bool) { p.master.target.Profile.Paused, p.backup.target.Profile.Paused = on, on }
+	pause(true)
+	p.master.ended(v1alpha1.GatewaySynced, v1alpha1.ReasonPaused)
+	p.backup.ended(v1alpha1.GatewayStandby, v1alpha1.ReasonPaused)
+
+	// After a failover during the pause, the agents compare the replicated files only once they are resumed.
+	p.Failover(true)
+	for range 2 {
+		p.backup.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonPaused)
+		p.master.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonPaused)
+	}
+	pause(false)
+	p.backup.synced()
+	p.master.standby()
+	pause(true)
+	p.backup.ended(v1alpha1.GatewaySynced, v1alpha1.ReasonPaused)
+	p.master.ended(v1alpha1.GatewayStandby, v1alpha1.ReasonPaused)
+
+	// A backup that took over keeps its access if the gateway fails to answer once.
+	require.NoError(t, p.backup.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/redundancy*", Status: 500, Times: 1}))
+	p.backup.ended(v1alpha1.GatewaySynced, v1alpha1.ReasonPaused)
+	assert.Empty(t, p.backup.gw.Faults.List(), "the agent has polled the gateway")
 }

@@ -2,16 +2,20 @@ package inject
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
+	"stoker.io/stoker/api/v1alpha1/validation"
 )
 
 // Paths in the agent's container. docs/how-to/pods.md lists them.
@@ -216,3 +220,120 @@ func (s *sidecar) ports() (health, metrics int32) {
 		}
 	}
 }
+
+// image returns the agent's image: that of the pod's annotation if it is allowed, otherwise that of the GatewaySync merged over
+// the default. A GatewaySync may name any version of the default repository. Another repository must be allowed, because
+// otherwise anyone who can edit a GatewaySync could choose the program that gets the agent's token and Secrets. A digest takes
+// precedence over a tag, but a tag of the GatewaySync takes precedence over a default digest. An invalid reference is ignored,
+// because an init container that cannot be pulled keeps the gateway from starting.
+func (s *sidecar) image() string {
+	if asked, ok := gatewaypod.Annotation(s.pod.Annotations, v1alpha1.AnnotationAgentImage); ok && asked != "" {
+		why := "does not match --allow-agent-image of the injector"
+		switch {
+		case !validation.IsImage(asked):
+			why = "is not a valid image"
+		case s.admits(asked):
+			return asked
+		}
+		s.warn("annotation %s is ignored: image %.80q %s", v1alpha1.AnnotationAgentImage, asked, why)
+	}
+	want := s.gs.Spec.Agent.Image
+	image := s.defaults.Image
+	if want.Repository != "" {
+		image.Repository = want.Repository
+	}
+	if want.Tag != "" || want.Digest != "" {
+		image.Tag, image.Digest = want.Tag, want.Digest
+	}
+	composed := reference(image)
+	if !validation.IsImage(composed) {
+		s.warn("spec.agent.image of GatewaySync %s is ignored: %.200q is not a valid image; put the tag in tag and the digest in digest", s.gs.Name, composed)
+		return reference(s.defaults.Image)
+	}
+	if image.Repository != s.defaults.Image.Repository && !s.admits(composed) {
+		s.warn("spec.agent.image of GatewaySync %s is ignored: image %.200q does not match --allow-agent-image of the injector", s.gs.Name, composed)
+		return reference(s.defaults.Image)
+	}
+	return composed
+}
+
+func reference(image v1alpha1.AgentImage) string {
+	if image.Digest != "" {
+		return image.Repository + "@" + image.Digest
+	}
+	return image.Repository + ":" + image.Tag
+}
+
+// admits reports whether a valid image matches an allowed prefix at a boundary: acme.example/agent matches acme.example/agent:1
+// but not acme.example/agent-of-another:1.
+func (s *sidecar) admits(image string) bool {
+	for _, prefix := range s.defaults.AllowedImages {
+		rest, ok := strings.CutPrefix(image, prefix)
+		if prefix != "" && ok && (rest == "" || strings.ContainsAny(prefix[len(prefix)-1:], "/:@") || strings.ContainsAny(rest[:1], "/:@")) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *sidecar) warn(format string, args ...any) {
+	s.warnings = append(s.warnings, fmt.Sprintf(format, args...))
+}
+
+// subPathPrefix is the prefix of the variables that a subPathExpr of the agent uses. Without it, the author of a pod could set
+// variables that the agent's libraries read: HTTPS_PROXY, SSL_CERT_FILE, GODEBUG.
+const subPathPrefix = "STOKER_SUBPATH_"
+
+// renameVariables returns a subPathExpr with renamed variables, and these variables, taken from the environment of the container with
+// the mount. ok is false if a variable is unknown or comes from a source that the agent must not read.
+func renameVariables(expr string, env []corev1.EnvVar) (renamed string, used []corev1.EnvVar, ok bool) {
+	var b strings.Builder
+	for {
+		before, rest, found := strings.Cut(expr, "$")
+		b.WriteString(before)
+		if !found {
+			return b.String(), used, true
+		}
+		b.WriteByte('$')
+		expr = rest
+		if escaped, dollar := strings.CutPrefix(rest, "$"); dollar {
+			b.WriteByte('$')
+			expr = escaped
+			continue
+		}
+		reference, isReference := strings.CutPrefix(rest, "(")
+		name, after, closed := strings.Cut(reference, ")")
+		if !isReference || !closed {
+			continue
+		}
+		v, known := lookUp(env, name)
+		if !known {
+			return "", nil, false
+		}
+		v.Name = subPathPrefix + name
+		used = append(used, v)
+		b.WriteString("(" + v.Name + ")")
+		expr = after
+	}
+}
+
+// lookUp returns the last variable with a name. It returns false if the value is neither a literal nor a field of the pod.
+func lookUp(env []corev1.EnvVar, name string) (corev1.EnvVar, bool) {
+	for i := len(env) - 1; i >= 0; i-- {
+		if env[i].Name != name {
+			continue
+		}
+		v := env[i]
+		switch {
+		case v.ValueFrom == nil:
+			return v, !strings.Contains(v.Value, "$(")
+		case v.ValueFrom.FieldRef != nil:
+			return v, true
+		}
+		return corev1.EnvVar{}, false
+	}
+	return corev1.EnvVar{}, false
+}
+
+// escapeEnv escapes $(NAME), so that the kubelet does not expand it.
+func escapeEnv(value string) string { return strings.ReplaceAll(value, "$(", "$$(") }

@@ -4,11 +4,17 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -184,4 +190,140 @@ func (o *Objects[T]) Patch(ctx context.Context, name string, kind types.PatchTyp
 // Delete removes an object.
 func (o *Objects[T]) Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error {
 	return o.client.Delete(ctx, name, opts)
+}
+
+// StatusDifference returns the merge patch that turns before into after, or nil if they are equal. It replaces lists as a whole. If
+// before could not be decoded, the patch removes all of its fields that are not in after.
+func StatusDifference(before, after *v1alpha1.GatewaySyncStatus) (map[string]any, error) {
+	old, err := asMap(before)
+	if err != nil {
+		return nil, err
+	}
+	if before.Unread != nil {
+		if old, err = decodeMap(before.Unread); err != nil {
+			old = nil // not an object, so the patch replaces it anyway
+		}
+	}
+	wanted, err := asMap(after)
+	if err != nil {
+		return nil, err
+	}
+	return diff(old, wanted), nil
+}
+
+func asMap(st *v1alpha1.GatewaySyncStatus) (map[string]any, error) {
+	data, err := json.Marshal(st)
+	if err != nil {
+		return nil, err
+	}
+	return decodeMap(data)
+}
+
+func decodeMap(data []byte) (map[string]any, error) {
+	m := map[string]any{}
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	return m, d.Decode(&m)
+}
+
+func diff(before, after map[string]any) map[string]any {
+	var patch map[string]any
+	put := func(k string, v any) {
+		if patch == nil {
+			patch = map[string]any{}
+		}
+		patch[k] = v
+	}
+	for k := range before {
+		if _, ok := after[k]; !ok {
+			put(k, nil)
+		}
+	}
+	for k, v := range after {
+		old, ok := before[k]
+		newMap, isMap := v.(map[string]any)
+		oldMap, wasMap := old.(map[string]any)
+		switch {
+		case isMap && wasMap:
+			if d := diff(oldMap, newMap); d != nil {
+				put(k, d)
+			}
+		case !ok || !reflect.DeepEqual(old, v):
+			put(k, v)
+		}
+	}
+	return patch
+}
+
+// StatusPatch wraps a difference as a patch for the status of gs. The API server rejects the patch if gs was written since it
+// was read.
+func StatusPatch(gs *v1alpha1.GatewaySync, change map[string]any) ([]byte, error) {
+	return json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": gs.ResourceVersion, "uid": gs.UID},
+		"status":   change,
+	})
+}
+
+const (
+	// maxStuck bounds the text about one pod, in characters.
+	maxStuck = 160
+	// shortRun is the run time below which a container that ended and runs again counts as crashing repeatedly.
+	shortRun = time.Minute
+)
+
+// Stuck returns why a pod does not run, or "" if it runs. The text stays the same while the kubelet restarts a container or pulls an
+// image repeatedly, because each change of the text causes a write of a status.
+func Stuck(p *corev1.Pod) string {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return truncate("it cannot be scheduled: " + c.Message)
+		}
+	}
+	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		w, last := c.State.Waiting, c.LastTerminationState.Terminated
+		switch {
+		case w != nil && (strings.Contains(w.Reason, "ImagePull") || w.Reason == "InvalidImageName" || w.Reason == "ErrImageNeverPull"):
+			return truncate("the image of container " + c.Name + " cannot be pulled")
+		case w != nil && strings.HasPrefix(w.Reason, "CreateContainer"):
+			return truncate("container " + c.Name + " cannot be created: " + w.Message)
+		case last != nil && (!c.Ready || last.FinishedAt.Sub(last.StartedAt.Time) < shortRun) && (c.State.Terminated == nil || c.State.Terminated.ExitCode != 0):
+			return truncate(fmt.Sprintf("container %s keeps crashing: %s, the last exit was %d%s", c.Name, restarts(c.RestartCount), last.ExitCode, why(last)))
+		}
+	}
+	if p.Status.Phase == corev1.PodPending {
+		return Pending
+	}
+	return ""
+}
+
+// restarts returns the number of restarts, rounded down, so that a container that crashes for days changes the text only a few times.
+func restarts(n int32) string {
+	if n <= 1 {
+		return "1 restart"
+	}
+	for _, least := range []int32{100, 50, 20, 10, 5} {
+		if n > least {
+			return fmt.Sprintf("more than %d restarts", least)
+		}
+	}
+	return fmt.Sprintf("%d restarts", n)
+}
+
+// why returns the reason of an exit, unless it says no more than the exit code.
+func why(t *corev1.ContainerStateTerminated) string {
+	if t.Reason == "" || t.Reason == "Error" || t.Reason == "Completed" {
+		return ""
+	}
+	return " (" + t.Reason + ")"
+}
+
+// Pending is the result of Stuck for a pod that does not run yet and has no visible problem.
+const Pending = string(corev1.PodPending)
+
+// truncate replaces invalid UTF-8 and truncates a text to maxStuck characters.
+func truncate(s string) string {
+	if r := []rune(strings.ToValidUTF8(s, "\uFFFD")); len(r) > maxStuck {
+		return string(r[:maxStuck-1]) + "…"
+	}
+	return s
 }

@@ -5,9 +5,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -139,3 +142,53 @@ func (c Config) Validate() error {
 
 // maxPage and maxCluster bound what Validate checks.
 const maxPage, maxCluster = 200, 63
+
+// record is what was sent, by the key of the channel and the topic.
+type record map[string]map[v1alpha1.AlertTopic]string
+
+// maxRecord bounds the record in bytes, so that the annotation does not exceed the limit of Kubernetes.
+const maxRecord = 200 << 10
+
+// encodeRecord encodes the record. If it would be too large, it omits channels of the namespaces that need most, and no other namespace
+// loses any. The states of an omitted channel are sent again after a restart.
+func (n *Notifier) encodeRecord() string {
+	r := record{}
+	total, of, keys, sizes := 2, map[string]int{}, map[string][]string{}, map[string]int{} // of and keys are by namespace
+	for _, key := range slices.Sorted(maps.Keys(n.channels)) {
+		ch := n.channels[key]
+		if len(ch.sent) == 0 {
+			continue
+		}
+		size := len(key) + 6
+		for topic, value := range ch.sent {
+			size += len(topic) + len(value) + 6
+		}
+		namespace := ch.gs.Namespace
+		r[key], sizes[key] = ch.sent, size
+		keys[namespace], of[namespace], total = append(keys[namespace], key), of[namespace]+size, total+size
+	}
+	for total > maxRecord {
+		most := slices.MaxFunc(slices.Sorted(maps.Keys(of)), func(a, b string) int { return of[a] - of[b] })
+		last := keys[most][len(keys[most])-1]
+		delete(r, last)
+		keys[most], of[most], total = keys[most][:len(keys[most])-1], of[most]-sizes[last], total-sizes[last]
+	}
+	if len(r) == 0 {
+		return ""
+	}
+	text, err := json.Marshal(r)
+	if err != nil {
+		return "" // it never fails: strings always encode
+	}
+	return string(text)
+}
+
+// decodeRecord returns the record in a text, or an empty one if the text is empty or invalid.
+func (n *Notifier) decodeRecord(text string) record {
+	r := record{}
+	if err := json.Unmarshal([]byte(cmp.Or(text, "{}")), &r); err != nil {
+		n.Log.Error("dropping an invalid record of notifications", "error", err)
+		return record{}
+	}
+	return r
+}

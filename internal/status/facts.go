@@ -1,8 +1,10 @@
 package status
 
 import (
+	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -208,4 +210,176 @@ func OverSSH(repo string) bool {
 		return scheme == "ssh"
 	}
 	return !strings.HasPrefix(repo, "/") && strings.Contains(repo, ":")
+}
+
+// targetStatus returns status.target of a ref that has no commit yet.
+func targetStatus(r Ref) *v1alpha1.TargetStatus {
+	d := r.Desired
+	t := &v1alpha1.TargetStatus{Ref: d.Ref, RefShort: d.Ref, RequestedBy: d.RequestedBy, RequestedAt: r.Answered}
+	if syntax.IsCommit(d.Ref) {
+		t.RefShort = syntax.ShortCommit(d.Ref)
+	}
+	return t
+}
+
+// refResolved returns the condition RefResolved.
+func refResolved(f *facts) *metav1.Condition {
+	switch {
+	case f.Ref.Err != nil:
+		return f.condition(metav1.ConditionFalse, f.refReason(), refError(f))
+	case f.resolved:
+		message := fmt.Sprintf("%s is at %s", f.Target.Ref, syntax.ShortCommit(f.Target.Commit))
+		if f.Target.Ref == f.Target.Commit {
+			message = "the repository has commit " + syntax.ShortCommit(f.Target.Commit)
+		}
+		return f.condition(metav1.ConditionTrue, v1alpha1.ReasonRefResolved, message)
+	case f.Ref.Polling:
+		return f.condition(metav1.ConditionUnknown, v1alpha1.ReasonProgressing, f.polling())
+	}
+	return f.condition(metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "git has not been polled yet")
+}
+
+// refReason returns the reason of Ref.Err, or "" if it is nil.
+func (f *facts) refReason() v1alpha1.Reason {
+	if f.Ref.Err == nil {
+		return ""
+	}
+	return failure.Reason(f.Ref.Err, v1alpha1.ReasonGitUnreachable)
+}
+
+// polling returns the message while git is polled.
+func (f *facts) polling() string { return "polling git for " + f.Ref.Desired.Ref }
+
+// refError returns the message of Ref.Err, with what the gateways do meanwhile.
+func refError(f *facts) string {
+	reason, message := f.refReason(), f.Ref.Err.Error()
+	if f.resolved && !f.inherited {
+		message = fmt.Sprintf("%s; the gateways stay at %s", failure.Cut(message, maxMessage-80), syntax.ShortCommit(f.Target.Commit))
+	}
+	// The text of a network error differs between attempts, for example in a port. Only another reason is a change.
+	if c := f.lastCondition(v1alpha1.ConditionRefResolved); c != nil && c.Status == metav1.ConditionFalse && c.Reason == string(reason) &&
+		reason.Class() == v1alpha1.ClassRetry && f.sameRef() && c.ObservedGeneration == f.GatewaySync.Generation {
+		return c.Message
+	}
+	return message
+}
+
+// sshHostKeyVerification returns the condition SSHHostKeyVerification, which only repositories over ssh have.
+func sshHostKeyVerification(f *facts) *metav1.Condition {
+	known := f.lastCondition(v1alpha1.ConditionSSHHostKeyVerification)
+	if f.Invalid != nil {
+		return known
+	}
+	git := f.GatewaySync.Spec.Git
+	if !OverSSH(git.Repo) {
+		return nil
+	}
+	if git.Auth != nil && git.Auth.SSHKey != nil && git.Auth.SSHKey.InsecureIgnoreHostKey {
+		return f.condition(metav1.ConditionFalse, v1alpha1.ReasonHostKeyUnknown,
+			"the git host is not checked: spec.git.auth.sshKey.insecureIgnoreHostKey is set")
+	}
+	bad := func(r v1alpha1.Reason) bool {
+		return r == v1alpha1.ReasonHostKeyUnknown || r == v1alpha1.ReasonHostKeyMismatch
+	}
+	if r := f.refReason(); bad(r) {
+		return f.condition(metav1.ConditionFalse, r, f.Ref.Err.Error())
+	}
+	for i := range f.fleet {
+		if g := &f.fleet[i]; bad(g.Reason) {
+			return f.condition(metav1.ConditionFalse, g.Reason, gatewaypod.GatewayLabel(g.Name, g.PodName)+": "+g.Message)
+		}
+	}
+	if f.Ref.HostKey || f.fleet.synced() > 0 || known != nil && known.Status == metav1.ConditionTrue && f.sameRef() {
+		return f.condition(metav1.ConditionTrue, v1alpha1.ReasonHostKeyVerified, "the git host presented a trusted key")
+	}
+	return f.condition(metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "the git host has not been reached yet")
+}
+
+const (
+	maxRows = 2000
+	// rowBytes limits the size of all rows. The API server stores objects up to 1.5 MiB, including the managed fields of every
+	// row.
+	rowBytes = 400 << 10
+)
+
+// fitRows returns the rows that fit into the object. With many gateways it reduces the detail, and with too many it omits rows,
+// synced gateways first.
+func fitRows(all fleet) []v1alpha1.DiscoveredGateway {
+	rows := slices.Clone(all)
+	if len(rows) > maxRows {
+		slices.SortStableFunc(rows, func(a, b gateway) int {
+			switch {
+			case a.synced == b.synced:
+				return 0
+			case b.synced:
+				return -1
+			}
+			return 1
+		})
+		rows = rows[:maxRows]
+		slices.SortFunc(rows, func(a, b gateway) int { return strings.Compare(a.Name, b.Name) })
+	}
+	var out []v1alpha1.DiscoveredGateway
+	for _, reduce := range detail {
+		out = make([]v1alpha1.DiscoveredGateway, len(rows))
+		for i := range rows {
+			out[i] = rows[i].DiscoveredGateway
+			if most := historyLength(len(rows)); len(out[i].SyncHistory) > most {
+				out[i].SyncHistory = out[i].SyncHistory[:most]
+			}
+			reduce(&out[i])
+		}
+		if size(out) <= rowBytes {
+			break
+		}
+	}
+	return out
+}
+
+// historyLength returns how many syncs the row of each gateway shows.
+func historyLength(gateways int) int {
+	switch {
+	case gateways <= 32:
+		return maxGatewayHistory
+	case gateways <= 100:
+		return 3
+	}
+	return 0
+}
+
+// detail are all levels of detail of a row, from full to minimal. The state of the proposal and an automatic rollback are in all of
+// them, because each change of them causes an Event.
+var detail = []func(*v1alpha1.DiscoveredGateway){
+	func(*v1alpha1.DiscoveredGateway) {},
+	func(g *v1alpha1.DiscoveredGateway) { g.SyncHistory = nil },
+	func(g *v1alpha1.DiscoveredGateway) {
+		g.SyncHistory = nil
+		g.ProjectsSynced = g.ProjectsSynced[:min(len(g.ProjectsSynced), 3)]
+		g.Message, g.PodName = failure.Cut(g.Message, 200), failure.Cut(g.PodName, 128)
+		if len(g.Notes) > 0 {
+			g.Notes = []string{failure.Cut(g.Notes[0], 128)}
+		}
+	},
+	func(g *v1alpha1.DiscoveredGateway) {
+		g.ProjectsSynced, g.LastScanResult, g.LastSyncDuration = nil, "", ""
+		g.LastSnapshot, g.SyncHistory = nil, nil
+		g.Message, g.PodName = failure.Cut(g.Message, 80), failure.Cut(g.PodName, 128)
+	},
+	func(g *v1alpha1.DiscoveredGateway) {
+		*g = v1alpha1.DiscoveredGateway{Name: g.Name, PodName: failure.Cut(g.PodName, 64), Profile: g.Profile, SyncStatus: g.SyncStatus, Reason: g.Reason,
+			SyncedCommit: g.SyncedCommit, Message: failure.Cut(g.Message, 32), Drift: g.Drift, FilesSaved: g.FilesSaved,
+			GatewayDetails: v1alpha1.GatewayDetails{AutoRollback: g.AutoRollback}, ProposalState: g.ProposalState}
+	},
+	func(g *v1alpha1.DiscoveredGateway) {
+		*g = v1alpha1.DiscoveredGateway{Name: g.Name, SyncStatus: g.SyncStatus, Reason: g.Reason, SyncedCommit: g.SyncedCommit, Drift: g.Drift,
+			FilesSaved: g.FilesSaved, GatewayDetails: v1alpha1.GatewayDetails{AutoRollback: g.AutoRollback}, ProposalState: g.ProposalState}
+	},
+}
+
+func size(rows []v1alpha1.DiscoveredGateway) int {
+	b, err := json.Marshal(rows)
+	if err != nil {
+		return 1 << 30 // impossible: the rows hold only text and numbers
+	}
+	return len(b)
 }

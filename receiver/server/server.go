@@ -5,6 +5,7 @@ package server
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -261,4 +262,190 @@ func (s *Server) logRejected(ctx context.Context) {
 			s.Log.Warn("requests with an unknown secret were rejected", "count", n)
 		}
 	}
+}
+
+// caller is the result of authentication.
+type caller struct {
+	key       queue.Key
+	object    v1alpha1.Requestable // nil if no served object has this name
+	body      []byte
+	cut       bool // body is only the beginning
+	ownSecret bool // the secret is that of the object, not an install-wide one
+}
+
+// keyOf returns the object that the path of a request names.
+func keyOf(r *http.Request) queue.Key {
+	key := queue.Key{Kind: kube.GatewaySync, Namespace: r.PathValue("namespace"), Name: r.PathValue("name")}
+	if strings.Contains(r.Pattern, "/configsync/") {
+		key.Kind = kube.ConfigSync
+	}
+	return key
+}
+
+// admit reads and authenticates a request. If it rejects the request, it writes the answer and returns its result in rejected. For an
+// unauthenticated sender, duration and answer do not depend on whether the GatewaySync or its secret exists. The caller must call
+// release when it no longer uses the body.
+func (s *Server) admit(w http.ResponseWriter, r *http.Request, noBody bool) (c caller, release func(), rejected Result) {
+	began := time.Now()
+	release = func() {}
+	if r.ContentLength > limit.MaxStream {
+		return c, release, tooLarge(w)
+	}
+	proof, ok := credential.Read(r.Header, s.statusClients.Clock.Now())
+	if noBody && proof.Signed() { // the signature of an empty body would be valid forever
+		ok = false
+	}
+	if !ok {
+		return c, release, s.reject(w, r, began)
+	}
+	c.key = keyOf(r)
+	of := s.find.Get(c.key.Kind, c.key.Namespace, c.key.Name)
+	all := s.Install()
+	var values []secret.String
+	if of != nil {
+		if p, ok := secretOf(of); ok {
+			values = s.secrets.Values(p)
+		}
+	}
+	own, others := s.checker.Begin(proof, values, credential.MaxValues), s.checker.Begin(proof, all, len(all))
+	if !noBody {
+		var err error
+		c.body, release, err = s.bodies.Read(w, r)
+		checks := io.MultiWriter(own, others)
+		_, _ = checks.Write(c.body) // it never fails
+		if c.cut = errors.Is(err, limit.ErrCut); c.cut {
+			err = s.bodies.Rest(w, r, checks)
+		}
+		switch {
+		case errors.Is(err, limit.ErrTooLarge):
+			return c, release, tooLarge(w)
+		case errors.Is(err, limit.ErrBusy):
+			return c, release, writeBusy(w, err.Error())
+		case err != nil: // the body was incomplete
+			w.Header().Set("Connection", "close")
+			return c, release, writeResult(w, http.StatusBadRequest, Invalid, "the body is incomplete")
+		}
+	}
+	known, install := own.Known(), others.Known()
+	switch {
+	case !known && !install:
+		return c, release, s.reject(w, r, began)
+	case of == nil:
+		return c, release, writeResult(w, http.StatusNotFound, Unknown,
+			"there is no such "+c.key.Kind.Name+", or it has spec.webhook.enabled: false, or this receiver does not serve it")
+	}
+	c.object, c.ownSecret = of, known
+	return c, release, ""
+}
+
+func tooLarge(w http.ResponseWriter) Result {
+	w.Header().Set("Connection", "close")
+	return writeResult(w, http.StatusRequestEntityTooLarge, TooLarge, limit.ErrTooLarge.Error())
+}
+
+// reject rejects a request, with a fixed delay. While the cache is unsure or the namespace is not synced, a secret may exist that the
+// receiver does not know yet, so reject asks the sender to retry.
+func (s *Server) reject(w http.ResponseWriter, r *http.Request, began time.Time) Result {
+	backoff.Wait(r.Context(), time.Until(began.Add(rejectDelay)))
+	if s.secrets.Unsure() || s.find.NotSynced(keyOf(r).Kind, r.PathValue("namespace")) {
+		w.Header().Set("Connection", "close")
+		return writeBusy(w, "not all secrets have been read yet")
+	}
+	s.mu.Lock()
+	s.rejected++
+	s.mu.Unlock()
+	return writeUnauthorized(w)
+}
+
+// observation is an object as the API server has it, and the SyncTarget of a GatewaySync that has succeeded; nil if it is not known.
+type observation struct {
+	object v1alpha1.Requestable
+	target *v1alpha1.SyncTarget
+	err    error
+}
+
+// sharedReads reads an object once for all callers that wait for it. A caller never gets a read that began before its call. However many
+// calls there are for one object, there is at most one read of it in each pause, so that they leave the connection to the others.
+type sharedReads struct {
+	read  func(context.Context, queue.Key) observation
+	slots chan struct{} // of reads at the same time
+
+	closing chan struct{}
+	workers sync.WaitGroup
+
+	mu      sync.Mutex
+	objects map[queue.Key]*objectReads
+}
+
+// objectReads has the state of one object. It exists while a read is due, runs, or was made a moment ago.
+type objectReads struct{ next *pendingRead }
+
+type pendingRead struct {
+	done chan struct{}
+	seen observation
+}
+
+const (
+	// firstReadPause and maxReadPause bound the pause after a read of an object. It doubles while there are calls.
+	firstReadPause, maxReadPause = 50 * time.Millisecond, 500 * time.Millisecond
+	// maxReads is the number of reads at the same time.
+	maxReads = 8
+)
+
+func newSharedReads(read func(context.Context, queue.Key) observation) *sharedReads {
+	return &sharedReads{read: read, slots: make(chan struct{}, maxReads), closing: make(chan struct{}), objects: map[queue.Key]*objectReads{}}
+}
+
+// get returns the object of key as it is now, or the error of ctx.
+func (s *sharedReads) get(ctx context.Context, key queue.Key) observation {
+	s.mu.Lock()
+	of := s.objects[key]
+	if of == nil {
+		of = &objectReads{}
+		s.objects[key] = of
+		s.workers.Go(func() { s.serve(key, of) })
+	}
+	if of.next == nil {
+		of.next = &pendingRead{done: make(chan struct{})}
+	}
+	next := of.next
+	s.mu.Unlock()
+	select {
+	case <-next.done:
+		return next.seen
+	case <-ctx.Done():
+		return observation{err: ctx.Err()}
+	}
+}
+
+// serve makes the reads of one object until there are no more calls.
+func (s *sharedReads) serve(key queue.Key, of *objectReads) {
+	for pause := firstReadPause; ; pause = min(2*pause, maxReadPause) {
+		s.mu.Lock()
+		next := of.next
+		of.next = nil
+		if next == nil {
+			delete(s.objects, key)
+		}
+		s.mu.Unlock()
+		if next == nil {
+			return
+		}
+		s.slots <- struct{}{} // bounded, because every holder has a deadline
+		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
+		next.seen = s.read(ctx, key)
+		cancel()
+		<-s.slots
+		close(next.done)
+		select {
+		case <-time.After(pause):
+		case <-s.closing:
+		}
+	}
+}
+
+// close waits for the reads. No caller may be left.
+func (s *sharedReads) close() {
+	close(s.closing)
+	s.workers.Wait()
 }

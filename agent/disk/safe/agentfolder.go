@@ -6,6 +6,13 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 )
 
 // AgentFolder is the open folder .stoker, which has the agent's own files. Users and the gateway can write there, too, so the
@@ -99,4 +106,174 @@ func (a *AgentFolder) Drop(name string) error {
 // DropFolder removes a folder with its content, durably.
 func (a *AgentFolder) DropFolder(name string) error {
 	return errors.Join(a.Vol.ClearTree(a.Folder, name), a.Vol.SyncDir(a.Folder))
+}
+
+// Cursor opens directories of the data directory. It keeps the last one and all its parents open, so that work sorted by path
+// opens each directory once.
+type Cursor struct {
+	Top    *os.Root
+	Chain  []*Folder // from the root to the last directory
+	Opened time.Time // the time when Chain was opened from the root
+}
+
+// At returns the directory at a path. The Folder is valid until the next call. A missing parent is fs.ErrNotExist; one
+// that is not a directory is a *BlockedError.
+func (c *Cursor) At(dir string) (*Folder, error) {
+	if now := time.Now(); len(c.Chain) == 0 || now.Sub(c.Opened) > ReopenAfter {
+		c.Reset()
+		c.Chain = append(c.Chain, &Folder{Root: c.Top})
+		c.Opened = now
+	}
+	if last := c.Chain[len(c.Chain)-1]; last.Path == dir {
+		return last, nil
+	}
+	c.up(dir)
+	n := c.Chain[len(c.Chain)-1]
+	rest := dir
+	if n.Path != "" {
+		rest = strings.TrimPrefix(dir[len(n.Path):], "/")
+	}
+	for rest != "" {
+		if len(c.Chain) > MaxDepth {
+			return nil, fmt.Errorf("%s is more than %d directories deep", dir, MaxDepth)
+		}
+		name, more, _ := strings.Cut(rest, "/")
+		child, err := n.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		c.Chain = append(c.Chain, child)
+		n, rest = child, more
+	}
+	return n, nil
+}
+
+// up closes the directories that are not on the way to dir.
+func (c *Cursor) up(dir string) {
+	for len(c.Chain) > 1 {
+		last := c.Chain[len(c.Chain)-1]
+		if last.Path == dir || strings.HasPrefix(dir, last.Path) && dir[len(last.Path)] == '/' {
+			return
+		}
+		last.Close()
+		c.Chain = c.Chain[:len(c.Chain)-1]
+	}
+}
+
+// Drop closes a directory and those below it, because its name may now be something else.
+func (c *Cursor) Drop(dir string) {
+	for len(c.Chain) > 1 {
+		last := c.Chain[len(c.Chain)-1]
+		if last.Path != dir && !strings.HasPrefix(last.Path, dir+"/") {
+			return
+		}
+		last.Close()
+		c.Chain = c.Chain[:len(c.Chain)-1]
+	}
+}
+
+// Reset closes all directories except Top.
+func (c *Cursor) Reset() {
+	for i, n := range c.Chain {
+		if i > 0 { // the first has Top, which the cursor does not own
+			n.Close()
+		} else {
+			n.CloseFile()
+		}
+	}
+	c.Chain = c.Chain[:0]
+}
+
+// Parent opens the directory of a path like At, and returns the name of the path in it.
+func (c *Cursor) Parent(path string) (n *Folder, name string, err error) {
+	dir, name := Split(path)
+	n, err = c.At(dir)
+	return n, name, err
+}
+
+// Lstat describes what is at a path. It never follows a link.
+func (c *Cursor) Lstat(path string) (fs.FileInfo, error) {
+	n, name, err := c.Parent(path)
+	if err != nil {
+		return nil, err
+	}
+	return n.Lstat(name)
+}
+
+// ReopenAfter is how long a Cursor uses its open directories before it opens them again from the root. Until then it does not
+// notice if a directory was renamed or replaced.
+const ReopenAfter = 100 * time.Millisecond
+
+// Walk calls yield for each file below a directory, in the order of full paths. It stops and returns false when yield does. stat
+// converts the state of a file; if stat is nil, Walk sets only the kind, which spares a system call for each file.
+func Walk(n *Folder, depth int, stat func(fs.FileInfo) plan.Stat, yield func(plan.Found, error) bool) bool {
+	if depth > MaxDepth {
+		return yield(plan.Found{}, failure.New(v1alpha1.ReasonLimitExceeded, "%s is more than %d directories deep", n.Path, MaxDepth))
+	}
+	list, err := n.Entries()
+	if errors.Is(err, fs.ErrNotExist) {
+		return true
+	}
+	if err != nil {
+		return yield(plan.Found{}, fmt.Errorf("list %s: %w", n.Path, err))
+	}
+	slices.SortFunc(list, byPath)
+	for _, e := range list {
+		if strings.EqualFold(e.Name(), OwnDir) {
+			continue
+		}
+		if !e.IsDir() {
+			f := plan.Found{Path: n.Join(e.Name()), Stat: plan.Stat{Kind: KindOf(e.Type())}}
+			if stat != nil {
+				fi, err := n.Lstat(e.Name())
+				if errors.Is(err, fs.ErrNotExist) {
+					continue // removed meanwhile
+				}
+				if err != nil {
+					return yield(plan.Found{}, fmt.Errorf("stat %s: %w", f.Path, err))
+				}
+				f.Stat = stat(fi)
+			}
+			if f.Stat.Kind != plan.Dir && !yield(f, nil) { // it may have become a directory since it was listed
+				return false
+			}
+			continue
+		}
+		child, err := n.Open(e.Name())
+		if NotThere(err) {
+			continue
+		}
+		if err != nil {
+			return yield(plan.Found{}, fmt.Errorf("open %s: %w", n.Join(e.Name()), err))
+		}
+		more := Walk(child, depth+1, stat, yield)
+		child.Close()
+		if !more {
+			return false
+		}
+	}
+	return true
+}
+
+// byPath orders names like the paths below them: a directory sorts as if its name ended in a slash.
+func byPath(a, b fs.DirEntry) int {
+	x, y := a.Name(), b.Name()
+	if a.IsDir() {
+		x += "/"
+	}
+	if b.IsDir() {
+		y += "/"
+	}
+	return strings.Compare(x, y)
+}
+
+// FirstFile returns the path of the first non-directory below a folder, or "" if there is none.
+func FirstFile(n *Folder) (string, error) {
+	first := ""
+	var failed error
+	Walk(n, 0, StatOf, func(f plan.Found, err error) bool {
+		first, failed = f.Path, err
+		return false
+	})
+	return first, failed
 }

@@ -1,6 +1,8 @@
 package desired
 
 import (
+	"container/list"
+	"crypto/sha256"
 	"errors"
 	"iter"
 	"slices"
@@ -182,4 +184,69 @@ func compareHeads(a, b []child) int {
 		return -1
 	}
 	return compareNames(a[0].name, a[0].isDir, b[0].name, b[0].isDir)
+}
+
+// Bounds of a Cache. A full map is emptied; its entries are computed again.
+const (
+	maxKinds   = 200_000
+	maxResults = 50_000
+	maxMatches = 1024
+	maxBytes   = 8 << 20
+)
+
+// Cache remembers rendering results across plans. A key covers everything that went into a result, so entries never go
+// stale. The size is bounded, and losing entries only costs work. A Cache must not be used by several goroutines at
+// once.
+type Cache struct {
+	kinds   map[plan.ID]kind     // of blobs and trees; a tree is volatile if any blob in it is
+	results map[[32]byte]plan.ID // recipe key → id of its result
+	matches map[string]string    // pattern of a patch → a file that matched it
+	bytes   map[plan.ID]*list.Element
+	recent  *list.List // of rendered, most recently used first
+	size    int        // bytes in recent
+}
+
+type rendered struct {
+	id      plan.ID
+	content []byte
+}
+
+// NewCache returns an empty Cache.
+func NewCache() *Cache {
+	return &Cache{
+		kinds: make(map[plan.ID]kind), results: make(map[[32]byte]plan.ID), matches: make(map[string]string),
+		bytes: make(map[plan.ID]*list.Element), recent: list.New(),
+	}
+}
+
+// put sets m[key], after emptying a map that has reached limit.
+func put[K comparable, V any](m map[K]V, key K, value V, limit int) {
+	if len(m) >= limit {
+		clear(m)
+	}
+	m[key] = value
+}
+
+// keep remembers a result, and its bytes while there is room.
+func (c *Cache) keep(key [sha256.Size]byte, id plan.ID, content []byte) {
+	put(c.results, key, id, maxResults)
+	if len(content) > maxBytes/4 || c.bytes[id] != nil {
+		return
+	}
+	c.bytes[id] = c.recent.PushFront(rendered{id, content})
+	for c.size += len(content); c.size > maxBytes; {
+		oldest := c.recent.Remove(c.recent.Back()).(rendered) //nolint:forcetypeassert // nothing else is in it
+		delete(c.bytes, oldest.id)
+		c.size -= len(oldest.content)
+	}
+}
+
+func (c *Cache) content(id plan.ID) ([]byte, bool) {
+	e, ok := c.bytes[id]
+	if !ok {
+		return nil, false
+	}
+	c.recent.MoveToFront(e)
+	r, ok := e.Value.(rendered)
+	return r.content, ok
 }

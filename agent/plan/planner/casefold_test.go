@@ -1,16 +1,19 @@
 package planner_test
 
 import (
+	"io"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/planner"
 	"stoker.io/stoker/agent/plan/plantest"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 )
 
 // caseless is a volume that ignores case, such as SMB.
@@ -109,4 +112,186 @@ func TestCaseRenameUnderMirror(t *testing.T) {
 	for _, mode := range []func(*planner.Input){nothing, full} {
 		assert.NotContains(t, done(s.sync(files, ignored, mode)), upper, "the next plan does not delete the file either")
 	}
+}
+
+const (
+	mountedFile = "config/resources/core/ignition/database-connection/erp/config.json"
+	sibling     = "config/resources/core/ignition/database-connection/erp/resource.json"
+	mountedDir  = "config/resources/external/keys"
+)
+
+// The gateway mounts a file and a directory over paths that the agent synced before. From then on, the agent releases the files there,
+// leaves them alone in every commit, and reports the mounts. When the mounts are gone, the agent syncs the paths again.
+func TestMountIsNotSynced(t *testing.T) {
+	for name, prune := range map[string]plan.Prune{"owned": plan.PruneOwned, "mirror": plan.PruneMirror} {
+		t.Run(name, func(t *testing.T) {
+			bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
+				s := newScene(t, nil)
+				s.rules.Prune = prune
+				one := plantest.Pairs(mountedFile, "placeholder", sibling, "{}", mountedDir+"/a", "a", mountedDir+"/b", "b", mountedDir+"s", "s", "projects/p/x", "1")
+				s.sync(one)
+				old := s.rules.Fingerprint()
+
+				s.rules.Mounts = plan.NewMounts([]string{mountedDir, mountedFile, "jar-cache", mountedDir + "/a"})
+				require.NotEqual(t, old, s.rules.Fingerprint(), "a new or removed mount changes the rules, so the next plan compares every file")
+				c := s.sync(one)
+				assert.Equal(t, map[string]plan.Op{mountedFile: plan.Release, mountedDir + "/a": plan.Release, mountedDir + "/b": plan.Release}, done(c))
+				assert.Equal(t, []string{mountedFile, mountedDir}, c.Mounted)
+				require.Len(t, c.Warnings, 2)
+				assert.Contains(t, c.Warnings[0], mountedFile+" is not synced")
+				assert.Contains(t, c.Warnings[0], "exclude the path")
+				assert.Contains(t, c.Summary(), "not synced because the gateway has mounts there: "+mountedFile+", "+mountedDir)
+
+				c = s.sync(plantest.Pairs(mountedFile, "other", sibling, `{"version": 2}`, mountedDir+"/a", "A", mountedDir+"s", "s", "projects/p/x", "1"), mode)
+				assert.Equal(t, map[string]plan.Op{sibling: plan.Update}, done(c))
+				c = s.sync(plantest.Pairs(sibling, `{"version": 2}`, mountedDir+"s", "s", "projects/p/x", "2"), mode)
+				assert.Equal(t, map[string]plan.Op{"projects/p/x": plan.Update}, done(c), "git has deleted the mounted files, and the agent does not")
+				assert.Empty(t, c.Mounted)
+				c = s.sync(plantest.Pairs(mountedFile, "third", sibling, `{"version": 2}`, mountedDir+"s", "s", "projects/p/x", "3"), mode)
+				assert.Equal(t, map[string]plan.Op{"projects/p/x": plan.Update}, done(c))
+				c = s.sync(plantest.Pairs(mountedFile, "third", sibling, `{"version": 2}`, mountedDir+"s", "s", "projects/p/x", "4"), mode)
+				assert.Equal(t, []string{mountedFile}, c.Mounted, "reported for every commit, even if it does not change the mounted file")
+				assert.Equal(t, map[string]plan.Op{"projects/p/x": plan.Update}, done(c))
+				s.has(mountedFile, "placeholder")
+				s.has(mountedDir+"/b", "b")
+				assert.Empty(t, s.lost)
+
+				s.rules.Mounts = plan.Mounts{}
+				c = s.sync(plantest.Pairs(mountedFile, "third", sibling, `{"version": 2}`, mountedDir+"/a", "a", mountedDir+"s", "s", "projects/p/x", "4"), force)
+				assert.Equal(t, plan.Update, change(t, c, mountedFile).Op, "without the mount, the file is like any file that the agent does not own")
+				assert.Equal(t, plan.Adopt, change(t, c, mountedDir+"/a").Op)
+				s.has(mountedFile, "third")
+			})
+		})
+	}
+}
+
+func TestMountIgnoresCase(t *testing.T) {
+	s := newScene(t, nil)
+	s.rules.Mounts = plan.NewMounts([]string{"Config/Resources/core/k", "../outside", ".", "", "/abs", "a\tb"})
+	c := s.sync(plantest.Pairs("config/resources/core/K/x", "1", "config/resources/core/kk", "1"))
+	assert.Equal(t, map[string]plan.Op{"config/resources/core/kk": plan.Create}, done(c))
+	assert.Equal(t, []string{"Config/Resources/core/k"}, c.Mounted)
+}
+
+func TestExcludedMountIsNotReported(t *testing.T) {
+	s := newScene(t, nil)
+	s.rules.Mounts = plan.NewMounts([]string{mountedFile, mountedDir})
+	s.rules.Excludes = plantest.Excludes(t, mountedFile, mountedDir+"/")
+	c := s.sync(plantest.Pairs(mountedFile, "placeholder", mountedDir+"/a", "a", sibling, "{}", "projects/p/x", "1"))
+	assert.Equal(t, map[string]plan.Op{sibling: plan.Create, "projects/p/x": plan.Create}, done(c))
+	assert.Empty(t, c.Mounted)
+	assert.Empty(t, c.Warnings)
+}
+
+// Replacing a directory with a file would also unmount what is mounted in the directory.
+func TestFileAboveMountIsRefused(t *testing.T) {
+	s := newScene(t, nil)
+	s.rules.Mounts = plan.NewMounts([]string{mountedDir + "/deep/in"})
+	_, err := s.plan(plantest.Pairs(mountedDir, "a file", "projects/p/x", "1"))
+	assert.Equal(t, v1alpha1.ReasonPathCollision, failure.Reason(err, ""))
+	require.ErrorContains(t, err, mountedDir)
+	require.ErrorContains(t, err, mountedDir+"/deep/in")
+	_, err = s.plan(plantest.Pairs(mountedDir+"/deep/on", "a file next to the mount", "projects/p/x", "1"))
+	require.NoError(t, err)
+}
+
+// The destination of a mapping may be a mount, or be below one.
+func TestMappingToMountIsNotSynced(t *testing.T) {
+	s := newScene(t, nil)
+	s.rules = plantest.Rules(t, plan.Rules{
+		Mappings: plantest.Mappings(t, "a.json", mountedFile, "dir", mountedDir+"/in/it", "projects", "projects"),
+		Mounts:   plan.NewMounts([]string{mountedFile, mountedDir}),
+	})
+	c := s.sync(plantest.Pairs("a.json", "{}", "dir/x", "1", "projects/p/x", "1"))
+	assert.Equal(t, map[string]plan.Op{"projects/p/x": plan.Create}, done(c))
+	assert.ElementsMatch(t, []string{mountedFile, mountedDir}, c.Mounted)
+	assert.Contains(t, strings.Join(c.Warnings, "\n"), mountedDir+" is not synced")
+}
+
+// These tests cover resources that a user edited in git without updating the signature. If resource.json is unchanged, a gateway
+// may ignore the edit.
+
+// listing returns a resource.json of view.json with a signature.
+func listing(version, signature string) string {
+	return `{"scope":"A","version":` + version + `,"files":["view.json"],"attributes":{"lastModification":{"actor":"git"},"lastModificationSignature":"` + signature + `"}}`
+}
+
+func byHand(content string) plantest.Files {
+	return plantest.Pairs(view, content, meta, listing("1", "aa"))
+}
+
+// fits returns the resource.json on the scene's disk and checks that its signature matches the view.
+func (s *scene) fits() string {
+	s.t.Helper()
+	doc, ok := s.disk.Content(meta)
+	require.True(s.t, ok)
+	r, err := resource.ParseSigned([]byte(doc))
+	require.NoError(s.t, err)
+	sum, err := r.Signature(resource.Form83, func(w io.Writer, name string) error {
+		content, ok := s.disk.Content(strings.TrimSuffix(meta, resource.File) + name)
+		assert.True(s.t, ok, name)
+		_, err := io.WriteString(w, content)
+		return err
+	})
+	require.NoError(s.t, err)
+	assert.Equal(s.t, sum, r.Stored())
+	return doc
+}
+
+func TestHandEditedViewIsSigned(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
+		s := newScene(t, nil)
+		s.rules.Conflict = plan.Hold
+		assert.Empty(t, s.sync(byHand("v1")).Signed, "a new resource is written as in git")
+		s.has(meta, listing("1", "aa"))
+		seen := map[string]bool{listing("1", "aa"): true}
+		// sequence: one edit after the other
+		for _, content := range []string{"v2", "v3", "v1"} {
+			c := s.sync(byHand(content), mode)
+			assert.Equal(t, map[string]plan.Op{view: plan.Update, meta: plan.Update}, done(c), content)
+			assert.Equal(t, map[string]plan.ID{meta: plantest.BlobID([]byte(listing("1", "aa")))}, c.Signed)
+			doc := s.fits()
+			assert.False(t, seen[doc], "the gateway has already seen this one: %s", doc)
+			seen[doc] = true
+			assert.Equal(t, c.Signed[meta], s.manifest.Records[meta].Want)
+			assert.Empty(t, s.sync(byHand(content), full).List, "the next plan is empty")
+			assert.Empty(t, s.sync(byHand(content), verify).List)
+		}
+		assert.Empty(t, s.lost)
+
+		t.Run("a new signature of the gateway is not a conflict", func(t *testing.T) {
+			s.disk.Write(meta, listing("1", "bb"))
+			c := s.sync(plantest.Pairs(view, "v1", meta, listing("2", "cc")), mode)
+			assert.Equal(t, map[string]plan.Op{meta: plan.Update}, done(c))
+			assert.Zero(t, c.Counts().Conflicts)
+			s.has(meta, listing("2", "cc"))
+		})
+	})
+}
+
+func TestForeignViewIsSigned(t *testing.T) {
+	s := newScene(t, map[string]string{view: "gateway", meta: listing("1", "aa")})
+	c := s.sync(byHand("v1"))
+	assert.Equal(t, map[string]plan.Op{view: plan.Update, meta: plan.Update}, done(c))
+	s.fits()
+	assert.Equal(t, map[string]string{view: "gateway", meta: listing("1", "aa")}, s.lost, "lost+found gets the whole resource")
+	assert.Empty(t, s.sync(byHand("v1"), full).List)
+}
+
+func TestValidSignatureStays(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
+		unsigned := `{"scope":"A","version":1,"files":["view.json"],"attributes":{}}`
+		s := newScene(t, nil)
+		s.sync(plantest.Pairs(view, "v1", meta, unsigned))
+		assert.Equal(t, map[string]plan.Op{view: plan.Update}, done(s.sync(plantest.Pairs(view, "v2", meta, unsigned), mode)))
+		s.sync(plantest.Pairs(view, "v2", meta, listing("1", "aa")), mode)
+		s.sync(plantest.Pairs(view, "v3", meta, listing("1", "aa")), mode)
+		right := s.fits()
+
+		other := newScene(t, nil)
+		other.sync(plantest.Pairs(view, "v3", code, "c1", meta, right))
+		c := other.sync(plantest.Pairs(view, "v3", code, "c2", meta, right), mode)
+		assert.Equal(t, map[string]plan.Op{code: plan.Update}, done(c), "a file that is not part of the resource")
+	})
 }

@@ -4,10 +4,13 @@ import (
 	"fmt"
 	"html"
 	"io"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"stoker.io/stoker/test/gateway/simulator/ordered"
@@ -195,3 +198,177 @@ type discard struct{ header http.Header }
 func (d discard) Header() http.Header         { return d.header }
 func (d discard) Write(p []byte) (int, error) { return len(p), nil }
 func (d discard) WriteHeader(int)             {}
+
+// routes returns the routes below /data, most of which need a token.
+func (g *Gateway) routes() http.Handler {
+	mux := http.NewServeMux()
+	for pattern, handle := range g.apiRoutes() {
+		mux.HandleFunc(strings.Replace(pattern, "  ", " ", 1), g.auth.requireToken(handle))
+	}
+	module := scanModule{opts: g.opts, auth: g.auth, scans: g.Scans, designers: g.Designers}
+	mux.HandleFunc("GET /data/project-scan-endpoint/confirm-support", module.guard(module.getSupport))
+	mux.HandleFunc("POST /data/project-scan-endpoint/scan", module.guard(module.post))
+	mux.HandleFunc("/", noRoute)
+	return mux
+}
+
+func (g *Gateway) apiRoutes() map[string]http.HandlerFunc {
+	loaded := listings{opts: g.opts, data: g.Data}
+	return map[string]http.HandlerFunc{
+		"GET  /data/api/v1/scan/{kind}":                              g.Scans.get,
+		"POST /data/api/v1/scan/{kind}":                              g.Scans.post,
+		"GET  /data/api/v1/scan-lock/{kind}":                         g.Locks.get,
+		"POST /data/api/v1/scan-lock/{kind}":                         g.Locks.post,
+		"GET  /data/api/v1/gateway-info":                             g.info.getInfo,
+		"GET  /data/api/v1/redundancy":                               g.info.getRedundancy,
+		"GET  /data/api/v1/designers":                                g.Designers.list,
+		"GET  /data/api/v1/designer/{id}":                            g.Designers.get,
+		"DELETE /data/api/v1/designer/{id}":                          g.Designers.delete,
+		"GET  /data/api/v1/projects/list":                            loaded.getProjects,
+		"GET  /data/api/v1/projects/names":                           loaded.getProjectNames,
+		"GET  /data/api/v1/projects/find/{name}":                     loaded.getProject,
+		"GET  /data/api/v1/resources/names/{module}/{type}":          loaded.getResources,
+		"GET  /data/api/v1/resources/list/{module}/{type}":           loaded.getResources,
+		"GET  /data/api/v1/resources/find/{module}/{type}/{name...}": loaded.getResource,
+		"GET  /data/api/v1/resources/singleton/{module}/{type}":      loaded.getResource,
+		"GET  /data/api/v1/logs":                                     g.Logs.get,
+		"GET  /data/api/v1/restart-tasks/pending":                    g.Restarts.getPending,
+		"POST /data/api/v1/restart-tasks/restart":                    g.Restarts.post,
+		"GET  /data/api/v1/mode":                                     loaded.getModes,
+		"GET  /data/api/v1/trial":                                    g.Trial.get,
+		"GET  /data/api/v1/modules/healthy":                          g.info.getModules,
+		"GET  /data/api/v1/overview":                                 g.info.getOverview,
+		"GET  /data/api/v1/tags/export":                              loaded.getTags,
+		"GET  /data/api/v1/backup":                                   loaded.getBackup,
+		"GET  /openapi.json":                                         g.getOpenAPI,
+	}
+}
+
+// getOpenAPI answers with the document of the interface, which also needs a token.
+func (g *Gateway) getOpenAPI(w http.ResponseWriter, _ *http.Request) {
+	paths := ordered.Object{}
+	for pattern := range g.apiRoutes() {
+		method, p, _ := strings.Cut(pattern, " ")
+		p = strings.TrimSpace(p)
+		verbs, _ := paths.Get(p)
+		known, _ := verbs.(ordered.Object)
+		paths = paths.With(p, known.With(strings.ToLower(method), ordered.Object{{"responses", ordered.Object{}}}))
+	}
+	writeJSON(w, http.StatusOK, ordered.Object{
+		{"openapi", "3.0.1"}, {"info", ordered.Object{{"title", "Ignition Gateway"}, {"version", g.opts.Version}}}, {"paths", paths},
+	})
+}
+
+// writeList answers a page of a list: limit (default 100), offset, search by name.
+func writeList(w http.ResponseWriter, r *http.Request, all []ordered.Value) {
+	q := r.URL.Query()
+	number := func(key string, def int) int {
+		if n, err := strconv.Atoi(q.Get(key)); err == nil && n >= 0 {
+			return n
+		}
+		return def
+	}
+	limit, offset := number("limit", 100), number("offset", 0)
+	matching := slices.DeleteFunc(slices.Clone(all), func(v ordered.Value) bool {
+		name, _ := ordered.Dig(v, "name").(string)
+		return !strings.Contains(name, q.Get("search"))
+	})
+	page := ordered.Array{}
+	if offset < len(matching) {
+		page = matching[offset:min(len(matching), offset+min(limit, len(matching)))]
+	}
+	writeJSON(w, http.StatusOK, ordered.Object{
+		{"items", page},
+		{"metadata", ordered.Object{{"total", len(all)}, {"matching", len(matching)}, {"limit", limit}, {"offset", offset}}},
+	})
+}
+
+// Request is a request to the gateway. It is counted on arrival, so that a client that has its answer finds it counted.
+type Request struct {
+	At     time.Time `json:"at"`
+	Method string    `json:"method"`
+	Path   string    `json:"path"`
+	Query  string    `json:"query,omitempty"`
+	Status int       `json:"status"` // 0 until it is answered, and after a connection reset
+	// Token is the name of the request's token, or "".
+	Token string `json:"token,omitempty"`
+	TLS   bool   `json:"tls,omitempty"`
+}
+
+const maxRequests = 10_000
+
+// RequestLog keeps the newest requests, and counts all.
+type RequestLog struct {
+	mu         sync.Mutex
+	list       []*Request
+	counts     map[string]int // by "METHOD /path"
+	violations []string
+}
+
+func (l *RequestLog) add(r Request) *Request {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.list) >= maxRequests {
+		l.list = slices.Clone(l.list[maxRequests/2:])
+	}
+	l.list = append(l.list, &r)
+	route := r.Method + " " + r.Path
+	if _, known := l.counts[route]; known || len(l.counts) < maxRequests {
+		l.counts[route]++
+	}
+	return &r
+}
+
+func (l *RequestLog) finish(r *Request, status int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r.Status = status
+}
+
+func (l *RequestLog) addViolation(what string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.violations) < maxRequests {
+		l.violations = append(l.violations, what)
+	}
+}
+
+// List lists the requests, oldest first; at least the newest 5,000.
+func (l *RequestLog) List() []Request {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := make([]Request, 0, len(l.list))
+	for _, r := range l.list {
+		list = append(list, *r)
+	}
+	return list
+}
+
+// Count returns the number of requests to a route, for example "POST /data/api/v1/scan/projects", whatever was
+// answered.
+func (l *RequestLog) Count(route string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.counts[route]
+}
+
+// Counts returns the number of requests to each route.
+func (l *RequestLog) Counts() map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.counts)
+}
+
+// Violations lists the requests that Options.Strict refused.
+func (l *RequestLog) Violations() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.violations)
+}
+
+// Reset drops all requests and violations.
+func (l *RequestLog) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.list, l.counts, l.violations = nil, map[string]int{}, nil
+}

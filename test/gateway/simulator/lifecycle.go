@@ -2,13 +2,18 @@ package simulator
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"net/http"
 	"path"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"stoker.io/stoker/test/gateway/simulator/access"
 	"stoker.io/stoker/test/gateway/simulator/datadir"
+	"stoker.io/stoker/test/gateway/simulator/ordered"
 	"stoker.io/stoker/test/gateway/simulator/port"
 )
 
@@ -168,5 +173,129 @@ func (g *Gateway) closePorts() {
 		if p != nil {
 			p.Close()
 		}
+	}
+}
+
+// Restarts are the changes that take effect only after a restart.
+type Restarts struct {
+	restart func() // restarts the gateway in the background
+	mu      sync.Mutex
+	tasks   []string
+}
+
+// SetPending sets the changes that take effect only after a restart. A restart clears the list.
+func (p *Restarts) SetPending(tasks ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.tasks = tasks
+}
+
+func (p *Restarts) clear() { p.SetPending() }
+
+// getPending answers the pending changes.
+func (p *Restarts) getPending(w http.ResponseWriter, _ *http.Request) {
+	p.mu.Lock()
+	tasks := ordered.Array{}
+	for _, t := range p.tasks {
+		tasks = append(tasks, t)
+	}
+	p.mu.Unlock()
+	writeJSON(w, http.StatusOK, ordered.Object{{"pending", tasks}})
+}
+
+// post restarts the gateway.
+func (p *Restarts) post(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Query().Get("confirm") != "true" {
+		htmlError(w, http.StatusBadRequest, "Bad Request")
+		return
+	}
+	writeJSON(w, http.StatusOK, ordered.Object{{"restarting", true}})
+	p.restart()
+}
+
+// Trial is the trial of a gateway without license.
+type Trial struct{ expired atomic.Bool }
+
+// SetExpired ends or resets the trial.
+func (t *Trial) SetExpired(expired bool) {
+	t.expired.Store(expired)
+}
+
+func (t *Trial) isExpired() bool { return t.expired.Load() }
+
+// get answers the state of the trial.
+func (t *Trial) get(w http.ResponseWriter, _ *http.Request) {
+	state, left, expired := "AllInDemo", "7200", t.isExpired()
+	if expired {
+		state, left = "NoneInDemo", "0"
+	}
+	writeJSON(w, http.StatusOK, ordered.Object{
+		{"licenseMode", "Trial"}, {"trialState", state}, {"trialSecondsLeft", json.Number(left)}, {"expired", expired}, {"emergency", false},
+	})
+}
+
+// clock is the gateway's clock.
+type clock struct {
+	skew    time.Duration
+	skipped atomic.Int64 // nanoseconds that Advance added
+	asText  bool         // Unknowns.TimesAsText
+}
+
+// now returns the time of the gateway's clock.
+func (c *clock) now() time.Time {
+	return time.Now().Add(c.skew + time.Duration(c.skipped.Load()))
+}
+
+// moment returns a time as the interface reports it.
+func (c *clock) moment(t time.Time) ordered.Value {
+	if c.asText && !t.IsZero() {
+		return t.UTC().Format(time.RFC3339Nano)
+	}
+	if t.IsZero() {
+		return int64(0)
+	}
+	return t.UnixMilli()
+}
+
+// Advance moves the gateway's clock forward by d: scan locks come closer to their end, and each scan of the projects
+// timer that becomes due is done before Advance returns.
+func (g *Gateway) Advance(d time.Duration) error {
+	if d < 0 {
+		d = 0
+	}
+	end := g.clock.now().Add(d)
+	for {
+		runCtx, due := g.Scans.nextTimed()
+		if due.IsZero() || due.After(end) {
+			g.moveClock(end.Sub(g.clock.now()))
+			return nil
+		}
+		g.moveClock(due.Sub(g.clock.now()))
+		if err := g.Scans.runIfDue(runCtx); err != nil {
+			return err
+		}
+	}
+}
+
+// moveClock moves the gateway's clock, and with it the end of each scan lock.
+func (g *Gateway) moveClock(d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	g.run.mu.Lock()
+	defer g.run.mu.Unlock()
+	g.clock.skipped.Add(int64(d))
+	g.Locks.shortenLocked(d)
+}
+
+// sleep waits for d or until ctx is done.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return ctx.Err()
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }

@@ -1,11 +1,17 @@
 package simulator
 
 import (
+	"context"
 	"errors"
 	"log/slog"
+	"net/http"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
+
+	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
 // Options configure a Gateway. Only Data is required.
@@ -188,4 +194,178 @@ func (o *Options) before83() bool {
 	major, _ := strconv.Atoi(parts[0])
 	minor, _ := strconv.Atoi(parts[1])
 	return major < 8 || major == 8 && minor < 3
+}
+
+// State is a state of the gateway.
+type State string
+
+// Down refuses connections; Starting and Faulted answer 503 to every route below /data; Commissioning redirects them to
+// /welcome.
+const (
+	Down          State = "DOWN"
+	Starting      State = "STARTING"
+	Commissioning State = "COMMISSIONING"
+	Running       State = "RUNNING"
+	Faulted       State = "FAULTED"
+)
+
+// run is the state of the gateway and its current run. Its mutex also guards what a restart drops, that is scans, scan locks
+// and Designer sessions, so that a running gateway never appears without them.
+type run struct {
+	log *slog.Logger
+
+	mu      sync.Mutex
+	state   State
+	reason  string          // why it is Faulted
+	life    context.Context // ends with Close
+	endLife context.CancelFunc
+	ctx     context.Context // ends with Close, at a restart and when the gateway goes down
+	endRun  context.CancelFunc
+	wg      sync.WaitGroup
+}
+
+func newRun(log *slog.Logger) *run {
+	r := &run{log: log, state: Down}
+	r.life, r.endLife = context.WithCancel(context.Background())
+	r.ctx, r.endRun = context.WithCancel(r.life)
+	return r
+}
+
+func (r *run) status() (State, string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state, r.reason
+}
+
+// current returns the context of the current run.
+func (r *run) current() context.Context {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ctx
+}
+
+// renewLocked ends the current run and starts the next. The caller holds mu.
+func (r *run) renewLocked() {
+	r.endRun()
+	r.ctx, r.endRun = context.WithCancel(r.life)
+}
+
+// close ends the life of the gateway.
+func (r *run) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.endLife()
+}
+
+// spawn runs f in a goroutine, unless the gateway is closed.
+func (r *run) spawn(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.life.Err() == nil {
+		r.wg.Go(f)
+	}
+}
+
+// set changes the state, unless ctx is done: then a later call controls the state.
+func (r *run) set(ctx context.Context, to State, reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if ctx.Err() == nil {
+		r.setLocked(to, reason)
+	}
+}
+
+// setLocked is set for a caller that holds mu. It keeps the reason only for Faulted.
+func (r *run) setLocked(to State, reason string) {
+	if r.state != to {
+		r.log.Info("simulated gateway", "state", to, "reason", reason)
+	}
+	r.state, r.reason = to, ""
+	if to == Faulted {
+		r.reason = reason
+	}
+}
+
+type logLevel int
+
+const (
+	levelInfo logLevel = iota
+	levelWarn
+	levelError
+)
+
+func (l logLevel) String() string { return []string{"INFO", "WARN", "ERROR"}[l] }
+
+// parseLevel parses a minimum level. Levels below INFO, which the simulator never logs, mean INFO.
+func parseLevel(s string) logLevel {
+	for _, l := range []logLevel{levelWarn, levelError} {
+		if s == l.String() {
+			return l
+		}
+	}
+	return levelInfo
+}
+
+type logLine struct {
+	at      time.Time
+	level   logLevel
+	logger  string
+	message string
+}
+
+const maxLogLines = 5000
+
+// LogBook is the gateway's log. When it exceeds maxLogLines, it keeps only the newest half.
+type LogBook struct {
+	clock *clock
+	mu    sync.Mutex
+	lines []logLine
+}
+
+func (b *LogBook) add(level logLevel, logger, message string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lines = append(b.lines, logLine{b.clock.now(), level, logger, message})
+	if len(b.lines) > maxLogLines {
+		b.lines = slices.Clone(b.lines[len(b.lines)-maxLogLines/2:])
+	}
+}
+
+// since returns the first limit lines that are not older than from, in the gateway's clock, have at least the level
+// minLevel, and come from logger, or from any if it is "".
+func (b *LogBook) since(from time.Time, minLevel logLevel, logger string, limit int) []logLine {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var found []logLine
+	for _, l := range b.lines {
+		if len(found) == limit {
+			break
+		}
+		at := l.at.Truncate(time.Millisecond) // the precision of the REST interface
+		if !at.Before(from) && l.level >= minLevel && (logger == "" || l.logger == logger) {
+			found = append(found, l)
+		}
+	}
+	return found
+}
+
+// Error adds a line of level ERROR.
+func (b *LogBook) Error(logger, message string) { b.add(levelError, logger, message) }
+
+// get answers the lines that a request selects.
+func (b *LogBook) get(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	start, _ := strconv.ParseInt(q.Get("startTime"), 10, 64)
+	limit, err := strconv.Atoi(q.Get("limit"))
+	if err != nil || limit < 0 {
+		limit = 100
+	}
+	lines := b.since(time.UnixMilli(start), parseLevel(q.Get("minLevel")), q.Get("logger"), limit)
+	items := make(ordered.Array, 0, len(lines))
+	for _, l := range lines {
+		items = append(items, ordered.Object{
+			{"timestamp", b.clock.moment(l.at)}, {"loggerName", l.logger}, {"level", l.level.String()}, {"message", l.message},
+		})
+	}
+	writeJSON(w, http.StatusOK, ordered.Object{{"items", items}})
 }
