@@ -18,6 +18,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/configsync"
+	"stoker.io/stoker/internal/configsync/manifest"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
 )
@@ -159,6 +160,46 @@ func TestRightsOfCaller(t *testing.T) {
 				return
 			}
 			assert.Equal(t, []string{"a"}, w.ours())
+		})
+	}
+}
+
+// An object that the caller may not read fails the run only if the run would delete it, and it may exist.
+func TestPruneOfUnreadableObject(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		prune, kind, namespace string
+		program                bool // may read namespaces
+		reason                 v1alpha1.Reason
+		owned                  int
+	}{
+		"owned":                    {"owned", "ConfigMap", "kube-system", true, v1alpha1.ReasonPruneFailed, 2},
+		"none":                     {"none", "ConfigMap", "kube-system", false, "", 2},
+		"never pruned":             {"owned", "PersistentVolumeClaim", "kube-system", false, "", 2},
+		"namespace is gone":        {"owned", "ConfigMap", "gone", true, "", 1},
+		"namespace cannot be read": {"owned", "ConfigMap", "gone", false, v1alpha1.ReasonPruneFailed, 2},
+		"namespace is gone, none":  {"none", "ConfigMap", "gone", true, "", 1},
+		"cluster-scoped":           {"owned", "Node", "", true, v1alpha1.ReasonPruneFailed, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.commit("k8s/a.yaml", configMap("a", "1"))
+			w.create("prune: " + c.prune)
+			w.must()
+			cs := w.get()
+			cs.Status.Inventory = append(cs.Status.Inventory, manifest.Entry{ID: manifest.ID{Kind: c.kind, Namespace: c.namespace, Name: "b"}, UID: "1"}.String())
+			_, err := kube.ConfigSyncs(w.admin.Dynamic, w.namespace).Update(t.Context(), cs, metav1.UpdateOptions{}, "status")
+			require.NoError(t, err)
+			engine := w.engine(w.as(rule("", "configmaps", "get"), rule("stoker.io", "configsyncs,configsyncs/status", "get", "update")))
+			if c.program {
+				engine.StatusClients = &w.admin
+			}
+			_, err = engine.Apply(t.Context(), w.get(), configsync.Options{})
+			assert.Equal(t, c.reason, failure.Reason(err, ""), "%v", err)
+			assert.Len(t, w.get().Status.Inventory, c.owned)
+			if c.reason == "" {
+				assert.NotEqual(t, v1alpha1.ConfigFailed, w.get().Status.Targets[0].State)
+			}
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -253,6 +254,7 @@ func (p *planner) removals(ctx context.Context, objects []*object) ([]*removal, 
 				x.taken = by != "" && by != p.cs.Owner() && p.owners.owns(ctx, by, x.UID, x.live)
 			case isUnknown:
 				x.fault, x.forbidden = unknown, unknown.Reason == v1alpha1.ReasonApplyForbidden
+			case apierrors.IsForbidden(err) && p.owners.lacksNamespace(ctx, x.Namespace): // it is gone, and so are the rights
 			case apierrors.IsForbidden(err):
 				x.forbidden = true
 				x.fault = failure.New(v1alpha1.ReasonApplyForbidden, "the caller may not read it: grant it the verbs get and delete")
@@ -290,6 +292,9 @@ func (p *planner) plan(ref, commit string, t *targets, prune v1alpha1.Prune) *pl
 		if x.fault != nil {
 			x.item = plan.Item{ID: x.ID, Action: plan.Keep, Reason: x.fault.Reason, Message: x.fault.Error()}
 			result.Removals = append(result.Removals, x.item)
+			if prune == v1alpha1.PruneNone || x.NeverPruned() { // it stays anyway
+				x.fault = nil
+			}
 			continue
 		}
 		item, exists := plan.DecideRemoval(x.Entry, x.live, t.owner, x.taken, prune)
@@ -318,7 +323,7 @@ func (p *planner) keepsDrift(x *object, commit string) bool {
 	return x.item.Action == plan.Repair && (marked || same) || same && x.item.Action == plan.Configure && x.want.ID().IsSecret()
 }
 
-// owners looks up the ConfigSyncs that the marks of objects name. It is safe for concurrent use.
+// owners looks up the ConfigSyncs that the marks of objects name, and namespaces. It is safe for concurrent use.
 type owners struct {
 	clients kube.Clients
 	// elsewhere means that the objects are in another cluster than clients.
@@ -343,6 +348,15 @@ func (o *owners) owns(ctx context.Context, mark string, listed types.UID, live *
 	}
 	e, ok := c.entries[manifest.IDOf(live)]
 	return ok && (e.UID == "" || e.UID == live.GetUID()) || c.all && listed != live.GetUID()
+}
+
+// lacksNamespace reports whether the cluster of the objects is known to lack a namespace.
+func (o *owners) lacksNamespace(ctx context.Context, name string) bool {
+	if name == "" || o.elsewhere {
+		return false
+	}
+	_, err := o.clients.Core.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+	return apierrors.IsNotFound(err)
 }
 
 func (o *owners) get(ctx context.Context, mark string) *owner {
