@@ -117,7 +117,7 @@ test-oldest: test-kubernetes
 
 e2e: FORMAT = standard-verbose
 e2e: ## the chart, agents and gateways in pods; needs root, and Debian or similar (E2E='Argo CD' runs only these scenarios)
-	$(if $(E2E),,go test -tags e2e -count=1 -p 1 -timeout 20m -run '$(call tests,test/cluster/*/*_e2e_test.go)' ./test/cluster/keeper ./test/cluster/kubetest)
+	$(if $(E2E),,go test -tags e2e -count=1 -p 1 -timeout 20m -run '$(call tests,test/cluster/*/*_e2e_test.go)' ./test/cluster/keeper)
 	STOKER_E2E=$(if $(E2E),some,all) $(call gotest,-count=1 -parallel 20 -timeout 50m -v $(if $(E2E),-run 'Fleet/(side by side|$(E2E))/$(E2E)'),./test/e2e)
 
 lint: ## golangci-lint, and the rules of test/rules for language and size

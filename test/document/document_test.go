@@ -42,34 +42,6 @@ Text, and ` + "`kubectl get code`" + ` in it.
 
 ` + "```sh\n# a comment\nmkdir -p x\nunheard --of\n```\n" + "\n```yaml\nkubectl: no command\nmake: up\n```\n\n```\nkubectl get nodes\nsome output\n```\n"
 
-func TestParse(t *testing.T) {
-	t.Parallel()
-	assert.Equal(t, []Command{
-		{"page.md", "Page", 5, "kubectl get pods --all-namespaces    # all of them"},
-		{"page.md", "Page", 8, "FOO=$(date)"},
-		{"page.md", "Page", 9, "for one in a b; do\ndocker push $one\ndone"},
-		{"page.md", "More", 21, "helm list"},
-		{"page.md", "More", 30, "mkdir -p x"},
-		{"page.md", "More", 31, "unheard --of"},
-		{"page.md", "More", 40, "kubectl get nodes"},
-	}, Parse("page.md", page))
-}
-
-func TestShellKeepsVariables(t *testing.T) {
-	t.Parallel()
-	self, err := os.Executable()
-	require.NoError(t, err)
-	s := NewShell(t, t.TempDir(), map[string]string{"myself": self}, "ONE=1")
-	s.Type(t, `TWO=$(echo 2; echo 3)`)
-	assert.Equal(t, "1 2\n3\n", s.Type(t, `echo "$ONE $TWO" > file; cat file`))
-	assert.FileExists(t, filepath.Join(s.Dir, "file"))
-	s.Type(t, "command -v myself")
-	said, code := s.Try(t, "echo no >&2; exit 7")
-	assert.Equal(t, "no\n", said)
-	assert.Equal(t, 7, code)
-	s.Watch(t, "sh -c 'echo begins; echo goes on >&2; exec sleep 600'", "begins", "goes on")
-}
-
 // Other tests check what these commands do. This one checks only that make has the targets.
 func TestMakeTargets(t *testing.T) {
 	t.Parallel()

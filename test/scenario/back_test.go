@@ -68,45 +68,6 @@ func saveBecomesABranch(t *testing.T, p *plant) {
 	p.check(merge)
 }
 
-// TestProposalSurvivesKills: P1. It kills the agent again and again while it proposes: there is one commit on the branch at the end.
-func TestProposalSurvivesKills(t *testing.T) {
-	p := newPlant(t)
-	p.spec.back = back
-	first := p.repo.Commit("first", site()...)
-	p.start()
-	p.synced(first)
-	p.save("maria's")
-	kills := 6
-	if testing.Short() {
-		kills = 2
-	}
-	for range kills {
-		p.await("something", func(s state) bool { return s.Proposal != nil })
-		p.kill()
-		p.start()
-	}
-	p.proposal("Pushed")
-	assert.Equal(t, "1", p.repo.Git("rev-list", "--count", "main.."+branch))
-}
-
-// TestSecretsStayOnGateway: P3. It saves a view with a token, which must not get to git.
-func TestSecretsStayOnGateway(t *testing.T) {
-	p := newPlant(t)
-	p.spec.back = back
-	first := p.repo.Commit("first", site()...)
-	p.start()
-	p.synced(first)
-	p.git.Forget()
-	p.save("gh" + "p_" + "a8Fk2Lq9Zx7Wc3Vb6Nm1Ty5Ru4Pe0Od8Sg2H")
-	s := p.proposal("Refused")
-	assert.Equal(t, "ChangesRefused", s.Proposal.Reason)
-	assert.Contains(t, s.Proposal.Message, "GitHub token")
-	assert.NotContains(t, s.Proposal.Message, "a8Fk2Lq9")
-	for _, r := range p.git.Requests() {
-		assert.NotEqual(t, gitserver.ReceivePack, r.Service)
-	}
-}
-
 // TestSyncWaitsForPush changes a view on the gateway and in git at once: the sync waits until the gateway's version is pushed.
 func TestSyncWaitsForPush(t *testing.T) {
 	p := newPlant(t)

@@ -211,43 +211,6 @@ func TestPauseAndResume(t *testing.T) {
 	p.synced(second)
 }
 
-// F2: The agent does not trust symbolic links on the gateway's disk either.
-func TestSymbolicLinksAreNotFollowed(t *testing.T) {
-	p := newPlant(t, withoutGateway)
-	canary := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(canary, "view.json"), []byte("outside"), 0o644))
-	require.NoError(t, os.MkdirAll(filepath.Join(p.data, "projects/line/com.inductiveautomation.perspective/views"), 0o755))
-	require.NoError(t, os.Symlink(canary, filepath.Join(p.data, viewDir)))
-	head := p.repo.Commit("first", site()...)
-	p.start()
-	s := p.reason("UnsafePath")
-	assert.Contains(t, s.Message, "overview")
-	b, err := os.ReadFile(filepath.Join(canary, "view.json"))
-	require.NoError(t, err)
-	assert.Equal(t, "outside", string(b))
-	list, err := os.ReadDir(canary)
-	require.NoError(t, err)
-	assert.Len(t, list, 1)
-
-	require.NoError(t, os.Remove(filepath.Join(p.data, viewDir)))
-	p.saveSpec()
-	p.synced(head)
-}
-
-// A path changes from a file to a directory and back in later commits.
-func TestFileBecomesDirectoryAndBack(t *testing.T) {
-	p := newPlant(t, withoutGateway)
-	asFile := p.repo.Commit("file", site(gitserver.Write(inGit+"projects/line/thing", "a file"))...)
-	p.start()
-	p.synced(asFile)
-	asDir := p.repo.Commit("directory", gitserver.Delete(inGit+"projects/line/thing"), gitserver.Write(inGit+"projects/line/thing/inside.json", "{}"))
-	p.synced(asDir)
-	p.repo.ForcePush(asFile)
-	p.synced(asFile)
-	p.stop()
-	p.checkQuiet(asFile)
-}
-
 // lostAndFound returns the contents of the files in lost+found.
 func (p *plant) lostAndFound() []string {
 	p.t.Helper()

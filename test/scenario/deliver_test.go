@@ -2,7 +2,6 @@ package scenario
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -162,31 +161,6 @@ func TestContinuousDryRunBesideAgent(t *testing.T) {
 	p.stop() // a killed dry run leaves its temporary directory
 }
 
-// The most likely mistake in a first setup: wrong paths in the mappings.
-func TestMappingsWithoutSource(t *testing.T) {
-	p := newPlant(t, withoutGateway)
-	p.repo.Commit("first", site()...)
-	p.spec.mappings = [][2]string{{"service/gw/projects", "projects"}}
-	code, out := p.once()
-	assert.Equal(t, 1, code, out)
-	assert.Contains(t, out, "SourceMissing")
-	assert.Contains(t, out, "it has at its top README.md, services")
-}
-
-// The agent must not write to an unseeded volume, because Ignition seeds only an empty directory.
-func TestUnseededVolume(t *testing.T) {
-	p := newPlant(t, func(_ *plant, o *simulator.Options) { o.Down = true })
-	p.emptyVolume()
-	head := p.repo.Commit("first", site()...)
-	p.start()
-	p.reason("WaitingForGateway")
-	assert.Empty(t, p.entries(), "the agent must not write into an empty data directory")
-
-	require.NoError(t, p.gw.SetState(simulator.Running))
-	p.secret("gateway/apiKey", p.gw.Token())
-	p.synced(head)
-}
-
 // The agent writes files for a stopped gateway. It scans and verifies them once the gateway runs, because
 // it cannot know when the gateway read what.
 func TestStoppedGatewayIsSynced(t *testing.T) {
@@ -271,25 +245,4 @@ func TestRealTrees(t *testing.T) {
 			p.checkQuiet(head)
 		})
 	}
-}
-
-func TestStoreStaysSmall(t *testing.T) {
-	p := newPlant(t, withoutGateway)
-	p.repo.Commit("first", site()...)
-	commits := 100
-	if testing.Short() {
-		commits = 20
-	}
-	var head string
-	for i := range commits {
-		head = p.repo.Commit("next", gitserver.Write(inGit+viewPath, view(fmt.Sprint(i))))
-		if (i+1)%(commits/10) != 0 {
-			continue // ten syncs
-		}
-		code, out := p.once()
-		require.Equal(t, 0, code, out)
-		p.check(head)
-	}
-	p.checkQuiet(head)
-	assert.Less(t, size(t, p.dir+"/objects"), int64(1<<20))
 }

@@ -1,7 +1,6 @@
 package scenario
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -135,43 +134,6 @@ func realTrees(t *testing.T) []tree {
 	}
 	require.NotEmpty(t, list, "STOKER_TREES=%s holds no Ignition tree", root)
 	return list
-}
-
-// emptyVolume empties the data directory, like a new volume.
-func (p *plant) emptyVolume() {
-	p.t.Helper()
-	for _, e := range p.entries() {
-		require.NoError(p.t, os.RemoveAll(filepath.Join(p.data, e)))
-	}
-	p.unowned = map[string]string{}
-}
-
-func (p *plant) entries() []string {
-	p.t.Helper()
-	list, err := os.ReadDir(p.data)
-	require.NoError(p.t, err)
-	var names []string
-	for _, e := range list {
-		names = append(names, e.Name())
-	}
-	return names
-}
-
-// size returns the number of bytes below dir.
-func size(t *testing.T, dir string) int64 {
-	t.Helper()
-	var n int64
-	require.NoError(t, filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		fi, err := d.Info()
-		if err == nil {
-			n += fi.Size()
-		}
-		return err
-	}))
-	return n
 }
 
 // importTree commits a directory byte for byte, without conversion of line ends.

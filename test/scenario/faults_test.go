@@ -347,30 +347,6 @@ func TestSecondAgentIsRefused(t *testing.T) {
 	p.check(head)
 }
 
-// F8: An ambiguous name is refused, never guessed.
-func TestInvalidRefs(t *testing.T) {
-	p := newPlant(t, withoutGateway)
-	first := p.repo.Commit("first", site()...)
-	p.start()
-	p.synced(first)
-	p.repo.Branch("v1", first)
-	p.repo.Tag("v1", first)
-	p.spec.ref = "v1"
-	p.saveSpec()
-	s := p.reason("AmbiguousRef")
-	assert.Contains(t, s.Message, "refs/heads/v1")
-	p.spec.ref = "refs/heads/../../x"
-	p.saveSpec()
-	p.reason("ProfilesInvalid")
-	p.spec.ref = "deadbeefdeadbeefdeadbeefdeadbeefdeadbeef"
-	p.repo.Git("branch", "--force", "x"+p.spec.ref[1:], first)
-	p.saveSpec()
-	p.reason("RefNotFound")
-	p.spec.ref = "main"
-	p.saveSpec()
-	p.synced(first)
-}
-
 func TestBrokenGatewaySyncKeepsLastGood(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	first := p.repo.Commit("first", site()...)

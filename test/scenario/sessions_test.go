@@ -41,24 +41,6 @@ func TestCommitWaitsForDesigner(t *testing.T) {
 	assert.Positive(t, s.Report.Files.Saved)
 }
 
-func TestExitCodeOfHeldSync(t *testing.T) {
-	for policy, want := range map[string]int{"wait": 6, "fail": 1, "proceed": 0} {
-		t.Run(policy, func(t *testing.T) {
-			p := newPlant(t)
-			p.repo.Commit("first", site()...)
-			code, out := p.once()
-			require.Equal(t, 0, code, out)
-			_, err := p.gw.Designers.Open("maria", "line")
-			require.NoError(t, err)
-			p.spec.defaults = "      designerSessionPolicy: " + policy + "\n"
-			p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("second")))
-			code, out = p.once()
-			assert.Equal(t, want, code, out)
-			assert.Contains(t, out, "maria")
-		})
-	}
-}
-
 // Each node of a redundant pair has its own agent. The backup is on standby while the pair copies files.
 // After a failover it takes over, even with a commit that the old master never had.
 func TestPairFailover(t *testing.T) {

@@ -6,8 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"net/http"
-	"net/url"
 	"os"
 	"strings"
 	"testing"
@@ -135,43 +133,6 @@ func TestFleetBench(t *testing.T) {
 	left, err := os.ReadDir(work)
 	require.NoError(t, err)
 	assert.Empty(t, left)
-}
-
-func TestSizes(t *testing.T) {
-	for text, want := range map[string]size{"1": {1, 1}, "200": {1, 200}, "50x20": {50, 20}} {
-		t.Run(text, func(t *testing.T) {
-			of, err := parseSize(text)
-			require.NoError(t, err)
-			assert.Equal(t, want, of)
-		})
-	}
-	for _, text := range []string{"", "0", "-3", "x", "1x", "x1", "1x2x3", "2001", "50x50", "4294967296x4294967296", "one"} {
-		t.Run(text, func(t *testing.T) {
-			_, err := parseSize(text)
-			assert.Error(t, err, text)
-		})
-	}
-}
-
-func TestRequestNames(t *testing.T) {
-	for _, c := range []struct{ method, url, want string }{
-		{http.MethodGet, "/api/v1/namespaces/a/pods?watch=true", "watch pods"},
-		{http.MethodGet, "/api/v1/namespaces/a/pods?limit=500", "list pods"},
-		{http.MethodGet, "/api/v1/namespaces/a", "get namespaces"},
-		{http.MethodGet, "/apis/stoker.io/v1alpha1/gatewaysyncs?watch=1", "watch gatewaysyncs"},
-		{http.MethodGet, "/apis/stoker.io/v1alpha1/namespaces/a/synctargets/site", "get synctargets"},
-		{http.MethodPut, "/apis/stoker.io/v1alpha1/namespaces/a/syncreports/gw-0", "update syncreports"},
-		{http.MethodPatch, "/apis/stoker.io/v1alpha1/namespaces/a/gatewaysyncs/site/status", "patch gatewaysyncs/status"},
-		{http.MethodPost, "/apis/events.k8s.io/v1/namespaces/a/events", "create events"},
-		{http.MethodGet, "/version", "get /version"},
-	} {
-		t.Run(c.method, func(t *testing.T) {
-			u, err := url.Parse("https://server" + c.url)
-			require.NoError(t, err)
-			verb, resource := classify(c.method, u)
-			assert.Equal(t, c.want, verb+" "+resource, c.url)
-		})
-	}
 }
 
 func TestMissedGoals(t *testing.T) {
