@@ -223,7 +223,7 @@ func (r *Run) requestRollback(ctx context.Context, err error) error {
 // unhealthy. Without such objects no rollback is needed, and missing rights are not the commit's fault.
 func (r *Run) rollbackHelps(err error) bool {
 	degraded := meta.FindStatusCondition(r.record.cs.Status.Conditions, v1alpha1.ConditionDegraded)
-	if err == nil || r.Commit() == "" || degraded == nil || degraded.Status != metav1.ConditionTrue || degraded.Reason == string(v1alpha1.ReasonPruneFailed) {
+	if err == nil || r.Commit() == "" || degraded == nil || degraded.Status == metav1.ConditionFalse || degraded.Reason == string(v1alpha1.ReasonPruneFailed) {
 		return false
 	}
 	reason := failure.Reason(err, v1alpha1.ReasonProgressing)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -184,7 +185,11 @@ func TestRollbackOnFailure(t *testing.T) {
 // A run that changes nothing of a partly applied commit still reports it, and requests the rollback that the run before could not request.
 func TestRollbackAfterLostRequest(t *testing.T) {
 	t.Parallel()
-	for name, dryRun := range map[string]bool{"refused in the dry run": true, "refused at the apply": false} {
+	for name, c := range map[string]struct{ dryRun, killed bool }{
+		"refused in the dry run": {dryRun: true},
+		"refused at the apply":   {},
+		"no status was written":  {killed: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			first := w.commit("k8s/a.yaml", configMap("a", "1"))
@@ -196,18 +201,23 @@ func TestRollbackAfterLostRequest(t *testing.T) {
 				config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return refuses{rt, refused} })
 				_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
 				assert.True(t, failure.Is(err, v1alpha1.ReasonApplyRefused), "%v", err)
-				assert.Equal(t, metav1.ConditionTrue, w.condition(v1alpha1.ConditionDegraded).Status)
+				assert.NotEqual(t, metav1.ConditionFalse, w.condition(v1alpha1.ConditionDegraded).Status)
 				assert.Equal(t, "2", w.data("a")["a"])
 			}
 			patches := func(req *http.Request, name string) bool {
 				return req.Method == http.MethodPatch && strings.HasSuffix(req.URL.Path, name)
 			}
+			dead := &atomic.Bool{}
 			run(func(req *http.Request) bool {
-				return patches(req, "/services/b") && !req.URL.Query().Has("dryRun") || patches(req, "/configsyncs/plant")
+				refused := patches(req, "/services/b") && !req.URL.Query().Has("dryRun") || patches(req, "/configsyncs/plant")
+				if c.killed && refused {
+					dead.Store(true)
+				}
+				return refused || dead.Load()
 			})
 			assert.Empty(t, w.get().Annotations)
 			run(func(req *http.Request) bool {
-				return patches(req, "/services/b") && req.URL.Query().Has("dryRun") == dryRun
+				return patches(req, "/services/b") && req.URL.Query().Has("dryRun") == c.dryRun
 			})
 			cs := w.get()
 			assert.Equal(t, []string{first, second}, []string{cs.Annotations[v1alpha1.AnnotationRequestedRef], cs.Annotations[v1alpha1.AnnotationRequestedUnless]})

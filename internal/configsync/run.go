@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
@@ -90,7 +91,9 @@ type Run struct {
 
 	record *record
 	// wasReady is whether the ConfigSync was ready before the run.
-	wasReady    bool
+	wasReady bool
+	// wasDegraded is the condition Degraded before the run, or nil.
+	wasDegraded *metav1.Condition
 	rendered    *Rendered
 	targets     *targets
 	applier     *applier // nil without a plan
@@ -100,7 +103,9 @@ type Run struct {
 
 // newRun returns a run that has not read anything yet.
 func (e *Engine) newRun(cs *v1alpha1.ConfigSync, clients kube.Clients) *Run {
-	return &Run{record: e.newRecord(cs, clients), wasReady: meta.IsStatusConditionTrue(cs.Status.Conditions, v1alpha1.ConditionReady), targets: &targets{owner: cs.Owner()}}
+	conditions := cs.Status.Conditions
+	return &Run{record: e.newRecord(cs, clients), wasReady: meta.IsStatusConditionTrue(conditions, v1alpha1.ConditionReady),
+		wasDegraded: meta.FindStatusCondition(conditions, v1alpha1.ConditionDegraded), targets: &targets{owner: cs.Owner()}}
 }
 
 // Prepare plans a run: it reads the live objects and dry-runs those that differ from git. It changes nothing. It fails if the API server

@@ -32,6 +32,9 @@ func (r *Run) writeIntent(ctx context.Context) error {
 	r.record.setCondition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "a run is under way: "+r.Plan.Summary())
 	r.record.setCondition(v1alpha1.ConditionReconciling, metav1.ConditionTrue, v1alpha1.ReasonProgressing, "a run is under way")
 	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionStalled)
+	if !meta.IsStatusConditionTrue(st.Conditions, v1alpha1.ConditionDegraded) {
+		r.record.setCondition(v1alpha1.ConditionDegraded, metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "a run that changes objects did not report its outcome yet")
+	}
 	return r.record.writeIntent(ctx)
 }
 
@@ -171,13 +174,12 @@ func (r *Run) setTargets(st *v1alpha1.ConfigSyncStatus, err error) {
 	total, waits := len(r.targets.objects), r.record.cs.Spec.Apply.Waits()
 	p := r.targets.progress(waits)
 	st.Targets, st.TargetsReady = p.rows, fmt.Sprintf("%d/%d", p.ready, total)
-	before := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionDegraded)
 	degraded := err != nil && !failure.Is(err, v1alpha1.ReasonProgressing) && (p.started || failure.Is(err, v1alpha1.ReasonUnhealthy) || failure.Is(err, v1alpha1.ReasonProgressDeadlineExceeded) || failure.Is(err, v1alpha1.ReasonPruneFailed))
 	switch {
 	case degraded:
 		r.record.setCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, failure.Reason(err, v1alpha1.ReasonProgressing), "only a part of the commit is applied and healthy")
-	case err != nil && !failure.Is(err, v1alpha1.ReasonProgressing) && before != nil && before.Status == metav1.ConditionTrue: // nothing changed since
-		r.record.setCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.Reason(before.Reason), before.Message)
+	case err != nil && !failure.Is(err, v1alpha1.ReasonProgressing) && r.wasDegraded != nil: // nothing changed since
+		r.record.setCondition(v1alpha1.ConditionDegraded, r.wasDegraded.Status, v1alpha1.Reason(r.wasDegraded.Reason), r.wasDegraded.Message)
 	default:
 		r.record.setCondition(v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonSynced, "no object is between two commits")
 	}
