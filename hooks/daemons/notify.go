@@ -89,7 +89,10 @@ func Notify(ctx context.Context, cluster Cluster, config notify.Config, s daemon
 	newNotifier := func() *notify.Notifier {
 		c := config
 		c.Core, c.Changed, c.Sent = cluster.Core, changed, counters.Sent
-		c.List = func() ([]*v1alpha1.GatewaySync, bool) { return watch.List(), watch.HasSynced() }
+		c.List = func() ([]*v1alpha1.GatewaySync, bool) {
+			complete := watch.HasSynced() // before the list
+			return watch.List(), complete
+		}
 		c.Load = func(ctx context.Context) (string, error) { return notifierLease.Read(ctx, annotationSent) }
 		c.Save = func(ctx context.Context, text string) error {
 			return notifierLease.Write(ctx, annotationSent, text, notifyLease)

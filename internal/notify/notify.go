@@ -57,8 +57,8 @@ const (
 // Config configures a Notifier.
 type Config struct {
 	Core kube.Core
-	// List returns the GatewaySyncs, or false while they are unknown.
-	List func() ([]*v1alpha1.GatewaySync, bool)
+	// List returns the GatewaySyncs that are known, and whether those are all.
+	List func() (list []*v1alpha1.GatewaySync, complete bool)
 	// Changed receives a value when they may have changed.
 	Changed <-chan struct{}
 	Client  httpclient.Client
@@ -81,6 +81,7 @@ type Notifier struct {
 	Config
 	channels map[string]*channel // by key
 	saved    string              // the record that was written last
+	previous record              // of channels that are not known yet
 	// sending is the number of messages on their way by namespace. Their results arrive on results.
 	sending map[string]int
 	results chan result
@@ -106,15 +107,12 @@ func (n *Notifier) Run(ctx context.Context) error {
 		return fmt.Errorf("read the record of notifications: %w", err)
 	}
 	n.saved = text
-	previous := n.decodeRecord(text)
+	n.previous = n.decodeRecord(text)
 	for {
-		if list, known := n.List(); known {
-			n.configure(list, previous)
-			previous = nil
-			n.startDue(ctx, time.Now())
-			if err := n.save(ctx); err != nil {
-				return errors.Join(err, n.finish(ctx))
-			}
+		n.configure(n.List())
+		n.startDue(ctx, time.Now())
+		if err := n.save(ctx); err != nil {
+			return errors.Join(err, n.finish(ctx))
 		}
 		if !backoff.Wait(ctx, minCompareInterval) {
 			return n.finish(ctx)
@@ -201,8 +199,9 @@ func (n *Notifier) save(ctx context.Context) error {
 	return nil
 }
 
-// configure sets the channels to those of the specs, and drops the others with their records.
-func (n *Notifier) configure(list []*v1alpha1.GatewaySync, previous record) {
+// configure sets the channels to those of the specs, and drops the others with their records. While the list is not complete, it keeps the
+// records of an earlier notifier.
+func (n *Notifier) configure(list []*v1alpha1.GatewaySync, complete bool) {
 	channels := map[string]*channel{}
 	for _, gs := range list {
 		a := gs.Spec.Alerting
@@ -213,7 +212,8 @@ func (n *Notifier) configure(list []*v1alpha1.GatewaySync, previous record) {
 			key := keyOf(gs, &a.Webhooks[i])
 			ch := cmp.Or(channels[key], n.channels[key])
 			if ch == nil {
-				ch = newChannel(previous[key])
+				ch = newChannel(n.previous[key])
+				delete(n.previous, key)
 			}
 			webhook := &a.Webhooks[i]
 			if channels[key] != nil { // an earlier entry of the list has the same receiver: it gets the topics of both
@@ -226,7 +226,9 @@ func (n *Notifier) configure(list []*v1alpha1.GatewaySync, previous record) {
 			channels[key] = ch
 		}
 	}
-	n.channels = channels
+	if n.channels = channels; complete {
+		n.previous = nil
+	}
 }
 
 // keyOf returns the key of the channel for w. It does not depend on the position of w in the list.

@@ -39,7 +39,6 @@ type plant struct {
 	saves    int
 	log      program.Log
 	notifier *Notifier
-	restored record // used by the first pass after a restart
 	objects  []*corev1.Secret
 }
 
@@ -66,7 +65,7 @@ func (p *plant) restart() {
 	p.notifier = New(Config{Core: clientset.New(p.objects[0]), Client: httpclient.Client{CA: p.objects[0].Data["ca"], Loopback: true, Timeout: 2 * time.Second},
 		Settle: time.Minute, Log: slog.New(slog.NewTextHandler(&p.log, nil)), Sent: func(v1alpha1.AlertType, string) {},
 		Save: func(_ context.Context, text string) error { p.saved, p.saves = text, p.saves+1; return nil }})
-	p.notifier.saved, p.restored = p.saved, p.notifier.decodeRecord(p.saved)
+	p.notifier.saved, p.notifier.previous = p.saved, p.notifier.decodeRecord(p.saved)
 }
 
 // passes lets time pass and runs one pass of the notifier every ten seconds. It returns what the receiver got.
@@ -75,8 +74,7 @@ func (p *plant) passes(d time.Duration) []string {
 	for end := p.now.Add(d); p.now.Before(end); {
 		p.now = p.now.Add(10 * time.Second)
 		p.gs.Status.ConfirmedAt = &metav1.Time{Time: p.now}
-		p.notifier.configure([]*v1alpha1.GatewaySync{p.gs}, p.restored)
-		p.restored = nil
+		p.notifier.configure([]*v1alpha1.GatewaySync{p.gs}, true)
 		p.notifier.startDue(p.t.Context(), p.now)
 		for p.notifier.total() > 0 {
 			p.notifier.finished(<-p.notifier.results, p.now)

@@ -152,19 +152,21 @@ const maxRecord = 200 << 10
 // encodeRecord encodes the record. If it would be too large, it omits channels of the namespaces that need most, and no other namespace
 // loses any. The states of an omitted channel are sent again after a restart.
 func (n *Notifier) encodeRecord() string {
-	r := record{}
-	total, of, keys, sizes := 2, map[string]int{}, map[string][]string{}, map[string]int{} // of and keys are by namespace
-	for _, key := range slices.Sorted(maps.Keys(n.channels)) {
-		ch := n.channels[key]
-		if len(ch.sent) == 0 {
-			continue
+	r, namespaces := record{}, map[string]string{} // the namespace of a channel that is not known yet is ""
+	maps.Copy(r, n.previous)
+	for key, ch := range n.channels {
+		if len(ch.sent) > 0 {
+			r[key], namespaces[key] = ch.sent, ch.gs.Namespace
 		}
+	}
+	total, of, keys, sizes := 2, map[string]int{}, map[string][]string{}, map[string]int{} // of and keys are by namespace
+	for _, key := range slices.Sorted(maps.Keys(r)) {
 		size := len(key) + 6
-		for topic, value := range ch.sent {
+		for topic, value := range r[key] {
 			size += len(topic) + len(value) + 6
 		}
-		namespace := ch.gs.Namespace
-		r[key], sizes[key] = ch.sent, size
+		namespace := namespaces[key]
+		sizes[key] = size
 		keys[namespace], of[namespace], total = append(keys[namespace], key), of[namespace]+size, total+size
 	}
 	for total > maxRecord {
