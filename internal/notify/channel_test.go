@@ -136,6 +136,20 @@ func TestTeamsAndPrivateAuthority(t *testing.T) {
 	assert.Contains(t, got[0], `{"text":"TemplateFailed: area-4: \u003c!channel\u003e no such field`)
 }
 
+// Messages wait for the answers to earlier ones, of which more than one may arrive in a second.
+func TestAnswersAreTakenTogether(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	waiting := -1
+	n := New(Config{Load: func(context.Context) (string, error) { return "", nil }})
+	n.List = func() ([]*v1alpha1.GatewaySync, bool) { waiting = n.total(); stop(); return nil, true }
+	for range 3 {
+		n.sending["plant"]++
+		n.results <- result{channel: newChannel(nil), namespace: "plant"}
+	}
+	require.NoError(t, n.Run(ctx))
+	assert.Zero(t, waiting)
+}
+
 // R10: a receiver that does not answer delays no message to another one.
 func TestSlowReceiver(t *testing.T) {
 	slow, quick := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack")}), newReceiver(t)

@@ -109,6 +109,9 @@ func (n *Notifier) Run(ctx context.Context) error {
 	n.saved = text
 	n.previous = n.decodeRecord(text)
 	for {
+		for len(n.results) > 0 {
+			n.finished(<-n.results, time.Now())
+		}
 		n.configure(n.List())
 		n.startDue(ctx, time.Now())
 		if err := n.save(ctx); err != nil {
