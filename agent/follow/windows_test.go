@@ -3,14 +3,18 @@ package follow
 import (
 	"encoding/json"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/audit"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 )
 
 // A gateway keeps its commit while no window allows another one.
@@ -182,4 +186,212 @@ func (p *pod) audit() []audit.Entry {
 		list = append(list, a)
 	}
 	return list
+}
+
+// closedStep is a gateway that runs the second commit, has a snapshot from before it, and waits for the third.
+type closedStep struct {
+	*pod
+	first, second, third string // commits
+	snapshot             string
+}
+
+func (w *world) closedStep(change ...func(*v1alpha1.GatewaySync)) closedStep {
+	w.t.Helper()
+	p, first := w.staged(append(change, func(gs *v1alpha1.GatewaySync) { gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true} })...)
+	second := w.commit("two")
+	w.lead(targetCommit(second), rollout(3, 3, ""))
+	p.awaitSynced(second, "two")
+	snapshot := p.await("a snapshot", func(s v1alpha1.SyncReportStatus) bool { return s.LastSnapshot != nil }).LastSnapshot.ID
+	w.ran(second)
+	third := w.commit("three")
+	w.lead(targetCommit(third), rollout(3, 1, second))
+	p.await("a closed gate", held(v1alpha1.ReasonGateClosed))
+	return closedStep{p, first, second, third, snapshot}
+}
+
+func (p *pod) restart() {
+	p.agent.end()
+	p.start()
+}
+
+// No gate holds a restore, and the restore does not happen again when the gate opens.
+func TestClosedStepRestore(t *testing.T) {
+	for name, c := range map[string]struct {
+		restart bool
+		change  func(*v1alpha1.GatewaySync)
+	}{
+		"without a restart":                    {},
+		"after a restart":                      {restart: true},
+		"after a restart, with other settings": {restart: true, change: func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Profiles["default"].Mappings[0].Source = "other/projects" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := onSharedCluster(t)
+			p := w.closedStep()
+			title := "three"
+			if c.change != nil {
+				w.lead(generation(w.edit(c.change).Generation))
+				title = "three of other"
+			}
+			if c.restart {
+				p.restart()
+				p.await("a closed gate after a restart", held(v1alpha1.ReasonGateClosed))
+				assert.Equal(t, "two", p.title())
+			}
+			value := annotation.RestoreValue(p.snapshot, time.Now())
+			w.annotate(v1alpha1.AnnotationRestore, value)
+			w.lead()
+			back := func(s v1alpha1.SyncReportStatus) bool {
+				return held(v1alpha1.ReasonGateClosed)(s) && s.Commit == p.first && assert.ObjectsAreEqual("one", p.title())
+			}
+			p.await("the restored gateway", back)
+			s := p.await("the outcome", func(s v1alpha1.SyncReportStatus) bool { return back(s) && len(s.Message) > 150 })
+			assert.Contains(t, s.Message, "1 of 3 steps are open")
+			assert.Contains(t, s.Message, "back at the snapshot "+p.snapshot)
+			assert.Equal(t, p.third, s.Target)
+
+			p.restart()
+			s = p.await("the restored gateway after a restart", func(s v1alpha1.SyncReportStatus) bool { return back(s) && len(s.Message) > 150 })
+			assert.Contains(t, s.Message, p.second[:7]+" is blocked")
+			w.lead(rollout(3, 2, p.second))
+			p.awaitSynced(p.third, title)
+		})
+	}
+}
+
+// After its dry run, a gateway repairs and restores the commit that it keeps, and still reports what the dry run found.
+func TestDryRunHoldsNothingElse(t *testing.T) {
+	w := onSharedCluster(t)
+	p, first := w.staged(func(gs *v1alpha1.GatewaySync) {
+		gs.Spec.Snapshots, gs.Spec.Sync.Defaults.DriftPolicy = &v1alpha1.SnapshotsSpec{Enabled: true}, v1alpha1.DriftRepair
+		gs.Spec.Validation = &v1alpha1.ValidationSpec{DryRunBefore: true}
+	})
+	second := w.commit("two")
+	w.lead(targetCommit(second), rollout(3, 3, ""))
+	p.awaitSynced(second, "two")
+	snapshot := p.await("a snapshot", func(s v1alpha1.SyncReportStatus) bool { return s.LastSnapshot != nil }).LastSnapshot.ID
+	w.ran(second)
+	third := w.commit("three")
+	w.lead(targetCommit(third), rollout(3, 0, second))
+	planned := func(s v1alpha1.SyncReportStatus) bool {
+		return s.Phase == v1alpha1.GatewayPending && s.Reason == v1alpha1.ReasonDryRun && s.Planned == third
+	}
+	p.await("a dry run", planned)
+	require.NoError(t, os.WriteFile(filepath.Join(p.data, "projects/line/project.json"), []byte(`{"title": "by hand"}`), 0o600))
+	eventually(t, "a repair", func() bool { return p.title() == "two" })
+	s := p.await("the dry run after the repair", planned)
+	assert.Equal(t, second, s.Commit)
+
+	value := annotation.RestoreValue(snapshot, time.Now())
+	w.annotate(v1alpha1.AnnotationRestore, value)
+	w.lead()
+	p.await("the restored gateway", func(s v1alpha1.SyncReportStatus) bool { return planned(s) && s.Commit == first })
+	assert.Equal(t, "one", p.title())
+	w.lead(rollout(3, 0, second, aborted))
+	s = p.await("an aborted rollout", held(v1alpha1.ReasonGateClosed))
+	assert.Contains(t, s.Message, "aborted")
+	assert.Empty(t, s.Planned)
+	w.lead(rollout(3, 2, second))
+	p.awaitSynced(third, "three")
+}
+
+// A forced sync of a closed gateway verifies the commit that it keeps, and does not happen again when the gate opens.
+func TestClosedStepForcedSync(t *testing.T) {
+	for name, restart := range map[string]bool{"without a restart": false, "after a restart": true} {
+		t.Run(name, func(t *testing.T) {
+			w := onSharedCluster(t)
+			p := w.closedStep()
+			if restart {
+				p.restart()
+				p.await("a closed gate after a restart", held(v1alpha1.ReasonGateClosed))
+			}
+			require.NoError(t, os.WriteFile(filepath.Join(p.data, "projects/line/project.json"), []byte(`{"title": "by hand"}`), 0o600))
+			w.annotate(v1alpha1.AnnotationForceSync, "now")
+			w.lead()
+			s := p.await("a forced sync", func(s v1alpha1.SyncReportStatus) bool { return s.HandledForceSync == "now" })
+			assert.Equal(t, v1alpha1.ReasonGateClosed, s.Reason)
+			assert.Equal(t, p.second, s.Commit)
+			assert.Equal(t, "two", p.title())
+			w.lead(rollout(3, 2, p.second))
+			p.awaitSynced(p.third, "three")
+		})
+	}
+}
+
+// A forced sync does not take the commit that a Designer held when its step closed.
+func TestClosedStepForcedSyncWhileWaiting(t *testing.T) {
+	w := onSharedCluster(t)
+	p, first := w.staged(func(gs *v1alpha1.GatewaySync) {
+		gs.Spec.Sync.Defaults.DesignerSessionPolicy, gs.Spec.Sync.Defaults.DesignerSessionScope = v1alpha1.DesignerWait, v1alpha1.DesignerScopeGateway
+	})
+	designer, err := p.gw.Designers.Open("ann", "line")
+	require.NoError(t, err)
+	w.lead(targetCommit(w.commit("two")), rollout(3, 2, first))
+	p.await("a Designer", held(v1alpha1.ReasonDesignerSessionActive))
+	w.annotate(v1alpha1.AnnotationForceSync, "now")
+	w.lead(rollout(3, 1, first))
+	p.await("a closed gate", held(v1alpha1.ReasonGateClosed))
+	require.NoError(t, p.gw.Designers.Close(designer))
+	p.await("a forced sync", func(s v1alpha1.SyncReportStatus) bool { return s.HandledForceSync == "now" })
+	assert.Never(t, func() bool { return p.title() != "one" }, 2*time.Second, 100*time.Millisecond)
+}
+
+// A gateway whose step is closed repairs drift, also after a restart of its agent.
+func TestClosedStepRepairsDrift(t *testing.T) {
+	w := onSharedCluster(t)
+	p := w.closedStep(func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.DriftPolicy = v1alpha1.DriftRepair })
+	p.restart()
+	p.await("a closed gate after a restart", held(v1alpha1.ReasonGateClosed))
+	require.NoError(t, os.WriteFile(filepath.Join(p.data, "projects/line/project.json"), []byte(`{"title": "by hand"}`), 0o600))
+	eventually(t, "a repair", func() bool { return p.title() == "two" })
+	assert.Equal(t, p.second, p.report().Status.Commit)
+}
+
+func neverOpen(gs *v1alpha1.GatewaySync) {
+	gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Windows: []v1alpha1.MaintenanceWindow{
+		{Name: "never", Kind: v1alpha1.WindowDeny, Schedule: "* * * * *", Duration: "1h"}}}
+}
+
+// F30: a gateway whose report names a commit is not new, whatever its volume says.
+func TestClosedWindowWithoutManifest(t *testing.T) {
+	w := onSharedCluster(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p, neverOpen)
+	w.lead(targetCommit(first))
+	p.start()
+	p.awaitSynced(first, "one")
+	p.agent.end()
+
+	second := w.commit("two")
+	w.lead(targetCommit(second))
+	require.NoError(t, os.RemoveAll(filepath.Join(p.data, ".stoker")))
+	p.start()
+	s := p.await("a closed window", held(v1alpha1.ReasonMaintenanceWindow))
+	assert.Equal(t, first, s.Commit)
+	assert.Equal(t, "one", p.title())
+}
+
+// A gateway whose volume was lost gets its commit again before it starts, although no window allows another one.
+func TestNewVolumeInClosedWindow(t *testing.T) {
+	w := onSharedCluster(t)
+	p := w.stopped("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p, neverOpen)
+	w.lead(targetCommit(first))
+	assert.Contains(t, p.start().opens(), "Applied")
+	p.await("the first commit", func(s v1alpha1.SyncReportStatus) bool { return s.Commit == first })
+	p.agent.end()
+
+	second := w.commit("two")
+	w.lead(targetCommit(second))
+	for _, dir := range []string{".stoker", "projects"} {
+		require.NoError(t, os.RemoveAll(filepath.Join(p.data, dir)))
+	}
+	p.recreate()
+	p.start().opens()
+	assert.Equal(t, "one", p.title())
+	p.await("the target waits", func(s v1alpha1.SyncReportStatus) bool {
+		return s.Commit == first && s.Target == second && !s.Phase.Synced()
+	})
+	assert.Equal(t, "one", p.title())
 }

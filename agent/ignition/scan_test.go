@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -208,4 +209,194 @@ func TestCanceledScanError(t *testing.T) {
 	require.Eventually(t, func() bool { return g.Requests.Count(postProjects) == 1 }, bound, time.Millisecond)
 	cancel(stopped)
 	assert.ErrorIs(t, <-done, stopped)
+}
+
+func TestInfo(t *testing.T) {
+	dir := t.TempDir()
+	g := start(t, simulator.Options{Data: dir, Name: "press-7", Mode: "dev", Version: "8.3.6"})
+	info, err := client(t, g).Info(t.Context())
+	require.NoError(t, err)
+	want := ignition.Info{
+		Name: "press-7", Edition: "standard", RedundancyRole: "Independent", IgnitionVersion: "8.3.6 (b2026042713)",
+		Version: ignition.Version{Major: 8, Minor: 3, Patch: 6}, DeploymentMode: "dev", TimeZone: "UTC",
+	}
+	assert.Empty(t, cmp.Diff(want, info))
+}
+
+func TestParseVersion(t *testing.T) {
+	for text, want := range map[string]ignition.Version{
+		"8.3.6 (b2026042713)": {Major: 8, Minor: 3, Patch: 6}, "8.1.44": {Major: 8, Minor: 1, Patch: 44},
+		"8.3.0-rc1 (b1)": {Major: 8, Minor: 3}, "9.0": {Major: 9}, "": {}, "x": {}, "8.x": {}, "-1.2": {}, "99999999.1": {},
+	} {
+		t.Run(text, func(t *testing.T) {
+			assert.Equal(t, want, ignition.ParseVersion(text), text)
+		})
+	}
+	assert.True(t, ignition.Version{Major: 9}.AtLeast(8, 3))
+	assert.False(t, ignition.Version{Major: 8, Minor: 1}.AtLeast(8, 3))
+}
+
+func TestRedundancyMayChangeConfiguration(t *testing.T) {
+	for role, access := range map[string]bool{"Independent": true, "Master": true, "Backup": false} {
+		t.Run(role, func(t *testing.T) {
+			r, err := client(t, start(t, simulator.Options{Role: role})).Redundancy(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, role, r.Role)
+			assert.Equal(t, access, r.HasConfigAccess)
+		})
+	}
+}
+
+func TestProjects(t *testing.T) {
+	dir := t.TempDir()
+	g := start(t, simulator.Options{Data: dir})
+	const many = 503
+	for i := range many {
+		put(t, dir, fmt.Sprintf("projects/p%04d/project.json", i), projectJSON)
+	}
+	require.NoError(t, g.Scans.Run("projects"))
+	projects, err := client(t, g).Projects(t.Context())
+	require.NoError(t, err)
+	require.Len(t, projects, many)
+	for i, p := range projects {
+		require.Equal(t, fmt.Sprintf("p%04d", i), p.Name)
+	}
+	assert.Equal(t, 2, g.Requests.Count("GET /data/api/v1/projects/list"))
+}
+
+func TestProjectsWithInvalidParent(t *testing.T) {
+	dir := t.TempDir()
+	g := start(t, simulator.Options{Data: dir})
+	for name, doc := range map[string]string{
+		"base":   `{"inheritable":true}`,
+		"good":   `{"parent":"base","title":"Good","enabled":false}`,
+		"orphan": `{"parent":"nobody"}`,
+		"shut":   `{"parent":"good"}`,
+		"loop":   `{"parent":"pool","inheritable":true}`,
+		"pool":   `{"parent":"loop","inheritable":true}`,
+	} {
+		put(t, dir, "projects/"+name+"/project.json", doc)
+	}
+	require.NoError(t, g.Scans.Run("projects"))
+	projects, err := client(t, g).Projects(t.Context())
+	require.NoError(t, err)
+	want := []ignition.Project{
+		{Name: "base", Enabled: true, Inheritable: true},
+		{Name: "good", Title: "Good", Parent: "base"},
+		{Name: "loop", Parent: "pool", Enabled: true, Inheritable: true, InvalidParent: true},
+		{Name: "orphan", Parent: "nobody", Enabled: true, InvalidParent: true},
+		{Name: "pool", Parent: "loop", Enabled: true, Inheritable: true, InvalidParent: true},
+		{Name: "shut", Parent: "good", Enabled: true, InvalidParent: true},
+	}
+	assert.Empty(t, cmp.Diff(want, projects))
+}
+
+func TestProjectMissingFromList(t *testing.T) {
+	dir := t.TempDir()
+	g := start(t, simulator.Options{Data: dir, Unknowns: simulator.Unknowns{RunnableOnly: true}})
+	put(t, dir, "projects/a b/project.json", `{"title":"Off","enabled":false,"parent":"nobody"}`)
+	require.NoError(t, g.Scans.Run("projects"))
+	c := client(t, g)
+	list, err := c.Projects(t.Context())
+	require.NoError(t, err)
+	assert.Empty(t, list)
+	p, err := c.Project(t.Context(), "a b")
+	require.NoError(t, err)
+	assert.Equal(t, ignition.Project{Name: "a b", Title: "Off", Parent: "nobody", InvalidParent: true}, p)
+	_, err = c.Project(t.Context(), "none")
+	assert.ErrorIs(t, err, ignition.ErrNotFound)
+}
+
+func TestResourceNames(t *testing.T) {
+	g := start(t, simulator.Options{})
+	c := client(t, g)
+	names, err := c.ResourceNames(t.Context(), "ignition", "tag-provider")
+	require.NoError(t, err)
+	assert.Empty(t, cmp.Diff([]ignition.ResourceName{{Name: "default", Enabled: true, Modes: []string{"core"}}}, names))
+	_, err = c.ResourceNames(t.Context(), "no/such", "type")
+	assert.ErrorIs(t, err, ignition.ErrNotFound)
+}
+
+func TestDesigners(t *testing.T) {
+	g := start(t, simulator.Options{})
+	c := client(t, g)
+	none, err := c.Designers(t.Context())
+	require.NoError(t, err)
+	assert.Empty(t, none)
+	_, err = g.Designers.Open("ann", "P")
+	require.NoError(t, err)
+	some, err := c.Designers(t.Context())
+	require.NoError(t, err)
+	require.Len(t, some, 1)
+	assert.Equal(t, "ann", some[0].User)
+	assert.Equal(t, "P", some[0].Project)
+	assert.WithinDuration(t, time.Now(), some[0].LastSeen, time.Minute)
+}
+
+func TestModules(t *testing.T) {
+	c := client(t, start(t, simulator.Options{Modules: []string{"com.inductiveautomation.perspective", "com.example.drivers"}}))
+	ids, err := c.Modules(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, []string{"com.inductiveautomation.perspective", "com.example.drivers"}, ids)
+}
+
+func TestErrorsSince(t *testing.T) {
+	for _, skew := range []time.Duration{0, 24 * time.Hour, -24 * time.Hour} {
+		t.Run("skew "+skew.String(), func(t *testing.T) {
+			dir := t.TempDir()
+			g := start(t, simulator.Options{Data: dir, ClockSkew: skew})
+			c := client(t, g)
+			put(t, dir, "projects/old/project.json", "{")
+			require.NoError(t, g.Scans.Run("projects"))
+			before, err := c.Scan(t.Context(), ignition.Projects)
+			require.NoError(t, err)
+			since := before.Status.Last.Add(time.Millisecond)
+			require.Eventually(t, func() bool { return time.Now().Add(skew).After(since) }, bound, time.Millisecond)
+			put(t, dir, "projects/old/project.json", projectJSON)
+			put(t, dir, "projects/new/project.json", "{")
+			_, err = c.Scan(t.Context(), ignition.Projects)
+			require.NoError(t, err)
+			lines, err := c.ErrorsSince(t.Context(), since)
+			require.NoError(t, err)
+			require.Len(t, lines, 1)
+			assert.Equal(t, "ERROR", lines[0].Level)
+			assert.Contains(t, lines[0].Message, "projects/new")
+		})
+	}
+}
+
+func TestPendingRestarts(t *testing.T) {
+	g := start(t, simulator.Options{})
+	c := client(t, g)
+	pending, err := c.PendingRestarts(t.Context())
+	require.NoError(t, err)
+	assert.Empty(t, pending)
+	require.NoError(t, g.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/restart-tasks/pending", Status: 200, Body: `{"pending":["modules",3]}`}))
+	pending, err = c.PendingRestarts(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, []string{"modules", "3"}, pending)
+}
+
+func TestEndlessList(t *testing.T) {
+	g := start(t, simulator.Options{})
+	require.NoError(t, g.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/projects/list", Status: 200,
+		Body: `{"items":[{"name":"again"}],"metadata":{"total":1000000000}}`}))
+	_, err := client(t, g).Projects(t.Context())
+	requireReason(t, v1alpha1.ReasonGatewayUnreachable, err)
+	assert.Equal(t, 100, g.Requests.Count("GET /data/api/v1/projects/list"))
+}
+
+func TestTrialExpired(t *testing.T) {
+	g := start(t, simulator.Options{})
+	c := client(t, g)
+	for _, expired := range []bool{true, false} {
+		g.Trial.SetExpired(expired)
+		got, err := c.TrialExpired(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, expired, got)
+	}
+	require.NoError(t, g.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/trial", Status: 200, Body: `{"licenseMode":"Activated","expired":true}`}))
+	got, err := c.TrialExpired(t.Context())
+	require.NoError(t, err)
+	assert.False(t, got, "a licensed gateway has no expired trial")
 }

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -239,4 +241,165 @@ func TestPodAgeAfterClockReset(t *testing.T) {
 	d, _, err := repair()
 	require.NoError(t, err)
 	assert.Contains(t, d.message, "too old")
+}
+
+// ownedPod returns a pod with an owner. Its creation time is noon plus age.
+func ownedPod(name, uid, kind string, agent bool, age time.Duration, change ...func(*corev1.Pod)) *corev1.Pod {
+	p := podNamed(name, agent)
+	p.UID, p.CreationTimestamp = types.UID(uid), metav1.NewTime(noon.Add(age))
+	p.OwnerReferences = []metav1.OwnerReference{{UID: "owner", APIVersion: "apps/v1", Kind: kind, Name: "site", Controller: new(true)}}
+	for _, c := range change {
+		c(p)
+	}
+	return p
+}
+
+func ofSet(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.OwnerReferences[0].UID, p.OwnerReferences[0].Name = types.UID(name), name }
+}
+
+// ofDeployment changes the owner to a ReplicaSet of a Deployment.
+func ofDeployment(name, hash string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		ofSet(name + "-" + hash)(p)
+		metav1.SetMetaDataLabel(&p.ObjectMeta, "pod-template-hash", hash)
+	}
+}
+
+func hasStarted(p *corev1.Pod) {
+	p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: inject.Container, Started: new(true)}}
+}
+
+func waits(reason string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: inject.Container, Started: new(false), State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}}}
+	}
+}
+
+func endsAt(after time.Duration) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.NewTime(noon.Add(after))) }
+}
+
+// Whether the next pod may be evicted depends only on the API server and the ledger.
+func TestReplacementOfEvictedPod(t *testing.T) {
+	e := func(kind string) eviction {
+		return eviction{Namespace: "plant", Pod: "site-0", UID: "old", Owner: "owner", By: kind + " site", Newest: metav1.NewTime(noon.Add(-time.Minute)), At: metav1.NewTime(noon)}
+	}
+	set, rolled := e("StatefulSet"), e("ReplicaSet")
+	rolled.By, rolled.Deployment = "ReplicaSet gw-1", "gw"
+	bare, came := e("ReplicaSet"), set
+	bare.By, came.Recreated = "ReplicaSet gw-1", true
+	next := ownedPod("site-1", "one", "StatefulSet", false, 5*time.Second)
+	for _, c := range []struct {
+		name    string
+		e       eviction
+		pods    podIndex
+		exists  bool
+		ends    time.Duration
+		at      time.Duration
+		over    bool
+		stuck   bool
+		absent  bool
+		message string
+	}{
+		{name: "eviction not observed yet", e: set, pods: podIndex{live: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0)}}, at: time.Second, message: "pod site-0 is being evicted"},
+		{name: "never evicted", e: set, pods: podIndex{live: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0)}}, at: 31 * time.Second, over: true},
+		{name: "evicted pod terminating", e: set, pods: podIndex{ending: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0, endsAt(5*time.Minute))}}, at: 5 * time.Minute, message: "is still terminating"},
+		{name: "evicted pod terminating for too long", e: set, pods: podIndex{ending: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0, endsAt(5*time.Minute))}}, at: 6*time.Minute + time.Second, stuck: true, message: "is still terminating"},
+		{name: "not recreated yet", e: set, at: time.Minute, absent: true, message: "StatefulSet site has not recreated it"},
+		{name: "not recreated since it ended", e: set, ends: 5 * time.Minute, at: 6 * time.Minute, absent: true, message: "has not recreated it"},
+		{name: "never recreated", e: set, at: time.Minute + time.Second, absent: true, stuck: true, message: "LimitRange"},
+		{name: "suggested command", e: set, at: time.Hour, absent: true, stuck: true, message: "kubectl --namespace plant describe statefulset site"},
+		{name: "next pod of the StatefulSet recreated first", e: set, pods: podIndex{live: []*corev1.Pod{next}}, at: 10 * time.Second, absent: true, message: "has not recreated it"},
+		{name: "recreated without agent", e: set, pods: podIndex{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", false, time.Second)}}, at: 2 * time.Second, stuck: true, message: "check that the API server can reach the injector"},
+		{name: "recreated without request for an agent", e: set, exists: true, at: 2 * time.Second, over: true},
+		{name: "recreated and unscheduled", e: set, pods: podIndex{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second)}}, at: 5 * time.Minute, message: "the agent of pod site-0 has not started"},
+		{name: "recreated, image cannot be pulled", e: set, pods: podIndex{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second, waits("ErrImagePull"))}}, at: 5*time.Minute + 2*time.Second, stuck: true, message: "has not started (ErrImagePull)"},
+		{name: "recreated and started", e: set, pods: podIndex{live: []*corev1.Pod{next, ownedPod("site-0", "new", "StatefulSet", true, time.Second, hasStarted)}}, at: 10 * time.Second, over: true},
+		{name: "recreated owner", e: set, pods: podIndex{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second, hasStarted, func(p *corev1.Pod) { p.OwnerReferences[0].UID = "other" })}}, at: 10 * time.Second, over: true},
+		{name: "older pod of the ReplicaSet", e: e("ReplicaSet"), pods: podIndex{live: []*corev1.Pod{ownedPod("gw-b", "b", "ReplicaSet", true, -time.Minute, hasStarted)}}, at: 10 * time.Second, absent: true, message: "ReplicaSet site has not recreated it"},
+		{name: "younger pod of the ReplicaSet", e: e("ReplicaSet"), pods: podIndex{live: []*corev1.Pod{ownedPod("gw-c", "c", "ReplicaSet", true, 0, hasStarted)}}, at: 10 * time.Second, over: true},
+		{name: "pod of the next ReplicaSet of the Deployment", e: rolled, pods: podIndex{live: []*corev1.Pod{ownedPod("gw-d", "d", "ReplicaSet", true, 0, hasStarted, ofDeployment("gw", "2"))}}, at: 10 * time.Second, over: true},
+		{name: "pod of another Deployment", e: rolled, pods: podIndex{live: []*corev1.Pod{ownedPod("oven-d", "d", "ReplicaSet", true, 0, hasStarted, ofDeployment("gw-oven", "2"))}}, at: 10 * time.Second, absent: true, message: "ReplicaSet gw-1 has not recreated it"},
+		{name: "pod of a ReplicaSet without Deployment", e: bare, pods: podIndex{live: []*corev1.Pod{ownedPod("gw-d", "d", "ReplicaSet", true, 0, hasStarted, ofSet("gw-2"))}}, at: 10 * time.Second, absent: true, message: "ReplicaSet gw-1 has not recreated it"},
+		{name: "recreated, then absent", e: came, ends: 10 * time.Minute, at: 11 * time.Minute, absent: true, stuck: false, message: "has not recreated it"},
+		{name: "recreated, then absent past the deadline", e: came, ends: 10 * time.Minute, at: 11*time.Minute + time.Second, over: true},
+		{name: "successor while the evicted pod terminates", e: e("ReplicaSet"), pods: podIndex{ending: []*corev1.Pod{ownedPod("site-0", "old", "ReplicaSet", false, -time.Minute, endsAt(time.Minute))},
+			live: []*corev1.Pod{ownedPod("gw-c", "c", "ReplicaSet", true, 0, hasStarted)}}, at: 10 * time.Second, message: "is still terminating"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, over := c.e.replacement(c.pods, noon.Add(c.ends), c.exists, noon.Add(c.at))
+			assert.Equal(t, c.over, over)
+			assert.Equal(t, []bool{c.stuck, c.absent}, []bool{got.stuck, got.absent}, got.wait)
+			assert.Contains(t, got.wait, c.message)
+			assert.Equal(t, over, got.wait == "" || got.wait == "pod site-0 is being evicted" && c.at > evictionLostAfter)
+		})
+	}
+}
+
+// Repair must also wait for other disruptions, such as a drained node or a restart of the other node of a pair.
+func TestReplacementOfOtherPods(t *testing.T) {
+	up := ownedPod("site-1", "one", "StatefulSet", true, 0, hasStarted)
+	assert.Equal(t, replacement{}, otherReplacement(podIndex{live: []*corev1.Pod{up, podNamed("site-0", false)}}, noon))
+	ends := podIndex{live: []*corev1.Pod{up}, ending: []*corev1.Pod{ownedPod("pair-0", "p", "StatefulSet", true, 0, endsAt(time.Minute))}}
+	assert.Contains(t, otherReplacement(ends, noon).wait, "pod pair-0")
+	assert.False(t, otherReplacement(ends, noon.Add(2*time.Minute)).stuck)
+	assert.True(t, otherReplacement(ends, noon.Add(2*time.Minute+time.Second)).stuck)
+	starts := podIndex{live: []*corev1.Pod{ownedPod("late-0", "l", "StatefulSet", true, 4*time.Minute), ownedPod("site-1", "two", "StatefulSet", true, 0, waits("ImagePullBackOff"))}}
+	assert.False(t, otherReplacement(starts, noon.Add(5*time.Minute)).stuck)
+	stuck := otherReplacement(starts, noon.Add(6*time.Minute))
+	assert.True(t, stuck.stuck)
+	assert.Contains(t, stuck.wait, "site-1 has not started (ImagePullBackOff)", "a pod that needs a user must be named first")
+}
+
+// The reconciler keeps few fields of a pod without a request for an agent, but must keep its deletion.
+func TestSuccessorWithoutRequestEndsWait(t *testing.T) {
+	w, err := watchPods(clientset.New(), "plant", func(*corev1.Pod) {}, func(error) {})
+	require.NoError(t, err)
+	u := &Reconciler{pods: []*podWatch{w}}
+	for _, ends := range []*metav1.Time{nil, new(metav1.NewTime(noon.Add(30 * time.Second)))} {
+		kept, err := slim(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: "gw-0", UID: "another", DeletionTimestamp: ends}})
+		require.NoError(t, err)
+		require.NoError(t, w.informer.GetIndexer().Add(kept))
+		assert.Equal(t, ends == nil, u.nameInUse("plant", eviction{Namespace: "plant", Pod: "gw-0", UID: "evicted"}))
+	}
+}
+
+// The API server sets the creation time of a pod. By the clock of a node that is behind, every pod would look young.
+func TestPodAgeUsesAPIServerClock(t *testing.T) {
+	p := ownedPod("gw-0", "gw", "StatefulSet", false, 0)
+	pods := podIndex{live: []*corev1.Pod{p}}
+	u := &Reconciler{Config: Config{Repair: RepairEvict, WebhookReady: func() bool { return false }, Now: func() time.Time { return noon.Add(maxEvictionAge) }}}
+	d, _, err := u.repair(t.Context(), newGatewaySync(), p, toInject(createdTooEarly), pods, nil)
+	require.NoError(t, err)
+	assert.Contains(t, d.message, "too old")
+	u.Now = func() time.Time { return noon.Add(maxEvictionAge - time.Second) }
+	d, soon, err := u.repair(t.Context(), newGatewaySync(), p, toInject(createdTooEarly), pods, nil)
+	require.NoError(t, err)
+	assert.Empty(t, d.reason)
+	assert.True(t, soon, "the pod must be checked again until the webhook is ready")
+	d, soon, err = u.repair(t.Context(), newGatewaySync(), p, toInject(createdTooEarly), pods, map[string]replacement{"line": {wait: "pod gw-1 ends"}})
+	require.NoError(t, err)
+	assert.Empty(t, d.reason)
+	assert.False(t, soon, "a change of the other pod triggers the next check")
+	d, _, err = u.repair(t.Context(), newGatewaySync(), p, toInject(createdTooEarly), pods, map[string]replacement{"line": {wait: "pod gw-1 ends", stuck: true}})
+	require.NoError(t, err)
+	assert.Equal(t, v1alpha1.ReasonMissingSidecar, d.reason)
+	assert.Contains(t, d.message, "does not evict it yet: pod gw-1 ends")
+}
+
+// NoGateways counts as healthy and ends waits, so it must not follow from an eviction.
+func TestEvictedGatewayStillCounts(t *testing.T) {
+	pods := podIndex{missingSuccessor: "pod site-0 was evicted"}
+	gs := newGatewaySync()
+	gs.Status = *leaderless(gs, pods, noon)
+	assert.Equal(t, map[string]string{"Ready": "Unknown/AgentsAway", "AllGatewaysSynced": "Unknown/AgentsAway", "Reconciling": "True/AgentsAway", "SidecarInjected": "False/MissingSidecar"}, conditionsOf(&gs.Status))
+	for _, c := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionSidecarInjected} {
+		assert.True(t, strings.Contains(meta.FindStatusCondition(gs.Status.Conditions, c).Message, "pod site-0 was evicted"), c)
+	}
+	assert.Empty(t, gs.Status.LastHandledRequest)
+	gs.Status = *leaderless(gs, pods, noon.Add(time.Hour))
+	assert.Equal(t, "Unknown/ProgressDeadlineExceeded", conditionsOf(&gs.Status)["Ready"])
+	gs.Status = *leaderless(gs, podIndex{}, noon.Add(recordLifetime))
+	assert.Equal(t, "Unknown/NoGateways", conditionsOf(&gs.Status)["Ready"])
 }

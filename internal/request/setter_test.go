@@ -2,7 +2,10 @@ package request
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
@@ -164,4 +167,180 @@ func TestAPIServerNewestPromotionWins(t *testing.T) {
 	for i, o := range outcomes {
 		assert.Contains(t, []Outcome{Set, Superseded}, o, "promotion %d", i)
 	}
+}
+
+// rolled returns a plant whose branch is at commit B, with A as the last good commit.
+func rolled() *v1alpha1.GatewaySync {
+	gs := plant("main")
+	gs.Status.Target = &v1alpha1.TargetStatus{Ref: "main", Commit: commitB}
+	gs.Status.LastGood = &v1alpha1.CommitRecord{Ref: "main", Commit: commitA}
+	gs.Status.History = []v1alpha1.CommitRecord{*gs.Status.LastGood, {Ref: "v0", Commit: "aaaaaaa0" + commitA[8:]}}
+	gs.Status.Rollback = &v1alpha1.Rollback{Commit: commitA, Unless: commitB}
+	return answered(gs, v1alpha1.Outcome{Phase: v1alpha1.OutcomeFailed, Ref: "main", Commit: commitB})
+}
+
+func annotate(gs *v1alpha1.GatewaySync, name, value string) {
+	gs.Annotations = map[string]string{name: value}
+}
+
+func TestRollbackReadsStatus(t *testing.T) {
+	r, _, err := rollback(rolled(), "")
+	require.NoError(t, err)
+	assert.Equal(t, Request{Ref: commitA, Unless: commitB}, r)
+
+	t.Run("to an earlier commit", func(t *testing.T) {
+		r, _, err := rollback(rolled(), "aaaaaaa0")
+		require.NoError(t, err)
+		assert.Equal(t, Request{Ref: "aaaaaaa0" + commitA[8:], Unless: commitB}, r)
+	})
+	t.Run("from a request", func(t *testing.T) {
+		gs := rolled()
+		gs.Status.Rollback.Unless = ""
+		r, _, err := rollback(gs, "")
+		require.NoError(t, err)
+		assert.Equal(t, Request{Ref: commitA}, r)
+	})
+}
+
+func TestRollbackToRunningCommit(t *testing.T) {
+	for name, c := range map[string]struct {
+		to     string
+		change func(*v1alpha1.GatewaySync)
+	}{
+		"status without target":  {"", func(gs *v1alpha1.GatewaySync) { gs.Status.Rollback.Commit = "" }},
+		"desired commit":         {"", func(gs *v1alpha1.GatewaySync) { gs.Status.Outcome.Commit = commitA }},
+		"capital digits":         {"", func(gs *v1alpha1.GatewaySync) { gs.Status.Outcome.Ref = strings.ToUpper(commitA) }},
+		"commit that is blocked": {commitA, func(gs *v1alpha1.GatewaySync) { gs.Status.Rollback.Unless = commitA }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gs := rolled()
+			c.change(gs)
+			_, answer, err := rollback(gs, c.to)
+			require.NoError(t, err)
+			assert.Equal(t, Unchanged, answer.Outcome)
+			assert.Contains(t, answer.Message, "nothing to roll back")
+		})
+	}
+}
+
+func TestRollbackWaitsForLead(t *testing.T) {
+	for name, change := range map[string]func(*v1alpha1.GatewaySync){
+		"another generation": func(gs *v1alpha1.GatewaySync) { gs.Generation = 2 },
+		"another request":    func(gs *v1alpha1.GatewaySync) { annotate(gs, v1alpha1.AnnotationRequestedRef, "v2") },
+		"not resolved":       func(gs *v1alpha1.GatewaySync) { gs.Status.Rollback = nil },
+		"no outcome":         func(gs *v1alpha1.GatewaySync) { gs.Status.Outcome = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			gs := rolled()
+			change(gs)
+			_, _, err := rollback(gs, "")
+			assert.ErrorIs(t, err, ErrTooEarly)
+		})
+	}
+}
+
+func TestRollbackTarget(t *testing.T) {
+	gs := rolled()
+	r, _, err := rollback(gs, "AAAAAAA0")
+	require.NoError(t, err)
+	assert.Equal(t, "aaaaaaa0"+commitA[8:], r.Ref)
+	for to, words := range map[string]string{
+		commitB: "not in the history", "aaaaaa": "digits", "main": "not a commit", "aaaaaaa": "more digits", commitA + "a": "not a commit",
+	} {
+		t.Run(fmt.Sprintf("%.10s", to), func(t *testing.T) {
+			_, _, err := rollback(gs, to)
+			assert.ErrorContains(t, err, words)
+		})
+	}
+	gs.Status.LastGood, gs.Status.History = nil, nil
+	_, _, err = rollback(gs, "")
+	assert.ErrorContains(t, err, "nothing to go back to")
+}
+
+// A fix may arrive between the verdict and the rollback. The rollback must not hold it off.
+func TestRollbackKeepsLaterCommit(t *testing.T) {
+	client, namespace := served(t)
+	lead(t, client, namespace, "main", commitB)
+	s := NewSetter(client, nil)
+	other := "c" + commitB[1:]
+	answer, err := s.RollbackFrom(t.Context(), namespace, "plant", other, "", "argocd", "job-1")
+	require.NoError(t, err)
+	assert.Equal(t, Unchanged, answer.Outcome)
+	assert.Contains(t, answer.Message, "the failed commit is no longer desired")
+	assert.NotContains(t, answer.GatewaySync().Annotations, v1alpha1.AnnotationRequestedRef)
+	answer, err = s.RollbackFrom(t.Context(), namespace, "plant", commitB, "", "argocd", "job-1")
+	require.NoError(t, err)
+	assert.Equal(t, Set, answer.Outcome)
+	assert.True(t, Taken(answer.GatewaySync(), "argocd", "job-1"))
+	assert.False(t, Taken(answer.GatewaySync(), "argocd", "job-2"))
+	assert.False(t, Taken(answer.GatewaySync(), "cli", ""))
+}
+
+// Another sender may make a request between the verdict and the rollback. Until the lead handles it, the status still describes
+// the failed commit. The rollback must wait for a verdict on the new request.
+func TestRollbackWaitsForVerdict(t *testing.T) {
+	other := "c" + commitB[1:]
+	asked := func(gs *v1alpha1.GatewaySync) {
+		gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: "v4", v1alpha1.AnnotationRequestedAt: "2026-01-02T12:00:00Z"}
+	}
+	looked := func(ref, commit string) func(*v1alpha1.GatewaySync) {
+		return func(gs *v1alpha1.GatewaySync) {
+			asked(gs)
+			answered(gs, v1alpha1.Outcome{Phase: v1alpha1.OutcomeFailed, Ref: ref, Commit: commit})
+		}
+	}
+	for name, c := range map[string]struct {
+		change func(*v1alpha1.GatewaySync)
+		still  bool
+		early  bool
+	}{
+		"no change":                          {func(*v1alpha1.GatewaySync) {}, true, false},
+		"another ref requested":              {asked, false, true},
+		"poll requested":                     {func(gs *v1alpha1.GatewaySync) { annotate(gs, v1alpha1.AnnotationRequestedAt, "2026-01-02T12:00:00Z") }, false, true},
+		"another commit in the spec":         {func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Ref, gs.Generation = other, 2 }, false, true},
+		"requested ref is another commit":    {looked("v4", other), false, false},
+		"requested ref is the failed commit": {looked("v4", commitB), true, false},
+		"requested ref is invalid":           {looked("", ""), false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gs := rolled()
+			c.change(gs)
+			still, err := desiresFailed(gs, commitB)
+			assert.Equal(t, c.still, still)
+			assert.Equal(t, c.early, errors.Is(err, ErrTooEarly), "%v", err)
+			still, err = desiresFailed(gs, "")
+			assert.NoError(t, err)
+			assert.True(t, still)
+		})
+	}
+}
+
+func TestAPIServerRequestOutlivesRollback(t *testing.T) {
+	client, namespace := served(t)
+	lead(t, client, namespace, "main", commitB)
+	s := NewSetter(client, nil)
+	_, err := s.Ask(t.Context(), namespace, "plant", Request{Ref: "v4", By: "kargo", ID: later})
+	require.NoError(t, err)
+	_, err = s.RollbackFrom(t.Context(), namespace, "plant", commitB, "", "argocd", "job-1")
+	require.ErrorIs(t, err, ErrTooEarly)
+	lead(t, client, namespace, "v4", "c"+commitB[1:])
+	answer, err := s.RollbackFrom(t.Context(), namespace, "plant", commitB, "", "argocd", "job-1")
+	require.NoError(t, err)
+	assert.Equal(t, Unchanged, answer.Outcome)
+	assert.Equal(t, "v4", desired(t, answer.GatewaySync()).Ref)
+}
+
+// lead writes the status as a lead does that has resolved the desired ref.
+func lead(t *testing.T, client dynamic.Interface, namespace, ref, commit string) {
+	t.Helper()
+	syncs := kube.GatewaySyncs(client, namespace)
+	gs, err := syncs.Get(t.Context(), "plant")
+	require.NoError(t, err)
+	answered(gs, v1alpha1.Outcome{Phase: v1alpha1.OutcomeFailed, Ref: ref, Commit: commit})
+	gs.Status.LastGood = &v1alpha1.CommitRecord{Ref: "main", Commit: commitA, At: metav1.NewTime(noon)}
+	gs.Status.Rollback = &v1alpha1.Rollback{Commit: commitA, Unless: commit}
+	patch, err := json.Marshal(map[string]any{"status": gs.Status})
+	require.NoError(t, err)
+	_, err = syncs.Patch(t.Context(), "plant", types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
 }

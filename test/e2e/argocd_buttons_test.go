@@ -3,7 +3,9 @@
 package e2e
 
 import (
+	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -12,8 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/document"
 	"stoker.io/stoker/test/e2e/argocd"
 	"stoker.io/stoker/test/gitserver"
 )
@@ -157,4 +163,211 @@ func inStages(u *unstructured.Unstructured) {
 			map[string]any{"name": "prod", "gateways": []any{"line-1"}, "requireApproval": true},
 		}, "spec", "deployment", "stages")
 	}
+}
+
+// The spec names a branch and a hook requests the synced commit. The gateways run this commit from the
+// first sync on, wherever the branch points.
+func theCommitOfASyncIsAskedFor(t *testing.T, w *world) {
+	p := w.plant(t)
+	d := p.deploy("plain+set-ref.yaml", p.repo, p.repoName, "deployment", p.looksAtItsCommit, serverSide)
+	first := p.head()
+	d.waitForFirstSync(first)
+	d.asksFor(first)
+
+	p.push("not synced")
+	d.press("force-sync") // also polls git
+	d.eventually(t, "git is polled", func() string {
+		gs := d.get()
+		if gs.Status.LastHandledRequest != gs.Annotations[v1alpha1.AnnotationRequestedAt] || !isTrue(gs, v1alpha1.ConditionReady) {
+			return describe(gs)
+		}
+		return ""
+	})
+	d.asksFor(first)
+
+	const deadline = "19m" // an administrator sets this field, and git does not mention it
+	_, err := d.syncs().Patch(d.ctx, "line", types.MergePatchType, []byte(`{"spec":{"progressDeadline":"`+deadline+`"}}`), metav1.PatchOptions{FieldManager: "administrator"})
+	require.NoError(t, err)
+	second := d.commitTo("a note", gitserver.Files(d.manifests(p.looksAtItsCommit, withNote("second"), slower)))
+	app := d.waitForSync(second, "Succeeded")
+	assert.Contains(t, applied(app), "GatewaySync/line")
+	assert.Equal(t, deadline, d.get().Spec.ProgressDeadline, "Argo CD must keep fields of other managers")
+	d.shows("fields of other managers are not a difference", "Synced Healthy")
+	assert.Contains(t, hooks(app), "Role/stoker-hooks-line", "the rights of the preflight must be applied first")
+	d.asksFor(second)
+}
+
+// slower changes a field of the GatewaySync that does not affect this test.
+func slower(u *unstructured.Unstructured) {
+	if u.GetKind() == v1alpha1.KindGatewaySync {
+		set(u, int64(6), "spec", "sync", "defaults", "syncPeriod")
+	}
+}
+
+// asksFor checks that a commit is requested by its ID and that the gateways run it.
+func (d *deployment) asksFor(commit string) {
+	d.t.Helper()
+	gs := d.get()
+	assert.Equal(d.t, "main", gs.Spec.Git.Ref)
+	assert.Equal(d.t, commit, gs.Annotations[v1alpha1.AnnotationRequestedRef])
+	assert.Equal(d.t, commit, gs.Status.Target.Ref)
+	d.checkRuns(commit)
+}
+
+// looksAtItsCommit changes the preflight Job as described in set-ref.yaml.
+func (p *plant) looksAtItsCommit(u *unstructured.Unstructured) {
+	if u.GetName() != "stoker-preflight" || u.GetKind() != "Job" {
+		return
+	}
+	from := func(name, path string) any {
+		return map[string]any{"name": name, "valueFrom": map[string]any{"fieldRef": map[string]any{"fieldPath": path}}}
+	}
+	for _, c := range list(u.Object, "spec", "template", "spec", "containers") {
+		c["args"] = append(c["args"].([]any), "--application", argocd.Namespace+"/"+p.namespace)
+		c["env"] = []any{from("POD_NAMESPACE", "metadata.namespace"), from("JOB_NAME", "metadata.labels['batch.kubernetes.io/job-name']")}
+	}
+}
+
+// page is the document with the commands of these tests.
+const page = "docs/how-to/argocd.md"
+
+// On this page the Application and its GatewaySync are called line, and the namespace plant.
+var (
+	application = regexp.MustCompile(`\b(application|terminate-op|actions run) line\b`)
+	namespace   = regexp.MustCompile(`(--namespace) plant\b`)
+)
+
+// types runs the command of the page that starts with begin and returns its output. It replaces the names
+// on the page with those of the deployment.
+func (d *deployment) types(begin string) (said string, code int) {
+	d.t.Helper()
+	line := d.lines.Take(d.t, page, begin).Text
+	line = application.ReplaceAllString(line, "$1 "+d.namespace)
+	line = namespace.ReplaceAllString(line, "$1 "+d.namespace)
+	if d.shell == nil {
+		programs := map[string]string{"kubectl": d.kubectlPath, "stoker": d.stokerPath, "argocd": d.argo.CLI}
+		d.shell = document.NewShell(d.t, d.module, programs, "KUBECONFIG="+d.Kubeconfig(), d.argo.Env)
+	}
+	return d.shell.Try(d.t, line)
+}
+
+// sees runs a command, which must succeed, and checks its output.
+func (d *deployment) sees(begin string, wanted ...string) {
+	d.t.Helper()
+	said, code := d.types(begin)
+	if missing := missingFrom(said, wanted...); code != 0 || missing != "" {
+		d.t.Errorf("%s: exit code %d; %s", begin, code, missing)
+	}
+}
+
+// serverSide enables server-side apply and the matching diff, as described in docs/how-to/argocd.md.
+func serverSide(u *unstructured.Unstructured) {
+	if u.GetKind() == "Application" {
+		u.SetAnnotations(map[string]string{"argocd.argoproj.io/compare-options": "ServerSideDiff=true"})
+		options, _, _ := unstructured.NestedStringSlice(u.Object, "spec", "syncPolicy", "syncOptions")
+		if err := unstructured.SetNestedStringSlice(u.Object, append(options, "ServerSideApply=true"), "spec", "syncPolicy", "syncOptions"); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// An AppProject may name a ServiceAccount for Argo CD to impersonate: for syncs and, since Argo CD 3.5,
+// for actions. An account that can patch but not update GatewaySyncs is a setter.
+func anImpersonatedAccountIsASetter(t *testing.T, w *world) {
+	if argoCDMajor() == "2" {
+		t.Skip("Argo CD 2 runs actions with its own rights")
+	}
+	argo := w.argocd(t)
+	namespace := w.Namespace(t)
+	w.kubectl(t, "create", "--namespace", namespace, "serviceaccount", "deployer")
+	for name, verbs := range map[string]string{"applies": "get,list,watch,create,patch", "changes": "update"} {
+		w.kubectl(t, "create", "--namespace", namespace, "role", name, "--verb="+verbs, "--resource=gatewaysyncs.stoker.io")
+	}
+	binds := func(role string) {
+		w.kubectl(t, "create", "--namespace", namespace, "rolebinding", role, "--role="+role, "--serviceaccount="+namespace+":deployer")
+	}
+	binds("applies")
+
+	repo := gitserver.NewRepo(t, filepath.Join(w.gitRoot, namespace+".git"))
+	deploys := func(ref string) string {
+		return repo.Commit(ref, gitserver.Write("gatewaysync.yaml", fmt.Sprintf(`apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: line}
+spec:
+  git: {repo: https://git.example.com/plant.git, ref: %s}
+`, ref)))
+	}
+	first := deploys("main")
+	created := func(objects dynamic.ResourceInterface, kind string, spec map[string]any) {
+		u := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
+		u.SetAPIVersion("argoproj.io/v1alpha1")
+		u.SetKind(kind)
+		u.SetName(namespace)
+		_, err := objects.Create(w.ctx, u, metav1.CreateOptions{})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, objects.Delete(w.ctx, namespace, metav1.DeleteOptions{})) })
+	}
+	destination := map[string]any{"server": "https://kubernetes.default.svc", "namespace": namespace}
+	created(argocd.Projects(w.dynamic), "AppProject", map[string]any{
+		"sourceRepos":  []any{"*"},
+		"destinations": []any{destination},
+		"destinationServiceAccounts": []any{map[string]any{
+			"server": destination["server"], "namespace": namespace, "defaultServiceAccount": "deployer",
+		}},
+	})
+	created(argocd.Applications(w.dynamic), "Application", map[string]any{
+		"project":     namespace,
+		"source":      map[string]any{"repoURL": w.git.URL(namespace + ".git"), "targetRevision": "main", "path": "."},
+		"destination": destination,
+		"syncPolicy":  map[string]any{"automated": map[string]any{}, "retry": map[string]any{"limit": int64(0)}},
+	})
+	ends := func(revision, phase string) (app *argocd.Application) {
+		require.NoError(t, argocd.Refresh(w.ctx, w.dynamic, namespace))
+		w.eventually(t, "the sync of "+short7(revision)+" has "+phase, func() string {
+			var err error
+			app, err = argocd.Get(w.ctx, w.dynamic, namespace)
+			require.NoError(t, err)
+			if o := app.Status.OperationState; o == nil || o.SyncResult.Revision != revision || o.Phase != phase {
+				return summary(app)
+			}
+			return ""
+		})
+		return app
+	}
+	line := func() *unstructured.Unstructured {
+		u, err := w.dynamic.Resource(kube.GatewaySync.Resource()).Namespace(namespace).Get(w.ctx, "line", metav1.GetOptions{})
+		require.NoError(t, err)
+		return u
+	}
+
+	ends(first, "Succeeded")
+	resource := argocd.Resource{Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version, Kind: v1alpha1.KindGatewaySync, Namespace: namespace, Name: "line"}
+	w.eventually(t, "Argo CD's server knows the GatewaySync", func() string {
+		actions, err := argo.Actions(w.ctx, namespace, resource)
+		if err != nil {
+			return err.Error()
+		}
+		if !slices.ContainsFunc(actions, func(a argocd.Action) bool { return a.Name == "pause" && !a.Disabled }) {
+			return fmt.Sprint(actions)
+		}
+		return ""
+	})
+	require.NoError(t, argo.Run(w.ctx, namespace, resource, "pause"))
+	assert.Equal(t, "true", line().GetAnnotations()[v1alpha1.AnnotationPaused])
+	refused := ends(deploys("v2"), "Failed")
+	assert.Contains(t, summary(refused)+outcomes(refused), "system:serviceaccount:"+namespace+":deployer may patch GatewaySyncs and not update them")
+
+	binds("changes")
+	ends(deploys("v3"), "Succeeded")
+	ref, _, _ := unstructured.NestedString(line().Object, "spec", "git", "ref")
+	assert.Equal(t, "v3", ref)
+	assert.Equal(t, "true", line().GetAnnotations()[v1alpha1.AnnotationPaused], "Argo CD must not remove a request")
+}
+
+// outcomes returns what a sync reports about each object.
+func outcomes(app *argocd.Application) (all string) {
+	for _, r := range app.Status.OperationState.SyncResult.Resources {
+		all += "; " + r.Kind + "/" + r.Name + " " + r.Status + " " + r.Message
+	}
+	return all
 }

@@ -16,8 +16,10 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/injector/inject"
 )
 
 const playRole = `case "$INDEX" in 0) role=Master ;; *) role=Backup ;; esac; `
@@ -141,4 +143,140 @@ func (p *plant) volume(claim string) string {
 		p.t.Skip("the two gateways' own replication is played on their volumes, which are not on this machine")
 	}
 	return v.Spec.Local.Path
+}
+
+// The README's way from a repository to gateways that run its commit.
+func threeGatewaysFollowAPush(t *testing.T, w *world) {
+	p := w.plant(t)
+	p.follow()
+	gs := p.synced(p.head(), 3)
+	p.ready(3) // the agents may know that their gateways run before the kubelet does
+	for _, pod := range p.pods() {
+		p.gated(&pod)
+		assert.Equal(t, "at the start: plant-library site-a", p.projectsAtStart(pod.Name), "the first sync comes before the gateway's first start")
+	}
+	var names []string
+	for _, g := range gs.Status.DiscoveredGateways {
+		names = append(names, g.Name)
+	}
+	assert.ElementsMatch(t, []string{"line", "line-1", "line-2"}, names)
+	second := p.push("second")
+	p.synced(second, 3)
+	third := p.push("third")
+	p.synced(third, 3)
+	p.isSeenByAPerson(t, third, second)
+}
+
+// follow types the commands of the README from a repository to gateways that run its commit. The git server of the tests has an authority
+// of its own, and the gateways are simulated.
+func (p *plant) follow() {
+	p.t.Helper()
+	shell := p.reader()
+	set, err := yaml.Marshal(p.statefulSet(func(set *appsv1.StatefulSet) { set.Spec.Template.Annotations[v1alpha1.AnnotationProfile] = "site-a" }))
+	require.NoError(p.t, err)
+	require.NoError(p.t, os.MkdirAll(filepath.Join(shell.Dir, "examples", "kubernetes"), 0o700))
+	for name, content := range map[string]string{"token.txt": p.password + "\n", "ca.crt": string(p.git.CA()) + "\n", "examples/kubernetes/statefulset.yaml": string(set)} {
+		require.NoError(p.t, os.WriteFile(filepath.Join(shell.Dir, name), []byte(content), 0o600))
+	}
+	own := strings.NewReplacer("--namespace line", "--namespace "+p.namespace, "https://git.example.com/plants/ignition.git", p.git.URL(p.repoName))
+	var typed int
+	for c := range p.lines.Of("README.md") { // sequence: as the reader types them
+		line := own.Replace(c.Text)
+		switch {
+		case strings.HasPrefix(line, "helm test "): // see documentedNodeCommands
+			continue
+		case strings.HasPrefix(line, "stoker create "):
+			said := shell.Type(p.t, line+" --secret git-ca/ca.crt=ca.crt")
+			assert.Contains(p.t, said, "gatewaysync.stoker.io/line created")
+			assert.Contains(p.t, said, `profile site-a: stoker.io/inject: "true", stoker.io/cr-name: line, stoker.io/profile: site-a`)
+			gs := p.get()
+			assert.True(p.t, gs.Spec.Gateway.ManagedKey())
+			gs.Spec.Polling.Interval, gs.Spec.Sync.Defaults.SyncPeriod = "1s", new(int32(5))
+			_, err := p.syncs().Update(p.ctx, gs, metav1.UpdateOptions{})
+			require.NoError(p.t, err)
+		case strings.HasSuffix(line, " --watch"):
+			p.synced(p.head(), 3)
+			shell.Watch(p.t, line, " 3/3 ", " True ")
+		default:
+			shell.Type(p.t, line)
+		}
+		typed++
+	}
+	require.Equal(p.t, 3, typed)
+}
+
+func anUnseededGatewayIsSynced(t *testing.T, w *world) {
+	p := w.plant(t)
+	p.gatewaySync()
+	p.gateways(replicas(1), func(set *appsv1.StatefulSet) {
+		spec := &set.Spec.Template.Spec
+		spec.InitContainers = nil
+		spec.Containers[0].Args = []string{"--seed", "--reset-permissions"}
+	})
+	var atStart string
+	p.eventually(t, "the gateway starts", func() string {
+		if pods := p.pods(); len(pods) != 1 || containerState(&pods[0], "gateway") == nil {
+			return "it does not run"
+		}
+		if atStart = p.projectsAtStart("line-0"); atStart == noStart { // the kubelet knows of a container before its log has a line
+			return atStart
+		}
+		return ""
+	})
+	assert.Equal(t, "at the start:", atStart, "Ignition seeds an empty volume only")
+	// The first start makes the permissions, so that the gateway accepts the agent's key after another one.
+	p.synced(p.head(), 1)
+	p.ready(1)
+	p.checkRepaired(1)
+	p.synced(p.push("second"), 1)
+	assert.Zero(t, p.restarts(), "one start is enough")
+}
+
+// gated checks that the gateway's container started after the startup probe of the agent succeeded.
+func (p *plant) gated(pod *corev1.Pod) {
+	p.t.Helper()
+	agent, gateway := containerState(pod, inject.Container), containerState(pod, "gateway")
+	require.NotNil(p.t, agent, "%s: its agent runs", pod.Name)
+	require.NotNil(p.t, gateway, "%s: its gateway runs", pod.Name)
+	assert.True(p.t, *agent.Started, "%s: the agent's startup probe", pod.Name)
+	assert.False(p.t, gateway.State.Running.StartedAt.Before(&agent.State.Running.StartedAt), "%s: the gateway started before its agent", pod.Name)
+}
+
+func containerState(pod *corev1.Pod, name string) *corev1.ContainerStatus {
+	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range list {
+			if list[i].Name == name && list[i].State.Running != nil {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}
+
+// projectsAtStart returns what the image's entrypoint found in the projects directory.
+func (p *plant) projectsAtStart(pod string) string {
+	p.t.Helper()
+	raw, err := p.client.CoreV1().Pods(p.namespace).GetLogs(pod, &corev1.PodLogOptions{Container: "gateway"}).DoRaw(p.ctx)
+	require.NoError(p.t, err)
+	for line := range strings.Lines(string(raw)) { // the line may follow one of the other output
+		if strings.HasPrefix(line, "at the start:") {
+			return strings.TrimRight(line, "\n ")
+		}
+	}
+	return noStart
+}
+
+const noStart = "the log has no line of the start"
+
+// restarts counts the container restarts in the plant.
+func (p *plant) restarts() (n int) {
+	p.t.Helper()
+	for _, pod := range p.pods() {
+		for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+			for _, s := range list {
+				n += int(s.RestartCount)
+			}
+		}
+	}
+	return n
 }
