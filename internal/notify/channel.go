@@ -74,6 +74,7 @@ func (ch *channel) due(now time.Time, settle time.Duration) []change {
 	if ch.webhook.Type == v1alpha1.AlertCommitStatus {
 		return ch.dueStatus(in, settle)
 	}
+	in.pausedSince = ch.pausedSince(in)
 	var changes []change
 	wanted := map[v1alpha1.AlertTopic]bool{}
 	for _, name := range ch.webhook.Wanted() {
@@ -100,11 +101,26 @@ func (ch *channel) due(now time.Time, settle time.Duration) []change {
 			changes = append(changes, *c)
 		}
 	}
+	wanted[pausedSince] = wanted[pausedForLong]
 	maps.DeleteFunc(ch.sent, func(name v1alpha1.AlertTopic, _ string) bool { return !wanted[name] })
 	maps.DeleteFunc(ch.pending, func(name v1alpha1.AlertTopic, _ []pendingNews) bool { return !wanted[name] })
 	maps.DeleteFunc(ch.changedAt, func(name v1alpha1.AlertTopic, _ time.Time) bool { return !wanted[name] })
 	maps.DeleteFunc(ch.absentAt, func(name v1alpha1.AlertTopic, _ time.Time) bool { return !wanted[name] })
 	return changes
+}
+
+// pausedSince returns when the pause was first seen, and records it.
+func (ch *channel) pausedSince(in input) time.Time {
+	if !in.Paused() {
+		delete(ch.sent, pausedSince)
+		return time.Time{}
+	}
+	since, err := time.Parse(time.RFC3339, ch.sent[pausedSince])
+	if err != nil {
+		since = in.now.UTC().Truncate(time.Second)
+		ch.sent[pausedSince] = since.Format(time.RFC3339)
+	}
+	return since
 }
 
 // news returns the events of a topic that were not sent yet, each as it was when it was seen. The first event that the channel sees is

@@ -232,13 +232,31 @@ func TestMessagesHelp(t *testing.T) {
 	}
 }
 
+// A status does not say since when: the condition Ready of a paused fleet may have its status from before the pause.
 func TestPausedForLong(t *testing.T) {
-	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack"), Topics: []v1alpha1.AlertTopic{"PausedForLong"}})
-	p.set(v1alpha1.OutcomePaused, metav1.ConditionTrue, v1alpha1.ReasonPaused, "3 of 3 gateways run aaaaaaa; paused")
-	assert.Empty(t, p.passes(23*time.Hour), "a pause of a shift is not news")
-	got := p.passes(3 * time.Hour)
-	require.Len(t, got, 1)
-	assert.Contains(t, got[0], "*PausedForLong firing*: `paused since 2026-11-25T12:00:00Z: 3 of 3 gateways run aaaaaaa; paused` next: ")
-	p.ready()
-	assert.Len(t, p.passes(time.Hour), 1)
+	for name, c := range map[string]struct {
+		phase   v1alpha1.OutcomePhase
+		ready   metav1.ConditionStatus
+		message string
+	}{
+		"target runs": {v1alpha1.OutcomeSucceeded, metav1.ConditionTrue, "3 of 3 gateways run aaaaaaa; paused"},
+		"behind":      {v1alpha1.OutcomePaused, metav1.ConditionFalse, "paused; 2 of 3 gateways run aaaaaaa"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack"), Topics: []v1alpha1.AlertTopic{"PausedForLong"}})
+			p.set(c.phase, c.ready, v1alpha1.ReasonPaused, c.message)
+			p.gs.Status.Conditions[0].LastTransitionTime = metav1.NewTime(p.now.Add(-48 * time.Hour))
+			assert.Empty(t, p.passes(time.Hour))
+			p.gs.Spec.Paused = true
+			assert.Empty(t, p.passes(23*time.Hour), "a pause of a shift is not news")
+			p.restart()
+			got := p.passes(3 * time.Hour)
+			require.Len(t, got, 1)
+			assert.Contains(t, got[0], "*PausedForLong firing*: `paused since 2026-11-25T13:00:10Z: "+c.message+"` next: ")
+			p.gs.Spec.Paused = false
+			p.ready()
+			assert.Len(t, p.passes(time.Hour), 1)
+			assert.Empty(t, p.saved)
+		})
+	}
 }

@@ -23,6 +23,8 @@ type input struct {
 	verdict request.Verdict
 	ready   metav1.Condition
 	now     time.Time
+	// pausedSince is when the channel saw that the GatewaySync is paused; zero while it is not.
+	pausedSince time.Time
 }
 
 // Severity is how urgent a state is, in the words of PagerDuty.
@@ -110,6 +112,9 @@ type topic struct {
 // longPause is how long a pause may last before PausedForLong. The alert StokerPaused has the same time.
 const longPause = 24 * time.Hour
 
+// pausedSince is the name in the record of when the channel saw the pause of pausedForLong. The status does not say it.
+const pausedForLong, pausedSince v1alpha1.AlertTopic = "PausedForLong", "PausedSince"
+
 // topics is the table, in the order of v1alpha1.AlertTopics.
 var topics = []topic{
 	{name: "NotReady", state: notReady},
@@ -140,9 +145,9 @@ var topics = []topic{
 	{name: "AutoRollbackPerformed", state: gatewaysThat(func(g *v1alpha1.DiscoveredGateway) bool { return g.Reason == v1alpha1.ReasonRolledBack })},
 	{name: "GatewayFilesModified", state: gatewaysThat(func(g *v1alpha1.DiscoveredGateway) bool { return g.Drift > 0 })},
 	reasonTopic(v1alpha1.ReasonChangesRefused),
-	{name: "PausedForLong", state: func(in input) situation {
-		since := in.ready.LastTransitionTime.Time
-		if in.verdict.Phase != request.Paused || in.ready.Reason != string(v1alpha1.ReasonPaused) || in.now.Sub(since) < longPause {
+	{name: pausedForLong, state: func(in input) situation {
+		since := in.pausedSince
+		if since.IsZero() || in.now.Sub(since) < longPause {
 			return situation{}
 		}
 		return situation{text: "paused since " + since.UTC().Format(time.RFC3339) + ": " + in.verdict.Message, reason: v1alpha1.ReasonPaused, severity: Info, since: since}
