@@ -182,7 +182,11 @@ const maxProjects = 100
 func (d *Diff) Add(changes *plan.Changes, limit int) {
 	projects := changes.Projects()
 	d.Projects, d.Changes = append([]string{}, projects[:min(len(projects), maxProjects)]...), []Change{} // not null as JSON
+	// In JSON, a byte of a path takes at most six bytes, the rest of a change 200, and the other fields 8 KiB.
 	room := limit - 8<<10
+	for _, name := range d.Projects {
+		room -= 6*len(name) + 3
+	}
 	for _, c := range changes.List {
 		action := c.Op.Action()
 		if action == "" {
@@ -192,7 +196,6 @@ func (d *Diff) Add(changes *plan.Changes, limit int) {
 		if c.Op == plan.Delete {
 			sum.After = ""
 		}
-		// In JSON, a byte of a path takes at most six bytes.
 		if room -= 6*len(c.Path) + 200; room < 0 {
 			d.Truncated = true
 			continue
