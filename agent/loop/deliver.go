@@ -238,7 +238,7 @@ func (u *uploads) update(ctx context.Context, job *archive.Job, r *sync.Report, 
 	_ = u.Pass(ctx, job) // which logs the error
 }
 
-// snapshots returns the snapshots on the data volume, which are local, and those in the object storage of job, oldest first.
+// snapshots returns local, the snapshots on the data volume, and those in the object storage of job, oldest first.
 func (u *uploads) snapshots(job *archive.Job, local []disk.Snapshot) []Snapshot {
 	var list []Snapshot
 	for _, s := range local {

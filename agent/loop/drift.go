@@ -16,9 +16,9 @@ import (
 
 // driftCheck is the state of the agent's comparisons of the owned files.
 type driftCheck struct {
-	last     *disk.Drift // of the last comparison that succeeded; nil before
-	found    time.Time   // when that comparison ended
-	due      time.Time
+	last     *disk.Drift   // of the last comparison that succeeded; nil before
+	found    time.Time     // when that comparison ended
+	due      time.Time     // of the next comparison
 	forEvent bool          // due is early because of a file event
 	ended    time.Time     // when the last comparison for a file event ended
 	duration time.Duration // of that comparison

@@ -28,8 +28,8 @@ type fileEvents struct {
 // maxWatched bounds the watched directories. All gateways of a node may share the kernel's limits, which are per user.
 const maxWatched = 4096
 
-// blobFolder is where the gateway keeps the content of each resource of a project that it saves, named by its digest. So it has an event
-// for a save in any directory, also in one that is not watched.
+// blobFolder is where the gateway keeps the content of each resource of a project that it saves, named by its digest. So a save in any
+// directory, also in one that is not watched, causes an event of this folder.
 const blobFolder = "projects/.resources"
 
 // ownFolder is the folder that the agent writes to.

@@ -78,7 +78,7 @@ type Loop struct {
 	proposer *propose.Proposer
 	// proposal is the proposal for the status, or nil.
 	proposal *v1alpha1.Proposal
-	// proposalDue is the time of the next call of propose. If it is zero, propose runs after the next comparison.
+	// proposalDue is when a proposal is due for its next step; zero means after the next comparison.
 	proposalDue time.Time
 	uploads     uploads
 	// dirOpen reports whether the data directory is open. onDisk is the commit that it had when it was opened. attempt,

@@ -1,4 +1,4 @@
-// Package record remembers what was delivered to a gateway without its data volume: from the SyncReport, the status of the GatewaySync,
+// Package record remembers outside a gateway's data volume what was delivered to it: from the SyncReport, the status of the GatewaySync,
 // and this process. Every program of the gateway can write the files in .stoker, so these files alone never exempt a sync from a maintenance
 // window, an approval or the validation webhook.
 //
@@ -27,7 +27,7 @@ func (r *Record) Delivered() (ref string, commit plan.ID) {
 	return r.Ref, r.Commit
 }
 
-// Correct makes a manifest that does not name the recorded commit name it, without its files: the next sync compares every file with git. The
+// Correct makes the manifest name the recorded commit, without files, if it names another one: the next sync compares every file with git. The
 // manifest may be that of another volume, of a sync that was interrupted before its report, or forged.
 func (r *Record) Correct(d *disk.Dir) error {
 	if r == nil || r.Commit.IsZero() || d.Manifest().Header().Commit == r.Commit {
@@ -54,5 +54,5 @@ func (r *Record) Forced(id string) {
 // NewForce reports whether a force-sync request is new, and not only because its note is gone.
 func (r *Record) NewForce(id string) bool { return r == nil || r.Force != id }
 
-// Allows reports whether a new volume may get a commit whatever the gates say, because it was delivered before.
+// Allows reports whether a new volume may get a commit outside the maintenance windows, because the gateway had it last.
 func (r *Record) Allows(commit plan.ID) bool { return r == nil || r.Commit == commit }

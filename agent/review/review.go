@@ -50,9 +50,9 @@ type Request struct {
 func (r Request) About(changes *plan.Changes, rules string) Request {
 	r.Files = []File{}
 	sum := sha256.New()
-	_ = json.NewEncoder(sum).Encode(r) // neither fails
+	_ = json.NewEncoder(sum).Encode(r) // cannot fail
 	fmt.Fprintln(sum, rules)
-	room := MaxRequest - 8<<10
+	room := MaxRequest - 8<<10 // for the other fields
 	for _, c := range changes.List {
 		action := c.Op.Action()
 		if action == "" {

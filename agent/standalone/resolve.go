@@ -17,7 +17,7 @@ import (
 // target is the result of the last resolution.
 type target struct {
 	ref      string  // the desired ref
-	override bool    // a request is in force
+	override bool    // a request replaces spec.git.ref
 	moves    bool    // the desired ref, or the ref of the spec that its request depends on, can move
 	commit   plan.ID // of the last success
 	name     string  // the full name of the ref that commit is the tip of

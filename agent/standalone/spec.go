@@ -128,7 +128,7 @@ func (l *Loop) apply(raw []byte) error {
 func (l *Loop) stop(context.Context) error {
 	raw, err := file.Read(l.File, maxFile)
 	if err != nil || string(raw) == string(l.spec.raw) {
-		return nil //nolint:nilerr // see above
+		return nil //nolint:nilerr // the last good content stays in force
 	}
 	gs, _, err := parse(l.File, raw)
 	var eff effective.Settings

@@ -25,7 +25,7 @@ type applier struct {
 	guard    guard
 	desired  *desired.Tree // the tree of the target; nil if a snapshot is restored
 	header   *plan.Header  // the manifest header of the snapshot that is restored; nil when a commit is synced
-	unloaded unloaded.Set  // what the gateway has not loaded, after apply also of the changes
+	unloaded unloaded.Set  // what the gateway has not loaded; apply adds the changes
 }
 
 // apply records what the gateway will have to load, and makes the staged files live, under its scan lock if possible.
@@ -56,7 +56,7 @@ func (a *applier) apply(ctx context.Context, changes *plan.Changes, staged *disk
 	present, deleted, err := a.projects(loads)
 	if err == nil {
 		a.unloaded = before.Add(loads, present, deleted)
-		a.unloaded.FirstStart = a.unloaded.FirstStart || a.guard.before == stopped && a.in.from.IsZero()
+		a.unloaded.FirstStart = a.unloaded.FirstStart || a.guard.state == stopped && a.in.from.IsZero()
 		a.unloaded.Baseline = a.nextBaseline(ctx, snapshot, before)
 		err = a.in.unloadedNote.Save(a.unloaded)
 	}
@@ -98,7 +98,7 @@ func (a *applier) mayChange(ctx context.Context) error {
 			return err
 		}
 	}
-	if a.guard.before != stopped || a.in.t.BeforeStart {
+	if a.guard.state != stopped || a.in.t.BeforeStart {
 		return nil
 	}
 	switch now, err := a.in.gateway.state(ctx); now {
@@ -154,7 +154,7 @@ func (a *applier) rename(ctx context.Context, changes *plan.Changes, staged *dis
 // lock takes the scan lock of each tree that changes. If that fails, the sync notes it and continues: the lock only
 // separates the gateway's writes from the agent's, and package disk detects writes that slip through.
 func (a *applier) lock(ctx context.Context, changes *plan.Changes) []ignition.Kind {
-	if a.guard.before != running || !a.in.gateway.hasAPIToken || a.in.gateway.legacy() {
+	if a.guard.state != running || !a.in.gateway.hasAPIToken || a.in.gateway.legacy() {
 		return nil
 	}
 	var locked []ignition.Kind

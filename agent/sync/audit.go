@@ -76,7 +76,7 @@ func (j auditor) recordRecovery() {
 		return
 	}
 	if list := j.last(); len(list) > 0 && rec.From != rec.Commit {
-		if last := list[len(list)-1]; last.From == rec.From && last.To == rec.Commit { // only the end of that sync was not recorded
+		if last := list[len(list)-1]; last.From == rec.From && last.To == rec.Commit { // the sync itself is recorded already
 			return
 		}
 	}
@@ -118,7 +118,7 @@ func (j auditor) last() []audit.Entry {
 	return j.records.history.Last(j.in.DataDir, j.in.t.Facts.GatewayName, j.in.Log)
 }
 
-// saveDiff saves the report of what the sync changed on the data volume, and returns its id.
+// saveDiff saves on the data volume a report of what the sync changed, and returns its id.
 func (j auditor) saveDiff(changes *plan.Changes) (string, error) {
 	r := j.in.r
 	d := audit.Diff{

@@ -25,9 +25,9 @@ type autoRollback struct {
 	mismatches unloaded.Mismatches // of the failed load
 }
 
-// run rolls back if the target is the cause of err, the failure to load it. Otherwise it returns err. It rolls back once
-// from each commit: the note about that stays when the commit is no longer blocked, and no request removes it. Only damage to
-// the note allows another automatic rollback.
+// run rolls back if the target is the cause of err, the failure to load it. Otherwise it returns err. It does not roll
+// back from the same commit twice in a row: the note keeps that commit when it is no longer blocked, and no request removes it.
+// Only damage to the note allows that.
 func (j autoRollback) run(ctx context.Context, err error) (rolledBack bool, _ error) {
 	in := j.restorer.in
 	trigger := j.confirmTrigger(ctx, err)
@@ -129,7 +129,7 @@ func (a *applier) nextBaseline(ctx context.Context, snapshot string, before unlo
 	} else {
 		before = unloaded.Set{}
 	}
-	if !b.Known || a.guard.before != running || !a.in.gateway.hasAPIToken || a.in.gateway.legacy() {
+	if !b.Known || a.guard.state != running || !a.in.gateway.hasAPIToken || a.in.gateway.legacy() {
 		b.Known = false
 		return &b
 	}
@@ -142,8 +142,8 @@ func (a *applier) nextBaseline(ctx context.Context, snapshot string, before unlo
 	return &b
 }
 
-// mismatchesBefore returns what the gateway has not loaded even before files change, of what this sync will verify. It leaves out what
-// an earlier baseline covers.
+// mismatchesBefore returns what this sync will verify and the gateway does not show even before files change. It leaves out what an
+// earlier baseline covers.
 func (a *applier) mismatchesBefore(ctx context.Context, covered unloaded.Set) (found unloaded.Mismatches, err error) {
 	var present, deleted []string
 	for _, name := range unloaded.Union(a.unloaded.Projects, a.unloaded.Deleted) {

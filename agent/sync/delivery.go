@@ -26,9 +26,9 @@ type delivery struct {
 	ahead  *disk.Comparison
 	named  *references.Keeper
 
-	unloaded unloaded.Set // what the gateway has not loaded, after run also of the target
+	unloaded unloaded.Set // what the gateway has not loaded; run adds the target
 	draft    draft        // of the last attempt
-	before   plan.Header  // of the manifest at that time
+	before   plan.Header  // of the manifest before that attempt
 	late     bool         // checkReferences runs when the gateway has loaded the files
 }
 
@@ -74,7 +74,7 @@ func (d *delivery) attempt(ctx context.Context) error {
 	}
 	in.r.Notes = append(in.r.Notes, d.draft.changes.Warnings...)
 	d.before = in.dir.Manifest().Header()
-	// After a restart, all names of a commit are read once. A policy that refuses nothing does not let the delivery wait for that.
+	// After a restart, all names of a commit are read once. With the policy warn, the delivery does not wait for that.
 	d.late = in.t.Profile.References == v1alpha1.ReferencesWarn && d.named.IsNew() && !d.before.Commit.IsZero() && !in.t.Profile.DryRun &&
 		!references.BringModules(d.draft.changes, in.dir.Within(ctx))
 	if !d.late {
@@ -92,7 +92,7 @@ func (d *delivery) attempt(ctx context.Context) error {
 		return s.dryRun(ctx, d.draft.changes)
 	}
 	copied := in.node.Copied()
-	before, err := ready(ctx, in)
+	state, err := ready(ctx, in)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (d *delivery) attempt(ctx context.Context) error {
 	if changes, err = in.node.Restrict(changes, d.draft.desired); err != nil {
 		return err
 	}
-	g := guard{in: in, before: before, memory: d.memory}
+	g := guard{in: in, state: state, memory: d.memory}
 	staged, err := d.stage(ctx, g, &s, changes)
 	if err != nil {
 		return err
@@ -265,7 +265,7 @@ func (s *stager) dryRun(ctx context.Context, changes *plan.Changes) error {
 // guard holds a plan that must not be applied now.
 type guard struct {
 	in     *scope
-	before gatewayState // before the first file moves
+	state  gatewayState // of the gateway, before the first file moves
 	memory *memory
 }
 
@@ -306,7 +306,7 @@ func (g guard) checkProposals(changes *plan.Changes) error {
 	return p.Replace(paths)
 }
 
-// checkReferences notes what the files of the draft name and what does not exist, or refuses the target.
+// checkReferences notes names in the draft's files of things that do not exist, or refuses the target because of them.
 func (d *delivery) checkReferences(ctx context.Context) error {
 	in := d.in
 	defer in.step("references")()
@@ -339,10 +339,10 @@ func (d *delivery) referencesOf(ctx context.Context) references.Target {
 	}
 }
 
-// checkLater is the check of a delivery after which it did not run. A process for one sync leaves it out: it would read all names for nothing.
+// checkLater runs the check that the delivery left out (delivery.late). A process for one sync skips it: it would read all names for nothing.
 func (j *job) checkLater(ctx context.Context) error {
 	if d := j.delivery; d != nil && d.late && !j.engine.Once {
-		if err := d.checkReferences(ctx); err != nil { // the policy refuses nothing, so the agent stops
+		if err := d.checkReferences(ctx); err != nil { // with the policy warn, the only error is that the agent stops
 			j.in.Log.Debug("names not checked", "reason", err)
 		}
 	}

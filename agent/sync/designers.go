@@ -28,7 +28,7 @@ func (g guard) designersBlock() bool {
 func (g guard) checkDesigners(ctx context.Context, changes *plan.Changes) error {
 	touched := changes.Projects()
 	all := g.in.t.Profile.DesignerSessionScope == v1alpha1.DesignerScopeGateway
-	if g.before != running || len(touched) == 0 && (!all || !changes.Writes()) {
+	if g.state != running || len(touched) == 0 && (!all || !changes.Writes()) {
 		return nil
 	}
 	strict := g.designersBlock()
@@ -128,7 +128,7 @@ func describeSession(d ignition.Designer, changed string) string {
 }
 
 // unknownSessions returns the error for the policies wait and fail if the open sessions are unknown. It returns nil only for
-// a commit that brings the token or the permissions that the query lacks: otherwise the agent could never write them.
+// a commit that brings the API key or the permissions that the query lacks: otherwise the agent could never write them.
 func (g guard) unknownSessions(changes *plan.Changes, err error) error {
 	policy := g.in.t.Profile.DesignerSessionPolicy
 	switch {

@@ -152,7 +152,7 @@ func (d drafter) compare(ctx context.Context, of draft) (*plan.Changes, error) {
 	return changes, err
 }
 
-// previous returns the tree that the manifest was written for, in the form of the rules.
+// previous returns the tree that the manifest was written for, with the Form of like.
 func (d drafter) previous(h plan.Header, like plan.Rules) (*desired.Tree, error) {
 	rules, err := rulesAt(d.in.Config, &d.in.t, h.Ref, h.Commit)
 	if err != nil {
@@ -166,7 +166,7 @@ func (d drafter) previous(h plan.Header, like plan.Rules) (*desired.Tree, error)
 type Proposals struct {
 	// Watches reports whether changes at a path are proposed.
 	Watches func(path string) bool
-	// Pending reports whether no repair undoes the change at a path, because it may still be on its way to git, however long that
+	// Pending reports whether repairs leave the change at a path alone, because it may still be on its way to git, however long that
 	// takes, or because the repair is only for changes that were proposed. It delays no commit.
 	Pending func(path string) bool
 	// Replace is called with the paths of the changes that the sync would replace. An error holds the sync.
@@ -245,7 +245,7 @@ const (
 	minReviewPause, maxReviewPause = time.Minute, 5 * time.Minute
 )
 
-// reviewResult is the result of the last request to a Webhook. It holds for the same plan of the same rules.
+// reviewResult is the result of the last request to a Webhook. It is valid for the same plan under the same rules.
 type reviewResult struct {
 	url     string
 	uid     string

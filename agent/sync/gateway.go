@@ -264,13 +264,13 @@ func (j *job) accessUnchanged(ctx context.Context) (bool, error) {
 }
 
 // PausedError returns the error of Task.Stop for a sync that was paused while it ran. Its reason is not Paused, so that the sync is tried again
-// if no paused order follows.
+// unless the next order is paused.
 func PausedError() error {
 	return failure.New(v1alpha1.ReasonProgressing, "syncing was paused during the sync; nothing was written")
 }
 
 // firstBootGrace is how long a gateway may refuse the API key after its first start with the agent's files.
-// Commissioning rewrites ignition/security-properties and drops what the file granted [LIVE].
+// Commissioning rewrites ignition/security-properties and drops what the file granted, as seen on a live gateway.
 const firstBootGrace = 5 * time.Minute
 
 // handleRefusal handles the error of a gateway that refuses the API key, and returns the error of the sync. At a first

@@ -66,7 +66,7 @@ func (l *loader) load(ctx context.Context) error {
 	return l.recordLoaded()
 }
 
-// confirm reports whether the gateway has loaded the files on the disk, and drops what the disk contradicts from what it has not. Without a
+// confirm reports whether the gateway has loaded the files on the disk. It drops from pending what the disk contradicts. Without a
 // gateway or an API key it returns true. It returns an error if the gateway has not started yet, and if nothing is left to scan but the agent
 // has not seen the gateway running since its pod started.
 func confirm(ctx context.Context, in *scope, pending *unloaded.Set) (bool, error) {
@@ -206,7 +206,7 @@ func (l *loader) noteErrors(ctx context.Context, since time.Time) {
 	}
 }
 
-// noteProblems notes another mode or name than the profile says, an expired trial, and a pending restart.
+// noteProblems notes a mode or name that differs from the profile, an expired trial, and a pending restart.
 func (l *loader) noteProblems(ctx context.Context) {
 	if info, ok := l.in.gateway.identity(ctx); ok {
 		if want := l.in.t.Profile.DeploymentMode; want != "" && info.DeploymentMode != want {

@@ -34,7 +34,7 @@ type Fetch struct {
 // ScanOutcome is the outcome of one scan of the gateway.
 type ScanOutcome struct {
 	Kind     string        `json:"kind"`
-	Duration time.Duration `json:"duration"` // as measured by the gateway
+	Duration time.Duration `json:"duration"`
 	Reason   string        `json:"reason,omitempty"`
 }
 
@@ -137,7 +137,7 @@ func short(d time.Duration) time.Duration {
 	}
 }
 
-// setOutcome records err as the outcome. No other function turns an error into phase and reason.
+// setOutcome records err as the outcome.
 func (r *Report) setOutcome(err error) {
 	if err == nil {
 		return

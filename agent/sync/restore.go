@@ -39,7 +39,7 @@ type restorer struct {
 	memory   *memory
 	download *archive.Download
 	ahead    *disk.Comparison
-	unloaded unloaded.Set // what the gateway has not loaded, after run also of the snapshot
+	unloaded unloaded.Set // what the gateway has not loaded; run adds the snapshot
 	restored bool         // a snapshot was restored
 }
 
@@ -50,12 +50,12 @@ func asked(d *disk.Dir, t *Task, now time.Time) decide.Asked {
 	return decide.Asked{Gateway: t.Facts.GatewayName, Commit: t.Commit, Requests: t.Requests, Disk: d.Manifest().Header().Commit, Now: now}
 }
 
-// loadNote returns the note on the disk, or the one that must replace it: replaced reports that the note on the disk is damaged.
-func (j *restorer) loadNote() (n decide.RestoreNote, replaced bool, err error) {
+// loadNote returns the note on the disk or, if that is damaged, the one that must replace it.
+func (j *restorer) loadNote() (n decide.RestoreNote, damaged bool, err error) {
 	return loadRestoreNote(j.in.dir, j.asked())
 }
 
-func loadRestoreNote(d *disk.Dir, a decide.Asked) (n decide.RestoreNote, replaced bool, err error) {
+func loadRestoreNote(d *disk.Dir, a decide.Asked) (n decide.RestoreNote, damaged bool, err error) {
 	b, err := d.Note(restoreNoteName)
 	if err != nil || b == nil {
 		return decide.RestoreNote{}, false, err
@@ -81,7 +81,7 @@ func (j *restorer) run(ctx context.Context) (bool, error) {
 			return false, err
 		}
 	}
-	if n.Snapshot != j.download.ID() { // the restore that needed it has lapsed
+	if n.Snapshot != j.download.ID() { // the restore that needed it is no longer in force
 		if err := j.download.Close(); err != nil {
 			return false, err
 		}
@@ -178,7 +178,7 @@ func (j *restorer) restore(ctx context.Context, n decide.RestoreNote) (replaced 
 func (j *restorer) restoreFiles(ctx context.Context, id string) error {
 	in := j.in
 	j.ahead.Wait()
-	before, err := ready(ctx, in)
+	state, err := ready(ctx, in)
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func (j *restorer) restoreFiles(ctx context.Context, id string) error {
 		defer p.local.Close()
 	}
 	in.r.Changes = p.changes
-	g := guard{in: in, before: before, memory: j.memory}
+	g := guard{in: in, state: state, memory: j.memory}
 	if err := g.checkDesigners(ctx, p.changes); err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// scope is what all steps of a sync read. No step changes it, but for the report.
+// scope is what all steps of a sync read. The steps pause and open fill it; later ones change only the report.
 type scope struct {
 	*Config
 	conn  Connections

@@ -49,13 +49,13 @@ func snapshotLimits(t *Task) disk.Snapshots {
 	return disk.Snapshots{Gateway: t.Facts.GatewayName, Keep: int(s.RetentionCount), MaxBytes: syntax.SnapshotSize(s.MaxSize)}
 }
 
-// backUp saves a backup of the whole gateway before its files change, and returns its id. It returns "" without a backup if
-// the gateway does not run, if this node of a pair has no config access, or if a snapshot is restored.
+// backUp saves a backup of the whole gateway before its files change, if the spec asks for that, and returns its id. It makes
+// none if the gateway does not run, if this node of a pair has no config access, or if a snapshot is restored.
 func (a *applier) backUp(ctx context.Context, staged *disk.Staged) (id string, err error) {
-	if a.in.t.Profile.Snapshots.GatewayBackup != v1alpha1.GatewayBackupBeforeSync || a.guard.before == noGateway || a.in.node.Standby() || a.header != nil || !staged.Moves() {
+	if a.in.t.Profile.Snapshots.GatewayBackup != v1alpha1.GatewayBackupBeforeSync || a.guard.state == noGateway || a.in.node.Standby() || a.header != nil || !staged.Moves() {
 		return "", nil
 	}
-	if a.guard.before != running {
+	if a.guard.state != running {
 		a.in.note("no backup of the gateway was made before the sync, because it does not run")
 		return "", nil
 	}
@@ -80,7 +80,7 @@ func (a *applier) saveBackup(ctx context.Context, id string) error {
 }
 
 // snapshots returns the snapshots on the data volume, oldest first. It reads them again after a write or a failure, and prunes them
-// before: a sync that recovery completed did not know the limits.
+// first: a sync that recovery completed did not know the limits.
 func (e *Engine) snapshots(in *scope, failed bool) []disk.Snapshot {
 	if in.t.Profile.Snapshots == nil {
 		e.records.snapshots, e.records.snapshotsRead = nil, false

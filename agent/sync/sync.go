@@ -1,4 +1,4 @@
-// Package sync runs one sync from a target commit to a report: fetch, plan, validate, hold, apply, scan, verify. It
+// Package sync runs one sync from a target commit to a report: fetch, plan, stage, apply, scan, verify. It
 // uses git, the data directory and the gateway, but not Kubernetes. Its callers (agent/loop) decide when a sync runs and
 // what happens to its report.
 package sync
@@ -72,7 +72,7 @@ type Task struct {
 	Profile effective.Settings
 	// Facts are the gateway's facts for templates. The sync fills in what follows from Ref, Commit and Profile.
 	Facts plan.Facts
-	// File is the file that has the GatewaySync of a standalone agent. It is empty in a cluster.
+	// File is the path of the GatewaySync of a standalone agent. It is empty in a cluster.
 	File string
 	// Admit is called before fetching a commit that is not on the disk. It returns the Name to use, or why the commit
 	// must not be fetched. nil admits every commit.
@@ -160,7 +160,7 @@ type Engine struct {
 	trees         trees
 	memory        memory
 	named         references.Keeper
-	seenStart     string // see gateway
+	seenStart     string // see gateway.seenStart
 	lastFailure   auditedFailure
 	failures      decide.Failures
 	download      archive.Download // kept until it is restored
@@ -274,8 +274,8 @@ func (e *Engine) Unchanged() (result disk.Drift, ok bool) {
 
 // Drift compares the owned files with the disk; full hashes every file.
 //
-// The comparison reads git's version of files that look different. If the store has lost the first of them, Drift fetches
-// the lost trees. From then on, the store may fetch blobs until DriftFetchTimeout is over.
+// The comparison reads git's version of files that look different. If the store lacks one, Drift fetches the lost trees once. From then
+// on, the store may fetch blobs until DriftFetchTimeout is over.
 func (e *Engine) Drift(ctx context.Context, full bool) (disk.Drift, error) {
 	dir, err := e.Open()
 	if err != nil {
@@ -314,7 +314,7 @@ func (e *Engine) job(c Connections, t Task) *job {
 }
 
 // Resume makes the gateway load what it has not loaded yet of the commit on the disk, which works without git. It
-// returns nil if the rules have changed since, or there is nothing to resume.
+// returns nil if the rules have changed since the last sync, or no commit is on the disk.
 func (e *Engine) Resume(ctx context.Context, c Connections, t Task) *Report {
 	d, err := e.Open()
 	if err != nil {

@@ -55,7 +55,7 @@ func Drift(ctx context.Context, w io.Writer, d *disk.Dir, o Objects, paths []str
 	})
 }
 
-// Sync prints what a sync changed, by its report, or only the changes of some paths, if there are any. Otherwise it is like Drift.
+// Sync prints what a sync changed, by its report, or only the changes of paths, if there are any. Otherwise it is like Drift.
 func Sync(ctx context.Context, w io.Writer, report audit.Diff, o Objects, paths []string) error {
 	changes := map[string]audit.Checksum{}
 	var all []string
@@ -158,7 +158,7 @@ func recorded(o Objects, sum string) ([]byte, int64, error) {
 		return nil, 0, nil
 	}
 	id, err := plan.ParseID(strings.TrimPrefix(sum, "git:"))
-	if err != nil { // with a part of the report, which may be long
+	if err != nil { // err has a part of the report, which may be long
 		return nil, 0, errors.New("the report has no git ID of the content")
 	}
 	return blob(o, id)
