@@ -29,7 +29,7 @@ import (
 
 const (
 	// bootTimeout bounds the steps before the loops. None waits for the API server, because a gateway starts without it. If a step hangs, for
-	// example on unresponsive storage, the agent exits with its name, so that the orchestrator restarts the agent and users see the reason.
+	// example on unresponsive storage, the agent exits and names the step, so that the orchestrator restarts the agent and users see the reason.
 	bootTimeout = 2 * time.Minute
 	// sidecarGrace is how long a sync that has written files may go on after SIGTERM. Together with the last report and the shutdown of the
 	// servers, it must be less than 30 s, the default grace period of a pod.

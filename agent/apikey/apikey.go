@@ -67,10 +67,10 @@ type Key struct {
 	current secret.String
 	state   state
 	due     bool     // Install must run
-	checked bool     // it has run since the gateway started
+	checked bool     // the last Install ran when the gateway may have started
 	missing []string // what the last Install could not do
 	called  bool     // Restart was called
-	refused bool     // and does nothing
+	refused bool     // no restart followed
 }
 
 // state survives a restart of the agent.
@@ -214,11 +214,11 @@ func (k *Key) Forgotten() bool {
 	return k.state.Forgotten
 }
 
-// Restarting records whether something else restarts the gateway, after Restart was called.
-func (k *Key) Restarting(yes bool) error {
+// RecordRestart records, after a call of Restart, whether the gateway will be restarted.
+func (k *Key) RecordRestart(coming bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !yes {
+	if !coming {
 		k.refused = true
 		return nil
 	}

@@ -120,7 +120,7 @@ func TestFirstStart(t *testing.T) {
 				assert.True(t, failure.Is(err, v1alpha1.ReasonWaitingForGateway), "%v", err)
 			}
 			assert.Equal(t, 1, restarts, "one restart is asked for")
-			require.NoError(t, s.key.Restarting(true))
+			require.NoError(t, s.key.RecordRestart(true))
 			s.restartAgent()
 			assert.True(t, failure.Is(s.scan(), v1alpha1.ReasonWaitingForGateway), "the agent remembers that it has asked")
 
@@ -139,7 +139,7 @@ func TestFirstStart(t *testing.T) {
 			assert.True(t, failure.Is(err, v1alpha1.ReasonWaitingForGateway), "%v", err)
 			s.install(true)
 			s.key.Restart = func() {}
-			require.NoError(t, s.key.Restarting(false)) // the volume says that a pod has asked before
+			require.NoError(t, s.key.RecordRestart(false)) // the volume says that a pod has asked before
 			s.key.OnDue = func() { t.Error("a loop") }
 			for range 3 { // sequence: the agent asks again and again
 				err = s.scan()
@@ -167,7 +167,7 @@ func TestNoSecurityLevels(t *testing.T) {
 func TestRestartThatDoesNotHappen(t *testing.T) {
 	s := newSite(t, simulator.Options{})
 	require.True(t, s.install(true))
-	require.NoError(t, s.key.Restarting(true))
+	require.NoError(t, s.key.RecordRestart(true))
 	assert.True(t, failure.Is(s.scan(), v1alpha1.ReasonWaitingForGateway))
 	s.now = s.now.Add(2 * time.Hour)
 	err := s.scan()

@@ -27,7 +27,7 @@ const (
 	whySaved       = "replaced to grant the agent's API key its permissions"
 )
 
-// The security level of the key: Authenticated/Stoker. A level below Authenticated/Roles counts for no key [IA].
+// The security level of the key: Authenticated/Stoker. A level below Authenticated/Roles counts for no key, says the vendor.
 const (
 	levelRoot = "Authenticated"
 	levelName = "Stoker"
@@ -191,7 +191,7 @@ func declareLevel(config []byte) ([]byte, error) {
 }
 
 // grantLevel adds the key's level to the permissions of ignition/security-properties. An empty list admits every key, and stays empty: with an
-// entry it would shut out others. So does a list that needs all of its levels.
+// entry it would shut out others. A list that needs all of its levels is an error.
 func grantLevel(config []byte) ([]byte, error) {
 	if !gjson.ValidBytes(config) {
 		return nil, errForm("ignition/security-properties")

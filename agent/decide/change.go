@@ -1,7 +1,7 @@
 // Package decide says what the agent of one gateway does next, as functions from values to values:
 //
 //	Next                    what happens to the order in force, by SyncTarget, GatewaySync, volume and rollout
-//	Closed, Pause           what a closed gate allows, and when a pause begins and ends
+//	ClosedGate, Pause       what a closed gate allows, and when a pause begins and ends
 //	RolloutRollback         what a rollback of a rollout reports
 //	Delivery                whether a sync waits for a maintenance window, or for the validation webhook
 //	Restore                 whether a snapshot replaces the target
@@ -131,7 +131,7 @@ func (p Proposal) Repairs(policy v1alpha1.DriftPolicy, watched, seen bool) bool 
 	return policy == v1alpha1.DriftRepair
 }
 
-// Delivery is what is known about a sync before it changes the gateway. Package record keeps the evidence of earlier deliveries.
+// Delivery is what is known about a sync before it changes the gateway. Package record knows the earlier deliveries.
 type Delivery struct {
 	// First reports that no sync was ever completed on this gateway.
 	First bool

@@ -35,7 +35,7 @@ type gateResult struct {
 
 // gate decides which target a gateway may follow:
 //
-//	the ref moved before it was taken        hold
+//	the ref moved before the target ran      hold
 //	there are no steps                       sync the target
 //	spec.deployment is too large             hold, unless nothing was ever synced here
 //	the SyncTarget counts other steps        hold

@@ -73,7 +73,7 @@ type Action string
 const (
 	// Leave leaves the order in force.
 	Leave Action = "leave"
-	// KeepOnDisk allows only what a closed gate lets pass: see Closed.
+	// KeepOnDisk allows only what a closed gate lets pass: see ClosedGate.
 	KeepOnDisk Action = "keep"
 	// DryRun makes a dry run of the target.
 	DryRun Action = "dry run"
@@ -172,8 +172,8 @@ func (s Situation) refill() *Origin {
 	return &o
 }
 
-// Closed is what a gateway has while a gate holds it.
-type Closed struct {
+// ClosedGate is what a gateway has while a gate holds it.
+type ClosedGate struct {
 	// Order is the commit of the order in force; zero if it has none. Requested reports that an operator requested to go back to it, and
 	// Restores that a snapshot replaces it.
 	Order               plan.ID
@@ -184,16 +184,16 @@ type Closed struct {
 
 // StopsOrder reports whether a closed gate stops the order in force, because the order would bring a commit that the gateway does not have. A
 // rollback, a restore and a first start go on.
-func (c Closed) StopsOrder() bool {
+func (c ClosedGate) StopsOrder() bool {
 	return !c.Order.IsZero() && c.Order != c.Disk && !c.Requested && !c.Restores && !c.Unsynced
 }
 
 // Force reports whether a closed gate lets a force-sync request pass: to verify the commit on the disk.
-func (c Closed) Force() bool { return c.Order == c.Disk && !c.Restores }
+func (c ClosedGate) Force() bool { return c.Order == c.Disk && !c.Restores }
 
 // RestoreOnly reports whether the order in force may only restore its snapshot. Programs of the gateway can remove the note about the restore
 // before the sync reads it.
-func (c Closed) RestoreOnly() bool { return c.Restores && c.Order != c.Disk && !c.Requested }
+func (c ClosedGate) RestoreOnly() bool { return c.Restores && c.Order != c.Disk && !c.Requested }
 
 // Pause is the last target that paused the order in force although it could not be followed; zero if none did.
 type Pause struct {
@@ -215,7 +215,7 @@ func (p Pause) Apply(target Pause, paused bool) (next Pause, apply bool) {
 
 // RolloutRollback is what to report of a rollout that went back to what ran before.
 type RolloutRollback struct {
-	// Synced reports that the gateway runs it, Failed that the last sync to it failed.
+	// Synced reports that the gateway runs To, what ran before, Failed that the last sync to To failed.
 	Synced, Failed bool
 	To, Aborted    plan.ID
 }

@@ -136,17 +136,17 @@ func TestNextNeedsApproval(t *testing.T) {
 
 func TestClosed(t *testing.T) {
 	for name, c := range map[string]struct {
-		Closed
+		ClosedGate
 		lapses, force, restoreOnly bool
 	}{
-		"no order":                             {Closed{Disk: one}, false, false, false},
-		"the order has run":                    {Closed{Order: one, Disk: one}, false, true, false},
-		"the order would bring another commit": {Closed{Order: two, Disk: one}, true, false, false},
-		"a requested rollback":                 {Closed{Order: two, Disk: one, Requested: true}, false, false, false},
-		"a restore of another commit":          {Closed{Order: two, Disk: one, Restores: true}, false, false, true},
-		"a restore of the commit on the disk":  {Closed{Order: one, Disk: one, Restores: true}, false, false, false},
-		"a restore and a requested rollback":   {Closed{Order: two, Disk: one, Requested: true, Restores: true}, false, false, false},
-		"a first start":                        {Closed{Order: two, Unsynced: true}, false, false, false},
+		"no order":                             {ClosedGate{Disk: one}, false, false, false},
+		"the order has run":                    {ClosedGate{Order: one, Disk: one}, false, true, false},
+		"the order would bring another commit": {ClosedGate{Order: two, Disk: one}, true, false, false},
+		"a requested rollback":                 {ClosedGate{Order: two, Disk: one, Requested: true}, false, false, false},
+		"a restore of another commit":          {ClosedGate{Order: two, Disk: one, Restores: true}, false, false, true},
+		"a restore of the commit on the disk":  {ClosedGate{Order: one, Disk: one, Restores: true}, false, false, false},
+		"a restore and a requested rollback":   {ClosedGate{Order: two, Disk: one, Requested: true, Restores: true}, false, false, false},
+		"a first start":                        {ClosedGate{Order: two, Unsynced: true}, false, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			assert.Equal(t, c.lapses, c.StopsOrder())
@@ -275,7 +275,7 @@ func TestPage(t *testing.T) {
 		"`agent/decide` has every rule of this as a function without I/O, and a table test for each.\n")
 	// sequence: the sections of one page
 	for _, s := range []struct{ title, function string }{
-		{"The next step", "Next"}, {"The gate of a rollout", "gate"}, {"While a gate is closed", "Closed.StopsOrder"}, {"Pauses", "Pause.Apply"},
+		{"The next step", "Next"}, {"The gate of a rollout", "gate"}, {"While a gate is closed", "ClosedGate.StopsOrder"}, {"Pauses", "Pause.Apply"},
 		{"Maintenance windows", "Delivery.WaitsForWindow"}, {"The validation webhook", "Delivery.NeedsReview"}, {"Restores", "Restore"},
 		{"Automatic rollback", "Failures.Add"}, {"Changes that are proposed to git", "Wait.Blocks"}, {"The next move of a proposal", "Schedule.Move"},
 		{"Drift", "Drift.Repair"},

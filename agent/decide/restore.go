@@ -75,7 +75,7 @@ func (a Asked) Damaged() RestoreNote {
 //	the target is another commit                     nothing
 //	a new request to retry this target               nothing
 //	a new force-sync request                         as before: it repairs drift, and only a retry delivers the blocked commit
-//	the request is a day older than a new volume     nothing: an earlier volume of this gateway probably carried it out
+//	the request is a day old, and the volume is new  nothing: an earlier volume of this gateway probably carried it out
 //	otherwise                                        as before
 func Restore(n RestoreNote, a Asked) (next RestoreNote, remark string) {
 	next = n

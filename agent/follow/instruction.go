@@ -126,7 +126,8 @@ func parseRollout(r *v1alpha1.TargetRollout) (decide.Rollout, error) {
 	return s, nil
 }
 
-// apply replaces the ref and the commit of an instruction by those of a step. The requests are about the target, but for those to propose.
+// apply replaces the ref and the commit of an instruction by those of a step. For a refill it drops the requests, which are about the target,
+// except those to propose.
 func (in *instruction) apply(n decide.Step) {
 	if n.To == nil {
 		return
@@ -143,9 +144,9 @@ func hasWindow(windows []v1alpha1.MaintenanceWindow, gateway, pod string) bool {
 	return len(own) > 0
 }
 
-// closed returns what the gateway has while a gate holds it with an order.
-func (f *Follower) closed(o *loop.Order) decide.Closed {
-	c := decide.Closed{Disk: f.volume.commit(), Unsynced: f.volume.unsynced()}
+// closedGate returns what the gateway has while a gate holds it with an order.
+func (f *Follower) closedGate(o *loop.Order) decide.ClosedGate {
+	c := decide.ClosedGate{Disk: f.volume.commit(), Unsynced: f.volume.unsynced()}
 	if o != nil && !o.Commit.IsZero() {
 		c.Order, c.Requested, c.Restores = o.Commit, o.RequestedRollback, f.Engine.Restores(o.Task)
 	}
@@ -154,8 +155,8 @@ func (f *Follower) closed(o *loop.Order) decide.Closed {
 
 // keep puts in force what a closed gate allows: to load and repair the commit on the disk, a restore, and a forced sync of that commit. held
 // is why the gateway stays as it is; keep adds the error of a restore to its message. It reports whether the gateway must be left alone.
-func (f *Follower) keep(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction, held *decide.Hold) (handsOff bool) {
-	c := f.closed(f.current.order)
+func (f *Follower) keep(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction, held *decide.Hold) (doNotTouch bool) {
+	c := f.closedGate(f.current.order)
 	if c.Unsynced {
 		return false
 	}
@@ -170,7 +171,7 @@ func (f *Follower) keep(ctx context.Context, gs *v1alpha1.GatewaySync, in instru
 	if in.Restore != "" {
 		next.Restore = in.Restore
 	}
-	c = f.closed(&next)
+	c = f.closedGate(&next)
 	if c.Force() {
 		next.Force = in.Force
 	}
@@ -181,11 +182,11 @@ func (f *Follower) keep(ctx context.Context, gs *v1alpha1.GatewaySync, in instru
 	if s := f.loop.State(); c.Restores && s.Of == f.current.order && s.Report != nil && s.Report.Err != nil {
 		held.Message += "; " + s.Report.Message
 	}
-	return f.closed(f.current.order).StopsOrder()
+	return f.closedGate(f.current.order).StopsOrder()
 }
 
 // takeKept puts the commit on the disk in force after a restart of the agent. It does not if the spec has changed since that commit was
-// synced, because the gateway keeps its settings, too. Only a restore does not depend on them.
+// synced, because the gateway keeps its settings, too. A restore does not depend on the settings.
 func (f *Follower) takeKept(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction) {
 	kept, err := f.Engine.TargetOnDisk()
 	if err != nil {

@@ -28,9 +28,9 @@ type inputs struct {
 	facts           plan.Facts
 	beforeStart     bool
 	newVolume       bool
-	rotated         int64 // how often a secret file has changed; a sync that failed with the old one is retried
-	rollback        bool
-	rolloutRollback bool          // the rollout went back to the commit
+	rotated         int64         // how often a secret file has changed; a sync that failed with the old one is retried
+	rollback        bool          // an operator requested to go back to the commit
+	rolloutRollback bool          // the rollout went back to it
 	request         audit.Request // who requested the ref
 }
 
@@ -260,11 +260,11 @@ func (f *Follower) restartGateway(end context.CancelCauseFunc) {
 	if err == nil && asked == nil {
 		err = d.SetNote(keyNote, []byte(f.start()))
 	}
-	yes := err == nil && asked == nil
-	if err = errors.Join(err, f.Key.Restarting(yes)); err != nil {
+	first := err == nil && asked == nil
+	if err = errors.Join(err, f.Key.RecordRestart(first)); err != nil {
 		f.Log.Warn("restart of the gateway not requested", "error", err)
 	}
-	if yes {
+	if first {
 		f.Log.Info("the gateway has to start once more")
 		end(ErrRestartGateway)
 	}

@@ -21,7 +21,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Bounds of a report in bytes. The API allows a little more. With its metadata a report has at most 4 KiB.
+// Bounds of a report, in bytes or (maxProjects, maxPaths, maxNotes, maxHistory) in items. The API allows a little more. With its metadata a report has at most 4 KiB.
 const (
 	maxStatus     = 3 << 10
 	maxMessage    = 640
@@ -170,7 +170,7 @@ func syncHistory(list []audit.Entry) []v1alpha1.SyncRecord {
 	return out
 }
 
-// scanText returns how long each scan took, or why it did not run.
+// scanText returns how long each scan took, or why it failed.
 func scanText(rep *sync.Report) string {
 	var parts []string
 	for _, s := range rep.Scans {

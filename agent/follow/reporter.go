@@ -34,9 +34,9 @@ type reporter struct {
 	// Used by run only, and by flush after it.
 	stored   *v1alpha1.SyncReport // the stored report; nil if unknown or absent
 	loaded   bool
-	corrupt  bool // the stored report cannot be decoded
-	wrote    time.Time
-	took     time.Duration // the last write
+	corrupt  bool          // the stored report cannot be decoded
+	wrote    time.Time     // when the report was last written
+	took     time.Duration // how long that took
 	check    time.Time     // when to check that the report still exists
 	failures int           // in a row
 	retry    time.Time     // after the last failure
@@ -112,7 +112,7 @@ func compare(a, b *v1alpha1.SyncReportStatus) difference {
 	return major
 }
 
-// retries reports whether a report is about one more try of what failed for a reason that passes: in between, the failure stays reported.
+// retries reports whether is only tells of another try after the passing failure in was. The failure stays reported meanwhile.
 func retries(was, is *v1alpha1.SyncReportStatus) bool {
 	passing := func(s *v1alpha1.SyncReportStatus) bool {
 		return s.Phase == v1alpha1.GatewayError && s.Reason.Class() == v1alpha1.ClassRetry && s.Reason.Cause() != v1alpha1.CauseCommit
@@ -167,7 +167,7 @@ func (r *reporter) next() time.Time {
 	if r.stored != nil {
 		d, again = compare(&r.stored.Status, want), retries(&r.stored.Status, want)
 	}
-	due := r.wrote.Add(min(r.slowed(minPause), minorPause)) // an outcome waits no longer
+	due := r.wrote.Add(min(r.slowed(minPause), minorPause)) // an outcome waits at most minorPause
 	switch {
 	case d == onlyTimes:
 		return r.check

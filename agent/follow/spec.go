@@ -44,7 +44,7 @@ type specReader struct {
 	request   audit.Request         // who requested the ref
 	asked     *v1alpha1.GatewaySync // the last copy whose requests a target confirmed; nil before
 	newest    *v1alpha1.GatewaySync // the last copy of all, whose approvals and status count for gates; nil before
-	question  question              // of the gate
+	question  question              // see refresh
 
 	attempt          attempt   // the last failed one
 	err              error     // why it failed

@@ -265,7 +265,7 @@ func (s *startup) after(state loop.State, order *loop.Order) {
 	if r == nil || state.Of != order || order.Commit.IsZero() {
 		return
 	}
-	late := r.Reason == v1alpha1.ReasonProgressing && !s.now().Before(s.due()) // checkVolume opens it
+	late := r.Reason == v1alpha1.ReasonProgressing && !s.now().Before(s.due()) // checkVolume allows the start then
 	away := r.Reason.Cause() == v1alpha1.CauseGit && r.Reason.Class() == v1alpha1.ClassRetry
 	switch {
 	case late, away, r.Reason == v1alpha1.ReasonNoSpace, r.Reason == v1alpha1.ReasonWriteFailed, r.Reason == v1alpha1.ReasonWaitingForLead:

@@ -14,7 +14,7 @@ import (
 )
 
 // begin returns the published rollout if it still fits the desired state. Otherwise it returns a new one, in which no step is open unless
-// there is nothing to try out: gateways that go back to what all of them ran do not wait.
+// there is nothing to try out: gateways that go back to what all of them ran do not wait. fresh reports a new attempt.
 func (r *rollout) begin() (t *v1alpha1.TargetRollout, fresh bool) {
 	was, rules, steps := r.published.Rollout, rulesOf(r.gs), int32(len(r.order.Steps()))
 	retry := annotation.Retry(r.gs)
@@ -78,7 +78,7 @@ func (r *rollout) lastGood() *v1alpha1.TargetCommit {
 }
 
 // rulesOf returns a hash of the fields that decide, besides the commit, what gateways run. The other fields, and those that say how a
-// rollout goes, can change without one.
+// rollout goes, can change without a new rollout.
 func rulesOf(gs *v1alpha1.GatewaySync) string {
 	spec := gs.Spec.DeepCopy()
 	spec.Git.Ref, spec.Git.AllowedRefs = "", nil
@@ -88,7 +88,7 @@ func rulesOf(gs *v1alpha1.GatewaySync) string {
 	return hash(spec)
 }
 
-// orderOf returns a hash of the fields that decide the step and the stage of a gateway. What the stages wait for can change without one.
+// orderOf returns a hash of the fields that decide the step and the stage of a gateway. What the stages wait for can change without a new attempt.
 func orderOf(gs *v1alpha1.GatewaySync) string {
 	type stage struct {
 		Name     string

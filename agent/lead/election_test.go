@@ -172,7 +172,7 @@ func TestLeadWithoutCredentialYields(t *testing.T) {
 	s := newSite(t, 2)
 	lacks := failure.New(v1alpha1.ReasonPodRestartNeeded, "spec.git.auth.token names Secret git, which this pod does not mount: restart the pod")
 	without := s.candidate("gw-0", func(c *Config) {
-		c.patience = 2 * time.Second
+		c.asideLimit = 2 * time.Second
 		c.Eligible = func(*v1alpha1.GatewaySync) error { return lacks }
 	})
 	gs := s.untilReady("False/PodRestartNeeded")
@@ -223,7 +223,7 @@ func TestDowngradedAgentsLead(t *testing.T) {
 	s.newer(v1alpha1.SyncTargetSpec{Revision: 7, Generation: gs.Generation, Ref: "main", RefName: "refs/heads/main", Commit: s.first, ResolvedAt: &at})
 	s.report("gw-0", func(*v1alpha1.SyncReportStatus) {})
 	var said program.Log
-	c := s.candidate("gw-0", func(c *Config) { c.patience = 2 * time.Second; c.Log = slog.New(slog.NewTextHandler(&said, nil)) })
+	c := s.candidate("gw-0", func(c *Config) { c.asideLimit = 2 * time.Second; c.Log = slog.New(slog.NewTextHandler(&said, nil)) })
 	assert.Equal(t, c.Identity(), s.leads())
 	assert.Contains(t, said.String(), "waiting for a newer agent to lead")
 	s.untilTarget(s.first)
@@ -242,7 +242,7 @@ func TestNewerReportDelaysOlderAgents(t *testing.T) {
 	s.reportsNewer("gw-0")
 	var said program.Log
 	older := s.candidate("gw-0", func(c *Config) {
-		c.patience = time.Nanosecond // so that an agent that started slowly also stands aside once
+		c.asideLimit = time.Nanosecond // so that an agent that started slowly also stands aside once
 		c.Log = slog.New(slog.NewTextHandler(&said, nil))
 	})
 	assert.Equal(t, older.Identity(), s.leads())

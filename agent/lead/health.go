@@ -28,7 +28,7 @@ type probe struct {
 	err  error
 }
 
-// rolling is what a term remembers of a rollout. Another lead need not know it: it waits longer at most.
+// rolling is what a term remembers of a rollout. Another lead does not know it, and at most waits longer.
 type rolling struct {
 	decision  progress // the last decision whose target is written
 	decidedOn v1alpha1.SyncTargetSpec
@@ -79,11 +79,11 @@ func (r *rolling) recordFailing(gateways []status.Standing, now time.Time) {
 	r.stale = since(r.stale, gateways, now, func(g status.Standing) bool { return g.Stale })
 }
 
-// since returns when each gateway entered the state in, by name. was is the last result.
-func since(was map[string]time.Time, gateways []status.Standing, now time.Time, in func(status.Standing) bool) map[string]time.Time {
+// since returns, by name, when each gateway entered the state that inState describes. was is the last result.
+func since(was map[string]time.Time, gateways []status.Standing, now time.Time, inState func(status.Standing) bool) map[string]time.Time {
 	is := map[string]time.Time{}
 	for _, g := range gateways {
-		if !in(g) {
+		if !inState(g) {
 			continue
 		}
 		if is[g.Name] = now; !was[g.Name].IsZero() {
@@ -213,7 +213,7 @@ type lockState struct {
 	free   bool
 	// heldByOther means that another agent holds the lock.
 	heldByOther bool
-	// expiresIn is when the lock expires unless it is renewed.
+	// expiresIn is the time until the lock expires unless it is renewed.
 	expiresIn time.Duration
 }
 

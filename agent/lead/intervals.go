@@ -10,6 +10,7 @@ import (
 )
 
 const (
+	// firstRetry is the pause before the target is written again.
 	firstRetry = time.Second
 	// minPoll is the minimum time between the starts of two polls, however many are requested.
 	minPoll = 2 * time.Second
@@ -96,7 +97,7 @@ func (s *pollSchedule) next(q question, now time.Time) time.Time {
 	if !s.began.IsZero() {
 		at = later(at, s.began.Add(minPoll))
 	}
-	if q.git == s.lastQuestion.git { // the request concerns this server only
+	if q.git == s.lastQuestion.git { // another server did not ask for this pause
 		at = later(at, s.notBefore)
 	}
 	return at
@@ -138,7 +139,7 @@ func (s *pollSchedule) begin(q question, now time.Time) {
 }
 
 // end records the outcome of a poll and schedules the next one.
-func (s *pollSchedule) end(reason v1alpha1.Reason, away, interval time.Duration, polled bool, now time.Time) {
+func (s *pollSchedule) end(reason v1alpha1.Reason, retryAfter, interval time.Duration, polled bool, now time.Time) {
 	s.running, s.due, s.notBefore = false, time.Time{}, time.Time{}
 	if reason == v1alpha1.ReasonRefResolved {
 		s.failed = 0
@@ -152,7 +153,7 @@ func (s *pollSchedule) end(reason v1alpha1.Reason, away, interval time.Duration,
 	if ok {
 		s.due = now.Add(pause)
 	}
-	if away > 0 {
-		s.notBefore = now.Add(min(away, backoff.MaxRetryAfter))
+	if retryAfter > 0 {
+		s.notBefore = now.Add(min(retryAfter, backoff.MaxRetryAfter))
 	}
 }

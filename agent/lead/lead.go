@@ -68,7 +68,7 @@ type Config struct {
 	Now     func() time.Time
 	Timing  Timing // default: DefaultTiming
 
-	patience time.Duration // default: reconsider
+	asideLimit time.Duration // how long to let another agent lead; default: reconsider
 }
 
 // Lead campaigns for the lock of one GatewaySync, and leads while it holds it.
@@ -97,8 +97,8 @@ func New(c Config) (*Lead, error) {
 	if c.Timing == (Timing{}) {
 		c.Timing = DefaultTiming()
 	}
-	if c.patience == 0 {
-		c.patience = reconsider
+	if c.asideLimit == 0 {
+		c.asideLimit = reconsider
 	}
 	random := make([]byte, 4)
 	if _, err := rand.Read(random); err != nil {
@@ -264,7 +264,7 @@ func (l *Lead) campaign(ctx context.Context) {
 			backoff.Wait(ctx, mathrand.N(settling))
 			return
 		}
-		pause := backoff.Jitter(l.patience) + l.patience/5
+		pause := backoff.Jitter(l.asideLimit) + l.asideLimit/5
 		if err != nil { // the other agents failed at the same time; without jitter they would all stand aside together
 			failed++
 			pause = backoff.Retry(failed, l.Timing.Lock) + startDelay(mathrand.Float64())
@@ -301,7 +301,7 @@ func signal(c chan struct{}) {
 }
 
 // candidate returns the GatewaySync if this agent can lead it now. An agent that lacks a credential, or knows of a newer agent,
-// leads as a last resort: when it has stood aside for its patience. An error means that the API server did not say whether this
+// leads as a last resort: when it has stood aside for asideLimit. An error means that the API server did not say whether this
 // agent can lead.
 func (l *Lead) candidate(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync]) (*v1alpha1.GatewaySync, error) {
 	if !syncs.HasSynced() {
@@ -314,13 +314,13 @@ func (l *Lead) candidate(ctx context.Context, syncs *kube.Informer[v1alpha1.Gate
 	if gs == nil || gs.DeletionTimestamp != nil {
 		return nil, nil
 	}
-	resort := !l.asideSince.IsZero() && l.Now().Sub(l.asideSince) >= l.patience
-	if err := l.Eligible(gs); err != nil && !resort {
+	lastResort := !l.asideSince.IsZero() && l.Now().Sub(l.asideSince) >= l.asideLimit
+	if err := l.Eligible(gs); err != nil && !lastResort {
 		l.standAside("this agent cannot lead", err)
 		return nil, nil
 	}
 	switch err := l.newer(ctx); {
-	case errors.Is(err, errNewer) && !resort:
+	case errors.Is(err, errNewer) && !lastResort:
 		l.standAside("this agent does not campaign", err)
 		return nil, nil
 	case err != nil && !errors.Is(err, errNewer):
@@ -331,7 +331,7 @@ func (l *Lead) candidate(ctx context.Context, syncs *kube.Informer[v1alpha1.Gate
 	return gs, nil
 }
 
-// standAside lets another agent lead. The patience is counted from the first time, which is always logged: how long the
+// standAside lets another agent lead. The time is counted from the first call, which is always logged: how long the
 // GatewaySync took to be seen says nothing about other agents.
 func (l *Lead) standAside(what string, err error) {
 	if l.asideSince.IsZero() {
@@ -397,7 +397,7 @@ func reportSelector(name string) string { return v1alpha1.LabelCRName + "=" + na
 // elect takes the lock, leads while it is held, and releases it.
 func (l *Lead) elect(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.Informer[v1alpha1.GatewaySync], changed chan struct{}) {
 	l.lock.begin(gs, func() { signal(changed) })
-	began, ended := make(chan struct{}), make(chan struct{})
+	termBegan, termEnded := make(chan struct{}), make(chan struct{})
 	leading, resign := context.WithCancel(ctx)
 	defer resign()
 	// holding outlives ctx, because the lock is released only after the term has ended.
@@ -407,8 +407,8 @@ func (l *Lead) elect(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 		Lock: l.lock, Name: l.GatewaySync, LeaseDuration: l.Timing.SlowLock, RenewDeadline: l.Timing.Deadline, RetryPeriod: l.Timing.Renew, ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) {
-				close(began)
-				defer close(ended)
+				close(termBegan)
+				defer close(termEnded)
 				l.lead(leading, gs, syncs, changed)
 			},
 			OnStoppedLeading: func() {},
@@ -418,26 +418,26 @@ func (l *Lead) elect(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 		l.Log.Error("the election cannot be run", "error", err)
 		return
 	}
-	over, lost := make(chan struct{}), l.lock.lost()
+	electionEnded, lost := make(chan struct{}), l.lock.lost()
 	go func() {
-		defer close(over)
+		defer close(electionEnded)
 		elector.Run(holding)
 	}()
-	l.awaitEnd(ctx, syncs, began, ended, over, lost)
+	l.awaitEnd(ctx, syncs, termBegan, termEnded, electionEnded, lost)
 	resign()
 	l.lock.stopping.Store(true)
 	if !l.lock.held.Load() {
 		release()
 	}
 	select {
-	case <-ended:
+	case <-termEnded:
 	case <-time.After(stepDown): // safe, because every write checks the lock
-	case <-over: // it never began
+	case <-electionEnded: // the term never began
 	}
 	release()
-	<-over
+	<-electionEnded
 	if l.lock.held.Load() {
-		<-ended
+		<-termEnded
 	}
 	l.lock.end()
 }
@@ -446,9 +446,9 @@ func (l *Lead) elect(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 func (l *Lead) Leading() bool { return l.lock.leading() }
 
 // awaitEnd returns when the election, or the term that follows it, is over.
-func (l *Lead) awaitEnd(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync], began, ended, over, lost <-chan struct{}) {
+func (l *Lead) awaitEnd(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync], termBegan, termEnded, electionEnded, lost <-chan struct{}) {
 	for {
-		if !closed(began) {
+		if !isClosed(termBegan) {
 			if _, err := syncs.Get(l.Namespace, l.GatewaySync); l.lockWatch.state().heldByOther || errors.Is(err, kube.ErrNotSeen) {
 				return
 			}
@@ -456,9 +456,9 @@ func (l *Lead) awaitEnd(ctx context.Context, syncs *kube.Informer[v1alpha1.Gatew
 		select {
 		case <-ctx.Done():
 			return
-		case <-over:
+		case <-electionEnded:
 			return
-		case <-ended:
+		case <-termEnded:
 			return
 		case <-lost:
 			return
@@ -467,7 +467,7 @@ func (l *Lead) awaitEnd(ctx context.Context, syncs *kube.Informer[v1alpha1.Gatew
 	}
 }
 
-func closed(c <-chan struct{}) bool {
+func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
 		return true

@@ -164,7 +164,7 @@ func TestSoleGatewaySync(t *testing.T) {
 		Namespace: "plant", Name: "gw-0", Annotations: map[string]string{v1alpha1.AnnotationInject: "true"},
 	}}))
 	now := time.Now()
-	s := &served{
+	s := &apiFleet{
 		Lead:        &Lead{Config: Config{Now: func() time.Time { return now }}, lock: &lock{syncs: kube.GatewaySyncs(client, "plant")}},
 		podInformer: pods,
 	}

@@ -107,7 +107,7 @@ func (t *term) inherit(gs *v1alpha1.GatewaySync, q question, want desiredref.Des
 	}
 }
 
-// answered reports whether an earlier lead has polled git for all that gs asks, with success. Of a request for another ref that is not known.
+// answered reports whether an earlier lead has polled git for all that gs asks, with success. For a request for another ref, that is not known.
 func (t *term) answered(gs *v1alpha1.GatewaySync, want desiredref.Desired) bool {
 	is, c := t.target(), meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionRefResolved)
 	return !want.Override && !want.ResolveSpec && is.Commit != "" && is.Ref == want.Ref && is.Generation == gs.Generation && is.Problem == nil &&
@@ -135,10 +135,10 @@ func (t *term) recordPoll(f pollResult) {
 		return
 	}
 	reason := v1alpha1.ReasonRefResolved
-	var away time.Duration
+	var retryAfter time.Duration
 	if f.err != nil {
 		reason = failure.Reason(f.err, v1alpha1.ReasonGitUnreachable)
-		away, _ = repo.RetryAfter(f.err)
+		retryAfter, _ = repo.RetryAfter(f.err)
 	}
 	t.metrics.Resolved(string(reason), f.took)
 	before := t.lastPoll
@@ -162,7 +162,7 @@ func (t *term) recordPoll(f pollResult) {
 	ref, err := repo.ParseRef(f.desired)
 	_, fixed := ref.Commit()
 	polled := gs.Spec.Polling.IsEnabled() && (err != nil || !fixed || f.specCommit != "")
-	t.schedule.end(reason, away, interval(gs), polled, t.now())
+	t.schedule.end(reason, retryAfter, interval(gs), polled, t.now())
 }
 
 // Time limits of one poll, including the proof that a commit belongs to an allowed ref.

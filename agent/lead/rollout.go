@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/internal/status"
 )
 
-// observed has all that a rollout depends on. A new lead lacks failing, stale and health; it waits longer at most.
+// observed has all that a rollout depends on. A new lead lacks failing, stale and health, and at most waits longer.
 type observed struct {
 	gs *v1alpha1.GatewaySync
 	// The published target, and the one to publish without its rollout.
@@ -96,14 +96,14 @@ func (r *rollout) run() {
 		r.describeAbort()
 		return
 	case r.target.Done:
-		r.phase(v1alpha1.RolloutDone, "all steps are open")
+		r.setPhase(v1alpha1.RolloutDone, "all steps are open")
 		return
 	case r.gs.Paused():
 		phase := v1alpha1.RolloutProgressing
 		if was, _ := r.lastPhase(int(r.target.Open)); was == v1alpha1.RolloutSoaking || was == v1alpha1.RolloutWaiting {
 			phase, r.status.Stage = was, r.gs.Status.Rollout.Stage // the gateways still run the commit
 		}
-		r.phase(phase, "syncing is paused")
+		r.setPhase(phase, "syncing is paused")
 		return
 	}
 	if !r.dryRunsDone() {
@@ -115,7 +115,7 @@ func (r *rollout) run() {
 	}
 }
 
-func (r *rollout) phase(p v1alpha1.RolloutPhase, format string, args ...any) {
+func (r *rollout) setPhase(p v1alpha1.RolloutPhase, format string, args ...any) {
 	r.status.Phase, r.status.Message = p, failure.Cut(fmt.Sprintf(format, args...), 1000)
 }
 
@@ -149,7 +149,7 @@ func (r *rollout) dryRunsDone() bool {
 	if len(rest) == 0 && len(r.gateways) > 0 {
 		return true
 	}
-	r.phase(v1alpha1.RolloutPlanning, "%d of %d gateways made a dry run of %s%s", done, len(r.gateways), syntax.ShortCommit(r.want.Commit), listed("; waits for ", rest))
+	r.setPhase(v1alpha1.RolloutPlanning, "%d of %d gateways made a dry run of %s%s", done, len(r.gateways), syntax.ShortCommit(r.want.Commit), listed("; waits for ", rest))
 	return false
 }
 
@@ -161,11 +161,11 @@ func (r *rollout) mayOpenNext() bool {
 	}
 	if open >= int(r.target.Steps) {
 		r.target.Done = true
-		r.phase(v1alpha1.RolloutDone, "all steps are open")
+		r.setPhase(v1alpha1.RolloutDone, "all steps are open")
 		return false
 	}
 	if len(r.gateways) == 0 { // they may all restart
-		r.phase(v1alpha1.RolloutProgressing, "no gateway runs")
+		r.setPhase(v1alpha1.RolloutProgressing, "no gateway runs")
 		return false
 	}
 	stage := r.order.Stage(open + 1)
@@ -175,11 +175,11 @@ func (r *rollout) mayOpenNext() bool {
 	switch n := r.members(stage); {
 	case stage.RequireApproval:
 		r.status.Stage = stage.Name
-		r.phase(v1alpha1.RolloutWaiting, "stage %s waits for the approval %s@%s; to approve: stoker approve %s %s", stage.Name, stage.Name, r.want.Commit, r.gs.Name, stage.Name)
+		r.setPhase(v1alpha1.RolloutWaiting, "stage %s waits for the approval %s@%s; to approve: stoker approve %s %s", stage.Name, stage.Name, r.want.Commit, r.gs.Name, stage.Name)
 		return false
 	case n == 0:
 		r.status.Stage = stage.Name
-		r.phase(v1alpha1.RolloutWaiting, "stage %s has no gateway that could prove anything: it waits for the approval %s@%s; to approve: stoker approve %s %s",
+		r.setPhase(v1alpha1.RolloutWaiting, "stage %s has no gateway that could prove anything: it waits for the approval %s@%s; to approve: stoker approve %s %s",
 			stage.Name, stage.Name, r.want.Commit, r.gs.Name, stage.Name)
 		return false
 	}
@@ -197,7 +197,7 @@ func (r *rollout) members(stage *v1alpha1.Stage) int {
 	return n
 }
 
-// synced reports whether all gateways of the open steps run the target. One that did and fails now aborts the rollout, as one that the
+// synced reports whether all gateways of the open steps run the target. A gateway that ran it and fails now aborts the rollout, as one that the
 // commit breaks does.
 func (r *rollout) synced(open int) bool {
 	r.setStage(open)
@@ -232,23 +232,23 @@ func (r *rollout) synced(open int) bool {
 	case len(rest) == 0 && r.stageProven(open):
 		return true
 	case len(rest) == 0: // they are gone, or a user paused them
-		r.phase(v1alpha1.RolloutProgressing, "no gateway of stage %s runs %s, so it proves nothing%s; waits for one, or for the approval %s@%s",
+		r.setPhase(v1alpha1.RolloutProgressing, "no gateway of stage %s runs %s, so it proves nothing%s; waits for one, or for the approval %s@%s",
 			r.status.Stage, syntax.ShortCommit(r.want.Commit), listed(": left out: ", out), r.status.Stage, r.want.Commit)
 		return false
 	case recovering+stale == len(rest) && before == v1alpha1.RolloutWaiting: // the stage need not soak again
 		was := r.gs.Status.Rollout
 		r.status.Stage = was.Stage
 		if stale == len(rest) {
-			r.phase(was.Phase, "%s", was.Message)
+			r.setPhase(was.Phase, "%s", was.Message)
 		} else {
-			r.phase(was.Phase, "stage %s opens after its approval and when all gateways run %s again%s", was.Stage, syntax.ShortCommit(r.want.Commit), listed(": ", rest))
+			r.setPhase(was.Phase, "stage %s opens after its approval and when all gateways run %s again%s", was.Stage, syntax.ShortCommit(r.want.Commit), listed(": ", rest))
 		}
 		return false
 	case recovering+stale == len(rest): // the soak goes on
-		r.phase(v1alpha1.RolloutSoaking, "step %d of %d%s ran %s%s", open, r.target.Steps, inStage(r.status.Stage), syntax.ShortCommit(r.want.Commit), listed(" and waits for ", rest))
+		r.setPhase(v1alpha1.RolloutSoaking, "step %d of %d%s ran %s%s", open, r.target.Steps, inStage(r.status.Stage), syntax.ShortCommit(r.want.Commit), listed(" and waits for ", rest))
 		return false
 	}
-	r.phase(v1alpha1.RolloutProgressing, "step %d of %d%s: %d of %d gateways run %s%s%s", open, r.target.Steps, inStage(r.status.Stage), n-len(rest)-len(out), n,
+	r.setPhase(v1alpha1.RolloutProgressing, "step %d of %d%s: %d of %d gateways run %s%s%s", open, r.target.Steps, inStage(r.status.Stage), n-len(rest)-len(out), n,
 		syntax.ShortCommit(r.want.Commit), listed("; waits for ", rest), listed("; left out: ", out))
 	return false
 }
@@ -281,7 +281,7 @@ func (r *rollout) faulty(g status.Standing, ran bool) bool {
 			return true
 		}
 		if ok {
-			r.wake(since.Add(patience))
+			r.decideAgain(since.Add(patience))
 		}
 	}
 	return false
@@ -294,11 +294,11 @@ func (r *rollout) mayStillAnswer(g status.Standing) bool {
 	if !g.Stale || !ok || r.now.Sub(since) >= patience {
 		return false
 	}
-	r.wake(since.Add(patience))
+	r.decideAgain(since.Add(patience))
 	return true
 }
 
-func (r *rollout) wake(at time.Time) {
+func (r *rollout) decideAgain(at time.Time) {
 	if r.again.IsZero() || at.Before(r.again) {
 		r.again = at
 	}
@@ -329,7 +329,7 @@ func (r *rollout) soaked(open int) bool {
 	end, healthy := began.Add(stage.Soak()), ""
 	if c := stage.Check(); c != nil {
 		h := r.health
-		r.check, r.probe = c, fmt.Sprint(r.want.Commit, "/", r.target.Rules, "/", r.target.Revision, "/", open) // an attempt begins with none
+		r.check, r.probe = c, fmt.Sprint(r.want.Commit, "/", r.target.Rules, "/", r.target.Revision, "/", open) // a new attempt begins without results
 		if h.step != r.probe {
 			h = health{}
 		}
@@ -346,7 +346,7 @@ func (r *rollout) soaked(open int) bool {
 	var rest []string
 	if r.now.Before(end) {
 		rest = append(rest, "it is "+end.UTC().Format(time.RFC3339))
-		r.wake(end)
+		r.decideAgain(end)
 	}
 	if healthy != "" {
 		rest = append(rest, healthy)
@@ -355,7 +355,7 @@ func (r *rollout) soaked(open int) bool {
 		r.check = nil
 		return true
 	}
-	r.phase(v1alpha1.RolloutSoaking, "stage %s runs %s and waits until %s", stage.Name, syntax.ShortCommit(r.want.Commit), strings.Join(rest, " and "))
+	r.setPhase(v1alpha1.RolloutSoaking, "stage %s runs %s and waits until %s", stage.Name, syntax.ShortCommit(r.want.Commit), strings.Join(rest, " and "))
 	return false
 }
 
@@ -411,11 +411,11 @@ func (r *rollout) describeAbort() {
 	all := len(r.gateways)
 	switch {
 	case t.Back:
-		r.phase(v1alpha1.RolloutAborted, "%s; %d of %d went back to %s, %d never left it", t.Failed, back, all, syntax.ShortCommit(t.From.Commit), all-reached)
+		r.setPhase(v1alpha1.RolloutAborted, "%s; %d of %d went back to %s, %d never left it", t.Failed, back, all, syntax.ShortCommit(t.From.Commit), all-reached)
 	case got > 0:
-		r.phase(v1alpha1.RolloutAborted, "%s; %d of %d got %s and stay for inspection, %d never got it", t.Failed, got, all, syntax.ShortCommit(r.want.Commit), all-got)
+		r.setPhase(v1alpha1.RolloutAborted, "%s; %d of %d got %s and stay for inspection, %d never got it", t.Failed, got, all, syntax.ShortCommit(r.want.Commit), all-got)
 	default:
-		r.phase(v1alpha1.RolloutAborted, "%s; no gateway got %s", t.Failed, syntax.ShortCommit(r.want.Commit))
+		r.setPhase(v1alpha1.RolloutAborted, "%s; no gateway got %s", t.Failed, syntax.ShortCommit(r.want.Commit))
 	}
 }
 

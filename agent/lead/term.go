@@ -62,8 +62,8 @@ type term struct {
 	polls           chan pollResult
 	polling         sync.WaitGroup
 	abandonPoll     context.CancelFunc // ends the last poll
-	lastPoll        pollResult         // the last poll
-	resolved        resolved           // the last successful one
+	lastPoll        pollResult
+	resolved        resolved // by the last successful poll
 	answeredRequest string
 	request         *v1alpha1.RequestStatus
 	requestRead     bool // request is initialized
@@ -168,7 +168,7 @@ func (t *term) hasSuccessor(gs *v1alpha1.GatewaySync) bool {
 	return false
 }
 
-// idle is the longest wait of an iteration. Nothing depends on it.
+// idle is the longest pause between iterations. Nothing depends on it.
 const idle = time.Hour
 
 func (t *term) pause(q question) time.Duration {
@@ -293,7 +293,7 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 	stamp := t.stamp()
 	sum := status.Summarize(status.Seen{GatewaySync: gs, Invalid: invalid, Flawed: flawed, Ref: ref, Target: t.target(), Rollout: t.rolling.status(gs), Reports: reports, Unreadable: unreadable,
 		Pods: t.pods(), Sole: t.sole(ctx), Now: stamp})
-	again := confirm(&sum.Status, stamp)
+	again := refreshConfirmedAt(&sum.Status, stamp)
 	if !sum.Again.IsZero() && sum.Again.Before(again) {
 		again = sum.Again
 	}
@@ -334,9 +334,9 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 	return nil
 }
 
-// confirm updates the confirmation time of a status if it is old, and returns when the next update is due. A time in the future
+// refreshConfirmedAt updates the confirmation time of a status if it is old, and returns when the next update is due. A time in the future
 // is replaced.
-func confirm(st *v1alpha1.GatewaySyncStatus, now time.Time) time.Time {
+func refreshConfirmedAt(st *v1alpha1.GatewaySyncStatus, now time.Time) time.Time {
 	if at := st.ConfirmedAt; at == nil || at.After(now) || now.Sub(at.Time) >= v1alpha1.ConfirmEvery {
 		st.ConfirmedAt = &metav1.Time{Time: now.Truncate(time.Second)}
 	}
@@ -346,15 +346,15 @@ func confirm(st *v1alpha1.GatewaySyncStatus, now time.Time) time.Time {
 // errDeaf means that the watch does not deliver changes. The next campaign opens a new one.
 var errDeaf = errors.New("the watch of the GatewaySync does not deliver changes")
 
-// mostRefused is how often a write may cause a conflict for the same version: half a minute with doubling pauses.
-const mostRefused = 7
+// maxConflicts is how often a write may cause a conflict for the same version: half a minute with doubling pauses.
+const maxConflicts = 7
 
 // afterConflict waits until the watch shows a newer version than the one whose write caused a conflict.
 func (t *term) afterConflict(version string, now time.Time) error {
 	if t.conflictVersion != version {
 		t.conflictVersion, t.conflicts = version, 0
 	}
-	if t.conflicts++; t.conflicts > mostRefused {
+	if t.conflicts++; t.conflicts > maxConflicts {
 		return errDeaf
 	}
 	t.nextStatus = now.Add(minStatus / 4 << (t.conflicts - 1))

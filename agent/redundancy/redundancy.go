@@ -119,7 +119,7 @@ func (n *Node) Copied() bool { return n.copied }
 // AccessChanged reports whether the node has gained or lost config access since its files were last compared.
 func (n *Node) AccessChanged() bool { return n.tookOver || n.steppedDown }
 
-// Replicated reports whether the gateways of a pair copy a path to each other [IA]. It returns false for paths of which this
+// Replicated reports whether the gateways of a pair copy a path to each other, according to the vendor. It returns false for paths of which this
 // is not certain, such as the config of modules: there, both agents write the same bytes.
 func Replicated(path string) bool {
 	if strings.HasPrefix(path, "projects/") {

@@ -27,7 +27,7 @@ func (l *Lead) serve(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 	if err := l.awaitCurrent(ctx, syncs); err != nil {
 		return err
 	}
-	s := &served{Lead: l, uid: gs.UID, syncs: syncs, wake: changed}
+	s := &apiFleet{Lead: l, uid: gs.UID, syncs: syncs, wake: changed}
 	var err error
 	s.reportInformer, err = kube.SyncReports(l.Clients.Dynamic, l.Namespace).Informer(func(o *metav1.ListOptions) {
 		o.LabelSelector = reportSelector(l.GatewaySync)
@@ -124,8 +124,8 @@ func watchPods(client kube.Core, namespace string, changed func()) (cache.Shared
 	return in, err
 }
 
-// served implements fleet for an API server.
-type served struct {
+// apiFleet implements fleet for an API server.
+type apiFleet struct {
 	*Lead
 	uid            types.UID
 	syncs          *kube.Informer[v1alpha1.GatewaySync]
@@ -137,11 +137,11 @@ type served struct {
 	soleAt time.Time // when to ask again for isSole
 }
 
-var _ fleet = (*served)(nil)
+var _ fleet = (*apiFleet)(nil)
 
-func (s *served) changed() <-chan struct{} { return s.wake }
+func (s *apiFleet) changed() <-chan struct{} { return s.wake }
 
-func (s *served) sync() (*v1alpha1.GatewaySync, error) {
+func (s *apiFleet) sync() (*v1alpha1.GatewaySync, error) {
 	gs, err := s.syncs.Get(s.Namespace, s.GatewaySync)
 	if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
 		gs = metadataAndStatus(bad.Object)
@@ -152,7 +152,7 @@ func (s *served) sync() (*v1alpha1.GatewaySync, error) {
 	return gs, err
 }
 
-func (s *served) reports() ([]*v1alpha1.SyncReport, map[string]error) {
+func (s *apiFleet) reports() ([]*v1alpha1.SyncReport, map[string]error) {
 	unreadable := map[string]error{}
 	for _, bad := range s.reportInformer.Undecodable() {
 		unreadable[bad.Name] = bad
@@ -160,7 +160,7 @@ func (s *served) reports() ([]*v1alpha1.SyncReport, map[string]error) {
 	return s.reportInformer.List(), unreadable
 }
 
-func (s *served) pods() []status.Pod {
+func (s *apiFleet) pods() []status.Pod {
 	var list []status.Pod
 	for _, obj := range s.podInformer.GetStore().List() {
 		p, ok := obj.(*corev1.Pod)
@@ -181,7 +181,7 @@ const (
 
 // sole queries the API server, rarely, and only if a pod does not name its GatewaySync. If a query fails, the last answer stays. Before the first
 // one, the GatewaySync counts as the only one: a pod that may belong to it must not vanish from the status.
-func (s *served) sole(ctx context.Context) bool {
+func (s *apiFleet) sole(ctx context.Context) bool {
 	nameless := false
 	for _, p := range s.pods() {
 		nameless = nameless || p.Nameless()
@@ -203,15 +203,15 @@ func (s *served) sole(ctx context.Context) bool {
 	return s.isSole
 }
 
-func (s *served) target() v1alpha1.SyncTargetSpec { return s.lock.spec() }
+func (s *apiFleet) target() v1alpha1.SyncTargetSpec { return s.lock.spec() }
 
-func (s *served) writeTarget(ctx context.Context, change func(*v1alpha1.SyncTargetSpec)) error {
+func (s *apiFleet) writeTarget(ctx context.Context, change func(*v1alpha1.SyncTargetSpec)) error {
 	return s.lock.write(ctx, change)
 }
 
-func (s *served) readTarget(ctx context.Context) error { return s.lock.read(ctx) }
+func (s *apiFleet) readTarget(ctx context.Context) error { return s.lock.read(ctx) }
 
-func (s *served) writeStatus(ctx context.Context, gs *v1alpha1.GatewaySync, change map[string]any) (*v1alpha1.GatewaySync, error) {
+func (s *apiFleet) writeStatus(ctx context.Context, gs *v1alpha1.GatewaySync, change map[string]any) (*v1alpha1.GatewaySync, error) {
 	patch, err := kube.StatusPatch(gs, change)
 	if err != nil {
 		return nil, err
@@ -224,7 +224,7 @@ func (s *served) writeStatus(ctx context.Context, gs *v1alpha1.GatewaySync, chan
 	return s.lock.syncs.Patch(ctx, gs.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: statusManager}, "status")
 }
 
-func (s *served) sendEvents(gs *v1alpha1.GatewaySync, events []status.Event) {
+func (s *apiFleet) sendEvents(gs *v1alpha1.GatewaySync, events []status.Event) {
 	s.events.send(gs, events...)
 }
 
