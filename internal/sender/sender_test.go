@@ -5,10 +5,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// delivered is a delivery in testdata, based on the documentation of its sender, with the expected request.
+// delivered is a delivery in testdata, by its name in the file of its sender, based on the sender's documentation, with the expected request.
 type delivered struct {
 	name   string
 	Header map[string]string
@@ -36,15 +38,19 @@ func deliveries(t testing.TB) []delivered {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*.json")
 	require.NoError(t, err)
-	require.Greater(t, len(files), 30)
 	var all []delivered
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
-		d := delivered{name: strings.TrimSuffix(filepath.Base(file), ".json")}
-		require.NoError(t, json.Unmarshal(text, &d), file)
-		all = append(all, d)
+		var byName map[string]delivered
+		require.NoError(t, json.Unmarshal(text, &byName), file)
+		for _, name := range slices.Sorted(maps.Keys(byName)) {
+			d := byName[name]
+			d.name = name
+			all = append(all, d)
+		}
 	}
+	require.Greater(t, len(all), 30)
 	return all
 }
 
