@@ -12,6 +12,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/e2e/argocd"
@@ -214,4 +215,13 @@ func (d *deployment) terminationMessage(job string) string {
 		}
 	}
 	return messages.String()
+}
+
+// uids returns the UIDs of the pods, which differ after a pod was replaced.
+func (p *plant) uids() (all []types.UID) {
+	p.t.Helper()
+	for _, pod := range p.pods() {
+		all = append(all, pod.UID)
+	}
+	return all
 }

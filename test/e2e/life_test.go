@@ -5,7 +5,6 @@ package e2e
 import (
 	"crypto/rand"
 	"encoding/json"
-	"fmt"
 	"io/fs"
 	"os/exec"
 	"path/filepath"
@@ -19,7 +18,6 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/inject"
@@ -136,75 +134,6 @@ func podThatRequiresAgent(t *testing.T, w *world) {
 	p.ready(1)
 	p.replaceSecret("git-credentials", "token", w.password)
 	p.synced(p.head(), 1)
-}
-
-// The gateways run on while the API server is unavailable. When it is back, they follow a push that they missed.
-func apiServerRestarts(t *testing.T, w *world) {
-	p := w.plant(t)
-	p.gatewaySync()
-	p.gateways()
-	p.synced(p.head(), 3)
-	before := p.uids()
-	w.Kill(t, kubetest.APIServer)
-	p.push("pushed while the API server is unavailable")
-	time.Sleep(20 * time.Second) // long enough for the lead's lock to expire
-	began := time.Now()
-	w.Start(t, kubetest.APIServer)
-	// The API server refuses requests until it has read its roles and bindings. The agents may log a refusal a
-	// moment later. The check of the logs skips this period.
-	w.starting = append(w.starting, spell{began, time.Now().Add(2 * time.Second)})
-	w.say("the API server is back")
-	p.synced(p.head(), 3)
-	assert.Equal(t, before, p.uids(), "no pod may be replaced")
-	assert.Zero(t, p.restarts(), "no container of a gateway's pod may restart")
-}
-
-// uids returns the UIDs of the pods, which differ after a pod was replaced.
-func (p *plant) uids() (all []types.UID) {
-	p.t.Helper()
-	for _, pod := range p.pods() {
-		all = append(all, pod.UID)
-	}
-	return all
-}
-
-// Pods that start while no injector runs get no agent. When it runs again, it evicts them, and their replacements get one.
-func podsStartedWithoutInjector(t *testing.T, w *world) {
-	p := w.plant(t)
-	p.gatewaySync()
-	w.scaleInjector(t, 0)
-	p.gateways(replicas(2))
-	p.ready(2)
-	for _, pod := range p.pods() {
-		assert.False(t, inject.Has(&pod), pod.Name)
-	}
-	w.scaleInjector(t, 2)
-	p.synced(p.head(), 2)
-	p.checkRepaired(2)
-}
-
-// scaleInjector scales the injector and waits until n of its pods are ready and no others exist.
-func (w *world) scaleInjector(t *testing.T, n int32) {
-	t.Helper()
-	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, n)
-	_, err := w.client.AppsV1().Deployments(release).Patch(w.ctx, "stoker-injector", types.MergePatchType, patch, metav1.PatchOptions{}, "scale")
-	require.NoError(t, err)
-	w.eventually(t, fmt.Sprintf("the injector has %d ready pods", n), func() string {
-		pods, err := w.client.CoreV1().Pods(release).List(w.ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=injector"})
-		if err != nil {
-			return err.Error()
-		}
-		ready := 0
-		for i := range pods.Items {
-			if isReady(&pods.Items[i]) {
-				ready++
-			}
-		}
-		if len(pods.Items) != int(n) || ready != int(n) {
-			return fmt.Sprintf("%d pods, %d ready", len(pods.Items), ready)
-		}
-		return ""
-	})
 }
 
 // ignitionData is the data directory in the image, the same as in the official one.

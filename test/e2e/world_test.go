@@ -75,7 +75,6 @@ type world struct {
 	argo          *argoCD
 	uninstalled   bool
 	volumesAtOnce sync.Mutex
-	starting      []spell // of the API server
 }
 
 // spell is a period of time.
@@ -219,10 +218,9 @@ func (w *world) checkSaid(t *testing.T, said string, without ...spell) {
 		for _, secret := range []string{w.password, strings.TrimPrefix(w.gatewayToken, "e2e:"), w.webhookToken} {
 			assert.NotContains(t, line, secret, "the log must not contain a secret")
 		}
-		// Only ServiceAccounts count: Kubernetes itself handles a kubelet that is refused for a moment. An
-		// API server that starts refuses everything until it has read its roles and bindings.
+		// Only ServiceAccounts count: Kubernetes itself handles a kubelet that is refused for a moment.
 		forbidden := strings.Contains(line, "system:serviceaccount:") && strings.Contains(line, " cannot ")
-		assert.False(t, forbidden && !during(line, slices.Concat(w.starting, without)), "a request exceeded the permissions: %s", line)
+		assert.False(t, forbidden && !during(line, without), "a request exceeded the permissions: %s", line)
 	}
 }
 
@@ -384,7 +382,6 @@ var laterWithArgoCD = []scenario{
 	{"Argo CD and a branch in the spec: the synced commit is requested", theCommitOfASyncIsAskedFor},
 	{"Argo CD and a ConfigSync: a wave waits until its objects are applied", aWaveWaitsForAConfigSync},
 	{"Argo CD and stages: a sync waits for an approval", stagesHoldASync},
-	{"Argo CD impersonates an account that may patch but not update: it is a setter", anImpersonatedAccountIsASetter},
 }
 
 // sideBySide lists scenarios that do not disturb the cluster or the injector. Each has its own namespace.
@@ -401,11 +398,8 @@ var sideBySide = []scenario{
 	{"a ConfigSync that deletes its objects does not hold its namespace", aNamespaceGoesWithItsConfigSync},
 }
 
-// alone lists scenarios that stop shared components. The API server comes late, because Kubernetes takes a
-// while to recover, and the uninstall last.
+// alone lists scenarios that stop shared components, the uninstall last.
 var alone = []scenario{
-	{"pods that started without the injector are repaired", podsStartedWithoutInjector},
 	{"an upgrade to the next release, and the way back", anUpgradeAndTheWayBack},
-	{"a restart of the API server changes nothing", apiServerRestarts},
 	{"after an uninstall, deleting a ConfigSync leaves its objects", anUninstallLeavesWhatIsNotDeleted},
 }
