@@ -1,5 +1,4 @@
-// Package argocd tests hooks/argocd and examples/argocd with the code of Argo CD 2. Module v3 has the same
-// tests for Argo CD 3.
+// Package argocd tests hooks/argocd and examples/argocd with the code of Argo CD 2. Module v3 tests hooks/argocd with Argo CD 3.
 package argocd
 
 import (

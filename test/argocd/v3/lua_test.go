@@ -1,5 +1,5 @@
-// Package argocd tests hooks/argocd and examples/argocd with the code of Argo CD 3. The parent module has
-// the same tests for Argo CD 2.
+// Package argocd tests hooks/argocd with the code of Argo CD 3. The parent module has the same tests for Argo CD 2, and those of
+// examples/argocd.
 package argocd
 
 import (
