@@ -177,10 +177,10 @@ func (ch *channel) stateChange(t topic, in input, changedAt time.Time) *change {
 	case !reported.worse(s):
 		return nil
 	default:
-		c.replaced = reported.reason()
+		c.ended = slices.DeleteFunc(reported.open(), func(reason string) bool { return reason == s.key() })
 	}
 	reported = reported.with(s)
-	c.reason, c.recordIfAccepted = reported.reason(), reported.encode()
+	c.reason, c.recordIfAccepted, c.recordIfUncertain = reported.reason(), reported.encode(), reported.uncertain()
 	if !reported.since.IsZero() {
 		c.Since = &reported.since
 	}
@@ -189,7 +189,7 @@ func (ch *channel) stateChange(t topic, in input, changedAt time.Time) *change {
 
 // end returns the end of a state that was sent as firing.
 func (ch *channel) end(t topic, in input, reported report, endedAt time.Time) *change {
-	c := &change{Topic: t.name, State: Resolved, Ref: in.verdict.Ref, Commit: in.verdict.Commit, Text: "it has ended", reason: reported.reason()}
+	c := &change{Topic: t.name, State: Resolved, Ref: in.verdict.Ref, Commit: in.verdict.Commit, Text: "it has ended", ended: reported.open(), recordIfUncertain: reported.uncertain()}
 	if since := reported.since; !since.IsZero() {
 		c.Since, c.Text = &since, "it has ended after "+endedAt.Sub(since).Round(time.Second).String()
 	}
@@ -208,9 +208,12 @@ func (ch *channel) began(name v1alpha1.AlertTopic, s situation, seen time.Time) 
 	return since.UTC().Truncate(time.Second)
 }
 
-// record records the changes that the receiver accepted, and sets the time of the next message.
-func (ch *channel) record(changes []change, err error, now time.Time) {
-	for _, c := range changes {
+// record records the changes that the receiver accepted, and those that it may have, and sets the time of the next message.
+func (ch *channel) record(accepted, uncertain []change, err error, now time.Time) {
+	for _, c := range uncertain {
+		ch.sent[c.Topic] = c.recordIfUncertain
+	}
+	for _, c := range accepted {
 		delete(ch.changedAt, c.Topic)
 		switch c.State {
 		case Resolved:
@@ -247,6 +250,23 @@ func (r report) reason() string {
 		return ""
 	}
 	return r.reasons[len(r.reasons)-1]
+}
+
+// unsure is the severity in the record of a state of which the receiver may have the beginning, the end, or neither.
+const unsure Severity = "unsure"
+
+// uncertain returns the record of a state after a message whose answer is lost. Every state is worse, so that it is sent again.
+func (r report) uncertain() string {
+	r.severity = unsure
+	return r.encode()
+}
+
+// open returns the reasons of which PagerDuty has an incident, or may have one.
+func (r report) open() []string {
+	if r.severity == unsure {
+		return slices.Clone(r.reasons)
+	}
+	return []string{r.reason()}
 }
 
 // worse reports whether s is worse than what was sent: it is more severe or, if it is as severe, has a reason that was not sent, or at least

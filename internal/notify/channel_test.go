@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -107,6 +108,79 @@ func TestWorseStates(t *testing.T) {
 	p.ready()
 	assert.Len(t, p.passes(time.Hour), 2)
 	assert.Empty(t, p.receiver.open)
+}
+
+// If an answer is lost, an incident may be open or not. None stays open that nothing resolves, and none is missing.
+func TestPagerDutyAnswersAreLost(t *testing.T) {
+	fails := func(p *plant, reason v1alpha1.Reason, phase v1alpha1.OutcomePhase) {
+		p.set(phase, metav1.ConditionFalse, reason, "area-1", v1alpha1.DiscoveredGateway{Name: "area-1", SyncStatus: v1alpha1.GatewayHeld, Reason: reason})
+	}
+	lost := func(p *plant, from int) {
+		calls, again := 0, false
+		p.receiver.setFault(func(_ http.ResponseWriter, r *http.Request) bool {
+			if again {
+				return false
+			}
+			if calls++; calls < from {
+				return false
+			}
+			again = true
+			p.receiver.serve(httptest.NewRecorder(), r)
+			again = false
+			panic(http.ErrAbortHandler)
+		})
+	}
+	open := func(p *plant) []string { return slices.Sorted(maps.Keys(p.receiver.open)) }
+	for name, steps := range map[string]func(t *testing.T, p *plant){
+		"the state ends before the next attempt": func(_ *testing.T, p *plant) {
+			lost(p, 1)
+			p.breaks()
+			p.passes(time.Minute + 20*time.Second)
+		},
+		"another reason before the next attempt": func(t *testing.T, p *plant) {
+			fails(p, v1alpha1.ReasonConflictDetected, v1alpha1.OutcomeHeld)
+			p.passes(settled)
+			p.receiver.setFault(func(w http.ResponseWriter, r *http.Request) bool {
+				body, err := io.ReadAll(r.Body)
+				assert.NoError(t, err)
+				if bytes.Contains(body, []byte("resolve")) {
+					w.WriteHeader(http.StatusTooManyRequests)
+				}
+				return bytes.Contains(body, []byte("resolve"))
+			})
+			p.breaks()
+			p.passes(settled)
+			require.Equal(t, []string{"stoker/uid-1/NotReady/ConflictDetected", "stoker/uid-1/NotReady/TemplateFailed"}, open(p))
+			p.receiver.setFault(nil)
+			fails(p, v1alpha1.ReasonAgentsAway, v1alpha1.OutcomeFailed)
+			p.restart()
+			p.passes(20 * time.Minute)
+			assert.Equal(t, []string{"stoker/uid-1/NotReady/AgentsAway"}, open(p))
+		},
+		"the state begins again": func(t *testing.T, p *plant) {
+			p.breaks()
+			p.passes(settled)
+			lost(p, 1)
+			p.ready()
+			p.passes(time.Minute + 20*time.Second)
+			assert.Empty(t, open(p))
+			p.receiver.setFault(nil)
+			p.breaks()
+			p.passes(20 * time.Minute)
+			assert.Equal(t, []string{"stoker/uid-1/NotReady/TemplateFailed"}, open(p))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertPagerDuty, URLSecretRef: ref("pagerduty"), IntegrationKeySecretRef: ref("integration")})
+			steps(t, p)
+			require.NotEmpty(t, open(p))
+			p.receiver.setFault(nil)
+			p.ready()
+			p.passes(20 * time.Minute)
+			assert.Empty(t, open(p))
+			assert.Empty(t, p.saved)
+		})
+	}
 }
 
 // A message says when the state began, also if the notifier started later. A state that the notifier saw not to hold began after that.

@@ -42,9 +42,10 @@ type change struct {
 	Next string `json:"next,omitempty"`
 	Link string `json:"link,omitempty"`
 
-	recordIfAccepted string // the record of the topic after the receiver has accepted the change
-	// reason is the reason of the state, and replaced the one that was sent before if the state became worse.
-	reason, replaced string
+	// recordIfAccepted is the record of the topic after the receiver has accepted the change, and recordIfUncertain if the receiver may have it.
+	recordIfAccepted, recordIfUncertain string
+	reason                              string   // of the state
+	ended                               []string // reasons that were sent before and hold no longer
 }
 
 // notice is one message about a GatewaySync.
@@ -111,8 +112,12 @@ func send(ctx context.Context, client httpclient.Client, kind v1alpha1.AlertType
 			c.url = secret.New(pagerDutyURL)
 		}
 		for i, one := range n.Changes {
-			for _, event := range pagerDutyEvents(n, one, c.integrationKey) {
-				if err := post(ctx, client, c.url, nil, event); err != nil {
+			for j, event := range pagerDutyEvents(n, one, c.integrationKey) {
+				err := post(ctx, client, c.url, nil, event)
+				if _, rejected := errors.AsType[*statusError](err); err != nil && (j > 0 || !rejected) {
+					err = &uncertainError{err}
+				}
+				if err != nil {
 					return n.Changes[:i], err
 				}
 			}
@@ -147,6 +152,11 @@ type statusError struct {
 }
 
 func (e *statusError) Error() string { return e.status }
+
+// uncertainError means that PagerDuty may have got a part of the change after the accepted ones.
+type uncertainError struct{ error }
+
+func (e *uncertainError) Unwrap() error { return e.error }
 
 // post sends a body as JSON. A nil header is that of JSON.
 func post(ctx context.Context, client httpclient.Client, to secret.String, header http.Header, body any) error {
@@ -231,8 +241,12 @@ func pagerDutyEvents(n notice, c change, key secret.String) []map[string]any {
 	event := func(action, reason string) map[string]any {
 		return map[string]any{"routing_key": key.Reveal(), "dedup_key": strings.Join([]string{"stoker", n.uid, string(c.Topic), reason}, "/"), "event_action": action}
 	}
+	var ends []map[string]any
+	for _, reason := range c.ended {
+		ends = append(ends, event("resolve", reason))
+	}
 	if c.State != Firing {
-		return []map[string]any{event("resolve", c.reason)}
+		return ends
 	}
 	trigger := event("trigger", c.reason)
 	trigger["payload"] = map[string]any{
@@ -246,10 +260,7 @@ func pagerDutyEvents(n notice, c change, key secret.String) []map[string]any {
 	if len(links) > 0 {
 		trigger["links"] = links
 	}
-	if c.replaced != "" && c.replaced != c.reason {
-		return []map[string]any{trigger, event("resolve", c.replaced)}
-	}
-	return []map[string]any{trigger}
+	return append([]map[string]any{trigger}, ends...)
 }
 
 // teamsMessage returns the message for a workflow of Microsoft Teams: an Adaptive Card. A TextRun has no Markdown, and so no links.

@@ -2,7 +2,7 @@
 // (spec.alerting).
 //
 // It is level-triggered: it compares each status with a record of what it has sent, and sends the difference. If a state ends before
-// the notifier reaches the receiver, it sends nothing about the state. News wait in a short queue, because the status of the moment
+// the notifier reaches the receiver, it sends nothing about the state, unless PagerDuty may have got the beginning. News wait in a short queue, because the status of the moment
 // at which one is sent may be about another commit; a restart forgets all of them but the last. The record is an annotation of the
 // Lease that elects one replica, so a restart repeats no notification. Only a crash between a message and its record repeats that
 // message.
@@ -92,6 +92,7 @@ type result struct {
 	channel   *channel
 	namespace string
 	accepted  []change
+	uncertain []change // that the receiver may have
 	err       error
 }
 
@@ -156,7 +157,11 @@ func (n *Notifier) startDue(ctx context.Context, now time.Time) {
 		gs, webhook := ch.gs, ch.webhook
 		go func() {
 			accepted, err := n.deliver(ctx, gs, webhook, changes, now)
-			n.results <- result{channel: ch, namespace: namespace, accepted: accepted, err: err}
+			r := result{channel: ch, namespace: namespace, accepted: accepted, err: err}
+			if _, uncertain := errors.AsType[*uncertainError](err); uncertain {
+				r.uncertain = changes[len(accepted) : len(accepted)+1]
+			}
+			n.results <- r
 		}()
 	}
 }
@@ -176,7 +181,7 @@ func (n *Notifier) finished(r result, now time.Time) {
 		delete(n.sending, r.namespace)
 	}
 	r.channel.busy = false
-	r.channel.record(r.accepted, r.err, now)
+	r.channel.record(r.accepted, r.uncertain, r.err, now)
 }
 
 // finish waits for the messages on their way, which have a bounded time, and records them: they must not be sent again.
