@@ -2,10 +2,10 @@
 // (spec.alerting).
 //
 // It is level-triggered: it compares each status with a record of what it has sent, and sends the difference. If a state ends before
-// the notifier reaches the receiver, it sends nothing about the state, unless PagerDuty may have got the beginning. News wait in a short queue, because the status of the moment
-// at which one is sent may be about another commit; a restart forgets all of them but the last. The record is an annotation of the
-// Lease that elects one replica, so a restart repeats no notification. Only a crash between a message and its record repeats that
-// message.
+// the notifier reaches the receiver, it sends nothing about the state, unless PagerDuty may have got the beginning. News wait in a
+// short queue, because the status of the moment at which one is sent may be about another commit; a restart forgets all of them but
+// the last. The record is an annotation of the Lease that elects one replica, so a restart repeats no notification. Only a crash
+// between a message and its record repeats that message.
 //
 // The notifier is part of the command line, and not of the receiver or the agents. The receiver accepts untrusted callers and
 // connects only to the API server, and gateway pods need no access to the Internet. The notifier runs from the image of the hook

@@ -29,7 +29,8 @@ import (
 const commitStatus v1alpha1.AlertTopic = "CommitStatus"
 
 // dueStatus returns the status of the desired commit if it was not sent yet. A commit that all gateways ran once waits for nothing more: a
-// pod that restarts changes nothing about it. A state of the same commit, except success, must last for settle.
+// pod that restarts changes nothing about it. A state of the same commit, except success, must last for settle. A pending commit that another
+// one supersedes fails.
 func (ch *channel) dueStatus(in input, settle time.Duration) []change {
 	c, ok := statusOf(in)
 	last, lastState, _ := strings.Cut(ch.sent[commitStatus], " ")
@@ -46,7 +47,18 @@ func (ch *channel) dueStatus(in input, settle time.Duration) []change {
 	if id == last && c.State != State(forge.Success) && in.now.Sub(since) < settle {
 		return nil
 	}
-	return []change{c}
+	changes := []change{c}
+	if old := strings.TrimPrefix(lastState, string(forge.Pending)+" "); id != last && syntax.IsCommit(old) && statusID(in, old) == last {
+		// It comes last, and is tried once: the old commit may be gone from the forge.
+		changes = append(changes, change{Topic: commitStatus, State: State(forge.Failure), Commit: old, Text: "superseded by " + syntax.ShortCommit(c.Commit), recordIfAccepted: c.recordIfAccepted})
+	}
+	return changes
+}
+
+// statusID identifies a commit of a repository in the record.
+func statusID(in input, commit string) string {
+	sum := sha256.Sum256([]byte(in.Spec.Git.Repo + " " + commit))
+	return hex.EncodeToString(sum[:8])
 }
 
 // statusOf returns the status of the desired commit, or false if it is not known.
@@ -55,16 +67,16 @@ func statusOf(in input) (change, bool) {
 	if !syntax.IsCommit(v.Commit) || v.Reason == v1alpha1.ReasonAgentsAway {
 		return change{}, false
 	}
-	sum := sha256.Sum256([]byte(in.Spec.Git.Repo + " " + v.Commit))
-	state, text, reason := forge.Pending, v.Message, ""
+	commit := strings.ToLower(v.Commit)
+	state, text, detail := forge.Pending, v.Message, " "+commit
 	switch v.Phase {
 	case request.Succeeded:
-		state = forge.Success
+		state, detail = forge.Success, ""
 	case request.Failed:
-		state, text, reason = forge.Failure, string(v.Reason)+": "+v.Message, " "+situation{reason: v.Reason}.key()
+		state, text, detail = forge.Failure, string(v.Reason)+": "+v.Message, " "+situation{reason: v.Reason}.key()
 	}
-	return change{Topic: commitStatus, State: State(state), Ref: v.Ref, Commit: strings.ToLower(v.Commit), Text: failure.Cut(annotation.Line(text), forge.MaxDescription),
-		recordIfAccepted: hex.EncodeToString(sum[:8]) + " " + string(state) + reason}, true
+	return change{Topic: commitStatus, State: State(state), Ref: v.Ref, Commit: commit, Text: failure.Cut(annotation.Line(text), forge.MaxDescription),
+		recordIfAccepted: statusID(in, commit) + " " + string(state) + detail}, true
 }
 
 // setStatus sets the status of a commit at the forge of the repository.

@@ -63,6 +63,10 @@ func TestCommitStatus(t *testing.T) {
 			p.passes(settled)
 			got, _ := status("a")
 			assert.Equal(t, forge.CommitStatus{State: forge.Pending, Context: "stoker/plant/line", Description: "1 of 3 gateways runs aaaaaaa", URL: page}, got)
+			p.progresses()
+			p.at("c").passes(settled)
+			got, _ = status("a")
+			assert.Equal(t, forge.CommitStatus{State: forge.Failure, Context: "stoker/plant/line", Description: "superseded by ccccccc", URL: page}, got)
 			p.ready()
 			p.passes(settled)
 			got, _ = status("a")
@@ -72,10 +76,12 @@ func TestCommitStatus(t *testing.T) {
 			got, _ = status("b")
 			assert.Equal(t, forge.Failure, got.State)
 			assert.Contains(t, got.Description, "TemplateFailed: area-4: ")
-			assert.Len(t, f.Requests(), 3, "each state of a commit is one request")
+			got, _ = status("a")
+			assert.Equal(t, forge.Success, got.State)
+			assert.Len(t, f.Requests(), 6, "each state of a commit is one request")
 			p.restart()
 			p.passes(time.Hour)
-			assert.Len(t, f.Requests(), 3, "idle passes and a restart send nothing")
+			assert.Len(t, f.Requests(), 6, "idle passes and a restart send nothing")
 			assert.NotContains(t, p.log.String(), "failed", "no request may fail")
 		})
 	}
@@ -101,13 +107,18 @@ func TestCommitStatusIsQuiet(t *testing.T) {
 			p.gs = p.gs.DeepCopy()
 			p.gs.Spec.Git.Repo = strings.TrimSuffix(p.gs.Spec.Git.Repo, ".git")
 		}, settled, 1}},
+		"another repository": {{"follows", (*plant).progresses, settled, 1}, {"moved", func(p *plant) {
+			p.gs = p.gs.DeepCopy()
+			p.gs.Spec.Git.Repo = strings.TrimSuffix(p.gs.Spec.Git.Repo, ".git")
+			p.at("b")
+		}, settled, 1}},
 		"switched off": {{"off", func(p *plant) { p.gs.Spec.Alerting.Enabled = false }, time.Hour, 0}},
 		"a new commit every ten seconds": {{"runs", (*plant).ready, settled, 1}, {"pushes", func(p *plant) {
 			for i := range 12 { // sequence: commits follow each other
 				p.progresses()
 				p.at(fmt.Sprintf("%x", i)).passes(10 * time.Second)
 			}
-		}, settled, 3}},
+		}, settled, 5}}, // two of the three replace a pending one
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, f := newForgePlant(t, giturl.GitHub)
