@@ -144,7 +144,10 @@ func (u *Reconciler) Run(ctx context.Context) error {
 		for _, gs := range u.Find.List() {
 			u.Changed(gs.Namespace, gs.Name)
 		}
-		u.queueBound(ctx)
+		group.Go(func() error {
+			u.queueBound(ctx)
+			return nil
+		})
 		for range workers {
 			group.Go(func() error {
 				for u.next(ctx) {

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/injector/inject"
+	"stoker.io/stoker/internal/backoff"
 )
 
 const (
@@ -25,6 +26,8 @@ const (
 	unusedTimeout = 10 * time.Minute
 	// compareInterval is how often a RoleBinding is verified when nothing changed.
 	compareInterval = 5 * time.Minute
+	// maxListPause bounds the pause before a failed list of RoleBindings is repeated.
+	maxListPause = 10 * time.Minute
 	// maxBindings bounds the list of RoleBindings that an earlier replica created.
 	maxBindings = 5000
 	// maxSubjects bounds a RoleBinding.
@@ -70,19 +73,27 @@ func (u *Reconciler) bind(ctx context.Context, n *namespace, used bool, pods []*
 	return unknown
 }
 
-// queueBound queues the namespaces with a RoleBinding of ours, because everything else in them may be gone.
+// queueBound queues the namespaces with a RoleBinding of ours, because everything else in them may be gone. It repeats lists that fail
+// until ctx is done.
 func (u *Reconciler) queueBound(ctx context.Context) {
 	if !u.AutoBind {
 		return
 	}
-	for _, ns := range u.Scope.Namespaces() {
-		list, err := u.Core.RbacV1().RoleBindings(ns).List(ctx, metav1.ListOptions{LabelSelector: managedByLabel + "=" + managedBy, Limit: maxBindings})
-		if err != nil {
-			u.Log.Warn("listing RoleBindings failed", "namespace", ns, "error", err)
-			continue
-		}
-		for i := range list.Items {
-			u.Changed(list.Items[i].Namespace, "")
+	rest := u.Scope.Namespaces()
+	for failures := 1; ; failures++ {
+		rest = slices.DeleteFunc(rest, func(ns string) bool {
+			list, err := u.Core.RbacV1().RoleBindings(ns).List(ctx, metav1.ListOptions{LabelSelector: managedByLabel + "=" + managedBy, Limit: maxBindings})
+			if err != nil {
+				u.Log.Warn("listing RoleBindings failed", "namespace", ns, "error", err)
+				return false
+			}
+			for i := range list.Items {
+				u.Changed(list.Items[i].Namespace, "")
+			}
+			return true
+		})
+		if len(rest) == 0 || !backoff.Wait(ctx, backoff.Retry(failures, maxListPause)) {
+			return
 		}
 	}
 }

@@ -101,6 +101,32 @@ func TestNewReplicaRevokesNoRights(t *testing.T) {
 	})
 }
 
+// A list that fails is tried again: only it shows a namespace of which nothing but the RoleBinding is left.
+func TestLeftoverRoleBindings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := clientset.New(binding("a", []string{"oven"}), binding("b", []string{"oven"}))
+		failures := 3
+		client.PrependReactor("list", "rolebindings", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			if a.GetNamespace() != "b" || failures == 0 {
+				return false, nil, nil
+			}
+			failures--
+			return true, nil, apierrors.NewTooManyRequests("later", 1)
+		})
+		u, err := New(Config{Core: client, AutoBind: true, Scope: lookup.Scope{Watch: []string{"a", "b"}}, Log: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		defer u.queue.ShutDown()
+		go u.queueBound(t.Context())
+		for _, want := range []string{"a", "b"} { // sequence: b after its list succeeds
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			require.Positive(t, u.queue.Len(), want)
+			name, _ := u.queue.Get()
+			assert.Equal(t, want, name)
+		}
+	})
+}
+
 func TestRightsInDisabledNamespace(t *testing.T) {
 	asks := func() *corev1.Pod {
 		p := podNamed("gw-asks", false)
