@@ -227,6 +227,10 @@ func TestDryRunReview(t *testing.T) {
 	h, counted := newHandler(line, slog.New(slog.NewTextHandler(&log, nil)))
 	res := response(t, post(h.Routes(), "application/json", review(t, pod(), func(r *admissionv1.AdmissionRequest) { r.DryRun = new(true) })))
 	assert.NotEmpty(t, res.Patch)
+	res = response(t, post(h.Routes(), "application/json", review(t, pod(), func(r *admissionv1.AdmissionRequest) {
+		r.DryRun, r.Object.Raw = new(true), []byte(`{"spec":{"containers":{"a":1}}}`)
+	})))
+	assert.NotEmpty(t, res.Warnings)
 	assert.Empty(t, counted.n)
 	assert.Empty(t, log.String())
 }

@@ -56,8 +56,10 @@ func (h *Handler) review(ctx context.Context, req *admissionv1.AdmissionRequest)
 	}
 	pod := &corev1.Pod{}
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(req.Object.Raw, pod); err != nil {
-		h.Metrics.Injection("failed", "")
-		h.Log.Warn("decoding a pod failed", "namespace", req.Namespace, "error", err)
+		if !dryRun(req) {
+			h.Metrics.Injection("failed", "")
+			h.Log.Warn("decoding a pod failed", "namespace", req.Namespace, "error", err)
+		}
 		return allow(req.UID, fmt.Sprintf("stoker: the pod could not be decoded and was admitted unchanged: %v", err))
 	}
 	pod.Namespace = req.Namespace
@@ -106,13 +108,15 @@ func (h *Handler) answer(req *admissionv1.AdmissionRequest, pod *corev1.Pod, ops
 			res = refuse(req.UID, d)
 		}
 	}
-	if req.DryRun == nil || !*req.DryRun {
+	if !dryRun(req) {
 		h.Metrics.Injection(result, d.Reason)
 		h.Log.Info("review", "result", result, "namespace", req.Namespace, "pod", podName(pod), "gatewaysync", d.GatewaySync, "gateway", d.Gateway,
 			"reason", string(d.Reason), "message", d.Message)
 	}
 	return res
 }
+
+func dryRun(req *admissionv1.AdmissionRequest) bool { return req.DryRun != nil && *req.DryRun }
 
 func podName(pod *corev1.Pod) string {
 	if pod.Name == "" {
