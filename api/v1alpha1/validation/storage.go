@@ -39,7 +39,7 @@ var objectStores = map[v1alpha1.StorageType]struct {
 		storageEndpoint, "",
 	},
 	v1alpha1.StorageGCS: {
-		regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*[a-z0-9]$`), 222, "must be the name of a bucket: lower-case letters, digits, dots, hyphens and underscores",
+		regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*[a-z0-9]$`), 222, "must be the name of a bucket: 3 to 222 lower-case letters, digits, dots, hyphens and underscores",
 		googleEndpoint, "a host below googleapis.com",
 	},
 	v1alpha1.StorageAzure: {

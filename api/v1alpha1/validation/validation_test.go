@@ -158,6 +158,16 @@ func TestPodIdentityEndpoints(t *testing.T) {
 	}
 }
 
+func TestBucketAdviceHasLength(t *testing.T) {
+	for kind, want := range map[v1alpha1.StorageType]string{v1alpha1.StorageS3: "3 to 63 ", v1alpha1.StorageGCS: "3 to 222 ", v1alpha1.StorageAzure: "3 to 63 "} {
+		t.Run(string(kind), func(t *testing.T) {
+			gs := smallest()
+			gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Storage: &v1alpha1.SnapshotStorage{Type: kind, Bucket: "ab"}}
+			assert.ErrorContains(t, validation.GatewaySync(gs).ToAggregate(), want)
+		})
+	}
+}
+
 func smallest() *v1alpha1.GatewaySync {
 	gs := &v1alpha1.GatewaySync{}
 	gs.Name = "plant"
