@@ -106,7 +106,6 @@ func (i inspection) problem(in invocation) string {
 	return ""
 }
 
-// printJSON writes v to standard output.
 func (in invocation) printJSON(v any) error {
 	e := json.NewEncoder(in.stdout)
 	e.SetIndent("", "  ")

@@ -273,7 +273,6 @@ func onceResult(s loop.State, timedOut bool) (int, error) {
 	return code, fmt.Errorf("%s: %s", s.Reason, s.Message)
 }
 
-// exitCode returns the exit code for a state.
 func exitCode(s loop.State, timedOut bool) int {
 	switch {
 	case timedOut:

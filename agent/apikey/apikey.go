@@ -226,7 +226,6 @@ func (k *Key) RecordRestart(coming bool) error {
 	return k.save()
 }
 
-// save writes the state.
 func (k *Key) save() error {
 	raw, err := json.Marshal(k.state)
 	if err == nil {

@@ -68,7 +68,6 @@ func install(d *disk.Dir, tokenHash string, now time.Time) (changed bool, missin
 	return changed, missing, nil
 }
 
-// writeToken writes the resource of the key.
 func writeToken(d *disk.Dir, tokenHash string, now time.Time) (changed bool, err error) {
 	config := func(old []byte) ([]byte, error) {
 		if gjson.GetBytes(old, "settings.tokenHash").String() == tokenHash {

@@ -51,7 +51,7 @@ const (
 type Listing struct {
 	Prefix string
 	Keys   []string
-	n      int // with those of another prefix
+	n      int // number of keys, also of those with another prefix
 }
 
 // Add adds a key. The error has the reason LimitExceeded for a key that no server stores, and for more than MaxList keys.
@@ -103,7 +103,7 @@ func NewBucket(s Store, keyPrefix, namespace, gatewaySync, gateway string, keep 
 	return &Bucket{Store: s, Prefix: keyPrefix + namespace + "/" + gatewaySync + "/" + gateway + "/", Gateway: gateway, Keep: keep}
 }
 
-// label describes an archive. It is written after it.
+// label describes an archive, and is written after the archive.
 type label struct {
 	Format int `json:"format"`
 	disk.Snapshot
@@ -140,7 +140,6 @@ func (b *Bucket) UploadBackup(ctx context.Context, id string, r io.Reader) error
 	return b.put(ctx, id+backupSuffix, r)
 }
 
-// put writes an object.
 func (b *Bucket) put(ctx context.Context, name string, r io.Reader) error {
 	return transfer(ctx, "write "+name, func(ctx context.Context, stall *time.Timer) error {
 		return b.Put(ctx, b.Prefix+name, &watchedReader{Reader: r, stall: stall})
@@ -312,9 +311,9 @@ func (b *Bucket) Download(ctx context.Context, id string, f *os.File, limits Lim
 // minAge is the age below which nothing is deleted from a bucket, however many newer objects it has.
 const minAge = 24 * time.Hour
 
-// surplus returns the ids of the objects of a kind that are older than the newest Keep, older than a time, and older than the id newer,
+// surplus returns the ids of the objects of a kind that are older than the newest Keep, older than before, and older than uploaded,
 // which must be in the bucket. The oldest is first. What an interrupted upload left counts, too.
-func (b *Bucket) surplus(k kind, objects map[string][]string, newer string, before time.Time) []string {
+func (b *Bucket) surplus(k kind, objects map[string][]string, uploaded string, before time.Time) []string {
 	has := func(id string, suffixes ...string) bool {
 		return slices.ContainsFunc(suffixes, func(s string) bool { return slices.Contains(objects[id], s) })
 	}
@@ -322,7 +321,7 @@ func (b *Bucket) surplus(k kind, objects map[string][]string, newer string, befo
 	if k == backups {
 		whole, part = []string{backupSuffix}, []string{backupSuffix}
 	}
-	if !has(newer, whole...) {
+	if !has(uploaded, whole...) {
 		return nil
 	}
 	kept, ids := 0, []string(nil)
@@ -332,7 +331,7 @@ func (b *Bucket) surplus(k kind, objects map[string][]string, newer string, befo
 			if has(id, whole...) {
 				kept++
 			}
-		case has(id, part...) && timestamp(id) < timestamp(newer) && syntax.SnapshotTime(id).Before(before):
+		case has(id, part...) && timestamp(id) < timestamp(uploaded) && syntax.SnapshotTime(id).Before(before):
 			ids = append(ids, id)
 		}
 	}

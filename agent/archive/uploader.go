@@ -314,14 +314,12 @@ func (p *pass) resetForBucket() {
 	}
 }
 
-// drop forgets an id.
 func (u *Uploader) drop(k kind, id string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.uploads[k].pending = slices.DeleteFunc(u.uploads[k].pending, func(other string) bool { return other == id })
 }
 
-// record records an upload.
 func (u *Uploader) record(k kind, id string) {
 	u.drop(k, id)
 	u.mu.Lock()

@@ -46,7 +46,7 @@ type Config struct {
 	Version string // of the agent
 	// PodInfo is the directory with the pod's labels and annotations from the downward API; "" for none.
 	PodInfo string
-	// Port and TLS of the gateway apply if the spec does not set them.
+	// Port and TLS of the gateway apply if the spec sets no port.
 	Port int32
 	TLS  bool
 	// Period is the interval of file checks until the spec is known.

@@ -86,7 +86,6 @@ func newStartup(name, pod string, engine *sync.Engine, log *slog.Logger, now fun
 	return s
 }
 
-// save writes the state to the file.
 func (s *startup) save() {
 	raw, err := json.Marshal(s.state)
 	if err == nil && s.file != "" {

@@ -50,7 +50,6 @@ func newTargetWatch(c *Config, wake func()) (*targetWatch, error) {
 	return w, w.informer.OnWatchError(w.failed)
 }
 
-// run watches until ctx is done.
 func (w *targetWatch) run(ctx context.Context) {
 	var running gosync.WaitGroup
 	running.Go(func() { w.informer.Run(ctx) })

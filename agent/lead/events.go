@@ -97,7 +97,6 @@ func (e *events) send(gs *v1alpha1.GatewaySync, list ...status.Event) {
 	}
 }
 
-// action returns the action of an Event.
 func action(reason string) string {
 	switch reason {
 	case v1alpha1.EventLeadElected:

@@ -56,7 +56,6 @@ func (r *rolling) status(gs *v1alpha1.GatewaySync) *v1alpha1.RolloutStatus {
 	return r.decision.status
 }
 
-// recordProbe records the result of a health check.
 func (r *rolling) recordProbe(p probe, now time.Time) {
 	r.probing, r.nextProbe = false, now.Add(probeEvery)
 	if p.step != r.health.step {

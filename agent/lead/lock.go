@@ -317,7 +317,6 @@ func (l *lock) update(ctx context.Context, t *v1alpha1.SyncTarget) (*v1alpha1.Sy
 	return made, sent, err
 }
 
-// recordWrite records what was written.
 func (l *lock) recordWrite(t *v1alpha1.SyncTarget, sent time.Time) {
 	l.c.base, l.c.confirmedAt, l.c.term = t, sent, t.Spec.Lead.Transitions
 	if l.c.state = l.c.state.released(); t.Spec.Lead.Holder == l.identity {

@@ -124,7 +124,6 @@ func interval(gs *v1alpha1.GatewaySync) time.Duration {
 	return d
 }
 
-// recordPoll records the result of a poll.
 func (t *term) recordPoll(f pollResult) {
 	if f.abandoned {
 		t.schedule.running = false

@@ -372,7 +372,6 @@ func (t *term) keepWritten(was, is *v1alpha1.GatewaySync, ready *metav1.Conditio
 	}
 }
 
-// logProblem logs a problem once.
 func (t *term) logProblem(what string, err error) {
 	if t.lastProblem != what {
 		t.log.Warn(what, "error", err)

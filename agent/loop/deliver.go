@@ -34,7 +34,6 @@ type attempt struct {
 	interrupted *sync.Report
 }
 
-// notDue reports whether there is nothing to try again now.
 func (a *attempt) notDue(now time.Time) bool { return a.due.IsZero() || now.Before(a.due) }
 
 // deliver syncs to a new order, or retries the last attempt if it is unfinished and due.

@@ -98,7 +98,6 @@ func (j auditor) entry(from, to, target plan.ID) audit.Entry {
 	return e
 }
 
-// add adds an entry to the record.
 func (j auditor) add(e audit.Entry) {
 	e.Bound()
 	j.last() // read before the record has this sync

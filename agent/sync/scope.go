@@ -49,7 +49,6 @@ func (s *scope) step(name string) func() {
 	return func() { s.r.Steps[name] += s.Now().Sub(started) }
 }
 
-// note adds a note to the report.
 func (s *scope) note(format string, args ...any) {
 	s.r.Notes = append(s.r.Notes, fmt.Sprintf(format, args...))
 }
@@ -119,7 +118,6 @@ func outlive(ctx context.Context, grace time.Duration) (context.Context, context
 	return longer, func() { stop(); cancel() }
 }
 
-// join joins two parts of a message.
 func join(message, more string) string {
 	if message == "" || more == "" {
 		return message + more

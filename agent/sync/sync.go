@@ -104,7 +104,7 @@ type Task struct {
 	Proposals *Proposals
 }
 
-// ask says how a user asks for something: by a command in a cluster, and by an annotation in the file of a standalone agent.
+// ask says how a user makes a request: by a command in a cluster, and by an annotation in the file of a standalone agent.
 func (t *Task) ask(command, flag, annotation, value string) string {
 	if t.File == "" {
 		return strings.TrimSpace(fmt.Sprintf("stoker %s %s %s", command, t.Facts.CRName, flag))
@@ -116,7 +116,7 @@ func (t *Task) ask(command, flag, annotation, value string) string {
 type Connections struct {
 	Remote  *repo.Remote
 	Gateway Gateway // nil: files only
-	// HasAPIToken reports whether Gateway authenticates. If not, nothing is scanned or verified.
+	// HasAPIToken reports whether Gateway authenticates. If not, nothing is verified, and only a gateway before 8.3 scans.
 	HasAPIToken bool
 	// Verifier verifies the signature of a commit before it is planned; nil if spec.git.verify demands none.
 	Verifier *repo.Verifier

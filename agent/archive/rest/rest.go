@@ -31,7 +31,7 @@ const (
 	maxItems = 100_000
 	// maxCursor bounds the token of the next page, which goes into its address.
 	maxCursor  = 8 << 10
-	maxRefusal = 64 << 10
+	maxRefusal = 64 << 10 // bytes of an error response that are read
 	// maxPages bounds a listing whose pages are empty.
 	maxPages = 10_000
 )

@@ -106,7 +106,7 @@ type boundedBody struct {
 	io.ReadCloser
 	size, tags int
 	text       int  // since the last tag began
-	refusal    bool // minio-go reads the beginning of it, which may be any text
+	refusal    bool // an error response: minio-go reads its beginning, which may be any text
 }
 
 func (b *boundedBody) Read(p []byte) (int, error) {
