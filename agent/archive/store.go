@@ -339,7 +339,7 @@ func (b *Bucket) surplus(k kind, objects map[string][]string, uploaded string, b
 	return ids
 }
 
-// delete removes the objects of a snapshot or of a backup: those of suffixes that are of this kind. It deletes the label first, so that an
+// delete removes the objects of a snapshot or of a backup: those with suffixes of kind k. It deletes the label first, so that an
 // incomplete snapshot does not count as a complete one.
 func (b *Bucket) delete(ctx context.Context, k kind, id string, suffixes []string) error {
 	for _, suffix := range []string{labelSuffix, archiveSuffix, backupSuffix} {

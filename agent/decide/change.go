@@ -51,8 +51,7 @@ func (p Proposal) Safe() bool {
 type Changes struct {
 	Strategy v1alpha1.ConflictStrategy
 	Proposal Proposal
-	// Seen reports that the state of the proposal is about these changes, and not about others or older ones. If it is not, the state says
-	// nothing about them.
+	// Seen reports that the state of the proposal is about these changes, and not about others or older ones.
 	Seen bool
 	// Limit is how long the sync waits for the push, and for the proposer to see changes: it may be unable to look at them before the sync has
 	// ended.
@@ -60,8 +59,8 @@ type Changes struct {
 	Now   time.Time
 }
 
-// Wait is since when a sync waits for changes to be proposed, and since when only for those that the proposer has not seen. The zero Wait is
-// that of a sync that has not waited yet.
+// Wait is since when a sync waits for changes to be proposed, and Unseen since when only for the proposer to see them. The zero Wait is that of
+// a sync that has not waited yet.
 type Wait struct{ Since, Unseen time.Time }
 
 // Blocks says why a sync must not replace the changes now, in words that follow the names of the files; "" if it may. unseen reports that the

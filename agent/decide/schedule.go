@@ -97,7 +97,7 @@ func (s Schedule) ChangesGone() Schedule {
 // Failed returns the schedule after a failure, and with the time of the next attempt.
 func (s Schedule) Failed(next time.Time) Schedule { s.Failures++; s.attempt = next; return s }
 
-// Declined returns the schedule after the server declined changes. Other ones need not wait for the next attempt.
+// Declined returns the schedule after the server declined changes. Other changes need not wait for the next attempt.
 func (s Schedule) Declined(changes string) Schedule { s.declined = changes; return s }
 
 // Succeeded returns the schedule after a success, and with the time of the next poll.
@@ -252,7 +252,7 @@ func (s Schedule) polls(p ProposalSituation, do ProposalAction) Move {
 	return Move{Do: do, Poll: true}
 }
 
-// RecentPushes returns the pushes that count for the next one. Others are over, or the clock was wrong.
+// RecentPushes returns the pushes of the last pushWindow, without times in the future, which a wrong clock set.
 func RecentPushes(pushes []time.Time, now time.Time) []time.Time {
 	return slices.DeleteFunc(slices.Clone(pushes), func(t time.Time) bool { return now.Sub(t) >= pushWindow || t.After(now) })
 }

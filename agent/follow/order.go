@@ -222,7 +222,7 @@ func (f *Follower) watchKey() {
 }
 
 // updateKey installs the agent's API key if that is due: before the gateway starts, or when the gateway has rejected the key. A pod without a key
-// of the agent removes the one of an earlier pod, so that a stolen copy is worth nothing.
+// of the agent removes the key of an earlier pod, so that a stolen copy is worth nothing.
 func (f *Follower) updateKey() {
 	unwanted := f.Key == nil || f.spec.gs == nil && f.Key.Forgotten() || f.spec.gs != nil && !f.spec.gs.Spec.Gateway.ManagedKey()
 	if !unwanted {

@@ -53,9 +53,9 @@ const (
 	slowdown = 10
 	// maxReport is the longest pause between two attempts.
 	maxReport = 30 * time.Second
-	// checkEvery is how often to read the report and the GatewaySync again. A user may delete the report, and so may the garbage collector if it
-	// was adopted from an earlier pod of this name; a backup of the API server has older ones. The lead waits longer than this for a report. checkAdopted is the time from an adoption to
-	// the next check.
+	// checkEvery is how often to read the report and the GatewaySync again. A user may delete the report, a restored backup of the API server has
+	// an older one, and the garbage collector may delete one that was adopted from an earlier pod of this name: checkAdopted is the time from an
+	// adoption to the next check. The lead waits longer than checkEvery for a report.
 	checkEvery   = 8 * time.Minute
 	checkAdopted = 30 * time.Second
 )

@@ -100,7 +100,7 @@ func (s *specReader) fetch(ctx context.Context, in instruction, changed bool) (*
 			s.check = s.now().Add(backoff.Jitter(maxGet))
 			return s.gs, nil
 		}
-		// It is gone, or asks for something else: nothing confirms the target any more. No target has this hash, but one may have "".
+		// The GatewaySync is gone, or asks for something else: nothing confirms the target any more. No target has this hash; some have "".
 		s.confirmed = confirmed{hash: "none"}
 	}
 	if in.Generation == 0 { // the target changes when there is something to read

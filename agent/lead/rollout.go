@@ -19,7 +19,7 @@ import (
 // observed has all that a rollout depends on. A new lead lacks failing, stale and health, and at most waits longer.
 type observed struct {
 	gs *v1alpha1.GatewaySync
-	// The published target, and the one to publish without its rollout.
+	// published is the published target, want the one to publish, without its rollout.
 	published, want v1alpha1.SyncTargetSpec
 	// rollback means that the request in force goes back to a commit that ran everywhere.
 	rollback bool
@@ -253,8 +253,8 @@ func (r *rollout) synced(open int) bool {
 	return false
 }
 
-// stageProven reports whether a gateway of the stage that a step ends runs the target, or a user approved the stage. All of
-// them may be left out or gone since the stage began.
+// stageProven reports whether a gateway of the stage that a step ends runs the target, or a user approved the stage. All its
+// gateways may be left out or gone since it began.
 func (r *rollout) stageProven(open int) bool {
 	stage := r.order.Stage(open)
 	if stage == nil || !r.order.Ends(open) || annotation.Approved(r.gs, stage.Name, r.want.Commit) {
@@ -267,7 +267,7 @@ func (r *rollout) stageProven(open int) bool {
 }
 
 // faulty reports whether a gateway fails because of the commit. For an error that may pass the agent gets some time. ran means that it
-// ran the commit: then each error counts but those of git.
+// ran the commit: then each error counts, except those of git.
 func (r *rollout) faulty(g status.Standing, ran bool) bool {
 	if g.Phase != v1alpha1.GatewayError {
 		return false

@@ -25,7 +25,7 @@ import (
 // fleet is what a term reads and writes.
 type fleet interface {
 	// sync returns the last seen GatewaySync. The error is errGone if there is none, or says why its spec cannot be decoded;
-	// the rest is returned then.
+	// metadata and status are returned then.
 	sync() (*v1alpha1.GatewaySync, error)
 	// reports returns the reports, and by name why others cannot be decoded.
 	reports() ([]*v1alpha1.SyncReport, map[string]error)

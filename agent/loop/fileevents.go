@@ -139,7 +139,7 @@ func (f *fileEvents) Close() {
 const (
 	// eventDelay is the delay between a file event and the comparison: a save writes several files.
 	eventDelay = time.Second
-	// eventShare limits the comparisons after file events to a twentieth of the time, however busy the gateway is. The periodic ones
+	// eventShare limits the comparisons after file events to a twentieth of the time, however busy the gateway is. Periodic comparisons
 	// do not count, so that the first save after a while is found at once.
 	eventShare = 20
 )

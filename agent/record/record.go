@@ -51,7 +51,7 @@ func (r *Record) Forced(id string) {
 	}
 }
 
-// NewForce reports whether a force-sync request is new, and not only because its note is gone.
+// NewForce reports whether a force-sync request is new by the record, whatever the note on the volume says.
 func (r *Record) NewForce(id string) bool { return r == nil || r.Force != id }
 
 // Allows reports whether a new volume may get a commit outside the maintenance windows, because the gateway had it last.

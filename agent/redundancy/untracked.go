@@ -22,7 +22,7 @@ import (
 const (
 	// knownNote has the fingerprint of the rules, and the resources that git did not have when the node was complete.
 	knownNote = "pair-known"
-	// untrackedNote lists those that came later.
+	// untrackedNote lists the resources that came later.
 	untrackedNote = "pair-brought"
 )
 

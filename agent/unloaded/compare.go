@@ -60,7 +60,7 @@ func (m ProjectMismatches) Errors() []error {
 	return errs
 }
 
-// CompareProjects asks the gateway for projects that it has to show, and for deleted ones.
+// CompareProjects compares the gateway's projects with those that it has to show, and with deleted ones.
 func CompareProjects(ctx context.Context, g Gateway, present, deleted []string) (ProjectMismatches, error) {
 	var m ProjectMismatches
 	if len(present)+len(deleted) == 0 {

@@ -164,7 +164,7 @@ func (o Set) Add(changes *plan.Changes, present, deleted []string) Set {
 		o.Projects = Union(without(o.Projects, deleted), present)
 		o.Deleted = Union(without(o.Deleted, present), deleted)
 	}
-	o.Resources = slices.Clone(o.Resources) // the caller may return to the old ones
+	o.Resources = slices.Clone(o.Resources) // the caller may restore the old list
 	for _, r := range changes.ConfigResources() {
 		id := Resource{Collection: r.Collection, Module: r.Module, Type: r.Type, Name: r.Name}
 		o.Resources = slices.DeleteFunc(o.Resources, func(x Resource) bool { return x == id })
