@@ -96,7 +96,7 @@ type Changes struct {
 	Digest string
 	// Draft is the tree with the changes; nil if a file was refused or nothing has changed.
 	Draft *repo.Draft
-	edits []repo.Edit
+	edits []repo.Edit // of Files
 	// bare is set if withoutContent dropped Draft and edits to save memory.
 	bare bool
 }

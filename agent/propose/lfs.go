@@ -71,7 +71,7 @@ func (a *attributes) rules(dir []string, entries []plan.Entry) ([]gitattributes.
 		lines := bufio.NewScanner(bytes.NewReader(b.Bytes()))
 		for lines.Scan() {
 			if strings.HasPrefix(strings.TrimSpace(lines.Text()), `""`) {
-				continue // go-git panics
+				continue // go-git panics on it
 			}
 			rule, err := gitattributes.ParseAttributesLine(lines.Text(), slices.Clone(dir), len(dir) == 0)
 			if err != nil {

@@ -24,9 +24,9 @@ type Settings struct {
 	Labels             []string
 	Limits             Limits
 	Guard              Guard
-	Authors            map[string]string
-	Sign               repo.Signer // nil if commits are not signed
-	Provider           string      // label of metrics and log lines
+	Authors            map[string]string // git authors by gateway user
+	Sign               repo.Signer       // nil if commits are not signed
+	Provider           string            // label of metrics and log lines
 	Remote             *repo.Remote
 	// Forge opens the pull requests; nil if the agent only pushes the branch.
 	Forge forge.PullRequests
@@ -303,7 +303,7 @@ func (p *Proposer) move(ctx context.Context, s *Settings, in Input, base Base) (
 func setChanges(x *decide.ProposalSituation, s *Settings, rec *record, c *Changes, from string) {
 	x.Files, x.Changes, x.Refused = len(c.Files), from, len(c.Refused) > 0
 	x.Covered, x.Pushed, x.Closed = rec.covers(c), c.Digest == rec.Digest, slices.Contains(rec.Closed, c.Digest)
-	x.Open = x.Active && x.Pushed && rec.Pending.IsZero() && (s.Forge == nil || rec.listed())
+	x.Open = x.Active && x.Pushed && rec.Pending.IsZero() && (s.Forge == nil || rec.published())
 }
 
 // forgetChanges forgets changes that are gone.

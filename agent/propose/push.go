@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// push pushes changes to the git server, and lets a listing open the pull request. It runs as a job. The record is durable before each step
+// push pushes changes to the git server, and lets a publisher open the pull request. It runs as a job. The record is durable before each step
 // that others can see, so after a crash at any point the next attempt finds out how far the last one came, and repeats nothing.
 type push struct {
 	Env
@@ -27,8 +27,8 @@ type push struct {
 func (w *push) run(ctx context.Context, rec record) outcome {
 	rec, err := w.pushBranch(ctx, rec)
 	if err == nil && w.s.Forge != nil && !rec.Foreign {
-		l := listing{Env: w.Env, pulls: w.s.pulls(), s: w.s, c: w.c, base: w.base, notes: w.notes}
-		rec, err = l.list(ctx, rec)
+		p := publisher{Env: w.Env, pulls: w.s.pulls(), s: w.s, c: w.c, base: w.base, notes: w.notes}
+		rec, err = p.publish(ctx, rec)
 	}
 	return outcome{apply: func(r *record) { *r = rec }, err: err}
 }

@@ -53,7 +53,7 @@ type record struct {
 	// Foreign is set if the tip of the branch is a commit of another author.
 	Foreign bool `json:"foreign,omitempty"`
 	// FinalState is the state with which the proposal ends: its pull request is still to be closed, and its branch to be deleted.
-	// Comment is why. It is "" if the proposal goes on.
+	// Comment is why. FinalState is "" if the proposal goes on.
 	FinalState v1alpha1.ProposalState `json:"finalState,omitempty"`
 	Comment    string                 `json:"comment,omitempty"`
 	// LastState is the state with which the last proposal ended. It is shown until the next one begins.
@@ -82,7 +82,7 @@ type proposed struct {
 
 const maxClosed = 16
 
-// kept is the record of this process.
+// kept is the record as this process has loaded and changed it.
 type kept struct {
 	record
 	loaded bool
@@ -140,8 +140,8 @@ func (r *record) drop(branch string) bool {
 	return true
 }
 
-// listed reports whether the pull request is open and shows the changes.
-func (r *record) listed() bool {
+// published reports whether the pull request is open and shows the changes.
+func (r *record) published() bool {
 	return r.Number > 0 && (r.Shared || r.Foreign || r.TextDigest == r.Digest)
 }
 
@@ -295,8 +295,8 @@ func lookup(objects plan.Objects, root plan.ID, source plan.Path) (plan.Entry, e
 	return e, nil
 }
 
-// move ends the proposal because its pull request is not one into the base branch: the spec names another one, or a user moved it.
-func (r *record) move(base string) {
+// withdrawFor ends the proposal because its pull request is not into the branch base: the spec names another one, or a user moved it.
+func (r *record) withdrawFor(base string) {
 	r.FinalState, r.Comment = v1alpha1.ProposalWithdrawn, "It is proposed again, into "+base+"."
 }
 
@@ -313,7 +313,7 @@ func (r *record) polled(pr *forge.PullRequest, base string, built *Changes) (eve
 		r.Number, r.URL, r.TextDigest = 0, "", ""
 		return "pull request gone"
 	case moved:
-		r.move(base)
+		r.withdrawFor(base)
 		return "pull request moved to another base"
 	case pr.State == forge.Closed:
 		r.close(r.Digest)

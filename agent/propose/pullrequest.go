@@ -51,15 +51,15 @@ func (p pulls) current(ctx context.Context) (*forge.PullRequest, error) {
 }
 
 // withChange returns the oldest open pull request of another branch whose tip is a commit of an agent with the same change, or nil. It skips
-// the one with the number but. The text of a pull request alone proves nothing, because users can write it.
-func (w *listing) withChange(ctx context.Context, but int64) (*forge.PullRequest, error) {
+// the one with the number except. The text of a pull request alone proves nothing, because users can write it.
+func (w *publisher) withChange(ctx context.Context, except int64) (*forge.PullRequest, error) {
 	list, err := w.pulls.Open(ctx, w.pulls.base)
 	if err != nil {
 		return nil, err
 	}
 	slices.SortFunc(list, func(a, b forge.PullRequest) int { return cmp.Compare(a.Number, b.Number) })
 	for _, pr := range list {
-		if pr.Number == but || pr.Fork || pr.Branch == w.pulls.branch || digestOf(pr.Body) != w.c.Digest {
+		if pr.Number == except || pr.Fork || pr.Branch == w.pulls.branch || digestOf(pr.Body) != w.c.Digest {
 			continue
 		}
 		tip, err := branch{remote: w.s.Remote, ref: "refs/heads/" + pr.Branch}.tip(ctx)
@@ -90,8 +90,8 @@ func (p pulls) retract(ctx context.Context, pr *forge.PullRequest, why string) e
 	return p.Close(ctx, pr.Number, why)
 }
 
-// listing opens and updates the pull request of changes that were pushed.
-type listing struct {
+// publisher opens and updates the pull request of changes that were pushed.
+type publisher struct {
 	Env
 	pulls pulls
 	s     *Settings
@@ -100,8 +100,8 @@ type listing struct {
 	notes Notes
 }
 
-// list brings the pull request up to date. The record is durable before each step that others can see.
-func (w *listing) list(ctx context.Context, rec record) (record, error) {
+// publish brings the pull request up to date. The record is durable before each step that others can see.
+func (w *publisher) publish(ctx context.Context, rec record) (record, error) {
 	var err error
 	if rec.Number > 0 {
 		rec, err = w.update(ctx, rec) // forgets the number if the pull request has ended without the last push
@@ -114,7 +114,7 @@ func (w *listing) list(ctx context.Context, rec record) (record, error) {
 
 // update updates the text of the pull request. If the pull request was merged with the last push, update records that. If it has ended
 // otherwise, update forgets its number, because the commits pushed since need another one.
-func (w *listing) update(ctx context.Context, rec record) (record, error) {
+func (w *publisher) update(ctx context.Context, rec record) (record, error) {
 	if rec.Shared || rec.TextDigest == rec.Digest {
 		return rec, nil
 	}
@@ -128,7 +128,7 @@ func (w *listing) update(ctx context.Context, rec record) (record, error) {
 		rec.Number, rec.URL = 0, ""
 		return rec, nil
 	case pr.Base != w.s.BaseBranch:
-		rec.move(w.s.BaseBranch)
+		rec.withdrawFor(w.s.BaseBranch)
 		return rec, rec.save(w.notes)
 	default:
 		joined, rec, err := w.yield(ctx, rec, pr)
@@ -145,7 +145,7 @@ func (w *listing) update(ctx context.Context, rec record) (record, error) {
 
 // open opens the pull request, or adopts one that is open: of this branch, or of another gateway with the same change. It records the
 // number only after the last check, so an attempt that ends between creation and check is repeated.
-func (w *listing) open(ctx context.Context, rec record) (record, error) {
+func (w *publisher) open(ctx context.Context, rec record) (record, error) {
 	pr, err := w.pulls.current(ctx)
 	if err != nil {
 		return rec, err
@@ -177,7 +177,7 @@ func (w *listing) open(ctx context.Context, rec record) (record, error) {
 }
 
 // create opens a pull request and returns it with the result "created". If the branch already has one, it returns that and "adopted".
-func (w *listing) create(ctx context.Context) (*forge.PullRequest, string, error) {
+func (w *publisher) create(ctx context.Context) (*forge.PullRequest, string, error) {
 	pr, err := w.pulls.Create(ctx, forge.Draft{
 		Branch: w.s.Branch, Base: w.s.BaseBranch, Labels: w.s.Labels, Title: subject(w.s.Identity, w.c), Body: body(w.s.Identity, w.c, w.base.Commit),
 	})
@@ -205,7 +205,7 @@ func (w *listing) create(ctx context.Context) (*forge.PullRequest, string, error
 }
 
 // yield closes the pull request of this gateway if another gateway has an older one with the same change, and reports whether it did.
-func (w *listing) yield(ctx context.Context, rec record, pr *forge.PullRequest) (bool, record, error) {
+func (w *publisher) yield(ctx context.Context, rec record, pr *forge.PullRequest) (bool, record, error) {
 	other, err := w.withChange(ctx, pr.Number)
 	if err != nil || other == nil || other.Number > pr.Number {
 		return false, rec, err
@@ -218,14 +218,14 @@ func (w *listing) yield(ctx context.Context, rec record, pr *forge.PullRequest) 
 }
 
 // adopt records a pull request as that of this proposal.
-func (w *listing) adopt(rec record, pr *forge.PullRequest, result string) (record, error) {
+func (w *publisher) adopt(rec record, pr *forge.PullRequest, result string) (record, error) {
 	rec.Number, rec.URL = pr.Number, oneLine(pr.URL, 512)
 	w.Log.Info("pull request "+result, "number", pr.Number, "url", pr.URL)
 	return rec, rec.save(w.notes)
 }
 
 // join follows the pull request of another gateway, and deletes the branch of this one.
-func (w *listing) join(ctx context.Context, rec record, other *forge.PullRequest) (record, error) {
+func (w *publisher) join(ctx context.Context, rec record, other *forge.PullRequest) (record, error) {
 	tip := rec.Tip
 	rec.Shared, rec.Head, rec.Tip, rec.LastTip = true, other.Branch, plan.ID{}, tip // if the branch stays now, the next push may delete it
 	rec, err := w.adopt(rec, other, "shared")
@@ -241,5 +241,5 @@ func (w *listing) join(ctx context.Context, rec record, other *forge.PullRequest
 // maxOpenDelay is the longest delay before a gateway opens a pull request, so that another gateway with the same change can be first.
 const maxOpenDelay = 15 * time.Second
 
-// openDelay returns the delay of a gateway, which is always the same.
+// openDelay returns the delay of a gateway, which is always the same: jitter adds up to a fifth of its argument.
 func openDelay(name string) time.Duration { return jitter(5*maxOpenDelay, name) - 5*maxOpenDelay }
