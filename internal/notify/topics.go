@@ -112,7 +112,7 @@ type topic struct {
 // longPause is how long a pause may last before PausedForLong. The alert StokerPaused has the same time.
 const longPause = 24 * time.Hour
 
-// pausedSince is the name in the record of when the channel saw the pause of pausedForLong. The status does not say it.
+// pausedForLong is a topic whose beginning the status does not say: the record has under pausedSince when the channel saw the pause.
 const pausedForLong, pausedSince v1alpha1.AlertTopic = "PausedForLong", "PausedSince"
 
 // topics is the table, in the order of v1alpha1.AlertTopics.
