@@ -50,6 +50,9 @@ func (l *Lead) serve(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 	defer poll.close()
 	t := newTerm(s, poll.poll, l.Metrics, log, l.Now)
 	t.eligible, t.rotated, t.stamp = l.Eligible, l.secretChanges.Load, l.Clients.Now
+	if l.Store != nil {
+		t.subject = l.Store.Subject
+	}
 	return t.run(ctx)
 }
 

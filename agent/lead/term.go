@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/internal/backoff"
@@ -57,6 +58,8 @@ type term struct {
 	eligible func(*v1alpha1.GatewaySync) error
 	// rotated returns how often a secret has changed.
 	rotated func() int64
+	// subject returns TargetStatus.Subject of a commit.
+	subject func(plan.ID) string
 
 	schedule        pollSchedule
 	polls           chan pollResult
@@ -88,7 +91,7 @@ type term struct {
 
 func newTerm(f fleet, poll func(context.Context, *v1alpha1.GatewaySync, question) pollResult, m Metrics, log *slog.Logger, now func() time.Time) *term {
 	return &term{fleet: f, poll: poll, metrics: m, log: log, now: now, stamp: now, polls: make(chan pollResult, 1),
-		eligible: func(*v1alpha1.GatewaySync) error { return nil }, rotated: func() int64 { return 0 }}
+		eligible: func(*v1alpha1.GatewaySync) error { return nil }, rotated: func() int64 { return 0 }, subject: func(plan.ID) string { return "" }}
 }
 
 // errGone means that the GatewaySync was deleted.
@@ -291,8 +294,8 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 	}
 	reports, unreadable := t.reports()
 	stamp := t.stamp()
-	sum := status.Summarize(status.Seen{GatewaySync: gs, Invalid: invalid, Flawed: flawed, Ref: ref, Target: t.target(), Rollout: t.rolling.status(gs), Reports: reports, Unreadable: unreadable,
-		Pods: t.pods(), Sole: t.sole(ctx), Now: stamp})
+	sum := status.Summarize(status.Seen{GatewaySync: gs, Invalid: invalid, Flawed: flawed, Ref: ref, Target: t.target(), Subject: t.targetSubject(), Rollout: t.rolling.status(gs), Reports: reports,
+		Unreadable: unreadable, Pods: t.pods(), Sole: t.sole(ctx), Now: stamp})
 	again := refreshConfirmedAt(&sum.Status, stamp)
 	if !sum.Again.IsZero() && sum.Again.Before(again) {
 		again = sum.Again
@@ -332,6 +335,15 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 	t.statusFailures++
 	t.nextStatus = now.Add(backoff.Jitter(min(minStatus<<min(t.statusFailures-1, 10), time.Minute)))
 	return nil
+}
+
+// targetSubject returns the subject of the target's commit, or "".
+func (t *term) targetSubject() string {
+	id, err := plan.ParseID(t.target().Commit)
+	if err != nil {
+		return ""
+	}
+	return t.subject(id)
 }
 
 // refreshConfirmedAt updates the confirmation time of a status if it is old, and returns when the next update is due. A time in the future

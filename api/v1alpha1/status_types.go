@@ -183,6 +183,10 @@ type TargetStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=7
 	CommitShort string `json:"commitShort,omitempty"`
+	// First line of the commit's message, and the name of its author in parentheses, as git has them. Absent until the lead has fetched it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=200
+	Subject string `json:"subject,omitempty"`
 	// Sender of the request, if the ref comes from one.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
@@ -220,6 +224,10 @@ type CommitRecord struct {
 	// +required
 	// +kubebuilder:validation:MaxLength=40
 	Commit string `json:"commit"`
+	// First line of the commit's message, and the name of its author in parentheses, as git has them. Absent if it is not known.
+	// +optional
+	// +kubebuilder:validation:MaxLength=200
+	Subject string `json:"subject,omitempty"`
 	// When the commit was first seen on all gateways, or when a ConfigSync had applied it.
 	// +required
 	// +kubebuilder:validation:Type=string

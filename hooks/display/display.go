@@ -108,6 +108,9 @@ func Describe(w io.Writer, gs *v1alpha1.GatewaySync, v request.Verdict, onlyBehi
 	line("Name", gs.Namespace+"/"+gs.Name)
 	line("Repository", gs.Spec.Git.Repo)
 	line("Ref", output.RefAt(v.Ref, v.Commit)+refOrigin(gs, v.Ref))
+	if t := gs.Status.Target; t != nil && t.Commit == v.Commit {
+		line("Commit", t.Subject)
+	}
 	unknown := v.Reason == v1alpha1.ReasonAgentsAway
 	if unknown && v.Gateways.Total > 0 {
 		line("Gateways", fmt.Sprintf("what %d run is not known; below is what they reported last", v.Gateways.Total))

@@ -23,14 +23,14 @@ func Commits(list []v1alpha1.CommitRecord, web giturl.Web) *output.Result {
 		Link string `json:"link,omitempty"`
 	}
 	data := []linked{}
-	r := &output.Result{Head: []string{"SINCE", "REF", "COMMIT", "AGE"}}
+	r := &output.Result{Head: []string{"SINCE", "REF", "COMMIT", "AGE", "SUBJECT"}}
 	for _, h := range list {
 		data = append(data, linked{h, web.Commit(h.Commit)})
 		ref := h.Ref
 		if ref == h.Commit { // the ref is a commit
 			ref = syntax.ShortCommit(ref)
 		}
-		r.Add(h.Commit, h.At.Local().Format(time.RFC3339), ref, syntax.ShortCommit(h.Commit), output.Age(h.At.Time))
+		r.Add(h.Commit, h.At.Local().Format(time.RFC3339), ref, syntax.ShortCommit(h.Commit), output.Age(h.At.Time), h.Subject)
 	}
 	r.Data = data
 	return r

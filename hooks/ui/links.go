@@ -1,9 +1,11 @@
 package ui
 
 import (
+	"slices"
 	"strings"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/giturl"
 )
@@ -17,11 +19,21 @@ func (f fleet) web() giturl.Web {
 }
 
 // commit is a commit as pages show it.
-type commit struct{ ID, Link string }
+type commit struct{ ID, Link, Subject string }
 
-// newCommit returns a commit with the address of its page at the git host.
+// newCommit returns a commit with the address of its page at the git host, and its subject if the status has it.
 func (f fleet) newCommit(id string) commit {
-	return commit{clean(syntax.ShortCommit(id), 7), f.web().Commit(id)}
+	c := commit{ID: clean(syntax.ShortCommit(id), 7), Link: f.web().Commit(id)}
+	if f.gs == nil || id == "" {
+		return c
+	}
+	if t := f.gs.Status.Target; t != nil && t.Commit == id {
+		c.Subject = t.Subject
+	} else if i := slices.IndexFunc(f.gs.Status.History, func(h v1alpha1.CommitRecord) bool { return h.Commit == id }); i >= 0 {
+		c.Subject = f.gs.Status.History[i].Subject
+	}
+	c.Subject = clean(c.Subject, maxMessage)
+	return c
 }
 
 // Desired returns the desired commit.

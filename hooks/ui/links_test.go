@@ -23,9 +23,14 @@ func TestCommitLink(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			gs := &v1alpha1.GatewaySync{Status: v1alpha1.GatewaySyncStatus{Outcome: &v1alpha1.Outcome{Commit: c.outcome}}}
 			gs.Spec.Git.Repo = c.repo
-			assert.Equal(t, commit{c.shown, c.want}, fleet{gs: gs, Commit: c.shown}.Desired())
+			assert.Equal(t, commit{ID: c.shown, Link: c.want}, fleet{gs: gs, Commit: c.shown}.Desired())
 		})
 	}
+	gs := &v1alpha1.GatewaySync{Status: v1alpha1.GatewaySyncStatus{
+		Target: &v1alpha1.TargetStatus{Commit: full, Subject: "Fill tank 4"}, History: []v1alpha1.CommitRecord{{Commit: "other", Subject: "Fill\x1b tank 3"}},
+	}}
+	assert.Equal(t, "Fill tank 4", fleet{gs: gs}.newCommit(full).Subject)
+	assert.NotContains(t, fleet{gs: gs}.newCommit("other").Subject, "\x1b")
 	assert.Empty(t, fleet{}.Desired())
 	assert.Empty(t, fleet{}.compare(plan.ID{1}, plan.ID{2}))
 }

@@ -59,6 +59,7 @@ type Engine struct {
 // Rendered is a commit with the objects that were rendered from it.
 type Rendered struct {
 	Ref, Commit, Path string
+	Subject           string // see v1alpha1.CommitRecord
 	Objects           []manifest.Object
 }
 
@@ -112,6 +113,7 @@ func (e *Engine) Render(ctx context.Context, cs *v1alpha1.ConfigSync) (_ *Render
 	if in.Layers, in.Files, err = commit.Read(ctx, paths, files, source.Excludes(&cs.Spec.Source), cs.Spec.Render.Kustomize != v1alpha1.ConfigKustomizeNever); err != nil {
 		return r, err
 	}
+	r.Subject = commit.Subject()
 	r.Objects, err = render.Objects(ctx, in)
 	return r, err
 }

@@ -60,6 +60,7 @@ prune      ConfigMap `+w.namespace+"/c\n", r.Plan.String())
 	assert.Len(t, cs.Status.Inventory, 2)
 	require.Len(t, cs.Status.History, 2)
 	assert.Equal(t, second, cs.Status.History[0].Commit)
+	assert.Contains(t, cs.Status.History[0].Subject, " (Test)")
 	w.tracked()
 	reasons := map[string]bool{}
 	for _, e := range w.events() {

@@ -156,7 +156,7 @@ func (r *Run) setSucceeded(st *v1alpha1.ConfigSyncStatus) {
 	}
 	r.record.setCondition(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonSynced, message)
 	st.Inventory = r.targets.inventory(true)
-	record := v1alpha1.CommitRecord{Ref: r.Plan.Ref, Commit: r.Plan.Commit, At: now}
+	record := v1alpha1.CommitRecord{Ref: r.Plan.Ref, Commit: r.Plan.Commit, Subject: r.rendered.Subject, At: now}
 	if len(st.History) == 0 || st.History[0].Commit != record.Commit {
 		st.History = slices.Insert(st.History, 0, record)
 		st.History = st.History[:min(len(st.History), maxHistory)]

@@ -54,7 +54,10 @@ func assess(s Seen) *facts {
 	if s.Ref.Desired.Ref != "" {
 		f.target = targetStatus(s.Ref)
 		if f.resolved {
-			f.target.Commit, f.target.CommitShort = s.Target.Commit, syntax.ShortCommit(s.Target.Commit)
+			f.target.Commit, f.target.CommitShort, f.target.Subject = s.Target.Commit, syntax.ShortCommit(s.Target.Commit), s.Subject
+			if was := f.last.Target; s.Subject == "" && was != nil && was.Commit == s.Target.Commit {
+				f.target.Subject = was.Subject // of an earlier lead
+			}
 		}
 	}
 	was := f.last.Target

@@ -29,6 +29,8 @@ type Seen struct {
 	Ref Ref
 	// Target is the last published target.
 	Target v1alpha1.SyncTargetSpec
+	// Subject is TargetStatus.Subject for the commit of Target; "" if it is not known.
+	Subject string
 	// Rollout is how far the rollout of the target is; nil if all gateways change at once.
 	Rollout *v1alpha1.RolloutStatus
 	Reports []*v1alpha1.SyncReport
@@ -116,7 +118,7 @@ func setLastGood(st *v1alpha1.GatewaySyncStatus, f *facts) {
 		return
 	}
 	if g := st.LastGood; g == nil || g.Commit != f.Target.Commit || g.Ref != f.Target.Ref {
-		good := v1alpha1.CommitRecord{Ref: f.Target.Ref, Commit: f.Target.Commit, At: f.now}
+		good := v1alpha1.CommitRecord{Ref: f.Target.Ref, Commit: f.Target.Commit, Subject: f.target.Subject, At: f.now}
 		st.LastGood = &good
 		st.History = append([]v1alpha1.CommitRecord{good}, st.History[:min(len(st.History), maxHistory-1)]...)
 	}

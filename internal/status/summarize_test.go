@@ -19,6 +19,7 @@ import (
 
 func TestSyncedFleetIsReady(t *testing.T) {
 	s := newScene(t, 3)
+	s.Subject = "Fill tank 4 (Li Wei)"
 	st := s.write()
 	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady))
 	assert.Equal(t, "all 3 gateways run main at aaaaaaa", messageOf(st, v1alpha1.ConditionReady))
@@ -29,8 +30,9 @@ func TestSyncedFleetIsReady(t *testing.T) {
 	assert.Equal(t, "True/SidecarInjected", condition(st, v1alpha1.ConditionSidecarInjected))
 	assert.Empty(t, condition(st, v1alpha1.ConditionSSHHostKeyVerification), "a repository without ssh has no host key")
 	assert.EqualValues(t, 1, st.ObservedGeneration)
-	assert.Equal(t, &v1alpha1.TargetStatus{Ref: "main", RefShort: "main", Commit: commitA, CommitShort: "aaaaaaa"}, st.Target)
+	assert.Equal(t, &v1alpha1.TargetStatus{Ref: "main", RefShort: "main", Commit: commitA, CommitShort: "aaaaaaa", Subject: "Fill tank 4 (Li Wei)"}, st.Target)
 	assert.Equal(t, commitA, st.LastGood.Commit)
+	assert.Equal(t, st.Target.Subject, st.LastGood.Subject)
 	assert.Len(t, st.History, 1)
 	assert.WithinDuration(t, noon.Add(-time.Minute), st.LastSyncTime.Time, 0)
 	assert.Equal(t, []string{"RefResolved", "gw-0-0: SyncCompleted", "gw-1-0: SyncCompleted", "gw-2-0: SyncCompleted", "SyncCompleted"}, s.told())
@@ -40,6 +42,8 @@ func TestSyncedFleetIsReady(t *testing.T) {
 	assert.Equal(t, commitA, row.SyncedCommit)
 	assert.Equal(t, "1.2s", row.LastSyncDuration)
 	assert.True(t, s.last.Again.IsZero(), "a synced fleet needs no further check")
+	s.Subject = "" // the next lead has not fetched the commit
+	assert.Equal(t, st.Target, s.write().Target)
 }
 
 func TestRequestedCommitShownOnce(t *testing.T) {

@@ -142,6 +142,7 @@ func TestRolloutInStages(t *testing.T) {
 	assert.Equal(t, v1alpha1.OutcomeHeld, st.Outcome.Phase)
 	assert.Equal(t, "pilot", st.Rollout.Stage)
 	assert.Equal(t, l.First, st.LastGood.Commit)
+	assert.Contains(t, st.LastGood.Subject, " (Test)")
 	l.kill()
 	l.approve("pilot", l.First)
 	l.until(commit, v1alpha1.RolloutWaiting)

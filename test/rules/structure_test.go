@@ -166,7 +166,7 @@ func TestStructure(t *testing.T) {
 
 // Every field, page and line costs each later change, so their numbers have limits. make lint prints them.
 const (
-	maxFields = 428    // of the kinds
+	maxFields = 430    // of the kinds
 	maxWords  = 80_000 // in docs
 )
 

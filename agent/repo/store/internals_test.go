@@ -198,6 +198,17 @@ func TestCommitSubject(t *testing.T) {
 	}
 }
 
+func TestSubjectLine(t *testing.T) {
+	for want, c := range map[string][2]string{
+		"Fill tank 4 (Li Wei)": {"Li Wei <li@example.com>", "Fill  tank\x1b 4"},
+		"Fill tank 4":          {"", "Fill tank 4"},
+		"":                     {"Li Wei <li@example.com>", "\x00"},
+		strings.Repeat("ä", 68) + "… (" + strings.Repeat("b", 53) + "…)": {strings.Repeat("b", 300) + " <b@example.com>", strings.Repeat("ä", 300)},
+	} {
+		t.Run(want, func(t *testing.T) { assert.Equal(t, want, subjectLine(c[0], c[1])) })
+	}
+}
+
 func TestDiskErrors(t *testing.T) {
 	for _, errno := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS} {
 		err := asDiskError(fmt.Errorf("write: %w", errno))

@@ -8,10 +8,12 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -62,6 +64,27 @@ func (s *Store) Origin(commit plan.ID) (author, subject string, _ error) {
 		return "", "", err
 	}
 	return commitAuthor(b.Bytes()), commitSubject(b.Bytes()), nil
+}
+
+// Subject returns the first line of a commit's message and the name of its author as one printable line of at most 200 bytes, such as
+// "Fill tank 4 (Li Wei)"; "" if the store does not have the commit, or its message has no text.
+func (s *Store) Subject(commit plan.ID) string {
+	author, subject, err := s.Origin(commit)
+	if err != nil {
+		return ""
+	}
+	return subjectLine(author, subject)
+}
+
+func subjectLine(author, subject string) string {
+	if subject = failure.Cut(annotation.Line(subject), 140); subject == "" {
+		return ""
+	}
+	name, _, _ := strings.Cut(author, "<")
+	if name = failure.Cut(annotation.Line(name), 56); name != "" {
+		subject += " (" + name + ")"
+	}
+	return subject
 }
 
 // Committed returns the time at which a commit was made, as its committer says; zero if the commit has none.

@@ -85,8 +85,8 @@ func (s *Scene) Fleet(name string, n, step int) *v1alpha1.GatewaySync {
 	gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true, GatewayBackup: v1alpha1.GatewayBackupBeforeSync, Storage: &v1alpha1.SnapshotStorage{Type: v1alpha1.StorageS3,
 		Bucket: "plant-snapshots"}}
 	st := v1alpha1.GatewaySyncStatus{
-		Target:  &v1alpha1.TargetStatus{Ref: "main", RefShort: "main", Commit: Target, CommitShort: Target[:7]},
-		History: []v1alpha1.CommitRecord{{Ref: "main", Commit: Old, At: at(26 * time.Hour)}, {Ref: "v2.3.0", Commit: strings.Repeat("5c", 20), At: at(9 * 24 * time.Hour)}},
+		Target:  &v1alpha1.TargetStatus{Ref: "main", RefShort: "main", Commit: Target, CommitShort: Target[:7], Subject: "Take the new alarm views (Ann Berg)"},
+		History: []v1alpha1.CommitRecord{{Ref: "main", Commit: Old, Subject: "Fill tank 4 to 80 percent (Li Wei)", At: at(26 * time.Hour)}, {Ref: "v2.3.0", Commit: strings.Repeat("5c", 20), At: at(9 * 24 * time.Hour)}},
 	}
 	synced := 0
 	for i := range n {

@@ -145,6 +145,9 @@ func (c *Commit) checkOnBranch(ctx context.Context, branch string) error {
 	return failure.New(v1alpha1.ReasonRefNotAllowed, "commit %s is not part of branch %s: correct spec.source.git.revision or branch", c.ID, failure.Quote(branch))
 }
 
+// Subject describes the commit, once Read has fetched it; see v1alpha1.CommitRecord.
+func (c *Commit) Subject() string { return c.store.Subject(c.ID) }
+
 // Close releases all resources.
 func (c *Commit) Close() error {
 	errs := []error{c.remote.Close()}
