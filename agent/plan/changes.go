@@ -21,7 +21,7 @@ const (
 	Update
 	// Delete removes an owned file or, under prune mirror, any file that git does not have.
 	Delete
-	// Adopt writes nothing: the file on the disk equals git's, or means the same, and its record is made or renewed.
+	// Adopt writes no file: the file on the disk equals git's, or means the same, and only its record is created or updated.
 	Adopt
 	// Release writes nothing: it drops the record and leaves the file. Found is Missing if the file is already gone.
 	Release
@@ -48,7 +48,7 @@ type Change struct {
 	Path string
 	// Found is what the plan saw on the disk. The code that applies the change checks again: a difference is a conflict.
 	Found Stat
-	// ID is the blob to write for Create, Update, Adopt and Keep: git's, unless Changes.Signed has the path.
+	// ID is the wanted blob; zero for Delete and Release. It is git's unless the file is rendered or in Changes.Signed.
 	ID ID
 	// FoundID is the blob id of the file on the disk: from the manifest if stat agrees with the record, otherwise
 	// hashed. It is zero if there is no regular file.

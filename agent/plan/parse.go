@@ -58,8 +58,7 @@ var (
 	}
 )
 
-// systemNameKey is the key of the gateway's name in its system properties. In public repositories no other file has
-// this key.
+// systemNameKey is the key of the gateway's name in its system properties.
 const systemNameKey = "systemName"
 
 // nameSystem reads the two annotations for the gateway's system name.
@@ -128,8 +127,8 @@ func parsePathTemplate(field, text string, f *Facts) (Path, error) {
 	return p, nil
 }
 
-// hasEmptyPart reports whether a template left a part of a path empty. If a missing label does that, the path would name the
-// parent folder: all lines instead of one, and with prune: mirror all that is the gateway's own. Only a first part that
+// hasEmptyPart reports whether a template left a part of a path empty. If a missing label did that, the path would name the
+// parent folder: all lines instead of one, and prune: mirror would delete the gateway's own files. Only a first part that
 // starts with a dot may be the root.
 func hasEmptyPart(parts []render.Part) bool {
 	for i, part := range parts {

@@ -10,7 +10,7 @@ import (
 // maxLines is the number of changes that String prints.
 const maxLines = 200
 
-// Counts are the totals of a plan. Each change counts once; Conflicts are among the others.
+// Counts are the totals of a plan. Each change counts once in the first line, whether or not it is also a conflict.
 type Counts struct {
 	Added, Modified, Deleted, Kept, Adopted, Released int
 	// Conflicts are files whose gateway version goes to lost+found.

@@ -36,7 +36,7 @@ type Rules struct {
 	Facts Facts
 	// SystemName is set in the system properties file of the deployment mode, unless its Path is empty.
 	SystemName Setting
-	// Form is the gateway's form of signatures, for resources whose own signature does not tell. It is not part of the
+	// Form is the gateway's form of signatures, for resources whose own signature does not show it. It is not part of the
 	// fingerprint, because it is unknown while the gateway is unreachable.
 	Form resource.Form
 }
@@ -154,8 +154,8 @@ func NewRules(r Rules) (Rules, error) {
 	return r, nil
 }
 
-// rulesFormat is raised whenever the meaning of the same fields changes, including the never-touch list, so that the
-// next plan compares everything.
+// rulesFormat must change whenever the same fields mean something else or the never-touch list changes, so that the next
+// plan compares everything.
 const rulesFormat = "rules 1"
 
 // Fingerprint distinguishes rules that can lead to different plans. The manifest stores it.
@@ -182,7 +182,7 @@ func (r Rules) Fingerprint() string {
 	return hex.EncodeToString(h.Sum(nil))[:32]
 }
 
-// fingerprint writes what the mapping does to files, and reports whether the facts also matter.
+// fingerprint writes what the mapping does to files, and reports whether the result also depends on the facts.
 func (m *Mapping) fingerprint(h io.Writer) (facts bool) {
 	if m.Template {
 		fmt.Fprintln(h, "template")
@@ -362,7 +362,7 @@ func (m *Mounts) find(path string, match func(path, mount string) bool) string {
 	return m.paths[i]
 }
 
-// maxPatterns bounds the patterns of one gateway: defaults, profile and pod together.
+// maxPatterns bounds the exclude patterns of one gateway, and the patches of one mapping.
 const maxPatterns = 1024
 
 // Excludes is a list of doublestar patterns over destination paths. A pattern that ends in a slash or in /** matches a
@@ -425,8 +425,8 @@ func (x *Excludes) MatchDir(path string) bool {
 
 // matcher matches paths against patterns.
 type matcher struct {
-	names    map[string]bool // of the patterns **/name, the most frequent ones
-	patterns []string        // the others
+	names    map[string]bool // has name for a pattern **/name, the most frequent form
+	patterns []string        // the other patterns
 }
 
 func (m *matcher) add(p string) {

@@ -67,7 +67,7 @@ func BlobID(content []byte) ID {
 
 // NewBlob returns a hash that computes the git blob id of size bytes.
 func NewBlob(size int64) hash.Hash {
-	h := sha1.New() //nolint:gosec // git's object ids are SHA-1; the id is a name, not a seal
+	h := sha1.New() //nolint:gosec // git's object ids are SHA-1
 	h.Write(append(strconv.AppendInt([]byte("blob "), size, 10), 0))
 	return h
 }
@@ -220,7 +220,7 @@ func (h Header) Ran(commit ID) bool {
 	return !commit.IsZero() && (h.Complete && h.Commit == commit || slices.Contains(h.Earlier, commit))
 }
 
-// After returns the value of Earlier for a header that follows h and has another commit or the same one.
+// After returns Earlier for the next header, whose commit is the argument.
 func (h Header) After(commit ID) []ID {
 	if !h.Complete || h.Commit.IsZero() || h.Commit == commit {
 		return h.Earlier
@@ -251,8 +251,7 @@ type Path string
 const Root Path = "."
 
 // ParsePath parses a path from outside, such as a field of a GatewaySync. It drops a trailing slash, a leading "./" and
-// doubled slashes. It refuses anything that some
-// system could interpret as an escape with UnsafePath, and does not clean it.
+// doubled slashes. Anything that some system could take for a way out of the root is an UnsafePath.
 func ParsePath(s string) (Path, error) {
 	if s == "" {
 		return "", failure.New(v1alpha1.ReasonUnsafePath, "the path is empty; write %q for the root", Root)
@@ -325,10 +324,10 @@ type Limits struct {
 	Files     int   // owned files
 	PathBytes int   // of one destination path
 	Depth     int   // elements of one destination path
-	Rendered  int64 // bytes of a templated or patched file, before and after
+	Rendered  int64 // bytes of a templated or patched file, in git and as written
 }
 
-// DefaultLimits are the limits of the agent; only --max-files sets another one.
+// DefaultLimits are the limits of the agent. Its --max-files changes the first; the others are fixed.
 var DefaultLimits = Limits{Files: 500_000, PathBytes: 1024, Depth: 64, Rendered: 16 << 20}
 
 // orDefault replaces zero limits with the defaults.

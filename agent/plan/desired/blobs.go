@@ -81,7 +81,7 @@ func (x *renderer) kindOf(id plan.ID) (kind, error) {
 }
 
 // volatileTree reports whether a tree has, at any depth, a template that uses the ref or the commit. It returns true
-// for a tree deeper than the depth limit: the walk decides what is excluded there. depth is the depth of the tree.
+// for a tree deeper than the depth limit, which the walk then refuses unless it is excluded. depth is the depth of the tree.
 func (x *renderer) volatileTree(id plan.ID, depth int, count *counter) (bool, error) {
 	if k, ok := x.cache.kinds[id]; ok {
 		return k == volatile, nil
@@ -98,21 +98,21 @@ func (x *renderer) volatileTree(id plan.ID, depth int, count *counter) (bool, er
 	}
 	k := stable
 	for _, e := range entries {
-		var is bool
+		var isVolatile bool
 		switch e.Mode {
 		case plan.Directory:
-			is, err = x.volatileTree(e.ID, depth+1, count)
+			isVolatile, err = x.volatileTree(e.ID, depth+1, count)
 		case plan.Regular, plan.Executable:
-			var of kind
-			of, err = x.kindOf(e.ID)
-			is = of == volatile
+			var blob kind
+			blob, err = x.kindOf(e.ID)
+			isVolatile = blob == volatile
 		default:
 			continue
 		}
 		if err != nil {
 			return false, err
 		}
-		if is {
+		if isVolatile {
 			k = volatile
 			break
 		}
@@ -121,8 +121,8 @@ func (x *renderer) volatileTree(id plan.ID, depth int, count *counter) (bool, er
 	return k == volatile, nil
 }
 
-// git writes a blob of the commit. If the store lacks it, the bytes may still be on the disk.
-func (x *renderer) git(w io.Writer, path string, id plan.ID) error {
+// writeGit writes a blob of the commit. If the store lacks it, the bytes may still be on the disk.
+func (x *renderer) writeGit(w io.Writer, path string, id plan.ID) error {
 	if x.readLocal != nil && !x.objects.Has(id) {
 		if content, ok := x.readLocal(path, id); ok {
 			_, err := w.Write(content)
@@ -137,7 +137,7 @@ func (x *renderer) git(w io.Writer, path string, id plan.ID) error {
 func (x *renderer) read(path string, id plan.ID) ([]byte, error) {
 	limit := x.rules.Limits.Rendered
 	b := &head{max: int(limit) + 1}
-	err := x.git(b, path, id)
+	err := x.writeGit(b, path, id)
 	if int64(b.Len()) > limit {
 		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s is a template or patched, and larger than %d bytes", path, limit)
 	}

@@ -31,7 +31,7 @@ func Diff(from, to *Tree) iter.Seq2[Delta, error] {
 		x := newDiffer(from, to, yield)
 		if from.overlay.root != to.overlay.root || to.renders {
 			before, after := from.overlay.top(), to.overlay.top()
-			x.dirs(&before, &after)
+			x.compareDirs(&before, &after)
 		}
 	}
 }
@@ -100,8 +100,8 @@ func (x *differ) uncertain(path string, lists ...[]child) bool {
 	return false
 }
 
-// dirs compares two directories of one path; nil is a missing one. It returns false if the walk must end.
-func (x *differ) dirs(from, to *node) bool {
+// compareDirs compares two directories of one path; nil is a missing one. It returns false if the walk must end.
+func (x *differ) compareDirs(from, to *node) bool {
 	if from != nil && to != nil && x.same(from, to) {
 		return true
 	}
@@ -127,15 +127,15 @@ func (x *differ) dirs(from, to *node) bool {
 			b, before = &before[0], before[1:]
 			a, after = &after[0], after[1:]
 		}
-		if !x.child(from, b, to, a, uncertain) {
+		if !x.compareChildren(from, b, to, a, uncertain) {
 			return false
 		}
 	}
 	return true
 }
 
-// child compares two children of one name that are both files or both directories; nil is a missing one.
-func (x *differ) child(from *node, b *child, to *node, a *child, uncertain bool) bool {
+// compareChildren compares two children of one name that are both files or both directories; nil is a missing one.
+func (x *differ) compareChildren(from *node, b *child, to *node, a *child, uncertain bool) bool {
 	if b != nil && b.isDir || a != nil && a.isDir {
 		var before, after *node
 		if b != nil {
@@ -146,7 +146,7 @@ func (x *differ) child(from *node, b *child, to *node, a *child, uncertain bool)
 			n := a.dir(*to)
 			after = &n
 		}
-		return x.dirs(before, after)
+		return x.compareDirs(before, after)
 	}
 	if a != nil && b != nil && a.id == b.id && a.exec == b.exec && a.origin == b.origin && !uncertain {
 		return true
@@ -186,7 +186,7 @@ func compareHeads(a, b []child) int {
 	return compareNames(a[0].name, a[0].isDir, b[0].name, b[0].isDir)
 }
 
-// Bounds of a Cache. A full map is emptied; its entries are computed again.
+// Bounds of a Cache: the entries of its maps, and the bytes of the results that it keeps. A full map is emptied.
 const (
 	maxKinds   = 200_000
 	maxResults = 50_000
@@ -198,12 +198,12 @@ const (
 // stale. The size is bounded, and losing entries only costs work. A Cache must not be used by several goroutines at
 // once.
 type Cache struct {
-	kinds   map[plan.ID]kind     // of blobs and trees; a tree is volatile if any blob in it is
-	results map[[32]byte]plan.ID // recipe key → id of its result
-	matches map[string]string    // pattern of a patch → a file that matched it
-	bytes   map[plan.ID]*list.Element
-	recent  *list.List // of rendered, most recently used first
-	size    int        // bytes in recent
+	kinds   map[plan.ID]kind          // of blobs and trees; a tree is volatile if any blob in it is
+	results map[[32]byte]plan.ID      // recipe key → id of its result
+	matches map[string]string         // pattern of a patch → a file that matched it
+	bytes   map[plan.ID]*list.Element // the elements of recent by id
+	recent  *list.List                // of rendered, most recently used first
+	size    int                       // bytes in recent
 }
 
 type rendered struct {
@@ -227,7 +227,7 @@ func put[K comparable, V any](m map[K]V, key K, value V, limit int) {
 	m[key] = value
 }
 
-// keep remembers a result, and its bytes while there is room.
+// keep remembers the id of a result, and its bytes if they are not too many.
 func (c *Cache) keep(key [sha256.Size]byte, id plan.ID, content []byte) {
 	put(c.results, key, id, maxResults)
 	if len(content) > maxBytes/4 || c.bytes[id] != nil {

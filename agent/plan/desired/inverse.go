@@ -94,12 +94,12 @@ func nearest(children []child, name string, covers func(int) bool) int {
 	return at
 }
 
-// Invert returns what git must have at s so that the file at path gets the bytes now. Of a patched file, git keeps its own values at the
-// patched places. A template cannot be inverted. The caller must check that the result renders to now again.
-func (t *Tree) Invert(path string, s Source, now []byte) ([]byte, error) {
+// Invert returns what git must have at s so that the agent writes wanted to path. Of a patched file, git keeps its own values at the
+// patched places. A template cannot be inverted. The caller must check that the result renders to wanted.
+func (t *Tree) Invert(path string, s Source, wanted []byte) ([]byte, error) {
 	switch r := s.recipe; {
 	case r == nil:
-		return now, nil
+		return wanted, nil
 	case r.template != plain:
 		return nil, failure.New(v1alpha1.ReasonChangesRefused, "%s is a template in git (%s), and the agent cannot tell which part of it to change: edit it in git", path, s.Path)
 	}
@@ -107,21 +107,21 @@ func (t *Tree) Invert(path string, s Source, now []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return render.Unpatch(path, git, now, s.recipe.edits)
+	return render.Unpatch(path, git, wanted, s.recipe.edits)
 }
 
-// Resign returns a resource.json, as a gateway signed it for files with the bytes now, signed for those that git has. It returns raw if the
-// gateway's signature does not match, or there is none.
-func Resign(raw []byte, now, git func(w io.Writer, name string) error) []byte {
+// Resign signs raw, a resource.json that a gateway signed, for the files that inGit writes. It returns raw if it is unsigned, or if its
+// signature does not match the files that onDisk writes.
+func Resign(raw []byte, onDisk, inGit func(w io.Writer, name string) error) []byte {
 	s, err := resource.ParseSigned(raw)
 	if err != nil || s.Stored() == "" {
 		return raw
 	}
 	for _, form := range []resource.Form{resource.Form83, resource.Form81} {
-		if sum, err := s.Signature(form, now); err != nil || sum != s.Stored() {
+		if sum, err := s.Signature(form, onDisk); err != nil || sum != s.Stored() {
 			continue
 		}
-		if sum, err := s.Signature(form, git); err == nil {
+		if sum, err := s.Signature(form, inGit); err == nil {
 			return bytes.Clone(s.WithSignature(sum))
 		}
 	}

@@ -123,7 +123,7 @@ type lister struct {
 func (l *lister) addTree(from layer) error {
 	entries, err := l.overlay.objects.Tree(from.tree)
 	if err != nil {
-		return fmt.Errorf("read %s of the commit: %w", at(l.dir.path), err)
+		return fmt.Errorf("read %s of the commit: %w", orRoot(l.dir.path), err)
 	}
 	l.children = slices.Grow(l.children, len(entries))
 	for i, e := range entries {
@@ -321,7 +321,7 @@ func (o *overlay) findFile(n node) (bool, error) {
 
 // checkSiblings refuses names that are the same on some file systems.
 func (l *lister) checkSiblings() error {
-	f := folder{seen: make(map[string]string, len(l.children))}
+	f := foldedNames{seen: make(map[string]string, len(l.children))}
 	for i := range l.children {
 		if other, collides := f.add(l.children[i].name); collides {
 			return l.collision(other, l.children[i].name)
@@ -336,22 +336,22 @@ func (l *lister) collision(a, b string) error {
 		relpath.Join(l.dir.path, a), relpath.Join(l.dir.path, b))
 }
 
-func at(path string) string {
+func orRoot(path string) string {
 	if path == "" {
 		return "the root"
 	}
 	return path
 }
 
-// folder finds names of one directory that are the same name on file systems that ignore case or normalize Unicode. Two
+// foldedNames finds names of one directory that are the same name on file systems that ignore case or normalize Unicode. Two
 // paths collide only if their elements do, so comparing siblings finds every collision of a tree while holding only one
 // directory.
-type folder struct {
+type foldedNames struct {
 	seen map[string]string // folded name → name
 }
 
 // add returns the sibling that collides with name, if any.
-func (f *folder) add(name string) (other string, collides bool) {
+func (f *foldedNames) add(name string) (other string, collides bool) {
 	key := relpath.Fold(name)
 	if other, collides = f.seen[key]; !collides {
 		f.seen[key] = name

@@ -37,8 +37,8 @@ type destination struct {
 	sources []source // in the order of the mappings
 	names   []string
 	below   map[string]*destination
-	last    int // highest mapping that begins strictly below
-	// renders reports whether a mapping that begins here or below renders.
+	last    int // the last mapping whose destination is below, or -1
+	// renders reports whether a mapping whose destination is here or below renders.
 	renders bool
 }
 

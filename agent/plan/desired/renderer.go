@@ -351,5 +351,5 @@ func (x *renderer) writePart(w io.Writer, r *recipe, name string, rendered bool)
 		_, err := x.writeBlob(w, p.recipe.id)
 		return err
 	}
-	return x.git(w, relpath.Join(relpath.Parent(r.path), name), p.blob)
+	return x.writeGit(w, relpath.Join(relpath.Parent(r.path), name), p.blob)
 }

@@ -35,9 +35,9 @@ type cursor[T any] struct {
 	next func() (T, error, bool)
 	stop func()
 	key  func(T) string
-	at   string
+	path string // the key of the current element
 	err  error
-	more bool
+	more bool // there is a current element
 }
 
 func newCursor[T any](seq iter.Seq2[T, error], key func(T) string) *cursor[T] {
@@ -50,16 +50,16 @@ func newCursor[T any](seq iter.Seq2[T, error], key func(T) string) *cursor[T] {
 func (c *cursor[T]) advance() {
 	var v T
 	if v, c.err, c.more = c.next(); c.more && c.err == nil {
-		c.at = c.key(v)
+		c.path = c.key(v)
 	}
 }
 
 // has reports whether the stream contains path. The path must not be lower than that of the last call.
 func (c *cursor[T]) has(path string) (bool, error) {
-	for c.more && c.err == nil && c.at < path {
+	for c.more && c.err == nil && c.path < path {
 		c.advance()
 	}
-	return c.more && c.err == nil && c.at == path, c.err
+	return c.more && c.err == nil && c.path == path, c.err
 }
 
 // Unwanted yields the regular files in mapped directories that are neither desired nor owned. Prune mirror deletes these files.

@@ -171,7 +171,7 @@ func (o *Objects) Has(id plan.ID) bool {
 	return o.blobs[id] != nil || o.trees[id] != nil
 }
 
-// WriteBlob implements plan.Objects. A read of a missing blob counts as Missed, so that a test can explain it.
+// WriteBlob implements plan.Objects.
 func (o *Objects) WriteBlob(w io.Writer, id plan.ID) (int64, error) {
 	o.mu.Lock()
 	b, ok := o.blobs[id]

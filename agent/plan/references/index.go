@@ -12,14 +12,14 @@ import (
 // Index has what the files of one commit define and name. It grows with the number of views, queries, tags and config resources.
 type Index struct {
 	files    map[string]*file
-	defined  map[Name]int // by key
-	scopes   map[Name]int // definitions by kind and scope; Name.Name is ""
-	unread   map[string]int
+	defined  map[Name]int   // by key
+	scopes   map[Name]int   // definitions by kind and scope; Name.Name is ""
+	unread   map[string]int // by file.unread: number of files
 	projects map[string]*project
 	names    int // in all files
 	types    int // bytes of UDT types in all files
-	// open are the files that the next check reads: those that have changed, and those with a name that the commit alone does not settle.
-	// If all is set, a definition is gone or a project has changed, and the next check reads all files.
+	// open are the files whose names the next check looks up: those that have changed, and those with a name that the commit does not define.
+	// If all is set, a definition is gone or a project has changed, and the next check looks up the names of all files.
 	open map[string]bool
 	all  bool
 }
@@ -155,7 +155,7 @@ func add[K comparable](m map[K]int, key K, by int) bool {
 	return true
 }
 
-// settles reports whether the commit alone has a name, so that a check need not look for it again.
+// settles reports whether the commit itself defines a name, so that a check need not look it up again.
 func (x *Index) settles(n Name) bool {
 	for range maxChain {
 		if x.defined[n.key()] > 0 {

@@ -78,7 +78,7 @@ func (k *Keeper) Check(policy v1alpha1.ReferencePolicy, t Target) (notes []strin
 		r, err = k.check(&t)
 	}
 	if err != nil {
-		err = fmt.Errorf("it was not checked whether all exists that the files of %s name: %w", t.Commit.Short(), err)
+		err = fmt.Errorf("the references of %s were not checked: %w", t.Commit.Short(), err)
 		if refuse {
 			return nil, err
 		}

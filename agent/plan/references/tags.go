@@ -52,10 +52,10 @@ const typeSize = 64
 
 // tag is what was read so far of a tag.
 type tag struct {
-	depth             int // of its members
-	name, kind, typed string
-	pointer           string   // of typeId
-	types             []string // defined below it, relative to it
+	depth              int // of its members
+	name, kind, typeID string
+	pointer            string   // of typeId
+	types              []string // defined below it, relative to it
 }
 
 func (v *tagsVisitor) enter(at []segment) {
@@ -102,8 +102,7 @@ func (v *tagsVisitor) leave(at []segment) {
 	}
 }
 
-// inFolder returns types with the path of the folder that they are in. It leaves out paths that are longer than a name, which nothing can
-// name.
+// inFolder prefixes types with the path of their folder. It leaves out those that become longer than maxName.
 func (v *tagsVisitor) inFolder(folder string, types []string) []string {
 	if folder == "" {
 		return types
@@ -132,14 +131,14 @@ func (v *tagsVisitor) scalar(at []segment, raw []byte) {
 	case key.is("tagType"):
 		t.kind, _ = unquote(raw)
 	case key.is("typeId"):
-		t.typed, _ = unquote(raw)
+		t.typeID, _ = unquote(raw)
 		t.pointer = pointer(at)
 	}
 }
 
 // addType adds the type of an instance, or the parent of a type. It may be written [provider]_types_/folder/name.
 func (v *tagsVisitor) addType(t *tag) {
-	name := strings.TrimSpace(t.typed)
+	name := strings.TrimSpace(t.typeID)
 	if rest, ok := strings.CutPrefix(name, "["); ok {
 		provider, path, found := strings.Cut(rest, "]")
 		if !found || provider != v.provider {

@@ -12,7 +12,7 @@ import (
 )
 
 // functions returns the functions of templates besides and, or, not, eq, ne, lt, le, gt, ge, len, index and slice of
-// text/template. They depend only on their arguments, and those that make text account for it. docs/reference/template-functions.md lists
+// text/template. They depend only on their arguments, and charge the meter for text that they make. docs/reference/template-functions.md lists
 // them; a test compares.
 func (m *meter) functions() template.FuncMap {
 	text := func(f func(string) string) func(string) (string, error) {
@@ -130,7 +130,7 @@ var printfVerb = regexp.MustCompile(`^%[-+# 0]*(\[[0-9]{1,3}\])?[0-9]{0,3}(\.[0-
 // and 999 decimals. Padding to a width of 999 is shorter.
 const maxPadded = 1310
 
-// printf is fmt.Sprintf for formats whose verbs match printfVerb. It accounts for the text first: no verb writes more than five
+// printf is fmt.Sprintf for formats whose verbs match printfVerb. It charges for the text first: no verb writes more than five
 // bytes for one byte of its argument ("% #x"), or more than maxPadded if that is longer.
 func (m *meter) printf(format string, args ...any) (string, error) {
 	longest, err := m.scalars(args)
@@ -153,7 +153,7 @@ func (m *meter) printf(format string, args ...any) (string, error) {
 	return fmt.Sprintf(format, args...), nil
 }
 
-// scalars accounts for arguments that become text, and returns the size of the longest.
+// scalars charges for arguments that become text, and returns the size of the longest.
 func (m *meter) scalars(args []any) (longest int, err error) {
 	sum := 0
 	for _, a := range args {

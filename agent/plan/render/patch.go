@@ -244,10 +244,10 @@ func typeOf(v gjson.Result) string {
 	return "null"
 }
 
-// Unpatch is the inverse of Patch for a file that the gateway changed after the patch: it returns now, the bytes on the gateway, with
-// git's values at the paths of the edits. The error is ChangesRefused if a path is missing in either of the two.
-func Unpatch(name string, git, now []byte, edits []Edit) ([]byte, error) {
-	text, original := string(now), string(git)
+// Unpatch is the inverse of Patch for a file that the gateway changed after the patch: it returns onGateway with git's values at the paths
+// of the edits. The error is ChangesRefused if a path is missing in either of the two.
+func Unpatch(name string, git, onGateway []byte, edits []Edit) ([]byte, error) {
+	text, original := string(onGateway), string(git)
 	for _, e := range slices.Backward(edits) {
 		path, err := parsePath(e.Path)
 		if err != nil {
