@@ -24,8 +24,8 @@ import (
 // Forge accesses the pull requests and the statuses of commits of one repository. Several goroutines may use it.
 //
 // An error has a reason of v1alpha1: AuthFailed if the token is invalid or lacks a right (the text names the right),
-// GitThrottled if the forge asks to wait (RetryAfter returns how long), GitUnreachable if it does not answer, or its answer is unusable, what
-// unusable, UnsupportedRepository if the forge has no such repository or the provider is the wrong one.
+// GitThrottled if the forge asks to wait (RetryAfter returns how long), GitUnreachable if its answer is missing or unusable,
+// UnsupportedRepository if the forge has no such repository or the provider is the wrong one, and a few others.
 type Forge interface {
 	PullRequests
 	// SetStatus sets the status of a commit, a full id. It replaces the status of the same context.
@@ -61,7 +61,7 @@ const (
 	Failure CommitState = "failure"
 )
 
-// Bounds of the texts of a status in bytes. GitHub has the least limit of descriptions, and GitLab of the others.
+// Bounds of the texts of a status in bytes: GitHub's limit for descriptions, and GitLab's for the others.
 const (
 	MaxDescription = 140
 	MaxContext     = 255
@@ -117,7 +117,7 @@ type Config struct {
 	APIBaseURL string
 	// Token returns the token. It is called for every request, so that a rotated token takes effect at once.
 	Token func(ctx context.Context) (secret.String, error)
-	// Transport sends the requests, by the proxy and with the certificates of the agent; default a transport with the proxy of the environment.
+	// Transport sends the requests through the agent's proxy with the agent's CA certificates; default: through the proxy of the environment.
 	Transport http.RoundTripper
 	Timeout   time.Duration // for one request; default 30s
 }

@@ -28,15 +28,15 @@ func (g *gitea) client(ctx context.Context) (*sdk.Client, error) {
 	return c, nil
 }
 
-// Bounds of the lists of pull requests, in pages. A server may send fewer than perPage for each (MAX_RESPONSE_ITEMS).
+// Bounds of the lists of pull requests. A server may send fewer than perPage in each page (MAX_RESPONSE_ITEMS).
 const (
-	perPage  = 50
-	maxOpen  = 40
-	maxEnded = 4
+	perPage        = 50
+	maxOpenPages   = 40
+	maxClosedPages = 4
 )
 
-// list returns the pull requests for which keep returns true, because Gitea cannot filter by branch. It reads the pages of those that were
-// updated last.
+// list returns the pull requests for which keep returns true, because Gitea cannot filter by branch. It reads pages, the most recently
+// updated pull requests first.
 func (g *gitea) list(ctx context.Context, state sdk.StateType, pages int, keep func(PullRequest) bool) ([]PullRequest, error) {
 	c, err := g.client(ctx)
 	if err != nil {
@@ -85,12 +85,12 @@ func (g *gitea) convert(p *sdk.PullRequest) PullRequest {
 
 func (g *gitea) ByHead(ctx context.Context, branch, base string) ([]PullRequest, error) {
 	keep := func(p PullRequest) bool { return p.Branch == branch && (base == "" || p.Base == base) }
-	open, err := g.list(ctx, sdk.StateOpen, maxOpen, keep)
+	open, err := g.list(ctx, sdk.StateOpen, maxOpenPages, keep)
 	if err != nil {
 		return nil, err
 	}
-	ended, err := g.list(ctx, sdk.StateClosed, maxEnded, keep)
-	list := append(open, ended...)
+	closed, err := g.list(ctx, sdk.StateClosed, maxClosedPages, keep)
+	list := append(open, closed...)
 	slices.SortFunc(list, newestFirst)
 	return list[:min(len(list), MaxListed)], err
 }
@@ -110,7 +110,7 @@ func (g *gitea) Get(ctx context.Context, number int64) (PullRequest, error) {
 }
 
 func (g *gitea) Open(ctx context.Context, base string) ([]PullRequest, error) {
-	return g.list(ctx, sdk.StateOpen, maxOpen, func(p PullRequest) bool { return base == "" || p.Base == base })
+	return g.list(ctx, sdk.StateOpen, maxOpenPages, func(p PullRequest) bool { return base == "" || p.Base == base })
 }
 
 func (g *gitea) Create(ctx context.Context, d Draft) (PullRequest, error) {

@@ -109,8 +109,8 @@ type LogLine struct {
 // maxLogLines bounds one read of the log. A report needs only the newest lines, and a busy gateway always logs.
 const maxLogLines = 200
 
-// ErrorsSince returns at most 200 log lines of level ERROR from since on: GET /data/api/v1/logs [SPEC]. since is a time
-// of the gateway's clock, such as ScanStatus.Last or Ping.Date.
+// ErrorsSince returns at most 200 log lines of level ERROR that are not older than since: GET /data/api/v1/logs [SPEC].
+// since is a time of the gateway's clock, such as ScanStatus.Last or Ping.Date.
 func (c *Client) ErrorsSince(ctx context.Context, since time.Time) ([]LogLine, error) {
 	query := map[string][]string{
 		"startTime": {strconv.FormatInt(since.UnixMilli(), 10)},

@@ -119,8 +119,8 @@ func (c *Client) Designers(ctx context.Context) ([]Designer, error) {
 	return sessions, err
 }
 
-// Modules lists the ids of the modules that run: GET /data/api/v1/modules/healthy [SPEC]. The folder of a resource has the name of its
-// module's id, because the SDK names the type of a resource by the id of a module and its own.
+// Modules lists the ids of the modules that run: GET /data/api/v1/modules/healthy [SPEC]. The folders of resources are named for these
+// ids, because the SDK names a resource type by the id of its module and its own.
 func (c *Client) Modules(ctx context.Context) ([]string, error) {
 	docs, err := list[struct {
 		ID text `json:"id"`

@@ -133,7 +133,7 @@ func (c *Client) waitForScan(ctx context.Context, kind Kind, before, now ScanSta
 	bounded, cancel := context.WithTimeoutCause(ctx, c.cfg.ScanTimeout, errScanEndless)
 	defer cancel()
 	// A scan is asynchronous: it may take a moment to show as active, and may be too short to be seen active.
-	idle, maxIdle := 0, 10
+	idlePolls, maxIdlePolls := 0, 10
 	var pollErr error // of the last poll, as when the gateway restarts meanwhile
 	for n := 0; ; n++ {
 		switch {
@@ -143,9 +143,9 @@ func (c *Client) waitForScan(ctx context.Context, kind Kind, before, now ScanSta
 		case !now.Active && now.Last.After(before.Last):
 			return now, nil
 		case now.Active:
-			idle, maxIdle = 0, 2
+			idlePolls, maxIdlePolls = 0, 2
 		default:
-			if idle++; idle > maxIdle {
+			if idlePolls++; idlePolls > maxIdlePolls {
 				return now, errScanNoProgress
 			}
 		}

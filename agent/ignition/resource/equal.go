@@ -37,7 +37,7 @@ func SameButModification(a, b []byte) (bool, error) {
 }
 
 // MaxCompared is the size in bytes of the largest file that is compared by meaning. The largest JSON file in public Ignition
-// repositories has a third of it.
+// repositories is a third of that.
 const MaxCompared = 4 << 20
 
 // Comparison returns the function that compares a file of the gateway by meaning, or nil if only bytes count.
