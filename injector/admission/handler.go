@@ -71,7 +71,7 @@ func (h *Handler) Routes() *serve.Mux {
 	return serve.NewMux(map[string]http.HandlerFunc{"POST " + Path: h.ServeHTTP})
 }
 
-// ServeHTTP answers one review. It answers other requests with a 4xx status, which the API server treats like a missing answer:
+// ServeHTTP answers one review. It answers other requests with an error status, which the API server treats like a missing answer:
 // the webhook's failurePolicy applies.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() {
@@ -115,11 +115,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // read reads the body, before the request takes a slot: a client that sends nothing delays only itself. If it fails, it writes the answer. The
 // caller must call release when it no longer uses the body.
 func (h *Handler) read(w http.ResponseWriter, r *http.Request) (body []byte, release func(), ok bool) {
-	deadline := http.NewResponseController(w).SetReadDeadline // a recorder in a test has none
+	deadline := http.NewResponseController(w).SetReadDeadline // its error is ignored: the recorder of a test has no deadline
 	_ = deadline(time.Now().Add(bodyTimeout))
 	body, release, err := h.bodies.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody), r.RemoteAddr)
 	if err == nil {
-		_ = deadline(time.Time{}) // or it would end the request while it waits; otherwise net/http needs it to discard the rest
+		_ = deadline(time.Time{}) // or it would end the wait for a slot; after an error, it bounds reading the rest of the body
 	}
 	_, large := errors.AsType[*http.MaxBytesError](err)
 	switch {

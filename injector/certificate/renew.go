@@ -1,6 +1,6 @@
 // Package certificate issues the self-signed certificate of the webhook, makes the webhook configuration trust it, and serves a mounted
-// certificate once the configuration trusts it. The program that renews (Renew) is not the one that serves (Trusted): who may change a
-// webhook configuration is an administrator of the cluster in effect, so that account listens to nothing.
+// certificate once the configuration trusts it. Renew and Trusted run in different programs: an account that may change a webhook
+// configuration is in effect an administrator of the cluster, so the program with that account listens on no port.
 package certificate
 
 import (
@@ -42,7 +42,7 @@ const (
 // fieldManager is the field manager of all writes.
 const fieldManager = "stoker-certificate"
 
-// retryInterval is the pause after a failed attempt, and absentInterval that while the installation is in progress.
+// retryInterval is the pause after a failed attempt, and absentInterval that while the installation or a renewal is in progress.
 const retryInterval, absentInterval = 5 * time.Second, time.Second
 
 // Config says where the certificate is stored and which webhook configuration must trust it.
@@ -66,17 +66,17 @@ type Config struct {
 var errChanged = errors.New("another program changed it at the same time")
 
 // Renew issues or renews the certificate if it is time, and publishes its authority in the webhook configuration. It tries again until
-// both objects are as they should be or ctx is done; the error then is that of the last attempt. Any number may run at the same time.
+// both objects are as they should be or ctx is done; the error then is that of the last attempt. Several may run at the same time.
 func Renew(ctx context.Context, c Config) error {
-	said := ""
+	lastError := ""
 	for {
 		done, err := c.attempt(ctx)
 		switch {
 		case done:
 			return nil
 		case errors.Is(err, errChanged):
-		case err != nil && err.Error() != said && ctx.Err() == nil:
-			said = err.Error()
+		case err != nil && err.Error() != lastError && ctx.Err() == nil:
+			lastError = err.Error()
 			c.Log.Warn("renewing the certificate failed", "error", err)
 		}
 		pause := retryInterval
@@ -84,10 +84,10 @@ func Renew(ctx context.Context, c Config) error {
 			pause = absentInterval
 		}
 		if !backoff.Wait(ctx, backoff.Jitter(pause)) {
-			if said == "" {
+			if lastError == "" {
 				return context.Cause(ctx)
 			}
-			return errors.New(said)
+			return errors.New(lastError)
 		}
 	}
 }

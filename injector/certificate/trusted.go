@@ -28,7 +28,7 @@ type Trusted struct {
 	*keypair.Mounted
 	Config
 	trusted atomic.Bool
-	problem string
+	problem string // the last one that was logged
 }
 
 // NewTrusted returns a Trusted. It uses Client, Configuration, Interval, Log and Now of c.

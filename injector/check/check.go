@@ -38,7 +38,8 @@ const (
 	podName = "stoker-check"
 )
 
-// Run returns nil when the API server calls a working injector. The error is that of the last attempt.
+// Run returns nil if the API server calls a working injector, or prints that it does not call it for this namespace. The error is that of
+// the last attempt.
 func Run(ctx context.Context, c Config) error {
 	for end := time.Now().Add(c.Timeout); ; {
 		err := c.attempt(ctx)

@@ -205,7 +205,7 @@ func (s *sidecar) startupSeconds() int32 {
 // ports returns two ports that no container of the pod declares. Containers share one network. With hostNetwork that is the
 // node's, and the scheduler separates pods by their declared ports.
 func (s *sidecar) ports() (health, metrics int32) {
-	used := map[int32]bool{s.gs.Spec.Gateway.EffectivePort(): true, 8088: true, 8043: true, 8060: true}
+	used := map[int32]bool{s.gs.Spec.Gateway.EffectivePort(): true, 8088: true, 8043: true, 8060: true} // Ignition's ports
 	for _, list := range [][]corev1.Container{s.pod.Spec.InitContainers, s.pod.Spec.Containers} {
 		for i := range list {
 			for _, p := range list[i].Ports {
@@ -213,7 +213,7 @@ func (s *sidecar) ports() (health, metrics int32) {
 			}
 		}
 	}
-	for n := int32(0); ; n++ { // ends, because a pod cannot declare every port
+	for n := int32(0); ; n++ { // 8082, 18082 to 58082, then 8084 and so on
 		health = 8082 + n%6*10000 + n/6*2
 		if health > 65000 || !used[health] && !used[health+1] {
 			return health, health + 1

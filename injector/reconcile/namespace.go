@@ -21,11 +21,11 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// namespace is the state of a namespace while this replica runs the reconciler. The next replica reconstructs it, except for restarted;
-// everything else is in the ledger. Only the worker of the namespace uses it, except for the field without.
+// namespace is the state of a namespace while this replica runs the reconciler. The next replica reconstructs it, except for restarted.
+// Only the worker of the namespace uses it, except for the fields that Reconciler.mu guards.
 type namespace struct {
 	name  string
-	since time.Time // of the first look
+	since time.Time // when it was first checked
 
 	bound    bool                 // the RoleBinding exists, or may exist
 	accounts map[string]time.Time // ServiceAccounts and when they were last in use
@@ -185,9 +185,10 @@ func (u *Reconciler) excluded(ctx context.Context, n *namespace, now time.Time) 
 // maxValue is more than the length of any value of an annotation that has an effect here: true, and the name of a GatewaySync.
 const maxValue = 256
 
-// slim is a transform for an informer. It saves memory: of most pods it keeps only the name and whether they terminate, and of the
-// others only what the reconciler reads, and why the pod is stuck as Status.Message, because a user may create pods with large annotations and many labels. client-go calls it
-// again with its own results, for every pod of the first list and of any list after a lost watch.
+// slim is a transform for an informer. It saves memory, because a user may create pods with large annotations and many labels: of most
+// pods it keeps only the name and whether they terminate, and of the others only what the reconciler reads. It replaces Status.Message
+// with why the pod is stuck. client-go calls it again with its own results, for every pod of the first list and of any list after a lost
+// watch.
 func slim(obj any) (any, error) {
 	p, ok := obj.(*corev1.Pod)
 	if !ok || len(p.Spec.Containers) == 0 { // a result of slim: every pod of an API server has containers
@@ -245,7 +246,8 @@ func startedAfter(p *corev1.Pod, at metav1.Time) bool {
 	})
 }
 
-// needsGatewayRestart reports whether the agent of a pod has ended because its gateway has to start once more: see gatewaypod.ExitRestartGateway. p must be a result of slim.
+// needsGatewayRestart reports whether the agent of a pod has ended because its gateway has to start once more: see
+// gatewaypod.ExitRestartGateway. p must be a result of slim.
 func needsGatewayRestart(p *corev1.Pod) bool {
 	status := agentStatus(p)
 	return status != nil && status.LastTerminationState.Terminated != nil
@@ -278,8 +280,8 @@ type podWatch struct {
 	forbidden atomic.Bool // set once the API server forbids listing
 }
 
-// watchPods returns a podWatch. It calls changed with each changed pod that asks for an agent or has one, and failed with each
-// failed attempt.
+// watchPods returns a podWatch. It calls changed with each changed pod that asks for an agent or has one, and failed with the error of
+// each failed list or watch.
 func watchPods(client kube.Core, namespace string, changed func(*corev1.Pod), failed func(error)) (*podWatch, error) {
 	w := &podWatch{namespace: namespace}
 	living := func(o *metav1.ListOptions) {
@@ -314,9 +316,9 @@ func watchPods(client kube.Core, namespace string, changed func(*corev1.Pod), fa
 	return w, err
 }
 
-// served reports whether the first list is complete, or the API server forbids it in this namespace. Missing rights in one namespace
-// must not stop the others.
-func (w *podWatch) served() bool {
+// listedOrForbidden reports whether the first list is complete, or the API server forbids it in this namespace. Missing rights in one
+// namespace must not stop the others.
+func (w *podWatch) listedOrForbidden() bool {
 	return w.informer.HasSynced() || w.namespace != "" && w.forbidden.Load()
 }
 

@@ -135,8 +135,8 @@ func TestLedgerTakeover(t *testing.T) {
 	object.Spec.HolderIdentity = new("a")
 	client := clientset.New(object)
 	now := noon
-	replica := func(holder string) *ledger {
-		l := &ledger{lease: held(client, holder), now: func() time.Time { return now }}
+	replica := func(holder string) *evictionStore {
+		l := &evictionStore{lease: held(client, holder), now: func() time.Time { return now }}
 		l.load(t.Context(), slog.New(slog.DiscardHandler))
 		return l
 	}
@@ -182,7 +182,7 @@ func TestLedgerTakeover(t *testing.T) {
 func TestLedgerSizeIsBounded(t *testing.T) {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "injector"}}
 	lease.Spec.HolderIdentity = new("a")
-	l := &ledger{lease: held(clientset.New(lease), "a"), now: func() time.Time { return noon }, evicted: map[types.UID]eviction{}}
+	l := &evictionStore{lease: held(clientset.New(lease), "a"), now: func() time.Time { return noon }, evicted: map[types.UID]eviction{}}
 	uid := types.UID("01234567-0123-0123-0123-012345678901")
 	for i := range maxEvicted {
 		l.evicted[types.UID(fmt.Sprintf("%s%03d", uid[3:], i))] = eviction{Namespace: "plant-of-the-north", GatewaySync: "line-of-the-north", Pod: "ignition-gateway-of-the-north-0", UID: uid, Owner: uid,
@@ -200,7 +200,7 @@ func TestLedgerSizeIsBounded(t *testing.T) {
 func TestLedgerDropsInvalidRecords(t *testing.T) {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "injector", Annotations: map[string]string{annotationEvicted: "{"}}}
 	lease.Spec.HolderIdentity = new("a")
-	l := &ledger{lease: held(clientset.New(lease), "a"), now: func() time.Time { return noon }}
+	l := &evictionStore{lease: held(clientset.New(lease), "a"), now: func() time.Time { return noon }}
 	l.load(t.Context(), slog.New(slog.DiscardHandler))
 	require.NoError(t, l.put(t.Context(), "line", eviction{At: metav1.NewTime(noon)}))
 }

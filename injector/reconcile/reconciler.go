@@ -88,11 +88,11 @@ type Config struct {
 // Reconciler is the control loop.
 type Reconciler struct {
 	Config
-	queue   workqueue.TypedRateLimitingInterface[string]
-	pods    []*podWatch
-	limiter flowcontrol.RateLimiter
-	sent    sentEvents
-	ledger  *ledger
+	queue     workqueue.TypedRateLimitingInterface[string]
+	pods      []*podWatch
+	limiter   flowcontrol.RateLimiter
+	sent      sentEvents
+	evictions *evictionStore
 
 	mu         sync.Mutex
 	namespaces map[string]*namespace
@@ -101,7 +101,7 @@ type Reconciler struct {
 // New returns a Reconciler for one term of leadership. Its informers run only during Run.
 func New(c Config) (*Reconciler, error) {
 	u := &Reconciler{
-		Config: c, namespaces: map[string]*namespace{}, ledger: &ledger{lease: c.Lease, now: c.Now},
+		Config: c, namespaces: map[string]*namespace{}, evictions: &evictionStore{lease: c.Lease, now: c.Now},
 		limiter: flowcontrol.NewTokenBucketRateLimiter(evictionRate, evictionBurst),
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](time.Second, 2*time.Minute)),
@@ -135,12 +135,12 @@ func (u *Reconciler) Run(ctx context.Context) error {
 			return nil
 		})
 	}
-	served := []cache.InformerSynced{u.Find.Listed}
+	synced := []cache.InformerSynced{u.Find.Listed}
 	for _, w := range u.pods {
-		served = append(served, w.served)
+		synced = append(synced, w.listedOrForbidden)
 	}
-	u.ledger.load(ctx, u.Log)
-	if cache.WaitForCacheSync(ctx.Done(), served...) {
+	u.evictions.load(ctx, u.Log)
+	if cache.WaitForCacheSync(ctx.Done(), synced...) {
 		for _, gs := range u.Find.List() {
 			u.Changed(gs.Namespace, gs.Name)
 		}

@@ -176,7 +176,7 @@ func (u *Reconciler) repairKey(ctx context.Context, n *namespace, all inject.Can
 		return false, refuse(toAccept().cause + ", and the injector has evicted a pod with this volume before: name a key of your own in spec.gateway.api.secretName")
 	}
 	d, soon, err := u.repair(ctx, gs, p, toAccept(), pods, replacements)
-	if e, ok := u.ledger.of(gs.UID); ok && e.UID == p.UID {
+	if e, ok := u.evictions.of(gs.UID); ok && e.UID == p.UID {
 		n.restarted[p.Name], n.restarted[volume] = now, now
 	}
 	if d.reason != "" {
@@ -217,17 +217,17 @@ func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *co
 	// Each eviction is recorded before it is made. A dry run first avoids a record for each retry of a blocked eviction.
 	outcome, err := u.evict(ctx, p, true)
 	if now = u.Now(); now.Sub(p.CreationTimestamp.Time) >= why.maxAge {
-		return restart(cause + tooOldToEvict), false, err // the answer of the dry run corrected a clock that was behind
+		return restart(cause + tooOldToEvict), false, err // the response to the dry run may have set a clock forward that was behind
 	}
 	if outcome == evictionDone {
 		e := eviction{Namespace: gs.Namespace, GatewaySync: gs.Name, Pod: p.Name, UID: p.UID, Owner: owner.UID, By: owner.Kind + " " + owner.Name, Deployment: deployment(p), Newest: newest, At: metav1.NewTime(now)}
-		if err := u.ledger.put(ctx, gs.UID, e); err != nil {
+		if err := u.evictions.put(ctx, gs.UID, e); err != nil {
 			return verdict{}, errors.Is(err, errFull), ignoreFull(err)
 		}
 		replacements[gs.Name] = replacement{wait: "pod " + p.Name + " is being evicted"}
 		if outcome, err = u.evict(ctx, p, false); outcome != evictionDone && err == nil {
 			delete(replacements, gs.Name)
-			err = u.ledger.drop(ctx, gs.UID)
+			err = u.evictions.drop(ctx, gs.UID)
 		}
 	}
 	switch outcome {
@@ -308,56 +308,4 @@ func (u *Reconciler) evict(ctx context.Context, p *corev1.Pod, dry bool) (result
 		u.Metrics.Eviction("evicted")
 	}
 	return evictionDone, nil
-}
-
-// lockReadInterval is how often a lock that is being renewed is read.
-const lockReadInterval = time.Minute
-
-// lock is the last seen state of a lead's lock. Its times are from our clock, because that of another pod may be wrong.
-type lock struct {
-	holder, renewed string
-	since           time.Time // when this state was first seen
-	nextRead        time.Time // when to read the SyncTarget again; zero to read it in every iteration
-	leadMissing     bool      // no agent leads, although there are gateways
-}
-
-// free updates the lock by the SyncTarget t, sets nextRead, and reports whether no agent leads at the time now: there is no holder, or
-// the holder has not renewed the lock within its duration. A released lock counts as free only after LeadDuration, because
-// another agent usually takes it at once.
-func (l *lock) free(t *v1alpha1.SyncTarget, now time.Time) bool {
-	if t == nil {
-		*l = lock{}
-		return true
-	}
-	lead := t.Spec.Lead
-	if lead.Holder == "" {
-		if l.holder != "" || l.since.IsZero() {
-			*l = lock{since: now}
-		}
-		return l.expired(v1alpha1.LeadDuration, now)
-	}
-	renewed := ""
-	if lead.Renewed != nil {
-		renewed = lead.Renewed.UTC().Format(time.RFC3339Nano)
-	}
-	holds := lead.ValidFor()
-	if l.holder != lead.Holder || l.renewed != renewed {
-		first := l.holder == ""
-		*l = lock{holder: lead.Holder, renewed: renewed, since: now, nextRead: now.Add(lockReadInterval)}
-		if first {
-			l.nextRead = now.Add(holds + holds/3) // nothing is known about this lock yet
-		}
-		return false
-	}
-	return l.expired(holds, now)
-}
-
-// expired reports whether the state is older than d, and sets nextRead.
-func (l *lock) expired(d time.Duration, now time.Time) bool {
-	if now.Sub(l.since) > d {
-		l.nextRead = time.Time{}
-		return true
-	}
-	l.nextRead = l.since.Add(d + time.Second)
-	return false
 }

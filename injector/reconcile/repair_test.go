@@ -32,7 +32,7 @@ func (counted) SetFleets([]types.NamespacedName, int)       {}
 func (c counted) Eviction(result string)                    { c[result]++ }
 func (counted) Iterated(string, string, time.Duration)      {}
 
-// evicting returns a Reconciler with one pod to repair. Each eviction calls answer with the content of the ledger at that time.
+// evicting returns a Reconciler with one pod to repair. Each eviction calls answer with the recorded evictions at that time.
 func evicting(t *testing.T, now *time.Time, answer func(dry bool, written string) error) (u *Reconciler, repair func() (verdict, map[string]replacement, error)) {
 	t.Helper()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "injector"}}
@@ -47,7 +47,7 @@ func evicting(t *testing.T, now *time.Time, answer func(dry bool, written string
 	})
 	u = &Reconciler{Config: Config{Core: client, Repair: RepairEvict, WebhookReady: func() bool { return true }, Metrics: counted{}, Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return *now }}, limiter: flowcontrol.NewFakeAlwaysRateLimiter(), namespaces: map[string]*namespace{}}
-	u.ledger = &ledger{lease: held(client, "me"), now: u.Now, evicted: map[types.UID]eviction{}}
+	u.evictions = &evictionStore{lease: held(client, "me"), now: u.Now, evicted: map[types.UID]eviction{}}
 	p, gs := ownedPod("gw-0", "gw", "StatefulSet", false, 0), newGatewaySync()
 	gs.UID = "line"
 	return u, func() (verdict, map[string]replacement, error) {
@@ -76,7 +76,7 @@ func TestEvictionIsRecordedFirst(t *testing.T) {
 	assert.Empty(t, d.reason)
 	assert.Equal(t, []string{"may it", "go"}, asked)
 	assert.NotEmpty(t, replacements["line"].wait, "no other pod of the GatewaySync may be evicted")
-	_, ok := u.ledger.of("line")
+	_, ok := u.evictions.of("line")
 	assert.True(t, ok)
 	assert.Equal(t, counted{"evicted": 1}, u.Metrics)
 }
@@ -92,7 +92,7 @@ func TestOlderPodIsNotSuccessor(t *testing.T) {
 	gs.UID = "line"
 	_, _, err := u.repair(t.Context(), gs, old, toInject(createdTooEarly), podIndex{live: []*corev1.Pod{old, next}}, map[string]replacement{})
 	require.NoError(t, err)
-	e, ok := u.ledger.of("line")
+	e, ok := u.evictions.of("line")
 	require.True(t, ok)
 	got, over := e.replacement(podIndex{live: []*corev1.Pod{next}}, time.Time{}, false, now.Add(time.Second))
 	assert.False(t, over)
@@ -126,8 +126,8 @@ func TestScaledDownOwnerEndsWait(t *testing.T) {
 	assert.True(t, look().absent, "the pod may be recreated after a scale-up")
 
 	// Another replica takes over without knowledge of the pods.
-	next := &Reconciler{Config: u.Config, limiter: u.limiter, namespaces: map[string]*namespace{}, ledger: &ledger{lease: u.ledger.lease, now: u.Now}}
-	next.ledger.load(t.Context(), u.Log)
+	next := &Reconciler{Config: u.Config, limiter: u.limiter, namespaces: map[string]*namespace{}, evictions: &evictionStore{lease: u.evictions.lease, now: u.Now}}
+	next.evictions.load(t.Context(), u.Log)
 	u, n = next, next.namespace("plant", nil)
 	now = now.Add(time.Second)
 	assert.True(t, look().absent)
@@ -135,7 +135,7 @@ func TestScaledDownOwnerEndsWait(t *testing.T) {
 	assert.True(t, look().absent)
 	now = now.Add(time.Second)
 	assert.Equal(t, replacement{}, look())
-	_, ok := u.ledger.of(gs.UID)
+	_, ok := u.evictions.of(gs.UID)
 	assert.False(t, ok)
 }
 
@@ -150,7 +150,7 @@ func TestBlockedEvictionIsNotRecorded(t *testing.T) {
 	d, _, err := repair()
 	require.NoError(t, err)
 	assert.Contains(t, d.message, "PodDisruptionBudget")
-	_, ok := u.ledger.of("line")
+	_, ok := u.evictions.of("line")
 	assert.False(t, ok)
 
 	refused = apierrors.NewTooManyRequests("too many requests, please try again later", 1)
@@ -171,7 +171,7 @@ func TestFailedEvictionIsDropped(t *testing.T) {
 	_, replacements, err := repair()
 	require.NoError(t, err)
 	assert.Empty(t, replacements)
-	_, ok := u.ledger.of("line")
+	_, ok := u.evictions.of("line")
 	assert.False(t, ok)
 }
 
@@ -280,7 +280,7 @@ func endsAt(after time.Duration) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.NewTime(noon.Add(after))) }
 }
 
-// Whether the next pod may be evicted depends only on the API server and the ledger.
+// Whether the next pod may be evicted depends only on the API server and the recorded evictions.
 func TestReplacementOfEvictedPod(t *testing.T) {
 	e := func(kind string) eviction {
 		return eviction{Namespace: "plant", Pod: "site-0", UID: "old", Owner: "owner", By: kind + " site", Newest: metav1.NewTime(noon.Add(-time.Minute)), At: metav1.NewTime(noon)}

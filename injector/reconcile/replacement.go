@@ -43,7 +43,7 @@ func (u *Reconciler) replacements(ctx context.Context, n *namespace, all inject.
 	var errs []error
 	for _, gs := range all.Read {
 		mine := pods.of(gs, all)
-		e, ok := u.ledger.of(gs.UID)
+		e, ok := u.evictions.of(gs.UID)
 		if ok {
 			now := u.Now()
 			t, over := e.replacement(mine, n.endTime(e, now), u.nameInUse(gs.Namespace, e), now)
@@ -52,7 +52,7 @@ func (u *Reconciler) replacements(ctx context.Context, n *namespace, all inject.
 				replacements[gs.Name] = t
 				if t.recreated && !e.Recreated {
 					e.Recreated = true
-					errs = append(errs, u.ledger.put(ctx, gs.UID, e))
+					errs = append(errs, u.evictions.put(ctx, gs.UID, e))
 				}
 				if t.stuck {
 					t.repairStopped = true
@@ -62,7 +62,7 @@ func (u *Reconciler) replacements(ctx context.Context, n *namespace, all inject.
 				continue
 			}
 			delete(n.endTimes, e.UID)
-			if err := u.ledger.drop(ctx, gs.UID); err != nil {
+			if err := u.evictions.drop(ctx, gs.UID); err != nil {
 				replacements[gs.Name] = replacement{wait: "pod " + e.Pod + " was replaced; the injector has not recorded that yet"}
 				errs = append(errs, err)
 				continue

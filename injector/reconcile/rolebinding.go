@@ -37,17 +37,17 @@ const (
 // bind grants rights to the agents of a namespace that has a GatewaySync, even one that cannot be decoded, because its lead
 // must report that. It binds the ServiceAccounts of pods that ask for an agent or have one. In a namespace with injection
 // disabled, pods that only ask do not count.
-func (u *Reconciler) bind(ctx context.Context, n *namespace, used bool, pods []*corev1.Pod, now time.Time) error {
+func (u *Reconciler) bind(ctx context.Context, n *namespace, hasGatewaySync bool, pods []*corev1.Pod, now time.Time) error {
 	if !u.AutoBind || u.Scope.Excluded(n.name) != "" {
 		n.bound = false
 		return nil
 	}
-	var unknown error
-	if used {
+	var labelsErr error
+	if hasGatewaySync {
 		for _, p := range pods {
 			if !inject.Has(p) {
 				if out, err := u.excluded(ctx, n, now); err != nil || out != "" {
-					unknown = err
+					labelsErr = err
 					continue
 				}
 			}
@@ -65,12 +65,12 @@ func (u *Reconciler) bind(ctx context.Context, n *namespace, used bool, pods []*
 	slices.Sort(names)
 	names = names[:min(len(names), maxSubjects)]
 	if slices.Equal(names, n.subjects) && now.Sub(n.checked) < compareInterval {
-		return unknown
+		return labelsErr
 	}
 	if err := u.updateBinding(ctx, n, names, now); err != nil {
 		return fmt.Errorf("RoleBinding %s/%s: %w", n.name, agentRole, err)
 	}
-	return unknown
+	return labelsErr
 }
 
 // queueBound queues the namespaces with a RoleBinding of ours, because everything else in them may be gone. It repeats lists that fail

@@ -48,9 +48,9 @@ type eviction struct {
 	Recreated bool `json:"came,omitempty"`
 }
 
-// ledger records evictions, at most one for each GatewaySync, before they happen. It stores them in the Lease: the next replica
+// evictionStore records evictions, at most one for each GatewaySync, before they happen. It stores them in the Lease: the next replica
 // reads them, and a replica that lost the Lease can no longer write.
-type ledger struct {
+type evictionStore struct {
 	lease lease.Lease
 	now   func() time.Time
 
@@ -59,7 +59,7 @@ type ledger struct {
 }
 
 // load reads the records of the previous replica. It retries until it succeeds or ctx is done.
-func (l *ledger) load(ctx context.Context, log *slog.Logger) {
+func (l *evictionStore) load(ctx context.Context, log *slog.Logger) {
 	_ = wait.PollUntilContextCancel(ctx, loadInterval, true, func(ctx context.Context) (bool, error) {
 		text, err := l.lease.Read(ctx, annotationEvicted)
 		if err != nil {
@@ -80,14 +80,14 @@ func (l *ledger) load(ctx context.Context, log *slog.Logger) {
 }
 
 // of returns the recorded eviction of a GatewaySync.
-func (l *ledger) of(gs types.UID) (eviction, bool) {
+func (l *evictionStore) of(gs types.UID) (eviction, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e, ok := l.evicted[gs]
 	return e, ok && l.now().Sub(e.At.Time) < recordLifetime
 }
 
-func (l *ledger) put(ctx context.Context, gs types.UID, e eviction) error {
+func (l *evictionStore) put(ctx context.Context, gs types.UID, e eviction) error {
 	return l.write(ctx, func(all map[types.UID]eviction) error {
 		if _, ok := all[gs]; !ok && len(all) >= maxEvicted {
 			return errFull
@@ -97,14 +97,14 @@ func (l *ledger) put(ctx context.Context, gs types.UID, e eviction) error {
 	})
 }
 
-func (l *ledger) drop(ctx context.Context, gs types.UID) error {
+func (l *evictionStore) drop(ctx context.Context, gs types.UID) error {
 	return l.write(ctx, func(all map[types.UID]eviction) error {
 		delete(all, gs)
 		return nil
 	})
 }
 
-func (l *ledger) write(ctx context.Context, change func(map[types.UID]eviction) error) error {
+func (l *evictionStore) write(ctx context.Context, change func(map[types.UID]eviction) error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	next := maps.Clone(l.evicted)
