@@ -165,8 +165,8 @@ type Check struct{ candidates []candidate }
 // candidate is a value that the sender may know.
 type candidate struct {
 	mac    hash.Hash // of the body; nil for a token
-	macs   [][]byte  // one of which mac must equal
-	counts int       // 0 if mac fills up
+	macs   [][]byte  // the signatures of the request, of which mac must equal one
+	counts int       // 0 if mac has a random key, and so proves nothing
 	token  int       // 1 if the token is the value
 }
 

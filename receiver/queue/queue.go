@@ -272,7 +272,7 @@ func (q *Queue) next(key Key, o *object, due time.Time) (b *batch, wait time.Dur
 
 func (q *Queue) carryOut(key Key, b *batch) {
 	defer close(b.done)
-	q.slots <- struct{}{} // bounded, because every holder has a deadline
+	q.slots <- struct{}{} // the wait is bounded, because every holder has a deadline
 	defer func() { <-q.slots }()
 	until := b.deadline
 	if b.isDeferrable() {

@@ -157,16 +157,16 @@ func refMatches(ref, full string) bool {
 // tagProblem returns why a tag does not become the requested ref, or "". marked means that the host calls its release a prerelease.
 func tagProblem(o v1alpha1.Requestable, tag string, marked, ownSecret bool) string {
 	w := o.WebhookSpec()
-	matches, asked, final := false, false, withoutPrerelease(tag)
+	matches, wantsPrerelease, final := false, false, withoutPrerelease(tag)
 	for _, pattern := range w.FollowTags {
 		if validation.PatternProblem(pattern) == "" && doublestar.MatchUnvalidated(pattern, tag) {
-			matches, asked = true, asked || final != tag && !doublestar.MatchUnvalidated(pattern, final)
+			matches, wantsPrerelease = true, wantsPrerelease || final != tag && !doublestar.MatchUnvalidated(pattern, final)
 		}
 	}
 	switch {
 	case !matches:
 		return fmt.Sprintf("spec.webhook.followTags does not match the tag %.100s", tag)
-	case (marked || final != tag) && !asked:
+	case (marked || final != tag) && !wantsPrerelease:
 		return fmt.Sprintf("%.100s is a prerelease: to follow it, add a pattern that only prereleases match to spec.webhook.followTags, such as v*-*", tag)
 	case !ownSecret:
 		return errOwnSecretNeeded.Error()

@@ -38,7 +38,7 @@ type Config struct {
 	Clients kube.Clients
 	// Namespace is the receiver's own.
 	Namespace string
-	// Watch lists the namespaces to serve; empty means all. Selector, if not nil, selects GatewaySyncs.
+	// Watch lists the namespaces to serve; empty means all. Selector, if not nil, selects the objects to serve.
 	Watch    []string
 	Selector labels.Selector
 	// Install returns the values of the install-wide secrets. It may be nil.
@@ -67,7 +67,7 @@ type Server struct {
 	checker        *credential.Checker
 	bodies         *limit.Bodies
 	queue          *queue.Queue
-	reads          *queue.Queue // current reads of GatewaySyncs, if the cache may be stale
+	reads          *queue.Queue // reads objects of which the cache may be stale
 	setter         *request.Setter
 	requestClients kube.Clients
 	statusClients  kube.Clients
@@ -209,7 +209,7 @@ func (s *Server) writeRequest(ctx context.Context, key queue.Key, r request.Requ
 	return answer, err
 }
 
-// read reads a GatewaySync.
+// read reads the object of a request.
 func (s *Server) read(ctx context.Context, key queue.Key, r request.Request) (request.Answer, error) {
 	return retryTransient(ctx, func() (request.Answer, error) {
 		o, err := s.setter.Of(key.Kind).Get(ctx, key.Namespace, key.Name)
@@ -299,15 +299,15 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, noBody bool) (c c
 		return c, release, s.reject(w, r, began)
 	}
 	c.key = keyOf(r)
-	of := s.find.Get(c.key.Kind, c.key.Namespace, c.key.Name)
-	all := s.Install()
+	object := s.find.Get(c.key.Kind, c.key.Namespace, c.key.Name)
+	installWide := s.Install()
 	var values []secret.String
-	if of != nil {
-		if p, ok := secretOf(of); ok {
+	if object != nil {
+		if p, ok := secretOf(object); ok {
 			values = s.secrets.Values(p)
 		}
 	}
-	own, others := s.checker.Begin(proof, values, credential.MaxValues), s.checker.Begin(proof, all, len(all))
+	own, others := s.checker.Begin(proof, values, credential.MaxValues), s.checker.Begin(proof, installWide, len(installWide))
 	if !noBody {
 		var err error
 		c.body, release, err = s.bodies.Read(w, r)
@@ -330,11 +330,11 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, noBody bool) (c c
 	switch {
 	case !known && !install:
 		return c, release, s.reject(w, r, began)
-	case of == nil:
+	case object == nil:
 		return c, release, writeResult(w, http.StatusNotFound, Unknown,
 			"there is no such "+c.key.Kind.Name+", or it has spec.webhook.enabled: false, or this receiver does not serve it")
 	}
-	c.object, c.ownSecret = of, known
+	c.object, c.ownSecret = object, known
 	return c, release, ""
 }
 
@@ -399,16 +399,16 @@ func newSharedReads(read func(context.Context, queue.Key) observation) *sharedRe
 // get returns the object of key as it is now, or the error of ctx.
 func (s *sharedReads) get(ctx context.Context, key queue.Key) observation {
 	s.mu.Lock()
-	of := s.objects[key]
-	if of == nil {
-		of = &objectReads{}
-		s.objects[key] = of
-		s.workers.Go(func() { s.serve(key, of) })
+	reads := s.objects[key]
+	if reads == nil {
+		reads = &objectReads{}
+		s.objects[key] = reads
+		s.workers.Go(func() { s.serve(key, reads) })
 	}
-	if of.next == nil {
-		of.next = &pendingRead{done: make(chan struct{})}
+	if reads.next == nil {
+		reads.next = &pendingRead{done: make(chan struct{})}
 	}
-	next := of.next
+	next := reads.next
 	s.mu.Unlock()
 	select {
 	case <-next.done:
@@ -419,11 +419,11 @@ func (s *sharedReads) get(ctx context.Context, key queue.Key) observation {
 }
 
 // serve makes the reads of one object until there are no more calls.
-func (s *sharedReads) serve(key queue.Key, of *objectReads) {
+func (s *sharedReads) serve(key queue.Key, reads *objectReads) {
 	for pause := firstReadPause; ; pause = min(2*pause, maxReadPause) {
 		s.mu.Lock()
-		next := of.next
-		of.next = nil
+		next := reads.next
+		reads.next = nil
 		if next == nil {
 			delete(s.objects, key)
 		}
@@ -431,7 +431,7 @@ func (s *sharedReads) serve(key queue.Key, of *objectReads) {
 		if next == nil {
 			return
 		}
-		s.slots <- struct{}{} // bounded, because every holder has a deadline
+		s.slots <- struct{}{} // the wait is bounded, because every holder has a deadline
 		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 		next.seen = s.read(ctx, key)
 		cancel()

@@ -29,7 +29,7 @@ const (
 	readTimeout = 5 * time.Second
 	// noGatewaysTimeout is how long after a request a fleet may have no gateways, which may be created together with the request.
 	noGatewaysTimeout = time.Minute
-	maxQuery          = 256
+	maxQuery          = 256 // bytes of a parameter
 	// maxWait limits how long an answer may be held back. It must be shorter than the drain time of the server. maxWaiting
 	// limits how many are held back at the same time, half of them for one object. It must be lower than the connections of one address.
 	maxWait    = 10 * time.Second
@@ -131,8 +131,8 @@ func (s *Server) waitForStatus(ctx context.Context, c caller, q query) (Status, 
 		return status, nil
 	}
 	defer leave()
-	over, version := time.Now().Add(q.wait), ""
-	for lastRead := time.Now(); time.Now().Before(over) && backoff.Wait(ctx, min(cachePollInterval, time.Until(over))); {
+	end, version := time.Now().Add(q.wait), ""
+	for lastRead := time.Now(); time.Now().Before(end) && backoff.Wait(ctx, min(cachePollInterval, time.Until(end))); {
 		cached := s.find.Get(c.key.Kind, c.key.Namespace, c.key.Name)
 		if cached == nil || cached.GetResourceVersion() == version && time.Since(lastRead) < readInterval {
 			continue

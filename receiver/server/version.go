@@ -21,7 +21,7 @@ var (
 )
 
 // version returns the version in a tag and its prefix: plant/v1.2.3 and plant-1.2.3 are versions of plant.
-func version(tag string) (of string, v *semver.Version) {
+func version(tag string) (prefix string, v *semver.Version) {
 	for _, form := range []*regexp.Regexp{withV, withoutV} {
 		if m := form.FindStringSubmatch(tag); m != nil {
 			if v, err := semver.NewVersion(m[2]); err == nil {
@@ -53,12 +53,12 @@ func isNewer(tag, than string) bool {
 // desired before, because deliveries can be replayed and hosts report one version several times. So a version that was rolled back
 // does not return.
 func versionProblem(o v1alpha1.Requestable, tag string) string {
-	of, v := version(tag)
+	prefix, v := version(tag)
 	if v == nil {
 		return fmt.Sprintf("the tag %.100s contains no version, so it may be an older one: to allow it anyway, set spec.webhook.allowDowngrade", tag)
 	}
 	past := pastRefs(o)
-	if current, at := currentVersion(o, past, of); current != nil && v.LessThan(current) {
+	if current, at := currentVersion(o, past, prefix); current != nil && v.LessThan(current) {
 		return fmt.Sprintf("%.100s is a lower version than %.100s: to allow it anyway, set spec.webhook.allowDowngrade", tag, at)
 	}
 	if slices.Contains(past, tag) {
@@ -90,9 +90,9 @@ func pastRefs(o v1alpha1.Requestable) []string {
 	return slices.DeleteFunc(refs, syntax.IsCommit)
 }
 
-// currentVersion returns the desired version and its ref. If the desired ref is not a version (a branch, or a commit of a rollback), it
-// returns the highest past version.
-func currentVersion(o v1alpha1.Requestable, past []string, of string) (highest *semver.Version, at string) {
+// currentVersion returns the desired version with a prefix, and its ref. If the desired ref is not a version (a branch, or a commit of a
+// rollback), it returns the highest past version.
+func currentVersion(o v1alpha1.Requestable, past []string, prefix string) (highest *semver.Version, at string) {
 	refs := past
 	if wanted := strings.TrimPrefix(desiredRef(o).Ref, tags); !syntax.IsCommit(wanted) {
 		if _, v := version(wanted); v != nil {
@@ -100,7 +100,7 @@ func currentVersion(o v1alpha1.Requestable, past []string, of string) (highest *
 		}
 	}
 	for _, name := range refs {
-		if its, v := version(name); v != nil && its == of && (highest == nil || v.GreaterThan(highest)) {
+		if p, v := version(name); v != nil && p == prefix && (highest == nil || v.GreaterThan(highest)) {
 			highest, at = v, name
 		}
 	}

@@ -79,7 +79,7 @@ func (s *Server) serveWithdraw(w http.ResponseWriter, r *http.Request) {
 	s.Metrics.Received(source, string(result), time.Since(began))
 }
 
-// withdraw ends the request with an id. It takes the secret that the request took.
+// withdraw ends the request with an id. The sender must know the object's own secret.
 func (s *Server) withdraw(w http.ResponseWriter, r *http.Request) (source string, result Result) {
 	c, release, rejected := s.admit(w, r, true)
 	defer release()
