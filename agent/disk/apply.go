@@ -93,8 +93,8 @@ func (r *run) moveAndCommit() (committed bool, err error) {
 }
 
 // commit writes the manifest, which is the point of no return, and removes the journal. In between, it removes the snapshots that
-// are useless from then on: not before, because the run may still need or keep them, and not later, because a crash must not
-// leave them.
+// can no longer be restored: not before, because the run may still be rolled back, and not later, because a crash must not leave
+// them.
 func (r *run) commit() (committed bool, err error) {
 	h := r.Header
 	h.Complete = h.Complete && !r.doubtful // an incomplete manifest makes the next plan a full one

@@ -39,7 +39,7 @@ func (s *Staged) RefuseForeign() {
 // foreignCheck compares what a run displaced with what the plan saw.
 type foreignCheck struct{ run *run }
 
-// check returns a *ForeignError if it finds such files.
+// check returns a *ForeignError for the files that the gateway wrote after the plan.
 func (r foreignCheck) check() error {
 	// If the new manifest is already in place, the run was checked before the crash.
 	if r.run.replayed && format.BaseOf(r.run.d.manifest()) != r.run.Base {

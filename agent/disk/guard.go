@@ -229,8 +229,8 @@ func (a modeProbe) sample(perm fs.FileMode) (fs.FileInfo, error) {
 	return fi, err
 }
 
-// readOnly is run without writing: the manifest was created without executable bits. Without a manifest, the volume counts as one that keeps
-// modes, until a staged file shows otherwise.
+// readOnly checks the mode of the manifest, which was created without executable bits. Without a manifest, the volume counts as one that
+// keeps modes, until a staged file shows otherwise.
 func (a modeProbe) readOnly() {
 	if fi, err := a.Lstat(manifestFile); err == nil {
 		a.Vol.LearnModes(fi, 0)

@@ -347,7 +347,7 @@ func (d *Dir) Scratch() (f *os.File, err error) {
 	return f, nil
 }
 
-// minFree is the space that CheckSpace leaves to the gateway.
+// minFree is the space in bytes that CheckSpace leaves to the gateway.
 const minFree = 64 << 20
 
 // CheckSpace returns an error with the reason NoSpace if the volume of f has no room for size more bytes.

@@ -29,8 +29,8 @@ type (
 // ErrChanged is the error of Contents.Each if a sync changed files meanwhile. The caller must read them again.
 var ErrChanged = snapshot.ErrChanged
 
-// Snapshot makes Apply keep what it displaces. It must be called before Apply. The first sync of a volume has no version
-// before it, and takes no snapshot. It fails with LimitExceeded if the sync alone displaces more than o.MaxBytes.
+// Snapshot makes Apply keep what it displaces. It must be called before Apply. The first sync of a volume takes no snapshot. The
+// error is LimitExceeded if the sync alone displaces more than o.MaxBytes.
 func (s *Staged) Snapshot(o Snapshots) error {
 	d, r := s.d, s.run
 	d.writing.Lock()

@@ -168,7 +168,7 @@ func (r mover) placeTree(x *format.Directory) (bool, error) {
 		return true, nil
 	}
 	staged := r.run.inTree(x.Tree, x.Area, x.Path)
-	from, as, err := r.run.trees.cur.Parent(staged)
+	from, base, err := r.run.trees.cur.Parent(staged)
 	if safe.NotThere(err) && r.run.replayed { // it moved before the crash
 		return false, nil
 	}
@@ -179,7 +179,7 @@ func (r mover) placeTree(x *format.Directory) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	err = r.run.d.vol.RenameNew(from, as, to, name)
+	err = r.run.d.vol.RenameNew(from, base, to, name)
 	switch {
 	case err == nil:
 		r.run.trees.cur.Drop(staged)

@@ -38,8 +38,8 @@ func (w writer) writeAll(ctx context.Context, list []int32) error {
 	return nil
 }
 
-// readAhead is writeAll with one goroutine that writes files while the caller's reads the next blobs: reading is mostly inflating,
-// and writing is mostly the file system. A large blob is streamed when all files before it are written.
+// readAhead is writeAll with one goroutine that writes files while another reads the next blobs: reading is mostly inflating, and
+// writing is mostly the file system. A large blob is streamed when all files before it are written.
 func (w writer) readAhead(ctx context.Context, list []int32) error {
 	type blob struct {
 		i     int

@@ -108,7 +108,7 @@ func (f *fetch) run(ctx context.Context) error {
 	if f.kind == FetchIncremental && f.Base.IsZero() {
 		f.kind = FetchRenewed // the server sent no increment
 		if packs.Damaged() {
-			f.kind = FetchRepaired // it did not help, because the base cannot be read
+			f.kind = FetchRepaired // there was no increment, because the base cannot be read
 		}
 	}
 	if err := f.Publish(in, f.kind != FetchIncremental); err != nil {

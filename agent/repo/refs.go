@@ -81,8 +81,8 @@ func (r *Remote) Refs(ctx context.Context) (*Refs, error) {
 	if err != nil {
 		return nil, err
 	}
-	of, _ := r.source.(*registry)
-	return &Refs{r.url, all, of, ctx}, nil
+	reg, _ := r.source.(*registry)
+	return &Refs{r.url, all, reg, ctx}, nil
 }
 
 // All returns the full names and the commits of all refs except HEAD, in random order. It returns none for a registry.

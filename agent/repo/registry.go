@@ -131,7 +131,7 @@ func (r *registry) Blobs(context.Context, *store.Transfer, []plan.ID) (*store.Re
 	return nil, wire.Refused("a registry sends whole layers")
 }
 
-// Reaches implements source. Tags have no history: see Store.admitArtifact.
+// Reaches implements source. Tags have no history: see Store.Reaches.
 func (r *registry) Reaches(context.Context, *store.Transfer, []plan.ID) (bool, error) {
 	return false, nil
 }
@@ -188,9 +188,9 @@ func (r *registry) noGit() error {
 	return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s is a registry, and proposals need git: remove spec.bidirectional, or use a git repository in git.repo", r.url)
 }
 
-// admitArtifact returns nil if a request may name a digest or a commit of a registry, which resolved is. It must be the artifact of a tag that
+// admitArtifact returns nil if a request may name resolved, a digest or a commit of a registry. It must be the artifact of a tag that
 // matches the patterns, or one that this agent has imported before, which was admitted then. If everything is allowed, any artifact of the
-// repository may be named: only who may push to it adds one, while git hosts also serve commits of forks.
+// repository may be named: only a user who may push adds one, while git hosts also serve commits of forks.
 func (a *Refs) admitArtifact(ctx context.Context, s *Store, patterns []string, resolved Resolution) error {
 	r, anything := a.registry, slices.Equal(patterns, (&v1alpha1.GitSpec{}).RequestableRefs())
 	if resolved.Ref != "" && anything {

@@ -32,7 +32,7 @@ type signedTag struct {
 	text   []byte
 }
 
-// signedArtifact is the last artifact that was verified, and the sum of the keys: a registry keeps the signatures, and is not asked for each sync.
+// signedArtifact is the last artifact that was verified, and the sum of the keys, so that Verify does not ask the registry for each sync.
 type signedArtifact struct {
 	commit plan.ID
 	keys   [sha256.Size]byte

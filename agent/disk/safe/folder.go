@@ -340,7 +340,7 @@ func CheckPath(p string) error {
 	return nil
 }
 
-// AreaOf returns the area of the directory n. It must be the directory that the cursor opened last.
+// AreaOf returns the top directory of the mount of n, which must be the directory that the cursor opened last.
 func AreaOf(cur *Cursor, n *Folder) (string, error) {
 	here, err := MountOf(n)
 	if err != nil {

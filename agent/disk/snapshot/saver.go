@@ -19,7 +19,7 @@ type Saver struct {
 	store    *Store
 	id       string
 	all, n   *safe.Folder // snapshots, and the folder of this one
-	created  bool         // snapshots may not be durable
+	created  bool         // the name of all may not be durable
 	replayed bool
 	files    int
 	bytes    int64

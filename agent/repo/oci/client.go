@@ -314,7 +314,7 @@ func parseManifest(body []byte) (Artifact, error) {
 		return Artifact{}, errors.New("has a layer with a negative size")
 	}
 	a := Artifact{layer: l, annotations: map[string]string{}}
-	for _, s := range shown { // setup: the others are not needed, and may be large
+	for _, s := range shown { // the others are not needed, and may be large
 		a.annotations[s.annotation] = oneLine(m.Annotations[s.annotation])
 	}
 	return a, nil

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	maxTokenAnswer = 64 << 10
-	maxRedirects   = 3 // of a layer
+	maxTokenAnswer = 64 << 10 // bytes
+	maxRedirects   = 3        // of a layer
 )
 
 // exchanger sends requests to a registry.
@@ -205,14 +205,14 @@ func (x *exchanger) authenticate(ctx context.Context, w wire.Watch, challenges [
 
 func (x *exchanger) basic(user, password string) string {
 	encoded := base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
-	x.sending(password, encoded)
+	x.rememberSecrets(password, encoded)
 	return "Basic " + encoded
 }
 
 // maxSent bounds the secrets that are remembered for redaction: tokens are renewed every few minutes.
 const maxSent = 16
 
-func (x *exchanger) sending(secrets ...string) {
+func (x *exchanger) rememberSecrets(secrets ...string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.sent = append(secrets, x.sent[:min(len(x.sent), maxSent-len(secrets))]...)
@@ -270,7 +270,7 @@ func (x *exchanger) token(ctx context.Context, w wire.Watch, challenge map[strin
 	if token == "" {
 		token = answer.AccessToken
 	}
-	x.sending(token)
+	x.rememberSecrets(token)
 	return "Bearer " + token, nil
 }
 
@@ -296,8 +296,8 @@ func parseChallenge(s string) map[string]string {
 	return params
 }
 
-// credential returns the user name and the password for a host, or "" if the Secret does not list the host. A plain token is for the host of the registry. A Secret of
-// the type kubernetes.io/dockerconfigjson names its hosts itself.
+// credential returns the user name and the password for a host, or "" if the Secret does not list the host. A plain token is for the host
+// of the registry. A Secret of the type kubernetes.io/dockerconfigjson names its hosts itself.
 func (x *exchanger) credential(host string) (user, password string, err error) {
 	if x.auth.Token == nil {
 		return "", "", nil

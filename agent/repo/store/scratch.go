@@ -37,7 +37,7 @@ func newScratch(create func() (*os.File, error), sizes scratchSizes) *scratch {
 type scratchObject struct {
 	scratch *scratch
 	mem     []byte
-	off     int64 // in the file of home, if mem is nil
+	off     int64 // in the file of scratch, if mem is nil
 	size    int64
 	written int64
 }

@@ -189,8 +189,8 @@ func (t *httpTransport) sharedTransport() (*http.Transport, error) {
 	return t.shared, nil
 }
 
-// proxyFromEnvironment returns the proxy of a URL by HTTP_PROXY, HTTPS_PROXY and NO_PROXY, nil for none. Requests to loopback
-// addresses never use a proxy.
+// proxyFromEnvironment returns a function for the proxy of a URL by HTTP_PROXY, HTTPS_PROXY and NO_PROXY; nil for none. Requests to
+// loopback addresses never use a proxy.
 func proxyFromEnvironment() func(*url.URL) (*url.URL, error) {
 	proxy := httpproxy.FromEnvironment().ProxyFunc()
 	return func(u *url.URL) (*url.URL, error) {

@@ -135,7 +135,7 @@ func (c *Client) update(ctx context.Context, x *exchange, u update) (*packp.Repo
 	return report, hookOutput.String(), err
 }
 
-// encode encodes u for a server that advertises a. It fails if the ref has another value than u.old, so that the pack is not sent
+// encode encodes u for a server that advertises a. It fails if the ref has another value than u.oldID, so that the pack is not sent
 // in vain. The server compares the value again when it changes the ref.
 func (u update) encode(a *advertisement, url URL) (*updateRequest, error) {
 	switch value := a.refs.ByName[u.ref]; {

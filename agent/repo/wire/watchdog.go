@@ -18,7 +18,7 @@ var (
 // watchdog cancels an exchange that takes too long, or in which too few bytes arrive while the client waits for the network.
 type watchdog struct {
 	progress atomic.Int64 // bytes that the server sent or accepted
-	waiting  atomic.Int32 // reads under way
+	waiting  atomic.Int32 // waits for the network under way
 }
 
 // watch starts a watchdog. It cancels the returned context after total, or if fewer than least bytes arrive in a window. The
