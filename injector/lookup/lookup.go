@@ -69,7 +69,7 @@ func (s Scope) selector() string {
 // Lookup caches the GatewaySyncs of a scope.
 type Lookup struct {
 	*kube.Watched[v1alpha1.GatewaySync]
-	// Timeout limits the query. It is LookupTimeout, except in tests on a busy machine.
+	// Timeout limits the query; default LookupTimeout.
 	Timeout time.Duration
 	scope   Scope
 	client  dynamic.Interface

@@ -187,8 +187,7 @@ const maxValue = 256
 
 // slim is a transform for an informer. It saves memory, because a user may create pods with large annotations and many labels: of most
 // pods it keeps only the name and whether they terminate, and of the others only what the reconciler reads. It replaces Status.Message
-// with why the pod is stuck. client-go calls it again with its own results, for every pod of the first list and of any list after a lost
-// watch.
+// with why the pod is stuck. client-go calls it again with its own results.
 func slim(obj any) (any, error) {
 	p, ok := obj.(*corev1.Pod)
 	if !ok || len(p.Spec.Containers) == 0 { // a result of slim: every pod of an API server has containers

@@ -180,9 +180,9 @@ func (b *batch) merge(r request.Request) bool {
 	return ok
 }
 
-// findBatch returns the waiting batch that r can join, or nil. All hints for one object are equal except for their sender. A merged hint has
-// no id, so that a repeated part does not make the whole a repeat. A hint with an ordered id stays alone, because its sender
-// may ask later whether this id was carried out. Two requests for a ref merge only if no other ref was requested in between.
+// findBatch returns the waiting batch that r can join, or nil. All hints for one object are equal except for their sender. A hint with an
+// ordered id stays alone, because its sender may ask later whether this id was carried out. Two requests for a ref merge only if no other
+// ref was requested in between.
 func (o *object) findBatch(r request.Request) *batch {
 	if !isHint(r) {
 		for _, b := range slices.Backward(o.waiting) {

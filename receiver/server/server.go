@@ -364,8 +364,8 @@ type observation struct {
 	err    error
 }
 
-// sharedReads reads an object once for all callers that wait for it. A caller never gets a read that began before its call. However many
-// calls there are for one object, there is at most one read of it in each pause, so that they leave the connection to the others.
+// sharedReads reads an object once for all callers that wait for it. A caller never gets a read that began before its call. An object is
+// read at most once in each pause, so that it leaves the connection to the others.
 type sharedReads struct {
 	read  func(context.Context, queue.Key) observation
 	slots chan struct{} // of reads at the same time

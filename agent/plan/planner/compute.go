@@ -49,8 +49,7 @@ type Input struct {
 //
 // With Previous, Compute decides only about the paths that differ between the two trees; other changes of the gateway are
 // drift and not part of the plan. Without it, Compute joins the sorted streams of the desired tree and the manifest,
-// and looks up each path on the disk, so that memory grows with the changes and not with the files. Under prune mirror it always walks the mapped
-// directories, because no tree tells of files that the gateway added.
+// and looks up each path on the disk, so that memory grows with the changes and not with the files.
 func Compute(in Input) (*plan.Changes, error) {
 	if err := in.Desired.CheckRendering(); err != nil {
 		return nil, err

@@ -103,7 +103,7 @@ func (s *companions) sign(c *plan.Change, siblings desired.Listing) error {
 }
 
 // newChange returns the change that writes the companion at path, for which the plan has no change yet. It returns false if
-// there is nothing to write, for example because the agent does not own the file or the file is right already.
+// there is nothing to write.
 func (s *companions) newChange(path string, conflict bool) (plan.Change, bool, error) {
 	rec, owned, err := s.Manifest.Get(path)
 	if err != nil {
