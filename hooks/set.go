@@ -65,7 +65,7 @@ requested. Requesting the ref of the spec ends an earlier request. Requesting th
 With --commit, the ref must resolve to that commit. If a tag was moved, the request fails with RefMoved and the gateways keep
 their files. Moving the tag back does not revive the request.
 
-With --withdraw, the request in force ends, or the one with --id if it is in force, and what was in force before is desired again.
+With --withdraw, the request in force ends, or the one with --id, and never comes back; what was in force before is desired again.
 If a gateway runs the commit already, nothing changes: roll back, or request another ref.
 
 In a hook Job of Argo CD, use --application instead of REF. It requests the commit of the sync, which must be a commit of

@@ -19,8 +19,7 @@ const (
 	// AnnotationRequestedFor is a text that describes the origin of the request, such as the Stage, Freight, actor and link of a Kargo
 	// promotion. It is only displayed.
 	AnnotationRequestedFor = "stoker.io/requested-for"
-	// AnnotationRequestedBefore is a JSON object with the id of the request, and the one that it replaced, which a withdrawal puts in force
-	// again.
+	// AnnotationRequestedBefore is a JSON object with the id of the request and what it replaced, which a withdrawal restores.
 	AnnotationRequestedBefore = "stoker.io/requested-before"
 	// AnnotationRequestedIDs is a JSON object with the ids of the last eight requests of each sender, separated by spaces, the newest last.
 	AnnotationRequestedIDs = "stoker.io/requested-ids"
