@@ -165,6 +165,7 @@ type Diff struct {
 // Change is what a sync did to one file.
 type Change struct {
 	Path     string   `json:"path"`
+	Source   string   `json:"source,omitempty"` // path in ToCommit; "" if the file was deleted
 	Action   string   `json:"action"` // added, modified or deleted
 	Checksum Checksum `json:"checksum"`
 }
@@ -182,7 +183,7 @@ const maxProjects = 100
 func (d *Diff) Add(changes *plan.Changes, limit int) {
 	projects := changes.Projects()
 	d.Projects, d.Changes = append([]string{}, projects[:min(len(projects), maxProjects)]...), []Change{} // not null as JSON
-	// In JSON, a byte of a path takes at most six bytes, the rest of a change 200, and the other fields 8 KiB.
+	// In JSON, a byte of a path or source takes at most six bytes, the rest of a change 200, and the other fields 8 KiB.
 	room := limit - 8<<10
 	for _, name := range d.Projects {
 		room -= 6*len(name) + 3
@@ -192,15 +193,17 @@ func (d *Diff) Add(changes *plan.Changes, limit int) {
 		if action == "" {
 			continue
 		}
-		sum := Checksum{checksum(c.FoundID), checksum(c.ID)}
+		sum, source := Checksum{checksum(c.FoundID), checksum(c.ID)}, ""
 		if c.Op == plan.Delete {
 			sum.After = ""
+		} else {
+			source = changes.SourceOf(&c)
 		}
-		if room -= 6*len(c.Path) + 200; room < 0 {
+		if room -= 6*(len(c.Path)+len(source)) + 200; room < 0 {
 			d.Truncated = true
 			continue
 		}
-		d.Changes = append(d.Changes, Change{c.Path, action, sum})
+		d.Changes = append(d.Changes, Change{c.Path, source, action, sum})
 	}
 }
 

@@ -134,6 +134,15 @@ func (c *Changes) Touches() (projects, config bool) {
 	return projects, config
 }
 
+// SourceOf returns the path in the commit of a file that git wants, or "" if the plan does not name its mapping.
+func (c *Changes) SourceOf(x *Change) string {
+	if int(x.Origin) >= len(c.Mappings) {
+		return ""
+	}
+	m := Mapping{Source: Path(c.Mappings[x.Origin].Source), Destination: Path(c.Mappings[x.Origin].Destination)}
+	return string(m.SourceOf(x.Path))
+}
+
 // ToLoad returns the plan as the gateway has to load it: what another program did to a file counts as if the plan did.
 func (c *Changes) ToLoad() *Changes {
 	all := *c

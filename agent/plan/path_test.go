@@ -204,3 +204,18 @@ func byDefinition(pattern, path string) bool {
 	}
 	return !strings.HasSuffix(pattern, "/") && doublestar.MatchUnvalidated(pattern, path)
 }
+
+func TestSourceOf(t *testing.T) {
+	changes := Changes{Mappings: []Origin{{"shared/lib", "projects"}, {"gw.conf", "ignition.conf"}, {".", "config"}}}
+	for path, c := range map[string]struct {
+		origin uint16
+		want   string
+	}{
+		"projects/lib/project.json": {0, "shared/lib/lib/project.json"},
+		"ignition.conf":             {1, "gw.conf"},
+		"config/resources/a":        {2, "resources/a"},
+		"unknown":                   {3, ""},
+	} {
+		t.Run(path, func(t *testing.T) { assert.Equal(t, c.want, changes.SourceOf(&Change{Path: path, Origin: c.origin})) })
+	}
+}

@@ -71,8 +71,8 @@ func TestAudit(t *testing.T) {
 		var d audit.Diff
 		require.NoError(t, json.Unmarshal(raw, &d), string(raw))
 		require.Len(t, d.Changes, 3) // Changes[1] is resource.json, whose signature differs
-		assert.Equal(t, audit.Change{Path: viewDir + "/note.txt", Action: "added", Checksum: audit.Checksum{After: "git:" + hash("new")}}, d.Changes[0])
-		assert.Equal(t, audit.Change{Path: view, Action: "modified", Checksum: audit.Checksum{Before: "git:" + hash(`{"one": 1}`), After: "git:" + hash(`{"one": 2}`)}}, d.Changes[2])
+		assert.Equal(t, audit.Change{Path: viewDir + "/note.txt", Source: viewDir + "/note.txt", Action: "added", Checksum: audit.Checksum{After: "git:" + hash("new")}}, d.Changes[0])
+		assert.Equal(t, audit.Change{Path: view, Source: view, Action: "modified", Checksum: audit.Checksum{Before: "git:" + hash(`{"one": 1}`), After: "git:" + hash(`{"one": 2}`)}}, d.Changes[2])
 		d.Changes = nil
 		assert.Equal(t, audit.Diff{Schema: 1, Gateway: "area-4", Timestamp: got.Time, FromCommit: one, ToCommit: two, FilesAdded: 1, FilesModified: 2, Projects: []string{"line"}}, d)
 		assert.Equal(t, r.Snapshots[0].ID, got.Snapshot)

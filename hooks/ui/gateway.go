@@ -360,6 +360,7 @@ type syncPage struct {
 type fileChange struct {
 	Path, Action, Before, After string
 	Text                        string // address of the page with its text, or ""
+	Link                        string // address of the file at the git host, or ""
 }
 
 func (s *Server) serveSync(w http.ResponseWriter, r *http.Request) {
@@ -403,7 +404,8 @@ func (s *Server) serveSync(w http.ResponseWriter, r *http.Request) {
 			p.More++
 			continue
 		}
-		p.Changes = append(p.Changes, fileChange{clean(c.Path, 1024), clean(c.Action, 10), shortChecksum(c.Checksum.Before), shortChecksum(c.Checksum.After), textPath(f, g, id, c.Path)})
+		p.Changes = append(p.Changes, fileChange{clean(c.Path, 1024), clean(c.Action, 10), shortChecksum(c.Checksum.Before), shortChecksum(c.Checksum.After), textPath(f, g, id, c.Path),
+			f.web().File(d.ToCommit.String(), c.Source)})
 	}
 	s.writePage(w, http.StatusOK, "sync", p)
 }

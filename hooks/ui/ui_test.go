@@ -181,13 +181,13 @@ func TestFleetPages(t *testing.T) {
 
 	page = r.get(fleet + "/gateway?name=area-7")
 	for _, want := range []string{"area-7 is behind", "What to do", "a crashed Designer counts until the gateway drops it", "Changed on the gateway itself", "views/Tank/view.json", "kargo for Stage prod",
-		"https://git.example.com/plant/pulls/42", `<a href="https://github.com/plant/area/compare/`, `<dt>Desired</dt><dd><a href="https://github.com/plant/area/commit/` + uitest.Target, `<dt>Runs</dt><dd><a href="https://github.com/plant/area/commit/`, "stoker snapshots area --namespace " + s.Namespace + " --restore area-7-", "projects/filling/project.json"} {
+		"https://git.example.com/plant/pulls/42", `<a href="https://github.com/plant/area/compare/`, `<dt>Desired</dt><dd><a href="https://github.com/plant/area/commit/` + uitest.Target, "Take the new alarm views (Ann Berg)", `<dt>Runs</dt><dd><a href="https://github.com/plant/area/commit/`, "stoker snapshots area --namespace " + s.Namespace + " --restore area-7-", "projects/filling/project.json"} {
 		assert.Contains(t, page, want)
 	}
 	diff := regexp.MustCompile(`href="([^"]*/sync\?[^"]*)"`).FindStringSubmatch(page)
 	require.NotNil(t, diff)
 	page = r.get(strings.ReplaceAll(diff[1], "&amp;", "&"))
-	for _, want := range []string{"1 added, 1 modified, 1 deleted", "named-query/old/query.sql", "3abea81", `<a href="https://github.com/plant/area/compare/`} {
+	for _, want := range []string{"1 added, 1 modified, 1 deleted", "named-query/old/query.sql", "3abea81", `<a href="https://github.com/plant/area/compare/`, "https://github.com/plant/area/blob/" + uitest.Old + "/site/projects/filling/com."} {
 		assert.Contains(t, page, want)
 	}
 	assert.Contains(t, r.get(fleet+"/sync?name=area-7&id=unheard"), "The agent does not answer")

@@ -125,12 +125,36 @@ func TestLinks(t *testing.T) {
 	assert.Empty(t, w.Compare(from, from))
 }
 
+func TestFileLink(t *testing.T) {
+	const path = "gw/a view/#1?.json"
+	for provider, want := range map[string]string{
+		GitHub:      "/blob/" + from + "/gw/a%20view/%231%3F.json",
+		Gitea:       "/src/commit/" + from + "/gw/a%20view/%231%3F.json",
+		GitLab:      "/-/blob/" + from + "/gw/a%20view/%231%3F.json",
+		Bitbucket:   "/src/" + from + "/gw/a%20view/%231%3F.json",
+		AzureDevOps: "?path=%2Fgw%2Fa+view%2F%231%3F.json&version=GC" + from,
+	} {
+		t.Run(provider, func(t *testing.T) {
+			repository := "https://git.example.com/o/r"
+			if provider == AzureDevOps {
+				repository = "https://git.example.com/o/_git/r"
+			}
+			w := WebOf(repository, provider)
+			assert.Equal(t, repository+want, w.File(from, path))
+			for _, bad := range []string{"", ".", "../x", "/etc", "a//b", "a/../../b"} { // sequence: of one provider
+				assert.Empty(t, w.File(from, bad), bad)
+			}
+			assert.Empty(t, w.File("main", path))
+		})
+	}
+}
+
 // Whatever the address is, a link is an address of its host that needs no escaping.
 func FuzzWeb(f *testing.F) {
 	f.Add("https://github.com/o/r", GitHub)
 	f.Add("git@host:o/\"r", AzureDevOps)
 	f.Fuzz(func(t *testing.T, repository, provider string) {
-		for _, link := range []string{WebOf(repository, provider).Commit(from), WebOf(repository, provider).Compare(from, to)} { // sequence: two links of one input
+		for _, link := range []string{WebOf(repository, provider).Commit(from), WebOf(repository, provider).Compare(from, to), WebOf(repository, provider).File(from, "a/"+provider)} { // sequence: two links of one input
 			if link == "" {
 				continue
 			}

@@ -4,6 +4,7 @@ package giturl
 
 import (
 	"cmp"
+	"io/fs"
 	"net/url"
 	"regexp"
 	"slices"
@@ -117,6 +118,31 @@ func (w Web) Commit(commit string) string {
 		return w.base + "/-/commit/" + commit
 	case Bitbucket:
 		return w.base + "/commits/" + commit
+	}
+	return ""
+}
+
+// File returns the link to a file of a commit, or "". path may be hostile.
+func (w Web) File(commit, path string) string {
+	if !isCommit(commit) || !fs.ValidPath(path) || path == "." {
+		return ""
+	}
+	parts := strings.Split(path, "/")
+	for i := range parts {
+		parts[i] = url.PathEscape(parts[i])
+	}
+	file := commit + "/" + strings.Join(parts, "/")
+	switch w.provider {
+	case GitHub:
+		return w.base + "/blob/" + file
+	case Gitea:
+		return w.base + "/src/commit/" + file
+	case GitLab:
+		return w.base + "/-/blob/" + file
+	case Bitbucket:
+		return w.base + "/src/" + file
+	case AzureDevOps:
+		return w.base + "?" + url.Values{"path": {"/" + path}, "version": {"GC" + commit}}.Encode()
 	}
 	return ""
 }

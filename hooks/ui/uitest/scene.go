@@ -314,7 +314,7 @@ func (s *Scene) Agent(gateway, pod string) {
 	s.Agents.Answer(s.Namespace, pod+":8082/audit", lines.String())
 	diff, err := json.Marshal(audit.Diff{Schema: audit.Schema, Gateway: gateway, Timestamp: now.Add(-26 * time.Hour), FromCommit: older, ToCommit: old,
 		FilesAdded: 1, FilesModified: 1, FilesDeleted: 1, Projects: []string{"filling", "packaging"}, Changes: []audit.Change{
-			{Path: "projects/filling/com.inductiveautomation.perspective/views/Tank/view.json", Action: "added", Checksum: audit.Checksum{After: "git:" + Old}},
+			{Path: "projects/filling/com.inductiveautomation.perspective/views/Tank/view.json", Source: "site/projects/filling/com.inductiveautomation.perspective/views/Tank/view.json", Action: "added", Checksum: audit.Checksum{After: "git:" + Old}},
 			{Path: "projects/filling/project.json", Action: "modified", Checksum: audit.Checksum{Before: "git:" + Target, After: "git:" + Old}},
 			{Path: "projects/packaging/ignition/named-query/old/query.sql", Action: "deleted", Checksum: audit.Checksum{Before: "git:" + Target}}}})
 	require.NoError(s.t, err)
