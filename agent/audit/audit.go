@@ -166,7 +166,7 @@ type Diff struct {
 type Change struct {
 	Path     string   `json:"path"`
 	Source   string   `json:"source,omitempty"` // path in ToCommit; "" if the file was deleted
-	Action   string   `json:"action"` // added, modified or deleted
+	Action   string   `json:"action"`           // added, modified or deleted
 	Checksum Checksum `json:"checksum"`
 }
 
