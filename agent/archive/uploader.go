@@ -36,7 +36,7 @@ type Uploader struct {
 	// Now is the clock; time.Now by default.
 	Now func() time.Time
 	// OnUpload is called with the result of each upload, and with the error if the bucket cannot be listed. OnPending is called with the
-	// number of snapshots and backups that the bucket is known not to have; 0 without a job. They must not block.
+	// number of snapshots and backups that are not uploaded yet; 0 without a job. They must not block.
 	OnUpload  func(err error)
 	OnPending func(n int)
 

@@ -118,7 +118,7 @@ func New(c Config) (*Follower, error) {
 	}
 	f.loop = loop.New(loop.Config{
 		Name: "follow", Gateway: c.Gateway, Version: c.Version, Period: c.Period,
-		Engine: c.Engine, Log: c.Log, Metrics: c.Metrics, Now: c.Now, OnState: f.tell, OnWorking: f.updateReport,
+		Engine: c.Engine, Log: c.Log, Metrics: c.Metrics, Now: c.Now, OnState: f.afterIteration, OnWorking: f.updateReport,
 	})
 	var err error
 	if f.targets, err = newTargetWatch(&c, f.wake); err != nil {
@@ -194,9 +194,9 @@ func (f *Follower) updateReport(s loop.State) {
 	f.report.update(func(was v1alpha1.SyncReportStatus) v1alpha1.SyncReportStatus { return f.compose(was, s) })
 }
 
-// tell is called after every iteration.
-func (f *Follower) tell(s loop.State) {
-	f.startup.after(s, f.current.order)
+// afterIteration is called after every iteration.
+func (f *Follower) afterIteration(s loop.State) {
+	f.startup.afterIteration(s, f.current.order)
 	if f.current.recordDryRun(s) {
 		f.wake() // for the order from before the dry run
 	}

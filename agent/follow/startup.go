@@ -246,8 +246,8 @@ func (s *startup) holdFirstStart(ctx context.Context, d loop.Decision) loop.Deci
 	return d
 }
 
-// after allows the start if the outcome of an iteration leaves nothing to wait for.
-func (s *startup) after(state loop.State, order *loop.Order) {
+// afterIteration allows the start if the outcome of an iteration leaves nothing to wait for.
+func (s *startup) afterIteration(state loop.State, order *loop.Order) {
 	if s.allowed() {
 		return
 	}
@@ -264,10 +264,10 @@ func (s *startup) after(state loop.State, order *loop.Order) {
 	if r == nil || state.Of != order || order.Commit.IsZero() {
 		return
 	}
-	late := r.Reason == v1alpha1.ReasonProgressing && !s.now().Before(s.due()) // checkVolume allows the start then
-	away := r.Reason.Cause() == v1alpha1.CauseGit && r.Reason.Class() == v1alpha1.ClassRetry
+	tooLate := r.Reason == v1alpha1.ReasonProgressing && !s.now().Before(s.due()) // checkVolume allows the start then
+	gitFails := r.Reason.Cause() == v1alpha1.CauseGit && r.Reason.Class() == v1alpha1.ClassRetry
 	switch {
-	case late, away, r.Reason == v1alpha1.ReasonNoSpace, r.Reason == v1alpha1.ReasonWriteFailed, r.Reason == v1alpha1.ReasonWaitingForLead:
+	case tooLate, gitFails, r.Reason == v1alpha1.ReasonNoSpace, r.Reason == v1alpha1.ReasonWriteFailed, r.Reason == v1alpha1.ReasonWaitingForLead:
 		s.wait("%s: %s", r.Reason, r.Message)
 	default:
 		s.allow(fmt.Sprintf("%s: %s", r.Phase, r.Message))

@@ -111,13 +111,13 @@ func watchPods(client kube.Core, namespace string, changed func()) (cache.Shared
 		p, ok := obj.(*corev1.Pod)
 		return ok && len(p.Labels)+len(p.Annotations) > 0
 	}
-	tell := func(obj any) {
+	notify := func(obj any) {
 		if ours(obj) {
 			changed()
 		}
 	}
 	_, err := in.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: tell, DeleteFunc: tell,
+		AddFunc: notify, DeleteFunc: notify,
 		UpdateFunc: func(was, is any) {
 			if ours(was) || ours(is) {
 				changed()

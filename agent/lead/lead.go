@@ -331,8 +331,8 @@ func (l *Lead) candidate(ctx context.Context, syncs *kube.Informer[v1alpha1.Gate
 	return gs, nil
 }
 
-// standAside lets another agent lead. The time is counted from the first call, which is always logged: how long the
-// GatewaySync took to be seen says nothing about other agents.
+// standAside lets another agent lead. The time is counted from the first call: how long the GatewaySync took to be seen says
+// nothing about other agents.
 func (l *Lead) standAside(what string, err error) {
 	if l.asideSince.IsZero() {
 		l.asideSince = l.Now()

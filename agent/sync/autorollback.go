@@ -115,9 +115,9 @@ func projectEnabled(d *disk.Dir, name string) bool {
 	return err != nil || json.Unmarshal(raw, &doc) != nil || doc.Enabled == nil || *doc.Enabled
 }
 
-// nextBaseline returns the baseline of this sync with its snapshot. Without spec.autoRollback or a snapshot, and for the commit that
-// the manifest already has, it returns the baseline of before. If the gateway has not loaded the files of an earlier sync, that sync's baseline stays and is extended: both commits are compared with what ran
-// before the first.
+// nextBaseline returns the baseline of this sync with its snapshot. Without spec.autoRollback or a snapshot, and for the commit that the manifest
+// already has, it returns the baseline of before. If the gateway has not loaded the files of an earlier sync, that sync's baseline stays and is
+// extended: both commits are compared with what ran before the first.
 func (a *applier) nextBaseline(ctx context.Context, snapshot string, before unloaded.Set) *unloaded.Baseline {
 	h := a.in.dir.Manifest().Header()
 	if len(a.in.t.Profile.AutoRollback) == 0 || snapshot == "" || h.Commit == a.in.t.Commit && h.Rules == a.in.rules.Fingerprint() {

@@ -21,10 +21,10 @@ import (
 
 // delivery writes the target's files to the disk.
 type delivery struct {
-	in     *scope
-	memory *memory
-	ahead  *disk.Comparison
-	named  *references.Keeper
+	in         *scope
+	memory     *memory
+	comparison *disk.Comparison
+	references *references.Keeper
 
 	unloaded unloaded.Set // what the gateway has not loaded; run adds the target
 	draft    draft        // of the last attempt
@@ -75,7 +75,7 @@ func (d *delivery) attempt(ctx context.Context) error {
 	in.r.Notes = append(in.r.Notes, d.draft.changes.Warnings...)
 	d.before = in.dir.Manifest().Header()
 	// After a restart, all names of a commit are read once. With the policy warn, the delivery does not wait for that.
-	d.late = in.t.Profile.References == v1alpha1.ReferencesWarn && d.named.IsNew() && !d.before.Commit.IsZero() && !in.t.Profile.DryRun &&
+	d.late = in.t.Profile.References == v1alpha1.ReferencesWarn && d.references.IsNew() && !d.before.Commit.IsZero() && !in.t.Profile.DryRun &&
 		!references.BringModules(d.draft.changes, in.dir.Within(ctx))
 	if !d.late {
 		if err := d.checkReferences(ctx); err != nil {
@@ -111,7 +111,7 @@ func (d *delivery) attempt(ctx context.Context) error {
 		return err
 	}
 	a := applier{in: in, guard: g, desired: d.draft.desired, unloaded: d.unloaded}
-	d.ahead.Wait()
+	d.comparison.Wait()
 	err = a.apply(ctx, changes, staged)
 	d.unloaded = a.unloaded
 	return err
@@ -311,7 +311,7 @@ func (d *delivery) checkReferences(ctx context.Context) error {
 	in := d.in
 	defer in.step("references")()
 	defer in.trees.limit(ctx)()
-	notes, err := d.named.Check(in.t.Profile.References, d.referencesOf(ctx))
+	notes, err := d.references.Check(in.t.Profile.References, d.referencesOf(ctx))
 	in.r.Notes = append(in.r.Notes, notes...)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -57,7 +57,7 @@ func (l *loader) load(ctx context.Context) error {
 	}
 	if err == nil {
 		l.noteProblems(ctx)
-		l.tellDesigners(ctx)
+		l.notifyDesigners(ctx)
 	}
 	l.noteErrors(ctx, since) // last, because they are many and a report has room for a few
 	if err != nil {
@@ -272,9 +272,9 @@ func (l *loader) scanByModule(ctx context.Context) error {
 	return nil
 }
 
-// tellDesigners lets the project-scan module tell open Designers that the files below them have changed, which the gateway's own scan does
+// notifyDesigners lets the project-scan module tell open Designers that the files below them have changed, which the gateway's own scan does
 // not. Without the module, or if it fails, the users update their projects themselves: the sync is verified already.
-func (l *loader) tellDesigners(ctx context.Context) {
+func (l *loader) notifyDesigners(ctx context.Context) {
 	if !l.in.r.designersOpen {
 		return
 	}

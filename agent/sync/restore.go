@@ -35,12 +35,12 @@ func saveNote(d *disk.Dir, n decide.RestoreNote) error {
 
 // restorer restores snapshots.
 type restorer struct {
-	in       *scope
-	memory   *memory
-	download *archive.Download
-	ahead    *disk.Comparison
-	unloaded unloaded.Set // what the gateway has not loaded; run adds the snapshot
-	restored bool         // a snapshot was restored
+	in         *scope
+	memory     *memory
+	download   *archive.Download
+	comparison *disk.Comparison
+	unloaded   unloaded.Set // what the gateway has not loaded; run adds the snapshot
+	restored   bool         // a snapshot was restored
 }
 
 // asked returns what is asked of the gateway.
@@ -177,7 +177,7 @@ func (j *restorer) restore(ctx context.Context, n decide.RestoreNote) (replaced 
 // restoreFiles returns the files to what they were before the sync that made the snapshot.
 func (j *restorer) restoreFiles(ctx context.Context, id string) error {
 	in := j.in
-	j.ahead.Wait()
+	j.comparison.Wait()
 	state, err := ready(ctx, in)
 	if err != nil {
 		return err

@@ -162,7 +162,9 @@ func (j *job) restore(ctx context.Context) error {
 }
 
 func (j *job) restorer() *restorer {
-	return &restorer{in: j.in, memory: &j.engine.memory, download: &j.engine.download, ahead: j.engine.ahead, unloaded: j.unloaded, restored: j.restored}
+	return &restorer{
+		in: j.in, memory: &j.engine.memory, download: &j.engine.download, comparison: j.engine.comparison, unloaded: j.unloaded, restored: j.restored,
+	}
 }
 
 // deliver writes the files of the target to the disk, unless they are there.
@@ -178,7 +180,7 @@ func (j *job) deliver(ctx context.Context) error {
 		return err
 	}
 	j.in.t.OnWorking()
-	d := &delivery{in: j.in, memory: &j.engine.memory, ahead: j.engine.ahead, named: &j.engine.named, unloaded: j.unloaded}
+	d := &delivery{in: j.in, memory: &j.engine.memory, comparison: j.engine.comparison, references: &j.engine.references, unloaded: j.unloaded}
 	err := d.run(ctx)
 	j.unloaded, j.draft, j.delivery = d.unloaded, d.draft, d
 	return err

@@ -159,13 +159,13 @@ type Engine struct {
 	records       dirRecords // read from dir
 	trees         trees
 	memory        memory
-	named         references.Keeper
+	references    references.Keeper
 	seenStart     string // see gateway.seenStart
 	lastFailure   auditedFailure
 	failures      decide.Failures
 	download      archive.Download // kept until it is restored
 	pairMemory    redundancy.Memory
-	ahead         *disk.Comparison // see StartCompare
+	comparison    *disk.Comparison // see StartCompare
 
 	watched func(path string) bool // see Watch
 }
@@ -200,7 +200,7 @@ func New(c Config) *Engine {
 
 // Close closes the data directory.
 func (e *Engine) Close() error {
-	e.ahead.Wait()
+	e.comparison.Wait()
 	err := e.download.Close()
 	if e.dir == nil {
 		return err
@@ -259,17 +259,17 @@ func (e *Engine) diskOptions() disk.Options {
 
 // StartCompare starts to compare the owned files with the manifest. The next sync waits for the result before it changes a file.
 func (e *Engine) StartCompare(ctx context.Context) {
-	e.ahead.Wait()
-	if e.ahead = nil; e.dir != nil {
-		e.ahead = e.dir.StartCompare(ctx)
+	e.comparison.Wait()
+	if e.comparison = nil; e.dir != nil {
+		e.comparison = e.dir.StartCompare(ctx)
 	}
 }
 
 // Unchanged returns the result of StartCompare. If not ok, Drift has to compare the files.
 func (e *Engine) Unchanged() (result disk.Drift, ok bool) {
-	a := e.ahead
-	e.ahead = nil
-	return a.Unchanged(e.dir)
+	c := e.comparison
+	e.comparison = nil
+	return c.Unchanged(e.dir)
 }
 
 // Drift compares the owned files with the disk; full hashes every file.
