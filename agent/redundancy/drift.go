@@ -48,7 +48,7 @@ type target struct {
 // content is the content of a file that counts as drift, and what git wanted.
 type content struct{ found, want plan.ID }
 
-// driftOf returns the files that count as drift, and counts the others as missing. If this node has had the complete commit
+// driftOf returns the files, with and without a record, that count as drift, and counts the others as missing. If this node has had the complete commit
 // on standby, all are drift, because nothing is left to copy.
 func (n *Node) driftOf(changes *plan.Changes, recorded, unrecorded []plan.Change) []plan.Change {
 	m, h := n.Memory, n.Dir.Manifest().Header()

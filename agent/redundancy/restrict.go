@@ -20,7 +20,7 @@ func (n *Node) Restrict(changes *plan.Changes, desired *desired.Tree) (*plan.Cha
 	own := *changes
 	own.List = make([]plan.Change, 0, len(changes.List))
 	resources := resourceFiles{dir: n.Dir, desired: desired, list: changes.List}
-	var edits, unknown []plan.Change
+	var withRecord, withoutRecord []plan.Change
 	for _, c := range changes.List {
 		copied, err := resources.copies(c)
 		if err != nil {
@@ -45,22 +45,22 @@ func (n *Node) Restrict(changes *plan.Changes, desired *desired.Tree) (*plan.Cha
 		switch class {
 		case equal:
 		case edited:
-			edits = append(edits, c)
+			withRecord = append(withRecord, c)
 		case unrecorded:
-			unknown = append(unknown, c)
+			withoutRecord = append(withoutRecord, c)
 		case extra:
 			own.Drifted++
 		default:
 			n.missing.add(c)
 		}
 	}
-	own.Drifted += len(n.driftOf(changes, edits, unknown))
+	own.Drifted += len(n.driftOf(changes, withRecord, withoutRecord))
 	own.Held = n.stillHeld(changes.Held, own.List)
 	return &own, nil
 }
 
 // mayWrite reports whether the policies allow a change that the pair does not copy. The plan of a standby node restores all
-// that the pair may have copied. But a user may have changed a file that no pair copies, such as a README.
+// that the pair may have copied. But a change of a user to a file that no pair copies, such as a README, stays.
 func (n *Node) mayWrite(changes *plan.Changes, c plan.Change) (bool, error) {
 	if n.Repair || !Replicated(c.Path) || !c.Writes() {
 		return true, nil
