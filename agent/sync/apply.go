@@ -74,14 +74,14 @@ func (a *applier) apply(ctx context.Context, changes *plan.Changes, staged *disk
 		a.unloaded = before
 		return errors.Join(err, a.in.unloadedNote.Save(before))
 	}
-	if !a.in.t.Repair { // programs on the gateway can cause as many repairs as they like
-		a.in.r.NewSnapshots, a.in.r.NewBackups = appendID(a.in.r.NewSnapshots, snapshot), appendID(a.in.r.NewBackups, backup)
+	if !a.in.task.Repair { // programs on the gateway can cause as many repairs as they like
+		a.in.report.NewSnapshots, a.in.report.NewBackups = appendID(a.in.report.NewSnapshots, snapshot), appendID(a.in.report.NewBackups, backup)
 	}
 	if err != nil {
 		a.unlock(ctx, locked)
 		return err
 	}
-	if a.in.t.BeforeStart {
+	if a.in.task.BeforeStart {
 		// The gateway reads everything when it starts; only verification remains. If no project is verified, a scan shows whether
 		// the first start kept the permissions of the API key.
 		a.unloaded.ScanProjects = false
@@ -93,12 +93,12 @@ func (a *applier) apply(ctx context.Context, changes *plan.Changes, staged *disk
 
 // mayChange returns why files must not change any more: staging and a backup may have taken long.
 func (a *applier) mayChange(ctx context.Context) error {
-	if a.in.t.Stop != nil {
-		if err := a.in.t.Stop(ctx); err != nil {
+	if a.in.task.Stop != nil {
+		if err := a.in.task.Stop(ctx); err != nil {
 			return err
 		}
 	}
-	if a.guard.state != stopped || a.in.t.BeforeStart {
+	if a.guard.state != stopped || a.in.task.BeforeStart {
 		return nil
 	}
 	switch now, err := a.in.gateway.state(ctx); now {
@@ -136,17 +136,17 @@ func (a *applier) rename(ctx context.Context, changes *plan.Changes, staged *dis
 	}
 	a.guard.memory.hold = hold{}
 	c := changes.Counts()
-	a.in.r.Files = Counts{Added: c.Added, Modified: c.Modified, Deleted: c.Deleted, Kept: c.Kept, Saved: len(res.Saved)}
-	a.in.r.Message = changes.Summary()
+	a.in.report.Files = Counts{Added: c.Added, Modified: c.Modified, Deleted: c.Deleted, Kept: c.Kept, Saved: len(res.Saved)}
+	a.in.report.Message = changes.Summary()
 	if len(res.Saved) > 0 {
 		var names []string
 		for _, s := range res.Saved {
 			names = append(names, s.Path)
 		}
-		a.in.r.Message += "; replaced " + plan.Enumerate(names, 2)
+		a.in.report.Message += "; replaced " + plan.Enumerate(names, 2)
 	}
 	if more := len(res.Saved) - c.Conflicts; more > 0 {
-		a.in.r.Message += fmt.Sprintf("; %d more to lost+found, which the gateway wrote meanwhile", more)
+		a.in.report.Message += fmt.Sprintf("; %d more to lost+found, which the gateway wrote meanwhile", more)
 	}
 	return res, err
 }

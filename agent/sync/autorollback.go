@@ -38,8 +38,8 @@ func (j autoRollback) run(ctx context.Context, err error) (rolledBack bool, _ er
 	if noteErr != nil {
 		return false, noteErr
 	}
-	if n.RolledBackFrom == in.t.Commit {
-		in.note("the gateway was already rolled back automatically from %s, which happens only once per commit; stoker snapshots lists what it can be brought back to", in.t.Commit.Short())
+	if n.RolledBackFrom == in.task.Commit {
+		in.note("the gateway was already rolled back automatically from %s, which happens only once per commit; stoker snapshots lists what it can be brought back to", in.task.Commit.Short())
 		return false, err
 	}
 	snapshot := j.restorer.unloaded.Baseline.Snapshot
@@ -47,9 +47,9 @@ func (j autoRollback) run(ctx context.Context, err error) (rolledBack bool, _ er
 		in.note("the gateway cannot be rolled back automatically: its snapshot %s is gone; keep more with spec.snapshots", snapshot)
 		return false, err
 	}
-	in.Log.Warn("automatic rollback", "trigger", trigger, "commit", in.t.Commit.String(), "snapshot", snapshot, "error", err)
+	in.Log.Warn("automatic rollback", "trigger", trigger, "commit", in.task.Commit.String(), "snapshot", snapshot, "error", err)
 	n = j.restorer.asked().RestoreOf(snapshot)
-	n.Trigger, n.Cause, n.RolledBackFrom = trigger, audit.Line(strings.TrimSpace(err.Error()), maxCause), in.t.Commit
+	n.Trigger, n.Cause, n.RolledBackFrom = trigger, audit.Line(strings.TrimSpace(err.Error()), maxCause), in.task.Commit
 	if err := saveNote(in.dir, n); err != nil {
 		return false, err
 	}
@@ -66,8 +66,8 @@ const maxCause = 300
 func (j autoRollback) confirmTrigger(ctx context.Context, err error) v1alpha1.AutoRollbackTrigger {
 	in := j.restorer.in
 	l := decide.LoadFailure{
-		Target: in.t.Commit, Symptoms: j.symptoms(err), Triggers: in.t.Profile.AutoRollback, Known: j.restorer.unloaded.Baseline != nil,
-		Requested: in.t.RequestedRollback, Resumes: j.resumes, Standby: in.node.Standby(), Now: in.Now(),
+		Target: in.task.Commit, Symptoms: j.symptoms(err), Triggers: in.task.Profile.AutoRollback, Known: j.restorer.unloaded.Baseline != nil,
+		Requested: in.task.RequestedRollback, Resumes: j.resumes, Standby: in.node.Standby(), Now: in.Now(),
 	}
 	if l.Known && len(l.Symptoms) > 0 {
 		state, _ := in.gateway.state(ctx)
@@ -76,7 +76,7 @@ func (j autoRollback) confirmTrigger(ctx context.Context, err error) v1alpha1.Au
 	var due v1alpha1.AutoRollbackTrigger
 	var retry time.Time
 	if *j.failures, due, retry = j.failures.Add(l); !retry.IsZero() {
-		in.r.RetryAt = retry
+		in.report.RetryAt = retry
 	}
 	return due
 }
@@ -120,7 +120,7 @@ func projectEnabled(d *disk.Dir, name string) bool {
 // extended: both commits are compared with what ran before the first.
 func (a *applier) nextBaseline(ctx context.Context, snapshot string, before unloaded.Set) *unloaded.Baseline {
 	h := a.in.dir.Manifest().Header()
-	if len(a.in.t.Profile.AutoRollback) == 0 || snapshot == "" || h.Commit == a.in.t.Commit && h.Rules == a.in.rules.Fingerprint() {
+	if len(a.in.task.Profile.AutoRollback) == 0 || snapshot == "" || h.Commit == a.in.task.Commit && h.Rules == a.in.rules.Fingerprint() {
 		return before.Baseline
 	}
 	b := unloaded.Baseline{Snapshot: snapshot, Known: true}

@@ -36,7 +36,7 @@ type delivery struct {
 // and the gateway saved a resource after the plan, it replaces the whole resource.
 func (d *delivery) run(ctx context.Context) error {
 	in := d.in
-	initialNotes := slices.Clone(in.r.Notes)
+	initialNotes := slices.Clone(in.report.Notes)
 	var notes []string // of all attempts that were not discarded
 	refetched, replanned := false, false
 	for {
@@ -45,19 +45,19 @@ func (d *delivery) run(ctx context.Context) error {
 		switch {
 		case repo.IsDamaged(err) && !refetched:
 			in.Log.Warn("fetching damaged git objects again", "reason", err)
-			refetched, in.r.Notes = true, slices.Clone(initialNotes)
+			refetched, in.report.Notes = true, slices.Clone(initialNotes)
 			continue
 		case wroteMeanwhile && in.rules.Conflict == plan.GitWins && !replanned:
 			in.Log.Info("planning again", "reason", foreign)
-			replanned, notes, in.r.Notes = true, in.r.Notes, nil
+			replanned, notes, in.report.Notes = true, in.report.Notes, nil
 			continue
 		}
-		for _, n := range in.r.Notes {
+		for _, n := range in.report.Notes {
 			if !slices.Contains(notes, n) {
 				notes = append(notes, n)
 			}
 		}
-		if in.r.Notes = notes; err != nil || in.t.Profile.DryRun {
+		if in.report.Notes = notes; err != nil || in.task.Profile.DryRun {
 			return err
 		}
 		return in.node.RecordCompared(d.draft.desired)
@@ -72,23 +72,23 @@ func (d *delivery) attempt(ctx context.Context) error {
 	if d.draft, err = (drafter{in}).draft(ctx); err != nil {
 		return err
 	}
-	in.r.Notes = append(in.r.Notes, d.draft.changes.Warnings...)
+	in.report.Notes = append(in.report.Notes, d.draft.changes.Warnings...)
 	d.before = in.dir.Manifest().Header()
 	// After a restart, all names of a commit are read once. With the policy warn, the delivery does not wait for that.
-	d.late = in.t.Profile.References == v1alpha1.ReferencesWarn && d.references.IsNew() && !d.before.Commit.IsZero() && !in.t.Profile.DryRun &&
+	d.late = in.task.Profile.References == v1alpha1.ReferencesWarn && d.references.IsNew() && !d.before.Commit.IsZero() && !in.task.Profile.DryRun &&
 		!references.BringModules(d.draft.changes, in.dir.Within(ctx))
 	if !d.late {
 		if err := d.checkReferences(ctx); err != nil {
 			return err
 		}
 	}
-	s := stager{in: in, desired: d.draft.desired, embedded: resource.EmbeddedSecrets{Refuse: in.t.Profile.EmbeddedSecretPolicy == v1alpha1.EmbeddedSecretRefuse}}
+	s := stager{in: in, desired: d.draft.desired, embedded: resource.EmbeddedSecrets{Refuse: in.task.Profile.EmbeddedSecretPolicy == v1alpha1.EmbeddedSecretRefuse}}
 	defer func() {
 		if w := s.embedded.Warning(); w != "" {
 			in.note("%s", w)
 		}
 	}()
-	if in.t.Profile.DryRun {
+	if in.task.Profile.DryRun {
 		return s.dryRun(ctx, d.draft.changes)
 	}
 	copied := in.node.Copied()
@@ -123,7 +123,7 @@ func (d *delivery) attempt(ctx context.Context) error {
 // determines whether the node of a redundant pair has config access.
 func ready(ctx context.Context, in *scope) (gatewayState, error) {
 	state := stopped
-	if !in.t.BeforeStart {
+	if !in.task.BeforeStart {
 		var err error
 		state, err = in.gateway.state(ctx)
 		if state == unavailable {
@@ -250,7 +250,7 @@ func (s *stager) dryRun(ctx context.Context, changes *plan.Changes) error {
 	if err := s.validateAdopted(ctx, changes); err != nil {
 		return err
 	}
-	r := s.in.r
+	r := s.in.report
 	r.Phase, r.Reason, r.DryRun = v1alpha1.GatewayPending, v1alpha1.ReasonDryRun, true
 	r.Message = "dry run, nothing was written: " + changes.Summary()
 	if err := s.in.dir.CheckSeeded(); err != nil && !s.in.Disk.AllowUnseeded {
@@ -284,13 +284,13 @@ type hold struct {
 }
 
 func (g guard) holdFor(reason string) hold {
-	return hold{g.in.t.Commit, g.in.rules.Fingerprint(), reason}
+	return hold{g.in.task.Commit, g.in.rules.Fingerprint(), reason}
 }
 
 // checkProposals returns an error if the plan would replace changes that were made on the gateway and are still being
 // proposed to git. A forced sync replaces them.
 func (g guard) checkProposals(changes *plan.Changes) error {
-	p := g.in.t.Proposals
+	p := g.in.task.Proposals
 	if p == nil || g.in.force {
 		return nil
 	}
@@ -311,8 +311,8 @@ func (d *delivery) checkReferences(ctx context.Context) error {
 	in := d.in
 	defer in.step("references")()
 	defer in.trees.limit(ctx)()
-	notes, err := d.references.Check(in.t.Profile.References, d.referencesOf(ctx))
-	in.r.Notes = append(in.r.Notes, notes...)
+	notes, err := d.references.Check(in.task.Profile.References, d.referencesOf(ctx))
+	in.report.Notes = append(in.report.Notes, notes...)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -324,17 +324,17 @@ func (d *delivery) referencesOf(ctx context.Context) references.Target {
 	in := d.in
 	_, delivered := in.Record.Delivered()
 	return references.Target{
-		Commit: in.t.Commit, Rules: d.draft.rules, Tree: d.draft.desired, Changes: d.draft.changes,
-		Redelivered: in.t.RequestedRollback || in.t.RolloutRollback || delivered == in.t.Commit,
-		Before:      d.before, Manifest: in.dir.Manifest(), State: in.dir.Within(ctx), Mode: in.t.Profile.DeploymentMode,
-		Unseeded: d.before.Commit.IsZero() && (in.t.BeforeStart || in.t.NewVolume || in.dir.CheckSeeded() != nil),
+		Commit: in.task.Commit, Rules: d.draft.rules, Tree: d.draft.desired, Changes: d.draft.changes,
+		Redelivered: in.task.RequestedRollback || in.task.RolloutRollback || delivered == in.task.Commit,
+		Before:      d.before, Manifest: in.dir.Manifest(), State: in.dir.Within(ctx), Mode: in.task.Profile.DeploymentMode,
+		Unseeded: d.before.Commit.IsZero() && (in.task.BeforeStart || in.task.NewVolume || in.dir.CheckSeeded() != nil),
 		TreeOf: func(commit plan.ID, rules plan.Rules) (*desired.Tree, error) {
 			if !in.Store.Has(commit) {
 				return nil, errNotStored
 			}
 			return in.trees.optional(commit, rules)
 		},
-		RulesOf: func(ref string, commit plan.ID) (plan.Rules, error) { return rulesAt(in.Config, &in.t, ref, commit) },
+		RulesOf: func(ref string, commit plan.ID) (plan.Rules, error) { return rulesAt(in.Config, &in.task, ref, commit) },
 		Modules: func() []string { return in.gateway.modules(ctx) }, Log: in.Log,
 	}
 }

@@ -19,7 +19,7 @@ import (
 
 // designersBlock reports whether the profile lets an open Designer stop the sync.
 func (g guard) designersBlock() bool {
-	p := g.in.t.Profile.DesignerSessionPolicy
+	p := g.in.task.Profile.DesignerSessionPolicy
 	return p == v1alpha1.DesignerWait || p == v1alpha1.DesignerFail
 }
 
@@ -27,7 +27,7 @@ func (g guard) designersBlock() bool {
 // wait or fail, and otherwise notes the sessions.
 func (g guard) checkDesigners(ctx context.Context, changes *plan.Changes) error {
 	touched := changes.Projects()
-	all := g.in.t.Profile.DesignerSessionScope == v1alpha1.DesignerScopeGateway
+	all := g.in.task.Profile.DesignerSessionScope == v1alpha1.DesignerScopeGateway
 	if g.state != running || len(touched) == 0 && (!all || !changes.Writes()) {
 		return nil
 	}
@@ -44,13 +44,13 @@ func (g guard) checkDesigners(ctx context.Context, changes *plan.Changes) error 
 	case len(open) == 0:
 		return nil
 	case !strict:
-		g.in.r.designersOpen = true
+		g.in.report.designersOpen = true
 		g.in.note("written under an open Designer (%s): it shows the change after File > Update Project", unloaded.FirstNames(open))
 		return nil
 	}
 	g.memory.hold = g.holdFor("")
 	// A repair waits instead of failing, because the saves of a Designer are what it repairs.
-	g.in.r.failHeld = g.in.t.Profile.DesignerSessionPolicy == v1alpha1.DesignerFail && !g.in.t.Repair
+	g.in.report.failHeld = g.in.task.Profile.DesignerSessionPolicy == v1alpha1.DesignerFail && !g.in.task.Repair
 	return failure.New(v1alpha1.ReasonDesignerSessionActive,
 		"a Designer is open on what would change (%s): close it, or set designerSessionPolicy: proceed; nothing was written", unloaded.FirstNames(open))
 }
@@ -130,7 +130,7 @@ func describeSession(d ignition.Designer, changed string) string {
 // unknownSessions returns the error for the policies wait and fail if the open sessions are unknown. It returns nil only for
 // a commit that brings the API key or the permissions that the query lacks: otherwise the agent could never write them.
 func (g guard) unknownSessions(changes *plan.Changes, err error) error {
-	policy := g.in.t.Profile.DesignerSessionPolicy
+	policy := g.in.task.Profile.DesignerSessionPolicy
 	switch {
 	case errors.Is(err, errNoSessionList) || errors.Is(err, ignition.ErrNotFound):
 		return failure.New(v1alpha1.ReasonProfilesInvalid,

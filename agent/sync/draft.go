@@ -49,9 +49,9 @@ func (d drafter) draft(ctx context.Context) (draft, error) {
 	if err != nil {
 		return draft{}, err
 	}
-	in.r.Fetch = Fetch{Kind: string(stats.Kind), Objects: stats.Objects, Bytes: stats.Bytes}
+	in.report.Fetch = Fetch{Kind: string(stats.Kind), Objects: stats.Objects, Bytes: stats.Bytes}
 	if v := in.conn.Verifier; v != nil {
-		if err := in.Store.Verify(ctx, v, in.conn.Remote, in.t.Commit, in.t.Ref); err != nil {
+		if err := in.Store.Verify(ctx, v, in.conn.Remote, in.task.Commit, in.task.Ref); err != nil {
 			return draft{}, err
 		}
 	}
@@ -62,7 +62,7 @@ func (d drafter) draft(ctx context.Context) (draft, error) {
 		v := in.gateway.version(ctx)
 		out.rules.Form = resource.FormOf(v.Major, v.Minor) // in which the gateway signs
 	}
-	if out.desired, err = in.trees.tree(in.Store, in.t.Commit, out.rules); err != nil {
+	if out.desired, err = in.trees.tree(in.Store, in.task.Commit, out.rules); err != nil {
 		return draft{}, err
 	}
 	if err := d.fetchBlobs(ctx, out.desired); err != nil {
@@ -76,18 +76,18 @@ func (d drafter) draft(ctx context.Context) (draft, error) {
 // already right, so fetch gets only the trees, and fetchBlobs gets the missing blobs.
 func (d drafter) fetch(ctx context.Context) (repo.FetchStats, error) {
 	in := d.in
-	h, name := in.dir.Manifest().Header(), in.t.Name
-	if in.t.Admit != nil && h.Commit != in.t.Commit {
+	h, name := in.dir.Manifest().Header(), in.task.Name
+	if in.task.Admit != nil && h.Commit != in.task.Commit {
 		var err error
-		if name, err = in.t.Admit(ctx); err != nil {
+		if name, err = in.task.Admit(ctx); err != nil {
 			return repo.FetchStats{}, err
 		}
 	}
 	storeLost := h.Complete && h.Files > 0 && (in.Store.Partial() || !in.Store.Has(h.Commit))
 	if !storeLost || in.force {
-		return in.Store.Fetch(ctx, in.conn.Remote, in.t.Commit, name)
+		return in.Store.Fetch(ctx, in.conn.Remote, in.task.Commit, name)
 	}
-	return in.Store.FetchTrees(ctx, in.conn.Remote, in.t.Commit, name)
+	return in.Store.FetchTrees(ctx, in.conn.Remote, in.task.Commit, name)
 }
 
 // fetchBlobs fetches in one request the blobs whose wanted id has changed since the last sync, or whose file has other
@@ -111,8 +111,8 @@ func (d drafter) fetchBlobs(ctx context.Context, tree *desired.Tree) error {
 		}
 	}
 	stats, err := in.Store.FetchBlobs(ctx, ids)
-	in.r.Fetch.Objects += stats.Objects
-	in.r.Fetch.Bytes += stats.Bytes
+	in.report.Fetch.Objects += stats.Objects
+	in.report.Fetch.Bytes += stats.Bytes
 	return err
 }
 
@@ -122,9 +122,9 @@ func (d drafter) compare(ctx context.Context, of draft) (*plan.Changes, error) {
 	defer in.trees.limit(ctx)()
 	h := in.dir.Manifest().Header()
 	input := planner.Input{
-		Desired: of.desired, From: h.Commit, To: in.t.Commit, Manifest: in.dir.Manifest(), State: in.dir.Within(ctx),
-		Repair: in.force || in.t.Repair, Verify: in.force,
-		AllowMassDeletion: in.t.RolloutRollback || annotation.ConfirmsDeletion(in.t.ConfirmDeletion, in.t.Commit.String()),
+		Desired: of.desired, From: h.Commit, To: in.task.Commit, Manifest: in.dir.Manifest(), State: in.dir.Within(ctx),
+		Repair: in.force || in.task.Repair, Verify: in.force,
+		AllowMassDeletion: in.task.RolloutRollback || annotation.ConfirmsDeletion(in.task.ConfirmDeletion, in.task.Commit.String()),
 	}
 	copied := in.node.Copied()
 	if copied {
@@ -138,23 +138,23 @@ func (d drafter) compare(ctx context.Context, of draft) (*plan.Changes, error) {
 			in.Log.Debug("previous commit unreadable, comparing every file", "commit", h.Commit.String(), "error", err)
 		}
 	}
-	if p := in.t.Proposals; p != nil {
+	if p := in.task.Proposals; p != nil {
 		input.GitWins, input.Proposed = p.Watches, p.Pending
 		if in.force { // the operator requests git's version
 			input.Proposed = nil
 		}
 	}
 	changes, err := planner.Compute(input)
-	if in.r.Changes = changes; err == nil && changes.Held != nil && changes.Held.Reason == v1alpha1.ReasonMassDeletion {
-		short := in.t.Commit.Short()
-		changes.Held.Message += "; to approve this: " + in.t.ask("sync", "--confirm-deletion="+short, v1alpha1.AnnotationConfirmDeletion, short)
+	if in.report.Changes = changes; err == nil && changes.Held != nil && changes.Held.Reason == v1alpha1.ReasonMassDeletion {
+		short := in.task.Commit.Short()
+		changes.Held.Message += "; to approve this: " + in.task.ask("sync", "--confirm-deletion="+short, v1alpha1.AnnotationConfirmDeletion, short)
 	}
 	return changes, err
 }
 
 // previous returns the tree that the manifest was written for, with the Form of like.
 func (d drafter) previous(h plan.Header, like plan.Rules) (*desired.Tree, error) {
-	rules, err := rulesAt(d.in.Config, &d.in.t, h.Ref, h.Commit)
+	rules, err := rulesAt(d.in.Config, &d.in.task, h.Ref, h.Commit)
 	if err != nil {
 		return nil, err
 	}
@@ -274,11 +274,11 @@ func (g guard) review(ctx context.Context, changes *plan.Changes, staged bool) e
 	switch {
 	case same && last.err == nil:
 		return nil
-	case same && g.in.Now().Before(last.retryAt) && last.force == g.in.t.Force:
-		g.in.r.RetryAt = last.retryAt
+	case same && g.in.Now().Before(last.retryAt) && last.force == g.in.task.Force:
+		g.in.report.RetryAt = last.retryAt
 		return last.err
 	}
-	*last = reviewResult{url: w.URL, uid: req.UID, force: g.in.t.Force}
+	*last = reviewResult{url: w.URL, uid: req.UID, force: g.in.task.Force}
 	defer g.in.step("review")()
 	answer, err := w.Send(ctx, req)
 	switch {
@@ -291,9 +291,9 @@ func (g guard) review(ctx context.Context, changes *plan.Changes, staged bool) e
 		last.err = failure.New(v1alpha1.ReasonValidationUnavailable, "the validation webhook was not asked, and nothing was written: %w", err)
 	case !*answer.Allowed:
 		last.retryAt = g.in.Now().Add(minReviewPause + rand.N(maxReviewPause-minReviewPause)).Truncate(time.Second)
-		g.in.r.RetryAt = last.retryAt
+		g.in.report.RetryAt = last.retryAt
 		last.err = failure.New(v1alpha1.ReasonValidationDenied, "the validation webhook denies %s: %s; it is asked again at %s, or now: %s",
-			g.in.t.Commit.Short(), denialReason(answer), last.retryAt.UTC().Format(time.RFC3339), g.in.t.ask("sync", "--force", v1alpha1.AnnotationForceSync, "a new value"))
+			g.in.task.Commit.Short(), denialReason(answer), last.retryAt.UTC().Format(time.RFC3339), g.in.task.ask("sync", "--force", v1alpha1.AnnotationForceSync, "a new value"))
 	}
 	return last.err
 }
@@ -308,7 +308,7 @@ func denialReason(a review.Answer) string {
 // reviewRequest describes a plan.
 func (g guard) reviewRequest(changes *plan.Changes, from plan.ID) review.Request {
 	return review.Request{
-		Namespace: g.in.t.Facts.Namespace, GatewaySync: g.in.t.Facts.CRName, Gateway: g.in.t.Facts.GatewayName, Profile: g.in.t.Profile.Profile,
-		Ref: g.in.t.Ref, Commit: g.in.t.Commit.String(), FromCommit: from.String(),
+		Namespace: g.in.task.Facts.Namespace, GatewaySync: g.in.task.Facts.CRName, Gateway: g.in.task.Facts.GatewayName, Profile: g.in.task.Profile.Profile,
+		Ref: g.in.task.Ref, Commit: g.in.task.Commit.String(), FromCommit: from.String(),
 	}.About(changes, g.in.rules.Fingerprint())
 }

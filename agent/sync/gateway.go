@@ -207,10 +207,10 @@ func (g *gateway) pairSource(state gatewayState) redundancy.Source {
 // endDryRun ends a dry run.
 func (j *job) endDryRun(ctx context.Context) error {
 	in := j.in
-	if !in.t.Profile.DryRun {
+	if !in.task.Profile.DryRun {
 		return nil
 	}
-	if in.r.DryRun { // stager.dryRun has reported the plan
+	if in.report.DryRun { // stager.dryRun has reported the plan
 		return errEnd
 	}
 	confirmed, err := confirm(ctx, in, &j.unloaded)
@@ -218,8 +218,8 @@ func (j *job) endDryRun(ctx context.Context) error {
 		return err
 	}
 	if !confirmed {
-		in.r.Phase, in.r.Reason, in.r.DryRun = v1alpha1.GatewayApplied, v1alpha1.ReasonDryRun, true
-		in.r.Message = fmt.Sprintf("dry run: no scan was requested; the files of %s are on the disk, but the gateway has not confirmed that it loaded them", in.t.Commit.Short())
+		in.report.Phase, in.report.Reason, in.report.DryRun = v1alpha1.GatewayApplied, v1alpha1.ReasonDryRun, true
+		in.report.Message = fmt.Sprintf("dry run: no scan was requested; the files of %s are on the disk, but the gateway has not confirmed that it loaded them", in.task.Commit.Short())
 	}
 	return errEnd
 }
@@ -227,11 +227,11 @@ func (j *job) endDryRun(ctx context.Context) error {
 // pause ends a sync while syncing is paused. If the gateway already runs the target, the report says so.
 func (j *job) pause(ctx context.Context) error {
 	in := j.in
-	if !in.t.Profile.Paused {
+	if !in.task.Profile.Paused {
 		return nil
 	}
 	held := failure.New(v1alpha1.ReasonPaused, "syncing is paused; the files on the disk stay")
-	in.r.Phase = v1alpha1.GatewayHeld
+	in.report.Phase = v1alpha1.GatewayHeld
 	if j.openDir() != nil || j.open(ctx) != nil || !in.filesDone() { // openDir first: invalid rules must not hide the commit
 		return held
 	}
@@ -245,11 +245,11 @@ func (j *job) pause(ctx context.Context) error {
 	if !upToDate {
 		return held
 	}
-	in.r.Phase, in.r.Reason = v1alpha1.GatewaySynced, v1alpha1.ReasonPaused
+	in.report.Phase, in.report.Reason = v1alpha1.GatewaySynced, v1alpha1.ReasonPaused
 	if in.node.Standby() {
-		in.r.Phase = v1alpha1.GatewayStandby
+		in.report.Phase = v1alpha1.GatewayStandby
 	}
-	in.r.Message = "syncing is paused; " + in.t.Commit.Short() + " is on the disk already"
+	in.report.Message = "syncing is paused; " + in.task.Commit.Short() + " is on the disk already"
 	return errEnd
 }
 
@@ -258,7 +258,7 @@ func (j *job) accessUnchanged(ctx context.Context) (bool, error) {
 	if !j.in.node.Paired() {
 		return true, nil
 	}
-	j.in.r.Paired = true
+	j.in.report.Paired = true
 	state, _ := j.in.gateway.state(ctx)
 	return j.in.node.AccessUnchanged(ctx, j.in.gateway.pairSource(state))
 }
@@ -309,17 +309,17 @@ func (l *loader) handleRefusal(ctx context.Context, err error) error {
 // restorePermissions restores, once, git's version of the permissions that the first boot rewrote. The gateway reads them
 // at its next start, or when a user starts a scan.
 func (l *loader) restorePermissions(ctx context.Context) error {
-	if l.unloaded.PermissionsRestored || !l.in.Store.Has(l.in.t.Commit) {
+	if l.unloaded.PermissionsRestored || !l.in.Store.Has(l.in.task.Commit) {
 		return nil
 	}
 	defer l.in.trees.limit(ctx)()
-	tree, err := l.in.trees.tree(l.in.Store, l.in.t.Commit, l.in.rules)
+	tree, err := l.in.trees.tree(l.in.Store, l.in.task.Commit, l.in.rules)
 	if err != nil {
 		return err
 	}
 	h := l.in.dir.Manifest().Header()
 	changes, err := planner.Compute(planner.Input{
-		Desired: tree, From: h.Commit, To: l.in.t.Commit, Manifest: l.in.dir.Manifest(), State: l.in.dir.Within(ctx), Repair: true,
+		Desired: tree, From: h.Commit, To: l.in.task.Commit, Manifest: l.in.dir.Manifest(), State: l.in.dir.Within(ctx), Repair: true,
 	})
 	if err != nil {
 		return err
@@ -336,7 +336,7 @@ func (l *loader) restorePermissions(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := takeSnapshot(&l.in.t, staged); err != nil {
+	if err := takeSnapshot(&l.in.task, staged); err != nil {
 		return errors.Join(err, staged.Discard())
 	}
 	l.unloaded.ScanConfig = true

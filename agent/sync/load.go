@@ -22,7 +22,7 @@ type loader struct {
 // load makes the gateway load what it has not loaded yet.
 func (l *loader) load(ctx context.Context) error {
 	if l.in.force {
-		l.unloaded.Commit = l.in.t.Commit
+		l.unloaded.Commit = l.in.task.Commit
 		l.requireScans()
 	}
 	confirmed, err := confirm(ctx, l.in, &l.unloaded)
@@ -30,7 +30,7 @@ func (l *loader) load(ctx context.Context) error {
 	case err != nil:
 		return err
 	case l.in.gateway.Gateway == nil:
-		l.in.r.Message = join(l.in.r.Message, "files only, no gateway is configured: nothing was scanned or verified")
+		l.in.report.Message = join(l.in.report.Message, "files only, no gateway is configured: nothing was scanned or verified")
 		return nil
 	case !l.in.gateway.hasAPIToken:
 		return l.loadWithoutAPIToken(ctx)
@@ -38,7 +38,7 @@ func (l *loader) load(ctx context.Context) error {
 		return l.recordLoaded() // a user may have removed what the gateway could not load
 	}
 	if state, err := l.in.gateway.state(ctx); state != running {
-		l.in.r.Phase = v1alpha1.GatewayApplied
+		l.in.report.Phase = v1alpha1.GatewayApplied
 		return err
 	}
 	if err := l.in.gateway.readPlatform(ctx); err != nil {
@@ -49,7 +49,7 @@ func (l *loader) load(ctx context.Context) error {
 	}
 	since := l.in.gateway.clock(ctx, l.in.Now())
 	err = l.scanAndVerify(ctx)
-	if failure.Is(err, v1alpha1.ReasonVerificationFailed) && len(l.in.r.Scans) == 0 {
+	if failure.Is(err, v1alpha1.ReasonVerificationFailed) && len(l.in.report.Scans) == 0 {
 		// The gateway started after the files were applied, so nothing was scanned. But the start may have begun before the
 		// last file was written: scan everything once.
 		l.requireScans()
@@ -76,9 +76,9 @@ func confirm(ctx context.Context, in *scope, pending *unloaded.Set) (bool, error
 	switch {
 	case in.gateway.Gateway == nil || !in.gateway.hasAPIToken:
 		return true, nil
-	case in.t.BeforeStart:
-		in.r.Phase = v1alpha1.GatewayApplied
-		return false, failure.New(v1alpha1.ReasonWaitingForGateway, "the files of %s are on the disk; the gateway has not started yet", in.t.Commit.Short())
+	case in.task.BeforeStart:
+		in.report.Phase = v1alpha1.GatewayApplied
+		return false, failure.New(v1alpha1.ReasonWaitingForGateway, "the files of %s are on the disk; the gateway has not started yet", in.task.Commit.Short())
 	case !pending.Empty():
 		return false, nil
 	case in.gateway.seenRunning():
@@ -113,7 +113,7 @@ func (l *loader) scanAndVerify(ctx context.Context) error {
 
 // recordLoaded records that the gateway has loaded everything.
 func (l *loader) recordLoaded() error {
-	l.in.r.Projects = l.unloaded.Projects
+	l.in.report.Projects = l.unloaded.Projects
 	l.unloaded = unloaded.Set{}
 	return l.in.unloadedNote.Save(l.unloaded)
 }
@@ -126,14 +126,14 @@ func (l *loader) unconfirmedOutcome(ctx context.Context, err error) error {
 		return nil
 	}
 	if err = l.handleRefusal(ctx, err); failure.Is(err, v1alpha1.ReasonWaitingForCommissioning) {
-		l.in.r.Phase = v1alpha1.GatewayApplied
+		l.in.report.Phase = v1alpha1.GatewayApplied
 	}
 	return l.notLoadedError(err)
 }
 
 // notLoadedError wraps err, because of which the gateway did not load the files on the disk.
 func (l *loader) notLoadedError(err error) error {
-	return fmt.Errorf("the files of %s are on the disk, but the gateway has not loaded them: %w", l.in.t.Commit.Short(), err)
+	return fmt.Errorf("the files of %s are on the disk, but the gateway has not loaded them: %w", l.in.task.Commit.Short(), err)
 }
 
 // scan scans what changed. Configuration comes first, because views use its tag providers and connections.
@@ -169,7 +169,7 @@ func (l *loader) recordScan(kind ignition.Kind, duration time.Duration, err erro
 	if err != nil {
 		out.Reason = string(failure.Reason(err, v1alpha1.ReasonScanFailed))
 	}
-	l.in.r.Scans = append(l.in.r.Scans, out)
+	l.in.report.Scans = append(l.in.report.Scans, out)
 }
 
 // checkStarted lets a sync without changes end as Synced only if the gateway runs.
@@ -181,8 +181,8 @@ func checkStarted(ctx context.Context, in *scope) error {
 		if failure.Is(err, v1alpha1.ReasonGatewayUnreachable) { // a web server that is coming up can fail in many ways
 			err = failure.New(v1alpha1.ReasonWaitingForGateway, "%w", err)
 		}
-		in.r.Phase = v1alpha1.GatewayApplied
-		return fmt.Errorf("%s is on the disk already, and the gateway has not run since its pod started: %w", in.t.Commit.Short(), err)
+		in.report.Phase = v1alpha1.GatewayApplied
+		return fmt.Errorf("%s is on the disk already, and the gateway has not run since its pod started: %w", in.task.Commit.Short(), err)
 	}
 	return nil
 }
@@ -209,7 +209,7 @@ func (l *loader) noteErrors(ctx context.Context, since time.Time) {
 // noteProblems notes a mode or name that differs from the profile, an expired trial, and a pending restart.
 func (l *loader) noteProblems(ctx context.Context) {
 	if info, ok := l.in.gateway.identity(ctx); ok {
-		if want := l.in.t.Profile.DeploymentMode; want != "" && info.DeploymentMode != want {
+		if want := l.in.task.Profile.DeploymentMode; want != "" && info.DeploymentMode != want {
 			mode := "no deployment mode"
 			if info.DeploymentMode != "" {
 				mode = "deployment mode " + info.DeploymentMode
@@ -256,7 +256,7 @@ func (l *loader) scanByModule(ctx context.Context) error {
 	started := l.in.Now()
 	result, err := l.in.gateway.ScanByModule(ctx, true)
 	if errors.Is(err, ignition.ErrNoScanModule) {
-		l.in.r.Message = join(l.in.r.Message, fmt.Sprintf(
+		l.in.report.Message = join(l.in.report.Message, fmt.Sprintf(
 			"files only: Ignition %s has no scan API, and the project-scan module is not installed; the gateway reads its projects by itself every few minutes", l.in.gateway.platform.Version))
 		return nil
 	}
@@ -267,7 +267,7 @@ func (l *loader) scanByModule(ctx context.Context) error {
 	if result.DesignersNotified {
 		notified = " and notified the open Designers"
 	}
-	l.in.r.Message = join(l.in.r.Message, fmt.Sprintf(
+	l.in.report.Message = join(l.in.report.Message, fmt.Sprintf(
 		"the project-scan module scanned%s; Ignition %s cannot show what it loaded, so nothing is verified", notified, l.in.gateway.platform.Version))
 	return nil
 }
@@ -275,7 +275,7 @@ func (l *loader) scanByModule(ctx context.Context) error {
 // notifyDesigners lets the project-scan module tell open Designers that the files below them have changed, which the gateway's own scan does
 // not. Without the module, or if it fails, the users update their projects themselves: the sync is verified already.
 func (l *loader) notifyDesigners(ctx context.Context) {
-	if !l.in.r.designersOpen {
+	if !l.in.report.designersOpen {
 		return
 	}
 	// Without force, because a user may have work that is not saved.
@@ -290,7 +290,7 @@ func (l *loader) notifyDesigners(ctx context.Context) {
 
 // loadWithoutAPIToken ends a sync without an API key. Only a gateway before 8.3 scans without one.
 func (l *loader) loadWithoutAPIToken(ctx context.Context) error {
-	if !l.unloaded.Empty() && !l.in.t.BeforeStart {
+	if !l.unloaded.Empty() && !l.in.task.BeforeStart {
 		if state, _ := l.in.gateway.state(ctx); state == running {
 			if err := l.in.gateway.readPlatform(ctx); err != nil {
 				return err
@@ -300,6 +300,6 @@ func (l *loader) loadWithoutAPIToken(ctx context.Context) error {
 			return l.loadLegacy(ctx)
 		}
 	}
-	l.in.r.Message = join(l.in.r.Message, "files only, spec.gateway.api has no API key: nothing was scanned or verified")
+	l.in.report.Message = join(l.in.report.Message, "files only, spec.gateway.api has no API key: nothing was scanned or verified")
 	return nil
 }

@@ -176,7 +176,7 @@ type auditor struct {
 
 // record records a sync that wrote files, or failed in another way than the one before it.
 func (j auditor) record() {
-	r := j.in.r
+	r := j.in.report
 	class := r.Class()
 	failed := r.Err != nil && (class == v1alpha1.ClassStalled || class == v1alpha1.ClassRetry)
 	failure := auditedFailure{r.Target, r.Reason}
@@ -188,15 +188,15 @@ func (j auditor) record() {
 		*j.failure = failure
 	}
 	e := j.entry(j.in.from, r.Commit, r.Target)
-	e.Ref, e.Request, e.AutoRollback, e.Duration = r.Ref, j.in.t.Request, r.AutoRollback, r.Duration.Round(time.Millisecond).String()
+	e.Ref, e.Request, e.AutoRollback, e.Duration = r.Ref, j.in.task.Request, r.AutoRollback, r.Duration.Round(time.Millisecond).String()
 	e.Files = audit.Files{Added: r.Files.Added, Modified: r.Files.Modified, Deleted: r.Files.Deleted, Saved: r.Files.Saved}
 	e.Result, e.Reason = r.Phase, r.Reason
 	e.SetProjects(r.Projects)
 	if r.Reason == v1alpha1.ReasonRestored || j.restored && r.AutoRollback == nil {
-		e.Restore = j.in.t.Restore
+		e.Restore = j.in.task.Restore
 	}
-	if annotation.Retries(j.in.t.Retry, r.Target.String()) {
-		e.Retry = j.in.t.Retry
+	if annotation.Retries(j.in.task.Retry, r.Target.String()) {
+		e.Retry = j.in.task.Retry
 	}
 	if r.Reason != v1alpha1.ReasonSynced {
 		e.Message = r.Message
@@ -238,8 +238,8 @@ func (j auditor) recordRecovery() {
 // entry returns an entry about a sync between two commits.
 func (j auditor) entry(from, to, target plan.ID) audit.Entry {
 	e := audit.Entry{
-		Schema: audit.Schema, Time: j.in.r.Started.UTC().Truncate(time.Second), From: from, To: to, Target: target,
-		Namespace: j.in.t.Facts.Namespace, GatewaySync: j.in.t.Facts.CRName, Gateway: j.in.t.Facts.GatewayName, Duration: "0s",
+		Schema: audit.Schema, Time: j.in.report.Started.UTC().Truncate(time.Second), From: from, To: to, Target: target,
+		Namespace: j.in.task.Facts.Namespace, GatewaySync: j.in.task.Facts.CRName, Gateway: j.in.task.Facts.GatewayName, Duration: "0s",
 	}
 	if author, subject, err := j.in.Store.Origin(target); err == nil { // after a restore, the store may lack the target
 		e.Author, e.Subject = author, subject
@@ -263,14 +263,14 @@ func (j auditor) add(e audit.Entry) {
 
 // last returns the last entries of the record.
 func (j auditor) last() []audit.Entry {
-	return j.records.history.Last(j.in.DataDir, j.in.t.Facts.GatewayName, j.in.Log)
+	return j.records.history.Last(j.in.DataDir, j.in.task.Facts.GatewayName, j.in.Log)
 }
 
 // saveDiff saves on the data volume a report of what the sync changed, and returns its id.
 func (j auditor) saveDiff(changes *plan.Changes) (string, error) {
-	r := j.in.r
+	r := j.in.report
 	d := audit.Diff{
-		Schema: audit.Schema, Gateway: j.in.t.Facts.GatewayName, Timestamp: r.Started.UTC().Truncate(time.Second), FromCommit: j.in.from, ToCommit: r.Commit,
+		Schema: audit.Schema, Gateway: j.in.task.Facts.GatewayName, Timestamp: r.Started.UTC().Truncate(time.Second), FromCommit: j.in.from, ToCommit: r.Commit,
 		FilesAdded: r.Files.Added, FilesModified: r.Files.Modified, FilesDeleted: r.Files.Deleted,
 	}
 	d.Add(changes, disk.MaxDiff)

@@ -44,7 +44,7 @@ type restorer struct {
 }
 
 // asked returns what is asked of the gateway.
-func (j *restorer) asked() decide.Asked { return asked(j.in.dir, &j.in.t, j.in.Now()) }
+func (j *restorer) asked() decide.Asked { return asked(j.in.dir, &j.in.task, j.in.Now()) }
 
 func asked(d *disk.Dir, t *Task, now time.Time) decide.Asked {
 	return decide.Asked{Gateway: t.Facts.GatewayName, Commit: t.Commit, Requests: t.Requests, Disk: d.Manifest().Header().Commit, Now: now}
@@ -96,7 +96,7 @@ func (j *restorer) run(ctx context.Context) (bool, error) {
 // repair, and blocks the next one.
 func (j *restorer) reachedTarget() bool {
 	h := j.in.dir.Manifest().Header()
-	return j.in.from != j.in.t.Commit && h.Complete && describes(h, &j.in.t, j.in.rules)
+	return j.in.from != j.in.task.Commit && h.Complete && describes(h, &j.in.task, j.in.rules)
 }
 
 // Restores reports whether a snapshot replaces the target of t: a sync restores it, or has restored it.
@@ -134,10 +134,10 @@ func (e *Engine) TargetOnDisk() (Target, error) {
 // replaces the target. If it does, restore always returns an error, because the gateway does not run the target.
 func (j *restorer) restore(ctx context.Context, n decide.RestoreNote) (replaced bool, err error) {
 	if n.Trigger != "" {
-		j.in.r.AutoRollback = &audit.AutoRollback{Commit: n.Commit, Trigger: n.Trigger, Snapshot: n.Snapshot}
+		j.in.report.AutoRollback = &audit.AutoRollback{Commit: n.Commit, Trigger: n.Trigger, Snapshot: n.Snapshot}
 	}
 	if !n.Done {
-		j.in.t.OnWorking()
+		j.in.task.OnWorking()
 		if err := j.restoreFiles(ctx, n.Snapshot); err != nil {
 			return true, fmt.Errorf("%srestore the snapshot %s: %w", n.Why(), n.Snapshot, err)
 		}
@@ -170,8 +170,8 @@ func (j *restorer) restore(ctx context.Context, n decide.RestoreNote) (replaced 
 	}
 	return true, failure.New(reason,
 		"%s%s %s; %s is blocked until another commit is requested, or until it is retried: %s",
-		n.Why(), state, j.in.dir.Manifest().Header().Commit.Short(), j.in.t.Commit.Short(),
-		j.in.t.ask("retry", "", v1alpha1.AnnotationRetry, j.in.t.Commit.String()+", a space and the time,"))
+		n.Why(), state, j.in.dir.Manifest().Header().Commit.Short(), j.in.task.Commit.Short(),
+		j.in.task.ask("retry", "", v1alpha1.AnnotationRetry, j.in.task.Commit.String()+", a space and the time,"))
 }
 
 // restoreFiles returns the files to what they were before the sync that made the snapshot.
@@ -194,7 +194,7 @@ func (j *restorer) restoreFiles(ctx context.Context, id string) error {
 	if p.local != nil { // the snapshot is on the data volume
 		defer p.local.Close()
 	}
-	in.r.Changes = p.changes
+	in.report.Changes = p.changes
 	g := guard{in: in, state: state, memory: j.memory}
 	if err := g.checkDesigners(ctx, p.changes); err != nil {
 		return err

@@ -50,10 +50,10 @@ var steps = []struct {
 
 // report runs the sync and returns its report.
 func (j *job) report(ctx context.Context) *Report {
-	r := &Report{Phase: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced, Ref: j.in.t.Ref, Target: j.in.t.Commit, Started: j.in.Now(), Steps: map[string]time.Duration{}}
-	j.in.r = r
-	if j.in.t.OnWorking == nil {
-		j.in.t.OnWorking = func() {}
+	r := &Report{Phase: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced, Ref: j.in.task.Ref, Target: j.in.task.Commit, Started: j.in.Now(), Steps: map[string]time.Duration{}}
+	j.in.report = r
+	if j.in.task.OnWorking == nil {
+		j.in.task.OnWorking = func() {}
 	}
 	var err error
 	for _, step := range steps {
@@ -70,7 +70,7 @@ func (j *job) report(ctx context.Context) *Report {
 	if j.in.dir != nil {
 		h := j.in.dir.Manifest().Header()
 		r.Commit, r.Files.Total = h.Commit, h.Files
-		j.in.trees.remember(h, j.in.t.Commit, j.draft.rulesOr(j.in.rules), j.draft.desired)
+		j.in.trees.remember(h, j.in.task.Commit, j.draft.rulesOr(j.in.rules), j.draft.desired)
 	}
 	if j.in.readOnly {
 		err = errors.Join(err, j.in.dir.Close())
@@ -80,7 +80,7 @@ func (j *job) report(ctx context.Context) *Report {
 	}
 	r.Duration = j.in.Now().Sub(r.Started)
 	r.setOutcome(err)
-	if j.in.dir != nil && !j.in.readOnly && !j.in.t.Profile.DryRun {
+	if j.in.dir != nil && !j.in.readOnly && !j.in.task.Profile.DryRun {
 		a := auditor{in: j.in, records: &j.engine.records, failure: &j.engine.lastFailure, restored: j.restored}
 		a.recordRecovery()
 		a.record()
@@ -92,7 +92,7 @@ func (j *job) report(ctx context.Context) *Report {
 // open parses the rules, opens the data directory and reads what the last sync left there.
 func (j *job) open(context.Context) error {
 	var err error
-	if j.in.rules, err = rulesAt(j.in.Config, &j.in.t, j.in.t.Ref, j.in.t.Commit); err != nil {
+	if j.in.rules, err = rulesAt(j.in.Config, &j.in.task, j.in.task.Ref, j.in.task.Commit); err != nil {
 		return err
 	}
 	if j.in.dir == nil {
@@ -103,15 +103,15 @@ func (j *job) open(context.Context) error {
 	if j.unloaded, err = j.in.unloadedNote.Load(); err != nil {
 		return err
 	}
-	if j.in.t.Force != "" {
+	if j.in.task.Force != "" {
 		done, err := j.in.dir.Note(forceNote)
-		if j.in.force = string(done) != j.in.t.Force; err != nil {
+		if j.in.force = string(done) != j.in.task.Force; err != nil {
 			return err
 		}
 	}
 	j.in.node, err = redundancy.New(redundancy.Config{
 		Dir: j.in.dir, Memory: &j.engine.pairMemory, Log: j.in.Log, Now: j.in.Now, Note: j.in.note,
-		Ref: j.in.t.Ref, Commit: j.in.t.Commit, Rules: j.in.rules, Repair: j.in.force || j.in.t.Repair, BeforeStart: j.in.t.BeforeStart,
+		Ref: j.in.task.Ref, Commit: j.in.task.Commit, Rules: j.in.rules, Repair: j.in.force || j.in.task.Repair, BeforeStart: j.in.task.BeforeStart,
 	})
 	return err
 }
@@ -119,7 +119,7 @@ func (j *job) open(context.Context) error {
 // openDir opens the data directory. A dry run opens it read-only, beside the agent that owns it.
 func (j *job) openDir() error {
 	var err error
-	if !j.in.t.Profile.DryRun || j.engine.dir != nil {
+	if !j.in.task.Profile.DryRun || j.engine.dir != nil {
 		j.in.dir, err = j.engine.Open()
 	} else {
 		o := j.engine.diskOptions()
@@ -136,15 +136,15 @@ func (j *job) openDir() error {
 		j.in.unloadedNote = unloaded.NewNote(j.in.dir, nil)
 	}
 	j.in.gateway = &gateway{
-		Gateway: j.in.conn.Gateway, hasAPIToken: j.in.conn.HasAPIToken, log: j.in.Log, dir: j.in.dir, readOnly: j.in.t.Profile.DryRun,
-		start: j.in.t.Start, seenStart: &j.engine.seenStart, beforeStart: j.in.t.BeforeStart,
+		Gateway: j.in.conn.Gateway, hasAPIToken: j.in.conn.HasAPIToken, log: j.in.Log, dir: j.in.dir, readOnly: j.in.task.Profile.DryRun,
+		start: j.in.task.Start, seenStart: &j.engine.seenStart, beforeStart: j.in.task.BeforeStart,
 	}
 	return nil
 }
 
 // restore carries out a request to restore a snapshot.
 func (j *job) restore(ctx context.Context) error {
-	if !j.in.t.Profile.DryRun && !j.resumes {
+	if !j.in.task.Profile.DryRun && !j.resumes {
 		r := j.restorer()
 		replaced, err := r.run(ctx)
 		j.unloaded, j.restored = r.unloaded, r.restored
@@ -155,8 +155,8 @@ func (j *job) restore(ctx context.Context) error {
 			return errEnd
 		}
 	}
-	if j.in.t.RestoreOnly {
-		return failure.New(v1alpha1.ReasonGateClosed, "%s waits: no snapshot replaces it any more", j.in.t.Commit.Short())
+	if j.in.task.RestoreOnly {
+		return failure.New(v1alpha1.ReasonGateClosed, "%s waits: no snapshot replaces it any more", j.in.task.Commit.Short())
 	}
 	return nil
 }
@@ -170,8 +170,8 @@ func (j *job) restorer() *restorer {
 // deliver writes the files of the target to the disk, unless they are there.
 func (j *job) deliver(ctx context.Context) error {
 	if j.in.filesDone() {
-		j.in.r.Message = fmt.Sprintf("%s is on the disk already: nothing to do", j.in.t.Commit.Short())
-		j.in.trees.attach(ctx, j.in.conn.Remote, j.in.t.Commit, j.in.t.Name)
+		j.in.report.Message = fmt.Sprintf("%s is on the disk already: nothing to do", j.in.task.Commit.Short())
+		j.in.trees.attach(ctx, j.in.conn.Remote, j.in.task.Commit, j.in.task.Name)
 		if err := j.refreshAccess(ctx); err != nil || !j.in.node.AccessChanged() {
 			return err
 		}
@@ -179,7 +179,7 @@ func (j *job) deliver(ctx context.Context) error {
 	if err := j.checkWindows(ctx); err != nil {
 		return err
 	}
-	j.in.t.OnWorking()
+	j.in.task.OnWorking()
 	d := &delivery{in: j.in, memory: &j.engine.memory, comparison: j.engine.comparison, references: &j.engine.references, unloaded: j.unloaded}
 	err := d.run(ctx)
 	j.unloaded, j.draft, j.delivery = d.unloaded, d.draft, d
@@ -190,10 +190,10 @@ func (j *job) deliver(ctx context.Context) error {
 // still loads what an earlier sync delivered.
 func (j *job) checkWindows(ctx context.Context) error {
 	in := j.in
-	if len(in.t.Profile.Windows) == 0 || !in.delivery().WaitsForWindow() {
+	if len(in.task.Profile.Windows) == 0 || !in.delivery().WaitsForWindow() {
 		return nil
 	}
-	windows, errs := schedule.ParseWindows(in.t.Profile.Windows, in.t.Facts.GatewayName, in.t.Facts.PodName)
+	windows, errs := schedule.ParseWindows(in.task.Profile.Windows, in.task.Facts.GatewayName, in.task.Facts.PodName)
 	if len(errs) > 0 {
 		return failure.New(v1alpha1.ReasonProfilesInvalid, "%w", errs.ToAggregate())
 	}
@@ -201,27 +201,27 @@ func (j *job) checkWindows(ctx context.Context) error {
 	if window == "" {
 		return nil
 	}
-	if !j.unloaded.Empty() && !in.t.BeforeStart {
+	if !j.unloaded.Empty() && !in.task.BeforeStart {
 		var err error
 		if j.unloaded, err = loadDiskCommit(ctx, in, j.unloaded); err != nil {
-			return fmt.Errorf("load %s before %s: %w", in.dir.Manifest().Header().Commit.Short(), in.t.Commit.Short(), err)
+			return fmt.Errorf("load %s before %s: %w", in.dir.Manifest().Header().Commit.Short(), in.task.Commit.Short(), err)
 		}
 	}
 	opens := "no time is known at which syncs are allowed"
 	if !until.IsZero() {
-		in.r.RetryAt = until
+		in.report.RetryAt = until
 		opens = fmt.Sprintf("syncs are allowed at %s", until.UTC().Format(time.RFC3339))
 	}
 	return failure.New(v1alpha1.ReasonMaintenanceWindow, "%s waits: %s (maintenance window %s); to deliver it now: %s",
-		in.t.Commit.Short(), opens, window, in.t.ask("approve", "--window", v1alpha1.AnnotationApproved, v1alpha1.WindowApproval+"@"+in.t.Commit.String()))
+		in.task.Commit.Short(), opens, window, in.task.ask("approve", "--window", v1alpha1.AnnotationApproved, v1alpha1.WindowApproval+"@"+in.task.Commit.String()))
 }
 
 // refreshAccess determines the access of a node for a sync that has no files to write.
 func (j *job) refreshAccess(ctx context.Context) error {
-	if !j.in.node.Paired() || j.in.t.BeforeStart || j.in.t.Profile.DryRun {
+	if !j.in.node.Paired() || j.in.task.BeforeStart || j.in.task.Profile.DryRun {
 		return nil
 	}
-	j.in.r.Paired = true
+	j.in.report.Paired = true
 	state, _ := j.in.gateway.state(ctx)
 	if state != running && !j.in.node.WasStandby() {
 		return nil // the first sync after the gateway's start does this
@@ -254,8 +254,8 @@ func (j *job) reportStandby(context.Context) error {
 		return err
 	}
 	if j.in.node.Standby() {
-		j.in.r.Phase, j.in.r.Reason = v1alpha1.GatewayStandby, v1alpha1.ReasonStandby
+		j.in.report.Phase, j.in.report.Reason = v1alpha1.GatewayStandby, v1alpha1.ReasonStandby
 	}
-	j.in.r.Message = join(j.in.r.Message, message)
+	j.in.report.Message = join(j.in.report.Message, message)
 	return nil
 }

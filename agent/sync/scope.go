@@ -20,10 +20,10 @@ import (
 // scope is what all steps of a sync read. The steps pause and open fill it; later ones change only the report.
 type scope struct {
 	*Config
-	conn  Connections
-	t     Task
-	trees *trees
-	r     *Report
+	conn   Connections
+	task   Task
+	trees  *trees
+	report *Report
 
 	dir          *disk.Dir
 	readOnly     bool // dir was opened only for this dry run
@@ -38,7 +38,7 @@ type scope struct {
 // of returns the scope of a sync to another target.
 func (s *scope) of(ref string, commit plan.ID) *scope {
 	other := *s
-	other.t.Ref, other.t.Commit = ref, commit
+	other.task.Ref, other.task.Commit = ref, commit
 	return &other
 }
 
@@ -46,11 +46,11 @@ func (s *scope) of(ref string, commit plan.ID) *scope {
 func (s *scope) step(name string) func() {
 	s.Progress(name, 0, 0)
 	started := s.Now()
-	return func() { s.r.Steps[name] += s.Now().Sub(started) }
+	return func() { s.report.Steps[name] += s.Now().Sub(started) }
 }
 
 func (s *scope) note(format string, args ...any) {
-	s.r.Notes = append(s.r.Notes, fmt.Sprintf(format, args...))
+	s.report.Notes = append(s.report.Notes, fmt.Sprintf(format, args...))
 }
 
 // rulesAt returns the rules for a ref and a commit, which the profile's templates may use, with the gateway's mounts.
@@ -78,24 +78,24 @@ func describes(h plan.Header, t *Task, rules plan.Rules) bool {
 // filesDone reports whether, by the manifest alone, the target's files are on the disk already.
 func (s *scope) filesDone() bool {
 	h := s.dir.Manifest().Header()
-	return describes(h, &s.t, s.rules) && h.Complete && !s.force && !s.t.Repair
+	return describes(h, &s.task, s.rules) && h.Complete && !s.force && !s.task.Repair
 }
 
 // delivery returns what package decide needs to know about this sync.
 func (s *scope) delivery() decide.Delivery {
 	h := s.dir.Manifest().Header()
 	return decide.Delivery{
-		First: h.Commit.IsZero(), DryRun: s.t.Profile.DryRun, Repair: s.t.Repair && describes(h, &s.t, s.rules), Rollback: s.t.RequestedRollback,
-		Approved: s.t.WindowApproved, Forced: s.force && s.Record.NewForce(s.t.Force), AccessChanged: s.node.AccessChanged(),
-		SameCommit: h.Commit == s.t.Commit, SameRules: h.Rules == s.rules.Fingerprint(),
-		LacksFiles: (s.t.BeforeStart || s.t.NewVolume) && !h.Complete, Recorded: s.Record.Allows(s.t.Commit),
+		First: h.Commit.IsZero(), DryRun: s.task.Profile.DryRun, Repair: s.task.Repair && describes(h, &s.task, s.rules), Rollback: s.task.RequestedRollback,
+		Approved: s.task.WindowApproved, Forced: s.force && s.Record.NewForce(s.task.Force), AccessChanged: s.node.AccessChanged(),
+		SameCommit: h.Commit == s.task.Commit, SameRules: h.Rules == s.rules.Fingerprint(),
+		LacksFiles: (s.task.BeforeStart || s.task.NewVolume) && !h.Complete, Recorded: s.Record.Allows(s.task.Commit),
 	}
 }
 
 // determineAccess determines whether the node of a redundant pair has config access.
 func (s *scope) determineAccess(ctx context.Context, state gatewayState) error {
 	err := s.node.DetermineAccess(ctx, s.gateway.pairSource(state))
-	s.r.Paired = s.node.Paired()
+	s.report.Paired = s.node.Paired()
 	return err
 }
 
@@ -107,8 +107,8 @@ func (s *scope) recordForced() error {
 	if !s.force {
 		return nil
 	}
-	s.Record.Forced(s.t.Force)
-	return s.dir.SetNote(forceNote, []byte(s.t.Force))
+	s.Record.Forced(s.task.Force)
+	return s.dir.SetNote(forceNote, []byte(s.task.Force))
 }
 
 // outlive returns a context that outlives ctx by grace, for the scan that loads the files and releases the scan lock.

@@ -23,8 +23,8 @@ import (
 // the snapshot and of the backup; "" if there is none.
 func (a *applier) snapshot(ctx context.Context, staged *disk.Staged) (id, backup string, err error) {
 	switch {
-	case a.in.t.Profile.Snapshots != nil:
-		if err = takeSnapshot(&a.in.t, staged); err == nil {
+	case a.in.task.Profile.Snapshots != nil:
+		if err = takeSnapshot(&a.in.task, staged); err == nil {
 			backup, err = a.backUp(ctx, staged)
 		}
 	case a.header == nil && staged.Moves(): // a restore keeps the backups, and the snapshots up to the restored one
@@ -52,7 +52,7 @@ func snapshotLimits(t *Task) disk.Snapshots {
 // backUp saves a backup of the whole gateway before its files change, if the spec asks for that, and returns its id. It makes
 // none if the gateway does not run, if this node of a pair has no config access, or if a snapshot is restored.
 func (a *applier) backUp(ctx context.Context, staged *disk.Staged) (id string, err error) {
-	if a.in.t.Profile.Snapshots.GatewayBackup != v1alpha1.GatewayBackupBeforeSync || a.guard.state == noGateway || a.in.node.Standby() || a.header != nil || !staged.Moves() {
+	if a.in.task.Profile.Snapshots.GatewayBackup != v1alpha1.GatewayBackupBeforeSync || a.guard.state == noGateway || a.in.node.Standby() || a.header != nil || !staged.Moves() {
 		return "", nil
 	}
 	if a.guard.state != running {
@@ -60,7 +60,7 @@ func (a *applier) backUp(ctx context.Context, staged *disk.Staged) (id string, e
 		return "", nil
 	}
 	defer a.in.step("backup")()
-	if id, err = staged.BackupID(a.in.t.Facts.GatewayName); err == nil {
+	if id, err = staged.BackupID(a.in.task.Facts.GatewayName); err == nil {
 		err = a.saveBackup(ctx, id)
 	}
 	switch {
@@ -76,19 +76,19 @@ func (a *applier) saveBackup(ctx context.Context, id string) error {
 	if !a.in.gateway.hasAPIToken || a.in.gateway.legacy() {
 		return errors.New("it takes an API key and Ignition 8.3")
 	}
-	return a.in.dir.SaveBackup(id, snapshotLimits(&a.in.t).MaxBytes, func(w io.Writer) error { return a.in.gateway.Backup(ctx, w) })
+	return a.in.dir.SaveBackup(id, snapshotLimits(&a.in.task).MaxBytes, func(w io.Writer) error { return a.in.gateway.Backup(ctx, w) })
 }
 
 // snapshots returns the snapshots on the data volume, oldest first. It reads them again after a write or a failure, and prunes them
 // first: a sync that recovery completed did not know the limits.
 func (e *Engine) snapshots(in *scope, failed bool) []disk.Snapshot {
-	if in.t.Profile.Snapshots == nil {
+	if in.task.Profile.Snapshots == nil {
 		e.records.snapshots, e.records.snapshotsRead = nil, false
 		return nil
 	}
-	if !e.records.snapshotsRead || in.r.Wrote() || failed {
-		if !in.t.Profile.DryRun {
-			if err := in.dir.PruneSnapshots(snapshotLimits(&in.t)); err != nil {
+	if !e.records.snapshotsRead || in.report.Wrote() || failed {
+		if !in.task.Profile.DryRun {
+			if err := in.dir.PruneSnapshots(snapshotLimits(&in.task)); err != nil {
 				in.Log.Warn("snapshots not pruned", "error", err)
 			}
 		}
@@ -157,7 +157,7 @@ func (j *restorer) plan(ctx context.Context, id string) (restorePlan, error) {
 		}
 		return restorePlan{changes: local.Changes, header: local.Header, source: local.Source, local: local}, nil
 	}
-	b := bucket(j.in.conn, &j.in.t)
+	b := bucket(j.in.conn, &j.in.task)
 	if b == nil || !failure.Is(err, v1alpha1.ReasonSnapshotFailed) {
 		return restorePlan{}, err
 	}
@@ -189,7 +189,7 @@ func (j *restorer) beginDownload() (*os.File, archive.Limits, error) {
 	limits := archive.Limits{
 		Files:     cmp.Or(j.in.Limits.Files, plan.DefaultLimits.Files),
 		PathBytes: cmp.Or(j.in.Limits.PathBytes, plan.DefaultLimits.PathBytes),
-		FileBytes: j.in.MaxBlob, ArchiveBytes: syntax.SnapshotSize(j.in.t.Profile.Snapshots.MaxSize),
+		FileBytes: j.in.MaxBlob, ArchiveBytes: syntax.SnapshotSize(j.in.task.Profile.Snapshots.MaxSize),
 	}
 	return file, limits, err
 }

@@ -310,7 +310,7 @@ func (e *Engine) Sync(ctx context.Context, c Connections, t Task) *Report {
 }
 
 func (e *Engine) job(c Connections, t Task) *job {
-	return &job{engine: e, in: &scope{Config: &e.Config, conn: c, t: t, trees: &e.trees}}
+	return &job{engine: e, in: &scope{Config: &e.Config, conn: c, task: t, trees: &e.trees}}
 }
 
 // Resume makes the gateway load what it has not loaded yet of the commit on the disk, which works without git. It
