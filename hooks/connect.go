@@ -29,9 +29,9 @@ type target struct {
 	namespace string
 	kind      kube.Kind
 	name      string
-	role      string // ClusterRole that grants the rights of the command
-	retries   bool   // retry while the API server does not answer, see target.retry
-	patience  time.Duration
+	role      string        // ClusterRole that grants the rights of the command
+	retries   bool          // retry while the API server does not answer, see target.retry
+	patience  time.Duration // maximum time of a query with its retries
 }
 
 // dialTimeout bounds the attempt to connect to an API server, so that a user learns soon that a network drops packets.

@@ -13,8 +13,8 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// addContextsFlag adds the flag that shows several contexts at once. It is not --context, which names one for every command of kubectl, and
-// may name one that is called all.
+// addContextsFlag adds the flag that shows several contexts at once. It is not the flag --context of kubectl, which names one context, even one
+// that is called all.
 func addContextsFlag(command *cobra.Command) *string {
 	return command.Flags().String("contexts", "", "contexts of the kubeconfig to show at once: names with commas between them, or all")
 }

@@ -20,7 +20,7 @@ import (
 var version = "dev"
 
 func main() {
-	builder.Main(render.Functions())
+	builder.Main(render.Functions()) // does not return in a child process that runs a tool such as kustomize
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, os.Args, os.Stdout, os.Stderr))

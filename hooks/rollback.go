@@ -155,7 +155,7 @@ func (r *requester) waitForVerdict(ctx context.Context, p target, before request
 		switch {
 		case err == nil:
 			last = v
-		case ctx.Err() == nil && lasts(err):
+		case ctx.Err() == nil && permanent(err):
 			return last, err
 		}
 		if deadlineExpired(before) && blamesCommit(before) && v.Phase == request.Progressing && v.Commit != "" && v.Commit == before.Commit &&

@@ -78,11 +78,11 @@ type cli struct {
 	env            func(string) string // returns an environment variable
 	flags          *genericclioptions.ConfigFlags
 	argsValid      bool // cobra accepted the arguments, and a command runs
-	answersAtOnce  bool // the command is one of showing
+	answersAtOnce  bool // the command is one of viewCommands
 }
 
-// showing lists the commands that show what there is. They do not wait for an API server.
-var showing = []string{"get", "status", "history", "proposals", "snapshots", "diff", "ui", "config status", "config diff"}
+// viewCommands only show something. They do not retry while the API server does not answer.
+var viewCommands = []string{"get", "status", "history", "proposals", "snapshots", "diff", "ui", "config status", "config diff"}
 
 func newCLI(stdout, stderr io.Writer) *cli {
 	f := genericclioptions.NewConfigFlags(true)
@@ -107,7 +107,7 @@ unavailable (try again).`,
 		PersistentPreRunE: func(command *cobra.Command, _ []string) error {
 			c.argsValid = true
 			_, path, _ := strings.Cut(command.CommandPath(), " ")
-			c.answersAtOnce = slices.Contains(showing, strings.TrimPrefix(path, "stoker "))
+			c.answersAtOnce = slices.Contains(viewCommands, strings.TrimPrefix(path, "stoker "))
 			return output.CheckFlag(command.Flags())
 		},
 		SuggestionsMinimumDistance: 2,

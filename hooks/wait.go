@@ -151,7 +151,7 @@ func (c *cli) await(ctx context.Context, p target, ref, commit string, flags *wa
 			if finished, err := w.finished(v, flags); finished {
 				return v, err
 			}
-		case pollCtx.Err() == nil && lasts(err):
+		case pollCtx.Err() == nil && permanent(err):
 			return last, p.explain(p.name, err)
 		case pollCtx.Err() == nil:
 			w.printProgress("the API server does not answer, trying again: " + err.Error())
@@ -166,8 +166,8 @@ func (c *cli) await(ctx context.Context, p target, ref, commit string, flags *wa
 	return last, w.timedOut(last, flags)
 }
 
-// lasts reports whether another poll would end with err, too.
-func lasts(err error) bool {
+// permanent reports whether another poll would end with err, too.
+func permanent(err error) bool {
 	_, ended := errors.AsType[*exit.Error](err)
 	return ended || !kube.Transient(err)
 }

@@ -69,7 +69,7 @@ type Report struct {
 	Notes []string    `json:"notes"`
 }
 
-// Snapshot is a snapshot of a gateway.
+// Snapshot is a snapshot of a gateway: the files that a sync from Commit to To replaced. Files and Bytes count them.
 type Snapshot struct {
 	Gateway string    `json:"gateway,omitempty"`
 	ID      string    `json:"id"`
@@ -100,7 +100,7 @@ type PastSync struct {
 const (
 	defaultPort    = "8082"  // of an agent that was added by hand and names no port
 	maxAnswer      = 8 << 20 // bytes
-	maxText        = 2 << 20 // bytes of a text diff; an agent prints 1 MiB
+	maxText        = 2 << 20 // bytes of a text diff; an agent prints at most 1 MiB
 	requestTimeout = 30 * time.Second
 )
 
@@ -192,8 +192,8 @@ func (a Agent) Snapshots(state State) (list []Snapshot) {
 	return list
 }
 
-// Audit returns the audit record of the gateway, oldest first. It leaves out lines that are not entries of this gateway, which
-// can write to its volume. The error then says how many there are, and the other entries are valid.
+// Audit returns the audit record of the gateway, oldest first. The gateway can write to the record, so lines that are not entries of this
+// gateway are left out. The error then says how many there are, and the returned entries are valid.
 func (a Agent) Audit(ctx context.Context) ([]audit.Entry, error) {
 	raw, err := a.get(ctx, "state/audit")
 	if err != nil {

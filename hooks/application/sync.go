@@ -75,9 +75,9 @@ func WaitForSync(ctx context.Context, client dynamic.Interface, query SyncQuery)
 				return s, err
 			}
 			lastErr = err
-		case readCtx.Err() == nil && !passing(err):
+		case readCtx.Err() == nil && !retryable(err):
 			return Sync{}, err
-		case readCtx.Err() == nil && n == 0: // what the Application says is more useful than a later error
+		case readCtx.Err() == nil && n == 0: // a later error does not replace what an earlier read returned
 			lastErr = fmt.Errorf("%w: %w", ErrStale, err)
 		}
 		if !backoff.Wait(limited, pollInterval) {
@@ -105,8 +105,8 @@ func getApplication(ctx context.Context, client dynamic.Interface, name Name) (*
 	return nil, err
 }
 
-// passing reports whether a retry may help. If an Application cannot be decoded, a retry does not help.
-func passing(err error) bool {
+// retryable reports whether a retry may help. If an Application cannot be decoded, a retry does not help.
+func retryable(err error) bool {
 	_, unreadable := errors.AsType[*unreadableError](err)
 	return !unreadable && kube.Transient(err)
 }

@@ -119,7 +119,7 @@ func (b *Bundle) list() error {
 // Close closes the file.
 func (b *Bundle) Close() error { return b.file.Close() }
 
-// Names returns the sorted names of the files below files/, without it, and their sizes in bytes.
+// Names returns the sorted names of the files below files/, relative to it, and their sizes in bytes.
 func (b *Bundle) Names() (names []string, size func(name string) int64) {
 	for _, name := range slices.Sorted(maps.Keys(b.parts)) {
 		if rest, ok := strings.CutPrefix(name, Files); ok {
@@ -233,7 +233,7 @@ func blobOf(d digest.Digest) string {
 	return blobs + d.Encoded()
 }
 
-// walk calls visit for each descriptor below those of the index, with the root that it belongs to.
+// walk calls visit for each descriptor of the index, a root, and for each below it.
 func (b *Bundle) walk(visit func(root, d ocispec.Descriptor) error) error {
 	seen := map[digest.Digest]bool{}
 	var down func(root, d ocispec.Descriptor) error

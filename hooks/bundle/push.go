@@ -27,10 +27,11 @@ type Image struct {
 	Tag    string        `json:"tag"`
 	Digest digest.Digest `json:"digest"`
 	Chart  bool          `json:"chart,omitempty"`
-	Size   int64         `json:"size"`                // bytes, of all platforms
-	Also   int           `json:"referrers,omitempty"` // what describes or signs it
-	root   ocispec.Descriptor
-	refers []ocispec.Descriptor
+	Size   int64         `json:"size"` // bytes, of all platforms
+	// Referrers is the number of manifests that describe or sign it.
+	Referrers int `json:"referrers,omitempty"`
+	root      ocispec.Descriptor
+	referrers []ocispec.Descriptor
 }
 
 // MediaTypeChart is the type of a chart's configuration.
@@ -78,8 +79,8 @@ func (b *Bundle) Images() ([]*Image, error) {
 		}
 		for _, d := range below { // its subject is one of them
 			if i := within[d.Digest]; i != nil {
-				i.refers = append(i.refers, root)
-				i.Also++
+				i.referrers = append(i.referrers, root)
+				i.Referrers++
 				break
 			}
 		}
@@ -111,7 +112,7 @@ func (b *Bundle) Push(ctx context.Context, to Registry, done func(Image, string)
 		}
 		repository.Client, repository.PlainHTTP = client, to.HTTP
 		name := to.Path + "/" + i.Name + ":" + i.Tag
-		for _, root := range append([]ocispec.Descriptor{i.root}, i.refers...) {
+		for _, root := range append([]ocispec.Descriptor{i.root}, i.referrers...) {
 			if err := oras.CopyGraph(ctx, b, repository, root, oras.DefaultCopyGraphOptions); err != nil {
 				return Explain(name, err)
 			}
@@ -124,7 +125,7 @@ func (b *Bundle) Push(ctx context.Context, to Registry, done func(Image, string)
 	return nil
 }
 
-// Explain adds to an error of a push to name what the user can do about it.
+// Explain returns the error of a push to the repository name, with what the user can do about it.
 func Explain(name string, err error) error {
 	switch {
 	case err == nil:
@@ -145,16 +146,16 @@ func Client() (*auth.Client, error) {
 	}
 	policy := httpclient.Policy{Proxy: http.ProxyFromEnvironment, HeaderTimeout: 2 * time.Minute, KeepAlive: 30 * time.Second, HTTP2: true}
 	return &auth.Client{
-		Client: policy.ClientOf(retry.NewTransport(elsewhere{policy.Transport()})), Cache: auth.NewCache(), Credential: credentials.Credential(store),
+		Client: policy.ClientOf(retry.NewTransport(redirectAsNotFound{policy.Transport()})), Cache: auth.NewCache(), Credential: credentials.Credential(store),
 	}, nil
 }
 
-// elsewhere makes a registry that answers with a redirect to the question for a blob get the blob once more: no redirect is followed,
+// redirectAsNotFound turns a redirect in answer to HEAD of a blob into 404, so that the blob is pushed again: no redirect is followed,
 // because the credential would go with it.
-type elsewhere struct{ next http.RoundTripper }
+type redirectAsNotFound struct{ next http.RoundTripper }
 
-func (e elsewhere) RoundTrip(req *http.Request) (*http.Response, error) {
-	res, err := e.next.RoundTrip(req)
+func (t redirectAsNotFound) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := t.next.RoundTrip(req)
 	if err == nil && req.Method == http.MethodHead && res.StatusCode/100 == 3 && strings.Contains(req.URL.Path, "/blobs/") {
 		res.StatusCode, res.Status = http.StatusNotFound, "404 Not Found"
 	}

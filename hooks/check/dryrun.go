@@ -17,9 +17,9 @@ import (
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 )
 
-// DryRun lets the API server go through all that it does for a new gateway pod of the GatewaySync, and create nothing. So it finds what
-// no object shows: whether the API server reaches the injector, and what a quota or Pod Security refuses. The pod has the annotations of like that
-// the injector reads.
+// DryRun makes the API server do all that it does for a new gateway pod of the GatewaySync, except create it. So it finds what
+// no object shows: whether the API server reaches the injector, and what a quota or Pod Security refuses. The pod gets those of the
+// annotations like that the injector reads.
 func (c Checker) DryRun(ctx context.Context, gatewaySync string, like map[string]string) Finding {
 	review, err := c.Core.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: c.Namespace, Verb: "create", Resource: "pods"}},
@@ -29,7 +29,7 @@ func (c Checker) DryRun(ctx context.Context, gatewaySync string, like map[string
 	}
 	made, err := c.Core.CoreV1().Pods(c.Namespace).Create(ctx, gatewayPod(gatewaySync, like), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	switch {
-	case apierrors.IsInternalError(err): // of all parts of admission, only a call that fails gives this
+	case apierrors.IsInternalError(err): // in admission, only a failed call of a webhook gives this
 		return topicWebhook.finding(Failed, fmt.Sprintf("the API server cannot call the injector, so pods start without agents: %v", err))
 	case err != nil:
 		text := fmt.Sprintf("the API server would refuse a gateway pod with an agent (dry run): %v", err)
@@ -43,7 +43,7 @@ func (c Checker) DryRun(ctx context.Context, gatewaySync string, like map[string
 	return topicWebhook.finding(OK, "the API server calls the injector, which adds an agent to a pod of GatewaySync "+gatewaySync+" (dry run)")
 }
 
-// gatewayPod is a minimal gateway that Pod Security "restricted" admits. It requires its agent, so that a call that fails is an error.
+// gatewayPod is a minimal gateway that Pod Security "restricted" admits. It requires its agent, so that a failed call of the injector is an error.
 func gatewayPod(gatewaySync string, like map[string]string) *corev1.Pod {
 	annotations := map[string]string{}
 	for name, value := range like {

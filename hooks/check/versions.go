@@ -61,7 +61,7 @@ func Versions(ctx context.Context, c kube.Clients, namespace, own string) ([]Par
 	return parts, nil
 }
 
-// installedParts returns the Deployments of the namespace that the webhook configuration names. It is an object of the cluster: the owner of
+// installedParts returns the Deployments of the namespace that the webhook configuration names, and of no other: the owner of
 // another namespace could put any version on a Deployment there.
 func installedParts(ctx context.Context, c kube.Clients) ([]Part, error) {
 	w, err := c.Core.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, injectorName, metav1.GetOptions{})
@@ -83,7 +83,8 @@ func installedParts(ctx context.Context, c kube.Clients) ([]Part, error) {
 	return parts, nil
 }
 
-// Compare sets the problem of each part that does not work together with the newest. Agents are not the newest: a pod can report any version.
+// Compare sets the problem of each part that does not work together with the newest. An agent never counts as the newest: a pod can report any
+// version.
 func Compare(parts []Part) {
 	var newest *semver.Version
 	versions := make([]*semver.Version, len(parts))

@@ -47,7 +47,7 @@ type arrangement struct {
 const (
 	maxProfiles = 64
 	maxMappings = 64
-	// maxProfileName leaves room for a number.
+	// maxProfileName is a length in bytes, which leaves room for a number.
 	maxProfileName = 48
 )
 
@@ -140,8 +140,8 @@ func isLibrary(b *base) bool {
 	})
 }
 
-// findCommon finds the bases with what all gateways of one kind get: beside the folder areas, which has a folder for each area, the folder
-// area has the files of all areas.
+// findCommon finds the bases with what all gateways of one kind get. For example, beside the folder areas, which has a folder for each area,
+// the folder area has the files of all areas.
 func (a *arranger) findCommon() {
 	for _, b := range a.bases {
 		if a.shared[b] != nil || b.dir.parent == nil {

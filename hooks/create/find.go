@@ -191,7 +191,7 @@ func asCollection(d *dir) (collection, bool) {
 	return collection{dir: d, name: d.name}, true
 }
 
-// addCollections adds the collections of a folder: config with all in it if the folder is config/resources.
+// addCollections adds the collections of a folder d: as one unit for all if d is config/resources or another folder resources.
 func (f *finder) addCollections(d *dir, list []collection) {
 	for _, c := range list {
 		if _, marked := c.dir.file(modeFile); c.name == "external" && !marked {

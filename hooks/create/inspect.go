@@ -49,10 +49,11 @@ type inspector struct {
 	source Source
 	lfs    []lfsPattern
 
-	seen                      map[*dir]bool
-	never, keys               []string
-	secrets, pointers         []file
-	submodules, links, hidden []string
+	seen              map[*dir]bool
+	never, keys       []string // paths that agents never write, and of keystores
+	secrets, pointers []file   // that may have embedded secrets, or be pointers of Git LFS
+	submodules, links []string // paths
+	hidden            []string // names to exclude
 }
 
 type file struct {
@@ -357,7 +358,7 @@ func (x *inspector) checkSharedName(p *profile) {
 	}
 }
 
-// sharedName returns the mapping that brings the system name of the profile's gateways, if it is not of one gateway.
+// sharedName returns the mapping that brings the system name of the profile's gateways, if several gateways get it.
 func (p *profile) sharedName() (found *mapping) {
 	for _, m := range p.mappings {
 		for _, u := range m.units {

@@ -53,18 +53,18 @@ func ByCommit(list []sites.Answer, several bool) *output.Result {
 			addTo(unknown, "the GatewaySync cannot be read", "", runningFleet{Site: siteName(a, several), Namespace: u.Namespace, Name: u.Name})
 		}
 		for _, gs := range a.Fleets {
-			fleet := runningFleet{siteName(a, several), gs.Namespace, gs.Name, 1}
+			one := runningFleet{Site: siteName(a, several), Namespace: gs.Namespace, Name: gs.Name, Gateways: 1}
 			away := request.Read(gs, "", a.Leads.Target(gs), a.Clients.Now()).Reason == v1alpha1.ReasonAgentsAway
 			for _, g := range gs.Status.DiscoveredGateways {
 				switch {
 				case away:
-					addTo(unknown, "no agent leads", "", fleet)
+					addTo(unknown, "no agent leads", "", one)
 				case g.SyncStatus == v1alpha1.GatewayMissingSidecar:
-					addTo(unknown, "no agent runs beside the gateway", "", fleet)
+					addTo(unknown, "no agent runs beside the gateway", "", one)
 				case g.SyncedCommit == "":
-					addTo(unknown, "no commit was synced yet", "", fleet)
+					addTo(unknown, "no commit was synced yet", "", one)
 				default:
-					addTo(known, g.SyncedCommit, g.SyncedRef, fleet)
+					addTo(known, g.SyncedCommit, g.SyncedRef, one)
 				}
 			}
 		}

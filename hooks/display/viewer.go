@@ -102,7 +102,7 @@ func (l *Viewer) fit(name string, lines []string, width, height int) []string {
 
 // wrap breaks a line at spaces. Further lines begin below the value of its label.
 func wrap(line string, width int) (lines []string) {
-	const indent = 13
+	const indent = 13 // of the values that Describe prints
 	for {
 		runes := []rune(line)
 		if len(runes) <= width || width <= 2*indent {

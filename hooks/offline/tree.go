@@ -38,7 +38,7 @@ var (
 func (t *Tree) record(changes *plan.Changes, ref string) {
 	t.files, t.paths, t.dirs = make(map[string]plan.Owned, len(changes.List)), nil, map[string]bool{}
 	for _, c := range changes.List {
-		want, signed := changes.Signed[c.Path] // the plan signs some files, which then differ from git
+		want, signed := changes.Signed[c.Path] // git's blob of a file that the plan signs anew
 		if !signed {
 			want = c.ID
 		}

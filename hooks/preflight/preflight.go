@@ -52,7 +52,7 @@ type Result struct {
 	References []Reference `json:"references,omitempty"`
 }
 
-// Reference is a name that names nothing.
+// Reference is a name in a file of the commit of something that does not exist.
 type Reference struct {
 	references.Finding
 	Profile string `json:"profile,omitempty"`
@@ -69,7 +69,7 @@ type Checked struct {
 type Problem struct {
 	Reason   v1alpha1.Reason `json:"reason"`
 	Message  string          `json:"message"`
-	Gateways []string        `json:"gateways,omitempty"` // with this problem; empty if all have it
+	Gateways []string        `json:"gateways,omitempty"` // with this problem; empty if it is of no single gateway
 }
 
 // Bounds of a Result.

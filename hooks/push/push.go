@@ -95,6 +95,7 @@ func config() ocispec.Descriptor {
 	return ocispec.Descriptor{MediaType: mediaConfig, Digest: digest.FromString(emptyConfig), Size: int64(len(emptyConfig))}
 }
 
+// summed hashes and counts what is written to it.
 type summed struct {
 	hash hash.Hash
 	n    int64
@@ -208,8 +209,8 @@ func (a *Artifact) Push(ctx context.Context, to Address, tags []string) error {
 	if err = push(config(), strings.NewReader(emptyConfig)); err == nil {
 		err = push(a.layer, io.NewSectionReader(a.file, 0, a.layer.Size))
 	}
-	for _, tag := range append([]string{to.tag}, tags...) { // setup: the first error ends it
-		if err == nil {
+	for _, tag := range append([]string{to.tag}, tags...) {
+		if err == nil { // the first error ends the push
 			err = repository.Manifests().PushReference(ctx, manifest, bytes.NewReader(a.manifest), tag)
 		}
 	}

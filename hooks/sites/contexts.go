@@ -20,8 +20,8 @@ import (
 )
 
 // Select returns the clusters of the contexts that a value of --contexts names, or the one of the flags of kubectl if it is "". A cluster that
-// connect cannot find is among them, with the reason, unless it is the only one. skipped has contexts that all names, and that show nothing
-// of their own.
+// connect cannot find is among them, with the reason; with "", that reason is the error. skipped has the contexts that the value all leaves out,
+// because another one shows the same.
 func Select(set *pflag.FlagSet, flags *genericclioptions.ConfigFlags, contexts string, allNamespaces bool,
 	connect func(flags *genericclioptions.ConfigFlags, several bool) (kube.Clients, string, error)) (list []Site, skipped []string, err error) {
 	site := func(flags *genericclioptions.ConfigFlags, context string, several bool) Site {

@@ -27,7 +27,7 @@ type configRow struct {
 	rank int
 }
 
-// failing returns whether the ConfigSync needs attention.
+// failing reports whether the ConfigSync needs attention.
 func (r configRow) failing() bool { return r.State.Tone == toneFail || r.State.Tone == toneHeld }
 
 // configs returns the ConfigSyncs of a site.

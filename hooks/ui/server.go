@@ -127,8 +127,8 @@ func (s *Server) URL(addr, path string) string {
 // equalSecrets compares two secrets in constant time.
 func equalSecrets(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
-// use reports whether a token is valid, and replaces it if it is.
-func (s *Server) use(token string) bool {
+// redeem reports whether a token is valid, and replaces it if it is.
+func (s *Server) redeem(token string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !equalSecrets(token, s.token) {
@@ -169,7 +169,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c, err := r.Cookie(name)
 	known := err == nil && equalSecrets(c.Value, s.cookie)
 	token := r.URL.Query().Get("token")
-	if !known && r.Method == http.MethodGet && s.use(token) {
+	if !known && r.Method == http.MethodGet && s.redeem(token) {
 		// Not SameSite=Strict: a file and a link of another site may open the page, which only shows something.
 		http.SetCookie(w, &http.Cookie{Name: name, Value: s.cookie, Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode})
 		known = true

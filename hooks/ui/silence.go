@@ -21,8 +21,8 @@ type silence struct {
 	since, now time.Time // since is when the API server last answered; zero for never
 }
 
-// silent returns whether the API server of the site answers. A right that the user lacks for SyncTargets is another matter: then the age of
-// a status decides.
+// silent returns why the API server of the site does not answer, or the zero value if it does. It counts as answering if the user only lacks
+// the right to list SyncTargets.
 func (x *site) silent(l leads.Leads) silence {
 	answered, err := x.failure()
 	if err == nil && l.Err != nil && !errors.Is(l.Err, context.Canceled) && (kube.Transient(l.Err) || apierrors.IsUnauthorized(l.Err)) {

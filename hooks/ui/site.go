@@ -171,7 +171,7 @@ func (x *site) pause(ctx context.Context) bool {
 	}
 }
 
-// ask lists objects whose name none has: the answer shows that the API server, its etcd, the credentials and the rights work, and is small.
+// ask lists objects with a name that none has: the answer shows that the API server, its etcd, the credentials and the rights work, and is small.
 func (x *site) ask(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, sites.Deadline)
 	defer cancel()

@@ -15,7 +15,7 @@ const (
 	MaxRetry = 5 * time.Minute
 	// MaxRetryAfter is the longest pause that a server can ask for, for example by Retry-After.
 	MaxRetryAfter = time.Hour
-	// waiting is how often to check for something that needs no action, such as a gateway that starts.
+	// waiting is the first pause before checking again for what needs no action, such as a gateway that starts. It grows to 16 s.
 	waiting = 2 * time.Second
 )
 

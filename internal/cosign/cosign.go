@@ -80,7 +80,7 @@ func (k Key) VerifyBlob(content, bundle []byte) error {
 	return nil
 }
 
-// Signature is a signature of an artifact. Signed names the digest of the artifact.
+// Signature is a signature of an artifact. Signed is the text that it signs, which names the digest of the artifact.
 type Signature struct{ Signed, Value []byte }
 
 // PredicateSign is what a statement says that signs an artifact. Statements about its contents (attestations) say something else.

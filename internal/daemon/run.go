@@ -135,7 +135,7 @@ func Flags(name string, out io.Writer, about, end string) *flag.FlagSet {
 // make sense; see Explain.
 func Parse(f *flag.FlagSet, args []string) error {
 	usage := f.Usage
-	f.Usage = func() {} // of a wrong flag, two lines say more than all flags
+	f.Usage = func() {} // for a wrong flag, print two lines and not all flags
 	err := f.Parse(args)
 	f.Usage = usage
 	switch {
@@ -171,15 +171,15 @@ func OneOf(name, value string, choices ...string) error {
 	return fmt.Errorf("--%s: %q is not one of %s", name, value, strings.Trim(strings.Join(choices, ", "), ", "))
 }
 
-// Exit returns the exit code for err. It prints err to talk unless Parse or Explain already did.
-func Exit(err error, name string, talk io.Writer) int {
+// Exit returns the exit code for err. It prints err to stderr unless Parse or Explain already did.
+func Exit(err error, name string, stderr io.Writer) int {
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 		return ExitDone
 	case errors.Is(err, ErrUsage):
 		return ExitUsage
 	}
-	fmt.Fprintf(talk, "%s: %v\n", name, err)
+	fmt.Fprintf(stderr, "%s: %v\n", name, err)
 	return ExitFailed
 }
 

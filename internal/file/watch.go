@@ -59,7 +59,7 @@ func (w *Watcher) Add(names ...string) {
 	}
 }
 
-func (w *Watcher) is(name string) bool {
+func (w *Watcher) isWatched(name string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.watched[name]
@@ -73,7 +73,7 @@ func (w *Watcher) forward() {
 				return
 			}
 			// Kubernetes updates a mounted volume by replacing its ..data link.
-			if !w.is(filepath.Clean(e.Name)) && filepath.Base(e.Name) != "..data" || e.Op == fsnotify.Chmod {
+			if !w.isWatched(filepath.Clean(e.Name)) && filepath.Base(e.Name) != "..data" || e.Op == fsnotify.Chmod {
 				continue
 			}
 		case _, ok := <-w.fs.Errors: // the event queue overflowed: some file may have changed

@@ -69,7 +69,7 @@ func Directly(config *rest.Config, env func(string) string) {
 	}
 }
 
-// ConnectTo returns clients for a copy of config. They follow no redirect.
+// ConnectTo returns clients for a copy of config. They follow no redirect, and send 20 requests per second, or 40 at once.
 func ConnectTo(config *rest.Config, agent string) (Clients, error) {
 	return connectTo(config, agent, 20, 40)
 }

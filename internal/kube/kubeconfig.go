@@ -185,7 +185,7 @@ type countedBody struct {
 	memory                *answerMemory
 	request               string
 	perByte, perDelimiter int
-	quoted, escaped       bool // what is read next
+	quoted, escaped       bool // the next byte is in a string, or follows a backslash there
 }
 
 func (b *countedBody) Read(p []byte) (int, error) {
@@ -201,7 +201,7 @@ func (b *countedBody) Read(p []byte) (int, error) {
 			b.quoted = !b.quoted
 		case b.quoted:
 		case c == '{':
-			delimiters += 5 // the first entry of a map takes as much as eight
+			delimiters += 5 // with its first entry, a map allocates room for eight
 		case c == '[' || c == ',' || c == ':':
 			delimiters++
 		}

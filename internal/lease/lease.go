@@ -44,7 +44,7 @@ type Lease struct {
 func Identity(instance string) string { return instance + "_" + rand.Text()[:8] }
 
 // Elect calls lead whenever this replica gets the Lease, until ctx is done. The context of lead ends with ctx, or when the Lease is lost; then
-// lead must return. It never runs twice at the same time. When ctx is done, the Lease is released after lead has returned, so that what
+// lead must return. No two calls of lead overlap. When ctx is done, the Lease is released after lead has returned, so that what
 // lead writes last is still written by its holder. If lead returns earlier, Elect releases the Lease for another replica and returns
 // lead's error: a holder that does nothing would keep the others from working.
 func (l Lease) Elect(ctx context.Context, lead func(context.Context) error) error {

@@ -12,7 +12,7 @@ import (
 const (
 	// MaxBody is how much of a body is kept. Git hosts send less, except for pushes of thousands of commits.
 	MaxBody = 1 << 20
-	// MaxStream is the largest body that is read: that of GitHub.
+	// MaxStream is the largest body that is read: the limit of GitHub.
 	MaxStream = 25 << 20
 	// Every connection may read a body of smallBody bytes at any time; Bodies limits larger ones. A sender that sends nothing
 	// uses only tinyBody bytes, whatever Content-Length it announces.

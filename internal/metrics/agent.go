@@ -10,26 +10,26 @@ import (
 
 // Agent holds the metrics of an agent. Its methods take plain values, so that all loops of the agent can use them.
 type Agent struct {
-	reconciles *prometheus.CounterVec
-	reconcile  *prometheus.HistogramVec
-	resolve    *prometheus.HistogramVec
-	clone      *prometheus.HistogramVec
-	sync       *prometheus.HistogramVec
-	files      *prometheus.CounterVec
-	scan       *prometheus.HistogramVec
-	lastSync   *prometheus.GaugeVec
-	drift      prometheus.Gauge
-	lostAndFnd prometheus.Gauge
-	lostLimit  prometheus.Gauge
-	info       *prometheus.GaugeVec
-	behind     *behind
-	rollbacks  *prometheus.CounterVec
-	proposals  *prometheus.CounterVec
-	uploads    *prometheus.CounterVec
-	unstored   prometheus.Gauge
-	proposed   *prometheus.GaugeVec
-	syncLabels prometheus.Labels
-	profile    string
+	reconciles   *prometheus.CounterVec
+	reconcile    *prometheus.HistogramVec
+	resolve      *prometheus.HistogramVec
+	clone        *prometheus.HistogramVec
+	sync         *prometheus.HistogramVec
+	files        *prometheus.CounterVec
+	scan         *prometheus.HistogramVec
+	lastSync     *prometheus.GaugeVec
+	drift        prometheus.Gauge
+	lostAndFound prometheus.Gauge
+	lostLimit    prometheus.Gauge
+	info         *prometheus.GaugeVec
+	behind       *behind
+	rollbacks    *prometheus.CounterVec
+	proposals    *prometheus.CounterVec
+	uploads      *prometheus.CounterVec
+	unstored     prometheus.Gauge
+	proposed     *prometheus.GaugeVec
+	syncLabels   prometheus.Labels
+	profile      string
 }
 
 // seconds are the buckets of all durations, from 4 milliseconds to minutes.
@@ -56,9 +56,9 @@ func NewAgent(reg prometheus.Registerer, version, namespace, gatewaySync, gatewa
 		scan:       histogram("scan_api_duration_seconds", "Duration of a scan of the gateway.", "kind", "result"),
 		lastSync: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stoker", Name: "last_sync_timestamp_seconds",
 			Help: "Unix time of the last sync after which the gateway was verified."}, []string{"namespace", "gatewaysync", "gateway"}),
-		drift:      gauge("drift_files", "Owned files that were changed on the gateway since they were written."),
-		lostAndFnd: gauge("lost_and_found_bytes", "Bytes in lost+found."),
-		lostLimit:  gauge("lost_and_found_limit_bytes", "Bytes above which lost+found loses its oldest folders."),
+		drift:        gauge("drift_files", "Owned files that were changed on the gateway since they were written."),
+		lostAndFound: gauge("lost_and_found_bytes", "Bytes in lost+found."),
+		lostLimit:    gauge("lost_and_found_limit_bytes", "Bytes above which lost+found loses its oldest folders."),
 		info: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stoker", Name: "gateway_info", Help: "Which gateway the agent serves; always 1."},
 			[]string{"namespace", "gatewaysync", "gateway", "profile"}),
 		behind:    newBehind(),
@@ -70,7 +70,7 @@ func NewAgent(reg prometheus.Registerer, version, namespace, gatewaySync, gatewa
 			Help: "Files that were changed on the gateway, by state of their proposal."}, []string{"state"}),
 		syncLabels: prometheus.Labels{"namespace": namespace, "gatewaysync": gatewaySync, "gateway": gateway},
 	}
-	reg.MustRegister(a.reconciles, a.reconcile, a.resolve, a.clone, a.sync, a.files, a.scan, a.lastSync, a.drift, a.lostAndFnd, a.lostLimit,
+	reg.MustRegister(a.reconciles, a.reconcile, a.resolve, a.clone, a.sync, a.files, a.scan, a.lastSync, a.drift, a.lostAndFound, a.lostLimit,
 		a.info, a.behind, a.rollbacks, a.proposals, a.proposed, a.uploads, a.unstored, buildInfo(version))
 	for _, by := range []string{"request", "rollout", "snapshot", "auto"} { // increase() counts a first rollback only if there was a zero before
 		a.rollbacks.WithLabelValues(by)
@@ -116,7 +116,7 @@ func (a *Agent) Drift(n int) { a.drift.Set(float64(n)) }
 
 // LostAndFound sets the size of lost+found and its limit, in bytes.
 func (a *Agent) LostAndFound(n, limit int64) {
-	a.lostAndFnd.Set(float64(n))
+	a.lostAndFound.Set(float64(n))
 	a.lostLimit.Set(float64(limit))
 }
 

@@ -19,8 +19,8 @@ type ConfigSync struct {
 	ready, targets, applied *prometheus.Desc
 }
 
-// NewConfigSync registers the metrics of stoker config run. list returns the ConfigSyncs that it serves. What their status says is read
-// when it is asked for, so every replica says the same.
+// NewConfigSync registers the metrics of stoker config run. list returns the ConfigSyncs that it serves. Their status is read at each scrape,
+// so every replica reports the same.
 func NewConfigSync(reg prometheus.Registerer, version string, list func() []*v1alpha1.ConfigSync) *ConfigSync {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("stoker_configsync_"+name, help, append([]string{"namespace", "configsync"}, labels...), nil)

@@ -90,8 +90,8 @@ func NewNotifier(reg prometheus.Registerer, version string) *Notifier {
 	return m
 }
 
-// Sent counts a notification.
-func (m *Notifier) Sent(kind v1alpha1.AlertType, result string) {
+// Notification counts an attempt to send a notification: sent or failed.
+func (m *Notifier) Notification(kind v1alpha1.AlertType, result string) {
 	m.sent.WithLabelValues(string(kind), result).Inc()
 }
 

@@ -90,7 +90,7 @@ func (s store) addSBOM(image v1.Descriptor, document []byte) error {
 	return s.add(artifact{ArtifactType: typeSPDX, Subject: &subject}, []byte("{}"), document, typeEmpty, typeSPDX)
 }
 
-// writeBundle writes an archive of files, each of which is where its name in the archive says.
+// writeBundle writes an archive. files maps names in it to files on the disk.
 func writeBundle(to string, files map[string]string, at time.Time) (err error) {
 	out, err := os.Create(to)
 	if err != nil {

@@ -26,8 +26,8 @@ type Absence struct {
 }
 
 // Absent returns the absence of the agents of gs, which begins now if they just left. It reads the begin from the conditions, the only
-// memory that writers share. asked is the request of now: if the deadline has passed, a new request starts a new one; before that, it
-// does not move the deadline. A new spec starts a new deadline. now is the time of the API server, because writers have different clocks.
+// memory that writers share. asked is the current request: after the deadline, a new request starts a new deadline; before, it
+// moves nothing. A new spec starts a new deadline. now is the time of the API server, because writers have different clocks.
 //
 // The work and the absence have separate deadlines. Otherwise agents that come and go would move the deadline of work that they never
 // complete, and a fleet that only restarts would be reported as gone.

@@ -102,16 +102,16 @@ type eventFunc func(warning bool, reason, format string, args ...any)
 
 func refEvents(f *facts, next *v1alpha1.GatewaySyncStatus, emit eventFunc) {
 	was, is := f.lastCondition(v1alpha1.ConditionRefResolved), meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionRefResolved)
-	true1, true2 := was != nil && was.Status == metav1.ConditionTrue, is.Status == metav1.ConditionTrue
+	wasResolved, isResolved := was != nil && was.Status == metav1.ConditionTrue, is.Status == metav1.ConditionTrue
 	before, now := f.last.Target, f.target
 	same := before == nil || now == nil || before.Ref == now.Ref
 	moved := before != nil && now != nil && same && before.Commit != "" && now.Commit != "" && before.Commit != now.Commit
 	switch {
 	case is.Status == metav1.ConditionFalse && (was == nil || was.Status != is.Status || was.Reason != is.Reason):
 		emit(true, v1alpha1.EventRefResolutionFailed, "%s: %s", is.Reason, is.Message)
-	case moved && true2:
+	case moved && isResolved:
 		emit(false, v1alpha1.EventRefUpdated, "%s moved from %s to %s%s", f.Target.Ref, syntax.ShortCommit(f.last.Target.Commit), syntax.ShortCommit(f.Target.Commit), requestedBy(f))
-	case true2 && (!true1 || !same): // whether or not the status said in between that a poll runs
+	case isResolved && (!wasResolved || !same):
 		from := ""
 		if g := f.last.LastGood; g != nil && (g.Ref != f.Target.Ref || g.Commit != f.Target.Commit) { // the status may have lost the last target meanwhile
 			from = "; before, all gateways ran " + at(g.Ref, g.Commit)

@@ -43,7 +43,7 @@ type gateway struct {
 }
 
 // gateways returns the gateways of a GatewaySync, sorted by name: its live pods with the reports of their agents, and terminating pods
-// whose gateway another live one does not replace. Of those, a rollout counts all. A status leaves out a gateway that ran the target until
+// whose gateway no live pod replaces. With rollout it returns all of those. Otherwise it leaves out a gateway that ran the target until
 // its pod was deleted, so that removing a gateway changes nothing. It ignores reports without a pod.
 func gateways(s *Seen, rollout bool) fleet {
 	reports := make(map[string]*v1alpha1.SyncReport, len(s.Reports))

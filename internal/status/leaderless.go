@@ -128,7 +128,7 @@ func (l Leaderless) withoutAgent() (pods []Pod) {
 	return pods
 }
 
-// podsWithoutAgent describes these pods.
+// podsWithoutAgent describes the pods of withoutAgent.
 func (l Leaderless) podsWithoutAgent() (labels []string) {
 	for _, p := range l.withoutAgent() {
 		labels = append(labels, p.label())

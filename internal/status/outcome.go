@@ -87,8 +87,11 @@ func refMessage(f *facts) string {
 
 // counts classifies the gateways that are behind by what they wait for.
 type counts struct {
-	behind, rest, user, peer, failed int
-	broken                           *gateway // the first one that failed on the request
+	behind     int      // all of them
+	rest       int      // for a changed setting, see rests
+	user, peer int      // for a user, or for the other node of a redundant pair
+	failed     int      // for nothing
+	broken     *gateway // the first one that failed on the request
 }
 
 // count counts the gateways that do not run the commit, or have not handled the request.
@@ -114,7 +117,7 @@ func (rows fleet) count(polled bool, handled func(*gateway) bool) counts {
 		case rests(g.Reason):
 			c.rest++
 		case g.Reason == v1alpha1.ReasonNoConfigAccess:
-			c.peer++ // ends without a user
+			c.peer++
 		case class == v1alpha1.ClassHeld:
 			c.user++
 		}

@@ -29,7 +29,7 @@ type files map[string]string
 
 func (f files) edit() gitserver.Edit { return gitserver.Files(f) }
 
-// with returns the files of f and of others.
+// with merges sets of files.
 func with(list ...files) files {
 	all := files{}
 	for _, f := range list {

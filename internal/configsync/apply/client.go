@@ -277,8 +277,8 @@ func (q *redactedError) Error() string { return q.text }
 
 func (q *redactedError) Unwrap() error { return q.err }
 
-// IsRefusal reports whether an error means that the API server, or this package, rejects the object. Other errors, such as timeouts, may
-// pass.
+// IsRefusal reports whether an error means that the API server, or this package, rejects the object. Other errors, such as timeouts, may be
+// temporary.
 func IsRefusal(err error) bool {
 	status := apierrors.APIStatus(nil)
 	if _, ok := errors.AsType[*failure.Error](err); ok {

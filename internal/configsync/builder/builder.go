@@ -40,8 +40,8 @@ type InputFile struct {
 	Content []byte
 }
 
-// Function is what a child does: it decodes the values that were given to Run, and returns what Run returns. It has at most
-// manifest.MaxBytes. An error with a reason keeps it.
+// Function is what a child does: it decodes the values that were given to Run, and returns what Run returns, at most manifest.MaxBytes. An
+// error with a reason keeps it.
 type Function func(in *gob.Decoder) ([]byte, error)
 
 // Builder runs the builds of one run, each in a process of its own.

@@ -12,8 +12,8 @@ import (
 // self returns the path of the running program, also if its file was replaced.
 func self() (string, error) { return "/proc/self/exe", nil }
 
-// limit bounds the CPU time and the memory of this process. At the first bound it exits with exitCPU, or the kernel kills it two seconds later;
-// at the second one it cannot go on.
+// limit bounds the CPU time and the memory of this process. After the CPU time it exits with exitCPU, or the kernel kills it two seconds later.
+// If it needs more memory, it crashes.
 func limit(cpu time.Duration, memory uint64) error {
 	over := make(chan os.Signal, 1)
 	signal.Notify(over, syscall.SIGXCPU)
