@@ -69,7 +69,7 @@ type Report struct {
 	Notes []string    `json:"notes"`
 }
 
-// Snapshot is a snapshot of a gateway: the files that a sync from Commit to To replaced. Files and Bytes count them.
+// Snapshot has the files that a sync from Commit to To replaced or deleted. Files and Bytes count them.
 type Snapshot struct {
 	Gateway string    `json:"gateway,omitempty"`
 	ID      string    `json:"id"`

@@ -18,8 +18,8 @@ import (
 )
 
 // DryRun makes the API server do all that it does for a new gateway pod of the GatewaySync, except create it. So it finds what
-// no object shows: whether the API server reaches the injector, and what a quota or Pod Security refuses. The pod gets those of the
-// annotations like that the injector reads.
+// no object shows: whether the API server reaches the injector, and what a quota or Pod Security refuses. like has annotations of a pod; the
+// new pod gets those that the injector reads.
 func (c Checker) DryRun(ctx context.Context, gatewaySync string, like map[string]string) Finding {
 	review, err := c.Core.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: c.Namespace, Verb: "create", Resource: "pods"}},

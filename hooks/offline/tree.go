@@ -38,7 +38,7 @@ var (
 func (t *Tree) record(changes *plan.Changes, ref string) {
 	t.files, t.paths, t.dirs = make(map[string]plan.Owned, len(changes.List)), nil, map[string]bool{}
 	for _, c := range changes.List {
-		want, signed := changes.Signed[c.Path] // git's blob of a file that the plan signs anew
+		want, signed := changes.Signed[c.Path] // git's blob of a file that the plan signs again
 		if !signed {
 			want = c.ID
 		}

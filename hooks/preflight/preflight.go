@@ -69,7 +69,7 @@ type Checked struct {
 type Problem struct {
 	Reason   v1alpha1.Reason `json:"reason"`
 	Message  string          `json:"message"`
-	Gateways []string        `json:"gateways,omitempty"` // with this problem; empty if it is of no single gateway
+	Gateways []string        `json:"gateways,omitempty"` // that have the problem; empty if it is not about gateways
 }
 
 // Bounds of a Result.

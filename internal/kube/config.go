@@ -69,7 +69,7 @@ func Directly(config *rest.Config, env func(string) string) {
 	}
 }
 
-// ConnectTo returns clients for a copy of config. They follow no redirect, and send 20 requests per second, or 40 at once.
+// ConnectTo returns clients for a copy of config. They follow no redirect, and send at most 20 requests per second, in bursts of up to 40.
 func ConnectTo(config *rest.Config, agent string) (Clients, error) {
 	return connectTo(config, agent, 20, 40)
 }
@@ -151,7 +151,6 @@ func refuseRedirects(next http.RoundTripper) http.RoundTripper { return redirect
 
 type redirectRefuser struct{ next http.RoundTripper }
 
-// RoundTrip implements http.RoundTripper.
 func (r redirectRefuser) RoundTrip(req *http.Request) (*http.Response, error) {
 	res, err := r.next.RoundTrip(req)
 	if err != nil || res.StatusCode < 300 || res.StatusCode > 399 || res.StatusCode == http.StatusNotModified {
@@ -186,7 +185,6 @@ func TryOnce(config *rest.Config) {
 // without an answer. A load balancer in front of an API server that is away does that.
 type once struct{ next http.RoundTripper }
 
-// RoundTrip implements http.RoundTripper.
 func (o once) RoundTrip(req *http.Request) (*http.Response, error) {
 	res, err := o.next.RoundTrip(req)
 	if utilnet.IsProbableEOF(err) || utilnet.IsConnectionReset(err) {
