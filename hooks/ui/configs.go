@@ -30,7 +30,6 @@ type configRow struct {
 // failing reports whether the ConfigSync needs attention.
 func (r configRow) failing() bool { return r.State.Tone == toneFail || r.State.Tone == toneHeld }
 
-// configs returns the ConfigSyncs of a site.
 func (s *Server) configs(x *site, quiet silence) (list []configRow) {
 	if x.configs == nil || x.configNote() != "" && quiet.err == nil {
 		return nil
@@ -56,7 +55,6 @@ func (s *Server) configs(x *site, quiet silence) (list []configRow) {
 	return list
 }
 
-// configState returns the state of a ConfigSync.
 func configState(v request.Verdict) chip {
 	switch v.Phase {
 	case request.Succeeded:

@@ -13,7 +13,6 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// fleets returns the fleets of a site.
 func (s *Server) fleets(x *site, l leads.Leads, quiet silence) (list []fleet) {
 	if x.fleets == nil {
 		return nil

@@ -197,7 +197,6 @@ func (p *gatewayPage) newLastSnapshot(last *v1alpha1.GatewaySnapshot) *snapshot 
 	return sn
 }
 
-// restoreCommand returns the command that restores a snapshot.
 func (p *gatewayPage) restoreCommand(id string) string {
 	return "stoker snapshots " + p.Fleet.Name + p.Fleet.flags + " --restore " + id
 }
@@ -309,7 +308,6 @@ func newPlanLine(line string) planLine {
 	return planLine{map[string]string{"+": "added", "~": "modified", "-": "deleted"}[mark], line}
 }
 
-// newRecord returns an entry of the audit record as pages show it.
 func (s *Server) newRecord(p *gatewayPage, e audit.Entry) record {
 	r := record{
 		At: moment{e.Time, p.Now.now}, Ref: clean(e.Ref, maxWord), From: shortID(e.From), To: shortID(e.To), Author: clean(e.Author, 120), Subject: clean(e.Subject, 120),

@@ -236,7 +236,6 @@ func behindSince(f fleet, silent, now time.Time) moment {
 	return moment{c.LastTransitionTime.Time, now}
 }
 
-// fleetState returns the state of a fleet.
 func fleetState(v request.Verdict) chip {
 	switch {
 	case v.Reason == v1alpha1.ReasonAgentsAway:
@@ -285,7 +284,6 @@ func gatewayState(row v1alpha1.DiscoveredGateway, behind, waits bool) chip {
 	return chip{toneBusy, cmp.Or(clean(string(row.SyncStatus), 32), string(v1alpha1.GatewayPending))}
 }
 
-// newGateway returns a row of the status as pages show it.
 func (s *Server) newGateway(f fleet, row v1alpha1.DiscoveredGateway, behind bool, now time.Time) gateway {
 	waits := behind && status.WaitsAsPlanned(row.Reason, f.gs.Status.Rollout)
 	g := gateway{

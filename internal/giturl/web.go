@@ -83,7 +83,7 @@ func WebOf(repository, provider string) Web {
 	if !webHost.MatchString(host) || len(parts) < 2 || provider == GitHub && len(parts) != 2 || provider == Bitbucket && len(parts) != 2 {
 		return Web{}
 	}
-	for i, part := range parts { // setup: escape each part
+	for i, part := range parts {
 		if part == "" || part == "." || part == ".." || strings.ContainsFunc(part, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 			return Web{}
 		}

@@ -177,7 +177,6 @@ type clockTransport struct {
 	next http.RoundTripper
 }
 
-// RoundTrip implements http.RoundTripper.
 func (l clockTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	sent := time.Now()
 	answer, err := l.next.RoundTrip(r)

@@ -90,7 +90,7 @@ type counts struct {
 	behind     int      // all of them
 	rest       int      // for a changed setting, see rests
 	user, peer int      // for a user, or for the other node of a redundant pair
-	failed     int      // for nothing
+	failed     int      // they do not wait
 	broken     *gateway // the first one that failed on the request
 }
 

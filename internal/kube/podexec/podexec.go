@@ -86,7 +86,6 @@ type refusal struct {
 	err  error
 }
 
-// RoundTrip implements http.RoundTripper.
 func (r *refusal) RoundTrip(req *http.Request) (*http.Response, error) {
 	res, err := r.next.RoundTrip(req)
 	if err == nil && res.StatusCode != http.StatusSwitchingProtocols {
