@@ -70,7 +70,6 @@ func withExitCode(err error) error {
 	return err
 }
 
-// configSync reads one ConfigSync from the cluster.
 func (p target) configSync(ctx context.Context, name string) (cs *v1alpha1.ConfigSync, err error) {
 	err = p.retry(ctx, func(ctx context.Context) (err error) {
 		cs, err = kube.ConfigSyncs(p.Dynamic, p.namespace).Get(ctx, name)

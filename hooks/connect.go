@@ -111,7 +111,6 @@ func (p target) argument() string {
 	return p.name
 }
 
-// object reads the object of p.
 func (p target) object(ctx context.Context) (o v1alpha1.Requestable, err error) {
 	err = p.retry(ctx, func(ctx context.Context) (err error) {
 		o, err = p.setter().Get(ctx, p.namespace, p.name)
@@ -150,7 +149,6 @@ func (p target) get(ctx context.Context, name string) (gs *v1alpha1.GatewaySync,
 	return gs, err
 }
 
-// load reads one GatewaySync.
 func (p target) load(ctx context.Context, name string) (*v1alpha1.GatewaySync, error) {
 	gs, err := p.get(ctx, name)
 	return gs, p.explain(name, err)

@@ -180,7 +180,6 @@ func (d *renderFlags) target(gs *v1alpha1.GatewaySync) (offline.Gateway, error) 
 	}}, nil
 }
 
-// renderedFile is a file in JSON output.
 type renderedFile struct {
 	Path       string `json:"path"`
 	Source     string `json:"source"`

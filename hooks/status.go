@@ -23,7 +23,6 @@ import (
 // statusInterval is how often --watch reads the status.
 const statusInterval = time.Second
 
-// statusFlags are the flags of the command status.
 type statusFlags struct {
 	watch, behind, all   bool
 	contexts, by, format string

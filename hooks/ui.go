@@ -17,7 +17,6 @@ import (
 	"stoker.io/stoker/internal/serve"
 )
 
-// uiFlags are the flags of the command ui.
 type uiFlags struct {
 	all, open bool
 	port      uint16

@@ -22,7 +22,6 @@ import (
 	"stoker.io/stoker/internal/status"
 )
 
-// waitFlags are the flags of a wait.
 type waitFlags struct {
 	timeout, emptyTimeout time.Duration
 	noRollback            bool // fail if the gateways run the commit of a rollback

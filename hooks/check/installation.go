@@ -156,7 +156,6 @@ func (c Checker) webhookProblem(w *admissionregv1.MutatingWebhook) string {
 	return ""
 }
 
-// injector checks the Deployment of the injector.
 func (c Checker) injector(ctx context.Context) Finding {
 	list, err := kube.ListAll[appsv1.Deployment](ctx, c.Core.AppsV1().Deployments("").List, metav1.ListOptions{
 		LabelSelector: "app.kubernetes.io/name=stoker,app.kubernetes.io/component=injector",

@@ -52,7 +52,6 @@ func (c Checker) namespace(ctx context.Context, r receivers, calls bool) []Findi
 	return append(list, c.rights(ctx)...)
 }
 
-// gatewaySync returns the verdict on one GatewaySync.
 func (c Checker) gatewaySync(ctx context.Context, gs *v1alpha1.GatewaySync) Finding {
 	v, _ := request.ReadWithLock(ctx, c.Clients, gs, "") // the verdict is valid also with an error
 	state := Warning

@@ -20,7 +20,6 @@ import (
 // releaseNamespace is where the documentation installs the chart.
 const releaseNamespace = "stoker-system"
 
-// account is a ServiceAccount.
 type account struct{ namespace, name string }
 
 // receivers are the ServiceAccounts of the receivers in the cluster.

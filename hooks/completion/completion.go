@@ -124,7 +124,6 @@ func refs(gs *v1alpha1.GatewaySync) []string {
 	return slices.Compact(list)
 }
 
-// stages returns the stages of the spec.
 func stages(gs *v1alpha1.GatewaySync) []string {
 	var list []string
 	if d := gs.Spec.Deployment; d != nil {

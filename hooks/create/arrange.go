@@ -15,7 +15,6 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// profile is a profile of the GatewaySync.
 type profile struct {
 	name string
 	dir  *dir // the folder that it is named after

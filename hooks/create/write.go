@@ -72,7 +72,6 @@ func scalar(s string) string {
 	return strings.TrimSpace(b.String())
 }
 
-// write returns the YAML of the GatewaySync.
 func write(in Input, a *arrangement) []byte {
 	w := &yamlWriter{}
 	w.comment(0, "%s", a.title())

@@ -88,7 +88,6 @@ func Make(content Content) (_ *Artifact, err error) {
 	return a, err
 }
 
-// emptyConfig is the content of the config.
 const emptyConfig = "{}"
 
 func config() ocispec.Descriptor {

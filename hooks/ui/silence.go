@@ -86,7 +86,6 @@ func (q silence) link() string {
 	return q.name + " does not answer"
 }
 
-// fleet returns a GatewaySync of the site.
 func (x *site) fleet(namespace, name string) (*v1alpha1.GatewaySync, error) {
 	if x.fleets == nil {
 		return nil, x.Err

@@ -79,7 +79,6 @@ func (n notice) about() string {
 	return strings.TrimSpace(n.Cluster + " " + n.Namespace + "/" + n.GatewaySync)
 }
 
-// link is a link of a message.
 type link struct{ text, url string }
 
 // links returns the links for a change. Their addresses come from the operator and from package giturl.
@@ -288,7 +287,6 @@ func teamsMessage(n notice) map[string]any {
 	return map[string]any{"type": "message", "attachments": []any{map[string]any{"contentType": "application/vnd.microsoft.card.adaptive", "content": card}}}
 }
 
-// cloudEvent returns a CloudEvent.
 func cloudEvent(n notice, at time.Time) map[string]any {
 	return map[string]any{
 		"specversion": "1.0", "id": n.id(), "type": "io.stoker.gatewaysync", "time": at.UTC().Format(time.RFC3339), "datacontenttype": "application/json",

@@ -15,7 +15,6 @@ import (
 	"time"
 )
 
-// entry is a file of an archive.
 type entry struct {
 	name    string
 	content []byte

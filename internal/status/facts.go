@@ -225,7 +225,6 @@ func targetStatus(r Ref) *v1alpha1.TargetStatus {
 	return t
 }
 
-// refResolved returns the condition RefResolved.
 func refResolved(f *facts) *metav1.Condition {
 	switch {
 	case f.Ref.Err != nil:

@@ -156,7 +156,6 @@ const (
 	maxPods     = 20 // profiles
 )
 
-// printFound prints what was found.
 func (env *Env) printFound(r *create.Result, source *treeSource) {
 	fmt.Fprintf(env.Stderr, "%s:\n", output.Clean(source.label))
 	var rows [][]string
@@ -176,7 +175,6 @@ func (env *Env) printFound(r *create.Result, source *treeSource) {
 	}
 }
 
-// printNext prints the commands that come next.
 func (env *Env) printNext(r *create.Result, x *gatewaySyncFlags) {
 	gs := r.GatewaySync
 	commands := []string{"stoker preflight -f FILE"}

@@ -60,7 +60,6 @@ func (s *Sources) Build(ctx context.Context, b *builder.Builder, text Text) ([]m
 	return list, err
 }
 
-// build is one build.
 type build struct {
 	*Sources
 	dirs    []string          // all folders, sorted

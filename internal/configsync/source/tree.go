@@ -19,7 +19,6 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// tree is a tree that was read.
 type tree struct {
 	entries []plan.Entry
 	index   map[string]int // by name; nil until the first lookup
@@ -31,7 +30,6 @@ func (c *Commit) walker(ctx context.Context, excludes []string, build bool) (*wa
 	return &walker{ctx: ctx, commit: c, root: root, trees: map[plan.ID]*tree{}, build: build, excludes: excludes, remaining: manifest.MaxBytes}, err
 }
 
-// tree returns a tree.
 func (w *walker) tree(id plan.ID) (*tree, error) {
 	if w.ctx.Err() != nil {
 		return nil, context.Cause(w.ctx)
