@@ -146,7 +146,8 @@ func Client() (*auth.Client, error) {
 	}
 	policy := httpclient.Policy{Proxy: http.ProxyFromEnvironment, HeaderTimeout: 2 * time.Minute, KeepAlive: 30 * time.Second, HTTP2: true}
 	return &auth.Client{
-		Client: policy.ClientOf(retry.NewTransport(redirectAsNotFound{policy.Transport()})), Cache: auth.NewCache(), Credential: credentials.Credential(store),
+		Client: policy.ClientOf(retry.NewTransport(redirectAsNotFound{policy.Transport()})),
+		Cache:  auth.NewCache(), Credential: credentials.Credential(store),
 	}, nil
 }
 
