@@ -205,8 +205,8 @@ func (d *Dir) openReadOnly() error {
 	return d.loadManifest()
 }
 
-func (d *Dir) setOwn(n *safe.Folder) {
-	d.own = &safe.AgentFolder{Folder: n, Vol: d.vol, ReadOnly: d.o.ReadOnly}
+func (d *Dir) setOwn(folder *safe.Folder) {
+	d.own = &safe.AgentFolder{Folder: folder, Vol: d.vol, ReadOnly: d.o.ReadOnly}
 	d.manifestStore.own = d.own
 	d.agentRecords = records.New(d.own, &d.writing, d.exclusive)
 	d.lost = lostfound.New(d.own, d.o.LostFoundMax, d.o.LostFoundAge)
@@ -260,8 +260,8 @@ func (d *Dir) Recovered() *Recovery { return d.recovered.Load() }
 //   - config/resources/core: the resource collection of 8.3;
 //   - db and projects: 8.1 with its other root files elsewhere.
 func (d *Dir) CheckSeeded() error {
-	n := &safe.Folder{Root: d.top}
-	if n.Has(safe.OwnDir, "manifest") || n.Has("config", "resources", "core") || n.Has("db") && n.Has("projects") {
+	folder := &safe.Folder{Root: d.top}
+	if folder.Has(safe.OwnDir, "manifest") || folder.Has("config", "resources", "core") || folder.Has("db") && folder.Has("projects") {
 		return nil
 	}
 	for _, name := range []string{".ignition-seed-complete", "ignition.conf", "gateway.xml", "gateway.xml_clean"} {

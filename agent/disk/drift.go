@@ -258,11 +258,11 @@ func (c *driftCheck) compare(ctx context.Context, rec plan.Owned, last int64, kn
 // manifest, or will once the file is adopted. A file with another executable bit has drifted, but its content
 // matches. same is set if size and mtime are those of the record.
 func (c *driftCheck) compareContent(ctx context.Context, rec plan.Owned, st plan.Stat, same bool) (matches bool, err error) {
-	n, name, err := c.cur.Parent(rec.Path)
+	folder, name, err := c.cur.Parent(rec.Path)
 	var id plan.ID
 	if err == nil {
 		c.Hashed++
-		id, err = n.Hash(ctx, name, c.buf, c.d.o.MaxBlob)
+		id, err = folder.Hash(ctx, name, c.buf, c.d.o.MaxBlob)
 	}
 	if _, irregular := errors.AsType[*safe.IrregularError](err); irregular || safe.NotThere(err) {
 		c.drifted(rec.Path, Modified) // the file changed during the comparison
@@ -285,7 +285,7 @@ func (c *driftCheck) compareContent(ctx context.Context, rec plan.Owned, st plan
 		c.adopt(now)
 	case name == resource.Thumbnail && st.Exec == rec.Exec && !id.IsZero():
 		c.thumbnails = append(c.thumbnails, now)
-	case st.Exec == rec.Exec && c.d.sameMeaning(n, name, now):
+	case st.Exec == rec.Exec && c.d.sameMeaning(folder, name, now):
 		c.adopt(now)
 	default:
 		c.drifted(rec.Path, Modified)
@@ -339,20 +339,20 @@ type rewriteDetector struct {
 }
 
 // rewritten reports whether the gateway itself rewrote a recorded file without changing its meaning: it signed a resource.json
-// again, wrote JSON of the same meaning, or made a thumbnail. The file is called name in n, and now is its blob id.
-func (d *rewriteDetector) rewritten(n *safe.Folder, name string, rec plan.Owned, now plan.ID) bool {
+// again, wrote JSON of the same meaning, or made a thumbnail. The file is called name in folder, and now is its blob id.
+func (d *rewriteDetector) rewritten(folder *safe.Folder, name string, rec plan.Owned, now plan.ID) bool {
 	rec.Have = now
-	return path.Base(rec.Path) == resource.Thumbnail || d.sameMeaning(n, name, rec)
+	return path.Base(rec.Path) == resource.Thumbnail || d.sameMeaning(folder, name, rec)
 }
 
-// sameMeaning reports whether a JSON file means the same as the content from git, rec.Want. The file is called name in n,
+// sameMeaning reports whether a JSON file means the same as the content from git, rec.Want. The file is called name in folder,
 // belongs to rec.Path and has the content rec.Have. sameMeaning returns false if the content from git is not available.
-func (d *rewriteDetector) sameMeaning(n *safe.Folder, name string, rec plan.Owned) bool {
+func (d *rewriteDetector) sameMeaning(folder *safe.Folder, name string, rec plan.Owned) bool {
 	compare := resource.Comparison(rec.Path)
 	if d.wanted == nil || compare == nil {
 		return false
 	}
-	f, fi, err := n.File(name, os.O_RDONLY)
+	f, fi, err := folder.File(name, os.O_RDONLY)
 	if err != nil {
 		return false
 	}
@@ -366,7 +366,7 @@ func (d *rewriteDetector) sameMeaning(n *safe.Folder, name string, rec plan.Owne
 	}
 	b := bound.NewBuffer(resource.MaxCompared, func() error { return errors.New("the blob is too large to compare as JSON") })
 	if _, err := d.wanted(b, rec.Want); err != nil {
-		d.log.Debug("cannot compare as JSON", "path", n.Join(name), "error", err)
+		d.log.Debug("cannot compare as JSON", "path", folder.Join(name), "error", err)
 		return false
 	}
 	same, err := compare(now, b.Bytes())

@@ -138,9 +138,9 @@ func (r foreignCheck) savedSince(path string) (bool, error) {
 }
 
 // rewritten reports whether the gateway only rewrote the file, so that Drift would adopt it.
-func (r foreignCheck) rewritten(i int, n *safe.Folder, name string, id plan.ID) bool {
+func (r foreignCheck) rewritten(i int, folder *safe.Folder, name string, id plan.ID) bool {
 	rec, owned, err := r.run.d.manifest().Get(r.run.Changes[i].Path)
-	return err == nil && owned && r.run.d.rewritten(n, name, rec, id)
+	return err == nil && owned && r.run.d.rewritten(folder, name, rec, id)
 }
 
 // cycle is the time in which Drift reads every file once. A day is not a multiple of it, so that an agent that is stopped at the

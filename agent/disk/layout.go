@@ -65,9 +65,9 @@ func (r stager) layOut() ([]fileAttrs, error) {
 		if err := p.parents(i); err != nil {
 			return nil, err
 		}
-		n, fi, err := p.lstat(c.Path)
+		folder, fi, err := p.lstat(c.Path)
 		if err == nil && fi != nil {
-			err = checkReadable(n, c.Path, fi)
+			err = checkReadable(folder, c.Path, fi)
 		}
 		if err != nil {
 			return nil, err
@@ -84,9 +84,9 @@ func (r stager) layOut() ([]fileAttrs, error) {
 func (p *layout) parents(i int) error {
 	r, c := p.r, &p.r.Changes[i]
 	dir, _ := safe.Split(c.Path)
-	n, err := r.cur.At(dir)
+	folder, err := r.cur.At(dir)
 	if safe.NotThere(err) {
-		n = r.cur.Chain[len(r.cur.Chain)-1] // as far as the path exists
+		folder = r.cur.Chain[len(r.cur.Chain)-1] // as far as the path exists
 	} else if err != nil {
 		return safe.WriteError(err, "open the parents of %s", c.Path)
 	}
@@ -97,12 +97,12 @@ func (p *layout) parents(i int) error {
 		}
 		p.early[k] = true
 	}
-	if err := p.enter(n); err != nil {
+	if err := p.enter(folder); err != nil {
 		return err
 	}
 	r.Slots[i].Area = uint16(p.area) // less than format.MaxAreas
 	if format.Writes(c.Op) {
-		p.addDirs(n.Path, dir)
+		p.addDirs(folder.Path, dir)
 	}
 	return nil
 }
@@ -115,30 +115,30 @@ func blocked(path string, b *safe.BlockedError) error {
 	return failure.New(v1alpha1.ReasonPathCollision, "cannot write %s: %w; move that file away", path, b)
 }
 
-// enter makes n the current directory: the next change gets its owner and area. r.cur must have opened n last. enter checks that
+// enter makes folder the current directory: the next change gets its owner and area. r.cur must have opened folder last. enter checks that
 // the agent may write there.
-func (p *layout) enter(n *safe.Folder) error {
-	if p.entered && p.dir == n.Path {
+func (p *layout) enter(folder *safe.Folder) error {
+	if p.entered && p.dir == folder.Path {
 		return nil
 	}
-	fi, err := n.Stat()
+	fi, err := folder.Stat()
 	if err != nil {
-		return fmt.Errorf("stat %s: %w", n.Path, err)
+		return fmt.Errorf("stat %s: %w", folder.Path, err)
 	}
-	if p.area, err = p.areaIndex(n); err != nil {
+	if p.area, err = p.areaIndex(folder); err != nil {
 		return err
 	}
-	if err := safe.MayWrite(n); err != nil {
-		return safe.WriteError(err, "write to directory %q", n.Path)
+	if err := safe.MayWrite(folder); err != nil {
+		return safe.WriteError(err, "write to directory %q", folder.Path)
 	}
-	p.dir, p.fi, p.entered = n.Path, fi, true
+	p.dir, p.fi, p.entered = folder.Path, fi, true
 	return nil
 }
 
-// areaIndex returns the index of the area of n in r.Areas, and adds a new area.
-func (p *layout) areaIndex(n *safe.Folder) (int, error) {
+// areaIndex returns the index of the area of folder in r.Areas, and adds a new area.
+func (p *layout) areaIndex(folder *safe.Folder) (int, error) {
 	r := p.r
-	area, err := safe.AreaOf(&r.cur, n)
+	area, err := safe.AreaOf(&r.cur, folder)
 	if err != nil {
 		return 0, err
 	}
@@ -165,27 +165,27 @@ func (p *layout) addDirs(exists, dir string) {
 }
 
 // lstat describes what is at the path of a change, and opens its directory. fi is nil if nothing is there.
-func (p *layout) lstat(path string) (n *safe.Folder, fi fs.FileInfo, err error) {
+func (p *layout) lstat(path string) (folder *safe.Folder, fi fs.FileInfo, err error) {
 	dir, name := safe.Split(path)
 	if p.dir != dir { // it does not exist
 		return nil, nil, nil
 	}
-	if n, err = p.r.cur.At(dir); err != nil { // it was there a moment ago
+	if folder, err = p.r.cur.At(dir); err != nil { // it was there a moment ago
 		return nil, nil, fmt.Errorf("stat %s: %w", path, err)
 	}
-	if fi, err = n.Lstat(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if fi, err = folder.Lstat(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, fmt.Errorf("stat %s: %w", path, err)
 	}
-	return n, fi, nil
+	return folder, fi, nil
 }
 
 // checkReadable refuses to replace or remove an unreadable file: it could not be compared after it has moved, and a new file
 // with its mode would be just as unreadable.
-func checkReadable(n *safe.Folder, path string, fi fs.FileInfo) error {
+func checkReadable(folder *safe.Folder, path string, fi fs.FileInfo) error {
 	if !fi.Mode().IsRegular() || fi.Mode()&0o444 == 0o444 {
 		return nil
 	}
-	f, _, err := n.File(fi.Name(), os.O_RDONLY)
+	f, _, err := folder.File(fi.Name(), os.O_RDONLY)
 	if errors.Is(err, fs.ErrPermission) {
 		return safe.WriteError(err, "read %s", path)
 	}

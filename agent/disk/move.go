@@ -41,12 +41,12 @@ func (r mover) move() error {
 }
 
 // openParent opens the directory of a path to write, and returns the name of the path in it.
-func (r mover) openParent(path string) (n *safe.Folder, name string, err error) {
-	n, name, err = r.run.cur.Parent(path)
+func (r mover) openParent(path string) (folder *safe.Folder, name string, err error) {
+	folder, name, err = r.run.cur.Parent(path)
 	if b, ok := errors.AsType[*safe.BlockedError](err); ok {
 		err = blocked(path, b)
 	}
-	return n, name, err
+	return folder, name, err
 }
 
 // maxAttempts bounds how often the gateway may create or delete a file during its write before the write fails.
@@ -66,20 +66,20 @@ func (r mover) moveIn(i int) error {
 		}
 	}
 	c, stg := &r.run.Changes[i], r.run.stagingOf(i)
-	n, name, err := r.openParent(c.Path)
+	folder, name, err := r.openParent(c.Path)
 	if err != nil {
 		return err
 	}
-	r.run.recordTouched(n)
+	r.run.recordTouched(folder)
 	create := c.Found.Kind == plan.Missing
 	for range maxAttempts {
 		if create {
-			err = r.run.d.vol.RenameNew(stg, format.SlotName(i), n, name)
+			err = r.run.d.vol.RenameNew(stg, format.SlotName(i), folder, name)
 			if !errors.Is(err, fs.ErrExist) {
 				return err
 			}
 		} else {
-			err = r.replace(i, n, name)
+			err = r.replace(i, folder, name)
 			if !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
@@ -90,9 +90,9 @@ func (r mover) moveIn(i int) error {
 }
 
 // replace exchanges the staged file with the file at the name, or returns fs.ErrNotExist if there is none.
-func (r mover) replace(i int, n *safe.Folder, name string) error {
+func (r mover) replace(i int, folder *safe.Folder, name string) error {
 	c, stg := &r.run.Changes[i], r.run.stagingOf(i)
-	fi, err := n.Lstat(name)
+	fi, err := folder.Lstat(name)
 	if err != nil {
 		return err
 	}
@@ -102,22 +102,22 @@ func (r mover) replace(i int, n *safe.Folder, name string) error {
 		}
 	}
 	if fi.IsDir() {
-		if err := r.checkReplaceDir(c, n, name); err != nil {
+		if err := r.checkReplaceDir(c, folder, name); err != nil {
 			return err
 		}
 	}
 	r.run.cur.Drop(c.Path)
 	r.run.Slots[i].Displaced = true
-	if err := r.run.d.vol.Exchange(stg, format.SlotName(i), n, name); !errors.Is(err, safe.ErrNoExchange) {
+	if err := r.run.d.vol.Exchange(stg, format.SlotName(i), folder, name); !errors.Is(err, safe.ErrNoExchange) {
 		return err
 	}
-	return r.replaceInTwo(i, n, name)
+	return r.replaceInTwo(i, folder, name)
 }
 
 // replaceInTwo is replace for a file system that cannot exchange: it moves the file at the name aside, whatever it is
 // by then, and the staged file to the free name. The name is missing for a moment. A hard link to the old file followed
 // by a rename over it would avoid that, but lose what the gateway writes in between.
-func (r mover) replaceInTwo(i int, n *safe.Folder, name string) error {
+func (r mover) replaceInTwo(i int, folder *safe.Folder, name string) error {
 	c, stg := &r.run.Changes[i], r.run.stagingOf(i)
 	cameBack := fmt.Errorf("the gateway wrote %s during its replacement", c.Path)
 	if _, err := stg.Lstat(format.AsideName(i)); err == nil {
@@ -125,10 +125,10 @@ func (r mover) replaceInTwo(i int, n *safe.Folder, name string) error {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := r.run.d.vol.Rename(n, name, stg, format.AsideName(i)); err != nil {
+	if err := r.run.d.vol.Rename(folder, name, stg, format.AsideName(i)); err != nil {
 		return err
 	}
-	err := r.run.d.vol.RenameNew(stg, format.SlotName(i), n, name)
+	err := r.run.d.vol.RenameNew(stg, format.SlotName(i), folder, name)
 	if errors.Is(err, fs.ErrExist) {
 		return cameBack
 	}
@@ -136,11 +136,11 @@ func (r mover) replaceInTwo(i int, n *safe.Folder, name string) error {
 }
 
 // checkReplaceDir refuses to replace a directory that still has files that the plan does not know.
-func (r mover) checkReplaceDir(c *plan.Change, n *safe.Folder, name string) error {
+func (r mover) checkReplaceDir(c *plan.Change, folder *safe.Folder, name string) error {
 	if c.Conflict {
 		return nil
 	}
-	child, err := n.Open(name)
+	child, err := folder.Open(name)
 	if safe.NotThere(err) {
 		return nil
 	}
@@ -163,14 +163,14 @@ func (r mover) moveOut(i int) error {
 			return nil
 		}
 	}
-	n, name, err := r.run.cur.Parent(c.Path)
+	folder, name, err := r.run.cur.Parent(c.Path)
 	if safe.NotThere(err) {
 		return nil // the gateway removed it
 	}
 	if err != nil {
 		return err
 	}
-	fi, err := n.Lstat(name)
+	fi, err := folder.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -181,10 +181,10 @@ func (r mover) moveOut(i int) error {
 		r.run.d.log.Warn("kept a directory that replaces a deleted file", "path", c.Path)
 		return nil
 	}
-	r.run.recordTouched(n)
+	r.run.recordTouched(folder)
 	r.run.cur.Drop(c.Path)
 	r.run.Slots[i].Displaced = true
-	if err := r.run.d.vol.Rename(n, name, stg, format.SlotName(i)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := r.run.d.vol.Rename(folder, name, stg, format.SlotName(i)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
@@ -197,11 +197,11 @@ func (r mover) makeDir(x *format.Directory) error {
 			return err
 		}
 	}
-	n, name, err := r.openParent(x.Path)
+	folder, name, err := r.openParent(x.Path)
 	if err != nil {
 		return err
 	}
-	err = r.run.d.vol.Mkdir(n, name, fs.FileMode(x.Perm))
+	err = r.run.d.vol.Mkdir(folder, name, fs.FileMode(x.Perm))
 	if errors.Is(err, fs.ErrExist) {
 		// After a crash, this run may have made it before. Otherwise the gateway did, and it is not ours.
 		x.Kept = !r.run.replayed
@@ -210,12 +210,12 @@ func (r mover) makeDir(x *format.Directory) error {
 	if err != nil {
 		return err
 	}
-	r.run.recordTouched(n)
-	like, err := n.Stat()
+	r.run.recordTouched(folder)
+	like, err := folder.Stat()
 	if err != nil {
 		return err
 	}
-	child, err := n.Open(name)
+	child, err := folder.Open(name)
 	if b, ok := errors.AsType[*safe.BlockedError](err); ok {
 		return blocked(x.Path, b)
 	}
@@ -230,17 +230,17 @@ func (r mover) makeDir(x *format.Directory) error {
 func (r mover) removeDir(x *format.Directory) error {
 	parent, name := safe.Split(x.Path)
 	r.run.cur.Drop(x.Path)
-	n, err := r.run.cur.At(parent)
+	folder, err := r.run.cur.At(parent)
 	if safe.NotThere(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	err = r.run.d.vol.Rmdir(n, name)
+	err = r.run.d.vol.Rmdir(folder, name)
 	switch {
 	case err == nil:
-		r.run.recordTouched(n)
+		r.run.recordTouched(folder)
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
@@ -248,7 +248,7 @@ func (r mover) removeDir(x *format.Directory) error {
 		x.Kept = true
 		return nil
 	}
-	if fi, lerr := n.Lstat(name); lerr == nil && !fi.IsDir() {
+	if fi, lerr := folder.Lstat(name); lerr == nil && !fi.IsDir() {
 		return nil // replaced by something else
 	}
 	return err
@@ -265,14 +265,14 @@ func (r *run) syncNames() error {
 		return nil
 	}
 	for _, dir := range slices.Sorted(maps.Keys(r.touched)) {
-		n, err := r.cur.At(dir)
+		folder, err := r.cur.At(dir)
 		if safe.NotThere(err) {
 			continue // removed since, which a sync of its parent makes durable
 		}
 		if err != nil {
 			return fmt.Errorf("open %s to sync it: %w", dir, err)
 		}
-		if err := r.d.vol.SyncDir(n); err != nil {
+		if err := r.d.vol.SyncDir(folder); err != nil {
 			return safe.WriteError(err, "sync %s to disk", dir)
 		}
 	}

@@ -119,14 +119,14 @@ func (d recoverer) rescue(areas []string, reason string) error {
 	staging := newStagingFolders(d.dir.own)
 	defer staging.close()
 	for _, a := range areas {
-		n, err := staging.open(&cur, a, false)
+		folder, err := staging.open(&cur, a, false)
 		if safe.NotThere(err) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		err = saveAll(saver, n, reason)
+		err = saveAll(saver, folder, reason)
 		// Unreadable files, or trees beyond the bounds, are not the agent's: set the whole folder aside.
 		if errors.Is(err, fs.ErrPermission) || failure.Is(err, v1alpha1.ReasonLimitExceeded) {
 			own, oerr := cur.At(strings.TrimPrefix(a+"/"+safe.OwnDir, "/"))
@@ -331,16 +331,16 @@ func (r *run) savedEntries() []Lost {
 
 // recordTouched records that names in a directory changed. With syncfs it stops after FsyncFiles+1 directories, because syncNames
 // then uses syncfs. A first sync would record tens of thousands.
-func (r *run) recordTouched(n *safe.Folder) {
+func (r *run) recordTouched(folder *safe.Folder) {
 	if !safe.HaveSyncfs || len(r.touched) <= r.d.o.FsyncFiles {
-		r.touched[n.Path] = struct{}{}
+		r.touched[folder.Path] = struct{}{}
 	}
 }
 
 // hash returns the blob id of a file. An unreadable or too large file has the null id, so that it counts as not in git. No
 // context interrupts hash, because it runs while files move.
-func (r *run) hash(n *safe.Folder, name string) (plan.ID, error) {
-	id, err := n.Hash(context.Background(), name, r.buf, r.d.o.MaxBlob)
+func (r *run) hash(folder *safe.Folder, name string) (plan.ID, error) {
+	id, err := folder.Hash(context.Background(), name, r.buf, r.d.o.MaxBlob)
 	if errors.Is(err, fs.ErrPermission) {
 		return plan.ID{}, nil
 	}

@@ -124,12 +124,12 @@ func (r *run) reasonToSave(i int, name string) (id plan.ID, reason string, err e
 	}
 	switch safe.KindOf(fi.Mode()) {
 	case plan.Dir:
-		n, err := stg.Open(name)
+		folder, err := stg.Open(name)
 		if err != nil {
 			return id, "", err
 		}
-		defer n.Close()
-		first, err := safe.FirstFile(n)
+		defer folder.Close()
+		first, err := safe.FirstFile(folder)
 		if err != nil || first == "" {
 			return id, "", err
 		}

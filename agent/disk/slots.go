@@ -22,19 +22,19 @@ func (r *run) inStaging(i int) (bool, error) {
 	if slot != nil && isStagedFile(&r.Slots[i], slot) {
 		return true, nil
 	}
-	n, base, err := r.cur.Parent(r.Changes[i].Path)
+	folder, base, err := r.cur.Parent(r.Changes[i].Path)
 	if err != nil && !safe.NotThere(err) {
 		return false, err
 	}
 	if err == nil {
-		fi, err := n.Lstat(base)
+		fi, err := folder.Lstat(base)
 		if err != nil && !safe.NotThere(err) {
 			return false, err
 		}
 		if err == nil && isStagedFile(&r.Slots[i], fi) {
 			return false, nil
 		}
-		if in, err := r.hasWantedBytes(i, n, base, fi); err != nil || in {
+		if in, err := r.hasWantedBytes(i, folder, base, fi); err != nil || in {
 			return false, err
 		}
 	}
@@ -62,12 +62,12 @@ func isStagedFile(s *format.Slot, fi fs.FileInfo) bool {
 }
 
 // hasWantedBytes reports whether the file at a name is what git wants. fi is nil if the name does not exist.
-func (r *run) hasWantedBytes(i int, n *safe.Folder, name string, fi fs.FileInfo) (bool, error) {
+func (r *run) hasWantedBytes(i int, folder *safe.Folder, name string, fi fs.FileInfo) (bool, error) {
 	c := &r.Changes[i]
 	if fi == nil || !fi.Mode().IsRegular() || fi.Size() != r.Slots[i].Size || !r.d.vol.SameExec(fi, c.Exec) {
 		return false, nil
 	}
-	id, err := r.hash(n, name)
+	id, err := r.hash(folder, name)
 	if _, irregular := errors.AsType[*safe.IrregularError](err); irregular || safe.NotThere(err) {
 		return false, nil
 	}

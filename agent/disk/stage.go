@@ -182,8 +182,8 @@ func newStagingFolders(own *safe.AgentFolder) *stagingFolders {
 
 // close closes the folders.
 func (s *stagingFolders) close() {
-	for _, n := range s.byArea {
-		n.Close()
+	for _, folder := range s.byArea {
+		folder.Close()
 	}
 	clear(s.byArea)
 }
@@ -200,11 +200,11 @@ func (s *stagingFolders) openAll(cur *safe.Cursor, areas []string, create bool) 
 
 // open opens the staging folder of one area, and makes it if create is set.
 func (s *stagingFolders) open(cur *safe.Cursor, area string, create bool) (*safe.Folder, error) {
-	n, err := openStaging(s.own, cur, area, create)
+	folder, err := openStaging(s.own, cur, area, create)
 	if err == nil {
-		s.byArea[area] = n
+		s.byArea[area] = folder
 	}
-	return n, err
+	return folder, err
 }
 
 func openStaging(agent *safe.AgentFolder, cur *safe.Cursor, area string, create bool) (*safe.Folder, error) {

@@ -55,14 +55,14 @@ func (r stager) selectTrees() error {
 		if made[parent] {
 			continue
 		}
-		n, err := r.run.cur.At(parent)
+		folder, err := r.run.cur.At(parent)
 		if safe.NotThere(err) { // a file that the run removes first
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		like, err := n.Stat()
+		like, err := folder.Stat()
 		if err != nil {
 			return err
 		}
@@ -73,7 +73,7 @@ func (r stager) selectTrees() error {
 		if from == to {
 			continue
 		}
-		if x.Whole, err = safe.InheritAlike(n, r.run.stagingOf(from)); err != nil {
+		if x.Whole, err = safe.InheritAlike(folder, r.run.stagingOf(from)); err != nil {
 			return err
 		}
 		if x.Whole {
@@ -85,61 +85,61 @@ func (r stager) selectTrees() error {
 }
 
 // slotFolder returns where the file of a write is staged.
-func (r stager) slotFolder(i int) (n *safe.Folder, name string, err error) {
+func (r stager) slotFolder(i int) (folder *safe.Folder, name string, err error) {
 	s := &r.run.Slots[i]
 	if s.Tree == 0 {
 		return r.run.stagingOf(i), format.SlotName(i), nil
 	}
 	dir, name := safe.Split(r.run.inTree(s.Tree, s.Area, r.run.Changes[i].Path))
-	n, err = r.makeTree(dir, s.Tree)
-	return n, name, err
+	folder, err = r.makeTree(dir, s.Tree)
+	return folder, name, err
 }
 
 // makeTree opens a directory of a tree, and makes it if it is missing.
 func (r stager) makeTree(dir string, tree int32) (*safe.Folder, error) {
-	n, err := r.run.trees.cur.At(dir)
+	folder, err := r.run.trees.cur.At(dir)
 	if !errors.Is(err, fs.ErrNotExist) {
-		return n, err
+		return folder, err
 	}
 	parent, name := safe.Split(dir)
 	like := r.run.trees.owners[tree-1]
 	if parent == r.run.staging.byArea[r.run.Areas[r.run.Dirs[tree-1].Area]].Path {
-		n, err = r.run.trees.cur.At(parent)
-	} else if n, err = r.makeTree(parent, tree); err == nil {
-		like, err = n.Stat()
+		folder, err = r.run.trees.cur.At(parent)
+	} else if folder, err = r.makeTree(parent, tree); err == nil {
+		like, err = folder.Stat()
 	}
 	if err != nil {
 		return nil, err
 	}
 	perm := fs.FileMode(r.run.Dirs[tree-1].Perm)
-	if err := r.run.d.vol.Mkdir(n, name, perm); err != nil {
+	if err := r.run.d.vol.Mkdir(folder, name, perm); err != nil {
 		return nil, err
 	}
-	if n, err = r.run.trees.cur.At(dir); err != nil {
+	if folder, err = r.run.trees.cur.At(dir); err != nil {
 		return nil, err
 	}
-	return n, r.run.d.vol.SetDirAttrs(n, like, perm)
+	return folder, r.run.d.vol.SetDirAttrs(folder, like, perm)
 }
 
 // stagedAt returns where the file of a change is in staging: in its slot, or in its tree. fi is nil if it is in neither.
-func (r *run) stagedAt(i int) (n *safe.Folder, name string, fi fs.FileInfo, err error) {
-	n, name = r.stagingOf(i), format.SlotName(i)
-	fi, err = n.Lstat(name)
+func (r *run) stagedAt(i int) (folder *safe.Folder, name string, fi fs.FileInfo, err error) {
+	folder, name = r.stagingOf(i), format.SlotName(i)
+	fi, err = folder.Lstat(name)
 	if err == nil || !errors.Is(err, fs.ErrNotExist) || r.Slots[i].Tree == 0 {
 		if errors.Is(err, fs.ErrNotExist) {
 			err = nil
 		}
-		return n, name, fi, err
+		return folder, name, fi, err
 	}
 	tree, base, err := r.trees.cur.Parent(r.inTree(r.Slots[i].Tree, r.Slots[i].Area, r.Changes[i].Path))
 	if safe.NotThere(err) {
-		return n, name, nil, nil
+		return folder, name, nil, nil
 	}
 	if err != nil {
 		return nil, "", nil, err
 	}
 	if fi, err = tree.Lstat(base); safe.NotThere(err) {
-		return n, name, nil, nil
+		return folder, name, nil, nil
 	}
 	return tree, base, fi, err
 }
@@ -152,14 +152,14 @@ func (r mover) leaveTree(i int) (bool, error) {
 		return false, nil
 	}
 	stg, slot := r.run.stagingOf(i), format.SlotName(i)
-	n, name, fi, err := r.run.stagedAt(i)
+	folder, name, fi, err := r.run.stagedAt(i)
 	if err == nil && fi == nil {
 		err = &fs.PathError{Op: "rename", Path: stg.Join(slot), Err: fs.ErrNotExist}
 	}
-	if err != nil || n == stg {
+	if err != nil || folder == stg {
 		return true, err
 	}
-	return true, r.run.d.vol.RenameNew(n, name, stg, slot)
+	return true, r.run.d.vol.RenameNew(folder, name, stg, slot)
 }
 
 // placeTree renames a directory that is staged whole, or one in it, to its place. It reports whether nothing is left to do.

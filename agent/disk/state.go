@@ -33,23 +33,23 @@ type liveFiles struct {
 }
 
 // inFolder calls do with the directory of a path, and the name of the path in it.
-func (l *liveFiles) inFolder(path string, do func(n *safe.Folder, name string) error) error {
+func (l *liveFiles) inFolder(path string, do func(folder *safe.Folder, name string) error) error {
 	if err := safe.CheckPath(path); err != nil {
 		return failure.New(v1alpha1.ReasonUnsafePath, "%w", err)
 	}
 	l.reading.Lock()
 	defer l.reading.Unlock()
-	n, name, err := l.cur.Parent(path)
+	folder, name, err := l.cur.Parent(path)
 	if err != nil {
 		return fmt.Errorf("open the parents of %s: %w", path, err)
 	}
-	return do(n, name)
+	return do(folder, name)
 }
 
 // Stat implements plan.State.
 func (l *liveFiles) Stat(path string) (st plan.Stat, err error) {
-	err = l.inFolder(path, func(n *safe.Folder, name string) error {
-		fi, err := n.Lstat(name)
+	err = l.inFolder(path, func(folder *safe.Folder, name string) error {
+		fi, err := folder.Lstat(name)
 		if err == nil {
 			st = l.vol.Stat(fi)
 		}
@@ -77,8 +77,8 @@ func (l *liveFiles) Blocked(path string) (string, plan.Kind, error) {
 func (l *liveFiles) BlobID(path string) (plan.ID, error) { return l.blobID(context.Background(), path) }
 
 func (l *liveFiles) blobID(ctx context.Context, path string) (id plan.ID, err error) {
-	err = l.inFolder(path, func(n *safe.Folder, name string) error {
-		id, err = n.Hash(ctx, name, l.buf, l.maxBlob)
+	err = l.inFolder(path, func(folder *safe.Folder, name string) error {
+		id, err = folder.Hash(ctx, name, l.buf, l.maxBlob)
 		return err
 	})
 	return id, err
@@ -86,8 +86,8 @@ func (l *liveFiles) blobID(ctx context.Context, path string) (id plan.ID, err er
 
 // Read returns a file's content, or LimitExceeded for more than limit bytes.
 func (l *liveFiles) Read(path string, limit int64) (b []byte, err error) {
-	err = l.inFolder(path, func(n *safe.Folder, name string) error {
-		b, err = n.ReadFile(name, limit)
+	err = l.inFolder(path, func(folder *safe.Folder, name string) error {
+		b, err = folder.ReadFile(name, limit)
 		return err
 	})
 	return b, err
@@ -99,8 +99,8 @@ func (l *liveFiles) WriteFile(w io.Writer, path string) error {
 }
 
 func (l *liveFiles) writeFile(ctx context.Context, w io.Writer, path string) error {
-	return l.inFolder(path, func(n *safe.Folder, name string) error {
-		f, _, err := n.File(name, os.O_RDONLY)
+	return l.inFolder(path, func(folder *safe.Folder, name string) error {
+		f, _, err := folder.File(name, os.O_RDONLY)
 		if err != nil {
 			return fmt.Errorf("read %s: %w", path, err)
 		}
@@ -124,7 +124,7 @@ func (l *liveFiles) Walk(dir string) iter.Seq2[plan.Found, error] {
 		}
 		c := safe.Cursor{Top: l.top}
 		defer c.Reset()
-		n, err := c.At(dir)
+		folder, err := c.At(dir)
 		if safe.NotThere(err) {
 			return
 		}
@@ -132,7 +132,7 @@ func (l *liveFiles) Walk(dir string) iter.Seq2[plan.Found, error] {
 			yield(plan.Found{}, fmt.Errorf("walk %s: %w", dir, err))
 			return
 		}
-		safe.Walk(n, strings.Count(dir, "/"), nil, yield)
+		safe.Walk(folder, strings.Count(dir, "/"), nil, yield)
 	}
 }
 

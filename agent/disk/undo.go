@@ -101,23 +101,23 @@ func (r rollback) undoWrite(i int) error {
 			return err
 		}
 	}
-	n, name, err := r.run.cur.Parent(c.Path)
+	folder, name, err := r.run.cur.Parent(c.Path)
 	if safe.NotThere(err) {
 		return r.run.saveIfLost(i, old)
 	}
 	if err != nil {
 		return err
 	}
-	r.run.recordTouched(n)
-	id, err := r.run.hash(n, name)
+	r.run.recordTouched(folder)
+	id, err := r.run.hash(folder, name)
 	if err == nil && id.IsZero() { // unreadable: identify it by its attributes
-		if fi, lerr := n.Lstat(name); lerr == nil && isStagedFile(&r.run.Slots[i], fi) {
+		if fi, lerr := folder.Lstat(name); lerr == nil && isStagedFile(&r.run.Slots[i], fi) {
 			id = c.ID
 		}
 	}
 	switch _, irregular := errors.AsType[*safe.IrregularError](err); {
 	case errors.Is(err, fs.ErrNotExist) && old != "": // the gateway deleted our file
-		return r.putBack(i, old, n, name)
+		return r.putBack(i, old, folder, name)
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case irregular, err == nil && id != c.ID:
@@ -125,15 +125,15 @@ func (r rollback) undoWrite(i int) error {
 	case err != nil:
 		return err
 	case old == format.AsideName(i):
-		return r.undoReplaceInTwo(i, n, name)
+		return r.undoReplaceInTwo(i, folder, name)
 	case old == "":
-		fi, lerr := n.Lstat(name)
+		fi, lerr := folder.Lstat(name)
 		if lerr != nil || r.run.replayed && !r.run.d.vol.SameExec(fi, c.Exec) { // the old file with the same bytes, moved back before a crash
 			return lerr
 		}
-		err = r.run.d.vol.Rename(n, name, stg, format.SlotName(i))
+		err = r.run.d.vol.Rename(folder, name, stg, format.SlotName(i))
 	default:
-		return r.undoExchange(i, old, n, name)
+		return r.undoExchange(i, old, folder, name)
 	}
 	if err == nil {
 		err = r.saveForeign(i)
@@ -146,21 +146,21 @@ func (r rollback) undoWrite(i int) error {
 }
 
 // undoExchange exchanges the file at name, which has our bytes, with the one that it replaced, which is old in the staging directory.
-func (r rollback) undoExchange(i int, old string, n *safe.Folder, name string) error {
+func (r rollback) undoExchange(i int, old string, folder *safe.Folder, name string) error {
 	c, stg := &r.run.Changes[i], r.run.stagingOf(i)
 	if r.run.replayed && c.Found.Kind == plan.Missing {
 		// Two copies of a new file, because the directory was copied while the file had two names.
 		if twin, err := r.run.hash(stg, old); err == nil && twin == c.ID {
 			r.run.doubt(i)
-			return r.run.d.vol.Remove(n, name)
+			return r.run.d.vol.Remove(folder, name)
 		}
 	}
-	err := r.run.d.vol.Exchange(stg, old, n, name)
+	err := r.run.d.vol.Exchange(stg, old, folder, name)
 	if errors.Is(err, safe.ErrNoExchange) { // the directory was copied from a file system that could exchange
 		if err := r.run.d.vol.Rename(stg, old, stg, format.AsideName(i)); err != nil {
 			return err
 		}
-		return r.undoReplaceInTwo(i, n, name)
+		return r.undoReplaceInTwo(i, folder, name)
 	}
 	if err != nil {
 		return err
@@ -188,14 +188,14 @@ func (r rollback) undoHalfWrite(i int) (in bool, err error) {
 	} else if err != nil {
 		return true, err
 	}
-	n, name, err := r.run.cur.Parent(r.run.Changes[i].Path)
+	folder, name, err := r.run.cur.Parent(r.run.Changes[i].Path)
 	if safe.NotThere(err) {
 		return true, r.run.saveIfLost(i, old)
 	}
 	if err != nil {
 		return true, err
 	}
-	switch fi, err := n.Lstat(name); {
+	switch fi, err := folder.Lstat(name); {
 	case err == nil && safe.SameFile(fi, slot):
 		return false, r.run.d.vol.Remove(stg, format.SlotName(i))
 	case err == nil: // the gateway has written there
@@ -205,14 +205,14 @@ func (r rollback) undoHalfWrite(i int) (in bool, err error) {
 	case old == "":
 		return true, nil
 	}
-	r.run.recordTouched(n)
-	return true, r.putBack(i, old, n, name)
+	r.run.recordTouched(folder)
+	return true, r.putBack(i, old, folder, name)
 }
 
 // putBack moves what was replaced to its free place. If something appears there meanwhile, putBack saves what was replaced
 // instead.
-func (r rollback) putBack(i int, old string, n *safe.Folder, name string) error {
-	err := r.run.d.vol.RenameNew(r.run.stagingOf(i), old, n, name)
+func (r rollback) putBack(i int, old string, folder *safe.Folder, name string) error {
+	err := r.run.d.vol.RenameNew(r.run.stagingOf(i), old, folder, name)
 	if errors.Is(err, fs.ErrExist) {
 		return r.run.saveIfLost(i, old)
 	}
@@ -220,12 +220,12 @@ func (r rollback) putBack(i int, old string, n *safe.Folder, name string) error 
 }
 
 // undoReplaceInTwo reverses replaceInTwo.
-func (r rollback) undoReplaceInTwo(i int, n *safe.Folder, name string) error {
-	err := r.run.d.vol.Rename(n, name, r.run.stagingOf(i), format.SlotName(i))
+func (r rollback) undoReplaceInTwo(i int, folder *safe.Folder, name string) error {
+	err := r.run.d.vol.Rename(folder, name, r.run.stagingOf(i), format.SlotName(i))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := r.putBack(i, format.AsideName(i), n, name); err != nil {
+	if err := r.putBack(i, format.AsideName(i), folder, name); err != nil {
 		return err
 	}
 	return r.saveForeign(i)
@@ -254,10 +254,10 @@ func (r rollback) undoRemove(i int) error {
 	if err != nil || old == "" {
 		return err
 	}
-	n, name, err := r.run.cur.Parent(c.Path)
+	folder, name, err := r.run.cur.Parent(c.Path)
 	if err == nil {
-		r.run.recordTouched(n)
-		err = r.run.d.vol.RenameNew(stg, old, n, name)
+		r.run.recordTouched(folder)
+		err = r.run.d.vol.RenameNew(stg, old, folder, name)
 	}
 	if errors.Is(err, fs.ErrExist) || safe.NotThere(err) {
 		return r.run.saveIfLost(i, old)

@@ -269,16 +269,16 @@ func (f *Folder) Bytes() (int64, error) {
 func measure(lost *safe.Folder, runs []string) (sizes []int64, total int64, err error) {
 	sizes = make([]int64, len(runs))
 	for i, name := range runs {
-		n, err := lost.Open(name)
+		folder, err := lost.Open(name)
 		if err != nil {
 			return nil, 0, fmt.Errorf("measure lost+found: %w", err)
 		}
-		safe.Walk(n, 0, safe.StatOf, func(f plan.Found, walkErr error) bool {
+		safe.Walk(folder, 0, safe.StatOf, func(f plan.Found, walkErr error) bool {
 			sizes[i] += f.Stat.Size
 			err = walkErr
 			return err == nil
 		})
-		n.Close()
+		folder.Close()
 		if err != nil {
 			return nil, 0, fmt.Errorf("measure lost+found: %w", err)
 		}
@@ -330,11 +330,11 @@ func (f *Folder) Open(l Entry) (*os.File, fs.FileInfo, error) {
 	}
 	c := safe.Cursor{Top: f.own.Vol.Top}
 	defer c.Reset()
-	n, name, err := c.Parent(f.own.Join(DirName + "/" + l.File))
+	folder, name, err := c.Parent(f.own.Join(DirName + "/" + l.File))
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s in lost+found: %w", l.File, err)
 	}
-	file, fi, err := n.File(name, os.O_RDONLY)
+	file, fi, err := folder.File(name, os.O_RDONLY)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s in lost+found: %w", l.File, err)
 	}

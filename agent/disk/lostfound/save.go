@@ -63,25 +63,25 @@ func (s *Saver) Save(from *safe.Folder, name, as, reason string) error {
 
 func (s *Saver) saveFile(from *safe.Folder, name, as, reason string, fi fs.FileInfo) error {
 	dir, base := safe.Split(as)
-	n, err := s.makeFolder(dir)
+	folder, err := s.makeFolder(dir)
 	if err != nil {
 		return safe.WriteError(err, "save %s to lost+found", as)
 	}
-	defer n.Close()
+	defer folder.Close()
 	to := base
 	for i := 1; ; i++ {
-		err = s.to.vol.Link(from, name, n, to)
+		err = s.to.vol.Link(from, name, folder, to)
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			if kind := safe.KindOf(fi.Mode()); kind != plan.File && kind != plan.Link {
 				s.to.log.Warn("not saved to lost+found", "path", as, "mode", fi.Mode().String(), "error", err)
 				return nil // pipes, sockets and devices have no content to keep
 			}
-			err = s.copyFile(from, name, n, to, fi)
+			err = s.copyFile(from, name, folder, to, fi)
 		}
 		if !errors.Is(err, fs.ErrExist) || i == maxCopies {
 			break
 		}
-		if existing, lerr := n.Lstat(to); lerr == nil && safe.SameFile(existing, fi) {
+		if existing, lerr := folder.Lstat(to); lerr == nil && safe.SameFile(existing, fi) {
 			err = nil // saved before a crash
 			break
 		}
@@ -138,24 +138,24 @@ func (s *Saver) copyFile(from *safe.Folder, name string, to *safe.Folder, as str
 
 // makeFolder opens a folder of the run in lost+found, and makes missing ones.
 func (s *Saver) makeFolder(dir string) (*safe.Folder, error) {
-	n, err := s.to.own.OpenOrMake(DirName)
+	folder, err := s.to.own.OpenOrMake(DirName)
 	if err != nil {
 		return nil, err
 	}
 	for name := range strings.SplitSeq(path.Join(s.name, dir), "/") {
-		child, err := n.Open(name)
+		child, err := folder.Open(name)
 		if errors.Is(err, fs.ErrNotExist) {
-			if err = s.to.vol.Mkdir(n, name, 0o700); err == nil {
-				child, err = n.Open(name)
+			if err = s.to.vol.Mkdir(folder, name, 0o700); err == nil {
+				child, err = folder.Open(name)
 			}
 		}
-		n.Close()
+		folder.Close()
 		if err != nil {
 			return nil, err
 		}
-		n = child
+		folder = child
 	}
-	return n, nil
+	return folder, nil
 }
 
 // Sync writes the index and makes the saved files durable. It does nothing if nothing was saved.

@@ -45,10 +45,10 @@ func readOwn(dataDir, name string, limit int64) (_ []byte, err error) {
 	defer func() { err = errors.Join(err, root.Close()) }()
 	c := safe.Cursor{Top: root}
 	defer c.Reset()
-	n, name, err := c.Parent(path.Join(safe.OwnDir, name))
+	folder, name, err := c.Parent(path.Join(safe.OwnDir, name))
 	var f *os.File
 	if err == nil {
-		f, _, err = n.File(name, os.O_RDONLY)
+		f, _, err = folder.File(name, os.O_RDONLY)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

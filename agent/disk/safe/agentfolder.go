@@ -82,11 +82,11 @@ func (a *AgentFolder) OpenExisting(name string) (*Folder, error) {
 	if a == nil {
 		return nil, nil
 	}
-	n, err := a.Open(name)
+	folder, err := a.Open(name)
 	if NotThere(err) {
 		return nil, nil
 	}
-	return n, err
+	return folder, err
 }
 
 // OpenOrMake opens a folder, and makes it if it is missing; see Volume.OpenOrMake.
@@ -128,24 +128,24 @@ func (c *Cursor) At(dir string) (*Folder, error) {
 		return last, nil
 	}
 	c.up(dir)
-	n := c.Chain[len(c.Chain)-1]
+	folder := c.Chain[len(c.Chain)-1]
 	rest := dir
-	if n.Path != "" {
-		rest = strings.TrimPrefix(dir[len(n.Path):], "/")
+	if folder.Path != "" {
+		rest = strings.TrimPrefix(dir[len(folder.Path):], "/")
 	}
 	for rest != "" {
 		if len(c.Chain) > MaxDepth {
 			return nil, fmt.Errorf("%s is more than %d directories deep", dir, MaxDepth)
 		}
 		name, more, _ := strings.Cut(rest, "/")
-		child, err := n.Open(name)
+		child, err := folder.Open(name)
 		if err != nil {
 			return nil, err
 		}
 		c.Chain = append(c.Chain, child)
-		n, rest = child, more
+		folder, rest = child, more
 	}
-	return n, nil
+	return folder, nil
 }
 
 // up closes the directories that are not on the way to dir.
@@ -174,30 +174,30 @@ func (c *Cursor) Drop(dir string) {
 
 // Reset closes all directories except Top.
 func (c *Cursor) Reset() {
-	for i, n := range c.Chain {
+	for i, folder := range c.Chain {
 		if i > 0 { // the first has Top, which the cursor does not own
-			n.Close()
+			folder.Close()
 		} else {
-			n.CloseFile()
+			folder.CloseFile()
 		}
 	}
 	c.Chain = c.Chain[:0]
 }
 
 // Parent opens the directory of a path like At, and returns the name of the path in it.
-func (c *Cursor) Parent(path string) (n *Folder, name string, err error) {
+func (c *Cursor) Parent(path string) (folder *Folder, name string, err error) {
 	dir, name := Split(path)
-	n, err = c.At(dir)
-	return n, name, err
+	folder, err = c.At(dir)
+	return folder, name, err
 }
 
 // Lstat describes what is at a path. It never follows a link.
 func (c *Cursor) Lstat(path string) (fs.FileInfo, error) {
-	n, name, err := c.Parent(path)
+	folder, name, err := c.Parent(path)
 	if err != nil {
 		return nil, err
 	}
-	return n.Lstat(name)
+	return folder.Lstat(name)
 }
 
 // ReopenAfter is how long a Cursor uses its open directories before it opens them again from the root. Until then it does not
@@ -206,16 +206,16 @@ const ReopenAfter = 100 * time.Millisecond
 
 // Walk calls yield for each file below a directory, in the order of full paths. It stops and returns false when yield does. stat
 // converts the state of a file; if stat is nil, Walk sets only the kind, which spares a system call for each file.
-func Walk(n *Folder, depth int, stat func(fs.FileInfo) plan.Stat, yield func(plan.Found, error) bool) bool {
+func Walk(folder *Folder, depth int, stat func(fs.FileInfo) plan.Stat, yield func(plan.Found, error) bool) bool {
 	if depth > MaxDepth {
-		return yield(plan.Found{}, failure.New(v1alpha1.ReasonLimitExceeded, "%s is more than %d directories deep", n.Path, MaxDepth))
+		return yield(plan.Found{}, failure.New(v1alpha1.ReasonLimitExceeded, "%s is more than %d directories deep", folder.Path, MaxDepth))
 	}
-	list, err := n.Entries()
+	list, err := folder.Entries()
 	if errors.Is(err, fs.ErrNotExist) {
 		return true
 	}
 	if err != nil {
-		return yield(plan.Found{}, fmt.Errorf("list %s: %w", n.Path, err))
+		return yield(plan.Found{}, fmt.Errorf("list %s: %w", folder.Path, err))
 	}
 	slices.SortFunc(list, byPath)
 	for _, e := range list {
@@ -223,9 +223,9 @@ func Walk(n *Folder, depth int, stat func(fs.FileInfo) plan.Stat, yield func(pla
 			continue
 		}
 		if !e.IsDir() {
-			f := plan.Found{Path: n.Join(e.Name()), Stat: plan.Stat{Kind: KindOf(e.Type())}}
+			f := plan.Found{Path: folder.Join(e.Name()), Stat: plan.Stat{Kind: KindOf(e.Type())}}
 			if stat != nil {
-				fi, err := n.Lstat(e.Name())
+				fi, err := folder.Lstat(e.Name())
 				if errors.Is(err, fs.ErrNotExist) {
 					continue // removed meanwhile
 				}
@@ -239,12 +239,12 @@ func Walk(n *Folder, depth int, stat func(fs.FileInfo) plan.Stat, yield func(pla
 			}
 			continue
 		}
-		child, err := n.Open(e.Name())
+		child, err := folder.Open(e.Name())
 		if NotThere(err) {
 			continue
 		}
 		if err != nil {
-			return yield(plan.Found{}, fmt.Errorf("open %s: %w", n.Join(e.Name()), err))
+			return yield(plan.Found{}, fmt.Errorf("open %s: %w", folder.Join(e.Name()), err))
 		}
 		more := Walk(child, depth+1, stat, yield)
 		child.Close()
@@ -268,10 +268,10 @@ func byPath(a, b fs.DirEntry) int {
 }
 
 // FirstFile returns the path of the first non-directory below a folder, or "" if there is none.
-func FirstFile(n *Folder) (string, error) {
+func FirstFile(folder *Folder) (string, error) {
 	first := ""
 	var failed error
-	Walk(n, 0, StatOf, func(f plan.Found, err error) bool {
+	Walk(folder, 0, StatOf, func(f plan.Found, err error) bool {
 		first, failed = f.Path, err
 		return false
 	})

@@ -340,11 +340,11 @@ func CheckPath(p string) error {
 	return nil
 }
 
-// AreaOf returns the top directory of the mount of n, which must be the directory that the cursor opened last.
-func AreaOf(cur *Cursor, n *Folder) (string, error) {
-	here, err := MountOf(n)
+// AreaOf returns the top directory of the mount of folder, which must be the directory that the cursor opened last.
+func AreaOf(cur *Cursor, folder *Folder) (string, error) {
+	here, err := MountOf(folder)
 	if err != nil {
-		return "", fmt.Errorf("find the mount of %s: %w", n.Path, err)
+		return "", fmt.Errorf("find the mount of %s: %w", folder.Path, err)
 	}
 	top := ""
 	for k := len(cur.Chain) - 1; k >= 0; k-- {

@@ -18,8 +18,8 @@ import (
 var ErrNoExchange = errors.New("rename flag not supported")
 
 // withFD calls do with the descriptor of a directory, and again if a signal interrupted it, as happens on network file systems.
-func withFD(n *Folder, do func(fd int) error) error {
-	f, err := n.dirFile()
+func withFD(folder *Folder, do func(fd int) error) error {
+	f, err := folder.dirFile()
 	if err != nil {
 		return err
 	}
@@ -38,10 +38,10 @@ func withFD(n *Folder, do func(fd int) error) error {
 }
 
 // named is withFD for a system call about one name in the directory.
-func named(op string, n *Folder, name string, do func(fd int) error) error {
+func named(op string, folder *Folder, name string, do func(fd int) error) error {
 	err := unix.EINVAL // a name with more parts could lead through a link
 	if name != "" && name != "." && name != ".." && !strings.Contains(name, "/") {
-		e := withFD(n, do)
+		e := withFD(folder, do)
 		if e == nil {
 			return nil
 		}
@@ -93,20 +93,20 @@ func (i *fileInfo) Mode() fs.FileMode {
 	return m
 }
 
-func lstatAt(n *Folder, name string) (fs.FileInfo, error) {
+func lstatAt(folder *Folder, name string) (fs.FileInfo, error) {
 	fi := &fileInfo{name: name}
-	err := named("lstat", n, name, func(fd int) error { return unix.Fstatat(fd, name, &fi.st, unix.AT_SYMLINK_NOFOLLOW) })
+	err := named("lstat", folder, name, func(fd int) error { return unix.Fstatat(fd, name, &fi.st, unix.AT_SYMLINK_NOFOLLOW) })
 	if err != nil {
 		return nil, err
 	}
 	return fi, nil
 }
 
-func openFileAt(n *Folder, name string, flag int, perm fs.FileMode) (f *os.File, err error) {
-	err = named("open", n, name, func(fd int) error {
+func openFileAt(folder *Folder, name string, flag int, perm fs.FileMode) (f *os.File, err error) {
+	err = named("open", folder, name, func(fd int) error {
 		got, err := unix.Openat(fd, name, flag|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_LARGEFILE, uint32(perm.Perm()))
 		if err == nil {
-			f = os.NewFile(uintptr(got), n.Join(name))
+			f = os.NewFile(uintptr(got), folder.Join(name))
 		}
 		return err
 	})
@@ -114,22 +114,22 @@ func openFileAt(n *Folder, name string, flag int, perm fs.FileMode) (f *os.File,
 }
 
 // openDirAt opens a directory. The kernel refuses everything else, and does not follow a link.
-func openDirAt(n *Folder, name string) (*Folder, error) {
-	f, err := openFileAt(n, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+func openDirAt(folder *Folder, name string) (*Folder, error) {
+	f, err := openFileAt(folder, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err == nil {
-		return &Folder{Path: n.Join(name), dir: f}, nil
+		return &Folder{Path: folder.Join(name), dir: f}, nil
 	}
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		if fi, serr := lstatAt(n, name); serr == nil && !fi.IsDir() {
-			return nil, &BlockedError{n.Join(name), KindOf(fi.Mode())}
+		if fi, serr := lstatAt(folder, name); serr == nil && !fi.IsDir() {
+			return nil, &BlockedError{folder.Join(name), KindOf(fi.Mode())}
 		}
 	}
 	return nil, err
 }
 
 // openRootOf opens a directory that is open already as an os.Root.
-func openRootOf(n *Folder) (r *os.Root, err error) {
-	err = withFD(n, func(fd int) error {
+func openRootOf(folder *Folder) (r *os.Root, err error) {
+	err = withFD(folder, func(fd int) error {
 		r, err = os.OpenRoot("/proc/self/fd/" + strconv.Itoa(fd))
 		return err
 	})
@@ -138,8 +138,8 @@ func openRootOf(n *Folder) (r *os.Root, err error) {
 
 // listAt opens a directory again, to list its names. ReadDir of a file that was opened through an os.Root calls lstat for each
 // entry, which costs more than the rest of a walk. Here the types come from the file system.
-func listAt(n *Folder) (f *os.File, err error) {
-	err = withFD(n, func(fd int) error {
+func listAt(folder *Folder) (f *os.File, err error) {
+	err = withFD(folder, func(fd int) error {
 		got, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_LARGEFILE, 0)
 		if err == nil {
 			// If the file system returns no types, ReadDir calls lstat below this name.
@@ -150,12 +150,12 @@ func listAt(n *Folder) (f *os.File, err error) {
 	return f, err
 }
 
-func mkdirAt(n *Folder, name string, perm fs.FileMode) error {
-	return named("mkdir", n, name, func(fd int) error { return unix.Mkdirat(fd, name, uint32(perm.Perm())) })
+func mkdirAt(folder *Folder, name string, perm fs.FileMode) error {
+	return named("mkdir", folder, name, func(fd int) error { return unix.Mkdirat(fd, name, uint32(perm.Perm())) })
 }
 
-func unlinkAt(n *Folder, name string) error {
-	return named("remove", n, name, func(fd int) error { return unix.Unlinkat(fd, name, 0) })
+func unlinkAt(folder *Folder, name string) error {
+	return named("remove", folder, name, func(fd int) error { return unix.Unlinkat(fd, name, 0) })
 }
 
 // at2 calls do, a system call about a name in each of two directories, with the descriptors of both.
@@ -199,13 +199,13 @@ func linkat(_ *os.Root, from *Folder, a string, to *Folder, b string) error {
 	return at2("link", from, a, to, b, func(fa, fb int) error { return unix.Linkat(fa, a, fb, b, 0) })
 }
 
-func rmdirat(n *Folder, name string) error {
-	return at2("rmdir", n, name, n, name, func(fd, _ int) error { return unix.Unlinkat(fd, name, unix.AT_REMOVEDIR) })
+func rmdirat(folder *Folder, name string) error {
+	return at2("rmdir", folder, name, folder, name, func(fd, _ int) error { return unix.Unlinkat(fd, name, unix.AT_REMOVEDIR) })
 }
 
 // MayWrite returns an error if names in a directory cannot be changed.
-func MayWrite(n *Folder) error {
-	return withFD(n, func(fd int) error {
+func MayWrite(folder *Folder) error {
+	return withFD(folder, func(fd int) error {
 		return os.NewSyscallError("faccessat", unix.Faccessat(fd, ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS))
 	})
 }
@@ -227,15 +227,15 @@ type inheritance struct {
 	acl    bool
 }
 
-func inherited(n *Folder) (h inheritance, err error) {
-	fi, err := n.Stat()
+func inherited(folder *Folder) (h inheritance, err error) {
+	fi, err := folder.Stat()
 	if err != nil {
 		return h, err
 	}
 	if h.setgid = fi.Mode()&fs.ModeSetgid != 0; h.setgid {
 		h.gid = AttrsOf(fi).GID
 	}
-	return h, withFD(n, func(fd int) error {
+	return h, withFD(folder, func(fd int) error {
 		size, err := unix.Fgetxattr(fd, "system.posix_acl_default", nil)
 		h.acl = err == nil && size > 0
 		return nil
@@ -245,8 +245,8 @@ func inherited(n *Folder) (h inheritance, err error) {
 // HaveSyncfs reports whether one call can make a whole file system durable.
 const HaveSyncfs = true
 
-func syncfs(n *Folder) error {
-	return withFD(n, func(fd int) error { return os.NewSyscallError("syncfs", unix.Syncfs(fd)) })
+func syncfs(folder *Folder) error {
+	return withFD(folder, func(fd int) error { return os.NewSyscallError("syncfs", unix.Syncfs(fd)) })
 }
 
 // Mount identifies a mount, which a rename cannot cross. It is finer than a device, because parts of a volume may be
@@ -254,13 +254,13 @@ func syncfs(n *Folder) error {
 type Mount struct{ dev, id uint64 }
 
 // MountOf returns the mount of a folder.
-func MountOf(n *Folder) (m Mount, err error) {
-	fi, err := n.Stat()
+func MountOf(folder *Folder) (m Mount, err error) {
+	fi, err := folder.Stat()
 	if err != nil {
 		return Mount{}, err
 	}
 	m.dev = AttrsOf(fi).Dev
-	err = withFD(n, func(fd int) error {
+	err = withFD(folder, func(fd int) error {
 		var st unix.Statx_t
 		if unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st) == nil && st.Mask&unix.STATX_MNT_ID != 0 { // since Linux 5.8
 			m.id = st.Mnt_id

@@ -46,14 +46,14 @@ func (v *Volume) Effect(e Effect, do func() error) error {
 }
 
 // Mkdir makes a directory. An existing name is an error.
-func (v *Volume) Mkdir(n *Folder, name string, perm fs.FileMode) error {
-	return v.Effect(Effect{Op: "mkdir", Path: n.Join(name)}, func() error { return mkdirAt(n, name, perm) })
+func (v *Volume) Mkdir(folder *Folder, name string, perm fs.FileMode) error {
+	return v.Effect(Effect{Op: "mkdir", Path: folder.Join(name)}, func() error { return mkdirAt(folder, name, perm) })
 }
 
 // Create creates a file and opens it for reading and writing. An existing file or link is an error.
-func (v *Volume) Create(n *Folder, name string, perm fs.FileMode) (f *os.File, err error) {
-	err = v.Effect(Effect{Op: "create", Path: n.Join(name)}, func() error {
-		f, err = openFileAt(n, name, os.O_RDWR|os.O_CREATE|os.O_EXCL, perm)
+func (v *Volume) Create(folder *Folder, name string, perm fs.FileMode) (f *os.File, err error) {
+	err = v.Effect(Effect{Op: "create", Path: folder.Join(name)}, func() error {
+		f, err = openFileAt(folder, name, os.O_RDWR|os.O_CREATE|os.O_EXCL, perm)
 		return err
 	})
 	if err != nil {
@@ -73,9 +73,9 @@ func (v *Volume) Sync(f *os.File, path string) error {
 }
 
 // SyncDir makes the names in a directory durable.
-func (v *Volume) SyncDir(n *Folder) error {
-	return v.Effect(Effect{Op: "syncdir", Path: n.Path}, func() error {
-		f, err := n.dirFile()
+func (v *Volume) SyncDir(folder *Folder) error {
+	return v.Effect(Effect{Op: "syncdir", Path: folder.Path}, func() error {
+		f, err := folder.dirFile()
 		if err != nil {
 			return err
 		}
@@ -87,8 +87,8 @@ func (v *Volume) SyncDir(n *Folder) error {
 }
 
 // SyncFS makes everything on the file system of a directory durable.
-func (v *Volume) SyncFS(n *Folder) error {
-	return v.Effect(Effect{Op: "syncfs", Path: n.Path}, func() error { return syncfs(n) })
+func (v *Volume) SyncFS(folder *Folder) error {
+	return v.Effect(Effect{Op: "syncfs", Path: folder.Path}, func() error { return syncfs(folder) })
 }
 
 // Rename moves a name and replaces a file at the destination.
@@ -144,8 +144,8 @@ func (v *Volume) Link(from *Folder, a string, to *Folder, b string) error {
 }
 
 // Remove removes a name that is not a directory. A missing name is not an error.
-func (v *Volume) Remove(n *Folder, name string) error {
-	err := v.Effect(Effect{Op: "remove", Path: n.Join(name)}, func() error { return unlinkAt(n, name) })
+func (v *Volume) Remove(folder *Folder, name string) error {
+	err := v.Effect(Effect{Op: "remove", Path: folder.Join(name)}, func() error { return unlinkAt(folder, name) })
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -153,14 +153,14 @@ func (v *Volume) Remove(n *Folder, name string) error {
 }
 
 // Rmdir removes an empty directory.
-func (v *Volume) Rmdir(n *Folder, name string) error {
-	return v.Effect(Effect{Op: "rmdir", Path: n.Join(name)}, func() error { return rmdirat(n, name) })
+func (v *Volume) Rmdir(folder *Folder, name string) error {
+	return v.Effect(Effect{Op: "rmdir", Path: folder.Join(name)}, func() error { return rmdirat(folder, name) })
 }
 
 // SetMtime sets the mtime of a name.
-func (v *Volume) SetMtime(n *Folder, name string, at time.Time) error {
-	return v.Effect(Effect{Op: "chtimes", Path: n.Join(name)}, func() error {
-		return n.withRoot(func(r *os.Root) error { return r.Chtimes(name, at, at) })
+func (v *Volume) SetMtime(folder *Folder, name string, at time.Time) error {
+	return v.Effect(Effect{Op: "chtimes", Path: folder.Join(name)}, func() error {
+		return folder.withRoot(func(r *os.Root) error { return r.Chtimes(name, at, at) })
 	})
 }
 
@@ -195,60 +195,60 @@ func (v *Volume) SetAttrs(f *os.File, path string, owner Attrs, perm fs.FileMode
 
 // WriteFile replaces one of the agent's own files atomically: it writes a new file beside it, syncs and renames it. renamed
 // reports whether the new file is in place. If it is and there is an error, the file may not be durable.
-func (v *Volume) WriteFile(n *Folder, name string, content func(io.Writer) error) (renamed bool, err error) {
+func (v *Volume) WriteFile(folder *Folder, name string, content func(io.Writer) error) (renamed bool, err error) {
 	tmp := name + ".new"
-	path := n.Join(name)
-	if err := v.Vacate(n, tmp); err != nil {
+	path := folder.Join(name)
+	if err := v.Vacate(folder, tmp); err != nil {
 		return false, WriteError(err, "clear %s", path)
 	}
-	f, err := v.Create(n, tmp, 0o600)
+	f, err := v.Create(folder, tmp, 0o600)
 	if err != nil {
 		return false, WriteError(err, "write %s", path)
 	}
-	err = v.Fill(n.Join(tmp), func() error { return content(f) })
+	err = v.Fill(folder.Join(tmp), func() error { return content(f) })
 	if err == nil {
-		err = v.Sync(f, n.Join(tmp))
+		err = v.Sync(f, folder.Join(tmp))
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
-		return false, errors.Join(WriteError(err, "write %s", path), v.Remove(n, tmp))
+		return false, errors.Join(WriteError(err, "write %s", path), v.Remove(folder, tmp))
 	}
-	if fi, lerr := n.Lstat(name); lerr == nil && !fi.Mode().IsRegular() {
-		err = v.SetAside(n, name, &IrregularError{path, KindOf(fi.Mode())})
+	if fi, lerr := folder.Lstat(name); lerr == nil && !fi.Mode().IsRegular() {
+		err = v.SetAside(folder, name, &IrregularError{path, KindOf(fi.Mode())})
 	}
 	if err == nil {
-		err = v.Rename(n, tmp, n, name)
+		err = v.Rename(folder, tmp, folder, name)
 	}
 	if err != nil {
-		return false, errors.Join(WriteError(err, "write %s", path), v.Remove(n, tmp))
+		return false, errors.Join(WriteError(err, "write %s", path), v.Remove(folder, tmp))
 	}
-	return true, WriteError(v.SyncDir(n), "write %s", path)
+	return true, WriteError(v.SyncDir(folder), "write %s", path)
 }
 
 // SetAside renames what has one of the agent's own names but is not the agent's, because it may be a user's only copy.
 // SetAside does not open it, so it may be of any kind. It logs the reason.
-func (v *Volume) SetAside(n *Folder, name string, reason error) error {
+func (v *Volume) SetAside(folder *Folder, name string, reason error) error {
 	to := name + AsideSuffix
-	err := v.RenameNew(n, name, n, to)
+	err := v.RenameNew(folder, name, folder, to)
 	for i := 0; errors.Is(err, fs.ErrExist) && i < 100; i++ {
 		to = fmt.Sprintf("%s%s-%d", name, AsideSuffix, v.Now().UnixNano()+int64(i))
-		err = v.RenameNew(n, name, n, to)
+		err = v.RenameNew(folder, name, folder, to)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return WriteError(err, "rename %s", n.Join(name))
+		return WriteError(err, "rename %s", folder.Join(name))
 	}
-	v.Log.Warn("set aside an unexpected entry", "path", n.Join(name), "as", n.Join(to), "error", reason)
-	return WriteError(v.SyncDir(n), "rename %s", n.Join(name))
+	v.Log.Warn("set aside an unexpected entry", "path", folder.Join(name), "as", folder.Join(to), "error", reason)
+	return WriteError(v.SyncDir(folder), "rename %s", folder.Join(name))
 }
 
 // Vacate frees one of the agent's own names: it removes a regular file and sets anything else aside.
-func (v *Volume) Vacate(n *Folder, name string) error {
-	if fi, err := n.Lstat(name); err == nil && !fi.Mode().IsRegular() {
-		return v.SetAside(n, name, &IrregularError{n.Join(name), KindOf(fi.Mode())})
+func (v *Volume) Vacate(folder *Folder, name string) error {
+	if fi, err := folder.Lstat(name); err == nil && !fi.Mode().IsRegular() {
+		return v.SetAside(folder, name, &IrregularError{folder.Join(name), KindOf(fi.Mode())})
 	}
-	return v.Remove(n, name)
+	return v.Remove(folder, name)
 }
 
 // AsideSuffix is what SetAside appends to a name.
@@ -256,27 +256,27 @@ const AsideSuffix = ".damaged"
 
 // ClearTree removes one of the agent's own folders with its content, and follows no link. A missing one is not an error. If the
 // agent may not remove all of it, ClearTree sets the folder aside.
-func (v *Volume) ClearTree(n *Folder, name string) error {
-	err := v.Effect(Effect{Op: "remove", Path: n.Join(name)}, func() error {
-		return n.withRoot(func(r *os.Root) error { return r.RemoveAll(name) })
+func (v *Volume) ClearTree(folder *Folder, name string) error {
+	err := v.Effect(Effect{Op: "remove", Path: folder.Join(name)}, func() error {
+		return folder.withRoot(func(r *os.Root) error { return r.RemoveAll(name) })
 	})
 	if !errors.Is(err, fs.ErrPermission) {
 		return err
 	}
-	return v.SetAside(n, name, err)
+	return v.SetAside(folder, name, err)
 }
 
 // OpenOrMake opens one of the agent's own folders, and makes it if it is missing. If something else has its name, OpenOrMake sets
 // that aside first.
 func (v *Volume) OpenOrMake(in *Folder, name string) (*Folder, error) {
-	n, err := in.Open(name)
+	folder, err := in.Open(name)
 	if _, blocked := errors.AsType[*BlockedError](err); blocked {
 		if err = v.SetAside(in, name, err); err == nil {
 			err = fs.ErrNotExist
 		}
 	}
 	if !NotThere(err) {
-		return n, err
+		return folder, err
 	}
 	if err := v.Mkdir(in, name, 0o700); err != nil {
 		return nil, err
@@ -310,12 +310,12 @@ func (v *Volume) OwnFolder(in *Folder) (*Folder, error) {
 }
 
 // SetDirAttrs gives a new directory the owner of like, and the permission bits perm.
-func (v *Volume) SetDirAttrs(n *Folder, like fs.FileInfo, perm fs.FileMode) error {
-	f, err := n.dirFile()
+func (v *Volume) SetDirAttrs(folder *Folder, like fs.FileInfo, perm fs.FileMode) error {
+	f, err := folder.dirFile()
 	if err != nil {
 		return err
 	}
-	_, err = v.SetAttrs(f, n.Path, AttrsOf(like), perm)
+	_, err = v.SetAttrs(f, folder.Path, AttrsOf(like), perm)
 	return err
 }
 

@@ -76,11 +76,11 @@ func (f *Files) edit(path string, limit int64, reason string, edit func(old []by
 	if err := f.checkNotOwned(path); err != nil {
 		return false, err
 	}
-	n, err := makeParents(f.vol, &cur, dir)
+	folder, err := makeParents(f.vol, &cur, dir)
 	if err != nil {
 		return false, safe.WriteError(err, "write %s", path)
 	}
-	own, done, err := onMount(f.own, &cur, n)
+	own, done, err := onMount(f.own, &cur, folder)
 	if err != nil {
 		return false, safe.WriteError(err, "write %s", path)
 	}
@@ -90,29 +90,29 @@ func (f *Files) edit(path string, limit int64, reason string, edit func(old []by
 	}
 	defer func() { _ = f.vol.Remove(own, Staged) }() // does nothing if it was moved into place
 	mode := fs.FileMode(0o644)
-	if fi, err := n.Lstat(name); err == nil {
+	if fi, err := folder.Lstat(name); err == nil {
 		mode = fi.Mode()
 	}
-	err = writeRestored(f.vol, own, n, bytes.NewReader(next), mode)
+	err = writeRestored(f.vol, own, folder, bytes.NewReader(next), mode)
 	switch {
 	case err != nil:
 	case old == nil:
-		err = f.vol.RenameNew(own, Staged, n, name)
+		err = f.vol.RenameNew(own, Staged, folder, name)
 	default:
-		err = f.replace(own, n, name, path, reason, old, limit)
+		err = f.replace(own, folder, name, path, reason, old, limit)
 	}
 	if err != nil {
 		return false, safe.WriteError(err, "write %s", path)
 	}
-	return true, safe.WriteError(f.vol.SyncDir(n), "write %s", path)
+	return true, safe.WriteError(f.vol.SyncDir(folder), "write %s", path)
 }
 
 // readExisting returns the content of a file, or nil if it or its directory does not exist.
 func readExisting(cur *safe.Cursor, dir, name string, limit int64) ([]byte, error) {
-	n, err := cur.At(dir)
+	folder, err := cur.At(dir)
 	if err == nil {
 		var b []byte
-		if b, err = n.ReadFile(name, limit); err == nil {
+		if b, err = folder.ReadFile(name, limit); err == nil {
 			return b, nil
 		}
 	}
@@ -122,22 +122,22 @@ func readExisting(cur *safe.Cursor, dir, name string, limit int64) ([]byte, erro
 	return nil, err
 }
 
-// replace exchanges the file Staged in own with the one in n, which must still be old.
-func (f *Files) replace(own, n *safe.Folder, name, path, reason string, old []byte, limit int64) error {
+// replace exchanges the file Staged in own with the one in folder, which must still be old.
+func (f *Files) replace(own, folder *safe.Folder, name, path, reason string, old []byte, limit int64) error {
 	if reason != "" {
 		saver := f.lost.NewSaver(f.lost.NewName(plan.ID{}), plan.ID{})
-		if err := saver.Save(n, name, path, reason); err != nil {
+		if err := saver.Save(folder, name, path, reason); err != nil {
 			return err
 		}
 		if err := saver.Sync(); err != nil {
 			return err
 		}
 	}
-	if err := exchange(f.vol, own, n, name); err != nil {
+	if err := exchange(f.vol, own, folder, name); err != nil {
 		return err
 	}
 	if now, err := own.ReadFile(Staged, limit); err != nil || !bytes.Equal(now, old) {
-		return errors.Join(errors.New("the gateway wrote it at the same time; the agent tries again"), err, exchange(f.vol, own, n, name))
+		return errors.Join(errors.New("the gateway wrote it at the same time; the agent tries again"), err, exchange(f.vol, own, folder, name))
 	}
 	return nil
 }
@@ -145,28 +145,28 @@ func (f *Files) replace(own, n *safe.Folder, name, path, reason string, old []by
 // aside is the name in .stoker of a file until its replacement is in its place.
 const aside = "restore.old"
 
-// exchange exchanges the file Staged in own with the one in n. On a file system that cannot do this, the file gets a second name before Staged is
-// renamed over it, so that what the gateway writes into it until then is found. Without hard links it lacks its name for a moment. A crash leaves it
-// aside, and the next exchange keeps that in .stoker.
-func exchange(vol *safe.Volume, own, n *safe.Folder, name string) error {
-	err := vol.Exchange(own, Staged, n, name)
+// exchange exchanges the file Staged in own with the one in folder. On a file system that cannot do this, the file gets a second name
+// before Staged is renamed over it, so that what the gateway writes into it until then is found. Without hard links it lacks its name for a
+// moment. A crash leaves it aside, and the next exchange keeps that in .stoker.
+func exchange(vol *safe.Volume, own, folder *safe.Folder, name string) error {
+	err := vol.Exchange(own, Staged, folder, name)
 	if !errors.Is(err, safe.ErrNoExchange) {
 		return err
 	}
 	if err := vol.SetAside(own, aside, errors.New("left by a crash")); err != nil {
 		return err
 	}
-	if vol.Link(n, name, own, aside) == nil {
-		if err := vol.Rename(own, Staged, n, name); err != nil {
+	if vol.Link(folder, name, own, aside) == nil {
+		if err := vol.Rename(own, Staged, folder, name); err != nil {
 			return errors.Join(err, vol.Remove(own, aside))
 		}
 		return vol.Rename(own, aside, own, Staged)
 	}
-	if err := vol.Rename(n, name, own, aside); err != nil {
+	if err := vol.Rename(folder, name, own, aside); err != nil {
 		return err
 	}
-	if err := vol.RenameNew(own, Staged, n, name); err != nil { // if the gateway wrote the file again, its new version stays
-		if back := vol.RenameNew(own, aside, n, name); !errors.Is(back, fs.ErrExist) {
+	if err := vol.RenameNew(own, Staged, folder, name); err != nil { // if the gateway wrote the file again, its new version stays
+		if back := vol.RenameNew(own, aside, folder, name); !errors.Is(back, fs.ErrExist) {
 			return errors.Join(err, back)
 		}
 		return errors.Join(err, vol.Remove(own, aside))
@@ -183,14 +183,14 @@ func (f *Files) RemoveOwn(path string) error {
 		cur := safe.Cursor{Top: f.top}
 		defer cur.Reset()
 		dir, name := safe.Split(path)
-		n, err := cur.At(dir)
+		folder, err := cur.At(dir)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		if err := f.vol.Remove(n, name); err != nil {
+		if err := f.vol.Remove(folder, name); err != nil {
 			return safe.WriteError(err, "remove %s", path)
 		}
 		above, last := safe.Split(dir)
@@ -209,14 +209,14 @@ func (f *Files) RemoveOwn(path string) error {
 func (f *Files) Folders(path string, limit int) ([]string, error) {
 	cur := safe.Cursor{Top: f.top}
 	defer cur.Reset()
-	n, err := cur.At(path)
+	folder, err := cur.At(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	list, err := n.Entries()
+	list, err := folder.Entries()
 	var names []string
 	for _, e := range list {
 		if e.IsDir() && len(names) < limit {
@@ -253,11 +253,11 @@ func (f *Files) RestoreLost(l lostfound.Entry) error {
 	cur := safe.Cursor{Top: f.top}
 	defer cur.Reset()
 	dir, name := safe.Split(l.Path)
-	n, err := makeParents(f.vol, &cur, dir)
+	folder, err := makeParents(f.vol, &cur, dir)
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", l.Path, err)
 	}
-	own, done, err := onMount(f.own, &cur, n)
+	own, done, err := onMount(f.own, &cur, folder)
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", l.Path, err)
 	}
@@ -266,28 +266,28 @@ func (f *Files) RestoreLost(l lostfound.Entry) error {
 		return safe.WriteError(err, "restore %s", l.Path)
 	}
 	defer func() { _ = f.vol.Remove(own, Staged) }() // does nothing if it was moved into place
-	if err := writeRestored(f.vol, own, n, from, saved.Mode()); err != nil {
+	if err := writeRestored(f.vol, own, folder, from, saved.Mode()); err != nil {
 		return safe.WriteError(err, "restore %s", l.Path)
 	}
 	r := restoredFile{own, f.vol, f.maxBlob, f.manifest}
-	if err := r.moveTo(n, name, l.Path); err != nil {
+	if err := r.moveTo(folder, name, l.Path); err != nil {
 		return fmt.Errorf("restore %s: %w", l.Path, err)
 	}
-	return f.vol.SyncDir(n)
+	return f.vol.SyncDir(folder)
 }
 
-// onMount opens a .stoker folder on the same mount as the directory n, because a rename cannot cross mounts. n must be the
+// onMount opens a .stoker folder on the same mount as the directory folder, because a rename cannot cross mounts. folder must be the
 // directory that cur opened last. In an area other than the data directory, whose .stoker is agent, onMount creates a missing
 // folder. done closes it, and removes it if it is empty.
-func onMount(agent *safe.AgentFolder, cur *safe.Cursor, n *safe.Folder) (own *safe.Folder, done func(), err error) {
-	area, err := safe.AreaOf(cur, n)
+func onMount(agent *safe.AgentFolder, cur *safe.Cursor, folder *safe.Folder) (own *safe.Folder, done func(), err error) {
+	area, err := safe.AreaOf(cur, folder)
 	if err != nil {
 		return nil, nil, err
 	}
 	if area == "" { // the data directory
 		return agent.Folder, func() {}, nil
 	}
-	top := cur.Chain[slices.IndexFunc(cur.Chain, func(n *safe.Folder) bool { return n.Path == area })]
+	top := cur.Chain[slices.IndexFunc(cur.Chain, func(folder *safe.Folder) bool { return folder.Path == area })]
 	if own, err = agent.Vol.OwnFolder(top); err != nil {
 		return nil, nil, err
 	}
@@ -299,9 +299,9 @@ func onMount(agent *safe.AgentFolder, cur *safe.Cursor, n *safe.Folder) (own *sa
 
 // makeParents opens a directory. It makes the missing directories on its path, with the owner of the existing ones.
 func makeParents(vol *safe.Volume, cur *safe.Cursor, dir string) (*safe.Folder, error) {
-	n, err := cur.At(dir)
+	folder, err := cur.At(dir)
 	if dir == "" || !errors.Is(err, fs.ErrNotExist) {
-		return n, err
+		return folder, err
 	}
 	above, name := safe.Split(dir)
 	parent, err := makeParents(vol, cur, above)
@@ -315,16 +315,16 @@ func makeParents(vol *safe.Volume, cur *safe.Cursor, dir string) (*safe.Folder, 
 	if err := vol.Mkdir(parent, name, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
-	if n, err = cur.At(dir); err == nil {
-		err = vol.SetDirAttrs(n, like, 0o755)
+	if folder, err = cur.At(dir); err == nil {
+		err = vol.SetDirAttrs(folder, like, 0o755)
 	}
-	return n, err
+	return folder, err
 }
 
-// writeRestored writes the saved bytes to Staged in own, with the owner of the target directory n and the saved mode, so
+// writeRestored writes the saved bytes to Staged in own, with the owner of the target directory folder and the saved mode, so
 // that private files stay private.
-func writeRestored(vol *safe.Volume, own, n *safe.Folder, from io.Reader, mode fs.FileMode) error {
-	like, err := n.Stat()
+func writeRestored(vol *safe.Volume, own, folder *safe.Folder, from io.Reader, mode fs.FileMode) error {
+	like, err := folder.Stat()
 	if err != nil {
 		return err
 	}
@@ -354,11 +354,11 @@ type restoredFile struct {
 	manifest func() *format.Manifest
 }
 
-// moveTo moves the file to its path, the name in n. It replaces an existing file only if git has it, which is checked twice:
+// moveTo moves the file to its path, the name in folder. It replaces an existing file only if git has it, which is checked twice:
 // before the exchange, and again for the file that the exchange moved to own, because the gateway may have written in
 // between. If the second check fails, the files are exchanged back.
-func (r restoredFile) moveTo(n *safe.Folder, name, path string) error {
-	err := r.vol.RenameNew(r.own, Staged, n, name)
+func (r restoredFile) moveTo(folder *safe.Folder, name, path string) error {
+	err := r.vol.RenameNew(r.own, Staged, folder, name)
 	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -377,14 +377,14 @@ func (r restoredFile) moveTo(n *safe.Folder, name, path string) error {
 		}
 		return err
 	}
-	if err := checkSaved(n, name); err != nil {
+	if err := checkSaved(folder, name); err != nil {
 		return err
 	}
-	if err := exchange(r.vol, r.own, n, name); err != nil {
+	if err := exchange(r.vol, r.own, folder, name); err != nil {
 		return err
 	}
 	if err := checkSaved(r.own, Staged); err != nil { // the gateway wrote between the first check and the exchange
-		return errors.Join(err, exchange(r.vol, r.own, n, name))
+		return errors.Join(err, exchange(r.vol, r.own, folder, name))
 	}
 	return nil
 }

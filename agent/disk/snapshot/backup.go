@@ -30,16 +30,16 @@ type Backups struct {
 // the backup has more than limit bytes, the reason of the error is LimitExceeded. Save returns an error of write unchanged. After
 // an error or a crash there is no such backup.
 func (b Backups) Save(id string, limit int64, write func(io.Writer) error) error {
-	n, err := b.own.OpenOrMake(BackupsDir)
+	folder, err := b.own.OpenOrMake(BackupsDir)
 	if err != nil {
 		return safe.WriteError(err, "save a backup")
 	}
-	defer n.Close()
+	defer folder.Close()
 	if err := b.dropUnfinished(); err != nil {
 		return safe.WriteError(err, "save a backup")
 	}
 	var writeErr error
-	renamed, err := b.own.Vol.WriteFile(n, id+backupSuffix, func(w io.Writer) error {
+	renamed, err := b.own.Vol.WriteFile(folder, id+backupSuffix, func(w io.Writer) error {
 		to := bound.NewWriter(w, limit, func() error {
 			return failure.New(v1alpha1.ReasonLimitExceeded, "the backup of the gateway is larger than spec.snapshots.maxSize: raise it, or set spec.snapshots.gatewayBackup to never")
 		})
@@ -53,22 +53,22 @@ func (b Backups) Save(id string, limit int64, write func(io.Writer) error) error
 		return writeErr
 	}
 	if err != nil && renamed { // the file may not be durable
-		err = errors.Join(err, b.own.Vol.Remove(n, id+backupSuffix))
+		err = errors.Join(err, b.own.Vol.Remove(folder, id+backupSuffix))
 	}
 	return safe.WriteError(err, "save a backup")
 }
 
 // dropUnfinished removes what a crash left of a backup.
 func (b Backups) dropUnfinished() error {
-	n, err := b.own.OpenExisting(BackupsDir)
-	if err != nil || n == nil {
+	folder, err := b.own.OpenExisting(BackupsDir)
+	if err != nil || folder == nil {
 		return err
 	}
-	defer n.Close()
-	entries, err := n.Entries()
+	defer folder.Close()
+	entries, err := folder.Entries()
 	for _, e := range entries {
 		if id, ok := strings.CutSuffix(e.Name(), backupSuffix+".new"); ok && syntax.IsSnapshotID(id) && err == nil {
-			err = b.own.Vol.Vacate(n, e.Name())
+			err = b.own.Vol.Vacate(folder, e.Name())
 		}
 	}
 	return err
@@ -76,12 +76,12 @@ func (b Backups) dropUnfinished() error {
 
 // List returns the sizes of the backups in bytes, by id. It leaves out ids that are later than tomorrow.
 func (b Backups) List() (map[string]int64, error) {
-	n, err := b.own.OpenExisting(BackupsDir)
-	if err != nil || n == nil {
+	folder, err := b.own.OpenExisting(BackupsDir)
+	if err != nil || folder == nil {
 		return nil, err
 	}
-	defer n.Close()
-	entries, err := n.Entries()
+	defer folder.Close()
+	entries, err := folder.Entries()
 	if err != nil {
 		return nil, fmt.Errorf("list the backups: %w", err)
 	}
@@ -91,7 +91,7 @@ func (b Backups) List() (map[string]int64, error) {
 		if !ok || !syntax.IsSnapshotID(id) || !e.Type().IsRegular() || ahead(b.own, id) {
 			continue
 		}
-		fi, err := n.Lstat(e.Name())
+		fi, err := folder.Lstat(e.Name())
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed meanwhile
 		}
@@ -105,15 +105,15 @@ func (b Backups) List() (map[string]int64, error) {
 
 // Open opens a backup to read it. The error is fs.ErrNotExist if there is none.
 func (b Backups) Open(id string) (*os.File, error) {
-	n, err := b.own.OpenExisting(BackupsDir)
+	folder, err := b.own.OpenExisting(BackupsDir)
 	if err != nil {
 		return nil, err
 	}
-	if n == nil || !syntax.IsSnapshotID(id) {
+	if folder == nil || !syntax.IsSnapshotID(id) {
 		return nil, fs.ErrNotExist
 	}
-	defer n.Close()
-	f, _, err := n.File(id+backupSuffix, os.O_RDONLY)
+	defer folder.Close()
+	f, _, err := folder.File(id+backupSuffix, os.O_RDONLY)
 	return f, err
 }
 
@@ -121,15 +121,15 @@ func (b Backups) Open(id string) (*os.File, error) {
 func (b Backups) Drop(id string) error { return safe.WriteError(b.drop(id), "remove a backup") }
 
 func (b Backups) drop(id string) error {
-	n, err := b.own.OpenExisting(BackupsDir)
-	if err != nil || n == nil {
+	folder, err := b.own.OpenExisting(BackupsDir)
+	if err != nil || folder == nil {
 		return err
 	}
-	defer n.Close()
-	if err := b.own.Vol.Remove(n, id+backupSuffix); err != nil {
+	defer folder.Close()
+	if err := b.own.Vol.Remove(folder, id+backupSuffix); err != nil {
 		return err
 	}
-	return b.own.Vol.SyncDir(n)
+	return b.own.Vol.SyncDir(folder)
 }
 
 // DropAll removes all backups, because the spec asks for none.

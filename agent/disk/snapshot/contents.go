@@ -191,10 +191,10 @@ func (c *Contents) file(ctx context.Context, path string, rec plan.Owned, record
 
 // openLive opens the live file at f.Path and sets f.ID. It returns nil if there is no regular file.
 func (c *Contents) openLive(ctx context.Context, f *Content) (*os.File, error) {
-	n, name, err := c.cursor.Parent(f.Path)
+	folder, name, err := c.cursor.Parent(f.Path)
 	var in *os.File
 	if err == nil {
-		in, _, err = n.File(name, os.O_RDONLY)
+		in, _, err = folder.File(name, os.O_RDONLY)
 	}
 	if _, irregular := errors.AsType[*safe.IrregularError](err); irregular || safe.NotThere(err) {
 		return nil, nil

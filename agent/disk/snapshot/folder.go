@@ -36,14 +36,14 @@ func (s *Store) openFolder(id string) (*folder, error) {
 		return nil, fs.ErrNotExist
 	}
 	defer all.Close()
-	n, err := all.Open(id)
+	opened, err := all.Open(id)
 	if safe.NotThere(err) {
 		return nil, fs.ErrNotExist
 	}
 	if err != nil {
 		return nil, err
 	}
-	return &folder{n, id}, nil
+	return &folder{opened, id}, nil
 }
 
 // manifest opens the manifest from before the snapshot's sync.
@@ -124,14 +124,14 @@ func (n *folder) size() (files int, bytes int64, err error) {
 
 // Saver takes a snapshot. Taking the same snapshot again after a crash completes it.
 type Saver struct {
-	store    *Store
-	id       string
-	all, n   *safe.Folder // snapshots, and the folder of this one
-	created  bool         // the name of all may not be durable
-	replayed bool
-	files    int
-	bytes    int64
-	buf      []byte // for copying
+	store       *Store
+	id          string
+	all, folder *safe.Folder // snapshots, and the folder of this one
+	created     bool         // the name of all may not be durable
+	replayed    bool
+	files       int
+	bytes       int64
+	buf         []byte // for copying
 }
 
 // NewSaver begins a snapshot, which counts only after Complete. replayed reports whether this may repeat what a crash interrupted.
@@ -144,20 +144,20 @@ func (s *Store) NewSaver(id string, replayed bool) (*Saver, error) {
 	if err != nil {
 		return nil, saveError(err)
 	}
-	var n *safe.Folder
+	var folder *safe.Folder
 	if err = s.own.Vol.Mkdir(all, id, 0o700); err == nil || errors.Is(err, fs.ErrExist) {
-		n, err = all.Open(id)
+		folder, err = all.Open(id)
 	}
 	if err != nil {
 		all.Close()
 		return nil, saveError(err)
 	}
-	return &Saver{store: s, id: id, all: all, n: n, created: missing || replayed, replayed: replayed, buf: make([]byte, 64<<10)}, nil
+	return &Saver{store: s, id: id, all: all, folder: folder, created: missing || replayed, replayed: replayed, buf: make([]byte, 64<<10)}, nil
 }
 
 // Close closes the folders. It does not complete the snapshot.
 func (s *Saver) Close() {
-	s.n.Close()
+	s.folder.Close()
 	s.all.Close()
 }
 
@@ -168,7 +168,7 @@ func (s *Saver) Save(from *safe.Folder, name string, change int, id plan.ID) err
 	err := s.secondName(from, name, as)
 	if err == nil {
 		var fi fs.FileInfo
-		if fi, err = s.n.Lstat(as); err == nil {
+		if fi, err = s.folder.Lstat(as); err == nil {
 			s.files, s.bytes = s.files+1, s.bytes+fi.Size()
 		}
 	}
@@ -184,7 +184,7 @@ func (s *Saver) Complete(before plan.Header, to plan.ID) error {
 		}
 	}
 	vol := s.store.own.Vol
-	err := errors.Join(vol.SyncDir(s.n), vol.SyncDir(s.all))
+	err := errors.Join(vol.SyncDir(s.folder), vol.SyncDir(s.all))
 	if s.created {
 		err = errors.Join(err, vol.SyncDir(s.store.own.Folder))
 	}
@@ -200,11 +200,11 @@ func (s *Saver) Complete(before plan.Header, to plan.ID) error {
 // existing name stays as it is.
 func (s *Saver) secondName(from *safe.Folder, name, as string) error {
 	vol := s.store.own.Vol
-	err := vol.Link(from, name, s.n, as)
+	err := vol.Link(from, name, s.folder, as)
 	if err == nil || errors.Is(err, fs.ErrExist) {
 		return nil
 	}
-	if _, err := s.n.Lstat(as); err == nil {
+	if _, err := s.folder.Lstat(as); err == nil {
 		return nil
 	}
 	in, fi, err := from.File(name, os.O_RDONLY)
@@ -212,12 +212,12 @@ func (s *Saver) secondName(from *safe.Folder, name, as string) error {
 		return err
 	}
 	defer func() { _ = in.Close() }() // opened for reading
-	_, err = vol.WriteFile(s.n, as, func(w io.Writer) error {
+	_, err = vol.WriteFile(s.folder, as, func(w io.Writer) error {
 		_, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{in}, s.buf)
 		return err
 	})
 	if err == nil && fi.Mode()&0o111 != 0 { // as a link has it; restoring needs only the bytes, because the journal has the mode
-		err = vol.Effect(safe.Effect{Op: "chmod", Path: s.n.Join(as)}, func() error { return s.n.Chmod(as, fi.Mode().Perm()) })
+		err = vol.Effect(safe.Effect{Op: "chmod", Path: s.folder.Join(as)}, func() error { return s.folder.Chmod(as, fi.Mode().Perm()) })
 	}
 	return err
 }

@@ -81,25 +81,25 @@ func newest(ids []string) string {
 }
 
 func (p *priorState) close() {
-	for _, n := range p.folders {
-		n.Close()
+	for _, folder := range p.folders {
+		folder.Close()
 	}
 }
 
 // add adds what the sync of one snapshot found at the paths that it changed.
 func (p *priorState) add(id string) error {
-	n, err := p.store.openFolder(id)
+	folder, err := p.store.openFolder(id)
 	if err != nil {
 		return fmt.Errorf("open snapshot %s: %w", id, err)
 	}
 	at := int32(len(p.folders))
-	p.folders = append(p.folders, n)
-	files, err := n.displaced()
+	p.folders = append(p.folders, folder)
+	files, err := folder.displaced()
 	if err != nil {
 		return err
 	}
 	p.touches = slices.Grow(p.touches, len(files))
-	_, err = n.journal(p.store.limits.JournalBytes, func(i int, c plan.Change) error {
+	_, err = folder.journal(p.store.limits.JournalBytes, func(i int, c plan.Change) error {
 		left := !format.Moves(c.Op)
 		if left && (at > 0 || c.Found.Kind == plan.File && c.FoundID.IsZero()) {
 			return nil
@@ -200,17 +200,18 @@ func (p *priorState) open(ctx context.Context, v version) (*os.File, error) {
 	if v.git {
 		return nil, nil
 	}
-	n := p.folders[v.folder]
-	f, err := p.openDisplaced(ctx, n, v)
+	folder := p.folders[v.folder]
+	f, err := p.openDisplaced(ctx, folder, v)
 	switch {
 	case err == nil || ctx.Err() != nil:
 		return f, err
 	case p.blobs == nil:
-		return nil, failure.New(v1alpha1.ReasonSnapshotFailed, "%s in snapshot %s: %w", v.name(), n.id, err)
+		return nil, failure.New(v1alpha1.ReasonSnapshotFailed, "%s in snapshot %s: %w", v.name(), folder.id, err)
 	case v.id.IsZero() || !p.blobs.Has(v.id):
-		return nil, failure.New(v1alpha1.ReasonSnapshotFailed, "%s in snapshot %s: %w, and git does not have it; nothing was changed", v.name(), n.id, err)
+		return nil, failure.New(v1alpha1.ReasonSnapshotFailed,
+			"%s in snapshot %s: %w, and git does not have it; nothing was changed", v.name(), folder.id, err)
 	}
-	p.store.own.Vol.Log.Warn("snapshot damaged; using the file from git", "snapshot", n.id, "file", v.name(), "error", err)
+	p.store.own.Vol.Log.Warn("snapshot damaged; using the file from git", "snapshot", folder.id, "file", v.name(), "error", err)
 	return nil, nil
 }
 

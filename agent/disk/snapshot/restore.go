@@ -77,12 +77,12 @@ func (s *Store) restored(id string, ids []string) (bool, error) {
 	if len(ids) == 0 {
 		return false, nil
 	}
-	n, err := s.openFolder(ids[len(ids)-1])
+	folder, err := s.openFolder(ids[len(ids)-1])
 	if err != nil {
 		return false, err
 	}
-	defer n.Close()
-	j, err := n.journal(s.limits.JournalBytes, nil)
+	defer folder.Close()
+	j, err := folder.journal(s.limits.JournalBytes, nil)
 	if err != nil {
 		return false, failure.New(v1alpha1.ReasonSnapshotFailed, "%w", err)
 	}
@@ -213,8 +213,8 @@ type Live struct {
 	State    plan.State
 	Manifest plan.Manifest
 	// Rewritten reports whether the gateway itself rewrote a recorded file without changing its meaning. The file is called name
-	// in n, and now is its blob id.
-	Rewritten func(n *safe.Folder, name string, rec plan.Owned, now plan.ID) bool
+	// in folder, and now is its blob id.
+	Rewritten func(folder *safe.Folder, name string, rec plan.Owned, now plan.ID) bool
 }
 
 // find returns a change without an operation, with what is at a path. rec is the record of the path, if owned is true.
@@ -245,8 +245,8 @@ func (l Live) rewritten(rec plan.Owned, now plan.ID) bool {
 	dir, name := safe.Split(rec.Path)
 	c := safe.Cursor{Top: l.Top}
 	defer c.Reset()
-	n, err := c.At(dir)
-	return err == nil && l.Rewritten(n, name, rec, now)
+	folder, err := c.At(dir)
+	return err == nil && l.Rewritten(folder, name, rec, now)
 }
 
 // PlanReplace plans to make the owned files those of list, which is sorted by path and comes from an archive of Contents with the

@@ -117,25 +117,25 @@ func SortByTime(ids []string) {
 // of no use: see ids.
 func (s *Store) setAheadAside() error {
 	for _, dir := range []string{DirName, BackupsDir} {
-		n, err := s.own.OpenExisting(dir)
-		if err != nil || n == nil {
+		folder, err := s.own.OpenExisting(dir)
+		if err != nil || folder == nil {
 			return err
 		}
-		entries, err := n.Entries()
+		entries, err := folder.Entries()
 		for _, e := range entries {
 			id := strings.TrimSuffix(e.Name(), backupSuffix)
 			if err != nil || !syntax.IsSnapshotID(id) || !ahead(s.own, id) {
 				continue
 			}
-			if dir == DirName && s.complete(n, id) {
+			if dir == DirName && s.complete(folder, id) {
 				s.own.Vol.Log.Warn("snapshots removed, because a newer one has a date in the future", "snapshot", id)
-				err = s.dropAllBut(n, entries, id)
+				err = s.dropAllBut(folder, entries, id)
 			}
 			if err == nil {
-				err = s.own.Vol.SetAside(n, e.Name(), errors.New("its date is in the future"))
+				err = s.own.Vol.SetAside(folder, e.Name(), errors.New("its date is in the future"))
 			}
 		}
-		n.Close()
+		folder.Close()
 		if err != nil {
 			return safe.WriteError(err, "set aside %s", dir)
 		}
@@ -145,12 +145,12 @@ func (s *Store) setAheadAside() error {
 
 // complete reports whether a folder is a complete snapshot.
 func (s *Store) complete(all *safe.Folder, id string) bool {
-	n, err := all.Open(id)
+	folder, err := all.Open(id)
 	if err != nil {
 		return false
 	}
-	defer n.Close()
-	return n.Has(format.ManifestFile)
+	defer folder.Close()
+	return folder.Has(format.ManifestFile)
 }
 
 // dropAllBut removes the snapshots whose ids are not later than tomorrow.
@@ -232,21 +232,21 @@ func (s *Store) describe(id string) (Snapshot, error) {
 // read returns the description of a snapshot, without Backup. The error is fs.ErrNotExist if the snapshot does not exist or is
 // incomplete.
 func (s *Store) read(id string) (Snapshot, error) {
-	n, err := s.openFolder(id)
+	folder, err := s.openFolder(id)
 	if err != nil {
 		return Snapshot{}, err
 	}
-	defer n.Close()
-	files, bytes, err := n.size()
+	defer folder.Close()
+	files, bytes, err := folder.size()
 	if err != nil {
 		return Snapshot{}, err
 	}
-	m, err := n.manifest(s.limits.Files) // without Manifest.Check: only the header counts here
+	m, err := folder.manifest(s.limits.Files) // without Manifest.Check: only the header counts here
 	if err != nil {
 		return Snapshot{}, err
 	}
 	defer func() { _ = m.Close() }() // opened for reading
-	j, err := n.journal(s.limits.JournalBytes, nil)
+	j, err := folder.journal(s.limits.JournalBytes, nil)
 	if err != nil {
 		return Snapshot{}, err
 	}
@@ -263,12 +263,12 @@ func (s *Store) lookUp(id string) (x Snapshot, ok bool) {
 
 // Manifest opens the manifest from before the sync of a snapshot, and checks all of it.
 func (s *Store) Manifest(id string) (*format.Manifest, error) {
-	n, err := s.openFolder(id)
+	folder, err := s.openFolder(id)
 	if err != nil {
 		return nil, fmt.Errorf("open snapshot %s: %w", id, err)
 	}
-	defer n.Close()
-	m, err := n.manifest(s.limits.Files)
+	defer folder.Close()
+	m, err := folder.manifest(s.limits.Files)
 	if err != nil {
 		return nil, err
 	}
@@ -348,13 +348,13 @@ func (s *Store) size(id string) (bytes int64, complete bool, err error) {
 	if x, ok := s.lookUp(id); ok {
 		return x.Bytes, true, nil
 	}
-	n, err := s.openFolder(id)
+	folder, err := s.openFolder(id)
 	if err != nil {
 		return 0, false, err
 	}
-	defer n.Close()
-	_, bytes, err = n.size()
-	return bytes, n.Has(format.ManifestFile), err
+	defer folder.Close()
+	_, bytes, err = folder.size()
+	return bytes, folder.Has(format.ManifestFile), err
 }
 
 // Drop removes the newest snapshots, for example that of a sync that is rolled back. It does so durably: older snapshots stay, and
@@ -408,15 +408,15 @@ func (s *Store) drop(ids ...string) error {
 	vol := s.own.Vol
 	for _, id := range ids {
 		s.known.Delete(id)
-		n, err := all.Open(id)
+		folder, err := all.Open(id)
 		if safe.NotThere(err) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		err = errors.Join(vol.Remove(n, format.ManifestFile), vol.SyncDir(n))
-		n.Close()
+		err = errors.Join(vol.Remove(folder, format.ManifestFile), vol.SyncDir(folder))
+		folder.Close()
 		if err == nil {
 			err = vol.ClearTree(all, id)
 		}
