@@ -66,8 +66,7 @@ type RequestAnnotation struct {
 	Writer AnnotationWriter
 }
 
-// RequestAnnotations returns all of them. The policy stoker-gatewaysyncs lists those of setters and approvers. Every other annotation of an object takes
-// an editor, too.
+// RequestAnnotations returns all of them. The policy stoker-gatewaysyncs lists those of setters and approvers; only editors may write others.
 func RequestAnnotations() []RequestAnnotation {
 	return []RequestAnnotation{
 		{AnnotationRequestedRef, WriterSetter}, {AnnotationRequestedOver, WriterSetter}, {AnnotationRequestedUnless, WriterSetter},

@@ -8,6 +8,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/internal/fielderr"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 const (
@@ -46,6 +47,24 @@ var objectStores = map[v1alpha1.StorageType]struct {
 		regexp.MustCompile(`^[a-z0-9](-?[a-z0-9])*$`), 63, "must be the name of a container: 3 to 63 lower-case letters, digits and single hyphens",
 		azureEndpoint, "a host of Azure, such as account.blob.core.windows.net",
 	},
+}
+
+func validateSnapshots(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorList {
+	var errs field.ErrorList
+	if s := gs.Spec.Snapshots; s != nil {
+		if s.RetentionCount < 0 || s.RetentionCount > 100 {
+			errs = append(errs, field.Invalid(path.Child("snapshots", "retentionCount"), s.RetentionCount, "must be between 1 and 100"))
+		}
+		if s.MaxSize != "" && syntax.SnapshotSize(s.MaxSize) == 0 {
+			errs = append(errs, fielderr.Invalid(path.Child("snapshots", "maxSize"), s.MaxSize, "must be a number of bytes with Ki, Mi or Gi, such as 1Gi"))
+		}
+		errs = append(errs, fielderr.OneOf(path.Child("snapshots", "gatewayBackup"), s.GatewayBackup, v1alpha1.GatewayBackupNever, v1alpha1.GatewayBackupBeforeSync)...)
+		errs = append(errs, validateStorage(path.Child("snapshots", "storage"), s.Storage)...)
+	}
+	if r := gs.Spec.Rollback; r != nil && r.ToSnapshot != "" && syntax.SnapshotID(r.ToSnapshot) == "" {
+		errs = append(errs, fielderr.Invalid(path.Child("rollback", "toSnapshot"), r.ToSnapshot, "must be the ID of a snapshot, such as area-4-20260212-102000; stoker snapshots lists them"))
+	}
+	return errs
 }
 
 func validateStorage(path *field.Path, s *v1alpha1.SnapshotStorage) field.ErrorList {

@@ -183,24 +183,6 @@ func SyncRecordValid(r *v1alpha1.SyncRecord) bool {
 		len(r.Duration) <= 32 && len(r.Result) <= 64 && (r.SnapshotID == "" || syntax.SnapshotID(r.SnapshotID) == r.SnapshotID)
 }
 
-func validateSnapshots(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorList {
-	var errs field.ErrorList
-	if s := gs.Spec.Snapshots; s != nil {
-		if s.RetentionCount < 0 || s.RetentionCount > 100 {
-			errs = append(errs, field.Invalid(path.Child("snapshots", "retentionCount"), s.RetentionCount, "must be between 1 and 100"))
-		}
-		if s.MaxSize != "" && syntax.SnapshotSize(s.MaxSize) == 0 {
-			errs = append(errs, fielderr.Invalid(path.Child("snapshots", "maxSize"), s.MaxSize, "must be a number of bytes with Ki, Mi or Gi, such as 1Gi"))
-		}
-		errs = append(errs, fielderr.OneOf(path.Child("snapshots", "gatewayBackup"), s.GatewayBackup, v1alpha1.GatewayBackupNever, v1alpha1.GatewayBackupBeforeSync)...)
-		errs = append(errs, validateStorage(path.Child("snapshots", "storage"), s.Storage)...)
-	}
-	if r := gs.Spec.Rollback; r != nil && r.ToSnapshot != "" && syntax.SnapshotID(r.ToSnapshot) == "" {
-		errs = append(errs, fielderr.Invalid(path.Child("rollback", "toSnapshot"), r.ToSnapshot, "must be the ID of a snapshot, such as area-4-20260212-102000; stoker snapshots lists them"))
-	}
-	return errs
-}
-
 func validateAutoRollback(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorList {
 	a := gs.Spec.AutoRollback
 	if a == nil {
