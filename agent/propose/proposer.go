@@ -334,7 +334,7 @@ func (p *Proposer) collect(notes Notes) error {
 func (p *Proposer) push(ctx context.Context, s *Settings, c *Changes, base Base, notes Notes) {
 	p.shown.setState(s, &p.kept.record, v1alpha1.ProposalPushing, len(c.Files), "pushing")
 	rec := p.kept.clone()
-	w := &push{s: s, c: c, built: p.seen.built, base: base, notes: notes, Env: p.Env}
+	w := &push{settings: s, changes: c, built: p.seen.built, base: base, notes: notes, Env: p.Env}
 	p.work.start(ctx, func(ctx context.Context) outcome { return w.run(ctx, rec) })
 }
 

@@ -59,10 +59,10 @@ func (w *publisher) withChange(ctx context.Context, except int64) (*forge.PullRe
 	}
 	slices.SortFunc(list, func(a, b forge.PullRequest) int { return cmp.Compare(a.Number, b.Number) })
 	for _, pr := range list {
-		if pr.Number == except || pr.Fork || pr.Branch == w.pulls.branch || digestOf(pr.Body) != w.c.Digest {
+		if pr.Number == except || pr.Fork || pr.Branch == w.pulls.branch || digestOf(pr.Body) != w.changes.Digest {
 			continue
 		}
-		tip, err := branch{remote: w.s.Remote, ref: "refs/heads/" + pr.Branch}.tip(ctx)
+		tip, err := branch{remote: w.settings.Remote, ref: "refs/heads/" + pr.Branch}.tip(ctx)
 		var text []byte
 		if err == nil && !tip.IsZero() {
 			text, err = w.base.CommitText(ctx, tip)
@@ -74,7 +74,7 @@ func (w *publisher) withChange(ctx context.Context, except int64) (*forge.PullRe
 			w.Log.Debug("tip of another pull request unreadable", "number", pr.Number, "error", err)
 			continue
 		}
-		if readTrailers(text).change == w.c.Digest {
+		if readTrailers(text).change == w.changes.Digest {
 			return &pr, nil
 		}
 	}
@@ -93,11 +93,11 @@ func (p pulls) retract(ctx context.Context, pr *forge.PullRequest, why string) e
 // publisher opens and updates the pull request of changes that were pushed.
 type publisher struct {
 	Env
-	pulls pulls
-	s     *Settings
-	c     *Changes
-	base  Base
-	notes Notes
+	pulls    pulls
+	settings *Settings
+	changes  *Changes
+	base     Base
+	notes    Notes
 }
 
 // publish brings the pull request up to date. The record is durable before each step that others can see.
@@ -118,24 +118,24 @@ func (w *publisher) update(ctx context.Context, rec record) (record, error) {
 	if rec.Shared || rec.TextDigest == rec.Digest {
 		return rec, nil
 	}
-	pr, err := w.pulls.numbered(ctx, rec.Number, w.s.Branch)
+	pr, err := w.pulls.numbered(ctx, rec.Number, w.settings.Branch)
 	switch {
 	case err != nil:
 		return rec, err
-	case pr != nil && pr.State == forge.Merged && pr.Base == w.s.BaseBranch && pr.Commit == rec.Tip.String():
+	case pr != nil && pr.State == forge.Merged && pr.Base == w.settings.BaseBranch && pr.Commit == rec.Tip.String():
 		rec.Merged = true
 	case pr == nil || pr.State != forge.Open:
 		rec.Number, rec.URL = 0, ""
 		return rec, nil
-	case pr.Base != w.s.BaseBranch:
-		rec.withdrawFor(w.s.BaseBranch)
+	case pr.Base != w.settings.BaseBranch:
+		rec.withdrawFor(w.settings.BaseBranch)
 		return rec, rec.save(w.notes)
 	default:
 		joined, rec, err := w.yield(ctx, rec, pr)
 		if err != nil || joined {
 			return rec, err
 		}
-		if err := w.pulls.Update(ctx, pr.Number, subject(w.s.Identity, w.c), body(w.s.Identity, w.c, w.base.Commit)); err != nil {
+		if err := w.pulls.Update(ctx, pr.Number, subject(w.settings.Identity, w.changes), body(w.settings.Identity, w.changes, w.base.Commit)); err != nil {
 			return rec, err
 		}
 	}
@@ -152,7 +152,7 @@ func (w *publisher) open(ctx context.Context, rec record) (record, error) {
 	}
 	result := "adopted"
 	if pr == nil {
-		if err := w.Wait(ctx, openDelay(w.s.String())); err != nil {
+		if err := w.Wait(ctx, openDelay(w.settings.String())); err != nil {
 			return rec, err
 		}
 		if other, err := w.withChange(ctx, 0); err != nil {
@@ -179,7 +179,7 @@ func (w *publisher) open(ctx context.Context, rec record) (record, error) {
 // create opens a pull request and returns it with the result "created". If the branch already has one, it returns that and "adopted".
 func (w *publisher) create(ctx context.Context) (*forge.PullRequest, string, error) {
 	pr, err := w.pulls.Create(ctx, forge.Draft{
-		Branch: w.s.Branch, Base: w.s.BaseBranch, Labels: w.s.Labels, Title: subject(w.s.Identity, w.c), Body: body(w.s.Identity, w.c, w.base.Commit),
+		Branch: w.settings.Branch, Base: w.settings.BaseBranch, Labels: w.settings.Labels, Title: subject(w.settings.Identity, w.changes), Body: body(w.settings.Identity, w.changes, w.base.Commit),
 	})
 	if errors.Is(err, forge.ErrExists) {
 		existing, err := w.pulls.current(ctx)
@@ -193,7 +193,7 @@ func (w *publisher) create(ctx context.Context) (*forge.PullRequest, string, err
 		if err != nil {
 			result = failure.Reason(err, v1alpha1.ReasonGitUnreachable)
 		}
-		w.Opened(w.s.Provider, string(result))
+		w.Opened(w.settings.Provider, string(result))
 	}
 	if err != nil {
 		return nil, "", err
@@ -232,7 +232,7 @@ func (w *publisher) join(ctx context.Context, rec record, other *forge.PullReque
 	if err != nil {
 		return rec, err
 	}
-	if err := w.s.branch().delete(ctx, tip); !repo.IsStale(err) {
+	if err := w.settings.branch().delete(ctx, tip); !repo.IsStale(err) {
 		return rec, err
 	}
 	return rec, nil

@@ -17,17 +17,17 @@ import (
 // that others can see, so after a crash at any point the next attempt finds out how far the last one came, and repeats nothing.
 type push struct {
 	Env
-	s     *Settings
-	c     *Changes
-	built *Changes // c without the overwritten files
-	base  Base
-	notes Notes
+	settings *Settings
+	changes  *Changes
+	built    *Changes // changes without the overwritten files
+	base     Base
+	notes    Notes
 }
 
 func (w *push) run(ctx context.Context, rec record) outcome {
 	rec, err := w.pushBranch(ctx, rec)
-	if err == nil && w.s.Forge != nil && !rec.Foreign {
-		p := publisher{Env: w.Env, pulls: w.s.pulls(), s: w.s, c: w.c, base: w.base, notes: w.notes}
+	if err == nil && w.settings.Forge != nil && !rec.Foreign {
+		p := publisher{Env: w.Env, pulls: w.settings.pulls(), settings: w.settings, changes: w.changes, base: w.base, notes: w.notes}
 		rec, err = p.publish(ctx, rec)
 	}
 	return outcome{apply: func(r *record) { *r = rec }, err: err}
@@ -39,7 +39,7 @@ const largePack = 1 << 20
 
 // pushBranch pushes the changes, unless the server has them.
 func (w *push) pushBranch(ctx context.Context, rec record) (record, error) {
-	b := w.s.branch()
+	b := w.settings.branch()
 	tip, err := b.tip(ctx)
 	if err != nil {
 		return rec, err
@@ -66,11 +66,11 @@ func (w *push) pushBranch(ctx context.Context, rec record) (record, error) {
 		}
 		rec.verifiedTip = tip
 	}
-	if tip == rec.Tip && !tip.IsZero() && rec.Pending.IsZero() && rec.Digest == w.c.Digest {
+	if tip == rec.Tip && !tip.IsZero() && rec.Pending.IsZero() && rec.Digest == w.changes.Digest {
 		return rec, nil
 	}
 	if tip.IsZero() { // the first push, or the branch was deleted: it starts again from the commit on the disk
-		w.c = w.built
+		w.changes = w.built
 		rec.BranchedFrom, rec.Number, rec.URL, rec.Shared, rec.Merged = w.base.Commit, 0, "", false, false
 	}
 	parent := tip
@@ -78,12 +78,12 @@ func (w *push) pushBranch(ctx context.Context, rec record) (record, error) {
 		parent = w.base.Commit
 	}
 	now := w.Now()
-	who := author(w.s.Identity, w.c, w.s.Authors, now)
+	who := author(w.settings.Identity, w.changes, w.settings.Authors, now)
 	draft, err := w.draft(rec.BranchedFrom)
 	if err != nil {
 		return rec, err
 	}
-	commit, err := draft.MakeCommit(parent, who, stoker(now), message(w.s.Identity, w.c, w.s.Authors, rec.BranchedFrom), w.s.Sign)
+	commit, err := draft.MakeCommit(parent, who, stoker(now), message(w.settings.Identity, w.changes, w.settings.Authors, rec.BranchedFrom), w.settings.Sign)
 	if err != nil {
 		return rec, err
 	}
@@ -91,7 +91,7 @@ func (w *push) pushBranch(ctx context.Context, rec record) (record, error) {
 	if err != nil {
 		return rec, err
 	}
-	rec.Branch, rec.Pending, rec.Digest, rec.Files, rec.LastState = w.s.Branch, commit, w.c.Digest, filesOf(w.c), ""
+	rec.Branch, rec.Pending, rec.Digest, rec.Files, rec.LastState = w.settings.Branch, commit, w.changes.Digest, filesOf(w.changes), ""
 	rec.Tip, rec.Commit = tip, w.base.Commit
 	rec.Pushes = append(decide.RecentPushes(rec.Pushes, now), now)
 	if err := rec.save(w.notes); err != nil {
@@ -103,13 +103,13 @@ func (w *push) pushBranch(ctx context.Context, rec record) (record, error) {
 		debug.FreeOSMemory()
 	}
 	if repo.IsStale(err) {
-		return rec, failure.New(v1alpha1.ReasonBranchTaken, "the branch %s was changed during the push", w.s.Branch)
+		return rec, failure.New(v1alpha1.ReasonBranchTaken, "the branch %s was changed during the push", w.settings.Branch)
 	}
 	if err != nil {
 		return rec, err
 	}
 	rec.Tip, rec.Pending, rec.verifiedTip = commit, plan.ID{}, commit
-	w.Log.Info("changes pushed", "branch", w.s.Branch, "commit", commit.String(), "files", len(w.c.Files))
+	w.Log.Info("changes pushed", "branch", w.settings.Branch, "commit", commit.String(), "files", len(w.changes.Files))
 	return rec, rec.save(w.notes)
 }
 
@@ -117,7 +117,7 @@ func (w *push) pushBranch(ctx context.Context, rec record) (record, error) {
 // ended left the branch. It adopts or deletes a branch of this agent, and returns the tip that the branch has then.
 func (w *push) recover(ctx context.Context, rec record, tip plan.ID) (record, plan.ID, error) {
 	branchTaken := func(why string) (record, plan.ID, error) {
-		return rec, tip, failure.New(v1alpha1.ReasonBranchTaken, "the branch %s exists, and %s: merge or delete it, or set another targetBranch", w.s.Branch, why)
+		return rec, tip, failure.New(v1alpha1.ReasonBranchTaken, "the branch %s exists, and %s: merge or delete it, or set another targetBranch", w.settings.Branch, why)
 	}
 	text, err := w.base.CommitText(ctx, tip)
 	if err != nil {
@@ -128,15 +128,15 @@ func (w *push) recover(ctx context.Context, rec record, tip plan.ID) (record, pl
 	switch {
 	case t.gateway == "":
 		return branchTaken("its tip " + tip.Short() + " is not a commit of an agent")
-	case t.gateway != w.s.trailer():
+	case t.gateway != w.settings.trailer():
 		return branchTaken("its tip " + tip.Short() + " is a commit of the gateway " + oneLine(t.gateway, 200))
-	case !ended && t.change == w.c.Digest:
-		rec.Branch, rec.BranchedFrom, rec.Tip, rec.Digest, rec.Files = w.s.Branch, t.base, tip, t.change, filesOf(w.c)
+	case !ended && t.change == w.changes.Digest:
+		rec.Branch, rec.BranchedFrom, rec.Tip, rec.Digest, rec.Files = w.settings.Branch, t.base, tip, t.change, filesOf(w.changes)
 		rec.verifiedTip, rec.Commit = tip, w.base.Commit
-		w.Log.Info("branch adopted", "branch", w.s.Branch, "commit", tip.String())
+		w.Log.Info("branch adopted", "branch", w.settings.Branch, "commit", tip.String())
 		return rec, tip, rec.save(w.notes)
-	case w.s.Forge != nil: // it knows better than the record, which can be forged
-		own, err := w.s.pulls().from(ctx)
+	case w.settings.Forge != nil: // it knows better than the record, which can be forged
+		own, err := w.settings.pulls().from(ctx)
 		if err != nil {
 			return rec, tip, err
 		}
@@ -145,7 +145,7 @@ func (w *push) recover(ctx context.Context, rec record, tip plan.ID) (record, pl
 	if !ended {
 		return branchTaken("it has changes of this gateway that the agent has no record of")
 	}
-	if err := w.s.branch().delete(ctx, tip); err != nil {
+	if err := w.settings.branch().delete(ctx, tip); err != nil {
 		return rec, tip, err
 	}
 	return rec, plan.ID{}, nil
@@ -154,12 +154,12 @@ func (w *push) recover(ctx context.Context, rec record, tip plan.ID) (record, pl
 // draft returns the tree to push. A branch stays based on the commit that it began with, even if the gateway runs a newer one, so that the
 // pull request shows only the changes of the gateway. If the object cache lacks that commit, the tree is based on the one on the disk.
 func (w *push) draft(began plan.ID) (*repo.Draft, error) {
-	if began == w.base.Commit && w.c.Draft != nil {
-		return w.c.Draft, nil
+	if began == w.base.Commit && w.changes.Draft != nil {
+		return w.changes.Draft, nil
 	}
 	root := w.base.Root
 	if earlier, err := w.base.RootOf(began); err == nil {
 		root = earlier
 	}
-	return repo.NewDraft(w.base.Objects, root, w.c.edits)
+	return repo.NewDraft(w.base.Objects, root, w.changes.edits)
 }
