@@ -82,7 +82,7 @@ func (c *cli) serveUI(ctx context.Context, name string, f uiFlags) error {
 	o.Opened = func() {
 		select {
 		case opened <- struct{}{}:
-		default: // the last one is not printed yet
+		default: // an earlier signal is still pending
 		}
 	}
 	page, err := ui.New(o)

@@ -77,7 +77,7 @@ func (b *Bundle) Images() ([]*Image, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, d := range below { // its subject is one of them
+		for _, d := range below { // one of them is the subject of root
 			if i := within[d.Digest]; i != nil {
 				i.referrers = append(i.referrers, root)
 				i.Referrers++

@@ -69,8 +69,8 @@ var sharedNames = map[string]bool{
 type arranger struct {
 	arrangement
 	bases  []*base
-	shared map[*base]*dir // to the folder whose gateways share it
-	common map[*dir]*base // by the folder whose gateways are of this kind
+	shared map[*base]*dir // the folder whose gateways share the base
+	common map[*dir]*base // what all gateways below the folder share
 	levels int            // by which the folder of a gateway is above its base
 }
 

@@ -88,7 +88,7 @@ type snapshot struct {
 	Files                int
 	Stored               string // where it is, in words
 	Backup               bool
-	Restore              string // command
+	Restore              string // the command that restores it
 }
 
 // storedText says in words where a snapshot is.

@@ -349,9 +349,9 @@ func (e *Engine) configMap(ctx context.Context, cs *v1alpha1.ConfigSync, name st
 const keysTimeout = 30 * time.Second
 
 const (
-	maxVars      = 512       // in all
-	maxVarBytes  = 64 << 10  // bytes of one
-	maxVarsBytes = 256 << 10 // bytes of all
+	maxVars      = 512       // variables
+	maxVarBytes  = 64 << 10  // bytes of one value
+	maxVarsBytes = 256 << 10 // bytes of all values
 )
 
 // variables are the template variables of the spec, and of the Secrets and ConfigMaps that it names.

@@ -164,7 +164,7 @@ func (c Client) policy(timeout time.Duration) (Policy, error) {
 		conf.RootCAs = pool
 	}
 	dialer := &net.Dialer{Timeout: min(maxConnect, timeout), ControlContext: c.guard().control}
-	return Policy{Dial: dialer.DialContext, TLS: conf, ConnectTimeout: 2 * timeout, Raw: true}, nil // the exchange ends before
+	return Policy{Dial: dialer.DialContext, TLS: conf, ConnectTimeout: 2 * timeout, Raw: true}, nil // so that the timeout of the exchange ends it first
 }
 
 // Sign adds the HMAC-SHA-256 of a body in the header and the form of GitHub, which Stoker's own receiver checks. Of a key with several

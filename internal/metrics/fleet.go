@@ -15,11 +15,11 @@ import (
 type Fleet struct {
 	discovered, synced, target, conditions, reason, states *prometheus.GaugeVec
 
-	took    *prometheus.HistogramVec
-	elected prometheus.Counter
-	labels  prometheus.Labels
-	types   []string // the conditions that have series
-	shown   string   // the reason that has one
+	took        *prometheus.HistogramVec
+	elected     prometheus.Counter
+	labels      prometheus.Labels
+	types       []string // the conditions that have series
+	reasonShown string   // the reason that has a series
 }
 
 // FleetState is what a lead knows of its fleet.
@@ -93,10 +93,10 @@ func (f *Fleet) setConditions(conditions []metav1.Condition) {
 			}
 			f.conditions.With(f.with("type", c.Type, "status", string(status))).Set(is)
 		}
-		if reason := label(v1alpha1.Reason(c.Reason)); c.Type == v1alpha1.ConditionReady && reason != f.shown {
+		if reason := label(v1alpha1.Reason(c.Reason)); c.Type == v1alpha1.ConditionReady && reason != f.reasonShown {
 			f.reason.With(f.with("reason", reason)).Set(1)
-			f.reason.Delete(f.with("reason", f.shown))
-			f.shown = reason
+			f.reason.Delete(f.with("reason", f.reasonShown))
+			f.reasonShown = reason
 		}
 	}
 	for _, t := range gone {
@@ -123,5 +123,5 @@ func (f *Fleet) Clear() {
 		v.Reset()
 	}
 	f.took.Reset()
-	f.types, f.shown = nil, ""
+	f.types, f.reasonShown = nil, ""
 }

@@ -175,7 +175,7 @@ func (p Pod) of(name string, reports, sole bool) bool {
 		return false
 	}
 	if p.Labels[v1alpha1.LabelInjection] == "disabled" && !p.Agent {
-		return false // injection is disabled
+		return false
 	}
 	asked, _ := gatewaypod.Annotation(p.Annotations, v1alpha1.AnnotationCRName)
 	return asked == name || asked == "" && sole

@@ -21,7 +21,7 @@ const (
 	maxProjects       = 32
 	maxScan           = 256
 	maxNotes          = 8
-	maxNote           = 256 // of each
+	maxNote           = 256 // bytes of a note
 )
 
 // gateway is a row of the status with internal fields.
@@ -86,7 +86,7 @@ func gateways(s *Seen, rollout bool) fleet {
 			if _, ok := index[g.Name]; !ok {
 				index[g.Name] = len(out)
 				g.synced, g.stale, g.delivered, g.handled, g.planned = false, false, false, false, ""
-				if !rollout || g.Reason != v1alpha1.ReasonPaused && g.Reason != v1alpha1.ReasonDryRun { // which a rollout leaves out
+				if !rollout || g.Reason != v1alpha1.ReasonPaused && g.Reason != v1alpha1.ReasonDryRun { // a rollout leaves out these reasons
 					g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing, "its pod is terminating"
 				}
 				out = append(out, g)
