@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -84,22 +83,6 @@ func TestKilledAtEachRequest(t *testing.T) {
 	}
 }
 
-// counting counts the requests by verb.
-type counting struct {
-	http.RoundTripper
-	reads, writes *atomic.Int64
-}
-
-func (c counting) RoundTrip(req *http.Request) (*http.Response, error) {
-	switch {
-	case req.Method != http.MethodGet:
-		c.writes.Add(1)
-	case strings.Contains(req.URL.Path, "/configmaps/"):
-		c.reads.Add(1)
-	}
-	return c.RoundTripper.RoundTrip(req)
-}
-
 // C3: a run that changes nothing costs one GET for each object, and writes nothing.
 func TestUnchangedRunCosts(t *testing.T) {
 	w := newWorld(t)
@@ -111,9 +94,15 @@ func TestUnchangedRunCosts(t *testing.T) {
 	w.create("")
 	w.must()
 	w.must() // the rows of the status change from Created to Unchanged
-	reads, writes := &atomic.Int64{}, &atomic.Int64{}
-	config := w.RESTConfig()
-	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return counting{rt, reads, writes} })
+	var reads, writes atomic.Int64
+	config := w.watched(func(req *http.Request) {
+		switch {
+		case req.Method != http.MethodGet:
+			writes.Add(1)
+		case strings.Contains(req.URL.Path, "/configmaps/"):
+			reads.Add(1)
+		}
+	})
 	_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
 	require.NoError(t, err)
 	assert.Equal(t, int64(500), reads.Load())
@@ -204,19 +193,9 @@ func TestPruneOfUnreadableObject(t *testing.T) {
 	}
 }
 
-// meddling does something before the first request with a method that changes something.
-type meddling struct {
-	http.RoundTripper
-	method string
-	once   *sync.Once
-	do     func()
-}
-
-func (m meddling) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.Method == m.method && !req.URL.Query().Has("dryRun") {
-		m.once.Do(m.do)
-	}
-	return m.RoundTripper.RoundTrip(req)
+// changes fits requests with a method that change something.
+func changes(method string) func(*http.Request) bool {
+	return func(req *http.Request) bool { return req.Method == method && !req.URL.Query().Has("dryRun") }
 }
 
 // G2: an object that is written while the run is under way is judged again before it is deleted.
@@ -237,12 +216,9 @@ func TestPruneJudgesAgain(t *testing.T) {
 			w.create("")
 			w.must()
 			w.commit("k8s/a.yaml", configMap("a", "1"))
-			config := w.RESTConfig()
-			config.Wrap(func(rt http.RoundTripper) http.RoundTripper {
-				return meddling{rt, http.MethodDelete, &sync.Once{}, func() {
-					_, err := w.core.CoreV1().ConfigMaps(w.namespace).Patch(t.Context(), "b", types.MergePatchType, []byte(c.patch), metav1.PatchOptions{})
-					assert.NoError(t, err)
-				}}
+			config := w.meanwhile(changes(http.MethodDelete), func() {
+				_, err := w.core.CoreV1().ConfigMaps(w.namespace).Patch(t.Context(), "b", types.MergePatchType, []byte(c.patch), metav1.PatchOptions{})
+				assert.NoError(t, err)
 			})
 			_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
 			if c.gone {
@@ -281,14 +257,11 @@ func TestApplySparesReplacement(t *testing.T) {
 				require.NoError(t, err)
 			}
 			w.commit("k8s/a.yaml", c.second)
-			config := w.RESTConfig()
-			config.Wrap(func(rt http.RoundTripper) http.RoundTripper {
-				return meddling{rt, http.MethodPatch, &sync.Once{}, func() {
-					_ = maps.Delete(t.Context(), "x", metav1.DeleteOptions{})
-					if !c.deleted {
-						w.ApplyYAML(t, w.namespace, configMap("x", "theirs"))
-					}
-				}}
+			config := w.meanwhile(changes(http.MethodPatch), func() {
+				_ = maps.Delete(t.Context(), "x", metav1.DeleteOptions{})
+				if !c.deleted {
+					w.ApplyYAML(t, w.namespace, configMap("x", "theirs"))
+				}
 			})
 			_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
 			if c.deleted {

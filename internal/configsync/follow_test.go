@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/configsync"
@@ -72,19 +73,32 @@ func TestFollowedGatewaySync(t *testing.T) {
 	}
 }
 
-// meanwhile does something before the first request that fits.
-type meanwhile struct {
+// watched is a transport that calls see before each request.
+type watched struct {
 	http.RoundTripper
-	fits func(*http.Request) bool
-	once *sync.Once
-	do   func()
+	see func(*http.Request)
 }
 
-func (m meanwhile) RoundTrip(req *http.Request) (*http.Response, error) {
-	if m.fits(req) {
-		m.once.Do(m.do)
-	}
+func (m watched) RoundTrip(req *http.Request) (*http.Response, error) {
+	m.see(req)
 	return m.RoundTripper.RoundTrip(req)
+}
+
+// watched returns a configuration whose clients call see before each request.
+func (w *world) watched(see func(*http.Request)) *rest.Config {
+	config := w.RESTConfig()
+	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return watched{rt, see} })
+	return config
+}
+
+// meanwhile returns a configuration whose clients do something before the first request that fits.
+func (w *world) meanwhile(fits func(*http.Request) bool, do func()) *rest.Config {
+	var once sync.Once
+	return w.watched(func(req *http.Request) {
+		if fits(req) {
+			once.Do(do)
+		}
+	})
 }
 
 // A new object needs a dry run and an apply, and no read. An object that exists is read first.
@@ -95,16 +109,12 @@ func TestRequestsForNewObjects(t *testing.T) {
 	w.create("apply: {adoptPolicy: always}")
 	var mu sync.Mutex
 	counts := map[string]int{}
-	config := w.RESTConfig()
-	config.Wrap(func(rt http.RoundTripper) http.RoundTripper {
-		return meanwhile{rt, func(req *http.Request) bool {
-			if _, name, ok := strings.Cut(req.URL.Path, "/configmaps/"); ok {
-				mu.Lock()
-				counts[req.Method+" "+name]++
-				mu.Unlock()
-			}
-			return false
-		}, nil, nil}
+	config := w.watched(func(req *http.Request) {
+		if _, name, ok := strings.Cut(req.URL.Path, "/configmaps/"); ok {
+			mu.Lock()
+			counts[req.Method+" "+name]++
+			mu.Unlock()
+		}
 	})
 	_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
 	require.NoError(t, err)
@@ -151,9 +161,7 @@ func TestFollowedCommitMoves(t *testing.T) {
 				assert.NoError(t, err)
 				w.target("main", second, gs.Generation)
 			}
-			config := w.RESTConfig()
-			config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return meanwhile{rt, c.at, &sync.Once{}, move} })
-			_, err = w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
+			_, err = w.engine(w.meanwhile(c.at, move)).Apply(t.Context(), w.get(), configsync.Options{})
 			assert.Equal(t, c.reason, failure.Reason(err, ""), "%v", err)
 			if c.reason == "" {
 				assert.Equal(t, first, w.get().Status.SourceRevision)

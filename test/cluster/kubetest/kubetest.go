@@ -85,9 +85,6 @@ func Controllers() Option { return func(o *options) { o.controllers = true } }
 // Private requests a control plane that no other test shares, and that ends with the test.
 func Private() Option { return func(o *options) { o.private = true } }
 
-// Version requests a private control plane of a version of Kubernetes.
-func Version(v string) Option { return func(o *options) { o.version, o.private = v, true } }
-
 // WithoutKinds requests a private control plane without the project's CRDs.
 func WithoutKinds() Option { return func(o *options) { o.withoutCRDs, o.private = true, true } }
 
