@@ -28,30 +28,21 @@ import (
 	"stoker.io/stoker/receiver/queue"
 )
 
-// stuck is a transport to the API server that blocks all patches until open is closed.
-type stuck struct {
-	http.RoundTripper
-	arrived chan<- struct{}
-	open    <-chan struct{}
-}
-
-func (s stuck) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Method == http.MethodPatch {
-		select {
-		case s.arrived <- struct{}{}:
-		default:
-		}
-		<-s.open
-	}
-	return s.RoundTripper.RoundTrip(r)
-}
-
 // A full receiver must answer 429 or 503. After another 4xx or a 500, git hosts and Kargo steps drop the request.
 func TestFullQueueAnswers503(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others)
 	arrived, open := make(chan struct{}, 1), make(chan struct{})
-	w.wrap = func(rt http.RoundTripper) http.RoundTripper { return stuck{rt, arrived, open} }
+	w.before(func(r *http.Request) error { // all patches wait until open is closed
+		if r.Method == http.MethodPatch {
+			select {
+			case arrived <- struct{}{}:
+			default:
+			}
+			<-open
+		}
+		return nil
+	})
 	w.start()
 	release := sync.OnceFunc(func() { close(open) })
 	t.Cleanup(release) // must run before the receiver ends, because the receiver waits for requests in progress

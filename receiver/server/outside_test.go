@@ -76,23 +76,18 @@ func TestR7ObjectsCannotBeProbed(t *testing.T) {
 	require.NotContains(t, w.log.String(), "S3CR3T", "C7")
 }
 
-// slow is a transport to an API server that is slow to return a Secret.
-type slow struct{ http.RoundTripper }
-
 const slowRead = 800 * time.Millisecond
-
-func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
-	if strings.Contains(r.URL.Path, "/secrets/") {
-		time.Sleep(slowRead)
-	}
-	return s.RoundTripper.RoundTrip(r)
-}
 
 // R7: the same holds if the API server is slow and the receiver reads the Secret for the first time.
 func TestR7RequestsDoNotWaitForSecrets(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others)
-	w.wrap = func(rt http.RoundTripper) http.RoundTripper { return slow{rt} }
+	w.before(func(r *http.Request) error {
+		if strings.Contains(r.URL.Path, "/secrets/") {
+			time.Sleep(slowRead)
+		}
+		return nil
+	})
 	w.start()
 	fastest := map[string]time.Duration{}
 	apart := func() time.Duration {
@@ -290,26 +285,18 @@ func TestUnservedGatewaySyncs(t *testing.T) {
 	}
 }
 
-// wire is a transport to the API server that fails a given number of requests.
-type wire struct {
-	http.RoundTripper
-	patches, secrets *atomic.Int64 // number of requests that will fail
-}
-
-func (w wire) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Method == http.MethodPatch && w.patches.Add(-1) >= 0 || strings.Contains(r.URL.Path, "/secrets/") && w.secrets.Add(-1) >= 0 {
-		return nil, errors.New("connection refused")
-	}
-	return w.RoundTripper.RoundTrip(r)
-}
-
 // A short outage of the API server only delays the answer. During a long outage the receiver answers 503 instead of 401, whether
 // or not the GatewaySync exists.
 func TestAPIServerOutageAnswers503(t *testing.T) {
 	t.Parallel()
-	var patches, secrets atomic.Int64
+	var patches, secrets atomic.Int64 // number of requests that will fail
 	w := newWorld(t, plant)
-	w.wrap = func(rt http.RoundTripper) http.RoundTripper { return wire{rt, &patches, &secrets} }
+	w.before(func(r *http.Request) error {
+		if r.Method == http.MethodPatch && patches.Add(-1) >= 0 || strings.Contains(r.URL.Path, "/secrets/") && secrets.Add(-1) >= 0 {
+			return errors.New("connection refused")
+		}
+		return nil
+	})
 	w.start()
 	patches.Store(2)
 	began := time.Now()
@@ -367,28 +354,20 @@ func TestForbiddenNamespaceIsIsolated(t *testing.T) {
 	assert.Contains(t, w.log.String(), "elsewhere")
 }
 
-// moment runs a function before the next read of the GatewaySync plant, after the receiver has authorized the request.
-type moment struct {
-	http.RoundTripper
-	next *sync.Map // "do": func()
-}
-
-func (m moment) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/gatewaysyncs/plant") {
-		if do, ok := m.next.LoadAndDelete("do"); ok {
-			do.(func())()
-		}
-	}
-	return m.RoundTripper.RoundTrip(r)
-}
-
 // A team recreates a GatewaySync while the receiver carries out a request for the old one. The secret of the old one must change
 // nothing in the new one and reveal nothing about it, not even its existence.
 func TestR7SecretOfDeletedGatewaySync(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others) // others keep the Secret in the cache
-	var next sync.Map
-	w.wrap = func(rt http.RoundTripper) http.RoundTripper { return moment{rt, &next} }
+	var next sync.Map                    // "do": func(), before the next read of the GatewaySync plant, after the receiver has authorized the request
+	w.before(func(r *http.Request) error {
+		if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/gatewaysyncs/plant") {
+			if do, ok := next.LoadAndDelete("do"); ok {
+				do.(func())()
+			}
+		}
+		return nil
+	})
 	w.start()
 	syncs := w.admin.Dynamic.Resource(kube.GatewaySync.Resource()).Namespace(w.ns)
 	was, err := syncs.Get(t.Context(), "plant", metav1.GetOptions{})

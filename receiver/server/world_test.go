@@ -125,6 +125,23 @@ func newWorld(t *testing.T, objects string) *world {
 	return w
 }
 
+// before makes the receiver call do before each request to the API server. An error of do is the answer.
+func (w *world) before(do func(*http.Request) error) {
+	w.wrap = func(rt http.RoundTripper) http.RoundTripper { return transport{rt, do} }
+}
+
+type transport struct {
+	http.RoundTripper
+	before func(*http.Request) error
+}
+
+func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := t.before(r); err != nil {
+		return nil, err
+	}
+	return t.RoundTripper.RoundTrip(r)
+}
+
 // start starts another replica. Later requests go to this replica.
 func (w *world) start() {
 	w.Helper()
