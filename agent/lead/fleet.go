@@ -276,6 +276,7 @@ func only(from map[string]string, prefixes ...string) map[string]string {
 	return to
 }
 
+// podOf converts a pod. Agent and Stuck are right only if stripped has reduced the pod.
 func podOf(p *corev1.Pod) status.Pod {
 	over := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 	return status.Pod{

@@ -220,7 +220,7 @@ type lockState struct {
 func (s *lockWatch) state() lockState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := lockState{target: s.target, expiresIn: time.Hour}
+	st := lockState{target: s.target, expiresIn: time.Hour} // a change of the lock ends a wait earlier
 	if !s.listed {
 		return st
 	}

@@ -190,11 +190,11 @@ func (l *Loop) propose(ctx context.Context) {
 	case !l.dirOpen || l.decision.DoNotTouch:
 		return
 	case l.drift.last == nil: // not compared yet
-		l.proposal = l.proposer.Recall(l.Engine.Notes())
+		l.proposal = l.proposer.Recall(l.Engine.Dir())
 		return
 	}
 	l.proposal, l.proposalDue = l.proposer.Step(ctx, s, propose.Input{
-		Notes: l.Engine.Notes(), Changed: l.drift.last.Watched, Compared: l.drift.found, Renew: o.Propose,
+		Notes: l.Engine.Dir(), Changed: l.drift.last.Watched, Compared: l.drift.found, Renew: o.Propose,
 		Added:   func(b propose.Base) ([]string, error) { return l.Engine.Added(ctx, b) },
 		Base:    func() (propose.Base, error) { return l.Engine.Base(ctx, o.Connections.Remote, o.Task) },
 		Standby: l.attempt.report != nil && l.attempt.report.Phase == v1alpha1.GatewayStandby,
@@ -224,7 +224,7 @@ func (l *Loop) proposalsOf(ctx context.Context, o *Order, repair bool) *sync.Pro
 		return nil
 	}
 	describes := func(paths ...string) bool {
-		d := l.Engine.Notes()
+		d := l.Engine.Dir()
 		return d != nil && p.Describes(d.Within(ctx), paths...)
 	}
 	policy := o.Profile.DriftPolicy

@@ -230,7 +230,7 @@ func (l *Loop) openDir() {
 // followDir drops the state of the data directory if the engine has opened another one since, because a backup was restored or .stoker was
 // removed, or could not open it again.
 func (l *Loop) followDir() {
-	d := l.Engine.Notes()
+	d := l.Engine.Dir()
 	l.dirOpen = d != nil
 	if l.dirGeneration == l.Engine.DirGeneration() {
 		return

@@ -45,7 +45,7 @@ func TestConflictWithUnseenChange(t *testing.T) {
 			t.Run(string(strategy)+", "+name, func(t *testing.T) {
 				d := deliveredTwice(t, func(string) {})
 				d.edit = func(o *Order) { proposes(o, strategy, debounce, problem) }
-				require.NoError(t, d.loop.Engine.Notes().SetNote("proposal", []byte(`{"lastState": "Merged"}`)))
+				require.NoError(t, d.loop.Engine.Dir().SetNote("proposal", []byte(`{"lastState": "Merged"}`)))
 				d.commit("three")
 				require.True(t, d.loop.proposer.Proposal().Ended())
 
@@ -79,7 +79,7 @@ func TestReplacedUnseenChange(t *testing.T) {
 	d := deliveredTwice(t, func(string) {})
 	problem := errors.New("the pod does not mount the credential")
 	d.edit = func(o *Order) { proposes(o, v1alpha1.StrategyGitWins, debounce, problem) }
-	require.NoError(t, d.loop.Engine.Notes().SetNote("proposal", []byte(pushed)))
+	require.NoError(t, d.loop.Engine.Dir().SetNote("proposal", []byte(pushed)))
 	d.commit("three")
 	require.True(t, d.loop.proposer.Proposal().Safe())
 
@@ -110,7 +110,7 @@ func TestRepairLeavesUnseenChange(t *testing.T) {
 		proposes(o, v1alpha1.StrategyGitWins, 10*time.Minute, problem)
 		o.Profile.DriftPolicy, o.ProposalSettings.RepairClosed = v1alpha1.DriftRepair, true
 	}
-	require.NoError(t, d.loop.Engine.Notes().SetNote("proposal", []byte(`{"lastState": "Closed"}`)))
+	require.NoError(t, d.loop.Engine.Dir().SetNote("proposal", []byte(`{"lastState": "Closed"}`)))
 	next := d.commit("three")
 	file := filepath.Join(d.data, titled)
 	require.NoError(t, os.WriteFile(file, []byte(saved), 0o644))
@@ -141,7 +141,7 @@ func TestClosedRepairLeavesOtherChanges(t *testing.T) {
 				o.Profile.DriftPolicy, o.ProposalSettings.RepairClosed = policy, true
 				o.ProposalSettings.Watches = func(string) bool { return watched }
 			}
-			require.NoError(t, d.loop.Engine.Notes().SetNote("proposal", []byte(`{"lastState": "Closed"}`)))
+			require.NoError(t, d.loop.Engine.Dir().SetNote("proposal", []byte(`{"lastState": "Closed"}`)))
 			d.commit("three")
 			file := filepath.Join(d.data, titled)
 			require.NoError(t, os.WriteFile(file, []byte(saved), 0o755))
@@ -202,7 +202,7 @@ func (f *failing) Err() error {
 func TestFailedComparisonAfterSync(t *testing.T) {
 	d := deliveredTwice(t, func(string) {})
 	d.edit = func(o *Order) { proposes(o, v1alpha1.StrategyGitWins, time.Hour, nil) }
-	require.NoError(t, d.loop.Engine.Notes().SetNote("proposal", []byte(pushed)))
+	require.NoError(t, d.loop.Engine.Dir().SetNote("proposal", []byte(pushed)))
 	d.commit("three")
 	file := filepath.Join(d.data, titled)
 	require.NoError(t, os.WriteFile(file, []byte(`{"title": "mine"}`), 0o644))

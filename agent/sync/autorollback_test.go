@@ -342,7 +342,7 @@ func TestForcedSyncRollsBackOnce(t *testing.T) {
 		j.back(v1alpha1.TriggerProjectLoadError)
 	}
 	assert.Empty(t, j.gw.Requests.List())
-	note, err := j.engine.Notes().Note("force-sync")
+	note, err := j.engine.Dir().Note("force-sync")
 	require.NoError(t, err)
 	assert.Equal(t, "now", string(note), "the next commit must not be forced")
 	j.target.Force = "later"

@@ -178,8 +178,8 @@ func (e *Engine) Watch(watched func(path string) bool) { e.watched = watched }
 
 func (e *Engine) isWatched(path string) bool { return e.watched != nil && e.watched(path) }
 
-// Notes returns the open data directory, which stores notes, or nil if it is not open.
-func (e *Engine) Notes() *disk.Dir { return e.dir }
+// Dir returns the open data directory, or nil if it is not open.
+func (e *Engine) Dir() *disk.Dir { return e.dir }
 
 // maxAdded bounds the new files that Added returns. A pull request has at most 1000 files, so the agent refuses to propose that many.
 const maxAdded = 4000
