@@ -216,7 +216,6 @@ func (a *Archive) read(ctx context.Context, l Limits) error {
 	return nil
 }
 
-// readHead reads snapshot.json.
 func (a *Archive) readHead() error {
 	h, err := a.tar.Next()
 	if err != nil {

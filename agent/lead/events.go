@@ -43,7 +43,6 @@ func newEvents(clients kube.Clients, log *slog.Logger) (*events, error) {
 	return e, nil
 }
 
-// sink counts pending requests.
 type sink struct {
 	kevents.EventSink
 	pending *atomic.Int64

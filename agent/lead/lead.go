@@ -476,7 +476,6 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// lead runs one term.
 func (l *Lead) lead(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.Informer[v1alpha1.GatewaySync], changed chan struct{}) {
 	if ctx.Err() != nil {
 		return

@@ -116,7 +116,6 @@ func (d drafter) fetchBlobs(ctx context.Context, tree *desired.Tree) error {
 	return err
 }
 
-// compare compares a draft with the manifest and the disk.
 func (d drafter) compare(ctx context.Context, of draft) (*plan.Changes, error) {
 	in := d.in
 	defer in.trees.limit(ctx)()
