@@ -122,7 +122,7 @@ func (q SyncQuery) evaluate(app *Application) (Sync, error) {
 	if generated && o.StartedAt.Unix() > hook.Started.Unix() {
 		return Sync{}, fmt.Errorf("%w: it started at %s, and %s started another one at %s", ErrOvertaken, timeText(metav1.Time{Time: hook.Started}), q.Application, timeText(o.StartedAt))
 	}
-	if o.over() {
+	if o.finished() {
 		return Sync{}, fmt.Errorf("%w: the sync of %s ended as %s", ErrOvertaken, q.Application, o.Phase)
 	}
 	r := o.SyncResult

@@ -67,8 +67,8 @@ type ResourceResult struct {
 	HookPhase string `json:"hookPhase"`
 }
 
-// over reports whether the sync has ended or is being terminated.
-func (o *OperationState) over() bool {
+// finished reports whether the sync has ended or is being terminated.
+func (o *OperationState) finished() bool {
 	return slices.Contains([]string{"Succeeded", "Failed", "Error", "Terminating"}, o.Phase)
 }
 

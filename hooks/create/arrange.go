@@ -195,7 +195,7 @@ func (a *arranger) addSites(source Source, parent *dir, sites []*base) error {
 	if !templated {
 		for _, b := range sites {
 			p := &profile{name: a.site(b).name, dir: a.site(b), mappings: a.inherited(b.dir)}
-			p.own(b)
+			p.addOwn(b)
 			a.profiles = append(a.profiles, p)
 		}
 		return nil
@@ -249,9 +249,9 @@ func (b *base) sorted() []*unit {
 	})
 }
 
-// own adds the mappings of the profile's own base. The first one is required: a commit without that folder is refused, and does not delete
+// addOwn adds the mappings of the profile's own base. The first one is required: a commit without that folder is refused, and does not delete
 // its files.
-func (p *profile) own(b *base) {
+func (p *profile) addOwn(b *base) {
 	for i, u := range b.sorted() {
 		p.mappings = append(p.mappings, &mapping{source: u.source(b), dest: u.dest, units: []*unit{u}, required: i == 0})
 	}

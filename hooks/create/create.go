@@ -72,7 +72,7 @@ func GatewaySync(in Input) (*Result, error) {
 		return nil, err
 	}
 	if len(bases) == 0 {
-		return nil, nothing(top)
+		return nil, nothingFound(top)
 	}
 	p, err := arrange(in.Source, bases)
 	if err != nil {
@@ -92,8 +92,8 @@ func GatewaySync(in Input) (*Result, error) {
 	return r, nil
 }
 
-// nothing returns the error for a tree without anything of Ignition.
-func nothing(top *dir) error {
+// nothingFound returns the error for a tree without anything of Ignition.
+func nothingFound(top *dir) error {
 	names := top.names()
 	if len(names) == 0 {
 		return errors.New("the tree has no files: push the gateway's folders projects and config first")

@@ -129,7 +129,7 @@ func (x *inspector) walk(p *profile, d *dir, dest string) {
 	}
 	if !x.seen[d] {
 		x.seen[d] = true
-		x.look(d, dest)
+		x.inspectEntries(d, dest)
 	}
 	for _, sub := range d.dirs {
 		at := path.Join(dest, sub.name)
@@ -141,8 +141,8 @@ func (x *inspector) walk(p *profile, d *dir, dest string) {
 	}
 }
 
-// look looks at what is directly in a mapped directory.
-func (x *inspector) look(d *dir, dest string) {
+// inspectEntries looks at what is directly in a mapped directory.
+func (x *inspector) inspectEntries(d *dir, dest string) {
 	for _, e := range d.submodules {
 		x.submodules = append(x.submodules, path.Join(d.path, e.Name))
 	}

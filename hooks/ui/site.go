@@ -97,7 +97,7 @@ func (x *site) run(ctx context.Context) {
 // watchFailed records an error of the watch.
 func (x *site) watchFailed(err error) {
 	if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) { // otherwise the informer lists again
-		x.heard(err)
+		x.recordAnswer(err)
 	}
 }
 
@@ -109,8 +109,8 @@ func (x *site) received(namespace, name string) {
 	x.changed(x.key(namespace, name))
 }
 
-// heard records whether the API server answered a request for GatewaySyncs, and how.
-func (x *site) heard(err error) {
+// recordAnswer records whether the API server answered a request for GatewaySyncs, and how.
+func (x *site) recordAnswer(err error) {
 	x.mu.Lock()
 	changed := (x.failureErr == nil) != (err == nil)
 	if x.failureErr = err; err == nil {
@@ -144,9 +144,9 @@ func (x *site) keepAsking(ctx context.Context) {
 		case <-ctx.Done():
 		case err := <-answers:
 			open = false
-			x.heard(err)
+			x.recordAnswer(err)
 		case <-late.C:
-			x.heard(context.DeadlineExceeded)
+			x.recordAnswer(context.DeadlineExceeded)
 		}
 		late.Stop()
 		if !x.pause(ctx) {

@@ -287,7 +287,8 @@ func Stuck(p *corev1.Pod) string {
 		case w != nil && strings.HasPrefix(w.Reason, "CreateContainer"):
 			return truncate("container " + c.Name + " cannot be created: " + w.Message)
 		case last != nil && (!c.Ready || last.FinishedAt.Sub(last.StartedAt.Time) < shortRun) && (c.State.Terminated == nil || c.State.Terminated.ExitCode != 0):
-			return truncate(fmt.Sprintf("container %s keeps crashing: %s, the last exit was %d%s", c.Name, restarts(c.RestartCount), last.ExitCode, why(last)))
+			return truncate(fmt.Sprintf("container %s keeps crashing: %s, the last exit was %d%s",
+				c.Name, restarts(c.RestartCount), last.ExitCode, exitReason(last)))
 		}
 	}
 	if p.Status.Phase == corev1.PodPending {
@@ -309,8 +310,8 @@ func restarts(n int32) string {
 	return fmt.Sprintf("%d restarts", n)
 }
 
-// why returns the reason of an exit, unless it says no more than the exit code.
-func why(t *corev1.ContainerStateTerminated) string {
+// exitReason returns the reason of an exit, unless it says no more than the exit code.
+func exitReason(t *corev1.ContainerStateTerminated) string {
 	if t.Reason == "" || t.Reason == "Error" || t.Reason == "Completed" {
 		return ""
 	}

@@ -165,7 +165,7 @@ func (g *gateway) transitions(was *v1alpha1.DiscoveredGateway) []Event {
 		why += ": " + g.Message
 	}
 	changed := was.SyncStatus != g.SyncStatus || was.Reason != g.Reason
-	rested := rested(string(was.Reason))
+	rested := pausedOrUnknown(string(was.Reason))
 	switch {
 	case g.AutoRollback != "" && g.AutoRollback != was.AutoRollback:
 		emit(true, v1alpha1.EventAutoRollbackPerformed, fmt.Sprintf("rolled back %s automatically: %s", syntax.ShortCommit(g.AutoRollback), why))
@@ -203,9 +203,9 @@ func (g *gateway) transitions(was *v1alpha1.DiscoveredGateway) []Event {
 	return out
 }
 
-// rested reports whether the gateways were not synced for a reason that is not a failure: their state was unknown, or they were
+// pausedOrUnknown reports whether the gateways were not synced for a reason that is not a failure: their state was unknown, or they were
 // paused. The end of such a state is not a sync.
-func rested(reason string) bool {
+func pausedOrUnknown(reason string) bool {
 	return reason == string(v1alpha1.ReasonAgentsAway) || reason == string(v1alpha1.ReasonPaused)
 }
 
@@ -213,7 +213,7 @@ func fleetEvents(f *facts, next *v1alpha1.GatewaySyncStatus, emit eventFunc) {
 	is := meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionAllGatewaysSynced)
 	was := f.lastCondition(v1alpha1.ConditionAllGatewaysSynced)
 	good := f.last.LastGood == nil || next.LastGood != nil && (f.last.LastGood.Commit != next.LastGood.Commit || f.last.LastGood.Ref != next.LastGood.Ref)
-	if is.Status == metav1.ConditionTrue && (good || was == nil || was.Status != is.Status && !rested(was.Reason)) {
+	if is.Status == metav1.ConditionTrue && (good || was == nil || was.Status != is.Status && !pausedOrUnknown(was.Reason)) {
 		emit(false, v1alpha1.EventSyncCompleted, "%s", is.Message)
 		if good && f.goesBack() {
 			emit(false, v1alpha1.EventRollbackCompleted, "%s", is.Message)

@@ -162,9 +162,9 @@ type Pod struct {
 	Stuck string
 }
 
-// of reports whether a pod is a gateway of the GatewaySync with this name: the injector labelled it, it reports, or it asks for
+// belongsTo reports whether a pod is a gateway of the GatewaySync with this name: the injector labelled it, it reports, or it asks for
 // an agent.
-func (p Pod) of(name string, reports, sole bool) bool {
+func (p Pod) belongsTo(name string, reports, sole bool) bool {
 	if label := p.Labels[v1alpha1.LabelCRName]; label != "" {
 		return label == name
 	}
@@ -183,7 +183,7 @@ func (p Pod) of(name string, reports, sole bool) bool {
 
 // Nameless reports whether a pod asks for an agent without naming its GatewaySync.
 func (p Pod) Nameless() bool {
-	return !p.Ended && p.Labels[v1alpha1.LabelCRName] == "" && p.of("", false, true)
+	return !p.Ended && p.Labels[v1alpha1.LabelCRName] == "" && p.belongsTo("", false, true)
 }
 
 // maxMessage bounds the text of a condition, an event or a row, in bytes.

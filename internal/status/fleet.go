@@ -102,14 +102,14 @@ func (rows fleet) behind(target string) verdict {
 		message += fmt.Sprintf("; %d more", others)
 	}
 	reason := worst.Reason
-	if reason == "" || worst.Reason.Class() == v1alpha1.ClassDone && !rests(reason) {
+	if reason == "" || worst.Reason.Class() == v1alpha1.ClassDone && !waitsForSetting(reason) {
 		reason = v1alpha1.ReasonProgressing
 	}
 	return verdict{metav1.ConditionFalse, reason, message, nameWithReason(worst.Name, reason, others)}
 }
 
-// rests reports whether a gateway with this reason stays behind until a user changes a setting: paused, or a dry run.
-func rests(r v1alpha1.Reason) bool {
+// waitsForSetting reports whether a gateway with this reason stays behind until a user changes a setting: paused, or a dry run.
+func waitsForSetting(r v1alpha1.Reason) bool {
 	return r == v1alpha1.ReasonPaused || r == v1alpha1.ReasonDryRun
 }
 
@@ -148,7 +148,7 @@ func Weight(r v1alpha1.Reason) int {
 		return weightWindow
 	case planned(r):
 		return weightPlanned
-	case rests(r):
+	case waitsForSetting(r):
 		return weightResting
 	}
 	switch r.Class() {

@@ -64,7 +64,7 @@ func gateways(s *Seen, rollout bool) fleet {
 		if report != nil && !Owns(p, report) {
 			report = nil
 		}
-		if p.Ended && !p.Ending || !p.of(s.GatewaySync.Name, report != nil, s.Sole) {
+		if p.Ended && !p.Ending || !p.belongsTo(s.GatewaySync.Name, report != nil, s.Sole) {
 			continue
 		}
 		g := s.gateway(p, report, known)

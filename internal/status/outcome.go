@@ -69,9 +69,9 @@ func waiting(f *facts, s counts, handled bool) v1alpha1.OutcomePhase {
 		if f.Rollout.Phase == v1alpha1.RolloutWaiting {
 			return v1alpha1.OutcomeHeld
 		}
-	case s.rest == s.behind && handled:
+	case s.setting == s.behind && handled:
 		return v1alpha1.OutcomePaused
-	case s.user > 0 && s.user+s.peer+s.rest == s.behind:
+	case s.user > 0 && s.user+s.peer+s.setting == s.behind:
 		return v1alpha1.OutcomeHeld
 	}
 	return v1alpha1.OutcomeProgressing
@@ -88,7 +88,7 @@ func refMessage(f *facts) string {
 // counts classifies the gateways that are behind by what they wait for.
 type counts struct {
 	behind     int      // all of them
-	rest       int      // for a changed setting, see rests
+	setting    int      // see waitsForSetting
 	user, peer int      // for a user, or for the other node of a redundant pair
 	failed     int      // they do not wait
 	broken     *gateway // the first one that failed on the request
@@ -114,8 +114,8 @@ func (rows fleet) count(polled bool, handled func(*gateway) bool) counts {
 					c.broken = g
 				}
 			}
-		case rests(g.Reason):
-			c.rest++
+		case waitsForSetting(g.Reason):
+			c.setting++
 		case g.Reason == v1alpha1.ReasonNoConfigAccess:
 			c.peer++
 		case class == v1alpha1.ClassHeld:

@@ -118,7 +118,7 @@ const maxChanges = 1000
 // zero if unknown. It is the window that denies them, or else the next window that allows them. The name is "" if they are allowed at t.
 func (all Windows) Closed(t time.Time) (name string, until time.Time) {
 	for range maxChanges {
-		window, next := all.closed(t)
+		window, next := all.closedBy(t)
 		if window == "" {
 			return name, t
 		}
@@ -133,8 +133,8 @@ func (all Windows) Closed(t time.Time) (name string, until time.Time) {
 	return name, time.Time{}
 }
 
-// closed returns the name of the window because of which syncs are not allowed at t, and when a window next begins or ends.
-func (all Windows) closed(t time.Time) (name string, next time.Time) {
+// closedBy returns the name of the window because of which syncs are not allowed at t, and when a window next begins or ends.
+func (all Windows) closedBy(t time.Time) (name string, next time.Time) {
 	denying, opening := "", ""
 	open := !slices.ContainsFunc(all, func(w window) bool { return w.allow })
 	var opensAt time.Time // of the window opening
