@@ -91,6 +91,8 @@ const (
 // Bucket is the place of one gateway in object storage.
 type Bucket struct {
 	Store
+	// Location names the bucket at its provider: another location is another bucket, another Store is not.
+	Location string
 	// Prefix begins all keys, and ends with a slash.
 	Prefix  string
 	Gateway string
@@ -98,9 +100,14 @@ type Bucket struct {
 	Keep int
 }
 
+// same reports whether two buckets are one place.
+func (b Bucket) same(other Bucket) bool {
+	return b.Location == other.Location && b.Prefix == other.Prefix
+}
+
 // NewBucket returns the place of a gateway below keyPrefix, which the spec sets.
-func NewBucket(s Store, keyPrefix, namespace, gatewaySync, gateway string, keep int) *Bucket {
-	return &Bucket{Store: s, Prefix: keyPrefix + namespace + "/" + gatewaySync + "/" + gateway + "/", Gateway: gateway, Keep: keep}
+func NewBucket(s Store, location, keyPrefix, namespace, gatewaySync, gateway string, keep int) *Bucket {
+	return &Bucket{Store: s, Location: location, Prefix: keyPrefix + namespace + "/" + gatewaySync + "/" + gateway + "/", Gateway: gateway, Keep: keep}
 }
 
 // label describes an archive, and is written after the archive.

@@ -99,7 +99,7 @@ func (u *Uploader) RemoteChanged() <-chan struct{} { return u.remoteChanged }
 func (u *Uploader) Remote(j *Job) ([]disk.Snapshot, bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.remoteBucket != j.Bucket {
+	if !u.remoteBucket.same(j.Bucket) {
 		return nil, false
 	}
 	return u.remote, true
@@ -305,7 +305,7 @@ func (p *pass) prunePending() error {
 func (p *pass) resetForBucket() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.bucket == p.job.Bucket {
+	if p.bucket.same(p.job.Bucket) {
 		return
 	}
 	p.bucket = p.job.Bucket
@@ -380,7 +380,7 @@ func (p *pass) sendBackup(ctx context.Context, id string) error {
 // publish sets what Remote returns.
 func (u *Uploader) publish(j *Job, list []disk.Snapshot) {
 	u.mu.Lock()
-	changed := u.remoteBucket != j.Bucket || !slices.Equal(u.remote, list)
+	changed := !u.remoteBucket.same(j.Bucket) || !slices.Equal(u.remote, list)
 	u.remote, u.remoteBucket = slices.Clone(list), j.Bucket
 	u.mu.Unlock()
 	if changed {

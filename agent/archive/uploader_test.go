@@ -27,7 +27,7 @@ func TestMemoryStore(t *testing.T) { archivetest.Run(t, &archivetest.Memory{}) }
 
 // job copies the snapshots of a site to a store.
 func (s *site) job(store archive.Store, keep int) *archive.Job {
-	return &archive.Job{Bucket: *archive.NewBucket(store, "stoker/", "plant", "line", "area-4", keep), DataDir: s.root}
+	return &archive.Job{Bucket: *archive.NewBucket(store, "memory", "stoker/", "plant", "line", "area-4", keep), DataDir: s.root}
 }
 
 const prefix = "stoker/plant/line/area-4/"
@@ -213,7 +213,11 @@ func TestUploadInTheBackground(t *testing.T) {
 		return len(remote) == 2 && remote[1].ID == ids[1]
 	}, 20*time.Second, 10*time.Millisecond)
 	<-u.RemoteChanged()
-	_, known := u.Remote(s.job(&archivetest.Memory{}, 2))
+	other := s.job(&archivetest.Memory{}, 3)
+	_, known := u.Remote(other)
+	assert.True(t, known, "a new client of the same bucket")
+	other.Location = "other"
+	_, known = u.Remote(other)
 	assert.False(t, known, "another bucket with the same prefix was not listed")
 }
 

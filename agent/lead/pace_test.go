@@ -21,6 +21,18 @@ import (
 	"stoker.io/stoker/internal/metrics"
 )
 
+// A lead whose CRD is older than its agent does not write again and again what the API server drops.
+func TestPrunedField(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaper(t, 3)
+		p.Subject, p.prunes = "Fill tank 4", true
+		p.lead(func() {
+			time.Sleep(time.Hour)
+			assert.LessOrEqual(t, len(p.times(&p.statuses)), 3+int(time.Hour/v1alpha1.ConfirmEvery))
+		})
+	})
+}
+
 // C3, P6: an idle fleet costs polls, a single write of the target, and status writes that only confirm the status.
 func TestIdleFleet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
@@ -46,6 +47,7 @@ type paper struct {
 	stuck        *v1alpha1.GatewaySync    // if set, the watch shows nothing newer
 	secrets      atomic.Int64
 	delay        time.Duration // that a write of the status takes
+	prunes       bool          // the CRD lacks status.target.subject
 }
 
 func newPaper(t *testing.T, n int) *paper {
@@ -137,6 +139,9 @@ func (p *paper) writeStatus(_ context.Context, gs *v1alpha1.GatewaySync, change 
 		return nil, err
 	}
 	merge(was, change)
+	if target, ok := was["target"].(map[string]any); ok && p.prunes {
+		delete(target, "subject")
+	}
 	data, err = json.Marshal(was)
 	if err != nil {
 		return nil, err
@@ -206,7 +211,7 @@ func (p *paper) leadWith(poll func(context.Context, *v1alpha1.GatewaySync, quest
 	done := make(chan error)
 	go func() {
 		term := newTerm(p, poll, unmeasured{}, slog.New(slog.DiscardHandler), time.Now)
-		term.rotated = p.secrets.Load
+		term.rotated, term.subject = p.secrets.Load, func(plan.ID) string { return p.Subject }
 		done <- term.run(ctx)
 	}()
 	f()

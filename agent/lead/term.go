@@ -75,6 +75,7 @@ type term struct {
 	replaced        []string              // versions that written replaces
 	nextStatus      time.Time             // when the next summary may be made
 	statusPending   bool                  // something may have changed since the last summary
+	pruned          map[string]any        // what the API server dropped of the last written status: its CRD is older, and lacks a field
 	nextSummary     time.Time             // when the summary changes by itself
 	nextTargetWrite time.Time             // when to write the target again
 	unsure          *unsure               // the last write of the target, if its answer was lost; else nil
@@ -305,7 +306,7 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 	ready := meta.FindStatusCondition(sum.Status.Conditions, v1alpha1.ConditionReady)
 	t.metrics.Iterated("lead", string(v1alpha1.Reason(ready.Reason).Class()), t.now().Sub(now))
 	change, err := kube.StatusDifference(&gs.Status, &sum.Status)
-	if err != nil || change == nil {
+	if err != nil || change == nil || equality.Semantic.DeepEqual(change, t.pruned) {
 		t.statusPending = false
 		return err
 	}
@@ -316,6 +317,9 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 	switch {
 	case err == nil:
 		t.statusPending = false
+		if t.pruned, err = kube.StatusDifference(&is.Status, &sum.Status); err != nil {
+			return err
+		}
 		t.keepWritten(gs, is, ready)
 		t.converged(gs.Status.LastGood, is.Status.LastGood)
 		t.sendEvents(is, sum.Events)

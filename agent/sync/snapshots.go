@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 
 	"stoker.io/stoker/agent/archive"
 	"stoker.io/stoker/agent/disk"
@@ -117,7 +118,9 @@ func bucket(c Connections, t *Task) *archive.Bucket {
 	if c.Storage == nil || s.ObjectStorage() == nil {
 		return nil
 	}
-	return archive.NewBucket(c.Storage, s.Storage.KeyPrefix, t.Facts.Namespace, t.Facts.CRName, t.Facts.GatewayName, int(s.RetentionCount))
+	o := s.ObjectStorage()
+	location := strings.Join([]string{string(o.Type), o.Endpoint, o.Region, o.Account, o.Bucket}, "\n")
+	return archive.NewBucket(c.Storage, location, o.KeyPrefix, t.Facts.Namespace, t.Facts.CRName, t.Facts.GatewayName, int(s.RetentionCount))
 }
 
 // UploadJob returns the gateway's job for the archive.Uploader, or nil without object storage.

@@ -32,7 +32,7 @@ func (r *Run) writeIntent(ctx context.Context) error {
 	r.record.setCondition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "a run is under way: "+r.Plan.Summary())
 	r.record.setCondition(v1alpha1.ConditionReconciling, metav1.ConditionTrue, v1alpha1.ReasonProgressing, "a run is under way")
 	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionStalled)
-	if !meta.IsStatusConditionTrue(st.Conditions, v1alpha1.ConditionDegraded) {
+	if !r.pruneOnly && !meta.IsStatusConditionTrue(st.Conditions, v1alpha1.ConditionDegraded) {
 		r.record.setCondition(v1alpha1.ConditionDegraded, metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "a run that changes objects did not report its outcome yet")
 	}
 	return r.record.writeIntent(ctx)

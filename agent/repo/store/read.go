@@ -56,19 +56,18 @@ func (s *Store) RootTree(commit plan.ID) (plan.ID, error) {
 // both. An error does not mark the store as damaged: the caller may ask for a commit that was never fetched.
 func (s *Store) Origin(commit plan.ID) (author, subject string, _ error) {
 	var b bytes.Buffer
-	k, _, err := s.read(&b, commit, 0)
-	if err != nil {
-		return "", "", err
-	}
-	if _, err := rootTreeID(commit, k, b.Bytes()); err != nil {
+	if _, _, err := s.read(&b, commit, kindCommit); err != nil {
 		return "", "", err
 	}
 	return commitAuthor(b.Bytes()), commitSubject(b.Bytes()), nil
 }
 
 // Subject returns the first line of a commit's message and the name of its author as one printable line of at most 200 bytes, such as
-// "Fill tank 4 (Li Wei)"; "" if the store does not have the commit, or its message has no text.
+// "Fill tank 4 (Li Wei)"; "" if the store is not open yet or does not have the commit, or if its message has no text.
 func (s *Store) Subject(commit plan.ID) string {
+	if !s.opened.Load() {
+		return ""
+	}
 	author, subject, err := s.Origin(commit)
 	if err != nil {
 		return ""
