@@ -114,20 +114,20 @@ func (v *Cache) Complete() bool {
 }
 
 // Values returns the last values of a secret, or none if it cannot be read. The log says why, and what to do.
-func (v *Cache) Values(p Ref) []secret.String {
+func (v *Cache) Values(ref Ref) []secret.String {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if e := v.entries[p]; e != nil {
+	if e := v.entries[ref]; e != nil {
 		return e.values
 	}
 	return nil
 }
 
 // Add adds a reference. Run reads the Secret of a new one at once.
-func (v *Cache) Add(p Ref) {
+func (v *Cache) Add(ref Ref) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.entries[p] == nil {
+	if v.entries[ref] == nil {
 		v.unread = true
 		select {
 		case v.woken <- struct{}{}:
@@ -144,9 +144,9 @@ func (v *Cache) Run(ctx context.Context) error {
 		for due := v.due(time.Now()); len(due) > 0 && ctx.Err() == nil; due = v.due(time.Now()) {
 			var group errgroup.Group
 			group.SetLimit(maxParallel)
-			for _, p := range due {
+			for _, ref := range due {
 				group.Go(func() error {
-					v.refresh(ctx, p)
+					v.refresh(ctx, ref)
 					return nil
 				})
 			}
@@ -175,9 +175,9 @@ func (v *Cache) due(now time.Time) []Ref {
 	})
 	named = slices.Compact(named)
 	rank := make(map[Ref]int, len(named)) // within its namespace
-	for i, p := range named {
-		if i > 0 && named[i-1].Namespace == p.Namespace {
-			rank[p] = rank[named[i-1]] + 1
+	for i, ref := range named {
+		if i > 0 && named[i-1].Namespace == ref.Namespace {
+			rank[ref] = rank[named[i-1]] + 1
 		}
 	}
 	slices.SortStableFunc(named, func(a, b Ref) int { return cmp.Compare(rank[a], rank[b]) })
@@ -190,15 +190,15 @@ func (v *Cache) due(now time.Time) []Ref {
 	}
 	kept := make(map[Ref]*entry, len(named))
 	var unread, due []Ref
-	for _, p := range named {
-		switch e := v.entries[p]; {
+	for _, ref := range named {
+		switch e := v.entries[ref]; {
 		case e == nil:
-			unread = append(unread, p)
+			unread = append(unread, ref)
 		case !now.Before(e.nextRead):
-			due = append(due, p)
+			due = append(due, ref)
 			fallthrough
 		default:
-			kept[p] = e
+			kept[ref] = e
 		}
 	}
 	v.entries, v.unread, v.complete = kept, len(unread) > 0, v.complete || len(unread) == 0
@@ -207,20 +207,20 @@ func (v *Cache) due(now time.Time) []Ref {
 	return round[:min(len(round), maxRound)]
 }
 
-func (v *Cache) refresh(ctx context.Context, p Ref) {
+func (v *Cache) refresh(ctx context.Context, ref Ref) {
 	within, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	values, err := v.get(within, p)
+	values, err := v.get(within, ref)
 	if ctx.Err() != nil {
 		return
 	}
 	now := time.Now()
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	e := v.entries[p]
+	e := v.entries[ref]
 	if e == nil {
 		e = &entry{}
-		v.entries[p] = e
+		v.entries[ref] = e
 	}
 	if err == nil {
 		*e = entry{values: values, read: now, nextRead: now.Add(freshTime)}
@@ -264,7 +264,7 @@ func (v *Cache) refresh(ctx context.Context, p Ref) {
 	default:
 		e.values = nil
 	}
-	v.logProblem(p, e, err, now)
+	v.logProblem(ref, e, err, now)
 }
 
 // outcome classifies a failed read. It is failed if the API server said nothing about the Secret. That includes a rejected
@@ -291,47 +291,47 @@ func isContentError(err error) bool {
 	return ok
 }
 
-func (v *Cache) get(ctx context.Context, p Ref) ([]secret.String, error) {
-	s, err := v.Client.CoreV1().Secrets(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
+func (v *Cache) get(ctx context.Context, ref Ref) ([]secret.String, error) {
+	s, err := v.Client.CoreV1().Secrets(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 	if err != nil {
 		return nil, err
 	}
-	return valuesOf(s, p)
+	return valuesOf(s, ref)
 }
 
-func valuesOf(s *corev1.Secret, p Ref) ([]secret.String, error) {
-	content, ok := s.Data[p.Key]
+func valuesOf(s *corev1.Secret, ref Ref) ([]secret.String, error) {
+	content, ok := s.Data[ref.Key]
 	if !ok {
-		return nil, &contentError{fmt.Sprintf("it has no key %s", p.Key)}
+		return nil, &contentError{fmt.Sprintf("it has no key %s", ref.Key)}
 	}
 	values, ok := credential.Values(content)
 	switch {
 	case !ok:
-		return nil, &contentError{fmt.Sprintf("its key %s has more than %d lines: a secret has one value per line", p.Key, credential.MaxValues)}
+		return nil, &contentError{fmt.Sprintf("its key %s has more than %d lines: a secret has one value per line", ref.Key, credential.MaxValues)}
 	case len(values) == 0:
-		return nil, &contentError{fmt.Sprintf("its key %s is empty: an empty secret would admit every caller", p.Key)}
+		return nil, &contentError{fmt.Sprintf("its key %s is empty: an empty secret would admit every caller", ref.Key)}
 	}
 	return values, nil
 }
 
 // logProblem logs a problem once, and again after logInterval.
-func (v *Cache) logProblem(p Ref, e *entry, err error, now time.Time) {
+func (v *Cache) logProblem(ref Ref, e *entry, err error, now time.Time) {
 	what := err.Error()
 	if what == e.lastProblem && now.Sub(e.problemLogged) < logInterval {
 		return
 	}
 	e.lastProblem, e.problemLogged = what, now
-	args := []any{"namespace", p.Namespace, "secret", p.Name, "key", p.Key, "error", what}
+	args := []any{"namespace", ref.Namespace, "secret", ref.Name, "key", ref.Key, "error", what}
 	if apierrors.IsForbidden(err) {
-		v.Log.Error("secret may not be read; requests are refused", append(args, "do", GrantCommand(p, v.Namespace, Account))...)
+		v.Log.Error("secret may not be read; requests are refused", append(args, "do", GrantCommand(ref, v.Namespace, Account))...)
 		return
 	}
 	v.Log.Error("secret cannot be used; requests are refused", args...)
 }
 
 // GrantCommand returns the command that grants a ServiceAccount the right to read a Secret.
-func GrantCommand(p Ref, namespace, account string) string {
-	own := role + "-" + p.Name
+func GrantCommand(ref Ref, namespace, account string) string {
+	own := role + "-" + ref.Name
 	return fmt.Sprintf("kubectl create role %s -n %s --verb=get --resource=secrets --resource-name=%s && kubectl create rolebinding %s -n %s --role=%s --serviceaccount=%s:%s",
-		own, p.Namespace, p.Name, own, p.Namespace, own, namespace, account)
+		own, ref.Namespace, ref.Name, own, ref.Namespace, own, namespace, account)
 }

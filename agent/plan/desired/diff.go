@@ -277,14 +277,14 @@ func (t *Tree) Source(path string) (Source, bool, error) {
 	}
 	if c := fileOf(children, relpath.Base(path)); c != nil {
 		r, err := t.renderer.newRecipe(path, c)
-		at := int(c.origin)
-		return Source{Path: t.overlay.rules.Mappings[at].SourceOf(path), Mapping: at, ID: c.id, Exec: c.exec, recipe: r}, err == nil, err
+		mapping := int(c.origin)
+		return Source{Path: t.overlay.rules.Mappings[mapping].SourceOf(path), Mapping: mapping, ID: c.id, Exec: c.exec, recipe: r}, err == nil, err
 	}
-	at, err := t.mappingFor(path)
-	if err != nil || at < 0 {
+	mapping, err := t.mappingFor(path)
+	if err != nil || mapping < 0 {
 		return Source{}, false, err
 	}
-	return Source{Path: t.overlay.rules.Mappings[at].SourceOf(path), Mapping: at}, true, nil
+	return Source{Path: t.overlay.rules.Mappings[mapping].SourceOf(path), Mapping: mapping}, true, nil
 }
 
 // mappingFor returns the mapping of a new file, or -1: that of its nearest sibling or, further up, of the nearest sibling of a parent.
@@ -298,8 +298,8 @@ func (t *Tree) mappingFor(path string) (int, error) {
 		if err != nil {
 			return -1, err
 		}
-		if at := nearest(children, name, covers); at >= 0 {
-			return at, nil
+		if mapping := nearest(children, name, covers); mapping >= 0 {
+			return mapping, nil
 		}
 		if dir == "" {
 			break
@@ -317,7 +317,7 @@ func (t *Tree) mappingFor(path string) (int, error) {
 // nearest returns the mapping of the last child before name whose mapping covers the new file, or else of the first such child after
 // name, or -1.
 func nearest(children []child, name string, covers func(int) bool) int {
-	at := -1
+	mapping := -1
 	for i := range children {
 		c := &children[i]
 		origin := int(c.origin)
@@ -330,12 +330,12 @@ func nearest(children []child, name string, covers func(int) bool) int {
 		if !covers(origin) {
 			continue
 		}
-		if c.name > name && at >= 0 {
+		if c.name > name && mapping >= 0 {
 			break
 		}
-		at = origin
+		mapping = origin
 	}
-	return at
+	return mapping
 }
 
 // Invert returns what git must have at s so that the agent writes wanted to path. Of a patched file, git keeps its own values at the

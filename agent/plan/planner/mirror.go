@@ -180,20 +180,20 @@ func (t *mappingTable) renumber(changes []plan.Change, full bool) ([]plan.Origin
 	}
 	translated := make([]uint16, len(t.rules))
 	for i, o := range t.rules {
-		at, ok := index[o]
+		slot, ok := index[o]
 		switch {
 		case ok:
 		case len(free) > 0:
-			at, free = free[0], free[1:]
-			table[at] = o
+			slot, free = free[0], free[1:]
+			table[slot] = o
 		case len(table) > math.MaxUint16:
 			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "more than %d mappings were in force since the last full "+
 				"comparison; request force-sync", math.MaxUint16)
 		default:
-			at = uint16(len(table))
+			slot = uint16(len(table))
 			table = append(table, o)
 		}
-		index[o], translated[i] = at, at
+		index[o], translated[i] = slot, slot
 	}
 	for i := range changes {
 		c := &changes[i]
@@ -232,23 +232,23 @@ func (p *parents) check(path string) error {
 	if dir == "" || p.checked == dir {
 		return nil
 	}
-	at, kind, err := p.state.Blocked(path)
+	parent, kind, err := p.state.Blocked(path)
 	switch {
 	case err != nil:
 		return fmt.Errorf("open the parents of %s: %w", path, err)
-	case at == "":
+	case parent == "":
 		p.checked = dir
 		return nil
 	case kind == plan.Link:
 		return failure.New(v1alpha1.ReasonUnsafePath, "%s is a symbolic link on the gateway, and git has %s "+
-			"below it; the agent never follows links: replace the link with a directory", at, path)
+			"below it; the agent never follows links: replace the link with a directory", parent, path)
 	case kind == plan.File:
-		if _, ok := p.blocked[at]; !ok {
-			p.blocked[at] = path
+		if _, ok := p.blocked[parent]; !ok {
+			p.blocked[parent] = path
 		}
 		return nil
 	}
-	return errBlocked(at, path)
+	return errBlocked(parent, path)
 }
 
 // settle returns an error if a file in blocked remains, because the plan does not delete it.
@@ -261,7 +261,7 @@ func (p *parents) settle(deletes func(path string) bool) error {
 	return nil
 }
 
-func errBlocked(at, path string) error {
+func errBlocked(file, path string) error {
 	return failure.New(v1alpha1.ReasonPathCollision, "%s on the gateway is in the place of a directory that %s needs, and "+
-		"the agent does not own it: delete it, or change the mapping", at, path)
+		"the agent does not own it: delete it, or change the mapping", file, path)
 }

@@ -100,11 +100,11 @@ func (x *Index) put(path string, id plan.ID, read Reader) error {
 // replace replaces what is known of a file; nil removes it.
 func (x *Index) replace(path string, f *file) {
 	old := x.files[path]
-	var was, is *project
+	var oldProject, newProject *project
 	if old != nil {
 		x.names -= len(old.names)
 		x.types -= old.typesSize
-		was = old.project
+		oldProject = old.project
 	}
 	if f == nil {
 		delete(x.files, path)
@@ -121,16 +121,16 @@ func (x *Index) replace(path string, f *file) {
 		x.files[path] = f
 		x.open[path] = true
 		x.count(f, 1)
-		is = f.project
+		newProject = f.project
 	}
 	if old != nil { // last, so that a definition that stays is never gone
 		x.count(old, -1)
 	}
 	switch {
-	case is != nil:
-		x.all = x.all || was == nil || *was != *is
-		x.projects[projectOf(path)] = is
-	case was != nil:
+	case newProject != nil:
+		x.all = x.all || oldProject == nil || *oldProject != *newProject
+		x.projects[projectOf(path)] = newProject
+	case oldProject != nil:
 		x.all = true
 		delete(x.projects, projectOf(path))
 	}
@@ -178,18 +178,18 @@ const platform = "ignition"
 // moduleFolder returns the folder of a path that is named for the module of its resource: projects/<project>/<module> or
 // config/resources/<collection>/<module>. It returns "" for files of no module and for those of the platform.
 func moduleFolder(path string) (folder, module string) {
-	parts, at := strings.Split(path, "/"), 2
+	parts, level := strings.Split(path, "/"), 2
 	if parts[0] == "config" {
-		at = 3
+		level = 3
 	}
-	if len(parts) < at+2 || parts[0] != "projects" && !strings.HasPrefix(path, "config/resources/") {
+	if len(parts) < level+2 || parts[0] != "projects" && !strings.HasPrefix(path, "config/resources/") {
 		return "", ""
 	}
 	// The id of a module has the form of a Java package. Folders such as .resources do not belong to a module.
-	if module = parts[at]; module == platform || strings.Count(module, ".") < 2 || strings.HasPrefix(module, ".") {
+	if module = parts[level]; module == platform || strings.Count(module, ".") < 2 || strings.HasPrefix(module, ".") {
 		return "", ""
 	}
-	return strings.Join(parts[:at+1], "/"), module
+	return strings.Join(parts[:level+1], "/"), module
 }
 
 // newModules returns the modules of folders that changes create, and the first file of each.

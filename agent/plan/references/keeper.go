@@ -168,23 +168,23 @@ func (k *Keeper) moveBack(t *Target, h plan.Header) error {
 
 // move moves the index to a commit. After an error the index is empty.
 func (k *Keeper) move(t *Target, commit plan.ID, rules plan.Rules, tree *desired.Tree) error {
-	was := *k
-	*k = Keeper{logged: was.logged}
-	if was.index == nil {
-		was.index = NewIndex()
+	previous := *k
+	*k = Keeper{logged: previous.logged}
+	if previous.index == nil {
+		previous.index = NewIndex()
 	}
 	var from *desired.Tree
-	if !was.commit.IsZero() && was.rules.Form == rules.Form && was.rules.Fingerprint() == rules.Fingerprint() {
-		if last, err := t.TreeOf(was.commit, was.rules); err == nil {
+	if !previous.commit.IsZero() && previous.rules.Form == rules.Form && previous.rules.Fingerprint() == rules.Fingerprint() {
+		if last, err := t.TreeOf(previous.commit, previous.rules); err == nil {
 			from = last
 		}
 	}
-	err := was.index.Update(from, tree, t.reader(tree))
+	err := previous.index.Update(from, tree, t.reader(tree))
 	if errors.Is(err, desired.ErrPrevious) {
-		err = was.index.Update(nil, tree, t.reader(tree))
+		err = previous.index.Update(nil, tree, t.reader(tree))
 	}
 	if err == nil {
-		k.index, k.commit, k.rules = was.index, commit, rules
+		k.index, k.commit, k.rules = previous.index, commit, rules
 	}
 	return err
 }

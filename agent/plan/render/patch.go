@@ -272,13 +272,13 @@ func value(doc string, path []segment) (gjson.Result, error) {
 	if !json.Valid([]byte(body)) { // unlike gjson, it limits the depth
 		return gjson.Result{}, errors.New("it is not JSON")
 	}
-	at, missing, err := find(body, path)
+	found, missing, err := find(body, path)
 	if err != nil {
-		return at, err
+		return found, err
 	}
 	if len(missing) > 0 {
-		return at, fmt.Errorf("%s has no %q", describe(path[:len(path)-len(missing)]), missing[0].name)
+		return found, fmt.Errorf("%s has no %q", describe(path[:len(path)-len(missing)]), missing[0].name)
 	}
-	at.Index += len(doc) - len(body)
-	return at, nil
+	found.Index += len(doc) - len(body)
+	return found, nil
 }
