@@ -320,7 +320,7 @@ func TestDryRunChangesNothing(t *testing.T) {
 // added returns the agent's container and the volumes that the injector adds to the pod of a case.
 func added(t *testing.T, c podcase.Case) (agent corev1.Container, volumes []corev1.Volume) {
 	t.Helper()
-	gs, _ := inject.Choose(c.Pod, inject.Candidates{Read: c.GatewaySyncs})
+	gs, _ := inject.Choose(c.Pod, inject.Candidates{Readable: c.GatewaySyncs})
 	ops, decision := inject.Patch(c.Pod, gs, inject.Defaults{Image: v1alpha1.AgentImage{Repository: "ghcr.io/stoker-io/agent", Tag: "1.2.3"}})
 	require.True(t, decision.Injected, decision.Message)
 	for _, op := range ops {

@@ -198,8 +198,8 @@ type leadership struct {
 
 // changed forwards a change to the reconciler if it runs in this replica.
 func (l *leadership) changed(namespace, name string) {
-	if u := l.current.Load(); u != nil {
-		u.Changed(namespace, name)
+	if reconciler := l.current.Load(); reconciler != nil {
+		reconciler.Changed(namespace, name)
 	}
 }
 
@@ -219,7 +219,7 @@ func (l *leadership) run(ctx context.Context) error {
 
 func (l *leadership) runReconciler(ctx context.Context, clients kube.Clients, own lease.Lease) error {
 	own.Client = clients.Core
-	u, err := reconcile.New(reconcile.Config{
+	reconciler, err := reconcile.New(reconcile.Config{
 		Core: clients.Core, Dynamic: clients.Dynamic, Find: l.find, Scope: l.scope, Defaults: defaults(l.settings),
 		RequireLabel: l.settings.RequireNamespaceLabel, AutoBind: l.settings.AutoBindAgent, Repair: reconcile.Repair(l.settings.Repair),
 		Lease:        own,
@@ -228,9 +228,9 @@ func (l *leadership) runReconciler(ctx context.Context, clients kube.Clients, ow
 	if err != nil {
 		return err
 	}
-	l.current.Store(u)
+	l.current.Store(reconciler)
 	defer l.current.Store(nil)
-	return u.Run(ctx)
+	return reconciler.Run(ctx)
 }
 
 // repairDelay is how long it takes until Services lead to a replica that became ready, with a margin for the kubelet's probe,

@@ -128,7 +128,7 @@ func (p *layout) enter(folder *safe.Folder) error {
 	if p.area, err = p.areaIndex(folder); err != nil {
 		return err
 	}
-	if err := safe.MayWrite(folder); err != nil {
+	if err := safe.CheckWritable(folder); err != nil {
 		return safe.WriteError(err, "write to directory %q", folder.Path)
 	}
 	p.dir, p.fi, p.entered = folder.Path, fi, true

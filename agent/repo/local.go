@@ -277,7 +277,7 @@ func (l *local) Blobs(ctx context.Context, t *store.Transfer, ids []plan.ID) (*s
 		return nil, err
 	}
 	defer from.Close()
-	if err := from.Has(t.Commit); err != nil {
+	if err := from.CheckObject(t.Commit); err != nil {
 		if store.IsNotFound(err) && !failure.Is(err, v1alpha1.ReasonGitUnreachable) {
 			return nil, failure.New(v1alpha1.ReasonRefNotFound, "%s does not have commit %s", l.url, t.Commit)
 		}

@@ -116,7 +116,7 @@ func (s *Store) fetchBlobs(ctx context.Context, p *promise, ids []plan.ID) (Fetc
 		return f.stats(), err
 	}
 	f.objects = in.Objects
-	if err = f.Contains(in, ids...); err == nil {
+	if err = f.CheckObjects(in, ids...); err == nil {
 		err = f.Publish(in, false)
 	}
 	if err != nil {

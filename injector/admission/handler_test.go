@@ -42,7 +42,7 @@ func (k known) For(_ context.Context, namespace, name string) (inject.Candidates
 	var found inject.Candidates
 	for _, gs := range k.list {
 		if gs.Namespace == namespace && (name == "" || gs.Name == name) {
-			found.Read = append(found.Read, gs)
+			found.Readable = append(found.Readable, gs)
 		}
 	}
 	return found, k.err

@@ -103,19 +103,19 @@ func (c Config) attempt(ctx context.Context) (done bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("read webhook configuration %s: %w", c.Configuration, err)
 	}
-	k := rotation{names: c.Names, publishTime: c.PublishTime, now: c.Now(), nodeNow: time.Now(), data: secret.Data, published: published(configuration)}
-	changed, err := k.update()
+	next := rotation{names: c.Names, publishTime: c.PublishTime, now: c.Now(), nodeNow: time.Now(), data: secret.Data, published: published(configuration)}
+	changed, err := next.update()
 	if err != nil {
 		return false, err
 	}
 	if changed {
-		secret.Data = k.data
+		secret.Data = next.data
 		if _, err = c.Client.CoreV1().Secrets(c.Namespace).Update(ctx, secret, metav1.UpdateOptions{FieldManager: fieldManager}); err != nil {
 			return false, failed(err, "write Secret %s/%s", c.Namespace, SecretName)
 		}
-		c.Log.Info(k.action, "secret", SecretName)
+		c.Log.Info(next.action, "secret", SecretName)
 	}
-	return k.usable, c.publish(ctx, configuration, k.data[keyBundle])
+	return next.usable, c.publish(ctx, configuration, next.data[keyBundle])
 }
 
 // failed wraps the error of a write.

@@ -166,7 +166,7 @@ func GatewaySyncName(annotations map[string]string) string {
 
 // Candidates are the GatewaySyncs among which that of a pod is.
 type Candidates struct {
-	Read []*v1alpha1.GatewaySync
+	Readable []*v1alpha1.GatewaySync
 	// Unreadable are those that this version cannot decode. They count, so that no pod gets the settings of another one.
 	Unreadable []*kube.UndecodableError
 	// Selector is the label selector that candidates must match, or "".
@@ -177,11 +177,11 @@ type Candidates struct {
 // none, it returns nil and the reason.
 func Choose(pod *corev1.Pod, all Candidates) (*v1alpha1.GatewaySync, Decision) {
 	name, only := GatewaySyncName(pod.Annotations), ""
-	if name == "" && len(all.Read)+len(all.Unreadable) > 1 {
+	if name == "" && len(all.Readable)+len(all.Unreadable) > 1 {
 		return nil, skip(v1alpha1.ReasonGatewaySyncAmbiguous, "the namespace has several GatewaySyncs (%s): name one with the annotation %s",
 			all.names(), v1alpha1.AnnotationCRName)
 	}
-	for _, gs := range all.Read {
+	for _, gs := range all.Readable {
 		if name == "" || gs.Name == name {
 			return gs, Decision{}
 		}
@@ -203,7 +203,7 @@ func Choose(pod *corev1.Pod, all Candidates) (*v1alpha1.GatewaySync, Decision) {
 
 func (c Candidates) names() string {
 	var list []string
-	for _, gs := range c.Read {
+	for _, gs := range c.Readable {
 		list = append(list, gs.Name)
 	}
 	for _, bad := range c.Unreadable {

@@ -44,7 +44,7 @@ type scene struct {
 func (s scene) patch() ([]inject.Op, inject.Decision) { return decide(s.pod, s.all) }
 
 func sceneOf(c podcase.Case) scene {
-	return scene{c.Name, c.Pod, c.Raw, inject.Candidates{Read: c.GatewaySyncs}}
+	return scene{c.Name, c.Pod, c.Raw, inject.Candidates{Readable: c.GatewaySyncs}}
 }
 
 // named returns a case of testdata.
@@ -246,15 +246,15 @@ func TestSkippedPods(t *testing.T) {
 			"the pod has a volume stoker-repo but no container stoker-agent: rename the volume, because names that start with stoker- are reserved"},
 		"container as root": {gateway(func(c *corev1.Container) { c.SecurityContext.RunAsUser = new(int64(0)) }), v1alpha1.ReasonGatewayRunsAsRoot, asRoot},
 		"pod as root":       {func(s *scene) { s.pod.Spec.SecurityContext.RunAsUser = new(int64(0)) }, v1alpha1.ReasonGatewayRunsAsRoot, asRoot},
-		"no GatewaySync": {func(s *scene) { delete(s.pod.Annotations, v1alpha1.AnnotationCRName); s.all.Read = nil }, v1alpha1.ReasonGatewaySyncNotFound,
+		"no GatewaySync": {func(s *scene) { delete(s.pod.Annotations, v1alpha1.AnnotationCRName); s.all.Readable = nil }, v1alpha1.ReasonGatewaySyncNotFound,
 			"the namespace has no GatewaySync: create one"},
-		"unknown GatewaySync": {func(s *scene) { s.all.Read[0].Name = "other" }, v1alpha1.ReasonGatewaySyncNotFound,
+		"unknown GatewaySync": {func(s *scene) { s.all.Readable[0].Name = "other" }, v1alpha1.ReasonGatewaySyncNotFound,
 			`the namespace has no GatewaySync "line", which annotation stoker.io/cr-name names: create it, or correct the annotation`},
 		"ambiguous GatewaySync": {func(s *scene) {
 			delete(s.pod.Annotations, v1alpha1.AnnotationCRName)
-			other := s.all.Read[0].DeepCopy()
-			s.all.Read[0].Name, other.Name = "b", "a"
-			s.all.Read = append(s.all.Read, other)
+			other := s.all.Readable[0].DeepCopy()
+			s.all.Readable[0].Name, other.Name = "b", "a"
+			s.all.Readable = append(s.all.Readable, other)
 		}, v1alpha1.ReasonGatewaySyncAmbiguous, "the namespace has several GatewaySyncs (a, b): name one with the annotation stoker.io/cr-name"},
 		"no GatewaySync that the selector admits": {func(s *scene) {
 			delete(s.pod.Annotations, v1alpha1.AnnotationCRName)
@@ -268,7 +268,7 @@ func TestSkippedPods(t *testing.T) {
 		}, v1alpha1.ReasonGatewaySyncUnreadable, unreadable},
 		"one of two GatewaySyncs is unreadable": {func(s *scene) {
 			delete(s.pod.Annotations, v1alpha1.AnnotationCRName)
-			s.all.Read[0].Name, s.all.Unreadable = "other", []*kube.UndecodableError{broken}
+			s.all.Readable[0].Name, s.all.Unreadable = "other", []*kube.UndecodableError{broken}
 		}, v1alpha1.ReasonGatewaySyncAmbiguous, "the namespace has several GatewaySyncs (line, other): name one with the annotation stoker.io/cr-name"},
 		"unknown profile": {annotation(v1alpha1.AnnotationProfile, "none"), v1alpha1.ReasonProfileNotFound,
 			`profile "none" does not exist: spec.sync.profiles has default; name one of them, or add it`},
@@ -373,7 +373,7 @@ func TestInjectedPodKeepsItsSettings(t *testing.T) {
 	ops, decision := s.patch()
 	require.True(t, decision.Injected)
 	pod, _ := apply(t, s.raw, ops)
-	again, decision := inject.Patch(pod, s.all.Read[0], withSettings())
+	again, decision := inject.Patch(pod, s.all.Readable[0], withSettings())
 	assert.Empty(t, again)
 	assert.Equal(t, v1alpha1.ReasonAlreadyInjected, decision.Reason)
 }
@@ -388,12 +388,12 @@ func TestSubPathExprVariables(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := named(t, "nested-mounts-and-subpath")
-			plain, decision := inject.Patch(s.pod, s.all.Read[0], settings)
+			plain, decision := inject.Patch(s.pod, s.all.Readable[0], settings)
 			require.True(t, decision.Injected, decision.Message)
 			c := &s.pod.Spec.Containers[0]
 			c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: "site-b"})
 			c.VolumeMounts[0].SubPathExpr = "$$(KEY)-$(SITE)/$(" + name + ")$"
-			ops, decision := inject.Patch(s.pod, s.all.Read[0], settings)
+			ops, decision := inject.Patch(s.pod, s.all.Readable[0], settings)
 			require.True(t, decision.Injected, decision.Message)
 
 			before, after := values(lastInit(t, s.raw, plain)), values(lastInit(t, s.raw, ops))

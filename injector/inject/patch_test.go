@@ -159,7 +159,7 @@ func TestGuaranteedPodResources(t *testing.T) {
 		"limit on CPU":   {&corev1.ResourceRequirements{Limits: list("500m", "")}, "500m", "256Mi"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s.all.Read[0].Spec.Agent.Resources = c.resources
+			s.all.Readable[0].Spec.Agent.Resources = c.resources
 			r := agentOf(t, s).Resources
 			for what, want := range map[corev1.ResourceName]string{corev1.ResourceCPU: c.cpu, corev1.ResourceMemory: c.memory} {
 				t.Run(string(what), func(t *testing.T) {
@@ -223,7 +223,7 @@ func TestAllowedImagePrefix(t *testing.T) {
 		t.Run(c.prefix+" "+c.image[:min(len(c.image), 40)], func(t *testing.T) {
 			s := named(t, "allowed-image-annotation")
 			s.pod.Annotations[v1alpha1.AnnotationAgentImage] = c.image
-			gs := s.all.Read[0]
+			gs := s.all.Readable[0]
 			d := defaults
 			d.AllowedImages = []string{c.prefix}
 			ops, decision := inject.Patch(s.pod, gs, d)
@@ -262,8 +262,8 @@ func TestImageOfGatewaySync(t *testing.T) {
 		t.Run(c.image.Repository+c.image.Tag+c.image.Digest, func(t *testing.T) {
 			s := named(t, "allowed-image-annotation")
 			delete(s.pod.Annotations, v1alpha1.AnnotationAgentImage)
-			s.all.Read[0].Spec.Agent.Image = c.image
-			ops, decision := inject.Patch(s.pod, s.all.Read[0], defaults)
+			s.all.Readable[0].Spec.Agent.Image = c.image
+			ops, decision := inject.Patch(s.pod, s.all.Readable[0], defaults)
 			require.True(t, decision.Injected)
 			pod, _ := apply(t, s.raw, ops)
 			got := pod.Spec.InitContainers[len(pod.Spec.InitContainers)-1].Image

@@ -89,7 +89,7 @@ func New(client dynamic.Interface, scope Scope, changed func(namespace, name str
 // In returns the GatewaySyncs of a namespace. Callers must not change them.
 func (l *Lookup) In(namespace string) inject.Candidates {
 	return inject.Candidates{
-		Read:       slices.DeleteFunc(l.List(), func(gs *v1alpha1.GatewaySync) bool { return gs.Namespace != namespace }),
+		Readable:   slices.DeleteFunc(l.List(), func(gs *v1alpha1.GatewaySync) bool { return gs.Namespace != namespace }),
 		Unreadable: slices.DeleteFunc(l.Undecodable(), func(bad *kube.UndecodableError) bool { return bad.Namespace != namespace }),
 		Selector:   l.scope.selector(),
 	}
@@ -99,12 +99,12 @@ func (l *Lookup) In(namespace string) inject.Candidates {
 // none, it queries the API server; concurrent callers share one query. An empty result is not an error.
 func (l *Lookup) For(ctx context.Context, namespace, name string) (inject.Candidates, error) {
 	if name == "" {
-		if all := l.In(namespace); len(all.Read)+len(all.Unreadable) > 0 {
+		if all := l.In(namespace); len(all.Readable)+len(all.Unreadable) > 0 {
 			return all, nil
 		}
 		return l.query(ctx, namespace+"/", func(ctx context.Context) (all inject.Candidates, err error) {
 			all.Selector = l.scope.selector()
-			all.Read, all.Unreadable, err = kube.GatewaySyncs(l.client, namespace).List(ctx, metav1.ListOptions{Limit: maxListed, LabelSelector: all.Selector})
+			all.Readable, all.Unreadable, err = kube.GatewaySyncs(l.client, namespace).List(ctx, metav1.ListOptions{Limit: maxListed, LabelSelector: all.Selector})
 			return all, err
 		})
 	}
@@ -129,7 +129,7 @@ func (l *Lookup) one(gs *v1alpha1.GatewaySync, err error) (inject.Candidates, er
 	case err != nil:
 		return found, err
 	case l.scope.Selector == nil || l.scope.Selector.Matches(labels.Set(gs.Labels)):
-		found.Read = append(found.Read, gs)
+		found.Readable = append(found.Readable, gs)
 	}
 	return found, nil
 }

@@ -70,13 +70,13 @@ func TestCacheMissQueriesOnce(t *testing.T) {
 	l := find(t, server(t, &asked, nil), lookup.Scope{})
 	list, err := l.For(t.Context(), "plant", "line")
 	require.NoError(t, err)
-	require.Len(t, list.Read, 1)
-	assert.Equal(t, "main", list.Read[0].Spec.Git.Ref)
+	require.Len(t, list.Readable, 1)
+	assert.Equal(t, "main", list.Readable[0].Spec.Git.Ref)
 	assert.EqualValues(t, 1, asked.Load())
 
 	list, err = l.For(t.Context(), "plant", "")
 	require.NoError(t, err)
-	assert.Len(t, list.Read, 1, "the GatewaySync of the namespace must be found")
+	assert.Len(t, list.Readable, 1, "the GatewaySync of the namespace must be found")
 
 	list, err = l.For(t.Context(), "plant", "other")
 	require.NoError(t, err, "a missing GatewaySync must not be an error")
@@ -91,7 +91,7 @@ func TestUndecodableGatewaySyncCounts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			all, err := l.For(t.Context(), "mixed", name)
 			require.NoError(t, err)
-			assert.Len(t, all.Read, readable)
+			assert.Len(t, all.Readable, readable)
 			require.Len(t, all.Unreadable, 1)
 			assert.Equal(t, "damaged", all.Unreadable[0].Name)
 		})
@@ -107,7 +107,7 @@ func TestSelector(t *testing.T) {
 			l := find(t, server(t, &asked, nil), lookup.Scope{Selector: parsed})
 			list, err := l.For(t.Context(), "plant", "line")
 			require.NoError(t, err)
-			assert.Len(t, list.Read, want)
+			assert.Len(t, list.Readable, want)
 			assert.Equal(t, selector, list.Selector)
 		})
 	}
@@ -132,7 +132,7 @@ func TestConcurrentQueriesAreShared(t *testing.T) {
 	l.Timeout = time.Minute
 	list, err := l.For(t.Context(), "plant", "line")
 	require.NoError(t, err)
-	assert.Len(t, list.Read, 1, "a failed query must not be cached")
+	assert.Len(t, list.Readable, 1, "a failed query must not be cached")
 }
 
 func TestExcludedNamespaces(t *testing.T) {

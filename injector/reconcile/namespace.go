@@ -79,7 +79,7 @@ func (u *Reconciler) namespace(name string, syncs map[types.UID]bool) *namespace
 // uidsOf returns the UIDs of GatewaySyncs, including those that cannot be decoded.
 func uidsOf(all inject.Candidates) map[types.UID]bool {
 	uids := map[types.UID]bool{}
-	for _, gs := range all.Read {
+	for _, gs := range all.Readable {
 		uids[gs.UID] = true
 	}
 	for _, bad := range all.Unreadable {
@@ -100,7 +100,7 @@ func (u *Reconciler) recordFleets(n *namespace, replacements map[string]replacem
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	n.withoutAgents, n.repairStopped = nil, 0
-	for _, gs := range u.Find.In(n.name).Read {
+	for _, gs := range u.Find.In(n.name).Readable {
 		if n.locks[gs.UID].leadMissing {
 			n.withoutAgents = append(n.withoutAgents, types.NamespacedName{Namespace: gs.Namespace, Name: gs.Name})
 		}

@@ -51,7 +51,7 @@ func TestStatusNamesReasonOfPodWithoutAgent(t *testing.T) {
 	u := &Reconciler{Config: Config{Core: client, Repair: RepairReport, Metrics: counted{}, Scope: lookup.Scope{Own: "stoker-system"}, Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return noon }}, limiter: flowcontrol.NewFakeAlwaysRateLimiter(), namespaces: map[string]*namespace{}}
 	n := u.namespace("plant", nil)
-	all, pods := inject.Candidates{Read: []*v1alpha1.GatewaySync{gs}}, podIndex{live: []*corev1.Pod{wrong}}
+	all, pods := inject.Candidates{Readable: []*v1alpha1.GatewaySync{gs}}, podIndex{live: []*corev1.Pod{wrong}}
 	_, err := u.repairPods(t.Context(), n, all, pods, map[string]replacement{}, noon)
 	require.NoError(t, err)
 	events, err := client.EventsV1().Events("plant").List(t.Context(), metav1.ListOptions{})
@@ -79,7 +79,7 @@ func TestEventsFollowVerdict(t *testing.T) {
 		Now: func() time.Time { return now }}, limiter: flowcontrol.NewFakeAlwaysRateLimiter(), namespaces: map[string]*namespace{}}
 	n, pods := u.namespace("plant", nil), podIndex{live: []*corev1.Pod{kept}}
 	look := func(t replacement) (notes []string) {
-		_, err := u.repairPods(context.Background(), n, inject.Candidates{Read: []*v1alpha1.GatewaySync{gs}}, pods, map[string]replacement{"line": t}, now)
+		_, err := u.repairPods(context.Background(), n, inject.Candidates{Readable: []*v1alpha1.GatewaySync{gs}}, pods, map[string]replacement{"line": t}, now)
 		if err != nil {
 			return []string{err.Error()}
 		}
@@ -115,14 +115,14 @@ func TestEventsFollowVerdict(t *testing.T) {
 // With two GatewaySyncs and a pod that names none, both say so, as `stoker check` does.
 func TestStatusNamesPodWithoutGatewaySync(t *testing.T) {
 	one, two := newGatewaySync(), newGatewaySync(func(gs *v1alpha1.GatewaySync) { gs.Name = "two" })
-	all, pods := inject.Candidates{Read: []*v1alpha1.GatewaySync{one, two}}, podIndex{live: []*corev1.Pod{podNamed("gw-0", false)}}
-	for _, gs := range all.Read {
+	all, pods := inject.Candidates{Readable: []*v1alpha1.GatewaySync{one, two}}, podIndex{live: []*corev1.Pod{podNamed("gw-0", false)}}
+	for _, gs := range all.Readable {
 		t.Run(gs.Name, func(t *testing.T) {
 			st := leaderless(gs, pods.of(gs, all), noon)
 			assert.Contains(t, readyMessage(t, st), "no agent in pods gw-0: the namespace has several GatewaySyncs (line, two): name one with the annotation stoker.io/cr-name")
 		})
 	}
-	assert.NotContains(t, readyMessage(t, leaderless(one, pods.of(one, inject.Candidates{Read: all.Read[:1]}), noon)), "several")
+	assert.NotContains(t, readyMessage(t, leaderless(one, pods.of(one, inject.Candidates{Readable: all.Readable[:1]}), noon)), "several")
 }
 
 // held returns the Lease of the tests as a replica sees it.

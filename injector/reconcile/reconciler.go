@@ -197,7 +197,7 @@ func (u *Reconciler) reconcile(ctx context.Context, name string) (time.Duration,
 	all, pods := u.Find.In(name), u.podsOf(name)
 	uids := uidsOf(all)
 	n := u.namespace(name, uids)
-	if len(all.Read) == 0 && len(pods.live) == 0 && !n.bound {
+	if len(all.Readable) == 0 && len(pods.live) == 0 && !n.bound {
 		u.forget(name)
 		return 0, nil
 	}
@@ -207,7 +207,7 @@ func (u *Reconciler) reconcile(ctx context.Context, name string) (time.Duration,
 	errs = append(errs, err)
 	soon, err := u.repairPods(ctx, n, all, pods, replacements, now)
 	errs = append(errs, err)
-	for _, gs := range all.Read {
+	for _, gs := range all.Readable {
 		mine := pods.of(gs, all)
 		mine.without = n.without
 		if t := replacements[gs.Name]; t.absent {
@@ -215,7 +215,7 @@ func (u *Reconciler) reconcile(ctx context.Context, name string) (time.Duration,
 		}
 		errs = append(errs, u.writeStatus(ctx, n, gs, mine, now))
 	}
-	n.tidy(all.Read, pods.live, now)
+	n.tidy(all.Readable, pods.live, now)
 	u.recordFleets(n, replacements)
 	u.reportMetrics()
 	again := checkPeriod

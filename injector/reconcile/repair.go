@@ -152,12 +152,12 @@ func ignoreNotFound(err error) error {
 // GatewaySync asks for such a key, and if its volume outlives it: otherwise the successor would need a start again. The agent asks once for each
 // volume; in addition, a name or a claim is evicted for this purpose at most once a day.
 func (u *Reconciler) repairKey(ctx context.Context, n *namespace, all inject.Candidates, p *corev1.Pod, pods podIndex, replacements map[string]replacement) (soon bool, err error) {
-	i := slices.IndexFunc(all.Read, func(gs *v1alpha1.GatewaySync) bool { return belongs(p, gs, all) })
+	i := slices.IndexFunc(all.Readable, func(gs *v1alpha1.GatewaySync) bool { return belongs(p, gs, all) })
 	now := u.Now()
-	if !needsGatewayRestart(p) || i < 0 || !all.Read[i].Spec.Gateway.ManagedKey() || n.recentlyRestarted(p.Name, now) {
+	if !needsGatewayRestart(p) || i < 0 || !all.Readable[i].Spec.Gateway.ManagedKey() || n.recentlyRestarted(p.Name, now) {
 		return false, nil
 	}
-	gs := all.Read[i]
+	gs := all.Readable[i]
 	refuse := func(message string) error {
 		return u.podEvent(ctx, p, gs, corev1.EventTypeWarning, v1alpha1.EventRepairStopped, "Evict", message)
 	}

@@ -112,7 +112,7 @@ func TestScaledDownOwnerEndsWait(t *testing.T) {
 	n := u.namespace("plant", nil)
 	look := func(pods ...*corev1.Pod) replacement {
 		t.Helper()
-		replacements, err := u.replacements(t.Context(), n, inject.Candidates{Read: []*v1alpha1.GatewaySync{gs}}, podIndex{live: pods})
+		replacements, err := u.replacements(t.Context(), n, inject.Candidates{Readable: []*v1alpha1.GatewaySync{gs}}, podIndex{live: pods})
 		require.NoError(t, err)
 		return replacements[gs.Name]
 	}

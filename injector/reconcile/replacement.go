@@ -41,7 +41,7 @@ type replacement struct {
 func (u *Reconciler) replacements(ctx context.Context, n *namespace, all inject.Candidates, pods podIndex) (map[string]replacement, error) {
 	replacements := map[string]replacement{}
 	var errs []error
-	for _, gs := range all.Read {
+	for _, gs := range all.Readable {
 		mine := pods.of(gs, all)
 		e, ok := u.evictions.of(gs.UID)
 		if ok {

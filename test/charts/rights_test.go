@@ -244,7 +244,7 @@ func TestNotesLeadToAgent(t *testing.T) {
 	pod.Namespace = gs.Namespace
 	pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 	pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: inject.IgnitionData}}
-	chosen, decision := inject.Choose(pod, inject.Candidates{Read: []*v1alpha1.GatewaySync{&gs}})
+	chosen, decision := inject.Choose(pod, inject.Candidates{Readable: []*v1alpha1.GatewaySync{&gs}})
 	require.NotNil(t, chosen, decision.Message)
 	_, decision = inject.Patch(pod, chosen, inject.Defaults{Image: v1alpha1.AgentImage{Repository: "agent", Tag: "1"}})
 	assert.True(t, decision.Injected, decision.Message)

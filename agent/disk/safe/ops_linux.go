@@ -203,8 +203,8 @@ func rmdirat(folder *Folder, name string) error {
 	return at2("rmdir", folder, name, folder, name, func(fd, _ int) error { return unix.Unlinkat(fd, name, unix.AT_REMOVEDIR) })
 }
 
-// MayWrite returns an error if names in a directory cannot be changed.
-func MayWrite(folder *Folder) error {
+// CheckWritable returns an error if names in a directory cannot be changed.
+func CheckWritable(folder *Folder) error {
 	return withFD(folder, func(fd int) error {
 		return os.NewSyscallError("faccessat", unix.Faccessat(fd, ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS))
 	})

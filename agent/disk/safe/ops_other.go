@@ -42,7 +42,7 @@ func rmdirat(n *Folder, name string) error {
 	return n.Root.Remove(name)
 }
 
-func MayWrite(*Folder) error { return nil }
+func CheckWritable(*Folder) error { return nil }
 
 func InheritAlike(*Folder, *Folder) (bool, error) { return false, nil }
 

@@ -67,22 +67,22 @@ type Fake struct {
 // Start starts a fake of a provider. wrap wraps the handler of all requests; it may be nil.
 func Start(t testing.TB, provider string, wrap func(http.Handler) http.Handler) *Fake {
 	t.Helper()
-	k, ok := fakes[provider]
+	fake, ok := fakes[provider]
 	require.True(t, ok, "no fake of %q", provider)
 	f := &Fake{provider: provider}
 	raw, err := templates.ReadFile(provider + ".json")
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(raw, &f.template))
-	routes := k.routes(f)
+	routes := fake.routes(f)
 	var handler http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.requests = append(f.requests, r.Method+" "+r.URL.Path)
 		switch {
 		case f.Answer != nil && f.Answer(w, r):
-		case k.accepts(r) && f.lacks(r.URL.Path):
+		case fake.accepts(r) && f.lacks(r.URL.Path):
 			f.replyError(w, http.StatusNotFound, "Not Found")
-		case k.accepts(r):
+		case fake.accepts(r):
 			routes.ServeHTTP(w, r)
 		default:
 			f.replyError(w, http.StatusUnauthorized, "Bad credentials")
@@ -99,12 +99,12 @@ func Start(t testing.TB, provider string, wrap func(http.Handler) http.Handler) 
 // Forge returns a client of the fake's repository.
 func (f *Fake) Forge(t testing.TB, token string) forge.Forge {
 	t.Helper()
-	k, base := fakes[f.provider], ""
-	if k.api != "" {
-		base = f.URL + k.api
+	fake, base := fakes[f.provider], ""
+	if fake.api != "" {
+		base = f.URL + fake.api
 	}
 	c, err := forge.New(f.provider, forge.Config{
-		Repository: f.URL + k.repository, APIBaseURL: base, Token: func(context.Context) (secret.String, error) { return secret.New(token), nil },
+		Repository: f.URL + fake.repository, APIBaseURL: base, Token: func(context.Context) (secret.String, error) { return secret.New(token), nil },
 	})
 	require.NoError(t, err)
 	return c

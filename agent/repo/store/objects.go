@@ -191,8 +191,8 @@ type foundObject struct {
 	write func(io.Writer) error // writes exactly size bytes, or fails
 }
 
-// Has returns nil if the repository has an object. If it does not, IsNotFound holds for the error.
-func (o *Objects) Has(id plan.ID) error {
+// CheckObject returns nil if the repository has an object. If it does not, IsNotFound holds for the error.
+func (o *Objects) CheckObject(id plan.ID) error {
 	_, err := o.find(id)
 	return err
 }

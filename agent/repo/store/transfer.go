@@ -184,8 +184,8 @@ func (t *Transfer) Drop(in *Received) {
 	}
 }
 
-// Contains returns nil if a received pack has all of the objects. If one is missing, IsNotFound holds for the error.
-func (t *Transfer) Contains(in *Received, ids ...plan.ID) error {
+// CheckObjects returns nil if a received pack has all of the objects. If one is missing, IsNotFound holds for the error.
+func (t *Transfer) CheckObjects(in *Received, ids ...plan.ID) error {
 	p, err := openPack(t.root, in.temp)
 	if err != nil {
 		return err

@@ -61,7 +61,7 @@ func (f *fetch) searchStep(ctx context.Context, s step) (found, whole bool, err 
 		return false, false, err
 	}
 	defer f.t.Drop(in)
-	err = f.t.Contains(in, f.t.Commit)
+	err = f.t.CheckObjects(in, f.t.Commit)
 	if store.IsNotFound(err) {
 		return false, whole, nil
 	}
