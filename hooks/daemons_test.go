@@ -13,7 +13,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/hooks/daemons"
 	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/internal/daemon"
@@ -36,10 +40,14 @@ discoveredGateways: [{name: line-1, podName: line-1-0, syncStatus: Synced, reaso
 // stopped; the second one tells the end, and nothing that was told before.
 func TestNotifyTakesOver(t *testing.T) {
 	t.Parallel()
-	messages := make(chan string, 100)
+	messages, configMessages := make(chan string, 100), make(chan string, 100)
 	slack := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(io.LimitReader(r.Body, 1<<20))
-		messages <- string(body)
+		if strings.HasSuffix(r.URL.Path, "/configs") {
+			configMessages <- string(body)
+		} else {
+			messages <- string(body)
+		}
 	}))
 	defer slack.Close()
 
@@ -53,15 +61,35 @@ func TestNotifyTakesOver(t *testing.T) {
 apiVersion: v1
 kind: Secret
 metadata: {name: stoker-alerts}
-stringData: {url: "`+slack.URL+`/S3CR3T"}
+stringData: {url: "`+slack.URL+`/S3CR3T", configs: "`+slack.URL+`/S3CR3T/configs"}
+---
+apiVersion: stoker.io/v1alpha1
+kind: ConfigSync
+metadata: {name: site}
+spec: {source: {git: {repoURL: "https://git.example.com/plant.git", path: objects}}}
 ---
 apiVersion: stoker.io/v1alpha1
 kind: GatewaySync
 metadata: {name: line}
 spec:
   git: {repo: "https://git.example.com/plant.git", ref: main}
-  alerting: {enabled: true, webhooks: [{type: slack, urlSecretRef: {name: stoker-alerts, key: url}}]}
+  alerting:
+    enabled: true
+    webhooks:
+      - {type: slack, urlSecretRef: {name: stoker-alerts, key: url}}
+      - {type: slack, urlSecretRef: {name: stoker-alerts, key: configs}, topics: [ConfigSyncNotReady]}
 `)
+	client, err := dynamic.NewForConfig(cluster.RESTConfig())
+	require.NoError(t, err)
+	ended := func(phase v1alpha1.OutcomePhase, reason v1alpha1.Reason, message string) {
+		t.Helper()
+		cs, err := kube.ConfigSyncs(client, namespace).Get(t.Context(), "site")
+		require.NoError(t, err)
+		cs.Status = v1alpha1.ConfigSyncStatus{ObservedGeneration: cs.Generation, ObservedRequest: desiredref.Key(cs), Outcome: &v1alpha1.Outcome{Phase: phase, Reason: reason, Message: message}}
+		_, err = kube.ConfigSyncs(client, namespace).Update(t.Context(), cs, metav1.UpdateOptions{}, "status")
+		require.NoError(t, err)
+	}
+	cluster.WaitAllowed(t, own, "stoker-notifier", authorizationv1.ResourceAttributes{Verb: "watch", Group: "stoker.io", Resource: "configsyncs"})
 	cluster.WaitAllowed(t, own, "stoker-notifier", authorizationv1.ResourceAttributes{Verb: "watch", Group: "stoker.io", Resource: "gatewaysyncs"})
 	cluster.WaitAllowed(t, own, "stoker-notifier", authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "get", Resource: "secrets", Name: "stoker-alerts"})
 
@@ -79,7 +107,7 @@ spec:
 		}()
 		return func() { cancel(); <-ended }
 	}
-	told := func() string {
+	told := func(messages <-chan string) string {
 		t.Helper()
 		select {
 		case m := <-messages:
@@ -91,15 +119,19 @@ spec:
 	}
 	first := start()
 	require.NoError(t, lead(t.Context(), cluster, namespace, "line", broken))
-	assert.JSONEq(t, "{\"text\": \":red_circle: `north "+namespace+"/line` *NotReady firing*: `TemplateFailed: line-1 (pod line-1-0): no such field` next: `the gateways keep what they run; fix the template in git` <https://grafana.example.com/d/"+namespace+"|page>\"}", told())
+	ended(v1alpha1.OutcomeFailed, v1alpha1.ReasonManifestInvalid, "site.yaml: line 3: unexpected end")
+	assert.JSONEq(t, "{\"text\": \":red_circle: `north "+namespace+"/line` *NotReady firing*: `TemplateFailed: line-1 (pod line-1-0): no such field` next: `the gateways keep what they run; fix the template in git` <https://grafana.example.com/d/"+namespace+"|page>\"}", told(messages))
+	assert.JSONEq(t, "{\"text\": \":red_circle: `north "+namespace+"/line` *ConfigSyncNotReady firing*: `ConfigSync site: ManifestInvalid: site.yaml: line 3: unexpected end` next: `stoker config status site --namespace "+namespace+"` <https://grafana.example.com/d/"+namespace+"|page>\"}", told(configMessages))
 	second := start()
 	first()
 	require.NoError(t, lead(t.Context(), cluster, namespace, "line", repaired))
-	assert.Contains(t, told(), "*NotReady resolved*: `it has ended after ")
+	ended(v1alpha1.OutcomeSucceeded, v1alpha1.ReasonSynced, "6 objects of aaaaaaa are applied")
+	assert.Contains(t, told(messages), "*NotReady resolved*: `it has ended after ")
+	assert.Contains(t, told(configMessages), "*ConfigSyncNotReady resolved*: `ConfigSync site: it has ended after ")
 	second()
-	assert.Empty(t, messages, "each message must be sent once")
+	assert.Zero(t, len(messages)+len(configMessages), "each message must be sent once")
 	assert.NotContains(t, log.String(), "S3CR3T")
-	assert.Equal(t, 2, strings.Count(log.String(), `"msg":"notification sent"`), log.String())
+	assert.Equal(t, 4, strings.Count(log.String(), `"msg":"notification sent"`), log.String())
 }
 
 // Each documented command of a program that runs until it is stopped becomes the replica that acts, and ends with 0. The runs of stoker config run

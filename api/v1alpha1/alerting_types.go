@@ -56,7 +56,7 @@ type AlertWebhook struct {
 	// Certificates of authorities (PEM) that may have signed the certificate of the URL, in addition to those of the system.
 	// +optional
 	CASecretRef *SecretKeyRef `json:"caSecretRef,omitempty"`
-	// The topics to send. Default: NotReady.
+	// The topics to send. Default: NotReady. ConfigSyncNotReady is about the ConfigSyncs of the namespace.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=16
@@ -73,13 +73,14 @@ func (w *AlertWebhook) Wanted() []AlertTopic {
 
 // AlertTopic is a state or an event that a notification can be about. docs/how-to/notifications.md lists what each means.
 //
-// +kubebuilder:validation:Enum=NotReady;AgentsAway;SyncFailed;SyncHeld;ScanFailed;RefResolutionFailed;ConflictDetected;DesignerSessionActive;MassDeletion;ApprovalNeeded;CanaryStageFailed;AutoRollbackPerformed;GatewayFilesModified;ChangesRefused;PausedForLong;Ready;RefUpdated;SyncCompleted;RollbackCompleted
+// +kubebuilder:validation:Enum=NotReady;AgentsAway;SyncFailed;SyncHeld;ScanFailed;RefResolutionFailed;ConflictDetected;DesignerSessionActive;MassDeletion;ApprovalNeeded;CanaryStageFailed;AutoRollbackPerformed;GatewayFilesModified;ChangesRefused;PausedForLong;ConfigSyncNotReady;Ready;RefUpdated;SyncCompleted;RollbackCompleted
 type AlertTopic string
 
 // Topics in alertStates begin and end. Topics in alertNews happen once.
 var (
 	alertStates = []AlertTopic{"NotReady", "AgentsAway", "SyncFailed", "SyncHeld", "ScanFailed", "RefResolutionFailed", "ConflictDetected",
-		"DesignerSessionActive", "MassDeletion", "ApprovalNeeded", "CanaryStageFailed", "AutoRollbackPerformed", "GatewayFilesModified", "ChangesRefused", "PausedForLong"}
+		"DesignerSessionActive", "MassDeletion", "ApprovalNeeded", "CanaryStageFailed", "AutoRollbackPerformed", "GatewayFilesModified", "ChangesRefused", "PausedForLong",
+		"ConfigSyncNotReady"}
 	alertNews = []AlertTopic{"Ready", "RefUpdated", "SyncCompleted", "RollbackCompleted"}
 )
 

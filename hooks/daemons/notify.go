@@ -3,9 +3,12 @@ package daemons
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/dynamic"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/exit"
@@ -42,7 +45,7 @@ NO_PROXY.`,
   stoker notify --watch-namespace plant --settle 5m`,
 		Args: cobra.NoArgs,
 	}
-	settings := addFlags(command, "GatewaySyncs")
+	settings := addFlags(command, "GatewaySyncs and ConfigSyncs")
 	page := command.Flags().String("page-url", "", "`address` of a page about a GatewaySync for the messages; {namespace} and {name} in it are replaced")
 	clusterName := command.Flags().String("cluster", "", "`name` of the cluster in the messages")
 	settle := command.Flags().Duration("settle", time.Minute, "how long a state must last before it is sent, and be over before its end is sent")
@@ -76,19 +79,24 @@ func Notify(ctx context.Context, cluster Cluster, config notify.Config, s daemon
 	reg := daemon.Registry()
 	counters := metrics.NewNotifier(reg, cluster.Version)
 	changed := make(chan struct{}, 1)
-	watch, err := kube.Watch(cluster.Dynamic, kube.GatewaySyncs, s.WatchNamespace, s.Selector, func(string, string) {
+	wake := func(string, string) {
 		select {
 		case changed <- struct{}{}:
 		default:
 		}
-	}, kube.LogFailures(config.Log, "watching GatewaySyncs failed"))
+	}
+	watch, err := kube.Watch(cluster.Dynamic, kube.GatewaySyncs, s.WatchNamespace, s.Selector, wake, kube.LogFailures(config.Log, "watching GatewaySyncs failed"))
+	if err != nil {
+		return err
+	}
+	configSyncs, err := watchConfigSyncs(cluster, s, wake, config.Log)
 	if err != nil {
 		return err
 	}
 	notifierLease := lease.Lease{Client: cluster.Core, Namespace: cluster.Namespace, Name: notifyLease, Holder: lease.Identity(replica())}
 	newNotifier := func() *notify.Notifier {
 		c := config
-		c.Core, c.Changed, c.Sent = cluster.Core, changed, counters.Notification
+		c.Core, c.Changed, c.ConfigSyncs, c.Sent = cluster.Core, changed, configSyncs, counters.Notification
 		c.List = func() ([]*v1alpha1.GatewaySync, bool) {
 			complete := watch.HasSynced() // before the list
 			return watch.List(), complete
@@ -101,12 +109,31 @@ func Notify(ctx context.Context, cluster Cluster, config notify.Config, s daemon
 	}
 	return daemon.Run(ctx, daemon.Config{
 		Settings: s, Namespace: cluster.Namespace, Metrics: reg, Log: config.Log, Ready: watch.Listed, Waits: "waiting for the list of GatewaySyncs",
-		Loops: []func(context.Context) error{watch.Run, func(ctx context.Context) error {
+		Loops: []func(context.Context) error{watch.Run, configSyncs.Run, func(ctx context.Context) error {
 			return notifierLease.Elect(ctx, func(ctx context.Context) error {
 				runUntilDone(ctx, newNotifier, config.Log)
 				return nil
 			})
 		}},
+	})
+}
+
+// watchConfigSyncs returns the ConfigSyncs for the messages about them. The notifier does without them where their kind is not installed, or
+// where it may not read them: it logs that once.
+func watchConfigSyncs(cluster Cluster, s daemon.Settings, changed func(namespace, name string), log *slog.Logger) (*kube.Watched[v1alpha1.ConfigSync], error) {
+	trimmed := func(c dynamic.Interface, namespace string) *kube.Objects[v1alpha1.ConfigSync] {
+		return kube.ConfigSyncs(c, namespace).Trimmed(func(cs *v1alpha1.ConfigSync) {
+			cs.Status.Targets, cs.Status.Inventory, cs.Status.History = nil, nil, nil
+		})
+	}
+	var once sync.Once
+	failed := kube.LogFailures(log, "watching ConfigSyncs failed")
+	return kube.Watch(cluster.Dynamic, trimmed, s.WatchNamespace, s.Selector, changed, func(err error) {
+		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+			once.Do(func() { log.Warn("no messages about ConfigSyncs", "error", err) })
+			return
+		}
+		failed(err)
 	})
 }
 

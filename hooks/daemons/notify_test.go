@@ -52,8 +52,15 @@ func TestForbiddenNamespaceIsIsolated(t *testing.T) {
 	require.NoError(t, err)
 
 	resource := kube.GatewaySync.Resource()
-	dynamic := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{resource: v1alpha1.KindGatewaySync + "List"}, &unstructured.Unstructured{Object: content})
-	dynamic.PrependReactor("list", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
+	dynamic := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{resource: v1alpha1.KindGatewaySync + "List",
+		kube.ConfigSync.Resource(): v1alpha1.KindConfigSync + "List"}, &unstructured.Unstructured{Object: content})
+	dynamic.PrependReactor("list", "configsyncs", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if a.GetNamespace() == "b" {
+			return true, nil, apierrors.NewForbidden(kube.ConfigSync.Resource().GroupResource(), "", errors.New("no Role"))
+		}
+		return true, nil, apierrors.NewNotFound(kube.ConfigSync.Resource().GroupResource(), "") // the kind is not installed
+	})
+	dynamic.PrependReactor("list", "gatewaysyncs", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		return a.GetNamespace() == "b", nil, apierrors.NewForbidden(resource.GroupResource(), "", errors.New("no Role"))
 	})
 	dynamic.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) { // as an API server without streaming lists
@@ -82,4 +89,5 @@ func TestForbiddenNamespaceIsIsolated(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, is.Annotations[annotationSent], `"of-b":{"NotReady":"2026-11-25T12:00:00Z"}`)
 	assert.Equal(t, 2, strings.Count(is.Annotations[annotationSent], "NotReady"))
+	assert.Equal(t, 1, strings.Count(log.String(), "no messages about ConfigSyncs"), log.String())
 }

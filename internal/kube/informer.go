@@ -75,6 +75,9 @@ func (o *Objects[T]) transform(obj any) (any, error) {
 	}
 	u.SetManagedFields(nil)
 	t, err := o.decode(u)
+	if err == nil && o.trim != nil {
+		o.trim(t)
+	}
 	i := &item[T]{object: t, err: err}
 	i.Namespace, i.Name, i.UID = u.GetNamespace(), u.GetName(), u.GetUID()
 	i.ResourceVersion, i.Labels = u.GetResourceVersion(), u.GetLabels()

@@ -55,6 +55,13 @@ func (k Kind) Resource() schema.GroupVersionResource {
 type Objects[T any] struct {
 	kind   Kind
 	client dynamic.ResourceInterface
+	trim   func(*T)
+}
+
+// Trimmed returns access whose informers call trim with each object, so that they keep only what the caller reads. It may be called from
+// several goroutines.
+func (o *Objects[T]) Trimmed(trim func(*T)) *Objects[T] {
+	return &Objects[T]{kind: o.kind, client: o.client, trim: trim}
 }
 
 // GatewaySyncs returns access to the GatewaySyncs of a namespace.

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
@@ -52,6 +53,17 @@ func (w *Watched[T]) run(t *testing.T) {
 	go func() { done <- w.Run(ctx) }()
 	t.Cleanup(func() { stop(); assert.NoError(t, <-done) })
 	require.Eventually(t, w.HasSynced, time.Minute, time.Millisecond)
+}
+
+func TestTrimmed(t *testing.T) {
+	w, err := Watch(plants(), func(c dynamic.Interface, namespace string) *Objects[v1alpha1.GatewaySync] {
+		return GatewaySyncs(c, namespace).Trimmed(func(gs *v1alpha1.GatewaySync) { gs.Labels = nil })
+	}, []string{"a"}, nil, nil, nil)
+	require.NoError(t, err)
+	w.run(t)
+	gs, err := w.Get("a", "plant")
+	require.NoError(t, err)
+	assert.Empty(t, gs.Labels, "the cache must keep what trim left")
 }
 
 func TestWatchedNamespaces(t *testing.T) {

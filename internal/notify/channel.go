@@ -32,6 +32,9 @@ type channel struct {
 	changedAt, absentAt map[v1alpha1.AlertTopic]time.Time
 	nextSend            time.Time // no message before
 	failures            int       // since the last message that was accepted
+	// configSyncs are those of the namespace by name, if they are wanted and known.
+	configSyncs      map[string]*v1alpha1.ConfigSync
+	knowsConfigSyncs bool
 }
 
 // pendingNews is an event as it was when it was seen.
@@ -83,29 +86,20 @@ func (ch *channel) due(now time.Time, settle time.Duration) []change {
 			continue
 		}
 		wanted[t.name] = true
-		if t.event != nil {
+		switch {
+		case t.event != nil:
 			changes = append(changes, ch.news(t, in)...)
-			continue
-		}
-		changedAt, differed := ch.changedAt[t.name]
-		if !differed {
-			changedAt = now
-		}
-		c := ch.stateChange(t, in, changedAt)
-		if c == nil {
-			delete(ch.changedAt, t.name)
-			continue
-		}
-		ch.changedAt[t.name] = changedAt
-		if now.Sub(changedAt) >= settle {
-			changes = append(changes, *c)
+		case t.name == configSyncNotReady:
+			changes = append(changes, ch.dueConfigSyncs(t, now, settle)...)
+		default:
+			changes = append(changes, ch.dueState(t, in, settle)...)
 		}
 	}
 	wanted[pausedSince] = wanted[pausedForLong]
-	maps.DeleteFunc(ch.sent, func(name v1alpha1.AlertTopic, _ string) bool { return !wanted[name] })
+	maps.DeleteFunc(ch.sent, func(key v1alpha1.AlertTopic, _ string) bool { return !wanted[topicOfKey(key)] })
 	maps.DeleteFunc(ch.pending, func(name v1alpha1.AlertTopic, _ []pendingNews) bool { return !wanted[name] })
-	maps.DeleteFunc(ch.changedAt, func(name v1alpha1.AlertTopic, _ time.Time) bool { return !wanted[name] })
-	maps.DeleteFunc(ch.absentAt, func(name v1alpha1.AlertTopic, _ time.Time) bool { return !wanted[name] })
+	maps.DeleteFunc(ch.changedAt, func(key v1alpha1.AlertTopic, _ time.Time) bool { return !wanted[topicOfKey(key)] })
+	maps.DeleteFunc(ch.absentAt, func(key v1alpha1.AlertTopic, _ time.Time) bool { return !wanted[topicOfKey(key)] })
 	return changes
 }
 
@@ -121,6 +115,24 @@ func (ch *channel) pausedSince(in input) time.Time {
 		ch.sent[pausedSince] = since.Format(time.RFC3339)
 	}
 	return since
+}
+
+// dueState returns the change of a state if it has differed from the record for settle.
+func (ch *channel) dueState(t topic, in input, settle time.Duration) []change {
+	changedAt, differed := ch.changedAt[t.name]
+	if !differed {
+		changedAt = in.now
+	}
+	c := ch.stateChange(t, in, changedAt)
+	if c == nil {
+		delete(ch.changedAt, t.name)
+		return nil
+	}
+	ch.changedAt[t.name] = changedAt
+	if in.now.Sub(changedAt) < settle {
+		return nil
+	}
+	return []change{*c}
 }
 
 // news returns the events of a topic that were not sent yet, each as it was when it was seen. The first event that the channel sees is
@@ -211,18 +223,19 @@ func (ch *channel) began(name v1alpha1.AlertTopic, s situation, seen time.Time) 
 // record records the changes that the receiver accepted, and those that it may have, and sets the time of the next message.
 func (ch *channel) record(accepted, uncertain []change, err error, now time.Time) {
 	for _, c := range uncertain {
-		ch.sent[c.Topic] = c.recordIfUncertain
+		ch.sent[c.key()] = c.recordIfUncertain
 	}
 	for _, c := range accepted {
-		delete(ch.changedAt, c.Topic)
+		key := c.key()
+		delete(ch.changedAt, key)
 		switch c.State {
 		case Resolved:
-			delete(ch.sent, c.Topic)
+			delete(ch.sent, key)
 		case News:
 			ch.sent[c.Topic] = c.recordIfAccepted
 			ch.pending[c.Topic] = slices.DeleteFunc(ch.pending[c.Topic], func(p pendingNews) bool { return p.recordIfAccepted == c.recordIfAccepted })
 		default:
-			ch.sent[c.Topic] = c.recordIfAccepted
+			ch.sent[key] = c.recordIfAccepted
 		}
 	}
 	if err == nil {

@@ -31,13 +31,15 @@ const (
 
 // change is one change of a topic, as it is sent.
 type change struct {
-	Topic    v1alpha1.AlertTopic `json:"topic"`
-	State    State               `json:"state"`
-	Severity Severity            `json:"severity,omitempty"`
-	Ref      string              `json:"ref,omitempty"`
-	Commit   string              `json:"commit,omitempty"`
-	Text     string              `json:"message"`
-	Since    *time.Time          `json:"since,omitempty"`
+	Topic v1alpha1.AlertTopic `json:"topic"`
+	// ConfigSync is the name of the ConfigSync that the change is about; empty if it is about the GatewaySync.
+	ConfigSync string     `json:"configSync,omitempty"`
+	State      State      `json:"state"`
+	Severity   Severity   `json:"severity,omitempty"`
+	Ref        string     `json:"ref,omitempty"`
+	Commit     string     `json:"commit,omitempty"`
+	Text       string     `json:"message"`
+	Since      *time.Time `json:"since,omitempty"`
 	// Next says what happens next, and the command that helps if there is one. Link is the commit at the git host.
 	Next string `json:"next,omitempty"`
 	Link string `json:"link,omitempty"`
@@ -233,12 +235,12 @@ func cutEscaped(s string, n int) string {
 	return cut
 }
 
-// pagerDutyEvents returns the events of the Events API v2 for a change. The dedup_key is that of the GatewaySync, the topic and the reason:
-// the end of a state resolves the incident that the beginning opened, and a repetition changes nothing. If a state got worse by another
-// reason, a new incident replaces the former one, because PagerDuty notifies no user of a change of an open one.
+// pagerDutyEvents returns the events of the Events API v2 for a change. The dedup_key is that of the GatewaySync, the key of the change and
+// the reason: the end of a state resolves the incident that the beginning opened, and a repetition changes nothing. If a state got worse by
+// another reason, a new incident replaces the former one, because PagerDuty notifies no user of a change of an open one.
 func pagerDutyEvents(n notice, c change, key secret.String) []map[string]any {
 	event := func(action, reason string) map[string]any {
-		return map[string]any{"routing_key": key.Reveal(), "dedup_key": strings.Join([]string{"stoker", n.uid, string(c.Topic), reason}, "/"), "event_action": action}
+		return map[string]any{"routing_key": key.Reveal(), "dedup_key": strings.Join([]string{"stoker", n.uid, string(c.key()), reason}, "/"), "event_action": action}
 	}
 	var ends []map[string]any
 	for _, reason := range c.ended {
@@ -299,7 +301,7 @@ func (n notice) id() string {
 	h := sha256.New()
 	fmt.Fprintln(h, n.uid)
 	for _, c := range n.Changes {
-		fmt.Fprintln(h, c.Topic, c.State, c.recordIfAccepted)
+		fmt.Fprintln(h, c.key(), c.State, c.recordIfAccepted)
 		if c.Since != nil {
 			fmt.Fprintln(h, c.Since.Unix())
 		}

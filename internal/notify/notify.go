@@ -1,5 +1,5 @@
-// Package notify sends notifications about GatewaySyncs to Slack, PagerDuty and other receivers, and sets the status of commits at the forge
-// (spec.alerting).
+// Package notify sends notifications about GatewaySyncs, and the ConfigSyncs beside them, to Slack, PagerDuty and other receivers, and sets the
+// status of commits at the forge (spec.alerting).
 //
 // It is level-triggered: it compares each status with a record of what it has sent, and sends the difference. If a state ends before
 // the notifier reaches the receiver, it sends nothing about the state, unless PagerDuty may have got the beginning. News wait in a
@@ -61,7 +61,9 @@ type Config struct {
 	List func() (list []*v1alpha1.GatewaySync, complete bool)
 	// Changed receives a value when they may have changed.
 	Changed <-chan struct{}
-	Client  httpclient.Client
+	// ConfigSyncs are those for ConfigSyncNotReady; nil for none.
+	ConfigSyncs ConfigSyncs
+	Client      httpclient.Client
 	// Cluster is the name of the cluster in messages; may be empty.
 	Cluster string
 	// Page is the address of a page about a GatewaySync, with {namespace} and {name} in it, or "".
@@ -237,6 +239,7 @@ func (n *Notifier) configure(list []*v1alpha1.GatewaySync, complete bool) {
 	if n.channels = channels; complete {
 		n.previous = nil
 	}
+	n.readConfigSyncs()
 }
 
 // keyOf returns the key of the channel for w. It does not depend on the position of w in the list.
@@ -270,7 +273,7 @@ func (n *Notifier) deliver(ctx context.Context, gs *v1alpha1.GatewaySync, webhoo
 	log := n.Log.With("namespace", gs.Namespace, "gatewaysync", gs.Name, "type", string(webhook.Type))
 	for _, c := range accepted {
 		n.Sent(webhook.Type, "sent")
-		log.Info("notification sent", "topic", string(c.Topic), "state", string(c.State))
+		log.Info("notification sent", "topic", string(c.key()), "state", string(c.State))
 	}
 	if err != nil {
 		n.Sent(webhook.Type, "failed")
@@ -285,6 +288,9 @@ func (n *Notifier) notice(gs *v1alpha1.GatewaySync, changes []change) notice {
 	changes = slices.Clone(changes)
 	for i := range changes {
 		c := &changes[i]
+		if c.ConfigSync != "" {
+			continue // it has its own
+		}
 		c.Link = web.Commit(c.Commit)
 		if c.State == Firing {
 			c.Next = status.NextOf(gs.Name+" --namespace "+gs.Namespace, v1alpha1.Reason(c.reason))

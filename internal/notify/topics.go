@@ -152,6 +152,7 @@ var topics = []topic{
 		}
 		return situation{text: "paused since " + since.UTC().Format(time.RFC3339) + ": " + in.verdict.Message, reason: v1alpha1.ReasonPaused, severity: Info, since: since}
 	}},
+	{name: configSyncNotReady, state: configSyncFails},
 	{name: "Ready", event: func(in input) happening {
 		if in.ready.Status != metav1.ConditionTrue {
 			return happening{}

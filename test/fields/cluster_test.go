@@ -26,6 +26,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/injector/inject"
 	"stoker.io/stoker/internal/httpclient"
+	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/metrics"
 	"stoker.io/stoker/internal/notify"
 	"stoker.io/stoker/internal/secret"
@@ -80,7 +81,19 @@ func injectorGroups() []group[v1alpha1.GatewaySync] {
 	}
 }
 
-// alertGroups are the fields of notifications. The probe sees which messages arrive where if a gateway fails.
+// failing is a cache with a ConfigSync that fails.
+type failing struct{}
+
+func (failing) List() []*v1alpha1.ConfigSync {
+	cs := &v1alpha1.ConfigSync{ObjectMeta: metav1.ObjectMeta{Namespace: "site", Name: "site"}}
+	cs.Status.ObservedRequest = desiredref.Key(cs)
+	cs.Status.Outcome = &v1alpha1.Outcome{Phase: v1alpha1.OutcomeFailed, Reason: v1alpha1.ReasonManifestInvalid}
+	return []*v1alpha1.ConfigSync{cs}
+}
+func (failing) Undecodable() []*kube.UndecodableError { return nil }
+func (failing) Seen(string) bool                      { return true }
+
+// alertGroups are the fields of notifications. The probe sees which messages arrive where if a gateway and a ConfigSync fail.
 func alertGroups(t *testing.T) []group[v1alpha1.GatewaySync] {
 	var receiver *web
 	receiver = newWeb(t, "", "alerts.example.com", func(w http.ResponseWriter, r *http.Request, body string) bool {
@@ -93,7 +106,7 @@ func alertGroups(t *testing.T) []group[v1alpha1.GatewaySync] {
 			}
 		}
 		r.Header.Del("X-Hub-Signature-256")
-		receiver.record(fmt.Sprint(r.URL.Path, slices.Sorted(maps.Keys(message)), message["routing_key"], " signed with ", signed, strings.Count(body, "SyncFailed")))
+		receiver.record(fmt.Sprint(r.URL.Path, slices.Sorted(maps.Keys(message)), message["routing_key"], " signed with ", signed, strings.Count(body, "SyncFailed"), strings.Count(body, "ConfigSync site")))
 		_, err := io.WriteString(w, "ok")
 		return err == nil
 	})
@@ -118,8 +131,8 @@ func alertGroups(t *testing.T) []group[v1alpha1.GatewaySync] {
 		}
 		var results []string
 		n := notify.New(notify.Config{Core: core, Client: httpclient.Client{Loopback: true}, Log: slog.New(slog.DiscardHandler),
-			List:    func() ([]*v1alpha1.GatewaySync, bool) { return []*v1alpha1.GatewaySync{gs}, true },
-			Changed: make(chan struct{}), Load: func(context.Context) (string, error) { return "", nil }, Save: func(context.Context, string) error { return nil },
+			List:        func() ([]*v1alpha1.GatewaySync, bool) { return []*v1alpha1.GatewaySync{gs}, true },
+			ConfigSyncs: failing{}, Changed: make(chan struct{}), Load: func(context.Context) (string, error) { return "", nil }, Save: func(context.Context, string) error { return nil },
 			Sent: func(kind v1alpha1.AlertType, result string) {
 				results = append(results, string(kind)+" "+result)
 				stop()
@@ -139,6 +152,7 @@ func alertGroups(t *testing.T) []group[v1alpha1.GatewaySync] {
 	return []group[v1alpha1.GatewaySync]{
 		{"notifications", "alerting", hook(v1alpha1.AlertWebhookCE), see, map[string]any{"enabled": false, "webhooks[].type": "slack", "webhooks[].urlSecretRef": nil,
 			"webhooks[].signingSecretRef": nil, "webhooks[].caSecretRef": nil, "webhooks[].topics": []string{"SyncFailed"}}},
+		{"notifications about ConfigSyncs", "alerting.webhooks[]", hook(v1alpha1.AlertWebhookCE), see, map[string]any{"topics": []string{"ConfigSyncNotReady"}}},
 		{"incidents", "alerting.webhooks[]", hook(v1alpha1.AlertPagerDuty), see, map[string]any{"integrationKeySecretRef": nil}},
 	}
 }

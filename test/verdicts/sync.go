@@ -139,7 +139,7 @@ func alerting() []Case {
 	return []Case{
 		good("alerting that is empty", O{"alerting": O{}}),
 		good("slack", hook(O{"type": "slack", "urlSecretRef": ref("url")})),
-		good("pagerduty", hook(O{"type": "pagerduty", "integrationKeySecretRef": ref("key"), "topics": L{"NotReady", "ScanFailed", "AutoRollbackPerformed"}})),
+		good("pagerduty", hook(O{"type": "pagerduty", "integrationKeySecretRef": ref("key"), "topics": L{"NotReady", "ScanFailed", "AutoRollbackPerformed", "ConfigSyncNotReady"}})),
 		good("a webhook with a signature", hook(O{"type": "webhook", "urlSecretRef": ref("url"), "signingSecretRef": ref("key"), "topics": L{"SyncCompleted", "Ready"}})),
 		good("teams with a private authority", hook(O{"type": "teams", "urlSecretRef": ref("url"), "caSecretRef": ref("ca")})),
 		good("a commit status", hook(O{"type": "commit-status", "integrationKeySecretRef": ref("token"), "caSecretRef": ref("ca"), "topics": L{}})),
