@@ -65,7 +65,7 @@ type stale struct {
 	text string
 }
 
-func (s stale) WriteFile(w io.Writer, path string) error {
+func (s stale) WriteFile(w io.Writer, _ string) error {
 	_, err := io.WriteString(w, s.text)
 	return err
 }

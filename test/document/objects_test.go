@@ -207,35 +207,6 @@ func (s *dryRun) accepts(t *testing.T, content map[string]any) bool {
 	return false
 }
 
-const page = `# Page
-
-Text, and ` + "`kubectl get code`" + ` in it.
-
-    kubectl get pods \
-      --all-namespaces    # all of them
-
-    FOO=$(date)
-    for one in a b; do
-      docker push $one
-    done
-    stoker get [flags]
-
-## More
-
-    0000000 → 8c1f2ab: 42 created
-    kubectl: what a program says
-
-1. An item:
-
-       helm list
-
-   kubectl get text
-
-- Another,
-    kubectl that goes on
-
-` + "```sh\n# a comment\nmkdir -p x\nunheard --of\n```\n" + "\n```yaml\nkubectl: no command\nmake: up\n```\n\n```\nkubectl get nodes\nsome output\n```\n"
-
 // Other tests check what these commands do. This one checks only that make has the targets.
 func TestMakeTargets(t *testing.T) {
 	t.Parallel()
