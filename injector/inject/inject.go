@@ -217,7 +217,7 @@ func (c Candidates) names() string {
 }
 
 // guaranteedLimits are the limits of the agent in a Guaranteed pod if neither the GatewaySync nor the injector's defaults set a
-// limit. The gateway waits for the first sync, which uses up to one processor. The pod reserves that amount for as long as it runs, so
+// limit. The gateway waits for the first sync, which uses one processor and a little more, if it can. The pod reserves that amount for as long as it runs, so
 // the agent gets at most half of the gateway's CPU: it must not be the reason why a gateway finds no node.
 var guaranteedLimits = corev1.ResourceList{
 	corev1.ResourceCPU:    resource.MustParse("1100m"),

@@ -44,17 +44,6 @@ func (a *agentGuaranteed) name() string { return guaranteed }
 // can admits the cases that start with an empty workspace.
 func (a *agentGuaranteed) can(c benchCase) bool { return c.fresh }
 
-func (a *agentGuaranteed) sync(ctx context.Context) (sample, error) {
-	before, err := a.container.Throttled()
-	if err != nil {
-		return sample{}, err
-	}
-	s, syncErr := a.agentOnce.sync(ctx)
-	after, err := a.container.Throttled()
-	s.throttled = after - before
-	return s, errors.Join(syncErr, err)
-}
-
 func (a *agentGuaranteed) close() error {
 	return errors.Join(a.agentOnce.close(), a.container.Close())
 }

@@ -113,11 +113,7 @@ func (g *judge) closeToGit(maxRatio, factor float64) {
 func (g *judge) firstSync() {
 	g.atMost(0.75, "first", once, rsync)
 	g.atMost(1.25, "first", once, unsynced)
-	if all, ok := median(g.r, g.key("first", guaranteed), stopped); ok {
-		took, _ := median(g.r, g.key("first", guaranteed), wall)
-		g.add(all <= took/20, title("first")+", "+guaranteed+": throttled for at most a twentieth of its time",
-			fmt.Sprintf("%.2f of %.2f s", all.Seconds(), took.Seconds()))
-	}
+	g.atMost(1.25, "first", guaranteed, once)
 }
 
 func (g *judge) memory(c, who string, limit int64) {

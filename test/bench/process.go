@@ -29,7 +29,6 @@ type sample struct {
 	disk      int64         // bytes kept beside the live data, afterwards
 	changed   int64         // bytes of the files that the commit changed; 0 if the case has no such commit
 	killed    bool          // for lack of memory, in a container
-	throttled time.Duration // stopped by a CPU limit, in a container
 	load      float64       // load average of the machine in the last minute before, if known
 }
 
