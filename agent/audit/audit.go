@@ -102,6 +102,30 @@ func (e *Entry) Bound() {
 	}
 }
 
+// Encode returns the entry as a line of the record, with its texts bounded. If it has so many characters that JSON escapes that it would be too
+// long for the record, its longer texts are cut further, and it names no projects.
+func (e Entry) Encode() ([]byte, error) {
+	e.Bound()
+	line, err := encode(e)
+	if err != nil || len(line) <= disk.MaxAuditLine {
+		return line, err
+	}
+	e.ProjectNames = nil
+	for _, text := range []*string{&e.Ref, &e.For, &e.ApprovedBy, &e.Restore, &e.Author, &e.Subject, &e.Message} {
+		*text = Line(*text, 128)
+	}
+	return encode(e)
+}
+
+// encode does not escape <, > and &, which would make a text six times as long.
+func encode(e Entry) ([]byte, error) {
+	var b bytes.Buffer
+	j := json.NewEncoder(&b)
+	j.SetEscapeHTML(false)
+	err := j.Encode(e)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
+}
+
 // History has the last entries of a gateway. They outlive the pod.
 type History struct {
 	list []Entry

@@ -209,7 +209,7 @@ func (p *layout) setAttrs(attrs *fileAttrs, c *plan.Change, fi fs.FileInfo) {
 		attrs.perm = fi.Mode().Perm()
 	}
 	if c.Exec {
-		attrs.perm |= attrs.perm & 0o444 >> 2
+		attrs.perm |= (attrs.perm & 0o444) >> 2 // who may read may execute
 	} else {
 		attrs.perm &^= 0o111
 	}
@@ -312,8 +312,8 @@ func (p *layout) rmdirs(early bool) {
 type agentRecords = records.Records
 
 const (
-	// MaxDiff bounds a diff, in bytes.
-	MaxDiff = records.MaxDiff
+	// MaxDiff bounds a diff, and MaxAuditLine an entry of the audit record, in bytes.
+	MaxDiff, MaxAuditLine = records.MaxDiff, records.MaxAuditLine
 	// DamagedNote replaces a note that could not be read; see Dir.Note.
 	DamagedNote = records.DamagedNote
 )

@@ -251,7 +251,7 @@ func (j auditor) add(e audit.Entry) {
 	e.Bound()
 	j.last() // read before the record has this sync
 	j.records.history.Add(e)
-	b, err := json.Marshal(e)
+	b, err := e.Encode()
 	if err == nil {
 		j.in.Log.Info("audit", "record", string(b))
 		err = j.in.dir.AddAudit(b)
