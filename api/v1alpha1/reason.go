@@ -166,7 +166,7 @@ var Reasons = []ReasonInfo{
 	{ReasonWaitingForCommissioning, ClassWorking, CauseOther, "the gateway waits for its commissioning steps"},
 	{ReasonWaitingForLead, ClassWorking, CauseOther, "no lead agent has published a target yet"},
 	{ReasonAgentsAway, ClassWorking, CauseOther, "no agent reports at the moment"},
-	{ReasonUnhealthy, ClassWorking, CauseOther, "objects of a ConfigSync are applied and not healthy yet"},
+	{ReasonUnhealthy, ClassWorking, CauseOther, "an object of a ConfigSync failed, or cannot be recreated"},
 	{ReasonDependencyNotReady, ClassWorking, CauseOther, "a ConfigSync waits for an object that it depends on"},
 	{ReasonGitUnreachable, ClassRetry, CauseGit, "the git server could not be reached or answered with a server error"},
 	{ReasonGitTimeout, ClassRetry, CauseGit, "the git server did not answer in time or stopped sending"},

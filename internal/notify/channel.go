@@ -35,6 +35,7 @@ type channel struct {
 	// configSyncs are those of the namespace by name, if they are wanted and known.
 	configSyncs      map[string]*v1alpha1.ConfigSync
 	knowsConfigSyncs bool
+	underWay         map[v1alpha1.AlertTopic]bool // keys of those that are neither ready nor failed
 }
 
 // pendingNews is an event as it was when it was seen.
@@ -53,8 +54,10 @@ func newChannel(sent map[v1alpha1.AlertTopic]string) *channel {
 // next returns when a change may be due, or false if there is none.
 func (ch *channel) next(settle time.Duration) (time.Time, bool) {
 	var times []time.Time
-	for _, t := range ch.changedAt {
-		times = append(times, t.Add(settle))
+	for key, t := range ch.changedAt {
+		if !ch.underWay[key] {
+			times = append(times, t.Add(settle))
+		}
 	}
 	for _, list := range ch.pending {
 		for _, p := range list {
@@ -78,7 +81,7 @@ func (ch *channel) due(now time.Time, settle time.Duration) []change {
 		return ch.dueStatus(in, settle)
 	}
 	in.pausedSince = ch.pausedSince(in)
-	var changes []change
+	var changes, ofConfigSyncs []change
 	wanted := map[v1alpha1.AlertTopic]bool{}
 	for _, name := range ch.webhook.Wanted() {
 		t, ok := topicOf(name)
@@ -90,7 +93,7 @@ func (ch *channel) due(now time.Time, settle time.Duration) []change {
 		case t.event != nil:
 			changes = append(changes, ch.news(t, in)...)
 		case t.name == configSyncNotReady:
-			changes = append(changes, ch.dueConfigSyncs(t, now, settle)...)
+			ofConfigSyncs = ch.dueConfigSyncs(t, now, settle)
 		default:
 			changes = append(changes, ch.dueState(t, in, settle)...)
 		}
@@ -100,7 +103,7 @@ func (ch *channel) due(now time.Time, settle time.Duration) []change {
 	maps.DeleteFunc(ch.pending, func(name v1alpha1.AlertTopic, _ []pendingNews) bool { return !wanted[name] })
 	maps.DeleteFunc(ch.changedAt, func(key v1alpha1.AlertTopic, _ time.Time) bool { return !wanted[topicOfKey(key)] })
 	maps.DeleteFunc(ch.absentAt, func(key v1alpha1.AlertTopic, _ time.Time) bool { return !wanted[topicOfKey(key)] })
-	return changes
+	return append(changes, ofConfigSyncs...)
 }
 
 // pausedSince returns when the pause was first seen, and records it.
@@ -205,7 +208,7 @@ func (ch *channel) end(t topic, in input, reported report, endedAt time.Time) *c
 	if since := reported.since; !since.IsZero() {
 		c.Since, c.Text = &since, "it has ended after "+endedAt.Sub(since).Round(time.Second).String()
 	}
-	if text := in.verdict.Message; text != "" && len(ch.gs.Status.Conditions) > 0 {
+	if text := in.verdict.Message; text != "" && (topicOfKey(t.name) == configSyncNotReady || len(ch.gs.Status.Conditions) > 0) {
 		c.Text = failure.Cut(c.Text+": "+text, maxText)
 	}
 	return c

@@ -80,6 +80,7 @@ func (ch *channel) dueConfigSyncs(t topic, now time.Time, settle time.Duration) 
 	if !ch.knowsConfigSyncs {
 		return nil
 	}
+	ch.underWay = map[v1alpha1.AlertTopic]bool{}
 	names := map[string]bool{}
 	for name := range ch.configSyncs {
 		names[name] = true
@@ -97,11 +98,14 @@ func (ch *channel) dueConfigSyncs(t topic, now time.Time, settle time.Duration) 
 		in := configSyncInput(ch.gs, ch.configSyncs[name], now)
 		_, sent := ch.sent[one.name]
 		fails := t.state(in).text != ""
-		if !fails && in.verdict.Phase != request.Succeeded && in.verdict.Phase != request.Paused || fails && !sent && firing >= maxConfigSyncs {
+		switch {
+		case !fails && in.verdict.Phase != request.Succeeded && in.verdict.Phase != request.Paused:
+			ch.underWay[one.name] = true // what settles goes on: runs may come more often than settle
+			continue
+		case fails && !sent && firing >= maxConfigSyncs:
 			delete(ch.changedAt, one.name)
 			continue
-		}
-		if fails && !sent {
+		case fails && !sent:
 			firing++
 		}
 		for _, c := range ch.dueState(one, in, settle) {
@@ -119,7 +123,7 @@ func (ch *channel) dueConfigSyncs(t topic, now time.Time, settle time.Duration) 
 
 // configSyncInput returns the input for a topic of a ConfigSync of the namespace of gs; nil means that it was deleted.
 func configSyncInput(gs *v1alpha1.GatewaySync, cs *v1alpha1.ConfigSync, now time.Time) input {
-	in := input{GatewaySync: gs, verdict: request.Verdict{Phase: request.Succeeded, Message: "it was deleted"}, now: now}
+	in := input{GatewaySync: gs, verdict: request.Verdict{Phase: request.Succeeded, Message: "it was deleted, or is not watched any more"}, now: now}
 	if cs == nil {
 		return in
 	}
@@ -130,12 +134,14 @@ func configSyncInput(gs *v1alpha1.GatewaySync, cs *v1alpha1.ConfigSync, now time
 	return in
 }
 
-// configSyncFails returns why a ConfigSync does not become ready by itself at once: its last run failed, or a user has to act.
+// configSyncFails returns why a ConfigSync does not become ready by itself at once: its last run or one of its objects failed, or a user has to
+// act.
 func configSyncFails(in input) situation {
 	v := in.verdict
+	failed := v.Phase == request.Failed || v.Reason == v1alpha1.ReasonUnhealthy
 	switch class := v.Reason.Class(); {
-	case v.Phase == request.Failed, v.Phase == request.Held, v.Phase == request.Progressing && class == v1alpha1.ClassRetry:
-		return situation{text: string(v.Reason) + ": " + v.Message, reason: v.Reason, severity: severityOf(v.Reason, v.Phase == request.Failed), since: in.ready.LastTransitionTime.Time}
+	case failed, v.Phase == request.Held, v.Phase == request.Progressing && class == v1alpha1.ClassRetry:
+		return situation{text: string(v.Reason) + ": " + v.Message, reason: v.Reason, severity: severityOf(v.Reason, failed), since: in.ready.LastTransitionTime.Time}
 	}
 	return situation{}
 }

@@ -69,7 +69,7 @@ func TestConfigSyncNotReady(t *testing.T) {
 	p, c := newConfigPlant(t, slackHook)
 	p.notifier.Cluster, p.notifier.Page = "north", "https://grafana.example.com/{namespace}/{name}"
 	c.ready("site")
-	c.set("mail", v1alpha1.OutcomeProgressing, v1alpha1.ReasonUnhealthy, "1 of 6 objects is not healthy yet")
+	c.set("mail", v1alpha1.OutcomeProgressing, v1alpha1.ReasonProgressing, "1 of 6 objects is not healthy yet")
 	p.breaks() // a message about the GatewaySync is of another topic
 	assert.Empty(t, p.passes(time.Hour))
 	c.breaks("site")
@@ -106,6 +106,7 @@ func TestConfigSyncStates(t *testing.T) {
 		"held":             {v1alpha1.OutcomeHeld, v1alpha1.ReasonNotOwned, true},
 		"git away":         {v1alpha1.OutcomeProgressing, v1alpha1.ReasonGitUnreachable, true},
 		"another follows":  {v1alpha1.OutcomeProgressing, v1alpha1.ReasonDependencyNotReady, false},
+		"failed object":    {v1alpha1.OutcomeProgressing, v1alpha1.ReasonUnhealthy, true},
 		"paused":           {v1alpha1.OutcomePaused, v1alpha1.ReasonPaused, false},
 		"deadline is over": {v1alpha1.OutcomeFailed, v1alpha1.ReasonProgressDeadlineExceeded, true},
 	} {
@@ -115,9 +116,25 @@ func TestConfigSyncStates(t *testing.T) {
 			assert.Len(t, p.passes(time.Hour), map[bool]int{true: 1}[c.fires])
 			all.delete("site")
 			got := strings.Join(p.passes(time.Hour), "")
-			assert.Equal(t, c.fires, strings.Contains(got, ": it was deleted`"), got)
+			assert.Equal(t, c.fires, strings.Contains(got, ": it was deleted, or is not watched any more`"), got)
 		})
 	}
+}
+
+// Runs that begin more often than settle neither hide a failure nor its end.
+func TestConfigSyncRunsOften(t *testing.T) {
+	p, c := newConfigPlant(t, slackHook)
+	runs := func(end func(string)) (sent []string) {
+		for range 20 { // sequence: runs
+			c.set("site", v1alpha1.OutcomeProgressing, v1alpha1.ReasonProgressing, "a run is under way")
+			sent = append(sent, p.passes(5*time.Second)...)
+			end("site")
+			sent = append(sent, p.passes(25*time.Second)...)
+		}
+		return sent
+	}
+	assert.Len(t, runs(c.breaks), 1)
+	assert.Len(t, runs(c.ready), 1)
 }
 
 // A webhook that does not name the topic gets nothing about ConfigSyncs.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -65,8 +66,8 @@ type notice struct {
 const (
 	// maxText bounds the text of a change.
 	maxText = 1500
-	// maxSlack bounds a message for Slack, which recommends at most 4,000 characters, and splits or cuts longer texts.
-	maxSlack = 4000
+	// maxMessage bounds a message for Slack, which recommends at most 4,000 characters, and splits or cuts longer texts.
+	maxMessage = 4000
 	// maxChanges bounds the changes of a message, so that each has room. The others follow with the next message.
 	maxChanges = 8
 	// maxSummary is the limit of PagerDuty.
@@ -202,7 +203,7 @@ func (c change) appearance() appearance {
 	return appearance{":red_circle:", "Attention"}
 }
 
-// minSlackText is the room in bytes that a text needs before there is room for what to do and links.
+// minSlackText is how many bytes must remain for the text of a change; otherwise slackText leaves out what to do and the links.
 const minSlackText = 300
 
 // slackText returns the message for an incoming webhook, which cannot change a message later.
@@ -217,7 +218,7 @@ func slackText(n notice) string {
 		for _, l := range n.links(c) {
 			end += " <" + strings.ReplaceAll(l.url, "&", "&amp;") + "|" + l.text + ">"
 		}
-		room := maxSlack/len(n.Changes) - len(line) - 1
+		room := maxMessage/len(n.Changes) - len(line) - 1
 		if room-len(end) < minSlackText {
 			end = "`"
 		}
@@ -267,8 +268,14 @@ func pagerDutyEvents(n notice, c change, key secret.String) []map[string]any {
 // teamsMessage returns the message for a workflow of Microsoft Teams: an Adaptive Card. A TextRun has no Markdown, and so no links.
 func teamsMessage(n notice) map[string]any {
 	var body, actions []any
+	var links []link
 	for _, c := range n.Changes {
-		text := failure.Cut(c.Text, maxSlack/len(n.Changes))
+		for _, l := range n.links(c) {
+			if !slices.Contains(links, l) {
+				links = append(links, l)
+			}
+		}
+		text := failure.Cut(c.Text, maxMessage/len(n.Changes))
 		if c.Next != "" {
 			text += "; next: " + c.Next
 		}
@@ -277,10 +284,8 @@ func teamsMessage(n notice) map[string]any {
 			map[string]any{"type": "TextRun", "text": text},
 		}})
 	}
-	if len(n.Changes) > 0 {
-		for _, l := range n.links(n.Changes[len(n.Changes)-1]) {
-			actions = append(actions, map[string]any{"type": "Action.OpenUrl", "title": l.text, "url": l.url})
-		}
+	for _, l := range links {
+		actions = append(actions, map[string]any{"type": "Action.OpenUrl", "title": l.text, "url": l.url})
 	}
 	card := map[string]any{"$schema": "http://adaptivecards.io/schemas/adaptive-card.json", "type": "AdaptiveCard", "version": "1.2", "body": body}
 	if len(actions) > 0 {
