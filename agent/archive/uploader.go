@@ -301,11 +301,12 @@ func (p *pass) prunePending() error {
 	return nil
 }
 
-// resetForBucket forgets what held for another bucket than that of the job.
+// resetForBucket forgets what held for another bucket than that of the job, or for another number of snapshots to keep: a smaller one must not
+// delete many at once.
 func (p *pass) resetForBucket() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.bucket.same(p.job.Bucket) {
+	if p.bucket.same(p.job.Bucket) && p.bucket.Keep == p.job.Keep {
 		return
 	}
 	p.bucket = p.job.Bucket
