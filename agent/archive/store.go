@@ -318,15 +318,16 @@ func (b *Bucket) Download(ctx context.Context, id string, f *os.File, limits Lim
 // minAge is the age below which nothing is deleted from a bucket, however many newer objects it has.
 const minAge = 24 * time.Hour
 
-// surplus returns the ids of the objects of a kind that are older than the newest Keep, older than before, and older than uploaded,
-// which must be in the bucket. The oldest is first. What an interrupted upload left counts, too.
-func (b *Bucket) surplus(k kind, objects map[string][]string, uploaded string, before time.Time) []string {
+// surplus returns the ids, oldest first, whose objects of a kind may be deleted: those older than the newest Keep complete ones, than uploaded,
+// and than limit. If uploaded is not in the bucket, there are none. What an interrupted upload left may be deleted, too, but does not count
+// towards Keep.
+func (b *Bucket) surplus(k kind, objects map[string][]string, uploaded string, limit time.Time) []string {
 	has := func(id string, suffixes ...string) bool {
 		return slices.ContainsFunc(suffixes, func(s string) bool { return slices.Contains(objects[id], s) })
 	}
-	whole, part := []string{labelSuffix}, []string{labelSuffix, archiveSuffix}
+	whole, parts := []string{labelSuffix}, []string{labelSuffix, archiveSuffix}
 	if k == backups {
-		whole, part = []string{backupSuffix}, []string{backupSuffix}
+		whole, parts = []string{backupSuffix}, []string{backupSuffix}
 	}
 	if !has(uploaded, whole...) {
 		return nil
@@ -338,7 +339,7 @@ func (b *Bucket) surplus(k kind, objects map[string][]string, uploaded string, b
 			if has(id, whole...) {
 				kept++
 			}
-		case has(id, part...) && timestamp(id) < timestamp(uploaded) && syntax.SnapshotTime(id).Before(before):
+		case has(id, parts...) && timestamp(id) < timestamp(uploaded) && syntax.SnapshotTime(id).Before(limit):
 			ids = append(ids, id)
 		}
 	}

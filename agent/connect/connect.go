@@ -41,7 +41,7 @@ func New(spec *v1alpha1.GatewaySyncSpec, gateway Gateway, secrets Secrets, o rep
 	cfg := ignition.Config{URL: gateway.URL, Log: log}
 	if spec.Gateway.ManagedKey() {
 		if gateway.Key == nil {
-			err := failure.New(v1alpha1.ReasonPodRestartNeeded, "spec.gateway.api.managed: the pod is older than the setting, so that its agent can keep no API key: restart the pod; a dry run makes none")
+			err := failure.New(v1alpha1.ReasonPodRestartNeeded, "spec.gateway.api.managed: the agent has no place for the API key: restart the pod, if it is older than the setting; a standalone dry run makes no key: leave out --gateway-url")
 			return sync.Connections{}, errors.Join(err, remote.Close())
 		}
 		c.HasAPIToken, cfg.Key, cfg.Rejected = true, gateway.Key.Read, gateway.Key.Rejected

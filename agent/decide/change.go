@@ -1,6 +1,6 @@
 // Package decide says what the agent of one gateway does next, as functions from values to values:
 //
-//	Next                    what happens to the order in force, by SyncTarget, GatewaySync, volume and rollout
+//	Next                    whether the sync that the agent was told to make (the order) stays, changes or ends
 //	ClosedGate, Pause       what a closed gate allows, and when a pause begins and ends
 //	RolloutRollback         what a rollback of a rollout reports
 //	Delivery                whether a sync waits for a maintenance window, or for the validation webhook
@@ -59,8 +59,8 @@ type Changes struct {
 	Now   time.Time
 }
 
-// Wait is since when a sync waits for changes to be proposed, and Unseen since when only for the proposer to see them. The zero Wait is that of
-// a sync that has not waited yet.
+// Wait has the times at which a sync began to wait: Since for the changes to be proposed, and Unseen only for the proposer to see them. The zero
+// Wait is that of a sync that has not waited yet.
 type Wait struct{ Since, Unseen time.Time }
 
 // Blocks says why a sync must not replace the changes now, in words that follow the names of the files; "" if it may. unseen reports that the

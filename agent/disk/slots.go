@@ -9,6 +9,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
+// A slot is the place of a change in a staging folder: first it has the new file, and then what that file replaced.
+
 // inStaging reports whether the wanted bytes of a write are still in staging.
 //
 // The staged file keeps its inode, size and mtime when it is renamed. If the data directory was copied file by file
@@ -49,7 +51,7 @@ func (r *run) inStaging(i int) (bool, error) {
 		return true, nil // it was moved back, and the gateway wrote into it at the last moment
 	}
 	if r.rollingBack && slot == nil && r.Slots[i].Tree > 0 {
-		return false, nil // a rollback before the crash has removed it
+		return false, nil // a rollback before the crash has removed its tree; see stagedTrees
 	}
 	r.doubt(i)
 	return false, nil

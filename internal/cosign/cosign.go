@@ -75,7 +75,7 @@ func (k Key) VerifyBlob(content, bundle []byte) error {
 		return errors.New("signature: it has no messageSignature, so cosign sign-blob did not write it")
 	}
 	if !k.Signed(content, s.MessageSignature.Signature) {
-		return errors.New("the signature is not by this key, or the sums have changed since")
+		return errors.New("the signature is not by this key, or the signed content has changed since")
 	}
 	return nil
 }
@@ -83,7 +83,7 @@ func (k Key) VerifyBlob(content, bundle []byte) error {
 // Signature is a signature of an artifact. Signed is the text that it signs, which names the digest of the artifact.
 type Signature struct{ Signed, Value []byte }
 
-// PredicateSign is what a statement says that signs an artifact. Statements about its contents (attestations) say something else.
+// PredicateSign is the predicate type of an in-toto statement that signs an artifact. Attestations have other types.
 const PredicateSign = "https://sigstore.dev/cosign/sign/v1"
 
 const inToto = "application/vnd.in-toto+json"

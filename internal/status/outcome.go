@@ -19,6 +19,7 @@ import (
 // status.lastHandledRequest.
 func outcome(f *facts, ready *metav1.Condition, handledRequest string) *v1alpha1.Outcome {
 	d := f.Ref.Desired
+	// polled: git was polled for the request. handled: status.lastHandledRequest names it.
 	polled := d.RequestedAt == "" || f.Ref.Answered == d.RequestedAt
 	handled := d.RequestedAt == "" || handledRequest == d.RequestedAt
 	o := &v1alpha1.Outcome{Phase: v1alpha1.OutcomeProgressing, Ref: d.Ref, Total: int32(len(f.fleet)),
@@ -99,8 +100,8 @@ func (rows fleet) count(polled bool, handled func(*gateway) bool) counts {
 	var c counts
 	for i := range rows {
 		g := &rows[i]
-		dealt := handled(g)
-		if g.synced && dealt {
+		hasHandled := handled(g)
+		if g.synced && hasHandled {
 			continue
 		}
 		c.behind++
@@ -108,7 +109,7 @@ func (rows fleet) count(polled bool, handled func(*gateway) bool) counts {
 		case g.synced:
 		case class == v1alpha1.ClassStalled, class == v1alpha1.ClassHeld && g.SyncStatus == v1alpha1.GatewayError:
 			// With designerSessionPolicy fail, an open Designer session fails, too.
-			if polled && (dealt || g.Reason == v1alpha1.ReasonPodRestartNeeded) {
+			if polled && (hasHandled || g.Reason == v1alpha1.ReasonPodRestartNeeded) {
 				c.failed++
 				if c.broken == nil {
 					c.broken = g

@@ -35,7 +35,7 @@ const (
 	// unsureTime is how long the cache is unsure after a read without an answer. The next read comes before its end.
 	unsureTime = maxRetryInterval + 2*readTimeout
 	// readTimeout limits a read, maxParallel the number of parallel reads, and maxRound the number of reads of a round. New Secrets
-	// take precedence in half of each.
+	// are read first, but take at most half of a round if others are due.
 	readTimeout, maxParallel, maxRound = 3 * time.Second, 8, 32
 	// maxEntries bounds the number of Secrets.
 	maxEntries = 4096
@@ -123,7 +123,7 @@ func (v *Cache) Values(ref Ref) []secret.String {
 	return nil
 }
 
-// Add adds a reference. Run reads the Secret of a new one at once.
+// Add says that Refs may have a new reference. If the cache lacks it, Run calls Refs and reads its Secret at once.
 func (v *Cache) Add(ref Ref) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
