@@ -118,7 +118,11 @@ func (v *shown) setRecorded(r *record) {
 
 // pauseAfter returns the pause after the nth failure in a row.
 func pauseAfter(err error, reason v1alpha1.Reason, n int) time.Duration {
-	pause := backoff.After(reason.Class(), n, pollEvery)
+	class := reason.Class()
+	if n == 1 && reason == v1alpha1.ReasonUnsupportedRepository { // a busy forge may not know the repository or the new branch for a moment
+		class = v1alpha1.ClassRetry
+	}
+	pause := backoff.After(class, n, pollEvery)
 	for _, after := range []func(error) (time.Duration, bool){repo.RetryAfter, forge.RetryAfter} {
 		if asked, ok := after(err); ok {
 			pause = max(pause, min(asked, backoff.MaxRetryAfter))

@@ -3,6 +3,7 @@ package propose
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -59,4 +60,12 @@ func TestProblemWithoutChanges(t *testing.T) {
 	g.step()
 	assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "the pull request stays")
 	assert.Equal(t, v1alpha1.ReasonPodRestartNeeded, g.last.Reason)
+}
+
+// A forge that does not know the repository for a moment delays a proposal by seconds, and one that never knows it gets few requests.
+func TestPauseAfterUnknownRepository(t *testing.T) {
+	err := failure.New(v1alpha1.ReasonUnsupportedRepository, "no such repository")
+	assert.Less(t, pauseAfter(err, v1alpha1.ReasonUnsupportedRepository, 1), 5*time.Second)
+	assert.Greater(t, pauseAfter(err, v1alpha1.ReasonUnsupportedRepository, 2), 45*time.Second)
+	assert.Greater(t, pauseAfter(err, v1alpha1.ReasonAuthFailed, 1), 45*time.Second)
 }
