@@ -4,9 +4,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"math/rand/v2"
 	"regexp"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +14,6 @@ import (
 
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
-	"stoker.io/stoker/agent/propose/guard"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -96,29 +93,6 @@ func TestBuildMemory(t *testing.T) {
 			assert.Equal(t, v1alpha1.ReasonLimitExceeded, x.out.Refused[0].Reason)
 		})
 	}
-}
-
-// TestPackMemory: the agent allocates memory for a large file once. The pack takes the place of the content.
-func TestPackMemory(t *testing.T) {
-	s := newScene(t, withView(t, `{"v":1}`))
-	picture := make([]byte, 8<<20)
-	_, _ = rand.NewChaCha8([32]byte{1}).Read(picture) // never fails
-	files := map[string]string{"view.json": `{"v":2}`, "thumbnail.png": string(picture)}
-	for name, content := range files {
-		s.disk.Write(view+name, content)
-	}
-	s.disk.Write(view+"resource.json", signed(t, "maria", files))
-	b, limits, g := s.base(), Limits{FileBytes: 32 << 20, TotalBytes: 32 << 20, Files: 10}, Guard{Path: noGuard.Path, Content: guard.Content}
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	c, err := Build(b, []string{view + "view.json"}, limits, g)
-	require.NoError(t, err)
-	require.Len(t, c.Files, 3)
-	pack, err := c.Draft.Pack()
-	runtime.ReadMemStats(&after)
-	require.NoError(t, err)
-	assert.Greater(t, pack.Len(), int64(len(picture)), "a picture does not compress")
-	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(len(picture)+6<<20))
 }
 
 // TestCompareLargeJSON: git's version of a small file is not read into memory if it is large.
