@@ -278,6 +278,7 @@ func (u *Uploader) pendingCount() int {
 
 // prunePending forgets what the volume no longer has, and all but the newest Keep.
 func (p *pass) prunePending() error {
+	before := [][]string{snapshots: p.pendingIDs(snapshots), backups: p.pendingIDs(backups)} // a sync may add one that the lists below lack
 	local, err := p.dir.ListSnapshots()
 	if err != nil {
 		return err
@@ -295,7 +296,7 @@ func (p *pass) prunePending() error {
 		backups: func(id string) bool { _, ok := list[id]; return ok },
 	} {
 		m := &p.uploads[k]
-		m.pending = slices.DeleteFunc(m.pending, func(id string) bool { return !has(id) })
+		m.pending = slices.DeleteFunc(m.pending, func(id string) bool { return slices.Contains(before[k], id) && !has(id) })
 		m.pending = m.pending[max(0, len(m.pending)-p.job.Keep):]
 	}
 	return nil
