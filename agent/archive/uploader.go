@@ -240,8 +240,8 @@ func (u *Uploader) pass(ctx context.Context, j *Job) (err error) {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			if errors.Is(err, fs.ErrNotExist) { // removed from the volume meanwhile
-				p.drop(kind(k), id)
+			if errors.Is(err, fs.ErrNotExist) { // a sync removed it, or moved a file of it: the next attempt knows
+				failed = append(failed, disk.ErrChanged)
 				continue
 			}
 			u.OnUpload(err)
