@@ -240,9 +240,11 @@ func (u *Uploader) pass(ctx context.Context, j *Job) (err error) {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			if errors.Is(err, fs.ErrNotExist) { // a sync removed it, or moved a file of it: the next attempt knows
-				failed = append(failed, disk.ErrChanged)
-				continue
+			if errors.Is(err, fs.ErrNotExist) { // a sync removed it, or moved a file of it
+				if has, listErr := p.onVolume(); listErr == nil && !has[k](id) {
+					p.drop(kind(k), id)
+					continue
+				}
 			}
 			u.OnUpload(err)
 			if err != nil {
@@ -279,27 +281,33 @@ func (u *Uploader) pendingCount() int {
 // prunePending forgets what the volume no longer has, and all but the newest Keep.
 func (p *pass) prunePending() error {
 	before := [][]string{snapshots: p.pendingIDs(snapshots), backups: p.pendingIDs(backups)} // a sync may add one that the lists below lack
-	local, err := p.dir.ListSnapshots()
-	if err != nil {
-		return err
-	}
-	list, err := p.dir.Backups()
+	onVolume, err := p.onVolume()
 	if err != nil {
 		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for k, has := range []func(id string) bool{
-		snapshots: func(id string) bool {
-			return slices.ContainsFunc(local, func(s disk.Snapshot) bool { return s.ID == id })
-		},
-		backups: func(id string) bool { _, ok := list[id]; return ok },
-	} {
+	for k, has := range onVolume {
 		m := &p.uploads[k]
 		m.pending = slices.DeleteFunc(m.pending, func(id string) bool { return slices.Contains(before[k], id) && !has(id) })
 		m.pending = m.pending[max(0, len(m.pending)-p.job.Keep):]
 	}
 	return nil
+}
+
+// onVolume returns, by kind, whether the volume has an id.
+func (p *pass) onVolume() ([]func(id string) bool, error) {
+	local, err := p.dir.ListSnapshots()
+	if err != nil {
+		return nil, err
+	}
+	list, err := p.dir.Backups()
+	return []func(id string) bool{
+		snapshots: func(id string) bool {
+			return slices.ContainsFunc(local, func(s disk.Snapshot) bool { return s.ID == id })
+		},
+		backups: func(id string) bool { _, ok := list[id]; return ok },
+	}, err
 }
 
 // resetForBucket forgets what held for another bucket than that of the job, or for another number of snapshots to keep: a smaller one must not
