@@ -312,8 +312,10 @@ func (p *layout) rmdirs(early bool) {
 type agentRecords = records.Records
 
 const (
-	// MaxDiff bounds a diff, and MaxAuditLine an entry of the audit record, in bytes.
-	MaxDiff, MaxAuditLine = records.MaxDiff, records.MaxAuditLine
+	// MaxDiff bounds a diff, in bytes.
+	MaxDiff = records.MaxDiff
+	// MaxAuditLine bounds an entry of the audit record, in bytes.
+	MaxAuditLine = records.MaxAuditLine
 	// DamagedNote replaces a note that could not be read; see Dir.Note.
 	DamagedNote = records.DamagedNote
 )
