@@ -47,7 +47,8 @@ type settings struct {
 	// Pod is the name of the injector's own pod, from POD_NAME.
 	Pod string
 
-	// RepairDelay is how long a replica must be ready before it evicts pods. The intervals are those of the certificate. Tests shorten all.
+	// RepairDelay is how long a replica must be ready before it evicts pods. The certificate's files are read every MountedInterval, and the
+	// webhook configuration every TrustInterval. Tests shorten all three.
 	RepairDelay, MountedInterval, TrustInterval time.Duration
 
 	// Parsed values of the above.

@@ -129,7 +129,7 @@ func checkClient(authority string) (*http.Client, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if authority != "" {
 		pem, err := file.Read(authority, 1<<20)
-		if errors.Is(err, fs.ErrNotExist) { // the Secret of a certificate from a public authority has none
+		if errors.Is(err, fs.ErrNotExist) { // a certificate from a public authority comes without this file
 			return newClient(config), nil
 		}
 		if err != nil {

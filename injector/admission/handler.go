@@ -21,7 +21,8 @@ import (
 )
 
 const (
-	// MaxBody bounds a review. It is twice what the API server stores, because a review may also contain the old object.
+	// MaxBody bounds an AdmissionReview, a "review" for short, in bytes. It is twice what the API server stores, because a review may also
+	// contain the old object.
 	MaxBody = 3 << 20
 	// maxConcurrent bounds the reviews that are processed at the same time; others wait.
 	maxConcurrent = 64
@@ -35,12 +36,12 @@ const (
 	ConfigurationName = "stoker-injector"
 )
 
-// Finder finds the GatewaySyncs from which the one of a pod is chosen.
+// Finder returns the GatewaySyncs from which inject.Choose chooses that of a pod. name is from the pod's annotation, or "".
 type Finder interface {
 	For(ctx context.Context, namespace, name string) (inject.Candidates, error)
 }
 
-// Metrics counts reviews. reason is empty if there is none.
+// Metrics counts reviews. result is injected, unchanged, skipped, refused or failed. reason says why the pod gets no agent.
 type Metrics interface {
 	Injection(result string, reason v1alpha1.Reason)
 }

@@ -19,7 +19,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// maxWarning is the length up to which the API server is sure to show a warning.
+// maxWarning is the length in bytes up to which the API server is sure to show a warning.
 const maxWarning = 256
 
 // maxUID bounds the uid, which is part of the answer.
@@ -50,8 +50,8 @@ func parse(body []byte) (*admissionv1.AdmissionRequest, error) {
 
 // review answers a request.
 func (h *Handler) review(ctx context.Context, req *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
-	ours := req.Operation == admissionv1.Create && req.SubResource == "" && req.Resource == metav1.GroupVersionResource{Version: "v1", Resource: "pods"}
-	if !ours {
+	createsPod := req.Operation == admissionv1.Create && req.SubResource == "" && req.Resource == metav1.GroupVersionResource{Version: "v1", Resource: "pods"}
+	if !createsPod {
 		return allow(req.UID)
 	}
 	pod := &corev1.Pod{}

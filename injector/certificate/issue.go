@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// lifetime is that of a self-signed certificate. It is renewed after two thirds of it.
+	// lifetime is how long a self-signed certificate is valid. It is renewed after two thirds of that time.
 	lifetime = 90 * 24 * time.Hour
 	// clockSkew backdates a certificate, for clients with slow clocks.
 	clockSkew = time.Hour
@@ -101,7 +101,7 @@ func load(cert, key []byte, roots []*x509.Certificate, names []string, now time.
 	if err != nil {
 		return nil, err
 	}
-	pool, between := x509.NewCertPool(), x509.NewCertPool()
+	pool, intermediates := x509.NewCertPool(), x509.NewCertPool()
 	for _, r := range roots {
 		pool.AddCert(r)
 	}
@@ -110,10 +110,10 @@ func load(cert, key []byte, roots []*x509.Certificate, names []string, now time.
 		if err != nil {
 			return nil, err
 		}
-		between.AddCert(c)
+		intermediates.AddCert(c)
 	}
 	for _, name := range names {
-		if _, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: pool, Intermediates: between, CurrentTime: now}); err != nil {
+		if _, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: pool, Intermediates: intermediates, CurrentTime: now}); err != nil {
 			return nil, err
 		}
 	}
@@ -166,11 +166,11 @@ func encode(list []*x509.Certificate) []byte {
 type rotation struct {
 	names       []string
 	publishTime time.Duration
-	now         time.Time // by the API server's clock
-	nodeNow     time.Time // by this node's clock
-	published   []*x509.Certificate
+	now         time.Time           // by the API server's clock
+	nodeNow     time.Time           // by this node's clock
+	published   []*x509.Certificate // the authorities in the webhook configuration
 
-	data   map[string][]byte // in: as it is; out: as it should be
+	data   map[string][]byte // of the Secret; update replaces it
 	usable bool              // data has a certificate to serve
 	action string
 }

@@ -66,7 +66,7 @@ type Config struct {
 var errChanged = errors.New("another program changed it at the same time")
 
 // Renew issues or renews the certificate if it is time, and publishes its authority in the webhook configuration. It tries again until
-// both objects are as they should be or ctx is done; the error then is that of the last attempt. Several may run at the same time.
+// both objects are as they should be or ctx is done; the error then is that of the last attempt. Several programs may run it at the same time.
 func Renew(ctx context.Context, c Config) error {
 	lastError := ""
 	for {
@@ -92,8 +92,8 @@ func Renew(ctx context.Context, c Config) error {
 	}
 }
 
-// attempt updates the Secret, then the webhook configuration. It returns false if a certificate was issued that can be served only now
-// that its authority is published.
+// attempt updates the Secret, then the webhook configuration. done is false if there is no certificate to serve yet: the next attempt
+// serves the one that this attempt issued, because its authority is published by then.
 func (c Config) attempt(ctx context.Context) (done bool, err error) {
 	secret, err := c.Client.CoreV1().Secrets(c.Namespace).Get(ctx, SecretName, metav1.GetOptions{})
 	if err != nil {
@@ -111,15 +111,15 @@ func (c Config) attempt(ctx context.Context) (done bool, err error) {
 	if changed {
 		secret.Data = next.data
 		if _, err = c.Client.CoreV1().Secrets(c.Namespace).Update(ctx, secret, metav1.UpdateOptions{FieldManager: fieldManager}); err != nil {
-			return false, failed(err, "write Secret %s/%s", c.Namespace, SecretName)
+			return false, writeError(err, "write Secret %s/%s", c.Namespace, SecretName)
 		}
 		c.Log.Info(next.action, "secret", SecretName)
 	}
 	return next.usable, c.publish(ctx, configuration, next.data[keyBundle])
 }
 
-// failed wraps the error of a write.
-func failed(err error, format string, a ...any) error {
+// writeError wraps the error of a write. It wraps errChanged instead of a conflict.
+func writeError(err error, format string, a ...any) error {
 	what := fmt.Sprintf(format, a...)
 	if apierrors.IsConflict(err) {
 		return fmt.Errorf("%s: %w", what, errChanged)
@@ -168,7 +168,7 @@ func (c Config) publish(ctx context.Context, configuration *admissionregv1.Mutat
 	_, err = c.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Patch(ctx, configuration.Name, types.StrategicMergePatchType, patch,
 		metav1.PatchOptions{FieldManager: fieldManager})
 	if err != nil {
-		return failed(err, "write webhook configuration %s", configuration.Name)
+		return writeError(err, "write webhook configuration %s", configuration.Name)
 	}
 	c.Log.Info("webhook configuration trusts the certificate", "name", configuration.Name)
 	return nil

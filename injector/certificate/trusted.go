@@ -101,10 +101,10 @@ func (m *Trusted) logOnce(what string, err error) {
 
 // trustProblem returns why the API server would reject the certificate, with the error of x509 if there is one, or "".
 func trustProblem(c *admissionregv1.MutatingWebhookConfiguration, pair *tls.Certificate, now time.Time) (string, error) {
-	between := x509.NewCertPool()
+	intermediates := x509.NewCertPool()
 	for _, raw := range pair.Certificate[1:] {
 		if authority, err := x509.ParseCertificate(raw); err == nil {
-			between.AddCert(authority)
+			intermediates.AddCert(authority)
 		}
 	}
 	for i := range c.Webhooks {
@@ -114,7 +114,7 @@ func trustProblem(c *admissionregv1.MutatingWebhookConfiguration, pair *tls.Cert
 		if !roots.AppendCertsFromPEM(w.ClientConfig.CABundle) {
 			return fmt.Sprintf("entry %s of the webhook configuration has no caBundle", w.Name), nil
 		}
-		_, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: serverName(w), Roots: roots, Intermediates: between, CurrentTime: now})
+		_, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: serverName(w), Roots: roots, Intermediates: intermediates, CurrentTime: now})
 		if err != nil {
 			return fmt.Sprintf("the caBundle of entry %s of the webhook configuration does not match the certificate", w.Name), err
 		}

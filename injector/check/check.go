@@ -1,5 +1,5 @@
-// Package check lets the API server call the webhook. `helm test` runs it. The check does not call the webhook itself: it may reach what
-// the API server does not, and NetworkPolicies may admit only the API server.
+// Package check lets the API server call the webhook. `helm test` runs it. The check does not call the webhook itself: a pod may reach a
+// webhook that the API server cannot reach, and NetworkPolicies may admit only the API server.
 package check
 
 import (
@@ -38,8 +38,8 @@ const (
 	podName = "stoker-check"
 )
 
-// Run returns nil if the API server calls a working injector, or prints that it does not call it for this namespace. The error is that of
-// the last attempt.
+// Run returns nil if the API server calls a working injector, or if the webhook configuration does not select the namespace. It prints which
+// of both. The error is that of the last attempt.
 func Run(ctx context.Context, c Config) error {
 	for end := time.Now().Add(c.Timeout); ; {
 		err := c.attempt(ctx)

@@ -18,8 +18,8 @@ import (
 // ignitionID is the user and group of the official image.
 const ignitionID int64 = 2003
 
-// annotationInjected is the value of the annotation on injected pods.
-const annotationInjected = "true"
+// injectedValue is the value of the annotation v1alpha1.AnnotationInjected.
+const injectedValue = "true"
 
 // sidecar collects the properties of one pod's agent.
 type sidecar struct {
@@ -153,7 +153,7 @@ func (s *sidecar) ops() []Op {
 		}
 	}
 	metadata("/metadata/labels", s.pod.Labels, [][2]string{{v1alpha1.LabelCRName, s.gs.Name}})
-	annotations := [][2]string{{v1alpha1.AnnotationInjected, annotationInjected}}
+	annotations := [][2]string{{v1alpha1.AnnotationInjected, injectedValue}}
 	if GatewaySyncName(s.pod.Annotations) == "" {
 		annotations = append(annotations, [2]string{v1alpha1.AnnotationCRName, s.gs.Name})
 	}

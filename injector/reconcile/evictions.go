@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// annotationEvicted of the Lease records the evictions whose successors have not started.
+	// annotationEvicted of the Lease records evictions until the successor, the pod that replaces the evicted one, has started.
 	annotationEvicted = "stoker.io/evicted"
 	// recordLifetime is how long a successor is expected. After that, the owner is assumed to be deleted or scaled down on
-	// purpose, and no pod from that time is still young enough to be evicted.
+	// purpose, and no pod from the time of the eviction is still young enough to be evicted.
 	recordLifetime = time.Hour
 	// maxEvicted bounds the records, so that the annotation does not exceed the limit of an object.
 	maxEvicted = 500
@@ -45,7 +45,7 @@ type eviction struct {
 	Newest metav1.Time `json:"newest"`
 	At     metav1.Time `json:"at"`
 	// Recreated means that a successor existed but did not start.
-	Recreated bool `json:"came,omitempty"`
+	Recreated bool `json:"recreated,omitempty"`
 }
 
 // evictionStore records evictions, at most one for each GatewaySync, before they happen. It stores them in the Lease: the next replica
@@ -79,7 +79,7 @@ func (l *evictionStore) load(ctx context.Context, log *slog.Logger) {
 	}) // the caller checks ctx
 }
 
-// of returns the recorded eviction of a GatewaySync.
+// of returns the recorded eviction of a GatewaySync, and whether there is one.
 func (l *evictionStore) of(gs types.UID) (eviction, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

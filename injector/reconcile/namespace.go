@@ -40,8 +40,8 @@ type namespace struct {
 	restarted map[string]time.Time    // names of pods and volumes that were evicted because their gateways had to start once more
 	endTimes  map[types.UID]time.Time // evicted pods: when they should end, or when their successor was last seen
 	locks     map[types.UID]lock      // by GatewaySync
-	// without are the pods without an agent and why they have none, as of this check.
-	without map[types.UID]string
+	// whyNoAgent has the pods without an agent and why they have none, as of this check.
+	whyNoAgent map[types.UID]string
 
 	// Guarded by Reconciler.mu: pods without an agent by reason, and GatewaySyncs without agents, or whose repair is stopped.
 	podsWithoutAgent map[v1alpha1.Reason]int

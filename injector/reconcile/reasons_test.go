@@ -58,7 +58,7 @@ func TestStatusNamesReasonOfPodWithoutAgent(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, events.Items, 1)
 	mine := pods.of(gs, all)
-	mine.without = n.without
+	mine.whyNoAgent = n.whyNoAgent
 	st := leaderless(gs, mine, noon)
 	assert.Contains(t, readyMessage(t, st), "none-such")
 	assert.Equal(t, "gw-0: MissingSidecar", st.Summary)

@@ -70,8 +70,9 @@ type Config struct {
 	Defaults inject.Defaults
 	// RequireLabel means that only labelled namespaces are injected.
 	RequireLabel bool
-	AutoBind     bool
-	Repair       Repair
+	// AutoBind means that the reconciler binds the agents' ClusterRole to the ServiceAccounts of gateway pods.
+	AutoBind bool
+	Repair   Repair
 	// WebhookReady reports whether this replica's webhook is ready. If not, no pod is evicted, because its successor would have no
 	// agent either.
 	WebhookReady func() bool
@@ -124,7 +125,7 @@ func (u *Reconciler) Changed(namespace, _ string) { u.queue.AddAfter(namespace, 
 func (u *Reconciler) Run(ctx context.Context) error {
 	u.Log.Info("reconciler started")
 	defer u.Log.Info("reconciler stopped")
-	defer func() { // the next replica counts
+	defer func() { // the next replica sets them
 		u.Metrics.SetPodsWithoutAgent(nil)
 		u.Metrics.SetFleets(nil, 0)
 	}()
@@ -161,6 +162,7 @@ func (u *Reconciler) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
+// next reconciles the next namespace of the queue. It returns false if the queue is shut down.
 func (u *Reconciler) next(ctx context.Context) bool {
 	name, down := u.queue.Get()
 	if down {
@@ -209,7 +211,7 @@ func (u *Reconciler) reconcile(ctx context.Context, name string) (time.Duration,
 	errs = append(errs, err)
 	for _, gs := range all.Readable {
 		mine := pods.of(gs, all)
-		mine.without = n.without
+		mine.whyNoAgent = n.whyNoAgent
 		if t := replacements[gs.Name]; t.absent {
 			mine.missingSuccessor = t.wait
 		}

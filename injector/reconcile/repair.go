@@ -70,7 +70,7 @@ type verdict struct {
 // calls it again in a moment.
 func (u *Reconciler) repairPods(ctx context.Context, n *namespace, all inject.Candidates, pods podIndex, replacements map[string]replacement, now time.Time) (soon bool, err error) {
 	without := map[v1alpha1.Reason]int{}
-	n.without = map[types.UID]string{}
+	n.whyNoAgent = map[types.UID]string{}
 	for _, t := range replacements {
 		if t.stuck && t.absent {
 			without[v1alpha1.ReasonMissingSidecar]++ // the injector evicted a pod that was not recreated
@@ -102,8 +102,8 @@ func (u *Reconciler) repairPods(ctx context.Context, n *namespace, all inject.Ca
 			continue // it is being or will be evicted
 		}
 		without[d.reason]++
-		n.without[p.UID] = fmt.Sprintf("%s: %s", d.reason, d.message)
-		errs = append(errs, u.podEvent(ctx, p, gs, corev1.EventTypeWarning, v1alpha1.EventNotInjected, "Inject", n.without[p.UID]))
+		n.whyNoAgent[p.UID] = fmt.Sprintf("%s: %s", d.reason, d.message)
+		errs = append(errs, u.podEvent(ctx, p, gs, corev1.EventTypeWarning, v1alpha1.EventNotInjected, "Inject", n.whyNoAgent[p.UID]))
 	}
 	u.mu.Lock()
 	n.podsWithoutAgent = without
@@ -191,22 +191,22 @@ func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *co
 		return verdict{}, false, nil // the pod is gone
 	}
 	owner, now, cause := metav1.GetControllerOfNoCopy(p), u.Now(), why.cause
-	lacks := func(text string) verdict { return verdict{reason: why.reason, message: text} }
-	restart := func(text string) verdict {
-		return lacks(text + "; delete the pod when convenient, and its successor " + why.gain)
+	notEvicted := func(text string) verdict { return verdict{reason: why.reason, message: text} }
+	deleteByHand := func(text string) verdict {
+		return notEvicted(text + "; delete the pod when convenient, and its successor " + why.gain)
 	}
 	switch t := replacements[gs.Name]; {
 	case owner == nil:
-		return restart(cause + ", and it has no owner that would recreate it"), false, nil
+		return deleteByHand(cause + ", and it has no owner that would recreate it"), false, nil
 	case !recreatesPods(owner):
-		return lacks(cause + ". The injector does not evict it, because " + owner.Kind + " " + owner.Name +
+		return notEvicted(cause + ". The injector does not evict it, because " + owner.Kind + " " + owner.Name +
 			" may not recreate it; a new pod " + why.gain), false, nil
 	case u.Repair != RepairEvict:
-		return restart(cause), false, nil
+		return deleteByHand(cause), false, nil
 	case now.Sub(p.CreationTimestamp.Time) >= why.maxAge:
-		return restart(cause + tooOldToEvict), false, nil
+		return deleteByHand(cause + tooOldToEvict), false, nil
 	case t.stuck:
-		return lacks("the injector does not evict it yet: " + t.wait), false, nil
+		return notEvicted("the injector does not evict it yet: " + t.wait), false, nil
 	case t.wait != "":
 		return verdict{}, false, nil // another pod of the GatewaySync is away or starting; evict this one later
 	}
@@ -217,7 +217,7 @@ func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *co
 	// Each eviction is recorded before it is made. A dry run first avoids a record for each retry of a blocked eviction.
 	outcome, err := u.evict(ctx, p, true)
 	if now = u.Now(); now.Sub(p.CreationTimestamp.Time) >= why.maxAge {
-		return restart(cause + tooOldToEvict), false, err // the response to the dry run may have set a clock forward that was behind
+		return deleteByHand(cause + tooOldToEvict), false, err // Now follows the API server's responses, and the dry run may have corrected it
 	}
 	if outcome == evictionDone {
 		e := eviction{Namespace: gs.Namespace, GatewaySync: gs.Name, Pod: p.Name, UID: p.UID, Owner: owner.UID, By: owner.Kind + " " + owner.Name, Deployment: deployment(p), Newest: newest, At: metav1.NewTime(now)}
@@ -232,7 +232,7 @@ func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *co
 	}
 	switch outcome {
 	case evictionBlocked:
-		return lacks("a PodDisruptionBudget blocks the eviction of the pod; " +
+		return notEvicted("a PodDisruptionBudget blocks the eviction of the pod; " +
 			"the injector retries until the pod is " + why.maxAge.String() + " old. Delete the pod when convenient, and its successor " + why.gain), false, err
 	case evictionMissed:
 		return verdict{}, false, err
@@ -278,6 +278,7 @@ func (t podIndex) newest(owner types.UID, of string) (at metav1.Time) {
 	return at
 }
 
+// result is the outcome of an eviction.
 type result int
 
 const (
@@ -286,7 +287,7 @@ const (
 	evictionMissed         // it failed, or the pod was replaced
 )
 
-// evict evicts a pod, or checks whether it may.
+// evict evicts a pod. If dry is true, it only checks whether it may.
 func (u *Reconciler) evict(ctx context.Context, p *corev1.Pod, dry bool) (result, error) {
 	options := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.UID))}
 	if dry {

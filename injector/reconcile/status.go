@@ -79,7 +79,7 @@ func leaderless(gs *v1alpha1.GatewaySync, pods podIndex, now time.Time) *v1alpha
 	add := func(list []*corev1.Pod, ending bool) {
 		for _, p := range list {
 			l.Pods = append(l.Pods, status.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Agent: inject.Has(p), Ended: ending, Ending: ending,
-				Stuck: cmp.Or(pods.without[p.UID], p.Status.Message)})
+				Stuck: cmp.Or(pods.whyNoAgent[p.UID], p.Status.Message)})
 		}
 	}
 	add(pods.live, false)
@@ -96,12 +96,12 @@ type podIndex struct {
 	live, ending []*corev1.Pod
 	// missingSuccessor is why an evicted pod has no successor; empty if none is missing.
 	missingSuccessor string
-	// without is why pods have no agent, and unclaimed why pods that name no GatewaySync belong to none; empty if there are none.
-	without   map[types.UID]string
-	unclaimed string
+	// whyNoAgent is why pods have no agent, and unclaimed why pods that name no GatewaySync belong to none; empty if there are none.
+	whyNoAgent map[types.UID]string
+	unclaimed  string
 }
 
-// of returns those that are gateways of gs, and why pods belong to no GatewaySync.
+// of returns the pods that are gateways of gs, and why other pods belong to no GatewaySync.
 func (t podIndex) of(gs *v1alpha1.GatewaySync, all inject.Candidates) podIndex {
 	mine := func(pods []*corev1.Pod) (out []*corev1.Pod) {
 		for _, p := range pods {
@@ -135,7 +135,7 @@ func (t podIndex) ambiguous(all inject.Candidates) string {
 
 const (
 	reportingController = "stoker.io/injector"
-	// maxNote is the limit of the API server.
+	// maxNote is the API server's limit on the note of an Event, in bytes.
 	maxNote = 1024
 	// maxEventName leaves room for the hash in the name of an Event.
 	maxEventName = 200
@@ -161,13 +161,13 @@ func reference(gs *v1alpha1.GatewaySync) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindGatewaySync, Namespace: gs.Namespace, Name: gs.Name, UID: gs.UID}
 }
 
-// send sends an Event. Its name contains a hash of what it says, so that another replica finds it.
+// send sends an Event. The Event's name contains a hash of its content, so that no other replica sends it again.
 func (u *Reconciler) send(ctx context.Context, e *eventsv1.Event) error {
-	says := string(e.Regarding.UID) + "/" + e.Reason + "/" + e.Note
+	content := string(e.Regarding.UID) + "/" + e.Reason + "/" + e.Note
 	if e.Related != nil {
-		says += "/" + string(e.Related.UID)
+		content += "/" + string(e.Related.UID)
 	}
-	e.ObjectMeta = metav1.ObjectMeta{Namespace: e.Regarding.Namespace, Name: eventName(e.Regarding.Name, says)}
+	e.ObjectMeta = metav1.ObjectMeta{Namespace: e.Regarding.Namespace, Name: eventName(e.Regarding.Name, content)}
 	key := e.Namespace + "/" + e.Name
 	if u.sent.has(key) {
 		return nil

@@ -138,8 +138,8 @@ func standard(h http.Header, list []string, now time.Time) (p Proof, ok bool) {
 
 // Checker checks proofs.
 type Checker struct {
-	absent secret.String
-	key    [32]byte
+	absent secret.String // random: stands for a secret that does not exist
+	key    [32]byte      // random: hashes tokens to the same length
 }
 
 // NewChecker returns a Checker with random keys.

@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/internal/request"
 )
 
-// Joiner is a Decider that can merge with another one, so that the requests of both become one.
+// Joiner is a Decider, which computes a request when the object is written, that can merge with another one.
 type Joiner interface {
 	request.Decider
 	// Join returns a Decider for both, or false if they cannot be merged.

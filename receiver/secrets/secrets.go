@@ -267,8 +267,8 @@ func (v *Cache) refresh(ctx context.Context, ref Ref) {
 	v.logProblem(ref, e, err, now)
 }
 
-// outcome classifies a failed read. It is failed if the API server said nothing about the Secret. That includes a rejected
-// token, which concerns all Secrets.
+// outcome classifies an unsuccessful read. The outcome is "failed" if the API server said nothing about the Secret, for example because
+// it rejected the receiver's token.
 func outcome(err error) string {
 	switch {
 	case isContentError(err):

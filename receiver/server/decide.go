@@ -26,7 +26,7 @@ const (
 	tags     = "refs/tags/"
 )
 
-// delivery is the Decider of a webhook. It decides again for the object that is written, so that two tags that arrive at the same time,
+// delivery is a call of a webhook as a request.Decider. It decides again for the object that is written, so that two tags that arrive at the same time,
 // even at different replicas, are compared one after the other.
 type delivery struct {
 	sender.Request
@@ -34,7 +34,7 @@ type delivery struct {
 	deferrable bool // may be carried out late, because it never lowers the desired version
 }
 
-// newDelivery returns the Decider of a webhook for an object.
+// newDelivery returns a delivery for an object. ownSecret: see decide.
 func newDelivery(o v1alpha1.Requestable, r sender.Request, ownSecret bool) *delivery {
 	return &delivery{Request: r, ownSecret: ownSecret, deferrable: !o.WebhookSpec().AllowDowngrade}
 }
@@ -66,7 +66,7 @@ func (d *delivery) Decide(o v1alpha1.Requestable) (request.Request, string, erro
 // object's own secret. It is pure.
 func decide(o v1alpha1.Requestable, r sender.Request, ownSecret bool) (req request.Request, skipped string, err error) {
 	req = request.Request{By: r.Sender}
-	if ownSecret { // an id is recorded, and makes older promotions of Kargo superseded
+	if ownSecret { // the id is recorded in the object, and supersedes older promotions of Kargo
 		req.ID = r.ID
 	}
 	switch r.Kind {

@@ -72,7 +72,7 @@ type Server struct {
 	requestClients kube.Clients
 	statusClients  kube.Clients
 	statusReads    *sharedReads
-	waiting        waiters // whose answers are held back
+	waiting        waiters // calls to /status whose answers are held back
 
 	mu       sync.Mutex
 	rejected int // since the last log message
@@ -199,7 +199,7 @@ func (s *Server) recoveredDo(do func(context.Context, queue.Key, request.Request
 	}
 }
 
-// writeRequest writes a request.
+// writeRequest writes a request to its object.
 func (s *Server) writeRequest(ctx context.Context, key queue.Key, r request.Request) (request.Answer, error) {
 	answer, err := retryTransient(ctx, func() (request.Answer, error) { return s.setter.Of(key.Kind).Ask(ctx, key.Namespace, key.Name, r) })
 	if err == nil && answer.Outcome == request.Set {
@@ -282,7 +282,7 @@ func keyOf(r *http.Request) queue.Key {
 	return key
 }
 
-// admit reads and authenticates a request. If it rejects the request, it writes the answer and returns its result in rejected. For an
+// admit reads and authenticates a request; with noBody, it reads no body and accepts no signature. If it rejects the request, it writes the answer and returns its result in rejected. For an
 // unauthenticated sender, duration and answer do not depend on whether the GatewaySync or its secret exists. The caller must call
 // release when it no longer uses the body.
 func (s *Server) admit(w http.ResponseWriter, r *http.Request, noBody bool) (c caller, release func(), rejected Result) {
