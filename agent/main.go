@@ -4,8 +4,8 @@
 //
 //	agent --file gatewaysync.yaml --data-dir /usr/local/bin/ignition/data --gateway-name line-1 --gateway-url http://127.0.0.1:8088
 //
-// In a gateway's pod, as the sidecar that the injector adds, it follows the SyncTarget of a GatewaySync. The
-// environment configures it:
+// In a gateway's pod, as the sidecar that the injector adds, it follows the SyncTarget of a GatewaySync, which names the
+// commit. The environment configures it:
 //
 //	POD_NAME, POD_NAMESPACE, POD_UID         the pod; the UID owns the SyncReport
 //	CR_NAME                                  the GatewaySync

@@ -118,7 +118,7 @@ func remoteOptions(s settings, log *slog.Logger) repo.RemoteOptions {
 	return repo.RemoteOptions{Log: log, MaxBytes: int64(s.MaxRepository), MaxBlob: largestBlob(s)}
 }
 
-// largestBlob returns the size of the largest file that the store accepts as or from a delta, or from an artifact.
+// largestBlob returns the size in bytes of the largest file that the agent reads from a delta or from an artifact.
 func largestBlob(s settings) int64 { return max(512<<20, int64(s.MaxBlob)) }
 
 // newEngine returns the engine for the data directory and a function that closes it.
@@ -191,7 +191,7 @@ func storeOptions(s settings, log *slog.Logger) repo.StoreOptions {
 	return repo.StoreOptions{Log: log, Limits: repo.Limits{PackBytes: int64(s.MaxRepository), DeltaBytes: largestBlob(s)}}
 }
 
-// checkLock returns disk.ErrLocked if another agent has the data directory. Its cache is then in use, too.
+// checkLock returns disk.ErrLocked if another agent has locked the data directory, and so uses the cache, too.
 func checkLock(s settings) error {
 	d, err := disk.Open(s.DataDir, disk.Options{AllowUnseeded: s.AllowUnseeded})
 	if err == nil {
@@ -264,7 +264,7 @@ func gatewaySyncName(s settings) (name, namespace string) {
 	return gs.Name, gs.Namespace
 }
 
-// onceResult returns the exit code of --once, and why it is not daemon.ExitDone, which run prints last.
+// onceResult returns the exit code of --once, and an error that says why it is not daemon.ExitDone.
 func onceResult(s loop.State, timedOut bool) (int, error) {
 	code := exitCode(s, timedOut)
 	if code == daemon.ExitDone {

@@ -132,7 +132,7 @@ func (s *settings) checkStandalone() []error {
 	return errs
 }
 
-// checkDirs returns an error if one of the directories of the agent is in the other one.
+// checkDirs returns an error if the data directory and the cache of git objects contain each other.
 func (s *settings) checkDirs() error {
 	data, err := filepath.Abs(s.DataDir)
 	if s.DataDir == "" || err != nil {

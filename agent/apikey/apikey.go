@@ -1,13 +1,13 @@
 // Package apikey makes the API key with which an agent asks its own gateway (spec.gateway.api.managed), so that no user creates one in
 // the gateway's web interface, and no Secret holds it.
 //
-// The key is 32 random bytes in a file that only the agent reads: in a pod on a volume in memory, so that each start of the pod makes another
-// one, and a stolen copy ends with it. The gateway gets the SHA-256 of the key as the resource ignition/api-token/stoker-agent of its
-// collection local, which git never writes. The level of the key, Authenticated/Stoker, is declared in the gateway's security levels and
-// added to its permissions. Nothing is taken away from either.
+// The key is 32 random bytes in a file that only the agent reads. In a pod the file is on a volume in memory, so that each pod makes another
+// key, and a stolen one is useless after that. The gateway gets the SHA-256 of the key as the resource ignition/api-token/stoker-agent of its
+// collection local, to which the agent never writes files of git. The key's security level, Authenticated/Stoker, is added to the levels and the
+// permissions of the gateway. Nothing is removed from either.
 //
 // A gateway reads these files when it starts, or scans its configuration. So the agent writes them before the gateway starts. A gateway with an
-// empty volume makes its permissions only at its first start; then it accepts the key after one more start.
+// empty volume makes its permissions only at its first start, and accepts the key after one more start.
 package apikey
 
 import (
@@ -32,7 +32,7 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// Name is the name of the key, and Folder its resource in the data directory.
+// Name is the name of the key, and Folder the folder of its resource in the data directory.
 const (
 	Name   = "stoker-agent"
 	Folder = "config/resources/local/ignition/api-token/" + Name
@@ -60,7 +60,8 @@ type Key struct {
 	now func() time.Time
 	// OnDue is called when Install should run at once. It must not block.
 	OnDue func()
-	// Restart is called once when the gateway needs a start to accept the key. It must not block. Nil: nothing but a user can start it.
+	// Restart is called once when the gateway must be restarted to accept the key. It must not block. If it is nil, only a user can restart
+	// the gateway.
 	Restart func()
 
 	mu      sync.Mutex
@@ -70,14 +71,14 @@ type Key struct {
 	checked bool     // the last Install ran when the gateway may have started
 	missing []string // what the last Install could not do
 	called  bool     // Restart was called
-	refused bool     // no restart followed
+	refused bool     // RecordRestart reported that no restart follows
 }
 
 // state survives a restart of the agent.
 type state struct {
 	// Since is when the gateway's files were changed while the gateway may have been running; zero if it has started since.
 	Since time.Time `json:"since,omitzero"`
-	// Asked is when something was asked to restart the gateway; zero if nothing was.
+	// Asked is when the agent asked for a restart of the gateway; zero if it did not.
 	Asked time.Time `json:"asked,omitzero"`
 	// Forgotten means that the spec asked for no key when an agent last read it.
 	Forgotten bool `json:"forgotten,omitzero"`
@@ -152,8 +153,8 @@ func (k *Key) Due() bool {
 	return k.due
 }
 
-// Install writes the key and its permissions into the gateway's data directory, and returns whether a file changed. started says that the gateway
-// may have read the files already, so that it accepts the key only after its next start. What Install must not or cannot do, Rejected says.
+// Install writes the key and its permissions into the gateway's data directory, and returns whether a file changed. started reports that the
+// gateway may have read the files already, so that it accepts the key only after its next start. Rejected returns what Install could not do.
 func (k *Key) Install(d *disk.Dir, started bool) (changed bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -215,10 +216,10 @@ func (k *Key) Forgotten() bool {
 }
 
 // RecordRestart records, after a call of Restart, whether the gateway will be restarted.
-func (k *Key) RecordRestart(coming bool) error {
+func (k *Key) RecordRestart(follows bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !coming {
+	if !follows {
 		k.refused = true
 		return nil
 	}
@@ -263,8 +264,8 @@ func (k *Key) Rejected() error {
 		"the gateway rejects the agent's API key (spec.gateway.api.managed), although it has started with it: create a key in the gateway and name its Secret in spec.gateway.api.secretName")
 }
 
-// Update installs the key if that is due. mayRun reports whether the gateway may have read its files already. A data directory that cannot be
-// opened is left to the sync, which reports why.
+// Update installs the key if that is due. mayRun reports whether the gateway may have read its files already. If the data directory cannot be
+// opened, Update does nothing: the sync reports why.
 func (k *Key) Update(open func() (*disk.Dir, error), mayRun func() bool, log *slog.Logger) {
 	if !k.Due() {
 		return

@@ -27,7 +27,7 @@ const (
 	whySaved       = "replaced to grant the agent's API key its permissions"
 )
 
-// The security level of the key: Authenticated/Stoker. A level below Authenticated/Roles counts for no key, says the vendor.
+// The security level of the key: Authenticated/Stoker. According to the vendor, a key cannot have a level below Authenticated/Roles.
 const (
 	levelRoot = "Authenticated"
 	levelName = "Stoker"
@@ -114,8 +114,8 @@ type level struct {
 	Name        string  `json:"name"`
 }
 
-// singleton is a resource of the gateway that a key needs. add returns the content with what the key needs, or nil if it is there. lacks says what
-// git must contain if the file is git's.
+// singleton is a resource of the gateway that needs an entry for the key. add returns the content with the entry, or nil if it has the entry.
+// lacks says what a user must add in git if the file is git's.
 type singleton struct {
 	name, lacks string
 	add         func(config []byte) ([]byte, error)
@@ -126,7 +126,7 @@ var singletons = []singleton{
 	{properties, `add {"name": "Authenticated", "children": [{"name": "Stoker", "children": []}]} to the securityLevels of accessPermissions, readPermissions and writePermissions, as far as they list any`, grantLevel},
 }
 
-// grant adds to the singleton in a folder what the key needs, and signs it again. A missing one is left to the gateway.
+// grant adds the entry to the singleton in a folder, and signs it again. It does not create a missing file, which the gateway does.
 func (s singleton) grant(d *disk.Dir, folder string, found map[string]bool) (changed bool, missing string, err error) {
 	var content []byte
 	config := folder + "/config.json"
@@ -165,7 +165,7 @@ func signed(raw, config []byte) []byte {
 	return r.WithSignature(signature)
 }
 
-// errForm means that a resource of the gateway does not have the form that is known.
+// errForm returns the error for a resource of the gateway with an unknown form.
 func errForm(what string) error {
 	return fmt.Errorf("%s of the gateway does not have the form of Ignition 8.3: create a key in the gateway and name its Secret in spec.gateway.api.secretName", what)
 }
@@ -222,8 +222,8 @@ func grantLevel(config []byte) ([]byte, error) {
 	return next, nil
 }
 
-// grantIn returns where to add what to the levels of a permission. The level Authenticated itself, without children, admits every level below
-// it, and a child would narrow it.
+// grantIn returns the level to add to a permission, and the JSON path where; granted reports that the permission admits the key already. The
+// level Authenticated without children admits every level below it; a child would narrow it.
 func grantIn(name string, levels gjson.Result) (path string, item level, granted bool) {
 	leaf := level{Name: levelName, Children: []level{}}
 	path, item = name+".securityLevels.-1", level{Name: levelRoot, Children: []level{leaf}}
@@ -253,7 +253,7 @@ func add(config []byte, path string, item level) ([]byte, error) {
 	return sjson.SetRawBytes(bytes.Clone(config), path, raw)
 }
 
-// Remove removes the key from a gateway whose agent makes none any more. What Install granted to its level stays; no key has it.
+// Remove removes the key from a gateway whose agent no longer makes one. The permissions of its level stay, because no other key has it.
 func Remove(d *disk.Dir) error {
 	return errors.Join(d.RemoveOwn(Folder+"/resource.json"), d.RemoveOwn(Folder+"/config.json"))
 }

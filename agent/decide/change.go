@@ -1,7 +1,7 @@
 // Package decide says what the agent of one gateway does next, as functions from values to values:
 //
 //	Next                    whether the sync that the agent was told to make (the order) stays, changes or ends
-//	ClosedGate, Pause       what a closed gate allows, and when a pause begins and ends
+//	ClosedGate, Pause       what is allowed before a rollout opens the gateway's step (a closed gate), and when a pause begins and ends
 //	RolloutRollback         what a rollback of a rollout reports
 //	Delivery                whether a sync waits for a maintenance window, or for the validation webhook
 //	Restore                 whether a snapshot replaces the target
@@ -53,8 +53,8 @@ type Changes struct {
 	Proposal Proposal
 	// Seen reports that the state of the proposal is about these changes, and not about others or older ones.
 	Seen bool
-	// Limit is how long the sync waits for the push, and for the proposer to see changes: it may be unable to look at them before the sync has
-	// ended.
+	// Limit is how long the sync waits for the push, and for the proposer to see the changes. The proposer may be unable to see them before the
+	// sync ends.
 	Limit time.Duration
 	Now   time.Time
 }
@@ -63,10 +63,10 @@ type Changes struct {
 // Wait is that of a sync that has not waited yet.
 type Wait struct{ Since, Unseen time.Time }
 
-// Blocks says why a sync must not replace the changes now, in words that follow the names of the files; "" if it may. unseen reports that the
-// proposer only has to see them.
+// Blocks returns why a sync must not replace the changes now, as the end of a message that begins with the names of the files; "" if it may.
+// unseen reports that the proposer only has to see them.
 //
-//	strategy      the sync may replace the changes
+//	strategy      when the sync may replace the changes
 //	manual        never: a user merges them, or forces the sync
 //	gatewayWins   when their pull request is merged or closed
 //	gitWins       when git has them, when they cannot be proposed, or when the sync has waited for Limit
@@ -91,7 +91,7 @@ func (w Wait) Blocks(c Changes) (next Wait, why string, unseen bool) {
 	case !done:
 		w.Unseen = time.Time{}
 		return w, why, false
-	case c.Seen: // if something else holds this sync, changes that are saved meanwhile get the whole wait
+	case c.Seen: // later changes get the whole wait, even if something else holds this sync
 		return Wait{}, "", false
 	case w.Unseen.IsZero():
 		w.Unseen = c.Now
@@ -128,59 +128,4 @@ func (p Proposal) Repairs(policy v1alpha1.DriftPolicy, watched, seen bool) bool 
 		return p.Settled() && seen
 	}
 	return policy == v1alpha1.DriftRepair
-}
-
-// Delivery is what is known about a sync before it changes the gateway. Package record knows the earlier deliveries.
-type Delivery struct {
-	// First reports that no sync was ever completed on this gateway.
-	First bool
-	// DryRun reports that nothing will be written.
-	DryRun bool
-	// Repair reports that the sync only restores what was delivered.
-	Repair bool
-	// Rollback reports that an operator requested to go back to the target, which ran here before.
-	Rollback bool
-	// Approved reports that a user approved the target for delivery outside the maintenance windows.
-	Approved bool
-	// Forced reports a force-sync request that is new.
-	Forced bool
-	// AccessChanged reports that a node of a redundant pair got or lost the access to its configuration.
-	AccessChanged bool
-	// SameCommit and SameRules report that the target, and the rules of the spec, are those of the last delivery.
-	SameCommit, SameRules bool
-	// LacksFiles reports a volume that may lack files of the last delivery: before the gateway's start, or because the volume is new.
-	LacksFiles bool
-	// Recorded reports that the target is the commit that package record has as delivered last. Without a record (standalone) it is true.
-	Recorded bool
-}
-
-// WaitsForWindow reports whether the delivery waits while the maintenance windows are closed. It does not wait if it
-//
-//	is the first one of this gateway, or only a dry run
-//	repairs what was delivered, or delivers it again to a new volume
-//	goes back on request, has a commit that a user approved for it, or is forced by a user
-//	follows a change of the access of a redundant pair's node
-func (d Delivery) WaitsForWindow() bool {
-	switch {
-	case d.First, d.DryRun, d.Repair, d.Rollback, d.Approved, d.Forced, d.AccessChanged:
-		return false
-	case d.LacksFiles && d.Recorded:
-		return false
-	}
-	return true
-}
-
-// NeedsReview reports whether the validation webhook must allow the delivery. It need not allow
-//
-//	the first one of this gateway
-//	a rollback that an operator requested
-//	the commit that was delivered last: under the same rules, or to a volume that lacks files of it
-func (d Delivery) NeedsReview() bool {
-	switch {
-	case d.First, d.Rollback:
-		return false
-	case d.SameCommit && (d.SameRules || d.LacksFiles):
-		return false
-	}
-	return true
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
@@ -132,4 +134,61 @@ func (s Situation) ranEverywhere(o Origin) bool {
 	st := &s.GatewaySync.Status
 	equal := func(c v1alpha1.CommitRecord) bool { return c.Ref == o.Ref && c.Commit == o.Commit.String() }
 	return !o.Commit.IsZero() && (st.LastGood != nil && equal(*st.LastGood) || slices.ContainsFunc(st.History, equal))
+}
+
+// ClosedGate is what a gateway has while a gate holds it.
+type ClosedGate struct {
+	// Order is the commit of the order in force; zero if it has none. Requested reports that an operator requested to go back to it, and
+	// Restores that a snapshot replaces it.
+	Order               plan.ID
+	Requested, Restores bool
+	Disk                plan.ID // the commit on the disk
+	Unsynced            bool    // no sync was ever completed on this gateway
+}
+
+// StopsOrder reports whether a closed gate stops the order in force, because the order would bring a commit that the gateway does not have. A
+// rollback, a restore and a first start go on.
+func (c ClosedGate) StopsOrder() bool {
+	return !c.Order.IsZero() && c.Order != c.Disk && !c.Requested && !c.Restores && !c.Unsynced
+}
+
+// Force reports whether a closed gate lets a force-sync request pass: to verify the commit on the disk.
+func (c ClosedGate) Force() bool { return c.Order == c.Disk && !c.Restores }
+
+// RestoreOnly reports whether the order in force may only restore its snapshot. Programs of the gateway can remove the note about the restore
+// before the sync reads it.
+func (c ClosedGate) RestoreOnly() bool { return c.Restores && c.Order != c.Disk && !c.Requested }
+
+// Pause is the last target that asked for a pause and could not be followed, so that only its pause was applied; zero if there was none.
+type Pause struct {
+	Owner      types.UID // of the GatewaySync
+	Generation int64
+	on         bool
+}
+
+// Apply reports whether an order is paused or continued now because of a target that cannot be followed. A pause is applied at once. When a
+// pause ends, syncing resumes at once only if the spec is still the one that was in force during the pause. If the spec has changed, syncing
+// resumes together with the new spec, because the new spec may be the fix for which syncing was paused.
+func (p Pause) Apply(target Pause, paused bool) (next Pause, apply bool) {
+	target.on = true
+	if paused {
+		return target, true
+	}
+	return p, p == target
+}
+
+// RolloutRollback is a rollout that went back to what ran before.
+type RolloutRollback struct {
+	// Synced reports that the gateway runs To, what ran before, Failed that the last sync to To failed.
+	Synced, Failed bool
+	To, Aborted    plan.ID
+}
+
+// Report returns why the gateway does not run the target; nil while it goes back. ofTarget reports that the agent's report must name the
+// target, although the sync was to To.
+func (w RolloutRollback) Report() (held *Hold, ofTarget bool) {
+	if w.Synced {
+		return &Hold{v1alpha1.ReasonRolledBack, fmt.Sprintf("the rollout of %s failed, and the gateway went back to %s", w.Aborted.Short(), w.To.Short())}, true
+	}
+	return nil, w.Failed
 }

@@ -3,8 +3,6 @@ package decide
 import (
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 )
@@ -106,11 +104,11 @@ type Step struct {
 //	SyncTarget and GatewaySync do not agree, or cannot be read   leave the order in force
 //	… because one of them is gone, or needs a newer agent        and do not touch the gateway
 //	a new volume lacks files that the gateway had                follow these first
-//	the gate is closed                                           keep what it allows
+//	the gate is closed                                           do only what ClosedGate allows
 //	the gate allows a dry run, which was not made yet            make it
 //	the settings are not valid                                   leave the order in force
 //	there is no commit yet                                       leave an order that has one
-//	otherwise                                                    follow what the gate lets pass
+//	otherwise                                                    follow the target, or what the gate puts in its place
 //
 // A pause is applied at once, even to an order that stays in force: an operator may be about to repair the gateway by hand.
 func Next(s Situation) Step {
@@ -153,14 +151,14 @@ func (s Situation) follow(n Step) Step {
 	if n.Held == nil {
 		n.Held = &Hold{v1alpha1.ReasonWaitingForLead, fmt.Sprintf("no commit is known yet for the ref %q", s.Ref)}
 	}
-	if !s.InForce.Commit.IsZero() { // a new order has nothing that the one in force lacks
+	if !s.InForce.Commit.IsZero() { // a new order without a commit would replace one that has a commit
 		n.Do, n.ApplyPause = Leave, true
 	}
 	return n
 }
 
-// refill returns what a new volume gets first: the commit that the gateway had on the lost one. Without it the gateway would wait for the gates
-// of another commit without any files. It returns nil if the volume has lost nothing.
+// refill returns what a new volume gets first: the commit that the gateway had on the lost volume. Otherwise the gateway would have no files
+// while a gate for another commit is closed. refill returns nil if the volume lacks nothing.
 func (s Situation) refill() *Origin {
 	o := s.Delivered
 	if o.Commit.IsZero() || s.Target.IsZero() || o.Commit == s.Target || !s.NewVolume || !s.Incomplete || s.GaveUp {
@@ -170,61 +168,4 @@ func (s Situation) refill() *Origin {
 		o.Ref = s.Ref
 	}
 	return &o
-}
-
-// ClosedGate is what a gateway has while a gate holds it.
-type ClosedGate struct {
-	// Order is the commit of the order in force; zero if it has none. Requested reports that an operator requested to go back to it, and
-	// Restores that a snapshot replaces it.
-	Order               plan.ID
-	Requested, Restores bool
-	Disk                plan.ID // the commit on the disk
-	Unsynced            bool    // no sync was ever completed on this gateway
-}
-
-// StopsOrder reports whether a closed gate stops the order in force, because the order would bring a commit that the gateway does not have. A
-// rollback, a restore and a first start go on.
-func (c ClosedGate) StopsOrder() bool {
-	return !c.Order.IsZero() && c.Order != c.Disk && !c.Requested && !c.Restores && !c.Unsynced
-}
-
-// Force reports whether a closed gate lets a force-sync request pass: to verify the commit on the disk.
-func (c ClosedGate) Force() bool { return c.Order == c.Disk && !c.Restores }
-
-// RestoreOnly reports whether the order in force may only restore its snapshot. Programs of the gateway can remove the note about the restore
-// before the sync reads it.
-func (c ClosedGate) RestoreOnly() bool { return c.Restores && c.Order != c.Disk && !c.Requested }
-
-// Pause is the last target that paused the order in force although it could not be followed; zero if none did.
-type Pause struct {
-	Owner      types.UID // of the GatewaySync
-	Generation int64
-	on         bool
-}
-
-// Apply reports whether an order is paused or continued now because of a target that cannot be followed. A pause is applied at once. When a
-// pause ends, syncing resumes at once only if the spec is still the one that was in force during the pause. If the spec has changed, syncing
-// resumes together with the new spec, because the new spec may be the fix for which syncing was paused.
-func (p Pause) Apply(target Pause, paused bool) (next Pause, apply bool) {
-	target.on = true
-	if paused {
-		return target, true
-	}
-	return p, p == target
-}
-
-// RolloutRollback is what to report of a rollout that went back to what ran before.
-type RolloutRollback struct {
-	// Synced reports that the gateway runs To, what ran before, Failed that the last sync to To failed.
-	Synced, Failed bool
-	To, Aborted    plan.ID
-}
-
-// Report returns why the gateway does not run the target; nil while it goes back. ofTarget reports that the report is about the target:
-// otherwise the outcome of the sync would be attributed to the earlier one.
-func (w RolloutRollback) Report() (held *Hold, ofTarget bool) {
-	if w.Synced {
-		return &Hold{v1alpha1.ReasonRolledBack, fmt.Sprintf("the rollout of %s failed, and the gateway went back to %s", w.Aborted.Short(), w.To.Short())}, true
-	}
-	return nil, w.Failed
 }

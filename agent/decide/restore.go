@@ -2,7 +2,6 @@ package decide
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -55,8 +54,8 @@ func (a Asked) RestoreOf(snapshot string) RestoreNote {
 	return RestoreNote{Request: a.Restore, Snapshot: snapshot, Commit: a.Commit, Retry: a.Retry}
 }
 
-// Damaged returns the note that replaces a damaged one. It may have blocked the target, so the target is blocked unless its files are on the
-// disk.
+// Damaged returns the note that replaces a damaged one. The damaged note may have blocked the target, so the new one does, unless the target is
+// on the disk.
 func (a Asked) Damaged() RestoreNote {
 	if a.Disk == a.Commit {
 		return RestoreNote{Request: a.Restore}
@@ -112,87 +111,4 @@ func (n RestoreNote) Why() string {
 		return ""
 	}
 	return fmt.Sprintf("rolled back automatically (%s: %s); ", n.Trigger, n.Cause)
-}
-
-const (
-	// loadGrace is how long a commit must keep failing before the gateway rolls back.
-	loadGrace = 30 * time.Second
-	// requiredScanFailures is the number of scans that must fail within scanWindow.
-	requiredScanFailures = 3
-	scanWindow           = 2 * time.Minute
-	// failurePause is the pause between two attempts while it is not certain yet that the commit is to blame.
-	failurePause = 9 * time.Second
-)
-
-// Failures are the consecutive failures of a gateway to load one commit. A restart of the agent forgets them.
-type Failures struct {
-	commit plan.ID
-	since  time.Time
-	scans  []time.Time // the last requiredScanFailures
-}
-
-// LoadFailure is a failure of a gateway to load the target.
-type LoadFailure struct {
-	Target plan.ID
-	// Symptoms are the triggers that the failure matches. An unreachable gateway, a refused token and a lock of another client match none,
-	// nor does what failed before the sync.
-	Symptoms []v1alpha1.AutoRollbackTrigger
-	// Triggers is spec.autoRollback.triggers; empty if it is off.
-	Triggers []v1alpha1.AutoRollbackTrigger
-	// Known reports that the agent knows what the gateway loaded before the target.
-	Known bool
-	// Requested reports that an operator requested a rollback to the target, which is not undone.
-	Requested bool
-	// Resumes reports that the target is only what is on the disk, because git has not been asked yet.
-	Resumes bool
-	// Standby reports a node of a redundant pair that has no access to its configuration.
-	Standby bool
-	// Running reports that the gateway runs. One that starts or stops may fail because of that.
-	Running bool
-	Now     time.Time
-}
-
-// trigger returns the trigger that applies; "" for none.
-func (l LoadFailure) trigger() v1alpha1.AutoRollbackTrigger {
-	if !l.Known || l.Requested || l.Resumes || l.Standby || !l.Running {
-		return ""
-	}
-	for _, t := range l.Symptoms {
-		if slices.Contains(l.Triggers, t) {
-			return t
-		}
-	}
-	return ""
-}
-
-// Add returns the failures with another one, and the trigger of the automatic rollback that is due; "" if none is. If one may follow, retry is
-// when to try again.
-//
-//	the gateway starts, stops, or is a standby node       the target is not the cause: none
-//	an operator requested to go back to the target        none
-//	the agent has started, and not asked git yet          none: an operator may have requested to go back to the files on the disk
-//	what the gateway loaded before is not known           none, as without a snapshot
-//	the failure matches no trigger that the spec names    none
-//	the gateway lacks a project or a resource             due when the target has failed for half a minute
-//	a scan fails                                          … and at least three times within two minutes
-func (f Failures) Add(l LoadFailure) (next Failures, due v1alpha1.AutoRollbackTrigger, retry time.Time) {
-	trigger := l.trigger()
-	if trigger == "" {
-		return Failures{}, "", time.Time{}
-	}
-	if f.commit != l.Target || l.Now.Before(f.since) {
-		f = Failures{commit: l.Target, since: l.Now}
-	}
-	if trigger == v1alpha1.TriggerScanFailure {
-		f.scans = append(slices.Clone(f.scans), l.Now)
-		f.scans = f.scans[max(0, len(f.scans)-requiredScanFailures):]
-	}
-	enough := l.Now.Sub(f.since) >= loadGrace
-	if trigger == v1alpha1.TriggerScanFailure {
-		enough = enough && len(f.scans) == requiredScanFailures && l.Now.Sub(f.scans[0]) <= scanWindow
-	}
-	if !enough {
-		return f, "", l.Now.Add(failurePause)
-	}
-	return f, trigger, time.Time{}
 }

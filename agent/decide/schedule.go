@@ -21,7 +21,7 @@ const (
 type Schedule struct {
 	// Failures is the number of failed attempts in a row.
 	Failures int
-	// Overwrote reports that the last comparison followed a sync that wrote files. It stays true until a caller has handled it.
+	// Overwrote reports that the last comparison followed a sync that wrote files. It stays true until the caller resets it.
 	Overwrote bool
 
 	event       time.Time // the last file event
@@ -31,7 +31,7 @@ type Schedule struct {
 	comparisons int       // since the last walk
 	walked      bool      // no file event has followed the last walk
 
-	files         string    // what the changed files were at the last look
+	files         string    // identifies the changed files at the last look
 	stable, first time.Time // when files last changed; when a change was first seen since the changes were last read
 	attempt       time.Time // the next one after a failure
 	declined      string    // the changes whose push the server declined; "" if it declined none
@@ -73,7 +73,7 @@ func (s Schedule) LookedAt(files string, now time.Time) Schedule {
 		return s
 	}
 	s.files, s.stable = files, now
-	if s.event.After(s.previous) && s.event.Before(now) { // otherwise an earlier comparison was due to it
+	if s.event.After(s.previous) && s.event.Before(now) { // otherwise an earlier comparison followed the event
 		s.stable = s.event
 	}
 	if s.first.IsZero() {
@@ -128,7 +128,8 @@ type ProposalSituation struct {
 	// Pushes are the times of the last pushes.
 	Pushes []time.Time
 
-	// Changed reports that files differ from git, Looked that LookedAt was called for them, and Read that they were read. The rest is known only then.
+	// Changed reports that files differ from git, Looked that LookedAt was called for them, and Read that they were read. The fields below are set
+	// only after that.
 	Changed, Looked, Read bool
 	// Files is the number of files that a proposal of the changes has, Changes identifies them.
 	Files   int

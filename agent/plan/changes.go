@@ -63,8 +63,8 @@ type Change struct {
 	Conflict bool
 	// Owned reports whether the manifest has a record of the path.
 	Owned bool
-	// Foreign reports that an adopted file, or the absence of a released one, is not what the manifest recorded: another program brought
-	// it, so the gateway may not have loaded it.
+	// Foreign reports that another program changed an adopted file or deleted a released one, so that the gateway may not have loaded the
+	// change.
 	Foreign bool
 	// Unrecorded reports that the change leaves the manifest's record of the path as it is: a restore brings back a version
 	// that was not git's.
@@ -143,7 +143,7 @@ func (c *Changes) SourceOf(x *Change) string {
 	return string(m.SourceOf(x.Path))
 }
 
-// ToLoad returns the plan as the gateway has to load it: what another program did to a file counts as if the plan did.
+// ToLoad returns the plan with the changes that other programs made (Change.Foreign) as its own, because the gateway has to load these, too.
 func (c *Changes) ToLoad() *Changes {
 	all := *c
 	all.List = nil

@@ -36,8 +36,8 @@ type Rules struct {
 	Facts Facts
 	// SystemName is set in the system properties file of the deployment mode, unless its Path is empty.
 	SystemName Setting
-	// Form is the gateway's form of signatures, for resources whose own signature does not show it. It is not part of the
-	// fingerprint, because it is unknown while the gateway is unreachable.
+	// Form is the gateway's form of signatures, for resources whose own signature does not show it. It is not part of
+	// Fingerprint, because it is unknown while the gateway is unreachable.
 	Form resource.Form
 }
 

@@ -1,8 +1,8 @@
-// Package record remembers outside a gateway's data volume what was delivered to it: from the SyncReport, the status of the GatewaySync,
-// and this process. Every program of the gateway can write the files in .stoker, so these files alone never exempt a sync from a maintenance
-// window, an approval or the validation webhook.
+// Package record remembers outside a gateway's data volume what was delivered to the gateway: from the SyncReport, the status of the
+// GatewaySync, and this process. Every program of the gateway can write the files in .stoker on the volume, so these files alone never exempt a
+// sync from a maintenance window, an approval or the validation webhook.
 //
-// The agent of a pod that nothing is known about has only the files. So has the standalone agent, whose Record is nil.
+// If none of the three knows the gateway, the agent has only these files. So has the standalone agent, whose Record is nil.
 package record
 
 import (
@@ -27,8 +27,8 @@ func (r *Record) Delivered() (ref string, commit plan.ID) {
 	return r.Ref, r.Commit
 }
 
-// Correct makes the manifest name the recorded commit, without files, if it names another one: the next sync compares every file with git. The
-// manifest may be that of another volume, of a sync that was interrupted before its report, or forged.
+// Correct changes a manifest that names another commit than the record: it then names the recorded commit, and the next sync compares every
+// file with git. The manifest may be that of another volume, of a sync that was interrupted before its report, or forged.
 func (r *Record) Correct(d *disk.Dir) error {
 	if r == nil || r.Commit.IsZero() || d.Manifest().Header().Commit == r.Commit {
 		return nil
@@ -51,7 +51,7 @@ func (r *Record) Forced(id string) {
 	}
 }
 
-// NewForce reports whether a force-sync request is new by the record, whatever the note on the volume says.
+// NewForce reports whether a force-sync request is new according to the record, whatever the note on the volume says.
 func (r *Record) NewForce(id string) bool { return r == nil || r.Force != id }
 
 // Allows reports whether a new volume may get a commit outside the maintenance windows, because the gateway had it last.

@@ -1,20 +1,13 @@
 package desired
 
 import (
-	"bytes"
-	"container/list"
-	"crypto/sha256"
 	"errors"
-	"io"
 	"iter"
 	"slices"
 
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/relpath"
-	"stoker.io/stoker/agent/plan/render"
-	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/failure"
 )
 
 // Delta is a path at which two desired trees differ. After is nil if the newer tree does not have the path.
@@ -25,7 +18,7 @@ type Delta struct {
 	Uncertain bool
 }
 
-// ErrPrevious marks an error of the older tree, which only saves work: planner.Compute can do without it.
+// ErrPrevious marks an error of the older tree. planner.Compute then compares all files instead.
 var ErrPrevious = errors.New("the previous tree cannot be read")
 
 // Diff yields the paths at which two trees made with the same rules differ, sorted bytewise. It skips directories made
@@ -189,185 +182,4 @@ func compareHeads(a, b []child) int {
 		return -1
 	}
 	return compareNames(a[0].name, a[0].isDir, b[0].name, b[0].isDir)
-}
-
-// Bounds of a Cache: the entries of its maps, and the bytes of the results that it keeps. A full map is emptied.
-const (
-	maxKinds   = 200_000
-	maxResults = 50_000
-	maxMatches = 1024
-	maxBytes   = 8 << 20
-)
-
-// Cache remembers rendering results across plans. A key covers everything that went into a result, so entries never go
-// stale. The size is bounded, and losing entries only costs work. A Cache must not be used by several goroutines at
-// once.
-type Cache struct {
-	kinds   map[plan.ID]kind          // of blobs and trees; a tree is volatile if any blob in it is
-	results map[[32]byte]plan.ID      // recipe key → id of its result
-	matches map[string]string         // pattern of a patch → a file that matched it
-	bytes   map[plan.ID]*list.Element // the elements of recent by id
-	recent  *list.List                // of rendered, most recently used first
-	size    int                       // bytes in recent
-}
-
-type rendered struct {
-	id      plan.ID
-	content []byte
-}
-
-// NewCache returns an empty Cache.
-func NewCache() *Cache {
-	return &Cache{
-		kinds: make(map[plan.ID]kind), results: make(map[[32]byte]plan.ID), matches: make(map[string]string),
-		bytes: make(map[plan.ID]*list.Element), recent: list.New(),
-	}
-}
-
-// put sets m[key], after emptying a map that has reached limit.
-func put[K comparable, V any](m map[K]V, key K, value V, limit int) {
-	if len(m) >= limit {
-		clear(m)
-	}
-	m[key] = value
-}
-
-// keep remembers the id of a result, and its bytes if they are not too many.
-func (c *Cache) keep(key [sha256.Size]byte, id plan.ID, content []byte) {
-	put(c.results, key, id, maxResults)
-	if len(content) > maxBytes/4 || c.bytes[id] != nil {
-		return
-	}
-	c.bytes[id] = c.recent.PushFront(rendered{id, content})
-	for c.size += len(content); c.size > maxBytes; {
-		oldest := c.recent.Remove(c.recent.Back()).(rendered) //nolint:forcetypeassert // nothing else is in it
-		delete(c.bytes, oldest.id)
-		c.size -= len(oldest.content)
-	}
-}
-
-func (c *Cache) content(id plan.ID) ([]byte, bool) {
-	e, ok := c.bytes[id]
-	if !ok {
-		return nil, false
-	}
-	c.recent.MoveToFront(e)
-	r, ok := e.Value.(rendered)
-	return r.content, ok
-}
-
-// Source says where git has a file of the data directory, or would have a new one.
-type Source struct {
-	Path    plan.Path // in the commit
-	Mapping int       // index in the rules
-	ID      plan.ID   // of git's blob; zero for a file that git does not have
-	Exec    bool      // of git's file
-	recipe  *recipe
-}
-
-// Rendered reports whether the file on the disk has other bytes than git: a template, a patch or the gateway's name changes them.
-func (s *Source) Rendered() bool { return s.recipe != nil }
-
-// Source returns where git has a desired file, or would have a new one: with its nearest sibling, or else by the mapping with the longest
-// destination. It returns false if no mapping brings files there.
-func (t *Tree) Source(path string) (Source, bool, error) {
-	children, err := t.overlay.children(relpath.Parent(path), t.overlay.list)
-	if err != nil {
-		return Source{}, false, err
-	}
-	if c := fileOf(children, relpath.Base(path)); c != nil {
-		r, err := t.renderer.newRecipe(path, c)
-		mapping := int(c.origin)
-		return Source{Path: t.overlay.rules.Mappings[mapping].SourceOf(path), Mapping: mapping, ID: c.id, Exec: c.exec, recipe: r}, err == nil, err
-	}
-	mapping, err := t.mappingFor(path)
-	if err != nil || mapping < 0 {
-		return Source{}, false, err
-	}
-	return Source{Path: t.overlay.rules.Mappings[mapping].SourceOf(path), Mapping: mapping}, true, nil
-}
-
-// mappingFor returns the mapping of a new file, or -1: that of its nearest sibling or, further up, of the nearest sibling of a parent.
-func (t *Tree) mappingFor(path string) (int, error) {
-	covers := func(i int) bool {
-		m := &t.overlay.rules.Mappings[i]
-		return !t.overlay.isFile[i] && m.Kind != plan.FileSource && relpath.Below(path, m.Destination.Rel())
-	}
-	for dir, name := relpath.Parent(path), relpath.Base(path); ; dir, name = relpath.Parent(dir), relpath.Base(dir) {
-		children, err := t.overlay.children(dir, t.overlay.list)
-		if err != nil {
-			return -1, err
-		}
-		if mapping := nearest(children, name, covers); mapping >= 0 {
-			return mapping, nil
-		}
-		if dir == "" {
-			break
-		}
-	}
-	best := -1
-	for i := range t.overlay.rules.Mappings {
-		if covers(i) && (best < 0 || len(t.overlay.rules.Mappings[i].Destination.Rel()) >= len(t.overlay.rules.Mappings[best].Destination.Rel())) {
-			best = i
-		}
-	}
-	return best, nil
-}
-
-// nearest returns the mapping of the last child before name whose mapping covers the new file, or else of the first such child after
-// name, or -1.
-func nearest(children []child, name string, covers func(int) bool) int {
-	mapping := -1
-	for i := range children {
-		c := &children[i]
-		origin := int(c.origin)
-		if c.isDir {
-			if len(c.layers) == 0 {
-				continue
-			}
-			origin = int(c.layers[len(c.layers)-1].mapping)
-		}
-		if !covers(origin) {
-			continue
-		}
-		if c.name > name && mapping >= 0 {
-			break
-		}
-		mapping = origin
-	}
-	return mapping
-}
-
-// Invert returns what git must have at s so that the agent writes wanted to path. Of a patched file, git keeps its own values at the
-// patched places. A template cannot be inverted. The caller must check that the result renders to wanted.
-func (t *Tree) Invert(path string, s Source, wanted []byte) ([]byte, error) {
-	switch r := s.recipe; {
-	case r == nil:
-		return wanted, nil
-	case r.template != plain:
-		return nil, failure.New(v1alpha1.ReasonChangesRefused, "%s is a template in git (%s), and the agent cannot tell which part of it to change: edit it in git", path, s.Path)
-	}
-	git, err := t.renderer.read(path, s.ID)
-	if err != nil {
-		return nil, err
-	}
-	return render.Unpatch(path, git, wanted, s.recipe.edits)
-}
-
-// Resign signs raw, a resource.json that a gateway signed, for the files that inGit writes. It returns raw if it is unsigned, or if its
-// signature does not match the files that onDisk writes.
-func Resign(raw []byte, onDisk, inGit func(w io.Writer, name string) error) []byte {
-	s, err := resource.ParseSigned(raw)
-	if err != nil || s.Stored() == "" {
-		return raw
-	}
-	for _, form := range []resource.Form{resource.Form83, resource.Form81} {
-		if sum, err := s.Signature(form, onDisk); err != nil || sum != s.Stored() {
-			continue
-		}
-		if sum, err := s.Signature(form, inGit); err == nil {
-			return bytes.Clone(s.WithSignature(sum))
-		}
-	}
-	return raw
 }

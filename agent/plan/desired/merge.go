@@ -20,7 +20,7 @@ type node struct {
 	depth  int
 	layers []layer      // in the order of the mappings
 	below  *destination // nil if no destination lies below
-	floor  int          // a later file hides the mappings below this index
+	floor  int          // a file of a later mapping hides the mappings with a lower index
 }
 
 // layer is a tree of the commit that a mapping contributes.

@@ -38,7 +38,7 @@ type destination struct {
 	names   []string
 	below   map[string]*destination
 	last    int // the last mapping whose destination is below, or -1
-	// renders reports whether a mapping whose destination is here or below renders.
+	// renders reports whether a mapping with its destination here or below has templates or patches.
 	renders bool
 }
 

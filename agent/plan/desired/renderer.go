@@ -297,8 +297,8 @@ func (r *recipe) needsSignature(s *resource.Signed, rendered bool) bool {
 }
 
 // sign returns content signed for its rendered files. It uses the form of git's signature, or the gateway's form if
-// git's signature does not match, as after an edit by hand. A resource.json that was never signed stays unsigned. sign does not
-// change one that does not parse: the check of staged files reports it.
+// git's signature does not match, as after an edit by hand. A resource.json that was never signed stays unsigned. sign returns a
+// resource.json that does not parse as it is: the check of staged files reports it.
 func (x *renderer) sign(r *recipe, git, content []byte) ([]byte, error) {
 	before, err := resource.ParseSigned(git)
 	if err != nil || before.Stored() == "" {

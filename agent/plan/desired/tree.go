@@ -239,7 +239,7 @@ func (t *Tree) rendersIn(n node) bool {
 }
 
 // WriteWanted is WriteBlob for an id from a directory that may not have been walked yet. If git does not have the id,
-// it renders everything once.
+// WriteWanted renders everything once, and returns ErrGone if no file has the id.
 func (t *Tree) WriteWanted(w io.Writer, id plan.ID) (int64, error) {
 	if !t.Has(id) {
 		if err := t.renderAll(); err != nil {

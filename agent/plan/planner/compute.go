@@ -1,6 +1,6 @@
-// Package planner computes the plan of a sync: it compares the desired tree with the manifest and the data directory. The agent, a diff and a dry
-// run get the same plan, so it depends on nothing else. The fingerprint of the rules covers all that changes content: an incremental plan skips
-// what is equal by git id.
+// Package planner computes the plan of a sync: it compares the desired tree with the manifest and the data directory. The plan depends on nothing
+// else, so that the agent, a diff and a dry run get the same one. An incremental plan skips what has the same id in git: everything else that
+// changes content is in the fingerprint of the rules.
 package planner
 
 import (
@@ -21,7 +21,7 @@ import (
 type Input struct {
 	Desired *desired.Tree
 	// Previous is the tree of the manifest's commit; comparing tree ids with it saves work. If it is nil, does not match the manifest or
-	// cannot be read, Compute compares every file. It never changes what is written; Drifted and Unchanged count only what was compared.
+	// cannot be read, Compute compares every file. Previous never changes what is written; Drifted and Unchanged count only what was compared.
 	Previous *desired.Tree
 	Manifest plan.Manifest
 	State    plan.State

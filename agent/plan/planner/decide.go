@@ -308,6 +308,43 @@ func (p *planner) adoptNoise(c plan.Change) {
 	p.add(c)
 }
 
+// settleDirs decides about paths at which git has a file and the gateway has a directory. The file can replace the directory only if
+// this plan deletes every file in the directory. Otherwise the conflict policy decides.
+func (p *planner) settleDirs() error {
+	for _, dir := range p.dirs {
+		remaining, err := remainingFile(p.State, dir, p.deletes)
+		if err != nil {
+			return err
+		}
+		if remaining == "" {
+			continue
+		}
+		switch p.conflictPolicy(dir) {
+		case plan.GitWins:
+			return failure.New(v1alpha1.ReasonPathCollision, "git has a file at %s, but the gateway has a directory there "+
+				"with files that this sync does not delete, such as %s: move or delete the files in it", dir, remaining)
+		case plan.Hold:
+			p.conflicts[dir] = true
+		case plan.GatewayWins:
+			p.find(dir).Op = plan.Keep
+		}
+	}
+	return nil
+}
+
+// remainingFile returns the first file below dir that a plan does not delete, or "".
+func remainingFile(state plan.State, dir string, deletes func(path string) bool) (string, error) {
+	for f, err := range state.Walk(dir) {
+		if err != nil {
+			return "", fmt.Errorf("walk %s: %w", dir, err)
+		}
+		if !deletes(f.Path) {
+			return f.Path, nil
+		}
+	}
+	return "", nil
+}
+
 // policies decide which version of a file wins.
 type policies struct {
 	rules   *plan.Rules

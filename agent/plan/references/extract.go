@@ -34,7 +34,7 @@ type project struct {
 	inheritable bool
 }
 
-// add adds a name, unless it is empty, has a parameter such as {line}, or is one such as <default>.
+// add adds a name, unless it is empty, has a parameter such as {line}, or is a placeholder such as <default>.
 func (f *file) add(n Name, pointer string) {
 	if n.Name != "" && len(n.Name) <= maxName && !strings.ContainsAny(n.Name, "{}<>") && len(f.names) < maxPerFile {
 		f.names = append(f.names, reference{n, pointer})
@@ -74,7 +74,8 @@ const (
 
 // extractor reads one file. It is nil for a file that defines and names nothing.
 type extractor struct {
-	// extract adds what content defines and names. An error means that content was not read to its end. It is nil if the path says it all.
+	// extract adds what content defines and names. An error means that content was not read to its end. extract is nil if the content does
+	// not matter.
 	extract func(f *file, content []byte) error
 	defines []Name // by the path
 	names   []Name // by the path

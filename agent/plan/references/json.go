@@ -27,7 +27,7 @@ type visitor interface {
 	// enter begins an object, leave ends it.
 	enter(at []segment)
 	leave(at []segment)
-	// scalar has the text of a value that is neither an object nor a list. See unquote.
+	// scalar is a value that is neither an object nor a list. raw is its JSON: see unquote.
 	scalar(at []segment, raw []byte)
 }
 

@@ -33,11 +33,11 @@ type Target struct {
 	Rules   plan.Rules
 	Tree    *desired.Tree
 	Changes *plan.Changes
-	// Redelivered reports that the gateway had the commit before, by evidence that it cannot write. Then it is not refused: what is missing
-	// was missing at that time, and a rollback must always be possible.
+	// Redelivered reports that the gateway had the commit before, according to a record that the gateway cannot write. Check does not refuse
+	// such a commit, because a rollback must always be possible.
 	Redelivered bool
 
-	Before   plan.Header // of the manifest from before the commit
+	Before   plan.Header // of the manifest of the last sync
 	Manifest plan.Manifest
 	State    plan.State
 	// Unseeded reports that the gateway has not made its own files yet.
@@ -63,8 +63,8 @@ const (
 	maxLookups = 100_000
 )
 
-// Check returns notes about what the files of a target name and what does not exist. Under the policy refuse, new findings are a
-// ReferenceMissing. An error of the check itself is only a note under the policy warn.
+// Check returns notes about names in the files of a target that do not exist. Under the policy refuse, new findings are the error
+// ReferenceMissing. Under the policy warn, an error of the check itself is only a note.
 func (k *Keeper) Check(policy v1alpha1.ReferencePolicy, t Target) (notes []string, err error) {
 	if policy == v1alpha1.ReferencesIgnore {
 		*k = Keeper{}

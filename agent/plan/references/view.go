@@ -25,7 +25,7 @@ var viewProps = []viewProp{
 	{component: "ia.display.table", property: "props.rows.subview.viewPath", onlyIf: "enabled", equals: "true"},
 }
 
-// viewHints are texts of which a view that names views or named queries has at least one. Most views have none, and are not parsed.
+// viewHints are texts. A view that names views or named queries contains at least one. Most views contain none, and are not parsed.
 var viewHints = [][]byte{[]byte("viewPath"), []byte("queryPath"), []byte(`ia.display.view"`), []byte("ia.display.flex-repeater")}
 
 // extractView adds what a view.json names.
@@ -41,7 +41,7 @@ func (f *file) extractView(project string, content []byte) error {
 // maxViewPath is the number of keys and indexes, below a component, of the longest path that a viewProp or an action of an event has.
 const maxViewPath = 8
 
-// viewVisitor reads the components of a view. The document is one, too, because it may have bindings of its own.
+// viewVisitor reads the components of a view. The document counts as a component, because it may have bindings of its own.
 type viewVisitor struct {
 	file    *file
 	project string
