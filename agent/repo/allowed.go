@@ -188,8 +188,8 @@ func (s *Store) search(ctx context.Context, r *Remote, commit plan.ID, tips []pl
 	return found, err
 }
 
-// miss is a call of Reaches that did not find its commit, with its error, if any. The last one is kept, because it costs the
-// most and holds until a ref moves.
+// miss is a call of Reaches that did not find its commit, with its error, if any. The Store keeps the last one, because such a
+// search costs the most, and its result holds until a ref moves.
 type miss struct {
 	remote *Remote
 	commit plan.ID

@@ -136,7 +136,7 @@ type promisor struct {
 
 // promise says where to fetch the missing blobs of a commit.
 type promise struct {
-	ctx          context.Context //nolint:containedctx // of the FetchTrees that made the promise, which ends with it
+	ctx          context.Context //nolint:containedctx // of the FetchTrees that made the promise; the promise ends with it
 	remote       *Remote
 	commit       plan.ID
 	ref          string

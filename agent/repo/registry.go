@@ -32,7 +32,7 @@ const maxSearched = 1000
 // Close implements source.
 func (r *registry) Close() error { return r.client.Close() }
 
-// Refs implements source. Refs.registry has the refs: to list their commits, each artifact would have to be downloaded.
+// Refs implements source. It returns none, because each artifact would have to be downloaded: Refs.Resolve asks for single refs.
 func (r *registry) Refs(context.Context) (*wire.Refs, error) { return &wire.Refs{}, nil }
 
 // tagOf returns the tag that a ref names by its short or full name, or a digest; "" for other refs.
@@ -87,8 +87,8 @@ func (r *registry) Fetch(ctx context.Context, t *store.Transfer, ref string) (*s
 	return r.client.Import(ctx, a, t)
 }
 
-// search looks for a commit among the artifacts of the newest tags, by name, that admit accepts. The error is RefNotFound if none has it and the
-// registry has answered for each.
+// search looks for a commit among the artifacts of the tags that admit accepts, the highest names first. The error is RefNotFound if none has
+// the commit and the registry has answered for each.
 func (r *registry) search(ctx context.Context, commit plan.ID, admit func(fullName string) bool) (oci.Artifact, error) {
 	tags, complete, err := r.client.Tags(ctx)
 	if err != nil {
@@ -101,7 +101,7 @@ func (r *registry) search(ctx context.Context, commit plan.ID, admit func(fullNa
 		"the commit %s was not found among the tags of %s within %s: ask for its tag or its digest (sha256:…)", commit, r.url, oci.SearchTime))
 	defer cancel()
 	compared := tags[:min(len(tags), maxSearched)]
-	var failed error // the first that says nothing about a tag
+	var failed error // the first one due to the registry, and not to an artifact
 	for _, tag := range compared {
 		switch a, err := r.client.Resolve(ctx, tag); {
 		case ctx.Err() != nil:

@@ -69,7 +69,7 @@ type source interface {
 	Reaches(ctx context.Context, t *store.Transfer, tips []plan.ID) (bool, error)
 	// CommitText returns the bytes of the commit of t, the tip of a ref.
 	CommitText(ctx context.Context, t *store.Transfer) ([]byte, error)
-	// TagText returns the bytes of an annotated tag, the id of t, that points to a commit of the store.
+	// TagText returns the bytes of the annotated tag with the id t.Commit. It points to commit, which the store has.
 	TagText(ctx context.Context, t *store.Transfer, commit plan.ID) ([]byte, error)
 	// PushRefs returns all refs of the service that accepts pushes.
 	PushRefs(ctx context.Context) (*wire.Refs, error)

@@ -2,7 +2,7 @@
 //
 // An artifact is an OCI image manifest with one layer, a tar archive with gzip, as flux push artifact and oras push make them. Its commit has the
 // content of the layer as its tree, no parent, and a message that names the digest of the manifest. All of the commit follows from this digest,
-// so every client that imports an artifact gets the same commit id, and one that gets another has another artifact.
+// so every client that imports the artifact gets the same commit id.
 //
 // Both a registry and the users that push to it may be hostile: manifests, layers and what they unpack to are bounded, and nothing is unpacked to a file
 // system. Credentials go to the host of the registry, or to a token server that the Secret itself names. Manifests and tokens follow no redirect.
@@ -179,9 +179,9 @@ func (c *Client) remember(o outcome) {
 	c.known = append([]outcome{o}, c.known[:min(len(c.known), maxKnown-1)]...)
 }
 
-// ArtifactOf returns the artifact of a commit in a store, whose text names the digest. Anyone could have written that text when the store was one
-// of git, so a Client that has not resolved the artifact yet downloads its layer once more. The error is RefNotFound if the registry does not
-// have the artifact, or if the commit is not that of the artifact.
+// ArtifactOf returns the artifact of a commit in a store. text is the text of the commit, which names the digest. If the store is older than
+// the use of the registry, any git user may have written it, so a Client that has not resolved the artifact yet downloads its layer again. The
+// error is RefNotFound if the registry does not have the artifact, or if the commit is not that of the artifact.
 func (c *Client) ArtifactOf(ctx context.Context, commit plan.ID, text []byte) (Artifact, error) {
 	if a, ok := c.Recall(commit); ok {
 		return a, nil
@@ -237,8 +237,8 @@ const (
 	typeManifest       = "application/vnd.oci.image.manifest.v1+json"
 	typeDockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
 	manifestTypes      = typeManifest + ", " + typeDockerManifest
-	// allTypes includes those of indexes, which are not read: without them, some registries have no such tag, and
-	// some serve the manifest of one platform.
+	// allTypes includes the types of indexes, which Client does not read: otherwise some registries report that the tag does
+	// not exist, and some serve the manifest of one platform.
 	allTypes = manifestTypes + ", " + typeIndex + ", application/vnd.docker.distribution.manifest.list.v2+json"
 )
 

@@ -33,8 +33,8 @@ type listing struct {
 	Layers    []described `json:"layers"`
 }
 
-// Signatures returns what may be signatures of the artifact with a digest, of both formats of cosign: each names the digest. Whose they are is for
-// the caller to verify. If an artifact has many, some are left out.
+// Signatures returns the signatures in both formats of cosign that name a digest. The caller must verify who made them. If an artifact has many,
+// some are left out.
 func (c *Client) Signatures(ctx context.Context, digest string) ([]cosign.Signature, error) {
 	ctx, w, stop := c.opts.Watch(ctx, c.opts.Advertise)
 	defer stop()
@@ -77,8 +77,8 @@ func (c *Client) referrers(ctx context.Context, w wire.Watch, digest string) ([]
 	return signatures, err
 }
 
-// mayBeBundle reports whether a referrer can be a bundle with a signature. Some registries take the type of its configuration, which is empty,
-// for its own. Bundles with other statements have another type of predicate.
+// mayBeBundle reports whether a referrer can be a bundle with a signature. Some registries report the type of its empty configuration in place
+// of its own. Bundles with other statements have another type of predicate.
 func (m described) mayBeBundle() bool {
 	predicate, named := m.Annotations["dev.sigstore.bundle.predicateType"]
 	return syntax.IsDigest(m.Digest) && slices.Contains([]string{cosign.BundleType, "application/vnd.oci.empty.v1+json", ""}, m.ArtifactType) &&
@@ -126,8 +126,8 @@ func (c *Client) payloads(ctx context.Context, w wire.Watch, digest string, add 
 	return err
 }
 
-// list reads an index or a manifest. The error wraps errAbsent if the registry does not have it. Its digest is not compared: what it leads to is
-// signed.
+// list reads an index or a manifest. The error wraps errAbsent if the registry does not have it. list does not compare the digest, because the
+// signatures that it leads to are verified.
 func (c *Client) list(ctx context.Context, w wire.Watch, path, accept string) (l listing, err error) {
 	body, err := c.read(ctx, w, request{method: http.MethodGet, path: path, accept: accept, optional: true}, maxManifest)
 	if err != nil || body == nil {

@@ -19,7 +19,6 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
-	"stoker.io/stoker/internal/secret"
 )
 
 const (
@@ -327,13 +326,4 @@ func GetHostKey(ctx context.Context, u URL, o Options) (HostKey, error) {
 		return HostKey{}, Explain(ctx, u, err, nil)
 	}
 	return HostKey{ssh.FingerprintSHA256(found), found.Type(), known.knownHostsLine(found)}, nil
-}
-
-// CheckSSHKey returns nil if a private key can be used. An error never contains a part of the key.
-func CheckSSHKey(key secret.String) error {
-	_, problem := parseSSHKey(key)
-	if problem != "" {
-		return failure.New(v1alpha1.ReasonAuthFailed, "the ssh key %s", problem)
-	}
-	return nil
 }
