@@ -402,6 +402,32 @@ func TestProposalSurvivesFailures(t *testing.T) {
 		assert.Len(t, pl.hub.open(), 1)
 		assert.Equal(t, "1", pl.repo.Git("rev-list", "--count", "main..gateway-changes/plants/a"))
 	})
+	t.Run("the answer to a push is lost, and the next change is refused", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		g.save(`{"v":2}`)
+		g.settle(minute)
+		before, err := loadRecord(g.notes)
+		require.NoError(t, err)
+		g.save(`{"v":3}`)
+		g.settle(5 * minute)
+		rec, err := loadRecord(g.notes)
+		require.NoError(t, err)
+		require.NotEqual(t, before.Tip, rec.Tip)
+		rec.Pending, rec.Tip, rec.TextDigest = rec.Tip, before.Tip, before.TextDigest
+		require.NoError(t, rec.save(g.notes))
+		g.restart()
+		guard := g.settings.Guard
+		g.settings.Guard.Content = func(string, io.Reader) (string, bool) { return "a password", true }
+		g.save(`{"v":"password"}`)
+		g.settle(20 * minute)
+		assert.Equal(t, v1alpha1.ProposalRefused, g.state(), "%+v", g.last)
+		g.settings.Guard = guard
+		g.save(`{"v":4}`)
+		g.settle(20 * minute)
+		assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+		assert.JSONEq(t, `{"v":4}`, pl.repo.Git("show", "gateway-changes/plants/a:site/"+view+"view.json"))
+	})
 }
 
 // TestLostRecord lets the agent lose its record while its branch is on the server.

@@ -303,7 +303,8 @@ func (r *record) withdrawFor(base string) {
 // polled takes over what the forge says of the pull request, nil if there is none any more, and returns what has happened; "" if nothing has.
 // built are the changes on the disk; nil if they are not known.
 func (r *record) polled(pr *forge.PullRequest, base string, built *Changes) (event string) {
-	foreign := pr != nil && !r.Shared && pr.Commit != "" && pr.Commit != r.Tip.String()
+	own := pr == nil || pr.Commit == r.Tip.String() || pr.Commit == r.Pending.String() // the answer to the push of Pending may be lost
+	foreign := !own && !r.Shared && pr.Commit != ""
 	moved := pr != nil && pr.State != forge.Closed && pr.Base != base && !foreign // another author moves it on purpose
 	switch {
 	case r.Shared && (pr == nil || moved || digestOf(pr.Body) != r.Digest): // its gateway no longer has this change
