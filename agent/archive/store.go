@@ -123,14 +123,17 @@ func (b *Bucket) Upload(ctx context.Context, c *disk.Contents) error {
 	l := label{Format: formatVersion, Snapshot: c.Snapshot}
 	sum := sha256.New()
 	r, w := io.Pipe()
-	done := make(chan struct{})
+	written := make(chan error, 1)
 	go func() {
-		defer close(done)
-		w.CloseWithError(Write(ctx, io.MultiWriter(w, sum, counter{&l.ArchiveBytes}), c))
+		err := Write(ctx, io.MultiWriter(w, sum, counter{&l.ArchiveBytes}), c)
+		w.CloseWithError(err)
+		written <- err
 	}()
 	err := b.put(ctx, c.ID+archiveSuffix, r)
 	_ = r.Close() // ends Write if the store gave up
-	<-done
+	if packed := <-written; err == nil {
+		err = packed
+	}
 	if err != nil {
 		return err
 	}

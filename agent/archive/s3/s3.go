@@ -160,8 +160,19 @@ func (f fromSecret) RetrieveWithCredContext(*credentials.CredContext) (credentia
 }
 
 func (s store) Put(ctx context.Context, key string, r io.Reader) error {
-	_, err := s.client.PutObject(ctx, s.bucket, key, r, -1, minio.PutObjectOptions{PartSize: partSize, ContentType: "application/octet-stream"})
+	_, err := s.client.PutObject(ctx, s.bucket, key, source{r}, -1, minio.PutObjectOptions{PartSize: partSize, ContentType: "application/octet-stream"})
 	return s.explain(err)
+}
+
+// source wraps the errors of a reader: the client takes an io.ErrUnexpectedEOF for the end of the content.
+type source struct{ io.Reader }
+
+func (r source) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if err != nil && err != io.EOF { //nolint:errorlint // a reader ends with io.EOF itself
+		err = fmt.Errorf("read the content: %w", err)
+	}
+	return n, err
 }
 
 func (s store) Get(ctx context.Context, key string) (io.ReadCloser, error) {

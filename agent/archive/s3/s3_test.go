@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -41,6 +42,18 @@ func endless(w http.ResponseWriter, begin, part string) {
 	for err == nil {
 		_, err = io.WriteString(w, part)
 	}
+}
+
+func TestTruncatedSource(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("ETag", `"a"`)
+		if r.URL.Query().Has("uploads") {
+			_, _ = io.WriteString(w, "<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>")
+		}
+	}))
+	defer server.Close()
+	err := open(t, server.URL).Put(t.Context(), "a", io.MultiReader(strings.NewReader("part"), iotest.ErrReader(io.ErrUnexpectedEOF)))
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 }
 
 // F23: a server that is hostile or broken.
