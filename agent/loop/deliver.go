@@ -110,6 +110,7 @@ func (l *Loop) recordOutcome(o *Order, r *sync.Report) {
 	l.followDir()
 	if r.Wrote() {
 		l.proposer.Wrote()
+		l.uploads.add(r)
 	}
 	a, previous, class := &l.attempt, l.attempt.report, r.Class()
 	// confirmed reports that nothing has changed since the last success. Such syncs do not delay the next comparison.
@@ -119,6 +120,9 @@ func (l *Loop) recordOutcome(o *Order, r *sync.Report) {
 	}
 	a.order, a.report = o, r
 	a.keepPlanText(r)
+	if a.plan != nil || r.Err != nil {
+		l.state.addHistory(r)
+	}
 	if class == v1alpha1.ClassDone {
 		a.failures, a.due = 0, time.Time{}
 		if !confirmed || l.drift.due.IsZero() {
@@ -215,16 +219,19 @@ const onceUploadTime = 10 * time.Minute
 // uploads copies the snapshots of a gateway to object storage.
 type uploads struct {
 	*archive.Uploader
-	report *sync.Report // the last one that update was called with
+	wrote bool // a sync has written since the last update
 }
 
-// update sets what to upload, nil for nothing, and the report of the last sync. With once it uploads at once instead of in the background.
-func (u *uploads) update(ctx context.Context, job *archive.Job, r *sync.Report, once bool) {
-	wrote := r != nil && r != u.report && r.Wrote()
-	if wrote {
-		u.Add(r.NewSnapshots, r.NewBackups)
-	}
-	u.report = r
+// add adds what a sync that wrote has made.
+func (u *uploads) add(r *sync.Report) {
+	u.Add(r.NewSnapshots, r.NewBackups)
+	u.wrote = true
+}
+
+// update sets where to upload, nil for nowhere. With once it uploads at once instead of in the background.
+func (u *uploads) update(ctx context.Context, job *archive.Job, once bool) {
+	wrote := u.wrote
+	u.wrote = false
 	if !once {
 		u.SetJob(job)
 		return

@@ -108,7 +108,7 @@ func New(c Config) *Loop {
 	l.uploads.Uploader = archive.NewUploader(c.Log)
 	l.uploads.Now = c.Now
 	l.uploads.OnUpload, l.uploads.OnPending = c.Metrics.Uploaded, c.Metrics.NotUploaded
-	l.state.current = l.nextState(State{})
+	l.state.current = l.nextState(nil)
 	return l
 }
 
@@ -174,7 +174,7 @@ func (l *Loop) Iterate(ctx context.Context, src Source, changed bool) time.Durat
 	}
 	l.checkDrift(ctx)
 	l.propose(ctx)
-	l.uploads.update(ctx, l.uploadJob(), l.attempt.report, l.Once)
+	l.uploads.update(ctx, l.uploadJob(), l.Once)
 	l.publish()
 	l.measureIteration(started)
 	return l.next()

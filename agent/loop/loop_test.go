@@ -174,15 +174,16 @@ func TestDriftAfterRestartDuringHold(t *testing.T) {
 }
 
 func TestHistoryIsBounded(t *testing.T) {
-	var h []HistoryEntry
+	var s publishedState
 	for i := range 50 {
-		h = addHistory(h, &sync.Report{Target: plan.ID{byte(i)}, Reason: v1alpha1.ReasonSynced, Files: sync.Counts{Added: 1}})
+		s.addHistory(&sync.Report{Target: plan.ID{byte(i)}, Reason: v1alpha1.ReasonSynced, Files: sync.Counts{Added: 1}})
 	}
-	assert.Len(t, h, maxHistory)
-	assert.Equal(t, plan.ID{49}, h[0].Commit)
+	assert.Len(t, s.current.History, maxHistory)
+	assert.Equal(t, plan.ID{49}, s.current.History[0].Commit)
 	failed := &sync.Report{Target: plan.ID{50}, Reason: v1alpha1.ReasonScanFailed, Message: "no"}
-	h = addHistory(addHistory(h, failed), failed)
-	assert.Equal(t, plan.ID{49}, h[1].Commit)
+	s.addHistory(failed)
+	s.addHistory(failed)
+	assert.Equal(t, plan.ID{49}, s.current.History[1].Commit)
 }
 
 func owned(paths ...string) iter.Seq2[plan.Owned, error] {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/agent/archive/archivetest"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/sync"
@@ -34,6 +35,7 @@ type delivered struct {
 	first, second plan.ID
 	// push makes the next iteration deliver a new commit, with an order that edit may change. commit also delivers it.
 	push, commit func(title string) plan.ID
+	git          *gitserver.Repo
 	edit         func(o *Order)
 }
 
@@ -45,6 +47,7 @@ func deliveredTwice(t *testing.T, between func(data string)) *delivered {
 	d := &delivered{t: t, data: filepath.Join(dir, "data"), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), src: &wants{}, edit: func(*Order) {}}
 	require.NoError(t, os.MkdirAll(filepath.Join(d.data, "config/resources/core"), 0o755))
 	git := gitserver.NewRepo(t, filepath.Join(dir, "git"))
+	d.git = git
 	url, err := repo.ParseURL(git.Dir)
 	require.NoError(t, err)
 	remote, err := repo.NewRemote(url, repo.Auth{}, repo.RemoteOptions{})
@@ -293,4 +296,32 @@ func TestFailedRepairIsReported(t *testing.T) {
 		d.turn()
 	}
 	assert.Zero(t, d.loop.drift.repairs, "no file has changed since")
+}
+
+// A repair after a delivery has a report of its own: the report of the delivery must not be lost.
+func TestRepairAfterDelivery(t *testing.T) {
+	bucket := &archivetest.Memory{}
+	d := deliveredTwice(t, func(string) {})
+	const other = "projects/line/other.json"
+	d.git.Commit("other", gitserver.Write(other, "{}"))
+	d.commit("three")
+	d.edit = func(o *Order) {
+		o.Profile.DriftPolicy = v1alpha1.DriftRepair
+		o.Profile.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true, RetentionCount: 5, MaxSize: "1Gi",
+			Storage: &v1alpha1.SnapshotStorage{Type: v1alpha1.StorageS3, Bucket: "b"}}
+		o.Facts.Namespace, o.Facts.CRName, o.Facts.GatewayName = "plant", "line", "g"
+		o.Connections.Storage = bucket
+	}
+	d.loop.Once = true
+	require.NoError(t, os.WriteFile(filepath.Join(d.data, other), []byte(`{"a": 1}`), 0o644))
+	id := d.push("four")
+	s := d.turn()
+	require.Equal(t, v1alpha1.GatewaySynced, s.Phase, s.Line())
+	require.Len(t, s.History, 5, "three deliveries, the fourth, and its repair")
+	assert.Equal(t, id, s.History[1].Commit)
+	var stored []v1alpha1.SnapshotStored
+	for _, snapshot := range s.Snapshots {
+		stored = append(stored, snapshot.Stored)
+	}
+	assert.Equal(t, []v1alpha1.SnapshotStored{v1alpha1.StoredBoth, v1alpha1.StoredLocal}, stored, "repairs stay on the volume")
 }

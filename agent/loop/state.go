@@ -106,7 +106,7 @@ func (l *Loop) State() State {
 // publish publishes the state after an iteration.
 func (l *Loop) publish() {
 	l.state.mu.Lock()
-	s := l.nextState(l.state.current)
+	s := l.nextState(l.state.current.History)
 	l.state.current = s
 	l.state.mu.Unlock()
 	l.OnState(s)
@@ -123,9 +123,9 @@ func (l *Loop) working(o *Order) {
 	l.OnWorking(l.State())
 }
 
-// nextState returns the state after an iteration. previous is the state before it.
-func (l *Loop) nextState(previous State) State {
-	s := State{Version: l.Version, GatewayName: l.Gateway, History: previous.History, Drift: l.drift.last,
+// nextState returns the state after an iteration, with a history.
+func (l *Loop) nextState(history []HistoryEntry) State {
+	s := State{Version: l.Version, GatewayName: l.Gateway, History: history, Drift: l.drift.last,
 		Phase: v1alpha1.GatewayPending, Reason: v1alpha1.ReasonProgressing, Message: "starting"}
 	if o := l.decision.Order; o != nil {
 		s.GatewaySync, s.Profile, s.Repo = o.GatewaySync, o.Profile.Profile, o.Repo
@@ -135,9 +135,6 @@ func (l *Loop) nextState(previous State) State {
 	if r := l.attempt.report; r != nil {
 		s.Phase, s.Reason, s.Message, s.Commit, s.Report, s.Of = r.Phase, r.Reason, r.Message, r.Commit, r, l.attempt.order
 		s.Plan, s.Snapshots = l.attempt.plan, l.uploads.snapshots(l.uploadJob(), r.Snapshots)
-		if previous.Report != r && (s.Plan != nil || r.Err != nil) {
-			s.History = addHistory(s.History, r)
-		}
 	}
 	if r := l.attempt.interrupted; r != nil {
 		s.Phase, s.Reason, s.Commit = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing, r.Commit
@@ -161,15 +158,18 @@ func (l *Loop) nextState(previous State) State {
 	return s
 }
 
-// addHistory returns h with r as its first entry, unless r repeats the latest outcome.
-func addHistory(h []HistoryEntry, r *sync.Report) []HistoryEntry {
+// addHistory adds r to the history, unless it repeats the latest outcome.
+func (s *publishedState) addHistory(r *sync.Report) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.current.History
 	e := HistoryEntry{At: r.Started.UTC(), Ref: r.Ref, Commit: r.Target, Phase: r.Phase, Reason: r.Reason, Message: r.Message,
 		Duration: r.Duration.Round(time.Millisecond).String(), Files: r.Files}
 	if len(h) > 0 && h[0].Commit == e.Commit && h[0].Reason == e.Reason && h[0].Message == e.Message && !r.Wrote() {
-		return h
+		return
 	}
 	h = append([]HistoryEntry{e}, h...)
-	return h[:min(len(h), maxHistory)]
+	s.current.History = h[:min(len(h), maxHistory)]
 }
 
 // Line returns the state as one line for a terminal.
