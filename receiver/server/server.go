@@ -282,17 +282,17 @@ func keyOf(r *http.Request) queue.Key {
 	return key
 }
 
-// admit reads and authenticates a request; with noBody, it reads no body and accepts no signature. If it rejects the request, it writes the answer and returns its result in rejected. For an
+// admit reads and authenticates a request; with bodiless, it reads no body and accepts no signature. If it rejects the request, it writes the answer and returns its result in rejected. For an
 // unauthenticated sender, duration and answer do not depend on whether the GatewaySync or its secret exists. The caller must call
 // release when it no longer uses the body.
-func (s *Server) admit(w http.ResponseWriter, r *http.Request, noBody bool) (c caller, release func(), rejected Result) {
+func (s *Server) admit(w http.ResponseWriter, r *http.Request, bodiless bool) (c caller, release func(), rejected Result) {
 	began := time.Now()
 	release = func() {}
 	if r.ContentLength > limit.MaxStream {
 		return c, release, tooLarge(w)
 	}
 	proof, ok := credential.Read(r.Header, s.statusClients.Clock.Now())
-	if noBody && proof.Signed() { // the signature of an empty body would be valid forever
+	if bodiless && proof.Signed() { // the signature of an empty body would be valid forever
 		ok = false
 	}
 	if !ok {
@@ -308,7 +308,7 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, noBody bool) (c c
 		}
 	}
 	own, others := s.checker.Begin(proof, values, credential.MaxValues), s.checker.Begin(proof, installWide, len(installWide))
-	if !noBody {
+	if !bodiless {
 		var err error
 		c.body, release, err = s.bodies.Read(w, r)
 		checks := io.MultiWriter(own, others)
