@@ -5,16 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
+	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/completion"
+	create "stoker.io/stoker/hooks/create/command"
 	"stoker.io/stoker/hooks/daemons"
 	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/hooks/output"
@@ -161,4 +165,75 @@ func (c *cli) printTable(r *output.Result, format, empty string) error {
 		fmt.Fprintln(c.stderr, empty)
 	}
 	return nil
+}
+
+// completionTimeout bounds how long completion waits for the API server.
+const completionTimeout = 3 * time.Second
+
+// completionSource returns what completion reads, with the flags of the command.
+func (c *cli) completionSource() completion.Source {
+	return completion.Source{
+		GatewaySyncs: func(ctx context.Context, allNamespaces bool) []*v1alpha1.GatewaySync {
+			p, err := c.connect()
+			if err != nil {
+				return nil
+			}
+			if allNamespaces {
+				p.namespace = ""
+			}
+			ctx, cancel := context.WithTimeout(ctx, completionTimeout)
+			defer cancel()
+			list, err := c.list(ctx, p)
+			if err != nil {
+				return nil
+			}
+			return list
+		},
+		GatewaySync: func(ctx context.Context, name string) *v1alpha1.GatewaySync {
+			p, err := c.connect()
+			if err != nil {
+				return nil
+			}
+			ctx, cancel := context.WithTimeout(ctx, completionTimeout)
+			defer cancel()
+			gs, err := p.load(ctx, name)
+			if err != nil {
+				return nil
+			}
+			return gs
+		},
+		Contexts: func() []string {
+			config, err := c.flags.ToRawKubeConfigLoader().RawConfig()
+			if err != nil {
+				return nil
+			}
+			return slices.Sorted(maps.Keys(config.Contexts))
+		},
+	}
+}
+
+// newCreateCommand returns the command that creates a GatewaySync and its Secrets.
+func newCreateCommand(c *cli) *cobra.Command {
+	root := create.New(&create.Env{
+		Stdin: c.stdin, Stdout: c.stdout, Stderr: c.stderr, Interactive: c.interactive,
+		Namespace: func() string { return *c.flags.Namespace },
+		Connect: func() (create.Cluster, error) {
+			p, err := c.connect()
+			return create.Cluster{Clients: p.Clients, Namespace: p.namespace, Explain: p.explainWrite}, err
+		},
+	})
+	for _, sub := range root.Commands() {
+		explainCreate(sub, "GatewaySync")
+		for _, secret := range sub.Commands() {
+			explainCreate(secret, "Secret")
+		}
+	}
+	return root
+}
+
+// explainCreate makes the errors of a command name the arguments and reasons. kind is the kind of the object that the first argument names.
+func explainCreate(command *cobra.Command, kind string) {
+	command.Args = explainArgs(command.Args, kind)
+	run := command.RunE
+	command.RunE = func(command *cobra.Command, args []string) error { return withReason(run(command, args)) }
 }

@@ -1,9 +1,260 @@
+// Package sender parses the deliveries of the programs that send requests: git hosts, Argo CD, Kargo and scripts. It does no I/O and
+// does not trust a delivery: the caller compares the Request with the GatewaySync. No parser returns an address to connect to, or
+// a commit of a git host to run.
 package sender
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
+	"strings"
+	"unicode/utf8"
+
+	kjson "sigs.k8s.io/json"
+
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/giturl"
 )
+
+// Kind is the kind of a delivery.
+type Kind string
+
+// The kinds.
+const (
+	// KindPing only tests the connection.
+	KindPing Kind = "ping"
+	// KindPush reports that refs of a repository were created or moved.
+	KindPush Kind = "push"
+	// KindRequest is a request of a sender that may choose the ref.
+	KindRequest Kind = "request"
+	// KindNothing is valid but has no effect.
+	KindNothing Kind = "nothing"
+)
+
+// Request is the result of parsing a delivery.
+type Request struct {
+	// Sender is the Name of one of All.
+	Sender string
+	Kind   Kind
+	// ID identifies a delivery, so that a repeated one is recognized; "" if it has none.
+	ID string
+	// Repositories are the addresses of the repository, in any form (KindPush).
+	Repositories []Repository
+	// Refs are the full names that were created or moved (KindPush).
+	Refs []string
+	// Prerelease means that the host marks the release as a prerelease (KindPush).
+	Prerelease bool
+	// Ref is the requested ref (KindRequest); "" for a poll of git.
+	Ref string
+	// Commit is the commit that Ref must resolve to (KindRequest); "" for any.
+	Commit string
+	// Description describes the promotion or job that the request belongs to (KindRequest).
+	Description string
+	// Why is why the delivery has no effect (KindNothing).
+	Why string
+}
+
+// InvalidError means that a body is not valid for its sender. The text may be shown to the sender.
+type InvalidError struct{ text string }
+
+func (e *InvalidError) Error() string { return e.text }
+
+func invalid(format string, args ...any) error { return &InvalidError{fmt.Sprintf(format, args...)} }
+
+// maxRefs bounds each list of a delivery, maxRef the bytes of a ref. Hosts send fewer and shorter ones.
+const maxRefs, maxRef = 1000, 1024
+
+// Parse parses a delivery. The error is an *InvalidError.
+func Parse(h http.Header, body []byte) (Request, error) {
+	if !utf8.Valid(body) {
+		return Request{}, invalid("the body is not UTF-8")
+	}
+	s := senderOf(h)
+	r, err := s.parse(h, body)
+	if err != nil {
+		return Request{Sender: s.Name}, err
+	}
+	if r.Sender == "" {
+		r.Sender = s.Name
+	}
+	if slices.ContainsFunc(r.Refs, func(ref string) bool { return len(ref) > maxRef }) {
+		return Request{Sender: s.Name}, invalid("a ref is longer than %d bytes", maxRef)
+	}
+	return r, nil
+}
+
+// CutObject returns the JSON object of a body that was cut, without its last, incomplete member. Hosts that send long lists of commits send them
+// after what matters.
+func CutObject(body []byte) []byte {
+	members := json.NewDecoder(bytes.NewReader(body))
+	var object bytes.Buffer
+	if start, err := members.Token(); err != nil || start != json.Delim('{') {
+		return body
+	}
+	for members.More() {
+		name, err := members.Token()
+		key, isName := name.(string)
+		var value json.RawMessage
+		if err != nil || !isName || members.Decode(&value) != nil {
+			break
+		}
+		quoted, err := json.Marshal(key)
+		if err != nil {
+			break
+		}
+		object.WriteByte(',')
+		object.Write(quoted)
+		object.WriteByte(':')
+		object.Write(value)
+	}
+	text := append(object.Bytes(), '}')
+	if len(text) == 1 {
+		return []byte("{}")
+	}
+	text[0] = '{'
+	return text
+}
+
+// decode decodes a JSON object into a struct. It ignores unknown fields and compares names exactly. The error for a value of a
+// wrong type names the field, or the type if it is a list.
+func decode(h http.Header, body []byte, into any) error {
+	if bytes.HasPrefix(body, []byte("payload=")) { // regardless of the content type: curl labels everything as a form
+		return invalid("the body is a form: choose application/json as the content type of the webhook")
+	}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, into); err != nil {
+		return invalid("the body is not what %s sends: %s", senderOf(h).Name, truncate(err))
+	}
+	return nil
+}
+
+// list is a list of at most maxRefs items. It stops at the limit, because small items take far more memory than their text.
+type list[T any] []T
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (l *list[T]) UnmarshalJSON(data []byte) error {
+	*l = nil // of duplicate fields, the last one counts
+	if data[0] != '[' {
+		var items []T
+		return kjson.UnmarshalCaseSensitivePreserveInts(data, &items) // null is an empty list; the error names the type
+	}
+	items := json.NewDecoder(bytes.NewReader(data))
+	_, err := items.Token()
+	for err == nil && items.More() {
+		if len(*l) == maxRefs {
+			return fmt.Errorf("it lists more than %d refs or commits", maxRefs)
+		}
+		var raw json.RawMessage
+		var item T
+		if err = items.Decode(&raw); err == nil {
+			err = kjson.UnmarshalCaseSensitivePreserveInts(raw, &item)
+		}
+		*l = append(*l, item)
+	}
+	return err
+}
+
+// truncate truncates a JSON error, which may quote the body.
+func truncate(err error) string {
+	return failure.Cut(err.Error(), 200)
+}
+
+// deliveryID returns the first id among the named headers, or "" if there is none or it is unsuitable for an annotation.
+func deliveryID(h http.Header, names ...string) string {
+	for _, name := range names {
+		id := h.Get(name)
+		if id == "" {
+			continue
+		}
+		if len(id) > 100 || strings.ContainsFunc(id, func(c rune) bool { return c <= ' ' || c > '~' }) {
+			return ""
+		}
+		return id
+	}
+	return ""
+}
+
+// isCommit reports whether id is a full commit id. Hosts send zeros for a deleted ref.
+func isCommit(id string) bool {
+	return (len(id) == 40 || len(id) == 64) && strings.Trim(id, "0123456789abcdef") == "" && strings.Trim(id, "0") != ""
+}
+
+// isZeros reports whether id consists of zeros.
+func isZeros(id string) bool { return id != "" && strings.Trim(id, "0") == "" }
+
+const (
+	branches = "refs/heads/"
+	tags     = "refs/tags/"
+)
+
+// nothing returns a Request without effect.
+func nothing(id, format string, args ...any) Request {
+	return Request{Kind: KindNothing, ID: id, Why: fmt.Sprintf(format, args...)}
+}
+
+// quote quotes and truncates a word of a body.
+func quote(s string) string { return fmt.Sprintf("%.60q", s) }
+
+// Repository identifies a repository in a delivery: by an address or, if the host sends no address, by the last two elements of the
+// repository's path.
+type Repository struct {
+	Address string
+	// Path, such as PLANT/site, is used if there is no address.
+	Path string
+}
+
+// Is reports whether r is the repository with the address repo (spec.git.repo), whatever form the two addresses have.
+func (r Repository) Is(repo string) bool {
+	if r.Address != "" {
+		return giturl.Same(normalizeAzure(r.Address), normalizeAzure(repo))
+	}
+	want := strings.FieldsFunc(strings.TrimSuffix(strings.TrimRight(repo, "/"), ".git"), func(c rune) bool { return c == '/' || c == ':' })
+	have := strings.Split(strings.Trim(r.Path, "/"), "/")
+	n := len(want)
+	return len(have) == 2 && n > 2 && have[0] != "" && strings.EqualFold(want[n-2], have[0]) && strings.EqualFold(want[n-1], have[1])
+}
+
+// normalizeAzure normalizes the addresses of Azure DevOps to organisation/project/_git/repository. They differ between ssh and https,
+// and between the current host and the older one. It returns other addresses unchanged.
+func normalizeAzure(s string) string {
+	host, path := "", ""
+	if u, err := url.Parse(s); err == nil && u.Host != "" {
+		host, path = u.Hostname(), u.Path
+	} else if _, rest, ok := strings.Cut(s, "@"); ok {
+		host, path, _ = strings.Cut(rest, ":")
+	}
+	host = strings.ToLower(host)
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	organisation, older := strings.CutSuffix(host, ".visualstudio.com")
+	switch {
+	case (host == "ssh.dev.azure.com" || host == "vs-ssh.visualstudio.com") && len(parts) == 4 && parts[0] == "v3":
+		parts = []string{parts[1], parts[2], "_git", parts[3]}
+	case older && host != "vs-ssh.visualstudio.com":
+		if strings.EqualFold(parts[0], "DefaultCollection") {
+			parts = parts[1:]
+		}
+		parts = append([]string{organisation}, parts...)
+	case host != "dev.azure.com":
+		return s
+	}
+	if len(parts) == 3 && parts[1] == "_git" { // the repository has the name of its project
+		parts = []string{parts[0], parts[2], "_git", parts[2]}
+	}
+	return (&url.URL{Scheme: "https", Host: "dev.azure.com", Path: "/" + strings.Join(parts, "/")}).String()
+}
+
+// addresses returns the non-empty addresses as repositories.
+func addresses(list ...string) []Repository {
+	var all []Repository
+	for _, a := range list {
+		if a != "" {
+			all = append(all, Repository{Address: a})
+		}
+	}
+	return all
+}
 
 // Sender is a program that sends requests. To add one, write its parser in a new file of this package, add a row to All, and put
 // deliveries from its documentation into testdata.

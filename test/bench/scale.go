@@ -1,16 +1,23 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/test/bench/repository"
+	"stoker.io/stoker/test/module"
 )
 
 // checkDrift compares all files of the agent's data directory, as the resident agent does every half minute. It runs in
@@ -167,4 +174,102 @@ func together(agents []*agentResident, do func(i int, a *agentResident) error) e
 	}
 	all.Wait()
 	return errors.Join(errs...)
+}
+
+// lastFigures is the page with the last figures that were written down.
+const lastFigures = "test/bench/measured.md"
+
+const (
+	// slower is how many times longer than on the page a row may take.
+	slower = 1.5
+	// enoughRounds is the least number of rounds whose median is compared.
+	enoughRounds = 3
+)
+
+// errSlower is the error of a run in which the agent became slower.
+var errSlower = errors.New("the agent became slower by more than a half: see the table, and find out why or write the new figures down")
+
+// compare prints the rows in which the agent takes more than a half longer than on the page, and returns errSlower if there are any. The
+// machine may be another one than that of the page: what the other programs take on both, in the median, is its speed.
+func (r results) compare(out io.Writer, page string, s settings) error {
+	if s.rounds < enoughRounds {
+		return nil
+	}
+	var peers []float64
+	type row struct {
+		size, work, who string
+		was, is         float64
+	}
+	var rows []row
+	for size, works := range tables(page) {
+		for _, c := range cases {
+			for _, b := range works[c.title] {
+				w, ok := median(r, key{size, c.name, b.Who}, wall)
+				switch {
+				case !ok || b.Wall == 0:
+				case b.Who == rsync || b.Who == fetch:
+					peers = append(peers, w.Seconds()/b.Wall)
+				default:
+					rows = append(rows, row{size, c.title, b.Who, b.Wall, w.Seconds()})
+				}
+			}
+		}
+	}
+	if len(peers) == 0 {
+		return nil
+	}
+	slices.Sort(peers)
+	speed := peers[len(peers)/2]
+	rows = slices.DeleteFunc(rows, func(x row) bool { return x.is <= slower*speed*x.was })
+	if len(rows) == 0 {
+		return nil
+	}
+	slices.SortFunc(rows, func(a, b row) int { return cmp.Or(cmp.Compare(a.size, b.size), cmp.Compare(b.is/b.was, a.is/a.was)) })
+	fmt.Fprintf(out, "\n## Slower than on the page\n\nThe other programs take %.2f times as long as there.\n\n", speed)
+	t := table(out, "size", "work", "who", "page", "now", "slower, at equal speed")
+	for _, x := range rows {
+		fmt.Fprintf(t, "| %s\t| %s\t| %s\t| %.3f\t| %.3f\t| %.1f ×\t|\n", x.size, x.work, x.who, x.was, x.is, x.is/x.was/speed)
+	}
+	return errors.Join(t.Flush(), errSlower)
+}
+
+// bar is a row of a table: who, and the median of the wall time in seconds.
+type bar struct {
+	Who  string
+	Wall float64
+}
+
+// tables reads the tables of a page as the bench prints them: size → case → rows.
+func tables(page string) map[string]map[string][]bar {
+	all := map[string]map[string][]bar{}
+	size := ""
+	for line := range strings.Lines(page) {
+		if title, ok := strings.CutPrefix(line, "### "); ok {
+			size, _, _ = strings.Cut(title, ":")
+		}
+		cells := strings.Split(line, "|")
+		if len(cells) < 5 || !slices.Contains([]string{once, resident, rsync, fetch}, strings.TrimSpace(cells[2])) {
+			continue
+		}
+		wall, err := strconv.ParseFloat(strings.TrimSpace(cells[3]), 64)
+		if err != nil {
+			continue
+		}
+		if all[size] == nil {
+			all[size] = map[string][]bar{}
+		}
+		work := strings.TrimSpace(cells[1])
+		all[size][work] = append(all[size][work], bar{strings.TrimSpace(cells[2]), wall})
+	}
+	return all
+}
+
+// readFigures returns the page with the last figures.
+func readFigures() (string, error) {
+	root, err := module.Root()
+	if err != nil {
+		return "", err
+	}
+	page, err := os.ReadFile(filepath.Join(root, lastFigures))
+	return string(page), err
 }

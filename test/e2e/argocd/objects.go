@@ -4,8 +4,14 @@ package argocd
 
 import (
 	"context"
-	"crypto/rand"
+	cryptorand "crypto/rand"
 	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -42,7 +48,7 @@ func (a *ArgoCD) objects(ctx context.Context, config *rest.Config) error {
 		errs = append(errs, created(a.client.CoreV1().ConfigMaps(Namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: meta(name, nil)}, metav1.CreateOptions{})))
 	}
 	errs = append(errs, created(a.client.CoreV1().Secrets(Namespace).Create(ctx, &corev1.Secret{
-		ObjectMeta: meta("argocd-secret", nil), StringData: map[string]string{"server.secretkey": rand.Text()},
+		ObjectMeta: meta("argocd-secret", nil), StringData: map[string]string{"server.secretkey": cryptorand.Text()},
 	}, metav1.CreateOptions{})))
 	dynamicClient, err := dynamic.NewForConfig(config)
 	if err != nil {
@@ -83,3 +89,37 @@ func (a *ArgoCD) Secret(ctx context.Context, name string, values map[string]stri
 	_, err := a.client.CoreV1().Secrets(Namespace).Create(ctx, &corev1.Secret{ObjectMeta: meta(name, nil), StringData: values}, metav1.CreateOptions{})
 	return err
 }
+
+// Argo CD accepts neither an open socket nor port 0. So its ports are from a range that is used neither for outgoing
+// connections nor for NodePorts.
+const (
+	firstPort, lastPort = 10000, 29999
+	outgoing            = "/proc/sys/net/ipv4/ip_local_port_range"
+)
+
+// freePort returns a free port of that range that is not in but.
+func freePort(but []int) (int, error) {
+	text, err := os.ReadFile(outgoing)
+	if err != nil {
+		return 0, err
+	}
+	var first, last int
+	if _, err := fmt.Sscan(string(text), &first, &last); err != nil {
+		return 0, fmt.Errorf("%s: %w", outgoing, err)
+	}
+	for range 1000 {
+		port := firstPort + rand.IntN(lastPort-firstPort+1)
+		if slices.Contains(but, port) || port >= first && port <= last {
+			continue
+		}
+		// All addresses, because some metrics servers cannot be bound to a single one.
+		l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
+		if err != nil {
+			continue
+		}
+		return port, l.Close()
+	}
+	return 0, errors.New("no free port between 10000 and 29999 that " + outgoing + " leaves")
+}
+
+func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
