@@ -64,7 +64,7 @@ func NewUploader(log *slog.Logger) *Uploader {
 	}
 }
 
-// SetJob sets the job; nil stops the running upload. A job for another bucket or data directory starts at once, or after the running pass.
+// SetJob sets the job; nil or another bucket stops the running upload. A new job starts at once, or after the running pass.
 func (u *Uploader) SetJob(j *Job) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -75,6 +75,8 @@ func (u *Uploader) SetJob(j *Job) {
 		u.cancelPass()
 	case previous != nil && previous.Bucket == j.Bucket && previous.DataDir == j.DataDir:
 		return
+	case previous != nil && !previous.same(j.Bucket): // its pass may wait for hours
+		u.cancelPass()
 	case u.cancelRun == nil:
 		var ctx context.Context
 		ctx, u.cancelRun = context.WithCancel(context.Background())

@@ -176,6 +176,11 @@ func TestUploadFaults(t *testing.T) {
 	u.SetJob(nil) // another agent has the gateway
 	u.SetJob(j)
 	<-hung
+	elsewhere := &archivetest.Memory{}
+	other := s.job(elsewhere, 2)
+	other.Location = "other"
+	u.SetJob(other)
+	require.Eventually(t, func() bool { return len(elsewhere.Objects()) > 0 }, 20*time.Second, 10*time.Millisecond, "it does not wait for the first bucket")
 	u.Close()
 	u.Close()
 	assert.Len(t, m.Objects(), 2)
