@@ -265,7 +265,7 @@ func (a *applier) deleteRemovals(ctx context.Context, removals []*removal) error
 }
 
 // deleteRemoval deletes an object. If the object changed since the run read it, for example because a controller wrote its status,
-// deleteRemoval reads it again and deletes it only if the rules of pruning still say so.
+// deleteRemoval reads it again and deletes it only if it has the same owner, and the rules of pruning still say so.
 func (a *applier) deleteRemoval(ctx context.Context, x *removal) error {
 	err := a.client.Delete(ctx, x.live)
 	if !apierrors.IsConflict(err) {
@@ -275,7 +275,7 @@ func (a *applier) deleteRemoval(ctx context.Context, x *removal) error {
 	if getErr != nil || live == nil {
 		return getErr
 	}
-	if item, _ := plan.DecideRemoval(x.Entry, live, a.owner, x.taken, a.prunePolicy); item.Action != plan.Prune {
+	if item, _ := plan.DecideRemoval(x.Entry, live, a.owner, x.taken, a.prunePolicy); item.Action != plan.Prune || plan.OwnerOf(live) != plan.OwnerOf(x.live) {
 		return err
 	}
 	x.live = live

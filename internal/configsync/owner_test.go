@@ -2,6 +2,8 @@ package configsync_test
 
 import (
 	"encoding/json"
+	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -14,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/configsync"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
 )
@@ -273,4 +276,37 @@ func TestObjectsComeAndStay(t *testing.T) {
 	w.create("")
 	assert.Contains(t, w.must().Plan.String(), "2 unchanged", "a new ConfigSync of the same name must own the objects again")
 	w.tracked()
+}
+
+// Between the read of an object and its deletion, another ConfigSync takes it over.
+func TestTakenOverBeforeDeletion(t *testing.T) {
+	for name, c := range map[string]struct {
+		before, after string
+		reason        v1alpha1.Reason
+	}{
+		"pruned":    {configMap("x", "1"), "", v1alpha1.ReasonPruneFailed},
+		"recreated": {sealed("x", "1", recreate), sealed("x", "2", recreate), v1alpha1.ReasonNotOwned},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.commit("k8s/a.yaml", configMap("a", "1"), "k8s/x.yaml", c.before)
+			w.create("")
+			w.must()
+			w.commit("k8s/x.yaml", c.after)
+			config := w.RESTConfig()
+			config.Wrap(func(rt http.RoundTripper) http.RoundTripper {
+				return refuses{rt, func(req *http.Request) bool {
+					if req.Method == http.MethodDelete && !strings.Contains(bodyOf(req), "dryRun") {
+						patch := []byte(`{"metadata":{"annotations":{"` + v1alpha1.AnnotationConfigSync + `":"` + w.namespace + `/other"}}}`)
+						_, err := w.core.CoreV1().ConfigMaps(w.namespace).Patch(req.Context(), "x", types.MergePatchType, patch, metav1.PatchOptions{})
+						assert.NoError(t, err)
+					}
+					return false
+				}}
+			})
+			_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
+			assert.True(t, failure.Is(err, c.reason), "%v", err)
+			assert.Equal(t, "1", w.data("x")["a"])
+		})
+	}
 }

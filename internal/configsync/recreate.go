@@ -56,7 +56,7 @@ func undeletable(err error) *failure.Error {
 }
 
 // deleteAndWait deletes an object that is created again, and waits until it is gone. It deletes only the object that was planned. If that
-// has changed in the meantime, for example because a controller wrote its status, deleteAndWait reads and checks it again.
+// has changed in the meantime, for example because a controller wrote its status, deleteAndWait reads it again and checks UID and owner.
 func (a *applier) deleteAndWait(ctx context.Context, x *object) error {
 	id, uid := x.want.ID(), x.live.GetUID()
 	for conflicts := 0; ; conflicts++ {
@@ -78,7 +78,7 @@ func (a *applier) deleteAndWait(ctx context.Context, x *object) error {
 		if live == nil {
 			break
 		}
-		if live.GetUID() != uid {
+		if live.GetUID() != uid || plan.OwnerOf(live) != plan.OwnerOf(x.live) {
 			return failReplaced(x)
 		}
 		x.live = live
@@ -110,5 +110,5 @@ func failReplaced(x *object) error {
 }
 
 func errReplaced() *failure.Error {
-	return failure.New(v1alpha1.ReasonNotOwned, "another object has its name now: run the command again")
+	return failure.New(v1alpha1.ReasonNotOwned, "another object has its name now, or another owner: run the command again")
 }

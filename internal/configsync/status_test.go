@@ -192,15 +192,20 @@ func (s refuses) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // hasTargets reports whether a request writes a status with targets.
 func hasTargets(req *http.Request) bool {
-	if req.Method != http.MethodPut || req.GetBody == nil {
-		return false
+	return req.Method == http.MethodPut && strings.Contains(bodyOf(req), `"targets":[`)
+}
+
+// bodyOf returns a copy of the body of a request, "" if it has none.
+func bodyOf(req *http.Request) string {
+	if req.GetBody == nil {
+		return ""
 	}
 	body, err := req.GetBody()
 	if err != nil {
-		return false
+		return ""
 	}
-	text, err := io.ReadAll(body)
-	return err == nil && strings.Contains(string(text), `"targets":[`)
+	text, _ := io.ReadAll(body)
+	return string(text)
 }
 
 // Nothing that the API server refuses in the rows of the status keeps Ready from telling the truth.
