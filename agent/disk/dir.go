@@ -290,3 +290,21 @@ func (d *Dir) OpenLost(l Lost) (*os.File, error) {
 	f, _, err := d.lost.Open(l)
 	return f, err
 }
+
+// agentRecords has the methods of a Dir for the audit record, for diffs and for notes.
+type agentRecords = records.Records
+
+const (
+	// MaxDiff bounds a diff, in bytes.
+	MaxDiff = records.MaxDiff
+	// MaxAuditLine bounds an entry of the audit record, in bytes.
+	MaxAuditLine = records.MaxAuditLine
+	// DamagedNote replaces a note that could not be read; see Dir.Note.
+	DamagedNote = records.DamagedNote
+)
+
+// ReadAudit returns the audit record of a data directory; see records.ReadAudit.
+func ReadAudit(dataDir string) ([]byte, error) { return records.ReadAudit(dataDir) }
+
+// ReadDiff returns a diff of a data directory; see records.ReadDiff.
+func ReadDiff(dataDir, id string) ([]byte, error) { return records.ReadDiff(dataDir, id) }

@@ -41,8 +41,8 @@
 //  3. The steps: names move between staging and the data directory; directories are created and removed. The steps are not
 //     durable yet, and may reach the disk in any order.
 //  4. The replaced files are compared with what the plan saw. Those that git does not have get a hard link in lost+found
-//     or, without hard links, a copy. If the sync takes a snapshot, it gets all replaced files, the journal and the old
-//     manifest in the same way.
+//     or, without hard links, a copy. If the sync takes a snapshot, the snapshot gets all replaced files, the journal and
+//     the old manifest in the same way.
 //  5. All moved names are made durable.
 //  6. The new manifest is renamed into place. This is the point of no return.
 //  7. If the sync takes no snapshot, the older snapshots that can no longer be restored are removed. Then the journal is removed.

@@ -4,23 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"log/slog"
 	"math"
-	"os"
-	"path"
-	"runtime"
 	"slices"
 	"strings"
-
-	"golang.org/x/sync/errgroup"
 
 	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
-	"stoker.io/stoker/internal/bound"
 )
 
 // Drift says which owned files differ from what the last sync wrote or adopted.
@@ -108,73 +100,6 @@ func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
 		c.record(m.Header())
 	}
 	return c.Drift, nil
-}
-
-// Unchanged reports whether all owned files agree with the manifest by type, executable bit, size, mtime and ctime. If not, only
-// Drift tells what changed. Unchanged reads no content and writes nothing, and may be called concurrently with the other methods.
-func (d *Dir) Unchanged(ctx context.Context) bool {
-	m := d.manifest()
-	if m.Info == nil {
-		return m.Header().Files == 0
-	}
-	written := m.Info.ModTime().UnixNano()
-	batches := make(chan []plan.Owned)
-	compared, ctx := errgroup.WithContext(ctx)
-	compared.Go(func() error {
-		defer close(batches)
-		return sendBatches(ctx, m, batches)
-	})
-	for range runtime.GOMAXPROCS(0) {
-		compared.Go(func() error {
-			cur := safe.Cursor{Top: d.top}
-			defer cur.Reset()
-			for batch := range batches {
-				for _, rec := range batch {
-					fi, err := cur.Lstat(rec.Path)
-					if err != nil {
-						return err
-					}
-					if st := d.vol.Stat(fi); st.Kind != plan.File || st.Size != rec.Size || st.Mtime != rec.Mtime ||
-						!st.NoModes && st.Exec != rec.Exec || safe.AttrsOf(fi).Ctime > written {
-						return errDiffers
-					}
-				}
-			}
-			return nil
-		})
-	}
-	return compared.Wait() == nil
-}
-
-var errDiffers = errors.New("a file has changed")
-
-// sendBatches sends the records of a manifest in batches, each of neighboring paths.
-func sendBatches(ctx context.Context, m *format.Manifest, batches chan<- []plan.Owned) error {
-	const size = 256
-	var batch []plan.Owned
-	send := func() error {
-		select {
-		case batches <- batch:
-			batch = nil
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	for rec, err := range m.All("") {
-		if err == nil {
-			err = ctx.Err()
-		}
-		if err != nil {
-			return err
-		}
-		if batch = append(batch, rec); len(batch) == size {
-			if err := send(); err != nil {
-				return err
-			}
-		}
-	}
-	return send()
 }
 
 // driftCheck is one call of Drift.
@@ -330,79 +255,4 @@ func (c *driftCheck) record(h plan.Header) {
 		d.log.Warn("cannot record files that the gateway rewrote", "files", len(list), "error", err)
 	}
 	d.adoptFailed = err != nil
-}
-
-// rewriteDetector detects files that the gateway itself rewrote without changing their meaning.
-type rewriteDetector struct {
-	wanted func(w io.Writer, id plan.ID) (int64, error) // see Options.Wanted
-	log    *slog.Logger
-}
-
-// rewritten reports whether the gateway itself rewrote a recorded file without changing its meaning: it signed a resource.json
-// again, wrote JSON of the same meaning, or made a thumbnail. The file is called name in folder, and now is its blob id.
-func (d *rewriteDetector) rewritten(folder *safe.Folder, name string, rec plan.Owned, now plan.ID) bool {
-	rec.Have = now
-	return path.Base(rec.Path) == resource.Thumbnail || d.sameMeaning(folder, name, rec)
-}
-
-// sameMeaning reports whether a JSON file means the same as the content from git, rec.Want. The file is called name in folder,
-// belongs to rec.Path and has the content rec.Have. sameMeaning returns false if the content from git is not available.
-func (d *rewriteDetector) sameMeaning(folder *safe.Folder, name string, rec plan.Owned) bool {
-	compare := resource.Comparison(rec.Path)
-	if d.wanted == nil || compare == nil {
-		return false
-	}
-	f, fi, err := folder.File(name, os.O_RDONLY)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = f.Close() }() // opened for reading
-	if fi.Size() > resource.MaxCompared {
-		return false
-	}
-	now, err := io.ReadAll(io.LimitReader(f, resource.MaxCompared))
-	if err != nil || plan.BlobID(now) != rec.Have {
-		return false
-	}
-	b := bound.NewBuffer(resource.MaxCompared, func() error { return errors.New("the blob is too large to compare as JSON") })
-	if _, err := d.wanted(b, rec.Want); err != nil {
-		d.log.Debug("cannot compare as JSON", "path", folder.Join(name), "error", err)
-		return false
-	}
-	same, err := compare(now, b.Bytes())
-	return err == nil && same
-}
-
-// Comparison is a comparison of the owned files with the manifest that runs while a sync waits for the git server. A nil Comparison has ended
-// without a result.
-type Comparison struct {
-	dir       *Dir
-	done      chan struct{}
-	unchanged bool // set before done is closed
-}
-
-// StartCompare starts to compare the owned files with the manifest. The caller calls Wait before it changes a file.
-func (d *Dir) StartCompare(ctx context.Context) *Comparison {
-	a := &Comparison{dir: d, done: make(chan struct{})}
-	go func() {
-		defer close(a.done)
-		a.unchanged = d.Unchanged(ctx)
-	}()
-	return a
-}
-
-// Wait waits until the comparison has ended.
-func (a *Comparison) Wait() {
-	if a != nil {
-		<-a.done
-	}
-}
-
-// Unchanged waits for the comparison. ok reports that no owned file of d had changed, so that the files are as the syncs since then wrote
-// them. If not ok, Drift has to compare them.
-func (a *Comparison) Unchanged(d *Dir) (result Drift, ok bool) {
-	if a.Wait(); a == nil || a.dir != d || !a.unchanged {
-		return Drift{}, false
-	}
-	return Drift{Checked: d.Manifest().Header().Files}, true
 }

@@ -13,9 +13,9 @@ import (
 // everything that the run creates in it, and one rename brings it to its place. That spares a rename per file, and a staging folder
 // with very many names.
 //
-// If something has the directory's name by then, the rename fails, and nothing is overwritten. Then the run makes the directory, if
-// it is not one, and the same applies to each directory and file in it: a file moves to its slot and from there to its place, like a
-// file that was not staged in a directory.
+// If something has the directory's name by then, the rename fails, and nothing is overwritten. Then the run makes the directory,
+// unless it exists, and goes on with the directories in it in the same way. Their files move to their slots and from there to their
+// places, like files that were not staged in a directory.
 type stagedTrees struct {
 	cur    safe.Cursor
 	placed map[string]struct{}   // directories that this process renamed to their place

@@ -5,6 +5,7 @@ package format
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"hash/crc32"
 	"io"
 	"io/fs"
@@ -319,4 +320,45 @@ func (m *Manifest) records(prefix string) iter.Seq2[Record, error] {
 			}
 		}
 	}
+}
+
+// header is the encoding of plan.Header in our files.
+type header struct {
+	Ref      string        `json:"ref,omitempty"`
+	Commit   string        `json:"commit"`
+	Rules    string        `json:"rules,omitempty"`
+	Mappings []plan.Origin `json:"mappings,omitempty"`
+	Files    int           `json:"files"`
+	Complete bool          `json:"complete"`
+	Earlier  []string      `json:"earlier,omitempty"`
+}
+
+func encodeHeader(h plan.Header) ([]byte, error) {
+	var earlier []string
+	for _, id := range h.Earlier {
+		earlier = append(earlier, id.String())
+	}
+	return json.Marshal(header{h.Ref, h.Commit.String(), h.Rules, h.Mappings, h.Files, h.Complete, earlier})
+}
+
+func decodeHeader(b []byte) (plan.Header, error) {
+	var h header
+	if err := json.Unmarshal(b, &h); err != nil {
+		return plan.Header{}, err
+	}
+	commit, err := plan.ParseID(h.Commit)
+	if err != nil {
+		return plan.Header{}, err
+	}
+	var earlier []plan.ID
+	for _, text := range h.Earlier {
+		id, err := plan.ParseID(text)
+		if err != nil {
+			return plan.Header{}, err
+		}
+		earlier = append(earlier, id)
+	}
+	return plan.Header{
+		Ref: h.Ref, Commit: commit, Rules: h.Rules, Mappings: h.Mappings, Files: h.Files, Complete: h.Complete, Earlier: earlier,
+	}, nil
 }

@@ -1,5 +1,5 @@
-// Package lostfound keeps what syncs displaced and git does not have, in the folder lost+found of .stoker. It removes the oldest
-// beyond a total size and an age.
+// Package lostfound keeps what syncs displaced (replaced or removed) and git does not have, in the folder lost+found of .stoker.
+// It removes the oldest beyond a total size and an age.
 package lostfound
 
 import (
@@ -36,8 +36,8 @@ const (
 )
 
 // Entry is an entry of lost+found: something on the gateway that git does not have and that had to be replaced or
-// removed. Each run has a folder below .stoker/lost+found, named after its time and commit, with the saved files at
-// their old paths, and beside it an index with one Entry per line.
+// removed. Each run, which applies one plan, has a folder below .stoker/lost+found, named after its time and commit, with
+// the saved files at their old paths, and beside it an index with one Entry per line.
 type Entry struct {
 	When    time.Time `json:"when"`
 	Path    string    `json:"path"`

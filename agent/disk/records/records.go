@@ -141,7 +141,7 @@ func addDiff(own *safe.AgentFolder, gateway string, at time.Time, b []byte) (id 
 		return "", err
 	}
 	var names []string
-	farFuture := at.AddDate(1, 0, 0) // from another program, or a clock that was wrong: the next name must not follow it to the end of time
+	farFuture := at.AddDate(1, 0, 0) // a later diff is from another program or a wrong clock, and the next name need not sort behind it
 	for _, e := range list {
 		if strings.HasSuffix(e.Name(), ".json.new") { // an agent was killed while it wrote the file
 			if err := own.Vol.Vacate(history, e.Name()); err != nil {

@@ -38,9 +38,9 @@ func New(own *safe.AgentFolder, lost *lostfound.Folder, manifest func() *format.
 // ErrOwned means that a file is git's, so that only a sync changes it.
 var ErrOwned = errors.New("the file belongs to git")
 
-// Edit changes a file of the gateway that git does not have, atomically: edit gets its content, nil if it does not exist, and returns the new
-// content, or nil to leave it as it is. Missing directories are made below one that exists. What is replaced goes to lost+found if reason is not
-// empty. If the file is in the manifest and would change, Edit returns ErrOwned. It follows no link.
+// Edit changes a file of the gateway that git does not have, atomically. edit gets the content, nil if there is no file, and returns the new
+// content, or nil to leave the file as it is. Edit makes missing directories. The old file goes to lost+found if reason is not empty. If the
+// file is in the manifest and would change, Edit returns ErrOwned. A file of more than limit bytes is LimitExceeded. Edit follows no link.
 func (f *Files) Edit(path string, limit int64, reason string, edit func(old []byte) ([]byte, error)) (changed bool, err error) {
 	if err := safe.CheckPath(path); err != nil {
 		return false, err
@@ -93,7 +93,7 @@ func (f *Files) edit(path string, limit int64, reason string, edit func(old []by
 	if fi, err := folder.Lstat(name); err == nil {
 		mode = fi.Mode()
 	}
-	err = writeRestored(f.vol, own, folder, bytes.NewReader(next), mode)
+	err = writeStaged(f.vol, own, folder, bytes.NewReader(next), mode)
 	switch {
 	case err != nil:
 	case old == nil:
@@ -145,9 +145,9 @@ func (f *Files) replace(own, folder *safe.Folder, name, path, reason string, old
 // aside is the name in .stoker of a file until its replacement is in its place.
 const aside = "restore.old"
 
-// exchange exchanges the file Staged in own with the one in folder. On a file system that cannot do this, the file gets a second name
-// before Staged is renamed over it, so that what the gateway writes into it until then is found. Without hard links it lacks its name for a
-// moment. A crash leaves it aside, and the next exchange keeps that in .stoker.
+// exchange exchanges the file Staged in own with the one in folder. On a file system that cannot do this, the old file gets the second name
+// aside before Staged is renamed over it, so that what the gateway writes into it until then is found. Without hard links, the name in folder
+// is missing for a moment. If a crash leaves a file aside, the next exchange sets it aside in .stoker.
 func exchange(vol *safe.Volume, own, folder *safe.Folder, name string) error {
 	err := vol.Exchange(own, Staged, folder, name)
 	if !errors.Is(err, safe.ErrNoExchange) {
@@ -266,7 +266,7 @@ func (f *Files) RestoreLost(l lostfound.Entry) error {
 		return safe.WriteError(err, "restore %s", l.Path)
 	}
 	defer func() { _ = f.vol.Remove(own, Staged) }() // does nothing if it was moved into place
-	if err := writeRestored(f.vol, own, folder, from, saved.Mode()); err != nil {
+	if err := writeStaged(f.vol, own, folder, from, saved.Mode()); err != nil {
 		return safe.WriteError(err, "restore %s", l.Path)
 	}
 	r := restoredFile{own, f.vol, f.maxBlob, f.manifest}
@@ -321,9 +321,8 @@ func makeParents(vol *safe.Volume, cur *safe.Cursor, dir string) (*safe.Folder, 
 	return folder, err
 }
 
-// writeRestored writes the saved bytes to Staged in own, with the owner of the target directory folder and the saved mode, so
-// that private files stay private.
-func writeRestored(vol *safe.Volume, own, folder *safe.Folder, from io.Reader, mode fs.FileMode) error {
+// writeStaged writes the bytes of from to Staged in own, with mode and the owner of folder, the target directory.
+func writeStaged(vol *safe.Volume, own, folder *safe.Folder, from io.Reader, mode fs.FileMode) error {
 	like, err := folder.Stat()
 	if err != nil {
 		return err

@@ -26,7 +26,7 @@ type Backups struct {
 	own *safe.AgentFolder // nil: there are none
 }
 
-// Save keeps a backup with the content that write writes. It removes no other backup, because that is for the end of the sync. If
+// Save keeps a backup with the content that write writes. It removes no other backup: Prune does that at the end of the sync. If
 // the backup has more than limit bytes, the reason of the error is LimitExceeded. Save returns an error of write unchanged. After
 // an error or a crash there is no such backup.
 func (b Backups) Save(id string, limit int64, write func(io.Writer) error) error {
@@ -88,7 +88,7 @@ func (b Backups) List() (map[string]int64, error) {
 	list := map[string]int64{}
 	for _, e := range entries {
 		id, ok := strings.CutSuffix(e.Name(), backupSuffix)
-		if !ok || !syntax.IsSnapshotID(id) || !e.Type().IsRegular() || ahead(b.own, id) {
+		if !ok || !syntax.IsSnapshotID(id) || !e.Type().IsRegular() || inFuture(b.own, id) {
 			continue
 		}
 		fi, err := folder.Lstat(e.Name())

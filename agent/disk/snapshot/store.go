@@ -1,4 +1,5 @@
-// Package snapshot keeps what syncs displaced, and plans how to restore it without git. It also keeps the gateway's own backups.
+// Package snapshot keeps what syncs displaced (replaced or deleted), and plans how to restore it without git. It also keeps the
+// gateway's own backups.
 //
 // A snapshot is what one sync displaced. It is the folder snapshots/<id> in .stoker, with
 //
@@ -7,9 +8,9 @@
 //	<n>-<blob>  a second name of the file that change n of the journal displaced, with its blob id
 //
 // So a snapshot copies no file, and its cost depends on the sync and not on the size of the gateway. Restoring the newest
-// snapshot undoes the last sync, and restoring an older one undoes all syncs since. That is right only if each of these syncs has
-// a snapshot. Therefore a sync that takes none removes all of them. If it restores a snapshot, this one and older ones stay: the
-// files are again what they were before its sync.
+// snapshot undoes the last sync, and restoring an older one undoes all syncs since, for which each of them needs a snapshot.
+// Therefore a sync that takes no snapshot removes all of them. If it restores a snapshot, this one and older ones stay: the files
+// are again what they were before the sync of that snapshot.
 package snapshot
 
 import (
@@ -71,18 +72,18 @@ func New(own *safe.AgentFolder, limits Limits) *Store {
 	return &Store{Backups: Backups{own}, own: own, limits: limits}
 }
 
-// maxAhead is how far the time in an id may be ahead of the clock. A program of the gateway made up a later one, or the clock was wrong.
+// maxAhead is how far the time in an id may be ahead of the clock. Beyond it, the id is from another program, or the clock was wrong.
 const maxAhead = 24 * time.Hour
 
-// ahead reports whether the time in an id is later than tomorrow.
-func ahead(own *safe.AgentFolder, id string) bool {
+// inFuture reports whether the time in an id is later than tomorrow.
+func inFuture(own *safe.AgentFolder, id string) bool {
 	return syntax.SnapshotTime(id).After(own.Vol.Now().Add(maxAhead))
 }
 
 // NextID returns an id that sorts behind the ids of all snapshots and backups, even if the clock was set back by a day. It sets aside what
 // has a later id.
 func (s *Store) NextID(gateway string) (string, error) {
-	if err := s.setAheadAside(); err != nil {
+	if err := s.setAsideFuture(); err != nil {
 		return "", err
 	}
 	ids, err := s.ids()
@@ -113,9 +114,9 @@ func SortByTime(ids []string) {
 	})
 }
 
-// setAheadAside sets aside the snapshots and backups whose ids are later than tomorrow. If a complete snapshot is among them, the others are
-// of no use: see ids.
-func (s *Store) setAheadAside() error {
+// setAsideFuture sets aside the snapshots and backups whose ids are later than tomorrow. If a complete snapshot is among them, it removes
+// the snapshots with other ids, which are of no use: see ids.
+func (s *Store) setAsideFuture() error {
 	for _, dir := range []string{DirName, BackupsDir} {
 		folder, err := s.own.OpenExisting(dir)
 		if err != nil || folder == nil {
@@ -124,7 +125,7 @@ func (s *Store) setAheadAside() error {
 		entries, err := folder.Entries()
 		for _, e := range entries {
 			id := strings.TrimSuffix(e.Name(), backupSuffix)
-			if err != nil || !syntax.IsSnapshotID(id) || !ahead(s.own, id) {
+			if err != nil || !syntax.IsSnapshotID(id) || !inFuture(s.own, id) {
 				continue
 			}
 			if dir == DirName && s.complete(folder, id) {
@@ -157,7 +158,7 @@ func (s *Store) complete(all *safe.Folder, id string) bool {
 func (s *Store) dropAllBut(all *safe.Folder, entries []fs.DirEntry, id string) error {
 	var ids []string
 	for _, e := range entries {
-		if e.Name() != id && e.IsDir() && syntax.IsSnapshotID(e.Name()) && !ahead(s.own, e.Name()) {
+		if e.Name() != id && e.IsDir() && syntax.IsSnapshotID(e.Name()) && !inFuture(s.own, e.Name()) {
 			ids = append(ids, e.Name())
 		}
 	}
@@ -165,8 +166,8 @@ func (s *Store) dropAllBut(all *safe.Folder, entries []fs.DirEntry, id string) e
 	return errors.Join(s.drop(ids...), s.own.Vol.SyncDir(all))
 }
 
-// ids returns the ids of the snapshots, oldest first. Those of incomplete ones are among them. It leaves out ids that are later than
-// tomorrow. If one of these is complete, it returns none, because restoring an older snapshot would need that one.
+// ids returns the ids of the snapshots, oldest first, including incomplete ones. It leaves out ids that are later than tomorrow. If a
+// snapshot with such an id is complete, ids returns none, because restoring an older snapshot would need that one.
 func (s *Store) ids() ([]string, error) {
 	all, err := s.own.OpenExisting(DirName)
 	if err != nil || all == nil {
@@ -181,7 +182,7 @@ func (s *Store) ids() ([]string, error) {
 	for _, e := range list {
 		switch {
 		case !e.IsDir() || !syntax.IsSnapshotID(e.Name()):
-		case !ahead(s.own, e.Name()):
+		case !inFuture(s.own, e.Name()):
 			ids = append(ids, e.Name())
 		case s.complete(all, e.Name()):
 			return nil, nil
