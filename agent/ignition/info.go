@@ -16,8 +16,7 @@ import (
 
 // States on the gateway's status page [LIVE 8.3.6]. There may be others; they count as not running.
 const (
-	StateRunning  = "RUNNING"
-	StateStarting = "STARTING"
+	StateRunning = "RUNNING"
 	// DetailCommissioning accompanies RUNNING while the gateway waits for its commissioning and is not usable.
 	DetailCommissioning = "COMMISSIONING"
 )
@@ -70,35 +69,18 @@ func (c *Client) Ping(ctx context.Context) (Ping, error) {
 
 // Info describes a gateway.
 type Info struct {
-	Name           string
-	Edition        string
-	RedundancyRole string
-	// IgnitionVersion is the gateway's own notation: "8.3.6 (b2026042713)".
-	IgnitionVersion string
-	Version         Version
+	Name string
 	// DeploymentMode is the active mode, or empty if the gateway runs on core alone.
 	DeploymentMode string
-	TimeZone       string
 }
 
-// Info returns the gateway's name, version and mode: GET /data/api/v1/gateway-info [SPEC].
+// Info returns the gateway's name and mode: GET /data/api/v1/gateway-info [SPEC].
 func (c *Client) Info(ctx context.Context) (Info, error) {
 	doc, err := get[struct {
-		Name            text `json:"name"`
-		Edition         text `json:"edition"`
-		RedundancyRole  text `json:"redundancyRole"`
-		IgnitionVersion text `json:"ignitionVersion"`
-		DeploymentMode  text `json:"deploymentMode"`
-		TimeZoneID      text `json:"timeZoneId"`
+		Name           text `json:"name"`
+		DeploymentMode text `json:"deploymentMode"`
 	}](ctx, c, "/data/api/v1/gateway-info", nil)
-	if err != nil {
-		return Info{}, err
-	}
-	return Info{
-		Name: string(doc.Name), Edition: string(doc.Edition), RedundancyRole: string(doc.RedundancyRole),
-		IgnitionVersion: string(doc.IgnitionVersion), Version: ParseVersion(string(doc.IgnitionVersion)),
-		DeploymentMode: string(doc.DeploymentMode), TimeZone: string(doc.TimeZoneID),
-	}, nil
+	return Info{Name: string(doc.Name), DeploymentMode: string(doc.DeploymentMode)}, err
 }
 
 // PendingRestarts lists changes that take effect only after a restart: GET /data/api/v1/restart-tasks/pending [SPEC].
@@ -157,9 +139,7 @@ func (v Version) String() string { return fmt.Sprintf("%d.%d.%d", v.Major, v.Min
 
 // LogLine is a line of the gateway's log.
 type LogLine struct {
-	At      time.Time // in the gateway's clock
 	Logger  string
-	Level   string
 	Message string // one line, at most 300 characters
 }
 
@@ -189,10 +169,7 @@ func (c *Client) ErrorsSince(ctx context.Context, since time.Time) ([]LogLine, e
 		if item.Level != "ERROR" || item.Timestamp.Before(since) {
 			continue
 		}
-		lines = append(lines, LogLine{
-			At: item.Timestamp.Time, Logger: oneLine(string(item.LoggerName), 200),
-			Level: string(item.Level), Message: oneLine(string(item.Message), maxMessage),
-		})
+		lines = append(lines, LogLine{Logger: oneLine(string(item.LoggerName), 200), Message: oneLine(string(item.Message), maxMessage)})
 	}
 	return lines, nil
 }

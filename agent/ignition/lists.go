@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -16,11 +15,9 @@ import (
 
 // Project is a project that the gateway has loaded: GET /data/api/v1/projects/list [SPEC].
 type Project struct {
-	Name, Title, Parent string
-	Enabled             bool
+	Name, Parent string
 	// InvalidParent reports that the parent is missing, not inheritable, or part of a cycle.
 	InvalidParent bool
-	Inheritable   bool
 }
 
 // Projects lists the projects that the gateway has loaded.
@@ -49,24 +46,17 @@ func (c *Client) Project(ctx context.Context, name string) (Project, error) {
 
 type projectDoc struct {
 	Name          text `json:"name"`
-	Title         text `json:"title"`
 	Parent        text `json:"parent"`
-	Enabled       bool `json:"enabled"`
-	Inheritable   bool `json:"inheritable"`
 	InvalidParent bool `json:"invalidParent"`
 }
 
 func (d projectDoc) project() Project {
-	return Project{
-		Name: string(d.Name), Title: string(d.Title), Parent: string(d.Parent),
-		Enabled: d.Enabled, Inheritable: d.Inheritable, InvalidParent: d.InvalidParent,
-	}
+	return Project{Name: string(d.Name), Parent: string(d.Parent), InvalidParent: d.InvalidParent}
 }
 
 // ResourceName is a configuration resource that the gateway has loaded.
 type ResourceName struct {
-	Name    string
-	Enabled bool
+	Name string
 	// Modes are the collections that define it: external, core or a deployment mode.
 	Modes []string
 }
@@ -75,13 +65,12 @@ type ResourceName struct {
 // unknown type is ErrNotFound.
 func (c *Client) ResourceNames(ctx context.Context, module, typ string) ([]ResourceName, error) {
 	docs, err := list[struct {
-		Name    text        `json:"name"`
-		Enabled *bool       `json:"enabled"`
-		Modes   items[text] `json:"modes"`
+		Name  text        `json:"name"`
+		Modes items[text] `json:"modes"`
 	}](ctx, c, "/data/api/v1/resources/names/"+url.PathEscape(module)+"/"+url.PathEscape(typ))
 	names := make([]ResourceName, 0, len(docs))
 	for _, n := range docs {
-		name := ResourceName{Name: string(n.Name), Enabled: n.Enabled == nil || *n.Enabled}
+		name := ResourceName{Name: string(n.Name)}
 		for _, m := range n.Modes {
 			name.Modes = append(name.Modes, string(m))
 		}
@@ -92,29 +81,20 @@ func (c *Client) ResourceNames(ctx context.Context, module, typ string) ([]Resou
 
 // Designer is an open Designer session.
 type Designer struct {
-	ID, User string
+	User string
 	// Project is the project open in the session, or empty.
 	Project string
-	Address string
-	// LastSeen is when the gateway last heard from the session, or zero if it does not say.
-	LastSeen time.Time
 }
 
 // Designers lists the open Designer sessions: GET /data/api/v1/designers [SPEC].
 func (c *Client) Designers(ctx context.Context) ([]Designer, error) {
 	docs, err := list[struct {
-		ID       text  `json:"id"`
-		User     text  `json:"user"`
-		Project  text  `json:"project"`
-		Address  text  `json:"address"`
-		LastComm stamp `json:"lastcomm"`
+		User    text `json:"user"`
+		Project text `json:"project"`
 	}](ctx, c, "/data/api/v1/designers")
 	sessions := make([]Designer, 0, len(docs))
 	for _, d := range docs {
-		sessions = append(sessions, Designer{
-			ID: string(d.ID), User: oneLine(string(d.User), 100), Project: string(d.Project),
-			Address: oneLine(string(d.Address), 100), LastSeen: d.LastComm.Time,
-		})
+		sessions = append(sessions, Designer{User: oneLine(string(d.User), 100), Project: string(d.Project)})
 	}
 	return sessions, err
 }

@@ -21,7 +21,6 @@ const (
 type Redundancy struct {
 	Role          string
 	ActivityLevel string
-	ProjectState  string
 	PeerConnected bool
 	// HasConfigAccess reports whether this node may change its configuration now.
 	HasConfigAccess bool
@@ -36,15 +35,13 @@ func (c *Client) Redundancy(ctx context.Context) (Redundancy, error) {
 	doc, err := get[struct {
 		Role            text `json:"role"`
 		ActivityLevel   text `json:"activityLevel"`
-		ProjectState    text `json:"projectState"`
 		PeerConnected   bool `json:"peerConnected"`
 		HasConfigAccess bool `json:"hasConfigAccess"`
 		SyncPending     bool `json:"syncPending"`
 	}](ctx, c, "/data/api/v1/redundancy", nil)
 	return Redundancy{
 		Role: oneLine(string(doc.Role), 40), ActivityLevel: oneLine(string(doc.ActivityLevel), 40),
-		ProjectState: oneLine(string(doc.ProjectState), 40), PeerConnected: doc.PeerConnected,
-		HasConfigAccess: doc.HasConfigAccess, SyncPending: doc.SyncPending,
+		PeerConnected: doc.PeerConnected, HasConfigAccess: doc.HasConfigAccess, SyncPending: doc.SyncPending,
 	}, err
 }
 

@@ -38,8 +38,6 @@ type ScanResult struct {
 	Status ScanStatus
 	// Posts is the number of scans requested: more than one after a failure, or if another scan was running.
 	Posts int
-	// Took is the time from the call of Scan until it saw the end of the scan, in the clock of this process.
-	Took time.Duration
 }
 
 type scanDoc struct {
@@ -71,7 +69,6 @@ func (c *Client) ScanStatus(ctx context.Context, kind Kind) (ScanStatus, error) 
 // of times. If that does not help, or a scan exceeds Config.ScanTimeout, it returns ScanFailed.
 func (c *Client) Scan(ctx context.Context, kind Kind) (ScanResult, error) {
 	result := ScanResult{Kind: kind}
-	started := time.Now()
 	var last error
 	for attempt := range scanAttempts {
 		if attempt > 0 {
@@ -83,7 +80,6 @@ func (c *Client) Scan(ctx context.Context, kind Kind) (ScanResult, error) {
 			}
 		}
 		if last = c.scanOnce(ctx, &result); last == nil {
-			result.Took = time.Since(started)
 			return result, nil
 		}
 		if ctx.Err() != nil || !retryable(last) {

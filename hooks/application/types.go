@@ -20,10 +20,6 @@ const DefaultNamespace = "argocd"
 
 // Application holds the fields of an Application that this package reads.
 type Application struct {
-	Metadata struct {
-		Name      string `json:"name"`
-		Namespace string `json:"namespace"`
-	} `json:"metadata"`
 	Spec struct {
 		Source  *Source  `json:"source"`
 		Sources []Source `json:"sources"`
@@ -36,7 +32,6 @@ type Application struct {
 // Source is a source of manifests.
 type Source struct {
 	RepoURL string `json:"repoURL"`
-	Path    string `json:"path"`
 	// Chart is set if the source is a repository of Helm charts, whose revisions are not commits.
 	Chart string `json:"chart"`
 }
@@ -44,7 +39,6 @@ type Source struct {
 // OperationState is the last or current sync.
 type OperationState struct {
 	Phase      string      `json:"phase"`
-	Message    string      `json:"message"`
 	StartedAt  metav1.Time `json:"startedAt"`
 	SyncResult *SyncResult `json:"syncResult"`
 }

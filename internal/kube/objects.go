@@ -26,12 +26,6 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// Object is an object of a kind of stoker.io.
-type Object interface {
-	metav1.Object
-	runtime.Object
-}
-
 // Kind is the name of a kind and of its resource.
 type Kind struct {
 	Name, Plural string

@@ -43,7 +43,6 @@ const (
 // Client is the client of one repository of a registry. Several goroutines may use it.
 type Client struct {
 	url  wire.URL
-	auth wire.Auth
 	opts wire.Options
 	http *exchanger
 
@@ -79,7 +78,7 @@ func NewClient(u wire.URL, auth wire.Auth, o wire.Options) *Client {
 	strict := o
 	strict.Guard = httpclient.NewGuard()
 	ca := wire.Auth{CA: auth.CA}
-	return &Client{url: u, auth: auth, opts: o, http: &exchanger{url: u, auth: auth, own: wire.NewClient(u, ca, o), elsewhere: wire.NewClient(u, ca, strict)}}
+	return &Client{url: u, opts: o, http: &exchanger{url: u, auth: auth, own: wire.NewClient(u, ca, o), elsewhere: wire.NewClient(u, ca, strict)}}
 }
 
 // Close closes idle connections.
