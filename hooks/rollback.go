@@ -67,7 +67,7 @@ prints the reason, and exits with 0.`,
 		}
 		return r.send(ctx, args[0], rollbackRequested, func(ctx context.Context, p target) (request.Answer, error) {
 			for { // the lead may be about to resolve the branch
-				answer, err := p.setter().RollbackFrom(ctx, p.namespace, p.name, failed, *to, r.by, r.id)
+				answer, err := p.setter().Rollback(ctx, p.namespace, p.name, failed, *to, r.by, r.id)
 				if !errors.Is(err, request.ErrTooEarly) || !backoff.Wait(ctx, time.Second) {
 					return answer, err
 				}

@@ -113,7 +113,7 @@ func TestRollbackActionMatchesCLI(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			after, err := rollback.click(t, gs)
 			want, answer, wantErr := asked(t, gs, func(s *request.Setter) (request.Answer, error) {
-				return s.Rollback(t.Context(), "plant", "site", "", "argocd", "")
+				return s.Rollback(t.Context(), "plant", "site", "", "", "argocd", "")
 			})
 			if wantErr != nil {
 				require.Error(t, err, "the command line reports %v", wantErr)

@@ -209,7 +209,7 @@ func TestConfigSyncRollbackMatchesCLI(t *testing.T) {
 			cs.Status.Rollback = desired.Rollback(q, desiredref.RefStatusOf(cs).Commit, cs.Status.LastGood)
 			client := fake.NewSimpleDynamicClient(runtime.NewScheme(), &unstructured.Unstructured{Object: object(t, cs)})
 			setter := request.NewSetter(client, func() time.Time { return noon.Add(7) }).Of(kube.ConfigSync)
-			answer, wanted := setter.Rollback(t.Context(), "plant", "plant", "", "argocd", "")
+			answer, wanted := setter.Rollback(t.Context(), "plant", "plant", "", "", "argocd", "")
 			raw, err := action(t, "rollback").run(object(t, cs), noon)
 			if c.fails != "" {
 				require.Error(t, wanted)

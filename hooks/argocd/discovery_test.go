@@ -140,7 +140,7 @@ func actionRows(t *testing.T) (tests actionTests, objects map[string]*v1alpha1.G
 				case "approve-window":
 					return v.ApproveWindow(t.Context(), "plant", "site", "", "")
 				case "rollback":
-					return v.Rollback(t.Context(), "plant", "site", "", "argocd", "")
+					return v.Rollback(t.Context(), "plant", "site", "", "", "argocd", "")
 				case "retry":
 					return v.Retry(t.Context(), "plant", "site")
 				case "force-sync":

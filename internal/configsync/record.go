@@ -208,7 +208,7 @@ func (r *Run) requestRollback(ctx context.Context, err error) error {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	setter := request.NewSetter(r.record.clients.Dynamic, r.record.clients.Now).Of(kube.ConfigSync)
-	answer, rollbackErr := setter.RollbackFrom(ctx, r.record.cs.Namespace, r.record.cs.Name, r.Commit(), "", sender.Hook, "")
+	answer, rollbackErr := setter.Rollback(ctx, r.record.cs.Namespace, r.record.cs.Name, r.Commit(), "", sender.Hook, "")
 	switch {
 	case errors.Is(rollbackErr, request.ErrTooEarly): // the spec or the request changed in the meantime; the next run decides again
 	case rollbackErr != nil:

@@ -24,18 +24,10 @@ var ErrNothingGood = errors.New("no commit has run on all its gateways yet: ther
 const minPrefix = 7
 
 // Rollback requests the last good commit, or the commit of the history that starts with to. If the ref of the spec led to the current
-// commit, the request is valid only until that ref moves on. A rollback to what is desired already changes nothing.
-func (s *Setter) Rollback(ctx context.Context, namespace, name, to, by, id string) (Answer, error) {
-	return s.requestRollback(ctx, namespace, name, "", to, by, id)
-}
-
-// RollbackFrom is Rollback on the condition that the commit failed is still desired. If another commit is desired by now,
-// nothing changes, because that one may be good. If the lead has not resolved the desired ref yet, the error is ErrTooEarly.
-func (s *Setter) RollbackFrom(ctx context.Context, namespace, name, failed, to, by, id string) (Answer, error) {
-	return s.requestRollback(ctx, namespace, name, failed, to, by, id)
-}
-
-func (s *Setter) requestRollback(ctx context.Context, namespace, name, failed, to, by, id string) (Answer, error) {
+// commit, the request is valid only until that ref moves on. A rollback to what is desired already changes nothing. With failed, it also
+// changes nothing if another commit than failed is desired by now, because that one may be good; if the lead has not resolved the desired
+// ref yet, the error is ErrTooEarly.
+func (s *Setter) Rollback(ctx context.Context, namespace, name, failed, to, by, id string) (Answer, error) {
 	if err := (Request{By: by, ID: id}).Check(); err != nil {
 		return Answer{}, err
 	}

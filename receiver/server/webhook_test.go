@@ -183,7 +183,7 @@ func TestFollowNewerTags(t *testing.T) {
 	})
 	assert.Equal(t, "accepted", tag("tagged", ownSecret, "refs/tags/v1.12.0").A.Result)
 	w.lead("tagged", func(gs *v1alpha1.GatewaySync) { gs.Status.ObservedGeneration = gs.Generation })
-	_, err := request.NewSetter(w.admin.Dynamic, nil).Rollback(t.Context(), w.ns, "tagged", "", "cli", "")
+	_, err := request.NewSetter(w.admin.Dynamic, nil).Rollback(t.Context(), w.ns, "tagged", "", "", "cli", "")
 	require.NoError(t, err)
 	w.sees("tagged")
 	release = strings.Replace(release, "v1.11.0", "v1.12.0", 1)
