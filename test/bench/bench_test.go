@@ -4,10 +4,9 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"log"
 	"os"
 	"os/exec"
-	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,9 +14,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"stoker.io/stoker/test/bench/repository"
+	"stoker.io/stoker/test/bench/cgroup"
 	"stoker.io/stoker/test/cluster/kubetest"
-	"stoker.io/stoker/test/gitserver"
 )
 
 func TestMeasureCountsChildProcesses(t *testing.T) {
@@ -39,66 +37,6 @@ func TestFailedCommandOutput(t *testing.T) {
 	require.ErrorAs(t, err, &exit)
 	assert.Equal(t, 3, exit.ExitCode())
 	assert.ErrorContains(t, err, "broken")
-}
-
-// TestOtherContestants runs every case on size T without the agent. The files on disk must be those of the commit.
-func TestOtherContestants(t *testing.T) {
-	kubetest.NotShort(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-	defer cancel()
-	work := t.TempDir()
-	tiny := sizes[0]
-	generated, err := repository.Generate(ctx, t.TempDir(), tiny.Size)
-	require.NoError(t, err)
-	remote, err := repository.NewRemote(ctx, generated, filepath.Join(work, "remote"), gitserver.Options{})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, remote.Server.Close()) }()
-	live := filepath.Join(work, "live")
-	b := newBench(tiny, remote, work, log.New(io.Discard, "", 0))
-	b.contestants = []contestant{b.fetchOnly()}
-	if b.hasRsync() {
-		b.contestants = append(b.contestants, b.checkout())
-	}
-	all := results{}
-	s := settings{cases: cases, rounds: 2, sizes: []size{tiny}}
-	require.NoError(t, b.run(ctx, s, all))
-
-	for _, c := range cases {
-		samples := all[key{"T", c.name, fetch}]
-		if c.lost == loseManifest {
-			assert.Empty(t, samples, "%s: git has no manifest", c.name)
-			continue
-		}
-		if c.only != "" {
-			assert.Empty(t, samples, "%s: the case is only for %s", c.name, c.only)
-			continue
-		}
-		require.Len(t, samples, 2, c.name)
-		for _, s := range samples {
-			switch c.name {
-			case "nothing":
-				assert.LessOrEqual(t, s.pack, int64(32), "an unchanged repository must give an empty pack")
-			case "one", "merge":
-				assert.Positive(t, s.changed)
-				assert.Less(t, s.pack, s.changed+1000, "a thin pack must contain little besides the file")
-				assert.Equal(t, 1, s.fetches)
-			default:
-				assert.Positive(t, s.pack, c.name)
-			}
-		}
-	}
-	if len(b.contestants) == 2 {
-		at := b.commits[b.checkout().home()]
-		list, err := repository.GitOutput(ctx, remote.Dir, nil, "ls-tree", "-r", "--name-only", at, repository.Mapped)
-		require.NoError(t, err)
-		for name := range strings.SplitSeq(list, "\n") {
-			want, err := exec.CommandContext(ctx, "git", "-C", remote.Dir, "cat-file", "blob", at+":"+name).Output()
-			require.NoError(t, err)
-			got, err := os.ReadFile(filepath.Join(live, strings.TrimPrefix(name, repository.Mapped)))
-			require.NoError(t, err)
-			assert.Equal(t, want, got, name)
-		}
-	}
 }
 
 // TestBench: `bench` on size T runs every case with the real agent, and removes its files.
@@ -187,6 +125,82 @@ func TestObservedGoals(t *testing.T) {
 			}
 			require.Len(t, missed, 1)
 			assert.Contains(t, missed[0], c.missed)
+		})
+	}
+}
+
+// script is a contestant that runs a shell script.
+type script struct {
+	*fetchOnly
+	text string
+}
+
+func (s script) sync(ctx context.Context) (sample, error) {
+	return measure(ctx, command{s.dir, os.Environ(), append(slices.Clone(s.wrap), "sh", "-c", s.text)})
+}
+
+func inContainer(t *testing.T, limit int64, text string) *confined {
+	t.Helper()
+	room, err := cgroup.NewMemoryLimit(limit)
+	if err != nil {
+		t.Skipf("no container with a memory limit can be made here: %v", err)
+	}
+	c := &confined{script{&fetchOnly{dir: t.TempDir(), wrap: room.Wrap()}, text}, room}
+	t.Cleanup(func() {
+		require.NoError(t, c.close())
+		assert.NoDirExists(t, room.Dir)
+	})
+	return c
+}
+
+// hold allocates about thirty megabytes.
+const hold = `x=$(head -c 15000000 /dev/zero | tr "\0" x); y=$x$x; echo ${#y} >/dev/null`
+
+func TestContainer(t *testing.T) {
+	dir, err := os.MkdirTemp("/var/tmp", "stoker-bench-") // on disk: files in a temporary file system would count as memory
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
+	for name, c := range map[string]struct {
+		limit  int64
+		text   string
+		killed bool
+		exit   int
+	}{
+		"memory beyond the limit": {16 << 20, hold, true, 0},
+		"memory within the limit": {256 << 20, hold, false, 0},
+		"page cache":              {16 << 20, "cd " + dir + " && head -c 60000000 /dev/zero > file && cat file > copy", false, 0},
+		"exit code":               {256 << 20, "exit 3", false, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := inContainer(t, c.limit, c.text).sync(t.Context())
+			assert.Equal(t, c.killed, s.killed)
+			if c.exit == 0 {
+				require.NoError(t, err, "a killed program must be a result, not an error")
+				return
+			}
+			var exit *exec.ExitError
+			require.ErrorAs(t, err, &exit)
+			assert.Equal(t, c.exit, exit.ExitCode())
+		})
+	}
+}
+
+func TestThrottledTimeIsMeasured(t *testing.T) {
+	for name, c := range map[string]struct {
+		milli     int64
+		throttled bool
+	}{"a hundredth of a processor": {10, true}, "a hundred processors": {100_000, false}} {
+		t.Run(name, func(t *testing.T) {
+			room, err := cgroup.NewCPULimit(c.milli)
+			if err != nil {
+				t.Skipf("no container with a limit on CPU can be made here: %v", err)
+			}
+			defer func() { assert.NoError(t, room.Close()) }()
+			_, err = measure(t.Context(), command{t.TempDir(), os.Environ(), append(room.Wrap(), "sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done")})
+			require.NoError(t, err)
+			throttled, err := room.Throttled()
+			require.NoError(t, err)
+			assert.Equal(t, c.throttled, throttled > 0, "%s", throttled)
 		})
 	}
 }

@@ -36,7 +36,6 @@ var cases = []benchCase{
 	{name: "lost", title: "store lost, nothing changed", lost: loseStore},
 	{name: "late", title: "store lost, one file changed", lost: loseStore, series: "late"},
 	{name: "drift", title: "drift check by stat", only: once, do: checkDrift},
-	{name: "crowd", title: "many agents at once, one file changed", only: resident, do: crowd},
 	{name: "aged", title: "many commits later", only: resident, do: age, single: true},
 }
 
@@ -57,7 +56,6 @@ type bench struct {
 	contestants []contestant
 	commits     map[string]string // home → its current commit
 	next        map[string]int    // home and line → number of synced commits of the line
-	crowdCount  int               // number of crowds so far
 	log         *log.Logger
 }
 

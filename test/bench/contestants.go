@@ -63,10 +63,6 @@ func (b *bench) addContestants(ctx context.Context, programs programs) error {
 	if err != nil {
 		return err
 	}
-	if b.size.alone { // the agents share one data directory, so each sync of the resident one ends its process
-		b.contestants = []contestant{once, &agentResident{agentOnce: once, remote: b.remote, oneShot: true}, b.fetchOnly()}
-		return nil
-	}
 	stays, err := newAgent(b.agent, filepath.Join(b.work, "resident"), url)
 	if err != nil {
 		return err

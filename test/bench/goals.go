@@ -37,8 +37,6 @@ func (r results) goals(s settings) []goal {
 			g.idle()
 		case "H":
 			g.container()
-		case "G":
-			g.million()
 		}
 		g.atMost(1.2, "one", resident, unchecked)
 		g.small("one")
@@ -47,7 +45,6 @@ func (r results) goals(s settings) []goal {
 		g.disk()
 		g.diskOverTime()
 		g.drift()
-		g.manyAgents()
 		all = append(all, g.found...)
 	}
 	return all
@@ -134,17 +131,6 @@ func (g *judge) container() {
 	g.add(killed == 0 && n < repository.BinaryBytes, "memory is independent of the largest file: less than its size", fmt.Sprintf("%s MiB; the file has %d", mebibytes(n), repository.BinaryBytes>>20))
 }
 
-// million has the goals for a million files.
-func (g *judge) million() {
-	for _, who := range []string{once, resident} {
-		if w, ok := median(g.r, g.key("one", who), wall); ok {
-			packing, _ := median(g.r, g.key("one", who), server)
-			g.add(w <= 500*time.Millisecond, fmt.Sprintf("%s, %s: at most 0.5 s", title("one"), who), fmt.Sprintf("%.3f s; the server packs for %.3f s of it", w.Seconds(), packing.Seconds()))
-		}
-		g.memory("one", who, 64)
-	}
-}
-
 // drift requires a comparison of all files to be cheap.
 func (g *judge) drift() {
 	w, ok := median(g.r, g.key("drift", once), wall)
@@ -163,26 +149,6 @@ func (g *judge) diskOverTime() {
 		ratio := float64(most) / float64(tip)
 		g.add(ratio <= 2.2, fmt.Sprintf("disk beside the live data over %d commits: never more than 2.2 × the packed tip", g.size.Commits), fmt.Sprintf("%.2f ×", ratio))
 	}
-}
-
-// manyAgents requires that no agent makes a request twice, and bounds the machine time of each, including the server's. What a
-// thousand agents take, `bench fleet` measures.
-func (g *judge) manyAgents() {
-	k := g.key("crowd", resident)
-	w, ok := median(g.r, k, wall)
-	if !ok {
-		return
-	}
-	n := g.size.agents
-	met := true
-	for _, s := range g.r[k] {
-		met = met && s.asked <= n && s.fetches <= n
-	}
-	listed, _ := median(g.r, k, advertisements)
-	packs, _ := median(g.r, k, fetches)
-	g.add(met, fmt.Sprintf("%d agents at once: one advertisement and one fetch each", n), fmt.Sprintf("%d and %d", listed, packs))
-	each := w / time.Duration(n)
-	g.add(each <= 30*time.Millisecond, fmt.Sprintf("%d agents at once: at most 30 ms for each", n), fmt.Sprintf("%.1f ms for each of %d, %.2f s in all", float64(each.Microseconds())/1000, n, w.Seconds()))
 }
 
 // idle requires that a sync without changes costs the resident agent almost nothing.

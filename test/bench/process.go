@@ -25,7 +25,6 @@ type sample struct {
 	anon      int64         // peak anonymous memory of the process tree, bytes; 0 if unknown
 	pack      int64         // bytes of packs that the server sent
 	server    time.Duration // time in which the server answered requests for a pack
-	asked     int           // requests for the list of refs, if counted
 	fetches   int           // requests for a pack
 	disk      int64         // bytes kept beside the live data, afterwards
 	changed   int64         // bytes of the files that the commit changed; 0 if the case has no such commit

@@ -51,7 +51,6 @@ func cpu(s sample) time.Duration    { return s.cpu }
 func anon(s sample) int64           { return s.anon }
 func pack(s sample) int64           { return s.pack }
 func fetches(s sample) int          { return s.fetches }
-func advertisements(s sample) int   { return s.asked }
 func server(s sample) time.Duration { return s.server }
 func kept(s sample) int64           { return s.disk }
 func changed(s sample) int64        { return s.changed }
@@ -72,9 +71,6 @@ func (r results) write(out io.Writer, s settings) error {
 		if err := t.Flush(); err != nil {
 			return err
 		}
-	}
-	if err := r.growth(&b, s); err != nil {
-		return err
 	}
 	b.WriteString("\n## Goals\n\n")
 	t := table(&b, "goal", "measured", "")
@@ -153,34 +149,6 @@ func (r results) killed(k key) (n int) {
 		}
 	}
 	return n
-}
-
-// growth compares the one-file commits of all sizes.
-func (r results) growth(out io.Writer, s settings) error {
-	var rows [][]any
-	for _, size := range s.sizes {
-		floor, ok := median(r, key{size.Name, "one", fetch}, wall)
-		for _, who := range []string{once, resident} {
-			k := key{size.Name, "one", who}
-			mine, found := median(r, k, wall)
-			if !ok || !found {
-				continue
-			}
-			used, _ := median(r, k, cpu)
-			memory, _ := median(r, k, anon)
-			packing, _ := median(r, k, server)
-			rows = append(rows, []any{size.Files, who, mine.Seconds(), packing.Seconds(), used.Seconds(), mebibytes(memory), floor.Seconds()})
-		}
-	}
-	if len(rows) <= 2 {
-		return nil // nothing to compare with
-	}
-	fmt.Fprint(out, "\n## One file changed, as the repository grows\n\n")
-	t := table(out, "files", "who", "wall", "while the server packs", "CPU", "anon MiB", "git fetch alone")
-	for _, row := range rows {
-		fmt.Fprintf(t, "| %d\t| %s\t| %.3f\t| %.3f\t| %.3f\t| %s\t| %.3f\t|\n", row...)
-	}
-	return t.Flush()
 }
 
 // mebibytes formats memory, or "?" if it is unknown.

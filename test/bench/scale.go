@@ -11,12 +11,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"stoker.io/stoker/agent/disk"
-	"stoker.io/stoker/test/bench/repository"
 	"stoker.io/stoker/test/module"
 )
 
@@ -89,91 +87,6 @@ func age(ctx context.Context, b *bench, who contestant) (s sample, err error) {
 	s.wall, s.cpu = wall/time.Duration(n), cpu/time.Duration(n)
 	s.pack /= int64(n)
 	return s, nil
-}
-
-// crowd lets many resident agents with their own data directories fetch the same commit at the same time. They and the
-// server share this machine. The time is that of the last one.
-func crowd(ctx context.Context, b *bench, _ contestant) (s sample, err error) {
-	agents, err := b.startCrowd(ctx)
-	defer func() {
-		for _, a := range agents {
-			err = errors.Join(err, a.close())
-		}
-	}()
-	if err != nil {
-		return s, err
-	}
-	b.next["crowd"]++
-	want := b.remote.Commit("one", b.next["crowd"])
-	if err := b.remote.Push(ctx, want); err != nil {
-		return s, err
-	}
-	began := time.Now()
-	ended := make([]time.Time, len(agents))
-	err = together(agents, func(i int, a *agentResident) error {
-		if err := a.triggerSync(); err != nil {
-			return err
-		}
-		at, err := a.waitSynced(ctx, want, began)
-		if err != nil {
-			return err
-		}
-		took, err := time.ParseDuration(at.Report.Duration)
-		ended[i] = at.started().Add(took)
-		return err
-	})
-	if err != nil {
-		return s, err
-	}
-	for _, t := range ended {
-		s.wall = max(s.wall, t.Sub(began))
-	}
-	stats := b.remote.Server.Stats()
-	s.pack, s.fetches, s.asked = stats.PackBytes, stats.UploadPacks, stats.Advertisements
-	s.changed, err = b.remote.ChangedBytes(ctx, want)
-	return s, err
-}
-
-// startCrowd starts the crowd at the previous commit, a few agents at a time, because this is not measured.
-func (b *bench) startCrowd(ctx context.Context) ([]*agentResident, error) {
-	before := b.remote.Refs[repository.Base]
-	if n := b.next["crowd"]; n > 0 {
-		before = b.remote.Commit("one", n)
-	}
-	if err := b.remote.Push(ctx, before); err != nil {
-		return nil, err
-	}
-	b.crowdCount++
-	var agents []*agentResident
-	for i := range b.size.agents {
-		dir := filepath.Join(b.work, fmt.Sprintf("crowd-%d-%d", b.crowdCount, i))
-		once, err := newAgent(b.agent, dir, b.remote.URL())
-		if err != nil {
-			return agents, err
-		}
-		a := &agentResident{agentOnce: once, remote: b.remote, pollInterval: 200 * time.Millisecond}
-		agents = append(agents, a)
-	}
-	for start := 0; start < len(agents); start += 4 {
-		err := together(agents[start:min(start+4, len(agents))], func(_ int, a *agentResident) error {
-			return errors.Join(a.reset(ctx), a.ready(ctx))
-		})
-		if err != nil {
-			return agents, err
-		}
-	}
-	return agents, nil
-}
-
-// together calls do for all agents concurrently.
-func together(agents []*agentResident, do func(i int, a *agentResident) error) error {
-	errs := make([]error, len(agents))
-	var all sync.WaitGroup
-	for i, a := range agents {
-		all.Go(func() { errs[i] = do(i, a) })
-	}
-	all.Wait()
-	return errors.Join(errs...)
 }
 
 // lastFigures is the page with the last figures that were written down.

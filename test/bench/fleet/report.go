@@ -85,7 +85,7 @@ func (r result) looks(w window) float64 {
 func write(out io.Writer, all []result, r rollout) error {
 	fmt.Fprintf(out, "# Fleet\n\n%s/%s, %d cores, %s. Agents, API server, etcd and git share them.\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version())
 	fmt.Fprintf(out, "Figures of syncs are medians of %d. A sync begins with the annotation stoker.io/requested-at.\n", len(all[0].syncs))
-	for _, section := range []func(io.Writer, []result) error{syncs, detail, idle, handovers} {
+	for _, section := range []func(io.Writer, []result) error{syncs, detail, idle} {
 		if err := section(out, all); err != nil {
 			return err
 		}
@@ -195,24 +195,6 @@ func idle(out io.Writer, all []result) error {
 	return t.Flush()
 }
 
-// handovers reports the cost of the end of a lead: how many others try to get the lock, and what they read for that.
-func handovers(out io.Writer, all []result) error {
-	fmt.Fprint(out, "\n## A lead ends, and another one leads\n\n")
-	t := table(out, "agents", "until others lead, s", "requests per agent", "watches opened per GatewaySync", "lists of reports per GatewaySync", "tries for the lock refused", "kB per agent")
-	for _, r := range all {
-		if r.size.agents < 2 {
-			continue
-		}
-		w := r.handover
-		sum := w.sum(allAgents)
-		n, lock := asked(sum)
-		fmt.Fprintf(t, "| %s\t| %.2f\t| %.2f\t| %.1f\t| %.1f\t| %.1f\t| %.1f\t|\n", r.size, w.verified.Seconds(), per(int64(n+lock), r.size.total()),
-			per(int64(sum.requests["watch gatewaysyncs"]), r.size.sites), per(int64(sum.requests["list syncreports"]), r.size.sites),
-			per(int64(sum.refused["409 update synctargets"]), r.size.sites), per(sum.in+sum.out, r.size.total())/1000)
-	}
-	return t.Flush()
-}
-
 // The project's goals for a fleet.
 const (
 	// perSync is the number of requests that a follower may make per sync, in a fleet of any size: its report and, if
@@ -223,8 +205,6 @@ const (
 	flat = 2
 	// thousand is how long 1,000 agents may take for a commit of one file.
 	thousand = time.Minute
-	// handedOver is how long a fleet may be without a lead after its lead ends in good order.
-	handedOver = 2 * time.Second
 )
 
 type goal struct {
@@ -280,9 +260,6 @@ func judge(all []result) []goal {
 		most := r.size.sites * r.idle.allowedConfirms()
 		add(sum.requests[confirmRequest] <= most, what+"a status is written every two minutes while nothing happens", "%d in %.0f s, %d are allowed", sum.requests[confirmRequest], r.idle.duration.Seconds(), most)
 		add(r.idle.busyRequests() == 0, what+"no other request while nothing happens, but watches and the lead's lock", "%d in %.0f s", r.idle.busyRequests(), r.idle.duration.Seconds())
-		if took := r.handover.verified; r.size.sites == 1 && took > 0 {
-			add(took <= handedOver, what+fmt.Sprintf("another one leads within %.0f s of the end of the lead", handedOver.Seconds()), "%.2f s", took.Seconds())
-		}
 		if r.size.total() >= 1000 {
 			add(sec <= thousand.Seconds(), what+fmt.Sprintf("all verified within %.0f s", thousand.Seconds()), "%.1f s", sec)
 		}

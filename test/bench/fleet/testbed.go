@@ -188,10 +188,8 @@ func (b *testbed) start(ctx context.Context) error {
 	}
 	ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
 	for _, a := range b.agents {
-		leadCtx, resign := context.WithCancel(ctx)
-		a.resign = resign
 		b.agentLoops.Go(func() { _ = a.follower.Run(ctx) }) // both always return nil
-		b.agentLoops.Go(func() { _ = a.lead.Run(leadCtx) })
+		b.agentLoops.Go(func() { _ = a.lead.Run(ctx) })
 	}
 	return nil
 }
