@@ -1,4 +1,4 @@
-package inject_test
+package inject
 
 import (
 	"encoding/json"
@@ -17,14 +17,13 @@ import (
 	"k8s.io/pod-security-admission/policy"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/injector/inject"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/podcase"
 )
 
 var update = flag.Bool("update", false, "write the expected decisions and pods into testdata")
 
-var defaults = inject.Defaults{
+var defaults = Defaults{
 	Image:         v1alpha1.AgentImage{Repository: "ghcr.io/stoker-io/agent", Tag: "1.2.3", PullPolicy: corev1.PullIfNotPresent},
 	AllowedImages: []string{"registry.example.com/trusted"},
 	Resources: corev1.ResourceRequirements{
@@ -38,13 +37,13 @@ type scene struct {
 	name string
 	pod  *corev1.Pod
 	raw  []byte // the pod as JSON
-	all  inject.Candidates
+	all  Candidates
 }
 
-func (s scene) patch() ([]inject.Op, inject.Decision) { return decide(s.pod, s.all) }
+func (s scene) patch() ([]Op, Decision) { return decide(s.pod, s.all) }
 
 func sceneOf(c podcase.Case) scene {
-	return scene{c.Name, c.Pod, c.Raw, inject.Candidates{Readable: c.GatewaySyncs}}
+	return scene{c.Name, c.Pod, c.Raw, Candidates{Readable: c.GatewaySyncs}}
 }
 
 // named returns a case of testdata.
@@ -64,19 +63,19 @@ func scenes(tb testing.TB) []scene {
 	return list
 }
 
-func decide(pod *corev1.Pod, all inject.Candidates) ([]inject.Op, inject.Decision) {
-	if !inject.Requested(pod.Annotations) || inject.Has(pod) {
-		return inject.Patch(pod, nil, defaults)
+func decide(pod *corev1.Pod, all Candidates) ([]Op, Decision) {
+	if !Requested(pod.Annotations) || Has(pod) {
+		return Patch(pod, nil, defaults)
 	}
-	gs, decision := inject.Choose(pod, all)
+	gs, decision := Choose(pod, all)
 	if gs == nil {
 		return nil, decision
 	}
-	return inject.Patch(pod, gs, defaults)
+	return Patch(pod, gs, defaults)
 }
 
 // apply patches the pod as the API server does.
-func apply(t *testing.T, raw []byte, ops []inject.Op) (*corev1.Pod, []byte) {
+func apply(t *testing.T, raw []byte, ops []Op) (*corev1.Pod, []byte) {
 	t.Helper()
 	if len(ops) > 0 {
 		encoded, err := json.Marshal(ops)
@@ -111,7 +110,7 @@ func TestInjectedPods(t *testing.T) {
 			assert.Empty(t, decision.Reason)
 			pod, _ := apply(t, s.raw, ops)
 			c.Check(t, "testdata", decision, pod, *update)
-			assert.Equal(t, inject.Container, pod.Spec.InitContainers[len(pod.Spec.InitContainers)-1].Name, "the agent must start after the pod's own init containers")
+			assert.Equal(t, Container, pod.Spec.InitContainers[len(pod.Spec.InitContainers)-1].Name, "the agent must start after the pod's own init containers")
 			restricted(t, pod)
 
 			again, second := decide(pod, s.all)
@@ -136,7 +135,7 @@ func restricted(t *testing.T, pod *corev1.Pod) {
 // I5: whatever the annotations of a pod request, its agent has the same image, account and permissions as every agent. A warning
 // tells the author of the pod.
 func TestAnnotationsGrantNoPrivileges(t *testing.T) {
-	patched := func(t *testing.T, key, value string) (string, inject.Decision) {
+	patched := func(t *testing.T, key, value string) (string, Decision) {
 		s := named(t, podcase.Base)
 		if key != "" {
 			s.pod.Annotations[key] = value
@@ -233,10 +232,10 @@ func TestSkippedPods(t *testing.T) {
 			s.pod.Annotations = map[string]string{v1alpha1.AnnotationInject: "false", "ignition-sync.io/inject": "true"}
 		}, v1alpha1.ReasonNotRequested, `the pod has no annotation stoker.io/inject: "true"`},
 		"agent as init container": {func(s *scene) {
-			s.pod.Spec.InitContainers = append(s.pod.Spec.InitContainers, corev1.Container{Name: inject.Container, Image: "x"})
+			s.pod.Spec.InitContainers = append(s.pod.Spec.InitContainers, corev1.Container{Name: Container, Image: "x"})
 		}, v1alpha1.ReasonAlreadyInjected, "the pod already has a container stoker-agent"},
 		"agent as container": {func(s *scene) {
-			s.pod.Spec.Containers = append(s.pod.Spec.Containers, corev1.Container{Name: inject.Container, Image: "x"})
+			s.pod.Spec.Containers = append(s.pod.Spec.Containers, corev1.Container{Name: Container, Image: "x"})
 		}, v1alpha1.ReasonAlreadyInjected, "the pod already has a container stoker-agent"},
 		"mirror pod":            {annotation(corev1.MirrorPodAnnotationKey, "abc"), v1alpha1.ReasonUnsupportedPod, static},
 		"static pod":            {annotation("kubernetes.io/config.source", "file"), v1alpha1.ReasonUnsupportedPod, static},
@@ -258,13 +257,13 @@ func TestSkippedPods(t *testing.T) {
 		}, v1alpha1.ReasonGatewaySyncAmbiguous, "the namespace has several GatewaySyncs (a, b): name one with the annotation stoker.io/cr-name"},
 		"no GatewaySync that the selector admits": {func(s *scene) {
 			delete(s.pod.Annotations, v1alpha1.AnnotationCRName)
-			s.all = inject.Candidates{Selector: "fleet=a"}
+			s.all = Candidates{Selector: "fleet=a"}
 		},
 			v1alpha1.ReasonGatewaySyncNotFound, "the namespace has no GatewaySync: create one; this installation serves only those with the labels fleet=a (watchLabelSelector)"},
-		"unreadable GatewaySync": {func(s *scene) { s.all = inject.Candidates{Unreadable: []*kube.UndecodableError{broken}} }, v1alpha1.ReasonGatewaySyncUnreadable, unreadable},
+		"unreadable GatewaySync": {func(s *scene) { s.all = Candidates{Unreadable: []*kube.UndecodableError{broken}} }, v1alpha1.ReasonGatewaySyncUnreadable, unreadable},
 		"the only GatewaySync is unreadable": {func(s *scene) {
 			delete(s.pod.Annotations, v1alpha1.AnnotationCRName)
-			s.all = inject.Candidates{Unreadable: []*kube.UndecodableError{broken}}
+			s.all = Candidates{Unreadable: []*kube.UndecodableError{broken}}
 		}, v1alpha1.ReasonGatewaySyncUnreadable, unreadable},
 		"one of two GatewaySyncs is unreadable": {func(s *scene) {
 			delete(s.pod.Annotations, v1alpha1.AnnotationCRName)
@@ -313,8 +312,8 @@ func TestSkippedPods(t *testing.T) {
 			if c.reason != v1alpha1.ReasonProfileNotFound { // a reason of the sync as well
 				assert.Equal(t, v1alpha1.ClassNotInjected, c.reason.Class())
 			}
-			if gs, _ := inject.Choose(s.pod, s.all); gs != nil {
-				ops, same := inject.Patch(s.pod, gs, withSettings())
+			if gs, _ := Choose(s.pod, s.all); gs != nil {
+				ops, same := Patch(s.pod, gs, withSettings())
 				assert.Empty(t, ops, "settings for all agents change nothing")
 				assert.Equal(t, decision.Reason, same.Reason)
 			}
@@ -331,7 +330,7 @@ func TestSkippedPods(t *testing.T) {
 }
 
 // withSettings returns settings with variables and flags for all agents. The cases of testdata have none.
-func withSettings() inject.Defaults {
+func withSettings() Defaults {
 	d := defaults
 	d.Env = []corev1.EnvVar{{Name: "HTTPS_PROXY", Value: "http://proxy.example.com:3128"}, {Name: "NO_PROXY", Value: "a,$(b)"}}
 	d.Args = []string{"--max-files=7", "--log-level=debug"}
@@ -343,8 +342,8 @@ func TestAgentSettingsAreAdded(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			settings := withSettings()
 			ops, decision := s.patch()
-			gs, _ := inject.Choose(s.pod, s.all)
-			withOps, with := inject.Patch(s.pod, gs, settings)
+			gs, _ := Choose(s.pod, s.all)
+			withOps, with := Patch(s.pod, gs, settings)
 			assert.Equal(t, decision, with)
 			plain, _ := apply(t, s.raw, ops)
 			pod, _ := apply(t, s.raw, withOps)
@@ -373,7 +372,7 @@ func TestInjectedPodKeepsItsSettings(t *testing.T) {
 	ops, decision := s.patch()
 	require.True(t, decision.Injected)
 	pod, _ := apply(t, s.raw, ops)
-	again, decision := inject.Patch(pod, s.all.Readable[0], withSettings())
+	again, decision := Patch(pod, s.all.Readable[0], withSettings())
 	assert.Empty(t, again)
 	assert.Equal(t, v1alpha1.ReasonAlreadyInjected, decision.Reason)
 }
@@ -388,12 +387,12 @@ func TestSubPathExprVariables(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := named(t, "nested-mounts-and-subpath")
-			plain, decision := inject.Patch(s.pod, s.all.Readable[0], settings)
+			plain, decision := Patch(s.pod, s.all.Readable[0], settings)
 			require.True(t, decision.Injected, decision.Message)
 			c := &s.pod.Spec.Containers[0]
 			c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: "site-b"})
 			c.VolumeMounts[0].SubPathExpr = "$$(KEY)-$(SITE)/$(" + name + ")$"
-			ops, decision := inject.Patch(s.pod, s.all.Readable[0], settings)
+			ops, decision := Patch(s.pod, s.all.Readable[0], settings)
 			require.True(t, decision.Injected, decision.Message)
 
 			before, after := values(lastInit(t, s.raw, plain)), values(lastInit(t, s.raw, ops))
@@ -409,7 +408,7 @@ func TestSubPathExprVariables(t *testing.T) {
 	}
 }
 
-func lastInit(t *testing.T, raw []byte, ops []inject.Op) corev1.Container {
+func lastInit(t *testing.T, raw []byte, ops []Op) corev1.Container {
 	t.Helper()
 	pod, _ := apply(t, raw, ops)
 	return pod.Spec.InitContainers[len(pod.Spec.InitContainers)-1]
@@ -427,7 +426,7 @@ func TestForeignAgentWarning(t *testing.T) {
 	s := named(t, podcase.Base)
 	ops, _ := s.patch()
 	own, _ := apply(t, s.raw, ops)
-	s.pod.Spec.Containers = append(s.pod.Spec.Containers, corev1.Container{Name: inject.Container, Env: []corev1.EnvVar{{Name: "POD_NAME", Value: "x"}}})
+	s.pod.Spec.Containers = append(s.pod.Spec.Containers, corev1.Container{Name: Container, Env: []corev1.EnvVar{{Name: "POD_NAME", Value: "x"}}})
 	for name, c := range map[string]struct {
 		pod     *corev1.Pod
 		foreign bool
@@ -436,9 +435,9 @@ func TestForeignAgentWarning(t *testing.T) {
 			ops, decision := decide(c.pod, s.all)
 			assert.Empty(t, ops)
 			assert.Equal(t, v1alpha1.ReasonAlreadyInjected, decision.Reason)
-			assert.Equal(t, c.foreign, inject.Foreign(c.pod))
+			assert.Equal(t, c.foreign, Foreign(c.pod))
 			assert.Equal(t, c.foreign, len(decision.Warnings) == 1)
-			assert.False(t, inject.Has(inject.WithoutForeign(c.pod)))
+			assert.False(t, Has(WithoutForeign(c.pod)))
 		})
 	}
 }

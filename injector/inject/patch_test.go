@@ -1,4 +1,4 @@
-package inject_test
+package inject
 
 import (
 	"encoding/json"
@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/injector/inject"
 )
 
 // I4: whatever the shape of lists and maps, a patch only adds.
@@ -177,7 +176,7 @@ func TestGuaranteedPodResources(t *testing.T) {
 func TestGuaranteedAgentLeavesRoom(t *testing.T) {
 	for gateway, want := range map[string]string{"100m": "100m", "1": "500m", "1500m": "750m", "2": "900m", "4": "1100m", "64": "1100m"} {
 		t.Run(gateway, func(t *testing.T) {
-			r := inject.Guaranteed(corev1.ResourceRequirements{}, resource.MustParse(gateway))
+			r := Guaranteed(corev1.ResourceRequirements{}, resource.MustParse(gateway))
 			assert.Equal(t, want, r.Limits.Cpu().String())
 			assert.Equal(t, r.Limits, r.Requests)
 		})
@@ -226,7 +225,7 @@ func TestAllowedImagePrefix(t *testing.T) {
 			gs := s.all.Readable[0]
 			d := defaults
 			d.AllowedImages = []string{c.prefix}
-			ops, decision := inject.Patch(s.pod, gs, d)
+			ops, decision := Patch(s.pod, gs, d)
 			require.True(t, decision.Injected)
 			pod, _ := apply(t, s.raw, ops)
 			got := pod.Spec.InitContainers[len(pod.Spec.InitContainers)-1].Image
@@ -263,7 +262,7 @@ func TestImageOfGatewaySync(t *testing.T) {
 			s := named(t, "allowed-image-annotation")
 			delete(s.pod.Annotations, v1alpha1.AnnotationAgentImage)
 			s.all.Readable[0].Spec.Agent.Image = c.image
-			ops, decision := inject.Patch(s.pod, s.all.Readable[0], defaults)
+			ops, decision := Patch(s.pod, s.all.Readable[0], defaults)
 			require.True(t, decision.Injected)
 			pod, _ := apply(t, s.raw, ops)
 			got := pod.Spec.InitContainers[len(pod.Spec.InitContainers)-1].Image
@@ -303,7 +302,7 @@ func FuzzAnnotations(f *testing.F) {
 		require.NoError(t, err)
 		pod, _ := apply(t, raw, ops)
 		agent := pod.Spec.InitContainers[len(pod.Spec.InitContainers)-1]
-		assert.Equal(t, inject.Container, agent.Name)
+		assert.Equal(t, Container, agent.Name)
 		assert.True(t, agent.Image == "ghcr.io/stoker-io/agent:1.2.3" || strings.HasPrefix(agent.Image, "registry.example.com/trusted"))
 		assert.False(t, *agent.SecurityContext.AllowPrivilegeEscalation)
 		assert.Len(t, pod.Spec.InitContainers, len(s.pod.Spec.InitContainers)+1)
@@ -311,4 +310,31 @@ func FuzzAnnotations(f *testing.F) {
 			assert.NotContains(t, m.MountPath, "..")
 		}
 	})
+}
+
+// A mesh proxy in an ordinary container starts after all init containers, and therefore after the agent.
+func TestMeshProxyWarning(t *testing.T) {
+	always := corev1.ContainerRestartPolicyAlways
+	for name, c := range map[string]struct {
+		init []corev1.Container
+		main []corev1.Container
+		warn string
+	}{
+		"no mesh":                {init: []corev1.Container{{Name: "seed"}}},
+		"ordinary proxy":         {init: []corev1.Container{{Name: "istio-init"}}, main: []corev1.Container{{Name: "istio-proxy"}}, warn: "istio-proxy"},
+		"native sidecar":         {init: []corev1.Container{{Name: "istio-init"}, {Name: "istio-proxy", RestartPolicy: &always}}},
+		"linkerd":                {init: []corev1.Container{{Name: "linkerd-init"}}, main: []corev1.Container{{Name: "linkerd-proxy"}}, warn: "linkerd-proxy"},
+		"linkerd native sidecar": {init: []corev1.Container{{Name: "linkerd-init"}, {Name: "linkerd-proxy", RestartPolicy: &always}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := sidecar{pod: &corev1.Pod{Spec: corev1.PodSpec{InitContainers: c.init, Containers: c.main}}}
+			s.warnMesh()
+			if c.warn == "" {
+				assert.Empty(t, s.warnings)
+			} else if assert.Len(t, s.warnings, 1) {
+				assert.Contains(t, s.warnings[0], c.warn)
+				assert.Less(t, len(s.warnings[0]), 240, "the API server truncates longer warnings")
+			}
+		})
+	}
 }

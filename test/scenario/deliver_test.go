@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -245,4 +246,191 @@ func TestRealTrees(t *testing.T) {
 			p.checkQuiet(head)
 		})
 	}
+}
+
+// back are settings that propose what a Designer saves in the project line, on a git server without a forge.
+const back = "    provider: none\n    debounce: 1s\n    watchPaths: [\"projects/line/**\"]\n"
+
+const branch = "gateway-changes/standalone/gw"
+
+// save saves a view in a Designer.
+func (p *plant) save(text string) {
+	p.t.Helper()
+	const overview = "com.inductiveautomation.perspective/views/overview"
+	id, err := p.gw.Designers.Open("maria", "line")
+	require.NoError(p.t, err)
+	require.NoError(p.t, p.gw.Designers.OpenResource(id, overview))
+	require.NoError(p.t, p.gw.Designers.SaveResource(p.t.Context(), id, overview, map[string][]byte{"view.json": []byte(view(text))}, true))
+	require.NoError(p.t, p.gw.Designers.Close(id))
+}
+
+// proposal waits for a state of the proposal.
+func (p *plant) proposal(want string) state {
+	p.t.Helper()
+	return p.await("proposal "+want, func(s state) bool { return s.Proposal != nil && s.Proposal.State == want })
+}
+
+// TestDesignerSaveBecomesBranch follows a save from the Designer to git and back.
+func TestDesignerSaveBecomesBranch(t *testing.T) {
+	for name, inPlace := range map[string]bool{"replaced files": false, "files written in place": true} {
+		t.Run(name, func(t *testing.T) {
+			saveBecomesABranch(t, newPlant(t, func(_ *plant, o *simulator.Options) { o.Unknowns.SaveInPlace = inPlace }))
+		})
+	}
+}
+
+func saveBecomesABranch(t *testing.T, p *plant) {
+	p.spec.back = back
+	first := p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(first)
+	p.git.Forget()
+
+	p.save("maria's")
+	s := p.proposal("Pushed")
+	assert.Equal(t, branch, s.Proposal.Branch)
+	assert.Equal(t, view("maria's"), p.repo.Content(branch, inGit+viewPath))
+	assert.Equal(t, p.read(viewDir+"/resource.json"), p.repo.Content(branch, inGit+viewDir+"/resource.json"))
+	assert.Equal(t, first, p.repo.Git("rev-parse", branch+"^"))
+	assert.Equal(t, "maria (Ignition)", p.repo.Git("log", "-1", "--format=%an", branch))
+	assert.Equal(t, inGit+viewDir+"/resource.json\n"+inGit+viewDir+"/thumbnail.png\n"+inGit+viewPath, p.repo.Git("diff", "--name-only", "main", branch))
+
+	// The merge brings nothing that the gateway does not have: no write. Who saved the files is not known, so the gateway scans them.
+	merge := p.repo.Merge("merge", branch)
+	s = p.await("the merge", func(s state) bool { return s.Phase == "Synced" && s.Commit == merge })
+	require.NotNil(t, s.Report)
+	assert.Zero(t, s.Report.Files.Added+s.Report.Files.Modified+s.Report.Files.Deleted)
+	p.proposal("Merged")
+	p.eventually("the branch is deleted", func() bool { return p.repo.Git("for-each-ref", "refs/heads/"+branch) == "" })
+	p.check(merge)
+}
+
+// TestSyncWaitsForPush changes a view on the gateway and in git at once: the sync waits until the gateway's version is pushed.
+func TestSyncWaitsForPush(t *testing.T) {
+	p := newPlant(t)
+	p.spec.back = "    provider: none\n    debounce: 5s\n    watchPaths: [\"projects/line/**\"]\n"
+	p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(p.repo.Head())
+	p.save("maria's")
+	p.proposal("Settling")
+	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("git's")))
+	p.reason("ConflictDetected")
+	s := p.await("git's version", func(s state) bool { return s.Phase == "Synced" && s.Commit == second })
+	assert.Positive(t, s.Report.Files.Saved)
+	assert.Equal(t, view("git's"), p.read(viewPath))
+	assert.Equal(t, view("maria's"), p.repo.Content(branch, inGit+viewPath))
+	p.proposal("Pushed") // it stays: no user has undone the change
+}
+
+// An agent that starts before its ref exists does not wait for the next poll.
+func TestFirstSyncFollowsItsRef(t *testing.T) {
+	t.Run("repository created later", func(t *testing.T) {
+		p := newPlant(t, withoutGateway)
+		p.spec.slow = true
+		commit := p.repo.Commit("first", site()...)
+		away := p.repo.Dir + ".away"
+		require.NoError(t, os.Rename(p.repo.Dir, away))
+		p.start()
+		p.reason("RefNotFound")
+		require.NoError(t, os.Rename(away, p.repo.Dir))
+		p.synced(commit)
+	})
+	t.Run("branch pushed later", func(t *testing.T) {
+		p := newPlant(t, withoutGateway)
+		p.spec.slow, p.spec.ref = true, "later"
+		commit := p.repo.Commit("first", site()...)
+		p.start()
+		p.reason("RefNotFound")
+		p.repo.Branch("later", commit)
+		p.synced(commit)
+	})
+}
+
+// A commit waits until the Designer session that it affects is closed. A commit to another project does
+// not wait.
+func TestCommitWaitsForDesigner(t *testing.T) {
+	p := newPlant(t)
+	p.spec.defaults = "      designerSessionPolicy: wait\n"
+	first := p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(first)
+
+	id, err := p.gw.Designers.Open("maria", "line")
+	require.NoError(t, err)
+	elsewhere := p.repo.Commit("elsewhere", gitserver.Write(inGit+"projects/other/project.json", `{"title":"","description":"","parent":"","enabled":true,"inheritable":false}`))
+	p.synced(elsewhere)
+	before := p.read(viewPath)
+	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("second")))
+	s := p.reason("DesignerSessionActive")
+	assert.Equal(t, "Held", s.Phase)
+	assert.Equal(t, elsewhere, s.Commit)
+	assert.Contains(t, s.Message, "maria on project line")
+	assert.Equal(t, before, p.read(viewPath))
+
+	// A save before closing is an ordinary conflict, and the saved content is kept.
+	const open = "com.inductiveautomation.perspective/views/overview"
+	require.NoError(t, p.gw.Designers.OpenResource(id, open))
+	require.NoError(t, p.gw.Designers.SaveResource(t.Context(), id, open, map[string][]byte{"view.json": []byte(view("maria's"))}, false))
+	require.NoError(t, p.gw.Designers.Close(id))
+	s = p.synced(second)
+	assert.Positive(t, s.Report.Files.Saved)
+}
+
+// Each node of a redundant pair has its own agent. The backup is on standby while the pair copies files.
+// After a failover it takes over, even with a commit that the old master never had.
+func TestPairFailover(t *testing.T) {
+	role := func(r string) setup { return func(_ *plant, o *simulator.Options) { o.Role = r } }
+	master := newPlant(t, role("Master"))
+	backup := newPlant(t, role("Backup"))
+	backup.repo, backup.git, backup.spec.repo = master.repo, master.git, master.spec.repo
+	pair, err := simulator.NewPair(master.gw, backup.gw)
+	require.NoError(t, err)
+	backup.secret("gateway/apiKey", backup.gw.Token())
+
+	first := master.repo.Commit("first", site()...)
+	backup.start()
+	backup.reason("Progressing")
+	master.start()
+	master.synced(first)
+	backup.standby(first)
+
+	pair.Failover(false)
+	second := master.repo.Commit("second", gitserver.Write(inGit+viewPath, view("second")))
+	backup.synced(second)
+	s := master.reason("NoConfigAccess")
+	assert.Equal(t, first, s.Commit)
+
+	// The old master returns and copies from the node that is active now.
+	master.gw.Redundancy.SetConfigAccess(false, true)
+	backup.gw.Redundancy.SetConfigAccess(true, true)
+	require.NoError(t, pair.Replicate())
+	master.standby(second)
+	assert.Equal(t, view("second"), master.read(viewPath))
+}
+
+// standby waits until the agent reports Standby at commit, and then checks all invariants.
+func (p *plant) standby(commit string) {
+	p.t.Helper()
+	p.await("Standby at "+commit, func(s state) bool { return s.Phase == "Standby" && s.Commit == commit })
+	p.check(commit)
+}
+
+// The gateway's certificate is renewed while the agent runs. The agent uses the new CA in the secret's
+// file without a restart.
+func TestCertificateRenewalWithoutRestart(t *testing.T) {
+	p := newPlant(t, func(_ *plant, o *simulator.Options) { o.TLS = &simulator.TLSOptions{Names: []string{"gw.example"}} })
+	p.secret("gateway/ca", string(p.gw.CA()))
+	p.spec.gateway = "    tls: true\n    tlsConfig: {caSecretRef: {name: gateway, key: ca}, serverName: gw.example}\n"
+	first := p.repo.Commit("first", site()...)
+	p.start("--gateway-url", p.gw.TLSURL())
+	p.synced(first)
+
+	require.NoError(t, p.gw.RotateTLS(nil, time.Time{}))
+	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("second")))
+	s := p.reason("GatewayUntrusted")
+	assert.Contains(t, s.Message, "caSecretRef")
+	assert.Equal(t, first, s.Commit)
+	p.secret("gateway/ca", string(p.gw.CA()))
+	p.synced(second)
 }

@@ -1,16 +1,21 @@
-package render_test
+package render
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/configsync/builder"
+	"stoker.io/stoker/internal/configsync/kustomize"
 	"stoker.io/stoker/internal/configsync/manifest"
-	"stoker.io/stoker/internal/configsync/render"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -18,10 +23,10 @@ func configMap(name, value string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s}\ndata: {a: %q}\n", name, value)
 }
 
-func layer(files ...string) []render.File {
-	var list []render.File
+func layer(files ...string) []File {
+	var list []File
 	for i := 0; i < len(files); i += 2 {
-		list = append(list, render.File{Path: files[i], Content: []byte(files[i+1])})
+		list = append(list, File{Path: files[i], Content: []byte(files[i+1])})
 	}
 	return list
 }
@@ -34,7 +39,7 @@ func ids(list []manifest.Object) (names []string) {
 }
 
 func TestOverlayReplacesObject(t *testing.T) {
-	list, err := render.Objects(t.Context(), render.Input{Layers: [][]render.File{
+	list, err := Objects(t.Context(), Input{Layers: [][]File{
 		layer("base/a.yaml", configMap("a", "1"), "base/b.yaml", configMap("b", "1")),
 		layer("site/a.yaml", configMap("a", "2"), "site/c.yaml", configMap("c", "2")),
 	}})
@@ -46,16 +51,16 @@ func TestOverlayReplacesObject(t *testing.T) {
 
 func TestTemplates(t *testing.T) {
 	vars := map[string]string{"site": "north", "Ref": "shadowed"}
-	in := render.Input{
-		Template: true, Vars: render.Values(map[string]string{"Ref": "main", "CRName": "plant"}, vars),
-		Layers: [][]render.File{layer("a.yaml", configMap("a", "{{.site}}, {{.Vars.site}} {{.Ref}} {{.CRName}}"))},
+	in := Input{
+		Template: true, Vars: Values(map[string]string{"Ref": "main", "CRName": "plant"}, vars),
+		Layers: [][]File{layer("a.yaml", configMap("a", "{{.site}}, {{.Vars.site}} {{.Ref}} {{.CRName}}"))},
 	}
-	list, err := render.Objects(t.Context(), in)
+	list, err := Objects(t.Context(), in)
 	require.NoError(t, err)
 	assert.Equal(t, map[string]any{"a": "north, north main plant"}, list[0].Object["data"])
 	assert.False(t, list[0].Tainted)
 	in.Template = false
-	list, err = render.Objects(t.Context(), in)
+	list, err = Objects(t.Context(), in)
 	require.NoError(t, err)
 	assert.Contains(t, list[0].Object["data"].(map[string]any)["a"], "{{", "manifests must not be templates by default")
 }
@@ -79,7 +84,7 @@ func TestTargets(t *testing.T) {
 		"two files of one key":  {[]v1alpha1.ConfigTarget{{Type: "ConfigMap", Name: "n", FromFiles: []v1alpha1.ConfigFile{{Path: "x"}, {Path: "d/x"}}}}, nil, v1alpha1.ReasonManifestInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
-			list, err := render.Objects(t.Context(), render.Input{Layers: [][]render.File{manifests}, Targets: c.targets, Namespace: "own"})
+			list, err := Objects(t.Context(), Input{Layers: [][]File{manifests}, Targets: c.targets, Namespace: "own"})
 			assert.Equal(t, c.reason, failure.Reason(err, ""))
 			assert.Equal(t, c.want, ids(list))
 		})
@@ -88,7 +93,7 @@ func TestTargets(t *testing.T) {
 
 func TestFromFiles(t *testing.T) {
 	files := []v1alpha1.ConfigFile{{Path: "certs/ca.pem"}, {Path: "certs/key", Key: "tls.key"}}
-	list, err := render.Objects(t.Context(), render.Input{
+	list, err := Objects(t.Context(), Input{
 		Files:   map[string][]byte{"certs/ca.pem": []byte("text"), "certs/key": {0xff, 0xfe}},
 		Targets: []v1alpha1.ConfigTarget{{Type: "ConfigMap", Name: "a", FromFiles: files}, {Type: "Secret", Name: "b", Namespace: "site", FromFiles: files}},
 	})
@@ -113,7 +118,7 @@ func TestRenderRefuses(t *testing.T) {
 	}
 	loop := `{{range $a := split "," "1,2,3,4,5,6,7,8,9,0"}}{{range $b := split "," "1,2,3,4,5,6,7,8,9,0"}}{{range $c := split "," "1,2,3,4,5,6,7,8,9,0"}}{{range $d := split "," "1,2,3,4,5,6,7,8,9,0"}}{{range $e := split "," "1,2,3,4,5,6,7,8,9,0"}}{{range $f := split "," "1,2,3,4,5,6,7,8,9,0"}}{{end}}{{end}}{{end}}{{end}}{{end}}{{end}}`
 	for name, c := range map[string]struct {
-		files  []render.File
+		files  []File
 		reason v1alpha1.Reason
 	}{
 		"objects":         {layer("a.yaml", many), v1alpha1.ReasonLimitExceeded},
@@ -128,9 +133,9 @@ func TestRenderRefuses(t *testing.T) {
 		"value as kind":   {layer("a.yaml", "{apiVersion: v1, kind: '{{.Vars.password}}', metadata: {name: a}}"), v1alpha1.ReasonManifestInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := render.Objects(t.Context(), render.Input{
-				Layers: [][]render.File{c.files}, Template: true, Tainted: true,
-				Vars: render.Values(nil, map[string]string{"password": "S3CR3T", "broken": "*S3CR3T"}), Secrets: []string{"S3CR3T", "*S3CR3T", "1", ""},
+			_, err := Objects(t.Context(), Input{
+				Layers: [][]File{c.files}, Template: true, Tainted: true,
+				Vars: Values(nil, map[string]string{"password": "S3CR3T", "broken": "*S3CR3T"}), Secrets: []string{"S3CR3T", "*S3CR3T", "1", ""},
 			})
 			assert.Equal(t, c.reason, failure.Reason(err, ""), "%v", err)
 			assert.NotContains(t, fmt.Sprint(err), "S3CR3T")
@@ -140,13 +145,13 @@ func TestRenderRefuses(t *testing.T) {
 
 // F4: a path of the spec stays below the root, also when its template is rendered.
 func TestPath(t *testing.T) {
-	values := render.Values(nil, map[string]string{"site": "north", "up": "../..", "root": "/etc"})
+	values := Values(nil, map[string]string{"site": "north", "up": "../..", "root": "/etc"})
 	for text, want := range map[string]string{
 		".": ".", "a/": "a", "sites/{{.Vars.site}}": "sites/north", "a/{{.Vars.up}}/b": "", "{{.Vars.root}}": "", "{{.Vars.up}}": "", "": "", "a\x00b": "", `a\b`: "",
 		"{{.Vars.missing}}": "",
 	} {
 		t.Run(text, func(t *testing.T) {
-			got, err := render.Path("spec.source.git.path", text, values)
+			got, err := Path("spec.source.git.path", text, values)
 			assert.Equal(t, want, got)
 			assert.Equal(t, want == "", err != nil)
 		})
@@ -158,13 +163,13 @@ func FuzzObjects(f *testing.F) {
 	f.Add(configMap("a", "{{.Vars.site}}"), configMap("a", "2"), "ConfigMap", "a")
 	f.Add("{{range $x := split \",\" .Vars.site}}---\n{{end}}", "", "", "")
 	f.Fuzz(func(t *testing.T, base, overlay, kind, name string) {
-		in := render.Input{
-			Layers: [][]render.File{layer("a.yaml", base), layer("o.yaml", overlay)}, Template: true, Vars: render.Values(nil, map[string]string{"site": "north"}),
+		in := Input{
+			Layers: [][]File{layer("a.yaml", base), layer("o.yaml", overlay)}, Template: true, Vars: Values(nil, map[string]string{"site": "north"}),
 		}
 		if kind != "" {
 			in.Targets = []v1alpha1.ConfigTarget{{Type: kind, Name: name}}
 		}
-		list, err := render.Objects(t.Context(), in)
+		list, err := Objects(t.Context(), in)
 		if err != nil {
 			require.NotEmpty(t, failure.Reason(err, ""))
 			return
@@ -174,5 +179,46 @@ func FuzzObjects(f *testing.F) {
 			require.False(t, seen[o.ID()])
 			seen[o.ID()] = true
 		}
+	})
+}
+
+func TestMain(m *testing.M) {
+	builder.Main(Functions())
+	os.Exit(m.Run())
+}
+
+// folder is a commit with one file.
+type folder struct{ name, text string }
+
+func (f folder) Stat(path string) (builder.Kind, error) {
+	if path == f.name {
+		return builder.File, nil
+	}
+	return builder.Nothing, nil
+}
+
+func (f folder) Fetch(context.Context, []string) (map[string][]byte, error) {
+	return map[string][]byte{f.name: []byte(f.text)}, nil
+}
+
+// G5: a slow kustomization of one ConfigSync does not use up the time of others.
+func TestTimeWithoutOtherKustomizations(t *testing.T) {
+	other, err := builder.NewBuilder(t.Context(), "")
+	require.NoError(t, err)
+	defer other.Close()
+	t.Run("with a kustomization", func(t *testing.T) {
+		sources, err := kustomize.Read(t.Context(), folder{"kustomization.yaml", "namePrefix: x"}, ".")
+		require.NoError(t, err)
+		ctx, stop := context.WithCancelCause(t.Context())
+		defer stop(nil)
+		stopped := errors.New("the run was stopped")
+		time.AfterFunc(50*time.Millisecond, func() { stop(stopped) })
+		_, err = objects(ctx, Input{Layers: [][]File{{{Path: ".", Kustomization: sources}}}}, time.Nanosecond)
+		require.ErrorIs(t, err, stopped, "the time has not begun")
+	})
+	t.Run("without one", func(t *testing.T) {
+		list, err := Objects(t.Context(), Input{Layers: [][]File{{{Path: "a.yaml", Content: []byte("{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}")}}}})
+		require.NoError(t, err)
+		require.Len(t, list, 1)
 	})
 }

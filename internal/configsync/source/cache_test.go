@@ -1,4 +1,4 @@
-package source_test
+package source
 
 import (
 	"fmt"
@@ -14,18 +14,17 @@ import (
 
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/configsync/source"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/test/gitserver"
 )
 
 // run reads the manifests of main with a slot of a cache, as a run does, and returns what the server sent.
-func (s site) run(t *testing.T, slot source.Slot) (text string, sent int64) {
+func (s site) run(t *testing.T, slot Slot) (text string, sent int64) {
 	t.Helper()
 	s.server.Forget()
-	remote, err := source.GitRemote(t.Context(), &v1alpha1.ConfigGit{RepoURL: s.server.URL("plant.git")}, nil, repo.RemoteOptions{})
+	remote, err := GitRemote(t.Context(), &v1alpha1.ConfigGit{RepoURL: s.server.URL("plant.git")}, nil, repo.RemoteOptions{})
 	require.NoError(t, err)
-	c, err := source.Open(t.Context(), remote, source.CommitSpec{Ref: "main"}, slot)
+	c, err := Open(t.Context(), remote, CommitSpec{Ref: "main"}, slot)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Close()) }()
 	layers, _, err := c.Read(t.Context(), []string{"k8s"}, nil, nil, true)
@@ -48,11 +47,11 @@ func (s site) large() {
 	s.Commit("first", edits...)
 }
 
-func newCache(t *testing.T, limit int64) (*source.Cache, string) {
+func newCache(t *testing.T, limit int64) (*Cache, string) {
 	t.Helper()
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
-	cache, err := source.NewCache(limit, 0)
+	cache, err := NewCache(limit, 0)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, cache.Close())
@@ -75,7 +74,7 @@ func TestCacheFetchesChangesOnly(t *testing.T) {
 	s := newSite(t)
 	s.large()
 	cache, _ := newCache(t, 64<<20)
-	slot := source.Slot{Cache: cache, Owner: "a", Source: "plant"}
+	slot := Slot{Cache: cache, Owner: "a", Source: "plant"}
 	_, first := s.run(t, slot)
 	assert.Greater(t, first, int64(20_000), "the first fetch must contain the trees")
 	assert.Less(t, first, int64(400_000), "the first fetch must not contain all files")
@@ -107,13 +106,13 @@ func TestCachePerOwnerAndSource(t *testing.T) {
 	s := newSite(t)
 	s.large()
 	cache, dir := newCache(t, 64<<20)
-	_, first := s.run(t, source.Slot{Cache: cache, Owner: "a", Source: "plant"})
+	_, first := s.run(t, Slot{Cache: cache, Owner: "a", Source: "plant"})
 	t.Run("another owner", func(t *testing.T) {
-		_, sent := s.run(t, source.Slot{Cache: cache, Owner: "b", Source: "plant"})
+		_, sent := s.run(t, Slot{Cache: cache, Owner: "b", Source: "plant"})
 		assert.InDelta(t, first, sent, 1000)
 	})
 	t.Run("another source", func(t *testing.T) {
-		_, sent := s.run(t, source.Slot{Cache: cache, Owner: "a", Source: "another Secret"})
+		_, sent := s.run(t, Slot{Cache: cache, Owner: "a", Source: "another Secret"})
 		assert.InDelta(t, first, sent, 1000)
 	})
 	assert.Equal(t, 2, entries(t, dir), "the store of the old source must be removed")
@@ -129,7 +128,7 @@ func TestCacheDropsDamagedStore(t *testing.T) {
 	s := newSite(t)
 	s.large()
 	cache, dir := newCache(t, 64<<20)
-	slot := source.Slot{Cache: cache, Owner: "a", Source: "plant"}
+	slot := Slot{Cache: cache, Owner: "a", Source: "plant"}
 	s.run(t, slot)
 	packs, err := filepath.Glob(filepath.Join(dir, "*", "*", "objects", "stoker.git", "objects", "pack", "*.pack"))
 	require.NoError(t, err)
@@ -146,9 +145,9 @@ func TestCacheDropsDamagedStore(t *testing.T) {
 		require.NoError(t, os.Chmod(p, 0o600))
 		require.NoError(t, os.WriteFile(p, b, 0o600))
 	}
-	remote, err := source.GitRemote(t.Context(), &v1alpha1.ConfigGit{RepoURL: s.server.URL("plant.git")}, nil, repo.RemoteOptions{})
+	remote, err := GitRemote(t.Context(), &v1alpha1.ConfigGit{RepoURL: s.server.URL("plant.git")}, nil, repo.RemoteOptions{})
 	require.NoError(t, err)
-	c, err := source.Open(t.Context(), remote, source.CommitSpec{Ref: "main"}, slot)
+	c, err := Open(t.Context(), remote, CommitSpec{Ref: "main"}, slot)
 	if err == nil {
 		_, _, err = c.Read(t.Context(), []string{"k8s"}, nil, nil, true)
 		require.NoError(t, c.Close())
@@ -164,17 +163,17 @@ func TestCacheIsBounded(t *testing.T) {
 	t.Run("oldest store is removed", func(t *testing.T) {
 		cache, dir := newCache(t, 300_000)
 		for i := range 10 {
-			s.run(t, source.Slot{Cache: cache, Owner: fmt.Sprint(i)})
+			s.run(t, Slot{Cache: cache, Owner: fmt.Sprint(i)})
 		}
 		n := entries(t, dir)
 		assert.GreaterOrEqual(t, n, 1)
 		assert.Less(t, n, 10)
-		_, sent := s.run(t, source.Slot{Cache: cache, Owner: "9"})
+		_, sent := s.run(t, Slot{Cache: cache, Owner: "9"})
 		assert.Less(t, sent, int64(1000), "the newest store must be kept")
 	})
 	t.Run("store too large for the cache", func(t *testing.T) {
 		cache, dir := newCache(t, 100)
-		text, _ := s.run(t, source.Slot{Cache: cache, Owner: "a"})
+		text, _ := s.run(t, Slot{Cache: cache, Owner: "a"})
 		assert.Contains(t, text, "# 9\n")
 		assert.Zero(t, entries(t, dir))
 	})
@@ -191,15 +190,15 @@ func TestStoreIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
 	const storeSize = 4 << 20
-	cache, err := source.NewCache(storeSize, storeSize)
+	cache, err := NewCache(storeSize, storeSize)
 	require.NoError(t, err)
 	for i := range 4 { // sequence: what one run leaves, the next one must not add to
 		owner := fmt.Sprint(i % 2)
-		remote, err := source.GitRemote(t.Context(), &v1alpha1.ConfigGit{RepoURL: big.server.URL("plant.git")}, nil, repo.RemoteOptions{})
+		remote, err := GitRemote(t.Context(), &v1alpha1.ConfigGit{RepoURL: big.server.URL("plant.git")}, nil, repo.RemoteOptions{})
 		require.NoError(t, err)
-		_, err = source.Open(t.Context(), remote, source.CommitSpec{Ref: "main"}, source.Slot{Cache: cache, Owner: owner})
+		_, err = Open(t.Context(), remote, CommitSpec{Ref: "main"}, Slot{Cache: cache, Owner: owner})
 		require.True(t, failure.Is(err, v1alpha1.ReasonLimitExceeded), "%v", err)
-		text, _ := small.run(t, source.Slot{Cache: cache, Owner: "small"})
+		text, _ := small.run(t, Slot{Cache: cache, Owner: "small"})
 		require.Contains(t, text, "# 9\n")
 		require.Less(t, bytesBelow(t, dir), int64(3*storeSize))
 	}

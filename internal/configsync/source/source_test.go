@@ -1,7 +1,9 @@
-package source_test
+package source
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,7 +17,6 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/configsync/builder"
 	"stoker.io/stoker/internal/configsync/render"
-	"stoker.io/stoker/internal/configsync/source"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/test/gitserver"
 )
@@ -41,11 +42,11 @@ func newSite(t *testing.T) site {
 	return site{repository, server}
 }
 
-func (s site) open(t *testing.T, w source.CommitSpec) (*source.Commit, error) {
+func (s site) open(t *testing.T, w CommitSpec) (*Commit, error) {
 	t.Helper()
-	remote, err := source.GitRemote(t.Context(), &v1alpha1.ConfigGit{RepoURL: s.server.URL("plant.git")}, nil, repo.RemoteOptions{})
+	remote, err := GitRemote(t.Context(), &v1alpha1.ConfigGit{RepoURL: s.server.URL("plant.git")}, nil, repo.RemoteOptions{})
 	require.NoError(t, err)
-	c, err := source.Open(t.Context(), remote, w, source.Slot{})
+	c, err := Open(t.Context(), remote, w, Slot{})
 	if err == nil {
 		t.Cleanup(func() { require.NoError(t, c.Close()) })
 	}
@@ -64,7 +65,7 @@ func TestReadFetchesNamedFilesOnly(t *testing.T) {
 		edits = append(edits, gitserver.Write("projects/p/"+strings.Repeat("x", i+1), strings.Repeat("large ", 2000)+string(rune('a'+i%26))+strings.Repeat("z", i)))
 	}
 	commit := s.Commit("first", edits...)
-	c, err := s.open(t, source.CommitSpec{Ref: "main"})
+	c, err := s.open(t, CommitSpec{Ref: "main"})
 	require.NoError(t, err)
 	assert.Equal(t, commit, c.ID.String())
 	s.server.Forget()
@@ -86,7 +87,7 @@ func TestReadFetchesKustomizations(t *testing.T) {
 	s.Commit("first", gitserver.Write("sites/north/kustomization.yaml", "resources: [../../base]\npatches: [{path: p.yaml}]"), gitserver.Write("sites/north/p.yaml", object),
 		gitserver.Write("sites/north/unused.yaml", "secret of git"), gitserver.Write("base/kustomization.yaml", "resources: [a.yaml]\nconfigMapGenerator: [{name: b, files: [theme.css]}]"),
 		gitserver.Write("base/a.yaml", object), gitserver.Write("base/theme.css", "x"), gitserver.Write("base/README.md", "text"), gitserver.Write("sites/a.yaml", object))
-	c, err := s.open(t, source.CommitSpec{Ref: "main"})
+	c, err := s.open(t, CommitSpec{Ref: "main"})
 	require.NoError(t, err)
 	s.server.Forget()
 	layers, _, err := c.Read(t.Context(), []string{"sites"}, nil, nil, true)
@@ -138,7 +139,7 @@ func TestReadRefuses(t *testing.T) {
 			s := newSite(t)
 			s.Commit("change", gitserver.Write("k8s/a.yaml", object), gitserver.Write("site/kustomization.yaml", "resources: [../base/sub]"), c.edit,
 				gitserver.Write("k8s/big", "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 1\n"))
-			commit, err := s.open(t, source.CommitSpec{Ref: "main"})
+			commit, err := s.open(t, CommitSpec{Ref: "main"})
 			require.NoError(t, err)
 			_, _, err = commit.Read(t.Context(), []string{c.path}, nil, nil, true)
 			assert.Equal(t, c.reason, failure.Reason(err, ""), "%v", err)
@@ -157,19 +158,19 @@ func TestOpenResolves(t *testing.T) {
 	s.Branch("main", second)
 	s.Tag("v1", first)
 	for name, c := range map[string]struct {
-		wanted source.CommitSpec
+		wanted CommitSpec
 		commit string
 		reason v1alpha1.Reason
 	}{
-		"branch":              {source.CommitSpec{Ref: "main"}, second, ""},
-		"tag":                 {source.CommitSpec{Ref: "v1"}, first, ""},
-		"commit":              {source.CommitSpec{Ref: first}, first, ""},
-		"commit of branch":    {source.CommitSpec{Ref: first, Within: "main"}, first, ""},
-		"commit of fork":      {source.CommitSpec{Ref: fork, Within: "main"}, "", v1alpha1.ReasonRefNotAllowed},
-		"no such ref":         {source.CommitSpec{Ref: "nothing"}, "", v1alpha1.ReasonRefNotFound},
-		"target":              {source.CommitSpec{Ref: "main", Commit: id(t, first), Spec: &v1alpha1.GitSpec{Ref: "main"}}, first, ""},
-		"target of fork":      {source.CommitSpec{Ref: "main", Commit: id(t, fork), Spec: &v1alpha1.GitSpec{Ref: "main"}}, "", v1alpha1.ReasonRefNotAllowed},
-		"target, not allowed": {source.CommitSpec{Ref: "fork", Commit: id(t, fork), Spec: &v1alpha1.GitSpec{Ref: "main", AllowedRefs: []string{"main"}}}, "", v1alpha1.ReasonRefNotAllowed},
+		"branch":              {CommitSpec{Ref: "main"}, second, ""},
+		"tag":                 {CommitSpec{Ref: "v1"}, first, ""},
+		"commit":              {CommitSpec{Ref: first}, first, ""},
+		"commit of branch":    {CommitSpec{Ref: first, Within: "main"}, first, ""},
+		"commit of fork":      {CommitSpec{Ref: fork, Within: "main"}, "", v1alpha1.ReasonRefNotAllowed},
+		"no such ref":         {CommitSpec{Ref: "nothing"}, "", v1alpha1.ReasonRefNotFound},
+		"target":              {CommitSpec{Ref: "main", Commit: id(t, first), Spec: &v1alpha1.GitSpec{Ref: "main"}}, first, ""},
+		"target of fork":      {CommitSpec{Ref: "main", Commit: id(t, fork), Spec: &v1alpha1.GitSpec{Ref: "main"}}, "", v1alpha1.ReasonRefNotAllowed},
+		"target, not allowed": {CommitSpec{Ref: "fork", Commit: id(t, fork), Spec: &v1alpha1.GitSpec{Ref: "main", AllowedRefs: []string{"main"}}}, "", v1alpha1.ReasonRefNotAllowed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := s.open(t, c.wanted)
@@ -192,9 +193,9 @@ func id(t *testing.T, text string) plan.ID {
 func TestLocalRepositoryIsRefused(t *testing.T) {
 	for _, url := range []string{"/etc", "file:///srv/git"} {
 		t.Run(url, func(t *testing.T) {
-			_, err := source.GitRemote(t.Context(), &v1alpha1.ConfigGit{RepoURL: url}, nil, repo.RemoteOptions{})
+			_, err := GitRemote(t.Context(), &v1alpha1.ConfigGit{RepoURL: url}, nil, repo.RemoteOptions{})
 			assert.True(t, failure.Is(err, v1alpha1.ReasonUnsupportedRepository), "%v", err)
-			_, err = source.GatewaySyncRemote(t.Context(), &v1alpha1.GitSpec{Repo: url}, nil, repo.RemoteOptions{})
+			_, err = GatewaySyncRemote(t.Context(), &v1alpha1.GitSpec{Repo: url}, nil, repo.RemoteOptions{})
 			assert.True(t, failure.Is(err, v1alpha1.ReasonUnsupportedRepository), "%v", err)
 		})
 	}
@@ -229,7 +230,7 @@ func TestCredentials(t *testing.T) {
 			if c.method == v1alpha1.ConfigAuthSSH {
 				url = "ssh://git@git.example.com/plant.git"
 			}
-			remote, err := source.GitRemote(t.Context(), &v1alpha1.ConfigGit{RepoURL: url, AuthMethod: c.method, AuthSecretRef: &v1alpha1.ConfigObjectRef{Name: "git"}}, read, repo.RemoteOptions{})
+			remote, err := GitRemote(t.Context(), &v1alpha1.ConfigGit{RepoURL: url, AuthMethod: c.method, AuthSecretRef: &v1alpha1.ConfigObjectRef{Name: "git"}}, read, repo.RemoteOptions{})
 			if c.says == "" {
 				require.NoError(t, err)
 				require.NoError(t, remote.Close())
@@ -247,11 +248,11 @@ func TestCloneFindsRoot(t *testing.T) {
 	gitserver.NewRepo(t, filepath.Join(root, "origin.git"))
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "clone", ".git"), 0o755))
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "clone", "k8s", "base"), 0o755))
-	remote, inside, err := source.CloneRemote(filepath.Join(root, "clone", "k8s", "base"), repo.RemoteOptions{})
+	remote, inside, err := CloneRemote(filepath.Join(root, "clone", "k8s", "base"), repo.RemoteOptions{})
 	require.NoError(t, err)
 	require.NoError(t, remote.Close())
 	assert.Equal(t, "k8s/base", inside)
-	_, _, err = source.CloneRemote(t.TempDir(), repo.RemoteOptions{})
+	_, _, err = CloneRemote(t.TempDir(), repo.RemoteOptions{})
 	assert.ErrorContains(t, err, "not in a clone")
 }
 
@@ -260,10 +261,10 @@ func TestExcludes(t *testing.T) {
 	s.Commit("first", gitserver.Write("a.yaml", object), gitserver.Write(".github/workflows/ci.yml", "on: push"), gitserver.Write("lib/values.yaml", "a: b"),
 		gitserver.Write("compose.yml", "services: {}"), gitserver.Write("projects/p/project.json", "{}"),
 		gitserver.Write("lib/a.jsonnet", "{}"), gitserver.Write("lib/b.yaml", object))
-	c, err := s.open(t, source.CommitSpec{Ref: "main"})
+	c, err := s.open(t, CommitSpec{Ref: "main"})
 	require.NoError(t, err)
 	read := func(excludes ...string) (paths []string, err error) {
-		layers, _, err := c.Read(t.Context(), []string{"."}, nil, source.Excludes(&v1alpha1.ConfigSource{Git: &v1alpha1.ConfigGit{ConfigFiles: v1alpha1.ConfigFiles{Excludes: excludes}}}), true)
+		layers, _, err := c.Read(t.Context(), []string{"."}, nil, Excludes(&v1alpha1.ConfigSource{Git: &v1alpha1.ConfigGit{ConfigFiles: v1alpha1.ConfigFiles{Excludes: excludes}}}), true)
 		if err != nil {
 			return nil, err
 		}
@@ -278,4 +279,45 @@ func TestExcludes(t *testing.T) {
 	paths, err = read("lib/", "**/project.json")
 	require.NoError(t, err)
 	assert.Equal(t, []string{"a.yaml"}, paths)
+}
+
+// G5: each tree is read once, however many paths a build looks up, and a run that is over looks up none.
+func TestLookups(t *testing.T) {
+	root := t.TempDir()
+	edits := []gitserver.Edit{gitserver.Write("k8s/sub/a.yaml", "{}")}
+	for i := range 1000 {
+		edits = append(edits, gitserver.Write(fmt.Sprint("file-", i), "x"))
+	}
+	gitserver.NewRepo(t, filepath.Join(root, "plant.git")).Commit("first", edits...)
+	server, err := gitserver.Start(root, gitserver.Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, server.Close()) }()
+	remote, err := GitRemote(t.Context(), &v1alpha1.ConfigGit{RepoURL: server.URL("plant.git")}, nil, repo.RemoteOptions{})
+	require.NoError(t, err)
+	c, err := Open(t.Context(), remote, CommitSpec{Ref: "main"}, Slot{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+
+	ctx, cancel := context.WithCancelCause(t.Context())
+	w, err := c.walker(ctx, nil, true)
+	require.NoError(t, err)
+	for path, want := range map[string]builder.Kind{"k8s/sub/a.yaml": builder.File, "k8s/sub": builder.Folder, "file-7": builder.File, "k8s/none": builder.Nothing, "file-7/x": builder.Nothing} {
+		t.Run(path, func(t *testing.T) {
+			got, err := w.Stat(path)
+			require.NoError(t, err)
+			assert.Equal(t, want, got)
+		})
+	}
+	assert.Less(t, testing.AllocsPerRun(10, func() { _, _ = w.Stat("k8s/sub/a.yaml") }), 20.0)
+	assert.Less(t, testing.AllocsPerRun(10, func() { _, _ = w.enter(".", w.root, 0) }), 20.0)
+
+	w.trees, w.entries = map[plan.ID]*tree{}, maxEntries-1000
+	_, err = w.Stat("k8s")
+	assert.True(t, failure.Is(err, v1alpha1.ReasonLimitExceeded), "%v", err)
+	over := errors.New("the run is over")
+	cancel(over)
+	_, err = w.Stat("file-7")
+	assert.ErrorIs(t, err, over)
+	_, _, err = c.Read(ctx, []string{"nothing"}, nil, nil, true)
+	assert.ErrorIs(t, err, over)
 }

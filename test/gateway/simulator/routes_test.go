@@ -1,12 +1,14 @@
-package simulator_test
+package simulator
 
 import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,8 +19,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gateway/simulator/datadir"
+	"stoker.io/stoker/test/gateway/simulator/resource"
 	"stoker.io/stoker/test/leak"
+	"stoker.io/stoker/test/trees"
 )
 
 // Shapes of responses: the JSON type of each field. A trailing ? marks an optional field; list is {items,
@@ -44,8 +48,8 @@ var (
 		"invalidParent": truth, "mutable": truth}
 	designer = shape{"id": text, "user": text, "uptime": number, "lastcomm": number, "timeout": number,
 		"memory": shape{"used": number, "max": number}, "project": text, "address": text, "timezone": text}
-	named    = shape{"name": text, "enabled": truth, "modes": list}
-	resource = shape{"name": text, "enabled": truth, "modes": list, "collection": text, "description": text, "signature": text, "config": anything}
+	named = shape{"name": text, "enabled": truth, "modes": list}
+	entry = shape{"name": text, "enabled": truth, "modes": list, "collection": text, "description": text, "signature": text, "config": anything}
 )
 
 // table is the interface of the gateway. Its source is the vendor's OpenAPI document of 8.3.8; StatusPing,
@@ -73,9 +77,9 @@ var table = []struct {
 	{route: "GET /data/api/v1/projects/names", status: 200, shape: listOf(shape{"name": text})},
 	{route: "GET /data/api/v1/projects/find/{name}", ask: "/data/api/v1/projects/find/P", status: 200, shape: project},
 	{route: "GET /data/api/v1/resources/names/{module}/{type}", ask: "/data/api/v1/resources/names/ignition/tag-provider", status: 200, shape: listOf(named)},
-	{route: "GET /data/api/v1/resources/list/{module}/{type}", ask: "/data/api/v1/resources/list/ignition/tag-provider", status: 200, shape: listOf(resource)},
-	{route: "GET /data/api/v1/resources/find/{module}/{type}/{name...}", ask: "/data/api/v1/resources/find/ignition/tag-provider/default", status: 200, shape: resource},
-	{route: "GET /data/api/v1/resources/singleton/{module}/{type}", ask: "/data/api/v1/resources/singleton/ignition/system-properties", status: 200, shape: resource},
+	{route: "GET /data/api/v1/resources/list/{module}/{type}", ask: "/data/api/v1/resources/list/ignition/tag-provider", status: 200, shape: listOf(entry)},
+	{route: "GET /data/api/v1/resources/find/{module}/{type}/{name...}", ask: "/data/api/v1/resources/find/ignition/tag-provider/default", status: 200, shape: entry},
+	{route: "GET /data/api/v1/resources/singleton/{module}/{type}", ask: "/data/api/v1/resources/singleton/ignition/system-properties", status: 200, shape: entry},
 	{route: "GET /data/api/v1/logs", ask: "/data/api/v1/logs?minLevel=ERROR&limit=10", status: 200, shape: shape{"items": []shape{{"timestamp": number, "loggerName": text, "level": text, "message": text}}}},
 	{route: "GET /data/api/v1/restart-tasks/pending", status: 200, shape: shape{"pending": list}},
 	{route: "POST /data/api/v1/restart-tasks/restart", status: 400},
@@ -89,13 +93,13 @@ var table = []struct {
 }
 
 func TestRoutes(t *testing.T) {
-	b := withProject(t, simulator.Options{})
+	b := withProject(t, Options{})
 	for range 2 {
 		_, err := b.Designers.Open("ann", "P")
 		require.NoError(t, err)
 	}
 	b.Logs.Error("Tags", "overload")
-	require.NoError(t, b.Noise.Make(simulator.NoiseModuleTags))
+	require.NoError(t, b.Noise.Make(NoiseModuleTags))
 	known := map[string]bool{}
 	for _, row := range table {
 		known[row.route] = true
@@ -166,18 +170,18 @@ const (
 
 // bench is a simulated gateway with the helpers of a test.
 type bench struct {
-	*simulator.Gateway
+	*Gateway
 	t    *testing.T
 	dir  string
 	http *http.Client
 }
 
-func start(t *testing.T, opts simulator.Options) bench {
+func start(t *testing.T, opts Options) bench {
 	t.Helper()
 	if opts.Data == "" {
 		opts.Data = t.TempDir()
 	}
-	g, err := simulator.Start(opts)
+	g, err := Start(opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, g.Close()) })
 	client := &http.Client{
@@ -252,7 +256,7 @@ func (b bench) scanned(kind string) {
 	require.Eventually(b.t, func() bool { return b.Scans.Completed(kind) > before }, bound, time.Millisecond)
 }
 
-func withProject(t *testing.T, opts simulator.Options) bench {
+func withProject(t *testing.T, opts Options) bench {
 	b := start(t, opts)
 	b.put("projects/P/project.json", projectJSON)
 	b.resource(viewDir, "view.json", `{"v":1}`)
@@ -275,7 +279,7 @@ func TestTornWritesAreLoadErrors(t *testing.T) {
 		"truncated project.json": func(b bench) { b.put("projects/P/project.json", `{`) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := withProject(t, simulator.Options{})
+			b := withProject(t, Options{})
 			before := b.Data.Loaded(viewDir)
 			harm(b)
 			b.scanned("projects")
@@ -289,7 +293,7 @@ func TestTornWritesAreLoadErrors(t *testing.T) {
 }
 
 func TestProjectScanSigning(t *testing.T) {
-	b := withProject(t, simulator.Options{})
+	b := withProject(t, Options{})
 	signed := b.read(viewDir + "/resource.json")
 	assert.Contains(t, signed, `"actor": "external"`)
 	assert.False(t, strings.HasSuffix(signed, "\n"))
@@ -308,7 +312,7 @@ func TestProjectScanSigning(t *testing.T) {
 func TestConfigScanSigning(t *testing.T) {
 	for _, sign := range []bool{false, true} {
 		t.Run(fmt.Sprintf("signs %t", sign), func(t *testing.T) {
-			b := start(t, simulator.Options{Unknowns: simulator.Unknowns{SignConfig: sign}})
+			b := start(t, Options{Unknowns: Unknowns{SignConfig: sign}})
 			for _, c := range []string{"core", "external"} {
 				b.resource("config/resources/"+c+"/ignition/schedule/x", "config.json", "{}")
 			}
@@ -320,9 +324,9 @@ func TestConfigScanSigning(t *testing.T) {
 }
 
 func TestPairReplication(t *testing.T) {
-	master := withProject(t, simulator.Options{Role: "Master"})
-	backup := start(t, simulator.Options{Role: "Backup"})
-	pair, err := simulator.NewPair(master.Gateway, backup.Gateway)
+	master := withProject(t, Options{Role: "Master"})
+	backup := start(t, Options{Role: "Backup"})
+	pair, err := NewPair(master.Gateway, backup.Gateway)
 	require.NoError(t, err)
 	assert.NotNil(t, backup.Data.Loaded(viewDir))
 	_, body := backup.ask("GET", "/data/api/v1/redundancy", "")
@@ -353,7 +357,7 @@ func TestPairReplication(t *testing.T) {
 	_, body = master.ask("GET", "/data/api/v1/redundancy", "")
 	assert.Contains(t, body, `"hasConfigAccess":false`)
 
-	_, err = simulator.NewPair(backup.Gateway, master.Gateway)
+	_, err = NewPair(backup.Gateway, master.Gateway)
 	require.Error(t, err)
 }
 
@@ -382,7 +386,7 @@ func TestCanaries(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := start(t, simulator.Options{})
+			b := start(t, Options{})
 			require.NoError(t, harm(b))
 			assert.ErrorContains(t, b.Canaries.Check(), name)
 			status, body := b.admin("GET", "/canaries", "")
@@ -392,4 +396,58 @@ func TestCanaries(t *testing.T) {
 			assert.NoError(t, b.Canaries.Check())
 		})
 	}
+}
+
+// open opens a real Ignition tree, which is not part of the project.
+func open(t *testing.T, dir string) *os.Root {
+	t.Helper()
+	root, err := os.OpenRoot(dir)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = root.Close() })
+	return root
+}
+
+func copyTree(t *testing.T, from *os.Root, dir string) {
+	t.Helper()
+	to, err := os.OpenRoot(dir)
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, to.Close()) }()
+	require.NoError(t, fs.WalkDir(from.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		raw, err := datadir.Read(from, name)
+		require.NoError(t, err)
+		return datadir.Write(to, name, raw)
+	}))
+}
+
+// The write-back must not change the tree of a real gateway, because the simulator accepts its signatures.
+func TestRealTree(t *testing.T) {
+	root := open(t, trees.Gateway83(t))
+	dir := t.TempDir()
+	copyTree(t, root, dir)
+	g, err := Start(Options{Data: dir, Mode: "dev", Seeding: SeedNone, Unknowns: Unknowns{SignConfig: true}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, g.Close()) }()
+	state, reason := g.State()
+	require.Equal(t, Running, state, reason)
+	assert.Empty(t, g.Data.LoadErrors())
+	changed := 0
+	require.NoError(t, fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		want, err := datadir.Read(root, name)
+		require.NoError(t, err)
+		got, err := datadir.Read(g.root, name)
+		require.NoError(t, err)
+		if string(got) != string(want) {
+			changed++
+			assert.Equal(t, resource.File, path.Base(name), name)
+		}
+		return nil
+	}))
+	// One signature that does not match, and seven resources that were never signed.
+	assert.Equal(t, 8, changed)
 }
