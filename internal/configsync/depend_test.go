@@ -29,25 +29,9 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// another creates a second ConfigSync of the repository, with a path and more fields of its spec.
-func (w *world) another(name, path, more string) {
-	w.t.Helper()
-	w.ApplyYAML(w.t, w.namespace, fmt.Sprintf("{apiVersion: stoker.io/v1alpha1, kind: ConfigSync, metadata: {name: %s}, spec: {source: {git: {repoURL: '%s', branch: main, path: %s}}%s}}",
-		name, w.server.URL("plant.git"), path, more))
-}
-
-// run applies the ConfigSync of a name as a user with all rights.
-func (w *world) run(name string) error {
-	w.t.Helper()
-	cs, err := kube.ConfigSyncs(w.admin.Dynamic, w.namespace).Get(w.t.Context(), name)
-	require.NoError(w.t, err)
-	_, err = w.engine(w.RESTConfig()).Apply(w.t.Context(), cs, configsync.Options{})
-	return err
-}
-
 func (w *world) waits(name, message string) {
 	w.t.Helper()
-	err := w.run(name)
+	_, err := w.applyNamed(name)
 	assert.Equal(w.t, v1alpha1.ReasonDependencyNotReady, failure.Reason(err, ""), "%v", err)
 	assert.ErrorContains(w.t, err, message)
 }
@@ -66,7 +50,7 @@ func TestDependsOnConfigSync(t *testing.T) {
 	assert.True(t, meta.IsStatusConditionTrue(cs.Status.Conditions, v1alpha1.ConditionReconciling))
 	assert.Nil(t, meta.FindStatusCondition(cs.Status.Conditions, v1alpha1.ConditionStalled))
 
-	w.another("base", "base", "")
+	w.createNamed("base", "source: {git: {path: base}}")
 	w.waits("plant", "no run has handled")
 	require.NoError(t, w.run("base"))
 	require.NoError(t, w.run("plant"))
@@ -109,8 +93,8 @@ func TestDependencyCycle(t *testing.T) {
 	w := newWorld(t)
 	w.commit("k8s/a.yaml", configMap("a", "1"))
 	w.create("dependsOn: [{name: one}]")
-	w.another("one", "k8s", ", dependsOn: [{name: two}, {name: missing}]")
-	w.another("two", "k8s", ", dependsOn: [{name: plant}]")
+	w.createNamed("one", "{source: {git: {path: k8s}}, dependsOn: [{name: two}, {name: missing}]}")
+	w.createNamed("two", "{source: {git: {path: k8s}}, dependsOn: [{name: plant}]}")
 	for name, cycle := range map[string]string{"plant": "plant → one → two → plant", "two": "two → plant → one → two"} {
 		t.Run(name, func(t *testing.T) {
 			err := w.run(name)
@@ -122,11 +106,11 @@ func TestDependencyCycle(t *testing.T) {
 	assert.Nil(t, w.data("a"))
 
 	t.Run("cycle of its dependencies", func(*testing.T) {
-		w.another("outside", "k8s", ", dependsOn: [{name: two}]")
+		w.createNamed("outside", "{source: {git: {path: k8s}}, dependsOn: [{name: two}]}")
 		w.waits("outside", "waiting for ConfigSync two: ")
 	})
 	t.Run("a dependency on itself", func(t *testing.T) {
-		w.another("self", "k8s", ", dependsOn: [{name: self}]")
+		w.createNamed("self", "{source: {git: {path: k8s}}, dependsOn: [{name: self}]}")
 		assert.ErrorContains(t, w.run("self"), "self → self")
 	})
 }
@@ -408,8 +392,7 @@ func TestFollowedGatewaySyncVerifies(t *testing.T) {
 	require.NoError(t, err)
 	w.target("main", commit, gs.Generation)
 	w.create("source: {git: null, gatewaySync: {name: line, path: k8s}}")
-	_, err = w.apply()
-	assert.True(t, failure.Is(err, v1alpha1.ReasonSignatureInvalid), "%v", err)
+	w.fails(v1alpha1.ReasonSignatureInvalid)
 	assert.Nil(t, w.data("a"))
 	condition := w.condition(v1alpha1.ConditionReady)
 	require.NotNil(t, condition)

@@ -1,12 +1,9 @@
 package configsync_test
 
 import (
-	"encoding/json"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -62,12 +59,10 @@ func TestKustomization(t *testing.T) {
 	w.tracked()
 
 	w.commit("base/kustomization.yaml", "resources: [line.yaml, 'https://example.com/more.yaml']")
-	_, err := w.apply()
-	assert.True(t, failure.Is(err, v1alpha1.ReasonManifestInvalid), "%v", err)
-	assert.ErrorContains(t, err, `"base/kustomization.yaml": resources[1]`)
+	w.fails(v1alpha1.ReasonManifestInvalid, `"base/kustomization.yaml": resources[1]`)
 	assert.Equal(t, second, env(), "nothing may be changed")
 	w.create("render: {kustomize: Never}")
-	_, err = w.apply()
+	_, err := w.apply()
 	assert.ErrorContains(t, err, "spec.render.kustomize is Never")
 }
 
@@ -91,17 +86,7 @@ func TestKustomizedSecretsAppearNowhere(t *testing.T) {
 			w.create("")
 			r, err := w.apply()
 			assert.Equal(t, c.reason, failure.Reason(err, ""), "%v", err)
-			text := fmt.Sprint(err)
-			if r != nil && r.Plan != nil {
-				text += r.Plan.String()
-			}
-			cs := w.get()
-			object, err := json.Marshal(cs)
-			require.NoError(t, err)
-			text += string(object)
-			for _, e := range w.events() {
-				text += e.Message
-			}
+			text := w.said(r, err)
 			assert.NotContains(t, text, "S3CR3T")
 			assert.NotContains(t, text, "UzNDUjNU", "the secret must not appear in base64")
 			if name == "copied" {
@@ -110,48 +95,6 @@ func TestKustomizedSecretsAppearNowhere(t *testing.T) {
 				assert.Empty(t, m.Annotations[v1alpha1.AnnotationConfigDigest], "an object that may hold a secret must not have a digest")
 			}
 		})
-	}
-}
-
-// G2: one document of fifty that cannot be built or is refused, and nothing is applied.
-func TestBrokenDocumentOfFifty(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		broken string
-		reason v1alpha1.Reason
-	}{
-		"not YAML":  {"a: [", v1alpha1.ReasonManifestInvalid},
-		"bad field": {"{apiVersion: v1, kind: Service, metadata: {name: x}, spec: {ports: [{port: 99999999}]}}", v1alpha1.ReasonApplyRefused},
-	} {
-		for _, built := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/kustomize=%v", name, built), func(t *testing.T) {
-				w := newWorld(t)
-				var files []string
-				for i := range 50 {
-					text := configMap(fmt.Sprintf("m%d", i), "1")
-					if i == 25 {
-						text = c.broken
-					}
-					files = append(files, fmt.Sprintf("m%d.yaml", i), text)
-				}
-				var names, edits []string
-				for i := 0; i < len(files); i += 2 {
-					names, edits = append(names, files[i]), append(edits, "k8s/"+files[i], files[i+1])
-				}
-				if built {
-					edits = append(edits, "k8s/kustomization.yaml", "resources: ["+strings.Join(names, ", ")+"]")
-				}
-				w.commit(edits...)
-				w.create("")
-				_, err := w.apply()
-				assert.Equal(t, c.reason, failure.Reason(err, ""), "%v", err)
-				if c.reason == v1alpha1.ReasonManifestInvalid {
-					assert.ErrorContains(t, err, "k8s/m25.yaml")
-				}
-				assert.Empty(t, w.ours())
-				assert.Empty(t, w.get().Status.Inventory)
-			})
-		}
 	}
 }
 
@@ -202,17 +145,13 @@ func TestChart(t *testing.T) {
 	assert.NotContains(t, w.data("line-ignition-environment"), "TZ")
 
 	w.commit("kubernetes/line/templates/job.yaml", "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a, annotations: {helm.sh/hook: pre-upgrade}}\n")
-	_, err = w.apply()
-	assert.True(t, failure.Is(err, v1alpha1.ReasonManifestInvalid), "%v", err)
-	assert.ErrorContains(t, err, "is a hook of Helm")
+	w.fails(v1alpha1.ReasonManifestInvalid, "is a hook of Helm")
 	assert.Equal(t, second, set().Spec.Template, "nothing may be changed")
 	w.commit("kubernetes/line/templates/job.yaml", "")
 
 	w.create("source: {git: {path: k8s}}\nrender: {valuesFiles: [kubernetes/values.yaml]}")
 	w.commit("k8s/a.yaml", configMap("a", "1"))
-	_, err = w.apply()
-	assert.True(t, failure.Is(err, v1alpha1.ReasonSourceMissing), "%v", err)
-	assert.ErrorContains(t, err, "spec.render.valuesFiles is set, but no folder of the path has a Chart.yaml")
+	w.fails(v1alpha1.ReasonSourceMissing, "spec.render.valuesFiles is set, but no folder of the path has a Chart.yaml")
 }
 
 // G4: values of Secrets that reach a chart through a value file appear in no plan, error, status or Event.
@@ -235,23 +174,7 @@ func TestChartedSecretsAppearNowhere(t *testing.T) {
 			w.create("render: {template: true, valuesFiles: [values.yaml], varsFrom: [{secretRef: {name: vars}}]}")
 			r, err := w.apply()
 			assert.Equal(t, c.reason, failure.Reason(err, ""), "%v", err)
-			said := strings.Builder{}
-			if err != nil {
-				said.WriteString(err.Error())
-			}
-			if r != nil && r.Plan != nil {
-				said.WriteString(r.Plan.String())
-			}
-			for _, e := range w.events() {
-				said.WriteString(e.Message)
-			}
-			for _, row := range w.get().Status.Targets {
-				said.WriteString(row.Message + row.Name)
-			}
-			for _, condition := range w.get().Status.Conditions {
-				said.WriteString(condition.Message)
-			}
-			assert.NotContains(t, said.String(), "s3cr3t-value")
+			assert.NotContains(t, w.said(r, err), "s3cr3t-value")
 		})
 	}
 }
@@ -266,8 +189,6 @@ func TestJsonnet(t *testing.T) {
 	assert.Equal(t, map[string]string{"a": "north"}, w.data("a"))
 	assert.Equal(t, map[string]string{"a": "plant"}, w.data("b"))
 	w.commit("k8s/a.jsonnet", "import '../lib/none.libsonnet'")
-	_, err := w.apply()
-	assert.True(t, failure.Is(err, v1alpha1.ReasonManifestInvalid), "%v", err)
-	assert.ErrorContains(t, err, `"k8s/a.jsonnet": jsonnet cannot build it`)
+	w.fails(v1alpha1.ReasonManifestInvalid, `"k8s/a.jsonnet": jsonnet cannot build it`)
 	assert.NotNil(t, w.data("a"), "nothing may be changed")
 }

@@ -198,7 +198,7 @@ func TestProgramFollowsGit(t *testing.T) {
 	version := w.get().ResourceVersion
 	// setup: the program has seen its own writes when it has seen, and run, what was created after them.
 	for _, name := range []string{"second", "third"} {
-		w.another(name, name, ", refreshInterval: 24h")
+		w.createNamed(name, "{source: {git: {path: "+name+"}}, refreshInterval: 24h}")
 		require.Eventually(t, func() bool { return request.ReadConfig(w.getNamed(name), "").Phase == request.Succeeded }, soon, 50*time.Millisecond)
 	}
 	assert.Equal(t, version, w.get().ResourceVersion, "the program's own writes must not start a run")
@@ -386,7 +386,7 @@ func TestProgramRunsAfterDependencies(t *testing.T) {
 	w.account(w.namespace, "stoker-config", configMaps, rule("stoker.io", "configsyncs,gatewaysyncs,synctargets", "get"))
 	first := w.commit("k8s/a.yaml", configMap("a", "1"), "base/b.yaml", "broken")
 	w.create("{refreshInterval: 24h, dependsOn: [{name: base}]}")
-	w.another("base", "base", ", refreshInterval: 24h")
+	w.createNamed("base", "{source: {git: {path: base}}, refreshInterval: 24h}")
 	w.ApplyYAML(t, w.namespace, "{apiVersion: stoker.io/v1alpha1, kind: GatewaySync, metadata: {name: line}, spec: {git: {repo: '"+w.server.URL("plant.git")+"', ref: main}}}")
 	w.ApplyYAML(t, w.namespace, "{apiVersion: stoker.io/v1alpha1, kind: ConfigSync, metadata: {name: follower}, spec: {refreshInterval: 24h, source: {gatewaySync: {name: line, path: follow}}}}")
 	p := w.program(system, nil)

@@ -64,15 +64,13 @@ func TestRequestedRef(t *testing.T) {
 
 	w.git.Tag("nightly", first)
 	w.ask(request.Request{Ref: "nightly"})
-	_, err := w.apply()
-	assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotAllowed), "%v", err)
+	w.fails(v1alpha1.ReasonRefNotAllowed)
 	assert.Equal(t, request.Failed, w.verdict().Phase)
 
 	w.ask(request.Request{Ref: "v1", Commit: second})
-	_, err = w.apply()
-	assert.True(t, failure.Is(err, v1alpha1.ReasonRefMoved), "%v", err)
+	w.fails(v1alpha1.ReasonRefMoved)
 	w.git.Tag("v1", second)
-	_, err = w.apply()
+	_, err := w.apply()
 	assert.True(t, failure.Is(err, v1alpha1.ReasonRefMoved), "a rejected request must stay rejected: %v", err)
 	assert.Equal(t, "1", w.data("a")["a"])
 
@@ -126,8 +124,7 @@ func TestRequestOfFollower(t *testing.T) {
 	w.must()
 	assert.Equal(t, request.Succeeded, w.verdict().Phase)
 	w.annotate(v1alpha1.AnnotationRequestedRef, "v1")
-	_, err = w.apply()
-	assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotAllowed), "%v", err)
+	w.fails(v1alpha1.ReasonRefNotAllowed)
 }
 
 // broken never becomes healthy.
@@ -148,8 +145,7 @@ func TestRollbackOnFailure(t *testing.T) {
 	assert.NotContains(t, w.get().Annotations, v1alpha1.AnnotationRequestedRef, "a run that changed nothing must not request a rollback")
 
 	second := w.commit("k8s/a.yaml", configMap("a", "2")+broken)
-	_, err = w.apply()
-	assert.True(t, failure.Is(err, v1alpha1.ReasonProgressDeadlineExceeded), "%v", err)
+	w.fails(v1alpha1.ReasonProgressDeadlineExceeded)
 	cs := w.get()
 	assert.Equal(t, []string{first, second}, []string{cs.Annotations[v1alpha1.AnnotationRequestedRef], cs.Annotations[v1alpha1.AnnotationRequestedUnless]})
 	assert.NotEqual(t, refused, second)
@@ -176,8 +172,7 @@ func TestRollbackOnFailure(t *testing.T) {
 
 	w.commit("k8s/a.yaml", configMap("a", "4")+broken)
 	w.create("{progressDeadline: 1s, rollbackOnFailure: None}")
-	_, err = w.apply()
-	assert.True(t, failure.Is(err, v1alpha1.ReasonProgressDeadlineExceeded), "%v", err)
+	w.fails(v1alpha1.ReasonProgressDeadlineExceeded)
 	assert.Equal(t, cs.Annotations, w.get().Annotations)
 	assert.Equal(t, "4", w.data("a")["a"])
 }

@@ -2,6 +2,7 @@ package configsync_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
@@ -77,15 +78,17 @@ func TestRefusalChangesNothing(t *testing.T) {
 		broken string
 		reason v1alpha1.Reason
 	}{
-		"not YAML":       {"a: [", v1alpha1.ReasonManifestInvalid},
-		"not an object":  {"a: b", v1alpha1.ReasonManifestInvalid},
-		"unknown kind":   {"{apiVersion: example.com/v1, kind: Unknown, metadata: {name: a}}", v1alpha1.ReasonKindUnknown},
-		"unknown field":  {"{apiVersion: v1, kind: ConfigMap, metadata: {name: x}, dat: {a: b}}", v1alpha1.ReasonApplyRefused},
-		"wrong type":     {"{apiVersion: v1, kind: Service, metadata: {name: x}, spec: {ports: x}}", v1alpha1.ReasonApplyRefused},
-		"invalid value":  {"{apiVersion: v1, kind: Service, metadata: {name: x}, spec: {ports: [{port: 99999999}]}}", v1alpha1.ReasonApplyRefused},
-		"no namespace":   {"{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: of-another-team}}", v1alpha1.ReasonApplyRefused},
-		"twice by scope": {configMap("n1", "2") + "{apiVersion: v1, kind: ConfigMap, metadata: {name: n1, namespace: NS}}", v1alpha1.ReasonManifestInvalid},
-		"kustomization":  {"", v1alpha1.ReasonManifestInvalid},
+		"not YAML":             {"a: [", v1alpha1.ReasonManifestInvalid},
+		"not an object":        {"a: b", v1alpha1.ReasonManifestInvalid},
+		"unknown kind":         {"{apiVersion: example.com/v1, kind: Unknown, metadata: {name: a}}", v1alpha1.ReasonKindUnknown},
+		"unknown field":        {"{apiVersion: v1, kind: ConfigMap, metadata: {name: x}, dat: {a: b}}", v1alpha1.ReasonApplyRefused},
+		"wrong type":           {"{apiVersion: v1, kind: Service, metadata: {name: x}, spec: {ports: x}}", v1alpha1.ReasonApplyRefused},
+		"invalid value":        {"{apiVersion: v1, kind: Service, metadata: {name: x}, spec: {ports: [{port: 99999999}]}}", v1alpha1.ReasonApplyRefused},
+		"no namespace":         {"{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: of-another-team}}", v1alpha1.ReasonApplyRefused},
+		"twice by scope":       {configMap("n1", "2") + "{apiVersion: v1, kind: ConfigMap, metadata: {name: n1, namespace: NS}}", v1alpha1.ReasonManifestInvalid},
+		"kustomization":        {"", v1alpha1.ReasonManifestInvalid},
+		"not YAML, built":      {"a: [", v1alpha1.ReasonManifestInvalid},
+		"invalid value, built": {"{apiVersion: v1, kind: Service, metadata: {name: x}, spec: {ports: [{port: 99999999}]}}", v1alpha1.ReasonApplyRefused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -94,13 +97,19 @@ func TestRefusalChangesNothing(t *testing.T) {
 				text += configMap(n, "1")
 			}
 			w.commit("k8s/a.yaml", text, "k8s/z.yaml", c.broken+" ")
-			if name == "kustomization" {
+			switch {
+			case name == "kustomization":
 				w.commit("k8s/sub/kustomization.yaml", "resources: [https://example.com/x]")
+			case strings.HasSuffix(name, ", built"):
+				w.commit("k8s/kustomization.yaml", "resources: [a.yaml, z.yaml]")
 			}
 			w.create("")
 			_, err := w.apply()
 			require.Error(t, err)
 			assert.Equal(t, c.reason, failure.Reason(err, ""), "%v", err)
+			if strings.HasPrefix(name, "not YAML") {
+				assert.ErrorContains(t, err, "k8s/z.yaml")
+			}
 			assert.Empty(t, w.ours())
 			assert.Empty(t, w.get().Status.Inventory)
 			ready := w.condition(v1alpha1.ConditionReady)
@@ -122,9 +131,7 @@ func TestForeignObject(t *testing.T) {
 	w.ApplyYAML(t, w.namespace, configMap("theirs", "other"))
 	w.commit("k8s/a.yaml", configMap("a", "1")+configMap("theirs", "1"))
 	w.create("")
-	_, err := w.apply()
-	assert.True(t, failure.Is(err, v1alpha1.ReasonNotOwned), "%v", err)
-	assert.ErrorContains(t, err, "data.a")
+	w.fails(v1alpha1.ReasonNotOwned, "data.a")
 	assert.Nil(t, w.data("a"))
 	assert.Equal(t, map[string]string{"a": "other"}, w.data("theirs"))
 	assert.Equal(t, v1alpha1.ConfigHeld, w.get().Status.Targets[0].State)
@@ -142,10 +149,9 @@ func TestForeignObject(t *testing.T) {
 
 	w.commit("other/b.yaml", configMap("marked", "1"))
 	w.createNamed("other", "{source: {git: {path: other}}}")
-	_, err = w.applyNamed("other")
-	require.NoError(t, err)
+	require.NoError(t, w.run("other"))
 	w.commit("k8s/b.yaml", configMap("marked", "1"))
-	_, err = w.apply()
+	_, err := w.apply()
 	assert.True(t, failure.Is(err, v1alpha1.ReasonNotOwned), "the object of another ConfigSync must not be adopted: %v", err)
 	assert.Equal(t, "3/4", w.get().Status.TargetsReady, "the other objects must still be applied")
 }
@@ -193,18 +199,16 @@ func TestMassDeletionWaits(t *testing.T) {
 	w.create("")
 	w.must()
 	emptied := w.commit("k8s/a.yaml", configMap("a", "2"))
-	_, err := w.apply()
-	assert.True(t, failure.Is(err, v1alpha1.ReasonMassDeletion), "%v", err)
+	w.fails(v1alpha1.ReasonMassDeletion)
 	assert.Equal(t, map[string]string{"a": "1"}, w.data("a"))
 	assert.Len(t, w.ours(), 7)
 	w.annotate(v1alpha1.AnnotationConfirmDeletion, "0000000")
-	_, err = w.apply()
+	_, err := w.apply()
 	assert.True(t, failure.Is(err, v1alpha1.ReasonMassDeletion), "a confirmation must count for its commit only: %v", err)
 
 	moved := w.commit("k8s/a.yaml", "", "other/a.yaml", configMap("a", "1"))
 	w.annotate(v1alpha1.AnnotationConfirmDeletion, moved[:7])
-	_, err = w.apply()
-	assert.True(t, failure.Is(err, v1alpha1.ReasonSourceMissing), "%v", err)
+	w.fails(v1alpha1.ReasonSourceMissing)
 	assert.Len(t, w.ours(), 7)
 
 	w.git.ForcePush(emptied)
@@ -223,9 +227,8 @@ func TestDataGoesLast(t *testing.T) {
 	w.create("progressDeadline: 1s")
 	w.must()
 	w.commit("k8s/a.yaml", configMap("new", "1")+fmt.Sprintf(set, 1))
-	_, err := w.apply()
-	assert.True(t, failure.Is(err, v1alpha1.ReasonProgressDeadlineExceeded), "%v", err)
-	_, err = w.core.CoreV1().Services(w.namespace).Get(t.Context(), "old", metav1.GetOptions{})
+	w.fails(v1alpha1.ReasonProgressDeadlineExceeded)
+	_, err := w.core.CoreV1().Services(w.namespace).Get(t.Context(), "old", metav1.GetOptions{})
 	require.Error(t, err)
 	assert.NotNil(t, w.data("old"))
 	w.tracked()
@@ -249,9 +252,7 @@ func TestDriftIsRepaired(t *testing.T) {
 	_, err = w.core.CoreV1().ConfigMaps(w.namespace).Patch(t.Context(), "a", types.MergePatchType, []byte(`{"data":{"a":"edited"}}`), metav1.PatchOptions{FieldManager: "kubectl-edit"})
 	require.NoError(t, err)
 	w.create("apply: {conflictPolicy: hold}")
-	_, err = w.apply()
-	assert.True(t, failure.Is(err, v1alpha1.ReasonApplyConflict), "%v", err)
-	assert.ErrorContains(t, err, "kubectl-edit")
+	w.fails(v1alpha1.ReasonApplyConflict, "kubectl-edit")
 	assert.Equal(t, "edited", w.data("a")["a"])
 }
 
@@ -265,11 +266,9 @@ func TestImmutableFieldIsNamed(t *testing.T) {
 	w.create("")
 	w.must()
 	w.commit("k8s/a.yaml", set("two"))
-	_, err := w.apply()
-	assert.True(t, failure.Is(err, v1alpha1.ReasonImmutableField), "%v", err)
-	assert.ErrorContains(t, err, "git changes a field that Kubernetes never changes (one of spec.serviceName): with the annotation stoker.io/recreate: enabled")
+	w.fails(v1alpha1.ReasonImmutableField, "git changes a field that Kubernetes never changes (one of spec.serviceName): with the annotation stoker.io/recreate: enabled")
 	w.commit("k8s/a.yaml", set("one, podManagementPolicy: Sideways"))
-	_, err = w.apply()
+	_, err := w.apply()
 	assert.True(t, failure.Is(err, v1alpha1.ReasonApplyRefused), "an invalid manifest must not be reported as an immutable field: %v", err)
 }
 
@@ -312,8 +311,7 @@ func TestUnhealthyObjects(t *testing.T) {
 	w.commit("k8s/a.yaml", "{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: line}, spec: {serviceName: s, selector: {matchLabels: {a: b}}, "+
 		"template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: c}]}}}}")
 	w.create("progressDeadline: 2s")
-	_, err := w.apply()
-	assert.True(t, failure.Is(err, v1alpha1.ReasonProgressDeadlineExceeded), "%v", err)
+	w.fails(v1alpha1.ReasonProgressDeadlineExceeded)
 	cs := w.get()
 	assert.Equal(t, "0/1", cs.Status.TargetsReady)
 	assert.Nil(t, cs.Status.LastGood)

@@ -2,6 +2,7 @@ package configsync_test
 
 import (
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -23,6 +24,7 @@ import (
 	"stoker.io/stoker/internal/configsync/builder"
 	"stoker.io/stoker/internal/configsync/manifest"
 	"stoker.io/stoker/internal/configsync/render"
+	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/gitserver"
@@ -147,12 +149,44 @@ func (w *world) applyNamed(name string) (*configsync.Run, error) {
 	return w.engine(w.RESTConfig()).Apply(w.t.Context(), w.getNamed(name), configsync.Options{})
 }
 
+// run is applyNamed without a result.
+func (w *world) run(name string) error {
+	w.t.Helper()
+	_, err := w.applyNamed(name)
+	return err
+}
+
 // must is apply without an error.
 func (w *world) must() *configsync.Run {
 	w.t.Helper()
 	r, err := w.apply()
 	require.NoError(w.t, err)
 	return r
+}
+
+// fails is apply with an error of a reason, which contains texts.
+func (w *world) fails(reason v1alpha1.Reason, texts ...string) {
+	w.t.Helper()
+	_, err := w.apply()
+	assert.Equal(w.t, reason, failure.Reason(err, ""), "%v", err)
+	for _, text := range texts {
+		assert.ErrorContains(w.t, err, text)
+	}
+}
+
+// said returns all that a user sees of a run: the error, the plan, the ConfigSync and the Events.
+func (w *world) said(r *configsync.Run, err error) string {
+	w.t.Helper()
+	object, jsonErr := json.Marshal(w.get())
+	require.NoError(w.t, jsonErr)
+	text := fmt.Sprint(err) + string(object)
+	if r != nil && r.Plan != nil {
+		text += r.Plan.String()
+	}
+	for _, e := range w.events() {
+		text += e.Message
+	}
+	return text
 }
 
 // annotate sets an annotation of the ConfigSync.
