@@ -295,10 +295,7 @@ var fleets = []struct {
 	}},
 	{"waiting_for_window", []string{"approve-window", "force-sync", "pause", "rollback"}, []string{"approve-window"}, func(s *scene) {
 		s.GatewaySync.Spec.Deployment = &v1alpha1.DeploymentSpec{Windows: []v1alpha1.MaintenanceWindow{{Name: "nights", Schedule: "0 22 * * *", Duration: "8h"}}}
-		s.resolve(commitB, nil)
-		s.reportSynced(0)
-		s.report(1, v1alpha1.GatewayHeld, v1alpha1.ReasonMaintenanceWindow, "waits for its window")
-		s.write()
+		held(v1alpha1.ReasonMaintenanceWindow, "waits for its window")(s)
 	}},
 	{"went_back", []string{"force-sync", "pause", "retry", "rollback"}, []string{"retry"}, func(s *scene) {
 		s.resolve(commitB, nil)
@@ -330,8 +327,7 @@ func rolledBack(s *scene) {
 func badCommit(s *scene) {
 	s.resolve(commitB, nil)
 	s.reportSynced(0)
-	s.report(1, v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError, "projects/a/project.json: line 3: unexpected end")
-	s.write()
+	broken(s)
 }
 
 var menu = []menuRow{

@@ -50,18 +50,8 @@ var statuses = []struct {
 		s.resolve("", failed(v1alpha1.ReasonGitUnreachable, "dial tcp: connection refused"))
 		s.write()
 	}},
-	{"git_away_during_request", "Progressing", "GitUnreachable: dial tcp: connection refused; the gateways stay at aaaaaaa", func(s *scene) {
-		s.annotate(v1alpha1.AnnotationRequestedAt, requestedAt)
-		s.resolve("", failed(v1alpha1.ReasonGitUnreachable, "dial tcp: connection refused"))
-		s.write()
-	}},
-	{"git_stays_away_during_request", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s, still trying: GitUnreachable: dial tcp: connection refused; the gateways stay at aaaaaaa", func(s *scene) {
-		s.annotate(v1alpha1.AnnotationRequestedAt, requestedAt)
-		s.resolve("", failed(v1alpha1.ReasonGitUnreachable, "dial tcp: connection refused"))
-		s.write()
-		s.advance(11 * time.Minute)
-		s.write()
-	}},
+	{"git_away_during_request", "Progressing", "GitUnreachable: dial tcp: connection refused; the gateways stay at aaaaaaa", requestedWhileGitIsAway},
+	{"git_stays_away_during_request", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s, still trying: GitUnreachable: dial tcp: connection refused; the gateways stay at aaaaaaa", late(requestedWhileGitIsAway)},
 	{"synced_request", "Healthy", "all 2 gateways run v2 at bbbbbbb", func(s *scene) {
 		s.annotate(v1alpha1.AnnotationRequestedRef, "v2", v1alpha1.AnnotationRequestedOver, desiredref.RequestOver("v2", "main", requestedAt), v1alpha1.AnnotationRequestedAt, requestedAt)
 		s.resolve(commitB, nil)
@@ -72,8 +62,7 @@ var statuses = []struct {
 	{"rolled_back", "Healthy", "rolled back: bbbbbbb of main is blocked; all 2 gateways run aaaaaaa", rolledBack},
 	{"rolled_back_and_broken", "Degraded", "ConfigSyntaxError: line-1: projects/a/project.json: line 3: unexpected end", func(s *scene) {
 		rolledBack(s)
-		s.report(1, v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError, "projects/a/project.json: line 3: unexpected end")
-		s.write()
+		broken(s)
 	}},
 	{"new", "Progressing", "WaitingForLead: neither an agent nor the injector has read this GatewaySync yet", func(s *scene) { s.GatewaySync.Status = v1alpha1.GatewaySyncStatus{} }},
 	{"spec_not_seen", "Progressing", "WaitingForLead: the lead has not read the current spec yet", func(s *scene) {
@@ -90,24 +79,16 @@ var statuses = []struct {
 		s.resolve(commitA, nil)
 		s.write()
 	}},
-	{"no_gateways", "Healthy", `NoGateways: no pod asks for this GatewaySync: annotate one with stoker.io/inject: "true" and stoker.io/cr-name: site; if a workload has these annotations and no pods, its Events say why (kubectl describe)`, func(s *scene) {
-		s.Pods, s.Reports = nil, nil
-		s.GatewaySync.Status = v1alpha1.GatewaySyncStatus{}
-		s.write()
-	}},
+	{"no_gateways", "Healthy", `NoGateways: no pod asks for this GatewaySync: annotate one with stoker.io/inject: "true" and stoker.io/cr-name: site; if a workload has these annotations and no pods, its Events say why (kubectl describe)`, noGateways},
 	{"no_gateways_of_an_earlier_spec", "Progressing", "WaitingForLead: the lead has not read the current spec yet", func(s *scene) {
-		s.Pods, s.Reports = nil, nil
-		s.GatewaySync.Status = v1alpha1.GatewaySyncStatus{}
-		s.write()
+		noGateways(s)
 		s.editSpec(func(spec *v1alpha1.GatewaySyncSpec) { spec.Git.Ref = "release" })
 	}},
 	{"no_gateways_before_the_request", "Progressing", "WaitingForLead: the lead has not read the request yet", func(s *scene) {
-		s.Pods, s.Reports = nil, nil
-		s.GatewaySync.Status = v1alpha1.GatewaySyncStatus{}
-		s.write()
+		noGateways(s)
 		s.annotate(v1alpha1.AnnotationRequestedAt, requestedAt)
 	}},
-	{"agents_away", "Progressing", "AgentsAway: no gateway runs; terminating pods: line-0, line-1", func(s *scene) { s.endPods(); s.write() }},
+	{"agents_away", "Progressing", "AgentsAway: no gateway runs; terminating pods: line-0, line-1", (*scene).endPods},
 	{"agents_away_as_the_injector_writes", "Progressing", "AgentsAway: no agent leads; pods: line-0, line-1", func(s *scene) {
 		s.GatewaySync.Status = *status.Without(status.Leaderless{GatewaySync: s.GatewaySync, Pods: s.Pods, Now: s.Now})
 	}},
@@ -117,24 +98,9 @@ var statuses = []struct {
 	{"confirmed_in_the_future", "Progressing", "AgentsAway: no agent confirms this status: look for pods without an agent and for a missing injector (stoker check)", func(s *scene) {
 		s.GatewaySync.Status.ConfirmedAt = &metav1.Time{Time: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)}
 	}},
-	{"agents_gone", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s: AgentsAway: no gateway runs; terminating pods: line-0, line-1", func(s *scene) {
-		s.endPods()
-		s.write()
-		s.advance(11 * time.Minute)
-		s.write()
-	}},
-	{"working", "Progressing", "1 of 2 gateways run main at bbbbbbb; line-1", func(s *scene) {
-		s.resolve(commitB, nil)
-		s.reportSynced(0)
-		s.report(1, v1alpha1.GatewaySyncing, v1alpha1.ReasonProgressing, "")
-		s.write()
-	}},
-	{"waiting_for_the_gateway", "Progressing", "WaitingForGateway: 1 of 2 gateways run main at bbbbbbb; line-1: it starts", func(s *scene) {
-		s.resolve(commitB, nil)
-		s.reportSynced(0)
-		s.report(1, v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway, "it starts")
-		s.write()
-	}},
+	{"agents_gone", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s: AgentsAway: no gateway runs; terminating pods: line-0, line-1", late((*scene).endPods)},
+	{"working", "Progressing", "1 of 2 gateways run main at bbbbbbb; line-1", moved(v1alpha1.GatewaySyncing, v1alpha1.ReasonProgressing, "")},
+	{"waiting_for_the_gateway", "Progressing", "WaitingForGateway: 1 of 2 gateways run main at bbbbbbb; line-1: it starts", moved(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway, "it starts")},
 	{"resolving", "Progressing", "polling git for release", func(s *scene) {
 		s.editSpec(func(spec *v1alpha1.GatewaySyncSpec) { spec.Git.Ref = "release" })
 		s.Ref = status.Ref{Desired: desiredref.Desired{Ref: "release"}, Polling: true}
@@ -145,16 +111,8 @@ var statuses = []struct {
 		s.resolve("", failed(v1alpha1.ReasonGitUnreachable, "dial tcp: connection refused"))
 		s.write()
 	}},
-	{"gateway_unreachable", "Progressing", "GatewayUnreachable: 1 of 2 gateways run main at aaaaaaa; line-0: connection refused", func(s *scene) {
-		s.report(0, v1alpha1.GatewayError, v1alpha1.ReasonGatewayUnreachable, "connection refused")
-		s.write()
-	}},
-	{"deadline", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s, still trying: GatewayUnreachable: 1 of 2 gateways run main at aaaaaaa; line-0: connection refused", func(s *scene) {
-		s.report(0, v1alpha1.GatewayError, v1alpha1.ReasonGatewayUnreachable, "connection refused")
-		s.write()
-		s.advance(11 * time.Minute)
-		s.write()
-	}},
+	{"gateway_unreachable", "Progressing", "GatewayUnreachable: 1 of 2 gateways run main at aaaaaaa; line-0: connection refused", unreachable},
+	{"deadline", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s, still trying: GatewayUnreachable: 1 of 2 gateways run main at aaaaaaa; line-0: connection refused", late(unreachable)},
 	{"ref_not_found", "Degraded", "RefNotFound: release is neither a branch nor a tag", func(s *scene) {
 		s.editSpec(func(spec *v1alpha1.GatewaySyncSpec) { spec.Git.Ref = "release" })
 		s.resolve("", failed(v1alpha1.ReasonRefNotFound, "release is neither a branch nor a tag"))
@@ -171,31 +129,16 @@ var statuses = []struct {
 		s.Invalid = failed(v1alpha1.ReasonProfilesInvalid, "spec.sync.profiles[default].mappings[0].source: it is absolute")
 		s.write()
 	}},
-	{"config_syntax_error", "Degraded", "ConfigSyntaxError: line-1: projects/a/project.json: line 3: unexpected end", func(s *scene) {
-		s.resolve(commitB, nil)
-		s.reportSynced(0)
-		s.report(1, v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError, "projects/a/project.json: line 3: unexpected end")
-		s.write()
-	}},
+	{"config_syntax_error", "Degraded", "ConfigSyntaxError: line-1: projects/a/project.json: line 3: unexpected end", badCommit},
 	{"failed_before_the_request", "Progressing", "WaitingForLead: the lead has not read the request yet", func(s *scene) {
-		s.report(1, v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError, "projects/a/project.json: line 3: unexpected end")
-		s.write()
+		broken(s)
 		s.annotate(v1alpha1.AnnotationRequestedAt, requestedAt)
 	}},
 	{"designer_open", "Suspended", "DesignerSessionActive: 1 of 2 gateways run main at bbbbbbb; line-1: ann edits line", held(v1alpha1.ReasonDesignerSessionActive, "ann edits line")},
-	{"designer_open_and_not_waited_for", "Degraded", "DesignerSessionActive: line-1: ann edits line", func(s *scene) {
-		s.resolve(commitB, nil)
-		s.reportSynced(0)
-		s.report(1, v1alpha1.GatewayError, v1alpha1.ReasonDesignerSessionActive, "ann edits line")
-		s.write()
-	}},
+	{"designer_open_and_not_waited_for", "Degraded", "DesignerSessionActive: line-1: ann edits line", moved(v1alpha1.GatewayError, v1alpha1.ReasonDesignerSessionActive, "ann edits line")},
 	{"conflict", "Suspended", "ConflictDetected: 1 of 2 gateways run main at bbbbbbb; line-1: 1 file", held(v1alpha1.ReasonConflictDetected, "1 file")},
 	{"mass_deletion", "Suspended", "MassDeletion: 1 of 2 gateways run main at bbbbbbb; line-1: 40 files", held(v1alpha1.ReasonMassDeletion, "40 files")},
-	{"held_beyond_the_deadline", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s, still trying: ConflictDetected: 1 of 2 gateways run main at bbbbbbb; line-1: 1 file", func(s *scene) {
-		held(v1alpha1.ReasonConflictDetected, "1 file")(s)
-		s.advance(11 * time.Minute)
-		s.write()
-	}},
+	{"held_beyond_the_deadline", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s, still trying: ConflictDetected: 1 of 2 gateways run main at bbbbbbb; line-1: 1 file", late(held(v1alpha1.ReasonConflictDetected, "1 file"))},
 	{"redundant_node_waits", "Progressing", "NoConfigAccess: 1 of 2 gateways run main at bbbbbbb; line-1: it takes over", held(v1alpha1.ReasonNoConfigAccess, "it takes over")},
 	{"paused", "Healthy", "paused; 0 of 2 gateways run main at bbbbbbb", func(s *scene) {
 		s.annotate(v1alpha1.AnnotationPaused, "true")
@@ -213,29 +156,65 @@ var statuses = []struct {
 		s.annotate(v1alpha1.AnnotationPaused, "true", v1alpha1.AnnotationRequestedAt, requestedAt)
 	}},
 	{"profile_paused", "Healthy", "1 of 2 gateways run main at bbbbbbb; line-1: syncing is paused", held(v1alpha1.ReasonPaused, "syncing is paused")},
-	{"dry_run", "Healthy", "DryRun: 0 of 2 gateways run main at bbbbbbb; line-0: dry run, nothing was written: 1 file added; 1 more", func(s *scene) {
+	{"dry_run", "Healthy", "DryRun: 0 of 2 gateways run main at bbbbbbb; line-0: dry run, nothing was written: 1 file added; 1 more", late(func(s *scene) {
 		s.resolve(commitB, nil)
 		for i := range 2 {
 			s.report(i, v1alpha1.GatewayPending, v1alpha1.ReasonDryRun, "dry run, nothing was written: 1 file added")
 		}
 		s.write()
-		s.advance(11 * time.Minute)
-		s.write()
-	}},
+	})},
 	{"pod_without_agent", "Progressing", "MissingSidecar: 1 of 2 gateways run main at aaaaaaa; line-1: the pod asks for an agent and has none; its Events say why it was not injected", func(s *scene) {
 		s.Pods[1].Agent, s.Reports = false, s.Reports[:1]
 		s.write()
 	}},
 }
 
-// held makes the second gateway hold back a new commit.
-func held(reason v1alpha1.Reason, message string) func(*scene) {
+// moved makes main move to a commit that the first gateway runs, while the second reports something else.
+func moved(phase v1alpha1.GatewaySyncState, reason v1alpha1.Reason, message string) func(*scene) {
 	return func(s *scene) {
 		s.resolve(commitB, nil)
 		s.reportSynced(0)
-		s.report(1, v1alpha1.GatewayHeld, reason, message)
+		s.report(1, phase, reason, message)
 		s.write()
 	}
+}
+
+// held makes the second gateway hold back a new commit.
+func held(reason v1alpha1.Reason, message string) func(*scene) {
+	return moved(v1alpha1.GatewayHeld, reason, message)
+}
+
+// late arranges a fleet and lets its deadline pass.
+func late(arrange func(*scene)) func(*scene) {
+	return func(s *scene) {
+		arrange(s)
+		s.advance(11 * time.Minute)
+		s.write()
+	}
+}
+
+// broken makes a gateway report a broken file.
+func broken(s *scene) {
+	s.report(1, v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError, "projects/a/project.json: line 3: unexpected end")
+	s.write()
+}
+
+// requestedWhileGitIsAway makes a request that git does not answer.
+func requestedWhileGitIsAway(s *scene) {
+	s.annotate(v1alpha1.AnnotationRequestedAt, requestedAt)
+	s.resolve("", failed(v1alpha1.ReasonGitUnreachable, "dial tcp: connection refused"))
+	s.write()
+}
+
+func unreachable(s *scene) {
+	s.report(0, v1alpha1.GatewayError, v1alpha1.ReasonGatewayUnreachable, "connection refused")
+	s.write()
+}
+
+func noGateways(s *scene) {
+	s.Pods, s.Reports = nil, nil
+	s.GatewaySync.Status = v1alpha1.GatewaySyncStatus{}
+	s.write()
 }
 
 // endPods makes all pods of the fleet end.
@@ -243,6 +222,7 @@ func (s *scene) endPods() {
 	for i := range s.Pods {
 		s.Pods[i].Ended, s.Pods[i].Ending = true, true
 	}
+	s.write()
 }
 
 // healthTest is a row of health_test.yaml, in the format of Argo CD's own tests.

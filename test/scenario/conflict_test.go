@@ -17,9 +17,7 @@ const edited = `{"edited": "on the gateway"}`
 // F15: An edit on the gateway is drift until git changes the same file; then it is a conflict.
 func TestGatewayEditEndsInLostFound(t *testing.T) {
 	p := newPlant(t)
-	first := p.repo.Commit("first", site()...)
-	p.start()
-	p.synced(first)
+	p.started()
 
 	p.write(viewPath, edited)
 	s := p.await("drift", func(s state) bool { return s.Drift != nil && s.Drift.Files == 1 })
@@ -38,9 +36,7 @@ func TestGatewayEditEndsInLostFound(t *testing.T) {
 func TestDriftRepair(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.spec.defaults = "      driftPolicy: repair\n"
-	head := p.repo.Commit("first", site()...)
-	p.start()
-	p.synced(head)
+	head := p.started()
 
 	p.write(viewPath, edited)
 	require.NoError(t, os.Remove(filepath.Join(p.data, "projects/line/project.json")))
@@ -61,9 +57,7 @@ func TestDriftRepair(t *testing.T) {
 func TestConflictUnderHold(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.spec.defaults = "      conflictPolicy: hold\n"
-	first := p.repo.Commit("first", site()...)
-	p.start()
-	p.synced(first)
+	first := p.started()
 	p.write(viewPath, edited)
 	p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")), gitserver.Write(inGit+"projects/line/new.json", "{}"))
 	s := p.reason("ConflictDetected")
@@ -86,9 +80,7 @@ func TestConflictUnderHold(t *testing.T) {
 func TestGatewayWins(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.spec.defaults = "      conflictPolicy: gatewayWins\n"
-	first := p.repo.Commit("first", site()...)
-	p.start()
-	p.synced(first)
+	p.started()
 	p.write(viewPath, edited)
 	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")), gitserver.Write(inGit+"projects/line/new.json", "{}"))
 	s := p.await("Synced", func(s state) bool { return s.Phase == "Synced" && s.Commit == second })
@@ -117,9 +109,7 @@ func TestExistingGatewayIsAdopted(t *testing.T) {
 
 func TestMassDeletionHeldUntilConfirmed(t *testing.T) {
 	p := newPlant(t, withoutGateway)
-	first := p.repo.Commit("first", site(gitserver.Write(inGit+"projects/other/project.json", projectJSON("Other")))...)
-	p.start()
-	p.synced(first)
+	p.started(gitserver.Write(inGit+"projects/other/project.json", projectJSON("Other")))
 	second := p.repo.Commit("renamed", gitserver.Delete(inGit+"projects/line"))
 	s := p.reason("MassDeletion")
 	assert.Contains(t, s.Message, "line")
@@ -140,11 +130,10 @@ func TestMassDeletionHeldUntilConfirmed(t *testing.T) {
 func TestForceSyncKeepsMassDeletionHeld(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	first := p.repo.Commit("first", site(gitserver.Write(inGit+"projects/other/project.json", projectJSON("Other")))...)
-	code, out := p.once()
-	require.Equal(t, 0, code, out)
+	p.delivers()
 	p.spec.annotations = map[string]string{"stoker.io/force-sync": "repair it"}
 	p.repo.Commit("broken", gitserver.Write(inGit+viewPath, "{"))
-	code, out = p.once()
+	code, out := p.once()
 	require.Equal(t, 1, code, out)
 	last := p.repo.Commit("fixed, and a project dropped", gitserver.Write(inGit+viewPath, view("two")), gitserver.Delete(inGit+"projects/other"))
 	for range 2 { // waiting does not approve it either
@@ -154,8 +143,7 @@ func TestForceSyncKeepsMassDeletionHeld(t *testing.T) {
 		require.NotEmpty(t, p.read("projects/other/project.json"))
 	}
 	p.spec.annotations["stoker.io/confirm-deletion"] = last
-	code, out = p.once()
-	require.Equal(t, 0, code, out)
+	p.delivers()
 	assert.Empty(t, p.read("projects/other/project.json"))
 	p.checkQuiet(p.repo.Head())
 }
@@ -166,9 +154,7 @@ func TestFileEventsWithoutPolling(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.spec.slow = true
 	p.spec.defaults = "      driftPolicy: repair\n"
-	first := p.repo.Commit("first", site()...)
-	p.start()
-	p.synced(first)
+	p.started()
 	p.write(viewPath, edited)
 	p.eventually("the edit is repaired", func() bool { return p.read(viewPath) == view("one") })
 	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
@@ -178,9 +164,7 @@ func TestFileEventsWithoutPolling(t *testing.T) {
 
 func TestForceSyncRepairs(t *testing.T) {
 	p := newPlant(t, withoutGateway)
-	head := p.repo.Commit("first", site()...)
-	p.start()
-	p.synced(head)
+	head := p.started()
 	file := filepath.Join(p.data, viewPath)
 	fi, err := os.Stat(file)
 	require.NoError(t, err)
@@ -196,9 +180,7 @@ func TestForceSyncRepairs(t *testing.T) {
 
 func TestPauseAndResume(t *testing.T) {
 	p := newPlant(t, withoutGateway)
-	first := p.repo.Commit("first", site()...)
-	p.start()
-	p.synced(first)
+	first := p.started()
 	p.spec.annotations = map[string]string{"stoker.io/paused": "true"}
 	p.saveSpec()
 	s := p.reason("Paused")

@@ -65,9 +65,7 @@ func TestCommitTagAndBranch(t *testing.T) {
 
 func TestMovedMapping(t *testing.T) {
 	p := newPlant(t, withoutGateway)
-	first := p.repo.Commit("first", site(gitserver.Write("shared/projects/common/project.json", projectJSON("Common")))...)
-	p.start()
-	p.synced(first)
+	first := p.started(gitserver.Write("shared/projects/common/project.json", projectJSON("Common")))
 	p.spec.mappings = append(p.spec.mappings[:1], [2]string{"shared/projects", "projects"})
 	p.saveSpec() // the same commit, other rules
 	p.await("the new project", func(state) bool { return p.read("projects/common/project.json") != "" })
@@ -80,9 +78,7 @@ func TestMovedMapping(t *testing.T) {
 
 func TestRepositoryChangeWithoutRestart(t *testing.T) {
 	p := newPlant(t, withoutGateway)
-	p.repo.Commit("first", site()...)
-	p.start()
-	p.synced(p.repo.Head())
+	p.started()
 	other := gitserver.NewRepo(t, p.dir+"/git/other.git")
 	head := other.Commit("unrelated", site(gitserver.Write(inGit+viewPath, view("from the other repository")))...)
 	p.repo, p.spec.repo = other, p.git.URL("other.git")
@@ -95,9 +91,7 @@ func TestRepositoryChangeWithoutRestart(t *testing.T) {
 // F16: Rewritten history is an ordinary change of the ref.
 func TestForcePushAndDeletedBranch(t *testing.T) {
 	p := newPlant(t, withoutGateway)
-	p.repo.Commit("first", site()...)
-	p.start()
-	p.synced(p.repo.Head())
+	p.started()
 
 	p.repo.Checkout("rewritten")
 	orphan := p.repo.Orphan("unrelated", site(gitserver.Write(inGit+viewPath, view("rewritten")))...)
@@ -117,23 +111,20 @@ func TestForcePushAndDeletedBranch(t *testing.T) {
 func TestDryRunPrintsPlan(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.repo.Commit("first", site()...)
-	code, out := p.once("--dry-run")
-	require.Equal(t, 0, code, out)
+	out := p.delivers("--dry-run")
 	assert.Contains(t, out, "+ "+viewPath)
 	assert.NoFileExists(t, p.data+"/"+viewPath)
 	p.checkForeign()
 
 	broken := p.repo.Commit("broken", gitserver.Write(inGit+viewPath, "{"))
-	code, out = p.once("--dry-run")
+	code, out := p.once("--dry-run")
 	assert.Equal(t, 1, code, out)
 	assert.Contains(t, out, "ConfigSyntaxError", broken)
 }
 
 func TestDryRunBesideAgent(t *testing.T) {
 	p := newPlant(t, withoutGateway)
-	first := p.repo.Commit("first", site()...)
-	p.start()
-	p.synced(first)
+	p.started()
 	raw, err := os.ReadFile(p.file())
 	require.NoError(t, err)
 	other := filepath.Join(p.dir, "other.yaml") // dry run of a changed spec
@@ -155,8 +146,7 @@ func TestContinuousDryRunBesideAgent(t *testing.T) {
 	assert.NoDirExists(t, filepath.Join(p.dir, "objects"))
 	assert.NoDirExists(t, filepath.Join(p.data, ".stoker"))
 
-	code, out := p.once()
-	require.Equal(t, 0, code, out)
+	out := p.delivers()
 	assert.Contains(t, out, first[:7])
 	assert.False(t, p.agent.Ended())
 	p.stop() // a killed dry run leaves its temporary directory
@@ -166,9 +156,7 @@ func TestContinuousDryRunBesideAgent(t *testing.T) {
 // it cannot know when the gateway read what.
 func TestStoppedGatewayIsSynced(t *testing.T) {
 	p := newPlant(t)
-	first := p.repo.Commit("first", site()...)
-	p.start()
-	p.synced(first)
+	p.started()
 	require.NoError(t, p.gw.SetState(simulator.Down))
 	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
 	s := p.await("Applied", func(s state) bool { return s.Phase == "Applied" && s.Commit == second })
@@ -183,9 +171,7 @@ func TestStoppedGatewayIsSynced(t *testing.T) {
 // A pending scan survives a crash between writing the files and the scan.
 func TestPendingScanAfterCrash(t *testing.T) {
 	p := newPlant(t)
-	first := p.repo.Commit("first", site()...)
-	p.start()
-	p.synced(first)
+	p.started()
 
 	require.NoError(t, p.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 500}))
 	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
@@ -237,8 +223,7 @@ func TestRealTrees(t *testing.T) {
 
 			require.NoError(t, os.RemoveAll(p.data+"/.stoker")) // simulates a gateway older than the agent
 			before := p.fingerprint()
-			code, out := p.once()
-			require.Equal(t, 0, code, out)
+			p.delivers()
 			after := p.fingerprint()
 			for path, was := range before {
 				assert.Equal(t, was, after[path], "equal files must be adopted, not written: %s", path)
@@ -281,9 +266,7 @@ func TestDesignerSaveBecomesBranch(t *testing.T) {
 
 func saveBecomesABranch(t *testing.T, p *plant) {
 	p.spec.back = back
-	first := p.repo.Commit("first", site()...)
-	p.start()
-	p.synced(first)
+	first := p.started()
 	p.git.Forget()
 
 	p.save("maria's")
@@ -309,9 +292,7 @@ func saveBecomesABranch(t *testing.T, p *plant) {
 func TestSyncWaitsForPush(t *testing.T) {
 	p := newPlant(t)
 	p.spec.back = "    provider: none\n    debounce: 5s\n    watchPaths: [\"projects/line/**\"]\n"
-	p.repo.Commit("first", site()...)
-	p.start()
-	p.synced(p.repo.Head())
+	p.started()
 	p.save("maria's")
 	p.proposal("Settling")
 	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("git's")))
@@ -352,9 +333,7 @@ func TestFirstSyncFollowsItsRef(t *testing.T) {
 func TestCommitWaitsForDesigner(t *testing.T) {
 	p := newPlant(t)
 	p.spec.defaults = "      designerSessionPolicy: wait\n"
-	first := p.repo.Commit("first", site()...)
-	p.start()
-	p.synced(first)
+	p.started()
 
 	id, err := p.gw.Designers.Open("maria", "line")
 	require.NoError(t, err)

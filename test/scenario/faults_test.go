@@ -81,9 +81,7 @@ func TestBrokenCommitKeepsLastGood(t *testing.T) {
 // recovers by itself.
 func TestBrokenRemoteRecovers(t *testing.T) {
 	p := newPlant(t, withoutGateway)
-	last := p.repo.Commit("first", site()...)
-	p.start()
-	p.synced(last)
+	last := p.started()
 	elsewhere, err := gitserver.Start(filepath.Join(p.dir, "git"), gitserver.Options{})
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, elsewhere.Close()) }()
@@ -121,9 +119,7 @@ func TestBrokenRemoteRecovers(t *testing.T) {
 
 func TestGitOutage(t *testing.T) {
 	p := newPlant(t)
-	head := p.repo.Commit("first", site()...)
-	p.start()
-	p.synced(head)
+	head := p.started()
 	require.NoError(t, p.git.Close())
 	s := p.reason("GitUnreachable")
 	assert.Equal(t, head, s.Commit)
@@ -163,12 +159,11 @@ func TestDamagedStoreIsRebuilt(t *testing.T) {
 			}
 			p := newPlant(t, withoutGateway)
 			head := p.repo.Commit("first", site()...)
-			code, out := p.once()
-			require.Equal(t, 0, code, out)
+			p.delivers()
 			damage(t, filepath.Join(p.dir, "objects", "stoker.git"))
 			p.checkQuiet(head) // the same commit needs no object
 			next := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
-			code, out = p.once()
+			code, out := p.once()
 			if code != 0 { // at most two syncs
 				code, out = p.once()
 			}
@@ -221,11 +216,10 @@ func TestKilledSyncIsFinished(t *testing.T) {
 		}
 	}
 	first := p.repo.Commit("first", site(many...)...)
-	code, out := p.once()
-	require.Equal(t, 0, code, out)
+	p.delivers()
 	second := p.repo.Commit("second", append(changed, gitserver.Write(inGit+viewPath, view("two")))...)
 	began := time.Now()
-	code, out = p.once() // measures an undisturbed sync
+	code, out := p.once() // measures an undisturbed sync
 	took := time.Since(began)
 	require.Equal(t, 0, code, out)
 	midway, kills := 0, 12
@@ -246,8 +240,7 @@ func TestKilledSyncIsFinished(t *testing.T) {
 			midway++
 		}
 		p.checkForeign()
-		code, out := p.once("--log-level=debug")
-		require.Equal(t, 0, code, out)
+		p.delivers("--log-level=debug")
 		p.check(target)
 		p.checkManifest(target)
 	}
@@ -287,8 +280,7 @@ func TestCrashRecoveryWithoutGit(t *testing.T) {
 		return list
 	}
 	commits := []string{p.repo.Commit("0", site(edits(0)...)...)}
-	code, out := p.once()
-	require.Equal(t, 0, code, out)
+	p.delivers()
 	for n := 1; ; n++ {
 		require.Less(t, n, 60, "no kill happened while files moved")
 		commits = append(commits, p.repo.Commit(fmt.Sprint(n), edits(n)...))
@@ -298,8 +290,7 @@ func TestCrashRecoveryWithoutGit(t *testing.T) {
 		if _, err := os.Stat(p.journal()); err == nil {
 			break
 		}
-		code, out := p.once()
-		require.Equal(t, 0, code, out)
+		p.delivers()
 	}
 	require.NoError(t, p.git.Close())
 	p.start()
@@ -312,9 +303,7 @@ func TestCrashRecoveryWithoutGit(t *testing.T) {
 
 func TestSIGTERMDuringSync(t *testing.T) {
 	p := newPlant(t, withoutGateway)
-	first := p.repo.Commit("first", site()...)
-	p.start()
-	p.synced(first)
+	first := p.started()
 	p.git.Inject(gitserver.Stall(200).On(gitserver.UploadPack))
 	p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
 	p.eventually("the fetch is in progress", func() bool { return p.git.InFlight() > 0 })
@@ -327,9 +316,7 @@ func TestSIGTERMDuringSync(t *testing.T) {
 
 func TestSecondAgentIsRefused(t *testing.T) {
 	p := newPlant(t, withoutGateway)
-	head := p.repo.Commit("first", site()...)
-	p.start()
-	p.synced(head)
+	head := p.started()
 	for name, args := range map[string][]string{
 		"single sync":        {"--once"},
 		"daemon":             nil,
@@ -349,9 +336,7 @@ func TestSecondAgentIsRefused(t *testing.T) {
 
 func TestBrokenGatewaySyncKeepsLastGood(t *testing.T) {
 	p := newPlant(t, withoutGateway)
-	first := p.repo.Commit("first", site()...)
-	p.start()
-	p.synced(first)
+	p.started()
 	require.NoError(t, os.WriteFile(p.file(), []byte("apiVersion: stoker.io/v1alpha1\nkind: GatewaySync\nspec: {git: {repo: 7}}\n"), 0o644))
 	p.await("the error names the field", func(s state) bool { return s.Reason == "ProfilesInvalid" && strings.Contains(s.Message, "repo") })
 	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))

@@ -26,8 +26,7 @@ func TestOnceExitCode(t *testing.T) {
 	assert.Empty(t, p.read(viewPath))
 
 	p.spec.ref = "main"
-	code, out = p.once()
-	require.Equal(t, 0, code, out)
+	p.delivers()
 	p.check(first)
 	p.git.Inject(gitserver.Status(500))
 	code, _ = p.once()
@@ -44,17 +43,15 @@ func TestOnceDeliversNamedCommit(t *testing.T) {
 	p.repo.Branch(first, third)
 	for _, ref := range []string{second, third, first, third} { // forward, backward, already in the store
 		p.spec.ref = ref
-		code, out := p.once()
-		require.Equal(t, 0, code, out)
+		p.delivers()
 		p.check(ref)
 	}
 	p.git.Forget()
-	code, out := p.once()
-	require.Equal(t, 0, code, out)
+	p.delivers()
 	assert.Zero(t, p.git.Stats().Requests, "a commit in the store must need no request")
 
 	p.spec.ref = strings.Repeat("0123456789", 4)
-	code, out = p.once()
+	code, out := p.once()
 	assert.Equal(t, 1, code, "a commit that does not exist")
 	assert.Contains(t, out, "RefNotFound")
 	p.check(third)
@@ -74,8 +71,7 @@ func TestUnusualDirectoryPaths(t *testing.T) {
 		{"--data-dir", link, "--repo-dir", filepath.Join(outer, "made", "..", "made", "again")},
 	} {
 		require.NoError(t, os.MkdirAll(filepath.Join(p.dir, "x"), 0o755))
-		code, out := p.once(flags...)
-		require.Equal(t, 0, code, out)
+		p.delivers(flags...)
 		p.check(commit)
 		commit = p.repo.Commit("next", gitserver.Write(inGit+viewPath, view(flags[1])))
 	}
@@ -91,21 +87,19 @@ func TestOnceKeepsUnproposedChanges(t *testing.T) {
 			p := newPlant(t, withoutGateway)
 			p.spec.back = back + "    conflictStrategy: " + strategy + "\n"
 			first := p.repo.Commit("first", site()...)
-			code, out := p.once()
-			require.Equal(t, 0, code, out)
+			p.delivers()
 			p.check(first)
 
 			p.write(viewPath, edited)
 			second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
-			code, out = p.once()
+			code, out := p.once()
 			assert.Equal(t, 6, code, out)
 			assert.Contains(t, out, "ConflictDetected")
 			assert.Contains(t, out, "an agent with --once does not propose changes")
 			assert.Equal(t, edited, p.read(viewPath))
 
 			p.spec.annotations = map[string]string{"stoker.io/force-sync": "now"}
-			code, out = p.once()
-			require.Equal(t, 0, code, out)
+			p.delivers()
 			p.check(second)
 			assert.Contains(t, p.lostAndFound(), edited)
 		})
@@ -147,13 +141,11 @@ func TestHealthAndMetricsAfterRestart(t *testing.T) {
 func TestLostCacheRefetch(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	p.repo.Commit("first", append(site(), gitserver.Write(inGit+"projects/line/big.txt", strings.Repeat("not again\n", 1<<16)+time.Now().String()))...)
-	code, out := p.once()
-	require.Equal(t, 0, code, out)
+	p.delivers()
 	require.NoError(t, os.RemoveAll(filepath.Join(p.dir, "objects")))
 	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
 	p.git.Forget()
-	code, out = p.once()
-	require.Equal(t, 0, code, out)
+	p.delivers()
 	p.check(second)
 	assert.Less(t, p.git.Stats().PackBytes, int64(8<<10), "the fetch must not contain other files or history")
 }
@@ -163,13 +155,12 @@ func TestOnceWithGateway(t *testing.T) {
 	const scan = "POST /data/api/v1/scan/projects"
 	p := newPlant(t)
 	first := p.repo.Commit("first", site()...)
-	code, out := p.once()
-	require.Equal(t, 0, code, out)
+	p.delivers()
 	p.check(first)
 	assert.Equal(t, 1, p.gw.Requests.Count(scan))
 
 	p.repo.Commit("bad", gitserver.Write(inGit+viewPath, "{"))
-	code, out = p.once()
+	code, out := p.once()
 	assert.Equal(t, 1, code)
 	assert.Contains(t, out, "ConfigSyntaxError")
 	p.check(first)
@@ -183,8 +174,7 @@ func TestOnceWithGateway(t *testing.T) {
 	assert.Contains(t, out, "ScanFailed")
 	p.gw.Faults.Clear()
 	p.gw.Requests.Reset()
-	code, out = p.once()
-	require.Equal(t, 0, code, out)
+	p.delivers()
 	p.check(second)
 	assert.Positive(t, p.gw.Requests.Count(scan))
 }
@@ -196,12 +186,11 @@ func TestOnceComparesFilesWithGit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := newPlant(t, setups...)
 			commit := p.repo.Commit("first", site()...)
-			code, out := p.once()
-			require.Equal(t, 0, code, out)
+			out := p.delivers()
 			assert.NotContains(t, out, "drift")
 			require.NoError(t, os.RemoveAll(filepath.Join(p.data, "projects/line")))
 
-			code, out = p.once()
+			code, out := p.once()
 			assert.Equal(t, 0, code, "drift must not change the exit code")
 			assert.Contains(t, last(out), missing)
 			assert.NoDirExists(t, filepath.Join(p.data, "projects/line"), "the agent must report drift without a repair")
@@ -221,13 +210,12 @@ func TestOnceComparesFilesWithGit(t *testing.T) {
 	t.Run("repair waits for a Designer", func(t *testing.T) {
 		p := newPlant(t)
 		p.repo.Commit("first", site()...)
-		code, out := p.once()
-		require.Equal(t, 0, code, out)
+		p.delivers()
 		p.spec.defaults = "      driftPolicy: repair\n      designerSessionPolicy: wait\n"
 		p.write(viewPath, edited)
 		_, err := p.gw.Designers.Open("maria", "line")
 		require.NoError(t, err)
-		code, out = p.once()
+		code, out := p.once()
 		assert.Equal(t, 6, code, out)
 		assert.Contains(t, last(out), "DesignerSessionActive")
 		assert.Equal(t, edited, p.read(viewPath))

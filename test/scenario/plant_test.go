@@ -245,6 +245,23 @@ func (p *plant) once(extra ...string) (code int, out string) {
 	return cmd.ProcessState.ExitCode(), string(b)
 }
 
+// delivers is once, which must end well. It returns the output.
+func (p *plant) delivers(extra ...string) string {
+	p.t.Helper()
+	code, out := p.once(extra...)
+	require.Equal(p.t, 0, code, out)
+	return out
+}
+
+// started starts the agent with the first commit, which is the site with more edits, and waits until it is synced.
+func (p *plant) started(more ...gitserver.Edit) (first string) {
+	p.t.Helper()
+	first = p.repo.Commit("first", site(more...)...)
+	p.start()
+	p.synced(first)
+	return first
+}
+
 // state is the response of /state.
 type state struct {
 	Phase, Reason, Message, Ref, Target, Commit string

@@ -187,9 +187,7 @@ func TestSignedCommitsPage(t *testing.T) {
 		}
 	}
 	p := newPlant(t, withoutGateway)
-	first := p.repo.Commit("first", site()...)
-	p.start()
-	p.synced(first)
+	p.started()
 
 	clone := filepath.Join(p.dir, "clone")
 	home, err := os.MkdirTemp("", "gpg") // the path of a socket is short
