@@ -22,6 +22,7 @@ import (
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/hooks/preflight"
 	"stoker.io/stoker/hooks/specfile"
+	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
 )
 
@@ -270,13 +271,8 @@ func problemText(list []preflight.Problem) string {
 	var links []string
 	for _, p := range list {
 		fmt.Fprintf(&b, "\n  %s: %s", p.Reason, output.OneLine(p.Message))
-		if n := len(p.Gateways); n > 0 {
-			shown := p.Gateways[:min(n, maxListed)]
-			fmt.Fprintf(&b, " (%s", strings.Join(shown, ", "))
-			if n > len(shown) {
-				fmt.Fprintf(&b, " and %d more", n-len(shown))
-			}
-			b.WriteString(")")
+		if len(p.Gateways) > 0 {
+			fmt.Fprintf(&b, " (%s)", failure.First(p.Gateways, maxListed))
 		}
 		if link := troubleshootingLink(p.Reason); !slices.Contains(links, link) {
 			links = append(links, link)

@@ -1,13 +1,11 @@
 package disk
 
 import (
-	"fmt"
-	"strings"
-
 	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/internal/failure"
 )
 
 // ForeignError means that the gateway wrote files between the plan and their replacement. Either the caller does not
@@ -18,11 +16,7 @@ type ForeignError struct {
 }
 
 func (e *ForeignError) Error() string {
-	shown, more := e.Paths, ""
-	if len(shown) > 3 {
-		shown, more = shown[:3], fmt.Sprintf(" and %d more", len(e.Paths)-3)
-	}
-	return fmt.Sprintf("the gateway wrote %s%s during the sync; the sync was rolled back", strings.Join(shown, ", "), more)
+	return "the gateway wrote " + failure.First(e.Paths, 3) + " during the sync; the sync was rolled back"
 }
 
 // RefuseForeign makes Apply roll back and return a *ForeignError if it replaced or removed something that the plan did

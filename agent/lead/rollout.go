@@ -434,15 +434,10 @@ func labelWithReason(g status.Standing) string {
 
 // listed joins the first names of a list after a text, or returns "" if there are none.
 func listed(text string, names []string) string {
-	const most = 3
 	if len(names) == 0 {
 		return ""
 	}
-	text += strings.Join(names[:min(len(names), most)], ", ")
-	if more := len(names) - most; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
+	return text + failure.First(names, 3)
 }
 
 func inStage(stage string) string {

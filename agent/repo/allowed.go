@@ -119,13 +119,10 @@ const (
 // listPatterns lists the first patterns for a message.
 func listPatterns(patterns []string) string {
 	var list []string
-	for _, p := range patterns[:min(len(patterns), maxListedPatterns)] {
+	for _, p := range patterns {
 		list = append(list, fmt.Sprintf("%.*s", maxPatternLength, p))
 	}
-	if more := len(patterns) - maxListedPatterns; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(list, ", "), more)
-	}
-	return strings.Join(list, ", ")
+	return failure.First(list, maxListedPatterns)
 }
 
 // maxReachTips is the maximum number of refs whose history Reaches searches.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -263,10 +262,4 @@ func (t *targets) events() (list []event) {
 const maxNamed = 5
 
 // joinFirst joins the first entries of a list, and adds the number of the others.
-func joinFirst(list []string) string {
-	text := strings.Join(list[:min(len(list), maxNamed)], ", ")
-	if more := len(list) - maxNamed; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
-}
+func joinFirst(list []string) string { return failure.First(list, maxNamed) }

@@ -4,6 +4,7 @@ package failure
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -54,6 +55,15 @@ func Cut(s string, n int) string {
 		return ""
 	}
 	return head(s, n-len("…")) + "…"
+}
+
+// First joins the first entries of a list for a message, and says how many more there are.
+func First(list []string, most int) string {
+	text := strings.Join(list[:min(len(list), most)], ", ")
+	if more := len(list) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // head returns the characters of s that fit into n bytes. s must be longer.

@@ -200,12 +200,7 @@ func counted(n int, what string) string {
 const maxNames = 5
 
 // list joins the first maxNames names.
-func list(names []string) string {
-	if len(names) <= maxNames {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), len(names)-maxNames)
-}
+func list(names []string) string { return failure.First(names, maxNames) }
 
 // OverSSH reports whether a repository uses ssh: ssh:// or user@host:path.
 func OverSSH(repo string) bool {
