@@ -24,7 +24,7 @@ import (
 // Forge accesses the pull requests and the statuses of commits of one repository. Several goroutines may use it.
 //
 // An error has a reason of v1alpha1: AuthFailed if the token is invalid or lacks a right (the text names the right),
-// GitThrottled if the forge asks to wait (RetryAfter returns how long), GitUnreachable if its answer is missing or unusable,
+// GitThrottled if the forge asks to wait (backoff.Asked returns how long), GitUnreachable if its answer is missing or unusable,
 // UnsupportedRepository if the forge has no such repository or the provider is the wrong one, and a few others.
 type Forge interface {
 	PullRequests
@@ -162,20 +162,6 @@ func (c Config) withDefaults() Config {
 // ErrExists means that an open pull request from the same branch to the same base exists. It has no reason: the caller adopts that pull
 // request.
 var ErrExists = errors.New("an open pull request of this branch exists")
-
-// throttledError has the wait that a forge asked for.
-type throttledError struct{ after time.Duration }
-
-func (e *throttledError) Error() string { return "retry after " + e.after.String() }
-
-// RetryAfter returns how long the forge asked the client to wait, and whether it did.
-func RetryAfter(err error) (time.Duration, bool) {
-	t, ok := errors.AsType[*throttledError](err)
-	if !ok {
-		return 0, false
-	}
-	return t.after, true
-}
 
 // address locates a repository on a forge.
 type address struct {

@@ -17,6 +17,7 @@ import (
 	"stoker.io/stoker/agent/forge"
 	"stoker.io/stoker/agent/forge/forgetest"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/giturl"
 	"stoker.io/stoker/internal/secret"
@@ -66,7 +67,7 @@ func TestRefusals(t *testing.T) {
 				assert.NotContains(t, err.Error(), forgetest.Token)
 				assert.NotContains(t, err.Error(), "S3CR3T")
 				if tc.header[0] == "Retry-After" {
-					after, ok := forge.RetryAfter(err)
+					after, ok := backoff.Asked(err)
 					assert.True(t, ok)
 					assert.Equal(t, 90*time.Second, after)
 				}

@@ -136,7 +136,7 @@ func (t *transport) statusError(req *http.Request, res *http.Response, body []by
 	case code < 400:
 		return nil // CheckRedirect decides
 	case code == http.StatusTooManyRequests, throttled && code == http.StatusForbidden:
-		return failure.New(v1alpha1.ReasonGitThrottled, "the API at %s limits the rate of requests: %w", host, &throttledError{after})
+		return failure.New(v1alpha1.ReasonGitThrottled, "the API at %s limits the rate of requests: %w", host, &backoff.ThrottledError{After: after})
 	case t.alreadyExists(req, code, body):
 		return ErrExists
 	case code == http.StatusUnauthorized:

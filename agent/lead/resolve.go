@@ -16,6 +16,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/api/v1alpha1/syntax"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/status"
 )
@@ -72,9 +73,9 @@ func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 	now := t.now()
 	polled := gs.Spec.Polling.IsEnabled() && (!fixed || want.ResolveSpec)
 	if polled && t.schedule.began.IsZero() && t.answered(gs, want) {
-		t.schedule.inherit(q, interval(gs), now)
+		t.schedule.inherit(q, effective.PollingInterval(&gs.Spec.Polling), now)
 	}
-	t.schedule.setInterval(interval(gs), polled, now)
+	t.schedule.setInterval(effective.PollingInterval(&gs.Spec.Polling), polled, now)
 	if t.schedule.running && !q.same(t.schedule.lastQuestion) && syntax.IsRegistry(gs.Spec.Git.Repo) {
 		t.abandonPoll() // a download can take half an hour, and another ref is desired now
 	}
@@ -115,15 +116,6 @@ func (t *term) answered(gs *v1alpha1.GatewaySync, want desiredref.Desired) bool 
 		c != nil && c.Status == metav1.ConditionTrue && c.ObservedGeneration == gs.Generation
 }
 
-// interval returns the polling interval. An invalid one is reported with the spec; the default applies meanwhile.
-func interval(gs *v1alpha1.GatewaySync) time.Duration {
-	d, err := effective.PollingInterval(&gs.Spec.Polling)
-	if err != nil {
-		return v1alpha1.DefaultPollingInterval
-	}
-	return d
-}
-
 func (t *term) recordPoll(f pollResult) {
 	if f.abandoned {
 		t.schedule.running = false
@@ -134,10 +126,9 @@ func (t *term) recordPoll(f pollResult) {
 		return
 	}
 	reason := v1alpha1.ReasonRefResolved
-	var retryAfter time.Duration
+	retryAfter, _ := backoff.Asked(f.err)
 	if f.err != nil {
 		reason = failure.Reason(f.err, v1alpha1.ReasonGitUnreachable)
-		retryAfter, _ = repo.RetryAfter(f.err)
 	}
 	t.metrics.Resolved(string(reason), f.took)
 	before := t.lastPoll
@@ -161,7 +152,7 @@ func (t *term) recordPoll(f pollResult) {
 	ref, err := repo.ParseRef(f.desired)
 	_, fixed := ref.Commit()
 	polled := gs.Spec.Polling.IsEnabled() && (err != nil || !fixed || f.specCommit != "")
-	t.schedule.end(reason, retryAfter, interval(gs), polled, t.now())
+	t.schedule.end(reason, retryAfter, effective.PollingInterval(&gs.Spec.Polling), polled, t.now())
 }
 
 // Time limits of one poll, including the proof that a commit belongs to an allowed ref.

@@ -8,9 +8,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/agent/decide"
-	"stoker.io/stoker/agent/forge"
 	"stoker.io/stoker/agent/plan"
-	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
@@ -122,13 +120,8 @@ func pauseAfter(err error, reason v1alpha1.Reason, n int) time.Duration {
 	if n == 1 && reason == v1alpha1.ReasonUnsupportedRepository { // a busy forge may not know the repository or the new branch for a moment
 		class = v1alpha1.ClassRetry
 	}
-	pause := backoff.After(class, n, pollEvery)
-	for _, after := range []func(error) (time.Duration, bool){repo.RetryAfter, forge.RetryAfter} {
-		if asked, ok := after(err); ok {
-			pause = max(pause, min(asked, backoff.MaxRetryAfter))
-		}
-	}
-	return pause
+	asked, _ := backoff.Asked(err)
+	return max(backoff.After(class, n, pollEvery), asked)
 }
 
 // proposal returns the record as operators see it.

@@ -222,8 +222,8 @@ func (s *Store) fetchMissing(id plan.ID) error {
 		p.lastErr, p.retryAt = err, s.now().Add(backoff.AfterTimeout(p.timeouts))
 	case p.ctx.Err() == nil:
 		p.failures++
-		asked, _ := RetryAfter(err)
-		p.lastErr, p.retryAt = err, s.now().Add(max(backoff.Retry(p.failures, backoff.MaxRetry), min(asked, backoff.MaxRetryAfter)))
+		asked, _ := backoff.Asked(err)
+		p.lastErr, p.retryAt = err, s.now().Add(max(backoff.Retry(p.failures, backoff.MaxRetry), asked))
 	}
 	p.fetchedSingly-- // the blob was not fetched
 	return err

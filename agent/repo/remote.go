@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"time"
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo/oci"
@@ -45,9 +44,6 @@ func GetHostKey(ctx context.Context, u URL, o RemoteOptions) (HostKey, error) {
 
 // CheckSSHKey returns nil if a private key can be used. An error never contains a part of the key.
 func CheckSSHKey(key secret.String) error { return wire.CheckSSHKey(key) }
-
-// RetryAfter returns how long the git server asked the client to wait, and whether it did.
-func RetryAfter(err error) (time.Duration, bool) { return wire.RetryAfter(err) }
 
 // Remote is a repository on a git server, in a registry or in a directory of this machine. Several goroutines may use it.
 type Remote struct {

@@ -49,7 +49,7 @@ func (l *Loop) resolve(ctx context.Context) {
 	}
 	l.target = t
 	if t.moves && l.spec.gs.Spec.Polling.IsEnabled() {
-		l.target.due = l.Now().Add(backoff.Jitter(l.interval()))
+		l.target.due = l.Now().Add(backoff.Jitter(effective.PollingInterval(&l.spec.gs.Spec.Polling)))
 	} else {
 		l.target.due = l.Now().Add(never)
 	}
@@ -66,13 +66,13 @@ func (l *Loop) recordFailure(ref string, reason v1alpha1.Reason, err error) {
 	}
 	t.ref, t.err = ref, err
 	t.failures++
-	pause := backoff.After(reason.Class(), t.failures, l.interval())
+	pause := backoff.After(reason.Class(), t.failures, effective.PollingInterval(&l.spec.gs.Spec.Polling))
 	if reason == v1alpha1.ReasonRefNotFound || reason == v1alpha1.ReasonAmbiguousRef || reason == v1alpha1.ReasonRefMoved {
 		// Git answers, and the missing ref may be pushed soon: retry at least as often as a branch is polled.
-		pause = backoff.Retry(t.failures, l.interval())
+		pause = backoff.Retry(t.failures, effective.PollingInterval(&l.spec.gs.Spec.Polling))
 	}
-	retryAfter, _ := repo.RetryAfter(err)
-	t.due = l.Now().Add(max(pause, min(retryAfter, backoff.MaxRetryAfter)))
+	asked, _ := backoff.Asked(err)
+	t.due = l.Now().Add(max(pause, asked))
 }
 
 // resolveDesired resolves the desired ref with one request of all refs, or without a request if only commits are named. It records what
@@ -127,15 +127,6 @@ func lookup(refs func() (*repo.Refs, error), name string) (repo.Resolution, erro
 		return repo.Resolution{}, err
 	}
 	return all.Resolve(ref)
-}
-
-// interval returns the polling interval of a moving ref. The spec is validated, so the error does not happen.
-func (l *Loop) interval() time.Duration {
-	d, err := effective.PollingInterval(&l.spec.gs.Spec.Polling)
-	if err != nil {
-		return v1alpha1.DefaultPollingInterval
-	}
-	return d
 }
 
 // moves reports whether a ref can move. A commit cannot.

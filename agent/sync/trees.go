@@ -221,8 +221,8 @@ func (t *trees) fetchLost(ctx context.Context) {
 	}
 	lost.failures++
 	lost.err = err
-	retryAfter, _ := repo.RetryAfter(err)
-	pause := max(backoff.Retry(lost.failures, backoff.MaxRetry), min(retryAfter, backoff.MaxRetryAfter))
+	asked, _ := backoff.Asked(err)
+	pause := max(backoff.Retry(lost.failures, backoff.MaxRetry), asked)
 	if timedOut {
 		lost.timeouts++
 		pause = backoff.AfterTimeout(lost.timeouts)

@@ -3,6 +3,7 @@ package backoff
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -48,6 +49,23 @@ func AfterTimeout(n int) time.Duration {
 // Jitter varies d by up to 10 % in either direction, so that many agents do not send requests at the same time.
 func Jitter(d time.Duration) time.Duration {
 	return d - d/10 + rand.N(d/5+1)
+}
+
+// ThrottledError has the time that a server asked the client to wait.
+type ThrottledError struct {
+	Status string // such as "HTTP 429, "; may be empty
+	After  time.Duration
+}
+
+func (e *ThrottledError) Error() string { return e.Status + "retry after " + e.After.String() }
+
+// Asked returns how long the server asked the client to wait, at most MaxRetryAfter, and whether it did.
+func Asked(err error) (time.Duration, bool) {
+	t, ok := errors.AsType[*ThrottledError](err)
+	if !ok {
+		return 0, false
+	}
+	return min(t.After, MaxRetryAfter), true
 }
 
 // Wait waits for d. It returns false if ctx ended first.

@@ -18,6 +18,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/syntax"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/giturl"
 	"stoker.io/stoker/internal/httpclient"
@@ -87,7 +88,7 @@ func (n *Notifier) setStatus(ctx context.Context, client httpclient.Client, gs *
 	}
 	for i, c := range changes {
 		err := f.SetStatus(ctx, c.Commit, forge.CommitStatus{State: forge.CommitState(c.State), Context: statusContext(gs), Description: c.Text, URL: n.statusPage(gs)})
-		if after, ok := forge.RetryAfter(err); ok {
+		if after, ok := backoff.Asked(err); ok {
 			err = &statusError{err.Error(), min(after, maxRetryAfter)}
 		}
 		if err != nil {

@@ -162,8 +162,7 @@ func TestAPIServerDropsUnknownFields(t *testing.T) {
 func inForce(t *testing.T, gs *v1alpha1.GatewaySync) map[string]any {
 	t.Helper()
 	s := &gs.Spec
-	period, err := effective.PollingInterval(&s.Polling)
-	require.NoError(t, err)
+	period := effective.PollingInterval(&s.Polling)
 	deadline := effective.ProgressDeadline(s)
 	effective, err := effective.Of(gs, "", map[string]string{v1alpha1.AnnotationServicePath: "services/a"})
 	require.NoError(t, err)

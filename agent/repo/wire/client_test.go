@@ -25,6 +25,7 @@ import (
 	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/agent/repo/store"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/secret"
 	"stoker.io/stoker/test/gitserver"
@@ -101,7 +102,7 @@ func TestThrottlingRetryAfter(t *testing.T) {
 	g.Push("first", repotest.Views(1))
 	g.Server.Inject(gitserver.Throttle(90 * time.Second))
 	_, err := g.client().Resolve(t.Context(), "main")
-	after, ok := RetryAfter(fmt.Errorf("wrapped: %w", err))
+	after, ok := backoff.Asked(fmt.Errorf("wrapped: %w", err))
 	assert.True(t, ok)
 	assert.Equal(t, 90*time.Second, after)
 }

@@ -18,32 +18,20 @@ import (
 
 	"stoker.io/stoker/agent/repo/store"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/secret"
 )
 
-// RetryAfter returns how long the git server asked the client to wait, and whether it did.
-func RetryAfter(err error) (time.Duration, bool) {
-	t, ok := errors.AsType[*throttledError](err)
-	if !ok {
-		return 0, false
-	}
-	return t.after, true
-}
-
-// throttledError has the wait of a Retry-After header.
-type throttledError struct {
-	status string
-	after  time.Duration
-}
-
-func (e *throttledError) Error() string { return e.status + ", retry after " + e.after.String() }
-
 // Throttled returns the error for a server that answers with an HTTP status and a Retry-After header, "" for none.
 func Throttled(status int, retryAfter string) error {
 	after, _ := httpclient.RetryAfter(retryAfter, time.Now(), maxWait)
-	return &throttledError{fmt.Sprintf("HTTP %d", status), after}
+	return throttled(status, after)
+}
+
+func throttled(status int, after time.Duration) error {
+	return &backoff.ThrottledError{Status: fmt.Sprintf("HTTP %d, ", status), After: after}
 }
 
 // Refused returns an error for which IsRefused holds.

@@ -261,7 +261,7 @@ func (a *appTokens) statusError(base *url.URL, res *http.Response, repository st
 	}
 	switch code := res.StatusCode; {
 	case code == http.StatusTooManyRequests, code == http.StatusForbidden && (asked || res.Header.Get("X-Ratelimit-Remaining") == "0"):
-		return failure.New(v1alpha1.ReasonGitThrottled, "the API at %s limits the rate of requests: %w", base.Host, &throttledError{fmt.Sprintf("HTTP %d", code), after})
+		return failure.New(v1alpha1.ReasonGitThrottled, "the API at %s limits the rate of requests: %w", base.Host, throttled(code, after))
 	case code == http.StatusUnauthorized:
 		return failed("the API at %s rejects the GitHub App's key (HTTP 401): is %s.appId %d right, the private key one of this app, and the clock right?", base.Host, a.field, a.app.AppID)
 	case code == http.StatusForbidden:

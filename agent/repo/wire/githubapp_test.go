@@ -22,6 +22,7 @@ import (
 	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/agent/repo/store"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/secret"
 	"stoker.io/stoker/test/gitserver"
@@ -187,7 +188,7 @@ func TestGitHubAppErrors(t *testing.T) {
 		})
 		err := g.resolve(g.client(g.auth()))
 		repotest.RequireReason(t, v1alpha1.ReasonGitThrottled, err)
-		after, ok := RetryAfter(err)
+		after, ok := backoff.Asked(err)
 		assert.True(t, ok)
 		assert.Equal(t, 90*time.Second, after)
 	})

@@ -224,7 +224,7 @@ const maxWait = backoff.MaxRetryAfter // longest wait of a Retry-After header
 // statusError returns the error for the HTTP status of an answer of s. It never shows the body, which is text of the server.
 func (g *roundTripper) statusError(res *http.Response, s service) error {
 	after, asked := httpclient.RetryAfter(res.Header.Get("Retry-After"), time.Now(), maxWait)
-	wait := &throttledError{fmt.Sprintf("HTTP %d", res.StatusCode), after}
+	wait := throttled(res.StatusCode, after)
 	field := g.auth.field()
 	switch code := res.StatusCode; {
 	case code == http.StatusUnauthorized && !g.hasCredentials() && g.auth.Key != nil:

@@ -254,17 +254,14 @@ func autoRollback(gs *v1alpha1.GatewaySync) []v1alpha1.AutoRollbackTrigger {
 	return v1alpha1.AutoRollbackTriggers()
 }
 
-// PollingInterval returns how often the lead polls git. The error names the field.
-func PollingInterval(p *v1alpha1.PollingSpec) (time.Duration, error) {
-	return duration("spec.polling.interval", p.Interval, v1alpha1.DefaultPollingInterval)
+// PollingInterval returns how often the lead polls git. An invalid value counts as the default.
+func PollingInterval(p *v1alpha1.PollingSpec) time.Duration {
+	return durationOr(p.Interval, v1alpha1.MaxDuration, v1alpha1.DefaultPollingInterval)
 }
 
 // ProgressDeadline returns how long a sync may take before it is reported as stalled. An invalid value counts as the default.
 func ProgressDeadline(s *v1alpha1.GatewaySyncSpec) time.Duration {
-	if d, problem := syntax.ParseDuration(s.ProgressDeadline, v1alpha1.MinDuration, v1alpha1.MaxDuration); problem == "" {
-		return d
-	}
-	return v1alpha1.DefaultProgressDeadline
+	return durationOr(s.ProgressDeadline, v1alpha1.MaxDuration, v1alpha1.DefaultProgressDeadline)
 }
 
 // RefreshInterval returns how often a ConfigSync is compared with git and with the cluster. The error names the field.
@@ -289,10 +286,7 @@ func Debounce(b *v1alpha1.BidirectionalSpec) (time.Duration, error) {
 
 // ValidationTimeout returns how long an answer of the webhook may take.
 func ValidationTimeout(w *v1alpha1.ValidationWebhook) time.Duration {
-	if d, problem := syntax.ParseDuration(w.Timeout, v1alpha1.MinDuration, v1alpha1.MaxValidationTimeout); problem == "" {
-		return d
-	}
-	return v1alpha1.DefaultValidationTimeout
+	return durationOr(w.Timeout, v1alpha1.MaxValidationTimeout, v1alpha1.DefaultValidationTimeout)
 }
 
 // MaxFileBytes returns the maximum size of a proposed file in bytes. The error names the field.
@@ -312,6 +306,14 @@ func size(field, value string) (int64, error) {
 		return 0, v1alpha1.NewError(v1alpha1.ReasonProfilesInvalid, "%s: %.40q %s", field, value, problem)
 	}
 	return n, nil
+}
+
+// durationOr parses the value of a field, or returns fallback.
+func durationOr(value string, most, fallback time.Duration) time.Duration {
+	if d, problem := syntax.ParseDuration(value, v1alpha1.MinDuration, most); problem == "" {
+		return d
+	}
+	return fallback
 }
 
 // duration parses the value of a field, which is fallback if it is empty.

@@ -315,10 +315,16 @@ func TestDebounceDuration(t *testing.T) {
 }
 
 func TestInvalidDurationNamesItsField(t *testing.T) {
-	gs := &v1alpha1.GatewaySync{}
-	gs.Spec.Polling.Interval = "banana"
-	_, err := effective.PollingInterval(&gs.Spec.Polling)
-	assert.ErrorContains(t, err, "spec.polling.interval")
+	_, err := effective.RefreshInterval(&v1alpha1.ConfigSyncSpec{RefreshInterval: "banana"})
+	assert.ErrorContains(t, err, "spec.refreshInterval")
+}
+
+func TestPollingInterval(t *testing.T) {
+	for value, want := range map[string]time.Duration{"": time.Minute, "90s": 90 * time.Second, "banana": time.Minute} {
+		t.Run(value, func(t *testing.T) {
+			assert.Equal(t, want, effective.PollingInterval(&v1alpha1.PollingSpec{Interval: value}))
+		})
+	}
 }
 
 func TestProgressDeadline(t *testing.T) {
