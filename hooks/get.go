@@ -10,7 +10,6 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/display"
 	"stoker.io/stoker/hooks/exit"
-	"stoker.io/stoker/hooks/leads"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/hooks/sites"
 	"stoker.io/stoker/internal/kube"
@@ -84,7 +83,7 @@ func (c *cli) list(ctx context.Context, p target) ([]*v1alpha1.GatewaySync, erro
 func (c *cli) printList(ctx context.Context, p target, list []*v1alpha1.GatewaySync, data any, format string) error {
 	ctx, cancel := context.WithTimeout(ctx, p.patience)
 	defer cancel()
-	l := leads.Read(ctx, p.Dynamic, p.namespace)
+	l := sites.ReadLeads(ctx, p.Dynamic, p.namespace)
 	if l.Err != nil {
 		fmt.Fprintln(c.stderr, output.Clean(sites.LeadsUnread()+": "+l.Err.Error()))
 	}

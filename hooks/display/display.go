@@ -16,8 +16,8 @@ import (
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/api/v1alpha1/schedule"
 	"stoker.io/stoker/api/v1alpha1/syntax"
-	"stoker.io/stoker/hooks/leads"
 	"stoker.io/stoker/hooks/output"
+	"stoker.io/stoker/hooks/sites"
 	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/status"
 )
@@ -51,7 +51,7 @@ func BareObject(o v1alpha1.Requestable) v1alpha1.Requestable {
 
 // List returns a table of GatewaySyncs, with a column for the namespace if namespaces is true. data is the result as JSON or
 // YAML.
-func List(list []*v1alpha1.GatewaySync, l leads.Leads, now time.Time, namespaces bool, data any) *output.Result {
+func List(list []*v1alpha1.GatewaySync, l sites.Leads, now time.Time, namespaces bool, data any) *output.Result {
 	r := &output.Result{Data: data, Head: []string{"NAME", "REF", "COMMIT", "GATEWAYS", "READY", "CONFIRMED", "AGE", "STATUS"}}
 	if namespaces {
 		r.Head = append([]string{"NAMESPACE"}, r.Head...)

@@ -16,7 +16,6 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/hooks/agents"
-	"stoker.io/stoker/hooks/leads"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/hooks/sites"
 	"stoker.io/stoker/internal/giturl"
@@ -245,7 +244,7 @@ func TestHistoryLinks(t *testing.T) {
 
 var (
 	commitA, commitB = strings.Repeat("a", 40), strings.Repeat("b", 40)
-	aged             = leads.Leads{Err: assert.AnError} // the age of the status decides
+	aged             = sites.Leads{Err: assert.AnError} // the age of the status decides
 )
 
 // fleetOf returns a fleet whose gateways run these commits.

@@ -13,9 +13,10 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/hooks/leads"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/kube"
 )
@@ -37,7 +38,7 @@ type Answer struct {
 	Site
 	Fleets      []*v1alpha1.GatewaySync
 	Undecodable []*kube.UndecodableError // GatewaySyncs and ConfigSyncs
-	Leads       leads.Leads
+	Leads       Leads
 	ConfigSyncs []*v1alpha1.ConfigSync
 	ConfigErr   error // why the ConfigSyncs could not be read
 }
@@ -77,7 +78,7 @@ func (s Site) ask(ctx context.Context) Answer {
 	a := Answer{Site: s}
 	var all sync.WaitGroup
 	var configs []*kube.UndecodableError
-	all.Go(func() { a.Leads = leads.Read(ctx, s.Clients.Dynamic, s.Namespace) })
+	all.Go(func() { a.Leads = ReadLeads(ctx, s.Clients.Dynamic, s.Namespace) })
 	all.Go(func() {
 		a.ConfigSyncs, configs, a.ConfigErr = kube.ConfigSyncs(s.Clients.Dynamic, s.Namespace).List(ctx, metav1.ListOptions{})
 	})
@@ -154,4 +155,32 @@ func Gaps(list []Answer) (notes []string, silent int, rejected bool) {
 		}
 	}
 	return notes, silent, rejected
+}
+
+// Leads holds SyncTargets, which have the locks of the leads. If they cannot be read, Err says why, and the age of each status shows whether a lead is alive.
+type Leads struct {
+	Err     error
+	targets map[types.NamespacedName]*v1alpha1.SyncTarget
+}
+
+// ReadLeads lists the SyncTargets of a namespace, or of all namespaces if it is "".
+func ReadLeads(ctx context.Context, client dynamic.Interface, namespace string) Leads {
+	list, undecodable, err := kube.SyncTargets(client, namespace).List(ctx, metav1.ListOptions{})
+	l := Leads{err, map[types.NamespacedName]*v1alpha1.SyncTarget{}}
+	for _, t := range list {
+		l.targets[types.NamespacedName{Namespace: t.Namespace, Name: t.Name}] = t
+	}
+	for _, u := range undecodable { // of another version: the age of the status decides
+		l.targets[types.NamespacedName{Namespace: u.Namespace, Name: u.Name}] = nil
+	}
+	return l
+}
+
+// Target returns the SyncTarget of gs: an empty one if there is none, nil if it is unknown.
+func (l Leads) Target(gs *v1alpha1.GatewaySync) *v1alpha1.SyncTarget {
+	t, ok := l.targets[types.NamespacedName{Namespace: gs.Namespace, Name: gs.Name}]
+	if l.Err == nil && !ok {
+		return &v1alpha1.SyncTarget{}
+	}
+	return t
 }

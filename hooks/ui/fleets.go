@@ -8,12 +8,11 @@ import (
 	"strings"
 	"sync"
 
-	"stoker.io/stoker/hooks/leads"
 	"stoker.io/stoker/hooks/sites"
 	"stoker.io/stoker/internal/kube"
 )
 
-func (s *Server) fleets(x *site, l leads.Leads, quiet silence) (list []fleet) {
+func (s *Server) fleets(x *site, l sites.Leads, quiet silence) (list []fleet) {
 	if x.fleets == nil {
 		return nil
 	}
@@ -116,7 +115,7 @@ func (s *Server) serveFleets(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	read := make([]leads.Leads, len(list))
+	read := make([]sites.Leads, len(list))
 	var all sync.WaitGroup
 	for i, x := range list {
 		all.Go(func() { read[i] = x.readLeads(r.Context()) })
@@ -137,7 +136,7 @@ func (s *Server) serveFleets(w http.ResponseWriter, r *http.Request) {
 }
 
 // addSites adds what is known of sites and their fleets, and what is not.
-func (p *fleetsPage) addSites(s *Server, list []*site, read []leads.Leads) {
+func (p *fleetsPage) addSites(s *Server, list []*site, read []sites.Leads) {
 	var fleets []fleet
 	var configs []configRow
 	var silent []silence
@@ -309,12 +308,12 @@ func (s *Server) siteOf(r *http.Request) *site {
 }
 
 // requestedFleet returns the fleet of a request. If there is none, it writes an error page and returns false.
-func (s *Server) requestedFleet(w http.ResponseWriter, r *http.Request) (fleet, leads.Leads, bool) {
+func (s *Server) requestedFleet(w http.ResponseWriter, r *http.Request) (fleet, sites.Leads, bool) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("name")
 	x := s.siteOf(r)
 	if x == nil {
 		s.writeProblem(w, http.StatusNotFound, "There is no such site", "The address names no context of this page.")
-		return fleet{}, leads.Leads{}, false
+		return fleet{}, sites.Leads{}, false
 	}
 	l := x.readLeads(r.Context())
 	quiet := x.silent(l)

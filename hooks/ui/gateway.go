@@ -20,7 +20,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/agents"
 	"stoker.io/stoker/hooks/display"
-	"stoker.io/stoker/hooks/leads"
+	"stoker.io/stoker/hooks/sites"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
 )
@@ -111,7 +111,7 @@ type record struct {
 }
 
 // requestedGateway returns the gateway of a request and its fleet. If there is none, it writes an error page and returns false.
-func (s *Server) requestedGateway(w http.ResponseWriter, r *http.Request) (fleet, gateway, leads.Leads, bool) {
+func (s *Server) requestedGateway(w http.ResponseWriter, r *http.Request) (fleet, gateway, sites.Leads, bool) {
 	f, l, ok := s.requestedFleet(w, r)
 	if !ok {
 		return f, gateway{}, l, false

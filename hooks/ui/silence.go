@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/hooks/leads"
 	"stoker.io/stoker/hooks/sites"
 	"stoker.io/stoker/internal/kube"
 )
@@ -23,7 +22,7 @@ type silence struct {
 
 // silent returns why the API server of the site does not answer, or the zero value if it does. It counts as answering if the user only lacks
 // the right to list SyncTargets.
-func (x *site) silent(l leads.Leads) silence {
+func (x *site) silent(l sites.Leads) silence {
 	answered, err := x.failure()
 	if err == nil && l.Err != nil && !errors.Is(l.Err, context.Canceled) && (kube.Transient(l.Err) || apierrors.IsUnauthorized(l.Err)) {
 		err = l.Err
@@ -94,7 +93,7 @@ func (x *site) fleet(namespace, name string) (*v1alpha1.GatewaySync, error) {
 }
 
 // notices returns a notice for each kind of object that cannot be read.
-func (x *site) notices(l leads.Leads) (list []notice) {
+func (x *site) notices(l sites.Leads) (list []notice) {
 	if q := x.silent(l); q.err != nil {
 		list = append(list, x.readNotice(q.err, "GatewaySyncs", "get, list and watch gatewaysyncs.stoker.io",
 			"So what the gateways run now is not known."))

@@ -9,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/hooks/leads"
 	"stoker.io/stoker/hooks/sites"
 	"stoker.io/stoker/internal/kube"
 )
@@ -42,14 +41,14 @@ type site struct {
 	configErr  error     // why the ConfigSyncs cannot be read; nil if they can
 
 	leadsMu   sync.Mutex
-	leads     leads.Leads
+	leads     sites.Leads
 	leadsRead time.Time
 	reading   chan struct{} // closed when the list that is being read is there; nil if none is
 }
 
 // newSite returns a site. It calls changed with the key of each fleet that changed, or with "" after a change that concerns all pages.
 func newSite(from sites.Site, path string, changed func(key string)) (*site, error) {
-	x := &site{Site: from, path: path, changed: changed, failureErr: from.Err, leads: leads.Leads{Err: context.Canceled}}
+	x := &site{Site: from, path: path, changed: changed, failureErr: from.Err, leads: sites.Leads{Err: context.Canceled}}
 	if from.Err != nil {
 		return x, nil //nolint:nilerr // the page shows it
 	}
@@ -196,7 +195,7 @@ func (x *site) ask(ctx context.Context) error {
 
 // readLeads returns which fleets have a lead. The list is shared by all pages and reused for leadsMaxAge. A page waits for it at most for
 // pageWait, and not at all while the API server does not answer.
-func (x *site) readLeads(ctx context.Context) leads.Leads {
+func (x *site) readLeads(ctx context.Context) sites.Leads {
 	_, err := x.failure()
 	x.leadsMu.Lock()
 	if err != nil || time.Since(x.leadsRead) < leadsMaxAge {
@@ -225,7 +224,7 @@ func (x *site) readLeads(ctx context.Context) leads.Leads {
 func (x *site) refreshLeads(done chan<- struct{}) {
 	ctx, cancel := context.WithTimeout(context.Background(), sites.Deadline) // the page that asked first may be closed before the others
 	defer cancel()
-	l := leads.Read(ctx, x.Clients.Dynamic, x.Namespace)
+	l := sites.ReadLeads(ctx, x.Clients.Dynamic, x.Namespace)
 	x.leadsMu.Lock()
 	x.leads, x.leadsRead, x.reading = l, time.Now(), nil
 	x.leadsMu.Unlock()

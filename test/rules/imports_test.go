@@ -58,7 +58,7 @@ var floors = [][]string{
 	{"internal/configsync/apply", "internal/configsync/source"},
 	{"internal/configsync"},
 	{"internal/configsync/reconcile"},
-	{"hooks/agents", "hooks/browser", "hooks/bundle", "hooks/create", "hooks/exit", "hooks/leads", "hooks/offline", "hooks/migrate", "hooks/specfile"},
+	{"hooks/agents", "hooks/browser", "hooks/bundle", "hooks/create", "hooks/exit", "hooks/offline", "hooks/migrate", "hooks/specfile"},
 	{"hooks/output"},
 	{"hooks/push", "hooks/sites"},
 	{"hooks/application", "hooks/check", "hooks/completion", "hooks/diff", "hooks/display", "internal/notify"},
