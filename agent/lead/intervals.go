@@ -154,6 +154,6 @@ func (s *pollSchedule) end(reason v1alpha1.Reason, retryAfter, interval time.Dur
 		s.due = now.Add(pause)
 	}
 	if retryAfter > 0 {
-		s.notBefore = now.Add(retryAfter)
+		s.notBefore = now.Add(min(retryAfter, backoff.MaxRetryAfter))
 	}
 }
