@@ -21,8 +21,8 @@ type Secrets interface {
 // Credential is a credential of a spec.
 type Credential struct {
 	v1alpha1.Credential
-	Field string           // names it in errors
-	in    secretrefs.Field // that holds it
+	Field string           // of the spec, for errors
+	in    secretrefs.Field // of the spec, for Secrets
 }
 
 // ForGit returns spec.git.auth, which may be nil.

@@ -91,7 +91,7 @@ func (n *Node) overdue(changes *plan.Changes, list []plan.Change) bool {
 }
 
 // unrecordedSettled reports whether files without a record have stayed unchanged for long enough, while nothing else was left to
-// copy except possible drift. If the other node replaces some of that, it is still working.
+// copy except possible drift. If the other node replaces some of these files, it is still working.
 func (n *Node) unrecordedSettled(changes *plan.Changes, recorded, list []plan.Change) bool {
 	m := n.Memory
 	quiet := n.state.answered && n.state.connected && !n.state.pending && n.missing.files == 0

@@ -26,8 +26,8 @@ type autoRollback struct {
 }
 
 // run rolls back if the target is the cause of err, the failure to load it. Otherwise it returns err. It does not roll
-// back from the same commit twice in a row: the note keeps that commit when it is no longer blocked, and no request removes it.
-// Only damage to the note allows that.
+// back from the same commit twice in a row: the note keeps the commit even when it is no longer blocked, and no request
+// removes it. Only a damaged note loses it.
 func (j autoRollback) run(ctx context.Context, err error) (rolledBack bool, _ error) {
 	in := j.restorer.in
 	trigger := j.confirmTrigger(ctx, err)

@@ -3,8 +3,6 @@ package sync
 import (
 	"context"
 	"errors"
-	"io"
-	"io/fs"
 	"slices"
 
 	"stoker.io/stoker/agent/disk"
@@ -15,7 +13,6 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/unloaded"
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/bound"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -29,7 +26,7 @@ type delivery struct {
 	unloaded unloaded.Set // what the gateway has not loaded; run adds the target
 	draft    draft        // of the last attempt
 	before   plan.Header  // of the manifest before that attempt
-	late     bool         // checkReferences runs when the gateway has loaded the files
+	late     bool         // checkReferences runs only when the gateway has loaded the files
 }
 
 // run writes the files. It tries again once for each of two reasons. If git objects turn out to be damaged, it fetches them again. If git wins
@@ -174,138 +171,6 @@ func (d *delivery) stage(ctx context.Context, g guard, s *stager, changes *plan.
 	return staged, nil
 }
 
-// stager writes the files of a tree, and checks that the gateway can use them.
-type stager struct {
-	in       *scope
-	desired  *desired.Tree
-	embedded resource.EmbeddedSecrets
-}
-
-// source returns a disk.Source that writes git's files.
-func (s *stager) source(changes *plan.Changes) disk.Source {
-	counts := changes.Counts()
-	total, n := counts.Added+counts.Modified, 0
-	return func(w io.Writer, c plan.Change) error {
-		check := resource.NewChecker(c.Path)
-		if _, err := s.desired.WriteBlob(boundFile(io.MultiWriter(w, check), c.Path, s.in.MaxBlob), c.ID); err != nil {
-			return err
-		}
-		n++
-		s.in.Progress("stage", n, total)
-		return s.embedded.Check(check)
-	}
-}
-
-// boundFile returns a writer that fails at the size limit of a file, before the file fills the disk. A limit of 0 means no limit.
-func boundFile(w io.Writer, path string, most int64) io.Writer {
-	if most <= 0 {
-		return w
-	}
-	return bound.NewWriter(w, most, func() error {
-		return failure.New(v1alpha1.ReasonLimitExceeded, "%s is larger than --max-blob, %d bytes", path, most)
-	})
-}
-
-// validateAdopted checks the files that the sync is about to adopt unchanged. They must pass the same check as written
-// files. Otherwise a commit that other gateways refuse would count as good on a gateway that already had its files.
-func (s *stager) validateAdopted(ctx context.Context, changes *plan.Changes) error {
-	defer s.in.step("validate")()
-	for _, c := range changes.List {
-		if c.Op != plan.Adopt || c.Owned {
-			continue
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		check := resource.NewChecker(c.Path)
-		err := s.in.dir.Within(ctx).WriteFile(boundFile(check, c.Path, s.in.MaxBlob), c.Path)
-		if errors.Is(err, fs.ErrNotExist) { // removed since the plan: the next comparison reports it as drift
-			continue
-		}
-		if err == nil {
-			err = s.embedded.Check(check)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// dryRun validates what would be written, and writes nothing.
-func (s *stager) dryRun(ctx context.Context, changes *plan.Changes) error {
-	defer s.in.step("validate")()
-	src := s.source(changes)
-	for _, c := range changes.List {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if c.Op != plan.Create && c.Op != plan.Update {
-			continue
-		}
-		if err := src(io.Discard, c); err != nil {
-			return err
-		}
-	}
-	if err := s.validateAdopted(ctx, changes); err != nil {
-		return err
-	}
-	r := s.in.report
-	r.Phase, r.Reason, r.DryRun = v1alpha1.GatewayPending, v1alpha1.ReasonDryRun, true
-	r.Message = "dry run, nothing was written: " + changes.Summary()
-	if err := s.in.dir.CheckSeeded(); err != nil && !s.in.Disk.AllowUnseeded {
-		s.in.note("a sync would wait: %v", err)
-	}
-	if changes.Held != nil {
-		return failure.New(changes.Held.Reason, "%s", changes.Held.Message)
-	}
-	return nil
-}
-
-// guard holds a plan that must not be applied now.
-type guard struct {
-	in     *scope
-	state  gatewayState // of the gateway, before the first file moves
-	memory *memory
-}
-
-// memory is what the Engine remembers of the plans that were held.
-type memory struct {
-	hold   hold
-	review reviewResult
-}
-
-// hold identifies a plan that was staged and checked and then held. Its reason is the Held.Message of the plan, or "" if an
-// open Designer holds it. While the same plan is held, its files are not staged again.
-type hold struct {
-	commit plan.ID
-	rules  string
-	reason string
-}
-
-func (g guard) holdFor(reason string) hold {
-	return hold{g.in.task.Commit, g.in.rules.Fingerprint(), reason}
-}
-
-// checkProposals returns an error if the plan would replace changes that were made on the gateway and are still being
-// proposed to git. A forced sync replaces them.
-func (g guard) checkProposals(changes *plan.Changes) error {
-	p := g.in.task.Proposals
-	if p == nil || g.in.force {
-		return nil
-	}
-	var paths []string
-	for _, c := range changes.List {
-		if c.Conflict && p.Watches(c.Path) {
-			paths = append(paths, c.Path)
-		}
-	}
-	if len(paths) == 0 {
-		return nil
-	}
-	return p.Replace(paths)
-}
-
 // checkReferences notes names in the draft's files of things that do not exist, or refuses the target because of them.
 func (d *delivery) checkReferences(ctx context.Context) error {
 	in := d.in
@@ -339,7 +204,7 @@ func (d *delivery) referencesOf(ctx context.Context) references.Target {
 	}
 }
 
-// checkLater runs the check that the delivery left out (delivery.late). A process for one sync skips it: it would read all names for nothing.
+// checkLater runs the check that the delivery left out (delivery.late). A process that ends after one sync does not read all names for it.
 func (j *job) checkLater(ctx context.Context) error {
 	if d := j.delivery; d != nil && d.late && !j.engine.Once {
 		if err := d.checkReferences(ctx); err != nil { // with the policy warn, the only error is that the agent stops

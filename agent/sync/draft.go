@@ -2,23 +2,16 @@ package sync
 
 import (
 	"context"
-	"fmt"
-	"math/rand/v2"
 	"path"
-	"time"
 
-	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/agent/plan/planner"
-	"stoker.io/stoker/agent/propose"
 	"stoker.io/stoker/agent/redundancy"
 	"stoker.io/stoker/agent/repo"
-	"stoker.io/stoker/agent/review"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
-	"stoker.io/stoker/internal/failure"
 )
 
 // draft is what a sync would write.
@@ -159,155 +152,4 @@ func (d drafter) previous(h plan.Header, like plan.Rules) (*desired.Tree, error)
 	}
 	rules.Form = like.Form
 	return d.in.trees.optional(h.Commit, rules)
-}
-
-// Proposals says how a sync treats changes that were made on the gateway and are proposed to git (spec.bidirectional).
-type Proposals struct {
-	// Watches reports whether changes at a path are proposed.
-	Watches func(path string) bool
-	// Pending reports whether repairs leave the change at a path alone, because it may still be on its way to git, however long that
-	// takes, or because the repair is only for changes that were proposed. It delays no commit.
-	Pending func(path string) bool
-	// Replace is called with the paths of the changes that the sync would replace. An error holds the sync.
-	Replace func(paths []string) error
-}
-
-// Watch sets the paths whose changes the next calls of Drift list and Added returns. nil means none.
-func (e *Engine) Watch(watched func(path string) bool) { e.watched = watched }
-
-func (e *Engine) isWatched(path string) bool { return e.watched != nil && e.watched(path) }
-
-// Dir returns the open data directory, or nil if it is not open.
-func (e *Engine) Dir() *disk.Dir { return e.dir }
-
-// maxAdded bounds the new files that Added returns. A pull request has at most 1000 files, so the agent refuses to propose that many.
-const maxAdded = 4000
-
-// Added walks the mapped directories and returns the watched files that git does not have, at most maxAdded of them.
-func (e *Engine) Added(ctx context.Context, b propose.Base) ([]string, error) {
-	defer e.trees.limit(ctx)()
-	var list []string
-	for f, err := range b.Desired.Unwanted(b.Manifest, b.State) {
-		if err != nil {
-			return nil, fmt.Errorf("look for new files: %w", err)
-		}
-		if e.isWatched(f.Path) {
-			list = append(list, f.Path)
-		}
-		if len(list) == maxAdded {
-			break
-		}
-	}
-	return list, nil
-}
-
-// Base returns the commit on the disk as the base of a proposal. t has the profile and the facts that are in force.
-func (e *Engine) Base(ctx context.Context, remote *repo.Remote, t Task) (propose.Base, error) {
-	dir, err := e.Open()
-	if err != nil {
-		return propose.Base{}, err
-	}
-	h := dir.Manifest().Header()
-	if h.Commit.IsZero() || !h.Complete {
-		return propose.Base{}, failure.New(v1alpha1.ReasonProgressing, "the gateway has not received a whole commit yet")
-	}
-	t.Ref, t.Commit = h.Ref, h.Commit
-	rules, err := rulesAt(&e.Config, &t, t.Ref, t.Commit)
-	if err != nil {
-		return propose.Base{}, err
-	}
-	if rules.Fingerprint() != h.Rules {
-		return propose.Base{}, failure.New(v1alpha1.ReasonProgressing, "the profile has changed, and its sync is not done yet")
-	}
-	if err := e.trees.fetchDelivered(ctx, remote, h.Commit, t.Name); err != nil {
-		return propose.Base{}, err
-	}
-	defer e.trees.limit(ctx)()
-	root, err := e.Store.RootTree(h.Commit)
-	if err != nil {
-		return propose.Base{}, err
-	}
-	desired, err := e.trees.tree(e.Store, h.Commit, rules)
-	if err != nil {
-		return propose.Base{}, err
-	}
-	return propose.Base{
-		Commit: h.Commit, Root: root, Objects: e.Store, Desired: desired, Manifest: dir.Manifest(), State: dir.Within(ctx), RootOf: e.Store.RootTree,
-		CommitText: func(ctx context.Context, commit plan.ID) ([]byte, error) {
-			return e.Store.CommitText(ctx, remote, commit)
-		},
-	}, nil
-}
-
-const (
-	// The pause after a denial is random, so that the gateways of a fleet do not all ask at once.
-	minReviewPause, maxReviewPause = time.Minute, 5 * time.Minute
-)
-
-// reviewResult is the result of the last request to a Webhook. It is valid for the same plan under the same rules.
-type reviewResult struct {
-	url     string
-	uid     string
-	err     error     // ValidationDenied or ValidationUnavailable; nil if the plan is allowed
-	retryAt time.Time // of a denied plan
-	force   string    // the force-sync request at that time; another one asks at once
-}
-
-// review asks the Webhook whether the plan may be applied. staged says whether the plan's files were staged, and so
-// validated. The first request about a plan follows the staging. Later requests precede it, so that the sync writes no file
-// again while it waits.
-func (g guard) review(ctx context.Context, changes *plan.Changes, staged bool) error {
-	w, h := g.in.conn.Webhook, g.in.dir.Manifest().Header()
-	if w == nil || !g.in.delivery().NeedsReview() {
-		return nil
-	}
-	req := g.reviewRequest(changes, h.Commit)
-	if len(req.Files) == 0 {
-		return nil
-	}
-	last := &g.memory.review
-	same := last.uid == req.UID && last.url == w.URL
-	if !same && !staged {
-		return nil
-	}
-	switch {
-	case same && last.err == nil:
-		return nil
-	case same && g.in.Now().Before(last.retryAt) && last.force == g.in.task.Force:
-		g.in.report.RetryAt = last.retryAt
-		return last.err
-	}
-	*last = reviewResult{url: w.URL, uid: req.UID, force: g.in.task.Force}
-	defer g.in.step("review")()
-	answer, err := w.Send(ctx, req)
-	switch {
-	case err != nil && ctx.Err() != nil:
-		*last = reviewResult{}
-		return ctx.Err()
-	case err != nil && w.IgnoreFailure:
-		g.in.note("changed without the consent of the validation webhook (failurePolicy Ignore): %v", err)
-	case err != nil:
-		last.err = failure.New(v1alpha1.ReasonValidationUnavailable, "the validation webhook was not asked, and nothing was written: %w", err)
-	case !*answer.Allowed:
-		last.retryAt = g.in.Now().Add(minReviewPause + rand.N(maxReviewPause-minReviewPause)).Truncate(time.Second)
-		g.in.report.RetryAt = last.retryAt
-		last.err = failure.New(v1alpha1.ReasonValidationDenied, "the validation webhook denies %s: %s; it is asked again at %s, or now: %s",
-			g.in.task.Commit.Short(), denialReason(answer), last.retryAt.UTC().Format(time.RFC3339), g.in.task.ask("sync", "--force", v1alpha1.AnnotationForceSync, "a new value"))
-	}
-	return last.err
-}
-
-func denialReason(a review.Answer) string {
-	if a.Message == "" {
-		return "it gives no reason"
-	}
-	return failure.Quote(a.Message)
-}
-
-// reviewRequest describes a plan.
-func (g guard) reviewRequest(changes *plan.Changes, from plan.ID) review.Request {
-	return review.Request{
-		Namespace: g.in.task.Facts.Namespace, GatewaySync: g.in.task.Facts.CRName, Gateway: g.in.task.Facts.GatewayName, Profile: g.in.task.Profile.Profile,
-		Ref: g.in.task.Ref, Commit: g.in.task.Commit.String(), FromCommit: from.String(),
-	}.About(changes, g.in.rules.Fingerprint())
 }

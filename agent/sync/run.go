@@ -19,7 +19,7 @@ import (
 type job struct {
 	engine *Engine
 	in     *scope
-	// resumes reports that the target is not known, and t.Commit is the commit on the disk.
+	// resumes reports that the target is not known, and the task has the commit on the disk.
 	resumes bool
 
 	unloaded unloaded.Set // what the gateway has not loaded yet
