@@ -58,7 +58,7 @@ func (f *Follower) logProblems(problems []loop.Problem) {
 	f.Log.Log(context.Background(), level, "the gateway stays as it is", "reason", p.Reason, "message", p.Message)
 }
 
-// decide returns what SyncTarget and GatewaySync ask for together: package decide says what to do, and decide obeys.
+// decide returns what the SyncTarget and the GatewaySync ask for together. It obeys package decide, which knows the rules.
 func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 	f.reportTarget, f.spec.due = nil, time.Time{}
 	in, gs, s := f.situation(ctx, changed)

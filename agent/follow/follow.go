@@ -2,7 +2,7 @@
 // from the GatewaySync, runs the syncs with package loop, and reports the state of its gateway in a SyncReport.
 //
 // The SyncTarget is not trusted: it only selects a commit and a generation of the spec, and cannot select another repository or path. See
-// order.go, and package decide.
+// admission.go, and package decide.
 package follow
 
 import (

@@ -1,23 +1,21 @@
 package follow
 
 import (
-	"context"
 	"errors"
 	"maps"
+	"net"
 	"reflect"
+	"strconv"
 
-	"stoker.io/stoker/agent/apikey"
 	"stoker.io/stoker/agent/audit"
+	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/decide"
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
-	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/agent/storage"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/api/v1alpha1/annotation"
-	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/api/v1alpha1/effective"
-	"stoker.io/stoker/internal/failure"
 )
 
 // inputs are what an order is made of. If they have not changed, the order stays the same.
@@ -138,134 +136,42 @@ func (c *currentOrder) wentBack(s loop.State, aborted plan.ID) decide.RolloutRol
 	return decide.RolloutRollback{Synced: !failed && s.Report.Commit == c.order.Commit, Failed: failed, To: c.order.Commit, Aborted: aborted}
 }
 
-// Any gateway in the namespace can write the SyncTarget with its service account token, and git hosts also serve the commits of forks and
-// pull requests to any client that has their ids. So a follower takes the requests from the GatewaySync, and checks the target against it
-// and git:
-//   - its hash is that of the annotations (checkRequests);
-//   - its ref is spec.git.ref, or the one of stoker.io/requested-ref at the commit that is requested with it (checkRequests);
-//   - a requested ref is one that spec.git.allowedRefs admits, and the commit is the tip of the ref or in its history (admit).
-//
-// A commit that is completely on the disk was admitted before, so the follower accepts it again under the same ref, even while a newer request
-// is refused. Another ref can change what templates render.
+// connections are the connections of a sync, made for one GatewaySync.
+type connections struct {
+	sync.Connections
+	madeFor *v1alpha1.GatewaySync // nil before the first
+}
 
-// checkRequests returns why a GatewaySync that was just read does not ask for what the target says; nil if it does.
-func checkRequests(gs *v1alpha1.GatewaySync, in *instruction, onDisk volume) error {
-	var err error
-	switch commit := desiredref.InputsOf(gs).Commit(); {
-	case in.Ref == "" || in.Ref == gs.Spec.Git.Ref || onDisk.holds(in.Ref, in.Commit):
-	case in.Ref != gs.Annotations[v1alpha1.AnnotationRequestedRef]:
-		err = failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says %q, which neither spec.git.ref nor a request asks for: waiting for its lead", in.Ref)
-	case commit != "" && !in.Commit.IsZero() && commit != in.Commit.String():
-		err = failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says commit %s for %q, which is requested at %s: waiting for its lead", in.Commit, in.Ref, commit)
+// update makes new connections if gs is not the GatewaySync of the last call.
+func (c *connections) update(config *Config, gs *v1alpha1.GatewaySync) error {
+	if c.madeFor == gs {
+		return nil
 	}
-	if p, ok := in.unresolved(gs.Generation); ok && err != nil { // the lead refuses the current request: only an operator can help
-		err = failure.New(p.Reason, "%s", p.Message)
-	}
+	gateway := connect.Gateway{URL: gatewayURL(&gs.Spec.Gateway, config.Port, config.TLS), Key: config.Key}
+	made, err := connect.New(&gs.Spec, gateway, config.Secrets, config.Remote, config.Log)
 	if err != nil {
 		return err
 	}
-	if in.hash != annotation.Hash(gs) {
-		return failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget was made from other requests than the annotations of the GatewaySync: waiting for its lead")
+	if made.Storage, err = storage.New(&gs.Spec, config.Secrets); err != nil {
+		return errors.Join(err, made.Remote.Close())
 	}
+	if c.madeFor != nil {
+		_ = c.Remote.Close() // only closes connections
+	}
+	c.madeFor, c.Connections = gs, made
 	return nil
 }
 
-// admission checks one commit of a SyncTarget against git. After the first success it does not ask again.
-type admission struct {
-	git    v1alpha1.GitSpec
-	remote *repo.Remote
-	store  *repo.Store
-	ref    string
-	commit plan.ID
-
-	admitted bool
-	name     string // the full name of the ref, once admitted
-	misses   int    // how often git did not confirm the commit
-}
-
-// maxMisses is how often a commit that git does not confirm is treated as not there yet, instead of refused. A mirror, or another server
-// of the host, may lag behind the one that the lead asked, and a refusal would make a waiting promotion fail.
-const maxMisses = 2
-
-// admit returns the full name of the ref that has the commit as its tip or in its history; "" for a commit that was requested by its id.
-func (a *admission) admit(ctx context.Context) (string, error) {
-	if a.admitted {
-		return a.name, nil
+// gatewayURL returns the address of the gateway's web server, which is in the same pod. port and tls apply if the spec sets no
+// port.
+func gatewayURL(g *v1alpha1.GatewaySpec, port int32, tls bool) string {
+	tls = g.TLS || g.Port == nil && tls
+	if g.Port != nil || port == 0 {
+		port = g.EffectivePort()
 	}
-	name, err := a.store.Admit(ctx, a.remote, &a.git, a.ref, a.commit)
-	a.admitted, a.name = err == nil, name
-	if failure.Is(err, v1alpha1.ReasonRefNotFound) || failure.Is(err, v1alpha1.ReasonRefNotAllowed) {
-		if a.misses++; a.misses <= maxMisses {
-			return "", failure.New(v1alpha1.ReasonWaitingForLead, "git does not confirm the SyncTarget yet; retrying: %w", err)
-		}
+	scheme := "http"
+	if tls {
+		scheme = "https"
 	}
-	return name, err
-}
-
-// ErrRestartGateway is the cause for which Run ends if the gateway has to start once more to accept the agent's API key. The agent then exits
-// with gatewaypod.ExitRestartGateway, which the injector sees in the pod's status.
-var ErrRestartGateway = errors.New("the gateway has to start once more to accept the agent's API key")
-
-// keyNote is the note on the volume that says that the agent has asked for the restart of its gateway. It asks once for each volume.
-const keyNote = "api-key"
-
-// watchKey lets the key wake the loop.
-func (f *Follower) watchKey() {
-	if f.Key == nil {
-		return
-	}
-	f.Key.OnDue = f.wake
-	f.Key.Restart = func() {
-		f.restart.Store(true)
-		f.wake()
-	}
-}
-
-// updateKey installs the agent's API key if that is due: before the gateway starts, or when the gateway has rejected the key. A pod without a key
-// of the agent removes the key of an earlier pod, so that a stolen copy is worth nothing.
-func (f *Follower) updateKey() {
-	unwanted := f.Key == nil || f.spec.gs == nil && f.Key.Forgotten() || f.spec.gs != nil && !f.spec.gs.Spec.Gateway.ManagedKey()
-	if !unwanted {
-		f.keyRemoved = false
-		f.Key.Update(f.Engine.Open, f.startup.allowed, f.Log)
-		return
-	}
-	if f.keyRemoved {
-		return
-	}
-	d, err := f.Engine.Open()
-	if err != nil {
-		return // the next iteration tries again
-	}
-	if f.Key != nil {
-		err = f.Key.Forget(d)
-	} else {
-		err = apikey.Remove(d)
-	}
-	if f.keyRemoved = err == nil; err != nil {
-		f.Log.Warn("API key not removed", "error", err)
-	}
-}
-
-// restartGateway ends Run with ErrRestartGateway if the key needs another start of the gateway, once for each volume.
-func (f *Follower) restartGateway(end context.CancelCauseFunc) {
-	if !f.restart.Swap(false) {
-		return
-	}
-	d, err := f.Engine.Open()
-	var asked []byte
-	if err == nil {
-		asked, err = d.Note(keyNote)
-	}
-	if err == nil && asked == nil {
-		err = d.SetNote(keyNote, []byte(f.start()))
-	}
-	first := err == nil && asked == nil
-	if err = errors.Join(err, f.Key.RecordRestart(first)); err != nil {
-		f.Log.Warn("restart of the gateway not requested", "error", err)
-	}
-	if first {
-		f.Log.Info("the gateway has to start once more")
-		end(ErrRestartGateway)
-	}
+	return scheme + "://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port)))
 }

@@ -13,7 +13,6 @@ import (
 
 	"stoker.io/stoker/agent/audit"
 	"stoker.io/stoker/agent/loop"
-	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/syntax"
@@ -280,50 +279,4 @@ func encodedSize(v any) int {
 		panic(fmt.Sprintf("a report cannot be encoded: %v", err)) // impossible: the report holds only text and numbers
 	}
 	return len(b)
-}
-
-// volume tells which commit the last sync left in the data directory.
-type volume struct{ engine *sync.Engine }
-
-// commit returns the commit on the disk, or the zero ID before the first sync.
-func (v volume) commit() plan.ID {
-	d, err := v.engine.Open()
-	if err != nil {
-		return plan.ID{}
-	}
-	return d.Manifest().Header().Commit
-}
-
-// holds reports whether the whole commit is on the disk, synced from this ref; "" means any ref.
-func (v volume) holds(ref string, commit plan.ID) bool {
-	d, err := v.engine.Open()
-	if err != nil {
-		return false
-	}
-	h := d.Manifest().Header()
-	return h.Complete && !commit.IsZero() && h.Commit == commit && (ref == "" || ref == h.Ref)
-}
-
-// ran reports whether a commit is or was completely on the disk, by the manifest, which no user of the API server can write.
-func (v volume) ran(commit plan.ID) bool {
-	d, err := v.engine.Open()
-	return err == nil && d.Manifest().Header().Ran(commit)
-}
-
-// incomplete reports whether the volume lacks files of a commit that was delivered.
-func (v volume) incomplete(commit plan.ID) bool {
-	d, err := v.engine.Open()
-	return err == nil && d.Manifest().Header().Commit == commit && !d.Manifest().Header().Complete
-}
-
-// unsynced reports whether no sync was ever completed on this gateway, as far as is known: see package record.
-func (v volume) unsynced() bool {
-	if _, commit := v.engine.Record.Delivered(); !commit.IsZero() {
-		return false
-	}
-	d, err := v.engine.Open()
-	if err != nil {
-		return failure.Is(err, v1alpha1.ReasonWaitingForGateway)
-	}
-	return d.Manifest().Header().Commit.IsZero()
 }

@@ -112,7 +112,8 @@ func compare(a, b *v1alpha1.SyncReportStatus) difference {
 	return major
 }
 
-// retries reports whether is only tells of another try after the passing failure in was. The failure stays reported meanwhile.
+// retries reports whether the new report, is, only shows a retry after the failure in the last one, was, which may pass. The failure stays
+// reported meanwhile.
 func retries(was, is *v1alpha1.SyncReportStatus) bool {
 	passing := func(s *v1alpha1.SyncReportStatus) bool {
 		return s.Phase == v1alpha1.GatewayError && s.Reason.Class() == v1alpha1.ClassRetry && s.Reason.Cause() != v1alpha1.CauseCommit

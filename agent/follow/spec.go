@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
-	"strconv"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -13,10 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/agent/audit"
-	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/plan"
-	"stoker.io/stoker/agent/storage"
-	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
@@ -184,8 +179,8 @@ func (s *specReader) confirms(in *instruction) bool {
 	return r.hash == last.hash && (r.ref == "" || r.ref == s.gs.Spec.Git.Ref || r.ref == last.ref && r.commit == last.commit)
 }
 
-// requestsFor returns what the GatewaySync asks of a gateway whose target is commit, as the target confirmed it: the lead counts the reports
-// about a request by the target that has it.
+// requestsFor returns what the GatewaySync asks of a gateway whose target is commit. It uses the copy that the target confirmed, because the
+// lead counts a report for the requests of its target.
 func (s *specReader) requestsFor(gateway string, commit plan.ID) annotation.Requests {
 	return annotation.RequestsFor(s.asked, gateway, commit.String())
 }
@@ -242,44 +237,4 @@ func (s *specReader) refresh(ctx context.Context, what string) bool {
 	}
 	s.newest = gs
 	return true
-}
-
-// connections are the connections of a sync, made for one GatewaySync.
-type connections struct {
-	sync.Connections
-	madeFor *v1alpha1.GatewaySync // nil before the first
-}
-
-// update makes new connections if gs is not the GatewaySync of the last call.
-func (c *connections) update(config *Config, gs *v1alpha1.GatewaySync) error {
-	if c.madeFor == gs {
-		return nil
-	}
-	gateway := connect.Gateway{URL: gatewayURL(&gs.Spec.Gateway, config.Port, config.TLS), Key: config.Key}
-	made, err := connect.New(&gs.Spec, gateway, config.Secrets, config.Remote, config.Log)
-	if err != nil {
-		return err
-	}
-	if made.Storage, err = storage.New(&gs.Spec, config.Secrets); err != nil {
-		return errors.Join(err, made.Remote.Close())
-	}
-	if c.madeFor != nil {
-		_ = c.Remote.Close() // only closes connections
-	}
-	c.madeFor, c.Connections = gs, made
-	return nil
-}
-
-// gatewayURL returns the address of the gateway's web server, which is in the same pod. port and tls apply if the spec sets no
-// port.
-func gatewayURL(g *v1alpha1.GatewaySpec, port int32, tls bool) string {
-	tls = g.TLS || g.Port == nil && tls
-	if g.Port != nil || port == 0 {
-		port = g.EffectivePort()
-	}
-	scheme := "http"
-	if tls {
-		scheme = "https"
-	}
-	return scheme + "://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port)))
 }

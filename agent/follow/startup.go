@@ -24,10 +24,10 @@ import (
 
 // startup decides when the gateway's container may start. From then on, /startupz always answers 200.
 //
-// It allows the start at once in three cases: the volume holds a complete commit with a settled journal (startup: useExisting), Ignition has
-// not seeded the volume yet (then the agent does not touch it before the gateway runs), or only the agent's container was restarted.
-// Otherwise it waits for the first sync. If that waits for an operator, a gate or the gateway itself, startup allows the start. If it waits for
-// something that may pass (a lead, git, space), startup waits at most for the progress deadline.
+// It allows the start at once in three cases: the volume holds a complete commit (startup: useExisting), Ignition has not seeded the volume
+// yet (then the agent does not touch it before the gateway runs), or only the agent's container was restarted. Otherwise it waits for the
+// first sync. If the sync waits for an operator, a gate or the gateway itself, startup allows the start. If the sync waits for something that
+// may pass (a lead, git, space), startup waits at most for the progress deadline.
 //
 // It allows the start only between two syncs, so that no sync that relies on a stopped gateway writes while the gateway starts.
 type startup struct {

@@ -81,7 +81,7 @@ func (l *Lead) awaitCurrent(ctx context.Context, syncs *kube.Informer[v1alpha1.G
 			return nil
 		}
 	}
-	return errDeaf
+	return errWatchStalled
 }
 
 func versionOf(gs *v1alpha1.GatewaySync, err error) (string, error) {
@@ -182,8 +182,8 @@ const (
 	soleRetry = 10 * time.Second
 )
 
-// sole queries the API server, rarely, and only if a pod does not name its GatewaySync. If a query fails, the last answer stays. Before the first
-// one, the GatewaySync counts as the only one: a pod that may belong to it must not vanish from the status.
+// sole implements fleet. It queries the API server rarely, and only if a pod does not name its GatewaySync. If a query fails, the last answer
+// stays. Before the first answer, the GatewaySync counts as the only one: a pod that may belong to it must not vanish from the status.
 func (s *apiFleet) sole(ctx context.Context) bool {
 	nameless := false
 	for _, p := range s.pods() {

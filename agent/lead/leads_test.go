@@ -226,7 +226,7 @@ func TestLeadStartsWithExistingObject(t *testing.T) {
 	}{
 		{name: "current watch", is: "5", asked: 1},
 		{name: "watch two versions behind", is: "7", comes: []string{"6", "7"}, after: 1400 * time.Millisecond, asked: 2},
-		{name: "silent watch", is: "7", after: (1<<maxReads - 1) * time.Second, err: errDeaf, asked: maxReads},
+		{name: "silent watch", is: "7", after: (1<<maxReads - 1) * time.Second, err: errWatchStalled, asked: maxReads},
 		{name: "deleted object", err: errGone, asked: 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -71,7 +71,7 @@ type lock struct {
 	watch    *lockWatch   // what the watch of this agent shows of the lock
 	log      *slog.Logger // for rejected takeovers
 
-	// held and stopping can be used during a request: the lock was held at any time in this campaign; the agent gives it up.
+	// held reports that the lock was held at any time in this campaign, stopping that the agent gives it up. Both can be read during a request.
 	held, stopping atomic.Bool
 
 	mu        sync.Mutex // held during requests

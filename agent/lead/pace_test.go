@@ -185,7 +185,7 @@ func TestSilentWatchIsNotReopened(t *testing.T) {
 		most int
 	}{
 		{"late update", 20 * time.Second, nil, maxConflicts + 1},
-		{"no update", time.Hour, errDeaf, maxConflicts + 1},
+		{"no update", time.Hour, errWatchStalled, maxConflicts + 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

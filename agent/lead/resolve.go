@@ -157,7 +157,7 @@ func (t *term) recordPoll(f pollResult) {
 
 // Time limits of one poll, including the proof that a commit belongs to an allowed ref.
 const (
-	maxLook     = 5 * time.Minute
+	maxGitPoll  = 5 * time.Minute
 	maxDownload = 30 * time.Minute // of a registry: the commit of an artifact follows from its layer
 )
 
@@ -166,7 +166,7 @@ func pollLimit(address string) (time.Duration, error) {
 	if syntax.IsRegistry(address) {
 		return maxDownload, failure.New(v1alpha1.ReasonGitTimeout, "the layer did not arrive within %s; trying again", maxDownload)
 	}
-	return maxLook, failure.New(v1alpha1.ReasonGitTimeout, "git did not answer within %s; trying again", maxLook)
+	return maxGitPoll, failure.New(v1alpha1.ReasonGitTimeout, "git did not answer within %s; trying again", maxGitPoll)
 }
 
 // pollResult is the result of a poll.

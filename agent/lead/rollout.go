@@ -129,7 +129,7 @@ func (r *rollout) keepSince() {
 	}
 }
 
-// dryRunsDone reports whether every gateway has made its dry run, if they make one. Only the content of the commit aborts.
+// dryRunsDone reports whether every gateway has made its dry run, if they make one. Only an error that the commit causes aborts the rollout.
 func (r *rollout) dryRunsDone() bool {
 	if r.target.Open > 0 || !r.gs.DryRunBefore() {
 		return true

@@ -78,7 +78,7 @@ type term struct {
 	pruned          map[string]any        // what the API server dropped of the last written status: its CRD is older, and lacks a field
 	nextSummary     time.Time             // when the summary changes by itself
 	nextTargetWrite time.Time             // when to write the target again
-	unsure          *unsure               // the last write of the target, if its answer was lost; else nil
+	lostWrite       *lostWrite            // the last write of the target, if its answer was lost; else nil
 	statusFailures  int                   // failed status writes in a row
 	conflictVersion string                // the version whose write caused a conflict
 	conflicts       int                   // how often it did
@@ -133,7 +133,7 @@ func (t *term) iterate(ctx context.Context) (time.Duration, error) {
 		return 0, errGone
 	}
 	if invalid == nil && t.hasSuccessor(gs) {
-		return 0, errUnfit
+		return 0, errSuperseded
 	}
 	ref, q := t.resolve(ctx, gs, invalid)
 	if err := t.publish(ctx, gs, invalid, ref); err != nil {
@@ -145,8 +145,8 @@ func (t *term) iterate(ctx context.Context) (time.Duration, error) {
 	return t.pause(q), nil
 }
 
-// errUnfit means that another agent has a credential that this one lacks.
-var errUnfit = errors.New("this pod lacks a credential that the spec names, and another one has started since")
+// errSuperseded means that another agent has a credential that this one lacks.
+var errSuperseded = errors.New("this pod lacks a credential that the spec names, and another one has started since")
 
 // hasSuccessor reports whether this agent lacks a credential and a newer pod, which should have it, has reported. Otherwise this
 // agent continues, because some agent must report what is missing.
@@ -261,7 +261,7 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 	})
 	if err != nil {
 		if !errors.Is(err, errUnconfirmed) { // nothing was sent
-			t.unsure = &unsure{sent, written}
+			t.lostWrite = &lostWrite{sent, written}
 		}
 		return t.writeLater(ctx, err)
 	}
@@ -359,8 +359,8 @@ func refreshConfirmedAt(st *v1alpha1.GatewaySyncStatus, now time.Time) time.Time
 	return st.ConfirmedAt.Add(v1alpha1.ConfirmEvery)
 }
 
-// errDeaf means that the watch does not deliver changes. The next campaign opens a new one.
-var errDeaf = errors.New("the watch of the GatewaySync does not deliver changes")
+// errWatchStalled means that the watch does not deliver changes. The next campaign opens a new one.
+var errWatchStalled = errors.New("the watch of the GatewaySync does not deliver changes")
 
 // maxConflicts is how often a write may cause a conflict for the same version: half a minute with doubling pauses.
 const maxConflicts = 7
@@ -371,7 +371,7 @@ func (t *term) afterConflict(version string, now time.Time) error {
 		t.conflictVersion, t.conflicts = version, 0
 	}
 	if t.conflicts++; t.conflicts > maxConflicts {
-		return errDeaf
+		return errWatchStalled
 	}
 	t.nextStatus = now.Add(minStatus / 4 << (t.conflicts - 1))
 	return nil
