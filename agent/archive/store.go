@@ -321,9 +321,9 @@ func (b *Bucket) Download(ctx context.Context, id string, f *os.File, limits Lim
 // minAge is the age below which nothing is deleted from a bucket, however many newer objects it has.
 const minAge = 24 * time.Hour
 
-// surplus returns the ids, oldest first, whose objects of a kind may be deleted: those older than the newest Keep complete ones, than uploaded,
-// and than limit. If uploaded is not in the bucket, there are none. What an interrupted upload left may be deleted, too, but does not count
-// towards Keep.
+// surplus returns the ids, oldest first, whose objects of a kind may be deleted: the ids that are older than the newest Keep complete ones,
+// older than uploaded, and older than limit. It returns nil if uploaded is not in the bucket. What an interrupted upload left can be
+// deleted, too, but does not count towards Keep.
 func (b *Bucket) surplus(k kind, objects map[string][]string, uploaded string, limit time.Time) []string {
 	has := func(id string, suffixes ...string) bool {
 		return slices.ContainsFunc(suffixes, func(s string) bool { return slices.Contains(objects[id], s) })

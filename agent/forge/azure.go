@@ -37,7 +37,7 @@ func (a *azure) path(elements ...any) string {
 	return join("/"+url.PathEscape(a.repo.project)+"/_apis/git/repositories/"+url.PathEscape(a.repo.name)+"/pullrequests", elements...)
 }
 
-// send is do without a query, except the version of the API.
+// send is do with a query that has only the version of the API.
 func (a *azure) send(ctx context.Context, method, path string, in, out any) error {
 	return a.do(ctx, method, path, query("api-version", azureVersion), in, out)
 }

@@ -69,14 +69,6 @@ func (p *bitbucketPullRequest) convert() PullRequest {
 	}
 }
 
-// fullID returns s if it is a full commit id, else "": Bitbucket returns only the first digits.
-func fullID(s string) string {
-	if len(s) != 40 {
-		return ""
-	}
-	return s
-}
-
 // equals returns a condition of Bitbucket's query language.
 func equals(field, value string) string {
 	return field + ` = "` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(value) + `"`

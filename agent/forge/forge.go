@@ -6,12 +6,9 @@
 package forge
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
-	"net/url"
-	"strings"
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -122,10 +119,10 @@ type Config struct {
 	Timeout   time.Duration // for one request; default 30s
 }
 
-// NoForge is the provider of a repository whose branches are only pushed. Package giturl names the others.
+// NoForge is the provider of a repository whose branches are pushed without a pull request. Package giturl names the other providers.
 const NoForge = "none"
 
-// New returns the Forge of a repository. It sends nothing yet.
+// New returns the Forge of a repository. It sends no request.
 func New(provider string, c Config) (Forge, error) {
 	c = c.withDefaults()
 	repo, err := locate(provider, c.Repository, c.APIBaseURL)
@@ -162,102 +159,3 @@ func (c Config) withDefaults() Config {
 // ErrExists means that an open pull request from the same branch to the same base exists. It has no reason: the caller adopts that pull
 // request.
 var ErrExists = errors.New("an open pull request of this branch exists")
-
-// address locates a repository on a forge.
-type address struct {
-	api         *url.URL // base of the API
-	owner, name string   // of the repository; GitLab's owner may have slashes
-	project     string   // of Azure DevOps
-}
-
-// parseRepository reads the address of a repository: a URL, or the form user@host:path.
-func parseRepository(repository string) (*url.URL, error) {
-	if host, path, ok := strings.Cut(repository, ":"); ok && !strings.Contains(host, "/") && !strings.HasPrefix(path, "//") {
-		repository = "ssh://" + host + "/" + strings.TrimPrefix(path, "/")
-	}
-	u, err := url.Parse(repository)
-	if err != nil || u.Hostname() == "" {
-		return nil, failure.New(v1alpha1.ReasonUnsupportedRepository, "the repository is not on a forge: use an https:// or ssh:// address") // err may repeat a password
-	}
-	return u, nil
-}
-
-// locate returns the address of a repository. base is the address of the API, "" for the one that the provider uses for the host.
-func locate(provider, repository, base string) (address, error) {
-	u, err := parseRepository(repository)
-	if err != nil {
-		return address{}, err
-	}
-	parts := strings.Split(strings.TrimSuffix(strings.Trim(u.Path, "/"), ".git"), "/")
-	web := &url.URL{Scheme: "https", Host: giturl.PageHost(u.Hostname())}
-	if u.Scheme == "https" || u.Scheme == "http" {
-		web.Scheme, web.Host = u.Scheme, u.Host
-	}
-	if provider == giturl.AzureDevOps {
-		return azureAddress(u, parts, base)
-	}
-	if len(parts) < 2 || provider != giturl.GitLab && len(parts) != 2 {
-		return address{}, failure.New(v1alpha1.ReasonUnsupportedRepository, "the path of a repository on %s must be owner/name", provider)
-	}
-	last := len(parts) - 1
-	api, err := parseBase(cmp.Or(base, defaultAPI(provider, web)), web.Scheme)
-	return address{api: api, owner: strings.Join(parts[:last], "/"), name: parts[last]}, err
-}
-
-// defaultAPI returns the address of the API that a provider uses for its web address.
-func defaultAPI(provider string, web *url.URL) string {
-	switch host := strings.ToLower(web.Hostname()); {
-	case provider == giturl.GitHub && (host == "github.com" || host == "www.github.com"):
-		return "https://api.github.com"
-	case provider == giturl.GitHub && strings.HasSuffix(host, ".ghe.com"):
-		return "https://api." + host
-	case provider == giturl.GitHub:
-		return web.String() + "/api/v3"
-	case provider == giturl.GitLab:
-		return web.String() + "/api/v4"
-	case provider == giturl.Bitbucket:
-		return "https://api.bitbucket.org/2.0"
-	}
-	return web.String()
-}
-
-// azureAddress reads https://dev.azure.com/org/project/_git/name, https://org.visualstudio.com/project/_git/name and
-// git@ssh.dev.azure.com:v3/org/project/name.
-func azureAddress(u *url.URL, parts []string, base string) (repo address, err error) {
-	host := strings.ToLower(u.Hostname())
-	org, vs := strings.CutSuffix(host, ".visualstudio.com")
-	switch {
-	case vs && len(parts) == 3 && parts[1] == "_git":
-		repo.owner, repo.project, repo.name = org, parts[0], parts[2]
-	case len(parts) == 4 && parts[2] == "_git":
-		repo.owner, repo.project, repo.name = parts[0], parts[1], parts[3]
-	case len(parts) == 4 && parts[0] == "v3":
-		repo.owner, repo.project, repo.name = parts[1], parts[2], parts[3]
-	default:
-		return repo, failure.New(v1alpha1.ReasonUnsupportedRepository, "the path of a repository on azuredevops must be organization/project/_git/name")
-	}
-	repo.api, err = parseBase(cmp.Or(base, "https://dev.azure.com/"+url.PathEscape(repo.owner)), u.Scheme)
-	return repo, err
-}
-
-// parseBase reads the address of an API. It accepts http:// only if the scheme of the repository is http, too, because the token
-// is sent in the clear.
-func parseBase(base, scheme string) (*url.URL, error) {
-	u, err := url.Parse(strings.TrimRight(base, "/"))
-	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return nil, failure.New(v1alpha1.ReasonUnsupportedRepository, "spec.bidirectional.apiBaseURL is not a valid API address: use https://host/path, without credentials or query")
-	}
-	if u.Scheme != "https" && (u.Scheme != "http" || scheme != "http") {
-		return nil, failure.New(v1alpha1.ReasonUnsupportedRepository, "spec.bidirectional.apiBaseURL is not https://: the token would be sent in the clear")
-	}
-	return u, nil
-}
-
-// shownURL returns the address of a pull request if it is safe to show, else "".
-func shownURL(s string) string {
-	u, err := url.Parse(s)
-	if err != nil || len(s) > 512 || u.Host == "" || u.User != nil || u.Scheme != "https" && u.Scheme != "http" || strings.ContainsAny(s, "<>\"'` ()") {
-		return ""
-	}
-	return s
-}

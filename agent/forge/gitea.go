@@ -18,8 +18,8 @@ type gitea struct {
 	repo address
 }
 
-// client returns the client for one call, because the context belongs to the client. With an empty version, it does not request
-// the version of the server.
+// client returns the client for one call, because the context belongs to the client. With an empty version, the SDK does not ask
+// the server for its version.
 func (g *gitea) client(ctx context.Context) (*sdk.Client, error) {
 	c, err := sdk.NewClient(g.repo.api.String(), sdk.SetHTTPClient(g.http), sdk.SetContext(ctx), sdk.SetGiteaVersion(""))
 	if err != nil {

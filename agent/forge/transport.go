@@ -29,8 +29,8 @@ import (
 )
 
 const (
-	maxAnswer = 8 << 20 // bytes of an answer; a list of MaxListed pull requests has less
-	maxWait   = backoff.MaxRetryAfter
+	maxAnswer = 8 << 20               // bytes of an answer; a list of MaxListed pull requests has less
+	maxWait   = backoff.MaxRetryAfter // bounds what a server asks for
 )
 
 // transport is the http.RoundTripper of all requests. It adds the credential, refuses every other origin, limits the size of
@@ -75,7 +75,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// authorize adds the credential in the provider's form. It returns what no message may quote of an answer.
+// authorize adds the credential in the provider's form. It returns the secrets, which no message may quote.
 func (t *transport) authorize(req *http.Request) (secrets []string, err error) {
 	for _, h := range []string{"Authorization", "Private-Token", "Cookie"} {
 		req.Header.Del(h)
@@ -129,12 +129,12 @@ func (t *transport) statusError(req *http.Request, res *http.Response, body []by
 		if len(body) == 0 || strings.Contains(kind, "json") {
 			return nil
 		}
-		if code != http.StatusNonAuthoritativeInfo { // with which Azure DevOps sends its sign-in page
+		if code != http.StatusNonAuthoritativeInfo { // the status of Azure DevOps's sign-in page
 			return failure.New(v1alpha1.ReasonUnsupportedRepository, "the API at %s answers %s instead of JSON: are spec.bidirectional.provider and apiBaseURL right?", host, failure.Quote(secret.Redact(kind, secrets...)))
 		}
 		return t.tokenRefused(code)
 	case code < 400:
-		return nil // CheckRedirect decides
+		return nil // the http.Client follows a redirect or refuses it
 	case code == http.StatusTooManyRequests, throttled && code == http.StatusForbidden:
 		return failure.New(v1alpha1.ReasonGitThrottled, "the API at %s limits the rate of requests: %w", host, &backoff.ThrottledError{After: after})
 	case t.alreadyExists(req, code, body):
@@ -187,8 +187,8 @@ func action(req *http.Request) string {
 	return "changing a pull request"
 }
 
-// alreadyExists reports whether the answer to Create says that a pull request of the branch is open, or that to SetStatus that the commit
-// has this status.
+// alreadyExists reports whether an answer refuses what exists: for Create, an open pull request of the branch; for SetStatus, the same
+// state of the commit on GitLab.
 func (t *transport) alreadyExists(req *http.Request, code int, body []byte) bool {
 	switch {
 	case req.Method != http.MethodPost:
@@ -256,105 +256,4 @@ func retryAfter(h http.Header, now time.Time) (time.Duration, bool) {
 		return time.Minute, true
 	}
 	return 0, false
-}
-
-// restClient sends JSON requests about one repository.
-type restClient struct {
-	http *http.Client
-	repo address
-}
-
-// join appends elements to an escaped path.
-func join(path string, elements ...any) string {
-	for _, e := range elements {
-		path += "/" + fmt.Sprint(e)
-	}
-	return path
-}
-
-// query returns a query of keys and values. It leaves out empty values.
-func query(keysAndValues ...string) url.Values {
-	q := url.Values{}
-	for pair := range slices.Chunk(keysAndValues, 2) {
-		if pair[1] != "" {
-			q.Set(pair[0], pair[1])
-		}
-	}
-	return q
-}
-
-func convertAll[T any](list []T, convert func(*T) PullRequest) []PullRequest {
-	out := make([]PullRequest, 0, len(list))
-	for i := range list {
-		out = append(out, convert(&list[i]))
-	}
-	return out
-}
-
-// do sends in to an escaped path below the API, and decodes the answer into out. in and out may be nil.
-func (r restClient) do(ctx context.Context, method, path string, query url.Values, in, out any) error {
-	var body io.Reader
-	if in != nil {
-		b, err := json.Marshal(in)
-		if err != nil {
-			return err
-		}
-		body = bytes.NewReader(b)
-	}
-	target := r.repo.api.String() + path
-	if len(query) > 0 {
-		target += "?" + query.Encode()
-	}
-	req, err := http.NewRequestWithContext(ctx, method, target, body)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Accept", "application/json")
-	if in != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	res, err := r.http.Do(req)
-	if err != nil {
-		return clientError(err, r.repo.api.Host)
-	}
-	defer func() { _ = res.Body.Close() }()
-	if out == nil {
-		return nil
-	}
-	if err := json.NewDecoder(res.Body).Decode(out); err != nil {
-		return failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s did not answer with the expected JSON", r.repo.api.Host)
-	}
-	return nil
-}
-
-// clientError adds a reason to the error of an http.Client, and removes the URL of the request. It returns nil for nil.
-func clientError(err error, host string) error {
-	if err == nil {
-		return nil
-	}
-	if f, ok := errors.AsType[*failure.Error](err); ok {
-		return f
-	}
-	if errors.Is(err, ErrExists) {
-		return ErrExists
-	}
-	if errors.Is(err, context.Canceled) {
-		return err
-	}
-	if u, ok := errors.AsType[*url.Error](err); ok {
-		err = u.Err
-	}
-	if errors.Is(err, context.DeadlineExceeded) || isTimeout(err) {
-		return failure.New(v1alpha1.ReasonGitTimeout, "the API at %s did not answer in time", host)
-	}
-	// The library could not decode a 2xx answer. Its error may quote the answer, which may echo the token.
-	return failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s did not answer with the expected JSON", host)
-}
-
-func isTimeout(err error) bool {
-	t, ok := errors.AsType[interface {
-		error
-		Timeout() bool
-	}](err)
-	return ok && t.Timeout()
 }

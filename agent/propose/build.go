@@ -55,7 +55,7 @@ type Guard struct {
 	// Path checks a path in the data directory and the path that the file would get in git.
 	Path func(path string, source plan.Path) (rule string, denied bool)
 	// Content checks the bytes that git would get.
-	Content func(path string, content io.Reader) (rule string, found bool)
+	Content func(content io.Reader) (rule string, found bool)
 }
 
 // File is a changed file of a proposal.
@@ -97,13 +97,13 @@ type Changes struct {
 	// Draft is the tree with the changes; nil if a file was refused or nothing has changed.
 	Draft *repo.Draft
 	edits []repo.Edit // of Files
-	// bare is set if withoutContent dropped Draft and edits to save memory.
-	bare bool
+	// contentDropped is set if withoutContent dropped Draft and edits to save memory.
+	contentDropped bool
 }
 
 // withoutContent returns a copy of c without the content that only a push needs.
 func (c *Changes) withoutContent() *Changes {
-	return &Changes{Files: c.Files, Refused: c.Refused, Digest: c.Digest, bare: true}
+	return &Changes{Files: c.Files, Refused: c.Refused, Digest: c.Digest, contentDropped: true}
 }
 
 // Build collects the changes of the resources that contain the candidates, which are paths in the data directory. If files change
@@ -450,7 +450,7 @@ func (x *builder) put(c change, src desired.Source, git pieces.Bytes, id plan.ID
 		f.Op = Added
 	}
 	if !c.deleted() {
-		if rule, found := x.guard.Content(c.path, git.Reader()); found {
+		if rule, found := x.guard.Content(git.Reader()); found {
 			x.refuse(c.path, v1alpha1.ReasonChangesRefused, "contains what looks like a secret ("+rule+")")
 			return
 		}

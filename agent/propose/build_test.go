@@ -76,7 +76,7 @@ var generous = Limits{FileBytes: 1 << 20, TotalBytes: 4 << 20, Files: 100}
 
 var noGuard = Guard{
 	Path:    func(string, plan.Path) (string, bool) { return "", false },
-	Content: func(string, io.Reader) (string, bool) { return "", false },
+	Content: func(io.Reader) (string, bool) { return "", false },
 }
 
 func (s *scene) build(candidates ...string) *Changes {
@@ -362,7 +362,7 @@ func TestBuildGuard(t *testing.T) {
 		s.disk.Write("config/resources/core/ignition/tag-definition/default/tags.json", `{"tags":[1]}`)
 		c, err := Build(s.base(), []string{view + "view.json", "config/resources/core/ignition/tag-definition/default/tags.json"}, generous, Guard{
 			Path: noGuard.Path,
-			Content: func(_ string, r io.Reader) (string, bool) {
+			Content: func(r io.Reader) (string, bool) {
 				b, err := io.ReadAll(r)
 				return "password", err != nil || bytes.Contains(b, []byte("hunter2"))
 			},
@@ -379,7 +379,7 @@ func TestBuildGuard(t *testing.T) {
 		for _, path := range changed {
 			s.disk.Write(path, "hunter2")
 		}
-		c, err := Build(s.base(), changed, generous, Guard{Path: noGuard.Path, Content: func(string, io.Reader) (string, bool) { return "password", true }})
+		c, err := Build(s.base(), changed, generous, Guard{Path: noGuard.Path, Content: func(io.Reader) (string, bool) { return "password", true }})
 		require.NoError(t, err)
 		require.Len(t, c.Refused, 2)
 		assert.Equal(t, changed, []string{c.Refused[0].Path, c.Refused[1].Path})

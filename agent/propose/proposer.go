@@ -70,8 +70,8 @@ type Env struct {
 	Wait func(ctx context.Context, d time.Duration) error
 }
 
-// Proposer follows the proposal of one gateway. Its methods are not safe for concurrent use. What needs the network runs beside it, as work;
-// Done receives when that has ended.
+// Proposer follows the proposal of one gateway. Its methods are not safe for concurrent use. Work that needs the network runs in another
+// goroutine; Done receives when it has ended.
 type Proposer struct {
 	Env
 	kept     kept
@@ -125,8 +125,8 @@ func (p *Proposer) Proposal() decide.Proposal {
 	return decide.Proposal{State: p.shown.now.State, RepairClosed: p.repairClosed}
 }
 
-// Describes reports whether the state is about the changes at paths as they are on the disk now, and not only about others or older ones. On
-// the standby node of a redundant pair, which proposes nothing, it is about all changes.
+// Describes reports whether the state is about the changes at paths as they are on the disk now, and not only about others or older ones. It
+// returns true on the standby node of a redundant pair, which proposes nothing.
 func (p *Proposer) Describes(disk plan.State, paths ...string) bool {
 	return p.standby || p.seen.describes(disk, paths)
 }
@@ -276,7 +276,7 @@ func (p *Proposer) move(ctx context.Context, s *Settings, in Input, base Base) (
 			}
 			x.Renew = false
 		case decide.Push:
-			if !c.bare {
+			if !c.contentDropped {
 				p.push(ctx, s, c, base, in.Notes)
 				return time.Time{}, nil
 			}
@@ -390,9 +390,9 @@ func jitter(d time.Duration, name string) time.Duration {
 // seen is what was seen of the changed files on the disk.
 type seen struct {
 	files map[string]plan.Stat // at the last look
-	at    string               // identifies files, and the commit that the gateway had
-	built *Changes             // what the last read found, without content between two calls of Step
-	from  string               // at of the last read
+	at    string               // hash of files and of the commit that the gateway had
+	built *Changes             // what the last Build found, without content between two calls of Step
+	from  string               // the value of at for which built was made
 	// described are the files that the state is about.
 	described map[string]plan.Stat
 }

@@ -102,8 +102,8 @@ func (k *kept) load(n Notes) error {
 	return err
 }
 
-// setCommit records the commit that the gateway runs. If the gateway got another one while the agent was stopped, or just before, a sync has
-// written files that this process was not told of. changed are the paths that differ from git.
+// setCommit records the commit that the gateway runs. If this is another commit than before a restart of the agent, a sync has written
+// files that this process did not see. changed are the paths that differ from git.
 func (k *kept) setCommit(n Notes, commit plan.ID, changed []string, overwrote bool) error {
 	restarted := k.restarted
 	k.restarted = false
@@ -120,7 +120,7 @@ func (k *kept) setCommit(n Notes, commit plan.ID, changed []string, overwrote bo
 // active reports whether there is a proposal that has not ended.
 func (r *record) active() bool { return r.Digest != "" }
 
-// end ends the proposal with a state; "" shows none.
+// end ends the proposal and sets the state that is shown, "" for none.
 func (r *record) end(how v1alpha1.ProposalState) {
 	tip := r.Tip
 	if tip.IsZero() {
@@ -129,8 +129,8 @@ func (r *record) end(how v1alpha1.ProposalState) {
 	*r = record{LastState: how, LastTip: tip, Closed: r.Closed, Pushes: r.Pushes, URL: r.URL, Number: r.Number, Branch: r.Branch, Renewed: r.Renewed}
 }
 
-// drop forgets a proposal that is not of the branch, and an end without a proposal. The spec names another branch now, whose predecessor the
-// agent leaves alone, or the record is forged. It reports whether it forgot something.
+// drop forgets a proposal of another branch, and an end without a proposal. Either the spec names a new branch, and the agent leaves the old
+// one alone, or the record is forged. drop reports whether it forgot something.
 func (r *record) drop(branch string) bool {
 	other := r.Branch != "" && r.Branch != branch || r.active() && r.Branch != branch
 	if !other && (r.FinalState == "" || r.active()) {
@@ -153,7 +153,7 @@ func (r *record) close(digest string) {
 	}
 }
 
-// loadRecord reads the record. A damaged one counts as none: the agent then goes by the branch on the server.
+// loadRecord reads the record. A damaged one counts as none: recover then finds the branch on the server.
 func loadRecord(n Notes) (record, error) {
 	b, err := n.Note(recordNote)
 	if err != nil || b == nil {
@@ -232,7 +232,7 @@ func (r *record) withOverwritten(s *Settings, base Base, c *Changes) *Changes {
 	if len(c.Files) == 0 || len(c.Refused) > 0 || r.Merged || r.Tip.IsZero() || !r.hasOverwritten() {
 		return c
 	}
-	out := &Changes{Files: slices.Clone(c.Files), Digest: c.Digest, edits: slices.Clone(c.edits), bare: c.bare}
+	out := &Changes{Files: slices.Clone(c.Files), Digest: c.Digest, edits: slices.Clone(c.edits), contentDropped: c.contentDropped}
 	h := sha256.New()
 	fmt.Fprintln(h, c.Digest)
 	for _, source := range slices.Sorted(maps.Keys(r.Files)) {

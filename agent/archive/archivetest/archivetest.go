@@ -125,14 +125,14 @@ type Memory struct {
 
 var _ archive.Store = (*Memory)(nil)
 
-// Fail makes each call return the error of fault, if it is not nil. A nil fault ends this. op is put, get, list or delete.
+// Fail makes each call of the store return the error of fault, if it is not nil. Fail(nil) ends this. op is put, get, list or delete.
 func (m *Memory) Fail(fault func(ctx context.Context, op, key string) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.fault = fault
 }
 
-// Calls returns the calls since the last time, as "op key".
+// Calls returns the calls of the store since the last call of Calls, each as "op key".
 func (m *Memory) Calls() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -107,7 +107,7 @@ func (s store) Put(ctx context.Context, key string, r io.Reader) error {
 			put.Header.Set("Content-Type", "application/octet-stream")
 			return s.write(ctx, put)
 		}
-		id := base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "%08d", n)) // all have the same length
+		id := base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "%08d", n)) // the ids of a blob must have one length
 		n++
 		fmt.Fprintf(&list, "<Uncommitted>%s</Uncommitted>", id)
 		return s.write(ctx, s.request(http.MethodPut, key, url.Values{"comp": {"block"}, "blockid": {id}}, block))
@@ -216,7 +216,7 @@ const (
 // podIdentity returns the access tokens of the pod's identity. Microsoft Entra Workload ID gives its pods the variables AZURE_CLIENT_ID,
 // AZURE_TENANT_ID, AZURE_FEDERATED_TOKEN_FILE and AZURE_AUTHORITY_HOST.
 func podIdentity() *rest.Tokens {
-	client := rest.TokenHTTP(false)
+	client := rest.TokenHTTP()
 	return &rest.Tokens{
 		Fetch: func(ctx context.Context, _ secret.String) (*rest.Token, error) {
 			t, err := exchange(ctx, client)

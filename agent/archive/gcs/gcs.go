@@ -181,7 +181,7 @@ func (s store) put(ctx context.Context, r rest.Request) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	_ = res.Body.Close() // it describes the object
+	_ = res.Body.Close() // the body only describes the object
 	if res.StatusCode != http.StatusPermanentRedirect {
 		return complete, nil
 	}
@@ -239,10 +239,10 @@ const (
 // newTokens returns access tokens. With key, the tokens are those of its service account; if key is nil, those of the pod's identity.
 func newTokens(key func() (secret.String, error)) *rest.Tokens {
 	if key == nil {
-		client := rest.TokenHTTP(true)
+		client := rest.MetadataHTTP()
 		return &rest.Tokens{Fetch: func(ctx context.Context, _ secret.String) (*rest.Token, error) { return fromMetadata(ctx, client) }}
 	}
-	client := rest.TokenHTTP(false)
+	client := rest.TokenHTTP()
 	return &rest.Tokens{
 		Secret: key,
 		Fetch:  func(ctx context.Context, key secret.String) (*rest.Token, error) { return fromKey(ctx, client, key) },

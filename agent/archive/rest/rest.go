@@ -1,5 +1,5 @@
-// Package rest sends requests to object storage that has a REST API. A user chooses the address of the server, and the server may be hostile:
-// the client follows no redirect, bounds every answer but the bytes of an object, and shows no credentials in an error.
+// Package rest sends requests to object storage that has a REST API, for packages gcs and azure. A user chooses the address of the server,
+// and the server may be hostile: the client follows no redirect, limits every answer but an object, and shows no credentials in an error.
 package rest
 
 import (
@@ -27,9 +27,9 @@ const (
 	tries = 3
 	// maxPage bounds an answer that is not an object: a thousand keys of 1 KiB, escaped.
 	maxPage = 8 << 20
-	// maxItems bounds the braces or tags of such an answer. A decoder takes a hundred times their bytes.
+	// maxItems bounds the elements of such an answer: a decoder needs a hundred times the memory of their text.
 	maxItems = 100_000
-	// maxCursor bounds the token of the next page, which goes into its address.
+	// maxCursor bounds the token of the next page in bytes. The client sends it in the URL.
 	maxCursor  = 8 << 10
 	maxRefusal = 64 << 10 // bytes of an error response that are read
 	// maxPages bounds a listing whose pages are empty.
@@ -53,7 +53,7 @@ type Client struct {
 	NotFound string
 
 	http  *http.Client
-	pause func(ctx context.Context, n int)
+	pause func(ctx context.Context, n int) // waits after attempt n failed
 }
 
 // NewClient returns a client that connects through the proxy of the environment.
@@ -66,7 +66,7 @@ func NewClient() *Client {
 }
 
 func newHTTP(proxy func(*http.Request) (*url.URL, error)) *http.Client {
-	return httpclient.Policy{Proxy: proxy, HeaderTimeout: time.Minute, KeepAlive: time.Minute, HTTP2: true, Raw: true}.Client() // objects are packed already
+	return httpclient.Policy{Proxy: proxy, HeaderTimeout: time.Minute, KeepAlive: time.Minute, HTTP2: true, Raw: true}.Client() // Raw: archives are compressed already
 }
 
 // Server returns the address for an endpoint of the spec. Without a scheme, it is https.
@@ -85,7 +85,7 @@ type Request struct {
 	Body   []byte
 	// Want lists the statuses of success. Default: 200.
 	Want []int
-	// Once disables retries, for a request that means something else the second time.
+	// Once disables retries, for a request that is not idempotent.
 	Once bool
 }
 
@@ -140,7 +140,7 @@ func (c *Client) try(ctx context.Context, r Request) (*http.Response, error) {
 	return nil, &StatusError{Status: res.StatusCode, Code: hide.Replace(code), Message: hide.Replace(message), client: c}
 }
 
-// Page sends a request and returns its answer.
+// Page sends a request and returns the body of the answer, at most maxPage bytes, and its header.
 func (c *Client) Page(ctx context.Context, r Request) ([]byte, http.Header, error) {
 	res, err := c.Do(ctx, r)
 	if err != nil {

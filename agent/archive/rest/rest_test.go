@@ -3,7 +3,6 @@ package rest
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -87,12 +86,10 @@ func TestListLimits(t *testing.T) {
 }
 
 // A proxy must not see the token of a pod's identity, which a cloud serves without TLS.
-func TestTokenHTTPOfNodeHasNoProxy(t *testing.T) {
-	for local, proxied := range map[bool]bool{true: false, false: true} {
-		t.Run(fmt.Sprintf("local %t", local), func(t *testing.T) {
-			transport, ok := TokenHTTP(local).Transport.(*http.Transport)
-			require.True(t, ok)
-			assert.Equal(t, proxied, transport.Proxy != nil)
-		})
+func TestMetadataHTTPHasNoProxy(t *testing.T) {
+	for client, proxied := range map[*http.Client]bool{MetadataHTTP(): false, TokenHTTP(): true} {
+		transport, ok := client.Transport.(*http.Transport)
+		require.True(t, ok)
+		assert.Equal(t, proxied, transport.Proxy != nil)
 	}
 }

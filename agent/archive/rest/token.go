@@ -33,7 +33,7 @@ type Tokens struct {
 	Fetch func(ctx context.Context, credentials secret.String) (*Token, error)
 
 	mu          sync.Mutex
-	credentials secret.String // that token was made with
+	credentials secret.String // with which token was fetched
 	token       *Token        // nil if there is none
 	until       time.Time     // when to fetch the next one
 }
@@ -96,14 +96,11 @@ func (t *Tokens) Renew() bool {
 	return renewable
 }
 
-// TokenHTTP returns a client for FetchToken. It connects through the proxy of the environment, unless local is set: the metadata server of a
-// cloud is on the node.
-func TokenHTTP(local bool) *http.Client {
-	if local {
-		return newHTTP(nil)
-	}
-	return newHTTP(http.ProxyFromEnvironment)
-}
+// TokenHTTP returns a client for FetchToken that connects through the proxy of the environment.
+func TokenHTTP() *http.Client { return newHTTP(http.ProxyFromEnvironment) }
+
+// MetadataHTTP returns a client for FetchToken that uses no proxy: the metadata server of a cloud is on the node.
+func MetadataHTTP() *http.Client { return newHTTP(nil) }
 
 // FetchToken sends a request for a token. The error shows only the status of the answer and its OAuth 2.0 error code, because the
 // description may repeat the credentials.

@@ -115,8 +115,8 @@ func folded(name string) string {
 type rule struct {
 	name     string
 	keywords []string // lower case
-	pattern  string   // must match from the keyword on
-	before   int      // how many bytes before the keyword the match begins instead
+	pattern  string   // matches from the keyword on
+	before   int      // the match begins this many bytes before the keyword
 	inWord   bool     // whether the keyword also counts in the middle of a word
 	entropy  float64  // minimum for the last group of the pattern, in bits per byte; 0 for no minimum
 
@@ -168,7 +168,7 @@ var rules = []*rule{
 //
 // Ignition stores scripts as JSON strings, in which it writes = as \u003d, and it compresses data.bin. So Content also checks the decoded
 // strings of a JSON file, and the decompressed content of a gzip file.
-func Content(_ string, content io.Reader) (rule string, found bool) {
+func Content(content io.Reader) (rule string, found bool) {
 	in := bufio.NewReader(content)
 	if head, _ := in.Peek(len(gzipMagic)); bytes.Equal(head, gzipMagic) {
 		inside, err := gzip.NewReader(in)
@@ -220,7 +220,7 @@ func (s *searcher) stream(r io.Reader, limit int64) (rule string, found bool) {
 	}
 }
 
-// searchPiece searches the piece, first as it is and then with its JSON strings decoded.
+// searchPiece searches s.piece, first as it is and then with its JSON strings decoded.
 func (s *searcher) searchPiece() (rule string, found bool) {
 	content := s.piece
 	if rule, found = s.search(content); found {

@@ -21,14 +21,14 @@ import (
 func TestContent(t *testing.T) {
 	for name, planted := range guardtest.Secrets() {
 		t.Run(name, func(t *testing.T) {
-			rule, found := Content("view.json", strings.NewReader(planted.Text))
+			rule, found := Content(strings.NewReader(planted.Text))
 			assert.True(t, found)
 			assert.Equal(t, planted.Rule, rule)
 		})
 	}
 	t.Run("a secret deep in a big file", func(t *testing.T) {
 		text := strings.Repeat(`{"x":1,"name":"label"}`, 40_000) + guardtest.Secrets()["GitHub token"].Text
-		rule, found := Content("view.json", strings.NewReader(text))
+		rule, found := Content(strings.NewReader(text))
 		assert.True(t, found)
 		assert.Equal(t, "GitHub token", rule)
 	})
@@ -37,11 +37,11 @@ func TestContent(t *testing.T) {
 		for _, at := range []int{0, pieceSize - overlap - 3, pieceSize - overlap, pieceSize - 5, pieceSize, 2*pieceSize - overlap - 3, 3 * pieceSize} {
 			t.Run(fmt.Sprint(at), func(t *testing.T) {
 				text := strings.Repeat(" ", at) + secret + strings.Repeat(" ", 3*pieceSize-at+9)
-				_, found := Content("view.json", strings.NewReader(text))
+				_, found := Content(strings.NewReader(text))
 				assert.True(t, found)
 			})
 		}
-		_, found := Content("config.json", strings.NewReader(`{"ciphertext":"a"`+strings.Repeat(" ", 3*pieceSize)+`,"encrypted_key":"b"}`))
+		_, found := Content(strings.NewReader(`{"ciphertext":"a"` + strings.Repeat(" ", 3*pieceSize) + `,"encrypted_key":"b"}`))
 		assert.True(t, found, "an embedded secret across two chunks")
 	})
 	token := guardtest.Secrets()["GitHub token"].Text
@@ -72,12 +72,12 @@ func TestContent(t *testing.T) {
 		"a damaged compressed file":             packed(token)[:20],
 	} {
 		t.Run("found in "+name, func(t *testing.T) {
-			_, found := Content("data.bin", strings.NewReader(content))
+			_, found := Content(strings.NewReader(content))
 			assert.True(t, found)
 		})
 	}
 	t.Run("found in a compressed file that is too large", func(t *testing.T) {
-		_, found := Content("data.bin", strings.NewReader(packed(strings.Repeat(" ", maxInside+1))))
+		_, found := Content(strings.NewReader(packed(strings.Repeat(" ", maxInside+1))))
 		assert.True(t, found)
 	})
 	for name, text := range map[string]string{
@@ -95,7 +95,7 @@ func TestContent(t *testing.T) {
 		"a UUID":                 `{"uuid":"01234567-89ab-cdef-0123-456789abcdef"}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			rule, found := Content("file", strings.NewReader(text))
+			rule, found := Content(strings.NewReader(text))
 			assert.False(t, found, rule)
 		})
 	}
@@ -153,7 +153,7 @@ func TestRealTrees(t *testing.T) {
 func FuzzContent(f *testing.F) {
 	f.Add([]byte(`{"password":"x"}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		rule, _ := Content("f", bytes.NewReader(b))
+		rule, _ := Content(bytes.NewReader(b))
 		assert.LessOrEqual(t, len(rule), 40)
 	})
 }
