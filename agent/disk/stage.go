@@ -23,7 +23,7 @@ import (
 // Source writes the bytes that git wants at c.Path. Stage returns its error unchanged.
 type Source func(w io.Writer, c plan.Change) error
 
-// Staged is a plan with staged bytes. It must be applied or discarded.
+// Staged is a plan with staged bytes. The caller must call Apply or Discard.
 type Staged struct {
 	d    *Dir
 	run  *run
@@ -230,7 +230,7 @@ func openStaging(agent *safe.AgentFolder, cur *safe.Cursor, area string, create 
 	if err != nil {
 		return nil, safe.WriteError(err, "make %s", own.Join(stagingDir))
 	}
-	if area != "" { // in .stoker itself, syncing the journal's name covers this one
+	if area != "" { // the sync of the top .stoker after writing the journal covers its staging folder
 		if err := vol.SyncDir(own); err != nil {
 			staging.Close()
 			return nil, err
@@ -247,7 +247,7 @@ type writer struct {
 	stager
 	attrs    []fileAttrs
 	src      Source
-	syncEach bool // make each file durable
+	syncEach bool // make each file durable by itself, not the whole file system
 }
 
 // writeAll writes the changes in the order of list.
@@ -326,7 +326,7 @@ func (w writer) readAhead(ctx context.Context, list []int32) error {
 	return group.Wait()
 }
 
-// write writes the bytes of one change to its slot: those in small, and those of src.
+// write writes the bytes of one change to its slot: first those in small, then those that src writes.
 func (w writer) write(i int, src Source, small []byte) error {
 	r, c, s, attrs := w.run, &w.run.Changes[i], &w.run.Slots[i], &w.attrs[i]
 	stg, name, err := w.slotFolder(i)

@@ -135,7 +135,7 @@ func compare(path string, before, after side) string {
 		case lines > maxLines:
 			return fmt.Sprintf("not shown: it has %d lines", lines)
 		}
-		if rule, found := guard.Content(path, bytes.NewReader(content)); found {
+		if rule, found := guard.Content(bytes.NewReader(content)); found {
 			return "has secrets, not shown: " + rule
 		}
 	}

@@ -20,7 +20,7 @@ import (
 type AgentFolder struct {
 	*Folder
 	Vol      *Volume
-	ReadOnly bool // the methods that read change nothing
+	ReadOnly bool // OpenFile restores no permission bits
 }
 
 // Write replaces a file atomically; see Volume.WriteFile.
@@ -94,7 +94,7 @@ func (a *AgentFolder) OpenOrMake(name string) (*Folder, error) {
 	return a.Vol.OpenOrMake(a.Folder, name)
 }
 
-// Drop removes a file, durably. If something else has its name, Drop sets that aside.
+// Drop durably removes a regular file. It sets anything else of that name aside; see Volume.SetAside.
 func (a *AgentFolder) Drop(name string) error {
 	err := a.Vol.Vacate(a.Folder, name)
 	if err == nil {
@@ -204,8 +204,8 @@ func (c *Cursor) Lstat(path string) (fs.FileInfo, error) {
 // notice if a directory was renamed or replaced.
 const ReopenAfter = 100 * time.Millisecond
 
-// Walk calls yield for each file below a directory, in the order of full paths. It stops and returns false when yield does. stat
-// converts the state of a file; if stat is nil, Walk sets only the kind, which spares a system call for each file.
+// Walk calls yield for each file below a directory, in the order of full paths. It stops and returns false when yield does. depth is
+// that of folder. stat converts the state of a file; if it is nil, Walk sets only the kind, which spares a system call for each file.
 func Walk(folder *Folder, depth int, stat func(fs.FileInfo) plan.Stat, yield func(plan.Found, error) bool) bool {
 	if depth > MaxDepth {
 		return yield(plan.Found{}, failure.New(v1alpha1.ReasonLimitExceeded, "%s is more than %d directories deep", folder.Path, MaxDepth))

@@ -59,7 +59,7 @@ func (w *BlobWriter) writeFile(p []byte) error {
 	return w.Err
 }
 
-// Finish writes the buffered bytes and returns the blob's id.
+// Finish writes the buffered bytes and returns the blob's id. It reads a large blob through buf.
 func (w *BlobWriter) Finish(buf []byte) (plan.ID, error) {
 	if w.large {
 		return HashFile(context.Background(), w.File, buf) // a file that was just written

@@ -1,7 +1,7 @@
 // Package safe reads and changes the data directory without following links. A Folder is an open directory. To reach one, the
-// package opens each directory on its path, one after the other, and checks that it opened what it saw. A Cursor keeps the
-// folders on the last path open. A Volume makes all changes, so that tests can interrupt each of them. The package also
-// refuses paths that leave the data directory, and gives write errors their reason.
+// package opens each directory on its path, one after the other, and refuses links. A Cursor keeps the folders on the last path
+// open. A Volume makes all changes, so that tests can interrupt each of them. CheckPath refuses paths that leave the data
+// directory, and WriteError gives write errors their reason.
 package safe
 
 import (
@@ -98,7 +98,7 @@ func (e *IrregularError) Error() string {
 	return fmt.Sprintf("%s is %s, not a file", e.path, kindName(e.kind))
 }
 
-// SameFile reports whether two results of a stat describe the same file. Unlike os.SameFile, it knows those of Folder.Lstat.
+// SameFile reports whether two results of a stat describe the same file. Unlike os.SameFile, it accepts results of Folder.Lstat.
 func SameFile(a, b fs.FileInfo) bool {
 	x, y := AttrsOf(a), AttrsOf(b)
 	if !x.Known || !y.Known {
@@ -363,8 +363,8 @@ func AreaOf(cur *Cursor, folder *Folder) (string, error) {
 	return top, nil
 }
 
-// HashFile returns the git blob id of an open file, read from its start. If the file changes while HashFile reads, the id
-// may belong to no version of the file, so the caller must compare it with an expected id. HashFile fails when ctx is done.
+// HashFile returns the git blob id of an open file, read from its start through buf. If the file changes while HashFile reads, the
+// id may belong to no version of the file, so the caller must compare it with an expected id. HashFile fails when ctx is done.
 func HashFile(ctx context.Context, f *os.File, buf []byte) (plan.ID, error) {
 	fi, err := f.Stat()
 	if err != nil {
@@ -392,7 +392,7 @@ func (r contextReader) Read(p []byte) (int, error) {
 	return r.r.Read(p)
 }
 
-// Hash returns the git blob id of a file in the folder. It does not read a file of more than limit bytes, and returns the null
+// Hash returns the git blob id of a file in the folder, read through buf. For a file of more than limit bytes, it returns the zero
 // id, which no blob has. A limit of 0 means no limit.
 func (n *Folder) Hash(ctx context.Context, name string, buf []byte, limit int64) (plan.ID, error) {
 	f, fi, err := n.File(name, os.O_RDONLY)

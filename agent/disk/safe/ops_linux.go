@@ -171,6 +171,7 @@ func at2(op string, from *Folder, a string, to *Folder, b string, do func(fa, fb
 	return &os.LinkError{Op: op, Old: from.Join(a), New: to.Join(b), Err: err}
 }
 
+// renameat moves a name. Other systems need the os.Root of the data directory.
 func renameat(_ *os.Root, from *Folder, a string, to *Folder, b string) error {
 	return at2("rename", from, a, to, b, func(fa, fb int) error { return unix.Renameat(fa, a, fb, b) })
 }
@@ -210,7 +211,7 @@ func CheckWritable(folder *Folder) error {
 	})
 }
 
-// InheritAlike reports whether what is created in two directories of the same mount inherits the same group and the same ACL.
+// InheritAlike reports whether what is created in two directories of the same mount inherits the same group and no ACL.
 func InheritAlike(a, b *Folder) (bool, error) {
 	x, err := inherited(a)
 	if err != nil {
@@ -220,7 +221,7 @@ func InheritAlike(a, b *Folder) (bool, error) {
 	return x == y && !x.acl, err
 }
 
-// inheritance is what a directory passes on.
+// inheritance is what a directory passes on to new entries.
 type inheritance struct {
 	gid    uint32 // with setgid
 	setgid bool
