@@ -83,8 +83,8 @@ func (r *run) keepDisplaced() error {
 // hasSnapshot reports whether the run takes a snapshot. A doubtful run takes none, because it does not know what it displaced.
 func (r *run) hasSnapshot() bool { return r.Snapshot != "" && !r.doubtful }
 
-// dropSnapshots removes the snapshots that a committed run without one of its own makes useless: they could not be restored past
-// it. If the run restored a snapshot, this one and older ones stay: the files are again those from before its sync.
+// dropSnapshots removes the snapshots that a committed run makes useless because it took none itself: without it, the way back to
+// them is incomplete. If the run restored a snapshot, this one and older ones stay: the files are again those from before its sync.
 func (r *run) dropSnapshots() error {
 	switch {
 	case r.hasSnapshot():

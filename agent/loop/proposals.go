@@ -65,8 +65,8 @@ func countFiles(p *v1alpha1.Proposal) (proposed, refused int) {
 }
 
 // proposalsOf returns how a sync of the order o treats changes that are proposed to git; nil if o proposes none. With Once the sync replaces
-// no such change: this run does not propose it, and another run still can. A repair that only onClosed: repair asks for leaves all changes
-// alone that are not proposed.
+// no such change, because this run proposes nothing and a later run can. A repair that only onClosed: repair asks for replaces only
+// proposed changes.
 func (l *Loop) proposalsOf(ctx context.Context, o *Order, repair bool) *sync.Proposals {
 	p, s := l.proposer, o.ProposalSettings
 	if s == nil || o.Profile.Bidirectional == nil || o.Profile.DryRun {

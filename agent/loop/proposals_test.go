@@ -27,7 +27,7 @@ func proposes(o *Order, strategy v1alpha1.ConflictStrategy, debounce time.Durati
 		Watches: func(string) bool { return true },
 		Guard: propose.Guard{
 			Path:    func(string, plan.Path) (string, bool) { return "", false },
-			Content: func(string, io.Reader) (string, bool) { return "", false },
+			Content: func(io.Reader) (string, bool) { return "", false },
 		},
 	}
 }

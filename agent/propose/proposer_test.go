@@ -261,7 +261,7 @@ func TestProposal(t *testing.T) {
 	t.Run("refused changes push nothing", func(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")
-		g.settings.Guard.Content = func(string, io.Reader) (string, bool) { return "password", true }
+		g.settings.Guard.Content = func(io.Reader) (string, bool) { return "password", true }
 		g.save(`{"v":2}`)
 		pl.server.Forget()
 		g.settle(time.Hour)
@@ -418,7 +418,7 @@ func TestProposalSurvivesFailures(t *testing.T) {
 		require.NoError(t, rec.save(g.notes))
 		g.restart()
 		guard := g.settings.Guard
-		g.settings.Guard.Content = func(string, io.Reader) (string, bool) { return "a password", true }
+		g.settings.Guard.Content = func(io.Reader) (string, bool) { return "a password", true }
 		g.save(`{"v":"password"}`)
 		g.settle(20 * minute)
 		assert.Equal(t, v1alpha1.ProposalRefused, g.state(), "%+v", g.last)

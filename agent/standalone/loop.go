@@ -1,3 +1,5 @@
+// Package standalone drives syncs from a GatewaySync in a file, without Kubernetes: for a gateway on bare metal, for
+// development and for experiments. The file is the desired state, like the object in a cluster.
 package standalone
 
 import (
@@ -28,7 +30,7 @@ type Config struct {
 	Gateway    Identity
 	GatewayURL string // "" for files only
 	Secrets    connect.LocalSecrets
-	Key        *apikey.Key // for spec.gateway.api.managed; nil if this run makes none
+	Key        *apikey.Key // for spec.gateway.api.managed; nil if this run manages none
 	DryRun     bool
 	Engine     *sync.Engine
 	Remote     repo.RemoteOptions
@@ -140,7 +142,7 @@ func (l *Loop) currentOrder() *loop.Order {
 	case o == nil || l.spec.fresh || o.Commit != t.commit || o.Ref != t.ref:
 		target := sync.Target{Ref: t.ref, Name: t.name, Commit: t.commit, Requests: annotation.RequestsFor(gs, l.Gateway.Name, t.commit.String())}
 		l.order = &loop.Order{
-			Task:        sync.Task{Target: target, Profile: l.spec.effective, Facts: l.facts(), File: l.File, Stop: l.stop},
+			Task:        sync.Task{Target: target, Profile: l.spec.effective, Facts: l.facts(), File: l.File, Stop: l.checkPaused},
 			GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: l.spec.connections,
 			ProposalSettings: l.proposals.Settings(gs, l.spec.effective, propose.Identity{Namespace: gs.Namespace, Gateway: l.Gateway.Name}, l.Secrets, l.Remote),
 		}

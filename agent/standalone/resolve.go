@@ -75,8 +75,8 @@ func (l *Loop) recordFailure(ref string, reason v1alpha1.Reason, err error) {
 	t.due = l.Now().Add(max(pause, asked))
 }
 
-// resolveDesired resolves the desired ref with one request of all refs, or without a request if only commits are named. It records what
-// package desiredref must know of the request later; a restart forgets that.
+// resolveDesired resolves the desired ref with one request of all refs, or without a request if only commits are named. It records in the
+// status what the next desiredref.Resolve must know of a user's request for a ref; a restart loses this.
 func (l *Loop) resolveDesired(ctx context.Context) (target, error) {
 	gs := l.spec.gs
 	refs := sync.OnceValues(func() (*repo.Refs, error) { return l.spec.connections.Remote.Refs(ctx) })

@@ -1,5 +1,3 @@
-// Package standalone drives syncs from a GatewaySync in a file, without Kubernetes: for a gateway on bare metal, for
-// development and for experiments. The file is the desired state, like the object in a cluster.
 package standalone
 
 import (
@@ -34,7 +32,7 @@ type spec struct {
 	effective   effective.Settings
 	connections sync.Connections
 	warnings    []string
-	secrets     [sha256.Size]byte // connect.Fingerprint of its secrets
+	secrets     [sha256.Size]byte // connect.Fingerprint of the secrets that gs names
 	err         error             // why the current content is not in force; nil if it is
 	fresh       bool              // no loop.Order has been made from it yet
 }
@@ -124,8 +122,8 @@ func (l *Loop) apply(raw []byte) error {
 	return nil
 }
 
-// stop returns an error if the file, as it is now, pauses syncing. If its content is not valid, the last good content stays in force.
-func (l *Loop) stop(context.Context) error {
+// checkPaused returns an error if the file, as it is now, pauses syncing. If its content is not valid, the last good content stays in force.
+func (l *Loop) checkPaused(context.Context) error {
 	raw, err := file.Read(l.File, maxFile)
 	if err != nil || string(raw) == string(l.spec.raw) {
 		return nil //nolint:nilerr // the last good content stays in force

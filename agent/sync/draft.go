@@ -18,7 +18,7 @@ import (
 type draft struct {
 	changes *plan.Changes
 	desired *desired.Tree // the tree of the target; nil if it was not needed
-	rules   plan.Rules    // with which it was rendered
+	rules   plan.Rules    // with which desired was rendered
 }
 
 // rulesOr returns the rules of the draft, or r if there is no tree.
@@ -53,7 +53,7 @@ func (d drafter) draft(ctx context.Context) (draft, error) {
 	out := draft{rules: in.rules}
 	if out.rules.Renders() {
 		v := in.gateway.version(ctx)
-		out.rules.Form = resource.FormOf(v.Major, v.Minor) // in which the gateway signs
+		out.rules.Form = resource.FormOf(v.Major, v.Minor) // the form in which the gateway signs resources
 	}
 	if out.desired, err = in.trees.tree(in.Store, in.task.Commit, out.rules); err != nil {
 		return draft{}, err

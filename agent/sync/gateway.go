@@ -25,7 +25,7 @@ type gateway struct {
 	// seenStart is the last start after which the agent saw the gateway running. The Engine keeps it in case the note cannot be
 	// written.
 	seenStart   *string
-	beforeStart bool
+	beforeStart bool // see Task.BeforeStart
 
 	platform            ignition.Platform
 	info                ignition.Info

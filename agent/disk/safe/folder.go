@@ -392,7 +392,7 @@ func (r contextReader) Read(p []byte) (int, error) {
 	return r.r.Read(p)
 }
 
-// Hash returns the git blob id of a file in the folder, read through buf. For a file of more than limit bytes, it returns the zero
+// Hash returns the git blob id of a file in the folder, read through buf. For a file of more than limit bytes, it returns the null
 // id, which no blob has. A limit of 0 means no limit.
 func (n *Folder) Hash(ctx context.Context, name string, buf []byte, limit int64) (plan.ID, error) {
 	f, fi, err := n.File(name, os.O_RDONLY)

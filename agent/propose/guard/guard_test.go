@@ -143,7 +143,7 @@ func TestRealTrees(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if rule, found := Content(p, bytes.NewReader(b)); found {
+		if rule, found := Content(bytes.NewReader(b)); found {
 			t.Errorf("%s: %s", strings.TrimPrefix(p, root), rule)
 		}
 		return nil
