@@ -73,8 +73,8 @@
 //
 // # Links and races
 //
-// The package opens directories one name at a time through os.Root and checks each after opening it, so that it never follows a
-// link, not even one inside the data directory. On Linux, names move by renameat2 between open directories. A replacement uses
+// The package opens directories one name at a time, so that it never follows a link, not even one inside the data directory: on
+// Linux, the kernel refuses links. There, names move by renameat2 between open directories. A replacement uses
 // RENAME_EXCHANGE: the name is never missing, and the replaced file is in staging, with all that was written to it up to then.
 // A new file uses RENAME_NOREPLACE. On a file system without these flags (NFS, some FUSE), the replaced file is moved aside,
 // and the new file gets its name by a hard link: the name is missing for a moment, but nothing is overwritten. Without

@@ -65,6 +65,7 @@ type Attrs struct {
 func AttrsOf(fs.FileInfo) Attrs { return Attrs{} }
 
 func isInvalid(err error) bool { return errors.Is(err, syscall.EINVAL) }
+
 func IsNotEmpty(err error) bool {
 	return errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, fs.ErrExist)
 }
