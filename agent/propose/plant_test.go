@@ -342,3 +342,39 @@ func (pl *plant) merge(style string) {
 	defer pl.hub.mu.Unlock()
 	pl.hub.list[open[0].Number-1].State = forge.Merged
 }
+
+// failing is a hub whose call number at fails.
+type failing struct {
+	*hub
+	at, n int
+	err   error
+}
+
+func (f *failing) count() error {
+	f.n++
+	if f.n-1 == f.at {
+		return f.err
+	}
+	return nil
+}
+
+func (f *failing) ByHead(ctx context.Context, branch, base string) ([]forge.PullRequest, error) {
+	if err := f.count(); err != nil {
+		return nil, err
+	}
+	return f.hub.ByHead(ctx, branch, base)
+}
+
+func (f *failing) Open(ctx context.Context, base string) ([]forge.PullRequest, error) {
+	if err := f.count(); err != nil {
+		return nil, err
+	}
+	return f.hub.Open(ctx, base)
+}
+
+func (f *failing) Create(ctx context.Context, d forge.Draft) (forge.PullRequest, error) {
+	if err := f.count(); err != nil {
+		return forge.PullRequest{}, err
+	}
+	return f.hub.Create(ctx, d)
+}

@@ -486,39 +486,3 @@ func TestLostRecord(t *testing.T) {
 		assert.Equal(t, tip, pl.repo.Git("rev-parse", branch))
 	})
 }
-
-// failing is a hub whose call number at fails.
-type failing struct {
-	*hub
-	at, n int
-	err   error
-}
-
-func (f *failing) count() error {
-	f.n++
-	if f.n-1 == f.at {
-		return f.err
-	}
-	return nil
-}
-
-func (f *failing) ByHead(ctx context.Context, branch, base string) ([]forge.PullRequest, error) {
-	if err := f.count(); err != nil {
-		return nil, err
-	}
-	return f.hub.ByHead(ctx, branch, base)
-}
-
-func (f *failing) Open(ctx context.Context, base string) ([]forge.PullRequest, error) {
-	if err := f.count(); err != nil {
-		return nil, err
-	}
-	return f.hub.Open(ctx, base)
-}
-
-func (f *failing) Create(ctx context.Context, d forge.Draft) (forge.PullRequest, error) {
-	if err := f.count(); err != nil {
-		return forge.PullRequest{}, err
-	}
-	return f.hub.Create(ctx, d)
-}
