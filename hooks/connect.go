@@ -113,6 +113,7 @@ func (p target) argument() string {
 	return p.name
 }
 
+// object reads the object of the target. Its error says what the user can do.
 func (p target) object(ctx context.Context) (o v1alpha1.Requestable, err error) {
 	err = p.retry(ctx, func(ctx context.Context) (err error) {
 		o, err = p.setter().Get(ctx, p.namespace, p.name)
@@ -151,6 +152,7 @@ func (p target) get(ctx context.Context, name string) (gs *v1alpha1.GatewaySync,
 	return gs, err
 }
 
+// load is get with an error that says what the user can do.
 func (p target) load(ctx context.Context, name string) (*v1alpha1.GatewaySync, error) {
 	gs, err := p.get(ctx, name)
 	return gs, p.explain(name, err)

@@ -90,7 +90,7 @@ var statuses = []struct {
 	}},
 	{"agents_away", "Progressing", "AgentsAway: no gateway runs; terminating pods: line-0, line-1", (*scene).endPods},
 	{"agents_away_as_the_injector_writes", "Progressing", "AgentsAway: no agent leads; pods: line-0, line-1", func(s *scene) {
-		s.GatewaySync.Status = *status.Without(status.Leaderless{GatewaySync: s.GatewaySync, Pods: s.Pods, Now: s.Now})
+		s.GatewaySync.Status = *status.WithoutLead(status.Leaderless{GatewaySync: s.GatewaySync, Pods: s.Pods, Now: s.Now})
 	}},
 	{"no_agent_confirms", "Progressing", "AgentsAway: no agent confirms this status: look for pods without an agent and for a missing injector (stoker check)", func(s *scene) {
 		s.GatewaySync.Status.ConfirmedAt = &metav1.Time{Time: noon.Add(-v1alpha1.ConfirmedFor - time.Second)}

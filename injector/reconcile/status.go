@@ -85,7 +85,7 @@ func leaderless(gs *v1alpha1.GatewaySync, pods podIndex, now time.Time) *v1alpha
 	add(pods.live, false)
 	add(pods.ending, true)
 	slices.SortFunc(l.Pods, func(a, b status.Pod) int { return strings.Compare(a.Name, b.Name) })
-	return status.Without(l)
+	return status.WithoutLead(l)
 }
 
 // maxUnclaimed bounds the names in a message.

@@ -2,12 +2,11 @@
 // rights of its caller. It has two front ends. Commands such as `stoker config apply` make one run with the rights of a user. Package
 // reconcile runs all ConfigSyncs with the rights of ServiceAccounts.
 //
-// It is a part of hooks and not a program of its own, because a run needs no installed component: a shell, a CI job, a CronJob or a
-// hook of Argo CD can start it, and no program in the cluster needs rights on the objects of others. Agents never import it.
+// It is a part of the command stoker and not a program of its own, because a run needs no installed component: a shell, a CI job, a
+// CronJob or a hook of Argo CD can start it, and no program in the cluster needs rights on the objects of others. Agents never import it.
 //
-// The packages below it are manifest (parses objects), kustomize, chart and jsonnet (make objects, in a child of
-// package builder), source (reads git), render (templates,
-// overlays, targets), plan (decides what happens to each object) and apply (calls the API server).
+// The packages below it are manifest (parses objects), kustomize, chart and jsonnet (make objects, in a child process of package builder),
+// source (reads git), render (templates, overlays, targets), plan (decides what happens to each object) and apply (calls the API server).
 package configsync
 
 import (
@@ -74,7 +73,7 @@ func Validate(cs *v1alpha1.ConfigSync) error {
 // Render reads the commit of a ConfigSync and renders its objects. It changes nothing except cs.Status.Request. If it fails after it has
 // resolved the commit, it returns the commit without objects, and the error.
 func (e *Engine) Render(ctx context.Context, cs *v1alpha1.ConfigSync) (_ *Rendered, err error) {
-	if bare := cs.Spec.Source == (v1alpha1.ConfigSource{}); e.Dir == "" || !bare {
+	if noSource := cs.Spec.Source == (v1alpha1.ConfigSource{}); e.Dir == "" || !noSource {
 		if err := Validate(cs); err != nil {
 			return nil, err
 		}
@@ -256,7 +255,7 @@ func (e *Engine) openGatewaySync(ctx context.Context, cs *v1alpha1.ConfigSync, w
 	}
 	wanted.Verifier = e.verifier(cs, gs.Spec.Git.Verify)
 	if wanted.Ref == "" {
-		if _, err := desiredref.Of(cs, ""); err != nil { // no ref can be requested
+		if _, err := desiredref.Of(cs, ""); err != nil { // a request for a ref, which this ConfigSync cannot have
 			return nil, err
 		}
 		target, err := kube.SyncTargets(clients.Dynamic, cs.Namespace).Get(ctx, name)

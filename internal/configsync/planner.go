@@ -44,7 +44,7 @@ type planner struct {
 }
 
 func (e *Engine) newPlanner(ctx context.Context, cs *v1alpha1.ConfigSync, clients kube.Clients) (*planner, error) {
-	target, err := e.target(ctx, cs, clients)
+	target, err := e.clusterClients(ctx, cs, clients)
 	if err != nil {
 		return nil, err
 	}
@@ -139,12 +139,12 @@ func (p *planner) planObject(ctx context.Context, x *object) error {
 	}
 }
 
-// maxNewAge is how old an object may seem to be after the dry run that creates it. Servers of other APIs might not report a resource version, and
-// the clocks differ.
+// maxNewAge is the greatest age of an object that a dry run has just created, by clocks that differ. An older one exists, although its API
+// reports no resource version.
 const maxNewAge = 5 * time.Minute
 
-// planNew plans an object that does not exist, with a dry run alone: only a new object has no resource version after it. It returns false
-// for one that exists or is refused, which must be read.
+// planNew plans an object that does not exist, with a dry run alone: only a new object has no resource version after it. If the object exists
+// or is refused, planNew returns false, and the caller reads the object.
 func (p *planner) planNew(ctx context.Context, x *object) bool {
 	if _, listed := p.entries[x.want.ID()]; listed {
 		return false // it was applied before
@@ -254,7 +254,7 @@ func (p *planner) removals(ctx context.Context, objects []*object) ([]*removal, 
 				x.taken = by != "" && by != p.cs.Owner() && p.owners.owns(ctx, by, x.UID, x.live)
 			case isUnknown:
 				x.fault, x.forbidden = unknown, unknown.Reason == v1alpha1.ReasonApplyForbidden
-			case apierrors.IsForbidden(err) && p.owners.lacksNamespace(ctx, x.Namespace): // it is gone, and so are the rights
+			case apierrors.IsForbidden(err) && p.owners.lacksNamespace(ctx, x.Namespace): // the object is gone with its namespace, and so are the rights
 			case apierrors.IsForbidden(err):
 				x.forbidden = true
 				x.fault = failure.New(v1alpha1.ReasonApplyForbidden, "the caller may not read it: grant it the verbs get and delete")
@@ -323,7 +323,7 @@ func (p *planner) keepsDrift(x *object, commit string) bool {
 	return x.item.Action == plan.Repair && (marked || same) || same && x.item.Action == plan.Configure && x.want.ID().IsSecret()
 }
 
-// owners looks up the ConfigSyncs that the marks of objects name, and namespaces. It is safe for concurrent use.
+// owners looks up the ConfigSyncs that the marks (annotation stoker.io/configsync) of objects name, and namespaces. It is safe for concurrent use.
 type owners struct {
 	clients kube.Clients
 	// elsewhere means that the objects are in another cluster than clients.
@@ -335,12 +335,13 @@ type owners struct {
 // owner is what is known of a ConfigSync.
 type owner struct {
 	entries map[manifest.ID]manifest.Entry
-	// all means that it owns everything with its mark, because nothing else is known.
+	// all means that the ConfigSync has no inventory yet, so it owns all objects with its mark. unknown means that it cannot be read.
 	all, unknown bool
 }
 
-// owns reports whether the ConfigSync of a mark owns a live object. One that does not exist owns nothing, and one whose inventory does not
-// have the object has given it up. listed is the UID in the inventory of this ConfigSync. It decides if the other one cannot be read.
+// owns reports whether the ConfigSync of a mark owns a live object. A ConfigSync that does not exist owns nothing, and one whose inventory
+// does not have the object has given it up. listed is the UID in the inventory of the caller's ConfigSync. It decides if the other one
+// cannot be read.
 func (o *owners) owns(ctx context.Context, mark string, listed types.UID, live *unstructured.Unstructured) bool {
 	c := o.get(ctx, mark)
 	if c.unknown {

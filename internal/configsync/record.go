@@ -26,6 +26,7 @@ import (
 )
 
 const (
+	// maxInventory bounds the lines of status.inventory.
 	maxInventory = 2000
 	// reportTimeout bounds the last writes of a run, which are made even if the run is interrupted.
 	reportTimeout = 15 * time.Second
@@ -106,7 +107,7 @@ func (r *record) write(ctx context.Context, gone map[manifest.ID]bool) (before *
 			before, err = r.replace(ctx, gone)
 		}
 	}
-	if apierrors.IsInvalid(err) { // the conditions must not stay those of another commit
+	if apierrors.IsInvalid(err) { // write at least the conditions, or those of another commit stay
 		r.cs.Status.Targets = nil
 		before, err = r.replace(ctx, gone)
 	}

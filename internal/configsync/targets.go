@@ -28,14 +28,14 @@ const (
 
 // targets are the objects that a run deals with, and how far it is with each.
 type targets struct {
-	owner    string
+	owner    string    // see v1alpha1.ConfigSync.Owner
 	objects  []*object // in the order of Plan.Items
 	removals []*removal
 }
 
 // object is an object of the commit.
 type object struct {
-	want manifest.Object // marked, in its namespace
+	want manifest.Object // with the annotations of plan.Mark, in its namespace
 	item plan.Item
 	live *unstructured.Unstructured // what was last seen of it
 	// dry is what an apply would produce, and claim says who owns live.
@@ -229,9 +229,9 @@ const (
 	maxAnswers = 192 << 20
 )
 
-// target returns clients of the cluster in which the objects of a ConfigSync are: that of spec.kubeConfig, or else that of the given
+// clusterClients returns clients of the cluster in which the objects of a ConfigSync are: that of spec.kubeConfig, or else that of the given
 // clients. The caller's rights decide whether the Secret may be read.
-func (e *Engine) target(ctx context.Context, cs *v1alpha1.ConfigSync, own kube.Clients) (kube.Clients, error) {
+func (e *Engine) clusterClients(ctx context.Context, cs *v1alpha1.ConfigSync, own kube.Clients) (kube.Clients, error) {
 	if cs.Spec.KubeConfig == nil {
 		return own, nil
 	}

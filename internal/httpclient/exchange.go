@@ -199,7 +199,7 @@ type Policy struct {
 	// MaxConns bounds the connections to a host; 0 means any number.
 	MaxConns int
 	HTTP2    bool
-	// Raw asks for no compression, if a bound is on what arrives.
+	// Raw turns compression off, so that a bound on the body holds for the bytes that arrive.
 	Raw bool
 }
 
@@ -273,5 +273,3 @@ func RetryAfter(value string, now time.Time, most time.Duration) (time.Duration,
 	}
 	return 0, false
 }
-
-// images have no CA certificates; those of the system come first

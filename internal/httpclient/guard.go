@@ -53,10 +53,10 @@ func (g *Guard) CheckProxied(ctx context.Context, host string) error {
 	return g.checkHost(ctx, host)
 }
 
-// guard decides which addresses may be dialed. Private networks may: plants live there.
+// guard decides which addresses may be dialed. Those of private networks may be: plants live there.
 type guard struct{ loopback bool }
 
-// checkHost checks the address of a host, or those to which its name resolves here. Without an answer, only the proxy knows them.
+// checkHost checks the address of a host, or those to which its name resolves here. It allows a name that only the proxy can resolve.
 func (g guard) checkHost(ctx context.Context, host string) error {
 	addresses := []netip.Addr{}
 	if a, err := netip.ParseAddr(host); err == nil {

@@ -28,15 +28,15 @@ type Mounted struct {
 	dir     string
 	every   time.Duration
 	log     *slog.Logger
-	ends    func(time.Time)
+	expiry  func(time.Time)
 	serving atomic.Pointer[tls.Certificate]
-	last    [2][]byte
+	last    [2][]byte // tls.crt and tls.key, as they were read last
 }
 
-// NewMounted returns a Mounted that rereads dir at the interval every. It calls ends, which may be nil, with the expiry of each
-// new certificate.
-func NewMounted(dir string, every time.Duration, log *slog.Logger, ends func(time.Time)) *Mounted {
-	return &Mounted{dir: dir, every: every, log: log, ends: ends}
+// NewMounted returns a Mounted that rereads dir at the interval every. It calls expiry, which may be nil, with the time at which each new
+// certificate expires.
+func NewMounted(dir string, every time.Duration, log *slog.Logger, expiry func(time.Time)) *Mounted {
+	return &Mounted{dir: dir, every: every, log: log, expiry: expiry}
 }
 
 // GetCertificate implements the callback of tls.Config.
@@ -53,12 +53,12 @@ func (m *Mounted) Ready() bool { return m.serving.Load() != nil }
 // Run rereads the directory until ctx is done. If the pair is invalid, for example while it is being replaced, Mounted keeps serving the
 // last good one.
 func (m *Mounted) Run(ctx context.Context) error {
-	said := ""
+	logged := ""
 	for {
 		if err := m.read(); err == nil {
-			said = ""
-		} else if err.Error() != said {
-			said = err.Error()
+			logged = ""
+		} else if err.Error() != logged {
+			logged = err.Error()
 			m.log.Error("invalid certificate; serving the last valid one", "error", err)
 		}
 		if !backoff.Wait(ctx, m.every) {
@@ -85,8 +85,8 @@ func (m *Mounted) read() error {
 	m.last = pair
 	m.serving.Store(&c)
 	m.log.Info("certificate", "did", "read", "ends", c.Leaf.NotAfter.UTC())
-	if m.ends != nil {
-		m.ends(c.Leaf.NotAfter)
+	if m.expiry != nil {
+		m.expiry(c.Leaf.NotAfter)
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ const (
 	// answerTimeout bounds a request to another cluster.
 	answerTimeout = 30 * time.Second
 
-	// What a decoded answer needs about, at most, in bytes of memory: for each delimiter of JSON, for each one in a list of kinds, and for
+	// Upper estimates of the memory of a decoded answer, in bytes: for each delimiter of JSON, for each delimiter in a list of kinds, and for
 	// each byte of another encoding.
 	delimiterMemory, kindMemory, byteMemory = 32, 160, 100
 )

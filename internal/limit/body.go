@@ -95,12 +95,12 @@ func (b *Bodies) Read(w http.ResponseWriter, r *http.Request) (body []byte, rele
 	return buffer[:smallBody+n], release, err
 }
 
-// Rest copies to all what follows the body that Read has cut. The caller keeps what Read returned until then, so that the number of such
-// copies is limited, too.
-func (b *Bodies) Rest(w http.ResponseWriter, r *http.Request, all io.Writer) error {
+// Rest copies to out what follows the body that Read has cut. The caller must not release that body before, so that its slot limits the
+// number of such copies, too.
+func (b *Bodies) Rest(w http.ResponseWriter, r *http.Request, out io.Writer) error {
 	deadline := http.NewResponseController(w).SetReadDeadline
 	_ = deadline(time.Now().Add(arrivalTimeout)) // a ResponseRecorder of a test has none
-	n, err := io.Copy(all, io.LimitReader(r.Body, MaxStream-MaxBody))
+	n, err := io.Copy(out, io.LimitReader(r.Body, MaxStream-MaxBody))
 	switch {
 	case err != nil:
 		return err

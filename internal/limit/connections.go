@@ -127,7 +127,7 @@ func (c *conn) Close() error {
 	return err
 }
 
-// freeBytes is the memory of a body that counts as nothing, so that a client that sends nothing uses up no budget.
+// freeBytes is how much of each body does not count, so that a client that sends nothing uses up no budget.
 const freeBytes = 1 << 10
 
 // Budget limits the bytes of all bodies in memory, and gives one address at most a third of them. Unlike Bodies, it never waits: the

@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// maxPending bounds the news of a topic that wait, and maxReasons the reasons that a report has. The oldest are dropped.
+// maxPending bounds the events of a topic that wait to be sent, and maxReasons the reasons in a report. The oldest are dropped.
 const maxPending, maxReasons = 8, 8
 
 // channel is one receiver of the notifications about one GatewaySync.
@@ -26,8 +26,8 @@ type channel struct {
 	busy    bool // a message is on its way
 	// sent is the record: the report of a state that was sent as firing, or a digest of the last event.
 	sent map[v1alpha1.AlertTopic]string
-	// pending has the news that were not sent yet, oldest first.
-	pending map[v1alpha1.AlertTopic][]pendingNews
+	// pending has the events that were not sent yet, oldest first.
+	pending map[v1alpha1.AlertTopic][]pendingEvent
 	// changedAt is the time at which a state began to differ from sent, and absentAt when it was last seen not to hold.
 	changedAt, absentAt map[v1alpha1.AlertTopic]time.Time
 	nextSend            time.Time // no message before
@@ -35,17 +35,17 @@ type channel struct {
 	// configSyncs are those of the namespace by name, if they are wanted and known.
 	configSyncs      map[string]*v1alpha1.ConfigSync
 	knowsConfigSyncs bool
-	underWay         map[v1alpha1.AlertTopic]bool // keys of those that are neither ready nor failed
+	underWay         map[v1alpha1.AlertTopic]bool // keys of ConfigSyncs that are neither ready nor failed
 }
 
-// pendingNews is an event as it was when it was seen.
-type pendingNews struct {
+// pendingEvent is an event as it was when it was seen.
+type pendingEvent struct {
 	change
 	at time.Time
 }
 
 func newChannel(sent map[v1alpha1.AlertTopic]string) *channel {
-	ch := &channel{sent: map[v1alpha1.AlertTopic]string{}, pending: map[v1alpha1.AlertTopic][]pendingNews{},
+	ch := &channel{sent: map[v1alpha1.AlertTopic]string{}, pending: map[v1alpha1.AlertTopic][]pendingEvent{},
 		changedAt: map[v1alpha1.AlertTopic]time.Time{}, absentAt: map[v1alpha1.AlertTopic]time.Time{}}
 	maps.Copy(ch.sent, sent)
 	return ch
@@ -91,7 +91,7 @@ func (ch *channel) due(now time.Time, settle time.Duration) []change {
 		wanted[t.name] = true
 		switch {
 		case t.event != nil:
-			changes = append(changes, ch.news(t, in)...)
+			changes = append(changes, ch.unsentEvents(t, in)...)
 		case t.name == configSyncNotReady:
 			ofConfigSyncs = ch.dueConfigSyncs(t, now, settle)
 		default:
@@ -100,7 +100,7 @@ func (ch *channel) due(now time.Time, settle time.Duration) []change {
 	}
 	wanted[pausedSince] = wanted[pausedForLong]
 	maps.DeleteFunc(ch.sent, func(key v1alpha1.AlertTopic, _ string) bool { return !wanted[topicOfKey(key)] })
-	maps.DeleteFunc(ch.pending, func(name v1alpha1.AlertTopic, _ []pendingNews) bool { return !wanted[name] })
+	maps.DeleteFunc(ch.pending, func(name v1alpha1.AlertTopic, _ []pendingEvent) bool { return !wanted[name] })
 	maps.DeleteFunc(ch.changedAt, func(key v1alpha1.AlertTopic, _ time.Time) bool { return !wanted[topicOfKey(key)] })
 	maps.DeleteFunc(ch.absentAt, func(key v1alpha1.AlertTopic, _ time.Time) bool { return !wanted[topicOfKey(key)] })
 	return append(changes, ofConfigSyncs...)
@@ -138,9 +138,9 @@ func (ch *channel) dueState(t topic, in input, settle time.Duration) []change {
 	return []change{*c}
 }
 
-// news returns the events of a topic that were not sent yet, each as it was when it was seen. The first event that the channel sees is
-// not news: it may have happened before alerting began.
-func (ch *channel) news(t topic, in input) []change {
+// unsentEvents returns the events of a topic that were not sent yet, each as it was when it was seen. The first event that the channel sees
+// is not sent: it may have happened before alerting began.
+func (ch *channel) unsentEvents(t topic, in input) []change {
 	list := ch.pending[t.name]
 	last, known := ch.sent[t.name]
 	if n := len(list); n > 0 {
@@ -154,13 +154,13 @@ func (ch *channel) news(t topic, in input) []change {
 		case !known:
 			ch.sent[t.name] = digest
 		case digest != last:
-			list = append(slices.DeleteFunc(list, func(p pendingNews) bool { // what says the same is sent once
+			list = append(slices.DeleteFunc(list, func(p pendingEvent) bool { // equal events are sent once
 				return p.Ref == c.Ref && p.Commit == c.Commit && p.Text == c.Text
-			}), pendingNews{c, in.now})
+			}), pendingEvent{c, in.now})
 		}
 	}
 	list = list[max(len(list)-maxPending, 0):]
-	for len(list) > 0 && in.now.Sub(list[0].at) > newsLifetime { // not news any more
+	for len(list) > 0 && in.now.Sub(list[0].at) > eventLifetime { // too old to send
 		ch.sent[t.name] = list[0].recordIfAccepted
 		list = list[1:]
 	}
@@ -236,7 +236,7 @@ func (ch *channel) record(accepted, uncertain []change, err error, now time.Time
 			delete(ch.sent, key)
 		case News:
 			ch.sent[c.Topic] = c.recordIfAccepted
-			ch.pending[c.Topic] = slices.DeleteFunc(ch.pending[c.Topic], func(p pendingNews) bool { return p.recordIfAccepted == c.recordIfAccepted })
+			ch.pending[c.Topic] = slices.DeleteFunc(ch.pending[c.Topic], func(p pendingEvent) bool { return p.recordIfAccepted == c.recordIfAccepted })
 		default:
 			ch.sent[key] = c.recordIfAccepted
 		}
@@ -271,7 +271,8 @@ func (r report) reason() string {
 // unsure is the severity in the record of a state of which the receiver may have the beginning, the end, or neither.
 const unsure Severity = "unsure"
 
-// uncertain returns the record of a state after a message whose answer is lost. Every state is worse, so that it is sent again.
+// uncertain returns the record of a state after a message whose answer is lost. Every state counts as worse than this record, so that it is
+// sent again.
 func (r report) uncertain() string {
 	r.severity = unsure
 	return r.encode()

@@ -45,8 +45,8 @@ func topicOfKey(key v1alpha1.AlertTopic) v1alpha1.AlertTopic {
 	return v1alpha1.AlertTopic(topic)
 }
 
-// readConfigSyncs gives the channels that want them the ConfigSyncs of their namespace. One that this version cannot decode has only its
-// name: it keeps its state.
+// readConfigSyncs gives the channels that want them the ConfigSyncs of their namespace. A ConfigSync that this version cannot decode has
+// only its name, so its state does not change.
 func (n *Notifier) readConfigSyncs() {
 	known := false
 	for _, ch := range n.channels {
@@ -100,7 +100,7 @@ func (ch *channel) dueConfigSyncs(t topic, now time.Time, settle time.Duration) 
 		fails := t.state(in).text != ""
 		switch {
 		case !fails && in.verdict.Phase != request.Succeeded && in.verdict.Phase != request.Paused:
-			ch.underWay[one.name] = true // what settles goes on: runs may come more often than settle
+			ch.underWay[one.name] = true // changedAt stays: runs may follow each other faster than settle
 			continue
 		case fails && !sent && firing >= maxConfigSyncs:
 			delete(ch.changedAt, one.name)

@@ -27,10 +27,10 @@ type State string
 const (
 	Firing   State = "firing"   // a state has begun
 	Resolved State = "resolved" // it has ended
-	News     State = "news"     // something happened
+	News     State = "news"     // an event happened
 )
 
-// change is one change of a topic, as it is sent.
+// change is one change of a topic of spec.alerting, as it is sent. A topic is a state, which begins and ends, or an event.
 type change struct {
 	Topic v1alpha1.AlertTopic `json:"topic"`
 	// ConfigSync is the name of the ConfigSync that the change is about; empty if it is about the GatewaySync.

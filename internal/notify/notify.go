@@ -2,7 +2,7 @@
 // status of commits at the forge (spec.alerting).
 //
 // It is level-triggered: it compares each status with a record of what it has sent, and sends the difference. If a state ends before
-// the notifier reaches the receiver, it sends nothing about the state, unless PagerDuty may have got the beginning. News wait in a
+// the notifier reaches the receiver, it sends nothing about the state, unless PagerDuty may have got the beginning. Events wait in a
 // short queue, because the status of the moment at which one is sent may be about another commit; a restart forgets all of them but
 // the last. The record is an annotation of the Lease that elects one replica, so a restart repeats no notification. Only a crash
 // between a message and its record repeats that message.
@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -43,8 +44,8 @@ const (
 	minSendInterval = time.Minute
 	// minRetryPause and maxRetryPause bound the pause after a failure.
 	minRetryPause, maxRetryPause = 5 * time.Second, 10 * time.Minute
-	// newsLifetime is how long the notifier tries to send an event. It tries to send a state for as long as the state lasts.
-	newsLifetime = time.Hour
+	// eventLifetime is how long the notifier tries to send an event. It tries to send a state for as long as the state lasts.
+	eventLifetime = time.Hour
 	// compareInterval is the longest time between two comparisons, because a status may lapse without a change, and
 	// minCompareInterval the shortest.
 	compareInterval, minCompareInterval = 30 * time.Second, time.Second
@@ -83,7 +84,7 @@ type Notifier struct {
 	Config
 	channels map[string]*channel // by key
 	saved    string              // the record that was written last
-	previous record              // of channels that are not known yet
+	previous record              // of an earlier notifier, for channels that are not known yet
 	// sending is the number of messages on their way by namespace. Their results arrive on results.
 	sending map[string]int
 	results chan result
@@ -336,3 +337,27 @@ func secretValue(s *corev1.Secret, key string, most int) (secret.String, error) 
 	}
 	return secret.New(value), nil
 }
+
+// page returns the address of the page about a GatewaySync, or "". Both names are DNS names.
+func (n *Notifier) page(gs *v1alpha1.GatewaySync) string {
+	return strings.NewReplacer("{namespace}", gs.Namespace, "{name}", gs.Name).Replace(n.Page)
+}
+
+// Validate returns what is wrong with the name of the cluster and the address of the page.
+func (c Config) Validate() error {
+	u, err := url.Parse(c.Page)
+	switch {
+	case len(c.Cluster) > maxCluster || strings.ContainsFunc(c.Cluster, func(r rune) bool { return r < ' ' || r > '~' }):
+		return fmt.Errorf("the name of the cluster must have at most %d printable characters of ASCII", maxCluster)
+	case c.Page == "":
+		return nil
+	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil:
+		return errors.New("the address of the page must begin with https://, and must not have a user")
+	case len(c.Page) > maxPage || strings.ContainsFunc(c.Page, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("<>|\"`\\", r) }):
+		return fmt.Errorf("the address of the page must have at most %d characters, and none that an address has to escape", maxPage)
+	}
+	return nil
+}
+
+// maxPage and maxCluster bound what Validate checks.
+const maxPage, maxCluster = 200, 63

@@ -5,12 +5,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -29,8 +25,8 @@ import (
 // commitStatus is the topic of a webhook that sets the status of commits. A spec cannot name it.
 const commitStatus v1alpha1.AlertTopic = "CommitStatus"
 
-// dueStatus returns the status of the desired commit if it was not sent yet. A commit that all gateways ran once waits for nothing more: a
-// pod that restarts changes nothing about it. A state of the same commit, except success, must last for settle. A pending commit that another
+// dueStatus returns the status of the desired commit if it was not sent yet. A commit that succeeded does not become pending again, for
+// example when a pod restarts. A state of the same commit, except success, must last for settle. A pending commit that another
 // one supersedes fails.
 func (ch *channel) dueStatus(in input, settle time.Duration) []change {
 	c, ok := statusOf(in)
@@ -124,86 +120,10 @@ func statusContext(gs *v1alpha1.GatewaySync) string {
 	return name
 }
 
-// page returns the address of the page about a GatewaySync, or "". Both names are DNS names.
-func (n *Notifier) page(gs *v1alpha1.GatewaySync) string {
-	return strings.NewReplacer("{namespace}", gs.Namespace, "{name}", gs.Name).Replace(n.Page)
-}
-
 // statusPage returns the page for a status, or "" if its address is longer than a forge accepts: a name may have 253 characters.
 func (n *Notifier) statusPage(gs *v1alpha1.GatewaySync) string {
 	if page := n.page(gs); len(page) <= forge.MaxURL {
 		return page
 	}
 	return ""
-}
-
-// Validate returns what is wrong with the name of the cluster and the address of the page.
-func (c Config) Validate() error {
-	u, err := url.Parse(c.Page)
-	switch {
-	case len(c.Cluster) > maxCluster || strings.ContainsFunc(c.Cluster, func(r rune) bool { return r < ' ' || r > '~' }):
-		return fmt.Errorf("the name of the cluster must have at most %d printable characters of ASCII", maxCluster)
-	case c.Page == "":
-		return nil
-	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil:
-		return errors.New("the address of the page must begin with https://, and must not have a user")
-	case len(c.Page) > maxPage || strings.ContainsFunc(c.Page, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("<>|\"`\\", r) }):
-		return fmt.Errorf("the address of the page must have at most %d characters, and none that an address has to escape", maxPage)
-	}
-	return nil
-}
-
-// maxPage and maxCluster bound what Validate checks.
-const maxPage, maxCluster = 200, 63
-
-// record is what was sent, by the key of the channel and the topic.
-type record map[string]map[v1alpha1.AlertTopic]string
-
-// maxRecord bounds the record in bytes, so that the annotation does not exceed the limit of Kubernetes.
-const maxRecord = 200 << 10
-
-// encodeRecord encodes the record. If it would be too large, it omits channels of the namespaces that need most, and no other namespace
-// loses any. The states of an omitted channel are sent again after a restart.
-func (n *Notifier) encodeRecord() string {
-	r, namespaces := record{}, map[string]string{} // the namespace of a channel that is not known yet is ""
-	maps.Copy(r, n.previous)
-	for key, ch := range n.channels {
-		if len(ch.sent) > 0 {
-			r[key], namespaces[key] = ch.sent, ch.gs.Namespace
-		}
-	}
-	total, of, keys, sizes := 2, map[string]int{}, map[string][]string{}, map[string]int{} // of and keys are by namespace
-	for _, key := range slices.Sorted(maps.Keys(r)) {
-		size := len(key) + 6
-		for topic, value := range r[key] {
-			size += len(topic) + len(value) + 6
-		}
-		namespace := namespaces[key]
-		sizes[key] = size
-		keys[namespace], of[namespace], total = append(keys[namespace], key), of[namespace]+size, total+size
-	}
-	for total > maxRecord {
-		most := slices.MaxFunc(slices.Sorted(maps.Keys(of)), func(a, b string) int { return of[a] - of[b] })
-		last := keys[most][len(keys[most])-1]
-		delete(r, last)
-		keys[most], of[most], total = keys[most][:len(keys[most])-1], of[most]-sizes[last], total-sizes[last]
-	}
-	if len(r) == 0 {
-		return ""
-	}
-	text, err := json.Marshal(r)
-	if err != nil {
-		return "" // it never fails: strings always encode
-	}
-	return string(text)
-}
-
-// decodeRecord returns the record in a text, or an empty one if the text is empty or invalid.
-func (n *Notifier) decodeRecord(text string) record {
-	r := record{}
-	if err := json.Unmarshal([]byte(cmp.Or(text, "{}")), &r); err != nil {
-		n.Log.Error("dropping an invalid record of notifications", "error", err)
-		return record{}
-	}
-	return r
 }

@@ -23,10 +23,11 @@ import (
 	"time"
 )
 
+// entry is a file of an archive.
 type entry struct {
 	name    string
 	content []byte
-	mode    fs.FileMode // of its permissions
+	mode    fs.FileMode // permissions
 }
 
 // writeArchive writes a .zip, .tar.gz or .tgz. Order, times and owners are fixed, so that the same files give the same archive.

@@ -28,7 +28,7 @@ import (
 type release struct {
 	settings
 	out, key string
-	all      []string  // platforms, such as windows/amd64
+	all      []string  // platforms of the command line, such as windows/amd64
 	created  time.Time // of the commit: the time of everything in a release
 	stderr   io.Writer
 
@@ -302,7 +302,7 @@ func (r *release) addChart() error {
 	})
 }
 
-// bundle writes the sums of all files, and the file for sites without a network, which has them, too.
+// bundle writes SHA256SUMS, and the archive for sites without a network: all files of the release, the docs, and the layout with the images.
 func (r *release) bundle(layout string) error {
 	files := map[string]string{}
 	found, err := readNames(r.out)

@@ -35,7 +35,7 @@ type Request struct {
 	ID string
 	// Follows is true if Ref is a new tag that is followed. The tag is recorded, so that it is followed only once.
 	Follows bool
-	// Withdraw ends the request in force if it has this ID, or whatever its id is if ID is "", and no gateway has taken it.
+	// Withdraw ends the request in force if no gateway has taken it and it has this ID; an empty ID means any.
 	Withdraw bool
 	// Force asks to verify every managed file by its content, too.
 	Force bool

@@ -14,7 +14,7 @@ import (
 )
 
 // replaced is the value of stoker.io/requested-before: the id of a request, and the request that it replaced. It counts only while Of is the
-// requested-over of the request in force, because not every client writes the annotation.
+// requested-over (see desiredref.RequestOver) of the request in force, because not every client writes the annotation.
 type replaced struct {
 	Of     string `json:"of"`
 	ID     string `json:"id,omitempty"` // of the request whose requested-over is Of
@@ -31,7 +31,7 @@ type replaced struct {
 // maxReplaced bounds the annotation stoker.io/requested-before, in bytes.
 const maxReplaced = 4096
 
-// readReplaced returns the id of the request in force and what it replaced. It has no ref if that was the ref of the spec, or if it is unknown.
+// readReplaced returns the id of the request in force and what it replaced. Ref is empty if that was the ref of the spec, or is unknown.
 func readReplaced(q desiredref.Inputs) replaced {
 	var r replaced
 	text := q.Annotations[v1alpha1.AnnotationRequestedBefore]

@@ -30,7 +30,7 @@ const (
 	KindPush Kind = "push"
 	// KindRequest is a request of a sender that may choose the ref.
 	KindRequest Kind = "request"
-	// KindNothing is valid but has no effect.
+	// KindNothing has no effect.
 	KindNothing Kind = "nothing"
 )
 

@@ -268,6 +268,7 @@ func reportable(s v1alpha1.GatewaySyncState) bool {
 	return s != v1alpha1.GatewayMissingSidecar && slices.Contains(v1alpha1.GatewayStates, s)
 }
 
+// changed returns how many files a sync changed.
 func changed(f v1alpha1.FileCounts) int32 {
 	sum := int64(f.Added) + int64(f.Modified) + int64(f.Deleted)
 	return int32(max(0, min(sum, 1<<31-1)))

@@ -237,7 +237,7 @@ func TestForeignConditionsLeaveRoom(t *testing.T) {
 	s.fails(0, v1alpha1.ReasonScanFailed, "timed out")
 	sum := Summarize(s.Seen)
 	for name, st := range map[string]*v1alpha1.GatewaySyncStatus{
-		"lead": &sum.Status, "injector": Without(Leaderless{GatewaySync: s.GatewaySync, Pods: s.Pods, Now: s.Now})} {
+		"lead": &sum.Status, "injector": WithoutLead(Leaderless{GatewaySync: s.GatewaySync, Pods: s.Pods, Now: s.Now})} {
 		t.Run(name, func(t *testing.T) {
 			assert.LessOrEqual(t, len(st.Conditions), 16)
 			assert.NotContains(t, condition(st, v1alpha1.ConditionReady), "Forged")
@@ -270,7 +270,7 @@ func TestReasonsOfConditions(t *testing.T) {
 			valid(t, s.write())
 
 			s.GatewaySync.Status.Outcome = &v1alpha1.Outcome{Phase: v1alpha1.OutcomeFailed, Reason: reason}
-			valid(t, Without(Leaderless{GatewaySync: s.GatewaySync, Pods: s.Pods, Now: s.Now}))
+			valid(t, WithoutLead(Leaderless{GatewaySync: s.GatewaySync, Pods: s.Pods, Now: s.Now}))
 		})
 	}
 }

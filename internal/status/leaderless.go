@@ -27,10 +27,10 @@ type Leaderless struct {
 	Now time.Time
 }
 
-// Without returns the status of a GatewaySync while no agent leads. Without gateways there is nothing to wait for. Otherwise it
+// WithoutLead returns the status of a GatewaySync while no agent leads. Without gateways there is nothing to wait for. Otherwise the status
 // waits for their agents until spec.progressDeadline, and then gives up the request. It keeps what the last lead knew of the
 // gateways, except for their state, which is unknown.
-func Without(l Leaderless) *v1alpha1.GatewaySyncStatus {
+func WithoutLead(l Leaderless) *v1alpha1.GatewaySyncStatus {
 	gs := l.GatewaySync
 	asked := desiredref.InputsOf(gs).At()
 	absence, total, pods := Absent(gs, asked, l.Now), l.total(), len(l.Pods)

@@ -45,7 +45,7 @@ func TestKubectlColumns(t *testing.T) {
 	away := s.Fleet("utilities", 3, 0)
 	client, err := dynamic.NewForConfig(cluster.RESTConfig())
 	require.NoError(t, err)
-	away.Status = *status.Without(status.Leaderless{GatewaySync: away, Now: time.Now()})
+	away.Status = *status.WithoutLead(status.Leaderless{GatewaySync: away, Now: time.Now()})
 	_, err = kube.GatewaySyncs(client, s.Namespace).Update(t.Context(), away, metav1.UpdateOptions{}, "status")
 	require.NoError(t, err)
 	drift := int32(2)

@@ -53,7 +53,7 @@ type Builder struct {
 // maxBuilders bounds the Builders of all owners together, because each takes up to maxMemory.
 const maxBuilders = 2
 
-// builders are the places of all Builders, and one for each owner.
+// builders has maxBuilders slots for all Builders together, and one for each owner.
 var builders = struct {
 	all    chan struct{}
 	mu     sync.Mutex
@@ -75,11 +75,11 @@ func NewBuilder(ctx context.Context, owner string) (*Builder, error) {
 		builders.owners[owner] = own
 	}
 	builders.mu.Unlock()
-	for _, place := range []chan struct{}{own, builders.all} {
+	for _, slots := range []chan struct{}{own, builders.all} {
 		select {
-		case place <- struct{}{}:
+		case slots <- struct{}{}:
 		case <-ctx.Done():
-			if place == builders.all {
+			if slots == builders.all {
 				<-own
 			}
 			return nil, context.Cause(ctx)

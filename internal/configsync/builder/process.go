@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// childPrefix and the name of a function are the name of a process.
+	// childPrefix begins the name of a child process; the name of its function follows.
 	childPrefix = "stoker-"
 	// maxCPU and maxMemory bound a child. The memory is twice what manifest.MaxBytes of objects need.
 	maxCPU    = 5 * time.Second
@@ -73,9 +73,9 @@ func protect(f Function, in *gob.Decoder) (_ []byte, err error) {
 	return f(in)
 }
 
-// Run runs the function of a name in a process of its own, which decodes values in their order. The process is killed when ctx ends. A
-// deadline says nothing about the files if the processors were busy with other work, so the next run tries again unless the builds of this
-// one took maxCPU.
+// Run runs the named function in a process of its own, which decodes values in their order. The process is killed when ctx ends. A deadline
+// is not the fault of the files if the processors were busy with other work, so the next run tries again unless the builds of this Builder
+// took maxCPU.
 func (b *Builder) Run(ctx context.Context, name string, values ...any) ([]byte, error) {
 	program, err := self()
 	if err != nil {

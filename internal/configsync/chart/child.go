@@ -52,7 +52,7 @@ func Run(in *gob.Decoder) ([]byte, error) {
 		return nil, err
 	}
 	if mentionsTime(top) || slices.ContainsFunc(c.Values, timeFunction.Match) {
-		<-time.NewTimer(time.Until(time.Now().Truncate(time.Second).Add(time.Second))).C // the parent ends this process
+		<-time.NewTimer(time.Until(time.Now().Truncate(time.Second).Add(time.Second))).C // render again in another second; the parent kills this process when its context ends
 	}
 	second, _, err := c.render()
 	if err != nil {

@@ -60,6 +60,7 @@ func (s *Sources) Build(ctx context.Context, b *builder.Builder, text Text) ([]m
 	return list, err
 }
 
+// build is one build of a kustomization: what Build renders, and what it counts.
 type build struct {
 	*Sources
 	dirs    []string          // all folders, sorted

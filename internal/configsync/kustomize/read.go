@@ -117,6 +117,7 @@ func (c *countingTree) Stat(path string) (builder.Kind, error) {
 	return c.Tree.Stat(path)
 }
 
+// reader reads the kustomizations of a build.
 type reader struct {
 	*Sources
 	tree builder.Tree

@@ -51,6 +51,7 @@ func (w *writer) add(content []byte) string {
 	return name
 }
 
+// kustomization writes the files of the kustomization, and returns the kustomization with their generated names.
 func (w *writer) kustomization() types.Kustomization {
 	k := w.Kustomization
 	k.Resources, k.Components, k.Configurations = nil, nil, nil

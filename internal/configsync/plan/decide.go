@@ -20,7 +20,7 @@ import (
 // FieldManager is the name under which objects are applied.
 const FieldManager = "stoker-configsync"
 
-// Mark returns a copy of an object with the mark of its owner and a digest of the object. An object that may hold values of a Secret gets
+// Mark returns a copy of an object with the mark of its owner (annotation stoker.io/configsync) and a digest of the object. An object that may hold values of a Secret gets
 // no digest, because short values could be guessed from it, so each run needs a dry run of it.
 func Mark(o manifest.Object, owner string) (manifest.Object, error) {
 	marked := o
@@ -245,8 +245,9 @@ func stripped(u *unstructured.Unstructured) map[string]any {
 	return u.Object
 }
 
+// comparison collects the paths in which two values differ.
 type comparison struct {
-	depth  int
+	depth  int  // of the longest paths
 	subset bool // what only a has does not count
 	paths  []string
 }

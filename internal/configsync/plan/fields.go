@@ -29,11 +29,12 @@ func annotationPath(name string) fieldpath.Path {
 	return fieldpath.MakePathOrDie("metadata", "annotations", name)
 }
 
-// byPerson reports whether a person wrote the fields of an entry with kubectl. A restart and a scale are acts, not configuration.
+// byPerson reports whether a person wrote the fields of an entry of managedFields with kubectl. A restart and a scale are acts, not configuration.
 func byPerson(f metav1.ManagedFieldsEntry) bool {
 	return strings.HasPrefix(f.Manager, "kubectl") && f.Manager != "kubectl-rollout" && f.Subresource == ""
 }
 
+// byUs reports whether a ConfigSync applied the fields of an entry.
 func byUs(f metav1.ManagedFieldsEntry) bool {
 	return f.Manager == FieldManager && f.Operation == metav1.ManagedFieldsOperationApply && f.Subresource == ""
 }

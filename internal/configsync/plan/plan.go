@@ -13,8 +13,8 @@
 //	owned by another ConfigSync            | Hold (NotOwned)
 //	in the inventory, not in git           | Prune if the UID matches, otherwise Release
 //
-// A ConfigSync owns what its inventory lists with the UID of the live object, whatever its annotations say. The mark finds the owner of other
-// objects.
+// A ConfigSync owns what its inventory (status.inventory) lists with the UID of the live object, whatever its annotations say. Of other
+// objects, the annotation stoker.io/configsync, their mark, names the owner.
 package plan
 
 import (

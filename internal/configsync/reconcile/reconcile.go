@@ -41,7 +41,7 @@ const (
 	// maxRuns bounds concurrent runs, and maxNamespaceRuns those of one namespace, so that a slow git server of one namespace does not
 	// delay the others. If half of maxRuns are under way, a namespace gets one only.
 	maxRuns, maxNamespaceRuns = 8, 2
-	// busyPause is the pause of a ConfigSync whose namespace has all of its runs.
+	// busyPause is the pause of a ConfigSync whose namespace has as many runs as it may have.
 	busyPause = time.Second
 	// runTimeout bounds one run. healthTimeout bounds its wait for healthy objects. It is short, so that the next run soon applies a fix in git.
 	runTimeout, healthTimeout = 10 * time.Minute, 5 * time.Second
@@ -79,8 +79,8 @@ type Reconciler struct {
 	mu     sync.Mutex
 	queue  workqueue.TypedDelayingInterface[cache.ObjectName] // nil unless Run is running
 	states map[cache.ObjectName]*state
-	woken  map[cache.ObjectName]bool
-	runs   map[string]int // by namespace
+	woken  map[cache.ObjectName]bool // ConfigSyncs that run before they are due
+	runs   map[string]int            // by namespace
 }
 
 // state is the state of a ConfigSync between its runs. Only the worker that processes the ConfigSync uses it. It may get lost: after a
@@ -448,7 +448,7 @@ func (r *Reconciler) finalize(ctx context.Context, cs *v1alpha1.ConfigSync, s *s
 			return again(err)
 		}
 	}
-	now, err := kube.ConfigSyncs(r.ProgramClients.Dynamic, cs.Namespace).Get(ctx, cs.Name) // remove may have written its status
+	now, err := kube.ConfigSyncs(r.ProgramClients.Dynamic, cs.Namespace).Get(ctx, cs.Name) // deleteObjects may have written the status
 	if err == nil && now.UID == cs.UID {
 		_, err = r.removeFinalizer(ctx, now)
 	}
@@ -458,8 +458,8 @@ func (r *Reconciler) finalize(ctx context.Context, cs *v1alpha1.ConfigSync, s *s
 	return 0
 }
 
-// deleteObjects deletes the objects of a ConfigSync. If the account lacks rights, or the kubeconfig is gone, deleteObjects fails until spec.progressDeadline after the
-// deletion of the ConfigSync. After that it leaves the objects in the cluster.
+// deleteObjects deletes the objects of a ConfigSync. If the account lacks rights, or the kubeconfig is gone, deleteObjects fails until
+// spec.progressDeadline after the deletion of the ConfigSync. After that it leaves the objects in the cluster.
 func (r *Reconciler) deleteObjects(ctx context.Context, cs *v1alpha1.ConfigSync) error {
 	engine := r.engine(ctx, cs)
 	left, err := engine.Remove(ctx, cs)

@@ -14,7 +14,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"stoker.io/stoker/agent/plan/render"
+	templates "stoker.io/stoker/agent/plan/render"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/configsync/builder"
 	"stoker.io/stoker/internal/configsync/chart"
@@ -102,6 +102,7 @@ func objects(ctx context.Context, in Input, limit time.Duration) ([]manifest.Obj
 	return r.selectTargets()
 }
 
+// rendering is the state of one call of Objects.
 type rendering struct {
 	Input
 	builder   *builder.Builder // nil without tools
@@ -203,9 +204,9 @@ func (r *rendering) add(id manifest.ID, o manifest.Object) error {
 // renderText returns the text of a manifest, and whether it may hold values of Secrets. It subtracts the length of the text from
 // r.remaining.
 func (r *rendering) renderText(file string, content []byte) (text []byte, tainted bool, err error) {
-	if text = content; r.Template && render.IsTemplate(content) {
+	if text = content; r.Template && templates.IsTemplate(content) {
 		tainted = r.Tainted
-		t, err := render.Parse(file, string(content))
+		t, err := templates.Parse(file, string(content))
 		if err != nil {
 			return nil, false, err
 		}
@@ -378,8 +379,8 @@ func Values(builtin, vars map[string]string) map[string]any {
 
 // Path renders a path of the spec and cleans it. A path that leads out of the repository is an error; field names the path in errors.
 func Path(field, text string, values map[string]any) (string, error) {
-	if render.IsTemplate([]byte(text)) {
-		t, err := render.Parse(field, text)
+	if templates.IsTemplate([]byte(text)) {
+		t, err := templates.Parse(field, text)
 		if err != nil {
 			return "", err
 		}

@@ -73,7 +73,7 @@ func (c *Cache) acquire(owner, source string) (string, func(keep bool) error, er
 	if k != nil && k.busy {
 		return "", nil, errors.New("two runs of one ConfigSync at the same time")
 	}
-	if k != nil && (k.source != source || c.storeSize > 0 && k.size > c.storeSize/4) { // a new pack needs its room
+	if k != nil && (k.source != source || c.storeSize > 0 && k.size > c.storeSize/4) { // leave room for the next fetch
 		if err := c.remove(owner); err != nil {
 			return "", nil, err
 		}

@@ -180,9 +180,8 @@ const (
 )
 
 // Read returns a layer for each path, with the manifests at and below it in the order of their names, and the contents of the given files.
-// It fetches all of them at once. Packages kustomize and chart read folders with a kustomization and a chart; if build is false,
-// kustomizations are an error. Paths that match
-// a pattern of excludes are skipped.
+// It fetches all of them at once. Packages kustomize and chart read the folders with a kustomization or a chart; if build is false, a
+// kustomization is an error. Paths that match a pattern of excludes are skipped.
 func (c *Commit) Read(ctx context.Context, paths, files, excludes []string, build bool) (layers [][]render.File, contents map[string][]byte, err error) {
 	w, err := c.walker(ctx, excludes, build)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package giturl compares repository addresses. A sender may write an address in another form than the GatewaySync does: https
-// instead of ssh, with or without .git.
+// Package giturl compares repository addresses, and makes links to the web pages of a repository. A sender may write an address in another
+// form than the GatewaySync does: https instead of ssh, with or without .git.
 package giturl
 
 import (
@@ -31,7 +31,7 @@ var providers = map[string]string{
 // sshHosts are hosts that serve ssh at port 443, by the host of the pages.
 var sshHosts = map[string]string{"ssh.github.com": "github.com", "altssh.gitlab.com": "gitlab.com", "altssh.bitbucket.org": "bitbucket.org"}
 
-// PageHost returns the host of the pages and the API of a host of repositories.
+// PageHost returns the host of the web pages and the API for the host of a repository's address.
 func PageHost(host string) string {
 	host = strings.ToLower(host)
 	return cmp.Or(sshHosts[host], host)
