@@ -32,7 +32,7 @@ need no cluster.`,
 	return command
 }
 
-// withBundle opens a bundle for a function.
+// withBundle calls f with an open bundle, and closes it.
 func withBundle(name string, f func(*bundle.Bundle) error) (err error) {
 	b, err := bundle.Open(name)
 	if err != nil {

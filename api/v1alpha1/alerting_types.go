@@ -76,19 +76,19 @@ func (w *AlertWebhook) Wanted() []AlertTopic {
 // +kubebuilder:validation:Enum=NotReady;AgentsAway;SyncFailed;SyncHeld;ScanFailed;RefResolutionFailed;ConflictDetected;DesignerSessionActive;MassDeletion;ApprovalNeeded;CanaryStageFailed;AutoRollbackPerformed;GatewayFilesModified;ChangesRefused;PausedForLong;ConfigSyncNotReady;Ready;RefUpdated;SyncCompleted;RollbackCompleted
 type AlertTopic string
 
-// Topics in alertStates begin and end. Topics in alertNews happen once.
+// Topics in alertStates begin and end. Topics in alertEvents happen once.
 var (
 	alertStates = []AlertTopic{"NotReady", "AgentsAway", "SyncFailed", "SyncHeld", "ScanFailed", "RefResolutionFailed", "ConflictDetected",
 		"DesignerSessionActive", "MassDeletion", "ApprovalNeeded", "CanaryStageFailed", "AutoRollbackPerformed", "GatewayFilesModified", "ChangesRefused", "PausedForLong",
 		"ConfigSyncNotReady"}
-	alertNews = []AlertTopic{"Ready", "RefUpdated", "SyncCompleted", "RollbackCompleted"}
+	alertEvents = []AlertTopic{"Ready", "RefUpdated", "SyncCompleted", "RollbackCompleted"}
 )
 
 // AlertTypes lists the protocols.
 var AlertTypes = []AlertType{AlertSlack, AlertPagerDuty, AlertTeams, AlertWebhookCE, AlertCommitStatus}
 
 // HappensOnce reports whether a topic has no end, so that it cannot be the topic of a PagerDuty incident.
-func (t AlertTopic) HappensOnce() bool { return slices.Contains(alertNews, t) }
+func (t AlertTopic) HappensOnce() bool { return slices.Contains(alertEvents, t) }
 
 // AlertTopics returns the values of AlertWebhook.Topics, states first.
-func AlertTopics() []AlertTopic { return slices.Concat(alertStates, alertNews) }
+func AlertTopics() []AlertTopic { return slices.Concat(alertStates, alertEvents) }

@@ -33,7 +33,7 @@ func BuiltinExcludes() []string { return []string{"**/.git/", "**/.gitkeep", "**
 // IsEnabled reports whether the lead polls git periodically.
 func (p *PollingSpec) IsEnabled() bool { return p.Enabled == nil || *p.Enabled }
 
-// IsEnabled reports whether the receiver serves this GatewaySync.
+// IsEnabled reports whether the receiver serves this object.
 func (w *WebhookSpec) IsEnabled() bool { return w.Enabled == nil || *w.Enabled }
 
 // EffectivePort returns the port of the gateway's web server.
@@ -58,10 +58,10 @@ func (g *GatewaySpec) ManagedKey() bool { return g.API != nil && g.API.Managed }
 // User returns the user name for the token.
 func (t *TokenAuth) User() string { return cmp.Or(t.Username, DefaultTokenUsername) }
 
-// RequestableRefs returns the patterns of full ref names that a request may name.
+// RequestableRefs returns the patterns of refs that a request may name. Without refs/, a pattern matches branches and tags.
 func (g *GitSpec) RequestableRefs() []string { return requestable(g.AllowedRefs) }
 
-// RequestableRefs returns the patterns of full ref names that a request may name.
+// RequestableRefs is like that of GitSpec.
 func (g *ConfigGit) RequestableRefs() []string { return requestable(g.AllowedRefs) }
 
 func requestable(allowed []string) []string {

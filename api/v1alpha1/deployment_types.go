@@ -109,34 +109,6 @@ type SyncOrderEntry struct {
 	Weight *int32 `json:"weight,omitempty"`
 }
 
-// ValidationSpec says what is checked before gateways change.
-type ValidationSpec struct {
-	// If true, every gateway plans, renders and validates a commit before the first one changes. If it fails on one of them, none changes.
-	// +optional
-	DryRunBefore bool `json:"dryRunBefore,omitempty"`
-	// What happens if files of a commit name what neither it nor the gateway has, such as a view or a UDT type. warn adds a note to the
-	// status of the gateway; refuse keeps the last commit; ignore checks nothing.
-	// +optional
-	// +kubebuilder:default=warn
-	References ReferencePolicy `json:"references,omitempty"`
-	// A service that allows or denies the planned changes of a gateway.
-	// +optional
-	Webhook *ValidationWebhook `json:"webhook,omitempty"`
-}
-
-// ReferencePolicy says what happens to a commit whose files name something that does not exist. It is not called off, which YAML reads as
-// false.
-//
-// +kubebuilder:validation:Enum=ignore;warn;refuse
-type ReferencePolicy string
-
-// The policies for references.
-const (
-	ReferencesIgnore ReferencePolicy = "ignore"
-	ReferencesWarn   ReferencePolicy = "warn"
-	ReferencesRefuse ReferencePolicy = "refuse"
-)
-
 // WindowKind says what a maintenance window does.
 //
 // +kubebuilder:validation:Enum=allow;deny
@@ -231,14 +203,6 @@ func (gs *GatewaySync) DryRunBefore() bool {
 	return gs.Spec.Validation != nil && gs.Spec.Validation.DryRunBefore
 }
 
-// ReferencePolicy returns spec.validation.references, or its default.
-func (gs *GatewaySync) ReferencePolicy() ReferencePolicy {
-	if gs.Spec.Validation == nil {
-		return ReferencesWarn
-	}
-	return cmp.Or(gs.Spec.Validation.References, ReferencesWarn)
-}
-
 // Stages returns spec.deployment.stages.
 func (gs *GatewaySync) Stages() []Stage {
 	if gs.Spec.Deployment == nil {
@@ -253,61 +217,4 @@ func (gs *GatewaySync) MaintenanceWindows() []MaintenanceWindow {
 		return nil
 	}
 	return gs.Spec.Deployment.Windows
-}
-
-// GatewaySpec says how the agent reaches the gateway. Without api, the agent writes files but cannot make the gateway scan them, and the
-// status says so.
-type GatewaySpec struct {
-	// Port of the gateway's web server.
-	// +optional
-	// +kubebuilder:default=8088
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=65535
-	Port *int32 `json:"port,omitempty"`
-	// If true, the gateway's port uses https.
-	// +optional
-	TLS bool `json:"tls,omitempty"`
-	// How the gateway's certificate is checked. Ignored without tls.
-	// +optional
-	TLSConfig *GatewayTLSConfig `json:"tlsConfig,omitempty"`
-	// The API key with which the agent asks the gateway: one of your own, from a Secret, or one that the agent makes.
-	// +optional
-	API *GatewayAPI `json:"api,omitempty"`
-}
-
-// GatewayTLSConfig says how the gateway's certificate is checked.
-type GatewayTLSConfig struct {
-	// PEM certificates to trust for the gateway, instead of those of the system.
-	// +optional
-	CASecretRef *SecretKeyRef `json:"caSecretRef,omitempty"`
-	// Host name that the certificate must have. Default: the host of the gateway.
-	// +optional
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`
-	ServerName string `json:"serverName,omitempty"`
-	// If true, the certificate is not verified.
-	// +optional
-	InsecureSkipVerify bool `json:"insecureSkipVerify,omitempty"`
-}
-
-// GatewayAPI says which API key the agent uses.
-//
-// +kubebuilder:validation:XValidation:rule="has(self.secretName) != (has(self.managed) && self.managed)",message="set one of secretName and managed"
-type GatewayAPI struct {
-	// Name of the Secret with the key, which is name:key, as Ignition shows it.
-	// +optional
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
-	SecretName string `json:"secretName,omitempty"`
-	// Key within the Secret.
-	// +optional
-	// +kubebuilder:default="apiKey"
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^[-._a-zA-Z0-9]+$`
-	SecretKey string `json:"secretKey,omitempty"`
-	// If true, each agent makes a key for its own gateway, new at every start of the pod, and grants it the gateway's permissions. It needs
-	// Ignition 8.3, and pods that were created since.
-	// +optional
-	Managed bool `json:"managed,omitempty"`
 }

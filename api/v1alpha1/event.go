@@ -48,7 +48,7 @@ const (
 	EventChangesRefused = "ChangesRefused"
 	// EventNotInjected means that a pod that asks for an agent has none.
 	EventNotInjected = "NotInjected"
-	// EventPodEvictedForRepair means that a new pod without its agent was evicted, so that it is created again with one.
+	// EventPodEvictedForRepair means that a pod was evicted, so that its successor has an agent, or accepts the agent's API key.
 	EventPodEvictedForRepair = "PodEvictedForRepair"
 	// EventRepairStopped means that the successor of an evicted pod does not start, so no other pod of its GatewaySync is evicted.
 	EventRepairStopped = "RepairStopped"

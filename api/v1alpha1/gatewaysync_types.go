@@ -1,12 +1,8 @@
 package v1alpha1
 
 import (
-	"bytes"
-	"slices"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	kjson "sigs.k8s.io/json"
 )
 
 // GatewaySync keeps Ignition gateways in step with git: each gateway that names it runs the commit of its desired ref.
@@ -125,12 +121,12 @@ type PollingSpec struct {
 
 // WebhookSpec says which callers may make requests over HTTP. Only in a cluster.
 type WebhookSpec struct {
-	// If false, the receiver rejects every call for this GatewaySync.
+	// If false, the receiver rejects every call for this object.
 	// +optional
 	// +kubebuilder:default=true
 	Enabled *bool `json:"enabled,omitempty"`
 	// The secret with which callers sign their requests, or which they present. It entitles them to request a ref. If unset, the receiver
-	// accepts only hints that are signed with its own secret.
+	// accepts only requests to poll git that are signed with its own secret.
 	// +optional
 	SecretRef *SecretKeyRef `json:"secretRef,omitempty"`
 	// Glob patterns of tag names. If a sender reports a pushed tag or a published release that matches, it becomes the requested ref.
@@ -214,24 +210,4 @@ type SecretSource struct {
 	// The key of a Secret.
 	// +required
 	SecretRef SecretKeyRef `json:"secretRef"`
-}
-
-// UnmarshalJSON reads a status. Pods of gateways can write it, so an invalid status must not prevent readers from reading the spec. If
-// the status cannot be decoded, or the API server would not take it back, all fields are empty and Unread has the JSON. The next
-// writer replaces the whole status.
-func (s *GatewaySyncStatus) UnmarshalJSON(data []byte) error {
-	type plain GatewaySyncStatus
-	var status plain
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &status); err != nil || (*GatewaySyncStatus)(&status).lacksTime() {
-		status = plain{Unread: bytes.Clone(data)}
-	}
-	*s = GatewaySyncStatus(status)
-	return nil
-}
-
-// lacksTime reports whether a required time is zero. It would be written as null, which the API server refuses.
-func (s *GatewaySyncStatus) lacksTime() bool {
-	return s.LastGood != nil && s.LastGood.At.IsZero() ||
-		slices.ContainsFunc(s.History, func(r CommitRecord) bool { return r.At.IsZero() }) ||
-		slices.ContainsFunc(s.Conditions, func(c metav1.Condition) bool { return c.LastTransitionTime.IsZero() })
 }

@@ -46,7 +46,7 @@ type GitSpec struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.keysSecretRef) != has(self.keysConfigMapRef)",message="name the keys in one of keysSecretRef and keysConfigMapRef"
 type GitVerify struct {
-	// Head: the commit must be signed, or the artifact of a registry, with cosign. Tag: git.ref, or the requested ref, must name an annotated tag that is signed.
+	// Head: the commit must be signed; the artifact of a registry, with cosign. Tag: git.ref, or the requested ref, must name an annotated tag that is signed.
 	// +optional
 	// +kubebuilder:default=Head
 	Mode VerifyMode `json:"mode,omitempty"`

@@ -1,10 +1,12 @@
 package v1alpha1
 
 import (
+	"bytes"
 	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kjson "sigs.k8s.io/json"
 )
 
 // Types of the conditions of a GatewaySync. Reconciling and Stalled exist only while they are true.
@@ -106,7 +108,7 @@ type GatewaySyncStatus struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:XValidation:rule="self.all(c, c.lastTransitionTime > timestamp('1000-01-01T00:00:00Z'))",message="lastTransitionTime must be a time such as 2006-01-02T15:04:05Z"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// Unread is the status of the API server if it cannot be decoded or written back. Then all other fields are empty.
+	// Unread is the status as the API server has it, if it cannot be decoded or written back. Then all other fields are empty.
 	Unread []byte `json:"-"`
 }
 
@@ -127,7 +129,7 @@ const (
 	RolloutWaiting RolloutPhase = "Waiting"
 	// RolloutAborted means that the rollout failed. Another commit or spec, or "stoker retry", starts the next rollout.
 	RolloutAborted RolloutPhase = "Aborted"
-	// RolloutDone means that all steps are open.
+	// RolloutDone means that the gateways of all steps may sync.
 	RolloutDone RolloutPhase = "Done"
 )
 
@@ -145,7 +147,7 @@ type RolloutStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Stage string `json:"stage,omitempty"`
-	// Number of open steps.
+	// Number of steps whose gateways may sync.
 	// +optional
 	Step int32 `json:"step,omitempty"`
 	// Number of all steps.
@@ -437,4 +439,24 @@ type Rollback struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=296
 	Over string `json:"over,omitempty"`
+}
+
+// UnmarshalJSON reads a status. Pods of gateways can write it, so an invalid status must not prevent readers from reading the spec. If
+// the status cannot be decoded, or the API server would not take it back, all fields are empty and Unread has the JSON. The next
+// writer replaces the whole status.
+func (s *GatewaySyncStatus) UnmarshalJSON(data []byte) error {
+	type plain GatewaySyncStatus
+	var status plain
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &status); err != nil || (*GatewaySyncStatus)(&status).lacksTime() {
+		status = plain{Unread: bytes.Clone(data)}
+	}
+	*s = GatewaySyncStatus(status)
+	return nil
+}
+
+// lacksTime reports whether a required time is zero. It would be written as null, which the API server refuses.
+func (s *GatewaySyncStatus) lacksTime() bool {
+	return s.LastGood != nil && s.LastGood.At.IsZero() ||
+		slices.ContainsFunc(s.History, func(r CommitRecord) bool { return r.At.IsZero() }) ||
+		slices.ContainsFunc(s.Conditions, func(c metav1.Condition) bool { return c.LastTransitionTime.IsZero() })
 }

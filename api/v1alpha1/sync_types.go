@@ -1,9 +1,5 @@
 package v1alpha1
 
-import (
-	"time"
-)
-
 // SyncSpec says what is synced. Without profiles, the agent works in service-path mode: the pod's annotation stoker.io/service-path names
 // a folder with the folders projects, config and udts.
 type SyncSpec struct {
@@ -240,51 +236,4 @@ type Startup string
 const (
 	StartupUseExisting Startup = "useExisting"
 	StartupWait        Startup = "wait"
-)
-
-// ValidationWebhook is a service that allows or denies the plan of a gateway. The agent sends the commit and the names of the files that
-// would change, never their content. It does not ask before the first sync of a gateway, for a repair of the delivered commit, for a
-// rollback, or for a restored snapshot.
-type ValidationWebhook struct {
-	// URL that the agents POST to: https, without credentials. Agents follow no redirects, and refuse loopback and link-local addresses.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^https://[^/?#@\s\x00-\x1f\x7f-][^#@\s\x00-\x1f\x7f]*$')`,message="use https://host/path, without credentials"
-	URL string `json:"url"`
-	// How long an answer may take: a duration from 1s to 60s.
-	// +optional
-	// +kubebuilder:default="10s"
-	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$') && duration(self) >= duration('1s') && duration(self) <= duration('60s')`,message="must be a duration from 1s to 60s: a number with a unit, such as 10s"
-	Timeout string `json:"timeout,omitempty"`
-	// Secret that signs every request: the header X-Hub-Signature-256 has the HMAC-SHA-256 of the body. If the secret has several lines,
-	// the first one is used.
-	// +optional
-	SecretRef *SecretKeyRef `json:"secretRef,omitempty"`
-	// PEM certificates to trust for the service, in addition to those of the system.
-	// +optional
-	CASecretRef *SecretKeyRef `json:"caSecretRef,omitempty"`
-	// What happens if the service does not answer, or its answer is invalid. Fail: the gateway does not change, and the agent asks again.
-	// Ignore: the gateway changes, and its status has a note.
-	// +optional
-	// +kubebuilder:default=Fail
-	FailurePolicy FailurePolicy `json:"failurePolicy,omitempty"`
-}
-
-// FailurePolicy says what happens if a service does not answer.
-//
-// +kubebuilder:validation:Enum=Fail;Ignore
-type FailurePolicy string
-
-// The failure policies.
-const (
-	FailurePolicyFail   FailurePolicy = "Fail"
-	FailurePolicyIgnore FailurePolicy = "Ignore"
-)
-
-// The default and the bound of spec.validation.webhook.timeout.
-const (
-	DefaultValidationTimeout = 10 * time.Second
-	MaxValidationTimeout     = time.Minute
 )

@@ -6,7 +6,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 const KindSyncReport = "SyncReport"
 
 // SyncReport is the state of one gateway. It has the name of the gateway's pod, which owns it, and the label stoker.io/cr-name. Only the
-// agent of this pod writes it. It has at most 4 KiB; the agent serves its history and plans over HTTP.
+// agent of this pod writes it. It has at most 4 KiB; the agent serves its history and plans over HTTP. Its target is the SyncTarget of its
+// GatewaySync.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:shortName=gsr,categories=stoker

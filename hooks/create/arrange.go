@@ -15,6 +15,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
+// profile is a profile of the GatewaySync that is made.
 type profile struct {
 	name string
 	dir  *dir // the folder that it is named after
@@ -65,7 +66,7 @@ var sharedNames = map[string]bool{
 	"shared": true, "common": true, "global": true, "library": true, "libraries": true, "lib": true, "libs": true, "base": true, "all": true,
 }
 
-// arranger assigns bases to profiles.
+// arranger assigns bases, the folders that a finder returns, to profiles.
 type arranger struct {
 	arrangement
 	bases  []*base
@@ -204,7 +205,7 @@ func (a *arranger) addSites(source Source, parent *dir, sites []*base) error {
 	if c := a.common[parent]; c != nil {
 		p.name = c.dir.name
 	}
-	p.ownTemplate(parent, strings.TrimPrefix(sites[0].dir.path, a.site(sites[0]).path), sites)
+	p.addTemplate(parent, strings.TrimPrefix(sites[0].dir.path, a.site(sites[0]).path), sites)
 	a.profiles = append(a.profiles, p)
 	return nil
 }
@@ -257,9 +258,9 @@ func (p *profile) addOwn(b *base) {
 	}
 }
 
-// ownTemplate adds the mappings of sibling folders as templates. The first one that all of them have is required. below is the path of the base
+// addTemplate adds the mappings of sibling folders as templates. The first one that all of them have is required. below is the path of the base
 // in the folder of a gateway.
-func (p *profile) ownTemplate(parent *dir, below string, sites []*base) {
+func (p *profile) addTemplate(parent *dir, below string, sites []*base) {
 	byPlace := map[[2]string]*mapping{}
 	var own []*mapping
 	for _, b := range sites {

@@ -47,12 +47,14 @@ type unit struct {
 	stray       []string // patterns of what is in the folder and does not belong on a gateway
 }
 
+// project is a folder with a project of Ignition.
 type project struct {
 	dir         *dir
 	name        string // on the gateway
 	inheritable bool
 }
 
+// collection is a folder with configuration of Ignition, such as config/resources/core.
 type collection struct {
 	dir  *dir
 	name string

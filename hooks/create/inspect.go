@@ -56,6 +56,7 @@ type inspector struct {
 	hidden            []string // names to exclude
 }
 
+// file is a file of the commit.
 type file struct {
 	path string
 	id   plan.ID

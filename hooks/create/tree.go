@@ -57,6 +57,7 @@ func read(source Source, folder string) (*dir, error) {
 	return top, r.fill(top, id, depth)
 }
 
+// reader reads trees, and counts their entries.
 type reader struct {
 	objects plan.Objects
 	entries int

@@ -80,6 +80,7 @@ func scalar(s string) string {
 	return strings.TrimSpace(b.String())
 }
 
+// write returns the GatewaySync as YAML, with comments for the user.
 func write(in Input, a *arrangement) []byte {
 	w := &yamlWriter{}
 	w.comment(0, "%s", a.title())

@@ -118,8 +118,8 @@ func Notify(ctx context.Context, cluster Cluster, config notify.Config, s daemon
 	})
 }
 
-// watchConfigSyncs returns the ConfigSyncs for the messages about them. The notifier does without them where their kind is not installed, or
-// where it may not read them: it logs that once.
+// watchConfigSyncs returns the ConfigSyncs for the messages about them. If their kind is not installed, or the notifier may not read them, it
+// sends no messages about them, and logs that once.
 func watchConfigSyncs(cluster Cluster, s daemon.Settings, changed func(namespace, name string), log *slog.Logger) (*kube.Watched[v1alpha1.ConfigSync], error) {
 	trimmed := func(c dynamic.Interface, namespace string) *kube.Objects[v1alpha1.ConfigSync] {
 		return kube.ConfigSyncs(c, namespace).Trimmed(func(cs *v1alpha1.ConfigSync) {

@@ -36,8 +36,8 @@ type runningFleet struct {
 // maxShownFleets bounds the fleets of a row of a table.
 const maxShownFleets = 6
 
-// ByCommit returns which gateways of all sites run which commit, the commit of most gateways first. Gateways of which no one knows it follow,
-// and at the end each site that did not answer.
+// ByCommit returns which gateways of all sites run which commit, the commit of most gateways first. Gateways whose commit is not known follow,
+// and at the end each site that did not answer. several means that there are several sites, so that rows name theirs.
 func ByCommit(list []sites.Answer, several bool) *output.Result {
 	known, unknown := map[string]*runningCommit{}, map[string]*runningCommit{}
 	var silent []runningCommit

@@ -198,7 +198,7 @@ func (r *run) templated(profile string) bool {
 // noSource is a source path that no commit has.
 const noSource = ".stoker/preflight/nothing"
 
-// planAlone plans each mapping on its own, because a plan of all stops at the first error, which is first. It returns all errors.
+// planAlone plans each mapping on its own, and returns all errors. first is the error of the plan of all mappings, which ended there.
 func (r *run) planAlone(ctx context.Context, repository *offline.Checkout, at repo.Resolution, g offline.Gateway, first error) []error {
 	all := g.Profile.Mappings
 	if len(all) < 2 || g.Profile.Profile == "" { // a single mapping of a service path may be missing

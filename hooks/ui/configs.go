@@ -30,6 +30,7 @@ type configRow struct {
 // failing reports whether the ConfigSync needs attention.
 func (r configRow) failing() bool { return r.State.Tone == toneFail || r.State.Tone == toneHeld }
 
+// configs returns the ConfigSyncs of a site. quiet is its silence, with a nil err if the site answers.
 func (s *Server) configs(x *site, quiet silence) (list []configRow) {
 	if x.configs == nil || x.configNote() != "" && quiet.err == nil {
 		return nil
@@ -55,6 +56,7 @@ func (s *Server) configs(x *site, quiet silence) (list []configRow) {
 	return list
 }
 
+// configState returns the chip that shows a verdict on a ConfigSync.
 func configState(v request.Verdict) chip {
 	switch v.Phase {
 	case request.Succeeded:

@@ -18,6 +18,7 @@ import (
 	"stoker.io/stoker/internal/status"
 )
 
+// fleetPage is the page of a fleet: the gateways of one GatewaySync.
 type fleetPage struct {
 	frame
 	Fleet      fleet

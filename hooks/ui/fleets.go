@@ -12,6 +12,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
+// fleets returns the fleets of a site. quiet is its silence, with a nil err if the site answers.
 func (s *Server) fleets(x *site, l sites.Leads, quiet silence) (list []fleet) {
 	if x.fleets == nil {
 		return nil
@@ -27,6 +28,7 @@ func (s *Server) fleets(x *site, l sites.Leads, quiet silence) (list []fleet) {
 	return list
 }
 
+// fleetsPage is the first page: all fleets, or those of one site.
 type fleetsPage struct {
 	frame
 	Loading                         bool      // the first list of the only site is not complete

@@ -34,6 +34,7 @@ const (
 	maxChanges   = 2000
 )
 
+// gatewayPage is the page of one gateway.
 type gatewayPage struct {
 	frame
 	Fleet         fleet
@@ -339,6 +340,7 @@ func shortID(id plan.ID) string {
 	return id.Short()
 }
 
+// syncPage is the page of the files that one sync changed.
 type syncPage struct {
 	frame
 	Fleet    fleet

@@ -77,7 +77,7 @@ type fleet struct {
 	Total, Synced         int
 	Behind                int // gateways that should run another commit now
 	Waiting               int // gateways that follow by themselves: a rollout or a maintenance window makes them wait
-	Unknown               int // gateways of which no one knows what they run
+	Unknown               int // gateways whose commit is not known now
 	Bar                   []segment
 	Advice                Advice
 	Message               string
@@ -130,7 +130,7 @@ type gateway struct {
 	State        chip
 	Behind       bool
 	Waiting      bool // it follows by itself
-	Unknown      bool // no one knows what it runs
+	Unknown      bool // its commit is not known now
 	Reason       v1alpha1.Reason
 	Word         string // Reason without unsafe characters
 	Message      string

@@ -17,6 +17,38 @@ import (
 	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
+// Requests are what users ask of one gateway by annotations, besides a ref. A field is "" if the annotation is missing, invalid, or about
+// another gateway.
+type Requests struct {
+	// Force is the value of stoker.io/force-sync. A new value makes the agent verify every file by its hash, repair differences, and
+	// request a scan.
+	Force string
+	// ConfirmDeletion is the commit whose mass deletion an operator has approved, or its first digits.
+	ConfirmDeletion string
+	// Propose is the value of stoker.io/propose. A new value makes the agent propose the gateway's changes again, from the current base.
+	// It does not affect syncs.
+	Propose string
+	// Restore is a snapshot of this gateway to restore: its id, a space, and the time of the request. The time is missing if the spec has
+	// the request.
+	Restore string
+	// Retry is the value of stoker.io/retry. A new value that names the target commit makes the agent deliver it again after a rollback.
+	Retry string
+	// WindowApproved reports that a user approved the delivery of the target outside the maintenance windows.
+	WindowApproved bool
+}
+
+// RequestsFor returns what gs asks of a gateway whose target is commit.
+func RequestsFor(gs *v1alpha1.GatewaySync, gateway, commit string) Requests {
+	r := Requests{Force: ForceSync(gs), ConfirmDeletion: ConfirmedDeletion(gs), Retry: Retry(gs), WindowApproved: WindowApproved(gs, commit)}
+	if value := Propose(gs); ProposesFor(value, gateway) {
+		r.Propose = value
+	}
+	if value := Restore(gs); RestoresOn(value, gateway) != "" {
+		r.Restore = value
+	}
+	return r
+}
+
 // maxForce limits the annotation stoker.io/force-sync, in bytes. The rest of a longer value is ignored.
 const maxForce = 256
 
@@ -109,8 +141,8 @@ const (
 	maxApproved = 4096
 )
 
-// approval is one entry: a stage, a commit, and the user who approved, if the writer knew. The admission policy stoker-approvals accepts
-// only the writer's own name.
+// approval matches one entry of the annotation stoker.io/approved: a stage, a commit, and the user who approved, if the writer knew. The
+// admission policy stoker-approvals accepts only the writer's own name.
 var approval = regexp.MustCompile(`^([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)@([0-9a-f]{40})(?: ([!-+\--~]{1,128}))?$`)
 
 // Approved reports whether a stage is approved for a commit.
@@ -208,39 +240,7 @@ func restoredSnapshot(value string) string {
 	return syntax.SnapshotID(name)
 }
 
-// Requests are what users ask of one gateway by annotations, besides a ref. A field is "" if the annotation is missing, invalid, or about
-// another gateway.
-type Requests struct {
-	// Force is the value of stoker.io/force-sync. A new value makes the agent verify every file by its hash, repair differences, and
-	// request a scan.
-	Force string
-	// ConfirmDeletion is the commit whose mass deletion an operator has approved, or its first digits.
-	ConfirmDeletion string
-	// Propose is the value of stoker.io/propose. A new value makes the agent propose the gateway's changes again, from the current base.
-	// It does not affect syncs.
-	Propose string
-	// Restore is a snapshot of this gateway to restore: its id, a space, and the time of the request. The time is missing if the spec has
-	// the request.
-	Restore string
-	// Retry is the value of stoker.io/retry. A new value that names the target makes the agent deliver it again after a rollback from it.
-	Retry string
-	// WindowApproved reports that a user approved the delivery of the target outside the maintenance windows.
-	WindowApproved bool
-}
-
-// RequestsFor returns what gs asks of a gateway whose target is commit.
-func RequestsFor(gs *v1alpha1.GatewaySync, gateway, commit string) Requests {
-	r := Requests{Force: ForceSync(gs), ConfirmDeletion: ConfirmedDeletion(gs), Retry: Retry(gs), WindowApproved: WindowApproved(gs, commit)}
-	if value := Propose(gs); ProposesFor(value, gateway) {
-		r.Propose = value
-	}
-	if value := Restore(gs); RestoresOn(value, gateway) != "" {
-		r.Restore = value
-	}
-	return r
-}
-
-// The annotations of Requests: those that change what a sync does, and those that make only the gateways that wait act.
+// The annotations of Requests: those that change what a sync does, and those that only propose changes or end a wait.
 var (
 	syncRequests  = []string{v1alpha1.AnnotationForceSync, v1alpha1.AnnotationConfirmDeletion, v1alpha1.AnnotationRestore, v1alpha1.AnnotationRetry}
 	otherRequests = []string{v1alpha1.AnnotationPropose, v1alpha1.AnnotationApproved}

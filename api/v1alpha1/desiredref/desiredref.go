@@ -1,5 +1,5 @@
 // Package desiredref computes the ref that a GatewaySync or a ConfigSync has to run: the ref of its spec, or the one that its annotations
-// request.
+// request while the request is in force. A request that lapses is out of force forever; Inputs.Desired has the rules.
 package desiredref
 
 import (
@@ -45,9 +45,9 @@ func (d Desired) CheckCommit(commit string) error {
 }
 
 // GoesBack reports whether the request in force goes back to a commit that ran before. Only then it passes maintenance windows, stages,
-// the validation webhook and automatic rollback. d.Unless alone shows only that the sender calls it a rollback. Each of ran is a record of
-// what ran: the status of the GatewaySync, which neither senders nor gateways can write, and on a gateway also its manifest. All must have
-// the commit, so that neither a sender nor a program on a gateway can pass off a new commit as an old one.
+// the validation webhook and automatic rollback. d.Unless alone shows only that the sender calls it a rollback. Each of ran reports whether
+// a record has the commit: the status of the GatewaySync, which neither senders nor gateways can write, and on a gateway also its manifest.
+// All must have it, so that neither a sender nor a program on a gateway can pass off a new commit as an old one.
 func (d Desired) GoesBack(commit string, ran ...func(commit string) bool) bool {
 	return d.Unless != "" && commit != "" && commit != d.Unless && len(ran) > 0 &&
 		!slices.ContainsFunc(ran, func(has func(string) bool) bool { return !has(commit) })

@@ -56,7 +56,8 @@ type Settings struct {
 
 	// DeploymentMode is the gateway's deployment mode; "" if it has none.
 	DeploymentMode string
-	TagProvider    string
+	// TagProvider is the tag provider that gets the folder udts in service-path mode. Templates can use it in every mode.
+	TagProvider string
 	// SystemName, or else SystemNameTemplate, becomes the systemName of the gateway. If both are empty, systemName is not
 	// changed.
 	SystemName         string
@@ -284,7 +285,7 @@ func Debounce(b *v1alpha1.BidirectionalSpec) (time.Duration, error) {
 	return d, nil
 }
 
-// ValidationTimeout returns how long an answer of the webhook may take.
+// ValidationTimeout returns how long an answer of the webhook may take. An invalid value counts as the default.
 func ValidationTimeout(w *v1alpha1.ValidationWebhook) time.Duration {
 	return durationOr(w.Timeout, v1alpha1.MaxValidationTimeout, v1alpha1.DefaultValidationTimeout)
 }
@@ -294,7 +295,7 @@ func MaxFileBytes(g *v1alpha1.ProposalGuardrails) (int64, error) {
 	return size("spec.bidirectional.guardrails.maxFileSize", cmp.Or(g.MaxFileSize, v1alpha1.DefaultMaxFileSize))
 }
 
-// MaxTotalBytes returns the maximum size of all files together in bytes. The error names the field.
+// MaxTotalBytes returns the maximum size of a proposal's files together, in bytes. The error names the field.
 func MaxTotalBytes(g *v1alpha1.ProposalGuardrails) (int64, error) {
 	return size("spec.bidirectional.guardrails.maxTotalSize", cmp.Or(g.MaxTotalSize, v1alpha1.DefaultMaxTotalSize))
 }

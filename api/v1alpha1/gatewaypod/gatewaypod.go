@@ -16,7 +16,7 @@ import (
 const (
 	// AgentContainer is the name of the agent's container in the pod of a gateway. The injector or a user adds it.
 	AgentContainer = "stoker-agent"
-	// AgentHealthPort is the name of the container's port for probes and /state.
+	// AgentHealthPort is the name of the port at which that container answers probes and shows its state.
 	AgentHealthPort = "stoker-health"
 	// ExitRestartGateway is the exit code of an agent whose gateway has to start once more to accept the agent's API key (EX_TEMPFAIL). The
 	// kubelet reports it in the status of the pod, where only this agent can cause it. The injector then evicts the pod.
@@ -32,12 +32,12 @@ func IsForeignAgent(c *corev1.Container) bool {
 const (
 	// Prefix begins the names of the annotations of pods.
 	Prefix = "stoker.io/"
-	// OlderPrefix may stand for Prefix.
+	// OlderPrefix is an earlier form of Prefix that still works.
 	OlderPrefix = "ignition-sync.io/"
 )
 
-// known are all annotations that a pod may use. Except for an allowed image, they cannot change the rights of the pod:
-// no security context, ServiceAccount, mount or path of the node.
+// known are all annotations that a pod may use. None changes the rights of the pod (security context, ServiceAccount, mounts, paths of the
+// node), except that another allowed image of the agent may run.
 var known = []string{
 	v1alpha1.AnnotationInject, v1alpha1.AnnotationCRName, v1alpha1.AnnotationProfile, v1alpha1.AnnotationGatewayName, v1alpha1.AnnotationServicePath,
 	v1alpha1.AnnotationDeploymentMode, v1alpha1.AnnotationTagProvider, v1alpha1.AnnotationSystemName, v1alpha1.AnnotationSystemNameTemplate,

@@ -1,5 +1,5 @@
 // Package schedule decides when a gateway may get a commit: its step of a rollout (stages and syncOrder of spec.deployment) and its
-// maintenance windows. It follows from the spec alone, so that the lead and the agents agree without a message.
+// maintenance windows. Both follow from the spec alone, so that the lead and the agents agree without a message.
 package schedule
 
 import (
@@ -188,7 +188,7 @@ func Unmatched(gs *v1alpha1.GatewaySync) string {
 	return "spec.deployment: no gateway is called " + first(unmatched, " or ") + "; there are " + first(labels, ", ")
 }
 
-// first joins the first texts of a list.
+// first joins at most five texts of a list, and counts the others.
 func first(list []string, separator string) string {
 	const most = 5
 	text := strings.Join(list[:min(len(list), most)], separator)

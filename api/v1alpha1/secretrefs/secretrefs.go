@@ -1,4 +1,4 @@
-// Package secretrefs lists the Secrets that the spec of a GatewaySync names.
+// Package secretrefs lists the keys of Secrets and ConfigMaps that the spec of a GatewaySync names, for the agent and the injector.
 package secretrefs
 
 import (
@@ -56,8 +56,8 @@ func (f Field) Folder(name string) string {
 	return name
 }
 
-// ForSync yields the secrets that an agent needs, and a ConfigMap that it reads like one. The secret of spec.webhook is not among them,
-// because only the receiver reads it.
+// ForSync yields the secrets that a sync needs, and a ConfigMap that the agent reads like one. The secret of spec.webhook is not among
+// them, because only the receiver reads it.
 func ForSync(s *v1alpha1.GatewaySyncSpec) iter.Seq2[Field, v1alpha1.SecretKeyRef] {
 	uses := []use{{GatewayAPI, s.Gateway.APIKey()}}
 	if t := s.Gateway.TLSConfig; t != nil {

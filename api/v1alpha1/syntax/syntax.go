@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// MaxGatewayName is the most bytes of a gateway's name from an annotation, and how many of a longer name a snapshot ID has.
+	// MaxGatewayName is the maximum length of a gateway's name in an annotation, in bytes. The ID of a snapshot has as much of a longer
+	// name, such as that of a pod.
 	MaxGatewayName = 200
 	// StampFormat is the layout of the time at the end of a snapshot id.
 	StampFormat = "20060102-150405"
@@ -133,7 +134,7 @@ func RefProblem(name string) string {
 	return ""
 }
 
-// GitRefProblem is RefProblem for a ref whose length is bounded, too.
+// GitRefProblem is like RefProblem, and also limits the length to MaxRef.
 func GitRefProblem(ref string) string {
 	if utf8.RuneCountInString(ref) > MaxRef {
 		return "it is longer than 255 characters"
@@ -205,7 +206,7 @@ func SnapshotSize(s string) int64 {
 	return q.Value()
 }
 
-// SizeText returns a number of bytes as GatewaySnapshot.Size has it, rounded up to a tenth of a unit.
+// SizeText returns a number of bytes as GatewaySnapshot.Size has it, such as 1.3Mi: rounded up to a tenth of a unit.
 func SizeText(bytes int64) string {
 	unit, divisor := "", int64(1)
 	for _, larger := range []string{"Ki", "Mi", "Gi"} {

@@ -2,6 +2,7 @@ package validation
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -116,4 +117,29 @@ func storageWarnings(s *v1alpha1.SnapshotsSpec) []string {
 		return nil
 	}
 	return []string{"spec.snapshots.storage.endpoint: http:// is not encrypted; others can read and change snapshots on the network. Use it only within the cluster"}
+}
+
+func validateAutoRollback(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorList {
+	a := gs.Spec.AutoRollback
+	if a == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	for i, t := range a.Triggers {
+		errs = append(errs, fielderr.OneOf(path.Child("triggers").Index(i), t, v1alpha1.AutoRollbackTriggers()...)...)
+		if slices.Contains(a.Triggers[:i], t) {
+			errs = append(errs, field.Duplicate(path.Child("triggers").Index(i), t))
+		}
+	}
+	errs = append(errs, fielderr.OneOf(path.Child("scope"), a.Scope, v1alpha1.AutoRollbackGateway, v1alpha1.AutoRollbackRollout)...)
+	if gs.AutoRollbackScope() == v1alpha1.AutoRollbackGateway && !gs.TakesSnapshots() {
+		errs = append(errs, field.Invalid(path.Child("enabled"), true, "needs snapshots: set spec.snapshots.enabled to true"))
+	}
+	if a.Scope == v1alpha1.AutoRollbackRollout && len(a.Triggers) > 0 {
+		errs = append(errs, field.Forbidden(path.Child("triggers"), "apply to scope gateway only: with scope rollout, every failure that aborts the rollout rolls its gateways back"))
+	}
+	if gs.AutoRollbackScope() == v1alpha1.AutoRollbackRollout && !gs.InSteps() {
+		errs = append(errs, field.Invalid(path.Child("scope"), a.Scope, "needs a rollout: set spec.deployment.stages, spec.deployment.syncOrder or spec.validation.dryRunBefore"))
+	}
+	return errs
 }
