@@ -60,7 +60,7 @@ func (c *cli) connectWith(flags *genericclioptions.ConfigFlags, several bool) (t
 		config.ExecProvider.StdinUnavailable = true
 		config.ExecProvider.StdinUnavailableMessage = "several clusters are asked at once: log in to this one first"
 	}
-	kube.Directly(config, c.env)
+	kube.BypassProxy(config, c.env)
 	if config.Dial == nil {
 		config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext
 	}

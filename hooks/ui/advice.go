@@ -3,6 +3,7 @@ package ui
 import (
 	"html"
 	"html/template"
+	"net/http"
 	"path"
 	"regexp"
 	"strings"
@@ -139,4 +140,17 @@ func (a *advisor) link(text, to string) string {
 		to = a.manual(to)
 	}
 	return `<a href="` + html.EscapeString(to) + `" rel="noopener noreferrer">` + text + `</a>`
+}
+
+func (s *Server) serveReason(w http.ResponseWriter, r *http.Request) {
+	a, ok := s.advisor.byReason[v1alpha1.Reason(r.PathValue("reason"))]
+	if !ok {
+		s.writeProblem(w, http.StatusNotFound, "There is no such reason", "")
+		return
+	}
+	s.writePage(w, http.StatusOK, "reason", struct {
+		frame
+		Advice Advice
+		Web    string
+	}{s.newFrame(nil, a.Reason, crumb{"Fleets", "/"}), a, s.Manual(troubleshooting + "#" + strings.ToLower(a.Reason))})
 }

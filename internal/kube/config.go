@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +9,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"context"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -60,9 +61,9 @@ func findConfig(kubeconfig string, inCluster func() (*rest.Config, error)) (*res
 
 func noProxy(*http.Request) (*url.URL, error) { return nil, nil }
 
-// Directly disables the proxy of the environment in config, if config names no proxy and its host is the API server of the pod that
+// BypassProxy disables the proxy of the environment in config, if config names no proxy and its host is the API server of the pod that
 // env describes. It is for configurations that were found in another way than by Connect, for example as kubectl finds them.
-func Directly(config *rest.Config, env func(string) string) {
+func BypassProxy(config *rest.Config, env func(string) string) {
 	host, port := env("KUBERNETES_SERVICE_HOST"), env("KUBERNETES_SERVICE_PORT")
 	if host != "" && config.Proxy == nil && config.Host == "https://"+net.JoinHostPort(host, port) {
 		config.Proxy = noProxy

@@ -256,7 +256,7 @@ func TestInClusterIgnoresProxy(t *testing.T) {
 	t.Log("the lookup of kubectl finds the API server of the pod")
 	pod := map[string]string{"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 	found := func(config *rest.Config) (*rest.Config, error) {
-		Directly(config, func(name string) string { return pod[name] })
+		BypassProxy(config, func(name string) string { return pod[name] })
 		return config, nil
 	}
 	dialled = nil

@@ -159,10 +159,3 @@ func (l Leaderless) describePods() string {
 	}
 	return "the pods of its gateways are gone"
 }
-
-func (p Pod) label() string {
-	if p.Stuck != "" {
-		return p.Name + " (" + p.Stuck + ")"
-	}
-	return p.Name
-}

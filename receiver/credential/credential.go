@@ -50,8 +50,8 @@ type Proof struct {
 	signed bool
 	mac    []byte // of the body, if signed
 	token  secret.String
-	// standard are the signatures of Standard Webhooks, of a text that begins with prefix and ends with the body. A sender may also show
-	// a token then, for secrets that it does not sign with.
+	// standard are the signatures of Standard Webhooks, a specification, of a text that begins with prefix and ends with the body. A
+	// sender may also show a token then, for secrets that it does not sign with.
 	standard [][]byte
 	prefix   string
 }

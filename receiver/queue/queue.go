@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/internal/request"
 )
 
-// Joiner is a Decider, which computes a request when the object is written, that can merge with another one.
+// Joiner is a request.Decider that can merge with another one. A Decider computes a request when the object is written.
 type Joiner interface {
 	request.Decider
 	// Join returns a Decider for both, or false if they cannot be merged.

@@ -26,8 +26,8 @@ const (
 	tags     = "refs/tags/"
 )
 
-// delivery is a call of a webhook as a request.Decider. It decides again for the object that is written, so that two tags that arrive at the same time,
-// even at different replicas, are compared one after the other.
+// delivery is a call of a webhook. As a request.Decider, it decides again for the object that is written, so that two tags that arrive at
+// the same time, even at different replicas, are compared one after the other.
 type delivery struct {
 	sender.Request
 	ownSecret  bool
@@ -63,10 +63,10 @@ func (d *delivery) Decide(o v1alpha1.Requestable) (request.Request, string, erro
 }
 
 // decide returns the request that a delivery makes to an object, or why it makes none. ownSecret reports whether the sender used the
-// object's own secret. It is pure.
+// object's own secret. decide is pure.
 func decide(o v1alpha1.Requestable, r sender.Request, ownSecret bool) (req request.Request, skipped string, err error) {
 	req = request.Request{By: r.Sender}
-	if ownSecret { // the id is recorded in the object, and supersedes older promotions of Kargo
+	if ownSecret { // an id counts only from these senders: it makes Kargo promotions with older ids superseded
 		req.ID = r.ID
 	}
 	switch r.Kind {

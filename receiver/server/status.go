@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -177,7 +176,7 @@ func (w *waiters) enter(key queue.Key) (leave func(), ok bool) {
 	}, true
 }
 
-// observe queries the API server.
+// observe reads the object of a key from the API server, for s.statusReads.
 func (s *Server) observe(ctx context.Context, key queue.Key) (seen observation) {
 	seen.object, seen.err = request.NewSetter(s.statusClients.Dynamic, nil).Of(key.Kind).Get(ctx, key.Namespace, key.Name)
 	gs, ok := seen.object.(*v1alpha1.GatewaySync)
@@ -264,7 +263,7 @@ func summarize(o v1alpha1.Requestable, v request.Verdict, id string) Status {
 }
 
 // withDeadline converts a verdict to an answer. A request that makes no progress fails after a deadline, because a polling caller may
-// have no deadline of its own. It is pure.
+// have no deadline of its own. withDeadline is pure.
 func withDeadline(gs *v1alpha1.GatewaySync, v request.Verdict, id string, now time.Time) Status {
 	st := summarize(gs, v, id)
 	if st.Phase != request.Progressing {
@@ -294,70 +293,4 @@ func withDeadline(gs *v1alpha1.GatewaySync, v request.Verdict, id string, now ti
 		st.Message = fmt.Sprintf("not done within spec.progressDeadline (%s): %s", deadline, v.Message)
 	}
 	return st
-}
-
-// answer is the body of all answers to /webhook, and of errors of /status.
-type answer struct {
-	Result      string `json:"result"` // a Result
-	Ref         string `json:"ref,omitempty"`
-	RequestedAt string `json:"requestedAt,omitempty"`
-	Message     string `json:"message"`
-}
-
-// Result is the outcome of a call, in the answer and in the metrics. A call to /status may also have a request.Phase as its result.
-type Result string
-
-// The results.
-const (
-	Accepted   Result = "accepted"
-	Repeated   Result = "repeated"
-	Ignored    Result = "ignored"
-	Withdrawn  Result = "withdrawn"
-	Kept       Result = "kept"
-	Pong       Result = "pong"
-	Superseded Result = "superseded"
-	Invalid    Result = "invalid"
-	Refused    Result = "refused"
-	Unknown    Result = "unknown"
-	TooLarge   Result = "toolarge"
-	Busy       Result = "busy"
-	Failed     Result = "failed"
-)
-
-// maxMessage bounds the text of an error in bytes.
-const maxMessage = 500
-
-func writeJSON(w http.ResponseWriter, code int, body any) {
-	text, err := json.Marshal(body)
-	if err != nil {
-		code, text = http.StatusServiceUnavailable, []byte(`{"result":"failed","message":"the answer cannot be written"}`)
-	}
-	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
-	w.WriteHeader(code)
-	_, _ = w.Write(append(text, '\n')) // the client may be gone
-}
-
-// writeResult writes an answer with a result and a message. It returns the result.
-func writeResult(w http.ResponseWriter, code int, result Result, message string) Result {
-	if len(message) > maxMessage {
-		message = strings.ToValidUTF8(message[:maxMessage], "") + "…"
-	}
-	writeJSON(w, code, answer{Result: string(result), Message: message})
-	return result
-}
-
-// writeUnauthorized answers an unauthenticated request. The answer is always the same.
-func writeUnauthorized(w http.ResponseWriter) Result {
-	w.Header().Set("WWW-Authenticate", `Bearer realm="stoker"`)
-	w.Header().Set("Connection", "close")
-	return writeResult(w, http.StatusUnauthorized, Refused, "the request has no valid credential")
-}
-
-// writeBusy asks the sender to retry.
-func writeBusy(w http.ResponseWriter, message string) Result {
-	w.Header().Set("Retry-After", "5")
-	return writeResult(w, http.StatusServiceUnavailable, Busy, message)
 }

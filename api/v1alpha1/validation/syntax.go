@@ -6,6 +6,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/bmatcuk/doublestar/v4"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 // Patterns of the CRD, for objects that no API server has seen. The markers of the types have the same text.
@@ -108,4 +111,11 @@ func PathPatternProblem(pattern string) string {
 		return "begins with a slash; patterns are relative to the data directory"
 	}
 	return PatternProblem(pattern)
+}
+
+// SyncRecordValid reports whether the API server accepts the record. One invalid record would make it reject the whole object.
+func SyncRecordValid(r *v1alpha1.SyncRecord) bool {
+	year := r.Timestamp.UTC().Year()
+	return year >= 1000 && year <= 9999 && (r.Commit == "" || syntax.IsCommit(r.Commit) && r.Commit == strings.ToLower(r.Commit)) && len(r.Ref) <= 255 &&
+		len(r.Duration) <= 32 && len(r.Result) <= 64 && (r.SnapshotID == "" || syntax.SnapshotID(r.SnapshotID) == r.SnapshotID)
 }

@@ -38,8 +38,9 @@ Values come from files. Without --apply, the command prints them.`,
 	return command
 }
 
-// setSecret makes a command print or create the Secret that data returns. An existing Secret with the same keys stays if its values are random.
-func (env *Env) setSecret(command *cobra.Command, random bool, data func(context.Context) (map[string][]byte, error)) {
+// setRun makes a command print or create the Secret that data returns. random means that its values are random: then an existing Secret
+// with the same keys stays.
+func (env *Env) setRun(command *cobra.Command, random bool, data func(context.Context) (map[string][]byte, error)) {
 	var x applyFlags
 	x.add(command)
 	command.Args = cobra.ExactArgs(1)
@@ -64,7 +65,7 @@ func (env *Env) setSecret(command *cobra.Command, random bool, data func(context
 	}
 }
 
-// gitSecretFlags name the files of a Secret for git.
+// gitSecretFlags are the flags of "create secret git": names of files, and the address of the repository.
 type gitSecretFlags struct{ token, key, hosts, repo, app string }
 
 func newGitSecretCommand(env *Env) *cobra.Command {
@@ -85,7 +86,7 @@ it. The keys of the Secret are token, identity and known_hosts, or private-key.p
 	f.StringVar(&x.hosts, "known-hosts-file", "", "file with the keys of the ssh host")
 	f.StringVar(&x.repo, "repo", "", "ssh address of the repository")
 	f.StringVar(&x.app, "github-app-key-file", "", "file with the key of a GitHub App")
-	env.setSecret(command, false, func(ctx context.Context) (map[string][]byte, error) { return env.gitSecret(ctx, x) })
+	env.setRun(command, false, func(ctx context.Context) (map[string][]byte, error) { return env.gitSecret(ctx, x) })
 	command.MarkFlagsOneRequired("token-file", "ssh-key-file", "github-app-key-file")
 	command.MarkFlagsMutuallyExclusive("token-file", "ssh-key-file", "github-app-key-file")
 	command.MarkFlagsMutuallyExclusive("known-hosts-file", "repo")
@@ -161,7 +162,7 @@ func newWebhookSecretCommand(env *Env) *cobra.Command {
 Its key is token. With --apply, an existing Secret keeps its token.`,
 		Example: `  stoker create secret webhook stoker-webhook --apply`,
 	}
-	env.setSecret(command, true, func(context.Context) (map[string][]byte, error) { return create.WebhookData(), nil })
+	env.setRun(command, true, func(context.Context) (map[string][]byte, error) { return create.WebhookData(), nil })
 	return command
 }
 
@@ -175,7 +176,7 @@ The file has the whole text that the gateway shows once, NAME:KEY. The key of th
 		Example: `  stoker create secret api-key gateway-api --key-file key.txt --apply`,
 	}
 	keyFile := command.Flags().String("key-file", "", "file with the API key, NAME:KEY")
-	env.setSecret(command, false, func(context.Context) (map[string][]byte, error) {
+	env.setRun(command, false, func(context.Context) (map[string][]byte, error) {
 		return fromFile("--key-file", *keyFile, create.APIKeyData)
 	})
 	_ = command.MarkFlagRequired("key-file") // fails only if there is no such flag

@@ -1,4 +1,4 @@
-// Package builder runs tools that make objects of untrusted files, such as kustomize, each in a child process with bounds for CPU time and
+// Package builder runs tools that make objects from untrusted files, such as kustomize, each in a child process with bounds for CPU time and
 // memory. A child runs this same program. It gets the files on its standard input, has no environment, and opens no file and no connection.
 //
 // The packages of the tools read the files from a Tree and say what the child does with them.

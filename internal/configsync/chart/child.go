@@ -27,7 +27,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Name is the name of Run for builder.Main.
+// Name names Run among the functions of builder.Main.
 const Name = "helm"
 
 // kubeVersion is what templates see as the version of Kubernetes: that of client-go. The cluster's own would make objects change when the

@@ -26,7 +26,7 @@ import (
 const (
 	// Extension is that of files with objects.
 	Extension = ".jsonnet"
-	// Name is the name of Run for builder.Main.
+	// Name names Run among the functions of builder.Main.
 	Name = "jsonnet"
 
 	maxFiles   = 1000

@@ -126,7 +126,7 @@ func (b *build) mentionsSecrets() bool {
 	return false
 }
 
-// Name is the name of Run for builder.Main.
+// Name names Run among the functions of builder.Main.
 const Name = "kustomize"
 
 // Run builds the kustomization of a folder in a child: it decodes the name of the folder, and the files. It returns the objects as JSON

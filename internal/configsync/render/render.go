@@ -1,5 +1,6 @@
 // Package render makes the objects of a ConfigSync from the files of a commit: templates, kustomizations, charts, Jsonnet, overlays, files that
-// become data, and the selection by targets. It does no I/O. The repository may be hostile, so time, steps and sizes are bounded.
+// become data, and the selection by targets. It reads neither git nor the cluster. The repository may be hostile, so time, steps and sizes
+// are bounded.
 package render
 
 import (
