@@ -44,7 +44,7 @@ type State struct {
 	Report   Report             `json:"report"`
 	Proposal *v1alpha1.Proposal `json:"proposal"`
 	History  []PastSync         `json:"history"`
-	// Snapshots are those on the data volume and in object storage, oldest first.
+	// Snapshots of the gateway on the data volume and in object storage, oldest first.
 	Snapshots []Snapshot `json:"snapshots"`
 }
 

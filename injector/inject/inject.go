@@ -166,7 +166,7 @@ func GatewaySyncName(annotations map[string]string) string {
 // Candidates are the GatewaySyncs among which that of a pod is.
 type Candidates struct {
 	Readable []*v1alpha1.GatewaySync
-	// Unreadable are those that this version cannot decode. They count, so that no pod gets the settings of another one.
+	// Unreadable has the GatewaySyncs that this version cannot decode. They count, so that no pod gets the settings of another GatewaySync.
 	Unreadable []*kube.UndecodableError
 	// Selector is the label selector that candidates must match, or "".
 	Selector string

@@ -29,7 +29,7 @@ type namespace struct {
 
 	syncs map[types.UID]bool // the GatewaySyncs of the last check that found any
 
-	decided   map[types.UID]verdict
+	decided   map[types.UID]verdict   // pods: why they have no agent
 	restarted map[string]time.Time    // names of pods and volumes that were evicted because their gateways had to start once more
 	endTimes  map[types.UID]time.Time // evicted pods: when they should end, or when their successor was last seen
 	locks     map[types.UID]lock      // by GatewaySync

@@ -32,7 +32,7 @@ type applier struct {
 	client *apply.Client
 	// planner plans the objects that are deferred until their kind or namespace exists.
 	planner *planner
-	// prunePolicy is that of the plan.
+	// prunePolicy is the policy by which the plan was made.
 	prunePolicy v1alpha1.Prune
 }
 

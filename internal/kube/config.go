@@ -226,7 +226,8 @@ func isAnswer(err error) bool {
 	return errors.As(err, &status)
 }
 
-// Transient reports whether a retry may help, because the API server is unreachable or busy. An UndecodableError and a RedirectError are not transient.
+// Transient reports whether a retry may help, because the API server is unreachable or busy. An UndecodableError and a RedirectError are not
+// transient.
 func Transient(err error) bool {
 	if !isAnswer(err) {
 		_, undecodable := errors.AsType[*UndecodableError](err)

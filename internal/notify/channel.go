@@ -32,7 +32,7 @@ type channel struct {
 	changedAt, absentAt map[v1alpha1.AlertTopic]time.Time
 	nextSend            time.Time // no message before
 	failures            int       // since the last message that was accepted
-	// configSyncs are those of the namespace by name, if they are wanted and known.
+	// configSyncs has the ConfigSyncs of the namespace by name, if a topic is about them and they are known.
 	configSyncs      map[string]*v1alpha1.ConfigSync
 	knowsConfigSyncs bool
 	underWay         map[v1alpha1.AlertTopic]bool // keys of ConfigSyncs that are neither ready nor failed

@@ -62,7 +62,7 @@ type Config struct {
 	List func() (list []*v1alpha1.GatewaySync, complete bool)
 	// Changed receives a value when they may have changed.
 	Changed <-chan struct{}
-	// ConfigSyncs are those for ConfigSyncNotReady; nil for none.
+	// ConfigSyncs has the ConfigSyncs for the topic ConfigSyncNotReady; nil for none.
 	ConfigSyncs ConfigSyncs
 	Client      httpclient.Client
 	// Cluster is the name of the cluster in messages; may be empty.

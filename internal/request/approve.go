@@ -11,22 +11,22 @@ import (
 	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
-// Approve approves a stage of the rollout that is under way, for the commit of that rollout and no other. If stage is "", it is the stage
-// that waits. If commit is not "", it is the commit, or its first digits, that the rollout must be of. by is the name by which the API server
-// knows the caller, or "". Only the error for a wrong argument is an *InvalidError.
+// Approve approves a stage of the rollout that is under way, for the commit of that rollout and no other; "" is the stage that waits. It
+// fails if the rollout is not of commit, a commit or its first digits; "" is any. by is the name by which the API server knows the caller,
+// or "". Only the error for a wrong argument is an *InvalidError.
 func (s *Setter) Approve(ctx context.Context, namespace, name, stage, commit, by string) (Answer, error) {
 	return s.approve(ctx, namespace, name, commit, by, func(gs *v1alpha1.GatewaySync, commit string) (string, string, error) {
 		return stageToApprove(gs, stage, commit)
 	})
 }
 
-// ApproveWindow approves that the gateways follow the target commit although no maintenance window allows it. If commit is not "", it is the
-// target commit, or its first digits.
+// ApproveWindow approves that the gateways follow the target commit although no maintenance window allows it. commit and by are as for
+// Approve.
 func (s *Setter) ApproveWindow(ctx context.Context, namespace, name, commit, by string) (Answer, error) {
 	return s.approve(ctx, namespace, name, commit, by, windowToApprove)
 }
 
-// approve approves the stage for the commit that find returns.
+// approve approves the stage that find returns for the commit that it returns.
 func (s *Setter) approve(ctx context.Context, namespace, name, commit, by string, find func(*v1alpha1.GatewaySync, string) (string, string, error)) (Answer, error) {
 	if commit = strings.ToLower(commit); commit != "" && !syntax.IsCommitPrefix(commit) {
 		return Answer{}, invalid("%.80q is not a commit: write 7 to 40 of its hexadecimal digits", commit)

@@ -41,7 +41,7 @@ type Request struct {
 	Force bool
 	// ConfirmDeletion is the commit whose mass deletion is approved, or its first digits.
 	ConfirmDeletion string
-	// UID is that of the object that the request is meant for; "" is whichever has the name at the time of the write.
+	// UID of the object that the request is meant for; "" is the object that has the name at the time of the write.
 	UID types.UID
 	// Decider, if not nil, decides again for the object that is written, in place of the fields above.
 	Decider Decider

@@ -26,7 +26,7 @@ const FieldManager = "stoker-request"
 const (
 	// attempts bounds the tries of a write that conflicts with other writers of the object, such as the lead's status.
 	attempts = 12
-	// firstPause is the pause before the second attempt. It grows, and is jittered so that setters do not march in step.
+	// firstPause is the pause before the second attempt. Pauses grow, and vary at random so that setters do not try again together.
 	firstPause = 20 * time.Millisecond
 	maxPause   = time.Second
 )
@@ -164,7 +164,7 @@ func (s *Setter) changeGateways(ctx context.Context, namespace, name string, pla
 	})
 }
 
-// objects are those of a kind in a namespace.
+// objects reads and annotates the objects of one kind in a namespace.
 type objects interface {
 	get(ctx context.Context, name string) (v1alpha1.Requestable, error)
 	annotate(ctx context.Context, name string, patch []byte) (v1alpha1.Requestable, error)

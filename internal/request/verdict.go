@@ -98,8 +98,8 @@ func Read(gs *v1alpha1.GatewaySync, ref string, target *v1alpha1.SyncTarget, now
 	return v
 }
 
-// pendingVerdict returns the verdict on an object for a caller that waits for ref, unless answered says that its outcome decides: then it describes the
-// current spec and request, and the desired ref is the one that the caller waits for.
+// pendingVerdict returns the verdict on an object for a caller that waits for ref. If answered is true, status.outcome decides instead: it
+// describes the current spec and request, and the caller waits for the desired ref.
 func pendingVerdict(o v1alpha1.Requestable, ref string) (v Verdict, answered bool) {
 	status := desiredref.RefStatusOf(o)
 	d, err := desiredref.Of(o, "")

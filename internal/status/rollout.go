@@ -9,7 +9,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
-// Standing is the state of a gateway for the published target, from which a rollout is decided.
+// Standing is the state of a gateway for the published target. From the Standings, the lead decides how a rollout goes on.
 type Standing struct {
 	Name string
 	// Pod is the name of its pod.
@@ -18,7 +18,7 @@ type Standing struct {
 	Label string
 	// Synced means that the gateway runs the target, verified.
 	Synced bool
-	// Stale means that it said so of an earlier revision of the target, and has not answered this one.
+	// Stale means that the gateway ran an earlier revision of the target, verified, and has not reported about this one.
 	Stale   bool
 	Phase   v1alpha1.GatewaySyncState
 	Reason  v1alpha1.Reason
@@ -29,8 +29,8 @@ type Standing struct {
 	Planned string
 }
 
-// Standings returns the states of the gateways, sorted by name. A report about an earlier target says Pending, and so does a terminating pod, which
-// may be one that the target broke.
+// Standings returns the states of the gateways, sorted by name. A gateway that reports about an earlier target is Pending, and so is one
+// whose pod terminates, because the target may have broken it.
 func Standings(s Seen) []Standing {
 	rows := gateways(&s, true)
 	out := make([]Standing, len(rows))

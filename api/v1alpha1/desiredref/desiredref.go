@@ -66,11 +66,11 @@ func (d Desired) Refuse(commit string) string { return d.refusal() + commit }
 
 func (d Desired) refusal() string { return d.Over + " at " + d.Commit + " not at " }
 
-// Rollback returns what a rollback to the last good commit would request now, for status.rollback; nil if unknown. commit is what d.Ref resolves
-// to; "" if git was not polled yet. d is zero if the request is not valid.
+// Rollback returns what a rollback to good, the last good commit, would request now, for status.rollback; nil if unknown. commit is what
+// d.Ref resolves to; "" if git was not polled yet. d is zero if the request is not valid.
 //
-// A rollback lapses when the ref of the spec moves on from the commit that is rolled back. If a request led there, a rollback replaces it, and keeps the
-// condition of an earlier rollback.
+// A rollback lapses when the ref of the spec moves on from the commit that is rolled back. If a request led to that commit, the rollback
+// replaces the request, and keeps the condition of an earlier rollback.
 func (d Desired) Rollback(q Inputs, commit string, good *v1alpha1.CommitRecord) *v1alpha1.Rollback {
 	if q.NotRequestable != "" || q.Spec == "" || good == nil || !syntax.IsCommit(good.Commit) {
 		return nil

@@ -36,7 +36,7 @@ type Client struct {
 	objects dynamic.Interface
 	kinds   *kindList
 	mapper  *restmapper.DeferredDiscoveryRESTMapper
-	// namespace is that of the ConfigSync, for objects that name none.
+	// namespace of the ConfigSync, for objects that name none.
 	namespace string
 	// force takes fields from other managers.
 	force bool

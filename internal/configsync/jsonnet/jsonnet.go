@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	// Extension is that of files with objects.
+	// Extension ends the names of files with objects.
 	Extension = ".jsonnet"
 	// Name names Run among the functions of builder.Main.
 	Name = "jsonnet"

@@ -52,8 +52,8 @@ type Input struct {
 	// Layers[0] has the manifests below spec.source.git.path, and each further layer those of one overlay. An object of a later layer
 	// replaces that of an earlier one.
 	Layers [][]File
-	// Targets are those of the spec. Release is the name of the release of charts, and Values are the paths of their value files. Files
-	// has the contents of the files that Targets and Values name.
+	// Targets is spec.targets. Release is the name of the release of charts, and Values are the paths of their value files. Files has the
+	// contents of the files that Targets and Values name.
 	Targets []v1alpha1.ConfigTarget
 	Release string
 	Values  []string
@@ -64,7 +64,7 @@ type Input struct {
 	Tainted  bool
 	// Secrets are the values of Secrets among Vars.
 	Secrets []string
-	// Namespace is that of the ConfigSync.
+	// Namespace of the ConfigSync.
 	Namespace string
 }
 
