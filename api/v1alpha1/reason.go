@@ -1,5 +1,7 @@
 package v1alpha1
 
+import "fmt"
+
 // Reason is a word of a closed list that explains a state. The same word is the reason of a condition and of an Event, a label of metrics,
 // output of the command line, and an anchor in docs/how-to/troubleshooting.md.
 type Reason string
@@ -276,4 +278,21 @@ func (r Reason) Class() Class {
 func (r Reason) Cause() Cause {
 	info, _ := r.Info()
 	return info.Cause
+}
+
+// Error is an error with a reason. Its text says what is wrong and what to do.
+//
+// +kubebuilder:object:generate=false
+type Error struct {
+	Reason Reason
+	err    error
+}
+
+func (e *Error) Error() string { return e.err.Error() }
+
+func (e *Error) Unwrap() error { return e.err }
+
+// NewError returns an Error. The arguments are those of fmt.Errorf.
+func NewError(reason Reason, format string, args ...any) *Error {
+	return &Error{Reason: reason, err: fmt.Errorf(format, args...)}
 }

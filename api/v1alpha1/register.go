@@ -7,8 +7,6 @@
 package v1alpha1
 
 import (
-	"fmt"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -37,21 +35,4 @@ func AddToScheme(scheme *runtime.Scheme) error { return schemeBuilder.AddToSchem
 // Resource returns the group and resource of a plural name, for errors of the API server.
 func Resource(plural string) schema.GroupResource {
 	return GroupVersion.WithResource(plural).GroupResource()
-}
-
-// Error is an error with a reason. Its text says what is wrong and what to do.
-//
-// +kubebuilder:object:generate=false
-type Error struct {
-	Reason Reason
-	err    error
-}
-
-func (e *Error) Error() string { return e.err.Error() }
-
-func (e *Error) Unwrap() error { return e.err }
-
-// NewError returns an Error. The arguments are those of fmt.Errorf.
-func NewError(reason Reason, format string, args ...any) *Error {
-	return &Error{Reason: reason, err: fmt.Errorf(format, args...)}
 }

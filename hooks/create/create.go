@@ -2,9 +2,8 @@
 // all gateways share, and which belong to one. It also makes the Secrets that a GatewaySync names. It reads git objects only, and
 // changes nothing.
 //
-// The steps are values: read lists the tree, find recognizes Ignition's folders in it, arrange assigns them to profiles, inspect
-// finds what a user should know, and write prints the object. The object that is returned is decoded from the printed text, so
-// that both are the same.
+// The steps are: read lists the tree, find recognizes Ignition's folders in it, arrange assigns them to profiles, inspect finds what a user
+// should know, and write prints the object. The object that is returned is decoded from the printed text, so that both are the same.
 package create
 
 import (
@@ -36,7 +35,7 @@ type Input struct {
 	// Project is the name on the gateway of a project that is the root of the repository or Folder.
 	Project string
 	Source  Source
-	Folder  string // of the commit that is read, and nothing beside it; "" for all
+	Folder  string // the only folder of the commit that is read; "" for all
 }
 
 // Result is a GatewaySync, and what a user should know about it.

@@ -17,8 +17,8 @@ import (
 	"stoker.io/stoker/internal/bound"
 )
 
-// Tree is the content of a gateway after a sync of one commit, as the manifest and the data directory would have it. The zero
-// Tree is a gateway that was never synced. Sizes and times of files are unknown and 0.
+// Tree is the content of a gateway after a sync of one commit, as the data directory and the agent's manifest, its list of the files that it
+// wrote, would have it. The zero Tree is a gateway that was never synced. Sizes and times of files are unknown and 0.
 type Tree struct {
 	Commit        plan.ID
 	desired       *desired.Tree

@@ -20,8 +20,8 @@ type silence struct {
 	since, now time.Time // since is when the API server last answered; zero for never
 }
 
-// silent returns why the API server of the site does not answer, or the zero value if it does. It counts as answering if the user only lacks
-// the right to list SyncTargets.
+// silent returns why the API server of the site does not answer, or the zero value if it does. A site counts as answering if the user only
+// lacks the right to list SyncTargets.
 func (x *site) silent(l sites.Leads) silence {
 	answered, err := x.failure()
 	if err == nil && l.Err != nil && !errors.Is(l.Err, context.Canceled) && (kube.Transient(l.Err) || apierrors.IsUnauthorized(l.Err)) {

@@ -58,7 +58,8 @@ type removal struct {
 	forbidden bool
 }
 
-// inventory returns the lines of the objects that the ConfigSync owns. If complete is false, it also has those that the run may create.
+// inventory returns the lines of the objects that the ConfigSync owns. While the run is not complete, these are also the objects that it may
+// create.
 func (t *targets) inventory(complete bool) []string {
 	lines := []string{}
 	for _, x := range t.objects {

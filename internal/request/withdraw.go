@@ -62,7 +62,7 @@ func replacedBy(q desiredref.Inputs, over, id string) (r replaced) {
 	return r
 }
 
-// drop drops the request with this id from what was replaced, so that nothing puts it in force again. It reports whether it was there.
+// drop drops the request with this id from what was replaced, so that nothing puts it in force again. drop reports whether there was one.
 func (r *replaced) drop(id string) bool {
 	for ; r.Before != nil; r = r.Before {
 		if r.Before.ID == id {

@@ -232,7 +232,7 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	g.explain(current, s.GatewaySync.Paused() || r.Paused)
 }
 
-// explain says why the gateway does not run the target, with the words of its report. current reports that these are about the target.
+// explain says why the gateway does not run the target, with the words of its report. current means that the report is about the target.
 func (g *gateway) explain(current, paused bool) {
 	says := string(g.Reason)
 	if g.Message != "" && !g.delivered {

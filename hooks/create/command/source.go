@@ -31,7 +31,7 @@ type treeSource struct {
 	close func() error
 }
 
-// open opens the repository, and sets the fields of in that depend on it.
+// open opens the repository, and sets the fields of the Input that depend on the repository.
 func (x *gatewaySyncFlags) open(ctx context.Context, in *create.Input) (*treeSource, error) {
 	in.Git = v1alpha1.GitSpec{Repo: x.repo, Ref: x.ref}
 	if x.dir == "" {

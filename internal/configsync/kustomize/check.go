@@ -238,7 +238,7 @@ func (s *spec) inlinePatch(field string, p *types.Patch, files map[string][]byte
 }
 
 // hasCopy reports whether a JSON patch has the operation copy. Each copy can double an object, so that forty of them exceed any memory. It
-// uses the parser of kustomize, which reads an operation only when it applies it: an invalid one may follow the copies.
+// uses kustomize's own parser, which reports an invalid operation only after it has applied the copies before that one.
 func hasCopy(patch []byte) bool {
 	list, err := jsonpatch.DecodePatch(patch)
 	return err == nil && slices.ContainsFunc(list, func(o jsonpatch.Operation) bool { return o.Kind() == "copy" }) // otherwise a merge patch

@@ -1,6 +1,6 @@
-// Package httpclient makes every HTTP client of the product but those of client-go. A Policy says how a client connects and what it accepts. All
-// bound the headers of answers, and none follows a redirect to another origin, which would get the credential. test/hostile runs all clients
-// against the same hostile server.
+// Package httpclient makes every HTTP client of the product but those of client-go. A Policy says how a client connects and what it accepts.
+// All clients bound the headers of answers, and none follows a redirect to another origin, which would get the credential. test/hostile runs
+// all clients against the same hostile server.
 package httpclient
 
 import (
