@@ -29,7 +29,7 @@ type screen struct {
 	drawn         time.Time // when the progress was last drawn
 	progressShown bool      // a line of progress is on the terminal
 	lastReport    *sync.Report
-	lastLine      string // that state printed
+	lastLine      string // the last line that screen.state printed
 }
 
 func newScreen(stdout, stderr io.Writer, s settings, isTerminal func(io.Writer) bool) *screen {

@@ -400,7 +400,7 @@ func (d *Download) start(b *Bucket, id string, newFile func() (*os.File, Limits,
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(context.Background()) // it outlives the sync
+	ctx, cancel := context.WithCancel(context.Background()) // the download outlives the sync
 	*d = Download{id: id, file: file, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(d.done)

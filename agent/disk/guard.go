@@ -85,7 +85,7 @@ func (d *Dir) CheckOpen() error {
 	if err := d.checkMoved(); err != nil {
 		return err
 	}
-	if d.o.ReadOnly { // it keeps the manifest that it opened, whatever the agent writes
+	if d.o.ReadOnly { // d keeps the manifest that it opened, whatever the agent writes
 		return nil
 	}
 	return checkManifest(d.manifest(), d.top)

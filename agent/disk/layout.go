@@ -169,7 +169,7 @@ func (p *layout) lstat(path string) (folder *safe.Folder, fi fs.FileInfo, err er
 	if p.dir != dir { // it does not exist
 		return nil, nil, nil
 	}
-	if folder, err = p.r.cur.At(dir); err != nil { // it was there a moment ago
+	if folder, err = p.r.cur.At(dir); err != nil { // the directory existed a moment ago
 		return nil, nil, fmt.Errorf("stat %s: %w", path, err)
 	}
 	if fi, err = folder.Lstat(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -189,7 +189,7 @@ func checkReadable(folder *safe.Folder, path string, fi fs.FileInfo) error {
 		return safe.WriteError(err, "read %s", path)
 	}
 	if err != nil {
-		return nil //nolint:nilerr // it changes while we look; the step finds what it is
+		return nil //nolint:nilerr // the file changes meanwhile; the step finds what it is
 	}
 	return f.Close()
 }

@@ -48,7 +48,7 @@ func (r *run) inStaging(i int) (bool, error) {
 		return in, err
 	}
 	if r.rollingBack && slot != nil && safe.AttrsOf(slot).Known && safe.AttrsOf(slot).Ino == r.Slots[i].Ino {
-		return true, nil // it was moved back, and the gateway wrote into it at the last moment
+		return true, nil // the file was moved back, and the gateway wrote into it at the last moment
 	}
 	if r.rollingBack && slot == nil && r.Slots[i].Tree > 0 {
 		return false, nil // a rollback before the crash has removed its tree; see stagedTrees

@@ -169,7 +169,7 @@ func (r mover) placeTree(x *format.Directory) (bool, error) {
 	}
 	staged := r.run.inTree(x.Tree, x.Area, x.Path)
 	from, base, err := r.run.trees.cur.Parent(staged)
-	if safe.NotThere(err) && r.run.replayed { // it moved before the crash
+	if safe.NotThere(err) && r.run.replayed { // the directory moved before the crash
 		return false, nil
 	}
 	if err != nil {

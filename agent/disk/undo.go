@@ -141,7 +141,7 @@ func (r rollback) undoWrite(i int) error {
 	if err != nil || r.run.Slots[i].Tree == 0 {
 		return err
 	}
-	// It had no name in staging, which may have no room for many more on a full disk.
+	// A file that moved with its directory had no name in staging, and a full disk may have no room for it.
 	return r.run.d.vol.Remove(stg, format.SlotName(i))
 }
 

@@ -185,7 +185,7 @@ func (f *Follower) Changed() <-chan struct{} { return f.changed }
 func (f *Follower) wake() {
 	select {
 	case f.changed <- struct{}{}:
-	default: // it is awake
+	default: // a wake-up is pending
 	}
 }
 

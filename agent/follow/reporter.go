@@ -84,7 +84,7 @@ func (r *reporter) update(derive func(was v1alpha1.SyncReportStatus) v1alpha1.Sy
 func (r *reporter) wake() {
 	select {
 	case r.woken <- struct{}{}:
-	default: // it is awake
+	default: // a wake-up is pending
 	}
 }
 

@@ -91,7 +91,7 @@ func (s *specReader) fetch(ctx context.Context, in instruction, changed bool) (*
 		case err == nil:
 			s.accept(gs, &in)
 			return s.gs, nil
-		case failure.Is(err, v1alpha1.ReasonProgressing): // it cannot be read now
+		case failure.Is(err, v1alpha1.ReasonProgressing): // the GatewaySync cannot be read now
 			s.check = s.now().Add(backoff.Jitter(maxGet))
 			return s.gs, nil
 		}

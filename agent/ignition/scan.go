@@ -97,7 +97,7 @@ var (
 	errScanEndless    = errors.New("the scan did not end in time")
 )
 
-// scanOnce requests a scan and waits for its end. If another scan is running, it does so twice.
+// scanOnce requests a scan and waits for its end. If another scan was running, it then requests and waits once more.
 func (c *Client) scanOnce(ctx context.Context, result *ScanResult) error {
 	before, err := c.ScanStatus(ctx, result.Kind)
 	if err != nil {

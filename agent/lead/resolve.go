@@ -181,7 +181,7 @@ type pollResult struct {
 	refused    string // the value for status.request if the ref resolves to another commit
 	err        error
 	took       time.Duration
-	abandoned  bool // it was canceled, because another ref is desired
+	abandoned  bool // the resolution was canceled, because another ref is desired
 }
 
 // poller polls git.

@@ -164,7 +164,7 @@ func (r *rollout) mayOpenNext() bool {
 		r.setPhase(v1alpha1.RolloutDone, "all steps are open")
 		return false
 	}
-	if len(r.gateways) == 0 { // they may all restart
+	if len(r.gateways) == 0 { // all may be restarting
 		r.setPhase(v1alpha1.RolloutProgressing, "no gateway runs")
 		return false
 	}
@@ -231,7 +231,7 @@ func (r *rollout) synced(open int) bool {
 	switch {
 	case len(rest) == 0 && r.stageProven(open):
 		return true
-	case len(rest) == 0: // they are gone, or a user paused them
+	case len(rest) == 0: // its gateways are gone, or a user paused them
 		r.setPhase(v1alpha1.RolloutProgressing, "no gateway of stage %s runs %s, so it proves nothing%s; waits for one, or for the approval %s@%s",
 			r.status.Stage, syntax.ShortCommit(r.want.Commit), listed(": left out: ", out), r.status.Stage, r.want.Commit)
 		return false
@@ -321,7 +321,7 @@ func (r *rollout) soaked(open int) bool {
 	}
 	began := r.now
 	switch phase, since := r.lastPhase(open); phase {
-	case v1alpha1.RolloutWaiting: // it has soaked
+	case v1alpha1.RolloutWaiting: // the stage has soaked
 		return true
 	case v1alpha1.RolloutSoaking:
 		began = since

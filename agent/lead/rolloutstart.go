@@ -39,7 +39,7 @@ func (r *rollout) begin() (t *v1alpha1.TargetRollout, fresh bool) {
 		next.Open, next.Revision, fresh = 0, 0, true
 	}
 	if was.Failed == "" {
-		next.Retry = retry // it asks nothing of a rollout that goes on
+		next.Retry = retry // a retry changes nothing in a rollout that goes on
 	}
 	next.Open = min(max(next.Open, 0), steps)
 	return next, fresh

@@ -327,7 +327,7 @@ type Limits struct {
 	Rendered  int64 // bytes of a templated or patched file, in git and as written
 }
 
-// DefaultLimits are the limits of the agent. Its --max-files changes the first; the others are fixed.
+// DefaultLimits are the limits of the agent. The flag --max-files changes Files; the others are fixed.
 var DefaultLimits = Limits{Files: 500_000, PathBytes: 1024, Depth: 64, Rendered: 16 << 20}
 
 // orDefault replaces zero limits with the defaults.

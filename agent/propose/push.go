@@ -135,7 +135,7 @@ func (w *push) recover(ctx context.Context, rec record, tip plan.ID) (record, pl
 		rec.verifiedTip, rec.Commit = tip, w.base.Commit
 		w.Log.Info("branch adopted", "branch", w.settings.Branch, "commit", tip.String())
 		return rec, tip, rec.save(w.notes)
-	case w.settings.Forge != nil: // it knows better than the record, which can be forged
+	case w.settings.Forge != nil: // the forge is more reliable than the record, which can be forged
 		own, err := w.settings.pulls().from(ctx)
 		if err != nil {
 			return rec, tip, err

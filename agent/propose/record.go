@@ -263,7 +263,7 @@ func (r *record) withOverwritten(s *Settings, base Base, c *Changes) *Changes {
 
 // inGit reports whether the commit on the disk has the proposed files.
 func (r *record) inGit(b Base) (bool, error) {
-	if !r.active() || b.Commit == r.BranchedFrom { // that commit lacks the changes
+	if !r.active() || b.Commit == r.BranchedFrom { // BranchedFrom lacks the changes
 		return false, nil
 	}
 	for source, want := range r.Files {

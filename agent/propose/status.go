@@ -133,7 +133,7 @@ func (r *record) proposal() v1alpha1.Proposal {
 	switch {
 	case !r.active(): // no proposal was made, or the last one has ended
 		st.State = r.LastState
-	case r.FinalState != "": // it ends: its pull request is still to be closed, or its branch to be deleted
+	case r.FinalState != "": // the proposal ends: its pull request is still to be closed, or its branch to be deleted
 		st.State = r.FinalState
 	case r.Merged: // in git, but the gateway still runs an older commit
 		st.State, st.Message = v1alpha1.ProposalMerged, "the gateway has not received the merge yet"

@@ -29,7 +29,7 @@ func (l *loader) handleRefusal(ctx context.Context, err error) error {
 	if !ok || status.Status != http.StatusForbidden && status.Status != http.StatusUnauthorized {
 		return err
 	}
-	if status.Status == http.StatusForbidden && l.in.gateway.trialExpired(ctx) { // it is not known whether that stops scans
+	if status.Status == http.StatusForbidden && l.in.gateway.trialExpired(ctx) { // whether an expired trial stops scans is not known
 		return fmt.Errorf("the gateway's trial has expired, which may be the cause (%s): %w", trialAdvice, err)
 	}
 	if slices.ContainsFunc(l.unloaded.Resources, func(r unloaded.Resource) bool { return r.Type == "api-token" }) {

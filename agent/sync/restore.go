@@ -211,7 +211,7 @@ func (j *restorer) restoreFiles(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if p.local != nil { // it has the manifest of that time
+	if p.local != nil { // a local snapshot has the manifest of its time
 		staged.RestoreManifest(p.local)
 	}
 	a := applier{in: in, guard: g, header: &p.header, unloaded: j.unloaded}

@@ -181,7 +181,7 @@ func (p *planner) decideChangedInGit(c plan.Change, rec plan.Owned) error {
 	return nil
 }
 
-// decideChangedOnGateway decides about a file that only the gateway changed: it adopts noise, and the rest is drift.
+// decideChangedOnGateway decides about a file that only the gateway changed: it adopts noise (see planner.noise), and the rest is drift.
 func (p *planner) decideChangedOnGateway(c plan.Change, rec plan.Owned) error {
 	same, err := p.sameMeaning(c)
 	if err != nil {

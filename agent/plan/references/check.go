@@ -271,7 +271,7 @@ func (c *check) parentProblem(name, parent string) Problem {
 	case p == nil && c.disk == nil && !c.inheritable():
 		return ""
 	case p == nil && c.disk != nil && c.disk.Exists("projects/"+parent+"/project.json"):
-		return "" // it cannot be read
+		return "" // the parent exists, but cannot be read
 	case p == nil:
 		return Missing
 	}

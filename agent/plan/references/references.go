@@ -39,7 +39,7 @@ type Name struct {
 	Name  string
 }
 
-// key returns the form of a name that is equal for all that may mean the same thing. Gateways do not distinguish the case of tags, and
+// key returns a form that is equal for all names that may mean the same thing. Gateways do not distinguish the case of tags, and
 // whether they do for other configuration is not known. Paths in projects are exact.
 func (n Name) key() Name {
 	if n.Kind != View && n.Kind != NamedQuery && n.Kind != Project {
