@@ -19,7 +19,8 @@ type comparer struct {
 	verify   bool          // hash every file, even if stat agrees with the record
 }
 
-// foundID returns the blob id of a file: the record's if stat agrees with the record, otherwise the hash of the content.
+// foundID returns the blob id of a file with the state st. If owned, rec is its record, whose id counts if st agrees with it. Otherwise foundID
+// hashes the content.
 func (r *comparer) foundID(path string, st plan.Stat, rec plan.Owned, owned bool) (plan.ID, error) {
 	if owned && !r.verify && st.Size == rec.Size && st.Mtime == rec.Mtime {
 		return rec.Have, nil
