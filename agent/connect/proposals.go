@@ -209,11 +209,6 @@ func connectForge(s *propose.Settings, gs *v1alpha1.GatewaySync, b *v1alpha1.Bid
 	return err
 }
 
-// proposalPermissions are the permissions that a GitHub App needs to push a branch and to open a pull request.
-func proposalPermissions() map[string]string {
-	return map[string]string{"contents": "write", "pull_requests": "write"}
-}
-
 // NewProposalRemote returns the git remote for pushes, and a function that returns the token for the forge's API. Both use the
 // credentials of b, or those of git if b has none. The caller must Close the remote.
 //
@@ -240,7 +235,7 @@ func NewProposalRemote(gs *v1alpha1.GatewaySyncSpec, b *v1alpha1.BidirectionalSp
 	}
 	auth := cred.Auth(gs.Git.CASecretRef, secrets)
 	if auth.App != nil {
-		auth.App.Permissions = proposalPermissions()
+		auth.App.Permissions = map[string]string{"contents": "write", "pull_requests": "write"} // to push a branch, and to open a pull request
 	}
 	remote, err := repo.NewRemote(u, auth, o)
 	if err != nil {

@@ -93,7 +93,7 @@ func connectTo(config *rest.Config, agent string, perSecond float32, burst int) 
 	config.QPS, config.Burst = perSecond, burst
 	clock := &Clock{}
 	config.Wrap(clock.transport)
-	config.Wrap(refuseRedirects)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return redirectRefuser{next} })
 	config.ContentType, config.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
 	shared, err := rest.HTTPClientFor(config) // one client, because client-go does not share connections if Proxy is set
 	if err != nil {
@@ -147,9 +147,7 @@ func (e *RedirectError) Error() string {
 	return fmt.Sprintf("%s answers with a redirect (HTTP %d), which is not followed", e.From, e.Status)
 }
 
-// refuseRedirects returns a RoundTripper that turns each redirect of next into a RedirectError.
-func refuseRedirects(next http.RoundTripper) http.RoundTripper { return redirectRefuser{next} }
-
+// redirectRefuser turns each redirect of next into a RedirectError.
 type redirectRefuser struct{ next http.RoundTripper }
 
 func (r redirectRefuser) RoundTrip(req *http.Request) (*http.Response, error) {
