@@ -325,24 +325,19 @@ func TestInaccessiblePath(t *testing.T) {
 				}
 				if late && fi.Mode().IsRegular() { // it may hold changes of the gateway, so it is saved and the sync succeeds
 					require.NoError(t, err)
-					lost, err := d.LostAndFound()
-					require.NoError(t, err)
-					require.Len(t, lost, 1)
-					assert.Equal(t, c.path, lost[0].Path)
+					saved := lost(t, d)
+					require.Len(t, saved, 1)
+					assert.Equal(t, c.path, saved[0].Path)
 					return
 				}
 				require.Error(t, err)
 				assert.True(t, failure.Is(err, v1alpha1.ReasonWriteFailed), "%v", err)
 				assert.ErrorContains(t, err, c.path)
 				require.NoError(t, os.Chmod(at, fi.Mode()))
-				for p, f := range one {
-					assert.Equal(t, f.content, contents(t, root)[p], p)
-				}
+				assertFiles(t, root, one)
 				assert.Equal(t, one.id(), d.Manifest().Header().Commit)
 				apply(t, d, two)
-				for p, f := range two {
-					assert.Equal(t, f.content, contents(t, root)[p], p)
-				}
+				assertFiles(t, root, two)
 				assertNoLeftovers(t, root)
 			})
 		}

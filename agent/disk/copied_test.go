@@ -80,21 +80,46 @@ func copyToSameInodes(t testing.TB, root string) {
 	}
 }
 
-// interrupt stops a sync just before the first step for which at returns true, as a crash would.
-func interrupt(t *testing.T, root string, want tree, at func(safe.Effect) bool) {
-	t.Helper()
+// Paths of files in .stoker.
+const (
+	manifestPath = safe.OwnDir + "/" + manifestFile
+	journalPath  = safe.OwnDir + "/" + journalFile
+)
+
+// step returns whether a step is an operation on a path.
+func step(op, path string) func(safe.Effect) bool {
+	return func(e safe.Effect) bool { return e.Op == op && (e.Path == path || e.Dest == path) }
+}
+
+// dies returns a file system that fails from the first step on for which at returns true, as in a crash.
+func dies(at func(safe.Effect) bool) func(safe.Effect, func() error) error {
 	dead := false
-	d, err := Open(root, Options{})
-	require.NoError(t, err)
-	d.vol.Around = func(e safe.Effect, do func() error) error {
+	return func(e safe.Effect, do func() error) error {
 		if dead = dead || at(e); dead {
-			return syscall.EIO
+			return errCut
 		}
 		return do()
 	}
+}
+
+// interrupt stops a sync just before the first step for which at returns true.
+func interrupt(t *testing.T, root string, want tree, at func(safe.Effect) bool) {
+	t.Helper()
+	d, err := Open(root, Options{})
+	require.NoError(t, err)
+	d.vol.Around = dies(at)
 	_, err = tryApply(t, d, want)
-	require.ErrorIs(t, err, syscall.EIO)
+	require.ErrorIs(t, err, errCut)
 	require.NoError(t, d.Close())
+}
+
+// flip changes one bit of a file.
+func flip(t *testing.T, path string, at func(size int) int) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	b[at(len(b))] ^= 1
+	require.NoError(t, os.WriteFile(path, b, 0o600))
 }
 
 // F14: if recovery finds neither the file nor its bytes, it marks the manifest incomplete, so that the next sync compares every
@@ -104,9 +129,7 @@ func TestRecoveryWithoutStagedFile(t *testing.T) {
 	d := open(t, root, Options{})
 	apply(t, d, text(map[string]string{"projects/a": "1", "projects/b": "1"}))
 	require.NoError(t, d.Close())
-	interrupt(t, root, text(map[string]string{"projects/a": "2", "projects/b": "2"}), func(e safe.Effect) bool {
-		return e.Op == "syncdir" && e.Path == "projects"
-	})
+	interrupt(t, root, text(map[string]string{"projects/a": "2", "projects/b": "2"}), step("syncdir", "projects"))
 	copyByFile(t, root)
 	put(t, root, "projects/a", "of an older backup")
 	put(t, root, ".stoker/staging/0", "unknown content")
@@ -123,26 +146,18 @@ func TestRecoveryWithoutStagedFile(t *testing.T) {
 func TestRecoveryWithoutManifest(t *testing.T) {
 	one := text(map[string]string{"projects/a": "1", "projects/b": "1"})
 	two := text(map[string]string{"projects/a": "2", "projects/b": "1"})
-	moved := func(e safe.Effect) bool { return e.Op == "syncdir" && e.Path == "projects" }
+	moved, nothing := step("syncdir", "projects"), func(*testing.T, string) {}
 	for name, c := range map[string]struct {
 		first  bool // interrupt the first run
 		at     func(safe.Effect) bool
 		damage func(t *testing.T, manifest string)
 		want   bool
 	}{
-		"whole":   {at: moved, damage: func(*testing.T, string) {}, want: true},
-		"missing": {at: moved, damage: func(t *testing.T, m string) { require.NoError(t, os.Remove(m)) }},
-		"damaged": {at: moved, damage: func(t *testing.T, m string) {
-			b, err := os.ReadFile(m)
-			require.NoError(t, err)
-			b[len(b)/2] ^= 1
-			require.NoError(t, os.WriteFile(m, b, 0o600))
-		}},
-		"new manifest in place": {
-			at:     func(e safe.Effect) bool { return e.Op == "remove" && e.Path == ".stoker/"+journalFile },
-			damage: func(*testing.T, string) {}, want: true,
-		},
-		"no manifest before": {first: true, at: moved, damage: func(*testing.T, string) {}, want: true},
+		"whole":                 {at: moved, damage: nothing, want: true},
+		"missing":               {at: moved, damage: func(t *testing.T, m string) { require.NoError(t, os.Remove(m)) }},
+		"damaged":               {at: moved, damage: func(t *testing.T, m string) { flip(t, m, func(n int) int { return n / 2 }) }},
+		"new manifest in place": {at: step("remove", journalPath), damage: nothing, want: true},
+		"no manifest before":    {first: true, at: moved, damage: nothing, want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := seeded(t)
@@ -153,7 +168,7 @@ func TestRecoveryWithoutManifest(t *testing.T) {
 				require.NoError(t, d.Close())
 			}
 			interrupt(t, root, two, c.at)
-			c.damage(t, filepath.Join(root, safe.OwnDir, manifestFile))
+			c.damage(t, filepath.Join(root, manifestPath))
 			d := open(t, root, Options{})
 			assert.Equal(t, two.id(), d.Manifest().Header().Commit)
 			assert.Equal(t, c.want, d.Manifest().Header().Complete)
@@ -234,10 +249,9 @@ func TestUnexpectedFilesInOwnFolder(t *testing.T) {
 				note, err = d.Note("x")
 				require.NoError(t, err)
 				assert.Equal(t, "2", string(note))
-				lost, err := d.LostAndFound()
-				require.NoError(t, err)
-				if assert.Len(t, lost, 1) {
-					assert.Equal(t, "projects/p/a.json", lost[0].Path)
+				saved := lost(t, d)
+				if assert.Len(t, saved, 1) {
+					assert.Equal(t, "projects/p/a.json", saved[0].Path)
 				}
 				require.NoError(t, d.SetNote("x", nil))
 
@@ -305,12 +319,9 @@ func TestStagingOfDamagedJournal(t *testing.T) {
 	put(t, root, ".stoker/journal", "torn")
 
 	d = open(t, root, Options{Now: fixed})
-	lost, err := d.LostAndFound()
-	require.NoError(t, err)
-	require.Len(t, lost, 1)
-	b, err := os.ReadFile(filepath.Join(root, safe.OwnDir, lostfound.DirName, lost[0].File))
-	require.NoError(t, err)
-	assert.Equal(t, "perhaps the gateway's", string(b))
+	saved := lost(t, d)
+	require.Len(t, saved, 1)
+	assert.Equal(t, "perhaps the gateway's", savedContent(t, root, saved[0]))
 	assert.False(t, d.Manifest().Header().Complete, "the next plan must compare every file")
 	assert.Equal(t, 1, d.Manifest().Header().Files)
 	require.NoError(t, os.Remove(filepath.Join(root, safe.OwnDir, journalFile+safe.AsideSuffix)))
@@ -323,12 +334,8 @@ func TestLostManifestAdoptsFiles(t *testing.T) {
 	want := text(map[string]string{"projects/p/a.json": "1", "projects/p/b.json": "2"})
 	apply(t, d, want)
 	require.NoError(t, d.Close())
-	path := filepath.Join(root, safe.OwnDir, manifestFile)
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
-	b[20] ^= 1
-	require.NoError(t, os.WriteFile(path, b, 0o600))
-
+	path := filepath.Join(root, manifestPath)
+	flip(t, path, func(int) int { return 20 })
 	d = open(t, root, Options{})
 	assert.Equal(t, plan.Header{}, d.Manifest().Header())
 	delete(want, "projects/p/b.json")

@@ -22,6 +22,7 @@ import (
 	"stoker.io/stoker/agent/disk/lostfound"
 	"stoker.io/stoker/agent/disk/records"
 	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/disk/single"
 	"stoker.io/stoker/agent/disk/snapshot"
 	"stoker.io/stoker/agent/plan"
 )
@@ -142,6 +143,14 @@ func head(want tree) plan.Header {
 	return plan.Header{Ref: "main", Commit: want.id(), Rules: "r1", Complete: true}
 }
 
+// staged stages a sync of the directory to want.
+func staged(t testing.TB, d *Dir, want tree) *Staged {
+	t.Helper()
+	s, err := d.Stage(t.Context(), planFor(t, d, want), nil, want.source())
+	require.NoError(t, err)
+	return s
+}
+
 // apply syncs the directory to want.
 func apply(t testing.TB, d *Dir, want tree, mods ...func(*plan.Change)) Result {
 	t.Helper()
@@ -220,6 +229,15 @@ func contents(t testing.TB, root string) map[string]string {
 		}
 	}
 	return m
+}
+
+// assertFiles checks the contents of the files of want.
+func assertFiles(t testing.TB, root string, want tree) {
+	t.Helper()
+	got := contents(t, root)
+	for p, f := range want {
+		assert.Equal(t, f.content, got[p], p)
+	}
 }
 
 func TestSyncDeliversTwoCommits(t *testing.T) {
@@ -355,9 +373,7 @@ func TestFileDirectorySwap(t *testing.T) {
 
 			fail = ""
 			apply(t, d, two)
-			for p, f := range two {
-				assert.Equal(t, f.content, contents(t, root)[p])
-			}
+			assertFiles(t, root, two)
 			assert.Empty(t, planFor(t, d, two).List)
 			assertManifest(t, d)
 			assertNoLeftovers(t, root)
@@ -367,23 +383,35 @@ func TestFileDirectorySwap(t *testing.T) {
 	}
 }
 
-// TestNamesAreDocumented compares the names in .stoker with the package comment and docs/reference/files.md.
+// TestNamesAreDocumented compares the names in .stoker that the code declares with the package comment and the documentation.
 func TestNamesAreDocumented(t *testing.T) {
-	names := []string{
-		manifestFile, journalFile, undoFile, areasFile, modesFile, scratchFile, lock.FileName, records.AuditFile,
-		stagingDir, lostfound.DirName, snapshot.DirName, snapshot.BackupsDir, records.HistoryDir, "*.new",
+	names := declared(t, ".", `\w*(?:File|FileName|Dir|DirName|Staged)`)
+	var notes []string
+	for _, note := range declared(t, "..", `[a-z]\w*Note(?:Name)?`) {
+		notes = append(notes, records.NotePrefix+note)
 	}
-	doc := section(t, "doc.go", "// # Files in .stoker", "// # ")
-	page := section(t, "../../docs/reference/files.md", "## In `.stoker/`", "\n## ")
+	require.Contains(t, names, areasFile)
+	require.Contains(t, notes, "note-unloaded")
+	t.Run("threats.md", func(t *testing.T) {
+		table := section(t, "../../docs/internals/threats.md", "### The files of .stoker", "\n## ")
+		var listed []string
+		for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(table, -1) {
+			listed = append(listed, m[1])
+		}
+		assert.ElementsMatch(t, slices.Concat(names, notes), listed)
+	})
+	// The other lists name restore.new, like each file that is being written, as *.new.
+	names[slices.Index(names, single.Staged)] = "*.new"
 	t.Run("package comment", func(t *testing.T) {
 		var listed []string
-		for _, m := range regexp.MustCompile(`(?m)^//\t(\S+)`).FindAllStringSubmatch(doc, -1) {
+		for _, m := range regexp.MustCompile(`(?m)^//\t(\S+)`).FindAllStringSubmatch(section(t, "doc.go", "// # Files in .stoker", "// # "), -1) {
 			listed = append(listed, strings.TrimSuffix(m[1], "/"))
 		}
 		assert.ElementsMatch(t, append(names, records.NotePrefix+"*"), listed)
 	})
 	t.Run("files.md", func(t *testing.T) {
-		want := slices.Concat(names, noteFiles(t), []string{"*.damaged", "*.damaged-*"})
+		page := section(t, "../../docs/reference/files.md", "## In `.stoker/`", "\n## ")
+		want := slices.Concat(names, notes, []string{"*.damaged", "*.damaged-*"})
 		var listed []string
 		for _, row := range regexp.MustCompile("(?m)^\\| (`.*?)$").FindAllString(page, -1) {
 			columns := strings.Split(row, "|")
@@ -398,6 +426,23 @@ func TestNamesAreDocumented(t *testing.T) {
 	})
 }
 
+// declared returns the values of the string constants below a folder, of those whose name matches.
+func declared(t *testing.T, dir, name string) (values []string) {
+	t.Helper()
+	constant := regexp.MustCompile(`(?m)^\s*(?:const )?` + name + `\s+= "([a-z][^"]*)"`)
+	require.NoError(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		for _, m := range constant.FindAllStringSubmatch(string(b), -1) {
+			values = append(values, m[1])
+		}
+		return err
+	}))
+	return values
+}
+
 // section returns the text of a file from a heading to the next one.
 func section(t *testing.T, file, heading, next string) string {
 	t.Helper()
@@ -407,22 +452,4 @@ func section(t *testing.T, file, heading, next string) string {
 	require.True(t, found, "%s has no %q", file, heading)
 	text, _, _ = strings.Cut(text, next)
 	return text
-}
-
-// noteFiles returns the files of the notes that the packages of the agent declare.
-func noteFiles(t *testing.T) []string {
-	t.Helper()
-	declared := regexp.MustCompile(`(?m)^\s*(?:const )?[a-z]\w*Note(?:Name)?\s+= "([a-z-]+)"`)
-	var files []string
-	require.NoError(t, filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		b, err := os.ReadFile(path)
-		for _, m := range declared.FindAllStringSubmatch(string(b), -1) {
-			files = append(files, records.NotePrefix+m[1])
-		}
-		return err
-	}))
-	return files
 }

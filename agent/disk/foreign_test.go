@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -44,8 +43,7 @@ func stageForeign(t *testing.T, root string, o Options) (*Dir, *Staged) {
 	d, err := Open(root, o)
 	require.NoError(t, err)
 	apply(t, d, foreignOne)
-	s, err := d.Stage(t.Context(), planFor(t, d, foreignTwo), nil, foreignTwo.source())
-	require.NoError(t, err)
+	s := staged(t, d, foreignTwo)
 	s.RefuseForeign()
 	return d, s
 }
@@ -88,9 +86,7 @@ func TestRefuseForeignRollsBack(t *testing.T) {
 			assert.Empty(t, cmp.Diff(before, readTree(t, root)))
 			assert.Equal(t, foreignOne.id(), d.Manifest().Header().Commit)
 			assert.True(t, d.Manifest().Header().Complete)
-			lost, err := d.LostAndFound()
-			require.NoError(t, err)
-			assert.Empty(t, lost)
+			assert.Empty(t, lost(t, d))
 			assertNoLeftovers(t, root)
 			require.NoError(t, d.Close())
 		})
@@ -104,36 +100,27 @@ func TestRefuseForeignIgnoresNoise(t *testing.T) {
 	res, err := s.Apply(t.Context(), head(foreignTwo))
 	require.NoError(t, err)
 	assert.True(t, res.Applied)
-	for p, f := range foreignTwo {
-		assert.Equal(t, f.content, contents(t, root)[p], p)
-	}
+	assertFiles(t, root, foreignTwo)
 	require.NoError(t, d.Close())
 }
 
 // F14: recovery also refuses to overwrite foreign writes. Once the manifest is in place, the sync is complete.
 func TestRefuseForeignInRecovery(t *testing.T) {
 	for name, c := range map[string]struct {
-		at      safe.Effect
+		at      func(safe.Effect) bool
 		write   bool
 		forward bool
 	}{
-		"before a file moved":            {at: safe.Effect{Op: "exchange"}, write: true},
-		"after all files moved":          {at: safe.Effect{Op: "syncdir", Path: "projects/p"}, forward: true},
-		"after the manifest is in place": {at: safe.Effect{Op: "remove", Path: ".stoker/" + journalFile}, forward: true},
+		"before a file moved":            {at: func(e safe.Effect) bool { return e.Op == "exchange" }, write: true},
+		"after all files moved":          {at: step("syncdir", "projects/p"), forward: true},
+		"after the manifest is in place": {at: step("remove", journalPath), forward: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := seeded(t)
 			d, s := stageForeign(t, root, Options{})
-			dead := false
-			d.vol.Around = func(e safe.Effect, do func() error) error {
-				dead = dead || e.Op == c.at.Op && (c.at.Path == "" || c.at.Path == e.Path)
-				if dead {
-					return syscall.EIO
-				}
-				return do()
-			}
+			d.vol.Around = dies(c.at)
 			_, err := s.Apply(t.Context(), head(foreignTwo))
-			require.ErrorIs(t, err, syscall.EIO)
+			require.ErrorIs(t, err, errCut)
 			require.NoError(t, d.Close())
 			if c.write {
 				foreign(t, root)
@@ -174,8 +161,7 @@ func TestSavedResource(t *testing.T) {
 			root := seededIn(t, memory(t))
 			d := open(t, root, Options{Around: quick})
 			apply(t, d, one)
-			s, err := d.Stage(t.Context(), planFor(t, d, two), nil, two.source())
-			require.NoError(t, err)
+			s := staged(t, d, two)
 			for _, p := range c.wrote {
 				put(t, root, p, "the gateway's "+p)
 			}

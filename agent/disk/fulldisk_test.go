@@ -20,7 +20,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"stoker.io/stoker/agent/disk/lostfound"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -93,10 +92,7 @@ func TestFullDisk(t *testing.T) {
 					assertNothingStaged(t, root)
 					require.Len(t, apply(t, d, two).Saved, 1, "the gateway's file")
 				}
-				got := contents(t, root)
-				for p, f := range two {
-					require.Equal(t, f.content, got[p])
-				}
+				assertFiles(t, root, two)
 				assertNoLeftovers(t, root)
 				require.NoError(t, d.Close())
 				// The garbage collector closes replaced manifests. Before that, the file system is busy.
@@ -211,13 +207,9 @@ func TestSeveralMounts(t *testing.T) {
 	assert.Equal(t, map[string]bool{".stoker": true, "projects/.stoker": true, "config/resources/core/.stoker": true}, staging)
 	assert.Len(t, res.Saved, 2)
 	for _, l := range res.Saved {
-		b, err := os.ReadFile(filepath.Join(root, safe.OwnDir, lostfound.DirName, l.File))
-		require.NoError(t, err)
-		assert.Contains(t, string(b), "gateway's", "the gateway's file is in lost+found, on another mount")
+		assert.Contains(t, savedContent(t, root, l), "gateway's", "the gateway's file is in lost+found, on another mount")
 	}
-	for p, f := range two {
-		assert.Equal(t, f.content, contents(t, root)[p])
-	}
+	assertFiles(t, root, two)
 	assert.NoDirExists(t, filepath.Join(projects, safe.OwnDir))
 	assert.NoDirExists(t, filepath.Join(core, safe.OwnDir))
 	assertNoLeftovers(t, root)
@@ -244,9 +236,7 @@ func TestSeveralMounts(t *testing.T) {
 		if d.Manifest().Header().Commit == two.id() {
 			want = two
 		}
-		for p, f := range want {
-			assert.Equal(t, f.content, contents(t, root)[p], "%s after %d steps", p, stop)
-		}
+		assertFiles(t, root, want)
 		assert.NoDirExists(t, filepath.Join(projects, safe.OwnDir))
 		assertNoLeftovers(t, root)
 	}
@@ -279,7 +269,7 @@ func TestRecoveryWithUnmountedVolume(t *testing.T) {
 	apply(t, d, want("1"))
 	require.NoError(t, d.Close())
 	put(t, root, "projects/p/a", "the gateway's")
-	interrupt(t, root, want("2"), func(e safe.Effect) bool { return e.Op == "exchange" && e.Dest == "projects/p/b" })
+	interrupt(t, root, want("2"), step("exchange", "projects/p/b"))
 	unmount()
 
 	d = open(t, root, Options{})

@@ -2,7 +2,6 @@ package disk
 
 import (
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -166,33 +165,6 @@ func TestReadOnlyLeavesNoTrace(t *testing.T) {
 	require.ErrorIs(t, d.SetNote("x", nil), ErrReadOnly)
 }
 
-// If a source fails or returns bytes that do not match the commit, nothing changes.
-func TestFailingSource(t *testing.T) {
-	root := seeded(t)
-	d := open(t, root, Options{})
-	before := readTree(t, root)
-	want := text(map[string]string{"projects/p/a.json": "1", "projects/p/b.json": "2"})
-	refused := failure.New(v1alpha1.ReasonConfigSyntaxError, "projects/p/b.json:1: no JSON")
-	_, err := d.Stage(t.Context(), planFor(t, d, want), nil, func(w io.Writer, c plan.Change) error {
-		if c.Path == "projects/p/b.json" {
-			return refused
-		}
-		return want.source()(w, c)
-	})
-	require.ErrorIs(t, err, refused)
-	assert.Equal(t, before, readTree(t, root))
-	assertNoLeftovers(t, root)
-
-	_, err = d.Stage(t.Context(), planFor(t, d, want), nil, func(w io.Writer, _ plan.Change) error {
-		_, err := w.Write([]byte("other"))
-		return err
-	})
-	require.ErrorContains(t, err, "expected blob")
-	assert.Equal(t, before, readTree(t, root))
-	assertNoLeftovers(t, root)
-	apply(t, d, want)
-}
-
 // F14: if the data directory was moved or replaced, the agent stops writing to it. After it is opened again, syncs continue.
 func TestReplacedDataDirectory(t *testing.T) {
 	one, two := text(map[string]string{"projects/a": "1"}), text(map[string]string{"projects/a": "2"})
@@ -264,16 +236,13 @@ func TestOverwrittenManifest(t *testing.T) {
 		"damaged block": {over: func(t *testing.T, path string, _ []byte) {
 			fi, err := os.Stat(path)
 			require.NoError(t, err)
-			b, err := os.ReadFile(path)
-			require.NoError(t, err)
-			b[20] ^= 1
-			require.NoError(t, os.WriteFile(path, b, 0o600))
+			flip(t, path, func(int) int { return 20 })
 			require.NoError(t, os.Chtimes(path, fi.ModTime(), fi.ModTime()))
 		}, late: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := seeded(t)
-			path := filepath.Join(root, safe.OwnDir, manifestFile)
+			path := filepath.Join(root, manifestPath)
 			d := open(t, root, Options{})
 			require.NoError(t, d.CheckOpen(), "no manifest exists, and none was read")
 			apply(t, d, one)
@@ -317,14 +286,14 @@ func TestNewManifestIsReadFirst(t *testing.T) {
 	d := open(t, root, Options{})
 	b, err := os.ReadFile(filepath.Join(from, safe.OwnDir, manifestFile))
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(root, safe.OwnDir, manifestFile), b, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(root, manifestPath), b, 0o600))
 	_, err = tryApply(t, d, one)
 	require.ErrorIs(t, err, ErrMoved)
 	require.ErrorContains(t, err, "manifest was created by another program")
 
 	looking, err := Open(root, Options{ReadOnly: true})
 	require.NoError(t, err)
-	require.NoError(t, os.Remove(filepath.Join(root, safe.OwnDir, manifestFile)))
+	require.NoError(t, os.Remove(filepath.Join(root, manifestPath)))
 	assert.NoError(t, looking.CheckOpen(), "a read-only Dir keeps the manifest that it opened")
 	require.NoError(t, looking.Close())
 }

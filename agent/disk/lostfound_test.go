@@ -28,28 +28,24 @@ func TestConflictInLostAndFound(t *testing.T) {
 	res := apply(t, d, two)
 	assert.Len(t, res.Saved, 2)
 
-	lost, err := d.LostAndFound()
-	require.NoError(t, err)
+	saved := lost(t, d)
 	run := "20261120T063000.000Z-" + two.id().Short()
 	want := []Lost{
 		{When: testTime, Path: "projects/p/a.json", Size: 9, Reason: "changed on the gateway and in git", Commit: two.id().String(), File: run + "/projects/p/a.json"},
 		{When: testTime, Path: "projects/p/b.json", Size: 9, Reason: "not in git", Commit: two.id().String(), File: run + "/projects/p/b.json"},
 	}
-	assert.Empty(t, cmp.Diff(want, lost))
+	assert.Empty(t, cmp.Diff(want, saved))
 	assert.Equal(t, want, res.Saved)
-	b, err := os.ReadFile(filepath.Join(root, safe.OwnDir, lostfound.DirName, lost[1].File))
-	require.NoError(t, err)
-	assert.Equal(t, "gateway b", string(b))
+	assert.Equal(t, "gateway b", savedContent(t, root, saved[1]))
 	n, err := d.LostAndFoundBytes()
 	require.NoError(t, err)
 	assert.Equal(t, int64(18), n)
 
 	put(t, root, "projects/p/a.json", "gateway c") // in the same millisecond
 	assert.Len(t, apply(t, d, text(map[string]string{"projects/p/a.json": "2"})).Saved, 1)
-	lost, err = d.LostAndFound()
-	require.NoError(t, err)
-	require.Len(t, lost, 3)
-	assert.Equal(t, run+"-2/projects/p/a.json", lost[2].File)
+	saved = lost(t, d)
+	require.Len(t, saved, 3)
+	assert.Equal(t, run+"-2/projects/p/a.json", saved[2].File)
 }
 
 func TestLostAndFoundDropsTheOldest(t *testing.T) {
@@ -59,16 +55,13 @@ func TestLostAndFoundDropsTheOldest(t *testing.T) {
 	d := open(t, root, o)
 	apply(t, d, text(map[string]string{"projects/p/a": "git"}))
 	kept := func() (got []string) {
-		lost, err := d.LostAndFound()
-		require.NoError(t, err)
-		for _, l := range lost {
-			b, err := os.ReadFile(filepath.Join(root, safe.OwnDir, lostfound.DirName, l.File))
-			require.NoError(t, err)
-			got = append(got, string(b[:1]))
+		saved := lost(t, d)
+		for _, l := range saved {
+			got = append(got, savedContent(t, root, l)[:1])
 		}
 		list, err := os.ReadDir(filepath.Join(root, safe.OwnDir, lostfound.DirName))
 		require.NoError(t, err)
-		assert.Len(t, list, 2*len(lost), "one directory and one index for each run")
+		assert.Len(t, list, 2*len(saved), "one directory and one index for each run")
 		return got
 	}
 	conflict := func(c string) (Result, error) {

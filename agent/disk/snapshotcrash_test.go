@@ -153,6 +153,14 @@ func lost(t *testing.T, d *Dir) []Lost {
 	return l
 }
 
+// savedContent returns the content of an entry of lost+found.
+func savedContent(t *testing.T, root string, l Lost) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(root, safe.OwnDir, lostfound.DirName, l.File))
+	require.NoError(t, err)
+	return string(b)
+}
+
 func TestRestoreToEachMount(t *testing.T) {
 	if !inChildProcess(t, true) {
 		return

@@ -3,16 +3,21 @@
 package disk
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/plan"
 )
 
 // newFolders returns a commit with a new project of n views, and one new view in an old project.
@@ -41,10 +46,7 @@ func TestNewDirectoriesMoveWhole(t *testing.T) {
 	want := newFolders(20)
 	apply(t, d, want)
 	assert.Equal(t, 1+2, renames, "projects/new, and views in projects/old")
-	got := contents(t, root)
-	for p, f := range want {
-		assert.Equal(t, f.content, got[p], p)
-	}
+	assertFiles(t, root, want)
 	for _, dir := range []string{"projects/new", "projects/new/views/area/v07", "projects/old/views"} {
 		rec, ok, err := d.manifest().Lookup(dir)
 		require.NoError(t, err)
@@ -89,21 +91,18 @@ func TestNewDirectoryAppears(t *testing.T) {
 				root, want := seeded(t), newFolders(9)
 				d := open(t, root, Options{FsyncFiles: 1, Around: quick})
 				apply(t, d, tree{"projects/old/project.json": {content: "old"}})
-				s, err := d.Stage(t.Context(), planFor(t, d, want), nil, want.source())
-				require.NoError(t, err)
+				s := staged(t, d, want)
 				d.vol.NoExchange.Store(plain)
 				c.write(t, root)
 				before := contents(t, root)
-				_, err = s.Apply(t.Context(), head(want))
+				_, err := s.Apply(t.Context(), head(want))
 				got := contents(t, root)
 				if c.fails {
 					require.Error(t, err)
 					assert.Equal(t, before, got)
 				} else {
 					require.NoError(t, err)
-					for p, f := range want {
-						assert.Equal(t, f.content, got[p], p)
-					}
+					assertFiles(t, root, want)
 				}
 				all := everything(t, root)
 				for _, content := range c.kept {
@@ -144,27 +143,116 @@ func TestNewDirectoryInherits(t *testing.T) {
 func TestNewDirectoryVanishes(t *testing.T) {
 	const name = "projects/new/project.json"
 	root, want := seeded(t), newFolders(0)
-	dead := false
-	d, err := Open(root, Options{FsyncFiles: 1, Around: func(e safe.Effect, do func() error) error {
-		if dead = dead || e.Op == "rename" && e.Dest == name; dead {
-			return errCut
-		}
-		return quick(e, do)
-	}})
+	d, err := Open(root, Options{FsyncFiles: 1, Around: dies(step("rename", name))})
 	require.NoError(t, err)
 	apply(t, d, tree{"projects/old/project.json": {content: "old"}})
-	s, err := d.Stage(t.Context(), planFor(t, d, want), nil, want.source())
-	require.NoError(t, err)
+	s := staged(t, d, want)
 	require.NoError(t, os.Mkdir(filepath.Join(root, "projects/new"), 0o755))
 	_, err = s.Apply(t.Context(), head(want))
 	require.ErrorIs(t, err, errCut)
 	require.NoError(t, d.Close())
 	require.NoError(t, os.RemoveAll(filepath.Join(root, "projects/new")))
 	d = open(t, root, Options{FsyncFiles: 1, Around: quick})
-	got := contents(t, root)
-	for p, f := range want {
-		assert.Equal(t, f.content, got[p], p)
-	}
+	assertFiles(t, root, want)
 	assert.True(t, d.Manifest().Header().Complete)
 	assertNoLeftovers(t, root)
+}
+
+// If staging fails, nothing changes. A large run writes files while its source reads the next ones.
+func TestStaging(t *testing.T) {
+	for name, fsyncFiles := range map[string]int{"small": 1000, "large": 1} {
+		t.Run(name, func(t *testing.T) { testStaging(t, fsyncFiles) })
+	}
+}
+
+func testStaging(t *testing.T, fsyncFiles int) {
+	const last = "projects/p/099"
+	want := tree{}
+	for i := range 100 {
+		want[fmt.Sprintf("projects/p/%03d", i)] = file{content: strings.Repeat(string(rune('a'+i%26)), i*i*40)} // 40 of them are large
+	}
+	bySize := map[plan.ID]int64{}
+	for _, f := range want {
+		bySize[plan.BlobID([]byte(f.content))] = int64(len(f.content))
+	}
+	order := func(id plan.ID) int64 { return bySize[id] }
+	stage := func(t *testing.T, o Options, src Source) (*Staged, string, error) {
+		root := seeded(t)
+		o.FsyncFiles = fsyncFiles
+		d := open(t, root, o)
+		s, err := d.Stage(t.Context(), planFor(t, d, want), order, src)
+		return s, root, err
+	}
+	t.Run("all files", func(t *testing.T) {
+		s, root, err := stage(t, Options{}, want.source())
+		require.NoError(t, err)
+		_, err = s.Apply(t.Context(), head(want))
+		require.NoError(t, err)
+		got := readTree(t, root)
+		for path, f := range want {
+			assert.True(t, strings.HasSuffix(got[path], f.content), path)
+		}
+	})
+	failed := errors.New("no more")
+	for name, src := range map[string]Source{
+		"the source fails": func(w io.Writer, c plan.Change) error {
+			if c.Path == last {
+				return failed
+			}
+			return want.source()(w, c)
+		},
+		"the source fails in a large file": func(w io.Writer, c plan.Change) error {
+			err := want.source()(w, c)
+			if c.Path == last {
+				return failed
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, root, err := stage(t, Options{}, src)
+			require.ErrorIs(t, err, failed)
+			assertNoLeftovers(t, root)
+		})
+	}
+	t.Run("other bytes", func(t *testing.T) {
+		_, root, err := stage(t, Options{}, func(w io.Writer, c plan.Change) error {
+			if c.Path == "projects/p/010" {
+				_, err := io.WriteString(w, "other")
+				return err
+			}
+			return want.source()(w, c)
+		})
+		require.ErrorContains(t, err, "stage projects/p/010: expected blob")
+		assertNoLeftovers(t, root)
+	})
+	t.Run("the disk is full", func(t *testing.T) {
+		files, read := 0, 0
+		_, _, err := stage(t, Options{Around: func(e safe.Effect, do func() error) error {
+			if e.Op == "fill" {
+				if files++; files == 5 {
+					return syscall.ENOSPC
+				}
+			}
+			return do()
+		}}, func(w io.Writer, c plan.Change) error {
+			read++
+			return want.source()(w, c)
+		})
+		require.ErrorIs(t, err, syscall.ENOSPC)
+		assert.Less(t, read, 5+2*aheadBlobs, "the source must not be read to its end")
+	})
+	t.Run("canceled", func(t *testing.T) {
+		root := seeded(t)
+		d := open(t, root, Options{FsyncFiles: fsyncFiles})
+		ctx, cancel := context.WithCancel(t.Context())
+		_, err := d.Stage(ctx, planFor(t, d, want), order, func(w io.Writer, c plan.Change) error {
+			if c.Path == "projects/p/050" {
+				cancel()
+			}
+			return want.source()(w, c)
+		})
+		require.ErrorIs(t, err, context.Canceled)
+		assertNoLeftovers(t, root)
+	})
 }

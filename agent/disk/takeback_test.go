@@ -1,7 +1,6 @@
 package disk
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,9 +17,6 @@ import (
 	"stoker.io/stoker/agent/disk/snapshot"
 	"stoker.io/stoker/agent/plan"
 )
-
-// errDead is the error of a step that fails, and of all steps after a crash.
-var errDead = errors.New("dead")
 
 // F20: a restore that takes no snapshot keeps the restored one and older ones, which are as good as before.
 func TestRestoreWithoutSnapshot(t *testing.T) {
@@ -70,7 +66,7 @@ func TestRestoreWithoutSnapshot(t *testing.T) {
 	})
 	t.Run("the manifest is lost", func(t *testing.T) {
 		root, names := begin(t)
-		put(t, root, safe.OwnDir+"/"+manifestFile, "damaged")
+		put(t, root, manifestPath, "damaged")
 		d := open(t, root, Options{Now: fixed})
 		_, err := takeBack(t, d, names[1], nil)
 		require.NoError(t, err)
@@ -82,7 +78,7 @@ func TestRestoreWithoutSnapshot(t *testing.T) {
 	})
 	t.Run("the manifest is lost, and a user edited files", func(t *testing.T) {
 		root, names := begin(t)
-		put(t, root, safe.OwnDir+"/"+manifestFile, "damaged")
+		put(t, root, manifestPath, "damaged")
 		put(t, root, "projects/p/only4", "mine")
 		put(t, root, "projects/p/b", "mine, too")
 		d := open(t, root, Options{Now: fixed})
@@ -100,7 +96,7 @@ func TestRestoreWithoutSnapshot(t *testing.T) {
 		_, err := takeBack(t, d, ids(t, d)[4], nil)
 		require.NoError(t, err)
 		require.NoError(t, d.Close())
-		put(t, root, safe.OwnDir+"/"+manifestFile, "damaged")
+		put(t, root, manifestPath, "damaged")
 		d = open(t, root, Options{Now: fixed})
 		_, err = takeBack(t, d, names[1], nil)
 		require.NoError(t, err)
@@ -108,16 +104,10 @@ func TestRestoreWithoutSnapshot(t *testing.T) {
 	})
 	t.Run("a write by the gateway between a crash and the recovery", func(t *testing.T) {
 		root, names := begin(t)
-		dead := false
-		d, err := Open(root, Options{Now: fixed, Around: func(e safe.Effect, do func() error) error {
-			if dead = dead || e.Op == "rename" && e.Dest == safe.OwnDir+"/"+manifestFile; dead {
-				return errDead
-			}
-			return do()
-		}})
+		d, err := Open(root, Options{Now: fixed, Around: dies(step("rename", manifestPath))})
 		require.NoError(t, err)
 		_, err = takeBack(t, d, names[1], nil)
-		require.ErrorIs(t, err, errDead)
+		require.ErrorIs(t, err, errCut)
 		require.NoError(t, d.Close())
 		put(t, root, "projects/p/b", "of the gateway")
 		d = open(t, root, Options{Now: fixed})
@@ -134,7 +124,7 @@ func TestRestoreWithoutSnapshot(t *testing.T) {
 		root, names := begin(t)
 		d := open(t, root, Options{Now: fixed, Around: func(e safe.Effect, do func() error) error {
 			if e.Op == "rename" && e.Dest == safe.OwnDir+"/"+manifestFile {
-				return errDead
+				return errCut
 			}
 			return do()
 		}})
@@ -146,7 +136,7 @@ func TestRestoreWithoutSnapshot(t *testing.T) {
 			} else {
 				_, err = tryApply(t, d, version(0))
 			}
-			require.ErrorIs(t, err, errDead)
+			require.ErrorIs(t, err, errCut)
 			is(t, root, 4)
 			assert.Equal(t, names, ids(t, d))
 		}
@@ -154,22 +144,18 @@ func TestRestoreWithoutSnapshot(t *testing.T) {
 	// crashAndFail restores names[1] without a snapshot, crashes after it has removed names[2], and then fails to recover.
 	crashAndFail := func(t *testing.T, root string, names []string) *Dir {
 		t.Helper()
-		dead := false
-		d, err := Open(root, Options{Now: fixed, Around: func(e safe.Effect, do func() error) error {
-			if dead = dead || e.Op == "remove" && strings.HasSuffix(e.Path, names[3]+"/"+manifestFile); dead {
-				return errDead
-			}
-			return do()
-		}})
+		d, err := Open(root, Options{Now: fixed, Around: dies(func(e safe.Effect) bool {
+			return e.Op == "remove" && strings.HasSuffix(e.Path, names[3]+"/"+manifestFile)
+		})})
 		require.NoError(t, err)
 		_, err = takeBackWith(t, d, names[1], nil, Snapshots{})
-		require.ErrorIs(t, err, errDead)
+		require.ErrorIs(t, err, errCut)
 		require.NoError(t, d.Close())
 		failed := false
 		return open(t, root, Options{Now: fixed, Around: func(e safe.Effect, do func() error) error {
 			if !failed && e.Op == "rename" && e.Dest == safe.OwnDir+"/"+manifestFile {
 				failed = true
-				return errDead
+				return errCut
 			}
 			return do()
 		}})
@@ -223,24 +209,14 @@ func TestInterruptedRecoveryWithoutManifest(t *testing.T) {
 		syncTo(t, d, want, anySnapshots)
 	}
 	require.NoError(t, d.Close())
-	// crash stops at the first step that matches.
-	crash := func(at func(e safe.Effect) bool) Options {
-		dead := false
-		return Options{Now: fixed, Around: func(e safe.Effect, do func() error) error {
-			if dead = dead || at(e); dead {
-				return errDead
-			}
-			return do()
-		}}
-	}
-	d, err := Open(root, crash(func(e safe.Effect) bool { return e.Op == "rename" && e.Dest == safe.OwnDir+"/"+manifestFile }))
+	d, err := Open(root, Options{Now: fixed, Around: dies(step("rename", manifestPath))})
 	require.NoError(t, err)
 	_, err = tryApplyWith(t, d, two, anySnapshots)
-	require.ErrorIs(t, err, errDead)
+	require.ErrorIs(t, err, errCut)
 	require.NoError(t, d.Close())
-	put(t, root, safe.OwnDir+"/"+manifestFile, "damaged")
-	_, err = Open(root, crash(func(e safe.Effect) bool { return e.Op == "remove" && strings.Contains(e.Path, snapshot.DirName) }))
-	require.ErrorIs(t, err, errDead)
+	put(t, root, manifestPath, "damaged")
+	_, err = Open(root, Options{Now: fixed, Around: dies(func(e safe.Effect) bool { return e.Op == "remove" && strings.Contains(e.Path, snapshot.DirName) })})
+	require.ErrorIs(t, err, errCut)
 
 	d = open(t, root, Options{Now: fixed})
 	assert.False(t, d.Manifest().Header().Complete, "it has no record of b")
@@ -255,22 +231,15 @@ func TestCrashAfterIncompleteSync(t *testing.T) {
 		syncTo(t, d, tree{"projects/p/a": {content: v}}, anySnapshots)
 	}
 	require.NoError(t, d.Close())
-	dead := false
-	d, err := Open(root, Options{Now: fixed, Around: func(e safe.Effect, do func() error) error {
-		if dead = dead || e.Op == "remove" && e.Path == safe.OwnDir+"/"+journalFile; dead {
-			return errDead
-		}
-		return do()
-	}})
+	d, err := Open(root, Options{Now: fixed, Around: dies(step("remove", journalPath))})
 	require.NoError(t, err)
 	want := tree{"projects/p/a": {content: "4"}}
-	s, err := d.Stage(t.Context(), planFor(t, d, want), nil, want.source())
-	require.NoError(t, err)
+	s := staged(t, d, want)
 	require.NoError(t, s.Snapshot(anySnapshots))
 	incomplete := head(want)
 	incomplete.Complete = false
 	_, err = s.Apply(t.Context(), incomplete)
-	require.ErrorIs(t, err, errDead)
+	require.ErrorIs(t, err, errCut)
 	require.NoError(t, d.Close())
 	d = open(t, root, Options{Now: fixed})
 	assert.Len(t, ids(t, d), 3)
