@@ -70,8 +70,7 @@ func TestRestoreFromStorage(t *testing.T) {
 	begin := func(t *testing.T) (b *bench, m *archivetest.Memory, id string) {
 		m = &archivetest.Memory{}
 		b = stored(t, m)
-		b.push(firstCommit()...)
-		b.synced()
+		b.delivered()
 		b.push(gitserver.Write(view, `{"one": 2}`), gitserver.Delete(db+"/config.json"), gitserver.Delete(db+"/resource.json"),
 			gitserver.Write("config/resources/core/ignition/database-connection/other/config.json", "{}"))
 		r := b.synced()
@@ -98,9 +97,7 @@ func TestRestoreFromStorage(t *testing.T) {
 		assert.Contains(t, strings.Join(r.Notes, "\n"), "comes from object storage")
 		assert.Equal(t, 5, r.Files.Total)
 		require.NoError(t, l.gw.Canaries.Check())
-		d, err := l.engine.Drift(t.Context(), true)
-		require.NoError(t, err)
-		assert.Zero(t, d.Files)
+		assert.Zero(t, l.drift(true).Files)
 		m.Calls()
 		assert.False(t, l.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored).Wrote())
 		assert.Empty(t, m.Calls(), "the restore happens once")
@@ -257,8 +254,7 @@ func TestGatewayBackup(t *testing.T) {
 		b := newSnapshotBench(t, simulator.Options{})
 		b.target.Profile.Snapshots.GatewayBackup = v1alpha1.GatewayBackupBeforeSync
 		b.target.Profile.Snapshots.RetentionCount = 2
-		b.push(firstCommit()...)
-		b.synced()
+		b.delivered()
 		return b
 	}
 	backups := func(b *bench) []string {
@@ -326,9 +322,9 @@ func TestGatewayBackup(t *testing.T) {
 		setup func(b *bench)
 		want  string
 	}{
-		"forbidden":       {func(b *bench) { fault(b, simulator.Fault{Route: backupRoute, Status: 403}) }, "403"},
-		"cut":             {func(b *bench) { fault(b, simulator.Fault{Route: backupRoute, Reset: true}) }, "back up the gateway"},
-		"not a backup":    {func(b *bench) { fault(b, simulator.Fault{Route: backupRoute, Status: 200, Body: "<html>"}) }, "did not answer with a backup"},
+		"forbidden":       {func(b *bench) { b.fault(simulator.Fault{Route: backupRoute, Status: 403}) }, "403"},
+		"cut":             {func(b *bench) { b.fault(simulator.Fault{Route: backupRoute, Reset: true}) }, "back up the gateway"},
+		"not a backup":    {func(b *bench) { b.fault(simulator.Fault{Route: backupRoute, Status: 200, Body: "<html>"}) }, "did not answer with a backup"},
 		"without a token": {func(b *bench) { b.conn.HasAPIToken = false }, "API key"},
 	}
 	for name, c := range refused {
@@ -362,13 +358,10 @@ func TestGatewayBackup(t *testing.T) {
 		b.target.Profile.DesignerSessionPolicy = v1alpha1.DesignerWait
 		b.push(gitserver.Write(view, `{"one": 2}`))
 		made := 0
-		b.engine.Progress = func(step string, _, _ int) {
-			if step == "apply" && made == 0 {
-				made = len(backups(b))
-				_, err := b.gw.Designers.Open("anna", "line")
-				assert.NoError(t, err)
-			}
-		}
+		b.at("apply", func() {
+			made = len(backups(b))
+			b.designer("anna", "line")
+		})
 		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonDesignerSessionActive)
 		assert.Equal(t, 2, made)
 		assert.Equal(t, before, backups(b))
@@ -393,9 +386,4 @@ func TestGatewayBackup(t *testing.T) {
 		assert.Equal(t, `{"one": 2}`, b.read(view))
 		assert.Len(t, backups(b), 1)
 	})
-}
-
-func fault(b *bench, f simulator.Fault) {
-	b.t.Helper()
-	require.NoError(b.t, b.gw.Faults.Add(f))
 }

@@ -5,8 +5,6 @@ import (
 	"crypto/sha1"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -146,14 +144,5 @@ func TestAudit(t *testing.T) {
 		b.push(gitserver.Write(view, `{"one": 2}`))
 		assert.Empty(t, b.synced().Notes)
 		assert.Len(t, b.audited(), 2)
-	})
-	t.Run("a directory at the path of the record", func(t *testing.T) {
-		b, _ := begin(t)
-		name := filepath.Join(b.data, ".stoker/audit.jsonl")
-		require.NoError(t, os.Remove(name))
-		require.NoError(t, os.MkdirAll(filepath.Join(name, "x"), 0o700))
-		b.push(gitserver.Write(view, `{"one": 2}`))
-		b.synced()
-		assert.Len(t, b.audited(), 1, "the directory is set aside, and a new record begins")
 	})
 }

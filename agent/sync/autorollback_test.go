@@ -29,21 +29,40 @@ const (
 // judged is a bench with automatic rollback. Time passes only between its syncs.
 type judged struct {
 	*bench
-	now  time.Time
+	now  *time.Time
 	good plan.ID // the first commit of the gateway
 }
 
-func newJudged(t *testing.T, o simulator.Options) *judged {
+func newJudged(t *testing.T) *judged {
 	t.Helper()
-	j := &judged{bench: newSnapshotBench(t, o), now: time.Now()}
+	j := &judged{bench: newSnapshotBench(t, simulator.Options{})}
+	j.now = j.clock()
 	j.target.Profile.AutoRollback = []v1alpha1.AutoRollbackTrigger{v1alpha1.TriggerScanFailure, v1alpha1.TriggerProjectLoadError, v1alpha1.TriggerConfigError}
-	j.clock()
 	j.good = j.push(firstCommit()...)
 	j.synced()
 	return j
 }
 
-func (j *judged) clock() { j.engine.Now = func() time.Time { return j.now } }
+// pass lets time pass.
+func (j *judged) pass(d time.Duration) { *j.now = j.now.Add(d) }
+
+// refusing returns a bench whose target is a commit that the gateway does not load because of the fault of a trigger.
+func refusing(t *testing.T, trigger string) *judged {
+	t.Helper()
+	j := newJudged(t)
+	j.faults(triggers[trigger].fault)
+	j.push(bad()...)
+	return j
+}
+
+// fallenBack returns a bench that went back because scans fail.
+func fallenBack(t *testing.T) *judged {
+	t.Helper()
+	j := refusing(t, "scans of projects fail")
+	j.fails(v1alpha1.ReasonScanFailed, 30*time.Second)
+	j.back(v1alpha1.TriggerScanFailure)
+	return j
+}
 
 func (j *judged) faults(list ...simulator.LoadFault) {
 	j.t.Helper()
@@ -53,7 +72,7 @@ func (j *judged) faults(list ...simulator.LoadFault) {
 // fails syncs for a duration, every ten seconds, and expects each of the syncs to fail with a reason and without going back.
 func (j *judged) fails(reason v1alpha1.Reason, d time.Duration) {
 	j.t.Helper()
-	for end := j.now.Add(d); j.now.Before(end); j.now = j.now.Add(10 * time.Second) { // sequence: time passes
+	for end := j.now.Add(d); j.now.Before(end); j.pass(10 * time.Second) { // sequence: time passes
 		r := j.ended(v1alpha1.GatewayError, reason)
 		require.Nil(j.t, r.AutoRollback)
 		require.NotEqual(j.t, j.good, r.Commit)
@@ -102,7 +121,7 @@ func TestAutomaticRollback(t *testing.T) {
 	t.Parallel() // it waits for the gateway most of the time
 	for name, tt := range triggers {
 		t.Run(name, func(t *testing.T) {
-			j := newJudged(t, simulator.Options{})
+			j := newJudged(t)
 			j.faults(tt.fault)
 			commit := j.push(tt.edits...)
 			j.target.ConfirmDeletion = commit.String()
@@ -119,11 +138,10 @@ func TestAutomaticRollback(t *testing.T) {
 			assert.Equal(t, j.good, audit.To)
 
 			j.gw.Requests.Reset()
-			j.now = j.now.Add(time.Hour)
+			j.pass(time.Hour)
 			assert.False(t, j.back(tt.trigger).Wrote())
 			assert.Empty(t, j.gw.Requests.List(), "the commit is blocked without requests to the gateway")
 			j.restart(t.TempDir())
-			j.clock()
 			assert.False(t, j.back(tt.trigger).Wrote(), "a restarted agent does not sync the commit again")
 			j.target.BeforeStart = true
 			assert.Equal(t, j.good, j.sync().Commit, "a new pod does not sync the commit again")
@@ -139,7 +157,6 @@ func TestAutomaticRollback(t *testing.T) {
 
 func TestAutomaticRollbackIgnores(t *testing.T) {
 	t.Parallel() // it waits for the gateway most of the time
-	const minutes = 3 * time.Minute
 	every := 10 * time.Second
 	if testing.Short() {
 		every = 30 * time.Second
@@ -147,34 +164,30 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 	// lasts lets time pass, and expects that the gateway keeps the commit.
 	lasts := func(j *judged) {
 		for passed := time.Duration(0); passed < 200*time.Second; passed += every { // sequence: time passes
-			j.now = j.now.Add(every)
+			j.pass(every)
 			require.Nil(j.t, j.sync().AutoRollback)
 		}
 		require.Equal(j.t, j.target.Commit, j.sync().Commit)
 	}
 	t.Run("a short failure", func(t *testing.T) {
-		j := newJudged(t, simulator.Options{})
-		j.faults(triggers["the project is missing"].fault)
-		j.push(bad()...)
+		j := refusing(t, "the project is missing")
 		j.fails(v1alpha1.ReasonVerificationFailed, 20*time.Second)
 		j.faults()
 		require.NoError(t, j.gw.Scans.Run("projects"))
 		j.synced()
 	})
 	t.Run("a stopped gateway", func(t *testing.T) {
-		j := newJudged(t, simulator.Options{})
-		require.NoError(t, j.gw.SetState(simulator.Down))
+		j := newJudged(t)
+		j.set(simulator.Down)
 		j.push(bad()...)
 		lasts(j)
 	})
 	t.Run("a gateway that starts", func(t *testing.T) {
-		j := newJudged(t, simulator.Options{})
-		j.faults(triggers["the project is missing"].fault)
-		j.push(bad()...)
+		j := refusing(t, "the project is missing")
 		j.fails(v1alpha1.ReasonVerificationFailed, 20*time.Second)
-		require.NoError(t, j.gw.SetState(simulator.Starting))
+		j.set(simulator.Starting)
 		lasts(j)
-		require.NoError(t, j.gw.SetState(simulator.Running))
+		j.set(simulator.Running)
 		j.fails(v1alpha1.ReasonVerificationFailed, 30*time.Second) // the grace period starts again
 		j.back(v1alpha1.TriggerProjectLoadError)
 	})
@@ -186,17 +199,16 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		"a refused scan lock": {Route: "POST /data/api/v1/scan-lock/*", Status: http.StatusConflict},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := newJudged(t, simulator.Options{})
-			require.NoError(t, j.gw.Faults.Add(fault))
+			j := newJudged(t)
+			j.fault(fault)
 			j.push(bad()...)
 			lasts(j)
 		})
 	}
 	t.Run("an earlier failure", func(t *testing.T) {
-		j := newJudged(t, simulator.Options{})
-		orphan := gitserver.Write("projects/orphan/project.json", `{"title":"Orphan","parent":"gone","enabled":true}`)
+		j := newJudged(t)
 		j.target.Profile.AutoRollback = nil
-		j.push(orphan)
+		j.push(gitserver.Write("projects/orphan/project.json", `{"title":"Orphan","parent":"gone","enabled":true}`))
 		j.ended(v1alpha1.GatewayError, v1alpha1.ReasonVerificationFailed)
 		j.target.Profile.AutoRollback = []v1alpha1.AutoRollbackTrigger{v1alpha1.TriggerProjectLoadError, v1alpha1.TriggerConfigError}
 		j.faults(simulator.LoadFault{Path: db, Hide: true})
@@ -205,42 +217,41 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		lasts(j)
 		assert.Equal(t, `{"one": 2}`, j.read(view))
 		j.push(gitserver.Write(projectJSON, `{"title":"Line","parent":"gone","enabled":true}`))
-		j.now = j.now.Add(time.Second)
+		j.pass(time.Second)
 		j.sync()
-		j.now = j.now.Add(time.Minute)
+		j.pass(time.Minute)
 		assert.Equal(t, v1alpha1.TriggerProjectLoadError, j.sync().AutoRollback.Trigger, "a newly broken project counts")
 	})
 	t.Run("a disabled project", func(t *testing.T) {
-		j := newJudged(t, simulator.Options{})
+		j := newJudged(t)
 		j.faults(simulator.LoadFault{Path: "projects/line", Hide: true})
 		j.push(gitserver.Write(projectJSON, `{"title":"Line","parent":"gone","enabled":false}`))
 		lasts(j)
 	})
 	t.Run("types without a list of names", func(t *testing.T) {
-		j := newJudged(t, simulator.Options{})
-		require.NoError(t, j.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/resources/names/*", Status: http.StatusNotFound}))
+		j := newJudged(t)
+		j.fault(simulator.Fault{Route: "GET /data/api/v1/resources/names/*", Status: http.StatusNotFound})
 		j.faults(triggers["the resource is missing"].fault)
 		j.push(bad()...)
 		j.synced()
 	})
 	t.Run("other triggers", func(t *testing.T) {
-		j := newJudged(t, simulator.Options{})
+		j := newJudged(t)
 		j.target.Profile.AutoRollback = []v1alpha1.AutoRollbackTrigger{v1alpha1.TriggerConfigError}
 		j.faults(triggers["scans of projects fail"].fault, triggers["the project is missing"].fault)
 		j.push(bad()...)
 		lasts(j)
 	})
 	t.Run("the first sync", func(t *testing.T) {
-		b := newSnapshotBench(t, simulator.Options{})
-		j := &judged{bench: b, now: time.Now()}
-		j.clock()
+		j := &judged{bench: newSnapshotBench(t, simulator.Options{})}
+		j.now = j.clock()
 		j.target.Profile.AutoRollback = []v1alpha1.AutoRollbackTrigger{v1alpha1.TriggerProjectLoadError}
 		j.faults(simulator.LoadFault{Path: "projects/line", Hide: true})
 		j.push(firstCommit()...)
 		lasts(j)
 	})
 	t.Run("a repair", func(t *testing.T) {
-		j := newJudged(t, simulator.Options{})
+		j := newJudged(t)
 		j.put(view, "{}")
 		j.faults(simulator.LoadFault{Path: "projects/line", Hide: true})
 		j.target.Repair = true
@@ -248,7 +259,7 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		assert.Equal(t, `{"one": 1}`, j.read(view))
 	})
 	t.Run("a requested rollback", func(t *testing.T) {
-		j := newJudged(t, simulator.Options{})
+		j := newJudged(t)
 		j.push(gitserver.Write(view, `{"one": 2}`))
 		j.synced()
 		j.target.Commit, j.target.RequestedRollback = j.good, true
@@ -257,11 +268,9 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		assert.Equal(t, `{"one": 1}`, j.read(view))
 	})
 	t.Run("scans that fail rarely", func(t *testing.T) {
-		j := newJudged(t, simulator.Options{})
-		j.faults(triggers["scans of projects fail"].fault)
-		j.push(bad()...)
+		j := refusing(t, "scans of projects fail")
 		for range 5 { // sequence: time passes
-			j.now = j.now.Add(minutes / 2)
+			j.pass(90 * time.Second)
 			require.Nil(t, j.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed).AutoRollback)
 		}
 	})
@@ -269,54 +278,39 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 
 func TestRetry(t *testing.T) {
 	t.Parallel() // it waits for the gateway most of the time
-	// begin returns a gateway that went back.
-	begin := func(t *testing.T) (*judged, string) {
-		j := newJudged(t, simulator.Options{})
-		j.faults(triggers["scans of projects fail"].fault)
-		commit := j.push(bad()...).String()
-		j.fails(v1alpha1.ReasonScanFailed, 30*time.Second)
-		j.back(v1alpha1.TriggerScanFailure)
-		return j, commit
-	}
+	retry := func(j *judged, commit plan.ID) { j.target.Retry = annotation.RetryValue(commit.String(), *j.now) }
 	t.Run("syncs the commit again", func(t *testing.T) {
-		j, commit := begin(t)
+		j := fallenBack(t)
 		j.faults()
-		j.target.Retry = annotation.RetryValue(commit, j.now)
+		retry(j, j.target.Commit)
 		assert.Nil(t, j.synced().AutoRollback)
 		j.restart(t.TempDir())
 		j.synced()
 	})
 	t.Run("of another commit", func(t *testing.T) {
-		j, _ := begin(t)
-		j.target.Retry = annotation.RetryValue(j.good.String(), j.now)
+		j := fallenBack(t)
+		retry(j, j.good)
 		j.back(v1alpha1.TriggerScanFailure)
 	})
 	t.Run("rolls back once for each commit", func(t *testing.T) {
-		j, commit := begin(t)
-		j.target.Retry = annotation.RetryValue(commit, j.now)
+		j := fallenBack(t)
+		retry(j, j.target.Commit)
 		for range 10 { // sequence: time passes
-			j.now = j.now.Add(10 * time.Second)
+			j.pass(10 * time.Second)
 			r := j.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
 			require.Nil(t, r.AutoRollback)
 			require.Equal(t, j.target.Commit, r.Commit)
 		}
 		assert.Contains(t, strings.Join(j.sync().Notes, "\n"), "already rolled back automatically")
 		j.restart(t.TempDir())
-		j.clock()
 		assert.Nil(t, j.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed).AutoRollback)
 		j.push(gitserver.Write("projects/line/other.json", "{}"))
 		j.fails(v1alpha1.ReasonScanFailed, 30*time.Second)
 		j.back(v1alpha1.TriggerScanFailure) // another commit, and the last one that ran
 	})
-	t.Run("a forced sync does not deliver it", func(t *testing.T) {
-		j, _ := begin(t)
-		j.faults()
-		j.target.Force = "now"
-		j.back(v1alpha1.TriggerScanFailure)
-	})
 	t.Run("after a requested restore", func(t *testing.T) {
-		j := newJudged(t, simulator.Options{})
-		j.target.Retry = annotation.RetryValue(j.push(gitserver.Write(view, `{"one": 2}`)).String(), j.now)
+		j := newJudged(t)
+		retry(j, j.push(gitserver.Write(view, `{"one": 2}`)))
 		j.target.Restore = j.synced().Snapshots[0].ID
 		r := j.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		assert.Nil(t, r.AutoRollback, "an earlier retry does not count")
@@ -330,15 +324,13 @@ func TestRetry(t *testing.T) {
 // A forced sync that ends in a rollback does not go on: the gateway scans nothing while the commit is blocked.
 func TestForcedSyncRollsBackOnce(t *testing.T) {
 	t.Parallel() // it waits for the gateway most of the time
-	j := newJudged(t, simulator.Options{})
-	j.faults(triggers["the project is missing"].fault)
-	j.push(bad()...)
+	j := refusing(t, "the project is missing")
 	j.target.Force = "now"
 	j.fails(v1alpha1.ReasonVerificationFailed, 30*time.Second)
 	j.back(v1alpha1.TriggerProjectLoadError)
 	j.gw.Requests.Reset()
 	for range 3 { // sequence: time passes
-		j.now = j.now.Add(time.Minute)
+		j.pass(time.Minute)
 		j.back(v1alpha1.TriggerProjectLoadError)
 	}
 	assert.Empty(t, j.gw.Requests.List())
@@ -352,7 +344,7 @@ func TestForcedSyncRollsBackOnce(t *testing.T) {
 // If the gateway itself is broken, the restored files do not load either. They stay, and the agent does not roll back again.
 func TestRestoredStateFailsToo(t *testing.T) {
 	t.Parallel() // it waits for the gateway most of the time
-	j := newJudged(t, simulator.Options{})
+	j := newJudged(t)
 	j.faults(simulator.LoadFault{Path: "projects/line", Scan: true})
 	commit := j.push(bad()...)
 	j.fails(v1alpha1.ReasonScanFailed, 30*time.Second)
@@ -362,7 +354,7 @@ func TestRestoredStateFailsToo(t *testing.T) {
 		require.Contains(t, r.Message, "restored the snapshot")
 		require.Equal(t, commit, r.AutoRollback.Commit)
 		require.Equal(t, j.good, r.Commit)
-		j.now = j.now.Add(10 * time.Second)
+		j.pass(10 * time.Second)
 	}
 	j.faults()
 	j.back(v1alpha1.TriggerScanFailure)
@@ -370,9 +362,7 @@ func TestRestoredStateFailsToo(t *testing.T) {
 
 // If a commit arrives while the one before it fails, a rollback goes back to the commit before both.
 func TestAutomaticRollbackOfTwoCommits(t *testing.T) {
-	j := newJudged(t, simulator.Options{})
-	j.faults(triggers["the project is missing"].fault)
-	j.push(bad()...)
+	j := refusing(t, "the project is missing")
 	j.fails(v1alpha1.ReasonVerificationFailed, 20*time.Second)
 	j.push(gitserver.Write("projects/line/other.json", "{}"))
 	j.fails(v1alpha1.ReasonVerificationFailed, 30*time.Second)
@@ -383,7 +373,7 @@ func TestAutomaticRollbackOfTwoCommits(t *testing.T) {
 // If a user removes what the gateway could not load, the commit counts as one that it has loaded: a rollback from the next one returns to it.
 func TestAutomaticRollbackToAcceptedCommit(t *testing.T) {
 	t.Parallel() // it waits for the gateway most of the time
-	j := newJudged(t, simulator.Options{})
+	j := newJudged(t)
 	j.faults(triggers["the resource is missing"].fault)
 	accepted := j.push(gitserver.Write(db+"/config.json", `{"url": "`+refused+`"}`))
 	j.ended(v1alpha1.GatewayError, v1alpha1.ReasonVerificationFailed)
@@ -399,27 +389,20 @@ func TestAutomaticRollbackToAcceptedCommit(t *testing.T) {
 func TestInterruptedAutomaticRollback(t *testing.T) {
 	t.Parallel() // it waits for the gateway most of the time
 	begin := func(t *testing.T, keep int32) *judged {
-		j := newJudged(t, simulator.Options{})
+		j := refusing(t, "scans of projects fail")
 		j.target.Profile.Snapshots.RetentionCount = keep
-		j.faults(triggers["scans of projects fail"].fault)
-		j.push(bad()...)
 		j.fails(v1alpha1.ReasonScanFailed, 30*time.Second)
 		return j
 	}
 	again := func(t *testing.T, j *judged) {
 		j.restart(t.TempDir())
-		j.clock()
 		j.back(v1alpha1.TriggerScanFailure)
 		assert.False(t, j.back(v1alpha1.TriggerScanFailure).Wrote())
 	}
 	t.Run("before the files are written", func(t *testing.T) {
 		j := begin(t, 5)
 		ctx, cancel := context.WithCancel(t.Context())
-		j.engine.Progress = func(step string, _, _ int) {
-			if step == "stage" { // the note is written
-				cancel()
-			}
-		}
+		j.at("stage", cancel) // the note is written
 		r := j.engine.Sync(ctx, j.conn, j.target)
 		require.NotNil(t, r.AutoRollback)
 		require.Equal(t, j.target.Commit, r.Commit)
@@ -439,12 +422,12 @@ func TestInterruptedAutomaticRollback(t *testing.T) {
 
 func TestPairAutomaticRollback(t *testing.T) {
 	p := newPair(t, simulator.Options{})
-	now := time.Now()
-	for _, b := range []*bench{p.master, p.backup} { // setup: automatic rollback on both nodes
+	now := p.backup.clock()
+	for _, b := range p.both() { // setup: automatic rollback on both nodes
 		b.target.Facts.GatewayName = "area-4"
-		b.target.Profile.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true, RetentionCount: 5, MaxSize: "1Gi"}
+		b.target.Profile.Snapshots = new(anySnapshots)
 		b.target.Profile.AutoRollback = []v1alpha1.AutoRollbackTrigger{v1alpha1.TriggerProjectLoadError}
-		b.engine.Now = func() time.Time { return now }
+		b.engine.Now = p.backup.engine.Now
 	}
 	p.push(firstCommit()...)
 	good := p.master.synced().Commit
@@ -455,7 +438,7 @@ func TestPairAutomaticRollback(t *testing.T) {
 	for range 4 { // sequence: time passes
 		p.master.sync()
 		require.Nil(t, p.backup.sync().AutoRollback, "the active node decides")
-		now = now.Add(15 * time.Second)
+		*now = now.Add(15 * time.Second)
 	}
 	r := p.master.ended(v1alpha1.GatewayError, v1alpha1.ReasonRolledBack)
 	assert.Equal(t, good, r.Commit)

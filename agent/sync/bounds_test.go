@@ -51,20 +51,14 @@ func TestTreeBomb(t *testing.T) {
 
 // F11: canceling a sync during planning stops it before the rest of the commit is read.
 func TestSyncStopsWhilePlanning(t *testing.T) {
-	b := newBench(t, simulator.Options{})
-	b.push(firstCommit()...)
-	b.synced()
+	b := newBench(t, simulator.Options{}).delivered()
 	b.push(gitserver.Write(view, `{"two": 2}`))
-	ctx, cancel := context.WithCancelCause(t.Context())
-	b.engine.Progress = func(step string, _, _ int) {
-		if step == "plan" {
-			cancel(context.Canceled)
-		}
-	}
+	ctx, cancel := context.WithCancel(t.Context())
+	b.at("plan", cancel)
 	r := b.engine.Sync(ctx, b.conn, b.target)
 	require.ErrorIs(t, r.Err, context.Canceled)
 	assert.Nil(t, r.Changes, "the commit was not planned")
-	b.engine.Progress = func(string, int, int) {}
+	b.at("", nil)
 	b.synced()
 	assert.JSONEq(t, `{"two": 2}`, b.read(view))
 }
@@ -84,9 +78,7 @@ func TestLargeFile(t *testing.T) {
 
 // F11: the list of new files is bounded, however many a program of the gateway writes.
 func TestAddedFilesAreBounded(t *testing.T) {
-	b := newBench(t, simulator.Options{})
-	b.push(firstCommit()...)
-	b.synced()
+	b := newBench(t, simulator.Options{}).delivered()
 	for i := range 4100 {
 		b.put(fmt.Sprintf("projects/line/file-%04d", i), "")
 	}
@@ -106,9 +98,7 @@ func TestDeepPathsUpToMaxDepth(t *testing.T) {
 	b.push(append(firstCommit(), gitserver.Write(deep, "v = 1\n"))...)
 	b.synced()
 	assert.Equal(t, "v = 1\n", b.read(deep))
-	drift, err := b.engine.Drift(t.Context(), true)
-	require.NoError(t, err)
-	assert.Zero(t, drift.Files)
+	assert.Zero(t, b.drift(true).Files)
 	b.push(gitserver.Delete("projects/line/d"))
 	b.synced()
 	assert.Empty(t, b.read(deep))
@@ -120,11 +110,9 @@ func TestDeepPathsUpToMaxDepth(t *testing.T) {
 
 // A dry run must not report Synced for files that the gateway rejected.
 func TestDryRunOfUnscannedFiles(t *testing.T) {
-	b := newBench(t, simulator.Options{})
-	b.push(firstCommit()...)
-	b.synced()
+	b := newBench(t, simulator.Options{}).delivered()
 	b.push(gitserver.Write(view, `{"two": 2}`))
-	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
+	b.fault(simulator.Fault{Route: scanProjects, Status: 400})
 	b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
 	b.gw.Faults.Clear()
 
@@ -141,7 +129,7 @@ func TestDryRunOfUnscannedFiles(t *testing.T) {
 	b.synced()
 	b.target.Profile.DryRun = true
 	b.synced()
-	assert.Equal(t, 1, b.gw.Requests.Count("POST /data/api/v1/scan/projects"))
+	assert.Equal(t, 1, b.gw.Requests.Count(scanProjects))
 }
 
 func TestDryRunBeforeGatewayStart(t *testing.T) {
@@ -149,13 +137,13 @@ func TestDryRunBeforeGatewayStart(t *testing.T) {
 	b.push(firstCommit()...)
 	b.target.Start = "one"
 	b.synced()
-	require.NoError(t, b.gw.SetState(simulator.Down))
+	b.set(simulator.Down)
 	b.target.Start, b.target.Profile.DryRun = "two", true
 	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	b.target.BeforeStart = true
 	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	b.target.BeforeStart = false
-	require.NoError(t, b.gw.SetState(simulator.Running))
+	b.set(simulator.Running)
 	b.gw.Requests.Reset()
 	b.synced()
 	assert.Equal(t, 1, b.gw.Requests.Count(asked))
@@ -196,31 +184,28 @@ func TestPausedGatewayPhase(t *testing.T) {
 	b.push(gitserver.Write(view, `{"two": 2}`))
 	paused(v1alpha1.GatewayHeld, "another commit")
 
-	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
+	b.fault(simulator.Fault{Route: scanProjects, Status: 400})
 	b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
 	b.gw.Faults.Clear()
 	good = b.target.Commit
 	paused(v1alpha1.GatewayHeld, "the gateway has not confirmed the commit")
-	require.NoError(t, b.gw.SetState(simulator.Down))
+	b.set(simulator.Down)
 	b.target.Start = "restarted"
 	paused(v1alpha1.GatewayHeld, "the gateway has not confirmed the commit and is down")
 	b.target.Start = "one"
-	require.NoError(t, b.gw.SetState(simulator.Running))
+	b.set(simulator.Running)
 	b.synced()
 	paused(v1alpha1.GatewaySynced, "the gateway has confirmed the commit")
 
-	require.NoError(t, b.gw.SetState(simulator.Down))
+	b.set(simulator.Down)
 	b.target.Start, b.target.Profile.Paused = "two", true
 	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
-	require.NoError(t, b.gw.SetState(simulator.Running))
+	b.set(simulator.Running)
 	paused(v1alpha1.GatewaySynced, "the gateway runs after a restart")
 }
 
 func TestPausedNodeOfPair(t *testing.T) {
-	p := newPair(t, simulator.Options{})
-	p.push(firstCommit()...)
-	p.master.synced()
-	p.backup.standby()
+	p := newPair(t, simulator.Options{}).delivered()
 	pause := func(on bool) { p.master.target.Profile.Paused, p.backup.target.Profile.Paused = on, on }
 	pause(true)
 	p.master.ended(v1alpha1.GatewaySynced, v1alpha1.ReasonPaused)
@@ -240,7 +225,7 @@ func TestPausedNodeOfPair(t *testing.T) {
 	p.master.ended(v1alpha1.GatewayStandby, v1alpha1.ReasonPaused)
 
 	// A backup that took over keeps its access if the gateway fails to answer once.
-	require.NoError(t, p.backup.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/redundancy*", Status: 500, Times: 1}))
+	p.backup.fault(simulator.Fault{Route: "GET /data/api/v1/redundancy*", Status: 500, Times: 1})
 	p.backup.ended(v1alpha1.GatewaySynced, v1alpha1.ReasonPaused)
 	assert.Empty(t, p.backup.gw.Faults.List(), "the agent has polled the gateway")
 }

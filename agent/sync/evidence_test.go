@@ -2,10 +2,6 @@ package sync_test
 
 import (
 	"bytes"
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -27,6 +23,11 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
+var (
+	noon    = time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
+	atNight = noon.Add(11 * time.Hour)
+)
+
 // gated is a bench at noon that has delivered a commit, and whose target is another commit, which only the night allows.
 type gated struct {
 	*bench
@@ -36,20 +37,15 @@ type gated struct {
 
 func newGated(t *testing.T) *gated {
 	t.Helper()
-	g := &gated{bench: newSnapshotBench(t, simulator.Options{}), now: time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)}
-	g.target.Profile.Windows = []v1alpha1.MaintenanceWindow{{Name: "nights", Schedule: "0 22 * * *", Duration: "8h"}}
+	g := &gated{bench: newSnapshotBench(t, simulator.Options{}), now: noon}
+	g.engine.Now = func() time.Time { return g.now }
+	g.target.Facts.CRName = "plant"
+	g.target.Profile.Windows = []v1alpha1.MaintenanceWindow{{Name: "nights", Schedule: "0 22 * * *", Duration: "8h", Gateways: []string{"area-*"}}}
 	g.target.Force = "in October"
-	g.restart(t.TempDir())
 	g.first = g.push(firstCommit()...)
-	g.synced()
+	g.synced() // the first sync of a gateway does not wait
 	g.second = g.push(gitserver.Write(view, `{"one": 2}`))
 	return g
-}
-
-// restart starts another agent.
-func (g *gated) restart(dir string) {
-	g.bench.restart(dir)
-	g.engine.Now = func() time.Time { return g.now }
 }
 
 // report returns what the SyncReport says.
@@ -252,7 +248,7 @@ func writeWorst(t *testing.T, file, content, outside string) {
 	}
 }
 
-// F30: the table in docs/internals/threats.md, the test above and the code name the same files of .stoker.
+// F30: the test above covers the table in docs/internals/threats.md, which TestNamesAreDocumented of agent/disk compares with the code.
 func TestStokerFilesAreListed(t *testing.T) {
 	page, err := os.ReadFile("../../docs/internals/threats.md")
 	require.NoError(t, err)
@@ -268,91 +264,4 @@ func TestStokerFilesAreListed(t *testing.T) {
 	slices.Sort(listed)
 	slices.Sort(tested)
 	assert.Equal(t, tested, listed)
-	assert.Empty(t, without(stokerNames(t), listed), "add the file to the table and to stokerFiles")
-}
-
-// otherNames are constants of agent/disk that look like names of files in .stoker but name something else.
-var otherNames = []string{".stoker"}
-
-// stokerNames returns the names of files in .stoker that are constants of the code, by their identifiers.
-func stokerNames(t *testing.T) (names []string) {
-	t.Helper()
-	note, file := regexp.MustCompile(`Note(Name)?$`), regexp.MustCompile(`(File|FileName|Dir|DirName|^Staged)$`)
-	fset := token.NewFileSet()
-	require.NoError(t, filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		f, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			return err
-		}
-		for _, decl := range f.Decls {
-			g, ok := decl.(*ast.GenDecl)
-			if !ok || g.Tok != token.CONST {
-				continue
-			}
-			for _, spec := range g.Specs {
-				v := spec.(*ast.ValueSpec)
-				for i, id := range v.Names {
-					if i >= len(v.Values) {
-						continue
-					}
-					lit, ok := v.Values[i].(*ast.BasicLit)
-					if !ok || lit.Kind != token.STRING {
-						continue
-					}
-					value, err := strconv.Unquote(lit.Value)
-					switch {
-					case err != nil:
-						return err
-					case note.MatchString(id.Name) && id.Name != "DamagedNote":
-						names = append(names, "note-"+value)
-					case strings.HasPrefix(path, "../disk/") && file.MatchString(id.Name) && !slices.Contains(otherNames, value):
-						names = append(names, value)
-					}
-				}
-			}
-		}
-		return nil
-	}))
-	require.Contains(t, names, "note-unloaded")
-	require.Contains(t, names, "areas")
-	return names
-}
-
-func without(list, other []string) []string {
-	return slices.DeleteFunc(list, func(s string) bool { return slices.Contains(other, s) })
-}
-
-// A sync that recovery completed, or one before retentionCount was lowered, leaves too many snapshots.
-func TestSnapshotsArePrunedAfterRestart(t *testing.T) {
-	b := newSnapshotBench(t, simulator.Options{})
-	b.push(firstCommit()...)
-	b.synced()
-	for _, content := range []string{`{"one": 2}`, `{"one": 3}`, `{"one": 4}`} {
-		b.push(gitserver.Write(view, content))
-		b.synced()
-	}
-	b.restart(t.TempDir())
-	b.target.Profile.Snapshots.RetentionCount = 2
-	assert.Len(t, b.synced().Snapshots, 2)
-}
-
-// A restore that brings the target back ends the one before it.
-func TestRestoreOfTheTarget(t *testing.T) {
-	b := newSnapshotBench(t, simulator.Options{})
-	b.push(firstCommit()...)
-	b.synced()
-	b.push(gitserver.Write(view, `{"one": 2}`))
-	b.target.Restore = b.synced().Snapshots[0].ID
-	r := b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
-	assert.Equal(t, `{"one": 1}`, b.read(view))
-	b.target.Restore = r.Snapshots[len(r.Snapshots)-1].ID
-	r = b.synced()
-	assert.True(t, r.Wrote())
-	assert.Equal(t, `{"one": 2}`, b.read(view))
-	assert.False(t, b.synced().Wrote())
-	b.restart(t.TempDir())
-	b.synced()
 }

@@ -1,7 +1,7 @@
 //go:build !race
 
-// These tests simulate two hours step by step and are not concurrent. `make test` runs them without the race detector, which would
-// only slow them down.
+// These tests simulate two hours step by step, and repeat the tests of the package. `make test` runs them without the race detector, which
+// would only slow them down.
 
 package sync_test
 
@@ -9,7 +9,10 @@ import (
 	"io/fs"
 	"maps"
 	"net/http"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -42,7 +45,7 @@ func realTrees(t *testing.T) map[string]realTree {
 		dir: trees.Gateway83(t),
 		mappings: []v1alpha1.Mapping{
 			{Source: "projects", Destination: "projects"}, {Source: "config", Destination: "config"}},
-		posts:  map[string]int{"POST /data/api/v1/scan/projects": 1, "POST /data/api/v1/scan/config": 1},
+		posts:  map[string]int{scanProjects: 1, scanConfig: 1},
 		edit:   func(path string) bool { return strings.HasSuffix(path, "/page-config/config.json") },
 		change: func(s string) string { return strings.Replace(s, "{", "{\"stoker\": true,", 1) },
 	}, "8.1": {
@@ -153,4 +156,33 @@ func (b *bench) writtenSince(began time.Time) (n int) {
 		return err
 	}))
 	return n
+}
+
+// ofGit matches tests of git, the store and approvals, whose gateway requests other tests cover, and the simulated hour.
+const ofGit = "^(Fuzz|TestIdleHour|TestDriftCheck|TestLostStore|TestMassDeletionApproval)"
+
+// An unknown property of the real gateway must not matter. Every test must pass whatever the unknowns are. By default,
+// the package runs once more with half of them flipped, so that all pairs of values occur, though not in every test.
+func TestUnknowns(t *testing.T) {
+	if os.Getenv(flipEnv) != "" {
+		t.Skip("this is one of the runs")
+	}
+	if testing.Short() {
+		t.Skip("repeats the package's tests")
+	}
+	runs := []string{flipSample}
+	if os.Getenv(fullEnv) != "" {
+		for field := range reflect.TypeFor[simulator.Unknowns]().Fields() {
+			runs = append(runs, field.Name)
+		}
+	}
+	for _, flip := range runs {
+		t.Run(flip, func(t *testing.T) {
+			t.Parallel() // the runs also wait for disks and timers
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.short", "-test.failfast", "-test.timeout=15m", "-test.skip="+ofGit)
+			cmd.Env = append(os.Environ(), flipEnv+"="+flip)
+			out, err := cmd.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+		})
+	}
 }

@@ -51,7 +51,7 @@ func TestInterruptedSync(t *testing.T) {
 	}
 	moves := func(e safe.Effect) bool { return e.Op == "syncdir" && strings.HasPrefix(e.Path, viewDir) } // all files have moved
 	committed := func(e safe.Effect) bool { return e.Op == "remove" && e.Path == ".stoker/journal" }
-	scans := func(b *bench) int { return b.gw.Requests.Count("POST /data/api/v1/scan/projects") }
+	scans := func(b *bench) int { return b.gw.Requests.Count(scanProjects) }
 	whole := audit.Files{Added: 1, Modified: 2} // the view and its resource.json
 
 	t.Run("the gateway loads no mixture", func(t *testing.T) {
@@ -127,12 +127,10 @@ func TestLateGatewayAddressScans(t *testing.T) {
 func TestGatewayStartsDuringStaging(t *testing.T) {
 	for _, state := range []simulator.State{simulator.Starting, simulator.Running} {
 		t.Run(string(state), func(t *testing.T) {
-			b := newBench(t, simulator.Options{})
-			b.push(firstCommit()...)
-			b.synced()
+			b := newBench(t, simulator.Options{}).delivered()
 			b.target.Profile.DesignerSessionPolicy = v1alpha1.DesignerWait
 			b.push(gitserver.Write(view, `{"one": 2}`))
-			require.NoError(t, b.gw.SetState(simulator.Down))
+			b.set(simulator.Down)
 			starts := true
 			b.engine.Progress = func(step string, _, _ int) {
 				if step == "stage" && starts {
@@ -144,7 +142,7 @@ func TestGatewayStartsDuringStaging(t *testing.T) {
 			assert.False(t, starts)
 			assert.Equal(t, `{"one": 1}`, b.read(view))
 
-			require.NoError(t, b.gw.SetState(simulator.Running))
+			b.set(simulator.Running)
 			_, err := b.gw.Designers.Open("anna", "line")
 			require.NoError(t, err)
 			b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonDesignerSessionActive)
@@ -163,47 +161,24 @@ func (b *bench) stopAt(n int) {
 	}
 }
 
-// assertNothingChanged checks that the gateway has its first commit, without staged files and locks.
-func (b *bench) assertNothingChanged() {
-	b.t.Helper()
-	assert.Equal(b.t, `{"one": 1}`, b.read(view))
-	assert.NoDirExists(b.t, filepath.Join(b.data, ".stoker", "staging"))
-}
-
 // An operator pauses syncing while a sync fetches, makes a backup or waits for the lock.
 func TestStoppedSyncChangesNothing(t *testing.T) {
-	b := newBench(t, simulator.Options{})
-	b.push(firstCommit()...)
-	b.synced()
+	b := newBench(t, simulator.Options{}).delivered()
 	b.push(gitserver.Write(view, `{"one": 2}`))
 	b.gw.Requests.Reset()
 	b.stopAt(1)
 	r := b.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
 	assert.Contains(t, r.Message, "paused")
-	b.assertNothingChanged()
+	assert.Equal(t, `{"one": 1}`, b.read(view))
+	assert.NoDirExists(t, filepath.Join(b.data, ".stoker/staging"))
 	for _, request := range b.gw.Requests.List() {
 		assert.Equal(t, "GET", request.Method, "a paused agent sends no scan")
 	}
 	b.stopAt(2) // under the lock
 	b.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
-	b.assertNothingChanged()
-	b.target.Stop = nil
-	b.synced()
-	assert.Equal(t, `{"one": 2}`, b.read(view))
-}
-
-func TestStoppedRestoreChangesNothing(t *testing.T) {
-	b := newSnapshotBench(t, simulator.Options{})
-	b.push(firstCommit()...)
-	b.synced()
-	b.push(gitserver.Write(view, `{"one": 2}`))
-	r := b.synced()
-	require.NotEmpty(t, r.Snapshots)
-	b.target.Restore = r.Snapshots[len(r.Snapshots)-1].ID
-	b.stopAt(1)
-	b.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
-	assert.Equal(t, `{"one": 2}`, b.read(view))
-	b.target.Stop = nil
-	b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 	assert.Equal(t, `{"one": 1}`, b.read(view))
+	assert.NoDirExists(t, filepath.Join(b.data, ".stoker/staging"))
+	b.target.Stop = nil
+	b.synced()
+	assert.Equal(t, `{"one": 2}`, b.read(view))
 }

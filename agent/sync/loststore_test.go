@@ -17,9 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/repo"
-	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/test/gateway/simulator"
@@ -30,20 +28,6 @@ import (
 func (b *bench) loseStore() {
 	b.t.Helper()
 	b.restart(filepath.Join(b.t.TempDir(), "objects"))
-}
-
-// restart creates a new engine with the store in dir.
-func (b *bench) restart(dir string) {
-	b.t.Helper()
-	require.NoError(b.t, b.engine.Close())
-	require.NoError(b.t, b.engine.Store.Close())
-	store, err := repo.Open(dir, repo.StoreOptions{})
-	require.NoError(b.t, err)
-	b.engine = sync.New(sync.Config{DataDir: b.data, Store: store, Log: slog.New(slog.DiscardHandler), Disk: disk.Options{}, MaxBlob: 1 << 20, DriftFetchTimeout: time.Minute})
-	b.t.Cleanup(func() {
-		assert.NoError(b.t, b.engine.Close())
-		assert.NoError(b.t, store.Close())
-	})
 }
 
 // views adds n files that never change.
@@ -75,19 +59,18 @@ func TestLostStoreFetchesTreesAndChanges(t *testing.T) {
 	t.Run("drift after a restart, without a fetch", func(t *testing.T) {
 		const file = "projects/line/com.inductiveautomation.perspective/more/5.json"
 		other := strings.Replace(b.read(file), ":", " : ", 1)
-		require.NoError(t, os.WriteFile(filepath.Join(b.data, file), []byte(other), 0o644))
+		b.put(file, other)
 		b.restart(filepath.Dir(b.engine.Store.Dir()))
 		r := b.synced()
 		assert.Empty(t, r.Fetch.Kind, "no fetch of a commit that the store has")
-		drift, err := b.engine.Drift(t.Context(), true)
-		require.NoError(t, err)
+		drift := b.drift(true)
 		assert.Empty(t, drift.Files, "the file is equivalent JSON; the agent fetched the blob to compare")
 		assert.Positive(t, drift.Adopted)
 	})
 	t.Run("a file that the gateway changed", func(t *testing.T) {
 		b.loseStore()
 		b.target.Repair = true
-		require.NoError(t, os.WriteFile(filepath.Join(b.data, db, "config.json"), []byte(`{"url": "from the gateway"}`), 0o644))
+		b.put(db+"/config.json", `{"url": "from the gateway"}`)
 		b.push(gitserver.Write(view, `{"one": 4}`))
 		b.synced()
 		b.target.Repair = false
@@ -129,30 +112,22 @@ func TestLostStoreFetchesTreesAndChanges(t *testing.T) {
 // fetches the trees only once it needs a wanted file.
 func TestLostStoreSignedResources(t *testing.T) {
 	const file = viewDir + "/resource.json"
-	b := newBench(t, simulator.Options{})
-	b.push(firstCommit()...)
-	b.synced()
+	b := newBench(t, simulator.Options{}).delivered()
 	year := 2030
 	signs := func() {
 		t.Helper()
 		year++
 		by := regexp.MustCompile(`"timestamp": *"[^"]*"`).ReplaceAllString(b.read(file), fmt.Sprintf(`"timestamp": "%d-01-01T00:00:00Z"`, year))
 		require.NotEqual(t, b.read(file), by)
-		require.NoError(t, os.WriteFile(filepath.Join(b.data, file), []byte(by), 0o644))
+		b.put(file, by)
 	}
-	look := func() disk.Drift {
-		t.Helper()
-		d, err := b.engine.Drift(t.Context(), false)
-		require.NoError(t, err)
-		return d
-	}
-	assert.NotZero(t, look().Adopted, "the gateway signed the file at the first scan")
+	assert.NotZero(t, b.drift(false).Adopted, "the gateway signed the file at the first scan")
 	b.loseStore()
 	assert.Empty(t, b.synced().Fetch.Kind)
-	assert.Zero(t, look().Files)
+	assert.Zero(t, b.drift(false).Files)
 	assert.False(t, b.engine.Store.Has(b.target.Commit), "no fetch before a reader needs the commit")
 	signs()
-	d := look()
+	d := b.drift(false)
 	assert.Empty(t, d.Paths)
 	assert.Equal(t, 1, d.Adopted)
 
@@ -162,10 +137,10 @@ func TestLostStoreSignedResources(t *testing.T) {
 		signs()
 		away := b.repo.Dir + ".away"
 		require.NoError(t, os.Rename(b.repo.Dir, away))
-		assert.Equal(t, 1, look().Files)
+		assert.Equal(t, 1, b.drift(false).Files)
 		require.NoError(t, os.Rename(away, b.repo.Dir))
 		b.later(time.Minute)
-		assert.Zero(t, look().Files, "the drift ends without a sync")
+		assert.Zero(t, b.drift(false).Files, "the drift ends without a sync")
 	})
 }
 
@@ -188,16 +163,13 @@ func (b *bench) unlike() (srv *gitserver.Server, look func() int) {
 	require.NoError(b.t, err)
 	b.push(append(firstCommit(), withProject("keep"))...)
 	b.synced()
-	_, err = b.engine.Drift(b.t.Context(), false) // adopts the files signed at the scan
-	require.NoError(b.t, err)
+	b.drift(false) // adopts the files signed at the scan
 	b.loseStore()
 	b.synced()
-	require.NoError(b.t, os.WriteFile(filepath.Join(b.data, view), []byte(strings.Replace(b.read(view), ":", " :", 1)), 0o644))
+	b.put(view, strings.Replace(b.read(view), ":", " :", 1))
 	return srv, func() int {
 		b.t.Helper()
-		d, err := b.engine.Drift(b.t.Context(), false)
-		require.NoError(b.t, err)
-		return d.Files
+		return b.drift(false).Files
 	}
 }
 
@@ -214,8 +186,7 @@ func TestDriftCheckWithFailingGitServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, simulator.Options{})
 			srv, look := b.unlike()
-			now := time.Now()
-			b.engine.Now = func() time.Time { return now }
+			now := b.clock()
 			var said bytes.Buffer
 			b.engine.Log = slog.New(slog.NewTextHandler(&said, nil))
 			srv.Inject(c.fault)
@@ -223,26 +194,26 @@ func TestDriftCheckWithFailingGitServer(t *testing.T) {
 			assert.Equal(t, 1, look())
 			once := len(srv.Requests())
 			assert.Positive(t, once)
-			now = now.Add(c.quiet)
+			*now = now.Add(c.quiet)
 			assert.Equal(t, 1, look())
 			b.synced()
 			assert.Equal(t, 1, look())
 			assert.Len(t, srv.Requests(), once, "a sync without changes does not end the pause")
 			for range 20 {
-				now = now.Add(time.Hour + 6*time.Minute)
+				*now = now.Add(time.Hour + 6*time.Minute)
 				assert.Equal(t, 1, look())
-				now = now.Add(500 * time.Millisecond)
+				*now = now.Add(500 * time.Millisecond)
 				assert.Equal(t, 1, look())
 			}
 			assert.Len(t, srv.Requests(), 21*once, "one fetch after each pause")
-			now = now.Add(4 * time.Minute)
+			*now = now.Add(4 * time.Minute)
 			assert.Equal(t, 1, look())
 			assert.Len(t, srv.Requests(), 21*once, "the pauses grow")
 			assert.Equal(t, 1, strings.Count(said.String(), "level=WARN"), said.String())
 			assert.Contains(t, said.String(), strconv.Itoa(srv.Requests()[0].Status), "why")
 
 			srv.Heal()
-			now = now.Add(time.Hour + 6*time.Minute)
+			*now = now.Add(time.Hour + 6*time.Minute)
 			assert.Zero(t, look())
 			assert.Equal(t, 1, strings.Count(said.String(), "level=INFO"), said.String())
 		})
@@ -255,8 +226,7 @@ func TestDriftCheckUsesNewRemote(t *testing.T) {
 	local := b.conn.Remote
 	srv, look := b.unlike()
 	srv.Inject(gitserver.Status(http.StatusForbidden))
-	now := time.Now()
-	b.engine.Now = func() time.Time { return now }
+	b.clock() // which stands still
 	assert.Equal(t, 1, look())
 	b.conn.Remote = local
 	b.synced()
@@ -288,7 +258,7 @@ func TestDriftCheckBlobTimeout(t *testing.T) {
 	b.synced() // the store has only the trees
 	require.True(t, b.engine.Store.Partial())
 	const keep = "projects/keep/project.json"
-	require.NoError(t, os.WriteFile(filepath.Join(b.data, keep), []byte(strings.Replace(b.read(keep), ":", " :", 1)), 0o644))
+	b.put(keep, strings.Replace(b.read(keep), ":", " :", 1))
 	b.engine.DriftFetchTimeout = time.Second // for everything except the end of the exchange with git
 	defer srv.Inject(gitserver.Stall(0))()
 	srv.Forget()
@@ -328,8 +298,7 @@ func TestProposalBaseWithFailingGitServer(t *testing.T) {
 			b := newBench(t, simulator.Options{})
 			srv, _ := b.unlike()
 			b.engine.DriftFetchTimeout = 50 * time.Millisecond
-			now := time.Now()
-			b.engine.Now = func() time.Time { return now }
+			now := b.clock()
 			srv.Inject(c.fault)
 			srv.Forget()
 			base := func() error {
@@ -343,12 +312,12 @@ func TestProposalBaseWithFailingGitServer(t *testing.T) {
 			require.Eventually(t, func() bool { return srv.InFlight() == 0 }, time.Minute, time.Millisecond)
 			asked := len(srv.Requests())
 			assert.Positive(t, asked)
-			now = now.Add(c.quiet)
+			*now = now.Add(c.quiet)
 			assert.Equal(t, err, base(), "the agent still says why")
 			assert.Len(t, srv.Requests(), asked, "no request before the next one is due")
 			srv.Heal()
 			b.engine.DriftFetchTimeout = time.Minute
-			now = now.Add(2 * time.Hour)
+			*now = now.Add(2 * time.Hour)
 			assert.NoError(t, base())
 		})
 	}
@@ -414,11 +383,9 @@ func (b *bench) flip(object string) {
 func TestDamagedCache(t *testing.T) {
 	for name, object := range map[string]string{"a file": ":" + view, "a directory": ":" + viewDir, "a commit": ""} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, simulator.Options{})
-			b.push(firstCommit()...)
-			b.synced()
+			b := newBench(t, simulator.Options{}).delivered()
 			b.flip(b.repo.Git("rev-parse", "main"+object))
-			require.NoError(t, os.Remove(filepath.Join(b.data, view)))
+			b.remove(view)
 			b.target.Repair = true
 			r := b.synced()
 			assert.Equal(t, "repaired", r.Fetch.Kind)

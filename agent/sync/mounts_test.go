@@ -80,9 +80,7 @@ func TestMountedSecretOverGitFile(t *testing.T) {
 	if !inside(t) {
 		return
 	}
-	b := newBench(t, simulator.Options{})
-	b.push(firstCommit()...)
-	b.synced()
+	b := newBench(t, simulator.Options{}).delivered()
 	secret := filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(secret, []byte("SECRET"), 0o600))
 	gateway := mountsOver(t, secret, filepath.Join(b.data, db, "config.json"))
@@ -100,9 +98,7 @@ func TestMountedSecretOverGitFile(t *testing.T) {
 	b.push(gitserver.Delete(db + "/config.json"))
 	b.synced()
 	assert.Equal(t, "SECRET", gateway.sees())
-	drift, err := b.engine.Drift(t.Context(), true)
-	require.NoError(t, err)
-	assert.Zero(t, drift.Files, "the file is not owned any more")
+	assert.Zero(t, b.drift(true).Files)
 }
 
 // A file mounted from a ConfigMap in the agent's container, too, cannot be replaced. It must not block the rest of the commit.
@@ -110,9 +106,7 @@ func TestMountedFileDoesNotBlock(t *testing.T) {
 	if !inside(t) {
 		return
 	}
-	b := newBench(t, simulator.Options{})
-	b.push(firstCommit()...)
-	b.synced()
+	b := newBench(t, simulator.Options{}).delivered()
 	given, file := filepath.Join(t.TempDir(), "given"), filepath.Join(b.data, db, "config.json")
 	require.NoError(t, os.WriteFile(given, []byte(`{"url": "of the ConfigMap"}`), 0o600))
 	require.NoError(t, unix.Mount(given, file, "", unix.MS_BIND, ""))

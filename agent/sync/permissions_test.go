@@ -23,49 +23,35 @@ const granted = `{"accessPermissions":{"securityLevels":[],"type":"AnyOf"},
 
 func withPermissions() []gitserver.Edit {
 	return append(firstCommit(), gitserver.Write(permissions+"/config.json", granted),
-		gitserver.Write(permissions+"/resource.json", `{"scope":"A","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`))
+		gitserver.Write(permissions+"/resource.json", listing("config.json")))
 }
 
-// The first boot rewrites the permissions and drops what the commit granted. The agent restores the files once and then waits until
-// the gateway reads them, at its next start or at a manual scan.
+// seeding is a gateway that has never started, and whose first boot rewrites its permissions.
+var seeding = simulator.Options{Down: true, Seeding: simulator.SeedChart, ResetPermissions: true}
+
+// The first boot rewrites the permissions and drops what the commit granted. The agent restores the files once, even if the commit has nothing
+// that can be verified, or only what cannot be. It then waits until the gateway reads them, at its next start or at a manual scan.
 func TestRefusalAfterFirstBootIsRetried(t *testing.T) {
-	b := newBench(t, simulator.Options{Down: true, Seeding: simulator.SeedChart, ResetPermissions: true})
-	b.push(withPermissions()...)
-	b.target.BeforeStart = true
-	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
-	b.target.BeforeStart = false
-	require.NoError(t, b.gw.SetState(simulator.Running))
-	require.NotEqual(t, granted, b.read(permissions+"/config.json"), "the first boot rewrote them")
-
-	r := b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForCommissioning)
-	assert.Contains(t, r.Message, "first boot")
-	assert.Equal(t, granted, b.read(permissions+"/config.json"))
-	r = b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForCommissioning)
-	assert.Empty(t, r.Notes, "the agent restores the permissions once")
-
-	require.NoError(t, b.gw.Restart(0))
-	b.synced()
-}
-
-// The permissions are restored even if the first commit has nothing that can be verified, or only what cannot be.
-func TestRefusalAfterFirstBootWithoutProjects(t *testing.T) {
-	for name, collection := range map[string]string{"singletons": "", "resources of another deployment mode": "staging"} {
+	const otherMode = "config/resources/staging/ignition/database-connection/db"
+	for name, edits := range map[string][]gitserver.Edit{
+		"projects":   firstCommit(),
+		"singletons": nil,
+		"resources of another deployment mode": {
+			gitserver.Write(otherMode+"/config.json", "{}"), gitserver.Write(otherMode+"/resource.json", listing("config.json")),
+		},
+	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, simulator.Options{Down: true, Seeding: simulator.SeedChart, ResetPermissions: true})
-			edits := withPermissions()[len(firstCommit()):]
-			if collection != "" {
-				at := "config/resources/" + collection + "/ignition/database-connection/db"
-				edits = append(edits, gitserver.Write(at+"/config.json", "{}"),
-					gitserver.Write(at+"/resource.json", `{"scope":"A","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`))
-			}
-			b.push(edits...)
-			b.target.BeforeStart = true
-			b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
-			b.target.BeforeStart = false
-			require.NoError(t, b.gw.SetState(simulator.Running))
+			b := newBench(t, seeding)
+			b.push(append(edits, withPermissions()[len(firstCommit()):]...)...)
+			b.beforeStart()
 			require.NotEqual(t, granted, b.read(permissions+"/config.json"), "the first boot rewrote them")
-			b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForCommissioning)
+
+			r := b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForCommissioning)
+			assert.Contains(t, r.Message, "first boot")
 			assert.Equal(t, granted, b.read(permissions+"/config.json"))
+			r = b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForCommissioning)
+			assert.Empty(t, r.Notes, "the agent restores the permissions once")
+
 			require.NoError(t, b.gw.Restart(0))
 			b.synced()
 		})
@@ -74,9 +60,7 @@ func TestRefusalAfterFirstBootWithoutProjects(t *testing.T) {
 
 // What the agent restores after the first boot is a sync, which keeps earlier snapshots.
 func TestSnapshotOfRestoredPermissions(t *testing.T) {
-	b := newBench(t, simulator.Options{Down: true, Seeding: simulator.SeedChart, ResetPermissions: true})
-	b.target.Facts.GatewayName = "area-4"
-	b.target.Profile.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true, RetentionCount: 5, MaxSize: "1Gi"}
+	b := newSnapshotBench(t, seeding)
 	b.push(withPermissions()...)
 	b.target.BeforeStart = true
 	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
@@ -84,39 +68,43 @@ func TestSnapshotOfRestoredPermissions(t *testing.T) {
 	before := b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway).Snapshots
 	require.Len(t, before, 1)
 	b.target.BeforeStart = false
-	require.NoError(t, b.gw.SetState(simulator.Running))
+	b.set(simulator.Running)
 	r := b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForCommissioning)
 	assert.Equal(t, granted, b.read(permissions+"/config.json"))
 	require.Len(t, r.Snapshots, 2)
 	assert.Equal(t, before[0].ID, r.Snapshots[0].ID)
 }
 
-// A start with files from git that is not the first one changes no permissions.
-func TestRefusalAfterLaterStart(t *testing.T) {
-	b := newBench(t, simulator.Options{})
-	b.push(withPermissions()...)
-	b.synced()
-	require.NoError(t, b.gw.Administrator.Grant())
-	taken := b.read(permissions + "/config.json")
-	require.NotEqual(t, granted, taken)
-	require.NoError(t, b.gw.SetState(simulator.Down))
-	b.push(gitserver.Write(view, `{"two": 2}`))
-	b.target.BeforeStart = true
-	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
-	b.target.BeforeStart = false
-	require.NoError(t, b.gw.SetState(simulator.Running))
-	b.ended(v1alpha1.GatewayError, v1alpha1.ReasonGatewayForbidden)
-	assert.Equal(t, taken, b.read(permissions+"/config.json"))
+// For a gateway that ran all the time, or one whose start is not the first one with files from git, a rejected request is an error at once.
+func TestRefusalOfLaterSync(t *testing.T) {
+	for name, stopped := range map[string]bool{"running": false, "stopped": true} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, simulator.Options{})
+			b.push(withPermissions()...)
+			b.synced()
+			require.NoError(t, b.gw.Administrator.Grant())
+			taken := b.read(permissions + "/config.json")
+			require.NotEqual(t, granted, taken)
+			b.push(gitserver.Write(view, `{"two": 2}`))
+			if stopped {
+				b.set(simulator.Down)
+				b.beforeStart()
+			}
+			b.ended(v1alpha1.GatewayError, v1alpha1.ReasonGatewayForbidden)
+			assert.Equal(t, taken, b.read(permissions+"/config.json"))
+		})
+	}
 }
 
+// The wait after the first boot is limited, even if the clock was years ahead then.
 func TestRefusalAfterFirstBootIsBounded(t *testing.T) {
-	b := newBench(t, simulator.Options{Down: true, Seeding: simulator.SeedChart, ResetPermissions: true})
+	b := newBench(t, seeding)
 	b.push(firstCommit()...)
-	b.target.BeforeStart = true
-	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
-	b.target.BeforeStart = false
-	require.NoError(t, b.gw.SetState(simulator.Running))
-	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForCommissioning)
+	b.beforeStart()
+	for _, ahead := range []time.Duration{5 * 365 * 24 * time.Hour, 0} { // sequence: the clock is corrected
+		b.engine.Now = func() time.Time { return time.Now().Add(ahead) }
+		b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForCommissioning)
+	}
 	b.engine.Now = func() time.Time { return time.Now().Add(6 * time.Minute) }
 	r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonGatewayForbidden)
 	assert.Contains(t, r.Message, "gateway permission")
@@ -124,46 +112,18 @@ func TestRefusalAfterFirstBootIsBounded(t *testing.T) {
 	b.synced()
 }
 
-// If the clock was years ahead at the first boot and is correct now, the wait is still limited.
-func TestRefusalTimeInFuture(t *testing.T) {
-	b := newBench(t, simulator.Options{Down: true, Seeding: simulator.SeedChart, ResetPermissions: true})
-	b.push(firstCommit()...)
-	b.target.BeforeStart = true
-	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
-	b.target.BeforeStart = false
-	require.NoError(t, b.gw.SetState(simulator.Running))
-	b.engine.Now = func() time.Time { return time.Now().Add(5 * 365 * 24 * time.Hour) }
-	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForCommissioning)
-	b.engine.Now = time.Now
-	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForCommissioning)
-	b.engine.Now = func() time.Time { return time.Now().Add(6 * time.Minute) }
-	b.ended(v1alpha1.GatewayError, v1alpha1.ReasonGatewayForbidden)
-}
-
-// For a gateway that ran all the time, a rejected request is an error at once.
-func TestRefusalOfRunningGateway(t *testing.T) {
-	b := newBench(t, simulator.Options{})
-	b.push(withPermissions()...)
-	b.synced()
-	require.NoError(t, b.gw.Administrator.Grant())
-	taken := b.read(permissions + "/config.json")
-	b.push(gitserver.Write(view, `{"two": 2}`))
-	b.ended(v1alpha1.GatewayError, v1alpha1.ReasonGatewayForbidden)
-	assert.Equal(t, taken, b.read(permissions+"/config.json"))
+// withToken is a commit with an API key.
+func withToken() []gitserver.Edit {
+	const token = "config/resources/core/ignition/api-token/ci"
+	return append(firstCommit(), gitserver.Write(token+"/config.json", `{"profile":{},"settings":{}}`), gitserver.Write(token+"/resource.json", listing("config.json")))
 }
 
 func TestTokenInCommitNeedsRestart(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	const token = "config/resources/core/ignition/api-token/ci"
-	b.push(append(firstCommit(), gitserver.Write(token+"/config.json", `{"profile":{},"settings":{}}`),
-		gitserver.Write(token+"/resource.json", `{"scope":"A","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`))...)
-	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "* /data/api/v1/*", Status: 401}))
+	b.push(withToken()...)
+	b.fault(simulator.Fault{Route: "* /data/api/v1/*", Status: 401})
 	r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonGatewayForbidden)
-	found := false
-	for _, n := range r.Notes {
-		found = found || assert.ObjectsAreEqual(n, "the commit has an API key, which a running gateway accepts only after a restart, or after a scan from its web page (Platform > System > Modes)")
-	}
-	assert.True(t, found, "%q", r.Notes)
+	assert.Contains(t, r.Notes, "the commit has an API key, which a running gateway accepts only after a restart, or after a scan from its web page (Platform > System > Modes)")
 	b.gw.Faults.Clear()
 	b.synced()
 }
@@ -183,7 +143,7 @@ func TestExpiredTrialIsReported(t *testing.T) {
 		b := newBench(t, simulator.Options{})
 		b.push(firstCommit()...)
 		b.gw.Trial.SetExpired(true)
-		require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/config", Status: http.StatusForbidden}))
+		b.fault(simulator.Fault{Route: scanConfig, Status: http.StatusForbidden})
 		r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonGatewayForbidden)
 		assert.Contains(t, r.Message, "the files of "+b.target.Commit.Short()+" are on the disk")
 		assert.Contains(t, r.Message, "trial has expired")
@@ -206,7 +166,7 @@ func TestScanByModule(t *testing.T) {
 			assert.Contains(t, r.Message, "project-scan module")
 			assert.Contains(t, r.Message, "nothing is verified")
 			assert.Equal(t, 1, b.gw.Requests.Count("POST /data/project-scan-endpoint/scan"))
-			assert.Zero(t, b.gw.Requests.Count("POST /data/api/v1/scan/projects")+b.gw.Requests.Count("POST /data/api/v1/scan-lock/projects"))
+			assert.Zero(t, b.gw.Requests.Count(scanProjects)+b.gw.Requests.Count("POST /data/api/v1/scan-lock/projects"))
 			assert.NotNil(t, b.gw.Data.Loaded(viewDir))
 			assert.Equal(t, 1, b.gw.Designers.Notifications())
 			require.Len(t, r.Notes, 1, "%q", r.Notes)
@@ -257,14 +217,12 @@ func TestScanModuleOn83(t *testing.T) {
 		"the module is odd": {module: true, open: true, posts: 1, fault: &simulator.Fault{Route: post, Status: 200, Body: `<html>`}, note: "the project-scan module did not notify"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, simulator.Options{ScanModule: c.module})
-			b.push(firstCommit()...)
-			b.synced()
+			b := newBench(t, simulator.Options{ScanModule: c.module}).delivered()
 			if c.open {
 				b.designer("maria", "line")
 			}
 			if c.fault != nil {
-				require.NoError(t, b.gw.Faults.Add(*c.fault))
+				b.fault(*c.fault)
 			}
 			b.gw.Requests.Reset()
 			b.push(gitserver.Write(viewDir+"/view.json", `{"root": {"changed": true}}`))
@@ -296,8 +254,7 @@ func TestGatewayNotes(t *testing.T) {
 	b := newBench(t, simulator.Options{Mode: "dev", Name: "plant-2", FixedName: true})
 	b.target.Profile.DeploymentMode, b.target.Profile.SystemName = "prod", "plant-1"
 	b.gw.Restarts.SetPending("module Vision was installed")
-	b.push(append(firstCommit(), gitserver.Write(systemProperties+"/config.json", `{"systemName": "x"}`),
-		gitserver.Write(systemProperties+"/resource.json", `{"scope":"A","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`))...)
+	b.push(append(firstCommit(), gitserver.Write(systemProperties+"/config.json", `{"systemName": "x"}`), gitserver.Write(systemProperties+"/resource.json", listing("config.json")))...)
 	r := b.synced()
 	require.Len(t, r.Notes, 3, "%q", r.Notes)
 	assert.Contains(t, r.Notes[0], `"prod"`)

@@ -1,8 +1,6 @@
 package sync_test
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -73,7 +71,7 @@ func TestReferences(t *testing.T) {
 			assert.Equal(t, `{"url": "jdbc"}`, b.read(db+"/config.json"), "nothing of the commit is written")
 			assert.Equal(t, `{}`, b.read(other+"/view.json"))
 		}
-		assert.Zero(t, b.gw.Requests.Count("POST /data/api/v1/scan/projects"))
+		assert.Zero(t, b.gw.Requests.Count(scanProjects))
 		b.push(append(otherView, gitserver.Write(db+"/config.json", `{"url": "third"}`))...)
 		require.Empty(t, about(b.synced()))
 
@@ -101,9 +99,7 @@ func TestReferences(t *testing.T) {
 			"projects/line/com.inductiveautomation.perspective/views/local/view.json": `{}`,
 			"config/resources/core/ignition/database-connection/local/resource.json":  `{"attributes": {}, "files": []}`,
 		} {
-			file := filepath.Join(b.data, path)
-			require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
-			require.NoError(t, os.WriteFile(file, []byte(content), 0o644))
+			b.put(path, content)
 		}
 		query := func(database string) gitserver.Edit {
 			return gitserver.Write("projects/line/ignition/named-query/q/resource.json", `{"files": [], "attributes": {"database": "`+database+`"}}`)
@@ -232,14 +228,14 @@ func TestReferencesToModules(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			b := start(t, v1alpha1.ReferencesRefuse)
 			c.fault.Route = route
-			require.NoError(t, b.gw.Faults.Add(c.fault))
+			b.fault(c.fault)
 			b.push(gitserver.Write(report, "a"))
 			assert.Empty(t, about(b.synced()))
 		})
 	}
 	t.Run("a gateway that does not run", func(t *testing.T) {
 		b := start(t, v1alpha1.ReferencesRefuse)
-		require.NoError(t, b.gw.SetState(simulator.Down))
+		b.set(simulator.Down)
 		b.push(gitserver.Write(report, "a"))
 		b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 		assert.Equal(t, "a", b.read(report))
@@ -266,9 +262,7 @@ func TestEmbeddedSecret(t *testing.T) {
 		assert.Zero(t, says(b.synced()), "no note about a file that the sync does not write")
 	})
 	t.Run("refuse", func(t *testing.T) {
-		b := newBench(t, simulator.Options{})
-		b.push(firstCommit()...)
-		b.synced()
+		b := newBench(t, simulator.Options{}).delivered()
 		b.target.Profile.EmbeddedSecretPolicy = v1alpha1.EmbeddedSecretRefuse
 		b.push(gitserver.Write(db+"/config.json", planted), gitserver.Write(view, `{"one": 2}`))
 		r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonEmbeddedSecret)

@@ -60,13 +60,6 @@ func sealedFiles(t *testing.T) []gitserver.Edit {
 	)
 }
 
-// again creates a second engine for the same data, as a restart does.
-func (b *bench) again() {
-	b.t.Helper()
-	require.NoError(b.t, b.engine.Close())
-	b.engine = sync.New(b.engine.Config)
-}
-
 // The signature of a rendered resource must match the gateway's own, so that the gateway rewrites nothing.
 func TestRenderedResourceIsStable(t *testing.T) {
 	b := rendering(t, simulator.Options{Unknowns: simulator.Unknowns{SignConfig: true}})
@@ -94,9 +87,7 @@ func TestRenderedResourceIsStable(t *testing.T) {
 		assert.NotEqual(t, was, now)
 		assert.Contains(t, now, `"actor": "admin"`)
 	}
-	d, err := b.engine.Drift(t.Context(), true)
-	require.NoError(t, err)
-	assert.Zero(t, d.Files, "%+v", d)
+	assert.Zero(t, b.drift(true).Files)
 }
 
 func TestRefNameOfSameCommit(t *testing.T) {
@@ -130,16 +121,13 @@ func TestDriftOfRenderedFilesAfterRestart(t *testing.T) {
 			file := filepath.Join(b.data, viewDir, "resource.json")
 			rewritten := strings.Replace(b.read(viewDir+"/resource.json"), `"admin"`, `"external"`, 1)
 			require.NoError(t, os.WriteFile(file, []byte(rewritten), 0o644))
-			require.NoError(t, os.WriteFile(filepath.Join(b.data, view), []byte(`{ "title": "042" }`), 0o644))
-			d, err := b.engine.Drift(t.Context(), false)
-			require.NoError(t, err)
+			b.put(view, `{ "title": "042" }`)
+			d := b.drift(false)
 			assert.Zero(t, d.Files, "%+v", d)
 			assert.GreaterOrEqual(t, d.Adopted, 2, "all files that the gateway signed")
 
-			require.NoError(t, os.WriteFile(filepath.Join(b.data, view), []byte(`{"title":"by hand"}`), 0o644))
-			d, err = b.engine.Drift(t.Context(), false)
-			require.NoError(t, err)
-			assert.Equal(t, 1, d.Files)
+			b.put(view, `{"title":"by hand"}`)
+			assert.Equal(t, 1, b.drift(false).Files)
 			b.target.Repair = true
 			b.synced()
 			assert.JSONEq(t, `{"title":"042"}`, b.read(view))
@@ -196,7 +184,7 @@ func TestSignatureFormByVersion(t *testing.T) {
 			if form == resource.Form83 { // the REST client of 8.1 asks, too, to explain a missing route
 				assert.Equal(t, 1, b.gw.Requests.Count("GET /system/gwinfo"), "the sync asks for the version once")
 			}
-			require.NoError(t, b.gw.SetState(simulator.Down)) // the engine remembers the version
+			b.set(simulator.Down) // the engine remembers the version
 			b.again()
 			b.target.Profile.Vars = map[string]string{"site": "044"}
 			b.sync()
@@ -222,11 +210,9 @@ func TestLostStoreRendersTemplates(t *testing.T) {
 	b.synced()
 	assert.JSONEq(t, `{"title":"043"}`, b.read(view))
 	for path, content := range map[string]string{view: `{ "title": "043" }`, db + "/config.json": `{"url":"other"}`} {
-		require.NoError(t, os.WriteFile(filepath.Join(b.data, path), []byte(content), 0o644))
+		b.put(path, content)
 	}
-	d, err := b.engine.Drift(t.Context(), false)
-	require.NoError(t, err)
-	assert.Zero(t, d.Files, "%+v", d)
+	assert.Zero(t, b.drift(false).Files)
 }
 
 // The agent reads a binary file only up to its first NUL byte. The store must not report this short read as damage.
@@ -345,8 +331,7 @@ func TestSignedCommits(t *testing.T) {
 		b, _ := begin(t)
 		v := b.conn.Verifier
 		b.conn.Verifier = nil
-		b.push(firstCommit()...)
-		b.synced()
+		b.delivered()
 		b.conn.Verifier = v
 		b.synced()
 		b.put(view, `{"edited": true}`)

@@ -1,8 +1,8 @@
 package sync_test
 
 import (
+	"fmt"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -19,12 +19,14 @@ import (
 
 var restoreTime = time.Date(2026, 11, 20, 6, 30, 0, 0, time.UTC)
 
+var anySnapshots = v1alpha1.SnapshotsSpec{Enabled: true, RetentionCount: 5, MaxSize: "1Gi"}
+
 // newSnapshotBench returns a bench of the gateway area-4, which takes snapshots.
 func newSnapshotBench(t *testing.T, o simulator.Options) *bench {
 	t.Helper()
 	b := newBench(t, o)
 	b.target.Facts.GatewayName = "area-4"
-	b.target.Profile.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true, RetentionCount: 5, MaxSize: "1Gi"}
+	b.target.Profile.Snapshots = new(anySnapshots)
 	return b
 }
 
@@ -62,12 +64,34 @@ func TestRestore(t *testing.T) {
 		assert.False(t, r.Wrote())
 		assert.Empty(t, b.gw.Requests.List(), "the restore happens once")
 		assert.Len(t, r.Snapshots, 2, "the restore takes a snapshot, too")
-		d, err := b.engine.Drift(t.Context(), true)
-		require.NoError(t, err)
-		assert.Zero(t, d.Files)
+		assert.Zero(t, b.drift(true).Files)
 		b.restart(t.TempDir())
 		b.engine.Resume(t.Context(), b.conn, sync.Task{Profile: b.target.Profile, Facts: b.target.Facts})
 		assert.False(t, b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored).Wrote(), "a restarted agent does not sync the target again")
+		b.target.Profile.ExcludePatterns = []string{"config/**"}
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
+		assert.Equal(t, `{"one": 1}`, b.read(view), "other rules do not end it")
+	})
+	t.Run("a restore of the target ends the one before", func(t *testing.T) {
+		b, id := begin(t)
+		b.target.Restore = id
+		r := b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
+		b.target.Restore = r.Snapshots[len(r.Snapshots)-1].ID
+		assert.True(t, b.synced().Wrote())
+		assert.Equal(t, `{"one": 2}`, b.read(view))
+		assert.False(t, b.synced().Wrote())
+		b.restart(t.TempDir())
+		b.synced()
+	})
+	t.Run("a pause stops it", func(t *testing.T) {
+		b, id := begin(t)
+		b.target.Restore = id
+		b.stopAt(1)
+		b.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
+		assert.Equal(t, `{"one": 2}`, b.read(view))
+		b.target.Stop = nil
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
+		assert.Equal(t, `{"one": 1}`, b.read(view))
 	})
 	t.Run("nothing but a restore", func(t *testing.T) {
 		b, id := begin(t)
@@ -77,7 +101,7 @@ func TestRestore(t *testing.T) {
 		r := b.sync()
 		assert.Equal(t, v1alpha1.ReasonGateClosed, r.Reason, "the restore has ended, and its gate is closed: %s", r.Message)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
-		require.NoError(t, os.Remove(filepath.Join(b.data, ".stoker", "note-restored")))
+		b.remove(".stoker/note-restored")
 		b.target.Restore = ""
 		assert.Equal(t, v1alpha1.ReasonGateClosed, b.sync().Reason)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
@@ -208,18 +232,24 @@ func TestRestore(t *testing.T) {
 }
 
 func TestSnapshotOfSync(t *testing.T) {
+	t.Run("retentionCount is lowered before a restart", func(t *testing.T) {
+		b := newSnapshotBench(t, simulator.Options{}).delivered()
+		for i := range 3 {
+			b.push(gitserver.Write(view, fmt.Sprintf(`{"one": %d}`, i+2)))
+			b.synced()
+		}
+		b.restart(t.TempDir())
+		b.target.Profile.Snapshots.RetentionCount = 2
+		assert.Len(t, b.synced().Snapshots, 2)
+	})
 	t.Run("no snapshot without the setting", func(t *testing.T) {
-		b := newBench(t, simulator.Options{})
-		b.push(firstCommit()...)
-		b.synced()
+		b := newBench(t, simulator.Options{}).delivered()
 		b.push(gitserver.Write(view, `{"one": 2}`))
 		assert.Empty(t, b.synced().Snapshots)
 		assert.NoDirExists(t, b.data+"/.stoker/snapshots")
 	})
 	t.Run("too large", func(t *testing.T) {
-		b := newSnapshotBench(t, simulator.Options{})
-		b.push(firstCommit()...)
-		b.synced()
+		b := newSnapshotBench(t, simulator.Options{}).delivered()
 		b.target.Profile.Snapshots.MaxSize = "5"
 		b.push(gitserver.Write(view, `{"one": 2}`))
 		r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonLimitExceeded)
@@ -227,9 +257,7 @@ func TestSnapshotOfSync(t *testing.T) {
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 	})
 	t.Run("a repair", func(t *testing.T) {
-		b := newSnapshotBench(t, simulator.Options{})
-		b.push(firstCommit()...)
-		b.synced()
+		b := newSnapshotBench(t, simulator.Options{}).delivered()
 		b.put(view, `{"one": "edited"}`)
 		b.target.Repair = true
 		r := b.synced()
@@ -238,16 +266,4 @@ func TestSnapshotOfSync(t *testing.T) {
 		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 		assert.Equal(t, `{"one": "edited"}`, b.read(view))
 	})
-}
-
-func TestRestoreWithNewProfile(t *testing.T) {
-	b := newSnapshotBench(t, simulator.Options{})
-	b.push(firstCommit()...)
-	b.synced()
-	b.push(gitserver.Write(view, `{"one": 2}`))
-	b.target.Restore = b.synced().Snapshots[0].ID
-	b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
-	b.target.Profile.ExcludePatterns = []string{"config/**"}
-	b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
-	assert.Equal(t, `{"one": 1}`, b.read(view))
 }

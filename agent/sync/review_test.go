@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strings"
 	gosync "sync"
 	"testing"
@@ -114,8 +113,8 @@ func TestValidationWebhook(t *testing.T) {
 			b.synced()
 			require.Len(t, v.asked, 1)
 			require.NoError(t, b.engine.Close())
-			require.NoError(t, os.RemoveAll(filepath.Join(b.data, ".stoker")))
-			require.NoError(t, os.RemoveAll(filepath.Join(b.data, "projects", "line")))
+			b.remove(".stoker")
+			b.remove("projects/line")
 			b.restart(t.TempDir())
 			require.NoError(t, b.engine.SetRecord(record.Record{Ref: "main", Commit: b.target.Commit}))
 			b.target.NewVolume = newVolume
@@ -130,8 +129,7 @@ func TestValidationWebhook(t *testing.T) {
 	}
 	t.Run("denied", func(t *testing.T) {
 		b, v := reviewed(t)
-		now := time.Now()
-		b.engine.Now = func() time.Time { return now }
+		now := b.clock()
 		v.answer = answers(false, "change board: \x1b[31mnot approved")
 		r := b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonValidationDenied)
 		assert.Contains(t, r.Message, `change board: \x1b[31mnot approved`)
@@ -141,7 +139,7 @@ func TestValidationWebhook(t *testing.T) {
 
 		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonValidationDenied)
 		assert.Len(t, v.asked, 1, "the webhook is not called again at once")
-		now = r.RetryAt
+		*now = r.RetryAt
 		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonValidationDenied)
 		require.Len(t, v.asked, 2)
 		assert.Equal(t, v.asked[0], v.asked[1], "the same plan has the same uid")
@@ -155,7 +153,7 @@ func TestValidationWebhook(t *testing.T) {
 		require.Len(t, v.asked, 4, "a forced sync asks at once")
 		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonValidationDenied)
 		require.Len(t, v.asked, 4, "and only once")
-		now = now.Add(5 * time.Minute)
+		*now = now.Add(5 * time.Minute)
 		v.answer = answers(true, "")
 		b.synced()
 		assert.Equal(t, `{"one": 3}`, b.read(view))
@@ -205,7 +203,7 @@ func TestSyncsWithoutWebhook(t *testing.T) {
 	})
 	t.Run("a restored snapshot", func(t *testing.T) {
 		b, v := reviewed(t)
-		b.target.Profile.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true, RetentionCount: 5, MaxSize: "1Gi"}
+		b.target.Profile.Snapshots = new(anySnapshots)
 		r := b.synced()
 		require.Len(t, r.Snapshots, 1)
 		v.answer = answers(false, "")

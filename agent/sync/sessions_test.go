@@ -84,13 +84,24 @@ func TestDesignerHoldsProjects(t *testing.T) {
 			assert.Equal(t, good, r.Commit)
 			assert.Contains(t, r.Message, "maria")
 			assert.NotContains(t, r.Message, "192.0.2.10", "the address of a user is private")
-			assert.Zero(t, b.gw.Requests.Count("POST /data/api/v1/scan/projects")+b.gw.Requests.Count("POST /data/api/v1/scan-lock/projects"), "the agent does not take the scan lock")
+			assert.Zero(t, b.gw.Requests.Count(scanProjects)+b.gw.Requests.Count("POST /data/api/v1/scan-lock/projects"), "the agent does not take the scan lock")
 
 			b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonDesignerSessionActive)
 			require.NoError(t, b.gw.Designers.Close(id))
 			b.synced()
 		})
 	}
+}
+
+// stages counts how often the engine stages files.
+func (b *bench) stages() *int {
+	n := 0
+	b.engine.Progress = func(step string, done, _ int) {
+		if step == "stage" && done == 1 {
+			n++
+		}
+	}
+	return &n
 }
 
 // While a sync is held, the agent stages and validates its files only once.
@@ -102,25 +113,20 @@ func TestHeldSyncStagesOnce(t *testing.T) {
 		},
 		v1alpha1.ReasonConflictDetected: func(b *bench) gitserver.Edit {
 			b.target.Profile.ConflictPolicy = v1alpha1.ConflictHold
-			require.NoError(b.t, os.WriteFile(filepath.Join(b.data, view), []byte(`{"mine": 1}`), 0o600))
+			b.put(view, `{"mine": 1}`)
 			return gitserver.Write(view, `{"two": 2}`)
 		},
 		v1alpha1.ReasonMassDeletion: func(*bench) gitserver.Edit { return gitserver.Delete("projects/stranger/project.json") },
 	} {
 		t.Run(string(reason), func(t *testing.T) {
 			b := family(t, v1alpha1.DesignerWait)
-			staged := 0
-			b.engine.Progress = func(step string, done, _ int) {
-				if step == "stage" && done == 1 {
-					staged++
-				}
-			}
+			staged := b.stages()
 			b.push(hold(b), gitserver.Write("projects/line/added.json", "{}"))
 			said := b.ended(v1alpha1.GatewayHeld, reason).Message
 			for range 3 {
 				assert.Equal(t, said, b.ended(v1alpha1.GatewayHeld, reason).Message)
 			}
-			assert.Equal(t, 1, staged)
+			assert.Equal(t, 1, *staged)
 			b.push(gitserver.Write("projects/line/added.json", `{"broken":`))
 			b.ended(v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError)
 		})
@@ -131,22 +137,16 @@ func TestHeldSyncStagesOnce(t *testing.T) {
 func TestHeldSyncRestagesNewPlan(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.target.Profile.ConflictPolicy = v1alpha1.ConflictHold
-	b.push(firstCommit()...)
-	b.synced()
+	b.delivered()
 	b.push(gitserver.Write(view, `{"two": 2}`), gitserver.Write(db+"/config.json", `{"url": "two"}`))
-	staged := 0
-	b.engine.Progress = func(step string, done, _ int) {
-		if step == "stage" && done == 1 {
-			staged++
-		}
-	}
+	staged := b.stages()
 	for _, path := range []string{view, db + "/config.json"} {
-		require.NoError(t, os.WriteFile(filepath.Join(b.data, path), []byte(`{"mine": 1}`), 0o600))
+		b.put(path, `{"mine": 1}`)
 		for range 2 {
 			b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonConflictDetected)
 		}
 	}
-	assert.Equal(t, 2, staged)
+	assert.Equal(t, 2, *staged)
 	b.target.Profile.ConflictPolicy = v1alpha1.ConflictGitWins
 	b.synced()
 	assert.Equal(t, `{"two": 2}`, b.read(view))
@@ -176,25 +176,24 @@ func TestDesignerPolicyProceed(t *testing.T) {
 	assert.Contains(t, r.Notes[0], "maria on project child, which inherits from base")
 }
 
-// A user opens a Designer during staging. The check under the lock finds it, and the scan releases the lock.
-func TestDesignerOpensUnderLock(t *testing.T) {
+// openedLate returns a bench whose user opens a Designer after the first check for one, and the id of the session.
+func openedLate(t *testing.T) (*bench, string) {
 	b := family(t, v1alpha1.DesignerWait)
-	good := b.target.Commit
 	b.push(gitserver.Write(theme, `{}`))
 	b.gw.Requests.Reset()
-	none := `{"items":[],"metadata":{"total":0,"matching":0}}`
-	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/designers", Status: 200, Body: none, Times: 1}))
-	id := b.designer("maria", "base")
+	b.fault(simulator.Fault{Route: "GET /data/api/v1/designers", Status: 200, Body: `{"items":[],"metadata":{"total":0,"matching":0}}`, Times: 1})
+	return b, b.designer("maria", "base")
+}
+
+// The check under the lock finds the session, and the scan releases the lock.
+func TestDesignerOpensUnderLock(t *testing.T) {
+	b, id := openedLate(t)
 	r := b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonDesignerSessionActive)
-	assert.Equal(t, good, r.Commit)
+	assert.NotEqual(t, b.target.Commit, r.Commit)
 	assert.Empty(t, b.read(theme))
 	assert.Equal(t, 1, b.gw.Requests.Count("POST /data/api/v1/scan-lock/projects"))
-	assert.Equal(t, 1, b.gw.Requests.Count("POST /data/api/v1/scan/projects"), "the scan releases the lock")
-	note, err := os.ReadDir(b.data + "/.stoker")
-	require.NoError(t, err)
-	for _, f := range note {
-		assert.NotEqual(t, "note-unloaded", f.Name(), "no pending scan for files that were not written")
-	}
+	assert.Equal(t, 1, b.gw.Requests.Count(scanProjects), "the scan releases the lock")
+	assert.NoFileExists(t, b.data+"/.stoker/note-unloaded", "no pending scan for files that were not written")
 	require.NoError(t, b.gw.Designers.Close(id))
 	b.synced()
 }
@@ -203,7 +202,7 @@ func TestDesignerOpensUnderLock(t *testing.T) {
 func TestDesignersCannotBeListed(t *testing.T) {
 	refuse := func(status int) func(b *bench) {
 		return func(b *bench) {
-			require.NoError(b.t, b.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/designers", Status: status}))
+			b.fault(simulator.Fault{Route: "GET /data/api/v1/designers", Status: status})
 		}
 	}
 	noToken := func(b *bench) { b.conn.HasAPIToken = false }
@@ -235,10 +234,8 @@ func TestDesignersCannotBeListed(t *testing.T) {
 // Otherwise a first commit that brings the API key would wait for itself.
 func TestCommitDeliversToken(t *testing.T) {
 	b := family(t, v1alpha1.DesignerWait)
-	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/designers", Status: 401}))
-	const token = "config/resources/core/ignition/api-token/ci"
-	b.push(gitserver.Write(theme, `{}`), gitserver.Write(token+"/config.json", `{"profile":{},"settings":{}}`),
-		gitserver.Write(token+"/resource.json", `{"scope":"A","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`))
+	b.fault(simulator.Fault{Route: "GET /data/api/v1/designers", Status: 401})
+	b.push(append(withToken(), gitserver.Write(theme, `{}`))...)
 	r := b.synced()
 	require.NotEmpty(t, r.Notes)
 	assert.Contains(t, r.Notes[0], "grants the access that the check needs")
@@ -247,21 +244,17 @@ func TestCommitDeliversToken(t *testing.T) {
 func TestDesignersOfStoppedGateway(t *testing.T) {
 	b := family(t, v1alpha1.DesignerWait)
 	b.designer("maria", "base")
-	require.NoError(t, b.gw.SetState(simulator.Down))
+	b.set(simulator.Down)
 	b.push(gitserver.Write(theme, `{}`))
 	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	assert.Equal(t, `{}`, b.read(theme))
-	require.NoError(t, b.gw.SetState(simulator.Running))
+	b.set(simulator.Running)
 	b.synced()
 }
 
 // The agent waits for the scan that releases the lock only for the grace period.
 func TestLockOfFailedApply(t *testing.T) {
-	b := family(t, v1alpha1.DesignerWait)
-	b.push(gitserver.Write(theme, `{}`))
-	none := `{"items":[],"metadata":{"total":0,"matching":0}}`
-	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/designers", Status: 200, Body: none, Times: 1}))
-	b.designer("maria", "base")
+	b, _ := openedLate(t)
 	require.NoError(t, b.gw.Scans.Fault("projects", simulator.ScanFault{NeverEnds: true}))
 	b.engine.Grace = 100 * time.Millisecond
 	began := time.Now()
@@ -431,16 +424,13 @@ func TestDesignerSaveDuringRepair(t *testing.T) {
 	b.synced()
 	id, err := b.gw.Designers.Open("anna", "line")
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(b.data, view), []byte(`{"by": "hand"}`), 0o644))
+	b.put(view, `{"by": "hand"}`)
 	saves := 0
-	b.engine.Progress = func(step string, _, _ int) {
-		if step != "apply" {
-			return
-		}
+	b.at("apply", func() {
 		saves++
 		assert.NoError(t, b.gw.Designers.SaveResource(t.Context(), id, strings.TrimPrefix(viewDir, "projects/line/"),
 			map[string][]byte{"view.json": fmt.Appendf(nil, `{"anna": %d}`, saves)}, true))
-	}
+	})
 	b.target.Repair = true
 	r := b.synced()
 	assert.Equal(t, 2, saves, "the sync plans again, with resource.json: %s", r)
@@ -448,18 +438,8 @@ func TestDesignerSaveDuringRepair(t *testing.T) {
 	assert.Equal(t, git, b.read(view))
 	is := sha256.Sum256([]byte(git))
 	assert.Equal(t, hex.EncodeToString(is[:]), b.gw.Data.Loaded(viewDir)["view.json"], "the gateway has loaded the file on the disk")
-	d, err := b.engine.Open()
-	require.NoError(t, err)
-	lost, err := d.LostAndFound()
-	require.NoError(t, err)
-	var saved []string
-	for _, l := range lost {
-		content, err := os.ReadFile(filepath.Join(b.data, ".stoker/lost+found", l.File))
-		require.NoError(t, err)
-		saved = append(saved, filepath.Base(l.Path)+" "+string(content[:min(len(content), 11)]))
-	}
-	slices.Sort(saved)
+	saved := b.lost()
 	assert.Len(t, saved, 2, "both files of the last save; the Designer replaced the earlier one")
-	assert.Contains(t, saved, `view.json {"anna": 2}`)
-	assert.True(t, slices.ContainsFunc(saved, func(s string) bool { return strings.HasPrefix(s, "resource.json ") }), "%v", saved)
+	assert.Equal(t, `{"anna": 2}`, saved[view])
+	assert.Contains(t, saved, viewDir+"/resource.json")
 }

@@ -2,11 +2,9 @@ package sync_test
 
 import (
 	"fmt"
-	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,10 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/plan"
-	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/gateway/simulator"
@@ -48,30 +44,40 @@ func newPair(t *testing.T, o simulator.Options) pair {
 // twin returns the other node of a pair: same repository, but its own gateway, store and engine.
 func (b *bench) twin(o simulator.Options) *bench {
 	b.t.Helper()
-	dir := b.t.TempDir()
-	two := &bench{t: b.t, repo: b.repo, data: filepath.Join(dir, "data"), target: b.target, conn: b.conn}
-	require.NoError(b.t, os.MkdirAll(two.data, 0o755))
-	o.Data, o.Strict, o.Role, o.Unknowns = two.data, true, ignition.RoleBackup, unknowns(b.t, o.Unknowns)
-	var err error
-	two.gw, err = simulator.Start(o)
-	require.NoError(b.t, err)
-	b.t.Cleanup(func() { assert.NoError(b.t, two.gw.Close()) })
-	store, err := repo.Open(filepath.Join(dir, "objects"), repo.StoreOptions{})
-	require.NoError(b.t, err)
-	log := slog.New(slog.DiscardHandler)
-	two.engine = sync.New(sync.Config{DataDir: two.data, Store: store, Log: log, Disk: disk.Options{Log: log}, MaxBlob: 1 << 20})
-	b.t.Cleanup(func() {
-		assert.NoError(b.t, two.engine.Close())
-		assert.NoError(b.t, store.Close())
-	})
+	two := &bench{t: b.t, repo: b.repo, target: b.target, conn: b.conn}
+	o.Role = ignition.RoleBackup
+	two.start(o)
 	return two
 }
 
 // connect gives both agents a gateway client.
 func (p pair) connect() {
-	for _, b := range []*bench{p.master, p.backup} {
+	for _, b := range p.both() {
 		b.connect(ignition.Config{})
 	}
+}
+
+// both returns the nodes.
+func (p pair) both() []*bench { return []*bench{p.master, p.backup} }
+
+// delivered syncs the first commit.
+func (p pair) delivered() pair {
+	p.push(firstCommit()...)
+	p.settled()
+	return p
+}
+
+// settled syncs both nodes, the active master first.
+func (p pair) settled() *sync.Report {
+	p.master.t.Helper()
+	p.master.synced()
+	return p.backup.standby()
+}
+
+// waits expects that the backup waits for the active node, and returns what it says.
+func (p pair) waits() string {
+	p.master.t.Helper()
+	return p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing).Message
 }
 
 // push creates a commit and makes it the target of both nodes.
@@ -79,12 +85,6 @@ func (p pair) push(edits ...gitserver.Edit) plan.ID {
 	id := p.master.push(edits...)
 	p.backup.target.Ref, p.backup.target.Name, p.backup.target.Commit = p.master.target.Ref, p.master.target.Name, id
 	return id
-}
-
-// put writes a file as a user on the gateway would.
-func (b *bench) put(path, content string) {
-	b.t.Helper()
-	require.NoError(b.t, os.WriteFile(filepath.Join(b.data, path), []byte(content), 0o644))
 }
 
 func (b *bench) standby() *sync.Report {
@@ -115,7 +115,7 @@ func TestBackupWritesUnreplicatedFiles(t *testing.T) {
 	assert.Equal(t, `{"one": 1}`, p.backup.read(view), "the pair replicated the file")
 	p.backup.gw.Requests.Reset()
 	p.backup.standby()
-	assert.Zero(t, p.backup.gw.Requests.Count("POST /data/api/v1/scan/projects"))
+	assert.Zero(t, p.backup.gw.Requests.Count(scanProjects))
 
 	// Adopted files are owned: the next commit is an ordinary change on both nodes.
 	p.push(gitserver.Write(view, `{"two": 2}`))
@@ -129,8 +129,7 @@ func TestBackupWritesUnreplicatedFiles(t *testing.T) {
 func TestBackupSyncsAfterMaster(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	good := p.push(append(firstCommit(), gitserver.Write("config/resources/core/kept.txt", "keeps the source"))...)
-	p.master.synced()
-	p.backup.standby()
+	p.settled()
 	p.push(gitserver.Write(view, `{"two": 2}`), gitserver.Delete(db+"/config.json"), gitserver.Delete(db+"/resource.json"))
 	for range 2 {
 		r := p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
@@ -138,24 +137,20 @@ func TestBackupSyncsAfterMaster(t *testing.T) {
 		assert.Equal(t, `{"one": 1}`, p.backup.read(view))
 		assert.NotEmpty(t, p.backup.read(db+"/config.json"))
 	}
-	p.master.synced()
-	p.backup.standby()
+	p.settled()
 	assert.Empty(t, p.backup.read(db+"/config.json"))
 }
 
 func TestFailoverActivatesBackup(t *testing.T) {
-	p := newPair(t, simulator.Options{})
-	p.push(firstCommit()...)
-	p.master.synced()
-	p.backup.standby()
+	p := newPair(t, simulator.Options{}).delivered()
 
 	p.push(gitserver.Write(view, `{"two": 2}`))
-	p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
+	p.waits()
 	p.Failover(true)
 	r := p.backup.synced()
 	assert.Equal(t, 2, r.Files.Modified, "the view, and its resource.json with it")
 	assert.Zero(t, r.Files.Saved, "replicated files were adopted, and are not a conflict")
-	assert.Equal(t, 1, p.backup.gw.Requests.Count("POST /data/api/v1/scan/projects"))
+	assert.Equal(t, 1, p.backup.gw.Requests.Count(scanProjects))
 	p.master.standby()
 	assert.Equal(t, `{"two": 2}`, p.master.read(view))
 
@@ -167,48 +162,42 @@ func TestFailoverActivatesBackup(t *testing.T) {
 // conflictPolicy hold protects users' work on this gateway. On standby, differences come from replication.
 func TestReplicatedChangesOnStandby(t *testing.T) {
 	p := newPair(t, simulator.Options{})
-	for _, b := range []*bench{p.master, p.backup} {
+	for _, b := range p.both() {
 		b.target.Profile.ConflictPolicy = v1alpha1.ConflictHold
 	}
-	p.push(firstCommit()...)
-	p.master.synced()
-	p.backup.standby()
+	p.delivered()
 	p.push(gitserver.Write(view, `{"two": 2}`))
 	p.master.synced()
 	p.push(gitserver.Write(view, `{"three": 3}`)) // the backup's agent did not see the second commit
-	p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
-	p.master.synced()
-	p.backup.standby()
+	p.waits()
+	p.settled()
 
 	p.push(gitserver.Delete("projects/line/project.json"), gitserver.Delete(view), gitserver.Delete(viewDir+"/resource.json"))
-	p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
+	p.waits()
 	p.master.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMassDeletion)
 	p.master.target.ConfirmDeletion = p.master.target.Commit.String()
-	p.master.synced()
-	p.backup.standby()
+	p.settled()
 }
 
 // The backup deletes files that the pair does not replicate only if the active node may delete them, too.
 func TestMassDeletionOnStandby(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
-	for _, b := range []*bench{p.master, p.backup} {
+	for _, b := range p.both() {
 		b.target.Profile.Mappings = append(b.target.Profile.Mappings, v1alpha1.Mapping{Source: "schedules", Destination: external})
 	}
 	p.push(append(firstCommit(), gitserver.Write("schedules/config.json", `{}`), gitserver.Write("schedules/resource.json", listing("config.json")))...)
-	p.master.synced()
-	p.backup.standby()
+	p.settled()
 	p.push(gitserver.Rename("schedules", "calendar"))
-	for _, b := range []*bench{p.master, p.backup} {
+	for _, b := range p.both() {
 		r := b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMassDeletion)
 		assert.Contains(t, r.Message, "schedules")
 		assert.NotEmpty(t, b.read(external+"/config.json"))
 	}
-	for _, b := range []*bench{p.master, p.backup} {
+	for _, b := range p.both() {
 		b.target.ConfirmDeletion = b.target.Commit.String()
 	}
-	p.master.synced()
-	p.backup.standby()
+	p.settled()
 	assert.Empty(t, p.backup.read(external+"/config.json"))
 }
 
@@ -232,17 +221,15 @@ func TestUnreplicatedFileOnBothNodes(t *testing.T) {
 	assert.Contains(t, r.Message, "5 replicated files")
 	assert.Equal(t, "hello", p.backup.read(note))
 	assert.Equal(t, "b", p.backup.read(beside))
-	p.master.synced()
-	p.backup.standby()
+	p.settled()
 	p.push(gitserver.Delete(beside))
-	p.master.synced()
-	p.backup.standby()
+	p.settled()
 	assert.Empty(t, p.backup.read(beside))
 }
 
 func TestPairRendersTheSame(t *testing.T) {
 	p := newPair(t, simulator.Options{})
-	for _, b := range []*bench{p.master, p.backup} {
+	for _, b := range p.both() {
 		b.target.Profile.Mappings = []v1alpha1.Mapping{{Source: "projects", Destination: "projects", Template: true}}
 		b.target.Profile.Vars = map[string]string{"site": "042"}
 	}
@@ -251,12 +238,10 @@ func TestPairRendersTheSame(t *testing.T) {
 		gitserver.Write(viewDir+"/resource.json", sealedJSON(t, "view.json", `{"title":"{{.Vars.site}}"}`)))
 	r := p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
 	assert.Contains(t, r.Message, "3 replicated files")
-	p.master.synced()
-	p.backup.standby()
+	p.settled()
 	assert.JSONEq(t, `{"title":"042"}`, p.backup.read(view))
 	p.backup.target.Profile.Vars = map[string]string{"site": "043"}
-	r = p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
-	assert.Contains(t, r.Message, viewDir, "a file with the node's own value never matches the other node")
+	assert.Contains(t, p.waits(), viewDir, "a file with the node's own value never matches the other node")
 	p.backup.target.Profile.DryRun = true
 	p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonDryRun)
 }
@@ -284,24 +269,23 @@ func TestDriftOnStandbyIsReported(t *testing.T) {
 func TestStoppedBackupByFile(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	p.push(append(firstCommit(), night()...)...)
-	require.NoError(t, p.backup.gw.SetState(simulator.Down))
+	p.backup.set(simulator.Down)
 	p.backup.target.BeforeStart = true
 	p.backup.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	assert.Empty(t, p.backup.read(view))
 	assert.Equal(t, `{"at":"22:00"}`, p.backup.read(external+"/config.json"))
 
 	p.backup.target.BeforeStart = false
-	require.NoError(t, p.backup.gw.SetState(simulator.Running))
-	p.master.synced()
-	p.backup.standby()
+	p.backup.set(simulator.Running)
+	p.settled()
 	assert.NotNil(t, p.backup.gw.Data.Loaded(external))
 }
 
 func TestUnreadableRedundancyFile(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	require.NoError(t, os.WriteFile(filepath.Join(b.data, "redundancy.xml"), []byte("<properties><entry"), 0o644))
+	b.put("redundancy.xml", "<properties><entry")
 	require.NoError(t, b.gw.Canaries.Record())
-	require.NoError(t, b.gw.SetState(simulator.Down))
+	b.set(simulator.Down)
 	b.target.BeforeStart = true
 	b.push(firstCommit()...)
 	r := b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)

@@ -3,7 +3,6 @@ package sync_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -14,129 +13,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition"
-	"stoker.io/stoker/agent/plan"
-	"stoker.io/stoker/agent/repo"
-	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/api/v1alpha1/effective"
-	"stoker.io/stoker/internal/secret"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
 )
-
-const (
-	viewDir = "projects/line/com.inductiveautomation.perspective/views/main"
-	view    = viewDir + "/view.json"
-	db      = "config/resources/core/ignition/database-connection/db"
-)
-
-// bench is an engine with a real repository and a simulated gateway.
-type bench struct {
-	t      *testing.T
-	repo   *gitserver.Repo
-	gw     *simulator.Gateway
-	data   string
-	engine *sync.Engine
-	conn   sync.Connections
-	target sync.Task
-}
-
-func newBench(t *testing.T, o simulator.Options) *bench {
-	t.Helper()
-	dir := t.TempDir()
-	b := &bench{t: t, data: filepath.Join(dir, "data"), repo: gitserver.NewRepo(t, filepath.Join(dir, "git"))}
-	require.NoError(t, os.MkdirAll(b.data, 0o755))
-	o.Data, o.Strict, o.Unknowns = b.data, true, unknowns(t, o.Unknowns)
-	var err error
-	b.gw, err = simulator.Start(o)
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, b.gw.Close()) })
-	u, err := repo.ParseURL(b.repo.Dir)
-	require.NoError(t, err)
-	b.conn.Remote, err = repo.NewRemote(u, repo.Auth{}, repo.RemoteOptions{})
-	require.NoError(t, err)
-	b.connect(ignition.Config{})
-	store, err := repo.Open(filepath.Join(dir, "objects"), repo.StoreOptions{})
-	require.NoError(t, err)
-	log := slog.New(slog.DiscardHandler)
-	b.engine = sync.New(sync.Config{DataDir: b.data, Store: store, Log: log, Disk: disk.Options{Log: log}, MaxBlob: 1 << 20, DriftFetchTimeout: time.Minute})
-	t.Cleanup(func() {
-		assert.NoError(t, b.engine.Close())
-		assert.NoError(t, store.Close())
-	})
-	b.target.Profile = effective.Settings{Mappings: []v1alpha1.Mapping{
-		{Source: "projects", Destination: "projects"}, {Source: "config", Destination: "config"}}}
-	return b
-}
-
-// connect creates the client of the gateway from c.
-func (b *bench) connect(c ignition.Config) {
-	b.t.Helper()
-	if c.URL == "" {
-		c.URL = b.gw.URL()
-	}
-	c.Key = func() (secret.String, error) { return secret.New(b.gw.Token()), nil }
-	c.PollInterval, c.LockWait = 5*time.Millisecond, time.Second
-	client, err := ignition.New(c)
-	require.NoError(b.t, err)
-	b.conn.Gateway, b.conn.HasAPIToken = client, true
-}
-
-// push creates a commit and makes it the target.
-func (b *bench) push(edits ...gitserver.Edit) plan.ID {
-	b.t.Helper()
-	id, err := plan.ParseID(b.repo.Commit("c", edits...))
-	require.NoError(b.t, err)
-	b.target.Ref, b.target.Name, b.target.Commit = "main", "refs/heads/main", id
-	return id
-}
-
-// firstCommit returns the edits of the first commit of most tests: a project with a view, and a database connection.
-func firstCommit() []gitserver.Edit {
-	resource := func(file string) string {
-		return `{"scope":"G","version":1,"restricted":false,"overridable":true,"files":["` + file + `"],"attributes":{}}`
-	}
-	return []gitserver.Edit{
-		gitserver.Write("projects/line/project.json", `{"title":"Line","description":"","parent":"","enabled":true,"inheritable":false}`),
-		gitserver.Write(view, `{"one": 1}`),
-		gitserver.Write(viewDir+"/resource.json", resource("view.json")),
-		gitserver.Write(db+"/config.json", `{"url": "jdbc"}`),
-		gitserver.Write(db+"/resource.json", resource("config.json")),
-	}
-}
-
-func (b *bench) sync() *sync.Report { return b.engine.Sync(b.t.Context(), b.conn, b.target) }
-
-// synced runs a sync and expects it to succeed.
-func (b *bench) synced() *sync.Report {
-	b.t.Helper()
-	r := b.sync()
-	require.Equal(b.t, v1alpha1.GatewaySynced, r.Phase, r.String())
-	require.Equal(b.t, b.target.Commit, r.Commit)
-	require.NoError(b.t, b.gw.Canaries.Check())
-	return r
-}
-
-// ended runs a sync and expects a phase and a reason.
-func (b *bench) ended(phase v1alpha1.GatewaySyncState, reason v1alpha1.Reason) *sync.Report {
-	b.t.Helper()
-	r := b.sync()
-	require.Equal(b.t, phase, r.Phase, r.String())
-	require.Equal(b.t, reason, r.Reason, r.String())
-	return r
-}
-
-func (b *bench) read(path string) string {
-	b.t.Helper()
-	raw, err := os.ReadFile(filepath.Join(b.data, path))
-	if os.IsNotExist(err) {
-		return ""
-	}
-	require.NoError(b.t, err)
-	return string(raw)
-}
 
 func TestScanOnlyChangedTrees(t *testing.T) {
 	b := newBench(t, simulator.Options{})
@@ -144,8 +25,14 @@ func TestScanOnlyChangedTrees(t *testing.T) {
 	b.gw.Requests.Reset()
 	r := b.synced()
 	assert.Equal(t, []string{"line"}, r.Projects)
-	assert.Equal(t, 1, b.gw.Requests.Count("POST /data/api/v1/scan/projects"))
-	assert.Equal(t, 1, b.gw.Requests.Count("POST /data/api/v1/scan/config"))
+	assert.Empty(t, r.Notes)
+	var order []string
+	for _, q := range b.gw.Requests.List() {
+		if q.Method == http.MethodPost {
+			order = append(order, strings.TrimPrefix(q.Path, "/data/api/v1/"))
+		}
+	}
+	assert.Equal(t, []string{"scan-lock/config", "scan-lock/projects", "scan/config", "scan/projects"}, order, "files move under the lock")
 	assert.NotNil(t, b.gw.Data.Loaded(viewDir))
 	assert.NotNil(t, b.gw.Data.Loaded(db))
 
@@ -155,29 +42,13 @@ func TestScanOnlyChangedTrees(t *testing.T) {
 
 	b.push(gitserver.Write(db+"/config.json", `{"url": "other"}`))
 	b.synced()
-	assert.Zero(t, b.gw.Requests.Count("POST /data/api/v1/scan/projects"))
-	assert.Equal(t, 1, b.gw.Requests.Count("POST /data/api/v1/scan/config"))
+	assert.Equal(t, [2]int{0, 1}, b.scans())
 
 	b.gw.Requests.Reset()
 	b.push(gitserver.Write("README.md", "outside of the mappings"))
 	b.synced()
 	assert.Empty(t, b.gw.Requests.Violations())
-	assert.Zero(t, b.gw.Requests.Count("POST /data/api/v1/scan/config")+b.gw.Requests.Count("POST /data/api/v1/scan/projects"))
-}
-
-func TestFilesMoveUnderScanLock(t *testing.T) {
-	b := newBench(t, simulator.Options{})
-	b.push(firstCommit()...)
-	b.gw.Requests.Reset()
-	r := b.synced()
-	assert.Empty(t, r.Notes)
-	var order []string
-	for _, q := range b.gw.Requests.List() {
-		if q.Method == http.MethodPost {
-			order = append(order, strings.TrimPrefix(q.Path, "/data/api/v1/"))
-		}
-	}
-	assert.Equal(t, []string{"scan-lock/config", "scan-lock/projects", "scan/config", "scan/projects"}, order)
+	assert.Zero(t, b.scans())
 }
 
 func TestForeignScanLock(t *testing.T) {
@@ -200,20 +71,18 @@ func TestFailedApplyIsRolledBack(t *testing.T) {
 	b.synced()
 	b.push(gitserver.Write(db+"/config.json", `{"url": "new"}`), gitserver.Write("projects/line/zz.json", "{}"))
 	line, away := filepath.Join(b.data, "projects/line"), filepath.Join(b.data, "projects/away")
-	b.engine.Progress = func(step string, _, _ int) {
-		if step == "apply" { // after the plan, a file replaces the project
-			require.NoError(t, os.Rename(line, away))
-			require.NoError(t, os.WriteFile(line, nil, 0o644))
-		}
-	}
+	b.at("apply", func() { // a file replaces the project
+		require.NoError(t, os.Rename(line, away))
+		b.put("projects/line", "")
+	})
 	b.gw.Requests.Reset()
 	r := b.sync()
-	b.engine.Progress = func(string, int, int) {}
+	b.at("", nil)
 	assert.Equal(t, v1alpha1.GatewayError, r.Phase, r.String())
 	assert.Equal(t, good, r.Commit)
 	assert.Equal(t, `{"url": "jdbc"}`, b.read(db+"/config.json"), "replaced files are restored")
 	assert.Equal(t, 1, b.gw.Requests.Count("POST /data/api/v1/scan-lock/projects"))
-	assert.Equal(t, 1, b.gw.Requests.Count("POST /data/api/v1/scan/projects"), "the scan releases the lock")
+	assert.Equal(t, 1, b.scans()[0], "the scan releases the lock")
 
 	require.NoError(t, os.Remove(line))
 	require.NoError(t, os.Rename(away, line))
@@ -238,13 +107,9 @@ func TestWriteDuringSync(t *testing.T) {
 			good := b.push(firstCommit()...)
 			b.synced()
 			b.push(gitserver.Write(view, `{"two": 2}`), gitserver.Write("projects/line/zz.json", "{}"))
-			b.engine.Progress = func(step string, _, _ int) {
-				if step == "apply" {
-					require.NoError(t, os.WriteFile(filepath.Join(b.data, view), []byte(`{"mine": 1}`), 0o644))
-				}
-			}
+			b.at("apply", func() { b.put(view, `{"mine": 1}`) })
 			r := b.sync()
-			b.engine.Progress = func(string, int, int) {}
+			b.at("", nil)
 			assert.Equal(t, c.phase, r.Phase, r.String())
 			assert.Equal(t, c.live, b.read(view))
 			if c.phase == v1alpha1.GatewayHeld {
@@ -262,16 +127,14 @@ func TestWriteDuringSync(t *testing.T) {
 
 // A data directory restored from a backup is a different directory, so the agent must open it again.
 func TestReplacedDataDirectoryIsReopened(t *testing.T) {
-	b := newBench(t, simulator.Options{})
-	b.push(firstCommit()...)
-	b.synced()
+	b := newBench(t, simulator.Options{}).delivered()
 	require.NoError(t, os.Rename(b.data, b.data+".old"))
 	require.NoError(t, os.MkdirAll(filepath.Join(b.data, "config/resources/core"), 0o755))
 	b.conn.Gateway = nil
 	r := b.sync()
 	require.Equal(t, v1alpha1.GatewaySynced, r.Phase, r.String())
 	assert.Equal(t, `{"one": 1}`, b.read(view), "the new directory is synced")
-	require.NoError(t, os.RemoveAll(filepath.Join(b.data, ".stoker")))
+	b.remove(".stoker")
 	r = b.sync()
 	require.Equal(t, v1alpha1.GatewaySynced, r.Phase, r.String())
 	assert.FileExists(t, filepath.Join(b.data, ".stoker/manifest"))
@@ -279,15 +142,10 @@ func TestReplacedDataDirectoryIsReopened(t *testing.T) {
 
 func TestSyncBeforeGatewayStart(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	require.NoError(t, b.gw.SetState(simulator.Down))
+	b.set(simulator.Down)
 	b.push(firstCommit()...)
-	b.target.BeforeStart = true
-	b.gw.Requests.Reset()
-	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
+	b.beforeStart()
 	assert.Equal(t, `{"one": 1}`, b.read(view))
-
-	b.target.BeforeStart = false
-	require.NoError(t, b.gw.SetState(simulator.Running))
 	r := b.synced()
 	assert.Empty(t, r.Scans, "the gateway read the files when it started")
 	assert.Equal(t, []string{"line"}, r.Projects, "the projects are verified")
@@ -300,11 +158,11 @@ func TestStartingGatewayIsNotScanned(t *testing.T) {
 	} {
 		t.Run(string(state), func(t *testing.T) {
 			b := newBench(t, simulator.Options{})
-			require.NoError(t, b.gw.SetState(state))
+			b.set(state)
 			b.push(firstCommit()...)
 			b.ended(v1alpha1.GatewayPending, reason)
 			assert.Empty(t, b.read(view))
-			require.NoError(t, b.gw.SetState(simulator.Running))
+			b.set(simulator.Running)
 			b.synced()
 		})
 	}
@@ -324,7 +182,7 @@ func TestUntrustedGatewayCertificate(t *testing.T) {
 func TestFailedScanStaysPending(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	commit := b.push(firstCommit()...)
-	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
+	b.fault(simulator.Fault{Route: scanProjects, Status: 400})
 	r := b.sync()
 	assert.Equal(t, v1alpha1.GatewayError, r.Phase, r.String())
 	assert.Equal(t, commit, r.Commit, "the report names the commit on the disk")
@@ -334,14 +192,13 @@ func TestFailedScanStaysPending(t *testing.T) {
 	b.gw.Faults.Clear()
 	b.gw.Requests.Reset()
 	b.synced()
-	assert.Equal(t, 1, b.gw.Requests.Count("POST /data/api/v1/scan/projects"))
-	assert.Zero(t, b.gw.Requests.Count("POST /data/api/v1/scan/config"), "a successful scan is not repeated")
+	assert.Equal(t, [2]int{1, 0}, b.scans(), "a successful scan is not repeated")
 }
 
 func TestMissingConfigResourceIsNotSynced(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(firstCommit()...)
-	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/resources/names/ignition/database-connection", Status: 200, Body: `{"items":[],"metadata":{"total":0,"matching":0}}`}))
+	b.fault(simulator.Fault{Route: "GET /data/api/v1/resources/names/ignition/database-connection", Status: 200, Body: `{"items":[],"metadata":{"total":0,"matching":0}}`})
 	r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonVerificationFailed)
 	assert.Contains(t, r.Message, "does not show these config resources (see its log for the reason): ignition/database-connection/db")
 	b.gw.Faults.Clear()
@@ -353,13 +210,11 @@ func TestGatewayLogErrorsInReport(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.gw.Logs.Error("Old.Logger", "from before")
 	b.push(firstCommit()...)
-	b.engine.Progress = func(step string, _, _ int) {
-		if step == "verify" {
-			for i := range 12 {
-				b.gw.Logs.Error("Some.Logger", fmt.Sprintf("error number %d", i))
-			}
+	b.at("verify", func() {
+		for i := range 12 {
+			b.gw.Logs.Error("Some.Logger", fmt.Sprintf("error number %d", i))
 		}
-	}
+	})
 	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second))) // the gateway's clock in its responses has whole seconds
 	r := b.synced()
 	notes := strings.Join(r.Notes, "\n")
@@ -368,18 +223,9 @@ func TestGatewayLogErrorsInReport(t *testing.T) {
 	assert.NotContains(t, notes, "from before")
 }
 
-func TestFileSizeLimit(t *testing.T) {
-	b := newBench(t, simulator.Options{})
-	b.push(append(firstCommit(), gitserver.Write("projects/line/big.bin", strings.Repeat("x", 1<<20+1)))...)
-	r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonLimitExceeded)
-	assert.Contains(t, r.Message, "big.bin")
-	assert.Contains(t, r.Message, "max-blob")
-	assert.Empty(t, b.read(view))
-}
-
 func TestDryRunWritesNothing(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	require.NoError(t, os.RemoveAll(filepath.Join(b.data, ".ignition-seed-complete")))
+	b.remove(".ignition-seed-complete")
 	before := list(t, b.data)
 	b.push(firstCommit()...)
 	b.target.Profile.DryRun = true
@@ -402,11 +248,7 @@ func TestStopBeforeScan(t *testing.T) {
 	b.push(firstCommit()...)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	b.engine.Progress = func(step string, _, _ int) {
-		if step == "scan" {
-			stop()
-		}
-	}
+	b.at("scan", stop)
 	r := b.engine.Sync(ctx, b.conn, b.target)
 	assert.Equal(t, v1alpha1.GatewaySynced, r.Phase, r.String())
 	assert.NotNil(t, b.gw.Data.Loaded(viewDir))
@@ -420,4 +262,122 @@ func list(t *testing.T, dir string) []string {
 		return err
 	}))
 	return out
+}
+
+// A commit with an invalid file must fail even if that file is already on the gateway, for example through a copy.
+func TestExistingFilesAreValidated(t *testing.T) {
+	for name, c := range map[string]struct {
+		file, content string
+		reason        v1alpha1.Reason
+	}{
+		"a pointer":    {"image.png", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n", v1alpha1.ReasonLFSPointer},
+		"broken JSON":  {"other.json", `{"broken": `, v1alpha1.ReasonConfigSyntaxError},
+		"a bad shape":  {"in/resource.json", `{"scope":"G","version":1,"files":[]}`, v1alpha1.ReasonConfigSyntaxError},
+		"a large file": {"large.json", `"` + strings.Repeat("x", 1<<20) + `"`, v1alpha1.ReasonLimitExceeded},
+		"a good file":  {"good.json", `{}`, v1alpha1.ReasonSynced},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for place, there := range map[string]bool{"on the gateway": true, "only in git": false} {
+				t.Run(place, func(t *testing.T) {
+					b := newBench(t, simulator.Options{})
+					b.push(append(firstCommit(), gitserver.Write(viewDir+"/"+c.file, c.content))...)
+					if there {
+						b.put(viewDir+"/"+c.file, c.content)
+					}
+					b.target.Profile.DryRun = true
+					planned := b.sync()
+					b.target.Profile.DryRun = false
+					r := b.sync()
+					assert.Equal(t, c.reason, r.Reason, "%s", r)
+					if c.reason == v1alpha1.ReasonSynced {
+						assert.Equal(t, v1alpha1.GatewaySynced, r.Phase, "%s", r)
+						return
+					}
+					assert.Equal(t, c.reason, planned.Reason, "dry run: %s", planned)
+					assert.Zero(t, planned.Files.Total)
+					assert.Zero(t, r.Files.Total, "the agent owns no file")
+				})
+			}
+		})
+	}
+}
+
+// Another program may bring the files of a commit to a gateway that runs. That they are on the disk does not mean that it has loaded them.
+func TestExistingFilesAreLoaded(t *testing.T) {
+	const changed, config = "projects/line/project.json", db + "/config.json"
+	const next = `{"title":"Next","description":"","parent":"","enabled":true,"inheritable":false}`
+	start := func(t *testing.T) *bench {
+		b := newBench(t, simulator.Options{}).delivered()
+		b.gw.Requests.Reset()
+		return b
+	}
+	t.Run("of the next commit", func(t *testing.T) {
+		b := start(t)
+		b.put(changed, next)
+		b.push(gitserver.Write(changed, next))
+		r := b.synced()
+		assert.Equal(t, [2]int{1, 0}, b.scans())
+		assert.Equal(t, []string{"line"}, r.Projects)
+	})
+	t.Run("a failed scan", func(t *testing.T) {
+		b := start(t)
+		b.put(config, `{"url": "other"}`)
+		b.push(gitserver.Write(config, `{"url": "other"}`))
+		require.NoError(t, b.gw.Scans.Fault("config", simulator.ScanFault{Fails: 99}))
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
+		require.NoError(t, b.gw.Scans.Fault("config", simulator.ScanFault{}))
+		b.synced()
+	})
+	t.Run("a deleted project", func(t *testing.T) {
+		b := start(t)
+		b.remove("projects/line")
+		b.push(gitserver.Delete(changed), gitserver.Delete(view), gitserver.Delete(viewDir+"/resource.json"))
+		b.target.ConfirmDeletion = b.target.Commit.String()
+		b.synced()
+		assert.Equal(t, [2]int{1, 0}, b.scans())
+	})
+	t.Run("a lost manifest while a scan is pending", func(t *testing.T) {
+		b := start(t)
+		b.push(gitserver.Write(changed, next))
+		require.NoError(t, b.gw.Scans.Fault("projects", simulator.ScanFault{Fails: 99}))
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
+		b.remove(".stoker")
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
+		require.NoError(t, b.gw.Scans.Fault("projects", simulator.ScanFault{}))
+		b.synced()
+	})
+	t.Run("a removed note while a scan is pending", func(t *testing.T) {
+		b := start(t)
+		b.push(gitserver.Write(changed, next))
+		require.NoError(t, b.gw.Scans.Fault("projects", simulator.ScanFault{Fails: 99}))
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
+		b.remove(".stoker/note-unloaded")
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
+
+		// Another lock file makes the agent open the directory again.
+		lock := filepath.Join(b.data, ".stoker/lock")
+		content, err := os.ReadFile(lock)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(lock+".new", content, 0o600))
+		require.NoError(t, os.Rename(lock+".new", lock))
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
+	})
+	t.Run("of the same meaning", func(t *testing.T) {
+		b := start(t)
+		b.put(config, "{\n  \"url\": \"other\"\n}")
+		b.push(gitserver.Write(config, `{"url": "other"}`))
+		b.synced()
+		assert.Equal(t, [2]int{0, 1}, b.scans())
+	})
+	t.Run("only the time of a file is new", func(t *testing.T) {
+		b := start(t)
+		b.put(view, `{"one": 1}`)
+		b.target.Force = "again"
+		b.synced()
+		b.gw.Requests.Reset()
+		b.put(view, `{"one": 1}`)
+		b.push(gitserver.Write(config, `{"url": "other"}`))
+		b.synced()
+		assert.Equal(t, [2]int{0, 1}, b.scans())
+	})
 }

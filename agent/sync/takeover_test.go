@@ -20,6 +20,10 @@ import (
 
 const second = "projects/line/com.inductiveautomation.perspective/views/two"
 
+func secondView(content string) []gitserver.Edit {
+	return []gitserver.Edit{gitserver.Write(second+"/view.json", content), gitserver.Write(second+"/resource.json", listing("view.json"))}
+}
+
 // ofPairs skips the test if the flipped unknown does not affect pairs, because these tests are slow.
 func ofPairs(t *testing.T) {
 	t.Helper()
@@ -33,12 +37,11 @@ func ofPairs(t *testing.T) {
 func behind(t *testing.T, policy v1alpha1.ConflictPolicy, base, slept, then []gitserver.Edit) pair {
 	t.Helper()
 	p := newPair(t, simulator.Options{})
-	for _, b := range []*bench{p.master, p.backup} {
+	for _, b := range p.both() {
 		b.target.Profile.ConflictPolicy = policy
 	}
 	p.push(append(firstCommit(), base...)...)
-	p.master.synced()
-	p.backup.standby()
+	p.settled()
 	p.push(slept...)
 	p.master.synced()
 	p.push(then...)
@@ -87,10 +90,7 @@ func TestReplicatedFileUnderConflictPolicy(t *testing.T) {
 // the commit at the next failover.
 func TestTakeoverAfterReplication(t *testing.T) {
 	ofPairs(t)
-	p := newPair(t, simulator.Options{})
-	p.push(firstCommit()...)
-	p.master.synced()
-	p.backup.standby()
+	p := newPair(t, simulator.Options{}).delivered()
 	p.Pause(true)
 	p.push(gitserver.Write(view, `{"two": 2}`))
 	p.master.synced()
@@ -111,35 +111,33 @@ func TestTakeoverAfterReplication(t *testing.T) {
 func TestReplicatedDriftIsReported(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
-	now := time.Now()
-	p.backup.engine.Now = func() time.Time { return now }
+	now := p.backup.clock()
 	p.push(append(firstCommit(), night()...)...)
-	p.master.synced()
-	p.backup.standby()
+	p.settled()
 	p.master.put(view, `{"mine": 1}`)
 	require.NoError(t, p.Replicate())
 	require.Equal(t, `{"mine": 1}`, p.backup.read(view))
 
 	p.push(gitserver.Write(db+"/config.json", `{"url": "other"}`))
 	p.master.synced()
-	p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
-	now = now.Add(4 * time.Minute)
+	p.waits()
+	*now = now.Add(4 * time.Minute)
 	r := p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
 	assert.Contains(t, r.Message, viewDir)
-	now = now.Add(time.Minute)
+	*now = now.Add(time.Minute)
 	r = p.backup.standby()
 	assert.Contains(t, r.Message, "that were changed on the gateway ("+viewDir)
 	assert.Contains(t, p.backup.standby().Message, "changed on the gateway", "also from a sync without changes")
 
 	p.push(gitserver.Write(db+"/config.json", `{"url": "third"}`))
-	p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
+	p.waits()
 	p.master.synced()
 	assert.Contains(t, p.backup.standby().Message, "changed on the gateway", "the standby waits only once")
 	p.master.put(view, `{"mine": 2}`)
 	require.NoError(t, p.Replicate())
 	p.push(gitserver.Write(db+"/config.json", `{"url": "fourth"}`))
 	p.master.synced()
-	p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
+	p.waits()
 
 	p.Failover(true)
 	assert.NotZero(t, p.backup.synced().Files.Saved)
@@ -154,7 +152,7 @@ func TestReplicatedFileIsReported(t *testing.T) {
 	p.push(append(firstCommit(), gitserver.Write("config/resources/core/kept.txt", "keeps the source"))...)
 	p.master.synced()
 	assert.NotContains(t, p.backup.standby().Message, "the pair copied", "the first files are not replicated files")
-	p.push(gitserver.Write(second+"/view.json", `{"bad": 1}`), gitserver.Write(second+"/resource.json", listing("view.json")))
+	p.push(secondView(`{"bad": 1}`)...)
 	p.master.synced()
 	p.push(gitserver.Delete(second+"/view.json"), gitserver.Delete(second+"/resource.json"))
 	assert.Contains(t, p.backup.standby().Message, "the pair copied 1 resources that are in no commit of this node ("+second)
@@ -170,7 +168,7 @@ func TestReplicatedFileIsReported(t *testing.T) {
 	assert.NotContains(t, p.backup.synced().Message, second)
 	p.master.standby()
 
-	p.push(gitserver.Write(second+"/view.json", `{"good": 1}`), gitserver.Write(second+"/resource.json", listing("view.json")))
+	p.push(secondView(`{"good": 1}`)...)
 	assert.NotContains(t, p.backup.synced().Message, "the pair copied")
 	assert.NotContains(t, p.master.standby().Message, "the pair copied")
 }
@@ -183,7 +181,7 @@ func TestActiveBackupWithoutRole(t *testing.T) {
 	p.Failover(true)
 	p.backup.synced()
 	p.backup.put(view, `{"mine": 1}`)
-	require.NoError(t, p.backup.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/redundancy", Status: 500}))
+	p.backup.fault(simulator.Fault{Route: "GET /data/api/v1/redundancy", Status: 500})
 	r := p.backup.synced()
 	assert.True(t, r.Paired)
 	p.backup.synced()
@@ -199,7 +197,7 @@ func TestStandbyMasterWithoutAnswer(t *testing.T) {
 	p.Failover(true)
 	p.master.standby()
 	p.push(gitserver.Write(view, `{"two": 2}`))
-	require.NoError(t, p.master.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/redundancy", Status: 500, Times: 1}))
+	p.master.fault(simulator.Fault{Route: "GET /data/api/v1/redundancy", Status: 500, Times: 1})
 	for range 2 { // without an answer, and with one
 		r := p.master.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing)
 		assert.True(t, r.Paired)
@@ -212,15 +210,11 @@ func TestStandbyMasterWithoutAnswer(t *testing.T) {
 // F17: a path that the gateway wrote into a note of the agent stops no sync.
 func TestForgedNoteOfReplicatedFiles(t *testing.T) {
 	ofPairs(t)
-	p := newPair(t, simulator.Options{})
-	p.push(firstCommit()...)
-	p.master.synced()
-	p.backup.standby()
+	p := newPair(t, simulator.Options{}).delivered()
 	for _, path := range []string{"../x", ".stoker/x", strings.Repeat("x", 1000)} {
 		p.master.put(".stoker/note-pair-brought", path)
 		p.backup.put(".stoker/note-pair-brought", path)
-		p.master.synced()
-		p.backup.standby()
+		p.settled()
 	}
 }
 
@@ -242,11 +236,143 @@ func TestHandEditedResource(t *testing.T) {
 		assert.Equal(t, hex.EncodeToString(sum[:]), b.gw.Data.Loaded(viewDir)["view.json"])
 		assert.Equal(t, hex.EncodeToString(sum[:]), b.gw.Data.Loaded(db)["config.json"])
 	}
-	drift, err := b.engine.Drift(t.Context(), true)
-	assert.NoError(t, err)
-	assert.Zero(t, drift.Files, "%v", drift.Paths)
+	assert.Zero(t, b.drift(true).Files)
 	b.gw.Requests.Reset()
 	b.target.Force = "again"
 	r := b.synced()
 	assert.Zero(t, r.Files.Modified, "a forced sync changes nothing: %s", r)
+}
+
+// edit writes a file on the active node, as a user would, and lets the pair replicate it.
+func (p pair) edit(path, content string) {
+	p.master.t.Helper()
+	p.master.put(path, content)
+	require.NoError(p.master.t, p.Replicate())
+	require.Equal(p.master.t, content, p.backup.read(path))
+}
+
+// The backup's volume is new or lost its .stoker. The agent has no record of a file that was edited on the active node.
+func TestNewBackupBesideDrift(t *testing.T) {
+	ofPairs(t)
+	p := newPair(t, simulator.Options{})
+	now := p.backup.clock()
+	p.push(firstCommit()...)
+	p.master.synced()
+	p.edit(view, `{"mine": 1}`)
+	assert.Contains(t, p.waits(), viewDir)
+	*now = now.Add(4 * time.Minute)
+	assert.True(t, p.backup.ended(v1alpha1.GatewayPending, v1alpha1.ReasonProgressing).Commit.IsZero(), "the reported commit is never ahead of the disk")
+	*now = now.Add(time.Minute)
+	assert.Contains(t, p.backup.standby().Message, "that were changed on the gateway ("+viewDir)
+	assert.Equal(t, `{"mine": 1}`, p.backup.read(view))
+
+	p.push(gitserver.Write(db+"/config.json", `{"url": "other"}`))
+	p.waits()
+	p.master.synced()
+	assert.Contains(t, p.backup.standby().Message, "changed on the gateway", "the standby waits only once")
+
+	p.push(gitserver.Write(view, `{"two": 2}`))
+	p.waits()
+	p.master.synced()
+	assert.NotContains(t, p.backup.standby().Message, "changed on the gateway")
+	assert.Equal(t, `{"two": 2}`, p.backup.read(view))
+}
+
+// A commit adds a view, and a user edits it and another one on the active node before the backup's agent sees it. The agent waits for both
+// together.
+func TestEditedViewIsDriftOnStandby(t *testing.T) {
+	ofPairs(t)
+	p := newPair(t, simulator.Options{})
+	now := p.backup.clock()
+	p.delivered()
+	p.push(secondView(`{"two": 2}`)...)
+	p.master.synced()
+	p.edit(view, `{"mine": 1}`)
+	p.edit(second+"/view.json", `{"mine": 2}`)
+	p.waits()
+	*now = now.Add(5 * time.Minute)
+	p.backup.standby()
+
+	p.Failover(true)
+	p.backup.synced()
+	assert.Equal(t, `{"two": 2}`, p.backup.read(second+"/view.json"))
+	assert.Equal(t, `{"one": 1}`, p.backup.read(view))
+}
+
+// A file without a record may belong to the commit of the other node. The time until it counts as drift runs only while all other
+// files match and no replication is pending.
+func TestUnrecordedFileOfPairIsNotDrift(t *testing.T) {
+	ofPairs(t)
+	p := newPair(t, simulator.Options{})
+	now := p.backup.clock()
+	look := func(why string) {
+		t.Helper()
+		for range 2 {
+			assert.Contains(t, p.waits(), "replicated files do not match", why)
+			*now = now.Add(4 * time.Minute)
+		}
+	}
+	p.push(firstCommit()...)
+	p.master.synced() // the backup's agent misses this commit
+	p.push(gitserver.Write(view, `{"two": 2}`), gitserver.Write(second+"/view.json", `{}`), gitserver.Write(second+"/resource.json", listing("view.json")))
+	look("the second view is missing")
+	p.Pause(true)
+	p.master.synced()
+	look("the replication is pending")
+	p.backup.gw.Redundancy.SetConfigAccess(false, false)
+	p.backup.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonNoConfigAccess)
+	*now = now.Add(4 * time.Minute)
+	p.backup.gw.Redundancy.SetConfigAccess(false, true)
+	p.Pause(false)
+	require.NoError(t, p.Replicate())
+	p.edit(view, `{"mine": 1}`)
+	p.waits()
+	*now = now.Add(4 * time.Minute)
+	p.edit(view, `{"mine": 2}`)
+	look("the file was edited again")
+	p.backup.standby()
+	assert.Equal(t, `{}`, p.backup.read(second+"/view.json"))
+
+	p.push(gitserver.Write(view, `{"three": 3}`))
+	look("a new commit changes the file")
+}
+
+func TestActiveNodeFileIsDriftOnStandby(t *testing.T) {
+	ofPairs(t)
+	p := newPair(t, simulator.Options{})
+	now := p.backup.clock()
+	for _, b := range p.both() {
+		b.target.Profile.ConflictPolicy = v1alpha1.ConflictGatewayWins
+		b.put("projects/line/project.json", project("", false))
+		b.put(view, `{"of": "the plant"}`)
+		b.put(viewDir+"/resource.json", listing("view.json"))
+	}
+	p.push(firstCommit()...)
+	p.master.synced()
+	assert.Equal(t, `{"of": "the plant"}`, p.master.read(view))
+	p.waits()
+	*now = now.Add(5 * time.Minute)
+	p.backup.standby()
+}
+
+// With prune mirror, the next sync of the active node deletes the view. Until then the backup need not wait, because no file is
+// missing.
+func TestLateViewUnderMirror(t *testing.T) {
+	ofPairs(t)
+	p := newPair(t, simulator.Options{})
+	for _, b := range p.both() {
+		b.target.Profile.Prune = v1alpha1.PruneMirror
+		b.target.Profile.Mappings = []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}
+	}
+	p.delivered()
+	p.push(gitserver.Write(view, `{"two": 2}`))
+	p.master.synced()
+	p.edit(second+"/resource.json", listing("view.json"))
+	p.edit(second+"/view.json", `{"mine": 1}`)
+	assert.Contains(t, p.backup.standby().Message, second, "the message names the view")
+
+	p.push(gitserver.Write(view, `{"three": 3}`))
+	p.master.synced()
+	assert.NotContains(t, p.backup.standby().Message, second)
+	assert.Empty(t, p.backup.read(second+"/view.json"))
 }

@@ -1,8 +1,6 @@
 package sync_test
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -17,22 +15,8 @@ import (
 )
 
 func TestMaintenanceWindows(t *testing.T) {
-	noon := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
-	night := noon.Add(11 * time.Hour)
-	// begin returns a bench at noon that has delivered a commit and has another one as its target, which only the night allows.
-	begin := func(t *testing.T) *bench {
-		b := newBench(t, simulator.Options{})
-		now := noon
-		b.engine.Now = func() time.Time { return now }
-		b.target.Facts.GatewayName, b.target.Facts.CRName = "area-4", "plant"
-		b.target.Profile.Windows = []v1alpha1.MaintenanceWindow{{Name: "nights", Schedule: "0 22 * * *", Duration: "8h", Gateways: []string{"area-*"}}}
-		b.push(firstCommit()...)
-		b.synced() // the first sync of a gateway does not wait
-		b.push(gitserver.Write(view, `{"one": 2}`))
-		return b
-	}
 	t.Run("a commit waits for its window", func(t *testing.T) {
-		b := begin(t)
+		b := newGated(t)
 		b.gw.Requests.Reset()
 		worked := false
 		b.target.OnWorking = func() { worked = true }
@@ -44,19 +28,39 @@ func TestMaintenanceWindows(t *testing.T) {
 		assert.Empty(t, r.Fetch.Kind, "no fetch")
 		assert.False(t, worked)
 
-		b.engine.Now = func() time.Time { return night }
+		b.target.BeforeStart = true
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMaintenanceWindow)
+		assert.Equal(t, `{"one": 1}`, b.read(view))
+		assert.Empty(t, b.gw.Requests.List())
+	})
+	t.Run("a delivered commit is repaired and taken back at any time", func(t *testing.T) {
+		b := newGated(t)
+		b.now = atNight
+		r := b.synced()
+		assert.Equal(t, `{"one": 2}`, b.read(view))
+		b.now = noon.Add(24 * time.Hour)
+		b.synced()
+		b.put(view, `{"one": "edited"}`)
+		b.target.Repair = true
 		b.synced()
 		assert.Equal(t, `{"one": 2}`, b.read(view))
-		b.engine.Now = func() time.Time { return noon.Add(24 * time.Hour) }
-		b.synced() // the delivered commit stays Synced
+		b.target.Repair, b.target.Profile.ExcludePatterns = false, []string{"**/view.json"}
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMaintenanceWindow) // other settings wait
+		b.target.Profile.ExcludePatterns, b.target.Restore = nil, r.Snapshots[0].ID
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
+		assert.Equal(t, `{"one": 1}`, b.read(view))
 	})
 	t.Run("a commit delivered in the window is scanned later", func(t *testing.T) {
-		b := begin(t)
-		b.engine.Now = func() time.Time { return night }
-		require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
+		b := newGated(t)
+		b.now = atNight
+		b.fault(simulator.Fault{Route: scanProjects, Status: 400})
 		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
-		b.engine.Now = func() time.Time { return noon.Add(24 * time.Hour) }
+		b.now = noon.Add(24 * time.Hour)
 		b.push(gitserver.Write(view, `{"one": 3}`))
+		b.target.BeforeStart = true
+		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMaintenanceWindow)
+		assert.Equal(t, `{"one": 2}`, b.read(view))
+		b.target.BeforeStart = false
 		r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
 		assert.Contains(t, r.Message, "before "+b.target.Commit.Short())
 		b.gw.Faults.Clear()
@@ -67,7 +71,7 @@ func TestMaintenanceWindows(t *testing.T) {
 		assert.Empty(t, b.gw.Requests.List(), "the scan happens once")
 	})
 	t.Run("a window of another gateway", func(t *testing.T) {
-		b := begin(t)
+		b := newGated(t)
 		b.target.Facts.GatewayName = "line-1"
 		b.synced()
 	})
@@ -77,74 +81,26 @@ func TestMaintenanceWindows(t *testing.T) {
 		"an approved commit":   func(t *sync.Task) { t.WindowApproved = true },
 	} {
 		t.Run(name+" does not wait", func(t *testing.T) {
-			b := begin(t)
+			b := newGated(t)
 			change(&b.target)
 			b.synced()
 			assert.Equal(t, `{"one": 2}`, b.read(view))
 		})
 	}
-	t.Run("other settings wait", func(t *testing.T) {
-		b := begin(t)
-		b.engine.Now = func() time.Time { return night }
-		b.synced()
-		b.engine.Now = func() time.Time { return noon }
-		b.target.Profile.ExcludePatterns = []string{"**/view.json"}
-		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMaintenanceWindow)
-	})
-	t.Run("drift is repaired", func(t *testing.T) {
-		b := begin(t)
-		b.engine.Now = func() time.Time { return night }
-		b.synced()
-		b.engine.Now = func() time.Time { return noon }
-		b.put(view, `{"one": "edited"}`)
-		b.target.Repair = true
-		b.synced()
-		assert.Equal(t, `{"one": 2}`, b.read(view))
-	})
 	t.Run("a repair of a new commit waits", func(t *testing.T) {
-		b := begin(t)
+		b := newGated(t)
 		b.put(view, `{"one": "edited"}`)
 		b.target.Repair = true
 		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMaintenanceWindow)
 		assert.Equal(t, `{"one": "edited"}`, b.read(view))
 	})
-	t.Run("a snapshot is restored", func(t *testing.T) {
-		b := begin(t)
-		b.target.Profile.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true, RetentionCount: 5, MaxSize: "1Gi"}
-		b.engine.Now = func() time.Time { return night }
-		r := b.synced()
-		require.Len(t, r.Snapshots, 1)
-		b.engine.Now = func() time.Time { return noon.Add(24 * time.Hour) }
-		b.target.Restore = r.Snapshots[0].ID
-		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
-		assert.Equal(t, `{"one": 1}`, b.read(view))
-	})
 	t.Run("a dry run shows the plan", func(t *testing.T) {
-		b := begin(t)
+		b := newGated(t)
 		b.target.Profile.DryRun = true
 		assert.Equal(t, v1alpha1.ReasonDryRun, b.sync().Reason)
 	})
-	t.Run("a commit waits before the gateway starts", func(t *testing.T) {
-		b := begin(t)
-		b.target.BeforeStart = true
-		b.gw.Requests.Reset()
-		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMaintenanceWindow)
-		assert.Equal(t, `{"one": 1}`, b.read(view))
-		assert.Empty(t, b.gw.Requests.List())
-	})
-	t.Run("a commit waits before the start of a gateway that has to load another one", func(t *testing.T) {
-		b := begin(t)
-		b.engine.Now = func() time.Time { return night }
-		require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
-		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed)
-		b.engine.Now = func() time.Time { return noon.Add(24 * time.Hour) }
-		b.push(gitserver.Write(view, `{"one": 3}`))
-		b.target.BeforeStart = true
-		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMaintenanceWindow)
-		assert.Equal(t, `{"one": 2}`, b.read(view))
-	})
 	t.Run("a lost file is written before the gateway starts", func(t *testing.T) {
-		b := begin(t)
+		b := newGated(t)
 		d, err := b.engine.Open()
 		require.NoError(t, err)
 		staged, err := d.Stage(t.Context(), &plan.Changes{}, nil, nil)
@@ -153,13 +109,13 @@ func TestMaintenanceWindows(t *testing.T) {
 		h.Complete = false // as after an interrupted sync whose journal is lost
 		_, err = staged.Apply(t.Context(), h)
 		require.NoError(t, err)
-		require.NoError(t, os.Remove(filepath.Join(b.data, view)))
+		b.remove(view)
 		b.target.BeforeStart = true
 		b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 		assert.Equal(t, `{"one": 2}`, b.read(view))
 	})
 	t.Run("invalid windows", func(t *testing.T) {
-		b := begin(t)
+		b := newGated(t)
 		b.target.Profile.Windows[0].TimeZone = "Local"
 		r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonProfilesInvalid)
 		assert.Contains(t, r.Message, "spec.deployment.windows[0].timeZone")
@@ -171,15 +127,14 @@ const asked = "GET /StatusPing"
 func TestVolumeAlreadyAtTarget(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.target.Start = "one"
-	b.push(firstCommit()...)
-	b.synced()
+	b.delivered()
 	b.gw.Requests.Reset()
 	b.synced()
 	b.again()
 	b.synced()
 	assert.Empty(t, b.gw.Requests.List(), "a restarted agent sends no request to a gateway that ran")
 
-	require.NoError(t, b.gw.SetState(simulator.Down))
+	b.set(simulator.Down)
 	b.synced()             // the gateway ran since this start; if it stops later, its own probes say so
 	b.target.Start = "two" // the pod was restarted
 	for range 2 {
@@ -188,15 +143,15 @@ func TestVolumeAlreadyAtTarget(t *testing.T) {
 		assert.Contains(t, r.Message, "has not run since its pod started")
 		b.again() // the next agent of this pod waits, too
 	}
-	require.NoError(t, b.gw.SetState(simulator.Starting))
+	b.set(simulator.Starting)
 	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
-	require.NoError(t, b.gw.SetState(simulator.Commissioning))
+	b.set(simulator.Commissioning)
 	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForCommissioning)
-	require.NoError(t, b.gw.SetState(simulator.Running))
+	b.set(simulator.Running)
 	// sequence: the answers of a web server that is starting
 	for _, f := range []simulator.Fault{{Status: 500}, {Status: 404}, {Reset: true}} {
 		f.Route, f.Times = asked, 1
-		require.NoError(t, b.gw.Faults.Add(f))
+		b.fault(f)
 		b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	}
 	b.gw.Requests.Reset()
@@ -211,10 +166,8 @@ func TestVolumeAlreadyAtTarget(t *testing.T) {
 }
 
 func TestSyncedByFilesWithoutGateway(t *testing.T) {
-	b := newBench(t, simulator.Options{})
-	b.push(firstCommit()...)
-	b.synced()
-	require.NoError(t, b.gw.SetState(simulator.Down))
+	b := newBench(t, simulator.Options{}).delivered()
+	b.set(simulator.Down)
 	b.target.Start = "two" // the pod was restarted
 	b.conn.HasAPIToken = false
 	b.synced()
@@ -222,40 +175,35 @@ func TestSyncedByFilesWithoutGateway(t *testing.T) {
 	b.synced()
 }
 
-func TestRestartOfGateway81(t *testing.T) {
-	b := newBench(t, simulator.Options{Version: "8.1.44", ScanModule: true})
-	b.push(firstCommit()...)
-	b.synced()
-	require.NoError(t, b.gw.SetState(simulator.Down))
-	b.target.Start = "two" // the pod was restarted
-	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
-	require.NoError(t, b.gw.SetState(simulator.Running))
-	b.gw.Requests.Reset()
-	b.synced()
-	assert.Len(t, b.gw.Requests.List(), 1)
+// A pod restarts whose volume has the target: its gateway has loaded the files once it runs.
+func TestRestartAtTarget(t *testing.T) {
+	for name, tt := range map[string]struct {
+		options     simulator.Options
+		beforeStart bool
+	}{
+		"8.1":                       {options: simulator.Options{Version: "8.1.44", ScanModule: true}},
+		"a sync before it is ready": {beforeStart: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, tt.options).delivered()
+			b.set(simulator.Down)
+			b.target.Start, b.target.BeforeStart = "two", tt.beforeStart
+			b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
+			b.target.BeforeStart = false
+			b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
+			b.set(simulator.Running)
+			b.gw.Requests.Reset()
+			b.synced()
+			assert.Len(t, b.gw.Requests.List(), 1)
+		})
+	}
 }
 
 func TestRestartOfStandby(t *testing.T) {
-	p := newPair(t, simulator.Options{})
-	p.push(firstCommit()...)
-	p.master.synced()
-	p.backup.standby()
-	require.NoError(t, p.backup.gw.SetState(simulator.Down))
+	p := newPair(t, simulator.Options{}).delivered()
+	p.backup.set(simulator.Down)
 	p.backup.target.Start = "two"
 	p.backup.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
-	require.NoError(t, p.backup.gw.SetState(simulator.Running))
+	p.backup.set(simulator.Running)
 	p.backup.standby()
-}
-
-func TestAppliedBeforeStart(t *testing.T) {
-	b := newBench(t, simulator.Options{})
-	b.push(firstCommit()...)
-	b.synced()
-	require.NoError(t, b.gw.SetState(simulator.Down))
-	b.target.Start, b.target.BeforeStart = "two", true
-	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
-	b.target.BeforeStart = false
-	b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
-	require.NoError(t, b.gw.SetState(simulator.Running))
-	b.synced()
 }
