@@ -11,61 +11,284 @@ import (
 	"stoker.io/stoker/agent/plan/planner"
 	"stoker.io/stoker/agent/plan/plantest"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 )
 
-// These tests cover the rows of the table "What happens to a file". Each test name states an outcome.
+const file, other = "projects/p/a.txt", "projects/p/b"
 
-const file = "projects/p/a.txt"
+type (
+	ops  = map[string]plan.Op
+	text = map[string]string
+)
 
-func TestMissingFileIsCreated(t *testing.T) {
-	s := newScene(t, nil)
-	c := s.sync(plantest.Files{file: {Content: "one", Mode: plan.Executable}})
-	assert.Equal(t, map[string]plan.Op{file: plan.Create}, done(c))
-	assert.True(t, change(t, c, file).Exec)
-	assert.Equal(t, 1, c.Total)
-	s.has(file, "one")
+var git = plantest.Pairs
+
+// row is a row of the table "What happens to a file". A gateway gets the commits one and two; nil stands for no commit.
+type row struct {
+	conflict plan.ConflictPolicy
+	prune    plan.Prune
+	excludes []string
+	there    text // files of the gateway before the first commit
+	one      plantest.Files
+	then     func(*scene) // what happens before commit two
+	two      plantest.Files
+	fullOnly bool // an incremental plan does not compare the files in question
+
+	want    ops // operations on files
+	lost    text
+	after   text     // contents of files; a file of there that is in no other field stays as it is
+	drifted int      // number of drifted files, which a full plan reports
+	held    []string // paths of a held plan
+	refused v1alpha1.Reason
+	says    string // part of the error of a refused plan
+	also    func(t *testing.T, s *scene, c *plan.Changes)
 }
 
-func TestEqualFileIsAdopted(t *testing.T) {
-	s := newScene(t, map[string]string{file: "one"})
-	c := s.sync(plantest.Pairs(file, "one"))
-	assert.Equal(t, map[string]plan.Op{file: plan.Adopt}, done(c))
-	assert.False(t, c.Writes())
-	assert.Contains(t, s.manifest.Records, file)
-}
-
-func TestEquivalentJSONIsAdopted(t *testing.T) {
-	const path = "projects/p/view.json"
-	s := newScene(t, map[string]string{path: `{"b":1.50,"a":"\u003d"}`})
-	c := s.sync(plantest.Pairs(path, `{ "a": "=", "b": 1.50 }`))
-	assert.Equal(t, map[string]plan.Op{path: plan.Adopt}, done(c))
-	rec := s.manifest.Records[path]
-	assert.Equal(t, plantest.BlobID([]byte(`{"b":1.50,"a":"\u003d"}`)), rec.Have)
-	assert.NotEqual(t, rec.Want, rec.Have)
-	assert.Empty(t, s.sync(plantest.Pairs(path, `{ "a": "=", "b": 1.50 }`), full).List, "the second sync changes nothing")
-}
-
-func TestDifferentJSONGoesToLostAndFound(t *testing.T) {
-	const path = "projects/p/view.json"
-	s := newScene(t, map[string]string{path: `{"b":1.5}`})
-	c := s.sync(plantest.Pairs(path, `{"b":1.50}`))
-	assert.True(t, change(t, c, path).Conflict)
-	assert.Equal(t, map[string]string{path: `{"b":1.5}`}, s.lost)
-	s.has(path, `{"b":1.50}`)
-}
-
-func TestFileChangedInGit(t *testing.T) {
+// run checks commit two with an incremental and with a full plan. The next full plan must change nothing.
+func (r row) run(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		s := newScene(t, nil)
-		s.sync(plantest.Pairs(file, "one", "projects/p/b", "b"))
-		c := s.sync(plantest.Pairs(file, "two", "projects/p/b", "b"), mode)
-		assert.Equal(t, map[string]plan.Op{file: plan.Update}, done(c))
-		assert.False(t, change(t, c, file).Conflict)
-		assert.Empty(t, s.lost)
-		assert.Zero(t, s.disk.Hashed, "stat agrees with the manifest, so nothing is read")
-		s.has(file, "two")
+		s := newScene(t, r.there)
+		s.rules.Conflict, s.rules.Prune, s.rules.Excludes = r.conflict, r.prune, plantest.Excludes(t, r.excludes...)
+		if r.one != nil {
+			s.sync(r.one)
+		}
+		if r.then != nil {
+			r.then(s)
+		}
+		if r.fullOnly {
+			mode = full
+		}
+		c, err := s.plan(r.two, mode)
+		switch {
+		case r.refused != "":
+			assert.Equal(t, r.refused, failure.Reason(err, ""))
+			assert.ErrorContains(t, err, r.says)
+			return
+		case r.held != nil:
+			require.NoError(t, err)
+			require.NotNil(t, c.Held)
+			assert.Equal(t, v1alpha1.ReasonConflictDetected, c.Held.Reason)
+			assert.Equal(t, r.held, c.Held.Paths)
+			assert.Contains(t, c.Held.Message, r.held[0])
+			assert.Equal(t, r.want, done(c), "a held plan has its changes")
+			return
+		}
+		require.NoError(t, err)
+		c = s.sync(r.two, mode)
+		assert.Equal(t, r.want, done(c))
+		if c.Full {
+			assert.Equal(t, r.drifted, c.Drifted)
+		}
+		lost := r.lost
+		if lost == nil {
+			lost = text{}
+		}
+		assert.Equal(t, lost, s.lost)
+		for path, content := range r.there {
+			if _, changes := r.want[path]; !changes {
+				s.has(path, content)
+			}
+		}
+		for path, content := range r.after {
+			s.has(path, content)
+		}
+		for path, op := range r.want {
+			if op == plan.Delete {
+				_, there := s.disk.Content(path)
+				assert.False(t, there, path)
+			}
+		}
+		if r.also != nil {
+			r.also(t, s, c)
+		}
+		for _, x := range s.sync(r.two, full).List {
+			assert.Equal(t, plan.Keep, x.Op, x.Path)
+		}
 	})
 }
+
+// writes writes files as the gateway does.
+func writes(pairs ...string) func(*scene) {
+	return func(s *scene) {
+		for i := 0; i < len(pairs); i += 2 {
+			s.disk.Write(pairs[i], pairs[i+1])
+		}
+	}
+}
+
+func removes(path string) func(*scene) { return func(s *scene) { s.disk.Remove(path) } }
+
+// puts replaces a file with something else.
+func puts(path string, kind plan.Kind) func(*scene) {
+	return func(s *scene) { s.disk.Remove(path); s.disk.Put(path, kind) }
+}
+
+// stays checks what is at the path of file, which the agent does not own any more.
+func stays(kind plan.Kind) func(*testing.T, *scene, *plan.Changes) {
+	return func(t *testing.T, s *scene, _ *plan.Changes) {
+		st, err := s.disk.Stat(file)
+		require.NoError(t, err)
+		assert.Equal(t, kind, st.Kind)
+	}
+}
+
+func TestWhatHappensToFile(t *testing.T) {
+	const json, x = "projects/p/view.json", "projects/p/x"
+	own := text{"projects/p/own": "x", "projects/other/project.json": "{}", "redundancy.xml": "r"}
+	executable := plantest.Files{file: {Content: "one", Mode: plan.Executable}}
+	for name, r := range map[string]row{
+		"missing": {two: executable, want: ops{file: plan.Create}, after: text{file: "one"}, also: func(t *testing.T, _ *scene, c *plan.Changes) {
+			assert.True(t, change(t, c, file).Exec)
+		}},
+		"equal": {there: text{file: "one"}, two: git(file, "one"), want: ops{file: plan.Adopt}, also: func(t *testing.T, s *scene, c *plan.Changes) {
+			assert.False(t, c.Writes())
+			assert.Contains(t, s.manifest.Records, file)
+		}},
+		"equivalent JSON": {
+			there: text{json: `{"b":1.50,"a":"\u003d"}`}, two: git(json, `{ "a": "=", "b": 1.50 }`), want: ops{json: plan.Adopt},
+			also: func(t *testing.T, s *scene, _ *plan.Changes) {
+				rec := s.manifest.Records[json]
+				assert.Equal(t, plantest.BlobID([]byte(`{"b":1.50,"a":"\u003d"}`)), rec.Have)
+				assert.NotEqual(t, rec.Want, rec.Have)
+			},
+		},
+		"different JSON":                {there: text{json: `{"b":1.5}`}, two: git(json, `{"b":1.50}`), want: ops{json: plan.Update}, lost: text{json: `{"b":1.5}`}, after: text{json: `{"b":1.50}`}},
+		"different":                     {there: text{file: "own"}, two: git(file, "one"), want: ops{file: plan.Update}, lost: text{file: "own"}, after: text{file: "one"}},
+		"different, hold":               {conflict: plan.Hold, there: text{file: "own"}, two: git(file, "one"), want: ops{file: plan.Update}, held: []string{file}},
+		"different, gatewayWins":        {conflict: plan.GatewayWins, there: text{file: "own"}, two: git(file, "one"), want: ops{file: plan.Keep}, after: text{file: "own"}},
+		"a link":                        {then: puts(file, plan.Link), two: git(file, "one"), want: ops{file: plan.Update}, after: text{file: "one"}, also: assertLink},
+		"a special file, gatewayWins":   {conflict: plan.GatewayWins, then: puts(file, plan.Other), two: git(file, "one"), want: ops{file: plan.Keep}},
+		"an empty directory":            {then: puts(x+"/y", plan.Dir), two: git(x, "file"), want: ops{x: plan.Create}, after: text{x: "file"}},
+		"a resource.json without sense": {there: text{meta: `{"version":1,`}, two: git(meta, signed), want: ops{meta: plan.Update}, lost: text{meta: `{"version":1,`}},
+
+		"changed in git": {
+			there: own, one: git(file, "one", other, "b"), two: git(file, "two", other, "b"), want: ops{file: plan.Update}, after: text{file: "two"},
+			also: func(t *testing.T, s *scene, _ *plan.Changes) {
+				assert.Zero(t, s.disk.Hashed, "stat agrees with the manifest, so nothing is read")
+			},
+		},
+		"mode changed in git": {one: git(file, "one"), two: executable, want: ops{file: plan.Update}, also: func(t *testing.T, _ *scene, c *plan.Changes) {
+			assert.Equal(t, change(t, c, file).ID, change(t, c, file).FoundID)
+		}},
+		"changed on the gateway": {
+			one: git(file, "one"), then: writes(file, "own"), two: git(file, "one", "projects/p/new", "n"), want: ops{"projects/p/new": plan.Create},
+			after: text{file: "own"}, drifted: 1,
+		},
+		"changed in both": {
+			one: git(file, "one"), then: writes(file, "own"), two: git(file, "two"), want: ops{file: plan.Update}, lost: text{file: "own"}, after: text{file: "two"},
+		},
+		"changed in both, hold": {
+			conflict: plan.Hold, one: git(file, "one", other, "b"), then: writes(file, "own"), two: git(file, "two", other, "bb"),
+			want: ops{file: plan.Update, other: plan.Update}, held: []string{file},
+		},
+		"changed in both, gatewayWins": {
+			conflict: plan.GatewayWins, one: git(file, "one"), then: writes(file, "own"), two: git(file, "two"), want: ops{file: plan.Keep}, after: text{file: "own"},
+			also: func(t *testing.T, s *scene, _ *plan.Changes) {
+				assert.Empty(t, s.sync(git(file, "two"), full).List, "the conflict is reported once")
+			},
+		},
+		"changed in both alike": {
+			conflict: plan.Hold, one: git(file, "one", json, `{"a":1}`), then: writes(file, "better", json, `{"a":2}`),
+			two: git(file, "better", json, `{ "a": 2 }`), want: ops{file: plan.Adopt, json: plan.Adopt},
+		},
+		"deleted on the gateway, changed in git": {
+			one: git(file, "one", other, "b"), then: removes(file), two: git(file, "two", other, "b"), want: ops{file: plan.Create},
+		},
+		"deleted on the gateway, changed in git, gatewayWins": {
+			conflict: plan.GatewayWins, one: git(file, "one", other, "b"), then: removes(file), two: git(file, "two", other, "b"), want: ops{file: plan.Keep},
+		},
+
+		"deleted in git": {there: own, one: git(file, "one", other, "b"), two: git(other, "b"), want: ops{file: plan.Delete}},
+		"deleted in git, prune none": {
+			prune: plan.PruneNone, one: git(file, "one", other, "b"), two: git(other, "b"), want: ops{file: plan.Release}, after: text{file: "one"},
+		},
+		"deleted in git, changed on the gateway": {
+			one: git(file, "one", other, "b"), then: writes(file, "own"), two: git(other, "b"), want: ops{file: plan.Delete}, lost: text{file: "own"},
+		},
+		"deleted in git, changed on the gateway, hold": {
+			conflict: plan.Hold, one: git(file, "one", other, "b"), then: writes(file, "own"), two: git(other, "b"), want: ops{file: plan.Delete}, held: []string{file},
+		},
+		"deleted in git, changed on the gateway, gatewayWins": {
+			conflict: plan.GatewayWins, one: git(file, "one", other, "b"), then: writes(file, "own"), two: git(other, "b"), want: ops{file: plan.Release}, after: text{file: "own"},
+		},
+		"deleted in both":                 {one: git(file, "one", other, "b"), then: removes(file), two: git(other, "b"), want: ops{file: plan.Release}, also: stays(plan.Missing)},
+		"deleted in git, now a link":      {one: git(file, "one", other, "b"), then: puts(file, plan.Link), two: git(other, "b"), want: ops{file: plan.Release}, also: stays(plan.Link)},
+		"deleted in git, now a directory": {one: git(file, "one", other, "b"), then: puts(file, plan.Dir), two: git(other, "b"), want: ops{file: plan.Release}, also: stays(plan.Dir)},
+		"excluded": {
+			one: git(file, "one", other, "b", "projects/q/x", "x"), two: git(file, "one", other, "b", "projects/q/x", "x"),
+			then: func(s *scene) { s.rules.Excludes = plantest.Excludes(t, "**/*.txt", "projects/q/") },
+			want: ops{file: plan.Release, "projects/q/x": plan.Release}, after: text{file: "one", "projects/q/x": "x"},
+			also: func(t *testing.T, _ *scene, c *plan.Changes) {
+				assert.True(t, c.Full, "changed rules need a full plan")
+			},
+		},
+		"not mapped any more": {
+			one: git(file, "one", other, "b", "config/c", "c"), two: git(file, "one"), then: func(s *scene) { s.rules.Mappings = s.rules.Mappings[:1] },
+			want: ops{"config/c": plan.Release, other: plan.Delete}, after: text{"config/c": "c"},
+		},
+		"foreign, prune mirror": {
+			prune: plan.PruneMirror, excludes: []string{"**/*.bak"}, there: text{"projects/.resources/ab": "blob", "projects/p/keep.bak": "k", "db/config.idb": "d", "other": "o"},
+			one: git(file, "one", "config/c", "c"), two: git(file, "one", "config/c", "c"),
+			then: func(s *scene) {
+				s.disk.Write("projects/p/foreign", "f")
+				s.disk.Put("projects/p/link", plan.Link)
+			},
+			want: ops{"projects/p/foreign": plan.Delete}, lost: text{"projects/p/foreign": "f"},
+		},
+		"foreign, prune mirror of a missing source": {
+			prune: plan.PruneMirror, there: text{"config/resources/core/x": "x"}, two: git(file, "one"), want: ops{file: plan.Create},
+		},
+
+		"a file becomes a directory": {
+			one: git(x, "file", x+"-y", "1"), two: git(x+"/a", "1", x+"/b/c", "2", x+"-y", "1"), after: text{x + "/b/c": "2"},
+			want: ops{x: plan.Delete, x + "/a": plan.Create, x + "/b/c": plan.Create},
+		},
+		"a directory becomes a file": {
+			one: git(x+"/a", "1", x+"/b/c", "2", x+"-y", "1"), two: git(x, "file", x+"-y", "1"), after: text{x: "file"},
+			want: ops{x: plan.Create, x + "/a": plan.Delete, x + "/b/c": plan.Delete},
+		},
+		"a foreign file in the place of a directory": {
+			there: text{"projects/q": "own"}, one: git(file, "1"), two: git(file, "1", "projects/q/views/v", "1"),
+			refused: v1alpha1.ReasonPathCollision, says: "projects/q on the gateway is in the place",
+		},
+		"a released file in the place of a directory": {
+			conflict: plan.GatewayWins, one: git(x, "1"), then: writes(x, "own"), two: git(x+"/a", "1"), refused: v1alpha1.ReasonPathCollision, says: x,
+		},
+		"a foreign directory in the place of a file": {
+			one: git(x+"/a", "1", other, "1"), then: writes(x+"/own", "own"), two: git(x, "file", other, "1"), refused: v1alpha1.ReasonPathCollision, says: x + "/own",
+		},
+		"a foreign directory in the place of a file, hold": {
+			conflict: plan.Hold, one: git(x+"/a", "1", other, "1"), then: writes(x+"/own", "own"), two: git(x, "file", other, "1"),
+			want: ops{x: plan.Create, x + "/a": plan.Delete}, held: []string{x},
+		},
+		"a foreign directory in the place of a file, gatewayWins": {
+			conflict: plan.GatewayWins, one: git(x+"/a", "1", other, "1"), then: writes(x+"/own", "own"), two: git(x, "file", other, "1"),
+			want: ops{x: plan.Keep, x + "/a": plan.Delete}, after: text{x + "/own": "own"},
+		},
+		"a released directory in the place of a file": {
+			prune: plan.PruneNone, one: git(x+"/a", "1", other, "1"), two: git(x, "file", other, "1"),
+			refused: v1alpha1.ReasonPathCollision, says: "files that this sync does not delete, such as " + x + "/a",
+		},
+		// F2: the plan never follows a link above a desired path.
+		"a link above": {
+			one: git(file, "1"), then: puts("projects/q", plan.Link), two: git(file, "1", "projects/q/views/v", "1"),
+			refused: v1alpha1.ReasonUnsafePath, says: "projects/q is a symbolic link",
+		},
+	} {
+		t.Run(name, r.run)
+	}
+}
+
+// assertLink checks that the plan replaces a link, and writes nothing through it (F2).
+func assertLink(t *testing.T, _ *scene, c *plan.Changes) {
+	x := change(t, c, file)
+	assert.True(t, x.Conflict)
+	assert.Equal(t, plan.Link, x.Found.Kind)
+	assert.True(t, x.FoundID.IsZero())
+}
+
+// policyNames names sub-tests by their policy.
+var policyNames = map[plan.ConflictPolicy]string{plan.GitWins: "gitWins", plan.GatewayWins: "gatewayWins"}
 
 // For the gateway, line endings make no difference in a resource.json, but its signature covers the bytes of data files.
 func TestLineEnds(t *testing.T) {
@@ -89,32 +312,6 @@ func TestLineEnds(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestModeChangedInGit(t *testing.T) {
-	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		s := newScene(t, nil)
-		s.sync(plantest.Pairs(file, "one"))
-		c := s.sync(plantest.Files{file: {Content: "one", Mode: plan.Executable}}, mode)
-		x := change(t, c, file)
-		assert.Equal(t, plan.Update, x.Op)
-		assert.Equal(t, x.ID, x.FoundID)
-		assert.Contains(t, c.String(), "~ "+file+" (mode)")
-	})
-}
-
-func TestFileChangedOnGatewayIsDrift(t *testing.T) {
-	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		s := newScene(t, nil)
-		s.sync(plantest.Pairs(file, "one"))
-		s.disk.Write(file, "gateway's")
-		c := s.sync(plantest.Pairs(file, "one", "projects/p/new", "n"), mode)
-		assert.Equal(t, map[string]plan.Op{"projects/p/new": plan.Create}, done(c))
-		s.has(file, "gateway's")
-		if c.Full {
-			assert.Equal(t, 1, c.Drifted)
-		}
-	})
 }
 
 // F15: a full plan finds every kind of drift, and repairs it on request.
@@ -164,223 +361,6 @@ func TestTouchedFileIsHashedOnce(t *testing.T) {
 	hashed := s.disk.Hashed
 	assert.Empty(t, s.sync(plantest.Pairs(file, "one"), full).List)
 	assert.Equal(t, hashed, s.disk.Hashed)
-}
-
-func TestConflictGitWins(t *testing.T) {
-	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		s := newScene(t, nil)
-		s.sync(plantest.Pairs(file, "one"))
-		s.disk.Write(file, "gateway's")
-		c := s.sync(plantest.Pairs(file, "two"), mode)
-		assert.Equal(t, 1, c.Counts().Conflicts)
-		assert.Contains(t, c.String(), "! "+file)
-		assert.Equal(t, map[string]string{file: "gateway's"}, s.lost)
-		s.has(file, "two")
-	})
-}
-
-func TestConflictHold(t *testing.T) {
-	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		s := newScene(t, nil)
-		s.rules.Conflict = plan.Hold
-		s.sync(plantest.Pairs(file, "one", "projects/p/b", "b"))
-		s.disk.Write(file, "gateway's")
-		c, err := s.plan(plantest.Pairs(file, "two", "projects/p/b", "bb"), mode)
-		require.NoError(t, err)
-		require.NotNil(t, c.Held)
-		assert.Equal(t, v1alpha1.ReasonConflictDetected, c.Held.Reason)
-		assert.Equal(t, []string{file}, c.Held.Paths)
-		assert.Contains(t, c.Held.Message, file)
-		assert.Equal(t, map[string]plan.Op{file: plan.Update, "projects/p/b": plan.Update}, done(c), "a held plan has its changes")
-	})
-}
-
-func TestConflictGatewayWins(t *testing.T) {
-	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		s := newScene(t, nil)
-		s.rules.Conflict = plan.GatewayWins
-		s.sync(plantest.Pairs(file, "one"))
-		s.disk.Write(file, "gateway's")
-		c := s.sync(plantest.Pairs(file, "two"), mode)
-		assert.Equal(t, map[string]plan.Op{file: plan.Keep}, done(c))
-		assert.Equal(t, 1, c.Total, "the file stays owned")
-		s.has(file, "gateway's")
-		assert.Empty(t, s.sync(plantest.Pairs(file, "two"), full).List, "the conflict is reported once")
-	})
-}
-
-// policyNames names sub-tests by their policy.
-var policyNames = map[plan.ConflictPolicy]string{plan.GitWins: "gitWins", plan.GatewayWins: "gatewayWins"}
-
-func TestUnownedFileConflictPolicy(t *testing.T) {
-	for policy, want := range map[plan.ConflictPolicy]plan.Op{plan.GitWins: plan.Update, plan.GatewayWins: plan.Keep} {
-		t.Run(policyNames[policy], func(t *testing.T) {
-			s := newScene(t, map[string]string{file: "gateway's"})
-			s.rules.Conflict = policy
-			c := s.sync(plantest.Pairs(file, "one"))
-			assert.Equal(t, want, change(t, c, file).Op)
-			assert.Equal(t, want == plan.Update, change(t, c, file).Conflict)
-		})
-	}
-	s := newScene(t, map[string]string{file: "gateway's"})
-	s.rules.Conflict = plan.Hold
-	c, err := s.plan(plantest.Pairs(file, "one"))
-	require.NoError(t, err)
-	require.NotNil(t, c.Held)
-	assert.Equal(t, v1alpha1.ReasonConflictDetected, c.Held.Reason)
-}
-
-func TestGatewayEditAdoptedByGit(t *testing.T) {
-	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		s := newScene(t, nil)
-		s.rules.Conflict = plan.Hold
-		s.sync(plantest.Pairs(file, "one", "projects/p/view.json", `{"a":1}`))
-		s.disk.Write(file, "better")
-		s.disk.Write("projects/p/view.json", `{"a":2}`)
-		c := s.sync(plantest.Pairs(file, "better", "projects/p/view.json", `{ "a": 2 }`), mode)
-		assert.Equal(t, map[string]plan.Op{file: plan.Adopt, "projects/p/view.json": plan.Adopt}, done(c))
-	})
-}
-
-func TestDeletedOnGatewayChangedInGit(t *testing.T) {
-	for policy, want := range map[plan.ConflictPolicy]plan.Op{plan.GitWins: plan.Create, plan.GatewayWins: plan.Keep} {
-		t.Run(policyNames[policy], func(t *testing.T) {
-			bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-				s := newScene(t, nil)
-				s.rules.Conflict = policy
-				s.sync(plantest.Pairs(file, "one", "projects/p/b", "b"))
-				s.disk.Remove(file)
-				c := s.sync(plantest.Pairs(file, "two", "projects/p/b", "b"), mode)
-				assert.Equal(t, map[string]plan.Op{file: want}, done(c))
-				assert.False(t, change(t, c, file).Conflict, "no file to save")
-			})
-		})
-	}
-}
-
-func TestFileRemovedFromGit(t *testing.T) {
-	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		s := newScene(t, map[string]string{"projects/p/own": "x"})
-		s.sync(plantest.Pairs(file, "one", "projects/p/b", "b"))
-		c := s.sync(plantest.Pairs("projects/p/b", "b"), mode)
-		assert.Equal(t, map[string]plan.Op{file: plan.Delete}, done(c))
-		assert.Equal(t, 1, c.Total)
-		s.hasNot(file)
-		s.has("projects/p/own", "x")
-	})
-}
-
-func TestRemovedFromGitChangedOnGateway(t *testing.T) {
-	for policy, want := range map[plan.ConflictPolicy]plan.Op{plan.GitWins: plan.Delete, plan.GatewayWins: plan.Release} {
-		t.Run(policyNames[policy], func(t *testing.T) {
-			bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-				s := newScene(t, nil)
-				s.rules.Conflict = policy
-				s.sync(plantest.Pairs(file, "one", "projects/p/b", "b"))
-				s.disk.Write(file, "gateway's")
-				c := s.sync(plantest.Pairs("projects/p/b", "b"), mode)
-				assert.Equal(t, map[string]plan.Op{file: want}, done(c))
-				assert.Equal(t, want == plan.Delete, s.lost[file] == "gateway's")
-			})
-		})
-	}
-	s := newScene(t, nil)
-	s.rules.Conflict = plan.Hold
-	s.sync(plantest.Pairs(file, "one", "projects/p/b", "b"))
-	s.disk.Write(file, "gateway's")
-	c, err := s.plan(plantest.Pairs("projects/p/b", "b"))
-	require.NoError(t, err)
-	require.NotNil(t, c.Held)
-	assert.Equal(t, []string{file}, c.Held.Paths)
-}
-
-func TestRemovedFromGitAndGateway(t *testing.T) {
-	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		for name, kind := range map[string]plan.Kind{"no file": plan.Missing, "a link": plan.Link, "a directory": plan.Dir} {
-			t.Run(name, func(t *testing.T) {
-				s := newScene(t, nil)
-				s.sync(plantest.Pairs(file, "one", "projects/p/b", "b"))
-				if s.disk.Remove(file); kind != plan.Missing {
-					s.disk.Put(file, kind)
-				}
-				c := s.sync(plantest.Pairs("projects/p/b", "b"), mode)
-				assert.Equal(t, map[string]plan.Op{file: plan.Release}, done(c))
-				st, err := s.disk.Stat(file)
-				require.NoError(t, err)
-				assert.Equal(t, kind, st.Kind, "the agent does not own what is at the path now")
-			})
-		}
-	})
-}
-
-func TestNewlyExcludedFileIsReleased(t *testing.T) {
-	s := newScene(t, nil)
-	s.sync(plantest.Pairs(file, "one", "projects/p/b", "b", "projects/q/x", "x"))
-	s.rules.Excludes = plantest.Excludes(t, "**/*.txt", "projects/q/")
-	c := s.sync(plantest.Pairs(file, "one", "projects/p/b", "b", "projects/q/x", "x"))
-	assert.Equal(t, map[string]plan.Op{file: plan.Release, "projects/q/x": plan.Release}, done(c))
-	assert.Contains(t, c.String(), "= "+file+" (released: the file stays)")
-	assert.True(t, c.Full, "changed rules need a full plan")
-	s.has(file, "one")
-}
-
-func TestUnmappedFileIsReleased(t *testing.T) {
-	s := newScene(t, nil)
-	s.sync(plantest.Pairs("projects/p/a", "a", "projects/p/b", "b", "config/c", "c"))
-	s.rules.Mappings = s.rules.Mappings[:1]
-	c := s.sync(plantest.Pairs("projects/p/a", "a"))
-	assert.Equal(t, map[string]plan.Op{"config/c": plan.Release, "projects/p/b": plan.Delete}, done(c))
-	s.has("config/c", "c")
-	assert.Equal(t, 1, c.Total)
-}
-
-func TestPruneNone(t *testing.T) {
-	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		s := newScene(t, nil)
-		s.rules.Prune = plan.PruneNone
-		s.sync(plantest.Pairs(file, "one", "projects/p/b", "b"))
-		c := s.sync(plantest.Pairs("projects/p/b", "b"), mode)
-		assert.Equal(t, map[string]plan.Op{file: plan.Release}, done(c))
-		s.has(file, "one")
-	})
-}
-
-func TestPruneMirrorDeletesForeignFiles(t *testing.T) {
-	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		s := newScene(t, map[string]string{"projects/.resources/ab": "blob", "projects/p/keep.bak": "k", "db/config.idb": "d", "other": "o"})
-		s.rules.Prune = plan.PruneMirror
-		s.rules.Excludes = plantest.Excludes(t, "**/*.bak")
-		s.sync(plantest.Pairs(file, "one", "config/c", "c"))
-		s.disk.Write("projects/p/foreign", "f")
-		s.disk.Put("projects/p/link", plan.Link)
-		c := s.sync(plantest.Pairs(file, "one", "config/c", "c"), mode)
-		assert.Equal(t, map[string]plan.Op{"projects/p/foreign": plan.Delete}, done(c))
-		assert.Equal(t, map[string]string{"projects/p/foreign": "f"}, s.lost)
-		assert.Equal(t, 2, c.Total)
-		for path, content := range map[string]string{"projects/.resources/ab": "blob", "projects/p/keep.bak": "k", "db/config.idb": "d", "other": "o"} {
-			s.has(path, content)
-		}
-	})
-}
-
-func TestPruneMirrorWithMissingSource(t *testing.T) {
-	s := newScene(t, map[string]string{"config/resources/core/x": "x"})
-	s.rules.Prune = plan.PruneMirror
-	c := s.sync(plantest.Pairs(file, "one"))
-	assert.Equal(t, map[string]plan.Op{file: plan.Create}, done(c))
-}
-
-func TestForeignFileIsNeverTouched(t *testing.T) {
-	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		own := map[string]string{"projects/p/own": "x", "projects/other/project.json": "{}", "redundancy.xml": "r"}
-		s := newScene(t, own)
-		s.sync(plantest.Pairs(file, "one"), mode)
-		s.sync(plantest.Pairs(file, "two", "projects/p/c", "c"), mode)
-		s.sync(plantest.Pairs("projects/p/c", "c"), mode)
-		for path, content := range own {
-			s.has(path, content)
-		}
-	})
 }
 
 func TestNeverTouchIsNotRead(t *testing.T) {

@@ -88,14 +88,6 @@ func (s *scene) has(path, content string) {
 	assert.Equal(s.t, content, got, "%s", path)
 }
 
-// hasNot checks that nothing is at a path on disk.
-func (s *scene) hasNot(path string) {
-	s.t.Helper()
-	st, err := s.disk.Stat(path)
-	require.NoError(s.t, err)
-	assert.Equal(s.t, plan.Missing, st.Kind, "%s exists", path)
-}
-
 // done returns the operation for each changed path.
 func done(c *plan.Changes) map[string]plan.Op {
 	ops := make(map[string]plan.Op)

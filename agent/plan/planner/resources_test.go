@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/planner"
@@ -47,100 +46,61 @@ func without(files plantest.Files, paths ...string) plantest.Files {
 	return files
 }
 
-func TestUnownedResignedResourceIsAdopted(t *testing.T) {
-	s := newScene(t, map[string]string{view: "v1", code: "c1", thumb: "t1", meta: resigned})
-	c := s.sync(oneView())
-	assert.False(t, c.Writes())
-	assert.Equal(t, plantest.BlobID([]byte(resigned)), s.manifest.Records[meta].Have)
-	s.has(meta, resigned)
-	assert.Empty(t, s.sync(oneView(), full).List)
-	assert.Zero(t, s.sync(oneView(), full).Drifted)
+func TestWhatHappensToResource(t *testing.T) {
+	for name, r := range map[string]row{
+		"there, signed again": {
+			there: text{view: "v1", code: "c1", thumb: "drawn", meta: resigned}, two: oneView(), after: text{meta: resigned, thumb: "drawn"},
+			want: ops{view: plan.Adopt, code: plan.Adopt, thumb: plan.Adopt, meta: plan.Adopt},
+			also: func(t *testing.T, s *scene, _ *plan.Changes) {
+				assert.Equal(t, plantest.BlobID([]byte(resigned)), s.manifest.Records[meta].Have)
+			},
+		},
+		"signed again by the gateway": {one: oneView(), then: writes(meta, resigned), two: oneView(), fullOnly: true, want: ops{meta: plan.Adopt}, after: text{meta: resigned}},
+		"signed again in git":         {one: oneView(), two: with(oneView(), meta, again), want: ops{meta: plan.Adopt}, after: text{meta: signed}},
+		"the view is saved in git":    {one: oneView(), two: with(oneView(), view, "v2", meta, again), want: ops{view: plan.Update, meta: plan.Update}, after: text{meta: again}},
+		"signed again by the gateway, the view is new": {
+			conflict: plan.Hold, one: oneView(), then: writes(meta, resigned), two: with(oneView(), view, "v2"),
+			want: ops{view: plan.Update, meta: plan.Update}, after: text{meta: signed},
+		},
+		"signed again by the gateway and adopted, the view is new": {
+			conflict: plan.Hold, one: oneView(), then: func(s *scene) { s.disk.Write(meta, resigned); s.sync(oneView(), full) }, two: with(oneView(), view, "v2"),
+			want: ops{view: plan.Update, meta: plan.Update}, after: text{meta: signed},
+		},
+		"signed again by the gateway, changed in git": {
+			conflict: plan.Hold, one: oneView(), then: writes(meta, resigned), two: with(oneView(), meta, version2), want: ops{meta: plan.Update}, after: text{meta: version2},
+		},
+		"changed by the gateway, the view is new": {
+			one: oneView(), then: writes(meta, edited), two: with(oneView(), view, "v2"), want: ops{view: plan.Update, meta: plan.Update}, lost: text{meta: edited},
+		},
+		"changed by the gateway, the view is new, hold": {
+			conflict: plan.Hold, one: oneView(), then: writes(meta, edited), two: with(oneView(), view, "v2"),
+			want: ops{view: plan.Update, meta: plan.Update}, held: []string{meta},
+		},
+		"a file is deleted": {one: oneView(), then: writes(meta, resigned), two: without(oneView(), code), want: ops{code: plan.Delete, meta: plan.Update}},
+		"all is deleted": {
+			conflict: plan.Hold, one: with(oneView(), file, "x"), then: writes(meta, resigned, thumb, "drawn"), two: git(file, "x"),
+			want: ops{view: plan.Delete, code: plan.Delete, thumb: plan.Delete, meta: plan.Delete},
+		},
+		"a new thumbnail of the gateway": {one: oneView(), then: writes(thumb, "drawn"), two: oneView(), fullOnly: true, want: ops{thumb: plan.Adopt}},
+		"a new thumbnail in git":         {one: oneView(), two: with(oneView(), thumb, "t2"), want: ops{thumb: plan.Update}},
+		"a new thumbnail in both":        {conflict: plan.Hold, one: oneView(), then: writes(thumb, "drawn"), two: with(oneView(), thumb, "t2"), want: ops{thumb: plan.Update}},
+		"all is saved on the gateway, and the view in git": {
+			one: oneView(), then: writes(view, "designer's", meta, resigned, thumb, "drawn"), two: with(oneView(), view, "v2", meta, again),
+			want: ops{view: plan.Update, thumb: plan.Update, meta: plan.Update}, lost: text{view: "designer's", meta: resigned, thumb: "drawn"},
+			after: text{view: "v2", code: "c1", thumb: "t1", meta: again},
+		},
+		"git's earlier version is unknown": {
+			one: oneView(), two: with(oneView(), meta, version2), lost: text{meta: resigned}, want: ops{meta: plan.Update},
+			then: func(s *scene) { s.disk.Write(meta, resigned); s.objects.Forget(plantest.BlobID([]byte(signed))) },
+		},
+	} {
+		t.Run(name, r.run)
+	}
 }
 
-func TestResignedResourceIsNotDrift(t *testing.T) {
-	s := newScene(t, nil)
-	s.sync(oneView())
-	s.disk.Write(meta, resigned)
-	c := s.sync(oneView(), full)
-	assert.Equal(t, map[string]plan.Op{meta: plan.Adopt}, done(c))
-	assert.Zero(t, c.Drifted)
-	assert.Empty(t, s.sync(oneView(), full).List)
-}
-
-func TestResigningCommitWritesNothing(t *testing.T) {
+func TestChangedResourceJSONIsKept(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
 		s := newScene(t, nil)
-		s.sync(oneView())
-		c := s.sync(with(oneView(), meta, again), mode)
-		assert.Equal(t, map[string]plan.Op{meta: plan.Adopt}, done(c))
-		s.has(meta, signed)
-	})
-}
-
-func TestSavedViewIsWrittenWithResourceJSON(t *testing.T) {
-	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		s := newScene(t, nil)
-		s.sync(oneView())
-		c := s.sync(with(oneView(), view, "v2", meta, again), mode)
-		assert.Equal(t, map[string]plan.Op{view: plan.Update, meta: plan.Update}, done(c))
-		s.has(meta, again)
-	})
-}
-
-func TestResignedResourceJSONIsWrittenWithView(t *testing.T) {
-	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		for name, adopt := range map[string]bool{"adopted before": true, "signed again": false} {
-			t.Run(name, func(t *testing.T) {
-				s := newScene(t, nil)
-				s.rules.Conflict = plan.Hold
-				s.sync(oneView())
-				s.disk.Write(meta, resigned)
-				if adopt {
-					s.sync(oneView(), full)
-				}
-				c := s.sync(with(oneView(), view, "v2"), mode)
-				assert.Equal(t, map[string]plan.Op{view: plan.Update, meta: plan.Update}, done(c))
-				assert.Empty(t, s.lost, "a signature is not saved")
-				s.has(meta, signed)
-				assert.Empty(t, s.sync(with(oneView(), view, "v2"), full).List)
-			})
-		}
-	})
-}
-
-func TestResignedByGitAndGatewayIsNotConflict(t *testing.T) {
-	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		s := newScene(t, nil)
-		s.rules.Conflict = plan.Hold
-		s.sync(oneView())
-		s.disk.Write(meta, resigned)
-		c := s.sync(with(oneView(), meta, version2), mode)
-		assert.Equal(t, map[string]plan.Op{meta: plan.Update}, done(c))
-		assert.Zero(t, c.Counts().Conflicts)
-		s.has(meta, version2)
-	})
-}
-
-func TestChangedResourceJSONConflictsWithView(t *testing.T) {
-	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		s := newScene(t, nil)
-		s.sync(oneView())
-		s.disk.Write(meta, edited)
-		c := s.sync(with(oneView(), view, "v2"), mode)
-		assert.Equal(t, map[string]plan.Op{view: plan.Update, meta: plan.Update}, done(c))
-		assert.Equal(t, map[string]string{meta: edited}, s.lost)
-		assert.Zero(t, c.Drifted)
-
-		s = newScene(t, nil)
-		s.rules.Conflict = plan.Hold
-		s.sync(oneView())
-		s.disk.Write(meta, edited)
-		held, err := s.plan(with(oneView(), view, "v2"), mode)
-		require.NoError(t, err)
-		require.NotNil(t, held.Held)
-		assert.Equal(t, []string{meta}, held.Held.Paths)
-
-		s = newScene(t, nil)
 		s.rules.Conflict = plan.GatewayWins
 		s.sync(oneView())
 		s.disk.Write(meta, edited)
@@ -148,95 +108,6 @@ func TestChangedResourceJSONConflictsWithView(t *testing.T) {
 		s.has(meta, edited)
 		s.has(view, "v2")
 	})
-}
-
-func TestDeletedFileRewritesResourceJSON(t *testing.T) {
-	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		s := newScene(t, nil)
-		s.sync(oneView())
-		s.disk.Write(meta, resigned)
-		c := s.sync(without(oneView(), code), mode)
-		assert.Equal(t, map[string]plan.Op{code: plan.Delete, meta: plan.Update}, done(c))
-	})
-}
-
-func TestThumbnailChangedOnGateway(t *testing.T) {
-	for name, conflict := range map[string]plan.ConflictPolicy{"gitWins": plan.GitWins, "hold": plan.Hold} {
-		t.Run(name, func(t *testing.T) {
-			s := newScene(t, map[string]string{view: "v1", code: "c1", thumb: "drawn", meta: resigned})
-			s.rules.Conflict = conflict
-			assert.False(t, s.sync(oneView()).Writes(), "an existing thumbnail is adopted")
-			s.disk.Write(thumb, "drawn again")
-			c := s.sync(oneView(), full)
-			assert.Equal(t, map[string]plan.Op{thumb: plan.Adopt}, done(c), "a new thumbnail is adopted")
-			assert.Zero(t, c.Drifted)
-			assert.Empty(t, s.sync(oneView(), full).List)
-		})
-	}
-}
-
-func TestThumbnailChangedInGit(t *testing.T) {
-	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		s := newScene(t, nil)
-		s.sync(oneView())
-		c := s.sync(with(oneView(), thumb, "t2"), mode)
-		assert.Equal(t, map[string]plan.Op{thumb: plan.Update}, done(c))
-	})
-}
-
-func TestThumbnailChangedInBoth(t *testing.T) {
-	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		s := newScene(t, nil)
-		s.rules.Conflict = plan.Hold
-		s.sync(oneView())
-		s.disk.Write(thumb, "drawn")
-		c := s.sync(with(oneView(), thumb, "t2"), mode)
-		assert.Equal(t, map[string]plan.Op{thumb: plan.Update}, done(c))
-		assert.Zero(t, c.Counts().Conflicts)
-	})
-}
-
-func TestLostAndFoundGetsWholeResource(t *testing.T) {
-	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		s := newScene(t, nil)
-		s.sync(oneView())
-		s.disk.Write(view, "designer's")
-		s.disk.Write(meta, resigned)
-		s.disk.Write(thumb, "drawn")
-		s.sync(with(oneView(), view, "v2", meta, again), mode)
-		assert.Equal(t, map[string]string{view: "designer's", meta: resigned, thumb: "drawn"}, s.lost)
-		for path, content := range map[string]string{view: "v2", code: "c1", thumb: "t1", meta: again} {
-			s.has(path, content)
-		}
-	})
-}
-
-func TestDeletedResignedResourceIsNotConflict(t *testing.T) {
-	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		s := newScene(t, nil)
-		s.rules.Conflict = plan.Hold
-		s.sync(with(oneView(), file, "x"))
-		s.disk.Write(meta, resigned)
-		s.disk.Write(thumb, "drawn")
-		c := s.sync(plantest.Pairs(file, "x"), mode)
-		assert.Equal(t, plan.Counts{Deleted: 4}, c.Counts())
-	})
-}
-
-func TestResourceWithoutOldBlobIsSaved(t *testing.T) {
-	s := newScene(t, nil)
-	s.sync(oneView())
-	s.disk.Write(meta, resigned)
-	s.objects.Forget(plantest.BlobID([]byte(signed)))
-	c := s.sync(with(oneView(), meta, version2))
-	assert.True(t, change(t, c, meta).Conflict)
-	assert.Equal(t, map[string]string{meta: resigned}, s.lost)
-}
-
-func TestBrokenResourceJSONIsConflict(t *testing.T) {
-	s := newScene(t, map[string]string{meta: `{"version":1,`})
-	c := s.sync(plantest.Pairs(meta, signed))
-	assert.True(t, change(t, c, meta).Conflict)
 }
 
 // If a gateway already has all files of a real repository, but with new signatures, the first sync adopts them without a write.
