@@ -42,14 +42,30 @@ func (w *wants) Decide(context.Context, bool) Decision {
 
 func (w *wants) Changed() <-chan struct{} { return nil }
 
+// newLoop returns a loop whose clock begins in 2026 and is advanced by the test.
+func newLoop(t *testing.T, s sync.Config, c Config) (*Loop, *time.Time) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	if s.DataDir == "" {
+		s.DataDir = t.TempDir()
+	}
+	s.Log = slog.New(slog.DiscardHandler)
+	c.Name, c.Gateway, c.Log, c.Now, c.Engine = "follow", "g", s.Log, func() time.Time { return now }, sync.New(s)
+	c.Metrics = metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g")
+	t.Cleanup(func() { assert.NoError(t, c.Engine.Close()) })
+	return New(c), &now
+}
+
+var unseeded = disk.Options{AllowUnseeded: true}
+
+// orderOf returns an order to deliver commit id.
+func orderOf(id byte) *Order {
+	return &Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{id}, Ref: "main"}}}
+}
+
 // C3: work that is due but not allowed does not make the loop spin.
 func TestBlockedLoopDoesNotSpin(t *testing.T) {
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	log := slog.New(slog.DiscardHandler)
-	l := New(Config{Name: "follow", Gateway: "g", Log: log, Now: func() time.Time { return now },
-		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"),
-		Engine:  sync.New(sync.Config{DataDir: t.TempDir(), Log: log})}) // not seeded, so each sync ends early
-	src := &wants{decision: Decision{Order: &Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{1}, Ref: "main"}}}}}
+	l, now := newLoop(t, sync.Config{}, Config{}) // not seeded, so each sync ends early
+	src := &wants{decision: Decision{Order: orderOf(1)}}
 	pause := l.Iterate(t.Context(), src, false)
 	assert.Equal(t, v1alpha1.ReasonWaitingForGateway, l.State().Reason)
 	assert.Less(t, pause, 3*time.Second, "the sync is retried")
@@ -64,11 +80,11 @@ func TestBlockedLoopDoesNotSpin(t *testing.T) {
 		"hands off, with a problem": {Order: src.decision.Order, DoNotTouch: true, Problems: []Problem{{v1alpha1.ReasonPodRestartNeeded, "too new"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			now = now.Add(time.Hour)
-			src.decision, l.proposalDue = decision, now
+			*now = now.Add(time.Hour)
+			src.decision, l.proposalDue = decision, *now
 			for range 3 {
 				assert.GreaterOrEqual(t, l.Iterate(t.Context(), src, false), time.Second, name)
-				now = now.Add(time.Minute)
+				*now = now.Add(time.Minute)
 			}
 		})
 	}
@@ -79,14 +95,10 @@ func TestBlockedLoopDoesNotSpin(t *testing.T) {
 // The agent polls a gateway that takes minutes to start many times. The first error among the answers counts as a first failure, with
 // a short retry delay.
 func TestNewFailureResetsBackoff(t *testing.T) {
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	log := slog.New(slog.DiscardHandler)
-	l := New(Config{Name: "follow", Gateway: "g", Log: log, Now: func() time.Time { return now },
-		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"), Engine: sync.New(sync.Config{DataDir: t.TempDir(), Log: log})})
-	o := &Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{1}}}}
+	l, now := newLoop(t, sync.Config{}, Config{})
 	pause := func(reason v1alpha1.Reason) time.Duration {
-		l.recordOutcome(o, &sync.Report{Phase: v1alpha1.GatewayError, Reason: reason})
-		return l.attempt.due.Sub(now)
+		l.recordOutcome(orderOf(1), &sync.Report{Phase: v1alpha1.GatewayError, Reason: reason})
+		return l.attempt.due.Sub(*now)
 	}
 	for range 20 {
 		assert.Less(t, pause(v1alpha1.ReasonWaitingForGateway), 20*time.Second)
@@ -101,14 +113,9 @@ func TestNewFailureResetsBackoff(t *testing.T) {
 
 // A sync before the first start of a gateway ends when the gateway has to start.
 func TestDeadlineOfFirstStart(t *testing.T) {
-	log := slog.New(slog.DiscardHandler)
-	engine := sync.New(sync.Config{DataDir: t.TempDir(), Log: log, Disk: disk.Options{AllowUnseeded: true}})
-	t.Cleanup(func() { assert.NoError(t, engine.Close()) })
-	l := New(Config{Name: "follow", Gateway: "g", Log: log, Now: time.Now,
-		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"), Engine: engine})
-	o := &Order{Until: time.Now(), Task: sync.Task{
-		Target: sync.Target{Commit: plan.ID{1}, Ref: "main"}, BeforeStart: true, Admit: func(ctx context.Context) (string, error) { return "", ctx.Err() },
-	}}
+	l, _ := newLoop(t, sync.Config{Disk: unseeded}, Config{})
+	o := orderOf(1)
+	o.Until, o.BeforeStart, o.Admit = time.Now(), true, func(ctx context.Context) (string, error) { return "", ctx.Err() }
 	l.Iterate(t.Context(), &wants{decision: Decision{Order: o}}, false)
 	s := l.State()
 	assert.Equal(t, v1alpha1.GatewayPending, s.Phase)
@@ -118,19 +125,14 @@ func TestDeadlineOfFirstStart(t *testing.T) {
 
 // I3: a dry run that follows may run beside an agent, or after a crash: it locks, repairs and writes nothing.
 func TestContinuousDryRunWritesNothing(t *testing.T) {
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	log, data := slog.New(slog.DiscardHandler), t.TempDir()
-	engine := sync.New(sync.Config{DataDir: data, Log: log, Disk: disk.Options{AllowUnseeded: true}})
-	t.Cleanup(func() { assert.NoError(t, engine.Close()) })
-	l := New(Config{Name: "standalone", Gateway: "g", DryRun: true, Log: log, Now: func() time.Time { return now },
-		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"), Engine: engine})
-	o := &Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{1}}}}
+	l, now := newLoop(t, sync.Config{Disk: unseeded}, Config{DryRun: true})
+	o := orderOf(1)
 	l.recordOutcome(o, &sync.Report{Phase: v1alpha1.GatewayPending, Reason: v1alpha1.ReasonDryRun, DryRun: true})
 	for range 3 {
-		now = now.Add(time.Hour)
+		*now = now.Add(time.Hour)
 		assert.GreaterOrEqual(t, l.Iterate(t.Context(), &wants{decision: Decision{Order: o}}, false), time.Second)
 	}
-	there, err := os.ReadDir(data)
+	there, err := os.ReadDir(l.Engine.DataDir)
 	require.NoError(t, err)
 	assert.Empty(t, there)
 	assert.Nil(t, l.State().Drift)
@@ -138,36 +140,28 @@ func TestContinuousDryRunWritesNothing(t *testing.T) {
 
 // The agents poll the role of both nodes of a redundant pair once a period. This does not prevent drift checks.
 func TestPairNodeIsPolled(t *testing.T) {
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	log := slog.New(slog.DiscardHandler)
-	l := New(Config{Name: "follow", Gateway: "g", Log: log, Now: func() time.Time { return now }, Period: time.Minute,
-		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"), Engine: sync.New(sync.Config{DataDir: t.TempDir(), Log: log})})
-	o := &Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{1}}}}
+	l, now := newLoop(t, sync.Config{}, Config{Period: time.Minute})
 	// sequence: one period after the other
 	for _, phase := range []v1alpha1.GatewaySyncState{v1alpha1.GatewaySynced, v1alpha1.GatewayStandby, v1alpha1.GatewayStandby} {
-		l.recordOutcome(o, &sync.Report{Phase: phase, Reason: v1alpha1.ReasonSynced, Paired: true})
+		l.recordOutcome(orderOf(1), &sync.Report{Phase: phase, Reason: v1alpha1.ReasonSynced, Paired: true})
 		assert.Equal(t, now.Add(time.Minute), l.attempt.due)
 		assert.Equal(t, time.Date(2026, 1, 1, 0, 1, 0, 0, time.UTC), l.drift.due)
-		now = now.Add(time.Minute)
+		*now = now.Add(time.Minute)
 	}
-	l.recordOutcome(&Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{2}}}}, &sync.Report{Phase: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced})
+	l.recordOutcome(orderOf(2), &sync.Report{Phase: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced})
 	assert.True(t, l.attempt.due.IsZero(), "a gateway without a peer is not polled")
 	assert.Equal(t, now.Add(time.Minute), l.drift.due)
 }
 
 // A save in the gateway is found after syncPeriod, also if the agent was restarted while the sync is held.
 func TestDriftAfterRestartDuringHold(t *testing.T) {
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	log, data := slog.New(slog.DiscardHandler), t.TempDir()
-	d, err := disk.Open(data, disk.Options{AllowUnseeded: true})
+	data := t.TempDir()
+	d, err := disk.Open(data, unseeded)
 	require.NoError(t, err)
 	require.NoError(t, d.CorrectCommit("main", plan.ID{1}))
 	require.NoError(t, d.Close())
-	engine := sync.New(sync.Config{DataDir: data, Log: log, Disk: disk.Options{AllowUnseeded: true}})
-	t.Cleanup(func() { assert.NoError(t, engine.Close()) })
-	l := New(Config{Name: "follow", Gateway: "g", Log: log, Now: func() time.Time { return now },
-		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"), Engine: engine})
-	o := &Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{2}}}}
+	l, now := newLoop(t, sync.Config{DataDir: data, Disk: unseeded}, Config{})
+	o := orderOf(2)
 	o.Profile.SyncPeriod = 5 * time.Second
 	l.Iterate(t.Context(), &wants{decision: Decision{Order: o, DoNotTouch: true}}, false)
 	assert.Equal(t, now.Add(5*time.Second), l.drift.due)
@@ -207,7 +201,6 @@ func TestFileEventsAreHints(t *testing.T) {
 	h := newFileEvents(root, slog.New(slog.DiscardHandler))
 	defer h.Close()
 	h.watch(owned("config.json", "projects/p/project.json"))
-
 	require.NoError(t, os.WriteFile(filepath.Join(root, "db/journal"), nil, 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(root, ".stoker/manifest"), nil, 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(root, "projects/p/project.json"), nil, 0o600))
@@ -221,28 +214,10 @@ func TestFileEventsAreHints(t *testing.T) {
 	assert.Equal(t, map[string]bool{".": true}, h.dirs, "directories without owned files are not watched")
 }
 
-func TestWatchLimitIsLoggedOnce(t *testing.T) {
+// TestWatchLimit saves a resource in a directory that is not watched, because there are too many. The gateway stores its content as a blob, too.
+func TestWatchLimit(t *testing.T) {
 	root := t.TempDir()
 	var said bytes.Buffer
-	h := newFileEvents(root, slog.New(slog.NewTextHandler(&said, nil)))
-	defer h.Close()
-	var paths []string
-	for i := range maxWatched + 10 {
-		dir := fmt.Sprintf("d%05d", i)
-		require.NoError(t, os.Mkdir(filepath.Join(root, dir), 0o755))
-		paths = append(paths, dir+"/file")
-	}
-	h.watch(owned(paths...))
-	h.watch(owned(paths...))
-	assert.LessOrEqual(t, len(h.dirs), maxWatched)
-	assert.Equal(t, 1, bytes.Count(said.Bytes(), []byte("not all directories are watched")))
-	h.watch(owned("gone/away"))
-	assert.Empty(t, h.dirs)
-}
-
-// TestSaveBeyondWatchLimit saves a resource in a directory that is not watched. The gateway stores its content as a blob, too.
-func TestSaveBeyondWatchLimit(t *testing.T) {
-	root := t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "projects/.resources"), 0o755))
 	var paths []string
 	for i := range maxWatched + 10 {
@@ -250,9 +225,12 @@ func TestSaveBeyondWatchLimit(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
 		paths = append(paths, dir+"/view.json")
 	}
-	h := newFileEvents(root, slog.New(slog.DiscardHandler))
+	h := newFileEvents(root, slog.New(slog.NewTextHandler(&said, nil)))
 	defer h.Close()
 	h.watch(owned(paths...))
+	h.watch(owned(paths...))
+	assert.LessOrEqual(t, len(h.dirs), maxWatched)
+	assert.Equal(t, 1, bytes.Count(said.Bytes(), []byte("not all directories are watched")))
 	last := paths[len(paths)-1]
 	require.False(t, h.dirs[filepath.Dir(last)])
 	require.NoError(t, os.WriteFile(filepath.Join(root, last), []byte("{}"), 0o600))
@@ -262,6 +240,8 @@ func TestSaveBeyondWatchLimit(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("the save has no event")
 	}
+	h.watch(owned("gone/away"))
+	assert.Equal(t, map[string]bool{"projects/.resources": true}, h.dirs)
 }
 
 // Even if a gateway writes all the time, drift checks take at most a twentieth of the time.

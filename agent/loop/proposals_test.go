@@ -45,21 +45,18 @@ func TestConflictWithUnseenChange(t *testing.T) {
 			t.Run(string(strategy)+", "+name, func(t *testing.T) {
 				d := deliveredTwice(t, func(string) {})
 				d.edit = func(o *Order) { proposes(o, strategy, debounce, problem) }
-				require.NoError(t, d.loop.Engine.Dir().SetNote("proposal", []byte(`{"lastState": "Merged"}`)))
+				d.note(`{"lastState": "Merged"}`)
 				d.commit("three")
 				require.True(t, d.loop.proposer.Proposal().Ended())
 
-				file := filepath.Join(d.data, titled)
-				require.NoError(t, os.WriteFile(file, []byte(saved), 0o644))
+				d.save(saved)
 				next := d.push("four")
-				for began := d.now; d.now.Sub(began) < debounce-time.Minute; { // sequence: the sync stays held until a change would be pushed
+				for began := *d.now; d.now.Sub(began) < debounce-time.Minute; { // sequence: the sync stays held until a change would be pushed
 					s := d.turn()
 					require.Equal(t, v1alpha1.GatewayHeld, s.Phase, s.Line())
 					require.Equal(t, v1alpha1.ReasonConflictDetected, s.Reason)
 				}
-				content, err := os.ReadFile(file)
-				require.NoError(t, err)
-				assert.Equal(t, saved, string(content))
+				d.has(saved)
 				if problem == nil {
 					assert.Equal(t, v1alpha1.ProposalSettling, d.loop.State().Proposal.State)
 					return
@@ -79,13 +76,13 @@ func TestReplacedUnseenChange(t *testing.T) {
 	d := deliveredTwice(t, func(string) {})
 	problem := errors.New("the pod does not mount the credential")
 	d.edit = func(o *Order) { proposes(o, v1alpha1.StrategyGitWins, debounce, problem) }
-	require.NoError(t, d.loop.Engine.Dir().SetNote("proposal", []byte(pushed)))
+	d.note(pushed)
 	d.commit("three")
 	require.True(t, d.loop.proposer.Proposal().Safe())
 
-	require.NoError(t, os.WriteFile(filepath.Join(d.data, titled), []byte(`{"title": "mine"}`), 0o644))
+	d.save(`{"title": "mine"}`)
 	next := d.push("four")
-	for began := d.now; d.now.Sub(began) < debounce+2*time.Minute; { // sequence: until the sync no longer waits
+	for began := *d.now; d.now.Sub(began) < debounce+2*time.Minute; { // sequence: until the sync no longer waits
 		d.turn()
 	}
 	d.runs(next, "four")
@@ -110,21 +107,18 @@ func TestRepairLeavesUnseenChange(t *testing.T) {
 		proposes(o, v1alpha1.StrategyGitWins, 10*time.Minute, problem)
 		o.Profile.DriftPolicy, o.ProposalSettings.RepairClosed = v1alpha1.DriftRepair, true
 	}
-	require.NoError(t, d.loop.Engine.Dir().SetNote("proposal", []byte(`{"lastState": "Closed"}`)))
+	d.note(`{"lastState": "Closed"}`)
 	next := d.commit("three")
-	file := filepath.Join(d.data, titled)
-	require.NoError(t, os.WriteFile(file, []byte(saved), 0o644))
-	for began := d.now; d.now.Sub(began) < 2*time.Hour; { // sequence: repairs are due
+	d.save(saved)
+	for began := *d.now; d.now.Sub(began) < 2*time.Hour; { // sequence: repairs are due
 		d.turn()
 	}
 	require.True(t, d.loop.proposer.Proposal().Settled(), "an earlier pull request was closed")
-	content, err := os.ReadFile(file)
-	require.NoError(t, err)
-	assert.Equal(t, saved, string(content))
+	d.has(saved)
 	assert.Positive(t, d.loop.State().Drift.Files, "the change is reported")
 
 	d.src.decision.Order.ProposalSettings.Problem = nil
-	d.loop.drift.due = d.now
+	d.compare()
 	d.turn()
 	assert.Equal(t, v1alpha1.ProposalSettling, d.loop.State().Proposal.State)
 	assert.Equal(t, next, d.loop.State().Commit)
@@ -141,7 +135,7 @@ func TestClosedRepairLeavesOtherChanges(t *testing.T) {
 				o.Profile.DriftPolicy, o.ProposalSettings.RepairClosed = policy, true
 				o.ProposalSettings.Watches = func(string) bool { return watched }
 			}
-			require.NoError(t, d.loop.Engine.Dir().SetNote("proposal", []byte(`{"lastState": "Closed"}`)))
+			d.note(`{"lastState": "Closed"}`)
 			d.commit("three")
 			file := filepath.Join(d.data, titled)
 			require.NoError(t, os.WriteFile(file, []byte(saved), 0o755))
@@ -152,16 +146,14 @@ func TestClosedRepairLeavesOtherChanges(t *testing.T) {
 				d.turn()
 			}
 			require.True(t, d.loop.proposer.Proposal().RepairsClosed())
-			content, err := os.ReadFile(file)
-			require.NoError(t, err)
-			assert.JSONEq(t, want, string(content))
+			d.has(want)
 			if policy == v1alpha1.DriftReport {
 				assert.Zero(t, d.loop.drift.repairs, "a repair that changes nothing would be repeated")
 			}
 
 			require.NoError(t, os.WriteFile(file, []byte(`{"title": "three"}`), 0o755))
 			require.NoError(t, os.Chmod(file, 0o755))
-			d.loop.drift.due = d.now
+			d.compare()
 			d.turn()
 			st, err := os.Stat(file)
 			require.NoError(t, err)
@@ -175,8 +167,8 @@ func TestDriftEndsWithMerge(t *testing.T) {
 	d := deliveredTwice(t, func(string) {})
 	d.edit = func(o *Order) { proposes(o, v1alpha1.StrategyGitWins, time.Nanosecond, nil) }
 	d.commit("three")
-	require.NoError(t, os.WriteFile(filepath.Join(d.data, titled), []byte(`{"title": "mine"}`), 0o644))
-	d.loop.drift.due = d.now
+	d.save(`{"title": "mine"}`)
+	d.compare()
 	d.loop.Iterate(t.Context(), d.src, false)
 	require.Equal(t, 1, d.loop.State().Drift.Files)
 	merge := d.push("mine")
@@ -202,17 +194,17 @@ func (f *failing) Err() error {
 func TestFailedComparisonAfterSync(t *testing.T) {
 	d := deliveredTwice(t, func(string) {})
 	d.edit = func(o *Order) { proposes(o, v1alpha1.StrategyGitWins, time.Hour, nil) }
-	require.NoError(t, d.loop.Engine.Dir().SetNote("proposal", []byte(pushed)))
+	d.note(pushed)
 	d.commit("three")
 	file := filepath.Join(d.data, titled)
 	require.NoError(t, os.WriteFile(file, []byte(`{"title": "mine"}`), 0o644))
-	d.loop.drift.due = d.now
+	d.compare()
 	require.Equal(t, v1alpha1.ProposalSettling, d.turn().Proposal.State)
 
 	require.NoError(t, os.WriteFile(file, []byte(`{"title": "three"}`), 0o644))
 	d.loop.recordOutcome(d.src.decision.Order, &sync.Report{Phase: v1alpha1.GatewaySynced, Reason: v1alpha1.ReasonSynced, Files: sync.Counts{Modified: 1}})
 	require.False(t, d.loop.compare(&failing{Context: t.Context()}))
 	d.loop.propose(t.Context())
-	d.loop.drift.due = d.now
+	d.compare()
 	assert.Equal(t, v1alpha1.ProposalPushed, d.turn().Proposal.State)
 }

@@ -3,14 +3,12 @@ package loop
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -21,7 +19,6 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/failure"
-	"stoker.io/stoker/internal/metrics"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -30,7 +27,7 @@ type delivered struct {
 	t             *testing.T
 	loop          *Loop
 	src           *wants
-	now           time.Time
+	now           *time.Time
 	data          string
 	first, second plan.ID
 	// push makes the next iteration deliver a new commit, with an order that edit may change. commit also delivers it.
@@ -44,7 +41,7 @@ const titled = "projects/line/project.json"
 func deliveredTwice(t *testing.T, between func(data string)) *delivered {
 	t.Helper()
 	dir := t.TempDir()
-	d := &delivered{t: t, data: filepath.Join(dir, "data"), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), src: &wants{}, edit: func(*Order) {}}
+	d := &delivered{t: t, data: filepath.Join(dir, "data"), src: &wants{}, edit: func(*Order) {}}
 	require.NoError(t, os.MkdirAll(filepath.Join(d.data, "config/resources/core"), 0o755))
 	git := gitserver.NewRepo(t, filepath.Join(dir, "git"))
 	d.git = git
@@ -54,14 +51,8 @@ func deliveredTwice(t *testing.T, between func(data string)) *delivered {
 	require.NoError(t, err)
 	store, err := repo.Open(filepath.Join(dir, "objects"), repo.StoreOptions{})
 	require.NoError(t, err)
-	log := slog.New(slog.DiscardHandler)
-	engine := sync.New(sync.Config{DataDir: d.data, Store: store, Log: log, Limits: plan.DefaultLimits})
-	t.Cleanup(func() {
-		assert.NoError(t, engine.Close())
-		assert.NoError(t, store.Close())
-	})
-	d.loop = New(Config{Name: "follow", Gateway: "g", Log: log, Now: func() time.Time { return d.now }, Engine: engine,
-		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g")})
+	t.Cleanup(func() { assert.NoError(t, store.Close()) })
+	d.loop, d.now = newLoop(t, sync.Config{DataDir: d.data, Store: store, Limits: plan.DefaultLimits}, Config{})
 	d.push = func(title string) plan.ID {
 		id, err := plan.ParseID(git.Commit(title, gitserver.Write(titled, `{"title": "`+title+`"}`)))
 		require.NoError(t, err)
@@ -88,8 +79,30 @@ func deliveredTwice(t *testing.T, between func(data string)) *delivered {
 func (d *delivered) turn() State {
 	d.t.Helper()
 	d.loop.Iterate(d.t.Context(), d.src, false)
-	d.now = d.now.Add(d.loop.Period)
+	*d.now = d.now.Add(d.loop.Period)
 	return d.loop.State()
+}
+
+// save writes the delivered file as the gateway does.
+func (d *delivered) save(content string) {
+	d.t.Helper()
+	require.NoError(d.t, os.WriteFile(filepath.Join(d.data, titled), []byte(content), 0o644))
+}
+
+func (d *delivered) has(content string) {
+	d.t.Helper()
+	b, err := os.ReadFile(filepath.Join(d.data, titled))
+	require.NoError(d.t, err)
+	assert.Equal(d.t, content, string(b))
+}
+
+// compare makes a comparison due.
+func (d *delivered) compare() { d.loop.drift.due = *d.now }
+
+// note sets the record of the proposal.
+func (d *delivered) note(content string) {
+	d.t.Helper()
+	require.NoError(d.t, d.loop.Engine.Dir().SetNote("proposal", []byte(content)))
 }
 
 func (d *delivered) runs(commit plan.ID, title string) {
@@ -97,9 +110,7 @@ func (d *delivered) runs(commit plan.ID, title string) {
 	s := d.loop.State()
 	require.Equal(d.t, v1alpha1.GatewaySynced, s.Phase, s.Line())
 	assert.Equal(d.t, commit, s.Commit)
-	b, err := os.ReadFile(filepath.Join(d.data, titled))
-	require.NoError(d.t, err)
-	assert.JSONEq(d.t, `{"title": "`+title+`"}`, string(b), "the state is never ahead of the disk")
+	d.has(`{"title": "` + title + `"}`) // the state is never ahead of the disk
 }
 
 func remove(t *testing.T, data string, names ...string) {
@@ -119,7 +130,7 @@ func copied(t *testing.T, from, to string) {
 func TestGatewayBackupRestored(t *testing.T) {
 	d := deliveredTwice(t, func(string) {})
 	remove(t, d.data, ".stoker")
-	require.NoError(t, os.WriteFile(filepath.Join(d.data, titled), []byte(`{"title": "of a backup"}`), 0o600))
+	d.save(`{"title": "of a backup"}`)
 	d.turn()
 	d.runs(d.second, "two")
 }
@@ -148,8 +159,8 @@ func TestVolumeReplacedDuringIteration(t *testing.T) {
 		t.Helper()
 		d.edit = func(o *Order) { proposes(o, v1alpha1.StrategyGitWins, time.Hour, nil) }
 		d.commit("three")
-		require.NoError(t, os.WriteFile(filepath.Join(d.data, titled), []byte(`{"title": "mine"}`), 0o644))
-		d.loop.drift.due = d.now
+		d.save(`{"title": "mine"}`)
+		d.compare()
 		require.Equal(t, 1, d.turn().Drift.Files)
 	}
 	t.Run("older volume", func(t *testing.T) {
@@ -180,7 +191,7 @@ func TestVolumeReplacedDuringIteration(t *testing.T) {
 	t.Run("emptied volume, found by a comparison", func(t *testing.T) {
 		d := deliveredTwice(t, func(string) {})
 		change(d)
-		d.loop.drift.due = d.now
+		d.compare()
 		d.src.then = func() { remove(t, d.data, ".stoker", "projects", "config") }
 		assert.Nil(t, d.turn().Drift)
 	})
@@ -206,7 +217,7 @@ func TestDamagedManifest(t *testing.T) {
 	b[20] ^= 1
 	require.NoError(t, os.WriteFile(path, b, 0o600))
 	require.NoError(t, os.Chtimes(path, fi.ModTime(), fi.ModTime()))
-	require.NoError(t, os.WriteFile(filepath.Join(d.data, titled), []byte(`{"title": "of an unknown writer"}`), 0o600))
+	d.save(`{"title": "of an unknown writer"}`)
 	d.turn() // detects the damage
 	d.turn() // starts a new sync
 	d.runs(d.second, "two")
@@ -224,7 +235,7 @@ func TestUnreadableFilesAreNotSynced(t *testing.T) {
 	}
 	denied := errors.New("look at projects: permission denied")
 	assert.Equal(t, v1alpha1.GatewaySynced, look(denied).Phase, "only two failures in a row count, because a file may vanish during a comparison")
-	assert.Less(t, d.loop.drift.due.Sub(d.now), 2*time.Second, "the next check is soon")
+	assert.Less(t, d.loop.drift.due.Sub(*d.now), 2*time.Second, "the next check is soon")
 	s := look(denied)
 	assert.Equal(t, v1alpha1.GatewayError, s.Phase)
 	assert.Equal(t, v1alpha1.ReasonWriteFailed, s.Reason)
@@ -235,7 +246,7 @@ func TestUnreadableFilesAreNotSynced(t *testing.T) {
 	assert.Equal(t, v1alpha1.ReasonWaitingForLead, look(denied).Reason, "the problem of the target takes precedence")
 	d.loop.decision.Problems = nil
 	assert.Equal(t, v1alpha1.GatewaySynced, look(nil).Phase)
-	assert.Equal(t, time.Hour, d.loop.drift.due.Sub(d.now))
+	assert.Equal(t, time.Hour, d.loop.drift.due.Sub(*d.now))
 	assert.Equal(t, v1alpha1.GatewaySynced, look(denied).Phase, "a success resets the count")
 }
 
@@ -291,7 +302,7 @@ func TestFailedRepairIsReported(t *testing.T) {
 	}
 	d.runs(d.second, "two")
 	assert.Equal(t, 1, d.loop.drift.repairs)
-	assert.Greater(t, d.loop.drift.due.Sub(d.now), -d.loop.Period, "the next comparison is due a period after the repair; turn has advanced the clock by one since")
+	assert.Greater(t, d.loop.drift.due.Sub(*d.now), -d.loop.Period, "the next comparison is due a period after the repair; turn has advanced the clock by one since")
 	for range 3 {
 		d.turn()
 	}
