@@ -220,20 +220,21 @@ func TestUntrustedGatewayGetsNoToken(t *testing.T) {
 	}
 }
 
-func TestTLSToPlainPortError(t *testing.T) {
-	g := start(t, simulator.Options{})
-	c := client(t, g, func(c *ignition.Config) { c.URL = strings.Replace(g.URL(), "http:", "https:", 1) })
-	_, err := c.Info(t.Context())
-	requireReason(t, v1alpha1.ReasonGatewayUntrusted, err)
-	assert.ErrorContains(t, err, "does not use TLS")
-}
-
-func TestPlainHTTPToTLSPortError(t *testing.T) {
+func TestWrongScheme(t *testing.T) {
 	g := start(t, simulator.Options{TLS: &simulator.TLSOptions{}})
-	c := client(t, g, func(c *ignition.Config) { c.URL = strings.Replace(g.TLSURL(), "https:", "http:", 1) })
-	_, err := c.Info(t.Context())
-	requireReason(t, v1alpha1.ReasonGatewayUnreachable, err)
-	assert.ErrorContains(t, err, "set spec.gateway.tls")
+	for url, want := range map[string]struct {
+		reason v1alpha1.Reason
+		says   string
+	}{
+		strings.Replace(g.URL(), "http:", "https:", 1):    {v1alpha1.ReasonGatewayUntrusted, "does not use TLS"},
+		strings.Replace(g.TLSURL(), "https:", "http:", 1): {v1alpha1.ReasonGatewayUnreachable, "set spec.gateway.tls"},
+	} {
+		t.Run(url, func(t *testing.T) {
+			_, err := client(t, g, func(c *ignition.Config) { c.URL = url }).Info(t.Context())
+			requireReason(t, want.reason, err)
+			assert.ErrorContains(t, err, want.says)
+		})
+	}
 }
 
 func TestRotatedAuthority(t *testing.T) {

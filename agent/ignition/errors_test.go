@@ -64,16 +64,6 @@ func TestReadOnlyTokenCannotScan(t *testing.T) {
 	assert.Equal(t, 1, g.Requests.Count(postProjects), "a refused token is not retried")
 }
 
-func TestForbiddenAfterFirstBoot(t *testing.T) {
-	g := start(t, simulator.Options{ResetPermissions: true})
-	c := client(t, g)
-	_, err := c.Info(t.Context())
-	requireReason(t, v1alpha1.ReasonGatewayForbidden, err)
-	require.NoError(t, g.Administrator.Grant("Authenticated/ApiKeys/Stoker"))
-	_, err = c.Info(t.Context())
-	require.NoError(t, err)
-}
-
 func TestKeyRotation(t *testing.T) {
 	g := start(t, simulator.Options{})
 	var key atomic.Value
@@ -120,6 +110,8 @@ func TestGatewayStates(t *testing.T) {
 			_, err := client(t, g).Info(t.Context())
 			requireReason(t, want, err)
 			assert.Zero(t, g.Requests.Count("GET /welcome"), "the client follows no redirect")
+			_, err = client(t, g).Scan(t.Context(), ignition.Projects)
+			requireReason(t, want, err)
 		})
 	}
 }

@@ -45,26 +45,28 @@ func TestScanOfConfig(t *testing.T) {
 	assert.Equal(t, before, g.Scans.Completed("projects"))
 }
 
+// failScans adds a fault of the server, or if there is none, one of the scans.
+func failScans(t *testing.T, g *simulator.Gateway, fault simulator.Fault, scans simulator.ScanFault) {
+	t.Helper()
+	if fault.Route == "" {
+		require.NoError(t, g.Scans.Fault("projects", scans))
+		return
+	}
+	require.NoError(t, g.Faults.Add(fault))
+}
+
 func TestScanRetry(t *testing.T) {
-	reset := simulator.Fault{Route: postProjects, Reset: true, Times: 2}
-	lost := simulator.Fault{Route: postProjects, Reset: true, Times: 2, After: true}
-	for name, fail := range map[string]func(*simulator.Gateway) error{
-		"scan without a result": func(g *simulator.Gateway) error {
-			return g.Scans.Fault("projects", simulator.ScanFault{Fails: 2, Delay: time.Millisecond})
-		},
-		"server error": func(g *simulator.Gateway) error {
-			return g.Faults.Add(simulator.Fault{Route: postProjects, Status: 500, Times: 2})
-		},
-		"starting": func(g *simulator.Gateway) error {
-			return g.Faults.Add(simulator.Fault{Route: getProjects, Status: 503, Times: 2})
-		},
-		"reset":       func(g *simulator.Gateway) error { return g.Faults.Add(reset) },
-		"lost answer": func(g *simulator.Gateway) error { return g.Faults.Add(lost) },
+	for name, fault := range map[string]simulator.Fault{
+		"scan without a result": {},
+		"server error":          {Route: postProjects, Status: 500, Times: 2},
+		"starting":              {Route: getProjects, Status: 503, Times: 2},
+		"reset":                 {Route: postProjects, Reset: true, Times: 2},
+		"lost answer":           {Route: postProjects, Reset: true, Times: 2, After: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			g := start(t, simulator.Options{Data: dir})
-			require.NoError(t, fail(g))
+			failScans(t, g, fault, simulator.ScanFault{Fails: 2, Delay: time.Millisecond})
 			put(t, dir, "projects/P/project.json", projectJSON)
 			_, err := client(t, g).Scan(t.Context(), ignition.Projects)
 			require.NoError(t, err)
@@ -74,20 +76,12 @@ func TestScanRetry(t *testing.T) {
 }
 
 func TestScanRetryLimit(t *testing.T) {
-	for name, fail := range map[string]func(*simulator.Gateway) error{
-		"scan without a result": func(g *simulator.Gateway) error {
-			return g.Scans.Fault("projects", simulator.ScanFault{Fails: 100})
-		},
-		"server error": func(g *simulator.Gateway) error {
-			return g.Faults.Add(simulator.Fault{Route: postProjects, Status: 500})
-		},
-		"reset": func(g *simulator.Gateway) error {
-			return g.Faults.Add(simulator.Fault{Route: postProjects, Reset: true})
-		},
+	for name, fault := range map[string]simulator.Fault{
+		"scan without a result": {}, "server error": {Route: postProjects, Status: 500}, "reset": {Route: postProjects, Reset: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := start(t, simulator.Options{})
-			require.NoError(t, fail(g))
+			failScans(t, g, fault, simulator.ScanFault{Fails: 100})
 			result, err := client(t, g).Scan(t.Context(), ignition.Projects)
 			requireReason(t, v1alpha1.ReasonScanFailed, err)
 			assert.Equal(t, 4, result.Posts)
@@ -180,21 +174,6 @@ func TestRestartDuringScan(t *testing.T) {
 	}
 }
 
-func TestScanOfUnreachableGateway(t *testing.T) {
-	for state, want := range map[simulator.State]v1alpha1.Reason{
-		simulator.Down:          v1alpha1.ReasonGatewayUnreachable,
-		simulator.Starting:      v1alpha1.ReasonWaitingForGateway,
-		simulator.Commissioning: v1alpha1.ReasonWaitingForCommissioning,
-	} {
-		t.Run(string(state), func(t *testing.T) {
-			g := start(t, simulator.Options{})
-			require.NoError(t, g.SetState(state))
-			_, err := client(t, g).Scan(t.Context(), ignition.Projects)
-			requireReason(t, want, err)
-		})
-	}
-}
-
 func TestCanceledScanError(t *testing.T) {
 	g := start(t, simulator.Options{})
 	require.NoError(t, g.Scans.Fault("projects", simulator.ScanFault{NeverEnds: true}))
@@ -230,17 +209,6 @@ func TestParseVersion(t *testing.T) {
 	}
 	assert.True(t, ignition.Version{Major: 9}.AtLeast(8, 3))
 	assert.False(t, ignition.Version{Major: 8, Minor: 1}.AtLeast(8, 3))
-}
-
-func TestRedundancyMayChangeConfiguration(t *testing.T) {
-	for role, access := range map[string]bool{"Independent": true, "Master": true, "Backup": false} {
-		t.Run(role, func(t *testing.T) {
-			r, err := client(t, start(t, simulator.Options{Role: role})).Redundancy(t.Context())
-			require.NoError(t, err)
-			assert.Equal(t, role, r.Role)
-			assert.Equal(t, access, r.HasConfigAccess)
-		})
-	}
 }
 
 func TestProjects(t *testing.T) {
