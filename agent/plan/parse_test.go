@@ -54,113 +54,65 @@ func TestMappingsOfServicePath(t *testing.T) {
 	assert.True(t, r.AnySource)
 }
 
+// source and destination return a change of the first and of the second mapping's path. vars are names and values of variables.
+func source(path string, vars ...string) func(*effective.Settings) {
+	return func(e *effective.Settings) { e.Mappings[0].Source, e.Vars = path, pairs(vars) }
+}
+
+func destination(path string, vars ...string) func(*effective.Settings) {
+	return func(e *effective.Settings) { e.Mappings[1].Destination, e.Vars = path, pairs(vars) }
+}
+
+func pairs(list []string) map[string]string {
+	m := map[string]string{}
+	for i := 0; i < len(list); i += 2 {
+		m[list[i]] = list[i+1]
+	}
+	return m
+}
+
+func patch(mapping int, p v1alpha1.Patch) func(*effective.Settings) {
+	return func(e *effective.Settings) { e.Mappings[mapping].Patches = []v1alpha1.Patch{p} }
+}
+
 func TestInvalidProfile(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*effective.Settings)
 		reason v1alpha1.Reason
 		names  string
 	}{
-		"an unknown name in a template": {
-			func(e *effective.Settings) { e.Mappings[0].Source = "a/{{.Unknown}}" }, v1alpha1.ReasonTemplateFailed, "Unknown",
-		},
-		"an invalid template of a destination": {
-			func(e *effective.Settings) { e.Mappings[1].Destination = "{{.Unknown}}" }, v1alpha1.ReasonTemplateFailed, "mappings[1]: template: destination:1",
-		},
-		"an invalid template of a patched value": {
-			func(e *effective.Settings) {
-				e.Mappings[1].Patches = []v1alpha1.Patch{{Set: map[string]v1alpha1.PatchValue{"a.b": "{{"}}}
-			}, v1alpha1.ReasonTemplateFailed, "mappings[1]: patches[0]: template: set[a.b]:1",
-		},
+		"an unknown name in a template":          {source("a/{{.Unknown}}"), v1alpha1.ReasonTemplateFailed, "Unknown"},
+		"an invalid template of a destination":   {destination("{{.Unknown}}"), v1alpha1.ReasonTemplateFailed, "mappings[1]: template: destination:1"},
+		"an invalid template of a patched value": {patch(1, v1alpha1.Patch{Set: map[string]v1alpha1.PatchValue{"a.b": "{{"}}), v1alpha1.ReasonTemplateFailed, "mappings[1]: patches[0]: template: set[a.b]:1"},
 		"an invalid template of the system name": {
 			func(e *effective.Settings) { e.SystemNameTemplate = "{{.Unknown}}" }, v1alpha1.ReasonTemplateFailed, "stoker.io/system-name-template",
 		},
 		"a template that gives an empty system name": {
 			func(e *effective.Settings) { e.SystemNameTemplate = "{{.TagProvider}}" }, v1alpha1.ReasonTemplateFailed, "not a valid gateway name",
 		},
-		"a variable that leaves the directory": {
-			func(e *effective.Settings) {
-				e.Mappings[1].Destination, e.Vars = "p/{{.up}}/x", map[string]string{"up": ".."}
-			},
-			v1alpha1.ReasonUnsafePath, "mappings[1]: destination:",
-		},
-		"a variable that is absolute": {
-			func(e *effective.Settings) {
-				e.Mappings[0].Source, e.Vars = "{{.up}}/x", map[string]string{"up": "/etc"}
-			},
-			v1alpha1.ReasonUnsafePath, `path "/etc/x" is absolute`,
-		},
-		"an empty variable": {
-			func(e *effective.Settings) { e.Mappings[0].Source, e.Vars = "{{.up}}", map[string]string{"up": ""} },
-			v1alpha1.ReasonTemplateFailed, `mappings[0]: source: "{{.up}}" gives "", a path with an empty part`,
-		},
-		"a missing label": {
-			func(e *effective.Settings) { e.Mappings[0].Source = `lines/{{index .Labels "line"}}` },
-			v1alpha1.ReasonTemplateFailed, `mappings[0]: source: "lines/{{index .Labels \"line\"}}" gives "lines/", a path with an empty part`,
-		},
-		"a missing label before a slash": {
-			func(e *effective.Settings) { e.Mappings[0].Source = `lines/{{index .Labels "line"}}/` },
-			v1alpha1.ReasonTemplateFailed, `gives "lines//", a path with an empty part`,
-		},
-		"a missing deployment mode": {
-			func(e *effective.Settings) { e.Mappings[1].Destination = "config/resources/{{.DeploymentMode}}" },
-			v1alpha1.ReasonTemplateFailed, `mappings[1]: destination: "config/resources/{{.DeploymentMode}}" gives "config/resources/", a path with an empty part`,
-		},
-		"a missing label between slashes": {
-			func(e *effective.Settings) { e.Mappings[1].Destination = `config/{{index .Labels "line"}}/logo.png` },
-			v1alpha1.ReasonTemplateFailed, `gives "config//logo.png", a path with an empty part`,
-		},
-		"a missing label at the start": {
-			func(e *effective.Settings) { e.Mappings[0].Source = `{{index .Labels "line"}}/projects` },
-			v1alpha1.ReasonTemplateFailed, `gives "/projects", a path with an empty part`,
-		},
-		"a missing label below the root": {
-			func(e *effective.Settings) { e.Mappings[0].Source = `./{{index .Labels "line"}}` },
-			v1alpha1.ReasonTemplateFailed, `gives "./", a path with an empty part`,
-		},
-		"a variable that is a dot": {
-			func(e *effective.Settings) {
-				e.Mappings[0].Source, e.Vars = "lines/{{.line}}", map[string]string{"line": "."}
-			},
-			v1alpha1.ReasonTemplateFailed, `gives "lines/.", a path with an empty part`,
-		},
-		"a variable that is a slash": {
-			func(e *effective.Settings) {
-				e.Mappings[0].Source, e.Vars = "lines/{{.line}}", map[string]string{"line": "/"}
-			},
-			v1alpha1.ReasonTemplateFailed, `gives "lines//", a path with an empty part`,
-		},
-		"a missing label in a block": {
-			func(e *effective.Settings) { e.Mappings[0].Source = `lines{{if true}}/{{index .Labels "line"}}{{end}}` },
-			v1alpha1.ReasonTemplateFailed, `gives "lines/", a path with an empty part`,
-		},
-		"a block with an empty result": {
-			func(e *effective.Settings) { e.Mappings[0].Source = `lines/{{with index .Labels "line"}}{{.}}/{{end}}` },
-			v1alpha1.ReasonTemplateFailed, `gives "lines/", a path with an empty part`,
-		},
-		"a nested template with an empty result": {
-			func(e *effective.Settings) {
-				e.Mappings[0].Source = `{{define "line"}}{{index .Labels "line"}}{{end}}lines/{{template "line" .}}`
-			},
-			v1alpha1.ReasonTemplateFailed, `gives "lines/", a path with an empty part`,
-		},
-		"a label with the value .git": {
-			func(e *effective.Settings) { e.Mappings[1].Destination = `{{index .Labels "hostile"}}/config` },
-			v1alpha1.ReasonUnsafePath, "git's own folder",
-		},
-		"an invalid pattern of patched files": {
-			func(e *effective.Settings) { e.Mappings[0].Patches = []v1alpha1.Patch{{File: "[a"}} }, v1alpha1.ReasonProfilesInvalid, "mappings[0]: patches[0]: file:",
-		},
-		"a patch without a file": {
-			func(e *effective.Settings) { e.Mappings[0].Patches = []v1alpha1.Patch{{}} }, v1alpha1.ReasonProfilesInvalid, "mappings[0]: patches[0]: set file",
-		},
+		"a variable that leaves the directory":   {destination("p/{{.up}}/x", "up", ".."), v1alpha1.ReasonUnsafePath, "mappings[1]: destination:"},
+		"a variable that is absolute":            {source("{{.up}}/x", "up", "/etc"), v1alpha1.ReasonUnsafePath, `path "/etc/x" is absolute`},
+		"an empty variable":                      {source("{{.up}}", "up", ""), v1alpha1.ReasonTemplateFailed, `mappings[0]: source: "{{.up}}" gives "", a path with an empty part`},
+		"a missing label":                        {source(`lines/{{index .Labels "line"}}`), v1alpha1.ReasonTemplateFailed, `mappings[0]: source: "lines/{{index .Labels \"line\"}}" gives "lines/", a path with an empty part`},
+		"a missing label before a slash":         {source(`lines/{{index .Labels "line"}}/`), v1alpha1.ReasonTemplateFailed, `gives "lines//", a path with an empty part`},
+		"a missing deployment mode":              {destination("config/resources/{{.DeploymentMode}}"), v1alpha1.ReasonTemplateFailed, `mappings[1]: destination: "config/resources/{{.DeploymentMode}}" gives "config/resources/", a path with an empty part`},
+		"a missing label between slashes":        {destination(`config/{{index .Labels "line"}}/logo.png`), v1alpha1.ReasonTemplateFailed, `gives "config//logo.png", a path with an empty part`},
+		"a missing label at the start":           {source(`{{index .Labels "line"}}/projects`), v1alpha1.ReasonTemplateFailed, `gives "/projects", a path with an empty part`},
+		"a missing label below the root":         {source(`./{{index .Labels "line"}}`), v1alpha1.ReasonTemplateFailed, `gives "./", a path with an empty part`},
+		"a variable that is a dot":               {source("lines/{{.line}}", "line", "."), v1alpha1.ReasonTemplateFailed, `gives "lines/.", a path with an empty part`},
+		"a variable that is a slash":             {source("lines/{{.line}}", "line", "/"), v1alpha1.ReasonTemplateFailed, `gives "lines//", a path with an empty part`},
+		"a missing label in a block":             {source(`lines{{if true}}/{{index .Labels "line"}}{{end}}`), v1alpha1.ReasonTemplateFailed, `gives "lines/", a path with an empty part`},
+		"a block with an empty result":           {source(`lines/{{with index .Labels "line"}}{{.}}/{{end}}`), v1alpha1.ReasonTemplateFailed, `gives "lines/", a path with an empty part`},
+		"a nested template with an empty result": {source(`{{define "line"}}{{index .Labels "line"}}{{end}}lines/{{template "line" .}}`), v1alpha1.ReasonTemplateFailed, `gives "lines/", a path with an empty part`},
+		"a label with the value .git":            {destination(`{{index .Labels "hostile"}}/config`), v1alpha1.ReasonUnsafePath, "git's own folder"},
+		"an invalid pattern of patched files":    {patch(0, v1alpha1.Patch{File: "[a"}), v1alpha1.ReasonProfilesInvalid, "mappings[0]: patches[0]: file:"},
+		"a patch without a file":                 {patch(0, v1alpha1.Patch{}), v1alpha1.ReasonProfilesInvalid, "mappings[0]: patches[0]: set file"},
 		"a patch with a file in a mapping of one file": {
 			func(e *effective.Settings) {
 				e.Mappings[1].Type, e.Mappings[1].Patches = v1alpha1.MappingFile, []v1alpha1.Patch{{File: "x"}}
 			}, v1alpha1.ReasonProfilesInvalid, "mappings[1]: patches[0]: remove file",
 		},
-		"a destination outside of the data directory": {
-			func(e *effective.Settings) { e.Mappings[1].Destination = "../x" }, v1alpha1.ReasonUnsafePath, "mappings[1]: destination:",
-		},
+		"a destination outside of the data directory": {destination("../x"), v1alpha1.ReasonUnsafePath, "mappings[1]: destination:"},
 		"an unknown type":            {func(e *effective.Settings) { e.Mappings[1].Type = "link" }, v1alpha1.ReasonProfilesInvalid, "type"},
 		"an unknown conflict policy": {func(e *effective.Settings) { e.ConflictPolicy = "x" }, v1alpha1.ReasonProfilesInvalid, "conflictPolicy"},
 		"an unknown prune policy":    {func(e *effective.Settings) { e.Prune = "x" }, v1alpha1.ReasonProfilesInvalid, "prune"},
