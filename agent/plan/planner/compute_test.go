@@ -34,45 +34,48 @@ func merged(sets ...plantest.Files) plantest.Files {
 	return all
 }
 
-func TestDeletedProjectIsHeld(t *testing.T) {
-	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		s := newScene(t, nil)
-		s.sync(merged(project("line1", 3), project("line2", 100)))
-		c, err := s.plan(project("line2", 100), mode)
-		require.NoError(t, err)
-		require.NotNil(t, c.Held)
-		assert.Equal(t, v1alpha1.ReasonMassDeletion, c.Held.Reason)
-		assert.Equal(t, "4 files would be deleted (the agent owns 105), including all of project line1",
-			c.Held.Message)
-		assert.Len(t, c.Held.Paths, 4)
-		assert.Contains(t, c.String(), "held (MassDeletion): 4 files")
-		assert.Equal(t, 4, s.sync(project("line2", 100), mode, force).Counts().Deleted)
-	})
-}
-
-func TestRenamedProjectIsHeld(t *testing.T) {
-	s := newScene(t, nil)
-	s.sync(merged(project("old", 2), project("line2", 100)))
-	c, err := s.plan(merged(project("new", 2), project("line2", 100)))
-	require.NoError(t, err)
-	require.NotNil(t, c.Held)
-	assert.Contains(t, c.Held.Message, "project old")
-}
-
-// A gateway does not recognize a project without project.json.
-func TestDeletedProjectFileIsHeld(t *testing.T) {
-	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		s := newScene(t, nil)
-		s.sync(merged(project("p", 2), project("line2", 100)))
-		after := merged(without(project("p", 2), "projects/p/project.json"), project("line2", 100))
-		c, err := s.plan(after, mode)
-		require.NoError(t, err)
-		require.NotNil(t, c.Held)
-		assert.Equal(t, v1alpha1.ReasonMassDeletion, c.Held.Reason)
-		assert.Contains(t, c.Held.Message, "the project.json of p (the gateway ignores a project without it)")
-		assert.NotContains(t, c.Held.Message, "all of")
-		assert.Equal(t, 1, s.sync(after, mode, force).Counts().Deleted)
-	})
+func TestMassDeletionIsHeld(t *testing.T) {
+	two := project("line2", 100)
+	for name, c := range map[string]struct {
+		conflict plan.ConflictPolicy
+		one      plantest.Files
+		then     func(*scene)
+		two      plantest.Files
+		deleted  int
+		says     string
+	}{
+		"a deleted project": {one: merged(project("line1", 3), two), two: two, deleted: 4, says: "4 files would be deleted (the agent owns 105), including all of project line1"},
+		"a renamed project": {one: merged(project("old", 2), two), two: merged(project("new", 2), two), deleted: 3, says: "all of project old"},
+		// A gateway does not recognize a project without project.json.
+		"a deleted project.json": {one: merged(project("p", 2), two), two: merged(without(project("p", 2), "projects/p/project.json"), two), deleted: 1,
+			says: "1 file would be deleted (the agent owns 104), including the project.json of p (the gateway ignores a project without it)"},
+		// A folder renamed in git must not empty a gateway, even a small one.
+		"a lost source": {one: git("config/a", "1", "config/b", "2", "projects/x", "3"), two: git("conf/a", "1", "conf/b", "2", "projects/x", "3"), deleted: 2,
+			says: "the commit no longer has config"},
+		"a project, beside a conflict": {conflict: plan.Hold, one: merged(project("p", 2), git("config/c", "1")), then: writes("config/c", "gateway's"), two: git("config/c", "2"), deleted: 3,
+			says: "config/c"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
+				s := newScene(t, nil)
+				s.rules.Conflict = c.conflict
+				s.sync(c.one)
+				if c.then != nil {
+					c.then(s)
+				}
+				got, err := s.plan(c.two, mode)
+				require.NoError(t, err)
+				require.NotNil(t, got.Held)
+				assert.Equal(t, v1alpha1.ReasonMassDeletion, got.Held.Reason)
+				assert.Contains(t, got.Held.Message, c.says)
+				assert.Equal(t, c.deleted, got.Counts().Deleted, "a held plan still counts its changes")
+				assert.Len(t, got.Held.Paths, c.deleted)
+				if c.conflict != plan.Hold {
+					assert.Equal(t, c.deleted, s.sync(c.two, mode, force).Counts().Deleted)
+				}
+			})
+		})
+	}
 }
 
 func TestProjectFileFromAnotherMapping(t *testing.T) {
@@ -107,37 +110,11 @@ func TestMassDeletionThresholds(t *testing.T) {
 	}
 }
 
-// A folder renamed in git must not empty a gateway, even a small one.
-func TestLostSourceIsHeld(t *testing.T) {
-	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-		s := newScene(t, nil)
-		s.sync(merged(plantest.Pairs("config/a", "1"), plantest.Pairs("config/b", "2"), plantest.Pairs("projects/x", "3")))
-		c, err := s.plan(merged(plantest.Pairs("conf/a", "1"), plantest.Pairs("conf/b", "2"), plantest.Pairs("projects/x", "3")), mode)
-		require.NoError(t, err)
-		require.NotNil(t, c.Held)
-		assert.Equal(t, v1alpha1.ReasonMassDeletion, c.Held.Reason)
-		assert.Contains(t, c.Held.Message, "the commit no longer has config")
-		assert.Equal(t, 2, c.Counts().Deleted, "a held plan still counts its changes")
-	})
-}
-
 func TestFirstSyncWithoutSources(t *testing.T) {
 	s := newScene(t, nil)
 	_, err := s.plan(merged(plantest.Pairs("services/line/projects/x", "1"), plantest.Pairs("README.md", "2")))
 	require.Equal(t, v1alpha1.ReasonSourceMissing, failure.Reason(err, ""), "%v", err)
 	assert.Contains(t, err.Error(), "it has at its top README.md, services")
-}
-
-func TestConflictBesideMassDeletion(t *testing.T) {
-	s := newScene(t, nil)
-	s.rules.Conflict = plan.Hold
-	s.sync(merged(project("p", 2), plantest.Pairs("config/c", "1")))
-	s.disk.Write("config/c", "gateway's")
-	c, err := s.plan(plantest.Pairs("config/c", "2"))
-	require.NoError(t, err)
-	require.NotNil(t, c.Held)
-	assert.Equal(t, v1alpha1.ReasonMassDeletion, c.Held.Reason)
-	assert.Contains(t, c.Held.Message, "config/c")
 }
 
 func TestConflictNamesTenPaths(t *testing.T) {
