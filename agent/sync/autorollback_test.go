@@ -169,13 +169,6 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		}
 		require.Equal(j.t, j.target.Commit, j.sync().Commit)
 	}
-	t.Run("a short failure", func(t *testing.T) {
-		j := refusing(t, "the project is missing")
-		j.fails(v1alpha1.ReasonVerificationFailed, 20*time.Second)
-		j.faults()
-		require.NoError(t, j.gw.Scans.Run("projects"))
-		j.synced()
-	})
 	t.Run("a stopped gateway", func(t *testing.T) {
 		j := newJudged(t)
 		j.set(simulator.Down)
@@ -267,13 +260,6 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		lasts(j)
 		assert.Equal(t, `{"one": 1}`, j.read(view))
 	})
-	t.Run("scans that fail rarely", func(t *testing.T) {
-		j := refusing(t, "scans of projects fail")
-		for range 5 { // sequence: time passes
-			j.pass(90 * time.Second)
-			require.Nil(t, j.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed).AutoRollback)
-		}
-	})
 }
 
 func TestRetry(t *testing.T) {
@@ -286,11 +272,6 @@ func TestRetry(t *testing.T) {
 		assert.Nil(t, j.synced().AutoRollback)
 		j.restart(t.TempDir())
 		j.synced()
-	})
-	t.Run("of another commit", func(t *testing.T) {
-		j := fallenBack(t)
-		retry(j, j.good)
-		j.back(v1alpha1.TriggerScanFailure)
 	})
 	t.Run("rolls back once for each commit", func(t *testing.T) {
 		j := fallenBack(t)

@@ -86,13 +86,6 @@ func TestReferences(t *testing.T) {
 		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonReferenceMissing)
 		assert.Empty(t, b.read(view))
 	})
-	t.Run("a rename of both", func(t *testing.T) {
-		b := start(t, v1alpha1.ReferencesRefuse)
-		renamed := strings.ReplaceAll(other, "other", "renamed")
-		b.push(gitserver.Delete(other+"/view.json"), gitserver.Delete(other+"/resource.json"), gitserver.Write(view, embedding("renamed")),
-			gitserver.Write(renamed+"/view.json", `{}`), gitserver.Write(renamed+"/resource.json", `{"files":["view.json"],"attributes":{}}`))
-		require.Empty(t, about(b.synced()))
-	})
 	t.Run("a view and a database of the gateway", func(t *testing.T) {
 		b := start(t, v1alpha1.ReferencesRefuse)
 		for path, content := range map[string]string{ // setup: as a Designer and the gateway's page write them
