@@ -27,8 +27,7 @@ func TestTargetOfNewerGenerationWaits(t *testing.T) {
 	w.lead(targetCommit(first))
 	p.awaitSynced(first, "one")
 
-	second := w.commit("two")
-	w.lead(targetCommit(second), generation(gs.Generation+1))
+	second := w.moves("two", generation(gs.Generation+1))
 	before := p.agent.traffic.count("GET gatewaysyncs")
 	eventually(t, "the agent reads the GatewaySync again", func() bool { return p.agent.traffic.count("GET gatewaysyncs") > before+1 })
 	assert.Equal(t, "one", p.title(), "the old target and spec stay in force")
@@ -64,8 +63,7 @@ func TestTargetRevisions(t *testing.T) {
 	assert.LessOrEqual(t, p.agent.traffic.writes()-before, 1, "one write of the report")
 	assert.Equal(t, v1alpha1.FileCounts{Added: 1}, s.Files, "the counts are those of the last sync with changes")
 
-	second := w.commit("two")
-	w.lead(targetCommit(second))
+	w.moves("two")
 	answered(43)
 	w.lead(targetCommit(first))
 	s = answered(44)
@@ -132,8 +130,7 @@ func TestMetadataChangeSyncsWithoutCommit(t *testing.T) {
 }
 
 func TestRequestAcknowledgement(t *testing.T) {
-	w := onSharedCluster(t)
-	p, first := w.syncedPod("one")
+	w, p, first := synced(t)
 
 	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "2026-01-01T00:00:00.000000001Z" })
 	p.await("the echo", func(s v1alpha1.SyncReportStatus) bool {
@@ -142,8 +139,7 @@ func TestRequestAcknowledgement(t *testing.T) {
 
 	// A commit that cannot be synced counts as handled. A git server that is unavailable does not.
 	w.git.Inject(gitserver.Status(http.StatusServiceUnavailable))
-	second := w.commit("two")
-	w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "2" })
+	second := w.moves("two", func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "2" })
 	s := p.await("git is unreachable", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonGitUnreachable })
 	assert.Equal(t, "2026-01-01T00:00:00.000000001Z", s.HandledRequest)
 	assert.Equal(t, second, s.Target)
@@ -156,11 +152,8 @@ func TestRequestAcknowledgement(t *testing.T) {
 	assert.Equal(t, v1alpha1.ReasonConfigSyntaxError, s.Reason)
 	assert.Equal(t, second, s.Commit, "the last good commit stays")
 
-	third := w.commit("three")
-	w.lead(targetCommit(third))
-	p.awaitSynced(third, "three")
-	file := filepath.Join(p.data, "projects", "line", "project.json")
-	require.NoError(t, os.WriteFile(file, []byte(fmt.Sprintf(project, "by hand")), 0o600))
+	p.follows("three")
+	p.edits("by hand")
 	s = p.await("drift", func(s v1alpha1.SyncReportStatus) bool { return s.Drift.Files == 1 })
 	assert.Equal(t, v1alpha1.GatewaySynced, s.Phase, "drift is its own figure")
 	assert.Contains(t, s.Drift.Paths[0], "projects/line/project.json")
@@ -230,8 +223,7 @@ func TestPauseWithInvalidSpec(t *testing.T) {
 	gs := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Auth.Token.SecretRef.Name = "not-mounted" })
 	w.lead(generation(gs.Generation), func(s *v1alpha1.SyncTargetSpec) { s.Paused = true })
 	stays("the pause", gs.Generation, true)
-	file := filepath.Join(p.data, "projects", "line", "project.json")
-	require.NoError(t, os.WriteFile(file, []byte(fmt.Sprintf(project, "by hand")), 0o600))
+	p.edits("by hand")
 	p.await("drift", func(s v1alpha1.SyncReportStatus) bool { return s.Drift.Files == 1 })
 	assert.Equal(t, "by hand", p.title())
 
@@ -245,7 +237,7 @@ func TestPauseWithInvalidSpec(t *testing.T) {
 	gs = w.edit(func(gs *v1alpha1.GatewaySync) { pauseProfile(gs, false) })
 	w.lead(generation(gs.Generation))
 	stays("the end of the pause, another invalid spec", gs.Generation, true)
-	require.NoError(t, os.WriteFile(file, []byte(fmt.Sprintf(project, "by hand again")), 0o600))
+	p.edits("by hand again")
 	p.await("drift", func(s v1alpha1.SyncReportStatus) bool { return s.Drift.Files == 1 })
 	assert.Equal(t, "by hand again", p.title())
 
@@ -320,8 +312,7 @@ func (p *pod) keepsManualEdit() {
 }
 
 func TestTargetBurstSyncsLast(t *testing.T) {
-	w := onSharedCluster(t)
-	p, first := w.syncedPod("one")
+	w, p, first := synced(t)
 	w.git.Inject(gitserver.Slow(2000)) // keeps the current sync busy, without failing it
 	age, titles := map[string]int{first: 0}, map[string]int{"one": 0}
 	var last string
@@ -340,8 +331,7 @@ func TestTargetBurstSyncsLast(t *testing.T) {
 }
 
 func TestDeletedTargetKeepsGateway(t *testing.T) {
-	w := onSharedCluster(t)
-	p, first := w.syncedPod("one")
+	w, p, first := synced(t)
 	second := w.commit("two")
 	require.NoError(t, kube.SyncTargets(w.clients.Dynamic, w.ns).Delete(t.Context(), crName, metav1.DeleteOptions{}))
 	s := p.await("the agent reports the deleted target", func(s v1alpha1.SyncReportStatus) bool { return strings.Contains(s.Message, "is gone") })
@@ -359,8 +349,7 @@ func TestDeletedTargetKeepsGateway(t *testing.T) {
 }
 
 func TestUnmountedSecretIsReported(t *testing.T) {
-	w := onSharedCluster(t)
-	p, first := w.syncedPod("one")
+	w, p, first := synced(t)
 	second := w.commit("two")
 	gs := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Auth.Token.SecretRef.Name = "renewed" })
 	w.lead(targetCommit(second), generation(gs.Generation), func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "1" })
@@ -381,18 +370,6 @@ func TestUnmountedSecretIsReported(t *testing.T) {
 	p.awaitSynced(second, "two")
 }
 
-func TestTargetForNewerAgent(t *testing.T) {
-	w := onSharedCluster(t)
-	p, first := w.syncedPod("one")
-	w.lead(targetCommit(w.commit("two")), func(s *v1alpha1.SyncTargetSpec) {
-		s.Format = v1alpha1.TargetFormat + 1
-	})
-	s := p.await("PodRestartNeeded", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonPodRestartNeeded })
-	assert.Contains(t, s.Message, "format 2")
-	assert.Equal(t, first, s.Commit)
-	assert.Equal(t, "one", p.title())
-}
-
 func TestReportAcrossRestarts(t *testing.T) {
 	w := onSharedCluster(t)
 	p := w.pod("line-0")
@@ -407,8 +384,7 @@ func TestReportAcrossRestarts(t *testing.T) {
 	a := p.start()
 	eventually(t, "the agent is synced", func() bool { return a.follower.State().Phase == v1alpha1.GatewaySynced })
 	eventually(t, "the agent has read its report", func() bool { return a.traffic.count("GET syncreports") == 2 })
-	turns := gathered(t, a, "stoker_reconcile_total")
-	eventually(t, "one more iteration", func() bool { return gathered(t, a, "stoker_reconcile_total") > turns })
+	a.iterates(1)
 	a.end()
 	assert.Zero(t, a.traffic.writes())
 	assert.Equal(t, before.ResourceVersion, p.report().ResourceVersion)
@@ -438,8 +414,7 @@ func TestTwoAgentsOnOneVolume(t *testing.T) {
 	assert.Equal(t, v1alpha1.GatewayError, s.Phase)
 	assert.Empty(t, s.Commit)
 	p.agent.end()
-	second := w.commit("two")
-	w.lead(targetCommit(second))
+	second := w.moves("two")
 	q.awaitSynced(second, "two")
 }
 
@@ -459,14 +434,12 @@ func TestCredentialsNeverLogged(t *testing.T) {
 	for _, fault := range []gitserver.Fault{gitserver.Status(http.StatusUnauthorized), gitserver.Status(http.StatusBadGateway),
 		gitserver.Redirect("http://other.example"), gitserver.Truncate(10)} {
 		w.git.Inject(fault)
-		next := w.commit("next")
-		w.lead(targetCommit(next))
+		next := w.moves("next")
 		s := p.await("the sync fails", func(s v1alpha1.SyncReportStatus) bool { return s.Target == next && s.Phase == v1alpha1.GatewayError })
 		assert.NotEmpty(t, s.Message)
 		w.git.Heal()
 	}
 	p.writeSecretFile("gateway", "apiKey", "stoker:S3CR3T-wrong")
-	last := w.commit("last")
-	w.lead(targetCommit(last))
+	w.moves("last")
 	p.await("the gateway rejects the token", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonGatewayForbidden })
 }

@@ -123,8 +123,7 @@ func TestStageApproval(t *testing.T) {
 func TestFollowerDryRun(t *testing.T) {
 	w := onSharedCluster(t)
 	p, first := w.staged(func(gs *v1alpha1.GatewaySync) { gs.Spec.Validation = &v1alpha1.ValidationSpec{DryRunBefore: true} })
-	second := w.commit("two")
-	w.lead(targetCommit(second), rollout(3, 0, first))
+	second := w.moves("two", rollout(3, 0, first))
 	s := p.await("a dry run", func(s v1alpha1.SyncReportStatus) bool { return s.Planned != "" })
 	assert.Equal(t, second, s.Planned)
 	assert.Contains(t, s.Message, "1 ")
@@ -142,8 +141,7 @@ func TestFollowerDryRun(t *testing.T) {
 func TestRolloutGoesBack(t *testing.T) {
 	w := onSharedCluster(t)
 	p, first := w.staged()
-	second := w.commit("two")
-	w.lead(targetCommit(second), rollout(3, 2, first))
+	second := w.moves("two", rollout(3, 2, first))
 	p.awaitSynced(second, "two")
 	third := w.commit("three")
 	t.Run("the commit never ran on all gateways", func(t *testing.T) {
@@ -170,8 +168,7 @@ func TestRolloutGoesBack(t *testing.T) {
 func TestRolloutGoesBackInDryRun(t *testing.T) {
 	w := onSharedCluster(t)
 	p, first := w.staged()
-	second := w.commit("two")
-	w.lead(targetCommit(second), rollout(3, 2, first))
+	second := w.moves("two", rollout(3, 2, first))
 	p.awaitSynced(second, "two")
 	gs := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.DryRun = new(true) })
 	p.agent.end()
@@ -216,38 +213,17 @@ func aborted(r *v1alpha1.TargetRollout) { r.Failed = "stage line: line-1 ScanFai
 func TestAbortedRollout(t *testing.T) {
 	w := onSharedCluster(t)
 	p, first := w.staged()
-	second := w.commit("two")
-	w.lead(targetCommit(second), rollout(3, 2, first, aborted))
+	w.moves("two", rollout(3, 2, first, aborted))
 	s := p.await("an aborted rollout", held(v1alpha1.ReasonGateClosed))
 	assert.Equal(t, first, s.Commit)
 	assert.Contains(t, s.Message, "aborted")
 	assert.Equal(t, "one", p.title())
-	third := w.commit("three")
-	w.lead(targetCommit(third), rollout(3, 2, first))
+	third := w.moves("three", rollout(3, 2, first))
 	p.awaitSynced(third, "three")
 	w.lead(rollout(3, 2, first, aborted))
 	p.agent.end()
 	p.start()
 	p.awaitSynced(third, "three")
-}
-
-// A sync that waits is canceled when its step closes.
-func TestClosedStepOfWaitingSync(t *testing.T) {
-	w := onSharedCluster(t)
-	p, first := w.staged(func(gs *v1alpha1.GatewaySync) {
-		period := int32(5)
-		gs.Spec.Sync.Defaults.DesignerSessionPolicy, gs.Spec.Sync.Defaults.DesignerSessionScope = v1alpha1.DesignerWait, v1alpha1.DesignerScopeGateway
-		gs.Spec.Sync.Defaults.SyncPeriod = &period
-	})
-	designer, err := p.gw.Designers.Open("ann", "line")
-	require.NoError(t, err)
-	second := w.commit("two")
-	w.lead(targetCommit(second), rollout(3, 2, first))
-	p.await("a Designer", held(v1alpha1.ReasonDesignerSessionActive))
-	w.lead(rollout(3, 1, first))
-	p.await("a closed gate", held(v1alpha1.ReasonGateClosed))
-	require.NoError(t, p.gw.Designers.Close(designer))
-	assert.Never(t, func() bool { return p.title() != "one" }, 7*time.Second, 100*time.Millisecond)
 }
 
 // No gate holds a first start.
@@ -306,8 +282,7 @@ func TestHostileRollout(t *testing.T) {
 
 // P9: a gateway does not take a commit whose ref has moved since it was requested. One that has it keeps it.
 func TestTargetWhoseRefMoved(t *testing.T) {
-	w := onSharedCluster(t)
-	p, first := w.syncedPod("one")
+	w, p, first := synced(t)
 	second := w.commit("two")
 	moved := func(s *v1alpha1.SyncTargetSpec) {
 		s.Problem = &v1alpha1.TargetProblem{Generation: s.Generation, Reason: v1alpha1.ReasonRefMoved, Message: "v2 is at 3333333"}
@@ -388,24 +363,14 @@ func TestRecordDryRun(t *testing.T) {
 
 // A snapshot is reported, restored on request, and held until another commit is the target.
 func TestFollowerRestore(t *testing.T) {
-	w := onSharedCluster(t)
-	p := w.pod("line-0")
-	first := w.commit("one")
-	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true} })
-	w.lead(targetCommit(first))
-	p.start()
-	p.awaitSynced(first, "one")
+	w, p, first := synced(t, func(gs *v1alpha1.GatewaySync) { gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true} })
 	assert.Nil(t, p.report().Status.LastSnapshot)
-	second := w.commit("two")
-	w.lead(targetCommit(second))
-	p.awaitSynced(second, "two")
+	second := p.follows("two")
 	s := p.await("a snapshot", func(s v1alpha1.SyncReportStatus) bool { return s.LastSnapshot != nil })
 	require.Equal(t, s.LastSnapshot.ID, annotation.RestoresOn(s.LastSnapshot.ID, "line-0"))
 	assert.NotEmpty(t, s.LastSnapshot.Size)
 
-	value := annotation.RestoreValue(s.LastSnapshot.ID, time.Now())
-	w.annotate(v1alpha1.AnnotationRestore, value)
-	w.lead(targetCommit(second))
+	w.restores(s.LastSnapshot.ID)
 	s = p.await("back", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonRestored })
 	assert.Equal(t, "one", p.title())
 	assert.Equal(t, first, s.Commit)
@@ -419,23 +384,13 @@ stoker_rollback_triggered_total{by="rollout"} 0
 stoker_rollback_triggered_total{by="snapshot"} 1
 `), "stoker_rollback_triggered_total"))
 
-	third := w.commit("three")
-	w.lead(targetCommit(third))
-	p.awaitSynced(third, "three")
+	p.follows("three")
 }
 
 // F21: the history of a gateway is in its report, and outlives the pod. The agent does not trust the record that it comes from.
 func TestReportedHistory(t *testing.T) {
-	w := onSharedCluster(t)
-	p := w.pod("line-0")
-	first := w.commit("one")
-	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true} })
-	w.lead(targetCommit(first))
-	p.start()
-	p.awaitSynced(first, "one")
-	second := w.commit("two")
-	w.lead(targetCommit(second))
-	p.awaitSynced(second, "two")
+	w, p, _ := synced(t, func(gs *v1alpha1.GatewaySync) { gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true} })
+	second := p.follows("two")
 	s := p.await("both syncs", func(s v1alpha1.SyncReportStatus) bool { return len(s.SyncHistory) == 2 })
 	is := s.SyncHistory[0]
 	assert.Equal(t, second, is.Commit)

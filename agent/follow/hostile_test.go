@@ -304,8 +304,7 @@ func TestFollowerAdmitsTarget(t *testing.T) {
 
 // C14: templates can use the ref, so the agent follows no other ref to the commit on the disk either.
 func TestForgedRefOfCommitOnDisk(t *testing.T) {
-	w := onSharedCluster(t)
-	p, first := w.syncedPod("one")
+	w, p, first := synced(t)
 	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Ref = "refs/pull/1/head" })
 	eventually(t, "the agent logs the rejection", func() bool { return strings.Contains(p.agent.log.String(), "neither spec.git.ref nor a request") })
 	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Ref = "" })
@@ -374,13 +373,7 @@ func TestRefusedRequestKeepsEarlierOne(t *testing.T) {
 
 // The git server that a follower reaches may lag behind the one that the lead polled. This is not a failure.
 func TestLaggingGitServer(t *testing.T) {
-	w := onSharedCluster(t)
-	p := w.pod("line-0")
-	first := w.commit("one")
-	w.gatewaySync(p)
-	w.lead(targetCommit(first))
-	p.start()
-	p.awaitSynced(first, "one")
+	w, p, _ := synced(t)
 	second := w.commit("two")
 	w.annotate(v1alpha1.AnnotationRequestedRef, "v2")
 	w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "v2", "refs/tags/v2" })

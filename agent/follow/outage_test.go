@@ -44,7 +44,7 @@ func TestAPIServerOutage(t *testing.T) {
 	p.awaitSynced(first, "one")
 
 	w.cluster.Kill(t, kubetest.APIServer)
-	require.NoError(t, os.WriteFile(filepath.Join(p.data, "projects", "line", "project.json"), []byte(fmt.Sprintf(project, "by hand")), 0o600))
+	p.edits("by hand")
 	eventually(t, "drift is still detected", func() bool {
 		s := p.agent.follower.State()
 		return s.Drift != nil && s.Drift.Files == 1
@@ -57,14 +57,11 @@ func TestAPIServerOutage(t *testing.T) {
 	s := p.await("the report is written later", func(s v1alpha1.SyncReportStatus) bool { return s.Drift.Files == 1 })
 	assert.Equal(t, first, s.Commit)
 
-	second := w.commit("two")
-	w.lead(targetCommit(second))
-	p.awaitSynced(second, "two")
+	p.follows("two")
 
 	// While the API server hangs, requests block, but the loop must go on.
 	w.cluster.Pause(t, kubetest.APIServer)
-	iterations := gathered(t, p.agent, "stoker_reconcile_total")
-	eventually(t, "the loop goes on", func() bool { return gathered(t, p.agent, "stoker_reconcile_total") >= iterations+2 })
+	p.agent.iterates(2)
 	w.cluster.Resume(t, kubetest.APIServer)
 	third := w.commit("three")
 	eventually(t, "the API server answers", func() bool {
@@ -88,8 +85,7 @@ func TestUnreadableGatewaySyncIsReported(t *testing.T) {
 
 	a.traffic.deny("GET gatewaysyncs")
 	gs := w.edit(deadline("1h"))
-	second := w.commit("two")
-	w.lead(targetCommit(second), generation(gs.Generation))
+	second := w.moves("two", generation(gs.Generation))
 	const logged = "SyncTarget not followed"
 	eventually(t, "the failed read is logged", func() bool { return strings.Contains(a.log.String(), logged) })
 	assert.Equal(t, v1alpha1.GatewaySynced, a.follower.State().Phase, "the outage may be short")
@@ -247,8 +243,7 @@ func TestPauseDuringSync(t *testing.T) {
 			p.awaitSynced(first, "one")
 
 			hold.Store(true)
-			second := w.commit("two")
-			w.lead(targetCommit(second))
+			second := w.moves("two")
 			select {
 			case <-staging:
 			case <-time.After(liveness):
@@ -273,8 +268,7 @@ func TestPauseDuringSync(t *testing.T) {
 
 // Commits may come faster than a sync ends, so a running sync ends before the next commit.
 func TestCommitDuringSync(t *testing.T) {
-	w := onSharedCluster(t)
-	p, _ := w.syncedPod("one")
+	w, p, _ := synced(t)
 	order := p.agent.follower.State().Of
 	require.NotNil(t, order)
 	w.lead(targetCommit(w.commit("two")))
@@ -292,6 +286,7 @@ func TestFollowTargets(t *testing.T) {
 	assert.Equal(t, v1alpha1.GatewayPending, s.Phase)
 
 	w.lead(targetCommit(first))
+	assert.Contains(t, a.opens(), "is already running")
 	s = p.awaitSynced(first, "one")
 	assert.Equal(t, gs.Generation, s.Generation)
 	assert.EqualValues(t, 1, s.Term)
@@ -305,16 +300,19 @@ func TestFollowTargets(t *testing.T) {
 	require.Len(t, r.OwnerReferences, 1)
 	assert.Equal(t, metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "line-0", UID: types.UID(p.uid)}, r.OwnerReferences[0])
 
-	second := w.commit("two")
-	w.lead(targetCommit(second))
-	p.awaitSynced(second, "two")
+	p.follows("two")
+	after, err := w.clients.Dynamic.Resource(kube.SyncReport.Resource()).Namespace(w.ns).Get(t.Context(), p.name, metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.LessOrEqual(t, after.GetGeneration()-r.Generation, int64(2), "one write for Syncing, one for Synced")
+	status, _ := after.Object["status"].(map[string]any)
+	assert.Equal(t, []string{"agentVersion", "commit", "drift", "duration", "files", "format", "gateway", "generation", "message", "phase", "profile", "projects", "reason", "ref",
+		"revision", "scan", "started", "syncHistory", "target", "term"}, slices.Sorted(maps.Keys(status)), "without stages, windows and snapshots a report has no fields about them")
 	// Lock renewals, drift checks and gateway polls cause no writes.
 	before := a.traffic.writes()
 	for range 5 {
 		w.lead(func(s *v1alpha1.SyncTargetSpec) { now := metav1.NowMicro(); s.Lead.Renewed = &now })
 	}
-	iterations := gathered(t, a, "stoker_reconcile_total")
-	eventually(t, "two more iterations", func() bool { return gathered(t, a, "stoker_reconcile_total") >= iterations+2 })
+	a.iterates(2)
 	assert.Equal(t, before, a.traffic.writes())
 	assert.Equal(t, 2, a.traffic.count("GET gatewaysyncs"), "once at the start, and once for each generation")
 	assert.LessOrEqual(t, a.traffic.count("PUT syncreports")+a.traffic.count("POST syncreports"), 10)
@@ -335,29 +333,6 @@ func TestUnreadablePodInfoIsLoggedOnce(t *testing.T) {
 	p.reload(log)
 	assert.Equal(t, map[string]string{"line": "2"}, p.labels, "one file is missing, the other is read")
 	assert.Equal(t, 2, strings.Count(out.String(), "level=WARN"), "another error: %s", out.String())
-}
-
-// Without stages, windows, snapshots and the like, a report has none of their fields, and a sync costs two writes of it.
-func TestPlainReportHasNoNewFields(t *testing.T) {
-	w := onSharedCluster(t)
-	p := w.pod("line-0")
-	first := w.commit("one")
-	w.gatewaySync(p)
-	w.lead(targetCommit(first))
-	p.start()
-	p.awaitSynced(first, "one")
-	reports := w.clients.Dynamic.Resource(kube.SyncReport.Resource()).Namespace(w.ns)
-	before, err := reports.Get(t.Context(), p.name, metav1.GetOptions{})
-	require.NoError(t, err)
-	second := w.commit("two")
-	w.lead(targetCommit(second))
-	p.awaitSynced(second, "two")
-	after, err := reports.Get(t.Context(), p.name, metav1.GetOptions{})
-	require.NoError(t, err)
-	assert.LessOrEqual(t, after.GetGeneration()-before.GetGeneration(), int64(2), "one write for Syncing, one for Synced")
-	status, _ := after.Object["status"].(map[string]any)
-	assert.Equal(t, []string{"agentVersion", "commit", "drift", "duration", "files", "format", "gateway", "generation", "message", "phase", "profile", "projects", "reason", "ref",
-		"revision", "scan", "started", "syncHistory", "target", "term"}, slices.Sorted(maps.Keys(status)))
 }
 
 // specServer is an API server with a GatewaySync of generation 1.

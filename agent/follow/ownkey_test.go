@@ -38,9 +38,7 @@ func TestOwnKey(t *testing.T) {
 	p.start(keyIn(t.TempDir())).opens()
 	require.NoError(t, p.gw.SetState(simulator.Running))
 	p.awaitSynced(first, "one")
-	next := w.commit("two")
-	w.lead(targetCommit(next))
-	p.awaitSynced(next, "two")
+	p.follows("two")
 	for _, r := range p.gw.Requests.List() {
 		assert.NotEqual(t, "stoker", r.Token, "the token of the Secret is not used")
 	}
@@ -121,8 +119,7 @@ func TestOwnKeyStaysRemoved(t *testing.T) {
 	w := onSharedCluster(t)
 	p := w.stopped("line-0")
 	w.gatewaySync(p, managed)
-	first := w.commit("one")
-	w.lead(targetCommit(first))
+	w.moves("one")
 	key := t.TempDir()
 	a := p.start(keyIn(key))
 	a.opens()

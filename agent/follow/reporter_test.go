@@ -1,18 +1,28 @@
 package follow
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
+	gosync "sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
@@ -21,6 +31,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/gitserver"
+	"stoker.io/stoker/test/program"
 )
 
 func TestLargestReport(t *testing.T) {
@@ -111,6 +122,11 @@ func TestReportTiming(t *testing.T) {
 	r := &reporter{now: func() time.Time { return now }, woken: make(chan struct{}, 1)}
 	assert.True(t, r.next().After(now.Add(time.Minute)), "nothing to report yet")
 	status := v1alpha1.SyncReportStatus{Phase: v1alpha1.GatewaySynced, Message: "one", Commit: "a"}
+	due := func(want time.Time, why string) {
+		t.Helper()
+		r.set(status)
+		assert.Equal(t, want, r.next(), why)
+	}
 	r.set(status)
 	assert.False(t, r.next().After(now), "the stored report is read first")
 	r.loaded, r.check = true, now.Add(checkEvery)
@@ -119,37 +135,28 @@ func TestReportTiming(t *testing.T) {
 	r.stored, r.wrote = &v1alpha1.SyncReport{Status: status}, now
 	at := metav1.NewTime(now)
 	status.Started, status.Duration = &at, "3s"
-	r.set(status)
-	assert.Equal(t, r.check, r.next(), "a report that differs only in times is not due")
+	due(r.check, "a report that differs only in times is not due")
 	status.Message = "two"
-	r.set(status)
-	assert.Equal(t, now.Add(minorPause), r.next(), "a message is written late")
+	due(now.Add(minorPause), "a message is written late")
 	status.Drift.Files = 3
-	r.set(status)
-	assert.Equal(t, now.Add(minorPause), r.next(), "drift is written late")
+	due(now.Add(minorPause), "drift is written late")
 	status.Proposal = &v1alpha1.Proposal{State: v1alpha1.ProposalSettling}
-	r.set(status)
-	assert.Equal(t, now.Add(minPause), r.next(), "a proposal is written soon")
+	due(now.Add(minPause), "a proposal is written soon")
 	r.stored = &v1alpha1.SyncReport{Status: *status.DeepCopy()}
 	status.Proposal = &v1alpha1.Proposal{State: v1alpha1.ProposalSettling, Message: "two files", Files: 2}
-	r.set(status)
-	assert.Equal(t, now.Add(minorPause), r.next(), "the message of a proposal is written late")
+	due(now.Add(minorPause), "the message of a proposal is written late")
 	status.Commit = "b"
-	r.set(status)
-	assert.Equal(t, now.Add(minPause), r.next())
+	due(now.Add(minPause), "as before")
 	now = now.Add(time.Hour)
 	r.check = now.Add(checkEvery)
 	status.Phase = v1alpha1.GatewaySyncing
-	r.set(status)
-	assert.Equal(t, now.Add(minSyncing), r.next(), "a short sync is reported only by its outcome")
+	due(now.Add(minSyncing), "a short sync is reported only by its outcome")
 	r.took = 2 * time.Second
 	assert.Equal(t, now.Add(20*time.Second), r.next(), "a slow API server gets fewer reports about what goes on")
 	status.Phase, status.Reason = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing
-	r.set(status)
-	assert.Equal(t, now.Add(20*time.Second), r.next())
+	due(now.Add(20*time.Second), "as before")
 	status.Phase, status.Reason = v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway
-	r.set(status)
-	assert.Equal(t, now.Add(20*time.Second), r.next())
+	due(now.Add(20*time.Second), "as before")
 	status.Phase, status.Reason = v1alpha1.GatewayPending, v1alpha1.ReasonDryRun
 	r.set(status)
 	assert.False(t, r.next().After(now), "a stage waits for the outcome of its dry run")
@@ -161,24 +168,19 @@ func TestReportTiming(t *testing.T) {
 	r.took = 0
 	r.stored = &v1alpha1.SyncReport{Status: *status.DeepCopy()}
 	status.Phase, status.Reason = v1alpha1.GatewaySyncing, v1alpha1.ReasonProgressing
-	r.set(status)
-	assert.Equal(t, now.Add(maxReport), r.next(), "a failure stays reported while the next try runs")
+	due(now.Add(maxReport), "a failure stays reported while the next try runs")
 	status.Phase, status.Reason = v1alpha1.GatewayError, v1alpha1.ReasonScanFailed
-	r.set(status)
-	assert.Equal(t, now.Add(minorPause), r.next(), "and when that fails in another way")
+	due(now.Add(minorPause), "and when that fails in another way")
 	for _, reason := range []v1alpha1.Reason{v1alpha1.ReasonRefNotFound, v1alpha1.ReasonVerificationFailed} {
 		t.Run(string(reason), func(t *testing.T) {
 			status.Reason = reason
-			r.set(status)
-			assert.Equal(t, now.Add(minPause), r.next(), "an operator or a rollout waits for it")
+			due(now.Add(minPause), "an operator or a rollout waits for it")
 		})
 	}
 	status.Phase, status.Reason = v1alpha1.GatewaySynced, v1alpha1.ReasonSynced
-	r.set(status)
-	assert.Equal(t, now.Add(minPause), r.next(), "a success is reported soon")
+	due(now.Add(minPause), "a success is reported soon")
 	status.Phase, status.Reason, status.Target = v1alpha1.GatewaySyncing, v1alpha1.ReasonProgressing, "c"
-	r.set(status)
-	assert.Equal(t, now.Add(minSyncing), r.next(), "another target is no further try")
+	due(now.Add(minSyncing), "another target is no further try")
 	r.took = 2 * time.Second
 	r.retry = now.Add(7 * time.Second)
 	assert.Equal(t, r.retry, r.next(), "the delay after a failed write is kept")
@@ -354,4 +356,144 @@ func request(t *testing.T, a *agent, method, path, credential string) int {
 	_, err = io.Copy(io.Discard, res.Body)
 	require.NoError(t, err)
 	return res.StatusCode
+}
+
+// reportServer is an API server without reports.
+func reportServer() *fake.FakeDynamicClient {
+	return fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{kube.SyncReport.Resource(): "SyncReportList"})
+}
+
+// C3, C10: a reporter sends few writes in virtual hours, whatever its input, and loses none.
+func TestReportWritesOverHours(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := reportServer()
+		var mu gosync.Mutex
+		sent, broken := map[string]int{}, false
+		client.PrependReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			sent[a.GetVerb()]++
+			if broken {
+				return true, nil, errors.New("the API server is away")
+			}
+			return false, nil, nil
+		})
+		take := func() map[string]int {
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			was := sent
+			sent = map[string]int{}
+			return was
+		}
+		log := &program.Log{}
+		r := newReporter(kube.SyncReports(client, "ns"), Identity{Namespace: "ns", Pod: "p", PodUID: "u", GatewaySync: "site"}, slog.New(slog.NewTextHandler(log, nil)), time.Now)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go r.run(ctx)
+		stored := func() v1alpha1.SyncReportStatus {
+			t.Helper()
+			synctest.Wait()
+			s, err := kube.SyncReports(client, "ns").Get(context.WithoutCancel(ctx), "p")
+			require.NoError(t, err)
+			return s.Status
+		}
+		status := v1alpha1.SyncReportStatus{Format: 1, Gateway: "g", Phase: v1alpha1.GatewaySynced, Message: "0"}
+		for i := range 3600 {
+			at := metav1.NewTime(time.Now())
+			status.Started, status.Duration = &at, fmt.Sprint(i)
+			r.set(status)
+			time.Sleep(time.Second)
+		}
+		got := take()
+		assert.Equal(t, 1, got["create"])
+		assert.Zero(t, got["update"], "a changed time alone is not written")
+		assert.LessOrEqual(t, got["get"], 10, "the reporter checks now and then that the report exists")
+
+		for i := range 600 {
+			status.Message = fmt.Sprint(i)
+			r.set(status)
+			time.Sleep(time.Second)
+		}
+		got = take()
+		assert.LessOrEqual(t, got["update"], 61)
+		assert.GreaterOrEqual(t, got["update"], 30)
+		for i := range 600 {
+			status.Commit = fmt.Sprintf("%040d", i)
+			r.set(status)
+			time.Sleep(100 * time.Millisecond)
+		}
+		assert.LessOrEqual(t, take()["update"], 61, "at most one write a second")
+
+		mu.Lock()
+		broken = true
+		mu.Unlock()
+		status.Message = "while it was away"
+		r.set(status)
+		time.Sleep(10 * time.Minute)
+		got = take()
+		tries := got["get"] + got["update"] + got["create"]
+		assert.LessOrEqual(t, tries, 35)
+		assert.GreaterOrEqual(t, tries, 15)
+		mu.Lock()
+		broken = false
+		mu.Unlock()
+		time.Sleep(maxReport + maxReport/10 + minorPause)
+		assert.Equal(t, "while it was away", stored().Message)
+
+		require.NoError(t, client.Resource(kube.SyncReport.Resource()).Namespace("ns").Delete(ctx, "p", metav1.DeleteOptions{}))
+		time.Sleep(checkEvery + checkEvery/10 + 30*time.Second)
+		assert.Less(t, checkEvery+checkEvery/10+30*time.Second, v1alpha1.DefaultProgressDeadline, "the check comes before the lead's deadline")
+		assert.Equal(t, "while it was away", stored().Message, "a deleted report is written again")
+
+		status.Phase = v1alpha1.GatewaySyncing
+		r.set(status)
+		time.Sleep(minSyncing / 2)
+		status.Phase, status.Message = v1alpha1.GatewaySynced, "brief"
+		r.set(status)
+		time.Sleep(minorPause)
+		take()
+		status.Phase = v1alpha1.GatewaySyncing
+		r.set(status)
+		time.Sleep(2 * minSyncing)
+		assert.Equal(t, v1alpha1.GatewaySyncing, stored().Phase, "a long sync is reported")
+		assert.Equal(t, 1, take()["update"])
+		status.Phase, status.Message = v1alpha1.GatewaySynced, "the end"
+		r.set(status)
+		cancel()
+		synctest.Wait()
+		r.flush(context.WithoutCancel(ctx))
+		assert.Equal(t, "the end", stored().Message, "the last report is written at shutdown")
+	})
+}
+
+// An API server that was restored from a backup serves an old report, and does not notify the agent.
+func TestReportRewrittenAfterEtcdRestore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := reportServer()
+		var sent atomic.Int64
+		client.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) { sent.Add(1); return false, nil, nil })
+		reports := kube.SyncReports(client, "ns")
+		r := newReporter(reports, Identity{Namespace: "ns", Pod: "p", PodUID: "u", GatewaySync: "site"}, slog.New(slog.DiscardHandler), time.Now)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go r.run(ctx)
+		r.set(v1alpha1.SyncReportStatus{Format: 1, Gateway: "g", Phase: v1alpha1.GatewaySynced, Message: "of today"})
+		time.Sleep(time.Minute)
+
+		older, err := reports.Get(ctx, "p")
+		require.NoError(t, err)
+		older.Status.Message = "of the backup"
+		_, err = reports.Update(ctx, older, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		sent.Store(0)
+		time.Sleep(checkEvery + checkEvery/10 + minorPause) // a change of the message alone is written after ten seconds
+		synctest.Wait()
+		assert.EqualValues(t, 2, sent.Load(), "one read and one write")
+		now, err := reports.Get(ctx, "p")
+		require.NoError(t, err)
+		assert.Equal(t, "of today", now.Status.Message)
+		cancel()
+		synctest.Wait()
+	})
 }

@@ -98,30 +98,8 @@ func TestFirstSyncBeforeStart(t *testing.T) {
 	assert.Empty(t, s.Scan, "a gateway that starts needs no scan")
 }
 
-func TestCompleteVolumeStartsWithoutAPIServer(t *testing.T) {
-	w := onSharedCluster(t)
-	p := w.stopped("line-0")
-	first := w.commit("one")
-	w.gatewaySync(p)
-	w.lead(targetCommit(first))
-	p.start().opens()
-	p.agent.end()
-
-	p.recreate()
-	require.NoError(t, os.RemoveAll(filepath.Join(p.dir, "repo")))
-	require.NoError(t, os.MkdirAll(filepath.Join(p.dir, "repo"), 0o755))
-	a := p.start(withoutAPIServer(t))
-	assert.Contains(t, a.opens(), "holds "+first[:7])
-	eventually(t, "the agent says why it waits", func() bool {
-		s := a.follower.State()
-		return s.Reason == v1alpha1.ReasonWaitingForLead && s.Commit.String() == first
-	})
-	assert.Equal(t, "one", p.title())
-}
-
 func TestNotSyncedBeforeGatewayStart(t *testing.T) {
-	w := onSharedCluster(t)
-	p, first := w.syncedPod("one")
+	_, p, first := synced(t)
 	p.agent.end()
 	require.NoError(t, p.gw.SetState(simulator.Down))
 	p.recreate()
@@ -130,8 +108,7 @@ func TestNotSyncedBeforeGatewayStart(t *testing.T) {
 		a := p.start()
 		assert.Contains(t, a.opens(), "the ", "the volume holds the commit, or the gateway was already let start")
 		eventually(t, "the agent has tried its gateway", func() bool { return a.follower.State().Of != nil })
-		iterations := gathered(t, a, "stoker_reconcile_total")
-		eventually(t, "two more iterations", func() bool { return gathered(t, a, "stoker_reconcile_total") >= iterations+2 })
+		a.iterates(2)
 		s := a.follower.State()
 		assert.Equal(t, v1alpha1.GatewayApplied, s.Phase, s.Line())
 		assert.Equal(t, v1alpha1.ReasonWaitingForGateway, s.Reason)
@@ -194,8 +171,7 @@ func TestStartupWait(t *testing.T) {
 	p.start().opens()
 	p.agent.end()
 
-	second := w.commit("two")
-	w.lead(targetCommit(second))
+	second := w.moves("two")
 	p.recreate()
 	assert.Contains(t, p.start().opens(), "Applied: the files of "+second[:7])
 	assert.Equal(t, "two", p.title())
@@ -260,12 +236,7 @@ func TestStartupDeadlineEndsSync(t *testing.T) {
 	w.git.Inject(gitserver.Stall(0).Times(1))
 	w.lead(targetCommit(first))
 	a := p.start()
-	var why string
-	eventually(t, "/startupz opens", func() (open bool) {
-		open, why = a.startup()
-		return open
-	}, func() string { return why })
-	assert.Contains(t, why, "waited for 10s", "the deadline has opened it, and not the files, which the next fetch brings")
+	assert.Contains(t, a.opens(), "waited for 10s", "the deadline has opened it, and not the files, which the next fetch brings")
 	require.NoError(t, p.gw.SetState(simulator.Running))
 	s := p.awaitSynced(first, "one")
 	assert.NotEmpty(t, s.Scan)
@@ -301,24 +272,13 @@ func TestPreStartOrderAfterStart(t *testing.T) {
 	assert.Equal(t, 1, p.gw.Requests.Count("POST /data/api/v1/scan/projects"))
 }
 
-func TestAgentBesideRunningGateway(t *testing.T) {
-	w := onSharedCluster(t)
-	p := w.pod("line-0")
-	first := w.commit("one")
-	w.gatewaySync(p)
-	w.lead(targetCommit(first))
-	assert.Contains(t, p.start().opens(), "is already running")
-	s := p.awaitSynced(first, "one")
-	assert.NotEmpty(t, s.Scan)
-}
-
 func TestFollowerShutdown(t *testing.T) {
 	w := newWorld(t, kubetest.Control(t))
 	p := w.stopped("line-0")
 	before := goleak.IgnoreCurrent()
 	for range 3 {
 		a := p.start(withoutAPIServer(t), func(c *Config) { c.Period = 100 * time.Millisecond })
-		eventually(t, "the loop runs", func() bool { return gathered(t, a, "stoker_reconcile_total") > 1 })
+		a.iterates(2)
 		a.end()
 	}
 	leak.None(t, before)
@@ -345,15 +305,13 @@ func TestStartupIgnoresRefThatNeedsAction(t *testing.T) {
 	assert.Empty(t, s.Target)
 
 	writes, gets := a.traffic.writes(), a.traffic.count("GET gatewaysyncs")
-	iterations := gathered(t, a, "stoker_reconcile_total")
 	w.lead(func(s *v1alpha1.SyncTargetSpec) { now := metav1.NowMicro(); s.Lead.Renewed = &now })
-	eventually(t, "two more iterations", func() bool { return gathered(t, a, "stoker_reconcile_total") >= iterations+2 })
+	a.iterates(2)
 	assert.Equal(t, writes, a.traffic.writes(), "the problem is reported once")
 	assert.Equal(t, gets, a.traffic.count("GET gatewaysyncs"))
 	assert.Equal(t, 1, strings.Count(a.log.String(), "reason=AuthFailed"))
 
-	first := w.commit("one")
-	w.lead(targetCommit(first), func(s *v1alpha1.SyncTargetSpec) { s.Problem = nil })
+	first := w.moves("one", func(s *v1alpha1.SyncTargetSpec) { s.Problem = nil })
 	require.NoError(t, p.gw.SetState(simulator.Running))
 	s = p.awaitSynced(first, "one")
 	assert.EqualValues(t, 2, s.Revision)
@@ -403,10 +361,9 @@ func TestNewPodStartsBehindSpec(t *testing.T) {
 	q.await("RefNotFound", func(s v1alpha1.SyncReportStatus) bool {
 		return s.Reason == v1alpha1.ReasonRefNotFound && s.Message == "there is no ref release"
 	})
-	iterations := gathered(t, b, "stoker_reconcile_total")
-	eventually(t, "the iteration under way ends", func() bool { return gathered(t, b, "stoker_reconcile_total") >= iterations+1 })
+	b.iterates(1) // the one under way may have read the spec before
 	gets := b.traffic.count("GET gatewaysyncs")
-	eventually(t, "more iterations", func() bool { return gathered(t, b, "stoker_reconcile_total") >= iterations+3 })
+	b.iterates(2)
 	assert.Equal(t, gets, b.traffic.count("GET gatewaysyncs"), "the spec is not read again for the same generation")
 	assert.Empty(t, q.title())
 	assert.Greater(t, gs.Generation, old.Generation)

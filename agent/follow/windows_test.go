@@ -14,55 +14,19 @@ import (
 
 	"stoker.io/stoker/agent/audit"
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/api/v1alpha1/annotation"
 )
 
-// A gateway keeps its commit while no window allows another one.
-func TestClosedWindow(t *testing.T) {
-	w := onSharedCluster(t)
-	p := w.pod("line-0")
-	first := w.commit("one")
-	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) {
-		gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Windows: []v1alpha1.MaintenanceWindow{
-			{Name: "never", Kind: v1alpha1.WindowDeny, Schedule: "* * * * *", Duration: "1h"}}}
-	})
-	w.lead(targetCommit(first))
-	p.start()
-	p.awaitSynced(first, "one")
-
-	second := w.commit("two")
-	w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "2026-11-24T12:00:00Z" })
-	s := p.await("a closed window", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonMaintenanceWindow })
-	assert.Equal(t, v1alpha1.GatewayHeld, s.Phase)
-	assert.Equal(t, first, s.Commit)
-	assert.Equal(t, second, s.Target)
-	assert.Equal(t, "2026-11-24T12:00:00Z", s.HandledRequest)
-	assert.Contains(t, s.Message, "no time is known at which syncs are allowed (maintenance window never)")
-	assert.Equal(t, "one", p.title())
-
-	w.annotate(v1alpha1.AnnotationRequestedRef, second)
-	w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = second, "" })
-	p.await("a request without an approval waits", func(s v1alpha1.SyncReportStatus) bool {
-		return s.Reason == v1alpha1.ReasonMaintenanceWindow && s.Ref == second
-	})
+// neverOpen adds a maintenance window that allows no sync.
+func neverOpen(gs *v1alpha1.GatewaySync) {
+	gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Windows: []v1alpha1.MaintenanceWindow{
+		{Name: "never", Kind: v1alpha1.WindowDeny, Schedule: "* * * * *", Duration: "1h"}}}
 }
 
 // C20: a request counts as a rollback only if the commit ran on this gateway, as its manifest says, and on every gateway, as the status says.
 func TestRollbackPassesClosedWindow(t *testing.T) {
-	w := onSharedCluster(t)
-	p := w.pod("line-0")
-	first := w.commit("one")
-	w.gatewaySync(p)
-	w.lead(targetCommit(first))
-	p.start()
-	p.awaitSynced(first, "one")
-	second := w.commit("two")
-	w.lead(targetCommit(second))
-	p.awaitSynced(second, "two")
-	gs := w.edit(func(gs *v1alpha1.GatewaySync) {
-		gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Windows: []v1alpha1.MaintenanceWindow{
-			{Name: "never", Kind: v1alpha1.WindowDeny, Schedule: "* * * * *", Duration: "1h"}}}
-	})
+	w, p, first := synced(t)
+	second := p.follows("two")
+	gs := w.edit(neverOpen)
 	w.ran(second)
 	third := w.commit("three")
 	w.annotate(v1alpha1.AnnotationRequestedBy, "cli")
@@ -109,15 +73,13 @@ func TestClosedWindowBeforeStart(t *testing.T) {
 	first := w.commit("one")
 	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) {
 		gs.Spec.Sync.Defaults.Startup = v1alpha1.StartupWait
-		gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Windows: []v1alpha1.MaintenanceWindow{
-			{Name: "never", Kind: v1alpha1.WindowDeny, Schedule: "* * * * *", Duration: "1h"}}}
+		neverOpen(gs)
 	})
 	w.lead(targetCommit(first))
 	assert.Contains(t, p.start().opens(), "Applied", "the first sync does not wait")
 	p.agent.end()
 
-	second := w.commit("two")
-	w.lead(targetCommit(second))
+	second := w.moves("two")
 	p.recreate()
 	assert.Contains(t, p.start().opens(), "Held: "+second[:7]+" waits")
 	// The gateway never starts here, so the agent soon reports that it waits for it.
@@ -130,24 +92,17 @@ func TestClosedWindowBeforeStart(t *testing.T) {
 
 // C19: a SyncTarget opens no window, and an approval of another commit does not count.
 func TestWindowApproval(t *testing.T) {
-	w := onSharedCluster(t)
-	p := w.pod("line-0")
-	first := w.commit("one")
-	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) {
-		gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Windows: []v1alpha1.MaintenanceWindow{
-			{Name: "never", Kind: v1alpha1.WindowDeny, Schedule: "* * * * *", Duration: "1h"}}}
-	})
-	w.lead(targetCommit(first))
-	p.start()
-	p.awaitSynced(first, "one")
+	w, p, first := synced(t, neverOpen)
 
 	second := w.commit("two")
 	waits := func(what string) {
 		t.Helper()
 		target := w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = what })
-		p.await(what, func(s v1alpha1.SyncReportStatus) bool {
+		s := p.await(what, func(s v1alpha1.SyncReportStatus) bool {
 			return held(v1alpha1.ReasonMaintenanceWindow)(s) && s.Revision == target.Spec.Revision
 		})
+		assert.Equal(t, []string{first, second, what}, []string{s.Commit, s.Target, s.HandledRequest})
+		assert.Contains(t, s.Message, "no time is known at which syncs are allowed (maintenance window never)")
 		assert.Equal(t, "one", p.title())
 	}
 	waits("no approval")
@@ -158,12 +113,17 @@ func TestWindowApproval(t *testing.T) {
 	p.awaitSynced(second, "two")
 	record := p.audit()
 	assert.Equal(t, []string{"", "window by ann"}, []string{record[0].ApprovedBy, record[len(record)-1].ApprovedBy})
-	third := w.commit("three")
-	w.lead(targetCommit(third))
+	third := w.moves("three")
 	p.await("the next commit waits", func(s v1alpha1.SyncReportStatus) bool {
 		return held(v1alpha1.ReasonMaintenanceWindow)(s) && s.Target == third
 	})
 	assert.Equal(t, "two", p.title())
+
+	w.annotate(v1alpha1.AnnotationRequestedRef, third)
+	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = third, "" })
+	p.await("a request without an approval waits", func(s v1alpha1.SyncReportStatus) bool {
+		return s.Reason == v1alpha1.ReasonMaintenanceWindow && s.Ref == third
+	})
 }
 
 // An approval does not change the order of a gateway without windows.
@@ -198,13 +158,11 @@ type closedStep struct {
 func (w *world) closedStep(change ...func(*v1alpha1.GatewaySync)) closedStep {
 	w.t.Helper()
 	p, first := w.staged(append(change, func(gs *v1alpha1.GatewaySync) { gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true} })...)
-	second := w.commit("two")
-	w.lead(targetCommit(second), rollout(3, 3, ""))
+	second := w.moves("two", rollout(3, 3, ""))
 	p.awaitSynced(second, "two")
 	snapshot := p.await("a snapshot", func(s v1alpha1.SyncReportStatus) bool { return s.LastSnapshot != nil }).LastSnapshot.ID
 	w.ran(second)
-	third := w.commit("three")
-	w.lead(targetCommit(third), rollout(3, 1, second))
+	third := w.moves("three", rollout(3, 1, second))
 	p.await("a closed gate", held(v1alpha1.ReasonGateClosed))
 	return closedStep{p, first, second, third, snapshot}
 }
@@ -221,7 +179,6 @@ func TestClosedStepRestore(t *testing.T) {
 		change  func(*v1alpha1.GatewaySync)
 	}{
 		"without a restart":                    {},
-		"after a restart":                      {restart: true},
 		"after a restart, with other settings": {restart: true, change: func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Profiles["default"].Mappings[0].Source = "other/projects" }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -237,9 +194,7 @@ func TestClosedStepRestore(t *testing.T) {
 				p.await("a closed gate after a restart", held(v1alpha1.ReasonGateClosed))
 				assert.Equal(t, "two", p.title())
 			}
-			value := annotation.RestoreValue(p.snapshot, time.Now())
-			w.annotate(v1alpha1.AnnotationRestore, value)
-			w.lead()
+			w.restores(p.snapshot)
 			back := func(s v1alpha1.SyncReportStatus) bool {
 				return held(v1alpha1.ReasonGateClosed)(s) && s.Commit == p.first && assert.ObjectsAreEqual("one", p.title())
 			}
@@ -265,25 +220,21 @@ func TestDryRunHoldsNothingElse(t *testing.T) {
 		gs.Spec.Snapshots, gs.Spec.Sync.Defaults.DriftPolicy = &v1alpha1.SnapshotsSpec{Enabled: true}, v1alpha1.DriftRepair
 		gs.Spec.Validation = &v1alpha1.ValidationSpec{DryRunBefore: true}
 	})
-	second := w.commit("two")
-	w.lead(targetCommit(second), rollout(3, 3, ""))
+	second := w.moves("two", rollout(3, 3, ""))
 	p.awaitSynced(second, "two")
 	snapshot := p.await("a snapshot", func(s v1alpha1.SyncReportStatus) bool { return s.LastSnapshot != nil }).LastSnapshot.ID
 	w.ran(second)
-	third := w.commit("three")
-	w.lead(targetCommit(third), rollout(3, 0, second))
+	third := w.moves("three", rollout(3, 0, second))
 	planned := func(s v1alpha1.SyncReportStatus) bool {
 		return s.Phase == v1alpha1.GatewayPending && s.Reason == v1alpha1.ReasonDryRun && s.Planned == third
 	}
 	p.await("a dry run", planned)
-	require.NoError(t, os.WriteFile(filepath.Join(p.data, "projects/line/project.json"), []byte(`{"title": "by hand"}`), 0o600))
+	p.edits("by hand")
 	eventually(t, "a repair", func() bool { return p.title() == "two" })
 	s := p.await("the dry run after the repair", planned)
 	assert.Equal(t, second, s.Commit)
 
-	value := annotation.RestoreValue(snapshot, time.Now())
-	w.annotate(v1alpha1.AnnotationRestore, value)
-	w.lead()
+	w.restores(snapshot)
 	p.await("the restored gateway", func(s v1alpha1.SyncReportStatus) bool { return planned(s) && s.Commit == first })
 	assert.Equal(t, "one", p.title())
 	w.lead(rollout(3, 0, second, aborted))
@@ -304,7 +255,7 @@ func TestClosedStepForcedSync(t *testing.T) {
 				p.restart()
 				p.await("a closed gate after a restart", held(v1alpha1.ReasonGateClosed))
 			}
-			require.NoError(t, os.WriteFile(filepath.Join(p.data, "projects/line/project.json"), []byte(`{"title": "by hand"}`), 0o600))
+			p.edits("by hand")
 			w.annotate(v1alpha1.AnnotationForceSync, "now")
 			w.lead()
 			s := p.await("a forced sync", func(s v1alpha1.SyncReportStatus) bool { return s.HandledForceSync == "now" })
@@ -317,8 +268,8 @@ func TestClosedStepForcedSync(t *testing.T) {
 	}
 }
 
-// A forced sync does not take the commit that a Designer held when its step closed.
-func TestClosedStepForcedSyncWhileWaiting(t *testing.T) {
+// A sync that waits is canceled when its step closes. A forced sync does not take its commit either.
+func TestClosedStepOfWaitingSync(t *testing.T) {
 	w := onSharedCluster(t)
 	p, first := w.staged(func(gs *v1alpha1.GatewaySync) {
 		gs.Spec.Sync.Defaults.DesignerSessionPolicy, gs.Spec.Sync.Defaults.DesignerSessionScope = v1alpha1.DesignerWait, v1alpha1.DesignerScopeGateway
@@ -332,7 +283,7 @@ func TestClosedStepForcedSyncWhileWaiting(t *testing.T) {
 	p.await("a closed gate", held(v1alpha1.ReasonGateClosed))
 	require.NoError(t, p.gw.Designers.Close(designer))
 	p.await("a forced sync", func(s v1alpha1.SyncReportStatus) bool { return s.HandledForceSync == "now" })
-	assert.Never(t, func() bool { return p.title() != "one" }, 2*time.Second, 100*time.Millisecond)
+	assert.Never(t, func() bool { return p.title() != "one" }, 7*time.Second, 100*time.Millisecond, "a waiting sync tries again every 5 seconds")
 }
 
 // A gateway whose step is closed repairs drift, also after a restart of its agent.
@@ -341,29 +292,17 @@ func TestClosedStepRepairsDrift(t *testing.T) {
 	p := w.closedStep(func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.DriftPolicy = v1alpha1.DriftRepair })
 	p.restart()
 	p.await("a closed gate after a restart", held(v1alpha1.ReasonGateClosed))
-	require.NoError(t, os.WriteFile(filepath.Join(p.data, "projects/line/project.json"), []byte(`{"title": "by hand"}`), 0o600))
+	p.edits("by hand")
 	eventually(t, "a repair", func() bool { return p.title() == "two" })
 	assert.Equal(t, p.second, p.report().Status.Commit)
 }
 
-func neverOpen(gs *v1alpha1.GatewaySync) {
-	gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Windows: []v1alpha1.MaintenanceWindow{
-		{Name: "never", Kind: v1alpha1.WindowDeny, Schedule: "* * * * *", Duration: "1h"}}}
-}
-
 // F30: a gateway whose report names a commit is not new, whatever its volume says.
 func TestClosedWindowWithoutManifest(t *testing.T) {
-	w := onSharedCluster(t)
-	p := w.pod("line-0")
-	first := w.commit("one")
-	w.gatewaySync(p, neverOpen)
-	w.lead(targetCommit(first))
-	p.start()
-	p.awaitSynced(first, "one")
+	w, p, first := synced(t, neverOpen)
 	p.agent.end()
 
-	second := w.commit("two")
-	w.lead(targetCommit(second))
+	w.moves("two")
 	require.NoError(t, os.RemoveAll(filepath.Join(p.data, ".stoker")))
 	p.start()
 	s := p.await("a closed window", held(v1alpha1.ReasonMaintenanceWindow))
@@ -382,8 +321,7 @@ func TestNewVolumeInClosedWindow(t *testing.T) {
 	p.await("the first commit", func(s v1alpha1.SyncReportStatus) bool { return s.Commit == first })
 	p.agent.end()
 
-	second := w.commit("two")
-	w.lead(targetCommit(second))
+	second := w.moves("two")
 	for _, dir := range []string{".stoker", "projects"} {
 		require.NoError(t, os.RemoveAll(filepath.Join(p.data, dir)))
 	}

@@ -1,23 +1,36 @@
 package follow
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	gosync "sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/agent/connect"
+	"stoker.io/stoker/agent/loop"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/metrics"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
@@ -30,6 +43,149 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	os.Exit(program.M{Tests: kubetest.M{M: m}}.Run())
+}
+
+// agent is a running follower of a pod.
+type agent struct {
+	p        *pod
+	follower *Follower
+	http     *httptest.Server
+	reg      *prometheus.Registry
+	log      *program.Log
+	traffic  *traffic
+	ended    chan error // gets the result of Run
+	end      func()
+}
+
+// traffic counts the requests of an agent to the API server.
+type traffic struct {
+	mu     gosync.Mutex
+	counts map[string]int // by request, like "PUT syncreports"
+	denied string         // request that is forbidden now
+	next   http.RoundTripper
+}
+
+func (tr *traffic) deny(what string) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.denied = what
+}
+
+func (tr *traffic) RoundTrip(r *http.Request) (*http.Response, error) {
+	kind := "" // of /apis/GROUP/VERSION/namespaces/NAMESPACE/KIND; the tests count no others
+	if parts := strings.Split(r.URL.Path, "/"); len(parts) > 6 {
+		kind = parts[6]
+	}
+	tr.mu.Lock()
+	tr.counts[r.Method+" "+kind]++
+	denied := tr.denied == r.Method+" "+kind
+	tr.mu.Unlock()
+	if denied {
+		rec := httptest.NewRecorder()
+		rec.Header().Set("Content-Type", "application/json")
+		rec.WriteHeader(http.StatusForbidden)
+		fmt.Fprintf(rec, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"%s is forbidden","code":403}`, kind)
+		return rec.Result(), nil
+	}
+	return tr.next.RoundTrip(r)
+}
+
+func (tr *traffic) count(what string) int {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return tr.counts[what]
+}
+
+func (tr *traffic) writes() int {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	n := 0
+	for what, times := range tr.counts {
+		if !strings.HasPrefix(what, "GET ") {
+			n += times
+		}
+	}
+	return n
+}
+
+// start runs a follower for the pod in this process.
+func (p *pod) start(change ...func(*Config)) *agent {
+	p.w.t.Helper()
+	t := p.w.t
+	a := &agent{p: p, log: &program.Log{}, reg: prometheus.NewRegistry(), traffic: &traffic{counts: map[string]int{}}}
+	log := slog.New(slog.NewTextHandler(a.log, &slog.HandlerOptions{Level: slog.LevelDebug})).With("pod", p.name)
+	config := p.w.cluster.RESTConfig()
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		a.traffic.next = next
+		return a.traffic
+	})
+	clients, err := kube.ConnectTo(config, "stoker-agent/test")
+	require.NoError(t, err)
+	store, err := repo.Open(filepath.Join(p.dir, "repo", "objects"), repo.StoreOptions{Log: log})
+	require.NoError(t, err)
+	engine := sync.New(sync.Config{DataDir: p.data, Store: store, Log: log, Limits: plan.DefaultLimits})
+	c := Config{
+		Identity: Identity{Namespace: p.w.ns, Pod: p.name, PodUID: p.uid, GatewaySync: crName, Gateway: p.name},
+		Version:  "v0.0.1", PodInfo: filepath.Join(p.dir, "podinfo"), StartupFile: filepath.Join(p.dir, "repo", "startup.json"),
+		API: clients.Dynamic, Secrets: connect.Mounted{Dir: filepath.Join(p.dir, "secrets")}, Engine: engine, Log: log,
+		Metrics: metrics.NewAgent(a.reg, "v0.0.1", p.w.ns, crName, p.name),
+	}
+	for _, f := range change {
+		f(&c)
+	}
+	a.follower, err = New(c)
+	require.NoError(t, err)
+	a.http = httptest.NewServer(loop.Handler(a.follower.Routes()))
+	ctx, cancel := context.WithCancel(context.Background())
+	a.ended = make(chan error, 1)
+	go func() { a.ended <- a.follower.Run(ctx) }()
+	a.end = gosync.OnceFunc(func() {
+		cancel()
+		select {
+		case err := <-a.ended:
+			assert.True(t, err == nil || errors.Is(err, ErrRestartGateway), "%v", err)
+		case <-time.After(liveness):
+			t.Error("the follower does not end")
+			return
+		}
+		a.http.Close()
+		assert.NoError(t, engine.Close())
+		assert.NoError(t, store.Close())
+	})
+	t.Cleanup(func() {
+		a.end()
+		if t.Failed() {
+			t.Logf("the log of %s:\n%s", p.name, a.log)
+		}
+		state, err := json.Marshal(a.follower.State())
+		assert.NoError(t, err)
+		report, err := json.Marshal(p.report())
+		assert.NoError(t, err)
+		measured, err := a.reg.Gather()
+		assert.NoError(t, err)
+		for _, said := range []string{a.log.String(), string(state), string(report), fmt.Sprint(measured)} {
+			assert.NotContains(t, said, "S3CR3T", "C7: no secret in a log, a state, a report or a metric")
+		}
+	})
+	p.agent = a
+	return a
+}
+
+// iterates waits until the loop of the agent has ended n more iterations.
+func (a *agent) iterates(n float64) {
+	a.p.w.t.Helper()
+	before := gathered(a.p.w.t, a, "stoker_reconcile_total")
+	eventually(a.p.w.t, "more iterations", func() bool { return gathered(a.p.w.t, a, "stoker_reconcile_total") >= before+n })
+}
+
+// get requests one of the agent's routes.
+func (a *agent) get(path string) (int, string) {
+	r, err := http.Get(a.http.URL + path)
+	require.NoError(a.p.w.t, err)
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	require.NoError(a.p.w.t, err)
+	return r.StatusCode, string(b)
 }
 
 // process is the real agent in a pod. It may also lead.
@@ -148,6 +304,9 @@ func TestAgentLifecycle(t *testing.T) {
 	b := p.run(nowhere)
 	assert.Contains(t, b.opens(), "holds "+first[:7])
 	assert.Empty(t, w.git.Requests())
+	_, body = b.get("/state")
+	assert.Contains(t, body, first)
+	assert.Contains(t, body, v1alpha1.ReasonWaitingForLead)
 	assert.Less(t, b.stop(), grace)
 	for line := range strings.Lines(b.Log.String()) {
 		assert.True(t, json.Valid([]byte(line)), "client-go logs through the agent's log: %s", line)
