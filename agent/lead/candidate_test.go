@@ -3,11 +3,9 @@ package lead
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +20,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/metrics"
 	"stoker.io/stoker/internal/secret"
+	"stoker.io/stoker/test/program"
 )
 
 // candidate is an agent that may lead.
@@ -29,7 +28,22 @@ type candidate struct {
 	*Lead
 	wire *wire
 	reg  *prometheus.Registry
+	log  program.Log
 	stop func()
+}
+
+// says waits until the log of the candidate contains a text.
+func (c *candidate) says(t *testing.T, text string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return strings.Contains(c.log.String(), text) }, tenfold, 10*time.Millisecond, text)
+}
+
+// synced starts a candidate in the pod gw-0, and makes the named gateways run its target.
+func (s *site) synced(names ...string) *candidate {
+	s.t.Helper()
+	c := s.candidate("gw-0")
+	s.runs(s.first, names...)
+	return c
 }
 
 // candidate starts an agent for a pod of the site, with the rights of that pod.
@@ -46,7 +60,7 @@ func (s *site) candidateBy(w *wire, pod string, change ...func(*Config)) *candid
 	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { c.wire.next = rt; return c.wire })
 	clients, err := kube.ConnectTo(config, "stoker-agent/test")
 	require.NoError(s.t, err)
-	cfg := Config{Namespace: s.ns, GatewaySync: "site", Pod: pod, Clients: clients, Log: testLog(s.t, pod),
+	cfg := Config{Namespace: s.ns, GatewaySync: "site", Pod: pod, Clients: clients, Log: slog.New(slog.NewTextHandler(&c.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Connect: connect, Metrics: measured{metrics.NewAgent(c.reg, "test", s.ns, "site", pod), metrics.NewFleet(c.reg, s.ns, "site")}}
 	store, err := repo.Open(s.t.TempDir(), repo.StoreOptions{})
 	require.NoError(s.t, err)
@@ -65,7 +79,12 @@ func (s *site) candidateBy(w *wire, pod string, change ...func(*Config)) *candid
 		running.Wait()
 		_ = store.Close()
 	})
-	s.t.Cleanup(c.stop)
+	s.t.Cleanup(func() {
+		c.stop()
+		if s.t.Failed() {
+			s.t.Logf("the log of %s:\n%s", pod, &c.log)
+		}
+	})
 	return c
 }
 
@@ -208,38 +227,4 @@ func (w *wire) total() int {
 		}
 	}
 	return n
-}
-
-func testLog(t *testing.T, who string) *slog.Logger {
-	var out io.Writer = ending(t)
-	if os.Getenv("LEAD_LOG") != "" {
-		out = os.Stderr
-	}
-	return slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})).With("agent", who)
-}
-
-// output writes to the output of the test until the test ends. Goroutines of client-go may log a moment longer.
-type output struct {
-	mu   sync.Mutex
-	to   io.Writer
-	over bool
-}
-
-func ending(t *testing.T) *output {
-	o := &output{to: t.Output()}
-	t.Cleanup(func() {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		o.over = true
-	})
-	return o
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.over {
-		return len(p), nil
-	}
-	return o.to.Write(p)
 }

@@ -2,7 +2,6 @@ package lead
 
 import (
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -16,11 +15,9 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
-	"stoker.io/stoker/test/program"
 )
 
 func TestElection(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 3)
 	agents := map[string]*candidate{}
 	for _, pod := range []string{"gw-0", "gw-1", "gw-2"} {
@@ -29,9 +26,7 @@ func TestElection(t *testing.T) {
 	}
 	lead := s.leads()
 	require.Contains(t, agents, lead)
-	s.untilTarget(s.first)
-	s.takes("gw-0", "gw-1", "gw-2")
-	gs := s.untilReady("True/Synced")
+	gs := s.runs(s.first, "gw-0", "gw-1", "gw-2")
 	target, err := s.targets().Get(t.Context(), "site")
 	require.NoError(t, err)
 	assert.Equal(t, "refs/heads/main", target.Spec.RefName)
@@ -56,13 +51,10 @@ func TestElection(t *testing.T) {
 }
 
 func TestLeadHandover(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 2)
 	one := s.candidate("gw-0")
 	require.Equal(t, one.Identity(), s.leads())
-	s.untilTarget(s.first)
-	s.takes("gw-0", "gw-1")
-	s.untilReady("True/Synced")
+	s.runs(s.first, "gw-0", "gw-1")
 	two := s.candidate("gw-1")
 	s.untilEvents(map[string]int{"g:site:LeadElected": 1, "g:site:RefResolved": 1, "g:site:SyncCompleted": 1})
 
@@ -77,8 +69,7 @@ func TestLeadHandover(t *testing.T) {
 	assert.Equal(t, s.target().Lead.Transitions, int32(1))
 
 	second := s.Commit("second")
-	s.untilTarget(second)
-	s.takes("gw-0", "gw-1")
+	s.takesAll(second, "gw-0", "gw-1")
 	s.until("the new lead sums up", func(gs *v1alpha1.GatewaySync) bool {
 		return gs.Status.LastGood != nil && gs.Status.LastGood.Commit == second
 	})
@@ -86,44 +77,26 @@ func TestLeadHandover(t *testing.T) {
 	assert.Equal(t, 1, s.events()["g:site:RefResolved"], "a new lead does not repeat the Events of the old one")
 }
 
-func TestCrashedLeadIsReplaced(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, 2)
-	one := s.candidate("gw-0", expiresSoon)
-	require.Equal(t, one.Identity(), s.leads())
-	s.untilTarget(s.first)
-	two := s.candidate("gw-1", expiresSoon)
-	one.wire.cutIt()
-	began := time.Now()
-	require.Eventually(t, func() bool { return s.target().Lead.Holder == two.Identity() }, 10*one.Timing.Lock, 50*time.Millisecond)
-	assert.Greater(t, time.Since(began), one.Timing.Lock-2*one.Timing.Renew, "no takeover before the lock expires")
-	t.Logf("taken over after %s", time.Since(began))
-	second := s.Commit("second")
-	s.untilTarget(second)
-}
-
 // C4: a frozen lead resumes after another agent took over. Its delayed writes must change nothing.
 func TestFrozenLead(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 2)
 	one := s.candidate("gw-0", func(c *Config) { c.Timing = DefaultTiming(); c.Timing.Lock = 6 * time.Second })
 	require.Equal(t, one.Identity(), s.leads())
-	s.untilTarget(s.first)
-	s.takes("gw-0", "gw-1")
-	s.untilReady("True/Synced")
+	s.runs(s.first, "gw-0", "gw-1")
 	lost := one.lock.lost()
 
 	thaw := one.wire.freeze()
 	defer thaw()
+	began := time.Now()
 	frozen := one.wire.count("PUT synctargets")
 	stale := s.Commit("stale")
 	require.Eventually(t, func() bool { return one.wire.count("PUT synctargets") > frozen }, tenfold, 10*time.Millisecond)
 	two := s.candidate("gw-1", expiresSoon)
 	require.Eventually(t, func() bool { return s.target().Lead.Holder == two.Identity() }, 10*one.Timing.Lock, 50*time.Millisecond)
+	assert.Greater(t, time.Since(began), one.Timing.Lock-2*two.Timing.Renew, "no takeover before the lock expires")
 	s.untilTarget(stale)
 	fresh := s.Commit("fresh")
-	s.untilTarget(fresh)
-	s.takes("gw-0", "gw-1")
+	s.takesAll(fresh, "gw-0", "gw-1")
 	gs := s.until("the new lead sums up", func(gs *v1alpha1.GatewaySync) bool {
 		return condition(&gs.Status, v1alpha1.ConditionReady) == "True/Synced" && gs.Status.Target.Commit == fresh
 	})
@@ -149,14 +122,9 @@ func TestFrozenLead(t *testing.T) {
 }
 
 func TestAgentThatCannotLead(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 2)
-	var said program.Log
-	without := s.candidate("gw-0", func(c *Config) {
-		c.Eligible = func(*v1alpha1.GatewaySync) error { return assert.AnError }
-		c.Log = slog.New(slog.NewTextHandler(&said, nil))
-	})
-	require.Eventually(t, func() bool { return strings.Contains(said.String(), "this agent cannot lead") }, tenfold, 10*time.Millisecond)
+	without := s.candidate("gw-0", func(c *Config) { c.Eligible = func(*v1alpha1.GatewaySync) error { return assert.AnError } })
+	without.says(t, "this agent cannot lead")
 	_, err := s.targets().Get(t.Context(), "site")
 	require.Error(t, err, "no agent leads")
 	requests := without.wire.total()
@@ -168,7 +136,6 @@ func TestAgentThatCannotLead(t *testing.T) {
 
 // If no agent has the credential that the spec names, one leads to report that, until an agent with the credential arrives.
 func TestLeadWithoutCredentialYields(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 2)
 	lacks := failure.New(v1alpha1.ReasonPodRestartNeeded, "spec.git.auth.token names Secret git, which this pod does not mount: restart the pod")
 	without := s.candidate("gw-0", func(c *Config) {
@@ -201,12 +168,10 @@ func (s *site) reportsNewer(name string) {
 }
 
 func TestNewerAgentTakesLead(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 1)
 	s.reportsNewer("gw-0")
-	var said program.Log
-	older := s.candidate("gw-0", func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&said, nil)) })
-	require.Eventually(t, func() bool { return strings.Contains(said.String(), "this agent does not campaign") }, tenfold, 10*time.Millisecond)
+	older := s.candidate("gw-0")
+	older.says(t, "this agent does not campaign")
 	looked := older.wire.count("GET syncreports")
 	s.annotate("example.com/look", "again")
 	require.Eventually(t, func() bool { return older.wire.count("GET syncreports") > looked }, tenfold, 10*time.Millisecond)
@@ -216,16 +181,14 @@ func TestNewerAgentTakesLead(t *testing.T) {
 
 // After a rollback of the agent to an older version, all pods restarted: only the target of the newer version is left.
 func TestDowngradedAgentsLead(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 1)
 	gs := s.sync()
 	at := metav1.Now().Rfc3339Copy()
 	s.newer(v1alpha1.SyncTargetSpec{Revision: 7, Generation: gs.Generation, Ref: "main", RefName: "refs/heads/main", Commit: s.first, ResolvedAt: &at})
 	s.report("gw-0", func(*v1alpha1.SyncReportStatus) {})
-	var said program.Log
-	c := s.candidate("gw-0", func(c *Config) { c.asideLimit = 2 * time.Second; c.Log = slog.New(slog.NewTextHandler(&said, nil)) })
+	c := s.candidate("gw-0", func(c *Config) { c.asideLimit = 2 * time.Second })
 	assert.Equal(t, c.Identity(), s.leads())
-	assert.Contains(t, said.String(), "waiting for a newer agent to lead")
+	assert.Contains(t, c.log.String(), "waiting for a newer agent to lead")
 	s.untilTarget(s.first)
 	target := s.target()
 	assert.Equal(t, v1alpha1.TargetFormat, target.Format, "the agents of this version can follow it")
@@ -237,21 +200,15 @@ func TestDowngradedAgentsLead(t *testing.T) {
 // C13: any token of a gateway can claim a newer format. The claim only delays older agents while a newer agent could still
 // lead.
 func TestNewerReportDelaysOlderAgents(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 1)
 	s.reportsNewer("gw-0")
-	var said program.Log
-	older := s.candidate("gw-0", func(c *Config) {
-		c.asideLimit = time.Nanosecond // so that an agent that started slowly also stands aside once
-		c.Log = slog.New(slog.NewTextHandler(&said, nil))
-	})
+	older := s.candidate("gw-0", func(c *Config) { c.asideLimit = time.Nanosecond }) // so that an agent that started slowly also stands aside once
 	assert.Equal(t, older.Identity(), s.leads())
-	assert.Contains(t, said.String(), "this agent does not campaign")
+	assert.Contains(t, older.log.String(), "this agent does not campaign")
 }
 
 // An evicted pod keeps its report until the pod is deleted.
 func TestReportOfEndedPod(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 2)
 	s.reportsNewer("gw-0")
 	pods := s.admin.Core.CoreV1().Pods(s.ns)
@@ -266,19 +223,20 @@ func TestReportOfEndedPod(t *testing.T) {
 
 // All candidates compete when the lock becomes free, which is often when the API server has trouble.
 func TestCandidateRetriesAfterAPIError(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, 1)
-	var said program.Log
-	troubled := &wire{counts: map[string]int{}, failing: map[string]int{"GET syncreports": 2}}
-	c := s.candidateBy(troubled, "gw-0", func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&said, nil)) })
-	assert.Equal(t, c.Identity(), s.leads())
-	assert.Contains(t, said.String(), "etcdserver: leader changed")
-	assert.NotContains(t, said.String(), "does not campaign", "the agent is not too old")
-	s.untilTarget(s.first)
+	for request, refused := range map[string]int{"GET syncreports": 0, "POST synctargets": 1} {
+		t.Run(request, func(t *testing.T) {
+			s := newSite(t, 1)
+			c := s.candidateBy(&wire{counts: map[string]int{}, failing: map[string]int{request: 2}}, "gw-0")
+			assert.Equal(t, c.Identity(), s.leads())
+			assert.Contains(t, c.log.String(), "etcdserver: leader changed")
+			assert.NotContains(t, c.log.String(), "does not campaign", "the agent is not too old")
+			assert.Equal(t, refused, strings.Count(c.log.String(), "takeover refused"), "C13: an agent that the API server keeps from taking the lock logs this once")
+			s.untilTarget(s.first)
+		})
+	}
 }
 
 func TestLeadEndsWithGatewaySync(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 1)
 	c := s.candidate("gw-0", renewsOften)
 	s.untilTarget(s.first)
@@ -296,7 +254,6 @@ func TestLeadEndsWithGatewaySync(t *testing.T) {
 
 // A target left by a deleted GatewaySync of the same name must not count for the new one, although both have generation 1.
 func TestTargetOfEarlierGatewaySync(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 1)
 	c := s.candidate("gw-0")
 	s.untilTarget(s.first)
@@ -309,16 +266,6 @@ func TestTargetOfEarlierGatewaySync(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, got.Spec.Commit)
 	assert.Equal(t, gs.UID, got.OwnerReferences[0].UID)
-}
-
-func TestDeletedTargetIsRecreated(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, 1)
-	s.candidate("gw-0")
-	s.untilTarget(s.first)
-	s.deleteTarget()
-	back := s.untilTarget(s.first)
-	assert.NotEmpty(t, back.Lead.Holder)
 }
 
 // calm waits until every agent watches and has tried to become lead, and until the lead has written its status. It returns the
@@ -340,7 +287,6 @@ func (s *site) calm(agents map[string]*candidate, lead string) map[string]int {
 }
 
 func TestFiftyCandidatesOneLead(t *testing.T) {
-	t.Parallel()
 	const n = 50
 	s := newSite(t, n, slow)
 	agents := map[string]*candidate{}

@@ -21,15 +21,10 @@ func slow(gs *v1alpha1.GatewaySync) { gs.Spec.Polling.Interval = "1h" }
 func now() string { return time.Now().UTC().Format(time.RFC3339Nano) }
 
 func TestFollowBranch(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 1)
-	s.candidate("gw-0")
-	s.untilTarget(s.first)
-	s.takes("gw-0")
-	s.untilReady("True/Synced")
+	s.synced("gw-0")
 	second := s.Commit("second")
-	s.untilTarget(second)
-	s.takes("gw-0")
+	s.takesAll(second, "gw-0")
 	s.until("the second one runs", func(gs *v1alpha1.GatewaySync) bool {
 		return condition(&gs.Status, v1alpha1.ConditionReady) == "True/Synced" && gs.Status.Target.Commit == second
 	})
@@ -54,7 +49,6 @@ func TestFollowBranch(t *testing.T) {
 }
 
 func TestRequestOverridesSpec(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 1, slow)
 	c := s.candidate("gw-0")
 	s.untilTarget(s.first)
@@ -92,7 +86,6 @@ func TestRequestOverridesSpec(t *testing.T) {
 }
 
 func TestAllowedRefsOfRequests(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 1, slow, func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.AllowedRefs = []string{"main", "refs/tags/v*"} })
 	s.candidate("gw-0")
 	s.untilTarget(s.first)
@@ -137,7 +130,6 @@ func TestAllowedRefsOfRequests(t *testing.T) {
 
 // The admission policy accepts only branches and tags as spec.refName, so the target of another ref has none.
 func TestTargetRefName(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 1)
 	s.Git("update-ref", "refs/changes/1/head", s.first)
 	s.patch(map[string]any{"spec": map[string]any{"git": map[string]any{"ref": "refs/changes/1/head"}}})
@@ -148,7 +140,6 @@ func TestTargetRefName(t *testing.T) {
 }
 
 func TestCommitRefNeedsNoGit(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 1)
 	s.patch(map[string]any{"spec": map[string]any{"git": map[string]any{"ref": s.first}}})
 	s.candidate("gw-0")
@@ -162,15 +153,12 @@ func TestCommitRefNeedsNoGit(t *testing.T) {
 }
 
 func TestRevisionAfterTargetDeletion(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 1, slow)
 	c := s.candidate("gw-0")
 	s.untilTarget(s.first)
 	second := s.Commit("second")
 	s.annotate(v1alpha1.AnnotationRequestedAt, now())
-	s.untilTarget(second)
-	s.takes("gw-0")
-	s.untilReady("True/Synced")
+	s.runs(second, "gw-0")
 	before := s.target().Revision
 	c.stop()
 	s.deleteTarget()
@@ -182,7 +170,6 @@ func TestRevisionAfterTargetDeletion(t *testing.T) {
 }
 
 func TestPodsWithoutAgentOrEnding(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 1, slow)
 	s.candidate("gw-0")
 	s.gateway("bare", func(p *corev1.Pod) { p.Labels, p.Spec.InitContainers = nil, nil })
@@ -259,13 +246,9 @@ func TestRequestForMovedTagIsRefused(t *testing.T) {
 		"only tags are allowed": func(gs *v1alpha1.GatewaySync) { slow(gs); gs.Spec.Git.AllowedRefs = []string{"v*"} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			s := newSite(t, 1, spec)
 			s.Tag("v1", s.first)
-			c := s.candidate("gw-0")
-			s.untilTarget(s.first)
-			s.takes("gw-0")
-			s.untilReady("True/Synced")
+			c := s.synced("gw-0")
 			chosen := s.aside("chosen", gitserver.Write("projects/a/project.json", `{"title": "chosen"}`))
 			moved := s.aside("moved", gitserver.Write("projects/a/project.json", `{"title": "moved"}`))
 			s.Tag("v2", moved)
@@ -288,8 +271,7 @@ func TestRequestForMovedTagIsRefused(t *testing.T) {
 			assert.Equal(t, s.first, s.target().Commit)
 
 			s.requests("v2", chosen)
-			s.untilTarget(chosen)
-			s.takes("gw-0")
+			s.takesAll(chosen, "gw-0")
 			s.untilReady("True/Synced")
 		})
 	}
@@ -297,15 +279,13 @@ func TestRequestForMovedTagIsRefused(t *testing.T) {
 
 // F16: the target keeps the commit while the request is in force.
 func TestMovedTagIsNotFollowed(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 1)
 	s.candidate("gw-0")
 	s.untilTarget(s.first)
 	chosen := s.aside("chosen", gitserver.Write("projects/a/project.json", `{"title": "chosen"}`))
 	s.Tag("v2", chosen)
 	s.requests("v2", chosen)
-	s.untilTarget(chosen)
-	s.takes("gw-0")
+	s.takesAll(chosen, "gw-0")
 	s.untilReady("True/Synced")
 
 	s.Tag("v2", s.first)
@@ -326,7 +306,6 @@ func TestMovedTagIsNotFollowed(t *testing.T) {
 }
 
 func TestRequestWithShortCommit(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 1, slow)
 	s.Tag("v2", s.aside("second"))
 	s.candidate("gw-0")
@@ -339,15 +318,13 @@ func TestRequestWithShortCommit(t *testing.T) {
 
 // The ref already runs, but at another commit than the requested one. Starting agents must get the requested commit.
 func TestRequestedCommitOfRunningRef(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 1, slow)
 	s.candidate("gw-0")
 	s.untilTarget(s.first)
 	chosen := s.Commit("chosen")
 	s.Tag("v2", chosen)
 	s.annotate(v1alpha1.AnnotationRequestedRef, "v2", v1alpha1.AnnotationRequestedAt, now())
-	s.untilTarget(chosen)
-	s.takes("gw-0")
+	s.takesAll(chosen, "gw-0")
 	s.untilReady("True/Synced")
 
 	s.requests("v2", s.first)

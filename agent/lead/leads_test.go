@@ -280,9 +280,7 @@ func copied(t *testing.T, from, to string) {
 func TestLeadAfterEtcdRestore(t *testing.T) {
 	t.Parallel()
 	s := newSiteIn(t, kubetest.Control(t, kubetest.Private()), 2)
-	agent := s.candidate("gw-0")
-	s.takesAll(s.first, "gw-0", "gw-1")
-	s.untilReady("True/Synced")
+	agent := s.synced("gw-0", "gw-1")
 
 	etcd := filepath.Join(filepath.Dir(s.cluster.Kubeconfig()), "etcd")
 	backup := filepath.Join(t.TempDir(), "etcd")
@@ -332,15 +330,12 @@ func TestLeadAfterEtcdRestore(t *testing.T) {
 
 // This test uses real pods, one of which terminates slowly because of a finalizer.
 func TestSoleGatewayRestart(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 0, slow)
 	s.gateway("gw-0", func(p *corev1.Pod) { p.Finalizers = []string{"example.com/ends-slowly"} })
 	// The API server rejects the token of a deleted pod, so the lead runs in a pod that is not a gateway.
 	s.gateway("lead", func(p *corev1.Pod) { p.Labels, p.Annotations = map[string]string{"app": "lead"}, nil })
 	s.candidate("lead")
-	s.untilTarget(s.first)
-	s.takes("gw-0")
-	s.untilReady("True/Synced")
+	s.runs(s.first, "gw-0")
 	pods := s.admin.Core.CoreV1().Pods(s.ns)
 	require.NoError(t, pods.Delete(t.Context(), "gw-0", metav1.DeleteOptions{}))
 	gs := s.untilReady("Unknown/AgentsAway")
@@ -365,7 +360,6 @@ func TestSoleGatewayRestart(t *testing.T) {
 }
 
 func TestStatusUsesServerTime(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 1)
 	s.ahead = 20 * time.Minute
 	s.candidate("gw-0")

@@ -23,157 +23,140 @@ import (
 
 // A lead whose CRD is older than its agent does not write again and again what the API server drops.
 func TestPrunedField(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPaper(t, 3)
+	onPaper(t, 3, func(p *paper) {
 		p.Subject, p.prunes = "Fill tank 4", true
-		p.lead(func() {
-			time.Sleep(time.Hour)
-			assert.LessOrEqual(t, len(p.times(&p.statuses)), 3+int(time.Hour/v1alpha1.ConfirmEvery))
-		})
+	}, func(t *testing.T, p *paper) {
+		time.Sleep(time.Hour)
+		assert.LessOrEqual(t, len(p.times(&p.statuses)), 3+int(time.Hour/v1alpha1.ConfirmEvery))
 	})
 }
 
 // C3, P6: an idle fleet costs polls, a single write of the target, and status writes that only confirm the status.
 func TestIdleFleet(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPaper(t, 50)
-		p.lead(func() {
-			time.Sleep(5 * time.Second)
-			targets, statuses, polls := len(p.times(&p.targets)), len(p.times(&p.statuses)), len(p.times(&p.polls))
-			assert.Equal(t, 1, targets)
-			assert.LessOrEqual(t, statuses, 2)
-			time.Sleep(time.Hour)
-			assert.Len(t, p.times(&p.targets), targets)
-			confirmed := p.times(&p.statuses)[statuses:]
-			assert.Len(t, confirmed, int(time.Hour/v1alpha1.ConfirmEvery))
-			for _, gap := range gaps(confirmed) {
-				assert.InDelta(t, v1alpha1.ConfirmEvery, gap, float64(minStatus), "a poll may be confirmed by the same write")
-			}
-			gs, err := p.sync()
-			require.NoError(t, err)
-			assert.True(t, gs.Status.Confirmed(time.Now()))
-			assert.False(t, gs.Status.Confirmed(time.Now().Add(v1alpha1.ConfirmedFor+time.Second)), "a status without a lead is not confirmed")
-			assert.InDelta(t, 60, len(p.times(&p.polls))-polls, 7)
-			for _, gap := range gaps(p.times(&p.polls)) {
-				assert.InDelta(t, time.Minute, gap, float64(7*time.Second), "jittered by a tenth")
-			}
-		})
+	onPaper(t, 50, nil, func(t *testing.T, p *paper) {
+		time.Sleep(5 * time.Second)
+		targets, statuses, polls := len(p.times(&p.targets)), len(p.times(&p.statuses)), len(p.times(&p.polls))
+		assert.Equal(t, 1, targets)
+		assert.LessOrEqual(t, statuses, 2)
+		time.Sleep(time.Hour)
+		assert.Len(t, p.times(&p.targets), targets)
+		confirmed := p.times(&p.statuses)[statuses:]
+		assert.Len(t, confirmed, int(time.Hour/v1alpha1.ConfirmEvery))
+		for _, gap := range gaps(confirmed) {
+			assert.InDelta(t, v1alpha1.ConfirmEvery, gap, float64(minStatus), "a poll may be confirmed by the same write")
+		}
+		gs, err := p.sync()
+		require.NoError(t, err)
+		assert.True(t, gs.Status.Confirmed(time.Now()))
+		assert.False(t, gs.Status.Confirmed(time.Now().Add(v1alpha1.ConfirmedFor+time.Second)), "a status without a lead is not confirmed")
+		assert.InDelta(t, 60, len(p.times(&p.polls))-polls, 7)
+		for _, gap := range gaps(p.times(&p.polls)) {
+			assert.InDelta(t, time.Minute, gap, float64(7*time.Second), "jittered by a tenth")
+		}
 	})
 }
 
 // C3: retries back off, and the lead honors the delay that a server asks for. Only one Event reports the failure.
 func TestFailedPollBacksOff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPaper(t, 1)
+	onPaper(t, 1, func(p *paper) {
 		p.answer = func(n int) pollResult {
 			return pollResult{desired: "main", err: failure.New(v1alpha1.ReasonGitUnreachable, "try %d", n)}
 		}
-		p.lead(func() {
-			time.Sleep(40 * time.Minute)
-			want := minPoll // the first delays are shorter than the minimum between two polls
-			for i, gap := range gaps(p.times(&p.polls)) {
-				nominal := max(min(firstRetry<<i, backoff.MaxRetry), want)
-				assert.InDelta(t, nominal, gap-200*time.Millisecond, float64(nominal)/8+float64(200*time.Millisecond), "pause %d", i)
+	}, func(t *testing.T, p *paper) {
+		time.Sleep(40 * time.Minute)
+		want := minPoll // the first delays are shorter than the minimum between two polls
+		for i, gap := range gaps(p.times(&p.polls)) {
+			nominal := max(min(firstRetry<<i, backoff.MaxRetry), want)
+			assert.InDelta(t, nominal, gap-200*time.Millisecond, float64(nominal)/8+float64(200*time.Millisecond), "pause %d", i)
+		}
+		assert.InDelta(t, 14, len(p.times(&p.polls)), 3)
+		assert.LessOrEqual(t, len(p.times(&p.statuses)), 3+int(40*time.Minute/v1alpha1.ConfirmEvery), "one write for the error, one for the deadline")
+		told := 0
+		for _, e := range p.heard() {
+			if e.Reason == v1alpha1.EventRefResolutionFailed {
+				told++
 			}
-			assert.InDelta(t, 14, len(p.times(&p.polls)), 3)
-			assert.LessOrEqual(t, len(p.times(&p.statuses)), 3+int(40*time.Minute/v1alpha1.ConfirmEvery), "one write for the error, one for the deadline")
-			told := 0
-			for _, e := range p.heard() {
-				if e.Reason == v1alpha1.EventRefResolutionFailed {
-					told++
-				}
-			}
-			assert.Equal(t, 1, told)
-		})
+		}
+		assert.Equal(t, 1, told)
 	})
 }
 
 func TestChangedSecretIsTriedOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPaper(t, 1)
+	onPaper(t, 1, func(p *paper) {
 		p.answer = func(int) pollResult {
 			return pollResult{desired: "main", err: failure.New(v1alpha1.ReasonAuthFailed, "refused")}
 		}
-		p.lead(func() {
-			time.Sleep(10 * time.Second)
-			require.Len(t, p.times(&p.polls), 1, "the next poll is in a minute")
-			p.secrets.Add(1)
-			signal(p.wake)
-			time.Sleep(10 * time.Second)
-			require.Len(t, p.times(&p.polls), 2)
-			assert.Less(t, gaps(p.times(&p.polls))[0], 11*time.Second)
-		})
+	}, func(t *testing.T, p *paper) {
+		time.Sleep(10 * time.Second)
+		require.Len(t, p.times(&p.polls), 1, "the next poll is in a minute")
+		p.secrets.Add(1)
+		signal(p.wake)
+		time.Sleep(10 * time.Second)
+		require.Len(t, p.times(&p.polls), 2)
+		assert.Less(t, gaps(p.times(&p.polls))[0], 11*time.Second)
 	})
 }
 
 func TestRequestBurst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPaper(t, 1)
-		p.lead(func() {
-			time.Sleep(10 * time.Second)
-			polls := len(p.times(&p.polls))
-			var last string
-			for i := range 1000 {
-				last = fmt.Sprint("at-", i)
-				p.change(func(gs *v1alpha1.GatewaySync) {
-					gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedAt: last}
-				})
-				time.Sleep(10 * time.Millisecond)
-			}
-			time.Sleep(5 * time.Second)
-			assert.Equal(t, last, p.target().RequestedAt)
-			assert.LessOrEqual(t, len(p.times(&p.polls))-polls, 7, "in ten seconds of hints")
-			for _, gap := range gaps(p.times(&p.polls)[polls:]) {
-				assert.GreaterOrEqual(t, gap, minPoll)
-			}
-			assert.LessOrEqual(t, len(p.times(&p.statuses)), 26, "at most one a second, in 25 seconds")
-		})
+	onPaper(t, 1, nil, func(t *testing.T, p *paper) {
+		time.Sleep(10 * time.Second)
+		polls := len(p.times(&p.polls))
+		var last string
+		for i := range 1000 {
+			last = fmt.Sprint("at-", i)
+			p.change(func(gs *v1alpha1.GatewaySync) {
+				gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedAt: last}
+			})
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(5 * time.Second)
+		assert.Equal(t, last, p.target().RequestedAt)
+		assert.LessOrEqual(t, len(p.times(&p.polls))-polls, 7, "in ten seconds of hints")
+		for _, gap := range gaps(p.times(&p.polls)[polls:]) {
+			assert.GreaterOrEqual(t, gap, minPoll)
+		}
+		assert.LessOrEqual(t, len(p.times(&p.statuses)), 26, "at most one a second, in 25 seconds")
 	})
 }
 
 func TestContinuousReports(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPaper(t, 50)
-		p.lead(func() {
-			time.Sleep(5 * time.Second)
-			before := len(p.times(&p.statuses))
-			for i := range 2000 {
-				p.mu.Lock()
-				r := p.Reports[i%50].DeepCopy()
-				r.Status.Message = fmt.Sprint("at ", i)
-				r.Status.Drift.Files = int32(i + 1)
-				p.Reports = append([]*v1alpha1.SyncReport{}, p.Reports...)
-				p.Reports[i%50] = r
-				p.mu.Unlock()
-				signal(p.wake)
-				time.Sleep(5 * time.Millisecond)
-			}
-			time.Sleep(3 * time.Second)
-			assert.InDelta(t, 11, len(p.times(&p.statuses))-before, 1)
-			for _, gap := range gaps(p.times(&p.statuses)[before:]) {
-				assert.GreaterOrEqual(t, gap, minStatus)
-			}
-			gs, err := p.sync()
-			require.NoError(t, err)
-			var most int32
-			for _, g := range gs.Status.DiscoveredGateways {
-				most = max(most, g.Drift)
-			}
-			assert.EqualValues(t, 2000, most, "the last report is not lost")
-		})
+	onPaper(t, 50, nil, func(t *testing.T, p *paper) {
+		time.Sleep(5 * time.Second)
+		before := len(p.times(&p.statuses))
+		for i := range 2000 {
+			p.mu.Lock()
+			r := p.Reports[i%50].DeepCopy()
+			r.Status.Message = fmt.Sprint("at ", i)
+			r.Status.Drift.Files = int32(i + 1)
+			p.Reports = append([]*v1alpha1.SyncReport{}, p.Reports...)
+			p.Reports[i%50] = r
+			p.mu.Unlock()
+			signal(p.wake)
+			time.Sleep(5 * time.Millisecond)
+		}
+		time.Sleep(3 * time.Second)
+		assert.InDelta(t, 11, len(p.times(&p.statuses))-before, 1)
+		for _, gap := range gaps(p.times(&p.statuses)[before:]) {
+			assert.GreaterOrEqual(t, gap, minStatus)
+		}
+		gs, err := p.sync()
+		require.NoError(t, err)
+		var most int32
+		for _, g := range gs.Status.DiscoveredGateways {
+			most = max(most, g.Drift)
+		}
+		assert.EqualValues(t, 2000, most, "the last report is not lost")
 	})
 }
 
 func TestRefusedStatusBacksOff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPaper(t, 1)
+	onPaper(t, 1, func(p *paper) {
 		p.refuse = apierrors.NewForbidden(kube.GatewaySync.Resource().GroupResource(), "site", errors.New("no"))
-		p.lead(func() {
-			time.Sleep(10 * time.Minute)
-			assert.Equal(t, commitA, p.target().Commit, "the target is published")
-			assert.InDelta(t, 16, len(p.times(&p.statuses)), 4)
-			assert.Empty(t, p.heard(), "no Event for a status that was not written")
-		})
+	}, func(t *testing.T, p *paper) {
+		time.Sleep(10 * time.Minute)
+		assert.Equal(t, commitA, p.target().Commit, "the target is published")
+		assert.InDelta(t, 16, len(p.times(&p.statuses)), 4)
+		assert.Empty(t, p.heard(), "no Event for a status that was not written")
 	})
 }
 
@@ -230,38 +213,21 @@ func TestSummaryWaitsForRefusedStatus(t *testing.T) {
 	assert.Equal(t, time.Minute, term.pause(question{}))
 }
 
-func TestDeadlineOfIdleFleet(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPaper(t, 2)
-		p.unreachable(1)
-		p.lead(func() {
-			time.Sleep(9 * time.Minute)
-			gs, _ := p.sync()
-			assert.Equal(t, "True/GatewayUnreachable", condition(&gs.Status, v1alpha1.ConditionReconciling))
-			time.Sleep(time.Minute + 10*time.Second)
-			gs, _ = p.sync()
-			assert.Equal(t, "True/ProgressDeadlineExceeded", condition(&gs.Status, v1alpha1.ConditionStalled))
-		})
-	})
-}
-
 func TestPollingIntervalChange(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPaper(t, 1)
+	onPaper(t, 1, func(p *paper) {
 		p.GatewaySync.Spec.Polling.Interval = "24h"
-		p.lead(func() {
-			time.Sleep(time.Hour)
-			assert.Len(t, p.times(&p.polls), 1)
-			p.change(func(gs *v1alpha1.GatewaySync) { gs.Generation++; gs.Spec.Polling.Interval = "10s" })
-			time.Sleep(time.Minute)
-			assert.InDelta(t, 6, len(p.times(&p.polls)), 1)
-			off := false
-			p.change(func(gs *v1alpha1.GatewaySync) { gs.Generation++; gs.Spec.Polling.Enabled = &off })
-			time.Sleep(time.Minute)
-			n := len(p.times(&p.polls))
-			time.Sleep(24 * time.Hour)
-			assert.Len(t, p.times(&p.polls), n)
-		})
+	}, func(t *testing.T, p *paper) {
+		time.Sleep(time.Hour)
+		assert.Len(t, p.times(&p.polls), 1)
+		p.change(func(gs *v1alpha1.GatewaySync) { gs.Generation++; gs.Spec.Polling.Interval = "10s" })
+		time.Sleep(time.Minute)
+		assert.InDelta(t, 6, len(p.times(&p.polls)), 1)
+		off := false
+		p.change(func(gs *v1alpha1.GatewaySync) { gs.Generation++; gs.Spec.Polling.Enabled = &off })
+		time.Sleep(time.Minute)
+		n := len(p.times(&p.polls))
+		time.Sleep(24 * time.Hour)
+		assert.Len(t, p.times(&p.polls), n)
 	})
 }
 

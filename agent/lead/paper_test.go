@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -201,6 +202,18 @@ func (p *paper) poll(_ context.Context, _ *v1alpha1.GatewaySync, q question) pol
 	f := p.answer(n)
 	f.question = q
 	return f
+}
+
+// onPaper runs a test in virtual time, during a term on paper that setup may change before.
+func onPaper(t *testing.T, gateways int, setup func(*paper), during func(*testing.T, *paper)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaper(t, gateways)
+		if setup != nil {
+			setup(p)
+		}
+		p.lead(func() { during(t, p) })
+	})
 }
 
 // lead runs a term in virtual time while f runs.

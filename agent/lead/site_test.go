@@ -70,9 +70,10 @@ type site struct {
 	statuses []v1alpha1.GatewaySyncStatus
 }
 
-// newSite creates a GatewaySync with n gateways.
+// newSite creates a GatewaySync with n gateways on the cluster that the tests of this package share. It makes the test parallel.
 func newSite(t *testing.T, n int, change ...func(*v1alpha1.GatewaySync)) *site {
 	t.Helper()
+	t.Parallel()
 	return newSiteIn(t, kubetest.Objects(t), n, change...)
 }
 
@@ -173,6 +174,13 @@ func (s *site) takesAll(commit string, names ...string) {
 	s.t.Helper()
 	s.untilTarget(commit)
 	s.takes(names...)
+}
+
+// runs makes the named gateways run a commit, and waits until the status says so.
+func (s *site) runs(commit string, names ...string) *v1alpha1.GatewaySync {
+	s.t.Helper()
+	s.takesAll(commit, names...)
+	return s.untilReady("True/Synced")
 }
 
 // report changes the report of a gateway, or creates it.

@@ -20,13 +20,10 @@ import (
 
 // A lead whose renewals are carried out and answered late stays the lead, and repeats none of them.
 func TestSlowRenewalKeepsLock(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 2, slow)
 	one := s.candidate("gw-0", expiresSoon)
 	require.Equal(t, one.Identity(), s.leads())
-	s.untilTarget(s.first)
-	s.takes("gw-0", "gw-1")
-	s.untilReady("True/Synced")
+	s.runs(s.first, "gw-0", "gw-1")
 	s.candidate("gw-1", expiresSoon)
 	expires := func(d time.Duration) func() bool { return func() bool { return s.target().Lead.ValidFor() == d } }
 	require.Eventually(t, expires(one.Timing.Lock), tenfold, 10*time.Millisecond)
@@ -55,7 +52,6 @@ func TestSlowRenewalKeepsLock(t *testing.T) {
 
 // A candidate whose API server is slow cannot tell a dead lead from a slow one.
 func TestSlowCandidateWaits(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 2, slow)
 	one := s.candidate("gw-0", expiresSoon)
 	require.Equal(t, one.Identity(), s.leads())
@@ -92,27 +88,24 @@ func TestExtendedLock(t *testing.T) {
 
 // Reports that arrive while the API server is slow share a write of the status.
 func TestSlowStatusWrites(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPaper(t, 50)
-		p.lead(func() {
-			time.Sleep(10 * time.Second)
+	onPaper(t, 50, nil, func(t *testing.T, p *paper) {
+		time.Sleep(10 * time.Second)
+		p.mu.Lock()
+		p.delay = 3 * time.Second
+		p.mu.Unlock()
+		before := len(p.times(&p.statuses))
+		for i := range 50 {
 			p.mu.Lock()
-			p.delay = 3 * time.Second
+			p.Reports[i].Status.Phase, p.Reports[i].Status.Reason = v1alpha1.GatewayError, v1alpha1.ReasonGatewayUnreachable
 			p.mu.Unlock()
-			before := len(p.times(&p.statuses))
-			for i := range 50 {
-				p.mu.Lock()
-				p.Reports[i].Status.Phase, p.Reports[i].Status.Reason = v1alpha1.GatewayError, v1alpha1.ReasonGatewayUnreachable
-				p.mu.Unlock()
-				signal(p.wake)
-				time.Sleep(time.Second)
-			}
-			assert.LessOrEqual(t, len(p.times(&p.statuses))-before, 5)
-			time.Sleep(20 * time.Second)
-			gs, err := p.sync()
-			require.NoError(t, err)
-			assert.Equal(t, "0/50", gs.Status.GatewaysReady, "the last report is in the status")
-		})
+			signal(p.wake)
+			time.Sleep(time.Second)
+		}
+		assert.LessOrEqual(t, len(p.times(&p.statuses))-before, 5)
+		time.Sleep(20 * time.Second)
+		gs, err := p.sync()
+		require.NoError(t, err)
+		assert.Equal(t, "0/50", gs.Status.GatewaysReady, "the last report is in the status")
 	})
 }
 
@@ -160,7 +153,6 @@ func TestNextLeadDoesNotPollAgain(t *testing.T) {
 }
 
 func TestWrongSecretThenFixed(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 1)
 	s.git.SetAuth(gitserver.Token("S3CR3T-right"))
 	url := s.git.URL("site.git")
@@ -195,7 +187,6 @@ func TestWrongSecretThenFixed(t *testing.T) {
 }
 
 func TestSpecDuringGitOutage(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 1, slow)
 	s.git.Inject(gitserver.Status(503))
 	s.candidate("gw-0")
@@ -223,7 +214,6 @@ func TestSpecDuringGitOutage(t *testing.T) {
 }
 
 func TestPauseReachesAgents(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 1, slow)
 	s.candidate("gw-0")
 	s.untilTarget(s.first)
@@ -236,11 +226,9 @@ func TestPauseReachesAgents(t *testing.T) {
 }
 
 func TestNewSpecDuringGitOutage(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 1)
 	s.candidate("gw-0")
-	s.untilTarget(s.first)
-	s.takes("gw-0")
+	s.takesAll(s.first, "gw-0")
 	s.git.Inject(gitserver.Status(503))
 	s.patch(map[string]any{"spec": map[string]any{"sync": map[string]any{"defaults": map[string]any{"syncPeriod": 60}}}})
 	assert.EqualValues(t, 2, s.untilTarget(s.first).Generation)
@@ -341,14 +329,10 @@ func TestLostTargetAnswer(t *testing.T) {
 
 // The same on a real API server: each write of the target of a rollout is carried out, and its first answer is lost.
 func TestLostAPIServerAnswer(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, 1, func(gs *v1alpha1.GatewaySync) {
 		gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{{Name: "dev", Gateways: []string{"gw-0"}}}}
 	})
-	c := s.candidate("gw-0")
-	s.untilTarget(s.first)
-	s.takes("gw-0")
-	s.untilReady("True/Synced")
+	c := s.synced("gw-0")
 	before := s.target().Revision
 	c.wire.mu.Lock()
 	c.wire.mute = map[string]int{"PUT synctargets": 1}
@@ -359,8 +343,7 @@ func TestLostAPIServerAnswer(t *testing.T) {
 	c.wire.mute = map[string]int{"PUT synctargets": 1}
 	c.wire.mu.Unlock()
 	second := s.Commit("second", gitserver.Write("projects/a/project.json", "{ }"))
-	s.untilTarget(second)
-	s.takes("gw-0")
+	s.takesAll(second, "gw-0")
 	require.Eventually(t, func() bool { return s.target().Rollout.Done }, tenfold, 20*time.Millisecond)
 	target := s.target()
 	assert.Equal(t, before+2, target.Revision, "a request and a commit")

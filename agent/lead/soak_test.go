@@ -166,8 +166,7 @@ func TestShortFailureKeepsTheWait(t *testing.T) {
 
 // A new lead that cannot write the target yet does not call a fleet synced whose last stage soaks.
 func TestNewLeadKeepsTheRollout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPaper(t, 1)
+	onPaper(t, 1, func(p *paper) {
 		p.GatewaySync.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{{Name: "dev", Gateways: []string{"*"}, PostSyncWait: "1h"}}}
 		since := metav1.NewTime(time.Now().Truncate(time.Second))
 		p.GatewaySync.Status.Rollout = &v1alpha1.RolloutStatus{Commit: commitA, Step: 1, Steps: 1, Stage: "dev", Phase: v1alpha1.RolloutSoaking, Since: &since, Message: "soaks"}
@@ -175,16 +174,15 @@ func TestNewLeadKeepsTheRollout(t *testing.T) {
 		p.held.Rollout = &v1alpha1.TargetRollout{Revision: 1, Rules: rulesOf(p.GatewaySync), Order: orderOf(p.GatewaySync), Steps: 1, Open: 1}
 		p.refuseTarget = errors.New("out of order")
 		p.GatewaySync.Annotations = map[string]string{v1alpha1.AnnotationForceSync: "now"}
-		p.lead(func() {
-			time.Sleep(5 * time.Second)
-			synctest.Wait()
-			gs, err := p.sync()
-			require.NoError(t, err)
-			assert.NotEqual(t, "True/Synced", condition(&gs.Status, v1alpha1.ConditionReady))
-			assert.Nil(t, gs.Status.LastGood)
-			require.NotNil(t, gs.Status.Rollout)
-			assert.Equal(t, v1alpha1.RolloutSoaking, gs.Status.Rollout.Phase)
-		})
+	}, func(t *testing.T, p *paper) {
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		gs, err := p.sync()
+		require.NoError(t, err)
+		assert.NotEqual(t, "True/Synced", condition(&gs.Status, v1alpha1.ConditionReady))
+		assert.Nil(t, gs.Status.LastGood)
+		require.NotNil(t, gs.Status.Rollout)
+		assert.Equal(t, v1alpha1.RolloutSoaking, gs.Status.Rollout.Phase)
 	})
 }
 

@@ -3,6 +3,7 @@ package lead
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"strings"
 	"testing"
@@ -151,9 +152,8 @@ func TestMovedTarget(t *testing.T) {
 
 // If a GatewaySync has no stages, windows or snapshots, the target has no fields for them, and one commit is one write of the target.
 func TestPlainTargetHasNoNewFields(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPaper(t, 3)
-		resolved := metav1.NewTime(noon)
+	resolved := metav1.NewTime(noon)
+	onPaper(t, 3, func(p *paper) {
 		p.held = p.Target
 		p.held.Format, p.held.ResolvedAt = v1alpha1.TargetFormat, &resolved
 		p.answer = func(n int) pollResult {
@@ -163,35 +163,34 @@ func TestPlainTargetHasNoNewFields(t *testing.T) {
 			}
 			return pollResult{desired: "main", name: "refs/heads/main", commit: commit}
 		}
-		p.lead(func() {
-			time.Sleep(30 * time.Second)
-			synctest.Wait()
-			assert.Empty(t, p.times(&p.targets))
-			time.Sleep(time.Minute)
-			synctest.Wait()
-			assert.Len(t, p.times(&p.targets), 1)
-			statuses := len(p.times(&p.statuses))
-			p.mu.Lock()
-			for _, r := range p.Reports { // setup: the gateways follow
-				r.Status.Commit, r.Status.Target, r.Status.Revision = commitB, commitB, p.held.Revision
-			}
-			p.mu.Unlock()
-			signal(p.wake)
-			time.Sleep(10 * time.Second)
-			synctest.Wait()
-			assert.Len(t, p.times(&p.targets), 1, "no report changes the target")
-			assert.Len(t, p.times(&p.statuses), statuses+1)
-			gs, err := p.sync()
-			require.NoError(t, err)
-			assert.Equal(t, "True/Synced", condition(&gs.Status, v1alpha1.ConditionReady))
-			assert.Nil(t, gs.Status.Rollout)
-			is := p.target()
-			is.ResolvedAt = &resolved
-			raw, err := json.Marshal(is)
-			require.NoError(t, err)
-			assert.Equal(t, `{"format":1,"lead":{},"revision":2,"generation":1,"ref":"main","refName":"refs/heads/main","commit":"`+commitB+
-				`","resolvedAt":"2026-01-02T12:00:00Z","requests":"`+annotation.Hash(gs)+`"}`, string(raw))
-		})
+	}, func(t *testing.T, p *paper) {
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		assert.Empty(t, p.times(&p.targets))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		assert.Len(t, p.times(&p.targets), 1)
+		statuses := len(p.times(&p.statuses))
+		p.mu.Lock()
+		for _, r := range p.Reports { // setup: the gateways follow
+			r.Status.Commit, r.Status.Target, r.Status.Revision = commitB, commitB, p.held.Revision
+		}
+		p.mu.Unlock()
+		signal(p.wake)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		assert.Len(t, p.times(&p.targets), 1, "no report changes the target")
+		assert.Len(t, p.times(&p.statuses), statuses+1)
+		gs, err := p.sync()
+		require.NoError(t, err)
+		assert.Equal(t, "True/Synced", condition(&gs.Status, v1alpha1.ConditionReady))
+		assert.Nil(t, gs.Status.Rollout)
+		is := p.target()
+		is.ResolvedAt = &resolved
+		raw, err := json.Marshal(is)
+		require.NoError(t, err)
+		assert.Equal(t, `{"format":1,"lead":{},"revision":2,"generation":1,"ref":"main","refName":"refs/heads/main","commit":"`+commitB+
+			`","resolvedAt":"2026-01-02T12:00:00Z","requests":"`+annotation.Hash(gs)+`"}`, string(raw))
 	})
 }
 
@@ -240,39 +239,36 @@ func TestInvalidProfileInUse(t *testing.T) {
 	})
 }
 
-func TestProfileOfUnreportedPod(t *testing.T) {
-	for name, c := range map[string]struct{ asked, want string }{
-		"no profile":      {"", "True/ProfilesValid"},
-		"default profile": {"default", "True/ProfilesValid"},
-		"invalid profile": {"next", "False/ProfilesInvalid"},
+// A profile is invalid if a pod uses it, also one whose agent has not reported yet, or if no profile could be valid.
+func TestProfilesValid(t *testing.T) {
+	mirrored := mapping("projects")
+	mirrored.Prune = "mirrored"
+	for name, c := range map[string]struct {
+		profiles    map[string]v1alpha1.SyncProfile // in addition to the valid profile default
+		gateways    int
+		asked       string // by another pod, without a report
+		ready, want string
+		says        string
+	}{
+		"no profile":      {map[string]v1alpha1.SyncProfile{"next": mapping("{{if}}")}, 1, "", "False/Progressing", "True/ProfilesValid", "valid: default"},
+		"default profile": {map[string]v1alpha1.SyncProfile{"next": mapping("{{if}}")}, 1, "default", "False/Progressing", "True/ProfilesValid", "valid: default"},
+		"invalid profile": {map[string]v1alpha1.SyncProfile{"next": mapping("{{if}}")}, 1, "next", "False/ProfilesInvalid", "False/ProfilesInvalid", "next"},
+		"no gateways": {map[string]v1alpha1.SyncProfile{"b": mapping("{{if}}"), "a": mapping("{{end}}"), "default": mapping("{{end}}")}, 0, "none", "Unknown/NoGateways", "True/ProfilesValid",
+			"valid: none; used by no gateway, and wrong: a, b, default: [spec.sync.profiles[a]"},
+		"an invalid spec": {map[string]v1alpha1.SyncProfile{"next": mirrored}, 1, "none", "False/ProfilesInvalid", "False/ProfilesInvalid", "prune"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newFleet(1)
-			s.GatewaySync.Spec.Sync.Profiles["next"] = mapping("{{if}}")
-			s.Pods = append(s.Pods, newFleet(2).Pods[1])
-			s.Pods[1].Annotations[v1alpha1.AnnotationProfile] = c.asked
+			s := newFleet(c.gateways)
+			maps.Copy(s.GatewaySync.Spec.Sync.Profiles, c.profiles)
+			if c.asked != "none" {
+				s.Pods = append(s.Pods, newFleet(2).Pods[1])
+				s.Pods[1].Annotations[v1alpha1.AnnotationProfile] = c.asked
+			}
 			s.Flawed, s.Invalid = validate(s.GatewaySync)
-			assert.Equal(t, c.want, condition(statusOf(s), v1alpha1.ConditionProfilesValid))
+			st := statusOf(s)
+			assert.Equal(t, c.ready, condition(st, v1alpha1.ConditionReady))
+			assert.Equal(t, c.want, condition(st, v1alpha1.ConditionProfilesValid))
+			assert.Contains(t, messageOf(st, v1alpha1.ConditionProfilesValid), c.says)
 		})
 	}
-}
-
-func TestUnusedInvalidProfilesAreReported(t *testing.T) {
-	s := newFleet(0)
-	s.GatewaySync.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"b": mapping("{{if}}"), "a": mapping("{{end}}")}
-	s.Flawed, s.Invalid = validate(s.GatewaySync)
-	st := statusOf(s)
-	assert.Equal(t, "Unknown/NoGateways", condition(st, v1alpha1.ConditionReady))
-	assert.Equal(t, "True/ProfilesValid", condition(st, v1alpha1.ConditionProfilesValid))
-	assert.Contains(t, messageOf(st, v1alpha1.ConditionProfilesValid), "valid: none; used by no gateway, and wrong: a, b: [spec.sync.profiles[a]")
-}
-
-func TestInvalidSpecWithoutGateways(t *testing.T) {
-	s := newFleet(1)
-	p := mapping("projects")
-	p.Prune = "mirrored"
-	s.GatewaySync.Spec.Sync.Profiles["next"] = p
-	s.Flawed, s.Invalid = validate(s.GatewaySync)
-	assert.Empty(t, s.Flawed)
-	assert.Equal(t, "False/ProfilesInvalid", condition(statusOf(s), v1alpha1.ConditionReady))
 }

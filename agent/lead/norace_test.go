@@ -1,6 +1,6 @@
 //go:build !race
 
-// The tests of this file write the extreme values of each field and are not concurrent; the race detector would only slow them down.
+// The tests of this file enumerate cases and are not concurrent; the race detector would only slow them down.
 
 package lead
 
@@ -8,7 +8,10 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -204,4 +207,39 @@ func TestSummaryOfAnyReport(t *testing.T) {
 		})
 	}
 	assert.Greater(t, admitted, 160)
+}
+
+// Every lead reaches the same result: all state is in the objects, because leads may change at any time.
+func TestSuccessiveLeadsAgree(t *testing.T) {
+	if testing.Short() {
+		t.Skip("enumerates")
+	}
+	for seed := range uint64(60) {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 5))
+			s := &story{paper: newPaper(t, 1)}
+			s.GatewaySync.Spec.Polling.Interval = "1s"
+			s.GatewaySync.Annotations = map[string]string{}
+			for _, ref := range storyRefs {
+				s.branches.Store(ref, commitA)
+			}
+			for n := 0; n < 24; {
+				s.leadWith(s.ask, func() {
+					for range 1 + r.IntN(4) {
+						if n++; n > 1 {
+							s.step(r, n)
+						}
+						time.Sleep(10 * time.Second)
+						target := s.target()
+						require.Equal(t, s.want(), target.Ref, "seed %d: %s", seed, strings.Join(s.log, ", "))
+						require.Equal(t, s.branch(s.want()), target.Commit, "seed %d: %s", seed, strings.Join(s.log, ", "))
+						gs, _ := s.sync()
+						require.Equal(t, gs.Generation, target.Generation)
+						require.Equal(t, gs.Annotations[v1alpha1.AnnotationRequestedAt], target.RequestedAt)
+						require.Equal(t, s.want(), gs.Status.Target.Ref)
+					}
+				})
+			}
+		})
+	}
 }
