@@ -175,10 +175,15 @@ func (s *scene) save(json string) {
 	s.disk.Write(view+"thumbnail.png", "png of "+json)
 }
 
+func savedScene(t *testing.T) *scene {
+	s := newScene(t, withView(t, `{"v":1}`))
+	s.save(`{"v":2}`)
+	return s
+}
+
 func TestBuild(t *testing.T) {
 	t.Run("a saved view goes to its source, byte for byte", func(t *testing.T) {
-		s := newScene(t, withView(t, `{"v":1}`))
-		s.save(`{"v":2}`)
+		s := savedScene(t)
 		c := s.build(view + "view.json")
 		require.Len(t, c.Files, 3)
 		assert.Equal(t, plan.Path("site/"+view+"resource.json"), c.Files[0].Source)
@@ -318,24 +323,20 @@ func TestBuild(t *testing.T) {
 
 // F29: the agent reads no file of changes that are too many or too large.
 func TestBuildLimits(t *testing.T) {
-	for name, tc := range map[string]struct {
-		limits Limits
-		reason v1alpha1.Reason
-	}{
-		"a file too large":  {Limits{FileBytes: 100, TotalBytes: 1 << 20, Files: 10}, v1alpha1.ReasonLimitExceeded},
-		"too much in total": {Limits{FileBytes: 1 << 20, TotalBytes: 100, Files: 10}, v1alpha1.ReasonLimitExceeded},
-		"too many files":    {Limits{FileBytes: 1 << 20, TotalBytes: 1 << 20, Files: 2}, v1alpha1.ReasonLimitExceeded},
+	for name, limits := range map[string]Limits{
+		"a file too large":  {FileBytes: 100, TotalBytes: 1 << 20, Files: 10},
+		"too much in total": {FileBytes: 1 << 20, TotalBytes: 100, Files: 10},
+		"too many files":    {FileBytes: 1 << 20, TotalBytes: 1 << 20, Files: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newScene(t, withView(t, `{"v":1}`))
-			s.save(`{"v":2}`)
+			s := savedScene(t)
 			s.disk.Hashed = 0
-			c, err := Build(s.base(), []string{view + "view.json"}, tc.limits, noGuard)
+			c, err := Build(s.base(), []string{view + "view.json"}, limits, noGuard)
 			require.NoError(t, err)
 			assert.Zero(t, s.disk.Hashed, "sizes come first")
 			assert.Nil(t, c.Draft)
 			require.NotEmpty(t, c.Refused)
-			assert.Equal(t, tc.reason, c.Refused[0].Reason)
+			assert.Equal(t, v1alpha1.ReasonLimitExceeded, c.Refused[0].Reason)
 		})
 	}
 	t.Run("a mass deletion", func(t *testing.T) {
@@ -385,8 +386,7 @@ func TestBuildGuard(t *testing.T) {
 		assert.Equal(t, changed, []string{c.Refused[0].Path, c.Refused[1].Path})
 	})
 	t.Run("the guard judges the source", func(t *testing.T) {
-		s := newScene(t, withView(t, `{"v":1}`))
-		s.save(`{"v":2}`)
+		s := savedScene(t)
 		c, err := Build(s.base(), []string{view + "view.json"}, generous, Guard{
 			Path:    func(_ string, p plan.Path) (string, bool) { return "site", strings.HasPrefix(string(p), "site/") },
 			Content: noGuard.Content,

@@ -11,6 +11,7 @@ import (
 
 	"stoker.io/stoker/agent/forge"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/test/gitserver"
@@ -19,10 +20,7 @@ import (
 // TestEndOfProposal: P1, P2, P7.
 func TestEndOfProposal(t *testing.T) {
 	t.Run("merged with a commit of the reviewer", func(t *testing.T) {
-		pl := newPlant(t)
-		g := pl.gateway("a")
-		g.save(`{"v":2}`)
-		g.settle(minute)
+		pl, g := opened(t)
 		pl.repo.Checkout("gateway-changes/plants/a")
 		pl.repo.Commit("review", gitserver.Files(withView(t, `{"v":22}`)))
 		pl.repo.Checkout("main")
@@ -39,10 +37,7 @@ func TestEndOfProposal(t *testing.T) {
 		assert.Len(t, pl.hub.open(), 1)
 	})
 	t.Run("new commits between merge and deployment", func(t *testing.T) {
-		pl := newPlant(t)
-		g := pl.gateway("a")
-		g.save(`{"v":2}`)
-		g.settle(minute)
+		pl, g := opened(t)
 		pl.merge("squash")
 		pl.repo.Checkout("main")
 		pl.repo.Commit("more", gitserver.Files(withView(t, `{"v":9}`)))
@@ -54,12 +49,9 @@ func TestEndOfProposal(t *testing.T) {
 		assert.Len(t, pl.hub.open(), 1)
 	})
 	t.Run("a shared pull request is merged, not deployed", func(t *testing.T) {
-		pl := newPlant(t)
-		a, b := pl.gateway("a"), pl.gateway("b")
-		a.save(`{"v":2}`)
-		a.settle(minute)
-		b.save(`{"v":2}`)
-		b.settle(minute)
+		pl, _ := opened(t)
+		b := pl.gateway("b")
+		b.proposes(`{"v":2}`)
 		require.Equal(t, v1alpha1.ProposalOpen, b.state())
 		pl.merge("squash")
 		b.settle(20 * minute)
@@ -82,11 +74,7 @@ func TestEndOfProposal(t *testing.T) {
 		}
 	})
 	t.Run("the reason stays until an attempt succeeds", func(t *testing.T) {
-		pl := newPlant(t)
-		g := pl.gateway("a")
-		g.save(`{"v":2}`)
-		g.settle(minute)
-		require.Equal(t, v1alpha1.ProposalOpen, g.state())
+		pl, g := opened(t)
 		g.settings.Forge = &broken{pl.hub}
 		g.clock = g.clock.Add(10 * minute)
 		g.step()
@@ -113,86 +101,59 @@ func TestEndOfProposal(t *testing.T) {
 		assert.Len(t, pl.hub.list, 1)
 	})
 	t.Run("undone after an interrupted push", func(t *testing.T) {
-		pl := newPlant(t)
-		g := pl.gateway("a")
-		before := g.disk.Files()
-		g.settings.Forge = nil
-		g.save(`{"v":2}`)
-		g.settle(minute)
-		rec, err := loadRecord(g.notes)
-		require.NoError(t, err)
-		rec.Pending, rec.Tip = rec.Tip, plan.ID{}
-		require.NoError(t, rec.save(g.notes))
-		g.restart()
-		for _, name := range []string{"view.json", "resource.json", "thumbnail.png"} {
-			g.disk.Write(view+name, before[view+name])
-		}
+		pl, g := interrupted(t)
+		g.undo()
 		g.settle(minute)
 		assert.Equal(t, v1alpha1.ProposalWithdrawn, g.state())
 		assert.Empty(t, pl.repo.Git("for-each-ref", "refs/heads/gateway-changes"))
 	})
 	t.Run("undone while the forge is unreachable", func(t *testing.T) {
-		pl := newPlant(t)
-		g := pl.gateway("a")
-		before := g.disk.Files()
-		g.save(`{"v":2}`)
-		g.settle(minute)
+		pl, g := opened(t)
 		g.settings.Forge = &broken{pl.hub}
-		for _, name := range []string{"view.json", "resource.json", "thumbnail.png"} {
-			g.disk.Write(view+name, before[view+name])
-		}
+		g.undo()
 		g.settle(minute)
 		g.settings.Forge = pl.hub
 		g.settle(time.Hour)
 		assert.Empty(t, pl.hub.open(), "%v", g.state())
 	})
-	t.Run("a forged record of an ended proposal deletes no branch", func(t *testing.T) {
-		pl := newPlant(t)
-		g := pl.gateway("a")
-		pl.repo.Git("branch", "gateway-changes/plants/a", "main")
-		pl.repo.Checkout("gateway-changes/plants/a")
-		tip := pl.repo.Commit("people", gitserver.Write("unmapped/readme.md", "work"))
-		pl.repo.Checkout("main")
-		id, err := plan.ParseID(tip)
-		require.NoError(t, err)
-		forged := record{LastTip: id, LastState: v1alpha1.ProposalMerged}
-		require.NoError(t, forged.save(g.notes))
-		g.save(`{"v":2}`)
-		g.settle(minute)
-		assert.Equal(t, v1alpha1.ReasonBranchTaken, g.last.Reason)
-		assert.Equal(t, tip, pl.repo.Git("rev-parse", "gateway-changes/plants/a"))
-	})
-	t.Run("a forged tip deletes no branch", func(t *testing.T) {
-		pl := newPlant(t)
-		g := pl.gateway("a")
-		pl.repo.Git("branch", "gateway-changes/plants/a", "main")
-		pl.repo.Checkout("gateway-changes/plants/a")
-		tip := pl.repo.Commit("people", gitserver.Write("unmapped/readme.md", "work"))
-		pl.repo.Checkout("main")
-		id, err := plan.ParseID(tip)
-		require.NoError(t, err)
-		forged := record{Branch: "gateway-changes/plants/a", Tip: id, Digest: "x", Files: map[plan.Path]proposed{}}
-		require.NoError(t, forged.save(g.notes))
-		g.settle(minute)
-		assert.Equal(t, tip, pl.repo.Git("for-each-ref", "--format=%(objectname)", "refs/heads/gateway-changes/plants/a"))
-	})
+	for name, forged := range map[string]record{
+		"of an ended proposal": {LastState: v1alpha1.ProposalMerged},
+		"of a withdrawn one":   {Branch: "gateway-changes/plants/a", Digest: "x", Files: map[plan.Path]proposed{}},
+	} {
+		t.Run("a forged record "+name+" deletes no branch", func(t *testing.T) {
+			pl := newPlant(t)
+			g := pl.gateway("a")
+			pl.repo.Git("branch", "gateway-changes/plants/a", "main")
+			pl.repo.Checkout("gateway-changes/plants/a")
+			tip := pl.repo.Commit("people", gitserver.Write("unmapped/readme.md", "work"))
+			pl.repo.Checkout("main")
+			if forged.Branch == "" {
+				forged.LastTip = repotest.ParseID(t, tip)
+				g.save(`{"v":2}`)
+			} else {
+				forged.Tip = repotest.ParseID(t, tip)
+			}
+			require.NoError(t, forged.save(g.notes))
+			g.settle(minute)
+			assert.Equal(t, tip, pl.repo.Git("for-each-ref", "--format=%(objectname)", "refs/heads/gateway-changes/plants/a"))
+			if forged.Branch == "" {
+				assert.Equal(t, v1alpha1.ReasonBranchTaken, g.last.Reason)
+			}
+		})
+	}
 	for name, digest := range map[string]string{"without a digest": "", "with a digest": "x"} {
 		t.Run("a forged record that names the base branch "+name, func(t *testing.T) {
 			pl := newPlant(t)
 			pl.repo.Git("symbolic-ref", "HEAD", "refs/heads/default") // git refuses to delete the branch of HEAD
 			g := pl.gateway("a")
-			g.save(`{"v":2}`)
-			g.settle(minute)
+			g.proposes(`{"v":2}`)
 			tip := pl.repo.Tip("gateway-changes/plants/a")
 			pl.repo.Checkout("main")
 			pl.repo.ForcePush(tip) // a fast-forward merge: the tip of main is a commit of the agent
 			g.pull()
 			g.settle(20 * minute)
 			require.Equal(t, v1alpha1.ProposalMerged, g.state())
-			id, err := plan.ParseID(tip)
-			require.NoError(t, err)
-			forged := record{Branch: "main", Tip: id, Digest: digest, FinalState: v1alpha1.ProposalMerged}
-			require.NoError(t, forged.save(g.notes))
+			require.NoError(t, (&record{Branch: "main", Tip: repotest.ParseID(t, tip), Digest: digest, FinalState: v1alpha1.ProposalMerged}).save(g.notes))
 			g.restart()
 			g.save(`{"v":3}`)
 			g.settle(20 * minute)
@@ -201,15 +162,9 @@ func TestEndOfProposal(t *testing.T) {
 		})
 	}
 	t.Run("a forged record of an ended proposal keeps an open pull request", func(t *testing.T) {
-		pl := newPlant(t)
-		g := pl.gateway("a")
-		g.save(`{"v":2}`)
-		g.settle(minute)
+		pl, g := opened(t)
 		tip := pl.repo.Tip("gateway-changes/plants/a")
-		id, err := plan.ParseID(tip)
-		require.NoError(t, err)
-		forged := record{LastTip: id, LastState: v1alpha1.ProposalMerged}
-		require.NoError(t, forged.save(g.notes))
+		require.NoError(t, (&record{LastTip: repotest.ParseID(t, tip), LastState: v1alpha1.ProposalMerged}).save(g.notes))
 		g.restart()
 		g.save(`{"v":3}`)
 		g.settle(20 * minute)
@@ -218,16 +173,10 @@ func TestEndOfProposal(t *testing.T) {
 		assert.Len(t, pl.hub.open(), 1)
 	})
 	t.Run("the owner of a shared pull request undoes the change", func(t *testing.T) {
-		pl := newPlant(t)
-		a, b := pl.gateway("a"), pl.gateway("b")
-		before := a.disk.Files()
-		a.save(`{"v":2}`)
-		a.settle(minute)
-		b.save(`{"v":2}`)
-		b.settle(minute)
-		for _, name := range []string{"view.json", "resource.json", "thumbnail.png"} {
-			a.disk.Write(view+name, before[view+name])
-		}
+		pl, a := opened(t)
+		b := pl.gateway("b")
+		b.proposes(`{"v":2}`)
+		a.undo()
 		a.settle(minute)
 		b.settle(time.Hour)
 		assert.Len(t, pl.hub.open(), 1, "b still has the change: %v", b.state())
@@ -235,12 +184,9 @@ func TestEndOfProposal(t *testing.T) {
 	t.Run("two changes become the same", func(t *testing.T) {
 		pl := newPlant(t)
 		a, b, follower := pl.gateway("a"), pl.gateway("b"), pl.gateway("c")
-		a.save(`{"v":2}`)
-		a.settle(minute)
-		b.save(`{"v":3}`)
-		b.settle(minute)
-		follower.save(`{"v":3}`)
-		follower.settle(minute)
+		a.proposes(`{"v":2}`)
+		b.proposes(`{"v":3}`)
+		follower.proposes(`{"v":3}`)
 		require.Len(t, pl.hub.open(), 2)
 		b.save(`{"v":2}`)
 		b.settle(time.Hour)
@@ -275,8 +221,7 @@ func (r *racing) Create(ctx context.Context, d forge.Draft) (forge.PullRequest, 
 	if !r.done {
 		r.done = true
 		a := r.pl.gateway("a")
-		a.save(`{"v":2}`)
-		a.settle(minute)
+		a.proposes(`{"v":2}`)
 	}
 	return r.failing.Create(ctx, d)
 }
@@ -285,8 +230,7 @@ func TestUnreadablePullRequest(t *testing.T) {
 	pl := newPlant(t)
 	g := pl.gateway("a")
 	g.settings.Forge = &hidden{hub: pl.hub}
-	g.save(`{"v":2}`)
-	g.settle(minute)
+	g.proposes(`{"v":2}`)
 	assert.Equal(t, v1alpha1.ReasonAuthFailed, g.last.Reason, "%+v", g.last)
 }
 

@@ -172,7 +172,8 @@ type gateway struct {
 	last     *v1alpha1.Proposal
 	synced   bool
 	standby  bool
-	textErr  error // of the next read of a commit on the server
+	before   map[string]string // the files of the first sync
+	textErr  error             // of the next read of a commit on the server
 }
 
 func (pl *plant) remote(address string) *repo.Remote {
@@ -207,7 +208,47 @@ func (pl *plant) gateway(name string) *gateway {
 		require.NoError(pl.t, store.Close())
 	})
 	g.pull()
+	g.before = g.disk.Files()
 	return g
+}
+
+// opened returns a gateway whose change has an open pull request.
+func opened(t testing.TB) (*plant, *gateway) {
+	t.Helper()
+	pl := newPlant(t)
+	g := pl.gateway("a")
+	g.proposes(`{"v":2}`)
+	require.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+	return pl, g
+}
+
+// interrupted returns a gateway whose agent ended between a push and the record of it. It knows no forge.
+func interrupted(t testing.TB) (*plant, *gateway) {
+	t.Helper()
+	pl := newPlant(t)
+	g := pl.gateway("a")
+	g.settings.Forge = nil
+	g.proposes(`{"v":2}`)
+	rec, err := loadRecord(g.notes)
+	require.NoError(t, err)
+	rec.Pending, rec.Tip = rec.Tip, plan.ID{}
+	require.NoError(t, rec.save(g.notes))
+	g.restart()
+	return pl, g
+}
+
+// proposes saves a view and waits until that is proposed.
+func (g *gateway) proposes(json string) {
+	g.t.Helper()
+	g.save(json)
+	g.settle(minute)
+}
+
+// undo undoes what was saved on the gateway since its first sync.
+func (g *gateway) undo() {
+	for _, name := range []string{"view.json", "resource.json", "thumbnail.png"} {
+		g.disk.Write(view+name, g.before[view+name])
+	}
 }
 
 // restart replaces the agent's process.

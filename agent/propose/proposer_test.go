@@ -60,48 +60,24 @@ func TestProposal(t *testing.T) {
 			assert.Equal(t, calls, pl.hub.calls, "no further calls to the forge")
 		})
 	}
-	t.Run("more saves add commits to one pull request", func(t *testing.T) {
-		pl := newPlant(t)
-		g := pl.gateway("a")
-		g.save(`{"v":2}`)
-		g.settle(minute)
-		g.save(`{"v":3}`)
-		g.settle(minute)
-		require.Len(t, pl.hub.list, 1)
-		assert.Equal(t, "2", pl.repo.Git("rev-list", "--count", "main..gateway-changes/plants/a"))
-		assert.Equal(t, `{"v":3}`, pl.repo.Content("gateway-changes/plants/a", "site/"+view+"view.json"))
-	})
 	t.Run("the branch does not include newer commits", func(t *testing.T) {
-		pl := newPlant(t)
-		g := pl.gateway("a")
-		g.save(`{"v":2}`)
-		g.settle(minute)
+		pl, g := opened(t)
 		pl.repo.Commit("second", gitserver.Write("unmapped/readme.md", "new"))
 		g.pull()
-		g.save(`{"v":3}`)
-		g.settle(minute)
+		g.proposes(`{"v":3}`)
 		assert.Equal(t, "not on the gateway", pl.repo.Content("gateway-changes/plants/a", "unmapped/readme.md"))
 		assert.Len(t, pl.hub.open(), 1)
 	})
 	t.Run("undone on the gateway", func(t *testing.T) {
-		pl := newPlant(t)
-		g := pl.gateway("a")
-		before := g.disk.Files()
-		g.save(`{"v":2}`)
-		g.settle(minute)
-		for _, name := range []string{"view.json", "resource.json", "thumbnail.png"} {
-			g.disk.Write(view+name, before[view+name])
-		}
+		pl, g := opened(t)
+		g.undo()
 		g.settle(minute)
 		assert.Equal(t, v1alpha1.ProposalWithdrawn, g.state())
 		assert.Empty(t, pl.hub.open())
 		assert.Empty(t, pl.repo.Git("for-each-ref", "refs/heads/gateway-changes"))
 	})
 	t.Run("overwritten by a sync is not undone", func(t *testing.T) {
-		pl := newPlant(t)
-		g := pl.gateway("a")
-		g.save(`{"v":2}`)
-		g.settle(minute)
+		pl, g := opened(t)
 		pl.repo.Commit("second", gitserver.Files(withView(t, `{"v":9}`)))
 		require.NotZero(t, g.pull())
 		g.settle(minute)
@@ -134,26 +110,19 @@ func TestProposal(t *testing.T) {
 		assert.Len(t, pl.hub.list, 1)
 	})
 	t.Run("closed is not proposed again, but another change is", func(t *testing.T) {
-		pl := newPlant(t)
-		g := pl.gateway("a")
-		g.save(`{"v":2}`)
-		g.settle(minute)
+		pl, g := opened(t)
 		require.NoError(t, pl.hub.Close(t.Context(), 1, ""))
 		g.settle(20 * minute)
 		assert.Equal(t, v1alpha1.ProposalClosed, g.state())
 		g.restart()
 		g.settle(time.Hour)
 		require.Len(t, pl.hub.list, 1)
-		g.save(`{"v":3}`)
-		g.settle(minute)
+		g.proposes(`{"v":3}`)
 		require.Len(t, pl.hub.list, 2)
 		assert.Equal(t, v1alpha1.ProposalOpen, g.state())
 	})
 	t.Run("a foreign commit takes over the branch", func(t *testing.T) {
-		pl := newPlant(t)
-		g := pl.gateway("a")
-		g.save(`{"v":2}`)
-		g.settle(minute)
+		pl, g := opened(t)
 		pl.repo.Checkout("gateway-changes/plants/a")
 		tip := pl.repo.Commit("review", gitserver.Write("unmapped/readme.md", "reviewed"))
 		pl.repo.Checkout("main")
@@ -167,8 +136,7 @@ func TestProposal(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")
 		pl.repo.Branch("gateway-changes/plants/a", pl.repo.Head())
-		g.save(`{"v":2}`)
-		g.settle(minute)
+		g.proposes(`{"v":2}`)
 		assert.Equal(t, v1alpha1.ReasonBranchTaken, g.last.Reason)
 		assert.Empty(t, pl.hub.list)
 	})
@@ -176,23 +144,18 @@ func TestProposal(t *testing.T) {
 		pl := newPlant(t)
 		other := pl.gateway("b")
 		other.settings.Branch = "gateway-changes/plants/a"
-		other.save(`{"v":7}`)
-		other.settle(minute)
+		other.proposes(`{"v":7}`)
 		g := pl.gateway("a")
-		g.save(`{"v":2}`)
-		g.settle(minute)
+		g.proposes(`{"v":2}`)
 		assert.Equal(t, v1alpha1.ReasonBranchTaken, g.last.Reason)
 		assert.Contains(t, g.last.Message, "plants/b")
 	})
 	t.Run("a changed record touches no other pull request", func(t *testing.T) {
 		pl := newPlant(t)
 		other := pl.gateway("b")
-		other.save(`{"v":7}`)
-		other.settle(minute)
+		other.proposes(`{"v":7}`)
 		g := pl.gateway("a")
-		before := g.disk.Files()
-		g.save(`{"v":2}`)
-		g.settle(minute)
+		g.proposes(`{"v":2}`)
 		rec, err := loadRecord(g.notes)
 		require.NoError(t, err)
 		rec.Number = 1 // that of the other gateway
@@ -201,9 +164,7 @@ func TestProposal(t *testing.T) {
 		g.restart()
 		g.save(`{"v":3}`)
 		g.settle(2 * minute)
-		for _, name := range []string{"view.json", "resource.json", "thumbnail.png"} {
-			g.disk.Write(view+name, before[view+name])
-		}
+		g.undo()
 		g.settle(2 * minute)
 		assert.Equal(t, forge.Open, pl.hub.list[0].State)
 		assert.Equal(t, title, pl.hub.list[0].Title)
@@ -212,8 +173,7 @@ func TestProposal(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")
 		assert.Nil(t, g.p.Recall(g.notes))
-		g.save(`{"v":2}`)
-		g.settle(minute)
+		g.proposes(`{"v":2}`)
 		g.restart()
 		shown := g.p.Recall(g.notes)
 		require.NotNil(t, shown)
@@ -223,8 +183,7 @@ func TestProposal(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")
 		g.settings.Forge = nil
-		g.save(`{"v":2}`)
-		g.settle(minute)
+		g.proposes(`{"v":2}`)
 		assert.Equal(t, v1alpha1.ProposalPushed, g.state())
 		assert.Equal(t, `{"v":2}`, pl.repo.Content("gateway-changes/plants/a", "site/"+view+"view.json"))
 		pl.repo.ForcePush(pl.repo.Git("rev-parse", "gateway-changes/plants/a"))
@@ -256,6 +215,7 @@ func TestProposal(t *testing.T) {
 		}
 		assert.Equal(t, "6", pl.repo.Git("rev-list", "--count", "main..gateway-changes/plants/a"))
 		g.settle(time.Hour)
+		assert.Len(t, pl.hub.list, 1)
 		assert.Equal(t, `{"v":19}`, pl.repo.Content("gateway-changes/plants/a", "site/"+view+"view.json"))
 	})
 	t.Run("refused changes push nothing", func(t *testing.T) {
@@ -270,10 +230,7 @@ func TestProposal(t *testing.T) {
 		assert.Zero(t, pl.server.Stats().Requests)
 	})
 	t.Run("renew proposes again from the current commit", func(t *testing.T) {
-		pl := newPlant(t)
-		g := pl.gateway("a")
-		g.save(`{"v":2}`)
-		g.settle(minute)
+		pl, g := opened(t)
 		pl.repo.Commit("second", gitserver.Write("unmapped/readme.md", "new"))
 		g.pull()
 		_, _ = g.p.Step(t.Context(), &g.settings, Input{Notes: g.notes, Changed: g.changed(), Compared: g.clock, Renew: "now", Base: func() (Base, error) {
@@ -332,8 +289,7 @@ func TestProposalSurvivesFailures(t *testing.T) {
 				g := pl.gateway("a")
 				h := &failing{hub: pl.hub, at: call, err: down}
 				g.settings.Forge = h
-				g.save(`{"v":2}`)
-				g.settle(minute)
+				g.proposes(`{"v":2}`)
 				if restart {
 					g.restart()
 				}
@@ -349,20 +305,17 @@ func TestProposalSurvivesFailures(t *testing.T) {
 		pl.repo.Orphan("rewritten", gitserver.Files(withView(t, `{"v":1}`)))
 		pl.repo.Git("reflog", "expire", "--expire=now", "--all")
 		pl.repo.Git("gc", "--quiet", "--prune=now")
-		g.save(`{"v":2}`)
-		g.settle(minute)
+		g.proposes(`{"v":2}`)
 		require.Equal(t, v1alpha1.ReasonPushRejected, g.last.Reason, "%+v", g.last)
 		g.pull()
-		g.save(`{"v":3}`)
-		g.settle(minute)
+		g.proposes(`{"v":3}`)
 		assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
 	})
 	t.Run("the answer to a creation is lost", func(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")
 		pl.hub.lose = true
-		g.save(`{"v":2}`)
-		g.settle(minute)
+		g.proposes(`{"v":2}`)
 		g.restart()
 		g.settle(20 * minute)
 		assert.Equal(t, v1alpha1.ProposalOpen, g.state())
@@ -385,18 +338,8 @@ func TestProposalSurvivesFailures(t *testing.T) {
 		assert.Len(t, pl.hub.open(), 1)
 	})
 	t.Run("the agent ends between a push and its record", func(t *testing.T) {
-		pl := newPlant(t)
-		g := pl.gateway("a")
-		g.settings.Forge = nil
-		g.save(`{"v":2}`)
-		g.settle(minute)
-		// The process ends between the push and the record of it.
-		rec, err := loadRecord(g.notes)
-		require.NoError(t, err)
-		rec.Pending, rec.Tip = rec.Tip, plan.ID{}
-		require.NoError(t, rec.save(g.notes))
+		pl, g := interrupted(t)
 		g.settings.Forge = pl.hub
-		g.restart()
 		g.settle(20 * minute)
 		assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
 		assert.Len(t, pl.hub.open(), 1)
@@ -434,10 +377,7 @@ func TestProposalSurvivesFailures(t *testing.T) {
 func TestLostRecord(t *testing.T) {
 	branch := "gateway-changes/plants/a"
 	lose := func(t *testing.T) (*plant, *gateway) {
-		pl := newPlant(t)
-		g := pl.gateway("a")
-		g.save(`{"v":2}`)
-		g.settle(minute)
+		pl, g := opened(t)
 		require.Len(t, pl.hub.open(), 1)
 		g.notes.content = map[string][]byte{}
 		g.restart()

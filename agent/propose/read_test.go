@@ -35,8 +35,7 @@ func TestBuildReadErrors(t *testing.T) {
 		"not allowed": {fs.ErrPermission, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newScene(t, withView(t, `{"v":1}`))
-			s.save(`{"v":2}`)
+			s := savedScene(t)
 			b := s.base()
 			b.State = unreadable{s.disk, tc.err}
 			_, err := Build(b, []string{view + "view.json"}, generous, noGuard)
@@ -46,8 +45,7 @@ func TestBuildReadErrors(t *testing.T) {
 	}
 	for name, text := range map[string]string{"changed": `{"v":3}`, "grown": `{"v":2} `, "shorter": `{"v":2`} {
 		t.Run(name+" while the files are read", func(t *testing.T) {
-			s := newScene(t, withView(t, `{"v":1}`))
-			s.save(`{"v":2}`)
+			s := savedScene(t)
 			b := s.base()
 			b.State = stale{s.disk, text}
 			_, err := Build(b, []string{view + "view.json"}, generous, noGuard)
@@ -113,8 +111,7 @@ func TestCompareLargeJSON(t *testing.T) {
 func TestLongGatewayName(t *testing.T) {
 	g := newPlant(t).gateway("a")
 	g.settings.Gateway = strings.Repeat("g", 230)
-	g.save(`{"v":2}`)
-	g.settle(minute)
+	g.proposes(`{"v":2}`)
 	require.Equal(t, v1alpha1.ProposalOpen, g.state())
 	g.restart()
 	g.save(`{"v":3}`)
@@ -124,11 +121,7 @@ func TestLongGatewayName(t *testing.T) {
 
 // TestUnreadableTip: a failure to read the tip of the branch does not make it that of another author.
 func TestUnreadableTip(t *testing.T) {
-	pl := newPlant(t)
-	g := pl.gateway("a")
-	g.save(`{"v":2}`)
-	g.settle(minute)
-	require.Equal(t, v1alpha1.ProposalOpen, g.state())
+	pl, g := opened(t)
 	g.restart()
 	g.textErr = failure.New(v1alpha1.ReasonGitUnreachable, "connection reset")
 	g.save(`{"v":3}`)
@@ -140,15 +133,9 @@ func TestUnreadableTip(t *testing.T) {
 
 // TestOtherBranch: the record of a proposal ends when the spec names another branch, so that "agent proposal show" does not list it.
 func TestOtherBranch(t *testing.T) {
-	g := newPlant(t).gateway("a")
-	before := g.disk.Files()
-	g.save(`{"v":2}`)
-	g.settle(minute)
-	require.Equal(t, v1alpha1.ProposalOpen, g.state())
+	_, g := opened(t)
 	g.settings.Branch = "gateway-changes/other"
-	for _, name := range []string{"view.json", "resource.json", "thumbnail.png"} {
-		g.disk.Write(view+name, before[view+name])
-	}
+	g.undo()
 	g.settle(time.Hour)
 	require.Empty(t, g.state())
 	recorded, err := LoadSummary(g.notes)
@@ -202,14 +189,9 @@ func TestNamesAreNoDirectives(t *testing.T) {
 // TestStandby: the other node of a redundant pair has the files for a while, and copies git's version of them.
 func TestStandby(t *testing.T) {
 	open := func(t *testing.T) (*plant, *gateway) {
-		pl := newPlant(t)
-		g := pl.gateway("a")
-		g.save(`{"v":2}`)
-		g.settle(minute)
-		require.Equal(t, v1alpha1.ProposalOpen, g.state())
+		pl, g := opened(t)
 		g.standby = true
-		g.save(`{"v":1}`)
-		g.settle(minute)
+		g.proposes(`{"v":1}`)
 		return pl, g
 	}
 	t.Run("no proposal is withdrawn", func(t *testing.T) {
@@ -230,9 +212,41 @@ func TestStandby(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")
 		g.standby = true
-		g.save(`{"v":2}`)
-		g.settle(minute)
+		g.proposes(`{"v":2}`)
 		assert.Empty(t, g.state())
 		assert.Empty(t, pl.hub.list)
 	})
+}
+
+// TestBuildRefusesLFS: a commit with the content itself would bring it into git.
+func TestBuildRefusesLFS(t *testing.T) {
+	for name, c := range map[string]struct {
+		at, rules string
+		refused   bool
+	}{
+		"by its extension":     {".gitattributes", "*.png filter=lfs diff=lfs merge=lfs -text\n", true},
+		"by a macro":           {".gitattributes", "[attr]large filter=lfs\n*.png large\n", true},
+		"in a directory":       {"site/projects/.gitattributes", "line/** filter=lfs\n", true},
+		"another extension":    {".gitattributes", "*.jar filter=lfs\n", false},
+		"of a directory":       {".gitattributes", "site/ filter=lfs\n\"\"\n\"\" filter=lfs\n", false},
+		"unset in a directory": {"site/projects/.gitattributes", "*.png -filter\n", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files := withView(t, `{"v":1}`)
+			files[".gitattributes"] = "*.png text\n"
+			if name == "unset in a directory" {
+				files[".gitattributes"] = "*.png filter=lfs\n"
+			}
+			files[c.at] = c.rules
+			s := newScene(t, files)
+			s.disk.Write("projects/line/com.inductiveautomation.perspective/images/new.png", "a new image")
+			out := s.build("projects/line/com.inductiveautomation.perspective/images/new.png")
+			if !c.refused {
+				assert.Empty(t, out.Refused)
+				return
+			}
+			require.Len(t, out.Refused, 1)
+			assert.Contains(t, out.Refused[0].Why, "LFS")
+		})
+	}
 }

@@ -1,12 +1,15 @@
 package propose
 
 import (
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/test/gitserver"
@@ -39,11 +42,7 @@ func TestDebounce(t *testing.T) {
 
 // TestContentIsReleased: the files of an open proposal are not held in memory, and another push reads them again.
 func TestContentIsReleased(t *testing.T) {
-	pl := newPlant(t)
-	g := pl.gateway("a")
-	g.save(`{"v":2}`)
-	g.settle(minute)
-	require.Equal(t, v1alpha1.ProposalOpen, g.state())
+	pl, g := opened(t)
 	require.NotNil(t, g.p.seen.built)
 	assert.Nil(t, g.p.seen.built.Draft)
 	assert.Nil(t, g.p.seen.built.edits)
@@ -78,11 +77,7 @@ func TestStateDescribesChanges(t *testing.T) {
 
 // P8: a failure of the forge does not hide that a newer change is not pushed.
 func TestUnpushedChangeAfterFailedPoll(t *testing.T) {
-	pl := newPlant(t)
-	g := pl.gateway("a")
-	g.save(`{"v":2}`)
-	g.settle(minute)
-	require.Equal(t, v1alpha1.ProposalOpen, g.state())
+	pl, g := opened(t)
 	pl.hub.mu.Lock()
 	pl.hub.fail = failure.New(v1alpha1.ReasonGitUnreachable, "the forge is down")
 	pl.hub.mu.Unlock()
@@ -106,10 +101,7 @@ func TestUnpushedChangeAfterFailedPoll(t *testing.T) {
 func TestOverwrittenBeforeRestart(t *testing.T) {
 	for name, again := range map[string]int{"one sync": 1, "two syncs, known and unknown": 2} {
 		t.Run(name, func(t *testing.T) {
-			pl := newPlant(t)
-			g := pl.gateway("a")
-			g.save(`{"v":2}`)
-			g.settle(minute)
+			pl, g := opened(t)
 			if again == 2 {
 				pl.repo.Commit("elsewhere", gitserver.Write("unmapped/readme.md", "text"))
 				g.pull()
@@ -129,10 +121,7 @@ func TestOverwrittenBeforeRestart(t *testing.T) {
 }
 
 func TestOverwrittenDuringPoll(t *testing.T) {
-	pl := newPlant(t)
-	g := pl.gateway("a")
-	g.save(`{"v":2}`)
-	g.settle(minute)
+	pl, g := opened(t)
 	pl.repo.Commit("second", gitserver.Files(withView(t, `{"v":9}`)))
 	g.clock = g.clock.Add(2 * pollEvery)
 	pl.hub.mu.Lock()
@@ -144,4 +133,107 @@ func TestOverwrittenDuringPoll(t *testing.T) {
 	g.settle(minute)
 	assert.Equal(t, v1alpha1.ProposalOpen, g.state())
 	assert.Len(t, pl.hub.open(), 1)
+}
+
+// TestPullRequestBody: lists of Azure DevOps have only the first 400 characters of a body, so it starts with the change.
+func TestPullRequestBody(t *testing.T) {
+	long := Identity{strings.Repeat("n", 63), strings.Repeat("g", 253)}
+	c := &Changes{Files: []File{{Path: "projects/line/project.json", Op: Modified}}, Digest: strings.Repeat("0a", 32)}
+	text := []rune(body(long, c, plan.ID{1}))
+	assert.Greater(t, len(text), 400)
+	assert.Equal(t, c.Digest, digestOf(string(text[:400])))
+}
+
+// TestInterruptedPush: after a restart, a push counts only if the record says that it succeeded. Otherwise a sync would replace the change.
+func TestInterruptedPush(t *testing.T) {
+	g := newPlant(t).gateway("a")
+	r := record{Branch: g.settings.Branch, Digest: strings.Repeat("0a", 32), Pending: plan.ID{1}, Files: map[plan.Path]proposed{"a": {Path: "b"}}}
+	require.NoError(t, r.save(g.notes))
+	g.restart()
+	shown := g.p.Recall(g.notes)
+	require.NotNil(t, shown)
+	assert.Equal(t, v1alpha1.ProposalPushing, shown.State)
+	assert.False(t, g.p.Proposal().Safe())
+}
+
+// The spec may name a credential that the pod does not mount. The user learns that before the first change.
+func TestProblemWithoutChanges(t *testing.T) {
+	g := newPlant(t).gateway("a")
+	problem := failure.New(v1alpha1.ReasonPodRestartNeeded, "restart the pod")
+	g.settings.Problem = problem
+	g.step()
+	require.NotNil(t, g.last)
+	assert.Equal(t, v1alpha1.ReasonPodRestartNeeded, g.last.Reason)
+	assert.Empty(t, g.last.State, "there is no proposal")
+
+	g.proposes(`{"v":2}`)
+	assert.Equal(t, v1alpha1.ReasonPodRestartNeeded, g.last.Reason)
+	assert.Empty(t, g.last.State, "nothing is pushed")
+	assert.False(t, g.p.Proposal().Safe())
+	assert.False(t, g.p.Proposal().Settled())
+
+	g.settings.Problem = nil
+	g.settle(minute)
+	assert.Equal(t, v1alpha1.ProposalOpen, g.state())
+	assert.Empty(t, g.last.Reason)
+
+	g.settings.Problem = problem
+	g.step()
+	assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "the pull request stays")
+	assert.Equal(t, v1alpha1.ReasonPodRestartNeeded, g.last.Reason)
+}
+
+// A forge that does not know the repository for a moment delays a proposal by seconds, and one that never knows it gets few requests.
+func TestPauseAfterUnknownRepository(t *testing.T) {
+	err := failure.New(v1alpha1.ReasonUnsupportedRepository, "no such repository")
+	assert.Less(t, pauseAfter(err, v1alpha1.ReasonUnsupportedRepository, 1), 5*time.Second)
+	assert.Greater(t, pauseAfter(err, v1alpha1.ReasonUnsupportedRepository, 2), 45*time.Second)
+	assert.Greater(t, pauseAfter(err, v1alpha1.ReasonAuthFailed, 1), 45*time.Second)
+}
+
+// replacing returns a function that asks, some time after the first sync, whether the sync may replace changes. The record is that of
+// another proposal, or of an earlier state of it.
+func replacing(t *testing.T, strategy v1alpha1.ConflictStrategy, debounce time.Duration) func(rec record, after time.Duration, described bool) error {
+	began := time.Now()
+	now := began
+	p, n := New(slog.New(slog.DiscardHandler), func() time.Time { return now }), &notes{content: map[string][]byte{}}
+	return func(rec record, after time.Duration, described bool) error {
+		require.NoError(t, rec.save(n))
+		p.kept.loaded = false
+		require.NotNil(t, p.Recall(n))
+		now = began.Add(after)
+		return p.Replace(&Settings{Debounce: debounce}, strategy, []string{"projects/line/project.json"}, described)
+	}
+}
+
+var (
+	mergedRecord = record{LastState: v1alpha1.ProposalMerged}
+	pushedRecord = record{Branch: "gateway-changes/plants/g", Tip: plan.ID{1}, Digest: "x"}
+)
+
+// P8: the wait for a change begins with that change, and not with an earlier one that the sync was allowed to replace.
+func TestWaitForUnseenChange(t *testing.T) {
+	for strategy, rec := range map[v1alpha1.ConflictStrategy]record{v1alpha1.StrategyGitWins: pushedRecord, v1alpha1.StrategyGatewayWins: mergedRecord} {
+		t.Run(string(strategy), func(t *testing.T) {
+			const debounce, limit = time.Minute, 2 * time.Minute
+			replace := replacing(t, strategy, debounce)
+			require.NoError(t, replace(rec, 0, true))
+			later := time.Hour // an open Designer has held the sync until then
+			require.ErrorAs(t, replace(rec, later, false), &UnseenError{})
+			require.NoError(t, replace(rec, later+limit, false))
+			require.NoError(t, replace(rec, later+limit+time.Second, false), "one wait is enough")
+		})
+	}
+}
+
+// While a pull request is open, the sync waits for it, so the time of an earlier wait does not count for a change that is saved later.
+func TestWaitForUnseenChangeAfterOpenPullRequest(t *testing.T) {
+	const debounce, limit = time.Minute, 2 * time.Minute
+	replace := replacing(t, v1alpha1.StrategyGatewayWins, debounce)
+	require.Error(t, replace(mergedRecord, 0, false))
+	err := replace(pushedRecord, limit/2, true)
+	require.Error(t, err)
+	assert.NotErrorAs(t, err, &UnseenError{}, "no comparison helps")
+	require.Error(t, replace(mergedRecord, time.Hour, false), "the wait begins again")
+	require.NoError(t, replace(mergedRecord, time.Hour+limit, false))
 }

@@ -1,6 +1,7 @@
 package propose
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -8,17 +9,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/forge"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/secret"
 )
 
 // A pull request that no longer leads to the base branch ends, and the change is proposed again.
 func TestMovedPullRequest(t *testing.T) {
 	begin := func(t *testing.T) (*plant, *gateway) {
-		pl := newPlant(t)
-		g := pl.gateway("a")
-		g.save(`{"v":2}`)
-		g.settle(minute)
-		require.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+		pl, g := opened(t)
 		return pl, g
 	}
 	for name, move := range map[string]func(pl *plant, g *gateway){
@@ -64,8 +64,7 @@ func TestMovedPullRequest(t *testing.T) {
 	t.Run("shared", func(t *testing.T) {
 		pl, _ := begin(t)
 		b := pl.gateway("b")
-		b.save(`{"v":2}`)
-		b.settle(minute)
+		b.proposes(`{"v":2}`)
 		pl.hub.list[0].Base = "develop"
 		b.settle(time.Hour)
 		require.Len(t, pl.hub.list, 2)
@@ -75,14 +74,11 @@ func TestMovedPullRequest(t *testing.T) {
 
 // The text of a pull request does not prove that its branch has the change.
 func TestCopiedText(t *testing.T) {
-	pl := newPlant(t)
-	a, b := pl.gateway("a"), pl.gateway("b")
-	a.save(`{"v":2}`)
-	a.settle(minute)
+	pl, _ := opened(t)
+	b := pl.gateway("b")
 	pl.repo.Branch("copy", pl.repo.Tip("main"))
 	pl.hub.list[0].Branch = "copy"
-	b.save(`{"v":2}`)
-	b.settle(minute)
+	b.proposes(`{"v":2}`)
 	require.Len(t, pl.hub.open(), 2)
 	assert.Equal(t, v1alpha1.ProposalOpen, b.state(), "%+v", b.last)
 	assert.NotEmpty(t, pl.repo.Git("for-each-ref", "refs/heads/"+b.settings.Branch), "b keeps its branch")
@@ -90,17 +86,68 @@ func TestCopiedText(t *testing.T) {
 
 // The server does not delete the branch of a gateway that follows the pull request of another one.
 func TestBranchOfSharedPullRequestStays(t *testing.T) {
-	pl := newPlant(t)
-	a, b := pl.gateway("a"), pl.gateway("b")
-	a.save(`{"v":2}`)
-	a.settle(minute)
+	pl, _ := opened(t)
+	b := pl.gateway("b")
 	pl.repo.Git("config", "receive.denyDeletes", "true")
-	b.save(`{"v":2}`)
-	b.settle(minute)
+	b.proposes(`{"v":2}`)
 	require.NotEmpty(t, pl.repo.Git("for-each-ref", "refs/heads/"+b.settings.Branch))
 	pl.repo.Git("config", "receive.denyDeletes", "false")
 	b.save(`{"v":3}`)
 	b.settle(time.Hour)
 	assert.Equal(t, v1alpha1.ProposalOpen, b.state(), "%+v", b.last)
 	assert.Len(t, pl.hub.open(), 2)
+}
+
+func TestSignedProposal(t *testing.T) {
+	const branch, name = "gateway-changes/plants/a", "spec.bidirectional.signing: key id of Secret sign"
+	for _, key := range []repotest.SigningKey{repotest.NewSSHKey(t, "ed25519", ""), repotest.NewOpenPGPKey(t, "", nil)} {
+		t.Run(string(key.Format), func(t *testing.T) {
+			pl := newPlant(t)
+			g := pl.gateway("a")
+			g.settings.Sign = repo.NewSigner(key.Format, name, repotest.Token(key.Private))
+			requireSigned := func(commits int) {
+				t.Helper()
+				list := strings.Fields(pl.repo.Git("rev-list", "main.."+branch))
+				require.Len(t, list, commits)
+				for _, commit := range list {
+					require.NoError(t, key.Check(pl.repo.Git("cat-file", "commit", commit)+"\n"))
+					require.NoError(t, key.Verify(t, pl.repo.Dir, commit))
+				}
+			}
+			g.proposes(`{"v":2}`)
+			require.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+			requireSigned(1)
+			g.proposes(`{"v":3}`)
+			requireSigned(2)
+			// The trailers of a signed commit rebuild a lost record.
+			g.notes.content = map[string][]byte{}
+			g.restart()
+			g.settle(2 * minute)
+			require.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+			g.save(`{"v":4}`)
+			g.settle(2 * minute)
+			requireSigned(3)
+			assert.Len(t, pl.hub.list, 1)
+		})
+	}
+	t.Run("no push without a usable key", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		text := repotest.NewSSHKey(t, "ed25519", "S3CR3T").Private
+		g.settings.Sign = repo.NewSigner(v1alpha1.SigningSSH, name, func() (secret.String, error) { return secret.New(text), nil })
+		g.save(`{"v":2}`)
+		g.settle(20 * minute)
+		assert.Equal(t, v1alpha1.ReasonAuthFailed, g.last.Reason)
+		assert.Contains(t, g.last.Message, name+" is protected by a passphrase")
+		assert.Contains(t, g.last.Message, "put an ssh private key without a passphrase there")
+		assert.Empty(t, pl.repo.Git("for-each-ref", "refs/heads/gateway-changes"))
+		assert.Empty(t, pl.hub.list)
+
+		key := repotest.NewSSHKey(t, "ed25519", "")
+		text = key.Private
+		g.settle(time.Hour)
+		assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+		assert.Empty(t, g.last.Reason)
+		require.NoError(t, key.Check(pl.repo.Git("cat-file", "commit", branch)+"\n"))
+	})
 }
