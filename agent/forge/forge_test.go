@@ -152,16 +152,7 @@ func TestRefusals(t *testing.T) {
 		}
 	})
 	t.Run("an answer with the token as a time", func(t *testing.T) { // of Gitea, whose library quotes it
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "application/json")
-			_, _ = w.Write([]byte(`[{"number":7,"created_at":"S3cr3t-token"}]`))
-		}))
-		defer server.Close()
-		gitea, err := forge.New(giturl.Gitea, forge.Config{
-			Repository: server.URL + "/plants/site", Token: func(context.Context) (secret.String, error) { return secret.New("S3cr3t-token"), nil },
-		})
-		require.NoError(t, err)
-		_, err = gitea.Open(t.Context(), "main")
+		_, err := gitea(t, func(*http.Request) any { return []any{map[string]any{"number": 7, "created_at": "S3cr3t-token"}} }).Open(t.Context(), "main")
 		require.ErrorContains(t, err, "the expected JSON")
 		assert.NotContains(t, err.Error(), "S3cr3t")
 	})
@@ -219,10 +210,38 @@ func TestCloseAgain(t *testing.T) {
 	})
 }
 
+// gitea returns a Gitea that answers as given.
+func gitea(t *testing.T, answer func(*http.Request) any) forge.Forge {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		assert.NoError(t, json.NewEncoder(w).Encode(answer(r)))
+	}))
+	t.Cleanup(server.Close)
+	g, err := forge.New(giturl.Gitea, forge.Config{Repository: server.URL + "/plants/site", Token: func(context.Context) (secret.String, error) { return secret.New("S3cr3t-token"), nil }})
+	require.NoError(t, err)
+	return g
+}
+
+// Statuses, pages and messages show the address of a pull request.
+func TestShownURL(t *testing.T) {
+	for url, shown := range map[string]bool{"https://x/pulls/7": true, "javascript:alert(1)": false, "https://x/<b>": false, "https://user:p@x/": false, "https://x/" + strings.Repeat("a", 600): false,
+		"x": false, "https://x/a)b": false} {
+		t.Run(fmt.Sprintf("%.20s", url), func(t *testing.T) {
+			side := map[string]any{"ref": "a", "repo_id": 1, "sha": forgetest.Commit}
+			pr, err := gitea(t, func(*http.Request) any {
+				return map[string]any{"number": 7, "state": "open", "html_url": url, "head": side, "base": side}
+			}).Get(t.Context(), 7)
+			require.NoError(t, err)
+			assert.Equal(t, map[bool]string{true: url}[shown], pr.URL)
+		})
+	}
+}
+
 // A Gitea may send fewer pull requests for each page than asked for, and lists those that were updated last.
 func TestGiteaPages(t *testing.T) {
 	const most, open, closed = 20, 150, 300
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	g := gitea(t, func(r *http.Request) any {
 		q := r.URL.Query()
 		var list []map[string]any
 		for n := open + closed; n > 0; n-- {
@@ -240,19 +259,13 @@ func TestGiteaPages(t *testing.T) {
 		_, _ = fmt.Sscan(q.Get("limit"), &limit)
 		limit = min(limit, most)
 		list = list[min((page-1)*limit, len(list)):]
-		w.Header().Set("Content-Type", "application/json")
-		assert.NoError(t, json.NewEncoder(w).Encode(list[:min(limit, len(list))]))
-	}))
-	defer server.Close()
-	gitea, err := forge.New(giturl.Gitea, forge.Config{
-		Repository: server.URL + "/plants/site", Token: func(context.Context) (secret.String, error) { return secret.New("t"), nil },
+		return list[:min(limit, len(list))]
 	})
-	require.NoError(t, err)
-	list, err := gitea.ByHead(t.Context(), "b1", "main")
+	list, err := g.ByHead(t.Context(), "b1", "main")
 	require.NoError(t, err)
 	require.Len(t, list, 1, "the open pull request that was updated first")
 	assert.Equal(t, int64(1), list[0].Number)
-	list, err = gitea.Open(t.Context(), "main")
+	list, err = g.Open(t.Context(), "main")
 	require.NoError(t, err)
 	assert.Len(t, list, forge.MaxListed)
 }

@@ -29,14 +29,21 @@ func index(t testing.TB, s *site, d *Draft) {
 	repotest.RunGit(t, s.Dir, pack.Join(), "unpack-objects", "--strict", "-q")
 }
 
-// TestPackOfDraft writes objects whose sizes take one byte more in the pack than the size before, and some that do not compress.
-func TestPackOfDraft(t *testing.T) {
-	s := newSite(t)
-	s.Commit("base", gitserver.Write("top", "z"))
-	store := openStore(t, t.TempDir())
+// draftBase returns a repository with a commit, and a store that has it.
+func draftBase(t *testing.T, edits ...gitserver.Edit) (s *site, store *Store, commit, root plan.ID) {
+	t.Helper()
+	s = newSite(t)
+	s.Commit("base", edits...)
+	store = openStore(t, t.TempDir())
 	res, _ := pull(t, store, s.remote(), "main")
 	root, err := store.RootTree(res.Commit)
 	require.NoError(t, err)
+	return s, store, res.Commit, root
+}
+
+// TestPackOfDraft writes objects whose sizes take one byte more in the pack than the size before, and some that do not compress.
+func TestPackOfDraft(t *testing.T) {
+	s, store, base, root := draftBase(t, gitserver.Write("top", "z"))
 	random := rand.NewChaCha8([32]byte{1})
 	for _, size := range []int{0, 1, 15, 16, 2047, 2048, 1<<18 - 1, 1 << 18, 3 << 20} {
 		t.Run(strconv.Itoa(size), func(t *testing.T) {
@@ -47,7 +54,7 @@ func TestPackOfDraft(t *testing.T) {
 			d, err := NewDraft(store, root, []Edit{{Path: "new", Content: b.Bytes}})
 			require.NoError(t, err)
 			who := Person{Name: "a", Mail: "a@example.com", When: time.Unix(1700000000, 0)}
-			commit, err := d.MakeCommit(res.Commit, who, who, "m\n", nil)
+			commit, err := d.MakeCommit(base, who, who, "m\n", nil)
 			require.NoError(t, err)
 			index(t, s, d)
 			assert.Equal(t, string(content), string(repotest.RunGit(t, s.Dir, nil, "cat-file", "blob", commit.String()+":new")))
@@ -123,12 +130,7 @@ func (o drafts) Has(id plan.ID) bool                   { return o.d.Objects().Ha
 func (o drafts) SortKey(plan.ID) int64                 { return 0 }
 
 func TestDraftRejectsPaths(t *testing.T) {
-	s := newSite(t)
-	s.Commit("base", gitserver.Write("a/b", "1"), gitserver.Symlink("link", "a"))
-	store := openStore(t, t.TempDir())
-	res, _ := pull(t, store, s.remote(), "main")
-	root, err := store.RootTree(res.Commit)
-	require.NoError(t, err)
+	_, store, _, root := draftBase(t, gitserver.Write("a/b", "1"), gitserver.Symlink("link", "a"))
 	for path, want := range map[string]v1alpha1.Reason{
 		"": v1alpha1.ReasonUnsafePath, "/a": v1alpha1.ReasonUnsafePath, "a//b": v1alpha1.ReasonUnsafePath, "../a": v1alpha1.ReasonUnsafePath,
 		".git/config": v1alpha1.ReasonUnsafePath, "x/.GIT/hooks/post-checkout": v1alpha1.ReasonUnsafePath, "a\x00b": v1alpha1.ReasonUnsafePath,
@@ -144,7 +146,6 @@ func TestDraftRejectsPaths(t *testing.T) {
 
 // TestDraftRandom applies random edits as a Draft and through git, and compares the trees.
 func TestDraftRandom(t *testing.T) {
-	s := newSite(t)
 	r := rand.New(rand.NewPCG(1, 2))
 	names := []string{"a", "a.b", "a-b", "ab", "b", "B", "é"}
 	path := func() string {
@@ -158,11 +159,7 @@ func TestDraftRandom(t *testing.T) {
 	for range 40 {
 		files[path()] = "base"
 	}
-	s.Commit("base", gitserver.Files(files))
-	store := openStore(t, t.TempDir())
-	res, _ := pull(t, store, s.remote(), "main")
-	root, err := store.RootTree(res.Commit)
-	require.NoError(t, err)
+	s, store, base, root := draftBase(t, gitserver.Files(files))
 	rounds := 30
 	if testing.Short() {
 		rounds = 8
@@ -189,7 +186,7 @@ func TestDraftRandom(t *testing.T) {
 		}
 		d, err := NewDraft(store, root, slices.Collect(maps.Values(edits)))
 		require.NoError(t, err)
-		s.Branch("try", res.Commit.String())
+		s.Branch("try", base.String())
 		s.Checkout("try")
 		commit := s.Commit("the same", same...)
 		s.Checkout("main")

@@ -118,6 +118,7 @@ func TestDirectoryOfObjectFormatSHA256(t *testing.T) {
 	assert.ErrorContains(t, err, "sha256")
 }
 
+// An object has other content than its id says. TestAlternates has a missing object.
 func TestDamagedDirectory(t *testing.T) {
 	g := newSite(t)
 	// loose returns the path of a loose object.
@@ -129,30 +130,20 @@ func TestDamagedDirectory(t *testing.T) {
 	tree := string(repotest.RunGit(t, g.Dir, []byte("100644 blob "+good+"\ta.txt\n"), "mktree")[:40])
 	commit := repotest.ParseID(t, g.CommitTree("first", tree))
 	r := newRemote(t, parseURL(t, g.Dir), Auth{}, RemoteOptions{})
-
-	t.Run("an object with other content", func(t *testing.T) {
-		right, err := os.ReadFile(loose(good))
-		require.NoError(t, err)
-		wrong, err := os.ReadFile(loose(other))
-		require.NoError(t, err)
-		require.NoError(t, os.Chmod(loose(good), 0o600))
-		require.NoError(t, os.WriteFile(loose(good), wrong, 0o600))
-		s := openStore(t, t.TempDir())
-		_, err = s.Fetch(t.Context(), r, commit, "main")
-		repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
-		assert.Empty(t, repotest.PackFiles(t, s, ""), "the store does not keep an incomplete commit")
-		require.NoError(t, os.WriteFile(loose(good), right, 0o600))
-		_, err = s.Fetch(t.Context(), r, commit, "main")
-		require.NoError(t, err)
-		assert.Equal(t, "good\n", repotest.ReadBlob(t, s, repotest.ParseID(t, good)))
-	})
-	t.Run("a missing object", func(t *testing.T) {
-		require.NoError(t, os.Remove(loose(good)))
-		s := openStore(t, t.TempDir())
-		_, err := s.Fetch(t.Context(), r, commit, "main")
-		repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
-		assert.Empty(t, repotest.PackFiles(t, s, ""))
-	})
+	right, err := os.ReadFile(loose(good))
+	require.NoError(t, err)
+	wrong, err := os.ReadFile(loose(other))
+	require.NoError(t, err)
+	require.NoError(t, os.Chmod(loose(good), 0o600))
+	require.NoError(t, os.WriteFile(loose(good), wrong, 0o600))
+	s := openStore(t, t.TempDir())
+	_, err = s.Fetch(t.Context(), r, commit, "main")
+	repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
+	assert.Empty(t, repotest.PackFiles(t, s, ""), "the store does not keep an incomplete commit")
+	require.NoError(t, os.WriteFile(loose(good), right, 0o600))
+	_, err = s.Fetch(t.Context(), r, commit, "main")
+	require.NoError(t, err)
+	assert.Equal(t, "good\n", repotest.ReadBlob(t, s, repotest.ParseID(t, good)))
 }
 
 // F11: a repository in a directory must respect the limits.

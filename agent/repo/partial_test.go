@@ -37,6 +37,16 @@ func fetchTrees(t testing.TB, s *Store, r *Remote, commit plan.ID) FetchStats {
 	return stats
 }
 
+// partial returns a store that has the trees of a commit and fetches its blobs as they are read.
+func partial(t *testing.T, edits ...gitserver.Edit) (g *site, s *Store, r *Remote, commit plan.ID) {
+	t.Helper()
+	g = newSite(t)
+	commit = g.Push("first", edits...)
+	s, r = openStore(t, t.TempDir()), g.remote()
+	fetchTrees(t, s, r, commit)
+	return g, s, r, commit
+}
+
 func TestLostStoreFetchesRequestedBlobs(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
 		first := g.Push("first", repotest.Views(100))
@@ -131,10 +141,7 @@ func TestManyMissingBlobsFetchAll(t *testing.T) {
 		repotest.RequireSame(t, g, s, commit)
 	})
 	t.Run("no request for a blob that is not in the commit", func(t *testing.T) {
-		g := newSite(t)
-		commit := g.Push("first", repotest.Views(3))
-		s := openStore(t, t.TempDir())
-		fetchTrees(t, s, g.remote(), commit)
+		g, s, _, commit := partial(t, repotest.Views(3))
 		g.Server.Forget()
 		_, err := read(t, s, repotest.BlobID("of another commit"))
 		assert.True(t, store.IsNotFound(err), "%v", err)
@@ -160,10 +167,7 @@ func TestServerWithoutFilter(t *testing.T) {
 		})
 	}
 	t.Run("server that refuses ids of blobs", func(t *testing.T) {
-		g := newSite(t)
-		commit := g.Push("first", repotest.Views(30))
-		s, r := openStore(t, t.TempDir()), g.remote()
-		fetchTrees(t, s, r, commit)
+		g, s, _, commit := partial(t, repotest.Views(30))
 		g.Server.Refuse(gitserver.SHAWants)
 		stats, err := s.FetchBlobs(t.Context(), []plan.ID{g.blobOf(commit, repotest.ViewPath(1))})
 		require.NoError(t, err)
@@ -172,10 +176,7 @@ func TestServerWithoutFilter(t *testing.T) {
 	})
 	for _, code := range []int{http.StatusBadRequest, http.StatusRequestEntityTooLarge} {
 		t.Run(fmt.Sprintf("HTTP %d for a list of blobs", code), func(t *testing.T) {
-			g := newSite(t)
-			commit := g.Push("first", repotest.Views(30))
-			s, r := openStore(t, t.TempDir()), g.remote()
-			fetchTrees(t, s, r, commit)
+			g, s, _, commit := partial(t, repotest.Views(30))
 			g.Server.Inject(gitserver.Status(code).On(gitserver.UploadPack).Times(1))
 			stats, err := s.FetchBlobs(t.Context(), []plan.ID{g.blobOf(commit, repotest.ViewPath(1))})
 			require.NoError(t, err)
@@ -202,12 +203,9 @@ func TestServerWithoutFilter(t *testing.T) {
 }
 
 func TestBrokenRemoteIsRetried(t *testing.T) {
-	g := newSite(t)
-	commit := g.Push("first", repotest.Views(30))
-	s, r := openStore(t, t.TempDir()), g.remote()
+	g, s, r, commit := partial(t, repotest.Views(30))
 	now := time.Now()
 	s.now = func() time.Time { return now }
-	fetchTrees(t, s, r, commit)
 	id := g.blobOf(commit, repotest.ViewPath(2))
 	g.Server.Inject(gitserver.Status(500))
 	_, err := s.FetchBlobs(t.Context(), []plan.ID{id})
@@ -231,12 +229,9 @@ func TestBrokenRemoteIsRetried(t *testing.T) {
 
 // A drift check reads one blob after another, and a request to an unavailable server may take a minute.
 func TestUnreachableServerBlobRequests(t *testing.T) {
-	g := newSite(t)
-	commit := g.Push("first", repotest.Views(30))
-	s, r := openStore(t, t.TempDir()), g.remote()
+	g, s, r, commit := partial(t, repotest.Views(30))
 	now := time.Now()
 	s.now = func() time.Time { return now }
-	fetchTrees(t, s, r, commit)
 	asked := func() int {
 		t.Helper()
 		g.Server.Forget()
@@ -269,12 +264,9 @@ func TestUnreachableServerBlobRequests(t *testing.T) {
 func TestRetryAfterOfBlobs(t *testing.T) {
 	for asks, quiet := range map[time.Duration]time.Duration{10 * time.Minute: 10 * time.Minute, 24 * time.Hour: time.Hour} {
 		t.Run(asks.String(), func(t *testing.T) {
-			g := newSite(t)
-			commit := g.Push("first", repotest.Views(3))
-			s := openStore(t, t.TempDir())
+			g, s, _, commit := partial(t, repotest.Views(3))
 			now := time.Now()
 			s.now = func() time.Time { return now }
-			fetchTrees(t, s, g.remote(), commit)
 			g.Server.Inject(gitserver.Throttle(asks))
 			_, err := read(t, s, g.blobOf(commit, repotest.ViewPath(1)))
 			require.Error(t, err)

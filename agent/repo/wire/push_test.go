@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -270,18 +269,7 @@ func TestPushRedirectedElsewhere(t *testing.T) {
 
 func TestPushToRenamedRepository(t *testing.T) {
 	p := newPusher(t)
-	front := httptest.NewServer(nil)
-	defer front.Close()
-	back, err := url.Parse(p.web.URL(""))
-	require.NoError(t, err)
-	front.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, "/old.git/info/refs") {
-			http.Redirect(w, r, strings.Replace(r.URL.String(), "/old.git", "/site.git", 1), http.StatusMovedPermanently)
-			return
-		}
-		repotest.ReverseProxy(back).ServeHTTP(w, r)
-	})
-	p.client = newClient(t, parseURL(t, front.URL+"/old.git"), Auth{Token: repotest.Token(tripwire)}, Options{})
+	p.client = newClient(t, renamed(t, p.web), Auth{Token: repotest.Token(tripwire)}, Options{})
 	require.NoError(t, p.create())
 	assert.Equal(t, p.second.String(), p.tip())
 }
@@ -376,20 +364,12 @@ func TestPushToSilentSSHServer(t *testing.T) {
 	}
 }
 
-// slowBody is a request that a server reads slowly.
-type slowBody struct{}
-
-func (slowBody) Read([]byte) (int, error) {
-	time.Sleep(50 * time.Second)
-	return 10, nil
-}
-
 func TestSlowPush(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, dog, stop := watch(t.Context(), time.Hour, 10, time.Minute)
 		defer stop()
 		defer dog.startWait()()
-		in := &sentBody{io.NopCloser(slowBody{}), dog}
+		in := &sentBody{io.NopCloser(trickle{}), dog}
 		for range 30 {
 			_, err := in.Read(make([]byte, 100))
 			require.NoError(t, err)
