@@ -4,7 +4,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -20,17 +19,6 @@ import (
 // P9: a promotion that failed must not be delivered later. What no gateway has taken ends, and what it replaced is desired again.
 func TestWithdraw(t *testing.T) {
 	const first, second = "test.01hz0000000000000000000001.abcdef0", "test.01hz0000000000000000000002.abcdef0"
-	now := time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
-	carryOut := func(t *testing.T, gs *v1alpha1.GatewaySync, r Request) Answer {
-		t.Helper()
-		now = now.Add(time.Second)
-		write, answer, err := r.plan(gs, now)
-		require.NoError(t, err)
-		if write != nil {
-			gs.Annotations = annotated(gs.Annotations, write)
-		}
-		return answer
-	}
 	start := func() *v1alpha1.GatewaySync {
 		gs := &v1alpha1.GatewaySync{}
 		gs.Spec.Git.Repo, gs.Spec.Git.Ref = "https://git.example.com/plant.git", "main"
@@ -39,41 +27,35 @@ func TestWithdraw(t *testing.T) {
 	}
 	promote := func(t *testing.T, gs *v1alpha1.GatewaySync, id, ref, commit string) {
 		t.Helper()
-		require.Equal(t, Set, carryOut(t, gs, Request{Ref: ref, Commit: commit, By: "kargo", ID: id, For: "stage " + ref}).Outcome)
-	}
-	desired := func(t *testing.T, gs *v1alpha1.GatewaySync) desiredref.Desired {
-		t.Helper()
-		d, err := desiredref.Of(gs, "")
-		require.NoError(t, err)
-		return d
+		require.Equal(t, Set, ask(t, gs, Request{Ref: ref, Commit: commit, By: "kargo", ID: id, For: "stage " + ref}).Outcome)
 	}
 
 	t.Run("the ref of the spec is desired again", func(t *testing.T) {
 		gs := start()
 		promote(t, gs, first, "v1", commitB)
 		at := gs.Annotations[v1alpha1.AnnotationRequestedAt]
-		answer := carryOut(t, gs, Request{Withdraw: true, ID: first})
+		answer := ask(t, gs, Request{Withdraw: true, ID: first})
 		assert.Equal(t, Set, answer.Outcome)
 		assert.Equal(t, "main", answer.Ref)
 		assert.NotEqual(t, at, gs.Annotations[v1alpha1.AnnotationRequestedAt], "the lead must handle it")
 		assert.Equal(t, desiredref.Desired{Ref: "main", RequestedAt: answer.At}, desired(t, gs))
-		again := carryOut(t, gs, Request{Withdraw: true, ID: first})
+		again := ask(t, gs, Request{Withdraw: true, ID: first})
 		assert.Equal(t, Ignored, again.Outcome)
-		assert.Equal(t, Unchanged, carryOut(t, gs, Request{Ref: "v1", By: "kargo", ID: first}).Outcome, "a repeat of the withdrawn request changes nothing")
+		assert.Equal(t, Unchanged, ask(t, gs, Request{Ref: "v1", By: "kargo", ID: first}).Outcome, "a repeat of the withdrawn request changes nothing")
 	})
 	t.Run("the request before is desired again", func(t *testing.T) {
 		gs := start()
 		promote(t, gs, first, "v1", commitA)
 		was := desired(t, gs)
 		promote(t, gs, second, "v2", commitB)
-		answer := carryOut(t, gs, Request{Withdraw: true, ID: second})
+		answer := ask(t, gs, Request{Withdraw: true, ID: second})
 		assert.Equal(t, Set, answer.Outcome)
 		was.RequestedAt = answer.At
 		assert.Equal(t, was, desired(t, gs))
 		assert.Equal(t, "stage v1", gs.Annotations[v1alpha1.AnnotationRequestedFor])
-		assert.Equal(t, Ignored, carryOut(t, gs, Request{Withdraw: true, ID: second}).Outcome, "a repeated withdrawal ends no other request")
+		assert.Equal(t, Ignored, ask(t, gs, Request{Withdraw: true, ID: second}).Outcome, "a repeated withdrawal ends no other request")
 		assert.Equal(t, "v1", desired(t, gs).Ref)
-		assert.Equal(t, Superseded, carryOut(t, gs, Request{Ref: "v0", By: "kargo", ID: "test.01hz0000000000000000000000.abcdef0"}).Outcome)
+		assert.Equal(t, Superseded, ask(t, gs, Request{Ref: "v0", By: "kargo", ID: "test.01hz0000000000000000000000.abcdef0"}).Outcome)
 	})
 	t.Run("a refused request before it never counted", func(t *testing.T) {
 		gs := start()
@@ -81,21 +63,21 @@ func TestWithdraw(t *testing.T) {
 		d := desired(t, gs)
 		gs.Status.Request = &v1alpha1.RequestStatus{Over: d.Over, Refused: d.Refuse(commitA)}
 		promote(t, gs, second, "v2", commitB)
-		assert.Equal(t, "main", carryOut(t, gs, Request{Withdraw: true, ID: second}).Ref)
+		assert.Equal(t, "main", ask(t, gs, Request{Withdraw: true, ID: second}).Ref)
 	})
 	t.Run("another id", func(t *testing.T) {
 		gs := start()
 		promote(t, gs, first, "v1", commitA)
 		promote(t, gs, second, "v2", commitB)
-		assert.Equal(t, Ignored, carryOut(t, gs, Request{Withdraw: true, ID: "other"}).Outcome)
+		assert.Equal(t, Ignored, ask(t, gs, Request{Withdraw: true, ID: "other"}).Outcome)
 		assert.Equal(t, "v2", desired(t, gs).Ref)
 	})
 	t.Run("one after the other", func(t *testing.T) {
 		gs := start()
 		promote(t, gs, first, "v1", commitB)
 		promote(t, gs, second, "v2", commitB)
-		assert.Equal(t, "v1", carryOut(t, gs, Request{Withdraw: true, ID: second}).Ref)
-		assert.Equal(t, "main", carryOut(t, gs, Request{Withdraw: true, ID: first}).Ref)
+		assert.Equal(t, "v1", ask(t, gs, Request{Withdraw: true, ID: second}).Ref)
+		assert.Equal(t, "main", ask(t, gs, Request{Withdraw: true, ID: first}).Ref)
 		assert.NotContains(t, gs.Annotations, v1alpha1.AnnotationRequestedBefore)
 	})
 	t.Run("a request that was replaced", func(t *testing.T) {
@@ -104,15 +86,15 @@ func TestWithdraw(t *testing.T) {
 		promote(t, gs, first, "v1", commitB)
 		promote(t, gs, second, "v2", commitB)
 		for _, ref := range []string{"v8", "v9"} { // sequence: a user replaces the promotion
-			require.Equal(t, Set, carryOut(t, gs, Request{Ref: ref, By: "cli"}).Outcome)
+			require.Equal(t, Set, ask(t, gs, Request{Ref: ref, By: "cli"}).Outcome)
 		}
 		was := desired(t, gs)
-		answer := carryOut(t, gs, Request{Withdraw: true, ID: second})
+		answer := ask(t, gs, Request{Withdraw: true, ID: second})
 		assert.Equal(t, []any{Set, "v9"}, []any{answer.Outcome, answer.Ref})
 		assert.Equal(t, was, desired(t, gs), "the request in force stays as it is")
-		assert.Equal(t, Ignored, carryOut(t, gs, Request{Withdraw: true, ID: second}).Outcome)
+		assert.Equal(t, Ignored, ask(t, gs, Request{Withdraw: true, ID: second}).Outcome)
 		for _, ref := range []string{"v8", "v1", "main"} { // sequence: from the newest to the spec
-			assert.Equal(t, ref, carryOut(t, gs, Request{Withdraw: true}).Ref, "a withdrawn promotion must not come back")
+			assert.Equal(t, ref, ask(t, gs, Request{Withdraw: true}).Ref, "a withdrawn promotion must not come back")
 		}
 	})
 	t.Run("a request that is too long to come back", func(t *testing.T) {
@@ -121,25 +103,25 @@ func TestWithdraw(t *testing.T) {
 		gs.Annotations[v1alpha1.AnnotationRequestedFor] = strings.Repeat("<", 500) // six bytes each
 		promote(t, gs, second, strings.Repeat("<", 250), commitB)
 		promote(t, gs, "3", "v3", commitB)
-		assert.Equal(t, "main", carryOut(t, gs, Request{Withdraw: true, ID: "3"}).Ref)
+		assert.Equal(t, "main", ask(t, gs, Request{Withdraw: true, ID: "3"}).Ref)
 	})
 	t.Run("a gateway took it", func(t *testing.T) {
 		gs := start()
 		promote(t, gs, first, "v1", commitB)
 		gs.Status.DiscoveredGateways[1].SyncedCommit = commitB
-		answer := carryOut(t, gs, Request{Withdraw: true, ID: first})
+		answer := ask(t, gs, Request{Withdraw: true, ID: first})
 		assert.Equal(t, Unchanged, answer.Outcome)
 		assert.Contains(t, answer.Message, "1 of 2 gateways run "+commitB[:7]+" already, such as line-1")
 		assert.Equal(t, "v1", desired(t, gs).Ref)
 	})
 	t.Run("a request without a commit", func(t *testing.T) {
 		gs := start()
-		require.Equal(t, Set, carryOut(t, gs, Request{Ref: "v1", By: "cli"}).Outcome)
+		require.Equal(t, Set, ask(t, gs, Request{Ref: "v1", By: "cli"}).Outcome)
 		gs.Status.ObservedRequest = desiredref.Key(gs)
 		gs.Status.Outcome = &v1alpha1.Outcome{Ref: "v1", Commit: commitA}
-		assert.Equal(t, Unchanged, carryOut(t, gs, Request{Withdraw: true}).Outcome)
+		assert.Equal(t, Unchanged, ask(t, gs, Request{Withdraw: true}).Outcome)
 		gs.Status.Outcome.Commit = commitB
-		assert.Equal(t, Set, carryOut(t, gs, Request{Withdraw: true}).Outcome)
+		assert.Equal(t, Set, ask(t, gs, Request{Withdraw: true}).Outcome)
 		assert.Equal(t, "main", desired(t, gs).Ref)
 	})
 	t.Run("the spec changed since the request before", func(t *testing.T) {
@@ -147,17 +129,17 @@ func TestWithdraw(t *testing.T) {
 		promote(t, gs, first, "v1", commitA)
 		gs.Spec.Git.Ref = "release"
 		promote(t, gs, second, "v2", commitB)
-		assert.Equal(t, "release", carryOut(t, gs, Request{Withdraw: true, ID: second}).Ref)
+		assert.Equal(t, "release", ask(t, gs, Request{Withdraw: true, ID: second}).Ref)
 	})
 	t.Run("another client replaced the request", func(t *testing.T) {
 		gs := start()
 		promote(t, gs, first, "v1", commitA)
 		promote(t, gs, second, "v2", commitB)
 		gs.Annotations[v1alpha1.AnnotationRequestedRef] = "v3" // as kubectl annotate does
-		assert.Equal(t, "main", carryOut(t, gs, Request{Withdraw: true}).Ref, "v1 is what v2 replaced, not v3")
+		assert.Equal(t, "main", ask(t, gs, Request{Withdraw: true}).Ref, "v1 is what v2 replaced, not v3")
 	})
 	t.Run("nothing is requested", func(t *testing.T) {
-		assert.Equal(t, Ignored, carryOut(t, start(), Request{Withdraw: true}).Outcome)
+		assert.Equal(t, Ignored, ask(t, start(), Request{Withdraw: true}).Outcome)
 	})
 }
 

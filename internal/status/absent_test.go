@@ -21,8 +21,7 @@ func (s *scene) asks(at, commit string) {
 
 // Agents that return with the commit that ran before have synced nothing, so no Event reports them.
 func TestReturningAgentsSendNoEvents(t *testing.T) {
-	s := newScene(t, 2)
-	s.write()
+	s := synced(t, 2)
 	pods := s.Pods
 	s.ends(0, true)
 	s.ends(1, true)
@@ -34,20 +33,17 @@ func TestReturningAgentsSendNoEvents(t *testing.T) {
 		s.Pods = append(s.Pods, p)
 		s.Reports[i].OwnerReferences[0].UID = p.UID
 	}
-	st = s.after(time.Minute).write()
-	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady))
+	shows(t, s.after(time.Minute).write(), "Ready=True/Synced")
 	assert.Empty(t, s.told())
 }
 
 // A rollout restarts the only pod while a request is pending. A wave must not pass before the gateway is back.
 func TestRequestDuringRestart(t *testing.T) {
-	s := newScene(t, 1)
-	s.write()
+	s := synced(t, 1)
 	s.ends(0, true)
 	s.asks("t1", commitB)
 	st := s.after(time.Minute).write()
-	assert.Equal(t, "Unknown/AgentsAway", condition(st, v1alpha1.ConditionReady))
-	assert.Equal(t, "True/AgentsAway", condition(st, v1alpha1.ConditionReconciling))
+	shows(t, st, "Ready=Unknown/AgentsAway Reconciling=True/AgentsAway")
 	assert.Empty(t, st.LastHandledRequest)
 	assert.Equal(t, "0/1", st.GatewaysReady)
 	require.Len(t, st.DiscoveredGateways, 1)
@@ -63,19 +59,19 @@ func TestRequestDuringRestart(t *testing.T) {
 	pod := s.Pods[0]
 	s.Pods = nil
 	st = s.after(time.Minute).write()
-	assert.Equal(t, "Unknown/AgentsAway", condition(st, v1alpha1.ConditionReady))
+	shows(t, st, "Ready=Unknown/AgentsAway")
 	assert.Equal(t, "its pod is gone", st.DiscoveredGateways[0].Message)
 	assert.WithinDuration(t, began.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0)
 
 	pod.UID, pod.Ended, pod.Ending = "next", false, false
 	s.Pods = append(s.Pods, pod)
 	st = s.after(time.Minute).write()
-	assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady))
+	shows(t, st, "Ready=False/Progressing")
 	assert.Empty(t, st.LastHandledRequest)
 	s.Reports[0].OwnerReferences[0].UID = "next"
 	s.takes(0)
 	st = s.write()
-	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady))
+	shows(t, st, "Ready=True/Synced")
 	assert.Equal(t, "t1", st.LastHandledRequest)
 	assert.Equal(t, []string{"gw-0-0: SyncCompleted", "SyncCompleted"}, s.told())
 }
@@ -94,22 +90,21 @@ func TestLostGateways(t *testing.T) {
 			ready: "Unknown/ProgressDeadlineExceeded", rows: 2, stalls: "True/ProgressDeadlineExceeded"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := newScene(t, 2)
-			s.write()
+			s := synced(t, 2)
 			s.ends(0, true)
 			s.ends(1, true)
 			s.asks("t1", commitA)
 			s.write()
 			c.given(s)
 			st := s.after(v1alpha1.DefaultProgressDeadline - time.Second).write()
-			assert.Equal(t, "Unknown/AgentsAway", condition(st, v1alpha1.ConditionReady))
+			shows(t, st, "Ready=Unknown/AgentsAway")
 			assert.Empty(t, st.LastHandledRequest)
 			assert.Len(t, st.DiscoveredGateways, 2)
 
 			st = s.after(time.Second).write()
 			assert.Equal(t, c.ready, condition(st, v1alpha1.ConditionReady))
 			assert.Equal(t, c.stalls, condition(st, v1alpha1.ConditionStalled))
-			assert.Empty(t, condition(st, v1alpha1.ConditionReconciling))
+			shows(t, st, "Reconciling=")
 			assert.Len(t, st.DiscoveredGateways, c.rows)
 			assert.Equal(t, "t1", st.LastHandledRequest, "the request must count as handled, so that its caller stops waiting")
 			before := *st
@@ -119,24 +114,20 @@ func TestLostGateways(t *testing.T) {
 }
 
 func TestReturningGatewaysGetNewDeadline(t *testing.T) {
-	s := newScene(t, 1)
-	s.write()
+	s := synced(t, 1)
 	s.ends(0, true)
 	s.write()
-	st := s.after(time.Hour).write()
-	assert.Equal(t, "Unknown/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionReady))
+	shows(t, s.after(time.Hour).write(), "Ready=Unknown/ProgressDeadlineExceeded")
 	s.ends(0, false)
 	s.Pods[0].UID = "next"
-	st = s.write()
-	assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady))
+	shows(t, s.write(), "Ready=False/Progressing")
 	assert.WithinDuration(t, s.Now.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0)
 }
 
 // The deadline of pending work does not restart when gateways disappear. Whether they are gone for good depends only on how
 // long they are away.
 func TestGatewaysGoneAtDeadline(t *testing.T) {
-	s := newScene(t, 1)
-	s.write()
+	s := synced(t, 1)
 	s.asks("t1", commitB)
 	s.write()
 	began := s.Now
@@ -146,12 +137,11 @@ func TestGatewaysGoneAtDeadline(t *testing.T) {
 	s.Pods = nil
 	went := s.Now
 	st = s.write()
-	assert.Equal(t, "Unknown/AgentsAway", condition(st, v1alpha1.ConditionReady))
+	shows(t, st, "Ready=Unknown/AgentsAway")
 	assert.WithinDuration(t, began, meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReconciling).LastTransitionTime.Time, 0)
 	assert.WithinDuration(t, began.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0)
 	st = s.after(time.Second).write()
-	assert.Equal(t, "Unknown/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionReady))
-	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled))
+	shows(t, st, "Ready=Unknown/ProgressDeadlineExceeded Stalled=True/ProgressDeadlineExceeded")
 	assert.Equal(t, "t1", st.LastHandledRequest, "the request must be abandoned at the deadline")
 	assert.Len(t, st.DiscoveredGateways, 1)
 	assert.Equal(t, []string{"SyncFailed"}, s.told())
@@ -159,23 +149,20 @@ func TestGatewaysGoneAtDeadline(t *testing.T) {
 
 	s.Pods = pods
 	st = s.after(time.Minute).write()
-	assert.Equal(t, "False/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionReady), "a short absence must not make the fleet empty")
+	shows(t, st, "Ready=False/ProgressDeadlineExceeded", "a short absence must not make the fleet empty")
 	assert.Empty(t, st.LastHandledRequest, "no gateway has handled the request")
 	assert.Empty(t, s.told())
 	s.Pods = nil
 	went = s.Now
 	s.write()
-	st = s.after(v1alpha1.DefaultProgressDeadline - time.Second).write()
-	assert.Equal(t, "Unknown/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionReady))
+	shows(t, s.after(v1alpha1.DefaultProgressDeadline-time.Second).write(), "Ready=Unknown/ProgressDeadlineExceeded")
 	assert.WithinDuration(t, went.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0)
-	st = s.after(time.Second).write()
-	assert.Equal(t, "Unknown/NoGateways", condition(st, v1alpha1.ConditionReady))
+	shows(t, s.after(time.Second).write(), "Ready=Unknown/NoGateways")
 }
 
 // No caller waits for such a request any longer. Otherwise agents that come and go would restart the wait each time.
 func TestAbandonedRequestUntilPoll(t *testing.T) {
-	s := newScene(t, 1)
-	s.write()
+	s := synced(t, 1)
 	s.moves(commitB)
 	s.write()
 	s.Ref.Desired.RequestedAt = "t1"
@@ -187,11 +174,11 @@ func TestAbandonedRequestUntilPoll(t *testing.T) {
 	require.Equal(t, "t1", st.LastHandledRequest)
 	s.Pods = pods
 	st = s.after(time.Minute).write()
-	assert.Equal(t, "False/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionReady))
+	shows(t, st, "Ready=False/ProgressDeadlineExceeded")
 	assert.Equal(t, "t1", st.LastHandledRequest)
 	s.asks("t1", commitB)
 	st = s.write()
-	assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady), "the request must be in progress after git has answered")
+	shows(t, st, "Ready=False/Progressing", "the request must be in progress after git has answered")
 	assert.Empty(t, st.LastHandledRequest, "no gateway has handled the request")
 	s.takes(0)
 	assert.Equal(t, "t1", s.write().LastHandledRequest)
@@ -202,8 +189,7 @@ func TestAbandonedRequestStays(t *testing.T) {
 	for name, ready := range map[string]v1alpha1.Reason{"no agents": v1alpha1.ReasonNoGateways, "no answer by the deadline": v1alpha1.ReasonProgressDeadlineExceeded,
 		"agents away": v1alpha1.ReasonAgentsAway} {
 		t.Run(name, func(t *testing.T) {
-			s := newScene(t, 2)
-			s.write()
+			s := synced(t, 2)
 			st := &s.GatewaySync.Status
 			st.LastHandledRequest = "t1"
 			c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady)
@@ -240,8 +226,7 @@ func TestRepeatedFailureIsOneEvent(t *testing.T) {
 		{v1alpha1.ReasonMassDeletion, v1alpha1.ReasonScanFailed, "SyncHeld"},
 	} {
 		t.Run(string(c.reason), func(t *testing.T) {
-			s := newScene(t, 1)
-			s.write()
+			s := synced(t, 1)
 			s.moves(commitB)
 			s.write()
 			var told []string
@@ -279,16 +264,14 @@ func TestRepeatedFailureIsOneEvent(t *testing.T) {
 }
 
 func TestNewCommitClearsFailure(t *testing.T) {
-	s := newScene(t, 1)
-	s.write()
+	s := synced(t, 1)
 	s.fails(0, v1alpha1.ReasonTemplateFailed, "x")
 	s.write()
 	s.moves(commitB)
 	s.tries(0)
 	st := s.write()
 	assert.Equal(t, v1alpha1.ReasonProgressing, st.DiscoveredGateways[0].Reason)
-	assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady))
-	assert.Empty(t, condition(st, v1alpha1.ConditionStalled))
+	shows(t, st, "Ready=False/Progressing Stalled=")
 	s.fails(0, v1alpha1.ReasonTemplateFailed, "x")
 	s.write()
 	assert.Equal(t, []string{"gw-0-0: SyncFailed", "SyncFailed"}, s.told(), "a failure of another commit needs an Event")
@@ -299,7 +282,13 @@ func TestAbsenceSince(t *testing.T) {
 	is := func(kind string, status metav1.ConditionStatus, reason v1alpha1.Reason, minutesAgo time.Duration) metav1.Condition {
 		return metav1.Condition{Type: kind, Status: status, Reason: string(reason), LastTransitionTime: metav1.NewTime(noon.Add(-minutesAgo * time.Minute))}
 	}
-	gone := []metav1.Condition{is(v1alpha1.ConditionReady, "Unknown", v1alpha1.ReasonProgressDeadlineExceeded, 60), is(v1alpha1.ConditionStalled, "True", v1alpha1.ReasonProgressDeadlineExceeded, 50)}
+	away := func(ready, work time.Duration) []metav1.Condition {
+		return []metav1.Condition{is(v1alpha1.ConditionReady, "Unknown", v1alpha1.ReasonAgentsAway, ready), is(v1alpha1.ConditionReconciling, "True", v1alpha1.ReasonAgentsAway, work)}
+	}
+	late := func(ready metav1.ConditionStatus, since time.Duration) []metav1.Condition {
+		return []metav1.Condition{is(v1alpha1.ConditionReady, ready, v1alpha1.ReasonProgressDeadlineExceeded, since), is(v1alpha1.ConditionStalled, "True", v1alpha1.ReasonProgressDeadlineExceeded, 50)}
+	}
+	earlier := func(gs *v1alpha1.GatewaySync) { gs.Status.Target = &v1alpha1.TargetStatus{RequestedAt: "old"} }
 	for _, c := range []struct {
 		name     string
 		given    []metav1.Condition
@@ -313,37 +302,25 @@ func TestAbsenceSince(t *testing.T) {
 	}{
 		{name: "no absence"},
 		{name: "agents were working", given: []metav1.Condition{is(v1alpha1.ConditionReady, "False", v1alpha1.ReasonProgressing, 3), is(v1alpha1.ConditionReconciling, "True", v1alpha1.ReasonProgressing, 3)}, work: 3 * time.Minute},
-		{name: "agents are away", given: []metav1.Condition{is(v1alpha1.ConditionReady, "Unknown", v1alpha1.ReasonAgentsAway, 1), is(v1alpha1.ConditionReconciling, "True", v1alpha1.ReasonAgentsAway, 1)},
-			since: time.Minute},
-		{name: "agents are away after work", given: []metav1.Condition{is(v1alpha1.ConditionReady, "Unknown", v1alpha1.ReasonAgentsAway, 1), is(v1alpha1.ConditionReconciling, "True", v1alpha1.ReasonAgentsAway, 9)},
-			since: time.Minute, work: 8 * time.Minute},
-		{name: "agents are away, work deadline over", given: []metav1.Condition{is(v1alpha1.ConditionReady, "Unknown", v1alpha1.ReasonAgentsAway, 1), is(v1alpha1.ConditionReconciling, "True", v1alpha1.ReasonAgentsAway, 10)},
-			since: time.Minute, work: 9 * time.Minute, late: true},
-		{name: "deadline over before absence", given: []metav1.Condition{is(v1alpha1.ConditionReady, "False", v1alpha1.ReasonProgressDeadlineExceeded, 60), is(v1alpha1.ConditionStalled, "True", v1alpha1.ReasonProgressDeadlineExceeded, 50)},
-			late: true},
-		{name: "deadline over, then agents away", given: []metav1.Condition{is(v1alpha1.ConditionReady, "Unknown", v1alpha1.ReasonProgressDeadlineExceeded, 1), is(v1alpha1.ConditionStalled, "True", v1alpha1.ReasonProgressDeadlineExceeded, 50)},
-			since: time.Minute, late: true},
+		{name: "agents are away", given: away(1, 1), since: time.Minute},
+		{name: "agents are away after work", given: away(1, 9), since: time.Minute, work: 8 * time.Minute},
+		{name: "agents are away, work deadline over", given: away(1, 10), since: time.Minute, work: 9 * time.Minute, late: true},
+		{name: "deadline over before absence", given: late("False", 60), late: true},
+		{name: "deadline over, then agents away", given: late("Unknown", 1), since: time.Minute, late: true},
 		{name: "no gateways for an hour", given: []metav1.Condition{is(v1alpha1.ConditionReady, "Unknown", v1alpha1.ReasonNoGateways, 60)}},
-		{name: "no gateways, then agents away", given: []metav1.Condition{is(v1alpha1.ConditionReady, "Unknown", v1alpha1.ReasonAgentsAway, 60), is(v1alpha1.ConditionReconciling, "True", v1alpha1.ReasonAgentsAway, 1)},
-			since: time.Minute},
+		{name: "no gateways, then agents away", given: away(60, 1), since: time.Minute},
 		{name: "stalled for another reason", given: []metav1.Condition{is(v1alpha1.ConditionReady, "False", v1alpha1.ReasonRefNotFound, 60), is(v1alpha1.ConditionStalled, "True", v1alpha1.ReasonRefNotFound, 60)}},
-		{name: "new request keeps the deadline", given: []metav1.Condition{is(v1alpha1.ConditionReady, "Unknown", v1alpha1.ReasonAgentsAway, 1), is(v1alpha1.ConditionReconciling, "True", v1alpha1.ReasonAgentsAway, 9)},
-			asked: "new", since: time.Minute, work: 8 * time.Minute},
-		{name: "new spec restarts the deadline", given: []metav1.Condition{is(v1alpha1.ConditionReady, "Unknown", v1alpha1.ReasonAgentsAway, 60), is(v1alpha1.ConditionReconciling, "True", v1alpha1.ReasonAgentsAway, 60)},
-			change: func(gs *v1alpha1.GatewaySync) { gs.Generation++ }},
-		{name: "condition time is in the future", given: []metav1.Condition{is(v1alpha1.ConditionReady, "Unknown", v1alpha1.ReasonAgentsAway, -60), is(v1alpha1.ConditionReconciling, "True", v1alpha1.ReasonAgentsAway, -60)}},
-		{name: "agents are away until the deadline", given: []metav1.Condition{is(v1alpha1.ConditionReady, "Unknown", v1alpha1.ReasonAgentsAway, 10), is(v1alpha1.ConditionReconciling, "True", v1alpha1.ReasonAgentsAway, 10)},
-			since: 10 * time.Minute, late: true, over: true},
-		{name: "deadline in the spec", given: []metav1.Condition{is(v1alpha1.ConditionReady, "Unknown", v1alpha1.ReasonAgentsAway, 10), is(v1alpha1.ConditionReconciling, "True", v1alpha1.ReasonAgentsAway, 10)},
-			change: func(gs *v1alpha1.GatewaySync) { gs.Spec.ProgressDeadline = "1h" }, since: 10 * time.Minute, deadline: time.Hour},
-		{name: "absence deadline over", given: gone, since: time.Hour, late: true, over: true},
-		{name: "absence deadline over, same request", given: gone, change: func(gs *v1alpha1.GatewaySync) { gs.Status.LastHandledRequest = "old" },
+		{name: "new request keeps the deadline", given: away(1, 9), asked: "new", since: time.Minute, work: 8 * time.Minute},
+		{name: "new spec restarts the deadline", given: away(60, 60), change: func(gs *v1alpha1.GatewaySync) { gs.Generation++ }},
+		{name: "condition time is in the future", given: away(-60, -60)},
+		{name: "agents are away until the deadline", given: away(10, 10), since: 10 * time.Minute, late: true, over: true},
+		{name: "deadline in the spec", given: away(10, 10), change: func(gs *v1alpha1.GatewaySync) { gs.Spec.ProgressDeadline = "1h" }, since: 10 * time.Minute, deadline: time.Hour},
+		{name: "absence deadline over", given: late("Unknown", 60), since: time.Hour, late: true, over: true},
+		{name: "absence deadline over, same request", given: late("Unknown", 60), change: func(gs *v1alpha1.GatewaySync) { gs.Status.LastHandledRequest = "old" },
 			asked: "old", since: time.Hour, late: true, over: true},
-		{name: "absence deadline over, new request", given: gone, change: func(gs *v1alpha1.GatewaySync) { gs.Status.LastHandledRequest = "old" }, asked: "new"},
-		{name: "deadline over before absence, same request", given: []metav1.Condition{is(v1alpha1.ConditionReady, "False", v1alpha1.ReasonProgressDeadlineExceeded, 60), is(v1alpha1.ConditionStalled, "True", v1alpha1.ReasonProgressDeadlineExceeded, 50)},
-			change: func(gs *v1alpha1.GatewaySync) { gs.Status.Target = &v1alpha1.TargetStatus{RequestedAt: "old"} }, asked: "old", late: true},
-		{name: "deadline over before absence, new request", given: []metav1.Condition{is(v1alpha1.ConditionReady, "False", v1alpha1.ReasonProgressDeadlineExceeded, 60), is(v1alpha1.ConditionStalled, "True", v1alpha1.ReasonProgressDeadlineExceeded, 50)},
-			change: func(gs *v1alpha1.GatewaySync) { gs.Status.Target = &v1alpha1.TargetStatus{RequestedAt: "old"} }, asked: "new"},
+		{name: "absence deadline over, new request", given: late("Unknown", 60), change: func(gs *v1alpha1.GatewaySync) { gs.Status.LastHandledRequest = "old" }, asked: "new"},
+		{name: "deadline over before absence, same request", given: late("False", 60), change: earlier, asked: "old", late: true},
+		{name: "deadline over before absence, new request", given: late("False", 60), change: earlier, asked: "new"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			gs := &v1alpha1.GatewaySync{}

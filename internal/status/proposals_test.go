@@ -74,27 +74,27 @@ func TestBidirectionalReady(t *testing.T) {
 			st := s.write()
 			assert.Equal(t, c.want, condition(st, v1alpha1.ConditionBidirectionalReady))
 			assert.Equal(t, c.message, messageOf(st, v1alpha1.ConditionBidirectionalReady))
-			assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady))
+			shows(t, st, "Ready=True/Synced")
 		})
 	}
 	t.Run("absent unless a profile proposes", func(t *testing.T) {
 		s := newScene(t, 1)
 		s.proposes(0, v1alpha1.ProposalRefused, v1alpha1.ReasonChangesRefused, "a")
-		assert.Empty(t, condition(s.write(), v1alpha1.ConditionBidirectionalReady))
+		shows(t, s.write(), "BidirectionalReady=")
 		s.GatewaySync.Spec.Bidirectional = &v1alpha1.BidirectionalSpec{Enabled: true}
-		assert.Equal(t, "False/ChangesRefused", condition(s.write(), v1alpha1.ConditionBidirectionalReady))
+		shows(t, s.write(), "BidirectionalReady=False/ChangesRefused")
 		no := false
 		p := s.GatewaySync.Spec.Sync.Profiles["default"]
 		p.Bidirectional = &no
 		s.GatewaySync.Spec.Sync.Profiles["default"] = p
-		assert.Empty(t, condition(s.write(), v1alpha1.ConditionBidirectionalReady))
+		shows(t, s.write(), "BidirectionalReady=")
 	})
 	t.Run("kept while no gateway runs", func(t *testing.T) {
 		s := proposing(t, 1)
 		s.proposes(0, v1alpha1.ProposalRefused, v1alpha1.ReasonChangesRefused, "a")
 		s.write()
 		s.ends(0, true)
-		assert.Equal(t, "False/ChangesRefused", condition(s.write(), v1alpha1.ConditionBidirectionalReady))
+		shows(t, s.write(), "BidirectionalReady=False/ChangesRefused")
 	})
 	t.Run("network error with another text changes nothing", func(t *testing.T) {
 		s := proposing(t, 2)

@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,6 +48,14 @@ func newScene(t testing.TB, n int) *scene {
 	for i := range n {
 		s.gateway(fmt.Sprintf("gw-%d", i))
 	}
+	return s
+}
+
+// synced returns a scene whose status says that all gateways run the target.
+func synced(t testing.TB, n int) *scene {
+	t.Helper()
+	s := newScene(t, n)
+	s.write()
 	return s
 }
 
@@ -93,12 +103,14 @@ func (s *scene) tells(change func(*v1alpha1.SyncTargetSpec)) {
 	s.Target = want
 }
 
-// takes makes a gateway run the target.
-func (s *scene) takes(i int) {
-	r := s.report(i)
-	started := metav1.NewTime(s.Now)
-	r.Phase, r.Reason, r.Message, r.Commit, r.Target = v1alpha1.GatewaySynced, v1alpha1.ReasonSynced, "", s.Target.Commit, s.Target.Commit
-	r.Ref, r.Revision, r.Generation, r.Started, r.HandledRequest = s.Target.Ref, s.Target.Revision, s.Target.Generation, &started, s.Target.RequestedAt
+// takes makes gateways run the target.
+func (s *scene) takes(gateways ...int) {
+	for _, i := range gateways {
+		r := s.report(i)
+		started := metav1.NewTime(s.Now)
+		r.Phase, r.Reason, r.Message, r.Commit, r.Target = v1alpha1.GatewaySynced, v1alpha1.ReasonSynced, "", s.Target.Commit, s.Target.Commit
+		r.Ref, r.Revision, r.Generation, r.Started, r.HandledRequest = s.Target.Ref, s.Target.Revision, s.Target.Generation, &started, s.Target.RequestedAt
+	}
 }
 
 // pauses stops or resumes the fleet, and updates the reports of its agents.
@@ -179,6 +191,15 @@ func condition(st *v1alpha1.GatewaySyncStatus, name string) string {
 	return string(c.Status) + "/" + c.Reason
 }
 
+// shows checks conditions, written as "Ready=True/Synced Stalled=". Without a value, the condition must not exist.
+func shows(t *testing.T, st *v1alpha1.GatewaySyncStatus, want string, why ...any) {
+	t.Helper()
+	for one := range strings.FieldsSeq(want) {
+		name, _, _ := strings.Cut(one, "=")
+		assert.Equal(t, one, name+"="+condition(st, name), why...)
+	}
+}
+
 func messageOf(st *v1alpha1.GatewaySyncStatus, name string) string {
 	if c := meta.FindStatusCondition(st.Conditions, name); c != nil {
 		return c.Message
@@ -197,6 +218,7 @@ func checkInvariants(t testing.TB, seen Seen, sum Summary) {
 	for _, c := range st.Conditions {
 		require.False(t, types[c.Type], "one condition per type: %s", c.Type)
 		types[c.Type] = true
+		require.True(t, meta.FindStatusCondition(gs.Status.Conditions, c.Type) != nil || slices.ContainsFunc(Conditions, func(listed Condition) bool { return listed.Type == c.Type }), "%s is not listed", c.Type)
 		switch c.Type {
 		case v1alpha1.ConditionReady, v1alpha1.ConditionRefResolved, v1alpha1.ConditionProfilesValid, v1alpha1.ConditionAllGatewaysSynced,
 			v1alpha1.ConditionSidecarInjected, v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled:

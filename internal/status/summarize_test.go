@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -21,14 +20,11 @@ func TestSyncedFleetIsReady(t *testing.T) {
 	s := newScene(t, 3)
 	s.Subject = "Fill tank 4 (Li Wei)"
 	st := s.write()
-	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady))
+	shows(t, st, "Ready=True/Synced")
 	assert.Equal(t, "all 3 gateways run main at aaaaaaa", messageOf(st, v1alpha1.ConditionReady))
-	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionAllGatewaysSynced))
-	assert.Equal(t, "True/RefResolved", condition(st, v1alpha1.ConditionRefResolved))
+	shows(t, st, "AllGatewaysSynced=True/Synced RefResolved=True/RefResolved")
 	assert.Equal(t, "main is at aaaaaaa", messageOf(st, v1alpha1.ConditionRefResolved))
-	assert.Equal(t, "True/ProfilesValid", condition(st, v1alpha1.ConditionProfilesValid))
-	assert.Equal(t, "True/SidecarInjected", condition(st, v1alpha1.ConditionSidecarInjected))
-	assert.Empty(t, condition(st, v1alpha1.ConditionSSHHostKeyVerification), "a repository without ssh has no host key")
+	shows(t, st, "ProfilesValid=True/ProfilesValid SidecarInjected=True/SidecarInjected SSHHostKeyVerification=", "a repository without ssh has no host key")
 	assert.EqualValues(t, 1, st.ObservedGeneration)
 	assert.Equal(t, &v1alpha1.TargetStatus{Ref: "main", RefShort: "main", Commit: commitA, CommitShort: "aaaaaaa", Subject: "Fill tank 4 (Li Wei)"}, st.Target)
 	assert.Equal(t, commitA, st.LastGood.Commit)
@@ -59,8 +55,7 @@ func TestRequestedCommitShownOnce(t *testing.T) {
 func TestRefChangeEvent(t *testing.T) {
 	for _, slow := range []bool{false, true} {
 		t.Run(fmt.Sprintf("slow %t", slow), func(t *testing.T) {
-			s := newScene(t, 1)
-			s.write()
+			s := synced(t, 1)
 			s.Ref.Desired.Ref = "v2"
 			if slow {
 				s.Ref.Polled, s.Ref.Polling = false, true
@@ -77,12 +72,10 @@ func TestRefChangeEvent(t *testing.T) {
 }
 
 func TestNewCommitProgress(t *testing.T) {
-	s := newScene(t, 2)
-	s.write()
+	s := synced(t, 2)
 	s.after(time.Hour).moves(commitB)
 	st := s.write()
-	assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady))
-	assert.Equal(t, "True/Progressing", condition(st, v1alpha1.ConditionReconciling))
+	shows(t, st, "Ready=False/Progressing Reconciling=True/Progressing")
 	assert.Equal(t, "0/2", st.GatewaysReady)
 	assert.Equal(t, []string{"RefUpdated"}, s.told())
 	assert.Equal(t, commitA, st.LastGood.Commit, "the last good commit stays until another one is good")
@@ -93,13 +86,13 @@ func TestNewCommitProgress(t *testing.T) {
 	s.after(time.Second).takes(0)
 	st = s.write()
 	assert.Equal(t, "1/2", st.GatewaysReady)
-	assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady))
+	shows(t, st, "Ready=False/Progressing")
 	assert.Equal(t, []string{"gw-0-0: SyncCompleted"}, s.told())
 	assert.WithinDuration(t, s.Now, st.LastSyncTime.Time, 0)
 
 	s.after(time.Second).takes(1)
 	st = s.write()
-	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady))
+	shows(t, st, "Ready=True/Synced")
 	assert.Equal(t, []string{"gw-1-0: SyncCompleted", "SyncCompleted"}, s.told())
 	require.Len(t, st.History, 2)
 	assert.Equal(t, commitB, st.History[0].Commit)
@@ -240,6 +233,18 @@ func TestNotReady(t *testing.T) {
 			s.GatewaySync.Spec.Git.Repo = "ssh://git@git.example.com/site.git"
 			s.Ref.Err = failure.New(v1alpha1.ReasonHostKeyMismatch, "SHA256:x")
 		}, ready: "False/HostKeyMismatch", also: map[string]string{"SSHHostKeyVerification": "False/HostKeyMismatch"}},
+		{name: "error without a reason", given: func(s *scene) { s.Target.Commit, s.Ref.Err = "", errors.New("odd") }, ready: "False/GitUnreachable"},
+		{name: "paused during a git outage", given: func(s *scene) {
+			s.pauses(true)
+			s.Ref.Err = failure.New(v1alpha1.ReasonGitTimeout, "slow")
+			s.Ref.Desired.RequestedAt, s.Ref.Answered = "t1", "t1"
+		}, ready: "True/Paused"},
+		{name: "invalid spec of a paused gateway", given: func(s *scene) {
+			s.fails(1, v1alpha1.ReasonProfileNotFound, "profile x does not exist")
+			s.report(1).Paused = true
+		}, ready: "False/ProfileNotFound", also: map[string]string{"Stalled": "True/ProfileNotFound"}},
+		{name: "certificate that no retry makes trusted", given: func(s *scene) { s.fails(1, v1alpha1.ReasonGatewayUntrusted, "the certificate is not trusted") },
+			ready: "False/GatewayUntrusted", also: map[string]string{"Stalled": "True/GatewayUntrusted"}},
 		{name: "trusted host key", given: func(s *scene) { s.GatewaySync.Spec.Git.Repo = "git@git.example.com:site.git" },
 			ready: "True/Synced", also: map[string]string{"SSHHostKeyVerification": "True/HostKeyVerified"}},
 	} {
@@ -274,23 +279,19 @@ func TestSlowSyncIsStalled(t *testing.T) {
 	began := s.Now
 	s.fails(1, v1alpha1.ReasonGatewayUnreachable, "refused")
 	s.after(time.Minute).takes(0)
-	st := s.write()
-	assert.Equal(t, "True/GatewayUnreachable", condition(st, v1alpha1.ConditionReconciling))
+	shows(t, s.write(), "Reconciling=True/GatewayUnreachable")
 	assert.WithinDuration(t, began.Add(2*time.Minute), s.last.Again, 0, "progress of one gateway does not move the deadline")
 
 	s.Now = began.Add(2*time.Minute - time.Second)
-	st = s.write()
-	assert.Empty(t, condition(st, v1alpha1.ConditionStalled))
+	shows(t, s.write(), "Stalled=")
 	s.after(time.Second)
-	st = s.write()
-	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled))
-	assert.Equal(t, "False/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionReady))
+	st := s.write()
+	shows(t, st, "Stalled=True/ProgressDeadlineExceeded Ready=False/ProgressDeadlineExceeded")
 	assert.Contains(t, messageOf(st, v1alpha1.ConditionReady), "not done within 2m0s, still trying: GatewayUnreachable: 1 of 2 gateways run main at bbbbbbb; gw-1 (pod gw-1-0): refused")
 	assert.Equal(t, []string{"SyncFailed"}, s.told())
 	assert.True(t, s.last.Again.IsZero())
 
-	st = s.after(time.Hour).write()
-	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled))
+	shows(t, s.after(time.Hour).write(), "Stalled=True/ProgressDeadlineExceeded")
 	s.report(1).Message = "still refused"
 	s.write()
 	assert.Empty(t, s.told(), "the Event must not be repeated")
@@ -299,24 +300,20 @@ func TestSlowSyncIsStalled(t *testing.T) {
 		done := *s
 		done.t = t
 		done.takes(1)
-		st := done.after(time.Second).write()
-		assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady))
-		assert.Empty(t, condition(st, v1alpha1.ConditionStalled))
+		shows(t, done.after(time.Second).write(), "Ready=True/Synced Stalled=")
 	})
 	t.Run("until the next request", func(t *testing.T) {
 		other := newScene(t, 2)
 		other.Seen = s.Seen
 		other.fails(1, v1alpha1.ReasonGatewayUnreachable, "refused")
 		other.Ref.Answered = "2026-01-02T13:00:00Z"
-		st := other.after(time.Second).write()
-		assert.Equal(t, "True/GatewayUnreachable", condition(st, v1alpha1.ConditionReconciling))
+		shows(t, other.after(time.Second).write(), "Reconciling=True/GatewayUnreachable")
 		assert.Equal(t, other.Now.Add(2*time.Minute), other.last.Again)
 	})
 }
 
 func TestHintsKeepDeadline(t *testing.T) {
-	s := newScene(t, 2)
-	s.write()
+	s := synced(t, 2)
 	s.moves(commitB)
 	s.write()
 	for i := range 9 {
@@ -325,17 +322,15 @@ func TestHintsKeepDeadline(t *testing.T) {
 		require.Equal(t, "True/Progressing", condition(st, v1alpha1.ConditionReconciling))
 	}
 	s.Ref.Answered = "hint-10"
-	st := s.after(time.Minute).write()
-	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled))
+	shows(t, s.after(time.Minute).write(), "Stalled=True/ProgressDeadlineExceeded")
 }
 
 func TestRequestHandledByAll(t *testing.T) {
-	s := newScene(t, 2)
-	s.write()
+	s := synced(t, 2)
 	const at = "2026-01-02T12:00:01.000000001Z"
 	s.Ref.Desired.RequestedAt, s.Ref.Answered, s.Target.RequestedAt = at, at, at
 	st := s.after(time.Second).write()
-	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady), "a poll that finds the same commit must change nothing")
+	shows(t, st, "Ready=True/Synced", "a poll that finds the same commit must change nothing")
 	assert.Empty(t, st.LastHandledRequest)
 	assert.Equal(t, at, st.Target.RequestedAt)
 	s.report(0).HandledRequest = at
@@ -347,8 +342,7 @@ func TestRequestHandledByAll(t *testing.T) {
 }
 
 func TestRollbackEvent(t *testing.T) {
-	s := newScene(t, 1)
-	s.write()
+	s := synced(t, 1)
 	s.moves(commitB)
 	s.takes(0)
 	s.write()
@@ -362,6 +356,7 @@ func TestRollbackEvent(t *testing.T) {
 	st = s.write()
 	assert.Equal(t, []string{"gw-0-0: SyncCompleted", "SyncCompleted", "RollbackCompleted"}, s.told())
 	assert.Equal(t, "rolled back: bbbbbbb of main is blocked; gw-0 (pod gw-0-0) runs aaaaaaa", messageOf(st, v1alpha1.ConditionReady))
+	assert.Equal(t, "aaaaaaa", st.Target.RefShort, "a commit of forty digits is not a name")
 	assert.Len(t, st.History, 3)
 }
 
@@ -379,26 +374,15 @@ func TestNewLeadRepeatsNoEvents(t *testing.T) {
 	after = *s.after(time.Minute).write()
 	assert.Equal(t, before, after, "another text of the same error must change nothing")
 	s.Ref.Err = nil
-	st := s.write()
-	assert.Equal(t, "True/RefResolved", condition(st, v1alpha1.ConditionRefResolved))
+	shows(t, s.write(), "RefResolved=True/RefResolved")
 	assert.Equal(t, []string{"RefResolved"}, s.told())
 }
 
-func TestForeignConditionsStay(t *testing.T) {
-	s := newScene(t, 1)
-	theirs := metav1.Condition{Type: "example.com/Approved", Status: metav1.ConditionTrue, Reason: "ByBob", LastTransitionTime: metav1.NewTime(noon)}
-	s.GatewaySync.Status.Conditions = []metav1.Condition{theirs}
-	st := s.write()
-	assert.Equal(t, "True/ByBob", condition(st, theirs.Type))
-	assert.True(t, theirs.LastTransitionTime.Equal(&meta.FindStatusCondition(st.Conditions, theirs.Type).LastTransitionTime))
-}
-
 func TestDriftEventAndReady(t *testing.T) {
-	s := newScene(t, 1)
-	s.write()
+	s := synced(t, 1)
 	s.report(0).Drift.Files = 3
 	st := s.write()
-	assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady))
+	shows(t, st, "Ready=True/Synced")
 	assert.EqualValues(t, 3, st.DiscoveredGateways[0].Drift)
 	assert.Equal(t, []string{"gw-0-0: GatewayFilesModified", "GatewayFilesModified"}, s.told())
 	s.report(0).Drift.Files = 5
@@ -489,11 +473,4 @@ func TestUnknownReportState(t *testing.T) {
 	assert.Contains(t, row.Message, `"Odd"`)
 	assert.LessOrEqual(t, len(row.SyncedCommit), 40)
 	assert.Equal(t, "1/2", s.GatewaySync.Status.GatewaysReady)
-}
-
-func TestErrorWithoutReason(t *testing.T) {
-	s := newScene(t, 1)
-	s.Target.Commit = ""
-	s.Ref.Err = errors.New("odd")
-	assert.Equal(t, "False/GitUnreachable", condition(s.write(), v1alpha1.ConditionReady))
 }
