@@ -13,12 +13,15 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/runtime"
+	serializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/api/v1alpha1/syntax"
+	"stoker.io/stoker/test/verdicts"
 )
 
 // C13: agents write the status with the permissions of gateways. An invalid status must not hide the spec.
@@ -44,7 +47,7 @@ func TestUnreadableStatusCountsAsEmpty(t *testing.T) {
 }
 
 func TestPausedByAnnotationOrSpec(t *testing.T) {
-	gs := smallest()
+	gs := verdicts.Smallest()
 	assert.False(t, gs.Paused())
 	gs.Annotations = map[string]string{v1alpha1.AnnotationPaused: "yes"}
 	assert.False(t, gs.Paused(), "only the value true pauses")
@@ -78,7 +81,7 @@ func TestProposes(t *testing.T) {
 		{"all profiles disable it", &v1alpha1.BidirectionalSpec{Enabled: true}, profiles(&no, &no), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			gs := smallest()
+			gs := verdicts.Smallest()
 			gs.Spec.Bidirectional, gs.Spec.Sync.Profiles = c.spec, c.profiles
 			assert.Equal(t, c.want, gs.Proposes())
 		})
@@ -138,7 +141,7 @@ func FuzzAnnotations(f *testing.F) {
 	f.Add("", "", "", "", "", "", "", "", "", "", "", "", "")
 	f.Add("-", "{{", "refs/heads/../x", "@", "@@", "\x00", "@", " ", "./", `\`, "-1", "main", " at ")
 	f.Fuzz(func(t *testing.T, pod, name, spec, requested, over, unless, statusOver, lapsed, path, excludes, period, commit, refused string) {
-		gs := smallest()
+		gs := verdicts.Smallest()
 		gs.Spec.Git.Ref = spec
 		gs.Status.Request = &v1alpha1.RequestStatus{Over: statusOver, Lapsed: lapsed, Refused: refused}
 		gs.Annotations = map[string]string{
@@ -196,4 +199,32 @@ func assertLocal(t *testing.T, p string) {
 	root := "/data"
 	joined := path.Join(root, p)
 	assert.True(t, joined == root || strings.HasPrefix(joined, root+"/"), "%q", p)
+}
+
+func TestSchemeRoundTrip(t *testing.T) {
+	scheme := runtime.NewScheme()
+	require.NoError(t, v1alpha1.AddToScheme(scheme))
+	codec := serializer.NewSerializerWithOptions(serializer.DefaultMetaFactory, scheme, scheme, serializer.SerializerOptions{})
+	gs := verdicts.Smallest()
+	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"area": {Mappings: []v1alpha1.Mapping{{Source: ".", Destination: "./config", Type: v1alpha1.MappingDir}}}}
+	gs.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(v1alpha1.KindGatewaySync))
+	written, err := runtime.Encode(codec, gs)
+	require.NoError(t, err)
+	read, err := runtime.Decode(codec, written)
+	require.NoError(t, err)
+	assert.Equal(t, gs, read)
+	assert.Equal(t, "gatewaysyncs.stoker.io", v1alpha1.Resource("gatewaysyncs").String())
+
+	list, err := scheme.New(v1alpha1.GroupVersion.WithKind(v1alpha1.KindGatewaySync + "List"))
+	require.NoError(t, err)
+	assert.IsType(t, &v1alpha1.GatewaySyncList{}, list)
+}
+
+func TestSnapshotSizes(t *testing.T) {
+	for size, want := range map[string]int64{"1": 1, "2Ki": 2048, "1Gi": 1 << 30, "0": 0, "-1": 0, "1Ti": 0, "1e9": 0, "": 0} {
+		t.Run("size "+size, func(t *testing.T) { assert.Equal(t, want, syntax.SnapshotSize(size)) })
+	}
+	for bytes, want := range map[int64]string{0: "0", 1023: "1023", 1024: "1Ki", 1500: "1.5Ki", 1 << 20: "1Mi", 5 << 40: "5120Gi"} {
+		t.Run("text of "+want, func(t *testing.T) { assert.Equal(t, want, syntax.SizeText(bytes)) })
+	}
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"stoker.io/stoker/api/v1alpha1"
 )
 
 // O is a JSON object.
@@ -61,6 +63,14 @@ func Table() []Case {
 		autoRollback(),
 		validation(),
 	)
+}
+
+// Smallest returns the smallest valid GatewaySync.
+func Smallest() *v1alpha1.GatewaySync {
+	gs := &v1alpha1.GatewaySync{}
+	gs.Name = "plant"
+	gs.Spec.Git.Repo, gs.Spec.Git.Ref = "https://git.example.com/plant.git", "main"
+	return gs
 }
 
 // Object returns the object of a case.

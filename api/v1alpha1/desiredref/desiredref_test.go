@@ -15,6 +15,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/api/v1alpha1/syntax"
+	"stoker.io/stoker/test/verdicts"
 )
 
 const (
@@ -101,7 +102,7 @@ func TestDesiredRef(t *testing.T) {
 			want:   desiredref.Desired{Ref: "v2", Override: true, Commit: commit2, Over: "v2@main t1"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			gs := smallest()
+			gs := verdicts.Smallest()
 			gs.Status.Request = c.status
 			annotate(gs, v1alpha1.AnnotationRequestedRef, c.requested)
 			annotate(gs, v1alpha1.AnnotationRequestedOver, c.over)
@@ -117,7 +118,7 @@ func TestDesiredRef(t *testing.T) {
 }
 
 func TestDesiredRefRequester(t *testing.T) {
-	gs := smallest()
+	gs := verdicts.Smallest()
 	annotate(gs, v1alpha1.AnnotationRequestedRef, "v2")
 	annotate(gs, v1alpha1.AnnotationRequestedBy, "kargo")
 	annotate(gs, v1alpha1.AnnotationRequestedAt, "2026-01-01T00:00:00Z")
@@ -133,38 +134,27 @@ func TestDesiredRefRequester(t *testing.T) {
 	assert.Equal(t, "2026-01-01T00:00:00Z", d.RequestedAt, "the request to poll must stay")
 }
 
-// F5: a requested ref must follow the same rules as the ref in the spec, and an invalid one changes nothing.
-func TestDesiredRefInvalid(t *testing.T) {
-	for _, ref := range []string{"-x", "--upload-pack=x", "a b", "a..b", "refs/heads/../../x", strings.Repeat("a", 256), "v2\n", "\xff"} {
-		t.Run(fmt.Sprintf("%.20q", ref), func(t *testing.T) {
-			gs := smallest()
-			annotate(gs, v1alpha1.AnnotationRequestedRef, ref)
-			d, err := desiredref.Of(gs, "")
-			var named *v1alpha1.Error
-			require.ErrorAs(t, err, &named)
-			assert.Equal(t, v1alpha1.ReasonRefNotFound, named.Reason)
-			assert.Contains(t, err.Error(), v1alpha1.AnnotationRequestedRef)
-			assert.Less(t, len(err.Error()), 600)
-			assert.Zero(t, d)
-		})
-	}
-}
-
-// F5: an invalid commit must be an error. If it counted as no commit, gateways would follow the ref wherever it points.
-func TestInvalidCommit(t *testing.T) {
-	for _, commit := range []string{"main", commit1[:7], commit1 + "1", " " + commit1, commit1 + "\n", strings.Repeat("x", 300), "\xff"} {
-		t.Run(commit, func(t *testing.T) {
-			gs := smallest()
-			annotate(gs, v1alpha1.AnnotationRequestedRef, "v2")
-			annotate(gs, v1alpha1.AnnotationRequestedCommit, commit)
-			d, err := desiredref.Of(gs, "")
-			var named *v1alpha1.Error
-			require.ErrorAs(t, err, &named)
-			assert.Equal(t, v1alpha1.ReasonRefNotFound, named.Reason)
-			assert.Contains(t, err.Error(), v1alpha1.AnnotationRequestedCommit)
-			assert.Less(t, len(err.Error()), 600)
-			assert.Zero(t, d)
-		})
+// F5: a requested ref must follow the same rules as the ref in the spec, and an invalid one changes nothing. An invalid commit must be an
+// error, too: if it counted as no commit, gateways would follow the ref wherever it points.
+func TestInvalidRequest(t *testing.T) {
+	for annotation, values := range map[string][]string{
+		v1alpha1.AnnotationRequestedRef:    {"-x", "--upload-pack=x", "a b", "a..b", "refs/heads/../../x", strings.Repeat("a", 256), "v2\n", "\xff"},
+		v1alpha1.AnnotationRequestedCommit: {"main", commit1[:7], commit1 + "1", " " + commit1, commit1 + "\n", strings.Repeat("x", 300), "\xff"},
+	} {
+		for _, value := range values {
+			t.Run(fmt.Sprintf("%s %.20q", annotation, value), func(t *testing.T) {
+				gs := verdicts.Smallest()
+				annotate(gs, v1alpha1.AnnotationRequestedRef, "v2")
+				annotate(gs, annotation, value)
+				d, err := desiredref.Of(gs, "")
+				var named *v1alpha1.Error
+				require.ErrorAs(t, err, &named)
+				assert.Equal(t, v1alpha1.ReasonRefNotFound, named.Reason)
+				assert.Contains(t, err.Error(), annotation)
+				assert.Less(t, len(err.Error()), 600)
+				assert.Zero(t, d)
+			})
+		}
 	}
 }
 
@@ -189,7 +179,7 @@ func TestFullCommitID(t *testing.T) {
 }
 
 func TestRequestOver(t *testing.T) {
-	gs := smallest()
+	gs := verdicts.Smallest()
 	annotate(gs, v1alpha1.AnnotationRequestedRef, "v2")
 	for _, at := range []string{"", "2026-01-01T00:00:00.000000001Z", "not a\ntoken"} {
 		t.Run(fmt.Sprintf("%.20q", at), func(t *testing.T) {
@@ -203,7 +193,7 @@ func TestRequestOver(t *testing.T) {
 
 func TestResolve(t *testing.T) {
 	rollback := func(spec string) *v1alpha1.GatewaySync {
-		gs := smallest()
+		gs := verdicts.Smallest()
 		gs.Spec.Git.Ref = spec
 		annotate(gs, v1alpha1.AnnotationRequestedRef, "v2")
 		annotate(gs, v1alpha1.AnnotationRequestedUnless, commit1)
@@ -252,7 +242,7 @@ func TestRequestWithLongRefLapses(t *testing.T) {
 		t.Run(letter, func(t *testing.T) {
 			long := strings.Repeat(letter, 255)
 			rollback := func(requested string) *v1alpha1.GatewaySync {
-				gs := smallest()
+				gs := verdicts.Smallest()
 				gs.Spec.Git.Ref = long
 				annotate(gs, v1alpha1.AnnotationRequestedRef, requested)
 				annotate(gs, v1alpha1.AnnotationRequestedUnless, commit1)
@@ -278,7 +268,7 @@ func TestRequestWithLongRefLapses(t *testing.T) {
 }
 
 func TestRequestedOverTooLong(t *testing.T) {
-	gs := smallest()
+	gs := verdicts.Smallest()
 	annotate(gs, v1alpha1.AnnotationRequestedRef, "v2")
 	annotate(gs, v1alpha1.AnnotationRequestedOver, "v2@release "+strings.Repeat("я", 566))
 	d, err := desiredref.Of(gs, "")
@@ -372,7 +362,7 @@ func (f *fleet) lead(t *testing.T) desiredref.Desired {
 func TestDesiredRefProperties(t *testing.T) {
 	for seed := range uint64(3000) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		f := &fleet{gs: smallest(), commits: map[string]string{}}
+		f := &fleet{gs: verdicts.Smallest(), commits: map[string]string{}}
 		f.gs.Annotations = map[string]string{}
 		for _, ref := range walkRefs {
 			f.commits[ref] = commit1
@@ -396,14 +386,6 @@ func annotate(gs *v1alpha1.GatewaySync, name, value string) {
 		gs.Annotations = map[string]string{}
 	}
 	gs.Annotations[name] = value
-}
-
-func smallest() *v1alpha1.GatewaySync {
-	gs := &v1alpha1.GatewaySync{}
-	gs.Name = "plant"
-	gs.Spec.Git.Repo = "https://git.example.com/plant.git"
-	gs.Spec.Git.Ref = "main"
-	return gs
 }
 
 // C20: the words of the sender alone make no rollback; every record must have the commit.

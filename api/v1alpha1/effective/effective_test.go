@@ -12,11 +12,12 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/api/v1alpha1/validation"
+	"stoker.io/stoker/test/verdicts"
 )
 
 // plant returns a GatewaySync with defaults, a profile "area" that overrides most of them, and a profile "default".
 func plant() *v1alpha1.GatewaySync {
-	gs := smallest()
+	gs := verdicts.Smallest()
 	period := int32(60)
 	gs.Spec.Sync = v1alpha1.SyncSpec{
 		Defaults: v1alpha1.SyncSettings{
@@ -135,7 +136,7 @@ func TestServicePathMode(t *testing.T) {
 		".":              {"projects", "config", "udts"},
 	} {
 		t.Run(path, func(t *testing.T) {
-			got, err := effective.Of(smallest(), "", map[string]string{"stoker.io/service-path": path, "stoker.io/deployment-mode": "dev"})
+			got, err := effective.Of(verdicts.Smallest(), "", map[string]string{"stoker.io/service-path": path, "stoker.io/deployment-mode": "dev"})
 			require.NoError(t, err)
 			assert.Empty(t, got.Profile)
 			assert.Equal(t, "dev", got.DeploymentMode)
@@ -150,7 +151,7 @@ func TestServicePathMode(t *testing.T) {
 			assert.Equal(t, []string{"projects", "config", "config/resources/core/ignition/tag-type-definition/default"}, destinations)
 		})
 	}
-	got, err := effective.Of(smallest(), "", map[string]string{"stoker.io/service-path": "a", "stoker.io/tag-provider": "edge"})
+	got, err := effective.Of(verdicts.Smallest(), "", map[string]string{"stoker.io/service-path": "a", "stoker.io/tag-provider": "edge"})
 	require.NoError(t, err)
 	assert.Equal(t, "config/resources/core/ignition/tag-type-definition/edge", got.Mappings[2].Destination)
 }
@@ -252,14 +253,6 @@ func TestErrorInOtherProfile(t *testing.T) {
 	assert.NotEmpty(t, validation.GatewaySync(gs))
 }
 
-func smallest() *v1alpha1.GatewaySync {
-	gs := &v1alpha1.GatewaySync{}
-	gs.Name = "plant"
-	gs.Spec.Git.Repo = "https://git.example.com/plant.git"
-	gs.Spec.Git.Ref = "main"
-	return gs
-}
-
 func TestInvalidWindows(t *testing.T) {
 	gs := plant()
 	gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Windows: []v1alpha1.MaintenanceWindow{{Name: "a", Schedule: "0 22 * * *", Duration: "8h"}}}
@@ -331,6 +324,50 @@ func TestProgressDeadline(t *testing.T) {
 	for value, want := range map[string]time.Duration{"": 10 * time.Minute, "90s": 90 * time.Second, "9999h": 10 * time.Minute, "banana": 10 * time.Minute} {
 		t.Run(value, func(t *testing.T) {
 			assert.Equal(t, want, effective.ProgressDeadline(&v1alpha1.GatewaySyncSpec{ProgressDeadline: value}))
+		})
+	}
+}
+
+// The table of test/verdicts has the settings that are refused.
+func TestAutoRollbackSettings(t *testing.T) {
+	snapshots := &v1alpha1.SnapshotsSpec{Enabled: true}
+	all := []v1alpha1.AutoRollbackTrigger{v1alpha1.TriggerScanFailure, v1alpha1.TriggerProjectLoadError, v1alpha1.TriggerConfigError}
+	for name, tt := range map[string]struct {
+		spec      *v1alpha1.AutoRollbackSpec
+		snapshots *v1alpha1.SnapshotsSpec
+		scope     v1alpha1.AutoRollbackScope
+		agent     []v1alpha1.AutoRollbackTrigger // what the agent acts on
+	}{
+		"none":             {snapshots: snapshots},
+		"not enabled":      {spec: &v1alpha1.AutoRollbackSpec{Scope: v1alpha1.AutoRollbackGateway}},
+		"the defaults":     {spec: &v1alpha1.AutoRollbackSpec{Enabled: true}, snapshots: snapshots, scope: v1alpha1.AutoRollbackGateway, agent: all},
+		"one trigger":      {spec: &v1alpha1.AutoRollbackSpec{Enabled: true, Triggers: all[1:2]}, snapshots: snapshots, scope: v1alpha1.AutoRollbackGateway, agent: all[1:2]},
+		"the lead decides": {spec: &v1alpha1.AutoRollbackSpec{Enabled: true, Scope: v1alpha1.AutoRollbackRollout}, scope: v1alpha1.AutoRollbackRollout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gs := plant()
+			gs.Spec.AutoRollback, gs.Spec.Snapshots = tt.spec, tt.snapshots
+			e, err := effective.Of(gs, "", nil)
+			require.NoError(t, err)
+			assert.Equal(t, tt.scope, gs.AutoRollbackScope())
+			assert.Equal(t, tt.agent, e.AutoRollback)
+		})
+	}
+}
+
+func TestSnapshotSettings(t *testing.T) {
+	for name, c := range map[string]struct{ spec, want *v1alpha1.SnapshotsSpec }{
+		"none":        {},
+		"not enabled": {spec: &v1alpha1.SnapshotsSpec{RetentionCount: 3}},
+		"the defaults": {&v1alpha1.SnapshotsSpec{Enabled: true, RetentionCount: 3},
+			&v1alpha1.SnapshotsSpec{Enabled: true, RetentionCount: 3, MaxSize: "1Gi", GatewayBackup: v1alpha1.GatewayBackupNever}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gs := plant()
+			gs.Spec.Snapshots = c.spec
+			e, err := effective.Of(gs, "", nil)
+			require.NoError(t, err)
+			assert.Equal(t, c.want, e.Snapshots)
 		})
 	}
 }
