@@ -44,37 +44,46 @@ spec:
 	return data, sync
 }
 
-func lost(t *testing.T, args ...string) (code int, stdout, stderr string) {
+// command runs the agent.
+func command(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, talk bytes.Buffer
-	code = run(t.Context(), append([]string{"lost-and-found"}, args...), nil, &out, &talk)
+	code = run(t.Context(), args, nil, &out, &talk)
 	return code, out.String(), talk.String()
+}
+
+// done runs the agent, which must succeed, and returns its output.
+func done(t *testing.T, args ...string) string {
+	t.Helper()
+	code, out, talk := command(t, args...)
+	require.Equal(t, daemon.ExitDone, code, talk)
+	return out
+}
+
+func lost(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	return command(t, append([]string{"lost-and-found"}, args...)...)
 }
 
 func TestLostFoundCommands(t *testing.T) {
 	data, sync := lostSite(t)
 	file := filepath.Join(data, "projects/p/deep/er/code.py")
 
-	code, out, talk := lost(t, "list", "--data-dir", data)
-	require.Equal(t, daemon.ExitDone, code, talk)
+	out := done(t, "lost-and-found", "list", "--data-dir", data)
 	assert.Contains(t, out, "projects/p/deep/er/code.py")
-	code, out, _ = lost(t, "show", "1", "--data-dir", data)
-	require.Equal(t, daemon.ExitDone, code)
+	out = done(t, "lost-and-found", "show", "1", "--data-dir", data)
 	assert.Equal(t, "mine = True\n", out)
 
-	code, out, _ = lost(t, "list", "-o", "json", "--data-dir", data)
-	require.Equal(t, daemon.ExitDone, code)
+	out = done(t, "lost-and-found", "list", "-o", "json", "--data-dir", data)
 	var list []struct{ Path, File string }
 	require.NoError(t, json.Unmarshal([]byte(out), &list))
 	require.Len(t, list, 1)
 
 	// The current file is from git and may be overwritten. Its folder may even be missing.
-	code, _, talk = lost(t, "restore", list[0].File, "--data-dir", data)
-	require.Equal(t, daemon.ExitDone, code, talk)
+	done(t, "lost-and-found", "restore", list[0].File, "--data-dir", data)
 	assert.Equal(t, "mine = True\n", read(t, file))
 	require.NoError(t, os.RemoveAll(filepath.Join(data, "projects/p/deep")))
-	code, _, talk = lost(t, "restore", "--data-dir", data, "1")
-	require.Equal(t, daemon.ExitDone, code, talk)
+	done(t, "lost-and-found", "restore", "--data-dir", data, "1")
 	assert.Equal(t, "mine = True\n", read(t, file))
 	sync() // the restored file is drift, and stays
 	assert.Equal(t, "mine = True\n", read(t, file))
@@ -159,8 +168,7 @@ func TestLostAndFoundUsage(t *testing.T) {
 		})
 	}
 	t.Run("flags before the verb", func(t *testing.T) {
-		code, out, _ := lost(t, "-o", "json", "--data-dir", data, "list")
-		assert.Equal(t, daemon.ExitDone, code)
+		out := done(t, "lost-and-found", "-o", "json", "--data-dir", data, "list")
 		assert.Contains(t, out, `"path"`)
 	})
 	for _, entry := range []string{"0", "99", "no-such-file"} {
@@ -170,8 +178,7 @@ func TestLostAndFoundUsage(t *testing.T) {
 			assert.Contains(t, talk, entry)
 		})
 	}
-	code, out, _ := lost(t, "list", "--data-dir", t.TempDir())
-	assert.Equal(t, daemon.ExitDone, code)
+	out := done(t, "lost-and-found", "list", "--data-dir", t.TempDir())
 	assert.Contains(t, out, "empty")
 }
 
@@ -183,24 +190,18 @@ func read(t *testing.T, file string) string {
 }
 
 func TestProposalShow(t *testing.T) {
-	show := func(args ...string) (int, string, string) {
-		var out, talk bytes.Buffer
-		code := run(t.Context(), append([]string{"proposal"}, args...), nil, &out, &talk)
-		return code, out.String(), talk.String()
-	}
 	for name, args := range map[string][]string{
 		"no verb": {}, "an unknown verb": {"burn"}, "no directory": {"show"}, "an unknown format": {"show", "--data-dir", "x", "-o", "xml"}, "an argument": {"show", "--data-dir", "x", "y"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			code, _, talk := show(args...)
+			code, _, talk := command(t, append([]string{"proposal"}, args...)...)
 			assert.Equal(t, daemon.ExitUsage, code)
 			assert.Contains(t, talk, "agent proposal show --data-dir DIR")
 		})
 	}
 	data := t.TempDir()
 	t.Run("nothing proposed", func(t *testing.T) {
-		code, out, _ := show("show", "--data-dir", data)
-		assert.Equal(t, daemon.ExitDone, code)
+		out := done(t, "proposal", "show", "--data-dir", data)
 		assert.Equal(t, "Nothing has been proposed.\n", out)
 	})
 	d, err := disk.Open(data, disk.Options{AllowUnseeded: true})
@@ -209,8 +210,7 @@ func TestProposalShow(t *testing.T) {
 		"url":"https://git.example.com/3\u001b[2J","files":{"site/projects/line/a.json":{"path":"projects/line/a.json","op":"modified","id":"2222222222222222222222222222222222222222"}}}`)))
 	require.NoError(t, d.Close())
 	t.Run("as a table", func(t *testing.T) {
-		code, out, _ := show("show", "--data-dir", data)
-		assert.Equal(t, daemon.ExitDone, code)
+		out := done(t, "proposal", "show", "--data-dir", data)
 		assert.Equal(t, `STATE         Open
 BRANCH        gateway-changes/a
 COMMIT        1111111111111111111111111111111111111111
@@ -221,8 +221,7 @@ modified  projects/line/a.json  site/projects/line/a.json
 `, out)
 	})
 	t.Run("as JSON", func(t *testing.T) {
-		code, out, _ := show("show", "-o", "json", "--data-dir", data)
-		assert.Equal(t, daemon.ExitDone, code)
+		out := done(t, "proposal", "show", "-o", "json", "--data-dir", data)
 		var r propose.Summary
 		require.NoError(t, json.Unmarshal([]byte(out), &r))
 		assert.EqualValues(t, 3, r.Number)

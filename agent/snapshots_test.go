@@ -26,19 +26,13 @@ import (
 
 func TestSnapshotsCommand(t *testing.T) {
 	data := t.TempDir()
-	list := func(args ...string) (int, string, string) {
-		var out, talk bytes.Buffer
-		code := run(t.Context(), append([]string{"snapshots"}, args...), nil, &out, &talk)
-		return code, out.String(), talk.String()
-	}
 	t.Run("usage", func(t *testing.T) {
-		code, _, talk := list("restore", "--data-dir", data)
+		code, _, talk := command(t, "snapshots", "restore", "--data-dir", data)
 		assert.Equal(t, daemon.ExitUsage, code)
 		assert.Contains(t, talk, "stoker.io/restore", "the usage says how to restore a snapshot")
 	})
 	t.Run("none", func(t *testing.T) {
-		code, out, _ := list("list", "--data-dir", data)
-		assert.Equal(t, daemon.ExitDone, code)
+		out := done(t, "snapshots", "list", "--data-dir", data)
 		assert.Equal(t, "There are no snapshots.\n", out)
 	})
 	at := time.Date(2026, 2, 12, 10, 20, 0, 0, time.UTC)
@@ -62,15 +56,13 @@ func TestSnapshotsCommand(t *testing.T) {
 	sync(plan.Change{Path: "projects/a", Op: plan.Delete, Found: st, FoundID: one, Owned: true}, 2)
 	require.NoError(t, d.Close())
 	t.Run("as a table", func(t *testing.T) {
-		code, out, _ := list("list", "--data-dir", data)
-		assert.Equal(t, daemon.ExitDone, code)
+		out := done(t, "snapshots", "list", "--data-dir", data)
 		assert.Equal(t, `SNAPSHOT                COMMIT   SYNCED   FILES  SIZE
 area-4-20260212-102000  0100000  0200000  1      3
 `, out)
 	})
 	t.Run("as JSON", func(t *testing.T) {
-		code, out, _ := list("list", "-o", "json", "--data-dir", data)
-		assert.Equal(t, daemon.ExitDone, code)
+		out := done(t, "snapshots", "list", "-o", "json", "--data-dir", data)
 		var l []disk.Snapshot
 		require.NoError(t, json.Unmarshal([]byte(out), &l))
 		assert.Equal(t, []disk.Snapshot{{ID: "area-4-20260212-102000", Time: at, Ref: "main", Commit: plan.ID{1}, To: plan.ID{2}, Files: 1, Bytes: 3}}, l)
@@ -83,15 +75,13 @@ area-4-20260212-102000  0100000  0200000  1      3
 			return err
 		}))
 		require.NoError(t, d.Close())
-		code, out, _ := list("list", "--data-dir", data)
-		assert.Equal(t, daemon.ExitDone, code)
+		out := done(t, "snapshots", "list", "--data-dir", data)
 		assert.Equal(t, `SNAPSHOT                COMMIT   SYNCED   FILES  SIZE  BACKUP
 area-4-20260212-102000  0100000  0200000  1      3     yes
 `, out)
 	})
 	t.Run("export", func(t *testing.T) {
-		code, out, talk := list("export", "area-4-20260212-102000", "--data-dir", data)
-		require.Equal(t, daemon.ExitDone, code, talk)
+		out := done(t, "snapshots", "export", "area-4-20260212-102000", "--data-dir", data)
 		zip, err := gzip.NewReader(strings.NewReader(out))
 		require.NoError(t, err)
 		files := map[string]string{}
@@ -110,7 +100,7 @@ area-4-20260212-102000  0100000  0200000  1      3     yes
 	})
 	t.Run("export of an unknown snapshot", func(t *testing.T) {
 		for _, id := range []string{"area-4-20260212-999999", "area-4-20260101-000000", "../x"} {
-			code, out, talk := list("export", "--data-dir", data, id)
+			code, out, talk := command(t, "snapshots", "export", "--data-dir", data, id)
 			assert.Equal(t, daemon.ExitFailed, code)
 			assert.Empty(t, out)
 			assert.Contains(t, talk, "there is no snapshot")
@@ -119,14 +109,13 @@ area-4-20260212-102000  0100000  0200000  1      3     yes
 	t.Run("export of a damaged file", func(t *testing.T) {
 		file := filepath.Join(data, ".stoker/snapshots/area-4-20260212-102000/0-"+one.String())
 		require.NoError(t, os.WriteFile(file, []byte("other"), 0o600))
-		code, _, talk := list("export", "--data-dir", data, "area-4-20260212-102000")
+		code, _, talk := command(t, "snapshots", "export", "--data-dir", data, "area-4-20260212-102000")
 		assert.Equal(t, daemon.ExitFailed, code)
 		assert.Contains(t, talk, "the file has changed")
 	})
 	t.Run("a damaged snapshot is not listed", func(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(data, ".stoker/snapshots/area-4-20260212-102000/manifest"), nil, 0o600))
-		code, out, _ := list("list", "--data-dir", data)
-		assert.Equal(t, daemon.ExitDone, code)
+		out := done(t, "snapshots", "list", "--data-dir", data)
 		assert.Equal(t, "There are no snapshots.\n", out)
 	})
 }
