@@ -18,7 +18,8 @@ type Delivery struct {
 	AccessChanged bool
 	// SameCommit and SameRules report that the target, and the rules of the spec, are those of the last delivery.
 	SameCommit, SameRules bool
-	// LacksFiles reports a volume that may lack files of the last delivery: before the gateway's start, or because the volume is new.
+	// LacksFiles reports a volume that may lack files of the last delivery: before the gateway's start, or because the volume is new. One with
+	// files of another commit does not count, because the status of the GatewaySync, which names the last delivery, can be forged.
 	LacksFiles bool
 	// Recorded reports that the target is the commit that package record has as delivered last. Without a record (standalone) it is true.
 	Recorded bool

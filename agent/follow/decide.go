@@ -148,10 +148,6 @@ func (f *Follower) next(ctx context.Context, gs *v1alpha1.GatewaySync, s *decide
 		s.GatewaySync = f.spec.current(gs)
 		n = decide.Next(*s)
 	}
-	if last := f.loop.State(); n.Refill && last.Of != nil && last.Of.Commit == n.To.Commit && last.Report != nil && last.Report.Class() == v1alpha1.ClassStalled {
-		f.record.gaveUp, s.GaveUp = n.To.Commit, true
-		n = decide.Next(*s)
-	}
 	return n
 }
 

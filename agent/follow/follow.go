@@ -196,14 +196,19 @@ func (f *Follower) updateReport(s loop.State) {
 
 // afterIteration is called after every iteration.
 func (f *Follower) afterIteration(s loop.State) {
-	f.startup.afterIteration(s, f.current.order)
+	gaveUp := f.refilling && s.Of == f.current.order && s.Report != nil && s.Report.Class() == v1alpha1.ClassStalled
+	if gaveUp {
+		f.record.gaveUp = s.Of.Commit
+	} else {
+		f.startup.afterIteration(s, f.current.order)
+	}
 	if f.current.recordDryRun(s) {
 		f.wake() // for the order from before the dry run
 	}
 	if f.current.wentBack(s, plan.ID{}).Synced && f.current.inputs.in.rollout.Rollback && len(s.Problems) == 0 {
 		f.wake() // to report that the gateway went back
 	}
-	if f.refilling && !f.volume.incomplete(f.volume.commit()) {
+	if gaveUp || f.refilling && !f.volume.incomplete(f.volume.commit()) {
 		f.wake() // for the target
 	}
 	if f.listed && f.record.known { // before, the report would only say that the API server has not answered

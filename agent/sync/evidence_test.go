@@ -124,6 +124,17 @@ func TestGatesNeedEvidence(t *testing.T) {
 		require.NoError(t, g.engine.SetRecord(record.Record{}))
 		g.synced()
 	})
+	t.Run("a record of the target, and files of another commit", func(t *testing.T) {
+		g := newGated(t)
+		g.target.BeforeStart = true
+		// sequence: the second start finds the manifest that the first one has corrected
+		for range 2 {
+			g.restart(t.TempDir())
+			require.NoError(t, g.engine.SetRecord(record.Record{Ref: "main", Commit: g.second}))
+			g.waits()
+			require.NoError(t, g.engine.Close())
+		}
+	})
 	t.Run("a new volume gets what was delivered before", func(t *testing.T) {
 		g := newGated(t)
 		require.NoError(t, g.engine.Close())

@@ -81,11 +81,12 @@ func (s *scope) filesDone() bool {
 // delivery returns what package decide needs to know about this sync.
 func (s *scope) delivery() decide.Delivery {
 	h := s.dir.Manifest().Header()
+	corrected := h.Rules == "" && h.Files > 0 // the volume has files of another commit than the recorded one
 	return decide.Delivery{
 		First: h.Commit.IsZero(), DryRun: s.task.Profile.DryRun, Repair: s.task.Repair && describes(h, &s.task, s.rules), Rollback: s.task.RequestedRollback,
 		Approved: s.task.WindowApproved, Forced: s.force && s.Record.NewForce(s.task.Force), AccessChanged: s.node.AccessChanged(),
 		SameCommit: h.Commit == s.task.Commit, SameRules: h.Rules == s.rules.Fingerprint(),
-		LacksFiles: (s.task.BeforeStart || s.task.NewVolume) && !h.Complete, Recorded: s.Record.Allows(s.task.Commit),
+		LacksFiles: (s.task.BeforeStart || s.task.NewVolume) && !h.Complete && !corrected, Recorded: s.Record.Allows(s.task.Commit),
 	}
 }
 

@@ -74,8 +74,8 @@ type Task struct {
 	Facts plan.Facts
 	// File is the path of the GatewaySync of a standalone agent. It is empty in a cluster.
 	File string
-	// Admit is called before fetching a commit that is not on the disk. It returns the Name to use, or why the commit
-	// must not be fetched. nil admits every commit.
+	// Admit is called before fetching a commit that is not completely on the disk, or was synced from another ref. It returns
+	// the Name to use, or why the commit must not be fetched. nil admits every commit.
 	Admit func(ctx context.Context) (name string, err error)
 	// Stop is called before files of the gateway change. An error ends the sync without a change. nil stops nothing.
 	Stop func(ctx context.Context) error
