@@ -42,7 +42,7 @@ type gateResult struct {
 //	spec.deployment is too large             hold, unless nothing was ever synced here
 //	the SyncTarget counts other steps        hold
 //	nothing was ever synced here             sync the target if the step is open and the rollout has not failed, else what last ran everywhere, or else the target
-//	the rollout went back, the step is open  sync what last ran everywhere
+//	the rollout went back                    if the step is open, or the target on the disk: sync what last ran everywhere
 //	the rollout was aborted                  hold, unless the target is on the disk already
 //	the step is open                         sync the target; if the stage needs an approval, only if the GatewaySync itself has it
 //	none is open, and dryRunBefore is on     make a dry run of the target, then hold
@@ -68,6 +68,7 @@ func gate(s Situation) gateResult {
 		return hold(v1alpha1.ReasonWaitingForLead, "the SyncTarget has %d steps, but this agent counts %d: waiting for its lead", r.Steps, steps)
 	}
 	open, stage := !r.On || r.Done || step <= r.Open, order.Stage(step)
+	reached := open || s.Disk == s.Target // a change of the stages can move a gateway to a step that is closed
 	switch {
 	case s.Unsynced && open && !r.Failed:
 		return gateResult{}
@@ -75,20 +76,26 @@ func gate(s Situation) gateResult {
 		return gateResult{to: &r.From}
 	case s.Unsynced:
 		return gateResult{ask: r.From.askFor()}
-	case open && r.Rollback && s.ranEverywhere(r.From):
-		return gateResult{to: &r.From, rollback: true}
-	case open && r.Rollback:
-		p := hold(v1alpha1.ReasonWaitingForLead, "the rollout went back to a commit that the status does not list: the gateway stays as it is")
-		p.ask = r.From.askFor()
-		return p
+	case reached && r.Rollback:
+		return s.goBack(r.From)
 	case r.Failed && !r.Done && s.Disk != s.Target:
-		return hold(v1alpha1.ReasonGateClosed, "the rollout of %s was aborted before this gateway got it", s.Target.Short())
+		return hold(v1alpha1.ReasonGateClosed, "the rollout of %s was aborted, and this gateway does not have it", s.Target.Short())
 	case open:
 		return s.openStep(stage)
 	case r.Open == 0 && gs.DryRunBefore():
 		return gateResult{dryRunOnly: true}
 	}
 	return s.closedStep(order, step, stage)
+}
+
+// goBack is the gate of a gateway whose rollout went back to a commit.
+func (s Situation) goBack(to Origin) gateResult {
+	if s.ranEverywhere(to) {
+		return gateResult{to: &to, rollback: true}
+	}
+	p := hold(v1alpha1.ReasonWaitingForLead, "the rollout went back to a commit that the status does not list: the gateway stays as it is")
+	p.ask = to.askFor()
+	return p
 }
 
 // openStep is the gate of a gateway whose step is open. stage is that of the step; nil for none.

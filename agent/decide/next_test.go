@@ -391,6 +391,7 @@ func TestGate(t *testing.T) {
 		"first start, an approval is missing":              {at(plant(needsApproval), 1, fresh), goesBack, false},
 		"the rollout went back":                            {at(plant(), 2, back, has), goesBack, false},
 		"the rollout went back before its step":            {at(plant(), 1, back), "GateClosed", false},
+		"the rollout went back, and its step was closed":   {at(plant(), 1, back, has), goesBack, false},
 		"the rollout went back to what the status lacks":   {at(plant(withoutHistory), 2, back, has), "WaitingForLead", true},
 		"the rollout was aborted":                          {at(plant(), 2, failed), "GateClosed", false},
 		"the rollout was aborted, and it has the commit":   {at(plant(), 2, failed, has), follow, false},
