@@ -69,8 +69,11 @@ type rollout struct {
 // A rollout only ever waits for what can pass by itself or needs a user: git, a gateway, a Designer. What the commit causes aborts it,
 // and so does a gateway that ran the commit and then fails.
 func advance(o observed) progress {
-	if !o.gs.InSteps() || o.want.Commit == "" {
+	if !o.gs.InSteps() {
 		return progress{}
+	}
+	if o.want.Commit == "" { // not known yet
+		return progress{status: o.gs.Status.Rollout.DeepCopy()}
 	}
 	r := &rollout{observed: o, order: schedule.OrderOf(o.gs), stepOf: map[string]int{}}
 	for _, g := range o.gateways {
@@ -385,25 +388,24 @@ func (r *rollout) abort(where string, g status.Standing) {
 
 // fail ends the rollout. With autoRollback for the rollout, the gateways that it has reached go back.
 func (r *rollout) fail(text string) {
-	t := r.target
-	t.Failed = failure.Cut(text, 500)
-	t.Back = r.gs.AutoRollbackScope() == v1alpha1.AutoRollbackRollout && t.Open > 0 && t.From != nil && t.From.Commit != r.want.Commit
+	r.setFailed(r.target, text)
 	r.check = nil
 	r.describeAbort()
 }
 
+func (r *rollout) setFailed(t *v1alpha1.TargetRollout, text string) {
+	t.Failed = failure.Cut(text, 500)
+	t.Back = r.gs.AutoRollbackScope() == v1alpha1.AutoRollbackRollout && t.Open > 0 && t.From != nil && t.From.Commit != r.want.Commit
+}
+
 // describeAbort says which gateways the rollout had reached.
 func (r *rollout) describeAbort() {
-	t, back, reached, got := r.target, 0, 0, 0
-	for _, g := range r.gateways {
-		if r.stepOf[g.Name] > int(t.Open) {
-			continue
-		}
-		reached++
-		if g.Commit == r.want.Commit {
+	t, back, got := r.target, 0, 0
+	for _, g := range r.gateways { // by commit, because a change of the stages can move a gateway to another step
+		switch {
+		case g.Commit == r.want.Commit:
 			got++
-		}
-		if t.From != nil && g.Commit == t.From.Commit {
+		case t.From != nil && g.Commit == t.From.Commit:
 			back++
 		}
 	}
@@ -411,7 +413,7 @@ func (r *rollout) describeAbort() {
 	all := len(r.gateways)
 	switch {
 	case t.Back:
-		r.setPhase(v1alpha1.RolloutAborted, "%s; %d of %d went back to %s, %d never left it", t.Failed, back, all, syntax.ShortCommit(t.From.Commit), all-reached)
+		r.setPhase(v1alpha1.RolloutAborted, "%s; %d of %d went back to %s or never left it", t.Failed, back, all, syntax.ShortCommit(t.From.Commit))
 	case got > 0:
 		r.setPhase(v1alpha1.RolloutAborted, "%s; %d of %d got %s and stay for inspection, %d never got it", t.Failed, got, all, syntax.ShortCommit(r.want.Commit), all-got)
 	default:

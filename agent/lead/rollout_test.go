@@ -52,7 +52,7 @@ func (l *line) sync() {
 	for name := range l.at {
 		switch r := l.published.Rollout; {
 		case l.as[name].Phase != "":
-		case r != nil && r.Back && schedule.StepOf(l.gs, name) <= int(r.Open):
+		case r != nil && r.Back && (schedule.StepOf(l.gs, name) <= int(r.Open) || l.at[name] == l.published.Commit):
 			l.at[name] = r.From.Commit
 		case r != nil && r.Failed != "": // the rollout does not continue
 		case r == nil || schedule.StepOf(l.gs, name) <= int(r.Open):
@@ -248,8 +248,36 @@ func TestAbortedRollout(t *testing.T) {
 		l := failed(true)
 		p := l.settle()
 		assert.Empty(t, l.having(commitB))
-		assert.Equal(t, "stage dev: dev-1 TemplateFailed: so; 2 of 6 went back to aaaaaaa, 4 never left it", p.status.Message)
+		assert.Equal(t, "stage dev: dev-1 TemplateFailed: so; 6 of 6 went back to aaaaaaa or never left it", p.status.Message)
 		assert.EqualValues(t, 9, l.published.Revision)
+	})
+	t.Run("canaries go back from a later stage", func(t *testing.T) {
+		l := failed(true)
+		l.gs.Spec.Deployment.Stages[0].Gateways = []string{"dev-2"} // dev-1 has not gone back yet
+		assert.Contains(t, l.lead().status.Message, "5 of 6 went back to aaaaaaa or never left it")
+		assert.Contains(t, l.settle().status.Message, "6 of 6 went back")
+		assert.Empty(t, l.having(commitB))
+	})
+	t.Run("canaries stay in a later stage", func(t *testing.T) {
+		l := failed(false)
+		l.gs.Spec.Deployment.Stages[0].Gateways = []string{"dev-1"}
+		assert.Contains(t, l.settle().status.Message, "2 of 6 got bbbbbbb and stay for inspection, 4 never got it")
+	})
+	t.Run("the target is deleted, and another agent leads", func(t *testing.T) {
+		l := failed(true)
+		says := l.settle().status.Message
+		want := l.want
+		want.Rollout = nil
+		l.published, l.want, l.failing, l.stale = v1alpha1.SyncTargetSpec{}, v1alpha1.SyncTargetSpec{}, nil, nil
+		l.lead() // before the ref is resolved
+		l.want = want
+		p := l.settle()
+		assert.Equal(t, v1alpha1.RolloutAborted, p.status.Phase)
+		assert.Equal(t, says, p.status.Message)
+		assert.Empty(t, l.having(commitB))
+		assert.True(t, l.published.Rollout.Back)
+		l.annotate(v1alpha1.AnnotationRetry, annotation.RetryValue(commitB, l.now))
+		assert.Equal(t, v1alpha1.RolloutSoaking, l.settle().status.Phase)
 	})
 	t.Run("another commit", func(t *testing.T) {
 		l := failed(true)

@@ -1,11 +1,13 @@
 package lead
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"regexp"
 	"slices"
+	"strings"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
@@ -19,6 +21,9 @@ func (r *rollout) begin() (t *v1alpha1.TargetRollout, fresh bool) {
 	was, rules, steps := r.published.Rollout, rulesOf(r.gs), int32(len(r.order.Steps()))
 	retry := annotation.Retry(r.gs)
 	next := &v1alpha1.TargetRollout{Rules: rules, Order: orderOf(r.gs), Retry: retry, Steps: steps, From: r.lastGood()}
+	if r.published.Commit == "" && r.aborted(next) {
+		return next, true
+	}
 	moved := r.want.Commit != r.published.Commit
 	// An agent of another version hashes other fields. The spec of one generation is the same.
 	sameRules := was == nil || was.Rules == rules || r.published.Generation == r.gs.Generation
@@ -43,6 +48,21 @@ func (r *rollout) begin() (t *v1alpha1.TargetRollout, fresh bool) {
 	}
 	next.Open = min(max(next.Open, 0), steps)
 	return next, fresh
+}
+
+// aborted makes t an aborted rollout if the status says that the one of this commit was. The SyncTarget was deleted, and another agent leads.
+func (r *rollout) aborted(t *v1alpha1.TargetRollout) bool {
+	was := r.gs.Status.Rollout
+	if was == nil || was.Phase != v1alpha1.RolloutAborted || was.Commit != r.want.Commit {
+		return false
+	}
+	why := was.Message
+	if i := strings.LastIndex(why, "; "); i > 0 { // describeAbort adds the rest again
+		why = why[:i]
+	}
+	t.Open = min(max(was.Step, 0), t.Steps)
+	r.setFailed(t, cmp.Or(why, "the rollout was aborted"))
+	return true
 }
 
 // first reports whether no gateway runs anything yet, so that a rollout protects nothing.

@@ -89,12 +89,15 @@ func (l *line) approve(stage, commit string) {
 	l.annotate(v1alpha1.AnnotationApproved, annotation.Approve(l.GatewaySync().Annotations[v1alpha1.AnnotationApproved], stage, commit, ""))
 }
 
-// kill kills the lead, waits for the next one, and starts the agent again.
-func (l *line) kill() {
+// kill kills the lead, calls then, waits for the next lead, and starts the agent again.
+func (l *line) kill(then ...func()) {
 	l.t.Helper()
 	lead := l.Lead()
 	require.NotNil(l.t, lead)
 	require.Error(l.t, lead.Agent.End(l.t, syscall.SIGKILL))
+	for _, f := range then {
+		f()
+	}
 	l.Eventually("another agent leads", func() bool { next := l.Lead(); return next != nil && next != lead })
 	lead.Start()
 }
@@ -184,7 +187,7 @@ func TestRolloutOfBadCommit(t *testing.T) {
 		"failed health check": {back, func(l *line) string {
 			l.status.Store(http.StatusServiceUnavailable)
 			return l.Push("second")
-		}, "first", "stage dev: the health check failed 3 times: the answer has status 503 instead of 200; 1 of 6 went back to "},
+		}, "first", "stage dev: the health check failed 3 times: the answer has status 503 instead of 200; 6 of 6 went back to "},
 		"gateway does not stay synced": {stay, func(l *line) string {
 			l.status.Store(http.StatusServiceUnavailable) // so that it soaks until it falls out
 			commit := l.Push("second")
@@ -207,6 +210,13 @@ func TestRolloutOfBadCommit(t *testing.T) {
 			l.Eventually("the canary has its last commit", func() bool { return l.titles() == [2]string{c.title, "first"} })
 			l.kill()
 			assert.Equal(t, v1alpha1.RolloutAborted, l.until(commit, v1alpha1.RolloutAborted).Rollout.Phase, "the next lead must report the same")
+			l.kill(func() {
+				require.NoError(t, kube.SyncTargets(l.Kube.Dynamic, l.Namespace).Delete(t.Context(), l.Name, metav1.DeleteOptions{}))
+			})
+			l.Eventually("the next lead writes the target again", func() bool { return l.Target().Rollout != nil })
+			assert.NotEmpty(t, l.Target().Rollout.Failed)
+			assert.Equal(t, v1alpha1.RolloutAborted, l.Status().Rollout.Phase)
+			assert.Equal(t, [2]string{c.title, "first"}, l.titles())
 
 			l.Gateways()[0].Simulator.Faults.Clear()
 			l.status.Store(http.StatusOK)
