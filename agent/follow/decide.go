@@ -76,7 +76,8 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 			s.Invalid = &decide.Hold{Reason: p.Reason, Message: p.Message}
 			n = decide.Next(s)
 		}
-		m.profile.DryRun, m.rollback, m.rolloutRollback = m.profile.DryRun || n.Do == decide.DryRun, m.rollback || n.Rollback, n.Rollback
+		back := n.Rollback && f.volume.ran(in.Commit) // the status, which says that it ran everywhere, can be forged
+		m.profile.DryRun, m.rollback, m.rolloutRollback = m.profile.DryRun || n.Do == decide.DryRun, m.rollback || back, back
 	}
 	if n.ApplyPause {
 		f.current.pause(&in)
@@ -90,11 +91,20 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 	if in.Commit.IsZero() && s.Obstacle == nil && s.Invalid == nil && s.Paused {
 		f.startup.allow("waiting for an operator: syncing is paused")
 	}
-	if n.Rollback {
-		n.Held, n.ReportTarget = f.current.wentBack(f.loop.State(), wanted.Commit).Report()
-	}
 	if n.ReportTarget {
 		f.reportTarget = &wanted
+	}
+	if s.Obstacle == nil {
+		f.aborted = nil
+		if n.Rollback {
+			f.aborted = &wanted
+		}
+	}
+	if f.aborted != nil && n.Held == nil {
+		var ofTarget bool
+		if n.Held, ofTarget = f.current.wentBack(f.loop.State(), f.aborted.Commit).Report(); ofTarget {
+			f.reportTarget = f.aborted
+		}
 	}
 	f.refilling = n.Refill
 	d := loop.Decision{Order: f.current.order, DoNotTouch: n.DoNotTouch}

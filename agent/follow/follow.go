@@ -93,6 +93,7 @@ type Follower struct {
 	keyRemoved   bool                    // nothing is left of a key of the agent
 	restart      atomic.Bool             // the key needs another start of the gateway
 	refilling    bool                    // a new volume gets the commit of the lost one first
+	aborted      *instruction            // the target of the failed rollout from which the order in force goes back; nil for none
 	listed       bool                    // the API server had answered in the last iteration
 	logged       string                  // the last logged reason why the gateway stays as it is
 }
@@ -205,7 +206,7 @@ func (f *Follower) afterIteration(s loop.State) {
 	if f.current.recordDryRun(s) {
 		f.wake() // for the order from before the dry run
 	}
-	if f.current.wentBack(s, plan.ID{}).Synced && f.current.inputs.in.rollout.Rollback && len(s.Problems) == 0 {
+	if f.aborted != nil && f.current.wentBack(s, plan.ID{}).Synced && len(s.Problems) == 0 {
 		f.wake() // to report that the gateway went back
 	}
 	if gaveUp || f.refilling && !f.volume.incomplete(f.volume.commit()) {
