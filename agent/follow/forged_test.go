@@ -40,8 +40,7 @@ func (p *pod) forgeRow(commit string) {
 // C14: the status of a GatewaySync admits no commit that git does not have in the history of the ref.
 func TestForgedRow(t *testing.T) {
 	t.Run("with a forged target", func(t *testing.T) {
-		w := onSharedCluster(t)
-		p, _ := w.syncedPod("one")
+		w, p, _ := synced(t)
 		strange := w.stranger("stranger")
 		p.forgeRow(strange)
 		w.lead(targetCommit(strange))
