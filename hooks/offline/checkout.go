@@ -168,9 +168,7 @@ func (t *Tree) From(before *Tree) (*plan.Changes, error) {
 // References returns what the files of t name and t does not have. Nothing is known of the gateway: see references.Index.
 func (t *Tree) References() (references.Result, error) {
 	index := references.NewIndex()
-	err := index.Update(nil, t.desired, func(_ string, id plan.ID, limit int64) ([]byte, bool, error) {
-		return references.ReadTree(t.desired, id, limit)
-	})
+	err := index.Update(nil, t.desired, references.TreeReader(t.desired))
 	if err != nil {
 		return references.Result{}, err
 	}

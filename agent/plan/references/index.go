@@ -22,8 +22,8 @@ type Index struct {
 	all  bool
 }
 
-// Reader returns the content of a desired file. ok is false if the content has more than limit bytes, or if neither the store nor the disk
-// has it.
+// Reader returns the content of a desired file, which is valid until the next call. ok is false if the content has more than limit bytes,
+// or if neither the store nor the disk has it.
 type Reader func(path string, id plan.ID, limit int64) (content []byte, ok bool, err error)
 
 // NewIndex returns the Index of a commit without files.

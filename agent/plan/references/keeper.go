@@ -1,6 +1,7 @@
 package references
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -191,9 +192,10 @@ func (k *Keeper) move(t *Target, commit plan.ID, rules plan.Rules, tree *desired
 
 // reader reads files of a tree from git or, if the store lost them, from the disk.
 func (t *Target) reader(tree *desired.Tree) Reader {
+	read := TreeReader(tree)
 	return func(path string, id plan.ID, limit int64) ([]byte, bool, error) {
 		if tree.Has(id) {
-			return ReadTree(tree, id, limit)
+			return read(path, id, limit)
 		}
 		rec, owned, err := t.Manifest.Get(path)
 		if err != nil || !owned || rec.Have != id {
@@ -204,14 +206,17 @@ func (t *Target) reader(tree *desired.Tree) Reader {
 	}
 }
 
-// ReadTree reads a file of a tree. ok is false if it has more than limit bytes.
-func ReadTree(tree *desired.Tree, id plan.ID, limit int64) (content []byte, ok bool, err error) {
-	b := bound.NewBuffer(limit, func() error { return bound.ErrTooLarge })
-	_, err = tree.WriteBlob(b, id)
-	if errors.Is(err, bound.ErrTooLarge) {
-		return nil, false, nil
+// TreeReader returns a Reader of the files of a tree. It reads them all into one buffer.
+func TreeReader(tree *desired.Tree) Reader {
+	var b bytes.Buffer
+	return func(_ string, id plan.ID, limit int64) (content []byte, ok bool, err error) {
+		b.Reset()
+		_, err = tree.WriteBlob(bound.NewWriter(&b, limit, func() error { return bound.ErrTooLarge }), id)
+		if errors.Is(err, bound.ErrTooLarge) {
+			return nil, false, nil
+		}
+		return b.Bytes(), err == nil, err
 	}
-	return b.Bytes(), err == nil, err
 }
 
 // disk returns what the data directory has after changes; nil if the gateway has not made its own files yet.
