@@ -21,8 +21,7 @@ type benchCase struct {
 	lost   loss
 	only   string // the only contestant that takes part; "" for all
 	// do, if set, measures something other than a sync to the remote's main. It updates bench.commits itself.
-	do     func(ctx context.Context, b *bench, who contestant) (sample, error)
-	single bool // one round is enough
+	do func(ctx context.Context, b *bench, who contestant) (sample, error)
 }
 
 // cases are in the order of the measurement: a case starts at the commit at which the one before ended.
@@ -36,7 +35,6 @@ var cases = []benchCase{
 	{name: "lost", title: "store lost, nothing changed", lost: loseStore},
 	{name: "late", title: "store lost, one file changed", lost: loseStore, series: "late"},
 	{name: "drift", title: "drift check by stat", only: once, do: checkDrift},
-	{name: "aged", title: "many commits later", only: resident, do: age, single: true},
 }
 
 func caseNames() []string {
@@ -157,11 +155,7 @@ func (b *bench) run(ctx context.Context, s settings, all results) error {
 		if !b.size.has(c) {
 			continue
 		}
-		rounds := s.rounds
-		if c.single {
-			rounds = 1
-		}
-		for range rounds {
+		for range s.rounds {
 			for _, who := range b.contestants {
 				if !who.can(c) {
 					continue

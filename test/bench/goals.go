@@ -43,7 +43,6 @@ func (r results) goals(s settings) []goal {
 		g.small("merge")
 		g.lostStore()
 		g.disk()
-		g.diskOverTime()
 		g.drift()
 		all = append(all, g.found...)
 	}
@@ -139,16 +138,6 @@ func (g *judge) drift() {
 	}
 	each := float64(w.Microseconds()) / float64(g.size.Files)
 	g.add(each <= 15, title("drift")+": at most 15 µs a file", fmt.Sprintf("%.1f µs", each))
-}
-
-// diskOverTime requires that at any time the kept data is bounded: the tip, and as much again until it is repacked.
-func (g *judge) diskOverTime() {
-	most, ok := median(g.r, g.key("aged", resident), kept)
-	tip, okToo := median(g.r, g.key("first", fetch), pack)
-	if ok && okToo && tip > 0 {
-		ratio := float64(most) / float64(tip)
-		g.add(ratio <= 2.2, fmt.Sprintf("disk beside the live data over %d commits: never more than 2.2 × the packed tip", g.size.Commits), fmt.Sprintf("%.2f ×", ratio))
-	}
 }
 
 // idle requires that a sync without changes costs the resident agent almost nothing.

@@ -79,8 +79,6 @@ func TestMissedGoals(t *testing.T) {
 		{name: "drift", size: "L", phrase: "drift check", benchCase: "drift", who: once, good: sample{wall: 1500 * time.Millisecond}, bad: sample{wall: 1501 * time.Millisecond}},
 		{name: "container", size: "H", phrase: "container of 64 MiB", benchCase: "first", who: once, good: sample{anon: 1}, bad: sample{anon: 1, killed: true}},
 		{name: "largest file", size: "H", phrase: "largest file", benchCase: "first", who: once, good: sample{anon: 39 << 20}, bad: sample{anon: 40 << 20}},
-		{name: "age", size: "M", phrase: "over 1000 commits", benchCase: "aged", who: resident,
-			good: sample{disk: 220}, bad: sample{disk: 221}, peerCase: "first", peer: fetch, peerSample: sample{pack: 100}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			judged := func(s sample) string {

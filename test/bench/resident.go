@@ -196,7 +196,7 @@ func (a *agentResident) close() error {
 
 // size is a synthetic repository, and what is measured of it.
 type size struct {
-	repository.Size // the Commits are those of the case "aged"
+	repository.Size
 
 	cases []string
 	// memory is the memory limit in bytes of each contestant's container; 0 means no limit.
@@ -206,9 +206,9 @@ type size struct {
 var ordinary = []string{"first", "nothing", "one", "merge", "hundred", "adopt", "lost", "late"}
 
 var sizes = []size{
-	{Size: repository.Size{Name: "T", Files: 60, Mean: 2_000, Past: 200, Commits: 60}, cases: append(slices.Clone(ordinary), "drift", "aged")}, // for the bench's own test
+	{Size: repository.Size{Name: "T", Files: 60, Mean: 2_000, Past: 200}, cases: append(slices.Clone(ordinary), "drift")}, // for the bench's own test
 	{Size: repository.Size{Name: "S", Files: 1_000, Mean: 16_000, Past: 200}, cases: ordinary},
-	{Size: repository.Size{Name: "M", Files: 10_000, Mean: 30_000, Past: 200, Commits: 1_000}, cases: append(slices.Clone(ordinary), "drift", "aged")},
+	{Size: repository.Size{Name: "M", Files: 10_000, Mean: 30_000, Past: 200}, cases: append(slices.Clone(ordinary), "drift")},
 	{Size: repository.Size{Name: "L", Files: 100_000, Mean: 3_400, Past: 200}, cases: append(slices.Clone(ordinary), "drift")},
 	{Size: repository.Size{Name: "H", Files: 3_000, Mean: 24_000, Binaries: 6, Past: 400}, cases: []string{"first"}, memory: 64 << 20},
 }

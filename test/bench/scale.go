@@ -50,45 +50,6 @@ func checkDrift(ctx context.Context, b *bench, who contestant) (s sample, err er
 	return s, nil
 }
 
-// age walks the resident agent through many commits, and samples what it keeps. The result has the time per commit, and
-// the maximum that was kept.
-func age(ctx context.Context, b *bench, who contestant) (s sample, err error) {
-	n := b.size.Commits
-	start, err := b.remote.Parent(ctx, b.remote.Commit("aged", 1))
-	if err != nil {
-		return s, err
-	}
-	b.commits[who.home()] = "" // start with a store of one commit
-	if err := b.syncTo(ctx, who, start); err != nil {
-		return s, err
-	}
-	const looks = 50
-	var wall, cpu time.Duration
-	for i := 1; i <= n; i++ {
-		if err := b.remote.Push(ctx, b.remote.Commit("aged", i)); err != nil {
-			return s, err
-		}
-		step, err := who.sync(ctx)
-		if err != nil {
-			return s, fmt.Errorf("commit %d: %w", i, err)
-		}
-		wall, cpu = wall+step.wall, cpu+step.cpu
-		s.anon = max(s.anon, step.anon)
-		s.pack, s.fetches = s.pack+b.remote.Server.Stats().PackBytes, s.fetches+b.remote.Server.Stats().UploadPacks
-		if i%max(n/looks, 1) == 0 {
-			kept, err := dirSize(who.kept()...)
-			if err != nil {
-				return s, err
-			}
-			s.disk = max(s.disk, kept)
-		}
-	}
-	b.commits[who.home()] = b.remote.Commit("aged", n)
-	s.wall, s.cpu = wall/time.Duration(n), cpu/time.Duration(n)
-	s.pack /= int64(n)
-	return s, nil
-}
-
 // lastFigures is the page with the last figures that were written down.
 const lastFigures = "test/bench/measured.md"
 

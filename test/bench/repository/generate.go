@@ -36,7 +36,6 @@ const (
 //	refs/bench/merge/N  the merge of a branch that left the line before all past commits, and changed one file
 //	refs/bench/hundred/N  fifty resources saved, which are about a hundred files
 //	refs/bench/late/N   one file changed
-//	refs/bench/aged/N   one file changed; as many as the size says
 const Base = "refs/bench/base"
 
 // Size is what a repository has. The cache knows it by its name.
@@ -46,7 +45,6 @@ type Size struct {
 	Mean     int // mean size in bytes of a data file; about half of the files are short metadata
 	Binaries int // how many of the files are large (BinaryBytes)
 	Past     int // commits before the measured ones
-	Commits  int // commits of the line "aged"
 }
 
 // Generate returns the repository of a size, from the cache or newly generated.
@@ -188,7 +186,6 @@ func (h *history) writeRounds(w *bufio.Writer) {
 	}
 	line("hundred", MaxRounds, 50, h.save)
 	line("late", MaxRounds, 1, h.change)
-	line("aged", h.size.Commits, 1, h.change)
 }
 
 // Git runs git in an isolated environment like gitserver, with its output in the error.

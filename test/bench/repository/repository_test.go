@@ -5,7 +5,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -15,7 +14,7 @@ import (
 	"stoker.io/stoker/agent/ignition/resource"
 )
 
-var tiny = Size{Name: "T", Files: 60, Mean: 2_000, Past: 200, Commits: 60}
+var tiny = Size{Name: "T", Files: 60, Mean: 2_000, Past: 200}
 
 func generated(t *testing.T) string {
 	t.Helper()
@@ -93,13 +92,4 @@ func TestGeneratedJSONIsValid(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestLayoutHasUniqueFiles(t *testing.T) {
-	var names []string
-	for _, p := range Layout(20_000) {
-		names = append(names, p.Name)
-	}
-	slices.Sort(names)
-	assert.Len(t, slices.Compact(names), 20_000)
 }
