@@ -27,7 +27,6 @@ import (
 	"stoker.io/stoker/hooks/display"
 	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/test/cluster/build"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/document"
 	"stoker.io/stoker/test/gitserver"
@@ -259,10 +258,7 @@ func TestConfigPageCommands(t *testing.T) {
 	s := newConfigScene(t)
 	s.git.Commit("first", gitserver.Write("kubernetes/site.yaml", site))
 	s.git.Commit("second", gitserver.Write("k8s/site.yaml", site))
-	cache, err := build.Open(build.Cache{Progress: os.Stderr})
-	require.NoError(t, err)
-	kubernetes, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
-	require.NoError(t, err)
+	kubectl, _ := kubetest.Kubectl(t)
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, writeKubeconfig(s.Kubeconfig(), kubeconfig, s.namespace, s.As(t, s.namespace, "default", "").BearerToken))
 	dir := s.clone()
@@ -273,7 +269,7 @@ func TestConfigPageCommands(t *testing.T) {
 	manifest, _, _ = strings.Cut(manifest, "```")
 	manifest = strings.ReplaceAll(manifest, "https://git.example.com/plant.git", s.server.URL("plant.git"))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "configsync.yaml"), []byte(manifest), 0o600))
-	shell := document.NewShell(t, dir, map[string]string{"kubectl": filepath.Join(kubernetes, "kubectl"), "stoker": program.Build(t, "hooks")}, "KUBECONFIG="+kubeconfig)
+	shell := document.NewShell(t, dir, map[string]string{"kubectl": kubectl, "stoker": program.Build(t, "hooks")}, "KUBECONFIG="+kubeconfig)
 	for c := range lines.Of("docs/how-to/config.md") {
 		said := shell.Type(t, c.Text)
 		switch {

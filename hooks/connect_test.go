@@ -58,25 +58,24 @@ var verbsOfJobs = map[string][]string{
 // A Job's pod may start before it can reach the API server. The command must retry.
 func TestRetryUntilAPIServerAnswers(t *testing.T) {
 	t.Parallel()
-	var asked atomic.Int64
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if asked.Add(1) <= 2 {
-			c, _, err := w.(http.Hijacker).Hijack()
-			assert.NoError(t, err)
-			assert.NoError(t, c.Close())
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusForbidden)
-		_, _ = w.Write([]byte(`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "message": "no", "code": 403}`))
-	}))
-	t.Cleanup(server.Close)
-	config := kubeconfigOf(t, server.URL)
 	for name, args := range verbsOfJobs {
 		t.Run(name, func(t *testing.T) {
-			asked.Store(0)
+			t.Parallel()
+			var asked atomic.Int64
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if asked.Add(1) <= 2 {
+					c, _, err := w.(http.Hijacker).Hijack()
+					assert.NoError(t, err)
+					assert.NoError(t, c.Close())
+					return
+				}
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(http.StatusForbidden)
+				_, _ = w.Write([]byte(`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "message": "no", "code": 403}`))
+			}))
+			t.Cleanup(server.Close)
 			var said strings.Builder
-			code := run(t.Context(), append([]string{"stoker", "--kubeconfig", config}, args...), &said, &said)
+			code := run(t.Context(), append([]string{"stoker", "--kubeconfig", kubeconfigOf(t, server.URL)}, args...), &said, &said)
 			assert.Equal(t, exit.Forbidden, code, "the third answer must decide: %s", &said)
 			assert.Equal(t, int64(3), asked.Load())
 		})

@@ -15,7 +15,6 @@ import (
 
 	"stoker.io/stoker/hooks/create/createtest"
 	"stoker.io/stoker/hooks/exit"
-	"stoker.io/stoker/test/cluster/build"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/document"
 	"stoker.io/stoker/test/gitserver"
@@ -134,14 +133,11 @@ func TestCreateCommands(t *testing.T) {
 	}
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, writeKubeconfig(cluster.Kubeconfig(), kubeconfig, namespace, ""))
-	cache, err := build.Open(build.Cache{Progress: os.Stderr})
-	require.NoError(t, err)
-	kubernetes, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
-	require.NoError(t, err)
+	kubectl, _ := kubetest.Kubectl(t)
 	cluster.NamespaceNamed(t, "press") // of the tutorial, whose make build writes bin/stoker
 	fake := filepath.Join(t.TempDir(), "make")
 	program.Script(t, fake, "#!/bin/sh\nmkdir bin && ln -s "+program.Build(t, "hooks")+" bin/stoker\n")
-	shell := document.NewShell(t, dir, map[string]string{"make": fake, "kubectl": filepath.Join(kubernetes, "kubectl"), "stoker": program.Build(t, "hooks")},
+	shell := document.NewShell(t, dir, map[string]string{"make": fake, "kubectl": kubectl, "stoker": program.Build(t, "hooks")},
 		"KUBECONFIG="+kubeconfig, "REPOSITORY="+server.URL("plant.git"))
 	example := regexp.MustCompile(`https://git\.example\.com/plants/[a-z]+\.git`)
 	for _, page := range []string{"docs/how-to/installation.md", "docs/how-to/validation.md", "docs/reference/cli.md", "docs/start/tutorial-kubernetes.md"} {

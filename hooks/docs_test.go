@@ -25,7 +25,6 @@ import (
 	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/hooks/specfile"
-	"stoker.io/stoker/test/cluster/build"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/document"
 	"stoker.io/stoker/test/program"
@@ -52,11 +51,8 @@ func TestArgoCDPageCommands(t *testing.T) {
 	t.Parallel()
 	lines := document.Open(t)
 	cluster := kubetest.Control(t)
-	cache, err := build.Open(build.Cache{Progress: os.Stderr})
-	require.NoError(t, err)
-	kubernetes, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
-	require.NoError(t, err)
-	shell := document.NewShell(t, cache.SourceDir, map[string]string{"kubectl": filepath.Join(kubernetes, "kubectl")}, "KUBECONFIG="+cluster.Kubeconfig())
+	kubectl, root := kubetest.Kubectl(t)
+	shell := document.NewShell(t, root, map[string]string{"kubectl": kubectl}, "KUBECONFIG="+cluster.Kubeconfig())
 
 	likeArgoCD(t, cluster)
 	for c := range lines.Of("docs/how-to/argocd.md") {
@@ -91,11 +87,8 @@ rollout: {commit: `+commit+`, stage: prod, step: 1, steps: 2, phase: Waiting, si
 `))
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, writeKubeconfig(cluster.Kubeconfig(), kubeconfig, namespace, ""))
-	cache, err := build.Open(build.Cache{Progress: os.Stderr})
-	require.NoError(t, err)
-	kubernetes, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
-	require.NoError(t, err)
-	shell := document.NewShell(t, cache.SourceDir, map[string]string{"kubectl": filepath.Join(kubernetes, "kubectl"), "stoker": program.Build(t, "hooks")},
+	kubectl, root := kubetest.Kubectl(t)
+	shell := document.NewShell(t, root, map[string]string{"kubectl": kubectl, "stoker": program.Build(t, "hooks")},
 		"KUBECONFIG="+kubeconfig)
 	says := map[string]string{
 		"stoker status line":  "Waiting, step 1 of 2, stage prod",
@@ -141,11 +134,8 @@ func TestMigrationPageCommands(t *testing.T) {
 	cluster := kubetest.Control(t, kubetest.Private())
 	namespace := cluster.Namespace(t)
 	cluster.ApplyYAML(t, namespace, leftovers)
-	cache, err := build.Open(build.Cache{Progress: os.Stderr})
-	require.NoError(t, err)
-	kubernetes, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
-	require.NoError(t, err)
-	shell := document.NewShell(t, t.TempDir(), map[string]string{"kubectl": filepath.Join(kubernetes, "kubectl"), "stoker": program.Build(t, "hooks")},
+	kubectl, _ := kubetest.Kubectl(t)
+	shell := document.NewShell(t, t.TempDir(), map[string]string{"kubectl": kubectl, "stoker": program.Build(t, "hooks")},
 		"KUBECONFIG="+cluster.Kubeconfig())
 	for c := range lines.Of("docs/how-to/migration.md") {
 		said := shell.Type(t, c.Text)

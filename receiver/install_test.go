@@ -37,7 +37,6 @@ import (
 	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/metrics"
-	"stoker.io/stoker/test/cluster/build"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/fleet/plant"
 	"stoker.io/stoker/test/program"
@@ -72,12 +71,9 @@ metadata: {name: line}
 spec: {git: {repo: "https://git.example.com/plant/line.git", ref: main}, webhook: {secretRef: {name: stoker-webhook, key: token}}}
 `)
 	r := start(t, cluster)
-	cache, err := build.Open(build.Cache{})
-	require.NoError(t, err)
-	bin, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
-	require.NoError(t, err)
+	kubectl, _ := kubetest.Kubectl(t)
 	path, home := t.TempDir(), t.TempDir()
-	require.NoError(t, os.Symlink(filepath.Join(bin, "kubectl"), filepath.Join(path, "kubectl")))
+	require.NoError(t, os.Symlink(kubectl, filepath.Join(path, "kubectl")))
 	require.NoError(t, os.WriteFile(filepath.Join(home, ".curlrc"), []byte("silent\nshow-error\nfail-with-body\nretry = 30\nretry-delay = 1\nretry-all-errors\nconnect-to = \"stoker-receiver.stoker-system.svc:9444:"+
 		strings.TrimPrefix(r.url, "http://")+"\"\n"), 0o600))
 	cmd := exec.CommandContext(t.Context(), "bash", "-c", strings.Join(script, "\n"))

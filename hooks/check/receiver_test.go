@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"stoker.io/stoker/test/cluster/build"
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
@@ -64,12 +63,9 @@ type person struct {
 
 func newPerson(t *testing.T, cluster *kubetest.Cluster) person {
 	t.Helper()
-	cache, err := build.Open(build.Cache{Progress: os.Stderr})
-	require.NoError(t, err)
-	kubernetes, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
-	require.NoError(t, err)
+	kubectl, _ := kubetest.Kubectl(t)
 	bin := t.TempDir()
-	require.NoError(t, os.Symlink(filepath.Join(kubernetes, "kubectl"), filepath.Join(bin, "kubectl")))
+	require.NoError(t, os.Symlink(kubectl, filepath.Join(bin, "kubectl")))
 	return person{t, cluster, bin}
 }
 

@@ -3,7 +3,6 @@ package kargo
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -12,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"sigs.k8s.io/yaml"
 
-	"stoker.io/stoker/test/cluster/build"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/document"
 )
@@ -192,11 +190,8 @@ func TestDocumentedCommands(t *testing.T) {
 	c := kubetest.Control(t)
 	c.Apply(t, "testdata/crds.yaml")
 	c.ApplyYAML(t, "", kubetest.Shipped(t, "../../kustomize/base", "ClusterRole/*"))
-	cache, err := build.Open(build.Cache{})
-	require.NoError(t, err)
-	programs, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
-	require.NoError(t, err)
-	shell := document.NewShell(t, cache.SourceDir, map[string]string{"kubectl": filepath.Join(programs, "kubectl")}, "KUBECONFIG="+c.Kubeconfig())
+	kubectl, root := kubetest.Kubectl(t)
+	shell := document.NewShell(t, root, map[string]string{"kubectl": kubectl}, "KUBECONFIG="+c.Kubeconfig())
 	var said, typed []string
 	enter := func(line string) { said, typed = append(said, shell.Type(t, line)), append(typed, line) }
 

@@ -19,7 +19,6 @@ import (
 	"helm.sh/helm/v3/pkg/chartutil"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"stoker.io/stoker/test/cluster/build"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/document"
 	"stoker.io/stoker/test/program"
@@ -38,13 +37,10 @@ const checkedOut = "1f0c2d3"
 
 func newReader(t *testing.T, lines *document.Commands, c *kubetest.Cluster) *reader {
 	t.Helper()
-	cache, err := build.Open(build.Cache{Progress: os.Stderr})
-	require.NoError(t, err)
-	kubernetes, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
-	require.NoError(t, err)
+	kubectl, root := kubetest.Kubectl(t)
 	dir := t.TempDir()
 	for _, name := range []string{"charts", "kustomize", "examples", "hooks"} {
-		require.NoError(t, os.Symlink(filepath.Join(cache.SourceDir, name), filepath.Join(dir, name)))
+		require.NoError(t, os.Symlink(filepath.Join(root, name), filepath.Join(dir, name)))
 	}
 	r := &reader{t: t, lines: lines, images: filepath.Join(t.TempDir(), "images")}
 	// kind needs docker, and the tests of internal/release build images. These two only record their arguments. git only
@@ -52,7 +48,7 @@ func newReader(t *testing.T, lines *document.Commands, c *kubetest.Cluster) *rea
 	records, git := filepath.Join(t.TempDir(), "records"), filepath.Join(t.TempDir(), "git")
 	program.Script(t, records, "#!/bin/sh\necho \"$@\" >> "+r.images+"\n")
 	program.Script(t, git, "#!/bin/sh\necho "+checkedOut+"\n")
-	r.Shell = document.NewShell(t, dir, map[string]string{"kubectl": filepath.Join(kubernetes, "kubectl"), "helm": theHelm(t), "make": records, "kind": records, "git": git},
+	r.Shell = document.NewShell(t, dir, map[string]string{"kubectl": kubectl, "helm": theHelm(t), "make": records, "kind": records, "git": git},
 		"KUBECONFIG="+c.Kubeconfig())
 	return r
 }

@@ -18,7 +18,6 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/request"
-	"stoker.io/stoker/test/cluster/build"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/document"
 	"stoker.io/stoker/test/fleet/plant"
@@ -30,11 +29,8 @@ import (
 // kubectl returns the path of kubectl.
 func kubectl(t *testing.T) string {
 	t.Helper()
-	cache, err := build.Open(build.Cache{})
-	require.NoError(t, err)
-	programs, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
-	require.NoError(t, err)
-	return filepath.Join(programs, "kubectl")
+	program, _ := kubetest.Kubectl(t)
+	return program
 }
 
 // terminal returns the shell of a user who may only request refs, in the namespace of a plant.

@@ -185,6 +185,20 @@ func (o options) cluster(ctx context.Context, t testing.TB) (*Cluster, error) {
 	return shared.cluster, shared.err
 }
 
+// Kubectl returns kubectl of the version of Kubernetes that the tests use, and the root of the repository.
+func Kubectl(t testing.TB) (program, root string) {
+	t.Helper()
+	cache, err := build.Open(build.Cache{Progress: os.Stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(bin, "kubectl"), cache.SourceDir
+}
+
 var errShared = errors.New("the shared cluster would never end: write func TestMain(m *testing.M) { kubetest.Main(m) }, or use kubetest.Private()")
 
 // start starts etcd and the API server and installs the project's CRDs.
