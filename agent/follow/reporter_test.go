@@ -172,7 +172,7 @@ func TestReportTiming(t *testing.T) {
 	status.Phase, status.Reason = v1alpha1.GatewayError, v1alpha1.ReasonScanFailed
 	due(now.Add(minorPause), "and when that fails in another way")
 	for _, reason := range []v1alpha1.Reason{v1alpha1.ReasonRefNotFound, v1alpha1.ReasonVerificationFailed} {
-		t.Run(string(reason), func(t *testing.T) {
+		t.Run(string(reason), func(*testing.T) {
 			status.Reason = reason
 			due(now.Add(minPause), "an operator or a rollout waits for it")
 		})

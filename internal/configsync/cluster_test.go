@@ -137,7 +137,7 @@ func TestOtherCluster(t *testing.T) {
 		assert.True(t, failure.Is(err, v1alpha1.ReasonNotOwned), "%v", err)
 		assert.Equal(t, "theirs", w.data("d")["a"])
 	})
-	t.Run("another key", func(t *testing.T) {
+	t.Run("another key", func(*testing.T) {
 		w.create("kubeConfig: {secretRef: {name: edge, key: other}}")
 		w.fails(v1alpha1.ReasonSourceMissing, `spec.kubeConfig: Secret edge has no key "other"`)
 		w.create("kubeConfig: {secretRef: {name: edge}}")

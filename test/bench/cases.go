@@ -86,7 +86,7 @@ func (b *bench) round(ctx context.Context, c benchCase, who contestant) (sample,
 		return s, err
 	}
 	stats := b.remote.Server.Stats()
-	s.pack, s.fetches, s.changed, s.server = stats.PackBytes, stats.UploadPacks, changed, b.remote.Packing()
+	s.pack, s.fetches, s.changed = stats.PackBytes, stats.UploadPacks, changed
 	s.disk, err = dirSize(who.kept()...)
 	return s, err
 }

@@ -24,7 +24,6 @@ type sample struct {
 	apply     time.Duration // of wall: the agent moved files and wrote its records; 0 if unknown
 	anon      int64         // peak anonymous memory of the process tree, bytes; 0 if unknown
 	pack      int64         // bytes of packs that the server sent
-	server    time.Duration // time in which the server answered requests for a pack
 	fetches   int           // requests for a pack
 	disk      int64         // bytes kept beside the live data, afterwards
 	changed   int64         // bytes of the files that the commit changed; 0 if the case has no such commit

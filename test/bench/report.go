@@ -46,14 +46,13 @@ func median[T cmp.Ordered](r results, k key, figure func(sample) T) (m T, ok boo
 	return all[len(all)/2], true
 }
 
-func wall(s sample) time.Duration   { return s.wall }
-func cpu(s sample) time.Duration    { return s.cpu }
-func anon(s sample) int64           { return s.anon }
-func pack(s sample) int64           { return s.pack }
-func fetches(s sample) int          { return s.fetches }
-func server(s sample) time.Duration { return s.server }
-func kept(s sample) int64           { return s.disk }
-func changed(s sample) int64        { return s.changed }
+func wall(s sample) time.Duration { return s.wall }
+func cpu(s sample) time.Duration  { return s.cpu }
+func anon(s sample) int64         { return s.anon }
+func pack(s sample) int64         { return s.pack }
+func fetches(s sample) int        { return s.fetches }
+func kept(s sample) int64         { return s.disk }
+func changed(s sample) int64      { return s.changed }
 
 // write prints one table per size, and the goals.
 func (r results) write(out io.Writer, s settings) error {

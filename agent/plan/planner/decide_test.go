@@ -107,7 +107,7 @@ func (r row) run(t *testing.T) {
 	})
 }
 
-// writes writes files as the gateway does.
+// writes returns a step in which the gateway writes files.
 func writes(pairs ...string) func(*scene) {
 	return func(s *scene) {
 		for i := 0; i < len(pairs); i += 2 {

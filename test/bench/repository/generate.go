@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"stoker.io/stoker/test/gitserver"
 )
@@ -250,16 +249,6 @@ func (r *Remote) Commit(line string, round int) string {
 func (r *Remote) Push(ctx context.Context, commit string) error {
 	defer r.Server.Forget()
 	return Git(ctx, r.Dir, nil, "update-ref", "refs/heads/main", commit)
-}
-
-// Packing returns how long the server has answered requests for a pack since the last push.
-func (r *Remote) Packing() (sum time.Duration) {
-	for _, q := range r.Server.Requests() {
-		if q.Service == gitserver.UploadPack {
-			sum += q.Duration
-		}
-	}
-	return sum
 }
 
 // Head returns the commit of main.
