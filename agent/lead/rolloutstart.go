@@ -50,10 +50,11 @@ func (r *rollout) begin() (t *v1alpha1.TargetRollout, fresh bool) {
 	return next, fresh
 }
 
-// aborted makes t an aborted rollout if the status says that the one of this commit was. The SyncTarget was deleted, and another agent leads.
+// aborted makes t an aborted rollout if the status says that the one of this commit and spec was. The SyncTarget was deleted, and another
+// agent leads. A retry that was requested in between counts as that of the aborted rollout: it has to be requested again.
 func (r *rollout) aborted(t *v1alpha1.TargetRollout) bool {
 	was := r.gs.Status.Rollout
-	if was == nil || was.Phase != v1alpha1.RolloutAborted || was.Commit != r.want.Commit {
+	if was == nil || was.Phase != v1alpha1.RolloutAborted || was.Commit != r.want.Commit || r.gs.Status.ObservedGeneration != r.gs.Generation {
 		return false
 	}
 	why := was.Message
