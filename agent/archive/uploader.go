@@ -156,7 +156,7 @@ func (u *Uploader) run(ctx context.Context, ended chan<- struct{}) {
 // Pass uploads what is pending, and prunes the bucket. Without SetJob, a caller may call it directly.
 func (u *Uploader) Pass(ctx context.Context, j *Job) error {
 	err := u.pass(ctx, j)
-	if ctx.Err() != nil { // canceled by SetJob(nil), Close or the caller
+	if ctx.Err() != nil { // canceled by SetJob, Close or the caller
 		return ctx.Err()
 	}
 	text := ""

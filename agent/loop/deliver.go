@@ -107,7 +107,7 @@ func (l *Loop) recordOutcome(o *Order, r *sync.Report) {
 	l.followDir()
 	if r.Wrote() {
 		l.proposer.Wrote()
-		l.uploads.add(r)
+		l.uploads.written = append(l.uploads.written, r)
 	}
 	a, previous, class := &l.attempt, l.attempt.report, r.Class()
 	// confirmed reports that nothing has changed since the last success. Such syncs do not delay the next comparison.

@@ -24,21 +24,21 @@ const onceUploadTime = 10 * time.Minute
 // uploads copies the snapshots of a gateway to object storage.
 type uploads struct {
 	*archive.Uploader
-	wrote bool // a sync has written since the last update
+	written []*sync.Report // since the last update
 }
 
-// add adds what a sync that wrote has made.
-func (u *uploads) add(r *sync.Report) {
-	u.Add(r.NewSnapshots, r.NewBackups)
-	u.wrote = true
-}
-
-// update sets where to upload, nil for nowhere. With once it uploads at once instead of in the background.
+// update sets where to upload, nil for nowhere, before it adds what the syncs since the last update made: the last order may name another
+// bucket. With once it uploads at once instead of in the background.
 func (u *uploads) update(ctx context.Context, job *archive.Job, once bool) {
-	wrote := u.wrote
-	u.wrote = false
 	if !once {
 		u.SetJob(job)
+	}
+	wrote := len(u.written) > 0
+	for _, r := range u.written {
+		u.Add(r.NewSnapshots, r.NewBackups)
+	}
+	u.written = nil
+	if !once {
 		return
 	}
 	if job == nil || !wrote {
