@@ -18,8 +18,6 @@ import (
 	"strings"
 	"time"
 
-	_ "golang.org/x/crypto/x509roots/fallback" // images have no CA certificates; those of the system come first
-
 	"stoker.io/stoker/internal/bound"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/secret"

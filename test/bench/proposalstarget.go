@@ -200,7 +200,7 @@ const (
 	moreMemory  = 8 << 20
 	maxTotal    = 32 << 20 // guardrails.maxTotalSize
 	targetDelay = 50 * time.Millisecond
-	maxAgent    = 53 << 20 // as agent/size_test.go
+	maxAgent    = 53 << 20 // as agent/settings_test.go
 )
 
 func middle[T cmp.Ordered](list []T) (m T) {

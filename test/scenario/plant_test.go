@@ -1,6 +1,6 @@
 // Package scenario runs the real agent binary through phases like those of a real plant. Tests push
 // commits, kill processes, stop servers and edit files on the gateway. After each phase they check the
-// invariants of invariants_test.go against git, the disk and the gateway.
+// invariants of status_test.go against git, the disk and the gateway.
 package scenario
 
 import (

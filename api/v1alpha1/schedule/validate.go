@@ -4,7 +4,6 @@ import (
 	"crypto/x509"
 	"regexp"
 	"slices"
-	_ "time/tzdata" // images have no time zones
 	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"

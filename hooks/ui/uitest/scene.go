@@ -186,7 +186,7 @@ func (s *Scene) Rollout(name string, phase v1alpha1.RolloutPhase) *v1alpha1.Gate
 	case v1alpha1.RolloutAborted:
 		o.Message, reason, synced = "stage canary: "+name+"-3 ScanFailed: the scan did not end within 2m0s; 2 of 6 got "+Target[:7]+" and stay for inspection, 4 never got it",
 			v1alpha1.ReasonCanaryStageFailed, 2
-		waits.Message = "the rollout of " + Target[:7] + " was aborted before this gateway got it"
+		waits.Message = "the rollout of " + Target[:7] + " was aborted, and this gateway does not have it"
 	}
 	st := v1alpha1.GatewaySyncStatus{Target: &v1alpha1.TargetStatus{Ref: "main", RefShort: "main", Commit: Target, CommitShort: Target[:7]}, Rollout: o,
 		GatewaysReady: fmt.Sprintf("%d/6", synced), LastGood: &v1alpha1.CommitRecord{Ref: "main", Commit: Old, At: at(26 * time.Hour)},
