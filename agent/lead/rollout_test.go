@@ -85,7 +85,7 @@ func (l *line) lead() progress {
 	next := l.published
 	setTarget(&next, l.want, 0)
 	l.published, l.want = next, next
-	l.gs.Status.Rollout = p.status
+	l.gs.Status.Rollout, l.gs.Status.ObservedGeneration = p.status, l.gs.Generation
 	return p
 }
 
@@ -277,6 +277,13 @@ func TestAbortedRollout(t *testing.T) {
 		assert.Empty(t, l.having(commitB))
 		assert.True(t, l.published.Rollout.Back)
 		l.annotate(v1alpha1.AnnotationRetry, annotation.RetryValue(commitB, l.now))
+		assert.Equal(t, v1alpha1.RolloutSoaking, l.settle().status.Phase)
+	})
+	t.Run("the target is deleted, and the spec is fixed", func(t *testing.T) {
+		l := failed(true)
+		l.settle()
+		l.published, l.want.Rollout, l.failing, l.stale = v1alpha1.SyncTargetSpec{}, nil, nil, nil
+		l.gs.Generation++
 		assert.Equal(t, v1alpha1.RolloutSoaking, l.settle().status.Phase)
 	})
 	t.Run("another commit", func(t *testing.T) {
