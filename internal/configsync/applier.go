@@ -273,7 +273,7 @@ func (a *applier) deleteRemoval(ctx context.Context, x *removal) error {
 	if getErr != nil || live == nil {
 		return getErr
 	}
-	if item, _ := plan.DecideRemoval(x.Entry, live, a.owner, x.taken, a.prunePolicy); item.Action != plan.Prune || plan.OwnerOf(live) != plan.OwnerOf(x.live) {
+	if item, _ := plan.DecideRemoval(x.Entry, live, a.owner, x.taken, a.prunePolicy); item.Action != plan.Prune || changedOwner(x.live, live) {
 		return err
 	}
 	x.live = live

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
@@ -78,7 +79,7 @@ func (a *applier) deleteAndWait(ctx context.Context, x *object) error {
 		if live == nil {
 			break
 		}
-		if live.GetUID() != uid || plan.OwnerOf(live) != plan.OwnerOf(x.live) {
+		if live.GetUID() != uid || changedOwner(x.live, live) {
 			return failReplaced(x)
 		}
 		x.live = live
@@ -101,6 +102,12 @@ func (a *applier) deleteAndWait(ctx context.Context, x *object) error {
 			return fmt.Errorf("wait for the deletion: %w", context.Cause(ctx))
 		}
 	}
+}
+
+// changedOwner reports whether an object has the mark of another ConfigSync than before. A removed mark is no owner.
+func changedOwner(was, live *unstructured.Unstructured) bool {
+	owner := plan.OwnerOf(live)
+	return owner != "" && owner != plan.OwnerOf(was)
 }
 
 // failReplaced sets and returns the fault that an object is no longer the one that was planned.
