@@ -401,9 +401,10 @@ func (r *rollout) setFailed(t *v1alpha1.TargetRollout, text string) {
 // describeAbort says which gateways the rollout had reached.
 func (r *rollout) describeAbort() {
 	t, back, got := r.target, 0, 0
-	for _, g := range r.gateways { // by commit, because a change of the stages can move a gateway to another step
+	specChanged := t.From != nil && t.From.Commit == r.want.Commit // each gateway had the commit before
+	for _, g := range r.gateways {                                 // by commit, because a change of the stages can move a gateway to another step
 		switch {
-		case g.Commit == r.want.Commit:
+		case g.Commit == r.want.Commit && (!specChanged || r.stepOf[g.Name] <= int(t.Open)):
 			got++
 		case t.From != nil && g.Commit == t.From.Commit:
 			back++
