@@ -76,7 +76,7 @@ func (f *manifestStore) openManifest() (*format.Manifest, error) {
 // that it may not be durable, or cannot be read.
 func (f *manifestStore) writeManifest(h plan.Header, old *format.Manifest, edits format.Edits) (renamed bool, err error) {
 	if live := f.manifest(); !live.Missing() { // old is that of a snapshot if the run restores one
-		h.Earlier = live.Header().After(h.Commit)
+		h.Earlier = live.Header().Before(h)
 	}
 	renamed, err = f.own.Write(manifestFile, func(w io.Writer) error { return format.Merge(w, h, old, edits) })
 	if !renamed {

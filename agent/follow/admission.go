@@ -50,6 +50,7 @@ type admission struct {
 	store  *repo.Store
 	ref    string
 	commit plan.ID
+	refill bool // the ref may have moved since the gateway had the commit
 
 	admitted bool
 	name     string // the full name of the ref, once admitted
@@ -60,17 +61,25 @@ type admission struct {
 // of the host, may lag behind the one that the lead asked, and a refusal would make a waiting promotion fail.
 const maxMisses = 2
 
-// admit returns the full name of the ref that has the commit as its tip or in its history; "" for a commit that was requested by its id.
+// admit returns the full name of the ref that has the commit as its tip or in its history; "" for a commit that was requested by its id, or
+// for one to refill a volume with that only another ref has which a request may name.
 func (a *admission) admit(ctx context.Context) (string, error) {
 	if a.admitted {
 		return a.name, nil
 	}
 	name, err := a.store.Admit(ctx, a.remote, &a.git, a.ref, a.commit)
+	if a.refill && isRefused(err) {
+		name, err = a.store.Admit(ctx, a.remote, &a.git, a.commit.String(), a.commit)
+	}
 	a.admitted, a.name = err == nil, name
-	if failure.Is(err, v1alpha1.ReasonRefNotFound) || failure.Is(err, v1alpha1.ReasonRefNotAllowed) {
+	if isRefused(err) {
 		if a.misses++; a.misses <= maxMisses {
 			return "", failure.New(v1alpha1.ReasonWaitingForLead, "git does not confirm the SyncTarget yet; retrying: %w", err)
 		}
 	}
 	return name, err
+}
+
+func isRefused(err error) bool {
+	return failure.Is(err, v1alpha1.ReasonRefNotFound) || failure.Is(err, v1alpha1.ReasonRefNotAllowed)
 }

@@ -67,6 +67,7 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 		f.current.setDryRun(n)
 	}
 	wanted := in
+	f.refilling = n.Refill
 	var m inputs
 	if n.Do == decide.Follow || n.Do == decide.DryRun {
 		in.apply(n)
@@ -76,7 +77,8 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 			s.Invalid = &decide.Hold{Reason: p.Reason, Message: p.Message}
 			n = decide.Next(s)
 		}
-		back := n.Rollback && f.volume.ran(in.Commit) // the status, which says that it ran everywhere, can be forged
+		// The status, which says that it ran everywhere, can be forged. A new volume has no other evidence.
+		back := n.Rollback && (f.volume.ran(in.Commit) || s.NewVolume && f.volume.isEmpty())
 		m.profile.DryRun, m.rollback, m.rolloutRollback = m.profile.DryRun || n.Do == decide.DryRun, m.rollback || back, back
 	}
 	if n.ApplyPause {
@@ -106,7 +108,6 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 			f.reportTarget = f.aborted
 		}
 	}
-	f.refilling = n.Refill
 	d := loop.Decision{Order: f.current.order, DoNotTouch: n.DoNotTouch}
 	if n.Held != nil {
 		d.Problems = []loop.Problem{{Reason: n.Held.Reason, Message: n.Held.Message}}
@@ -252,8 +253,8 @@ func (f *Follower) take(gs *v1alpha1.GatewaySync, m inputs) {
 		f.Log.Info("following", "gatewaysync", gs.Name, "gateway", f.Gateway, "profile", m.profile.Profile, "repo", connect.RepoName(gs.Spec.Git),
 			"ref", m.in.Ref, "commit", m.in.Commit.String(), "generation", m.generation, "term", m.in.Term)
 	}
-	if a := c.admitted; a == nil || a.remote != f.connections.Remote || a.ref != m.in.Ref || a.commit != m.in.Commit {
-		c.admitted = &admission{git: gs.Spec.Git, remote: f.connections.Remote, store: f.Engine.Store, ref: m.in.Ref, commit: m.in.Commit}
+	if a := c.admitted; a == nil || a.remote != f.connections.Remote || a.ref != m.in.Ref || a.commit != m.in.Commit || a.refill != f.refilling {
+		c.admitted = &admission{git: gs.Spec.Git, remote: f.connections.Remote, store: f.Engine.Store, ref: m.in.Ref, commit: m.in.Commit, refill: f.refilling}
 	}
 	c.inputs = m
 	c.order = &loop.Order{

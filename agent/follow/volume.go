@@ -35,10 +35,21 @@ func (v volume) ran(commit plan.ID) bool {
 	return err == nil && d.Manifest().Header().Ran(commit)
 }
 
-// incomplete reports whether the volume lacks files of a commit that was delivered.
+// incomplete reports whether the volume lacks files of a commit that was delivered. A volume with files of another commit does not: it was
+// synced after the last report, or is another one.
 func (v volume) incomplete(commit plan.ID) bool {
 	d, err := v.engine.Open()
-	return err == nil && d.Manifest().Header().Commit == commit && !d.Manifest().Header().Complete
+	if err != nil {
+		return false
+	}
+	h := d.Manifest().Header()
+	return h.Commit == commit && !h.Complete && (h.Rules != "" || h.Files == 0)
+}
+
+// isEmpty reports whether no sync has written a file.
+func (v volume) isEmpty() bool {
+	d, err := v.engine.Open()
+	return err == nil && d.Manifest().Header().Files == 0
 }
 
 // unsynced reports whether no sync was ever completed on this gateway, as far as is known: see package record.

@@ -11,9 +11,13 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/agent/audit"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/gateway/simulator"
 )
 
 // neverOpen adds a maintenance window that allows no sync.
@@ -312,24 +316,61 @@ func TestClosedWindowWithoutManifest(t *testing.T) {
 
 // A gateway whose volume was lost gets its commit again before it starts, although no window allows another one.
 func TestNewVolumeInClosedWindow(t *testing.T) {
+	for name, pushed := range map[string]func(w *world, first string){
+		"the branch moved on": func(*world, string) {},
+		"only a tag has the commit": func(w *world, first string) {
+			w.repo.Git("tag", "v1", first)
+			w.repo.Git("update-ref", "refs/heads/main", w.repo.Git("commit-tree", "-m", "without history", first+"^{tree}"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := onSharedCluster(t)
+			p := w.stopped("line-0")
+			first := w.commit("one")
+			w.gatewaySync(p, neverOpen)
+			w.lead(targetCommit(first))
+			assert.Contains(t, p.start().opens(), "Applied")
+			p.await("the first commit", func(s v1alpha1.SyncReportStatus) bool { return s.Commit == first })
+			p.agent.end()
+
+			pushed(w, first)
+			second := w.moves("two")
+			for _, dir := range []string{".stoker", "projects"} {
+				require.NoError(t, os.RemoveAll(filepath.Join(p.data, dir)))
+			}
+			p.recreate()
+			p.start().opens()
+			assert.Equal(t, "one", p.title())
+			p.await("the target waits", func(s v1alpha1.SyncReportStatus) bool {
+				return s.Commit == first && s.Target == second && !s.Phase.Synced()
+			})
+			assert.Equal(t, "one", p.title())
+		})
+	}
+}
+
+// An agent that ended between a sync and its report leaves a manifest that is ahead of the report. Also in a pod that began with a new volume,
+// it goes on to the target.
+func TestSyncBeforeItsReport(t *testing.T) {
 	w := onSharedCluster(t)
-	p := w.stopped("line-0")
+	p := w.pod("line-0", func(o *simulator.Options) { o.Down = true })
 	first := w.commit("one")
 	w.gatewaySync(p, neverOpen)
 	w.lead(targetCommit(first))
-	assert.Contains(t, p.start().opens(), "Applied")
-	p.await("the first commit", func(s v1alpha1.SyncReportStatus) bool { return s.Commit == first })
-	p.agent.end()
-
-	second := w.moves("two")
-	for _, dir := range []string{".stoker", "projects"} {
-		require.NoError(t, os.RemoveAll(filepath.Join(p.data, dir)))
-	}
-	p.recreate()
 	p.start().opens()
-	assert.Equal(t, "one", p.title())
-	p.await("the target waits", func(s v1alpha1.SyncReportStatus) bool {
-		return s.Commit == first && s.Target == second && !s.Phase.Synced()
-	})
-	assert.Equal(t, "one", p.title())
+	require.NoError(t, p.gw.Restart(0))
+	p.awaitSynced(first, "one")
+	before := p.report().Status
+	second := w.commit("two")
+	w.annotate(v1alpha1.AnnotationApproved, v1alpha1.WindowApproval+"@"+second+" ann")
+	w.lead(targetCommit(second))
+	p.awaitSynced(second, "two")
+	p.agent.end()
+	patch, err := json.Marshal(map[string]any{"status": before})
+	require.NoError(t, err)
+	_, err = kube.SyncReports(w.clients.Dynamic, w.ns).Patch(t.Context(), p.name, types.MergePatchType, patch, metav1.PatchOptions{})
+	require.NoError(t, err)
+	p.start()
+	p.awaitSynced(second, "two")
+	assert.NotContains(t, p.agent.log.String(), "commit="+first)
 }

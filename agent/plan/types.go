@@ -220,9 +220,9 @@ func (h Header) Ran(commit ID) bool {
 	return !commit.IsZero() && (h.Complete && h.Commit == commit || slices.Contains(h.Earlier, commit))
 }
 
-// After returns Earlier for the next header, whose commit is the argument.
-func (h Header) After(commit ID) []ID {
-	if !h.Complete || h.Commit.IsZero() || h.Commit == commit {
+// Before returns Earlier for the next header.
+func (h Header) Before(next Header) []ID {
+	if !h.Complete || h.Commit.IsZero() || h.Commit == next.Commit && next.Complete {
 		return h.Earlier
 	}
 	list := append(slices.DeleteFunc(slices.Clone(h.Earlier), func(id ID) bool { return id == h.Commit }), h.Commit)

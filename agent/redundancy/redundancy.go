@@ -251,6 +251,9 @@ func (n *Node) Header(changes *plan.Changes) plan.Header {
 	if n.missing.files > 0 {
 		old := n.Dir.Manifest().Header()
 		h.Ref, h.Commit, h.Complete = old.Ref, old.Commit, false
+		if old.Rules == "" && !old.Commit.IsZero() { // no sync has written the old commit
+			h.Rules = ""
+		}
 	}
 	return h
 }

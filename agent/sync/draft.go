@@ -70,8 +70,9 @@ func (d drafter) draft(ctx context.Context) (draft, error) {
 func (d drafter) fetch(ctx context.Context) (repo.FetchStats, error) {
 	in := d.in
 	h, name := in.dir.Manifest().Header(), in.task.Name
-	onDisk := h.Complete && h.Commit == in.task.Commit && h.Ref == in.task.Ref
-	if in.task.Admit != nil && !onDisk { // an incomplete manifest can name what a forged status said: see record.Correct
+	// A sync wrote what has rules. A manifest without may name what a forged status said: see record.Correct.
+	onDisk := h.Commit == in.task.Commit && h.Rules != "" && (h.Ref == in.task.Ref || !in.rules.DependsOnRef())
+	if in.task.Admit != nil && !onDisk {
 		var err error
 		if name, err = in.task.Admit(ctx); err != nil {
 			return repo.FetchStats{}, err
