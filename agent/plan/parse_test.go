@@ -268,6 +268,22 @@ func TestFingerprintIgnoresCommit(t *testing.T) {
 	assert.False(t, one.DependsOnRef())
 }
 
+func TestEarlierCommits(t *testing.T) {
+	a, b := plan.ID{1}, plan.ID{2}
+	for name, c := range map[string]struct {
+		live, next plan.Header
+		earlier    []plan.ID
+	}{
+		"another commit":  {plan.Header{Commit: a, Complete: true}, plan.Header{Commit: b, Complete: true}, []plan.ID{a}},
+		"the same commit": {plan.Header{Commit: a, Complete: true}, plan.Header{Commit: a, Complete: true}, nil},
+		"the same commit, and files that it lacks": {plan.Header{Commit: a, Complete: true}, plan.Header{Commit: a}, []plan.ID{a}},
+		"an incomplete commit":                     {plan.Header{Commit: a, Earlier: []plan.ID{b}}, plan.Header{Commit: b, Complete: true}, []plan.ID{b}},
+		"once":                                     {plan.Header{Commit: a, Complete: true, Earlier: []plan.ID{a, b}}, plan.Header{Commit: b}, []plan.ID{b, a}},
+	} {
+		t.Run(name, func(t *testing.T) { assert.Equal(t, c.earlier, c.live.Before(c.next)) })
+	}
+}
+
 // Agents must accept a GatewaySync that validation accepts, provided the gateway has the facts that its templates use.
 func TestValidateAccepts(t *testing.T) {
 	taken := 0

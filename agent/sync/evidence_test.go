@@ -2,6 +2,7 @@ package sync_test
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -151,6 +152,31 @@ func TestGatesNeedEvidence(t *testing.T) {
 		g.target.Commit = second
 		g.waits()
 	})
+}
+
+// C14: git confirms a commit, unless a sync of this gateway wrote it.
+func TestAdmission(t *testing.T) {
+	b := newBench(t, simulator.Options{})
+	asked := 0
+	b.target.Admit = func(context.Context) (string, error) {
+		asked++
+		return b.target.Name, nil
+	}
+	first := b.push(firstCommit()...)
+	b.synced()
+	assert.Equal(t, 1, asked)
+
+	b.target.Ref, b.target.Name, b.target.Repair = "release", "refs/heads/release", true
+	b.put(view, `{"drift": 1}`)
+	b.synced()
+	assert.Equal(t, `{"one": 1}`, b.read(view))
+	assert.Equal(t, 1, asked, "no file depends on the ref")
+
+	second := b.push(gitserver.Write(view, `{"one": 2}`))
+	require.NoError(t, b.engine.SetRecord(record.Record{Ref: "release", Commit: second}))
+	b.synced()
+	assert.Equal(t, 2, asked, "the manifest has the commit only because a status names it")
+	assert.Equal(t, []plan.ID{first}, b.engine.Dir().Manifest().Header().Earlier)
 }
 
 // stokerFiles are the rows of the table in docs/internals/threats.md, with their worst content. The content "link" is a link that leads
