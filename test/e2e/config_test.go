@@ -166,6 +166,12 @@ func environmentAndScriptFromOneCommit(t *testing.T, w *world) {
 	p.kubectl(t, "apply", "--namespace", p.namespace, "--filename", objects)
 	s.waitFor("8/8")
 	p.configReady("line", eight)
+	p.eventually(t, "the rollback below finds the first commit", func() string {
+		if gs := p.get(); !gs.Status.RanEverywhere(eight) {
+			return describe(gs)
+		}
+		return ""
+	})
 
 	twelve := p.repo.Commit("twelve hours", gitserver.Write("kubernetes/line.env", strings.Replace(files["kubernetes/line.env"], "=8", "=12", 1)), gitserver.Write(shiftScript, script))
 	s.waitFor("12/12")

@@ -16,6 +16,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -189,10 +190,9 @@ func (p *plant) follow() {
 			said := shell.Type(p.t, line+" --secret git-ca/ca.crt=ca.crt")
 			assert.Contains(p.t, said, "gatewaysync.stoker.io/line created")
 			assert.Contains(p.t, said, `profile site-a: stoker.io/inject: "true", stoker.io/cr-name: line, stoker.io/profile: site-a`)
-			gs := p.get()
-			assert.True(p.t, gs.Spec.Gateway.ManagedKey())
-			gs.Spec.Polling.Interval, gs.Spec.Sync.Defaults.SyncPeriod = "1s", new(int32(5))
-			_, err := p.syncs().Update(p.ctx, gs, metav1.UpdateOptions{})
+			assert.True(p.t, p.get().Spec.Gateway.ManagedKey())
+			quicker := []byte(`{"spec": {"polling": {"interval": "1s"}, "sync": {"defaults": {"syncPeriod": 5}}}}`)
+			_, err := p.syncs().Patch(p.ctx, "line", types.MergePatchType, quicker, metav1.PatchOptions{})
 			require.NoError(p.t, err)
 		case strings.HasSuffix(line, " --watch"):
 			p.synced(p.head(), 3)
