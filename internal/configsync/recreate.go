@@ -104,7 +104,7 @@ func (a *applier) deleteAndWait(ctx context.Context, x *object) error {
 	}
 }
 
-// changedOwner reports whether an object has the mark of another ConfigSync than before. A removed mark is no owner.
+// changedOwner reports whether an object has the mark of another ConfigSync than before. Without a mark, it has the owner that it had.
 func changedOwner(was, live *unstructured.Unstructured) bool {
 	owner := plan.OwnerOf(live)
 	return owner != "" && owner != plan.OwnerOf(was)
