@@ -346,7 +346,7 @@ func cells(rules []rbacv1.PolicyRule) (reads, changes string) {
 // I12, R1: the page has each right of each account, so a right cannot be added unnoticed: go test -run TestBlastRadiusIsDocumented . -update
 func TestBlastRadiusIsDocumented(t *testing.T) {
 	t.Parallel()
-	const page, begin, end = "../../docs/internals/security.md", "<!-- rights by account: test/charts/blast_test.go -->\n", "<!-- end -->\n"
+	const page, begin, end = "../../docs/internals/security.md", "<!-- rights by account: test/charts/rights_test.go -->\n", "<!-- end -->\n"
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)
 	before, rest, found := strings.Cut(string(text), begin)
