@@ -48,8 +48,17 @@ func open(w http.ResponseWriter, r *http.Request) (streams map[string]io.Writer,
 	if _, err := httpstream.Handshake(r, w, []string{remotecommand.StreamProtocolV4Name}); err != nil {
 		return nil, nil
 	}
-	created := make(chan httpstream.Stream, 3)
-	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(s httpstream.Stream, _ <-chan struct{}) error { created <- s; return nil })
+	// As in a kubelet, the program starts when the client has the reply to each stream. The client reads no output before, which would hold up
+	// the reply.
+	type stream struct {
+		httpstream.Stream
+		replied <-chan struct{}
+	}
+	created := make(chan stream, 3)
+	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(s httpstream.Stream, replied <-chan struct{}) error {
+		created <- stream{s, replied}
+		return nil
+	})
 	if conn == nil {
 		return nil, nil
 	}
@@ -57,7 +66,8 @@ func open(w http.ResponseWriter, r *http.Request) (streams map[string]io.Writer,
 	for range 3 {
 		select {
 		case s := <-created:
-			streams[s.Headers().Get("streamType")] = s
+			<-s.replied
+			streams[s.Headers().Get("streamType")] = s.Stream
 		case <-conn.CloseChan():
 			return nil, nil
 		}
