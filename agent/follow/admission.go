@@ -61,8 +61,8 @@ type admission struct {
 // of the host, may lag behind the one that the lead asked, and a refusal would make a waiting promotion fail.
 const maxMisses = 2
 
-// admit returns the full name of the ref that has the commit as its tip or in its history; "" for a commit that was requested by its id, or
-// for one to refill a volume with that only another ref has which a request may name.
+// admit returns the full name of the ref that has the commit as its tip or in its history; "" for a commit that was requested by its id. A
+// refill may also get a commit of another ref, if spec.git.allowedRefs admits that ref; then the name is "", too.
 func (a *admission) admit(ctx context.Context) (string, error) {
 	if a.admitted {
 		return a.name, nil

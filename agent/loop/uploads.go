@@ -27,8 +27,8 @@ type uploads struct {
 	written []*sync.Report // since the last update
 }
 
-// update sets where to upload, nil for nowhere, before it adds what the syncs since the last update made: the last order may name another
-// bucket. With once it uploads at once instead of in the background.
+// update sets where to upload; a nil job uploads nothing. Then it adds what the syncs since the last update made, because the last order may
+// name another bucket. With once it uploads at once instead of in the background.
 func (u *uploads) update(ctx context.Context, job *archive.Job, once bool) {
 	if !once {
 		u.SetJob(job)
@@ -38,10 +38,7 @@ func (u *uploads) update(ctx context.Context, job *archive.Job, once bool) {
 		u.Add(r.NewSnapshots, r.NewBackups)
 	}
 	u.written = nil
-	if !once {
-		return
-	}
-	if job == nil || !wrote {
+	if !once || job == nil || !wrote {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, onceUploadTime)
