@@ -374,3 +374,25 @@ func TestSyncBeforeItsReport(t *testing.T) {
 	p.awaitSynced(second, "two")
 	assert.NotContains(t, p.agent.log.String(), "commit="+first)
 }
+
+// A gateway that loses its volume while its rollout goes back starts with what it goes back to, although no window allows it: nothing else says
+// what it ran.
+func TestNewVolumeGoesBack(t *testing.T) {
+	w := onSharedCluster(t)
+	p, first := w.staged()
+	second := w.commit("two")
+	w.lead(targetCommit(second), rollout(3, 2, first))
+	p.awaitSynced(second, "two")
+	p.agent.end()
+	gs := w.edit(func(gs *v1alpha1.GatewaySync) {
+		gs.Spec.Deployment.Windows = []v1alpha1.MaintenanceWindow{{Name: "never", Kind: v1alpha1.WindowDeny, Schedule: "* * * * *", Duration: "1h"}}
+	})
+	w.lead(generation(gs.Generation), rollout(3, 2, first, rollingBack))
+	for _, dir := range []string{".stoker", "projects"} {
+		require.NoError(t, os.RemoveAll(filepath.Join(p.data, dir)))
+	}
+	p.recreate()
+	require.NoError(t, p.gw.SetState(simulator.Down))
+	why := p.start().opens()
+	assert.Equal(t, "one", p.title(), why)
+}
