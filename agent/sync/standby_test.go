@@ -1,6 +1,7 @@
 package sync_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -14,6 +15,7 @@ import (
 
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/record"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/gateway/simulator"
@@ -463,3 +465,19 @@ func (h *history) sync(node int) *sync.Report {
 }
 
 func (h *history) String() string { return strings.Join(h.log, "\n") }
+
+// C14: a standby that waits keeps the commit of its manifest. If no sync has written that one, git still has to confirm it.
+func TestStandbyKeepsUnconfirmedCommit(t *testing.T) {
+	p := newPair(t, simulator.Options{}).delivered()
+	second := p.push(gitserver.Write(view, `{"two": 2}`))
+	p.push(gitserver.Write(view, `{"three": 3}`))
+	require.NoError(t, p.backup.engine.SetRecord(record.Record{Ref: "main", Commit: second}))
+	p.waits()
+	asked := 0
+	p.backup.target.Commit, p.backup.target.Admit = second, func(context.Context) (string, error) {
+		asked++
+		return p.backup.target.Name, nil
+	}
+	p.waits()
+	assert.Equal(t, 1, asked)
+}
