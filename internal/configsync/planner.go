@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/configsync/apply"
@@ -82,7 +83,9 @@ func (p *planner) objects(list []manifest.Object) ([]*object, error) {
 		own, unknown := errors.AsType[*failure.Error](err)
 		if scope := p.kinds[want.ID().Type()]; unknown && scope != "" {
 			x.deferred = true
-			if scope == "Namespaced" && want.GetNamespace() == "" { // the inventory has to name the object before its kind is served
+			if scope != "Namespaced" { // the inventory has to name the object before its kind is served
+				want.SetNamespace("")
+			} else if want.GetNamespace() == "" {
 				want.SetNamespace(p.cs.Namespace)
 			}
 		}
@@ -221,11 +224,15 @@ func (p *planner) setRefusal(ctx context.Context, x *object, err error) error {
 }
 
 // removals returns the objects of the inventory that the commit does not have, in the order in which they are pruned, and reads
-// them. If that fails, it returns them with the error.
+// them. If that fails, it returns them with the error. An entry that names an object of the commit in another way, with another namespace
+// or group, counts as gone.
 func (p *planner) removals(ctx context.Context, objects []*object) ([]*removal, error) {
-	wanted := map[manifest.ID]bool{}
+	wanted, live := map[manifest.ID]bool{}, map[types.UID]bool{}
 	for _, x := range objects {
 		wanted[x.want.ID()] = true
+		if x.live != nil && x.live.GetUID() != "" {
+			live[x.live.GetUID()] = true
+		}
 	}
 	var removals []*removal
 	for _, e := range p.entries {
@@ -244,6 +251,8 @@ func (p *planner) removals(ctx context.Context, objects []*object) ([]*removal, 
 			x.live, err = p.client.GetEntry(ctx, x.Entry)
 			unknown, isUnknown := errors.AsType[*failure.Error](err)
 			switch {
+			case err == nil && x.live != nil && live[x.live.GetUID()]:
+				x.live = nil
 			case err == nil:
 				by := plan.OwnerOf(x.live)
 				x.taken = by != "" && by != p.cs.Owner() && p.owners.owns(ctx, by, x.UID, x.live)

@@ -11,10 +11,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/configsync"
+	"stoker.io/stoker/internal/configsync/manifest"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/kube"
 )
 
 // kstatus returns what kstatus makes of the ConfigSync.
@@ -304,6 +308,40 @@ spec:
 	require.NoError(t, err)
 	assert.Contains(t, r.Plan.String(), "Recipe."+w.namespace+".example.com "+w.namespace+"/own", "the inventory must name the namespace before the kind is served")
 	assert.Contains(t, w.must().Plan.String(), "5 unchanged")
+}
+
+// A cluster-scoped object whose manifest has a namespace, as kustomize writes it, is not pruned while git has it.
+func TestClusterScopedObjectWithNamespace(t *testing.T) {
+	w := newWorld(t)
+	commit := func(versions ...string) {
+		text := "{apiVersion: NS.example.com/" + versions[len(versions)-1] + ", kind: Site, metadata: {name: NS, namespace: NS}}\n---\n" +
+			"apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: sites.NS.example.com}\n" +
+			"spec:\n  group: NS.example.com\n  names: {kind: Site, plural: sites}\n  scope: Cluster\n  versions:\n"
+		for i, v := range versions {
+			text += fmt.Sprintf("  - {name: %s, served: true, storage: %t, schema: {openAPIV3Schema: {type: object}}}\n", v, i == 0)
+		}
+		w.commit("k8s/a.yaml", text)
+	}
+	stays := func(r *configsync.Run) {
+		t.Helper()
+		assert.Zero(t, r.Plan.Pruned(), r.Plan)
+		resource := schema.GroupVersionResource{Group: w.namespace + ".example.com", Version: "v1", Resource: "sites"}
+		_, err := w.admin.Dynamic.Resource(resource).Get(t.Context(), w.namespace, metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.Len(t, w.get().Status.Inventory, 2)
+	}
+	commit("v1")
+	w.create("")
+	w.must()
+	commit("v1", "v2")
+	stays(w.must())
+
+	cs := w.get()
+	id := manifest.ID{Group: w.namespace + ".example.com", Kind: "Site", Namespace: w.namespace, Name: w.namespace}
+	cs.Status.Inventory = append(cs.Status.Inventory, manifest.Entry{ID: id}.String()) // of a run that ended early
+	_, err := kube.ConfigSyncs(w.admin.Dynamic, w.namespace).Update(t.Context(), cs, metav1.UpdateOptions{}, "status")
+	require.NoError(t, err)
+	stays(w.must())
 }
 
 func TestUnhealthyObjects(t *testing.T) {
