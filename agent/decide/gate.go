@@ -48,8 +48,8 @@ type gateResult struct {
 //	none is open, and dryRunBefore is on     make a dry run of the target, then hold
 //	the step is closed                       hold: the order in force stays, with its commit and its spec
 //
-// So a SyncTarget that another pod forged opens no stage that needs an approval. A closed gate does not hold a restore, and a forced sync
-// verifies the commit on the disk.
+// So a SyncTarget that another pod forged opens no stage that needs an approval. Nor does a status: what ran everywhere needs no approval only
+// if it ran here, too. A closed gate does not hold a restore, and a forced sync verifies the commit on the disk.
 func gate(s Situation) gateResult {
 	gs, r := s.GatewaySync, s.Rollout
 	switch {
@@ -77,7 +77,7 @@ func gate(s Situation) gateResult {
 	case s.Unsynced:
 		return gateResult{ask: r.From.askFor()}
 	case reached && r.Rollback:
-		return s.goBack(r.From)
+		return s.goBack(r.From, stage)
 	case r.Failed && !r.Done && s.Disk != s.Target:
 		return hold(v1alpha1.ReasonGateClosed, "the rollout of %s was aborted, and this gateway does not have it", s.Target.Short())
 	case open:
@@ -88,12 +88,15 @@ func gate(s Situation) gateResult {
 	return s.closedStep(order, step, stage)
 }
 
-// goBack is the gate of a gateway whose rollout went back to a commit.
-func (s Situation) goBack(to Origin) gateResult {
-	if s.ranEverywhere(to) {
+// goBack is the gate of a gateway whose rollout went back to a commit. stage is that of its step; nil for none.
+func (s Situation) goBack(to Origin, stage *v1alpha1.Stage) gateResult {
+	if s.ranEverywhere(to) && (stage == nil || !stage.RequireApproval || s.MayGoBack(to.Commit) || annotation.Approved(s.GatewaySync, stage.Name, to.Commit.String())) {
 		return gateResult{to: &to, rollback: true}
 	}
 	p := hold(v1alpha1.ReasonWaitingForLead, "the rollout went back to a commit that the status does not list: the gateway stays as it is")
+	if s.ranEverywhere(to) {
+		p = hold(v1alpha1.ReasonApprovalNeeded, "the rollout went back to %s, which never ran here and was not approved for stage %s: roll out a commit and approve it", to.Commit.Short(), stage.Name)
+	}
 	p.ask = to.askFor()
 	return p
 }
@@ -131,9 +134,17 @@ func (o Origin) askFor() string {
 	return o.Ref + "@" + o.Commit.String()
 }
 
-// approved reports whether a stage that needs approvals may get the target: it was approved, ran everywhere before, or is on the disk.
+// approved reports whether a stage that needs approvals may get the target: it was approved, is on the disk, or ran here and everywhere before.
 func (s Situation) approved(stage string) bool {
-	return s.Whole && s.Disk == s.Target || annotation.Approved(s.GatewaySync, stage, s.Target.String()) || s.GatewaySync.Status.RanEverywhere(s.Target.String())
+	target := s.Target.String()
+	return s.Whole && s.Disk == s.Target || annotation.Approved(s.GatewaySync, stage, target) ||
+		slices.Contains(s.Earlier, s.Target) && s.GatewaySync.Status.RanEverywhere(target)
+}
+
+// MayGoBack reports whether this gateway may go back to a commit past windows and approvals: it ran it, or is on a new volume, which has no
+// evidence. That the commit ran everywhere, the status says, which can be forged.
+func (s Situation) MayGoBack(to plan.ID) bool {
+	return s.Whole && s.Disk == to || slices.Contains(s.Earlier, to) || s.NewVolume && s.Empty
 }
 
 // ranEverywhere reports whether the status of the GatewaySync confirms that a commit of a ref ran everywhere.

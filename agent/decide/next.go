@@ -37,6 +37,9 @@ type Situation struct {
 	// Disk is the commit on the disk, Whole whether all of it is there, and Unsynced whether no sync was ever completed on this gateway.
 	Disk            plan.ID
 	Whole, Unsynced bool
+	// Earlier are the last commits that were completely on the disk before, by the manifest, and Empty is whether it lists no file.
+	Earlier []plan.ID
+	Empty   bool
 	// Delivered is the last commit that was recorded as delivered outside the volume. NewVolume reports that the volume is new, or that the
 	// gateway has not started yet, Incomplete that the volume lacks files of Delivered, and GaveUp that the sync that was to write them
 	// failed in a way that no retry fixes.

@@ -122,6 +122,7 @@ func TestNext(t *testing.T) {
 // Whatever the situation is, a gateway whose stage lacks an approval never follows the target.
 func TestNextNeedsApproval(t *testing.T) {
 	gs := plant(needsApproval, withoutHistory)
+	gs.Status.History = []v1alpha1.CommitRecord{{Ref: "main", Commit: two.String()}} // forged with the token of an agent
 	changes := []func(*Situation){paused, invalid, planned, inForce(one), inForce(two), obstacle(false, true), lost, partly, failed, back, moved, forged}
 	for bits := range 1 << len(changes) {
 		var on []func(*Situation)
@@ -361,6 +362,8 @@ func at(gs *v1alpha1.GatewaySync, open int, change ...func(*Situation)) Situatio
 
 func fresh(s *Situation)  { s.Disk, s.Whole, s.Unsynced = plan.ID{}, false, true }
 func has(s *Situation)    { s.Disk, s.Whole = two, true }
+func ranOne(s *Situation) { s.Target, s.Disk, s.Earlier = one, two, []plan.ID{one} }
+func isNew(s *Situation)  { s.NewVolume, s.Empty = true, true }
 func partly(s *Situation) { s.Disk, s.Whole = two, false }
 func failed(s *Situation) { s.Rollout.Failed = true }
 func back(s *Situation)   { s.Rollout.Rollback, s.Rollout.Failed = true, true }
@@ -374,48 +377,54 @@ func TestGate(t *testing.T) {
 		want string // follow, dry run, back, or the reason of the hold
 		ask  bool   // whether a newer GatewaySync may change the answer
 	}{
-		"its step is open":                                 {at(plant(), 2), follow, false},
-		"its step is closed":                               {at(plant(), 1), "GateClosed", false},
-		"its step is closed, and it has the commit":        {at(plant(), 1, has), "GateClosed", false},
-		"all steps are open":                               {at(plant(), 3), follow, false},
-		"no rollout":                                       {at(plant(), 0, forged), follow, false},
-		"no stages":                                        {at(plant(func(gs *v1alpha1.GatewaySync) { gs.Spec.Deployment = nil }), 0), follow, false},
-		"no commit yet":                                    {at(plant(), 1, func(s *Situation) { s.Target = plan.ID{} }), follow, false},
-		"other steps than the lead":                        {at(plant(), 1, func(s *Situation) { s.Rollout.Steps = 4 }), "WaitingForLead", false},
-		"other steps than the lead, and all done":          {at(plant(), 3, func(s *Situation) { s.Rollout.Steps = 4 }), follow, false},
-		"first start, its step is open":                    {at(plant(), 2, fresh), follow, false},
-		"first start, its step is closed":                  {at(plant(), 1, fresh), goesBack, false},
-		"first start, and nothing ran everywhere":          {at(plant(withoutHistory), 1, fresh), follow, true},
-		"first start of a fleet":                           {at(plant(withoutHistory), 1, fresh, func(s *Situation) { s.Rollout.From = Origin{} }), follow, false},
-		"first start after an abort":                       {at(plant(), 2, fresh, failed), goesBack, false},
-		"first start, an approval is missing":              {at(plant(needsApproval), 1, fresh), goesBack, false},
-		"the rollout went back":                            {at(plant(), 2, back, has), goesBack, false},
-		"the rollout went back before its step":            {at(plant(), 1, back), "GateClosed", false},
-		"the rollout went back, and its step was closed":   {at(plant(), 1, back, has), goesBack, false},
-		"the rollout went back to what the status lacks":   {at(plant(withoutHistory), 2, back, has), "WaitingForLead", true},
-		"the rollout was aborted":                          {at(plant(), 2, failed), "GateClosed", false},
-		"the rollout was aborted, and it has the commit":   {at(plant(), 2, failed, has), follow, false},
-		"the rollout was aborted and is done":              {at(plant(), 3, failed), follow, false},
-		"an approval is missing":                           {at(plant(needsApproval), 2), "ApprovalNeeded", true},
-		"an approval is missing, all steps are open":       {at(plant(needsApproval), 3), "ApprovalNeeded", true},
-		"an approval is missing, and no rollout":           {at(plant(needsApproval), 0, forged), "ApprovalNeeded", true},
-		"another stage is approved":                        {at(plant(needsApproval, approved("dev", two)), 2), "ApprovalNeeded", true},
-		"another commit is approved":                       {at(plant(needsApproval, approved("line", one)), 2), "ApprovalNeeded", true},
-		"approved":                                         {at(plant(needsApproval, approved("line", two)), 2), follow, false},
-		"an approval is missing for what ran everywhere":   {at(plant(needsApproval), 2, func(s *Situation) { s.Target, s.Disk = one, two }), follow, false},
-		"an approval is missing for what is on the disk":   {at(plant(needsApproval), 2, has), follow, false},
-		"an approval is missing for a part on the disk":    {at(plant(needsApproval), 2, partly), "ApprovalNeeded", true},
-		"its stage is next, and waits for an approval":     {at(plant(needsApproval), 1), "ApprovalNeeded", false},
-		"its stage is next and approved, but not open yet": {at(plant(needsApproval, approved("line", two)), 1), "GateClosed", false},
-		"dry run before the rollout":                       {at(plant(dryRunBefore), 0), dry, false},
-		"dry run is over":                                  {at(plant(dryRunBefore), 1), "GateClosed", false},
-		"first start before the dry run":                   {at(plant(dryRunBefore), 0, fresh), goesBack, false},
-		"the ref moved":                                    {at(plant(), 2, moved), "RefMoved", false},
-		"the ref moved, and it has the commit":             {at(plant(), 2, moved, has), follow, false},
-		"the ref moved before its first start":             {at(plant(), 2, moved, fresh), follow, false},
-		"the ref moved, no stages":                         {at(plant(func(gs *v1alpha1.GatewaySync) { gs.Spec.Deployment = nil }), 0, moved), "RefMoved", false},
-		"too many names":                                   {at(plant(tooLarge), 2), "ProfilesInvalid", false},
-		"too many names at the first start":                {at(plant(tooLarge), 3, fresh), follow, false},
+		"its step is open":                                        {at(plant(), 2), follow, false},
+		"its step is closed":                                      {at(plant(), 1), "GateClosed", false},
+		"its step is closed, and it has the commit":               {at(plant(), 1, has), "GateClosed", false},
+		"all steps are open":                                      {at(plant(), 3), follow, false},
+		"no rollout":                                              {at(plant(), 0, forged), follow, false},
+		"no stages":                                               {at(plant(func(gs *v1alpha1.GatewaySync) { gs.Spec.Deployment = nil }), 0), follow, false},
+		"no commit yet":                                           {at(plant(), 1, func(s *Situation) { s.Target = plan.ID{} }), follow, false},
+		"other steps than the lead":                               {at(plant(), 1, func(s *Situation) { s.Rollout.Steps = 4 }), "WaitingForLead", false},
+		"other steps than the lead, and all done":                 {at(plant(), 3, func(s *Situation) { s.Rollout.Steps = 4 }), follow, false},
+		"first start, its step is open":                           {at(plant(), 2, fresh), follow, false},
+		"first start, its step is closed":                         {at(plant(), 1, fresh), goesBack, false},
+		"first start, and nothing ran everywhere":                 {at(plant(withoutHistory), 1, fresh), follow, true},
+		"first start of a fleet":                                  {at(plant(withoutHistory), 1, fresh, func(s *Situation) { s.Rollout.From = Origin{} }), follow, false},
+		"first start after an abort":                              {at(plant(), 2, fresh, failed), goesBack, false},
+		"first start, an approval is missing":                     {at(plant(needsApproval), 1, fresh), goesBack, false},
+		"the rollout went back":                                   {at(plant(), 2, back, has), goesBack, false},
+		"the rollout went back before its step":                   {at(plant(), 1, back), "GateClosed", false},
+		"the rollout went back, and its step was closed":          {at(plant(), 1, back, has), goesBack, false},
+		"the rollout went back to what the status lacks":          {at(plant(withoutHistory), 2, back, has), "WaitingForLead", true},
+		"the rollout was aborted":                                 {at(plant(), 2, failed), "GateClosed", false},
+		"the rollout was aborted, and it has the commit":          {at(plant(), 2, failed, has), follow, false},
+		"the rollout was aborted and is done":                     {at(plant(), 3, failed), follow, false},
+		"an approval is missing":                                  {at(plant(needsApproval), 2), "ApprovalNeeded", true},
+		"an approval is missing, all steps are open":              {at(plant(needsApproval), 3), "ApprovalNeeded", true},
+		"an approval is missing, and no rollout":                  {at(plant(needsApproval), 0, forged), "ApprovalNeeded", true},
+		"another stage is approved":                               {at(plant(needsApproval, approved("dev", two)), 2), "ApprovalNeeded", true},
+		"another commit is approved":                              {at(plant(needsApproval, approved("line", one)), 2), "ApprovalNeeded", true},
+		"approved":                                                {at(plant(needsApproval, approved("line", two)), 2), follow, false},
+		"an approval is missing for what ran everywhere":          {at(plant(needsApproval), 2, func(s *Situation) { s.Target, s.Disk = one, two }), "ApprovalNeeded", true},
+		"an approval is missing for what ran here":                {at(plant(needsApproval, withoutHistory), 2, ranOne), "ApprovalNeeded", true},
+		"an approval is missing for what ran here and everywhere": {at(plant(needsApproval), 2, ranOne), follow, false},
+		"it goes back without an approval, and ran that":          {at(plant(needsApproval), 2, back, func(s *Situation) { s.Disk, s.Earlier = two, []plan.ID{one} }), goesBack, false},
+		"it goes back without an approval":                        {at(plant(needsApproval), 2, back, has), "ApprovalNeeded", true},
+		"it goes back, approved":                                  {at(plant(needsApproval, approved("line", one)), 2, back, has), goesBack, false},
+		"it goes back without an approval, a new volume":          {at(plant(needsApproval), 2, back, has, isNew), goesBack, false},
+		"an approval is missing for what is on the disk":          {at(plant(needsApproval), 2, has), follow, false},
+		"an approval is missing for a part on the disk":           {at(plant(needsApproval), 2, partly), "ApprovalNeeded", true},
+		"its stage is next, and waits for an approval":            {at(plant(needsApproval), 1), "ApprovalNeeded", false},
+		"its stage is next and approved, but not open yet":        {at(plant(needsApproval, approved("line", two)), 1), "GateClosed", false},
+		"dry run before the rollout":                              {at(plant(dryRunBefore), 0), dry, false},
+		"dry run is over":                                         {at(plant(dryRunBefore), 1), "GateClosed", false},
+		"first start before the dry run":                          {at(plant(dryRunBefore), 0, fresh), goesBack, false},
+		"the ref moved":                                           {at(plant(), 2, moved), "RefMoved", false},
+		"the ref moved, and it has the commit":                    {at(plant(), 2, moved, has), follow, false},
+		"the ref moved before its first start":                    {at(plant(), 2, moved, fresh), follow, false},
+		"the ref moved, no stages":                                {at(plant(func(gs *v1alpha1.GatewaySync) { gs.Spec.Deployment = nil }), 0, moved), "RefMoved", false},
+		"too many names":                                          {at(plant(tooLarge), 2), "ProfilesInvalid", false},
+		"too many names at the first start":                       {at(plant(tooLarge), 3, fresh), follow, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := gate(c.s)
@@ -449,6 +458,7 @@ func tooLarge(gs *v1alpha1.GatewaySync) {
 // Whatever a SyncTarget says, a gateway that has something never takes a commit of a stage without its approval.
 func TestNoSyncTargetOpensStage(t *testing.T) {
 	gs := plant(needsApproval, withoutHistory)
+	gs.Status.History = []v1alpha1.CommitRecord{{Ref: "main", Commit: two.String()}} // forged with the same token
 	for steps := range 5 {
 		for open := range 5 {
 			for bits := range 16 {

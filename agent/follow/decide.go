@@ -77,8 +77,7 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 			s.Invalid = &decide.Hold{Reason: p.Reason, Message: p.Message}
 			n = decide.Next(s)
 		}
-		// The status, which says that it ran everywhere, can be forged. A new volume has no other evidence.
-		back := n.Rollback && (f.volume.ran(in.Commit) || s.NewVolume && f.volume.isEmpty())
+		back := n.Rollback && s.MayGoBack(in.Commit)
 		m.profile.DryRun, m.rollback, m.rolloutRollback = m.profile.DryRun || n.Do == decide.DryRun, m.rollback || back, back
 	}
 	if n.ApplyPause {
@@ -144,7 +143,7 @@ func (f *Follower) situation(ctx context.Context, changed bool) (in instruction,
 		s.Unresolved = &decide.Hold{Reason: p.Reason, Message: p.Message}
 	}
 	s.Planned = f.current.planned.outcome(in, settings, f.pod.labels)
-	s.Disk = f.volume.commit()
+	s.Disk, s.Earlier, s.Empty = f.volume.commit(), f.volume.earlier(), f.volume.isEmpty()
 	s.Whole, s.Unsynced = f.volume.holds("", s.Disk), f.volume.unsynced()
 	s.Delivered.Ref, s.Delivered.Commit = f.Engine.Record.Delivered()
 	s.NewVolume, s.GaveUp = !f.startup.allowed() || f.startup.state.NewVolume, f.record.gaveUp == s.Delivered.Commit

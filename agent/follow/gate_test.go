@@ -111,6 +111,7 @@ func TestStageApproval(t *testing.T) {
 		assert.Equal(t, "one", p.title())
 	}
 	w.annotate(v1alpha1.AnnotationApproved, "line@"+first+",dev@"+second)
+	w.ran(second)
 	target := w.lead(rollout(3, 2, first))
 	p.await("another approval", func(s v1alpha1.SyncReportStatus) bool {
 		return held(v1alpha1.ReasonApprovalNeeded)(s) && s.Revision == target.Spec.Revision

@@ -35,6 +35,15 @@ func (v volume) ran(commit plan.ID) bool {
 	return err == nil && d.Manifest().Header().Ran(commit)
 }
 
+// earlier returns the last commits that were completely on the disk before the one that is there now.
+func (v volume) earlier() []plan.ID {
+	d, err := v.engine.Open()
+	if err != nil {
+		return nil
+	}
+	return d.Manifest().Header().Earlier
+}
+
 // incomplete reports whether the volume lacks files of a commit that was delivered. A volume with files of another commit does not: it was
 // synced after the last report, or is another one.
 func (v volume) incomplete(commit plan.ID) bool {
