@@ -160,6 +160,9 @@ const (
 	End      ProposalAction = "end"      // close the pull request, and delete the branch
 )
 
+// ProposedAgain is the comment on a pull request that another one replaces.
+const ProposedAgain = "It is proposed again from the commit that the gateway runs now."
+
 // Move is the next move of a proposal.
 type Move struct {
 	Do ProposalAction
@@ -200,7 +203,7 @@ func (s Schedule) Move(p ProposalSituation) Move {
 	case p.Standby:
 		return s.polls(p, Show)
 	case p.Renew:
-		return Move{Do: Renew, State: v1alpha1.ProposalWithdrawn, Comment: "It is proposed again from the commit that the gateway runs now."}
+		return Move{Do: Renew, State: v1alpha1.ProposalWithdrawn, Comment: ProposedAgain}
 	case !p.Changed || p.Read:
 		return s.moveKnown(p)
 	case !p.Looked:

@@ -107,7 +107,7 @@ func TestProposal(t *testing.T) {
 		g.save(`{"v":10}`)
 		g.settle(2 * minute)
 		assert.Equal(t, `{"v":10}`, pl.repo.Content(branch, "site/"+view+"view.json"), "a newer save replaces the change")
-		assert.Len(t, pl.hub.list, 1)
+		assert.Len(t, pl.hub.open(), 1)
 	})
 	t.Run("closed is not proposed again, but another change is", func(t *testing.T) {
 		pl, g := opened(t)

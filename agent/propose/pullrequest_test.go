@@ -13,6 +13,7 @@ import (
 	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/secret"
+	"stoker.io/stoker/test/gitserver"
 )
 
 // A pull request that no longer leads to the base branch ends, and the change is proposed again.
@@ -149,5 +150,58 @@ func TestSignedProposal(t *testing.T) {
 		assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
 		assert.Empty(t, g.last.Reason)
 		require.NoError(t, key.Check(pl.repo.Git("cat-file", "commit", branch)+"\n"))
+	})
+}
+
+// TestBranchBeginsAgain: a change to something that a newer commit brought cannot be a commit on top of the branch, whose merge would drop it.
+func TestBranchBeginsAgain(t *testing.T) {
+	const project, added, branch = "projects/line/project.json", "projects/line/scripts/new.py", "gateway-changes/plants/a"
+	for name, tc := range map[string]struct {
+		change  func(g *gateway)
+		deleted string
+	}{
+		"a file of the newer commit is deleted": {func(g *gateway) { g.disk.Remove(added) }, added},
+		"the content of the first commit":       {func(g *gateway) { g.disk.Write(project, `{"title":"Line"}`) }, ""},
+		"the agent lost its cache of objects": {func(g *gateway) {
+			store, err := repo.Open(t.TempDir(), repo.StoreOptions{})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, store.Close()) })
+			g.store = store
+			g.pull()
+			g.restart()
+			g.save(`{"v":3}`)
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pl, g := opened(t)
+			pl.repo.Commit("second", gitserver.Write("site/"+project, `{"title":"New"}`), gitserver.Write("site/"+added, "new"))
+			g.pull()
+			g.settle(minute)
+			tc.change(g)
+			g.settle(time.Hour)
+			assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+			require.Len(t, pl.hub.list, 2)
+			assert.Equal(t, forge.Closed, pl.hub.list[0].State)
+			assert.Equal(t, pl.repo.Tip("main"), pl.repo.Git("rev-parse", branch+"^"), "the branch begins at another commit")
+			assert.Equal(t, tc.deleted == "", pl.repo.Git("ls-tree", "-r", "--name-only", branch, "site/"+added) != "")
+			pl.merge("squash")
+			assert.Zero(t, g.pull())
+			g.settle(minute)
+			assert.Equal(t, v1alpha1.ProposalMerged, g.state())
+		})
+	}
+	t.Run("with a file that a sync overwrote", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		g.disk.Write(project, `{"title":"of a user"}`)
+		g.proposes(`{"v":2}`)
+		pl.repo.Commit("second", gitserver.Files(withView(t, `{"v":9}`)), gitserver.Write("site/"+added, "new"))
+		require.NotZero(t, g.pull())
+		g.settle(minute)
+		g.disk.Remove(added)
+		g.settle(minute)
+		assert.Equal(t, v1alpha1.ReasonChangesRefused, g.last.Reason)
+		assert.Contains(t, g.last.Message, added)
+		assert.Len(t, pl.hub.open(), 1, "the branch has the only copy of the view")
 	})
 }

@@ -2,6 +2,7 @@ package propose
 
 import (
 	"context"
+	"fmt"
 	"runtime/debug"
 	"slices"
 
@@ -26,7 +27,7 @@ type push struct {
 
 func (w *push) run(ctx context.Context, rec record) outcome {
 	rec, err := w.pushBranch(ctx, rec)
-	if err == nil && w.settings.Forge != nil && !rec.Foreign {
+	if err == nil && w.settings.Forge != nil && !rec.Foreign && rec.FinalState == "" {
 		p := publisher{Env: w.Env, pulls: w.settings.pulls(), settings: w.settings, changes: w.changes, base: w.base, notes: w.notes}
 		rec, err = p.publish(ctx, rec)
 	}
@@ -82,6 +83,10 @@ func (w *push) pushBranch(ctx context.Context, rec record) (record, error) {
 	draft, err := w.draft(rec.BranchedFrom)
 	if err != nil {
 		return rec, err
+	}
+	if draft == nil {
+		rec.FinalState, rec.Comment = v1alpha1.ProposalWithdrawn, decide.ProposedAgain
+		return rec, nil
 	}
 	commit, err := draft.MakeCommit(parent, who, stoker(now), message(w.settings.Identity, w.changes, w.settings.Authors, rec.BranchedFrom), w.settings.Sign)
 	if err != nil {
@@ -151,15 +156,44 @@ func (w *push) recover(ctx context.Context, rec record, tip plan.ID) (record, pl
 	return rec, plan.ID{}, nil
 }
 
-// draft returns the tree to push. A branch stays based on the commit that it began with, even if the gateway runs a newer one, so that the
-// pull request shows only the changes of the gateway. If the object cache lacks that commit, the tree is based on the one on the disk.
+// draft returns the tree to push, or nil if the branch must begin again. A branch stays based on the commit that it began with, even if the
+// gateway runs a newer one, so that the pull request shows only the changes of the gateway. But if git changed a file in between that the user
+// then changed, the merge could keep git's version. The object cache may lack the commit after a restart.
 func (w *push) draft(began plan.ID) (*repo.Draft, error) {
-	if began == w.base.Commit && w.changes.Draft != nil {
+	root, stale := w.base.Root, ""
+	if began != w.base.Commit {
+		earlier, err := w.base.RootOf(began)
+		if root = earlier; err != nil {
+			stale = "the agent's cache has lost the commit that the branch began with"
+		} else if stale, err = w.changedSince(root); err != nil {
+			return nil, err
+		}
+	} else if w.changes.Draft != nil {
 		return w.changes.Draft, nil
 	}
-	root := w.base.Root
-	if earlier, err := w.base.RootOf(began); err == nil {
-		root = earlier
+	switch {
+	case stale == "":
+		return repo.NewDraft(w.base.Objects, root, w.changes.edits)
+	case len(w.changes.Files) > len(w.built.Files):
+		return nil, failure.New(v1alpha1.ReasonChangesRefused,
+			"%s, and only the branch %s has files that a sync replaced: merge or close its pull request", stale, w.settings.Branch)
 	}
-	return repo.NewDraft(w.base.Objects, root, w.changes.edits)
+	return nil, nil
+}
+
+// changedSince says which proposed file git has changed since the root tree of an earlier commit, "" if none. It leaves out files that a sync has
+// overwritten.
+func (w *push) changedSince(root plan.ID) (string, error) {
+	for _, f := range w.changes.Files {
+		was, err := lookup(w.base.Objects, root, f.Source)
+		if err != nil {
+			return "", err
+		}
+		if now, err := lookup(w.base.Objects, w.base.Root, f.Source); err != nil {
+			return "", err
+		} else if now != was && !f.overwritten {
+			return fmt.Sprintf("git changed %s after the branch began", f.Path), nil
+		}
+	}
+	return "", nil
 }
