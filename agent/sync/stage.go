@@ -47,13 +47,14 @@ func boundFile(w io.Writer, path string, most int64) io.Writer {
 	})
 }
 
-// validateAdopted checks the files that the sync is about to adopt unchanged. They must pass the same check as written
-// files. Otherwise a commit that other gateways refuse would count as good on a gateway that already had its files.
+// validateAdopted checks the files on the disk that the sync adopts: it writes only their records in the manifest, because they
+// already equal git's, or mean the same. They must pass the same check as written files. Otherwise a commit that other gateways
+// refuse would count as good on a gateway that already had its files.
 func (s *stager) validateAdopted(ctx context.Context, changes *plan.Changes) error {
 	defer s.in.step("validate")()
 	for _, c := range changes.List {
-		if c.Op != plan.Adopt || c.Owned {
-			continue
+		if c.Op != plan.Adopt || c.Owned && !c.Foreign {
+			continue // an owned file with the bytes or the meaning that the last sync left was checked then
 		}
 		if err := ctx.Err(); err != nil {
 			return err

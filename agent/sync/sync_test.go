@@ -277,13 +277,24 @@ func TestExistingFilesAreValidated(t *testing.T) {
 		"a good file":  {"good.json", `{}`, v1alpha1.ReasonSynced},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for place, there := range map[string]bool{"on the gateway": true, "only in git": false} {
+			path := viewDir + "/" + c.file
+			for place, before := range map[string]func(*bench) (owned int){
+				"on the gateway": func(b *bench) int {
+					b.put(path, c.content)
+					return 0
+				},
+				"only in git": func(*bench) int { return 0 },
+				"in place of an owned file": func(b *bench) int {
+					b.push(append(firstCommit(), gitserver.Write(path, `{"scope":"G","version":1,"files":[],"attributes":{}}`))...)
+					owned := b.synced().Files.Total
+					b.put(path, c.content)
+					return owned
+				},
+			} {
 				t.Run(place, func(t *testing.T) {
 					b := newBench(t, simulator.Options{})
-					b.push(append(firstCommit(), gitserver.Write(viewDir+"/"+c.file, c.content))...)
-					if there {
-						b.put(viewDir+"/"+c.file, c.content)
-					}
+					owned := before(b)
+					b.push(append(firstCommit(), gitserver.Write(path, c.content))...)
 					b.target.Profile.DryRun = true
 					planned := b.sync()
 					b.target.Profile.DryRun = false
@@ -294,8 +305,8 @@ func TestExistingFilesAreValidated(t *testing.T) {
 						return
 					}
 					assert.Equal(t, c.reason, planned.Reason, "dry run: %s", planned)
-					assert.Zero(t, planned.Files.Total)
-					assert.Zero(t, r.Files.Total, "the agent owns no file")
+					assert.Equal(t, owned, planned.Files.Total)
+					assert.Equal(t, owned, r.Files.Total, "the agent owns no more files")
 				})
 			}
 		})
