@@ -131,7 +131,7 @@ func (c *cli) renderFiles(ctx context.Context, d *renderFlags, format string) (e
 		return err
 	}
 	if d.show != "" {
-		err := tree.WriteFile(c.stdout, d.show)
+		err := tree.CopyFile(c.stdout, d.show)
 		if errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("there is no file %s; omit --show to list the files", d.show)
 		}

@@ -92,8 +92,8 @@ func (l *liveFiles) Read(path string, limit int64) (b []byte, err error) {
 	return b, err
 }
 
-// WriteFile writes a file's content to w.
-func (l *liveFiles) WriteFile(w io.Writer, path string) error {
+// CopyFile writes a file's content to w.
+func (l *liveFiles) CopyFile(w io.Writer, path string) error {
 	return l.writeFile(context.Background(), w, path)
 }
 
@@ -153,7 +153,7 @@ func (w within) Stat(path string) (plan.Stat, error) {
 
 func (w within) BlobID(path string) (plan.ID, error) { return w.blobID(w.ctx, path) }
 
-func (w within) WriteFile(out io.Writer, path string) error { return w.writeFile(w.ctx, out, path) }
+func (w within) CopyFile(out io.Writer, path string) error { return w.writeFile(w.ctx, out, path) }
 
 func (w within) Walk(dir string) iter.Seq2[plan.Found, error] {
 	return func(yield func(plan.Found, error) bool) {

@@ -170,8 +170,8 @@ type State interface {
 	BlobID(path string) (ID, error)
 	// Read returns a file's content, or an error if it has more than limit bytes.
 	Read(path string, limit int64) ([]byte, error)
-	// WriteFile writes a file's content to w.
-	WriteFile(w io.Writer, path string) error
+	// CopyFile writes a file's content to w.
+	CopyFile(w io.Writer, path string) error
 	// Walk yields all files, links and others below dir, sorted bytewise by path. It yields no directories and nothing
 	// in the agent's own folders (.stoker). Their Stat has only the Kind.
 	Walk(dir string) iter.Seq2[Found, error]

@@ -425,7 +425,7 @@ func (x *builder) read(c change) (pieces.Bytes, bool, error) {
 	}
 	var content pieces.Buffer
 	h := plan.NewBlob(c.stat.Size)
-	err := x.State.WriteFile(bound.NewWriter(io.MultiWriter(&content, h), c.stat.Size, func() error { return errChanging }), c.path)
+	err := x.State.CopyFile(bound.NewWriter(io.MultiWriter(&content, h), c.stat.Size, func() error { return errChanging }), c.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, false, fmt.Errorf("read %s: %w", c.path, err)
 	}
@@ -477,7 +477,7 @@ func (x *builder) refuse(p string, reason v1alpha1.Reason, why string) {
 
 // writeCurrent writes a file as it is on the disk.
 func (x *builder) writeCurrent(w io.Writer, p string) error {
-	return x.State.WriteFile(bound.NewWriter(w, x.limits.FileBytes, errFull), p)
+	return x.State.CopyFile(bound.NewWriter(w, x.limits.FileBytes, errFull), p)
 }
 
 // writeProposed writes a file as git will have it. It must not be called for a file that the proposal deletes.

@@ -24,7 +24,7 @@ type unreadable struct {
 	err error
 }
 
-func (u unreadable) WriteFile(io.Writer, string) error { return u.err }
+func (u unreadable) CopyFile(io.Writer, string) error { return u.err }
 
 func TestBuildReadErrors(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -60,7 +60,7 @@ type stale struct {
 	text string
 }
 
-func (s stale) WriteFile(w io.Writer, _ string) error {
+func (s stale) CopyFile(w io.Writer, _ string) error {
 	_, err := io.WriteString(w, s.text)
 	return err
 }

@@ -60,7 +60,7 @@ func (s *stager) validateAdopted(ctx context.Context, changes *plan.Changes) err
 			return err
 		}
 		check := resource.NewChecker(c.Path)
-		err := s.in.dir.Within(ctx).WriteFile(boundFile(check, c.Path, s.in.MaxBlob), c.Path)
+		err := s.in.dir.Within(ctx).CopyFile(boundFile(check, c.Path, s.in.MaxBlob), c.Path)
 		if errors.Is(err, fs.ErrNotExist) { // removed since the plan: the next comparison reports it as drift
 			continue
 		}

@@ -112,12 +112,12 @@ func (t *Tree) BlobID(name string) (plan.ID, error) {
 // Read implements plan.State.
 func (t *Tree) Read(name string, limit int64) ([]byte, error) {
 	var b bytes.Buffer
-	err := t.WriteFile(bound.NewWriter(&b, limit, func() error { return errors.New("the file is larger than the limit") }), name)
+	err := t.CopyFile(bound.NewWriter(&b, limit, func() error { return errors.New("the file is larger than the limit") }), name)
 	return b.Bytes(), err
 }
 
-// WriteFile implements plan.State. If there is no such file, the error wraps fs.ErrNotExist.
-func (t *Tree) WriteFile(w io.Writer, name string) error {
+// CopyFile implements plan.State. If there is no such file, the error wraps fs.ErrNotExist.
+func (t *Tree) CopyFile(w io.Writer, name string) error {
 	f, ok := t.files[name]
 	if !ok {
 		return missing(name)
@@ -163,7 +163,7 @@ func (t *Tree) writeFileBelow(root *os.Root, f plan.Change) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(t.WriteFile(out, f.Path), out.Close())
+	return errors.Join(t.CopyFile(out, f.Path), out.Close())
 }
 
 func missing(name string) error {

@@ -92,7 +92,7 @@ func TestPlanBetweenCommits(t *testing.T) {
 				switch ch.Op {
 				case plan.Create, plan.Update:
 					var b bytes.Buffer
-					require.NoError(t, after.WriteFile(&b, ch.Path))
+					require.NoError(t, after.CopyFile(&b, ch.Path))
 					require.EqualValues(t, b.Len(), sizes[ch.Path])
 					require.NotEqual(t, files[ch.Path], b.String(), "%s must change", ch.Path)
 					files[ch.Path] = b.String()

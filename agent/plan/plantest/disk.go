@@ -123,7 +123,7 @@ func (d *Disk) Blocked(path string) (string, plan.Kind, error) {
 // BlobID implements plan.State.
 func (d *Disk) BlobID(path string) (plan.ID, error) {
 	h := plan.NewBlob(int64(len(d.nodes[path].content)))
-	if err := d.WriteFile(h, path); err != nil {
+	if err := d.CopyFile(h, path); err != nil {
 		return plan.ID{}, err
 	}
 	d.Hashed++
@@ -139,8 +139,8 @@ func (d *Disk) Read(path string, limit int64) ([]byte, error) {
 	return []byte(n.content), nil
 }
 
-// WriteFile implements plan.State.
-func (d *Disk) WriteFile(w io.Writer, path string) error {
+// CopyFile implements plan.State.
+func (d *Disk) CopyFile(w io.Writer, path string) error {
 	n := d.nodes[path]
 	if n.kind != plan.File {
 		return fmt.Errorf("%s is not a file", path)
