@@ -1,11 +1,13 @@
 package manifest_test
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/configsync/builder/buildertest"
@@ -26,6 +28,8 @@ apiVersion: v1
 kind: List
 items:
 - {apiVersion: apps/v1, kind: Deployment, metadata: {name: b, namespace: site}, spec: {replicas: 3, paused: yes}}
+...
+# the end
 `))
 	require.NoError(t, err)
 	require.Len(t, list, 2)
@@ -75,6 +79,9 @@ func TestParseRefuses(t *testing.T) {
 		"copied":               {"apiVersion: v1\nkind: A\nmetadata: {name: a, uid: b}\n", v1alpha1.ReasonManifestInvalid},
 		"list of texts":        {"apiVersion: v1\nkind: List\nitems: [S3CR3T]\n", v1alpha1.ReasonManifestInvalid},
 		"list without items":   {"apiVersion: v1\nkind: List\n", v1alpha1.ReasonManifestInvalid},
+		"end of a document":    {head + "...\n" + head, v1alpha1.ReasonManifestInvalid},
+		"document in a line":   {head + "--- {S3CR3T: a}\n", v1alpha1.ReasonManifestInvalid},
+		"objects of JSON":      {`{"apiVersion": "v1", "kind": "A", "metadata": {"name": "a"}}` + "\n" + `{"S3CR3T": 1}`, v1alpha1.ReasonManifestInvalid},
 		"objects":              {strings.Repeat("---\napiVersion: v1\nkind: A\nmetadata: {name: a}\n", 2001), v1alpha1.ReasonLimitExceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -123,16 +130,31 @@ func TestOrderOfKinds(t *testing.T) {
 	assert.Less(t, rank("StatefulSet"), rank("ValidatingWebhookConfiguration"))
 }
 
-// G1: the parser never panics, keeps its bounds, and its errors carry a reason.
+// G1: the parser never panics, loses no document, keeps its bounds, and its errors carry a reason.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {a: &x b, c: *x}\n---\n{}"))
 	f.Add([]byte(bomb()))
 	f.Add([]byte("apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: A, metadata: {name: a}}]"))
+	f.Add([]byte("{apiVersion: v1, kind: A, metadata: {name: a}}\n...\n{apiVersion: v1, kind: A, metadata: {name: b}}\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		list, err := manifest.Parse("a.yaml", text)
 		if err != nil {
 			require.NotEmpty(t, failure.Reason(err, ""))
 			return
+		}
+		if documents := yaml.NewDecoder(bytes.NewReader(text)); !bytes.Contains(text, []byte("---#")) { // a separator for kubectl, but not for YAML
+			all, err := manifest.Documents("a.yaml", text)
+			require.NoError(t, err)
+			for n := 0; ; {
+				var object map[string]any
+				if documents.Decode(&object) != nil {
+					break
+				}
+				if object != nil {
+					n++
+				}
+				require.LessOrEqual(t, n, len(all), "a document is lost")
+			}
 		}
 		for _, o := range list {
 			id := o.ID()

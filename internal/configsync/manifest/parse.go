@@ -100,9 +100,13 @@ func toJSON(at string, document []byte) ([]byte, error) {
 	if len(document) > MaxObject {
 		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s has %d bytes; at most %d are allowed", at, len(document), MaxObject)
 	}
-	var node yaml.Node
-	if err := yaml.Unmarshal(document, &node); err != nil {
+	var node, next yaml.Node
+	decoder := yaml.NewDecoder(bytes.NewReader(document))
+	if err := decoder.Decode(&node); err != nil && !errors.Is(err, io.EOF) {
 		return nil, invalidYAML(at, err)
+	}
+	if err := decoder.Decode(&next); !errors.Is(err, io.EOF) { // the parser below would ignore it
+		return nil, failure.New(v1alpha1.ReasonManifestInvalid, "%s has more text after its end: begin each document with a line of ---", at)
 	}
 	w := sizeCounter{at: at, openAnchors: map[*yaml.Node]bool{}}
 	if err := w.count(&node, 0); err != nil {
