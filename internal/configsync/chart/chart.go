@@ -99,7 +99,7 @@ func (s *Sources) Build(ctx context.Context, b *builder.Builder, r Release) ([]m
 		if len(f.Name) > maxName || !utf8.ValidString(f.Name) || strings.ContainsFunc(f.Name, unicode.IsControl) {
 			return nil, failure.New(v1alpha1.ReasonUnsafePath, "%s: an archive in charts/ has a file whose name is longer than %d bytes, or not text", failure.Quote(s.dir), maxName)
 		}
-		objects, err := manifest.Parse(path.Join(s.dir, f.Name), f.Content)
+		objects, err := manifest.Parse(ctx, path.Join(s.dir, f.Name), f.Content)
 		if err != nil {
 			return nil, err
 		}

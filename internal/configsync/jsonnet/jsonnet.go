@@ -109,7 +109,7 @@ func (s *Sources) Build(ctx context.Context, b *builder.Builder, vars map[string
 		fault := builder.Fault{File: s.file, Tool: "jsonnet", Command: "jsonnet", Hidden: tainted || s.mentions("secret")}
 		return nil, fault.Explain(ctx, err, nil)
 	}
-	list, err := manifest.Parse(s.file, made)
+	list, err := manifest.Parse(ctx, s.file, made)
 	for i := range list {
 		list[i].Tainted = tainted
 	}

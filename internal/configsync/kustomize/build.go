@@ -36,7 +36,7 @@ type Text func(path string, content []byte) (text []byte, tainted bool, err erro
 // Secrets, errors do not quote them.
 func (s *Sources) Build(ctx context.Context, b *builder.Builder, text Text) ([]manifest.Object, error) {
 	in := &build{Sources: s, dirs: slices.Sorted(maps.Keys(s.specs)), objects: map[string]int{}, text: map[string][]byte{}}
-	if err := in.renderResources(text); err != nil {
+	if err := in.renderResources(ctx, text); err != nil {
 		return nil, err
 	}
 	if _, err := in.measure(s.root); err != nil {
@@ -53,7 +53,7 @@ func (s *Sources) Build(ctx context.Context, b *builder.Builder, text Text) ([]m
 	if err != nil {
 		return nil, in.explain(ctx, err)
 	}
-	list, err := manifest.Parse(s.File(), made)
+	list, err := manifest.Parse(ctx, s.File(), made)
 	for i := range list {
 		list[i].Tainted = in.tainted
 	}
@@ -72,7 +72,7 @@ type build struct {
 }
 
 // renderResources renders and parses all files of resources.
-func (b *build) renderResources(text Text) error {
+func (b *build) renderResources(ctx context.Context, text Text) error {
 	for _, dir := range b.dirs {
 		for _, ref := range b.specs[dir].resources {
 			if _, done := b.text[ref.path]; done || ref.folder {
@@ -82,7 +82,7 @@ func (b *build) renderResources(text Text) error {
 			if err != nil {
 				return err
 			}
-			list, err := manifest.Parse(ref.path, rendered)
+			list, err := manifest.Parse(ctx, ref.path, rendered)
 			if err != nil {
 				return err
 			}

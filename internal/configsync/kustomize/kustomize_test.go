@@ -337,7 +337,7 @@ func TestBuildIsBounded(t *testing.T) {
 	t.Run("time", func(t *testing.T) {
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Nanosecond, failure.New(v1alpha1.ReasonLimitExceeded, "too long"))
 		defer cancel()
-		_, err := build(ctx, rich, "site")
+		_, err := build(ctx, tree{"k/kustomization.yaml": "configMapGenerator: [{name: a, literals: [a=b]}]"}, "k")
 		assert.True(t, failure.Is(err, v1alpha1.ReasonProgressing), "no CPU time was spent, so the kustomization is not to blame: %v", err)
 		_, err = build(t.Context(), rich, "site")
 		require.NoError(t, err)

@@ -2,6 +2,8 @@ package manifest_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"strings"
 	"testing"
 
@@ -16,7 +18,7 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	list, err := manifest.Parse("a.yaml", []byte(`# a comment
+	list, err := manifest.Parse(t.Context(), "a.yaml", []byte(`# a comment
 ---
 apiVersion: v1
 kind: ConfigMap
@@ -83,9 +85,10 @@ func TestParseRefuses(t *testing.T) {
 		"document in a line":   {head + "--- {S3CR3T: a}\n", v1alpha1.ReasonManifestInvalid},
 		"objects of JSON":      {`{"apiVersion": "v1", "kind": "A", "metadata": {"name": "a"}}` + "\n" + `{"S3CR3T": 1}`, v1alpha1.ReasonManifestInvalid},
 		"objects":              {strings.Repeat("---\napiVersion: v1\nkind: A\nmetadata: {name: a}\n", 2001), v1alpha1.ReasonLimitExceeded},
+		"empty documents":      {strings.Repeat("---\n#\n", 4001), v1alpha1.ReasonLimitExceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := manifest.Parse("secrets/a.yaml", []byte(c.text))
+			_, err := manifest.Parse(t.Context(), "secrets/a.yaml", []byte(c.text))
 			require.Error(t, err)
 			assert.Equal(t, c.reason, failure.Reason(err, ""), "%v", err)
 			assert.ErrorContains(t, err, "secrets/a.yaml")
@@ -95,8 +98,17 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
+// A file that takes long to parse does not outlast the time of its run.
+func TestParseEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	late := errors.New("late")
+	cancel(late)
+	_, err := manifest.Parse(ctx, "a.yaml", []byte("{apiVersion: v1, kind: A, metadata: {name: a}}"))
+	require.ErrorIs(t, err, late)
+}
+
 func TestParseErrorQuotesFileName(t *testing.T) {
-	_, err := manifest.Parse("100%s.yaml", []byte("apiVersion: v1\nkind: A\nmetadata: {name: a, uid: b}\n"))
+	_, err := manifest.Parse(t.Context(), "100%s.yaml", []byte("apiVersion: v1\nkind: A\nmetadata: {name: a, uid: b}\n"))
 	require.ErrorContains(t, err, `"100%s.yaml", document 1: metadata.uid was copied from a cluster`)
 }
 
@@ -137,7 +149,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: A, metadata: {name: a}}]"))
 	f.Add([]byte("{apiVersion: v1, kind: A, metadata: {name: a}}\n...\n{apiVersion: v1, kind: A, metadata: {name: b}}\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		list, err := manifest.Parse("a.yaml", text)
+		list, err := manifest.Parse(t.Context(), "a.yaml", text)
 		if err != nil {
 			require.NotEmpty(t, failure.Reason(err, ""))
 			return
@@ -168,9 +180,9 @@ func FuzzParse(f *testing.F) {
 }
 
 func TestSOPSIsNamed(t *testing.T) {
-	_, err := manifest.Parse("s.yaml", []byte("apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ndata: {password: 'ENC[AES256_GCM,data:x]'}\nsops: {mac: 'ENC[x]', version: 3.9.0}\n"))
+	_, err := manifest.Parse(t.Context(), "s.yaml", []byte("apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ndata: {password: 'ENC[AES256_GCM,data:x]'}\nsops: {mac: 'ENC[x]', version: 3.9.0}\n"))
 	require.True(t, failure.Is(err, v1alpha1.ReasonManifestInvalid), "%v", err)
 	assert.ErrorContains(t, err, "encrypted with SOPS")
-	_, err = manifest.Parse("a.yaml", []byte("{apiVersion: example.com/v1, kind: Tool, metadata: {name: a}, sops: {enabled: true}}"))
+	_, err = manifest.Parse(t.Context(), "a.yaml", []byte("{apiVersion: example.com/v1, kind: Tool, metadata: {name: a}, sops: {enabled: true}}"))
 	require.NoError(t, err)
 }

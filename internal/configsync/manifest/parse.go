@@ -5,6 +5,7 @@ package manifest
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -31,7 +32,9 @@ const (
 	// MaxObject bounds the bytes of one object, also after its aliases are expanded. An API server has nearly the same bound.
 	MaxObject = 1 << 20
 
-	maxDepth = 64
+	// maxDocuments bounds the documents of a file, with empty ones.
+	maxDocuments = 2 * MaxObjects
+	maxDepth     = 64
 )
 
 // lineOf finds the line in an error of the YAML parser. No other part of such an error is shown, because it quotes the document, which
@@ -48,13 +51,24 @@ type Document struct {
 // Documents returns the documents of a file except empty ones, with aliases expanded. Errors name the file and the document, and never
 // quote it.
 func Documents(file string, text []byte) ([]Document, error) {
+	return documents(context.Background(), file, text)
+}
+
+// documents is Documents until ctx ends.
+func documents(ctx context.Context, file string, text []byte) ([]Document, error) {
 	var list []Document
 	size := 0
-	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
 	for n := 1; ; n++ {
-		document, err := documents.Read()
+		document, err := reader.Read()
 		if errors.Is(err, io.EOF) {
 			return list, nil
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if n > maxDocuments {
+			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s has more than %d documents, with empty ones; split it over several ConfigSyncs", failure.Quote(file), maxDocuments)
 		}
 		at := fmt.Sprintf("%s, document %d", failure.Quote(file), n)
 		if err != nil {
@@ -73,9 +87,9 @@ func Documents(file string, text []byte) ([]Document, error) {
 	}
 }
 
-// Parse returns the objects of a file. Errors name the file and the document, and never quote it.
-func Parse(file string, text []byte) ([]Object, error) {
-	documents, err := Documents(file, text)
+// Parse returns the objects of a file. If ctx ends first, the error is its cause. Other errors name the file and the document, and never quote it.
+func Parse(ctx context.Context, file string, text []byte) ([]Object, error) {
+	documents, err := documents(ctx, file, text)
 	if err != nil {
 		return nil, err
 	}

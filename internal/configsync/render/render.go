@@ -167,7 +167,7 @@ func (r *rendering) fileObjects(ctx context.Context, f File) ([]manifest.Object,
 	if err != nil {
 		return nil, err
 	}
-	objects, err := manifest.Parse(f.Path, text)
+	objects, err := manifest.Parse(ctx, f.Path, text)
 	for i := range objects {
 		objects[i].Tainted = tainted
 	}
