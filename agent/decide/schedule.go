@@ -117,7 +117,7 @@ type ProposalSituation struct {
 	// Active reports that there is a proposal that has not ended. Ends is the state with which it is ending; "" if it goes on.
 	Active bool
 	Ends   v1alpha1.ProposalState
-	// InGit reports that the commit on the disk has the proposed files, Merged that the forge has merged them.
+	// InGit reports that the commit on the disk has the proposed files, or one of them after the merge; Merged that the forge has merged them.
 	InGit, Merged bool
 	// Foreign reports that another author committed to the branch, Replaced that a sync replaced a file of the proposal.
 	Foreign, Replaced bool
@@ -169,7 +169,7 @@ type Move struct {
 	// State is how the proposal ends, Comment what the pull request then says.
 	State   v1alpha1.ProposalState
 	Comment string
-	// Poll reports that the forge is asked now for the state of the pull request.
+	// Poll reports that the server is asked now for the state of the pull request, or for the base branch after its merge.
 	Poll bool
 	// At is when to ask again; zero if only an event changes the move.
 	At time.Time
@@ -183,7 +183,7 @@ type Move struct {
 //	a user requests to propose again                    renew
 //	files were saved within debounce                    settle, for at most ten minutes
 //	merged, and the changes are gone, or not all in it  end: merged
-//	merged, and it has all changes                      show, until the gateway has the merge
+//	merged, and it has all changes                      show, poll, until the gateway has the merge
 //	the changes must not leave the gateway              refuse, poll
 //	a user undid the changes                            end: withdrawn
 //	a sync replaced them, or they are proposed          show, poll
@@ -225,7 +225,7 @@ func (s Schedule) moveKnown(p ProposalSituation) Move {
 	case p.Active && p.Merged && (p.Files == 0 || !p.Covered): // a reviewer may have changed the files before the merge
 		return Move{Do: End, State: v1alpha1.ProposalMerged}
 	case p.Active && p.Merged:
-		return Move{Do: Show}
+		return s.polls(p, Show)
 	case p.Refused:
 		return s.polls(p, Refuse)
 	case p.Files == 0 && p.Active && !p.Replaced && !p.Foreign:
@@ -245,9 +245,9 @@ func (s Schedule) moveKnown(p ProposalSituation) Move {
 	return Move{Do: Push}
 }
 
-// polls returns a move that polls the pull request if that is due.
+// polls returns a move that polls the pull request, or the base branch after its merge, if that is due.
 func (s Schedule) polls(p ProposalSituation, do ProposalAction) Move {
-	if !p.Active || !p.HasPullRequest || p.Merged {
+	if !p.Active || !p.HasPullRequest {
 		return Move{Do: do}
 	}
 	if due := slices.MaxFunc([]time.Time{s.poll, s.attempt}, time.Time.Compare); p.Now.Before(due) {

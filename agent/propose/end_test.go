@@ -48,6 +48,44 @@ func TestEndOfProposal(t *testing.T) {
 		g.settle(20 * minute)
 		assert.Len(t, pl.hub.open(), 1)
 	})
+	for name, behind := range map[string]bool{"the newest commit": false, "an older one": true} {
+		t.Run("merged without a file that the reviewer restored, the gateway has "+name, func(t *testing.T) {
+			const file = "config/resources/core/a/data.bin"
+			pl := newPlant(t)
+			g := pl.gateway("a")
+			g.disk.Write(file, "from a user")
+			g.proposes(`{"v":2}`)
+			pl.repo.Checkout("gateway-changes/plants/a")
+			pl.repo.Commit("review", gitserver.Delete("site/"+file))
+			pl.repo.Checkout("main")
+			pl.merge("squash")
+			pl.repo.DeleteBranch("gateway-changes/plants/a")
+			g.settle(20 * minute)
+			require.Equal(t, v1alpha1.ProposalMerged, g.state())
+			g.pull()
+			if behind {
+				pl.repo.Commit("newer", gitserver.Write("unmapped/readme.md", "new"))
+			}
+			g.settle(time.Hour)
+			assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+			require.Len(t, pl.hub.open(), 1)
+			assert.Equal(t, "site/"+file, pl.repo.Git("diff", "--name-only", "gateway-changes/plants/a^", "gateway-changes/plants/a"))
+		})
+	}
+	t.Run("merged and reverted before the gateway had it", func(t *testing.T) {
+		pl, g := opened(t)
+		pl.merge("squash")
+		g.settle(20 * minute)
+		require.Equal(t, v1alpha1.ProposalMerged, g.state())
+		g.settle(20 * minute)
+		require.Equal(t, v1alpha1.ProposalMerged, g.state(), "the gateway has not received it")
+		pl.repo.Checkout("main")
+		pl.repo.Commit("revert", gitserver.Files(withView(t, `{"v":1}`)))
+		assert.Zero(t, g.pull())
+		g.settle(time.Hour)
+		assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+		assert.Len(t, pl.hub.open(), 1)
+	})
 	t.Run("a shared pull request is merged, not deployed", func(t *testing.T) {
 		pl, _ := opened(t)
 		b := pl.gateway("b")

@@ -289,7 +289,7 @@ func (p *Proposer) move(ctx context.Context, s *Settings, in Input, base Base) (
 		default:
 			p.shown.set(p.Log, s, rec, c, len(in.Changed), m)
 			if m.Poll {
-				p.poll(ctx, s)
+				p.poll(ctx, s, base.Commit)
 			}
 			return m.At, nil
 		}
@@ -340,10 +340,19 @@ func (p *Proposer) push(ctx context.Context, s *Settings, c *Changes, base Base,
 	p.work.start(ctx, func(ctx context.Context) outcome { return w.run(ctx, rec) })
 }
 
-// poll starts to ask the forge for the state of the open pull request.
-func (p *Proposer) poll(ctx context.Context, s *Settings) {
+// poll starts to ask the forge for the state of the open pull request. After the merge, it asks the git server whether the gateway runs the tip of
+// the base branch: then it has the merge, whatever followed.
+func (p *Proposer) poll(ctx context.Context, s *Settings, runs plan.ID) {
 	rec := p.kept.clone()
 	p.work.start(ctx, func(ctx context.Context) outcome {
+		if rec.Merged {
+			tip, err := branch{remote: s.Remote, ref: "refs/heads/" + s.BaseBranch}.tip(ctx)
+			return outcome{err: err, apply: func(r *record) {
+				if err == nil && tip == runs && runs != r.BranchedFrom {
+					r.FinalState = v1alpha1.ProposalMerged
+				}
+			}}
+		}
 		branch := s.Branch
 		if rec.Shared {
 			branch = rec.Head

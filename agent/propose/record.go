@@ -261,18 +261,22 @@ func (r *record) withOverwritten(s *Settings, base Base, c *Changes) *Changes {
 	return out
 }
 
-// inGit reports whether the commit on the disk has the proposed files.
+// inGit reports whether the commit on the disk has the proposed files. One is enough if the forge has merged them, because a reviewer may have
+// left out the others.
 func (r *record) inGit(b Base) (bool, error) {
 	if !r.active() || b.Commit == r.BranchedFrom { // BranchedFrom lacks the changes
 		return false, nil
 	}
 	for source, want := range r.Files {
 		e, err := lookup(b.Objects, b.Root, source)
-		if err != nil || e.ID != want.ID || (e.Mode == plan.Executable) != want.Exec {
+		if err != nil {
 			return false, err
 		}
+		if has := e.ID == want.ID && (e.Mode == plan.Executable) == want.Exec; has == r.Merged {
+			return has, nil
+		}
 	}
-	return true, nil
+	return !r.Merged, nil
 }
 
 // lookup returns the entry at a path of a tree, or the zero Entry if the path does not exist.
