@@ -15,6 +15,7 @@ import (
 
 // inflater reads entries of packs, and loose objects. Callers reuse it, because a zlib reader takes 40 kB.
 type inflater struct {
+	window  window
 	section sectionReader
 	br      *bufio.Reader
 	zr      io.ReadCloser
@@ -24,12 +25,13 @@ type inflater struct {
 }
 
 func newInflater() *inflater {
-	return &inflater{br: bufio.NewReaderSize(nil, 16<<10), buf: make([]byte, 32<<10)}
+	return &inflater{br: bufio.NewReaderSize(nil, 4<<10), buf: make([]byte, 32<<10)}
 }
 
 // openEntry reads the header of the entry at off and leaves br at its content. The entries of r end at end.
 func (f *inflater) openEntry(r io.ReaderAt, off, end int64) (entry, error) {
-	f.section = sectionReader{r, off, end}
+	f.window.of(r)
+	f.section = sectionReader{&f.window, off, end}
 	f.br.Reset(&f.section)
 	e, err := readEntry(f.br)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -145,4 +147,38 @@ func (s *sectionReader) Read(p []byte) (int, error) {
 		return n, err
 	}
 	return n, asDiskError(err)
+}
+
+// window is an io.ReaderAt that keeps the last bytes of a pack, because callers read small objects in the order of the pack. A read may
+// return fewer bytes than requested.
+type window struct {
+	r     io.ReaderAt
+	off   int64
+	bytes []byte
+}
+
+// windowSize is in bytes.
+const windowSize = 32 << 10
+
+// of makes r the pack to read.
+func (w *window) of(r io.ReaderAt) {
+	if w.r != r {
+		w.r, w.bytes = r, w.bytes[:0]
+	}
+}
+
+// ReadAt implements io.ReaderAt.
+func (w *window) ReadAt(p []byte, off int64) (int, error) {
+	if at := off - w.off; at >= 0 && at < int64(len(w.bytes)) {
+		return copy(p, w.bytes[at:]), nil
+	}
+	if w.bytes == nil {
+		w.bytes = make([]byte, windowSize)
+	}
+	n, err := w.r.ReadAt(w.bytes[:windowSize], off)
+	w.off, w.bytes = off, w.bytes[:n]
+	if n > 0 {
+		return copy(p, w.bytes), nil
+	}
+	return 0, err
 }
