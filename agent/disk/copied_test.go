@@ -70,7 +70,7 @@ func copyToSameInodes(t testing.TB, root string) {
 		r, err := format.DecodeJournal(bytes.NewReader(b), int64(len(b)), 1<<20)
 		require.NoError(t, err)
 		for i := range r.Slots {
-			if fi, err := os.Lstat(filepath.Join(root, safe.OwnDir, stagingDir, format.SlotName(i))); err == nil {
+			if fi, err := os.Lstat(filepath.Join(root, safe.OwnDir, safe.StagingDir, format.SlotName(i))); err == nil {
 				r.Slots[i].Ino = safe.AttrsOf(fi).Ino
 			}
 		}
@@ -213,7 +213,7 @@ var wrong = map[string]func(path string) error{
 // F11, F17: whatever replaces a file in .stoker, the agent starts and syncs twice.
 func TestUnexpectedFilesInOwnFolder(t *testing.T) {
 	unprivileged(t)
-	names := []string{"", lock.FileName, manifestFile, journalFile, undoFile, areasFile, modesFile, stagingDir, lostfound.DirName, records.NotePrefix + "x",
+	names := []string{"", lock.FileName, manifestFile, journalFile, undoFile, areasFile, modesFile, safe.StagingDir, lostfound.DirName, records.NotePrefix + "x",
 		manifestFile + ".new", journalFile + ".new", areasFile + ".new", records.NotePrefix + "x.new", single.Staged}
 	for _, name := range names {
 		for kind, plant := range wrong {
@@ -261,7 +261,7 @@ func TestUnexpectedFilesInOwnFolder(t *testing.T) {
 				b, err = os.ReadFile(filepath.Join(root, "projects/victim"))
 				require.NoError(t, err)
 				assert.Equal(t, "victim", string(b))
-				if kind == "directory in use that cannot be read" || kind == "directory in use" && name != stagingDir {
+				if kind == "directory in use that cannot be read" || kind == "directory in use" && name != safe.StagingDir {
 					readable(t, root)
 					assert.Contains(t, everything(t, root), "theirs")
 				}

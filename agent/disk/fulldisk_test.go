@@ -107,7 +107,7 @@ func TestFullDisk(t *testing.T) {
 // need a name in staging for each new file.
 func TestFullDiskAfterMoves(t *testing.T) {
 	root, want := seeded(t), newFolders(100)
-	staging := filepath.Join(root, safe.OwnDir, stagingDir)
+	staging := filepath.Join(root, safe.OwnDir, safe.StagingDir)
 	names := func() int {
 		list, err := os.ReadDir(staging)
 		require.NoError(t, err)
@@ -119,7 +119,7 @@ func TestFullDiskAfterMoves(t *testing.T) {
 		case limited && room == 0 && e.Path == filepath.Join(safe.OwnDir, "manifest.new"):
 			room = names() + 1
 			return syscall.ENOSPC
-		case limited && room > 0 && e.Op == "rename" && filepath.Dir(e.Dest) == filepath.Join(safe.OwnDir, stagingDir) && names() >= room:
+		case limited && room > 0 && e.Op == "rename" && filepath.Dir(e.Dest) == filepath.Join(safe.OwnDir, safe.StagingDir) && names() >= room:
 			return syscall.ENOSPC
 		}
 		return quick(e, do)
@@ -141,7 +141,7 @@ func TestFullDiskAfterMoves(t *testing.T) {
 
 // assertNothingStaged checks that the staging directory is empty or does not exist.
 func assertNothingStaged(t *testing.T, root string) {
-	list, err := os.ReadDir(filepath.Join(root, safe.OwnDir, stagingDir))
+	list, err := os.ReadDir(filepath.Join(root, safe.OwnDir, safe.StagingDir))
 	if err == nil {
 		assert.Empty(t, list)
 	}
@@ -198,7 +198,7 @@ func TestSeveralMounts(t *testing.T) {
 	})
 	staging := map[string]bool{} // directories that got a staging folder
 	d.vol.Around = func(e safe.Effect, do func() error) error {
-		if dir, ok := strings.CutSuffix(e.Path, "/"+stagingDir); ok && e.Op == "mkdir" {
+		if dir, ok := strings.CutSuffix(e.Path, "/"+safe.StagingDir); ok && e.Op == "mkdir" {
 			staging[dir] = true
 		}
 		return do()

@@ -83,7 +83,7 @@ func (r stager) layOut() ([]fileAttrs, error) {
 func (p *layout) parents(i int) error {
 	r, c := p.r, &p.r.Changes[i]
 	dir, _ := safe.Split(c.Path)
-	folder, err := r.cur.At(dir)
+	folder, err := r.cur.Look(dir)
 	if safe.NotThere(err) {
 		folder = r.cur.Chain[len(r.cur.Chain)-1] // as far as the path exists
 	} else if err != nil {

@@ -258,7 +258,7 @@ func (r mover) removeDir(x *format.Directory) error {
 func (r *run) syncNames() error {
 	if r.replayed || safe.HaveSyncfs && len(r.touched) > r.d.o.FsyncFiles || len(r.trees.placed) > 0 {
 		for _, a := range r.Areas {
-			if err := r.d.vol.SyncFS(r.staging.byArea[a]); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			if err := r.d.vol.SyncFS(r.staging.In(a)); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 				return safe.WriteError(err, "sync the new files to disk")
 			}
 		}
@@ -277,7 +277,7 @@ func (r *run) syncNames() error {
 		}
 	}
 	for _, a := range r.Areas {
-		if err := r.d.vol.SyncDir(r.staging.byArea[a]); err != nil {
+		if err := r.d.vol.SyncDir(r.staging.In(a)); err != nil {
 			return safe.WriteError(err, "sync the staging folder to disk")
 		}
 	}

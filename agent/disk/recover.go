@@ -52,7 +52,7 @@ func (d recoverer) replay(j *format.Journal, name string) error {
 	r := &run{Journal: *j, d: d.dir, replayed: true}
 	r.init()
 	defer r.close()
-	err := r.staging.openAll(&r.cur, r.Areas, false)
+	err := r.staging.OpenAll(&r.cur, r.Areas, false)
 	if safe.NotThere(err) { // removed, or on a volume that is not mounted now; this start cannot recover its files
 		if err := d.abandon(safe.Damaged("a staging folder of the journal is missing: %w", err)); err != nil {
 			return err
@@ -114,10 +114,10 @@ func (d recoverer) rescue(areas []string, reason string) error {
 	saver := d.dir.lost.NewSaver(d.dir.lost.NewName(plan.ID{}), plan.ID{})
 	cur := safe.Cursor{Top: d.dir.top}
 	defer cur.Reset()
-	staging := newStagingFolders(d.dir.own)
-	defer staging.close()
+	staging := safe.NewStaging(d.dir.own)
+	defer staging.Close()
 	for _, a := range areas {
-		folder, err := staging.open(&cur, a, false)
+		folder, err := staging.Open(&cur, a, false)
 		if safe.NotThere(err) {
 			continue
 		}
@@ -131,7 +131,7 @@ func (d recoverer) rescue(areas []string, reason string) error {
 			if oerr != nil {
 				return errors.Join(err, oerr)
 			}
-			err = d.dir.vol.SetAside(own, stagingDir, err)
+			err = d.dir.vol.SetAside(own, safe.StagingDir, err)
 		}
 		if err != nil {
 			return err
@@ -145,7 +145,7 @@ func saveAll(saver *lostfound.Saver, staging *safe.Folder, reason string) error 
 	list, err := staging.Entries()
 	for _, e := range list {
 		if err == nil {
-			err = saver.Save(staging, e.Name(), stagingDir+"/"+e.Name(), reason)
+			err = saver.Save(staging, e.Name(), safe.StagingDir+"/"+e.Name(), reason)
 		}
 	}
 	return err
@@ -155,7 +155,7 @@ func saveAll(saver *lostfound.Saver, staging *safe.Folder, reason string) error 
 // interrupted sync was recovered while their volume was not mounted.
 func (d recoverer) reclaim(c *safe.Cursor, areas []string) error {
 	for _, a := range areas {
-		staging, err := c.At(a + "/" + safe.OwnDir + "/" + stagingDir)
+		staging, err := c.At(a + "/" + safe.OwnDir + "/" + safe.StagingDir)
 		if safe.NotThere(err) {
 			continue
 		}
@@ -234,10 +234,10 @@ func (d recoverer) clean() error {
 // cleanArea empties the staging folder of an area. In an area other than the data directory, it also removes .stoker, if it is empty.
 func (d recoverer) cleanArea(c *safe.Cursor, area string) error {
 	if area == "" {
-		if _, err := d.dir.own.Lstat(stagingDir); errors.Is(err, fs.ErrNotExist) {
+		if _, err := d.dir.own.Lstat(safe.StagingDir); errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		return d.dir.vol.ClearTree(d.dir.own.Folder, stagingDir)
+		return d.dir.vol.ClearTree(d.dir.own.Folder, safe.StagingDir)
 	}
 	own, err := c.At(area + "/" + safe.OwnDir)
 	if safe.NotThere(err) {
@@ -246,7 +246,7 @@ func (d recoverer) cleanArea(c *safe.Cursor, area string) error {
 	if err != nil {
 		return err
 	}
-	if err := d.dir.vol.ClearTree(own, stagingDir); err != nil {
+	if err := d.dir.vol.ClearTree(own, safe.StagingDir); err != nil {
 		return err
 	}
 	top, err := c.At(area)

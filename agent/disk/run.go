@@ -17,9 +17,8 @@ const (
 	manifestFile = format.ManifestFile
 	journalFile  = format.JournalFile
 	undoFile     = format.UndoFile
-	areasFile    = "areas"   // lists the directories with staging folders of their own
-	modesFile    = "modes"   // created for a moment to check its mode bits
-	stagingDir   = "staging" // the folder of staged files, in the .stoker of each area
+	areasFile    = "areas" // lists the directories with staging folders of their own
+	modesFile    = "modes" // created for a moment to check its mode bits
 )
 
 // run is one apply, from staging to its end. After a crash, it comes from its journal. Its methods identify a change by the index
@@ -29,7 +28,7 @@ type run struct {
 	d           *Dir
 	cur         safe.Cursor
 	trees       stagedTrees
-	staging     *stagingFolders
+	staging     *safe.Staging
 	touched     map[string]struct{} // directories with changed names that are not durable yet; see recordTouched
 	replayed    bool                // the run comes from a journal that a crash left
 	rollingBack bool
@@ -43,7 +42,7 @@ type run struct {
 func (r *run) init() {
 	r.cur.Top = r.d.top
 	r.trees = stagedTrees{cur: safe.Cursor{Top: r.d.top}, placed: map[string]struct{}{}, owners: map[int32]fs.FileInfo{}}
-	r.staging = newStagingFolders(r.d.own)
+	r.staging = safe.NewStaging(r.d.own)
 	r.touched = map[string]struct{}{}
 	r.buf = make([]byte, 64<<10)
 }
@@ -52,11 +51,11 @@ func (r *run) init() {
 func (r *run) close() {
 	r.cur.Reset()
 	r.trees.cur.Reset()
-	r.staging.close()
+	r.staging.Close()
 }
 
 // stagingOf returns the staging folder that has the slot of a change.
-func (r *run) stagingOf(i int) *safe.Folder { return r.staging.byArea[r.Areas[r.Slots[i].Area]] }
+func (r *run) stagingOf(i int) *safe.Folder { return r.staging.In(r.Areas[r.Slots[i].Area]) }
 
 // savedEntries returns what went to lost+found.
 func (r *run) savedEntries() []Lost {

@@ -207,7 +207,7 @@ func TestRestoreToEachMount(t *testing.T) {
 	assert.Len(t, apply(t, d, one).Saved, len(files), "a failed chmod does not lose the file")
 
 	// Restore must not remove the staging folder of an interrupted sync.
-	staging := filepath.Join(root, "projects", safe.OwnDir, stagingDir)
+	staging := filepath.Join(root, "projects", safe.OwnDir, safe.StagingDir)
 	require.NoError(t, os.MkdirAll(staging, 0o700))
 	require.NoError(t, d.RestoreLost(entries[2]))
 	assert.DirExists(t, staging)

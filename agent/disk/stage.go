@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"runtime"
 	"slices"
 	"strings"
-
-	"golang.org/x/sync/errgroup"
+	"sync"
 
 	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
@@ -32,7 +30,7 @@ type Staged struct {
 
 // Stage writes the bytes of all Create and Update changes beside the live files, on the same mounts, and makes them
 // durable. The gateway does not see them. Stage calls src in the order of order(c.ID), or of the paths if order is nil. With an
-// order, src may read only the State of the Dir, because Stage may write one file while src reads the next.
+// order, src may read only the State of the Dir, because Stage may write files while src reads the next.
 // src must write content with the change's blob id. After an error, or if ctx is done, Stage discards what it wrote.
 func (d *Dir) Stage(ctx context.Context, changes *plan.Changes, order func(plan.ID) int64, src Source) (*Staged, error) {
 	d.writing.Lock()
@@ -134,9 +132,11 @@ func (r stager) stage(ctx context.Context, order func(plan.ID) int64, src Source
 			return safe.WriteError(err, "open the parents of new directories")
 		}
 	}
-	w := writer{stager: r, attrs: attrs, src: src, syncEach: syncEach}
+	w := writer{
+		stager: r, attrs: attrs, src: src, syncEach: syncEach, making: &sync.Mutex{}, cur: safe.Cursor{Top: r.run.d.top}, buf: r.run.buf,
+	}
 	if order != nil && !syncEach && runtime.GOMAXPROCS(0) > 1 {
-		err = w.readAhead(ctx, writes)
+		err = w.writeAhead(ctx, writes)
 	} else {
 		err = w.writeAll(ctx, writes)
 	}
@@ -148,7 +148,7 @@ func (r stager) stage(ctx context.Context, order func(plan.ID) int64, src Source
 		syncArea = r.run.d.vol.SyncDir
 	}
 	for _, a := range r.run.Areas {
-		if err := syncArea(r.run.staging.byArea[a]); err != nil {
+		if err := syncArea(r.run.staging.In(a)); err != nil {
 			return safe.WriteError(err, "sync staged files to disk")
 		}
 	}
@@ -166,211 +166,5 @@ func (r stager) makeAreas() error {
 			return safe.WriteError(err, "empty the staging folders of other volumes")
 		}
 	}
-	return r.run.staging.openAll(&r.run.cur, r.run.Areas, true)
-}
-
-// stagingFolders are the open staging folders of areas. An area is the top directory of a mount, because a rename cannot cross
-// mounts.
-type stagingFolders struct {
-	own    *safe.AgentFolder
-	byArea map[string]*safe.Folder
-}
-
-func newStagingFolders(own *safe.AgentFolder) *stagingFolders {
-	return &stagingFolders{own: own, byArea: map[string]*safe.Folder{}}
-}
-
-// close closes the folders.
-func (s *stagingFolders) close() {
-	for _, folder := range s.byArea {
-		folder.Close()
-	}
-	clear(s.byArea)
-}
-
-// openAll opens the staging folder of each area, and makes it if create is set.
-func (s *stagingFolders) openAll(cur *safe.Cursor, areas []string, create bool) error {
-	for _, a := range areas {
-		if _, err := s.open(cur, a, create); err != nil {
-			return safe.WriteError(err, "open the staging folder below %q", a)
-		}
-	}
-	return nil
-}
-
-// open opens the staging folder of one area, and makes it if create is set.
-func (s *stagingFolders) open(cur *safe.Cursor, area string, create bool) (*safe.Folder, error) {
-	folder, err := openStaging(s.own, cur, area, create)
-	if err == nil {
-		s.byArea[area] = folder
-	}
-	return folder, err
-}
-
-func openStaging(agent *safe.AgentFolder, cur *safe.Cursor, area string, create bool) (*safe.Folder, error) {
-	own, vol := agent.Folder, agent.Vol
-	if area != "" {
-		top, err := cur.At(area)
-		if err != nil {
-			return nil, err
-		}
-		open := top.Open
-		if create {
-			open = func(string) (*safe.Folder, error) { return vol.OwnFolder(top) }
-		}
-		if own, err = open(safe.OwnDir); err != nil {
-			return nil, err
-		}
-		defer own.Close()
-	}
-	if !create {
-		return own.Open(stagingDir)
-	}
-	staging, err := vol.OpenOrMake(own, stagingDir)
-	if err != nil {
-		return nil, safe.WriteError(err, "make %s", own.Join(stagingDir))
-	}
-	if area != "" { // the sync of the top .stoker after writing the journal covers its staging folder
-		if err := vol.SyncDir(own); err != nil {
-			staging.Close()
-			return nil, err
-		}
-	}
-	return staging, nil
-}
-
-// aheadBlobs is the number of small blobs that readAhead keeps in memory.
-const aheadBlobs = 8
-
-// writer writes the wanted bytes of changes to their slots. attrs has the attributes of each change.
-type writer struct {
-	stager
-	attrs    []fileAttrs
-	src      Source
-	syncEach bool // make each file durable by itself, not the whole file system
-}
-
-// writeAll writes the changes in the order of list.
-func (w writer) writeAll(ctx context.Context, list []int32) error {
-	small := make([]byte, 0, safe.MaxSmallBlob)
-	for _, i := range list {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := w.write(int(i), w.src, small); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// readAhead is writeAll with one goroutine that writes files while another reads the next blobs: reading is mostly inflating, and
-// writing is mostly the file system. A large blob is streamed when all files before it are written.
-func (w writer) readAhead(ctx context.Context, list []int32) error {
-	type blob struct {
-		i     int
-		bytes []byte
-	}
-	blobs, free := make(chan blob, aheadBlobs), make(chan []byte, aheadBlobs)
-	for range aheadBlobs {
-		free <- make([]byte, 0, 4<<10)
-	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		for b := range blobs {
-			if err := w.write(b.i, func(io.Writer, plan.Change) error { return nil }, b.bytes); err != nil {
-				return err
-			}
-			free <- b.bytes[:0]
-		}
-		return nil
-	})
-	read := func(i int) error {
-		var head safe.SmallBlob
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case head.Bytes = <-free:
-		}
-		err := w.src(&head, w.run.Changes[i])
-		if !head.Full {
-			if err == nil {
-				blobs <- blob{i, head.Bytes}
-			}
-			return err
-		}
-		buffers := [][]byte{head.Bytes[:0]}
-		for len(buffers) < aheadBlobs { // when all are free, no file is being written
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case b := <-free:
-				buffers = append(buffers, b)
-			}
-		}
-		err = w.write(i, w.src, buffers[0])
-		for _, b := range buffers {
-			free <- b
-		}
-		return err
-	}
-	group.Go(func() error {
-		defer close(blobs)
-		for _, i := range list {
-			if err := read(int(i)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	return group.Wait()
-}
-
-// write writes the bytes of one change to its slot: first those in small, then those that src writes.
-func (w writer) write(i int, src Source, small []byte) error {
-	r, c, s, attrs := w.run, &w.run.Changes[i], &w.run.Slots[i], &w.attrs[i]
-	stg, name, err := w.slotFolder(i)
-	if err != nil {
-		return safe.WriteError(err, "stage %s", c.Path)
-	}
-	path := stg.Join(name)
-	f, err := r.d.vol.Create(stg, name, attrs.perm)
-	if err != nil {
-		return safe.WriteError(err, "stage %s", c.Path)
-	}
-	to := &safe.BlobWriter{File: f, Small: small}
-	var id plan.ID
-	var srcErr error
-	err = r.d.vol.Fill(path, func() error {
-		if srcErr = src(to, *c); srcErr != nil {
-			return srcErr
-		}
-		id, err = to.Finish(r.buf)
-		return err
-	})
-	switch {
-	case to.Err != nil:
-		err = safe.WriteError(to.Err, "stage %s", c.Path)
-	case srcErr != nil:
-		err = srcErr
-	case err != nil:
-		err = safe.WriteError(err, "stage %s", c.Path)
-	case id != c.ID:
-		err = fmt.Errorf("stage %s: expected blob %s, got %s", c.Path, c.ID, id)
-	}
-	var fi fs.FileInfo
-	if err == nil {
-		fi, err = r.d.vol.SetAttrs(f, path, attrs.owner(), attrs.perm)
-	}
-	if err == nil {
-		r.d.vol.LearnModes(fi, attrs.perm)
-	}
-	if err == nil && w.syncEach {
-		err = safe.WriteError(r.d.vol.Sync(f, path), "stage %s", c.Path)
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	s.Ino, s.Size, s.Mtime = safe.AttrsOf(fi).Ino, fi.Size(), fi.ModTime().UnixNano()
-	return nil
+	return r.run.staging.OpenAll(&r.run.cur, r.run.Areas, true)
 }

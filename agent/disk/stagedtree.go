@@ -34,7 +34,7 @@ func (t *stagedTrees) isPlaced(dir string) bool {
 
 // inTree returns the staging path of something in a directory that is staged whole. tree is as in format.Slot.
 func (r *run) inTree(tree int32, area uint16, path string) string {
-	staging := r.staging.byArea[r.Areas[area]]
+	staging := r.staging.In(r.Areas[area])
 	return staging.Join(format.TreeName(tree-1)) + path[len(r.Dirs[tree-1].Path):]
 }
 
@@ -85,40 +85,51 @@ func (r stager) selectTrees() error {
 }
 
 // slotFolder returns where the file of a write is staged.
-func (r stager) slotFolder(i int) (folder *safe.Folder, name string, err error) {
-	s := &r.run.Slots[i]
+func (w *writer) slotFolder(i int) (folder *safe.Folder, name string, err error) {
+	s := &w.run.Slots[i]
 	if s.Tree == 0 {
-		return r.run.stagingOf(i), format.SlotName(i), nil
+		return w.run.stagingOf(i), format.SlotName(i), nil
 	}
-	dir, name := safe.Split(r.run.inTree(s.Tree, s.Area, r.run.Changes[i].Path))
-	folder, err = r.makeTree(dir, s.Tree)
+	dir, name := safe.Split(w.run.inTree(s.Tree, s.Area, w.run.Changes[i].Path))
+	folder, err = w.makeTree(dir, s.Tree)
 	return folder, name, err
 }
 
-// makeTree opens a directory of a tree, and makes it if it is missing.
-func (r stager) makeTree(dir string, tree int32) (*safe.Folder, error) {
-	folder, err := r.run.trees.cur.At(dir)
-	if !errors.Is(err, fs.ErrNotExist) {
-		return folder, err
+// makeTree opens a directory of a tree, and makes it if it is missing. Most directories are missing, so that makeTree does not
+// look for them first.
+func (w *writer) makeTree(dir string, tree int32) (folder *safe.Folder, err error) {
+	if w.cur.Has(dir) {
+		return w.cur.At(dir)
 	}
 	parent, name := safe.Split(dir)
-	like := r.run.trees.owners[tree-1]
-	if parent == r.run.staging.byArea[r.run.Areas[r.run.Dirs[tree-1].Area]].Path {
-		folder, err = r.run.trees.cur.At(parent)
-	} else if folder, err = r.makeTree(parent, tree); err == nil {
-		like, err = folder.Stat()
+	top := &w.run.Dirs[tree-1]
+	isTop := parent == w.run.staging.In(w.run.Areas[top.Area]).Path
+	if isTop {
+		folder, err = w.cur.At(parent)
+	} else {
+		folder, err = w.makeTree(parent, tree)
 	}
 	if err != nil {
 		return nil, err
 	}
-	perm := fs.FileMode(r.run.Dirs[tree-1].Perm)
-	if err := r.run.d.vol.Mkdir(folder, name, perm); err != nil {
+	w.making.Lock()
+	defer w.making.Unlock()
+	perm := fs.FileMode(top.Perm)
+	if err := w.run.d.vol.Mkdir(folder, name, perm); errors.Is(err, fs.ErrExist) {
+		return w.cur.At(dir)
+	} else if err != nil {
 		return nil, err
 	}
-	if folder, err = r.run.trees.cur.At(dir); err != nil {
+	like := w.run.trees.owners[tree-1]
+	if !isTop {
+		if like, err = folder.Stat(); err != nil {
+			return nil, err
+		}
+	}
+	if folder, err = w.cur.At(dir); err != nil {
 		return nil, err
 	}
-	return folder, r.run.d.vol.SetDirAttrs(folder, like, perm)
+	return folder, w.run.d.vol.SetDirAttrs(folder, like, perm)
 }
 
 // stagedAt returns where the file of a change is in staging: in its slot, or in its tree. fi is nil if it is in neither.

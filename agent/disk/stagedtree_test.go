@@ -10,8 +10,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -36,7 +38,7 @@ func TestNewDirectoriesMoveWhole(t *testing.T) {
 	root := seeded(t)
 	renames := 0
 	d := open(t, root, Options{FsyncFiles: 1, Around: func(e safe.Effect, do func() error) error {
-		if e.Op == "rename" && strings.Contains(e.Path, stagingDir) {
+		if e.Op == "rename" && strings.Contains(e.Path, safe.StagingDir) {
 			renames++
 		}
 		return quick(e, do)
@@ -227,20 +229,25 @@ func testStaging(t *testing.T, fsyncFiles int) {
 		assertNoLeftovers(t, root)
 	})
 	t.Run("the disk is full", func(t *testing.T) {
-		files, read := 0, 0
+		var files, read atomic.Int32
+		full := make(chan struct{})
 		_, _, err := stage(t, Options{Around: func(e safe.Effect, do func() error) error {
 			if e.Op == "fill" {
-				if files++; files == 5 {
+				if files.Add(1) == 5 {
+					defer close(full)
 					return syscall.ENOSPC
 				}
 			}
 			return do()
 		}}, func(w io.Writer, c plan.Change) error {
-			read++
+			if read.Add(1) > 40 { // the first batch is being written
+				<-full
+				time.Sleep(10 * time.Millisecond) // 600 ms until the end
+			}
 			return want.source()(w, c)
 		})
 		require.ErrorIs(t, err, syscall.ENOSPC)
-		assert.Less(t, read, 5+2*aheadBlobs, "the source must not be read to its end")
+		assert.Less(t, int(read.Load()), len(want), "the source must not be read to its end")
 	})
 	t.Run("canceled", func(t *testing.T) {
 		root := seeded(t)

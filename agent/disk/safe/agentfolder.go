@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/relpath"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -114,11 +115,15 @@ type Cursor struct {
 	Top    *os.Root
 	Chain  []*Folder // from the root to the last directory
 	Opened time.Time // the time when Chain was opened from the root
+
+	missing    string // what Look did not find below the last directory of Chain; "" after At
+	missingErr error
 }
 
 // At returns the directory at a path. The Folder is valid until the next call. A missing parent is fs.ErrNotExist; one
 // that is not a directory is a *BlockedError.
 func (c *Cursor) At(dir string) (*Folder, error) {
+	c.missing = ""
 	if now := time.Now(); len(c.Chain) == 0 || now.Sub(c.Opened) > ReopenAfter {
 		c.Reset()
 		c.Chain = append(c.Chain, &Folder{Root: c.Top})
@@ -148,6 +153,26 @@ func (c *Cursor) At(dir string) (*Folder, error) {
 	return folder, nil
 }
 
+// Look is At for a caller that creates nothing: if dir is in the directory that did not exist at the last call, Look returns the same
+// error without a system call, for as long as the cursor keeps directories open.
+func (c *Cursor) Look(dir string) (*Folder, error) {
+	if c.missing != "" && (dir == c.missing || relpath.Below(dir, c.missing)) && time.Since(c.Opened) <= ReopenAfter {
+		return nil, c.missingErr
+	}
+	folder, err := c.At(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		last := c.Chain[len(c.Chain)-1]
+		name, _, _ := strings.Cut(strings.TrimPrefix(dir[len(last.Path):], "/"), "/")
+		c.missing, c.missingErr = last.Join(name), err
+	}
+	return folder, err
+}
+
+// Has reports whether the directory is open, so that At opens nothing.
+func (c *Cursor) Has(dir string) bool {
+	return slices.ContainsFunc(c.Chain, func(f *Folder) bool { return f.Path == dir })
+}
+
 // up closes the directories that are not on the way to dir.
 func (c *Cursor) up(dir string) {
 	for len(c.Chain) > 1 {
@@ -164,7 +189,7 @@ func (c *Cursor) up(dir string) {
 func (c *Cursor) Drop(dir string) {
 	for len(c.Chain) > 1 {
 		last := c.Chain[len(c.Chain)-1]
-		if last.Path != dir && !strings.HasPrefix(last.Path, dir+"/") {
+		if last.Path != dir && !relpath.Below(last.Path, dir) {
 			return
 		}
 		last.Close()

@@ -11,18 +11,66 @@ import (
 // MaxSmallBlob is the size in bytes up to which a blob is kept in memory and written at once.
 const MaxSmallBlob = 64 << 10
 
-// SmallBlob keeps what is written to it, up to the size of a small blob.
-type SmallBlob struct {
-	Bytes []byte
-	Full  bool // more was written
+// The size of SmallBlobs that are full.
+const (
+	fullBlobs = 64
+	fullBytes = 128 << 10
+)
+
+// SmallBlobs has the bytes of small blobs, one after the other.
+type SmallBlobs struct {
+	bytes []byte
+	ends  []int // of the blobs in bytes
+	large bool  // the blob that write adds is not small
 }
 
-func (b *SmallBlob) Write(p []byte) (int, error) {
-	if len(b.Bytes)+len(p) > MaxSmallBlob {
-		b.Full = true
+// Add adds the bytes that write writes, and reports whether they are a small blob. If they are not, Add stops write and adds nothing.
+func (b *SmallBlobs) Add(write func(io.Writer) error) (small bool, err error) {
+	b.large = false
+	err = write((*smallWriter)(b))
+	switch {
+	case b.large:
+		err = nil
+	case err == nil:
+		b.ends = append(b.ends, len(b.bytes))
+		return true, nil
+	}
+	b.bytes = b.bytes[:b.end()]
+	return false, err
+}
+
+// end returns where the blobs end in bytes.
+func (b *SmallBlobs) end() int {
+	if len(b.ends) == 0 {
+		return 0
+	}
+	return b.ends[len(b.ends)-1]
+}
+
+// Full reports whether there are enough blobs to write them.
+func (b *SmallBlobs) Full() bool { return len(b.ends) >= fullBlobs || b.end() >= fullBytes }
+
+// At returns the bytes of a blob.
+func (b *SmallBlobs) At(i int) []byte {
+	start := 0
+	if i > 0 {
+		start = b.ends[i-1]
+	}
+	return b.bytes[start:b.ends[i]:b.ends[i]]
+}
+
+// Reset removes all blobs.
+func (b *SmallBlobs) Reset() { b.bytes, b.ends = b.bytes[:0], b.ends[:0] }
+
+// smallWriter appends to the last blob, up to the size of a small one.
+type smallWriter SmallBlobs
+
+func (w *smallWriter) Write(p []byte) (int, error) {
+	if len(w.bytes)+len(p) > (*SmallBlobs)(w).end()+MaxSmallBlob {
+		w.large = true
 		return 0, io.ErrShortWrite
 	}
-	b.Bytes = append(b.Bytes, p...)
+	w.bytes = append(w.bytes, p...)
 	return len(p), nil
 }
 
