@@ -106,8 +106,8 @@ func (s Situation) openStep(stage *v1alpha1.Stage) gateResult {
 	if stage == nil || !stage.RequireApproval || s.approved(stage.Name) {
 		return gateResult{}
 	}
-	p := hold(v1alpha1.ReasonApprovalNeeded, "%s waits for an approval of stage %s: stoker approve %s %s",
-		s.Target.Short(), stage.Name, s.GatewaySync.Name, stage.Name)
+	p := hold(v1alpha1.ReasonApprovalNeeded, "%[1]s waits for an approval of stage %[2]s: stoker approve %[3]s %[2]s --commit %[1]s",
+		s.Target.Short(), stage.Name, s.GatewaySync.Name)
 	p.ask = stage.Name + "@" + s.Target.String()
 	return p
 }
@@ -117,7 +117,8 @@ func (s Situation) closedStep(order schedule.Order, step int, stage *v1alpha1.St
 	gs, next, steps := s.GatewaySync, s.Rollout.Open+1, len(order.Steps())
 	if stage != nil && stage.RequireApproval && next <= steps && order.Stage(next) == stage && order.Opens(next) &&
 		!annotation.Approved(gs, stage.Name, s.Target.String()) {
-		return hold(v1alpha1.ReasonApprovalNeeded, "%s waits until stage %s is approved: stoker approve %s %s", s.Target.Short(), stage.Name, gs.Name, stage.Name)
+		return hold(v1alpha1.ReasonApprovalNeeded, "%[1]s waits until stage %[2]s is approved: stoker approve %[3]s %[2]s --commit %[1]s",
+			s.Target.Short(), stage.Name, gs.Name)
 	}
 	return hold(v1alpha1.ReasonGateClosed, "%s waits: %d of %d steps are open, and this gateway is in step %d", s.Target.Short(), s.Rollout.Open, steps, step)
 }

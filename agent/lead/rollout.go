@@ -178,15 +178,19 @@ func (r *rollout) mayOpenNext() bool {
 	switch n := r.members(stage); {
 	case stage.RequireApproval:
 		r.status.Stage = stage.Name
-		r.setPhase(v1alpha1.RolloutWaiting, "stage %s waits for the approval %s@%s; to approve: stoker approve %s %s", stage.Name, stage.Name, r.want.Commit, r.gs.Name, stage.Name)
+		r.setPhase(v1alpha1.RolloutWaiting, "stage %s waits for %s", stage.Name, r.neededApproval(stage))
 		return false
 	case n == 0:
 		r.status.Stage = stage.Name
-		r.setPhase(v1alpha1.RolloutWaiting, "stage %s has no gateway that could prove anything: it waits for the approval %s@%s; to approve: stoker approve %s %s",
-			stage.Name, stage.Name, r.want.Commit, r.gs.Name, stage.Name)
+		r.setPhase(v1alpha1.RolloutWaiting, "stage %s has no gateway that could prove anything: it waits for %s", stage.Name, r.neededApproval(stage))
 		return false
 	}
 	return true
+}
+
+// neededApproval names the approval of a stage, and the command for it.
+func (r *rollout) neededApproval(stage *v1alpha1.Stage) string {
+	return fmt.Sprintf("the approval %s@%s; to approve: stoker approve %s %s --commit %s", stage.Name, r.want.Commit, r.gs.Name, stage.Name, syntax.ShortCommit(r.want.Commit))
 }
 
 // members returns how many gateways of a stage take part in the rollout.

@@ -143,7 +143,7 @@ func TestRolloutStages(t *testing.T) {
 	l.now = l.now.Add(time.Minute)
 	p = l.settle()
 	assert.Equal(t, v1alpha1.RolloutWaiting, p.status.Phase)
-	assert.Contains(t, p.status.Message, "; to approve: stoker approve "+l.gs.Name+" "+p.status.Stage)
+	assert.Contains(t, p.status.Message, "; to approve: stoker approve "+l.gs.Name+" "+p.status.Stage+" --commit ")
 	assert.Equal(t, "pilot", p.status.Stage)
 	assert.Equal(t, []string{"dev-1", "dev-2"}, l.having(commitB))
 

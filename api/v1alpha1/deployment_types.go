@@ -211,6 +211,16 @@ func (gs *GatewaySync) Stages() []Stage {
 	return gs.Spec.Deployment.Stages
 }
 
+// StageNames returns the names of spec.deployment.stages.
+func (gs *GatewaySync) StageNames() (names []string) {
+	if d := gs.Spec.Deployment; d != nil {
+		for i := range d.Stages {
+			names = append(names, d.Stages[i].Name)
+		}
+	}
+	return names
+}
+
 // MaintenanceWindows returns spec.deployment.windows.
 func (gs *GatewaySync) MaintenanceWindows() []MaintenanceWindow {
 	if gs.Spec.Deployment == nil {

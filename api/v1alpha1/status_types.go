@@ -412,11 +412,12 @@ type Outcome struct {
 type Approval struct {
 	// Commit to approve: that of the desired ref.
 	// +required
-	// +kubebuilder:validation:MaxLength=40
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{40}$`
 	Commit string `json:"commit"`
 	// Stage that waits for an approval. Empty if none does.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$`
 	Stage string `json:"stage,omitempty"`
 	// Whether an approval can let the commit through the maintenance windows: there are some, and a gateway does not run the commit.
 	// +optional

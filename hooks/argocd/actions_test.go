@@ -159,15 +159,17 @@ func TestApproveActions(t *testing.T) {
 			"invalid entries":        {&kind.approval, "garbage", true},
 			"too many entries":       {&kind.approval, strings.Repeat("dev@"+commitA+",", 46), true},
 			"nothing waits":          {nil, "", false},
+			"forged":                 {&v1alpha1.Approval{Commit: commitB + ",", Stage: "window@" + commitA + ",prod", Window: true}, "", true},
 			"another approval waits": {&v1alpha1.Approval{Commit: commitB, Stage: map[string]string{"approve-window": "prod"}[kind.name], Window: kind.name == "approve"}, "", false},
 		} {
 			t.Run(kind.name+"/"+name, func(t *testing.T) {
 				gs := &v1alpha1.GatewaySync{}
+				gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{{Name: "dev", Gateways: []string{"dev-*"}}, {Name: "prod", Gateways: []string{"*"}}}}
 				gs.Status.Approval, gs.Annotations = c.approval, map[string]string{v1alpha1.AnnotationApproved: c.have}
 				before := annotation.Approved(gs, "dev", commitA)
 				assert.Equal(t, c.offered, !offers(t, discovery, gs)[kind.name].Disabled)
 				after, err := script.click(t, gs)
-				if !c.offered {
+				if !c.offered || name == "forged" {
 					require.ErrorContains(t, err, kind.nothing)
 					return
 				}

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -64,8 +65,9 @@ func (s *Server) newRollout(f fleet, now moment, link func(stage string) string)
 	case v1alpha1.RolloutWaiting:
 		r.State.Tone, r.Advice = toneHeld, s.advisor.advice(v1alpha1.ReasonApprovalNeeded)
 	}
-	if a := gs.Status.Approval; a != nil && a.Stage != "" {
-		r.Todo = append(r.Todo, todo{"To approve the stage:", command("approve")})
+	// The status could be forged to choose the words of the command.
+	if a := gs.Status.Approval; a != nil && syntax.IsCommit(a.Commit) && slices.Contains(gs.StageNames(), a.Stage) {
+		r.Todo = append(r.Todo, todo{"To approve the stage:", "stoker approve " + gs.Name + " " + a.Stage + " --commit " + syntax.ShortCommit(a.Commit) + f.flags})
 	}
 	if status.Since != nil {
 		r.Since = moment{status.Since.Time, now.now}

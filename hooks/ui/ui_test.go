@@ -210,7 +210,7 @@ func TestRolloutPages(t *testing.T) {
 	r := open(t, s.Agents.Config(), s.Namespace)
 	r.shows("/", "of 18 gateways are behind")
 	for name, c := range map[string]struct{ stages, says []string }{
-		"waiting": {[]string{"dev Done 1 of 1", "canary Done 2 of 2", "plant Waits for approval 0 of 3"}, []string{"stoker approve waiting --namespace", "approval", "ApprovalNeeded"}},
+		"waiting": {[]string{"dev Done 1 of 1", "canary Done 2 of 2", "plant Waits for approval 0 of 3"}, []string{"stoker approve waiting plant --commit 8a9ef4f --namespace", "approval", "ApprovalNeeded"}},
 		"soaking": {[]string{"dev Done 1 of 1", "canary Soaking 2 of 2", "plant Later 0 of 3"}, []string{"runs for 30m, health check", "waits until it is"}},
 		"aborted": {[]string{"dev Done 1 of 1", "canary Failed 1 of 2", "plant Not reached 0 of 3"},
 			[]string{"stoker retry aborted --namespace", "stoker rollback aborted --namespace", "stay for inspection", "CanaryStageFailed"}},

@@ -67,15 +67,9 @@ func stageToApprove(gs *v1alpha1.GatewaySync, stage, commit string) (string, str
 	case stage == "" && waits == "":
 		return "", "", fmt.Errorf("nothing waits for an approval: the rollout of %s is %s; name a stage to approve it in advance", syntax.ShortCommit(r.Commit), r.Phase)
 	case stage == "":
-		return waits, r.Commit, nil
+		stage = waits // every agent can write the status, so the name is checked, too
 	}
-	var names []string
-	if d := gs.Spec.Deployment; d != nil {
-		for _, s := range d.Stages {
-			names = append(names, s.Name)
-		}
-	}
-	if !slices.Contains(names, stage) {
+	if names := gs.StageNames(); !slices.Contains(names, stage) {
 		return "", "", invalid("%s has no stage %.80q: its stages are %s", gs.Name, stage, strings.Join(names, ", "))
 	}
 	return stage, r.Commit, nil

@@ -8,7 +8,7 @@ end
 obj.metadata = map(obj.metadata)
 obj.metadata.annotations = map(obj.metadata.annotations)
 local notes, approval = obj.metadata.annotations, map(map(obj.status).approval)
-if approval.window ~= true then error("no gateway waits for a maintenance window", 0) end
+if approval.window ~= true or type(approval.commit) ~= "string" or #approval.commit ~= 40 then error("no gateway waits for a maintenance window", 0) end
 
 -- The last 17 entries count, at most 4096 bytes. Scripts have no string library.
 local entry, have = "window@" .. approval.commit, notes["stoker.io/approved"]
