@@ -306,3 +306,40 @@ func TestRunsAtTheSameTime(t *testing.T) {
 	w.tracked()
 	assert.Equal(t, []string{"a"}, w.ours())
 }
+
+// C4: a run that another one overtook prunes no data that the other needs, and does not replace its status.
+func TestRunOvertakenByAnother(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		before, then string // what the first run goes from and to
+		changes      func(*http.Request) bool
+	}{
+		"while it applies":     {configMap("a", "1") + configMap("x", "1"), configMap("a", "2"), changes(http.MethodPatch)},
+		"without a prune":      {configMap("a", "1"), configMap("a", "2") + configMap("z", "1"), changes(http.MethodPatch)},
+		"while it only checks": {configMap("a", "1"), "# changed\n" + configMap("a", "1"), func(req *http.Request) bool { return strings.HasSuffix(req.URL.Path, "/configmaps/a") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.commit("k8s/a.yaml", c.before)
+			w.create("")
+			w.must()
+			w.commit("k8s/a.yaml", c.then)
+			var newest string
+			config := w.meanwhile(c.changes, func() {
+				newest = w.commit("k8s/a.yaml", c.before, "k8s/b.yaml", configMap("b", "1"))
+				assert.NoError(t, w.run("plant"))
+			})
+			_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
+			require.ErrorIs(t, err, configsync.ErrConcurrentChange)
+			assert.Equal(t, newest, w.get().Status.SourceRevision)
+			w.tracked()
+			if strings.Contains(c.before, "name: x") {
+				assert.NotNil(t, w.data("x"))
+			}
+			w.must()
+			w.tracked()
+			assert.Equal(t, "1", w.data("a")["a"])
+			assert.Nil(t, w.data("z"))
+		})
+	}
+}

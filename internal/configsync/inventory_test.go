@@ -76,7 +76,8 @@ func TestMergeInventory(t *testing.T) {
 		"unreadable line":   {[]string{"x"}, []string{ours}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := &record{cs: &v1alpha1.ConfigSync{}, lastInventory: []string{ours, pruned}}
+			r := &record{cs: &v1alpha1.ConfigSync{}}
+			r.last.Inventory = []string{ours, pruned}
 			r.cs.Status.Inventory = []string{ours}
 			require.NoError(t, r.mergeInventory(c.now, gone))
 			assert.Equal(t, c.want, r.cs.Status.Inventory)
@@ -133,7 +134,7 @@ func TestStatusAfterPruneBesideAnotherRun(t *testing.T) {
 	_, err = syncs.Update(t.Context(), other, metav1.UpdateOptions{}, "status")
 	require.NoError(t, err)
 	r.record.inventoryOnly = true
-	r.record.lastInventory = []string{"_ConfigMap_plant_old_1"}
+	r.record.last.Inventory = []string{"_ConfigMap_plant_old_1"}
 	_, err = r.record.write(t.Context(), map[manifest.ID]bool{{Kind: "ConfigMap", Namespace: "plant", Name: "old"}: true})
 	require.NoError(t, err)
 	now, err := syncs.Get(t.Context(), "site")

@@ -38,18 +38,18 @@ type record struct {
 	cs         *v1alpha1.ConfigSync
 	clients    kube.Clients
 	replicated bool // other replicas may take over
-	// lastInventory is the inventory of the status as it was last read or written.
-	lastInventory []string
+	// last is the status as it was last read or written.
+	last v1alpha1.ConfigSyncStatus
 	// intent is the ConfigSync as writeIntent wrote it. The first replace consumes it, and then need not read the object.
 	intent *v1alpha1.ConfigSync
 	// inventoryOnly: if another run wrote the status meanwhile, write keeps it and only merges the inventory, because a prune says nothing
-	// about the commit.
-	inventoryOnly bool
+	// about the commit. overtaken means that another run did so during a run that is not only a prune: the run must not report success.
+	inventoryOnly, overtaken bool
 }
 
 // newRecord returns a record that writes with the StatusClients of the engine, or else with the given clients.
 func (e *Engine) newRecord(cs *v1alpha1.ConfigSync, clients kube.Clients) *record {
-	r := &record{cs: cs.DeepCopy(), clients: clients, lastInventory: cs.Status.Inventory}
+	r := &record{cs: cs.DeepCopy(), clients: clients, last: *cs.Status.DeepCopy()}
 	if e.StatusClients != nil {
 		r.clients, r.replicated = *e.StatusClients, true
 	}
@@ -90,8 +90,34 @@ func (r *record) writeIntent(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	r.cs, r.lastInventory, r.intent = written.DeepCopy(), written.Status.Inventory, written
+	r.cs, r.last, r.intent = written.DeepCopy(), *written.Status.DeepCopy(), written
 	return nil
+}
+
+// checkOvertaken returns ErrConcurrentChange if another run wrote the status since it was last read or written.
+func (r *record) checkOvertaken(ctx context.Context) error {
+	now, err := kube.ConfigSyncs(r.clients.Dynamic, r.cs.Namespace).Get(ctx, r.cs.Name)
+	if err != nil {
+		return err
+	}
+	if r.overtake(&now.Status); r.overtaken {
+		return ErrConcurrentChange
+	}
+	return nil
+}
+
+// overtake sets overtaken, and with it inventoryOnly, if now differs from what this run last read or wrote. Other writers may change the
+// conditions that are their own.
+func (r *record) overtake(now *v1alpha1.ConfigSyncStatus) {
+	byRun := func(st *v1alpha1.ConfigSyncStatus) *v1alpha1.ConfigSyncStatus {
+		st = st.DeepCopy()
+		st.Request = nil // a run sets it before it begins
+		st.Conditions = slices.DeleteFunc(st.Conditions, func(c metav1.Condition) bool { return !slices.Contains(conditions, c.Type) })
+		return st
+	}
+	if !equality.Semantic.DeepEqual(byRun(now), byRun(&r.last)) {
+		r.overtaken, r.inventoryOnly, r.intent = true, true, nil
+	}
 }
 
 // write writes the status after a run, even if another client wrote it meanwhile. It returns the ConfigSync as it was before,
@@ -109,10 +135,10 @@ func (r *record) write(ctx context.Context, gone map[manifest.ID]bool) (before *
 		before, err = r.replace(ctx, gone)
 	}
 	switch {
+	case apierrors.IsConflict(err), err == nil && r.overtaken:
+		return nil, ErrConcurrentChange
 	case err == nil:
 		return before, nil
-	case apierrors.IsConflict(err):
-		return nil, ErrConcurrentChange
 	}
 	return nil, fmt.Errorf("the run is complete, but the status could not be written: %w", err)
 }
@@ -133,6 +159,10 @@ func (r *record) replace(ctx context.Context, gone map[manifest.ID]bool) (before
 	if err := r.mergeInventory(now.Status.Inventory, gone); err != nil {
 		return nil, err
 	}
+	ready := meta.FindStatusCondition(r.cs.Status.Conditions, v1alpha1.ConditionReady)
+	if !ours && !r.inventoryOnly && ready != nil && ready.Reason == string(v1alpha1.ReasonSynced) && !equality.Semantic.DeepEqual(now.Status, r.cs.Status) {
+		r.overtake(&now.Status)
+	}
 	if r.inventoryOnly && !ours {
 		inventory := r.cs.Status.Inventory
 		now.Status.DeepCopyInto(&r.cs.Status)
@@ -152,7 +182,7 @@ func (r *record) replace(ctx context.Context, gone map[manifest.ID]bool) (before
 // mergeInventory adds the lines that other runs wrote since the inventory was read, so that it has every object that they applied. If both
 // together have too many, it fails: without a line, an object would stay in the cluster forever.
 func (r *record) mergeInventory(now []string, gone map[manifest.ID]bool) error {
-	if slices.Equal(now, r.lastInventory) {
+	if slices.Equal(now, r.last.Inventory) {
 		return nil
 	}
 	ours := map[manifest.ID]bool{}

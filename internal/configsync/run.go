@@ -192,6 +192,9 @@ func (r *Run) execute(ctx context.Context, o Options) error {
 	if err == nil && r.record.cs.Spec.Apply.Waits() {
 		err = r.waitHealthy(ctx, o)
 	}
+	if err == nil && r.wroteIntent {
+		err = r.record.checkOvertaken(ctx) // the data that the plan prunes may be in the commit of the other run
+	}
 	if err == nil {
 		err = r.applier.prune(ctx)
 	}
