@@ -53,13 +53,12 @@ const (
 	maxUnpacked = 64 << 30
 )
 
-// head is the content of snapshot.json. Rules, Mappings and Complete are from the manifest of the snapshot: see plan.Header.
+// head is the content of snapshot.json. Rules and Mappings are from the manifest of the snapshot: see plan.Header.
 type head struct {
 	Format int `json:"format"`
 	disk.Snapshot
 	Rules    string        `json:"rules"`
 	Mappings []plan.Origin `json:"mappings,omitempty"`
-	Complete bool          `json:"complete"`
 }
 
 // record is a line of files.jsonl.
@@ -82,7 +81,7 @@ func Write(ctx context.Context, to io.Writer, c *disk.Contents) error {
 	entry := func(name string, mode, size int64) error {
 		return w.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: size, ModTime: c.Time, Typeflag: tar.TypeReg, Format: tar.FormatPAX})
 	}
-	b, err := json.Marshal(head{formatVersion, c.Snapshot, c.Header.Rules, c.Header.Mappings, c.Header.Complete})
+	b, err := json.Marshal(head{formatVersion, c.Snapshot, c.Header.Rules, c.Header.Mappings})
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", headName, err)
 	}
@@ -156,7 +155,9 @@ type Limits struct {
 // Archive is an archive that Open has read and checked.
 type Archive struct {
 	disk.Snapshot
-	Header plan.Header // of the manifest of the snapshot
+	// Header is that of the manifest of the snapshot, but never Complete: an archive lacks the records of files that a user had changed or
+	// deleted, so only a full plan finds them.
+	Header plan.Header
 	Files  []disk.Content
 
 	file *os.File
@@ -236,7 +237,7 @@ func (a *Archive) readHead() error {
 		return fmt.Errorf("it has format %d, but this agent reads only format %d: update the agent", first.Format, formatVersion)
 	}
 	a.Snapshot = first.Snapshot
-	a.Header = plan.Header{Ref: first.Ref, Commit: first.Commit, Rules: first.Rules, Mappings: first.Mappings, Complete: first.Complete}
+	a.Header = plan.Header{Ref: first.Ref, Commit: first.Commit, Rules: first.Rules, Mappings: first.Mappings}
 	return nil
 }
 

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
@@ -23,6 +24,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -386,6 +388,36 @@ stoker_rollback_triggered_total{by="snapshot"} 1
 `), "stoker_rollback_triggered_total"))
 
 	p.follows("three")
+}
+
+// A restore may leave a manifest that is not complete. After a restart of the pod, the snapshot still replaces the target, and is not
+// the commit of a lost volume.
+func TestRestoredVolumeIsIncomplete(t *testing.T) {
+	w, p, first := synced(t, func(gs *v1alpha1.GatewaySync) { gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true} })
+	second := p.follows("two")
+	s := p.await("a snapshot", func(s v1alpha1.SyncReportStatus) bool { return s.LastSnapshot != nil })
+	p.agent.end()
+	d, err := disk.Open(p.data, disk.Options{})
+	require.NoError(t, err)
+	id, err := plan.ParseID(second)
+	require.NoError(t, err)
+	require.NoError(t, d.CorrectCommit(d.Manifest().Header().Ref, id))
+	require.NoError(t, d.Close())
+	w.restores(s.LastSnapshot.ID)
+	p.start()
+	restored := func(s v1alpha1.SyncReportStatus) bool {
+		return s.Commit == first && s.Target == second && string(p.report().OwnerReferences[0].UID) == p.uid
+	}
+	p.await("the snapshot", restored)
+	require.Equal(t, "one", p.title())
+	p.agent.end()
+	require.NoError(t, p.gw.SetState(simulator.Down))
+	p.recreate()
+	a := p.start()
+	a.opens()
+	a.iterates(2)
+	assert.Equal(t, "one", p.title())
+	p.await("the snapshot", restored)
 }
 
 // F21: the history of a gateway is in its report, and outlives the pod. The agent does not trust the record that it comes from.

@@ -45,14 +45,19 @@ func (v volume) earlier() []plan.ID {
 }
 
 // incomplete reports whether the volume lacks files of a commit that was delivered. A volume with files of another commit does not: it was
-// synced after the last report, or is another one.
+// synced after the last report, or is another one. Nor does one with a snapshot in place of its target: to sync the commit of the snapshot
+// would end the restore.
 func (v volume) incomplete(commit plan.ID) bool {
 	d, err := v.engine.Open()
 	if err != nil {
 		return false
 	}
 	h := d.Manifest().Header()
-	return h.Commit == commit && !h.Complete && (h.Rules != "" || h.Files == 0)
+	if h.Commit != commit || h.Complete || h.Rules == "" && h.Files > 0 {
+		return false
+	}
+	t, err := v.engine.TargetOnDisk()
+	return err == nil && t.Commit == commit
 }
 
 // isEmpty reports whether no sync has written a file.

@@ -19,6 +19,7 @@ import (
 	"stoker.io/stoker/agent/archive"
 	"stoker.io/stoker/agent/archive/archivetest"
 	"stoker.io/stoker/agent/ignition"
+	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
@@ -223,6 +224,38 @@ func TestRestoreFromStorage(t *testing.T) {
 		assert.Equal(t, `{"one": 1}`, l.read(view))
 		l = lost(t, b, m, annotation.RestoreValue(id, time.Now().Add(-time.Hour)))
 		l.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
+	})
+	// An archive has the files of users without their records, so only a comparison of all files finds them.
+	t.Run("files of users", func(t *testing.T) {
+		for name, next := range map[string]func(b *bench, first plan.ID){
+			"the target is another commit": func(b *bench, _ plan.ID) {
+				b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
+				assert.Equal(t, `{"url": "edited"}`, b.read(db+"/config.json"))
+				assert.Equal(t, `{"one": 1}`, b.read(view))
+				b.push(gitserver.Write(view, `{"one": 3}`))
+				b.synced()
+				assert.Equal(t, `{"one": 3}`, b.read(view))
+			},
+			"the restore brings the target back": func(b *bench, first plan.ID) {
+				b.target.Commit = first
+				b.synced()
+				assert.Equal(t, `{"one": 1}`, b.read(view))
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				b := stored(t, &archivetest.Memory{}).delivered()
+				first := b.target.Commit
+				b.put(db+"/config.json", `{"url": "edited"}`)
+				b.remove(viewDir + "/resource.json")
+				b.push(gitserver.Write(view, `{"one": 2}`))
+				b.target.Restore = b.synced().Snapshots[0].ID
+				b.upload()
+				b.remove(".stoker")
+				next(b, first)
+				assert.NotContains(t, b.read(db+"/config.json"), "edited")
+				assert.NotEmpty(t, b.read(viewDir+"/resource.json"))
+			})
+		}
 	})
 	t.Run("snapshot of another gateway", func(t *testing.T) {
 		b, m, id := begin(t)

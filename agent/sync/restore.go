@@ -98,11 +98,11 @@ func (j *restorer) run(ctx context.Context) (bool, error) {
 	return j.restore(ctx, n)
 }
 
-// reachedTarget reports whether the restore brought the target back. If the gateway ran the target before, too, the restore undid a
-// repair, and blocks the next one.
+// reachedTarget reports whether the restore brought the target back. If the manifest is not complete, this sync then compares all files. If
+// the gateway ran the target before, too, the restore undid a repair, and blocks the next one.
 func (j *restorer) reachedTarget() bool {
 	h := j.in.dir.Manifest().Header()
-	return j.in.from != j.in.task.Commit && h.Complete && describes(h, &j.in.task, j.in.rules)
+	return j.in.from != j.in.task.Commit && describes(h, &j.in.task, j.in.rules)
 }
 
 // Restores reports whether a snapshot replaces the target of t: a sync restores it, or has restored it.
