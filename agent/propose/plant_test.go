@@ -283,15 +283,22 @@ func (g *gateway) pull() int {
 	return n.Added + n.Modified + n.Deleted
 }
 
-// changed returns what a comparison of the disk with git finds.
+// changed returns what a comparison of the disk with git finds. Like the agent's, it adopts files of the same meaning.
 func (g *gateway) changed() []string {
 	var list []string
+	x := newBuilder(Base{Desired: g.desired, State: g.disk}, generous, noGuard)
 	for w, err := range g.desired.Walk() {
 		require.NoError(g.t, err)
-		id, _ := g.disk.BlobID(w.Path)
+		st, err := g.disk.Stat(w.Path)
+		require.NoError(g.t, err)
 		if content, ok := g.disk.Content(w.Path); !ok || plan.BlobID([]byte(content)) != w.ID {
-			_ = id
-			list = append(list, w.Path)
+			if !ok || !x.sameMeaning(change{path: w.Path, want: w, wanted: true, stat: st}) {
+				list = append(list, w.Path)
+				continue
+			}
+			r := g.manifest.Records[w.Path]
+			r.Have, r.Size, r.Mtime = plan.BlobID([]byte(content)), st.Size, st.Mtime
+			g.manifest.Records[w.Path] = r
 		}
 	}
 	for p := range g.disk.Files() {

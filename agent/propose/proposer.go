@@ -193,13 +193,7 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 	if err := p.collect(in.Notes); err != nil || p.work.runs() { // while work runs, Done wakes the loop
 		return time.Time{}, err
 	}
-	rec, overwrote := &p.kept.record, p.schedule.Overwrote
-	if (overwrote || in.Standby) && rec.markOverwritten(in.Changed) {
-		if err := rec.save(in.Notes); err != nil {
-			return time.Time{}, err
-		}
-	}
-	p.schedule.Overwrote = false
+	rec := &p.kept.record
 	idle := (len(in.Changed) == 0 || in.Standby) && !rec.active()
 	if idle {
 		p.forgetChanges()
@@ -223,9 +217,10 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 	if err != nil {
 		return time.Time{}, err
 	}
-	if err := p.kept.setCommit(in.Notes, base.Commit, in.Changed, overwrote); err != nil {
+	if err := p.kept.setCommit(in.Notes, base, in.Changed, p.schedule.Overwrote || in.Standby); err != nil {
 		return time.Time{}, err
 	}
+	p.schedule.Overwrote = false
 	return p.move(ctx, s, in, base)
 }
 

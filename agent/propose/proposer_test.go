@@ -68,6 +68,16 @@ func TestProposal(t *testing.T) {
 		assert.Equal(t, "not on the gateway", pl.repo.Content("gateway-changes/plants/a", "unmapped/readme.md"))
 		assert.Len(t, pl.hub.open(), 1)
 	})
+	t.Run("undone after a sync of other files", func(t *testing.T) {
+		pl, g := opened(t)
+		pl.repo.Commit("second", gitserver.Write("site/projects/line/project.json", `{"title":"New"}`))
+		require.NotZero(t, g.pull())
+		g.settle(minute)
+		g.undo()
+		g.settle(minute)
+		assert.Equal(t, v1alpha1.ProposalWithdrawn, g.state())
+		assert.Empty(t, pl.hub.open())
+	})
 	t.Run("undone on the gateway", func(t *testing.T) {
 		pl, g := opened(t)
 		g.undo()

@@ -12,6 +12,7 @@ import (
 
 	"stoker.io/stoker/agent/forge"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/relpath"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 )
@@ -103,17 +104,25 @@ func (k *kept) load(n Notes) error {
 }
 
 // setCommit records the commit that the gateway runs. If this is another commit than before a restart of the agent, a sync has written
-// files that this process did not see. changed are the paths that differ from git.
-func (k *kept) setCommit(n Notes, commit plan.ID, changed []string, overwrote bool) error {
+// files that this process did not see. changed are the paths that differ from git, overwrote reports that a sync has written files since the last
+// comparison.
+func (k *kept) setCommit(n Notes, base Base, changed []string, overwrote bool) error {
 	restarted := k.restarted
 	k.restarted = false
-	if !k.active() || k.Commit == commit || !restarted && !overwrote {
+	if !k.active() || !overwrote && (!restarted || k.Commit == base.Commit) {
 		return nil
 	}
-	if restarted && !k.Commit.IsZero() {
-		k.markOverwritten(changed)
+	save := k.Commit != base.Commit
+	if overwrote || !k.Commit.IsZero() {
+		marked, err := k.markOverwritten(base.Manifest, changed)
+		if err != nil {
+			return err
+		}
+		save = save || marked
 	}
-	k.Commit = commit
+	if k.Commit = base.Commit; !save {
+		return nil
+	}
 	return k.save(n)
 }
 
@@ -187,17 +196,26 @@ func filesOf(c *Changes) map[plan.Path]proposed {
 	return m
 }
 
-// markOverwritten marks the proposed files that equal git after a sync. changed are the paths that still differ from git. It reports
-// whether it marked one.
-func (r *record) markOverwritten(changed []string) bool {
-	marked := false
-	for source, f := range r.Files {
-		if _, still := slices.BinarySearch(changed, f.Path); !still && !f.Overwritten {
-			f.Overwritten = true
-			r.Files[source], marked = f, true
-		}
+// markOverwritten marks the proposed files that equal git after a sync. changed are the paths that still differ from git; they lack what a
+// comparison adopted, such as the resource.json of a changed view. It reports whether it marked one.
+func (r *record) markOverwritten(m plan.Manifest, changed []string) (marked bool, err error) {
+	dirs := map[string]bool{}
+	for _, p := range changed {
+		dirs[relpath.Parent(p)] = true
 	}
-	return marked
+	for source, f := range r.Files {
+		if _, still := slices.BinarySearch(changed, f.Path); still || f.Overwritten {
+			continue
+		}
+		if rec, owned, err := m.Get(f.Path); err != nil {
+			return false, err
+		} else if owned && rec.Have != rec.Want && dirs[relpath.Parent(f.Path)] {
+			continue
+		}
+		f.Overwritten = true
+		r.Files[source], marked = f, true
+	}
+	return marked, nil
 }
 
 // hasOverwritten reports whether the proposal has files that a sync has overwritten.
