@@ -148,6 +148,7 @@ func TestCheckInstallation(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t)
 	namespace := cluster.Namespace(t)
+	installed := strings.ReplaceAll(installed, "namespace: default", "namespace: "+namespace)
 	cluster.ApplyYAML(t, namespace, strings.ReplaceAll(installed, "CA", certificate(t, time.Now().Add(-48*time.Hour))))
 	l := checker(t, cluster.RESTConfig(), namespace)
 	found := look(t, l)

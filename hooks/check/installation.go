@@ -162,16 +162,28 @@ func (c Checker) webhookProblem(w *admissionregv1.MutatingWebhook) string {
 }
 
 func (c Checker) injector(ctx context.Context) Finding {
-	list, err := kube.ListAll[appsv1.Deployment](ctx, c.Core.AppsV1().Deployments("").List, metav1.ListOptions{
-		LabelSelector: "app.kubernetes.io/name=stoker,app.kubernetes.io/component=injector",
-	})
+	namespace, list, err := c.installed(ctx, "injector")
 	if err != nil {
 		return topicInjector.unreadable("the injector's Deployment", err)
 	}
 	if len(list) == 0 {
-		return topicInjector.finding(Failed, "there is no Deployment of the injector: pods start without agents; upgrade or reinstall the chart")
+		return topicInjector.finding(Failed, "namespace "+namespace+" has no Deployment of the injector: pods start without agents; upgrade or reinstall the chart")
 	}
 	return deployments(topicInjector, list, "pods start without agents")
+}
+
+// installed returns the Deployments of a part of Stoker in the namespace where it is installed, and that namespace.
+func (c Checker) installed(ctx context.Context, component string) (namespace string, list []*appsv1.Deployment, err error) {
+	namespace, err = systemNamespace(ctx, c.Clients)
+	if apierrors.IsNotFound(err) {
+		namespace, err = releaseNamespace, nil
+	}
+	if err == nil {
+		list, err = kube.ListAll[appsv1.Deployment](ctx, c.Core.AppsV1().Deployments(namespace).List, metav1.ListOptions{
+			LabelSelector: "app.kubernetes.io/name=stoker,app.kubernetes.io/component=" + component,
+		})
+	}
+	return namespace, list, err
 }
 
 // refused returns why the API server refuses the pods of a Deployment, such as a quota or Pod Security, or otherwise the text other.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 
-	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,9 +30,7 @@ type receivers struct {
 
 // receiver checks the Deployments of the receivers, and returns their ServiceAccounts.
 func (c Checker) receiver(ctx context.Context) (Finding, receivers) {
-	list, err := kube.ListAll[appsv1.Deployment](ctx, c.Core.AppsV1().Deployments("").List, metav1.ListOptions{
-		LabelSelector: "app.kubernetes.io/name=stoker,app.kubernetes.io/component=receiver",
-	})
+	_, list, err := c.installed(ctx, "receiver")
 	if err != nil {
 		return topicReceiver.unreadable("the receiver's Deployment", err), receivers{[]account{{releaseNamespace, secrets.Account}}, true}
 	}

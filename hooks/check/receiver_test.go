@@ -1,6 +1,7 @@
 package check
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -81,12 +82,25 @@ func (p person) heeds(lines string) {
 	require.NoError(p.t, err, "%s\n%s", command, out)
 }
 
+// configured makes the webhook configuration name a namespace. It matches no pod.
+func configured(t *testing.T, cluster *kubetest.Cluster, system string) {
+	t.Helper()
+	_, text, _ := strings.Cut(installed, "apiVersion: admissionregistration")
+	cluster.ApplyYAML(t, "", strings.NewReplacer("CA", certificate(t, time.Now()), "namespace: default", "namespace: "+system).Replace("apiVersion: admissionregistration"+text))
+	l := checker(t, cluster.RESTConfig(), system)
+	t.Cleanup(func() {
+		assert.NoError(t, l.Core.AdmissionregistrationV1().MutatingWebhookConfigurations().Delete(context.WithoutCancel(t.Context()), injectorName, metav1.DeleteOptions{}))
+	})
+}
+
 // The test runs the commands exactly as printed, until no finding remains.
 func TestReceiverRightsSuggestedCommands(t *testing.T) {
 	cluster := kubetest.Control(t)
 	system, namespace := cluster.Namespace(t), cluster.Namespace(t)
-	cluster.ApplyYAML(t, namespace, doored)
+	configured(t, cluster, system)
+	cluster.ApplyYAML(t, namespace, doored+"---"+withReceiver+"---"+strings.ReplaceAll(withReceiver, "receiver", "injector")) // those of a tenant do not count
 	l := checker(t, cluster.RESTConfig(), namespace)
+	assert.Contains(t, look(t, l)[topicInjector], "failed: namespace "+system+" has no Deployment of the injector")
 	found := look(t, l)[topicReceiver]
 	assert.Contains(t, found, "ok: no receiver is installed")
 	assert.Contains(t, found, "warning: line: spec.webhook.secretRef is set, but no receiver is installed")
@@ -146,6 +160,7 @@ metadata: {name: NAMESPACE-one}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: NAMESPACE-one}
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: "system:serviceaccounts:SYSTEM"}]
 `))
+	configured(t, cluster, system)
 	cluster.ApplyYAML(t, system, withReceiver)
 	l := checker(t, cluster.RESTConfig(), namespace)
 	shows := func(want string) (found string) {

@@ -10,6 +10,7 @@ import (
 	"github.com/Masterminds/semver/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"stoker.io/stoker/internal/kube"
 )
@@ -61,17 +62,26 @@ func Versions(ctx context.Context, c kube.Clients, namespace, own string) ([]Par
 	return parts, nil
 }
 
-// installedParts returns the Deployments of the namespace that the webhook configuration names, and of no other: the owner of
-// another namespace could put any version on a Deployment there.
-func installedParts(ctx context.Context, c kube.Clients) ([]Part, error) {
+// systemNamespace returns the namespace that the webhook configuration names. What others have is not Stoker's: the owner of a namespace can
+// label any Deployment there. Its error is NotFound if the configuration names none.
+func systemNamespace(ctx context.Context, c kube.Clients) (string, error) {
 	w, err := c.Core.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, injectorName, metav1.GetOptions{})
+	switch {
+	case err != nil:
+		return "", err
+	case len(w.Webhooks) == 0 || w.Webhooks[0].ClientConfig.Service == nil:
+		return "", apierrors.NewNotFound(schema.GroupResource{Resource: "services"}, injectorName)
+	}
+	return w.Webhooks[0].ClientConfig.Service.Namespace, nil
+}
+
+// installedParts returns the Deployments of Stoker.
+func installedParts(ctx context.Context, c kube.Clients) ([]Part, error) {
+	namespace, err := systemNamespace(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	if len(w.Webhooks) == 0 || w.Webhooks[0].ClientConfig.Service == nil {
-		return nil, nil
-	}
-	found, err := c.Core.AppsV1().Deployments(w.Webhooks[0].ClientConfig.Service.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=stoker"})
+	found, err := c.Core.AppsV1().Deployments(namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=stoker"})
 	if err != nil {
 		return nil, err
 	}
