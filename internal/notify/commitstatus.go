@@ -6,7 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
+	"path"
 	"strings"
 	"time"
 
@@ -83,7 +83,7 @@ func (n *Notifier) setStatus(ctx context.Context, client httpclient.Client, gs *
 		return nil, err
 	}
 	for i, c := range changes {
-		err := f.SetStatus(ctx, c.Commit, forge.CommitStatus{State: forge.CommitState(c.State), Context: statusContext(gs), Description: c.Text, URL: n.statusPage(gs)})
+		err := f.SetStatus(ctx, c.Commit, forge.CommitStatus{State: forge.CommitState(c.State), Context: n.statusContext(gs), Description: c.Text, URL: n.statusPage(gs)})
 		if after, ok := backoff.Asked(err); ok {
 			err = &statusError{err.Error(), min(after, maxRetryAfter)}
 		}
@@ -110,9 +110,9 @@ func forgeOf(gs *v1alpha1.GatewaySync, client httpclient.Client, token secret.St
 		Token: func(context.Context) (secret.String, error) { return token, nil }})
 }
 
-// statusContext returns the name of the status of a GatewaySync.
-func statusContext(gs *v1alpha1.GatewaySync) string {
-	name := fmt.Sprintf("stoker/%s/%s", gs.Namespace, gs.Name)
+// statusContext returns the name of the status of a GatewaySync. The GatewaySyncs of several clusters can follow one repository.
+func (n *Notifier) statusContext(gs *v1alpha1.GatewaySync) string {
+	name := path.Join("stoker", n.Cluster, gs.Namespace, gs.Name)
 	if len(name) > forge.MaxContext {
 		sum := sha256.Sum256([]byte(name))
 		name = name[:forge.MaxContext-17] + "-" + hex.EncodeToString(sum[:8])

@@ -181,11 +181,12 @@ func TestCommitStatusRefusals(t *testing.T) {
 
 func TestCommitStatusBounds(t *testing.T) {
 	p := newPlant(t)
+	assert.Equal(t, "stoker/north/plant/line", (&Notifier{Config: Config{Cluster: "north"}}).statusContext(p.gs))
 	p.gs.Name = strings.Repeat("n", 253)
-	assert.Len(t, statusContext(p.gs), forge.MaxContext)
+	assert.Len(t, p.notifier.statusContext(p.gs), forge.MaxContext)
 	other := p.gs.DeepCopy()
 	other.Name = strings.Repeat("n", 252) + "m"
-	assert.NotEqual(t, statusContext(p.gs), statusContext(other))
+	assert.NotEqual(t, p.notifier.statusContext(p.gs), p.notifier.statusContext(other))
 	p.notifier.Page = "https://stoker.example.com/{name}"
 	assert.Empty(t, p.notifier.statusPage(p.gs))
 	p.set(v1alpha1.OutcomeFailed, metav1.ConditionFalse, v1alpha1.ReasonTemplateFailed, strings.Repeat("語\n", 500))
