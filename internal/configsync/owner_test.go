@@ -2,6 +2,7 @@ package configsync_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -137,6 +138,37 @@ func TestAddedFields(t *testing.T) {
 	require.NoError(t, err)
 	assert.Nil(t, s.Spec.Template.Spec.Containers[0].ReadinessProbe)
 	assert.Equal(t, "now", s.Spec.Template.Annotations["kubectl.kubernetes.io/restartedAt"], "a restart must stay")
+}
+
+// With driftPolicy report, a Secret whose manifest became another one without a new commit has not drifted.
+func TestNewSecretIsNotDrift(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(w *world){
+		"another spec before a pause": func(w *world) {
+			w.annotate(v1alpha1.AnnotationPaused, "true")
+			w.patch(`{"spec":{"source":{"git":{"path":"south"}}}}`)
+			w.fails(v1alpha1.ReasonPaused)
+			w.annotate(v1alpha1.AnnotationPaused, "false")
+		},
+		"another value of a variable": func(w *world) { w.edit("vars", `{"data":{"site":"south"}}`) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			const secret = "{apiVersion: v1, kind: Secret, metadata: {name: s}, stringData: {k: %s}}"
+			w.commit("north/a.yaml", fmt.Sprintf(secret, "old"), "south/a.yaml", fmt.Sprintf(secret, "new"))
+			w.ApplyYAML(t, w.namespace, "{apiVersion: v1, kind: ConfigMap, metadata: {name: vars}, data: {site: north}}")
+			w.create("{apply: {driftPolicy: report}, source: {git: {path: '{{.Vars.site}}'}}, render: {varsFrom: [{configMapRef: {name: vars}}]}}")
+			if !strings.Contains(name, "variable") {
+				w.create("{apply: {driftPolicy: report}, source: {git: {path: north}}}")
+			}
+			w.must()
+			change(w)
+			w.must()
+			s, err := w.core.CoreV1().Secrets(w.namespace).Get(t.Context(), "s", metav1.GetOptions{})
+			require.NoError(t, err)
+			assert.Equal(t, "new", string(s.Data["k"]))
+		})
+	}
 }
 
 // G7: a user who removes or forges Stoker's annotations stops nothing and keeps nothing.

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -272,8 +273,8 @@ func (p *planner) removals(ctx context.Context, objects []*object) ([]*removal, 
 }
 
 // plan decides what the run does with each of the targets that were read.
-func (p *planner) plan(ref, commit string, t *targets, prune v1alpha1.Prune) *plan.Plan {
-	result := &plan.Plan{Ref: ref, Commit: commit}
+func (p *planner) plan(source *Rendered, t *targets, prune v1alpha1.Prune) *plan.Plan {
+	result := &plan.Plan{Ref: source.Ref, Commit: source.Commit}
 	for _, x := range t.objects {
 		if x.fault != nil {
 			x.item = plan.Item{ID: x.want.ID(), File: x.want.File, Action: plan.Refuse, Reason: x.fault.Reason, Message: x.fault.Error()}
@@ -284,7 +285,7 @@ func (p *planner) plan(ref, commit string, t *targets, prune v1alpha1.Prune) *pl
 		if x.claim == plan.Ours {
 			result.Owned++
 		}
-		if p.keepsDrift(x, commit) {
+		if p.keepsDrift(x, source) {
 			x.item.Action, x.state = plan.Drift, v1alpha1.ConfigDrifted
 		}
 		if x.item.Action == plan.Unchanged {
@@ -315,14 +316,16 @@ func (p *planner) plan(ref, commit string, t *targets, prune v1alpha1.Prune) *pl
 }
 
 // keepsDrift reports whether an object was changed in the cluster and the spec says to report drift only. A Secret, and an object that lost
-// its mark, have no digest of what was applied. They have drifted if the commit and the spec are those of the last run, and no template could
-// have changed their content.
-func (p *planner) keepsDrift(x *object, commit string) bool {
+// its mark, have no digest of what was applied. They have drifted if the last run applied the same spec and source, and no variable could
+// have changed their content since.
+func (p *planner) keepsDrift(x *object, source *Rendered) bool {
 	if p.cs.Spec.Apply.DriftPolicy != v1alpha1.ConfigDriftReport || x.claim != plan.Ours {
 		return false
 	}
-	st := &p.cs.Status
-	same := len(st.History) > 0 && st.History[0].Commit == commit && st.ObservedGeneration == p.cs.Generation && !p.cs.Spec.Render.Template
+	st, from := &p.cs.Status, p.cs.Spec.Render
+	ready := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady)
+	same := ready != nil && ready.Reason == string(v1alpha1.ReasonSynced) && ready.ObservedGeneration == p.cs.Generation && !from.Template && len(from.VarsFrom) == 0 &&
+		st.SourceRef == source.Ref && st.SourceRevision == source.Commit && st.SourcePath == source.Path
 	marked := plan.Marked(x.live, p.cs.Owner())
 	return x.item.Action == plan.Repair && (marked || same) || same && x.item.Action == plan.Configure && x.want.ID().IsSecret()
 }

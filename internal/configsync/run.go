@@ -136,7 +136,7 @@ func (e *Engine) Prepare(ctx context.Context, cs *v1alpha1.ConfigSync, rendered 
 
 // setPlan plans the targets that were read.
 func (r *Run) setPlan(p *planner, prune v1alpha1.Prune) {
-	r.Plan = p.plan(r.rendered.Ref, r.rendered.Commit, r.targets, prune)
+	r.Plan = p.plan(r.rendered, r.targets, prune)
 	r.applier = &applier{targets: r.targets, client: p.client, planner: p, prunePolicy: prune}
 }
 
