@@ -162,6 +162,9 @@ func TestRecreateSpares(t *testing.T) {
 		return "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: recipes.NS.example.com, annotations: {" + recreate + "}}, spec: {group: NS.example.com, " +
 			"names: {kind: Recipe, plural: recipes}, scope: " + scope + ", versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]}}"
 	}
+	set := func(service string) string {
+		return strings.Replace(statefulSet(""), "name: line}, spec: {serviceName: s,", "name: x, annotations: {"+recreate+"}}, spec: {persistentVolumeClaimRetentionPolicy: {whenDeleted: Delete}, serviceName: "+service+",", 1)
+	}
 	replace := func(t *testing.T, w *world) {
 		maps := w.core.CoreV1().ConfigMaps(w.namespace)
 		old, err := maps.Get(t.Context(), "x", metav1.GetOptions{})
@@ -180,6 +183,7 @@ func TestRecreateSpares(t *testing.T) {
 		"not enabled":                {sealed("x", "1", ""), sealed("x", "2", ""), nil, nil, v1alpha1.ReasonImmutableField},
 		"another value":              {sealed("x", "1", ""), sealed("x", "2", "stoker.io/recreate: disabled"), nil, nil, v1alpha1.ReasonImmutableField},
 		"claim":                      {claim("ReadWriteOnce"), claim("ReadWriteMany"), nil, nil, v1alpha1.ReasonImmutableField},
+		"claims of a set":            {set("one"), set("two"), nil, nil, v1alpha1.ReasonImmutableField},
 		"definition of a kind":       {definition("Namespaced"), definition("Cluster"), nil, nil, v1alpha1.ReasonApplyRefused},
 		"replaced by another":        {sealed("x", "1", recreate), sealed("x", "2", recreate), replace, nil, v1alpha1.ReasonImmutableField},
 		"invalid otherwise":          {sealed("x", "1", recreate), strings.Replace(sealed("x", "2", recreate), `"2"`, `"2", "a b": "c"`, 1), nil, nil, v1alpha1.ReasonApplyRefused},

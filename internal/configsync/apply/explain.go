@@ -35,7 +35,10 @@ func (c *Client) Explain(ctx context.Context, o manifest.Object, live *unstructu
 		return failure.New(v1alpha1.ReasonApplyRefused, "namespace %s does not exist: create it, or add it to the commit", o.GetNamespace())
 	case apierrors.IsInvalid(err) && live != nil && c.wouldCreate(ctx, o):
 		advice := "delete the object yourself, and the next run creates it"
-		if !o.ID().NeverPruned() {
+		switch {
+		case plan.DeletesClaims(live):
+			advice = "it is not recreated, because that would delete its PersistentVolumeClaims: first set whenDeleted: Retain of spec.persistentVolumeClaimRetentionPolicy in a commit of its own"
+		case !o.ID().NeverPruned():
 			advice = "with the annotation " + v1alpha1.AnnotationConfigRecreate + ": enabled in its manifest, the run deletes the object and creates it again, and its pods stop; or " + advice
 		}
 		return failure.New(v1alpha1.ReasonImmutableField, "git changes a field that Kubernetes never changes (%s): %s", immutable(o, live), advice)

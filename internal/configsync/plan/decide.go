@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -157,7 +158,13 @@ func MatchesEntry(e manifest.Entry, live metav1.Object, owner string) bool {
 // deletion loses no data, and the ConfigSync owns it. e is its entry of the inventory, or nil.
 func MayRecreate(want manifest.Object, e *manifest.Entry, live *unstructured.Unstructured) bool {
 	return want.GetAnnotations()[v1alpha1.AnnotationConfigRecreate] == "enabled" && !want.ID().NeverPruned() && e != nil && live != nil &&
-		MatchesEntry(*e, live, OwnerOf(want.Unstructured))
+		!DeletesClaims(live) && MatchesEntry(*e, live, OwnerOf(want.Unstructured))
+}
+
+// DeletesClaims reports whether a live object is a StatefulSet whose deletion also deletes its PersistentVolumeClaims.
+func DeletesClaims(live *unstructured.Unstructured) bool {
+	policy, _, _ := unstructured.NestedString(live.Object, "spec", "persistentVolumeClaimRetentionPolicy", "whenDeleted")
+	return live.GetKind() == "StatefulSet" && policy == string(appsv1.DeletePersistentVolumeClaimRetentionPolicyType)
 }
 
 // DecideRemoval returns what happens to an object of the inventory that the commit does not have. It returns false if the object does not
