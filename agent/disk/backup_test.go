@@ -17,8 +17,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/disk/records"
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/disk/snapshot"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -351,4 +353,33 @@ func TestAudit(t *testing.T) {
 			assert.Equal(t, "wrapper", string(b))
 		})
 	}
+}
+
+// A node without a battery-backed clock shows an old time until it is synchronized. Snapshots and backups from before that must be kept.
+func TestSnapshotsWithLateClock(t *testing.T) {
+	one, two := text(map[string]string{"projects/p/a": "a1"}), text(map[string]string{"projects/p/a": "a2"})
+	now, root := time.Now(), seeded(t)
+	clock := Options{Now: func() time.Time { return now }}
+	d := open(t, root, clock)
+	syncTo(t, d, one, anySnapshots)
+	before := readTree(t, root)
+	syncTo(t, d, two, anySnapshots)
+	genuine := ids(t, d)
+	require.Len(t, genuine, 1)
+	put(t, root, ".stoker/backups/"+genuine[0]+".gwbk", "x")
+	require.NoError(t, d.Close())
+	now = now.Add(-6 * 365 * day)
+	d = open(t, root, clock)
+	assert.Equal(t, genuine, ids(t, d))
+	assert.Len(t, backedUp(t, d), 1)
+	syncTo(t, d, one, anySnapshots)
+	list := ids(t, d)
+	require.Len(t, list, 2)
+	assert.Equal(t, genuine[0], list[0], "the id of the new one sorts behind")
+	fi, err := os.Stat(filepath.Join(root, safe.OwnDir, snapshot.DirName, list[1]))
+	require.NoError(t, err)
+	assert.Equal(t, syntax.SnapshotTime(list[1]), fi.ModTime().UTC(), "it proves its date after the older ones are gone")
+	_, err = takeBack(t, d, genuine[0], nil)
+	require.NoError(t, err)
+	assert.Equal(t, before, readTree(t, root))
 }

@@ -74,7 +74,7 @@ func (b Backups) dropUnfinished() error {
 	return err
 }
 
-// List returns the sizes of the backups in bytes, by id. It leaves out ids that are later than tomorrow.
+// List returns the sizes of the backups in bytes, by id. It leaves out ids in the future.
 func (b Backups) List() (map[string]int64, error) {
 	folder, err := b.own.OpenExisting(BackupsDir)
 	if err != nil || folder == nil {
@@ -85,10 +85,14 @@ func (b Backups) List() (map[string]int64, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the backups: %w", err)
 	}
+	future, err := futureOf(b.own)
+	if err != nil {
+		return nil, err
+	}
 	list := map[string]int64{}
 	for _, e := range entries {
 		id, ok := strings.CutSuffix(e.Name(), backupSuffix)
-		if !ok || !syntax.IsSnapshotID(id) || !e.Type().IsRegular() || inFuture(b.own, id) {
+		if !ok || !syntax.IsSnapshotID(id) || !e.Type().IsRegular() || future.has(id) {
 			continue
 		}
 		fi, err := folder.Lstat(e.Name())

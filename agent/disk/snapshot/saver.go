@@ -76,7 +76,11 @@ func (s *Saver) Complete(before plan.Header, to plan.ID) error {
 		}
 	}
 	vol := s.store.own.Vol
-	err := errors.Join(vol.SyncDir(s.folder), vol.SyncDir(s.all))
+	var err error
+	if at := syntax.SnapshotTime(s.id); at.After(vol.Now().Add(maxAhead)) { // the clock is late: see futureOf
+		err = vol.SetMtime(s.all, s.id, at)
+	}
+	err = errors.Join(err, vol.SyncDir(s.folder), vol.SyncDir(s.all))
 	if s.created {
 		err = errors.Join(err, vol.SyncDir(s.store.own.Folder))
 	}

@@ -72,16 +72,52 @@ func New(own *safe.AgentFolder, limits Limits) *Store {
 	return &Store{Backups: Backups{own}, own: own, limits: limits}
 }
 
-// maxAhead is how far the time in an id may be ahead of the clock. Beyond it, the id is from another program, or the clock was wrong.
-const maxAhead = 24 * time.Hour
+const (
+	// maxAhead is how far the time in an id may be ahead of the clock. Beyond it, the id is from another program, or the clock was wrong.
+	maxAhead = 24 * time.Hour
+	// maxLate is how late the clock may be: one that starts in 1970 is.
+	maxLate = 100 * 365 * 24 * time.Hour
+)
 
-// inFuture reports whether the time in an id is later than tomorrow.
-func inFuture(own *safe.AgentFolder, id string) bool {
-	return syntax.SnapshotTime(id).After(own.Vol.Now().Add(maxAhead))
+// future is the time from which ids count as those of another program.
+type future time.Time
+
+// futureOf returns a day after the present. That is what the clock shows or, if it is late, the last time at which the manifest, a snapshot or
+// a backup was changed.
+func futureOf(own *safe.AgentFolder) (future, error) {
+	now := own.Vol.Now()
+	latest := now
+	see := func(folder *safe.Folder, name string) {
+		if fi, err := folder.Lstat(name); err == nil && fi.ModTime().After(latest) && fi.ModTime().Before(now.Add(maxLate)) {
+			latest = fi.ModTime()
+		}
+	}
+	see(own.Folder, format.ManifestFile)
+	for _, dir := range []string{DirName, BackupsDir} {
+		folder, err := own.OpenExisting(dir)
+		if err != nil {
+			return future{}, err
+		}
+		if folder == nil {
+			continue
+		}
+		err = folder.Each(func(e fs.DirEntry) error {
+			see(folder, e.Name())
+			return nil
+		})
+		folder.Close()
+		if err != nil {
+			return future{}, fmt.Errorf("list %s: %w", dir, err)
+		}
+	}
+	return future(latest.Add(maxAhead)), nil
 }
 
-// NextID returns an id that sorts behind the ids of all snapshots and backups, even if the clock was set back by a day. It sets aside what
-// has a later id.
+// has reports whether the time in an id is in the future.
+func (f future) has(id string) bool { return syntax.SnapshotTime(id).After(time.Time(f)) }
+
+// NextID returns an id that sorts behind the ids of all snapshots and backups, even if the clock is late or was set back by a day. It sets
+// aside what has an id in the future.
 func (s *Store) NextID(gateway string) (string, error) {
 	if err := s.setAsideFuture(); err != nil {
 		return "", err
@@ -114,9 +150,13 @@ func SortByTime(ids []string) {
 	})
 }
 
-// setAsideFuture sets aside the snapshots and backups whose ids are later than tomorrow. If a complete snapshot is among them, it removes
-// the snapshots with other ids, which are of no use: see ids.
+// setAsideFuture sets aside the snapshots and backups with ids in the future. If a complete snapshot is among them, it removes the snapshots
+// with other ids, which are of no use: see ids.
 func (s *Store) setAsideFuture() error {
+	future, err := futureOf(s.own)
+	if err != nil {
+		return err
+	}
 	for _, dir := range []string{DirName, BackupsDir} {
 		folder, err := s.own.OpenExisting(dir)
 		if err != nil || folder == nil {
@@ -125,12 +165,12 @@ func (s *Store) setAsideFuture() error {
 		entries, err := folder.Entries()
 		for _, e := range entries {
 			id := strings.TrimSuffix(e.Name(), backupSuffix)
-			if err != nil || !syntax.IsSnapshotID(id) || !inFuture(s.own, id) {
+			if err != nil || !syntax.IsSnapshotID(id) || !future.has(id) {
 				continue
 			}
 			if dir == DirName && s.complete(folder, id) {
 				s.own.Vol.Log.Warn("snapshots removed, because a newer one has a date in the future", "snapshot", id)
-				err = s.dropAllBut(folder, entries, id)
+				err = s.dropBefore(folder, entries, future)
 			}
 			if err == nil {
 				err = s.own.Vol.SetAside(folder, e.Name(), errors.New("its date is in the future"))
@@ -154,11 +194,11 @@ func (s *Store) complete(all *safe.Folder, id string) bool {
 	return folder.Has(format.ManifestFile)
 }
 
-// dropAllBut removes the snapshots whose ids are not later than tomorrow.
-func (s *Store) dropAllBut(all *safe.Folder, entries []fs.DirEntry, id string) error {
+// dropBefore removes the snapshots with ids that are not in the future.
+func (s *Store) dropBefore(all *safe.Folder, entries []fs.DirEntry, future future) error {
 	var ids []string
 	for _, e := range entries {
-		if e.Name() != id && e.IsDir() && syntax.IsSnapshotID(e.Name()) && !inFuture(s.own, e.Name()) {
+		if e.IsDir() && syntax.IsSnapshotID(e.Name()) && !future.has(e.Name()) {
 			ids = append(ids, e.Name())
 		}
 	}
@@ -166,8 +206,8 @@ func (s *Store) dropAllBut(all *safe.Folder, entries []fs.DirEntry, id string) e
 	return errors.Join(s.drop(ids...), s.own.Vol.SyncDir(all))
 }
 
-// ids returns the ids of the snapshots, oldest first, including incomplete ones. It leaves out ids that are later than tomorrow. If a
-// snapshot with such an id is complete, ids returns none, because restoring an older snapshot would need that one.
+// ids returns the ids of the snapshots, oldest first, including incomplete ones. It leaves out ids in the future. If a snapshot with such an
+// id is complete, ids returns none, because restoring an older snapshot would need that one.
 func (s *Store) ids() ([]string, error) {
 	all, err := s.own.OpenExisting(DirName)
 	if err != nil || all == nil {
@@ -178,11 +218,15 @@ func (s *Store) ids() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the snapshots: %w", err)
 	}
+	future, err := futureOf(s.own)
+	if err != nil {
+		return nil, err
+	}
 	var ids []string
 	for _, e := range list {
 		switch {
 		case !e.IsDir() || !syntax.IsSnapshotID(e.Name()):
-		case !inFuture(s.own, e.Name()):
+		case !future.has(e.Name()):
 			ids = append(ids, e.Name())
 		case s.complete(all, e.Name()):
 			return nil, nil
