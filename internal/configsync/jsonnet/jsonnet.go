@@ -100,10 +100,12 @@ func (s *Sources) mentions(text string) bool {
 	return slices.ContainsFunc(s.files, func(f builder.InputFile) bool { return bytes.Contains(bytes.ToLower(f.Content), []byte(text)) })
 }
 
-// Build evaluates the file. Its value is an object or a list of objects. vars are external variables; tainted means that they may be values
-// of Secrets. If the files mention Secrets, errors do not quote them.
+// Build evaluates the file. Its value is an object or a list of objects. vars are external variables, for files that have the text extVar;
+// tainted means that they may be values of Secrets. If the files mention Secrets, errors do not quote them.
 func (s *Sources) Build(ctx context.Context, b *builder.Builder, vars map[string]string, tainted bool) ([]manifest.Object, error) {
-	tainted = tainted && s.mentions("extvar")
+	if !s.mentions("extvar") {
+		vars, tainted = nil, false
+	}
 	made, err := b.Run(ctx, Name, s.file, s.files, vars)
 	if err != nil {
 		fault := builder.Fault{File: s.file, Tool: "jsonnet", Command: "jsonnet", Hidden: tainted || s.mentions("secret")}

@@ -81,6 +81,13 @@ func TestBuild(t *testing.T) {
 	}
 }
 
+// A file that reaches the variables without their name in its text gets none, because its objects count as free of their values.
+func TestVariablesNeedTheirFunctionByName(t *testing.T) {
+	list, err := build(t.Context(), tree{"k/a.jsonnet": object("std['ext' + 'Var']('site')")}, map[string]string{"site": "S3CR3T"}, true)
+	require.ErrorContains(t, err, "site", "%v", list)
+	assert.Equal(t, v1alpha1.ReasonManifestInvalid, failure.Reason(err, ""))
+}
+
 // G1, G4, G8: what leads out of the commit, does not end or is not an object is refused, without values of Secrets.
 func TestRefuses(t *testing.T) {
 	wide := tree{}
