@@ -53,6 +53,8 @@ func Run(in *gob.Decoder) ([]byte, error) {
 	}
 	if mentionsTime(top) || slices.ContainsFunc(c.Values, timeFunction.Match) {
 		<-time.NewTimer(time.Until(time.Now().Truncate(time.Second).Add(time.Second))).C // render again in another second; the parent kills this process when its context ends
+		zone := time.FixedZone("", otherZone)
+		time.Local, time.UTC = zone, zone // this process does nothing else
 	}
 	second, _, err := c.render()
 	if err != nil {
@@ -75,6 +77,9 @@ func Run(in *gob.Decoder) ([]byte, error) {
 	err = gob.NewEncoder(&out).Encode(files)
 	return out.Bytes(), err
 }
+
+// otherZone is the time zone of the second rendering, in seconds. In it, the year, month, day, weekday, hour and minute are others.
+const otherZone = (400*24+1)*3600 + 60
 
 // timeFunction matches the functions of templates whose result depends on the time.
 var timeFunction = regexp.MustCompile(`\b(now|ago)\b`)
