@@ -174,7 +174,7 @@ func Open(ctx context.Context, f *os.File, l Limits) (*Archive, error) {
 		err = a.Restart()
 	}
 	if err != nil {
-		return nil, failure.New(v1alpha1.ReasonSnapshotFailed, "the archive cannot be used: %w; nothing was changed", err)
+		return nil, failure.New(v1alpha1.ReasonSnapshotFailed, "the archive cannot be used: %w; %w", err, errBroken)
 	}
 	return a, nil
 }
@@ -329,15 +329,14 @@ func (a *Archive) Source(w io.Writer, c plan.Change) error {
 
 // newestFirst returns snapshot ids, sorted from the newest to the oldest.
 func newestFirst(ids iter.Seq[string]) []string {
-	return slices.SortedFunc(ids, func(a, b string) int { return strings.Compare(timestamp(b), timestamp(a)) })
+	return slices.SortedFunc(ids, func(a, b string) int { return syntax.SnapshotTime(b).Compare(syntax.SnapshotTime(a)) })
 }
-
-// timestamp returns the time in a snapshot id as text, which sorts by time.
-func timestamp(id string) string { return id[max(0, len(id)-len(syntax.StampFormat)):] }
 
 // Download is an archive that is read from object storage beside the syncs, or was read and is not restored yet. It outlives a sync: a slow
 // download delays no other commit, and a restore that waits for a Designer is tried many times. The zero value holds no archive.
 type Download struct {
+	broken broken // survives Close
+
 	id     string
 	file   *os.File // nil without an archive
 	cancel context.CancelFunc
@@ -346,6 +345,15 @@ type Download struct {
 	archive *Archive
 	err     error
 }
+
+// broken is an archive that is not downloaded again for brokenFor, unless its label changes.
+type broken struct {
+	id, sum string // the SHA256 of the label
+	err     error  // nil if there is none
+	at      time.Time
+}
+
+const brokenFor = time.Hour
 
 // ID returns the id of the snapshot, or "" without an archive.
 func (d *Download) ID() string { return d.id }
@@ -358,7 +366,7 @@ func (d *Download) Close() error {
 	}
 	d.cancel()
 	<-d.done
-	*d = Download{}
+	*d = Download{broken: d.broken}
 	return f.Close()
 }
 
@@ -402,10 +410,26 @@ func (d *Download) start(b *Bucket, id string, newFile func() (*os.File, Limits,
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background()) // the download outlives the sync
-	*d = Download{id: id, file: file, cancel: cancel, done: make(chan struct{})}
+	*d = Download{broken: d.broken, id: id, file: file, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(d.done)
-		d.archive, d.err = b.Download(ctx, id, file, limits)
+		d.archive, d.err = d.read(ctx, b, limits)
 	}()
 	return nil
+}
+
+// read reads the archive, unless it is known to be broken.
+func (d *Download) read(ctx context.Context, b *Bucket, limits Limits) (*Archive, error) {
+	l, err := b.label(ctx, d.id)
+	if err != nil {
+		return nil, err
+	}
+	if d.broken.id == d.id && d.broken.sum == l.SHA256 && time.Since(d.broken.at) < brokenFor {
+		return nil, d.broken.err
+	}
+	a, err := b.download(ctx, l, d.file, limits)
+	if errors.Is(err, errBroken) && ctx.Err() == nil {
+		d.broken = broken{d.id, l.SHA256, err, time.Now()}
+	}
+	return a, err
 }

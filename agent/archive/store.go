@@ -298,6 +298,15 @@ func (b *Bucket) Download(ctx context.Context, id string, f *os.File, limits Lim
 	if err != nil {
 		return nil, err
 	}
+	return b.download(ctx, l, f, limits)
+}
+
+// errBroken is part of the error for an archive that does not get better by itself.
+var errBroken = errors.New("nothing was changed")
+
+// download reads the archive with a label.
+func (b *Bucket) download(ctx context.Context, l label, f *os.File, limits Limits) (*Archive, error) {
+	id := l.ID
 	if most := cmp.Or(limits.ArchiveBytes, maxPacked); l.ArchiveBytes > most {
 		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s has %d bytes, more than %d: raise spec.snapshots.maxSize", id+archiveSuffix, l.ArchiveBytes, most)
 	}
@@ -309,11 +318,11 @@ func (b *Bucket) Download(ctx context.Context, id string, f *os.File, limits Lim
 		return nil, err
 	}
 	if hex.EncodeToString(sum.Sum(nil)) != l.SHA256 {
-		return nil, failure.New(v1alpha1.ReasonSnapshotFailed, "%s is damaged: its checksum is not that of its label; nothing was changed", id+archiveSuffix)
+		return nil, failure.New(v1alpha1.ReasonSnapshotFailed, "%s is damaged: its checksum is not that of its label; %w", id+archiveSuffix, errBroken)
 	}
 	a, err := Open(ctx, f, limits)
 	if err == nil && a.ID != id {
-		err = failure.New(v1alpha1.ReasonSnapshotFailed, "%s is the archive of %s; nothing was changed", id+archiveSuffix, failure.Quote(a.ID))
+		err = failure.New(v1alpha1.ReasonSnapshotFailed, "%s is the archive of %s; %w", id+archiveSuffix, failure.Quote(a.ID), errBroken)
 	}
 	return a, err
 }
@@ -342,7 +351,7 @@ func (b *Bucket) surplus(k kind, objects map[string][]string, uploaded string, l
 			if has(id, whole...) {
 				kept++
 			}
-		case has(id, parts...) && timestamp(id) < timestamp(uploaded) && syntax.SnapshotTime(id).Before(limit):
+		case has(id, parts...) && syntax.SnapshotTime(id).Before(syntax.SnapshotTime(uploaded)) && syntax.SnapshotTime(id).Before(limit):
 			ids = append(ids, id)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/backoff"
 )
 
@@ -337,7 +338,7 @@ func (u *Uploader) record(k kind, id string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	m := &u.uploads[k]
-	if m.deletions++; timestamp(id) > timestamp(m.uploaded) {
+	if m.deletions++; syntax.SnapshotTime(id).After(syntax.SnapshotTime(m.uploaded)) {
 		m.uploaded = id
 	}
 }

@@ -207,12 +207,22 @@ func TestRestoreFromStorage(t *testing.T) {
 	})
 	t.Run("a damaged archive changes nothing", func(t *testing.T) {
 		b, m, id := begin(t)
-		key := "stoker/plant/line/area-4/" + id + ".tar.gz"
-		m.Set(key, m.Objects()[key][:200])
+		key, label := "stoker/plant/line/area-4/"+id+".tar.gz", "stoker/plant/line/area-4/"+id+".json"
+		good := m.Objects()
+		m.Set(key, good[key][:200])
 		l := lost(t, b, m, id)
-		r := l.ended(v1alpha1.GatewayError, v1alpha1.ReasonSnapshotFailed)
-		assert.Contains(t, r.Message, "checksum")
-		assert.Empty(t, l.read(view))
+		m.Calls()
+		for range 3 { // sequence: retries of one sync
+			r := l.ended(v1alpha1.GatewayError, v1alpha1.ReasonSnapshotFailed)
+			assert.Contains(t, r.Message, "checksum")
+			assert.Empty(t, l.read(view))
+		}
+		assert.Equal(t, []string{"get " + label, "get " + key, "get " + label, "get " + label}, m.Calls(), "a retry reads only the label again")
+		m.Set(key, good[key])
+		m.Set(label, bytes.Replace(good[label], []byte(`"sha256":"`), []byte(`"sha256":"0`), 1)) // another label
+		l.ended(v1alpha1.GatewayError, v1alpha1.ReasonSnapshotFailed)
+		m.Set(label, good[label])
+		l.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
 	})
 	t.Run("a request to an earlier volume", func(t *testing.T) {
 		b, m, id := begin(t)
