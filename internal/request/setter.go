@@ -205,7 +205,7 @@ func (s *Setter) change(ctx context.Context, namespace, name string, uid types.U
 	objects := s.objects(namespace)
 	var conflict error
 	for attempt := range attempts {
-		if attempt > 0 && !backoff.Wait(ctx, backoff.Jitter(min(firstPause<<attempt, maxPause))) {
+		if attempt > 0 && !backoff.Wait(ctx, backoff.Jitter(min(firstPause<<(attempt-1), maxPause))) {
 			return Answer{}, ctx.Err()
 		}
 		o, err := objects.get(ctx, name)
