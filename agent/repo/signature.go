@@ -25,10 +25,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-const (
-	maxSignature = 64 << 10 // bytes
-	minRSABits   = 2048
-)
+const maxSignature = 64 << 10 // bytes
 
 var errUnsigned = errors.New("is not signed")
 
@@ -302,7 +299,7 @@ func (k keyring) verifySSH(payload, signature []byte, now time.Time) error {
 	}
 	fingerprint := ssh.FingerprintSHA256(public)
 	if isWeak(public, inner.Format) {
-		return fmt.Errorf("is signed with the weak ssh key %s: use Ed25519, ECDSA, or RSA with at least %d bits", fingerprint, minRSABits)
+		return fmt.Errorf("is signed with the weak ssh key %s: use Ed25519, ECDSA, or RSA with at least %d bits", fingerprint, cosign.MinRSABits)
 	}
 	var sum []byte
 	switch outer.Hash {
@@ -357,7 +354,7 @@ func isWeak(public ssh.PublicKey, format string) bool {
 	}
 	if c, ok := public.(ssh.CryptoPublicKey); ok {
 		if key, ok := c.CryptoPublicKey().(*rsa.PublicKey); ok {
-			return key.N.BitLen() < minRSABits
+			return key.N.BitLen() < cosign.MinRSABits
 		}
 	}
 	return false
@@ -389,13 +386,13 @@ func (k keyring) verifyOpenPGP(payload, signature []byte, now time.Time) error {
 		bits, err := key.PublicKey.BitLength()
 		switch key.PublicKey.PubKeyAlgo {
 		case packet.PubKeyAlgoRSA, packet.PubKeyAlgoRSASignOnly:
-			if err == nil && bits >= minRSABits {
+			if err == nil && bits >= cosign.MinRSABits {
 				continue
 			}
 		case packet.PubKeyAlgoECDSA, packet.PubKeyAlgoEdDSA, packet.PubKeyAlgoEd25519, packet.PubKeyAlgoEd448:
 			continue
 		}
-		return fmt.Errorf("is signed with the weak OpenPGP key %s: use Ed25519, ECDSA, or RSA with at least %d bits", key.PublicKey.KeyIdString(), minRSABits)
+		return fmt.Errorf("is signed with the weak OpenPGP key %s: use Ed25519, ECDSA, or RSA with at least %d bits", key.PublicKey.KeyIdString(), cosign.MinRSABits)
 	}
 	return nil
 }

@@ -23,8 +23,8 @@ const BundleType = "application/vnd.dev.sigstore.bundle.v0.3+json"
 // Key is the public key of a publisher: what cosign generate-key-pair writes to cosign.pub.
 type Key struct{ public crypto.PublicKey }
 
-// minRSABits is the shortest RSA key that is accepted.
-const minRSABits = 2048
+// MinRSABits is the shortest RSA key that is accepted.
+const MinRSABits = 2048
 
 // ParseKey reads a public key in PEM format: ECDSA with the curve P-256, as cosign makes it, or RSA, as key management services have it.
 func ParseKey(raw []byte) (Key, error) {
@@ -42,11 +42,11 @@ func ParseKey(raw []byte) (Key, error) {
 			return Key{public}, nil
 		}
 	case *rsa.PublicKey:
-		if public.N.BitLen() >= minRSABits {
+		if public.N.BitLen() >= MinRSABits {
 			return Key{public}, nil
 		}
 	}
-	return Key{}, fmt.Errorf("a key of the type %T and its size cannot be used: use ECDSA with the curve P-256, as cosign makes it, or RSA with %d bits or more", parsed, minRSABits)
+	return Key{}, fmt.Errorf("a key of the type %T and its size cannot be used: use ECDSA with the curve P-256, as cosign makes it, or RSA with %d bits or more", parsed, MinRSABits)
 }
 
 // Signed reports whether the key made the signature of content.

@@ -183,7 +183,10 @@ func (t *httpTransport) sharedTransport() (*http.Transport, error) {
 			}
 			return p, t.opts.Guard.CheckProxied(r.Context(), r.URL.Hostname())
 		},
-		OnProxy: checkProxyResponse, Dial: t.opts.Guard.Dialer(t.opts.Connect).DialContext, TLS: conf, ConnectTimeout: t.opts.Handshake,
+		OnProxy: func(_ context.Context, proxy *url.URL, _ *http.Request, res *http.Response) error {
+			return proxyStatusError(proxy, res.StatusCode)
+		},
+		Dial: t.opts.Guard.Dialer(t.opts.Connect).DialContext, TLS: conf, ConnectTimeout: t.opts.Handshake,
 		KeepAlive: advertisementLifetime, HTTP2: true,
 	}.Transport()
 	return t.shared, nil
@@ -200,11 +203,6 @@ func proxyFromEnvironment() func(*url.URL) (*url.URL, error) {
 		}
 		return p, nil
 	}
-}
-
-// checkProxyResponse implements http.Transport.OnProxyConnectResponse.
-func checkProxyResponse(_ context.Context, proxy *url.URL, _ *http.Request, res *http.Response) error {
-	return proxyStatusError(proxy, res.StatusCode)
 }
 
 // proxyStatusError returns the error for the HTTP status of a proxy, nil for 200.
