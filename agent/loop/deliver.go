@@ -78,9 +78,7 @@ func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 	}
 	task := o.Task
 	task.Repair, task.OnWorking, task.Proposals = repair, func() { l.working(o) }, l.proposalsOf(syncCtx, o, repair)
-	if o != l.attempt.order {
-		l.proposer.NewOrder()
-	}
+	l.proposer.Starts(o != l.attempt.order)
 	r := l.Engine.Sync(syncCtx, o.Connections, task)
 	// If a change was saved after the last comparison, let the proposer see it, and ask again.
 	if _, unseen := errors.AsType[propose.UnseenError](r.Err); unseen && !r.Wrote() && l.compare(ctx) {

@@ -97,13 +97,15 @@ type Changes struct {
 	// Draft is the tree with the changes; nil if a file was refused or nothing has changed.
 	Draft *repo.Draft
 	edits []repo.Edit // of Files
+	// stats are those of all files that were compared, from before that.
+	stats map[string]plan.Stat
 	// contentDropped is set if withoutContent dropped Draft and edits to save memory.
 	contentDropped bool
 }
 
 // withoutContent returns a copy of c without the content that only a push needs.
 func (c *Changes) withoutContent() *Changes {
-	return &Changes{Files: c.Files, Refused: c.Refused, Digest: c.Digest, contentDropped: true}
+	return &Changes{Files: c.Files, Refused: c.Refused, Digest: c.Digest, stats: c.stats, contentDropped: true}
 }
 
 // Build collects the changes of the resources that contain the candidates, which are paths in the data directory. If files change
@@ -150,7 +152,7 @@ type builder struct {
 
 func newBuilder(b Base, limits Limits, guard Guard) *builder {
 	return &builder{
-		Base: b, limits: limits, guard: guard, out: &Changes{}, content: map[string]pieces.Bytes{}, edits: map[plan.Path]repo.Edit{}, ids: map[plan.Path]plan.ID{},
+		Base: b, limits: limits, guard: guard, out: &Changes{stats: map[string]plan.Stat{}}, content: map[string]pieces.Bytes{}, edits: map[plan.Path]repo.Edit{}, ids: map[plan.Path]plan.ID{},
 		attributes: attributes{b.Objects, b.Root, map[string][]gitattributes.MatchAttribute{}},
 	}
 }
@@ -303,6 +305,7 @@ func (x *builder) compare(p string) (change, bool, error) {
 	if c.stat, err = x.State.Stat(p); err != nil {
 		return c, false, fmt.Errorf("stat %s: %w", p, err)
 	}
+	x.out.stats[p] = c.stat
 	switch c.stat.Kind {
 	case plan.Missing:
 		return c, c.wanted, nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -78,7 +79,7 @@ type Proposer struct {
 	seen     seen
 	added    []string // new files on the gateway, by the last walk
 	schedule decide.Schedule
-	wait     decide.Wait // of the sync to the order in force
+	wait     waits
 	shown    shown
 	work     work
 
@@ -290,7 +291,7 @@ func (p *Proposer) move(ctx context.Context, s *Settings, in Input, base Base) (
 		}
 		if x.Read {
 			c = rec.withOverwritten(s, base, p.seen.built)
-			p.seen.described = p.seen.files
+			p.seen.describe()
 			setChanges(&x, s, rec, c, p.seen.from)
 		}
 	}
@@ -397,7 +398,7 @@ type seen struct {
 	at    string               // hash of files and of the commit that the gateway had
 	built *Changes             // what the last Build found, without content between two calls of Step
 	from  string               // the value of at for which built was made
-	// described are the files that the state is about.
+	// described are the files that the state is about, with the others of their resources: a sync replaces those together.
 	described map[string]plan.Stat
 }
 
@@ -427,6 +428,12 @@ func (v *seen) read(base Base, paths []string, s *Settings) error {
 		v.built, v.from = c, v.at
 	}
 	return err
+}
+
+// describe makes the state one about the files that look has seen and read has read.
+func (v *seen) describe() {
+	v.described = maps.Clone(v.built.stats)
+	maps.Copy(v.described, v.files)
 }
 
 // dropContent drops the content of the files.

@@ -64,6 +64,7 @@ func TestStateDescribesChanges(t *testing.T) {
 	g.settle(minute)
 	require.True(t, g.p.Proposal().Safe())
 	assert.True(t, g.p.Describes(g.disk, file))
+	assert.True(t, g.p.Describes(g.disk, file, view+"resource.json"), "a sync replaces both")
 	assert.False(t, g.p.Describes(g.disk, file, other))
 	g.save(`{"v":3}`)
 	assert.False(t, g.p.Describes(g.disk, file), "it was saved again")
@@ -191,13 +192,13 @@ func TestPauseAfterUnknownRepository(t *testing.T) {
 	assert.Greater(t, pauseAfter(err, v1alpha1.ReasonAuthFailed, 1), 45*time.Second)
 }
 
-// replacing returns a function that asks, some time after the first sync, whether the sync may replace changes. The record is that of
+// replacing returns a Proposer, and a function that asks, some time after the first sync, whether the sync may replace changes. The record is that of
 // another proposal, or of an earlier state of it.
-func replacing(t *testing.T, strategy v1alpha1.ConflictStrategy, debounce time.Duration) func(rec record, after time.Duration, described bool) error {
+func replacing(t *testing.T, strategy v1alpha1.ConflictStrategy, debounce time.Duration) (*Proposer, func(rec record, after time.Duration, described bool) error) {
 	began := time.Now()
 	now := began
 	p, n := New(slog.New(slog.DiscardHandler), func() time.Time { return now }), &notes{content: map[string][]byte{}}
-	return func(rec record, after time.Duration, described bool) error {
+	return p, func(rec record, after time.Duration, described bool) error {
 		require.NoError(t, rec.save(n))
 		p.kept.loaded = false
 		require.NotNil(t, p.Recall(n))
@@ -216,7 +217,7 @@ func TestWaitForUnseenChange(t *testing.T) {
 	for strategy, rec := range map[v1alpha1.ConflictStrategy]record{v1alpha1.StrategyGitWins: pushedRecord, v1alpha1.StrategyGatewayWins: mergedRecord} {
 		t.Run(string(strategy), func(t *testing.T) {
 			const debounce, limit = time.Minute, 2 * time.Minute
-			replace := replacing(t, strategy, debounce)
+			_, replace := replacing(t, strategy, debounce)
 			require.NoError(t, replace(rec, 0, true))
 			later := time.Hour // an open Designer has held the sync until then
 			require.ErrorAs(t, replace(rec, later, false), &UnseenError{})
@@ -229,11 +230,29 @@ func TestWaitForUnseenChange(t *testing.T) {
 // While a pull request is open, the sync waits for it, so the time of an earlier wait does not count for a change that is saved later.
 func TestWaitForUnseenChangeAfterOpenPullRequest(t *testing.T) {
 	const debounce, limit = time.Minute, 2 * time.Minute
-	replace := replacing(t, v1alpha1.StrategyGatewayWins, debounce)
+	_, replace := replacing(t, v1alpha1.StrategyGatewayWins, debounce)
 	require.Error(t, replace(mergedRecord, 0, false))
 	err := replace(pushedRecord, limit/2, true)
 	require.Error(t, err)
 	assert.NotErrorAs(t, err, &UnseenError{}, "no comparison helps")
 	require.Error(t, replace(mergedRecord, time.Hour, false), "the wait begins again")
 	require.NoError(t, replace(mergedRecord, time.Hour+limit, false))
+}
+
+// Commits that come faster than the wait ends do not make it longer. A sync that ran in between ends it.
+func TestWaitOfNewOrders(t *testing.T) {
+	const limit = 2 * time.Minute
+	unpushed := record{Branch: pushedRecord.Branch, Digest: "x", Pending: plan.ID{1}}
+	p, replace := replacing(t, v1alpha1.StrategyGitWins, time.Minute)
+	for _, after := range []time.Duration{0, limit / 2, limit - 1} { // sequence: three orders
+		p.Starts(true)
+		require.Error(t, replace(unpushed, after, true))
+	}
+	p.Starts(true)
+	require.NoError(t, replace(unpushed, limit, true))
+	p.Starts(true)
+	require.Error(t, replace(unpushed, limit, true), "the change is another one")
+	p.Starts(false) // and asks nothing, because the change was undone
+	p.Starts(true)
+	require.Error(t, replace(unpushed, time.Hour, true))
 }

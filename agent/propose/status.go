@@ -192,17 +192,33 @@ func ConflictError(paths []string, format string, args ...any) error {
 	return failure.New(v1alpha1.ReasonConflictDetected, "%s was changed on the gateway and in git (%d files): %s", paths[0], len(paths), fmt.Sprintf(format, args...))
 }
 
-// NewOrder forgets how long the sync to the last order has waited.
-func (p *Proposer) NewOrder() { p.wait = decide.Wait{} }
+// waits is how long the sync to the order in force has waited.
+type waits struct {
+	decide.Wait
+	newOrder     bool     // and no sync to it has asked yet
+	held, before []string // the paths that held the running sync, and the one before
+}
+
+// Starts notes that a sync starts; newOrder reports that it is the first one to its order. Such a sync waits as long as any other, unless the same
+// paths held the one before: otherwise frequent commits would hold every sync.
+func (p *Proposer) Starts(newOrder bool) {
+	p.wait.newOrder = p.wait.newOrder || newOrder
+	p.wait.before, p.wait.held = p.wait.held, nil
+}
 
 // Replace returns nil if a sync may replace the changes at paths, and otherwise the error that holds the sync. described is what Describes
 // reports of the paths.
 func (p *Proposer) Replace(s *Settings, strategy v1alpha1.ConflictStrategy, paths []string, described bool) error {
+	if p.wait.newOrder && !slices.Equal(p.wait.before, paths) {
+		p.wait.Wait = decide.Wait{}
+	}
+	p.wait.newOrder = false
 	next, why, unseen := p.wait.Blocks(decide.Changes{Strategy: strategy, Proposal: p.Proposal(), Seen: described, Limit: s.Debounce + pushGrace, Now: p.Now()})
-	p.wait = next
+	p.wait.Wait = next
 	if why == "" {
 		return nil
 	}
+	p.wait.held = paths
 	err := ConflictError(paths, "%s", why)
 	if unseen {
 		p.schedule = p.schedule.Unwalked()
