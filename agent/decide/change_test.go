@@ -272,7 +272,7 @@ func TestSchedule(t *testing.T) {
 		"open":                               {unchanged, Move{Do: Show, Poll: true}},
 		"open, polled":                       {func(s *Schedule, _ *ProposalSituation) { *s = s.Succeeded(at(minute)) }, Move{Do: Show, At: at(minute)}},
 		"open, the poll failed":              {failed(minute, unchanged), Move{Do: Show, At: at(minute)}},
-		"only the branch":                    {func(_ *Schedule, p *ProposalSituation) { p.HasPullRequest = false }, Move{Do: Show}},
+		"only the branch":                    {func(_ *Schedule, p *ProposalSituation) { p.Published = false }, Move{Do: Show}},
 		"ends":                               {func(_ *Schedule, p *ProposalSituation) { p.Ends, p.InGit = v1alpha1.ProposalWithdrawn, true }, end(v1alpha1.ProposalWithdrawn)},
 		"ends, failed":                       {failed(minute, func(_ *Schedule, p *ProposalSituation) { p.Ends = v1alpha1.ProposalWithdrawn }), Move{Do: Show, At: at(minute)}},
 		"ends, failed before":                {failed(0, func(_ *Schedule, p *ProposalSituation) { p.Ends = v1alpha1.ProposalClosed }), end(v1alpha1.ProposalClosed)},
@@ -293,8 +293,8 @@ func TestSchedule(t *testing.T) {
 		"closed":                             {changed(func(p *ProposalSituation) { p.Closed, p.Active = true, false }), Move{Do: Withhold}},
 		"another author":                     {changed(func(p *ProposalSituation) { p.Foreign = true }), Move{Do: Show, Poll: true}},
 		"changed":                            {changed(func(*ProposalSituation) {}), Move{Do: Push}},
-		"new":                                {changed(func(p *ProposalSituation) { p.Active, p.HasPullRequest = false, false }), Move{Do: Push}},
-		"pushed, no pull request":            {func(_ *Schedule, p *ProposalSituation) { p.Open, p.HasPullRequest = false, false }, Move{Do: Push}},
+		"new":                                {changed(func(p *ProposalSituation) { p.Active, p.Published = false, false }), Move{Do: Push}},
+		"pushed, no pull request":            {func(_ *Schedule, p *ProposalSituation) { p.Open, p.Published = false, false }, Move{Do: Push}},
 		"failed":                             {failed(minute, changed(func(*ProposalSituation) {})), Move{Do: Retry, At: at(minute)}},
 		"failed before":                      {failed(0, changed(func(*ProposalSituation) {})), Move{Do: Push}},
 		"declined": {failed(minute, func(s *Schedule, p *ProposalSituation) {
@@ -314,7 +314,7 @@ func TestSchedule(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := Schedule{}
-			p := ProposalSituation{Now: day, Debounce: debounce, Active: true, HasPullRequest: true, Changed: true, Looked: true, Read: true, Files: 1, Changes: changes,
+			p := ProposalSituation{Now: day, Debounce: debounce, Active: true, Published: true, Changed: true, Looked: true, Read: true, Files: 1, Changes: changes,
 				Covered: true, Pushed: true, Open: true}
 			c.change(&s, &p)
 			assert.Equal(t, c.want, s.Move(p))

@@ -121,8 +121,8 @@ type ProposalSituation struct {
 	InGit, Merged bool
 	// Foreign reports that another author committed to the branch, Replaced that a sync replaced a file of the proposal.
 	Foreign, Replaced bool
-	// HasPullRequest reports that the record names a pull request of the forge.
-	HasPullRequest bool
+	// Published reports that there is a pull request to ask about, or a branch that will have none.
+	Published bool
 	// Standby reports that the other node of a redundant pair has the files, Renew that a user requests to propose again.
 	Standby, Renew bool
 	// Pushes are the times of the last pushes.
@@ -245,9 +245,9 @@ func (s Schedule) moveKnown(p ProposalSituation) Move {
 	return Move{Do: Push}
 }
 
-// polls returns a move that polls the pull request, or the base branch after its merge, if that is due.
+// polls returns a move that asks for the state of the pull request, or of the branch, if that is due.
 func (s Schedule) polls(p ProposalSituation, do ProposalAction) Move {
-	if !p.Active || !p.HasPullRequest {
+	if !p.Active || !p.Published {
 		return Move{Do: do}
 	}
 	if due := slices.MaxFunc([]time.Time{s.poll, s.attempt}, time.Time.Compare); p.Now.Before(due) {

@@ -53,15 +53,18 @@ func (b branch) delete(ctx context.Context, tip plan.ID) error {
 	return b.remote.Push(ctx, b.ref, tip, plan.ID{}, nil)
 }
 
-// owns reports whether a tip of the branch is a commit of its agent. The record can be forged, so the commit on the server decides, unless this
-// process has verified it before. It is enough to look at the tip, because the agent puts its commits only on its own ones and on the commit
-// that the branch began with.
-func (b branch) owns(ctx context.Context, base Base, tip, verified plan.ID) (bool, error) {
-	if tip == verified {
-		return true, nil
+// owns reports whether a tip of the branch is a commit of its agent: the recorded one, or one on top of it, whose push succeeded after the agent had
+// given it up. The record can be forged, so the commit on the server decides, unless this process has verified it before. It is enough to look
+// at the tip, because the agent puts its commits only on its own ones and on the commit that the branch began with. change is the digest of the
+// changes that the commit has.
+func (b branch) owns(ctx context.Context, base Base, tip plan.ID, rec record) (change string, own bool, err error) {
+	if tip == rec.verifiedTip {
+		return rec.Digest, true, nil
 	}
 	text, err := base.CommitText(ctx, tip)
-	return err == nil && readTrailers(text).gateway == b.owner.trailer(), err
+	t := readTrailers(text)
+	known := tip == rec.Tip || tip == rec.Pending || t.parent == rec.Tip && !rec.Tip.IsZero()
+	return t.change, err == nil && known && t.gateway == b.owner.trailer(), err
 }
 
 // remove closes the pull request of an ending proposal, unless it is merged, and deletes the branch. A branch whose tip is not a commit of this
@@ -75,10 +78,7 @@ func remove(ctx context.Context, b branch, p pulls, base Base, rec record) error
 		return err
 	}
 	if !tip.IsZero() {
-		if tip != rec.Tip && tip != rec.Pending {
-			return nil
-		}
-		if own, err := b.owns(ctx, base, tip, rec.verifiedTip); err != nil || !own {
+		if _, own, err := b.owns(ctx, base, tip, rec); err != nil || !own {
 			return err
 		}
 	}

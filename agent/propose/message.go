@@ -173,7 +173,7 @@ func message(id Identity, c *Changes, authors map[string]string, from plan.ID) s
 // trailers are those of a commit that an agent made.
 type trailers struct {
 	gateway, change string
-	base            plan.ID
+	base, parent    plan.ID
 }
 
 // readTrailers reads the trailers of a commit; they are empty if an agent did not make it. A commit that a user amends has another
@@ -185,6 +185,9 @@ func readTrailers(commit []byte) trailers {
 	if !strings.Contains(head, fmt.Sprintf("\ncommitter %s <%s> ", who.Name, who.Mail)) {
 		return t
 	}
+	_, parent, _ := strings.Cut(head, "\nparent ")
+	parent, _, _ = strings.Cut(parent, "\n")
+	t.parent, _ = plan.ParseID(parent)
 	for line := range strings.Lines(message) {
 		name, value, _ := strings.Cut(strings.TrimRight(line, "\n"), ": ")
 		switch name {

@@ -231,7 +231,7 @@ func (p *Proposer) move(ctx context.Context, s *Settings, in Input, base Base) (
 	x := decide.ProposalSituation{
 		Now: p.Now(), Debounce: s.Debounce, Standby: in.Standby, Renew: in.Renew != "" && in.Renew != rec.Renewed, Changed: len(in.Changed) > 0,
 		Active: rec.active(), Ends: rec.FinalState, Merged: rec.Merged, Foreign: rec.Foreign, Replaced: rec.hasOverwritten(),
-		HasPullRequest: s.Forge != nil && rec.Number != 0, Pushes: rec.Pushes,
+		Published: rec.Number != 0 && s.Forge != nil || (rec.Foreign || s.Forge == nil) && rec.Tip != plan.ID{}, Pushes: rec.Pushes,
 	}
 	if !x.Changed && !x.Standby {
 		p.forgetChanges()
@@ -285,7 +285,7 @@ func (p *Proposer) move(ctx context.Context, s *Settings, in Input, base Base) (
 		default:
 			p.shown.set(p.Log, s, rec, c, len(in.Changed), m)
 			if m.Poll {
-				p.poll(ctx, s, base.Commit)
+				p.poll(ctx, s, base)
 			}
 			return m.At, nil
 		}
@@ -334,35 +334,6 @@ func (p *Proposer) push(ctx context.Context, s *Settings, c *Changes, base Base,
 	rec := p.kept.clone()
 	w := &push{settings: s, changes: c, built: p.seen.built, base: base, notes: notes, Env: p.Env}
 	p.work.start(ctx, func(ctx context.Context) outcome { return w.run(ctx, rec) })
-}
-
-// poll starts to ask the forge for the state of the open pull request. After the merge, it asks the git server whether the gateway runs the tip of
-// the base branch: then it has the merge, whatever followed.
-func (p *Proposer) poll(ctx context.Context, s *Settings, runs plan.ID) {
-	rec := p.kept.clone()
-	p.work.start(ctx, func(ctx context.Context) outcome {
-		if rec.Merged {
-			tip, err := branch{remote: s.Remote, ref: "refs/heads/" + s.BaseBranch}.tip(ctx)
-			return outcome{err: err, apply: func(r *record) {
-				if err == nil && tip == runs && runs != r.BranchedFrom {
-					r.FinalState = v1alpha1.ProposalMerged
-				}
-			}}
-		}
-		branch := s.Branch
-		if rec.Shared {
-			branch = rec.Head
-		}
-		pr, err := s.pulls().numbered(ctx, rec.Number, branch)
-		if err != nil {
-			return outcome{err: err}
-		}
-		return outcome{apply: func(r *record) {
-			if event := r.polled(pr, s.BaseBranch, p.seen.built); event != "" {
-				p.Log.Info(event, "url", rec.URL)
-			}
-		}}
-	})
 }
 
 // end ends the proposal. It first closes the pull request and deletes the branch, and tries that until it succeeds.

@@ -26,7 +26,7 @@ func (s *Settings) pulls() pulls { return pulls{s.Forge, s.Branch, s.BaseBranch}
 // from returns the pull requests from this gateway's branch into any other, without those of forks.
 func (p pulls) from(ctx context.Context) ([]forge.PullRequest, error) {
 	list, err := p.ByHead(ctx, p.branch, "")
-	return slices.DeleteFunc(list, func(pr forge.PullRequest) bool { return pr.Fork }), err
+	return slices.DeleteFunc(list, func(pr forge.PullRequest) bool { return pr.Fork || pr.Number <= 0 }), err
 }
 
 // numbered returns the pull request with a number, into any branch, or nil if there is none from that branch. The number comes from the record,
@@ -60,7 +60,7 @@ func (w *publisher) withChange(ctx context.Context, except int64) (*forge.PullRe
 	}
 	slices.SortFunc(list, func(a, b forge.PullRequest) int { return cmp.Compare(a.Number, b.Number) })
 	for _, pr := range list {
-		if pr.Number == except || pr.Fork || pr.Branch == w.pulls.branch || digestOf(pr.Body) != w.changes.Digest {
+		if pr.Number <= 0 || pr.Number == except || pr.Fork || pr.Branch == w.pulls.branch || digestOf(pr.Body) != w.changes.Digest {
 			continue
 		}
 		tip, err := branch{remote: w.settings.Remote, ref: "refs/heads/" + pr.Branch}.tip(ctx)
@@ -198,6 +198,9 @@ func (w *publisher) create(ctx context.Context) (*forge.PullRequest, string, err
 	}
 	if err != nil {
 		return nil, "", err
+	}
+	if pr.Number <= 0 {
+		return nil, "", failure.New(v1alpha1.ReasonGitUnreachable, "the forge did not say which pull request it opened")
 	}
 	for _, n := range pr.Notes {
 		w.Log.Warn("pull request note", "url", pr.URL, "note", n)

@@ -1,6 +1,7 @@
 package propose
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/forge"
+	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/api/v1alpha1"
@@ -204,4 +206,153 @@ func TestBranchBeginsAgain(t *testing.T) {
 		assert.Contains(t, g.last.Message, added)
 		assert.Len(t, pl.hub.open(), 1, "the branch has the only copy of the view")
 	})
+}
+
+// TestWhoseTip: git says whether the tip of the branch is that of another author, and a forge can be late.
+func TestWhoseTip(t *testing.T) {
+	const branch = "gateway-changes/plants/a"
+	t.Run("a push that failed lands later", func(t *testing.T) {
+		pl, g := opened(t)
+		first := pl.repo.Tip(branch)
+		g.save(`{"v":3}`)
+		g.settle(5 * minute)
+		late := pl.repo.Tip(branch)
+		require.NotEqual(t, first, late)
+		rec, err := loadRecord(g.notes)
+		require.NoError(t, err)
+		rec.Tip, rec.Pending = repotest.ParseID(t, first), plan.ID{1} // of the next attempt
+		require.NoError(t, rec.save(g.notes))
+		g.restart()
+		g.settle(20 * minute)
+		assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+		g.save(`{"v":4}`)
+		g.settle(20 * minute)
+		assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+		assert.Equal(t, `{"v":4}`, pl.repo.Content(branch, "site/"+view+"view.json"))
+	})
+	t.Run("the forge shows an older commit", func(t *testing.T) {
+		pl, g := opened(t)
+		g.settings.Forge = &behind{pl.hub}
+		g.settle(20 * minute)
+		assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+	})
+	t.Run("the commit of another author is removed", func(t *testing.T) {
+		pl, g := opened(t)
+		own := pl.repo.Tip(branch)
+		pl.repo.Checkout(branch)
+		pl.repo.Commit("review")
+		pl.repo.Checkout("main")
+		g.settle(20 * minute)
+		require.Equal(t, v1alpha1.ProposalForeign, g.state())
+		pl.repo.Branch(branch, own)
+		g.settle(20 * minute)
+		assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+	})
+}
+
+// behind is a forge that does not know the newest commits of branches.
+type behind struct{ *hub }
+
+func (b *behind) Get(ctx context.Context, n int64) (forge.PullRequest, error) {
+	pr, err := b.hub.Get(ctx, n)
+	pr.Commit = strings.Repeat("0a", 20)
+	return pr, err
+}
+
+// TestBranchWithoutPullRequest: the agent follows a branch that has no pull request.
+func TestBranchWithoutPullRequest(t *testing.T) {
+	const branch = "gateway-changes/plants/a"
+	pushed := func(t *testing.T) (*plant, *gateway) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		g.settings.Forge = nil
+		g.proposes(`{"v":2}`)
+		require.Equal(t, v1alpha1.ProposalPushed, g.state())
+		return pl, g
+	}
+	review := func(pl *plant) {
+		pl.repo.Checkout(branch)
+		pl.repo.Commit("review")
+		pl.repo.Checkout("main")
+	}
+	t.Run("deleted", func(t *testing.T) {
+		pl, g := pushed(t)
+		pl.repo.DeleteBranch(branch)
+		g.settle(20 * minute)
+		assert.Equal(t, v1alpha1.ProposalClosed, g.state(), "%+v", g.last)
+		g.proposes(`{"v":3}`)
+		assert.Equal(t, v1alpha1.ProposalPushed, g.state())
+	})
+	t.Run("merged and deleted", func(t *testing.T) {
+		pl, g := pushed(t)
+		pl.repo.ForcePush(pl.repo.Tip(branch))
+		pl.repo.DeleteBranch(branch)
+		g.settle(20 * minute)
+		assert.Equal(t, v1alpha1.ProposalPushed, g.state(), "%+v", g.last)
+		g.pull()
+		g.settle(minute)
+		assert.Equal(t, v1alpha1.ProposalMerged, g.state())
+	})
+	t.Run("with a commit of another author", func(t *testing.T) {
+		pl, g := pushed(t)
+		own := pl.repo.Tip(branch)
+		review(pl)
+		g.settle(20 * minute)
+		require.Equal(t, v1alpha1.ProposalForeign, g.state())
+		pl.repo.Branch(branch, own)
+		g.settle(20 * minute)
+		assert.Equal(t, v1alpha1.ProposalPushed, g.state())
+	})
+	t.Run("with a commit of another author, who opens the pull request", func(t *testing.T) {
+		pl, g := pushed(t)
+		review(pl)
+		g.settle(20 * minute)
+		g.settings.Forge = pl.hub
+		_, err := pl.hub.Create(t.Context(), forge.Draft{Branch: branch, Base: "main"})
+		require.NoError(t, err)
+		g.settle(20 * minute)
+		assert.Equal(t, int64(1), g.last.Number)
+		require.NoError(t, pl.hub.Close(t.Context(), 1, ""))
+		g.settle(20 * minute)
+		assert.Equal(t, v1alpha1.ProposalClosed, g.state())
+	})
+}
+
+// TestNumberOfPullRequest: without a valid number, the agent does not ask again at once.
+func TestNumberOfPullRequest(t *testing.T) {
+	t.Run("in the record", func(t *testing.T) {
+		pl, g := opened(t)
+		rec, err := loadRecord(g.notes)
+		require.NoError(t, err)
+		rec.Number = -1
+		require.NoError(t, rec.save(g.notes))
+		g.restart()
+		g.settle(minute)
+		assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+		assert.Len(t, pl.hub.list, 1)
+	})
+	t.Run("of the forge", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		g.settings.Forge = &unnumbered{pl.hub}
+		g.proposes(`{"v":2}`)
+		assert.Equal(t, v1alpha1.ReasonGitUnreachable, g.last.Reason, "%+v", g.last)
+	})
+}
+
+// unnumbered is a forge without numbers.
+type unnumbered struct{ *hub }
+
+func (u *unnumbered) Create(ctx context.Context, d forge.Draft) (forge.PullRequest, error) {
+	pr, err := u.hub.Create(ctx, d)
+	pr.Number = 0
+	return pr, err
+}
+
+func (u *unnumbered) ByHead(ctx context.Context, branch, base string) ([]forge.PullRequest, error) {
+	list, err := u.hub.ByHead(ctx, branch, base)
+	for i := range list {
+		list[i].Number = 0
+	}
+	return list, err
 }

@@ -30,6 +30,9 @@ func (w *push) run(ctx context.Context, rec record) outcome {
 	if err == nil && w.settings.Forge != nil && !rec.Foreign && rec.FinalState == "" {
 		p := publisher{Env: w.Env, pulls: w.settings.pulls(), settings: w.settings, changes: w.changes, base: w.base, notes: w.notes}
 		rec, err = p.publish(ctx, rec)
+		if err == nil && !rec.published() && !rec.Merged && rec.FinalState == "" { // do not try again at once
+			err = failure.New(v1alpha1.ReasonGitUnreachable, "the forge has another pull request than the one of this branch")
+		}
 	}
 	return outcome{apply: func(r *record) { *r = rec }, err: err}
 }
@@ -54,10 +57,7 @@ func (w *push) pushBranch(ctx context.Context, rec record) (record, error) {
 		}
 	}
 	if !tip.IsZero() {
-		own := tip == rec.Tip
-		if own {
-			own, err = b.owns(ctx, w.base, tip, rec.verifiedTip)
-		}
+		change, own, err := b.owns(ctx, w.base, tip, rec)
 		if err != nil {
 			return rec, err
 		}
@@ -65,7 +65,7 @@ func (w *push) pushBranch(ctx context.Context, rec record) (record, error) {
 			rec.Foreign = true
 			return rec, nil
 		}
-		rec.verifiedTip = tip
+		rec.lands(tip, change)
 	}
 	if tip == rec.Tip && !tip.IsZero() && rec.Pending.IsZero() && rec.Digest == w.changes.Digest {
 		return rec, nil

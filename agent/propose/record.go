@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"stoker.io/stoker/agent/forge"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/relpath"
 	"stoker.io/stoker/agent/repo"
@@ -172,6 +171,7 @@ func loadRecord(n Notes) (record, error) {
 	if err := json.Unmarshal(b, &r); err != nil {
 		return record{}, nil //nolint:nilerr // see above
 	}
+	r.Number = max(r.Number, 0) // no forge has such a number
 	return r, nil
 }
 
@@ -320,37 +320,4 @@ func lookup(objects plan.Objects, root plan.ID, source plan.Path) (plan.Entry, e
 // withdrawFor ends the proposal because its pull request is not into the branch base: the spec names another one, or a user moved it.
 func (r *record) withdrawFor(base string) {
 	r.FinalState, r.Comment = v1alpha1.ProposalWithdrawn, "It is proposed again, into "+base+"."
-}
-
-// polled takes over what the forge says of the pull request, nil if there is none any more, and returns what has happened; "" if nothing has.
-// built are the changes on the disk; nil if they are not known.
-func (r *record) polled(pr *forge.PullRequest, base string, built *Changes) (event string) {
-	own := pr == nil || pr.Commit == r.Tip.String() || pr.Commit == r.Pending.String() // the answer to the push of Pending may be lost
-	foreign := !own && !r.Shared && pr.Commit != ""
-	moved := pr != nil && pr.State != forge.Closed && pr.Base != base && !foreign // another author moves it on purpose
-	switch {
-	case r.Shared && (pr == nil || moved || digestOf(pr.Body) != r.Digest): // its gateway no longer has this change
-		r.end("")
-		return "pull request no longer shared"
-	case pr == nil: // the next push opens another one
-		r.Number, r.URL, r.TextDigest = 0, "", ""
-		return "pull request gone"
-	case moved:
-		r.withdrawFor(base)
-		return "pull request moved to another base"
-	case pr.State == forge.Closed:
-		r.close(r.Digest)
-		if built != nil && r.covers(built) { // without the files that a sync has overwritten
-			r.close(built.Digest)
-		}
-		r.end(v1alpha1.ProposalClosed)
-		return "pull request closed"
-	case pr.State == forge.Merged:
-		r.Merged = true
-		event = "pull request merged"
-	case foreign:
-		r.Foreign = true
-	}
-	r.URL = oneLine(pr.URL, 512)
-	return event
 }
