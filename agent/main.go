@@ -22,6 +22,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -31,6 +32,9 @@ import (
 var version = "dev"
 
 func main() {
+	if err := hideProcess(); err != nil {
+		fmt.Fprintf(os.Stderr, "agent: other programs may read this process: %v\n", err)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
