@@ -18,8 +18,9 @@ import (
 // maxDependencies bounds the ConfigSyncs that are read to find a cycle.
 const maxDependencies = 64
 
-// checkDependencies returns an error unless every direct dependency of cs is ready and, if it comes from the same ref as cs, runs the same
-// commit. It reads the dependencies with the rights of the caller.
+// checkDependencies returns an error unless every direct dependency of cs is ready and, if its spec names the same ref as that of cs, runs the
+// same commit. A dependency that runs another ref by a request or a rollback keeps cs waiting until it runs that commit. checkDependencies
+// reads the dependencies with the rights of the caller.
 func (e *Engine) checkDependencies(ctx context.Context, cs *v1alpha1.ConfigSync, rendered *Rendered) error {
 	if len(cs.Spec.DependsOn) == 0 {
 		return nil
@@ -45,7 +46,8 @@ func (e *Engine) checkDependencies(ctx context.Context, cs *v1alpha1.ConfigSync,
 				return dependencyError(err, d, cs.Namespace)
 			}
 			source = origin{repo: dependency.Spec.Git.Repo, ref: dependency.Spec.Git.Ref, gatewaySync: dependency.Name}
-			// The error is only about the SyncTarget. Without it, no lead confirms that the GatewaySync is ready.
+			// An error here only says that the SyncTarget cannot be read. Its lock shows whether an agent still keeps the status up to date, so
+			// without the SyncTarget a ready GatewaySync is not believed.
 			if verdict, err = request.ReadWithLock(ctx, clients, dependency, ""); err != nil {
 				return fmt.Errorf("spec.dependsOn: %w", readError(err, "SyncTarget", cs.Namespace, d.Name))
 			}

@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	// maxTime bounds the rendering of all files, without the wait for tools of other ConfigSyncs.
+	// maxTime bounds the rendering of all files, not counting the wait for tools of other ConfigSyncs.
 	maxTime = 10 * time.Second
 	// maxSteps bounds the executed parts of all templates together.
 	maxSteps = 10_000_000
@@ -202,8 +202,8 @@ func (r *rendering) add(id manifest.ID, o manifest.Object) error {
 	return nil
 }
 
-// renderText returns the text of a manifest, and whether it may hold values of Secrets. It subtracts the length of the text from
-// r.remaining.
+// renderText returns the text of a manifest or of a value file, and whether it may hold values of Secrets. It subtracts the length of the
+// text from r.remaining.
 func (r *rendering) renderText(file string, content []byte) (text []byte, tainted bool, err error) {
 	if text = content; r.Template && templates.IsTemplate(content) {
 		tainted = r.Tainted
@@ -295,7 +295,8 @@ func (r *rendering) selectTargets() ([]manifest.Object, error) {
 	return list, nil
 }
 
-// matches reports whether a target selects an object.
+// matches reports whether a target selects an object. An object without a namespace counts as one of the ConfigSync's namespace, also if
+// its kind has none, which only the cluster knows.
 func (r *rendering) matches(t *v1alpha1.ConfigTarget, id manifest.ID) bool {
 	return (t.Type == id.Type() || t.Type == id.Kind) && (t.Name == "" || t.Name == id.Name) &&
 		(t.Namespace == "" || t.Namespace == id.Namespace || id.Namespace == "" && t.Namespace == r.Namespace)
