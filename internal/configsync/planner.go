@@ -326,6 +326,6 @@ func (p *planner) keepsDrift(x *object, source *Rendered) bool {
 	ready := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady)
 	same := ready != nil && ready.Reason == string(v1alpha1.ReasonSynced) && ready.ObservedGeneration == p.cs.Generation && !from.Template && len(from.VarsFrom) == 0 &&
 		st.SourceRef == source.Ref && st.SourceRevision == source.Commit && st.SourcePath == source.Path
-	marked := plan.Marked(x.live, p.cs.Owner())
+	marked := plan.OwnerOf(x.live) == p.cs.Owner()
 	return x.item.Action == plan.Repair && (marked || same) || same && x.item.Action == plan.Configure && x.want.ID().IsSecret()
 }

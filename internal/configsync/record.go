@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -60,22 +59,13 @@ func (e *Engine) newRecord(cs *v1alpha1.ConfigSync, clients kube.Clients) *recor
 var conditions = []string{v1alpha1.ConditionReady, v1alpha1.ConditionRefResolved, v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled,
 	v1alpha1.ConditionAvailable, v1alpha1.ConditionDegraded}
 
-// setCondition sets a condition. Conditions of other writers stay if there is room for them.
+// setCondition sets a condition. The status has room for 1024 characters of its message. Conditions of other writers stay if there is room for them.
 func (r *record) setCondition(kind string, value metav1.ConditionStatus, reason v1alpha1.Reason, message string) {
 	r.cs.Status.Conditions = status.FitConditions(r.cs.Status.Conditions, conditions)
 	meta.SetStatusCondition(&r.cs.Status.Conditions, metav1.Condition{
-		Type: kind, Status: value, Reason: string(reason), Message: truncateMessage(message), ObservedGeneration: r.cs.Generation,
+		Type: kind, Status: value, Reason: string(reason), Message: failure.Cut(message, 1024), ObservedGeneration: r.cs.Generation,
 		LastTransitionTime: metav1.NewTime(r.clients.Now()),
 	})
-}
-
-// truncateMessage shortens a message to the 1024 characters that a field of the status may have.
-func truncateMessage(s string) string {
-	const maxLength = 1024
-	if utf8.RuneCountInString(s) <= maxLength {
-		return s
-	}
-	return string([]rune(s)[:maxLength-1]) + "…"
 }
 
 // writeIntent writes the status before a run changes anything. It fails if another client wrote the ConfigSync since it was read.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -29,7 +30,7 @@ func (p *planner) planRecreation(ctx context.Context, x *object) error {
 	if x.claim != plan.Ours || !plan.MayRecreate(x.want, p.inventoryEntry(x.want.ID()), x.live) {
 		return nil
 	}
-	if err := p.client.DryRunDelete(ctx, x.live); apply.IsRefusal(err) {
+	if err := p.client.Delete(ctx, x.live, metav1.DryRunAll); apply.IsRefusal(err) {
 		x.fault = undeletable(err)
 		return nil
 	} else if err != nil {

@@ -3,6 +3,8 @@ package configsync
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -60,10 +62,8 @@ func (e *Engine) Remove(ctx context.Context, cs *v1alpha1.ConfigSync) (Remaining
 
 // inventoryObjects returns the objects of the inventory as text.
 func inventoryObjects(cs *v1alpha1.ConfigSync) (list []string) {
-	for _, line := range cs.Status.Inventory {
-		if e, ok := manifest.ParseEntry(line); ok {
-			list = append(list, e.ID.String())
-		}
+	for _, id := range slices.SortedFunc(maps.Keys(inventoryEntries(cs)), manifest.ID.Compare) {
+		list = append(list, id.String())
 	}
 	return list
 }

@@ -64,7 +64,7 @@ func (t *targets) inventory(complete bool) []string {
 	lines := []string{}
 	for _, x := range t.objects {
 		e := manifest.Entry{ID: x.want.ID()}
-		if x.live != nil && (x.claim == plan.Ours || x.claim == plan.Unowned && plan.Marked(x.live, t.owner)) {
+		if x.live != nil && (x.claim == plan.Ours || x.claim == plan.Unowned && plan.OwnerOf(x.live) == t.owner) {
 			e.UID = x.live.GetUID()
 		}
 		if !complete && x.item.Action == plan.Recreate && x.state != v1alpha1.ConfigCreated {

@@ -229,17 +229,9 @@ func isUntyped(err error) bool {
 	return errors.As(err, &status) && status.Status().Code == http.StatusInternalServerError && status.Status().Reason == metav1.StatusReasonUnknown
 }
 
-// Delete deletes an object, and does nothing if it does not exist. It fails with a conflict if the object is not exactly as live.
-func (c *Client) Delete(ctx context.Context, live *unstructured.Unstructured) error {
-	return c.delete(ctx, live)
-}
-
-// DryRunDelete returns the error that Delete would return. It changes nothing.
-func (c *Client) DryRunDelete(ctx context.Context, live *unstructured.Unstructured) error {
-	return c.delete(ctx, live, metav1.DryRunAll)
-}
-
-func (c *Client) delete(ctx context.Context, live *unstructured.Unstructured, dryRun ...string) error {
+// Delete deletes an object, and does nothing if it does not exist. It fails with a conflict if the object is not exactly as live. With
+// metav1.DryRunAll it only returns the error that it would return.
+func (c *Client) Delete(ctx context.Context, live *unstructured.Unstructured, dryRun ...string) error {
 	id := manifest.IDOf(live)
 	m, err := c.mapping(id, live.GroupVersionKind().Version)
 	if err != nil {

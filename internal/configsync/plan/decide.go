@@ -56,7 +56,7 @@ func digestOf(u *unstructured.Unstructured) string {
 }
 
 // IsCurrent reports whether a live object needs no dry run: it was last applied from the same manifest, still has all of its fields, and no
-// person added some. For a value that the API server writes in another form, such as 1000m for 1, it returns false.
+// person added some. For a value that the API server writes in another form, such as 1 for 1000m, it returns false.
 func IsCurrent(want manifest.Object, live *unstructured.Unstructured) bool {
 	return live != nil && live.GetDeletionTimestamp() == nil && digestOf(want.Unstructured) != "" && contains(live.Object, want.Object) && len(Extras(live, nil)) == 0
 }
@@ -122,7 +122,7 @@ func Decide(want manifest.Object, live, dry *unstructured.Unstructured, adopt v1
 	item.Fields = changedFields(want, live, dry)
 	same := digestOf(live) == digestOf(want.Unstructured)
 	switch {
-	case claim == Ours && !Marked(live, OwnerOf(want.Unstructured)):
+	case claim == Ours && OwnerOf(live) != OwnerOf(want.Unstructured):
 		item.Action, item.Fields = Repair, append(item.Fields, "metadata.annotations."+v1alpha1.AnnotationConfigSync)
 	case same && digestOf(live) != "" && len(item.Fields) > 0:
 		item.Action = Repair
@@ -139,9 +139,6 @@ func withoutPrune(u *unstructured.Unstructured) *unstructured.Unstructured {
 	return u
 }
 
-// Marked reports whether a live object carries the mark of owner.
-func Marked(live *unstructured.Unstructured, owner string) bool { return OwnerOf(live) == owner }
-
 func (i Item) hold(format string, args ...any) Item {
 	i.Action, i.Reason, i.Message = Hold, v1alpha1.ReasonNotOwned, fmt.Sprintf(format, args...)
 	return i
@@ -150,7 +147,7 @@ func (i Item) hold(format string, args ...any) Item {
 // MatchesEntry reports whether a live object is the one that an entry of the inventory names, so that a run may delete it: it has the UID of
 // the entry, and the mark of owner or fields that a ConfigSync has applied. An entry without a UID matches only with both.
 func MatchesEntry(e manifest.Entry, live metav1.Object, owner string) bool {
-	marked, applied := live.GetAnnotations()[v1alpha1.AnnotationConfigSync] == owner, hasApplied(live)
+	marked, applied := live.GetAnnotations()[v1alpha1.AnnotationConfigSync] == owner, slices.ContainsFunc(live.GetManagedFields(), byUs)
 	return e.UID == live.GetUID() && (marked || applied) || e.UID == "" && marked && applied
 }
 
@@ -193,11 +190,4 @@ func DecideRemoval(e manifest.Entry, live *unstructured.Unstructured, owner stri
 // PruneDisabled reports whether the manifest of a live object disabled its pruning. The annotation of any other manager does not count.
 func PruneDisabled(live *unstructured.Unstructured) bool {
 	return live.GetAnnotations()[v1alpha1.AnnotationConfigPrune] == "disabled" && ourFields(live).Has(annotationPath(v1alpha1.AnnotationConfigPrune))
-}
-
-// hasApplied reports whether a ConfigSync has applied the object.
-func hasApplied(live metav1.Object) bool {
-	return slices.ContainsFunc(live.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
-		return f.Manager == FieldManager && f.Operation == metav1.ManagedFieldsOperationApply
-	})
 }
