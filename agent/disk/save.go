@@ -83,8 +83,9 @@ func (r *run) keepDisplaced() error {
 // hasSnapshot reports whether the run takes a snapshot. A doubtful run takes none, because it does not know what it displaced.
 func (r *run) hasSnapshot() bool { return r.Snapshot != "" && !r.doubtful }
 
-// dropSnapshots removes the snapshots that a committed run makes useless because it took none itself: without it, the way back to
-// them is incomplete. If the run restored a snapshot, this one and older ones stay: the files are again those from before its sync.
+// dropSnapshots removes the snapshots that can no longer be restored after a run that took none itself: restoring a snapshot undoes every
+// sync since, and each of these needs a snapshot. If the run restored a snapshot, that one and older ones stay: the files are again what they
+// were before the sync of that snapshot.
 func (r *run) dropSnapshots() error {
 	switch {
 	case r.hasSnapshot():

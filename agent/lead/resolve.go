@@ -27,24 +27,25 @@ type resolved struct {
 	requestedAt            string
 }
 
-// resolve returns what is known of the desired ref, and starts a poll if one is due. The question is zero if no poll is needed.
+// resolve returns what is known of the desired ref, and the question (what a poll depends on), which is zero if no poll is needed. If a poll is
+// due, it starts one.
 func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error) (status.Ref, question) {
 	if invalid != nil && gs.Spec.Git.Repo == "" {
 		return status.Ref{Polled: true, Answered: t.answeredRequest}, question{}
 	}
-	if !t.requestRead {
+	if !t.requestRead { // at the start of a term: what the earlier lead knew
 		t.request, t.requestRead = gs.Status.Request.DeepCopy(), true
 		t.answeredRequest = t.target().RequestedAt
 		if s := gs.Status.Target; s != nil && s.RequestedAt != "" {
 			t.answeredRequest = s.RequestedAt
 		}
 	}
-	seen := *gs
+	seen := *gs // with status.request as this lead computed it last
 	seen.Status.Request = t.request
 	a := gs.Annotations
 	q := question{git: gitOf(gs), request: strings.Join([]string{a[v1alpha1.AnnotationRequestedRef], a[v1alpha1.AnnotationRequestedOver],
 		a[v1alpha1.AnnotationRequestedUnless], a[v1alpha1.AnnotationRequestedCommit]}, "\n")}
-	specCommit := ""
+	specCommit := "" // the commit of spec.git.ref, if the last poll asked for it
 	if t.lastPoll.question.same(q) {
 		specCommit = t.lastPoll.specCommit
 	}
@@ -61,7 +62,7 @@ func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 		return status.Ref{Desired: want, Err: err, Polled: true, Answered: want.RequestedAt}, question{}
 	}
 	commit, fixed := parsed.Commit()
-	if fixed && !want.Override {
+	if fixed && !want.Override { // a commit id in the spec needs no git
 		t.resolved = resolved{git: q.git, ref: want.Ref, commit: commit.String(), requestedAt: want.RequestedAt}
 		t.answeredRequest = want.RequestedAt
 		return status.Ref{Desired: want, Polled: true, Answered: t.answeredRequest}, question{}
@@ -136,7 +137,8 @@ func (t *term) recordPoll(f pollResult) {
 	if f.err == nil {
 		t.resolved = resolved{git: f.question.git, ref: f.desired, name: f.name, commit: f.commit, requestedAt: f.question.requestedAt}
 	}
-	// If the ref has moved away from the requested commit, the gateways keep what they run.
+	// The ref is not at the commit that the request names, so the request is refused for good. If the ref was resolved to that commit before,
+	// it has only moved since: the request is not refused, and the gateways keep what they run.
 	if f.refused != "" && t.request != nil && (t.resolved.ref != f.desired || t.resolved.commit != f.wanted) {
 		t.request.Refused = f.refused
 	}
@@ -214,7 +216,7 @@ func (p *poller) ask(ctx context.Context, gs *v1alpha1.GatewaySync, f *pollResul
 	if err != nil {
 		return err
 	}
-	if want.RefusedCommit != "" && !want.ResolveSpec {
+	if want.RefusedCommit != "" && !want.ResolveSpec { // refused earlier: the same error, without asking git
 		f.desired = want.Ref
 		return want.CheckCommit(want.RefusedCommit)
 	}

@@ -28,11 +28,13 @@ const commitStatus v1alpha1.AlertTopic = "CommitStatus"
 // dueStatus returns the status of the desired commit if it was not sent yet. A commit that succeeded does not become pending again, for
 // example when a pod restarts. A state of the same commit, except success, must last for settle. A pending commit that another
 // one supersedes fails.
+//
+// A record is "ID STATE DETAIL": the statusID, the state, and the commit of a pending status or the reason of a failed one; see statusOf.
 func (ch *channel) dueStatus(in input, settle time.Duration) []change {
 	c, ok := statusOf(in)
-	last, lastState, _ := strings.Cut(ch.sent[commitStatus], " ")
-	id, state, _ := strings.Cut(c.recordIfAccepted, " ")
-	if !ok || id == last && (state == lastState || lastState == string(forge.Success) && c.State == State(forge.Pending)) {
+	lastID, lastRest, _ := strings.Cut(ch.sent[commitStatus], " ")
+	id, rest, _ := strings.Cut(c.recordIfAccepted, " ")
+	if !ok || id == lastID && (rest == lastRest || lastRest == string(forge.Success) && c.State == State(forge.Pending)) {
 		delete(ch.changedAt, commitStatus)
 		return nil
 	}
@@ -41,12 +43,13 @@ func (ch *channel) dueStatus(in input, settle time.Duration) []change {
 		since = in.now
 		ch.changedAt[commitStatus] = since
 	}
-	if id == last && c.State != State(forge.Success) && in.now.Sub(since) < settle {
+	if id == lastID && c.State != State(forge.Success) && in.now.Sub(since) < settle {
 		return nil
 	}
 	changes := []change{c}
-	if old := strings.TrimPrefix(lastState, string(forge.Pending)+" "); id != last && syntax.IsCommit(old) && statusID(in, old) == last {
-		// It comes last, and is tried once: the old commit may be gone from the forge.
+	if old := strings.TrimPrefix(lastRest, string(forge.Pending)+" "); id != lastID && syntax.IsCommit(old) && statusID(in, old) == lastID {
+		// It comes last, and is tried once, because the record of c replaces that of the old commit even if this change fails: the old
+		// commit may be gone from the forge.
 		changes = append(changes, change{Topic: commitStatus, State: State(forge.Failure), Commit: old, Text: "superseded by " + syntax.ShortCommit(c.Commit), recordIfAccepted: c.recordIfAccepted})
 	}
 	return changes

@@ -128,13 +128,13 @@ func licencesOf(root string, dirs []string) ([]string, error) {
 }
 
 func writeLicences(texts map[string][]string) []byte {
-	type entry struct{ modules, text string }
-	var all []entry
+	type section struct{ modules, text string }
+	var all []section
 	for text, modules := range texts {
 		slices.Sort(modules)
-		all = append(all, entry{strings.Join(slices.Compact(modules), "\n"), text})
+		all = append(all, section{strings.Join(slices.Compact(modules), "\n"), text})
 	}
-	slices.SortFunc(all, func(a, b entry) int { return strings.Compare(a.modules+a.text, b.modules+b.text) })
+	slices.SortFunc(all, func(a, b section) int { return strings.Compare(a.modules+a.text, b.modules+b.text) })
 	var b bytes.Buffer
 	b.WriteString("The programs of Stoker contain the following modules, each under the terms below it.\n")
 	for _, e := range all {

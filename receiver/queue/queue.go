@@ -33,7 +33,7 @@ type Key struct {
 type Config struct {
 	// Do carries out one request. Its context ends after Timeout.
 	Do func(context.Context, Key, request.Request) (request.Answer, error)
-	// Timeout limits a request. For a ref, the time starts when the request arrives.
+	// Timeout limits a request. For a request that is not deferrable, the time starts when it arrives; for others, when it is carried out.
 	Timeout time.Duration
 	// Pace is the minimum time between two poll requests for one object. It doubles up to MaxPace while more arrive, so that a
 	// burst causes only a few writes. The lead decides by itself how often it polls git.
@@ -102,8 +102,9 @@ func hasOrderedID(r request.Request) bool { return request.Ordered(r.By, r.ID) }
 // isPaced reports whether a request only causes a poll of git: a hint, or the same ref again.
 func (o *object) isPaced(r request.Request) bool { return isHint(r) || r == o.lastRef && r.ID == "" }
 
-// isDeferrable reports whether a batch may be carried out after its deadline. A request for a ref may not: its sender got an error and may
-// have made another request since, which must not be overwritten. Hints are harmless, and few because they merge.
+// isDeferrable reports whether a batch may be carried out after its deadline. A request for a ref may not, unless its Joiner says so: its
+// sender got an error and may have made another request since, which must not be overwritten. A hint may: it is harmless, and hints are few
+// because they merge. One with an ordered id does not merge, so it may not.
 func (b *batch) isDeferrable() bool {
 	j, ok := b.request.Decider.(Joiner)
 	return isHint(b.request) && !hasOrderedID(b.request) || ok && j.Deferrable()
@@ -137,6 +138,7 @@ func (q *Queue) enqueue(key Key, r request.Request, until time.Time) (*batch, er
 		return nil, ErrClosed
 	}
 	o := q.objects[key]
+	// objects also has idle ones, whose workers end only when their pause is over.
 	if (o == nil || !o.running && len(o.waiting) == 0) && (q.busy >= q.MaxObjects || len(q.objects) >= 8*q.MaxObjects) {
 		return nil, ErrFull
 	}
@@ -151,6 +153,7 @@ func (q *Queue) enqueue(key Key, r request.Request, until time.Time) (*batch, er
 		}
 		return b, nil
 	}
+	// One hint is let in beyond the limit.
 	if len(o.waiting) >= q.MaxWaiting && (!isHint(r) || slices.ContainsFunc(o.waiting, func(b *batch) bool { return isHint(b.request) })) {
 		return nil, ErrCrowded
 	}
@@ -227,6 +230,7 @@ func (q *Queue) work(key Key, o *object) {
 			timer.Stop()
 			continue
 		}
+		// isPaced can delay only a hint, or a repeat of this request; a request with an id has no such repeat.
 		if isHint(b.request) || b.request.ID == "" {
 			if time.Since(due) > pace { // the burst is over
 				pace = 0

@@ -19,8 +19,9 @@ type Content struct {
 	// ID is the blob id of the file's bytes.
 	ID   plan.ID
 	Exec bool
-	// Recorded reports whether the manifest of the snapshot has a record of the file with these bytes. Want and Origin are copied
-	// from this record.
+	// Recorded reports whether the manifest of the snapshot has a record of the file with these bytes, or with others of the same meaning
+	// that the gateway itself has rewritten to these. Want and Origin are those of the record: the blob that git wanted here, and the index
+	// in Header.Mappings of the mapping that brought the file.
 	Recorded bool
 	Want     plan.ID
 	Origin   uint16
@@ -89,7 +90,7 @@ func (c *Contents) Each(ctx context.Context, each func(f Content, size int64, wr
 	}
 	next, stop := iter.Pull(c.prior.paths())
 	defer stop()
-	first, more := next()
+	first, more := next() // the index in touches (what syncs found at the paths that they changed) of the next path
 	path := func() string { return c.prior.touches[first].path }
 	for rec, err := range c.manifest.All("") {
 		for ; err == nil && more && path() < rec.Path; first, more = next() {
@@ -144,6 +145,7 @@ func (c *Contents) file(ctx context.Context, path string, rec plan.Owned, record
 	var err error
 	first, touched := c.prior.find(path)
 	if touched {
+		// version asks whether the live file has the bytes. If so, it stays open as in.
 		v, err = c.prior.version(first, rec, recorded, func(id plan.ID, _ bool) (live bool, err error) {
 			if in, err = c.openLive(ctx, &f); in != nil && f.ID != id {
 				in, err = nil, in.Close()
@@ -164,7 +166,7 @@ func (c *Contents) file(ctx context.Context, path string, rec plan.Owned, record
 	if err != nil {
 		return fmt.Errorf("read %s of snapshot %s: %w", path, c.ID, err)
 	}
-	fromGit := in == nil
+	fromGit := in == nil // open returns no file if git has the bytes
 	if recorded && (rec.Have == f.ID || !fromGit && c.rewritten(rec, f.ID, touched, v)) {
 		f.Recorded, f.Want, f.Origin = true, rec.Want, rec.Origin
 	}
@@ -212,7 +214,7 @@ func (c *Contents) openLive(ctx context.Context, f *Content) (*os.File, error) {
 // file, which is v if touched is true, and otherwise the live file.
 func (c *Contents) rewritten(rec plan.Owned, now plan.ID, touched bool, v version) bool {
 	if !touched || v.live {
-		return c.live.rewritten(rec, now)
+		return c.live.rewrittenLive(rec, now)
 	}
 	return c.live.Rewritten(c.prior.folders[v.folder].Folder, v.name(), rec, now)
 }

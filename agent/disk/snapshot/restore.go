@@ -234,12 +234,12 @@ func (l Live) find(path string, rec plan.Owned, owned bool) (plan.Change, error)
 			return plan.Change{}, err
 		}
 	}
-	c.Conflict = c.Found.Kind != plan.Missing && (!owned || c.Found.Kind != plan.File || c.FoundID != rec.Have && !l.rewritten(rec, c.FoundID))
+	c.Conflict = c.Found.Kind != plan.Missing && (!owned || c.Found.Kind != plan.File || c.FoundID != rec.Have && !l.rewrittenLive(rec, c.FoundID))
 	return c, nil
 }
 
-// rewritten is Rewritten for the file at its recorded path.
-func (l Live) rewritten(rec plan.Owned, now plan.ID) bool {
+// rewrittenLive is Rewritten for the live file at its recorded path.
+func (l Live) rewrittenLive(rec plan.Owned, now plan.ID) bool {
 	dir, name := safe.Split(rec.Path)
 	c := safe.Cursor{Top: l.Top}
 	defer c.Reset()

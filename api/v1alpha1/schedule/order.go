@@ -1,5 +1,5 @@
 // Package schedule decides when a gateway may get a commit: its step of a rollout (stages and syncOrder of spec.deployment) and its
-// maintenance windows. Both follow from the spec alone, so that the lead and the agents agree without a message.
+// maintenance windows. Both follow from the spec alone, so that the lead (the elected agent) and the agents agree without a message.
 package schedule
 
 import (
@@ -69,17 +69,18 @@ func TooLarge(gs *v1alpha1.GatewaySync) bool { return comparisons(gs.Spec.Deploy
 // maxComparisons bounds comparisons, so that OrderOf takes seconds at most.
 const maxComparisons = 2 << 20
 
-// comparisons returns how many names are compared with patterns, times the bytes of the patterns. Other comparisons are cheap.
+// comparisons bounds the work of OrderOf: it compares the names in stages, and all entries of syncOrder, also those with "*", with the
+// patterns, and each comparison takes time in proportion to the length of the pattern. Other comparisons are cheap.
 func comparisons(d *v1alpha1.DeploymentSpec) int {
 	if d == nil {
 		return 0
 	}
 	names, patterns := 0, 0
-	add := func(name string, ordered bool) {
+	add := func(name string, isEntry bool) {
 		if isPattern(name) {
 			patterns += len(name)
 		}
-		if ordered || !isPattern(name) {
+		if isEntry || !isPattern(name) {
 			names++
 		}
 	}

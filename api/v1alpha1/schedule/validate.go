@@ -17,7 +17,7 @@ const (
 	maxStageGateways = 256
 	maxSyncOrder     = 256
 	maxWeight        = 1000
-	maxBundle        = 16384 // bytes of caBundle
+	maxBundle        = 16384 // characters of caBundle
 	maxURL           = 2048
 )
 
@@ -45,7 +45,7 @@ func validateStage(at *field.Path, stages []v1alpha1.Stage, i int) field.ErrorLi
 	var errs field.ErrorList
 	s := &stages[i]
 	if !nameRegexp.MatchString(s.Name) {
-		errs = append(errs, fielderr.Invalid(at.Child("name"), s.Name, "use at most 63 lower-case letters, digits and '-'"))
+		errs = append(errs, fielderr.Invalid(at.Child("name"), s.Name, "use at most 63 lower-case letters, digits and '-', a letter or digit first and last"))
 	}
 	if s.Name == v1alpha1.WindowApproval {
 		errs = append(errs, fielderr.Invalid(at.Child("name"), s.Name, "stands for the maintenance windows in approvals: use another name"))

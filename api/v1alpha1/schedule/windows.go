@@ -67,7 +67,7 @@ func parseWindow(at *field.Path, w *v1alpha1.MaintenanceWindow) (window, field.E
 		errs = append(errs, fielderr.Invalid(at.Child(name), value, problem))
 	}
 	if !nameRegexp.MatchString(w.Name) {
-		invalid("name", w.Name, "use at most 63 lower-case letters, digits and '-'")
+		invalid("name", w.Name, "use at most 63 lower-case letters, digits and '-', a letter or digit first and last")
 	}
 	errs = append(errs, fielderr.OneOf(at.Child("kind"), w.Kind, v1alpha1.WindowAllow, v1alpha1.WindowDeny)...)
 	out := window{name: w.Name, allow: w.Kind != v1alpha1.WindowDeny}
