@@ -280,7 +280,12 @@ func TestSkippedPods(t *testing.T) {
 		"no data volume": {func(s *scene) {
 			s.pod.Spec.Containers[0].VolumeMounts[0] = corev1.VolumeMount{Name: "files", MountPath: "/x"}
 			s.pod.Spec.Volumes[0].Name = "files"
-		}, v1alpha1.ReasonNoDataVolume, "no container mounts a volume at /usr/local/bin/ignition/data, or a volume named data or ignition-data: mount one there, or name the volume with annotation stoker.io/data-volume"},
+		}, v1alpha1.ReasonNoDataVolume, "no container mounts a volume at /usr/local/bin/ignition/data, and that of the gateway none named data or ignition-data: mount one there, or name the volume with annotation stoker.io/data-volume"},
+		"volume data of another container": {func(s *scene) {
+			s.pod.Spec.Containers[0].VolumeMounts[0] = corev1.VolumeMount{Name: "files", MountPath: "/x"}
+			s.pod.Spec.Volumes = append(s.pod.Spec.Volumes, corev1.Volume{Name: "files"})
+			s.pod.Spec.Containers = append(s.pod.Spec.Containers, corev1.Container{Name: "postgres", VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/var/lib/postgresql/data"}}})
+		}, v1alpha1.ReasonNoDataVolume, "no container mounts a volume at /usr/local/bin/ignition/data, and that of the gateway none named data or ignition-data: mount one there, or name the volume with annotation stoker.io/data-volume"},
 		"unknown data volume": {annotation(v1alpha1.AnnotationDataVolume, "nowhere"), v1alpha1.ReasonNoDataVolume,
 			`the pod has no volume "nowhere", which annotation stoker.io/data-volume names: correct the annotation`},
 		"data volume without mount": {func(s *scene) {

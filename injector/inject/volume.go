@@ -62,7 +62,7 @@ func findData(pod *corev1.Pod) (data, Decision) {
 	case !ok && want != "":
 		return data{}, skip(v1alpha1.ReasonNoDataVolume, "no container mounts volume %.63q, which annotation %s names: mount it, or correct the annotation", want, v1alpha1.AnnotationDataVolume)
 	case !ok:
-		return data{}, skip(v1alpha1.ReasonNoDataVolume, "no container mounts a volume at %s, or a volume named %s: mount one there, or name the volume with annotation %s",
+		return data{}, skip(v1alpha1.ReasonNoDataVolume, "no container mounts a volume at %s, and that of the gateway none named %s: mount one there, or name the volume with annotation %s",
 			IgnitionData, strings.Join(usualVolumes, " or "), v1alpha1.AnnotationDataVolume)
 	}
 	if why := unshareable(findVolume(pod, d.mount.Name), d.mount); why != "" {
@@ -88,7 +88,7 @@ func findData(pod *corev1.Pod) (data, Decision) {
 }
 
 // findDataMount finds the mount of the data volume: that of the annotation, otherwise the one at Ignition's data directory, otherwise
-// a volume with a usual name.
+// a volume with a usual name. If a container has a usual name, a volume of that name of another container is not the gateway's.
 func findDataMount(pod *corev1.Pod, want string) (data, bool) {
 	if want != "" {
 		return findMount(pod, func(m corev1.VolumeMount) bool { return m.Name == want })
@@ -96,8 +96,10 @@ func findDataMount(pod *corev1.Pod, want string) (data, bool) {
 	if d, ok := findMount(pod, func(m corev1.VolumeMount) bool { return path.Clean(m.MountPath) == IgnitionData }); ok {
 		return d, true
 	}
+	named := func(c corev1.Container) bool { return slices.Contains(usualContainers, c.Name) }
 	for _, name := range usualVolumes {
-		if d, ok := findMount(pod, func(m corev1.VolumeMount) bool { return m.Name == name }); ok {
+		d, ok := findMount(pod, func(m corev1.VolumeMount) bool { return m.Name == name })
+		if ok && (named(*d.container) || !slices.ContainsFunc(pod.Spec.Containers, named)) {
 			return d, true
 		}
 	}
