@@ -36,7 +36,7 @@ type applier struct {
 	prunePolicy v1alpha1.Prune
 }
 
-// applyAll applies all objects, and prunes all but ConfigMaps and Secrets.
+// applyAll applies all objects.
 func (a *applier) applyAll(ctx context.Context) error {
 	if err := a.applyPrerequisites(ctx); err != nil {
 		return err
@@ -52,7 +52,7 @@ func (a *applier) applyAll(ctx context.Context) error {
 		}
 		rest = rest[n:]
 	}
-	return a.pruneExceptData(ctx)
+	return nil
 }
 
 // applyKind applies the objects of one kind, several at a time. After an error it begins no other object.

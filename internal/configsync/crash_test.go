@@ -307,14 +307,15 @@ func TestRunsAtTheSameTime(t *testing.T) {
 	assert.Equal(t, []string{"a"}, w.ours())
 }
 
-// C4: a run that another one overtook prunes no data that the other needs, and does not replace its status.
+// C4: a run that another one overtook prunes nothing that the other needs, and does not replace its status.
 func TestRunOvertakenByAnother(t *testing.T) {
 	t.Parallel()
+	const account = "{apiVersion: v1, kind: ServiceAccount, metadata: {name: x}}\n---\n"
 	for name, c := range map[string]struct {
 		before, then string // what the first run goes from and to
 		changes      func(*http.Request) bool
 	}{
-		"while it applies":     {configMap("a", "1") + configMap("x", "1"), configMap("a", "2"), changes(http.MethodPatch)},
+		"while it applies":     {configMap("a", "1") + configMap("x", "1") + account, configMap("a", "2"), changes(http.MethodPatch)},
 		"without a prune":      {configMap("a", "1"), configMap("a", "2") + configMap("z", "1"), changes(http.MethodPatch)},
 		"while it only checks": {configMap("a", "1"), "# changed\n" + configMap("a", "1"), func(req *http.Request) bool { return strings.HasSuffix(req.URL.Path, "/configmaps/a") }},
 	} {
@@ -333,8 +334,10 @@ func TestRunOvertakenByAnother(t *testing.T) {
 			require.ErrorIs(t, err, configsync.ErrConcurrentChange)
 			assert.Equal(t, newest, w.get().Status.SourceRevision)
 			w.tracked()
-			if strings.Contains(c.before, "name: x") {
+			if strings.Contains(c.before, account) {
 				assert.NotNil(t, w.data("x"))
+				_, err := w.core.CoreV1().ServiceAccounts(w.namespace).Get(t.Context(), "x", metav1.GetOptions{})
+				require.NoError(t, err)
 			}
 			w.must()
 			w.tracked()

@@ -189,17 +189,27 @@ func (r *Run) execute(ctx context.Context, o Options) error {
 		}
 	}
 	err = r.applier.applyAll(ctx)
+	if err == nil {
+		err = r.prune(ctx, r.applier.pruneExceptData)
+	}
 	if err == nil && r.record.cs.Spec.Apply.Waits() {
 		err = r.waitHealthy(ctx, o)
 	}
-	if err == nil && r.wroteIntent {
-		err = r.record.checkOvertaken(ctx) // the data that the plan prunes may be in the commit of the other run
-	}
 	if err == nil {
-		err = r.applier.prune(ctx)
+		err = r.prune(ctx, r.applier.prune)
 	}
 	r.setOutcome(err)
 	return r.requestRollback(ctx, r.report(ctx, err))
+}
+
+// prune prunes unless another run wrote the status meanwhile: what the plan deletes may be in the commit of that run.
+func (r *Run) prune(ctx context.Context, prune func(context.Context) error) error {
+	if r.Plan.Pruned() > 0 {
+		if err := r.record.checkOvertaken(ctx); err != nil {
+			return err
+		}
+	}
+	return prune(ctx)
 }
 
 // executePrune prunes and applies nothing. A prune says nothing about the commit, so the status stays as it was before it, except for the
@@ -212,7 +222,7 @@ func (r *Run) executePrune(ctx context.Context) error {
 			return err
 		}
 	}
-	err := r.applier.prune(ctx)
+	err := r.prune(ctx, r.applier.prune)
 	r.record.inventoryOnly = true
 	r.record.cs.Status = *before
 	r.record.cs.Status.Inventory = r.targets.inventory(true)
