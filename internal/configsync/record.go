@@ -42,7 +42,7 @@ type record struct {
 	// intent is the ConfigSync as writeIntent wrote it. The first replace consumes it, and then need not read the object.
 	intent *v1alpha1.ConfigSync
 	// inventoryOnly: if another run wrote the status meanwhile, write keeps it and only merges the inventory, because a prune says nothing
-	// about the commit. overtaken means that another run did so during a run that is not only a prune: the run must not report success.
+	// about the commit. overtaken means that another run did so before this one had pruned, or before it wrote a success: it must report none.
 	inventoryOnly, overtaken bool
 }
 
