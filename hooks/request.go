@@ -101,8 +101,9 @@ so a repeated Job requests only once. If the sync is already over, the command r
 		case *withdraw && (len(args) == 2 || fromSync.used() || r.commit != ""):
 			return exit.Errorf(exit.Usage, "--withdraw cannot be used together with REF, --commit or --application")
 		case *withdraw:
+			ask := request.Withdrawal(r.id)
 			return r.send(ctx, args[0], requestWithdrawn, func(ctx context.Context, p target) (request.Answer, error) {
-				return p.setter().Ask(ctx, p.namespace, p.name, request.Request{Withdraw: true, ID: r.id})
+				return p.setter().Ask(ctx, p.namespace, p.name, ask)
 			})
 		case fromSync.used() && len(args) == 2:
 			return exit.Errorf(exit.Usage, "REF and --application cannot be used together")

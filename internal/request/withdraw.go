@@ -93,6 +93,30 @@ func (r *replaced) text() (*string, error) {
 	}
 }
 
+// Withdrawal returns the request to end the one in force, or the one with this id. If it is repeated because its answer was lost, it ends no
+// other one: without an id, it means the request that was in force when it was asked first.
+func Withdrawal(id string) Request {
+	return Request{Withdraw: true, ID: id, Decider: &withdrawal{id: id}}
+}
+
+// withdrawal implements Decider.
+type withdrawal struct {
+	id      string
+	inForce *[2]string // the ref and the requested-over of the request; nil before the first decision
+}
+
+func (w *withdrawal) Decide(o v1alpha1.Requestable) (Request, string, error) {
+	have := o.GetAnnotations()
+	is := [2]string{have[v1alpha1.AnnotationRequestedRef], have[v1alpha1.AnnotationRequestedOver]}
+	if w.inForce == nil {
+		w.inForce = &is
+	}
+	if w.id == "" && is != *w.inForce {
+		return Request{}, "the request is not in force any more", nil
+	}
+	return Request{Withdraw: true, ID: w.id}, "", nil
+}
+
 // withdraw returns the annotations to write (nil removes one) to end the request in force, if it is the one with this id, and no gateway
 // has taken it. "" is the id of any request. It is pure.
 func withdraw(o v1alpha1.Requestable, id string, now time.Time) (map[string]*string, Answer, error) {

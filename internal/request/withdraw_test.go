@@ -138,6 +138,16 @@ func TestWithdraw(t *testing.T) {
 		gs.Annotations[v1alpha1.AnnotationRequestedRef] = "v3" // as kubectl annotate does
 		assert.Equal(t, "main", ask(t, gs, Request{Withdraw: true}).Ref, "v1 is what v2 replaced, not v3")
 	})
+	t.Run("a repeat after a lost answer", func(t *testing.T) {
+		gs := start()
+		promote(t, gs, first, "v1", commitB)
+		promote(t, gs, second, "v2", commitB)
+		r := Withdrawal("")
+		assert.Equal(t, "v1", ask(t, gs, r).Ref)
+		assert.Equal(t, Ignored, ask(t, gs, r).Outcome, "it ends no other request")
+		assert.Equal(t, "v1", desired(t, gs).Ref)
+		assert.Equal(t, "main", ask(t, gs, Withdrawal("")).Ref, "a user asks again")
+	})
 	t.Run("nothing is requested", func(t *testing.T) {
 		assert.Equal(t, Ignored, ask(t, start(), Request{Withdraw: true}).Outcome)
 	})
