@@ -13,7 +13,6 @@ type azure struct{ restClient }
 
 const (
 	azureVersion = "7.1"
-	maxAzureBody = 4000 // characters of a description
 	branchPrefix = "refs/heads/"
 )
 
@@ -92,7 +91,7 @@ func (a *azure) Open(ctx context.Context, base string) ([]PullRequest, error) {
 
 func (a *azure) Create(ctx context.Context, d Draft) (PullRequest, error) {
 	in := map[string]any{
-		"sourceRefName": branchPrefix + d.Branch, "targetRefName": branchPrefix + d.Base, "title": d.Title, "description": truncateBody(d.Body),
+		"sourceRefName": branchPrefix + d.Branch, "targetRefName": branchPrefix + d.Base, "title": d.Title, "description": d.Body,
 	}
 	if len(d.Labels) > 0 {
 		labels := make([]map[string]string, 0, len(d.Labels))
@@ -108,16 +107,8 @@ func (a *azure) Create(ctx context.Context, d Draft) (PullRequest, error) {
 	return a.convert(&created), nil
 }
 
-// truncateBody returns body, or the first part of it that Azure DevOps accepts.
-func truncateBody(body string) string {
-	if r := []rune(body); len(r) > maxAzureBody {
-		return string(r[:maxAzureBody])
-	}
-	return body
-}
-
 func (a *azure) Update(ctx context.Context, number int64, title, body string) error {
-	return a.send(ctx, http.MethodPatch, a.path(number), map[string]string{"title": title, "description": truncateBody(body)}, nil)
+	return a.send(ctx, http.MethodPatch, a.path(number), map[string]string{"title": title, "description": body}, nil)
 }
 
 func (a *azure) Close(ctx context.Context, number int64, comment string) error {

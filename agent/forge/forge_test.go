@@ -71,7 +71,9 @@ func TestRefusals(t *testing.T) {
 					assert.True(t, ok)
 					assert.Equal(t, 90*time.Second, after)
 				}
-				assert.Len(t, f.Requests(), 1, "one request, because the agent decides about retries")
+				if tc.want != v1alpha1.ReasonLimitExceeded { // then it asks for less
+					assert.Len(t, f.Requests(), 1, "one request, because the agent decides about retries")
+				}
 			})
 		})
 	}
@@ -215,7 +217,7 @@ func gitea(t *testing.T, answer func(*http.Request) any) forge.Forge {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		assert.NoError(t, json.NewEncoder(w).Encode(answer(r)))
+		_ = json.NewEncoder(w).Encode(answer(r)) // the agent does not read long answers to the end
 	}))
 	t.Cleanup(server.Close)
 	g, err := forge.New(giturl.Gitea, forge.Config{Repository: server.URL + "/plants/site", Token: func(context.Context) (secret.String, error) { return secret.New("S3cr3t-token"), nil }})
@@ -238,9 +240,27 @@ func TestShownURL(t *testing.T) {
 	}
 }
 
-// A Gitea may send fewer pull requests for each page than asked for, and lists those that were updated last.
+// git.repo may have the former name of a repository.
+func TestRenamedGitHubRepository(t *testing.T) {
+	for head, fork := range map[string]bool{`{"full_name":"plants/new"}`: false, `{"full_name":"user/site"}`: true, `null`: true} {
+		t.Run(head, func(t *testing.T) {
+			f := forgetest.Start(t, giturl.GitHub, nil)
+			f.Answer = func(w http.ResponseWriter, _ *http.Request) bool {
+				w.Header().Set("Content-Type", "application/json")
+				_, _ = fmt.Fprintf(w, `[{"number":1,"state":"open","head":{"ref":"b","repo":%s},"base":{"ref":"main","repo":{"full_name":"plants/new"}}}]`, head)
+				return true
+			}
+			list, err := f.Forge(t, forgetest.Token).ByHead(t.Context(), "b", "main")
+			require.NoError(t, err)
+			require.Len(t, list, 1)
+			assert.Equal(t, fork, list[0].Fork)
+		})
+	}
+}
+
+// A Gitea may send fewer pull requests for each page than asked for, and lists those that were updated last. Their texts may be long.
 func TestGiteaPages(t *testing.T) {
-	const most, open, closed = 20, 150, 300
+	const most, open, closed, long = 20, 150, 50, 30
 	g := gitea(t, func(r *http.Request) any {
 		q := r.URL.Query()
 		var list []map[string]any
@@ -251,7 +271,11 @@ func TestGiteaPages(t *testing.T) {
 			}
 			if s := q.Get("state"); s == state || s == "all" {
 				side := map[string]any{"ref": fmt.Sprint("b", n), "repo_id": 1, "sha": forgetest.Commit}
-				list = append(list, map[string]any{"number": n, "state": state, "head": side, "base": map[string]any{"ref": "main", "repo_id": 1}})
+				body := ""
+				if n > open-long && n <= open { // a page of them exceeds what the agent accepts
+					body = strings.Repeat("x", 1<<20)
+				}
+				list = append(list, map[string]any{"number": n, "state": state, "body": body, "head": side, "base": map[string]any{"ref": "main", "repo_id": 1}})
 			}
 		}
 		var page, limit int

@@ -30,9 +30,8 @@ func (g *gitea) client(ctx context.Context) (*sdk.Client, error) {
 
 // Bounds of the lists of pull requests. A server may send fewer than perPage in each page (MAX_RESPONSE_ITEMS).
 const (
-	perPage        = 50
-	maxOpenPages   = 40
-	maxClosedPages = 4
+	maxOpenPages   = 100
+	maxClosedPages = 10
 )
 
 // list returns the pull requests for which keep returns true, because Gitea cannot filter by branch. It reads pages, the most recently
@@ -42,23 +41,16 @@ func (g *gitea) list(ctx context.Context, state sdk.StateType, pages int, keep f
 	if err != nil {
 		return nil, err
 	}
-	var out []PullRequest
-	for n := range pages {
-		list, _, err := c.ListRepoPullRequests(g.repo.owner, g.repo.name, sdk.ListPullRequestsOptions{State: state, Sort: "recentupdate", ListOptions: sdk.ListOptions{Page: n + 1, PageSize: perPage}})
-		if err != nil {
-			return nil, clientError(err, g.repo.api.Host)
-		}
+	out, err := readPages(pages, false, keep, func(page, size int) ([]PullRequest, error) {
+		list, _, err := c.ListRepoPullRequests(g.repo.owner, g.repo.name, sdk.ListPullRequestsOptions{State: state, Sort: "recentupdate", ListOptions: sdk.ListOptions{Page: page, PageSize: size}})
+		out := make([]PullRequest, 0, len(list))
 		for _, p := range list {
-			if pr := g.convert(p); keep(pr) && len(out) < MaxListed {
-				out = append(out, pr)
-			}
+			out = append(out, g.convert(p))
 		}
-		if len(list) == 0 || len(out) == MaxListed {
-			break
-		}
-	}
+		return out, clientError(err, g.repo.api.Host)
+	})
 	slices.SortFunc(out, newestFirst)
-	return out, nil
+	return out, err
 }
 
 func (g *gitea) convert(p *sdk.PullRequest) PullRequest {

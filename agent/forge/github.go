@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strings"
 )
 
 // gitHub is GitHub, API version 2022-11-28. It does not use GitHub's own client: with it and that of GitLab, the agent would be
@@ -19,16 +18,17 @@ type gitHubPullRequest struct {
 	MergedAt *string `json:"merged_at"`
 	Title    string  `json:"title"`
 	Body     string  `json:"body"`
-	Head     struct {
-		Ref  string `json:"ref"`
-		SHA  string `json:"sha"`
-		Repo *struct {
-			FullName string `json:"full_name"`
-		} `json:"repo"`
-	} `json:"head"`
-	Base struct {
-		Ref string `json:"ref"`
-	} `json:"base"`
+	Head     gitHubSide
+	Base     gitHubSide
+}
+
+// gitHubSide is the head or the base of a pull request.
+type gitHubSide struct {
+	Ref  string
+	SHA  string
+	Repo struct { // empty if the fork was deleted
+		FullName string `json:"full_name"`
+	}
 }
 
 // path returns the path of a collection, such as pulls, or of an element.
@@ -37,15 +37,15 @@ func (g *gitHub) path(elements ...any) string {
 }
 
 func (g *gitHub) list(ctx context.Context, state, head, base string) ([]PullRequest, error) {
-	q := query("state", state, "head", head, "base", base, "sort", "created", "direction", "desc", "per_page", fmt.Sprint(MaxListed))
-	var list []gitHubPullRequest
-	if err := g.do(ctx, http.MethodGet, g.path("pulls"), q, nil, &list); err != nil {
-		return nil, err
-	}
-	return convertAll(list, g.convert), nil
+	return readPages(MaxListed/perPage, true, all, func(page, size int) ([]PullRequest, error) {
+		q := query("state", state, "head", head, "base", base, "sort", "created", "direction", "desc", "per_page", fmt.Sprint(size), "page", fmt.Sprint(page))
+		var list []gitHubPullRequest
+		err := g.do(ctx, http.MethodGet, g.path("pulls"), q, nil, &list)
+		return convertAll(list, (*gitHubPullRequest).convert), err
+	})
 }
 
-func (g *gitHub) convert(p *gitHubPullRequest) PullRequest {
+func (p *gitHubPullRequest) convert() PullRequest {
 	state := Closed
 	switch {
 	case p.State == "open":
@@ -55,7 +55,7 @@ func (g *gitHub) convert(p *gitHubPullRequest) PullRequest {
 	}
 	return PullRequest{
 		Number: p.Number, URL: shownURL(p.URL), State: state, Branch: p.Head.Ref, Commit: fullID(p.Head.SHA), Base: p.Base.Ref, Title: p.Title, Body: p.Body,
-		Fork: p.Head.Repo == nil || !strings.EqualFold(p.Head.Repo.FullName, g.repo.owner+"/"+g.repo.name),
+		Fork: p.Head.Repo != p.Base.Repo, // git.repo may have the former name of the repository
 	}
 }
 
@@ -66,7 +66,7 @@ func (g *gitHub) ByHead(ctx context.Context, branch, base string) ([]PullRequest
 func (g *gitHub) Get(ctx context.Context, number int64) (PullRequest, error) {
 	var p gitHubPullRequest
 	err := g.do(ctx, http.MethodGet, g.path("pulls", number), nil, nil, &p)
-	return g.convert(&p), err
+	return p.convert(), err
 }
 
 func (g *gitHub) Open(ctx context.Context, base string) ([]PullRequest, error) {
@@ -79,7 +79,7 @@ func (g *gitHub) Create(ctx context.Context, d Draft) (PullRequest, error) {
 	if err := g.do(ctx, http.MethodPost, g.path("pulls"), nil, in, &created); err != nil {
 		return PullRequest{}, err
 	}
-	out := g.convert(&created)
+	out := created.convert()
 	if len(d.Labels) > 0 {
 		if err := g.do(ctx, http.MethodPost, g.path("issues", out.Number, "labels"), nil, map[string]any{"labels": d.Labels}, nil); err != nil {
 			out.Notes = append(out.Notes, "labels not set: "+err.Error())

@@ -34,13 +34,13 @@ func (g *gitLab) path(elements ...any) string {
 }
 
 func (g *gitLab) list(ctx context.Context, state, branch, base string) ([]PullRequest, error) {
-	q := query("state", state, "source_branch", branch, "target_branch", base,
-		"order_by", "created_at", "sort", "desc", "per_page", fmt.Sprint(MaxListed))
-	var list []gitLabMergeRequest
-	if err := g.do(ctx, http.MethodGet, g.path(), q, nil, &list); err != nil {
-		return nil, err
-	}
-	return convertAll(list, (*gitLabMergeRequest).convert), nil
+	return readPages(MaxListed/perPage, true, all, func(page, size int) ([]PullRequest, error) {
+		q := query("state", state, "source_branch", branch, "target_branch", base,
+			"order_by", "created_at", "sort", "desc", "per_page", fmt.Sprint(size), "page", fmt.Sprint(page))
+		var list []gitLabMergeRequest
+		err := g.do(ctx, http.MethodGet, g.path(), q, nil, &list)
+		return convertAll(list, (*gitLabMergeRequest).convert), err
+	})
 }
 
 func (m *gitLabMergeRequest) convert() PullRequest {

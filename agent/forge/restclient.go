@@ -48,6 +48,48 @@ func convertAll[T any](list []T, convert func(*T) PullRequest) []PullRequest {
 	return out
 }
 
+// perPage is small, because users choose how long the texts of pull requests are.
+const perPage = 20
+
+// readPages returns up to MaxListed pull requests of one page after the other, those for which keep returns true. short reports that a page with
+// fewer than perPage is the last one. If a page exceeds maxAnswer, readPages reads its pull requests one by one.
+func readPages(pages int, short bool, keep func(PullRequest) bool, get func(page, size int) ([]PullRequest, error)) ([]PullRequest, error) {
+	var out []PullRequest
+	for n := range pages {
+		list, err := get(n+1, perPage)
+		if failure.Is(err, v1alpha1.ReasonLimitExceeded) {
+			list, err = oneByOne(n*perPage, get)
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, pr := range list {
+			if keep(pr) && len(out) < MaxListed {
+				out = append(out, pr)
+			}
+		}
+		if len(list) == 0 || short && len(list) < perPage || len(out) == MaxListed {
+			break
+		}
+	}
+	return out, nil
+}
+
+// oneByOne returns the perPage pull requests after the first ones.
+func oneByOne(first int, get func(page, size int) ([]PullRequest, error)) (list []PullRequest, err error) {
+	for i := range perPage {
+		one, err := get(first+i+1, 1)
+		if err != nil || len(one) == 0 {
+			return list, err
+		}
+		list = append(list, one...)
+	}
+	return list, nil
+}
+
+// all keeps each pull request.
+func all(PullRequest) bool { return true }
+
 // do sends in to an escaped path below the API, and decodes the answer into out. in and out may be nil.
 func (r restClient) do(ctx context.Context, method, path string, query url.Values, in, out any) error {
 	var body io.Reader

@@ -29,7 +29,7 @@ import (
 )
 
 const (
-	maxAnswer = 8 << 20               // bytes of an answer; a list of MaxListed pull requests has less
+	maxAnswer = 8 << 20               // bytes of an answer; a page of pull requests usually has less
 	maxWait   = backoff.MaxRetryAfter // bounds what a server asks for
 )
 

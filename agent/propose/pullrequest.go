@@ -55,7 +55,7 @@ func (p pulls) current(ctx context.Context) (*forge.PullRequest, error) {
 // the one with the number except. The text of a pull request alone proves nothing, because users can write it.
 func (w *publisher) withChange(ctx context.Context, except int64) (*forge.PullRequest, error) {
 	list, err := w.pulls.Open(ctx, w.pulls.base)
-	if err != nil {
+	if err != nil && !failure.Is(err, v1alpha1.ReasonLimitExceeded) { // long texts of others must not keep this gateway from proposing
 		return nil, err
 	}
 	slices.SortFunc(list, func(a, b forge.PullRequest) int { return cmp.Compare(a.Number, b.Number) })
