@@ -38,8 +38,7 @@ type Person struct {
 // Draft is a commit that is not in the repository yet: a few new objects, which are all in memory, above those of its base. One
 // goroutine at a time may use it.
 type Draft struct {
-	Commit plan.ID // zero before MakeCommit
-	Root   plan.ID // the root tree
+	Root plan.ID // the root tree
 
 	base    Trees
 	objects map[plan.ID]object
@@ -218,8 +217,7 @@ func (d *Draft) MakeCommit(parent plan.ID, author, committer Person, message str
 	if err != nil {
 		return plan.ID{}, err
 	}
-	d.Commit = d.add(plumbing.CommitObject, pieces.Of([]byte(commit)))
-	return d.Commit, nil
+	return d.add(plumbing.CommitObject, pieces.Of([]byte(commit))), nil
 }
 
 // String returns the person in the form of a commit.
