@@ -310,7 +310,7 @@ func showProposal(d *disk.Dir, in invocation) error {
 		return nil
 	}
 	t := tabwriter.NewWriter(in.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "STATE\t%s\n", r.State)
+	fmt.Fprintf(t, "STATE\t%s\n", printable(string(r.State)))
 	for _, line := range [][2]string{{"BRANCH", r.Branch}, {"COMMIT", r.Commit}, {"PULL REQUEST", r.URL}, {"MESSAGE", r.Message}} {
 		if line[1] != "" {
 			fmt.Fprintf(t, "%s\t%s\n", line[0], printable(line[1]))

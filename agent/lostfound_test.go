@@ -220,6 +220,14 @@ WHAT      FILE                  IN GIT
 modified  projects/line/a.json  site/projects/line/a.json
 `, out)
 	})
+	t.Run("a forged state", func(t *testing.T) {
+		forged := t.TempDir()
+		d, err := disk.Open(forged, disk.Options{AllowUnseeded: true})
+		require.NoError(t, err)
+		require.NoError(t, d.SetNote("proposal", []byte(`{"lastState":"\u001b[2J"}`)))
+		require.NoError(t, d.Close())
+		assert.Equal(t, "STATE  \"\\x1b[2J\"\n", done(t, "proposal", "show", "--data-dir", forged))
+	})
 	t.Run("as JSON", func(t *testing.T) {
 		out := done(t, "proposal", "show", "-o", "json", "--data-dir", data)
 		var r propose.Summary
