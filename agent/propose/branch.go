@@ -155,13 +155,14 @@ func (a *attributes) rules(dir []string, entries []plan.Entry) ([]gitattributes.
 			return nil, fmt.Errorf("read %s: %w", file, err)
 		}
 		lines := bufio.NewScanner(bytes.NewReader(b.Bytes()))
+		lines.Buffer(nil, maxAttributes+1)
 		for lines.Scan() {
 			if strings.HasPrefix(strings.TrimSpace(lines.Text()), `""`) {
 				continue // go-git panics on it
 			}
 			rule, err := gitattributes.ParseAttributesLine(lines.Text(), slices.Clone(dir), len(dir) == 0)
 			if err != nil {
-				return nil, fmt.Errorf("read %s: %w", file, err)
+				continue // git ignores it, with a warning
 			}
 			// The attributes of a directory do not apply to its files, and go-git panics when it matches them.
 			if rule.Name != "" && !strings.HasSuffix(rule.Name, "/") {

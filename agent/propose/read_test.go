@@ -228,6 +228,9 @@ func TestBuildRefusesLFS(t *testing.T) {
 		"by a macro":           {".gitattributes", "[attr]large filter=lfs\n*.png large\n", true},
 		"in a directory":       {"site/projects/.gitattributes", "line/** filter=lfs\n", true},
 		"another extension":    {".gitattributes", "*.jar filter=lfs\n", false},
+		"after a bad line":     {".gitattributes", "!x -a\n[attr]\n*.a filter=\x01 -=\n*.png filter=lfs\n", true},
+		"only a bad line":      {".gitattributes", "!x -a\n*.jar " + strings.Repeat("a", 1<<17) + "\n", false},
+		"a macro elsewhere":    {"site/projects/.gitattributes", "[attr]large filter=lfs\n", false},
 		"of a directory":       {".gitattributes", "site/ filter=lfs\n\"\"\n\"\" filter=lfs\n", false},
 		"unset in a directory": {"site/projects/.gitattributes", "*.png -filter\n", false},
 	} {
