@@ -174,6 +174,7 @@ type gateway struct {
 	standby  bool
 	before   map[string]string // the files of the first sync
 	textErr  error             // of the next read of a commit on the server
+	walkErr  error             // of each walk
 }
 
 func (pl *plant) remote(address string) *repo.Remote {
@@ -318,7 +319,7 @@ func (g *gateway) step() time.Time {
 	}
 	g.last, due = g.p.Step(g.t.Context(), &g.settings, Input{
 		Notes: g.notes, Changed: g.changed(), Compared: g.clock, Standby: g.standby,
-		Added: func(Base) ([]string, error) { return nil, nil }, // Changed has them
+		Added: func(Base) ([]string, error) { return nil, g.walkErr }, // Changed has them
 		Base: func() (Base, error) {
 			return Base{Commit: g.commit, Root: g.root, Objects: g.store, Desired: g.desired, Manifest: g.manifest, State: g.disk, RootOf: g.store.RootTree,
 				CommitText: func(ctx context.Context, id plan.ID) ([]byte, error) {

@@ -77,7 +77,8 @@ type Proposer struct {
 	Env
 	kept     kept
 	seen     seen
-	added    []string // new files on the gateway, by the last walk
+	added    []string // new files on the gateway, by the last walk that succeeded
+	unwalked error    // of the last walk
 	schedule decide.Schedule
 	wait     waits
 	shown    shown
@@ -142,6 +143,9 @@ func (p *Proposer) Step(ctx context.Context, s *Settings, in Input) (*v1alpha1.P
 		p.fail(err)
 		next = p.schedule.Attempt()
 	}
+	if p.unwalked != nil && p.shown.now.Reason == "" { // other changes are proposed
+		p.shown.now.Reason, p.shown.now.Message = failure.Reason(p.unwalked, v1alpha1.ReasonWriteFailed), oneLine(p.unwalked.Error(), 500)
+	}
 	return p.shown.proposal(), next
 }
 
@@ -169,7 +173,7 @@ func (p *Proposer) walk(in *Input) error {
 		return err
 	}
 	added, err := in.Added(base)
-	if err == nil {
+	if p.unwalked = err; err == nil {
 		p.added, p.schedule = added, p.schedule.Walked()
 	}
 	return err

@@ -1,6 +1,7 @@
 package propose
 
 import (
+	"io/fs"
 	"log/slog"
 	"strings"
 	"testing"
@@ -255,4 +256,19 @@ func TestWaitOfNewOrders(t *testing.T) {
 	p.Starts(false) // and asks nothing, because the change was undone
 	p.Starts(true)
 	require.Error(t, replace(unpushed, time.Hour, true))
+}
+
+// A directory that cannot be read keeps new files from being proposed, which a user must learn. Other changes are proposed.
+func TestUnreadableDirectory(t *testing.T) {
+	_, g := opened(t)
+	g.walkErr = fs.ErrPermission
+	g.event(0)
+	g.save(`{"v":3}`)
+	g.settle(2 * minute)
+	assert.Equal(t, v1alpha1.ProposalOpen, g.state())
+	assert.Equal(t, v1alpha1.ReasonWriteFailed, g.last.Reason)
+	assert.Equal(t, `{"v":3}`, g.plant.repo.Content("gateway-changes/plants/a", "site/"+view+"view.json"))
+	g.walkErr = nil
+	g.settle(time.Hour)
+	assert.Empty(t, g.last.Reason)
 }
