@@ -245,7 +245,7 @@ func (r record) clone() record {
 }
 
 // withOverwritten adds to c the files of the proposal that a sync has overwritten, because the next commit must not undo them. Their content
-// is on the server only. The record can be forged, so each file must pass the rules for paths again.
+// is on the server only. The record can be forged, so each file must pass the rules for paths again, and all of them the limits.
 func (r *record) withOverwritten(s *Settings, base Base, c *Changes) *Changes {
 	if len(c.Files) == 0 || len(c.Refused) > 0 || r.Merged || r.Tip.IsZero() || !r.hasOverwritten() {
 		return c
@@ -258,15 +258,23 @@ func (r *record) withOverwritten(s *Settings, base Base, c *Changes) *Changes {
 		if !f.Overwritten || slices.ContainsFunc(c.Files, func(n File) bool { return n.Source == source }) || !s.Watches(f.Path) {
 			continue
 		}
-		if src, ok, err := base.Desired.Source(f.Path); err != nil || !ok || src.Path != source {
+		src, ok, err := base.Desired.Source(f.Path)
+		if err != nil || !ok || src.Path != source {
 			continue
 		}
 		if _, denied := s.Guard.Path(f.Path, source); denied {
 			continue
 		}
-		out.Files = append(out.Files, File{Path: f.Path, Source: source, Op: f.Op, Exec: f.Exec, ID: f.ID, overwritten: true})
+		op := Modified
+		switch {
+		case f.ID.IsZero():
+			op = Deleted
+		case src.ID.IsZero():
+			op = Added
+		}
+		out.Files = append(out.Files, File{Path: f.Path, Source: source, Op: op, Exec: f.Exec, ID: f.ID, overwritten: true})
 		out.edits = append(out.edits, repo.Edit{Path: string(source), Delete: f.ID.IsZero(), Known: f.ID, Exec: f.Exec})
-		fmt.Fprintf(h, "%q %s %t %s\n", source, f.Op, f.Exec, f.ID)
+		fmt.Fprintf(h, "%q %t %s\n", source, f.Exec, f.ID)
 	}
 	if len(out.Files) == len(c.Files) {
 		return c
@@ -276,6 +284,9 @@ func (r *record) withOverwritten(s *Settings, base Base, c *Changes) *Changes {
 		out.Digest = r.Digest // the tip has all of it
 	}
 	slices.SortFunc(out.Files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
+	x := newBuilder(base, s.Limits, s.Guard)
+	x.out = out
+	x.checkLimits()
 	return out
 }
 

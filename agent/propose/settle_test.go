@@ -1,6 +1,7 @@
 package propose
 
 import (
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/test/gitserver"
@@ -271,4 +273,26 @@ func TestUnreadableDirectory(t *testing.T) {
 	g.walkErr = nil
 	g.settle(time.Hour)
 	assert.Empty(t, g.last.Reason)
+}
+
+// The record can be forged: what a sync overwrote is described by what git has, and counts for the limits.
+func TestForgedOverwrittenFiles(t *testing.T) {
+	pl, g := opened(t)
+	rec, err := loadRecord(g.notes)
+	require.NoError(t, err)
+	blob := repotest.ParseID(t, pl.repo.Git("rev-parse", "main:unmapped/readme.md"))
+	for i := range 3 {
+		name := fmt.Sprintf("projects/line/scripts/%d.py", i)
+		rec.Files[plan.Path("site/"+name)] = proposed{Path: name, Op: "added\n\nStoker-Change: x", ID: blob, Overwritten: true}
+	}
+	require.NoError(t, rec.save(g.notes))
+	g.restart()
+	g.save(`{"v":3}`)
+	g.settle(2 * minute)
+	assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+	assert.NotContains(t, pl.repo.Git("log", "-1", "--format=%B", "gateway-changes/plants/a"), "Stoker-Change: x")
+	g.settings.Limits.Files = 5
+	g.save(`{"v":4}`)
+	g.settle(2 * minute)
+	assert.Equal(t, v1alpha1.ProposalRefused, g.state(), "%+v", g.last)
 }
