@@ -91,7 +91,8 @@ const (
 // Bucket is the place of one gateway in object storage.
 type Bucket struct {
 	Store
-	// Location names the bucket at its provider: another location is another bucket, another Store is not.
+	// Location identifies the bucket at its provider. Two Buckets with the same Location and Prefix are the same place, even if their Stores
+	// differ.
 	Location string
 	// Prefix begins all keys, and ends with a slash.
 	Prefix  string
@@ -226,6 +227,7 @@ func (b *Bucket) objects(ctx context.Context) (map[string][]string, error) {
 	for _, key := range keys {
 		name, ok := strings.CutPrefix(key, b.Prefix)
 		for _, suffix := range []string{archiveSuffix, labelSuffix, backupSuffix} {
+			// RestoresOn returns the id only if it is one of this gateway.
 			if id, is := strings.CutSuffix(name, suffix); ok && is && annotation.RestoresOn(id, b.Gateway) == id && id != "" {
 				found[id] = append(found[id], suffix)
 			}

@@ -144,7 +144,7 @@ func (h *History) Last(dataDir, gateway string, log *slog.Logger) []Entry {
 	return h.list
 }
 
-// Add adds an entry after a call of Last.
+// Add adds an entry. Last must have been called before.
 func (h *History) Add(e Entry) {
 	h.list = slices.Concat(h.list[max(0, len(h.list)-maxHistory+1):], []Entry{e})
 }
@@ -203,8 +203,8 @@ type Checksum struct {
 // maxProjects bounds the projects in a Diff.
 const maxProjects = 100
 
-// Add adds the changes of a plan and their projects. The JSON of the diff takes at most limit bytes.
-func (d *Diff) Add(changes *plan.Changes, limit int) {
+// SetChanges sets Changes and Projects to those of a plan. The JSON of the diff takes at most limit bytes.
+func (d *Diff) SetChanges(changes *plan.Changes, limit int) {
 	projects := changes.Projects()
 	d.Projects, d.Changes = append([]string{}, projects[:min(len(projects), maxProjects)]...), []Change{} // not null as JSON
 	// In JSON, a byte of a path or source takes at most six bytes, the rest of a change 200, and the other fields 8 KiB.

@@ -22,7 +22,7 @@ func TestDiffAdd(t *testing.T) {
 		changes.List = append(changes.List, plan.Change{Path: fmt.Sprintf("projects/%s%d/view.json", strings.Repeat("<", 240), i), Op: plan.Create, ID: plan.ID{1}, FoundID: plan.ID{2}})
 	}
 	var d Diff
-	d.Add(changes, limit)
+	d.SetChanges(changes, limit)
 	b, err := json.Marshal(d)
 	require.NoError(t, err)
 	assert.LessOrEqual(t, len(b), limit)

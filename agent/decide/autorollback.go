@@ -33,8 +33,9 @@ type LoadFailure struct {
 	Symptoms []v1alpha1.AutoRollbackTrigger
 	// Triggers is spec.autoRollback.triggers; empty if it is off.
 	Triggers []v1alpha1.AutoRollbackTrigger
-	// Known reports that the agent knows what the gateway loaded before the target.
-	Known bool
+	// HasBaseline reports that there is a baseline (unloaded.Baseline): the snapshot to go back to and, if the gateway answered, what it did
+	// not show before the target.
+	HasBaseline bool
 	// Requested reports that an operator requested a rollback to the target, which is not undone.
 	Requested bool
 	// Resumes reports that the target is only what is on the disk, because git has not been asked yet.
@@ -48,7 +49,7 @@ type LoadFailure struct {
 
 // trigger returns the trigger that applies; "" for none.
 func (l LoadFailure) trigger() v1alpha1.AutoRollbackTrigger {
-	if !l.Known || l.Requested || l.Resumes || l.Standby || !l.Running {
+	if !l.HasBaseline || l.Requested || l.Resumes || l.Standby || !l.Running {
 		return ""
 	}
 	for _, t := range l.Symptoms {
@@ -65,7 +66,7 @@ func (l LoadFailure) trigger() v1alpha1.AutoRollbackTrigger {
 //	the gateway starts, stops, or is a standby node       the target is not the cause: none
 //	an operator requested to go back to the target        none
 //	the agent has started, and not asked git yet          none: an operator may have requested to go back to the files on the disk
-//	what the gateway loaded before is not known           none, as without a snapshot
+//	there is no baseline                                  none, for example because no snapshot was taken
 //	the failure matches no trigger that the spec names    none
 //	the gateway lacks a project or a resource             due when the target has failed for half a minute
 //	a scan fails                                          … and at least three times within two minutes

@@ -181,7 +181,7 @@ func TestAutoRollbackDue(t *testing.T) {
 	const scan, project, config = v1alpha1.TriggerScanFailure, v1alpha1.TriggerProjectLoadError, v1alpha1.TriggerConfigError
 	all := []v1alpha1.AutoRollbackTrigger{scan, project, config}
 	fails := func(symptoms ...v1alpha1.AutoRollbackTrigger) LoadFailure {
-		return LoadFailure{Target: two, Symptoms: symptoms, Triggers: all, Known: true, Running: true}
+		return LoadFailure{Target: two, Symptoms: symptoms, Triggers: all, HasBaseline: true, Running: true}
 	}
 	but := func(change func(*LoadFailure)) LoadFailure {
 		l := fails(project)
@@ -210,7 +210,7 @@ func TestAutoRollbackDue(t *testing.T) {
 		"nothing matches in between":             {[]at{{0, fails(project)}, {15, fails()}, {30, fails(project)}}, "", true},
 		"a trigger that the spec does not name":  {[]at{{0, fails(project)}, {60, but(func(l *LoadFailure) { l.Triggers = all[:1] })}}, "", false},
 		"the first symptom that the spec names":  {[]at{{0, fails(project, config)}, {60, but(func(l *LoadFailure) { l.Symptoms, l.Triggers = all[1:], all[2:] })}}, config, false},
-		"the baseline is not known":              {[]at{{0, fails(project)}, {60, but(func(l *LoadFailure) { l.Known = false })}}, "", false},
+		"there is no baseline":                   {[]at{{0, fails(project)}, {60, but(func(l *LoadFailure) { l.HasBaseline = false })}}, "", false},
 		"an operator requested the rollback":     {[]at{{0, fails(project)}, {60, but(func(l *LoadFailure) { l.Requested = true })}}, "", false},
 		"git has not been asked yet":             {[]at{{0, fails(project)}, {60, but(func(l *LoadFailure) { l.Resumes = true })}}, "", false},
 		"a standby node":                         {[]at{{0, fails(project)}, {60, but(func(l *LoadFailure) { l.Standby = true })}}, "", false},

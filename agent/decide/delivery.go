@@ -16,10 +16,11 @@ type Delivery struct {
 	Forced bool
 	// AccessChanged reports that a node of a redundant pair got or lost the access to its configuration.
 	AccessChanged bool
-	// SameCommit and SameRules report that the target, and the rules of the spec, are those of the last delivery.
+	// SameCommit and SameRules report that the target, and the rules of the spec (plan.Rules: mappings, policies, …), are those of the last delivery.
 	SameCommit, SameRules bool
-	// LacksFiles reports a volume that may lack files of the last delivery: before the gateway's start, or because the volume is new. One with
-	// files of another commit does not count, because the status of the GatewaySync, which names the last delivery, can be forged.
+	// LacksFiles reports that the volume may lack files of the last delivery: its manifest is incomplete, and the gateway starts only after
+	// this sync or its volume is new. It is false if the volume has files of another commit than package record names: that name may come from
+	// the status of the GatewaySync, which can be forged.
 	LacksFiles bool
 	// Recorded reports that the target is the commit that package record has as delivered last. Without a record (standalone) it is true.
 	Recorded bool

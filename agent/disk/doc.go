@@ -3,10 +3,10 @@
 //
 // # Promises
 //
-// A reader sees the old or the new content of each file, never a part of it. No byte that the gateway wrote is lost: the
-// package moves content that git does not have to lost+found before it replaces a file. If the process dies at any instant, or
-// the power fails, the next Open brings the directory to the new commit or back to the old one, without help. The package reads
-// and writes nothing outside the data directory, whatever links the directory contains.
+// A reader sees the old or the new content of each file, never a part of it. No byte that the gateway wrote is lost: a replaced
+// file stays in staging until step 8 below, and in step 4 its content gets a name in lost+found, unless git has that
+// content. If the process dies at any instant, or the power fails, the next Open brings the directory to the new commit or back to
+// the old one, without help. The package reads and writes nothing outside the data directory, whatever links the directory contains.
 //
 // Not promised: if a process opened a file before it was replaced, and writes to the open file after step 4 below has compared
 // it, these writes are lost. Extended attributes and ACLs are not preserved. Outside Linux the promises are weaker; see
@@ -55,8 +55,8 @@
 // the staged file, the file has not moved. A staged file is identified by its inode, size and mtime or, if the
 // directory was copied file by file meanwhile, by its bytes. If the staged file is neither in its slot nor at its
 // destination, Open saves the content of the slot to lost+found and marks the manifest incomplete, so that the next plan
-// compares every file. Open also marks the manifest incomplete if it is not the manifest that the sync began with, which the
-// journal names. Replaced files stay in their slots until 8, so that 4 finds them again. Creating and removing directories,
+// compares every file. Open also marks the manifest incomplete if it is neither the one that the sync began with nor the one
+// that it ends with; the journal identifies both. Replaced files stay in their slots until 8, so that 4 finds them again. Creating and removing directories,
 // merging the manifest and writing lost+found can be repeated, too.
 //
 // After a crash between 7 and 8, Open empties staging.

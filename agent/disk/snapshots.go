@@ -66,8 +66,8 @@ func (s *Staged) BackupID(gateway string) (string, error) {
 	return s.d.snapshots.NextID(gateway)
 }
 
-// RestoreManifest makes Apply write the manifest from before the sync of a snapshot, and not only the records of the changes. It
-// must be called before Apply, with the header of the plan.
+// RestoreManifest makes Apply write the manifest from before the sync of a snapshot with the records of the changes, instead of the current
+// manifest with them. It must be called before Apply, and Apply must get the Header of the SnapshotRestore.
 func (s *Staged) RestoreManifest(of *SnapshotRestore) {
 	s.d.writing.Lock()
 	defer s.d.writing.Unlock()

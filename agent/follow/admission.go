@@ -50,7 +50,7 @@ type admission struct {
 	store  *repo.Store
 	ref    string
 	commit plan.ID
-	refill bool // the ref may have moved since the gateway had the commit
+	refill bool // a new volume gets the commit that the gateway had on the lost one; the ref may have moved since
 
 	admitted bool
 	name     string // the full name of the ref, once admitted
@@ -61,8 +61,8 @@ type admission struct {
 // of the host, may lag behind the one that the lead asked, and a refusal would make a waiting promotion fail.
 const maxMisses = 2
 
-// admit returns the full name of the ref that has the commit as its tip or in its history; "" for a commit that was requested by its id. A
-// refill may also get a commit of another ref, if spec.git.allowedRefs admits that ref; then the name is "", too.
+// admit returns the full name of the ref that has the commit as its tip or in its history; "" for a commit that was requested by its id. For a
+// refill, a commit in the history of any ref that spec.git.allowedRefs admits will do; then the name is "", too.
 func (a *admission) admit(ctx context.Context) (string, error) {
 	if a.admitted {
 		return a.name, nil

@@ -114,7 +114,8 @@ type Config struct {
 	APIBaseURL string
 	// Token returns the token. It is called for every request, so that a rotated token takes effect at once.
 	Token func(ctx context.Context) (secret.String, error)
-	// Transport sends the requests through the agent's proxy with the agent's CA certificates; default: through the proxy of the environment.
+	// Transport sends the requests, for example through the agent's proxy with the agent's CA certificates; default: through the proxy of the
+	// environment.
 	Transport http.RoundTripper
 	Timeout   time.Duration // for one request; default 30s
 }

@@ -27,8 +27,9 @@ type uploads struct {
 	written []*sync.Report // since the last update
 }
 
-// update sets where to upload; a nil job uploads nothing. Then it adds what the syncs since the last update made, because the last order may
-// name another bucket. With once it uploads at once instead of in the background.
+// update first sets where to upload (a nil job uploads nothing), and only then adds what the syncs since the last update made: otherwise it
+// could go to the bucket of an earlier order. With once it does not upload in the background, but before it returns, and only if a sync has
+// ended.
 func (u *uploads) update(ctx context.Context, job *archive.Job, once bool) {
 	if !once {
 		u.SetJob(job)

@@ -19,9 +19,9 @@ import (
 // Webhook is the service that spec.validation.webhook names. It allows or denies the plan of a gateway.
 type Webhook struct {
 	URL string
-	// Client sends the requests, with the certificates of CA instead of its own.
+	// Client sends the requests. If CA is set, its certificates replace Client.CA.
 	Client httpclient.Client
-	// CA returns certificates as PEM; nil means only those of the system.
+	// CA returns certificates as PEM, to trust beside those of the system; nil leaves Client as it is.
 	CA func() ([]byte, error)
 	// Key returns the key that signs requests; nil for no signature.
 	Key func() (secret.String, error)
@@ -45,8 +45,8 @@ type Request struct {
 	Truncated bool `json:"truncated"`
 }
 
-// About returns a request with the files that a plan changes, as far as there is room, and the UID. The UID covers r, the fingerprint of
-// the rules, and the content of all files, also of those that are not listed.
+// About returns a request with the files that a plan changes, as far as there is room, and the UID. The UID covers r, rules
+// (plan.Rules.Fingerprint), and the path, the action and the blob id of all files, also of those that are not listed.
 func (r Request) About(changes *plan.Changes, rules string) Request {
 	r.Files = []File{}
 	sum := sha256.New()

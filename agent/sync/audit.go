@@ -124,7 +124,7 @@ func (j auditor) saveDiff(changes *plan.Changes) (string, error) {
 		Schema: audit.Schema, Gateway: j.in.task.Facts.GatewayName, Timestamp: r.Started.UTC().Truncate(time.Second), FromCommit: j.in.from, ToCommit: r.Commit,
 		FilesAdded: r.Files.Added, FilesModified: r.Files.Modified, FilesDeleted: r.Files.Deleted,
 	}
-	d.Add(changes, disk.MaxDiff)
+	d.SetChanges(changes, disk.MaxDiff)
 	b, err := json.Marshal(d)
 	if err != nil {
 		return "", err

@@ -66,10 +66,10 @@ const maxCause = 300
 func (j autoRollback) confirmTrigger(ctx context.Context, err error) v1alpha1.AutoRollbackTrigger {
 	in := j.restorer.in
 	l := decide.LoadFailure{
-		Target: in.task.Commit, Symptoms: j.symptoms(err), Triggers: in.task.Profile.AutoRollback, Known: j.restorer.unloaded.Baseline != nil,
+		Target: in.task.Commit, Symptoms: j.symptoms(err), Triggers: in.task.Profile.AutoRollback, HasBaseline: j.restorer.unloaded.Baseline != nil,
 		Requested: in.task.RequestedRollback, Resumes: j.resumes, Standby: in.node.Standby(), Now: in.Now(),
 	}
-	if l.Known && len(l.Symptoms) > 0 {
+	if l.HasBaseline && len(l.Symptoms) > 0 {
 		state, _ := in.gateway.state(ctx)
 		l.Running = state == running
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // verify checks that the gateway shows what was delivered. A finished scan does not prove that: a gateway skips a
-// resource that it cannot read without an error.
+// resource that it cannot read, and reports no error.
 func (l *loader) verify(ctx context.Context) error {
 	defer l.in.step("verify")()
 	projects, err := unloaded.CompareProjects(ctx, l.in.gateway, l.unloaded.Projects, l.unloaded.Deleted)

@@ -1,6 +1,6 @@
 // Package textdiff prints the text of changed files as a unified diff: what a sync changed, or what was changed on the gateway. It reads git's
 // objects, the manifest, the report of a sync and the files of a data directory, and writes nothing. All but the objects may be hostile, because
-// the gateway can write to its volume: a path is only looked up, and everything has a bound.
+// the gateway can write to its volume: no path that the report or the manifest contains is opened, and everything has a bound.
 //
 // It never prints a file that holds a secret, or that only the gateway may have: package guard decides, as for pull requests.
 package textdiff
@@ -55,7 +55,8 @@ func Drift(ctx context.Context, w io.Writer, d *disk.Dir, o Objects, paths []str
 	})
 }
 
-// Sync prints what a sync changed, by its report, or only the changes of paths, if there are any. Otherwise it is like Drift.
+// Sync prints what a sync changed according to its report: the files in paths, or all of them if paths is empty. A file that cannot be shown has
+// one line, which says why.
 func Sync(ctx context.Context, w io.Writer, report audit.Diff, o Objects, paths []string) error {
 	changes := map[string]audit.Checksum{}
 	var all []string
@@ -81,7 +82,7 @@ func write(ctx context.Context, w io.Writer, paths []string, text func(path stri
 	written := 0
 	for i, path := range paths {
 		part := ""
-		if rule, denied := guard.Path(path, "file"); denied {
+		if rule, denied := guard.Path(path, "file"); denied { // "file" stands for the path in git, which is not known here
 			part = "not shown: " + rule
 		} else if ctx.Err() == nil && i < maxFiles {
 			part = text(path)

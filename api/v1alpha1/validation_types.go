@@ -20,8 +20,8 @@ type ValidationSpec struct {
 	Webhook *ValidationWebhook `json:"webhook,omitempty"`
 }
 
-// ReferencePolicy says what happens to a commit whose files name something that does not exist. ignore is not called off, which YAML reads
-// as false.
+// ReferencePolicy says what happens to a commit whose files name something that does not exist. The value is named ignore and not off,
+// because YAML reads off as false.
 //
 // +kubebuilder:validation:Enum=ignore;warn;refuse
 type ReferencePolicy string

@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// The names of Ignition's files and folders.
+// The names of the files and folders that this package looks for.
 const (
 	projectFile    = "project.json"
 	modeFile       = "config-mode.json"
@@ -26,7 +26,7 @@ const (
 	udtsDir        = "udts"
 	platform       = "ignition" // the module id of the platform
 	collectionsDir = configDir + "/" + resourcesDir
-	// typesDir is where the folder udts goes in service-path mode, too.
+	// typesDir is where the folder udts goes, as without profiles, where the annotation stoker.io/service-path names the base.
 	typesDir = collectionsDir + "/core/" + platform + "/tag-type-definition/" + v1alpha1.DefaultTagProvider
 )
 
@@ -217,8 +217,9 @@ func (f *finder) addCollections(d *dir, list []collection) {
 	}
 }
 
-// maxStray is the number of other files and folders up to which a folder is mapped as a whole without them. If there are more, each
-// project is mapped.
+// maxStray is the number of other files up to which a folder of projects is mapped as a whole without them. If there are more, or another
+// folder, each project is mapped. For a project that is the root of the repository, maxStray counts other folders, too; if there are more,
+// project.json and the folder of each module are mapped.
 const maxStray = 8
 
 // addProjects adds the projects of a folder. d is nil if the root of the repository is a project.
@@ -275,7 +276,7 @@ func (f *finder) addRootProject(p project) {
 	}
 }
 
-// addTypes adds the folders udts beside the projects and the configuration, as service-path mode does.
+// addTypes adds the folders udts beside the projects and the configuration: see typesDir.
 func (f *finder) addTypes() {
 	for _, b := range f.bases {
 		d := b.dir.child(udtsDir)

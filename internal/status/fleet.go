@@ -113,11 +113,12 @@ func waitsForSetting(r v1alpha1.Reason) bool {
 	return r == v1alpha1.ReasonPaused || r == v1alpha1.ReasonDryRun
 }
 
-// planned reports whether a gateway or a fleet with this reason waits as planned. While nothing else is missing, no deadline runs.
+// planned reports whether a gateway or a fleet with this reason waits for a time that the spec names, for the rollout, or for an approval
+// (CausePlan). While nothing else is missing, no deadline runs. WaitsAsPlanned is narrower.
 func planned(r v1alpha1.Reason) bool { return r.Cause() == v1alpha1.CausePlan }
 
-// WaitsAsPlanned reports whether a gateway or a fleet with this reason follows by itself, as the spec plans it. A gateway that has not had
-// its turn in a rollout does so unless the rollout waits for an approval or has failed.
+// WaitsAsPlanned reports whether a gateway or a fleet with this reason waits only for what comes without a person: a maintenance window, the
+// time or health check after a stage, or its turn in a rollout that neither waits for an approval nor has failed.
 func WaitsAsPlanned(r v1alpha1.Reason, rollout *v1alpha1.RolloutStatus) bool {
 	switch r {
 	case v1alpha1.ReasonMaintenanceWindow, v1alpha1.ReasonRolloutSoaking:

@@ -26,38 +26,41 @@ func (s *Server) serveWebhook(w http.ResponseWriter, r *http.Request) {
 	s.Metrics.Received(source, string(result), time.Since(began))
 }
 
+// receive authenticates and parses a webhook call, decides what it requests of the object, and queues that. It writes the answer and returns the
+// labels for the metric.
 func (s *Server) receive(w http.ResponseWriter, r *http.Request) (source string, result Result) {
 	c, release, rejected := s.admit(w, r, false)
 	defer release() // also if a parser panics
 	if rejected != "" {
 		return unknownSource, rejected
 	}
-	if c.cut {
+	if c.cut { // the body is long, and only its beginning was kept
 		c.body = sender.CutObject(c.body)
 	}
-	request, err := sender.Parse(r.Header, c.body)
+	sent, err := sender.Parse(r.Header, c.body)
 	c.body = nil
 	release()
-	source = request.Sender
+	source = sent.Sender
 	if err != nil {
 		return source, writeResult(w, http.StatusBadRequest, Invalid, err.Error())
 	}
-	if request.Kind == sender.KindPing {
+	if sent.Kind == sender.KindPing {
 		return source, writeResult(w, http.StatusOK, Pong, "the secret is valid; pushes will be accepted")
 	}
 	key := c.key
 	ctx, cancel := context.WithTimeout(r.Context(), answerTimeout)
 	defer cancel()
-	req, skipped, err := decide(c.object, request, c.ownSecret)
-	if err == nil && skipped != "" && request.Kind != sender.KindNothing { // the cache may be older than the push
+	req, skipped, err := decide(c.object, sent, c.ownSecret)
+	if err == nil && skipped != "" && sent.Kind != sender.KindNothing { // the cache may be older than the push
 		now, problem := s.readObject(ctx, key, c.object.GetUID())
 		if problem != nil {
 			return source, s.writeFailure(w, key, problem)
 		}
-		req, skipped, err = decide(now, request, c.ownSecret)
+		req, skipped, err = decide(now, sent, c.ownSecret)
 	}
-	if request.Kind == sender.KindPush && req.Ref != "" {
-		req.Decider = newDelivery(c.object, request, c.ownSecret)
+	if sent.Kind == sender.KindPush && req.Ref != "" {
+		// The queue asks the Decider again for the object that it writes: another push may have requested a newer tag meanwhile.
+		req.Decider = newDelivery(c.object, sent, c.ownSecret)
 	}
 	switch {
 	case errors.Is(err, errOwnSecretNeeded):

@@ -81,7 +81,7 @@ func Run(t *testing.T, s archive.Store) {
 	})
 	t.Run("more keys than a page", func(t *testing.T) {
 		var want []string
-		for i := range 1005 { // setup: keys in their order
+		for i := range 1005 { // setup: more objects than one page of a listing has
 			want = append(want, fmt.Sprintf("pages/%04d", i))
 			require.NoError(t, s.Put(t.Context(), want[i], strings.NewReader("")))
 		}
@@ -91,7 +91,7 @@ func Run(t *testing.T, s archive.Store) {
 		assert.Equal(t, want, keys)
 	})
 	t.Run("an upload that ends early leaves no object", func(t *testing.T) {
-		for _, broken := range []error{errors.New("the sync changed files"), io.ErrUnexpectedEOF} { // sequence: clients take the second for an end
+		for _, broken := range []error{errors.New("the sync changed files"), io.ErrUnexpectedEOF} { // sequence: both errors use one key. A client takes io.ErrUnexpectedEOF for the end of the content, so the store must hide it
 			for _, size := range []int{10, 6 << 20} { // sequence: the source fails in the first part, and in the second
 				err := s.Put(t.Context(), "broken/a", io.MultiReader(bytes.NewReader(make([]byte, size)), iotest.ErrReader(broken)))
 				require.ErrorIs(t, err, broken)

@@ -101,12 +101,12 @@ func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// boundedBody is a body that fails with errTooLarge.
+// boundedBody is a body that fails with errTooLarge beyond a bound.
 type boundedBody struct {
 	io.ReadCloser
 	size, tags int
 	text       int  // since the last tag began
-	refusal    bool // an error response: minio-go reads its beginning, which may be any text
+	refusal    bool // an error response, for which maxText does not apply: it may be plain text, and minio-go reads at most its first MiB
 }
 
 func (b *boundedBody) Read(p []byte) (int, error) {

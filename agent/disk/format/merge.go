@@ -20,9 +20,10 @@ type Edit struct {
 type editOp uint8
 
 const (
-	editSet    editOp = iota + 1
-	editDrop          // drops the record, if any
-	editSource        // sets Want, Exec and Origin of an existing record and keeps the rest
+	editSet  editOp = iota + 1
+	editDrop        // drops the record, if any
+	// editSource sets Want, Exec and Origin of the record of a file; there is no record afterwards if there was none, or that of a directory.
+	editSource
 )
 
 // Set returns an edit that sets the record of a file.
@@ -48,7 +49,7 @@ type Edits = iter.Seq[Edit]
 // NoEdits yields no edit.
 func NoEdits(func(Edit) bool) {}
 
-// Merge writes a new manifest to w: old with edits. It copies blocks without edits unchanged, so that a small change costs
+// Merge writes a new manifest to w: old with edits. It copies most blocks without edits unchanged, so that a small change costs
 // no more than copying the file.
 func Merge(w io.Writer, h plan.Header, old *Manifest, edits Edits) error {
 	next, stop := iter.Pull(edits)

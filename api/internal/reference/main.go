@@ -31,7 +31,7 @@ func run(args []string, dir string) error {
 	return os.WriteFile(args[0], page, 0o644)
 }
 
-// kindOf returns the kind that a file describes.
+// kindOf returns the kind that a file describes: ConfigSync for configsync.md, GatewaySync for any other name.
 func kindOf(file string) kind {
 	if filepath.Base(file) == "configsync.md" {
 		return configSync

@@ -1,5 +1,7 @@
 //go:build !race
 
+// With the race detector: see limit_other.go.
+
 package builder
 
 import (

@@ -15,8 +15,9 @@ import (
 	"stoker.io/stoker/internal/status"
 )
 
-// Complete sets what a lead would derive from the rest of the status: observedRequest, the summary, the outcome, and what a rollback,
-// a retry and an approval would request. Each entry of status.discoveredGateways is treated as the SyncReport of that gateway about status.target.
+// Complete sets what a lead would derive from the rest of the status, which the test wrote: observedRequest, the summary, the outcome, and what
+// a rollback, a retry and an approval would request. To derive it, each entry of status.discoveredGateways becomes the SyncReport of that
+// gateway about status.target.
 func Complete(gs *v1alpha1.GatewaySync) {
 	st := &gs.Status
 	seen := status.Seen{GatewaySync: gs.DeepCopy(), Now: time.Now()}
@@ -57,13 +58,15 @@ func Complete(gs *v1alpha1.GatewaySync) {
 	}
 	is := status.Summarize(seen).Status
 	st.ObservedRequest, st.Summary, st.Outcome, st.Rollback, st.Retry, st.Approval = is.ObservedRequest, is.Summary, is.Outcome, is.Rollback, is.Retry, is.Approval
-	// Summarize cannot derive that the agents are away, because each row became the report of an agent, nor that the deadline has passed,
-	// because that depends on when the work began. The conditions of the test say so.
+	// Summarize cannot derive two things: that the agents are away, because each row became the report of an agent that is there, and that the
+	// deadline has passed, because no row says when the work began. So the conditions that the test wrote say it.
 	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady); c != nil && c.Reason == string(v1alpha1.ReasonAgentsAway) {
 		st.Outcome.Phase, st.Outcome.Reason, st.Outcome.Message = v1alpha1.OutcomeProgressing, v1alpha1.ReasonAgentsAway, c.Message
 	}
 	c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionStalled)
-	if c != nil && c.Reason == string(v1alpha1.ReasonProgressDeadlineExceeded) && is.Outcome.Phase == v1alpha1.OutcomeProgressing && (is.Outcome.Reason != v1alpha1.ReasonWaitingForLead || st.LastHandledRequest == at) {
+	// As in outcome: the deadline fails only a request that git was polled for, or that was handled.
+	polled, handled := is.Outcome.Reason != v1alpha1.ReasonWaitingForLead, st.LastHandledRequest == at
+	if c != nil && c.Reason == string(v1alpha1.ReasonProgressDeadlineExceeded) && is.Outcome.Phase == v1alpha1.OutcomeProgressing && (polled || handled) {
 		st.Outcome.Phase, st.Outcome.Reason, st.Outcome.Message = v1alpha1.OutcomeFailed, v1alpha1.ReasonProgressDeadlineExceeded, c.Message
 	}
 }
