@@ -66,7 +66,7 @@ func (l LoadFailure) trigger() v1alpha1.AutoRollbackTrigger {
 //	the gateway starts, stops, or is a standby node       the target is not the cause: none
 //	an operator requested to go back to the target        none
 //	the agent has started, and not asked git yet          none: an operator may have requested to go back to the files on the disk
-//	there is no baseline                                  none, for example because no snapshot was taken
+//	there is no baseline                                  none, for example without a snapshot
 //	the failure matches no trigger that the spec names    none
 //	the gateway lacks a project or a resource             due when the target has failed for half a minute
 //	a scan fails                                          … and at least three times within two minutes
