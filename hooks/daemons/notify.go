@@ -96,7 +96,7 @@ func Notify(ctx context.Context, cluster Cluster, config notify.Config, s daemon
 	notifierLease := lease.Lease{Client: cluster.Core, Namespace: cluster.Namespace, Name: notifyLease, Holder: lease.Identity(replica())}
 	newNotifier := func() *notify.Notifier {
 		c := config
-		c.Core, c.Changed, c.ConfigSyncs, c.Sent = cluster.Core, changed, configSyncs, counters.Notification
+		c.Core, c.Now, c.Changed, c.ConfigSyncs, c.Sent = cluster.Core, cluster.Now, changed, configSyncs, counters.Notification
 		c.List = func() ([]*v1alpha1.GatewaySync, bool) {
 			complete := watch.HasSynced() // before the list
 			return watch.List(), complete

@@ -234,8 +234,9 @@ func TestSlowReceiver(t *testing.T) {
 	slow, quick := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack")}), newReceiver(t)
 	arrived, release := make(chan struct{}), make(chan struct{})
 	slow.receiver.setFault(func(http.ResponseWriter, *http.Request) bool { close(arrived); <-release; return false })
-	slow.breaks()
-	slow.gs.Status.ConfirmedAt = &metav1.Time{Time: time.Now()}
+	slow.set(v1alpha1.OutcomeHeld, metav1.ConditionFalse, v1alpha1.ReasonConflictDetected, "edited", v1alpha1.DiscoveredGateway{Name: "area-4", SyncStatus: v1alpha1.GatewayHeld})
+	fast := func() time.Time { return time.Now().Add(time.Hour) } // the clock of the API server
+	slow.gs.Status.ConfirmedAt = &metav1.Time{Time: fast()}
 	other := slow.gs.DeepCopy()
 	other.Namespace, other.UID = "other", "uid-2"
 	secret := slow.objects[0].DeepCopy()
@@ -244,7 +245,7 @@ func TestSlowReceiver(t *testing.T) {
 	var mu sync.Mutex
 	changed, sent := make(chan struct{}, 1), make(chan string, 2)
 	n := slow.notifier
-	n.Core, n.Client.Timeout, n.Settle, n.Changed = clientset.New(slow.objects[0], secret), time.Minute, 0, changed
+	n.Core, n.Client.Timeout, n.Settle, n.Changed, n.Now = clientset.New(slow.objects[0], secret), time.Minute, 0, changed, fast
 	n.Client.CA = append(n.Client.CA, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: quick.Certificate().Raw})...)
 	n.Load = func(context.Context) (string, error) { return "", nil }
 	n.List = func() ([]*v1alpha1.GatewaySync, bool) { mu.Lock(); defer mu.Unlock(); return list, true }
@@ -258,7 +259,9 @@ func TestSlowReceiver(t *testing.T) {
 	mu.Unlock()
 	changed <- struct{}{}
 	assert.Equal(t, "sent", <-sent)
-	assert.Len(t, quick.got(), 1)
+	if got := quick.got(); assert.Len(t, got, 1) {
+		assert.Contains(t, got[0], "ConflictDetected: edited")
+	}
 	stop() // the message on its way is recorded
 	close(release)
 	require.NoError(t, <-ended)

@@ -71,6 +71,8 @@ type Config struct {
 	Page string
 	// Settle is how long a state must last before it is sent as firing, and be over before it is sent as resolved.
 	Settle time.Duration
+	// Now is the clock of the API server, whose times the statuses have; nil means that of this node.
+	Now func() time.Time
 	// Load and Save read and write the record of what was sent.
 	Load func(context.Context) (string, error)
 	Save func(context.Context, string) error
@@ -101,6 +103,9 @@ type result struct {
 
 // New returns a Notifier.
 func New(c Config) *Notifier {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
 	return &Notifier{Config: c, channels: map[string]*channel{}, sending: map[string]int{}, results: make(chan result, maxParallel)}
 }
 
@@ -114,10 +119,10 @@ func (n *Notifier) Run(ctx context.Context) error {
 	n.previous = n.decodeRecord(text)
 	for {
 		for len(n.results) > 0 {
-			n.finished(<-n.results, time.Now())
+			n.finished(<-n.results, n.Now())
 		}
 		n.configure(n.List())
-		n.startDue(ctx, time.Now())
+		n.startDue(ctx, n.Now())
 		if err := n.save(ctx); err != nil {
 			return errors.Join(err, n.finish(ctx))
 		}
@@ -128,9 +133,9 @@ func (n *Notifier) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return n.finish(ctx)
 		case r := <-n.results:
-			n.finished(r, time.Now())
+			n.finished(r, n.Now())
 		case <-n.Changed:
-		case <-time.After(n.pause(time.Now())):
+		case <-time.After(n.pause(n.Now())):
 		}
 	}
 }
@@ -190,7 +195,7 @@ func (n *Notifier) finished(r result, now time.Time) {
 // finish waits for the messages on their way, which have a bounded time, and records them: they must not be sent again.
 func (n *Notifier) finish(ctx context.Context) error {
 	for n.total() > 0 {
-		n.finished(<-n.results, time.Now())
+		n.finished(<-n.results, n.Now())
 	}
 	return n.save(ctx)
 }
