@@ -20,10 +20,10 @@ func newApplyCommand(env *Env) *cobra.Command {
 		Long: `Apply the commit of a ConfigSync, prune, and wait.
 
 The command dry-runs every object first; if one is refused, or belongs to others, nothing is changed. Then it records in the
-status what it is about to own, applies the objects in the order of their kinds, prunes, and waits until all are healthy.
+status what it will own, applies the objects in order of kind, prunes, and waits until all are healthy.
 
-The caller needs get, create, patch and delete for the kinds of the commit, get for configsyncs, and update for
-configsyncs/status. The right to create Events is optional.`,
+The caller needs get, create, patch and delete for the kinds of the commit (update, too, for GatewaySyncs and ConfigSyncs), get
+for configsyncs, and update for configsyncs/status. Creating Events is optional.`,
 		Example: `  stoker config apply plant
 
   # show the plan and change nothing

@@ -3,6 +3,8 @@ package charts
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -359,6 +361,22 @@ func TestImpersonatedDeployers(t *testing.T) {
 	_, err = p.core.RbacV1().Roles(p.namespace).Update(t.Context(), role, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return apply("v2") == nil }, eventually, pause, "with the verb update, the deployer may change the spec")
+
+	t.Run("examples/config/account.yaml", func(t *testing.T) {
+		text, err := os.ReadFile(filepath.Join(root, "examples", "config", "account.yaml"))
+		require.NoError(t, err)
+		p.ApplyYAML(t, p.namespace, string(text))
+		account := p.as(t, p.As(t, p.namespace, "stoker-config", ""), "gatewaysyncs")
+		var said error
+		for _, ref := range []string{"main", "v2"} { // sequence: the second commit changes the object
+			require.Eventually(t, func() bool {
+				o := parseOne(t, "{apiVersion: stoker.io/v1alpha1, kind: GatewaySync, metadata: {name: kept}, spec: {git: {repo: https://git.example.com/plant.git, ref: "+ref+"}}}")
+				_, said = account.Apply(t.Context(), "kept", o, metav1.ApplyOptions{FieldManager: "stoker-config", Force: true})
+				return said == nil || strings.Contains(said.Error(), "ValidatingAdmissionPolicy")
+			}, eventually, pause, "the authorizer learns of the Role a moment later")
+			assert.NoError(t, said, ref)
+		}
+	})
 }
 
 // C16: Only the verb approve opens a stage. Requesting refs, editing the spec and creating GatewaySyncs do not give it.
