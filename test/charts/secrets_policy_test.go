@@ -314,6 +314,26 @@ spec: {source: {git: {repoURL: "https://git.example.com/plant.git"}}}`), metav1.
 	} {
 		denied(t, try(namespace, "stoker-configsync", patch), "stoker-gatewaysyncs", "may patch ConfigSyncs and not update them")
 	}
+	// The caller of stoker config apply, with the rights that docs/how-to/config.md names.
+	accounts(t, p.server, p.namespace, "caller")
+	p.ApplyYAML(t, p.namespace, `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: caller}
+rules:
+  - {apiGroups: [stoker.io], resources: [configsyncs/status], verbs: [update]}
+  - {apiGroups: [stoker.io], resources: [configsyncs], verbs: [get, patch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: caller}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: caller}
+subjects: [{kind: ServiceAccount, name: caller}]`)
+	require.Eventually(t, func() bool { return try(p.namespace, "caller", `{"metadata":{"annotations":{"note":"theirs"}}}`) == nil }, eventually, pause)
+	assert.NoError(t, try(p.namespace, "caller", annotations))
+	for _, patch := range []string{`{"spec":{"paused":true}}`, `{"metadata":{"annotations":{"note":"mine"}}}`, finalizer} {
+		denied(t, try(p.namespace, "caller", patch), "stoker-gatewaysyncs", "may patch ConfigSyncs and not update them")
+	}
 
 	elsewhere := newPlant(t, p.server)
 	admin := elsewhere.as(t, p.RESTConfig(), "configsyncs")
