@@ -1,6 +1,7 @@
 package configsync_test
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -167,6 +168,45 @@ func TestNewSecretIsNotDrift(t *testing.T) {
 			s, err := w.core.CoreV1().Secrets(w.namespace).Get(t.Context(), "s", metav1.GetOptions{})
 			require.NoError(t, err)
 			assert.Equal(t, "new", string(s.Data["k"]))
+		})
+	}
+}
+
+// With driftPolicy report, a Secret that a user changed stays so after a run that did not succeed, until git has another commit.
+func TestSecretDriftOutlastsFailures(t *testing.T) {
+	t.Parallel()
+	for _, field := range []string{"stringData: {k: %s}", "data: {k: %s}"} {
+		t.Run(field, func(t *testing.T) {
+			w := newWorld(t)
+			commit := func(value string) {
+				if strings.HasPrefix(field, "data") {
+					value = base64.StdEncoding.EncodeToString([]byte(value))
+				}
+				w.commit("k8s/a.yaml", "{apiVersion: v1, kind: Secret, metadata: {name: s}, "+fmt.Sprintf(field, value)+"}")
+			}
+			has := func(want string) {
+				t.Helper()
+				s, err := w.core.CoreV1().Secrets(w.namespace).Get(t.Context(), "s", metav1.GetOptions{})
+				require.NoError(t, err)
+				assert.Equal(t, want, string(s.Data["k"]))
+			}
+			commit("old")
+			w.create("{apply: {driftPolicy: report}}")
+			w.must()
+			_, err := w.core.CoreV1().Secrets(w.namespace).Patch(t.Context(), "s", types.MergePatchType, []byte(`{"data":{"k":"ZWRpdGVk"}}`), metav1.PatchOptions{})
+			require.NoError(t, err)
+			w.annotate(v1alpha1.AnnotationPaused, "true")
+			w.fails(v1alpha1.ReasonPaused)
+			w.annotate(v1alpha1.AnnotationPaused, "false")
+			w.must()
+			has("edited")
+			commit("new")
+			w.must()
+			has("new")
+			w.annotate(v1alpha1.AnnotationPaused, "true")
+			w.fails(v1alpha1.ReasonPaused)
+			w.annotate(v1alpha1.AnnotationPaused, "false")
+			assert.Zero(t, w.must().Plan.Drifted())
 		})
 	}
 }

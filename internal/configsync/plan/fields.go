@@ -59,6 +59,38 @@ func ourFields(o metav1.Object) *fieldpath.Set {
 	return s
 }
 
+// ChangedByOthers reports whether a Secret differs from dry, what an apply would produce, only in values that another manager set and
+// that no ConfigSync has applied since.
+func ChangedByOthers(live, dry *unstructured.Unstructured) bool {
+	theirs := &fieldpath.Set{}
+	for _, f := range live.GetManagedFields() {
+		if !byUs(f) {
+			theirs = theirs.Union(fieldsOf(f))
+		}
+	}
+	theirs = theirs.Difference(ourFields(live))
+	a, b := stripped(live), stripped(dry)
+	was, is := a["data"], b["data"]
+	delete(a, "data")
+	delete(b, "data")
+	if !reflect.DeepEqual(a, b) {
+		return false
+	}
+	before, _ := was.(map[string]any)
+	after, _ := is.(map[string]any)
+	for key, v := range after {
+		if !reflect.DeepEqual(before[key], v) && !theirs.Has(fieldpath.MakePathOrDie("data", key)) {
+			return false
+		}
+	}
+	for key := range before {
+		if _, kept := after[key]; !kept && !theirs.Has(fieldpath.MakePathOrDie("data", key)) {
+			return false
+		}
+	}
+	return true
+}
+
 // Extras returns the fields of a live object that a person set and that neither git nor a controller sets, in an order in which they can
 // be removed. dry is the result of a dry run, or nil if the manifest was applied already. Some may be defaults: see Settle.
 func Extras(live, dry *unstructured.Unstructured) []fieldpath.Path {
