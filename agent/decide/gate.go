@@ -135,10 +135,11 @@ func (o Origin) askFor() string {
 	return o.Ref + "@" + o.Commit.String()
 }
 
-// approved reports whether a stage that needs approvals may get the target: it was approved, is on the disk, or ran here and everywhere before.
+// approved reports whether a stage that needs approvals may get the target: it was approved, is on the disk, ran here and everywhere before,
+// or is what a new volume lacks.
 func (s Situation) approved(stage string) bool {
 	target := s.Target.String()
-	return s.Whole && s.Disk == s.Target || annotation.Approved(s.GatewaySync, stage, target) ||
+	return s.Whole && s.Disk == s.Target || annotation.Approved(s.GatewaySync, stage, target) || s.lacksDelivered() && s.Delivered.Commit == s.Target ||
 		slices.Contains(s.Earlier, s.Target) && s.GatewaySync.Status.RanEverywhere(target)
 }
 

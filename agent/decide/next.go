@@ -164,7 +164,7 @@ func (s Situation) follow(n Step) Step {
 // while a gate for another commit is closed. refill returns nil if the volume lacks nothing.
 func (s Situation) refill() *Origin {
 	o := s.Delivered
-	if o.Commit.IsZero() || s.Target.IsZero() || o.Commit == s.Target || !s.NewVolume || !s.Incomplete || s.GaveUp {
+	if !s.lacksDelivered() || s.Target.IsZero() || o.Commit == s.Target || s.GaveUp {
 		return nil
 	}
 	if o.Ref == "" {
@@ -172,3 +172,6 @@ func (s Situation) refill() *Origin {
 	}
 	return &o
 }
+
+// lacksDelivered reports whether the volume is new and lacks files of the last delivery.
+func (s Situation) lacksDelivered() bool { return !s.Delivered.Commit.IsZero() && s.NewVolume && s.Incomplete }

@@ -413,6 +413,8 @@ func TestGate(t *testing.T) {
 		"it goes back, approved":                                  {at(plant(needsApproval, approved("line", one)), 2, back, has), goesBack, false},
 		"it goes back without an approval, a new volume":          {at(plant(needsApproval), 2, back, has, isNew), goesBack, false},
 		"an approval is missing for what is on the disk":          {at(plant(needsApproval), 2, has), follow, false},
+		"an approval is missing for what a new volume had":        {at(plant(needsApproval), 2, lost, func(s *Situation) { s.Target = one }), follow, false},
+		"an approval is missing for what a volume lacks":          {at(plant(needsApproval), 2, lost, func(s *Situation) { s.Target, s.NewVolume = one, false }), "ApprovalNeeded", true},
 		"an approval is missing for a part on the disk":           {at(plant(needsApproval), 2, partly), "ApprovalNeeded", true},
 		"its stage is next, and waits for an approval":            {at(plant(needsApproval), 1), "ApprovalNeeded", false},
 		"its stage is next and approved, but not open yet":        {at(plant(needsApproval, approved("line", two)), 1), "GateClosed", false},
