@@ -143,6 +143,7 @@ type answer struct {
 	status int
 	header http.Header
 	body   []byte
+	key    secret.String // that the request had
 }
 
 // do sends one request. A response that is not a success becomes an error.
@@ -163,7 +164,7 @@ func (c *Client) do(ctx context.Context, r call) (answer, error) {
 		return answer{}, unreachable(ctx, c.base, r, timeout, err)
 	}
 	defer resp.Body.Close()
-	got := answer{status: resp.StatusCode, header: resp.Header}
+	got := answer{status: resp.StatusCode, header: resp.Header, key: key}
 	limit := int64(maxAnswer)
 	if !got.success() {
 		limit = maxRefusal
@@ -250,8 +251,8 @@ func decode[T any](c *Client, r call, got answer) (T, error) {
 	var doc T
 	if err := json.Unmarshal(got.body, &doc); err != nil {
 		return doc, failure.New(v1alpha1.ReasonGatewayUnreachable,
-			"%s %s on %s did not answer with the JSON of an Ignition gateway: is another server on this port? %w",
-			r.method, r.path, c.base, err)
+			"%s %s on %s did not answer with the JSON of an Ignition gateway: is another server on this port? %s",
+			r.method, r.path, c.base, serverText(err.Error(), got.key)) // not wrapped: it may have a value of any length
 	}
 	return doc, nil
 }

@@ -299,6 +299,12 @@ func decodeText(page []byte) string {
 	return string(runes)
 }
 
+// serverText makes text that a server influences safe for an error: without the API key, on one line, and of limited length.
+func serverText(s string, key secret.String) string {
+	_, value, _ := strings.Cut(key.Reveal(), ":")
+	return oneLine(secret.Redact(s, key.Reveal(), value), maxMessage)
+}
+
 // oneLine makes text of a server printable: one line, no control or formatting characters, at most limit characters.
 func oneLine(s string, limit int) string {
 	s = strings.Map(func(r rune) rune {

@@ -191,19 +191,40 @@ func TestErrorBodies(t *testing.T) {
 	}
 }
 
-// C7: if a server echoes the token, the token must not reach a log.
+// C7: if a server echoes the token, the token must not reach a log, and no answer makes an error long.
 func TestEchoedTokenIsRedacted(t *testing.T) {
-	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.WriteHeader(http.StatusInternalServerError)
-		_, _ = io.WriteString(w, `{"message":"bad token `+r.Header.Get("X-Ignition-API-Token")+`"}`)
-	}))
-	defer echo.Close()
-	c, err := ignition.New(ignition.Config{URL: echo.URL, Key: func() (secret.String, error) { return secret.New("n:S3CR3T"), nil }})
-	require.NoError(t, err)
-	defer c.Close()
-	_, err = c.Info(t.Context())
-	assert.ErrorContains(t, err, "bad token REDACTED")
-	assert.NotContains(t, err.Error(), "S3CR3T")
+	long := strings.Repeat("9", 1<<20)
+	answer := func(status int, body string) func(http.ResponseWriter, string) {
+		return func(w http.ResponseWriter, key string) {
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, strings.ReplaceAll(body, "KEY", key))
+		}
+	}
+	for name, c := range map[string]struct {
+		answer func(w http.ResponseWriter, key string)
+		want   string
+	}{
+		"refusal":     {answer(500, `{"message":"bad token KEY"}`), "bad token REDACTED"},
+		"list":        {answer(200, `{"items":"KEY"}`), "expected a list"},
+		"long list":   {answer(200, `{"items":"`+long+`"}`), "expected a list"},
+		"long number": {answer(200, `{"metadata":{"total":`+long+`}}`), "cannot unmarshal number"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				c.answer(w, r.Header.Get("X-Ignition-API-Token"))
+			}))
+			defer echo.Close()
+			client, err := ignition.New(ignition.Config{URL: echo.URL, Key: func() (secret.String, error) { return secret.New("n:S3CR3T"), nil }})
+			require.NoError(t, err)
+			defer client.Close()
+			_, err = client.Projects(t.Context())
+			requireReason(t, v1alpha1.ReasonGatewayUnreachable, err)
+			text := err.Error()
+			assert.Less(t, len(text), 1000)
+			assert.Contains(t, text[:min(len(text), 1000)], c.want)
+			assert.NotContains(t, text[:min(len(text), 1000)], "S3CR3T")
+		})
+	}
 }
 
 func TestAnswersOfOtherServers(t *testing.T) {

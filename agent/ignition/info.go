@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -80,7 +81,7 @@ func (c *Client) Info(ctx context.Context) (Info, error) {
 		Name           text `json:"name"`
 		DeploymentMode text `json:"deploymentMode"`
 	}](ctx, c, "/data/api/v1/gateway-info", nil)
-	return Info{Name: string(doc.Name), DeploymentMode: string(doc.DeploymentMode)}, err
+	return Info{Name: doc.Name.name(), DeploymentMode: doc.DeploymentMode.name()}, err
 }
 
 // PendingRestarts lists changes that take effect only after a restart: GET /data/api/v1/restart-tasks/pending [SPEC].
@@ -229,6 +230,19 @@ func (t *text) UnmarshalJSON(raw []byte) error {
 		*t = text(raw)
 	}
 	return nil
+}
+
+// maxName is the length in bytes of the longest name of a directory, such as that of a project or a deployment mode.
+const maxName = 255
+
+// name returns the text as the name of a directory. A text that is too long for one, or not printable, becomes short and printable, and has a
+// slash, so that it equals no name.
+func (t text) name() string {
+	s := string(t)
+	if len(s) <= maxName && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return s
+	}
+	return oneLine(s, 100) + "/…"
 }
 
 // stamp is a time of the gateway: milliseconds since 1970 as a number [SPEC], or a text in RFC 3339. Anything else

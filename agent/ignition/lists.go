@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -51,7 +52,7 @@ type projectDoc struct {
 }
 
 func (d projectDoc) project() Project {
-	return Project{Name: string(d.Name), Parent: string(d.Parent), InvalidParent: d.InvalidParent}
+	return Project{Name: d.Name.name(), Parent: d.Parent.name(), InvalidParent: d.InvalidParent}
 }
 
 // ResourceName is a configuration resource that the gateway has loaded.
@@ -94,7 +95,7 @@ func (c *Client) Designers(ctx context.Context) ([]Designer, error) {
 	}](ctx, c, "/data/api/v1/designers")
 	sessions := make([]Designer, 0, len(docs))
 	for _, d := range docs {
-		sessions = append(sessions, Designer{User: oneLine(string(d.User), 100), Project: string(d.Project)})
+		sessions = append(sessions, Designer{User: oneLine(string(d.User), 100), Project: d.Project.name()})
 	}
 	return sessions, err
 }
@@ -107,7 +108,7 @@ func (c *Client) Modules(ctx context.Context) ([]string, error) {
 	}](ctx, c, "/data/api/v1/modules/healthy")
 	ids := make([]string, 0, len(docs))
 	for _, m := range docs {
-		ids = append(ids, string(m.ID))
+		ids = append(ids, m.ID.name())
 	}
 	return ids, err
 }
@@ -135,7 +136,7 @@ func (l *items[T]) UnmarshalJSON(raw []byte) error {
 	case start == nil:
 		return nil
 	case start != json.Delim('['):
-		return fmt.Errorf("expected a list, got %v", start)
+		return errors.New("expected a list") // start may be a long text, and have the API key
 	}
 	for d.More() {
 		if len(*l) == maxItems {

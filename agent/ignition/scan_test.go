@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -294,6 +295,33 @@ func TestDesigners(t *testing.T) {
 	require.Len(t, some, 1)
 	assert.Equal(t, "ann", some[0].User)
 	assert.Equal(t, "P", some[0].Project)
+}
+
+// A name that is too long or not printable equals no name of a file.
+func TestNamesThatAreNoFiles(t *testing.T) {
+	g := start(t, simulator.Options{})
+	const same = "a  b é"
+	for name, c := range map[string]struct{ given, want string }{
+		"a name":        {same, same},
+		"too long":      {strings.Repeat("x", 256), strings.Repeat("x", 99) + "…/…"},
+		"not printable": {`a\u001b[0m`, "a[0m/…"},
+		"invisible":     {`base\u200b`, "base/…"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g.Faults.Clear()
+			item := `"name":"` + c.given + `","parent":"` + c.given + `","project":"` + c.given + `","deploymentMode":"` + c.given + `"`
+			require.NoError(t, g.Faults.Add(simulator.Fault{Route: "* /*", Status: 200, Body: `{"items":[{` + item + `}],` + item + `}`}))
+			projects, err := client(t, g).Projects(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, []ignition.Project{{Name: c.want, Parent: c.want}}, projects)
+			sessions, err := client(t, g).Designers(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, []ignition.Designer{{Project: c.want}}, sessions)
+			info, err := client(t, g).Info(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, ignition.Info{Name: c.want, DeploymentMode: c.want}, info)
+		})
+	}
 }
 
 func TestModules(t *testing.T) {

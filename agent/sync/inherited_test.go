@@ -1,6 +1,8 @@
 package sync
 
 import (
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -21,4 +23,11 @@ func TestChangedAncestor(t *testing.T) {
 			assert.Equal(t, c.from, from, c)
 		})
 	}
+}
+
+func TestOutcomeMessageIsBounded(t *testing.T) {
+	var r Report
+	r.setOutcome(errors.New("first " + strings.Repeat("x", 1<<20)))
+	assert.Len(t, r.Message, maxMessage)
+	assert.True(t, strings.HasPrefix(r.Message, "first "))
 }

@@ -137,6 +137,9 @@ func short(d time.Duration) time.Duration {
 	}
 }
 
+// maxMessage bounds the message of an error in bytes. The history of the agent's state keeps several.
+const maxMessage = 4 << 10
+
 // setOutcome records err as the outcome.
 func (r *Report) setOutcome(err error) {
 	if err == nil {
@@ -144,7 +147,7 @@ func (r *Report) setOutcome(err error) {
 	}
 	r.Err = err
 	r.Reason = failure.Reason(err, v1alpha1.ReasonWriteFailed)
-	r.Message = err.Error()
+	r.Message = failure.Cut(err.Error(), maxMessage)
 	switch r.Reason.Class() {
 	case v1alpha1.ClassHeld, v1alpha1.ClassDone: // ClassDone: paused
 		if r.Phase = v1alpha1.GatewayHeld; r.failHeld {
