@@ -130,7 +130,7 @@ func (l *Loop) Run(ctx context.Context, src Source) {
 // wait returns when something is due: after the pause, which file events can shorten, or after an event of src, the
 // proposer or the uploader, or when ctx is done. changed reports an event of src.
 func (l *Loop) wait(ctx context.Context, src Source, pause time.Duration) (changed bool) {
-	timer := time.NewTimer(pause)
+	timer, end := time.NewTimer(pause), time.Now().Add(pause)
 	defer timer.Stop()
 	for {
 		select {
@@ -144,7 +144,11 @@ func (l *Loop) wait(ctx context.Context, src Source, pause time.Duration) (chang
 			return false
 		case <-l.events.changed:
 			l.onFileEvent()
-			timer.Reset(l.next())
+			// Never later, or a gateway that always writes would delay everything.
+			if sooner := time.Now().Add(l.next()); sooner.Before(end) {
+				end = sooner
+				timer.Reset(time.Until(end))
+			}
 		case <-timer.C:
 			return false
 		}

@@ -10,7 +10,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	gosync "sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -246,6 +248,32 @@ func TestWatchLimit(t *testing.T) {
 	}
 	h.watch(owned("gone/away"))
 	assert.Equal(t, map[string]bool{"projects/.resources": true}, h.dirs)
+}
+
+// A gateway that always writes delays nothing that is due.
+func TestEventsDelayNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := newLoop(t, sync.Config{}, Config{})
+		l.Now = time.Now
+		l.events = &fileEvents{changed: make(chan struct{})}
+		l.drift.due, l.attempt.due = time.Now().Add(time.Hour), time.Now().Add(time.Second/2)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		var writer gosync.WaitGroup
+		writer.Go(func() {
+			for ctx.Err() == nil {
+				select {
+				case l.events.changed <- struct{}{}:
+				case <-ctx.Done():
+				}
+				time.Sleep(minPause / 2)
+			}
+		})
+		started := time.Now()
+		l.wait(ctx, &wants{}, l.next())
+		cancel()
+		writer.Wait()
+		assert.Less(t, time.Since(started), time.Second)
+	})
 }
 
 // Even if a gateway writes all the time, drift checks take at most a twentieth of the time.
