@@ -1,11 +1,14 @@
 package loop
 
 import (
+	"errors"
+	"io/fs"
 	"iter"
 	"log/slog"
 	"os"
 	"path"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -20,7 +23,7 @@ type fileEvents struct {
 	root        string
 	log         *slog.Logger
 	fs          *fsnotify.Watcher // nil if events are not available
-	dirs        map[string]bool   // watched directories, relative to root
+	dirs        map[string]bool   // watched directories, relative to root; since the last watch, some may be gone
 	changed     chan struct{}     // receives after events
 	limitLogged bool
 }
@@ -93,6 +96,7 @@ func (f *fileEvents) watch(owned iter.Seq2[plan.Owned, error]) {
 		}
 		dirs[dir] = true
 	}
+	f.readWatches()
 	for dir := range f.dirs {
 		if !dirs[dir] {
 			f.unwatch(dir)
@@ -102,11 +106,25 @@ func (f *fileEvents) watch(owned iter.Seq2[plan.Owned, error]) {
 		if f.dirs[dir] {
 			continue
 		}
-		if err := f.fs.Add(filepath.Join(f.root, dir)); err != nil {
+		switch err := f.fs.Add(filepath.Join(f.root, dir)); {
+		case err == nil:
+			f.dirs[dir] = true
+		case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.ENOMEM): // no more watches
 			f.logLimit(err.Error())
 			return
+		case !errors.Is(err, fs.ErrNotExist): // a missing directory is drift
+			f.logLimit(err.Error())
 		}
-		f.dirs[dir] = true
+	}
+}
+
+// readWatches drops the directories from dirs that are no longer watched, because they were deleted or renamed.
+func (f *fileEvents) readWatches() {
+	clear(f.dirs)
+	for _, name := range f.fs.WatchList() {
+		if dir, err := filepath.Rel(f.root, name); err == nil {
+			f.dirs[dir] = true
+		}
 	}
 }
 

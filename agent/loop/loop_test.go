@@ -8,8 +8,10 @@ import (
 	"io"
 	"iter"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	gosync "sync"
 	"testing"
 	"testing/synctest"
@@ -215,6 +217,24 @@ func TestFileEventsAreHints(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("no hint")
 	}
+
+	require.NoError(t, os.Rename(filepath.Join(root, "projects/p"), filepath.Join(root, "projects/q")))
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "projects/p"), 0o755))
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "projects/r"), 0o755))
+	paths := []string{"config.json", "projects/p/project.json", "projects/r/project.json"}
+	for i := range 20 {
+		paths = append(paths, fmt.Sprintf("gone/%d/x", i))
+	}
+	watched := []string{".", "projects/p", "projects/r"}
+	assert.EventuallyWithT(t, func(c *assert.CollectT) { // the rename has an event
+		h.watch(owned(paths...))
+		list := h.fs.WatchList()
+		for i := range list {
+			list[i], _ = filepath.Rel(root, list[i])
+		}
+		assert.ElementsMatch(c, watched, list)
+		assert.ElementsMatch(c, watched, slices.Collect(maps.Keys(h.dirs)))
+	}, 20*time.Second, 10*time.Millisecond)
 
 	h.watch(owned("config.json"))
 	assert.Equal(t, map[string]bool{".": true}, h.dirs, "directories without owned files are not watched")
