@@ -103,11 +103,6 @@ type Changes struct {
 	contentDropped bool
 }
 
-// withoutContent returns a copy of c without the content that only a push needs.
-func (c *Changes) withoutContent() *Changes {
-	return &Changes{Files: c.Files, Refused: c.Refused, Digest: c.Digest, stats: c.stats, contentDropped: true}
-}
-
 // Build collects the changes of the resources that contain the candidates, which are paths in the data directory. If files change
 // meanwhile, the error is errChanging.
 func Build(b Base, candidates []string, limits Limits, guard Guard) (*Changes, error) {

@@ -418,6 +418,11 @@ func (v *seen) dropContent() {
 	}
 }
 
+// withoutContent returns a copy of c without the content that only a push needs.
+func (c *Changes) withoutContent() *Changes {
+	return &Changes{Files: c.Files, Refused: c.Refused, Digest: c.Digest, stats: c.stats, contentDropped: true}
+}
+
 // describes reports whether the state is about the changes at paths as they are on the disk now.
 func (v *seen) describes(disk plan.State, paths []string) bool {
 	return !slices.ContainsFunc(paths, func(path string) bool {
