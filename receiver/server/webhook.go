@@ -44,23 +44,28 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) (source string,
 	if err != nil {
 		return source, writeResult(w, http.StatusBadRequest, Invalid, err.Error())
 	}
+	if c.cut && sent.Kind == sender.KindRequest { // it may have lost its commit
+		return source, writeResult(w, http.StatusRequestEntityTooLarge, TooLarge, "the body of a request is larger than 1 MiB")
+	}
 	if sent.Kind == sender.KindPing {
 		return source, writeResult(w, http.StatusOK, Pong, "the secret is valid; pushes will be accepted")
 	}
 	key := c.key
 	ctx, cancel := context.WithTimeout(r.Context(), answerTimeout)
 	defer cancel()
-	req, skipped, err := decide(c.object, sent, c.ownSecret)
+	object := c.object
+	req, skipped, err := decide(object, sent, c.ownSecret)
 	if err == nil && skipped != "" && sent.Kind != sender.KindNothing { // the cache may be older than the push
 		now, problem := s.readObject(ctx, key, c.object.GetUID())
 		if problem != nil {
 			return source, s.writeFailure(w, key, problem)
 		}
-		req, skipped, err = decide(now, sent, c.ownSecret)
+		object = now
+		req, skipped, err = decide(object, sent, c.ownSecret)
 	}
 	if sent.Kind == sender.KindPush && req.Ref != "" {
 		// The queue asks the Decider again for the object that it writes: another push may have requested a newer tag meanwhile.
-		req.Decider = newDelivery(c.object, sent, c.ownSecret)
+		req.Decider = newDelivery(object, sent, c.ownSecret)
 	}
 	switch {
 	case errors.Is(err, errOwnSecretNeeded):

@@ -307,6 +307,15 @@ func TestPanicCostsOneRequest(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(w.log.String(), `"did":"written"`), "each write must be logged once")
 }
 
+// Only what is kept of a long body is parsed. A request must not lose its commit, which could come after that.
+func TestLongRequest(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant)
+	got := w.post("plant", `{"ref":"v2","freight":"`+strings.Repeat("x", 1<<20)+`","commit":"`+strings.Repeat("a", 40)+`"}`, bearer(ownSecret))
+	assert.Equal(t, http.StatusRequestEntityTooLarge, got.Code, got.Raw)
+	assert.Equal(t, "main", w.desired("plant").Ref)
+}
+
 // The receiver must judge a push by the current spec.git.ref, not by its cache.
 func TestPushAfterSpecChange(t *testing.T) {
 	t.Parallel()
