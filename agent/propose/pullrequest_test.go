@@ -230,6 +230,19 @@ func TestWhoseTip(t *testing.T) {
 		assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
 		assert.Equal(t, `{"v":4}`, pl.repo.Content(branch, "site/"+view+"view.json"))
 	})
+	t.Run("a first push that failed lands later, after another save", func(t *testing.T) {
+		pl, g := opened(t)
+		rec, err := loadRecord(g.notes)
+		require.NoError(t, err)
+		rec.Tip, rec.Pending, rec.Number = plan.ID{}, plan.ID{1}, 0
+		require.NoError(t, rec.save(g.notes))
+		g.restart()
+		g.save(`{"v":3}`)
+		g.settle(20 * minute)
+		assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+		assert.Equal(t, `{"v":3}`, pl.repo.Content(branch, "site/"+view+"view.json"))
+		assert.Len(t, pl.hub.list, 1)
+	})
 	t.Run("the forge shows an older commit", func(t *testing.T) {
 		pl, g := opened(t)
 		g.settings.Forge = &behind{pl.hub}

@@ -135,6 +135,9 @@ func (w *push) recover(ctx context.Context, rec record, tip plan.ID) (record, pl
 		return branchTaken("its tip " + tip.Short() + " is not a commit of an agent")
 	case t.gateway != w.settings.trailer():
 		return branchTaken("its tip " + tip.Short() + " is a commit of the gateway " + oneLine(t.gateway, 200))
+	case !ended && !rec.Pending.IsZero() && t.parent == rec.BranchedFrom: // the first push succeeded after the agent had given it up
+		rec.lands(tip, t.change)
+		return rec, tip, nil
 	case !ended && t.change == w.changes.Digest:
 		rec.Branch, rec.BranchedFrom, rec.Tip, rec.Digest, rec.Files = w.settings.Branch, t.base, tip, t.change, filesOf(w.changes)
 		rec.verifiedTip, rec.Commit = tip, w.base.Commit
