@@ -72,6 +72,20 @@ func TestEndOfProposal(t *testing.T) {
 			assert.Equal(t, "site/"+file, pl.repo.Git("diff", "--name-only", "gateway-changes/plants/a^", "gateway-changes/plants/a"))
 		})
 	}
+	t.Run("merged after another merge brought a part", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		g.disk.Write("config/resources/core/a/data.bin", "from a user")
+		g.proposes(`{"v":2}`)
+		pl.repo.Commit("of another gateway", gitserver.Files(withView(t, `{"v":2}`)), gitserver.Write("site/config/resources/core/b/data.bin", "new"))
+		require.NotZero(t, g.pull())
+		g.settle(minute)
+		require.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+		pl.merge("squash")
+		g.settle(20 * minute)
+		assert.Equal(t, v1alpha1.ProposalMerged, g.state())
+		assert.Empty(t, pl.hub.open(), "git has all of it, and the gateway only waits for the merge")
+	})
 	t.Run("merged and reverted before the gateway had it", func(t *testing.T) {
 		pl, g := opened(t)
 		pl.merge("squash")

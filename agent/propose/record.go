@@ -297,6 +297,9 @@ func (r *record) inGit(b Base) (bool, error) {
 		return false, nil
 	}
 	for source, want := range r.Files {
+		if r.Merged && want.Overwritten { // git may have had it before the merge
+			continue
+		}
 		e, err := lookup(b.Objects, b.Root, source)
 		if err != nil {
 			return false, err
