@@ -65,7 +65,7 @@ type head struct {
 type record struct {
 	Path string  `json:"path"`
 	ID   plan.ID `json:"id"`
-	// Want and Origin are from the record in the manifest, if the manifest has the file with these bytes.
+	// Want and Origin are from the record in the manifest, if disk.Content.Recorded is set.
 	Want   *plan.ID `json:"want,omitempty"`
 	Origin uint16   `json:"origin,omitempty"`
 }

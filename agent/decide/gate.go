@@ -17,10 +17,10 @@ import (
 type Rollout struct {
 	On, Done, Rollback, Failed bool
 	Steps, Open                int
-	From                       Origin
+	From                       Origin // what last ran everywhere, as the SyncTarget says
 }
 
-// Origin is what last ran everywhere, as the SyncTarget says. Name is the full name of Ref.
+// Origin is a commit and its ref. Name is the full name of Ref; "" if it is not known.
 type Origin struct {
 	Ref, Name string
 	Commit    plan.ID

@@ -56,8 +56,8 @@
 // directory was copied file by file meanwhile, by its bytes. If the staged file is neither in its slot nor at its
 // destination, Open saves the content of the slot to lost+found and marks the manifest incomplete, so that the next plan
 // compares every file. Open also marks the manifest incomplete if it is neither the one that the sync began with nor the one
-// that it ends with; the journal identifies both. Replaced files stay in their slots until 8, so that 4 finds them again. Creating and removing directories,
-// merging the manifest and writing lost+found can be repeated, too.
+// that it ends with; the journal identifies both. Replaced files stay in their slots until 8, so that 4 finds them again.
+// Creating and removing directories, merging the manifest and writing lost+found can be repeated, too.
 //
 // After a crash between 7 and 8, Open empties staging.
 //

@@ -238,7 +238,7 @@ func (c *driftCheck) finishThumbnails() {
 	slices.SortFunc(c.newRecords, func(a, b plan.Owned) int { return strings.Compare(a.Path, b.Path) })
 }
 
-// record writes the adopted records to the manifest. It only logs an error, so that drift is reported on a full volume, too.
+// record writes the new records to the manifest. It only logs an error, so that drift is reported on a full volume, too.
 func (c *driftCheck) record(h plan.Header) {
 	d, list := c.d, c.newRecords
 	if len(list) == 0 {

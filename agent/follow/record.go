@@ -52,7 +52,7 @@ func (f *Follower) fetchRecord(ctx context.Context) error {
 	case err == nil && report.Status.Gateway == f.Gateway:
 		s := &report.Status
 		r = newRecord(s.Ref, s.Commit)
-		if s.Commit != s.Target {
+		if s.Commit != s.Target { // the ref of the report is that of the target
 			r.Ref = ""
 		}
 		r.Force, f.record.force = s.HandledForceSync, s.HandledForceSync

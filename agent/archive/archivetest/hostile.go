@@ -53,7 +53,7 @@ func Redirect(status int, url string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, url, status) }
 }
 
-// Hang never answers. A call to it is canceled with a cause, "the transfer stalls".
+// Hang never answers. RunHostile cancels the call of the case named hang with the cause "the transfer stalls".
 func Hang(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); panic(http.ErrAbortHandler) }
 
 // Hostile is what a hostile or broken server does, and the error of a call to it.

@@ -80,8 +80,8 @@ var gatewayName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$
 
 // GatewayName returns the identity of the gateway in a pod: the annotation stoker.io/gateway-name; else the label
 // app.kubernetes.io/name, unless that is the chart's generic "ignition"; else the label app.kubernetes.io/instance; else
-// the pod's name. If the name does not come from the pod and the pod has an index n > 0 in a StatefulSet, "-n" is appended, so that
-// replicas of one template differ.
+// the pod's name. If the name is that of an annotation or label, and the pod has an index n > 0 in a StatefulSet, "-n" is appended, so
+// that replicas of one template differ.
 //
 // The error is an *v1alpha1.Error with ReasonInvalidAnnotation. An invalid annotation is not ignored, because the next choice would
 // silently be another gateway. Invalid labels are ignored.
