@@ -6,7 +6,9 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -279,11 +281,28 @@ func TestRefsArriveUnchanged(t *testing.T) {
 			assert.Empty(t, requests, "%s with %s: no request may be sent", ref, tag)
 		})
 	}
+	// Kargo does not know the commit of an artifact, and sends no empty parameter.
+	for ref, want := range map[string]string{"sha256:" + strings.Repeat("6e", 32): succeeded, "v1.0.0": failed} {
+		t.Run("no commit/"+ref[:6], func(t *testing.T) {
+			s := newScript(t, accepted, always(phase("Succeeded", `, "message": "done"`)))
+			p := promote(t, "stoker-request", variable{"receiver", s.URL}, variable{"namespace", "plant"}, variable{"gatewaysync", "site"}, variable{"ref", ref})
+			require.NoError(t, p.run(t.Context(), nil))
+			require.Equal(t, want, p.phase, p.message)
+			posts, _, requests := s.seen()
+			if want == failed {
+				assert.Contains(t, p.message, "is not a commit of 40 digits")
+				assert.Empty(t, requests)
+				return
+			}
+			assert.Contains(t, posts[0], `"commit":""`)
+			assert.Equal(t, url.Values{"ref": {ref}, "id": {asked}, "wait": {"8s"}}, requests[1].URL.Query())
+		})
+	}
 }
 
 func TestMissingVariable(t *testing.T) {
 	t.Parallel()
-	for name, all := range map[string][]string{"stoker-request": {"ref", "commit", "namespace", "gatewaysync"}, "stoker-argocd": {"ref", "repoURL", "path", "application"}} {
+	for name, all := range map[string][]string{"stoker-request": {"ref", "namespace", "gatewaysync"}, "stoker-argocd": {"ref", "repoURL", "path", "application"}} {
 		t.Run(name, func(t *testing.T) {
 			for left := range all {
 				t.Run(all[left], func(t *testing.T) {
