@@ -2,6 +2,8 @@ package charts
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -314,5 +316,59 @@ spec:
 	t.Run("server-side apply rejects the field", func(t *testing.T) {
 		_, err := syncs.Apply(t.Context(), "applied", object("applied"), metav1.ApplyOptions{FieldManager: "test"})
 		assert.ErrorContains(t, err, ".spec.sync.defaults.conflictpolicy: field not declared in schema")
+	})
+}
+
+// If the destination of an Application names a ServiceAccount, Argo CD syncs and runs actions with the
+// rights of this account. It needs get, create and patch for both. An account without update counts as a
+// setter.
+func TestImpersonatedDeployers(t *testing.T) {
+	t.Parallel()
+	p := policed(t)
+	accounts(t, p.server, p.namespace, "deployer")
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "deployer", Namespace: p.namespace},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{"stoker.io"}, Resources: []string{"gatewaysyncs"}, Verbs: []string{"get", "list", "create", "patch"}}}}
+	role, err := p.core.RbacV1().Roles(p.namespace).Create(t.Context(), role, metav1.CreateOptions{})
+	require.NoError(t, err)
+	binding, err := p.core.RbacV1().RoleBindings(p.namespace).Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "deployer"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "deployer"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "deployer", Namespace: p.namespace}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	p.inForce(t, binding)
+	who := rest.CopyConfig(p.RESTConfig())
+	who.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + p.namespace + ":deployer"}
+	deployer := p.as(t, who, "gatewaysyncs")
+	apply := func(ref string) error {
+		o := parseOne(t, fmt.Sprintf("apiVersion: stoker.io/v1alpha1\nkind: GatewaySync\nmetadata: {name: deployed}\nspec: {git: {repo: https://git.example.com/plant.git, ref: %s}}\n", ref))
+		_, err := deployer.Apply(t.Context(), "deployed", o, metav1.ApplyOptions{FieldManager: "argocd-controller", Force: true})
+		return err
+	}
+	require.NoError(t, apply("main"), "the deployer must be allowed to create")
+	require.NoError(t, apply("main"), "the deployer must be allowed to apply an unchanged object")
+	_, err = deployer.Patch(t.Context(), "deployed", types.MergePatchType, []byte(`{"metadata":{"annotations":{"stoker.io/force-sync":"1"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err, "the deployer must be allowed to run actions")
+	denied(t, apply("v2"), "stoker-gatewaysyncs", "and not the spec")
+
+	role.Rules[0].Verbs = append(role.Rules[0].Verbs, "update")
+	_, err = p.core.RbacV1().Roles(p.namespace).Update(t.Context(), role, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return apply("v2") == nil }, eventually, pause, "with the verb update, the deployer may change the spec")
+
+	t.Run("examples/config/account.yaml", func(t *testing.T) {
+		text, err := os.ReadFile(filepath.Join(root, "examples", "config", "account.yaml"))
+		require.NoError(t, err)
+		p.ApplyYAML(t, p.namespace, string(text))
+		account := p.as(t, p.As(t, p.namespace, "stoker-config", ""), "gatewaysyncs")
+		var said error
+		for _, ref := range []string{"main", "v2"} { // sequence: the second commit changes the object
+			require.Eventually(t, func() bool {
+				o := parseOne(t, "{apiVersion: stoker.io/v1alpha1, kind: GatewaySync, metadata: {name: kept}, spec: {git: {repo: https://git.example.com/plant.git, ref: "+ref+"}}}")
+				_, said = account.Apply(t.Context(), "kept", o, metav1.ApplyOptions{FieldManager: "stoker-config", Force: true})
+				return said == nil || strings.Contains(said.Error(), "ValidatingAdmissionPolicy")
+			}, eventually, pause, "the authorizer learns of the Role a moment later")
+			assert.NoError(t, said, ref)
+		}
 	})
 }
