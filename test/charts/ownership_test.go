@@ -43,7 +43,7 @@ func newShared(t *testing.T, p *plant, name string) shared {
 		setter: p.as(t, p.As(t, p.namespace, "setter", ""), "gatewaysyncs")}
 	s.fluxApplies(t)
 	_, err := s.root.Patch(t.Context(), name, types.MergePatchType,
-		[]byte(`{"metadata":{"labels":{"team":"north"},"annotations":{"note":"theirs","stoker.io/requested-by":"cli"}},"spec":{"paused":true,"git":{"allowedRefs":["v*"]}}}`),
+		[]byte(`{"metadata":{"labels":{"team":"north"},"annotations":{"note":"theirs","stoker.io/requested-by":"cli","stoker.io/approved":"prod"}},"spec":{"paused":true,"git":{"allowedRefs":["v*"]}}}`),
 		metav1.PatchOptions{FieldManager: "admin"})
 	require.NoError(t, err)
 	return s
@@ -143,6 +143,7 @@ func TestSettersCannotChangeFieldOwners(t *testing.T) {
 		"flux owns a label of others":               flux(func(f map[string]any) { within(f, "f:metadata", "f:labels", "f:team") }),
 		"flux owns one label less":                  flux(func(f map[string]any) { delete(within(f, "f:metadata", "f:labels"), "f:app") }),
 		"flux owns an annotation of others":         flux(func(f map[string]any) { within(f, "f:metadata", "f:annotations", "f:note") }),
+		"flux owns the approval":                    flux(func(f map[string]any) { within(f, "f:metadata", "f:annotations", "f:stoker.io/approved") }),
 		"flux owns the status":                      flux(func(f map[string]any) { within(f, "f:status", "f:conditions") }),
 		"flux with another version": func(e entries) entries {
 			for i := range e {
