@@ -94,10 +94,10 @@ func (l *liveFiles) Read(path string, limit int64) (b []byte, err error) {
 
 // CopyFile writes a file's content to w.
 func (l *liveFiles) CopyFile(w io.Writer, path string) error {
-	return l.writeFile(context.Background(), w, path)
+	return l.copyFile(context.Background(), w, path)
 }
 
-func (l *liveFiles) writeFile(ctx context.Context, w io.Writer, path string) error {
+func (l *liveFiles) copyFile(ctx context.Context, w io.Writer, path string) error {
 	return l.inFolder(path, func(folder *safe.Folder, name string) error {
 		f, _, err := folder.File(name, os.O_RDONLY)
 		if err != nil {
@@ -153,7 +153,7 @@ func (w within) Stat(path string) (plan.Stat, error) {
 
 func (w within) BlobID(path string) (plan.ID, error) { return w.blobID(w.ctx, path) }
 
-func (w within) CopyFile(out io.Writer, path string) error { return w.writeFile(w.ctx, out, path) }
+func (w within) CopyFile(out io.Writer, path string) error { return w.copyFile(w.ctx, out, path) }
 
 func (w within) Walk(dir string) iter.Seq2[plan.Found, error] {
 	return func(yield func(plan.Found, error) bool) {
