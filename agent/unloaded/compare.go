@@ -92,7 +92,15 @@ func CompareProjects(ctx context.Context, g Gateway, present, deleted []string) 
 		}
 	}
 	for _, name := range deleted {
-		if _, ok := loaded[name]; ok {
+		_, ok := loaded[name]
+		if !ok { // the list may omit it
+			if _, err := g.Project(ctx, name); err == nil {
+				ok = true
+			} else if !errors.Is(err, ignition.ErrNotFound) {
+				return m, err
+			}
+		}
+		if ok {
 			m.undeleted = append(m.undeleted, name)
 		}
 	}
@@ -102,38 +110,53 @@ func CompareProjects(ctx context.Context, g Gateway, present, deleted []string) 
 // Unlisted returns the config resources that the gateway does not list. It omits those that the gateway cannot
 // show: resources of collections that its deployment mode does not use, and of types that it does not list by name. mode is "" if there is none.
 func Unlisted(ctx context.Context, g Gateway, mode string, all []Resource, log *slog.Logger) ([]Resource, error) {
-	effective := []string{"external", "core"}
+	order := []string{"system", "external", "core"}
 	if mode != "" {
-		effective = append(effective, mode)
+		order = append(order, mode)
 	}
 	type kind struct{ module, typ string }
-	names := map[kind]map[string]bool{} // nil: the gateway does not list this type
+	wanted := map[kind]map[string][]Resource{} // by name
+	for _, r := range all {
+		if slices.Contains(order[1:], r.Collection) {
+			k := kind{r.Module, r.Type}
+			if wanted[k] == nil {
+				wanted[k] = map[string][]Resource{}
+			}
+			wanted[k][r.Name] = append(wanted[k][r.Name], r)
+		}
+	}
+	listed := map[Resource]bool{} // of a long list only what is wanted
+	for k, named := range wanted {
+		list, err := g.ResourceNames(ctx, k.module, k.typ)
+		if errors.Is(err, ignition.ErrNotFound) {
+			log.Debug("gateway does not list type", "module", k.module, "type", k.typ)
+			delete(wanted, k)
+		} else if err != nil {
+			return nil, err
+		}
+		for _, n := range list {
+			for _, r := range named[n.Name] {
+				listed[r] = listed[r] || hasLoaded(n.Modes, r.Collection, order)
+			}
+		}
+	}
 	var missing []Resource
 	for _, r := range all {
-		if !slices.Contains(effective, r.Collection) {
-			continue
-		}
-		k := kind{r.Module, r.Type}
-		if _, read := names[k]; !read {
-			list, err := g.ResourceNames(ctx, k.module, k.typ)
-			if err != nil && !errors.Is(err, ignition.ErrNotFound) {
-				return nil, err
-			}
-			if err == nil {
-				names[k] = make(map[string]bool, len(list))
-			} else {
-				names[k] = nil
-				log.Debug("gateway does not list type", "module", k.module, "type", k.typ)
-			}
-			for _, n := range list {
-				names[k][n.Name] = true
-			}
-		}
-		if names[k] != nil && !names[k][r.Name] {
+		if wanted[kind{r.Module, r.Type}] != nil && slices.Contains(order[1:], r.Collection) && !listed[r] {
 			missing = append(missing, r)
 		}
 	}
 	return missing, nil
+}
+
+// hasLoaded reports whether a gateway that lists a resource with some collections may have it from collection c. order has the collections in
+// effect; each overrides those before it. Only collections before c show that c does not count [SPEC]: a gateway may name all of them, only the last
+// one, or none, and there are others, such as local.
+func hasLoaded(listed []string, c string, order []string) bool {
+	return len(listed) == 0 || slices.ContainsFunc(listed, func(l string) bool {
+		i := slices.Index(order, l)
+		return i < 0 || i >= slices.Index(order, c)
+	})
 }
 
 // maxNamed bounds the names in one message.

@@ -1,9 +1,12 @@
 package unloaded
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -165,6 +169,67 @@ func TestPendingScanLimit(t *testing.T) {
 	back, err := NewNote(d, nil).Load()
 	require.NoError(t, err)
 	assert.Equal(t, o.Resources[:maxListed/4], back.Resources)
+}
+
+// shown is what a gateway shows.
+type shown struct {
+	listed, found []string // projects: in the list, and by name
+	names         []ignition.ResourceName
+}
+
+func (s shown) Projects(context.Context) (list []ignition.Project, err error) {
+	for _, name := range s.listed {
+		list = append(list, ignition.Project{Name: name})
+	}
+	return list, nil
+}
+
+func (s shown) Project(_ context.Context, name string) (ignition.Project, error) {
+	if slices.Contains(s.found, name) {
+		return ignition.Project{Name: name}, nil
+	}
+	return ignition.Project{}, ignition.ErrNotFound
+}
+
+func (s shown) ResourceNames(_ context.Context, _, typ string) ([]ignition.ResourceName, error) {
+	if typ == "unlisted" {
+		return nil, ignition.ErrNotFound
+	}
+	return s.names, nil
+}
+
+// The list of projects may omit those that are disabled.
+func TestDeletedProjects(t *testing.T) {
+	g := shown{listed: []string{"a"}, found: []string{"a", "off"}}
+	m, err := CompareProjects(t.Context(), g, []string{"a", "off", "none"}, []string{"a", "off", "none"})
+	require.NoError(t, err)
+	assert.Equal(t, ProjectMismatches{missing: []string{"none"}, undeleted: []string{"a", "off"}}, m)
+}
+
+func TestCollectionsOfListedResources(t *testing.T) {
+	for name, c := range map[string]struct {
+		collection, typ string
+		modes           []string
+		loaded          bool
+	}{
+		"the mode":                   {"prod", "db", []string{"core", "prod"}, true},
+		"core without the mode":      {"prod", "db", []string{"core"}, false},
+		"core that a mode overrides": {"core", "db", []string{"prod"}, true},
+		"external without core":      {"core", "db", []string{"external", "system"}, false},
+		"external below core":        {"external", "db", []string{"core"}, true},
+		"local alone":                {"prod", "db", []string{"local"}, true},
+		"no collections":             {"prod", "db", nil, true},
+		"not in effect":              {"dev", "db", []string{"core"}, true},
+		"a type without a list":      {"prod", "unlisted", []string{"core"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := Resource{c.collection, "ignition", c.typ, "line"}
+			missing, err := Unlisted(t.Context(), shown{names: []ignition.ResourceName{{Name: "other"}, {Name: "line", Modes: c.modes}}}, "prod", []Resource{r},
+				slog.New(slog.DiscardHandler))
+			require.NoError(t, err)
+			assert.Equal(t, c.loaded, len(missing) == 0)
+		})
+	}
 }
 
 func TestMismatchMessagesAreBounded(t *testing.T) {
