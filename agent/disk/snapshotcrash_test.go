@@ -3,6 +3,7 @@
 package disk
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -269,45 +270,84 @@ func TestRestoreOfNonUTF8Names(t *testing.T) {
 	}
 }
 
-// The gateway writes a file just before the agent replaces it. Its version stays, also on a file system that cannot exchange.
+// The gateway saves a file just before the agent replaces it, and perhaps again just before the agent undoes that. Its last version stays or goes to
+// lost+found, also on a file system that cannot exchange, and if the undo fails.
 func TestSingleFileWrittenMeanwhile(t *testing.T) {
+	const key, owned = "config/resources/core/ignition/api-token/k/config.json", "projects/p/a"
 	for _, plain := range []bool{false, true} {
-		t.Run(fmt.Sprintf("plain=%t", plain), func(t *testing.T) {
-			root, write := seeded(t), false
-			const path = "config/resources/core/ignition/api-token/k/config.json"
-			d := open(t, root, Options{plain: plain, Around: func(e safe.Effect, do func() error) error {
-				if moves := e.Op == "exchange" && e.Dest == path || e.Op == "rename" && (e.Path == path || e.Dest == path); write && moves {
-					write = false
-					put(t, root, path, "the gateway's")
+		for name, c := range map[string]struct {
+			saves []string // before each move of the file
+			fails int      // the move that fails
+			stays string
+			lost  []string
+		}{
+			"once":         {[]string{"first"}, 0, "first", nil},
+			"twice":        {[]string{"first", "second"}, 0, "first", []string{"second"}},
+			"undo fails":   {[]string{"first"}, 2, "", []string{"first"}},
+			"between both": {[]string{"", "first"}, 0, "first", nil},
+		} {
+			t.Run(fmt.Sprintf("plain=%t %s", plain, name), func(t *testing.T) {
+				root, path, moves := seeded(t), "", 0
+				d := open(t, root, Options{plain: plain, Around: func(e safe.Effect, do func() error) error {
+					if path == "" || e.Op != "exchange" && e.Op != "rename" && e.Op != "link" || e.Path != path && e.Dest != path {
+						return do()
+					}
+					// A write on a plain file system has two moves, and the save comes before the first unless it is one between both.
+					if moves++; moves > 0 && (!plain || name == "between both" || moves%2 == 1) {
+						n := moves
+						if plain && name != "between both" {
+							n = (moves + 1) / 2
+						}
+						if n <= len(c.saves) && c.saves[n-1] != "" {
+							put(t, root, path+".tmp", c.saves[n-1])
+							require.NoError(t, os.Rename(filepath.Join(root, path+".tmp"), filepath.Join(root, path)))
+						}
+						if n == c.fails {
+							return unix.EIO
+						}
+					}
+					return do()
+				}})
+				if name == "between both" && !plain {
+					t.Skip("an exchange is one move")
 				}
-				return do()
-			}})
-			edit := func(to string) error {
-				_, err := d.Edit(path, 1<<10, "", func([]byte) ([]byte, error) { return []byte(to), nil })
-				return err
-			}
-			require.NoError(t, edit("1"))
-			require.NoError(t, edit("2"))
-			assert.Equal(t, "2", contents(t, root)[path])
-			write = true
-			assert.ErrorContains(t, edit("3"), "at the same time")
-			assert.Equal(t, "the gateway's", contents(t, root)[path])
+				edit := func(to string) error {
+					_, err := d.Edit(key, 1<<10, "", func([]byte) ([]byte, error) { return []byte(to), nil })
+					return err
+				}
+				check := func(agents string, before int) {
+					want, list := c.stays, lost(t, d)[before:]
+					if want == "" {
+						want = agents
+					}
+					assert.Equal(t, want, contents(t, root)[path])
+					require.Len(t, list, len(c.lost))
+					for i, l := range list {
+						f, err := d.OpenLost(l)
+						require.NoError(t, err)
+						b, err := io.ReadAll(f)
+						require.NoError(t, errors.Join(err, f.Close()))
+						assert.Equal(t, c.lost[i], string(b))
+						assert.Equal(t, path, l.Path)
+					}
+				}
+				require.NoError(t, edit("1"))
+				require.NoError(t, edit("2"))
+				assert.Equal(t, "2", contents(t, root)[key])
+				path = key
+				require.Error(t, edit("3"))
+				check("3", 0)
 
-			apply(t, d, text(map[string]string{"projects/p/a": "1"}))
-			put(t, root, "projects/p/a", "lost")
-			apply(t, d, text(map[string]string{"projects/p/a": "2"}))
-			write = false
-			d.vol.Around = func(e safe.Effect, do func() error) error {
-				const path = "projects/p/a"
-				if moves := e.Op == "exchange" && e.Dest == path || e.Op == "rename" && (e.Path == path || e.Dest == path); moves && !write {
-					write = true
-					put(t, root, path, "the gateway's")
-				}
-				return do()
-			}
-			require.ErrorIs(t, d.RestoreLost(lost(t, d)[0]), ErrUnsaved)
-			assert.Equal(t, "the gateway's", contents(t, root)["projects/p/a"])
-			assertNoLeftovers(t, root)
-		})
+				path, moves = "", -1 // a restore first tries whether the name is free
+				apply(t, d, text(map[string]string{owned: "1"}))
+				put(t, root, owned, "lost")
+				apply(t, d, text(map[string]string{owned: "2"}))
+				before := lost(t, d)
+				path = owned
+				require.Error(t, d.RestoreLost(before[len(before)-1]))
+				check("lost", len(before))
+				assertNoLeftovers(t, root)
+			})
+		}
 	}
 }

@@ -99,7 +99,7 @@ func (f *Files) edit(path string, limit int64, reason string, edit func(old []by
 	case old == nil:
 		err = f.vol.RenameNew(own, Staged, folder, name)
 	default:
-		err = f.replace(own, folder, name, path, reason, old, limit)
+		err = f.replace(own, folder, name, path, reason, old, next)
 	}
 	if err != nil {
 		return false, safe.WriteError(err, "write %s", path)
@@ -122,32 +122,70 @@ func readExisting(cur *safe.Cursor, dir, name string, limit int64) ([]byte, erro
 	return nil, err
 }
 
-// replace exchanges the file Staged in own with the one in folder, which must still be old.
-func (f *Files) replace(own, folder *safe.Folder, name, path, reason string, old []byte, limit int64) error {
+// replace exchanges the file Staged in own, whose content is next, with the one in folder, which must still be old.
+func (f *Files) replace(own, folder *safe.Folder, name, path, reason string, old, next []byte) error {
 	if reason != "" {
-		saver := f.lost.NewSaver(f.lost.NewName(plan.ID{}), plan.ID{})
-		if err := saver.Save(folder, name, path, reason); err != nil {
-			return err
-		}
-		if err := saver.Sync(); err != nil {
+		if err := f.save(folder, name, path, reason); err != nil {
 			return err
 		}
 	}
 	if err := exchange(f.vol, own, folder, name); err != nil {
 		return err
 	}
-	if now, err := own.ReadFile(Staged, limit); err != nil || !bytes.Equal(now, old) {
-		return errors.Join(errors.New("the gateway wrote it at the same time; the agent tries again"), err, exchange(f.vol, own, folder, name))
+	if err := checkContent(own, old); err != nil {
+		err = errors.Join(err, exchange(f.vol, own, folder, name))
+		return errors.Join(err, f.saveForeign(own, path, func() error { return checkContent(own, next) }))
 	}
 	return nil
+}
+
+// errForeign means that a file does not have the content that the agent knows.
+var errForeign = errors.New("the gateway wrote it at the same time; the agent tries again")
+
+// checkContent returns errForeign if the file Staged in own does not have the content want.
+func checkContent(own *safe.Folder, want []byte) error {
+	fi, err := own.Lstat(Staged)
+	if err != nil {
+		return err
+	}
+	if fi.Size() != int64(len(want)) {
+		return errForeign
+	}
+	b, err := own.ReadFile(Staged, fi.Size())
+	if err == nil && !bytes.Equal(b, want) {
+		err = errForeign
+	}
+	return err
+}
+
+// save saves the file at a name in lost+found. path is its path.
+func (f *Files) save(in *safe.Folder, name, path, reason string) error {
+	saver := f.lost.NewSaver(f.lost.NewName(plan.ID{}), plan.ID{})
+	if err := saver.Save(in, name, path, reason); err != nil {
+		return err
+	}
+	return saver.Sync()
+}
+
+// saveForeign saves the file Staged in own after an exchange back, or one that failed, unless it is the agent's according to checkOwn: the gateway
+// may have written it at the last moment, and Staged will be removed.
+func (f *Files) saveForeign(own *safe.Folder, path string, checkOwn func() error) error {
+	if err := checkOwn(); err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	err := f.save(own, Staged, path, "written by the gateway when the agent wrote it")
+	if err != nil {
+		err = errors.Join(err, f.vol.SetAside(own, Staged, err))
+	}
+	return err
 }
 
 // aside is the name in .stoker of a file until its replacement is in its place.
 const aside = "restore.old"
 
-// exchange exchanges the file Staged in own with the one in folder. On a file system that cannot do this, the old file gets the second name
-// aside before Staged is renamed over it, so that what the gateway writes into it until then is found. Without hard links, the name in folder
-// is missing for a moment. If a crash leaves a file aside, the next exchange sets it aside in .stoker.
+// exchange exchanges the file Staged in own with the one in folder. On a file system that cannot do this, the name in folder is missing for a
+// moment, as in a sync: a second name and a rename over the file would lose what the gateway writes in between. If a crash leaves a file aside, the
+// next exchange sets it aside in .stoker.
 func exchange(vol *safe.Volume, own, folder *safe.Folder, name string) error {
 	err := vol.Exchange(own, Staged, folder, name)
 	if !errors.Is(err, safe.ErrNoExchange) {
@@ -155,12 +193,6 @@ func exchange(vol *safe.Volume, own, folder *safe.Folder, name string) error {
 	}
 	if err := vol.SetAside(own, aside, errors.New("left by a crash")); err != nil {
 		return err
-	}
-	if vol.Link(folder, name, own, aside) == nil {
-		if err := vol.Rename(own, Staged, folder, name); err != nil {
-			return errors.Join(err, vol.Remove(own, aside))
-		}
-		return vol.Rename(own, aside, own, Staged)
 	}
 	if err := vol.Rename(folder, name, own, aside); err != nil {
 		return err
@@ -269,8 +301,7 @@ func (f *Files) RestoreLost(l lostfound.Entry) error {
 	if err := writeStaged(f.vol, own, folder, from, saved.Mode()); err != nil {
 		return safe.WriteError(err, "restore %s", l.Path)
 	}
-	r := restoredFile{own, f.vol, f.maxBlob, f.manifest}
-	if err := r.moveTo(folder, name, l.Path); err != nil {
+	if err := f.moveTo(own, folder, name, l.Path); err != nil {
 		return fmt.Errorf("restore %s: %w", l.Path, err)
 	}
 	return f.vol.SyncDir(folder)
@@ -345,24 +376,24 @@ func writeStaged(vol *safe.Volume, own, folder *safe.Folder, from io.Reader, mod
 	return errors.Join(err, f.Close())
 }
 
-// restoredFile is the file Staged in own, until it moves to its path.
-type restoredFile struct {
-	own      *safe.Folder
-	vol      *safe.Volume
-	maxBlob  int64
-	manifest func() *format.Manifest
-}
-
-// moveTo moves the file to its path, the name in folder. It replaces an existing file only if git has it, which is checked twice:
+// moveTo moves the file Staged in own to its path, the name in folder. It replaces an existing file only if git has it, which is checked twice:
 // before the exchange, and again for the file that the exchange moved to own, because the gateway may have written in
 // between. If the second check fails, the files are exchanged back.
-func (r restoredFile) moveTo(folder *safe.Folder, name, path string) error {
-	err := r.vol.RenameNew(r.own, Staged, folder, name)
+func (f *Files) moveTo(own, folder *safe.Folder, name, path string) error {
+	err := f.vol.RenameNew(own, Staged, folder, name)
 	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	rec, owned, err := r.manifest().Get(path)
+	rec, owned, err := f.manifest().Get(path)
 	if err != nil {
+		return err
+	}
+	// check returns nil if the file at a name has one of the contents.
+	check := func(in *safe.Folder, name string, want ...plan.ID) error {
+		id, err := in.Hash(context.Background(), name, make([]byte, 64<<10), f.maxBlob)
+		if err == nil && (id.IsZero() || !slices.Contains(want, id)) {
+			err = errForeign
+		}
 		return err
 	}
 	// checkSaved returns nil if the file at a name has the content that the manifest recorded for path.
@@ -370,8 +401,8 @@ func (r restoredFile) moveTo(folder *safe.Folder, name, path string) error {
 		if !owned {
 			return ErrUnsaved
 		}
-		id, err := in.Hash(context.Background(), name, make([]byte, 64<<10), r.maxBlob)
-		if err == nil && (id.IsZero() || id != rec.Have && id != rec.Want) {
+		err := check(in, name, rec.Have, rec.Want)
+		if errors.Is(err, errForeign) {
 			err = ErrUnsaved
 		}
 		return err
@@ -379,11 +410,16 @@ func (r restoredFile) moveTo(folder *safe.Folder, name, path string) error {
 	if err := checkSaved(folder, name); err != nil {
 		return err
 	}
-	if err := exchange(r.vol, r.own, folder, name); err != nil {
+	restored, err := own.Hash(context.Background(), Staged, make([]byte, 64<<10), f.maxBlob)
+	if err != nil {
 		return err
 	}
-	if err := checkSaved(r.own, Staged); err != nil { // the gateway wrote between the first check and the exchange
-		return errors.Join(err, exchange(r.vol, r.own, folder, name))
+	if err := exchange(f.vol, own, folder, name); err != nil {
+		return err
+	}
+	if err := checkSaved(own, Staged); err != nil { // the gateway wrote between the first check and the exchange
+		err = errors.Join(err, exchange(f.vol, own, folder, name))
+		return errors.Join(err, f.saveForeign(own, path, func() error { return check(own, Staged, restored) }))
 	}
 	return nil
 }
