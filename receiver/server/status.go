@@ -69,7 +69,6 @@ func (s *Server) answerStatus(w http.ResponseWriter, r *http.Request) Result {
 	if err != nil {
 		return writeResult(w, http.StatusBadRequest, Invalid, err.Error())
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // the time for reading the request would end the wait, too
 	status, err := s.waitForStatus(r.Context(), c, q)
 	switch {
 	case apierrors.IsNotFound(err):

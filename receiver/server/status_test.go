@@ -3,7 +3,6 @@ package server
 import (
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -308,15 +307,6 @@ func TestLongPollingStatus(t *testing.T) {
 	}
 	t.Run("time is over", func(t *testing.T) {
 		assert.Equal(t, request.Progressing, ask("100ms").S.Phase)
-	})
-	t.Run("the wait is longer than the time to read a request", func(t *testing.T) {
-		server := httptest.NewUnstartedServer(w.server.Routes())
-		server.Config.ReadTimeout = time.Second
-		server.Start()
-		defer server.Close()
-		began := time.Now()
-		assert.Equal(t, request.Progressing, w.sendTo(server.URL, http.MethodGet, "/status/"+w.ns+"/plant?ref=v1&wait=2s", "", bearer(ownSecret)).S.Phase)
-		assert.GreaterOrEqual(t, time.Since(began), 2*time.Second)
 	})
 	t.Run("too many callers wait", func(t *testing.T) {
 		var leave []func()
