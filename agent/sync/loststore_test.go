@@ -373,6 +373,7 @@ func (b *bench) flip(object string) {
 			require.NoError(b.t, err)
 			raw[at+size/2] ^= 4
 			require.NoError(b.t, os.WriteFile(pack, raw, 0o600))
+			time.Sleep(20 * time.Millisecond) // the store uses what it read for 10 ms
 			return
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/klauspost/compress/zlib"
 
@@ -155,14 +156,18 @@ type window struct {
 	r     io.ReaderAt
 	off   int64
 	bytes []byte
+	at    time.Time // when they were read
 }
 
-// windowSize is in bytes.
-const windowSize = 32 << 10
+const (
+	windowSize = 32 << 10 // bytes
+	// windowAge is how long a window is used. Until then, a reader does not notice that another process damages the pack.
+	windowAge = 10 * time.Millisecond
+)
 
 // of makes r the pack to read.
 func (w *window) of(r io.ReaderAt) {
-	if w.r != r {
+	if w.r != r || time.Since(w.at) > windowAge {
 		w.r, w.bytes = r, w.bytes[:0]
 	}
 }
@@ -176,7 +181,7 @@ func (w *window) ReadAt(p []byte, off int64) (int, error) {
 		w.bytes = make([]byte, windowSize)
 	}
 	n, err := w.r.ReadAt(w.bytes[:windowSize], off)
-	w.off, w.bytes = off, w.bytes[:n]
+	w.off, w.bytes, w.at = off, w.bytes[:n], time.Now()
 	if n > 0 {
 		return copy(p, w.bytes), nil
 	}
