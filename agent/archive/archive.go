@@ -22,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"os"
 	"slices"
@@ -172,6 +173,9 @@ func Open(ctx context.Context, f *os.File, l Limits) (*Archive, error) {
 	err := a.read(ctx, l)
 	if err == nil {
 		err = a.Restart()
+	}
+	if _, local := errors.AsType[*fs.PathError](err); local {
+		return nil, failure.New(v1alpha1.ReasonSnapshotFailed, "the downloaded archive cannot be read: %w", err)
 	}
 	if err != nil {
 		return nil, failure.New(v1alpha1.ReasonSnapshotFailed, "the archive cannot be used: %w; %w", err, errBroken)
@@ -429,7 +433,8 @@ func (d *Download) read(ctx context.Context, b *Bucket, limits Limits) (*Archive
 	}
 	a, err := b.download(ctx, l, d.file, limits)
 	if errors.Is(err, errBroken) && ctx.Err() == nil {
-		d.broken = broken{d.id, l.SHA256, err, time.Now()}
+		now := time.Now()
+		d.broken = broken{d.id, l.SHA256, fmt.Errorf("%w; it is downloaded again after %s", err, now.Add(brokenFor).UTC().Format("15:04 UTC")), now}
 	}
 	return a, err
 }
