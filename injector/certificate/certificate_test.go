@@ -390,6 +390,7 @@ func (m *mount) brings(a *pki.Authority, names ...string) {
 func (m *mount) trusts(bundles ...string) {
 	m.Helper()
 	c := configuration()
+	c.Webhooks = c.Webhooks[:len(bundles)]
 	for i, bundle := range bundles {
 		c.Webhooks[i].ClientConfig = admissionregv1.WebhookClientConfig{CABundle: []byte(bundle),
 			Service: &admissionregv1.ServiceReference{Namespace: "stoker-system", Name: "stoker-injector"}}
@@ -430,6 +431,8 @@ func TestMountedReadiness(t *testing.T) {
 		m.brings(old, host)
 		assert.False(t, m.after(), "webhook configuration not found")
 		assert.Contains(t, m.log.String(), "webhook configuration not found")
+		m.trusts()
+		assert.False(t, m.after(), "not ready without an entry")
 		m.trusts("", "")
 		assert.False(t, m.after(), "not ready before caBundle is set")
 		assert.Contains(t, m.log.String(), "has no caBundle")

@@ -107,6 +107,9 @@ func trustProblem(c *admissionregv1.MutatingWebhookConfiguration, pair *tls.Cert
 			intermediates.AddCert(authority)
 		}
 	}
+	if len(c.Webhooks) == 0 {
+		return "the webhook configuration has no entry", nil
+	}
 	for i := range c.Webhooks {
 		w := &c.Webhooks[i]
 		roots := x509.NewCertPool()

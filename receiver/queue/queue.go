@@ -259,7 +259,7 @@ func (q *Queue) next(key Key, o *object, due time.Time) (b *batch, wait time.Dur
 		switch {
 		case wait > 0 && o.isPaced(b.request):
 			held = held || !isHint(b.request)
-		case !held || isHint(b.request):
+		case !held:
 			if !isHint(b.request) {
 				o.lastRef = b.request
 			}
