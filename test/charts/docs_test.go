@@ -164,7 +164,11 @@ func TestDocumentedCommands(t *testing.T) {
 	t.Run("installed with kustomize", func(t *testing.T) {
 		t.Parallel()
 		r := newReader(t, lines, kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds()))
-		r.follows("docs/how-to/kustomize.md")
+		r.follows("docs/how-to/kustomize.md", "Install with kustomize")
+		r.enter("kubectl create namespace ignition")
+		r.enter("kubectl apply -f kustomize/components/configsync/objects.yaml")
+		r.follows("docs/how-to/kustomize.md", "Uninstall, or go on with Helm")
+		r.enter("! kubectl get deployments,roles,rolebindings,clusterroles,clusterrolebindings --all-namespaces --output name | grep stoker-configsync")
 		r.follows("examples/kubernetes/README.md")
 	})
 	t.Run("over an older installation", func(t *testing.T) {
