@@ -256,10 +256,10 @@ var stolen = map[string]string{
 	"agents":             "report wrongly, pause, or choose an older commit of an admitted ref, in that namespace ([more](#what-a-shared-serviceaccount-means))",
 	"stoker-injector":    "evict any pod of the served namespaces; give any of their ServiceAccounts the rights of an agent; report wrongly about fleets without a lead; read all pods. A program that answers in its place chooses what is added to pods that request an agent",
 	"stoker-certificate": "**everything**: a webhook configuration may send each object of the cluster to an address of the attacker's, and change it. Nothing can narrow this: policies do not apply to webhook configurations. So it listens to nothing, runs for seconds, and is absent with cert-manager or your own certificate",
-	"stoker-receiver":    "request any admitted ref, pause, resume and force a sync, everywhere it serves; read the named Secrets",
+	"stoker-receiver":    "make any request of a [setter](#setters), everywhere it serves; read the named Secrets",
 	"stoker-notifier":    "read names, refs and states everywhere it serves, and the named Secrets; keep notifications from being sent",
-	"stoker-configsync":  "what the named ServiceAccounts can, in these namespaces; report wrongly about ConfigSyncs, and request refs of them, in all",
-	"stoker-hooks":       "request any admitted ref in that namespace; read the named Applications",
+	"stoker-configsync":  "what the named ServiceAccounts can, and requests of ConfigSyncs, in these namespaces; report wrongly about ConfigSyncs in all",
+	"stoker-hooks":       "make any request of a [setter](#setters) in that namespace; read the named Applications",
 }
 
 // blastRadius renders the table: each account with what it reads and changes, by place.

@@ -45,7 +45,7 @@ func render(scripts fs.FS) (map[string]string, error) {
 			[2]string{"template.stoker-sync", syncTemplate},
 			[2]string{"trigger.on-stoker", syncTrigger},
 			[2]string{"trigger.on-stoker-degraded", healthTrigger("Gateways fail, or cannot run the commit", "Degraded")},
-			[2]string{"trigger.on-stoker-waiting", healthTrigger("Gateways wait for an approval or a Designer session, or are paused", "Suspended")},
+			[2]string{"trigger.on-stoker-waiting", healthTrigger("Gateways wait for an approval or a Designer session", "Suspended")},
 		),
 	}, nil
 }
