@@ -251,7 +251,7 @@ func (k *Key) Rejected() error {
 		return failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway does not know the agent's API key yet; the agent writes it to the gateway's configuration")
 	case len(k.missing) > 0:
 		return failure.New(v1alpha1.ReasonGatewayForbidden, "the gateway rejects the agent's API key (spec.gateway.api.managed): %s", strings.Join(k.missing, "; "))
-	case !s.Since.IsZero() && restarting:
+	case restarting: // also if Since is zero: the gateway may have read its files just before they were written, while its port was closed
 		if s.Asked.IsZero() && !k.called {
 			k.called = true
 			k.Restart()
@@ -261,7 +261,7 @@ func (k *Key) Rejected() error {
 		return failure.New(v1alpha1.ReasonGatewayForbidden, "the gateway accepts the agent's API key (spec.gateway.api.managed) after its next start: restart the gateway")
 	}
 	return failure.New(v1alpha1.ReasonGatewayForbidden,
-		"the gateway rejects the agent's API key (spec.gateway.api.managed), although it has started with it: create a key in the gateway and name its Secret in spec.gateway.api.secretName")
+		"the gateway rejects the agent's API key (spec.gateway.api.managed), although it was written before the gateway answered: restart the gateway; if that does not help, create a key in the gateway and name its Secret in spec.gateway.api.secretName")
 }
 
 // Update installs the key if that is due. mayRun reports whether the gateway may have read its files already. If the data directory cannot be

@@ -163,6 +163,27 @@ func TestNoSecurityLevels(t *testing.T) {
 	require.NoError(t, s.scan())
 }
 
+// A gateway that has read its files already, but whose port is still closed, starts without the key that the agent writes then.
+func TestKeyIsWrittenDuringStart(t *testing.T) {
+	s := newSite(t, simulator.Options{})
+	require.True(t, s.install(false))
+	assert.True(t, failure.Is(s.scan(), v1alpha1.ReasonWaitingForGateway))
+	require.False(t, s.install(true))
+	err := s.scan()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonGatewayForbidden))
+	assert.ErrorContains(t, err, "restart the gateway", "if only a user can")
+
+	var restarts int
+	s.key.Restart = func() { restarts++ }
+	for range 3 { // sequence: the agent asks again and again
+		assert.True(t, failure.Is(s.scan(), v1alpha1.ReasonWaitingForGateway))
+		s.install(true)
+	}
+	assert.Equal(t, 1, restarts)
+	require.NoError(t, s.gw.Restart(0))
+	require.NoError(t, s.scan())
+}
+
 // An agent whose request for a restart is not fulfilled says so after a while.
 func TestRestartThatDoesNotHappen(t *testing.T) {
 	s := newSite(t, simulator.Options{})
