@@ -32,15 +32,15 @@ func (c *Client) Backup(ctx context.Context, w io.Writer) error {
 	stall := c.cfg.BackupStall
 	stalled := time.AfterFunc(stall, func() { cancel(fmt.Errorf("no bytes arrived for %s", stall)) })
 	defer stalled.Stop()
+	key, err := c.key(r)
+	if err != nil {
+		return err
+	}
 	interrupted := func(err error) error {
 		if inner.Err() != nil {
 			err = context.Cause(inner)
 		}
-		return unreachable(ctx, c.base, r, backupTime, err)
-	}
-	key, err := c.key(r)
-	if err != nil {
-		return err
+		return c.unreachable(ctx, r, backupTime, key, err)
 	}
 	req, err := newRequest(inner, c.base, r, key)
 	if err != nil {

@@ -161,7 +161,7 @@ func (c *Client) do(ctx context.Context, r call) (answer, error) {
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return answer{}, unreachable(ctx, c.base, r, timeout, err)
+		return answer{}, c.unreachable(ctx, r, timeout, key, err)
 	}
 	defer resp.Body.Close()
 	got := answer{status: resp.StatusCode, header: resp.Header, key: key}
@@ -175,7 +175,7 @@ func (c *Client) do(ctx context.Context, r call) (answer, error) {
 		// A truncated error page still has its status.
 		return answer{}, c.refused(ctx, r, got, key)
 	case err != nil && !errors.Is(err, bound.ErrTooLarge):
-		return answer{}, unreachable(ctx, c.base, r, timeout, err)
+		return answer{}, c.unreachable(ctx, r, timeout, key, err)
 	case err != nil:
 		return answer{}, failure.New(v1alpha1.ReasonGatewayUnreachable,
 			"%s %s on %s answered with more than %d MiB: is this an Ignition gateway?", r.method, r.path, c.base, maxAnswer>>20)

@@ -63,16 +63,10 @@ func Refused(err error) bool {
 // refused returns an error with advice for a response that is not a success. Only the status decides, because bodies are HTML
 // for some routes and JSON for others [LIVE 8.3.6]; they add detail.
 func (c *Client) refused(ctx context.Context, r call, got answer, key secret.String) error {
-	cause := &StatusError{Method: r.method, Path: r.path, Status: got.status, Message: refusalMessage(got.body)}
-	location := got.header.Get("Location")
-	if !key.Empty() {
-		// A server that echoes the request must not get the key into a log.
-		cause.Message = strings.ReplaceAll(cause.Message, key.Reveal(), key.String())
-		location = strings.ReplaceAll(location, key.Reveal(), key.String())
-	}
+	cause := &StatusError{Method: r.method, Path: r.path, Status: got.status, Message: refusalMessage(got.body, key)}
 	switch {
 	case got.status >= 300 && got.status < 400:
-		return redirected(c.base, cause, location)
+		return redirected(c.base, cause, got.header.Get("Location"), key)
 	case (got.status == http.StatusUnauthorized || got.status == http.StatusForbidden) && !r.public && c.cfg.Rejected != nil:
 		return fmt.Errorf("%w: %w", c.cfg.Rejected(), cause)
 	case got.status == http.StatusUnauthorized && !r.public:
@@ -95,7 +89,7 @@ const CommissioningAdvice = "open it in a browser and finish commissioning"
 
 // redirected explains a redirect. A gateway that was never commissioned redirects every /data route to /welcome [LIVE
 // 8.3.6].
-func redirected(base *url.URL, cause *StatusError, location string) error {
+func redirected(base *url.URL, cause *StatusError, location string, key secret.String) error {
 	to, err := base.Parse(location)
 	switch {
 	case err != nil || location == "":
@@ -107,11 +101,11 @@ func redirected(base *url.URL, cause *StatusError, location string) error {
 	case base.Scheme == "http" && to.Scheme == "https":
 		return failure.New(v1alpha1.ReasonGatewayUnreachable,
 			"the gateway at %s requires https: set spec.gateway.tls and the port to that of %s: %w",
-			base, oneLine(to.Host, 200), cause)
+			base, serverText(to.Host, key), cause)
 	}
 	return failure.New(v1alpha1.ReasonGatewayUnreachable,
 		"%s redirects to %s, which the agent does not follow, to keep the API key on its host; point spec.gateway.port (or the URL) at the gateway itself: %w",
-		base, oneLine(to.Host, 200), cause)
+		base, serverText(to.Host, key), cause)
 }
 
 func adviceUnauthorized(key secret.String) string {
@@ -152,8 +146,9 @@ func (c *Client) adviceNotFound(ctx context.Context) string {
 	return fmt.Sprintf("the gateway at %s (Ignition %s) does not have this route", c.base, v)
 }
 
-// unreachable returns an error with advice for a request without a complete response.
-func unreachable(ctx context.Context, base *url.URL, r call, timeout time.Duration, err error) error {
+// unreachable returns an error with advice for a request, with a key, without a complete response.
+func (c *Client) unreachable(ctx context.Context, r call, timeout time.Duration, key secret.String, err error) error {
+	base := c.base
 	// *url.Error repeats method and URL; its cause has the reason.
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
@@ -162,7 +157,7 @@ func unreachable(ctx context.Context, base *url.URL, r call, timeout time.Durati
 		return failure.New(v1alpha1.ReasonGatewayUnreachable, "%s %s on %s was canceled: %w", r.method, r.path, base, context.Cause(ctx))
 	}
 	if advice := tlsAdvice(err, base.Hostname()); advice != "" {
-		return failure.New(v1alpha1.ReasonGatewayUntrusted, "the gateway at %s is not trusted: %s: %w", base, advice, err)
+		return failure.New(v1alpha1.ReasonGatewayUntrusted, "the gateway at %s is not trusted: %s: %w", base, redact(advice, key), serverError{err, key})
 	}
 	what := fmt.Sprintf("%s %s on %s failed", r.method, r.path, base)
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -172,8 +167,18 @@ func unreachable(ctx context.Context, base *url.URL, r call, timeout time.Durati
 	} else if isDial(err) {
 		what = fmt.Sprintf("the gateway at %s cannot be reached: is it started, and is spec.gateway.port right?", base)
 	}
-	return failure.New(v1alpha1.ReasonGatewayUnreachable, "%s: %w", what, err)
+	return failure.New(v1alpha1.ReasonGatewayUnreachable, "%s: %w", what, serverError{err, key})
 }
+
+// serverError is an error whose text a server influences, for example with a header that it sends. key is that of the request.
+type serverError struct {
+	error
+	key secret.String
+}
+
+func (e serverError) Error() string { return serverText(e.error.Error(), e.key) }
+
+func (e serverError) Unwrap() error { return e.error }
 
 // isDial reports whether an error is that of a connection that could not be opened.
 func isDial(err error) bool {
@@ -229,12 +234,12 @@ const maxMessage = 300 // characters of a gateway's own text in an error
 // refusalMessage extracts the message from an error body: the MESSAGE cell of the web server's HTML page, or the
 // message of a JSON document ({"message","url","status":"403"}, or {"messages":[…]} with a 422) [LIVE 8.3.6]. It
 // returns "" for anything else, so that no markup of another server gets into a log.
-func refusalMessage(body []byte) string {
+func refusalMessage(body []byte, key secret.String) string {
 	trimmed := bytes.TrimSpace(body)
 	if len(trimmed) > 0 && trimmed[0] == '{' {
-		return oneLine(jsonMessage(trimmed), maxMessage)
+		return serverText(jsonMessage(trimmed), key)
 	}
-	return oneLine(htmlMessage(decodeText(trimmed)), maxMessage)
+	return serverText(htmlMessage(decodeText(trimmed)), key)
 }
 
 func jsonMessage(body []byte) string {
@@ -300,9 +305,12 @@ func decodeText(page []byte) string {
 }
 
 // serverText makes text that a server influences safe for an error: without the API key, on one line, and of limited length.
-func serverText(s string, key secret.String) string {
+func serverText(s string, key secret.String) string { return oneLine(redact(s, key), maxMessage) }
+
+// redact replaces an API key, and the part of it after its name.
+func redact(s string, key secret.String) string {
 	_, value, _ := strings.Cut(key.Reveal(), ":")
-	return oneLine(secret.Redact(s, key.Reveal(), value), maxMessage)
+	return secret.Redact(s, key.Reveal(), value)
 }
 
 // oneLine makes text of a server printable: one line, no control or formatting characters, at most limit characters.

@@ -205,6 +205,19 @@ func TestEchoedTokenIsRedacted(t *testing.T) {
 		want   string
 	}{
 		"refusal":     {answer(500, `{"message":"bad token KEY"}`), "bad token REDACTED"},
+		"value alone": {answer(500, `{"message":"bad token S3CR3T"}`), "bad token REDACTED"},
+		"at the cut":  {answer(500, `{"message":"`+long[:295]+` KEY"}`), "9 RED…"},
+		"host": {func(w http.ResponseWriter, _ string) {
+			w.Header().Set("Location", "http://S3CR3T/")
+			w.WriteHeader(http.StatusFound)
+		}, "redirects to REDACTED"},
+		"no status": {func(w http.ResponseWriter, key string) {
+			conn, out, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				_, _ = out.WriteString("HTTP/1.1 " + key + "\r\n\r\n")
+				_ = errors.Join(out.Flush(), conn.Close())
+			}
+		}, "malformed HTTP status code"},
 		"list":        {answer(200, `{"items":"KEY"}`), "expected a list"},
 		"long list":   {answer(200, `{"items":"`+long+`"}`), "expected a list"},
 		"long number": {answer(200, `{"metadata":{"total":`+long+`}}`), "cannot unmarshal number"},

@@ -291,7 +291,7 @@ func (c *Client) LockHolder(ctx context.Context, kind Kind) (actor string, held 
 		return "", false, err
 	}
 	doc, err := decode[lockDoc](c, r, got)
-	return oneLine(string(doc.Actor), 100), err == nil, err
+	return serverText(string(doc.Actor), got.key), err == nil, err
 }
 
 // describeHolder names the holder of a lock for an error, or returns "" if it is not known.
