@@ -101,6 +101,18 @@ func TestBranchOfSharedPullRequestStays(t *testing.T) {
 	assert.Len(t, pl.hub.open(), 2)
 }
 
+// If the server deletes no branches, the agent says what to do before it proposes more.
+func TestServerKeepsBranchOfEndedPullRequest(t *testing.T) {
+	pl, g := opened(t)
+	require.NoError(t, pl.hub.Close(t.Context(), 1, ""))
+	pl.repo.Git("config", "receive.denyDeletes", "true")
+	g.settle(20 * minute)
+	require.Equal(t, v1alpha1.ProposalClosed, g.state())
+	g.proposes(`{"v":3}`)
+	assert.Equal(t, v1alpha1.ReasonBranchTaken, g.last.Reason, "%+v", g.last)
+	assert.Contains(t, g.last.Message, "delete it")
+}
+
 func TestSignedProposal(t *testing.T) {
 	const branch, name = "gateway-changes/plants/a", "spec.bidirectional.signing: key id of Secret sign"
 	for _, key := range []repotest.SigningKey{repotest.NewSSHKey(t, "ed25519", ""), repotest.NewOpenPGPKey(t, "", nil)} {

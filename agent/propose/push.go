@@ -153,7 +153,11 @@ func (w *push) recover(ctx context.Context, rec record, tip plan.ID) (record, pl
 	if !ended {
 		return branchTaken("it has changes of this gateway that the agent has no record of")
 	}
-	if err := w.settings.branch().delete(ctx, tip); err != nil {
+	err = w.settings.branch().delete(ctx, tip)
+	if failure.Is(err, v1alpha1.ReasonPushRejected) {
+		return branchTaken("the server does not let the agent delete it after its pull request ended")
+	}
+	if err != nil {
 		return rec, tip, err
 	}
 	return rec, plan.ID{}, nil
@@ -166,7 +170,9 @@ func (w *push) draft(began plan.ID) (*repo.Draft, error) {
 	root, stale := w.base.Root, ""
 	if began != w.base.Commit {
 		earlier, err := w.base.RootOf(began)
-		if root = earlier; err != nil {
+		if root = earlier; err != nil && !repo.IsNotFound(err) {
+			return nil, err
+		} else if err != nil {
 			stale = "the agent's cache has lost the commit that the branch began with"
 		} else if stale, err = w.changedSince(root); err != nil {
 			return nil, err
