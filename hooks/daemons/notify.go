@@ -98,7 +98,7 @@ func Notify(ctx context.Context, cluster Cluster, config notify.Config, s daemon
 		c := config
 		c.Core, c.Now, c.Changed, c.ConfigSyncs, c.Sent = cluster.Core, cluster.Now, changed, configSyncs, counters.Notification
 		c.List = func() ([]*v1alpha1.GatewaySync, bool) {
-			complete := watch.HasSynced() // before the list
+			complete := watch.HasSynced() && len(watch.Undecodable()) == 0 // before the list
 			return watch.List(), complete
 		}
 		c.Load = func(ctx context.Context) (string, error) { return notifierLease.Read(ctx, annotationSent) }

@@ -86,7 +86,7 @@ type Notifier struct {
 	Config
 	channels map[string]*channel // by key
 	saved    string              // the record that was written last
-	previous record              // of an earlier notifier, for channels that are not known yet
+	previous record              // for channels that are not known yet, or not now
 	// sending is the number of messages on their way by namespace. Their results arrive on results.
 	sending map[string]int
 	results chan result
@@ -215,8 +215,8 @@ func (n *Notifier) save(ctx context.Context) error {
 	return nil
 }
 
-// configure sets the channels to those of the specs, and drops the others with their records. While the list is not complete, it keeps the
-// records of an earlier notifier.
+// configure sets the channels to those of the specs, and drops the others. While the list is not complete, it keeps their records, and those
+// of an earlier notifier.
 func (n *Notifier) configure(list []*v1alpha1.GatewaySync, complete bool) {
 	channels := map[string]*channel{}
 	for _, gs := range list {
@@ -240,6 +240,14 @@ func (n *Notifier) configure(list []*v1alpha1.GatewaySync, complete bool) {
 			}
 			ch.gs, ch.webhook = gs, webhook
 			channels[key] = ch
+		}
+	}
+	for key, ch := range n.channels {
+		if !complete && channels[key] == nil && len(ch.sent) > 0 { // its GatewaySync may come back
+			if n.previous == nil {
+				n.previous = record{}
+			}
+			n.previous[key] = ch.sent
 		}
 	}
 	if n.channels = channels; complete {
