@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
@@ -362,7 +363,8 @@ func TestImpersonatedDeployers(t *testing.T) {
 		p.ApplyYAML(t, p.namespace, string(text))
 		account := p.as(t, p.As(t, p.namespace, "stoker-config", ""), "gatewaysyncs")
 		var said error
-		for _, ref := range []string{"main", "v2"} { // sequence: the second commit changes the object
+		// sequence: the second commit changes the object
+		for _, ref := range []string{"main", "v2"} {
 			require.Eventually(t, func() bool {
 				o := parseOne(t, "{apiVersion: stoker.io/v1alpha1, kind: GatewaySync, metadata: {name: kept}, spec: {git: {repo: https://git.example.com/plant.git, ref: "+ref+"}}}")
 				_, said = account.Apply(t.Context(), "kept", o, metav1.ApplyOptions{FieldManager: "stoker-config", Force: true})
@@ -371,4 +373,21 @@ func TestImpersonatedDeployers(t *testing.T) {
 			assert.NoError(t, said, ref)
 		}
 	})
+}
+
+// The injector holds the rules of its own role, so RBAC alone would let it bind that one, too.
+func TestInjectorBindsAgentRoleOnly(t *testing.T) {
+	t.Parallel()
+	p := policed(t)
+	p.rightsOf(t, "injector", nil)
+	client, err := kubernetes.NewForConfig(p.As(t, namespace, "stoker-injector", ""))
+	require.NoError(t, err)
+	bind := func(role string) error {
+		_, err := client.RbacV1().RoleBindings(p.namespace).Create(t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "bound"},
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "setter", Namespace: p.namespace}}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	assert.NoError(t, bind("stoker-agent"))
+	denied(t, bind("stoker-injector"), "stoker-rolebindings", "binds the ClusterRole stoker-agent only")
 }

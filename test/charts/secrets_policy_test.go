@@ -329,7 +329,9 @@ kind: RoleBinding
 metadata: {name: caller}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: caller}
 subjects: [{kind: ServiceAccount, name: caller}]`)
-	require.Eventually(t, func() bool { return try(p.namespace, "caller", `{"metadata":{"annotations":{"note":"theirs"}}}`) == nil }, eventually, pause)
+	require.Eventually(t, func() bool {
+		return try(p.namespace, "caller", `{"metadata":{"annotations":{"note":"theirs"}}}`) == nil
+	}, eventually, pause)
 	assert.NoError(t, try(p.namespace, "caller", annotations))
 	for _, patch := range []string{`{"spec":{"paused":true}}`, `{"metadata":{"annotations":{"note":"mine"}}}`, finalizer} {
 		denied(t, try(p.namespace, "caller", patch), "stoker-gatewaysyncs", "may patch ConfigSyncs and not update them")

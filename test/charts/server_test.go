@@ -348,7 +348,7 @@ func TestPolicyFieldsExist(t *testing.T) {
 	t.Parallel()
 	s := installed(t)
 	policies := s.core.AdmissionregistrationV1().ValidatingAdmissionPolicies()
-	for _, name := range []string{"stoker-syncreports", "stoker-synctargets", "stoker-gatewaysyncs", "stoker-approvals"} {
+	for _, name := range []string{"stoker-syncreports", "stoker-synctargets", "stoker-gatewaysyncs", "stoker-approvals", "stoker-rolebindings"} {
 		t.Run(name, func(t *testing.T) {
 			var p *admissionv1.ValidatingAdmissionPolicy
 			require.Eventually(t, func() bool {

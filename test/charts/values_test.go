@@ -224,6 +224,8 @@ var injectorCases = []valueCase{
 		{"ValidatingAdmissionPolicyBinding/stoker-gatewaysyncs", "spec/policyName", gone, "stoker-gatewaysyncs"},
 		{"ValidatingAdmissionPolicy/stoker-approvals", "kind", gone, "ValidatingAdmissionPolicy"},
 		{"ValidatingAdmissionPolicyBinding/stoker-approvals", "spec/policyName", gone, "stoker-approvals"},
+		{"ValidatingAdmissionPolicy/stoker-rolebindings", "kind", gone, "ValidatingAdmissionPolicy"},
+		{"ValidatingAdmissionPolicyBinding/stoker-rolebindings", "spec/policyName", gone, "stoker-rolebindings"},
 	}},
 	{"admissionPolicies.mountableSecretLabel", "example.com/for=gateways", nil, []want{
 		{"ValidatingAdmissionPolicyBinding/stoker-secrets", "spec/paramRef/selector/matchExpressions/0",
