@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The gateway of a pod with shareProcessNamespace reads no token through /proc. The agent itself still opens its files there.
+// In a pod whose containers share processes, the gateway reads no token through /proc. The agent itself still opens its files there.
 func TestHiddenProcess(t *testing.T) {
 	require.NoError(t, hideProcess())
 	defer func() { assert.NoError(t, unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)) }()

@@ -174,4 +174,6 @@ func (s Situation) refill() *Origin {
 }
 
 // lacksDelivered reports whether the volume is new and lacks files of the last delivery.
-func (s Situation) lacksDelivered() bool { return !s.Delivered.Commit.IsZero() && s.NewVolume && s.Incomplete }
+func (s Situation) lacksDelivered() bool {
+	return !s.Delivered.Commit.IsZero() && s.NewVolume && s.Incomplete
+}
