@@ -206,7 +206,8 @@ type Header struct {
 	Mappings []Origin
 	// Files is the number of owned files.
 	Files int
-	// Complete is false if the sync could not deliver every file. Then the next plan is a full one.
+	// Complete is false if the sync could not deliver every file, or if that is not known, such as after a restore of an archive. Then the
+	// next plan is a full one.
 	Complete bool
 	// Earlier are the last commits that were completely on the disk before Commit, newest last.
 	Earlier []ID
