@@ -16,6 +16,7 @@ import (
 
 	"stoker.io/stoker/agent/apikey"
 	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/api/v1alpha1"
@@ -245,25 +246,43 @@ func TestGrantsAreAdded(t *testing.T) {
 	}
 }
 
-// The gateway finds its resources as it would have signed them.
+// The gateway finds its resources as it would have signed them, also if the agent was killed before it had written all of their files.
 func TestGrantsAreSigned(t *testing.T) {
-	s := newSite(t, simulator.Options{})
-	s.install(false)
 	for _, dir := range []string{levels, properties} {
-		t.Run(dir, func(t *testing.T) {
-			raw, err := os.ReadFile(s.file(dir + "resource.json"))
-			require.NoError(t, err)
-			r, err := resource.ParseSigned(raw)
-			require.NoError(t, err)
-			config, err := os.ReadFile(s.file(dir + "config.json"))
-			require.NoError(t, err)
-			want, err := r.Signature(resource.Form83, func(w io.Writer, _ string) error {
-				_, err := w.Write(config)
-				return err
+		for _, last := range []string{"", dir + "resource.json", dir + "config.json"} {
+			t.Run("killed at "+last+" of "+dir, func(t *testing.T) {
+				s := newSite(t, simulator.Options{})
+				killed := false
+				require.NoError(t, s.dir.Close())
+				var err error
+				s.dir, err = disk.Open(s.data, disk.Options{Around: func(e safe.Effect, do func() error) error {
+					if e.Op == "exchange" && e.Dest == last && !killed {
+						killed = true
+						return io.ErrUnexpectedEOF
+					}
+					return do()
+				}})
+				require.NoError(t, err)
+				if last != "" {
+					_, err = s.key.Install(s.dir, false)
+					require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+				}
+				s.install(false)
+				raw, err := os.ReadFile(s.file(dir + "resource.json"))
+				require.NoError(t, err)
+				r, err := resource.ParseSigned(raw)
+				require.NoError(t, err)
+				config, err := os.ReadFile(s.file(dir + "config.json"))
+				require.NoError(t, err)
+				assert.Contains(t, string(config), "Stoker")
+				want, err := r.Signature(resource.Form83, func(w io.Writer, _ string) error {
+					_, err := w.Write(config)
+					return err
+				})
+				require.NoError(t, err)
+				assert.Equal(t, want, r.Stored())
 			})
-			require.NoError(t, err)
-			assert.Equal(t, want, r.Stored())
-		})
+		}
 	}
 }
 

@@ -126,27 +126,45 @@ var singletons = []singleton{
 	{properties, `add {"name": "Authenticated", "children": [{"name": "Stoker", "children": []}]} to the securityLevels of accessPermissions, readPermissions and writePermissions, as far as they list any`, grantLevel},
 }
 
-// grant adds the entry to the singleton in a folder, and signs it again. It does not create a missing file, which the gateway does.
+// grant adds the entry to the singleton in a folder, and signs it again. It does not create a missing file, which the gateway does. It signs first:
+// if the agent is killed in between, the next call finds no entry, and does both.
 func (s singleton) grant(d *disk.Dir, folder string, found map[string]bool) (changed bool, missing string, err error) {
-	var content []byte
 	config := folder + "/config.json"
-	changed, err = d.Edit(config, maxResource, whySaved, func(old []byte) ([]byte, error) {
-		if old == nil {
+	var next, content []byte
+	add := func(old []byte) ([]byte, error) {
+		if next = nil; old == nil {
 			return nil, nil
 		}
 		found[s.name] = true
-		next, err := s.add(old)
-		content = next
+		next, err = s.add(old)
 		return next, err
+	}
+	sign := func() error {
+		content = next
+		_, err := d.Edit(folder+"/resource.json", maxResource, "", func(old []byte) ([]byte, error) { return signed(old, content), nil })
+		return err
+	}
+	_, err = d.Edit(config, maxResource, "", func(old []byte) ([]byte, error) {
+		_, err := add(old)
+		return nil, err
 	})
-	if errors.Is(err, disk.ErrOwned) {
+	if err != nil || next == nil {
+		return false, "", err
+	}
+	_, owned, err := d.Manifest().Get(config)
+	if err == nil && !owned {
+		err = sign()
+	}
+	if err == nil && !owned {
+		changed, err = d.Edit(config, maxResource, whySaved, add)
+	}
+	if owned || errors.Is(err, disk.ErrOwned) {
 		return false, fmt.Sprintf("git has %s: %s there", config, s.lacks), nil
 	}
-	if err != nil || !changed {
-		return changed, "", err
+	if err == nil && changed && !bytes.Equal(next, content) { // the gateway wrote it meanwhile
+		err = sign()
 	}
-	_, err = d.Edit(folder+"/resource.json", maxResource, "", func(old []byte) ([]byte, error) { return signed(old, content), nil })
-	return true, "", err
+	return changed, "", err
 }
 
 // signed returns a resource.json with the signature of its only file, config.json; nil if it has another form. The gateway signs it then.
