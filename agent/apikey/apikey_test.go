@@ -333,6 +333,28 @@ func TestForgetAgainAfterAnError(t *testing.T) {
 	require.NoError(t, s.key.Forget(s.dir), "there is nothing left")
 }
 
+// A power cut after Forget does not bring the key back: its removal is durable before the agent's copy goes.
+func TestForgetIsDurable(t *testing.T) {
+	s := newSite(t, simulator.Options{})
+	require.True(t, s.install(false))
+	require.NoError(t, s.dir.Close())
+	unsynced := map[string]bool{}
+	var err error
+	s.dir, err = disk.Open(s.data, disk.Options{Around: func(e safe.Effect, do func() error) error {
+		switch e.Op {
+		case "remove":
+			unsynced[filepath.Dir(e.Path)] = true
+		case "syncdir":
+			delete(unsynced, e.Path)
+		}
+		return do()
+	}})
+	require.NoError(t, err)
+	require.NoError(t, s.key.Forget(s.dir))
+	assert.NotContains(t, unsynced, apikey.Folder)
+	assert.NoDirExists(t, s.file(apikey.Folder))
+}
+
 // F31: links that a program of the gateway made lead the agent nowhere.
 func TestHostileFolders(t *testing.T) {
 	for _, at := range []string{"config/resources/local/ignition", apikey.Folder, properties[:len(properties)-1], properties + "config.json", apikey.Folder + "/config.json"} {

@@ -58,6 +58,8 @@ type Loop struct {
 	order     *loop.Order
 	proposals connect.ProposalSettingsCache
 	watcher   *file.Watcher // nil in Once
+	// keyRemoved reports that this process has removed the API key that the spec asks for no more.
+	keyRemoved bool
 }
 
 // New returns a Loop.
@@ -108,6 +110,7 @@ func (l *Loop) updateKey(ctx context.Context) {
 		return
 	}
 	if l.spec.gs.Spec.Gateway.ManagedKey() {
+		l.keyRemoved = false
 		gatewayMayRun := func() bool {
 			_, err := l.spec.connections.Gateway.Ping(ctx)
 			return !errors.Is(err, syscall.ECONNREFUSED)
@@ -115,14 +118,15 @@ func (l *Loop) updateKey(ctx context.Context) {
 		l.Key.Update(l.Engine.Open, gatewayMayRun, l.Log)
 		return
 	}
-	if !l.Key.Exists() {
+	if l.keyRemoved || !l.Key.Exists() && !l.Key.Forgotten() { // a forgotten key may be back, with a backup of the data directory
 		return
 	}
 	d, err := l.Engine.Open()
 	if err != nil {
 		return // the sync reports why, and the next iteration tries again
 	}
-	if err := l.Key.Forget(d); err != nil {
+	err = l.Key.Forget(d)
+	if l.keyRemoved = err == nil; err != nil {
 		l.Log.Warn("API key not removed", "error", err)
 	}
 }

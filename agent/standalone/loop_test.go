@@ -13,8 +13,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/agent/apikey"
 	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/loop"
+	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/metrics"
@@ -177,6 +179,31 @@ func TestDecideNoticesChangedSecrets(t *testing.T) {
 	require.NoError(t, os.Remove(key))
 	next := d.loop.Decide(t.Context(), false).Order
 	assert.NotSame(t, order, next)
+}
+
+// A key that the spec asks for no more is removed from the gateway, also if a backup of the data directory brings it back.
+func TestKeyStaysRemoved(t *testing.T) {
+	own, data := t.TempDir(), t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(data, "config/resources/core"), 0o755))
+	at := filepath.Join(data, apikey.Folder, "config.json")
+	for _, name := range []string{"made", "restored"} {
+		t.Run(name, func(t *testing.T) {
+			d := newDesk(t)
+			d.repo.Commit("first", gitserver.Write("a/x", "x"))
+			d.loop.GatewayURL, d.loop.Key = "http://127.0.0.1:1", apikey.New(own, time.Now)
+			d.loop.Engine = sync.New(sync.Config{DataDir: data, Log: d.loop.Log})
+			defer func() { assert.NoError(t, d.loop.Engine.Close()) }()
+			if name == "made" {
+				_, err := d.loop.Key.Read()
+				require.NoError(t, err)
+			}
+			require.NoError(t, os.MkdirAll(filepath.Dir(at), 0o755))
+			require.NoError(t, os.WriteFile(at, []byte("{}"), 0o600))
+			require.Empty(t, d.saved("", "main", "", "").Problems)
+			assert.NoFileExists(t, at)
+			assert.False(t, d.loop.Key.Exists())
+		})
+	}
 }
 
 const minimal = `apiVersion: stoker.io/v1alpha1

@@ -206,7 +206,7 @@ func exchange(vol *safe.Volume, own, folder *safe.Folder, name string) error {
 	return vol.Rename(own, aside, own, Staged)
 }
 
-// RemoveOwn removes a file that Edit made, and the directory that it leaves empty. A missing file is not an error.
+// RemoveOwn removes a file that Edit made, durably, and the directory that it leaves empty. A missing file is not an error.
 func (f *Files) RemoveOwn(path string) error {
 	return f.exclusive(func() error {
 		if err := f.checkNotOwned(path); err != nil {
@@ -222,7 +222,11 @@ func (f *Files) RemoveOwn(path string) error {
 		if err != nil {
 			return err
 		}
-		if err := f.vol.Remove(folder, name); err != nil {
+		err = f.vol.Remove(folder, name)
+		if err == nil {
+			err = f.vol.SyncDir(folder)
+		}
+		if err != nil {
 			return safe.WriteError(err, "remove %s", path)
 		}
 		above, last := safe.Split(dir)
