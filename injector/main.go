@@ -203,9 +203,9 @@ type leadership struct {
 }
 
 // changed forwards a change to the reconciler if it runs in this replica.
-func (l *leadership) changed(namespace, name string) {
+func (l *leadership) changed(namespace, _ string) {
 	if reconciler := l.current.Load(); reconciler != nil {
-		reconciler.Changed(namespace, name)
+		reconciler.Changed(namespace)
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 
 	"stoker.io/stoker/agent/audit"
 	"stoker.io/stoker/agent/plan"
-	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
@@ -48,7 +47,6 @@ type gatewayPage struct {
 	Drift         []driftedFile
 	Drifted       int
 	Notes         []string
-	Files         sync.Counts
 	Proposal      *proposal
 
 	Stage          string
@@ -284,7 +282,6 @@ func (s *Server) addState(p *gatewayPage, a agents.Agent, state agents.State) {
 		}
 	}
 	p.addNotes(state.Report.Notes)
-	p.Files = state.Report.Files
 	if o := state.Proposal; o != nil {
 		p.Proposal = &proposal{clean(string(o.State), 16), clean(o.Branch, maxWord), clean(o.Message, maxMessage), newLink(o.URL), int(o.Files), int(o.Refused), Advice{}}
 		if o.Reason != "" {

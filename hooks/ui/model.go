@@ -111,7 +111,6 @@ func (f fleet) live() string {
 type segment struct {
 	Tone tone
 	X, W float64 // position and width, in percent
-	N    int
 }
 
 // group is the gateways of a fleet that are behind, wait or are unknown for one reason.
@@ -348,7 +347,7 @@ func newBar(gateways []gateway) []segment {
 	for _, t := range slices.Backward(tones) {
 		if n := count[t]; n > 0 {
 			w := 100 * float64(n) / float64(len(gateways))
-			list = append(list, segment{t, x, w, n})
+			list = append(list, segment{t, x, w})
 			x += w
 		}
 	}

@@ -304,9 +304,7 @@ func (s *Server) writeProblem(w http.ResponseWriter, status int, title, text str
 
 var templateFuncs = template.FuncMap{
 	"number": number, "sentence": sentence, "breakable": breakable, "counted": counted, "cell": func(s string) string { return clean(s, maxCell) },
-	"at":    func(t time.Time, now moment) moment { return moment{t, now.now} },
-	"clean": func(s string) string { return clean(s, maxMessage) },
-	"pick":  func(one, many string, n int) string { return map[bool]string{true: one, false: many}[n == 1] },
+	"pick": func(one, many string, n int) string { return map[bool]string{true: one, false: many}[n == 1] },
 }
 
 const (

@@ -109,7 +109,7 @@ func New(c Config) (*Reconciler, error) {
 	}
 	failed := kube.LogFailures(c.Log, "watching pods failed")
 	for _, ns := range c.Scope.Namespaces() {
-		w, err := watchPods(c.Core, ns, func(p *corev1.Pod) { u.Changed(p.Namespace, "") }, failed)
+		w, err := watchPods(c.Core, ns, func(p *corev1.Pod) { u.Changed(p.Namespace) }, failed)
 		if err != nil {
 			return nil, err
 		}
@@ -119,7 +119,7 @@ func New(c Config) (*Reconciler, error) {
 }
 
 // Changed queues a namespace after a change of its objects. It does not block.
-func (u *Reconciler) Changed(namespace, _ string) { u.queue.AddAfter(namespace, changeDelay) }
+func (u *Reconciler) Changed(namespace string) { u.queue.AddAfter(namespace, changeDelay) }
 
 // Run works until ctx is done.
 func (u *Reconciler) Run(ctx context.Context) error {
@@ -143,7 +143,7 @@ func (u *Reconciler) Run(ctx context.Context) error {
 	u.evictions.load(ctx, u.Log)
 	if cache.WaitForCacheSync(ctx.Done(), synced...) {
 		for _, gs := range u.Find.List() {
-			u.Changed(gs.Namespace, gs.Name)
+			u.Changed(gs.Namespace)
 		}
 		group.Go(func() error {
 			u.queueBound(ctx)

@@ -88,7 +88,7 @@ func (u *Reconciler) queueBound(ctx context.Context) {
 				return false
 			}
 			for i := range list.Items {
-				u.Changed(list.Items[i].Namespace, "")
+				u.Changed(list.Items[i].Namespace)
 			}
 			return true
 		})

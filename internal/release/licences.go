@@ -24,7 +24,6 @@ type goPackage struct {
 	Module *struct {
 		Path, Version, Dir string
 		Main               bool
-		Replace            *struct{ Path, Version string }
 	}
 }
 
