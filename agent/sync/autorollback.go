@@ -145,6 +145,8 @@ func (a *applier) nextBaseline(ctx context.Context, snapshot string, before unlo
 // mismatchesBefore returns what this sync will verify and the gateway does not show even before files change. It leaves out what an
 // earlier baseline covers.
 func (a *applier) mismatchesBefore(ctx context.Context, covered unloaded.Set) (found unloaded.Mismatches, err error) {
+	ctx, cancel := withVerifyTime(ctx)
+	defer cancel()
 	var present, deleted []string
 	for _, name := range unloaded.Union(a.unloaded.Projects, a.unloaded.Deleted) {
 		if slices.Contains(covered.Projects, name) || slices.Contains(covered.Deleted, name) {

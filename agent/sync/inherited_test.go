@@ -1,11 +1,20 @@
 package sync
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
+
+	"stoker.io/stoker/agent/ignition"
+	"stoker.io/stoker/agent/unloaded"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/failure"
 )
 
 func TestChangedAncestor(t *testing.T) {
@@ -30,4 +39,27 @@ func TestOutcomeMessageIsBounded(t *testing.T) {
 	r.setOutcome(errors.New("first " + strings.Repeat("x", 1<<20)))
 	assert.Len(t, r.Message, maxMessage)
 	assert.True(t, strings.HasPrefix(r.Message, "first "))
+}
+
+// slow is a gateway that takes seconds for each answer.
+type slow struct{ Gateway }
+
+func (slow) Projects(context.Context) ([]ignition.Project, error) { return nil, nil }
+
+func (slow) Project(ctx context.Context, _ string) (ignition.Project, error) {
+	if !backoff.Wait(ctx, 9*time.Second) {
+		return ignition.Project{}, context.Cause(ctx)
+	}
+	return ignition.Project{}, ignition.ErrNotFound
+}
+
+func TestVerificationIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := Config{Now: time.Now, Progress: func(string, int, int) {}}
+		l := loader{in: &scope{Config: &c, gateway: &gateway{Gateway: slow{}}, report: &Report{Steps: map[string]time.Duration{}}},
+			unloaded: unloaded.Set{Projects: make([]string, 1000)}}
+		err := l.verify(t.Context())
+		assert.True(t, failure.Is(err, v1alpha1.ReasonGatewayUnreachable), "%v", err)
+		assert.LessOrEqual(t, l.in.report.Steps["verify"], verifyTime)
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/unloaded"
@@ -11,10 +12,20 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
+// verifyTime bounds all requests of a verification together: there may be thousands, and each may take seconds.
+const verifyTime = 10 * time.Minute
+
+// withVerifyTime returns a context that ends after verifyTime.
+func withVerifyTime(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, verifyTime, failure.New(v1alpha1.ReasonGatewayUnreachable, "the gateway did not show within %s what it has loaded", verifyTime))
+}
+
 // verify checks that the gateway shows what was delivered. A finished scan does not prove that: a gateway skips a
 // resource that it cannot read, and reports no error.
 func (l *loader) verify(ctx context.Context) error {
 	defer l.in.step("verify")()
+	ctx, cancel := withVerifyTime(ctx)
+	defer cancel()
 	projects, err := unloaded.CompareProjects(ctx, l.in.gateway, l.unloaded.Projects, l.unloaded.Deleted)
 	if err != nil {
 		return err
