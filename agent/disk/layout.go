@@ -242,7 +242,7 @@ func (p *layout) order() {
 			if kind == format.StepWrite {
 				p.mkdirs(r.Changes[i].Path)
 			}
-			r.Steps = append(r.Steps, format.Step{Kind: kind, Index: i})
+			r.Steps = append(r.Steps, format.Step{Kind: kind, Index: int32(i)})
 		}
 	}
 	remove := func(early bool) {
@@ -273,7 +273,7 @@ func (p *layout) mkdirs(path string) {
 			break
 		}
 		delete(p.made, dir)
-		steps = append(steps, format.Step{Kind: format.StepMkdir, Index: i})
+		steps = append(steps, format.Step{Kind: format.StepMkdir, Index: int32(i)})
 	}
 	slices.Reverse(steps)
 	p.r.Steps = append(p.r.Steps, steps...)
@@ -302,7 +302,7 @@ func (p *layout) rmdirs(early bool) {
 	}
 	slices.Sort(dirs)
 	for _, dir := range slices.Backward(dirs) {
-		r.Steps = append(r.Steps, format.Step{Kind: format.StepRmdir, Index: len(r.Dirs)})
+		r.Steps = append(r.Steps, format.Step{Kind: format.StepRmdir, Index: int32(len(r.Dirs))})
 		r.Dirs = append(r.Dirs, format.Directory{Path: dir, Perm: 0o755})
 	}
 }

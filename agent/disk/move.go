@@ -22,9 +22,9 @@ func (r mover) move() error {
 		var err error
 		switch step.Kind {
 		case format.StepWrite:
-			err = r.moveIn(step.Index)
+			err = r.moveIn(int(step.Index))
 		case format.StepRemove:
-			err = r.moveOut(step.Index)
+			err = r.moveOut(int(step.Index))
 		case format.StepMkdir:
 			err = r.makeDir(&r.run.Dirs[step.Index])
 		case format.StepRmdir:

@@ -59,13 +59,14 @@ func (r *run) keepDisplaced() error {
 		if step.Kind != format.StepWrite && step.Kind != format.StepRemove {
 			continue
 		}
-		name, err := r.displacedName(step.Index)
+		i := int(step.Index)
+		name, err := r.displacedName(i)
 		if err != nil {
 			return err
 		}
-		id, err := r.save(step.Index, name)
+		id, err := r.save(i, name)
 		if err == nil && shot != nil && !id.IsZero() {
-			err = shot.Save(r.stagingOf(step.Index), name, step.Index, id)
+			err = shot.Save(r.stagingOf(i), name, i, id)
 		}
 		if err != nil {
 			return err

@@ -77,7 +77,7 @@ func (r stager) selectTrees() error {
 			return err
 		}
 		if x.Whole {
-			r.run.trees.owners[int32(step.Index)] = like
+			r.run.trees.owners[step.Index] = like
 		}
 	}
 	r.run.LinkTrees()

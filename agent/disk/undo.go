@@ -41,9 +41,9 @@ func (r rollback) undo() error {
 		var err error
 		switch step := r.run.Steps[i]; step.Kind {
 		case format.StepWrite:
-			err = r.undoWrite(step.Index)
+			err = r.undoWrite(int(step.Index))
 		case format.StepRemove:
-			err = r.undoRemove(step.Index)
+			err = r.undoRemove(int(step.Index))
 		case format.StepMkdir:
 			err = r.undoMkdir(&r.run.Dirs[step.Index])
 		case format.StepRmdir:

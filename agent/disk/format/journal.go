@@ -196,7 +196,7 @@ type Directory struct {
 // Step is one operation of a run on a name.
 type Step struct {
 	Kind  StepKind
-	Index int // in Journal.Changes or Journal.Dirs
+	Index int32 // in Journal.Changes or Journal.Dirs
 }
 
 // StepKind is the kind of a step.

@@ -213,15 +213,15 @@ func readChange(d *decoder, areas int) (c journalChange) {
 }
 
 func (j *Journal) readStep(d *decoder) Step {
-	step := Step{Kind: StepKind(d.byte()), Index: d.length(math.MaxInt32)}
+	step := Step{Kind: StepKind(d.byte()), Index: int32(d.length(math.MaxInt32))}
 	ok := false
 	switch step.Kind {
 	case StepWrite:
-		ok = step.Index < len(j.Changes) && Writes(j.Changes[step.Index].Op)
+		ok = int(step.Index) < len(j.Changes) && Writes(j.Changes[step.Index].Op)
 	case StepRemove:
-		ok = step.Index < len(j.Changes) && j.Changes[step.Index].Op == plan.Delete
+		ok = int(step.Index) < len(j.Changes) && j.Changes[step.Index].Op == plan.Delete
 	case StepMkdir, StepRmdir:
-		ok = step.Index < len(j.Dirs) && j.Dirs[step.Index].Create == (step.Kind == StepMkdir)
+		ok = int(step.Index) < len(j.Dirs) && j.Dirs[step.Index].Create == (step.Kind == StepMkdir)
 	}
 	if !ok {
 		d.fail("the journal has an invalid step")
