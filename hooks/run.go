@@ -183,7 +183,7 @@ func (c *cli) completionSource() completion.Source {
 			}
 			ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 			defer cancel()
-			list, err := c.list(ctx, p)
+			list, _, err := list(ctx, p)
 			if err != nil {
 				return nil
 			}

@@ -199,11 +199,14 @@ func newGetCommand(c *cli) *cobra.Command {
 		if *all {
 			p.namespace = ""
 		}
-		list, err := c.list(command.Context(), p)
+		list, undecodable, err := list(command.Context(), p)
 		if err != nil {
 			return err
 		}
 		if len(list) == 0 && *format == output.Table {
+			if undecodable != nil {
+				return undecodable
+			}
 			where := "namespace " + p.namespace
 			if *all {
 				where = "any namespace"
@@ -215,23 +218,23 @@ func newGetCommand(c *cli) *cobra.Command {
 		for i, gs := range list {
 			items[i] = display.BareObject(gs)
 		}
-		return c.printList(command.Context(), p, list, display.ListObject(items), *format)
+		return errors.Join(c.printList(command.Context(), p, list, display.ListObject(items), *format), undecodable)
 	}
 	return command
 }
 
-// list returns all GatewaySyncs of a namespace and prints an error for each that cannot be decoded.
-func (c *cli) list(ctx context.Context, p target) ([]*v1alpha1.GatewaySync, error) {
+// list returns all GatewaySyncs of a namespace. undecodable joins the errors of those that cannot be decoded.
+func list(ctx context.Context, p target) (list []*v1alpha1.GatewaySync, undecodable, err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.patience)
 	defer cancel()
-	list, undecodable, err := kube.GatewaySyncs(p.Dynamic, p.namespace).List(ctx, metav1.ListOptions{})
+	list, bad, err := kube.GatewaySyncs(p.Dynamic, p.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return nil, p.explain("", err)
+		return nil, nil, p.explain("", err)
 	}
-	for _, u := range undecodable {
-		fmt.Fprintln(c.stderr, output.Clean(u.Error()))
+	for _, u := range bad {
+		undecodable = errors.Join(undecodable, u)
 	}
-	return list, nil
+	return list, undecodable, nil
 }
 
 // printList prints GatewaySyncs as a table, or data in another format.

@@ -154,6 +154,7 @@ func TestUndecodableObjects(t *testing.T) {
 		"status -o json":           `(?s)"name": "line",\s+"phase": "Unknown".*"name": "plant",\s+"ready": "Unknown"`,
 		"status line --contexts c": `(?s)^Site: +c\nUnknown: +GatewaySync plant/line cannot be read: [^\n]*\nstoker: `,
 		"status --by commit":       `^COMMIT .*\nunknown +- +[?] +the GatewaySync cannot be read: plant/line\nstoker: `,
+		"get":                      `^stoker: GatewaySync plant/line cannot be read: [^\n]*\n$`,
 		"config status":            `ConfigSync plant/plant cannot be read`,
 	} {
 		t.Run(line, func(t *testing.T) {
