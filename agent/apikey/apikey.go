@@ -251,7 +251,7 @@ func (k *Key) Rejected() error {
 		return failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway does not know the agent's API key yet; the agent writes it to the gateway's configuration")
 	case len(k.missing) > 0:
 		return failure.New(v1alpha1.ReasonGatewayForbidden, "the gateway rejects the agent's API key (spec.gateway.api.managed): %s", strings.Join(k.missing, "; "))
-	case restarting: // also if Since is zero: the gateway may have read its files just before they were written, while its port was closed
+	case !s.Since.IsZero() && restarting:
 		if s.Asked.IsZero() && !k.called {
 			k.called = true
 			k.Restart()
