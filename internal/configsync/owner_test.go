@@ -141,7 +141,7 @@ func TestAddedFields(t *testing.T) {
 	assert.Equal(t, "now", s.Spec.Template.Annotations["kubectl.kubernetes.io/restartedAt"], "a restart must stay")
 }
 
-// With driftPolicy report, a Secret whose manifest became another one without a new commit has not drifted.
+// With driftPolicy report, a Secret whose manifest became another one without a new commit is applied.
 func TestNewSecretIsNotDrift(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(w *world){
@@ -163,6 +163,8 @@ func TestNewSecretIsNotDrift(t *testing.T) {
 				w.create("{apply: {driftPolicy: report}, source: {git: {path: north}}}")
 			}
 			w.must()
+			_, err := w.core.CoreV1().Secrets(w.namespace).Patch(t.Context(), "s", types.MergePatchType, []byte(`{"data":{"k":"ZWRpdGVk"}}`), metav1.PatchOptions{})
+			require.NoError(t, err)
 			change(w)
 			w.must()
 			s, err := w.core.CoreV1().Secrets(w.namespace).Get(t.Context(), "s", metav1.GetOptions{})

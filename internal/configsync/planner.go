@@ -317,7 +317,7 @@ func (p *planner) plan(source *Rendered, t *targets, prune v1alpha1.Prune) *plan
 
 // keepsDrift reports whether an object was changed in the cluster and the spec says to report drift only. A Secret, and an object that lost
 // its mark, have no digest of what was applied. They have drifted if the last run succeeded with the same spec and source, and no variable
-// could have changed their content since. A Secret has also drifted if the commit is the last that was applied, and others own what differs.
+// could have changed their content since. If that run failed, a Secret has drifted if its commit succeeded before, and others own what differs.
 func (p *planner) keepsDrift(x *object, source *Rendered) bool {
 	if p.cs.Spec.Apply.DriftPolicy != v1alpha1.ConfigDriftReport || x.claim != plan.Ours {
 		return false
@@ -327,7 +327,8 @@ func (p *planner) keepsDrift(x *object, source *Rendered) bool {
 	same := ready != nil && ready.Reason == string(v1alpha1.ReasonSynced) && ready.ObservedGeneration == p.cs.Generation && !from.Template && len(from.VarsFrom) == 0 &&
 		st.SourceRef == source.Ref && st.SourceRevision == source.Commit && st.SourcePath == source.Path
 	if x.item.Action == plan.Configure && x.want.ID().IsSecret() {
-		return same || len(st.History) > 0 && st.History[0].Commit == source.Commit && plan.ChangedByOthers(x.live, x.dry)
+		return same || len(st.History) > 0 && st.History[0].Commit == source.Commit && st.ObservedGeneration == p.cs.Generation && st.SourcePath == source.Path &&
+			!from.Template && len(from.VarsFrom) == 0 && plan.ChangedByOthers(x.live, x.dry)
 	}
 	return x.item.Action == plan.Repair && (same || plan.OwnerOf(x.live) == p.cs.Owner())
 }
