@@ -244,23 +244,34 @@ func TestGrantsAreAdded(t *testing.T) {
 // The gateway finds its resources as it would have signed them, also if the agent was killed before it had written all of their files.
 func TestGrantsAreSigned(t *testing.T) {
 	for _, dir := range []string{levels, properties} {
-		for _, last := range []string{"", dir + "resource.json", dir + "config.json"} {
+		for last, move := range map[string]string{
+			"": "", "resource.json": "exchange", "config.json": "exchange",
+			"resource.json without exchange and links": "rename", "config.json without exchange and links": "rename",
+		} {
 			t.Run("killed at "+last+" of "+dir, func(t *testing.T) {
 				s := newSite(t, simulator.Options{})
+				file, _, _ := strings.Cut(last, " ")
 				killed := false
-				require.NoError(t, s.dir.Close())
-				var err error
-				s.dir, err = disk.Open(s.data, disk.Options{Around: func(e safe.Effect, do func() error) error {
-					if e.Op == "exchange" && e.Dest == last && !killed {
-						killed = true
+				o := disk.Options{Around: func(e safe.Effect, do func() error) error {
+					switch killed = killed || move != "" && e.Op == move && e.Dest == dir+file; {
+					case killed:
 						return io.ErrUnexpectedEOF
+					case move == "rename" && (e.Op == "exchange" || e.Op == "link"):
+						return safe.ErrNoExchange
 					}
 					return do()
-				}})
+				}}
+				require.NoError(t, s.dir.Close())
+				var err error
+				s.dir, err = disk.Open(s.data, o)
 				require.NoError(t, err)
 				if last != "" {
 					_, err = s.key.Install(s.dir, false)
 					require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+					require.NoError(t, s.dir.Close())
+					killed, move = false, ""
+					s.dir, err = disk.Open(s.data, o)
+					require.NoError(t, err)
 				}
 				s.install(false)
 				raw, err := os.ReadFile(s.file(dir + "resource.json"))

@@ -214,7 +214,7 @@ var wrong = map[string]func(path string) error{
 func TestUnexpectedFilesInOwnFolder(t *testing.T) {
 	unprivileged(t)
 	names := []string{"", lock.FileName, manifestFile, journalFile, undoFile, areasFile, modesFile, safe.StagingDir, lostfound.DirName, records.NotePrefix + "x",
-		manifestFile + ".new", journalFile + ".new", areasFile + ".new", records.NotePrefix + "x.new", single.Staged}
+		manifestFile + ".new", journalFile + ".new", areasFile + ".new", records.NotePrefix + "x.new", single.Staged, single.AsideFile}
 	for _, name := range names {
 		for kind, plant := range wrong {
 			t.Run(fmt.Sprintf("%q is a %s", name, kind), func(t *testing.T) {

@@ -181,6 +181,7 @@ func (d *Dir) open() error {
 	if err := d.loadManifest(); err != nil {
 		return err
 	}
+	d.PutBack()
 	d.needsRecovery = true
 	return recoverer{d}.recoverAndClean()
 }

@@ -22,6 +22,7 @@
 //	areas         the directories with a .stoker/staging of their own, because they are separate mounts
 //	modes         an empty file that exists for a moment, to detect whether the volume keeps modes
 //	*.new         a file that is being written, until it is renamed
+//	restore.path  the path of a file that is being replaced, while that path has no file
 //	lost+found/   <UTC time>-<commit>/<path>, and the index <UTC time>-<commit>.jsonl with the reasons: see package lostfound
 //	snapshots/    <gateway>-<UTC time>/: what one sync displaced: see package snapshot
 //	audit.jsonl   the audit record: see package records

@@ -274,7 +274,8 @@ func TestRestoreOfNonUTF8Names(t *testing.T) {
 // lost+found, also on a file system that cannot exchange, and if the undo fails.
 func TestSingleFileWrittenMeanwhile(t *testing.T) {
 	const key, owned = "config/resources/core/ignition/api-token/k/config.json", "projects/p/a"
-	for _, plain := range []bool{false, true} {
+	for _, fs := range []struct{ plain, links bool }{{false, true}, {true, true}, {true, false}} {
+		plain := fs.plain
 		for name, c := range map[string]struct {
 			saves []string // before each move of the file
 			fails int      // the move that fails
@@ -284,29 +285,35 @@ func TestSingleFileWrittenMeanwhile(t *testing.T) {
 			"once":         {[]string{"first"}, 0, "first", nil},
 			"twice":        {[]string{"first", "second"}, 0, "first", []string{"second"}},
 			"undo fails":   {[]string{"first"}, 2, "", []string{"first"}},
-			"between both": {[]string{"", "first"}, 0, "first", nil},
+			"between both": {[]string{"first"}, 0, "first", nil},
 		} {
-			t.Run(fmt.Sprintf("plain=%t %s", plain, name), func(t *testing.T) {
+			t.Run(fmt.Sprintf("plain=%t links=%t %s", plain, fs.links, name), func(t *testing.T) {
 				root, path, moves := seeded(t), "", 0
 				d := open(t, root, Options{plain: plain, Around: func(e safe.Effect, do func() error) error {
+					if e.Op == "link" && !fs.links {
+						return unix.EPERM
+					}
 					if path == "" || e.Op != "exchange" && e.Op != "rename" && e.Op != "link" || e.Path != path && e.Dest != path {
 						return do()
 					}
-					// A write on a plain file system has two moves, and the save comes before the first unless it is one between both.
-					if moves++; moves > 0 && (!plain || name == "between both" || moves%2 == 1) {
-						n := moves
-						if plain && name != "between both" {
-							n = (moves + 1) / 2
-						}
-						if n <= len(c.saves) && c.saves[n-1] != "" {
+					moves++
+					n, first := moves, moves > 0
+					if plain { // a write has two moves
+						n, first = (moves+1)/2, moves%2 == 1
+					}
+					save := func(during bool) {
+						if first && n <= len(c.saves) && during == (name == "between both") {
 							put(t, root, path+".tmp", c.saves[n-1])
 							require.NoError(t, os.Rename(filepath.Join(root, path+".tmp"), filepath.Join(root, path)))
 						}
-						if n == c.fails {
-							return unix.EIO
-						}
 					}
-					return do()
+					save(false)
+					if n > 0 && n == c.fails {
+						return unix.EIO
+					}
+					err := do()
+					save(true)
+					return err
 				}})
 				if name == "between both" && !plain {
 					t.Skip("an exchange is one move")
@@ -338,7 +345,10 @@ func TestSingleFileWrittenMeanwhile(t *testing.T) {
 				require.Error(t, edit("3"))
 				check("3", 0)
 
-				path, moves = "", -1 // a restore first tries whether the name is free
+				path, moves = "", 0
+				if fs.links { // a restore first tries whether the name is free
+					moves = -1
+				}
 				apply(t, d, text(map[string]string{owned: "1"}))
 				put(t, root, owned, "lost")
 				apply(t, d, text(map[string]string{owned: "2"}))
@@ -348,6 +358,50 @@ func TestSingleFileWrittenMeanwhile(t *testing.T) {
 				check("lost", len(before))
 				assertNoLeftovers(t, root)
 			})
+		}
+	}
+}
+
+// The agent is killed after any step of a write, on a file system that cannot exchange. With hard links, the file is always there; without, it is
+// there after the next start.
+func TestSingleFileKilled(t *testing.T) {
+	const path = "config/resources/core/ignition/security-properties/config.json"
+	for _, links := range []bool{true, false} {
+		for stop, done := 1, false; !done; stop++ {
+			ok := t.Run(fmt.Sprintf("links=%t %d", links, stop), func(t *testing.T) {
+				root, left := seeded(t), stop
+				put(t, root, path, "old")
+				around := func(e safe.Effect, do func() error) error {
+					if left--; left < 0 {
+						return errors.New("killed")
+					}
+					if e.Op == "link" && !links {
+						return unix.EPERM
+					}
+					return do()
+				}
+				edit := func(d *Dir) error {
+					_, err := d.Edit(path, 1<<10, "", func([]byte) ([]byte, error) { return []byte("new"), nil })
+					return err
+				}
+				if d, err := Open(root, Options{plain: true, Around: around}); err == nil {
+					_ = edit(d)
+					require.NoError(t, d.Close())
+				}
+				done = left >= 0
+				if links {
+					assert.Contains(t, []string{"old", "new"}, contents(t, root)[path])
+				}
+				left = 1 << 20
+				d := open(t, root, Options{plain: true, Around: around})
+				assert.Contains(t, []string{"old", "new"}, contents(t, root)[path])
+				require.NoError(t, edit(d))
+				assert.Equal(t, "new", contents(t, root)[path])
+				assert.NoFileExists(t, filepath.Join(root, ".stoker/restore.path"))
+			})
+			if !ok {
+				return
+			}
 		}
 	}
 }

@@ -195,6 +195,7 @@ var stokerFiles = map[string]func(g *gated) string{
 	"history":         func(*gated) string { return "link" },
 	"scratch":         func(*gated) string { return "dir" },
 	"restore.new":     func(*gated) string { return "dir" },
+	"restore.path":    func(*gated) string { return "../outside/file" },
 	"lock":            func(*gated) string { return strings.Repeat("x", 1<<20) },
 	"note-force-sync": func(*gated) string { return "" },
 	"note-restored": func(g *gated) string {

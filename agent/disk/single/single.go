@@ -62,6 +62,7 @@ func (f *Files) checkNotOwned(path string) error {
 }
 
 func (f *Files) edit(path string, limit int64, reason string, edit func(old []byte) ([]byte, error)) (changed bool, err error) {
+	f.PutBack()
 	cur := safe.Cursor{Top: f.top}
 	defer cur.Reset()
 	dir, name := safe.Split(path)
@@ -129,11 +130,11 @@ func (f *Files) replace(own, folder *safe.Folder, name, path, reason string, old
 			return err
 		}
 	}
-	if err := exchange(f.vol, own, folder, name); err != nil {
+	if err := f.exchange(own, folder, name); err != nil {
 		return err
 	}
 	if err := checkContent(own, old); err != nil {
-		err = errors.Join(err, exchange(f.vol, own, folder, name))
+		err = errors.Join(err, f.exchange(own, folder, name))
 		return errors.Join(err, f.saveForeign(own, path, func() error { return checkContent(own, next) }))
 	}
 	return nil
@@ -178,32 +179,6 @@ func (f *Files) saveForeign(own *safe.Folder, path string, checkOwn func() error
 		err = errors.Join(err, f.vol.SetAside(own, Staged, err))
 	}
 	return err
-}
-
-// aside is the name in .stoker of a file until its replacement is in its place.
-const aside = "restore.old"
-
-// exchange exchanges the file Staged in own with the one in folder. On a file system that cannot do this, the name in folder is missing for a
-// moment, as in a sync: a second name and a rename over the file would lose what the gateway writes in between. If a crash leaves a file aside, the
-// next exchange sets it aside in .stoker.
-func exchange(vol *safe.Volume, own, folder *safe.Folder, name string) error {
-	err := vol.Exchange(own, Staged, folder, name)
-	if !errors.Is(err, safe.ErrNoExchange) {
-		return err
-	}
-	if err := vol.SetAside(own, aside, errors.New("left by a crash")); err != nil {
-		return err
-	}
-	if err := vol.Rename(folder, name, own, aside); err != nil {
-		return err
-	}
-	if err := vol.RenameNew(own, Staged, folder, name); err != nil { // if the gateway wrote the file again, its new version stays
-		if back := vol.RenameNew(own, aside, folder, name); !errors.Is(back, fs.ErrExist) {
-			return errors.Join(err, back)
-		}
-		return errors.Join(err, vol.Remove(own, aside))
-	}
-	return vol.Rename(own, aside, own, Staged)
 }
 
 // RemoveOwn removes a file that Edit made, durably, and the directory that it leaves empty. A missing file is not an error.
@@ -286,6 +261,7 @@ func (f *Files) RestoreLost(l lostfound.Entry) error {
 		return err
 	}
 	defer func() { _ = from.Close() }() // opened for reading
+	f.PutBack()
 	cur := safe.Cursor{Top: f.top}
 	defer cur.Reset()
 	dir, name := safe.Split(l.Path)
@@ -418,11 +394,11 @@ func (f *Files) moveTo(own, folder *safe.Folder, name, path string) error {
 	if err != nil {
 		return err
 	}
-	if err := exchange(f.vol, own, folder, name); err != nil {
+	if err := f.exchange(own, folder, name); err != nil {
 		return err
 	}
 	if err := checkSaved(own, Staged); err != nil { // the gateway wrote between the first check and the exchange
-		err = errors.Join(err, exchange(f.vol, own, folder, name))
+		err = errors.Join(err, f.exchange(own, folder, name))
 		return errors.Join(err, f.saveForeign(own, path, func() error { return check(own, Staged, restored) }))
 	}
 	return nil
