@@ -145,7 +145,7 @@ func goesBack(t *testing.T, gs *v1alpha1.GatewaySync) string {
 		var f decide.Failures
 		var due v1alpha1.AutoRollbackTrigger
 		for i := range 10 { // sequence: the gateway fails for some time
-			f, due, _ = f.Add(decide.LoadFailure{Target: plan.ID{1}, Symptoms: []v1alpha1.AutoRollbackTrigger{symptom}, Triggers: e.AutoRollback, Known: true, Running: true,
+			f, due, _ = f.Add(decide.LoadFailure{Target: plan.ID{1}, Symptoms: []v1alpha1.AutoRollbackTrigger{symptom}, Triggers: e.AutoRollback, HasBaseline: true, Running: true,
 				Now: noon.Add(time.Duration(i) * 10 * time.Second)})
 		}
 		lines = append(lines, string(symptom)+": "+string(due))
