@@ -153,5 +153,5 @@ func TestPoliciesCompileInOldestKubernetes(t *testing.T) {
 			}
 		})
 	}
-	assert.Equal(t, 4, policies)
+	assert.Equal(t, 5, policies)
 }
