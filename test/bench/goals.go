@@ -28,10 +28,10 @@ func (r results) goals(s settings) []goal {
 		switch size.Name {
 		case "M":
 			g.closeToGit(0, 12)
-			g.firstSync()
+			g.firstSync(0.75)
 		case "L":
 			g.closeToGit(1.25, 25)
-			g.firstSync()
+			g.firstSync(0.6)
 			g.memory("one", once, 28)
 			g.memory("first", once, 52)
 			g.idle()
@@ -106,8 +106,8 @@ func (g *judge) closeToGit(maxRatio, factor float64) {
 }
 
 // firstSync compares a first sync, with its fsyncs, with rsync and with a run without fsyncs.
-func (g *judge) firstSync() {
-	g.atMost(0.75, "first", once, rsync)
+func (g *judge) firstSync(ratio float64) {
+	g.atMost(ratio, "first", once, rsync)
 	g.atMost(1.25, "first", once, unsynced)
 	g.atMost(1.25, "first", guaranteed, once)
 }
