@@ -287,6 +287,9 @@ func TestSingleFileWrittenMeanwhile(t *testing.T) {
 			"undo fails":   {[]string{"first"}, 2, "", []string{"first"}},
 			"between both": {[]string{"first"}, 0, "first", nil},
 		} {
+			if name == "between both" && !plain { // an exchange is one move
+				continue
+			}
 			t.Run(fmt.Sprintf("plain=%t links=%t %s", plain, fs.links, name), func(t *testing.T) {
 				root, path, moves := seeded(t), "", 0
 				d := open(t, root, Options{plain: plain, Around: func(e safe.Effect, do func() error) error {
@@ -315,9 +318,6 @@ func TestSingleFileWrittenMeanwhile(t *testing.T) {
 					save(true)
 					return err
 				}})
-				if name == "between both" && !plain {
-					t.Skip("an exchange is one move")
-				}
 				edit := func(to string) error {
 					_, err := d.Edit(key, 1<<10, "", func([]byte) ([]byte, error) { return []byte(to), nil })
 					return err
