@@ -353,7 +353,7 @@ type Download struct {
 // broken is an archive that is not downloaded again for brokenFor, unless its label changes.
 type broken struct {
 	id, sum string // the SHA256 of the label
-	err     error  // nil if there is none
+	err     error  // nil while no archive is broken
 	at      time.Time
 }
 

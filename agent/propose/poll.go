@@ -11,7 +11,7 @@ import (
 
 // answer is what the servers say of an active proposal.
 type answer struct {
-	pr *forge.PullRequest // nil if there is none any more
+	pr *forge.PullRequest // nil if the forge has none
 	// asked reports that git was asked for the tip of the branch, too. It is zero if there is no branch. own reports that it is a commit of this
 	// agent, with the changes that have the digest change.
 	asked, own bool
