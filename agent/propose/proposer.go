@@ -154,7 +154,7 @@ func (p *Proposer) addComparison(in *Input) {
 	var walk bool
 	p.schedule, walk = p.schedule.Compared(in.Compared, in.Standby)
 	if in.Standby {
-		p.added = nil
+		p.added, p.unwalked = nil, nil
 	}
 	if walk {
 		if err := p.walk(in); err != nil && !failure.Is(err, v1alpha1.ReasonProgressing) {

@@ -270,7 +270,10 @@ func TestUnreadableDirectory(t *testing.T) {
 	assert.Equal(t, v1alpha1.ProposalOpen, g.state())
 	assert.Equal(t, v1alpha1.ReasonWriteFailed, g.last.Reason)
 	assert.Equal(t, `{"v":3}`, g.plant.repo.Content("gateway-changes/plants/a", "site/"+view+"view.json"))
-	g.walkErr = nil
+	g.standby = true // it walks no more
+	g.settle(time.Hour)
+	assert.Empty(t, g.last.Reason, "%+v", g.last)
+	g.standby, g.walkErr = false, nil
 	g.settle(time.Hour)
 	assert.Empty(t, g.last.Reason)
 }
