@@ -239,7 +239,7 @@ const maxName = 255
 // slash, so that it equals no name.
 func (t text) name() string {
 	s := string(t)
-	if len(s) <= maxName && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+	if len(s) <= maxName && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) && !unicode.Is(unicode.Zs, r) }) {
 		return s
 	}
 	return oneLine(s, 100) + "/…"

@@ -300,7 +300,7 @@ func TestDesigners(t *testing.T) {
 // A name that is too long or not printable equals no name of a file.
 func TestNamesThatAreNoFiles(t *testing.T) {
 	g := start(t, simulator.Options{})
-	const same = "a  b é"
+	const same = "a  b é\u00a0\u3000c"
 	for name, c := range map[string]struct{ given, want string }{
 		"a name":        {same, same},
 		"too long":      {strings.Repeat("x", 256), strings.Repeat("x", 99) + "…/…"},
