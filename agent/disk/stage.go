@@ -30,7 +30,7 @@ type Staged struct {
 
 // Stage writes the bytes of all Create and Update changes beside the live files, on the same mounts, and makes them
 // durable. The gateway does not see them. Stage calls src in the order of order(c.ID), or of the paths if order is nil. With an
-// order, src may read only the State of the Dir, because Stage may write files while src reads the next.
+// order, src may call only the methods of plan.State on the Dir, because Stage may write files while src reads the next.
 // src must write content with the change's blob id. After an error, or if ctx is done, Stage discards what it wrote.
 func (d *Dir) Stage(ctx context.Context, changes *plan.Changes, order func(plan.ID) int64, src Source) (*Staged, error) {
 	d.writing.Lock()

@@ -56,7 +56,7 @@ func (r stager) selectTrees() error {
 			continue
 		}
 		folder, err := r.run.cur.At(parent)
-		if safe.NotThere(err) { // a file that the run removes first
+		if safe.NotThere(err) { // removed since the layout was computed
 			continue
 		}
 		if err != nil {

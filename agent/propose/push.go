@@ -164,8 +164,9 @@ func (w *push) recover(ctx context.Context, rec record, tip plan.ID) (record, pl
 }
 
 // draft returns the tree to push, or nil if the branch must begin again. A branch stays based on the commit that it began with, even if the
-// gateway runs a newer one, so that the pull request shows only the changes of the gateway. But if git changed a file in between that the user
-// then changed, the merge could keep git's version. The object cache may lack the commit after a restart.
+// gateway runs a newer one, so that the pull request shows only the changes of the gateway. It begins again if git has changed a proposed file
+// since, because the merge could keep git's version, or if the cache has lost that commit. draft fails instead if the branch has files that a
+// sync replaced, because only the branch has them.
 func (w *push) draft(began plan.ID) (*repo.Draft, error) {
 	root, stale := w.base.Root, ""
 	if began != w.base.Commit {

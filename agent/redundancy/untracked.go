@@ -20,9 +20,10 @@ import (
 // names them while they exist.
 
 const (
-	// knownNote has the fingerprint of the rules, and the resources that git did not have when the node was complete.
+	// knownNote has the fingerprint of the rules, and the resources that git did not have at the first complete sync with these rules, or at
+	// the last one while the pair could copy nothing to the node.
 	knownNote = "pair-known"
-	// untrackedNote lists the resources that came later.
+	// untrackedNote lists the resources that appeared since and that git does not have.
 	untrackedNote = "pair-brought"
 )
 

@@ -274,7 +274,7 @@ func TestReachesWithoutFilter(t *testing.T) {
 	})
 }
 
-// F11: the alternatives of a pattern multiply, so a valid one with many of them would match forever. It admits no ref.
+// F11: the alternatives of a pattern multiply, so one with many of them would match forever. It counts as invalid, and admits no ref.
 func TestPatternWithManyAlternatives(t *testing.T) {
 	done := make(chan bool, 1)
 	go func() {

@@ -132,7 +132,8 @@ func (a *Refs) Resolve(ref Ref) (Resolution, error) {
 	return Resolution{}, a.notFound(ref)
 }
 
-// Commit returns the commit of a ref, or "" if the repository has no such ref. It fails if the repository does not answer.
+// Commit returns the commit of a ref, or "" if the repository has no such ref or a branch and a tag of that name. It fails if a registry does
+// not answer.
 func (a *Refs) Commit(name string) (string, error) {
 	ref, err := ParseRef(name)
 	if err != nil {

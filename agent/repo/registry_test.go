@@ -60,7 +60,7 @@ func (a artifacts) fetch(ref string) (plan.ID, repo.FetchStats) {
 	return at.Commit, stats
 }
 
-// files returns the content of all files of a commit by path.
+// files returns the mode and the content of all files of a commit, by path.
 func (a artifacts) files(commit plan.ID) map[string]string {
 	root, err := a.store.RootTree(commit)
 	require.NoError(a.t, err)
@@ -69,7 +69,7 @@ func (a artifacts) files(commit plan.ID) map[string]string {
 	walk = func(prefix string, tree plan.ID) {
 		entries, err := a.store.Tree(tree)
 		require.NoError(a.t, err)
-		for _, e := range entries { // setup: nothing is checked
+		for _, e := range entries {
 			if e.Mode == plan.Directory {
 				walk(prefix+e.Name+"/", e.ID)
 				continue
@@ -218,7 +218,7 @@ func TestRegistryMovedTag(t *testing.T) {
 	})
 }
 
-// F33: whatever a registry serves, an import ends with an error that names the reason, and nothing of it gets into the store.
+// F33: whatever a registry serves, the commit is not resolved, and the error says why.
 func TestHostileRegistry(t *testing.T) {
 	zeros := func(n int64) []byte {
 		var b bytes.Buffer

@@ -24,7 +24,7 @@ const (
 	EventGatewayFilesReplaced = "GatewayFilesReplaced"
 	// EventDesignerSessionActive means that a gateway's sync waits for the end of a Designer session.
 	EventDesignerSessionActive = "DesignerSessionActive"
-	// EventLeadElected means that another agent became the lead.
+	// EventLeadElected means that an agent became the lead: the first of a GatewaySync, or another one than before.
 	EventLeadElected = "LeadElected"
 	// EventRollbackCompleted means that the commit of a rollback runs on all gateways, or a run of a ConfigSync applied it.
 	EventRollbackCompleted = "RollbackCompleted"
@@ -50,7 +50,8 @@ const (
 	EventNotInjected = "NotInjected"
 	// EventPodEvictedForRepair means that a pod was evicted, so that its successor has an agent, or accepts the agent's API key.
 	EventPodEvictedForRepair = "PodEvictedForRepair"
-	// EventRepairStopped means that the successor of an evicted pod does not start, so no other pod of its GatewaySync is evicted.
+	// EventRepairStopped means that the successor of an evicted pod does not start, so no other pod of its GatewaySync is evicted; or that the
+	// injector does not evict a pod whose gateway has to start again to accept the agent's API key. The message says which.
 	EventRepairStopped = "RepairStopped"
 	// EventPruned means that objects of a ConfigSync that git no longer has were deleted.
 	EventPruned = "Pruned"

@@ -88,7 +88,7 @@ func TestProposes(t *testing.T) {
 	}
 }
 
-// A constant that is missing from the list has no class, no section in the documentation and no label.
+// A constant that is missing from the list counts as an unknown reason, and has no section in the documentation and no label.
 func TestReasonsListEveryConstant(t *testing.T) {
 	declared := declaredReasons(t)
 	require.NotEmpty(t, declared)
@@ -135,7 +135,7 @@ const (
 	commit2 = "2222222222222222222222222222222222222222"
 )
 
-// C1: any writer of pods or GatewaySyncs controls the annotations, so reading them must never fail.
+// C1: any writer of pods or GatewaySyncs controls the annotations, so reading them must never panic, and an error names the field.
 func FuzzAnnotations(f *testing.F) {
 	f.Add("gw-1", "blue", "main", "v2", "v2@main t1", commit1, "v2@main", "v2@main unless "+commit1, "services/a", "*.{a,b},c", "30", commit2, "v2@main t1 at "+commit2+" not at "+commit1)
 	f.Add("", "", "", "", "", "", "", "", "", "", "", "", "")

@@ -112,7 +112,7 @@ func newDifference(row v1alpha1.DiscoveredGateway, state agents.State, changes *
 	return d
 }
 
-// opNames are the names of operations in the output. Other operations change nothing.
+// opNames are the names of the operations that the output shows. It leaves out Adopt, which changes only the agent's record of a file.
 var opNames = map[plan.Op]string{
 	plan.Create: "create", plan.Update: "update", plan.Delete: "delete", plan.Release: "release", plan.Keep: "keep",
 }

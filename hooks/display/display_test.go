@@ -244,7 +244,7 @@ func TestHistoryLinks(t *testing.T) {
 
 var (
 	commitA, commitB = strings.Repeat("a", 40), strings.Repeat("b", 40)
-	aged             = sites.Leads{Err: assert.AnError} // the age of the status decides
+	aged             = sites.Leads{Err: assert.AnError} // no SyncTarget was read, so the age of the status says whether an agent leads
 )
 
 // fleetOf returns a fleet whose gateways run these commits.

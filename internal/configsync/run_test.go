@@ -47,12 +47,10 @@ func TestApplyCreatesChangesAndPrunes(t *testing.T) {
 	assert.Equal(t, "k8s/a.yaml", cs.Status.Targets[0].File)
 	assert.Equal(t, status.CurrentStatus, w.kstatus())
 
-	before := w.get().ResourceVersion
 	r = w.must()
 	assert.Contains(t, r.Plan.String(), "3 unchanged")
 	w.must()
 	assert.Equal(t, w.get().ResourceVersion, func() string { w.must(); return w.get().ResourceVersion }(), "an unchanged status must not be written")
-	assert.NotEmpty(t, before)
 
 	second := w.commit("k8s/a.yaml", configMap("a", "2"), "k8s/b/b.yaml", configMap("b", "1"))
 	r = w.must()
@@ -157,7 +155,7 @@ func TestForeignObject(t *testing.T) {
 	w.commit("k8s/b.yaml", configMap("marked", "1"))
 	_, err := w.apply()
 	assert.True(t, failure.Is(err, v1alpha1.ReasonNotOwned), "the object of another ConfigSync must not be adopted: %v", err)
-	assert.Equal(t, "3/4", w.get().Status.TargetsReady, "the other objects must still be applied")
+	assert.Equal(t, "3/4", w.get().Status.TargetsReady, "what earlier runs applied must still count as ready")
 }
 
 // G2: only what the inventory lists, by its UID, is deleted.

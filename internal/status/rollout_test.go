@@ -148,7 +148,7 @@ func TestOpenStepWaitsForWindow(t *testing.T) {
 	}
 }
 
-// A retry that the target does not carry yet leaves the old outcome about the old request, so that no reader takes it for the new one.
+// Until the target carries a retry, Current reports false, so that no reader takes the failed outcome for that of the retry.
 func TestRetryReplacesFailedRollout(t *testing.T) {
 	s := canary(t)
 	s.fails(0, v1alpha1.ReasonScanFailed, "no answer")
@@ -182,8 +182,8 @@ func TestLastStepSoaks(t *testing.T) {
 	assert.Equal(t, v1alpha1.OutcomeSucceeded, st.Outcome.Phase)
 }
 
-// The status is computed, whatever else happens while the last step soaks: all gateways run the target, and the rollout is not
-// done.
+// While the last step soaks, all gateways run the target, but the rollout is not done: whatever else happens then, AllGatewaysSynced stays
+// False, and LastGood is the commit before.
 func TestLastStepSoaksDuringFailures(t *testing.T) {
 	for name, c := range map[string]struct {
 		happens    func(*scene)

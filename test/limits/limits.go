@@ -1,5 +1,5 @@
 // Package limits generates values at the limits of every field of Stoker's kinds: the largest and the smallest that a
-// schema admits, and some that it might admit by mistake. The API server decides which of them it accepts.
+// schema admits, and some that it might admit by mistake. For numbers, only the largest. The API server decides which of them it accepts.
 package limits
 
 import (
@@ -185,7 +185,7 @@ func (c Case) Put(object map[string]any) bool {
 			current = m[step]
 		case int:
 			list, ok := current.([]any)
-			if !ok || len(list) == 0 || c.value == nil && c.items == 0 {
+			if !ok || len(list) == 0 || last && c.value == nil && c.items == 0 {
 				return false
 			}
 			if last {

@@ -48,7 +48,7 @@ func testAlerts(t *testing.T, now time.Time, all []incident) {
 				settles = 30 * time.Minute
 			}
 			fired := l.passes(stage{scrape: i.before, lasts: time.Hour})
-			if !slices.Contains(i.alerts, "StokerGatewayScanFailing") { // the first failure is a part of it
+			if !slices.Contains(i.alerts, "StokerGatewayScanFailing") { // before it, a scan has failed already
 				assert.Empty(t, fired, "before")
 			}
 			assert.ElementsMatch(t, i.alerts, names(l.passes(stage{scrape: i.broken, lasts: lasts, every: i.every, again: i.again, was: i.before})))
@@ -111,7 +111,7 @@ type cause struct {
 	injector            bool // exports the series, not an agent
 }
 
-// fleetSeries has the series of a fleet of two gateways. The words are those that differ from a healthy one.
+// fleetSeries has the series of a fleet of two gateways. With 1, 1, 0, "Synced", "Synced" it is healthy.
 func fleetSeries(ready, refResolved, stalled int, reason, state string) string {
 	return fmt.Sprintf(`
 stoker_gatewaysync_condition{namespace="plant",gatewaysync="line",type="Ready",status="True"} %d

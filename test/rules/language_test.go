@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// riddles are words that name no actor or that a reader of technical English does not expect. CONTRIBUTING.md has the rules.
+// riddles and riddle, which is for names of tests, match words that name no actor or that a reader of technical English does not expect. CONTRIBUTING.md has the rules.
 var riddles = regexp.MustCompile(`(?i)\b(nobody|somebody|anybody|everybody|whoever|anew|mend(s|ed|ing)?)\b`)
 
 var riddle = regexp.MustCompile(`(No|Some|Any|Every)` + `body|Who` + `ever|An` + `ew([A-Z]|$)|Mend`)
@@ -28,7 +28,7 @@ var negations = regexp.MustCompile(`(?i)\b(?:(there) )?(?:is|are|was|were) no (?
 // conditions are sentences such as "Where the disk is full, the sync fails". `where` is a place.
 var conditions = regexp.MustCompile(`(?m)(^\W*|[.!?:;#>] *)Where [a-z]`)
 
-// names are riddles that are not prose, such as a name of a user.
+// names matches what is not checked: text in quotes or backticks, addresses, and the name of a user of Unix.
 var names = regexp.MustCompile("`[^`]*`|\"[^\"]*\"|https?://\\S+|nobody:x?|\\bno" + "body's\\b|http\\.No" + "Body")
 
 // text is a piece of prose: a comment, a paragraph of a document, a message.
@@ -50,7 +50,7 @@ func comments(t *testing.T, f file) (all []text) {
 	return all
 }
 
-// messages returns the string literals of a Go file that are sentences.
+// messages returns the string literals of a Go file that contain a space.
 func messages(t *testing.T, f file) (all []text) {
 	t.Helper()
 	set := token.NewFileSet()
@@ -67,7 +67,7 @@ func messages(t *testing.T, f file) (all []text) {
 	return all
 }
 
-// documents returns the paragraphs of a Markdown file, or the lines of another text file, such as YAML. There, quotes enclose prose, too.
+// documents returns the lines of prose of a Markdown file, or all lines of another text file, such as YAML. There, quotes enclose prose, too.
 func documents(f file) (all []text) {
 	if !strings.HasSuffix(f.path, ".md") {
 		for i, line := range strings.Split(string(f.content), "\n") {

@@ -168,7 +168,7 @@ func (c *Cursor) Look(dir string) (*Folder, error) {
 	return folder, err
 }
 
-// Has reports whether the directory is open, so that At opens nothing.
+// Has reports whether the directory is open. At then opens nothing, unless ReopenAfter has passed.
 func (c *Cursor) Has(dir string) bool {
 	return slices.ContainsFunc(c.Chain, func(f *Folder) bool { return f.Path == dir })
 }
@@ -229,7 +229,7 @@ func (c *Cursor) Lstat(path string) (fs.FileInfo, error) {
 // notice if a directory was renamed or replaced.
 const ReopenAfter = 100 * time.Millisecond
 
-// Walk calls yield for each file below a directory, in the order of full paths. It stops and returns false when yield does. depth is
+// Walk calls yield for each file below a directory but what is in a folder .stoker, in the order of full paths. It stops and returns false when yield does. depth is
 // that of folder. stat converts the state of a file; if it is nil, Walk sets only the kind, which spares a system call for each file.
 func Walk(folder *Folder, depth int, stat func(fs.FileInfo) plan.Stat, yield func(plan.Found, error) bool) bool {
 	if depth > MaxDepth {
@@ -292,7 +292,7 @@ func byPath(a, b fs.DirEntry) int {
 	return strings.Compare(x, y)
 }
 
-// FirstFile returns the path of the first non-directory below a folder, or "" if there is none.
+// FirstFile returns the path of the first file that Walk finds below a folder, or "" if there is none.
 func FirstFile(folder *Folder) (string, error) {
 	first := ""
 	var failed error

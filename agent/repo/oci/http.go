@@ -263,7 +263,7 @@ func (x *exchanger) token(ctx context.Context, w wire.Watch, challenge map[strin
 	if err != nil && !errors.Is(err, bound.ErrTooLarge) {
 		return "", err
 	}
-	if err != nil || json.Unmarshal(body, &answer) != nil || answer.Token+answer.AccessToken == "" || strings.ContainsFunc(answer.Token+answer.AccessToken, isControl) {
+	if err != nil || json.Unmarshal(body, &answer) != nil || answer.Token+answer.AccessToken == "" || strings.ContainsFunc(answer.Token+answer.AccessToken, notGraphic) {
 		return "", failure.New(v1alpha1.ReasonGitUnreachable, "the token server %s of %s answers with no token", failure.Quote(realm.Host), x.url)
 	}
 	token := answer.Token
@@ -274,7 +274,8 @@ func (x *exchanger) token(ctx context.Context, w wire.Watch, challenge map[strin
 	return "Bearer " + token, nil
 }
 
-func isControl(r rune) bool { return r <= ' ' || r >= 0x7f }
+// notGraphic reports whether a character is a space, a control character or not ASCII: a header cannot have it in a token.
+func notGraphic(r rune) bool { return r <= ' ' || r >= 0x7f }
 
 // parseChallenge reads the parameters of a challenge: name="value", separated by commas.
 func parseChallenge(s string) map[string]string {

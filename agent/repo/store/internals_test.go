@@ -305,7 +305,8 @@ func receive(t testing.TB, s *testStore, pack []byte, thin bool) (*Received, err
 	return in, nil
 }
 
-func (p *rawPack) sum(b []byte) []byte {
+// sha1Of returns the checksum at the end of a pack or index.
+func sha1Of(b []byte) []byte {
 	s := sha1.Sum(b)
 	return s[:]
 }

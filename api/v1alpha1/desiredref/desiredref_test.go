@@ -221,7 +221,9 @@ func TestResolve(t *testing.T) {
 				return c.answer, c.err
 			})
 			assert.Equal(t, c.polled, polled)
-			if polled != nil {
+			if polled == nil {
+				require.NoError(t, err)
+			} else {
 				assert.Equal(t, c.err, err)
 			}
 			assert.Equal(t, c.ref, d.Ref)

@@ -199,7 +199,7 @@ func first(list []string, separator string) string {
 	return text
 }
 
-// matchesGateway reports whether a pattern with "*" matches a name. Every pattern matches itself.
+// matchesGateway reports whether a name, or a pattern with "*", of a stage matches the name of a gateway.
 func matchesGateway(pattern, gateway string) bool {
 	if !isPattern(pattern) {
 		return pattern == gateway

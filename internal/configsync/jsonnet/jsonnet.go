@@ -78,7 +78,7 @@ func Read(ctx context.Context, tree builder.Tree, file string) (*Sources, error)
 						}
 						known[c] = isFile
 						if len(known) > maxLookups {
-							return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s: more than %d files are named in imports", failure.Quote(file), maxLookups)
+							return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s: the imports name more than %d possible files", failure.Quote(file), maxLookups)
 						}
 					}
 					if isFile {
@@ -95,13 +95,14 @@ func Read(ctx context.Context, tree builder.Tree, file string) (*Sources, error)
 	return s, nil
 }
 
-// mentions reports whether a file has a text, in lower case.
+// mentions reports whether any of the files contains a text in lower case, whatever the case in the file.
 func (s *Sources) mentions(text string) bool {
 	return slices.ContainsFunc(s.files, func(f builder.InputFile) bool { return bytes.Contains(bytes.ToLower(f.Content), []byte(text)) })
 }
 
 // Build evaluates the file. Its value is an object or a list of objects. vars are external variables, for files that have the text extVar;
-// tainted means that they may be values of Secrets. If the files mention Secrets, errors do not quote them.
+// tainted means that they may be values of Secrets. If the files
+// mention secrets, or the variables are tainted, errors do not quote what jsonnet says.
 func (s *Sources) Build(ctx context.Context, b *builder.Builder, vars map[string]string, tainted bool) ([]manifest.Object, error) {
 	if !s.mentions("extvar") {
 		vars, tainted = nil, false

@@ -81,7 +81,7 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-// A file that reaches the variables without their name in its text gets none, because its objects count as free of their values.
+// A file that calls std.extVar without the text extVar gets no variables, because its objects are not marked as tainted.
 func TestVariablesNeedTheirFunctionByName(t *testing.T) {
 	list, err := build(t.Context(), tree{"k/a.jsonnet": object("std['ext' + 'Var']('site')")}, map[string]string{"site": "S3CR3T"}, true)
 	require.ErrorContains(t, err, "site", "%v", list)

@@ -344,7 +344,8 @@ func TestBuildIsBounded(t *testing.T) {
 	})
 }
 
-// G4: what kustomize says about files that speak of Secrets is not shown; otherwise it is, with the folders of the repository.
+// G4: an error of kustomize is not shown if the files contain a Secret or generate one. Otherwise it is, with the folders of the repository
+// instead of those of the build.
 func TestBuildErrors(t *testing.T) {
 	patch := "patches: [{patch: '{apiVersion: v1, kind: %s, metadata: {name: S3CR3T}}'}]\nresources: [a.yaml]"
 	for name, c := range map[string]struct {
@@ -372,7 +373,7 @@ func TestBuildErrors(t *testing.T) {
 	}
 }
 
-// G4: what holds values of Secrets, or may have copied some, is treated as such.
+// G4: objects with values of Secrets, or that may have copied some, are tainted.
 func TestBuildTaints(t *testing.T) {
 	copied := "resources: [a.yaml]\nreplacements: [{source: {kind: Secret, name: s, fieldPath: data.k}, targets: [{select: {kind: ConfigMap}, fieldPaths: [data.x]}]}]"
 	for name, c := range map[string]struct {

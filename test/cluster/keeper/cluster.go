@@ -29,7 +29,7 @@ type cluster struct {
 	nodes    []*node.Node
 }
 
-// runCluster runs a cluster until it is killed.
+// runCluster starts the cluster whose Config stdin has, and serves it until ctx is done.
 func runCluster(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	var c Config
 	if err := json.NewDecoder(stdin).Decode(&c); err != nil {
@@ -72,12 +72,14 @@ func start(ctx context.Context, c Config, say func(string, ...any)) (_ *cluster,
 	starting, ctx := errgroup.WithContext(ctx)
 	for _, n := range k.nodes {
 		starting.Go(func() error {
-			defer report(n.Containerd() + " has its images")
-			return n.StartContainerd(ctx, c.Images)
+			if err := n.StartContainerd(ctx, c.Images); err != nil {
+				return err
+			}
+			report(n.Containerd() + " has its images")
+			return nil
 		})
 	}
 	starting.Go(func() error {
-		defer report("the API server is ready")
 		options := control.Options{Bin: c.Bin, Dir: c.Dir, Programs: k.programs, APIServer: c.APIServer}
 		if c.Nodes > 0 {
 			options.Address = node.Address
@@ -86,6 +88,7 @@ func start(ctx context.Context, c Config, say func(string, ...any)) (_ *cluster,
 		if k.plane, err = control.Start(ctx, options); err != nil {
 			return err
 		}
+		report("the API server is ready")
 		return errors.Join(k.plane.StartScheduler(), k.plane.StartControllers(ctx))
 	})
 	if err := starting.Wait(); err != nil {

@@ -240,7 +240,7 @@ func holdAndKill(t *testing.T, c keeper.Config) {
 	assert.Error(t, holder.Wait())
 }
 
-// hold is the main function of this process.
+// hold is the main function of a process that the tests start and kill.
 func hold(raw string) error {
 	var c keeper.Config
 	if err := json.Unmarshal([]byte(raw), &c); err != nil {

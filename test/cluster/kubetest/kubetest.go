@@ -1,5 +1,5 @@
-// Package kubetest provides tests with a real Kubernetes. It builds what is missing. Only go test -short skips a test that
-// uses it: make test runs on a machine that has no Kubernetes, and make test-cluster runs all tests.
+// Package kubetest provides tests with a real Kubernetes. It builds what is missing. With go test -short, Control
+// skips the test, because make test runs on a machine that has no Kubernetes, and Objects gives it an API server in memory.
 //
 //	func TestMain(m *testing.M) { kubetest.Main(m) }
 //

@@ -139,7 +139,7 @@ func namespaceName(test string) string {
 }
 
 // As returns a client configuration that authenticates as a service account. If pod is set, the token is bound to that pod like
-// a token mounted by a kubelet, so that admission sees the pod's name.
+// a token mounted by a kubelet, so that admission sees the pod's name. An API server in memory knows no rights: As returns RESTConfig.
 func (c *Cluster) As(t testing.TB, namespace, account, pod string) *rest.Config {
 	t.Helper()
 	if c.memory {

@@ -190,7 +190,7 @@ func equal(a, b map[string]any) bool {
 
 func newUID() types.UID { return types.UID(uuid.NewString()) }
 
-// watch sends changes until the client or the server ends.
+// watch sends changes until the client or the server ends, or timeoutSeconds have passed.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, q request, partial bool) {
 	admits, err := s.selected(q)
 	if err != nil {
