@@ -75,20 +75,23 @@ func since(was map[string]time.Time, gateways []status.Standing, now time.Time, 
 }
 
 // roll decides how far the gateways may follow want, and sends a health check if one is due. An invalid spec changes nothing, so that no
-// gateway gets a commit past stages that cannot be read.
+// gateway gets a commit past stages that cannot be read. Nor does one whose ref has no commit yet: the gateways keep the spec before.
 func (t *term) roll(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error, ref status.Ref, is v1alpha1.SyncTargetSpec, want *v1alpha1.SyncTargetSpec) progress {
 	t.rolling.due = time.Time{}
+	if t.rolling.decided { // another writer may have changed the target
+		is = t.rolling.decidedOn
+	}
 	switch {
-	case invalid == nil && gs.InSteps() && len(validation.GatewaySync(gs)) > 0, invalid != nil && is.Rollout != nil:
+	case invalid == nil && gs.InSteps() && len(validation.GatewaySync(gs)) > 0, invalid != nil && is.Rollout != nil,
+		want.Commit != "" && want.Generation != gs.Generation:
 		if want.Commit != "" {
 			want.Generation, want.Ref, want.RefName, want.Commit, want.ResolvedAt = is.Generation, is.Ref, is.RefName, is.Commit, is.ResolvedAt
 		}
-		return progress{target: is.Rollout, status: gs.Status.Rollout}
+		want.Rollout = is.Rollout
+		return progress{target: is.Rollout, status: t.rolling.status(gs)}
 	case invalid != nil || !gs.InSteps():
 		want.Rollout = nil
 		return progress{}
-	case t.rolling.decided: // another writer may have changed the target
-		is = t.rolling.decidedOn
 	}
 	reports, unreadable := t.reports()
 	gateways := status.Standings(status.Seen{GatewaySync: gs, Target: is, Reports: reports, Unreadable: unreadable, Pods: t.pods(), Sole: t.sole(ctx)})

@@ -15,6 +15,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -187,7 +188,9 @@ func TestWrongSecretThenFixed(t *testing.T) {
 }
 
 func TestSpecDuringGitOutage(t *testing.T) {
-	s := newSite(t, 1, slow)
+	s := newSite(t, 1, slow, func(gs *v1alpha1.GatewaySync) {
+		gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{{Name: "dev", Gateways: []string{"gw-0"}}}}
+	})
 	s.git.Inject(gitserver.Status(503))
 	s.candidate("gw-0")
 	s.untilReady("False/GitUnreachable")
@@ -204,7 +207,7 @@ func TestSpecDuringGitOutage(t *testing.T) {
 	s.takes("gw-0")
 	s.untilReady("True/Synced")
 
-	s.patch(map[string]any{"spec": map[string]any{"git": map[string]any{"ref": "release"}}})
+	s.patch(map[string]any{"spec": map[string]any{"git": map[string]any{"ref": "release"}, "sync": map[string]any{"defaults": map[string]any{"excludePatterns": []string{"**/*.bak"}}}}})
 	s.untilReady("False/RefNotFound")
 	require.Eventually(t, func() bool { return s.target().Problem != nil }, tenfold, 20*time.Millisecond)
 	told = s.target()
@@ -244,22 +247,81 @@ func TestNewSpecDuringGitOutage(t *testing.T) {
 	assert.EqualValues(t, 2, s.target().Generation, "the target gets the generation with its commit")
 }
 
+// newStaged returns a fleet in two stages, the first of which has gw-0. All three gateways ran commitA, and main has commitB.
+func newStaged(t *testing.T) *paper {
+	p := newPaper(t, 3)
+	gs := p.GatewaySync
+	gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{{Name: "dev", Gateways: []string{"gw-0"}}, {Name: "prod", Gateways: []string{"*"}}}}
+	gs.Spec.AutoRollback = &v1alpha1.AutoRollbackSpec{Enabled: true, Scope: v1alpha1.AutoRollbackRollout}
+	gs.Status.LastGood = &v1alpha1.CommitRecord{Ref: "main", Commit: commitA, At: metav1.NewTime(noon)}
+	p.held = p.Target
+	resolved := metav1.NewTime(noon)
+	p.held.Format, p.held.ResolvedAt = v1alpha1.TargetFormat, &resolved
+	p.held.Rollout = &v1alpha1.TargetRollout{Revision: 1, Rules: rulesOf(gs), Order: orderOf(gs), Steps: 2, Open: 2, Done: true}
+	p.answer = func(int) pollResult { return pollResult{desired: "main", name: "refs/heads/main", commit: commitB} }
+	return p
+}
+
+// A spec with another ref and other mappings begins a rollout when its ref has a commit. Until then, nothing changes.
+func TestSpecWithOtherRefAndMappings(t *testing.T) {
+	edit := func(gs *v1alpha1.GatewaySync, ref, destination string) {
+		gs.Spec.Git.Ref, gs.Generation = ref, gs.Generation+1
+		gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: destination}}}}
+	}
+	for name, c := range map[string]struct {
+		abort bool
+		edits []func(*v1alpha1.GatewaySync)
+		check func(t *testing.T, was, is v1alpha1.SyncTargetSpec)
+	}{
+		"a commit of the history": {false, []func(*v1alpha1.GatewaySync){func(gs *v1alpha1.GatewaySync) { edit(gs, "v1", "data") }},
+			func(t *testing.T, _, is v1alpha1.SyncTargetSpec) {
+				assert.Equal(t, commitB, is.Commit)
+				assert.False(t, is.Rollout.Done)
+				assert.EqualValues(t, 1, is.Rollout.Open)
+			}},
+		"a tag that does not exist": {true, []func(*v1alpha1.GatewaySync){func(gs *v1alpha1.GatewaySync) { edit(gs, "v2", "data") }},
+			func(t *testing.T, was, is v1alpha1.SyncTargetSpec) { assert.Equal(t, was.Rollout, is.Rollout) }},
+		"a tag that does not exist, without stages": {true, []func(*v1alpha1.GatewaySync){func(gs *v1alpha1.GatewaySync) { edit(gs, "v2", "data"); gs.Spec.Deployment = nil }},
+			func(t *testing.T, was, is v1alpha1.SyncTargetSpec) { assert.Equal(t, was.Rollout, is.Rollout) }},
+		"and back": {true, []func(*v1alpha1.GatewaySync){
+			func(gs *v1alpha1.GatewaySync) { edit(gs, "v2", "data") },
+			func(gs *v1alpha1.GatewaySync) { edit(gs, "main", "projects") },
+		}, func(t *testing.T, was, is v1alpha1.SyncTargetSpec) {
+			assert.EqualValues(t, 3, is.Generation)
+			assert.Equal(t, was.Rollout, is.Rollout, "the rollout stays aborted")
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newStaged(t)
+				p.GatewaySync.Status.History = []v1alpha1.CommitRecord{{Ref: "v1", Commit: commitB, At: metav1.NewTime(noon)}}
+				if c.abort {
+					p.held.Rollout.Done, p.held.Rollout.Open, p.held.Rollout.Failed = false, 1, "stage dev: gw-0 ScanFailed"
+				}
+				was := p.target()
+				p.leadWith(func(_ context.Context, gs *v1alpha1.GatewaySync, q question) pollResult {
+					time.Sleep(200 * time.Millisecond)
+					f := pollResult{question: q, desired: gs.Spec.Git.Ref, commit: map[string]string{"main": commitA, "v1": commitB}[gs.Spec.Git.Ref]}
+					if f.commit == "" {
+						f.err = failure.New(v1alpha1.ReasonRefNotFound, "there is no %s", f.desired)
+					}
+					return f
+				}, func() {
+					for _, edit := range c.edits {
+						time.Sleep(5 * time.Second)
+						p.change(edit)
+					}
+					time.Sleep(5 * time.Second)
+					synctest.Wait()
+				})
+				c.check(t, was, p.target())
+			})
+		})
+	}
+}
+
 // The API server may carry out a write of the target whose answer is lost. The lead continues from what is published.
 func TestLostTargetAnswer(t *testing.T) {
-	// line returns a fleet whose three gateways ran commitA. It rolls out commitB in two stages, from gw-0 on.
-	line := func(t *testing.T) *paper {
-		p := newPaper(t, 3)
-		gs := p.GatewaySync
-		gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{{Name: "dev", Gateways: []string{"gw-0"}}, {Name: "prod", Gateways: []string{"*"}}}}
-		gs.Spec.AutoRollback = &v1alpha1.AutoRollbackSpec{Enabled: true, Scope: v1alpha1.AutoRollbackRollout}
-		gs.Status.LastGood = &v1alpha1.CommitRecord{Ref: "main", Commit: commitA, At: metav1.NewTime(noon)}
-		p.held = p.Target
-		resolved := metav1.NewTime(noon)
-		p.held.Format, p.held.ResolvedAt = v1alpha1.TargetFormat, &resolved
-		p.held.Rollout = &v1alpha1.TargetRollout{Revision: 1, Rules: rulesOf(gs), Order: orderOf(gs), Steps: 2, Open: 2, Done: true}
-		p.answer = func(int) pollResult { return pollResult{desired: "main", name: "refs/heads/main", commit: commitB} }
-		return p
-	}
 	wait := func() {
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
@@ -270,7 +332,7 @@ func TestLostTargetAnswer(t *testing.T) {
 	}
 	t.Run("when the rollout begins", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			p := line(t)
+			p := newStaged(t)
 			p.loseAnswer = func() {}
 			p.lead(func() {
 				wait()
@@ -286,7 +348,7 @@ func TestLostTargetAnswer(t *testing.T) {
 	})
 	t.Run("when the rollout aborts", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			p := line(t)
+			p := newStaged(t)
 			p.lead(func() {
 				wait()
 				p.mu.Lock()
@@ -309,7 +371,7 @@ func TestLostTargetAnswer(t *testing.T) {
 	})
 	t.Run("when a step opens", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			p := line(t)
+			p := newStaged(t)
 			p.lead(func() {
 				wait()
 				p.mu.Lock()
