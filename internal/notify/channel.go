@@ -138,15 +138,20 @@ func (ch *channel) dueState(t topic, in input, settle time.Duration) []change {
 	return []change{*c}
 }
 
-// unsentEvents returns the events of a topic that were not sent yet, each as it was when it was seen. The first event that the channel sees
-// is not sent: it may have happened before alerting began.
+// noEvent is the record of a topic whose event had not happened yet when the channel saw the fleet first.
+const noEvent = "-"
+
+// unsentEvents returns the events of a topic that were not sent yet, each as it was when it was seen. An event that the channel sees when it
+// first knows the fleet is not sent: it may have happened before alerting began. While no agent confirms the status, the fleet is not known.
 func (ch *channel) unsentEvents(t topic, in input) []change {
 	list := ch.pending[t.name]
 	last, known := ch.sent[t.name]
 	if n := len(list); n > 0 {
 		last = list[n-1].recordIfAccepted
 	}
-	if e := t.event(in); e.id != "" {
+	if e := t.event(in); e.id == "" && !known && in.verdict.Reason != v1alpha1.ReasonAgentsAway {
+		ch.sent[t.name] = noEvent
+	} else if e.id != "" {
 		sum := sha256.Sum256([]byte(e.id))
 		digest := hex.EncodeToString(sum[:4])
 		c := change{Topic: t.name, State: News, Ref: e.ref, Commit: e.commit, Text: failure.Cut(e.text, maxText), recordIfAccepted: digest}

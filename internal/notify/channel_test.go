@@ -54,6 +54,61 @@ func TestNewsAreOfTheirOwnEvent(t *testing.T) {
 		{"SyncCompleted", "news", "main", commit("c"), "all gateways run main at ccccccc"}}, e.Data.Changes)
 }
 
+// The first event of a fleet that the notifier knows is news. What may have happened before is not.
+func TestFirstNews(t *testing.T) {
+	topics := []v1alpha1.AlertTopic{"Ready", "RefUpdated", "SyncCompleted", "RollbackCompleted"}
+	created := func(p *plant) {
+		p.gs = p.gs.DeepCopy()
+		p.gs.Status = v1alpha1.GatewaySyncStatus{}
+	}
+	synced := func(p *plant) {
+		p.ready()
+		p.gs.Status.Target = &v1alpha1.TargetStatus{Ref: "main", Commit: strings.Repeat("a", 40)}
+		p.gs.Status.LastGood = &v1alpha1.CommitRecord{Ref: "main", Commit: strings.Repeat("a", 40)}
+	}
+	rolledBack := func(request string) func(*plant) {
+		return func(p *plant) {
+			synced(p)
+			p.gs.Status.Outcome.Reason, p.gs.Status.Request = v1alpha1.ReasonRolledBack, &v1alpha1.RequestStatus{Over: request}
+		}
+	}
+	away := func(p *plant) {
+		p.set(v1alpha1.OutcomeProgressing, metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, "no agent leads")
+	}
+	for name, c := range map[string]struct {
+		steps []func(*plant)
+		want  []string
+	}{
+		"a new fleet":                  {[]func(*plant){created, synced}, []string{"Ready RefUpdated SyncCompleted"}},
+		"a fleet that is ready":        {[]func(*plant){synced}, nil},
+		"a fleet that is rolled back":  {[]func(*plant){rolledBack("1")}, nil},
+		"agents come back":             {[]func(*plant){away, rolledBack("1")}, nil},
+		"two rollbacks to one commit":  {[]func(*plant){synced, rolledBack("1"), synced, rolledBack("2")}, []string{"Ready RollbackCompleted", "Ready", "Ready RollbackCompleted"}},
+		"a rollback that is confirmed": {[]func(*plant){synced, rolledBack("1"), away, rolledBack("1")}, []string{"Ready RollbackCompleted", "Ready"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertWebhookCE, URLSecretRef: ref("events"), Topics: topics})
+			var got []string
+			for _, step := range c.steps {
+				step(p)
+				for _, body := range p.passes(10 * time.Minute) {
+					var e struct {
+						Data struct{ Changes []sentChange }
+					}
+					require.NoError(t, json.Unmarshal([]byte(body), &e))
+					var names []string
+					for _, change := range e.Data.Changes {
+						names = append(names, change.Topic)
+					}
+					got = append(got, strings.Join(names, " "))
+				}
+				p.restart()
+			}
+			assert.Equal(t, c.want, got)
+		})
+	}
+}
+
 // Waits that end by themselves or with an approval page no user. A gateway with another problem does, also during such a wait.
 func TestPlannedWaits(t *testing.T) {
 	for _, reason := range []v1alpha1.Reason{v1alpha1.ReasonMaintenanceWindow, v1alpha1.ReasonApprovalNeeded, v1alpha1.ReasonGateClosed, v1alpha1.ReasonRolloutSoaking,

@@ -177,7 +177,11 @@ var topics = []topic{
 		if in.verdict.Phase != request.Succeeded || in.verdict.Reason != v1alpha1.ReasonRolledBack {
 			return happening{}
 		}
-		return happening{in.verdict.Commit, in.verdict.Ref, in.verdict.Commit, in.verdict.Message}
+		id := in.verdict.Commit
+		if r := in.Status.Request; r != nil {
+			id += " " + r.Over // another rollback to the same commit is another event
+		}
+		return happening{id, in.verdict.Ref, in.verdict.Commit, in.verdict.Message}
 	}},
 }
 
