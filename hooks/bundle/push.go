@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -71,15 +75,50 @@ func Explain(name string, err error) error {
 
 // Client returns a client for pushes with the credentials of docker or podman login. It follows no redirect.
 func Client() (*auth.Client, error) {
-	store, err := credentials.NewStoreFromDocker(credentials.StoreOptions{})
+	store, err := logins()
 	if err != nil {
-		return nil, fmt.Errorf("logins of docker: %w", err)
+		return nil, err
 	}
 	policy := httpclient.Policy{Proxy: http.ProxyFromEnvironment, HeaderTimeout: 2 * time.Minute, KeepAlive: 30 * time.Second, HTTP2: true}
 	return &auth.Client{
 		Client: policy.ClientOf(retry.NewTransport(redirectAsNotFound{policy.Transport()})),
 		Cache:  auth.NewCache(), Credential: credentials.Credential(store),
 	}, nil
+}
+
+// logins returns the logins of docker, and those of podman for other registries.
+func logins() (credentials.Store, error) {
+	docker, err := credentials.NewStoreFromDocker(credentials.StoreOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("logins of docker: %w", err)
+	}
+	name, err := podmanFile()
+	if err != nil {
+		return nil, fmt.Errorf("logins of podman: %w", err)
+	}
+	podman, err := credentials.NewStore(name, credentials.StoreOptions{})
+	switch {
+	case errors.Is(err, fs.ErrPermission): // after su, the environment may have the directory of another user
+		return docker, nil
+	case err != nil:
+		return nil, fmt.Errorf("logins of podman: %w", err)
+	}
+	return credentials.NewStoreWithFallbacks(docker, podman), nil
+}
+
+// podmanFile returns the file that podman login writes, see containers-auth.json(5).
+func podmanFile() (string, error) {
+	dir := os.Getenv("XDG_RUNTIME_DIR")
+	switch name := os.Getenv("REGISTRY_AUTH_FILE"); {
+	case name != "":
+		return name, nil
+	case runtime.GOOS != "linux":
+		home, err := os.UserHomeDir()
+		return filepath.Join(home, ".config", "containers", "auth.json"), err
+	case dir != "":
+		return filepath.Join(dir, "containers", "auth.json"), nil
+	}
+	return fmt.Sprintf("/run/containers/%d/auth.json", os.Getuid()), nil
 }
 
 // redirectAsNotFound turns a redirect in answer to HEAD of a blob into 404, so that the blob is pushed again: no redirect is followed,

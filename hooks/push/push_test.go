@@ -105,8 +105,7 @@ func withoutModule(clone *gitserver.Repo) string {
 }
 
 func TestPushFails(t *testing.T) {
-	config := t.TempDir()
-	t.Setenv("DOCKER_CONFIG", config)
+	t.Setenv("DOCKER_CONFIG", t.TempDir())
 	clone := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "line.git"))
 	clone.Commit("one", gitserver.Write("a", "b"))
 	registry := ociregistry.Start(t)
@@ -133,7 +132,7 @@ func TestPushFails(t *testing.T) {
 			}
 			args := []string{c.address, "--repo", clone.Dir, "--ref", c.ref}
 			if c.ref == "" {
-				args = []string{c.address, "--repo", filepath.Join(config, "nothing")}
+				args = []string{c.address, "--repo", filepath.Join(t.TempDir(), "nothing")}
 			}
 			_, err := run(t, args...)
 			assert.ErrorContains(t, err, c.says)
@@ -146,23 +145,40 @@ func TestPushFails(t *testing.T) {
 		assert.ErrorContains(t, err, `--tag: "-x" is not a tag`)
 		assert.Empty(t, registry.Requests(), "nothing is pushed")
 	})
-	t.Run("credentials of docker login", func(t *testing.T) {
-		registry.Before = func(w http.ResponseWriter, r *http.Request) bool {
-			if _, password, _ := r.BasicAuth(); password == "S3CR3T" {
-				return false
-			}
-			w.Header().Set("Www-Authenticate", `Basic realm="registry"`)
-			w.WriteHeader(http.StatusUnauthorized)
-			return true
+}
+
+// A push uses the file that a login writes.
+func TestLogins(t *testing.T) {
+	dir := t.TempDir()
+	clone := gitserver.NewRepo(t, filepath.Join(dir, "line.git"))
+	clone.Commit("one", gitserver.Write("a", "b"))
+	registry := ociregistry.Start(t)
+	registry.Before = func(w http.ResponseWriter, r *http.Request) bool {
+		if _, password, _ := r.BasicAuth(); password == "S3CR3T" {
+			return false
 		}
-		_, err := run(t, registry.Repo()+":1", "--repo", clone.Dir, "--ref", "main")
-		assert.ErrorContains(t, err, "log in first")
-		auth := base64.StdEncoding.EncodeToString([]byte("ci:S3CR3T"))
-		host := strings.TrimPrefix(registry.URL, "http://")
-		require.NoError(t, os.WriteFile(filepath.Join(config, "config.json"), []byte(`{"auths":{"`+host+`":{"auth":"`+auth+`"}}}`), 0o600))
-		_, err = run(t, registry.Repo()+":1", "--repo", clone.Dir, "--ref", "main")
-		assert.NoError(t, err)
-	})
+		w.Header().Set("Www-Authenticate", `Basic realm="registry"`)
+		w.WriteHeader(http.StatusUnauthorized)
+		return true
+	}
+	auth := base64.StdEncoding.EncodeToString([]byte("ci:S3CR3T"))
+	login := filepath.Join(dir, "containers", "auth.json")
+	require.NoError(t, os.MkdirAll(filepath.Dir(login), 0o700))
+	require.NoError(t, os.WriteFile(login, []byte(`{"auths":{"`+strings.TrimPrefix(registry.URL, "http://")+`":{"auth":"`+auth+`"}}}`), 0o600))
+	require.NoError(t, os.Link(login, filepath.Join(dir, "config.json")))
+	for variable, value := range map[string]string{"DOCKER_CONFIG": dir, "REGISTRY_AUTH_FILE": login, "XDG_RUNTIME_DIR": dir} {
+		t.Run(variable, func(t *testing.T) {
+			for _, name := range []string{"DOCKER_CONFIG", "XDG_RUNTIME_DIR"} {
+				t.Setenv(name, t.TempDir())
+			}
+			t.Setenv("REGISTRY_AUTH_FILE", "")
+			_, err := run(t, registry.Repo()+":1", "--repo", clone.Dir, "--ref", "main")
+			assert.ErrorContains(t, err, "log in first")
+			t.Setenv(variable, value)
+			_, err = run(t, registry.Repo()+":1", "--repo", clone.Dir, "--ref", "main")
+			assert.NoError(t, err)
+		})
+	}
 }
 
 func TestDocumentedCommands(t *testing.T) {
