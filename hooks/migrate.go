@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,9 @@ import (
 	"stoker.io/stoker/hooks/migrate"
 	"stoker.io/stoker/hooks/output"
 )
+
+// planTimeout bounds the reads of stoker migrate. They are three for each pod with a foreign agent.
+const planTimeout = 10 * time.Minute
 
 func newMigrateCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
@@ -45,14 +49,15 @@ The command needs the rights of a cluster administrator.`,
 		if *all {
 			p.namespace = ""
 		}
-		ctx, cancel := context.WithTimeout(command.Context(), queryTimeout)
+		ctx, cancel := context.WithTimeout(command.Context(), planTimeout)
 		defer cancel()
-		noAgent := func(ctx context.Context, pod *corev1.Pod) string {
+		noAgent := func(ctx context.Context, pod *corev1.Pod) (string, error) {
 			name, _ := gatewaypod.Annotation(pod.Annotations, v1alpha1.AnnotationCRName)
-			if f := (check.Checker{Clients: p.Clients, Namespace: pod.Namespace}).DryRun(ctx, name, pod.Annotations); f.State != check.OK {
-				return f.Message
+			f, err := (check.Checker{Clients: p.Clients, Namespace: pod.Namespace}).DryRun(ctx, name, pod.Annotations)
+			if f.State == check.OK {
+				return "", err
 			}
-			return ""
+			return f.Message, err
 		}
 		plan, errPlan := migrate.Finder{Clients: p.Clients, Namespace: p.namespace, Release: *release, ReleaseNamespace: *releaseNamespace, NoAgent: noAgent}.Plan(ctx)
 		r := output.Result{Data: append([]migrate.Action{}, plan...), Head: []string{"ACTION", "OBJECT", "REASON"}}
@@ -80,7 +85,9 @@ The command needs the rights of a cluster administrator.`,
 		}
 		var errs []error
 		for _, a := range plan {
+			ctx, cancel := context.WithTimeout(command.Context(), queryTimeout)
 			errs = append(errs, a.Apply(ctx))
+			cancel()
 		}
 		if err := errors.Join(errs...); err != nil {
 			return err

@@ -213,28 +213,36 @@ func deployments(t Topic, list []*appsv1.Deployment, consequence string) Finding
 
 // DryRun makes the API server do all that it does for a new gateway pod of the GatewaySync, except create it. So it finds what
 // no object shows: whether the API server reaches the injector, and what a quota or Pod Security refuses. like has annotations of a pod; the
-// new pod gets those that the injector reads.
-func (c Checker) DryRun(ctx context.Context, gatewaySync string, like map[string]string) Finding {
+// new pod gets those that the injector reads. An error says that the API server did not answer, which the finding says, too.
+func (c Checker) DryRun(ctx context.Context, gatewaySync string, like map[string]string) (Finding, error) {
+	unanswered := func(err error) (Finding, error) {
+		return topicWebhook.finding(Unknown, "whether the API server reaches the injector is not known, because it does not answer: "+err.Error()), err
+	}
 	review, err := c.Core.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: c.Namespace, Verb: "create", Resource: "pods"}},
 	}, metav1.CreateOptions{})
-	if err != nil || !review.Status.Allowed {
-		return topicWebhook.finding(Unknown, "whether the API server reaches the injector needs the right to create pods in namespace "+c.Namespace+", for a dry run")
+	if err != nil {
+		return unanswered(err)
+	}
+	if !review.Status.Allowed {
+		return topicWebhook.finding(Unknown, "whether the API server reaches the injector needs the right to create pods in namespace "+c.Namespace+", for a dry run"), nil
 	}
 	made, err := c.Core.CoreV1().Pods(c.Namespace).Create(ctx, gatewayPod(gatewaySync, like), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	switch {
 	case apierrors.IsInternalError(err): // in admission, only a failed call of a webhook gives this
-		return topicWebhook.finding(Failed, fmt.Sprintf("the API server cannot call the injector, so pods start without agents: %v", err))
+		return topicWebhook.finding(Failed, fmt.Sprintf("the API server cannot call the injector, so pods start without agents: %v", err)), nil
+	case kube.Transient(err):
+		return unanswered(err)
 	case err != nil:
 		text := fmt.Sprintf("the API server would refuse a gateway pod with an agent (dry run): %v", err)
 		if gatewaySync != "" {
 			text = gatewaySync + ": " + text
 		}
-		return topicWebhook.finding(Warning, text)
+		return topicWebhook.finding(Warning, text), nil
 	case !hasAgent(made):
-		return topicWebhook.finding(Failed, "the API server does not call the injector for namespace "+c.Namespace+": see namespaceSelector of the MutatingWebhookConfiguration "+injectorName+", and the labels of the namespace")
+		return topicWebhook.finding(Failed, "the API server does not call the injector for namespace "+c.Namespace+": see namespaceSelector of the MutatingWebhookConfiguration "+injectorName+", and the labels of the namespace"), nil
 	}
-	return topicWebhook.finding(OK, "the API server calls the injector, which adds an agent to a pod of GatewaySync "+gatewaySync+" (dry run)")
+	return topicWebhook.finding(OK, "the API server calls the injector, which adds an agent to a pod of GatewaySync "+gatewaySync+" (dry run)"), nil
 }
 
 // gatewayPod is a minimal gateway that Pod Security "restricted" admits. It requires its agent, so that a failed call of the injector is an error.

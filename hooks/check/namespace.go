@@ -42,7 +42,8 @@ func (c Checker) namespace(ctx context.Context, r receivers, calls bool) []Findi
 		list = append(list, topicSyncs.finding(Warning, "there is no GatewaySync in namespace "+c.Namespace+"; choose another namespace with --namespace"))
 	}
 	if calls && len(found) > 0 {
-		list = append(list, c.DryRun(ctx, found[0].Name, profileOf(found[0])))
+		finding, _ := c.DryRun(ctx, found[0].Name, profileOf(found[0]))
+		list = append(list, finding)
 	}
 	list = append(list, c.pods(ctx, found)...)
 	for _, gs := range found {

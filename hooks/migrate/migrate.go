@@ -58,7 +58,7 @@ func (a Action) Apply(ctx context.Context) error {
 	if a.apply == nil {
 		return nil
 	}
-	if err := a.apply(ctx); err != nil && !apierrors.IsNotFound(err) {
+	if err := ignoreNotFound(a.apply(ctx)); err != nil {
 		return fmt.Errorf("%s %s: %w", a.Do, a.Object, err)
 	}
 	return nil
@@ -70,8 +70,8 @@ type Finder struct {
 	Namespace string // "" for all
 	// Release and ReleaseNamespace name the Helm release that will own the custom resource definitions.
 	Release, ReleaseNamespace string
-	// NoAgent returns why a new pod like p gets no agent of Stoker, or "" if it does. Plan needs it.
-	NoAgent func(ctx context.Context, p *corev1.Pod) string
+	// NoAgent returns why a new pod like p gets no agent of Stoker, or "" if it does. Plan needs it. Its error says why that is unknown.
+	NoAgent func(ctx context.Context, p *corev1.Pod) (string, error)
 }
 
 // Plan returns the actions in order. It changes nothing. The error says what could not be read; the returned actions are valid
@@ -293,7 +293,14 @@ func (f Finder) pods(ctx context.Context, noAgent string) (list []Action, err er
 		case first >= 0:
 			a.Why += "not evicted now: pod " + evicted[first].Name + " is evicted first; run this command again later"
 		default:
-			if why := cmp.Or(f.noReplacement(ctx, p), f.NoAgent(ctx, p)); why != "" {
+			why, err := f.noReplacement(ctx, p)
+			if err == nil && why == "" {
+				why, err = f.NoAgent(ctx, p)
+			}
+			if err != nil {
+				return list, fmt.Errorf("%s: it is unknown whether its replacement gets an agent: %w", a.Object, err)
+			}
+			if why != "" {
 				a.Why += why
 				break
 			}
@@ -349,30 +356,38 @@ func ready(p *corev1.Pod) bool {
 }
 
 // noReplacement returns why the pod that replaces p would not get the agent of Stoker, or "" if it would.
-func (f Finder) noReplacement(ctx context.Context, p *corev1.Pod) string {
+func (f Finder) noReplacement(ctx context.Context, p *corev1.Pod) (string, error) {
+	const recreate = "no controller recreates the pod: recreate it without the container"
 	owner := metav1.GetControllerOf(p)
 	if owner == nil {
-		return "no controller recreates the pod: recreate it without the container"
+		return recreate, nil
 	}
 	var template corev1.PodTemplateSpec
 	switch owner.APIVersion + "/" + owner.Kind {
 	case "apps/v1/StatefulSet":
 		set, err := f.Core.AppsV1().StatefulSets(p.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
 		if err != nil {
-			return err.Error()
+			return recreate, ignoreNotFound(err)
 		}
 		template = set.Spec.Template
 	case "apps/v1/ReplicaSet":
 		set, err := f.Core.AppsV1().ReplicaSets(p.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
 		if err != nil {
-			return err.Error()
+			return recreate, ignoreNotFound(err)
 		}
 		template = set.Spec.Template
 	default:
-		return owner.Kind + " " + owner.Name + " might not recreate it: delete the pod yourself"
+		return owner.Kind + " " + owner.Name + " might not recreate it: delete the pod yourself", nil
 	}
 	if slices.ContainsFunc(containers(&template.Spec), func(c corev1.Container) bool { return c.Name == gatewaypod.AgentContainer }) {
-		return "remove the container from the pod template of " + owner.Kind + " " + owner.Name
+		return "remove the container from the pod template of " + owner.Kind + " " + owner.Name, nil
 	}
-	return ""
+	return "", nil
+}
+
+func ignoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }

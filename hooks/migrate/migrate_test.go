@@ -289,13 +289,13 @@ func TestEvictionOrder(t *testing.T) {
 }
 
 // injected says that every new pod gets an agent.
-func injected(context.Context, *corev1.Pod) string { return "" }
+func injected(context.Context, *corev1.Pod) (string, error) { return "", nil }
 
 // The webhook configuration exists, but the API server does not reach the injector.
 func TestInjectorDoesNotAnswer(t *testing.T) {
 	f, _ := fakeFinder(foreignPod("line-0", nil))
-	f.NoAgent = func(_ context.Context, p *corev1.Pod) string {
-		return "cannot call the injector for " + p.Namespace + "/" + p.Annotations["stoker.io/cr-name"]
+	f.NoAgent = func(_ context.Context, p *corev1.Pod) (string, error) {
+		return "cannot call the injector for " + p.Namespace + "/" + p.Annotations["stoker.io/cr-name"], nil
 	}
 	list, err := f.Plan(t.Context())
 	require.NoError(t, err)
@@ -314,6 +314,28 @@ func TestUnreadableWebhooks(t *testing.T) {
 	require.Len(t, list, 1)
 	assert.Equal(t, migrate.ByHand, list[0].Do)
 	assert.Contains(t, list[0].Why, "the webhook configurations cannot be read")
+}
+
+// An API server that does not answer leaves no work for the operator.
+func TestUnknownReplacement(t *testing.T) {
+	busy := apierrors.NewTooManyRequestsError("busy")
+	for name, set := range map[string]func(*migrate.Finder, *clientset.Fake){
+		"the StatefulSet cannot be read": func(_ *migrate.Finder, core *clientset.Fake) {
+			core.PrependReactor("get", "statefulsets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, busy })
+		},
+		"the dry run cannot be made": func(f *migrate.Finder, _ *clientset.Fake) {
+			f.NoAgent = func(context.Context, *corev1.Pod) (string, error) { return "", busy }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, core := fakeFinder(foreignPod("line-0", nil))
+			set(&f, core)
+			list, err := f.Plan(t.Context())
+			require.ErrorIs(t, err, busy)
+			require.ErrorContains(t, err, "plant pod/line-0: it is unknown whether its replacement gets an agent")
+			assert.Empty(t, list)
+		})
+	}
 }
 
 func TestTruncatedPodList(t *testing.T) {
