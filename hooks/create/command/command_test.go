@@ -96,7 +96,7 @@ func TestPrivateRepository(t *testing.T) {
 		Auth: &v1alpha1.Credential{Token: &v1alpha1.TokenAuth{SecretRef: v1alpha1.SecretKeyRef{Name: "login", Key: "token"}}}}, gs.Spec.Git)
 	assert.Equal(t, &v1alpha1.GatewayAPI{SecretName: "gateway-api", SecretKey: "apiKey"}, gs.Spec.Gateway.API, "git has security-properties")
 	assert.Contains(t, x.err.String(), "main at "+commit[:7])
-	assert.Contains(t, x.err.String(), "stoker create secret git login --token-file FILE --apply\n  stoker create secret api-key gateway-api")
+	assert.Contains(t, x.err.String(), "stoker create secret git login --token-file FILE --apply --namespace plant\n  stoker create secret api-key gateway-api --key-file FILE --apply --namespace plant\n")
 	assert.NotContains(t, x.out.String(), token)
 	assert.Less(t, server.Stats().PackBytes, int64(100<<10), "the large file must not be fetched")
 
@@ -155,6 +155,23 @@ func TestLocalClone(t *testing.T) {
 		err := x.run(t, "gatewaysync", "press", "--dir", clone(t, "/srv/git/plant.git"), "--apply")
 		assert.True(t, isUsage(err), err)
 		require.ErrorContains(t, err, "name it with --repo")
+	})
+	for name, c := range map[string]struct{ key, content, want string }{
+		"apply a token with a line end": {"token", token + "\nother", "the token has a space or a line end"},
+		"apply a public key":            {"identity", "ssh-ed25519 AAAA", "is not a private key"},
+		"apply a token":                 {"password", token + "\n", "there is no cluster"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := x.run(t, "gatewaysync", "press", "--dir", clone(t, "https://git.example.com/plant.git"), "--secret", "a/"+c.key+"="+secretFile(t, c.content), "--apply")
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+	t.Run("a token with another key", func(t *testing.T) {
+		list, err := (&gatewaySyncFlags{secrets: map[string]string{"a/password": secretFile(t, token+"\n")}}).secretObjects(
+			&v1alpha1.Credential{Token: &v1alpha1.TokenAuth{SecretRef: v1alpha1.SecretKeyRef{Name: "a", Key: "password"}}})
+		require.NoError(t, err)
+		require.Len(t, list, 1)
+		assert.Equal(t, map[string][]byte{"password": []byte(token)}, list[0].Data)
 	})
 	t.Run("folder", func(t *testing.T) {
 		dir := clone(t, "https://git.example.com/plant.git")

@@ -14,10 +14,12 @@ import (
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/create"
 	"stoker.io/stoker/hooks/exit"
 	"stoker.io/stoker/hooks/output"
+	"stoker.io/stoker/internal/secret"
 )
 
 // gatewaySyncFlags holds the flags of create gatewaysync.
@@ -81,7 +83,7 @@ func (env *Env) createGatewaySync(ctx context.Context, name string, x *gatewaySy
 		return err
 	}
 	env.printFound(result, source)
-	env.printNext(result, x)
+	env.printNext(result, x, in.Namespace)
 	if !x.apply {
 		_, err := env.Stdout.Write(result.YAML)
 		return err
@@ -89,7 +91,7 @@ func (env *Env) createGatewaySync(ctx context.Context, name string, x *gatewaySy
 	if in.RepoNote != "" {
 		return exit.Errorf(exit.Usage, "the address of the repository is not known: name it with --repo")
 	}
-	secrets, err := x.secretObjects()
+	secrets, err := x.secretObjects(result.GatewaySync.Spec.Git.Auth)
 	if err != nil {
 		return err
 	}
@@ -105,23 +107,33 @@ func (env *Env) createGatewaySync(ctx context.Context, name string, x *gatewaySy
 	return p.applyGatewaySync(ctx, env, result.GatewaySync)
 }
 
-// secretObjects returns the Secrets whose keys --secret names, with the content of the files.
-func (x *gatewaySyncFlags) secretObjects() ([]*corev1.Secret, error) {
+// secretObjects returns the Secrets whose keys --secret names, with the content of the files, which the command create secret checks, too.
+func (x *gatewaySyncFlags) secretObjects(auth *v1alpha1.Credential) ([]*corev1.Secret, error) {
 	var list []*corev1.Secret
 	for _, id := range slices.Sorted(maps.Keys(x.secrets)) { // so that the keys of a Secret follow each other
 		name, key, _ := strings.Cut(id, "/") // open has checked it
-		value, err := readSecret("--secret "+id, x.secrets[id])
+		data := func(value secret.String) (map[string][]byte, error) {
+			return map[string][]byte{key: []byte(value.Reveal() + "\n")}, nil // keys of hosts, or certificates
+		}
+		switch ref := (v1alpha1.SecretKeyRef{Name: name, Key: key}); {
+		case auth == nil:
+		case auth.Token != nil && auth.Token.SecretRef == ref:
+			data = create.TokenData
+		case auth.GitHubApp != nil && auth.GitHubApp.PrivateKeySecretRef == ref:
+			data = create.AppData
+		case auth.SSHKey != nil && auth.SSHKey.SecretRef == ref:
+			data = func(value secret.String) (map[string][]byte, error) { return create.SSHData(value, "") }
+		}
+		values, err := fromFile("--secret "+id, x.secrets[id], data)
 		if err != nil {
 			return nil, err
-		}
-		text := value.Reveal()
-		if key != create.TokenKey {
-			text += "\n" // keys and certificates are text files
 		}
 		if n := len(list); n == 0 || list[n-1].Name != name {
 			list = append(list, create.Secret(name, "", map[string][]byte{}))
 		}
-		list[len(list)-1].Data[key] = []byte(text)
+		for _, value := range values { // one, whose key may be another one here
+			list[len(list)-1].Data[key] = value
+		}
 	}
 	return list, nil
 }
@@ -175,8 +187,12 @@ func (env *Env) printFound(r *create.Result, source *treeSource) {
 	}
 }
 
-func (env *Env) printNext(r *create.Result, x *gatewaySyncFlags) {
-	gs := r.GatewaySync
+// printNext prints what to do next. namespace is that of --namespace, or "".
+func (env *Env) printNext(r *create.Result, x *gatewaySyncFlags, namespace string) {
+	gs, flags := r.GatewaySync, ""
+	if namespace != "" {
+		flags = " --namespace " + namespace
+	}
 	commands := []string{"stoker preflight -f FILE"}
 	if x.apply {
 		commands = nil
@@ -184,15 +200,15 @@ func (env *Env) printNext(r *create.Result, x *gatewaySyncFlags) {
 	if a := gs.Spec.Git.Auth; a != nil && (!x.apply || len(x.secrets) == 0) {
 		switch {
 		case a.Token != nil:
-			commands = append(commands, "stoker create secret git "+a.Token.SecretRef.Name+" --token-file FILE --apply")
+			commands = append(commands, "stoker create secret git "+a.Token.SecretRef.Name+" --token-file FILE --apply"+flags)
 		case a.SSHKey != nil:
-			commands = append(commands, "stoker create secret git "+a.SSHKey.SecretRef.Name+" --ssh-key-file FILE --repo "+gs.Spec.Git.Repo+" --apply")
+			commands = append(commands, "stoker create secret git "+a.SSHKey.SecretRef.Name+" --ssh-key-file FILE --repo "+gs.Spec.Git.Repo+" --apply"+flags)
 		case a.GitHubApp != nil:
-			commands = append(commands, "stoker create secret git "+a.GitHubApp.PrivateKeySecretRef.Name+" --github-app-key-file FILE --apply")
+			commands = append(commands, "stoker create secret git "+a.GitHubApp.PrivateKeySecretRef.Name+" --github-app-key-file FILE --apply"+flags)
 		}
 	}
 	if api := gs.Spec.Gateway.API; api.SecretName != "" {
-		commands = append(commands, "stoker create secret api-key "+api.SecretName+" --key-file FILE --apply")
+		commands = append(commands, "stoker create secret api-key "+api.SecretName+" --key-file FILE --apply"+flags)
 	}
 	if x.apply {
 		for i, p := range r.Pods {
@@ -202,7 +218,7 @@ func (env *Env) printNext(r *create.Result, x *gatewaySyncFlags) {
 			}
 			commands = append(commands, "annotate the pods of profile "+p.Profile+": "+strings.Join(p.Annotations, ", "))
 		}
-		commands = append(commands, "kubectl get gatewaysync "+gs.Name+" --watch")
+		commands = append(commands, "kubectl get gatewaysync "+gs.Name+" --watch"+flags)
 	}
 	fmt.Fprintf(env.Stderr, "next:\n  %s\n", output.Clean(strings.Join(commands, "\n  ")))
 }
