@@ -152,8 +152,15 @@ func (x *preflightFlags) addCluster(ctx context.Context, name string, in *prefli
 	if err != nil {
 		return false, err
 	}
-	gs, err := p.get(ctx, name)
 	manifest := in.GatewaySync
+	switch {
+	case manifest == nil:
+	case manifest.Name != name:
+		return false, exit.Errorf(exit.Usage, "%s contains GatewaySync %s, not %s", x.file, manifest.Name, name)
+	case manifest.Namespace != "" && manifest.Namespace != p.namespace:
+		return false, exit.Errorf(exit.Usage, "%s contains a GatewaySync of namespace %s, not %s: use --namespace %[2]s", x.file, manifest.Namespace, p.namespace)
+	}
+	gs, err := p.get(ctx, name)
 	switch {
 	case apierrors.IsNotFound(err) && manifest != nil:
 		gs = &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: p.namespace}}
@@ -166,9 +173,6 @@ func (x *preflightFlags) addCluster(ctx context.Context, name string, in *prefli
 		return false, p.explain(name, err)
 	}
 	if manifest != nil {
-		if manifest.Name != name {
-			return false, exit.Errorf(exit.Usage, "%s contains GatewaySync %s, not %s", x.file, manifest.Name, name)
-		}
 		gs.Spec = manifest.Spec
 		annotations := map[string]string{}
 		maps.Copy(annotations, gs.Annotations)
