@@ -112,6 +112,12 @@ func TestConfigCommands(t *testing.T) {
 	assert.Equal(t, commit, planned.Commit)
 	assert.Len(t, planned.Objects, 2)
 
+	cs, err := kube.ConfigSyncs(kubeDynamic(t, s), s.namespace).Get(t.Context(), "plant")
+	require.NoError(t, err)
+	text, err := yaml.Marshal(cs)
+	require.NoError(t, err)
+	exported := filepath.Join(t.TempDir(), "plant.yaml")
+	require.NoError(t, os.WriteFile(exported, text, 0o600))
 	code, out, _ = s.run("config", "status", "plant")
 	assert.Equal(t, exit.Done, code)
 	assert.Regexp(t, `ConfigMap +\S+ +site +Created +yes`, out)
@@ -131,6 +137,15 @@ func TestConfigCommands(t *testing.T) {
 	code, _, talk = s.run("config", "apply", "plant")
 	assert.Equal(t, exit.Done, code, talk)
 	assert.Contains(t, talk, second[:7])
+
+	t.Log("the status and the annotations in an exported file are of the past")
+	code, _, talk = s.run("rollback", "configsync/plant", "--to", commit)
+	require.Equal(t, exit.Done, code, talk)
+	_, want, _ := s.run("config", "diff", "plant")
+	require.Contains(t, want, "ConfigMap "+s.namespace+"/other\n")
+	code, out, talk = s.run("config", "diff", "-f", exported)
+	assert.Equal(t, exit.Done, code, talk)
+	assert.Equal(t, want, out)
 }
 
 func TestConfigExitCodes(t *testing.T) {

@@ -3,9 +3,12 @@ package config
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
@@ -37,7 +40,7 @@ Values of Secrets, and objects whose templates can use them, are shown only with
 	x.addSourceFlags(command)
 	command.Flags().BoolVar(&x.showSecrets, "show-secrets", false, "show the values of Secrets, and objects that may hold some")
 	x.setRun(command, func(ctx context.Context, args []string) error {
-		_, rendered, err := x.renderObjects(ctx, args)
+		_, rendered, err := x.renderObjects(ctx, args, false)
 		if err != nil {
 			return err
 		}
@@ -55,13 +58,17 @@ Values of Secrets, and objects whose templates can use them, are shown only with
 	return command
 }
 
-// renderObjects returns the ConfigSync of the arguments, and its objects at the commit of the flags.
-func (x *flags) renderObjects(ctx context.Context, args []string) (*v1alpha1.ConfigSync, *configsync.Rendered, error) {
+// renderObjects returns the ConfigSync of the arguments, and its objects at the commit of the flags. With live, a ConfigSync of a file is as
+// after it is applied: it has the requests and the status of the one in the cluster.
+func (x *flags) renderObjects(ctx context.Context, args []string, live bool) (*v1alpha1.ConfigSync, *configsync.Rendered, error) {
 	name, dir, err := splitArgs(args)
 	if err != nil {
 		return nil, nil, err
 	}
 	cs, err := x.load(ctx, name, dir)
+	if err == nil && live && x.file != "" && cs.Name != "" {
+		cs, err = x.applied(ctx, cs)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -71,6 +78,29 @@ func (x *flags) renderObjects(ctx context.Context, args []string) (*v1alpha1.Con
 	}
 	fmt.Fprintf(x.env.Stderr, "%s of %s at %.7s\n", output.Count(len(rendered.Objects), "object"), output.OneLine(rendered.Ref), rendered.Commit)
 	return cs, rendered, nil
+}
+
+// applied returns the ConfigSync of a file as it is in the cluster after it is applied. A status in the file is of the past.
+func (x *flags) applied(ctx context.Context, of *v1alpha1.ConfigSync) (*v1alpha1.ConfigSync, error) {
+	p, err := x.connected()
+	if err != nil {
+		return nil, err
+	}
+	cs, err := kube.ConfigSyncs(p.Dynamic, of.Namespace).Get(ctx, of.Name)
+	switch {
+	case apierrors.IsNotFound(err):
+		cs = &v1alpha1.ConfigSync{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: of.Name}}
+	case err != nil: // without the inventory, the diff would not show what a run deletes
+		return nil, p.Explain(of.Name, err)
+	case !equality.Semantic.DeepEqual(cs.Spec, of.Spec):
+		cs.Generation++
+	}
+	cs.Spec = of.Spec
+	if cs.Annotations == nil {
+		cs.Annotations = map[string]string{}
+	}
+	maps.Copy(cs.Annotations, of.Annotations)
+	return cs, nil
 }
 
 func newDiffCommand(env *Env) *cobra.Command {
@@ -91,24 +121,12 @@ and 1 or 5 if the API server refuses an object.`,
 	x := &flags{env: env}
 	x.addSourceFlags(command)
 	x.setRun(command, func(ctx context.Context, args []string) error {
-		cs, rendered, err := x.renderObjects(ctx, args)
+		cs, rendered, err := x.renderObjects(ctx, args, true)
 		if err != nil {
 			return err
 		}
 		if cs.Name == "" {
 			return exit.Errorf(exit.Usage, "missing the name of a ConfigSync, or a file with -f FILE: a diff needs to know what it owns")
-		}
-		if cs.UID == "" { // from a file: the status is in the cluster
-			p, err := x.connected()
-			if err != nil {
-				return err
-			}
-			switch live, err := kube.ConfigSyncs(p.Dynamic, cs.Namespace).Get(ctx, cs.Name); {
-			case err == nil:
-				cs.Status = live.Status
-			case !apierrors.IsNotFound(err): // without the inventory, the diff would not show what a run deletes
-				return p.Explain(cs.Name, err)
-			}
 		}
 		r, err := x.engine("").Prepare(ctx, cs, rendered)
 		if err != nil {
