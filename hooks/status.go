@@ -64,6 +64,8 @@ that rejects the credentials, has a row of its own, and the exit code is 7 or 5.
 		switch {
 		case f.by != "" && f.by != "commit":
 			return exit.Errorf(exit.Usage, "unknown --by %.40q: use commit", f.by)
+		case f.behind && (len(args) == 0 || f.by != ""):
+			return exit.Errorf(exit.Usage, "--behind leaves out gateways of one GatewaySync: use NAME, and leave out --by")
 		case f.watch && !one:
 			return exit.Errorf(exit.Usage, "--watch shows one GatewaySync of one context: use NAME, and leave out --contexts, --by and --all-namespaces")
 		case f.watch && f.format != output.Table:
@@ -95,7 +97,7 @@ func (c *cli) statusOf(ctx context.Context, name string, f statusFlags) error {
 	if err != nil {
 		fmt.Fprintln(c.stderr, output.Clean(err.Error()))
 	}
-	r := output.Result{Data: v, Names: []string{display.ResourceName(gs)}, Text: func(w io.Writer) { display.Describe(w, gs, v, f.behind) }}
+	r := output.Result{Data: v, Names: []string{display.ResourceName(gs)}, Text: func(w io.Writer) { display.Describe(w, gs, v, *c.flags.Context, f.behind) }}
 	return r.Print(c.stdout, f.format)
 }
 
@@ -135,7 +137,7 @@ func (c *cli) statusOfSites(command *cobra.Command, name string, f statusFlags) 
 // watchStatus shows a GatewaySync until ctx is done. It fails only for errors that a retry does not fix, and prints each other
 // error when it begins.
 func (c *cli) watchStatus(ctx context.Context, p target, name string, behind bool) error {
-	viewer := display.NewViewer(c.stdout, c.env, behind)
+	viewer := display.NewViewer(c.stdout, c.env, *c.flags.Context, behind)
 	failing := false
 	for {
 		gs, v, err := p.loadVerdict(ctx, name)

@@ -106,6 +106,15 @@ func TestStatusOfSeveralSites(t *testing.T) {
 		assert.Regexp(t, `(?m)^unknown +- +\? +no answer: .*refused: gone$`, out)
 	}
 
+	held := strings.Replace(running, "syncStatus: Synced, reason: Synced", "syncStatus: Held, reason: ApprovalNeeded", 1)
+	require.NoError(t, lead(t.Context(), north, namespace, "line", held))
+	for line, context := range map[string]string{"status line": "", "status line --context north": " --context north", "status line --contexts north": " --context north"} {
+		t.Run(line, func(t *testing.T) {
+			out, _ := types(exit.Done, line)
+			assert.Contains(t, out, "; now: stoker approve line --namespace "+namespace+context+"\n")
+		})
+	}
+
 	for line, want := range map[string]string{
 		"status --context gone":                     "the API server does not answer",
 		"status line --context gone":                "the API server does not answer",
@@ -117,6 +126,8 @@ func TestStatusOfSeveralSites(t *testing.T) {
 		"status line --watch --contexts north,gone": "--watch shows one GatewaySync",
 		"status other --contexts north":             "there is no GatewaySync other",
 		"status --by name":                          "use commit",
+		"status --behind":                           "use NAME, and leave out --by",
+		"status line --behind --by commit":          "use NAME, and leave out --by",
 		"ui line --contexts all":                    "cannot be used together",
 		"status --contexts all --namespace nil":     "1 site did not answer",
 	} {

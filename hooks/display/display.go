@@ -98,8 +98,8 @@ func ready(gs *v1alpha1.GatewaySync, v request.Verdict) metav1.ConditionStatus {
 }
 
 // Describe prints a GatewaySync, the verdict on it, why gateways are behind, and its gateways, those that are behind first. With
-// onlyBehind it leaves out the others.
-func Describe(w io.Writer, gs *v1alpha1.GatewaySync, v request.Verdict, onlyBehind bool) {
+// onlyBehind it leaves out the others. Commands name the context unless it is "".
+func Describe(w io.Writer, gs *v1alpha1.GatewaySync, v request.Verdict, context string, onlyBehind bool) {
 	line := func(label, value string) {
 		if value != "" {
 			fmt.Fprintf(w, "%-12s %s\n", label+":", output.OneLine(value))
@@ -121,7 +121,7 @@ func Describe(w io.Writer, gs *v1alpha1.GatewaySync, v request.Verdict, onlyBehi
 	if unknown {
 		line("Next", status.Next(v.Reason))
 	} else {
-		for _, why := range reasons(gs.Name, gateways[:behind]) {
+		for _, why := range reasons(gs.Name+sites.Flags(gs.Namespace, context), gateways[:behind]) {
 			line("Behind", why)
 		}
 	}
@@ -164,6 +164,7 @@ func behindFirst(gs *v1alpha1.GatewaySync, v request.Verdict) (gateways []v1alph
 }
 
 // reasons returns a line for each reason of gateways that are behind, in their order: how many there are, and what happens next.
+// name is the GatewaySync as a command names it.
 func reasons(name string, behind []v1alpha1.DiscoveredGateway) (lines []string) {
 	var order []v1alpha1.Reason
 	count := map[v1alpha1.Reason]int{}

@@ -38,7 +38,7 @@ func TestDescribeThousandGateways(t *testing.T) {
 	}
 	describe := func(v request.Verdict, onlyBehind bool) string {
 		var b strings.Builder
-		Describe(&b, gs, v, onlyBehind)
+		Describe(&b, gs, v, "", onlyBehind)
 		return b.String()
 	}
 	v := request.Verdict{Phase: request.Progressing, Commit: "b", Gateways: request.Count{Total: 1000, Synced: 997}}

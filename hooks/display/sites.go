@@ -136,7 +136,7 @@ func DescribeSites(list []sites.Answer, onlyBehind bool) *output.Result {
 			}
 			now := a.Clients.Now()
 			for _, gs := range a.Fleets {
-				Describe(w, gs, request.Read(gs, "", a.Leads.Target(gs), now), onlyBehind)
+				Describe(w, gs, request.Read(gs, "", a.Leads.Target(gs), now), a.Context, onlyBehind)
 			}
 		}
 	}

@@ -25,18 +25,19 @@ type Viewer struct {
 	w        io.Writer
 	terminal bool
 	colors   bool
-	behind   bool // only gateways that are behind
+	context  string // that commands name
+	behind   bool   // only gateways that are behind
 
 	last     string            // what was drawn or printed last
 	lastDraw time.Time         // of last
 	lines    map[string]string // last line of each gateway, without a terminal
 }
 
-// NewViewer returns a Viewer that writes to w. It uses colors on a terminal, unless the environment env tells it not to. With onlyBehind
-// it shows no gateway that runs the commit.
-func NewViewer(w io.Writer, env func(string) string, onlyBehind bool) *Viewer {
+// NewViewer returns a Viewer that writes to w. It uses colors on a terminal, unless the environment env tells it not to. context
+// and onlyBehind are as for Describe.
+func NewViewer(w io.Writer, env func(string) string, context string, onlyBehind bool) *Viewer {
 	terminal := output.IsTerminal(w)
-	return &Viewer{w: w, terminal: terminal, colors: terminal && allowsColors(env), behind: onlyBehind, lines: map[string]string{}}
+	return &Viewer{w: w, terminal: terminal, colors: terminal && allowsColors(env), context: context, behind: onlyBehind, lines: map[string]string{}}
 }
 
 func allowsColors(env func(string) string) bool {
@@ -55,7 +56,7 @@ func (l *Viewer) Show(gs *v1alpha1.GatewaySync, v request.Verdict) {
 // draw replaces the table on the terminal.
 func (l *Viewer) draw(gs *v1alpha1.GatewaySync, v request.Verdict) {
 	var b bytes.Buffer
-	Describe(&b, gs, v, l.behind)
+	Describe(&b, gs, v, l.context, l.behind)
 	text := b.String()
 	if text == l.last && time.Since(l.lastDraw) < redrawInterval {
 		return

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 
+	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/kube"
 )
 
@@ -69,6 +70,20 @@ func flagsFor(of *genericclioptions.ConfigFlags, context string) *genericcliopti
 	f.Context, f.KubeConfig, f.Namespace, f.Timeout, f.WrapConfigFn = &context, of.KubeConfig, of.Namespace, of.Timeout, of.WrapConfigFn
 	f.Impersonate, f.ImpersonateUID, f.ImpersonateGroup, f.ImpersonateUserExtra = of.Impersonate, of.ImpersonateUID, of.ImpersonateGroup, of.ImpersonateUserExtra
 	return f
+}
+
+// Flags returns the flags with which a command that a user pastes into a shell finds the objects of a namespace. context is "" for the
+// current one.
+func Flags(namespace, context string) string {
+	flags := " --namespace " + namespace
+	switch {
+	case context == "":
+	case strings.Trim(context, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:/@-") == "":
+		flags += " --context " + context
+	default:
+		flags += " --context '" + strings.ReplaceAll(output.OneLine(context), "'", `'\''`) + "'"
+	}
+	return flags
 }
 
 // allContexts is the value of --contexts that names every context of the kubeconfig.

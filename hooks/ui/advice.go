@@ -61,10 +61,10 @@ func (a *advisor) advice(r v1alpha1.Reason) Advice {
 	return Advice{Reason: clean(string(r), 64)}
 }
 
-// adviceOf returns the advice for a reason of a gateway of the GatewaySync name. It names the commands.
-func (a *advisor) adviceOf(name string, r v1alpha1.Reason) Advice {
+// adviceOf returns the advice for a reason of a gateway of a fleet. It names the commands.
+func (a *advisor) adviceOf(f fleet, r v1alpha1.Reason) Advice {
 	found := a.advice(r)
-	found.Next = status.NextOf(name, r)
+	found.Next = status.NextOf(f.Name+f.flags, r)
 	return found
 }
 

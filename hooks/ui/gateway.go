@@ -129,7 +129,7 @@ func (s *Server) serveGateway(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p := gatewayPage{frame: s.newFrame(f.site, g.Name, crumb{"Fleets", "/"}, crumb{f.Name, f.Path}), Fleet: f, Gateway: g, Runs: f.newCommit(g.row.SyncedCommit),
-		Advice: s.advisor.adviceOf(f.Name, g.Reason)}
+		Advice: s.advisor.adviceOf(f, g.Reason)}
 	p.Notices = f.site.notices(l)
 	p.follow(f.live(), f.site.silent(l).link())
 	if gatewaypod.ValidName(g.row.Name) { // a report may have any name, and users paste the command into a shell

@@ -12,6 +12,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/syntax"
+	"stoker.io/stoker/hooks/sites"
 	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/status"
 )
@@ -185,12 +186,14 @@ func (s *Server) newFleet(x *site, gs *v1alpha1.GatewaySync, target *v1alpha1.Sy
 	f := fleet{
 		Namespace: gs.Namespace, Name: gs.Name, Path: x.path + PathOf(gs.Namespace, gs.Name), Repo: address(gs.Spec.Git.Repo),
 		Ref: clean(v.Ref, maxWord), Commit: syntax.ShortCommit(v.Commit), Origin: clean(request.Origin(gs, v.Ref), maxWord),
-		Total: v.Gateways.Total, Synced: v.Gateways.Synced, Message: clean(v.Message, maxMessage), Advice: s.advisor.adviceOf(gs.Name, v.Reason), gs: gs, reason: v.Reason,
-		site: x, flags: " --namespace " + gs.Namespace, Lost: lost,
+		Total: v.Gateways.Total, Synced: v.Gateways.Synced, Message: clean(v.Message, maxMessage), gs: gs, reason: v.Reason,
+		site: x, Site: x.label(), Lost: lost,
 	}
-	if f.Site = x.label(); f.Site != "" {
-		f.flags += " --context " + shellWord(x.Context)
+	f.flags = sites.Flags(gs.Namespace, "")
+	if f.Site != "" {
+		f.flags = sites.Flags(gs.Namespace, x.Context)
 	}
+	f.Advice = s.advisor.adviceOf(f, v.Reason)
 	if syntax.IsCommit(v.Ref) {
 		f.Ref = syntax.ShortCommit(v.Ref)
 	}

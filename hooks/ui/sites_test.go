@@ -146,7 +146,9 @@ func TestSeveralSites(t *testing.T) {
 	for _, want := range []string{"All 3 gateways run main", "stoker status line --namespace " + south.Namespace + " --context " + arn, `<span class="context">` + arn + `</span>`} {
 		assert.Contains(t, page, want)
 	}
-	assert.Contains(t, r.get("/sites/north"+PathOf(north.Namespace, "line")+"/gateway?name=line-7"), "views/Tank/view.json", "the agent of that cluster must be asked")
+	page = r.get("/sites/north" + PathOf(north.Namespace, "line") + "/gateway?name=line-7")
+	assert.Contains(t, page, "views/Tank/view.json", "the agent of that cluster must be asked")
+	assert.Contains(t, page, "or now: stoker sync line --namespace "+north.Namespace+" --context north.")
 	assert.Contains(t, r.get("/?site=north"), "7 of 50 gateways are behind")
 	assert.NotContains(t, r.get("/?site=north"), ">Sites<")
 	assert.Equal(t, 404, r.send("GET", "/?site=unheard", nil).StatusCode)

@@ -84,14 +84,6 @@ func breakable(s string) template.HTML {
 	return template.HTML(b.String())
 }
 
-// shellWord returns a word for a command that users paste into a shell.
-func shellWord(s string) string {
-	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:/@-") == "" {
-		return s
-	}
-	return "'" + strings.ReplaceAll(clean(s, maxWord), "'", `'\''`) + "'"
-}
-
 // counted returns a number with its noun.
 func counted(n int, what string) string {
 	if n != 1 {
