@@ -190,6 +190,36 @@ func TestPauseAndResume(t *testing.T) {
 	assert.Equal(t, "now", s.HandledForceSync)
 }
 
+// A gateway of a closed step resumes with the others, and not when its step opens.
+func TestResumeInClosedStep(t *testing.T) {
+	resume := func(s *v1alpha1.SyncTargetSpec) { s.Paused = false }
+	for name, lead := range map[string]func(w *world, p *pod, first string){
+		"after the commit": func(w *world, p *pod, first string) {
+			w.moves("three", rollout(3, 0, first))
+			p.await("Paused", held(v1alpha1.ReasonPaused))
+			w.lead(resume, rollout(3, 1, first))
+		},
+		"with the commit": func(w *world, _ *pod, first string) { w.moves("three", rollout(3, 0, first), resume) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := onSharedCluster(t)
+			p, _ := w.staged(func(gs *v1alpha1.GatewaySync) {
+				gs.Spec.Sync.Defaults.DriftPolicy, gs.Spec.Snapshots = v1alpha1.DriftRepair, &v1alpha1.SnapshotsSpec{Enabled: true}
+			})
+			second := p.follows("two")
+			snapshot := p.await("a snapshot", func(s v1alpha1.SyncReportStatus) bool { return s.LastSnapshot != nil }).LastSnapshot.ID
+			w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Paused = true })
+			p.await("Paused", func(s v1alpha1.SyncReportStatus) bool { return s.Paused })
+			p.edits("by hand")
+			lead(w, p, second)
+			assert.False(t, p.await("a closed gate", held(v1alpha1.ReasonGateClosed)).Paused)
+			eventually(t, "the agent repairs the file", func() bool { return p.title() == "two" })
+			w.restores(snapshot)
+			eventually(t, "the agent restores the snapshot", func() bool { return p.title() == "one" })
+		})
+	}
+}
+
 // repairing returns a pod that runs its first commit and repairs drift.
 func repairing(t *testing.T) (w *world, p *pod, first string) {
 	t.Helper()

@@ -216,7 +216,8 @@ func (f *Follower) adoptStartup(gs *v1alpha1.GatewaySync) effective.Settings {
 // prepare returns the inputs of an order for this gateway.
 func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction) (inputs, error) {
 	eff, bad := f.effective(gs)
-	eff.Paused = eff.Paused || in.paused
+	pausedBySpec := eff.Paused
+	eff.Paused = pausedBySpec || in.paused
 	err := connect.Reachable(&gs.Spec, f.Secrets)
 	if err == nil {
 		err = bad
@@ -234,8 +235,8 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 		request = f.spec.request
 	}
 	return inputs{
-		request: request,
-		in:      in, generation: gs.Generation, profile: eff, rotated: f.rotated.Load(),
+		request: request, pausedBySpec: pausedBySpec,
+		in: in, generation: gs.Generation, profile: eff, rotated: f.rotated.Load(),
 		rollback:    in.Ref != gs.Spec.Git.Ref && !in.Commit.IsZero() && in.Commit == f.spec.rollback,
 		beforeStart: f.startup.beforeStart(ctx, f.connections.Gateway), newVolume: f.startup.state.NewVolume,
 		facts: plan.Facts{GatewayName: f.Gateway, PodName: f.Pod, PodOrdinal: ordinal, Namespace: f.Namespace, CRName: f.GatewaySync, Labels: f.pod.labels},
@@ -256,6 +257,7 @@ func (f *Follower) take(gs *v1alpha1.GatewaySync, m inputs) {
 		c.admitted = &admission{git: gs.Spec.Git, remote: f.connections.Remote, store: f.Engine.Store, ref: m.in.Ref, commit: m.in.Commit, refill: f.refilling}
 	}
 	c.inputs = m
+	c.paused, _ = c.paused.Apply(m.in.pause(), m.in.paused)
 	c.order = &loop.Order{
 		Task: sync.Task{
 			Target: m.in.Target, Profile: m.profile, Facts: m.facts, Admit: c.admitted.admit, BeforeStart: m.beforeStart, NewVolume: m.newVolume, Start: f.start(),

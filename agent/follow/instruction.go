@@ -38,6 +38,11 @@ func (in *instruction) unresolved(generation int64) (loop.Problem, bool) {
 	return in.problem.Problem, in.problem.Reason != "" && in.problem.generation == generation
 }
 
+// pause returns the pause that this target would begin or end.
+func (in *instruction) pause() decide.Pause {
+	return decide.Pause{Owner: in.owner, Generation: in.Generation}
+}
+
 // parse parses and validates a SyncTarget. The API server validates it, too, unless its validation rules were removed.
 //
 // The reason of the error is WaitingForLead if the lead must write the target again, and PodRestartNeeded if only a newer agent can follow

@@ -29,6 +29,7 @@ type inputs struct {
 	rotated         int64         // how often a secret file has changed; a sync that failed with the old one is retried
 	rollback        bool          // an operator requested to go back to the commit
 	rolloutRollback bool          // the rollout went back to it
+	pausedBySpec    bool          // the spec pauses this gateway; the target can pause it, too
 	request         audit.Request // who requested the ref
 }
 
@@ -63,9 +64,9 @@ func (c *currentOrder) pause(in *instruction) {
 	if o == nil {
 		return
 	}
-	paused := in.paused || c.inputs.profile.Paused
+	paused := in.paused || c.inputs.pausedBySpec
 	var apply bool
-	if c.paused, apply = c.paused.Apply(decide.Pause{Owner: in.owner, Generation: in.Generation}, paused); !apply {
+	if c.paused, apply = c.paused.Apply(in.pause(), paused); !apply {
 		return
 	}
 	if o.Profile.Paused != paused {
