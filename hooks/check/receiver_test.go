@@ -12,9 +12,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
 
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/clientset"
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
@@ -243,6 +248,31 @@ func TestCheckDryRun(t *testing.T) {
 	require.NoError(t, err)
 	for _, p := range pods.Items {
 		assert.NotEqual(t, "stoker-check", p.Name, "a check changes nothing")
+	}
+}
+
+// An API server that does not answer says nothing about the pod.
+func TestUnansweredDryRun(t *testing.T) {
+	busy := apierrors.NewTooManyRequestsError("busy")
+	for name, c := range map[string]struct {
+		resource string
+		err      error
+		state    State
+	}{
+		"review":    {"selfsubjectaccessreviews", busy, Unknown},
+		"dry run":   {"pods", busy, Unknown},
+		"a refusal": {"pods", apierrors.NewBadRequest("no"), Warning},
+	} {
+		t.Run(name, func(t *testing.T) {
+			core := clientset.New()
+			core.PrependReactor("create", "selfsubjectaccessreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return true, &authorizationv1.SelfSubjectAccessReview{Status: authorizationv1.SubjectAccessReviewStatus{Allowed: true}}, nil
+			})
+			core.PrependReactor("create", c.resource, func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, c.err })
+			found, err := Checker{Clients: kube.Clients{Core: core}, Namespace: "plant"}.DryRun(t.Context(), "line", nil)
+			assert.Equal(t, c.state, found.State, found.Message)
+			assert.Equal(t, c.state == Unknown, err != nil)
+		})
 	}
 }
 
