@@ -309,6 +309,8 @@ func TestHostileRegistry(t *testing.T) {
 		"a file below a link":    {push(entries(tar.Header{Name: "a", Linkname: "/etc", Typeflag: tar.TypeSymlink}, regular("a/passwd"))), v1alpha1.ReasonUnsafePath, "twice"},
 		"a link to a long path":  {push(entries(tar.Header{Name: "a", Linkname: strings.Repeat("x/", 4096), Typeflag: tar.TypeSymlink})), v1alpha1.ReasonLimitExceeded, "a target of"},
 		"a file twice":           {push(entries(regular("a"), regular("a"))), v1alpha1.ReasonUnsafePath, "twice"},
+		"a file as the root":     {push(entries(regular("."))), v1alpha1.ReasonUnsafePath, "the root of the layer is a file"},
+		"a link as the root":     {push(entries(tar.Header{Name: "./", Linkname: "/etc", Typeflag: tar.TypeSymlink})), v1alpha1.ReasonUnsafePath, "or a symbolic link"},
 		"a file and a folder":    {push(entries(regular("a/b"), regular("a"))), v1alpha1.ReasonUnsafePath, "twice"},
 		"a redirect of a manifest": {serve("/manifests/", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }),
 			v1alpha1.ReasonRedirectRefused, "only for layers"},

@@ -282,6 +282,9 @@ func TestRegistryCredentials(t *testing.T) {
 	config := func(host string) string {
 		return fmt.Sprintf(`{"auths":{"other.example.com":{"auth":"eDp5"},%q:{"auth":%q}}}`, host, base64.StdEncoding.EncodeToString([]byte(user+":"+password)))
 	}
+	twice := func(host string) string { // with a wrong credential at a name that comes later in the alphabet
+		return strings.Replace(config(host), "other.example.com", "https://"+host+"/v2/", 1)
+	}
 	basic := func(s *ociregistry.Server) {
 		s.Before = func(w http.ResponseWriter, r *http.Request) bool {
 			if u, p, _ := r.BasicAuth(); u == user && p == password {
@@ -330,6 +333,7 @@ func TestRegistryCredentials(t *testing.T) {
 		"basic, Docker":              {basic, func(s *ociregistry.Server) repo.Auth { return token(config(host(s))) }, ""},
 		"basic, Docker with https":   {basic, func(s *ociregistry.Server) repo.Auth { return token(config("https://" + host(s) + "/v2/")) }, ""},
 		"basic, Docker with a path":  {basic, func(s *ociregistry.Server) repo.Auth { return token(config(host(s) + "/plants")) }, ""},
+		"basic, Docker with twins":   {basic, func(s *ociregistry.Server) repo.Auth { return token(twice(host(s))) }, ""},
 		"basic, Docker without host": {basic, func(*ociregistry.Server) repo.Auth { return token(config("registry.example.com")) }, ".token to credentials for 127.0.0.1"},
 		"basic, another path":        {basic, func(s *ociregistry.Server) repo.Auth { return token(config(host(s) + "/plan")) }, ".token to credentials for 127.0.0.1"},
 		"basic, broken Docker":       {basic, func(*ociregistry.Server) repo.Auth { return token(`{"auths":`) }, "not a valid Docker configuration"},

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -326,7 +327,7 @@ func (x *exchanger) credential(host string) (user, password string, err error) {
 }
 
 // dockerCredential returns the credential for a host in a Docker configuration, "" if it has none: that of the longest path if there are
-// several. ok reports whether the configuration is valid.
+// several, and the first in the alphabet of several names for one path. ok reports whether the configuration is valid.
 func dockerCredential(config []byte, host, path string) (user, password string, ok bool) {
 	var c struct {
 		Auths map[string]struct {
@@ -339,7 +340,8 @@ func dockerCredential(config []byte, host, path string) (user, password string, 
 		return "", "", false
 	}
 	longest := -1
-	for name, a := range c.Auths {
+	for _, name := range slices.Sorted(maps.Keys(c.Auths)) {
+		a := c.Auths[name]
 		_, address, hasScheme := strings.Cut(name, "://")
 		if !hasScheme {
 			address = name

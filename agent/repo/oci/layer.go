@@ -273,6 +273,9 @@ func (c *contents) put(path string, one file) error {
 	if i := strings.LastIndexByte(path, '/'); i >= 0 {
 		dir, name = path[:i], path[i+1:]
 	}
+	if name == "" {
+		return failure.New(v1alpha1.ReasonUnsafePath, "the root of the layer is a file or a symbolic link: push the folder that has the files")
+	}
 	in, err := c.folderAt(dir)
 	if err != nil {
 		return err
@@ -280,7 +283,7 @@ func (c *contents) put(path string, one file) error {
 	if err := count(&c.made); err != nil {
 		return err
 	}
-	if _, exists := in.entries[name]; exists || name == "" {
+	if _, exists := in.entries[name]; exists {
 		return twice(path)
 	}
 	if in.entries == nil {
