@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -199,6 +200,10 @@ func TestOwnFilesFitInMemory(t *testing.T) {
 		"journal of too many changes": {journalFile, func(t *testing.T, path string) {
 			writeJournal(t, path, 2_000_000, func(i int) string { return fmt.Sprintf("p%07d", i) })
 		}},
+		"journal of one directory many times": {journalFile, func(t *testing.T, path string) {
+			dirs := slices.Repeat([]format.Directory{{Path: "p", Create: true, Whole: true}}, 500_000)
+			writeJournal(t, path, len(dirs), func(i int) string { return fmt.Sprintf("p/%07d", i) }, dirs...)
+		}},
 		"journal of long paths": {journalFile, func(t *testing.T, path string) {
 			long := strings.Repeat("x/", 60) + strings.Repeat("y", 60_000)
 			writeJournal(t, path, 5500, func(i int) string { return fmt.Sprintf("p%07d/%s", i, long) })
@@ -244,9 +249,9 @@ func TestOwnFilesFitInMemory(t *testing.T) {
 }
 
 // writeJournal writes a journal with n files to create and a valid checksum.
-func writeJournal(t *testing.T, path string, n int, name func(int) string) {
+func writeJournal(t *testing.T, path string, n int, name func(int) string, dirs ...format.Directory) {
 	t.Helper()
-	r := &format.Journal{Header: plan.Header{Ref: "main", Commit: plan.ID{1}}, LostFolder: "20261120T063000.000Z-0123456", Areas: []string{""}}
+	r := &format.Journal{Header: plan.Header{Ref: "main", Commit: plan.ID{1}}, LostFolder: "20261120T063000.000Z-0123456", Areas: []string{""}, Dirs: dirs}
 	for i := range n {
 		r.Changes = append(r.Changes, plan.Change{Op: plan.Create, Path: name(i)})
 		r.Slots = append(r.Slots, format.Slot{})

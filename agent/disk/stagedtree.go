@@ -80,8 +80,7 @@ func (r stager) selectTrees() error {
 			r.run.trees.owners[step.Index] = like
 		}
 	}
-	r.run.LinkTrees()
-	return nil
+	return r.run.LinkTrees()
 }
 
 // slotFolder returns where the file of a write is staged.

@@ -115,6 +115,7 @@ func (j *Journal) Encode(to io.Writer) error {
 		b = binary.AppendUvarint(b, uint64(step.Index))
 		flush()
 	}
+	flush()
 	if err := w.Flush(); err != nil {
 		return err
 	}
@@ -226,8 +227,9 @@ func (j *Journal) In(dir string) (from, to int) {
 	return from, to
 }
 
-// LinkTrees sets the Tree of every slot and directory, and the Area of these directories, from the directories that are staged whole.
-func (j *Journal) LinkTrees() {
+// LinkTrees sets the Tree of every slot and directory, and the Area of these directories, from the directories that are staged whole. Each has
+// a file to write, and none is in another or twice; otherwise the error is ErrDamaged. So LinkTrees visits each change at most twice.
+func (j *Journal) LinkTrees() error {
 	trees := map[string]int32{}
 	for k := range j.Dirs {
 		x := &j.Dirs[k]
@@ -235,15 +237,22 @@ func (j *Journal) LinkTrees() {
 			continue
 		}
 		trees[x.Path] = int32(k) + 1
+		alone := false
 		from, to := j.In(x.Path)
 		for i := from; i < to; i++ {
 			if Writes(j.Changes[i].Op) {
+				if alone = j.Slots[i].Tree == 0; !alone {
+					break
+				}
 				j.Slots[i].Tree, x.Area = int32(k)+1, j.Slots[i].Area
 			}
 		}
+		if !alone {
+			return safe.Damaged("the journal stages %q twice, or without a file", x.Path)
+		}
 	}
 	if len(trees) == 0 {
-		return
+		return nil
 	}
 	for k := range j.Dirs {
 		x := &j.Dirs[k]
@@ -254,6 +263,7 @@ func (j *Journal) LinkTrees() {
 			x.Area = j.Dirs[x.Tree-1].Area
 		}
 	}
+	return nil
 }
 
 // Edits yields the run's changes to the manifest. If a path is in both Changes and Dirs, Edits yields at most one edit: the

@@ -63,8 +63,7 @@ func DecodeJournal(f io.ReaderAt, size, limit int64) (*Journal, error) {
 	if d.err != nil {
 		return nil, d.err
 	}
-	j.LinkTrees()
-	return j, nil
+	return j, j.LinkTrees()
 }
 
 // ReadJournal reads a journal without holding its changes in memory: it calls each for one after the other. The result has only

@@ -310,6 +310,23 @@ func TestDamagedJournal(t *testing.T) {
 		require.ErrorIs(t, err, safe.ErrDamaged, "byte %d", i)
 		_, _ = decodeBytes(sealed(damaged[:max(len(journalMagic), i)])) // must not panic
 	}
+	for name, paths := range map[string][]string{
+		"a directory twice": {"b", "b"}, "nested directories": {"b/c", "b"}, "nested directories, outermost first": {"b", "b/c"}, "no file to write": {"z"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := testJournal()
+			j.Changes[1] = plan.Change{Op: plan.Create, Path: "b/c/d"}
+			j.Dirs, j.Steps = nil, nil
+			for _, p := range paths {
+				j.Dirs = append(j.Dirs, Directory{Path: p, Create: true, Whole: true})
+			}
+			_, err := decodeBytes(encodeJournal(t, j))
+			require.ErrorIs(t, err, safe.ErrDamaged)
+			j.Dirs = []Directory{{Path: "b", Create: true, Whole: true}}
+			_, err = decodeBytes(encodeJournal(t, j))
+			require.NoError(t, err)
+		})
+	}
 }
 
 // sealed appends a valid checksum, so that DecodeJournal parses b instead of rejecting it.
