@@ -19,6 +19,7 @@ import (
 
 	"stoker.io/stoker/agent/disk/lostfound"
 	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/disk/single"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -404,4 +405,46 @@ func TestSingleFileKilled(t *testing.T) {
 			}
 		}
 	}
+}
+
+// An edit by the agent begins while another process restores a file of lost+found. No file gets the content of the other.
+func TestSingleFilesAtTheSameTime(t *testing.T) {
+	const key, path = "config/resources/core/ignition/api-token/k/config.json", "projects/p/a"
+	root := seeded(t)
+	moves := func(e safe.Effect) bool { return e.Op == "rename" && filepath.Base(e.Path) == single.Staged }
+	reached, finish, result := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	d := open(t, root, Options{Around: func(e safe.Effect, do func() error) error {
+		if moves(e) {
+			close(reached)
+			<-finish
+		}
+		return do()
+	}})
+	edit := func() error {
+		_, err := d.Edit(key, 1<<10, "", func([]byte) ([]byte, error) { return []byte("agent"), nil })
+		return err
+	}
+	apply(t, d, text(map[string]string{path: "1"}))
+	put(t, root, path, "lost")
+	apply(t, d, text(map[string]string{path: "2"}))
+	require.NoError(t, os.Remove(filepath.Join(root, path)))
+	reader := open(t, root, Options{ReadOnly: true, Around: func(e safe.Effect, do func() error) error {
+		if moves(e) {
+			go func() { result <- edit() }()
+			select {
+			case <-reached:
+			case err := <-result:
+				require.ErrorContains(t, err, "try again")
+				result <- nil
+			}
+		}
+		return do()
+	}})
+	require.NoError(t, reader.RestoreLost(lost(t, d)[0]))
+	close(finish)
+	assert.Equal(t, "lost", contents(t, root)[path])
+	require.NoError(t, <-result)
+	require.NoError(t, edit())
+	assert.Equal(t, "agent", contents(t, root)[key])
+	assertNoLeftovers(t, root)
 }

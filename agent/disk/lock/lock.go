@@ -25,8 +25,8 @@ const (
 // ErrHeld means that another agent holds the lock.
 var ErrHeld = errors.New("another agent uses the data directory")
 
-// errLocked is Flock's error for a file that another process has locked.
-var errLocked = errors.New("locked by another process")
+// ErrBusy is Flock's error for a file that another process has locked.
+var ErrBusy = errors.New("locked by another process")
 
 // holder is the content of the file. It only informs users.
 type holder struct {
@@ -112,7 +112,7 @@ func lockFile(own *safe.AgentFolder, flock func(*os.File) error) (*os.File, erro
 		err = flock(f)
 	}
 	switch {
-	case errors.Is(err, errLocked):
+	case errors.Is(err, ErrBusy):
 		err := fmt.Errorf("%w: %s; give each agent a data volume of its own", ErrHeld, readHolder(f))
 		return nil, errors.Join(err, f.Close())
 	case errors.Is(err, errors.ErrUnsupported):

@@ -133,6 +133,9 @@ func (n *Folder) Entries() ([]fs.DirEntry, error) {
 	return entries, err
 }
 
+// Handle opens the directory once more, so that a lock on the result is only the caller's.
+func (n *Folder) Handle() (*os.File, error) { return listAt(n) }
+
 // Each calls do for the entries of the directory, in no order, until it returns an error.
 func (n *Folder) Each(do func(fs.DirEntry) error) error {
 	f, err := listAt(n)

@@ -2,8 +2,10 @@ package single
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 
+	"stoker.io/stoker/agent/disk/lock"
 	"stoker.io/stoker/agent/disk/safe"
 )
 
@@ -79,8 +81,33 @@ func (f *Files) dropAside(folder *safe.Folder) error {
 	return f.own.Drop(AsideFile)
 }
 
-// PutBack puts a file that a crash left aside back at its path, unless that has a file. If it cannot, it logs that, and the next call tries again.
+// PutBack puts a file that a crash left aside back at its path, unless that has a file. If it cannot, it logs that, and the next change of a
+// single file tries again.
 func (f *Files) PutBack() {
+	if err := f.alone(func() error { return nil }); err != nil {
+		f.vol.Log.Warn("cannot look for a file left by a crash", "error", err)
+	}
+}
+
+// alone calls do, which changes a single file, after it has put a file back that a crash left aside. While do runs, no other process changes
+// single files: they would use the same names in .stoker. It does not wait, because a program of the gateway could keep it waiting. On a volume
+// without locks, alone only calls do.
+func (f *Files) alone(do func() error) error {
+	dir, err := f.own.Handle()
+	if err != nil {
+		return err
+	}
+	held := lock.Lock{File: dir}
+	defer func() { _ = held.Release() }() // opened for reading
+	if err := lock.Flock(dir); errors.Is(err, lock.ErrBusy) {
+		return fmt.Errorf("another process changes a file of the gateway at this moment; try again: %w", err)
+	}
+	f.putAsideBack()
+	return do()
+}
+
+// putAsideBack is PutBack for alone.
+func (f *Files) putAsideBack() {
 	path, err := f.own.Read(AsideFile, safe.MaxPath)
 	if err == nil && path != nil {
 		err = f.putBack(string(path))

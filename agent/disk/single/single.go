@@ -46,8 +46,10 @@ func (f *Files) Edit(path string, limit int64, reason string, edit func(old []by
 		return false, err
 	}
 	err = f.exclusive(func() error {
-		changed, err = f.edit(path, limit, reason, edit)
-		return err
+		return f.alone(func() error {
+			changed, err = f.edit(path, limit, reason, edit)
+			return err
+		})
 	})
 	return changed, err
 }
@@ -62,7 +64,6 @@ func (f *Files) checkNotOwned(path string) error {
 }
 
 func (f *Files) edit(path string, limit int64, reason string, edit func(old []byte) ([]byte, error)) (changed bool, err error) {
-	f.PutBack()
 	cur := safe.Cursor{Top: f.top}
 	defer cur.Reset()
 	dir, name := safe.Split(path)
@@ -244,8 +245,8 @@ var ErrUnsaved = errors.New("the current file is not in git and would be lost")
 const Staged = "restore.new"
 
 // RestoreLost puts an entry of lost+found back at its old path. To the agent this looks like a change by a user of the gateway:
-// the next comparison reports it. RestoreLost takes no lock, so it may run beside an agent, and it works on a Dir that was opened
-// with ReadOnly.
+// the next comparison reports it. RestoreLost does not take the agent's lock, so it may run beside an agent, and it works on a Dir that
+// was opened with ReadOnly. It fails while another process changes a single file.
 //
 // RestoreLost replaces an existing file only if git has it according to the manifest; otherwise it returns ErrUnsaved and
 // changes nothing. The entry stays in lost+found.
@@ -261,7 +262,11 @@ func (f *Files) RestoreLost(l lostfound.Entry) error {
 		return err
 	}
 	defer func() { _ = from.Close() }() // opened for reading
-	f.PutBack()
+	return f.alone(func() error { return f.restore(l, from, saved.Mode()) })
+}
+
+// restore writes the content of from to the old path of an entry of lost+found.
+func (f *Files) restore(l lostfound.Entry, from io.Reader, mode fs.FileMode) error {
 	cur := safe.Cursor{Top: f.top}
 	defer cur.Reset()
 	dir, name := safe.Split(l.Path)
@@ -278,7 +283,7 @@ func (f *Files) RestoreLost(l lostfound.Entry) error {
 		return safe.WriteError(err, "restore %s", l.Path)
 	}
 	defer func() { _ = f.vol.Remove(own, Staged) }() // does nothing if it was moved into place
-	if err := writeStaged(f.vol, own, folder, from, saved.Mode()); err != nil {
+	if err := writeStaged(f.vol, own, folder, from, mode); err != nil {
 		return safe.WriteError(err, "restore %s", l.Path)
 	}
 	if err := f.moveTo(own, folder, name, l.Path); err != nil {
