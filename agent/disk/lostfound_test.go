@@ -206,6 +206,23 @@ func TestLostAndFoundFromTheFuture(t *testing.T) {
 	assert.NoDirExists(t, forged)
 }
 
+// A run that cannot be read completely, here because it is too deep, neither hides the size of the others nor stops their removal.
+func TestLostAndFoundWithUnreadableRun(t *testing.T) {
+	c := newLostClock(t)
+	c.save("old", testTime)
+	deep := "20261120T070000.000Z-0000000/a" + strings.Repeat("/b", safe.MaxDepth+1)
+	require.NoError(t, os.MkdirAll(filepath.Join(c.root, safe.OwnDir, lostfound.DirName, deep), 0o700))
+	c.save("new", testTime.Add(time.Hour))
+	n, err := c.d.LostAndFoundBytes()
+	require.NoError(t, err)
+	assert.Equal(t, int64(len("old")+len("new")), n)
+	for _, at := range []time.Duration{31 * day, 62 * day} {
+		c.now = testTime.Add(at)
+		c.restart()
+	}
+	assert.NotContains(t, c.runs(), "20261120T063000.000Z-"+text(map[string]string{"projects/p/a": "git old"}).id().Short())
+}
+
 // If the clock jumps ahead, everything looks too old. Nothing may be removed then, nor after the clock is corrected.
 func TestLostAndFoundWithClockJump(t *testing.T) {
 	c := newLostClock(t)

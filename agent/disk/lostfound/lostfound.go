@@ -192,7 +192,7 @@ func (f *Folder) prune() error {
 	slices.SortStableFunc(runs, func(a, b string) int { return cmp.Compare(fromFuture(b, now), fromFuture(a, now)) })
 	sizes, total, err := measure(lost, runs)
 	if err != nil {
-		return err
+		f.log.Warn("cannot measure all of lost+found", "error", err)
 	}
 	for i, name := range runs {
 		if i == len(runs)-1 || name == f.newest || !f.tooOld(lost, name, now) && total <= f.max {
@@ -254,37 +254,35 @@ func (f *Folder) tooOld(lost *safe.Folder, name string, now time.Time) bool {
 	return false
 }
 
-// Bytes returns the size of lost+found.
+// Bytes returns the size of what can be read of lost+found.
 func (f *Folder) Bytes() (int64, error) {
 	runs, lost, err := f.open()
 	if err != nil || lost == nil {
 		return 0, err
 	}
 	defer lost.Close()
-	_, total, err := measure(lost, runs)
-	return total, err
+	_, total, _ := measure(lost, runs)
+	return total, nil
 }
 
-// measure returns the bytes of each run, and of all.
+// measure returns the bytes of each run, and of all, and the first error. It counts all that it can read: a folder that a program of the
+// gateway made unreadable must not stop the pruning of the others.
 func measure(lost *safe.Folder, runs []string) (sizes []int64, total int64, err error) {
 	sizes = make([]int64, len(runs))
 	for i, name := range runs {
-		folder, err := lost.Open(name)
-		if err != nil {
-			return nil, 0, fmt.Errorf("measure lost+found: %w", err)
+		folder, openErr := lost.Open(name)
+		if err = cmp.Or(err, openErr); openErr != nil {
+			continue
 		}
 		safe.Walk(folder, 0, safe.StatOf, func(f plan.Found, walkErr error) bool {
 			sizes[i] += f.Stat.Size
-			err = walkErr
-			return err == nil
+			err = cmp.Or(err, walkErr)
+			return true
 		})
 		folder.Close()
-		if err != nil {
-			return nil, 0, fmt.Errorf("measure lost+found: %w", err)
-		}
 		total += sizes[i]
 	}
-	return sizes, total, nil
+	return sizes, total, err
 }
 
 // NewName returns a name that no folder in lost+found has.
