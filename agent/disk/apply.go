@@ -66,7 +66,7 @@ func (r *run) finish() (Result, error) {
 	committed, err := r.moveAndCommit()
 	switch {
 	case err == nil:
-		if err := (recoverer{r.d}).recoverAndClean(); err != nil {
+		if err := (recoverer{r.d}).clean(); err != nil {
 			r.d.log.Warn("cannot clean up after the sync", "error", err)
 		}
 		if r.snapshots.Keep > 0 {

@@ -182,6 +182,37 @@ func (c *powerCut) cut() {
 	c.pending = nil
 }
 
+// F14: if the removal of the journal was not made durable, that happens before the next sync empties staging. Otherwise a power cut would bring
+// the journal back without the files that it names, and repeating its sync would clear lost+found.
+func TestPowerCutAfterFailedRemovalOfJournal(t *testing.T) {
+	const path = "projects/p/a"
+	root := seededIn(t, memory(t))
+	c := newPowerCut(t, root)
+	c.strict = true
+	armed, removed := false, false
+	d, err := Open(root, Options{Around: func(e safe.Effect, do func() error) error {
+		removed = removed || armed && e.Op == "remove" && e.Path == journalPath
+		if removed && armed && e.Op == "syncdir" {
+			armed = false
+			return unix.EIO
+		}
+		return c.around(e, do)
+	}})
+	require.NoError(t, err)
+	apply(t, d, text(map[string]string{path: "1"}))
+	put(t, root, path, "gateway")
+	armed = true
+	res, err := tryApply(t, d, text(map[string]string{path: "2"}))
+	require.ErrorIs(t, err, unix.EIO)
+	assert.True(t, res.Committed)
+	staged(t, d, text(map[string]string{path: "3"}))
+	require.NoError(t, d.Close())
+	c.cut()
+	open(t, root, Options{Around: quick})
+	assert.Equal(t, "2", contents(t, root)[path])
+	assert.Contains(t, everything(t, root), "gateway")
+}
+
 func inode(t testing.TB, path string) uint64 {
 	var st unix.Stat_t
 	require.NoError(t, unix.Lstat(path, &st))

@@ -38,16 +38,17 @@ func (d recoverer) recoverAndClean() error {
 			return err
 		}
 	}
-	if err := d.clean(); err != nil {
-		return err
+	if d.dir.own.Has(safe.StagingDir) { // make sure that no power cut brings a journal back without the files that it names
+		if err := d.dir.vol.SyncDir(d.dir.own.Folder); err != nil {
+			return safe.WriteError(err, "make the end of the last sync durable")
+		}
 	}
-	d.dir.needsRecovery = false
-	return nil
+	return d.clean()
 }
 
 // replay ends a run from its journal, the file with that name.
 func (d recoverer) replay(j *format.Journal, name string) error {
-	d.dir.needsRecovery = false // the end of the run must not call recoverAndClean again
+	d.dir.needsRecovery = false // the end of the run must not clean: recoverAndClean does
 	defer func() { d.dir.needsRecovery = true }()
 	r := &run{Journal: *j, d: d.dir, replayed: true}
 	r.init()
@@ -207,8 +208,11 @@ func (d recoverer) areas() ([]string, error) {
 	return areas, nil
 }
 
-// clean empties the staging folders, removes other leftovers of a run, and prunes lost+found.
+// clean empties the staging folders, removes other leftovers of a run, and prunes lost+found. There must be no journal, durably.
 func (d recoverer) clean() error {
+	if !d.dir.needsRecovery {
+		return nil
+	}
 	areas, err := d.areas()
 	if err != nil {
 		return err
@@ -228,6 +232,7 @@ func (d recoverer) clean() error {
 		}
 	}
 	d.dir.lost.PruneHourly()
+	d.dir.needsRecovery = false
 	return nil
 }
 
