@@ -409,6 +409,19 @@ func TestStagingOrder(t *testing.T) {
 	require.NoError(t, s.Discard())
 }
 
+// A newer stage replaces an older one, which keeps no directory open.
+func TestNewerStage(t *testing.T) {
+	d := open(t, seeded(t), Options{})
+	want := text(map[string]string{"projects/a": "1"})
+	older := staged(t, d, want)
+	newer := staged(t, d, want)
+	assert.Nil(t, older.run.staging.In(""))
+	require.NoError(t, older.Discard())
+	_, err := newer.Apply(t.Context(), head(want))
+	require.NoError(t, err)
+	assertFiles(t, d.path, want)
+}
+
 // If a sync is interrupted after its journal is written, the next start finishes it and reports the written paths.
 func TestInterruptedSyncIsRecovered(t *testing.T) {
 	root := seeded(t)

@@ -54,6 +54,7 @@ func (d *Dir) Stage(ctx context.Context, changes *plan.Changes, order func(plan.
 	}
 	if d.staged != nil {
 		d.staged.done = true // recoverAndClean has cleared its bytes
+		d.staged.run.close()
 	}
 	d.needsRecovery, d.staged = true, s
 	if err := (stager{r}).stage(ctx, order, src); err != nil {
