@@ -19,6 +19,8 @@ import (
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 )
 
 // resource.json as in git, and as a gateway writes it when it signs the resource again.
@@ -389,7 +391,7 @@ func TestHashingStopsWithContext(t *testing.T) {
 	}
 }
 
-// A sync moves a file above the size limit to lost+found without hashing it.
+// A sync moves a file above the size limit to lost+found. A snapshot has the file, too, unless it has grown since the plan.
 func TestTooLargeFileGoesToLostFound(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{MaxBlob: 10})
@@ -397,10 +399,27 @@ func TestTooLargeFileGoesToLostFound(t *testing.T) {
 	apply(t, d, text(map[string]string{path: "1"}))
 	large := strings.Repeat("x", 11)
 	put(t, root, path, large)
-	res := apply(t, d, text(map[string]string{path: "2"}), func(c *plan.Change) { c.Conflict = false })
+	unnoticed := func(c *plan.Change) { c.Conflict = false }
+	res := apply(t, d, text(map[string]string{path: "2"}), unnoticed)
 	assert.Len(t, res.Saved, 1)
 	assert.Equal(t, "2", contents(t, root)[path])
 	assert.Contains(t, everything(t, root), large)
+
+	put(t, root, path, large)
+	two := text(map[string]string{path: "3"})
+	s, err := d.Stage(t.Context(), planFor(t, d, two, unnoticed), nil, two.source())
+	require.NoError(t, err)
+	require.NoError(t, s.Snapshot(anySnapshots))
+	put(t, root, path, large+"x")
+	_, err = s.Apply(t.Context(), head(two))
+	require.True(t, failure.Is(err, v1alpha1.ReasonSnapshotFailed), "%v", err)
+	assert.Equal(t, large+"x", contents(t, root)[path])
+	res, err = tryApplyWith(t, d, two, anySnapshots)
+	require.NoError(t, err)
+	assert.Len(t, res.Saved, 1)
+	_, err = takeBack(t, d, ids(t, d)[0], nil)
+	require.NoError(t, err)
+	assert.Equal(t, large+"x", contents(t, root)[path])
 }
 
 // F29: a file of another size that is too large to be compared by meaning is not read.

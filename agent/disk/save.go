@@ -65,8 +65,8 @@ func (r *run) keepDisplaced() error {
 			return err
 		}
 		id, err := r.save(i, name)
-		if err == nil && shot != nil && !id.IsZero() {
-			err = shot.Save(r.stagingOf(i), name, i, id)
+		if err == nil && shot != nil && name != "" {
+			err = shot.Save(r.stagingOf(i), name, i, id, r.Changes[i].Found.Size)
 		}
 		if err != nil {
 			return err

@@ -40,6 +40,7 @@ type touch struct {
 type version struct {
 	displaced       // without meaning if absent
 	folder    int32 // index in priorState.folders
+	size      int64 // bytes, as the plan saw the file
 	absent    bool  // there was no regular file
 	exec      bool
 	missing   bool // the snapshot should have the file, but does not
@@ -110,7 +111,7 @@ func (p *priorState) add(id string) error {
 		for len(files) > 0 && int(files[0].change) < i {
 			files = files[1:]
 		}
-		t := touch{path: c.Path, left: left, version: version{displaced: displaced{int32(i), c.FoundID}, folder: at, exec: c.Found.Exec}}
+		t := touch{path: c.Path, left: left, version: version{displaced: displaced{int32(i), c.FoundID}, folder: at, size: c.Found.Size, exec: c.Found.Exec}}
 		if format.Writes(c.Op) && !c.Unrecorded {
 			t.wrote = c.ID
 		}
@@ -224,7 +225,7 @@ func (p *priorState) openDisplaced(ctx context.Context, n *folder, v version) (*
 		return nil, err
 	}
 	var id plan.ID
-	if limit := p.store.limits.FileBytes; limit == 0 || fi.Size() <= limit {
+	if limit := p.store.limits.FileBytes; limit == 0 || fi.Size() <= max(limit, v.size) {
 		id, err = safe.HashFile(ctx, f, p.buf)
 	}
 	if err == nil && id != v.id {

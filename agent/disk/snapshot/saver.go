@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"context"
 	"errors"
 	"io"
 	"io/fs"
@@ -54,8 +55,22 @@ func (s *Saver) Close() {
 }
 
 // Save gives the file that a change displaced a second name in the snapshot. The file is called name in from, and has the blob id
-// id.
-func (s *Saver) Save(from *safe.Folder, name string, change int, id plan.ID) error {
+// id. If that is the null id, because the file is too large for git, Save hashes it, unless it has grown beyond size, the bytes that the
+// plan saw: a snapshot without it could not be restored. A snapshot has nothing but files.
+func (s *Saver) Save(from *safe.Folder, name string, change int, id plan.ID, size int64) error {
+	if id.IsZero() {
+		var err error
+		id, err = from.Hash(context.Background(), name, s.buf, max(1, size))
+		if _, irregular := errors.AsType[*safe.IrregularError](err); irregular {
+			return nil
+		}
+		if err == nil && id.IsZero() {
+			err = errors.New("a file above --max-blob grew during the sync; the agent tries again")
+		}
+		if err != nil {
+			return saveError(err)
+		}
+	}
 	as := displaced{int32(change), id}.name()
 	err := s.secondName(from, name, as)
 	if err == nil {

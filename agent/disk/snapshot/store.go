@@ -64,7 +64,7 @@ type Store struct {
 type Limits struct {
 	Files        int   // of a manifest: see format.OpenManifest
 	JournalBytes int64 // see format.ReadJournal
-	FileBytes    int64 // of a displaced file; 0 means no limit
+	FileBytes    int64 // of a displaced file that has grown since the plan; 0 means no limit
 }
 
 // New returns the store in own, which is nil if there is no .stoker.
