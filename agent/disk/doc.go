@@ -9,8 +9,8 @@
 // the old one, without help. The package reads and writes nothing outside the data directory, whatever links the directory contains.
 //
 // Not promised: if a process opened a file before it was replaced, and writes to the open file after step 4 below has compared
-// it, these writes are lost. Extended attributes and ACLs are not preserved. Outside Linux the promises are weaker; see
-// safe/ops_other.go.
+// it, these writes are lost. Extended attributes and ACLs are not preserved, and a directory that a rollback makes again has the owner
+// of its parent. Outside Linux the promises are weaker; see safe/ops_other.go.
 //
 // # Files in .stoker
 //

@@ -302,7 +302,11 @@ func (p *layout) rmdirs(early bool) {
 	}
 	slices.Sort(dirs)
 	for _, dir := range slices.Backward(dirs) {
+		perm := fs.FileMode(0o755) // for a rollback
+		if fi, err := r.cur.Lstat(dir); err == nil {
+			perm = fi.Mode().Perm()
+		}
 		r.Steps = append(r.Steps, format.Step{Kind: format.StepRmdir, Index: int32(len(r.Dirs))})
-		r.Dirs = append(r.Dirs, format.Directory{Path: dir, Perm: 0o755})
+		r.Dirs = append(r.Dirs, format.Directory{Path: dir, Perm: uint32(perm)})
 	}
 }

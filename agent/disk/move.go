@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"slices"
 	"syscall"
 
@@ -140,15 +141,10 @@ func (r mover) checkReplaceDir(c *plan.Change, folder *safe.Folder, name string)
 	if c.Conflict {
 		return nil
 	}
-	child, err := folder.Open(name)
+	first, err := safe.FirstFile(folder, name)
 	if safe.NotThere(err) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	defer child.Close()
-	first, err := safe.FirstFile(child)
 	if err != nil || first == "" {
 		return err
 	}
@@ -205,9 +201,10 @@ func (r mover) makeDir(x *format.Directory) error {
 	if errors.Is(err, fs.ErrExist) {
 		// After a crash, this run may have made it before. Otherwise the gateway did, and it is not ours.
 		x.Kept = !r.run.replayed
-		return nil
-	}
-	if err != nil {
+		if x.Kept || !x.Create || !isNew(folder, name) {
+			return nil
+		}
+	} else if err != nil {
 		return err
 	}
 	r.run.recordTouched(folder)
@@ -224,6 +221,17 @@ func (r mover) makeDir(x *format.Directory) error {
 	}
 	defer child.Close()
 	return r.run.d.vol.SetDirAttrs(child, like, fs.FileMode(x.Perm))
+}
+
+// isNew reports whether a directory is as the agent makes it, before it sets the owner and the mode: it has no file, and the agent's user owns
+// it. If the gateway runs as that user and made it meanwhile, nothing shows that, and the run counts it as its own anyway.
+func isNew(in *safe.Folder, name string) bool {
+	fi, err := in.Lstat(name)
+	if err != nil || safe.AttrsOf(fi).UID != uint32(os.Geteuid()) {
+		return false
+	}
+	first, err := safe.FirstFile(in, name)
+	return err == nil && first == ""
 }
 
 // removeDir removes a directory if it is empty.

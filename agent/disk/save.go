@@ -126,12 +126,7 @@ func (r *run) reasonToSave(i int, name string) (id plan.ID, reason string, err e
 	}
 	switch safe.KindOf(fi.Mode()) {
 	case plan.Dir:
-		folder, err := stg.Open(name)
-		if err != nil {
-			return id, "", err
-		}
-		defer folder.Close()
-		first, err := safe.FirstFile(folder)
+		first, err := safe.FirstFile(stg, name)
 		if err != nil || first == "" {
 			return id, "", err
 		}

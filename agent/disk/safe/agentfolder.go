@@ -292,13 +292,16 @@ func byPath(a, b fs.DirEntry) int {
 	return strings.Compare(x, y)
 }
 
-// FirstFile returns the path of the first file that Walk finds below a folder, or "" if there is none.
-func FirstFile(folder *Folder) (string, error) {
-	first := ""
-	var failed error
-	Walk(folder, 0, StatOf, func(f plan.Found, err error) bool {
-		first, failed = f.Path, err
+// FirstFile returns the path of the first file that Walk finds below the directory with a name in a folder, or "" if there is none.
+func FirstFile(in *Folder, name string) (first string, err error) {
+	folder, err := in.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer folder.Close()
+	Walk(folder, 0, StatOf, func(f plan.Found, walkErr error) bool {
+		first, err = f.Path, walkErr
 		return false
 	})
-	return first, failed
+	return first, err
 }

@@ -164,7 +164,7 @@ func (v *Volume) SetMtime(folder *Folder, name string, at time.Time) error {
 	})
 }
 
-// SetAttrs sets the owner and the permission bits of a file or directory, and returns the result. If the agent may not set
+// SetAttrs sets the permission bits and then the owner of a file or directory, and returns the result. If the agent may not set
 // the owner or the mode, SetAttrs leaves it as it is.
 func (v *Volume) SetAttrs(f *os.File, path string, owner Attrs, perm fs.FileMode) (fs.FileInfo, error) {
 	fi, err := f.Stat()
@@ -172,18 +172,18 @@ func (v *Volume) SetAttrs(f *os.File, path string, owner Attrs, perm fs.FileMode
 		return nil, err
 	}
 	now, changed := AttrsOf(fi), false
-	if now.Known && owner.Known && (now.UID != owner.UID || now.GID != owner.GID) {
-		err := v.Effect(Effect{Op: "chown", Path: path}, func() error { return f.Chown(int(owner.UID), int(owner.GID)) })
-		if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, errors.ErrUnsupported) {
-			return nil, WriteError(err, "set the owner of %s", path)
-		}
-		changed = true
-	}
 	if fi.Mode().Perm() != perm.Perm() {
 		keep := fi.Mode() & (fs.ModeSetgid | fs.ModeSticky)
 		err := v.Effect(Effect{Op: "chmod", Path: path}, func() error { return f.Chmod(perm.Perm() | keep) })
 		if err != nil && !errors.Is(err, fs.ErrPermission) { // not permitted on a share whose files all belong to another user
 			return nil, WriteError(err, "set the mode of %s", path)
+		}
+		changed = true
+	}
+	if now.Known && owner.Known && (now.UID != owner.UID || now.GID != owner.GID) {
+		err := v.Effect(Effect{Op: "chown", Path: path}, func() error { return f.Chown(int(owner.UID), int(owner.GID)) })
+		if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, errors.ErrUnsupported) {
+			return nil, WriteError(err, "set the owner of %s", path)
 		}
 		changed = true
 	}
