@@ -233,6 +233,8 @@ func TestWindows(t *testing.T) {
 	freeze := v1alpha1.MaintenanceWindow{Name: "freeze", Kind: v1alpha1.WindowDeny, Schedule: "0 0 24 12 *", Duration: "72h"}
 	always := v1alpha1.MaintenanceWindow{Name: "always", Kind: v1alpha1.WindowDeny, Schedule: "* * * * *", Duration: "1h"}
 	leap := v1alpha1.MaintenanceWindow{Name: "leap", Schedule: "0 0 29 2 *", Duration: "1h"} // after 2096, not before 2104
+	weekLong := v1alpha1.MaintenanceWindow{Name: "week", Kind: v1alpha1.WindowDeny, Schedule: "0 0 24 12 *", Duration: "168h"}
+	dense := v1alpha1.MaintenanceWindow{Name: "dense", Schedule: "*/5 * * * *", Duration: "1m"}
 	berlin := nights
 	berlin.TimeZone = "Europe/Berlin"
 	for name, tt := range map[string]struct {
@@ -255,6 +257,7 @@ func TestWindows(t *testing.T) {
 		"denying window only":            {windows: []v1alpha1.MaintenanceWindow{freeze}, at: "2026-12-27T00:00:00Z"},
 		"denied beside allowed":          {windows: []v1alpha1.MaintenanceWindow{nights, freeze}, at: "2026-12-25T23:00:00Z", closed: "freeze", until: "2026-12-27T00:00:00Z"},
 		"denied, then not allowed":       {windows: []v1alpha1.MaintenanceWindow{weekdays, freeze}, at: "2026-12-25T23:00:00Z", closed: "freeze", until: "2026-12-28T06:00:00Z"},
+		"denied for long, often allowed": {windows: []v1alpha1.MaintenanceWindow{dense, weekLong}, at: "2026-12-25T12:01:00Z", closed: "week", until: "2026-12-31T00:00:00Z"},
 		"always denied":                  {windows: []v1alpha1.MaintenanceWindow{always}, at: "2026-12-25T23:00:00Z", closed: "always"},
 		"winter time":                    {windows: []v1alpha1.MaintenanceWindow{berlin}, at: "2026-11-24T20:59:59Z", closed: "nights", until: "2026-11-24T21:00:00Z"},
 		"summer time":                    {windows: []v1alpha1.MaintenanceWindow{berlin}, at: "2026-07-24T19:59:59Z", closed: "nights", until: "2026-07-24T20:00:00Z"},
@@ -298,6 +301,24 @@ func TestWindowsAtClockChange(t *testing.T) {
 	assert.Equal(t, time.Date(2026, 3, 30, 0, 30, 0, 0, time.UTC), until.UTC())
 	closed, _ = w.Closed(time.Date(2026, 10, 25, 0, 30, 0, 0, time.UTC))
 	assert.Empty(t, closed)
+	for name, tt := range map[string]struct{ zone, schedule, begins string }{ // days without a midnight
+		"Cairo, weekday":              {"Africa/Cairo", "0 8 * * 5", "2026-04-24T08:00:00+03:00"},
+		"Cairo, day":                  {"Africa/Cairo", "0 8 24 * *", "2026-04-24T08:00:00+03:00"},
+		"Beirut, month":               {"Asia/Beirut", "0 8 29 3 *", "2026-03-29T08:00:00+03:00"},
+		"the last day of a leap year": {"Africa/Cairo", "0 8 * * *", "2040-12-31T08:00:00+02:00"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, errs := schedule.ParseWindows([]v1alpha1.MaintenanceWindow{{Name: "freeze", Kind: v1alpha1.WindowDeny, Schedule: tt.schedule, Duration: "10h", TimeZone: tt.zone}}, "")
+			require.Empty(t, errs)
+			begins, err := time.Parse(time.RFC3339, tt.begins)
+			require.NoError(t, err)
+			closed, until := w.Closed(begins.Add(time.Hour))
+			assert.Equal(t, "freeze", closed)
+			assert.Equal(t, begins.Add(10*time.Hour).UTC(), until.UTC())
+			closed, _ = w.Closed(begins.Add(-time.Minute))
+			assert.Empty(t, closed)
+		})
+	}
 }
 
 // The table of test/verdicts has the other invalid windows.

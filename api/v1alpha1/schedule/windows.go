@@ -100,14 +100,29 @@ func parseWindow(at *field.Path, w *v1alpha1.MaintenanceWindow) (window, field.E
 
 // active reports whether t is in the window, and when the window next begins or ends. The time is zero if the window never begins again.
 func (w *window) active(t time.Time) (bool, time.Time) {
-	began := w.schedule.Next(t.Add(-w.duration).In(w.zone))
+	began := w.next(t.Add(-w.duration))
 	if !began.IsZero() && !began.After(t) {
 		return true, began.Add(w.duration)
 	}
 	return false, began
 }
 
-// maxChanges limits how far Closed looks ahead, in begins and ends of windows.
+// next returns when the window first begins after t; zero if never. It asks for each period between two changes of the clock by itself, because
+// cron.Schedule leaves out days that have no midnight.
+func (w *window) next(t time.Time) time.Time {
+	for period := t.In(w.zone); ; {
+		_, offset := period.Zone()
+		_, end := period.ZoneBounds()
+		next := w.schedule.Next(t.In(time.FixedZone("", offset)))
+		// There may be no end, and on 31 December of a leap year ZoneBounds can return one that is over.
+		if next.IsZero() || !end.After(period) || next.Before(end) {
+			return next.In(w.zone)
+		}
+		t, period = end.Add(-time.Second), end // Next is after its argument
+	}
+}
+
+// maxChanges limits how far Closed looks ahead, in windows that deny or allow syncs.
 const maxChanges = 1000
 
 // Closed returns the name of the window because of which syncs are not allowed at t, and the time when they are allowed again, which is
@@ -129,28 +144,31 @@ func (all Windows) Closed(t time.Time) (name string, until time.Time) {
 	return name, time.Time{}
 }
 
-// closedBy returns the name of the window because of which syncs are not allowed at t, and when a window next begins or ends.
-func (all Windows) closedBy(t time.Time) (name string, next time.Time) {
+// closedBy returns the name of the window because of which syncs are not allowed at t, and until when at least.
+func (all Windows) closedBy(t time.Time) (name string, until time.Time) {
 	denying, opening := "", ""
 	open := !slices.ContainsFunc(all, func(w window) bool { return w.allow })
-	var opensAt time.Time // of the window opening
+	var denied, opensAt time.Time // when the windows denying and opening change
 	for i := range all {
 		w := &all[i]
 		active, changes := w.active(t)
-		if !changes.IsZero() && (next.IsZero() || changes.Before(next)) {
-			next = changes
-		}
 		switch {
 		case !w.allow && active:
 			denying = cmp.Or(denying, w.name)
+			if changes.After(denied) {
+				denied = changes
+			}
 		case w.allow && active:
 			open = true
 		case w.allow && (opening == "" || opensAt.IsZero() || !changes.IsZero() && changes.Before(opensAt)):
 			opening, opensAt = w.name, changes
 		}
 	}
-	if denying == "" && open {
-		return "", next
+	switch {
+	case denying != "":
+		return denying, denied
+	case open:
+		return "", t
 	}
-	return cmp.Or(denying, opening), next
+	return opening, opensAt
 }
