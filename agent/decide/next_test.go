@@ -209,8 +209,12 @@ func asked(change ...func(*Asked)) Asked {
 }
 
 func TestRestore(t *testing.T) {
-	done := asked().RestoreOf(snapshot)
+	done := RestoreNote{}.RestoreOf(snapshot, asked())
 	done.Done = true
+	spec := func(a *Asked) { a.Restore = snapshot }
+	const other = "line-1-20300101-111111"
+	doneAfterSpec := RestoreNote{}.RestoreOf(snapshot, asked(spec)).RestoreOf(other, asked(func(a *Asked) { a.Restore = other + " t" }))
+	doneAfterSpec.Done = true
 	rolledBack := RestoreNote{Snapshot: snapshot, Commit: two, Retry: one.String() + " r", Done: true, Trigger: v1alpha1.TriggerScanFailure, Cause: "why", RolledBackFrom: two}
 	lapsed := RestoreNote{Request: request, Commit: one, RolledBackFrom: one}
 	none := func(a *Asked) { a.Restore = "" }
@@ -226,12 +230,13 @@ func TestRestore(t *testing.T) {
 		done   bool
 		remark string
 	}{
-		"never restored":                                       {RestoreNote{}, asked(none), "", false, ""},
-		"a new request":                                        {RestoreNote{}, asked(), snapshot, false, ""},
-		"a new request for another gateway":                    {RestoreNote{}, asked(func(a *Asked) { a.Gateway = "line-2" }), "", false, ""},
+		"never restored": {RestoreNote{}, asked(none), "", false, ""},
+		"a new request":  {RestoreNote{}, asked(), snapshot, false, ""},
+		"the request of the spec, after an annotation":         {doneAfterSpec, asked(spec), other, true, ""},
+		"a new request of the spec, after an annotation":       {doneAfterSpec, asked(func(a *Asked) { a.Restore = other }), other, false, ""},
 		"a new request replaces a restore":                     {done, asked(func(a *Asked) { a.Restore = "line-1-20300101-111111 " + day.Format(time.RFC3339) }), "line-1-20300101-111111", false, ""},
 		"a new request after an automatic rollback":            {rolledBack, asked(), snapshot, false, ""},
-		"the same request, files not written":                  {asked().RestoreOf(snapshot), asked(), snapshot, false, ""},
+		"the same request, files not written":                  {RestoreNote{}.RestoreOf(snapshot, asked()), asked(), snapshot, false, ""},
 		"the same request, files written":                      {done, asked(), snapshot, true, ""},
 		"the same request after it lapsed":                     {lapsed, asked(), "", false, ""},
 		"the request was removed":                              {done, asked(none), snapshot, true, ""},
@@ -246,9 +251,8 @@ func TestRestore(t *testing.T) {
 		"an old request on a new volume":                       {RestoreNote{}, asked(newVolume, later), "", false, "is older than this data volume; ask again"},
 		"a request of today on a new volume":                   {RestoreNote{}, asked(newVolume), snapshot, false, ""},
 		"an old request on this volume":                        {RestoreNote{}, asked(later), snapshot, false, ""},
-		"a request of the spec on a new volume":                {RestoreNote{}, asked(newVolume, later, func(a *Asked) { a.Restore = snapshot }), snapshot, false, ""},
+		"a request of the spec on a new volume":                {RestoreNote{}, asked(newVolume, later, spec), snapshot, false, ""},
 		"an old request on a new volume, files written":        {done, asked(newVolume, later), snapshot, true, ""},
-		"an old request of another gateway, on a new volume":   {RestoreNote{}, asked(newVolume, later, func(a *Asked) { a.Gateway = "x" }), "", false, ""},
 		"damaged, the target is not on the disk":               {asked(commit(one)).Damaged(), asked(commit(one)), UnknownSnapshot, true, ""},
 		"damaged, the target is on the disk":                   {asked().Damaged(), asked(), "", false, ""},
 		"damaged, the target is on the disk, the next request": {asked(none).Damaged(), asked(), snapshot, false, ""},

@@ -16,12 +16,13 @@ import (
 //	Snapshot  Done
 //	named     false  the snapshot replaces the target, and its files are still to be written
 //	named     true   its files are written, and the target is blocked
-//	""        -      nothing replaces the target: the request is not for this gateway, or has lapsed
+//	""        -      nothing replaces the target: the request has lapsed
 //
 // In the last state, Request still counts: the same request is not carried out again. The zero note is that of a gateway that never restored
 // anything.
 type RestoreNote struct {
-	Request  string  `json:"request"` // as in annotation.Requests.Restore
+	Request  string  `json:"request"`          // as in annotation.Requests.Restore
+	OfSpec   string  `json:"ofSpec,omitempty"` // the last Request that is part of the spec, which stays there while annotations come and go
 	Snapshot string  `json:"snapshot,omitempty"`
 	Commit   plan.ID `json:"commit,omitzero"` // the target that is blocked
 	Retry    string  `json:"retry,omitempty"` // the request to retry at that time
@@ -49,28 +50,31 @@ type Asked struct {
 	Now  time.Time
 }
 
-// RestoreOf returns a note that a snapshot replaces the target.
-func (a Asked) RestoreOf(snapshot string) RestoreNote {
-	return RestoreNote{Request: a.Restore, Snapshot: snapshot, Commit: a.Commit, Retry: a.Retry}
+// RestoreOf returns the note after n that a snapshot replaces the target.
+func (n RestoreNote) RestoreOf(snapshot string, a Asked) RestoreNote {
+	next := RestoreNote{Request: a.Restore, OfSpec: n.OfSpec, Snapshot: snapshot, Commit: a.Commit, Retry: a.Retry, RolledBackFrom: n.RolledBackFrom}
+	if a.Restore != "" && !strings.Contains(a.Restore, " ") { // without a time: see outdated
+		next.OfSpec = a.Restore
+	}
+	return next
 }
 
 // Damaged returns the note that replaces a damaged one. The damaged note may have blocked the target, so the new one does, unless the target is
 // on the disk.
 func (a Asked) Damaged() RestoreNote {
 	if a.Disk == a.Commit {
-		return RestoreNote{Request: a.Restore}
+		return RestoreNote{}.RestoreOf("", a)
 	}
-	n := a.RestoreOf(UnknownSnapshot)
+	n := RestoreNote{}.RestoreOf(UnknownSnapshot, a)
 	n.Done = true
 	return n
 }
 
 // Restore returns the note after n for what is asked: it takes over a new request, and drops the snapshot of one that has lapsed. A request
-// lapses when the target is not, or no longer, the commit that is blocked, and when a user retries the target. remark says why a request is
-// ignored; it is "" if none is.
+// lapses when the target is not, or no longer, the commit that is blocked, and when a user retries the target. A request of the spec stays
+// carried out when one by annotation comes and goes. remark says why a request is ignored; it is "" if none is.
 //
-//	a new request names a snapshot of this gateway   its snapshot replaces the target
-//	a new request names another gateway              nothing replaces the target
+//	a new request                                    its snapshot replaces the target
 //	the target is another commit                     nothing
 //	a new request to retry this target               nothing
 //	a new force-sync request                         as before: it repairs drift, and only a retry delivers the blocked commit
@@ -78,9 +82,8 @@ func (a Asked) Damaged() RestoreNote {
 //	otherwise                                        as before
 func Restore(n RestoreNote, a Asked) (next RestoreNote, remark string) {
 	next = n
-	if a.Restore != "" && a.Restore != n.Request {
-		next = a.RestoreOf(annotation.RestoresOn(a.Restore, a.Gateway))
-		next.RolledBackFrom = n.RolledBackFrom
+	if a.Restore != "" && a.Restore != n.Request && a.Restore != n.OfSpec {
+		next = n.RestoreOf(annotation.RestoresOn(a.Restore, a.Gateway), a)
 	}
 	switch {
 	case next.Snapshot == "": // nothing to drop

@@ -252,7 +252,7 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 		}
 		t.rolling.recordDecision(roll, t.target())
 		t.log.Info("the target is written", "ref", want.Ref, "commit", want.Commit, "generation", want.Generation, "paused", want.Paused,
-			"requestedAt", want.RequestedAt, "restore", annotation.Restore(gs), "retry", annotation.Retry(gs), "forceSync", annotation.ForceSync(gs))
+			"requestedAt", want.RequestedAt, "restore", annotation.Line(gs.Annotations[v1alpha1.AnnotationRestore]), "retry", annotation.Retry(gs), "forceSync", annotation.ForceSync(gs))
 	}
 	var sent v1alpha1.SyncTargetSpec
 	err := t.writeTarget(ctx, func(s *v1alpha1.SyncTargetSpec) {

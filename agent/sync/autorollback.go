@@ -48,7 +48,7 @@ func (j autoRollback) run(ctx context.Context, err error) (rolledBack bool, _ er
 		return false, err
 	}
 	in.Log.Warn("automatic rollback", "trigger", trigger, "commit", in.task.Commit.String(), "snapshot", snapshot, "error", err)
-	n = j.restorer.asked().RestoreOf(snapshot)
+	n = n.RestoreOf(snapshot, j.restorer.asked())
 	n.Trigger, n.Cause, n.RolledBackFrom = trigger, audit.Line(strings.TrimSpace(err.Error()), maxCause), in.task.Commit
 	if err := saveNote(in.dir, n); err != nil {
 		return false, err

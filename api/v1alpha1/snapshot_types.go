@@ -120,8 +120,8 @@ const (
 
 // RollbackSpec restores a snapshot of a gateway.
 type RollbackSpec struct {
-	// ID of the snapshot, such as area-4-20260212-102000. It begins with the name of its gateway. The gateway restores it once, and keeps it
-	// until another commit is the target or stoker.io/retry names the blocked one.
+	// The ID begins with the name of the gateway, which restores the snapshot once unless stoker.io/restore names another of its snapshots,
+	// and keeps it until another commit is the target or stoker.io/retry names the blocked one.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9][-a-zA-Z0-9._]{0,199}-[0-9]{8}-[0-9]{6}(\.tar\.gz)?$`

@@ -39,12 +39,10 @@ type Requests struct {
 
 // RequestsFor returns what gs asks of a gateway whose target is commit.
 func RequestsFor(gs *v1alpha1.GatewaySync, gateway, commit string) Requests {
-	r := Requests{Force: ForceSync(gs), ConfirmDeletion: ConfirmedDeletion(gs), Retry: Retry(gs), WindowApproved: WindowApproved(gs, commit)}
+	r := Requests{Force: ForceSync(gs), ConfirmDeletion: ConfirmedDeletion(gs), Retry: Retry(gs), Restore: Restore(gs, gateway),
+		WindowApproved: WindowApproved(gs, commit)}
 	if value := Propose(gs); ProposesFor(value, gateway) {
 		r.Propose = value
-	}
-	if value := Restore(gs); RestoresOn(value, gateway) != "" {
-		r.Restore = value
 	}
 	return r
 }
@@ -209,14 +207,15 @@ func approvals(value string) [][]string {
 // maxRestore limits the annotation stoker.io/restore, in bytes.
 const maxRestore = 288
 
-// Restore returns the value of the annotation stoker.io/restore if it names a snapshot, otherwise spec.rollback.toSnapshot, which may be "".
-func Restore(gs *v1alpha1.GatewaySync) string {
+// Restore returns the value of the annotation stoker.io/restore if it names a snapshot of this gateway, otherwise
+// spec.rollback.toSnapshot if that does, otherwise "".
+func Restore(gs *v1alpha1.GatewaySync, gateway string) string {
 	value := gs.Annotations[v1alpha1.AnnotationRestore]
-	if len(value) <= maxRestore && utf8.ValidString(value) && !strings.ContainsFunc(value, isControl) && restoredSnapshot(value) != "" {
+	if len(value) <= maxRestore && utf8.ValidString(value) && !strings.ContainsFunc(value, isControl) && RestoresOn(value, gateway) != "" {
 		return value
 	}
 	if r := gs.Spec.Rollback; r != nil {
-		return syntax.SnapshotID(r.ToSnapshot)
+		return RestoresOn(r.ToSnapshot, gateway)
 	}
 	return ""
 }
@@ -228,16 +227,12 @@ func RestoreValue(snapshot string, at time.Time) string {
 
 // RestoresOn returns the snapshot that a value of Restore names; "" if it is not one of this gateway.
 func RestoresOn(value, gateway string) string {
-	id := restoredSnapshot(value)
+	name, _, _ := strings.Cut(value, " ")
+	id := syntax.SnapshotID(name)
 	if id == "" || id[:len(id)-len("-"+syntax.StampFormat)] != gateway[:min(len(gateway), syntax.MaxGatewayName)] {
 		return ""
 	}
 	return id
-}
-
-func restoredSnapshot(value string) string {
-	name, _, _ := strings.Cut(value, " ")
-	return syntax.SnapshotID(name)
 }
 
 // The annotations of Requests: those that change what a sync does, and those that only propose changes or end a wait.

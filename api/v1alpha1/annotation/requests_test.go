@@ -118,6 +118,8 @@ func TestRestoreRequest(t *testing.T) {
 		"file name of an archive":     {spec: id + ".tar.gz", want: id},
 		"annotation takes precedence": {annotation: id, spec: "area-4-20260101-000000", want: id},
 		"annotation without snapshot": {annotation: "area-4", spec: id, want: id},
+		"annotation, other gateway":   {annotation: "area-7-20260101-000000 2026-02-13T00:00:00Z", spec: id, want: id},
+		"the spec, other gateway":     {spec: "area-7-20260101-000000"},
 		"control characters":          {annotation: id + " \x1b[2J", spec: id, want: id},
 		"too long":                    {annotation: id + strings.Repeat(" ", 300)},
 	} {
@@ -127,7 +129,7 @@ func TestRestoreRequest(t *testing.T) {
 			if tt.spec != "" {
 				gs.Spec.Rollback = &v1alpha1.RollbackSpec{ToSnapshot: tt.spec}
 			}
-			assert.Equal(t, tt.want, Restore(gs))
+			assert.Equal(t, tt.want, Restore(gs, "area-4"))
 		})
 	}
 	value := RestoreValue(id, time.Date(2026, 2, 13, 0, 0, 0, 0, time.UTC))
